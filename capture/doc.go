@@ -1,0 +1,38 @@
+// Package capture is the contract of a source: it emits the rows of the
+// outboxes out of a database's log, in commit order, each batch with its
+// position in that log.
+//
+// # Model
+//
+// A relay opens a source at its checkpoint ([Source.Open]). Either the log is
+// intact from there, or a cut is made: a position and a view of the tables that
+// match. Then it runs the source ([Source.Run]), which sends batches until the
+// context ends. [Follow] keeps a source running over lost connections and drops
+// what it emitted before.
+//
+// # Pausing
+//
+// A relay pauses a source by not receiving from its channel. A pause is not a
+// silence: while a send waits, the source keeps its connection alive, or gives
+// it up and takes it up again at the last batch that was received. What is
+// buffered meanwhile is bounded.
+//
+// # Acknowledging
+//
+// [Source.Acknowledge] says that the log up to a position is no longer needed.
+// It returns at once and the source tells its server when it next speaks to it.
+// A source never acknowledges anything by itself. So that idle databases keep
+// no log, it emits positions without rows, which the relay acknowledges like
+// any other.
+//
+// # Rows in part
+//
+// A transaction larger than a batch comes in several batches. All but the last
+// carry no position, so no checkpoint can fall inside a transaction.
+//
+// # Trust
+//
+// An error that is a [*LostError] or a *store.SetupError explains is final for the run.
+// Every other error is a lost connection, and running again mends it. A message
+// that cannot be decoded is never skipped: it ends the run.
+package capture

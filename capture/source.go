@@ -1,0 +1,83 @@
+package capture
+
+import (
+	"context"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Batch is some rows of one transaction, or a position without rows.
+type Batch struct {
+	// Position is the place in the log just after this batch: once everything
+	// up to it is settled, acknowledging it gives the log before it away. It is
+	// "" while the transaction goes on in the next batch.
+	Position store.Position
+	// Items are rows in the order in which the transaction wrote them. The
+	// receiver owns them. Their Seq is not set.
+	Items []store.Item
+	// Marks are the markers that the log holds at this place, after the rows.
+	Marks []string
+}
+
+// Span is a part of a log.
+type Span struct {
+	// From is the position to go on after.
+	From store.Position
+	// Until ends the run with nil once everything up to it was emitted. "" is
+	// for ever.
+	Until store.Position
+}
+
+// Opening is the place from which a relay goes on.
+type Opening struct {
+	// Origin names the log, see store.Checkpoint.
+	Origin string
+	// From is where to run from.
+	From store.Position
+	// View is set when the log begins anew at From: it shows the tables as of
+	// From, and rows that it shows unsettled are not in the log. The caller
+	// closes it before Run. Nil says that the log is intact from the checkpoint.
+	View store.View
+	// Overlap says that View may be younger than From: a row that the stream
+	// brings up to a marker written after the view was read may be in both, and
+	// the streamed copy is the one to keep.
+	Overlap bool
+	// Why says in one line why the log begins anew, for the operator.
+	Why string
+}
+
+// Source reads the log of one database.
+//
+// Open and Run belong to one goroutine; Acknowledge and Mark may be called from
+// any, at any time.
+type Source interface {
+	// Open finds the log at a checkpoint, or, if there is none there (the zero
+	// Checkpoint, another origin, a lost log), makes a cut, reading the tables
+	// through views. An error is a *store.SetupError where trying again does
+	// not help.
+	Open(ctx context.Context, at store.Checkpoint, views store.Viewer) (Opening, error)
+	// Run sends batches in commit order until the context ends (it then
+	// returns the context's error), the span ends (nil), or it fails. It may
+	// send again what it sent in an earlier run; Follow drops that. It closes
+	// nothing that the caller gave it.
+	Run(ctx context.Context, span Span, out chan<- Batch) error
+	// Acknowledge gives the log up to a position away. Older positions than
+	// the last are ignored. It does not wait.
+	Acknowledge(p store.Position)
+	// Mark writes a marker into the log. It comes back in Batch.Marks, behind
+	// every transaction that committed before Mark was called. A token is
+	// [A-Za-z0-9-]{1,64}.
+	Mark(ctx context.Context, token string) error
+	// Compare orders two positions of one origin: negative, zero or positive as
+	// a is before, at or after b. "" is before everything.
+	Compare(a, b store.Position) int
+}
+
+// LostError says that the log from a position on is no longer to be had: a slot
+// dropped or invalidated, a binlog purged, a resume token too old. A new cut
+// mends it.
+type LostError struct {
+	Reason string
+}
+
+func (e *LostError) Error() string { return "the log is lost: " + e.Reason }

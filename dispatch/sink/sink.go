@@ -1,0 +1,121 @@
+package sink
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Message is what a sink sends for one row.
+type Message struct {
+	// ID is the row's id on every attempt: receivers drop duplicates by
+	// (Kind, ID).
+	ID      string
+	Kind    string
+	Group   store.Group
+	Payload []byte // not to be changed
+	// Attempt counts the requests that carried the row under this leader,
+	// from 1.
+	Attempt int
+}
+
+// Mode says how a destination answers a request of several messages.
+type Mode uint8
+
+// The modes.
+const (
+	// Atomic: all messages were taken, or none.
+	Atomic Mode = iota + 1
+	// Ordered: it stops at the first failure and says where.
+	Ordered
+	// PerItem: an answer for each message, whatever became of the others.
+	PerItem
+)
+
+// Limits bounds a request to a destination.
+type Limits struct {
+	Mode Mode
+	// MaxItems is the most messages in a request.
+	MaxItems int
+	// MaxBytes is the most payload bytes in a request of several messages. A
+	// single message may exceed it: the sink then refuses it by itself.
+	MaxBytes int
+}
+
+// Sink delivers messages to one destination. All methods are safe for
+// concurrent use.
+type Sink interface {
+	// Limits returns the bounds of a request with messages of one kind. It does
+	// not change while the sink lives.
+	Limits(kind string) Limits
+	// Deliver sends messages of one kind in one request and says what became of
+	// them. It returns when the answer is known or the context ends; a request
+	// cut short by the context counts as Unavailable.
+	Deliver(ctx context.Context, msgs []Message) Result
+}
+
+// Class says what an answer means for the rows.
+type Class uint8
+
+// The classes of an answer.
+const (
+	// Delivered: the receiver has it.
+	Delivered Class = iota + 1
+	// Rejected: the receiver read the row and will not have it (400, 413, 422).
+	Rejected
+	// Refused: a failure of the receiver that may be the row's fault (500, 501,
+	// other 4xx).
+	Refused
+	// Unavailable: the receiver cannot be reached or asks to come back later.
+	Unavailable
+	// Misconfigured: the address or the credentials are wrong, or what answers
+	// is not the API.
+	Misconfigured
+)
+
+// String names the class for logs and metrics.
+func (c Class) String() string {
+	switch c {
+	case Delivered:
+		return "delivered"
+	case Rejected:
+		return "rejected"
+	case Refused:
+		return "refused"
+	case Unavailable:
+		return "unavailable"
+	case Misconfigured:
+		return "misconfigured"
+	}
+	return "unknown"
+}
+
+// Outcome is what became of one message.
+type Outcome struct {
+	Class  Class
+	Reason store.Reason
+	// Detail is one line for the row's error column and the log, without
+	// secrets. Empty when delivered.
+	Detail string
+}
+
+// Result is what became of a request.
+type Result struct {
+	// Outcome holds for every message unless Items says otherwise.
+	Outcome
+	// Items are per-message outcomes, by position; nil where the answer is one
+	// for all.
+	Items []Outcome
+	// RetryAfter is how long the receiver asks to be left alone; zero if it
+	// does not say. The dispatcher caps it.
+	RetryAfter time.Duration
+}
+
+// At returns the outcome of message i.
+func (r *Result) At(i int) Outcome {
+	if r.Items == nil {
+		return r.Outcome
+	}
+	return r.Items[i]
+}

@@ -1,0 +1,90 @@
+package store
+
+import "time"
+
+// ClaimRow is one row to claim.
+type ClaimRow struct {
+	Ref
+	Txn Txn
+	// Own is the time that this leader wrote at an earlier claim of the row;
+	// zero if there was none. With a takeover time-out it tells the leader's
+	// own claim from somebody else's.
+	Own time.Time
+	// WantPayload asks for the payload as the row has it now.
+	WantPayload bool
+}
+
+// ClaimResult says what became of one row of a claim.
+type ClaimResult uint8
+
+// What a claim answers for a row.
+const (
+	// Claimed: the row is PROCESSING and this leader's. Send it.
+	Claimed ClaimResult = iota + 1
+	// AlreadySettled: the row is COMPLETED or FAILED. Drop it.
+	AlreadySettled
+	// Held: somebody else's claim holds the row until ClaimAnswer.Until. Wait.
+	Held
+	// NotYetVisible: the log is ahead of what statements see, or somebody is
+	// writing the row just now. Ask again soon; the row is not lost.
+	NotYetVisible
+	// Gone: the transaction is visible and the row is not there. Drop it.
+	Gone
+)
+
+// String names the result for logs and metrics.
+func (r ClaimResult) String() string {
+	switch r {
+	case Claimed:
+		return "claimed"
+	case AlreadySettled:
+		return "already_settled"
+	case Held:
+		return "held"
+	case NotYetVisible:
+		return "not_yet_visible"
+	case Gone:
+		return "gone"
+	}
+	return "unknown"
+}
+
+// ClaimAnswer is what a claim found out about one row.
+type ClaimAnswer struct {
+	Result ClaimResult
+	// Until is when a row that is Held may be claimed.
+	Until time.Time
+	// RetryCount is the count that a Claimed row records.
+	RetryCount int
+	// Payload is a Claimed row's payload, if it was wanted. The caller owns it.
+	Payload []byte
+}
+
+// Outcome is what a relay writes into a row.
+type Outcome struct {
+	Ref
+	// Status is Completed, Failed, or Pending for a counted retry or a claim
+	// that is given back.
+	Status Status
+	// RetryCount is the new count. It is written with every status but
+	// Completed.
+	RetryCount int
+	// Error is written with a failure. Empty leaves the row's text alone.
+	Error  string
+	Reason Reason
+	// At is written as the time of settlement. A retry keeps the claim's time.
+	At time.Time
+}
+
+// SettleResult says what became of one outcome.
+type SettleResult uint8
+
+// What Settle answers for a row.
+const (
+	// Written: the row now says what the outcome says.
+	Written SettleResult = iota + 1
+	// WasSettled: the row was COMPLETED or FAILED already and is left as it is.
+	WasSettled
+	// WasGone: there is no such row.
+	WasGone
+)

@@ -1,0 +1,38 @@
+// Package store is the contract between the relay and the tables it works on:
+// what a row is, which states it goes through, how a relay claims rows and
+// writes their outcomes, and how its checkpoint is kept.
+//
+// # Model
+//
+// An outbox is a table (or collection) that a service fills in the same
+// transaction as its business data. A [Layout] maps such a table onto an
+// [Item]: which columns hold the id, the kind, the message group and the
+// payload, and how the state of a row is kept.
+//
+// A row goes PENDING → PROCESSING → COMPLETED or FAILED. [Claimer] moves rows
+// to PROCESSING, [Settler] writes outcomes. A row is settled when COMPLETED or
+// FAILED is durably written (or, where delivered rows are deleted, when it is
+// gone).
+//
+// # Fencing
+//
+// A relay is the one leader of its outboxes. Each start raises the [Epoch] in
+// the leader row of the relay's name. Every write is made under a lock on that
+// row and only while it still holds the writer's epoch; otherwise nothing is
+// written and the call returns [ErrNotLeader]. A plain subquery on the epoch is
+// not enough: a write that began before the change of leader would still land.
+//
+// # Durability
+//
+// Claims and COMPLETED may be committed asynchronously: a server crash may take
+// them back. FAILED is always committed synchronously, because the next row of
+// its group leaves on the strength of it. [Checkpoints.SaveCheckpoint] is
+// synchronous and is the barrier: once it returns, everything that had been
+// written before it began survives a crash. Only then may the log be
+// acknowledged.
+//
+// # Where this is implemented
+//
+// One folder per database. Package storetest holds one suite that every
+// implementation passes, once for each kind of state.
+package store

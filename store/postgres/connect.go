@@ -1,0 +1,128 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// ParseURL reads a postgres:// URL for the relay's own use: TLS is verify-full
+// unless the URL (or PGSSLMODE) says otherwise, a dial is bounded, and the
+// session names itself to the server. Errors are *store.SetupError and hold no
+// password.
+func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
+	u, err := url.Parse(raw)
+	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
+		return nil, &store.SetupError{
+			Problem: "the database URL is not of the form postgres://user@host:port/database",
+			Remedy:  "percent-encode special characters in the user name and password",
+		}
+	}
+	q := u.Query()
+	if !q.Has("sslmode") && !strings.HasPrefix(q.Get("host"), "/") {
+		q.Set("sslmode", "verify-full")
+		u.RawQuery = q.Encode()
+	}
+	cfg, err := pgx.ParseConfig(u.String())
+	if err != nil {
+		return nil, &store.SetupError{Problem: "the database URL: " + redact(err, u)}
+	}
+	if cfg.ConnectTimeout == 0 {
+		cfg.ConnectTimeout = 5 * time.Second
+	}
+	cfg.RuntimeParams["application_name"] = application
+	return cfg, nil
+}
+
+// redact keeps the password of u out of an error's text.
+func redact(err error, u *url.URL) string {
+	text := err.Error()
+	if u.User != nil {
+		if pw, ok := u.User.Password(); ok && pw != "" {
+			text = strings.ReplaceAll(text, pw, "xxxxx")
+		}
+	}
+	return text
+}
+
+// Explain turns a connection or permission error that trying again does not
+// mend into a *store.SetupError with a way out. Other errors are returned as
+// they are.
+func Explain(err error) error {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		if err != nil && strings.Contains(err.Error(), "server refused TLS connection") {
+			return &store.SetupError{
+				Problem: "the database offers no TLS",
+				Remedy:  "turn TLS on in the server, or add ?sslmode=disable to the URL where the network is trusted",
+			}
+		}
+		if err != nil && strings.Contains(err.Error(), "x509:") {
+			return &store.SetupError{
+				Problem: "the database's certificate is not trusted: " + err.Error(),
+				Remedy:  "add sslrootcert=FILE of the issuing CA to the URL; the host name must be one that the certificate names",
+			}
+		}
+		return err
+	}
+	switch pg.Code {
+	case "28P01", "28000": // invalid_password, invalid_authorization_specification
+		return &store.SetupError{
+			Problem: "the database refuses the login: " + pg.Message,
+			Remedy:  "check the user and password of the URL and the server's pg_hba.conf",
+		}
+	case "3D000": // invalid_catalog_name
+		return &store.SetupError{Problem: pg.Message, Remedy: "check the database name in the URL"}
+	case "42501": // insufficient_privilege
+		return &store.SetupError{
+			Problem: pg.Message,
+			Remedy:  "see what `sluicebox init --print` lists and grant it to the role",
+		}
+	}
+	return err
+}
+
+// Unreachable reports whether an error means that no session could be had or
+// that it was lost, so that trying again may help.
+func Unreachable(err error) bool {
+	var setup *store.SetupError
+	if err == nil || errors.As(Explain(err), &setup) {
+		return false
+	}
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		// Class 57P: the server is starting or ending. 53: out of resources.
+		// 08: connection. 40: serialization and deadlock.
+		return strings.HasPrefix(pg.Code, "57P") || strings.HasPrefix(pg.Code, "53") ||
+			strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "40")
+	}
+	return !errors.Is(err, context.Canceled)
+}
+
+// Ident quotes an identifier.
+func Ident(parts ...string) string { return pgx.Identifier(parts).Sanitize() }
+
+// TableName returns the outbox's table, quoted, with its schema if it has one.
+func TableName(o *store.Outbox) string {
+	if o.Schema == "" {
+		return Ident(o.Table)
+	}
+	return Ident(o.Schema, o.Table)
+}
+
+// connect opens a session and explains what keeps it from opening.
+func connect(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", cfg.Host, Explain(err))
+	}
+	return conn, nil
+}

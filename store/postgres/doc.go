@@ -1,0 +1,2 @@
+// Package postgres implements the store on PostgreSQL.
+package postgres

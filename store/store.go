@@ -1,0 +1,118 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Claimer moves rows to PROCESSING.
+type Claimer interface {
+	// Claim answers for each row, by position. The time at is written as the
+	// time of the claim, so that a leader knows its own. An error means that
+	// nothing is known: claim again. ErrNotLeader means that nothing was
+	// written and nothing may be sent.
+	Claim(ctx context.Context, epoch Epoch, at time.Time, rows []ClaimRow) ([]ClaimAnswer, error)
+}
+
+// Settler writes outcomes.
+type Settler interface {
+	// Settle writes outcomes into rows that are not settled, and answers for
+	// each, by position. Outcomes with Failed among them are durable when it
+	// returns. An error means that nothing is known: writing the same outcomes
+	// again is safe. ErrNotLeader means that nothing was written.
+	Settle(ctx context.Context, epoch Epoch, outcomes []Outcome) ([]SettleResult, error)
+}
+
+// Leadership gives out epochs.
+type Leadership interface {
+	// Lead makes the caller the leader: it raises the epoch, durably, and
+	// returns it. All writes of earlier epochs are refused from then on.
+	Lead(ctx context.Context) (Epoch, error)
+}
+
+// Checkpoints keeps the relay's checkpoint.
+type Checkpoints interface {
+	// LoadCheckpoint returns the checkpoint, or ErrNoCheckpoint.
+	LoadCheckpoint(ctx context.Context) (Checkpoint, error)
+	// SaveCheckpoint writes the checkpoint synchronously. When it returns,
+	// everything that was written before it began survives a crash of the
+	// server.
+	SaveCheckpoint(ctx context.Context, epoch Epoch, cp Checkpoint) error
+}
+
+// Unsettled asks for rows that are neither COMPLETED nor FAILED.
+type Unsettled struct {
+	Outbox string
+	// Limit is the most rows to read; it must be positive.
+	Limit int
+	// Held are ids to leave out: the rows that lanes hold.
+	Held []string
+}
+
+// Viewer opens views of the outbox tables.
+type Viewer interface {
+	// View opens a consistent view of all tables: the named snapshot that a
+	// source exported, or a fresh one for "". Close it soon; while it is open
+	// the database keeps old row versions.
+	View(ctx context.Context, snapshot string) (View, error)
+}
+
+// View is the outbox tables at one moment.
+type View interface {
+	// Unsettled returns rows in the layout's order-by, at most q.Limit of them.
+	// They carry no Txn and no Seq.
+	Unsettled(ctx context.Context, q Unsettled) ([]Item, error)
+	// Position is the place in the log that matches the view, where the
+	// database tells it, else "".
+	Position() Position
+	// Close ends the view. It may be called more than once.
+	Close()
+}
+
+// Installer makes the relay's own tables.
+type Installer interface {
+	// Install makes the relay's own tables or brings them up to this version.
+	// It changes nothing where they are.
+	Install(ctx context.Context) error
+	// Check reports everything that keeps the relay from working on these
+	// tables, in one error that says what to do: a missing table, column or
+	// grant, own tables of another version.
+	Check(ctx context.Context) error
+	// Script returns the statements that Install runs on an empty database.
+	Script() string
+}
+
+// Store is everything that a relay asks of a database besides its log. Every
+// implementation passes the suite in package storetest.
+type Store interface {
+	Claimer
+	Settler
+	Leadership
+	Checkpoints
+	Viewer
+	Installer
+	// Close ends the sessions. Calls after it fail.
+	Close()
+}
+
+var (
+	// ErrNotLeader says that another relay of the same name has taken over.
+	ErrNotLeader = errors.New("another relay of this name has taken over")
+	// ErrNoCheckpoint says that no checkpoint was ever saved under this name.
+	ErrNoCheckpoint = errors.New("no checkpoint")
+)
+
+// SetupError is a fault that only the configuration, a grant or an
+// administrator mends: trying again does not help. Its text names the way out.
+type SetupError struct {
+	Problem string // what is wrong, naming the table, column, role or setting
+	Remedy  string // what to do, such as the statement to run
+}
+
+func (e *SetupError) Error() string {
+	if e.Remedy == "" {
+		return e.Problem
+	}
+	return e.Problem + "; " + e.Remedy
+}
