@@ -1,0 +1,121 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Saver writes the checkpoint row; see store.Checkpoints.
+type Saver interface {
+	SaveCheckpoint(ctx context.Context, epoch store.Epoch, cp store.Checkpoint) error
+}
+
+// Acknowledger gives the log up to a position away; see capture.Source.
+type Acknowledger interface {
+	Acknowledge(p store.Position)
+}
+
+// Observer is told what the keeper does. It must return at once.
+type Observer interface {
+	// Saved: the checkpoint row was written.
+	Saved(cp store.Checkpoint)
+	// SaveFailed: it was not; the keeper tries again.
+	SaveFailed(err error)
+}
+
+// KeeperConfig bounds how often the keeper writes.
+type KeeperConfig struct {
+	// Interval is the least time between two rounds.
+	Interval time.Duration
+	// IdleSave is how often the row is written while positions move but no row
+	// settles.
+	IdleSave time.Duration
+}
+
+// DefaultKeeperConfig returns rounds of 100 ms, and a write each 30 s while only
+// other tables are written.
+func DefaultKeeperConfig() KeeperConfig {
+	return KeeperConfig{Interval: 100 * time.Millisecond, IdleSave: 30 * time.Second}
+}
+
+// Keeper makes the watermark durable and acknowledges it.
+type Keeper struct {
+	Config   KeeperConfig
+	Tracker  *Tracker
+	Store    Saver
+	Source   Acknowledger
+	Epoch    store.Epoch
+	Observer Observer
+
+	savedAt      time.Time
+	savedSettled int64
+	acknowledged store.Position
+}
+
+// Run keeps the checkpoint until the context ends, then returns its error. It
+// returns store.ErrNotLeader when another relay has taken over. A database that
+// cannot be reached is tried again.
+func (k *Keeper) Run(ctx context.Context) error {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-k.Tracker.Changed():
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-pause.C:
+		}
+		if err := k.saveUntilDone(ctx); err != nil {
+			return err
+		}
+		pause.Reset(k.Config.Interval)
+	}
+}
+
+func (k *Keeper) saveUntilDone(ctx context.Context) error {
+	const first, most = 100 * time.Millisecond, 5 * time.Second
+	for wait := first; ; wait = min(2*wait, most) {
+		err := k.Advance(ctx, time.Now())
+		if err == nil || errors.Is(err, store.ErrNotLeader) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		k.Observer.SaveFailed(err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
+// Advance makes one round: it writes the watermark if rows have settled since
+// the last write, or the last write is long ago, and acknowledges it. Without
+// settled rows there is nothing to carry to disk, and an idle outbox costs the
+// database no write. Run and Advance must not overlap.
+func (k *Keeper) Advance(ctx context.Context, now time.Time) error {
+	cp, settled := k.Tracker.Frontier() // before the write, never after
+	if cp.Position == k.acknowledged {
+		return nil
+	}
+	if settled != k.savedSettled || now.Sub(k.savedAt) >= k.Config.IdleSave {
+		if err := k.Store.SaveCheckpoint(ctx, k.Epoch, cp); err != nil {
+			return fmt.Errorf("save checkpoint %s: %w", cp.Position, err)
+		}
+		k.savedAt, k.savedSettled = now, settled
+		k.Observer.Saved(cp)
+	}
+	k.Source.Acknowledge(cp.Position)
+	k.acknowledged = cp.Position
+	return nil
+}

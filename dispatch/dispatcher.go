@@ -1,0 +1,367 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Ledger is what a dispatcher asks of a store.
+type Ledger interface {
+	store.Claimer
+	store.Settler
+}
+
+// Observer is told what a dispatcher does. Calls come from several goroutines
+// and must return at once.
+type Observer interface {
+	// Claimed: a claim answered n rows in this way.
+	Claimed(result store.ClaimResult, n int)
+	// Requested: a request of so many rows was answered.
+	Requested(res *sink.Result, rows int, took time.Duration)
+	// Settled: an outcome of the row is in the store.
+	Settled(it *store.Item, o *store.Outcome)
+	// StoreFailed: a claim or an outcome did not reach the store and is tried
+	// again.
+	StoreFailed(op string, err error)
+}
+
+// Dispatcher delivers the rows of the outboxes that go to one sink.
+type Dispatcher struct {
+	cfg   Config
+	store Ledger
+	sink  sink.Sink
+	epoch store.Epoch
+	obs   Observer
+	// DrainTimeout bounds the requests in flight when Run is asked to end.
+	drainTimeout time.Duration
+
+	mu   sync.Mutex
+	core *core
+	// Signals with room for one: something changed for whoever waits.
+	toClaim, toWrite, freed, settled chan struct{}
+	toSend                           chan *run
+}
+
+// New returns the dispatcher of one sink for the leader of an epoch. It starts
+// nothing. drainTimeout is how long requests in flight may take once Run is asked
+// to end.
+func New(cfg Config, ledger Ledger, to sink.Sink, epoch store.Epoch, obs Observer, drainTimeout time.Duration) *Dispatcher {
+	signal := func() chan struct{} { return make(chan struct{}, 1) }
+	return &Dispatcher{
+		cfg: cfg, store: ledger, sink: to, epoch: epoch, obs: obs, drainTimeout: drainTimeout,
+		core:    newCore(cfg, to.Limits, rand.Float64),
+		toClaim: signal(), toWrite: signal(), freed: signal(), settled: signal(),
+		toSend: make(chan *run, cfg.MaxConcurrentGroups),
+	}
+}
+
+func notify(signal chan struct{}) {
+	select {
+	case signal <- struct{}{}:
+	default:
+	}
+}
+
+// Append puts rows at the end of their lanes, in the given order; t is told of
+// each that settles. It waits while the buffer is full, which is how a source is
+// paused. It has one caller at a time.
+func (d *Dispatcher) Append(ctx context.Context, items []store.Item, t Ticket) error {
+	for {
+		d.mu.Lock()
+		if d.core.room() {
+			d.core.append(items, t)
+			d.mu.Unlock()
+			notify(d.toClaim)
+			return nil
+		}
+		d.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-d.freed:
+		}
+	}
+}
+
+// Prepend puts rows in front of their lanes, in the given order, behind rows in
+// flight. It does not wait.
+func (d *Dispatcher) Prepend(items []store.Item, t Ticket) {
+	d.mu.Lock()
+	d.core.prepend(items, t)
+	d.mu.Unlock()
+	notify(d.toClaim)
+}
+
+// Hold keeps rows from being claimed until it is called with false.
+func (d *Dispatcher) Hold(held bool) {
+	d.mu.Lock()
+	d.core.hold(held)
+	d.mu.Unlock()
+	notify(d.toClaim)
+}
+
+// Held returns the ids of an outbox that are in lanes or whose outcome is not
+// written yet.
+func (d *Dispatcher) Held(outbox string) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.core.heldIDs(outbox)
+}
+
+// Stats is what a dispatcher holds at a moment.
+type Stats struct {
+	Rows     int            // in memory, until their outcome is written
+	Bytes    int64          // their payloads
+	InFlight int            // claims and requests under way
+	Lanes    map[string]int // by state
+}
+
+// Stats counts what the dispatcher holds; the time is linear in the lanes.
+func (d *Dispatcher) Stats() Stats {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := Stats{Rows: d.core.rows, Bytes: d.core.bytes, InFlight: d.core.inUse, Lanes: map[string]int{}}
+	for st := laneReady; st < laneStates; st++ {
+		s.Lanes[st.String()] = 0
+	}
+	for _, l := range d.core.lanes {
+		s.Lanes[l.state.String()]++
+	}
+	return s
+}
+
+// Run delivers until the context ends, then drains: requests in flight end,
+// outcomes are written, claims are given back. It returns nil after a drain, or
+// store.ErrNotLeader. It may be called once.
+func (d *Dispatcher) Run(ctx context.Context) error {
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	workers, work := errgroup.WithContext(work)
+	workers.Go(func() error { return d.claimRows(work) })
+	workers.Go(func() error { return d.writeOutcomes(work) })
+	for range d.cfg.MaxConcurrentGroups {
+		workers.Go(func() error { return d.send(work) })
+	}
+	select {
+	case <-ctx.Done():
+		d.drain(work)
+	case <-work.Done(): // a worker failed
+	}
+	cancel()
+	if err := workers.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// drain ends the core and waits until nothing is under way, or for the drain
+// time-out: what is still in flight then is cancelled and found again by the
+// next leader.
+func (d *Dispatcher) drain(work context.Context) {
+	d.mu.Lock()
+	d.core.end()
+	d.mu.Unlock()
+	notify(d.toWrite)
+	limit := time.NewTimer(d.drainTimeout)
+	defer limit.Stop()
+	for {
+		d.mu.Lock()
+		quiet := d.core.quiet()
+		d.mu.Unlock()
+		if quiet {
+			return
+		}
+		select {
+		case <-d.settled:
+		case <-limit.C:
+			return
+		case <-work.Done():
+			return
+		}
+	}
+}
+
+// maxStatementRows bounds one claim or outcome statement, so that a row that
+// just came does not wait long behind a huge one.
+const maxStatementRows = 2000
+
+// claimRows claims the runs of ready lanes, one statement at a time.
+func (d *Dispatcher) claimRows(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		d.mu.Lock()
+		d.core.tick(time.Now())
+		runs := d.core.nextClaims(maxStatementRows)
+		wake, waiting := d.core.nextWake()
+		d.mu.Unlock()
+		if len(runs) > 0 {
+			if err := d.claim(ctx, runs); err != nil {
+				return err
+			}
+			continue
+		}
+		var due <-chan time.Time
+		if waiting {
+			timer.Reset(time.Until(wake))
+			due = timer.C
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-d.toClaim:
+		case <-due:
+		}
+	}
+}
+
+func (d *Dispatcher) claim(ctx context.Context, runs []*run) error {
+	var rows []store.ClaimRow
+	for _, r := range runs {
+		for _, rw := range r.rows {
+			rows = append(rows, store.ClaimRow{
+				Ref: rw.Ref, Txn: rw.Txn, Own: rw.claimed, WantPayload: rw.Payload == nil,
+			})
+		}
+	}
+	var answers []store.ClaimAnswer
+	at := time.Now().Truncate(time.Microsecond) // what every database keeps
+	err := d.untilStored(ctx, "claim", func() (err error) {
+		answers, err = d.store.Claim(ctx, d.epoch, at, rows)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	d.countAnswers(answers)
+	d.mu.Lock()
+	now := time.Now()
+	for _, r := range runs {
+		n := len(r.rows)
+		d.core.claimed(r, answers[:n], at, now)
+		answers = answers[n:]
+	}
+	for r := d.core.nextRequest(now); r != nil; r = d.core.nextRequest(now) {
+		d.toSend <- r // has room for every sender
+	}
+	d.mu.Unlock()
+	d.announce()
+	return nil
+}
+
+func (d *Dispatcher) countAnswers(answers []store.ClaimAnswer) {
+	var counts [store.Gone + 1]int
+	for i := range answers {
+		counts[answers[i].Result]++
+	}
+	for result, n := range counts {
+		if n > 0 {
+			d.obs.Claimed(store.ClaimResult(result), n)
+		}
+	}
+}
+
+// announce wakes whoever waits for a change of the core.
+func (d *Dispatcher) announce() {
+	notify(d.toClaim)
+	notify(d.toWrite)
+	notify(d.freed)
+	notify(d.settled)
+}
+
+// send is one sender.
+func (d *Dispatcher) send(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case r := <-d.toSend:
+			began := time.Now()
+			res := d.sink.Deliver(ctx, r.messages())
+			if ctx.Err() != nil {
+				return ctx.Err() // cut short: nothing is known of the rows
+			}
+			now := time.Now()
+			d.obs.Requested(&res, len(r.rows), now.Sub(began))
+			d.mu.Lock()
+			d.core.answered(r, &res, now)
+			d.mu.Unlock()
+			d.announce()
+		}
+	}
+}
+
+// writeOutcomes writes what is queued, one batch at a time.
+func (d *Dispatcher) writeOutcomes(ctx context.Context) error {
+	for {
+		d.mu.Lock()
+		batch := d.core.nextOutcomes(maxStatementRows)
+		d.mu.Unlock()
+		if len(batch) == 0 {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-d.toWrite:
+			}
+			continue
+		}
+		if err := d.write(ctx, batch); err != nil {
+			return err
+		}
+	}
+}
+
+func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
+	outcomes := make([]store.Outcome, len(batch))
+	for i := range batch {
+		outcomes[i] = batch[i].Outcome
+	}
+	var results []store.SettleResult
+	err := d.untilStored(ctx, "settle", func() (err error) {
+		results, err = d.store.Settle(ctx, d.epoch, outcomes)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for i := range batch {
+		if results[i] == store.Written {
+			d.obs.Settled(&batch[i].row.Item, &batch[i].Outcome)
+		}
+	}
+	d.mu.Lock()
+	d.core.written(results, time.Now())
+	d.mu.Unlock()
+	d.announce()
+	return nil
+}
+
+// untilStored calls do until it succeeds, the context ends or leadership is
+// lost. A database that is away is waited for: the rows are safe where they are.
+func (d *Dispatcher) untilStored(ctx context.Context, op string, do func() error) error {
+	const first, most = 20 * time.Millisecond, 2 * time.Second
+	for wait := first; ; wait = min(2*wait, most) {
+		err := do()
+		if err == nil {
+			return nil
+		}
+		if errors.Is(err, store.ErrNotLeader) || ctx.Err() != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+		d.obs.StoreFailed(op, err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}

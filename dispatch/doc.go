@@ -1,0 +1,48 @@
+// Package dispatch delivers the rows of the outboxes: it keeps each message
+// group in order, runs the groups in parallel, retries, and decides what a
+// failure means for a row.
+//
+// # Model
+//
+// Each row goes into the lane of its (outbox, kind, group). A lane has at most
+// one request in flight. Lanes with rows wait in a first-in-first-out queue for
+// a sender; a lane's turn is one run, the rows at its head that fit one request.
+// The run is claimed in the store, sent, and its outcome written:
+//
+//	idle → ready → claiming → sending → ready or idle
+//	                  │          └────→ writing → waiting → ready   (a failure)
+//	                  └───────────────→ waiting → ready             (not yet visible, held)
+//
+// # The core and its workers
+//
+// The core is a pure state machine: events go in (rows, claim answers, results,
+// written outcomes, time), commands come out (runs to claim, runs to send,
+// outcomes to write). It starts nothing, reads no clock and does no I/O. The
+// [Dispatcher] drives it under one lock. Its workers pull commands when they are
+// free, which gives natural batching without timers: a claim or an outcome goes
+// out at once when none is in flight, and what arrives meanwhile forms the next
+// statement.
+//
+// # The order
+//
+// A row that fails is retried before any later row of its lane. The next row
+// leaves after COMPLETED is known, or after FAILED is durably written. Rows found
+// outside the log are placed in front of what the log brings, but behind a run
+// in flight.
+//
+// # When a failure counts
+//
+// A failure counts against a row only with proof that the receiver lives: it
+// accepted another request that began after this row's last failure, or it
+// rejected this row alone. Without proof a refused row counts once in a while,
+// and an unavailable or misconfigured receiver never costs a row anything. See
+// verdict.go.
+//
+// # Failure policy
+//
+// A store that cannot be reached is tried again for ever: rows stay where they
+// are. store.ErrNotLeader ends Run at once, and requests in flight are
+// cancelled. When the context ends, no run begins, requests in flight get their
+// time to end, outcomes are written, and rows that were claimed and not sent are
+// given back as PENDING.
+package dispatch

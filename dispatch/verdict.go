@@ -1,0 +1,76 @@
+package dispatch
+
+import (
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+)
+
+// receiver is what the core knows of the sink's receiver.
+type receiver struct {
+	// accepted is the latest beginning of a request of which it took a row.
+	accepted time.Time
+}
+
+// livedSince reports whether the receiver took a row in a request that began
+// after t. A request that began earlier may have been answered late and proves
+// nothing about the time between.
+func (r *receiver) livedSince(t time.Time) bool {
+	return !t.IsZero() && r.accepted.After(t)
+}
+
+// verdict is what a failure means for the row at the head of its lane.
+type verdict uint8
+
+const (
+	// again: send the row again, it has cost nothing.
+	again verdict = iota
+	// halve: one of several rows is to blame; send half of them at once.
+	halve
+	// single: one of several rows may be to blame; send one after the back-off.
+	single
+	// count: the failure counts against the row.
+	count
+)
+
+// judge decides what a failed attempt means. alone says that the failure is
+// about this row and no other. It reads and then updates what the row remembers
+// of its failures.
+func judge(rw *row, class sink.Class, alone bool, recv *receiver, proofWait time.Duration, now time.Time) verdict {
+	proof := recv.livedSince(rw.failed)
+	rw.failed = now
+	if !alone {
+		switch {
+		case proof || class == sink.Rejected:
+			return halve
+		case class == sink.Refused:
+			return single
+		}
+		return again
+	}
+	if proof || class == sink.Rejected {
+		return count
+	}
+	if class != sink.Refused {
+		return again
+	}
+	if rw.refused.IsZero() {
+		rw.refused = now
+	}
+	if now.Sub(rw.refused) < proofWait {
+		return again
+	}
+	rw.refused = now
+	return count
+}
+
+// delay returns the wait after a lane's n-th failed attempt in a row, n from 1:
+// exponential, capped, shortened by up to a fifth so that lanes that failed
+// together do not knock together.
+func delay(n int, initial, most time.Duration, random func() float64) time.Duration {
+	d := most
+	if n-1 < 32 && initial < most>>(n-1) {
+		d = initial << (n - 1)
+	}
+	return d - time.Duration(random()*float64(d)/5)
+}
