@@ -247,6 +247,9 @@ func (w *world) write(*rapid.T) {
 			w.t.Fatalf("row %s settled twice", o.ID)
 		}
 		results[i] = store.Written
+		if o.Status != store.Completed && o.RetryCount < rec.retries {
+			w.t.Fatalf("row %s: the count goes back from %d to %d", o.ID, rec.retries, o.RetryCount)
+		}
 		rec.status = o.Status
 		if o.Status != store.Completed {
 			rec.retries = o.RetryCount

@@ -1,0 +1,93 @@
+package checkpoint
+
+import (
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// modelBatch is a batch in the plain reference: all of them, in order.
+type modelBatch struct {
+	ticket *Ticket
+	open   int
+	place  place
+}
+
+// TestTrackerAgainstModel holds the tracker against the definition: the
+// watermark is the last position before the first batch with open rows.
+func TestTrackerAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		tr := NewTracker(store.Checkpoint{Origin: "o", Position: "start"})
+		var batches []*modelBatch
+		var entries, settled int
+		t.Repeat(map[string]func(*rapid.T){
+			"begin": func(t *rapid.T) {
+				n := rapid.IntRange(0, 3).Draw(t, "rows")
+				b := &modelBatch{open: n, place: place{seq: store.Seq(len(batches) + 1)}}
+				if n == 0 || rapid.IntRange(0, 3).Draw(t, "whole") > 0 {
+					b.place.position = store.Position(fmt.Sprint("p", len(batches)))
+				}
+				b.ticket = tr.Begin(b.place.position, b.place.seq, n)
+				batches = append(batches, b)
+			},
+			"done": func(t *rapid.T) {
+				if len(batches) == 0 {
+					t.Skip("no batch")
+				}
+				b := batches[rapid.IntRange(0, len(batches)-1).Draw(t, "batch")]
+				if b.open == 0 {
+					t.Skip("done")
+				}
+				n := rapid.IntRange(1, b.open).Draw(t, "rows")
+				b.open -= n
+				settled += n
+				b.ticket.Done(n)
+			},
+			"": func(t *rapid.T) {
+				want := place{position: "start"}
+				for _, b := range batches {
+					if b.open > 0 {
+						break
+					}
+					if b.place.position != "" {
+						want = b.place
+					}
+				}
+				got, n := tr.Frontier()
+				if got.Position != want.position || got.Seq != want.seq || got.Origin != "o" {
+					t.Fatalf("watermark %+v, want %+v", got, want)
+				}
+				if n != int64(settled) {
+					t.Fatalf("%d rows settled, want %d", n, settled)
+				}
+				entries = 0
+				for tk := tr.head; tk != nil; tk = tk.next {
+					entries++
+				}
+				open := 0
+				for _, b := range batches {
+					if b.open > 0 {
+						open++
+					}
+				}
+				if entries != open {
+					t.Fatalf("%d entries for %d open batches", entries, open)
+				}
+			},
+		})
+	})
+}
+
+func TestTrackerRefusesTooManyRows(t *testing.T) {
+	tk := NewTracker(store.Checkpoint{}).Begin("p", 1, 2)
+	tk.Done(1)
+	defer func() {
+		if recover() == nil {
+			t.Fatal("a third row of two was taken")
+		}
+	}()
+	tk.Done(2)
+}
