@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -53,13 +54,15 @@ func reason(status int) store.Reason {
 }
 
 // RetryAfter reads a Retry-After header: seconds or an HTTP date (RFC 9110,
-// section 10.2.3). What is absent, malformed or past is 0.
+// section 10.2.3). What is absent, malformed or past is 0; seconds beyond 68
+// years are 68 years.
 func RetryAfter(h http.Header, now time.Time) time.Duration {
 	v := strings.TrimSpace(h.Get("Retry-After"))
 	if v == "" {
 		return 0
 	}
-	if secs, err := strconv.ParseUint(v, 10, 31); err == nil {
+	// Out of range it returns the largest value, which is what is meant.
+	if secs, err := strconv.ParseUint(v, 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {
 		return time.Duration(secs) * time.Second
 	}
 	if at, err := http.ParseTime(v); err == nil && at.After(now) {

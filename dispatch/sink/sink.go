@@ -72,6 +72,10 @@ const (
 	// Misconfigured: the address or the credentials are wrong, or what answers
 	// is not the API.
 	Misconfigured
+	// NotSent: the message was not part of the request. It says nothing about
+	// the row or the receiver. The first message of a request is always sent, or
+	// refused by the sink itself.
+	NotSent
 )
 
 // String names the class for logs and metrics.
@@ -87,6 +91,8 @@ func (c Class) String() string {
 		return "unavailable"
 	case Misconfigured:
 		return "misconfigured"
+	case NotSent:
+		return "not_sent"
 	}
 	return "unknown"
 }

@@ -1,0 +1,64 @@
+package flowcatalyst
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+)
+
+// fit returns how many messages from the first on make up one request. If it is
+// none, why says what keeps the first from ever being sent.
+func (r *route) fit(msgs []sink.Message) (n int, why string) {
+	size := len(r.open) + len(r.shut)
+	for i := range msgs {
+		m := &msgs[i]
+		if i > 0 {
+			size++ // the comma
+		}
+		size += len(m.Payload)
+		if i == r.maxItems || m.Kind != msgs[0].Kind || size > r.maxBody || !json.Valid(m.Payload) {
+			if i == 0 {
+				why = r.unfit(m.Payload)
+			}
+			return i, why
+		}
+	}
+	return len(msgs), ""
+}
+
+// unfit says why a payload cannot be sent at all.
+func (r *route) unfit(payload []byte) string {
+	if size := len(r.open) + len(payload) + len(r.shut); size > r.maxBody {
+		return fmt.Sprintf("not sent: the payload has %d bytes, which makes a request of %d; POST %s takes %d",
+			len(payload), size, r.path, r.maxBody)
+	}
+	if len(payload) == 0 {
+		return "not sent: the payload is empty"
+	}
+	err := json.Unmarshal(payload, new(json.RawMessage))
+	at := ""
+	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
+		at = fmt.Sprintf(" at byte %d", syntax.Offset)
+	}
+	return clean(fmt.Sprintf("not sent: the payload is not valid JSON%s: %v", at, err), "")
+}
+
+// body joins the payloads, byte for byte. The size is exact, so that a request
+// costs one allocation.
+func (r *route) body(msgs []sink.Message) []byte {
+	size := len(r.open) + len(r.shut) + len(msgs) - 1
+	for i := range msgs {
+		size += len(msgs[i].Payload)
+	}
+	b := make([]byte, 0, size)
+	b = append(b, r.open...)
+	for i := range msgs {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, msgs[i].Payload...)
+	}
+	return append(b, r.shut...)
+}

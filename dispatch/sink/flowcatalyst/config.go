@@ -1,0 +1,208 @@
+package flowcatalyst
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// Wire is the form of request and answer that a platform speaks.
+type Wire string
+
+// The wires.
+const (
+	// WireArray: the body is […], the answer of a success is not laid down.
+	WireArray Wire = "array"
+	// WireItems: the body is {"items":[…]}, the answer tells of each item.
+	WireItems Wire = "items"
+)
+
+// The kinds of rows that a platform takes.
+const (
+	KindEvent       = "EVENT"
+	KindDispatchJob = "DISPATCH_JOB"
+	KindAuditLog    = "AUDIT_LOG"
+)
+
+// What a platform takes at most, measured on one: it answers 400 to more items,
+// and to bodies of events and audit logs of 1 MiB. Of dispatch jobs 3 MB are
+// known to pass.
+const (
+	maxEvents    = 1000
+	maxJobs      = 1000
+	maxAuditLogs = 100
+
+	maxBody     = 1<<20 - 1
+	maxJobsBody = 3_000_000
+)
+
+const (
+	defaultRequestTimeout = 30 * time.Second
+	defaultMaxConnections = 10
+	defaultUserAgent      = "sluicebox"
+)
+
+// Config is one platform. The zero value of every field but BaseURL stands for
+// its default.
+type Config struct {
+	// Wire is the form of requests and answers; the default is WireArray.
+	Wire Wire
+	// BaseURL is the platform's address, such as https://platform.example. The
+	// API's paths are appended to its path.
+	BaseURL string
+	// Token is sent as bearer token; empty sends none.
+	Token Token
+	// RequestTimeout bounds an attempt from the dial to the last byte of the
+	// answer; the default is 30 s.
+	RequestTimeout time.Duration
+	// MaxConnections is how many idle connections are kept. It should be no less
+	// than the number of senders, else some of them dial for each request; the
+	// default is 10.
+	MaxConnections int
+	// MaxRequestBytes is the largest body that is sent, for every kind. A row
+	// that does not fit is rejected without a request. The default is what the
+	// platform takes: just under 1 MiB, and 3 MB for dispatch jobs.
+	MaxRequestBytes int
+	// CAFile names a PEM file with the authorities that are trusted in place of
+	// the system's.
+	CAFile string
+	// UserAgent is sent with each request, such as "sluicebox/1.2.3".
+	UserAgent string
+}
+
+// DefaultConfig returns the defaults that the README lists. BaseURL is left to
+// be set.
+func DefaultConfig() Config {
+	return Config{
+		Wire:           WireArray,
+		RequestTimeout: defaultRequestTimeout,
+		MaxConnections: defaultMaxConnections,
+		UserAgent:      defaultUserAgent,
+	}
+}
+
+func (c Config) withDefaults() Config {
+	d := DefaultConfig()
+	if c.Wire == "" {
+		c.Wire = d.Wire
+	}
+	if c.RequestTimeout == 0 {
+		c.RequestTimeout = d.RequestTimeout
+	}
+	if c.MaxConnections == 0 {
+		c.MaxConnections = d.MaxConnections
+	}
+	if c.UserAgent == "" {
+		c.UserAgent = d.UserAgent
+	}
+	return c
+}
+
+// Validate reports every value that is out of range, by its configuration key.
+// The texts hold neither the token nor a password.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.Wire != "" && c.Wire != WireArray && c.Wire != WireItems {
+		bad("wire is %q, must be %s or %s", string(c.Wire), WireArray, WireItems)
+	}
+	if _, err := parseBaseURL(c.BaseURL); err != nil {
+		errs = append(errs, err)
+	}
+	if !visible(string(c.Token)) {
+		bad("api-token holds a blank, a line break or a character outside ASCII; look for a stray newline at its end")
+	}
+	if c.RequestTimeout < 0 {
+		bad("request-timeout is %s, must be above 0", c.RequestTimeout)
+	}
+	if c.MaxConnections < 0 {
+		bad("max-connections is %d, must be at least 1", c.MaxConnections)
+	}
+	if c.MaxRequestBytes < 0 {
+		bad("max-request-bytes is %d, must be at least 1", c.MaxRequestBytes)
+	}
+	if !visible(strings.ReplaceAll(c.UserAgent, " ", "")) {
+		bad("user-agent %q holds a character that a header cannot carry", c.UserAgent)
+	}
+	return errors.Join(errs...)
+}
+
+// parseBaseURL never quotes the address whole: it may hold a password.
+func parseBaseURL(raw string) (*url.URL, error) {
+	if raw == "" {
+		return nil, errors.New("api-base-url is not set; it is the platform's address, such as https://platform.example")
+	}
+	u, err := url.Parse(raw)
+	if err != nil {
+		// The error of url.Parse begins with the address and may quote more of it.
+		inner := errors.Unwrap(err)
+		if inner == nil || strings.Contains(raw, "@") {
+			return nil, errors.New("api-base-url is not a URL")
+		}
+		return nil, fmt.Errorf("api-base-url is not a URL: %w", inner)
+	}
+	switch {
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, fmt.Errorf("api-base-url has the scheme %q, must begin with http:// or https://", u.Scheme)
+	case u.Hostname() == "":
+		return nil, errors.New("api-base-url names no host")
+	case u.User != nil:
+		return nil, errors.New("api-base-url holds a user or a password; put the token into api-token")
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return nil, errors.New("api-base-url must end with the path, without ? or #")
+	}
+	return u, nil
+}
+
+// visible reports whether s consists of visible ASCII characters only.
+func visible(s string) bool {
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] >= 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// CheckKind reports why rows of a kind cannot be delivered, nil if they can.
+func (c *Config) CheckKind(kind string) error {
+	_, err := c.route(kind)
+	return err
+}
+
+// route is the way of one kind of rows.
+type route struct {
+	path         string
+	open, shut   string // what stands around the payloads
+	maxItems     int
+	maxBody      int  // bytes of a body, envelope included
+	needsResults bool // a success lists a result for each item
+}
+
+func (c *Config) route(kind string) (route, error) {
+	r := route{open: "[", shut: "]"}
+	if c.Wire == WireItems {
+		r = route{open: `{"items":[`, shut: "]}", needsResults: true}
+	}
+	switch {
+	case kind == KindEvent:
+		r.path, r.maxItems, r.maxBody = "/api/events/batch", maxEvents, maxBody
+	case kind == KindDispatchJob && c.Wire == WireItems:
+		r.path, r.maxItems, r.maxBody = "/api/dispatch-jobs/batch", maxJobs, maxJobsBody
+	case kind == KindDispatchJob:
+		r.path, r.maxItems, r.maxBody = "/api/dispatch/jobs/batch", maxJobs, maxJobsBody
+	case kind == KindAuditLog && c.Wire == WireItems:
+		r.path, r.maxItems, r.maxBody = "/api/audit-logs/batch", maxAuditLogs, maxBody
+	case kind == KindAuditLog:
+		return route{}, fmt.Errorf("rows of kind %s have no path under wire %s; set wire to %s", kind, WireArray, WireItems)
+	default:
+		return route{}, fmt.Errorf("rows of kind %q have no path; the kinds are %s, %s and %s",
+			kind, KindEvent, KindDispatchJob, KindAuditLog)
+	}
+	if c.MaxRequestBytes > 0 {
+		r.maxBody = c.MaxRequestBytes
+	}
+	return r, nil
+}

@@ -1,0 +1,150 @@
+package flowcatalyst
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/hashicorp/go-retryablehttp"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+)
+
+const (
+	dialTimeout      = 5 * time.Second
+	handshakeTimeout = 5 * time.Second
+	// idleTimeout is below the keep-alive time of the usual proxies and load
+	// balancers (60 s and more): whoever closes first should be this side, else
+	// a request may run into the close.
+	idleTimeout = 30 * time.Second
+	// pingAfter and pingTimeout find a dead HTTP/2 connection, which many
+	// requests share.
+	pingAfter   = 10 * time.Second
+	pingTimeout = 5 * time.Second
+
+	maxAnswerHeader = 64 << 10
+	writeBuffer     = 32 << 10
+
+	// A refused dial is often a receiver that restarts. One more try spares the
+	// lane its back-off.
+	dialRetries   = 1
+	dialRetryWait = 50 * time.Millisecond
+)
+
+// newTransport makes the connection pool. It starts nothing.
+func newTransport(cfg *Config, base *url.URL) (*http.Transport, error) {
+	// Checked here, because the error of a later request would quote the proxy's
+	// address, password included.
+	if _, err := http.ProxyFromEnvironment(&http.Request{URL: base}); err != nil {
+		return nil, errors.New("the proxy in the environment (HTTP_PROXY or HTTPS_PROXY) is not a URL")
+	}
+	roots, err := authorities(cfg.CAFile)
+	if err != nil {
+		return nil, err
+	}
+	dialer := &net.Dialer{Timeout: min(dialTimeout, cfg.RequestTimeout)}
+	return &http.Transport{
+		Proxy:                  http.ProxyFromEnvironment,
+		OnProxyConnectResponse: checkProxy,
+		DialContext:            dialer.DialContext,
+		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout:    min(handshakeTimeout, cfg.RequestTimeout),
+		ResponseHeaderTimeout:  cfg.RequestTimeout,
+		MaxResponseHeaderBytes: maxAnswerHeader,
+		// The defaults keep two connections per host.
+		MaxIdleConns:        0,
+		MaxIdleConnsPerHost: cfg.MaxConnections,
+		IdleConnTimeout:     idleTimeout,
+		// Answers are small, and a cap on bytes should mean bytes.
+		DisableCompression: true,
+		WriteBufferSize:    writeBuffer,
+		ForceAttemptHTTP2:  true,
+		HTTP2:              &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+	}, nil
+}
+
+// authorities reads the trusted authorities; nil stands for the system's.
+func authorities(file string) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("ca-file: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("ca-file: %s holds no certificate in PEM form", file)
+	}
+	return roots, nil
+}
+
+// proxyError says that the proxy did not open the way to the platform.
+type proxyError struct{ status int }
+
+func (e *proxyError) Error() string {
+	return fmt.Sprintf("the proxy answered %d %s to CONNECT", e.status, http.StatusText(e.status))
+}
+
+func checkProxy(_ context.Context, _ *url.URL, _ *http.Request, resp *http.Response) error {
+	if resp.StatusCode != http.StatusOK {
+		return &proxyError{status: resp.StatusCode}
+	}
+	return nil
+}
+
+// keepConnections hides the pool's CloseIdleConnections from go-retryablehttp,
+// which calls it after each failure and would throw away everybody's
+// connections.
+type keepConnections struct{ rt http.RoundTripper }
+
+func (k keepConnections) RoundTrip(r *http.Request) (*http.Response, error) {
+	return k.rt.RoundTrip(r)
+}
+
+func newClient(rt http.RoundTripper) *retryablehttp.Client {
+	return &retryablehttp.Client{
+		HTTPClient: &http.Client{
+			Transport:     keepConnections{rt},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		RetryMax:     dialRetries,
+		RetryWaitMin: dialRetryWait,
+		RetryWaitMax: dialRetryWait,
+		CheckRetry:   retryDial,
+		Backoff:      func(wait, _ time.Duration, _ int, _ *http.Response) time.Duration { return wait },
+		ErrorHandler: retryablehttp.PassthroughErrorHandler,
+	}
+}
+
+// retryDial allows another try only where no connection came about, so that the
+// request cannot have reached anybody. A dial that timed out has waited enough.
+func retryDial(ctx context.Context, _ *http.Response, err error) (bool, error) {
+	var op *net.OpError
+	if ctx.Err() != nil || !errors.As(err, &op) {
+		return false, nil
+	}
+	return (op.Op == "dial" || op.Op == "proxyconnect") && !op.Timeout(), nil
+}
+
+// classifyError says what a request without an answer means.
+func classifyError(err error) sink.Class {
+	if proxy := (*proxyError)(nil); errors.As(err, &proxy) {
+		if class, _ := sink.Classify(proxy.status); class == sink.Unavailable {
+			return class
+		}
+		return sink.Misconfigured // whatever else a proxy says, it is not about a row
+	}
+	var cert *tls.CertificateVerificationError
+	var record tls.RecordHeaderError
+	if errors.As(err, &cert) || errors.As(err, &record) || errors.Is(err, http.ErrSchemeMismatch) {
+		return sink.Misconfigured
+	}
+	return sink.Unavailable
+}

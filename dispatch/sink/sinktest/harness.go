@@ -1,0 +1,149 @@
+package sinktest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+	"go.uber.org/goleak"
+)
+
+// Reply is an answer that a sink takes for a success.
+type Reply struct {
+	Status      int
+	ContentType string
+	Body        []byte
+}
+
+// Harness says how to test one sink. The suite needs no more than that it
+// speaks HTTP.
+type Harness struct {
+	// New makes a sink that delivers to baseURL, gives an attempt up after
+	// timeout, and keeps at least 16 connections. It closes the sink with
+	// tb.Cleanup.
+	New func(tb testing.TB, baseURL string, timeout time.Duration) sink.Sink
+	// Kind is the kind of the messages.
+	Kind string
+	// Success is the answer to n messages that were taken.
+	Success func(n int) Reply
+	// Secret, if set, is a credential that New gives to the sink. No detail may
+	// show it.
+	Secret string
+}
+
+// Time-outs of the suite. An attempt that must end by itself gets shortTimeout
+// and has to end within slack after it; every other one gets longTimeout.
+const (
+	shortTimeout = 300 * time.Millisecond
+	longTimeout  = 20 * time.Second
+	slack        = 3 * time.Second
+)
+
+// Run runs the suite.
+func Run(t *testing.T, h Harness) {
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+	t.Run("Status", h.testStatus)
+	t.Run("NotTheAPI", h.testNotTheAPI)
+	t.Run("Redirect", h.testRedirect)
+	t.Run("RetryAfter", h.testRetryAfter)
+	t.Run("Detail", h.testDetail)
+	t.Run("Payload", h.testPayload)
+	t.Run("IdempotencyKey", h.testIdempotencyKey)
+	t.Run("HeaderInjection", h.testHeaderInjection)
+	t.Run("DeadPort", h.testDeadPort)
+	t.Run("Cancelled", h.testCancelled)
+	t.Run("Silence", h.testSilence)
+	t.Run("Endless", h.testEndless)
+	t.Run("HugeAnswer", h.testHugeAnswer)
+	t.Run("BrokenOff", h.testBrokenOff)
+	t.Run("NoRepeat", h.testNoRepeat)
+	t.Run("Reuse", h.testReuse)
+	t.Run("FailureKeepsOthers", h.testFailureKeepsOthers)
+	t.Run("Concurrent", h.testConcurrent)
+}
+
+// message is a well-formed message with a payload that names its id.
+func (h *Harness) message(id string) sink.Message {
+	return sink.Message{
+		ID: id, Kind: h.Kind, Group: store.GroupOf("g"), Attempt: 1,
+		Payload: fmt.Appendf(nil, `{"id":%q,"type":"order.created"}`, id),
+	}
+}
+
+func (h *Harness) messages(n int) []sink.Message {
+	msgs := make([]sink.Message, n)
+	for i := range msgs {
+		msgs[i] = h.message(fmt.Sprintf("row-%04d", i))
+	}
+	return msgs
+}
+
+// several is the number of messages for tests of a request with more than one.
+func (h *Harness) several(s sink.Sink) int { return min(s.Limits(h.Kind).MaxItems, 5) }
+
+// deliver delivers with a bound that only a sink without one of its own meets.
+func deliver(tb testing.TB, s sink.Sink, msgs ...sink.Message) sink.Result {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), longTimeout+slack)
+	defer cancel()
+	res := s.Deliver(ctx, msgs)
+	if res.Items != nil && len(res.Items) != len(msgs) {
+		tb.Errorf("%d outcomes for %d messages", len(res.Items), len(msgs))
+		return sink.Result{} // a class that is none
+	}
+	return res
+}
+
+// want fails the test unless all messages have the class, and a detail if they
+// were not delivered.
+func want(tb testing.TB, res sink.Result, n int, class sink.Class) {
+	tb.Helper()
+	for i := range n {
+		out := res.At(i)
+		if out.Class != class {
+			tb.Fatalf("message %d of %d is %s (%q), want %s", i+1, n, out.Class, out.Detail, class)
+		}
+		if (out.Detail == "") != (class == sink.Delivered) {
+			tb.Errorf("message %d of %d is %s with the detail %q", i+1, n, class, out.Detail)
+		}
+	}
+}
+
+// write sends a reply.
+func (r Reply) write(w http.ResponseWriter) {
+	if r.ContentType != "" {
+		w.Header().Set("Content-Type", r.ContentType)
+	}
+	w.WriteHeader(r.Status)
+	_, _ = w.Write(r.Body)
+}
+
+// server is an HTTP server that counts the connections it accepted.
+type server struct {
+	*httptest.Server
+	accepted atomic.Int64
+}
+
+func serve(tb testing.TB, handler http.HandlerFunc) *server {
+	tb.Helper()
+	s := &server{Server: httptest.NewUnstartedServer(handler)}
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			s.accepted.Add(1)
+		}
+	}
+	s.Start()
+	tb.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s
+}

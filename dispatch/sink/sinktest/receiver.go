@@ -1,0 +1,355 @@
+package sinktest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Received is one item of a request that reached the receiver.
+type Received struct {
+	// ID is the payload's "id"; empty if it has none.
+	ID string
+	// Kind is the kind that the path stands for; empty for an unknown path.
+	Kind string
+	// Payload is the item, byte for byte, without blanks around it.
+	Payload []byte
+	// At is when the request was read.
+	At time.Time
+	// Request is the number of the request, from 1, and Index the place in it.
+	Request, Index int
+	// Key is the request's Idempotency-Key.
+	Key string
+	// Status is what was answered, 0 if the connection was cut instead. It is
+	// set when the answer is settled, just before it is written.
+	Status int
+	// Taken says that the receiver took the item: a 2xx, and for an answer per
+	// item the word SUCCESS or SKIPPED. Whether the client saw the answer is
+	// another matter: it may have given up before.
+	Taken bool
+}
+
+// Request is what a Script sees.
+type Request struct {
+	N      int // from 1, in the order in which requests were read
+	Path   string
+	Kind   string
+	Header http.Header
+	Body   []byte
+	Items  []Received
+}
+
+// IDs returns the ids of the items, in order.
+func (r *Request) IDs() []string {
+	ids := make([]string, len(r.Items))
+	for i := range r.Items {
+		ids[i] = r.Items[i].ID
+	}
+	return ids
+}
+
+// Answer is what the receiver does with a request. The zero value takes all
+// items, with the status and body of the wire that the request came over.
+type Answer struct {
+	Status int // 0 stands for the wire's success
+	Header http.Header
+	// Body, if set, is sent as it is. Else a success lists results.
+	Body []byte
+	// Words are the results' words by position; missing ones are SUCCESS.
+	Words []string
+	// Delay passes before the answer. It ends early when the client is gone.
+	Delay time.Duration
+	// Release, if set, holds the answer back until it is closed.
+	Release <-chan struct{}
+	// Cut closes the connection in place of an answer. With a 2xx as Status the
+	// items are taken all the same: the acknowledgement is lost.
+	Cut bool
+}
+
+// Script decides how a request is answered. It is called from several
+// goroutines at once.
+type Script func(*Request) Answer
+
+// Receiver is a real HTTP receiver that speaks both wires of the FlowCatalyst
+// API. All methods are safe for concurrent use.
+type Receiver struct {
+	server *httptest.Server
+	closed chan struct{}
+
+	mu       sync.Mutex
+	script   Script
+	requests int
+	log      []Received
+	taken    map[itemKey]int // how often
+	changed  chan struct{}   // closed and replaced with each taken item
+}
+
+type itemKey struct{ kind, id string }
+
+// NewReceiver starts a receiver that takes everything. It stops when the test
+// ends.
+func NewReceiver(tb testing.TB) *Receiver {
+	tb.Helper()
+	r := &Receiver{
+		closed:  make(chan struct{}),
+		taken:   map[itemKey]int{},
+		changed: make(chan struct{}),
+	}
+	r.server = httptest.NewServer(http.HandlerFunc(r.serve))
+	tb.Cleanup(func() {
+		close(r.closed) // ends delays and holds
+		r.server.CloseClientConnections()
+		r.server.Close()
+	})
+	return r
+}
+
+// URL is the receiver's base address.
+func (r *Receiver) URL() string { return r.server.URL }
+
+// Script sets how requests are answered from now on; nil takes everything.
+func (r *Receiver) Script(s Script) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.script = s
+}
+
+// Log returns everything that arrived, in the order in which requests were
+// read.
+func (r *Receiver) Log() []Received {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.log)
+}
+
+// Taken returns the items that were taken, in the order in which their requests
+// were read.
+func (r *Receiver) Taken() []Received {
+	return slices.DeleteFunc(r.Log(), func(x Received) bool { return !x.Taken })
+}
+
+// Counts is what arrived so far.
+type Counts struct {
+	Requests   int
+	Items      int // items in all requests
+	Distinct   int // different (kind, id) that were taken
+	Duplicates int // taken items beyond the first of each
+}
+
+// Counts returns what arrived so far.
+func (r *Receiver) Counts() Counts {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := Counts{Requests: r.requests, Items: len(r.log), Distinct: len(r.taken)}
+	for _, n := range r.taken {
+		c.Duplicates += n - 1
+	}
+	return c
+}
+
+// Wait returns when n different items have been taken, or with an error that
+// says how many when the context ends first.
+func (r *Receiver) Wait(ctx context.Context, n int) error {
+	for {
+		r.mu.Lock()
+		have, changed := len(r.taken), r.changed
+		r.mu.Unlock()
+		if have >= n {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d items arrived: %w", have, n, ctx.Err())
+		}
+	}
+}
+
+func (r *Receiver) serve(w http.ResponseWriter, req *http.Request) {
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return // the client is gone
+	}
+	kind := kindOf(req.URL.Path)
+	items, wireItems, err := parse(body)
+	if err != nil || kind == "" || req.Method != http.MethodPost {
+		r.note(&Request{Path: req.URL.Path, Kind: kind, Header: req.Header, Body: body})
+		status := http.StatusBadRequest
+		if kind == "" {
+			status = http.StatusNotFound
+		}
+		http.Error(w, fmt.Sprintf("not a batch: %v", err), status)
+		return
+	}
+	request := &Request{Path: req.URL.Path, Kind: kind, Header: req.Header, Body: body, Items: items}
+	script, first := r.note(request)
+	var a Answer
+	if script != nil {
+		a = script(request)
+	}
+	r.hold(req.Context(), a)
+	a.fill(kind, wireItems, len(items))
+	r.settle(first, len(items), &a)
+	if a.Cut {
+		panic(http.ErrAbortHandler) // the server's way to drop a connection
+	}
+	for k, v := range a.Header {
+		w.Header()[k] = v
+	}
+	w.WriteHeader(a.Status)
+	_, _ = w.Write(a.Body)
+}
+
+// note logs a request and returns the script for it and the place of its first
+// item in the log.
+func (r *Receiver) note(req *Request) (Script, int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.requests++
+	req.N = r.requests
+	now, first := time.Now(), len(r.log)
+	for i := range req.Items {
+		it := &req.Items[i]
+		it.Kind, it.At, it.Request, it.Index = req.Kind, now, req.N, i
+		it.Key = req.Header.Get("Idempotency-Key")
+	}
+	r.log = append(r.log, req.Items...)
+	return r.script, first
+}
+
+// hold waits as the answer says.
+func (r *Receiver) hold(client context.Context, a Answer) {
+	if a.Release != nil {
+		select {
+		case <-a.Release:
+		case <-client.Done():
+		case <-r.closed:
+		}
+	}
+	if a.Delay > 0 {
+		timer := time.NewTimer(a.Delay)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-client.Done():
+		case <-r.closed:
+		}
+	}
+}
+
+// settle writes into the log what the items are answered.
+func (r *Receiver) settle(first, n int, a *Answer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range n {
+		it := &r.log[first+i]
+		it.Status = a.Status
+		if a.Cut {
+			it.Status = 0
+		}
+		it.Taken = a.takes(i)
+		if it.Taken {
+			r.taken[itemKey{it.Kind, it.ID}]++
+		}
+	}
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// takes reports whether the answer takes item i.
+func (a *Answer) takes(i int) bool {
+	if a.Status < 200 || a.Status > 299 {
+		return false
+	}
+	return i >= len(a.Words) || a.Words[i] == "SUCCESS" || a.Words[i] == "SKIPPED"
+}
+
+// fill completes an answer with what the API says by default.
+func (a *Answer) fill(kind string, wireItems bool, n int) {
+	if a.Status == 0 && !a.Cut {
+		a.Status = http.StatusCreated
+		if kind == "AUDIT_LOG" {
+			a.Status = http.StatusOK
+		}
+	}
+	if a.Header == nil {
+		a.Header = http.Header{"Content-Type": {"application/json"}}
+	}
+	success := a.Status >= 200 && a.Status < 300
+	if a.Body != nil || !success || !wireItems {
+		return
+	}
+	a.Body = Results(n, a.Words...)
+}
+
+// Results is the answer of the API to n items: the given words by position,
+// SUCCESS for the others.
+func Results(n int, words ...string) []byte {
+	type result struct {
+		ID     string `json:"id"`
+		Status string `json:"status"`
+		Error  string `json:"error,omitempty"`
+	}
+	list := make([]result, n)
+	for i := range list {
+		list[i] = result{ID: fmt.Sprintf("platform-%d", i), Status: "SUCCESS"}
+		if i < len(words) && words[i] != "SUCCESS" {
+			list[i].Status = words[i]
+			if words[i] != "SKIPPED" {
+				list[i].Error = fmt.Sprintf("item %d would not do", i)
+			}
+		}
+	}
+	b, err := json.Marshal(map[string]any{"results": list})
+	if err != nil {
+		panic(err) // texts only: cannot fail
+	}
+	return b
+}
+
+func kindOf(path string) string {
+	for suffix, kind := range map[string]string{
+		"/api/events/batch":        "EVENT",
+		"/api/dispatch/jobs/batch": "DISPATCH_JOB",
+		"/api/dispatch-jobs/batch": "DISPATCH_JOB",
+		"/api/audit-logs/batch":    "AUDIT_LOG",
+	} {
+		if strings.HasSuffix(path, suffix) {
+			return kind
+		}
+	}
+	return ""
+}
+
+// parse takes a body of either wire apart.
+func parse(body []byte) (items []Received, wireItems bool, err error) {
+	var list []json.RawMessage
+	if err := json.Unmarshal(body, &list); err != nil {
+		var object struct {
+			Items []json.RawMessage `json:"items"`
+		}
+		if err := json.Unmarshal(body, &object); err != nil || object.Items == nil {
+			return nil, false, errors.New("neither an array nor an object with items")
+		}
+		list, wireItems = object.Items, true
+	}
+	items = make([]Received, len(list))
+	for i, payload := range list {
+		var head struct {
+			ID string `json:"id"`
+		}
+		// A payload without an id is logged under "".
+		_ = json.Unmarshal(payload, &head)
+		items[i] = Received{ID: head.ID, Payload: payload}
+	}
+	return items, wireItems, nil
+}
