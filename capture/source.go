@@ -44,6 +44,9 @@ type Opening struct {
 	Overlap bool
 	// Why says in one line why the log begins anew, for the operator.
 	Why string
+	// Discard gives up what Open made on the server (a slot), for a caller that
+	// cannot go on from here. Nil if it made nothing.
+	Discard func(ctx context.Context) error
 }
 
 // Source reads the log of one database.
@@ -81,3 +84,13 @@ type LostError struct {
 }
 
 func (e *LostError) Error() string { return "the log is lost: " + e.Reason }
+
+// NoStreamError says that the server, as it is set up, does not let this role
+// read its log: a setting, a grant or a publication is missing. What the tables
+// hold can still be polled. It is a *store.SetupError to those who cannot poll.
+type NoStreamError struct {
+	store.SetupError
+}
+
+// Unwrap makes the error a *store.SetupError.
+func (e *NoStreamError) Unwrap() error { return &e.SetupError }

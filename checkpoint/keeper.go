@@ -56,10 +56,27 @@ type Keeper struct {
 	acknowledged store.Position
 }
 
-// Run keeps the checkpoint until the context ends, then returns its error. It
-// returns store.ErrNotLeader when another relay has taken over. A database that
-// cannot be reached is tried again.
+// lastRound bounds the round that ends a Run.
+const lastRound = 5 * time.Second
+
+// Run keeps the checkpoint until the context ends, makes one last round for what
+// settled by then, and returns the context's error. It returns
+// store.ErrNotLeader when another relay has taken over. A database that cannot
+// be reached is tried again.
 func (k *Keeper) Run(ctx context.Context) error {
+	err := k.rounds(ctx)
+	if ctx.Err() == nil {
+		return err
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastRound)
+	defer cancel()
+	if err := k.Advance(last, time.Now()); err != nil {
+		k.Observer.SaveFailed(err)
+	}
+	return ctx.Err()
+}
+
+func (k *Keeper) rounds(ctx context.Context) error {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {

@@ -153,3 +153,19 @@ func TestKeeperWritesNothingWhileOnlyPositionsMove(t *testing.T) {
 		_ = end()
 	})
 }
+
+func TestKeeperMakesALastRound(t *testing.T) {
+	keep(t, func(j *journal, tr *Tracker, k *Keeper) {
+		end := run(k)
+		tr.Begin("a", 1, 1).Done(1)
+		pass(time.Second)
+		tr.Begin("b", 2, 1).Done(1)
+		synctest.Wait()
+		j.expect(t, "save a", "ack a", "save b", "ack b")
+		tr.Begin("c", 3, 1).Done(1) // within the interval after the last round
+		synctest.Wait()
+		j.expect(t)
+		_ = end()
+		j.expect(t, "save c", "ack c")
+	})
+}
