@@ -1,0 +1,52 @@
+# Everything a contributor needs. `make` lists the targets.
+
+# Pinned; run from the module cache, so nothing is installed.
+GOLANGCI = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+SERVERS  = store/storetest/servers/servers.sh
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+FUZZTIME ?= 10s
+
+.PHONY: help build test short lint fuzz bench clean have-go have-cc
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
+
+build: have-go ## build bin/sluicebox
+	CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/sluicebox ./cmd/sluicebox
+
+test: have-go have-cc ## run all tests, with the race detector, beside real servers
+	$(SERVERS) exec -- go test -race -timeout 9m ./...
+
+short: have-go ## run the tests that need no server
+	go test -short ./...
+
+lint: have-go ## check the format and look for mistakes
+	@unformatted=$$(gofmt -l .) && test -z "$$unformatted" || { echo "gofmt -w these files:" $$unformatted >&2; exit 1; }
+	go vet ./...
+	go run $(GOLANGCI) run ./...
+
+fuzz: have-go ## run every fuzz test for FUZZTIME (10s)
+	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's/:func /:/' | while IFS=: read -r file name; do \
+		echo "$$name in $$(dirname "$$file")"; \
+		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" </dev/null || exit 1; \
+	done
+
+bench: have-go ## run the Go benchmarks beside real servers
+	$(SERVERS) exec -- go test -run '^$$' -bench . -benchmem ./...
+
+clean: ## remove what build made
+	rm -rf bin
+
+have-go:
+	@command -v go >/dev/null || { echo "Go is needed, the version that go.mod names or later" >&2; exit 1; }
+
+# The race detector needs a C compiler and the C library's headers.
+have-cc:
+	@compiles() { echo '#include <stdlib.h>' | $$(go env CC) -x c -fsyntax-only - 2>/dev/null; }; \
+	if compiles; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing gcc and libc6-dev for the race detector"; \
+		apt-get -qq -o DPkg::Lock::Timeout=300 update; \
+		DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=300 --no-install-recommends install gcc libc6-dev >/dev/null; \
+	fi; \
+	compiles || { echo "The race detector needs a C compiler: install the Debian packages gcc and libc6-dev" >&2; exit 1; }

