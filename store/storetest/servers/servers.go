@@ -80,7 +80,7 @@ func Database(tb testing.TB, version int) string {
 // Connect opens a connection that is closed when the test ends.
 func Connect(tb testing.TB, url string) *pgx.Conn {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), connectTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), connectTimeout)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -93,7 +93,7 @@ func Connect(tb testing.TB, url string) *pgx.Conn {
 // Exec runs statements, one after the other, on a connection of its own.
 func Exec(tb testing.TB, url string, statements ...string) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), connectTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), connectTimeout)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -102,7 +102,7 @@ func Exec(tb testing.TB, url string, statements ...string) {
 	defer closeConn(conn)
 	for _, statement := range statements {
 		// The simple protocol takes scripts of several statements too.
-		if _, err := conn.Exec(tb.Context(), statement, pgx.QueryExecModeSimpleProtocol); err != nil {
+		if _, err := conn.Exec(context.WithoutCancel(ctx), statement, pgx.QueryExecModeSimpleProtocol); err != nil {
 			tb.Fatalf("%v, in: %s", err, statement)
 		}
 	}

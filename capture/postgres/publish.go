@@ -1,0 +1,45 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+// Publish makes the publication, or completes it, without looking at what else a
+// stream needs. What the role may not do is a *store.SetupError with the
+// statement to run.
+func (s *Source) Publish(ctx context.Context) error {
+	return s.control.do(ctx, func(conn *pgx.Conn) error {
+		var sv server
+		var wrong checkup
+		var err error
+		if sv.tables, err = s.findTables(ctx, conn, &wrong); err != nil {
+			return err
+		}
+		if sv.published, err = s.findPublication(ctx, conn, &sv); err != nil {
+			return err
+		}
+		sv.published.check(s, &sv, &wrong)
+		if err := wrong.err(); err != nil {
+			return err
+		}
+		return sv.published.mend(ctx, conn, s.cfg.Name)
+	})
+}
+
+// Script returns the statement that makes the publication on a database that
+// lacks it. The slot is made by Open: it must come after the publication.
+func (s *Source) Script() string {
+	var names []string
+	for i := range s.cfg.Outboxes {
+		if name := pgstore.TableName(&s.cfg.Outboxes[i]); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return createPublication(s.cfg.Name, strings.Join(names, ", ")) + "\n"
+}

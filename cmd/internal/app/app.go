@@ -1,0 +1,117 @@
+// Package app wires a relay out of the project's packages and runs it. It is
+// the one place that knows all of them; what it wires can be embedded without
+// it.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+// Options is what a relay is made of.
+type Options struct {
+	Config  *config.Config
+	Log     *slog.Logger
+	Version string
+}
+
+// patience is how long the first start waits for a database that cannot be
+// reached. Once it was reached, the relay waits for ever.
+const patience = 30 * time.Second
+
+// Run relays until the context ends, then stops cleanly and returns nil. Any
+// other end is an error; a *store.SetupError or *config.Error among its causes
+// says that trying again does not help.
+func Run(ctx context.Context, o Options) error {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r := &relay{
+		cfg: o.Config, log: o.Log, version: o.Version,
+		metrics: NewMetrics(reg, Build{Version: o.Version, GoVersion: runtime.Version()}),
+		health:  newHealth(),
+	}
+
+	stopAdmin, err := r.serveAdmin(ctx, reg)
+	if err != nil {
+		return err
+	}
+	err = r.run(ctx)
+	if adminErr := stopAdmin(); err == nil {
+		err = adminErr
+	}
+	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || err == nil) {
+		o.Log.Info("stopped")
+		return nil
+	}
+	return err
+}
+
+// serveAdmin binds the admin address and serves it until the function that it
+// returns is called, which waits for the server to end.
+func (r *relay) serveAdmin(ctx context.Context, reg *prometheus.Registry) (stop func() error, err error) {
+	if r.cfg.Settings.Admin.Listen == "" {
+		return func() error { return nil }, nil
+	}
+	gather := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		r.count()
+		return reg.Gather()
+	})
+	server := admin.New(r.cfg.Admin(gather), r.health)
+	if err := server.Listen(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan error, 1)
+	go func() { done <- server.Run(ctx) }()
+	return func() error { cancel(); return <-done }, nil
+}
+
+// Init makes the relay's own tables and the publication.
+func Init(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+	st, err := pgstore.New(cfg.Store())
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	if err := st.Install(ctx); err != nil {
+		return fmt.Errorf("make the relay's own tables: %w", err)
+	}
+	log.Info("own tables are there", "schema", "sluicebox")
+	src, err := stream(cfg)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	if err := src.Publish(ctx); err != nil {
+		return err
+	}
+	log.Info("publication is there", "publication", cfg.Settings.Name)
+	return st.Check(ctx)
+}
+
+// InitScript returns the statements that Init runs on an empty database.
+func InitScript(cfg *config.Config) (string, error) {
+	st, err := pgstore.New(cfg.Store())
+	if err != nil {
+		return "", err
+	}
+	defer st.Close()
+	src, err := stream(cfg)
+	if err != nil {
+		return "", err
+	}
+	defer src.Close()
+	return st.Script() + "\n" + src.Script(), nil
+}

@@ -1,0 +1,45 @@
+package app
+
+import (
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+)
+
+// health is what the relay knows of its parts, for /readyz.
+type health struct {
+	mu     sync.Mutex
+	checks map[string]admin.Check
+}
+
+// newHealth begins not ready: the database and the source have yet to be
+// reached.
+func newHealth() *health {
+	h := &health{checks: map[string]admin.Check{}}
+	h.fail("database", "not yet reached")
+	h.fail("source", "not yet reading")
+	return h
+}
+
+func (h *health) ok(name, detail string)   { h.set(admin.Check{Name: name, OK: true, Detail: detail}) }
+func (h *health) fail(name, detail string) { h.set(admin.Check{Name: name, Detail: detail}) }
+
+func (h *health) set(c admin.Check) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.checks[c.Name] = c
+}
+
+// Checks returns the checks by name.
+func (h *health) Checks() []admin.Check {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	checks := make([]admin.Check, 0, len(h.checks))
+	for _, c := range h.checks {
+		checks = append(checks, c)
+	}
+	slices.SortFunc(checks, func(a, b admin.Check) int { return strings.Compare(a.Name, b.Name) })
+	return checks
+}

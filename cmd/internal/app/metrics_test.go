@@ -1,0 +1,246 @@
+package app
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+func newTestMetrics(t *testing.T) (*prometheus.Registry, *Metrics) {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	return reg, NewMetrics(reg, Build{Version: "1.2.3", GoVersion: "go1.26"})
+}
+
+func expect(t *testing.T, reg *prometheus.Registry, want string, names ...string) {
+	t.Helper()
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), names...); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMetricNamesPassTheLinter(t *testing.T) {
+	reg, m := newTestMetrics(t)
+	m.Captured("outbox_events", 1)
+	m.Mode("stream")
+	m.Sink("platform").Holds(dispatch.Stats{Lanes: map[string]int{"ready": 1}})
+	problems, err := testutil.GatherAndLint(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// TestNoMetricHasALabelPerGroup: the labels that metrics may have are few and
+// each has few values.
+func TestNoMetricHasALabelPerGroup(t *testing.T) {
+	reg, m := newTestMetrics(t)
+	s := m.Sink("platform")
+	for _, group := range []string{"a", "b", "c"} {
+		it := &store.Item{Ref: store.Ref{Outbox: "o", ID: "id-" + group}, Group: store.GroupOf("group-" + group), Kind: "EVENT"}
+		s.Settled(it, &store.Outcome{Ref: it.Ref, Status: store.Completed})
+	}
+	m.Captured("o", 3)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed := map[string]bool{"outbox": true, "result": true, "sink": true, "outcome": true, "class": true, "status": true,
+		"state": true, "mode": true, "version": true, "goversion": true}
+	for _, f := range families {
+		for _, metric := range f.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if !allowed[label.GetName()] || strings.Contains(label.GetValue(), "group-") || strings.Contains(label.GetValue(), "id-") {
+					t.Errorf("%s has the label %s=%q", f.GetName(), label.GetName(), label.GetValue())
+				}
+			}
+		}
+	}
+}
+
+func TestRelayMetrics(t *testing.T) {
+	reg, m := newTestMetrics(t)
+	m.Captured("events", 3)
+	m.Captured("events", 2)
+	m.Captured("jobs", 1)
+	m.Connected()
+	m.Lost(errors.New("gone"), time.Second)
+	m.Mode("stream")
+	m.Mode("poll")
+	m.Leads(7)
+	m.SaveFailed(errors.New("down"))
+	expect(t, reg, `
+# HELP sluicebox_build_info 1 for the version of this program.
+# TYPE sluicebox_build_info gauge
+sluicebox_build_info{goversion="go1.26",version="1.2.3"} 1
+# HELP sluicebox_checkpoint_failures_total Writes of the checkpoint that failed.
+# TYPE sluicebox_checkpoint_failures_total counter
+sluicebox_checkpoint_failures_total 1
+# HELP sluicebox_leader_epoch Epoch of this relay's leadership; 0 while another relay leads.
+# TYPE sluicebox_leader_epoch gauge
+sluicebox_leader_epoch 7
+# HELP sluicebox_rows_captured_total Rows captured, from the log or by polling.
+# TYPE sluicebox_rows_captured_total counter
+sluicebox_rows_captured_total{outbox="events"} 5
+sluicebox_rows_captured_total{outbox="jobs"} 1
+# HELP sluicebox_source_connected 1 while the database's log (or, polling, its tables) can be read.
+# TYPE sluicebox_source_connected gauge
+sluicebox_source_connected 0
+# HELP sluicebox_source_mode 1 for the way in which rows are captured now.
+# TYPE sluicebox_source_mode gauge
+sluicebox_source_mode{mode="poll"} 1
+sluicebox_source_mode{mode="stream"} 0
+# HELP sluicebox_source_reconnects_total Lost connections of the source.
+# TYPE sluicebox_source_reconnects_total counter
+sluicebox_source_reconnects_total 1
+`, "sluicebox_build_info", "sluicebox_checkpoint_failures_total", "sluicebox_leader_epoch", "sluicebox_rows_captured_total",
+		"sluicebox_source_connected", "sluicebox_source_mode", "sluicebox_source_reconnects_total")
+	before := float64(time.Now().Add(-time.Second).Unix())
+	m.Saved(store.Checkpoint{})
+	if got := testutil.ToFloat64(m.checkpoint); got < before {
+		t.Errorf("the checkpoint was saved at %f", got)
+	}
+}
+
+func TestSinkMetrics(t *testing.T) {
+	reg, m := newTestMetrics(t)
+	s := m.Sink("platform")
+	if m.Sink("platform") != s {
+		t.Error("a sink has two sets of metrics")
+	}
+	s.Claimed(store.Claimed, 4)
+	s.Claimed(store.Gone, 1)
+	s.Claimed(0, 9)
+	s.Claimed(99, 9)
+	s.Requested(&sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, 3, time.Millisecond)
+	s.Requested(&sink.Result{Items: []sink.Outcome{{Class: sink.Delivered}, {Class: sink.Refused}}}, 2, time.Second)
+	s.Requested(&sink.Result{Outcome: sink.Outcome{Class: sink.Unavailable}}, 5, time.Second)
+	s.Requested(&sink.Result{}, 1, time.Second) // no class: counted as time only
+	s.StoreFailed("claim", errors.New("down"))
+	expect(t, reg, `
+# HELP sluicebox_claims_total Rows that claims were asked for, by answer.
+# TYPE sluicebox_claims_total counter
+sluicebox_claims_total{result="already_settled"} 0
+sluicebox_claims_total{result="claimed"} 4
+sluicebox_claims_total{result="gone"} 1
+sluicebox_claims_total{result="held"} 0
+sluicebox_claims_total{result="not_yet_visible"} 0
+# HELP sluicebox_deliveries_total Rows that were in a request, by what became of them.
+# TYPE sluicebox_deliveries_total counter
+sluicebox_deliveries_total{outcome="delivered",sink="platform"} 4
+sluicebox_deliveries_total{outcome="misconfigured",sink="platform"} 0
+sluicebox_deliveries_total{outcome="refused",sink="platform"} 1
+sluicebox_deliveries_total{outcome="rejected",sink="platform"} 0
+sluicebox_deliveries_total{outcome="unavailable",sink="platform"} 5
+# HELP sluicebox_requests_total Requests answered, by what the answer means; mixed is an answer for each row.
+# TYPE sluicebox_requests_total counter
+sluicebox_requests_total{class="delivered",sink="platform"} 1
+sluicebox_requests_total{class="misconfigured",sink="platform"} 0
+sluicebox_requests_total{class="mixed",sink="platform"} 1
+sluicebox_requests_total{class="refused",sink="platform"} 0
+sluicebox_requests_total{class="rejected",sink="platform"} 0
+sluicebox_requests_total{class="unavailable",sink="platform"} 1
+# HELP sluicebox_store_failures_total Claims and outcomes that did not reach the database and were tried again.
+# TYPE sluicebox_store_failures_total counter
+sluicebox_store_failures_total{sink="platform"} 1
+`, "sluicebox_claims_total", "sluicebox_deliveries_total", "sluicebox_requests_total", "sluicebox_store_failures_total")
+	if n := testutil.CollectAndCount(m.sinks.duration); n != 1 {
+		t.Errorf("%d histograms of durations, want 1", n)
+	}
+}
+
+func TestSettledMetrics(t *testing.T) {
+	reg, m := newTestMetrics(t)
+	s := m.Sink("platform")
+	now := time.Unix(1000, 0)
+	s.now = func() time.Time { return now }
+	item := func(committed, captured time.Duration) *store.Item {
+		it := &store.Item{}
+		if committed > 0 {
+			it.Committed = now.Add(-committed)
+		}
+		if captured > 0 {
+			it.Captured = now.Add(-captured)
+		}
+		return it
+	}
+	s.Settled(item(2*time.Second, time.Second), &store.Outcome{Status: store.Completed})
+	s.Settled(item(0, 500*time.Microsecond), &store.Outcome{Status: store.Completed}) // from a table read
+	s.Settled(item(0, 0), &store.Outcome{Status: store.Completed})                    // no time is known
+	s.Settled(&store.Item{Committed: now.Add(time.Minute)}, &store.Outcome{Status: store.Completed})
+	s.Settled(item(time.Second, 0), &store.Outcome{Status: store.Failed, Error: "no"})
+	s.Settled(item(time.Second, 0), &store.Outcome{Status: store.Pending, Error: "later"})
+	s.Settled(item(time.Second, 0), &store.Outcome{Status: store.Pending}) // given back
+	expect(t, reg, `
+# HELP sluicebox_retries_total Failed attempts that were counted against a row, which is tried again.
+# TYPE sluicebox_retries_total counter
+sluicebox_retries_total{sink="platform"} 1
+# HELP sluicebox_rows_settled_total Rows whose outcome is in the table for good.
+# TYPE sluicebox_rows_settled_total counter
+sluicebox_rows_settled_total{sink="platform",status="COMPLETED"} 4
+sluicebox_rows_settled_total{sink="platform",status="FAILED"} 1
+`, "sluicebox_retries_total", "sluicebox_rows_settled_total")
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "sluicebox_commit_to_ack_seconds" {
+			continue
+		}
+		h := f.GetMetric()[0].GetHistogram()
+		// 2 s, 0.5 ms, and 0 for the clock that is ahead.
+		if h.GetSampleCount() != 3 || h.GetSampleSum() != 2.0005 {
+			t.Errorf("%d rows in %f seconds, want 3 in 2.0005", h.GetSampleCount(), h.GetSampleSum())
+		}
+	}
+}
+
+func TestHolds(t *testing.T) {
+	reg, m := newTestMetrics(t)
+	s := m.Sink("platform")
+	s.Holds(dispatch.Stats{Rows: 5, Bytes: 600, InFlight: 2, Lanes: map[string]int{"ready": 3, "waiting": 1}})
+	s.Holds(dispatch.Stats{Rows: 1, Bytes: 20, InFlight: 1, Lanes: map[string]int{"ready": 0, "waiting": 1}})
+	expect(t, reg, `
+# HELP sluicebox_lanes Message groups with rows in memory, by state.
+# TYPE sluicebox_lanes gauge
+sluicebox_lanes{sink="platform",state="ready"} 0
+sluicebox_lanes{sink="platform",state="waiting"} 1
+# HELP sluicebox_pending_bytes Bytes of payload in memory.
+# TYPE sluicebox_pending_bytes gauge
+sluicebox_pending_bytes{sink="platform"} 20
+# HELP sluicebox_pending_rows Rows in memory whose outcome is not written.
+# TYPE sluicebox_pending_rows gauge
+sluicebox_pending_rows{sink="platform"} 1
+# HELP sluicebox_requests_in_flight Requests and claims under way.
+# TYPE sluicebox_requests_in_flight gauge
+sluicebox_requests_in_flight{sink="platform"} 1
+`, "sluicebox_lanes", "sluicebox_pending_bytes", "sluicebox_pending_rows", "sluicebox_requests_in_flight")
+}
+
+func TestHotPathAllocatesNothing(t *testing.T) {
+	_, m := newTestMetrics(t)
+	s := m.Sink("platform")
+	m.Captured("events", 1)
+	it := &store.Item{Committed: time.Now()}
+	done := &store.Outcome{Status: store.Completed}
+	res := &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}
+	if n := testing.AllocsPerRun(100, func() {
+		m.Captured("events", 1)
+		s.Claimed(store.Claimed, 1)
+		s.Requested(res, 10, time.Millisecond)
+		s.Settled(it, done)
+	}); n != 0 {
+		t.Errorf("%v allocations for a row, want none", n)
+	}
+}

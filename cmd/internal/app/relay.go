@@ -1,0 +1,289 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/poll"
+	capturepg "github.com/sluicebox/sluicebox/capture/postgres"
+	"github.com/sluicebox/sluicebox/checkpoint"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
+	"github.com/sluicebox/sluicebox/store"
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+const (
+	// drainTimeout is what requests in flight may take beyond their own
+	// time-out once the relay stops.
+	drainTimeout = 5 * time.Second
+	// batchesAhead is how many batches may wait between the source and the
+	// lanes, so that neither waits for the other's next turn.
+	batchesAhead = 16
+)
+
+// source is a capture source that Run can follow and close.
+type source interface {
+	capture.Resumer
+	Close()
+}
+
+// relay is one relay from start to end.
+type relay struct {
+	cfg     *config.Config
+	log     *slog.Logger
+	version string
+	metrics *Metrics
+	health  *health
+	store   *pgstore.Store
+	// lanes are the dispatchers of the life that runs, by sink; for the gauges
+	// and for polling.
+	lanes atomic.Pointer[map[string]*dispatch.Dispatcher]
+}
+
+// run lives until the context ends or a fault that another life does not mend.
+func (r *relay) run(ctx context.Context) error {
+	st, err := pgstore.New(r.cfg.Store())
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	r.store = st
+	deadline := time.Now().Add(patience)
+	if err := r.reach(ctx, deadline, r.prepare); err != nil {
+		return err
+	}
+	for {
+		err := r.live(ctx, deadline)
+		deadline = time.Time{}
+		var lost *capture.LostError
+		if !errors.As(err, &lost) {
+			return err
+		}
+		r.log.Error("the log is lost; the tables are read for what it held and a new place is taken", "reason", lost.Reason)
+		r.health.fail("source", lost.Error())
+	}
+}
+
+// reach does something that needs the database, again while the database cannot
+// be reached and the deadline (if there is one) has not passed.
+func (r *relay) reach(ctx context.Context, deadline time.Time, do func(context.Context) error) error {
+	const first, most = 200 * time.Millisecond, 5 * time.Second
+	for wait := first; ; wait = min(2*wait, most) {
+		err := do(ctx)
+		if err == nil || ctx.Err() != nil || !pgstore.Unreachable(err) {
+			return err
+		}
+		if !deadline.IsZero() && time.Now().Add(wait).After(deadline) {
+			return fmt.Errorf("the database could not be reached for %s: %w", patience, err)
+		}
+		r.log.Warn("the database cannot be reached; trying again", "error", err, "wait", wait)
+		r.health.fail("database", err.Error())
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
+// prepare makes the relay's own tables where they are missing and it may, and
+// checks everything that it works on.
+func (r *relay) prepare(ctx context.Context) error {
+	if err := r.store.Install(ctx); err != nil {
+		return fmt.Errorf("make the relay's own tables: %w", err)
+	}
+	if err := r.store.Check(ctx); err != nil {
+		return err
+	}
+	r.health.ok("database", "reached")
+	return nil
+}
+
+// stream returns the source that reads the log.
+func stream(cfg *config.Config) (*capturepg.Source, error) {
+	c := cfg.Stream()
+	c.MayCreate = true // the server decides: it lets only a table's owner
+	return capturepg.New(c)
+}
+
+// open finds the place to go on from: in the log, or, where the server does not
+// let the relay read it and the mode allows, in the tables.
+func (r *relay) open(ctx context.Context) (source, checkpoint.Begin, error) {
+	mode := r.cfg.Settings.Source.Mode
+	if mode != "poll" {
+		src, err := stream(r.cfg)
+		if err != nil {
+			return nil, checkpoint.Begin{}, err
+		}
+		begin, err := checkpoint.Start(ctx, src, r.store, r.cfg.Outboxes(), r.leastBuffer())
+		if err == nil {
+			r.metrics.Mode("stream")
+			return src, begin, nil
+		}
+		src.Close()
+		var no *capture.NoStreamError
+		if mode == "stream" || !errors.As(err, &no) {
+			return nil, begin, err
+		}
+		r.log.Warn("polling, because the log cannot be read", "reason", no.Problem, "to stream", no.Remedy)
+	}
+	src := poll.New(r.cfg.Poll(), r.store, r.held)
+	r.metrics.Mode("poll")
+	begin, err := checkpoint.Start(ctx, src, r.store, r.cfg.Outboxes(), r.leastBuffer())
+	return pollSource{src}, begin, err
+}
+
+// pollSource is a polling source, which has nothing to close.
+type pollSource struct{ *poll.Source }
+
+func (pollSource) Close() {}
+
+// leastBuffer is the room of the smallest buffer.
+func (r *relay) leastBuffer() int {
+	least := 0
+	for _, name := range r.cfg.Routes() {
+		if n := r.cfg.Dispatch(name).BufferRows; least == 0 || n < least {
+			least = n
+		}
+	}
+	return least
+}
+
+// held returns the ids of an outbox that the lanes hold.
+func (r *relay) held(outbox string) []string {
+	lanes := r.lanes.Load()
+	if lanes == nil {
+		return nil
+	}
+	return (*lanes)[r.cfg.Routes()[outbox]].Held(outbox)
+}
+
+// live is one life: from a place in the log until the context ends, the log is
+// lost, or another relay leads.
+func (r *relay) live(ctx context.Context, deadline time.Time) error {
+	var src source
+	var begin checkpoint.Begin
+	var epoch store.Epoch
+	err := r.reach(ctx, deadline, func(ctx context.Context) (err error) {
+		if src, begin, err = r.open(ctx); err != nil {
+			return err
+		}
+		if epoch, err = r.store.Lead(ctx); err != nil {
+			src.Close()
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	r.metrics.Leads(epoch)
+	r.log.Info("leading", "name", r.cfg.Settings.Name, "epoch", epoch, "position", begin.At.Position,
+		"backlog", len(begin.Backlog), "why", begin.Why)
+
+	sinks, err := r.sinks()
+	if err != nil {
+		return err
+	}
+	lanes, routes := r.dispatchers(sinks, epoch)
+	r.lanes.Store(&lanes)
+	tracker := checkpoint.NewTracker(begin.At)
+	feed := dispatch.NewFeed(tracker, epoch, routes, r.metrics.Captured)
+	if begin.Why != "" {
+		if err := feed.Backlog(begin.Backlog, begin.At.Position); err != nil {
+			return err
+		}
+	}
+	keeper := &checkpoint.Keeper{
+		Config: checkpoint.DefaultKeeperConfig(), Tracker: tracker, Store: r.store,
+		Source: src, Epoch: epoch, Observer: checkpointWatch{r},
+	}
+	return r.flow(ctx, src, begin.At.Position, feed, lanes, keeper, sinks)
+}
+
+// flow runs the parts of a life. They end in the order of the row's way: the
+// feed and the dispatchers first, which drain; then the keeper, which saves what
+// they settled; then the source, which tells the server.
+func (r *relay) flow(ctx context.Context, src source, from store.Position, feed *dispatch.Feed,
+	lanes map[string]*dispatch.Dispatcher, keeper *checkpoint.Keeper, sinks map[string]*flowcatalyst.Sink,
+) error {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	part := func(run func(context.Context) error) (stop func() error) {
+		own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		done := make(chan error, 1)
+		go func() {
+			err := run(own)
+			if own.Err() == nil {
+				fail(err) // it ended by itself: all end
+			}
+			done <- err
+		}()
+		return func() error { cancel(); return <-done }
+	}
+
+	batches := make(chan capture.Batch, batchesAhead)
+	stopSource := part(func(ctx context.Context) error {
+		return capture.Follow(ctx, src, from, batches, sourceWatch{r})
+	})
+	stopKeeper := part(keeper.Run)
+	work, workCtx := errgroup.WithContext(ctx)
+	work.Go(func() error { return feed.Run(workCtx, batches) })
+	for _, d := range lanes {
+		work.Go(func() error { return d.Run(workCtx) })
+	}
+	err := work.Wait()
+	keeperErr := stopKeeper()
+	sourceErr := stopSource()
+	for _, s := range sinks {
+		s.Close()
+	}
+	for _, e := range []error{keeperErr, sourceErr, err} {
+		if e != nil && !errors.Is(e, context.Canceled) {
+			return e
+		}
+	}
+	return err
+}
+
+// sinks opens every sink that an outbox routes to, by name.
+func (r *relay) sinks() (map[string]*flowcatalyst.Sink, error) {
+	sinks := map[string]*flowcatalyst.Sink{}
+	for _, name := range r.cfg.Routes() {
+		if sinks[name] != nil {
+			continue
+		}
+		cfg := r.cfg.FlowCatalyst(name)
+		cfg.UserAgent = "sluicebox/" + r.version
+		s, err := flowcatalyst.New(cfg)
+		if err != nil {
+			return nil, &store.SetupError{Problem: fmt.Sprintf("sink %s: %v", name, err)}
+		}
+		sinks[name] = s
+	}
+	return sinks, nil
+}
+
+// dispatchers returns one per sink, by the sink's name, and the one that each
+// outbox goes to, by the outbox's.
+func (r *relay) dispatchers(sinks map[string]*flowcatalyst.Sink, epoch store.Epoch) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
+	bySink, byOutbox = map[string]*dispatch.Dispatcher{}, map[string]*dispatch.Dispatcher{}
+	for name, s := range sinks {
+		cfg := r.cfg.Dispatch(name)
+		watch := &sinkWatch{relay: r, sink: name, SinkMetrics: r.metrics.Sink(name)}
+		bySink[name] = dispatch.New(cfg, r.store, s, epoch, watch, r.cfg.FlowCatalyst(name).RequestTimeout+drainTimeout)
+	}
+	for outbox, name := range r.cfg.Routes() {
+		byOutbox[outbox] = bySink[name]
+	}
+	return bySink, byOutbox
+}

@@ -1,0 +1,60 @@
+package blackbox
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+)
+
+// An idle outbox is not read, and another table's traffic does not make the
+// server keep its log.
+func TestIdle(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		database, conn := prepare(t, version, seedTables+"CREATE TABLE other (n bigint);")
+		to := sinktest.NewReceiver(t)
+		r := start(t, preset(database, to.URL(), ""))
+		r.waitFor("reading")
+		write(t, database, load{transactions: 80, clients: 8, scripts: seedScripts(5)})()
+		arrive(t, to, 80)
+		within(t, 10*time.Second, func() string { return unsettled(t, conn) })
+
+		scans := func() int {
+			return count(t, conn, `SELECT coalesce(sum(seq_scan + coalesce(idx_scan, 0)), 0)::int
+				FROM pg_stat_user_tables WHERE relname LIKE 'outbox_%'`)
+		}
+		// A session reports its statistics as late as 10 s after its last
+		// statement (PGSTAT_IDLE_INTERVAL in the server's source).
+		settled, since := scans(), time.Now()
+		within(t, time.Minute, func() string {
+			if now := scans(); now != settled {
+				settled, since = now, time.Now()
+			}
+			if time.Since(since) < 12*time.Second {
+				return "the statistics of the load still come in"
+			}
+			return ""
+		})
+		if settled == 0 {
+			t.Fatal("the server counts no scans of the outbox at all")
+		}
+		began := time.Now()
+		wait := write(t, database, load{seconds: 30, clients: 1, rate: 20, scripts: []string{"INSERT INTO other VALUES (1);\n"}})
+		wait()
+		if now := scans(); now != settled {
+			t.Errorf("%d scans of the outbox in %s without a row", now-settled, time.Since(began).Round(time.Second))
+		}
+		head := "pg_current_wal_lsn() - confirmed_flush_lsn"
+		within(t, 40*time.Second, func() string {
+			if n := count(t, conn, "SELECT ("+head+")::int FROM pg_replication_slots WHERE database = current_database()"); n > 100_000 {
+				return fmt.Sprintf("the slot is %d bytes behind the log", n)
+			}
+			return ""
+		})
+		if code := r.stop(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	})
+}

@@ -1,0 +1,38 @@
+package blackbox
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// binary is the program under test, built once with the race detector.
+var binary string //nolint:gochecknoglobals // what TestMain makes for all tests
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "sluicebox-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "sluicebox")
+	build := exec.Command("go", "build", "-race", "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, "github.com/sluicebox/sluicebox/cmd/sluicebox")
+	build.Stdout, build.Stderr = os.Stderr, os.Stderr
+	if err := build.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "build the program:", err)
+		return 1
+	}
+	code := m.Run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}

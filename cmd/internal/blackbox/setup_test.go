@@ -1,0 +1,312 @@
+package blackbox
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// roleURL is the database's URL for another role.
+func roleURL(database, role string) string {
+	return strings.Replace(database, "postgres://postgres@", "postgres://"+role+"@", 1)
+}
+
+// expectEnd runs the program on a configuration that it must refuse, and holds
+// the exit code and the message against what is wanted.
+func expectEnd(t *testing.T, yaml string, code int, want ...string) {
+	t.Helper()
+	r := start(t, yaml)
+	if got := r.exitCode(); got != code {
+		t.Errorf("exit code %d, want %d", got, code)
+	}
+	for _, text := range want {
+		if !strings.Contains(r.said(), text) {
+			t.Errorf("the message lacks %q:\n%s", text, r.said())
+		}
+	}
+}
+
+// Bad input ends the program with a message that says what to do.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		database, _ := prepare(t, version, seedTables)
+		config := preset(database, "http://127.0.0.1:1", "")
+		tests := map[string]struct {
+			yaml string
+			code int
+			want []string
+		}{
+			"unknown key": {
+				config + "dispach: {max-retries: 1}\n", 78, []string{"sluicebox.yaml:5", "dispach", "dispatch"},
+			},
+			"missing table": {
+				strings.Replace(config, "flowcatalyst: {", "flowcatalyst: {events-table: outbox_event, ", 1), 78,
+				[]string{`"outbox_event"`, "outbox_event"},
+			},
+			"wrong database": {
+				strings.Replace(config, "?sslmode", "x?sslmode", 1), 78, []string{"does not exist", "URL"},
+			},
+			"no such role": {
+				strings.Replace(config, "postgres://postgres@", "postgres://nobody_of_this_name@", 1), 78, []string{"nobody_of_this_name"},
+			},
+		}
+		for name, test := range tests {
+			t.Run(name, func(t *testing.T) { expectEnd(t, test.yaml, test.code, test.want...) })
+		}
+	})
+}
+
+func TestMissingColumn(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		database, conn := prepare(t, version, seedTables)
+		if _, err := conn.Exec(context.Background(), "ALTER TABLE outbox_events RENAME message_group TO grp"); err != nil {
+			t.Fatal(err)
+		}
+		expectEnd(t, preset(database, "http://127.0.0.1:1", ""), 78, "message_group", "outbox_events", "grp")
+	})
+}
+
+// A role of its own that owns nothing but what it was granted.
+const grants = `
+CREATE ROLE %[1]s LOGIN;
+GRANT SELECT, UPDATE ON outbox_events, outbox_dispatch_jobs TO %[1]s;
+GRANT CREATE ON DATABASE %[2]s TO %[1]s;
+`
+
+// role makes such a role, which lives as long as the test.
+func role(t *testing.T, version int, database string) string {
+	t.Helper()
+	name := nameFor(database)
+	conn := servers.Connect(t, database)
+	current := ""
+	if err := conn.QueryRow(context.Background(), "SELECT current_database()").Scan(&current); err != nil {
+		t.Fatal(err)
+	}
+	servers.Exec(t, database, fmt.Sprintf(grants, name, current))
+	t.Cleanup(func() { servers.Exec(t, database, "DROP OWNED BY "+name+" CASCADE", "DROP ROLE "+name) })
+	return name
+}
+
+// Whether a role may stream is found out by trying.
+func TestRoleWithoutReplication(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		database, _ := prepare(t, version, seedTables)
+		who := role(t, version, database)
+		yaml := preset(roleURL(database, who), "http://127.0.0.1:1", "")
+		stream := strings.Replace(yaml, "source: {", "source: {mode: stream, ", 1)
+		expectEnd(t, stream, 78, "ALTER ROLE", "REPLICATION", "CREATE PUBLICATION", "outbox_events")
+		servers.Exec(t, database, "ALTER ROLE "+who+" REPLICATION")
+		expectEnd(t, stream, 78, "CREATE PUBLICATION", "as the owner")
+	})
+}
+
+func TestPublicationWithoutTheTable(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		database, _ := prepare(t, version, seedTables)
+		who := role(t, version, database)
+		servers.Exec(t, database, "ALTER ROLE "+who+" REPLICATION",
+			"CREATE PUBLICATION "+nameFor(roleURL(database, who))+" FOR TABLE outbox_events WITH (publish = 'insert', publish_via_partition_root = true)")
+		yaml := preset(roleURL(database, who), "http://127.0.0.1:1", "")
+		expectEnd(t, strings.Replace(yaml, "source: {", "source: {mode: stream, ", 1), 78,
+			"ALTER PUBLICATION", "ADD TABLE", "outbox_dispatch_jobs")
+	})
+}
+
+// A server that writes no logical log: stream refuses, auto polls and says why.
+func TestWALLevelReplica(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		server := servers.Start(t, version, map[string]string{"wal_level": "replica"})
+		servers.Exec(t, server.URL, seedTables, truthTables)
+		conn := servers.Connect(t, server.URL)
+		to := sinktest.NewReceiver(t)
+		yaml := preset(server.URL, to.URL(), "")
+		expectEnd(t, strings.Replace(yaml, "source: {", "source: {mode: stream, ", 1), 78,
+			"wal_level", "ALTER SYSTEM SET wal_level = logical;", "restart")
+
+		r := start(t, strings.Replace(yaml, "source: {", "source: {poll-interval: 50ms, ", 1))
+		r.waitFor("polling")
+		r.waitFor("wal_level")
+		write(t, server.URL, load{transactions: 400, clients: 8, scripts: seedScripts(20)})()
+		arrive(t, to, 400)
+		within(t, 10*time.Second, func() string { return unsettled(t, conn) })
+		if c := to.Counts(); c.Duplicates > 0 {
+			t.Errorf("%d rows arrived more than once", c.Duplicates)
+		}
+		if code := r.stop(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	})
+}
+
+// A second relay of one name is told who holds the slot, and the first goes on.
+func TestSlotInUse(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		database, _ := prepare(t, version, seedTables)
+		to := sinktest.NewReceiver(t)
+		yaml := preset(database, to.URL(), "")
+		first := start(t, yaml)
+		first.waitFor("reading")
+		expectEnd(t, yaml, 78, "is held by another session", "pid", "name")
+		write(t, database, load{transactions: 80, clients: 8, scripts: seedScripts(5)})()
+		arrive(t, to, 80)
+		if code := first.stop(); code != 0 {
+			t.Errorf("exit code %d of the first relay", code)
+		}
+	})
+}
+
+// A database that cannot be reached is waited for half a minute at the first
+// start.
+func TestUnreachableDatabase(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	expectEnd(t, preset("postgres://postgres@"+freeAddress(t)+"/x?sslmode=disable", "http://127.0.0.1:1", ""), 1,
+		"could not be reached", "refused")
+	if took := time.Since(began); took < 20*time.Second {
+		t.Errorf("given up after %s", took)
+	}
+}
+
+// A sink that cannot be reached ends nothing: rows wait and cost nothing.
+func TestUnreachableSink(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		database, conn := prepare(t, version, seedTables)
+		to := sinktest.NewReceiver(t)
+		proxy := newBreaker(t, to.URL())
+		r := start(t, preset(database, proxy.url(), "dispatch: {backoff: {max: 500ms}}\n"))
+		r.waitFor("reading")
+		write(t, database, load{transactions: 80, clients: 8, scripts: seedScripts(5)})()
+		r.waitFor("a request failed")
+		if status, body := r.get("/readyz?verbose"); status != 503 || !strings.Contains(body, "unavailable") {
+			t.Errorf("/readyz is %d: %s", status, body)
+		}
+		proxy.open()
+		arrive(t, to, 80)
+		within(t, 10*time.Second, func() string { return unsettled(t, conn) })
+		if n := count(t, conn, "SELECT count(*) FROM outbox_events WHERE retry_count > 0 OR error_message IS NOT NULL"); n > 0 {
+			t.Errorf("the outage was counted against %d rows", n)
+		}
+		within(t, 10*time.Second, func() string {
+			if status, body := r.get("/readyz"); status != 200 {
+				return body
+			}
+			return ""
+		})
+		if status, _ := r.get("/livez"); status != 200 {
+			t.Errorf("/livez is %d", status)
+		}
+		if code := r.stop(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	})
+}
+
+func TestPortInUse(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	yaml := strings.Replace(preset("postgres://postgres@127.0.0.1:1/x?sslmode=disable", "http://127.0.0.1:1", ""), adminKey, l.Addr().String(), 1)
+	expectEnd(t, yaml, 78, "admin.listen", l.Addr().String())
+}
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"no command":      {nil, 64, "run"},
+		"unknown command": {[]string{"relay"}, 64, "relay"},
+		"unknown flag":    {[]string{"run", "--fast"}, 64, "--fast"},
+		"no such file":    {[]string{"run", "-c", "/no/such/file.yaml"}, 78, "/no/such/file.yaml"},
+		"no source":       {[]string{"run"}, 78, "source.url"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, stderr, code := command(t, nil, test.args...)
+			if code != test.code || !strings.Contains(stderr, test.want) {
+				t.Errorf("exit code %d, want %d; said:\n%s", code, test.code, stderr)
+			}
+		})
+	}
+	stdout, _, code := command(t, nil, "version")
+	if code != 0 || !strings.Contains(stdout, "v0.0.0-test") {
+		t.Errorf("version: exit code %d, %q", code, stdout)
+	}
+}
+
+// init makes what a relay needs, so that a role with few grants can run; its
+// printed statements do the same.
+func TestInit(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		for _, how := range []string{"init", "the printed statements"} {
+			database, conn := prepare(t, version, seedTables)
+			file := filepath.Join(t.TempDir(), "c.yaml")
+			yaml := strings.Replace(preset(database, "http://127.0.0.1:1", ""), adminKey, "127.0.0.1:0", 1)
+			if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if how == "init" {
+				if _, stderr, code := command(t, nil, "init", "-c", file); code != 0 {
+					t.Fatalf("init: exit code %d\n%s", code, stderr)
+				}
+			} else {
+				sql, stderr, code := command(t, nil, "init", "--print", "-c", file)
+				if code != 0 {
+					t.Fatalf("init --print: exit code %d\n%s", code, stderr)
+				}
+				servers.Exec(t, database, sql)
+			}
+			if n := count(t, conn, "SELECT count(*) FROM pg_publication_tables WHERE pubname = $1", nameFor(database)); n != 2 {
+				t.Errorf("%s: the publication has %d tables", how, n)
+			}
+			if n := count(t, conn, "SELECT count(*) FROM pg_tables WHERE schemaname = 'sluicebox'"); n < 4 {
+				t.Errorf("%s: %d own tables", how, n)
+			}
+			if _, stderr, code := command(t, nil, "init", "-c", file); code != 0 {
+				t.Errorf("%s, then init: exit code %d\n%s", how, code, stderr)
+			}
+		}
+	})
+}
+
+// No secret of the configuration is ever printed.
+func TestSecretsAreNotPrinted(t *testing.T) {
+	t.Parallel()
+	const canary = "s3cr3t-canary"
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	secret := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(secret, []byte(canary+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	yaml := fmt.Sprintf("source: {url: 'postgres://u:%s@127.0.0.1:1/x?sslmode=disable'}\nflowcatalyst: {api-base-url: 'http://127.0.0.1:1', api-token: '${file:%s}'}\nadmin: {listen: '', token: %s}\n", canary, secret, canary)
+	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"config", "check", "-c", file}, {"config", "check", "--json", "-c", file}, {"init", "--print", "-c", file}, {"init", "-c", file}} {
+		stdout, stderr, _ := command(t, nil, args...)
+		if strings.Contains(stdout+stderr, canary) {
+			t.Errorf("%v prints a secret:\n%s%s", args, stdout, stderr)
+		}
+	}
+}
