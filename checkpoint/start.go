@@ -23,9 +23,11 @@ type Tables interface {
 
 // Begin is where a relay begins.
 type Begin struct {
-	// At is the checkpoint to go on from; At.Position is where to run the
-	// source from.
-	At store.Checkpoint
+	// Frontier is where the watermark stands. Its Position is "" after a cut:
+	// nothing may be saved before the backlog has settled.
+	Frontier store.Checkpoint
+	// From is where to run the source from.
+	From store.Position
 	// Backlog are rows that are in the tables and not in the log, in the order
 	// in which they are to be delivered, before anything that the log brings.
 	Backlog []store.Item
@@ -51,12 +53,14 @@ func Start(ctx context.Context, src Opener, tables Tables, outboxes []store.Outb
 		return Begin{}, err
 	}
 	begin := Begin{
-		At:  store.Checkpoint{Origin: opening.Origin, Position: opening.From, Seq: at.Seq},
-		Why: opening.Why,
+		Frontier: store.Checkpoint{Origin: opening.Origin, Position: opening.From, Seq: at.Seq},
+		From:     opening.From,
+		Why:      opening.Why,
 	}
 	if opening.View == nil {
 		return begin, nil
 	}
+	begin.Frontier.Position = ""
 	defer opening.View.Close()
 	begin.Backlog, err = backlog(ctx, opening.View, outboxes, most)
 	if err != nil && opening.Discard != nil {

@@ -187,7 +187,7 @@ func (r *relay) live(ctx context.Context, deadline time.Time) error {
 	}
 	defer src.Close()
 	r.metrics.Leads(epoch)
-	r.log.Info("leading", "name", r.cfg.Settings.Name, "epoch", epoch, "position", begin.At.Position,
+	r.log.Info("leading", "name", r.cfg.Settings.Name, "epoch", epoch, "position", begin.From,
 		"backlog", len(begin.Backlog), "why", begin.Why)
 
 	sinks, err := r.sinks()
@@ -196,10 +196,10 @@ func (r *relay) live(ctx context.Context, deadline time.Time) error {
 	}
 	lanes, routes := r.dispatchers(sinks, epoch)
 	r.lanes.Store(&lanes)
-	tracker := checkpoint.NewTracker(begin.At)
+	tracker := checkpoint.NewTracker(begin.Frontier)
 	feed := dispatch.NewFeed(tracker, epoch, routes, r.metrics.Captured)
 	if begin.Why != "" {
-		if err := feed.Backlog(begin.Backlog, begin.At.Position); err != nil {
+		if err := feed.Backlog(begin.Backlog, begin.From); err != nil {
 			return err
 		}
 	}
@@ -207,7 +207,7 @@ func (r *relay) live(ctx context.Context, deadline time.Time) error {
 		Config: checkpoint.DefaultKeeperConfig(), Tracker: tracker, Store: r.store,
 		Source: src, Epoch: epoch, Observer: checkpointWatch{r},
 	}
-	return r.flow(ctx, src, begin.At.Position, feed, lanes, keeper, sinks)
+	return r.flow(ctx, src, begin.From, feed, lanes, keeper, sinks)
 }
 
 // flow runs the parts of a life. They end in the order of the row's way: the

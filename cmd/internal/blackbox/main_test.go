@@ -1,6 +1,7 @@
 package blackbox
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,7 +11,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// binary is the program under test, built once with the race detector.
+// binary is the program under test, built once: with the race detector, unless
+// benchmarks are asked for.
 var binary string //nolint:gochecknoglobals // what TestMain makes for all tests
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
@@ -23,7 +25,9 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binary = filepath.Join(dir, "sluicebox")
-	build := exec.Command("go", "build", "-race", "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, "github.com/sluicebox/sluicebox/cmd/sluicebox")
+	flag.Parse()
+	race := flag.Lookup("test.bench").Value.String() == ""
+	build := exec.Command("go", "build", fmt.Sprintf("-race=%t", race), "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, "github.com/sluicebox/sluicebox/cmd/sluicebox")
 	build.Stdout, build.Stderr = os.Stderr, os.Stderr
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "build the program:", err)

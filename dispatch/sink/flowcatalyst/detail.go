@@ -22,14 +22,13 @@ func clean(s, token string) string {
 			blank = n > 0
 			continue
 		}
-		if n >= maxDetail {
-			b.WriteString("…")
-			break
-		}
 		if blank {
 			b.WriteByte(' ')
 			n++
 			blank = false
+		}
+		if n >= maxDetail {
+			return strings.TrimSpace(b.String()) + "…"
 		}
 		b.WriteRune(r)
 		n++

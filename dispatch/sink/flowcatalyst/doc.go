@@ -31,7 +31,7 @@
 // would repeat it if they were left alone. go-retryablehttp is held to failed
 // dials, where nothing was sent. net/http repeats a POST on a reused connection
 // that broke, even after the platform had read all of it, when the header map
-// has the key "Idempotency-Key"; see [setIdempotencyKey] for how it is kept from
+// has the key "Idempotency-Key"; header.go says how it is kept from
 // that. What net/http still repeats is safe: a request of which no byte was
 // written, and over HTTP/2 one that the server said it did not process.
 package flowcatalyst

@@ -156,7 +156,7 @@ func (h Harness) testBrokenOff(t *testing.T) {
 			return false
 		},
 		"InChunk": func(c *rawConn) bool {
-			_, _ = fmt.Fprintf(c, "HTTP/1.1 %d X\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", ok.Status, len(ok.Body), ok.Body)
+			_, _ = fmt.Fprintf(c, "HTTP/1.1 %d X\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s \r\n", ok.Status, len(ok.Body)+1, ok.Body)
 			return false
 		},
 		"Garbage": func(c *rawConn) bool {

@@ -2,7 +2,6 @@ package sinktest
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -118,7 +117,7 @@ func deadURL(tb testing.TB) string {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	if err := errors.Join(ln.Close()); err != nil {
+	if err := ln.Close(); err != nil {
 		tb.Fatal(err)
 	}
 	return "http://" + ln.Addr().String()

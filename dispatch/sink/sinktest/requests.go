@@ -59,23 +59,29 @@ func (h Harness) testPayload(t *testing.T) {
 func (h Harness) testIdempotencyKey(t *testing.T) {
 	var mu sync.Mutex
 	var keys []string
+	var code int
 	answers := []int{503, 500, 429, 0}
 	srv := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
 		keys = append(keys, r.Header.Values("Idempotency-Key")...)
-		if code := answers[min(len(keys), len(answers))-1]; code != 0 {
+		if code != 0 {
 			w.WriteHeader(code)
 			return
 		}
 		h.Success(1).write(w)
 	})
 	s := h.New(t, srv.URL, longTimeout)
-	for i := range answers {
+	for i, answer := range answers {
+		mu.Lock()
+		code = answer
+		mu.Unlock()
 		m := h.message("0HZXEQ5Y8JY5Z")
 		m.Attempt = i + 1
 		deliver(t, s, m)
 	}
+	mu.Lock()
+	defer mu.Unlock()
 	if want := slices.Repeat([]string{"0HZXEQ5Y8JY5Z"}, len(answers)); !slices.Equal(keys, want) {
 		t.Errorf("the keys are %q, want %q", keys, want)
 	}

@@ -1,0 +1,120 @@
+package admin
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// listing is what / shows.
+const listing = `Sluicebox
+/livez             the process turns
+/readyz            the relay does its work, or stands by to
+/readyz?verbose    each check by name
+/metrics           for Prometheus
+`
+
+// handler answers requests.
+type handler struct {
+	token  string
+	status Status
+}
+
+// newHandler returns the endpoints with what guards them.
+func newHandler(cfg Config, status Status) http.Handler {
+	h := &handler{token: cfg.Token, status: status}
+	gatherer := cfg.Metrics
+	if gatherer == nil {
+		gatherer = prometheus.NewRegistry()
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", h.livez)
+	mux.HandleFunc("GET /readyz", h.readyz)
+	mux.Handle("GET /metrics", h.guard(promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{})))
+	mux.Handle("GET /{$}", h.guard(http.HandlerFunc(index)))
+	return http.NewCrossOriginProtection().Handler(plain(mux))
+}
+
+// plain keeps browsers from reading more into an answer than is there, and
+// caches from answering in the relay's place.
+func plain(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		w.Header().Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
+}
+
+func text(w http.ResponseWriter, status int, body string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, body)
+}
+
+func index(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, listing) }
+
+func (h *handler) livez(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, "ok\n") }
+
+// readyz answers in one word, or, with ?verbose and the token, a line for each
+// check.
+func (h *handler) readyz(w http.ResponseWriter, r *http.Request) {
+	verbose := r.URL.Query().Has("verbose")
+	if verbose && !h.allowed(r) {
+		unauthorized(w)
+		return
+	}
+	status, word := http.StatusOK, "ok"
+	var lines strings.Builder
+	for _, c := range h.status.Checks() {
+		mark, state := "+", "ok"
+		if !c.OK {
+			mark, state = "-", "failed"
+			status, word = http.StatusServiceUnavailable, "not ready"
+		}
+		fmt.Fprintf(&lines, "[%s] %s %s", mark, c.Name, state)
+		if c.Detail != "" {
+			lines.WriteString(": " + oneLine(c.Detail))
+		}
+		lines.WriteByte('\n')
+	}
+	if !verbose {
+		lines.Reset()
+	}
+	text(w, status, lines.String()+word+"\n")
+}
+
+// oneLine keeps a detail from looking like a check of its own.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// guard lets only those in who have the token.
+func (h *handler) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !h.allowed(r) {
+			unauthorized(w)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func unauthorized(w http.ResponseWriter) {
+	w.Header().Set("WWW-Authenticate", `Bearer realm="sluicebox"`)
+	text(w, http.StatusUnauthorized, "the admin token is needed: Authorization: Bearer TOKEN\n")
+}
+
+// allowed compares hashes: their length, and so the time, is that of any token.
+func (h *handler) allowed(r *http.Request) bool {
+	if h.token == "" {
+		return true
+	}
+	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	a, b := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(h.token))
+	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(a[:], b[:]) == 1
+}

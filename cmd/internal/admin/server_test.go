@@ -1,0 +1,323 @@
+package admin_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// checks is a Status that counts how often it is asked.
+type checks struct {
+	list  atomic.Pointer[[]admin.Check]
+	asked atomic.Int32
+}
+
+func (c *checks) Checks() []admin.Check {
+	c.asked.Add(1)
+	if list := c.list.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+func (c *checks) set(list ...admin.Check) { c.list.Store(&list) }
+
+// serve runs a server for the test and returns its address.
+func serve(t *testing.T, cfg admin.Config, status admin.Status) string {
+	t.Helper()
+	if cfg.Listen == "" {
+		cfg.Listen = "127.0.0.1:0"
+	}
+	s := admin.New(cfg, status)
+	if err := s.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return "http://" + s.Addr()
+}
+
+type answer struct {
+	status int
+	body   string
+	header http.Header
+}
+
+func ask(t *testing.T, method, url string, header ...string) answer {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	res, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{res.StatusCode, string(body), res.Header}
+}
+
+func TestProbes(t *testing.T) {
+	var status checks
+	base := serve(t, admin.Config{}, &status)
+
+	if got := ask(t, "GET", base+"/livez"); got.status != 200 || got.body != "ok\n" {
+		t.Errorf("/livez answers %d %q", got.status, got.body)
+	}
+	if status.asked.Load() != 0 {
+		t.Error("/livez asked the checks")
+	}
+	status.set(admin.Check{Name: "database", OK: true}, admin.Check{Name: "stream", Detail: "slot lost\n[+] forged ok"})
+	if got := ask(t, "GET", base+"/readyz"); got.status != 503 || got.body != "not ready\n" {
+		t.Errorf("/readyz answers %d %q", got.status, got.body)
+	}
+	got := ask(t, "GET", base+"/readyz?verbose")
+	want := "[+] database ok\n[-] stream failed: slot lost [+] forged ok\nnot ready\n"
+	if got.status != 503 || got.body != want {
+		t.Errorf("/readyz?verbose answers %d %q, want %q", got.status, got.body, want)
+	}
+	if got := ask(t, "GET", base+"/livez"); got.status != 200 {
+		t.Errorf("/livez answers %d while the relay is not ready", got.status)
+	}
+	status.set(admin.Check{Name: "database", OK: true, Detail: "reached"})
+	if got := ask(t, "GET", base+"/readyz"); got.status != 200 || got.body != "ok\n" {
+		t.Errorf("/readyz answers %d %q", got.status, got.body)
+	}
+	if got := ask(t, "GET", base+"/readyz?verbose"); got.body != "[+] database ok: reached\nok\n" {
+		t.Errorf("/readyz?verbose answers %q", got.body)
+	}
+	if got := ask(t, "HEAD", base+"/readyz"); got.status != 200 || got.body != "" {
+		t.Errorf("HEAD /readyz answers %d %q", got.status, got.body)
+	}
+}
+
+func TestMetricsAndListing(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	c := prometheus.NewCounter(prometheus.CounterOpts{Name: "rows_total", Help: "Rows."})
+	reg.MustRegister(c)
+	c.Add(3)
+	base := serve(t, admin.Config{Metrics: reg}, &checks{})
+	if got := ask(t, "GET", base+"/metrics"); got.status != 200 || !strings.Contains(got.body, "rows_total 3") {
+		t.Errorf("/metrics answers %d %q", got.status, got.body)
+	}
+	got := ask(t, "GET", base+"/")
+	for _, path := range []string{"/livez", "/readyz", "/metrics"} {
+		if !strings.Contains(got.body, path) {
+			t.Errorf("/ does not list %s: %q", path, got.body)
+		}
+	}
+	for name, want := range map[string]string{
+		"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Content-Type": "text/plain; charset=utf-8",
+	} {
+		if got.header.Get(name) != want {
+			t.Errorf("%s is %q, want %q", name, got.header.Get(name), want)
+		}
+	}
+	if got := ask(t, "GET", base+"/none"); got.status != 404 {
+		t.Errorf("an unknown path answers %d", got.status)
+	}
+}
+
+func TestMethods(t *testing.T) {
+	base := serve(t, admin.Config{}, &checks{})
+	for _, path := range []string{"/", "/livez", "/readyz", "/metrics"} {
+		for _, method := range []string{"POST", "PUT", "DELETE", "PATCH", "OPTIONS"} {
+			got := ask(t, method, base+path)
+			if got.status != 405 || got.header.Get("Allow") != "GET, HEAD" {
+				t.Errorf("%s %s answers %d, allows %q", method, path, got.status, got.header.Get("Allow"))
+			}
+		}
+	}
+	if got := ask(t, "POST", base+"/livez", "Origin", "https://elsewhere.example", "Sec-Fetch-Site", "cross-site"); got.status != 403 {
+		t.Errorf("a POST from another site answers %d, want 403", got.status)
+	}
+}
+
+func TestToken(t *testing.T) {
+	var status checks
+	base := serve(t, admin.Config{Token: "right"}, &status)
+	for _, path := range []string{"/livez", "/readyz"} {
+		if got := ask(t, "GET", base+path); got.status != 200 {
+			t.Errorf("%s answers %d without a token", path, got.status)
+		}
+	}
+	for _, path := range []string{"/", "/metrics", "/readyz?verbose", "/readyz?verbose=1"} {
+		for _, header := range []string{"", "Bearer wrong", "Bearer", "Bearer ", "Basic right", "right", "Bearer rightx", "Bearer  right"} {
+			got := ask(t, "GET", base+path, "Authorization", header)
+			if got.status != 401 || !strings.HasPrefix(got.header.Get("WWW-Authenticate"), "Bearer") || strings.Contains(got.body, "right") {
+				t.Errorf("%s with %q answers %d %q", path, header, got.status, got.body)
+			}
+		}
+		for _, header := range []string{"Bearer right", "bearer right"} {
+			if got := ask(t, "GET", base+path, "Authorization", header); got.status != 200 {
+				t.Errorf("%s with %q answers %d", path, header, got.status)
+			}
+		}
+	}
+}
+
+func TestListenErrors(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	for _, tt := range []struct {
+		cfg  admin.Config
+		want string
+	}{
+		{admin.Config{Listen: taken.Addr().String()}, "admin.listen: " + taken.Addr().String() + " cannot be listened on: bind: address already in use"},
+		{admin.Config{Listen: "0.0.0.0:0"}, "admin.listen is 0.0.0.0:0, which others can reach, and there is no admin.token"},
+		{admin.Config{Listen: ":0"}, "admin.listen is :0, which others can reach"},
+		{admin.Config{Listen: "[::]:0"}, "admin.listen is [::]:0, which others can reach"},
+		{admin.Config{Listen: "db.example:1"}, "admin.listen is db.example:1, which others can reach"},
+		{admin.Config{Listen: "8090"}, `admin.listen is "8090", which is no host:port`},
+		{admin.Config{Listen: "127.0.0.1:99999"}, "admin.listen: 127.0.0.1:99999 cannot be listened on"},
+	} {
+		for _, call := range []func(*admin.Server) error{
+			(*admin.Server).Listen,
+			func(s *admin.Server) error { return s.Run(t.Context()) },
+		} {
+			err := call(admin.New(tt.cfg, &checks{}))
+			var setup *store.SetupError
+			if !errors.As(err, &setup) || !strings.HasPrefix(setup.Problem, tt.want) || setup.Remedy == "" {
+				t.Errorf("%s: got %v, want a *store.SetupError %q", tt.cfg.Listen, err, tt.want)
+			}
+		}
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	for _, address := range []string{"127.0.0.1:0", "127.9.9.9:0", "localhost:0"} {
+		s := admin.New(admin.Config{Listen: address}, &checks{})
+		if err := s.Listen(); err != nil {
+			t.Errorf("%s: %v", address, err)
+		}
+		if s.Addr() == "" {
+			t.Errorf("%s: no address after Listen", address)
+		}
+		s.Close()
+		s.Close()
+	}
+	serve(t, admin.Config{Listen: "0.0.0.0:0", Token: "t"}, &checks{}) // open, with a token
+}
+
+func TestNoAddressServesNothing(t *testing.T) {
+	s := admin.New(admin.Config{}, &checks{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Run(ctx); err != nil || s.Addr() != "" {
+		t.Errorf("Run is %v, address %q", err, s.Addr())
+	}
+}
+
+// TestRunEnds: a scrape that hangs does not hold up the end.
+func TestRunEnds(t *testing.T) {
+	asked, release := make(chan struct{}), make(chan struct{})
+	s := admin.New(admin.Config{Listen: "127.0.0.1:0"}, statusFunc(func() []admin.Check {
+		close(asked)
+		<-release
+		return nil
+	}))
+	if err := s.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	client := make(chan struct{})
+	go func() {
+		defer close(client)
+		transport := &http.Transport{DisableKeepAlives: true}
+		res, err := (&http.Client{Transport: transport}).Get("http://" + s.Addr() + "/readyz")
+		if err == nil {
+			_ = res.Body.Close()
+		}
+	}()
+	<-asked
+	cancel()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("Run does not end while a request hangs")
+	}
+	close(release)
+	<-client
+	if _, err := net.DialTimeout("tcp", s.Addr(), time.Second); err == nil {
+		t.Error("the address is still listened on")
+	}
+}
+
+// TestPanicIsLogged: a check that panics costs its request and no more, and is
+// not silent.
+func TestPanicIsLogged(t *testing.T) {
+	var logged lockedBuffer
+	base := serve(t, admin.Config{Log: slog.New(slog.NewTextHandler(&logged, nil))}, statusFunc(func() []admin.Check { panic("broken check") }))
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	if res, err := client.Get(base + "/readyz"); err == nil {
+		_ = res.Body.Close()
+		t.Errorf("/readyz answers %d", res.StatusCode)
+	}
+	if got := ask(t, "GET", base+"/livez"); got.status != 200 {
+		t.Errorf("/livez answers %d afterwards", got.status)
+	}
+	if !strings.Contains(logged.String(), "broken check") {
+		t.Errorf("logged %q", logged.String())
+	}
+}
+
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+type statusFunc func() []admin.Check
+
+func (f statusFunc) Checks() []admin.Check { return f() }

@@ -1,0 +1,230 @@
+package config
+
+import (
+	"net"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/dispatch"
+)
+
+var (
+	relayName = regexp.MustCompile(`^[a-z0-9_]{1,40}$`)
+	sinkName  = regexp.MustCompile(`^[a-z0-9_-]{1,40}$`)
+	// serviceLink matches the variables that Kubernetes gives every container
+	// for a Service whose name begins with sluicebox. They are no overrides.
+	serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+)
+
+// wrongWord says that a text is none of those that a key may have.
+func wrongWord(text string, f field) string {
+	must := "must be " + f.enum[0]
+	if len(f.enum) > 1 {
+		must = "must be one of " + strings.Join(f.enum, ", ")
+	}
+	if slices.Contains(f.later, text) {
+		return "is " + text + ", which this version does not have yet; it " + must
+	}
+	if near := nearest(text, f.enum); near != "" {
+		must += "; did you mean " + near + "?"
+	}
+	return "is \"" + text + "\", " + must
+}
+
+// unknownVariables records the SLUICEBOX_* variables that no key has.
+func (d *decoder) unknownVariables() {
+	known := make([]string, 0, len(d.consulted))
+	for name := range d.consulted {
+		known = append(known, name)
+	}
+	slices.Sort(known)
+	var unknown []string
+	for name := range d.overrides {
+		if !d.consulted[name] && !serviceLink.MatchString(name) {
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	for _, name := range unknown {
+		text := "no key has this variable"
+		switch near := nearest(name, known); {
+		case near != "":
+			text += "; did you mean " + near + "?"
+		case strings.HasPrefix(name, variable("sinks")+"_"), strings.HasPrefix(name, variable("outboxes")+"_"):
+			text += "; the entry that it names must be in the file, or in " + variable("sinks") + " and " + variable("outboxes") + " as YAML"
+		default:
+			text += "; see `sluicebox config schema` for the keys, or unset it"
+		}
+		d.failAt(place{name: name}, "", text)
+	}
+}
+
+// sound reports whether neither a key nor a section that it stands in has a
+// problem already, so that one mistake is reported once.
+func (d *decoder) sound(path string) bool {
+	path = d.original(path)
+	for path != "" {
+		if d.faulty[path] {
+			return false
+		}
+		path = path[:max(0, strings.LastIndexAny(path, ".["))]
+	}
+	return true
+}
+
+// need records a key that is required and has no value.
+func (d *decoder) need(path, value, remedy string) bool {
+	if value != "" {
+		return true
+	}
+	if d.sound(path) {
+		d.fail(path, "is required; %s (or set %s)", remedy, variable(d.original(path)))
+	}
+	return false
+}
+
+// check records what is missing or contradictory and expands the preset.
+func (d *decoder) check(s *Settings) {
+	if d.sound("name") && !relayName.MatchString(s.Name) {
+		d.fail("name", "is %q, must be 1 to 40 of the characters a-z, 0-9 and _", s.Name)
+	}
+	d.checkSource(&s.Source)
+	d.checkDelivery("dispatch", &s.Dispatch.Delivery)
+	if s.Dispatch.ProcessingTimeoutSeconds < 1 {
+		d.fail("dispatch.processing-timeout-seconds", "is %d, must be at least 1", s.Dispatch.ProcessingTimeoutSeconds)
+	}
+	d.checkAdmin(&s.Admin)
+	d.expand(s)
+	d.checkSinks(s.Sinks)
+	d.checkOutboxes(s)
+}
+
+func (d *decoder) checkSource(s *Source) {
+	if d.need("source.url", s.URL.Reveal(), "write postgres://user@host:port/database") {
+		d.checkDatabase("source.url", s.URL)
+	}
+	if s.StreamURL != "" {
+		d.checkDatabase("source.stream-url", s.StreamURL)
+	}
+	d.positive("source.poll-interval", s.PollInterval)
+	d.positive("source.heartbeat-interval", s.HeartbeatInterval)
+	if s.PollBatchSize < 1 {
+		d.fail("source.poll-batch-size", "is %d, must be at least 1", s.PollBatchSize)
+	}
+}
+
+func (d *decoder) positive(path string, t time.Duration) {
+	if t <= 0 && d.sound(path) {
+		d.fail(path, "is %s, must be above 0", t)
+	}
+}
+
+// checkDatabase never shows the URL: what is wrong with it may be its password.
+func (d *decoder) checkDatabase(path string, raw URL) {
+	if !d.sound(path) {
+		return
+	}
+	scheme, _, found := strings.Cut(raw.Reveal(), "://")
+	switch scheme = strings.ToLower(scheme); {
+	case !found:
+		d.fail(path, "is not a URL; write postgres://user@host:port/database")
+		return
+	case slices.Contains([]string{"mysql", "mariadb", "mongodb", "mongodb+srv", "sqlite"}, scheme):
+		d.fail(path, "is for %s, which this version does not have yet; it must begin with postgres://", scheme)
+		return
+	case scheme != "postgres" && scheme != "postgresql":
+		d.fail(path, "must begin with postgres://")
+		return
+	}
+	u, err := url.Parse(raw.Reveal())
+	if err != nil || spilled(u) {
+		d.fail(path, "is not a URL of the form postgres://user:password@host:port/database; percent-encode special characters in the user name and password (@ is %%40, # is %%23, / is %%2F)")
+	}
+}
+
+// checkDelivery asks the dispatcher itself, whose messages begin with the key.
+func (d *decoder) checkDelivery(path string, s *Delivery) {
+	c := s.dispatch()
+	for _, text := range messages(c.Validate()) {
+		key, rest, _ := strings.Cut(text, " ")
+		if p := join(path, key); d.sound(p) && d.own(path, key) {
+			d.fail(p, "%s", rest)
+		}
+	}
+	if d.own(path, "request-timeout") {
+		d.positive(join(path, "request-timeout"), s.RequestTimeout)
+	}
+}
+
+// own reports whether a delivery key is to be checked under path: under a sink
+// only if it, or one it is compared to, is given there.
+func (d *decoder) own(path, key string) bool {
+	if path == "dispatch" {
+		return true
+	}
+	section, _, _ := strings.Cut(key, ".")
+	section = d.original(join(path, section))
+	for given := range d.at {
+		if given == section || strings.HasPrefix(given, section+".") {
+			return true
+		}
+	}
+	return false
+}
+
+// messages returns the texts of a joined error.
+func messages(err error) []string {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var texts []string
+		for _, e := range joined.Unwrap() {
+			texts = append(texts, messages(e)...)
+		}
+		return texts
+	}
+	return []string{err.Error()}
+}
+
+// dispatch returns the dispatcher's own form of the keys.
+func (s *Delivery) dispatch() dispatch.Config {
+	c := dispatch.DefaultConfig()
+	c.APIBatchSize = s.APIBatchSize
+	c.MaxConcurrentGroups = s.MaxConcurrentGroups
+	c.BufferRows = s.GlobalBufferSize
+	c.BufferBytes = int64(s.BufferBytes)
+	c.MaxRetries = s.MaxRetries
+	c.BackoffInitial = s.Backoff.Initial
+	c.BackoffMax = s.Backoff.Max
+	c.RetryAfterMax = s.RetryAfterMax
+	c.ProofWait = s.ProofWait
+	return c
+}
+
+func (d *decoder) checkAdmin(a *Admin) {
+	d.checkToken("admin.token", a.Token)
+	if a.Listen == "" || !d.sound("admin.listen") {
+		return
+	}
+	host, _, err := net.SplitHostPort(a.Listen)
+	if err != nil {
+		d.fail("admin.listen", "is %q, must be host:port such as 127.0.0.1:8090", a.Listen)
+		return
+	}
+	if !admin.Loopback(host) && a.Token == "" && d.sound("admin.token") {
+		d.fail("admin.listen", "is %s, which others can reach: set admin.token (or %s), or listen on 127.0.0.1", a.Listen, variable("admin.token"))
+	}
+}
+
+// checkToken refuses what no HTTP header can carry.
+func (d *decoder) checkToken(path string, token Secret) {
+	if strings.ContainsFunc(token.Reveal(), func(r rune) bool { return unicode.IsControl(r) || r > unicode.MaxASCII || r == ' ' }) {
+		d.fail(path, "holds a blank, a line break or another character that a bearer token cannot have")
+	}
+}

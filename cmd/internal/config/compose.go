@@ -1,0 +1,115 @@
+package config
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluicebox/sluicebox/capture/poll"
+	capturepg "github.com/sluicebox/sluicebox/capture/postgres"
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
+	"github.com/sluicebox/sluicebox/store"
+	storepg "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+// Outboxes returns the outboxes in the order of the configuration.
+func (c *Config) Outboxes() []store.Outbox {
+	outboxes := make([]store.Outbox, len(c.Settings.Outboxes))
+	for i, o := range c.Settings.Outboxes {
+		schema, table := splitTable(o.Table)
+		outboxes[i] = store.Outbox{Name: o.Name, Schema: schema, Table: table, Layout: layout(o.Layout), Kind: o.Kind}
+	}
+	return outboxes
+}
+
+// layout returns a layout by the name that Load has checked.
+func layout(name string) store.Layout {
+	if name == store.OutboxMessages().Name {
+		return store.OutboxMessages()
+	}
+	return store.FlowCatalyst()
+}
+
+// Routes returns the name of the sink of each outbox, by the outbox's name.
+func (c *Config) Routes() map[string]string {
+	routes := make(map[string]string, len(c.Settings.Outboxes))
+	for _, o := range c.Settings.Outboxes {
+		routes[o.Name] = o.Sink
+	}
+	return routes
+}
+
+// Dispatch returns the dispatcher's configuration of a sink. The name is one
+// that Routes returned.
+func (c *Config) Dispatch(sink string) dispatch.Config {
+	s := c.Settings.Sinks[sink]
+	return s.dispatch()
+}
+
+// FlowCatalyst returns the configuration of a sink. The name is one that Routes
+// returned.
+func (c *Config) FlowCatalyst(sink string) flowcatalyst.Config {
+	s := c.Settings.Sinks[sink]
+	return s.flowCatalyst()
+}
+
+// flowCatalyst returns the sink's own form of the keys.
+func (s *Sink) flowCatalyst() flowcatalyst.Config {
+	c := flowcatalyst.DefaultConfig()
+	c.Wire = flowcatalyst.Wire(s.Wire)
+	c.BaseURL = s.APIBaseURL.Reveal()
+	c.Token = flowcatalyst.Token(s.Token.Reveal())
+	c.RequestTimeout = s.RequestTimeout
+	c.MaxConnections = s.MaxConcurrentGroups
+	c.CAFile = s.CAFile
+	return c
+}
+
+// Store returns the configuration of the database's store.
+func (c *Config) Store() storepg.Config {
+	return storepg.Config{
+		URL:             c.Settings.Source.URL.Reveal(),
+		Name:            c.Settings.Name,
+		Outboxes:        c.Outboxes(),
+		TakeoverTimeout: c.takeoverTimeout(),
+	}
+}
+
+// takeoverTimeout is 0 where rows in PROCESSING are taken at once.
+func (c *Config) takeoverTimeout() time.Duration {
+	if c.Settings.Dispatch.Takeover == "at-once" {
+		return 0
+	}
+	return time.Duration(c.Settings.Dispatch.ProcessingTimeoutSeconds) * time.Second
+}
+
+// Stream returns the configuration of the source that reads the database's log.
+func (c *Config) Stream() capturepg.Config {
+	return capturepg.Config{
+		URL:               c.Settings.Source.URL.Reveal(),
+		StreamURL:         c.Settings.Source.StreamURL.Reveal(),
+		Name:              c.Settings.Name,
+		Outboxes:          c.Outboxes(),
+		HeartbeatInterval: c.Settings.Source.HeartbeatInterval,
+	}
+}
+
+// Poll returns the configuration of the source that reads the tables.
+func (c *Config) Poll() poll.Config {
+	return poll.Config{
+		Interval:  c.Settings.Source.PollInterval,
+		BatchSize: c.Settings.Source.PollBatchSize,
+		Outboxes:  c.Outboxes(),
+	}
+}
+
+// Admin returns the configuration of the HTTP endpoints, which show metrics.
+func (c *Config) Admin(metrics prometheus.Gatherer) admin.Config {
+	return admin.Config{
+		Listen:  c.Settings.Admin.Listen,
+		Token:   c.Settings.Admin.Token.Reveal(),
+		Metrics: metrics,
+	}
+}

@@ -1,0 +1,85 @@
+package config_test
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+const routed = `name: relay_1
+source: {url: "postgres://u:p@db/shop", stream-url: "postgres://s@db/shop", poll-interval: 3s, poll-batch-size: 9, heartbeat-interval: 7s}
+dispatch: {takeover: timeout, processing-timeout-seconds: 60, max-retries: 1}
+outboxes:
+  - {table: shop.outbox_messages, layout: outbox-messages, sink: today}
+  - {name: jobs, table: outbox_jobs, layout: flowcatalyst, kind: DISPATCH_JOB, sink: seed}
+sinks:
+  today: {type: flowcatalyst, wire: items, api-base-url: "https://today", token: t, ca-file: ca.pem, api-batch-size: 5, max-concurrent-groups: 6,
+          global-buffer-size: 7, buffer-bytes: 8, max-retries: 9, backoff: {initial: 10ms, max: 11ms}, request-timeout: 12s, proof-wait: 13s, retry-after-max: 14s}
+  seed: {type: flowcatalyst, api-base-url: "https://seed"}
+`
+
+func TestComposeOutboxesAndSinks(t *testing.T) {
+	cfg := load(t, routed)
+	want := []store.Outbox{
+		{Name: "shop.outbox_messages", Schema: "shop", Table: "outbox_messages", Layout: store.OutboxMessages()},
+		{Name: "jobs", Table: "outbox_jobs", Layout: store.FlowCatalyst(), Kind: "DISPATCH_JOB"},
+	}
+	if got := cfg.Outboxes(); !reflect.DeepEqual(got, want) {
+		t.Errorf("outboxes are %+v", got)
+	}
+	if got := cfg.Routes(); !reflect.DeepEqual(got, map[string]string{"shop.outbox_messages": "today", "jobs": "seed"}) {
+		t.Errorf("routes are %v", got)
+	}
+	own := dispatch.Config{
+		APIBatchSize: 5, MaxConcurrentGroups: 6, BufferRows: 7, BufferBytes: 8, MaxRetries: 9,
+		BackoffInitial: 10 * time.Millisecond, BackoffMax: 11 * time.Millisecond, ProofWait: 13 * time.Second, RetryAfterMax: 14 * time.Second,
+	}
+	if got := cfg.Dispatch("today"); got != own {
+		t.Errorf("today's dispatcher is %+v", got)
+	}
+	inherited := dispatch.DefaultConfig()
+	inherited.MaxRetries = 1
+	if got := cfg.Dispatch("seed"); got != inherited {
+		t.Errorf("seed's dispatcher is %+v", got)
+	}
+	today := cfg.FlowCatalyst("today")
+	if today.Wire != "items" || today.BaseURL != "https://today" || string(today.Token) != "t" ||
+		today.CAFile != "ca.pem" || today.RequestTimeout != 12*time.Second || today.MaxConnections != 6 {
+		t.Errorf("today's sink is %+v", today)
+	}
+	if err := today.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestComposeSource(t *testing.T) {
+	cfg := load(t, routed)
+	st := cfg.Store()
+	if st.URL != "postgres://u:p@db/shop" || st.Name != "relay_1" || len(st.Outboxes) != 2 || st.TakeoverTimeout != time.Minute {
+		t.Errorf("store is %+v", st)
+	}
+	if err := st.Validate(); err != nil {
+		t.Error(err)
+	}
+	stream := cfg.Stream()
+	if stream.URL != st.URL || stream.StreamURL != "postgres://s@db/shop" || stream.Name != "relay_1" ||
+		len(stream.Outboxes) != 2 || stream.HeartbeatInterval != 7*time.Second {
+		t.Errorf("stream is %+v", stream)
+	}
+	if err := stream.Validate(); err != nil {
+		t.Error(err)
+	}
+	if p := cfg.Poll(); p.Interval != 3*time.Second || p.BatchSize != 9 || len(p.Outboxes) != 2 {
+		t.Errorf("poll is %+v", p)
+	}
+	if got := load(t, least).Store().TakeoverTimeout; got != 0 {
+		t.Errorf("rows are taken over after %s, want at once", got)
+	}
+	admin := load(t, least+"admin: {listen: '127.0.0.1:0', token: t}\n").Admin(nil)
+	if admin.Listen != "127.0.0.1:0" || admin.Token != "t" {
+		t.Errorf("admin listens on %s", admin.Listen)
+	}
+}

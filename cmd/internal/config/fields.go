@@ -1,0 +1,124 @@
+package config
+
+import (
+	"reflect"
+	"strings"
+)
+
+// field is one key of a section, as its struct tags describe it.
+type field struct {
+	name  string
+	alias string
+	doc   string
+	enum  []string
+	later []string
+	index []int
+	typ   reflect.Type
+}
+
+// fieldsOf returns the keys of a section in the order of its struct, inlined
+// ones included.
+func fieldsOf(t reflect.Type) []field {
+	var fields []field
+	for i := range t.NumField() {
+		sf := t.Field(i)
+		name, option, _ := strings.Cut(sf.Tag.Get("yaml"), ",")
+		if option == "inline" {
+			for _, f := range fieldsOf(sf.Type) {
+				f.index = append([]int{i}, f.index...)
+				fields = append(fields, f)
+			}
+			continue
+		}
+		fields = append(fields, field{
+			name:  name,
+			alias: sf.Tag.Get("alias"),
+			doc:   sf.Tag.Get("doc"),
+			enum:  words(sf.Tag.Get("enum")),
+			later: words(sf.Tag.Get("later")),
+			index: sf.Index,
+			typ:   sf.Type,
+		})
+	}
+	return fields
+}
+
+func words(list string) []string {
+	if list == "" {
+		return nil
+	}
+	return strings.Split(list, ",")
+}
+
+// join returns the path of a key in a section.
+func join(section, name string) string {
+	if section == "" {
+		return name
+	}
+	return section + "." + name
+}
+
+// variable returns the name of the variable that overrides a key:
+// dispatch.max-retries is SLUICEBOX_DISPATCH_MAX_RETRIES, outboxes[0].table is
+// SLUICEBOX_OUTBOXES_0_TABLE.
+func variable(path string) string {
+	name := strings.NewReplacer(".", "_", "-", "_", "[", "_", "]", "").Replace(path)
+	return prefix + strings.ToUpper(name)
+}
+
+// nearest returns the candidate that a word was most likely meant to be, or "".
+func nearest(word string, candidates []string) string {
+	if len(word) > longest {
+		return ""
+	}
+	best, least := "", 1+len(word)/4
+	for _, c := range candidates {
+		if d := distance(word, c); d <= least && (best == "" || d < least) {
+			best, least = c, d
+		}
+	}
+	if best == "" {
+		folded := fold(word)
+		for _, c := range candidates {
+			if fold(c) == folded {
+				return c
+			}
+		}
+	}
+	return best
+}
+
+// fold makes maxRetries, max_retries and max-retries one word.
+func fold(s string) string {
+	return strings.ToLower(strings.NewReplacer("-", "", "_", "", ".", "").Replace(s))
+}
+
+// longest is the most bytes of a word that is compared; no key has as many.
+const longest = 64
+
+// distance is the number of letters to insert, delete, replace or swap with
+// their neighbour that makes a into b.
+func distance(a, b string) int {
+	if len(a) > longest || len(b) > longest {
+		return longest
+	}
+	var before, last, row [longest + 1]int
+	for j := range len(b) + 1 {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last = last, row
+	}
+	return last[len(b)]
+}

@@ -1,0 +1,134 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+)
+
+const (
+	// prefix begins the name of every variable of the program.
+	prefix = "SLUICEBOX_"
+	// FileVariable names the configuration file where no flag does.
+	FileVariable = prefix + "CONFIG"
+	// testPrefix begins the variables of the tests, which are not overrides.
+	testPrefix = prefix + "TEST_"
+
+	fileMax = 1 << 20 // a configuration is a page or two; more is another file
+)
+
+// Config is a configuration that was read and found consistent.
+type Config struct {
+	// Settings is the configuration in full: defaults filled in, references
+	// resolved, the preset expanded into Outboxes and Sinks (FlowCatalyst is
+	// nil). Its secrets print as a placeholder.
+	Settings Settings
+}
+
+// Load reads a configuration: the file at path ("-" is standard input, "" is no
+// file), overridden by the SLUICEBOX_* variables among environ, whose entries
+// have the form NAME=value. The error is an [*Error] that lists every fault, or
+// says that the file cannot be read.
+func Load(path string, environ []string) (*Config, error) {
+	name, data, err := read(path)
+	if err != nil {
+		return nil, &Error{Problems: []Problem{{Where: name, Text: fmt.Sprintf("the configuration file cannot be read: %s", cause(err))}}}
+	}
+	return parse(name, data, environ, readSecretFile)
+}
+
+func read(path string) (name string, data []byte, err error) {
+	switch path {
+	case "":
+		return "", nil, nil
+	case "-":
+		data, err = readAll(os.Stdin, fileMax)
+		return "standard input", data, err
+	}
+	data, err = readBounded(path, fileMax)
+	return path, data, err
+}
+
+// parse is Load without its files. An empty name says that there is no file.
+func parse(name string, data []byte, environ []string, readFile func(string) ([]byte, error)) (*Config, error) {
+	root, err := document(name, data)
+	if err != nil {
+		return nil, err
+	}
+	d := newDecoder(name, environ, readFile)
+	settings := d.settings(root)
+	d.unknownVariables()
+	d.check(&settings)
+	if err := d.problems.err(); err != nil {
+		return nil, err
+	}
+	return &Config{Settings: settings}, nil
+}
+
+// document returns the root of the one document in data, or nil if there is
+// none.
+func document(name string, data []byte) (*yaml.Node, error) {
+	fault := func(line int, text string) error {
+		return &Error{Problems: []Problem{{Where: where(name, line), Text: text, line: line}}}
+	}
+	loader, err := yaml.NewLoader(bytes.NewReader(data))
+	if err != nil {
+		return nil, fault(0, err.Error())
+	}
+	var first, second yaml.Node
+	if err := loader.Load(&first); errors.Is(err, io.EOF) {
+		return nil, nil
+	} else if err != nil {
+		line, text := syntax(err, data)
+		return nil, fault(line, text)
+	}
+	if err := loader.Load(&second); err == nil {
+		return nil, fault(second.Line, "a second document begins here; one file holds one configuration")
+	} else if !errors.Is(err, io.EOF) {
+		line, text := syntax(err, data)
+		return nil, fault(line, text)
+	}
+	if first.Kind != yaml.DocumentNode || len(first.Content) == 0 {
+		return nil, nil
+	}
+	return first.Content[0], nil
+}
+
+// syntax says where and why data is not YAML, with a hint for what is easily
+// got wrong.
+func syntax(err error, data []byte) (line int, text string) {
+	text = "is not YAML: " + err.Error()
+	var le *yaml.LoadError
+	if !errors.As(err, &le) {
+		return 0, text
+	}
+	line = le.Mark.Line
+	text = "is not YAML: " + le.Message
+	if begun := le.ContextMark.Line; begun > 0 && begun < line {
+		text += fmt.Sprintf("; look from line %d on", begun)
+	}
+	lines := bytes.Split(data, []byte("\n"))
+	if line < 1 || line > len(lines) {
+		return 0, text
+	}
+	switch bad := string(lines[line-1]); {
+	case strings.HasPrefix(strings.TrimLeft(bad, " "), "\t"):
+		text += "; indent with spaces, not with tabs"
+	case strings.Contains(bad, "${"):
+		text += "; inside { } a value with ${…} needs quotes"
+	}
+	return line, text
+}
+
+// where names a line of a file.
+func where(file string, line int) string {
+	if line == 0 || file == "" {
+		return file
+	}
+	return fmt.Sprintf("%s:%d", file, line)
+}

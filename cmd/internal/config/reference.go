@@ -1,0 +1,98 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+// secretFileMax bounds what a reference reads: a token or a password, not a log.
+const secretFileMax = 64 << 10
+
+// resolver replaces references in text values.
+type resolver struct {
+	lookup   func(name string) (string, bool)
+	readFile func(path string) ([]byte, error)
+}
+
+// resolve replaces ${env:NAME} and ${file:/path} in a text; $${ stands for the
+// characters ${. The returned error never holds what a reference stands for.
+func (r *resolver) resolve(text string) (string, error) {
+	var b strings.Builder
+	for {
+		at := strings.Index(text, "${")
+		if at < 0 {
+			b.WriteString(text)
+			return b.String(), nil
+		}
+		if at > 0 && text[at-1] == '$' {
+			b.WriteString(text[:at-1] + "${")
+			text = text[at+2:]
+			continue
+		}
+		b.WriteString(text[:at])
+		name, rest, closed := strings.Cut(text[at+2:], "}")
+		if !closed {
+			return "", errors.New("has a reference without its closing }; write $${ for the characters ${")
+		}
+		value, err := r.reference(name)
+		if err != nil {
+			return "", err
+		}
+		b.WriteString(value)
+		text = rest
+	}
+}
+
+// reference returns what the inside of ${…} stands for.
+func (r *resolver) reference(name string) (string, error) {
+	if env, ok := strings.CutPrefix(name, "env:"); ok {
+		value, set := r.lookup(env)
+		if !set {
+			return "", fmt.Errorf("refers to the variable %s, which is not set", env)
+		}
+		return value, nil
+	}
+	if path, ok := strings.CutPrefix(name, "file:"); ok {
+		data, err := r.readFile(path)
+		if err != nil {
+			return "", fmt.Errorf("refers to the file %s: %w", path, cause(err))
+		}
+		return strings.TrimRight(string(data), "\r\n"), nil
+	}
+	return "", fmt.Errorf("has ${%s}, which is neither ${env:NAME} nor ${file:/path}; write $${ for the characters ${", name)
+}
+
+// cause returns the system's part of a file error; its path is named already.
+func cause(err error) error {
+	var pe *os.PathError
+	if errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
+}
+
+// readSecretFile reads a file that a reference names.
+func readSecretFile(path string) ([]byte, error) {
+	return readBounded(path, secretFileMax)
+}
+
+// readBounded reads a regular file or pipe of at most limit bytes.
+func readBounded(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	return readAll(f, limit)
+}
+
+func readAll(r io.Reader, limit int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		return nil, fmt.Errorf("larger than %s", Size(limit))
+	}
+	return data, err
+}

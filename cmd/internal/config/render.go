@@ -1,0 +1,141 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// YAML returns the configuration in full as a file, its secrets as
+// placeholders.
+func (c *Config) YAML() ([]byte, error) {
+	return yaml.Dump(render(reflect.ValueOf(c.Settings)))
+}
+
+// JSON returns the configuration in full as a JSON object with the keys of the
+// file, its secrets as placeholders.
+func (c *Config) JSON() ([]byte, error) {
+	var b bytes.Buffer
+	if err := writeJSON(&b, render(reflect.ValueOf(c.Settings))); err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	if err := json.Indent(&out, b.Bytes(), "", "  "); err != nil {
+		return nil, err
+	}
+	out.WriteByte('\n')
+	return out.Bytes(), nil
+}
+
+// render returns a value as a YAML node, keys in the order of the structs.
+// Sections that are not there are left out.
+func render(v reflect.Value) *yaml.Node {
+	switch v.Kind() {
+	case reflect.Struct:
+		n := &yaml.Node{Kind: yaml.MappingNode}
+		for _, f := range fieldsOf(v.Type()) {
+			fv := v.FieldByIndex(f.index)
+			if fv.Kind() == reflect.Pointer && fv.IsNil() || f.enum != nil && fv.String() == "" {
+				continue
+			}
+			n.Content = append(n.Content, textNode(f.name), render(fv))
+		}
+		return n
+	case reflect.Pointer:
+		return render(v.Elem())
+	case reflect.Slice:
+		n := &yaml.Node{Kind: yaml.SequenceNode}
+		for i := range v.Len() {
+			n.Content = append(n.Content, render(v.Index(i)))
+		}
+		return n
+	case reflect.Map:
+		n := &yaml.Node{Kind: yaml.MappingNode}
+		keys := v.MapKeys()
+		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+		for _, key := range keys {
+			n.Content = append(n.Content, textNode(key.String()), render(v.MapIndex(key)))
+		}
+		return n
+	}
+	return renderScalar(v)
+}
+
+// renderScalar returns a scalar as it would be written in a file.
+func renderScalar(v reflect.Value) *yaml.Node {
+	if v.Type() == reflect.TypeFor[int]() {
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.FormatInt(v.Int(), 10)}
+	}
+	return textNode(plainText(v))
+}
+
+func textNode(text string) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
+}
+
+// plainText returns the text of a value that is no number. What Secret and URL
+// hide stays hidden, and ${ is written so that it is not read as a reference.
+func plainText(v reflect.Value) string {
+	switch value := v.Interface().(type) {
+	case time.Duration:
+		return durationText(value)
+	case fmt.Stringer:
+		return strings.ReplaceAll(value.String(), "${", "$${")
+	}
+	return strings.ReplaceAll(v.String(), "${", "$${")
+}
+
+// durationText is 1m for a minute, where the standard form is 1m0s.
+func durationText(t time.Duration) string {
+	text := t.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// writeJSON writes a node with its keys in order.
+func writeJSON(b *bytes.Buffer, n *yaml.Node) error {
+	open, end := byte('{'), byte('}')
+	switch n.Kind {
+	case yaml.ScalarNode:
+		if n.Tag == "!!int" {
+			b.WriteString(n.Value)
+			return nil
+		}
+		text, err := json.Marshal(n.Value)
+		b.Write(text)
+		return err
+	case yaml.SequenceNode:
+		open, end = '[', ']'
+	}
+	b.WriteByte(open)
+	for i, c := range n.Content {
+		if i > 0 {
+			b.WriteByte(separator(n.Kind, i))
+		}
+		if err := writeJSON(b, c); err != nil {
+			return err
+		}
+	}
+	b.WriteByte(end)
+	return nil
+}
+
+// separator is what stands before the i-th part of a node.
+func separator(kind yaml.Kind, i int) byte {
+	if kind == yaml.MappingNode && i%2 == 1 {
+		return ':'
+	}
+	return ','
+}

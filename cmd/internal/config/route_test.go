@@ -1,0 +1,104 @@
+package config_test
+
+import "testing"
+
+const source = "source: {url: \"postgres://db/shop\"}\n"
+
+func TestRouteFaults(t *testing.T) {
+	const sinks = `sinks:
+  platform: {type: flowcatalyst, api-base-url: "https://platform"}
+`
+	tests := []struct {
+		name, text string
+		want       []string
+	}{
+		{"preset and outboxes", least + "outboxes:\n  - {table: a, layout: outbox-messages, sink: x}\n",
+			[]string{"relay.yaml:2: flowcatalyst: is a preset that stands for outboxes and sinks of its own; keep the one or the other",
+				"relay.yaml:4: outboxes[0].sink: is x, but there is no sink of that name; write a section sinks"}},
+		{"preset without its address", source + "flowcatalyst:\n  wire: items\n",
+			[]string{"relay.yaml:2: flowcatalyst.api-base-url: is required; write https://host[:port] (or set SLUICEBOX_FLOWCATALYST_API_BASE_URL)"}},
+		{"preset without a table", source + "flowcatalyst:\n  api-base-url: https://p\n  events-table: ''\n  dispatch-jobs-table: ''\n",
+			[]string{"relay.yaml:2: flowcatalyst: has neither an events-table nor a dispatch-jobs-table"}},
+		{"preset with one table twice", source + "flowcatalyst:\n  api-base-url: https://p\n  events-table: a\n  dispatch-jobs-table: a\n",
+			[]string{`relay.yaml:5: flowcatalyst.dispatch-jobs-table: the table "a" is that of flowcatalyst.events-table too`}},
+		{"preset with a bad address", source + "flowcatalyst:\n  api-base-url: ftp://p\n",
+			[]string{`relay.yaml:3: flowcatalyst.api-base-url: |must begin with http:// or https://`}},
+		{"credentials in the address", source + "flowcatalyst:\n  api-base-url: https://u:canary@p\n",
+			[]string{"relay.yaml:3: flowcatalyst.api-base-url: must hold no user and no password"}},
+		{"query in the address", source + "flowcatalyst:\n  api-base-url: https://p/?a=b\n",
+			[]string{"relay.yaml:3: flowcatalyst.api-base-url: must end with the path, without ? or #"}},
+		{"token with a line break", source + "flowcatalyst:\n  api-base-url: https://p\n  api-token: \"can\\nary\"\n",
+			[]string{"relay.yaml:4: flowcatalyst.api-token: holds a blank, a line break"}},
+		{"unknown sink", source + "outboxes:\n  - table: a\n    layout: outbox-messages\n    sink: platfor\n" + sinks,
+			[]string{"relay.yaml:5: outboxes[0].sink: is platfor, but there is no sink of that name; did you mean platform?"}},
+		{"no sink", source + "outboxes:\n  - table: a\n    layout: outbox-messages\n" + sinks,
+			[]string{"relay.yaml:3: outboxes[0].sink: is required; the sinks are platform"}},
+		{"no table, no layout", source + "outboxes:\n  - sink: platform\n" + sinks,
+			[]string{"relay.yaml:3: outboxes[0].table: is required", "relay.yaml:3: outboxes[0].layout: is required; write layout: flowcatalyst or layout: outbox-messages"}},
+		{"flowcatalyst layout without a kind", source + "outboxes:\n  - {table: a, layout: flowcatalyst, sink: platform}\n" + sinks,
+			[]string{"relay.yaml:3: outboxes[0].kind: is required: the flowcatalyst layout has no column for it"}},
+		{"kind where a column has it", source + "outboxes:\n  - {table: a, layout: outbox-messages, kind: EVENT, sink: platform}\n" + sinks,
+			[]string{"relay.yaml:3: outboxes[0].kind: has no place here"}},
+		{"kind without a path", source + "outboxes:\n  - {table: a, layout: flowcatalyst, kind: AUDIT_LOG, sink: platform}\n" + sinks,
+			[]string{"relay.yaml:3: outboxes[0].kind: rows of kind AUDIT_LOG have no path under wire array; set wire to items in the sink platform"}},
+		{"unknown kind", source + "outboxes:\n  - {table: a, layout: flowcatalyst, kind: EVENTS, sink: platform}\n" + sinks,
+			[]string{`relay.yaml:3: outboxes[0].kind: is "EVENTS", must be one of EVENT, DISPATCH_JOB, AUDIT_LOG; did you mean EVENT?`}},
+		{"two of one name", source + "outboxes:\n  - {name: n, table: a, layout: outbox-messages, sink: platform}\n  - {name: n, table: b, layout: outbox-messages, sink: platform}\n" + sinks,
+			[]string{`relay.yaml:4: outboxes[1].name: the name "n" is that of outboxes[0].table too; give one of them a name of its own`}},
+		{"one table twice", source + "outboxes:\n  - {name: n, table: a, layout: outbox-messages, sink: platform}\n  - {name: m, table: a, layout: outbox-messages, sink: platform}\n" + sinks,
+			[]string{`relay.yaml:4: outboxes[1].table: the table "a" is that of outboxes[0].table too; two outboxes over one table are not in this version`}},
+		{"table in three parts", source + "outboxes:\n  - {table: a.b.c, layout: outbox-messages, sink: platform}\n" + sinks,
+			[]string{`relay.yaml:3: outboxes[0].table: is "a.b.c", must be table or schema.table`}},
+		{"sink of a later version", source + "outboxes:\n  - {table: a, layout: outbox-messages, sink: k}\nsinks:\n  k:\n    type: kafka\n    api-base-url: https://p\n",
+			[]string{"relay.yaml:6: sinks.k.type: is kafka, which this version does not have yet; it must be flowcatalyst"}},
+		{"name of a sink", source + "outboxes:\n  - {table: a, layout: outbox-messages, sink: My Sink}\nsinks:\n  My Sink: {type: flowcatalyst, api-base-url: https://p}\n",
+			[]string{"relay.yaml:5: sinks.My Sink: is no name for a sink"}},
+		{"sink without type and address", source + "outboxes:\n  - {table: a, layout: outbox-messages, sink: p}\nsinks:\n  p: {}\n",
+			[]string{"relay.yaml:5: sinks.p.type: is required", "relay.yaml:5: sinks.p.api-base-url: is required"}},
+		{"sink written twice", source + "outboxes:\n  - {table: a, layout: outbox-messages, sink: p}\nsinks:\n  p: {type: flowcatalyst, api-base-url: https://p}\n  p: {type: flowcatalyst, api-base-url: https://q}\n",
+			[]string{"relay.yaml:6: sinks.p: is written twice, first in line 5"}},
+		{"token under both names", source + "outboxes:\n  - {table: a, layout: outbox-messages, sink: p}\nsinks:\n  p:\n    type: flowcatalyst\n    api-base-url: https://p\n    token: a\n    api-token: b\n",
+			[]string{"relay.yaml:9: sinks.p.api-token: is another name for token, which is given too; keep one"}},
+		{"key of all sinks under one", source + "outboxes:\n  - {table: a, layout: outbox-messages, sink: p}\nsinks:\n  p:\n    type: flowcatalyst\n    api-base-url: https://p\n    takeover: timeout\n",
+			[]string{"relay.yaml:8: sinks.p.takeover: is one for all sinks: write it under dispatch"}},
+		{"range in a sink", source + "dispatch: {max-concurrent-groups: 0}\noutboxes:\n  - {table: a, layout: outbox-messages, sink: p}\nsinks:\n  p:\n    type: flowcatalyst\n    api-base-url: https://p\n    backoff: {max: 1ms}\n",
+			[]string{"relay.yaml:2: dispatch.max-concurrent-groups: is 0, must be at least 1",
+				"relay.yaml:9: sinks.p.backoff.max: is 1ms, must not be below backoff.initial (200ms)"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			compare(t, faults(t, tt.text), tt.want)
+		})
+	}
+}
+
+func TestSourceURLs(t *testing.T) {
+	tests := []struct{ url, want string }{
+		{"mysql://u:canary@db/shop", "is for mysql, which this version does not have yet; it must begin with postgres://"},
+		{"mariadb://u:canary@db/shop", "is for mariadb, which this version does not have yet"},
+		{"mongodb://u:canary@db/shop", "is for mongodb, which this version does not have yet"},
+		{"sqlite:///var/canary.db", "is for sqlite, which this version does not have yet"},
+		{"oracle://u:canary@db/shop", "must begin with postgres://"},
+		{"host=db password=canary", "is not a URL; write postgres://user@host:port/database"},
+		{"postgres://u:can#ary@db/shop", "percent-encode special characters"},
+		{"postgres://u:12?canary@db/shop", "percent-encode special characters"},
+		{"postgres://u:12/canary@db/shop", "percent-encode special characters"},
+		{"postgres://u:%zzcanary@db/shop", "percent-encode special characters"},
+	}
+	for _, key := range []string{"url", "stream-url"} {
+		for _, tt := range tests {
+			t.Run(key+" "+tt.url, func(t *testing.T) {
+				text := "flowcatalyst: {api-base-url: https://p}\nsource:\n  " + key + ": '" + tt.url + "'\n"
+				if key == "stream-url" {
+					text += "  url: postgres://db/shop\n"
+				}
+				got := faults(t, text)
+				compare(t, got, []string{"relay.yaml:3: source." + key + ": |" + tt.want})
+				mustHide(t, got[0])
+			})
+		}
+	}
+	for _, url := range []string{"postgres://db/shop", "postgresql://u:p%40ss@db:5432/shop?sslmode=disable", "POSTGRES://db/shop", "postgres:///shop?host=/run/postgresql"} {
+		load(t, "flowcatalyst: {api-base-url: https://p}\nsource: {url: '"+url+"'}\n")
+	}
+}

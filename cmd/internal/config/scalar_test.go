@@ -1,0 +1,45 @@
+package config
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestParseSize(t *testing.T) {
+	for text, want := range map[string]Size{
+		"0": 0, "17": 17, "17B": 17, "1kB": 1000, "1 KiB": 1024, "64MiB": 64 << 20, "1GiB": 1 << 30, "2GB": 2e9,
+		"8589934591GiB": 8589934591 << 30,
+	} {
+		if got, err := ParseSize(text); err != nil || got != want {
+			t.Errorf("ParseSize(%q) is %d, %v; want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "-1", "MiB", "1.5GiB", "1TiB", "8589934592GiB", "1e3", "9223372036854775808"} {
+		if got, err := ParseSize(text); err == nil {
+			t.Errorf("ParseSize(%q) is %d, want an error", text, got)
+		}
+	}
+}
+
+func TestSizeReadsBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		size := Size(rapid.Int64Min(0).Draw(t, "bytes") >> rapid.IntRange(0, 63).Draw(t, "shift"))
+		if got, err := ParseSize(size.String()); err != nil || got != size {
+			t.Errorf("%d is written %s and read as %d, %v", int64(size), size, got, err)
+		}
+	})
+}
+
+func TestNearest(t *testing.T) {
+	known := []string{"url", "stream-url", "mode", "poll-interval", "poll-batch-size"}
+	for word, want := range map[string]string{
+		"ulr": "url", "mod": "mode", "poll_interval": "poll-interval", "pollInterval": "poll-interval",
+		"POLL-BATCH-SIZE": "poll-batch-size", "stream": "", "heartbeat": "", "": "",
+		"poll-batch-sizes": "poll-batch-size", string(make([]byte, 1000)): "",
+	} {
+		if got := nearest(word, known); got != want {
+			t.Errorf("nearest(%q) is %q, want %q", word, got, want)
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package config
+
+import (
+	"encoding/json"
+	"reflect"
+	"time"
+)
+
+// SchemaID names the schema's language.
+const SchemaID = "https://json-schema.org/draft/2020-12/schema"
+
+const (
+	durationPattern = `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
+	sizePattern     = `^[0-9]+ *(B|kB|MB|GB|KiB|MiB|GiB)?$`
+)
+
+// Schema returns the JSON Schema of a configuration file, for editors that
+// complete and check it.
+func Schema() []byte {
+	defaults := Default()
+	preset := defaultPreset()
+	defaults.FlowCatalyst = &preset
+	s := sectionSchema(reflect.ValueOf(defaults))
+	s["$schema"] = SchemaID
+	s["title"] = "Sluicebox configuration"
+	s["description"] = "Every key of one value can also be set by a variable: dispatch.max-retries by " + variable("dispatch.max-retries") + ", and so on."
+	text, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		panic("config: the schema holds what JSON cannot: " + err.Error())
+	}
+	return append(text, '\n')
+}
+
+// sectionSchema describes a section whose defaults are those in v.
+func sectionSchema(v reflect.Value) map[string]any {
+	properties := map[string]any{}
+	for _, f := range fieldsOf(v.Type()) {
+		s := valueSchema(v.FieldByIndex(f.index), f)
+		s["description"] = f.doc
+		properties[f.name] = s
+		if f.alias != "" {
+			second := valueSchema(v.FieldByIndex(f.index), f)
+			second["description"] = "Another name for " + f.name + "."
+			properties[f.alias] = second
+		}
+	}
+	return map[string]any{
+		"type":                 "object",
+		"properties":           properties,
+		"additionalProperties": false,
+	}
+}
+
+func valueSchema(v reflect.Value, f field) map[string]any {
+	switch v.Kind() {
+	case reflect.Pointer:
+		return sectionSchema(v.Elem())
+	case reflect.Struct:
+		return sectionSchema(v)
+	case reflect.Slice:
+		return map[string]any{"type": "array", "items": sectionSchema(reflect.Zero(v.Type().Elem()))}
+	case reflect.Map:
+		return map[string]any{
+			"type":                 "object",
+			"propertyNames":        map[string]any{"pattern": sinkName.String()},
+			"additionalProperties": sectionSchema(reflect.ValueOf(defaultSink(Default().Dispatch.Delivery))),
+		}
+	}
+	s := scalarSchema(v)
+	if f.enum != nil {
+		s["enum"] = f.enum
+	}
+	return s
+}
+
+// scalarSchema gives the type of a value, and its default unless it is empty.
+func scalarSchema(v reflect.Value) map[string]any {
+	switch v.Interface().(type) {
+	case int:
+		return map[string]any{"type": "integer", "default": v.Int()}
+	case time.Duration:
+		return map[string]any{"type": "string", "pattern": durationPattern, "default": plainText(v)}
+	case Size:
+		return map[string]any{"type": []string{"string", "integer"}, "pattern": sizePattern, "minimum": 0, "default": plainText(v)}
+	}
+	s := map[string]any{"type": "string"}
+	if text := plainText(v); text != "" {
+		s["default"] = text
+	}
+	return s
+}

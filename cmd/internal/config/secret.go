@@ -1,0 +1,124 @@
+package config
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/url"
+	"strings"
+)
+
+// hidden stands where a secret would be.
+const hidden = "xxxxx"
+
+// Secret is a text that no formatting, marshalling or logging shows; an empty
+// one shows that it is empty.
+type Secret string
+
+// Reveal returns the text. Whoever asks keeps it out of logs and errors.
+func (s Secret) Reveal() string { return string(s) }
+
+// String returns a placeholder, or "" for an empty secret.
+func (s Secret) String() string {
+	if s == "" {
+		return ""
+	}
+	return hidden
+}
+
+// GoString returns the placeholder.
+func (s Secret) GoString() string { return s.String() }
+
+// Format writes the placeholder, whatever the verb.
+func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
+
+// MarshalText returns the placeholder; encoding/json asks here too.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// MarshalYAML returns the placeholder.
+func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }
+
+// LogValue returns the placeholder.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+// URL is an address that may hold a password, which no formatting, marshalling
+// or logging shows.
+type URL string
+
+// Reveal returns the address with its password. Whoever asks keeps it out of
+// logs and errors.
+func (u URL) Reveal() string { return string(u) }
+
+// String returns the address without its secrets.
+func (u URL) String() string { return Redact(string(u)) }
+
+// GoString returns the address without its secrets.
+func (u URL) GoString() string { return u.String() }
+
+// Format writes the address without its secrets, whatever the verb.
+func (u URL) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, u.String()) }
+
+// MarshalText returns the address without its secrets; encoding/json asks here
+// too.
+func (u URL) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
+
+// MarshalYAML returns the address without its secrets.
+func (u URL) MarshalYAML() (any, error) { return u.String(), nil }
+
+// LogValue returns the address without its secrets.
+func (u URL) LogValue() slog.Value { return slog.StringValue(u.String()) }
+
+// Redact returns a URL with a placeholder for its password and for parameters
+// that hold secrets. Of a text that is no URL, or one whose password may have
+// run into another part (an unescaped #, ? or /), it shows nothing but the
+// scheme.
+func Redact(raw string) string {
+	if raw == "" {
+		return ""
+	}
+	u, err := url.Parse(raw)
+	if err != nil || u.Scheme == "" || u.Host == "" && u.User == nil && u.Opaque != "" {
+		return hidden
+	}
+	if spilled(u) {
+		return u.Scheme + "://" + hidden
+	}
+	if _, has := u.User.Password(); has {
+		u.User = url.UserPassword(u.User.Username(), hidden)
+	}
+	redactQuery(u)
+	return u.String()
+}
+
+// spilled reports whether what should be a password may be elsewhere in u.
+func spilled(u *url.URL) bool {
+	return u.Fragment != "" || strings.Contains(u.Path, "@") || strings.Contains(u.RawQuery, "@") ||
+		strings.HasSuffix(u.String(), "#")
+}
+
+// redactQuery keeps the order of the parameters, so that what is shown is what
+// was written.
+func redactQuery(u *url.URL) {
+	if u.RawQuery == "" {
+		return
+	}
+	parts := strings.Split(u.RawQuery, "&")
+	for i, part := range parts {
+		name, _, _ := strings.Cut(part, "=")
+		plain, err := url.QueryUnescape(name)
+		if err != nil || secretParameter(plain) {
+			parts[i] = name + "=" + hidden
+		}
+	}
+	u.RawQuery = strings.Join(parts, "&")
+}
+
+func secretParameter(name string) bool {
+	name = strings.ToLower(name)
+	for _, word := range []string{"pass", "secret", "token", "key"} {
+		if strings.Contains(name, word) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,94 @@
+package config
+
+import (
+	"reflect"
+	"slices"
+	"strconv"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// scalar reads a value that has no parts.
+func (d *decoder) scalar(path string, n *yaml.Node, v reflect.Value, f field) {
+	name := variable(path)
+	d.consulted[name] = true
+	if text, ok := d.overrides[name]; ok {
+		d.at[path] = place{name: name}
+		d.set(path, text, v, f)
+		return
+	}
+	if n == nil {
+		return
+	}
+	if text, ok := d.plain(path, n, v); ok {
+		d.set(path, text, v, f)
+	}
+}
+
+// plain returns the text of a scalar node of the type that v needs.
+func (d *decoder) plain(path string, n *yaml.Node, v reflect.Value) (string, bool) {
+	tag := n.ShortTag()
+	switch {
+	case n.Kind != yaml.ScalarNode:
+		d.fail(path, "must be one value, not a list or a section")
+	case tag == "!!null":
+		d.fail(path, "has no value; leave the key out for its default")
+	case isText(v.Type()) && tag != "!!str":
+		d.fail(path, "must be a text; put it in quotes")
+	case v.Type() == reflect.TypeFor[int]() && tag != "!!int":
+		d.fail(path, "must be a whole number, without quotes")
+	default:
+		return n.Value, true
+	}
+	return "", false
+}
+
+func isText(t reflect.Type) bool { return t.Kind() == reflect.String }
+
+// set parses a text into v.
+func (d *decoder) set(path, text string, v reflect.Value, f field) {
+	switch target := v.Addr().Interface().(type) {
+	case *int:
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			d.fail(path, "is %q, must be a whole number such as 100", text)
+			return
+		}
+		*target = n
+	case *time.Duration:
+		t, err := time.ParseDuration(text)
+		if err != nil {
+			d.fail(path, "is %q, must be a time with its unit, such as 200ms, 30s or 5m", text)
+			return
+		}
+		*target = t
+	case *Size:
+		size, err := ParseSize(text)
+		if err != nil {
+			d.fail(path, "%q %s", text, err)
+			return
+		}
+		*target = size
+	default:
+		d.setText(path, text, v, f)
+	}
+}
+
+// setText puts a text into v, of whatever string type, references resolved.
+func (d *decoder) setText(path, text string, v reflect.Value, f field) {
+	if f.enum != nil {
+		if !slices.Contains(f.enum, text) {
+			d.fail(path, "%s", wrongWord(text, f))
+			return
+		}
+		v.SetString(text)
+		return
+	}
+	value, err := d.resolve(text)
+	if err != nil {
+		d.fail(path, "%s", err)
+		return
+	}
+	v.SetString(value)
+}

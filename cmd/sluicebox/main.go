@@ -1,0 +1,42 @@
+// Command sluicebox relays the rows of transactional outboxes to the systems
+// that wait for them.
+//
+// Results go to standard output, logs and errors to standard error. The exit
+// codes are 0; 1 failed while running; 64 wrong usage; 78 what the
+// configuration, a grant or `sluicebox init` mends.
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/app"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+)
+
+// version is set by the linker: -ldflags "-X main.version=1.2.3".
+var version string
+
+func main() {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	p := program{
+		stdout:  os.Stdout,
+		stderr:  os.Stderr,
+		environ: os.Environ(),
+		signals: signals,
+		exit:    os.Exit,
+		relay:   relay{run: app.Run, init: app.Init, script: app.InitScript},
+	}
+	os.Exit(p.main(os.Args[1:]))
+}
+
+// relay is what the commands start. Tests put something else in its place.
+type relay struct {
+	run    func(context.Context, app.Options) error
+	init   func(context.Context, *config.Config, *slog.Logger) error
+	script func(*config.Config) (string, error)
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+)
+
+// Exit codes; 64 and 78 are EX_USAGE and EX_CONFIG of sysexits.h.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 64
+	exitConfig = 78
+)
+
+// program is one run of the command with all that it touches.
+type program struct {
+	stdout, stderr io.Writer
+	environ        []string
+	signals        <-chan os.Signal
+	exit           func(code int) // for the second signal
+	relay          relay
+}
+
+// commandLine is what the user may write; each command has a file of its own.
+type commandLine struct {
+	Run     runCommand     `cmd:"" help:"Relay until a signal ends it."`
+	Init    initCommand    `cmd:"" help:"Make the relay's own tables and the publication."`
+	Config  configCommands `cmd:"" help:"Check or describe the configuration."`
+	Version versionCommand `cmd:"" help:"Print the version."`
+}
+
+// configFlag is the flag that several commands have.
+type configFlag struct {
+	File string `name:"config" short:"c" placeholder:"FILE" help:"Configuration file, - for standard input. Default: $$SLUICEBOX_CONFIG; without either, the SLUICEBOX_* variables alone."`
+}
+
+// load reads the configuration that the flag or the environment names.
+func (f configFlag) load(p *program) (*config.Config, error) {
+	path := f.File
+	if path == "" {
+		path = p.variable(config.FileVariable)
+	}
+	return config.Load(path, p.environ)
+}
+
+// variable returns the value of an environment variable, "" if it is not set.
+func (p *program) variable(name string) string {
+	value := ""
+	for _, entry := range p.environ {
+		if v, ok := strings.CutPrefix(entry, name+"="); ok {
+			value = v
+		}
+	}
+	return value
+}
+
+// main runs one command line and returns the exit code.
+func (p *program) main(args []string) int {
+	var line commandLine
+	helped := false
+	parser, err := kong.New(&line,
+		kong.Name("sluicebox"),
+		kong.Description("Relays the rows of transactional outboxes, in order and without polling."),
+		kong.Writers(p.stdout, p.stderr),
+		kong.Exit(func(int) { helped = true }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+	)
+	if err != nil {
+		return p.fail(err)
+	}
+	parsed, err := parser.Parse(args)
+	if helped {
+		return exitOK
+	}
+	if err != nil {
+		p.complain(err.Error(), "see sluicebox --help")
+		return exitUsage
+	}
+	ctx, stop := p.untilSignal()
+	defer stop()
+	parsed.BindTo(ctx, (*context.Context)(nil))
+	err = parsed.Run(p)
+	if err == nil || errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		return exitOK
+	}
+	return p.fail(err)
+}
+
+// untilSignal returns a context that the first signal ends; the second ends the
+// process. stop waits for the goroutine that listens.
+func (p *program) untilSignal() (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	var listener sync.WaitGroup
+	listener.Go(func() {
+		select {
+		case <-done:
+			return
+		case <-p.signals:
+			cancel()
+		}
+		select {
+		case <-done:
+		case <-p.signals:
+			p.complain("a second signal ended it at once", "")
+			p.exit(exitFailed)
+		}
+	})
+	return ctx, func() {
+		close(done)
+		listener.Wait()
+		cancel()
+	}
+}
+
+// logger returns the relay's logger: standard error, as configured.
+func (p *program) logger(l config.Log) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(l.Level)); err != nil {
+		level = slog.LevelInfo // Load lets no other word through
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if l.Format == "json" {
+		return slog.New(slog.NewJSONHandler(p.stderr, options))
+	}
+	return slog.New(slog.NewTextHandler(p.stderr, options))
+}

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/app"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// TestMain makes the test binary the program itself where a test starts it so.
+func TestMain(m *testing.M) {
+	if os.Getenv(childVariable) != "" {
+		child()
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// result is what one command line came to.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+// try runs a command line with a relay that must not be started, unless one is
+// given.
+func try(t *testing.T, r relay, environ []string, args ...string) result {
+	t.Helper()
+	fail := func() { t.Errorf("%v started the relay", args) }
+	if r.run == nil {
+		r.run = func(context.Context, app.Options) error { fail(); return nil }
+	}
+	if r.init == nil {
+		r.init = func(context.Context, *config.Config, *slog.Logger) error { fail(); return nil }
+	}
+	if r.script == nil {
+		r.script = func(*config.Config) (string, error) { fail(); return "", nil }
+	}
+	var stdout, stderr bytes.Buffer
+	p := program{
+		stdout: &stdout, stderr: &stderr, environ: environ, relay: r,
+		signals: make(chan os.Signal),
+		exit:    func(code int) { t.Errorf("the process ended with %d", code) },
+	}
+	code := p.main(args)
+	return result{code, stdout.String(), stderr.String()}
+}
+
+const good = `source: {url: "postgres://relay:canary@db/shop"}
+flowcatalyst: {api-base-url: "https://platform", api-token: canary}
+`
+
+func file(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestUsage(t *testing.T) {
+	for _, args := range [][]string{
+		{}, {"rum"}, {"run", "--colour"}, {"run", "-c"}, {"run", "extra"}, {"config"}, {"config", "chekc"},
+		{"version", "-c", "x"}, {"init", "--print=maybe"},
+	} {
+		got := try(t, relay{}, nil, args...)
+		if got.code != 64 || got.stdout != "" || !strings.HasPrefix(got.stderr, "sluicebox: ") || !strings.HasSuffix(got.stderr, "\n  see sluicebox --help\n") {
+			t.Errorf("%v: exit %d, stdout %q, stderr %q", args, got.code, got.stdout, got.stderr)
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	got := try(t, relay{}, nil, "--help")
+	for _, word := range []string{"run", "init", "config check", "config schema", "version"} {
+		if got.code != 0 || !strings.Contains(got.stdout, word) {
+			t.Errorf("--help: exit %d, no %q in %q", got.code, word, got.stdout)
+		}
+	}
+	got = try(t, relay{}, nil, "run", "--help")
+	if got.code != 0 || !strings.Contains(got.stdout, "$SLUICEBOX_CONFIG") {
+		t.Errorf("run --help: exit %d, %q", got.code, got.stdout)
+	}
+}
+
+func TestConfigCheck(t *testing.T) {
+	path := file(t, good)
+	got := try(t, relay{}, nil, "config", "check", "-c", path)
+	if got.code != 0 || got.stderr != "" || !strings.Contains(got.stdout, "url: postgres://relay:xxxxx@db/shop\n") || strings.Contains(got.stdout, "canary") {
+		t.Errorf("exit %d, stdout %q, stderr %q", got.code, got.stdout, got.stderr)
+	}
+	got = try(t, relay{}, []string{config.FileVariable + "=" + path, "SLUICEBOX_NAME=named"}, "config", "check", "--json")
+	var shown struct {
+		Name  string
+		Sinks map[string]map[string]any
+	}
+	if err := json.Unmarshal([]byte(got.stdout), &shown); err != nil {
+		t.Fatalf("%v: %s", err, got.stdout)
+	}
+	if shown.Name != "named" || shown.Sinks["flowcatalyst"]["max-retries"] != 3.0 || strings.Contains(got.stdout, "canary") {
+		t.Errorf("got %s", got.stdout)
+	}
+}
+
+func TestConfigFaults(t *testing.T) {
+	path := file(t, good+"nam: x\nlog: {level: loud}\n")
+	for _, args := range [][]string{{"config", "check"}, {"run"}, {"init"}, {"init", "--print"}} {
+		got := try(t, relay{}, nil, append(args, "-c", path)...)
+		want := "sluicebox: the configuration has 2 faults:\n" +
+			"  " + path + ":3: nam: unknown key; did you mean name?\n" +
+			"  " + path + ":4: log.level: is \"loud\", must be one of debug, info, warn, error\n"
+		if got.code != 78 || got.stdout != "" || got.stderr != want {
+			t.Errorf("%v: exit %d, stdout %q, stderr %q", args, got.code, got.stdout, got.stderr)
+		}
+	}
+	got := try(t, relay{}, nil, "run", "-c", "/none/relay.yaml")
+	if want := "sluicebox: /none/relay.yaml: the configuration file cannot be read: no such file or directory\n"; got.code != 78 || got.stderr != want {
+		t.Errorf("exit %d, %q", got.code, got.stderr)
+	}
+}
+
+func TestConfigSchema(t *testing.T) {
+	got := try(t, relay{}, nil, "config", "schema")
+	if got.code != 0 || !json.Valid([]byte(got.stdout)) || !strings.Contains(got.stdout, config.SchemaID) {
+		t.Errorf("exit %d, %q", got.code, got.stdout)
+	}
+}
+
+func TestRunPassesTheConfigurationOn(t *testing.T) {
+	var options app.Options
+	r := relay{run: func(_ context.Context, o app.Options) error {
+		options = o
+		o.Log.Info("running", "url", o.Config.Settings.Source.URL)
+		o.Log.Debug("unseen")
+		return nil
+	}}
+	environ := []string{
+		"SLUICEBOX_SOURCE_URL=postgres://relay:canary@db/shop",
+		"SLUICEBOX_FLOWCATALYST_API_BASE_URL=https://platform",
+		"SLUICEBOX_LOG_FORMAT=json",
+	}
+	got := try(t, r, environ, "run")
+	if got.code != 0 || got.stdout != "" {
+		t.Fatalf("exit %d, stdout %q, stderr %q", got.code, got.stdout, got.stderr)
+	}
+	if options.Config.Settings.Name != "sluicebox" || options.Version == "" {
+		t.Errorf("options are %+v", options)
+	}
+	var logged map[string]any
+	if err := json.Unmarshal([]byte(got.stderr), &logged); err != nil || logged["url"] != "postgres://relay:xxxxx@db/shop" {
+		t.Errorf("logged %s, %v", got.stderr, err)
+	}
+}
+
+func TestLogger(t *testing.T) {
+	var out bytes.Buffer
+	p := program{stderr: &out}
+	for _, tt := range []struct {
+		log   config.Log
+		lines int
+	}{
+		{config.Log{Level: "debug", Format: "text"}, 4}, {config.Log{Level: "info", Format: "json"}, 3},
+		{config.Log{Level: "warn", Format: "text"}, 2}, {config.Log{Level: "error", Format: "json"}, 1},
+	} {
+		out.Reset()
+		l := p.logger(tt.log)
+		l.Debug("d")
+		l.Info("i")
+		l.Warn("w")
+		l.Error("e")
+		if n := strings.Count(out.String(), "\n"); n != tt.lines || strings.HasPrefix(out.String(), "{") != (tt.log.Format == "json") {
+			t.Errorf("%+v logs %q", tt.log, out.String())
+		}
+	}
+}
+
+func TestInit(t *testing.T) {
+	path := file(t, good)
+	called := false
+	r := relay{init: func(_ context.Context, c *config.Config, log *slog.Logger) error {
+		called = true
+		log.Info("made", "name", c.Settings.Name)
+		return nil
+	}}
+	got := try(t, r, nil, "init", "-c", path)
+	if got.code != 0 || !called || got.stdout != "" || !strings.Contains(got.stderr, "name=sluicebox") {
+		t.Errorf("exit %d, called %t, stdout %q, stderr %q", got.code, called, got.stdout, got.stderr)
+	}
+	got = try(t, relay{script: func(c *config.Config) (string, error) {
+		return "CREATE SCHEMA " + c.Settings.Name + ";\n\n", nil
+	}}, nil, "init", "--print", "-c", path)
+	if got.code != 0 || got.stdout != "CREATE SCHEMA sluicebox;\n" || got.stderr != "" {
+		t.Errorf("exit %d, stdout %q, stderr %q", got.code, got.stdout, got.stderr)
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	path := file(t, good)
+	setup := &store.SetupError{Problem: "the table outbox_events is not there", Remedy: "create it:\nCREATE TABLE …"}
+	tests := []struct {
+		name string
+		err  error
+		code int
+		want string
+	}{
+		{"none", nil, 0, ""},
+		{"failure", errors.New("the disk is full"), 1, "sluicebox: the disk is full\n"},
+		{"setup", setup, 78, "sluicebox: the table outbox_events is not there\n  create it:\n  CREATE TABLE …\n"},
+		{"wrapped", fmt.Errorf("check the tables: %w", setup), 78, "sluicebox: check the tables: the table outbox_events is not there\n  create it:\n  CREATE TABLE …\n"},
+		{"without a remedy", &store.SetupError{Problem: "no"}, 78, "sluicebox: no\n"},
+		{"joined", errors.Join(setup, &store.SetupError{Problem: "no grant", Remedy: "GRANT …"}), 78,
+			"sluicebox: the table outbox_events is not there\n  create it:\n  CREATE TABLE …\nsluicebox: no grant\n  GRANT …\n"},
+		{"joined with another", errors.Join(errors.New("lost"), setup), 78, "sluicebox: lost\nsluicebox: the table outbox_events is not there\n  create it:\n  CREATE TABLE …\n"},
+		{"configuration", fmt.Errorf("late: %w", &config.Error{Problems: []config.Problem{{Key: "name", Text: "no"}}}), 78, "sluicebox: late: name: no\n"},
+		{"cancelled without a signal", context.Canceled, 1, "sluicebox: context canceled\n"},
+	}
+	for _, tt := range tests {
+		r := relay{run: func(context.Context, app.Options) error { return tt.err }}
+		got := try(t, r, nil, "run", "-c", path)
+		if got.code != tt.code || got.stderr != tt.want {
+			t.Errorf("%s: exit %d, stderr %q; want %d, %q", tt.name, got.code, got.stderr, tt.code, tt.want)
+		}
+	}
+}

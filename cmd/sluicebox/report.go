@@ -1,0 +1,52 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// fail says what went wrong and returns the exit code for it.
+func (p *program) fail(err error) int {
+	var faults *config.Error
+	if errors.As(err, &faults) {
+		p.complain(err.Error(), "")
+		return exitConfig
+	}
+	code := exitFailed
+	for _, one := range parts(err) {
+		text, remedy := one.Error(), ""
+		var setup *store.SetupError
+		if errors.As(one, &setup) {
+			code, remedy = exitConfig, setup.Remedy
+			text = strings.TrimSuffix(text, "; "+remedy)
+		}
+		p.complain(text, remedy)
+	}
+	return code
+}
+
+// parts returns the errors that were joined into one.
+func parts(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok || strings.Count(err.Error(), "\n") == 0 {
+		return []error{err}
+	}
+	var all []error
+	for _, e := range joined.Unwrap() {
+		all = append(all, parts(e)...)
+	}
+	return all
+}
+
+// complain writes one block: the problem, then the remedy on a line of its own.
+func (p *program) complain(problem, remedy string) {
+	block := "sluicebox: " + problem + "\n"
+	if remedy != "" {
+		block += "  " + strings.ReplaceAll(remedy, "\n", "\n  ") + "\n"
+	}
+	_, _ = io.WriteString(p.stderr, block) // there is nowhere else to say it
+}

@@ -1,0 +1,182 @@
+package flowcatalyst
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+)
+
+func routeOf(tb testing.TB, wire Wire) *route {
+	tb.Helper()
+	cfg := Config{Wire: wire}
+	r, err := cfg.route(KindEvent)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &r
+}
+
+// TestJudgeSuccess: which answers with a 2xx are a delivery of two messages.
+func TestJudgeSuccess(t *testing.T) {
+	const both = `{"results":[{"id":"p1","status":"SUCCESS"},{"id":"p2","status":"SKIPPED","error":null}]}`
+	const d, m = sink.Delivered, sink.Misconfigured
+	for name, c := range map[string]struct {
+		contentType, body string
+		array, items      sink.Class
+		why               string // in the detail under items
+	}{
+		"results":         {"application/json", both, d, d, ""},
+		"blanks around":   {"application/json", "\n " + both + "\n", d, d, ""},
+		"any type":        {"", both, d, d, ""},
+		"empty":           {"", "", d, m, "it is empty"},
+		"empty page":      {"Text/HTML", "", m, m, "it is empty"},
+		"object":          {"application/json", `{"ok":true}`, d, m, "no results in it"},
+		"array":           {"application/json", `[]`, d, m, "it is not a JSON object"},
+		"number":          {"application/json", `1`, m, m, "it is not a JSON object"},
+		"null":            {"application/json", `null`, m, m, "it is not a JSON object"},
+		"text":            {"text/plain", `OK`, m, m, "it is not a JSON object"},
+		"page":            {"text/html", "<html>hi", m, m, `content type "text/html": <html>hi`},
+		"broken array":    {"application/json", `[1`, m, m, "it is not a JSON object"},
+		"broken object":   {"application/json", both[:60], m, m, "it is not a JSON object"},
+		"two objects":     {"application/json", both + both, m, m, "it is not a JSON object"},
+		"one too few":     {"application/json", `{"results":[{"status":"SUCCESS"}]}`, m, m, "1 results for 2 items"},
+		"none":            {"application/json", `{"results":[]}`, m, m, "0 results for 2 items"},
+		"one too many":    {"application/json", `{"results":[{"status":"SUCCESS"},{"status":"SUCCESS"},{"status":"SUCCESS"}]}`, m, m, "3 results for 2 items"},
+		"no status":       {"application/json", `{"results":[{"status":"SUCCESS"},{"id":"x"}]}`, m, m, "result 2 of 2 has no status"},
+		"null entry":      {"application/json", `{"results":[null,{"status":"SUCCESS"}]}`, m, m, "result 1 of 2 has no status"},
+		"status a number": {"application/json", `{"results":[{"status":1},{"status":1}]}`, m, m, "no list of objects with a status"},
+		"not a list":      {"application/json", `{"results":{}}`, m, m, "no list of objects with a status"},
+		"null list":       {"application/json", `{"results":null}`, m, m, "no list of objects with a status"},
+	} {
+		a := answer{status: 201, contentType: c.contentType, body: []byte(c.body)}
+		for wire, want := range map[Wire]sink.Class{WireArray: c.array, WireItems: c.items} {
+			res := a.judge(routeOf(t, wire), 2, "")
+			if res.Class != want || res.Items != nil {
+				t.Errorf("%s over %s: %s with %d outcomes (%s), want %s", name, wire, res.Class, len(res.Items), res.Detail, want)
+			}
+			if wire == WireItems && !strings.Contains(res.Detail, c.why) {
+				t.Errorf("%s: the detail is %q, want %q in it", name, res.Detail, c.why)
+			}
+		}
+	}
+}
+
+// TestJudgeItems: words that the API may answer for an item.
+func TestJudgeItems(t *testing.T) {
+	for body, want := range map[string]sink.Outcome{
+		`{"status":"ERROR","error":"no\nway"}`:       {Class: sink.Refused, Detail: "POST /api/events/batch answered ERROR for the item: no way"},
+		`{"status":"ERROR"}`:                         {Class: sink.Refused, Detail: "POST /api/events/batch answered ERROR for the item: no reason given"},
+		`{"status":"BAD_REQUEST","error":{"c":[1]}}`: {Class: sink.Refused, Detail: `POST /api/events/batch answered BAD_REQUEST for the item: {"c":[1]}`},
+		`{"status":"success"}`:                       {Class: sink.Refused, Detail: "POST /api/events/batch answered success for the item: no reason given"},
+		`{"status":"SUCCESS","error":"ignored"}`:     {Class: sink.Delivered},
+		`{"status":"SKIPPED"}`:                       {Class: sink.Delivered},
+	} {
+		a := answer{status: 200, body: []byte(`{"results":[` + body + `,{"status":"ERROR"}]}`)}
+		res := a.judge(routeOf(t, WireItems), 2, "")
+		got := res.At(0)
+		got.Reason = 0
+		if got != want {
+			t.Errorf("%s is %+v, want %+v", body, got, want)
+		}
+	}
+}
+
+func TestJudgeBrokenAnswer(t *testing.T) {
+	r := routeOf(t, WireItems)
+	broken := answer{status: 201, body: []byte(`{"results":[{"status":"SUCCESS"}]}`), err: errors.New("reset")}
+	if res := broken.judge(r, 1, ""); res.Class != sink.Unavailable {
+		t.Errorf("an answer that broke off is %s", res.Class)
+	}
+	long := answer{status: 201, body: []byte(`{"results":[`), err: errTooLong}
+	if res := long.judge(r, 1, ""); res.Class != sink.Misconfigured || !strings.Contains(res.Detail, "too long") {
+		t.Errorf("an answer that is too long is %s: %s", res.Class, res.Detail)
+	}
+	failed := answer{status: 422, body: []byte("bad fie"), err: errors.New("reset")}
+	if res := failed.judge(r, 1, ""); res.Class != sink.Rejected || !strings.HasSuffix(res.Detail, "bad fie") {
+		t.Errorf("a failure whose body broke off is %s: %s", res.Class, res.Detail)
+	}
+}
+
+// FuzzJudge: no answer crashes the relay, shows the token or is taken for a
+// delivery without a word for each item.
+func FuzzJudge(f *testing.F) {
+	for _, body := range []string{
+		"", "null", "[]", `{"results":[]}`, "<html>",
+		`{"results":[{"id":"a","status":"SUCCESS"},{"id":"b","status":"SKIPPED"}]}`,
+		`{"results":[{"status":"SUCCESS"},{"status":"ERROR","error":{"code":7}}]}`,
+		`{"results":[{"status":"SUCCESS"},{"status":"ERROR","error":"canary-token"}]}`,
+		`{"results":null,"results":[{"status":"SUCCESS"},{"status":"SUCCESS"}]}`,
+		`{"RESULTS":[{"STATUS":"SUCCESS"},{"Status":"SUCCESS"}]}`,
+		"{\"results\":[{\"status\":\"\\u0000\"},{\"status\":\"\xff\"}]}",
+	} {
+		f.Add(201, "application/json", []byte(body), 2)
+	}
+	f.Add(503, "text/plain", []byte("canary-token\r\n\x00"), 1)
+	f.Fuzz(func(t *testing.T, status int, contentType string, body []byte, n int) {
+		const token = "canary-token"
+		n = max(1, min(n, 2000))
+		a := answer{status: status, contentType: contentType, body: body}
+		for _, wire := range []Wire{WireArray, WireItems} {
+			res := a.judge(routeOf(t, wire), n, token)
+			if res.Items != nil && len(res.Items) != n {
+				t.Fatalf("%d outcomes for %d messages", len(res.Items), n)
+			}
+			taken := 0
+			for i := range n {
+				out := res.At(i)
+				if out.Class == sink.Delivered {
+					taken++
+				}
+				if out.Class < sink.Delivered || out.Class > sink.Misconfigured {
+					t.Fatalf("message %d is %s", i, out.Class)
+				}
+				if (out.Detail == "") != (out.Class == sink.Delivered) {
+					t.Fatalf("%s with the detail %q", out.Class, out.Detail)
+				}
+				if strings.Contains(out.Detail, token) || utf8.RuneCountInString(out.Detail) > maxDetail+1 {
+					t.Fatalf("the detail is %q", out.Detail)
+				}
+			}
+			if wire == WireItems && plainKeys(body, n) && taken != words(body, n, &a) {
+				t.Fatalf("%d of %d are delivered by %d %q", taken, n, status, body)
+			}
+		}
+	})
+}
+
+// words counts the items that an answer says were taken, in another way than
+// the parser does.
+func words(body []byte, n int, a *answer) int {
+	var object map[string]any
+	if !a.success() || json.Unmarshal(body, &object) != nil {
+		return 0
+	}
+	list, _ := object["results"].([]any)
+	if len(list) != n {
+		return 0
+	}
+	taken := 0
+	for _, entry := range list {
+		fields, _ := entry.(map[string]any)
+		switch fields["status"] {
+		case "SUCCESS", "SKIPPED":
+			taken++
+		}
+		if text, _ := fields["status"].(string); text == "" {
+			return 0
+		}
+	}
+	return taken
+}
+
+// plainKeys reports whether no object can have a key "status" twice, or one
+// that only reads like it.
+func plainKeys(body []byte, n int) bool {
+	lower := strings.ToLower(string(body))
+	return strings.Count(lower, "status") <= n && strings.Count(string(body), "status") == strings.Count(lower, "status") &&
+		!strings.ContainsFunc(lower, func(r rune) bool { return r == '\\' || r > 0x7f })
+}

@@ -1,0 +1,243 @@
+package flowcatalyst
+
+import (
+	"context"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+)
+
+var event = []sink.Message{{ID: "1", Kind: KindEvent, Payload: []byte(`{"id":"1"}`)}}
+
+func open(t *testing.T, cfg Config) *Sink {
+	t.Helper()
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// startTLS starts a TLS server and returns it with its certificate in a file.
+func startTLS(t *testing.T, h http.HandlerFunc) (*httptest.Server, string) {
+	t.Helper()
+	srv := httptest.NewUnstartedServer(h)
+	srv.EnableHTTP2 = true
+	// It would log the handshakes that fail on purpose.
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
+	if err := os.WriteFile(file, block, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return srv, file
+}
+
+func TestTLS(t *testing.T) {
+	var proto atomic.Value
+	srv, ca := startTLS(t, func(w http.ResponseWriter, r *http.Request) {
+		proto.Store(r.Proto)
+		w.WriteHeader(http.StatusCreated)
+	})
+	s := open(t, Config{BaseURL: srv.URL, CAFile: ca})
+	if res := s.Deliver(t.Context(), event); res.Class != sink.Delivered {
+		t.Fatalf("%s: %s", res.Class, res.Detail)
+	}
+	if proto.Load() != "HTTP/2.0" {
+		t.Errorf("the request went over %v", proto.Load())
+	}
+	stranger := open(t, Config{BaseURL: srv.URL})
+	res := stranger.Deliver(t.Context(), event)
+	if res.Class != sink.Misconfigured || !strings.Contains(res.Detail, "certificate") {
+		t.Errorf("an unknown authority is %s: %s", res.Class, res.Detail)
+	}
+}
+
+// TestSchemeMismatch: the wrong scheme for the port is a fault of the
+// configuration.
+func TestSchemeMismatch(t *testing.T) {
+	plainText := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(plainText.Close)
+	s := open(t, Config{BaseURL: strings.Replace(plainText.URL, "http:", "https:", 1)})
+	if res := s.Deliver(t.Context(), event); res.Class != sink.Misconfigured {
+		t.Errorf("https to an http port is %s: %s", res.Class, res.Detail)
+	}
+}
+
+// TestHTTP2NoRepeat: a stream that broke may have been handled.
+func TestHTTP2NoRepeat(t *testing.T) {
+	var requests atomic.Int64
+	srv, ca := startTLS(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if requests.Add(1) > 1 {
+			panic(http.ErrAbortHandler) // resets the stream
+		}
+	})
+	s := open(t, Config{BaseURL: srv.URL, CAFile: ca})
+	for i, want := range []sink.Class{sink.Delivered, sink.Unavailable} {
+		if res := s.Deliver(t.Context(), event); res.Class != want {
+			t.Errorf("request %d is %s: %s", i+1, res.Class, res.Detail)
+		}
+	}
+	if n := requests.Load(); n != 2 {
+		t.Errorf("two messages made %d requests", n)
+	}
+}
+
+func TestProxy(t *testing.T) {
+	for status, want := range map[int]sink.Class{
+		407: sink.Misconfigured, 403: sink.Misconfigured, 500: sink.Misconfigured,
+		502: sink.Unavailable, 503: sink.Unavailable,
+	} {
+		proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodConnect {
+				t.Errorf("the proxy was asked to %s", r.Method)
+			}
+			w.WriteHeader(status)
+		}))
+		t.Cleanup(proxy.Close)
+		s := open(t, Config{BaseURL: "https://platform.invalid"})
+		at, err := url.Parse(strings.Replace(proxy.URL, "//", "//user:proxy-canary@", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.transport.Proxy = http.ProxyURL(at)
+		res := s.Deliver(t.Context(), event)
+		if res.Class != want || !strings.Contains(res.Detail, fmt.Sprint("the proxy answered ", status)) {
+			t.Errorf("a proxy's %d is %s: %s", status, res.Class, res.Detail)
+		}
+		if strings.Contains(res.Detail, "proxy-canary") {
+			t.Errorf("the detail shows the proxy's password: %s", res.Detail)
+		}
+	}
+}
+
+// TestDialRetry: a dial that is refused is tried once more, and a receiver that
+// is back by then gets the request.
+func TestDialRetry(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	slow := &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(srv.Close)
+	for name, c := range map[string]struct {
+		errs  []error // of the first dials
+		class sink.Class
+		dials int64
+	}{
+		"back at once": {[]error{refused}, sink.Delivered, 2},
+		"gone":         {[]error{refused, refused, refused}, sink.Unavailable, 2},
+		"time-out":     {[]error{slow, slow}, sink.Unavailable, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var dials atomic.Int64
+			s := open(t, Config{BaseURL: srv.URL})
+			dial := s.transport.DialContext
+			s.transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if n := int(dials.Add(1)); n <= len(c.errs) {
+					return nil, c.errs[n-1]
+				}
+				return dial(ctx, network, addr)
+			}
+			res := s.Deliver(t.Context(), event)
+			if res.Class != c.class || dials.Load() != c.dials {
+				t.Errorf("%s after %d dials, want %s after %d: %s", res.Class, dials.Load(), c.class, c.dials, res.Detail)
+			}
+		})
+	}
+}
+
+func TestRetryDial(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	dial := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	for name, c := range map[string]struct {
+		ctx  context.Context
+		err  error
+		want bool
+	}{
+		"dial":           {t.Context(), &url.Error{Op: "Post", URL: "x", Err: dial}, true},
+		"no such host":   {t.Context(), &net.OpError{Op: "dial", Err: &net.DNSError{IsNotFound: true}}, true},
+		"proxy":          {t.Context(), &net.OpError{Op: "proxyconnect", Err: dial}, true},
+		"context ended":  {ended, dial, false},
+		"read":           {t.Context(), &net.OpError{Op: "read", Err: syscall.ECONNRESET}, false},
+		"write":          {t.Context(), &net.OpError{Op: "write", Err: syscall.EPIPE}, false},
+		"end of file":    {t.Context(), &url.Error{Op: "Post", URL: "x", Err: io.EOF}, false},
+		"anything":       {t.Context(), errors.New("dial"), false},
+		"any answer":     {t.Context(), nil, false},
+		"dial timed out": {t.Context(), &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, false},
+	} {
+		again, err := retryDial(c.ctx, &http.Response{StatusCode: 503}, c.err)
+		if again != c.want || err != nil {
+			t.Errorf("%s: %v, %v; want %v", name, again, err, c.want)
+		}
+	}
+}
+
+// TestCloseEndsConnections: after Close the receiver sees its connections end.
+func TestCloseEndsConnections(t *testing.T) {
+	closed := make(chan struct{})
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	srv.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateClosed {
+			close(closed)
+		}
+	}
+	srv.Start()
+	t.Cleanup(srv.Close)
+	s, err := New(Config{BaseURL: srv.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res := s.Deliver(t.Context(), event); res.Class != sink.Delivered {
+		t.Fatalf("%s: %s", res.Class, res.Detail)
+	}
+	s.Close()
+	s.Close() // twice is harmless
+	select {
+	case <-closed:
+	case <-time.After(5 * time.Second):
+		t.Error("the connection is still open")
+	}
+}
+
+// TestFailureGrace: a failure whose body hangs is known from its status, long
+// before the request's time is up.
+func TestFailureGrace(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // else the end of the client goes unnoticed
+		w.WriteHeader(http.StatusUnprocessableEntity)
+		_, _ = io.WriteString(w, "no such type")
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			t.Error(err)
+		}
+		<-r.Context().Done()
+	}))
+	t.Cleanup(srv.Close)
+	s := open(t, Config{BaseURL: srv.URL, RequestTimeout: time.Minute})
+	start := time.Now()
+	res := s.Deliver(t.Context(), event)
+	if res.Class != sink.Rejected || !strings.HasSuffix(res.Detail, ": no such type") {
+		t.Errorf("%s: %s", res.Class, res.Detail)
+	}
+	if took := time.Since(start); took > 10*failureGrace {
+		t.Errorf("it took %s", took)
+	}
+}
