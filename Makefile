@@ -28,7 +28,7 @@ lint: have-go ## check the format and look for mistakes
 fuzz: have-go ## run every fuzz test for FUZZTIME (10s)
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's/:func /:/' | while IFS=: read -r file name; do \
 		echo "$$name in $$(dirname "$$file")"; \
-		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" </dev/null || exit 1; \
+		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x "$$(dirname "$$file")" </dev/null || exit 1; \
 	done
 
 bench: have-go ## run the Go benchmarks beside real servers
