@@ -100,9 +100,10 @@ func Unreachable(err error) bool {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
 		// Class 57P: the server is starting or ending. 53: out of resources.
-		// 08: connection. 40: serialization and deadlock.
+		// 08: connection. 40: serialization and deadlock. 55P03: a lock was not
+		// to be had in time.
 		return strings.HasPrefix(pg.Code, "57P") || strings.HasPrefix(pg.Code, "53") ||
-			strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "40")
+			strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "40") || pg.Code == "55P03"
 	}
 	return !errors.Is(err, context.Canceled)
 }

@@ -1,2 +1,33 @@
-// Package postgres implements the store on PostgreSQL.
+// Package postgres implements the store on PostgreSQL 14 and later.
+//
+// # Sessions
+//
+// A [Store] holds three sessions: for claims, for outcomes, and for control
+// (epoch, checkpoint, own tables). Each serves one call at a time, and no call
+// waits for a call of another kind. They are opened by the first call that needs
+// them; a call that fails closes its session and the next one opens it again. A
+// [store.View] has a session of its own. Sessions are direct: a transaction
+// pooler refuses their settings.
+//
+// # Claims
+//
+// One statement for each outbox locks the leader row, updates the rows, and
+// tells from its own snapshot what became of those that it did not update. A row
+// that is there, unsettled and still not updated was changed by somebody else
+// under the statement; it is answered as not yet visible, never as settled.
+//
+// A row that somebody else keeps locked holds a claim up for 250 ms at most
+// (lock_timeout in the URL says otherwise). After that, claims pass over locked
+// rows for a while and answer them as not yet visible, so that a forgotten
+// transaction stops no other row. Outcomes wait for a locked row.
+//
+// A row whose status is none of the layout's pending and processing values
+// counts as settled: somebody took it out of the relay's hands.
+//
+// # Types
+//
+// The types of the outbox's columns are looked up once for each session. Values
+// are bound in the type of their column, so indexes on the column serve. Ids
+// travel as the type's own text. The payload may be of any type; bytea is given
+// as raw bytes, everything else as the type's text.
 package postgres

@@ -1,0 +1,94 @@
+package store_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+func TestBuiltInLayoutsAreValid(t *testing.T) {
+	for _, l := range []store.Layout{store.FlowCatalyst(), store.OutboxMessages()} {
+		if err := l.Validate(); err != nil {
+			t.Errorf("%s: %v", l.Name, err)
+		}
+	}
+}
+
+func TestBuiltInLayoutsAreNotShared(t *testing.T) {
+	l := store.FlowCatalyst()
+	l.Words[store.Pending] = "changed"
+	if store.FlowCatalyst().Words[store.Pending] != "PENDING" {
+		t.Error("a change of one copy shows in the next")
+	}
+}
+
+func TestLayoutValidate(t *testing.T) {
+	words := func(change func(*store.Layout)) store.Layout {
+		l := store.FlowCatalyst()
+		change(&l)
+		return l
+	}
+	numbers := func(change func(*store.Layout)) store.Layout {
+		l := store.OutboxMessages()
+		change(&l)
+		return l
+	}
+	for _, c := range []struct {
+		name   string
+		layout store.Layout
+		want   []string // parts of the error; none: it is valid
+	}{
+		{"empty", store.Layout{Name: "mine"}, []string{"layout mine", "id column", "payload column", "no kind of state"}},
+		{"no columns", store.Layout{Name: "mine", State: store.StateTimestamps}, []string{"id column", "payload column", "delivered column", "failed column"}},
+		{"no status column", words(func(l *store.Layout) { l.Columns.Status = "" }), []string{"status column"}},
+		{"no status column for numbers", numbers(func(l *store.Layout) { l.Columns.Status = "" }), []string{"status column"}},
+		{"no word", words(func(l *store.Layout) { delete(l.Words, store.Failed) }), []string{"no word for FAILED"}},
+		{"no words", words(func(l *store.Layout) { l.Words = nil }), []string{"no word for PENDING"}},
+		{"a word twice", words(func(l *store.Layout) { l.Words[store.Failed] = "PENDING" }), []string{`"PENDING" stands for both PENDING and FAILED`}},
+		{"no number", numbers(func(l *store.Layout) { delete(l.Numbers, store.Processing) }), []string{"no number for PROCESSING"}},
+		{"a number twice", numbers(func(l *store.Layout) { l.Numbers[store.Processing] = 0 }), []string{"0 stands for both PENDING and PROCESSING"}},
+		{"a code of another status", numbers(func(l *store.Layout) { l.FailedNumbers[store.ReasonGateway] = 9 }), []string{"9 stands for both PROCESSING and FAILED"}},
+		{"a code that is FAILED's own", numbers(func(l *store.Layout) { l.FailedNumbers[store.ReasonGateway] = 3 }), nil},
+		{"no state", store.Layout{Name: "bare", State: store.StateNone, Columns: store.Columns{ID: "i", Payload: "p"}}, nil},
+		{"times", store.Layout{Name: "t", State: store.StateTimestamps,
+			Columns: store.Columns{ID: "i", Payload: "p", Delivered: "d", Failed: "f"}}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := c.layout.Validate()
+			if (err == nil) != (c.want == nil) {
+				t.Fatalf("Validate: %v", err)
+			}
+			for _, part := range c.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("the error does not say %q: %v", part, err)
+				}
+			}
+		})
+	}
+}
+
+func TestFailedNumbers(t *testing.T) {
+	l := store.OutboxMessages()
+	for reason, want := range map[store.Reason]int{
+		store.ReasonNone: 3, store.ReasonInternal: 3, store.ReasonBadRequest: 2,
+		store.ReasonUnauthorized: 4, store.ReasonForbidden: 5, store.ReasonGateway: 6, 200: 3,
+	} {
+		if got := l.FailedNumber(reason); got != want {
+			t.Errorf("reason %d is written as %d, want %d", reason, got, want)
+		}
+	}
+	if got := l.SettledNumbers(); !slices.Equal(got, []int{1, 2, 3, 4, 5, 6}) {
+		t.Errorf("settled numbers: %v", got)
+	}
+}
+
+func TestSetupErrorText(t *testing.T) {
+	if got := (&store.SetupError{Problem: "p", Remedy: "r"}).Error(); got != "p; r" {
+		t.Errorf("%q", got)
+	}
+	if got := (&store.SetupError{Problem: "p"}).Error(); got != "p" {
+		t.Errorf("%q", got)
+	}
+}

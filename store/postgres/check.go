@@ -1,0 +1,308 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// oldest is the oldest server that the relay works with: 14 brought binary
+// and message support to logical decoding and the session time-outs.
+const oldest = 14
+
+// Check implements store.Installer. What it finds is one *store.SetupError.
+func (s *Store) Check(ctx context.Context) error {
+	var found findings
+	err := s.control.do(ctx, func(ctx context.Context, sess *session) error {
+		c := &checker{conn: sess.conn, findings: &found}
+		return c.run(ctx, s)
+	})
+	if err != nil {
+		return fmt.Errorf("check the tables: %w", Explain(err))
+	}
+	return found.err()
+}
+
+// findings gathers what is wrong and what to do about it.
+type findings struct {
+	problems, remedies []string
+}
+
+func (f *findings) add(problem string, remedies ...string) {
+	f.problems = append(f.problems, problem)
+	for _, r := range remedies {
+		if !slices.Contains(f.remedies, r) {
+			f.remedies = append(f.remedies, r)
+		}
+	}
+}
+
+func (f *findings) err() error {
+	if len(f.problems) == 0 {
+		return nil
+	}
+	return &store.SetupError{
+		Problem: strings.Join(f.problems, "\n"),
+		Remedy:  "to mend it:\n" + strings.Join(f.remedies, "\n"),
+	}
+}
+
+type checker struct {
+	*findings
+	conn *pgx.Conn
+	role string // quoted
+}
+
+func (c *checker) run(ctx context.Context, s *Store) error {
+	var server int
+	var role string
+	err := c.conn.QueryRow(ctx, "SELECT current_setting('server_version_num')::int / 10000, current_user").Scan(&server, &role)
+	if err != nil {
+		return err
+	}
+	c.role = Ident(role)
+	if server < oldest {
+		c.add(fmt.Sprintf("the server is PostgreSQL %d", server), fmt.Sprintf("use PostgreSQL %d or later", oldest))
+		return nil
+	}
+	if err := c.own(ctx); err != nil {
+		return err
+	}
+	for _, name := range s.order {
+		if err := c.outbox(ctx, s.outboxes[name], s.takeover > 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// holds asks the server a yes-or-no question.
+func (c *checker) holds(ctx context.Context, question string, args ...any) (bool, error) {
+	var yes bool
+	err := c.conn.QueryRow(ctx, "SELECT coalesce(("+question+"), false)", args...).Scan(&yes)
+	return yes, err
+}
+
+// own checks the relay's own tables.
+func (c *checker) own(ctx context.Context) error {
+	const initialize = "run `sluicebox init`"
+	there, err := c.holds(ctx, "SELECT true FROM pg_catalog.pg_namespace WHERE nspname = 'sluicebox'")
+	if err != nil {
+		return err
+	}
+	if !there {
+		c.add("the relay's own tables are not there", initialize)
+		return nil
+	}
+	if ok, err := c.holds(ctx, "SELECT pg_catalog.has_schema_privilege('sluicebox', 'USAGE')"); err != nil {
+		return err
+	} else if !ok {
+		c.add(c.role+" may not use the schema sluicebox", grantAll(c.role)...)
+		return nil
+	}
+	readable := false
+	for i, t := range ownTables() {
+		rights, found, err := c.tableRights(ctx, t.name, t.rights)
+		if err != nil {
+			return err
+		}
+		switch {
+		case !found:
+			c.add("the relay's own table sluicebox."+t.name+" is not there", initialize)
+		case len(rights) > 0:
+			c.add(fmt.Sprintf("%s lacks %s on sluicebox.%s", c.role, strings.Join(rights, ", "), t.name),
+				fmt.Sprintf("GRANT %s ON sluicebox.%s TO %s;", strings.Join(rights, ", "), t.name, c.role))
+		}
+		readable = readable || i == 0 && found && len(rights) == 0
+	}
+	if !readable {
+		return nil
+	}
+	return c.version(ctx, initialize)
+}
+
+func (c *checker) version(ctx context.Context, initialize string) error {
+	var have int
+	err := c.conn.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM sluicebox.meta").Scan(&have)
+	if err != nil {
+		return err
+	}
+	switch {
+	case have > version:
+		c.add(fmt.Sprintf("the relay's own tables have version %d, and this program knows versions up to %d", have, version),
+			"run the newer release of sluicebox that made them")
+	case have < version:
+		c.add(fmt.Sprintf("the relay's own tables have version %d, and this program needs %d", have, version), initialize)
+	}
+	return nil
+}
+
+// tableRights lists the rights that the role lacks on one of the own tables.
+func (c *checker) tableRights(ctx context.Context, name string, rights []string) (lacks []string, found bool, err error) {
+	var oid uint32
+	err = c.conn.QueryRow(ctx, `
+SELECT coalesce((SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  WHERE n.nspname = 'sluicebox' AND c.relname = $1), 0)`, name).Scan(&oid)
+	if err != nil || oid == 0 {
+		return nil, false, err
+	}
+	for _, right := range rights {
+		ok, err := c.holds(ctx, "SELECT pg_catalog.has_table_privilege($1::oid, $2)", oid, right)
+		if err != nil {
+			return nil, true, err
+		}
+		if !ok {
+			lacks = append(lacks, right)
+		}
+	}
+	return lacks, true, nil
+}
+
+// outbox checks a table of rows.
+func (c *checker) outbox(ctx context.Context, o *store.Outbox, timeout bool) error {
+	t, err := readTable(ctx, c.conn, o)
+	if setup, ok := err.(*store.SetupError); ok {
+		c.add(setup.Problem, setup.Remedy)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if missing := t.missing(); len(missing) > 0 {
+		c.add(t.missingText(missing), fmt.Sprintf("add the columns to %s, or name others in layout %s", TableName(o), o.Layout.Name))
+		return nil
+	}
+	c.types(t)
+	for _, check := range []func(context.Context, *table) error{c.rights, c.index, c.policies} {
+		if err := check(ctx, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// types checks that the columns hold what the relay writes.
+func (c *checker) types(t *table) {
+	l := &t.Layout
+	if l.State == store.StateNone {
+		return
+	}
+	want := func(name, what string, oids ...uint32) {
+		if name != "" && !slices.Contains(oids, t.col(name).base) {
+			c.add(fmt.Sprintf("outbox %s: column %s of %s is of type %s, and layout %s needs %s",
+				t.Name, name, TableName(t.Outbox), t.col(name).full, l.Name, what),
+				fmt.Sprintf("name another column in layout %s, or change the type of this one", l.Name))
+		}
+	}
+	for _, name := range []string{l.Columns.Claimed, l.Columns.Settled, l.Columns.Delivered, l.Columns.Failed} {
+		want(name, "a timestamp", pgtype.TimestampOID, pgtype.TimestamptzOID)
+	}
+	want(l.Columns.RetryCount, "an integer", pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID)
+	if l.State == store.StateNumbers {
+		want(l.Columns.Status, "an integer", pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID)
+	}
+	if l.State == store.StateWords {
+		c.words(t)
+	}
+}
+
+// words checks that the status column can hold the layout's words.
+func (c *checker) words(t *table) {
+	l := &t.Layout
+	status := t.col(l.Columns.Status)
+	for s := store.Pending; s <= store.Failed; s++ {
+		word := l.Words[s]
+		if s == store.Completed && l.DeleteDelivered {
+			continue
+		}
+		short := status.limit > 0 && len([]rune(word)) > status.limit
+		if short || len(status.labels) > 0 && !slices.Contains(status.labels, word) {
+			c.add(fmt.Sprintf("outbox %s: column %s of %s, of type %s, cannot hold %q, which layout %s names for %s",
+				t.Name, status.name, TableName(t.Outbox), status.full, word, l.Name, s),
+				fmt.Sprintf("name the table's own words in layout %s", l.Name))
+		}
+	}
+}
+
+// rights checks what the role may do to the columns.
+func (c *checker) rights(ctx context.Context, t *table) error {
+	var schema string
+	err := c.conn.QueryRow(ctx, `
+SELECT n.nspname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = $1`, t.oid).Scan(&schema)
+	if err != nil {
+		return err
+	}
+	if ok, err := c.holds(ctx, "SELECT pg_catalog.has_schema_privilege($1, 'USAGE')", schema); err != nil {
+		return err
+	} else if !ok {
+		c.add(fmt.Sprintf("outbox %s: %s may not use the schema %s", t.Name, c.role, Ident(schema)),
+			fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", Ident(schema), c.role))
+	}
+	if err := c.columnRights(ctx, t); err != nil || !t.Layout.DeleteDelivered || t.Layout.State == store.StateNone {
+		return err
+	}
+	ok, err := c.holds(ctx, "SELECT pg_catalog.has_table_privilege($1::oid, 'DELETE')", t.oid)
+	if err == nil && !ok {
+		c.add(fmt.Sprintf("outbox %s: %s lacks DELETE on %s", t.Name, c.role, TableName(t.Outbox)),
+			fmt.Sprintf("GRANT DELETE ON %s TO %s;", TableName(t.Outbox), c.role))
+	}
+	return err
+}
+
+// columnRights checks each column for what the layout does with it.
+func (c *checker) columnRights(ctx context.Context, t *table) error {
+	lacks := map[string][]string{}
+	for _, u := range uses(&t.Layout) {
+		for _, right := range []string{"SELECT", "UPDATE"} {
+			if right == "SELECT" && !u.read || right == "UPDATE" && !u.write {
+				continue
+			}
+			ok, err := c.holds(ctx, "SELECT pg_catalog.has_column_privilege($1::oid, $2::int2, $3)", t.oid, t.col(u.column).num, right)
+			if err != nil {
+				return err
+			}
+			if !ok {
+				lacks[right] = append(lacks[right], Ident(u.column))
+			}
+		}
+	}
+	for _, right := range []string{"SELECT", "UPDATE"} {
+		if columns := strings.Join(lacks[right], ", "); columns != "" {
+			c.add(fmt.Sprintf("outbox %s: %s lacks %s on %s (%s)", t.Name, c.role, right, TableName(t.Outbox), columns),
+				fmt.Sprintf("GRANT %s (%s) ON %s TO %s;", right, columns, TableName(t.Outbox), c.role))
+		}
+	}
+	return nil
+}
+
+// index checks that a row can be found by its id: without an index every claim
+// reads the whole table.
+func (c *checker) index(ctx context.Context, t *table) error {
+	id := t.col(t.Layout.Columns.ID)
+	ok, err := c.holds(ctx, `
+SELECT true FROM pg_catalog.pg_index
+WHERE indrelid = $1 AND indkey[0] = $2::int2 AND indisvalid AND indpred IS NULL LIMIT 1`, t.oid, id.num)
+	if err == nil && !ok {
+		c.add(fmt.Sprintf("outbox %s: no index of %s begins with the id, column %s", t.Name, TableName(t.Outbox), id.name),
+			fmt.Sprintf("CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s);", TableName(t.Outbox), Ident(id.name)))
+	}
+	return err
+}
+
+// policies checks that no row-level security hides rows: a hidden row would be
+// taken for one that was deleted.
+func (c *checker) policies(ctx context.Context, t *table) error {
+	hides, err := c.holds(ctx, "SELECT pg_catalog.row_security_active($1::oid)", t.oid)
+	if err == nil && hides {
+		c.add(fmt.Sprintf("outbox %s: row-level security of %s applies to %s, which must see every row", t.Name, TableName(t.Outbox), c.role),
+			fmt.Sprintf("ALTER ROLE %s BYPASSRLS;", c.role))
+	}
+	return err
+}

@@ -1,0 +1,213 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Claim implements store.Claimer. All outboxes of a call are claimed in one
+// round trip and one transaction. The time at is cut to microseconds.
+func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows []store.ClaimRow) ([]store.ClaimAnswer, error) {
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	parts, err := s.claimParts(rows)
+	if err != nil {
+		return nil, fmt.Errorf("claim: %w", err)
+	}
+	answers := make([]store.ClaimAnswer, len(rows))
+	err = s.claims.do(ctx, func(ctx context.Context, sess *session) error {
+		skip := time.Now().Before(sess.skipLocked)
+		err := s.claimOnce(ctx, sess, epoch, at, rows, parts, answers, skip)
+		if !skip && isLockTimeout(err) {
+			sess.skipLocked = time.Now().Add(skipFor)
+			clear(answers)
+			err = s.claimOnce(ctx, sess, epoch, at, rows, parts, answers, true)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claim: %w", Explain(err))
+	}
+	for _, p := range parts {
+		p.copyRepeated(answers)
+	}
+	return answers, nil
+}
+
+// skipFor is how long claims pass over locked rows after one has held up a
+// claim for the lock_timeout of its session: somebody who locks a row that long, in a forgotten
+// transaction say, must not stop the other rows. A row that is passed over is
+// answered as not yet visible.
+const skipFor = 10 * time.Second
+
+func isLockTimeout(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == "55P03" // lock_not_available
+}
+
+// claimOnce sends the statements of a call.
+func (s *Store) claimOnce(ctx context.Context, sess *session, epoch store.Epoch, at time.Time,
+	rows []store.ClaimRow, parts []*claimPart, answers []store.ClaimAnswer, skip bool,
+) error {
+	batch, variant := &pgx.Batch{}, 0
+	if skip {
+		variant = 1
+		// No row holds it up, and the leader row is worth waiting for.
+		begin(batch, "SET LOCAL lock_timeout = 0")
+	}
+	for _, p := range parts {
+		t, err := sess.table(ctx, p.outbox)
+		if err != nil {
+			return err
+		}
+		if t.claim[variant] == nil {
+			t.claim[variant] = claimQuery(t, s.takeover > 0, skip)
+		}
+		values := t.values(s.name, epoch)
+		p.bind(values, rows)
+		values["at"], values["timeout"] = at.Truncate(time.Microsecond), s.takeover
+		batch.Queue(t.claim[variant].sql, t.claim[variant].args(values)...)
+	}
+	if skip {
+		commit(batch)
+	}
+	return readClaims(sess.conn.SendBatch(ctx, batch), parts, answers, skip)
+}
+
+// claimPart is what a call claims of one outbox.
+type claimPart struct {
+	outbox *store.Outbox
+	at     []int       // the places in the call
+	repeat map[int]int // places of ids that the call has twice, to the first
+}
+
+// claimParts sorts a call by outbox.
+func (s *Store) claimParts(rows []store.ClaimRow) ([]*claimPart, error) {
+	var parts []*claimPart
+	byName := map[string]*claimPart{}
+	first := make(map[store.Ref]int, len(rows))
+	for i := range rows {
+		ref := rows[i].Ref
+		p := byName[ref.Outbox]
+		if p == nil {
+			o, err := s.outbox(ref.Outbox)
+			if err != nil {
+				return nil, err
+			}
+			p = &claimPart{outbox: o, repeat: map[int]int{}}
+			byName[ref.Outbox] = p
+			parts = append(parts, p)
+		}
+		if j, twice := first[ref]; twice {
+			p.repeat[i] = j
+			continue
+		}
+		first[ref] = i
+		p.at = append(p.at, i)
+	}
+	return parts, nil
+}
+
+// bind sets the parameters that differ from row to row.
+func (p *claimPart) bind(values map[string]any, rows []store.ClaimRow) {
+	n := len(p.at)
+	ids, txns, wants := make([]string, n), make([]int64, n), make([]bool, n)
+	owns := make([]pgtype.Timestamptz, n)
+	place := make(map[int]int, len(p.repeat))
+	for k, i := range p.at {
+		row := &rows[i]
+		ids[k], txns[k], wants[k] = row.ID, int64(uint32(row.Txn)), row.WantPayload
+		owns[k] = ownTime(row.Own)
+		place[i] = k
+	}
+	for i, j := range p.repeat { // one asks for more than the other
+		k := place[j]
+		wants[k] = wants[k] || rows[i].WantPayload
+		if !owns[k].Valid {
+			owns[k] = ownTime(rows[i].Own)
+		}
+	}
+	values["ids"], values["txns"], values["wants"], values["owns"] = arrayLiteral(ids), txns, wants, owns
+}
+
+func ownTime(at time.Time) pgtype.Timestamptz {
+	return pgtype.Timestamptz{Time: at.Truncate(time.Microsecond), Valid: !at.IsZero()}
+}
+
+// copyRepeated answers for ids that came twice.
+func (p *claimPart) copyRepeated(answers []store.ClaimAnswer) {
+	for i, j := range p.repeat {
+		answers[i] = answers[j]
+		if answers[j].Payload != nil {
+			answers[i].Payload = append([]byte{}, answers[j].Payload...)
+		}
+	}
+}
+
+// readClaims reads the answers of a batch, one statement for each part.
+func readClaims(results pgx.BatchResults, parts []*claimPart, answers []store.ClaimAnswer, explicit bool) (err error) {
+	defer finish(results, &err)
+	if explicit {
+		if err := begun(results); err != nil {
+			return err
+		}
+	}
+	for _, p := range parts {
+		rows, err := results.Query()
+		if err != nil {
+			return err
+		}
+		n, err := p.read(rows, answers)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return store.ErrNotLeader
+		}
+		for _, i := range p.at {
+			if answers[i].Result == 0 {
+				return fmt.Errorf("outbox %s: the server gave no answer for place %d of the call", p.outbox.Name, i)
+			}
+		}
+	}
+	return nil
+}
+
+// read reads the answers for one outbox and counts them.
+func (p *claimPart) read(rows pgx.Rows, answers []store.ClaimAnswer) (n int, err error) {
+	defer rows.Close()
+	var (
+		ord     int64
+		result  int32
+		wait    *float64
+		retry   int64
+		payload []byte
+	)
+	now := time.Now()
+	for rows.Next() {
+		if err := rows.Scan(&ord, &result, &wait, &retry, &payload); err != nil {
+			return n, err
+		}
+		n++
+		a := &answers[p.at[ord-1]]
+		if a.Result == store.Claimed {
+			continue // a table without a unique id: one of its rows is claimed
+		}
+		*a = store.ClaimAnswer{Result: store.ClaimResult(result), RetryCount: int(retry), Payload: payload}
+		if wait != nil && a.Result == store.Held {
+			// The server counted the time. Only the length of it means
+			// something to a clock that may differ from the server's.
+			a.Until = now.Add(time.Duration(*wait * float64(time.Second)))
+		}
+	}
+	return n, rows.Err()
+}

@@ -1,0 +1,183 @@
+package postgres
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// claimQuery makes the statement that claims rows of a table. It gives a row
+// for each id: its place in the call, a store.ClaimResult, how long a held row
+// stays so, the retry count and the payload. No row at all says that the epoch
+// has passed.
+//
+// All parts of the statement share one snapshot, so what it says of a row that
+// it did not update is what was true when it looked for it.
+//
+// With skip, rows that somebody else has locked are passed over.
+func claimQuery(t *table, timeout, skip bool) *query {
+	b := &builder{}
+	if !writesClaim(&t.Layout) {
+		return b.query(
+			"WITH "+b.leader()+",", snapshotCTE+",", b.wanted(t, false),
+			"SELECT w.ord, "+t.unwritten()+", NULL::float8, coalesce(o.retry, 0), o.payload",
+			"FROM leader CROSS JOIN snap CROSS JOIN want w",
+			t.lookup(b, "NULL::float8", t.needsRow()),
+		)
+	}
+	free, wait := "true", "NULL::float8"
+	if timeout {
+		free, wait = t.free(b), t.wait(b)
+	}
+	leader, wanted := b.leader(), b.wanted(t, timeout)
+	id := Ident(t.Layout.Columns.ID)
+	locked, ours := "", ""
+	if skip {
+		locked = "locked AS MATERIALIZED (\n  SELECT w.ord FROM want w, " + TableName(t.Outbox) + " AS o WHERE o." + id +
+			" = w.id AND EXISTS (SELECT FROM leader) FOR NO KEY UPDATE OF o SKIP LOCKED\n),"
+		ours = " AND (w.ord IN (SELECT ord FROM locked)) IS TRUE" // hashed, too
+	}
+	return b.query(
+		"WITH "+leader+",", snapshotCTE+",", wanted+",", locked,
+		"claimed AS (",
+		"  UPDATE "+TableName(t.Outbox)+" AS o SET "+t.claimAssignments(b),
+		"  FROM want w",
+		"  WHERE o."+id+" = w.id AND "+t.open(b)+" AND "+free,
+		"    AND EXISTS (SELECT FROM leader)"+ours,
+		"  RETURNING w.ord, "+t.retryCount()+" AS retry, CASE WHEN w.wants THEN "+t.payload()+" END AS payload",
+		")",
+		fmt.Sprintf("SELECT ord, %d, NULL::float8, retry, payload FROM claimed", store.Claimed),
+		"UNION ALL",
+		"SELECT w.ord, "+t.unclaimed(timeout)+", o.wait, 0, NULL",
+		"FROM leader CROSS JOIN snap CROSS JOIN want w",
+		t.lookup(b, wait, "true"),
+		// A hashed subplan: it takes linear time, though hash joins are off.
+		"WHERE w.ord NOT IN (SELECT ord FROM claimed)",
+	)
+}
+
+// writesClaim reports whether a claim leaves a trace in the row.
+func writesClaim(l *store.Layout) bool {
+	return l.State == store.StateWords || l.State == store.StateNumbers ||
+		l.State == store.StateTimestamps && l.Columns.Claimed != ""
+}
+
+// snapshotCTE is the statement's own snapshot, taken apart once.
+const snapshotCTE = `snap AS MATERIALIZED (
+  SELECT s, pg_catalog.pg_snapshot_xmax(s)::text::bigint AS xmax FROM pg_catalog.pg_current_snapshot() AS s
+)`
+
+// visible says whether the transaction of a wanted row is visible. The log
+// gives the low 32 bits of its number. It lies within 2^31 of the snapshot's
+// xmax, on either side: the log may be ahead of the snapshot, so reading it as
+// the largest number below xmax would put a new transaction 2^32 into the past,
+// and its row would be taken for gone.
+const visible = `pg_catalog.pg_visible_in_snapshot(
+  greatest(0, snap.xmax + CASE
+    WHEN (w.txn - snap.xmax) & 4294967295 < 2147483648 THEN (w.txn - snap.xmax) & 4294967295
+    ELSE ((w.txn - snap.xmax) & 4294967295) - 4294967296 END)::text::xid8, snap.s)`
+
+// wanted is the CTE of the rows to claim.
+func (b *builder) wanted(t *table, own bool) string {
+	typ := t.col(t.Layout.Columns.ID).typ
+	params := []string{b.arg("ids", typ+"[]"), b.arg("txns", "bigint[]"), b.arg("wants", "boolean[]")}
+	columns := "id, txn, wants"
+	if own {
+		params = append(params, b.arg("owns", "timestamptz[]"))
+		columns += ", own"
+	}
+	return "want AS MATERIALIZED (\n  SELECT * FROM unnest(" + strings.Join(params, ", ") +
+		") WITH ORDINALITY AS u(" + columns + ", ord)\n)"
+}
+
+func (t *table) claimAssignments(b *builder) string {
+	c := &t.Layout.Columns
+	var set []string
+	if t.Layout.State != store.StateTimestamps {
+		set = append(set, Ident(c.Status)+" = "+b.arg("processing", t.col(c.Status).typ))
+	}
+	if c.Claimed != "" {
+		set = append(set, Ident(c.Claimed)+" = "+b.arg("at", "timestamptz"))
+	}
+	return strings.Join(set, ", ")
+}
+
+// free is the condition that nobody else's claim holds an open row o. A claim
+// without a time holds nothing: nobody could say until when.
+func (t *table) free(b *builder) string {
+	c := &t.Layout.Columns
+	claimed := "o." + Ident(c.Claimed)
+	// The row's own time is rounded as the column rounded it.
+	cond := fmt.Sprintf("%s IS NULL OR %s <= (statement_timestamp() - %s)::%s OR %s = w.own::%s",
+		claimed, claimed, b.arg("timeout", "interval"), t.col(c.Claimed).typ, claimed, t.col(c.Claimed).full)
+	if t.Layout.State != store.StateTimestamps {
+		cond = fmt.Sprintf("o.%s = %s OR %s", Ident(c.Status), b.arg("pending", t.col(c.Status).typ), cond)
+	}
+	return "(" + cond + ") IS TRUE"
+}
+
+// wait is the seconds for which somebody else's claim still holds a row o, NULL
+// if none does.
+func (t *table) wait(b *builder) string {
+	claimed := "o." + Ident(t.Layout.Columns.Claimed)
+	return fmt.Sprintf("CASE WHEN NOT (%s) THEN extract(epoch FROM (%s + %s)::timestamptz - statement_timestamp())::float8 END",
+		t.free(b), claimed, b.arg("timeout", "interval"))
+}
+
+func (t *table) retryCount() string {
+	if t.Layout.Columns.RetryCount == "" {
+		return "0::bigint"
+	}
+	return "coalesce(o." + Ident(t.Layout.Columns.RetryCount) + ", 0)::bigint"
+}
+
+// lookup joins what the snapshot shows of each wanted row. OFFSET 0 keeps it a
+// lookup by id for each of them: pulled up, it could become another join.
+func (t *table) lookup(b *builder, wait, when string) string {
+	retry, payload := "NULL::bigint", "NULL"
+	if !writesClaim(&t.Layout) {
+		payload = "CASE WHEN w.wants AND " + t.open(b) + " THEN " + t.payload() + " END"
+		if t.Layout.State != store.StateNone {
+			retry = t.retryCount()
+		}
+	}
+	return "LEFT JOIN LATERAL (\n  SELECT true AS found, " + t.open(b) + " AS open, " + wait + " AS wait, " +
+		retry + " AS retry, " + payload + " AS payload\n" +
+		"  FROM " + TableName(t.Outbox) + " AS o WHERE o." + Ident(t.Layout.Columns.ID) + " = w.id AND " + when +
+		" OFFSET 0\n) o ON true"
+}
+
+// absent says what a row is that the snapshot does not show. The source saw a
+// row without a transaction in the table itself.
+func absent() string {
+	return fmt.Sprintf("CASE WHEN w.txn = 0 THEN %d WHEN %s THEN %d ELSE %d END",
+		store.Gone, visible, store.Gone, store.NotYetVisible)
+}
+
+// unclaimed says what a row is that the statement did not update.
+func (t *table) unclaimed(timeout bool) string {
+	held := ""
+	if timeout {
+		held = fmt.Sprintf(" WHEN o.wait IS NOT NULL THEN %d", store.Held)
+	}
+	// Open and free when the statement began, and yet not updated: somebody
+	// changed or deleted it meanwhile. A new statement will see.
+	return fmt.Sprintf("CASE WHEN o.found IS NULL THEN %s WHEN NOT o.open THEN %d%s ELSE %d END",
+		absent(), store.AlreadySettled, held, store.NotYetVisible)
+}
+
+// needsRow is the condition that a claim without a write looks at the row.
+// Where the table keeps no state, what the stream brought is enough.
+func (t *table) needsRow() string {
+	if t.Layout.State == store.StateNone {
+		return "w.wants"
+	}
+	return "true"
+}
+
+// unwritten says what a row is where claims write nothing.
+func (t *table) unwritten() string {
+	return fmt.Sprintf("CASE WHEN NOT (%s) THEN %d WHEN o.found IS NULL THEN %s WHEN NOT o.open THEN %d ELSE %d END",
+		t.needsRow(), store.Claimed, absent(), store.AlreadySettled, store.Claimed)
+}

@@ -1,0 +1,77 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Lead implements store.Leadership. It waits for writes of the old epoch that
+// have begun; those that begin later find the new one.
+func (s *Store) Lead(ctx context.Context) (store.Epoch, error) {
+	const raise = `
+INSERT INTO sluicebox.leader AS l (name, epoch, raised_at) VALUES ($1, 1, now())
+ON CONFLICT (name) DO UPDATE SET epoch = l.epoch + 1, raised_at = now()
+RETURNING epoch`
+	var epoch store.Epoch
+	err := s.control.do(ctx, func(ctx context.Context, sess *session) error {
+		return sess.conn.QueryRow(ctx, raise, s.name).Scan(&epoch)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("take the lead: %w", explainOwn(err))
+	}
+	return epoch, nil
+}
+
+// LoadCheckpoint implements store.Checkpoints.
+func (s *Store) LoadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
+	const load = `SELECT origin, position, seq FROM sluicebox.checkpoint WHERE name = $1`
+	var cp store.Checkpoint
+	err := s.control.do(ctx, func(ctx context.Context, sess *session) error {
+		err := sess.conn.QueryRow(ctx, load, s.name).Scan(&cp.Origin, &cp.Position, &cp.Seq)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return store.ErrNoCheckpoint
+		}
+		return err
+	})
+	if err != nil {
+		return store.Checkpoint{}, fmt.Errorf("load the checkpoint: %w", explainOwn(err))
+	}
+	return cp, nil
+}
+
+// SaveCheckpoint implements store.Checkpoints. The control session commits
+// synchronously: that flushes the server's log up to this commit, and with it
+// the claims and outcomes that were committed asynchronously before.
+func (s *Store) SaveCheckpoint(ctx context.Context, epoch store.Epoch, cp store.Checkpoint) error {
+	err := s.control.do(ctx, func(ctx context.Context, sess *session) error {
+		save := saveQuery()
+		tag, err := sess.conn.Exec(ctx, save.sql, save.args(map[string]any{
+			"name": s.name, "epoch": int64(epoch),
+			"origin": cp.Origin, "position": string(cp.Position), "seq": int64(cp.Seq),
+		})...)
+		if err == nil && tag.RowsAffected() == 0 {
+			return store.ErrNotLeader
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("save the checkpoint: %w", explainOwn(err))
+	}
+	return nil
+}
+
+func saveQuery() *query {
+	b := &builder{}
+	return b.query(
+		"WITH "+b.leader(),
+		"INSERT INTO sluicebox.checkpoint AS c (name, origin, position, seq, updated_at)",
+		"SELECT "+b.arg("name", "text")+", "+b.arg("origin", "text")+", "+b.arg("position", "text")+", "+b.arg("seq", "bigint")+", now() FROM leader",
+		"ON CONFLICT (name) DO UPDATE SET origin = excluded.origin, position = excluded.position,",
+		"  seq = excluded.seq, updated_at = excluded.updated_at",
+	)
+}

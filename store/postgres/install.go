@@ -1,0 +1,169 @@
+package postgres
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// steps are the upgrades of the own tables, in order: step n brings version n-1
+// to version n. A released step never changes.
+//
+//go:embed schema/*.sql
+var steps embed.FS
+
+// version is the version of the own tables that this program works on.
+const version = 1
+
+// installLock keeps two installations apart. It is "sluicebx" in ASCII.
+const installLock = 0x736c756963656278
+
+// Install implements store.Installer. All steps are one transaction; a second
+// relay that installs at the same time waits for it.
+func (s *Store) Install(ctx context.Context) error {
+	err := s.control.do(ctx, func(ctx context.Context, sess *session) error {
+		have, err := installed(ctx, sess.conn)
+		if err != nil || have == version {
+			return err
+		}
+		if err := install(ctx, sess.conn); err != nil {
+			return explainInstall(ctx, sess.conn, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("install the relay's own tables: %w", Explain(err))
+	}
+	return nil
+}
+
+func install(ctx context.Context, conn *pgx.Conn) error {
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT pg_catalog.pg_advisory_xact_lock($1)", int64(installLock)); err != nil {
+			return err
+		}
+		have, err := installed(ctx, tx) // somebody may have been faster
+		if err != nil {
+			return err
+		}
+		for n := have + 1; n <= version; n++ {
+			text, err := step(n)
+			if err != nil {
+				return err
+			}
+			// A script of several statements goes by the simple protocol.
+			if _, err := conn.PgConn().Exec(ctx, text).ReadAll(); err != nil {
+				return fmt.Errorf("step %d: %w", n, err)
+			}
+		}
+		return nil
+	})
+}
+
+// querier is what both a connection and a transaction can do.
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// installed returns the version of the own tables, 0 if there are none. One that
+// is newer than this program is a *store.SetupError.
+func installed(ctx context.Context, conn querier) (int, error) {
+	const find = `
+SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  WHERE n.nspname = 'sluicebox' AND c.relname = 'meta')`
+	var there bool
+	if err := conn.QueryRow(ctx, find).Scan(&there); err != nil || !there {
+		return 0, err
+	}
+	var have int
+	if err := conn.QueryRow(ctx, "SELECT version FROM sluicebox.meta").Scan(&have); err != nil {
+		return 0, err
+	}
+	if have > version {
+		return have, &store.SetupError{
+			Problem: fmt.Sprintf("the relay's own tables have version %d, and this program knows versions up to %d", have, version),
+			Remedy:  "run the newer release of sluicebox that made them",
+		}
+	}
+	return have, nil
+}
+
+func step(n int) (string, error) {
+	text, err := steps.ReadFile(fmt.Sprintf("schema/%04d.sql", n))
+	return string(text), err
+}
+
+// Script implements store.Installer. It is the text of the steps that Install
+// runs, as one transaction.
+func (s *Store) Script() string {
+	var sb strings.Builder
+	sb.WriteString("BEGIN;\n\n")
+	for n := 1; n <= version; n++ {
+		text, err := step(n)
+		if err != nil {
+			panic(err) // the file is part of the program
+		}
+		sb.WriteString(text)
+		sb.WriteByte('\n')
+	}
+	sb.WriteString("COMMIT;\n")
+	return sb.String()
+}
+
+// explainInstall says who may make the own tables, if the role may not.
+func explainInstall(ctx context.Context, conn *pgx.Conn, err error) error {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || pg.Code != "42501" { // insufficient_privilege
+		return err
+	}
+	role := "the relay's role"
+	var name string
+	if e := conn.QueryRow(ctx, "SELECT current_user").Scan(&name); e == nil {
+		role = Ident(name)
+	}
+	return &store.SetupError{
+		Problem: fmt.Sprintf("%s may not make the relay's own tables: %s", role, pg.Message),
+		Remedy: "run `sluicebox init` as a role that may create the schema sluicebox, or run there what `sluicebox init --print` shows; then:\n" +
+			strings.Join(grantAll(role), "\n"),
+	}
+}
+
+// grantAll lists the grants on the own tables.
+func grantAll(role string) []string {
+	list := []string{"GRANT USAGE ON SCHEMA sluicebox TO " + role + ";"}
+	for _, t := range ownTables() {
+		list = append(list, "GRANT "+strings.Join(t.rights, ", ")+" ON sluicebox."+t.name+" TO "+role+";")
+	}
+	return list
+}
+
+// ownTable is one of the relay's own tables, with what it does to it.
+type ownTable struct {
+	name   string
+	rights []string
+}
+
+func ownTables() []ownTable {
+	return []ownTable{
+		{"meta", []string{"SELECT"}},
+		{"leader", []string{"SELECT", "INSERT", "UPDATE"}},
+		{"checkpoint", []string{"SELECT", "INSERT", "UPDATE"}},
+		{"parked", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
+	}
+}
+
+// explainOwn explains the error of a statement on the own tables.
+func explainOwn(err error) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && (pg.Code == "42P01" || pg.Code == "3F000") { // undefined_table, invalid_schema_name
+		return &store.SetupError{Problem: "the relay's own tables are not there: " + pg.Message, Remedy: "run `sluicebox init`"}
+	}
+	return Explain(err)
+}

@@ -1,0 +1,115 @@
+package postgres
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// query is a statement with the names of its parameters, in the order of their
+// numbers.
+type query struct {
+	sql    string
+	params []string
+}
+
+// args puts the values in the order of the parameters.
+func (q *query) args(values map[string]any) []any {
+	out := make([]any, len(q.params))
+	for i, name := range q.params {
+		v, ok := values[name]
+		if !ok {
+			panic("postgres: no value for parameter " + name)
+		}
+		out[i] = v
+	}
+	return out
+}
+
+// builder numbers the parameters of a statement as they are named.
+type builder struct{ params []string }
+
+// arg returns the placeholder of a parameter, with the type it is bound in.
+func (b *builder) arg(name, typ string) string {
+	i := slices.Index(b.params, name)
+	if i < 0 {
+		i = len(b.params)
+		b.params = append(b.params, name)
+	}
+	return fmt.Sprintf("$%d::%s", i+1, typ)
+}
+
+func (b *builder) query(lines ...string) *query {
+	return &query{sql: strings.Join(lines, "\n"), params: b.params}
+}
+
+// leader is the CTE that every write leans on: it locks the leader row until the
+// transaction ends and is empty unless the row still holds the writer's epoch.
+// Lead waits for the lock, and whoever waits for Lead looks at the row again, so
+// no write of an old epoch lands after a new one was given out.
+func (b *builder) leader() string {
+	return `leader AS MATERIALIZED (
+  SELECT epoch FROM sluicebox.leader
+  WHERE name = ` + b.arg("name", "text") + ` AND epoch = ` + b.arg("epoch", "bigint") + `
+  FOR SHARE
+)`
+}
+
+// arrayLiteral is the text form of an array of any element type.
+func arrayLiteral(elements []string) string {
+	size := 2
+	for _, e := range elements {
+		size += len(e) + 3
+	}
+	var sb strings.Builder
+	sb.Grow(size)
+	sb.WriteByte('{')
+	for i, e := range elements {
+		if i > 0 {
+			sb.WriteByte(',')
+		}
+		sb.WriteByte('"')
+		if strings.ContainsAny(e, `"\`) {
+			e = strings.ReplaceAll(strings.ReplaceAll(e, `\`, `\\`), `"`, `\"`)
+		}
+		sb.WriteString(e)
+		sb.WriteByte('"')
+	}
+	sb.WriteByte('}')
+	return sb.String()
+}
+
+// maxErrorText is the most characters of an error that are written into a row:
+// enough for a status line and the start of an answer.
+const maxErrorText = 2000
+
+// errorText makes a text fit to be stored: no NUL, valid UTF-8, no longer than
+// the column. Where the database has another encoding, only ASCII surely fits.
+func errorText(text string, limit int, ascii bool) string {
+	if limit <= 0 || limit > maxErrorText {
+		limit = maxErrorText
+	}
+	// A character has at most 4 bytes: what lies behind them is cut off anyway.
+	// Three spare bytes keep the character at the cut whole.
+	if most := 4*limit + utf8.UTFMax - 1; len(text) > most && strings.IndexByte(text[:most], 0) < 0 {
+		text = text[:most]
+	}
+	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", ""), "\uFFFD")
+	if ascii {
+		text = strings.Map(func(r rune) rune {
+			if r >= utf8.RuneSelf {
+				return '?'
+			}
+			return r
+		}, text)
+	}
+	n := 0
+	for i := range text {
+		if n == limit {
+			return text[:i]
+		}
+		n++
+	}
+	return text
+}

@@ -1,0 +1,356 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+const raiseEpoch = "UPDATE sluicebox.leader SET epoch = epoch + 1 WHERE name = 'rig'"
+
+// patient lets claims wait for locked rows for ever.
+func patient(url string) string { return url + "&lock_timeout=0" }
+
+// TestLockedRow: a row that somebody keeps locked does not stop the others, and
+// is claimed when it is free.
+func TestLockedRow(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox)
+		r.insert(t, "1", "2", "3", "4")
+		tx := r.begin(t, "SELECT 1 FROM outbox_events WHERE id = '2' FOR UPDATE")
+		want := []store.ClaimResult{store.Claimed, store.NotYetVisible, store.Claimed, store.Gone}
+		for round := range 3 { // the first finds out, the others know
+			for i, a := range r.claim(t, row("1"), row("2"), row("3"), row("none")) {
+				if a.Result != want[i] {
+					t.Errorf("round %d: row %d is %s", round, i, a.Result)
+				}
+			}
+		}
+		lead := r.begin(t, raiseEpoch)
+		claim := r.claimLater(t, row("4"))
+		r.waitBlocked(t, 1)
+		end(t, lead, true)
+		if a := <-claim; !errors.Is(a.err, store.ErrNotLeader) {
+			t.Errorf("a claim around locked rows by an old leader: %v, %v", a.value, a.err)
+		}
+		if got := r.status(t, "4"); got != "PENDING" {
+			t.Errorf("row 4 is %s", got)
+		}
+		r.epoch++
+		end(t, tx, true)
+		if got := r.claim(t, row("2"))[0].Result; got != store.Claimed {
+			t.Errorf("the row that was locked: %s", got)
+		}
+	})
+}
+
+// TestWritesWaitForLead: writes of the old epoch that meet an open Lead are
+// refused when it commits, and land when it does not.
+func TestWritesWaitForLead(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		r.insert(t, "1", "2")
+		r.claim(t, row("2"))
+		for _, commit := range []bool{false, true} {
+			lead := r.begin(t, raiseEpoch)
+			claim := r.claimLater(t, row("1"))
+			c := ctx(t)
+			settle := later(func() ([]store.SettleResult, error) {
+				return r.store.Settle(c, r.epoch, []store.Outcome{outcome("2", store.Pending)})
+			})
+			save := later(func() (int, error) {
+				return 0, r.store.SaveCheckpoint(c, r.epoch, store.Checkpoint{Position: "p"})
+			})
+			r.waitBlocked(t, 3)
+			end(t, lead, commit)
+			a, s, p := <-claim, <-settle, <-save
+			if commit {
+				for name, err := range map[string]error{"claim": a.err, "settle": s.err, "save": p.err} {
+					if !errors.Is(err, store.ErrNotLeader) {
+						t.Errorf("%s: %v", name, err)
+					}
+				}
+				if got := r.status(t, "1"); got != "PENDING" {
+					t.Errorf("row 1 is %s", got)
+				}
+				if got := r.status(t, "2"); got != "PROCESSING" {
+					t.Errorf("row 2 is %s", got)
+				}
+				continue
+			}
+			if a.err != nil || s.err != nil || p.err != nil {
+				t.Fatal(a.err, s.err, p.err)
+			}
+			if a.value[0].Result != store.Claimed || s.value[0] != store.Written {
+				t.Errorf("claim: %s, settle: %d", a.value[0].Result, s.value[0])
+			}
+			r.exec(t, "UPDATE outbox_events SET status = CASE id WHEN '1' THEN 'PENDING' ELSE 'PROCESSING' END")
+		}
+	})
+}
+
+// TestLeadWaitsForWrites: Lead waits for a claim that has begun, so what the
+// rows say when it returns is final.
+func TestLeadWaitsForWrites(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		r.insert(t, "1")
+		holder := r.begin(t, "SELECT 1 FROM outbox_events FOR UPDATE")
+		claim := r.claimLater(t, row("1"))
+		r.waitBlocked(t, 1)
+		rival := openStore(t, patient(url), 0, flowBox)
+		c := ctx(t)
+		lead := later(func() (store.Epoch, error) { return rival.Lead(c) })
+		r.waitBlocked(t, 2)
+		end(t, holder, true)
+		if a := <-claim; a.err != nil || a.value[0].Result != store.Claimed {
+			t.Errorf("the claim: %v, %v", a.value, a.err)
+		}
+		if l := <-lead; l.err != nil || l.value != r.epoch+1 {
+			t.Errorf("Lead: %d, %v", l.value, l.err)
+		}
+		if got := r.status(t, "1"); got != "PROCESSING" {
+			t.Errorf("the row is %s", got)
+		}
+		if _, err := r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("1")}); !errors.Is(err, store.ErrNotLeader) {
+			t.Errorf("a claim after Lead: %v", err)
+		}
+	})
+}
+
+// TestRowChangedUnderClaim: whatever somebody else does to a row while the claim
+// waits for it, the row is claimed or asked for again, and never dropped.
+func TestRowChangedUnderClaim(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		for _, c := range []struct {
+			id, change  string
+			commit      bool
+			first, then store.ClaimResult
+		}{
+			{"completed", "UPDATE outbox_events SET status = 'COMPLETED' WHERE id = $1", true, store.NotYetVisible, store.AlreadySettled},
+			{"failed", "UPDATE outbox_events SET status = 'FAILED' WHERE id = $1", true, store.NotYetVisible, store.AlreadySettled},
+			{"deleted", "DELETE FROM outbox_events WHERE id = $1", true, store.NotYetVisible, store.Gone},
+			{"taken", "UPDATE outbox_events SET status = 'PROCESSING' WHERE id = $1", true, store.Claimed, store.Claimed},
+			{"edited", "UPDATE outbox_events SET payload = 'new' WHERE id = $1", true, store.Claimed, store.Claimed},
+			{"rolled back", "DELETE FROM outbox_events WHERE id = $1", false, store.Claimed, store.Claimed},
+			{"rolled back 2", "UPDATE outbox_events SET status = 'FAILED' WHERE id = $1", false, store.Claimed, store.Claimed},
+		} {
+			r.insert(t, c.id, "o"+c.id[1:])
+			tx := r.begin(t, c.change, c.id)
+			ask := []store.ClaimRow{row("o" + c.id[1:]), row(c.id)}
+			ask[1].WantPayload = true
+			claim := r.claimLater(t, ask...)
+			r.waitBlocked(t, 1)
+			end(t, tx, c.commit)
+			a := <-claim
+			if a.err != nil {
+				t.Fatal(a.err)
+			}
+			if a.value[0].Result != store.Claimed || a.value[1].Result != c.first {
+				t.Errorf("%s: %s, the row beside it %s", c.id, a.value[1].Result, a.value[0].Result)
+			}
+			if c.id == "edited" && string(a.value[1].Payload) != "new" {
+				t.Errorf("the payload is %q, not the one that was claimed", a.value[1].Payload)
+			}
+			if then := r.claim(t, ask...)[1].Result; then != c.then {
+				t.Errorf("%s, asked again: %s", c.id, then)
+			}
+		}
+	})
+}
+
+// TestRowChangedUnderTakeover does the same with a takeover time-out: somebody
+// else's claim that lands under ours is respected.
+func TestRowChangedUnderTakeover(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, patient(url), flowTable, time.Hour, flowBox)
+		r.insert(t, "1")
+		tx := r.begin(t, "UPDATE outbox_events SET status = 'PROCESSING', processed_at = now()")
+		claim := r.claimLater(t, row("1"))
+		r.waitBlocked(t, 1)
+		end(t, tx, true)
+		if a := <-claim; a.err != nil || a.value[0].Result != store.NotYetVisible {
+			t.Errorf("first: %v, %v", a.value, a.err)
+		}
+		if got := r.claim(t, row("1"))[0].Result; got != store.Held {
+			t.Errorf("asked again: %s", got)
+		}
+	})
+}
+
+// TestRowChangedUnderSettle: an outcome whose row was settled or deleted under
+// it says so, and one whose row was only touched is written.
+func TestRowChangedUnderSettle(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		for id, c := range map[string]struct {
+			change string
+			want   store.SettleResult
+		}{
+			"settled": {"UPDATE outbox_events SET status = 'FAILED' WHERE id = $1", store.WasSettled},
+			"deleted": {"DELETE FROM outbox_events WHERE id = $1", store.WasGone},
+			"touched": {"UPDATE outbox_events SET payload = 'new' WHERE id = $1", store.Written},
+		} {
+			r.insert(t, id)
+			r.claim(t, row(id))
+			tx := r.begin(t, c.change, id)
+			cx := ctx(t)
+			settle := later(func() ([]store.SettleResult, error) {
+				return r.store.Settle(cx, r.epoch, []store.Outcome{outcome(id, store.Completed)})
+			})
+			r.waitBlocked(t, 1)
+			end(t, tx, true)
+			if s := <-settle; s.err != nil || s.value[0] != c.want {
+				t.Errorf("%s: %v, %v", id, s.value, s.err)
+			}
+		}
+	})
+}
+
+// TestCommitBehindSnapshot: a row whose transaction commits after the claim took
+// its snapshot and before it looked is asked for again.
+func TestCommitBehindSnapshot(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		insert := r.begin(t, insertFlow, []string{"1"})
+		xid := xidOf(t, insert)
+		ask := row("1")
+		ask.Txn = store.Txn(uint32(xid))
+		if got := r.claim(t, ask)[0].Result; got != store.NotYetVisible {
+			t.Fatalf("before the commit: %s", got)
+		}
+		lead := r.begin(t, raiseEpoch) // holds the claim up, its snapshot taken
+		claim := r.claimLater(t, ask)
+		r.waitBlocked(t, 1)
+		end(t, insert, true)
+		end(t, lead, false)
+		if a := <-claim; a.err != nil || a.value[0].Result != store.NotYetVisible {
+			t.Errorf("committed behind the snapshot: %v, %v", a.value, a.err)
+		}
+		if got := r.claim(t, ask)[0].Result; got != store.Claimed {
+			t.Errorf("asked again: %s", got)
+		}
+		// A transaction that wrote nothing here, long visible: the row is gone.
+		ask.ID = "2"
+		if got := r.claim(t, ask)[0].Result; got != store.Gone {
+			t.Errorf("a row that its visible transaction does not have: %s", got)
+		}
+		// A transaction yet to come, as a log ahead of the snapshot names it.
+		ask.Txn = store.Txn(uint32(xid + 1_000_000))
+		if got := r.claim(t, ask)[0].Result; got != store.NotYetVisible {
+			t.Errorf("a row of a later transaction: %s", got)
+		}
+	})
+}
+
+// TestSubtransaction: the log names the top transaction of a row that was
+// inserted below a savepoint.
+func TestSubtransaction(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		tx := r.begin(t, "SAVEPOINT a")
+		if _, err := tx.Exec(ctx(t), insertFlow, []string{"1"}); err != nil {
+			t.Fatal(err)
+		}
+		ask := row("1")
+		ask.Txn = store.Txn(uint32(xidOf(t, tx)))
+		if got := r.claim(t, ask)[0].Result; got != store.NotYetVisible {
+			t.Errorf("open: %s", got)
+		}
+		end(t, tx, true)
+		if got := r.claim(t, ask)[0].Result; got != store.Claimed {
+			t.Errorf("committed: %s", got)
+		}
+	})
+}
+
+// TestAheadOfVisibility offers rows of many short transactions before they have
+// committed, as a log does that is ahead of what statements see. Every row is
+// claimed in the end and none is taken for gone.
+func TestAheadOfVisibility(t *testing.T) {
+	const writers, each = 4, 250
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox)
+		rows := make(chan store.ClaimRow, writers*each)
+		errs := make(chan error, writers)
+		for w := range writers {
+			conn, c := servers.Connect(t, url), ctx(t)
+			go func() { errs <- insertAhead(c, conn, fmt.Sprintf("w%d-", w), each, rows) }()
+		}
+		var waiting []store.ClaimRow
+		claimed, early := 0, 0
+		for claimed < writers*each {
+			if len(waiting) == 0 {
+				waiting = append(waiting, <-rows)
+			}
+			for more := true; more; {
+				select {
+				case row := <-rows:
+					waiting = append(waiting, row)
+				default:
+					more = false
+				}
+			}
+			asked := waiting
+			waiting = nil
+			for i, a := range r.claim(t, asked...) {
+				switch a.Result {
+				case store.Claimed:
+					claimed++
+				case store.NotYetVisible:
+					early++
+					waiting = append(waiting, asked[i])
+				default:
+					t.Fatalf("row %s is %s", asked[i].ID, a.Result)
+				}
+			}
+		}
+		for range writers {
+			if err := <-errs; err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Logf("%d times a row was asked for too early", early)
+	})
+}
+
+// insertAhead inserts rows, a transaction each, and names each before its commit.
+func insertAhead(ctx context.Context, conn *pgx.Conn, prefix string, n int, rows chan<- store.ClaimRow) error {
+	for i := range n {
+		tx, err := conn.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		ask := row(fmt.Sprint(prefix, i))
+		if _, err := tx.Exec(ctx, insertFlow, []string{ask.ID}); err != nil {
+			return err
+		}
+		var xid int64
+		if err := tx.QueryRow(ctx, "SELECT pg_current_xact_id()::text::bigint").Scan(&xid); err != nil {
+			return err
+		}
+		ask.Txn = store.Txn(uint32(xid))
+		rows <- ask
+		if err := tx.Commit(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func xidOf(t *testing.T, tx pgx.Tx) uint64 {
+	t.Helper()
+	var xid uint64
+	if err := tx.QueryRow(ctx(t), "SELECT pg_current_xact_id()::text::bigint").Scan(&xid); err != nil {
+		t.Fatal(err)
+	}
+	return xid
+}

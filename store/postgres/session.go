@@ -1,0 +1,158 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+var errClosed = errors.New("the store is closed")
+
+// goodbye bounds the farewell to a server that may be gone.
+const goodbye = time.Second
+
+// lifetime ends the calls of a store with the store.
+type lifetime struct {
+	ctx  context.Context
+	end  context.CancelCauseFunc
+	work sync.WaitGroup // open views, and connections being taken down
+
+	mu    sync.Mutex
+	views map[*view]struct{}
+}
+
+// bind returns a context that ends with the call's own or with the store.
+func (l *lifetime) bind(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(l.ctx, func() { cancel(errClosed) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// discard closes a connection. One whose call was cut short goes on closing by
+// itself, since it also cancels its statement; Close waits for it.
+func (l *lifetime) discard(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+	defer cancel()
+	_ = conn.Close(ctx) // it is given up either way
+	done := conn.PgConn().CleanupDone()
+	select {
+	case <-done:
+	default:
+		l.work.Go(func() { <-done })
+	}
+}
+
+// session is one connection, opened when it is needed and given up when a call
+// on it fails. It serves one call at a time.
+type session struct {
+	cfg  *pgx.ConnConfig
+	life *lifetime
+	turn chan struct{} // holds a token while the session is free
+
+	conn   *pgx.Conn
+	tables map[string]*table // what conn knows of the outboxes, by name
+
+	skipLocked time.Time // claims pass over locked rows until then
+}
+
+func newSession(cfg *pgx.ConnConfig, life *lifetime) *session {
+	s := &session{cfg: cfg, life: life, turn: make(chan struct{}, 1)}
+	s.turn <- struct{}{}
+	return s
+}
+
+// do runs fn on the session's connection.
+func (s *session) do(ctx context.Context, fn func(context.Context, *session) error) error {
+	if s.life.ctx.Err() != nil {
+		return errClosed
+	}
+	ctx, cancel := s.life.bind(ctx)
+	defer cancel()
+	select {
+	case <-s.turn:
+		defer func() { s.turn <- struct{}{} }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if s.life.ctx.Err() != nil { // both were ready
+		return errClosed
+	}
+	if s.conn == nil {
+		conn, err := connect(ctx, s.cfg)
+		if err != nil {
+			return err
+		}
+		s.conn, s.tables = conn, map[string]*table{}
+	}
+	err := fn(ctx, s)
+	if err != nil && !keepsSession(err) {
+		s.drop()
+	}
+	return err
+}
+
+// keepsSession reports whether an error is an answer, and no sign of trouble
+// with the session.
+func keepsSession(err error) bool {
+	return errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrNoCheckpoint)
+}
+
+func (s *session) drop() {
+	if s.conn != nil {
+		s.life.discard(s.conn)
+		s.conn, s.tables = nil, nil
+	}
+}
+
+// close waits for the call that uses the session, if any, and ends it for good.
+func (s *session) close() {
+	<-s.turn
+	s.drop()
+	s.turn <- struct{}{}
+}
+
+// table returns what is known of an outbox's table, looking it up at the first
+// use on this connection.
+func (s *session) table(ctx context.Context, o *store.Outbox) (*table, error) {
+	if t, ok := s.tables[o.Name]; ok {
+		return t, nil
+	}
+	t, err := describe(ctx, s.conn, o)
+	if err != nil {
+		return nil, err
+	}
+	s.tables[o.Name] = t
+	return t, nil
+}
+
+// A batch is one transaction: the server commits at its end. One that changes a
+// setting for itself says so in words.
+
+func begin(batch *pgx.Batch, setting string) {
+	batch.Queue("BEGIN")
+	batch.Queue(setting)
+}
+
+func commit(batch *pgx.Batch) { batch.Queue("COMMIT") }
+
+// begun reads the answers to begin.
+func begun(results pgx.BatchResults) error {
+	for range 2 {
+		if _, err := results.Exec(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish reads what is left of a batch, the commit too.
+func finish(results pgx.BatchResults, err *error) {
+	if closing := results.Close(); *err == nil {
+		*err = closing
+	}
+}

@@ -1,0 +1,223 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/postgres"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+var origin = time.Date(2024, 2, 29, 12, 0, 0, 0, time.UTC)
+
+// TestLostSessions: after its sessions were ended the store serves again, at the
+// latest with the second call of each kind.
+func TestLostSessions(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox)
+		r.insert(t, "1")
+		r.claim(t, row("1"))
+		if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{outcome("1", store.Pending)}); err != nil {
+			t.Fatal(err)
+		}
+		const kill = `
+SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name LIKE 'sluicebox rig %'`
+		if n := ask[int](t, r.conn, kill); n != 3 {
+			t.Errorf("the store has %d sessions, want 3", n)
+		}
+		for name, call := range map[string]func() error{
+			"claim": func() error {
+				_, err := r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("1")})
+				return err
+			},
+			"settle": func() error {
+				_, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{outcome("1", store.Pending)})
+				return err
+			},
+			"save": func() error { return r.store.SaveCheckpoint(ctx(t), r.epoch, store.Checkpoint{}) },
+		} {
+			first := call()
+			if first != nil && !postgres.Unreachable(first) {
+				t.Errorf("%s: %v does not count as unreachable", name, first)
+			}
+			if err := call(); err != nil {
+				t.Errorf("%s, again: %v", name, err)
+			}
+		}
+	})
+}
+
+// TestCancelledCall: a call that is cut short leaves no statement behind on the
+// server, and the store serves on.
+func TestCancelledCall(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		r.insert(t, "1")
+		tx := r.begin(t, "SELECT 1 FROM outbox_events FOR UPDATE")
+		short, cancel := context.WithCancel(ctx(t))
+		claim := later(func() ([]store.ClaimAnswer, error) {
+			return r.store.Claim(short, r.epoch, time.Now(), []store.ClaimRow{row("1")})
+		})
+		r.waitBlocked(t, 1)
+		// A claim does not keep the other sessions waiting.
+		if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{outcome("none", store.Completed)}); err != nil {
+			t.Error(err)
+		}
+		if err := r.store.SaveCheckpoint(ctx(t), r.epoch, store.Checkpoint{}); err != nil {
+			t.Error(err)
+		}
+		// A second claim waits for its turn, and no longer than its context.
+		turn, giveUp := context.WithCancel(ctx(t))
+		giveUp()
+		if _, err := r.store.Claim(turn, r.epoch, time.Now(), []store.ClaimRow{row("1")}); !errors.Is(err, context.Canceled) {
+			t.Errorf("a claim that may not wait: %v", err)
+		}
+		cancel()
+		if a := <-claim; !errors.Is(a.err, context.Canceled) {
+			t.Errorf("the cancelled claim: %v, %v", a.value, a.err)
+		}
+		r.waitBlocked(t, 0)
+		end(t, tx, true)
+		if got := r.claim(t, row("1"))[0].Result; got != store.Claimed {
+			t.Errorf("after it: %s", got)
+		}
+	})
+}
+
+// TestCloseEndsCalls: Close does not wait for a call that waits for a lock.
+func TestCloseEndsCalls(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		r.insert(t, "1")
+		r.begin(t, "SELECT 1 FROM outbox_events FOR UPDATE")
+		claim := r.claimLater(t, row("1"))
+		r.waitBlocked(t, 1)
+		view, err := r.store.View(ctx(t), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.store.Close()
+		if a := <-claim; a.err == nil {
+			t.Errorf("the claim answers %v", a.value)
+		}
+		if _, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 1}); err == nil {
+			t.Error("a view outlives its store")
+		}
+		view.Close()
+	})
+}
+
+// TestSnapshotByName: a view of an exported snapshot shows what the exporter
+// sees.
+func TestSnapshotByName(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox)
+		r.insert(t, "before")
+		tx := r.begin(t, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+		var name string
+		if err := tx.QueryRow(ctx(t), "SELECT pg_export_snapshot()").Scan(&name); err != nil {
+			t.Fatal(err)
+		}
+		r.insert(t, "after")
+		view, err := r.store.View(ctx(t), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer view.Close()
+		items, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 9})
+		if err != nil || len(items) != 1 || items[0].ID != "before" {
+			t.Errorf("the view shows %v, %v", items, err)
+		}
+		for _, bad := range []string{"'; DROP TABLE outbox_events; --", "x", "00000003-0000001B-1'", " "} {
+			if _, err := r.store.View(ctx(t), bad); err == nil || !strings.Contains(err.Error(), "no name of a snapshot") {
+				t.Errorf("snapshot %q: %v", bad, err)
+			}
+		}
+		if _, err := r.store.View(ctx(t), "0FFFFFFF-0FFFFFFF-1"); err == nil {
+			t.Error("a snapshot that is not there is taken")
+		}
+	})
+}
+
+// TestRefusedLogin: what trying again does not mend is said so.
+func TestRefusedLogin(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		st := openStore(t, withDatabase(t, url, "no_such_database"), 0, flowBox)
+		_, err := st.Lead(ctx(t))
+		var setup *store.SetupError
+		if !errors.As(err, &setup) || !strings.Contains(err.Error(), "no_such_database") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// TestCrash: what must survive a crash of the server does, with a server that
+// flushes its log by itself as seldom as it can.
+func TestCrash(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts servers")
+	}
+	for _, version := range servers.Versions() {
+		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
+			srv := servers.Start(t, version, map[string]string{
+				"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "checkpoint_timeout": "1h", "autovacuum": "off",
+			})
+			r := newRig(t, srv.URL, flowTable, 0, flowBox)
+			r.insert(t, "claimed", "failed", "late")
+			crash := func() {
+				srv.Stop("immediate")
+				srv.Restart(nil)
+				r.conn = servers.Connect(t, srv.URL)
+			}
+			// FAILED by itself.
+			if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{outcome("failed", store.Failed)}); err != nil {
+				t.Fatal(err)
+			}
+			crash()
+			if got := r.status(t, "failed"); got != "FAILED" {
+				t.Errorf("a failed row is %s after a crash", got)
+			}
+			// The checkpoint, and all that was written before it.
+			r.retryClaim(t, row("claimed"))
+			if err := r.retrySave(t, store.Checkpoint{Position: "p"}); err != nil {
+				t.Fatal(err)
+			}
+			// A claim alone is asynchronous: a crash may take it back.
+			if _, err := r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("late")}); err != nil {
+				t.Fatal(err)
+			}
+			crash()
+			if got := r.status(t, "claimed"); got != "PROCESSING" {
+				t.Errorf("a claim before the checkpoint is %s after a crash", got)
+			}
+			if got := r.status(t, "late"); got != "PENDING" {
+				t.Errorf("a claim is %s after a crash: it was committed synchronously, and need not be", got)
+			}
+			if got := ask[string](t, r.conn, "SELECT position FROM sluicebox.checkpoint"); got != "p" {
+				t.Errorf("the checkpoint is %q", got)
+			}
+		})
+	}
+}
+
+// retryClaim and retrySave call twice: the first call after a crash finds the
+// old session broken.
+func (r *rig) retryClaim(t *testing.T, rows ...store.ClaimRow) {
+	t.Helper()
+	if _, err := r.store.Claim(ctx(t), r.epoch, time.Now(), rows); err != nil {
+		r.claim(t, rows...)
+	}
+}
+
+func (r *rig) retrySave(t *testing.T, cp store.Checkpoint) error {
+	if err := r.store.SaveCheckpoint(ctx(t), r.epoch, cp); err == nil {
+		return nil
+	}
+	return r.store.SaveCheckpoint(ctx(t), r.epoch, cp)
+}

@@ -1,0 +1,140 @@
+package postgres
+
+import (
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// settleQuery makes the statement that writes outcomes of one status. It gives
+// one row: the epoch, NULL if it has passed, and the places of the outcomes
+// that were written.
+func settleQuery(t *table, to store.Status) *query {
+	b := &builder{}
+	return b.query(
+		"WITH "+b.leader()+",",
+		b.outcomes(t, to)+",",
+		"done AS (", "  "+t.writeOutcomes(b, to), ")",
+		"SELECT (SELECT epoch FROM leader), ARRAY(SELECT ord FROM done)",
+	)
+}
+
+// writeOutcomes is the part that writes, and gives the places that it wrote.
+func (t *table) writeOutcomes(b *builder, to store.Status) string {
+	if t.Layout.State == store.StateNone {
+		// The fence is all there is to it: every outcome counts as written.
+		return "SELECT ord FROM want"
+	}
+	name := TableName(t.Outbox)
+	where := " WHERE o." + Ident(t.Layout.Columns.ID) + " = w.id AND " + t.open(b) + " AND EXISTS (SELECT FROM leader)"
+	if to == store.Completed && t.Layout.DeleteDelivered {
+		return "DELETE FROM " + name + " AS o USING want w" + where + " RETURNING w.ord"
+	}
+	set := t.outcomeAssignments(b, to)
+	if len(set) == 0 {
+		return "SELECT w.ord FROM want w, " + name + " AS o" + where
+	}
+	return "UPDATE " + name + " AS o SET " + strings.Join(set, ", ") + " FROM want w" + where + " RETURNING w.ord"
+}
+
+// outcomes is the CTE of the outcomes to write, with the values that differ from
+// row to row.
+func (b *builder) outcomes(t *table, to store.Status) string {
+	c := &t.Layout.Columns
+	params := []string{b.arg("ids", t.col(c.ID).typ+"[]")}
+	names := []string{"id"}
+	add := func(param, typ, name string) {
+		params = append(params, b.arg(param, typ+"[]"))
+		names = append(names, name)
+	}
+	if t.Layout.State != store.StateNone {
+		if to.Settled() {
+			add("times", "timestamptz", "at")
+		}
+		if to != store.Completed {
+			add("retries", "bigint", "retry")
+			add("texts", "text", "error")
+		}
+		if to == store.Failed && t.Layout.State == store.StateNumbers {
+			add("numbers", t.col(c.Status).typ, "number")
+		}
+	}
+	return "want AS MATERIALIZED (\n  SELECT * FROM unnest(" + strings.Join(params, ", ") +
+		") WITH ORDINALITY AS u(" + strings.Join(names, ", ") + ", ord)\n)"
+}
+
+// outcomeAssignments says what an outcome changes in a row.
+func (t *table) outcomeAssignments(b *builder, to store.Status) []string {
+	c := &t.Layout.Columns
+	var set []string
+	assign := func(column, value string) {
+		if column != "" {
+			set = append(set, Ident(column)+" = "+value)
+		}
+	}
+	switch t.Layout.State {
+	case store.StateWords, store.StateNumbers:
+		assign(c.Status, t.statusValue(b, to))
+	case store.StateTimestamps:
+		switch to {
+		case store.Completed:
+			assign(c.Delivered, "w.at")
+		case store.Failed:
+			assign(c.Failed, "w.at")
+		}
+	}
+	if to.Settled() {
+		if c.Settled != "" {
+			assign(c.Settled, "w.at")
+		} else {
+			assign(c.Claimed, "w.at")
+		}
+	}
+	if to != store.Completed {
+		assign(c.RetryCount, "w.retry")
+		if c.Error != "" {
+			assign(c.Error, t.errorValue())
+		}
+	}
+	return set
+}
+
+func (t *table) statusValue(b *builder, to store.Status) string {
+	typ := t.col(t.Layout.Columns.Status).typ
+	switch to {
+	case store.Completed:
+		return b.arg("completed", typ)
+	case store.Failed:
+		if t.Layout.State == store.StateNumbers {
+			return "w.number"
+		}
+		return b.arg("failed", typ)
+	}
+	return b.arg("pending", typ)
+}
+
+// errorValue keeps the row's text where an outcome brings none.
+func (t *table) errorValue() string {
+	c := t.col(t.Layout.Columns.Error)
+	keep := "coalesce(nullif(w.error, ''), o." + Ident(c.name) + "::text)"
+	switch c.base {
+	case pgtype.JSONOID, pgtype.JSONBOID:
+		return "coalesce(to_json(nullif(w.error, ''))::" + c.typ + ", o." + Ident(c.name) + ")"
+	}
+	return keep
+}
+
+// lookQuery makes the statement that tells which of some rows are there, and
+// whether they are unsettled: NULL if there is no such row.
+func lookQuery(t *table) *query {
+	b := &builder{}
+	id := t.col(t.Layout.Columns.ID)
+	return b.query(
+		"SELECT w.ord, o.open FROM unnest("+b.arg("ids", id.typ+"[]")+") WITH ORDINALITY AS w(id, ord)",
+		"LEFT JOIN LATERAL (",
+		"  SELECT "+t.open(b)+" AS open FROM "+TableName(t.Outbox)+" AS o WHERE o."+Ident(id.name)+" = w.id OFFSET 0",
+		") o ON true",
+	)
+}

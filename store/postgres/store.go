@@ -1,0 +1,151 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+var _ store.Store = (*Store)(nil)
+
+// Store keeps the state of outbox rows in their own tables, and the relay's own
+// in the schema sluicebox. All methods are safe for concurrent use.
+type Store struct {
+	name     string
+	takeover time.Duration
+	outboxes map[string]*store.Outbox
+	order    []string // names of the outboxes, as configured
+
+	claims, outcomes, control *session
+	views                     *pgx.ConnConfig
+
+	life   lifetime
+	closed sync.Once
+}
+
+// New returns a store. It opens no connection.
+func New(cfg Config) (*Store, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Store{name: cfg.Name, takeover: cfg.TakeoverTimeout, outboxes: map[string]*store.Outbox{}}
+	for _, o := range cfg.Outboxes {
+		s.outboxes[o.Name] = &o
+		s.order = append(s.order, o.Name)
+	}
+	s.life.views = map[*view]struct{}{}
+	s.life.ctx, s.life.end = context.WithCancelCause(context.Background())
+	for _, to := range []struct {
+		session  **session
+		purpose  string
+		settings map[string]string
+	}{
+		{&s.claims, "claims", claimSettings()},
+		{&s.outcomes, "outcomes", rowSettings()},
+		{&s.control, "control", controlSettings()},
+	} {
+		conn, err := sessionConfig(cfg, to.purpose, to.settings)
+		if err != nil {
+			return nil, err
+		}
+		*to.session = newSession(conn, &s.life)
+	}
+	views, err := sessionConfig(cfg, "view", viewSettings())
+	if err != nil {
+		return nil, err
+	}
+	s.views = views
+	return s, nil
+}
+
+// Close ends all sessions, also those of open views, and the calls that use
+// them. It returns when nothing of the store is left. Calls after it fail.
+func (s *Store) Close() {
+	s.closed.Do(func() {
+		s.life.end(errClosed)
+		s.life.closeViews()
+		for _, sess := range []*session{s.claims, s.outcomes, s.control} {
+			sess.close()
+		}
+		s.life.work.Wait()
+	})
+}
+
+// commonSettings are those of every session. The statements lean on READ
+// COMMITTED: each sees what was committed when it began and looks again at a row
+// that was changed under it. A session that its relay left in a transaction,
+// frozen or cut off, must not keep the leader row locked.
+func commonSettings() map[string]string {
+	return map[string]string{
+		"client_encoding":                     "UTF8",
+		"default_transaction_isolation":       "read committed",
+		"idle_in_transaction_session_timeout": "4s",
+		"jit":                                 "off",
+	}
+}
+
+// rowSettings are those of the sessions for claims and outcomes. Their
+// statements look a few rows up by id in a table of any size. A statement is
+// planned once, perhaps while the table is empty and a scan looks cheaper than
+// the index; it then stays with its plan while the table grows. So the plans
+// that read a whole table are ruled out, and one generic plan serves from the
+// first call on.
+func rowSettings() map[string]string {
+	return map[string]string{
+		"enable_seqscan":     "off",
+		"enable_hashjoin":    "off",
+		"enable_mergejoin":   "off",
+		"plan_cache_mode":    "force_generic_plan",
+		"synchronous_commit": "off",
+	}
+}
+
+// claimSettings also bound how long a claim waits for a row that somebody else
+// has locked. A lock_timeout in the URL goes before this one.
+func claimSettings() map[string]string {
+	set := rowSettings()
+	set["lock_timeout"] = "250ms"
+	return set
+}
+
+func controlSettings() map[string]string {
+	return map[string]string{"synchronous_commit": "on"}
+}
+
+// viewSettings give a view time: it is read in pages, and its reader may have to
+// place one before it takes the next.
+func viewSettings() map[string]string {
+	return map[string]string{
+		"idle_in_transaction_session_timeout": "5min",
+		"plan_cache_mode":                     "force_custom_plan", // the ids to leave out are few or many
+	}
+}
+
+func sessionConfig(cfg Config, purpose string, settings map[string]string) (*pgx.ConnConfig, error) {
+	conn, err := ParseURL(cfg.URL, "sluicebox "+cfg.Name+" "+purpose)
+	if err != nil {
+		return nil, err
+	}
+	conn.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
+	for _, set := range []map[string]string{commonSettings(), settings} {
+		for key, value := range set {
+			if _, given := conn.RuntimeParams[key]; !given || key != "lock_timeout" {
+				conn.RuntimeParams[key] = value
+			}
+		}
+	}
+	return conn, nil
+}
+
+// outbox finds a configured outbox.
+func (s *Store) outbox(name string) (*store.Outbox, error) {
+	if o, ok := s.outboxes[name]; ok {
+		return o, nil
+	}
+	return nil, fmt.Errorf("no outbox %q is configured", name)
+}

@@ -1,0 +1,249 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// table is an outbox's table as the database has it, with the statements made
+// for it.
+type table struct {
+	*store.Outbox
+	oid     uint32
+	columns []column // all of the table, in its order
+	ascii   bool     // the database's encoding is not UTF-8
+
+	claim [2]*query // the second passes over locked rows
+	look  *query
+	write [store.Failed + 1]*query // by the status that is written
+}
+
+// column is a column of a table.
+type column struct {
+	name string
+	num  int16
+	// typ is the type without its modifier, in which values are bound: an id
+	// that is too long for varchar(13) must not be cut to one that fits.
+	typ string
+	// full is the type with its modifier, to which a time is rounded as it is
+	// stored.
+	full string
+	// base is the OID of the type, or of the type that a domain stands on.
+	base uint32
+	// limit is the most characters that the column holds, 0 for any number.
+	limit int
+	// labels are the values of an enumeration.
+	labels []string
+}
+
+// kinds: tables and partitioned tables. A view cannot be in a publication and a
+// foreign table has no xid.
+const findTable = `
+SELECT c.oid, current_setting('server_encoding') <> 'UTF8', c.relkind::text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relname = $1 AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+  AND CASE WHEN $2 = '' THEN pg_catalog.pg_table_is_visible(c.oid) ELSE n.nspname = $2 END`
+
+const findColumns = `
+SELECT a.attname::text, a.attnum,
+  pg_catalog.format_type(a.atttypid, -1),
+  pg_catalog.format_type(a.atttypid, a.atttypmod),
+  CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END,
+  CASE t.typtype WHEN 'd' THEN t.typtypmod ELSE a.atttypmod END,
+  ARRAY(SELECT e.enumlabel::text FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder)
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum`
+
+// describe reads an outbox's table from the catalog.
+func describe(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, error) {
+	t, err := readTable(ctx, conn, o)
+	if err != nil {
+		return nil, err
+	}
+	if missing := t.missing(); len(missing) > 0 {
+		return nil, &store.SetupError{
+			Problem: t.missingText(missing),
+			Remedy:  "add them, or name others in the layout",
+		}
+	}
+	return t, nil
+}
+
+func readTable(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, error) {
+	t := &table{Outbox: o}
+	var kind string
+	err := conn.QueryRow(ctx, findTable, o.Table, o.Schema).Scan(&t.oid, &t.ascii, &kind)
+	if err == pgx.ErrNoRows {
+		return nil, &store.SetupError{
+			Problem: fmt.Sprintf("outbox %s: there is no table %s that the role can see", o.Name, TableName(o)),
+			Remedy:  "create it, or check the table's name and schema in the configuration",
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up table %s: %w", TableName(o), Explain(err))
+	}
+	if kind != "r" && kind != "p" {
+		return nil, &store.SetupError{
+			Problem: fmt.Sprintf("outbox %s: %s is not a table", o.Name, TableName(o)),
+			Remedy:  "name the table that the services insert into",
+		}
+	}
+	rows, err := conn.Query(ctx, findColumns, t.oid)
+	if err != nil {
+		return nil, fmt.Errorf("look up the columns of %s: %w", TableName(o), Explain(err))
+	}
+	t.columns, err = pgx.CollectRows(rows, scanColumn)
+	if err != nil {
+		return nil, fmt.Errorf("look up the columns of %s: %w", TableName(o), Explain(err))
+	}
+	return t, nil
+}
+
+func scanColumn(row pgx.CollectableRow) (column, error) {
+	var c column
+	var typmod int32
+	if err := row.Scan(&c.name, &c.num, &c.typ, &c.full, &c.base, &typmod, &c.labels); err != nil {
+		return c, err
+	}
+	// The modifier of a character type is its length plus 4.
+	if (c.base == pgtype.VarcharOID || c.base == pgtype.BPCharOID) && typmod > 4 {
+		c.limit = int(typmod) - 4
+	}
+	return c, nil
+}
+
+// col returns a column that is known to be there.
+func (t *table) col(name string) column {
+	i := slices.IndexFunc(t.columns, func(c column) bool { return c.name == name })
+	if i < 0 {
+		panic("postgres: column " + name + " was not looked up")
+	}
+	return t.columns[i]
+}
+
+// use is what the relay does with a column.
+type use struct {
+	column      string
+	read, write bool
+}
+
+// uses lists the columns that a layout needs, each once.
+func uses(l *store.Layout) []use {
+	c := &l.Columns
+	var list []use
+	add := func(column string, read, write bool) {
+		if column == "" {
+			return
+		}
+		if i := slices.IndexFunc(list, func(u use) bool { return u.column == column }); i >= 0 {
+			list[i].read, list[i].write = list[i].read || read, list[i].write || write
+			return
+		}
+		list = append(list, use{column, read, write})
+	}
+	for _, column := range append([]string{c.ID, c.Kind, c.Group, c.Payload}, l.OrderBy...) {
+		add(column, true, false)
+	}
+	switch l.State {
+	case store.StateNone:
+		return list
+	case store.StateTimestamps:
+		add(c.Delivered, true, !l.DeleteDelivered)
+		add(c.Failed, true, true)
+	default:
+		add(c.Status, true, true)
+	}
+	add(c.RetryCount, true, true)
+	add(c.Claimed, true, true)
+	add(c.Settled, false, true)
+	add(c.Error, true, true)
+	return list
+}
+
+// missing lists the columns that the layout names and the table lacks.
+func (t *table) missing() []string {
+	var list []string
+	for _, u := range uses(&t.Layout) {
+		if !slices.ContainsFunc(t.columns, func(c column) bool { return c.name == u.column }) {
+			list = append(list, u.column)
+		}
+	}
+	return list
+}
+
+func (t *table) missingText(missing []string) string {
+	var have []string
+	for _, c := range t.columns {
+		have = append(have, c.name)
+	}
+	return fmt.Sprintf("outbox %s: table %s has no column %s, which layout %s names; its columns are %s",
+		t.Name, TableName(t.Outbox), strings.Join(missing, ", "), t.Layout.Name, strings.Join(have, ", "))
+}
+
+// text returns an expression for a column's value as the type's own text, the
+// form that the log has too. A cast would not do: it strips the blanks of a
+// char(n).
+func (t *table) text(name string) string {
+	ref := "o." + Ident(name)
+	switch t.col(name).base {
+	case pgtype.TextOID, pgtype.VarcharOID, pgtype.JSONOID, pgtype.JSONBOID, pgtype.UUIDOID:
+		return ref + "::text"
+	}
+	return "CASE WHEN " + ref + " IS NOT NULL THEN pg_catalog.format('%s', " + ref + ") END"
+}
+
+// payload returns an expression for the payload: a bytea as it is, everything
+// else as text.
+func (t *table) payload() string {
+	name := t.Layout.Columns.Payload
+	if t.col(name).base == pgtype.ByteaOID {
+		return "o." + Ident(name)
+	}
+	return t.text(name)
+}
+
+// unsettled returns the condition that a row o is pending or processing.
+func (t *table) unsettled(b *builder) string {
+	c := &t.Layout.Columns
+	switch t.Layout.State {
+	case store.StateNone:
+		return "true"
+	case store.StateTimestamps:
+		return fmt.Sprintf("(o.%s IS NULL AND o.%s IS NULL)", Ident(c.Delivered), Ident(c.Failed))
+	}
+	typ := t.col(c.Status).typ
+	return fmt.Sprintf("(o.%s IN (%s, %s))", Ident(c.Status), b.arg("pending", typ), b.arg("processing", typ))
+}
+
+// open is the same condition for a row that is looked up by its id. IS TRUE
+// keeps the planner from an index on the status: while the table is empty it
+// looks as good as the one on the id, and with a backlog it is a scan for each
+// row.
+func (t *table) open(b *builder) string { return t.unsettled(b) + " IS TRUE" }
+
+// status returns the text of a status in the status column.
+func status(l *store.Layout, s store.Status) string {
+	if l.State == store.StateNumbers {
+		return fmt.Sprint(l.Numbers[s])
+	}
+	return l.Words[s]
+}
+
+// values are the parameters that every statement on the table may name.
+func (t *table) values(name string, epoch store.Epoch) map[string]any {
+	return map[string]any{
+		"name": name, "epoch": int64(epoch),
+		"pending":    status(&t.Layout, store.Pending),
+		"processing": status(&t.Layout, store.Processing),
+		"completed":  status(&t.Layout, store.Completed),
+		"failed":     status(&t.Layout, store.Failed),
+	}
+}

@@ -1,0 +1,217 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// snapshotForm is what pg_export_snapshot and CREATE_REPLICATION_SLOT return.
+// SET TRANSACTION SNAPSHOT takes no parameter.
+var snapshotForm = regexp.MustCompile(`^[0-9A-Fa-f]{1,16}(-[0-9A-Fa-f]{1,16})*$`)
+
+// View implements store.Viewer. A view is a session of its own in a read-only
+// transaction; a store may have several.
+func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
+	if snapshot != "" && !snapshotForm.MatchString(snapshot) {
+		return nil, fmt.Errorf("open a view: %q is no name of a snapshot", snapshot)
+	}
+	if !s.life.begin() {
+		return nil, errClosed
+	}
+	ctx, cancel := s.life.bind(ctx)
+	defer cancel()
+	v := &view{store: s}
+	if err := v.open(ctx, snapshot); err != nil {
+		v.drop()
+		s.life.work.Done()
+		return nil, fmt.Errorf("open a view: %w", Explain(err))
+	}
+	if !s.life.addView(v) {
+		v.Close()
+		return nil, errClosed
+	}
+	return v, nil
+}
+
+// view is a read-only transaction that sees one snapshot.
+type view struct {
+	store *Store
+
+	mu   sync.Mutex
+	conn *pgx.Conn
+	done bool
+}
+
+func (v *view) open(ctx context.Context, snapshot string) (err error) {
+	if v.conn, err = connect(ctx, v.store.views); err != nil {
+		return err
+	}
+	if _, err = v.conn.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"); err != nil {
+		return err
+	}
+	if snapshot != "" {
+		_, err = v.conn.Exec(ctx, "SET TRANSACTION SNAPSHOT '"+snapshot+"'")
+		return err
+	}
+	// The first query takes the snapshot; the view is of now.
+	_, err = v.conn.Exec(ctx, "SELECT pg_catalog.pg_current_snapshot()")
+	return err
+}
+
+// Position implements store.View: a slot's snapshot has its position from the
+// source, and a fresh one has none that matches.
+func (v *view) Position() store.Position { return "" }
+
+// Unsettled implements store.View.
+func (v *view) Unsettled(ctx context.Context, q store.Unsettled) ([]store.Item, error) {
+	o, err := v.store.outbox(q.Outbox)
+	if err != nil {
+		return nil, fmt.Errorf("read unsettled rows: %w", err)
+	}
+	if q.Limit <= 0 {
+		return nil, fmt.Errorf("read unsettled rows of outbox %s: the limit is %d, must be positive", q.Outbox, q.Limit)
+	}
+	if o.Layout.State == store.StateNone {
+		return nil, nil // nothing tells a settled row from another
+	}
+	ctx, cancel := v.store.life.bind(ctx)
+	defer cancel()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.conn == nil {
+		return nil, errors.New("read unsettled rows: the view is closed")
+	}
+	items, err := v.read(ctx, o, q)
+	if err != nil {
+		v.drop() // the transaction is over, and so is its snapshot
+		return nil, fmt.Errorf("read unsettled rows of outbox %s: %w", q.Outbox, Explain(err))
+	}
+	return items, nil
+}
+
+func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled) ([]store.Item, error) {
+	t, err := describe(ctx, v.conn, o)
+	if err != nil {
+		return nil, err
+	}
+	stmt := unsettledQuery(t)
+	values := t.values("", 0)
+	values["limit"], values["held"] = q.Limit, arrayLiteral(q.Held)
+	rows, err := v.conn.Query(ctx, stmt.sql, stmt.args(values)...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (store.Item, error) {
+		it := store.Item{Ref: store.Ref{Outbox: o.Name}, Kind: o.Kind}
+		var kind, group *string
+		if err := row.Scan(&it.ID, &kind, &group, &it.Payload, &it.RetryCount); err != nil {
+			return it, err
+		}
+		if o.Layout.Columns.Kind != "" {
+			it.Kind = ""
+			if kind != nil {
+				it.Kind = *kind
+			}
+		}
+		if group != nil {
+			it.Group = store.GroupOf(*group)
+		}
+		it.PayloadSize = len(it.Payload)
+		return it, nil
+	})
+}
+
+// unsettledQuery makes the statement that reads unsettled rows in order.
+func unsettledQuery(t *table) *query {
+	b := &builder{}
+	c := &t.Layout.Columns
+	optional := func(name string) string {
+		if name == "" {
+			return "NULL::text"
+		}
+		return t.text(name)
+	}
+	var order []string
+	for _, name := range append(append([]string{}, t.Layout.OrderBy...), c.ID) {
+		order = append(order, "o."+Ident(name))
+	}
+	id := t.col(c.ID)
+	return b.query(
+		"SELECT "+t.text(c.ID)+", "+optional(c.Kind)+", "+optional(c.Group)+", "+t.payload()+", "+t.retryCount(),
+		"FROM "+TableName(t.Outbox)+" AS o",
+		"WHERE "+t.unsettled(b),
+		// A hashed subplan, however many ids are held.
+		"  AND o."+Ident(id.name)+" NOT IN (SELECT h.id FROM unnest("+b.arg("held", id.typ+"[]")+") AS h(id))",
+		"ORDER BY "+strings.Join(order, ", "),
+		"LIMIT "+b.arg("limit", "bigint"),
+	)
+}
+
+// Close implements store.View. It waits for a read that is under way.
+func (v *view) Close() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.done {
+		return
+	}
+	v.done = true
+	v.drop()
+	v.store.life.removeView(v)
+	v.store.life.work.Done()
+}
+
+func (v *view) drop() {
+	if v.conn != nil {
+		v.store.life.discard(v.conn)
+		v.conn = nil
+	}
+}
+
+// begin counts a view in, unless the store is closed.
+func (l *lifetime) begin() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx.Err() != nil {
+		return false
+	}
+	l.work.Add(1)
+	return true
+}
+
+// addView makes a view known, so that Close ends it.
+func (l *lifetime) addView(v *view) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx.Err() != nil {
+		return false
+	}
+	l.views[v] = struct{}{}
+	return true
+}
+
+func (l *lifetime) removeView(v *view) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.views, v)
+}
+
+// closeViews ends the views that are open. The store's context has ended.
+func (l *lifetime) closeViews() {
+	l.mu.Lock()
+	var open []*view
+	for v := range l.views {
+		open = append(open, v)
+	}
+	l.mu.Unlock()
+	for _, v := range open {
+		v.Close()
+	}
+}

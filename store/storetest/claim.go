@@ -1,0 +1,226 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+func contextDone(t *testing.T) (context.Context, context.CancelFunc) {
+	return context.WithCancel(t.Context())
+}
+
+// testClaimAnswers asks for rows of every kind in one call, in an order that is
+// not theirs.
+func (s *suite) testClaimAnswers(t *testing.T) {
+	b := s.start(t, 0)
+	txn := b.insert(t, "a", row("free"), row("with payload"), row("completed"), row("failed"), row("deleted"))
+	b.db.Delete(t, "a", "deleted")
+	want := []struct {
+		claim  store.ClaimRow
+		result store.ClaimResult
+	}{
+		{store.ClaimRow{Ref: ref("a", "with payload"), Txn: txn, WantPayload: true}, store.Claimed},
+		{store.ClaimRow{Ref: ref("a", "deleted"), Txn: txn, WantPayload: true}, store.Gone},
+		{store.ClaimRow{Ref: ref("a", "never there"), WantPayload: true}, store.Gone},
+		{store.ClaimRow{Ref: ref("a", "free"), Txn: txn}, store.Claimed},
+	}
+	if s.stateful() {
+		b.db.Set(t, "a", "failed", store.Failed, now())
+		want = append(want, struct {
+			claim  store.ClaimRow
+			result store.ClaimResult
+		}{store.ClaimRow{Ref: ref("a", "failed"), Txn: txn, WantPayload: true}, store.AlreadySettled})
+		if !s.layout.DeleteDelivered {
+			b.db.Set(t, "a", "completed", store.Completed, now())
+			want = slices.Insert(want, 0, struct {
+				claim  store.ClaimRow
+				result store.ClaimResult
+			}{store.ClaimRow{Ref: ref("a", "completed")}, store.AlreadySettled})
+		}
+	}
+	var claims []store.ClaimRow
+	for _, w := range want {
+		claims = append(claims, w.claim)
+	}
+	for i, a := range b.claim(t, claims...) {
+		if a.Result != want[i].result {
+			t.Errorf("row %q is %s, want %s", claims[i].ID, a.Result, want[i].result)
+		}
+		payload := ""
+		if a.Result == store.Claimed && claims[i].WantPayload {
+			payload = row(claims[i].ID).Payload
+		}
+		if string(a.Payload) != payload {
+			t.Errorf("row %q has payload %q, want %q", claims[i].ID, a.Payload, payload)
+		}
+	}
+	if s.marks() {
+		for _, id := range []string{"free", "with payload"} {
+			got := b.read(t, "a", id)
+			if got.Status != store.Processing {
+				t.Errorf("row %q is %s after its claim", id, got.Status)
+			}
+			if s.layout.Columns.Claimed != "" && !near(got.Claimed, now()) {
+				t.Errorf("row %q was claimed at %s", id, got.Claimed)
+			}
+		}
+	}
+}
+
+func (s *suite) testClaimOutboxes(t *testing.T) {
+	b := s.start(t, 0)
+	other := row("same id")
+	other.Payload = `"the other outbox"`
+	b.insert(t, "a", row("same id"), row("only a"))
+	b.insert(t, "b", other)
+	answers := b.claim(t,
+		store.ClaimRow{Ref: ref("b", "same id"), WantPayload: true},
+		store.ClaimRow{Ref: ref("a", "only a"), WantPayload: true},
+		store.ClaimRow{Ref: ref("b", "only a"), WantPayload: true},
+		store.ClaimRow{Ref: ref("a", "same id"), WantPayload: true},
+	)
+	for i, want := range []string{other.Payload, row("only a").Payload, "", row("same id").Payload} {
+		if string(answers[i].Payload) != want {
+			t.Errorf("answer %d is %s with %q, want %q", i, answers[i].Result, answers[i].Payload, want)
+		}
+	}
+	if answers[2].Result != store.Gone {
+		t.Errorf("a row of the other outbox is %s", answers[2].Result)
+	}
+	_, err := b.store.Claim(b.ctx(t), b.epoch, now(), []store.ClaimRow{{Ref: ref("c", "1")}})
+	if err == nil {
+		t.Error("an outbox that is not configured is claimed")
+	}
+}
+
+// testClaimOpenTxn asks for a row before its transaction has ended.
+func (s *suite) testClaimOpenTxn(t *testing.T) {
+	b := s.start(t, 0)
+	txn, commit := b.db.Begin(t, "a", row("1"))
+	defer commit()
+	if txn == 0 {
+		t.Skip("this database shows no row before a claim can see it")
+	}
+	claim := store.ClaimRow{Ref: ref("a", "1"), Txn: txn, WantPayload: true}
+	if a := b.claim(t, claim)[0]; a.Result != store.NotYetVisible {
+		t.Fatalf("the row of an open transaction is %s", a.Result)
+	}
+	if claim.WantPayload = false; !s.stateful() {
+		// What the stream brought is enough.
+		if a := b.claim(t, claim)[0]; a.Result != store.Claimed {
+			t.Fatalf("without a need of the row: %s", a.Result)
+		}
+	}
+	commit()
+	claim.WantPayload = true
+	if a := b.claim(t, claim)[0]; a.Result != store.Claimed || string(a.Payload) != row("1").Payload {
+		t.Fatalf("the committed row is %s with %q", a.Result, a.Payload)
+	}
+}
+
+func (s *suite) testClaimTwice(t *testing.T) {
+	b := s.start(t, 0)
+	b.insert(t, "a", row("1"))
+	// A repeated claim is the leader's own: an answer was lost, say.
+	for range 2 {
+		answers := b.claim(t,
+			store.ClaimRow{Ref: ref("a", "1")},
+			store.ClaimRow{Ref: ref("a", "1"), WantPayload: true},
+		)
+		if answers[0].Result != store.Claimed || answers[1].Result != store.Claimed {
+			t.Fatalf("one row twice in a call: %s and %s", answers[0].Result, answers[1].Result)
+		}
+		if string(answers[1].Payload) != row("1").Payload {
+			t.Fatalf("the payload is %q", answers[1].Payload)
+		}
+	}
+}
+
+func (s *suite) testClaimMany(t *testing.T) {
+	b := s.start(t, 0)
+	const n = 5000
+	list := rows(n)
+	txn := b.insert(t, "a", list...)
+	claims := make([]store.ClaimRow, 0, n+n/10)
+	for i, r := range list {
+		claims = append(claims, store.ClaimRow{Ref: ref("a", r.ID), Txn: txn, WantPayload: true})
+		if i%10 == 0 {
+			claims = append(claims, store.ClaimRow{Ref: ref("a", fmt.Sprintf("no%d", i)), Txn: txn, WantPayload: true})
+		}
+	}
+	started := time.Now()
+	answers := b.claim(t, claims...)
+	t.Logf("%d rows claimed in %s", len(claims), time.Since(started))
+	for i, a := range answers {
+		want, payload := store.Claimed, row(claims[i].ID).Payload
+		if claims[i].ID[0] == 'n' {
+			want, payload = store.Gone, ""
+		}
+		if a.Result != want || string(a.Payload) != payload {
+			t.Fatalf("row %q is %s with %q", claims[i].ID, a.Result, a.Payload)
+		}
+	}
+	outcomes := make([]store.Outcome, n)
+	for i, r := range list {
+		outcomes[i] = store.Outcome{Ref: ref("a", r.ID), Status: store.Completed, At: now()}
+	}
+	started = time.Now()
+	for i, result := range b.settle(t, outcomes...) {
+		if result != store.Written {
+			t.Fatalf("the outcome of row %q: %d", outcomes[i].ID, result)
+		}
+	}
+	t.Logf("%d rows settled in %s", n, time.Since(started))
+}
+
+// testClaimHeld: with a takeover time-out, a fresh claim of somebody else holds
+// the row, an expired one does not, and the leader knows its own.
+func (s *suite) testClaimHeld(t *testing.T) {
+	const timeout = time.Hour
+	b := s.start(t, timeout)
+	b.insert(t, "a", row("fresh"), row("expired"), row("mine"), row("free"))
+	theirs := now()
+	b.db.Set(t, "a", "fresh", store.Processing, theirs)
+	b.db.Set(t, "a", "expired", store.Processing, theirs.Add(-timeout-time.Minute))
+
+	mine := time.Now().Add(-time.Minute) // with all the digits it has
+	first, err := b.store.Claim(b.ctx(t), b.epoch, mine, []store.ClaimRow{{Ref: ref("a", "mine")}})
+	if err != nil || first[0].Result != store.Claimed {
+		t.Fatalf("the first claim: %v, %v", first, err)
+	}
+	answers := b.claim(t,
+		store.ClaimRow{Ref: ref("a", "fresh")},
+		store.ClaimRow{Ref: ref("a", "expired")},
+		store.ClaimRow{Ref: ref("a", "mine"), Own: mine},
+		store.ClaimRow{Ref: ref("a", "free")},
+		store.ClaimRow{Ref: ref("b", "absent")},
+	)
+	for i, want := range []store.ClaimResult{store.Held, store.Claimed, store.Claimed, store.Claimed, store.Gone} {
+		if answers[i].Result != want {
+			t.Errorf("answer %d is %s, want %s", i, answers[i].Result, want)
+		}
+	}
+	if until := answers[0].Until; until.Sub(theirs.Add(timeout)).Abs() > 10*time.Second {
+		t.Errorf("held until %s, want %s", until, theirs.Add(timeout))
+	}
+	if got := b.read(t, "a", "fresh"); !near(got.Claimed, theirs) {
+		t.Errorf("somebody else's claim is now of %s", got.Claimed)
+	}
+	// Another leader does not know this one's claims.
+	b.epoch = b.lead(t, b.store)
+	if a := b.claim(t, store.ClaimRow{Ref: ref("a", "mine")})[0]; a.Result != store.Held {
+		t.Errorf("the old leader's row is %s", a.Result)
+	}
+}
+
+func (s *suite) testClaimAtOnce(t *testing.T) {
+	b := s.start(t, 0)
+	b.insert(t, "a", row("1"))
+	b.db.Set(t, "a", "1", store.Processing, now())
+	b.take(t, "a", "1")
+}

@@ -1,0 +1,184 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+func (s *suite) testLead(t *testing.T) {
+	b := s.start(t, 0)
+	if b.epoch != 1 {
+		t.Fatalf("the first leader has epoch %d", b.epoch)
+	}
+	rival := b.open(t, 0)
+	if e := b.lead(t, rival); e != 2 {
+		t.Fatalf("the second leader has epoch %d", e)
+	}
+	// The epoch outlives the stores.
+	b.store.Close()
+	rival.Close()
+	if e := b.lead(t, b.open(t, 0)); e != 3 {
+		t.Fatalf("the third leader has epoch %d", e)
+	}
+}
+
+func (s *suite) testOldEpoch(t *testing.T) {
+	b := s.start(t, 0)
+	b.insert(t, "a", row("1"), row("2"))
+	b.take(t, "a", "2")
+	if err := b.store.SaveCheckpoint(b.ctx(t), b.epoch, store.Checkpoint{Position: "old", Seq: 1}); err != nil {
+		t.Fatal(err)
+	}
+	before1, before2 := b.read(t, "a", "1"), b.read(t, "a", "2")
+
+	b.lead(t, b.open(t, 0))
+	for _, epoch := range []store.Epoch{0, b.epoch, b.epoch + 2} {
+		claims := []store.ClaimRow{{Ref: ref("a", "1")}, {Ref: ref("b", "none")}}
+		if _, err := b.store.Claim(b.ctx(t), epoch, now(), claims); !errors.Is(err, store.ErrNotLeader) {
+			t.Errorf("claim with epoch %d: %v", epoch, err)
+		}
+		for _, status := range []store.Status{store.Pending, store.Completed, store.Failed} {
+			o := store.Outcome{Ref: ref("a", "2"), Status: status, RetryCount: 7, Error: "x", At: now()}
+			if _, err := b.store.Settle(b.ctx(t), epoch, []store.Outcome{o}); !errors.Is(err, store.ErrNotLeader) {
+				t.Errorf("%s with epoch %d: %v", status, epoch, err)
+			}
+		}
+		err := b.store.SaveCheckpoint(b.ctx(t), epoch, store.Checkpoint{Position: "new", Seq: 2})
+		if !errors.Is(err, store.ErrNotLeader) {
+			t.Errorf("checkpoint with epoch %d: %v", epoch, err)
+		}
+	}
+	if after := b.read(t, "a", "1"); after != before1 {
+		t.Errorf("the claim changed %+v into %+v", before1, after)
+	}
+	if after := b.read(t, "a", "2"); after != before2 {
+		t.Errorf("an outcome changed %+v into %+v", before2, after)
+	}
+	if cp, err := b.store.LoadCheckpoint(b.ctx(t)); err != nil || cp.Position != "old" {
+		t.Errorf("the checkpoint is %+v, %v", cp, err)
+	}
+	// The session still serves.
+	b.epoch = b.lead(t, b.store)
+	b.take(t, "a", "1")
+}
+
+// testLeadRace lets a claim and an outcome of the old leader run against the
+// next Lead. Whichever comes first, what the rows say when Lead has returned
+// stays.
+func (s *suite) testLeadRace(t *testing.T) {
+	b := s.start(t, 0)
+	rival := b.open(t, 0)
+	const rounds = 40
+	var list []Row
+	for i := range rounds {
+		list = append(list, row(fmt.Sprintf("claim%d", i)), row(fmt.Sprintf("settle%d", i)))
+	}
+	b.insert(t, "a", list...)
+	var refused, landed int
+	for i := range rounds {
+		toClaim, toSettle := fmt.Sprintf("claim%d", i), fmt.Sprintf("settle%d", i)
+		b.take(t, "a", toSettle)
+		old := b.epoch
+		outcome := store.Outcome{Ref: ref("a", toSettle), Status: store.Failed, Error: "late", At: now()}
+		errs := make(chan error, 2)
+		ctx := b.ctx(t)
+		go func() {
+			_, err := b.store.Claim(ctx, old, now(), []store.ClaimRow{{Ref: ref("a", toClaim)}})
+			errs <- err
+		}()
+		go func() {
+			_, err := b.store.Settle(ctx, old, []store.Outcome{outcome})
+			errs <- err
+		}()
+		b.epoch = b.lead(t, rival)
+		claimed, settled := b.read(t, "a", toClaim), b.read(t, "a", toSettle)
+		for range 2 {
+			switch err := <-errs; {
+			case err == nil:
+				landed++
+			case errors.Is(err, store.ErrNotLeader):
+				refused++
+			default:
+				t.Fatal(err)
+			}
+		}
+		if after := b.read(t, "a", toClaim); after != claimed {
+			t.Fatalf("a claim landed behind Lead: %+v, then %+v", claimed, after)
+		}
+		if after := b.read(t, "a", toSettle); after != settled {
+			t.Fatalf("an outcome landed behind Lead: %+v, then %+v", settled, after)
+		}
+	}
+	t.Logf("%d writes came before Lead, %d after it were refused", landed, refused)
+}
+
+func (s *suite) testCheckpoint(t *testing.T) {
+	b := s.start(t, 0)
+	if _, err := b.store.LoadCheckpoint(b.ctx(t)); !errors.Is(err, store.ErrNoCheckpoint) {
+		t.Fatalf("without a checkpoint: %v", err)
+	}
+	for _, want := range []store.Checkpoint{
+		{Origin: "server-1/3", Position: "0/16B3748", Seq: store.NewSeq(b.epoch, 12)},
+		{Origin: "", Position: "", Seq: 0},
+		{Origin: "ünïcode '\"\\", Position: "uuid:1-77,other:1-3", Seq: store.NewSeq(1<<22, 1<<39)},
+	} {
+		if err := b.store.SaveCheckpoint(b.ctx(t), b.epoch, want); err != nil {
+			t.Fatal(err)
+		}
+		got, err := b.open(t, 0).LoadCheckpoint(b.ctx(t))
+		if err != nil || got != want {
+			t.Fatalf("saved %+v, loaded %+v, %v", want, got, err)
+		}
+	}
+}
+
+// testEnds: a call that is cut short leaves a store that serves, and a closed
+// store refuses.
+func (s *suite) testEnds(t *testing.T) {
+	b := s.start(t, 0)
+	b.insert(t, "a", row("1"))
+	gone, cancel := contextDone(t)
+	cancel()
+	if _, err := b.store.Claim(gone, b.epoch, now(), []store.ClaimRow{{Ref: ref("a", "1")}}); err == nil {
+		t.Error("a claim with a context that has ended says nothing")
+	}
+	b.take(t, "a", "1")
+	if answers, err := b.store.Claim(b.ctx(t), b.epoch, now(), nil); err != nil || len(answers) != 0 {
+		t.Errorf("a claim of nothing: %v, %v", answers, err)
+	}
+	if results, err := b.store.Settle(b.ctx(t), b.epoch, nil); err != nil || len(results) != 0 {
+		t.Errorf("no outcomes: %v, %v", results, err)
+	}
+	view, err := b.store.View(b.ctx(t), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.store.Close()
+	b.store.Close()
+	view.Close()
+	view.Close()
+	for name, err := range map[string]error{
+		"claim":  second(b.store.Claim(b.ctx(t), b.epoch, now(), []store.ClaimRow{{Ref: ref("a", "1")}})),
+		"settle": second(b.store.Settle(b.ctx(t), b.epoch, []store.Outcome{{Ref: ref("a", "1"), Status: store.Completed}})),
+		"lead":   second(b.store.Lead(b.ctx(t))),
+		"load":   second(b.store.LoadCheckpoint(b.ctx(t))),
+		"save":   b.store.SaveCheckpoint(b.ctx(t), b.epoch, store.Checkpoint{}),
+		"view":   second(b.store.View(b.ctx(t), "")),
+	} {
+		if err == nil || errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrNoCheckpoint) {
+			t.Errorf("%s on a closed store: %v", name, err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// near reports whether two times differ by less than a database may round.
+func near(a, b time.Time) bool {
+	d := a.Sub(b)
+	return d.Abs() <= time.Second
+}

@@ -1,0 +1,106 @@
+package storetest
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+func (s *suite) testInstall(t *testing.T) {
+	box := s.outbox("a")
+	db := s.harness.Setup(t, box)
+	open := func() store.Store {
+		st := db.Store(t, Config{Outboxes: []store.Outbox{box}})
+		t.Cleanup(st.Close)
+		return st
+	}
+	const relays = 4
+	errs := make(chan error, relays)
+	for range relays {
+		st := open()
+		ctx := s.ctx(t)
+		go func() { errs <- st.Install(ctx) }()
+	}
+	for range relays {
+		if err := <-errs; err != nil {
+			t.Errorf("several relays install at once: %v", err)
+		}
+	}
+	st := open()
+	if err := st.SaveCheckpoint(s.ctx(t), 1, store.Checkpoint{}); !errors.Is(err, store.ErrNotLeader) {
+		t.Errorf("a checkpoint before the first leader: %v", err)
+	}
+	epoch, err := st.Lead(s.ctx(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.SaveCheckpoint(s.ctx(t), epoch, store.Checkpoint{Position: "kept"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Install(s.ctx(t)); err != nil {
+		t.Fatalf("install again: %v", err)
+	}
+	if cp, err := st.LoadCheckpoint(s.ctx(t)); err != nil || cp.Position != "kept" {
+		t.Errorf("after another install the checkpoint is %+v, %v", cp, err)
+	}
+	if err := st.Check(s.ctx(t)); err != nil {
+		t.Errorf("check after install: %v", err)
+	}
+	if strings.TrimSpace(st.Script()) == "" {
+		t.Error("the script is empty")
+	}
+}
+
+// testCheck: everything that is missing is named in one error with a way out.
+func (s *suite) testCheck(t *testing.T) {
+	box := s.outbox("a")
+	db := s.harness.Setup(t, box)
+	bad := box
+	bad.Layout.Columns.Payload = "no_such_payload"
+	bad.Layout.Columns.Group = "no_such_group"
+	absent := s.outbox("b")
+	absent.Table = "no_such_table"
+	check := func(want []string, not []string, boxes ...store.Outbox) {
+		t.Helper()
+		st := db.Store(t, Config{Outboxes: boxes})
+		defer st.Close()
+		err := st.Check(s.ctx(t))
+		var setup *store.SetupError
+		if !errors.As(err, &setup) || setup.Remedy == "" {
+			t.Fatalf("check says %v, want a setup error with a remedy", err)
+		}
+		for _, name := range want {
+			if !strings.Contains(err.Error(), name) {
+				t.Errorf("check does not name %q: %v", name, err)
+			}
+		}
+		for _, name := range not {
+			if strings.Contains(err.Error(), name) {
+				t.Errorf("check names %q without cause: %v", name, err)
+			}
+		}
+	}
+	const initialize = "sluicebox init"
+	check([]string{initialize}, []string{"no_such"}, box)
+	check([]string{initialize, "no_such_payload", "no_such_group", "no_such_table"}, nil, bad, absent)
+	st := db.Store(t, Config{Outboxes: []store.Outbox{box}})
+	defer st.Close()
+	if err := st.Install(s.ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	check([]string{"no_such_payload", "no_such_group", "no_such_table"}, []string{initialize}, bad, absent)
+	// A call on what is not there says so too.
+	broken := db.Store(t, Config{Outboxes: []store.Outbox{bad}})
+	defer broken.Close()
+	epoch, err := broken.Lead(s.ctx(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var setup *store.SetupError
+	_, err = broken.Claim(s.ctx(t), epoch, now(), []store.ClaimRow{{Ref: ref("a", "1"), WantPayload: true}})
+	if !errors.As(err, &setup) {
+		t.Errorf("a claim without the payload column: %v", err)
+	}
+}

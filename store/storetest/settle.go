@@ -1,0 +1,221 @@
+package storetest
+
+import (
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+func (s *suite) testSettle(t *testing.T) {
+	b := s.start(t, 0)
+	c := &s.layout.Columns
+	b.insert(t, "a", row("done"), row("retried"), row("dead"), row("other"))
+	b.take(t, "a", "done", "retried", "dead", "other")
+	claimed := b.read(t, "a", "retried").Claimed
+	at := now().Add(time.Hour)
+	results := b.settle(t,
+		store.Outcome{Ref: ref("a", "dead"), Status: store.Failed, RetryCount: 4, Error: "given up", At: at},
+		store.Outcome{Ref: ref("a", "done"), Status: store.Completed, RetryCount: 9, At: at},
+		store.Outcome{Ref: ref("a", "retried"), Status: store.Pending, RetryCount: 2, Error: "try later", At: at},
+	)
+	for i, r := range results {
+		if r != store.Written {
+			t.Errorf("outcome %d: %d", i, r)
+		}
+	}
+	if !s.stateful() {
+		return
+	}
+	want := func(id string, status store.Status, retries int, text string, claimed, settled time.Time) {
+		t.Helper()
+		got := b.read(t, "a", id)
+		if !got.Exists || got.Status != status {
+			t.Errorf("row %s: %+v", id, got)
+		}
+		if c.RetryCount != "" && got.RetryCount != retries {
+			t.Errorf("row %s has retry count %d, want %d", id, got.RetryCount, retries)
+		}
+		if c.Error != "" && got.Error != text {
+			t.Errorf("row %s has error %q, want %q", id, got.Error, text)
+		}
+		if c.Claimed != "" && !near(got.Claimed, claimed) {
+			t.Errorf("row %s has the time %s, want %s", id, got.Claimed, claimed)
+		}
+		if c.Settled != "" && !near(got.Settled, settled) {
+			t.Errorf("row %s was settled at %s, want %s", id, got.Settled, settled)
+		}
+	}
+	ended := at // where one column serves for both
+	if c.Settled != "" {
+		ended = claimed
+	}
+	want("dead", store.Failed, 4, "given up", ended, at)
+	want("retried", retriedStatus(&s.layout), 2, "try later", claimed, time.Time{})
+	want("other", b.claimedStatus(), 0, "", claimed, time.Time{})
+	if s.layout.DeleteDelivered {
+		if b.read(t, "a", "done").Exists {
+			t.Error("the delivered row is still there")
+		}
+	} else {
+		want("done", store.Completed, 0, "", ended, at)
+	}
+	// A retry without an error keeps the text.
+	b.settle(t, store.Outcome{Ref: ref("a", "retried"), Status: store.Pending, RetryCount: 3, At: at})
+	want("retried", retriedStatus(&s.layout), 3, "try later", claimed, time.Time{})
+	if a := b.claim(t, store.ClaimRow{Ref: ref("a", "retried")})[0]; c.RetryCount != "" && a.RetryCount != 3 {
+		t.Errorf("the claim says retry count %d", a.RetryCount)
+	}
+}
+
+// retriedStatus is what a retried row reads as. Under timestamps a claim's time
+// that is kept cannot be told from a claim.
+func retriedStatus(l *store.Layout) store.Status {
+	if l.State == store.StateTimestamps && l.Columns.Claimed != "" {
+		return store.Processing
+	}
+	return store.Pending
+}
+
+func (b *bench) claimedStatus() store.Status {
+	if b.marks() {
+		return store.Processing
+	}
+	return store.Pending
+}
+
+func (s *suite) testSettleConditional(t *testing.T) {
+	b := s.start(t, 0)
+	b.insert(t, "a", row("1"), row("2"), row("3"))
+	b.take(t, "a", "1", "2", "3")
+	first := []store.Outcome{
+		{Ref: ref("a", "1"), Status: store.Failed, RetryCount: 1, Error: "first", At: now()},
+		{Ref: ref("a", "2"), Status: store.Completed, At: now()},
+	}
+	b.settle(t, first...)
+	before1, before2 := b.read(t, "a", "1"), b.read(t, "a", "2")
+	b.db.Delete(t, "a", "3")
+
+	done := store.WasSettled
+	if s.layout.DeleteDelivered {
+		done = store.WasGone
+	}
+	want := []store.SettleResult{store.WasSettled, done, store.WasGone, store.WasGone}
+	for _, status := range []store.Status{store.Completed, store.Failed, store.Pending} {
+		var again []store.Outcome
+		for _, id := range []string{"1", "2", "3", "never there"} {
+			again = append(again, store.Outcome{Ref: ref("a", id), Status: status, RetryCount: 5, Error: "second", At: now()})
+		}
+		for i, got := range b.settle(t, again...) {
+			if s.stateful() && got != want[i] || !s.stateful() && got != store.Written {
+				t.Errorf("%s for row %s: %d", status, again[i].ID, got)
+			}
+		}
+	}
+	if after := b.read(t, "a", "1"); after != before1 {
+		t.Errorf("a later outcome changed %+v into %+v", before1, after)
+	}
+	if after := b.read(t, "a", "2"); after != before2 {
+		t.Errorf("a later outcome changed %+v into %+v", before2, after)
+	}
+}
+
+// testSettleTwice gives several outcomes of one row in one call: they are
+// written one after the other.
+func (s *suite) testSettleTwice(t *testing.T) {
+	b := s.start(t, 0)
+	b.insert(t, "a", row("1"), row("2"))
+	b.insert(t, "b", row("1"))
+	b.take(t, "a", "1", "2")
+	got := b.settle(t,
+		store.Outcome{Ref: ref("a", "1"), Status: store.Pending, RetryCount: 1, Error: "e1", At: now()},
+		store.Outcome{Ref: ref("a", "2"), Status: store.Failed, RetryCount: 1, At: now()},
+		store.Outcome{Ref: ref("a", "1"), Status: store.Pending, RetryCount: 2, Error: "e2", At: now()},
+		store.Outcome{Ref: ref("b", "1"), Status: store.Completed, At: now()},
+		store.Outcome{Ref: ref("a", "1"), Status: store.Failed, RetryCount: 3, Error: "e3", At: now()},
+		store.Outcome{Ref: ref("a", "2"), Status: store.Completed, At: now()},
+		store.Outcome{Ref: ref("a", "2"), Status: store.Failed, At: now()},
+	)
+	w, x := store.Written, store.WasSettled
+	if !s.stateful() {
+		x = w
+	}
+	for i, want := range []store.SettleResult{w, w, w, w, w, x, x} {
+		if got[i] != want {
+			t.Errorf("outcome %d: %d, want %d", i, got[i], want)
+		}
+	}
+	if !s.stateful() {
+		return
+	}
+	for _, id := range []string{"1", "2"} {
+		if found := b.read(t, "a", id); found.Status != store.Failed {
+			t.Errorf("row %s: %+v", id, found)
+		}
+	}
+	if found := b.read(t, "a", "1"); s.layout.Columns.Error != "" && (found.Error != "e3" || found.RetryCount != 3) {
+		t.Errorf("row 1: %+v", found)
+	}
+}
+
+func (s *suite) testReasons(t *testing.T) {
+	b := s.start(t, 0)
+	reasons := []store.Reason{
+		store.ReasonNone, store.ReasonBadRequest, store.ReasonUnauthorized,
+		store.ReasonForbidden, store.ReasonGateway, store.ReasonInternal,
+	}
+	var outcomes []store.Outcome
+	for _, r := range reasons {
+		id := string(rune('a' + r))
+		b.insert(t, "a", row(id))
+		b.take(t, "a", id)
+		outcomes = append(outcomes, store.Outcome{Ref: ref("a", id), Status: store.Failed, Reason: r, At: now()})
+	}
+	b.settle(t, outcomes...)
+	for i, r := range reasons {
+		if got := b.read(t, "a", outcomes[i].ID); got.Code != s.layout.FailedNumber(r) || got.Status != store.Failed {
+			t.Errorf("reason %d: %+v, want code %d", r, got, s.layout.FailedNumber(r))
+		}
+		if a := b.claim(t, store.ClaimRow{Ref: outcomes[i].Ref})[0]; a.Result != store.AlreadySettled {
+			t.Errorf("a row with code %d is %s", s.layout.FailedNumber(r), a.Result)
+		}
+	}
+}
+
+func (s *suite) testErrorTexts(t *testing.T) {
+	b := s.start(t, 0)
+	texts := []string{
+		"plain", "quote ' \" \\ $1 ; --", "a\x00b", "\x00", "bad \xff\xfe utf-8 \xc3", "snow ☃ and 𝄞",
+		strings.Repeat("long ☃", 1<<18), strings.Repeat("\x00", 10000) + "behind", "line\nbreak\r\ttab",
+	}
+	var outcomes []store.Outcome
+	for i, text := range texts {
+		id := string(rune('a' + i))
+		b.insert(t, "a", row(id))
+		outcomes = append(outcomes, store.Outcome{Ref: ref("a", id), Status: store.Failed, Error: text, At: now()})
+	}
+	b.settle(t, outcomes...)
+	for i, text := range texts {
+		got := b.read(t, "a", outcomes[i].ID)
+		if got.Status != store.Failed || !utf8.ValidString(got.Error) || strings.ContainsRune(got.Error, 0) {
+			t.Errorf("text %d: %+v", i, got)
+		}
+		clean := strings.ReplaceAll(text, "\x00", "")
+		switch {
+		case len(text) > 2000 && clean != "behind":
+			if n := utf8.RuneCountInString(got.Error); n < 100 || n > 10000 || !strings.HasPrefix(text, strings.TrimRight(got.Error, "…")) {
+				t.Errorf("text %d: %d characters are left", i, n)
+			}
+		case utf8.ValidString(text):
+			if got.Error != clean {
+				t.Errorf("text %d: %q", i, got.Error)
+			}
+		default:
+			if !strings.HasPrefix(got.Error, "bad ") || !strings.Contains(got.Error, " utf-8 ") {
+				t.Errorf("text %d: %q", i, got.Error)
+			}
+		}
+	}
+}

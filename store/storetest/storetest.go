@@ -1,0 +1,304 @@
+// Package storetest holds one suite that every implementation of store.Store
+// passes, once for each kind of state. It knows the contract only, and nothing
+// of a database: what it needs from one is in [Harness] and [Database].
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Harness makes databases for the suite.
+type Harness interface {
+	// Setup makes empty tables for the outboxes, with the columns that their
+	// layouts name and an id of at least 26 characters, and takes away what an
+	// earlier Setup made, the relay's own tables included. Payload columns take
+	// any text, error columns hold 2000 characters or more, OrderBy columns
+	// times.
+	Setup(t *testing.T, outboxes ...store.Outbox) Database
+}
+
+// Database is what Setup made. Its methods fail the test on an error.
+type Database interface {
+	// Store opens a store of the relay "suite". It may be called several times:
+	// the stores are rivals on the same tables. The suite closes it.
+	Store(t *testing.T, cfg Config) store.Store
+	// Begin inserts rows, pending, in one transaction and leaves it open. The
+	// transaction's name is as the source would give it, or 0 if the database
+	// never shows a source a row that a claim cannot see.
+	Begin(t *testing.T, outbox string, rows ...Row) (txn store.Txn, commit func())
+	// Set writes a status into a row, as another program would: at is the time
+	// of its claim or settlement.
+	Set(t *testing.T, outbox, id string, status store.Status, at time.Time)
+	// Read reads a row as it is.
+	Read(t *testing.T, outbox, id string) Found
+	// Delete deletes a row.
+	Delete(t *testing.T, outbox, id string)
+}
+
+// Config is what a store of the suite differs in.
+type Config struct {
+	// Outboxes are the outboxes given to Setup, or others for tests of Check.
+	Outboxes []store.Outbox
+	// TakeoverTimeout is how long somebody else's claim holds a row.
+	TakeoverTimeout time.Duration
+}
+
+// Row is a row to insert. Columns that the layout lacks are left out.
+type Row struct {
+	ID      string
+	Kind    string
+	Group   store.Group
+	Payload string
+	// Created is the value of each OrderBy column.
+	Created time.Time
+}
+
+// Found is what a row says. Status is Pending for a row of a table without
+// state.
+type Found struct {
+	Exists     bool
+	Status     store.Status
+	RetryCount int
+	// Code is the number in the status column under store.StateNumbers.
+	Code  int
+	Error string // "" if NULL
+	// Claimed and Settled are the times in the columns of these names, zero if
+	// NULL or if the layout names no such column.
+	Claimed, Settled time.Time
+}
+
+// patience bounds every call of the suite: a call that hangs fails by name.
+const patience = 30 * time.Second
+
+// Run runs the suite.
+func Run(t *testing.T, h Harness) {
+	for _, kind := range []struct {
+		name   string
+		layout store.Layout
+	}{
+		{"words", store.FlowCatalyst()},
+		{"numbers", store.OutboxMessages()},
+		{"timestamps", timestamps()},
+		{"timestamps-without-claim", withoutClaim(timestamps())},
+		{"none", stateless()},
+	} {
+		t.Run(kind.name, func(t *testing.T) {
+			s := &suite{harness: h, layout: kind.layout}
+			for _, test := range tests() {
+				if test.only != nil && !test.only(&s.layout) {
+					continue
+				}
+				t.Run(test.name, func(t *testing.T) { test.run(s, t) })
+			}
+		})
+	}
+}
+
+type test struct {
+	name string
+	run  func(*suite, *testing.T)
+	only func(*store.Layout) bool // the layouts that have what is tested; nil for all
+}
+
+func tests() []test {
+	return []test{
+		{"lead raises the epoch for good", (*suite).testLead, nil},
+		{"an old epoch writes nothing", (*suite).testOldEpoch, nil},
+		{"no write of an old epoch lands behind a new one", (*suite).testLeadRace, nil},
+		{"a claim answers for each row by its place", (*suite).testClaimAnswers, nil},
+		{"a claim of several outboxes", (*suite).testClaimOutboxes, nil},
+		{"a claim of an open transaction", (*suite).testClaimOpenTxn, nil},
+		{"a claim of a row twice", (*suite).testClaimTwice, nil},
+		{"a claim of 5000 rows", (*suite).testClaimMany, nil},
+		{"a claim and somebody else's", (*suite).testClaimHeld, timesClaims},
+		{"a claim at once of a dead predecessor's row", (*suite).testClaimAtOnce, keepsState},
+		{"an outcome of each status", (*suite).testSettle, nil},
+		{"an outcome of a settled or deleted row", (*suite).testSettleConditional, nil},
+		{"several outcomes of one row", (*suite).testSettleTwice, nil},
+		{"a reason of failure", (*suite).testReasons, keepsCodes},
+		{"hostile error texts", (*suite).testErrorTexts, keepsErrors},
+		{"a checkpoint", (*suite).testCheckpoint, nil},
+		{"a view in order", (*suite).testViewOrder, nil},
+		{"a view of one moment", (*suite).testViewMoment, keepsState},
+		{"install again and at once", (*suite).testInstall, nil},
+		{"check names what is missing", (*suite).testCheck, nil},
+		{"cancel, close and go on", (*suite).testEnds, nil},
+	}
+}
+
+func keepsState(l *store.Layout) bool  { return l.State != store.StateNone }
+func keepsCodes(l *store.Layout) bool  { return l.State == store.StateNumbers }
+func keepsErrors(l *store.Layout) bool { return l.Columns.Error != "" }
+func timesClaims(l *store.Layout) bool { return l.Columns.Claimed != "" }
+
+// timestamps is a layout that tells the state by nullable times.
+func timestamps() store.Layout {
+	return store.Layout{
+		Name: "timestamps",
+		Columns: store.Columns{
+			ID: "id", Kind: "type", Group: "message_group", Payload: "payload",
+			Delivered: "sent_at", Failed: "failed_at", Claimed: "taken_at", Settled: "ended_at",
+			RetryCount: "attempts", Error: "last_error",
+		},
+		State:   store.StateTimestamps,
+		OrderBy: []string{"created_at"},
+	}
+}
+
+func withoutClaim(l store.Layout) store.Layout {
+	l.Name += "-without-claim"
+	l.Columns.Claimed, l.Columns.Settled = "", ""
+	l.Columns.RetryCount, l.Columns.Error = "", ""
+	return l
+}
+
+// stateless is a layout that keeps no state.
+func stateless() store.Layout {
+	return store.Layout{
+		Name:    "none",
+		Columns: store.Columns{ID: "id", Kind: "type", Group: "message_group", Payload: "payload"},
+		State:   store.StateNone,
+	}
+}
+
+type suite struct {
+	harness Harness
+	layout  store.Layout
+}
+
+func (s *suite) outbox(name string) store.Outbox {
+	return store.Outbox{Name: name, Table: "outbox_" + name, Layout: s.layout, Kind: "EVENT"}
+}
+
+// stateful reports whether the table keeps state.
+func (s *suite) stateful() bool { return keepsState(&s.layout) }
+
+// marks reports whether a claim leaves a trace in the row.
+func (s *suite) marks() bool {
+	return s.stateful() && (s.layout.State != store.StateTimestamps || s.layout.Columns.Claimed != "")
+}
+
+// bench is a database with a store that leads.
+type bench struct {
+	*suite
+	db    Database
+	boxes []store.Outbox
+	store store.Store
+	epoch store.Epoch
+}
+
+// start makes tables for outboxes named a and b and takes the lead on them.
+func (s *suite) start(t *testing.T, takeover time.Duration) *bench {
+	t.Helper()
+	b := &bench{suite: s, boxes: []store.Outbox{s.outbox("a"), s.outbox("b")}}
+	b.db = s.harness.Setup(t, b.boxes...)
+	b.store = b.open(t, takeover)
+	if err := b.store.Install(b.ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	b.epoch = b.lead(t, b.store)
+	return b
+}
+
+// open opens one more store on the same tables.
+func (b *bench) open(t *testing.T, takeover time.Duration) store.Store {
+	t.Helper()
+	st := b.db.Store(t, Config{Outboxes: b.boxes, TakeoverTimeout: takeover})
+	t.Cleanup(st.Close)
+	return st
+}
+
+func (s *suite) ctx(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func (b *bench) lead(t *testing.T, st store.Store) store.Epoch {
+	t.Helper()
+	e, err := st.Lead(b.ctx(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// insert inserts rows in one transaction.
+func (b *bench) insert(t *testing.T, outbox string, rows ...Row) store.Txn {
+	t.Helper()
+	txn, commit := b.db.Begin(t, outbox, rows...)
+	commit()
+	return txn
+}
+
+// row is a row of no special kind.
+func row(id string) Row {
+	return Row{ID: id, Kind: "EVENT", Group: store.GroupOf("g"), Payload: `{"id":"` + id + `"}`, Created: origin()}
+}
+
+// rows are n rows with ids that do not sort in their order.
+func rows(n int) []Row {
+	list := make([]Row, n)
+	for i := range list {
+		list[i] = row(fmt.Sprintf("%05d", (i*7919)%99991))
+		list[i].Created = origin().Add(time.Duration(i) * time.Millisecond)
+	}
+	return list
+}
+
+// origin is a time that any kind of column holds.
+func origin() time.Time { return time.Date(2024, 2, 29, 12, 0, 0, 0, time.UTC) }
+
+// now is the time in a form that every database keeps.
+func now() time.Time { return time.Now().Truncate(time.Millisecond).UTC() }
+
+func ref(outbox, id string) store.Ref { return store.Ref{Outbox: outbox, ID: id} }
+
+// claim claims rows that must be answered for.
+func (b *bench) claim(t *testing.T, rows ...store.ClaimRow) []store.ClaimAnswer {
+	t.Helper()
+	answers, err := b.store.Claim(b.ctx(t), b.epoch, now(), rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(answers) != len(rows) {
+		t.Fatalf("%d answers for %d rows", len(answers), len(rows))
+	}
+	return answers
+}
+
+// take claims rows that must be free.
+func (b *bench) take(t *testing.T, outbox string, ids ...string) {
+	t.Helper()
+	list := make([]store.ClaimRow, len(ids))
+	for i, id := range ids {
+		list[i].Ref = ref(outbox, id)
+	}
+	for i, a := range b.claim(t, list...) {
+		if a.Result != store.Claimed {
+			t.Fatalf("row %s is %s", ids[i], a.Result)
+		}
+	}
+}
+
+func (b *bench) settle(t *testing.T, outcomes ...store.Outcome) []store.SettleResult {
+	t.Helper()
+	results, err := b.store.Settle(b.ctx(t), b.epoch, outcomes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(results) != len(outcomes) {
+		t.Fatalf("%d answers for %d outcomes", len(results), len(outcomes))
+	}
+	return results
+}
+
+func (b *bench) read(t *testing.T, outbox, id string) Found {
+	t.Helper()
+	return b.db.Read(t, outbox, id)
+}
