@@ -7,8 +7,8 @@
 // A relay opens a source at its checkpoint ([Source.Open]). Either the log is
 // intact from there, or a cut is made: a position and a view of the tables that
 // match. Then it runs the source ([Source.Run]), which sends batches until the
-// context ends. [Follow] keeps a source running over lost connections and drops
-// what it emitted before.
+// context ends. [Follow] keeps a source running over lost connections; its
+// [Resume] remembers what was sent, so that nothing is sent twice.
 //
 // # Pausing
 //

@@ -6,7 +6,9 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Batch is some rows of one transaction, or a position without rows.
+// Batch is some rows of one transaction, or a position without rows. A source
+// whose log has a position for every row may put rows of several transactions
+// into one.
 type Batch struct {
 	// Position is the place in the log just after this batch: once everything
 	// up to it is settled, acknowledging it gives the log before it away. It is
@@ -60,9 +62,9 @@ type Source interface {
 	// not help.
 	Open(ctx context.Context, at store.Checkpoint, views store.Viewer) (Opening, error)
 	// Run sends batches in commit order until the context ends (it then
-	// returns the context's error), the span ends (nil), or it fails. It may
-	// send again what it sent in an earlier run; Follow drops that. It closes
-	// nothing that the caller gave it.
+	// returns the context's error), the span ends (nil), or it fails. A source
+	// that is a Resumer sends nothing again that it sent in an earlier run. It
+	// closes nothing that the caller gave it.
 	Run(ctx context.Context, span Span, out chan<- Batch) error
 	// Acknowledge gives the log up to a position away. Older positions than
 	// the last are ignored. It does not wait.

@@ -333,3 +333,34 @@ func TestAPoisonedRowIsFailed(t *testing.T) {
 		}
 	})
 }
+
+// An outbox that is added to the configuration later has rows from before; they
+// are delivered too.
+func TestAnOutboxAddedLater(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		database, conn := prepare(t, version, seedTables)
+		to := sinktest.NewReceiver(t)
+		both := preset(database, to.URL(), "")
+		r := start(t, strings.Replace(both, "flowcatalyst: {", "flowcatalyst: {dispatch-jobs-table: '', ", 1))
+		r.waitFor("reading")
+		write(t, database, load{transactions: 160, clients: 8, scripts: seedScripts(5)})()
+		events := count(t, conn, "SELECT count(*) FROM outbox_events")
+		arrive(t, to, events)
+		within(t, 10*time.Second, func() string {
+			if n := count(t, conn, "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'"); n > 0 {
+				return fmt.Sprintf("%d events are not COMPLETED", n)
+			}
+			return ""
+		})
+		if code := r.stop(); code != 0 {
+			t.Fatalf("exit code %d", code)
+		}
+		start(t, both).waitFor("reading")
+		arrive(t, to, 160)
+		within(t, 10*time.Second, func() string { return unsettled(t, conn) })
+		if c := to.Counts(); c.Duplicates > 0 {
+			t.Errorf("%d rows arrived more than once", c.Duplicates)
+		}
+	})
+}

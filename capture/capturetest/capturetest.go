@@ -1,0 +1,151 @@
+// Package capturetest holds one suite that every capture.Source passes. It knows
+// the contract only; what it needs from a database is in [Harness] and
+// [Database].
+package capturetest
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Harness makes databases for the suite and says what a kind of source can do.
+type Harness struct {
+	// Setup makes an empty outbox table in a database of its own.
+	Setup func(t *testing.T) Database
+	// Impatient does the same on a server that gives up a client which is
+	// silent for 2 s. Nil leaves the test of a pause out.
+	Impatient func(t *testing.T) Database
+	// Log says that the source reads a log: rows come in commit order, batches
+	// have positions, and a cut is possible. Without it, rows come in any order
+	// and come again while they are unsettled and not held.
+	Log bool
+}
+
+// Database is what Setup made. Its methods fail the test on an error and may be
+// called from several goroutines.
+type Database interface {
+	// Source returns a source over the table; all have the same name. The suite
+	// closes it before it asks for the next.
+	Source(t *testing.T, o Options) Source
+	// Viewer opens views of the table.
+	Viewer(t *testing.T) store.Viewer
+	// Begin inserts rows in a transaction and leaves it open. end commits it or
+	// rolls it back, and returns when that is done.
+	Begin(t *testing.T, rows ...Row) (end func(commit bool))
+	// Unrelated commits a write to a table that is no outbox.
+	Unrelated(t *testing.T)
+	// Cut ends the source's connection to the server, if it has one.
+	Cut(t *testing.T)
+}
+
+// Source is what the suite tests.
+type Source interface {
+	capture.Resumer
+	Close()
+}
+
+// Options are what the suite's sources differ in.
+type Options struct {
+	// Outbox is the name to give the outbox.
+	Outbox string
+	// BatchRows bounds the rows of a batch.
+	BatchRows int
+	// Held returns the rows that the suite has received.
+	Held func(outbox string) []string
+}
+
+// Row is a row to insert.
+type Row struct {
+	ID      string
+	Group   store.Group
+	Payload string
+}
+
+const (
+	outbox    = "shop"
+	batchRows = 50
+	// patience bounds every wait of the suite: what hangs fails by name.
+	patience = 30 * time.Second
+)
+
+// Run runs the suite.
+func Run(t *testing.T, h Harness) {
+	for _, c := range []struct {
+		name string
+		log  bool // only for a source of a log
+		test func(t *testing.T, db Database)
+	}{
+		{"all rows of concurrent writers", false, testAllRows},
+		{"commit order of concurrent writers", true, testCommitOrder},
+		{"rolled back", false, testRolledBack},
+		{"larger than a batch", true, testLargeTransaction},
+		{"goes on through cuts", true, testFollowThroughCuts},
+		{"cut inside a transaction", true, testCutInside},
+		{"reopened at an acknowledged position", true, testReopenAcknowledged},
+		{"reopened without an acknowledgement", true, testReopenUnacknowledged},
+		{"checkpoint ahead of the acknowledgement", true, testReopenAhead},
+		{"another origin", true, testOtherOrigin},
+		{"span with an end", true, testUntil},
+		{"markers", false, testMarks},
+		{"position of an idle outbox", true, testIdlePosition},
+		{"cut beside writers", true, testCut},
+		{"payloads", false, testPayloads},
+		{"groups", false, testGroups},
+		{"end of the context", false, testContextEnd},
+	} {
+		if c.log && !h.Log {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) { c.test(t, h.Setup(t)) })
+	}
+	if h.Impatient != nil {
+		t.Run("pause", func(t *testing.T) { testPause(t, h.Impatient(t)) })
+	}
+}
+
+// rowsOf makes n rows with ids of a common prefix, in group g.
+func rowsOf(prefix string, n int) []Row {
+	rows := make([]Row, n)
+	for i := range rows {
+		rows[i] = Row{
+			ID:      fmt.Sprintf("%s-%04d", prefix, i),
+			Group:   store.GroupOf(prefix),
+			Payload: fmt.Sprintf(`{"row": %d}`, i),
+		}
+	}
+	return rows
+}
+
+func commit(t *testing.T, db Database, rows ...Row) {
+	t.Helper()
+	db.Begin(t, rows...)(true)
+}
+
+func idsOf(rows []Row) []string {
+	ids := make([]string, len(rows))
+	for i := range rows {
+		ids[i] = rows[i].ID
+	}
+	return ids
+}
+
+// open opens a source, closes the view that it may have, and returns the
+// opening.
+func open(t *testing.T, src Source, db Database, at store.Checkpoint) capture.Opening {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	o, err := src.Open(ctx, at, db.Viewer(t))
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	if o.View != nil {
+		o.View.Close()
+	}
+	return o
+}

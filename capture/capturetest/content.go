@@ -1,0 +1,83 @@
+package capturetest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+func testPayloads(t *testing.T, db Database) {
+	payloads := []string{
+		"",
+		" ",
+		`{"a": [1, 2.50, 1e3], "b": null}`,
+		`quotes ' and " and '' and $$ and backslashes \ \\ \n \x00 \'`,
+		"lines\nand\r\nreturns\rand\ttabs\x01\x7f",
+		"Grüße, 世界, 😀, e\u0301, \u200b, \ufeff, \U0010ffff",
+		strings.Repeat("0123456789abcdef", 1<<16), // 1 MiB
+		"NULL",
+		`\x414243`,
+	}
+	r, _ := follow(t, db, store.Checkpoint{})
+	want := map[string]string{}
+	for i, p := range payloads {
+		id := fmt.Sprintf("payload-%d", i)
+		want[id] = p
+		commit(t, db, Row{ID: id, Payload: p})
+	}
+	r.rows(len(payloads))
+	for _, b := range r.batches {
+		for i := range b.Items {
+			it := &b.Items[i]
+			if string(it.Payload) != want[it.ID] {
+				t.Errorf("%s: a payload of %d bytes came as %d bytes: %.60q", it.ID, len(want[it.ID]), len(it.Payload), it.Payload)
+			}
+			if it.Payload == nil {
+				t.Errorf("%s: the payload is nil, which stands for bytes that were dropped", it.ID)
+			}
+		}
+	}
+}
+
+func testGroups(t *testing.T, db Database) {
+	groups := []store.Group{{}, store.GroupOf(""), store.GroupOf("NULL"), store.GroupOf("a b'c\"d\\ü")}
+	r, _ := follow(t, db, store.Checkpoint{})
+	want := map[string]store.Group{}
+	for i, g := range groups {
+		id := fmt.Sprintf("group-%d", i)
+		want[id] = g
+		commit(t, db, Row{ID: id, Group: g, Payload: "x"})
+	}
+	r.rows(len(groups))
+	for _, b := range r.batches {
+		for i := range b.Items {
+			if it := &b.Items[i]; it.Group != want[it.ID] {
+				t.Errorf("%s: group %#v came as %#v", it.ID, want[it.ID], it.Group)
+			}
+		}
+	}
+}
+
+// testContextEnd ends a source that waits for its receiver, and one that waits
+// for the database. Neither leaves anything behind.
+func testContextEnd(t *testing.T, db Database) {
+	before := goleak.IgnoreCurrent()
+	for _, waiting := range []bool{true, false} {
+		r, _ := follow(t, db, store.Checkpoint{})
+		commit(t, db, rowsOf(fmt.Sprintf("end-%t", waiting), 2)...)
+		if !waiting {
+			r.rows(2)
+		}
+		began := time.Now()
+		r.close()
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("the source took %s to end", took)
+		}
+	}
+	goleak.VerifyNone(t, before)
+}

@@ -1,0 +1,161 @@
+package capturetest
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// writerRows is how many rows a transaction of writers has.
+const writerRows = 2
+
+// writers commits transactions of several rows from several goroutines and
+// returns the ids in commit order: a commit holds a lock, an insert does not.
+// each is called after each commit, under the lock.
+func writers(t *testing.T, db Database, n, transactions int, each func(committed int)) []string {
+	t.Helper()
+	var mu sync.Mutex
+	var order []string
+	var all sync.WaitGroup
+	for w := range n {
+		all.Go(func() {
+			for i := range transactions {
+				rows := rowsOf(fmt.Sprintf("w%d-%03d", w, i), writerRows)
+				end := db.Begin(t, rows...)
+				mu.Lock()
+				end(true)
+				order = append(order, idsOf(rows)...)
+				each(len(order))
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	return order
+}
+
+func none(int) {}
+
+func testAllRows(t *testing.T, db Database) {
+	r, _ := follow(t, db, store.Checkpoint{})
+	order := writers(t, db, 4, 10, none)
+	r.rows(len(order))
+	r.expectAny(order)
+}
+
+func testCommitOrder(t *testing.T, db Database) {
+	r, _ := follow(t, db, store.Checkpoint{})
+	const n, transactions = 8, 25
+	done := make(chan []string, 1)
+	go func() { done <- writers(t, db, n, transactions, none) }()
+	r.rows(n * transactions * writerRows)
+	r.expect(<-done)
+}
+
+func testRolledBack(t *testing.T, db Database) {
+	r, _ := follow(t, db, store.Checkpoint{})
+	lost := db.Begin(t, rowsOf("rolled-back", 5)...)
+	commit(t, db, rowsOf("before", 2)...)
+	lost(false)
+	commit(t, db, rowsOf("after", 2)...)
+	r.rows(4)
+	r.expectAny(append(idsOf(rowsOf("before", 2)), idsOf(rowsOf("after", 2))...))
+}
+
+func testLargeTransaction(t *testing.T, db Database) {
+	r, _ := follow(t, db, store.Checkpoint{})
+	rows := rowsOf("large", 3*batchRows+7)
+	commit(t, db, rows...)
+	r.until("the end of the transaction", func() bool {
+		return len(r.ids) > 0 && r.batches[len(r.batches)-1].Position != ""
+	})
+	r.expect(idsOf(rows))
+	var positions int
+	txns := map[store.Txn]bool{}
+	for _, b := range r.batches {
+		if len(b.Items) == 0 {
+			continue
+		}
+		if len(b.Items) > batchRows {
+			t.Errorf("a batch of %d rows, the bound is %d", len(b.Items), batchRows)
+		}
+		if b.Position != "" {
+			positions++
+		}
+		for i := range b.Items {
+			txns[b.Items[i].Txn] = true
+			if b.Items[i].Committed.IsZero() {
+				t.Errorf("row %s does not say when it was committed", b.Items[i].ID)
+			}
+		}
+	}
+	if positions != 1 || len(txns) != 1 {
+		t.Errorf("one transaction came with %d positions and %d names", positions, len(txns))
+	}
+}
+
+func testMarks(t *testing.T, db Database) {
+	r, _ := follow(t, db, store.Checkpoint{})
+	commit(t, db, rowsOf("before", 3)...)
+	if err := r.src.Mark(t.Context(), "mark-1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.src.Mark(t.Context(), "mark-2"); err != nil {
+		t.Fatal(err)
+	}
+	r.until("the marks", func() bool { return slices.Contains(r.marks, "mark-2") })
+	if !slices.Equal(r.marks, []string{"mark-1", "mark-2"}) {
+		t.Errorf("marks %q came", r.marks)
+	}
+	r.expectAny(idsOf(rowsOf("before", 3))) // what committed before is there
+}
+
+// testCut opens a source beside writers: what the view shows and what the stream
+// brings is everything, once.
+func testCut(t *testing.T, db Database) {
+	src := db.Source(t, Options{Outbox: outbox, BatchRows: batchRows})
+	begun := make(chan struct{})
+	done := make(chan []string, 1)
+	go func() {
+		done <- writers(t, db, 4, 40, func(n int) {
+			if n >= 30 {
+				select {
+				case <-begun:
+				default:
+					close(begun)
+				}
+			}
+		})
+	}()
+	<-begun
+	opening, err := src.Open(t.Context(), store.Checkpoint{}, db.Viewer(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if opening.View == nil || opening.Why == "" || opening.Origin == "" || opening.From == "" {
+		t.Fatalf("a cut is incomplete: %+v", opening)
+	}
+	items, err := opening.View.Unsettled(t.Context(), store.Unsettled{Outbox: outbox, Limit: 100000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	opening.View.Close()
+	opening.View.Close() // allowed
+	r := newReader(t, src)
+	for i := range items {
+		r.ids = append(r.ids, items[i].ID)
+	}
+	inView := len(items)
+	r.start(opening.From)
+	order := <-done
+	r.rows(len(order))
+	t.Logf("%d rows in the view, %d in the log", inView, len(r.ids)-inView)
+	if inView == 0 || inView == len(order) {
+		t.Error("the cut did not fall between the writers' commits; nothing was proven")
+	}
+	r.expectAny(order)
+	sameOrder(t, r.ids[inView:], order[inView:])
+}

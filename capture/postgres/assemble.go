@@ -1,0 +1,175 @@
+package postgres
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// assembler makes batches of the messages of pgoutput. It knows no connection:
+// bytes in, batches out.
+type assembler struct {
+	tables     *tables
+	relations  map[uint32]*relation // nil: not an outbox
+	after      pglogrepl.LSN        // transactions that end here or before are left out
+	until      pglogrepl.LSN        // a transaction that begins its commit here or later ends the run
+	markPrefix string
+	maxRows    int
+	maxBytes   int
+
+	open      bool
+	leaveOut  bool
+	done      bool // until was reached
+	xid       store.Txn
+	committed time.Time
+	items     []store.Item
+	bytes     int
+	marks     []string
+
+	tuple  tuple
+	reader itemReader
+}
+
+func newAssembler(t *tables, name string, maxRows, maxBytes int) *assembler {
+	return &assembler{
+		tables: t, relations: map[uint32]*relation{}, markPrefix: name + ".mark",
+		maxRows: maxRows, maxBytes: maxBytes,
+		reader: itemReader{kinds: map[string]string{}},
+	}
+}
+
+// message takes one message. When it completes a batch, ready is true. The
+// batch that ends a transaction with rows always holds at least one: a part is
+// given out only when the next row is there.
+func (a *assembler) message(wal []byte) (b capture.Batch, ready bool, err error) {
+	if len(wal) == 0 {
+		return b, false, fmt.Errorf("pgoutput: an empty message")
+	}
+	body := wal[1:]
+	switch wal[0] {
+	case msgBegin:
+		return b, false, a.begin(body)
+	case msgCommit:
+		return a.commit(body)
+	case msgRelation:
+		return b, false, a.relation(body)
+	case msgInsert:
+		return a.insert(body)
+	case msgMessage:
+		return b, false, a.logical(body)
+	case msgOrigin, msgType, msgTruncate, msgUpdate, msgDelete:
+		return b, false, nil // not rows of an outbox
+	}
+	return b, false, fmt.Errorf("pgoutput: a message of unknown type %q", wal[0])
+}
+
+func (a *assembler) begin(body []byte) error {
+	m, err := parseBegin(body)
+	if err != nil {
+		return err
+	}
+	if a.open {
+		return fmt.Errorf("pgoutput: a Begin message inside a transaction")
+	}
+	if a.until != 0 && m.commit >= a.until {
+		a.done = true
+		return nil
+	}
+	// Positions are ends of records, so a commit record that begins before one
+	// also ends there or before.
+	a.open, a.leaveOut = true, m.commit < a.after
+	a.xid, a.committed = store.Txn(m.xid), m.committed
+	return nil
+}
+
+func (a *assembler) commit(body []byte) (capture.Batch, bool, error) {
+	end, err := parseCommit(body)
+	if err != nil {
+		return capture.Batch{}, false, err
+	}
+	if !a.open {
+		return capture.Batch{}, false, fmt.Errorf("pgoutput: a Commit message outside a transaction")
+	}
+	b := capture.Batch{Position: position(end), Items: a.items, Marks: a.marks}
+	ready := !a.leaveOut
+	a.open, a.leaveOut = false, false
+	a.items, a.bytes, a.marks = nil, 0, nil
+	return b, ready, nil
+}
+
+func (a *assembler) relation(body []byte) error {
+	m, err := parseRelation(body)
+	if err != nil {
+		return err
+	}
+	rel, err := a.tables.relation(&m)
+	if err != nil {
+		return err
+	}
+	a.relations[m.oid] = rel
+	return nil
+}
+
+func (a *assembler) insert(body []byte) (part capture.Batch, ready bool, err error) {
+	oid, err := parseInsert(body, &a.tuple)
+	if err != nil {
+		return part, false, err
+	}
+	if !a.open {
+		return part, false, fmt.Errorf("pgoutput: an Insert message outside a transaction")
+	}
+	rel, known := a.relations[oid]
+	if !known {
+		return part, false, fmt.Errorf("pgoutput: a row of relation %d, which no Relation message described", oid)
+	}
+	if rel == nil || a.leaveOut {
+		return part, false, nil
+	}
+	if len(a.tuple.values) != rel.columns {
+		return part, false, fmt.Errorf("pgoutput: a row of %s.%s has %d columns, its Relation message has %d",
+			rel.schema, rel.name, len(a.tuple.values), rel.columns)
+	}
+	size := 0
+	for _, v := range a.tuple.values {
+		size += len(v)
+	}
+	if n := len(a.items); n > 0 && (n >= a.maxRows || a.bytes+size > a.maxBytes) {
+		part.Items, ready = a.items, true
+		a.items, a.bytes = make([]store.Item, 0, n), 0
+	}
+	a.bytes += size
+	for i := range rel.rows {
+		it, err := a.reader.read(rel, &rel.rows[i], a.tuple.values)
+		if err != nil {
+			return capture.Batch{}, false, err
+		}
+		it.Txn, it.Committed = a.xid, a.committed
+		a.items = append(a.items, it)
+	}
+	return part, ready, nil
+}
+
+// logical keeps the markers. Messages of all prefixes arrive, also other
+// programs'.
+func (a *assembler) logical(body []byte) error {
+	m, err := parseMessage(body)
+	if err != nil {
+		return err
+	}
+	if !m.transactional || string(m.prefix) != a.markPrefix {
+		return nil
+	}
+	if !a.open {
+		return fmt.Errorf("pgoutput: a transactional message outside a transaction")
+	}
+	if !a.leaveOut {
+		a.marks = append(a.marks, string(m.content))
+	}
+	return nil
+}
+
+func position(lsn pglogrepl.LSN) store.Position { return store.Position(lsn.String()) }

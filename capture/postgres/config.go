@@ -1,0 +1,135 @@
+package postgres
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/store"
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+// Config says what to read and how.
+type Config struct {
+	// URL is the database, postgres://user@host:port/database. It serves all
+	// but the stream: the checks, the publication, markers and heartbeats.
+	URL string
+	// StreamURL is the same database for a role of its own that may stream. ""
+	// is URL.
+	StreamURL string
+	// Name is the name of the slot and of the publication: [a-z0-9_]{1,40}.
+	Name string
+	// Outboxes are the tables to read.
+	Outboxes []store.Outbox
+	// MayCreate allows to make the publication or to add a table to it. Where
+	// it is false, what is missing is an error with the statement to run.
+	MayCreate bool
+	// TakeOver allows to end another session that holds the slot. It is for a
+	// caller that has won the leadership, whose predecessor hangs.
+	TakeOver bool
+	// SlotTimeout bounds how long making a slot waits for old transactions.
+	// 0 is 1 minute.
+	SlotTimeout time.Duration
+	// HeartbeatInterval is how long the log may stand still before a heartbeat
+	// is written into it. 0 is 30 s, a negative value is never.
+	HeartbeatInterval time.Duration
+	// MaxBatchRows and MaxBatchBytes bound a batch; a single row may exceed the
+	// bytes. 0 is 500 rows and 4 MiB.
+	MaxBatchRows  int
+	MaxBatchBytes int
+}
+
+// Defaults of a Config.
+const (
+	defaultSlotTimeout = time.Minute
+	defaultHeartbeat   = 30 * time.Second
+	defaultBatchRows   = 500
+	defaultBatchBytes  = 4 << 20
+)
+
+// nameRE is narrower than what the server takes for a slot, because the
+// replication commands do not quote names.
+var nameRE = regexp.MustCompile(`^[a-z0-9_]{1,40}$`)
+
+// Validate reports every value that is missing or out of range, in one error.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if !nameRE.MatchString(c.Name) {
+		bad("name is %q, must be 1 to 40 of a-z, 0-9 and _: it names the replication slot", c.Name)
+	}
+	if len(c.Outboxes) == 0 {
+		bad("outboxes: none is configured")
+	}
+	for i := range c.Outboxes {
+		o := &c.Outboxes[i]
+		if o.Table == "" {
+			bad("outboxes: %q names no table", o.Name)
+		}
+		if err := o.Layout.Validate(); err != nil {
+			bad("outboxes: %q: %w", o.Name, err)
+		}
+	}
+	if c.MaxBatchRows < 0 || c.MaxBatchBytes < 0 {
+		bad("the bounds of a batch are %d rows and %d bytes, must not be negative", c.MaxBatchRows, c.MaxBatchBytes)
+	}
+	if c.SlotTimeout < 0 {
+		bad("slot timeout is %s, must not be negative", c.SlotTimeout)
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Config) setDefaults() {
+	if c.StreamURL == "" {
+		c.StreamURL = c.URL
+	}
+	if c.SlotTimeout == 0 {
+		c.SlotTimeout = defaultSlotTimeout
+	}
+	if c.HeartbeatInterval == 0 {
+		c.HeartbeatInterval = defaultHeartbeat
+	}
+	if c.MaxBatchRows == 0 {
+		c.MaxBatchRows = defaultBatchRows
+	}
+	if c.MaxBatchBytes == 0 {
+		c.MaxBatchBytes = defaultBatchBytes
+	}
+}
+
+// New checks a configuration and returns its source. It connects to nothing.
+// Close it when no call on it is open.
+func New(cfg Config) (*Source, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, &store.SetupError{Problem: err.Error()}
+	}
+	cfg.setDefaults()
+	control, err := pgstore.ParseURL(cfg.URL, "sluicebox "+cfg.Name+" control")
+	if err != nil {
+		return nil, err
+	}
+	stream, err := pgstore.ParseURL(cfg.StreamURL, "sluicebox "+cfg.Name+" stream")
+	if err != nil {
+		return nil, err
+	}
+	streamParams(stream)
+	return &Source{cfg: cfg, control: newControl(control), streamConfig: stream}, nil
+}
+
+// streamParams makes the session a replication session whose text output does
+// not depend on settings of the role or the database.
+func streamParams(c *pgx.ConnConfig) {
+	for key, value := range map[string]string{
+		"replication":        "database",
+		"client_encoding":    "UTF8",
+		"bytea_output":       "hex",
+		"datestyle":          "ISO",
+		"intervalstyle":      "postgres",
+		"extra_float_digits": "3",
+	} {
+		c.RuntimeParams[key] = value
+	}
+}

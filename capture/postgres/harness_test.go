@@ -1,0 +1,134 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/capture/capturetest"
+	"github.com/sluicebox/sluicebox/capture/postgres"
+	"github.com/sluicebox/sluicebox/store"
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+const createTable = `CREATE TABLE outbox_events (
+	id text PRIMARY KEY, message_group text, payload text, status text NOT NULL DEFAULT 'PENDING',
+	retry_count int NOT NULL DEFAULT 0, created_at timestamptz NOT NULL DEFAULT now(),
+	processed_at timestamptz, error_message text)`
+
+func outboxes(name string) []store.Outbox {
+	return []store.Outbox{{Name: name, Table: "outbox_events", Layout: store.FlowCatalyst(), Kind: "EVENT"}}
+}
+
+// database is one database for a test.
+type database struct {
+	url   string
+	name  string // of the relay
+	views *pgstore.Store
+}
+
+func newDatabase(t *testing.T, url string) *database {
+	servers.Exec(t, url, createTable, "CREATE TABLE unrelated (n int)")
+	d := &database{url: url, name: "t" + strconv.FormatInt(time.Now().UnixNano(), 36)}
+	views, err := pgstore.New(pgstore.Config{URL: url, Name: d.name, Outboxes: outboxes("shop")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.views = views
+	t.Cleanup(views.Close)
+	return d
+}
+
+func (d *database) config() postgres.Config {
+	return postgres.Config{URL: d.url, Name: d.name, Outboxes: outboxes("shop"), MayCreate: true, HeartbeatInterval: -1}
+}
+
+func (d *database) Source(t *testing.T, o capturetest.Options) capturetest.Source {
+	cfg := d.config()
+	cfg.Outboxes = outboxes(o.Outbox)
+	cfg.MaxBatchRows = o.BatchRows
+	return newSource(t, cfg)
+}
+
+func newSource(t *testing.T, cfg postgres.Config) *postgres.Source {
+	t.Helper()
+	src, err := postgres.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return src
+}
+
+func (d *database) Viewer(*testing.T) store.Viewer { return d.views }
+
+func (d *database) Begin(t *testing.T, rows ...capturetest.Row) func(commit bool) {
+	t.Helper()
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, d.url)
+	if err != nil {
+		t.Error(err)
+		return func(bool) {}
+	}
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		t.Error(err)
+		return func(bool) {}
+	}
+	batch := &pgx.Batch{}
+	for _, r := range rows {
+		var group *string
+		if r.Group.Valid {
+			group = &r.Group.Name
+		}
+		batch.Queue("INSERT INTO outbox_events (id, message_group, payload) VALUES ($1, $2, $3)", r.ID, group, r.Payload)
+	}
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		t.Error(err)
+	}
+	return func(commit bool) {
+		end := tx.Rollback
+		if commit {
+			end = tx.Commit
+		}
+		if err := errors.Join(end(ctx), conn.Close(ctx)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func (d *database) Unrelated(t *testing.T) {
+	t.Helper()
+	servers.Exec(t, d.url, "INSERT INTO unrelated VALUES (1)")
+}
+
+func (d *database) Cut(t *testing.T) {
+	t.Helper()
+	servers.Exec(t, d.url, fmt.Sprintf(
+		"SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '%s' AND active", d.name))
+}
+
+func eachVersion(t *testing.T, test func(t *testing.T, version int)) {
+	for _, version := range servers.Versions() {
+		t.Run("PostgreSQL "+strconv.Itoa(version), func(t *testing.T) { test(t, version) })
+	}
+}
+
+func TestSuite(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version int) {
+		capturetest.Run(t, capturetest.Harness{
+			Log: true,
+			Setup: func(t *testing.T) capturetest.Database {
+				return newDatabase(t, servers.Database(t, version))
+			},
+			Impatient: func(t *testing.T) capturetest.Database {
+				return newDatabase(t, servers.Start(t, version, map[string]string{"wal_sender_timeout": "2s"}).URL)
+			},
+		})
+	})
+}

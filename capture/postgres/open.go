@@ -1,0 +1,140 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Open checks the server, mends the publication where it may, and finds the slot
+// at the checkpoint or makes a cut: a new slot and the tables as of its
+// beginning. One *capture.NoStreamError names everything that is to be done by
+// hand. That a new slot has to wait too long for open transactions is an ordinary
+// error.
+func (s *Source) Open(ctx context.Context, at store.Checkpoint, views store.Viewer) (capture.Opening, error) {
+	closeSession(s.repl)
+	s.repl = nil
+	var sv *server
+	var sl slot
+	var id pglogrepl.IdentifySystemResult
+	mended := false
+	err := s.control.do(ctx, func(conn *pgx.Conn) error {
+		var wrong checkup
+		var err error
+		if sv, wrong, err = s.inspect(ctx, conn); err != nil {
+			return err
+		}
+		s.repl, id, err = s.dial(ctx)
+		if err := wrong.addErr(err); err != nil {
+			return err
+		}
+		if err := wrong.err(); err != nil {
+			return err
+		}
+		if err := sv.published.mend(ctx, conn, s.cfg.Name); err != nil {
+			return err
+		}
+		mended = len(sv.published.missing) > 0
+		sl, err = s.freeSlot(ctx, conn)
+		return err
+	})
+	var opening capture.Opening
+	if err == nil {
+		s.origin = originOf(id)
+		s.version = sv.version
+		s.tables = newTables(sv.tables, sv.domains)
+		s.holds = logOf(s.origin, sv.tables)
+		opening, err = s.place(ctx, at, views, placing{server: sv, slot: sl, mended: mended, end: id.XLogPos})
+	}
+	if err != nil {
+		closeSession(s.repl)
+		s.repl = nil
+		return capture.Opening{}, err
+	}
+	from, err := parseLSN(opening.From)
+	if err != nil {
+		return capture.Opening{}, err
+	}
+	s.acked.Store(0)
+	s.offered.Store(uint64(from))
+	s.resume.Reset(opening.From)
+	return opening, nil
+}
+
+// placing is what decides whether the slot goes on from the checkpoint.
+type placing struct {
+	server *server
+	slot   slot
+	mended bool          // the publication lacked a table until now
+	end    pglogrepl.LSN // of the server's log
+}
+
+// place goes on from the checkpoint or makes a cut.
+func (s *Source) place(ctx context.Context, at store.Checkpoint, views store.Viewer, p placing) (capture.Opening, error) {
+	why := s.whyCut(at, p)
+	if why == "" {
+		s.confirmed = p.slot.confirmed
+		return capture.Opening{Origin: s.holds, From: at.Position}, nil
+	}
+	if p.slot.exists {
+		if err := pglogrepl.DropReplicationSlot(ctx, s.repl, s.cfg.Name, pglogrepl.DropReplicationSlotOptions{}); err != nil {
+			return capture.Opening{}, fmt.Errorf("drop slot %s: %w", s.cfg.Name, s.explainStream(err))
+		}
+	}
+	made, err := s.makeSlot(ctx, s.repl, p.server.version)
+	if err != nil {
+		return capture.Opening{}, err
+	}
+	if s.confirmed, err = parseLSN(store.Position(made.ConsistentPoint)); err != nil {
+		return capture.Opening{}, err
+	}
+	view, err := views.View(ctx, made.SnapshotName)
+	if err != nil {
+		return capture.Opening{}, fmt.Errorf("read the tables as of slot %s: %w", s.cfg.Name, err)
+	}
+	return capture.Opening{
+		Origin: s.holds, From: position(s.confirmed), View: view, Why: why, Discard: s.discard,
+	}, nil
+}
+
+// discard drops the slot that Open made, on the session that made it.
+func (s *Source) discard(ctx context.Context) error {
+	conn := s.repl
+	s.repl = nil
+	defer closeSession(conn)
+	if conn == nil {
+		return nil
+	}
+	if err := pglogrepl.DropReplicationSlot(ctx, conn, s.cfg.Name, pglogrepl.DropReplicationSlotOptions{}); err != nil {
+		return fmt.Errorf("drop slot %s: %w", s.cfg.Name, err)
+	}
+	return nil
+}
+
+// whyCut says in one line why the log cannot be taken up at the checkpoint; ""
+// if it can.
+func (s *Source) whyCut(at store.Checkpoint, p placing) string {
+	lsn, err := parseLSN(at.Position)
+	switch {
+	case at.Position == "":
+		return "there is no checkpoint yet"
+	case at.Origin != s.holds:
+		return fmt.Sprintf("the checkpoint is of the log %s, this is %s", at.Origin, s.holds)
+	case err != nil:
+		return "the checkpoint is unreadable: " + err.Error()
+	case !p.slot.exists:
+		return fmt.Sprintf("slot %s is gone", s.cfg.Name)
+	case p.slot.lost != "":
+		return fmt.Sprintf("slot %s has lost its log: %s", s.cfg.Name, p.slot.lost)
+	case p.mended:
+		return fmt.Sprintf("publication %s lacked a table until now", s.cfg.Name)
+	case lsn > p.end:
+		return fmt.Sprintf("the checkpoint %s is ahead of the server's log, which ends at %s: the server was restored", at.Position, p.end)
+	}
+	return ""
+}

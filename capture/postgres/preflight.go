@@ -1,0 +1,172 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+// checkup gathers everything that is wrong, so that an operator mends it in one
+// go.
+type checkup struct {
+	wrong []store.SetupError
+	// fatal: without mending it the tables cannot be polled either.
+	fatal bool
+}
+
+func (c *checkup) add(problem, remedy string) {
+	c.wrong = append(c.wrong, store.SetupError{Problem: problem, Remedy: remedy})
+}
+
+// addErr takes in what keeps the role from streaming and returns any other
+// error.
+func (c *checkup) addErr(err error) error {
+	var no *capture.NoStreamError
+	if errors.As(err, &no) {
+		c.wrong = append(c.wrong, no.SetupError)
+		return nil
+	}
+	return err
+}
+
+// err is a *capture.NoStreamError, or a *store.SetupError if polling is no way
+// out.
+func (c *checkup) err() error {
+	if len(c.wrong) == 0 {
+		return nil
+	}
+	all := c.wrong[0]
+	if len(c.wrong) > 1 {
+		var lines strings.Builder
+		for i := range c.wrong {
+			lines.WriteString("\n  - " + c.wrong[i].Error())
+		}
+		all = store.SetupError{Problem: fmt.Sprintf("the database is not ready for streaming, %d things are to be done:%s", len(c.wrong), lines.String())}
+	}
+	if c.fatal {
+		return &all
+	}
+	return &capture.NoStreamError{SetupError: all}
+}
+
+func noStream(problem, remedy string) error {
+	return &capture.NoStreamError{SetupError: store.SetupError{Problem: problem, Remedy: remedy}}
+}
+
+// leastVersion is the first with messages in pgoutput.
+const leastVersion = 140000
+
+// server is what the checks and the slot need to know of it.
+type server struct {
+	version   int // as in server_version_num
+	user      string
+	walLevel  string
+	slots     int
+	maxSlots  int
+	hasSlot   bool // the relay's own
+	recovery  bool
+	domains   []uint32 // over bytea
+	tables    []*table
+	published publication
+}
+
+const serverSQL = `
+WITH RECURSIVE over_bytea AS (
+	SELECT oid FROM pg_type WHERE typbasetype = 'bytea'::regtype
+	UNION SELECT t.oid FROM pg_type t JOIN over_bytea b ON t.typbasetype = b.oid)
+SELECT current_setting('server_version_num')::int, current_user::text, current_setting('wal_level'),
+	(SELECT count(*) FROM pg_replication_slots)::int, current_setting('max_replication_slots')::int,
+	EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1),
+	pg_is_in_recovery(), ARRAY(SELECT oid FROM over_bytea)`
+
+// inspect reads everything that the checks look at.
+func (s *Source) inspect(ctx context.Context, conn *pgx.Conn) (*server, checkup, error) {
+	var sv server
+	var wrong checkup
+	err := conn.QueryRow(ctx, serverSQL, s.cfg.Name).Scan(&sv.version, &sv.user, &sv.walLevel,
+		&sv.slots, &sv.maxSlots, &sv.hasSlot, &sv.recovery, &sv.domains)
+	if err != nil {
+		return nil, wrong, fmt.Errorf("inspect the server: %w", pgstore.Explain(err))
+	}
+	if sv.recovery {
+		// It may be the primary again soon, so this is no fault of the set-up.
+		return nil, wrong, errors.New("the server is a standby: with several hosts in the URL, target_session_attrs=read-write picks the primary")
+	}
+	s.checkServer(&sv, &wrong)
+	if sv.tables, err = s.findTables(ctx, conn, &wrong); err != nil {
+		return nil, wrong, err
+	}
+	if sv.published, err = s.findPublication(ctx, conn, &sv); err != nil {
+		return nil, wrong, err
+	}
+	sv.published.check(s, &sv, &wrong)
+	return &sv, wrong, nil
+}
+
+func (s *Source) checkServer(sv *server, wrong *checkup) {
+	if sv.version < leastVersion {
+		wrong.add(fmt.Sprintf("the server is PostgreSQL %d, 14 or later is needed", sv.version/10000),
+			"upgrade it, or poll")
+	}
+	if sv.walLevel != "logical" {
+		wrong.add("wal_level is "+sv.walLevel+", must be logical",
+			"run `ALTER SYSTEM SET wal_level = logical;` as a superuser and restart the server "+
+				"(managed services have a switch of their own: rds.logical_replication on Amazon RDS, cloudsql.logical_decoding on Cloud SQL)")
+	}
+	if !sv.hasSlot && sv.slots >= sv.maxSlots {
+		wrong.add(fmt.Sprintf("all %d replication slots are taken", sv.maxSlots),
+			"drop one that is not needed (SELECT slot_name, active FROM pg_replication_slots; SELECT pg_drop_replication_slot('…');), "+
+				"or run `ALTER SYSTEM SET max_replication_slots = …;` with a larger number and restart the server")
+	}
+}
+
+const tableSQL = `
+SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text,
+	pg_has_role(current_user, c.relowner, 'USAGE')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)`
+
+// findTables looks the outboxes' tables up.
+func (s *Source) findTables(ctx context.Context, conn *pgx.Conn, wrong *checkup) ([]*table, error) {
+	var list []*table
+	byOID := map[uint32]*table{}
+	for i := range s.cfg.Outboxes {
+		o := &s.cfg.Outboxes[i]
+		quoted := pgstore.TableName(o)
+		var t table
+		var kind, persistence string
+		err := conn.QueryRow(ctx, tableSQL, quoted).Scan(&t.oid, &t.schema, &t.name, &kind, &persistence, &t.owned)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			wrong.add(fmt.Sprintf("outbox %s: there is no table %s, or the role may not use its schema", o.Name, quoted),
+				"create it, correct the name, or name its schema")
+			wrong.fatal = true
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("look for table %s: %w", quoted, pgstore.Explain(err))
+		case kind != "r" && kind != "p":
+			wrong.add(fmt.Sprintf("outbox %s: %s is not a table", o.Name, quoted), "name the table that the rows are inserted into")
+			wrong.fatal = true
+			continue
+		case persistence != "p":
+			wrong.add(fmt.Sprintf("outbox %s: table %s is unlogged or temporary: the log does not hold its rows", o.Name, quoted),
+				fmt.Sprintf("run `ALTER TABLE %s SET LOGGED;`", quoted))
+			continue
+		}
+		t.partitioned = kind == "p"
+		known := byOID[t.oid]
+		if known == nil {
+			known = &t
+			byOID[t.oid] = known
+			list = append(list, known)
+		}
+		known.outboxes = append(known.outboxes, o)
+	}
+	return list, nil
+}

@@ -1,0 +1,169 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+// publication is the relay's publication as it is, and what it takes to make it
+// right.
+type publication struct {
+	exists     bool
+	owned      bool
+	insertOnly bool
+	viaRoot    bool
+	missing    []*table // outbox tables that it does not publish
+	filtered   []*table // outbox tables of which it publishes some rows only
+}
+
+const publicationSQL = `
+SELECT pubinsert AND NOT pubupdate AND NOT pubdelete AND NOT pubtruncate, pubviaroot,
+	pg_has_role(current_user, pubowner, 'USAGE')
+FROM pg_publication WHERE pubname = $1`
+
+// The view, unlike the catalogs beneath it, also knows publications of all
+// tables and of whole schemas.
+const publishedSQL = `
+SELECT c.oid FROM pg_publication_tables t
+JOIN pg_namespace n ON n.nspname = t.schemaname
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename WHERE t.pubname = $1`
+
+// Row filters are there since version 15.
+const filteredSQL = `
+SELECT r.prrelid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+WHERE p.pubname = $1 AND to_jsonb(r) ->> 'prqual' IS NOT NULL`
+
+func (s *Source) findPublication(ctx context.Context, conn *pgx.Conn, sv *server) (publication, error) {
+	var p publication
+	fail := func(err error) (publication, error) {
+		return p, fmt.Errorf("look for publication %s: %w", s.cfg.Name, pgstore.Explain(err))
+	}
+	err := conn.QueryRow(ctx, publicationSQL, s.cfg.Name).Scan(&p.insertOnly, &p.viaRoot, &p.owned)
+	if errors.Is(err, pgx.ErrNoRows) {
+		p.missing = sv.tables
+		return p, nil
+	}
+	if err != nil {
+		return fail(err)
+	}
+	p.exists = true
+	published, err := oids(ctx, conn, publishedSQL, s.cfg.Name)
+	if err != nil {
+		return fail(err)
+	}
+	filtered, err := oids(ctx, conn, filteredSQL, s.cfg.Name)
+	if err != nil {
+		return fail(err)
+	}
+	for _, t := range sv.tables {
+		if !published[t.oid] {
+			p.missing = append(p.missing, t)
+		}
+		if filtered[t.oid] {
+			p.filtered = append(p.filtered, t)
+		}
+	}
+	return p, nil
+}
+
+func oids(ctx context.Context, conn *pgx.Conn, sql, name string) (map[uint32]bool, error) {
+	rows, err := conn.Query(ctx, sql, name)
+	if err != nil {
+		return nil, err
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowTo[uint32])
+	set := make(map[uint32]bool, len(list))
+	for _, oid := range list {
+		set[oid] = true
+	}
+	return set, err
+}
+
+// check adds what is wrong and what the relay may not mend by itself.
+func (p *publication) check(s *Source, sv *server, wrong *checkup) {
+	name := pgstore.Ident(s.cfg.Name)
+	partitioned := false
+	for _, t := range sv.tables {
+		partitioned = partitioned || t.partitioned
+	}
+	if p.exists && (!p.insertOnly || partitioned && !p.viaRoot) {
+		wrong.add(fmt.Sprintf("publication %s must publish inserts only, partitions by way of their root", s.cfg.Name),
+			fmt.Sprintf("run `ALTER PUBLICATION %s SET (publish = 'insert', publish_via_partition_root = true);`", name))
+	}
+	for _, t := range p.filtered {
+		wrong.add(fmt.Sprintf("publication %s filters the rows of table %s", s.cfg.Name, t.quoted()),
+			fmt.Sprintf("run `ALTER PUBLICATION %s DROP TABLE %s; ALTER PUBLICATION %s ADD TABLE %s;`", name, t.quoted(), name, t.quoted()))
+	}
+	mend := s.cfg.MayCreate && p.mayMend()
+	if statement := p.statement(s.cfg.Name); statement != "" && !mend {
+		wrong.add(p.lack(s.cfg.Name), fmt.Sprintf("run `%s` as the owner", statement))
+	}
+}
+
+func (p *publication) mayMend() bool {
+	for _, t := range p.missing {
+		if !t.owned {
+			return false
+		}
+	}
+	return !p.exists || p.owned
+}
+
+// statement is what makes or completes the publication; "" if nothing is
+// missing.
+func (p *publication) statement(name string) string {
+	if len(p.missing) == 0 {
+		return ""
+	}
+	if p.exists {
+		return fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", pgstore.Ident(name), tableList(p.missing))
+	}
+	return createPublication(name, tableList(p.missing))
+}
+
+func createPublication(name, tables string) string {
+	return fmt.Sprintf("CREATE PUBLICATION %s FOR TABLE %s WITH (publish = 'insert', publish_via_partition_root = true);",
+		pgstore.Ident(name), tables)
+}
+
+func (p *publication) lack(name string) string {
+	if p.exists {
+		return fmt.Sprintf("publication %s lacks %s", name, tableList(p.missing))
+	}
+	return fmt.Sprintf("there is no publication %s", name)
+}
+
+func tableList(list []*table) string {
+	var names []string
+	for _, t := range list {
+		names = append(names, t.quoted())
+	}
+	return strings.Join(names, ", ")
+}
+
+// mend makes or completes the publication.
+func (p *publication) mend(ctx context.Context, conn *pgx.Conn, name string) error {
+	statement := p.statement(name)
+	if statement == "" {
+		return nil
+	}
+	_, err := conn.Exec(ctx, statement)
+	var pg *pgconn.PgError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &pg) && pg.Code == "42501":
+		return noStream(p.lack(name)+", and the role may not mend that: "+pg.Message,
+			fmt.Sprintf("run `%s` as an administrator", statement))
+	case errors.As(err, &pg) && pg.Code == "42710":
+		return fmt.Errorf("publication %s was changed by somebody else at the same moment: %w", name, err)
+	}
+	return fmt.Errorf("mend publication %s: %w", name, err)
+}

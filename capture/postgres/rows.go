@@ -1,0 +1,190 @@
+package postgres
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+// byteaOID is the type of bytea (pg_type.dat).
+const byteaOID = 17
+
+// table is an outbox table as Open found it, with the outboxes over it.
+type table struct {
+	oid          uint32
+	schema, name string
+	partitioned  bool
+	owned        bool // by the role of Config.URL
+	outboxes     []*store.Outbox
+}
+
+func (t *table) quoted() string { return pgstore.Ident(t.schema, t.name) }
+
+// relation is a table as the log describes it, with where each outbox finds
+// its columns.
+type relation struct {
+	schema, name string
+	columns      int
+	rows         []rowMap
+}
+
+// rowMap finds the columns of one outbox; -1 is a column it does not have.
+type rowMap struct {
+	outbox                            *store.Outbox
+	id, kind, group, payload, retries int
+	hexPayload                        bool
+}
+
+// tables finds the outboxes of a relation. A table is known by its OID, also
+// under a name that it bore before, and by its name, if it was made anew.
+type tables struct {
+	byOID  map[uint32]*table
+	byName map[[2]string]*table
+	bytea  map[uint32]bool // bytea and the domains over it
+}
+
+func newTables(list []*table, domains []uint32) *tables {
+	t := &tables{
+		byOID:  map[uint32]*table{},
+		byName: map[[2]string]*table{},
+		bytea:  map[uint32]bool{byteaOID: true},
+	}
+	for _, tb := range list {
+		t.byOID[tb.oid] = tb
+		t.byName[[2]string{tb.schema, tb.name}] = tb
+	}
+	for _, oid := range domains {
+		t.bytea[oid] = true
+	}
+	return t
+}
+
+// relation maps a Relation message; nil is a table that is no outbox. The error
+// is a *store.SetupError.
+func (t *tables) relation(m *relationMsg) (*relation, error) {
+	tb := t.byOID[m.oid]
+	if tb == nil {
+		tb = t.byName[[2]string{m.schema, m.name}]
+	}
+	if tb == nil {
+		return nil, nil
+	}
+	rel := &relation{schema: m.schema, name: m.name, columns: len(m.columns)}
+	for _, o := range tb.outboxes {
+		rm, err := t.rowMap(m, o)
+		if err != nil {
+			return nil, err
+		}
+		rel.rows = append(rel.rows, rm)
+	}
+	return rel, nil
+}
+
+func (t *tables) rowMap(m *relationMsg, o *store.Outbox) (rowMap, error) {
+	var missing []string
+	find := func(name string) int {
+		if name == "" {
+			return -1
+		}
+		for i := range m.columns {
+			if m.columns[i].name == name {
+				return i
+			}
+		}
+		missing = append(missing, strconv.Quote(name))
+		return -1
+	}
+	c := &o.Layout.Columns
+	rm := rowMap{
+		outbox: o, id: find(c.ID), kind: find(c.Kind), group: find(c.Group),
+		payload: find(c.Payload), retries: find(c.RetryCount),
+	}
+	if len(missing) > 0 {
+		return rm, &store.SetupError{
+			Problem: fmt.Sprintf("outbox %s: the log shows table %s.%s without column %s", o.Name, m.schema, m.name, strings.Join(missing, " and ")),
+			Remedy:  "correct the layout, put the column back, or take the column list off the table in the publication",
+		}
+	}
+	rm.hexPayload = t.bytea[m.columns[rm.payload].typeOID]
+	return rm, nil
+}
+
+// itemReader turns tuples into items. It interns kinds, of which there are few.
+type itemReader struct {
+	kinds   map[string]string
+	scratch []byte
+}
+
+// mostKinds bounds the interned kinds: a table that puts something unique there
+// must not fill the memory.
+const mostKinds = 1024
+
+// read makes one item of a row. Its memory is its own.
+func (ir *itemReader) read(rel *relation, rm *rowMap, values [][]byte) (store.Item, error) {
+	fault := func(format string, args ...any) (store.Item, error) {
+		return store.Item{}, fmt.Errorf("table %s.%s: "+format, append([]any{rel.schema, rel.name}, args...)...)
+	}
+	id := values[rm.id]
+	if id == nil {
+		return fault("a row with NULL in its id column %q cannot be relayed: an id is what it is claimed and settled by", rm.outbox.Layout.Columns.ID)
+	}
+	it := store.Item{Kind: rm.outbox.Kind, Captured: time.Now()}
+	it.Outbox = rm.outbox.Name
+	var group []byte
+	if rm.group >= 0 {
+		group = values[rm.group]
+		it.Group.Valid = group != nil
+	}
+	// One string holds both the id and the group.
+	ir.scratch = append(append(ir.scratch[:0], id...), group...)
+	text := string(ir.scratch)
+	it.ID, it.Group.Name = text[:len(id)], text[len(id):]
+	if rm.kind >= 0 {
+		it.Kind = ir.intern(values[rm.kind])
+	}
+	if rm.retries >= 0 && values[rm.retries] != nil {
+		n, err := strconv.Atoi(string(values[rm.retries]))
+		if err != nil {
+			return fault("row %s: %q in column %q is not a count", it.ID, values[rm.retries], rm.outbox.Layout.Columns.RetryCount)
+		}
+		it.RetryCount = n
+	}
+	var err error
+	if it.Payload, err = payload(values[rm.payload], rm.hexPayload); err != nil {
+		return fault("row %s: %w", it.ID, err)
+	}
+	it.PayloadSize = len(it.Payload)
+	return it, nil
+}
+
+func (ir *itemReader) intern(kind []byte) string {
+	if s, ok := ir.kinds[string(kind)]; ok {
+		return s
+	}
+	s := string(kind)
+	if len(ir.kinds) < mostKinds {
+		ir.kinds[s] = s
+	}
+	return s
+}
+
+// payload copies a payload out of the message. NULL is an empty payload and
+// not a nil one, which would stand for bytes that were dropped.
+func payload(text []byte, isHex bool) ([]byte, error) {
+	if !isHex || text == nil {
+		return append(make([]byte, 0, len(text)), text...), nil
+	}
+	if len(text) < 2 || text[0] != '\\' || text[1] != 'x' {
+		return nil, fmt.Errorf(`a bytea payload does not begin with \x`)
+	}
+	raw := make([]byte, hex.DecodedLen(len(text)-2))
+	if _, err := hex.Decode(raw, text[2:]); err != nil {
+		return nil, fmt.Errorf("a bytea payload: %w", err)
+	}
+	return raw, nil
+}

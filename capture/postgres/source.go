@@ -1,0 +1,177 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+// Source is the log of one PostgreSQL database, read through a slot.
+type Source struct {
+	cfg          Config
+	control      *control
+	streamConfig *pgx.ConnConfig
+	resume       capture.Resume
+
+	// What Open found.
+	origin    string // the server, its timeline, the database
+	holds     string // the same and the tables, see logOf
+	version   int    // server_version_num
+	tables    *tables
+	confirmed pglogrepl.LSN // where the slot stood
+	repl      *pgconn.PgConn
+
+	offered atomic.Uint64 // highest LSN that the receiver was offered since Open
+	acked   atomic.Uint64 // highest acknowledged LSN
+	mu      sync.Mutex    // guards wake
+	wake    net.Conn      // connection of the run; nil between runs
+}
+
+var _ capture.Resumer = (*Source)(nil)
+
+// Resume returns what has been sent so far.
+func (s *Source) Resume() *capture.Resume { return &s.resume }
+
+// Acknowledge gives the log up to a position away. The server learns of it
+// within 100 ms. A position that was not sent since Open is ignored: it is of
+// another log.
+func (s *Source) Acknowledge(p store.Position) {
+	lsn, err := parseLSN(p)
+	if err != nil || uint64(lsn) > s.offered.Load() {
+		return
+	}
+	for {
+		old := s.acked.Load()
+		if uint64(lsn) <= old {
+			return
+		}
+		if s.acked.CompareAndSwap(old, uint64(lsn)) {
+			break
+		}
+	}
+	s.interrupt()
+}
+
+// interrupt makes the run's read return at once.
+func (s *Source) interrupt() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.wake != nil {
+		_ = s.wake.SetReadDeadline(time.Unix(1, 0)) // fails only on a closed connection
+	}
+}
+
+func (s *Source) setWake(c net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wake = c
+}
+
+// Mark writes a marker into the log, in a transaction of its own.
+func (s *Source) Mark(ctx context.Context, token string) error {
+	if err := s.control.exec(ctx, "SELECT pg_logical_emit_message(true, $1, $2::text)", s.cfg.Name+".mark", token); err != nil {
+		return fmt.Errorf("write a marker into the log: %w", pgstore.Explain(err))
+	}
+	return nil
+}
+
+// Compare orders two LSNs.
+func (s *Source) Compare(a, b store.Position) int {
+	x, errX := parseLSN(a)
+	y, errY := parseLSN(b)
+	switch {
+	case errX != nil || errY != nil:
+		return strings.Compare(string(a), string(b)) // not ours; any fixed order will do
+	case x < y:
+		return -1
+	case x > y:
+		return 1
+	}
+	return 0
+}
+
+// Close ends the sessions. Call it when no other call is open.
+func (s *Source) Close() {
+	closeSession(s.repl)
+	s.repl = nil
+	s.control.close()
+}
+
+// dial opens a replication session and says which log it reads.
+func (s *Source) dial(ctx context.Context) (*pgconn.PgConn, pglogrepl.IdentifySystemResult, error) {
+	var id pglogrepl.IdentifySystemResult
+	conn, err := pgconn.ConnectConfig(ctx, &s.streamConfig.Config)
+	if err != nil {
+		return nil, id, s.explainStream(err)
+	}
+	if id, err = pglogrepl.IdentifySystem(ctx, conn); err != nil {
+		closeSession(conn)
+		return nil, id, s.explainStream(err)
+	}
+	return conn, id, nil
+}
+
+// explainStream says what keeps the role from streaming. Whether it may is
+// found out by trying: managed services grant it by other means than the role's
+// attribute.
+func (s *Source) explainStream(err error) error {
+	role := s.streamConfig.User
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		switch {
+		case pg.Code == "42501":
+			return noStream(fmt.Sprintf("role %s may not stream: %s", role, pg.Message),
+				fmt.Sprintf("run `ALTER ROLE %s REPLICATION;` as an administrator, or what the service has instead, "+
+					"such as `GRANT rds_replication TO %s;` on Amazon RDS and Aurora", pgstore.Ident(role), pgstore.Ident(role)))
+		case pg.Code == "53300" && strings.Contains(pg.Message, "max_wal_senders"):
+			return noStream("the server has no walsender left: "+pg.Message,
+				"run `ALTER SYSTEM SET max_wal_senders = …;` with a larger number and restart the server, or end a stream that is not needed (SELECT * FROM pg_stat_replication)")
+		}
+	}
+	return fmt.Errorf("open a replication session on %s: %w", s.streamConfig.Host, pgstore.Explain(err))
+}
+
+func originOf(id pglogrepl.IdentifySystemResult) string {
+	return fmt.Sprintf("%s/%d/%s", id.SystemID, id.Timeline, id.DBName)
+}
+
+// logOf names what the stream holds: the origin and the tables. With another
+// table in it, rows that were there before are not in the log.
+func logOf(origin string, list []*table) string {
+	names := make([]string, len(list))
+	for i, t := range list {
+		names[i] = t.quoted()
+	}
+	slices.Sort(names)
+	return origin + " " + strings.Join(names, ",")
+}
+
+// parseLSN reads an LSN: two hexadecimal numbers of up to 8 digits and a slash
+// between them. "" is 0, which is before everything.
+func parseLSN(p store.Position) (pglogrepl.LSN, error) {
+	if p == "" {
+		return 0, nil
+	}
+	high, low, ok := strings.Cut(string(p), "/")
+	h, errH := strconv.ParseUint(high, 16, 32)
+	l, errL := strconv.ParseUint(low, 16, 32)
+	if !ok || errH != nil || errL != nil {
+		return 0, fmt.Errorf("%q is not a position of PostgreSQL, such as 16/B374D848", p)
+	}
+	return pglogrepl.LSN(h<<32 | l), nil
+}

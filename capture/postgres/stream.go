@@ -1,0 +1,340 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/sluicebox/sluicebox/capture"
+)
+
+const (
+	// mostStatus is the longest time between two statuses, pauseStatus that
+	// while a receiver lets a batch wait, and ackStatus the shortest after an
+	// acknowledgement.
+	mostStatus  = 10 * time.Second
+	pauseStatus = time.Second
+	ackStatus   = 100 * time.Millisecond
+	// idleEvery is the shortest time between two positions without rows.
+	idleEvery = 100 * time.Millisecond
+	// defaultTimeout stands for a wal_sender_timeout that is turned off. The
+	// server's own default is the same.
+	defaultTimeout = time.Minute
+	writeTimeout   = 10 * time.Second
+	// Since version 16 a walsender that goes to sleep at the moment of a commit
+	// may miss it: it looks for new log before it joins the list of those that a
+	// commit wakes (WalSndWaitForWal, WalSndWait in walsender.c). It then sleeps
+	// until the next commit, or until the client says something. So after rows
+	// the client does, soon and then less and less often.
+	sleepyVersion = 160000
+	firstNudge    = 5 * time.Millisecond
+	mostNudge     = time.Second
+)
+
+// stream is one run on one connection. All of it but moved belongs to the
+// goroutine of Run.
+type stream struct {
+	src  *Source
+	conn *pgconn.PgConn
+	net  net.Conn
+	asm  *assembler
+	out  chan<- capture.Batch
+
+	every   time.Duration // between statuses
+	silence time.Duration // after which the server counts as lost
+
+	sent     pglogrepl.LSN // the last position that the receiver got
+	idle     pglogrepl.LSN // a later one without rows, not yet sent
+	idleAt   time.Time     // when it may be
+	status   pglogrepl.LSN // the position of the last status
+	statusAt time.Time
+	heardAt  time.Time
+	sleepy   bool          // the server may miss a commit
+	nudge    time.Duration // the wait before the next nudge
+	nudgeAt  time.Time
+	deadline time.Time    // the bound of reads as it is set; zero if unknown
+	moved    atomic.Int64 // when the log last went on, in Unix nanoseconds
+}
+
+func newStream(s *Source, conn *pgconn.PgConn, asm *assembler, out chan<- capture.Batch, from pglogrepl.LSN, timeout time.Duration) *stream {
+	if timeout <= 0 {
+		timeout = defaultTimeout
+	}
+	now := time.Now()
+	st := &stream{
+		src: s, conn: conn, net: conn.Conn(), asm: asm, out: out,
+		every: min(mostStatus, timeout/3), silence: timeout,
+		sent: from, statusAt: now, heardAt: now,
+		sleepy: s.version >= sleepyVersion, nudge: firstNudge, nudgeAt: now.Add(firstNudge),
+	}
+	st.moved.Store(now.UnixNano())
+	return st
+}
+
+// run reads until the context ends, the span ends or the connection is lost.
+func (st *stream) run(ctx context.Context) error {
+	frontend := st.conn.Frontend()
+	for {
+		acked, err := st.tend(time.Now())
+		if err != nil {
+			return err
+		}
+		if err := st.bound(acked); err != nil {
+			return err
+		}
+		// After the bound was set, so that no wake-up before it is lost.
+		if err := ctx.Err(); err != nil {
+			return st.goodbye(err)
+		}
+		if st.src.acked.Load() != acked {
+			continue
+		}
+		msg, err := frontend.Receive()
+		if err != nil {
+			var timeout net.Error
+			if errors.As(err, &timeout) && timeout.Timeout() {
+				st.deadline = time.Time{}
+				continue
+			}
+			return fmt.Errorf("read from the server: %w", err)
+		}
+		st.heardAt = time.Now()
+		if done, err := st.take(ctx, msg); done || err != nil {
+			if err == nil || ctx.Err() != nil {
+				return st.goodbye(ctx.Err())
+			}
+			return err
+		}
+	}
+}
+
+// take handles one message of the server. done says that the span has ended.
+func (st *stream) take(ctx context.Context, msg pgproto3.BackendMessage) (done bool, err error) {
+	switch msg := msg.(type) {
+	case *pgproto3.CopyData:
+		if err := st.data(ctx, msg.Data); err != nil {
+			return false, err
+		}
+		return st.ended(), nil
+	case *pgproto3.NoticeResponse, *pgproto3.ParameterStatus:
+		return false, nil
+	case *pgproto3.ErrorResponse:
+		return false, st.src.explainStreaming(pgconn.ErrorResponseToPgError(msg))
+	case *pgproto3.CopyDone:
+		return false, errors.New("the server ended the stream")
+	}
+	return false, fmt.Errorf("the server sent a %T in the stream", msg)
+}
+
+// ended reports whether everything up to the span's end was sent.
+func (st *stream) ended() bool {
+	until := st.asm.until
+	return until != 0 && (st.asm.done || !st.asm.open && (st.sent >= until || st.idle >= until))
+}
+
+func (st *stream) data(ctx context.Context, data []byte) error {
+	if len(data) == 0 {
+		return errors.New("the server sent an empty message in the stream")
+	}
+	switch data[0] {
+	case pglogrepl.XLogDataByteID:
+		x, err := pglogrepl.ParseXLogData(data[1:])
+		if err != nil {
+			return err
+		}
+		st.nudge, st.nudgeAt = firstNudge, st.heardAt.Add(firstNudge)
+		b, ready, err := st.asm.message(x.WALData)
+		if err != nil || !ready {
+			return err
+		}
+		st.moved.Store(st.heardAt.UnixNano())
+		return st.send(ctx, b)
+	case pglogrepl.PrimaryKeepaliveMessageByteID:
+		k, err := pglogrepl.ParsePrimaryKeepaliveMessage(data[1:])
+		if err != nil {
+			return err
+		}
+		st.keepalive(k.ServerWALEnd)
+		if k.ReplyRequested {
+			return st.report(st.heardAt, false)
+		}
+		return nil
+	}
+	return fmt.Errorf("the server sent a message of unknown type %q in the stream", data[0])
+}
+
+// keepalive takes the place up to which the server has sent everything. It means
+// nothing inside a transaction, nor before one sent in part is complete.
+func (st *stream) keepalive(end pglogrepl.LSN) {
+	if st.asm.open || st.src.resume.Partly() || end <= max(st.sent, st.idle) {
+		return
+	}
+	st.idle = end
+	st.moved.Store(st.heardAt.UnixNano())
+}
+
+// send hands a batch over. While the receiver lets it wait nothing is read, and
+// statuses keep the connection: the server reads them also while its own send is
+// blocked.
+func (st *stream) send(ctx context.Context, b capture.Batch) error {
+	if len(b.Items) == 0 && len(b.Marks) == 0 {
+		lsn, err := parseLSN(b.Position)
+		if err != nil {
+			return err
+		}
+		st.keepalive(lsn)
+		return nil
+	}
+	if !st.src.resume.Trim(&b) {
+		return nil
+	}
+	n, at := len(b.Items), b.Position
+	lsn, err := parseLSN(at)
+	if err != nil {
+		return err
+	}
+	st.offer(lsn)
+	select {
+	case st.out <- b:
+	default:
+		if err := st.sendSlowly(ctx, b); err != nil {
+			return err
+		}
+	}
+	st.src.resume.Sent(n, at)
+	st.sent = max(st.sent, lsn)
+	return nil
+}
+
+// offer allows a position to be acknowledged, which may happen before a send
+// returns.
+func (st *stream) offer(lsn pglogrepl.LSN) {
+	if offered := &st.src.offered; uint64(lsn) > offered.Load() {
+		offered.Store(uint64(lsn))
+	}
+}
+
+func (st *stream) sendSlowly(ctx context.Context, b capture.Batch) error {
+	tick := time.NewTicker(min(pauseStatus, st.every))
+	defer tick.Stop()
+	for {
+		select {
+		case st.out <- b:
+			st.heardAt = time.Now() // nothing was listened to
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case now := <-tick.C:
+			if err := st.report(now, false); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// tend does what is due: a status, a position without rows, and finding the
+// server lost. It returns the acknowledgement that it has seen.
+func (st *stream) tend(now time.Time) (acked uint64, err error) {
+	if quiet := now.Sub(st.heardAt); quiet > st.silence {
+		return 0, fmt.Errorf("the server has said nothing for %s", quiet.Round(time.Millisecond))
+	}
+	acked = st.src.acked.Load()
+	if !now.Before(st.nextStatus(acked)) {
+		if !now.Before(st.nudgeAt) {
+			st.nudge = min(4*st.nudge, mostNudge)
+			st.nudgeAt = now.Add(st.nudge)
+		}
+		// A server that is idle answers only when it is asked.
+		if err := st.report(now, now.Sub(st.heardAt) >= st.every); err != nil {
+			return 0, err
+		}
+	}
+	if st.idle > st.sent && !now.Before(st.idleAt) {
+		st.sendIdle(now)
+	}
+	return acked, nil
+}
+
+// sendIdle hands a position without rows over if the receiver is there to take
+// it; a later one takes its place otherwise.
+func (st *stream) sendIdle(now time.Time) {
+	st.idleAt = now.Add(idleEvery)
+	b := capture.Batch{Position: position(st.idle)}
+	if !st.src.resume.Trim(&b) {
+		return
+	}
+	st.offer(st.idle)
+	select {
+	case st.out <- b:
+		st.src.resume.Sent(0, b.Position)
+		st.sent, st.idle = st.idle, 0
+	default:
+	}
+}
+
+// nextStatus returns when the next status is due.
+func (st *stream) nextStatus(acked uint64) time.Time {
+	next := st.statusAt.Add(st.every)
+	if st.ackable(acked) > st.status {
+		next = st.statusAt.Add(ackStatus)
+	}
+	if st.sleepy && st.nudgeAt.Before(next) {
+		next = st.nudgeAt
+	}
+	return next
+}
+
+// bound sets how long the next read may take. A bound that is set already and
+// comes earlier stays: rows move it away all the time, and setting it costs.
+func (st *stream) bound(acked uint64) error {
+	next := st.nextStatus(acked)
+	if st.idle > st.sent && st.idleAt.Before(next) {
+		next = st.idleAt
+	}
+	if !st.deadline.IsZero() && !next.Before(st.deadline) {
+		return nil
+	}
+	st.deadline = next
+	if err := st.net.SetReadDeadline(next); err != nil {
+		return fmt.Errorf("read from the server: %w", err)
+	}
+	return nil
+}
+
+// ackable is what a status may carry: no more than what was acknowledged, and no
+// more than what was sent, whatever was acknowledged.
+func (st *stream) ackable(acked uint64) pglogrepl.LSN {
+	return min(pglogrepl.LSN(acked), st.sent)
+}
+
+// report sends a status. Its one position is never 0 in part: a zero flush
+// position would be taken for the written one.
+func (st *stream) report(now time.Time, ask bool) error {
+	at := st.ackable(st.src.acked.Load())
+	st.src.confirmed = max(st.src.confirmed, at)
+	if err := st.net.SetWriteDeadline(now.Add(writeTimeout)); err != nil {
+		return fmt.Errorf("send a status: %w", err)
+	}
+	err := pglogrepl.SendStandbyStatusUpdate(context.Background(), st.conn, pglogrepl.StandbyStatusUpdate{
+		WALWritePosition: at, WALFlushPosition: at, WALApplyPosition: at, ClientTime: now, ReplyRequested: ask,
+	})
+	if err != nil {
+		return fmt.Errorf("send a status: %w", err)
+	}
+	st.status, st.statusAt = at, now
+	return nil
+}
+
+// goodbye tells the server the last acknowledgement and returns why the run
+// ends.
+func (st *stream) goodbye(why error) error {
+	_ = st.report(time.Now(), false) // else the server sends again what was settled
+	return why
+}

@@ -1,0 +1,201 @@
+package postgres
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+)
+
+// Messages of pgoutput, protocol version 1, without streaming. Source:
+// https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
+const (
+	msgBegin    = 'B'
+	msgCommit   = 'C'
+	msgRelation = 'R'
+	msgInsert   = 'I'
+	msgMessage  = 'M'
+	msgOrigin   = 'O'
+	msgType     = 'Y'
+	msgTruncate = 'T'
+	msgUpdate   = 'U'
+	msgDelete   = 'D'
+)
+
+// Values of a column in a tuple. An inserted row has no unchanged values, and
+// binary ones are not asked for.
+const (
+	colNull = 'n'
+	colText = 't'
+)
+
+// reader walks over one message. It never reads past the end and never
+// allocates by a length that the message names: the first fault sticks, and
+// every read after it returns a zero value.
+type reader struct {
+	buf []byte
+	bad bool
+}
+
+func (r *reader) take(n int) []byte {
+	if n < 0 || n > len(r.buf) {
+		r.bad, r.buf = true, nil
+		return nil
+	}
+	b := r.buf[:n:n]
+	r.buf = r.buf[n:]
+	return b
+}
+
+func (r *reader) uint8() byte {
+	if b := r.take(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+func (r *reader) uint16() uint16 {
+	if b := r.take(2); b != nil {
+		return binary.BigEndian.Uint16(b)
+	}
+	return 0
+}
+
+func (r *reader) uint32() uint32 {
+	if b := r.take(4); b != nil {
+		return binary.BigEndian.Uint32(b)
+	}
+	return 0
+}
+
+func (r *reader) uint64() uint64 {
+	if b := r.take(8); b != nil {
+		return binary.BigEndian.Uint64(b)
+	}
+	return 0
+}
+
+// cstring reads up to a NUL, which it consumes.
+func (r *reader) cstring() []byte {
+	n := bytes.IndexByte(r.buf, 0)
+	s := r.take(n)
+	r.take(1)
+	return s
+}
+
+func (r *reader) lsn() pglogrepl.LSN { return pglogrepl.LSN(r.uint64()) }
+
+// epoch is the zero of the server's time stamps, 2000-01-01 UTC, in
+// microseconds of Unix time.
+const epoch = 946684800 * 1_000_000
+
+func (r *reader) time() time.Time { return time.UnixMicro(int64(r.uint64()) + epoch) }
+
+// end returns an error if the message was too short or too long.
+func (r *reader) end(what string) error {
+	if r.bad {
+		return fmt.Errorf("pgoutput: a %s message ends too early", what)
+	}
+	if len(r.buf) > 0 {
+		return fmt.Errorf("pgoutput: a %s message has %d bytes too many", what, len(r.buf))
+	}
+	return nil
+}
+
+type beginMsg struct {
+	commit    pglogrepl.LSN // where the commit record begins
+	committed time.Time
+	xid       uint32
+}
+
+func parseBegin(body []byte) (beginMsg, error) {
+	r := reader{buf: body}
+	m := beginMsg{commit: r.lsn(), committed: r.time(), xid: r.uint32()}
+	return m, r.end("Begin")
+}
+
+// parseCommit returns where the commit record ends: acknowledging its beginning
+// would bring the transaction again.
+func parseCommit(body []byte) (pglogrepl.LSN, error) {
+	r := reader{buf: body}
+	r.uint8() // flags, unused
+	r.lsn()   // the commit record's beginning
+	end := r.lsn()
+	r.time()
+	return end, r.end("Commit")
+}
+
+type column struct {
+	name    string
+	typeOID uint32
+}
+
+type relationMsg struct {
+	oid          uint32
+	schema, name string
+	columns      []column
+}
+
+func parseRelation(body []byte) (relationMsg, error) {
+	r := reader{buf: body}
+	m := relationMsg{oid: r.uint32(), schema: string(r.cstring()), name: string(r.cstring())}
+	r.uint8() // replica identity
+	n := int(r.uint16())
+	if least := 10 * n; least > len(r.buf) { // flags, NUL, type, modifier
+		r.bad = true
+		n = 0
+	}
+	m.columns = make([]column, n)
+	for i := range m.columns {
+		r.uint8() // flags
+		m.columns[i] = column{name: string(r.cstring()), typeOID: r.uint32()}
+		r.uint32() // type modifier
+	}
+	return m, r.end("Relation")
+}
+
+// tuple is the columns of a row. The values alias the message.
+type tuple struct {
+	values [][]byte // nil is NULL
+}
+
+// parseInsert reads an Insert into t, whose memory it uses again.
+func parseInsert(body []byte, t *tuple) (oid uint32, err error) {
+	r := reader{buf: body}
+	oid = r.uint32()
+	if kind := r.uint8(); kind != 'N' && !r.bad {
+		return 0, fmt.Errorf("pgoutput: an Insert message holds a tuple of kind %q", kind)
+	}
+	n := int(r.uint16())
+	t.values = t.values[:0]
+	for range n {
+		switch kind := r.uint8(); {
+		case r.bad:
+			return 0, r.end("Insert")
+		case kind == colNull:
+			t.values = append(t.values, nil)
+		case kind == colText:
+			t.values = append(t.values, r.take(int(r.uint32())))
+		default:
+			return 0, fmt.Errorf("pgoutput: a column of an Insert message is of kind %q", kind)
+		}
+	}
+	return oid, r.end("Insert")
+}
+
+type logicalMsg struct {
+	transactional bool
+	prefix        []byte
+	content       []byte
+}
+
+func parseMessage(body []byte) (logicalMsg, error) {
+	r := reader{buf: body}
+	m := logicalMsg{transactional: r.uint8()&1 != 0}
+	r.lsn()
+	m.prefix = r.cstring()
+	m.content = r.take(int(r.uint32()))
+	return m, r.end("Message")
+}
