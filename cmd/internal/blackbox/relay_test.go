@@ -43,7 +43,7 @@ func freeAddress(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	return l.Addr().String()
 }
 
@@ -170,7 +170,7 @@ func (r *relay) get(path string) (status int, body string) {
 	if err != nil {
 		r.t.Fatalf("%s: %v\n%s", path, err, r.said())
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
 		r.t.Fatal(err)

@@ -222,7 +222,7 @@ func TestPortInUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	yaml := strings.Replace(preset("postgres://postgres@127.0.0.1:1/x?sslmode=disable", "http://127.0.0.1:1", ""), adminKey, l.Addr().String(), 1)
 	expectEnd(t, yaml, 78, "admin.listen", l.Addr().String())
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -135,13 +134,4 @@ func TestTokenIsRead(t *testing.T) {
 	if string(cfg.Token) != canary {
 		t.Error("the token was not read")
 	}
-}
-
-func writeFile(t *testing.T, content []byte) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }

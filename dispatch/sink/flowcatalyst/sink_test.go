@@ -230,7 +230,7 @@ func TestErrorsHideToken(t *testing.T) {
 	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Location", "/login?"+r.Header.Get("Authorization"))
 		w.WriteHeader(int(r.ContentLength) + 300 - 9) // 2 payload bytes: []
-		fmt.Fprintf(w, "you sent %s", r.Header)
+		_, _ = fmt.Fprintf(w, "you sent %s", r.Header)
 	}))
 	t.Cleanup(echo.Close)
 	ended, cancel := context.WithCancel(t.Context())

@@ -14,22 +14,27 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// statuses is the table of the README: what each status means. It stands here a
-// second time on purpose, so that a change of [sink.Classify] shows.
-var statuses = []struct {
+// meaning is what a status means.
+type meaning struct {
 	class  sink.Class
 	reason store.Reason
 	status []int
-}{
-	{sink.Rejected, store.ReasonBadRequest, []int{400, 413, 422}},
-	{sink.Refused, store.ReasonBadRequest, []int{402, 406, 409, 410, 411, 412, 414, 415, 417, 423, 428, 431, 451, 499}},
-	{sink.Refused, store.ReasonInternal, []int{500, 501, 505, 507, 511, 599}},
-	{sink.Unavailable, store.ReasonBadRequest, []int{408, 425, 429}},
-	{sink.Unavailable, store.ReasonGateway, []int{502, 503, 504}},
-	{sink.Misconfigured, store.ReasonUnauthorized, []int{401}},
-	{sink.Misconfigured, store.ReasonForbidden, []int{403}},
-	{sink.Misconfigured, store.ReasonBadRequest, []int{404, 405, 407}},
-	{sink.Misconfigured, store.ReasonInternal, []int{300, 301, 302, 303, 304, 307, 308}},
+}
+
+// meanings is the table of the README. It stands here a second time on purpose,
+// so that a change of [sink.Classify] shows.
+func meanings() []meaning {
+	return []meaning{
+		{sink.Rejected, store.ReasonBadRequest, []int{400, 413, 422}},
+		{sink.Refused, store.ReasonBadRequest, []int{402, 406, 409, 410, 411, 412, 414, 415, 417, 423, 428, 431, 451, 499}},
+		{sink.Refused, store.ReasonInternal, []int{500, 501, 505, 507, 511, 599}},
+		{sink.Unavailable, store.ReasonBadRequest, []int{408, 425, 429}},
+		{sink.Unavailable, store.ReasonGateway, []int{502, 503, 504}},
+		{sink.Misconfigured, store.ReasonUnauthorized, []int{401}},
+		{sink.Misconfigured, store.ReasonForbidden, []int{403}},
+		{sink.Misconfigured, store.ReasonBadRequest, []int{404, 405, 407}},
+		{sink.Misconfigured, store.ReasonInternal, []int{300, 301, 302, 303, 304, 307, 308}},
+	}
 }
 
 func (h Harness) testStatus(t *testing.T) {
@@ -38,7 +43,7 @@ func (h Harness) testStatus(t *testing.T) {
 		w.WriteHeader(int(status.Load()))
 	})
 	s := h.New(t, srv.URL, longTimeout)
-	for _, row := range statuses {
+	for _, row := range meanings() {
 		for _, code := range row.status {
 			status.Store(int64(code))
 			for _, n := range []int{1, h.several(s)} {
