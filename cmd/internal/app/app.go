@@ -17,7 +17,6 @@ import (
 
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
-	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
 // Options is what a relay is made of.
@@ -78,18 +77,18 @@ func (r *relay) serveAdmin(ctx context.Context, reg *prometheus.Registry) (stop 
 	return func() error { cancel(); return <-done }, nil
 }
 
-// Init makes the relay's own tables and the publication.
+// Init makes the relay's own tables and what its stream needs.
 func Init(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
-	st, err := pgstore.New(cfg.Store())
+	db, err := openDatabase(cfg)
 	if err != nil {
 		return err
 	}
-	defer st.Close()
-	if err := st.Install(ctx); err != nil {
+	defer db.store.Close()
+	if err := db.store.Install(ctx); err != nil {
 		return fmt.Errorf("make the relay's own tables: %w", err)
 	}
-	log.Info("own tables are there", "schema", "sluicebox")
-	src, err := stream(cfg)
+	log.Info("the relay's own tables are there")
+	src, err := db.stream()
 	if err != nil {
 		return err
 	}
@@ -97,21 +96,21 @@ func Init(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	if err := src.Publish(ctx); err != nil {
 		return err
 	}
-	log.Info("publication is there", "publication", cfg.Settings.Name)
-	return st.Check(ctx)
+	log.Info("the outbox tables are published", "name", cfg.Settings.Name)
+	return db.store.Check(ctx)
 }
 
 // InitScript returns the statements that Init runs on an empty database.
 func InitScript(cfg *config.Config) (string, error) {
-	st, err := pgstore.New(cfg.Store())
+	db, err := openDatabase(cfg)
 	if err != nil {
 		return "", err
 	}
-	defer st.Close()
-	src, err := stream(cfg)
+	defer db.store.Close()
+	src, err := db.stream()
 	if err != nil {
 		return "", err
 	}
 	defer src.Close()
-	return st.Script() + "\n" + src.Script(), nil
+	return db.store.Script() + "\n" + src.Script(), nil
 }

@@ -12,13 +12,11 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/poll"
-	capturepg "github.com/sluicebox/sluicebox/capture/postgres"
 	"github.com/sluicebox/sluicebox/checkpoint"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
 	"github.com/sluicebox/sluicebox/store"
-	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
 const (
@@ -30,12 +28,6 @@ const (
 	batchesAhead = 16
 )
 
-// source is a capture source that Run can follow and close.
-type source interface {
-	capture.Resumer
-	Close()
-}
-
 // relay is one relay from start to end.
 type relay struct {
 	cfg     *config.Config
@@ -43,7 +35,7 @@ type relay struct {
 	version string
 	metrics *Metrics
 	health  *health
-	store   *pgstore.Store
+	db      *database
 	// lanes are the dispatchers of the life that runs, by sink; for the gauges
 	// and for polling.
 	lanes atomic.Pointer[map[string]*dispatch.Dispatcher]
@@ -51,12 +43,12 @@ type relay struct {
 
 // run lives until the context ends or a fault that another life does not mend.
 func (r *relay) run(ctx context.Context) error {
-	st, err := pgstore.New(r.cfg.Store())
+	db, err := openDatabase(r.cfg)
 	if err != nil {
 		return err
 	}
-	defer st.Close()
-	r.store = st
+	defer db.store.Close()
+	r.db = db
 	deadline := time.Now().Add(patience)
 	if err := r.reach(ctx, deadline, r.prepare); err != nil {
 		return err
@@ -79,7 +71,7 @@ func (r *relay) reach(ctx context.Context, deadline time.Time, do func(context.C
 	const first, most = 200 * time.Millisecond, 5 * time.Second
 	for wait := first; ; wait = min(2*wait, most) {
 		err := do(ctx)
-		if err == nil || ctx.Err() != nil || !pgstore.Unreachable(err) {
+		if err == nil || ctx.Err() != nil || !r.db.unreachable(err) {
 			return err
 		}
 		if !deadline.IsZero() && time.Now().Add(wait).After(deadline) {
@@ -98,21 +90,14 @@ func (r *relay) reach(ctx context.Context, deadline time.Time, do func(context.C
 // prepare makes the relay's own tables where they are missing and it may, and
 // checks everything that it works on.
 func (r *relay) prepare(ctx context.Context) error {
-	if err := r.store.Install(ctx); err != nil {
+	if err := r.db.store.Install(ctx); err != nil {
 		return fmt.Errorf("make the relay's own tables: %w", err)
 	}
-	if err := r.store.Check(ctx); err != nil {
+	if err := r.db.store.Check(ctx); err != nil {
 		return err
 	}
 	r.health.ok("database", "reached")
 	return nil
-}
-
-// stream returns the source that reads the log.
-func stream(cfg *config.Config) (*capturepg.Source, error) {
-	c := cfg.Stream()
-	c.MayCreate = true // the server decides: it lets only a table's owner
-	return capturepg.New(c)
 }
 
 // open finds the place to go on from: in the log, or, where the server does not
@@ -120,11 +105,11 @@ func stream(cfg *config.Config) (*capturepg.Source, error) {
 func (r *relay) open(ctx context.Context) (source, checkpoint.Begin, error) {
 	mode := r.cfg.Settings.Source.Mode
 	if mode != "poll" {
-		src, err := stream(r.cfg)
+		src, err := r.db.stream()
 		if err != nil {
 			return nil, checkpoint.Begin{}, err
 		}
-		begin, err := checkpoint.Start(ctx, src, r.store, r.cfg.Outboxes(), r.leastBuffer())
+		begin, err := checkpoint.Start(ctx, src, r.db.store, r.cfg.Outboxes(), r.leastBuffer())
 		if err == nil {
 			r.metrics.Mode("stream")
 			return src, begin, nil
@@ -136,9 +121,9 @@ func (r *relay) open(ctx context.Context) (source, checkpoint.Begin, error) {
 		}
 		r.log.Warn("polling, because the log cannot be read", "reason", no.Problem, "to stream", no.Remedy)
 	}
-	src := poll.New(r.cfg.Poll(), r.store, r.held)
+	src := poll.New(r.cfg.Poll(), r.db.store, r.held)
 	r.metrics.Mode("poll")
-	begin, err := checkpoint.Start(ctx, src, r.store, r.cfg.Outboxes(), r.leastBuffer())
+	begin, err := checkpoint.Start(ctx, src, r.db.store, r.cfg.Outboxes(), r.leastBuffer())
 	return pollSource{src}, begin, err
 }
 
@@ -177,7 +162,7 @@ func (r *relay) live(ctx context.Context, deadline time.Time) error {
 		if src, begin, err = r.open(ctx); err != nil {
 			return err
 		}
-		if epoch, err = r.store.Lead(ctx); err != nil {
+		if epoch, err = r.db.store.Lead(ctx); err != nil {
 			src.Close()
 		}
 		return err
@@ -204,7 +189,7 @@ func (r *relay) live(ctx context.Context, deadline time.Time) error {
 		}
 	}
 	keeper := &checkpoint.Keeper{
-		Config: checkpoint.DefaultKeeperConfig(), Tracker: tracker, Store: r.store,
+		Config: checkpoint.DefaultKeeperConfig(), Tracker: tracker, Store: r.db.store,
 		Source: src, Epoch: epoch, Observer: checkpointWatch{r},
 	}
 	return r.flow(ctx, src, begin.From, feed, lanes, keeper, sinks)
@@ -280,7 +265,7 @@ func (r *relay) dispatchers(sinks map[string]*flowcatalyst.Sink, epoch store.Epo
 	for name, s := range sinks {
 		cfg := r.cfg.Dispatch(name)
 		watch := &sinkWatch{relay: r, sink: name, SinkMetrics: r.metrics.Sink(name)}
-		bySink[name] = dispatch.New(cfg, r.store, s, epoch, watch, r.cfg.FlowCatalyst(name).RequestTimeout+drainTimeout)
+		bySink[name] = dispatch.New(cfg, r.db.store, s, epoch, watch, r.cfg.FlowCatalyst(name).RequestTimeout+drainTimeout)
 	}
 	for outbox, name := range r.cfg.Routes() {
 		byOutbox[outbox] = bySink[name]

@@ -1,0 +1,62 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/capture"
+	capturepg "github.com/sluicebox/sluicebox/capture/postgres"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/store"
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+// source is a capture source that Follow can run and that holds sessions.
+type source interface {
+	capture.Resumer
+	Close()
+}
+
+// stream is a source that reads a log.
+type stream interface {
+	source
+	// Publish makes what the database must have before it can be read.
+	Publish(ctx context.Context) error
+	// Script is the statements for it.
+	Script() string
+}
+
+// database is one kind of database: what the relay asks of it, behind the
+// contracts.
+type database struct {
+	store store.Store
+	// stream returns the source that reads the log.
+	stream func() (stream, error)
+	// unreachable reports whether an error means that trying again may help.
+	unreachable func(error) bool
+}
+
+// openDatabase returns the database that the configuration names. It connects to
+// nothing. Close its store.
+func openDatabase(cfg *config.Config) (*database, error) {
+	scheme, _, _ := strings.Cut(cfg.Settings.Source.URL.Reveal(), ":")
+	switch scheme {
+	case "postgres", "postgresql":
+		return openPostgres(cfg)
+	}
+	return nil, &store.SetupError{Problem: fmt.Sprintf("source.url: there is no database of scheme %q", scheme)}
+}
+
+func openPostgres(cfg *config.Config) (*database, error) {
+	st, err := pgstore.New(cfg.Store())
+	if err != nil {
+		return nil, err
+	}
+	open := func() (stream, error) {
+		c := cfg.Stream()
+		c.MayCreate = true // the server decides: it lets only a table's owner
+		return capturepg.New(c)
+	}
+	return &database{store: st, stream: open, unreachable: pgstore.Unreachable}, nil
+}
