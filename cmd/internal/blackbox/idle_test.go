@@ -5,21 +5,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
 // An idle outbox is not read, and another table's traffic does not make the
 // server keep its log.
 func TestIdle(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
-		database, conn := prepare(t, version, seedTables+"CREATE TABLE other (n bigint);")
-		to := sinktest.NewReceiver(t)
-		r := start(t, preset(database, to.URL(), ""))
-		r.waitFor("reading")
-		write(t, database, load{transactions: 80, clients: 8, scripts: seedScripts(5)})()
-		arrive(t, to, 80)
-		within(t, 10*time.Second, func() string { return unsettled(t, conn) })
+	eachScene(t, "", func(s *scene) {
+		t, conn := s.t, s.conn
+		servers.Exec(t, s.database, "CREATE TABLE other (n bigint)")
+		r := s.run()
+		write(t, s.database, load{transactions: 80, clients: 8, scripts: seedScripts(5)})()
+		s.expectOnce()
 
 		scans := func() int {
 			return count(t, conn, `SELECT coalesce(sum(seq_scan + coalesce(idx_scan, 0)), 0)::int
@@ -41,7 +39,7 @@ func TestIdle(t *testing.T) {
 			t.Fatal("the server counts no scans of the outbox at all")
 		}
 		began := time.Now()
-		wait := write(t, database, load{seconds: 30, clients: 1, rate: 20, scripts: []string{"INSERT INTO other VALUES (1);\n"}})
+		wait := write(t, s.database, load{seconds: 30, clients: 1, rate: 20, scripts: []string{"INSERT INTO other VALUES (1);\n"}})
 		wait()
 		if now := scans(); now != settled {
 			t.Errorf("%d scans of the outbox in %s without a row", now-settled, time.Since(began).Round(time.Second))
@@ -53,8 +51,6 @@ func TestIdle(t *testing.T) {
 			}
 			return ""
 		})
-		if code := r.stop(); code != 0 {
-			t.Errorf("exit code %d", code)
-		}
+		expectStop(t, r)
 	})
 }

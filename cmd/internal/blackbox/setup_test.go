@@ -67,12 +67,9 @@ func TestBadInput(t *testing.T) {
 
 func TestMissingColumn(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
-		database, conn := prepare(t, version, seedTables)
-		if _, err := conn.Exec(context.Background(), "ALTER TABLE outbox_events RENAME message_group TO grp"); err != nil {
-			t.Fatal(err)
-		}
-		expectEnd(t, preset(database, "http://127.0.0.1:1", ""), 78, "message_group", "outbox_events", "grp")
+	eachScene(t, "", func(s *scene) {
+		servers.Exec(s.t, s.database, "ALTER TABLE outbox_events RENAME message_group TO grp")
+		expectEnd(s.t, s.config, 78, "message_group", "outbox_events", "grp")
 	})
 }
 
@@ -84,7 +81,7 @@ GRANT CREATE ON DATABASE %[2]s TO %[1]s;
 `
 
 // role makes such a role, which lives as long as the test.
-func role(t *testing.T, version int, database string) string {
+func role(t *testing.T, database string) string {
 	t.Helper()
 	name := nameFor(database)
 	conn := servers.Connect(t, database)
@@ -102,7 +99,7 @@ func TestRoleWithoutReplication(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		database, _ := prepare(t, version, seedTables)
-		who := role(t, version, database)
+		who := role(t, database)
 		yaml := preset(roleURL(database, who), "http://127.0.0.1:1", "")
 		stream := strings.Replace(yaml, "source: {", "source: {mode: stream, ", 1)
 		expectEnd(t, stream, 78, "ALTER ROLE", "REPLICATION", "CREATE PUBLICATION", "outbox_events")
@@ -111,11 +108,30 @@ func TestRoleWithoutReplication(t *testing.T) {
 	})
 }
 
+// The stream has a role of its own, which may read the log and no table; the
+// relay's other role may not stream.
+func TestRoleForTheStream(t *testing.T) {
+	t.Parallel()
+	eachScene(t, "", func(s *scene) {
+		who := role(s.t, s.database)
+		relayURL := roleURL(s.database, who)
+		servers.Exec(s.t, s.database, "CREATE ROLE "+who+"_stream LOGIN REPLICATION",
+			"CREATE PUBLICATION "+nameFor(relayURL)+" FOR TABLE outbox_events, outbox_dispatch_jobs WITH (publish = 'insert', publish_via_partition_root = true)")
+		s.t.Cleanup(func() { servers.Exec(s.t, s.database, "DROP ROLE "+who+"_stream") })
+		stream := fmt.Sprintf("source: {mode: stream, stream-url: %q, ", roleURL(s.database, who+"_stream"))
+		s.config = strings.Replace(preset(relayURL, s.to.URL(), ""), "source: {", stream, 1)
+		r := s.run()
+		write(s.t, s.database, load{transactions: 80, clients: 8, scripts: seedScripts(5)})()
+		s.expectOnce()
+		expectStop(s.t, r)
+	})
+}
+
 func TestPublicationWithoutTheTable(t *testing.T) {
 	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		database, _ := prepare(t, version, seedTables)
-		who := role(t, version, database)
+		who := role(t, database)
 		servers.Exec(t, database, "ALTER ROLE "+who+" REPLICATION",
 			"CREATE PUBLICATION "+nameFor(roleURL(database, who))+" FOR TABLE outbox_events WITH (publish = 'insert', publish_via_partition_root = true)")
 		yaml := preset(roleURL(database, who), "http://127.0.0.1:1", "")
@@ -145,27 +161,19 @@ func TestWALLevelReplica(t *testing.T) {
 		if c := to.Counts(); c.Duplicates > 0 {
 			t.Errorf("%d rows arrived more than once", c.Duplicates)
 		}
-		if code := r.stop(); code != 0 {
-			t.Errorf("exit code %d", code)
-		}
+		expectStop(t, r)
 	})
 }
 
 // A second relay of one name is told who holds the slot, and the first goes on.
 func TestSlotInUse(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
-		database, _ := prepare(t, version, seedTables)
-		to := sinktest.NewReceiver(t)
-		yaml := preset(database, to.URL(), "")
-		first := start(t, yaml)
-		first.waitFor("reading")
-		expectEnd(t, yaml, 78, "is held by another session", "pid", "name")
-		write(t, database, load{transactions: 80, clients: 8, scripts: seedScripts(5)})()
-		arrive(t, to, 80)
-		if code := first.stop(); code != 0 {
-			t.Errorf("exit code %d of the first relay", code)
-		}
+	eachScene(t, "", func(s *scene) {
+		first := s.run()
+		expectEnd(s.t, s.config, 78, "is held by another session", "pid", "name")
+		write(s.t, s.database, load{transactions: 80, clients: 8, scripts: seedScripts(5)})()
+		s.expectOnce()
+		expectStop(s.t, first)
 	})
 }
 
@@ -184,35 +192,30 @@ func TestUnreachableDatabase(t *testing.T) {
 // A sink that cannot be reached ends nothing: rows wait and cost nothing.
 func TestUnreachableSink(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
-		database, conn := prepare(t, version, seedTables)
-		to := sinktest.NewReceiver(t)
-		proxy := newBreaker(t, to.URL())
-		r := start(t, preset(database, proxy.url(), "dispatch: {backoff: {max: 500ms}}\n"))
-		r.waitFor("reading")
-		write(t, database, load{transactions: 80, clients: 8, scripts: seedScripts(5)})()
+	eachScene(t, "dispatch: {backoff: {max: 500ms}}\n", func(s *scene) {
+		way := newBreaker(s.t, s.to.URL())
+		s.config = strings.Replace(s.config, s.to.URL(), way.url(), 1)
+		r := s.run()
+		write(s.t, s.database, load{transactions: 80, clients: 8, scripts: seedScripts(5)})()
 		r.waitFor("a request failed")
 		if status, body := r.get("/readyz?verbose"); status != 503 || !strings.Contains(body, "unavailable") {
-			t.Errorf("/readyz is %d: %s", status, body)
+			s.t.Errorf("/readyz is %d: %s", status, body)
 		}
-		proxy.open()
-		arrive(t, to, 80)
-		within(t, 10*time.Second, func() string { return unsettled(t, conn) })
-		if n := count(t, conn, "SELECT count(*) FROM outbox_events WHERE retry_count > 0 OR error_message IS NOT NULL"); n > 0 {
-			t.Errorf("the outage was counted against %d rows", n)
+		way.open()
+		s.expectOnce()
+		if left := none(s.t, s.conn, "paid for the outage", "SELECT count(*) FROM outbox_events WHERE retry_count > 0 OR error_message IS NOT NULL"); left != "" {
+			s.t.Error(left)
 		}
-		within(t, 10*time.Second, func() string {
+		within(s.t, 10*time.Second, func() string {
 			if status, body := r.get("/readyz"); status != 200 {
 				return body
 			}
 			return ""
 		})
 		if status, _ := r.get("/livez"); status != 200 {
-			t.Errorf("/livez is %d", status)
+			s.t.Errorf("/livez is %d", status)
 		}
-		if code := r.stop(); code != 0 {
-			t.Errorf("exit code %d", code)
-		}
+		expectStop(s.t, r)
 	})
 }
 

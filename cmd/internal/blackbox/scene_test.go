@@ -1,0 +1,123 @@
+package blackbox
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// scene is a database with the seed's two tables, a receiver, and the
+// configuration of a relay between them.
+type scene struct {
+	t        *testing.T
+	database string
+	conn     *pgx.Conn
+	to       *sinktest.Receiver
+	config   string
+}
+
+// eachScene runs a test beside each version of the server, in parallel. rest is
+// the rest of the configuration.
+func eachScene(t *testing.T, rest string, test func(s *scene)) {
+	eachVersion(t, func(t *testing.T, version int) {
+		database, conn := prepare(t, version, seedTables)
+		to := sinktest.NewReceiver(t)
+		test(&scene{t: t, database: database, conn: conn, to: to, config: preset(database, to.URL(), rest)})
+	})
+}
+
+// eachVersion runs a test beside each version of the server, in parallel.
+func eachVersion(t *testing.T, test func(t *testing.T, version int)) {
+	for _, version := range servers.Versions() {
+		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
+			t.Parallel()
+			test(t, version)
+		})
+	}
+}
+
+// run starts a relay and waits until it reads.
+func (s *scene) run() *relay {
+	s.t.Helper()
+	r := start(s.t, s.config)
+	r.waitFor("reading")
+	return r
+}
+
+// rows is how many rows both tables have.
+func (s *scene) rows() int {
+	s.t.Helper()
+	return count(s.t, s.conn, "SELECT (SELECT count(*) FROM outbox_events) + (SELECT count(*) FROM outbox_dispatch_jobs)")
+}
+
+// expectAll waits until every row of both tables has arrived and is COMPLETED,
+// and holds the order of the first arrivals against the truth. It returns how
+// many rows there are and how many arrived again.
+func (s *scene) expectAll() (rows, again int) {
+	s.t.Helper()
+	rows = s.rows()
+	arrive(s.t, s.to, rows)
+	within(s.t, 20*time.Second, func() string { return unsettled(s.t, s.conn) })
+	taken := s.to.Taken()
+	events, againEvents := oracle{"EVENT", "events"}.checkOrder(s.t, s.conn, taken)
+	jobs, againJobs := oracle{"DISPATCH_JOB", "jobs"}.checkOrder(s.t, s.conn, taken)
+	if events+jobs != rows {
+		s.t.Errorf("%d events and %d jobs of %d rows", events, jobs, rows)
+	}
+	return rows, againEvents + againJobs
+}
+
+// expectOnce is expectAll where nothing may arrive twice.
+func (s *scene) expectOnce() (rows int) {
+	s.t.Helper()
+	rows, again := s.expectAll()
+	if again > 0 {
+		s.t.Errorf("%d of %d rows arrived more than once", again, rows)
+	}
+	return rows
+}
+
+// arrive waits until so many different rows have arrived.
+func arrive(t *testing.T, to *sinktest.Receiver, rows int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := to.Wait(ctx, rows); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// unsettled says which rows of the seed's tables are not COMPLETED with a
+// processed_at, "" if there are none.
+func unsettled(t *testing.T, conn *pgx.Conn) string {
+	t.Helper()
+	for _, table := range []string{"outbox_events", "outbox_dispatch_jobs"} {
+		if n := count(t, conn, "SELECT count(*) FROM "+table+" WHERE status <> 'COMPLETED' OR processed_at IS NULL"); n > 0 {
+			return fmt.Sprintf("%d rows of %s are not COMPLETED with processed_at", n, table)
+		}
+	}
+	return ""
+}
+
+// none says how many rows a query finds that should find none.
+func none(t *testing.T, conn *pgx.Conn, what, sql string) string {
+	t.Helper()
+	if n := count(t, conn, sql); n > 0 {
+		return fmt.Sprintf("%d rows %s", n, what)
+	}
+	return ""
+}
+
+// expectStop ends a relay cleanly.
+func expectStop(t *testing.T, r *relay) {
+	t.Helper()
+	if code := r.stop(); code != 0 {
+		t.Errorf("exit code %d after SIGTERM", code)
+	}
+}
