@@ -36,7 +36,7 @@ type modelSource struct {
 	took   []capture.Batch
 }
 
-func (m *modelSource) Open(context.Context, store.Checkpoint, store.Viewer) (capture.Opening, error) {
+func (m *modelSource) Open(context.Context, store.Checkpoint, capture.Tables) (capture.Opening, error) {
 	return capture.Opening{}, nil
 }
 func (m *modelSource) Acknowledge(store.Position)         {}

@@ -51,16 +51,26 @@ type Opening struct {
 	Discard func(ctx context.Context) error
 }
 
+// Tables is what a source asks of the tables while it opens.
+type Tables interface {
+	store.Viewer
+	// Forget makes durable that no checkpoint holds any more. A source calls it
+	// before it changes anything that the log depends on (a slot, a
+	// publication): a start that ends half-way then begins with a cut again,
+	// whatever of the new log is there by then.
+	Forget(ctx context.Context) error
+}
+
 // Source reads the log of one database.
 //
 // Open and Run belong to one goroutine; Acknowledge and Mark may be called from
 // any, at any time.
 type Source interface {
 	// Open finds the log at a checkpoint, or, if there is none there (the zero
-	// Checkpoint, another origin, a lost log), makes a cut, reading the tables
-	// through views. An error is a *store.SetupError where trying again does
-	// not help.
-	Open(ctx context.Context, at store.Checkpoint, views store.Viewer) (Opening, error)
+	// Checkpoint, another origin, a lost log), makes a cut: it has the old
+	// checkpoint forgotten, takes a new place, and opens a view of the tables.
+	// An error is a *store.SetupError where trying again does not help.
+	Open(ctx context.Context, at store.Checkpoint, tables Tables) (Opening, error)
 	// Run sends batches in commit order until the context ends (it then
 	// returns the context's error), the span ends (nil), or it fails. A source
 	// that is a Resumer sends nothing again that it sent in an earlier run. It

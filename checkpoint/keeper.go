@@ -61,8 +61,9 @@ const lastRound = 5 * time.Second
 
 // Run keeps the checkpoint until the context ends, makes one last round for what
 // settled by then, and returns the context's error. It returns
-// store.ErrNotLeader when another relay has taken over. A database that cannot
-// be reached is tried again.
+// store.ErrNotLeader when another relay has taken over, and
+// store.ErrInterrupted when it cannot be known what survived. A database that
+// cannot be reached is tried again.
 func (k *Keeper) Run(ctx context.Context) error {
 	err := k.rounds(ctx)
 	if ctx.Err() == nil {
@@ -101,7 +102,7 @@ func (k *Keeper) saveUntilDone(ctx context.Context) error {
 	const first, most = 100 * time.Millisecond, 5 * time.Second
 	for wait := first; ; wait = min(2*wait, most) {
 		err := k.Advance(ctx, time.Now())
-		if err == nil || errors.Is(err, store.ErrNotLeader) {
+		if err == nil || errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrInterrupted) {
 			return err
 		}
 		if ctx.Err() != nil {

@@ -12,17 +12,20 @@ import (
 // Opener finds the place in the log from which a relay goes on; see
 // capture.Source.
 type Opener interface {
-	Open(ctx context.Context, at store.Checkpoint, views store.Viewer) (capture.Opening, error)
+	Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.Opening, error)
 }
 
-// Tables is what a start reads.
+// Tables is what a start asks of a store.
 type Tables interface {
-	LoadCheckpoint(ctx context.Context) (store.Checkpoint, error)
+	store.Checkpoints
+	store.Leadership
 	store.Viewer
 }
 
 // Begin is where a relay begins.
 type Begin struct {
+	// Epoch is that of the leadership that the start took.
+	Epoch store.Epoch
 	// Frontier is where the watermark stands. Its Position is "" after a cut:
 	// nothing may be saved before the backlog has settled.
 	Frontier store.Checkpoint
@@ -35,24 +38,35 @@ type Begin struct {
 	Why string
 }
 
-// Start opens the source at the saved checkpoint. Where the log begins anew (the
-// first start, a lost log) it makes a cut: the unsettled rows of the tables as
-// they were at that place are the backlog. A backlog of more than most rows is
-// refused, and what was made for the cut is given up, so that no log is held for
-// a relay that does not run.
+// Start opens the source at the saved checkpoint and takes leadership. Where the
+// log begins anew (the first start, a lost log) it makes a cut: the unsettled
+// rows of the tables as they were at that place are the backlog. A backlog of
+// more than most rows is refused, and what was made for the cut is given up, so
+// that no log is held for a relay that does not run.
 //
-// Until the backlog has settled no checkpoint is saved, so a relay that ends
-// before starts with a new cut.
+// A cut forgets the old checkpoint first, and none is saved until the backlog has
+// settled: a relay that ends before starts with a cut again.
+//
+// Leadership is taken as late as it may be, after the source has found that no
+// other relay holds the log.
 func Start(ctx context.Context, src Opener, tables Tables, outboxes []store.Outbox, most int) (Begin, error) {
 	at, err := tables.LoadCheckpoint(ctx)
 	if err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
 		return Begin{}, fmt.Errorf("load the checkpoint: %w", err)
 	}
-	opening, err := src.Open(ctx, at, tables)
+	leader := &leader{Tables: tables, seq: at.Seq}
+	opening, err := src.Open(ctx, at, leader)
 	if err != nil {
 		return Begin{}, err
 	}
+	if opening.View != nil {
+		defer opening.View.Close()
+	}
+	if err := leader.lead(ctx); err != nil {
+		return Begin{}, err
+	}
 	begin := Begin{
+		Epoch:    leader.epoch,
 		Frontier: store.Checkpoint{Origin: opening.Origin, Position: opening.From, Seq: at.Seq},
 		From:     opening.From,
 		Why:      opening.Why,
@@ -61,12 +75,39 @@ func Start(ctx context.Context, src Opener, tables Tables, outboxes []store.Outb
 		return begin, nil
 	}
 	begin.Frontier.Position = ""
-	defer opening.View.Close()
 	begin.Backlog, err = backlog(ctx, opening.View, outboxes, most)
 	if err != nil && opening.Discard != nil {
 		err = errors.Join(err, opening.Discard(context.WithoutCancel(ctx)))
 	}
 	return begin, err
+}
+
+// leader takes leadership when it is first needed.
+type leader struct {
+	Tables
+	epoch store.Epoch // 0 until then
+	seq   store.Seq
+}
+
+func (l *leader) lead(ctx context.Context) (err error) {
+	if l.epoch != 0 {
+		return nil
+	}
+	if l.epoch, err = l.Lead(ctx); err != nil {
+		return fmt.Errorf("take leadership: %w", err)
+	}
+	return nil
+}
+
+// Forget implements capture.Tables. The seq stays: parked rows are known by it.
+func (l *leader) Forget(ctx context.Context) error {
+	if err := l.lead(ctx); err != nil {
+		return err
+	}
+	if err := l.SaveCheckpoint(ctx, l.epoch, store.Checkpoint{Seq: l.seq}); err != nil {
+		return fmt.Errorf("forget the checkpoint: %w", err)
+	}
+	return nil
 }
 
 // backlog reads the unsettled rows of all outboxes, at most most of them.

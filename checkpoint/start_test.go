@@ -18,6 +18,8 @@ type start struct {
 	opened    store.Checkpoint
 	closed    int
 	discarded int
+	steps     []string // what was done, in order
+	leads     int
 }
 
 func (s *start) LoadCheckpoint(context.Context) (store.Checkpoint, error) {
@@ -27,12 +29,28 @@ func (s *start) LoadCheckpoint(context.Context) (store.Checkpoint, error) {
 	return *s.saved, nil
 }
 
-func (s *start) Open(ctx context.Context, at store.Checkpoint, views store.Viewer) (capture.Opening, error) {
+func (s *start) Lead(context.Context) (store.Epoch, error) {
+	s.leads++
+	s.steps = append(s.steps, "lead")
+	return store.Epoch(s.leads), nil
+}
+
+func (s *start) SaveCheckpoint(_ context.Context, e store.Epoch, cp store.Checkpoint) error {
+	s.saved = &cp
+	s.steps = append(s.steps, fmt.Sprintf("save %q as %d", cp.Position, e))
+	return nil
+}
+
+func (s *start) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.Opening, error) {
 	s.opened = at
 	o := s.opening
 	if o.Why != "" {
 		var err error
-		if o.View, err = views.View(ctx, "snapshot"); err != nil {
+		if err := tables.Forget(ctx); err != nil {
+			return o, err
+		}
+		s.steps = append(s.steps, "cut")
+		if o.View, err = tables.View(ctx, "snapshot"); err != nil {
 			return o, err
 		}
 		o.Discard = func(context.Context) error { s.discarded++; return nil }
@@ -65,6 +83,35 @@ func TestStartGoesOnAtTheCheckpoint(t *testing.T) {
 	}
 	if want := *s.saved; b.Frontier != want || s.opened != want || b.From != "7" || len(b.Backlog) > 0 || b.Why != "" {
 		t.Errorf("%+v, opened at %+v", b, s.opened)
+	}
+	if fmt.Sprint(s.steps) != "[lead]" || b.Epoch != 1 {
+		t.Errorf("the start did %v, epoch %d", s.steps, b.Epoch)
+	}
+}
+
+// A start that ends between the cut and the settling of its backlog is followed
+// by a cut, because the old checkpoint was forgotten first.
+func TestStartForgetsTheCheckpointBeforeACut(t *testing.T) {
+	s := &start{
+		saved:   &store.Checkpoint{Origin: "o", Position: "7", Seq: 5},
+		opening: capture.Opening{Origin: "o", From: "9", Why: "the slot is gone"},
+		rows:    map[string]int{"a": 1},
+	}
+	b, err := Start(t.Context(), s, s, twoOutboxes, 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `[lead save "" as 1 cut]`; fmt.Sprint(s.steps) != want {
+		t.Errorf("the start did %v, want %s", s.steps, want)
+	}
+	if b.Frontier.Position != "" || b.Frontier.Seq != 5 || b.Epoch != 1 {
+		t.Errorf("%+v", b)
+	}
+	if _, err := Start(t.Context(), s, s, twoOutboxes, 5); err != nil {
+		t.Fatal(err)
+	}
+	if s.opened.Position != "" {
+		t.Errorf("the next start opened the log at %+v", s.opened)
 	}
 }
 

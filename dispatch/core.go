@@ -34,6 +34,7 @@ type core struct {
 
 	outcomes []outcome // to be written
 	writing  []outcome // being written
+	refused  refusals  // that the store refused, until they are tried again
 
 	rows  int   // in lanes or with an outcome unwritten
 	bytes int64 // their payloads
@@ -44,6 +45,10 @@ type outcome struct {
 	store.Outcome
 	row  *row
 	lane *lane // waits for the write; nil if it went on
+	// tries counts the times that the store refused it, and due is when it is
+	// tried again.
+	tries int
+	due   time.Time
 }
 
 func newCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {
@@ -55,13 +60,13 @@ func (c *core) room() bool {
 	return c.rows < c.cfg.BufferRows && c.bytes < c.cfg.BufferBytes
 }
 
-// append puts rows at the end of their lanes, in the given order.
+// append puts rows at the end of their lanes, in the given order. Each row has
+// memory of its own: one that waits for long must not hold its batch's.
 func (c *core) append(items []store.Item, t Ticket) {
-	rows := make([]row, len(items))
 	for i := range items {
-		rows[i] = row{Item: items[i], ticket: t}
-		l := c.take(&rows[i])
-		l.rows = append(l.rows, &rows[i])
+		rw := &row{Item: items[i], ticket: t}
+		l := c.take(rw)
+		l.rows = append(l.rows, rw)
 		c.wake(l)
 	}
 }
@@ -69,11 +74,14 @@ func (c *core) append(items []store.Item, t Ticket) {
 // prepend puts rows in front of their lanes, in the given order, behind a run in
 // flight.
 func (c *core) prepend(items []store.Item, t Ticket) {
-	rows := make([]row, len(items))
-	for i := len(items) - 1; i >= 0; i-- {
-		rows[i] = row{Item: items[i], ticket: t}
-		l := c.take(&rows[i])
-		l.insert(&rows[i])
+	front := map[*lane][]*row{}
+	for i := range items {
+		rw := &row{Item: items[i], ticket: t}
+		l := c.take(rw)
+		front[l] = append(front[l], rw)
+	}
+	for l, rows := range front {
+		l.insert(rows)
 		c.wake(l)
 	}
 }
@@ -126,19 +134,25 @@ func (c *core) wait(l *lane, until time.Time) {
 	heap.Push(&c.waiting, l)
 }
 
-// tick queues the lanes whose wait is over.
+// tick queues the lanes and the outcomes whose wait is over.
 func (c *core) tick(now time.Time) {
+	for len(c.refused) > 0 && !c.refused[0].due.After(now) {
+		c.outcomes = append(c.outcomes, heap.Pop(&c.refused).(outcome))
+	}
 	for len(c.waiting) > 0 && !c.waiting[0].wakeAt.After(now) {
 		c.release(heap.Pop(&c.waiting).(*lane))
 	}
 }
 
 // nextWake returns when tick has something to do; false if nothing waits.
-func (c *core) nextWake() (time.Time, bool) {
-	if len(c.waiting) == 0 {
-		return time.Time{}, false
+func (c *core) nextWake() (at time.Time, ok bool) {
+	if len(c.waiting) > 0 {
+		at, ok = c.waiting[0].wakeAt, true
 	}
-	return c.waiting[0].wakeAt, true
+	if len(c.refused) > 0 && (!ok || c.refused[0].due.Before(at)) {
+		at, ok = c.refused[0].due, true
+	}
+	return at, ok
 }
 
 // hold stops new runs from being claimed, until it is called with false.
@@ -153,14 +167,25 @@ func (c *core) nextClaims(maxRows int) []*run {
 	var runs []*run
 	for n := 0; n < maxRows && c.inUse < c.cfg.MaxConcurrentGroups && c.ready.len() > 0; {
 		l := c.ready.pop()
-		limits := c.limits(l.key.Kind)
-		r := &run{lane: l, rows: l.head(min(l.limit, c.cfg.APIBatchSize, limits.MaxItems), limits.MaxBytes)}
+		r := &run{lane: l, rows: c.head(l)}
 		l.state, l.inFlight = laneClaiming, len(r.rows)
 		c.inUse++
 		n += len(r.rows)
 		runs = append(runs, r)
 	}
 	return runs
+}
+
+// head returns the rows of a lane's next run.
+func (c *core) head(l *lane) []*row {
+	limits := c.limits(l.key.Kind)
+	n := min(l.limit, c.cfg.APIBatchSize, limits.MaxItems)
+	if limits.Mode == sink.PerItem || l.looks > 0 {
+		// A receiver that takes what comes after a failure would break the
+		// order; behind a row that is not visible nothing can go out anyway.
+		n = 1
+	}
+	return l.head(max(1, n), limits.MaxBytes)
 }
 
 // claimed takes the answers for a run, by position, and the time at that the
@@ -173,7 +198,8 @@ func (c *core) claimed(r *run, answers []store.ClaimAnswer, at, now time.Time) {
 	for i, rw := range r.rows {
 		switch a := &answers[i]; a.Result {
 		case store.Claimed:
-			rw.claimed, rw.RetryCount = at, a.RetryCount
+			rw.claimed = at
+			rw.RetryCount = max(rw.RetryCount, a.RetryCount) // a table may have no column for it
 			c.refresh(rw, a.Payload)
 			if stop == nil {
 				send = append(send, rw)
@@ -181,6 +207,9 @@ func (c *core) claimed(r *run, answers []store.ClaimAnswer, at, now time.Time) {
 		case store.AlreadySettled, store.Gone:
 			c.drop(rw)
 		default:
+			if a.Result == store.Held {
+				rw.claimed = time.Time{} // it is somebody else's, and not ours to give back
+			}
 			if stop == nil {
 				stop = a
 			}
@@ -235,7 +264,8 @@ func (c *core) nextRequest(now time.Time) *run {
 	return r
 }
 
-// quiet reports whether nothing is on its way: no claim, no request, no outcome.
+// quiet reports whether nothing is on its way: no claim, no request, no outcome
+// but those that the store refuses.
 func (c *core) quiet() bool {
 	return c.inUse == 0 && len(c.outcomes) == 0 && len(c.writing) == 0
 }
@@ -283,7 +313,7 @@ func (c *core) heldIDs(outbox string) []string {
 			ids = append(ids, rw.ID)
 		}
 	}
-	for _, queue := range [][]outcome{c.outcomes, c.writing} {
+	for _, queue := range [][]outcome{c.outcomes, c.writing, c.refused} {
 		for i := range queue {
 			if queue[i].Outbox == outbox {
 				ids = append(ids, queue[i].ID)

@@ -3,7 +3,6 @@ package dispatch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -41,7 +40,7 @@ type Dispatcher struct {
 	sink  sink.Sink
 	epoch store.Epoch
 	obs   Observer
-	// DrainTimeout bounds the requests in flight when Run is asked to end.
+	// drainTimeout bounds the requests in flight when Run is asked to end.
 	drainTimeout time.Duration
 
 	mu   sync.Mutex
@@ -140,8 +139,9 @@ func (d *Dispatcher) Stats() Stats {
 }
 
 // Run delivers until the context ends, then drains: requests in flight end,
-// outcomes are written, claims are given back. It returns nil after a drain, or
-// store.ErrNotLeader. It may be called once.
+// outcomes are written, claims are given back. It returns nil then, or
+// store.ErrNotLeader. Where that is why the context ended, it does not drain but
+// cancels what is in flight. It may be called once.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -153,7 +153,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	}
 	select {
 	case <-ctx.Done():
-		d.drain(work)
+		if !errors.Is(context.Cause(ctx), store.ErrNotLeader) {
+			d.drain(work)
+		}
 	case <-work.Done(): // a worker failed
 	}
 	cancel()
@@ -190,10 +192,6 @@ func (d *Dispatcher) drain(work context.Context) {
 	}
 }
 
-// maxStatementRows bounds one claim or outcome statement, so that a row that
-// just came does not wait long behind a huge one.
-const maxStatementRows = 2000
-
 // claimRows claims the runs of ready lanes, one statement at a time.
 func (d *Dispatcher) claimRows(ctx context.Context) error {
 	timer := time.NewTimer(0)
@@ -201,6 +199,9 @@ func (d *Dispatcher) claimRows(ctx context.Context) error {
 	for {
 		d.mu.Lock()
 		d.core.tick(time.Now())
+		if len(d.core.outcomes) > 0 {
+			notify(d.toWrite) // some were due again
+		}
 		runs := d.core.nextClaims(maxStatementRows)
 		wake, waiting := d.core.nextWake()
 		d.mu.Unlock()
@@ -220,52 +221,6 @@ func (d *Dispatcher) claimRows(ctx context.Context) error {
 			return ctx.Err()
 		case <-d.toClaim:
 		case <-due:
-		}
-	}
-}
-
-func (d *Dispatcher) claim(ctx context.Context, runs []*run) error {
-	var rows []store.ClaimRow
-	for _, r := range runs {
-		for _, rw := range r.rows {
-			rows = append(rows, store.ClaimRow{
-				Ref: rw.Ref, Txn: rw.Txn, Own: rw.claimed, WantPayload: rw.Payload == nil,
-			})
-		}
-	}
-	var answers []store.ClaimAnswer
-	at := time.Now().Truncate(time.Microsecond) // what every database keeps
-	err := d.untilStored(ctx, "claim", func() (err error) {
-		answers, err = d.store.Claim(ctx, d.epoch, at, rows)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	d.countAnswers(answers)
-	d.mu.Lock()
-	now := time.Now()
-	for _, r := range runs {
-		n := len(r.rows)
-		d.core.claimed(r, answers[:n], at, now)
-		answers = answers[n:]
-	}
-	for r := d.core.nextRequest(now); r != nil; r = d.core.nextRequest(now) {
-		d.toSend <- r // has room for every sender
-	}
-	d.mu.Unlock()
-	d.announce()
-	return nil
-}
-
-func (d *Dispatcher) countAnswers(answers []store.ClaimAnswer) {
-	var counts [store.Gone + 1]int
-	for i := range answers {
-		counts[answers[i].Result]++
-	}
-	for result, n := range counts {
-		if n > 0 {
-			d.obs.Claimed(store.ClaimResult(result), n)
 		}
 	}
 }
@@ -316,52 +271,6 @@ func (d *Dispatcher) writeOutcomes(ctx context.Context) error {
 		}
 		if err := d.write(ctx, batch); err != nil {
 			return err
-		}
-	}
-}
-
-func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
-	outcomes := make([]store.Outcome, len(batch))
-	for i := range batch {
-		outcomes[i] = batch[i].Outcome
-	}
-	var results []store.SettleResult
-	err := d.untilStored(ctx, "settle", func() (err error) {
-		results, err = d.store.Settle(ctx, d.epoch, outcomes)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	for i := range batch {
-		if results[i] == store.Written {
-			d.obs.Settled(&batch[i].row.Item, &batch[i].Outcome)
-		}
-	}
-	d.mu.Lock()
-	d.core.written(results, time.Now())
-	d.mu.Unlock()
-	d.announce()
-	return nil
-}
-
-// untilStored calls do until it succeeds, the context ends or leadership is
-// lost. A database that is away is waited for: the rows are safe where they are.
-func (d *Dispatcher) untilStored(ctx context.Context, op string, do func() error) error {
-	const first, most = 20 * time.Millisecond, 2 * time.Second
-	for wait := first; ; wait = min(2*wait, most) {
-		err := do()
-		if err == nil {
-			return nil
-		}
-		if errors.Is(err, store.ErrNotLeader) || ctx.Err() != nil {
-			return fmt.Errorf("%s: %w", op, err)
-		}
-		d.obs.StoreFailed(op, err)
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(wait):
 		}
 	}
 }

@@ -111,9 +111,9 @@ func (l *lane) prune(n int) {
 	l.rows = slices.Delete(l.rows, kept, n)
 }
 
-// insert puts a row in front of the lane, but behind those in flight.
-func (l *lane) insert(rw *row) {
-	l.rows = slices.Insert(l.rows, l.inFlight, rw)
+// insert puts rows in front of the lane, but behind those in flight.
+func (l *lane) insert(rows []*row) {
+	l.rows = slices.Insert(l.rows, l.inFlight, rows...)
 }
 
 // fifo is a queue.
@@ -144,4 +144,20 @@ func (t *timers) Pop() any {
 	old[len(old)-1] = nil
 	*t = old[:len(old)-1]
 	return l
+}
+
+// refusals is a heap of outcomes by due; see container/heap.
+type refusals []outcome
+
+func (r refusals) Len() int           { return len(r) }
+func (r refusals) Less(i, j int) bool { return r[i].due.Before(r[j].due) }
+func (r refusals) Swap(i, j int)      { r[i], r[j] = r[j], r[i] }
+func (r *refusals) Push(x any)        { *r = append(*r, x.(outcome)) }
+
+func (r *refusals) Pop() any {
+	old := *r
+	o := old[len(old)-1]
+	old[len(old)-1] = outcome{}
+	*r = old[:len(old)-1]
+	return o
 }

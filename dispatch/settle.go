@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"container/heap"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -32,7 +33,7 @@ func (c *core) answered(r *run, res *sink.Result, now time.Time) {
 		l.failures = 0
 		l.limit = min(2*l.limit, c.cfg.APIBatchSize)
 	}
-	if failed < 0 || res.At(failed).Class == sink.NotSent {
+	if failed < 0 || failed > 0 && res.At(failed).Class == sink.NotSent {
 		c.release(l)
 		c.giveBack(l)
 		return
@@ -56,7 +57,8 @@ type failure struct {
 
 // failed decides what becomes of a lane whose head was not delivered.
 func (c *core) failed(l *lane, rw *row, out sink.Outcome, f failure, now time.Time) {
-	v := judge(rw, out.Class, f.alone, &c.recv, c.cfg.ProofWait, now)
+	f.retryAfter = min(f.retryAfter, c.cfg.RetryAfterMax)
+	v := judge(rw, out.Class, f, &c.recv, c.cfg.ProofWait, now)
 	switch v {
 	case halve:
 		l.limit = max(1, f.rows/2)
@@ -68,7 +70,7 @@ func (c *core) failed(l *lane, rw *row, out sink.Outcome, f failure, now time.Ti
 	}
 	l.failures++
 	pause := delay(l.failures, c.cfg.BackoffInitial, c.cfg.BackoffMax, c.random)
-	l.wakeAt = now.Add(max(pause, min(f.retryAfter, c.cfg.RetryAfterMax)))
+	l.wakeAt = now.Add(max(pause, f.retryAfter))
 	switch {
 	case v != count && c.ended:
 		c.release(l)
@@ -93,25 +95,44 @@ func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 	c.outcomes = append(c.outcomes, outcome{Outcome: o, row: rw, lane: l})
 }
 
-// nextOutcomes takes at most most outcomes to write. The caller writes them
-// until it succeeds and then calls written; there is one such batch at a time.
+// refusalFirst and refusalMost bound the wait before an outcome that the store
+// refused is tried again.
+const (
+	refusalFirst = time.Second
+	refusalMost  = time.Minute
+)
+
+// nextOutcomes takes at most most outcomes to write. The caller reports them by
+// written; there is one such batch at a time. One that the store has refused
+// before comes alone.
 func (c *core) nextOutcomes(most int) []outcome {
 	if len(c.writing) > 0 || len(c.outcomes) == 0 {
 		return nil
 	}
-	n := min(most, len(c.outcomes))
+	n := 1
+	for n < min(most, len(c.outcomes)) && c.outcomes[0].tries == 0 && c.outcomes[n].tries == 0 {
+		n++
+	}
 	c.writing = c.outcomes[:n:n]
 	c.outcomes = c.outcomes[n:]
 	return c.writing
 }
 
-// written says that the batch of nextOutcomes is in the store. A row that was
-// found settled or gone is done with, whatever its outcome said.
+// written takes the results of the batch of nextOutcomes. A row that was found
+// settled or gone is done with, whatever its outcome said. One that the
+// store refused is tried again later, and its lane, if it waits
+// for it, goes on waiting.
 func (c *core) written(results []store.SettleResult, now time.Time) {
 	batch := c.writing
 	c.writing = nil
 	for i := range batch {
 		o := &batch[i]
+		if results[i] == store.Refused {
+			o.due = now.Add(min(refusalFirst<<min(o.tries, 10), refusalMost))
+			o.tries++
+			heap.Push(&c.refused, *o)
+			continue
+		}
 		final := o.Status.Settled() || results[i] != store.Written
 		switch {
 		case o.lane == nil && o.Status == store.Pending:

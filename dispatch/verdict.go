@@ -33,25 +33,30 @@ const (
 	count
 )
 
-// judge decides what a failed attempt means. alone says that the failure is
-// about this row and no other. It reads and then updates what the row remembers
-// of its failures.
-func judge(rw *row, class sink.Class, alone bool, recv *receiver, proofWait time.Duration, now time.Time) verdict {
+// judge decides what a failed attempt means. It reads and then updates what the
+// row remembers of its failures.
+//
+// A receiver that names the time to come back is alive and busy: that is no
+// row's fault, whatever it takes from others meanwhile.
+func judge(rw *row, class sink.Class, f failure, recv *receiver, proofWait time.Duration, now time.Time) verdict {
 	proof := recv.livedSince(rw.failed)
 	rw.failed = now
-	if !alone {
-		switch {
-		case proof || class == sink.Rejected:
-			return halve
-		case class == sink.Refused:
-			return single
-		}
-		return again
-	}
-	if proof || class == sink.Rejected {
-		return count
-	}
 	if class != sink.Refused {
+		rw.refused = time.Time{} // refusals are counted from the first in a row
+	}
+	switch {
+	case f.retryAfter > 0 && class != sink.Rejected:
+		return again
+	case !f.alone && (proof || class == sink.Rejected):
+		return halve
+	case !f.alone && class == sink.Refused:
+		return single
+	case !f.alone:
+		return again
+	case proof || class == sink.Rejected:
+		rw.refused = now
+		return count
+	case class != sink.Refused:
 		return again
 	}
 	if rw.refused.IsZero() {

@@ -87,4 +87,8 @@ const (
 	WasSettled
 	// WasGone: there is no such row.
 	WasGone
+	// Refused: the table did not take the outcome (a trigger, a constraint, a
+	// row that somebody keeps locked). Settle does not answer it: whoever
+	// settles finds it out by a RefusedError for this row alone.
+	Refused
 )

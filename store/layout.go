@@ -100,6 +100,7 @@ func (l *Layout) Validate() error {
 	}
 	need(l.Columns.ID, "id")
 	need(l.Columns.Payload, "payload")
+	errs = append(errs, l.validateColumns())
 	switch l.State {
 	case StateWords:
 		need(l.Columns.Status, "status")
@@ -113,6 +114,24 @@ func (l *Layout) Validate() error {
 	case StateNone:
 	default:
 		errs = append(errs, fmt.Errorf("layout %s: no kind of state is chosen", l.Name))
+	}
+	return errors.Join(errs...)
+}
+
+// validateColumns refuses a column with two meanings: a claim would settle the
+// row, or a text would overwrite its state.
+func (l *Layout) validateColumns() error {
+	c := &l.Columns
+	seen := map[string]string{}
+	var errs []error
+	for _, col := range []struct{ meaning, name string }{
+		{"id", c.ID}, {"payload", c.Payload}, {"status", c.Status}, {"delivered", c.Delivered}, {"failed", c.Failed},
+		{"retry count", c.RetryCount}, {"claimed", c.Claimed}, {"settled", c.Settled}, {"error", c.Error},
+	} {
+		if other, taken := seen[col.name]; taken && col.name != "" {
+			errs = append(errs, fmt.Errorf("layout %s: column %q is named for both %s and %s", l.Name, col.name, other, col.meaning))
+		}
+		seen[col.name] = col.meaning
 	}
 	return errors.Join(errs...)
 }

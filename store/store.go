@@ -10,8 +10,8 @@ import (
 type Claimer interface {
 	// Claim answers for each row, by position. The time at is written as the
 	// time of the claim, so that a leader knows its own. An error means that
-	// nothing is known: claim again. ErrNotLeader means that nothing was
-	// written and nothing may be sent.
+	// nothing is known: claim again, or, after a *RefusedError, fewer at once.
+	// ErrNotLeader means that nothing was written and nothing may be sent.
 	Claim(ctx context.Context, epoch Epoch, at time.Time, rows []ClaimRow) ([]ClaimAnswer, error)
 }
 
@@ -20,7 +20,8 @@ type Settler interface {
 	// Settle writes outcomes into rows that are not settled, and answers for
 	// each, by position. Outcomes with Failed among them are durable when it
 	// returns. An error means that nothing is known: writing the same outcomes
-	// again is safe. ErrNotLeader means that nothing was written.
+	// again is safe, and, after a *RefusedError, fewer at once. ErrNotLeader
+	// means that nothing was written.
 	Settle(ctx context.Context, epoch Epoch, outcomes []Outcome) ([]SettleResult, error)
 }
 
@@ -36,8 +37,9 @@ type Checkpoints interface {
 	// LoadCheckpoint returns the checkpoint, or ErrNoCheckpoint.
 	LoadCheckpoint(ctx context.Context) (Checkpoint, error)
 	// SaveCheckpoint writes the checkpoint synchronously. When it returns,
-	// everything that was written before it began survives a crash of the
-	// server.
+	// everything that was written since Lead and before it began survives a
+	// crash of the server. Where that cannot be known it writes nothing and
+	// returns ErrInterrupted.
 	SaveCheckpoint(ctx context.Context, epoch Epoch, cp Checkpoint) error
 }
 
@@ -99,9 +101,26 @@ type Store interface {
 var (
 	// ErrNotLeader says that another relay of the same name has taken over.
 	ErrNotLeader = errors.New("another relay of this name has taken over")
+	// ErrInterrupted says that the session that took leadership was lost. The
+	// server may have crashed since and taken back what was committed
+	// asynchronously. Lead again, and start at the saved checkpoint.
+	ErrInterrupted = errors.New("the session that took leadership was lost")
 	// ErrNoCheckpoint says that no checkpoint was ever saved under this name.
 	ErrNoCheckpoint = errors.New("no checkpoint")
 )
+
+// RefusedError says that the database is there and did not take a claim or an
+// outcome: a trigger or a constraint objects, or somebody keeps a row locked.
+// Nothing was written. It may be one row's doing: the others of the call can be
+// written without it.
+type RefusedError struct {
+	Err error
+}
+
+func (e *RefusedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns what the database said.
+func (e *RefusedError) Unwrap() error { return e.Err }
 
 // SetupError is a fault that only the configuration, a grant or an
 // administrator mends: trying again does not help. Its text names the way out.

@@ -49,6 +49,22 @@ type Source interface {
 	Close()
 }
 
+// Tables are a database's tables as a source opens them. It is not safe for
+// concurrent use.
+type Tables struct {
+	store.Viewer
+	// Forgotten counts how often the checkpoint was forgotten.
+	Forgotten int
+	// Fail, if set, is what Forget answers.
+	Fail error
+}
+
+// Forget implements capture.Tables.
+func (t *Tables) Forget(context.Context) error {
+	t.Forgotten++
+	return t.Fail
+}
+
 // Options are what the suite's sources differ in.
 type Options struct {
 	// Outbox is the name to give the outbox.
@@ -140,9 +156,13 @@ func open(t *testing.T, src Source, db Database, at store.Checkpoint) capture.Op
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	o, err := src.Open(ctx, at, db.Viewer(t))
+	tables := &Tables{Viewer: db.Viewer(t)}
+	o, err := src.Open(ctx, at, tables)
 	if err != nil {
 		t.Fatalf("Open: %v", err)
+	}
+	if cut := o.View != nil; cut != (tables.Forgotten > 0) {
+		t.Errorf("the log begins anew: %v; the checkpoint was forgotten %d times", cut, tables.Forgotten)
 	}
 	if o.View != nil {
 		o.View.Close()

@@ -131,7 +131,7 @@ func testCut(t *testing.T, db Database) {
 		})
 	}()
 	<-begun
-	opening, err := src.Open(t.Context(), store.Checkpoint{}, db.Viewer(t))
+	opening, err := src.Open(t.Context(), store.Checkpoint{}, &Tables{Viewer: db.Viewer(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

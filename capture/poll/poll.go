@@ -42,6 +42,7 @@ type Source struct {
 	views  store.Viewer
 	held   func(outbox string) []string
 	resume capture.Resume
+	way    []load // on the way to the lanes, also after a read that failed
 
 	mu    sync.Mutex
 	marks []string // asked for, not yet brought back
@@ -56,7 +57,7 @@ func New(cfg Config, views store.Viewer, held func(outbox string) []string) *Sou
 }
 
 // Open has nothing to find: every read shows what is there.
-func (s *Source) Open(context.Context, store.Checkpoint, store.Viewer) (capture.Opening, error) {
+func (s *Source) Open(context.Context, store.Checkpoint, capture.Tables) (capture.Opening, error) {
 	return capture.Opening{Origin: "poll"}, nil
 }
 
@@ -65,7 +66,8 @@ func (s *Source) Open(context.Context, store.Checkpoint, store.Viewer) (capture.
 func (s *Source) Run(ctx context.Context, _ capture.Span, out chan<- capture.Batch) error {
 	s.resume.Reset("") // what is unsettled is read again; there is no place to resume at
 	s.resume.Start(s, "")
-	r := reading{Source: s, sender: sender{out: out, resume: &s.resume}}
+	r := reading{Source: s, sender: sender{out: out, resume: &s.resume, way: s.way}}
+	defer func() { s.way = r.sender.way }()
 	wait := time.NewTimer(0)
 	defer wait.Stop()
 	for {

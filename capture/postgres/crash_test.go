@@ -24,7 +24,7 @@ func TestServerCrash(t *testing.T) {
 		d := newDatabase(t, srv.URL)
 		src := newSource(t, d.config())
 		defer src.Close()
-		o, err := src.Open(t.Context(), store.Checkpoint{}, d.views)
+		o, err := src.Open(t.Context(), store.Checkpoint{}, d.tables())
 		if err != nil {
 			t.Fatal(err)
 		}

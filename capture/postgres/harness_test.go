@@ -65,6 +65,8 @@ func newSource(t *testing.T, cfg postgres.Config) *postgres.Source {
 	return src
 }
 
+func (d *database) tables() *capturetest.Tables { return &capturetest.Tables{Viewer: d.views} }
+
 func (d *database) Viewer(*testing.T) store.Viewer { return d.views }
 
 func (d *database) Begin(t *testing.T, rows ...capturetest.Row) func(commit bool) {

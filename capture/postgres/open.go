@@ -16,7 +16,7 @@ import (
 // beginning. One *capture.NoStreamError names everything that is to be done by
 // hand. That a new slot has to wait too long for open transactions is an ordinary
 // error.
-func (s *Source) Open(ctx context.Context, at store.Checkpoint, views store.Viewer) (capture.Opening, error) {
+func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.Opening, error) {
 	closeSession(s.repl)
 	s.repl = nil
 	var sv *server
@@ -36,12 +36,18 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, views store.View
 		if err := wrong.err(); err != nil {
 			return err
 		}
-		if err := sv.published.mend(ctx, conn, s.cfg.Name); err != nil {
+		// A relay that runs is left alone: nothing changes before the slot is
+		// known to be free.
+		if sl, err = s.freeSlot(ctx, conn); err != nil {
 			return err
 		}
-		mended = len(sv.published.missing) > 0
-		sl, err = s.freeSlot(ctx, conn)
-		return err
+		if mended = len(sv.published.missing) > 0; !mended {
+			return nil
+		}
+		if err := tables.Forget(ctx); err != nil {
+			return err
+		}
+		return sv.published.mend(ctx, conn, s.cfg.Name)
 	})
 	var opening capture.Opening
 	if err == nil {
@@ -49,7 +55,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, views store.View
 		s.version = sv.version
 		s.tables = newTables(sv.tables, sv.domains)
 		s.holds = logOf(s.origin, sv.tables)
-		opening, err = s.place(ctx, at, views, placing{server: sv, slot: sl, mended: mended, end: id.XLogPos})
+		opening, err = s.place(ctx, at, tables, placing{server: sv, slot: sl, mended: mended, end: id.XLogPos})
 	}
 	if err != nil {
 		closeSession(s.repl)
@@ -75,11 +81,14 @@ type placing struct {
 }
 
 // place goes on from the checkpoint or makes a cut.
-func (s *Source) place(ctx context.Context, at store.Checkpoint, views store.Viewer, p placing) (capture.Opening, error) {
+func (s *Source) place(ctx context.Context, at store.Checkpoint, tables capture.Tables, p placing) (capture.Opening, error) {
 	why := s.whyCut(at, p)
 	if why == "" {
 		s.confirmed = p.slot.confirmed
 		return capture.Opening{Origin: s.holds, From: at.Position}, nil
+	}
+	if err := tables.Forget(ctx); err != nil {
+		return capture.Opening{}, err
 	}
 	if p.slot.exists {
 		if err := pglogrepl.DropReplicationSlot(ctx, s.repl, s.cfg.Name, pglogrepl.DropReplicationSlotOptions{}); err != nil {
@@ -93,7 +102,7 @@ func (s *Source) place(ctx context.Context, at store.Checkpoint, views store.Vie
 	if s.confirmed, err = parseLSN(store.Position(made.ConsistentPoint)); err != nil {
 		return capture.Opening{}, err
 	}
-	view, err := views.View(ctx, made.SnapshotName)
+	view, err := tables.View(ctx, made.SnapshotName)
 	if err != nil {
 		return capture.Opening{}, fmt.Errorf("read the tables as of slot %s: %w", s.cfg.Name, err)
 	}

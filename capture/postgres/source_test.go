@@ -32,7 +32,7 @@ type running struct {
 func run(t *testing.T, d *database, cfg postgres.Config, at store.Checkpoint) *running {
 	t.Helper()
 	r := &running{t: t, src: newSource(t, cfg), out: make(chan capture.Batch), done: make(chan error, 1)}
-	o, err := r.src.Open(t.Context(), at, d.views)
+	o, err := r.src.Open(t.Context(), at, d.tables())
 	if err != nil {
 		r.src.Close()
 		t.Fatal(err)
@@ -104,7 +104,7 @@ func openErr(t *testing.T, d *database, cfg postgres.Config, at store.Checkpoint
 	t.Helper()
 	src := newSource(t, cfg)
 	defer src.Close()
-	o, err := src.Open(t.Context(), at, d.views)
+	o, err := src.Open(t.Context(), at, d.tables())
 	if err == nil {
 		if o.View != nil {
 			o.View.Close()
@@ -326,7 +326,7 @@ func TestDiscard(t *testing.T) {
 	d := newDatabase(t, servers.Database(t, servers.Versions()[0]))
 	src := newSource(t, d.config())
 	defer src.Close()
-	o, err := src.Open(t.Context(), store.Checkpoint{}, d.views)
+	o, err := src.Open(t.Context(), store.Checkpoint{}, d.tables())
 	if err != nil {
 		t.Fatal(err)
 	}

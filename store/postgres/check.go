@@ -282,18 +282,27 @@ func (c *checker) columnRights(ctx context.Context, t *table) error {
 	return nil
 }
 
-// index checks that a row can be found by its id: without an index every claim
-// reads the whole table.
+// index checks that a row can be found by its id, and only it: without an index
+// every claim reads the whole table, and of two rows of one id the outcome of the
+// one would be written into the other too. A partitioned table can only be
+// unique in its id together with what it is partitioned by.
 func (c *checker) index(ctx context.Context, t *table) error {
 	id := t.col(t.Layout.Columns.ID)
 	ok, err := c.holds(ctx, `
-SELECT true FROM pg_catalog.pg_index
-WHERE indrelid = $1 AND indkey[0] = $2::int2 AND indisvalid AND indpred IS NULL LIMIT 1`, t.oid, id.num)
-	if err == nil && !ok {
-		c.add(fmt.Sprintf("outbox %s: no index of %s begins with the id, column %s", t.Name, TableName(t.Outbox), id.name),
-			fmt.Sprintf("CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s);", TableName(t.Outbox), Ident(id.name)))
+SELECT true FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indrelid
+WHERE i.indrelid = $1 AND i.indkey[0] = $2::int2 AND i.indisvalid AND i.indpred IS NULL
+  AND i.indisunique AND (i.indnkeyatts = 1 OR c.relkind = 'p') LIMIT 1`, t.oid, id.num)
+	if err != nil || ok {
+		return err
 	}
-	return err
+	statement := fmt.Sprintf("CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s);", TableName(t.Outbox), Ident(id.name))
+	if partitioned, err := c.holds(ctx, "SELECT true FROM pg_catalog.pg_class WHERE oid = $1 AND relkind = 'p'", t.oid); err != nil {
+		return err
+	} else if partitioned {
+		statement = fmt.Sprintf("CREATE UNIQUE INDEX ON %s (%s, …); -- with the columns that it is partitioned by", TableName(t.Outbox), Ident(id.name))
+	}
+	c.add(fmt.Sprintf("outbox %s: no unique index of %s is on the id, column %s", t.Name, TableName(t.Outbox), id.name), statement)
+	return nil
 }
 
 // policies checks that no row-level security hides rows: a hidden row would be

@@ -35,10 +35,10 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("claim: %w", Explain(err))
+		return nil, fmt.Errorf("claim: %w", refusal(err))
 	}
 	for _, p := range parts {
-		p.copyRepeated(answers)
+		p.copyRepeated(rows, answers)
 	}
 	return answers, nil
 }
@@ -61,8 +61,9 @@ func (s *Store) claimOnce(ctx context.Context, sess *session, epoch store.Epoch,
 	batch, variant := &pgx.Batch{}, 0
 	if skip {
 		variant = 1
-		// No row holds it up, and the leader row is worth waiting for.
-		begin(batch, "SET LOCAL lock_timeout = 0")
+		// No row holds it up, and the leader row is worth waiting for; a lock on
+		// the whole table is not.
+		begin(batch, "SET LOCAL lock_timeout = '2s'")
 	}
 	for _, p := range parts {
 		t, err := sess.table(ctx, p.outbox)
@@ -143,10 +144,14 @@ func ownTime(at time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: at.Truncate(time.Microsecond), Valid: !at.IsZero()}
 }
 
-// copyRepeated answers for ids that came twice.
-func (p *claimPart) copyRepeated(answers []store.ClaimAnswer) {
+// copyRepeated answers for ids that came twice. What is gone of one transaction
+// may yet come of another.
+func (p *claimPart) copyRepeated(rows []store.ClaimRow, answers []store.ClaimAnswer) {
 	for i, j := range p.repeat {
 		answers[i] = answers[j]
+		if answers[i].Result == store.Gone && rows[i].Txn != rows[j].Txn {
+			answers[i].Result = store.NotYetVisible
+		}
 		if answers[j].Payload != nil {
 			answers[i].Payload = append([]byte{}, answers[j].Payload...)
 		}

@@ -108,9 +108,10 @@ func (t *table) claimAssignments(b *builder) string {
 func (t *table) free(b *builder) string {
 	c := &t.Layout.Columns
 	claimed := "o." + Ident(c.Claimed)
-	// The row's own time is rounded as the column rounded it.
-	cond := fmt.Sprintf("%s IS NULL OR %s <= (statement_timestamp() - %s)::%s OR %s = w.own::%s",
-		claimed, claimed, b.arg("timeout", "interval"), t.col(c.Claimed).typ, claimed, t.col(c.Claimed).full)
+	// The row's own time is rounded as the column rounded it. Instants are
+	// compared: on the clock of a zone an hour comes twice a year.
+	cond := fmt.Sprintf("%s IS NULL OR %s::timestamptz <= statement_timestamp() - %s OR %s = w.own::%s",
+		claimed, claimed, b.arg("timeout", "interval"), claimed, t.col(c.Claimed).full)
 	if t.Layout.State != store.StateTimestamps {
 		cond = fmt.Sprintf("o.%s = %s OR %s", Ident(c.Status), b.arg("pending", t.col(c.Status).typ), cond)
 	}
@@ -121,7 +122,7 @@ func (t *table) free(b *builder) string {
 // if none does.
 func (t *table) wait(b *builder) string {
 	claimed := "o." + Ident(t.Layout.Columns.Claimed)
-	return fmt.Sprintf("CASE WHEN NOT (%s) THEN extract(epoch FROM (%s + %s)::timestamptz - statement_timestamp())::float8 END",
+	return fmt.Sprintf("CASE WHEN NOT (%s) THEN extract(epoch FROM %s::timestamptz + %s - statement_timestamp())::float8 END",
 		t.free(b), claimed, b.arg("timeout", "interval"))
 }
 

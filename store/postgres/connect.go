@@ -103,9 +103,27 @@ func Unreachable(err error) bool {
 		// 08: connection. 40: serialization and deadlock. 55P03: a lock was not
 		// to be had in time.
 		return strings.HasPrefix(pg.Code, "57P") || strings.HasPrefix(pg.Code, "53") ||
-			strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "40") || pg.Code == "55P03"
+			strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "40") ||
+			pg.Code == "25006" // read-only: a standby that is about to be promoted || pg.Code == "55P03"
 	}
 	return !errors.Is(err, context.Canceled)
+}
+
+// refusal turns what the database has against a row into a *store.RefusedError:
+// bad data (class 22), constraints (23, 44), errors raised by triggers (P0), a
+// row that stays locked (55P03), a statement that took too long (57014). Other
+// errors are returned as Explain returns them.
+func refusal(err error) error {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return err
+	}
+	switch {
+	case pg.Code == "55P03", pg.Code == "57014", strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"),
+		strings.HasPrefix(pg.Code, "44"), strings.HasPrefix(pg.Code, "P0"):
+		return &store.RefusedError{Err: err}
+	}
+	return Explain(err)
 }
 
 // Ident quotes an identifier.

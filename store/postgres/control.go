@@ -19,7 +19,9 @@ ON CONFLICT (name) DO UPDATE SET epoch = l.epoch + 1, raised_at = now()
 RETURNING epoch`
 	var epoch store.Epoch
 	err := s.control.do(ctx, func(ctx context.Context, sess *session) error {
-		return sess.conn.QueryRow(ctx, raise, s.name).Scan(&epoch)
+		err := sess.conn.QueryRow(ctx, raise, s.name).Scan(&epoch)
+		s.led = sess.conn
+		return err
 	})
 	if err != nil {
 		return 0, fmt.Errorf("take the lead: %w", explainOwn(err))
@@ -46,9 +48,14 @@ func (s *Store) LoadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
 
 // SaveCheckpoint implements store.Checkpoints. The control session commits
 // synchronously: that flushes the server's log up to this commit, and with it
-// the claims and outcomes that were committed asynchronously before.
+// the claims and outcomes that were committed asynchronously before. Only the
+// session that took the lead will do: that it still lives proves that the server
+// has not crashed meanwhile, and lost some of them.
 func (s *Store) SaveCheckpoint(ctx context.Context, epoch store.Epoch, cp store.Checkpoint) error {
 	err := s.control.do(ctx, func(ctx context.Context, sess *session) error {
+		if s.led != nil && s.led != sess.conn {
+			return store.ErrInterrupted
+		}
 		save := saveQuery()
 		tag, err := sess.conn.Exec(ctx, save.sql, save.args(map[string]any{
 			"name": s.name, "epoch": int64(epoch),

@@ -90,7 +90,8 @@ func (s *session) do(ctx context.Context, fn func(context.Context, *session) err
 		s.conn, s.tables = conn, map[string]*table{}
 	}
 	err := fn(ctx, s)
-	if err != nil && !keepsSession(err) {
+	var refused *store.RefusedError
+	if err != nil && !keepsSession(err) && !(errors.As(refusal(err), &refused) && s.idle()) {
 		s.drop()
 	}
 	return err
@@ -99,7 +100,14 @@ func (s *session) do(ctx context.Context, fn func(context.Context, *session) err
 // keepsSession reports whether an error is an answer, and no sign of trouble
 // with the session.
 func keepsSession(err error) bool {
-	return errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrNoCheckpoint)
+	return errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrNoCheckpoint) ||
+		errors.Is(err, store.ErrInterrupted)
+}
+
+// idle reports whether the server has taken back what an error ended and waits
+// for the next statement.
+func (s *session) idle() bool {
+	return s.conn != nil && !s.conn.IsClosed() && s.conn.PgConn().TxStatus() == 'I'
 }
 
 func (s *session) drop() {

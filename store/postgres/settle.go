@@ -42,10 +42,10 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 			todo = missed
 		}
 		o := &outcomes[todo[0]]
-		return fmt.Errorf("row %q of outbox %s is changed by somebody else again and again", o.ID, o.Outbox)
+		return &store.RefusedError{Err: fmt.Errorf("row %q of outbox %s is changed by somebody else again and again", o.ID, o.Outbox)}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("settle: %w", Explain(err))
+		return nil, fmt.Errorf("settle: %w", refusal(err))
 	}
 	return results, nil
 }

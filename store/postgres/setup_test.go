@@ -199,7 +199,7 @@ func TestCheckFindsWhatWouldGoWrong(t *testing.T) {
 			want               []string
 		}{
 			{"no index", "ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_pkey", "ALTER TABLE outbox_events ADD PRIMARY KEY (id)",
-				[]string{"no index", "CREATE UNIQUE INDEX CONCURRENTLY ON \"outbox_events\" (\"id\");"}},
+				[]string{"no unique index", "CREATE UNIQUE INDEX CONCURRENTLY ON \"outbox_events\" (\"id\");"}},
 			{"row-level security", "ALTER TABLE outbox_events ENABLE ROW LEVEL SECURITY", "ALTER TABLE outbox_events DISABLE ROW LEVEL SECURITY",
 				[]string{"row-level security", "BYPASSRLS"}},
 			{"a short status", "ALTER TABLE outbox_events ALTER status TYPE varchar(9)", "ALTER TABLE outbox_events ALTER status TYPE varchar(20)",

@@ -23,6 +23,7 @@ type Store struct {
 
 	claims, outcomes, control *session
 	views                     *pgx.ConnConfig
+	led                       *pgx.Conn // control's connection at the last Lead; control's turn guards it
 
 	life   lifetime
 	closed sync.Once
@@ -45,7 +46,7 @@ func New(cfg Config) (*Store, error) {
 		purpose  string
 		settings map[string]string
 	}{
-		{&s.claims, "claims", claimSettings()},
+		{&s.claims, "claims", rowSettings()},
 		{&s.outcomes, "outcomes", rowSettings()},
 		{&s.control, "control", controlSettings()},
 	} {
@@ -78,14 +79,23 @@ func (s *Store) Close() {
 
 // commonSettings are those of every session. The statements lean on READ
 // COMMITTED: each sees what was committed when it began and looks again at a row
-// that was changed under it. A session that its relay left in a transaction,
-// frozen or cut off, must not keep the leader row locked.
+// that was changed under it. A session that its relay left in a transaction or
+// waiting for a lock, frozen or cut off, must not keep the leader row locked. Ids
+// and groups are written as the log writes them, whatever the role's settings
+// say. A row that a policy hides is an error: it would be taken for one that was
+// deleted.
 func commonSettings() map[string]string {
 	return map[string]string{
+		"bytea_output":                        "hex",
+		"client_connection_check_interval":    "1s",
 		"client_encoding":                     "UTF8",
+		"datestyle":                           "ISO",
 		"default_transaction_isolation":       "read committed",
+		"extra_float_digits":                  "3",
 		"idle_in_transaction_session_timeout": "4s",
+		"intervalstyle":                       "postgres",
 		"jit":                                 "off",
+		"row_security":                        "off",
 	}
 }
 
@@ -95,22 +105,19 @@ func commonSettings() map[string]string {
 // the index; it then stays with its plan while the table grows. So the plans
 // that read a whole table are ruled out, and one generic plan serves from the
 // first call on.
+//
+// They wait briefly for a row that somebody else has locked: claims then pass
+// over it, and an outcome is refused. A lock_timeout in the URL goes before this
+// one.
 func rowSettings() map[string]string {
 	return map[string]string{
+		"lock_timeout":       "250ms",
 		"enable_seqscan":     "off",
 		"enable_hashjoin":    "off",
 		"enable_mergejoin":   "off",
 		"plan_cache_mode":    "force_generic_plan",
 		"synchronous_commit": "off",
 	}
-}
-
-// claimSettings also bound how long a claim waits for a row that somebody else
-// has locked. A lock_timeout in the URL goes before this one.
-func claimSettings() map[string]string {
-	set := rowSettings()
-	set["lock_timeout"] = "250ms"
-	return set
 }
 
 func controlSettings() map[string]string {

@@ -147,7 +147,7 @@ func unsettledQuery(t *table) *query {
 	return b.query(
 		"SELECT "+t.text(c.ID)+", "+optional(c.Kind)+", "+optional(c.Group)+", "+t.payload()+", "+t.retryCount(),
 		"FROM "+TableName(t.Outbox)+" AS o",
-		"WHERE "+t.unsettled(b),
+		"WHERE "+Ident(c.ID)+" IS NOT NULL AND "+t.unsettled(b),
 		// A hashed subplan, however many ids are held.
 		"  AND o."+Ident(id.name)+" NOT IN (SELECT h.id FROM unnest("+b.arg("held", id.typ+"[]")+") AS h(id))",
 		"ORDER BY "+strings.Join(order, ", "),

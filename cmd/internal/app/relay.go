@@ -23,6 +23,10 @@ const (
 	// drainTimeout is what requests in flight may take beyond their own
 	// time-out once the relay stops.
 	drainTimeout = 5 * time.Second
+	// firstRest and mostRest bound the wait before another life: what ended one
+	// may end the next at once.
+	firstRest = 100 * time.Millisecond
+	mostRest  = 10 * time.Second
 	// batchesAhead is how many batches may wait between the source and the
 	// lanes, so that neither waits for the other's next turn.
 	batchesAhead = 16
@@ -53,15 +57,28 @@ func (r *relay) run(ctx context.Context) error {
 	if err := r.reach(ctx, deadline, r.prepare); err != nil {
 		return err
 	}
-	for {
+	for wait := firstRest; ; wait = min(2*wait, mostRest) {
+		began := time.Now()
 		err := r.live(ctx, deadline)
 		deadline = time.Time{}
 		var lost *capture.LostError
-		if !errors.As(err, &lost) {
+		switch {
+		case errors.As(err, &lost):
+			r.log.Error("the log is lost; the tables are read for what it held and a new place is taken", "reason", lost.Reason)
+		case errors.Is(err, store.ErrInterrupted):
+			r.log.Warn("the database was away; starting again at the checkpoint", "reason", err)
+		default:
 			return err
 		}
-		r.log.Error("the log is lost; the tables are read for what it held and a new place is taken", "reason", lost.Reason)
-		r.health.fail("source", lost.Error())
+		r.health.fail("source", err.Error())
+		if time.Since(began) > mostRest {
+			wait = firstRest
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
 	}
 }
 
@@ -157,20 +174,15 @@ func (r *relay) held(outbox string) []string {
 func (r *relay) live(ctx context.Context, deadline time.Time) error {
 	var src source
 	var begin checkpoint.Begin
-	var epoch store.Epoch
 	err := r.reach(ctx, deadline, func(ctx context.Context) (err error) {
-		if src, begin, err = r.open(ctx); err != nil {
-			return err
-		}
-		if epoch, err = r.db.store.Lead(ctx); err != nil {
-			src.Close()
-		}
+		src, begin, err = r.open(ctx)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	defer src.Close()
+	epoch := begin.Epoch
 	r.metrics.Leads(epoch)
 	r.log.Info("leading", "name", r.cfg.Settings.Name, "epoch", epoch, "position", begin.From,
 		"backlog", len(begin.Backlog), "why", begin.Why)

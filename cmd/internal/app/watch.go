@@ -18,8 +18,17 @@ type sinkWatch struct {
 	relay *relay
 	sink  string
 
-	failing    atomic.Bool
+	failing    atomic.Bool  // requests
+	away       atomic.Bool  // statements
 	lastLogged atomic.Int64 // Unix nanoseconds of the last alarm
+}
+
+// Claimed implements dispatch.Observer.
+func (w *sinkWatch) Claimed(result store.ClaimResult, n int) {
+	w.SinkMetrics.Claimed(result, n)
+	if w.away.CompareAndSwap(true, false) {
+		w.relay.health.ok("database", "reached")
+	}
 }
 
 // Requested implements dispatch.Observer.
@@ -32,16 +41,16 @@ func (w *sinkWatch) Requested(res *sink.Result, rows int, took time.Duration) {
 			break
 		}
 	}
-	if worst.Class == sink.Delivered {
+	if worst.Class == sink.Delivered || worst.Class == sink.Rejected { // it reads rows and answers
 		if w.failing.CompareAndSwap(true, false) {
 			w.relay.health.ok(check, "delivers")
 			w.relay.log.Info("the sink delivers again", "sink", w.sink)
 		}
-		return
+	} else {
+		w.failing.Store(true)
+		w.relay.health.fail(check, worst.Class.String()+": "+worst.Detail)
 	}
-	w.failing.Store(true)
-	w.relay.health.fail(check, worst.Class.String()+": "+worst.Detail)
-	if w.due() {
+	if worst.Class != sink.Delivered && w.due() {
 		w.relay.log.Warn("a request failed", "sink", w.sink, "class", worst.Class.String(), "rows", rows, "error", worst.Detail)
 	}
 }
@@ -64,6 +73,7 @@ func (w *sinkWatch) Settled(it *store.Item, o *store.Outcome) {
 // StoreFailed implements dispatch.Observer.
 func (w *sinkWatch) StoreFailed(op string, err error) {
 	w.SinkMetrics.StoreFailed(op, err)
+	w.away.Store(true)
 	w.relay.health.fail("database", err.Error())
 	if w.due() {
 		w.relay.log.Warn("the database did not take a statement; trying again", "sink", w.sink, "statement", op, "error", err)

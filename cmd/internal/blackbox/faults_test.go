@@ -1,0 +1,122 @@
+package blackbox
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// The slot is dropped, and the relay that takes a new place in the log ends
+// before it has delivered what it found: the next one finds it again.
+func TestACutThatWasNotFinishedIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	for how, end := range map[string]func(*relay){"stopped": func(r *relay) { r.stop() }, "killed": (*relay).kill} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			eachScene(t, "", func(s *scene) {
+				r := s.run()
+				write(s.t, s.database, load{transactions: 16, clients: 8, scripts: seedScripts(3)})()
+				s.expectOnce()
+				expectStop(s.t, r)
+				servers.Exec(s.t, s.database, "SELECT pg_drop_replication_slot('"+nameFor(s.database)+"')")
+				write(s.t, s.database, load{transactions: 40, clients: 1, scripts: seedScripts(3)})()
+
+				away := s.config
+				s.config = strings.Replace(s.config, s.to.URL(), "http://127.0.0.1:1", 1)
+				r = s.run()
+				r.waitFor("slot " + nameFor(s.database) + " is gone")
+				r.waitFor("a request failed")
+				end(r)
+				s.config = away
+				s.run()
+				write(s.t, s.database, load{transactions: 16, clients: 8, scripts: seedScripts(3)})()
+				s.expectOnce()
+			})
+		})
+	}
+}
+
+// The server crashes under a live relay and takes back COMPLETED that was
+// committed asynchronously: the rows are found unsettled and delivered again,
+// and nothing stays PROCESSING.
+func TestTheServerCrashes(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		server := servers.Start(t, version, map[string]string{
+			"wal_level": "logical", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB",
+		})
+		servers.Exec(t, server.URL, seedTables, truthTables)
+		to := sinktest.NewReceiver(t)
+		to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Delay: 5 * time.Millisecond} })
+		r := start(t, preset(server.URL, to.URL(), "dispatch: {api-batch-size: 5, max-concurrent-groups: 4}\n"))
+		r.waitFor("reading")
+		write(t, server.URL, load{transactions: 2000, clients: 8, scripts: seedScripts(20)})()
+		for crash := 1; crash <= 2; crash++ {
+			arrive(t, to, crash*400)
+			server.Stop("immediate")
+			server.Restart(nil)
+		}
+		s := &scene{t: t, database: server.URL, conn: servers.Connect(t, server.URL), to: to}
+		rows, again := s.expectAll()
+		t.Logf("%d rows under 2 crashes of the server, first arrivals in order; %d arrived again", rows, again)
+		expectStop(t, r)
+	})
+}
+
+// One row whose table does not take its outcome, and one that somebody keeps
+// locked, hold up themselves and nothing else.
+func TestARowThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	eachScene(t, "", func(s *scene) {
+		ctx := context.Background()
+		servers.Exec(s.t, s.database, `CREATE FUNCTION object() RETURNS trigger LANGUAGE plpgsql AS
+			'BEGIN IF NEW.id = ''X000000000001'' AND NEW.status = ''COMPLETED'' THEN RAISE ''not this one''; END IF; RETURN NEW; END'`,
+			"CREATE TRIGGER object BEFORE UPDATE ON outbox_events FOR EACH ROW EXECUTE FUNCTION object()")
+		r := s.run()
+		hold := make(chan struct{})
+		s.to.Script(func(req *sinktest.Request) sinktest.Answer {
+			if req.Items[0].ID == "X000000000002" {
+				return sinktest.Answer{Release: hold}
+			}
+			return sinktest.Answer{}
+		})
+		insert := "INSERT INTO outbox_events (id, type, message_group, payload, status, created_at) VALUES ('%[1]s', 'EVENT', '%[1]s', '{\"id\": \"%[1]s\"}', 'PENDING', now())"
+		servers.Exec(s.t, s.database, fmt.Sprintf(insert, "X000000000001"), fmt.Sprintf(insert, "X000000000002"))
+		arrive(s.t, s.to, 1)
+		within(s.t, 10*time.Second, func() string {
+			if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE id = 'X000000000002' AND status = 'PROCESSING'"); n != 1 {
+				return "the second row is not claimed"
+			}
+			return ""
+		})
+		tx, err := s.conn.Begin(ctx)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if _, err := tx.Exec(ctx, "SELECT FROM outbox_events WHERE id = 'X000000000002' FOR UPDATE"); err != nil {
+			s.t.Fatal(err)
+		}
+		close(hold)
+		r.waitFor("not this one")
+		write(s.t, s.database, load{transactions: 400, clients: 8, scripts: seedScripts(20)})()
+		arrive(s.t, s.to, 402)
+		other := servers.Connect(s.t, s.database)
+		within(s.t, 20*time.Second, func() string {
+			return none(s.t, other, "wait for the two", "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED' AND id NOT LIKE 'X%'")
+		})
+		if err := tx.Rollback(ctx); err != nil {
+			s.t.Fatal(err)
+		}
+		servers.Exec(s.t, s.database, "DROP TRIGGER object ON outbox_events")
+		within(s.t, 20*time.Second, func() string { return unsettled(s.t, s.conn) })
+		if c := s.to.Counts(); c.Duplicates > 0 || c.Distinct != 402 {
+			s.t.Errorf("%+v of 402 rows", c)
+		}
+		expectStop(s.t, r)
+	})
+}

@@ -1,0 +1,147 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// maxStatementRows bounds one claim or outcome statement, so that a row that
+// just came does not wait long behind a huge one.
+const maxStatementRows = 2000
+
+// claim claims runs and takes the answers to the core.
+func (d *Dispatcher) claim(ctx context.Context, runs []*run) error {
+	var rows []store.ClaimRow
+	for _, r := range runs {
+		for _, rw := range r.rows {
+			rows = append(rows, store.ClaimRow{
+				Ref: rw.Ref, Txn: rw.Txn, Own: rw.claimed, WantPayload: rw.Payload == nil,
+			})
+		}
+	}
+	at := time.Now().Truncate(time.Microsecond) // what every database keeps
+	answers, err := split(rows, func(rows []store.ClaimRow) (answers []store.ClaimAnswer, err error) {
+		_, err = d.untilStored(ctx, "claim", func() (err error) {
+			if answers, err = d.store.Claim(ctx, d.epoch, at, rows); err != nil {
+				for i := range rows {
+					rows[i].Own = at // it may have been made, and its answer lost
+				}
+			}
+			return err
+		})
+		return answers, err
+	}, func(row *store.ClaimRow, err error) store.ClaimAnswer {
+		d.obs.StoreFailed("claim of row "+row.ID+" of "+row.Outbox, err)
+		return store.ClaimAnswer{Result: store.NotYetVisible} // the lane asks again, by itself
+	})
+	if err != nil {
+		return err
+	}
+	d.countAnswers(answers)
+	d.mu.Lock()
+	now := time.Now()
+	for _, r := range runs {
+		n := len(r.rows)
+		d.core.claimed(r, answers[:n], at, now)
+		answers = answers[n:]
+	}
+	for r := d.core.nextRequest(now); r != nil; r = d.core.nextRequest(now) {
+		d.toSend <- r // has room for every sender
+	}
+	d.mu.Unlock()
+	d.announce()
+	return nil
+}
+
+func (d *Dispatcher) countAnswers(answers []store.ClaimAnswer) {
+	var counts [store.Gone + 1]int
+	for i := range answers {
+		counts[answers[i].Result]++
+	}
+	for result, n := range counts {
+		if n > 0 {
+			d.obs.Claimed(store.ClaimResult(result), n)
+		}
+	}
+}
+
+// write writes outcomes and takes the results to the core.
+func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
+	outcomes := make([]store.Outcome, len(batch))
+	for i := range batch {
+		outcomes[i] = batch[i].Outcome
+	}
+	unsure := false
+	results, err := split(outcomes, func(outcomes []store.Outcome) (results []store.SettleResult, err error) {
+		tries, err := d.untilStored(ctx, "settle", func() (err error) {
+			results, err = d.store.Settle(ctx, d.epoch, outcomes)
+			return err
+		})
+		unsure = unsure || tries > 1
+		return results, err
+	}, func(o *store.Outcome, err error) store.SettleResult {
+		d.obs.StoreFailed("outcome of row "+o.ID+" of "+o.Outbox, err)
+		return store.Refused
+	})
+	if err != nil {
+		return err
+	}
+	for i := range batch {
+		// After a try whose answer was lost, a row that is settled is so by us.
+		if results[i] == store.Written || unsure && results[i] != store.Refused {
+			d.obs.Settled(&batch[i].row.Item, &batch[i].Outcome)
+		}
+	}
+	d.mu.Lock()
+	d.core.written(results, time.Now())
+	d.mu.Unlock()
+	d.announce()
+	return nil
+}
+
+// untilStored calls do until it succeeds, the context ends, leadership is lost or
+// the store refuses it, and returns how often it called. A database that is away
+// is waited for: the rows are safe where they are.
+func (d *Dispatcher) untilStored(ctx context.Context, op string, do func() error) (tries int, err error) {
+	const first, most = 20 * time.Millisecond, 2 * time.Second
+	for wait := first; ; wait = min(2*wait, most) {
+		tries++
+		err := do()
+		if err == nil {
+			return tries, nil
+		}
+		var refused *store.RefusedError
+		if errors.Is(err, store.ErrNotLeader) || errors.As(err, &refused) || ctx.Err() != nil {
+			return tries, err
+		}
+		d.obs.StoreFailed(op, err)
+		select {
+		case <-ctx.Done():
+			return tries, ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
+// split does something for many rows in one statement; when the store refuses
+// that, in halves, down to the row that it refuses alone: one row that its table
+// does not take must not hold up the others.
+func split[In, Out any](in []In, do func([]In) ([]Out, error), refused func(*In, error) Out) ([]Out, error) {
+	out, err := do(in)
+	var refusal *store.RefusedError
+	if !errors.As(err, &refusal) {
+		return out, err
+	}
+	if len(in) == 1 {
+		return []Out{refused(&in[0], err)}, nil
+	}
+	first, err := split(in[:len(in)/2], do, refused)
+	if err != nil {
+		return nil, err
+	}
+	second, err := split(in[len(in)/2:], do, refused)
+	return append(first, second...), err
+}
