@@ -90,24 +90,22 @@ func (s *session) do(ctx context.Context, fn func(context.Context, *session) err
 		s.conn, s.tables = conn, map[string]*table{}
 	}
 	err := fn(ctx, s)
-	var refused *store.RefusedError
-	if err != nil && !keepsSession(err) && !(errors.As(refusal(err), &refused) && s.idle()) {
+	if err != nil && !s.keeps(err) {
 		s.drop()
 	}
 	return err
 }
 
-// keepsSession reports whether an error is an answer, and no sign of trouble
-// with the session.
-func keepsSession(err error) bool {
+// keeps reports whether an error is an answer, and no sign of trouble with the
+// session.
+func (s *session) keeps(err error) bool {
+	var refused *store.RefusedError
+	if errors.As(refusal(err), &refused) {
+		// It has taken the statement back and waits for the next.
+		return !s.conn.IsClosed() && s.conn.PgConn().TxStatus() == 'I'
+	}
 	return errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrNoCheckpoint) ||
 		errors.Is(err, store.ErrInterrupted)
-}
-
-// idle reports whether the server has taken back what an error ended and waits
-// for the next statement.
-func (s *session) idle() bool {
-	return s.conn != nil && !s.conn.IsClosed() && s.conn.PgConn().TxStatus() == 'I'
 }
 
 func (s *session) drop() {

@@ -33,6 +33,9 @@ type database struct {
 	store store.Store
 	// stream returns the source that reads the log.
 	stream func() (stream, error)
+	// lock makes the caller the only relay of its name, where the database has
+	// no other way to tell that one runs. Call release when the relay ends.
+	lock func(ctx context.Context) (release func(), err error)
 	// unreachable reports whether an error means that trying again may help.
 	unreachable func(error) bool
 }
@@ -58,5 +61,7 @@ func openPostgres(cfg *config.Config) (*database, error) {
 		c.MayCreate = true // the server decides: it lets only a table's owner
 		return capturepg.New(c)
 	}
-	return &database{store: st, stream: open, unreachable: pgstore.Unreachable}, nil
+	// The slot admits one relay.
+	lock := func(context.Context) (func(), error) { return func() {}, nil }
+	return &database{store: st, stream: open, lock: lock, unreachable: pgstore.Unreachable}, nil
 }

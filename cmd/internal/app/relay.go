@@ -57,6 +57,11 @@ func (r *relay) run(ctx context.Context) error {
 	if err := r.reach(ctx, deadline, r.prepare); err != nil {
 		return err
 	}
+	release, err := db.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
 	for wait := firstRest; ; wait = min(2*wait, mostRest) {
 		began := time.Now()
 		err := r.live(ctx, deadline)
