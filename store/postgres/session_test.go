@@ -40,7 +40,10 @@ WHERE datname = current_database() AND application_name LIKE 'sluicebox rig %'`
 				_, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{outcome("1", store.Pending)})
 				return err
 			},
-			"save": func() error { return r.store.SaveCheckpoint(ctx(t), r.epoch, store.Checkpoint{}) },
+			"lead": func() (err error) {
+				r.epoch, err = r.store.Lead(ctx(t))
+				return err
+			},
 		} {
 			first := call()
 			if first != nil && !postgres.Unreachable(first) {
@@ -49,6 +52,9 @@ WHERE datname = current_database() AND application_name LIKE 'sluicebox rig %'`
 			if err := call(); err != nil {
 				t.Errorf("%s, again: %v", name, err)
 			}
+		}
+		if err := r.store.SaveCheckpoint(ctx(t), r.epoch, store.Checkpoint{}); err != nil {
+			t.Errorf("save: %v", err)
 		}
 	})
 }
