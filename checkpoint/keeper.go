@@ -36,10 +36,10 @@ type KeeperConfig struct {
 	IdleSave time.Duration
 }
 
-// DefaultKeeperConfig returns rounds of 100 ms, and a write each 30 s while only
+// DefaultKeeperConfig returns rounds of 100 ms, and one each 10 s while only
 // other tables are written.
 func DefaultKeeperConfig() KeeperConfig {
-	return KeeperConfig{Interval: 100 * time.Millisecond, IdleSave: 30 * time.Second}
+	return KeeperConfig{Interval: 100 * time.Millisecond, IdleSave: 10 * time.Second}
 }
 
 // Keeper makes the watermark durable and acknowledges it.
@@ -53,7 +53,8 @@ type Keeper struct {
 
 	savedAt      time.Time
 	savedSettled int64
-	acknowledged store.Position
+	saved        store.Position // and acknowledged
+	behind       bool           // positions have moved since, and no row
 }
 
 // lastRound bounds the round that ends a Run.
@@ -71,6 +72,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastRound)
 	defer cancel()
+	k.savedAt = time.Time{} // positions that moved alone are saved too
 	if err := k.Advance(last, time.Now()); err != nil {
 		k.Observer.SaveFailed(err)
 	}
@@ -78,13 +80,15 @@ func (k *Keeper) Run(ctx context.Context) error {
 }
 
 func (k *Keeper) rounds(ctx context.Context) error {
-	pause := time.NewTimer(0)
+	pause, idle := time.NewTimer(0), time.NewTimer(k.Config.IdleSave)
 	defer pause.Stop()
+	defer idle.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-k.Tracker.Changed():
+		case <-idle.C:
 		}
 		select {
 		case <-ctx.Done():
@@ -95,6 +99,9 @@ func (k *Keeper) rounds(ctx context.Context) error {
 			return err
 		}
 		pause.Reset(k.Config.Interval)
+		if k.behind {
+			idle.Reset(time.Until(k.savedAt.Add(k.Config.IdleSave)))
+		}
 	}
 }
 
@@ -117,23 +124,25 @@ func (k *Keeper) saveUntilDone(ctx context.Context) error {
 	}
 }
 
-// Advance makes one round: it writes the watermark if rows have settled since
-// the last write, or the last write is long ago, and acknowledges it. Without
-// settled rows there is nothing to carry to disk, and an idle outbox costs the
-// database no write. Run and Advance must not overlap.
+// Advance makes one round: it writes the watermark and acknowledges it. While no
+// row settles it does so only once in IdleSave, so that an idle outbox costs the
+// database next to nothing. Nothing is acknowledged that was not saved: a slot
+// that stands ahead of the checkpoint was moved by somebody else. Run and
+// Advance must not overlap.
 func (k *Keeper) Advance(ctx context.Context, now time.Time) error {
 	cp, settled := k.Tracker.Frontier() // before the write, never after
-	if cp.Position == k.acknowledged {
+	if cp.Position == k.saved || cp.Position == "" {
 		return nil
 	}
-	if settled != k.savedSettled || now.Sub(k.savedAt) >= k.Config.IdleSave {
-		if err := k.Store.SaveCheckpoint(ctx, k.Epoch, cp); err != nil {
-			return fmt.Errorf("save checkpoint %s: %w", cp.Position, err)
-		}
-		k.savedAt, k.savedSettled = now, settled
-		k.Observer.Saved(cp)
+	if settled == k.savedSettled && now.Sub(k.savedAt) < k.Config.IdleSave {
+		k.behind = true
+		return nil
 	}
+	if err := k.Store.SaveCheckpoint(ctx, k.Epoch, cp); err != nil {
+		return fmt.Errorf("save checkpoint %s: %w", cp.Position, err)
+	}
+	k.saved, k.savedAt, k.savedSettled, k.behind = cp.Position, now, settled, false
+	k.Observer.Saved(cp)
 	k.Source.Acknowledge(cp.Position)
-	k.acknowledged = cp.Position
 	return nil
 }

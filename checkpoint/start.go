@@ -49,10 +49,16 @@ type Begin struct {
 //
 // Leadership is taken as late as it may be, after the source has found that no
 // other relay holds the log.
-func Start(ctx context.Context, src Opener, tables Tables, outboxes []store.Outbox, most int) (Begin, error) {
+//
+// lost says that the log was found lost while it was read: the checkpoint no
+// longer counts, whatever the source finds in its place.
+func Start(ctx context.Context, src Opener, tables Tables, outboxes []store.Outbox, most int, lost bool) (Begin, error) {
 	at, err := tables.LoadCheckpoint(ctx)
 	if err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
 		return Begin{}, fmt.Errorf("load the checkpoint: %w", err)
+	}
+	if lost {
+		at = store.Checkpoint{Seq: at.Seq}
 	}
 	leader := &leader{Tables: tables, seq: at.Seq}
 	opening, err := src.Open(ctx, at, leader)

@@ -98,16 +98,37 @@ type reading struct {
 	connected bool
 }
 
-// read reads each outbox once, in one view, and reports whether one of them may
-// hold more.
+// read reads each outbox once, in one view, sends what it found once the view is
+// closed, and reports whether an outbox may hold more.
 func (r *reading) read(ctx context.Context) (full bool, err error) {
 	if err := r.settle(ctx); err != nil {
 		return false, err
 	}
 	asked := r.asked() // before the view, which shows what had committed by then
-	view, err := r.views.View(ctx, "")
+	found, full, err := r.find(ctx)
 	if err != nil {
 		return false, err
+	}
+	for _, b := range found {
+		if err := r.send(ctx, b); err != nil {
+			return false, err
+		}
+	}
+	if full || len(asked) == 0 {
+		return full, nil // markers come behind everything that was there
+	}
+	if err := r.send(ctx, capture.Batch{Marks: asked}); err != nil {
+		return false, err
+	}
+	r.brought(len(asked))
+	return false, nil
+}
+
+// find reads what no lane holds. It keeps no view open while a full lane waits.
+func (r *reading) find(ctx context.Context) (found []capture.Batch, full bool, err error) {
+	view, err := r.views.View(ctx, "")
+	if err != nil {
+		return nil, false, err
 	}
 	defer view.Close()
 	if !r.connected {
@@ -121,7 +142,7 @@ func (r *reading) read(ctx context.Context) (full bool, err error) {
 		held = append(held, r.held(name)...)
 		items, err := view.Unsettled(ctx, store.Unsettled{Outbox: name, Limit: r.cfg.BatchSize, Held: held})
 		if err != nil {
-			return false, err
+			return nil, false, err
 		}
 		full = full || len(items) == r.cfg.BatchSize
 		if len(items) == 0 {
@@ -131,18 +152,9 @@ func (r *reading) read(ctx context.Context) (full bool, err error) {
 		for i := range items {
 			items[i].Captured = now
 		}
-		if err := r.send(ctx, capture.Batch{Items: items}); err != nil {
-			return false, err
-		}
+		found = append(found, capture.Batch{Items: items})
 	}
-	if full || len(asked) == 0 {
-		return full, nil // markers come behind everything that was there
-	}
-	if err := r.send(ctx, capture.Batch{Marks: asked}); err != nil {
-		return false, err
-	}
-	r.brought(len(asked))
-	return false, nil
+	return found, full, nil
 }
 
 // Acknowledge does nothing: there is no log to give away.

@@ -129,6 +129,10 @@ func streamParams(c *pgx.ConnConfig) {
 		"datestyle":          "ISO",
 		"intervalstyle":      "postgres",
 		"extra_float_digits": "3",
+		// A relay that freezes or loses its host gives the slot up soon.
+		"wal_sender_timeout": "4s",
+		// The session that made a slot holds its snapshot until the tables are read.
+		"idle_in_transaction_session_timeout": "0",
 	} {
 		c.RuntimeParams[key] = value
 	}

@@ -23,9 +23,8 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	var sl slot
 	var id pglogrepl.IdentifySystemResult
 	mended := false
-	err := s.control.do(ctx, func(conn *pgx.Conn) error {
+	err := s.control.do(ctx, func(conn *pgx.Conn) (err error) {
 		var wrong checkup
-		var err error
 		if sv, wrong, err = s.inspect(ctx, conn); err != nil {
 			return err
 		}
@@ -36,6 +35,11 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		if err := wrong.err(); err != nil {
 			return err
 		}
+		defer func() {
+			if err == nil {
+				s.published, err = s.publishedNow(ctx, conn)
+			}
+		}()
 		// A relay that runs is left alone: nothing changes before the slot is
 		// known to be free.
 		if sl, err = s.freeSlot(ctx, conn); err != nil {
@@ -54,7 +58,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		s.origin = originOf(id)
 		s.version = sv.version
 		s.tables = newTables(sv.tables, sv.domains)
-		s.holds = logOf(s.origin, sv.tables)
+		s.holds = s.origin + " " + s.published
 		opening, err = s.place(ctx, at, tables, placing{server: sv, slot: sl, mended: mended, end: id.XLogPos})
 	}
 	if err != nil {
@@ -132,6 +136,8 @@ func (s *Source) whyCut(at store.Checkpoint, p placing) string {
 	switch {
 	case at.Position == "":
 		return "there is no checkpoint yet"
+	case p.mended:
+		return fmt.Sprintf("publication %s lacked a table until now", s.cfg.Name)
 	case at.Origin != s.holds:
 		return fmt.Sprintf("the checkpoint is of the log %s, this is %s", at.Origin, s.holds)
 	case err != nil:
@@ -140,8 +146,8 @@ func (s *Source) whyCut(at store.Checkpoint, p placing) string {
 		return fmt.Sprintf("slot %s is gone", s.cfg.Name)
 	case p.slot.lost != "":
 		return fmt.Sprintf("slot %s has lost its log: %s", s.cfg.Name, p.slot.lost)
-	case p.mended:
-		return fmt.Sprintf("publication %s lacked a table until now", s.cfg.Name)
+	case p.slot.confirmed > lsn:
+		return fmt.Sprintf("slot %s stands at %s, ahead of the checkpoint %s: somebody moved it on or made it anew", s.cfg.Name, p.slot.confirmed, at.Position)
 	case lsn > p.end:
 		return fmt.Sprintf("the checkpoint %s is ahead of the server's log, which ends at %s: the server was restored", at.Position, p.end)
 	}

@@ -96,7 +96,7 @@ func (t *tables) rowMap(m *relationMsg, o *store.Outbox) (rowMap, error) {
 				return i
 			}
 		}
-		missing = append(missing, strconv.Quote(name))
+		missing = append(missing, name)
 		return -1
 	}
 	c := &o.Layout.Columns
@@ -105,10 +105,10 @@ func (t *tables) rowMap(m *relationMsg, o *store.Outbox) (rowMap, error) {
 		payload: find(c.Payload), retries: find(c.RetryCount),
 	}
 	if len(missing) > 0 {
-		return rm, &store.SetupError{
-			Problem: fmt.Sprintf("outbox %s: the log shows table %s.%s without column %s", o.Name, m.schema, m.name, strings.Join(missing, " and ")),
+		return rm, &columnError{outbox: o, columns: missing, SetupError: store.SetupError{
+			Problem: fmt.Sprintf("outbox %s: the log shows table %s.%s without column %s", o.Name, m.schema, m.name, `"`+strings.Join(missing, `" and "`)+`"`),
 			Remedy:  "correct the layout, put the column back, or take the column list off the table in the publication",
-		}
+		}}
 	}
 	rm.hexPayload = t.bytea[m.columns[rm.payload].typeOID]
 	return rm, nil

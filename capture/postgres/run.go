@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -39,46 +39,16 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 	st := newStream(s, conn, asm, out, from, timeout)
 	s.setWake(conn.Conn())
 	defer s.setWake(nil)
-	attended := make(chan struct{})
-	attendCtx, endAttend := context.WithCancel(ctx)
-	go func() {
-		defer close(attended)
-		s.attend(attendCtx, &st.moved)
-	}()
+	beside, end := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	work.Go(func() { s.attend(beside, st) })
+	work.Go(func() { s.watch(beside, st) })
 	defer func() {
-		endAttend()
-		<-attended
+		end()
+		work.Wait()
 	}()
 	s.resume.Connected()
-	return st.run(ctx)
-}
-
-// attend wakes the reader when the context ends, and writes a heartbeat when the
-// log stood still for long.
-func (s *Source) attend(ctx context.Context, moved *atomic.Int64) {
-	defer s.interrupt()
-	if s.cfg.HeartbeatInterval < 0 {
-		<-ctx.Done()
-		return
-	}
-	timer := time.NewTimer(s.cfg.HeartbeatInterval)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
-		wait := s.cfg.HeartbeatInterval
-		if still := time.Since(time.Unix(0, moved.Load())); still < wait {
-			timer.Reset(wait - still)
-			continue
-		}
-		// Without it the log of an idle database is kept longer, that is all:
-		// the next one tries again.
-		_ = s.control.exec(ctx, "SELECT pg_logical_emit_message(false, $1, '')", s.cfg.Name+".heartbeat")
-		timer.Reset(wait)
-	}
+	return s.explainColumns(ctx, st.run(ctx))
 }
 
 // startStream opens the stream on the session that Open left or on a new one,

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,7 +29,8 @@ type Source struct {
 
 	// What Open found.
 	origin    string // the server, its timeline, the database
-	holds     string // the same and the tables, see logOf
+	holds     string // the same, and what is published of it
+	published string // see publishedNow
 	version   int    // server_version_num
 	tables    *tables
 	confirmed pglogrepl.LSN // where the slot stood
@@ -139,8 +139,8 @@ func (s *Source) explainStream(err error) error {
 				fmt.Sprintf("run `ALTER ROLE %s REPLICATION;` as an administrator, or what the service has instead, "+
 					"such as `GRANT rds_replication TO %s;` on Amazon RDS and Aurora", pgstore.Ident(role), pgstore.Ident(role)))
 		case pg.Code == "53300" && strings.Contains(pg.Message, "max_wal_senders"):
-			return noStream("the server has no walsender left: "+pg.Message,
-				"run `ALTER SYSTEM SET max_wal_senders = …;` with a larger number and restart the server, or end a stream that is not needed (SELECT * FROM pg_stat_replication)")
+			return fmt.Errorf("the server has no walsender left: %w; run `ALTER SYSTEM SET max_wal_senders = …;` with a larger number and restart the server, "+
+				"or end a stream that is not needed (SELECT * FROM pg_stat_replication)", err)
 		}
 	}
 	return fmt.Errorf("open a replication session on %s: %w", s.streamConfig.Host, pgstore.Explain(err))
@@ -148,17 +148,6 @@ func (s *Source) explainStream(err error) error {
 
 func originOf(id pglogrepl.IdentifySystemResult) string {
 	return fmt.Sprintf("%s/%d/%s", id.SystemID, id.Timeline, id.DBName)
-}
-
-// logOf names what the stream holds: the origin and the tables. With another
-// table in it, rows that were there before are not in the log.
-func logOf(origin string, list []*table) string {
-	names := make([]string, len(list))
-	for i, t := range list {
-		names[i] = t.quoted()
-	}
-	slices.Sort(names)
-	return origin + " " + strings.Join(names, ",")
 }
 
 // parseLSN reads an LSN: two hexadecimal numbers of up to 8 digits and a slash

@@ -38,8 +38,8 @@ const (
 	mostNudge     = time.Second
 )
 
-// stream is one run on one connection. All of it but moved belongs to the
-// goroutine of Run.
+// stream is one run on one connection. All of it but moved and failed
+// belongs to the goroutine of Run.
 type stream struct {
 	src  *Source
 	conn *pgconn.PgConn
@@ -61,6 +61,13 @@ type stream struct {
 	nudgeAt  time.Time
 	deadline time.Time    // the bound of reads as it is set; zero if unknown
 	moved    atomic.Int64 // when the log last went on, in Unix nanoseconds
+	failed   atomic.Pointer[error]
+}
+
+// fail ends the run with an error. It may be called from any goroutine.
+func (st *stream) fail(err error) {
+	st.failed.CompareAndSwap(nil, &err)
+	st.src.interrupt()
 }
 
 func newStream(s *Source, conn *pgconn.PgConn, asm *assembler, out chan<- capture.Batch, from pglogrepl.LSN, timeout time.Duration) *stream {
@@ -92,6 +99,9 @@ func (st *stream) run(ctx context.Context) error {
 		// After the bound was set, so that no wake-up before it is lost.
 		if err := ctx.Err(); err != nil {
 			return st.goodbye(err)
+		}
+		if err := st.failed.Load(); err != nil {
+			return *err
 		}
 		if st.src.acked.Load() != acked {
 			continue
@@ -232,6 +242,9 @@ func (st *stream) sendSlowly(ctx context.Context, b capture.Batch) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case now := <-tick.C:
+			if err := st.failed.Load(); err != nil {
+				return *err
+			}
 			if err := st.report(now, false); err != nil {
 				return err
 			}

@@ -62,16 +62,18 @@ func (r *relay) run(ctx context.Context) error {
 		return err
 	}
 	defer release()
+	var lost *capture.LostError
 	for wait := firstRest; ; wait = min(2*wait, mostRest) {
 		began := time.Now()
-		err := r.live(ctx, deadline)
-		deadline = time.Time{}
-		var lost *capture.LostError
+		err := r.live(ctx, deadline, lost != nil)
+		deadline, lost = time.Time{}, nil
 		switch {
 		case errors.As(err, &lost):
 			r.log.Error("the log is lost; the tables are read for what it held and a new place is taken", "reason", lost.Reason)
 		case errors.Is(err, store.ErrInterrupted):
 			r.log.Warn("the database was away; starting again at the checkpoint", "reason", err)
+		case ctx.Err() == nil && r.mayMend(err):
+			r.log.Warn("starting again at the checkpoint", "reason", err)
 		default:
 			return err
 		}
@@ -87,6 +89,14 @@ func (r *relay) run(ctx context.Context) error {
 	}
 }
 
+// mayMend reports whether another life may go better than one that ended with an
+// error: once the relay has run, only another leader or a fault of the set-up
+// ends it.
+func (r *relay) mayMend(err error) bool {
+	var setup *store.SetupError
+	return r.lanes.Load() != nil && !errors.As(err, &setup) && !errors.Is(err, store.ErrNotLeader)
+}
+
 // reach does something that needs the database, again while the database cannot
 // be reached and the deadline (if there is one) has not passed.
 func (r *relay) reach(ctx context.Context, deadline time.Time, do func(context.Context) error) error {
@@ -97,7 +107,7 @@ func (r *relay) reach(ctx context.Context, deadline time.Time, do func(context.C
 			return err
 		}
 		if !deadline.IsZero() && time.Now().Add(wait).After(deadline) {
-			return fmt.Errorf("the database could not be reached for %s: %w", patience, err)
+			return fmt.Errorf("the database could not be reached or read for %s: %w", patience, err)
 		}
 		r.log.Warn("the database cannot be reached; trying again", "error", err, "wait", wait)
 		r.health.fail("database", err.Error())
@@ -124,14 +134,14 @@ func (r *relay) prepare(ctx context.Context) error {
 
 // open finds the place to go on from: in the log, or, where the server does not
 // let the relay read it and the mode allows, in the tables.
-func (r *relay) open(ctx context.Context) (source, checkpoint.Begin, error) {
+func (r *relay) open(ctx context.Context, lost bool) (source, checkpoint.Begin, error) {
 	mode := r.cfg.Settings.Source.Mode
 	if mode != "poll" {
 		src, err := r.db.stream()
 		if err != nil {
 			return nil, checkpoint.Begin{}, err
 		}
-		begin, err := checkpoint.Start(ctx, src, r.db.store, r.cfg.Outboxes(), r.leastBuffer())
+		begin, err := checkpoint.Start(ctx, src, r.db.store, r.cfg.Outboxes(), r.leastBuffer(), lost)
 		if err == nil {
 			r.metrics.Mode("stream")
 			return src, begin, nil
@@ -145,7 +155,7 @@ func (r *relay) open(ctx context.Context) (source, checkpoint.Begin, error) {
 	}
 	src := poll.New(r.cfg.Poll(), r.db.store, r.held)
 	r.metrics.Mode("poll")
-	begin, err := checkpoint.Start(ctx, src, r.db.store, r.cfg.Outboxes(), r.leastBuffer())
+	begin, err := checkpoint.Start(ctx, src, r.db.store, r.cfg.Outboxes(), r.leastBuffer(), lost)
 	return pollSource{src}, begin, err
 }
 
@@ -175,12 +185,21 @@ func (r *relay) held(outbox string) []string {
 }
 
 // live is one life: from a place in the log until the context ends, the log is
-// lost, or another relay leads.
-func (r *relay) live(ctx context.Context, deadline time.Time) error {
+// lost, or another relay leads. lost says how the life before it ended.
+func (r *relay) live(ctx context.Context, deadline time.Time, lost bool) error {
+	sinks, err := r.sinks() // before anything is made that a relay must look after
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, s := range sinks {
+			s.Close()
+		}
+	}()
 	var src source
 	var begin checkpoint.Begin
-	err := r.reach(ctx, deadline, func(ctx context.Context) (err error) {
-		src, begin, err = r.open(ctx)
+	err = r.reach(ctx, deadline, func(ctx context.Context) (err error) {
+		src, begin, err = r.open(ctx, lost)
 		return err
 	})
 	if err != nil {
@@ -192,10 +211,6 @@ func (r *relay) live(ctx context.Context, deadline time.Time) error {
 	r.log.Info("leading", "name", r.cfg.Settings.Name, "epoch", epoch, "position", begin.From,
 		"backlog", len(begin.Backlog), "why", begin.Why)
 
-	sinks, err := r.sinks()
-	if err != nil {
-		return err
-	}
 	lanes, routes := r.dispatchers(sinks, epoch)
 	r.lanes.Store(&lanes)
 	tracker := checkpoint.NewTracker(begin.Frontier)
@@ -209,14 +224,14 @@ func (r *relay) live(ctx context.Context, deadline time.Time) error {
 		Config: checkpoint.DefaultKeeperConfig(), Tracker: tracker, Store: r.db.store,
 		Source: src, Epoch: epoch, Observer: checkpointWatch{r},
 	}
-	return r.flow(ctx, src, begin.From, feed, lanes, keeper, sinks)
+	return r.flow(ctx, src, begin.From, feed, lanes, keeper)
 }
 
 // flow runs the parts of a life. They end in the order of the row's way: the
 // feed and the dispatchers first, which drain; then the keeper, which saves what
 // they settled; then the source, which tells the server.
 func (r *relay) flow(ctx context.Context, src source, from store.Position, feed *dispatch.Feed,
-	lanes map[string]*dispatch.Dispatcher, keeper *checkpoint.Keeper, sinks map[string]*flowcatalyst.Sink,
+	lanes map[string]*dispatch.Dispatcher, keeper *checkpoint.Keeper,
 ) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -246,9 +261,6 @@ func (r *relay) flow(ctx context.Context, src source, from store.Position, feed 
 	err := work.Wait()
 	keeperErr := stopKeeper()
 	sourceErr := stopSource()
-	for _, s := range sinks {
-		s.Close()
-	}
 	for _, e := range []error{keeperErr, sourceErr, err} {
 		if e != nil && !errors.Is(e, context.Canceled) {
 			return e
@@ -268,6 +280,9 @@ func (r *relay) sinks() (map[string]*flowcatalyst.Sink, error) {
 		cfg.UserAgent = "sluicebox/" + r.version
 		s, err := flowcatalyst.New(cfg)
 		if err != nil {
+			for _, open := range sinks {
+				open.Close()
+			}
 			return nil, &store.SetupError{Problem: fmt.Sprintf("sink %s: %v", name, err)}
 		}
 		sinks[name] = s

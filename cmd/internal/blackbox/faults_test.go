@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
@@ -118,5 +120,106 @@ func TestARowThatCannotBeWritten(t *testing.T) {
 			s.t.Errorf("%+v of 402 rows", c)
 		}
 		expectStop(s.t, r)
+	})
+}
+
+// Whatever becomes of the slot, the publication or the table, while the relay
+// runs or while it does not: every row is delivered.
+func TestTheLogIsLost(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(s *scene, name string){
+		"slot made anew": func(s *scene, name string) {
+			within(s.t, 10*time.Second, func() string {
+				_, err := s.conn.Exec(context.Background(), "SELECT pg_terminate_backend(active_pid, 1000) FROM pg_replication_slots WHERE slot_name = $1 AND active", name)
+				if err == nil {
+					_, err = s.conn.Exec(context.Background(), fmt.Sprintf("SELECT pg_drop_replication_slot('%[1]s'); SELECT pg_create_logical_replication_slot('%[1]s', 'pgoutput')", name), pgx.QueryExecModeSimpleProtocol)
+				}
+				return failure(err)
+			})
+		},
+		"publication made anew": func(s *scene, name string) {
+			servers.Exec(s.t, s.database, "DROP PUBLICATION "+name)
+			s.load(20)
+			servers.Exec(s.t, s.database, "CREATE PUBLICATION "+name+" FOR TABLE outbox_events, outbox_dispatch_jobs WITH (publish = 'insert', publish_via_partition_root = true)")
+		},
+		"table taken out and put back": func(s *scene, name string) {
+			servers.Exec(s.t, s.database, "ALTER PUBLICATION "+name+" DROP TABLE outbox_events")
+			s.load(20)
+			servers.Exec(s.t, s.database, "ALTER PUBLICATION "+name+" ADD TABLE outbox_events")
+		},
+	} {
+		for _, when := range []string{"running", "stopped"} {
+			t.Run(name+", "+when, func(t *testing.T) {
+				t.Parallel()
+				eachScene(t, "", func(s *scene) {
+					r := s.run()
+					s.load(20)
+					s.expectOnce()
+					if when == "stopped" {
+						expectStop(s.t, r)
+					}
+					s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: 503} })
+					s.load(20) // neither settled nor acknowledged
+					spoil(s, nameFor(s.database))
+					s.load(20)
+					s.to.Script(nil)
+					if when == "stopped" {
+						s.run()
+					}
+					s.expectSet()
+				})
+			})
+		}
+	}
+}
+
+func failure(err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// A column is renamed, rows are written, and it is named back: what the log holds
+// of that time cannot be read, and the rows are delivered all the same.
+func TestAColumnIsRenamedAndNamedBack(t *testing.T) {
+	t.Parallel()
+	eachScene(t, "", func(s *scene) {
+		r := s.run()
+		servers.Exec(s.t, s.database, "ALTER TABLE outbox_events RENAME message_group TO grp",
+			"INSERT INTO outbox_events (id, type, grp, payload, status, created_at) VALUES ('X000000000001', 'EVENT', 'x', '{\"id\": \"X000000000001\"}', 'PENDING', now())")
+		if code := r.exitCode(); code != 78 || !strings.Contains(r.said(), "message_group") {
+			s.t.Errorf("exit code %d: %s", code, r.said())
+		}
+		servers.Exec(s.t, s.database, "ALTER TABLE outbox_events RENAME grp TO message_group")
+		s.run()
+		s.load(20)
+		s.expectSet()
+	})
+}
+
+// A fast shutdown of the server is not held up, with rows in flight and with a
+// receiver that takes none.
+func TestAFastShutdownIsNotHeldUp(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		server := servers.Start(t, version, map[string]string{"wal_level": "logical"})
+		servers.Exec(t, server.URL, seedTables, truthTables)
+		to := sinktest.NewReceiver(t)
+		r := start(t, preset(server.URL, to.URL(), ""))
+		r.waitFor("reading")
+		for _, answer := range []sinktest.Answer{{Delay: 20 * time.Millisecond}, {Status: 503}} {
+			to.Script(func(*sinktest.Request) sinktest.Answer { return answer })
+			write(t, server.URL, load{transactions: 400, clients: 8, scripts: seedScripts(20)})()
+			if took := server.Stop("fast"); took > 3*time.Second {
+				t.Errorf("the server's shutdown took %s", took)
+			}
+			server.Restart(nil)
+		}
+		to.Script(nil)
+		s := &scene{t: t, database: server.URL, conn: servers.Connect(t, server.URL), to: to}
+		rows, again := s.expectAll()
+		t.Logf("%d rows under 2 shutdowns; %d arrived again", rows, again)
+		expectStop(t, r)
 	})
 }

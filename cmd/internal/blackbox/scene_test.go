@@ -73,6 +73,20 @@ func (s *scene) expectAll() (rows, again int) {
 	return rows, againEvents + againJobs
 }
 
+// load commits transactions, one after the other.
+func (s *scene) load(transactions int) {
+	s.t.Helper()
+	write(s.t, s.database, load{transactions: transactions, clients: 1, scripts: seedScripts(3)})()
+}
+
+// expectSet waits until every row has arrived and is COMPLETED, in whatever
+// order.
+func (s *scene) expectSet() {
+	s.t.Helper()
+	arrive(s.t, s.to, s.rows())
+	within(s.t, 20*time.Second, func() string { return unsettled(s.t, s.conn) })
+}
+
 // expectOnce is expectAll where nothing may arrive twice.
 func (s *scene) expectOnce() (rows int) {
 	s.t.Helper()
