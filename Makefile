@@ -6,13 +6,16 @@ SERVERS  = store/storetest/servers/servers.sh
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME ?= 10s
 
-.PHONY: help build test short lint fuzz bench clean have-go have-cc
+.PHONY: help build quickstart test short lint fuzz bench clean have-go have-cc
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 build: have-go ## build bin/sluicebox
 	CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/sluicebox ./cmd/sluicebox
+
+quickstart: build ## build it and show it at work, with nothing to set up
+	bin/sluicebox quickstart
 
 test: have-go have-cc ## run all tests, with the race detector, beside real servers
 	$(SERVERS) exec -- go test -race -timeout 9m ./...

@@ -33,10 +33,12 @@ type program struct {
 
 // commandLine is what the user may write; each command has a file of its own.
 type commandLine struct {
-	Run     runCommand     `cmd:"" help:"Relay until a signal ends it."`
-	Init    initCommand    `cmd:"" help:"Make the relay's own tables and the publication."`
-	Config  configCommands `cmd:"" help:"Check or describe the configuration."`
-	Version versionCommand `cmd:"" help:"Print the version."`
+	Quickstart quickstartCommand `cmd:"" help:"Show a relay at work here and now, with nothing to set up."`
+	Run        runCommand        `cmd:"" help:"Relay until a signal ends it."`
+	Init       initCommand       `cmd:"" help:"Make the relay's own tables and the publication."`
+	Config     configCommands    `cmd:"" help:"Check or describe the configuration."`
+	Completion completionCommand `cmd:"" help:"Print the shell's script that completes commands and flags."`
+	Version    versionCommand    `cmd:"" help:"Print the version."`
 }
 
 // configFlag is the flag that several commands have.

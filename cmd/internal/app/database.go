@@ -2,14 +2,17 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/capture"
 	capturepg "github.com/sluicebox/sluicebox/capture/postgres"
+	capturesqlite "github.com/sluicebox/sluicebox/capture/sqlite"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 )
 
 // source is a capture source that Follow can run and that holds sessions.
@@ -44,9 +47,11 @@ type database struct {
 // nothing. Close its store.
 func openDatabase(cfg *config.Config) (*database, error) {
 	scheme, _, _ := strings.Cut(cfg.Settings.Source.URL.Reveal(), ":")
-	switch scheme {
+	switch strings.ToLower(scheme) {
 	case "postgres", "postgresql":
 		return openPostgres(cfg)
+	case "sqlite":
+		return openSQLite(cfg)
 	}
 	return nil, &store.SetupError{Problem: fmt.Sprintf("source.url: there is no database of scheme %q", scheme)}
 }
@@ -64,4 +69,21 @@ func openPostgres(cfg *config.Config) (*database, error) {
 	// The slot admits one relay.
 	lock := func(context.Context) (func(), error) { return func() {}, nil }
 	return &database{store: st, stream: open, lock: lock, unreachable: pgstore.Unreachable}, nil
+}
+
+func openSQLite(cfg *config.Config) (*database, error) {
+	st, err := sqlitestore.New(cfg.SQLiteStore())
+	if err != nil {
+		return nil, err
+	}
+	open := func() (stream, error) { return capturesqlite.New(cfg.SQLiteStream()) }
+	lock := func(ctx context.Context) (func(), error) {
+		release, err := st.Lock(ctx)
+		var held *sqlitestore.LockedError
+		if errors.As(err, &held) {
+			return nil, &store.SetupError{Problem: held.Error(), Remedy: "stop it, or give this relay another name"}
+		}
+		return release, err
+	}
+	return &database{store: st, stream: open, lock: lock, unreachable: sqlitestore.Unreachable}, nil
 }

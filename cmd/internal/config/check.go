@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"net"
 	"net/url"
 	"regexp"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/store"
+	storesqlite "github.com/sluicebox/sluicebox/store/sqlite"
 )
 
 var (
@@ -104,11 +107,20 @@ func (d *decoder) check(s *Settings) {
 	d.checkOutboxes(s)
 }
 
+// databaseForms are the forms that source.url may have.
+const databaseForms = "postgres://user@host:port/database or sqlite:///path/to/file.db"
+
 func (d *decoder) checkSource(s *Source) {
-	if d.need("source.url", s.URL.Reveal(), "write postgres://user@host:port/database") {
+	if d.need("source.url", s.URL.Reveal(), "write "+databaseForms) {
 		d.checkDatabase("source.url", s.URL)
 	}
-	if s.StreamURL != "" {
+	switch {
+	case s.StreamURL == "":
+	case s.URL.SQLite() && d.sound("source.stream-url"):
+		d.fail("source.stream-url", "has no place here: SQLite has no roles, source.url does for both; leave it out")
+	case s.StreamURL.SQLite():
+		d.fail("source.stream-url", "must be the same database as source.url")
+	default:
 		d.checkDatabase("source.stream-url", s.StreamURL)
 	}
 	d.positive("source.poll-interval", s.PollInterval)
@@ -124,26 +136,42 @@ func (d *decoder) positive(path string, t time.Duration) {
 	}
 }
 
-// checkDatabase never shows the URL: what is wrong with it may be its password.
+// checkDatabase never shows the URL of a server: what is wrong with it may be its
+// password.
 func (d *decoder) checkDatabase(path string, raw URL) {
 	if !d.sound(path) {
+		return
+	}
+	if raw.SQLite() {
+		d.checkFile(path, raw)
 		return
 	}
 	scheme, _, found := strings.Cut(raw.Reveal(), "://")
 	switch scheme = strings.ToLower(scheme); {
 	case !found:
-		d.fail(path, "is not a URL; write postgres://user@host:port/database")
+		d.fail(path, "is not a URL; write %s", databaseForms)
 		return
-	case slices.Contains([]string{"mysql", "mariadb", "mongodb", "mongodb+srv", "sqlite"}, scheme):
-		d.fail(path, "is for %s, which this version does not have yet; it must begin with postgres://", scheme)
+	case slices.Contains([]string{"mysql", "mariadb", "mongodb", "mongodb+srv"}, scheme):
+		d.fail(path, "is for %s, which this version does not have yet; it must begin with postgres:// or sqlite:", scheme)
 		return
-	case scheme != "postgres" && scheme != "postgresql":
-		d.fail(path, "must begin with postgres://")
+	case !raw.Postgres():
+		d.fail(path, "must begin with postgres:// or sqlite:")
 		return
 	}
 	u, err := url.Parse(raw.Reveal())
 	if err != nil || spilled(u) {
 		d.fail(path, "is not a URL of the form postgres://user:password@host:port/database; percent-encode special characters in the user name and password (@ is %%40, # is %%23, / is %%2F)")
+	}
+}
+
+// checkFile asks the store itself what is wrong with the URL of a file.
+func (d *decoder) checkFile(path string, raw URL) {
+	_, err := storesqlite.ParseURL(raw.Reveal())
+	var setup *store.SetupError
+	if errors.As(err, &setup) {
+		d.fail(path, "%s; %s", strings.TrimPrefix(setup.Problem, "the database URL "), setup.Remedy)
+	} else if err != nil {
+		d.fail(path, "%s", err)
 	}
 }
 

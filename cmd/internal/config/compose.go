@@ -7,11 +7,13 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture/poll"
 	capturepg "github.com/sluicebox/sluicebox/capture/postgres"
+	capturesqlite "github.com/sluicebox/sluicebox/capture/sqlite"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
 	"github.com/sluicebox/sluicebox/store"
 	storepg "github.com/sluicebox/sluicebox/store/postgres"
+	storesqlite "github.com/sluicebox/sluicebox/store/sqlite"
 )
 
 // Outboxes returns the outboxes in the order of the configuration.
@@ -67,9 +69,19 @@ func (s *Sink) flowCatalyst() flowcatalyst.Config {
 	return c
 }
 
-// Store returns the configuration of the database's store.
+// Store returns the configuration of the store of a postgres: URL.
 func (c *Config) Store() storepg.Config {
 	return storepg.Config{
+		URL:             c.Settings.Source.URL.Reveal(),
+		Name:            c.Settings.Name,
+		Outboxes:        c.Outboxes(),
+		TakeoverTimeout: c.takeoverTimeout(),
+	}
+}
+
+// SQLiteStore returns the configuration of the store of a sqlite: URL.
+func (c *Config) SQLiteStore() storesqlite.Config {
+	return storesqlite.Config{
 		URL:             c.Settings.Source.URL.Reveal(),
 		Name:            c.Settings.Name,
 		Outboxes:        c.Outboxes(),
@@ -85,7 +97,8 @@ func (c *Config) takeoverTimeout() time.Duration {
 	return time.Duration(c.Settings.Dispatch.ProcessingTimeoutSeconds) * time.Second
 }
 
-// Stream returns the configuration of the source that reads the database's log.
+// Stream returns the configuration of the source that reads the log of a
+// postgres: URL.
 func (c *Config) Stream() capturepg.Config {
 	return capturepg.Config{
 		URL:               c.Settings.Source.URL.Reveal(),
@@ -94,6 +107,12 @@ func (c *Config) Stream() capturepg.Config {
 		Outboxes:          c.Outboxes(),
 		HeartbeatInterval: c.Settings.Source.HeartbeatInterval,
 	}
+}
+
+// SQLiteStream returns the configuration of the source that reads the log of a
+// sqlite: URL.
+func (c *Config) SQLiteStream() capturesqlite.Config {
+	return capturesqlite.Config{URL: c.Settings.Source.URL.Reveal(), Name: c.Settings.Name, Outboxes: c.Outboxes()}
 }
 
 // Poll returns the configuration of the source that reads the tables.

@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"errors"
 	"reflect"
 	"testing"
 	"time"
@@ -81,5 +82,20 @@ func TestComposeSource(t *testing.T) {
 	admin := load(t, least+"admin: {listen: '127.0.0.1:0', token: t}\n").Admin(nil)
 	if admin.Listen != "127.0.0.1:0" || admin.Token != "t" {
 		t.Errorf("admin listens on %s", admin.Listen)
+	}
+}
+
+func TestComposeSQLite(t *testing.T) {
+	cfg := load(t, "name: relay_1\nsource: {url: sqlite:shop.db}\ndispatch: {takeover: timeout, processing-timeout-seconds: 60}\nflowcatalyst: {api-base-url: https://p}\n")
+	st := cfg.SQLiteStore()
+	if st.URL != "sqlite:shop.db" || st.Name != "relay_1" || len(st.Outboxes) != 2 || st.TakeoverTimeout != time.Minute {
+		t.Errorf("the store is %+v", st)
+	}
+	stream := cfg.SQLiteStream()
+	if stream.URL != st.URL || stream.Name != st.Name || len(stream.Outboxes) != 2 {
+		t.Errorf("the stream is %+v", stream)
+	}
+	if err := errors.Join(st.Validate(), stream.Validate()); err != nil {
+		t.Errorf("their own checks say: %v", err)
 	}
 }

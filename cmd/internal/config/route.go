@@ -95,7 +95,7 @@ func (d *decoder) checkOutboxes(s *Settings) {
 	for i := range s.Outboxes {
 		o, path := &s.Outboxes[i], entry(i)
 		if d.need(path+".table", o.Table, "name the table") {
-			d.checkTable(path+".table", o.Table)
+			d.checkTable(path+".table", o.Table, s.Source.URL.SQLite())
 			if o.Name == "" {
 				o.Name = o.Table
 			}
@@ -122,14 +122,17 @@ func (d *decoder) unique(seen map[string]int, path, value string, i int, what, r
 	return false
 }
 
-func (d *decoder) checkTable(path, table string) {
+func (d *decoder) checkTable(path, table string, file bool) {
 	parts := strings.Split(table, ".")
-	if len(parts) > 2 || slices.ContainsFunc(parts, badIdentifier) {
+	if file && len(parts) == 2 && !strings.EqualFold(parts[0], "main") {
+		d.fail(path, "is %q, but an SQLite file has no schemas; name the table alone", table)
+	} else if len(parts) > 2 || slices.ContainsFunc(parts, badIdentifier) {
 		d.fail(path, "is %q, must be table or schema.table in its exact spelling, without quotes, 63 bytes each at most", table)
 	}
 }
 
-// badIdentifier reports whether no Postgres object can have the name.
+// badIdentifier reports whether no object of PostgreSQL can have the name. SQLite
+// takes more, which nobody uses.
 func badIdentifier(name string) bool {
 	return name == "" || len(name) > 63 || strings.ContainsAny(name, "\x00\"") || name != strings.TrimSpace(name)
 }

@@ -1,6 +1,9 @@
 package config_test
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 const source = "source: {url: \"postgres://db/shop\"}\n"
 
@@ -77,7 +80,6 @@ func TestSourceURLs(t *testing.T) {
 		{"mysql://u:canary@db/shop", "is for mysql, which this version does not have yet; it must begin with postgres://"},
 		{"mariadb://u:canary@db/shop", "is for mariadb, which this version does not have yet"},
 		{"mongodb://u:canary@db/shop", "is for mongodb, which this version does not have yet"},
-		{"sqlite:///var/canary.db", "is for sqlite, which this version does not have yet"},
 		{"oracle://u:canary@db/shop", "must begin with postgres://"},
 		{"host=db password=canary", "is not a URL; write postgres://user@host:port/database"},
 		{"postgres://u:can#ary@db/shop", "percent-encode special characters"},
@@ -98,7 +100,30 @@ func TestSourceURLs(t *testing.T) {
 			})
 		}
 	}
-	for _, url := range []string{"postgres://db/shop", "postgresql://u:p%40ss@db:5432/shop?sslmode=disable", "POSTGRES://db/shop", "postgres:///shop?host=/run/postgresql"} {
+	for _, url := range []string{"sqlite:///var/lib/shop.db", "sqlite:/var/lib/shop.db", "sqlite:shop.db", "SQLite:shop%20two.db", "postgres://db/shop", "postgresql://u:p%40ss@db:5432/shop?sslmode=disable", "POSTGRES://db/shop", "postgres:///shop?host=/run/postgresql"} {
 		load(t, "flowcatalyst: {api-base-url: https://p}\nsource: {url: '"+url+"'}\n")
 	}
+}
+
+// TestSQLite: what a file is not, and the keys that it has no place for.
+func TestSQLite(t *testing.T) {
+	const preset = "flowcatalyst: {api-base-url: https://p}\nsource:\n  url: "
+	for _, tt := range []struct{ url, want string }{
+		{"'sqlite://db/shop.db'", "names a host|sqlite:///absolute/path.db"},
+		{"'sqlite:'", "names no file"},
+		{"'sqlite:///var/lib/'", "names no file"},
+		{"'sqlite::memory:'", "names a database in memory"},
+		{"'sqlite:shop.db?mode=ro'", "has parameters, and there are none for SQLite"},
+		{"'sqlite:50%.db'", "has a path that cannot be decoded|%25"},
+	} {
+		compare(t, faults(t, preset+tt.url+"\n"), []string{"relay.yaml:3: source.url: |" + tt.want})
+	}
+	compare(t, faults(t, preset+"sqlite:shop.db\n  stream-url: sqlite:shop.db\n"),
+		[]string{"relay.yaml:4: source.stream-url: has no place here: SQLite has no roles"})
+	compare(t, faults(t, preset+"postgres://db/shop\n  stream-url: sqlite:shop.db\n"),
+		[]string{"relay.yaml:4: source.stream-url: must be the same database as source.url"})
+	const tables = "source: {url: sqlite:shop.db}\nflowcatalyst: {api-base-url: https://p, dispatch-jobs-table: '', events-table: %s}\n"
+	compare(t, faults(t, fmt.Sprintf(tables, "shop.events")),
+		[]string{`relay.yaml:2: flowcatalyst.events-table: is "shop.events", but an SQLite file has no schemas; name the table alone`})
+	load(t, fmt.Sprintf(tables, "main.events"))
 }

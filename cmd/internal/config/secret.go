@@ -49,6 +49,18 @@ type URL string
 // logs and errors.
 func (u URL) Reveal() string { return string(u) }
 
+// SQLite reports whether the address is that of an SQLite file.
+func (u URL) SQLite() bool {
+	scheme, _, found := strings.Cut(string(u), ":")
+	return found && strings.EqualFold(scheme, "sqlite")
+}
+
+// Postgres reports whether the address is that of a PostgreSQL database.
+func (u URL) Postgres() bool {
+	scheme, _, found := strings.Cut(string(u), "://")
+	return found && (strings.EqualFold(scheme, "postgres") || strings.EqualFold(scheme, "postgresql"))
+}
+
 // String returns the address without its secrets.
 func (u URL) String() string { return Redact(string(u)) }
 
@@ -77,6 +89,10 @@ func Redact(raw string) string {
 		return ""
 	}
 	u, err := url.Parse(raw)
+	if err == nil && u.Scheme == "sqlite" && u.Host == "" && u.User == nil && u.Fragment == "" {
+		redactQuery(u) // a path holds no password
+		return u.String()
+	}
 	if err != nil || u.Scheme == "" || u.Host == "" && u.User == nil && u.Opaque != "" {
 		return hidden
 	}

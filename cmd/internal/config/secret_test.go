@@ -87,6 +87,10 @@ func TestRedact(t *testing.T) {
 		{"host=db password=canary", "xxxxx"},
 		{"canary", "xxxxx"},
 		{"https://platform/v1", "https://platform/v1"},
+		{"sqlite:///var/a@b/shop.db", "sqlite:///var/a@b/shop.db"},
+		{"sqlite:shop.db", "sqlite:shop.db"},
+		{"sqlite:shop.db?key=canary", "sqlite:shop.db?key=xxxxx"},
+		{"sqlite://u:canary@db/shop", "sqlite://u:xxxxx@db/shop"},
 	}
 	for _, tt := range tests {
 		got := config.Redact(tt.url)

@@ -22,8 +22,8 @@ type Settings struct {
 
 // Source is the section source.
 type Source struct {
-	URL               URL           `yaml:"url" doc:"Required. The database: postgres://user:password@host:port/database. TLS is verify-full unless the URL says otherwise (?sslmode=...)." later:"mysql,mariadb,mongodb,sqlite"`
-	StreamURL         URL           `yaml:"stream-url" doc:"The same database with the role that may stream its log (REPLICATION). Empty: the role of url does both."`
+	URL               URL           `yaml:"url" doc:"Required. The database: postgres://user:password@host:port/database, where TLS is verify-full unless the URL says otherwise (?sslmode=...), or sqlite:///absolute/path.db, or sqlite:relative.db." later:"mysql,mariadb,mongodb"`
+	StreamURL         URL           `yaml:"stream-url" doc:"PostgreSQL: the same database with the role that may stream its log (REPLICATION). Empty: the role of url does both."`
 	Mode              string        `yaml:"mode" doc:"stream reads the database's log; poll asks the tables; auto streams where the server allows it and polls where not." enum:"auto,stream,poll"`
 	PollInterval      time.Duration `yaml:"poll-interval" doc:"Polling: the time between two reads."`
 	PollBatchSize     int           `yaml:"poll-batch-size" doc:"Polling: the most rows in one read."`

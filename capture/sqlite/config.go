@@ -1,0 +1,95 @@
+package sqlite
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/store"
+	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
+)
+
+// Config says what to read and how.
+type Config struct {
+	// URL is the sqlite: URL of the file; see store/sqlite.
+	URL string
+	// Name is the relay's name, [a-z0-9_]{1,40}. It is a part of the names of
+	// the log and of the triggers.
+	Name string
+	// Outboxes are the tables to read, 50 at most.
+	Outboxes []store.Outbox
+	// MaxBatchRows and MaxBatchBytes bound a batch; a single row may exceed the
+	// bytes. 0 is 500 rows and 4 MiB.
+	MaxBatchRows  int
+	MaxBatchBytes int
+}
+
+// Defaults of a Config.
+const (
+	defaultBatchRows  = 500
+	defaultBatchBytes = 4 << 20
+)
+
+// mostOutboxes is below the 64 tables that SQLite joins in one statement
+// (https://www.sqlite.org/limits.html).
+const mostOutboxes = 50
+
+var nameForm = regexp.MustCompile(`^[a-z0-9_]{1,40}$`)
+
+// Validate reports every value that is missing or out of range, in one error.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if _, err := sqlitestore.ParseURL(c.URL); err != nil {
+		errs = append(errs, err)
+	}
+	if !nameForm.MatchString(c.Name) {
+		bad("name is %q, must be 1 to 40 of a-z, 0-9 and _: it names the log and its triggers", c.Name)
+	}
+	if n := len(c.Outboxes); n == 0 || n > mostOutboxes {
+		bad("outboxes: %d are configured, must be 1 to %d; spread more over several relays", n, mostOutboxes)
+	}
+	seen := map[string]bool{}
+	for i := range c.Outboxes {
+		o := &c.Outboxes[i]
+		if o.Name == "" || o.Table == "" {
+			bad("outboxes: number %d lacks a name or a table", i+1)
+		}
+		// SQLite does not tell capitals from small letters in names of triggers.
+		if key := strings.ToLower(o.Name); seen[key] {
+			bad("outboxes: %q is there twice, at least but for capitals", o.Name)
+		} else {
+			seen[key] = true
+		}
+		if err := o.Layout.Validate(); err != nil {
+			bad("outboxes: %q: %w", o.Name, err)
+		}
+	}
+	if c.MaxBatchRows < 0 || c.MaxBatchBytes < 0 {
+		bad("the bounds of a batch are %d rows and %d bytes, must not be negative", c.MaxBatchRows, c.MaxBatchBytes)
+	}
+	return errors.Join(errs...)
+}
+
+// New checks a configuration and returns its source. It opens nothing. Close it
+// when no call on it is open.
+func New(cfg Config) (*Source, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, &store.SetupError{Problem: err.Error()}
+	}
+	path, err := sqlitestore.ParseURL(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.MaxBatchRows == 0 {
+		cfg.MaxBatchRows = defaultBatchRows
+	}
+	if cfg.MaxBatchBytes == 0 {
+		cfg.MaxBatchBytes = defaultBatchBytes
+	}
+	s := &Source{cfg: cfg, path: path, ack: make(chan struct{}, 1)}
+	s.writer = writer{path: path, turn: make(chan struct{}, 1)}
+	s.writer.turn <- struct{}{}
+	return s, nil
+}

@@ -1,0 +1,216 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/store"
+	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
+)
+
+// registrySQL is the table that names the logs. given is the highest number whose
+// row was deleted after an acknowledgement.
+const registrySQL = `CREATE TABLE IF NOT EXISTS sluicebox_log (
+  name  TEXT NOT NULL PRIMARY KEY,
+  id    TEXT NOT NULL,
+  given INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID`
+
+// registerSQL gives the log another name.
+const registerSQL = `INSERT INTO sluicebox_log (name, id) VALUES (%s, lower(hex(randomblob(16))))
+ON CONFLICT (name) DO UPDATE SET id = excluded.id, given = 0`
+
+// logSQL makes the log. A row without an outbox is a marker, its id the token.
+// The column id has no type: it keeps an id as the outbox has it.
+func (s *Source) logSQL() string {
+	return "CREATE TABLE " + s.logTable() + ` (
+  seq    INTEGER PRIMARY KEY AUTOINCREMENT,
+  outbox TEXT NOT NULL,
+  id,
+  at     INTEGER NOT NULL
+)`
+}
+
+// triggerPrefix is followed by the outbox. The hyphen is in no relay's name, so
+// no two relays' triggers have one name.
+func (s *Source) triggerPrefix() string { return sqlitestore.LogTable(s.cfg.Name) + "-" }
+
+// triggerSQL makes an outbox's trigger, in the form in which SQLite keeps the
+// text. It runs in the services' own SQLite, of any age: unixepoch would need
+// version 3.38. 2440587.5 is the Julian day on which 1970 began.
+func (s *Source) triggerSQL(o *store.Outbox) string {
+	return "CREATE TRIGGER " + sqlitestore.Ident(s.triggerPrefix()+o.Name) +
+		" AFTER INSERT ON " + sqlitestore.TableName(o) + " BEGIN\n" +
+		"  INSERT INTO " + s.logTable() + " (outbox, id, at) VALUES (" + literal(o.Name) + ", NEW." +
+		sqlitestore.Ident(o.Layout.Columns.ID) + ", CAST((julianday('now') - 2440587.5) * 86400000 + 0.5 AS INTEGER));\nEND"
+}
+
+// literal quotes a text for a statement that takes no parameters.
+func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
+
+// Script returns the statements that Publish runs on a file that has none of what
+// they make.
+func (s *Source) Script() string {
+	var sb strings.Builder
+	sb.WriteString("BEGIN IMMEDIATE;\n\n" + registrySQL + ";\n" + fmt.Sprintf(registerSQL, literal(s.cfg.Name)) + ";\n\n" + s.logSQL() + ";\n")
+	for i := range s.cfg.Outboxes {
+		sb.WriteString("\n" + s.triggerSQL(&s.cfg.Outboxes[i]) + ";\n")
+	}
+	sb.WriteString("\nCOMMIT;\n")
+	return sb.String()
+}
+
+// Publish makes the log and its triggers, or completes them. Rows that were
+// inserted before are not in the log; the next Open finds that out.
+func (s *Source) Publish(ctx context.Context) error {
+	conn, err := sqlitestore.Dial(ctx, s.path)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	st, err := s.look(ctx, conn)
+	if err == nil && st.incomplete() {
+		_, err = s.complete(ctx, conn)
+	}
+	return err
+}
+
+// logState is the log as it is in the file.
+type logState struct {
+	id      string // which log it is, "" if it is not registered
+	given   int64
+	counter int64 // the highest number that was ever given out
+	table   bool
+	// missing and stale are triggers to make and to drop, by name.
+	missing map[string]string
+	stale   []string
+	why     string // why rows may be missing in the log, "" if none are
+}
+
+// incomplete reports whether there is something to make or to drop.
+func (st *logState) incomplete() bool { return st.why != "" || len(st.stale) > 0 }
+
+// look finds out what is there.
+func (s *Source) look(ctx context.Context, conn *sqlitestore.Conn) (st logState, err error) {
+	err = conn.Read(ctx, func(ctx context.Context) error {
+		for i := range s.cfg.Outboxes {
+			if err := sqlitestore.CheckTable(ctx, conn, &s.cfg.Outboxes[i]); err != nil {
+				return err
+			}
+		}
+		st, err = s.inspect(ctx, conn)
+		return err
+	})
+	return st, explain(err)
+}
+
+// complete makes what is missing and drops what is too much, in one transaction,
+// and returns the log as it then is.
+func (s *Source) complete(ctx context.Context, conn *sqlitestore.Conn) (st logState, err error) {
+	err = conn.Write(ctx, sqlitestore.Full, func(ctx context.Context) error {
+		was, err := s.inspect(ctx, conn)
+		if err != nil {
+			return err
+		}
+		if err := s.mend(ctx, conn, &was); err != nil {
+			return err
+		}
+		st, err = s.inspect(ctx, conn)
+		return err
+	})
+	return st, explain(err)
+}
+
+func explain(err error) error {
+	if err != nil {
+		return fmt.Errorf("make the log and its triggers: %w", sqlitestore.Explain(err))
+	}
+	return nil
+}
+
+// inspect looks at the log and its triggers.
+func (s *Source) inspect(ctx context.Context, conn *sqlitestore.Conn) (logState, error) {
+	st := logState{missing: map[string]string{}}
+	registry := false
+	err := conn.Query(ctx, "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'sluicebox_log'", nil,
+		func([]driver.Value) error { registry = true; return nil })
+	if err == nil && registry {
+		err = conn.Query(ctx, "SELECT id, given FROM sluicebox_log WHERE name = ?", []any{s.cfg.Name}, func(row []driver.Value) error {
+			st.id, _ = row[0].(string)
+			st.given, _ = row[1].(int64)
+			return nil
+		})
+	}
+	if err != nil {
+		return st, err
+	}
+	if st.counter, st.table, err = sqlitestore.LogCounter(ctx, conn, s.cfg.Name); err != nil {
+		return st, err
+	}
+	switch {
+	case st.id == "" && !st.table:
+		st.why = "there was no log yet"
+	case st.id == "" || !st.table:
+		st.why = "the log was dropped"
+	}
+	return st, s.inspectTriggers(ctx, conn, &st)
+}
+
+func (s *Source) inspectTriggers(ctx context.Context, conn *sqlitestore.Conn, st *logState) error {
+	prefix := s.triggerPrefix()
+	have := map[string]string{}
+	err := conn.Query(ctx, "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND substr(name, 1, ?) = ?", []any{len(prefix), prefix},
+		func(row []driver.Value) error {
+			name, _ := row[0].(string)
+			have[name], _ = row[1].(string)
+			return nil
+		})
+	if err != nil {
+		return err
+	}
+	for i := range s.cfg.Outboxes {
+		o := &s.cfg.Outboxes[i]
+		name, want := prefix+o.Name, s.triggerSQL(o)
+		text, there := have[name]
+		delete(have, name)
+		if text == want {
+			continue
+		}
+		st.missing[name] = want
+		if there {
+			st.stale = append(st.stale, name)
+		}
+		if st.why == "" {
+			st.why = fmt.Sprintf("the trigger of outbox %s on %s was not there: the table was made anew, or is new to the relay", o.Name, o.Table)
+		}
+	}
+	for name := range have { // of outboxes that are no longer configured
+		st.stale = append(st.stale, name)
+	}
+	return nil
+}
+
+// mend makes what inspect found missing.
+func (s *Source) mend(ctx context.Context, conn *sqlitestore.Conn, st *logState) error {
+	var script []string
+	for _, name := range st.stale {
+		script = append(script, "DROP TRIGGER "+sqlitestore.Ident(name))
+	}
+	if st.why != "" {
+		script = append(script, registrySQL, fmt.Sprintf(registerSQL, literal(s.cfg.Name)))
+	}
+	if !st.table {
+		script = append(script, s.logSQL())
+	}
+	for _, sql := range st.missing {
+		script = append(script, sql)
+	}
+	for _, sql := range script {
+		if err := conn.Script(ctx, sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
+)
+
+// Open makes the log and its triggers where they are missing, and goes on from
+// the checkpoint or makes a cut. The tables must be those of store/sqlite, in a
+// store of the same relay.
+func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.Opening, error) {
+	conn, err := sqlitestore.Dial(ctx, s.path)
+	if err != nil {
+		return capture.Opening{}, err
+	}
+	defer conn.Close()
+	st, err := s.look(ctx, conn)
+	if err != nil {
+		return capture.Opening{}, err
+	}
+	opening := capture.Opening{From: at.Position, Why: whyCut(at, &st)}
+	if opening.Why != "" {
+		if err := tables.Forget(ctx); err != nil {
+			return capture.Opening{}, err
+		}
+		if st.why != "" {
+			opening.Discard = s.discard
+		}
+	}
+	if st.incomplete() {
+		if st, err = s.complete(ctx, conn); err != nil {
+			return capture.Opening{}, err
+		}
+		if opening.Why == "" && st.id != at.Origin {
+			return capture.Opening{}, errors.New("the log was changed by somebody else at the same moment")
+		}
+	}
+	if opening.Why != "" {
+		// The triggers are there, so what is inserted after the view was opened
+		// has a higher number than the counter that the view shows.
+		if opening.View, err = tables.View(ctx, ""); err != nil {
+			return capture.Opening{}, fmt.Errorf("read the tables as of the log: %w", err)
+		}
+		if opening.From = opening.View.Position(); opening.From == "" {
+			opening.View.Close()
+			return capture.Opening{}, errors.New("read the tables as of the log: the view does not tell its place in the log; it is of another database or relay")
+		}
+	}
+	opening.Origin = st.id
+	return opening, s.begin(st.id, opening.From)
+}
+
+// begin forgets what an earlier Open found.
+func (s *Source) begin(log string, at store.Position) error {
+	from, err := parsePosition(at)
+	if err != nil {
+		return err
+	}
+	s.log = log
+	s.acked.Store(0)
+	s.offered.Store(from)
+	s.resume.Reset(at)
+	return nil
+}
+
+// whyCut says in one line why the log cannot be taken up at the checkpoint; ""
+// if it can.
+func whyCut(at store.Checkpoint, st *logState) string {
+	n, err := parsePosition(at.Position)
+	switch {
+	case at.Position == "":
+		return "there is no checkpoint yet"
+	case st.why != "":
+		return st.why
+	case at.Origin != st.id:
+		return fmt.Sprintf("the checkpoint is of the log %s, this is %s", at.Origin, st.id)
+	case err != nil:
+		return "the checkpoint is unreadable: " + err.Error()
+	case n > st.counter:
+		return fmt.Sprintf("the checkpoint %d is ahead of the log, whose counter stands at %d: somebody has set it back", n, st.counter)
+	case n < st.given:
+		return fmt.Sprintf("the log up to %d was given away, the checkpoint is %d", st.given, n)
+	}
+	return ""
+}
+
+// discard drops the triggers and the log that Open made, so that nothing fills a
+// log that nobody reads.
+func (s *Source) discard(ctx context.Context) error {
+	s.log = ""
+	err := s.writer.write(ctx, func(ctx context.Context, conn *sqlitestore.Conn) error {
+		for i := range s.cfg.Outboxes {
+			if err := conn.Script(ctx, "DROP TRIGGER IF EXISTS "+sqlitestore.Ident(s.triggerPrefix()+s.cfg.Outboxes[i].Name)); err != nil {
+				return err
+			}
+		}
+		if err := conn.Script(ctx, "DROP TABLE IF EXISTS "+s.logTable()); err != nil {
+			return err
+		}
+		_, err := conn.Exec(ctx, "DELETE FROM sluicebox_log WHERE name = ?", s.cfg.Name)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("drop the log: %w", sqlitestore.Explain(err))
+	}
+	return nil
+}

@@ -1,0 +1,186 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
+)
+
+// logReader reads batches out of the log. All outboxes are joined to it, in one
+// statement that is read row by row, so that a batch's bytes are bounded too.
+type logReader struct {
+	conn     *sqlitestore.Conn
+	source   *Source
+	sql      string
+	outboxes map[string]*store.Outbox
+	names    []any
+}
+
+// columns of the statement.
+const (
+	colSeq = iota
+	colOutbox
+	colAt
+	colLogged // the type of the id in the log, or a marker's token
+	colID     // NULL if the row is gone
+	colKind
+	colGroup
+	colPayload
+	colRetries
+)
+
+func newLogReader(s *Source, conn *sqlitestore.Conn) *logReader {
+	r := &logReader{conn: conn, source: s, outboxes: map[string]*store.Outbox{}}
+	columns := make([][]string, colRetries+1)
+	var joins []string
+	for i := range s.cfg.Outboxes {
+		o := &s.cfg.Outboxes[i]
+		r.outboxes[o.Name] = o
+		r.names = append(r.names, o.Name)
+		t, c := fmt.Sprintf("t%d", i), &o.Layout.Columns
+		col := func(name, none string, form func(string) string) string {
+			if name == "" {
+				return none
+			}
+			return form(t + "." + sqlitestore.Ident(name))
+		}
+		count := func(x string) string { return "CAST(coalesce(" + x + ", 0) AS INTEGER)" }
+		retries := c.RetryCount
+		if o.Layout.State == store.StateNone {
+			retries = ""
+		}
+		joins = append(joins, fmt.Sprintf("LEFT JOIN %s AS %s ON l.outbox = ?%d AND %s = l.id",
+			sqlitestore.TableName(o), t, i+1, col(c.ID, "", func(x string) string { return x })))
+		for at, x := range map[int]string{
+			colID:      col(c.ID, "", sqlitestore.IDText),
+			colKind:    col(c.Kind, "NULL", sqlitestore.TextOf),
+			colGroup:   col(c.Group, "NULL", sqlitestore.TextOf),
+			colPayload: col(c.Payload, "", sqlitestore.PayloadOf),
+			colRetries: col(retries, "0", count),
+		} {
+			columns[at] = append(columns[at], fmt.Sprintf("WHEN ?%d THEN %s", i+1, x))
+		}
+	}
+	n := len(r.names)
+	list := []string{"l.seq", "l.outbox", "l.at", "CASE l.outbox WHEN '' THEN CAST(l.id AS TEXT) ELSE typeof(l.id) END"}
+	for at := colID; at <= colRetries; at++ {
+		list = append(list, "CASE l.outbox "+strings.Join(columns[at], " ")+" END")
+	}
+	r.sql = "SELECT " + strings.Join(list, ", ") + "\nFROM " + s.logTable() + " AS l\n" + strings.Join(joins, "\n") +
+		fmt.Sprintf("\nWHERE l.seq > ?%d AND l.seq <= ?%d ORDER BY l.seq LIMIT ?%d", n+1, n+2, n+3)
+	return r
+}
+
+// page is what one read found.
+type page struct {
+	batch capture.Batch
+	last  int64 // the last number of the batch
+	more  bool  // there may be more behind it
+	bytes int
+}
+
+// read reads a batch of what has a number above after, up to until.
+func (r *logReader) read(ctx context.Context, after, until int64) (page, error) {
+	p := page{last: after}
+	limit, rows := r.source.cfg.MaxBatchRows, 0
+	now := time.Now()
+	args := append(append([]any{}, r.names...), after, until, limit)
+	err := r.conn.Query(context.WithoutCancel(ctx), r.sql, args, func(row []driver.Value) error {
+		rows++
+		fits, err := r.add(&p, row, now)
+		if err == nil && !fits {
+			p.more = true
+			return sqlitestore.Enough()
+		}
+		return err
+	})
+	if err != nil {
+		return p, fmt.Errorf("read the log: %w", sqlitestore.Explain(err))
+	}
+	p.more = p.more || rows == limit
+	if p.last > after {
+		p.batch.Position = position(p.last)
+	}
+	return p, nil
+}
+
+// add adds a row of the log to a page; false says that it belongs to the next.
+func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error) {
+	seq, _ := row[colSeq].(int64)
+	if seq == p.last {
+		return true, nil // a table without a unique id: one of its rows is enough
+	}
+	name, _ := row[colOutbox].(string)
+	if name == "" {
+		token, _ := row[colLogged].(string)
+		p.batch.Marks = append(p.batch.Marks, token)
+		p.last = seq
+		return true, nil
+	}
+	o := r.outboxes[name]
+	if o == nil {
+		p.last = seq // of an outbox that is no longer configured
+		return true, nil
+	}
+	if kind := row[colLogged]; kind == "null" || kind == "real" {
+		return false, r.noID(o, seq)
+	}
+	id, there := row[colID].(string)
+	if !there {
+		p.last = seq // deleted
+		return true, nil
+	}
+	payload := bytesOf(row[colPayload])
+	if len(p.batch.Marks) > 0 || len(p.batch.Items) > 0 && p.bytes+len(payload) > r.source.cfg.MaxBatchBytes {
+		return false, nil // marks come behind the rows of a batch
+	}
+	it := store.Item{
+		Ref: store.Ref{Outbox: name, ID: id}, Kind: o.Kind,
+		Payload: payload, PayloadSize: len(payload), Captured: now,
+	}
+	if o.Layout.Columns.Kind != "" {
+		it.Kind, _ = row[colKind].(string)
+	}
+	it.Group.Name, it.Group.Valid = row[colGroup].(string)
+	if n, ok := row[colRetries].(int64); ok {
+		it.RetryCount = int(n)
+	}
+	if at, ok := row[colAt].(int64); ok {
+		it.Committed = time.UnixMilli(at)
+	}
+	p.batch.Items = append(p.batch.Items, it)
+	p.bytes += len(payload)
+	p.last = seq
+	return true, nil
+}
+
+// noID refuses a row that could not be claimed. It is not left out: nobody would
+// notice.
+func (r *logReader) noID(o *store.Outbox, seq int64) error {
+	return &store.SetupError{
+		Problem: fmt.Sprintf("outbox %s: a row was inserted into %s whose id, column %s, is NULL or a REAL number; a row is claimed and settled by its id",
+			o.Name, o.Table, o.Layout.Columns.ID),
+		Remedy: fmt.Sprintf("give the row an id and write it into the log too: UPDATE %s SET id = … WHERE seq = %d; or drop the row: DELETE FROM %s WHERE seq = %d",
+			r.source.logTable(), seq, r.source.logTable(), seq),
+	}
+}
+
+// bytesOf returns a payload's bytes. NULL is an empty payload and not a nil one,
+// which would stand for bytes that were dropped.
+func bytesOf(v driver.Value) []byte {
+	switch x := v.(type) {
+	case []byte:
+		if x != nil {
+			return x
+		}
+	case string:
+		return append(make([]byte, 0, len(x)), x...)
+	}
+	return []byte{}
+}

@@ -1,0 +1,245 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sluicebox/sluicebox/capture"
+	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
+)
+
+const (
+	// askEvery is how often a reader that is told of appends asks all the same,
+	// and blindEvery how often one that is not.
+	askEvery   = time.Second
+	blindEvery = 25 * time.Millisecond
+	// After an append the reader asks until it sees a commit: quickAsks times at
+	// once, for some 50 µs (an idle Go program's timers are good to 1 ms), then
+	// after firstAsk, then after twice as long each time, up to mostAsk. A commit
+	// that syncs the WAL takes as long as the disk does.
+	quickAsks = 8
+	firstAsk  = 100 * time.Microsecond
+	mostAsk   = 250 * time.Millisecond
+)
+
+// Run sends what the triggers wrote. A log that was made anew, or that lacks a
+// trigger, ends it with a *capture.LostError.
+func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.Batch) error {
+	if s.log == "" {
+		return errors.New("a source runs only after Open")
+	}
+	until := int64(math.MaxInt64)
+	if span.Until != "" {
+		var err error
+		if until, err = parsePosition(span.Until); err != nil {
+			return err
+		}
+	}
+	from, err := parsePosition(s.resume.Start(s, span.From))
+	if err != nil {
+		return err
+	}
+	conn, err := sqlitestore.Dial(ctx, s.path)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	work, ctx := errgroup.WithContext(ctx)
+	trimming, endTrimming := context.WithCancel(ctx)
+	work.Go(func() error { return s.trim(trimming) })
+	work.Go(func() error {
+		defer endTrimming()
+		r := &run{source: s, conn: conn, reader: newLogReader(s, conn), out: out, last: from, until: until}
+		return r.follow(ctx)
+	})
+	if err := work.Wait(); err != nil || span.Until == "" {
+		return err
+	}
+	return nil
+}
+
+// run is one Run.
+type run struct {
+	source *Source
+	conn   *sqlitestore.Conn
+	reader *logReader
+	out    chan<- capture.Batch
+	last   int64 // read and sent up to here
+	until  int64
+
+	watch   *watch
+	version int64 // of the data, as last seen; SQLite counts from 1
+	schema  int64
+	looked  time.Time // when the file's name was last looked at
+}
+
+func (r *run) follow(ctx context.Context) error {
+	if err := r.check(ctx); err != nil {
+		return err
+	}
+	r.watch = newWatch(r.conn.Path()) // before the first read, so that nothing falls between
+	defer r.watch.close()
+	r.source.resume.Connected()
+	for {
+		if err := r.wait(ctx); err != nil {
+			return err
+		}
+		if err := r.checkSchema(ctx); err != nil {
+			return err
+		}
+		if err := r.catchUp(ctx); err != nil || r.last >= r.until {
+			return err
+		}
+	}
+}
+
+// catchUp sends what is there.
+func (r *run) catchUp(ctx context.Context) error {
+	before := r.last
+	for more := true; more && r.last < r.until; {
+		p, err := r.reader.read(ctx, r.last, r.until)
+		if err != nil {
+			return err
+		}
+		if err := r.send(ctx, &p); err != nil {
+			return err
+		}
+		r.last, more = p.last, p.more
+	}
+	if r.last > before {
+		return nil
+	}
+	// Numbers that are given out again would be passed over.
+	n, there, err := sqlitestore.LogCounter(ctx, r.conn, r.source.cfg.Name)
+	switch {
+	case err != nil:
+		return fmt.Errorf("read the log: %w", sqlitestore.Explain(err))
+	case !there:
+		return &capture.LostError{Reason: "the log was dropped"}
+	case n < r.last:
+		return &capture.LostError{Reason: fmt.Sprintf("the log's counter stands at %d and was at %d before: somebody has set it back", n, r.last)}
+	}
+	return nil
+}
+
+func (r *run) send(ctx context.Context, p *page) error {
+	b := p.batch
+	if !r.source.resume.Trim(&b) {
+		return nil
+	}
+	n, at := len(b.Items), b.Position
+	if p.last > r.source.offered.Load() {
+		r.source.offered.Store(p.last) // it may be acknowledged before the send returns
+	}
+	select {
+	case r.out <- b:
+		r.source.resume.Sent(n, at)
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// wait returns once another connection has committed since it last did. It asks
+// often at first, as after an append: the append of a commit that cannot be read
+// yet may have been told of before.
+func (r *run) wait(ctx context.Context) error {
+	idle := askEvery
+	if r.watch == nil {
+		idle = blindEvery
+	}
+	timer := time.NewTimer(idle)
+	defer timer.Stop()
+	soon := firstAsk // the next wait after an append, 0 long after it
+	for quick := 0; ; {
+		if changed, err := r.changed(ctx); err != nil || changed {
+			return err
+		}
+		switch {
+		case quick > 0:
+			quick--
+			runtime.Gosched()
+			continue
+		case soon > 0:
+			timer.Reset(soon)
+		default:
+			timer.Reset(idle)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.watch.appended():
+			soon, quick = firstAsk, quickAsks
+		case now := <-timer.C:
+			if soon *= 2; soon > mostAsk {
+				soon = 0
+			}
+			if now.Sub(r.looked) < askEvery {
+				continue
+			}
+			r.looked = now
+			if err := r.conn.Replaced(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// changed reports whether another connection has committed since it was last
+// asked.
+func (r *run) changed(ctx context.Context) (bool, error) {
+	version, err := r.header(ctx, "PRAGMA data_version")
+	changed := version != r.version
+	r.version = version
+	return changed, err
+}
+
+// checkSchema looks at the triggers if the schema has changed.
+func (r *run) checkSchema(ctx context.Context) error {
+	version, err := r.header(ctx, "PRAGMA schema_version")
+	if err != nil || version == r.schema {
+		return err
+	}
+	return r.check(ctx)
+}
+
+// header reads a number of the file's header. It is not worth a goroutine that
+// waits for the context.
+func (r *run) header(ctx context.Context, pragma string) (n int64, err error) {
+	err = r.conn.Query(context.WithoutCancel(ctx), pragma, nil, func(row []driver.Value) error {
+		n, _ = row[0].(int64)
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("read the log: %w", sqlitestore.Explain(err))
+	}
+	return n, nil
+}
+
+// check makes sure that the log is the one that Open saw and that nothing is
+// missing in it.
+func (r *run) check(ctx context.Context) error {
+	var st logState
+	err := r.conn.Read(ctx, func(ctx context.Context) (err error) {
+		if r.schema, err = r.header(ctx, "PRAGMA schema_version"); err == nil {
+			st, err = r.source.inspect(ctx, r.conn)
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("look at the log: %w", sqlitestore.Explain(err))
+	case st.why != "":
+		return &capture.LostError{Reason: st.why}
+	case st.id != r.source.log:
+		return &capture.LostError{Reason: fmt.Sprintf("the log is %s, it was %s: rows may be missing in between", st.id, r.source.log)}
+	}
+	return nil
+}

@@ -1,0 +1,111 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
+)
+
+const (
+	// trimEvery is the least time between two rounds that delete what was
+	// acknowledged, and trimRows the most rows of a transaction.
+	trimEvery = 100 * time.Millisecond
+	trimRows  = 500
+	// trimPause lets services that wait for the write lock have it between two
+	// transactions: SQLite's own wait tries again after 1 ms and 2 ms.
+	trimPause = 2 * time.Millisecond
+	// lastTrim bounds the round that ends a run.
+	lastTrim = time.Second
+)
+
+// trim deletes the log up to the acknowledged position until the context ends,
+// and once more then.
+func (s *Source) trim(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTrim)
+			defer cancel()
+			_ = s.trimAll(last) // what stays is deleted by the next run
+			return nil
+		case <-s.ack:
+		}
+		err := s.trimAll(ctx)
+		switch {
+		case err == nil || ctx.Err() != nil:
+		case sqlitestore.Locked(err):
+			s.signal() // it is not urgent
+		default:
+			return err
+		}
+		_ = pause(ctx, trimEvery) // the next round sees that the context has ended
+	}
+}
+
+// signal asks for a round of trim.
+func (s *Source) signal() {
+	select {
+	case s.ack <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Source) trimAll(ctx context.Context) error {
+	for {
+		more, err := s.trimOnce(ctx, s.acked.Load())
+		if err != nil {
+			return fmt.Errorf("delete the acknowledged log: %w", sqlitestore.Explain(err))
+		}
+		if !more {
+			return nil
+		}
+		if err := pause(ctx, trimPause); err != nil {
+			return err
+		}
+	}
+}
+
+// trimOnce deletes the first rows of the log up to a number.
+func (s *Source) trimOnce(ctx context.Context, acked int64) (more bool, err error) {
+	const given = "UPDATE sluicebox_log SET given = ? WHERE name = ? AND id = ?"
+	err = s.writer.write(ctx, func(ctx context.Context, conn *sqlitestore.Conn) error {
+		more = false
+		first := acked + 1
+		err := conn.Query(ctx, "SELECT min(seq) FROM "+s.logTable(), nil, func(row []driver.Value) error {
+			if n, ok := row[0].(int64); ok {
+				first = n
+			}
+			return nil
+		})
+		if err != nil || first > acked {
+			return err
+		}
+		last := min(acked, first+trimRows-1)
+		n, err := conn.Exec(ctx, given, last, s.cfg.Name, s.log)
+		if err == nil && n == 0 {
+			return &capture.LostError{Reason: "the log was made anew"}
+		}
+		if err != nil {
+			return err
+		}
+		more = last < acked
+		_, err = conn.Exec(ctx, "DELETE FROM "+s.logTable()+" WHERE seq <= ?", last)
+		return err
+	})
+	return more, err
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

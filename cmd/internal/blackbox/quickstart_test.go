@@ -1,0 +1,457 @@
+package blackbox
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// eachDatabase runs a test on an SQLite file (source is "") and beside each
+// version of the server, in parallel.
+func eachDatabase(t *testing.T, test func(t *testing.T, source string)) {
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		test(t, "")
+	})
+	eachVersion(t, func(t *testing.T, version int) { test(t, servers.Database(t, version)) })
+}
+
+// trial is a `sluicebox quickstart` with a folder of its own for temporary
+// folders.
+type trial struct {
+	*relay
+	tmp    string
+	stdout bytes.Buffer // complete when the process has ended
+}
+
+// try starts a quickstart. What still runs when the test ends is killed.
+func try(t *testing.T, source string, flags ...string) *trial {
+	t.Helper()
+	q := &trial{tmp: t.TempDir(), relay: &relay{t: t, ended: make(chan struct{}), grown: make(chan struct{})}}
+	q.cmd = exec.Command(binary, quickstartArgs(source, flags)...)
+	q.cmd.Env = append(environment(), "TMPDIR="+q.tmp)
+	q.cmd.Stdout = &q.stdout
+	pipe, err := q.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := q.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go q.watch(pipe)
+	t.Cleanup(func() {
+		q.kill()
+		if t.Failed() {
+			t.Logf("the quickstart said:\n%s%s", q.said(), q.stdout.String())
+		}
+	})
+	return q
+}
+
+func quickstartArgs(source string, flags []string) []string {
+	args := append([]string{"quickstart"}, flags...)
+	if source != "" {
+		args = append(args, "--source", source)
+	}
+	return args
+}
+
+// has lists what a database has that a quickstart may make there; of a file,
+// nothing.
+func has(t *testing.T, source string) []string {
+	t.Helper()
+	if source == "" {
+		return nil
+	}
+	rows, err := servers.Connect(t, source).Query(context.Background(), `
+SELECT 'schema ' || nspname FROM pg_namespace WHERE nspname NOT LIKE 'pg\_toast\_temp%' AND nspname NOT LIKE 'pg\_temp%'
+UNION ALL SELECT 'publication ' || pubname FROM pg_publication
+UNION ALL SELECT 'slot ' || slot_name FROM pg_replication_slots WHERE database = current_database()
+ORDER BY 1`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// expectNothingLeft holds a database and a folder against what was there before.
+func expectNothingLeft(t *testing.T, source, tmp string, before []string) {
+	t.Helper()
+	if after := has(t, source); !slices.Equal(after, before) {
+		t.Errorf("the database had %q and has %q", before, after)
+	}
+	files, err := os.ReadDir(tmp)
+	if err != nil || len(files) > 0 {
+		t.Errorf("left in the folder for temporary folders: %v, %v", files, err)
+	}
+}
+
+// outcome is what --json prints.
+type outcome struct {
+	Committed  int     `json:"committed"`
+	Delivered  int     `json:"delivered"`
+	Duplicates int     `json:"duplicates"`
+	OutOfOrder int     `json:"out_of_order"`
+	Failed     int     `json:"failed"`
+	P50        float64 `json:"p50_ms"`
+	P99        float64 `json:"p99_ms"`
+	RowsPerS   float64 `json:"rows_per_s"`
+}
+
+func TestQuickstart(t *testing.T) {
+	t.Parallel()
+	for _, share := range []string{"0", "0.2"} {
+		t.Run("fail-rate "+share, func(t *testing.T) {
+			eachDatabase(t, func(t *testing.T, source string) {
+				before := has(t, source)
+				q := try(t, source, "--json", "--for", "2s", "--fail-rate", share)
+				if code := q.exitCode(); code != 0 || q.said() != "" {
+					t.Fatalf("exit code %d", code)
+				}
+				var got outcome
+				d := json.NewDecoder(&q.stdout)
+				d.DisallowUnknownFields()
+				if err := d.Decode(&got); err != nil || d.More() {
+					t.Fatalf("it printed no single object: %v", err)
+				}
+				t.Logf("%+v", got)
+				// 601 rows, but for what a busy machine does not manage under the
+				// race detector.
+				if got.Committed < 20 || got.Committed > 601 || got.Delivered != got.Committed || got.Duplicates+got.OutOfOrder+got.Failed > 0 {
+					t.Errorf("got %+v", got)
+				}
+				if got.P50 <= 0 || got.P99 < got.P50 || got.RowsPerS <= 0 || got.RowsPerS > 300 {
+					t.Errorf("the figures are %+v", got)
+				}
+				expectNothingLeft(t, source, q.tmp, before)
+			})
+		})
+	}
+}
+
+// A person sees what happens, what happened, and what to do next.
+func TestQuickstartInWords(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, source string) {
+		q := try(t, source, "--for", "2500ms", "--rate", "100", "--groups", "5", "--fail-rate", "0.3")
+		if code := q.exitCode(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+		for _, text := range []string{"100 orders a second in 5 message groups, for 2.5s; writers: 2", " committed  ", " in flight  p50 "} {
+			if !strings.Contains(q.said(), text) {
+				t.Errorf("no %q on the way", text)
+			}
+		}
+		if strings.ContainsAny(q.said(), "\r\x1b") {
+			t.Error("control characters without a terminal")
+		}
+		for _, text := range []string{"rows were delivered, each once", "requests failed on purpose", " COMPLETED\n", binary + " run -c sluicebox.yaml"} {
+			if !strings.Contains(q.stdout.String(), text) {
+				t.Errorf("no %q at the end", text)
+			}
+		}
+	})
+}
+
+// Whenever a signal comes, nothing stays behind, and what was there stays.
+func TestQuickstartInterrupted(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, source string) {
+		for _, moment := range []struct {
+			said   string
+			signal syscall.Signal
+		}{{"Load:", syscall.SIGINT}, {" committed ", syscall.SIGTERM}, {" committed ", syscall.SIGINT}} {
+			before := has(t, source)
+			q := try(t, source, "--for", "10m", "--fail-rate", "0.2")
+			q.waitFor(moment.said)
+			_ = q.cmd.Process.Signal(moment.signal)
+			if code := q.exitCode(); code != 1 || q.stdout.Len() > 0 || !strings.Contains(q.said(), "interrupted") {
+				t.Errorf("exit code %d after %s behind %q", code, moment.signal, moment.said)
+			}
+			expectNothingLeft(t, source, q.tmp, before)
+		}
+	})
+}
+
+// The own tables of a relay that was there before stay as they are.
+func TestQuickstartBesideARelay(t *testing.T) {
+	t.Parallel()
+	eachScene(t, "", func(s *scene) {
+		r := s.run()
+		before := has(s.t, s.database)
+		q := try(s.t, s.database, "--for", "1s")
+		write(s.t, s.database, load{transactions: 160, clients: 8, scripts: seedScripts(10)})()
+		if code := q.exitCode(); code != 0 {
+			s.t.Errorf("exit code %d", code)
+		}
+		expectNothingLeft(s.t, s.database, q.tmp, before)
+		if n := count(s.t, s.conn, "SELECT (SELECT count(*) FROM sluicebox.leader) * 10 + (SELECT count(*) FROM sluicebox.checkpoint)"); n != 11 {
+			s.t.Errorf("the own tables have %d leaders and %d checkpoints, want 1 each", n/10, n%10)
+		}
+		s.expectOnce()
+		expectStop(s.t, r)
+	})
+}
+
+// killed is a quickstart that was killed under load, with its configuration.
+func killed(t *testing.T, source string) (q *trial, file string) {
+	t.Helper()
+	q = try(t, source, "--keep", "--for", "10m", "--fail-rate", "0.9", "--groups", "20")
+	q.waitFor(" committed ")
+	q.kill()
+	files, err := filepath.Glob(filepath.Join(q.tmp, "*", "sluicebox.yaml"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("its configurations are %v, %v", files, err)
+	}
+	return q, files[0]
+}
+
+// event is a row's payload.
+type event struct {
+	ID       string `json:"id"`
+	Customer string `json:"customer"`
+	Number   int    `json:"number"`
+}
+
+// What a killed quickstart has not delivered, `run` delivers with its file, in
+// order.
+func TestQuickstartKilled(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, source string) {
+		_, file := killed(t, source)
+		to := sinktest.NewReceiver(t)
+		open := rest(t, source, file)
+		if len(open) == 0 {
+			t.Fatal("the quickstart had delivered everything when it was killed")
+		}
+		r := runFile(t, file, to.URL())
+		arrive(t, to, len(open))
+		within(t, 20*time.Second, func() string {
+			if left := rest(t, source, file); len(left) > 0 {
+				return fmt.Sprintf("%d rows are not COMPLETED", len(left))
+			}
+			return ""
+		})
+		expectStop(t, r)
+		last := map[string]int{} // begins below the group's first open row
+		for _, e := range open {
+			if n, known := last[e.Customer]; !known || e.Number <= n {
+				last[e.Customer] = e.Number - 1
+			}
+		}
+		for _, got := range to.Taken() {
+			var e event
+			if err := json.Unmarshal(got.Payload, &e); err != nil {
+				t.Fatal(err)
+			}
+			if _, known := open[e.ID]; !known {
+				t.Errorf("row %s had been delivered", e.ID)
+			}
+			if e.Number != last[e.Customer]+1 {
+				t.Errorf("%s: row %d arrived after row %d", e.Customer, e.Number, last[e.Customer])
+			}
+			last[e.Customer] = e.Number
+		}
+		if c := to.Counts(); c.Distinct != len(open) || c.Duplicates > 0 {
+			t.Errorf("%d rows were open, and %+v arrived", len(open), c)
+		}
+	})
+}
+
+// runFile starts `sluicebox run` on a file, with another receiver.
+func runFile(t *testing.T, file, receiver string) *relay {
+	t.Helper()
+	r := &relay{t: t, ended: make(chan struct{}), grown: make(chan struct{})}
+	r.cmd = exec.Command(binary, "run", "-c", file)
+	r.cmd.Env = append(environment(), "SLUICEBOX_FLOWCATALYST_API_BASE_URL="+receiver)
+	pipe, err := r.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go r.watch(pipe)
+	t.Cleanup(func() {
+		r.kill()
+		if t.Failed() {
+			t.Logf("the relay said:\n%s", r.said())
+		}
+	})
+	return r
+}
+
+// What a killed quickstart has left in a database, the next one there names, with
+// statements that remove it.
+func TestQuickstartAfterAKilledOne(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		source := servers.Database(t, version)
+		clean := has(t, source)
+		q, _ := killed(t, source)
+		dead := has(t, source)
+		if len(dead) <= len(clean) {
+			t.Fatalf("the killed quickstart has left nothing: %q", dead)
+		}
+		within(t, 20*time.Second, func() string {
+			n := count(t, servers.Connect(t, source), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'sluicebox %'")
+			if n > 0 {
+				return fmt.Sprintf("%d sessions of the killed quickstart are left", n)
+			}
+			return ""
+		})
+		next := try(t, source, "--json", "--for", "500ms")
+		if code := next.exitCode(); code != 0 || !strings.Contains(next.said(), "An earlier quickstart was kept, or killed") {
+			t.Errorf("exit code %d", code)
+		}
+		expectNothingLeft(t, source, next.tmp, dead)
+		for line := range strings.Lines(next.said()) {
+			if statement, ok := strings.CutPrefix(line, "  "); ok {
+				servers.Exec(t, source, statement)
+			}
+		}
+		// The killed one made the relay's own tables, which may serve others by
+		// now.
+		servers.Exec(t, source, "DROP SCHEMA sluicebox CASCADE")
+		if err := os.RemoveAll(q.tmp); err != nil {
+			t.Fatal(err)
+		}
+		if after := has(t, source); !slices.Equal(after, clean) {
+			t.Errorf("the database had %q and has %q", clean, after)
+		}
+	})
+}
+
+// What is kept is there, and the commands that are printed work.
+func TestQuickstartKeeps(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, source string) {
+		before := has(t, source)
+		q := try(t, source, "--keep", "--for", "1s", "--rate", "50")
+		if code := q.exitCode(); code != 0 {
+			t.Fatalf("exit code %d", code)
+		}
+		file, err := filepath.Glob(filepath.Join(q.tmp, "*", "sluicebox.yaml"))
+		if err != nil || len(file) != 1 || !strings.Contains(q.stdout.String(), "Configuration: "+file[0]+"\n") {
+			t.Fatalf("kept %v, %v", file, err)
+		}
+		if _, stderr, code := command(t, nil, "config", "check", "-c", file[0]); code != 0 {
+			t.Errorf("its configuration: %s", stderr)
+		}
+		if left := rest(t, source, file[0]); len(left) > 0 {
+			t.Errorf("%d rows are not COMPLETED", len(left))
+		}
+		_, commands, _ := strings.Cut(q.stdout.String(), "Look at the table:\n")
+		look, remove, _ := strings.Cut(commands, "Go on.")
+		_, remove, _ = strings.Cut(remove, "Remove it:\n")
+		remove, _, _ = strings.Cut(remove, "\nThe schema sluicebox stays")
+		if client := strings.Fields(look)[0]; clientIsThere(t, client) {
+			if out := shell(t, look); !strings.Contains(out, "COMPLETED") || strings.Contains(out, "PENDING") {
+				t.Errorf("%s printed %s", look, out)
+			}
+		}
+		if client := strings.Fields(remove)[0]; clientIsThere(t, client) {
+			shell(t, remove)
+			if source != "" {
+				servers.Exec(t, source, "DROP SCHEMA sluicebox CASCADE")
+			}
+			expectNothingLeft(t, source, q.tmp, before)
+		}
+	})
+}
+
+// shellEnvironment has the test servers' clients on its path.
+func shellEnvironment(t *testing.T) []string {
+	pgbench, env := servers.Pgbench(t)
+	return append(env, "PATH="+filepath.Dir(pgbench)+":"+os.Getenv("PATH"), "PSQLRC=/dev/null")
+}
+
+func clientIsThere(t *testing.T, name string) bool {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", "command -v "+name)
+	cmd.Env = shellEnvironment(t)
+	if cmd.Run() != nil {
+		t.Logf("%s is not there to try the commands with", name)
+		return false
+	}
+	return true
+}
+
+// shell runs commands as they were printed.
+func shell(t *testing.T, script string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", script)
+	cmd.Env = shellEnvironment(t)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s%s", err, script, out)
+	}
+	return string(out)
+}
+
+// A role that may not read the log sees the same, polled; one that may not make
+// a schema is told what it lacks.
+func TestQuickstartWithFewRights(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		source, conn := prepare(t, version, seedTables)
+		before := has(t, source)
+		who := role(t, source)
+		q := try(t, roleURL(source, who), "--for", "500ms", "--rate", "50")
+		if code := q.exitCode(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+		for _, text := range []string{"may not read the database's log", "polling, because the log cannot be read", "REPLICATION", "each once"} {
+			if !strings.Contains(q.stdout.String(), text) {
+				t.Errorf("no %q in the summary", text)
+			}
+		}
+		expectNothingLeft(t, source, q.tmp, before)
+
+		if _, err := conn.Exec(context.Background(), "DO $$ BEGIN EXECUTE format('REVOKE CREATE ON DATABASE %I FROM "+who+"', current_database()); END $$"); err != nil {
+			t.Fatal(err)
+		}
+		q = try(t, roleURL(source, who), "--for", "500ms")
+		if code := q.exitCode(); code != 78 || !strings.Contains(q.said(), "GRANT CREATE ON DATABASE") {
+			t.Errorf("exit code %d", code)
+		}
+		expectNothingLeft(t, source, q.tmp, before)
+	})
+}
+
+func TestQuickstartUsage(t *testing.T) {
+	t.Parallel()
+	for flag, want := range map[string]string{
+		"--for=0s": "--for is 0s", "--for=soon": "--for", "--rate=0": "--rate is 0", "--rate=1.5": "--rate",
+		"--groups=0": "--groups is 0", "--fail-rate=1": "--fail-rate is 1", "--fail-rate=NaN": "--fail-rate is NaN",
+		"--source=mysql://u:canary@db/x": "--source must begin with postgres://", "--source=sqlite:canary.db": "--source takes a database server",
+		"--slow": "--slow",
+	} {
+		stdout, stderr, code := command(t, nil, "quickstart", flag)
+		if code != 64 || stdout != "" || !strings.Contains(stderr, want) || strings.Contains(stderr, "canary") {
+			t.Errorf("%s: exit code %d, %q", flag, code, stderr)
+		}
+	}
+	stdout, stderr, code := command(t, nil, "quickstart", "--source", "postgres://u:canary@"+freeAddress(t)+"/x?sslmode=disable")
+	if code != 1 || stdout != "" || !strings.Contains(stderr, "refused") || strings.Contains(stderr, "canary") {
+		t.Errorf("a dead server: exit code %d, %q", code, stderr)
+	}
+}

@@ -1,0 +1,53 @@
+package quickstart
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+)
+
+// fileText is the configuration. What is not in it has its default.
+const fileText = `# Written by "sluicebox quickstart". "sluicebox run -c" takes it as it is.
+name: %[1]s
+source:
+  url: %[2]s
+flowcatalyst:
+  api-base-url: %[3]s
+  events-table: %[4]s
+  dispatch-jobs-table: ''   # the quickstart has none
+dispatch:
+  backoff: {initial: 20ms, max: 200ms}   # the defaults, 200ms and 30s, suit real receivers
+admin:
+  listen: ''   # none, so that no port is in the way
+`
+
+// writeConfig writes the relay's configuration into a folder, where only its
+// owner may read it: the URL may hold a password. It returns the file and what it
+// says, read as "sluicebox run" reads it, but for the variables of the
+// environment: they are meant for another relay.
+func writeConfig(folder string, at place, receiver string) (string, *config.Config, error) {
+	text := fmt.Sprintf(fileText, at.name, quoted(at.url), quoted(receiver), quoted(at.table))
+	path := filepath.Join(folder, "sluicebox.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		return "", nil, fmt.Errorf("write the configuration: %w", err)
+	}
+	cfg, err := config.Load(path, nil)
+	return path, cfg, err
+}
+
+// quoted is a text in YAML's double quotes, in which everything that JSON writes
+// means the same, with ${ written so that it is no reference.
+func quoted(text string) string {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(strings.ReplaceAll(text, "${", "$${")); err != nil {
+		panic("quickstart: a text that JSON cannot hold: " + err.Error())
+	}
+	return strings.TrimSpace(b.String())
+}

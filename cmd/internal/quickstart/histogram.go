@@ -1,0 +1,56 @@
+package quickstart
+
+import (
+	"math/bits"
+	"time"
+)
+
+// histogram counts times in buckets of fixed bounds, so that its size does not
+// grow with their number. Below 64 µs a bucket is 1 µs wide; above, each power of
+// two has 64 buckets, so that one is at most 1/64 (1.6 %) of its time wide.
+type histogram struct {
+	counts [buckets]int
+	total  int
+}
+
+const (
+	fineBits = 6 // 64 buckets to a power of two
+	octaves  = 30
+	buckets  = (octaves + 1) << fineBits
+)
+
+// bucket returns the place of a time; times of more than 9 hours share the last.
+func bucket(t time.Duration) int {
+	us := uint64(max(0, t.Microseconds()))
+	shift := max(0, bits.Len64(us)-1-fineBits)
+	return min(shift<<fineBits+int(us>>shift), buckets-1)
+}
+
+// upper is the time at the end of a bucket.
+func upper(i int) time.Duration {
+	if i < 2<<fineBits {
+		return time.Duration(i+1) * time.Microsecond
+	}
+	shift := i>>fineBits - 1
+	return time.Duration((i&(1<<fineBits-1)+1<<fineBits+1)<<shift) * time.Microsecond
+}
+
+func (h *histogram) add(t time.Duration) {
+	h.counts[bucket(t)]++
+	h.total++
+}
+
+// quantile returns the time that a share q of all times does not exceed, 0
+// without any times.
+func (h *histogram) quantile(q float64) time.Duration {
+	if h.total == 0 {
+		return 0
+	}
+	rank, seen := int(q*float64(h.total-1)), 0
+	for i, n := range h.counts {
+		if seen += n; seen > rank {
+			return upper(i)
+		}
+	}
+	return upper(buckets - 1)
+}

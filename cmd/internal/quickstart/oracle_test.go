@@ -1,0 +1,136 @@
+package quickstart
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// written is an oracle to which n rows of one group were committed, a
+// millisecond apart, and the time of the first.
+func written(n int) (*oracle, time.Time) {
+	o, begin := newOracle(2), time.Now()
+	for i := range n {
+		o.committed(o.begin(1), begin.Add(time.Duration(i)*time.Millisecond), true)
+	}
+	return o, begin
+}
+
+func rows(numbers ...int) []order {
+	list := make([]order, len(numbers))
+	for i, n := range numbers {
+		list[i] = order{1, n}
+	}
+	return list
+}
+
+// TestOracle: each fault that a relay may make is found, and named.
+func TestOracle(t *testing.T) {
+	allDone := map[string]int{completed: 5}
+	for name, tt := range map[string]struct {
+		arrive [][]order
+		states map[string]int
+		want   string // "" is no fault
+		d      [4]int // delivered, duplicates, out of order, mistaken
+	}{
+		"all well":      {[][]order{rows(1), rows(2, 3), rows(4, 5)}, allDone, "", [4]int{5, 0, 0, 0}},
+		"a loss":        {[][]order{rows(1, 2), rows(4, 5)}, allDone, "1 row was committed and not delivered\nnot delivered, among others: 0000100000003", [4]int{4, 0, 0, 0}},
+		"the last lost": {[][]order{rows(1, 2, 3)}, allDone, "2 rows were committed and not delivered", [4]int{3, 0, 0, 0}},
+		"a swap":        {[][]order{rows(1, 3), rows(2, 4, 5)}, allDone, "1 row arrived after a later row of its group\nrow 0000100000002 arrived after row 0000100000003", [4]int{5, 0, 1, 0}},
+		"reversed":      {[][]order{rows(5, 4, 3, 2, 1)}, allDone, "4 rows arrived after a later row", [4]int{5, 0, 4, 0}},
+		"a duplicate":   {[][]order{rows(1, 2), rows(2, 3, 4, 5)}, allDone, "1 row arrived again\nrow 0000100000002 arrived again", [4]int{5, 1, 0, 0}},
+		"twice":         {[][]order{rows(1, 2, 3, 4, 5), rows(1, 2, 3, 4, 5)}, allDone, "5 rows arrived again", [4]int{5, 5, 0, 0}},
+		"late twice":    {[][]order{rows(2), rows(1), rows(1, 3, 4, 5)}, allDone, "1 row arrived again; 1 row arrived after a later", [4]int{5, 1, 1, 0}},
+		"nobody's row":  {[][]order{rows(1, 2, 3, 4, 5), rows(6)}, allDone, "1 row arrived that was not committed\nrow 0000100000006 arrived, which nobody wrote", [4]int{5, 0, 0, 1}},
+		"nobody's group": {[][]order{rows(1, 2, 3, 4, 5), {{2, 1}, {-1, 1}, {0, 0}}}, allDone,
+			"3 rows arrived that were not committed", [4]int{5, 0, 0, 3}},
+		"FAILED": {[][]order{rows(1, 2, 3, 4, 5)}, map[string]int{completed: 4, failed: 1}, "1 row is FAILED", [4]int{5, 0, 0, 0}},
+		"not settled": {[][]order{rows(1, 2, 3, 4, 5)}, map[string]int{completed: 3, "PENDING": 1, "PROCESSING": 1},
+			"2 rows are not settled", [4]int{5, 0, 0, 0}},
+		"not in the table": {[][]order{rows(1, 2, 3, 4, 5)}, map[string]int{completed: 4}, "the table has 4 rows, and 5 were committed", [4]int{5, 0, 0, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, begin := written(5)
+			for i, list := range tt.arrive {
+				o.arrived(list, begin.Add(time.Duration(i)*time.Second))
+			}
+			s, _ := o.now()
+			if got := [4]int{s.delivered, s.duplicates, s.outOfOrder, s.mistaken}; got != tt.d || s.committed != 5 {
+				t.Errorf("committed %d, and delivered, duplicates, out of order, mistaken are %v, want 5 and %v", s.committed, got, tt.d)
+			}
+			err := verdict(&s, tt.states)
+			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("the verdict is %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// TestOracleArrivalFirst: the receiver may know of a row before its writer does.
+func TestOracleArrivalFirst(t *testing.T) {
+	o, now := newOracle(1), time.Now()
+	r := o.begin(0)
+	o.arrived([]order{r}, now)
+	s, _ := o.now()
+	if s.delivered != 0 || s.uncommitted != 1 || verdict(&s, nil) == nil {
+		t.Errorf("before the commit: %+v", s)
+	}
+	o.committed(r, now.Add(time.Millisecond), true)
+	if s, _ = o.now(); s.delivered != 1 || s.uncommitted != 0 || s.p50 > time.Microsecond || verdict(&s, map[string]int{completed: 1}) != nil {
+		t.Errorf("after it: %+v", s)
+	}
+}
+
+// TestOracleUntimed: a row that is not timed is delivered all the same, whichever
+// is noted first.
+func TestOracleUntimed(t *testing.T) {
+	o, now := newOracle(1), time.Now()
+	a, b, c := o.begin(0), o.begin(0), o.begin(0)
+	o.committed(a, now, false)
+	o.arrived([]order{a, b}, now.Add(time.Hour))
+	o.committed(b, now, false)
+	o.committed(c, now, true)
+	o.arrived([]order{c}, now.Add(10*time.Millisecond))
+	if s, _ := o.now(); s.delivered != 3 || s.p99 < 10*time.Millisecond || s.p99 > 10200*time.Microsecond {
+		t.Errorf("got %+v, want 3 rows and a latency of 10 ms", s)
+	}
+}
+
+// TestOracleCountsAsTheDefinitionSays holds the counts against those of another
+// way to take them, on arrivals of any kind.
+func TestOracleCountsAsTheDefinitionSays(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o, begin := written(8)
+		arrivals := rapid.SliceOf(rapid.IntRange(1, 9)).Draw(t, "arrivals")
+		o.arrived(rows(arrivals...), begin)
+		var delivered, duplicates, late, mistaken int
+		for i, n := range arrivals {
+			before, later := false, false
+			for _, m := range arrivals[:i] {
+				before = before || m == n
+				later = later || m > n && m < 9
+			}
+			switch {
+			case n == 9:
+				mistaken++
+			case before:
+				duplicates++
+			default:
+				delivered++
+				if later {
+					late++
+				}
+			}
+		}
+		s, _ := o.now()
+		if s.delivered != delivered || s.duplicates != duplicates || s.outOfOrder != late || s.mistaken != mistaken {
+			t.Fatalf("%v counts as %+v, want %d delivered, %d again, %d late, %d mistaken", arrivals, s.tally, delivered, duplicates, late, mistaken)
+		}
+		whole := delivered == 8 && duplicates+late+mistaken == 0
+		if err := verdict(&s, map[string]int{completed: 8}); (err == nil) != whole {
+			t.Fatalf("%v: the verdict is %v", arrivals, err)
+		}
+	})
+}

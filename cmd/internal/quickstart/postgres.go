@@ -1,0 +1,202 @@
+package quickstart
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicebox/sluicebox/store"
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+// namePrefix begins the name of what a quickstart makes in a database: its
+// schema, and the relay's slot, publication and rows.
+const namePrefix = "sluicebox_quickstart_"
+
+// newName returns a name that no other quickstart has.
+func newName() string {
+	var b [4]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return namePrefix + hex.EncodeToString(b[:])
+}
+
+// serverTables are the tables of the service. %s is the schema.
+const serverTables = `
+CREATE SCHEMA %[1]s;
+CREATE TABLE %[1]s.orders (
+    id VARCHAR(13) PRIMARY KEY,
+    customer TEXT NOT NULL,
+    amount_cents BIGINT NOT NULL,
+    created_at TIMESTAMP NOT NULL
+);
+CREATE TABLE %[1]s.outbox_events (
+    id VARCHAR(13) PRIMARY KEY,
+    type VARCHAR(20) NOT NULL,
+    message_group VARCHAR(255),
+    payload TEXT NOT NULL,
+    status VARCHAR(20) NOT NULL,
+    retry_count INT NOT NULL DEFAULT 0,
+    created_at TIMESTAMP NOT NULL,
+    processed_at TIMESTAMP,
+    error_message TEXT
+);
+CREATE INDEX idx_outbox_events_status ON %[1]s.outbox_events(status, message_group, created_at);
+`
+
+// server is a schema in a PostgreSQL database.
+type server struct {
+	name   string // of the schema, the slot, the publication and the relay
+	config *pgx.ConnConfig
+	conn   *pgx.Conn
+	// shared says that the relay's own schema was there before.
+	shared bool
+	// begun says that there may be something to remove.
+	begun bool
+}
+
+// newServer names a schema in a database. It connects to nothing.
+func newServer(raw, name string) (*server, place, error) {
+	cfg, err := pgstore.ParseURL(raw, "sluicebox quickstart "+name)
+	if err != nil {
+		return nil, place{}, err
+	}
+	psql := "psql " + shellWord(withoutPassword(raw))
+	return &server{name: name, config: cfg}, place{
+		name: name, url: raw, table: name + ".outbox_events",
+		what:   fmt.Sprintf("schema %s of database %s on %s", name, cfg.Database, cfg.Host),
+		look:   psql + " -c 'SELECT status, count(*), max(retry_count) FROM " + name + ".outbox_events GROUP BY status'",
+		remove: psql + " -c " + strings.Join(shellWords(removal(name)), " -c "),
+	}, nil
+}
+
+// withoutPassword is a URL that may be shown, and used where the password is
+// asked for.
+func withoutPassword(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return "URL" // ParseURL lets none through
+	}
+	if u.User != nil {
+		u.User = url.User(u.User.Username())
+	}
+	q := u.Query()
+	q.Del("password")
+	q.Del("sslpassword")
+	u.RawQuery = q.Encode()
+	return u.String()
+}
+
+func (s *server) connect(ctx context.Context) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(ctx, s.config.Copy())
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", s.config.Host, pgstore.Explain(err))
+	}
+	return conn, nil
+}
+
+func (s *server) setUp(ctx context.Context) (note string, err error) {
+	if s.conn, err = s.connect(ctx); err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if note, err = s.leftovers(ctx); err != nil {
+		return "", err
+	}
+	if err := s.conn.QueryRow(ctx, "SELECT to_regnamespace('sluicebox') IS NOT NULL").Scan(&s.shared); err != nil {
+		return "", fmt.Errorf("look for the schema sluicebox: %w", err)
+	}
+	s.begun = true
+	// The simple protocol takes a script, which is one transaction.
+	_, err = s.conn.Exec(ctx, fmt.Sprintf(serverTables, s.name), pgx.QueryExecModeSimpleProtocol)
+	return note, s.explain(err)
+}
+
+// explain says who may make the schema, if the user may not.
+func (s *server) explain(err error) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "42501" { // insufficient_privilege
+		return &store.SetupError{
+			Problem: fmt.Sprintf("user %s may not make a schema in the database: %s", s.config.User, pg.Message),
+			Remedy: fmt.Sprintf("run `GRANT CREATE ON DATABASE %s TO %s;` as its owner, or name another database",
+				pgstore.Ident(s.config.Database), pgstore.Ident(s.config.User)),
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("make schema %s: %w", s.name, err)
+	}
+	return nil
+}
+
+func (s *server) session(ctx context.Context) (session, error) {
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &serverSession{
+		conn:  conn,
+		order: "INSERT INTO " + s.name + ".orders " + orderColumns + " VALUES ($1, $2, $3, now())",
+		event: "INSERT INTO " + s.name + ".outbox_events " + eventColumns + " VALUES ($1, 'EVENT', $2, $3, 'PENDING', now())",
+	}, nil
+}
+
+func (s *server) states(ctx context.Context) (map[string]int, error) {
+	states := map[string]int{}
+	var status string
+	var n int
+	rows, err := s.conn.Query(ctx, "SELECT status, count(*) FROM "+s.name+".outbox_events GROUP BY status")
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, []any{&status, &n}, func() error { states[status] = n; return nil })
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the states of the rows: %w", err)
+	}
+	return states, nil
+}
+
+// streams tells of a slot: the relay makes one before it reads the log.
+func (s *server) streams(ctx context.Context) (bool, error) {
+	var there bool
+	err := s.conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", s.name).Scan(&there)
+	if err != nil {
+		return false, fmt.Errorf("look for slot %s: %w", s.name, err)
+	}
+	return there, nil
+}
+
+type serverSession struct {
+	conn         *pgx.Conn
+	order, event string
+}
+
+func (s *serverSession) commit(ctx context.Context, o order) error {
+	err := pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, s.order, o.id(), o.customer(), o.cents()); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, s.event, o.id(), o.customer(), o.payload())
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("commit order %s: %w", o.id(), err)
+	}
+	return nil
+}
+
+func (s *serverSession) close() { hangUp(s.conn) }
+
+// hangUp says goodbye for a second and then closes the connection all the same.
+func hangUp(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+	defer cancel()
+	_ = conn.Close(ctx) // the server may be gone
+}

@@ -1,0 +1,122 @@
+package quickstart
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"time"
+)
+
+const (
+	eventsPath = "/api/events/batch" // of the FlowCatalyst API
+	maxRequest = 4 << 20             // the relay sends just under 1 MiB
+	stopWait   = 5 * time.Second
+)
+
+// receiver is an HTTP server that speaks the FlowCatalyst API.
+type receiver struct {
+	oracle *oracle
+	faults *faults
+	server *http.Server
+	url    string
+	ended  chan error
+}
+
+// receive starts a receiver on a free port of the loopback interface. Stop it.
+func receive(ctx context.Context, o *oracle, f *faults) (*receiver, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("start the receiver: %w", err)
+	}
+	r := &receiver{oracle: o, faults: f, url: "http://" + listener.Addr().String(), ended: make(chan error, 1)}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+eventsPath, r.take)
+	r.server = &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: stopWait,
+		ErrorLog:          log.New(io.Discard, "", 0), // it would tell of the connections that are cut on purpose
+	}
+	go func() { r.ended <- r.server.Serve(listener) }()
+	return r, nil
+}
+
+// stop ends the receiver, and with it the connections that do not end by
+// themselves.
+func (r *receiver) stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopWait)
+	defer cancel()
+	if r.server.Shutdown(ctx) != nil {
+		_ = r.server.Close() // its error is that of a connection
+	}
+	if err := <-r.ended; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("the receiver: %w", err)
+	}
+	return nil
+}
+
+// take answers a request.
+func (r *receiver) take(w http.ResponseWriter, req *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxRequest))
+	at := time.Now()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	rows, err := parseBatch(body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	switch r.faults.choose(rows) {
+	case unavailable:
+		http.Error(w, "the quickstart's receiver is unavailable on purpose", http.StatusServiceUnavailable)
+	case refused:
+		http.Error(w, "the quickstart's receiver fails on purpose", http.StatusInternalServerError)
+	case cut:
+		panic(http.ErrAbortHandler) // the server's way to drop a connection
+	default:
+		r.oracle.arrived(rows, at)
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write(results(rows)) // whoever is gone asks again
+	}
+}
+
+func parseBatch(body []byte) ([]order, error) {
+	var payloads []json.RawMessage
+	if err := json.Unmarshal(body, &payloads); err != nil {
+		return nil, fmt.Errorf("the body is no list: %w", err)
+	}
+	rows := make([]order, len(payloads))
+	for i, payload := range payloads {
+		var err error
+		if rows[i], err = parseOrder(payload); err != nil {
+			return nil, fmt.Errorf("row %d of %d: %w", i+1, len(payloads), err)
+		}
+	}
+	return rows, nil
+}
+
+// results is the API's answer to rows that were taken.
+func results(rows []order) []byte {
+	type result struct {
+		ID     string `json:"id"`
+		Status string `json:"status"`
+	}
+	answer := struct {
+		Results []result `json:"results"`
+	}{make([]result, len(rows))}
+	for i, row := range rows {
+		answer.Results[i] = result{"quickstart-" + row.id(), "SUCCESS"}
+	}
+	text, err := json.Marshal(answer)
+	if err != nil {
+		panic("quickstart: texts that JSON cannot hold: " + err.Error())
+	}
+	return text
+}

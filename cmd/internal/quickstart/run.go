@@ -1,0 +1,233 @@
+package quickstart
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/app"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+)
+
+const (
+	// stallWait is how long nothing may move before the quickstart gives up.
+	stallWait = 30 * time.Second
+	// settlePoll is how often the table is asked once everything was delivered.
+	settlePoll = 50 * time.Millisecond
+)
+
+// errInterrupted ends a quickstart that a signal has ended.
+var errInterrupted = errors.New("the quickstart was interrupted before its end: there is no result")
+
+// quickstart is one quickstart from start to end.
+type quickstart struct {
+	opts   Options
+	env    Surroundings
+	folder string
+	file   string // the relay's configuration
+	at     place
+	db     database
+	oracle *oracle
+	faults *faults
+	log    tail // of the relay
+
+	load   *load
+	polls  bool // the relay could not read the log
+	states map[string]int
+}
+
+// Run shows a relay at work and returns nil if every row was delivered, once and
+// in order. Where it fails, what the relay said is on Stderr. A signal that ends
+// the context is an error too: it leaves nothing to judge. Options must be valid.
+func Run(ctx context.Context, o Options, env Surroundings) error {
+	q := &quickstart{opts: o, env: env, oracle: newOracle(o.Groups), faults: newFaults(o.FailRate)}
+	if err := q.open(); err != nil {
+		return err
+	}
+	return q.run(ctx)
+}
+
+// run does it all in the folder and the database that were chosen.
+func (q *quickstart) run(ctx context.Context) error {
+	q.load = &load{db: q.db, oracle: q.oracle, opts: q.opts}
+	err := q.show(ctx)
+	leaveErr := q.leave(ctx)
+	if err == nil {
+		return errors.Join(q.report(), leaveErr)
+	}
+	if ctx.Err() != nil {
+		err = errInterrupted
+		if !q.keeps() && leaveErr == nil {
+			err = fmt.Errorf("%w, and nothing is left behind", err)
+		}
+	} else {
+		q.tell(q.env.Stderr, "The relay said:\n%s", q.log.String())
+	}
+	if q.keeps() {
+		q.tell(q.env.Stderr, "%s", q.kept())
+	}
+	return errors.Join(err, leaveErr)
+}
+
+// keeps reports whether there is something to keep and it is to be kept.
+func (q *quickstart) keeps() bool { return q.opts.Keep && q.file != "" }
+
+// tell writes, unless there is nothing to write.
+func (q *quickstart) tell(to io.Writer, format, text string) {
+	if text != "" {
+		_, _ = fmt.Fprintf(to, format, text) // there is nowhere else to say it
+	}
+}
+
+// open makes the folder and chooses the database.
+func (q *quickstart) open() error {
+	var err error
+	if q.folder, err = os.MkdirTemp("", "sluicebox-quickstart-"); err != nil {
+		return fmt.Errorf("make a temporary folder: %w", err)
+	}
+	name := newName()
+	if q.opts.Source == "" {
+		q.db, q.at = newFile(q.folder, name)
+		return nil
+	}
+	if q.db, q.at, err = newServer(q.opts.Source.Reveal(), name); err != nil {
+		_ = os.Remove(q.folder) // the error at hand says more
+	}
+	return err
+}
+
+// leave removes everything, unless it is to be kept. No signal stops it.
+func (q *quickstart) leave(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
+	defer cancel()
+	err := q.db.leave(ctx, q.keeps())
+	if !q.keeps() {
+		err = errors.Join(err, os.RemoveAll(q.folder))
+	}
+	return err
+}
+
+// show sets everything up, runs it, and stops the relay and the receiver.
+func (q *quickstart) show(ctx context.Context) error {
+	note, err := q.db.setUp(ctx)
+	if err != nil {
+		return err
+	}
+	q.tell(q.env.Stderr, "%s\n", note)
+	to, err := receive(ctx, q.oracle, q.faults)
+	if err != nil {
+		return err
+	}
+	var cfg *config.Config
+	if q.file, cfg, err = writeConfig(q.folder, q.at, to.url); err == nil {
+		if !q.opts.JSON {
+			q.tell(q.env.Stderr, "%s", q.opening(to.url))
+		}
+		err = q.relay(ctx, cfg)
+	}
+	return errors.Join(err, to.stop())
+}
+
+// relay runs the relay for as long as the work takes.
+func (q *quickstart) relay(ctx context.Context, cfg *config.Config) error {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	// It outlives the signal that ends the writers, to deliver what they wrote.
+	own, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() {
+		err := q.env.Relay(own, app.Options{Config: cfg, Log: q.env.logger(q.opts, &q.log), Version: q.env.Version})
+		if own.Err() == nil {
+			err = fmt.Errorf("the relay ended: %w", err)
+			fail(err)
+		}
+		ended <- err
+	}()
+	err := q.work(ctx)
+	stop()
+	relayErr := <-ended
+	if err != nil && relayErr != nil {
+		return relayErr // the cause
+	}
+	return errors.Join(err, relayErr)
+}
+
+// work commits orders and waits until their rows are delivered and settled, or
+// until nothing moves any more.
+func (q *quickstart) work(ctx context.Context) error {
+	if err := q.load.first(ctx); err != nil {
+		return err
+	}
+	there, err := q.await(ctx, q.delivered)
+	if err != nil {
+		return err
+	}
+	if !there {
+		return fmt.Errorf("the relay did not deliver the first order within %s", stallWait)
+	}
+	streams, err := q.db.streams(ctx)
+	if err != nil {
+		return err
+	}
+	q.polls = !streams
+	if !q.opts.JSON {
+		p := &progress{
+			out: q.env.Stderr, terminal: q.env.Terminal && !q.opts.Verbose, begin: time.Now(),
+			look: func() (state, faultCount) { s, _ := q.oracle.now(); return s, q.faults.counts() },
+		}
+		defer p.start()()
+	}
+	if err := q.load.run(ctx); err != nil {
+		return err
+	}
+	if _, err = q.await(ctx, q.settled); err != nil {
+		return err
+	}
+	q.states, err = q.db.states(ctx)
+	return err
+}
+
+// await waits until there is an answer of true, and returns it, or false once
+// nothing has moved for a while. What moves is the count beside the answer.
+func (q *quickstart) await(ctx context.Context, done func(context.Context, *state) (bool, int, error)) (bool, error) {
+	last, moved := -1, time.Now()
+	for {
+		s, grown := q.oracle.now()
+		ok, count, err := done(ctx, &s)
+		if ctx.Err() != nil {
+			return false, context.Cause(ctx)
+		}
+		if err != nil || ok {
+			return ok, err
+		}
+		if count != last {
+			last, moved = count, time.Now()
+		}
+		if time.Since(moved) > stallWait {
+			return false, nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-grown:
+		case <-time.After(settlePoll):
+		}
+	}
+}
+
+// delivered: everything that was committed has arrived.
+func (q *quickstart) delivered(_ context.Context, s *state) (bool, int, error) {
+	return s.delivered >= s.committed, s.delivered, nil
+}
+
+// settled: it has arrived, and the table says so.
+func (q *quickstart) settled(ctx context.Context, s *state) (bool, int, error) {
+	if s.delivered < s.committed {
+		return false, s.delivered, nil
+	}
+	states, err := q.db.states(ctx)
+	done := states[completed] + states[failed]
+	return done >= s.committed, s.delivered + done, err
+}

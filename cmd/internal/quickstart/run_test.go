@@ -1,0 +1,309 @@
+package quickstart
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/app"
+)
+
+// memory is a database whose rows the relays of the tests find in a channel.
+type memory struct {
+	mu     sync.Mutex
+	counts map[string]int
+	rows   chan order
+	breaks error  // of a commit
+	left   []bool // each call of leave, with its keep
+}
+
+func newMemory() *memory {
+	return &memory{counts: map[string]int{}, rows: make(chan order, 100_000)}
+}
+
+func (m *memory) setUp(context.Context) (string, error)    { return "a note", nil }
+func (m *memory) session(context.Context) (session, error) { return m, nil }
+func (m *memory) streams(context.Context) (bool, error)    { return true, nil }
+func (m *memory) close()                                   {}
+func (m *memory) leave(_ context.Context, keep bool) error { m.left = append(m.left, keep); return nil }
+func (m *memory) states(context.Context) (map[string]int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	states := map[string]int{}
+	for word, n := range m.counts {
+		states[word] = n
+	}
+	return states, nil
+}
+
+func (m *memory) commit(_ context.Context, o order) error {
+	if m.breaks != nil && o.n > 1 {
+		return m.breaks
+	}
+	m.add("PENDING", 1)
+	m.rows <- o
+	return nil
+}
+
+func (m *memory) add(word string, n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.counts[word] += n
+}
+
+// relayOf returns a relay that sends what is committed, one row a request, again
+// until it is taken. spoil may change what is sent in place of a row.
+func (m *memory) relayOf(t *testing.T, spoil func(order) []order) func(context.Context, app.Options) error {
+	return func(ctx context.Context, o app.Options) error {
+		url := o.Config.FlowCatalyst("flowcatalyst").BaseURL + eventsPath
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case row := <-m.rows:
+				for _, one := range spoil(row) {
+					for status := 0; status != 201; {
+						status, _ = post(t, url, batch([]order{one}))
+					}
+				}
+				m.add("PENDING", -1)
+				m.add(completed, 1)
+			}
+		}
+	}
+}
+
+func asItIs(o order) []order { return []order{o} }
+
+// shown runs a quickstart over memory with a relay.
+func shown(ctx context.Context, t *testing.T, o Options, m *memory, relay func(context.Context, app.Options) error) (stdout, stderr string, err error) {
+	t.Helper()
+	t.Setenv("TMPDIR", t.TempDir())
+	var out, errs bytes.Buffer
+	q := &quickstart{opts: o, oracle: newOracle(o.Groups), faults: newFaults(o.FailRate), db: m, env: Surroundings{
+		Stdout: &out, Stderr: &errs, Command: "sluicebox", Relay: relay,
+	}}
+	folder, err := os.MkdirTemp("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.folder, q.at = folder, place{name: newName(), url: "sqlite:///none", table: "t", what: "memory"}
+	err = q.run(ctx)
+	return out.String(), errs.String(), err
+}
+
+func short() Options { return Options{For: 200 * time.Millisecond, Rate: 500, Groups: 7} }
+
+func TestRun(t *testing.T) {
+	m := newMemory()
+	o := short()
+	o.FailRate = 0.3
+	stdout, stderr, err := shown(t.Context(), t, o, m, m.relayOf(t, asItIs))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"101 orders were committed", "All 101 rows were delivered", "requests failed on purpose", "101 COMPLETED", "Try next:", "sluicebox run -c sluicebox.yaml"} {
+		if !strings.Contains(stdout, text) {
+			t.Errorf("no %q in:\n%s", text, stdout)
+		}
+	}
+	if !strings.Contains(stderr, "a note\n") || !strings.Contains(stderr, "500 orders a second in 7 message groups, for 200ms; writers: 6") {
+		t.Errorf("stderr is:\n%s", stderr)
+	}
+	if len(m.left) != 1 || m.left[0] {
+		t.Errorf("left %v", m.left)
+	}
+	nothingLeft(t)
+}
+
+// nothingLeft looks into the folder for temporary folders.
+func nothingLeft(t *testing.T) {
+	t.Helper()
+	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func TestRunJSON(t *testing.T) {
+	m := newMemory()
+	o := short()
+	o.JSON = true
+	stdout, stderr, err := shown(t.Context(), t, o, m, m.relayOf(t, asItIs))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := json.NewDecoder(strings.NewReader(stdout))
+	d.DisallowUnknownFields()
+	var r result
+	if err := d.Decode(&r); err != nil || d.More() {
+		t.Fatalf("%v: %s", err, stdout)
+	}
+	if r.Committed != 101 || r.Delivered != 101 || r.Duplicates+r.OutOfOrder+r.Failed != 0 || r.P50 <= 0 || r.P99 < r.P50 || r.RowsPerS < 100 || r.RowsPerS > 501 {
+		t.Errorf("the result is %+v", r)
+	}
+	if stderr != "a note\n" {
+		t.Errorf("stderr is %q", stderr)
+	}
+}
+
+// TestRunFindsFaults: a relay that doubles, swaps or invents rows is found out.
+func TestRunFindsFaults(t *testing.T) {
+	for name, tt := range map[string]struct {
+		spoil func() func(order) []order
+		want  string
+	}{
+		"double": {func() func(order) []order {
+			return func(o order) []order {
+				if o == (order{3, 4}) {
+					return []order{o, o}
+				}
+				return []order{o}
+			}
+		}, "1 row arrived again\nrow 0000300000004 arrived again"},
+		"swap": {func() func(order) []order {
+			var held []order
+			return func(o order) []order {
+				if o == (order{3, 4}) {
+					held = []order{o}
+					return nil
+				}
+				if o == (order{3, 5}) {
+					return append([]order{o}, held...)
+				}
+				return []order{o}
+			}
+		}, "1 row arrived after a later row of its group"},
+		"invent": {func() func(order) []order {
+			return func(o order) []order {
+				if o == (order{3, 4}) {
+					return []order{o, {3, 99}}
+				}
+				return []order{o}
+			}
+		}, "1 row arrived that was not committed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMemory()
+			stdout, _, err := shown(t.Context(), t, short(), m, m.relayOf(t, tt.spoil()))
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(stdout, tt.want) || strings.Contains(stdout, "Try next") {
+				t.Errorf("got %v, want %q; printed:\n%s", err, tt.want, stdout)
+			}
+		})
+	}
+}
+
+// TestAwaitGivesUp: a row that never arrives is waited for as long as others do,
+// and then no longer.
+func TestAwaitGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, _ := written(5)
+		q := &quickstart{oracle: o, db: newMemory()}
+		begin := time.Now()
+		go func() {
+			time.Sleep(20 * time.Second)
+			o.arrived(rows(1, 2), time.Now())
+			time.Sleep(20 * time.Second)
+			o.arrived(rows(4, 5), time.Now())
+		}()
+		done, err := q.await(t.Context(), q.settled)
+		if took := time.Since(begin); done || err != nil || took < 70*time.Second || took > 71*time.Second {
+			t.Errorf("after %s: %t, %v", took, done, err)
+		}
+		s, _ := o.now()
+		if err := verdict(&s, map[string]int{completed: 5}); err == nil || !strings.Contains(err.Error(), "not delivered, among others: 0000100000003") {
+			t.Errorf("the verdict is %v", err)
+		}
+	})
+}
+
+// TestAwaitSettled: rows that arrive are not enough; the table must say so.
+func TestAwaitSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, _ := written(2)
+		o.arrived(rows(1, 2), time.Now())
+		m := newMemory()
+		m.counts["PROCESSING"] = 2
+		q := &quickstart{oracle: o, db: m}
+		go func() {
+			time.Sleep(time.Second)
+			m.add("PROCESSING", -1)
+			m.add(failed, 1)
+			time.Sleep(time.Second)
+			m.add("PROCESSING", -1)
+			m.add(completed, 1)
+		}()
+		begin := time.Now()
+		if done, err := q.await(t.Context(), q.settled); !done || err != nil || time.Since(begin) < 2*time.Second {
+			t.Errorf("after %s: %t, %v", time.Since(begin), done, err)
+		}
+	})
+}
+
+func TestRunRelayEnds(t *testing.T) {
+	m := newMemory()
+	lost := errors.New("the log is lost")
+	stdout, stderr, err := shown(t.Context(), t, short(), m, func(_ context.Context, o app.Options) error {
+		o.Log.Info("unseen")
+		o.Log.Warn("it is getting dark")
+		return lost
+	})
+	if !errors.Is(err, lost) || !strings.Contains(err.Error(), "the relay ended: the log is lost") || stdout != "" {
+		t.Errorf("got %v, and stdout %q", err, stdout)
+	}
+	if !strings.Contains(stderr, "The relay said:\n") || !strings.Contains(stderr, "it is getting dark") || strings.Contains(stderr, "unseen") {
+		t.Errorf("stderr is %q", stderr)
+	}
+	if len(m.left) != 1 {
+		t.Error("the database was not left")
+	}
+	nothingLeft(t)
+}
+
+func TestRunWriterFails(t *testing.T) {
+	m := newMemory()
+	m.breaks = errors.New("the disk is full")
+	_, _, err := shown(t.Context(), t, short(), m, m.relayOf(t, asItIs))
+	if !errors.Is(err, m.breaks) || len(m.left) != 1 {
+		t.Errorf("got %v, left %v", err, m.left)
+	}
+	nothingLeft(t)
+}
+
+func TestRunInterrupted(t *testing.T) {
+	m := newMemory()
+	ctx, interrupt := context.WithCancel(t.Context())
+	o := short()
+	o.For = time.Hour
+	stdout, _, err := shown(ctx, t, o, m, m.relayOf(t, func(o order) []order {
+		if o.n == 3 {
+			interrupt()
+		}
+		return []order{o}
+	}))
+	if !errors.Is(err, errInterrupted) || stdout != "" || len(m.left) != 1 || m.left[0] {
+		t.Errorf("got %v, stdout %q, left %v", err, stdout, m.left)
+	}
+	nothingLeft(t)
+}
+
+func TestRunKeeps(t *testing.T) {
+	m := newMemory()
+	o := short()
+	o.Keep = true
+	stdout, _, err := shown(t.Context(), t, o, m, m.relayOf(t, asItIs))
+	if err != nil || !strings.Contains(stdout, "Kept: memory\n") || len(m.left) != 1 || !m.left[0] {
+		t.Errorf("%v, left %v:\n%s", err, m.left, stdout)
+	}
+	files, err := filepath.Glob(filepath.Join(os.TempDir(), "*", "sluicebox.yaml"))
+	if err != nil || len(files) != 1 || !strings.Contains(stdout, " run -c "+files[0]+"\n") || !strings.Contains(stdout, "rm -r "+filepath.Dir(files[0])+"\n") {
+		t.Errorf("kept %v, %v:\n%s", files, err, stdout)
+	}
+}

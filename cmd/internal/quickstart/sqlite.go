@@ -1,0 +1,134 @@
+package quickstart
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net/url"
+	"path/filepath"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+)
+
+// Times are text as SQLite's own functions write them, which sorts as they do.
+const sqliteTables = `
+CREATE TABLE orders (
+    id TEXT NOT NULL PRIMARY KEY,
+    customer TEXT NOT NULL,
+    amount_cents INTEGER NOT NULL,
+    created_at TEXT NOT NULL
+);
+CREATE TABLE outbox_events (
+    id VARCHAR(13) NOT NULL PRIMARY KEY,
+    type VARCHAR(20) NOT NULL,
+    message_group VARCHAR(255),
+    payload TEXT NOT NULL,
+    status VARCHAR(20) NOT NULL,
+    retry_count INTEGER NOT NULL DEFAULT 0,
+    created_at TEXT NOT NULL,
+    processed_at TEXT,
+    error_message TEXT
+);
+CREATE INDEX idx_outbox_events_status ON outbox_events(status, message_group, created_at);
+`
+
+const (
+	sqliteNow         = "strftime('%Y-%m-%d %H:%M:%f', 'now')"
+	sqliteInsertOrder = "INSERT INTO orders " + orderColumns + " VALUES (?, ?, ?, " + sqliteNow + ")"
+	sqliteInsertEvent = "INSERT INTO outbox_events " + eventColumns + " VALUES (?, 'EVENT', ?, ?, 'PENDING', " + sqliteNow + ")"
+)
+
+// file is an SQLite database in the quickstart's folder. SQLite has one writer at
+// a time: the writers share one connection, for which they wait in turn, and only
+// the relay is met at SQLite's own lock.
+type file struct {
+	path string
+	db   *sql.DB
+}
+
+// newFile names a database in a folder. It opens nothing.
+func newFile(folder, name string) (*file, place) {
+	path := filepath.Join(folder, "quickstart.db")
+	u := url.URL{Scheme: "sqlite", Path: filepath.ToSlash(path)}
+	return &file{path: path}, place{
+		name: name, url: u.String(), table: "outbox_events",
+		what: "an SQLite file, " + path,
+		look: "sqlite3 " + shellWord(path) + " 'SELECT status, count(*), max(retry_count) FROM outbox_events GROUP BY status'",
+	}
+}
+
+func (f *file) setUp(ctx context.Context) (note string, err error) {
+	// A commit in WAL mode with synchronous=NORMAL survives the end of the
+	// process; only a power failure may take the last ones back.
+	source := url.URL{Scheme: "file", Path: filepath.ToSlash(f.path), RawQuery: url.Values{
+		"_pragma": {"journal_mode(WAL)", "synchronous(NORMAL)", fmt.Sprintf("busy_timeout(%d)", callTimeout.Milliseconds())},
+		"_txlock": {"immediate"},
+	}.Encode()}
+	if f.db, err = sql.Open("sqlite", source.String()); err != nil {
+		return "", fmt.Errorf("open %s: %w", f.path, err)
+	}
+	f.db.SetMaxOpenConns(1)
+	if _, err := f.db.ExecContext(ctx, sqliteTables); err != nil {
+		return "", fmt.Errorf("make the tables in %s: %w", f.path, err)
+	}
+	return "", nil
+}
+
+func (f *file) session(context.Context) (session, error) { return fileSession{f.db}, nil }
+
+func (f *file) states(ctx context.Context) (map[string]int, error) {
+	rows, err := f.db.QueryContext(ctx, "SELECT status, count(*) FROM outbox_events GROUP BY status")
+	if err != nil {
+		return nil, fmt.Errorf("read the states of the rows: %w", err)
+	}
+	defer func() { _ = rows.Close() }() // rows.Err has told
+	states := map[string]int{}
+	for rows.Next() {
+		var status string
+		var n int
+		if err := rows.Scan(&status, &n); err != nil {
+			return nil, fmt.Errorf("read the states of the rows: %w", err)
+		}
+		states[status] = n
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read the states of the rows: %w", err)
+	}
+	return states, nil
+}
+
+// streams: SQLite's log is always there.
+func (f *file) streams(context.Context) (bool, error) { return true, nil }
+
+// leave has nothing to remove: the file goes with its folder.
+func (f *file) leave(context.Context, bool) error {
+	if f.db == nil {
+		return nil
+	}
+	if err := f.db.Close(); err != nil {
+		return fmt.Errorf("close %s: %w", f.path, err)
+	}
+	return nil
+}
+
+type fileSession struct{ db *sql.DB }
+
+func (s fileSession) commit(ctx context.Context, o order) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("begin a transaction: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }() // it does nothing after the commit
+	if _, err := tx.ExecContext(ctx, sqliteInsertOrder, o.id(), o.customer(), o.cents()); err != nil {
+		return fmt.Errorf("insert order %s: %w", o.id(), err)
+	}
+	if _, err := tx.ExecContext(ctx, sqliteInsertEvent, o.id(), o.customer(), o.payload()); err != nil {
+		return fmt.Errorf("insert the outbox row of order %s: %w", o.id(), err)
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("commit order %s: %w", o.id(), err)
+	}
+	return nil
+}
+
+func (fileSession) close() {}

@@ -1,0 +1,200 @@
+package quickstart
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The words that the outbox has for a row's final states.
+const (
+	completed = "COMPLETED"
+	failed    = "FAILED"
+)
+
+// result is what a quickstart came to, as --json prints it.
+type result struct {
+	Committed  int     `json:"committed"`    // rows whose transaction was committed
+	Delivered  int     `json:"delivered"`    // distinct ones among them that arrived
+	Duplicates int     `json:"duplicates"`   // arrivals of a row that had arrived
+	OutOfOrder int     `json:"out_of_order"` // rows that arrived after a later row of their group
+	Failed     int     `json:"failed"`       // rows that are FAILED in the table
+	P50        float64 `json:"p50_ms"`       // from the commit to the arrival
+	P99        float64 `json:"p99_ms"`
+	RowsPerS   float64 `json:"rows_per_s"` // delivered, over the time of the load and until the last arrival
+}
+
+func (q *quickstart) result(s *state) result {
+	return result{
+		Committed: s.committed, Delivered: s.delivered, Duplicates: s.duplicates, OutOfOrder: s.outOfOrder,
+		Failed: q.states[failed],
+		P50:    milliseconds(s.p50), P99: milliseconds(s.p99),
+		RowsPerS: rowsPerSecond(s.delivered-1, max(q.opts.For, s.lastArrival.Sub(q.load.begin))),
+	}
+}
+
+func milliseconds(t time.Duration) float64 {
+	return math.Round(float64(t)/float64(time.Microsecond)) / 1000
+}
+
+// rowsPerSecond has one digit behind the point; it is 0 where there is no time.
+func rowsPerSecond(rows int, t time.Duration) float64 {
+	if rows <= 0 || t <= 0 {
+		return 0
+	}
+	return math.Round(10*float64(rows)/t.Seconds()) / 10
+}
+
+// verdict says what is wrong with the result, nil if nothing is.
+func verdict(s *state, states map[string]int) error {
+	var wrong []string
+	count := func(n int, one, many string) {
+		if n == 1 {
+			wrong = append(wrong, "1 "+one)
+		} else if n > 1 {
+			wrong = append(wrong, fmt.Sprintf("%d %s", n, many))
+		}
+	}
+	count(s.committed-s.delivered, "row was committed and not delivered", "rows were committed and not delivered")
+	count(s.duplicates, "row arrived again", "rows arrived again")
+	count(s.outOfOrder, "row arrived after a later row of its group", "rows arrived after a later row of their group")
+	count(s.mistaken+s.uncommitted, "row arrived that was not committed", "rows arrived that were not committed")
+	count(states[failed], "row is FAILED", "rows are FAILED")
+	all := 0
+	for _, n := range states {
+		all += n
+	}
+	count(all-states[completed]-states[failed], "row is not settled in the table", "rows are not settled in the table")
+	if all != s.committed {
+		wrong = append(wrong, fmt.Sprintf("the table has %d rows, and %d were committed", all, s.committed))
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	text := strings.Join(wrong, "; ")
+	if len(s.lost) > 0 {
+		text += "\nnot delivered, among others: " + strings.Join(s.lost, ", ")
+	}
+	if len(s.examples) > 0 {
+		text += "\n" + strings.Join(s.examples, "\n")
+	}
+	return errors.New(text)
+}
+
+// report prints the result and returns what is wrong with it.
+func (q *quickstart) report() error {
+	s, _ := q.oracle.now()
+	wrong := verdict(&s, q.states)
+	out := q.env.Stdout
+	if q.opts.JSON {
+		if err := json.NewEncoder(out).Encode(q.result(&s)); err != nil {
+			return fmt.Errorf("print the result: %w", err)
+		}
+		out = q.env.Stderr
+	} else if _, err := fmt.Fprint(out, q.summary(&s, wrong)); err != nil {
+		return fmt.Errorf("print the result: %w", err)
+	}
+	if wrong != nil {
+		q.tell(q.env.Stderr, "The relay said:\n%s", q.log.String())
+	}
+	if q.keeps() {
+		q.tell(out, "%s", q.kept())
+	} else if !q.opts.JSON && wrong == nil {
+		q.tell(out, "%s", next(q.env.Command))
+	}
+	return wrong
+}
+
+// opening says what is about to happen.
+func (q *quickstart) opening(receiver string) string {
+	o := q.opts
+	text := fmt.Sprintf("Outbox:    %s\nReceiver:  %s\nRelay:     as `%s run -c %s`\nLoad:      %d orders a second in %d message groups, for %s; writers: %d\n",
+		q.at.what, receiver, q.env.Command, q.file, o.Rate, o.Groups, o.For, q.load.writers())
+	if o.FailRate > 0 {
+		text += fmt.Sprintf("Failures:  %g %% of the requests, on purpose\n", 100*o.FailRate)
+	}
+	return text + "\n"
+}
+
+// summary says in words what happened.
+func (q *quickstart) summary(s *state, wrong error) string {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	r, f := q.result(s), q.faults.counts()
+	line("%d orders were committed, each with its outbox row in the same transaction.", s.committed)
+	if wrong == nil {
+		line("All %d rows were delivered, each once, and each group in the order of its commits.", s.delivered)
+	} else {
+		line("%d rows were delivered. Something is wrong: %s", s.delivered, wrong)
+	}
+	line("")
+	line("  latency    p50 %s, p99 %s, from the commit to the receiver", shortTime(s.p50), shortTime(s.p99))
+	line("  rate       %g rows/s delivered, in %d requests", r.RowsPerS, f.requests)
+	if asked := int(q.opts.For.Seconds() * float64(q.opts.Rate)); s.committed < asked*95/100 {
+		line("             %d orders fell due: the database or this machine takes no more", asked)
+	}
+	if q.opts.FailRate > 0 {
+		line("  failures   %d requests failed on purpose, before a row was taken:", f.total())
+		line("             %d answered 503, %d answered 500, %d cut off", f.failed[unavailable], f.failed[refused], f.failed[cut])
+		line("  retries    %d rows were taken at a later try, none after more than %d; only", f.rows, max(1, f.tries))
+		line("             their groups waited. No row fails more than %d times on purpose,", mostStrikes)
+		line("             so none uses up its retries (max-retries is 3)")
+	}
+	var states []string
+	for _, word := range slices.Sorted(maps.Keys(q.states)) {
+		states = append(states, fmt.Sprintf("%d %s", q.states[word], word))
+	}
+	line("  table      %s", strings.Join(states, ", "))
+	if q.polls {
+		line("\nThe relay may not read the database's log, so it asked the table again and again. It said why:\n%s", q.log.String())
+	}
+	line("")
+	return b.String()
+}
+
+// next says what to do next.
+func next(command string) string {
+	command = shellWord(command)
+	return fmt.Sprintf(`Try next:
+  %[1]s quickstart --fail-rate 0.2
+      the receiver fails one request in five
+  %[1]s quickstart --source postgres://USER@HOST/DATABASE
+      the same in a schema of its own of your database; everything is removed afterwards
+  %[1]s quickstart --keep
+      keeps the outbox, so that you can look at the table
+
+Your own outbox takes four lines, in sluicebox.yaml:
+
+  source:
+    url: postgres://relay@db.example/shop
+  flowcatalyst:
+    api-base-url: https://platform.example
+
+  %[1]s run -c sluicebox.yaml
+`, command)
+}
+
+// kept says what was kept, and how to go on.
+func (q *quickstart) kept() string {
+	command, file := shellWord(q.env.Command), shellWord(q.file)
+	remove := "rm -r " + shellWord(q.folder)
+	if q.at.remove != "" {
+		remove = q.at.remove + "\n  " + remove +
+			"\nThe schema sluicebox stays, with the own tables of all relays. The slot keeps the server's log until it is removed."
+	}
+	return fmt.Sprintf(`Kept: %s
+Configuration: %s
+
+Look at the table:
+  %s
+Go on. The receiver has ended with the quickstart; name another:
+  SLUICEBOX_FLOWCATALYST_API_BASE_URL=http://127.0.0.1:8080 %s run -c %s
+Remove it:
+  %s
+`, q.at.what, q.file, q.at.look, command, file, remove)
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// completionCommand is `sluicebox completion`.
+type completionCommand struct {
+	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
+}
+
+// Help is shown under `sluicebox completion --help`.
+func (*completionCommand) Help() string {
+	return `bash:  source <(sluicebox completion bash)
+zsh:   source <(sluicebox completion zsh)
+fish:  sluicebox completion fish | source
+
+Put the line into ~/.bashrc, ~/.zshrc (behind compinit) or ~/.config/fish/config.fish.`
+}
+
+// Run prints the script.
+func (c *completionCommand) Run(k *kong.Context, p *program) error {
+	print := map[string]func(string, []completed) string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[c.Shell]
+	_, err := fmt.Fprint(p.stdout, print(k.Model.Name, completions("", k.Model.Node)))
+	return err
+}
+
+// completed is a command with what may follow it.
+type completed struct {
+	at    string // the command's words, each behind a blank; "" is the program
+	words []completion
+	flags []completion
+}
+
+// completion is one word that may follow.
+type completion struct {
+	word, short string // of a flag with its dashes
+	help        string
+	takes       string // what a flag's value is: nothing (""), file, or text
+}
+
+// completions returns the completions of a command and of those below it.
+func completions(at string, n *kong.Node) []completed {
+	own := completed{at: at}
+	for _, arg := range n.Positional {
+		for _, word := range arg.EnumSlice() {
+			own.words = append(own.words, completion{word: word})
+		}
+	}
+	for _, group := range n.AllFlags(true) {
+		for _, f := range group {
+			own.flags = append(own.flags, flagCompletion(f))
+		}
+	}
+	var below []completed
+	for _, child := range n.Children {
+		if !child.Hidden {
+			own.words = append(own.words, completion{word: child.Name, help: sentence(child.Help)})
+			below = append(below, completions(at+" "+child.Name, child)...)
+		}
+	}
+	return append([]completed{own}, below...)
+}
+
+func flagCompletion(f *kong.Flag) completion {
+	c := completion{word: "--" + f.Name, help: sentence(f.Help)}
+	if f.Short != 0 {
+		c.short = "-" + string(f.Short)
+	}
+	switch {
+	case f.IsBool():
+	case f.PlaceHolder == "FILE":
+		c.takes = "file"
+	default:
+		c.takes = "text"
+	}
+	return c
+}
+
+// sentence is the beginning of a help text, which is enough beside a word.
+func sentence(help string) string {
+	first, _, _ := strings.Cut(help, ". ")
+	return strings.TrimSuffix(first, ".")
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// shells are the ways to ask a shell for what it would offer. $SCRIPT is the
+// script; the arguments are the words of the command line, the last of which is
+// being written.
+func shells() map[string]string {
+	return map[string]string{
+		"bash": `source "$SCRIPT"
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+_sluicebox
+printf '%s\n' "${COMPREPLY[@]}"`,
+		// zsh completes only where somebody types; what it would be told is
+		// printed instead, the words alone.
+		"zsh": `compdef() { }
+_describe() { print -rl -- ${${(P)@[-1]}%%:*} }
+_files() { print -rl -- *(N) }
+_message() { }
+source "$SCRIPT"
+words=("$@"); CURRENT=$#; PREFIX=$words[-1]
+_sluicebox`,
+		"fish": `source $SCRIPT
+complete -C (string join ' ' -- $argv) | string replace -r '\t.*' ''; true`,
+	}
+}
+
+// offered returns what a shell offers, of the words that begin as the last one
+// does.
+func offered(t *testing.T, shell string, words ...string) []string {
+	t.Helper()
+	path, err := exec.LookPath(shell)
+	if err != nil {
+		t.Skipf("%s is not there", shell)
+	}
+	got := try(t, relay{}, nil, "completion", shell)
+	if got.code != 0 || got.stderr != "" {
+		t.Fatalf("exit %d, %s", got.code, got.stderr)
+	}
+	dir := t.TempDir()
+	script := filepath.Join(dir, "script")
+	if err := os.WriteFile(script, []byte(got.stdout), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	files := filepath.Join(dir, "files")
+	for _, name := range []string{"relay.yaml", "two words.yaml"} {
+		if err := os.MkdirAll(files, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(files, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	args := map[string][]string{
+		"bash": {"--norc", "-c", shells()[shell], "bash"}, "zsh": {"-f", "-c", shells()[shell], "zsh"},
+		"fish": {"--no-config", "-c", shells()[shell]},
+	}[shell]
+	cmd := exec.CommandContext(t.Context(), path, append(args, words...)...)
+	cmd.Dir = files
+	cmd.Env = append(os.Environ(), "SCRIPT="+script, "HOME="+dir)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	last := words[len(words)-1]
+	list := slices.DeleteFunc(strings.Split(string(out), "\n"), func(word string) bool {
+		return word == "" || !strings.HasPrefix(word, last) && last != "="
+	})
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+func TestCompletion(t *testing.T) {
+	tests := []struct {
+		words []string
+		want  string // behind commas; "…" stands for any more
+	}{
+		{[]string{""}, "completion,config,init,quickstart,run,version"},
+		{[]string{"con"}, "config"},
+		{[]string{"config", ""}, "check,schema"},
+		{[]string{"config", "ch"}, "check"},
+		{[]string{"completion", ""}, "bash,fish,zsh"},
+		{[]string{"quickstart", "--"}, "--fail-rate,--for,--groups,--help,--json,--keep,--rate,--source,--verbose"},
+		{[]string{"quickstart", "--keep", "--f"}, "--fail-rate,--for"},
+		{[]string{"config", "check", "--"}, "--config,--help,--json"},
+		{[]string{"init", "--pr"}, "--print"},
+		{[]string{"quickstart", "--rate", ""}, ""},
+		{[]string{"run", "-c", ""}, "relay.yaml,two words.yaml"},
+		{[]string{"run", "--config", "re"}, "relay.yaml"},
+		{[]string{"run", "-c", "relay.yaml", "--co"}, "--config"},
+	}
+	for shell := range shells() {
+		t.Run(shell, func(t *testing.T) {
+			for _, tt := range tests {
+				got := offered(t, shell, append([]string{"sluicebox"}, tt.words...)...)
+				if text := strings.Join(got, ","); text != tt.want {
+					t.Errorf("%q offers %q, want %q", tt.words, text, tt.want)
+				}
+			}
+		})
+	}
+}
+
+// TestCompletionBehindEquals: bash makes a word of the sign.
+func TestCompletionBehindEquals(t *testing.T) {
+	for _, words := range [][]string{{"sluicebox", "run", "--config", "=", "re"}, {"sluicebox", "run", "--config", "="}} {
+		if got := offered(t, "bash", words...); !slices.Contains(got, "relay.yaml") {
+			t.Errorf("%q offers %q", words, got)
+		}
+	}
+}
+
+// TestCompletionIsWhole: nothing that the program knows is left out.
+func TestCompletionIsWhole(t *testing.T) {
+	help := try(t, relay{}, nil, "quickstart", "--help").stdout
+	for shell := range shells() {
+		got := try(t, relay{}, nil, "completion", shell)
+		for _, word := range strings.Fields(help) {
+			flag, _, _ := strings.Cut(word, "=")
+			if name, ok := strings.CutPrefix(flag, "--"); ok && !strings.Contains(got.stdout, name) {
+				t.Errorf("%s: no %s", shell, flag)
+			}
+		}
+	}
+	for _, args := range [][]string{{"completion"}, {"completion", "tcsh"}, {"completion", "bash", "zsh"}} {
+		if got := try(t, relay{}, nil, args...); got.code != 64 || got.stdout != "" {
+			t.Errorf("%v: exit %d, %q", args, got.code, got.stdout)
+		}
+	}
+	if got := try(t, relay{}, nil, "completion", "--help"); got.code != 0 || !strings.Contains(got.stdout, "source <(sluicebox completion bash)") {
+		t.Errorf("its help: exit %d, %q", got.code, got.stdout)
+	}
+}

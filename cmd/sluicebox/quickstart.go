@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/cmd/internal/quickstart"
+)
+
+// quickstartCommand is `sluicebox quickstart`.
+type quickstartCommand struct {
+	For      time.Duration `default:"10s" placeholder:"TIME" help:"How long orders are written, such as 10s or 5m. Default: ${default}."`
+	Rate     int           `default:"300" placeholder:"N" help:"Orders a second. Default: ${default}."`
+	Groups   int           `default:"50" placeholder:"N" help:"Message groups. Default: ${default}."`
+	FailRate float64       `default:"0" placeholder:"SHARE" help:"Share of the requests, 0 to 0.9, that the receiver fails on purpose. Default: ${default}."`
+	Source   string        `placeholder:"URL" help:"A PostgreSQL database, postgres://user@host/database, to do it in: in a schema of its own, which is removed afterwards. Default: an SQLite file in a temporary folder."`
+	Keep     bool          `help:"Remove nothing, and say where it is."`
+	JSON     bool          `name:"json" help:"Print the result as JSON, and no progress."`
+	Verbose  bool          `help:"Show the relay's log."`
+}
+
+func (c *quickstartCommand) options() quickstart.Options {
+	return quickstart.Options{
+		For: c.For, Rate: c.Rate, Groups: c.Groups, FailRate: c.FailRate,
+		Source: config.URL(c.Source), Keep: c.Keep, JSON: c.JSON, Verbose: c.Verbose,
+	}
+}
+
+// Validate is called before Run.
+func (c *quickstartCommand) Validate() error {
+	o := c.options()
+	if err := o.Validate(); err != nil {
+		return errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	return nil
+}
+
+// Run shows a relay at work.
+func (c *quickstartCommand) Run(ctx context.Context, p *program) error {
+	return quickstart.Run(ctx, c.options(), quickstart.Surroundings{
+		Stdout: p.stdout, Stderr: p.stderr, Terminal: p.terminal(),
+		Command: os.Args[0], Version: currentVersion().Version, Relay: p.relay.run,
+	})
+}
+
+// terminal reports whether a line on standard error can be rewritten.
+func (p *program) terminal() bool {
+	f, ok := p.stderr.(*os.File)
+	if !ok || p.variable("TERM") == "dumb" {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

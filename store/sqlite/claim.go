@@ -1,0 +1,202 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// claimPatience is how long a claim waits for the write lock.
+const claimPatience = 250 * time.Millisecond
+
+// Claim implements store.Claimer. All rows of a call are claimed in one
+// transaction. The time at is cut to milliseconds. Where somebody else holds the
+// write lock for long, every row is answered as not yet visible.
+func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows []store.ClaimRow) ([]store.ClaimAnswer, error) {
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	for i := range rows {
+		if _, err := s.outbox(rows[i].Outbox); err != nil {
+			return nil, fmt.Errorf("claim: %w", err)
+		}
+	}
+	answers := make([]store.ClaimAnswer, len(rows))
+	c := claims{Store: s, at: at.Truncate(time.Millisecond)}
+	err := s.writer.do(ctx, func(ctx context.Context) error {
+		err := s.writer.lead(ctx, s.name, epoch, Normal, claimPatience, func(ctx context.Context) (err error) {
+			c.now = time.Now()
+			for i := range rows {
+				if answers[i], err = c.claim(ctx, &rows[i]); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if !Locked(err) {
+			return err
+		}
+		for i := range answers {
+			answers[i] = store.ClaimAnswer{Result: store.NotYetVisible}
+		}
+		return checkEpoch(ctx, s.writer.conn, s.name, epoch)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claim: %w", refusal(err))
+	}
+	return answers, nil
+}
+
+// claims is one call of Claim, in its transaction.
+type claims struct {
+	*Store
+	at, now time.Time
+}
+
+func (c *claims) claim(ctx context.Context, row *store.ClaimRow) (store.ClaimAnswer, error) {
+	t, err := c.writer.table(ctx, c.outboxes[row.Outbox])
+	if err != nil {
+		return store.ClaimAnswer{}, err
+	}
+	if t.claim == nil {
+		t.claim, t.look = claimQuery(t), lookQuery(t)
+	}
+	if t.Layout.State == store.StateNone && !row.WantPayload {
+		return store.ClaimAnswer{Result: store.Claimed}, nil // what the log brought is enough
+	}
+	v := &values{wants: row.WantPayload, at: c.at}
+	for _, v.key = range t.keys(row.ID) {
+		answer, err := c.claimKey(ctx, t, row, v)
+		if err != nil || answer.Result != store.Gone {
+			return answer, err
+		}
+	}
+	return store.ClaimAnswer{Result: store.Gone}, nil
+}
+
+// claimKey claims the row that v.key names.
+func (c *claims) claimKey(ctx context.Context, t *table, row *store.ClaimRow, v *values) (store.ClaimAnswer, error) {
+	if c.takeover == 0 && writesClaim(&t.Layout) {
+		// Most rows are free: one statement does for them.
+		if answer, err := c.take(ctx, t, v); err != nil || answer.Result == store.Claimed {
+			return answer, err
+		}
+	}
+	answer := store.ClaimAnswer{Result: store.Gone}
+	err := c.writer.conn.Query(ctx, t.look.sql, t.look.args(v), func(found []driver.Value) error {
+		switch held := c.until(found[2], found[3], row); {
+		case found[0] != int64(1):
+			answer.Result = store.AlreadySettled
+		case !held.IsZero():
+			answer.Result, answer.Until = store.Held, held
+		default:
+			answer = claimed(found[1], found[4])
+		}
+		return Enough()
+	})
+	if err == nil && answer.Result == store.Claimed && writesClaim(&t.Layout) {
+		if answer, err = c.take(ctx, t, v); err == nil && answer.Result != store.Claimed {
+			err = unmoved(row.Ref)
+		}
+	}
+	return answer, err
+}
+
+// unmoved is the error for a row that is there and that a statement did not
+// change: a trigger of the table's ignores it.
+func unmoved(ref store.Ref) error {
+	return &store.RefusedError{Err: fmt.Errorf("row %q of outbox %s is there and does not change: a trigger keeps it as it is", ref.ID, ref.Outbox)}
+}
+
+// take updates the row that v.key names.
+func (c *claims) take(ctx context.Context, t *table, v *values) (answer store.ClaimAnswer, err error) {
+	err = c.writer.conn.Query(ctx, t.claim.sql, t.claim.args(v), func(row []driver.Value) error {
+		answer = claimed(row[0], row[1]) // a table without a unique id: one of its rows
+		return nil
+	})
+	return answer, err
+}
+
+func claimed(retries, payload driver.Value) store.ClaimAnswer {
+	n, _ := retries.(int64)
+	return store.ClaimAnswer{Result: store.Claimed, RetryCount: int(n), Payload: bytesOf(payload)}
+}
+
+// until returns when somebody else's claim of a row ends, zero if none holds it.
+// A claim without a time holds nothing: nobody could say until when.
+func (c *claims) until(pending, claimedAt driver.Value, row *store.ClaimRow) time.Time {
+	at, ok := readTime(claimedAt)
+	if c.takeover == 0 || pending == int64(1) || !ok || at.Equal(row.Own.Truncate(time.Millisecond)) {
+		return time.Time{}
+	}
+	if until := at.Add(c.takeover); until.After(c.now) {
+		return until
+	}
+	return time.Time{}
+}
+
+// writesClaim reports whether a claim leaves a trace in the row.
+func writesClaim(l *store.Layout) bool {
+	return l.State == store.StateWords || l.State == store.StateNumbers ||
+		l.State == store.StateTimestamps && l.Columns.Claimed != ""
+}
+
+// claimQuery makes the statement that claims a row and gives its retry count and
+// payload. It is nil where a claim writes nothing.
+func claimQuery(t *table) *query {
+	if !writesClaim(&t.Layout) {
+		return nil
+	}
+	b := &builder{}
+	c := &t.Layout.Columns
+	var set []string
+	if t.Layout.State != store.StateTimestamps {
+		set = append(set, Ident(c.Status)+" = "+b.status(&t.Layout, store.Processing))
+	}
+	if c.Claimed != "" {
+		claimed := t.col(c.Claimed)
+		set = append(set, Ident(c.Claimed)+" = "+b.arg(func(v *values) any { return timeValue(claimed, v.at) }))
+	}
+	sql := "UPDATE " + TableName(t.Outbox) + " SET " + strings.Join(set, ", ") +
+		"\nWHERE " + Ident(c.ID) + " = " + b.key() + " AND " + t.unsettled(b) +
+		"\nRETURNING " + t.retryCount() + ", " + t.wanted(b)
+	return &query{sql, b.params}
+}
+
+// lookQuery makes the statement that reads a row: whether it is unsettled, its
+// retry count, whether it is pending, the time of its claim, its payload.
+func lookQuery(t *table) *query {
+	b := &builder{}
+	c := &t.Layout.Columns
+	open := t.unsettled(b)
+	pending, claimed := "0", "NULL"
+	if t.Layout.State == store.StateWords || t.Layout.State == store.StateNumbers {
+		pending = Ident(c.Status) + " = " + b.status(&t.Layout, store.Pending)
+	}
+	if c.Claimed != "" && t.Layout.State != store.StateNone {
+		claimed = "+" + Ident(c.Claimed) // the plus keeps the driver from reading it as a time
+	}
+	sql := "SELECT (" + open + ") IS TRUE AS open, " + t.retryCount() + ", (" + pending + ") IS TRUE, " + claimed + ", " + t.wanted(b) +
+		"\nFROM " + TableName(t.Outbox) + " WHERE " + Ident(c.ID) + " = " + b.key() +
+		"\nORDER BY open DESC LIMIT 1"
+	return &query{sql, b.params}
+}
+
+func (t *table) wanted(b *builder) string {
+	return "CASE WHEN " + b.arg(func(v *values) any { return v.wants }) + " THEN " + PayloadOf(Ident(t.Layout.Columns.Payload)) + " END"
+}
+
+// bytesOf returns a payload's bytes. NULL is nil.
+func bytesOf(v driver.Value) []byte {
+	switch x := v.(type) {
+	case []byte:
+		return x
+	case string:
+		return append(make([]byte, 0, len(x)), x...)
+	}
+	return nil
+}

@@ -1,0 +1,359 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"modernc.org/sqlite"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// How long a transaction that finds the database locked tries again, and how
+// long it waits at first and at most before it does.
+const (
+	patience  = 10 * time.Second
+	firstWait = 100 * time.Microsecond
+	mostWait  = 10 * time.Millisecond
+)
+
+// errReplaced says that the connection is to a file that has no name any more.
+var errReplaced = errors.New("another file has taken the database's place")
+
+// Durability says what a commit survives.
+type Durability bool
+
+const (
+	// Normal commits survive the death of any process; a power failure may take
+	// the last of them back.
+	Normal Durability = false
+	// Full commits, and all that were made before them, survive a power failure.
+	Full Durability = true
+)
+
+// Conn is one connection to a database file. It serves one goroutine at a time.
+// It uses the driver without the pool of database/sql, which could only be in
+// the way: every statement here belongs to a certain connection.
+type Conn struct {
+	path       string // absolute, without symbolic links
+	file       os.FileInfo
+	driver     driver.Conn
+	statements map[string]driver.Stmt
+	durability Durability
+}
+
+// Dial opens a file that is there, by its path, and makes sure that it is in WAL
+// mode. What keeps it from that is a *store.SetupError.
+func Dial(ctx context.Context, path string) (*Conn, error) {
+	real, err := filepath.Abs(path)
+	if err == nil {
+		// SQLite names its other files after the real one, and so does the lock.
+		real, err = filepath.EvalSymlinks(real)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, &store.SetupError{
+			Problem: "there is no file " + path,
+			Remedy:  "check the path in the URL, or start the service first that makes the database",
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find the database: %w", err)
+	}
+	c := &Conn{path: real, statements: map[string]driver.Stmt{}}
+	if c.file, err = os.Stat(real); err != nil {
+		return nil, fmt.Errorf("find the database: %w", err)
+	}
+	if !c.file.Mode().IsRegular() {
+		return nil, &store.SetupError{Problem: real + " is not a file", Remedy: "check the path in the URL"}
+	}
+	uri := url.URL{Scheme: "file", Path: filepath.ToSlash(real)}
+	// Without dqs=0 a column that is not there would be taken for a text.
+	connector, err := sqlite.NewConnector(uri.String() + "?mode=rw&_dqs=0")
+	if err != nil {
+		return nil, err
+	}
+	if c.driver, err = connector.Connect(ctx); err != nil {
+		return nil, fmt.Errorf("open %s: %w", real, Explain(err))
+	}
+	if err := c.prepare(ctx); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("open %s: %w", real, Explain(err))
+	}
+	return c, nil
+}
+
+// prepare sets a new connection up.
+func (c *Conn) prepare(ctx context.Context) error {
+	for _, setting := range []string{
+		"busy_timeout=0", // tries again by itself
+		"synchronous=NORMAL",
+		"cache_size=-16000", // KiB: room for a transaction over many index pages
+		"fullfsync=1", "checkpoint_fullfsync=1", // a sync that reaches the disk, on macOS too
+	} {
+		if err := c.pragma(ctx, setting); err != nil {
+			return err
+		}
+	}
+	return c.ensureWAL(ctx)
+}
+
+func (c *Conn) ensureWAL(ctx context.Context) error {
+	var mode string
+	read := func(row []driver.Value) error { mode = fmt.Sprint(row[0]); return nil }
+	err := retry(ctx, patience, func() error { return c.Query(ctx, "PRAGMA journal_mode", nil, read) })
+	if err != nil || mode == "wal" {
+		return err
+	}
+	before := mode
+	err = retry(ctx, patience, func() error { return c.once(ctx, "PRAGMA journal_mode=WAL", read) })
+	if err != nil && !Locked(err) {
+		return err
+	}
+	if mode != "wal" || err != nil {
+		problem := fmt.Sprintf("the journal mode of the database is %s, must be WAL, and could not be changed", before)
+		if err != nil {
+			problem += ": " + err.Error()
+		}
+		return &store.SetupError{
+			Problem: problem,
+			Remedy:  "stop what uses the database and run `PRAGMA journal_mode=WAL;` in it; WAL needs a local file system",
+		}
+	}
+	return nil
+}
+
+// Path returns the file's path, absolute and without symbolic links.
+func (c *Conn) Path() string { return c.path }
+
+// Replaced returns an error if the file that the connection is to has lost its
+// name, because the database was restored from a copy, say.
+func (c *Conn) Replaced() error {
+	now, err := os.Stat(c.path)
+	if errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(now, c.file) {
+		return fmt.Errorf("%s: %w", c.path, errReplaced)
+	}
+	return nil
+}
+
+// Close closes the connection.
+func (c *Conn) Close() {
+	for _, s := range c.statements {
+		_ = s.Close() // only tells again of an error that was seen
+	}
+	clear(c.statements)
+	if c.driver != nil {
+		_ = c.driver.Close() // what was committed is committed
+		c.driver = nil
+	}
+}
+
+// pragma changes a setting. SQLite does so while it compiles the statement, so
+// none of them is kept. It reads the schema first, which may be locked.
+func (c *Conn) pragma(ctx context.Context, setting string) error {
+	return retry(ctx, patience, func() error {
+		return c.once(ctx, "PRAGMA "+setting, func([]driver.Value) error { return nil })
+	})
+}
+
+// once runs a statement or a script that is not kept.
+func (c *Conn) once(ctx context.Context, sql string, each func([]driver.Value) error) error {
+	rows, err := c.driver.(driver.QueryerContext).QueryContext(ctx, sql, nil)
+	if err != nil {
+		return err
+	}
+	return drain(rows, each)
+}
+
+func (c *Conn) statement(ctx context.Context, sql string) (driver.Stmt, error) {
+	if s, ok := c.statements[sql]; ok {
+		return s, nil
+	}
+	s, err := c.driver.(driver.ConnPrepareContext).PrepareContext(ctx, sql)
+	if err == nil {
+		c.statements[sql] = s
+	}
+	return s, err
+}
+
+// Script runs several statements that take no parameters.
+func (c *Conn) Script(ctx context.Context, sql string) error {
+	_, err := c.driver.(driver.ExecerContext).ExecContext(ctx, sql, nil)
+	return err
+}
+
+// Exec runs a statement and returns how many rows it changed. Compiled
+// statements are kept, so their number must be bounded.
+func (c *Conn) Exec(ctx context.Context, sql string, args ...any) (int64, error) {
+	s, err := c.statement(ctx, sql)
+	if err != nil {
+		return 0, err
+	}
+	result, err := s.(driver.StmtExecContext).ExecContext(ctx, named(args))
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+// Query runs a statement and calls each for every row, whose values are good
+// until each returns: int64, float64, string, []byte or nil. The bytes may be
+// kept. Compiled statements are kept, so their number must be bounded.
+func (c *Conn) Query(ctx context.Context, sql string, args []any, each func(row []driver.Value) error) error {
+	s, err := c.statement(ctx, sql)
+	if err != nil {
+		return err
+	}
+	rows, err := s.(driver.StmtQueryContext).QueryContext(ctx, named(args))
+	if err != nil {
+		return err
+	}
+	return drain(rows, each)
+}
+
+// errStop ends a query early.
+var errStop = errors.New("enough rows")
+
+// Enough is what each of Query returns to be given no more rows.
+func Enough() error { return errStop }
+
+func drain(rows driver.Rows, each func([]driver.Value) error) (err error) {
+	defer func() {
+		if e := rows.Close(); err == nil {
+			err = e
+		}
+		if err == errStop {
+			err = nil
+		}
+	}()
+	row := make([]driver.Value, len(rows.Columns()))
+	for {
+		if err := rows.Next(row); err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+		if err := each(row); err != nil {
+			return err
+		}
+	}
+}
+
+func named(args []any) []driver.NamedValue {
+	list := make([]driver.NamedValue, len(args))
+	for i, v := range args {
+		switch x := v.(type) {
+		case int:
+			v = int64(x)
+		case bool:
+			v = int64(0)
+			if x {
+				v = int64(1)
+			}
+		}
+		list[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
+	}
+	return list
+}
+
+// Write runs fn in a write transaction and commits it. It waits for the
+// database's one write lock for 10 s at most; the error is then Locked. Once it
+// has begun, the end of the context does not stop it: fn's statements are to be
+// short. fn may be called again, after its changes were rolled back.
+func (c *Conn) Write(ctx context.Context, d Durability, fn func(context.Context) error) error {
+	return c.write(ctx, d, patience, fn)
+}
+
+func (c *Conn) write(ctx context.Context, d Durability, wait time.Duration, fn func(context.Context) error) error {
+	if err := c.setDurability(ctx, d); err != nil {
+		return err
+	}
+	// A context that may end costs the driver a goroutine for each statement.
+	calm := context.WithoutCancel(ctx)
+	return retry(ctx, wait, func() error { return c.transact(calm, "BEGIN IMMEDIATE", fn) })
+}
+
+// Read runs fn in a transaction that sees one snapshot. Its statements end with
+// the context.
+func (c *Conn) Read(ctx context.Context, fn func(context.Context) error) error {
+	return retry(ctx, patience, func() error { return c.transact(ctx, "BEGIN", fn) })
+}
+
+func (c *Conn) setDurability(ctx context.Context, d Durability) error {
+	if c.durability == d {
+		return nil
+	}
+	level := "synchronous=NORMAL"
+	if d == Full {
+		level = "synchronous=FULL"
+	}
+	if err := c.pragma(ctx, level); err != nil {
+		return err
+	}
+	c.durability = d
+	return nil
+}
+
+func (c *Conn) transact(ctx context.Context, begin string, fn func(context.Context) error) error {
+	if _, err := c.Exec(context.WithoutCancel(ctx), begin); err != nil {
+		return err
+	}
+	err := fn(ctx)
+	if err == nil {
+		_, err = c.Exec(context.WithoutCancel(ctx), "COMMIT")
+	}
+	if err != nil {
+		// It fails where SQLite has rolled back by itself.
+		_, _ = c.Exec(context.WithoutCancel(ctx), "ROLLBACK")
+	}
+	return err
+}
+
+// retry does something again while the database is locked.
+func retry(ctx context.Context, most time.Duration, do func() error) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	err := do()
+	if !Locked(err) {
+		return err
+	}
+	began := time.Now()
+	timer := time.NewTimer(firstWait)
+	defer timer.Stop()
+	for wait := firstWait; ; wait = min(2*wait, mostWait) {
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-timer.C:
+		}
+		if err = do(); !Locked(err) {
+			return err
+		}
+		if waited := time.Since(began); waited > most {
+			return fmt.Errorf("somebody else has locked the database for %s: %w", waited.Round(time.Millisecond), err)
+		}
+	}
+}
+
+// textOf returns a value as text, and whether it is one at all: not NULL.
+func textOf(v driver.Value) (string, bool) {
+	switch x := v.(type) {
+	case nil:
+		return "", false
+	case string:
+		return x, true
+	case []byte:
+		return string(x), true
+	}
+	return strings.TrimSpace(fmt.Sprint(v)), true
+}

@@ -1,0 +1,60 @@
+// Package sqlite implements the store on SQLite, in WAL mode. The library is
+// compiled in; the services that fill the outbox may use any SQLite of their
+// own.
+//
+// # The file
+//
+// The relay works on the services' own database file and never makes one. Its
+// journal mode must be WAL, so that reading does not stop the services and an
+// append tells of a commit; a file in another mode is changed, which lasts.
+// SQLite needs the directory to be writable, and no network file system.
+//
+// No other part of a program may open the file itself, not even to look at it:
+// closing any descriptor of it gives up the locks that SQLite holds for the
+// whole process.
+//
+// # Connections
+//
+// A [Store] has one connection for everything that writes: SQLite has one writer
+// at a time, and calls that wait for each other inside the process do so in
+// order and without delay. It is opened by the first call that needs it; a call
+// that fails closes it and the next one opens it again. A [store.View] has a
+// connection of its own.
+//
+// A transaction that finds the database locked tries again, after 100 µs at
+// first and 10 ms at last. A claim does so for 250 ms and then answers that its
+// rows are not yet visible, so that nobody's long transaction looks like a fault;
+// all other calls do it for 10 s and then fail.
+//
+// # The fence
+//
+// Every write begins with BEGIN IMMEDIATE and reads the epoch in the leader row
+// first: whoever holds SQLite's one write lock cannot be overtaken by a Lead.
+//
+// # Durability
+//
+// Claims and COMPLETED are committed with synchronous=NORMAL: in WAL mode that
+// survives the death of any process, and a power failure may take the last
+// commits back, newest first. Lead, FAILED and the checkpoint are committed with
+// synchronous=FULL, which syncs the WAL file after the commit record is in it.
+// Commits are appended to that one file in order, whichever connection makes
+// them, and a checkpoint of the WAL syncs it before it copies anything; so the
+// sync carries everything that was committed before. See "PRAGMA synchronous" in
+// https://www.sqlite.org/pragma.html and "Performance Considerations" in
+// https://www.sqlite.org/wal.html.
+//
+// # Types
+//
+// The values of a column may have any type. An id travels as text: an integer
+// in digits, a BLOB as x'0a1b'. It is looked up in the type of its column, so an
+// index on the column serves. A REAL number is no id: its text is not exact. The
+// payload is given as the bytes of a BLOB or of a text in UTF-8.
+//
+// Times are written as "2006-01-02 15:04:05.000" in UTC, as SQLite's own
+// functions write them, or in milliseconds since 1970 where the column is
+// declared as an integer. Both are read, and so are ISO 8601 forms with a T, a Z
+// or an offset, and integers in seconds.
+//
+// A row whose status is none of the layout's pending and processing values
+// counts as settled: somebody took it out of the relay's hands.
+package sqlite

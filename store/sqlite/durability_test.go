@@ -1,0 +1,85 @@
+package sqlite_test
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/sqlite"
+)
+
+// TestDurability: what must survive a power failure is committed with
+// synchronous=FULL, what need not is not.
+func TestDurability(t *testing.T) {
+	r := newRig(t, flowTable, 0, flowBox())
+	want := func(what string, d sqlite.Durability) {
+		t.Helper()
+		if r.store.LastCommit() != d {
+			t.Errorf("%s: durable %t, want %t", what, r.store.LastCommit(), d)
+		}
+	}
+	want("Lead", sqlite.Full)
+	r.exec(t, "INSERT INTO outbox_events (id) VALUES ('1'), ('2'), ('3')")
+	r.claim(t, row("1"), row("2"), row("3"))
+	want("Claim", sqlite.Normal)
+	r.settle(t, outcome("1", store.Completed), outcome("2", store.Failed))
+	want("FAILED", sqlite.Full)
+	r.settle(t, outcome("3", store.Completed))
+	want("COMPLETED", sqlite.Normal)
+	if err := r.store.SaveCheckpoint(ctx(t), r.epoch, store.Checkpoint{Position: "1"}); err != nil {
+		t.Fatal(err)
+	}
+	want("SaveCheckpoint", sqlite.Full)
+	r.claim(t, row("1"))
+	want("Claim again", sqlite.Normal)
+}
+
+// TestSynchronous: the levels are SQLite's own, and hold inside the transaction.
+func TestSynchronous(t *testing.T) {
+	conn, err := sqlite.Dial(ctx(t), newFile(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for _, c := range []struct {
+		d     sqlite.Durability
+		level int64 // see PRAGMA synchronous
+	}{{sqlite.Normal, 1}, {sqlite.Full, 2}, {sqlite.Full, 2}, {sqlite.Normal, 1}} {
+		var level driver.Value
+		err := conn.Write(ctx(t), c.d, func(ctx context.Context) error {
+			return conn.Query(ctx, "SELECT synchronous FROM pragma_synchronous", nil,
+				func(row []driver.Value) error { level = row[0]; return nil })
+		})
+		if err != nil || level != c.level {
+			t.Errorf("durable %t: synchronous is %v, %v", c.d, level, err)
+		}
+	}
+}
+
+// BenchmarkRows claims and completes rows, n to a call, beside completed ones.
+func BenchmarkRows(b *testing.B) {
+	r := newRig(b, flowTable, 0, flowBox())
+	const settled, pending = 200_000, 100_000
+	r.exec(b, `WITH RECURSIVE c(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM c WHERE i < ?)
+		INSERT INTO outbox_events (id, message_group, payload, status)
+		SELECT printf('%013d', i), i % 1000, printf('%300d', i), CASE WHEN i < ? THEN 'COMPLETED' ELSE 'PENDING' END FROM c`, settled+pending, settled)
+	next := 0
+	for _, n := range []int{1, 100, 1000} {
+		b.Run(fmt.Sprintf("calls of %d", n), func(b *testing.B) {
+			for b.Loop() {
+				claims, outcomes := make([]store.ClaimRow, n), make([]store.Outcome, n)
+				for i := range n {
+					id := fmt.Sprintf("%013d", settled+next%pending)
+					next++
+					claims[i], outcomes[i] = row(id), outcome(id, store.Pending)
+					claims[i].WantPayload = false
+				}
+				r.claim(b, claims...)
+				r.settle(b, outcomes...)
+			}
+			b.ReportMetric(float64(n)*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
+		})
+	}
+}

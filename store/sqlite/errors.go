@@ -1,0 +1,99 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"modernc.org/sqlite"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Primary result codes, https://www.sqlite.org/rescode.html.
+const (
+	codePerm       = 3
+	codeBusy       = 5
+	codeLocked     = 6
+	codeReadOnly   = 8
+	codeInterrupt  = 9
+	codeIOErr      = 10
+	codeCorrupt    = 11
+	codeFull       = 13
+	codeCantOpen   = 14
+	codeProtocol   = 15
+	codeTooBig     = 18
+	codeConstraint = 19
+	codeMismatch   = 20
+	codeNotADB     = 26
+)
+
+// code returns the primary result code of an error of SQLite, 0 for any other.
+func code(err error) int {
+	var e *sqlite.Error
+	if errors.As(err, &e) {
+		return e.Code() & 0xff
+	}
+	return 0
+}
+
+// Locked reports whether somebody else's lock kept a statement from running.
+func Locked(err error) bool { return code(err) == codeBusy || code(err) == codeLocked }
+
+// missingTable reports whether a statement named a table that is not there.
+func missingTable(err error) bool {
+	return code(err) == 1 && strings.Contains(err.Error(), "no such table")
+}
+
+// Explain turns an error that trying again does not mend into a
+// *store.SetupError with a way out. Other errors are returned as they are.
+func Explain(err error) error {
+	var setup *store.SetupError
+	if err == nil || errors.As(err, &setup) {
+		return err
+	}
+	explain := func(problem, remedy string) error {
+		return &store.SetupError{Problem: problem + ": " + err.Error(), Remedy: remedy}
+	}
+	switch code(err) {
+	case codeReadOnly, codePerm:
+		return explain("the relay may not write to the database",
+			"give its user the right to write to the file and its directory, where SQLite keeps the -wal and -shm files")
+	case codeCantOpen:
+		return explain("the database cannot be opened",
+			"give the relay's user the right to read and write the file and its directory, where SQLite keeps the -wal and -shm files")
+	case codeNotADB:
+		return explain("the file is no SQLite database, or it is encrypted", "check the path in the URL")
+	case codeCorrupt:
+		return explain("the database is damaged", "run PRAGMA integrity_check, and restore a backup or use the sqlite3 shell's .recover")
+	}
+	if missingTable(err) && strings.Contains(err.Error(), "sluicebox_") {
+		return explain("the relay's own tables are not there", "run `sluicebox init`")
+	}
+	return err
+}
+
+// refusal turns what a table has against a row into a *store.RefusedError: a
+// constraint, an error raised by a trigger, a value that does not fit. Other
+// errors are returned as Explain returns them.
+func refusal(err error) error {
+	switch code(err) {
+	case codeConstraint, codeMismatch, codeTooBig:
+		return &store.RefusedError{Err: err}
+	}
+	return Explain(err)
+}
+
+// Unreachable reports whether an error means that the database could not be
+// used just now, so that trying again may help.
+func Unreachable(err error) bool {
+	var setup *store.SetupError
+	if err == nil || errors.As(Explain(err), &setup) || errors.Is(err, context.Canceled) {
+		return false
+	}
+	switch code(err) {
+	case codeBusy, codeLocked, codeIOErr, codeFull, codeProtocol, codeInterrupt:
+		return true
+	}
+	return errors.Is(err, errReplaced)
+}

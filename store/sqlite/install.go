@@ -1,0 +1,105 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"embed"
+	"fmt"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// steps are the upgrades of the own tables, in order: step n brings version n-1
+// to version n. A released step never changes.
+//
+//go:embed schema/*.sql
+var steps embed.FS
+
+// version is the version of the own tables that this program works on.
+const version = 1
+
+// initialize is what makes the own tables.
+const initialize = "run `sluicebox init`"
+
+// Install implements store.Installer. All steps are one transaction; a second
+// relay that installs at the same time waits for it.
+func (s *Store) Install(ctx context.Context) error {
+	err := s.writer.do(ctx, func(ctx context.Context) error {
+		conn := s.writer.conn
+		var have int
+		err := conn.Read(ctx, func(ctx context.Context) (err error) {
+			have, err = installed(ctx, conn)
+			return err
+		})
+		if err != nil || have == version {
+			return err
+		}
+		return conn.Write(ctx, Full, func(ctx context.Context) error {
+			have, err := installed(ctx, conn) // somebody may have been faster
+			if err != nil {
+				return err
+			}
+			for n := have + 1; n <= version; n++ {
+				text, err := step(n)
+				if err != nil {
+					return err
+				}
+				if err := conn.Script(ctx, text); err != nil {
+					return fmt.Errorf("step %d: %w", n, err)
+				}
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("install the relay's own tables: %w", Explain(err))
+	}
+	return nil
+}
+
+// installed returns the version of the own tables, 0 if there are none. One that
+// is newer than this program is a *store.SetupError.
+func installed(ctx context.Context, conn *Conn) (int, error) {
+	there := false
+	err := conn.Query(ctx, "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'sluicebox_meta'", nil,
+		func([]driver.Value) error { there = true; return nil })
+	if err != nil || !there {
+		return 0, err
+	}
+	have := 0
+	err = conn.Query(ctx, "SELECT version FROM sluicebox_meta", nil, func(row []driver.Value) error {
+		n, _ := row[0].(int64)
+		have = int(n)
+		return nil
+	})
+	if err == nil && have > version {
+		err = &store.SetupError{
+			Problem: fmt.Sprintf("the relay's own tables have version %d, and this program knows versions up to %d", have, version),
+			Remedy:  "run the newer release of sluicebox that made them",
+		}
+	}
+	return have, err
+}
+
+func step(n int) (string, error) {
+	text, err := steps.ReadFile(fmt.Sprintf("schema/%04d.sql", n))
+	return string(text), err
+}
+
+// Script implements store.Installer. It is the text of the steps that Install
+// runs, as one transaction, for the sqlite3 shell.
+func (s *Store) Script() string {
+	var sb strings.Builder
+	sb.WriteString("PRAGMA journal_mode = WAL;\nBEGIN IMMEDIATE;\n\n")
+	for n := 1; n <= version; n++ {
+		text, err := step(n)
+		if err != nil {
+			panic(err) // the file is part of the program
+		}
+		sb.WriteString(text)
+		sb.WriteByte('\n')
+	}
+	sb.WriteString("COMMIT;\n")
+	return sb.String()
+}

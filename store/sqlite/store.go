@@ -1,0 +1,67 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+var _ store.Store = (*Store)(nil)
+
+// Store keeps the state of outbox rows in their own tables, and the relay's own
+// in tables whose names begin with sluicebox_. All methods are safe for
+// concurrent use.
+type Store struct {
+	name     string
+	path     string
+	takeover time.Duration
+	outboxes map[string]*store.Outbox
+	order    []string // names of the outboxes, as configured
+
+	writer *session
+	life   lifetime
+	locks  locks
+	closed sync.Once
+}
+
+// New returns a store. It opens nothing.
+func New(cfg Config) (*Store, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	path, err := ParseURL(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{name: cfg.Name, path: path, takeover: cfg.TakeoverTimeout, outboxes: map[string]*store.Outbox{}}
+	for _, o := range cfg.Outboxes {
+		s.outboxes[o.Name] = &o
+		s.order = append(s.order, o.Name)
+	}
+	s.life.views = map[*view]struct{}{}
+	s.life.ctx, s.life.end = context.WithCancelCause(context.Background())
+	s.writer = newSession(path, &s.life)
+	return s, nil
+}
+
+// Close ends the connections, also those of open views, and the calls that use
+// them, and releases the lock. It returns when nothing of the store is left.
+// Calls after it fail.
+func (s *Store) Close() {
+	s.closed.Do(func() {
+		s.life.close()
+		s.writer.close()
+		s.locks.close()
+	})
+}
+
+// outbox finds a configured outbox.
+func (s *Store) outbox(name string) (*store.Outbox, error) {
+	if o, ok := s.outboxes[name]; ok {
+		return o, nil
+	}
+	return nil, fmt.Errorf("no outbox %q is configured", name)
+}

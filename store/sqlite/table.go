@@ -1,0 +1,282 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// affinity is what a column turns values into, see
+// https://www.sqlite.org/datatype3.html, section 3.1.
+type affinity uint8
+
+const (
+	affinityBlob affinity = iota // turns nothing into anything
+	affinityText
+	affinityInteger
+	affinityReal
+	affinityNumeric
+)
+
+func affinityOf(declared string) affinity {
+	declared = strings.ToUpper(declared)
+	has := func(parts ...string) bool {
+		return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(declared, p) })
+	}
+	switch {
+	case has("INT"):
+		return affinityInteger
+	case has("CHAR", "CLOB", "TEXT"):
+		return affinityText
+	case declared == "" || has("BLOB") || declared == "ANY":
+		return affinityBlob
+	case has("REAL", "FLOA", "DOUB"): //nolint:misspell // it is SQLite's rule
+		return affinityReal
+	}
+	return affinityNumeric
+}
+
+// column is a column of a table.
+type column struct {
+	name     string
+	declared string
+	affinity affinity
+}
+
+// table is an outbox's table as the database has it, with the statements made
+// for it.
+type table struct {
+	*store.Outbox
+	kind    string // table, view, virtual or shadow
+	columns []column
+
+	claim, look *query
+	write       [store.Failed + 1]*query // by the status that is written
+}
+
+// describe reads an outbox's table.
+func describe(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error) {
+	t, err := readTable(ctx, conn, o)
+	if err != nil {
+		return nil, err
+	}
+	if missing := t.missing(); len(missing) > 0 {
+		return nil, &store.SetupError{
+			Problem: t.missingText(missing),
+			Remedy:  "add them, or name others in the layout",
+		}
+	}
+	return t, nil
+}
+
+func readTable(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error) {
+	t := &table{Outbox: o}
+	read := func(row []driver.Value) error { t.kind, _ = textOf(row[0]); return nil }
+	err := conn.Query(ctx, "SELECT type FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE", []any{o.Table}, read)
+	if err != nil {
+		return nil, fmt.Errorf("look up table %s: %w", TableName(o), err)
+	}
+	switch t.kind {
+	case "table":
+	case "":
+		return nil, &store.SetupError{
+			Problem: fmt.Sprintf("outbox %s: there is no table %s in %s", o.Name, TableName(o), conn.Path()),
+			Remedy:  "create it, or check the table's name and the path in the configuration",
+		}
+	default:
+		return nil, &store.SetupError{
+			Problem: fmt.Sprintf("outbox %s: %s is a %s and no ordinary table", o.Name, TableName(o), t.kind),
+			Remedy:  "name the table that the services insert into",
+		}
+	}
+	err = conn.Query(ctx, "SELECT name, type FROM pragma_table_xinfo(?)", []any{o.Table}, func(row []driver.Value) error {
+		name, _ := textOf(row[0])
+		declared, _ := textOf(row[1])
+		t.columns = append(t.columns, column{name: name, declared: declared, affinity: affinityOf(declared)})
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look up the columns of %s: %w", TableName(o), err)
+	}
+	return t, nil
+}
+
+// find returns a column. SQLite does not tell capitals from small letters in
+// names.
+func (t *table) find(name string) (column, bool) {
+	i := slices.IndexFunc(t.columns, func(c column) bool { return strings.EqualFold(c.name, name) })
+	if i < 0 {
+		return column{}, false
+	}
+	return t.columns[i], true
+}
+
+// col returns a column that is known to be there.
+func (t *table) col(name string) column {
+	c, ok := t.find(name)
+	if !ok {
+		panic("sqlite: column " + name + " was not looked up")
+	}
+	return c
+}
+
+// uses lists the columns that a layout needs, each once.
+func uses(l *store.Layout) []string {
+	c := &l.Columns
+	list := append([]string{c.ID, c.Kind, c.Group, c.Payload}, l.OrderBy...)
+	if l.State != store.StateNone {
+		switch l.State {
+		case store.StateTimestamps:
+			list = append(list, c.Delivered, c.Failed)
+		default:
+			list = append(list, c.Status)
+		}
+		list = append(list, c.RetryCount, c.Claimed, c.Settled, c.Error)
+	}
+	var once []string
+	for _, name := range list {
+		if name != "" && !slices.Contains(once, name) {
+			once = append(once, name)
+		}
+	}
+	return once
+}
+
+// missing lists the columns that the layout names and the table lacks.
+func (t *table) missing() []string {
+	var list []string
+	for _, name := range uses(&t.Layout) {
+		if _, there := t.find(name); !there {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+func (t *table) missingText(missing []string) string {
+	var have []string
+	for _, c := range t.columns {
+		have = append(have, c.name)
+	}
+	return fmt.Sprintf("outbox %s: table %s has no column %s, which layout %s names; its columns are %s",
+		t.Name, TableName(t.Outbox), strings.Join(missing, ", "), t.Layout.Name, strings.Join(have, ", "))
+}
+
+// keys returns the values that an id may stand for, in the order in which they
+// are looked for.
+func (t *table) keys(id string) []any {
+	if body, ok := strings.CutPrefix(id, "x'"); ok {
+		if body, ok := strings.CutSuffix(body, "'"); ok {
+			if raw, err := hex.DecodeString(body); err == nil {
+				return []any{raw, id}
+			}
+		}
+	}
+	n, err := strconv.ParseInt(id, 10, 64)
+	if err != nil || strconv.FormatInt(n, 10) != id {
+		return []any{id}
+	}
+	switch t.col(t.Layout.Columns.ID).affinity {
+	case affinityText:
+		return []any{id}
+	case affinityBlob:
+		return []any{id, n}
+	}
+	return []any{n}
+}
+
+// IDText returns an expression for the canonical text of an id, NULL for what is
+// no id: NULL and a REAL number, whose text is not exact.
+func IDText(expression string) string {
+	return "CASE typeof(" + expression + ") WHEN 'blob' THEN 'x''' || lower(hex(" + expression + ")) || '''' " +
+		"WHEN 'real' THEN NULL ELSE CAST(" + expression + " AS TEXT) END"
+}
+
+// PayloadOf returns an expression for a payload: a BLOB as it is, everything else
+// as text. It also keeps the driver from reading a time into a column that is
+// declared as one.
+func PayloadOf(expression string) string {
+	return "CASE typeof(" + expression + ") WHEN 'blob' THEN " + expression + " ELSE CAST(" + expression + " AS TEXT) END"
+}
+
+// TextOf returns an expression for a value as text.
+func TextOf(expression string) string { return "CAST(" + expression + " AS TEXT)" }
+
+// retryCount is an expression for the retry count.
+func (t *table) retryCount() string {
+	if t.Layout.Columns.RetryCount == "" || t.Layout.State == store.StateNone {
+		return "0"
+	}
+	return "CAST(coalesce(" + Ident(t.Layout.Columns.RetryCount) + ", 0) AS INTEGER)"
+}
+
+// values are what the parameters of a statement stand for.
+type values struct {
+	key     any
+	wants   bool
+	at      time.Time
+	outcome *store.Outcome
+	held    string
+	limit   int
+}
+
+// query is a statement and where its parameters come from, in their order.
+type query struct {
+	sql    string
+	params []func(*values) any
+}
+
+func (q *query) args(v *values) []any {
+	list := make([]any, len(q.params))
+	for i, param := range q.params {
+		list[i] = param(v)
+	}
+	return list
+}
+
+// builder gathers the parameters of a statement. They are to be named in the
+// order in which the text has them.
+type builder struct{ params []func(*values) any }
+
+func (b *builder) arg(param func(*values) any) string {
+	b.params = append(b.params, param)
+	return "?"
+}
+
+func (b *builder) key() string { return b.arg(func(v *values) any { return v.key }) }
+
+// status is the value of a status in the status column.
+func (b *builder) status(l *store.Layout, s store.Status) string {
+	return b.arg(func(*values) any {
+		if l.State == store.StateNumbers {
+			return l.Numbers[s]
+		}
+		return l.Words[s]
+	})
+}
+
+// unsettled is the condition that a row is pending or processing.
+func (t *table) unsettled(b *builder) string {
+	c := &t.Layout.Columns
+	switch t.Layout.State {
+	case store.StateNone:
+		return "true"
+	case store.StateTimestamps:
+		return fmt.Sprintf("(%s IS NULL AND %s IS NULL)", Ident(c.Delivered), Ident(c.Failed))
+	}
+	return fmt.Sprintf("(%s IN (%s, %s))", Ident(c.Status), b.status(&t.Layout, store.Pending), b.status(&t.Layout, store.Processing))
+}
+
+// CheckTable returns a *store.SetupError if an outbox's table or one of the
+// columns that its layout names is not there.
+func CheckTable(ctx context.Context, conn *Conn, o *store.Outbox) error {
+	_, err := describe(ctx, conn, o)
+	return err
+}

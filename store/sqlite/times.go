@@ -1,0 +1,61 @@
+package sqlite
+
+import (
+	"database/sql/driver"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// timeForm is how SQLite's strftime writes a time with milliseconds. It sorts,
+// and its date and time functions read it.
+const timeForm = "2006-01-02 15:04:05.000"
+
+func formatTime(t time.Time) string { return t.UTC().Format(timeForm) }
+
+// timeValue returns a time as a column holds it.
+func timeValue(c column, t time.Time) any {
+	if c.affinity == affinityInteger {
+		return t.UnixMilli()
+	}
+	return formatTime(t)
+}
+
+// mostSeconds is the largest integer that is read as seconds and not as
+// milliseconds: the year 5138 in the one, March of 1973 in the other.
+const mostSeconds = 100_000_000_000
+
+// readTime reads a time that somebody wrote. It is false for NULL and for what
+// is no time.
+func readTime(v driver.Value) (time.Time, bool) {
+	switch x := v.(type) {
+	case int64:
+		if x <= mostSeconds {
+			return time.Unix(x, 0).UTC(), true
+		}
+		return time.UnixMilli(x).UTC(), true
+	case []byte:
+		return parseTime(string(x))
+	case string:
+		return parseTime(x)
+	}
+	return time.Time{}, false
+}
+
+// parseTime reads the forms that SQLite's functions read, offsets, and an integer
+// that a column of texts has turned into one.
+func parseTime(text string) (time.Time, bool) {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return readTime(n)
+	}
+	text = strings.Replace(strings.TrimSpace(text), "T", " ", 1)
+	for _, form := range []string{
+		"2006-01-02 15:04:05", "2006-01-02 15:04:05Z07:00", "2006-01-02 15:04:05 Z07:00",
+		"2006-01-02 15:04", "2006-01-02",
+	} {
+		if t, err := time.Parse(form, text); err == nil {
+			return t.UTC(), true
+		}
+	}
+	return time.Time{}, false
+}

@@ -1,0 +1,208 @@
+package sqlite_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// TestIDTypes: a view, a claim and an outcome agree on the text of an id, whatever
+// type the column is declared as and the value has.
+func TestIDTypes(t *testing.T) {
+	for _, c := range []struct {
+		declared string
+		values   []string // in SQL
+		want     []string // in their order
+	}{
+		{"INTEGER PRIMARY KEY", []string{"1", "9223372036854775807", "-5", "'0042'"}, []string{"-5", "1", "42", "9223372036854775807"}},
+		{"BIGINT UNIQUE", []string{"1", "'two'", "x'00ff'"}, []string{"1", "two", "x'00ff'"}},
+		{"TEXT PRIMARY KEY", []string{"'1'", "'01'", "2", "''", "'a b''c'", "'x''zz'", "x'616263'", "'ü☃'"},
+			[]string{"", "01", "1", "2", "a b'c", "x'zz", "ü☃", "x'616263'"}},
+		{"VARCHAR(26) PRIMARY KEY COLLATE NOCASE", []string{"'Ab'"}, []string{"Ab"}},
+		{"BLOB PRIMARY KEY", []string{"x'0102'", "'text'", "7"}, []string{"7", "text", "x'0102'"}},
+		{"NOT NULL UNIQUE", []string{"x''", "'7'", "8", "'x''0a'''"}, []string{"8", "7", "x'0a'", "x''"}},
+		{"NUMERIC UNIQUE", []string{"12345678901234567", "'abc'"}, []string{"12345678901234567", "abc"}},
+		{"UUID PRIMARY KEY", []string{"'0b7ae06e-6e2c-4f5c-8f5e-000000000001'", "'12'"}, []string{"12", "0b7ae06e-6e2c-4f5c-8f5e-000000000001"}},
+	} {
+		t.Run(c.declared, func(t *testing.T) {
+			r := newRig(t, strings.Replace(flowTable, "id VARCHAR(13) PRIMARY KEY", "id "+c.declared, 1), 0, flowBox())
+			for _, v := range c.values {
+				r.exec(t, "INSERT INTO outbox_events (id, payload, created_at) VALUES ("+v+", quote("+v+"), 0)")
+			}
+			got := r.unsettled(t, nil)
+			if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", c.want) {
+				t.Fatalf("the view shows %q, want %q", got, c.want)
+			}
+			if got := r.unsettled(t, c.want[1:]); fmt.Sprintf("%q", got) != fmt.Sprintf("%q", c.want[:1]) {
+				t.Errorf("with the others held: %q", got)
+			}
+			for _, id := range c.want {
+				if a := r.claim(t, row(id))[0]; a.Result != store.Claimed || len(a.Payload) == 0 {
+					t.Errorf("row %q is %s with %q", id, a.Result, a.Payload)
+				}
+				if got := r.settle(t, outcome(id, store.Completed))[0]; got != store.Written {
+					t.Errorf("the outcome of row %q: %d", id, got)
+				}
+				if a := r.claim(t, row(id))[0]; a.Result != store.AlreadySettled {
+					t.Errorf("row %q is %s after its outcome", id, a.Result)
+				}
+			}
+			if left := r.unsettled(t, nil); len(left) > 0 {
+				t.Errorf("%q are left", left)
+			}
+		})
+	}
+}
+
+func (r *rig) unsettled(t *testing.T, held []string) []string {
+	t.Helper()
+	v, err := r.store.View(ctx(t), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	items, err := v.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 100, Held: held})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for i := range items {
+		ids = append(ids, items[i].ID)
+	}
+	return ids
+}
+
+// TestNoID: a row without an id that names it is not left out in silence.
+func TestNoID(t *testing.T) {
+	for _, id := range []string{"NULL", "1.5"} {
+		r := newRig(t, strings.Replace(flowTable, "id VARCHAR(13) PRIMARY KEY", "id UNIQUE", 1), 0, flowBox())
+		r.exec(t, "INSERT INTO outbox_events (id) VALUES ("+id+")")
+		v, err := r.store.View(ctx(t), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = v.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 1, Held: []string{"x"}})
+		v.Close()
+		wantSetup(t, "a view of "+id, err, "NULL or a REAL")
+	}
+}
+
+func TestPayloadTypes(t *testing.T) {
+	r := newRig(t, strings.Replace(flowTable, "payload TEXT NOT NULL DEFAULT '{}'", "payload DATETIME", 1), 0, flowBox())
+	for id, c := range map[string]struct{ value, want string }{
+		"text": {`'{"a":1}'`, `{"a":1}`}, "blob": {"x'00ff10'", "\x00\xff\x10"}, "number": {"12", "12"}, "null": {"NULL", ""},
+		"time": {"'2024-02-29 12:00:00'", "2024-02-29 12:00:00"}, "empty": {"''", ""}, "nul": {"'a' || char(0) || 'b'", "a\x00b"},
+	} {
+		r.exec(t, "INSERT INTO outbox_events (id, payload) VALUES (?, "+c.value+")", id)
+		if a := r.claim(t, row(id))[0]; a.Result != store.Claimed || string(a.Payload) != c.want {
+			t.Errorf("%s: %s with %q", id, a.Result, a.Payload)
+		}
+	}
+}
+
+// TestTimeForms: the claims of processors that write times in other forms hold.
+func TestTimeForms(t *testing.T) {
+	for _, declared := range []string{"TIMESTAMP", "INTEGER", "TEXT", ""} {
+		r := newRig(t, strings.Replace(flowTable, "processed_at TIMESTAMP", "processed_at "+declared, 1), time.Hour, flowBox())
+		for i, now := range []string{
+			"datetime('now')", "strftime('%Y-%m-%d %H:%M:%f', 'now')", "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')",
+			"strftime('%Y-%m-%dT%H:%M:%S', 'now', '+2 hours') || '+02:00'", "CAST(strftime('%s', 'now') AS INTEGER)",
+			"CAST(strftime('%s', 'now') AS INTEGER) * 1000",
+		} {
+			id := fmt.Sprint("held", i)
+			r.exec(t, "INSERT INTO outbox_events (id, status, processed_at) VALUES (?, 'PROCESSING', "+now+")", id)
+			a := r.claim(t, row(id))[0]
+			if until := time.Until(a.Until); a.Result != store.Held || until < 59*time.Minute || until > time.Hour {
+				t.Errorf("%s, claimed at %s: %s for %s", declared, now, a.Result, until)
+			}
+		}
+		for i, odd := range []string{"NULL", "''", "'soon'", "x'00'"} {
+			id := fmt.Sprint("free", i)
+			r.exec(t, "INSERT INTO outbox_events (id, status, processed_at) VALUES (?, 'PROCESSING', "+odd+")", id)
+			if a := r.claim(t, row(id))[0]; a.Result != store.Claimed {
+				t.Errorf("%s, claimed at %s: %s", declared, odd, a.Result)
+			}
+		}
+		// What the relay writes, SQLite's functions read.
+		read := "datetime(processed_at)"
+		if declared == "INTEGER" {
+			read = "datetime(processed_at / 1000, 'unixepoch')"
+		}
+		written := ask[string](t, r.db, "SELECT "+read+" FROM outbox_events WHERE id = 'free0'")
+		if at, err := time.Parse(time.DateTime, written); err != nil || time.Since(at) > time.Minute {
+			t.Errorf("%s: written as %s", declared, written)
+		}
+	}
+}
+
+// TestTables: tables of all sorts.
+func TestTables(t *testing.T) {
+	for name, ddl := range map[string]string{
+		"strict": strings.Replace(strings.Replace(strings.NewReplacer("VARCHAR(13)", "TEXT", "VARCHAR(20)", "TEXT", "VARCHAR(255)", "TEXT", "TIMESTAMP N", "ANY N", "processed_at TIMESTAMP", "processed_at INTEGER").
+			Replace(flowTable), "\n);", "\n) STRICT;", 1), "CURRENT_ANY", "CURRENT_TIMESTAMP", 1),
+		"without rowid": strings.Replace(flowTable, "\n);", "\n) WITHOUT ROWID;", 1),
+		"capitals":      strings.ToUpper(strings.ReplaceAll(strings.ReplaceAll(flowTable, "'{}'", "'{}'"), "'PENDING'", "'PENDING'")),
+		"utf-16":        "PRAGMA encoding = 'UTF-16le';" + flowTable,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &rig{path: t.TempDir() + "/fresh.db"}
+			r.db = openSQL(t, r.path)
+			r.db.SetMaxOpenConns(1)
+			r.exec(t, ddl)
+			r.store = openStore(t, r.path, "rig", 0, flowBox())
+			if err := r.store.Install(ctx(t)); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.store.Check(ctx(t)); err != nil {
+				t.Fatal(err)
+			}
+			var err error
+			if r.epoch, err = r.store.Lead(ctx(t)); err != nil {
+				t.Fatal(err)
+			}
+			r.exec(t, "INSERT INTO outbox_events (id, payload) VALUES ('ü', 'Grüße ☃')")
+			if a := r.claim(t, row("ü"))[0]; a.Result != store.Claimed || string(a.Payload) != "Grüße ☃" {
+				t.Errorf("%s with %q", a.Result, a.Payload)
+			}
+			if got := r.unsettled(t, nil); len(got) != 1 || got[0] != "ü" {
+				t.Errorf("the view shows %q", got)
+			}
+			if got := r.settle(t, outcome("ü", store.Failed))[0]; got != store.Written {
+				t.Errorf("the outcome: %d", got)
+			}
+		})
+	}
+}
+
+// TestRefused: what a table does not take is refused for the call, and nothing of
+// the call is written.
+func TestRefused(t *testing.T) {
+	for name, ddl := range map[string]string{
+		"check":  strings.Replace(flowTable, "error_message TEXT", "error_message TEXT CHECK (id <> 'bad' OR status = 'PENDING')", 1),
+		"raise":  flowTable + "CREATE TRIGGER t BEFORE UPDATE ON outbox_events WHEN OLD.id = 'bad' BEGIN SELECT RAISE(ABORT, 'not this one'); END;",
+		"ignore": flowTable + "CREATE TRIGGER t BEFORE UPDATE ON outbox_events WHEN OLD.id = 'bad' BEGIN SELECT RAISE(IGNORE); END;",
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, ddl, 0, flowBox())
+			r.exec(t, "INSERT INTO outbox_events (id) VALUES ('good'), ('bad')")
+			var refused *store.RefusedError
+			_, err := r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("good"), row("bad")})
+			if !asRefused(err, &refused) {
+				t.Fatalf("the claim: %v", err)
+			}
+			if status := ask[string](t, r.db, "SELECT status FROM outbox_events WHERE id = 'good'"); status != "PENDING" {
+				t.Errorf("the other row is %s", status)
+			}
+			_, err = r.store.Settle(ctx(t), r.epoch, []store.Outcome{outcome("good", store.Completed), outcome("bad", store.Completed)})
+			if !asRefused(err, &refused) {
+				t.Fatalf("the outcome: %v", err)
+			}
+			if a := r.claim(t, row("good"))[0]; a.Result != store.Claimed {
+				t.Errorf("the other row alone is %s", a.Result)
+			}
+		})
+	}
+}

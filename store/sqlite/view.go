@@ -1,0 +1,267 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// View implements store.Viewer. A view is a connection of its own in a read
+// transaction; a store may have several. While one is open the WAL cannot be
+// begun anew and grows. There are no named snapshots.
+func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
+	if snapshot != "" {
+		return nil, fmt.Errorf("open a view: SQLite has no named snapshots, so none is named %q", snapshot)
+	}
+	if !s.life.begin() {
+		return nil, errClosed
+	}
+	defer s.life.opening.Done()
+	ctx, cancel := s.life.bind(ctx)
+	defer cancel()
+	v := &view{store: s}
+	if err := v.open(ctx); err != nil {
+		v.drop()
+		return nil, fmt.Errorf("open a view: %w", Explain(err))
+	}
+	if !s.life.addView(v) {
+		v.drop()
+		return nil, errClosed
+	}
+	return v, nil
+}
+
+// view is a read transaction that sees one snapshot.
+type view struct {
+	store    *Store
+	position store.Position
+
+	mu   sync.Mutex
+	conn *Conn
+}
+
+func (v *view) open(ctx context.Context) (err error) {
+	if v.conn, err = Dial(ctx, v.store.path); err != nil {
+		return err
+	}
+	if err = v.conn.pragma(ctx, "query_only=1"); err != nil {
+		return err
+	}
+	return retry(ctx, patience, func() error {
+		if _, err := v.conn.Exec(ctx, "BEGIN"); err != nil {
+			return err
+		}
+		// The first read takes the snapshot; the view is of now.
+		n, there, err := LogCounter(ctx, v.conn, v.store.name)
+		if err != nil {
+			_, _ = v.conn.Exec(context.WithoutCancel(ctx), "ROLLBACK") // BEGIN again
+			return err
+		}
+		if there {
+			v.position = store.Position(strconv.FormatInt(n, 10))
+		}
+		return nil
+	})
+}
+
+// LogCounter returns the highest number that a row of a relay's log ever had, and
+// whether the log is there.
+func LogCounter(ctx context.Context, conn *Conn, relay string) (n int64, there bool, err error) {
+	table := LogTable(relay)
+	err = conn.Query(ctx, "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", []any{table},
+		func([]driver.Value) error { there = true; return nil })
+	if err != nil || !there {
+		return 0, false, err
+	}
+	err = conn.Query(ctx, "SELECT seq FROM sqlite_sequence WHERE name = ?", []any{table},
+		func(row []driver.Value) error { n, _ = row[0].(int64); return nil })
+	return n, true, err
+}
+
+// Position implements store.View: the place in the relay's log that matches the
+// snapshot, read in it; "" if there is no log.
+func (v *view) Position() store.Position { return v.position }
+
+// Unsettled implements store.View.
+func (v *view) Unsettled(ctx context.Context, q store.Unsettled) ([]store.Item, error) {
+	o, err := v.store.outbox(q.Outbox)
+	if err != nil {
+		return nil, fmt.Errorf("read unsettled rows: %w", err)
+	}
+	if q.Limit <= 0 {
+		return nil, fmt.Errorf("read unsettled rows of outbox %s: the limit is %d, must be positive", q.Outbox, q.Limit)
+	}
+	if o.Layout.State == store.StateNone {
+		return nil, nil // nothing tells a settled row from another
+	}
+	ctx, cancel := v.store.life.bind(ctx)
+	defer cancel()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.conn == nil {
+		return nil, errors.New("read unsettled rows: the view is closed")
+	}
+	items, err := v.read(ctx, o, q)
+	if err != nil {
+		v.drop() // an interrupted statement may have ended the transaction
+		return nil, fmt.Errorf("read unsettled rows of outbox %s: %w", q.Outbox, Explain(err))
+	}
+	return items, nil
+}
+
+func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled) ([]store.Item, error) {
+	t, err := describe(ctx, v.conn, o)
+	if err != nil {
+		return nil, err
+	}
+	stmt := unsettledQuery(t)
+	args := stmt.args(&values{limit: q.Limit, held: jsonArray(q.Held)})
+	var items []store.Item
+	err = v.conn.Query(ctx, stmt.sql, args, func(row []driver.Value) error {
+		it := store.Item{Ref: store.Ref{Outbox: o.Name}, Kind: o.Kind}
+		var ok bool
+		if it.ID, ok = textOf(row[0]); !ok {
+			return noID(o)
+		}
+		if o.Layout.Columns.Kind != "" {
+			it.Kind, _ = textOf(row[1])
+		}
+		it.Group.Name, it.Group.Valid = textOf(row[2])
+		it.Payload = bytesOf(row[3])
+		it.PayloadSize = len(it.Payload)
+		retries, _ := row[4].(int64)
+		it.RetryCount = int(retries)
+		items = append(items, it)
+		return ctx.Err()
+	})
+	return items, err
+}
+
+// noID is the error for a row that cannot be named.
+func noID(o *store.Outbox) error {
+	return &store.SetupError{
+		Problem: fmt.Sprintf("outbox %s: table %s has an unsettled row whose id, column %s, is NULL or a REAL number; a row is claimed and settled by its id",
+			o.Name, TableName(o), o.Layout.Columns.ID),
+		Remedy: fmt.Sprintf("give it another id; SELECT * FROM %s WHERE typeof(%s) IN ('null', 'real') finds it",
+			TableName(o), Ident(o.Layout.Columns.ID)),
+	}
+}
+
+// unsettledQuery makes the statement that reads unsettled rows in order.
+func unsettledQuery(t *table) *query {
+	b := &builder{}
+	c := &t.Layout.Columns
+	optional := func(name string) string {
+		if name == "" {
+			return "NULL"
+		}
+		return TextOf(Ident(name))
+	}
+	var order []string
+	for _, name := range append(append([]string{}, t.Layout.OrderBy...), c.ID) {
+		order = append(order, Ident(name))
+	}
+	id := IDText(Ident(c.ID))
+	sql := "SELECT " + strings.Join([]string{
+		id, optional(c.Kind), optional(c.Group), "coalesce(" + PayloadOf(Ident(c.Payload)) + ", '')", t.retryCount(),
+	}, ", ") + "\nFROM " + TableName(t.Outbox) +
+		"\nWHERE " + t.unsettled(b) +
+		// A row without an id is not to be left out in silence.
+		"\n  AND (" + id + " IS NULL OR " + id + " NOT IN (SELECT value FROM json_each(" + b.arg(func(v *values) any { return v.held }) + ")))" +
+		"\nORDER BY " + strings.Join(order, ", ") +
+		"\nLIMIT " + b.arg(func(v *values) any { return v.limit })
+	return &query{sql, b.params}
+}
+
+// jsonArray is the JSON text of some strings. Bytes that are no UTF-8 stay as
+// they are: SQLite does not mind.
+func jsonArray(list []string) string {
+	var sb strings.Builder
+	sb.WriteByte('[')
+	for i, s := range list {
+		if i > 0 {
+			sb.WriteByte(',')
+		}
+		sb.WriteByte('"')
+		for j := range len(s) {
+			switch ch := s[j]; {
+			case ch == '"' || ch == '\\':
+				sb.WriteByte('\\')
+				sb.WriteByte(ch)
+			case ch < 0x20:
+				fmt.Fprintf(&sb, `\u%04x`, ch)
+			default:
+				sb.WriteByte(ch)
+			}
+		}
+		sb.WriteByte('"')
+	}
+	sb.WriteByte(']')
+	return sb.String()
+}
+
+// Close implements store.View. It waits for a read that is under way.
+func (v *view) Close() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.drop()
+	v.store.life.removeView(v)
+}
+
+func (v *view) drop() {
+	if v.conn != nil {
+		v.conn.Close()
+		v.conn = nil
+	}
+}
+
+// begin counts the opening of a view in, unless the store is closed.
+func (l *lifetime) begin() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx.Err() != nil {
+		return false
+	}
+	l.opening.Add(1)
+	return true
+}
+
+// addView makes a view known, so that Close ends it.
+func (l *lifetime) addView(v *view) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx.Err() != nil {
+		return false
+	}
+	l.views[v] = struct{}{}
+	return true
+}
+
+func (l *lifetime) removeView(v *view) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.views, v)
+}
+
+// close ends all calls, and the views that are open or being opened.
+func (l *lifetime) close() {
+	l.mu.Lock() // a begin that came first has counted itself in
+	l.end(errClosed)
+	l.mu.Unlock()
+	l.opening.Wait()
+	l.mu.Lock()
+	var open []*view
+	for v := range l.views {
+		open = append(open, v)
+	}
+	l.mu.Unlock()
+	for _, v := range open {
+		v.Close()
+	}
+}
