@@ -280,18 +280,23 @@ func (c *core) end() {
 		c.release(l)
 	}
 	for _, l := range c.lanes {
-		if l.state != laneClaiming && l.state != laneSending && l.state != laneWriting {
+		if l.state != laneClaiming && l.state != laneSending {
 			c.giveBack(l)
 		}
 	}
 }
 
 // giveBack queues PENDING for the claimed rows of a lane, if the core has ended.
+// A head that has an outcome on its way keeps that.
 func (c *core) giveBack(l *lane) {
 	if !c.ended {
 		return
 	}
-	for _, rw := range l.rows {
+	rows := l.rows
+	if l.state == laneWriting {
+		rows = rows[1:]
+	}
+	for _, rw := range rows {
 		if !rw.claimed.IsZero() {
 			rw.claimed = time.Time{}
 			c.outcomes = append(c.outcomes, outcome{row: rw, Outcome: store.Outcome{

@@ -3,6 +3,8 @@ package dispatch
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/checkpoint"
@@ -47,6 +49,8 @@ func (f *Feed) Run(ctx context.Context, in <-chan capture.Batch) error {
 // checkpoint passes the position only when they have settled.
 func (f *Feed) Backlog(items []store.Item, position store.Position) error {
 	t := f.tracker.Begin(position, f.number(items), len(items))
+	// One run of each outbox: a second would go in front of the first.
+	slices.SortStableFunc(items, func(a, b store.Item) int { return strings.Compare(a.Outbox, b.Outbox) })
 	return f.split(items, func(d *Dispatcher, part []store.Item) error {
 		d.Prepend(part, t)
 		return nil

@@ -89,10 +89,11 @@ func (c *core) failed(l *lane, rw *row, out sink.Outcome, f failure, now time.Ti
 // settle queues an outcome to be written. With a lane, the lane waits for it.
 func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 	o.Ref, o.RetryCount, o.At = rw.Ref, rw.RetryCount, now
+	c.outcomes = append(c.outcomes, outcome{Outcome: o, row: rw, lane: l})
 	if l != nil {
 		l.state, l.inFlight = laneWriting, 1
+		c.giveBack(l)
 	}
-	c.outcomes = append(c.outcomes, outcome{Outcome: o, row: rw, lane: l})
 }
 
 // refusalFirst and refusalMost bound the wait before an outcome that the store

@@ -25,7 +25,8 @@ func (d *Dispatcher) claim(ctx context.Context, runs []*run) error {
 	at := time.Now().Truncate(time.Microsecond) // what every database keeps
 	answers, err := split(rows, func(rows []store.ClaimRow) (answers []store.ClaimAnswer, err error) {
 		_, err = d.untilStored(ctx, "claim", func() (err error) {
-			if answers, err = d.store.Claim(ctx, d.epoch, at, rows); err != nil {
+			var refused *store.RefusedError // nothing was written then
+			if answers, err = d.store.Claim(ctx, d.epoch, at, rows); err != nil && !errors.As(err, &refused) {
 				for i := range rows {
 					rows[i].Own = at // it may have been made, and its answer lost
 				}

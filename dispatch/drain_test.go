@@ -1,0 +1,150 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+func TestAFullBufferOfBytesWaitsForRoom(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.BufferBytes = 4
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.takes = time.Second })
+		add(t, d, nil, items("a", "1"))
+		add(t, d, nil, items("a", "2"))
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := d.Append(ctx, items("a", "3"), nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a full buffer took a row: %v", err)
+		}
+		add(t, d, nil, items("a", "3"))
+		if waited := time.Since(began); waited != 2*time.Second {
+			t.Errorf("a third row was taken after %s, not when the first had settled", waited)
+		}
+	})
+}
+
+func TestARunThatHangsEndsWithTheDrain(t *testing.T) {
+	for name, hang := range map[string]func(k *desk){
+		"request": func(k *desk) { k.hangs = true },
+		"outcome": func(k *desk) {
+			k.answer = func(ids []string) sink.Result {
+				k.set(func() { k.takes = time.Hour })
+				return always(sink.Delivered)(ids)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
+				k.set(func() { hang(k) })
+				add(t, d, nil, items("a", "1"))
+				k.pass(100 * time.Millisecond)
+				began := time.Now()
+				if err := end(nil); err != nil {
+					t.Error(err)
+				}
+				k.expect(t, "time to end", time.Since(began), time.Second)
+			})
+		})
+	}
+}
+
+func TestALostLeaderDoesNotDrain(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
+		k.set(func() { k.hangs = true })
+		add(t, d, nil, items("a", "1"))
+		k.pass(100 * time.Millisecond)
+		k.reset()
+		began := time.Now()
+		if err := end(fmt.Errorf("lost: %w", store.ErrNotLeader)); err != nil {
+			t.Error(err)
+		}
+		k.expect(t, "time to end", time.Since(began), time.Duration(0))
+		k.expect(t, "statements", len(k.tries), 0)
+		k.expect(t, "answers", k.answered, 0) // nothing is known of what was cut short
+	})
+}
+
+func TestLosingTheLeadEndsADrain(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
+		k.set(func() { k.hangs = true })
+		add(t, d, nil, items("a", "1"))
+		k.pass(100 * time.Millisecond)
+		k.set(func() { k.takes, k.refuse = 100*time.Millisecond, store.ErrNotLeader })
+		add(t, d, nil, items("b", "2"))
+		synctest.Wait() // 2 is being claimed
+		began := time.Now()
+		if err := end(nil); !errors.Is(err, store.ErrNotLeader) {
+			t.Error(err)
+		}
+		k.expect(t, "time to end", time.Since(began), 100*time.Millisecond)
+	})
+}
+
+func TestALaneThatWaitsIsGivenBackAtTheEnd(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
+		k.set(func() {
+			k.answer = always(sink.Unavailable)
+			k.grant = func(*store.ClaimRow) store.ClaimAnswer {
+				return store.ClaimAnswer{Result: store.Claimed, RetryCount: 2}
+			}
+		})
+		add(t, d, nil, items("a", "1"))
+		k.pass(100 * time.Millisecond)
+		began := time.Now()
+		if err := end(nil); err != nil {
+			t.Error(err)
+		}
+		k.expect(t, "time to end", time.Since(began), time.Millisecond)
+		k.expect(t, "outcomes", k.outcomes, []store.Outcome{
+			{Ref: store.Ref{Outbox: "events", ID: "1"}, Status: store.Pending, RetryCount: 2},
+		})
+	})
+}
+
+// The outcome of the head is refused: the row behind it was claimed as well.
+func TestWhatWaitsBehindARefusedOutcomeIsGivenBack(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		t.Run(fmt.Sprintf("ends before the answer %v", late), func(t *testing.T) {
+			drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
+				k.set(func() {
+					k.answer = func([]string) sink.Result {
+						<-time.After(500 * time.Millisecond)
+						k.set(func() { k.bad = map[string]bool{"1": true} })
+						return sink.Result{Items: []sink.Outcome{{Class: sink.Rejected}, {Class: sink.NotSent}}}
+					}
+				})
+				add(t, d, nil, items("a", "1", "2"))
+				if k.pass(100 * time.Millisecond); !late {
+					k.pass(500 * time.Millisecond)
+				}
+				if err := end(nil); err != nil {
+					t.Error(err)
+				}
+				k.expect(t, "outcomes", k.settles, "[[2 PENDING]]")
+			})
+		})
+	}
+}
+
+func TestStatsCountWhatIsHeld(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		add(t, d, nil, items("a", "1"))
+		synctest.Wait()
+		k.expect(t, "while claiming", d.Stats(), Stats{Rows: 1, Bytes: 2, InFlight: 1, Lanes: map[string]int{
+			"ready": 0, "claiming": 1, "sending": 0, "writing": 0, "waiting": 0,
+		}})
+		k.pass(time.Second)
+		if s := d.Stats(); s.Rows != 0 || s.Bytes != 0 || s.InFlight != 0 {
+			t.Errorf("at rest: %+v", s)
+		}
+	})
+}

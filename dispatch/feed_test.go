@@ -1,0 +1,193 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/checkpoint"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// feeding is a feed of epoch 7 for the outboxes "events" and "jobs", each with a
+// dispatcher that does not run: what it was given stays in its lanes.
+type feeding struct {
+	*Feed
+	events, jobs *Dispatcher
+	tracker      *checkpoint.Tracker
+	observed     map[string]int
+}
+
+func newFeeding(cfg Config) *feeding {
+	k := newDesk()
+	f := &feeding{
+		events: New(cfg, k, k, 7, k, time.Second), jobs: New(cfg, k, k, 7, k, time.Second),
+		tracker: checkpoint.NewTracker(store.Checkpoint{}), observed: map[string]int{},
+	}
+	f.Feed = NewFeed(f.tracker, 7, map[string]*Dispatcher{"events": f.events, "jobs": f.jobs},
+		func(outbox string, rows int) { f.observed[outbox] += rows })
+	return f
+}
+
+// run feeds batches and returns when all were taken.
+func (f *feeding) run(batches ...capture.Batch) error {
+	in := make(chan capture.Batch, len(batches))
+	for _, b := range batches {
+		in <- b
+	}
+	close(in)
+	return f.Run(context.Background(), in)
+}
+
+// of makes rows of an outbox, all of one group.
+func of(outbox string, ids ...string) []store.Item {
+	rows := items("g", ids...)
+	for i := range rows {
+		rows[i].Outbox = outbox
+	}
+	return rows
+}
+
+func rowsOf(parts ...[]store.Item) (rows []store.Item) {
+	for _, p := range parts {
+		rows = append(rows, p...)
+	}
+	return rows
+}
+
+// laneOf returns the ids and the counters of the rows of a dispatcher's one lane.
+func laneOf(t *testing.T, d *Dispatcher) (ids string, seqs []int64) {
+	t.Helper()
+	var all []string
+	for _, l := range d.core.lanes {
+		for _, rw := range l.rows {
+			all = append(all, rw.ID)
+			if rw.Seq.Epoch() != 7 {
+				t.Errorf("row %s has a seq of epoch %d", rw.ID, rw.Seq.Epoch())
+			}
+			seqs = append(seqs, int64(rw.Seq-store.NewSeq(7, 0)))
+		}
+	}
+	return strings.Join(all, " "), seqs
+}
+
+func (f *feeding) expect(t *testing.T, d *Dispatcher, ids string, seqs ...int64) {
+	t.Helper()
+	gotIDs, gotSeqs := laneOf(t, d)
+	newDesk().expect(t, "rows", gotIDs, ids)
+	newDesk().expect(t, "seqs", gotSeqs, seqs)
+}
+
+func TestAMixedBatchGoesToTheDispatchersOfItsRows(t *testing.T) {
+	f := newFeeding(DefaultConfig())
+	err := f.run(
+		capture.Batch{Position: "p1", Items: rowsOf(of("events", "1", "2"), of("jobs", "3"), of("events", "4"))},
+		capture.Batch{Position: "p2", Items: of("jobs", "5")},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.expect(t, f.events, "1 2 4", 1, 2, 4)
+	f.expect(t, f.jobs, "3 5", 3, 5)
+	newDesk().expect(t, "observed", f.observed, "map[events:3 jobs:2]")
+}
+
+func TestTheBacklogGoesInFront(t *testing.T) {
+	f := newFeeding(DefaultConfig())
+	if err := f.run(capture.Batch{Position: "p1", Items: of("events", "3", "4")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Backlog(rowsOf(of("events", "1"), of("jobs", "9"), of("events", "2")), "p0"); err != nil {
+		t.Fatal(err)
+	}
+	f.expect(t, f.jobs, "9", 4)
+	f.expect(t, f.events, "1 2 3 4", 3, 5, 1, 2)
+}
+
+func TestARowWithoutASinkIsAnError(t *testing.T) {
+	f := newFeeding(DefaultConfig())
+	for name, err := range map[string]error{
+		"stream":  f.run(capture.Batch{Position: "p1", Items: rowsOf(of("events", "1"), of("mails", "2"))}),
+		"backlog": f.Backlog(of("mails", "2"), "p1"),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "row 2 ") || !strings.Contains(err.Error(), "outbox mails ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestThePositionFollowsWhatIsSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFeeding(DefaultConfig())
+		at := func(position store.Position, n int64) {
+			t.Helper()
+			cp, _ := f.tracker.Frontier()
+			newDesk().expect(t, "checkpoint", cp, store.Checkpoint{Position: position, Seq: store.NewSeq(7, n)})
+		}
+		if err := f.run(capture.Batch{Position: "p1"}); err != nil {
+			t.Fatal(err)
+		}
+		at("p1", 0)
+		err := f.run(
+			capture.Batch{Items: of("events", "1")}, // its transaction goes on
+			capture.Batch{Position: "p2", Items: of("events", "2")},
+			capture.Batch{Position: "p3"},
+		)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at("p1", 0)
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- f.events.Run(ctx) }()
+		pass(time.Second)
+		at("p3", 2)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAFullBufferPausesTheFeed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := DefaultConfig()
+		cfg.BufferRows = 1
+		f := newFeeding(cfg)
+		ctx, cancel := context.WithCancel(context.Background())
+		in := make(chan capture.Batch)
+		done := make(chan error, 1)
+		go func() { done <- f.Run(ctx, in) }()
+		in <- capture.Batch{Position: "p1", Items: of("events", "1")}
+		in <- capture.Batch{Position: "p2", Items: of("events", "2")} // waits for room
+		synctest.Wait()
+		select {
+		case in <- capture.Batch{Position: "p3"}:
+			t.Error("a batch was taken while a buffer was full")
+		default:
+		}
+		f.expect(t, f.events, "1", 1)
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestTheFeedGoesOnWhenThereIsRoom(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.BufferRows = 1
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		f := newFeeding(cfg)
+		f.routes["events"] = d
+		if err := f.run(capture.Batch{Items: of("events", "1")}, capture.Batch{Items: of("events", "2")}); err != nil {
+			t.Fatal(err)
+		}
+		k.pass(time.Second)
+		k.expect(t, "requests", k.requests, "[[1] [2]]")
+	})
+}

@@ -1,0 +1,282 @@
+package dispatch
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// After each success a request grows again, so the search costs up to three
+// requests where plain halving takes two.
+func TestOnePoisonAmongManyIsFoundByHalving(t *testing.T) {
+	const rows, halvings = 64, 6
+	for poison := range rows {
+		id := fmt.Sprint(poison)
+		t.Run(id, func(t *testing.T) {
+			cfg := DefaultConfig()
+			drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+				k.set(func() { k.answer = poisoned(id) })
+				var c counter
+				add(t, d, &c, numbered("a", rows))
+				k.pass(time.Minute)
+				k.expect(t, "rows done", c.n, rows)
+				search, alone, sound := 0, 0, 0
+				for i, ids := range k.requests {
+					switch {
+					case !slices.Contains(ids, id):
+						sound += len(ids)
+					case len(ids) == 1:
+						alone++
+					default:
+						search = i + 1
+					}
+				}
+				k.expect(t, "rows sent where they were taken", sound, rows-1)
+				k.expect(t, "requests of the row alone", alone, 1+cfg.MaxRetries)
+				if search > 3*halvings {
+					t.Errorf("%d requests until it was alone: %v", search, k.requests)
+				}
+				k.expect(t, "FAILED", failed(k.outcomes), []string{id})
+			})
+		})
+	}
+}
+
+// failed returns the ids of the rows that FAILED.
+func failed(outcomes []store.Outcome) (ids []string) {
+	for _, o := range outcomes {
+		if o.Status == store.Failed {
+			ids = append(ids, o.ID)
+		}
+	}
+	return ids
+}
+
+func TestRequestsGrowAgainAfterSuccess(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.answer = poisoned("0") })
+		add(t, d, nil, numbered("a", 64))
+		k.pass(time.Minute)
+		var sizes []int
+		for _, ids := range k.requests {
+			sizes = append(sizes, len(ids))
+		}
+		k.expect(t, "rows of each request", sizes, "[64 32 16 8 4 2 1 1 1 1 1 2 4 8 16 32]")
+	})
+}
+
+func TestRefusedOfSeveralGoesOnAlone(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() {
+			k.answer = func(ids []string) sink.Result {
+				if len(ids) > 2 {
+					return always(sink.Refused)(ids)
+				}
+				return always(sink.Delivered)(ids)
+			}
+		})
+		add(t, d, nil, items("a", "1", "2", "3"))
+		k.pass(time.Minute)
+		k.expect(t, "requests", k.requests, "[[1 2 3] [1] [2 3]]")
+		near(t, k.at[:2], 200*time.Millisecond)
+	})
+}
+
+func TestACountedRetryIsWrittenAndWaits(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		rejection := sink.Outcome{Class: sink.Rejected, Reason: 3, Detail: "no such account"}
+		k.set(func() {
+			k.answer = func(ids []string) sink.Result {
+				if ids[0] == "3" {
+					return always(sink.Delivered)(ids)
+				}
+				res := sink.Result{Items: []sink.Outcome{rejection}}
+				for range ids[1:] {
+					res.Items = append(res.Items, sink.Outcome{Class: sink.NotSent})
+				}
+				return res
+			}
+		})
+		add(t, d, nil, items("a", "1", "2", "3"))
+		k.pass(time.Minute)
+		ms := time.Millisecond
+		if len(k.at) != 9 {
+			t.Fatalf("%d requests: %v", len(k.at), k.requests)
+		}
+		near(t, k.at[:4], 200*ms, 400*ms, 800*ms)
+		if gap := k.at[4] - k.at[3]; gap > 10*ms {
+			t.Errorf("the next row left %s after the last attempt of the first", gap)
+		}
+		near(t, k.at[4:8], 200*ms, 400*ms, 800*ms) // from the start again
+		for i, o := range k.outcomes[:8] {
+			want := store.Outcome{
+				Ref: store.Ref{Outbox: "events", ID: fmt.Sprint(1 + i/4)}, Status: store.Pending, RetryCount: i%4 + 1,
+				Error: rejection.Detail, Reason: rejection.Reason, At: k.began.Add(k.at[i]),
+			}
+			if i%4 == 3 {
+				want.Status, want.RetryCount = store.Failed, 3
+			}
+			k.expect(t, "outcome", o, want)
+		}
+		k.expect(t, "last outcome", k.outcomes[8], store.Outcome{
+			Ref: store.Ref{Outbox: "events", ID: "3"}, Status: store.Completed, At: k.began.Add(k.at[8]),
+		})
+	})
+}
+
+func TestBackOffDoublesUpToTheCapAndEndsWithSuccess(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.BackoffMax = time.Second
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.answer = always(sink.Unavailable) })
+		add(t, d, nil, items("a", "1"))
+		k.pass(10 * time.Second)
+		ms := time.Millisecond
+		near(t, k.at, 200*ms, 400*ms, 800*ms, 1000*ms, 1000*ms, 1000*ms)
+		k.set(func() { k.answer = always(sink.Delivered) })
+		add(t, d, nil, items("a", "2"))
+		k.pass(10 * time.Second)
+		k.set(func() { k.answer, k.at = always(sink.Unavailable), nil })
+		add(t, d, nil, items("a", "3"))
+		k.pass(time.Second)
+		near(t, k.at, 200*ms, 400*ms)
+	})
+}
+
+func TestARequestThatFitsInPartCostsTheRestNothing(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() {
+			k.answer = func(ids []string) sink.Result {
+				res := sink.Result{Items: make([]sink.Outcome, len(ids))}
+				for i := range ids {
+					res.Items[i].Class = sink.Delivered
+					if i >= 2 {
+						res.Items[i].Class = sink.NotSent
+					}
+				}
+				return res
+			}
+		})
+		var c counter
+		add(t, d, &c, items("a", "1", "2", "3", "4", "5"))
+		k.pass(100 * time.Millisecond)
+		k.expect(t, "requests", k.requests, "[[1 2 3 4 5] [3 4 5] [5]]")
+		k.expect(t, "rows done", c.n, 5)
+		for _, m := range k.messages {
+			k.expect(t, "attempt of "+m.ID, m.Attempt, 1)
+		}
+	})
+}
+
+func TestAttemptsAreCounted(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.answer = always(sink.Unavailable) })
+		add(t, d, nil, items("a", "1"))
+		k.pass(2 * time.Second)
+		for i, m := range k.messages {
+			k.expect(t, "attempt", m.Attempt, i+1)
+		}
+	})
+}
+
+func TestAPrefixIsDeliveredAndTheRestWaits(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() {
+			k.answer = func(ids []string) sink.Result {
+				if len(ids) < 3 {
+					return always(sink.Delivered)(ids)
+				}
+				of := func(c sink.Class) sink.Outcome { return sink.Outcome{Class: c} }
+				return sink.Result{Items: []sink.Outcome{of(sink.Delivered), of(sink.Unavailable), of(sink.NotSent)}}
+			}
+		})
+		add(t, d, nil, items("a", "1", "2", "3"))
+		k.pass(time.Second)
+		k.expect(t, "requests", k.requests, "[[1 2 3] [2 3]]")
+		near(t, k.at, 200*time.Millisecond)
+	})
+}
+
+func TestBackOffBeginsAnewAfterSuccessInTheLane(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.APIBatchSize = 1
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		n := 0
+		k.set(func() {
+			k.answer = func(ids []string) sink.Result {
+				if n++; n == 4 {
+					return always(sink.Delivered)(ids)
+				}
+				return always(sink.Unavailable)(ids)
+			}
+		})
+		add(t, d, nil, items("a", "1", "2"))
+		k.pass(3 * time.Second)
+		ms := time.Millisecond
+		near(t, k.at[:4], 200*ms, 400*ms, 800*ms)
+		near(t, k.at[4:], 200*ms, 400*ms)
+	})
+}
+
+func TestARowThatFailedAmongOthersHasProofByThem(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() {
+			k.answer = func(ids []string) sink.Result {
+				if slices.Contains(ids, "2") {
+					return always(sink.Refused)(ids)
+				}
+				return always(sink.Delivered)(ids)
+			}
+		})
+		add(t, d, nil, items("a", "1", "2"))
+		k.pass(300 * time.Millisecond)
+		k.expect(t, "outcomes", k.settles, "[[1 COMPLETED] [2 PENDING]]")
+	})
+}
+
+// A row fails at 10 ms and again after its back-off; the requests of two others
+// begin at 1 and at 20 ms and end in the other order.
+func TestOnlyARequestThatBeganAfterTheFailureIsProof(t *testing.T) {
+	ms := time.Millisecond
+	tests := map[string]struct {
+		young bool
+		want  string
+	}{
+		"a late answer to an old request": {want: "[]"},
+		"and one to a younger before it":  {young: true, want: "[x]"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+				takes := map[string]time.Duration{"old": 100 * ms, "x": 9 * ms, "young": ms}
+				k.set(func() {
+					k.answer = func(ids []string) sink.Result {
+						<-time.After(takes[ids[0]])
+						if ids[0] == "x" {
+							return always(sink.Unavailable)(ids)
+						}
+						return always(sink.Delivered)(ids)
+					}
+				})
+				add(t, d, nil, items("a", "old"))
+				add(t, d, nil, items("b", "x"))
+				k.pass(20 * ms)
+				if tt.young {
+					add(t, d, nil, items("c", "young"))
+				}
+				k.pass(280 * ms)
+				var counted []string
+				for _, o := range k.outcomes {
+					if o.Status == store.Pending {
+						counted = append(counted, o.ID)
+					}
+				}
+				k.expect(t, "counted", counted, tt.want)
+			})
+		})
+	}
+}

@@ -1,0 +1,321 @@
+package dispatch
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// reset forgets what the desk saw of statements.
+func (d *desk) reset() {
+	d.set(func() { d.rows, d.times, d.tries, d.claims, d.settles, d.outcomes = nil, nil, nil, nil, nil, nil })
+}
+
+func TestAClaimTellsItsOwn(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.pass(1500 * time.Nanosecond)
+		k.set(func() { k.lose, k.answer = errors.New("connection reset"), always(sink.Unavailable) })
+		row := items("a", "1")
+		row[0].Txn = 5
+		add(t, d, nil, row)
+		k.pass(10 * time.Millisecond)
+		k.set(func() { k.lose = nil })
+		k.pass(time.Second)
+		first := k.began.Add(time.Microsecond) // what every database keeps
+		for i, want := range []time.Time{{}, first, first} {
+			k.expect(t, fmt.Sprintf("claim %d tells", i+1), k.rows[i].Own, want)
+		}
+		for i, want := range []time.Time{first, first} { // again, and at the same time
+			k.expect(t, fmt.Sprintf("claim %d writes", i+1), k.times[i], want)
+		}
+		k.expect(t, "claim 4 tells", k.rows[3].Own, k.times[2])
+		k.expect(t, "its transaction", k.rows[3].Txn, store.Txn(5))
+	})
+}
+
+func TestARefusedClaimTellsItsEarlierOwn(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		d.Hold(true)
+		add(t, d, nil, items("a", "1"))
+		add(t, d, nil, items("b", "2"))
+		k.set(func() { k.answer = always(sink.Unavailable) })
+		d.Hold(false)
+		k.pass(100 * time.Millisecond)
+		d.Hold(true) // until both have waited
+		k.pass(time.Second)
+		k.reset()
+		k.set(func() { k.bad = map[string]bool{"2": true} })
+		d.Hold(false)
+		k.pass(10 * time.Millisecond)
+		k.expect(t, "claims", k.claims[0], "[1]")
+		for _, r := range k.rows {
+			k.expect(t, "claim of "+r.ID+" tells", r.Own, k.began)
+		}
+	})
+}
+
+func TestARowGivenUpIsNoLongerOwn(t *testing.T) {
+	t.Run("counted", func(t *testing.T) {
+		drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+			k.set(func() { k.answer = always(sink.Rejected) })
+			add(t, d, nil, items("a", "1"))
+			k.pass(300 * time.Millisecond)
+			k.expect(t, "the second claim tells", k.rows[1].Own, time.Time{})
+		})
+	})
+	t.Run("held", func(t *testing.T) {
+		drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+			k.set(func() { k.answer = always(sink.Unavailable) })
+			add(t, d, nil, items("a", "1"))
+			k.pass(100 * time.Millisecond)
+			until := time.Now().Add(10 * time.Second)
+			k.set(func() {
+				k.grant = func(*store.ClaimRow) store.ClaimAnswer {
+					return store.ClaimAnswer{Result: store.Held, Until: until}
+				}
+			})
+			k.pass(5 * time.Second)
+			k.expect(t, "claims before it is free", len(k.rows), 2)
+			k.pass(6 * time.Second)
+			k.expect(t, "the third claim tells", k.rows[2].Own, time.Time{})
+		})
+	})
+}
+
+func TestARowThatIsNotVisibleIsAskedForAgain(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() {
+			k.takes = 0
+			k.grant = func(*store.ClaimRow) store.ClaimAnswer {
+				return store.ClaimAnswer{Result: store.NotYetVisible}
+			}
+		})
+		add(t, d, nil, items("a", "1", "2"))
+		k.pass(10 * time.Second)
+		k.expect(t, "first claims", k.claims[:2], "[[1 2] [1]]")
+		for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000} {
+			k.expect(t, "wait", k.tries[i+1]-k.tries[i], want*time.Millisecond)
+		}
+	})
+}
+
+func TestARowHeldUntilThePastIsNotAskedForWithoutPause(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() {
+			k.grant = func(*store.ClaimRow) store.ClaimAnswer {
+				return store.ClaimAnswer{Result: store.Held, Until: k.began}
+			}
+		})
+		add(t, d, nil, items("a", "1"))
+		k.pass(10 * time.Second)
+		if n := len(k.claims); n < 10 || n > 20 {
+			t.Errorf("%d claims in 10 s, want from 1 ms doubling to 1 s", n)
+		}
+	})
+}
+
+func TestOnceARowIsVisibleTheRunsAreWholeAgain(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() {
+			k.grant = func(r *store.ClaimRow) store.ClaimAnswer {
+				if r.ID == "1" && len(k.claims) < 3 {
+					return store.ClaimAnswer{Result: store.NotYetVisible}
+				}
+				return store.ClaimAnswer{Result: store.Claimed}
+			}
+		})
+		add(t, d, nil, items("a", "1", "2", "3"))
+		k.pass(time.Second)
+		k.expect(t, "claims", k.claims, "[[1 2 3] [1] [1] [2 3]]")
+	})
+}
+
+func TestAPayloadIsReadAgainWhereItIsMissing(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() {
+			k.answer = always(sink.Unavailable)
+			k.grant = func(r *store.ClaimRow) store.ClaimAnswer {
+				a := store.ClaimAnswer{Result: store.Claimed}
+				if r.WantPayload {
+					a.Payload = []byte("read again")
+				}
+				return a
+			}
+		})
+		rows := items("a", "1", "2")
+		rows[1].Payload = nil
+		add(t, d, nil, rows)
+		k.pass(300 * time.Millisecond)
+		for i, want := range []bool{false, true, false, false} { // two claims
+			k.expect(t, "payload wanted", k.rows[i].WantPayload, want)
+		}
+		for i, want := range []string{"{}", "read again", "{}", "read again"} {
+			k.expect(t, "payload", string(k.messages[i].Payload), want)
+		}
+		k.expect(t, "bytes", d.Stats().Bytes, len("{}read again"))
+	})
+}
+
+func TestTheTablesRetryCountIsUsed(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() {
+			k.answer = always(sink.Rejected)
+			k.grant = func(*store.ClaimRow) store.ClaimAnswer {
+				return store.ClaimAnswer{Result: store.Claimed, RetryCount: 3}
+			}
+		})
+		add(t, d, nil, items("a", "1"))
+		k.pass(time.Minute)
+		k.expect(t, "outcomes", k.settles, "[[1 FAILED]]")
+		k.expect(t, "count", k.outcomes[0].RetryCount, 3)
+	})
+}
+
+func TestATableWithoutRetryCountsStillFails(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.answer = always(sink.Rejected) })
+		add(t, d, nil, items("a", "1"))
+		k.pass(time.Minute)
+		k.expect(t, "outcomes", k.settles, "[[1 PENDING] [1 PENDING] [1 PENDING] [1 FAILED]]")
+	})
+}
+
+func TestOutcomesAreObservedWhenWritten(t *testing.T) {
+	tests := map[string]struct {
+		found store.SettleResult
+		lose  bool // the answer to the first try
+		want  string
+	}{
+		"written":                            {found: store.Written, want: "[1 COMPLETED]"},
+		"settled by somebody else":           {found: store.WasSettled, want: "[]"},
+		"deleted":                            {found: store.WasGone, want: "[]"},
+		"settled by a try whose answer lost": {found: store.WasSettled, lose: true, want: "[1 COMPLETED]"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+				k.set(func() {
+					k.found = tt.found
+					k.answer = func(ids []string) sink.Result {
+						if tt.lose {
+							k.set(func() { k.lose = errors.New("connection reset") })
+						}
+						return always(sink.Delivered)(ids)
+					}
+				})
+				var c counter
+				add(t, d, &c, items("a", "1"))
+				k.pass(10 * time.Millisecond)
+				k.set(func() { k.lose = nil })
+				k.pass(time.Second)
+				k.expect(t, "rows done", c.n, 1)
+				k.expect(t, "observed", k.observed, tt.want)
+			})
+		})
+	}
+}
+
+func TestAnOutcomeRefusedAfterAnOutageIsNotObserved(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() {
+			k.answer = func(ids []string) sink.Result {
+				k.set(func() { k.refuse = errors.New("connection refused") })
+				return always(sink.Delivered)(ids)
+			}
+		})
+		add(t, d, nil, items("a", "1"))
+		k.pass(10 * time.Millisecond)
+		k.set(func() { k.refuse, k.bad = nil, map[string]bool{"1": true} })
+		k.pass(time.Second)
+		k.expect(t, "observed", k.observed, "[]")
+	})
+}
+
+func TestAnOutageOfTheStoreIsTriedAtGrowingIntervals(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.takes, k.refuse = 0, errors.New("connection refused") })
+		add(t, d, nil, items("a", "1"))
+		k.pass(time.Minute)
+		for i, want := range []time.Duration{20, 40, 80, 160, 320, 640, 1280, 2000, 2000} {
+			k.expect(t, "wait", k.tries[i+1]-k.tries[i], want*time.Millisecond)
+		}
+		k.expect(t, "tries in a minute", len(k.tries), 36)
+		k.expect(t, "failures observed", len(k.failures), 36)
+		k.expect(t, "requests", k.requests, "[]")
+		k.set(func() { k.refuse = nil })
+	})
+}
+
+// addEach appends rows "0" to "n-1", each of a group of its own, so that all are
+// claimed in one statement.
+func addEach(t *testing.T, d *Dispatcher, c Ticket, n int) {
+	d.Hold(true)
+	for _, it := range numbered("", n) {
+		it.Group = store.GroupOf(it.ID)
+		add(t, d, c, []store.Item{it})
+	}
+	d.Hold(false)
+}
+
+func TestAClaimThatTheTableRefusesStopsNoOther(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.MaxConcurrentGroups = 64
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.takes, k.bad = 0, map[string]bool{"11": true} })
+		var c counter
+		addEach(t, d, &c, 64)
+		k.pass(0)
+		if tries := len(k.times); c.n != 63 || tries > 15 { // 64, then 2 for each halving, and once more
+			t.Errorf("%d rows done by %d claims", c.n, tries)
+		}
+		k.expect(t, "failures", k.failures[0], "claim of row 11 of events")
+		k.reset()
+		k.pass(10 * time.Second)
+		n := len(k.tries)
+		for i, want := range []time.Duration{2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000} {
+			k.expect(t, "wait", k.tries[i+1]-k.tries[i], want*time.Millisecond)
+		}
+		if n > 20 {
+			t.Errorf("%d claims of a refused row in 10 s", n)
+		}
+		k.set(func() { k.bad = nil })
+		k.pass(time.Second)
+		k.expect(t, "rows done", c.n, 64)
+	})
+}
+
+func TestAnOutcomeThatTheTableRefusesStopsNoOther(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() {
+			k.takes = 0
+			k.answer = func(ids []string) sink.Result {
+				<-time.After(10 * time.Millisecond) // all answers come at once
+				k.set(func() { k.bad = map[string]bool{"3": true} })
+				return always(sink.Delivered)(ids)
+			}
+		})
+		var c counter
+		addEach(t, d, &c, 8)
+		k.pass(20 * time.Millisecond)
+		k.expect(t, "rows done", c.n, 7)
+		k.expect(t, "held", d.Held("events"), "[3]")
+		k.expect(t, "failures", k.failures, "[outcome of row 3 of events]")
+		if slices.Contains(k.observed, "3 COMPLETED") {
+			t.Errorf("an outcome that was not written is observed: %v", k.observed)
+		}
+		k.reset()
+		k.pass(4 * time.Minute)
+		for i, want := range []time.Duration{2, 4, 8, 16, 32, 60, 60} {
+			k.expect(t, "wait", k.tries[i+1]-k.tries[i], want*time.Second)
+		}
+		k.set(func() { k.bad = nil })
+		k.pass(time.Minute)
+		k.expect(t, "rows done", c.n, 8)
+		k.expect(t, "requests", len(k.requests), 8)
+	})
+}

@@ -1,0 +1,144 @@
+package dispatch
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+)
+
+// TestJudge fails one row several times, the receiver taking other rows in
+// between. Times are in seconds; the row's refusals count every 300 s.
+func TestJudge(t *testing.T) {
+	type attempt struct {
+		at       int
+		class    sink.Class
+		several  bool // other rows were in the request
+		after    int  // Retry-After
+		accepted int  // beginning of the latest request that was accepted
+		want     verdict
+	}
+	const (
+		refused       = sink.Refused
+		rejected      = sink.Rejected
+		unavailable   = sink.Unavailable
+		misconfigured = sink.Misconfigured
+	)
+	tests := map[string][]attempt{
+		"rejected alone is the row's":  {{at: 1, class: rejected, want: count}, {at: 2, class: rejected, want: count}},
+		"rejected among several":       {{at: 1, class: rejected, several: true, want: halve}},
+		"rejected, whatever else":      {{at: 1, class: rejected, after: 60, want: count}},
+		"rejected of several and busy": {{at: 1, class: rejected, several: true, after: 60, want: halve}},
+
+		"refused among several":     {{at: 1, class: refused, several: true, want: single}, {at: 9, class: refused, several: true, want: single}},
+		"unavailable among several": {{at: 1, class: unavailable, several: true, want: again}},
+
+		"unavailable never counts without proof": {
+			{at: 1, class: unavailable, want: again}, {at: 1000, class: unavailable, want: again}, {at: 2000, class: unavailable, want: again},
+		},
+		"misconfigured never counts without proof": {
+			{at: 1, class: misconfigured, want: again}, {at: 1000, class: misconfigured, want: again}, {at: 2000, class: misconfigured, want: again},
+		},
+		"an unknown class is as unavailable": {{at: 1, want: again}, {at: 1000, want: again}, {at: 1001, several: true, want: again}},
+
+		"a first failure has no proof": {{at: 10, class: unavailable, accepted: 9, want: again}},
+		"proof counts once": {
+			{at: 10, class: unavailable, want: again},
+			{at: 20, class: unavailable, accepted: 15, want: count},
+			{at: 30, class: unavailable, accepted: 15, want: again},
+			{at: 40, class: misconfigured, accepted: 35, want: count},
+		},
+		"a request that began before the failure proves nothing": {
+			{at: 10, class: refused, want: again},
+			{at: 20, class: refused, accepted: 9, want: again},
+			{at: 30, class: refused, accepted: 20, want: again}, // at the same moment
+			{at: 40, class: refused, accepted: 31, want: count},
+		},
+		"proof looks for the row among several": {
+			{at: 10, class: unavailable, several: true, want: again},
+			{at: 20, class: unavailable, several: true, accepted: 15, want: halve},
+			{at: 30, class: refused, several: true, accepted: 25, want: halve},
+		},
+
+		"refused counts once in a while": {
+			{at: 1, class: refused, want: again},
+			{at: 300, class: refused, want: again},
+			{at: 301, class: refused, want: count},
+			{at: 600, class: refused, want: again},
+			{at: 601, class: refused, want: count},
+		},
+		"refused counts from the first in a row": {
+			{at: 1, class: refused, want: again},
+			{at: 200, class: unavailable, want: again},
+			{at: 400, class: refused, want: again},
+			{at: 699, class: refused, want: again},
+			{at: 700, class: refused, want: count},
+		},
+		"refused among several counts towards nothing": {
+			{at: 1, class: refused, several: true, want: single},
+			{at: 400, class: refused, want: again},
+			{at: 700, class: refused, want: count},
+		},
+		"a count with proof begins the wait anew": {
+			{at: 1, class: refused, want: again},
+			{at: 310, class: refused, accepted: 305, want: count},
+			{at: 311, class: refused, accepted: 305, want: again},
+			{at: 610, class: refused, accepted: 305, want: count},
+		},
+
+		"whoever asks for time is not at fault": {
+			{at: 1, class: unavailable, want: again},
+			{at: 10, class: unavailable, after: 5, accepted: 5, want: again},
+			{at: 20, class: refused, after: 5, accepted: 15, want: again},
+			{at: 30, class: refused, several: true, after: 5, accepted: 25, want: again},
+			{at: 400, class: refused, after: 5, accepted: 25, want: again},
+			{at: 401, class: refused, accepted: 400, want: again},
+			{at: 402, class: refused, accepted: 400, want: again},
+		},
+	}
+	epoch := time.Unix(1e9, 0)
+	second := func(n int) time.Time { return epoch.Add(time.Duration(n) * time.Second) }
+	for name, attempts := range tests {
+		t.Run(name, func(t *testing.T) {
+			rw, recv := &row{}, &receiver{}
+			for i, a := range attempts {
+				if a.accepted > 0 {
+					recv.accepted = second(a.accepted)
+				}
+				f := failure{alone: !a.several, rows: 2, retryAfter: time.Duration(a.after) * time.Second}
+				if got := judge(rw, a.class, f, recv, 300*time.Second, second(a.at)); got != a.want {
+					t.Fatalf("attempt %d, %s at %d s: verdict %d, want %d", i+1, a.class, a.at, got, a.want)
+				}
+			}
+		})
+	}
+}
+
+func TestDelay(t *testing.T) {
+	const initial, most = 200 * time.Millisecond, 30 * time.Second
+	tests := []struct {
+		n    int
+		want time.Duration // before it is shortened
+	}{
+		{1, initial}, {2, 2 * initial}, {3, 4 * initial}, {8, 128 * initial},
+		{9, most}, {32, most}, {33, most}, {64, most}, {65, most}, {1 << 40, most},
+	}
+	for _, tt := range tests {
+		t.Run(fmt.Sprint(tt.n), func(t *testing.T) {
+			for random, want := range map[float64]time.Duration{0: tt.want, 0.5: tt.want * 9 / 10, 1: tt.want * 4 / 5} {
+				if got := delay(tt.n, initial, most, func() float64 { return random }); got != want {
+					t.Errorf("%s with %v at random, want %s", got, random, want)
+				}
+			}
+		})
+	}
+	for _, same := range []time.Duration{1, time.Hour, 1<<63 - 1} {
+		if got := delay(1<<30, same, same, func() float64 { return 0 }); got != same {
+			t.Errorf("from %s to %s: %s", same, same, got)
+		}
+	}
+	if got := delay(40, 1, 1<<62, func() float64 { return 0 }); got <= 0 {
+		t.Errorf("overflow: %s", got)
+	}
+}
