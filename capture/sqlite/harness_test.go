@@ -54,6 +54,7 @@ func newDatabaseOf(t testing.TB, ddl string, boxes ...store.Outbox) *database {
 			t.Error(err)
 		}
 	})
+	d.exec(t, "PRAGMA journal_mode = WAL")
 	d.exec(t, ddl)
 	d.exec(t, "CREATE TABLE unrelated (n INT)")
 	d.views = d.store(t, boxes...)

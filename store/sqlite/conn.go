@@ -18,11 +18,12 @@ import (
 )
 
 // How long a transaction that finds the database locked tries again, and how
-// long it waits at first and at most before it does.
+// long it waits at first and at most before it does: shorter than SQLite's own
+// waits, or services that write all the time would let the relay starve.
 const (
 	patience  = 10 * time.Second
 	firstWait = 100 * time.Microsecond
-	mostWait  = 10 * time.Millisecond
+	mostWait  = time.Millisecond
 )
 
 // errReplaced says that the connection is to a file that has no name any more.
@@ -95,7 +96,7 @@ func (c *Conn) prepare(ctx context.Context) error {
 	for _, setting := range []string{
 		"busy_timeout=0", // tries again by itself
 		"synchronous=NORMAL",
-		"cache_size=-16000", // KiB: room for a transaction over many index pages
+		"cache_size=-16000",                     // KiB: room for a transaction over many index pages
 		"fullfsync=1", "checkpoint_fullfsync=1", // a sync that reaches the disk, on macOS too
 	} {
 		if err := c.pragma(ctx, setting); err != nil {

@@ -22,7 +22,7 @@
 // connection of its own.
 //
 // A transaction that finds the database locked tries again, after 100 µs at
-// first and 10 ms at last. A claim does so for 250 ms and then answers that its
+// first and 1 ms at last. A claim does so for 250 ms and then answers that its
 // rows are not yet visible, so that nobody's long transaction looks like a fault;
 // all other calls do it for 10 s and then fail.
 //

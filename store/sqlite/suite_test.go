@@ -139,6 +139,10 @@ func (d *database) Begin(t *testing.T, outbox string, rows ...storetest.Row) (st
 		}
 	}
 	insert := "INSERT INTO " + o.Table + " (" + strings.Join(names, ", ") + ") VALUES (?" + strings.Repeat(", ?", len(names)-1) + ")"
+	stmt, err := tx.Prepare(insert)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, r := range rows {
 		args := []any{r.ID, r.Payload}
 		if c.Kind != "" {
@@ -156,7 +160,7 @@ func (d *database) Begin(t *testing.T, outbox string, rows ...storetest.Row) (st
 		for range o.Layout.OrderBy {
 			args = append(args, d.time(r.Created))
 		}
-		if _, err := tx.Exec(insert, args...); err != nil {
+		if _, err := stmt.Exec(args...); err != nil {
 			t.Fatal(err)
 		}
 	}
