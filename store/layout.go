@@ -58,18 +58,6 @@ type Layout struct {
 	OrderBy []string
 }
 
-// Outbox is one configured table with its layout.
-type Outbox struct {
-	// Name identifies the outbox in lanes, control rows and messages. Several
-	// outboxes may stand over one table.
-	Name   string
-	Schema string // empty: the database's default
-	Table  string
-	Layout Layout
-	// Kind is the kind of every row, for layouts without a column for it.
-	Kind string
-}
-
 // FailedNumber returns the number that the layout writes for a failed row.
 func (l *Layout) FailedNumber(r Reason) int {
 	if n, ok := l.FailedNumbers[r]; ok {

@@ -3,7 +3,6 @@ package postgres
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -50,29 +49,12 @@ const (
 	defaultBatchBytes  = 4 << 20
 )
 
-// nameRE is narrower than what the server takes for a slot, because the
-// replication commands do not quote names.
-var nameRE = regexp.MustCompile(`^[a-z0-9_]{1,40}$`)
-
 // Validate reports every value that is missing or out of range, in one error.
 func (c *Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if !nameRE.MatchString(c.Name) {
-		bad("name is %q, must be 1 to 40 of a-z, 0-9 and _: it names the replication slot", c.Name)
-	}
-	if len(c.Outboxes) == 0 {
-		bad("outboxes: none is configured")
-	}
-	for i := range c.Outboxes {
-		o := &c.Outboxes[i]
-		if o.Table == "" {
-			bad("outboxes: %q names no table", o.Name)
-		}
-		if err := o.Layout.Validate(); err != nil {
-			bad("outboxes: %q: %w", o.Name, err)
-		}
-	}
+	// The replication commands do not quote the name of the slot.
+	errs = append(errs, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, 0))
 	if c.MaxBatchRows < 0 || c.MaxBatchBytes < 0 {
 		bad("the bounds of a batch are %d rows and %d bytes, must not be negative", c.MaxBatchRows, c.MaxBatchBytes)
 	}

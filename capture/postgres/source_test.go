@@ -496,7 +496,7 @@ func TestConfig(t *testing.T) {
 		}
 	}
 	_, err := postgres.New(postgres.Config{URL: "postgres://h/d", Name: "n"})
-	if err == nil || !strings.Contains(err.Error(), "none is configured") {
+	if err == nil || !strings.Contains(err.Error(), "no outbox is configured") {
 		t.Errorf("no outboxes: %v", err)
 	}
 }

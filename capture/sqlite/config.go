@@ -3,7 +3,6 @@ package sqlite
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -35,8 +34,6 @@ const (
 // (https://www.sqlite.org/limits.html).
 const mostOutboxes = 50
 
-var nameForm = regexp.MustCompile(`^[a-z0-9_]{1,40}$`)
-
 // Validate reports every value that is missing or out of range, in one error.
 func (c *Config) Validate() error {
 	var errs []error
@@ -44,27 +41,18 @@ func (c *Config) Validate() error {
 	if _, err := sqlitestore.ParseURL(c.URL); err != nil {
 		errs = append(errs, err)
 	}
-	if !nameForm.MatchString(c.Name) {
-		bad("name is %q, must be 1 to 40 of a-z, 0-9 and _: it names the log and its triggers", c.Name)
-	}
-	if n := len(c.Outboxes); n == 0 || n > mostOutboxes {
-		bad("outboxes: %d are configured, must be 1 to %d; spread more over several relays", n, mostOutboxes)
+	errs = append(errs, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, 0))
+	if n := len(c.Outboxes); n > mostOutboxes {
+		bad("outboxes: %d are configured, must be at most %d; spread more over several relays", n, mostOutboxes)
 	}
 	seen := map[string]bool{}
 	for i := range c.Outboxes {
-		o := &c.Outboxes[i]
-		if o.Name == "" || o.Table == "" {
-			bad("outboxes: number %d lacks a name or a table", i+1)
-		}
 		// SQLite does not tell capitals from small letters in names of triggers.
-		if key := strings.ToLower(o.Name); seen[key] {
-			bad("outboxes: %q is there twice, at least but for capitals", o.Name)
-		} else {
-			seen[key] = true
+		key := strings.ToLower(c.Outboxes[i].Name)
+		if seen[key] {
+			bad("outboxes: %q is there twice, at least but for capitals", c.Outboxes[i].Name)
 		}
-		if err := o.Layout.Validate(); err != nil {
-			bad("outboxes: %q: %w", o.Name, err)
-		}
+		seen[key] = true
 	}
 	if c.MaxBatchRows < 0 || c.MaxBatchBytes < 0 {
 		bad("the bounds of a batch are %d rows and %d bytes, must not be negative", c.MaxBatchRows, c.MaxBatchBytes)

@@ -1,0 +1,74 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+)
+
+// Outbox is one configured table with its layout.
+type Outbox struct {
+	// Name identifies the outbox in lanes, control rows and messages. Several
+	// outboxes may stand over one table.
+	Name   string
+	Schema string // empty: the database's default
+	Table  string
+	Layout Layout
+	// Kind is the kind of every row, for layouts without a column for it.
+	Kind string
+}
+
+// nameForm is narrow enough for what a relay's name becomes part of: slots,
+// publications, tables, files.
+var nameForm = regexp.MustCompile(`^[a-z0-9_]{1,40}$`)
+
+// ValidateName reports whether a relay may have a name.
+func ValidateName(name string) error {
+	if nameForm.MatchString(name) {
+		return nil
+	}
+	return fmt.Errorf("name %q: use 1 to 40 of a-z, 0-9 and _", name)
+}
+
+// ValidateOutboxes reports everything that keeps a relay from working on
+// outboxes, in one error. takeover is how long a claim of somebody else holds a
+// row, 0 for not at all.
+func ValidateOutboxes(outboxes []Outbox, takeover time.Duration) error {
+	var errs []error
+	if takeover < 0 {
+		errs = append(errs, fmt.Errorf("the takeover time-out is %s, must not be negative", takeover))
+	}
+	if len(outboxes) == 0 {
+		errs = append(errs, errors.New("no outbox is configured"))
+	}
+	seen := map[string]bool{}
+	for i := range outboxes {
+		o := &outboxes[i]
+		if seen[o.Name] {
+			errs = append(errs, fmt.Errorf("outbox %q is configured twice", o.Name))
+		}
+		seen[o.Name] = true
+		errs = append(errs, o.validate(takeover))
+	}
+	return errors.Join(errs...)
+}
+
+func (o *Outbox) validate(takeover time.Duration) error {
+	var errs []error
+	if o.Name == "" {
+		errs = append(errs, errors.New("an outbox has no name"))
+	}
+	if o.Table == "" {
+		errs = append(errs, fmt.Errorf("outbox %q: no table is named", o.Name))
+	}
+	if err := o.Layout.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("outbox %q: %w", o.Name, err))
+	}
+	if takeover > 0 && o.Layout.State != StateNone && o.Layout.Columns.Claimed == "" {
+		errs = append(errs, fmt.Errorf(
+			"outbox %q: a takeover time-out needs a column for the time of the claim, and layout %s names none; name one or take over at once",
+			o.Name, o.Layout.Name))
+	}
+	return errors.Join(errs...)
+}
