@@ -3,39 +3,20 @@ package postgres
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 )
-
-var errClosed = errors.New("the store is closed")
 
 // goodbye bounds the farewell to a server that may be gone.
 const goodbye = time.Second
 
-// lifetime ends the calls of a store with the store.
-type lifetime struct {
-	ctx  context.Context
-	end  context.CancelCauseFunc
-	work sync.WaitGroup // open views, and connections being taken down
-
-	mu    sync.Mutex
-	views map[*view]struct{}
-}
-
-// bind returns a context that ends with the call's own or with the store.
-func (l *lifetime) bind(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(l.ctx, func() { cancel(errClosed) })
-	return ctx, func() { stop(); cancel(nil) }
-}
-
 // discard closes a connection. One whose call was cut short goes on closing by
 // itself, since it also cancels its statement; Close waits for it.
-func (l *lifetime) discard(conn *pgx.Conn) {
+func discard(life *lifetime.Lifetime, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
 	_ = conn.Close(ctx) // it is given up either way
@@ -43,7 +24,7 @@ func (l *lifetime) discard(conn *pgx.Conn) {
 	select {
 	case <-done:
 	default:
-		l.work.Go(func() { <-done })
+		life.Go(func() { <-done })
 	}
 }
 
@@ -51,7 +32,7 @@ func (l *lifetime) discard(conn *pgx.Conn) {
 // on it fails. It serves one call at a time.
 type session struct {
 	cfg  *pgx.ConnConfig
-	life *lifetime
+	life *lifetime.Lifetime
 	turn chan struct{} // holds a token while the session is free
 
 	conn   *pgx.Conn
@@ -60,7 +41,7 @@ type session struct {
 	skipLocked time.Time // claims pass over locked rows until then
 }
 
-func newSession(cfg *pgx.ConnConfig, life *lifetime) *session {
+func newSession(cfg *pgx.ConnConfig, life *lifetime.Lifetime) *session {
 	s := &session{cfg: cfg, life: life, turn: make(chan struct{}, 1)}
 	s.turn <- struct{}{}
 	return s
@@ -68,10 +49,10 @@ func newSession(cfg *pgx.ConnConfig, life *lifetime) *session {
 
 // do runs fn on the session's connection.
 func (s *session) do(ctx context.Context, fn func(context.Context, *session) error) error {
-	if s.life.ctx.Err() != nil {
-		return errClosed
+	if s.life.Ended() {
+		return lifetime.ErrClosed
 	}
-	ctx, cancel := s.life.bind(ctx)
+	ctx, cancel := s.life.Bind(ctx)
 	defer cancel()
 	select {
 	case <-s.turn:
@@ -79,8 +60,8 @@ func (s *session) do(ctx context.Context, fn func(context.Context, *session) err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if s.life.ctx.Err() != nil { // both were ready
-		return errClosed
+	if s.life.Ended() { // both were ready
+		return lifetime.ErrClosed
 	}
 	if s.conn == nil {
 		conn, err := connect(ctx, s.cfg)
@@ -110,7 +91,7 @@ func (s *session) keeps(err error) bool {
 
 func (s *session) drop() {
 	if s.conn != nil {
-		s.life.discard(s.conn)
+		discard(s.life, s.conn)
 		s.conn, s.tables = nil, nil
 	}
 }

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -9,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 )
 
 var _ store.Store = (*Store)(nil)
@@ -25,7 +25,7 @@ type Store struct {
 	views                     *pgx.ConnConfig
 	led                       *pgx.Conn // control's connection at the last Lead; control's turn guards it
 
-	life   lifetime
+	life   *lifetime.Lifetime
 	closed sync.Once
 }
 
@@ -39,8 +39,7 @@ func New(cfg Config) (*Store, error) {
 		s.outboxes[o.Name] = &o
 		s.order = append(s.order, o.Name)
 	}
-	s.life.views = map[*view]struct{}{}
-	s.life.ctx, s.life.end = context.WithCancelCause(context.Background())
+	s.life = lifetime.New()
 	for _, to := range []struct {
 		session  **session
 		purpose  string
@@ -54,7 +53,7 @@ func New(cfg Config) (*Store, error) {
 		if err != nil {
 			return nil, err
 		}
-		*to.session = newSession(conn, &s.life)
+		*to.session = newSession(conn, s.life)
 	}
 	views, err := sessionConfig(cfg, "view", viewSettings())
 	if err != nil {
@@ -68,12 +67,11 @@ func New(cfg Config) (*Store, error) {
 // them. It returns when nothing of the store is left. Calls after it fail.
 func (s *Store) Close() {
 	s.closed.Do(func() {
-		s.life.end(errClosed)
-		s.life.closeViews()
+		s.life.End()
 		for _, sess := range []*session{s.claims, s.outcomes, s.control} {
 			sess.close()
 		}
-		s.life.work.Wait()
+		s.life.Wait()
 	})
 }
 

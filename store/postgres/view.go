@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 )
 
 // snapshotForm is what pg_export_snapshot and CREATE_REPLICATION_SLOT return.
@@ -23,20 +24,20 @@ func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
 	if snapshot != "" && !snapshotForm.MatchString(snapshot) {
 		return nil, fmt.Errorf("open a view: %q is no name of a snapshot", snapshot)
 	}
-	if !s.life.begin() {
-		return nil, errClosed
+	if !s.life.Begin() {
+		return nil, lifetime.ErrClosed
 	}
-	ctx, cancel := s.life.bind(ctx)
+	ctx, cancel := s.life.Bind(ctx)
 	defer cancel()
 	v := &view{store: s}
 	if err := v.open(ctx, snapshot); err != nil {
 		v.drop()
-		s.life.work.Done()
+		s.life.Done()
 		return nil, fmt.Errorf("open a view: %w", Explain(err))
 	}
-	if !s.life.addView(v) {
+	if !s.life.Add(v) {
 		v.Close()
-		return nil, errClosed
+		return nil, lifetime.ErrClosed
 	}
 	return v, nil
 }
@@ -82,7 +83,7 @@ func (v *view) Unsettled(ctx context.Context, q store.Unsettled) ([]store.Item, 
 	if o.Layout.State == store.StateNone {
 		return nil, nil // nothing tells a settled row from another
 	}
-	ctx, cancel := v.store.life.bind(ctx)
+	ctx, cancel := v.store.life.Bind(ctx)
 	defer cancel()
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -164,54 +165,13 @@ func (v *view) Close() {
 	}
 	v.done = true
 	v.drop()
-	v.store.life.removeView(v)
-	v.store.life.work.Done()
+	v.store.life.Remove(v)
+	v.store.life.Done()
 }
 
 func (v *view) drop() {
 	if v.conn != nil {
-		v.store.life.discard(v.conn)
+		discard(v.store.life, v.conn)
 		v.conn = nil
-	}
-}
-
-// begin counts a view in, unless the store is closed.
-func (l *lifetime) begin() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ctx.Err() != nil {
-		return false
-	}
-	l.work.Add(1)
-	return true
-}
-
-// addView makes a view known, so that Close ends it.
-func (l *lifetime) addView(v *view) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ctx.Err() != nil {
-		return false
-	}
-	l.views[v] = struct{}{}
-	return true
-}
-
-func (l *lifetime) removeView(v *view) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.views, v)
-}
-
-// closeViews ends the views that are open. The store's context has ended.
-func (l *lifetime) closeViews() {
-	l.mu.Lock()
-	var open []*view
-	for v := range l.views {
-		open = append(open, v)
-	}
-	l.mu.Unlock()
-	for _, v := range open {
-		v.Close()
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 )
 
 // LockedError says that another relay of the same name runs on the same file.
@@ -40,8 +41,8 @@ var errHeld = errors.New("the lock is held")
 // the lead from each other in turns. The epoch gives safety: it holds also
 // between relays that never asked for the lock.
 func (s *Store) Lock(ctx context.Context) (release func(), err error) {
-	if s.life.ctx.Err() != nil {
-		return nil, errClosed
+	if s.life.Ended() {
+		return nil, lifetime.ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -74,7 +75,7 @@ func (s *Store) Lock(ctx context.Context) (release func(), err error) {
 	}
 	release, ok := s.locks.add(file)
 	if !ok {
-		return nil, errClosed
+		return nil, lifetime.ErrClosed
 	}
 	if err := note(file); err != nil {
 		release()

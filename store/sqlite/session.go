@@ -3,44 +3,25 @@ package sqlite
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 )
-
-var errClosed = errors.New("the store is closed")
-
-// lifetime ends the calls of a store with the store.
-type lifetime struct {
-	ctx context.Context
-	end context.CancelCauseFunc
-
-	mu      sync.Mutex
-	opening sync.WaitGroup // of views
-	views   map[*view]struct{}
-}
-
-// bind returns a context that ends with the call's own or with the store.
-func (l *lifetime) bind(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(l.ctx, func() { cancel(errClosed) })
-	return ctx, func() { stop(); cancel(nil) }
-}
 
 // session is the store's writing connection, opened when it is needed and given
 // up when a call on it fails. It serves one call at a time, in the order in
 // which they came.
 type session struct {
 	path string
-	life *lifetime
+	life *lifetime.Lifetime
 	turn chan struct{} // holds a token while the session is free
 
 	conn   *Conn
 	tables map[string]*table // what conn knows of the outboxes, by name
 }
 
-func newSession(path string, life *lifetime) *session {
+func newSession(path string, life *lifetime.Lifetime) *session {
 	s := &session{path: path, life: life, turn: make(chan struct{}, 1)}
 	s.turn <- struct{}{}
 	return s
@@ -48,10 +29,10 @@ func newSession(path string, life *lifetime) *session {
 
 // do runs fn on the session's connection.
 func (s *session) do(ctx context.Context, fn func(context.Context) error) error {
-	if s.life.ctx.Err() != nil {
-		return errClosed
+	if s.life.Ended() {
+		return lifetime.ErrClosed
 	}
-	ctx, cancel := s.life.bind(ctx)
+	ctx, cancel := s.life.Bind(ctx)
 	defer cancel()
 	select {
 	case <-s.turn:
@@ -59,8 +40,8 @@ func (s *session) do(ctx context.Context, fn func(context.Context) error) error 
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if s.life.ctx.Err() != nil { // both were ready
-		return errClosed
+	if s.life.Ended() { // both were ready
+		return lifetime.ErrClosed
 	}
 	if s.conn != nil && s.conn.Replaced() != nil {
 		s.drop()

@@ -1,12 +1,12 @@
 package sqlite
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 )
 
 var _ store.Store = (*Store)(nil)
@@ -22,7 +22,7 @@ type Store struct {
 	order    []string // names of the outboxes, as configured
 
 	writer *session
-	life   lifetime
+	life   *lifetime.Lifetime
 	locks  locks
 	closed sync.Once
 }
@@ -41,9 +41,8 @@ func New(cfg Config) (*Store, error) {
 		s.outboxes[o.Name] = &o
 		s.order = append(s.order, o.Name)
 	}
-	s.life.views = map[*view]struct{}{}
-	s.life.ctx, s.life.end = context.WithCancelCause(context.Background())
-	s.writer = newSession(path, &s.life)
+	s.life = lifetime.New()
+	s.writer = newSession(path, s.life)
 	return s, nil
 }
 
@@ -52,7 +51,8 @@ func New(cfg Config) (*Store, error) {
 // Calls after it fail.
 func (s *Store) Close() {
 	s.closed.Do(func() {
-		s.life.close()
+		s.life.End()
+		s.life.Wait()
 		s.writer.close()
 		s.locks.close()
 	})

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 )
 
 // View implements store.Viewer. A view is a connection of its own in a read
@@ -19,20 +20,20 @@ func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
 	if snapshot != "" {
 		return nil, fmt.Errorf("open a view: SQLite has no named snapshots, so none is named %q", snapshot)
 	}
-	if !s.life.begin() {
-		return nil, errClosed
+	if !s.life.Begin() {
+		return nil, lifetime.ErrClosed
 	}
-	defer s.life.opening.Done()
-	ctx, cancel := s.life.bind(ctx)
+	defer s.life.Done()
+	ctx, cancel := s.life.Bind(ctx)
 	defer cancel()
 	v := &view{store: s}
 	if err := v.open(ctx); err != nil {
 		v.drop()
 		return nil, fmt.Errorf("open a view: %w", Explain(err))
 	}
-	if !s.life.addView(v) {
+	if !s.life.Add(v) {
 		v.drop()
-		return nil, errClosed
+		return nil, lifetime.ErrClosed
 	}
 	return v, nil
 }
@@ -100,7 +101,7 @@ func (v *view) Unsettled(ctx context.Context, q store.Unsettled) ([]store.Item, 
 	if o.Layout.State == store.StateNone {
 		return nil, nil // nothing tells a settled row from another
 	}
-	ctx, cancel := v.store.life.bind(ctx)
+	ctx, cancel := v.store.life.Bind(ctx)
 	defer cancel()
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -211,57 +212,12 @@ func (v *view) Close() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.drop()
-	v.store.life.removeView(v)
+	v.store.life.Remove(v)
 }
 
 func (v *view) drop() {
 	if v.conn != nil {
 		v.conn.Close()
 		v.conn = nil
-	}
-}
-
-// begin counts the opening of a view in, unless the store is closed.
-func (l *lifetime) begin() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ctx.Err() != nil {
-		return false
-	}
-	l.opening.Add(1)
-	return true
-}
-
-// addView makes a view known, so that Close ends it.
-func (l *lifetime) addView(v *view) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ctx.Err() != nil {
-		return false
-	}
-	l.views[v] = struct{}{}
-	return true
-}
-
-func (l *lifetime) removeView(v *view) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.views, v)
-}
-
-// close ends all calls, and the views that are open or being opened.
-func (l *lifetime) close() {
-	l.mu.Lock() // a begin that came first has counted itself in
-	l.end(errClosed)
-	l.mu.Unlock()
-	l.opening.Wait()
-	l.mu.Lock()
-	var open []*view
-	for v := range l.views {
-		open = append(open, v)
-	}
-	l.mu.Unlock()
-	for _, v := range open {
-		v.Close()
 	}
 }

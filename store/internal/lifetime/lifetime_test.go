@@ -1,0 +1,46 @@
+package lifetime
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+)
+
+type view struct{ closed int }
+
+func (v *view) Close() { v.closed++ }
+
+func TestEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New()
+		ctx, cancel := l.Bind(context.Background())
+		defer cancel()
+		open, gone := &view{}, &view{}
+		if !l.Begin() || !l.Add(open) || !l.Add(gone) || l.Ended() {
+			t.Fatal("it has ended before End")
+		}
+		l.Remove(gone)
+		l.End()
+		<-ctx.Done()
+		if !errors.Is(context.Cause(ctx), ErrClosed) {
+			t.Errorf("a bound call ended with %v", context.Cause(ctx))
+		}
+		if open.closed != 1 || gone.closed != 0 {
+			t.Errorf("closed %d times and %d times", open.closed, gone.closed)
+		}
+		if l.Begin() || l.Add(&view{}) || !l.Ended() {
+			t.Error("it goes on after End")
+		}
+		waited := make(chan struct{})
+		go func() { l.Wait(); close(waited) }()
+		synctest.Wait()
+		select {
+		case <-waited:
+			t.Error("Wait did not wait for work")
+		default:
+		}
+		l.Done()
+		<-waited
+	})
+}
