@@ -45,8 +45,8 @@ func New(cfg Config) (*Store, error) {
 		purpose  string
 		settings map[string]string
 	}{
-		{&s.claims, "claims", rowSettings()},
-		{&s.outcomes, "outcomes", rowSettings()},
+		{&s.claims, "claims", rowSettings("250ms")},
+		{&s.outcomes, "outcomes", rowSettings("1s")},
 		{&s.control, "control", controlSettings()},
 	} {
 		conn, err := sessionConfig(cfg, to.purpose, to.settings)
@@ -104,12 +104,12 @@ func commonSettings() map[string]string {
 // that read a whole table are ruled out, and one generic plan serves from the
 // first call on.
 //
-// They wait briefly for a row that somebody else has locked: claims then pass
+// They wait so long for a row that somebody else has locked: claims then pass
 // over it, and an outcome is refused. A lock_timeout in the URL goes before this
 // one.
-func rowSettings() map[string]string {
+func rowSettings(lockTimeout string) map[string]string {
 	return map[string]string{
-		"lock_timeout":       "250ms",
+		"lock_timeout":       lockTimeout,
 		"enable_seqscan":     "off",
 		"enable_hashjoin":    "off",
 		"enable_mergejoin":   "off",
