@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -86,6 +87,17 @@ type Source interface {
 	// Compare orders two positions of one origin: negative, zero or positive as
 	// a is before, at or after b. "" is before everything.
 	Compare(a, b store.Position) int
+}
+
+// ComparePositions orders two positions of a source by what they stand for. One
+// that parse refuses is not the source's: any fixed order will do.
+func ComparePositions[T cmp.Ordered](a, b store.Position, parse func(store.Position) (T, error)) int {
+	x, errX := parse(a)
+	y, errY := parse(b)
+	if errX != nil || errY != nil {
+		return cmp.Compare(a, b)
+	}
+	return cmp.Compare(x, y)
 }
 
 // LostError says that the log from a position on is no longer to be had: a slot

@@ -120,9 +120,9 @@ func (c *core) nextOutcomes(most int) []outcome {
 }
 
 // written takes the results of the batch of nextOutcomes. A row that was found
-// settled or gone is done with, whatever its outcome said. One that the
-// store refused is tried again later, and its lane, if it waits
-// for it, goes on waiting.
+// settled or gone is done with, whatever its outcome said. One that the store
+// refused is tried again later, and its lane, if it waits for it, goes on
+// waiting.
 func (c *core) written(results []store.SettleResult, now time.Time) {
 	batch := c.writing
 	c.writing = nil
@@ -145,10 +145,6 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 			c.drop(o.row)
 			o.lane.prune(1)
 			c.release(o.lane)
-			c.giveBack(o.lane)
-		case c.ended:
-			c.release(o.lane)
-			c.giveBack(o.lane)
 		default:
 			c.wait(o.lane, later(o.lane.wakeAt, now))
 		}

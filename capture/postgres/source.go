@@ -92,17 +92,7 @@ func (s *Source) Mark(ctx context.Context, token string) error {
 
 // Compare orders two LSNs.
 func (s *Source) Compare(a, b store.Position) int {
-	x, errX := parseLSN(a)
-	y, errY := parseLSN(b)
-	switch {
-	case errX != nil || errY != nil:
-		return strings.Compare(string(a), string(b)) // not ours; any fixed order will do
-	case x < y:
-		return -1
-	case x > y:
-		return 1
-	}
-	return 0
+	return capture.ComparePositions(a, b, parseLSN)
 }
 
 // Close ends the sessions. Call it when no other call is open.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync/atomic"
 
 	"github.com/sluicebox/sluicebox/capture"
@@ -68,17 +67,7 @@ func (s *Source) Mark(ctx context.Context, token string) error {
 
 // Compare orders two numbers of the log.
 func (s *Source) Compare(a, b store.Position) int {
-	x, errX := parsePosition(a)
-	y, errY := parsePosition(b)
-	switch {
-	case errX != nil || errY != nil:
-		return strings.Compare(string(a), string(b)) // not ours; any fixed order will do
-	case x < y:
-		return -1
-	case x > y:
-		return 1
-	}
-	return 0
+	return capture.ComparePositions(a, b, parsePosition)
 }
 
 // Close ends the connection. Call it when no other call is open.

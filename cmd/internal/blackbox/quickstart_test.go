@@ -279,24 +279,7 @@ func TestQuickstartKilled(t *testing.T) {
 // runFile starts `sluicebox run` on a file, with another receiver.
 func runFile(t *testing.T, file, receiver string) *relay {
 	t.Helper()
-	r := &relay{t: t, ended: make(chan struct{}), grown: make(chan struct{})}
-	r.cmd = exec.Command(binary, "run", "-c", file)
-	r.cmd.Env = append(environment(), "SLUICEBOX_FLOWCATALYST_API_BASE_URL="+receiver)
-	pipe, err := r.cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go r.watch(pipe)
-	t.Cleanup(func() {
-		r.kill()
-		if t.Failed() {
-			t.Logf("the relay said:\n%s", r.said())
-		}
-	})
-	return r
+	return launch(t, file, "", "SLUICEBOX_FLOWCATALYST_API_BASE_URL="+receiver)
 }
 
 // What a killed quickstart has left in a database, the next one there names, with

@@ -48,7 +48,7 @@ func freeAddress(t testing.TB) string {
 }
 
 // start runs `sluicebox run` on a configuration in which ADMIN stands for the
-// admin address. What still runs when the test ends is killed.
+// admin address.
 func start(t testing.TB, yaml string) *relay {
 	t.Helper()
 	address := freeAddress(t)
@@ -56,9 +56,16 @@ func start(t testing.TB, yaml string) *relay {
 	if err := os.WriteFile(file, []byte(strings.ReplaceAll(yaml, adminKey, address)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := &relay{t: t, admin: "http://" + address, ended: make(chan struct{}), grown: make(chan struct{})}
+	return launch(t, file, "http://"+address)
+}
+
+// launch runs `sluicebox run` on a file whose admin endpoints, if it has any, are
+// at admin. What still runs when the test ends is killed.
+func launch(t testing.TB, file, admin string, env ...string) *relay {
+	t.Helper()
+	r := &relay{t: t, admin: admin, ended: make(chan struct{}), grown: make(chan struct{})}
 	r.cmd = exec.Command(binary, "run", "-c", file)
-	r.cmd.Env = environment()
+	r.cmd.Env = append(environment(), env...)
 	pipe, err := r.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
