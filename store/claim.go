@@ -1,6 +1,9 @@
 package store
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // ClaimRow is one row to claim.
 type ClaimRow struct {
@@ -74,6 +77,37 @@ type Outcome struct {
 	Reason Reason
 	// At is written as the time of settlement. A retry keeps the claim's time.
 	At time.Time
+	// Block asks, of a FAILED row, that its lane stays Blocked: the lane and the
+	// time are those given here, the rest is the outcome's. The hold is recorded
+	// in the outcome's transaction, if the row is FAILED after it; also if it was
+	// FAILED before, because an earlier answer was lost. Of several outcomes of
+	// one lane in a call, the last one's hold stays. Layouts that keep no state
+	// cannot block: Settle refuses the call with a *SetupError.
+	Block *Hold
+}
+
+// Validate reports whether an outcome may be written for its outbox.
+func (o *Outcome) Validate(box *Outbox) error {
+	switch {
+	case o.Status != Pending && !o.Status.Settled():
+		return fmt.Errorf("%s is no outcome (row %q of outbox %s)", o.Status, o.ID, o.Outbox)
+	case o.Block == nil:
+		return nil
+	case o.Status != Failed:
+		return fmt.Errorf("row %q of outbox %s is to be %s, and only a FAILED row blocks its lane", o.ID, o.Outbox, o.Status)
+	case o.Block.Lane.Outbox != o.Outbox:
+		return fmt.Errorf("row %q of outbox %s cannot block lane %s, of another outbox", o.ID, o.Outbox, o.Block.Lane)
+	}
+	h := o.Hold()
+	return h.Validate(box)
+}
+
+// Hold returns the hold that Block asks for; Block must not be nil.
+func (o *Outcome) Hold() Hold {
+	return Hold{
+		Lane: o.Block.Lane, Kind: Blocked, Since: o.Block.Since,
+		ID: o.ID, RetryCount: o.RetryCount, Reason: o.Error,
+	}
 }
 
 // SettleResult says what became of one outcome.

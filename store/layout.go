@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // StateKind says how a table keeps the state of its rows.
@@ -28,7 +30,7 @@ const (
 type Columns struct {
 	ID         string // required
 	Kind       string // empty: the outbox has one Kind
-	Group      string
+	Group      string // empty: no row has a group
 	Payload    string // required
 	Status     string // StateWords, StateNumbers
 	Delivered  string // StateTimestamps: when the row was delivered
@@ -56,6 +58,9 @@ type Layout struct {
 	// OrderBy are the columns in whose order rows are read where the log does
 	// not give the order. The id is always the last of them.
 	OrderBy []string
+	// GroupPath are the keys that lead to the group in the JSON of the group
+	// column, which may be the payload's; empty: the column's text is the group.
+	GroupPath []string
 }
 
 // FailedNumber returns the number that the layout writes for a failed row.
@@ -77,86 +82,137 @@ func (l *Layout) SettledNumbers() []int {
 	return slices.Compact(set)
 }
 
+// NamedColumn is a column with the configuration key that names it.
+type NamedColumn struct{ Key, Column string }
+
+// Named returns the columns that the layout names, in a fixed order. A column may
+// have several keys.
+func (l *Layout) Named() []NamedColumn {
+	c := &l.Columns
+	all := []NamedColumn{
+		{"columns.id", c.ID}, {"columns.kind", c.Kind}, {"columns.group", c.Group}, {"columns.payload", c.Payload},
+		{"columns.status", c.Status}, {"columns.delivered", c.Delivered}, {"columns.failed", c.Failed},
+		{"columns.retry-count", c.RetryCount}, {"columns.claimed", c.Claimed}, {"columns.settled", c.Settled},
+		{"columns.error", c.Error},
+	}
+	for _, name := range l.OrderBy {
+		all = append(all, NamedColumn{"order-by", name})
+	}
+	return slices.DeleteFunc(all, func(n NamedColumn) bool { return n.Column == "" })
+}
+
+// Key returns the configuration key that names a column, the first of several.
+func (l *Layout) Key(column string) string {
+	for _, n := range l.Named() {
+		if n.Column == column {
+			return n.Key
+		}
+	}
+	return ""
+}
+
 // Validate reports what is missing or contradictory in the layout, all of it in
-// one error.
+// one error. Each message is "layout NAME: KEY: TEXT", by configuration key.
 func (l *Layout) Validate() error {
 	var errs []error
-	need := func(value, column string) {
-		if value == "" {
-			errs = append(errs, fmt.Errorf("layout %s: no %s column is named", l.Name, column))
+	add := func(err error) {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	need := func(column, key string) {
+		if column == "" {
+			add(l.fault("columns."+key, "no %s column is named", key))
 		}
 	}
 	need(l.Columns.ID, "id")
 	need(l.Columns.Payload, "payload")
-	errs = append(errs, l.validateColumns())
+	add(l.validateColumns())
+	if len(l.GroupPath) > 0 && l.Columns.Group == "" {
+		add(l.fault("group-path", "needs columns.group, the column with the JSON; name the payload's column there to find the group in the payload"))
+	}
 	switch l.State {
 	case StateWords:
 		need(l.Columns.Status, "status")
-		errs = append(errs, l.validateWords())
+		add(validateStates(l, "words", l.Words, "word", func(word string) bool { return word != "" }))
 	case StateNumbers:
 		need(l.Columns.Status, "status")
-		errs = append(errs, l.validateNumbers())
+		add(validateStates(l, "numbers", l.Numbers, "number", func(int) bool { return true }))
+		add(l.validateReasons())
 	case StateTimestamps:
 		need(l.Columns.Delivered, "delivered")
 		need(l.Columns.Failed, "failed")
 	case StateNone:
 	default:
-		errs = append(errs, fmt.Errorf("layout %s: no kind of state is chosen", l.Name))
+		add(l.fault("state", "no kind of state is chosen"))
 	}
 	return errors.Join(errs...)
+}
+
+func (l *Layout) fault(key, format string, args ...any) error {
+	return fmt.Errorf("layout %s: %s: "+format, append([]any{l.Name, key}, args...)...)
 }
 
 // validateColumns refuses a column with two meanings: a claim would settle the
-// row, or a text would overwrite its state.
+// row, or a text would overwrite its state. What is only read may have several.
 func (l *Layout) validateColumns() error {
 	c := &l.Columns
+	written := []string{c.Status, c.Delivered, c.Failed, c.RetryCount, c.Claimed, c.Settled, c.Error}
 	seen := map[string]string{}
 	var errs []error
-	for _, col := range []struct{ meaning, name string }{
-		{"id", c.ID}, {"payload", c.Payload}, {"status", c.Status}, {"delivered", c.Delivered}, {"failed", c.Failed},
-		{"retry count", c.RetryCount}, {"claimed", c.Claimed}, {"settled", c.Settled}, {"error", c.Error},
-	} {
-		if other, taken := seen[col.name]; taken && col.name != "" {
-			errs = append(errs, fmt.Errorf("layout %s: column %q is named for both %s and %s", l.Name, col.name, other, col.meaning))
+	for _, n := range l.Named() {
+		other, taken := seen[n.Column]
+		if !taken {
+			seen[n.Column] = n.Key
+			continue
 		}
-		seen[col.name] = col.meaning
+		both := slices.Contains([]string{other, n.Key}, "columns.id") && slices.Contains([]string{other, n.Key}, "columns.payload")
+		if (both || slices.Contains(written, n.Column)) && n.Key != "order-by" {
+			errs = append(errs, l.fault(n.Key, "column %q is named for both %s and %s", n.Column, other, n.Key))
+		}
 	}
 	return errors.Join(errs...)
 }
 
-func (l *Layout) validateWords() error {
-	seen := map[string]Status{}
+// validateStates wants a value of its own for each status.
+func validateStates[V comparable](l *Layout, section string, values map[Status]V, what string, is func(V) bool) error {
+	seen := map[V]Status{}
+	var errs []error
 	for s := Pending; s <= Failed; s++ {
-		word := l.Words[s]
-		if word == "" {
-			return fmt.Errorf("layout %s: no word for %s", l.Name, s)
+		key := section + "." + strings.ToLower(s.String())
+		v, ok := values[s]
+		if !ok || !is(v) {
+			errs = append(errs, l.fault(key, "no %s for %s", what, s))
+			continue
 		}
-		if other, taken := seen[word]; taken {
-			return fmt.Errorf("layout %s: %q stands for both %s and %s", l.Name, word, other, s)
+		if other, taken := seen[v]; taken {
+			errs = append(errs, l.fault(key, "%s stands for both %s and %s", quoted(v), other, s))
 		}
-		seen[word] = s
+		seen[v] = s
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
-func (l *Layout) validateNumbers() error {
-	seen := map[int]Status{}
-	for s := Pending; s <= Failed; s++ {
-		n, ok := l.Numbers[s]
-		if !ok {
-			return fmt.Errorf("layout %s: no number for %s", l.Name, s)
-		}
-		if other, taken := seen[n]; taken {
-			return fmt.Errorf("layout %s: %d stands for both %s and %s", l.Name, n, other, s)
-		}
-		seen[n] = s
+// quoted returns a value as configurations have it: numbers bare, words in quotes.
+func quoted(v any) string {
+	if word, ok := v.(string); ok {
+		return strconv.Quote(word)
 	}
-	for _, n := range l.FailedNumbers {
-		if s, taken := seen[n]; taken && s != Failed {
-			return fmt.Errorf("layout %s: %d stands for both %s and %s", l.Name, n, s, Failed)
+	return fmt.Sprint(v)
+}
+
+// validateReasons wants no code for a failure that stands for another status.
+func (l *Layout) validateReasons() error {
+	var errs []error
+	for r := ReasonBadRequest; r <= ReasonInternal; r++ {
+		n, ok := l.FailedNumbers[r]
+		for s := Pending; ok && s < Failed; s++ {
+			if have, given := l.Numbers[s]; given && have == n {
+				errs = append(errs, l.fault("failed-numbers."+r.String(), "%d stands for both %s and %s", n, s, Failed))
+			}
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // FlowCatalyst is the layout of the two tables of the FlowCatalyst outbox

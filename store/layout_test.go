@@ -40,16 +40,24 @@ func TestLayoutValidate(t *testing.T) {
 		layout store.Layout
 		want   []string // parts of the error; none: it is valid
 	}{
-		{"empty", store.Layout{Name: "mine"}, []string{"layout mine", "id column", "payload column", "no kind of state"}},
+		{"empty", store.Layout{Name: "mine"}, []string{"layout mine: columns.id: no id column", "columns.payload: no payload column", "layout mine: state: no kind of state"}},
 		{"no columns", store.Layout{Name: "mine", State: store.StateTimestamps}, []string{"id column", "payload column", "delivered column", "failed column"}},
 		{"no status column", words(func(l *store.Layout) { l.Columns.Status = "" }), []string{"status column"}},
 		{"no status column for numbers", numbers(func(l *store.Layout) { l.Columns.Status = "" }), []string{"status column"}},
-		{"no word", words(func(l *store.Layout) { delete(l.Words, store.Failed) }), []string{"no word for FAILED"}},
-		{"no words", words(func(l *store.Layout) { l.Words = nil }), []string{"no word for PENDING"}},
+		{"no word", words(func(l *store.Layout) { delete(l.Words, store.Failed) }), []string{"words.failed: no word for FAILED"}},
+		{"no words", words(func(l *store.Layout) { l.Words = nil }), []string{"no word for PENDING", "no word for PROCESSING", "no word for COMPLETED", "no word for FAILED"}},
 		{"a word twice", words(func(l *store.Layout) { l.Words[store.Failed] = "PENDING" }), []string{`"PENDING" stands for both PENDING and FAILED`}},
 		{"no number", numbers(func(l *store.Layout) { delete(l.Numbers, store.Processing) }), []string{"no number for PROCESSING"}},
+		{"an empty word", words(func(l *store.Layout) { l.Words[store.Processing] = "" }), []string{"words.processing: no word for PROCESSING"}},
+		{"a group in the state", words(func(l *store.Layout) { l.Columns.Group = "status" }), []string{`columns.status: column "status" is named for both columns.group and columns.status`}},
+		{"an id as the payload", words(func(l *store.Layout) { l.Columns.Payload = "id" }), []string{`columns.payload: column "id" is named for both columns.id and columns.payload`}},
+		{"a text over the state", words(func(l *store.Layout) { l.Columns.Error = "status" }), []string{`columns.error: column "status" is named for both`}},
+		{"a path and no column", words(func(l *store.Layout) { l.Columns.Group, l.GroupPath = "", []string{"a"} }), []string{"group-path: needs columns.group"}},
+		{"a path into the payload", words(func(l *store.Layout) { l.Columns.Group, l.GroupPath = "payload", []string{"a"} }), nil},
+		{"a kind that is the group", words(func(l *store.Layout) { l.Columns.Kind = "message_group" }), nil},
+		{"in the order of a written column", words(func(l *store.Layout) { l.OrderBy = []string{"processed_at", "id"} }), nil},
 		{"a number twice", numbers(func(l *store.Layout) { l.Numbers[store.Processing] = 0 }), []string{"0 stands for both PENDING and PROCESSING"}},
-		{"a code of another status", numbers(func(l *store.Layout) { l.FailedNumbers[store.ReasonGateway] = 9 }), []string{"9 stands for both PROCESSING and FAILED"}},
+		{"a code of another status", numbers(func(l *store.Layout) { l.FailedNumbers[store.ReasonGateway] = 9 }), []string{"failed-numbers.gateway: 9 stands for both PROCESSING and FAILED"}},
 		{"a code that is FAILED's own", numbers(func(l *store.Layout) { l.FailedNumbers[store.ReasonGateway] = 3 }), nil},
 		{"no state", store.Layout{Name: "bare", State: store.StateNone, Columns: store.Columns{ID: "i", Payload: "p"}}, nil},
 		{"times", store.Layout{Name: "t", State: store.StateTimestamps,
@@ -66,6 +74,22 @@ func TestLayoutValidate(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestNamedColumns(t *testing.T) {
+	l := store.OutboxMessages()
+	l.OrderBy = append(l.OrderBy, "type")
+	for column, want := range map[string]string{
+		"id": "columns.id", "type": "columns.kind", "message_group": "columns.group", "updated_at": "columns.claimed",
+		"created_at": "order-by", "no such column": "", "": "",
+	} {
+		if got := l.Key(column); got != want {
+			t.Errorf("column %q is named by %q, want %q", column, got, want)
+		}
+	}
+	if n := len(l.Named()); n != 10 {
+		t.Errorf("%d columns are named: %v", n, l.Named())
 	}
 }
 

@@ -42,3 +42,20 @@ const (
 	ReasonGateway             // 502, 503, 504 and no connection
 	ReasonInternal            // everything else
 )
+
+// String returns the word that configurations use.
+func (r Reason) String() string {
+	switch r {
+	case ReasonBadRequest:
+		return "bad-request"
+	case ReasonUnauthorized:
+		return "unauthorized"
+	case ReasonForbidden:
+		return "forbidden"
+	case ReasonGateway:
+		return "gateway"
+	case ReasonInternal:
+		return "internal"
+	}
+	return "none"
+}

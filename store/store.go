@@ -92,6 +92,8 @@ type Store interface {
 	Settler
 	Leadership
 	Checkpoints
+	Holds
+	DeadLetters
 	Viewer
 	Installer
 	// Close ends the sessions. Calls after it fail.

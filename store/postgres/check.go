@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -185,49 +184,6 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox, timeout bool) err
 		}
 	}
 	return nil
-}
-
-// types checks that the columns hold what the relay writes.
-func (c *checker) types(t *table) {
-	l := &t.Layout
-	if l.State == store.StateNone {
-		return
-	}
-	want := func(name, what string, oids ...uint32) {
-		if name != "" && !slices.Contains(oids, t.col(name).base) {
-			c.add(fmt.Sprintf("outbox %s: column %s of %s is of type %s, and layout %s needs %s",
-				t.Name, name, TableName(t.Outbox), t.col(name).full, l.Name, what),
-				fmt.Sprintf("name another column in layout %s, or change the type of this one", l.Name))
-		}
-	}
-	for _, name := range []string{l.Columns.Claimed, l.Columns.Settled, l.Columns.Delivered, l.Columns.Failed} {
-		want(name, "a timestamp", pgtype.TimestampOID, pgtype.TimestamptzOID)
-	}
-	want(l.Columns.RetryCount, "an integer", pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID)
-	if l.State == store.StateNumbers {
-		want(l.Columns.Status, "an integer", pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID)
-	}
-	if l.State == store.StateWords {
-		c.words(t)
-	}
-}
-
-// words checks that the status column can hold the layout's words.
-func (c *checker) words(t *table) {
-	l := &t.Layout
-	status := t.col(l.Columns.Status)
-	for s := store.Pending; s <= store.Failed; s++ {
-		word := l.Words[s]
-		if s == store.Completed && l.DeleteDelivered {
-			continue
-		}
-		short := status.limit > 0 && len([]rune(word)) > status.limit
-		if short || len(status.labels) > 0 && !slices.Contains(status.labels, word) {
-			c.add(fmt.Sprintf("outbox %s: column %s of %s, of type %s, cannot hold %q, which layout %s names for %s",
-				t.Name, status.name, TableName(t.Outbox), status.full, word, l.Name, s),
-				fmt.Sprintf("name the table's own words in layout %s", l.Name))
-		}
-	}
 }
 
 // rights checks what the role may do to the columns.

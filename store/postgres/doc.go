@@ -2,12 +2,13 @@
 //
 // # Sessions
 //
-// A [Store] holds three sessions: for claims, for outcomes, and for control
-// (epoch, checkpoint, own tables). Each serves one call at a time, and no call
-// waits for a call of another kind. They are opened by the first call that needs
-// them; a call that fails closes its session and the next one opens it again. A
-// [store.View] has a session of its own. Sessions are direct: a transaction
-// pooler refuses their settings.
+// A [Store] holds four sessions: for claims, for outcomes, for control (epoch,
+// checkpoint, own tables), and for what an operator asks (holds, and changes to
+// dead letters). Each serves one call at a time, and no call waits for a call of
+// another kind. They are opened by the first call that needs them; a call that
+// fails closes its session and the next one opens it again. A [store.View] has a
+// session of its own, and so has each count or reading of dead letters. Sessions
+// are direct: a transaction pooler refuses their settings.
 //
 // # Claims
 //
@@ -23,6 +24,13 @@
 //
 // A row whose status is none of the layout's pending and processing values
 // counts as settled: somebody took it out of the relay's hands.
+//
+// # Dead letters
+//
+// Rows are chosen first, without a lock, because that may read a large table. A
+// second statement writes those that are still FAILED, looks at the leader row
+// and waits for a locked row as outcomes do: 1 s at most (lock_timeout in the
+// URL says otherwise).
 //
 // # Types
 //

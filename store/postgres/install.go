@@ -20,7 +20,7 @@ import (
 var steps embed.FS
 
 // version is the version of the own tables that this program works on.
-const version = 1
+const version = 2
 
 // installLock keeps two installations apart. It is "sluicebx" in ASCII.
 const installLock = 0x736c756963656278
@@ -34,7 +34,7 @@ func (s *Store) Install(ctx context.Context) error {
 			return err
 		}
 		if err := install(ctx, sess.conn); err != nil {
-			return explainInstall(ctx, sess.conn, err)
+			return explainInstall(ctx, sess.conn, have, err)
 		}
 		return nil
 	})
@@ -102,10 +102,13 @@ func step(n int) (string, error) {
 
 // Script implements store.Installer. It is the text of the steps that Install
 // runs, as one transaction.
-func (s *Store) Script() string {
+func (s *Store) Script() string { return script(0) }
+
+// script is the text of the steps that follow a version.
+func script(have int) string {
 	var sb strings.Builder
 	sb.WriteString("BEGIN;\n\n")
-	for n := 1; n <= version; n++ {
+	for n := have + 1; n <= version; n++ {
 		text, err := step(n)
 		if err != nil {
 			panic(err) // the file is part of the program
@@ -117,8 +120,9 @@ func (s *Store) Script() string {
 	return sb.String()
 }
 
-// explainInstall says who may make the own tables, if the role may not.
-func explainInstall(ctx context.Context, conn *pgx.Conn, err error) error {
+// explainInstall says who may make the own tables or bring them up to date, if
+// the role may not.
+func explainInstall(ctx context.Context, conn *pgx.Conn, have int, err error) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || pg.Code != "42501" { // insufficient_privilege
 		return err
@@ -127,6 +131,14 @@ func explainInstall(ctx context.Context, conn *pgx.Conn, err error) error {
 	var name string
 	if e := conn.QueryRow(ctx, "SELECT current_user").Scan(&name); e == nil {
 		role = Ident(name)
+	}
+	if have > 0 {
+		return &store.SetupError{
+			Problem: fmt.Sprintf("the relay's own tables have version %d, this program needs %d, and %s may not change them: %s",
+				have, version, role, pg.Message),
+			Remedy: "run `sluicebox init` as the role that owns the schema sluicebox and its tables, or run there:\n" +
+				script(have) + "then:\n" + strings.Join(grantAll(role), "\n"),
+		}
 	}
 	return &store.SetupError{
 		Problem: fmt.Sprintf("%s may not make the relay's own tables: %s", role, pg.Message),
@@ -156,14 +168,16 @@ func ownTables() []ownTable {
 		{"leader", []string{"SELECT", "INSERT", "UPDATE"}},
 		{"checkpoint", []string{"SELECT", "INSERT", "UPDATE"}},
 		{"parked", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
+		{"hold", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
 	}
 }
 
 // explainOwn explains the error of a statement on the own tables.
 func explainOwn(err error) error {
 	var pg *pgconn.PgError
-	if errors.As(err, &pg) && (pg.Code == "42P01" || pg.Code == "3F000") { // undefined_table, invalid_schema_name
-		return &store.SetupError{Problem: "the relay's own tables are not there: " + pg.Message, Remedy: "run `sluicebox init`"}
+	// undefined_table, invalid_schema_name
+	if errors.As(err, &pg) && (pg.Code == "42P01" || pg.Code == "3F000") && strings.Contains(pg.Message, "sluicebox") {
+		return &store.SetupError{Problem: "the relay's own tables are not there, or are of another version: " + pg.Message, Remedy: "run `sluicebox init`"}
 	}
 	return Explain(err)
 }

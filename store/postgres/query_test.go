@@ -115,6 +115,7 @@ func checkPlans(ctx context.Context, t *testing.T, s *session, o *store.Outbox) 
 		"pending":      settleQuery(table, store.Pending),
 		"failed":       settleQuery(table, store.Failed),
 		"look up":      lookQuery(table),
+		"block":        blockQuery(table),
 	} {
 		lines, err := plan(ctx, s.conn, q)
 		if err != nil {
@@ -123,7 +124,7 @@ func checkPlans(ctx context.Context, t *testing.T, s *session, o *store.Outbox) 
 		text := strings.Join(lines, "\n")
 		found := 0
 		for _, line := range lines {
-			if strings.Contains(line, "Seq Scan on "+o.Name) || strings.Contains(line, "Hash Join") || strings.Contains(line, "Merge Join") {
+			if strings.Contains(line, "Seq Scan on "+o.Name) || strings.Contains(line, "Seq Scan on hold") || strings.Contains(line, "Hash Join") || strings.Contains(line, "Merge Join") {
 				t.Errorf("%s %s reads the whole table:\n%s", o.Name, name, text)
 			}
 			if strings.Contains(line, "Index Cond: ") && strings.Contains(line, "status") {

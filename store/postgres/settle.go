@@ -29,8 +29,12 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	todo := make([]int, len(outcomes))
 	for i := range outcomes {
 		todo[i] = i
-		if st := outcomes[i].Status; st != store.Pending && !st.Settled() {
-			return nil, fmt.Errorf("settle: %s is no outcome (row %q of outbox %s)", st, outcomes[i].ID, outcomes[i].Outbox)
+		box, err := s.outbox(outcomes[i].Outbox)
+		if err == nil {
+			err = outcomes[i].Validate(box)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("settle: %w", err)
 		}
 	}
 	err := s.outcomes.do(ctx, func(ctx context.Context, sess *session) error {
@@ -45,7 +49,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		return &store.RefusedError{Err: fmt.Errorf("row %q of outbox %s is changed by somebody else again and again", o.ID, o.Outbox)}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("settle: %w", refusal(err))
+		return nil, fmt.Errorf("settle: %w", refusal(explainOwn(err)))
 	}
 	return results, nil
 }
@@ -72,11 +76,19 @@ func (s *Store) settleOnce(ctx context.Context, sess *session, epoch store.Epoch
 	if err != nil {
 		return nil, err
 	}
+	blocks, err := s.blockParts(ctx, sess, outcomes)
+	if err != nil {
+		return nil, err
+	}
+	durable = durable || len(blocks) > 0
 	batch := &pgx.Batch{}
 	if durable {
 		begin(batch, "SET LOCAL synchronous_commit = on")
 	}
 	for _, p := range parts {
+		p.queue(batch, p.table.values(s.name, epoch), outcomes)
+	}
+	for _, p := range blocks {
 		p.queue(batch, p.table.values(s.name, epoch), outcomes)
 	}
 	if durable {
@@ -102,11 +114,7 @@ func (s *Store) settleParts(ctx context.Context, sess *session, outcomes []store
 		last = max(last, key.turn)
 		durable = durable || o.Status == store.Failed
 		if byKey[key] == nil {
-			box, err := s.outbox(o.Outbox)
-			if err != nil {
-				return nil, false, err
-			}
-			t, err := sess.table(ctx, box)
+			t, err := sess.table(ctx, s.outboxes[o.Outbox])
 			if err != nil {
 				return nil, false, err
 			}
@@ -146,6 +154,7 @@ func (p *settlePart) queue(batch *pgx.Batch, values map[string]any, outcomes []s
 		texts[k] = errorText(o.Error, limit, t.ascii)
 	}
 	values["ids"], values["times"], values["retries"], values["texts"] = arrayLiteral(ids), times, retries, texts
+	values["id texts"] = ids
 	if t.Layout.State == store.StateNumbers && p.status == store.Failed {
 		numbers := make([]string, n)
 		for k, i := range p.at {

@@ -13,12 +13,21 @@ import (
 // that were written.
 func settleQuery(t *table, to store.Status) *query {
 	b := &builder{}
-	return b.query(
-		"WITH "+b.leader()+",",
-		b.outcomes(t, to)+",",
-		"done AS (", "  "+t.writeOutcomes(b, to), ")",
-		"SELECT (SELECT epoch FROM leader), ARRAY(SELECT ord FROM done)",
-	)
+	lines := []string{
+		"WITH " + b.leader() + ",",
+		b.outcomes(t, to) + ",",
+		"done AS (", "  " + t.writeOutcomes(b, to), ")",
+	}
+	if forgets(t, to) {
+		lines = append(lines, ", "+forgetDone(b))
+	}
+	return b.query(append(lines, "SELECT (SELECT epoch FROM leader), ARRAY(SELECT ord FROM done)")...)
+}
+
+// forgets reports whether an outcome forgets what the row blocked when it was
+// FAILED before, and somebody set it back by other means than the relay's.
+func forgets(t *table, to store.Status) bool {
+	return to == store.Failed && t.Layout.State != store.StateNone
 }
 
 // writeOutcomes is the part that writes, and gives the places that it wrote.
@@ -36,7 +45,11 @@ func (t *table) writeOutcomes(b *builder, to store.Status) string {
 	if len(set) == 0 {
 		return "SELECT w.ord FROM want w, " + name + " AS o" + where
 	}
-	return "UPDATE " + name + " AS o SET " + strings.Join(set, ", ") + " FROM want w" + where + " RETURNING w.ord"
+	returning := " RETURNING w.ord"
+	if forgets(t, to) {
+		returning += ", w.text"
+	}
+	return "UPDATE " + name + " AS o SET " + strings.Join(set, ", ") + " FROM want w" + where + returning
 }
 
 // outcomes is the CTE of the outcomes to write, with the values that differ from
@@ -56,6 +69,9 @@ func (b *builder) outcomes(t *table, to store.Status) string {
 		if to != store.Completed {
 			add("retries", "bigint", "retry")
 			add("texts", "text", "error")
+		}
+		if forgets(t, to) {
+			add("id texts", "text", "text")
 		}
 		if to == store.Failed && t.Layout.State == store.StateNumbers {
 			add("numbers", t.col(c.Status).typ, "number")

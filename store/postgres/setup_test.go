@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 
@@ -90,7 +91,7 @@ func testGrants(t *testing.T, admin string, box store.Outbox) {
 	relay := openStore(t, asRole(t, admin, "relay_"+strings.ReplaceAll(box.Layout.Name, "-", "_")), 0, box)
 	err := relay.Install(ctx(t))
 	grants := remedies(t, err)
-	if !strings.Contains(err.Error(), "sluicebox init --print") || len(grants) != 5 {
+	if !strings.Contains(err.Error(), "sluicebox init --print") || len(grants) != 6 {
 		t.Fatalf("install without rights: %v", err)
 	}
 	// The way out: the script as another role, then the grants.
@@ -151,6 +152,88 @@ func work(t *testing.T, admin string, relay *postgres.Store, box store.Outbox) {
 	if cp, err := relay.LoadCheckpoint(ctx(t)); err != nil || cp.Position != "p" {
 		t.Errorf("checkpoint %+v, %v", cp, err)
 	}
+}
+
+// firstVersion makes the own tables as the first release did, with a leader, a
+// checkpoint and a parked row.
+func firstVersion(t *testing.T, url string) {
+	t.Helper()
+	text, err := os.ReadFile("schema/0001.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers.Exec(t, url, string(text),
+		"INSERT INTO sluicebox.leader VALUES ('rig', 41, now())",
+		"INSERT INTO sluicebox.checkpoint VALUES ('rig', 'o', 'p', 7, now())",
+		"INSERT INTO sluicebox.parked VALUES ('rig', 'events', '\\x01', 5, '1', 'EVENT', NULL, 9, 'waiting')")
+}
+
+// TestUpgrade: own tables of the first version are brought up to this one with
+// all that is in them, also by several relays at once.
+func TestUpgrade(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		servers.Exec(t, url, flowTable)
+		firstVersion(t, url)
+		r := &rig{url: url, conn: servers.Connect(t, url), store: openStore(t, url, 0, flowBox)}
+		r.insert(t, "1")
+		var setup *store.SetupError
+		if err := r.store.Check(ctx(t)); !errors.As(err, &setup) || !strings.Contains(err.Error(), "version 1, and this program needs 2") || !strings.Contains(err.Error(), "sluicebox init") {
+			t.Errorf("check of the first version: %v", err)
+		}
+		if _, err := r.store.LoadHolds(ctx(t)); !errors.As(err, &setup) || !strings.Contains(err.Error(), "sluicebox init") {
+			t.Errorf("holds of the first version: %v", err)
+		}
+		c := ctx(t)
+		installed := make(chan error, 3)
+		for range cap(installed) {
+			st := openStore(t, url, 0, flowBox)
+			go func() { installed <- st.Install(c) }()
+		}
+		for range cap(installed) {
+			if err := <-installed; err != nil {
+				t.Error(err)
+			}
+		}
+		r.install(t)
+		if cp, err := r.store.LoadCheckpoint(ctx(t)); err != nil || cp != (store.Checkpoint{Origin: "o", Position: "p", Seq: 7}) || r.epoch != 42 {
+			t.Errorf("the checkpoint is %+v, %v; the epoch %d", cp, err, r.epoch)
+		}
+		if n := ask[int](t, r.conn, "SELECT count(*) FROM sluicebox.parked WHERE id = '1' AND seq = 5"); n != 1 {
+			t.Errorf("%d rows are parked", n)
+		}
+		r.fail(t, "2")
+		if n := r.holds(t); n != 1 {
+			t.Errorf("%d holds", n)
+		}
+	})
+}
+
+// TestUpgradeByAnother: a role that works on the first version and may not change
+// it is told what to run and to grant, and works after that.
+func TestUpgradeByAnother(t *testing.T) {
+	eachVersion(t, func(t *testing.T, admin string) {
+		servers.Exec(t, admin, flowTable)
+		firstVersion(t, admin)
+		relay := openStore(t, asRole(t, admin, "relay_upgrade"), 0, flowBox)
+		servers.Exec(t, admin, "GRANT USAGE ON SCHEMA sluicebox TO relay_upgrade", "GRANT ALL ON ALL TABLES IN SCHEMA sluicebox, public TO relay_upgrade")
+		err := relay.Install(ctx(t))
+		var setup *store.SetupError
+		if !errors.As(err, &setup) || !strings.Contains(err.Error(), "version 1, this program needs 2") || strings.Contains(err.Error(), "CREATE TABLE sluicebox.leader") {
+			t.Fatal(err)
+		}
+		script, grants, ok := strings.Cut(setup.Remedy[strings.Index(setup.Remedy, "BEGIN;"):], "then:")
+		if !ok || !strings.Contains(setup.Remedy, "run `sluicebox init` as the role that owns") {
+			t.Fatal(setup.Remedy)
+		}
+		servers.Exec(t, admin, script)
+		if err := relay.Check(ctx(t)); err == nil || !strings.Contains(err.Error(), "GRANT SELECT, INSERT, UPDATE, DELETE ON sluicebox.hold TO") {
+			t.Errorf("check without the grants: %v", err)
+		}
+		servers.Exec(t, admin, grants)
+		if err := errors.Join(relay.Install(ctx(t)), relay.Check(ctx(t))); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestNewerVersion(t *testing.T) {

@@ -21,9 +21,9 @@ type Store struct {
 	outboxes map[string]*store.Outbox
 	order    []string // names of the outboxes, as configured
 
-	claims, outcomes, control *session
-	views                     *pgx.ConnConfig
-	led                       *pgx.Conn // control's connection at the last Lead; control's turn guards it
+	claims, outcomes, control, operator *session
+	views                               *pgx.ConnConfig
+	led                                 *pgx.Conn // control's connection at the last Lead; control's turn guards it
 
 	life   *lifetime.Lifetime
 	closed sync.Once
@@ -48,6 +48,7 @@ func New(cfg Config) (*Store, error) {
 		{&s.claims, "claims", rowSettings("250ms")},
 		{&s.outcomes, "outcomes", rowSettings("1s")},
 		{&s.control, "control", controlSettings()},
+		{&s.operator, "operator", operatorSettings()},
 	} {
 		conn, err := sessionConfig(cfg, to.purpose, to.settings)
 		if err != nil {
@@ -68,7 +69,7 @@ func New(cfg Config) (*Store, error) {
 func (s *Store) Close() {
 	s.closed.Do(func() {
 		s.life.End()
-		for _, sess := range []*session{s.claims, s.outcomes, s.control} {
+		for _, sess := range []*session{s.claims, s.outcomes, s.control, s.operator} {
 			sess.close()
 		}
 		s.life.Wait()
@@ -120,6 +121,16 @@ func rowSettings(lockTimeout string) map[string]string {
 
 func controlSettings() map[string]string {
 	return map[string]string{"synchronous_commit": "on"}
+}
+
+// operatorSettings are those of the session for holds and dead letters. It takes
+// rows by the thousand, and waits for a locked one as outcomes do.
+func operatorSettings() map[string]string {
+	return map[string]string{
+		"lock_timeout":       "1s",
+		"plan_cache_mode":    "force_custom_plan",
+		"synchronous_commit": "on",
+	}
 }
 
 // viewSettings give a view time: it is read in pages, and its reader may have to

@@ -2,7 +2,6 @@ package postgres_test
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"strconv"
 	"strings"
@@ -50,10 +49,10 @@ func (h *harness) Setup(t *testing.T, outboxes ...store.Outbox) storetest.Databa
 // layouts' own users have.
 func columns(l *store.Layout) []string {
 	c := &l.Columns
-	list := []string{c.ID + " varchar(26) PRIMARY KEY", c.Payload + " text NOT NULL"}
+	list := []string{postgres.Ident(c.ID) + " varchar(26) PRIMARY KEY", postgres.Ident(c.Payload) + " text NOT NULL"}
 	add := func(name, typ string) {
 		if name != "" {
-			list = append(list, name+" "+typ)
+			list = append(list, postgres.Ident(name)+" "+typ)
 		}
 	}
 	status := "varchar(20) NOT NULL"
@@ -61,7 +60,11 @@ func columns(l *store.Layout) []string {
 		status = "smallint NOT NULL DEFAULT 0"
 	}
 	add(c.Kind, "varchar(20)")
-	add(c.Group, "varchar(255)")
+	group := "varchar(255)"
+	if len(l.GroupPath) > 0 {
+		group = "jsonb"
+	}
+	add(c.Group, group)
 	add(c.Status, status)
 	add(c.RetryCount, "smallint NOT NULL DEFAULT 0")
 	add(c.Claimed, "timestamp")
@@ -112,7 +115,7 @@ func (d *database) Begin(t *testing.T, outbox string, rows ...storetest.Row) (st
 			values = append(values, r.Kind)
 		}
 		if c.Group != "" {
-			values = append(values, sql.NullString{String: r.Group.Name, Valid: r.Group.Valid})
+			values = append(values, storetest.GroupText(&o.Layout, r.Group))
 		}
 		switch o.Layout.State {
 		case store.StateWords:
@@ -154,24 +157,26 @@ func (d *database) Set(t *testing.T, outbox, id string, status store.Status, at 
 	args := []any{id, at}
 	switch o.Layout.State {
 	case store.StateWords:
-		args, set = append(args, o.Layout.Words[status]), append(set, c.Status+" = $3")
+		args, set = append(args, o.Layout.Words[status]), append(set, postgres.Ident(c.Status)+" = $3")
 	case store.StateNumbers:
-		args, set = append(args, o.Layout.Numbers[status]), append(set, c.Status+" = $3")
+		args, set = append(args, o.Layout.Numbers[status]), append(set, postgres.Ident(c.Status)+" = $3")
 	case store.StateTimestamps:
 		switch status {
 		case store.Completed:
-			set = append(set, c.Delivered+" = $2::timestamptz")
+			set = append(set, postgres.Ident(c.Delivered)+" = $2::timestamptz")
 		case store.Failed:
-			set = append(set, c.Failed+" = $2::timestamptz")
+			set = append(set, postgres.Ident(c.Failed)+" = $2::timestamptz")
+		default:
+			set = append(set, postgres.Ident(c.Failed)+" = NULL")
 		}
 	}
 	if c.Claimed != "" {
-		set = append(set, c.Claimed+" = $2::timestamptz")
+		set = append(set, postgres.Ident(c.Claimed)+" = $2::timestamptz")
 	}
 	if len(set) == 0 {
 		return
 	}
-	query := "UPDATE " + o.Table + " SET " + strings.Join(set, ", ") + " WHERE " + c.ID + " = $1"
+	query := "UPDATE " + postgres.TableName(o) + " SET " + strings.Join(set, ", ") + " WHERE " + postgres.Ident(c.ID) + " = $1"
 	if !strings.Contains(query, "$2") {
 		query += " AND $2::timestamptz IS NOT NULL"
 	}
@@ -180,7 +185,7 @@ func (d *database) Set(t *testing.T, outbox, id string, status store.Status, at 
 
 func (d *database) Delete(t *testing.T, outbox, id string) {
 	o := d.outboxes[outbox]
-	d.exec(t, "DELETE FROM "+o.Table+" WHERE "+o.Layout.Columns.ID+" = $1", id)
+	d.exec(t, "DELETE FROM "+postgres.TableName(o)+" WHERE "+postgres.Ident(o.Layout.Columns.ID)+" = $1", id)
 }
 
 func (d *database) Read(t *testing.T, outbox, id string) storetest.Found {
@@ -191,13 +196,13 @@ func (d *database) Read(t *testing.T, outbox, id string) storetest.Found {
 		if name == "" {
 			return none
 		}
-		return name + cast
+		return postgres.Ident(name) + cast
 	}
 	query := "SELECT " + strings.Join([]string{
 		pick(c.Status, "::text", "''"), pick(c.RetryCount, "", "0"), pick(c.Error, "", "NULL::text"),
 		pick(c.Claimed, "::timestamptz", "NULL::timestamptz"), pick(c.Settled, "::timestamptz", "NULL::timestamptz"),
 		pick(c.Delivered, " IS NOT NULL", "false"), pick(c.Failed, " IS NOT NULL", "false"),
-	}, ", ") + " FROM " + o.Table + " WHERE " + c.ID + " = $1"
+	}, ", ") + " FROM " + postgres.TableName(o) + " WHERE " + postgres.Ident(c.ID) + " = $1"
 	var (
 		found             storetest.Found
 		status            string

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -23,6 +24,7 @@ type table struct {
 	claim [2]*query // the second passes over locked rows
 	look  *query
 	write [store.Failed + 1]*query // by the status that is written
+	block *query
 }
 
 // column is a column of a table.
@@ -41,6 +43,9 @@ type column struct {
 	limit int
 	// labels are the values of an enumeration.
 	labels []string
+	// category is the type's pg_type.typcategory, of a domain its base type's.
+	category string
+	notNull  bool
 }
 
 // kinds: tables and partitioned tables. A view cannot be in a publication and a
@@ -57,7 +62,8 @@ SELECT a.attname::text, a.attnum,
   pg_catalog.format_type(a.atttypid, a.atttypmod),
   CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END,
   CASE t.typtype WHEN 'd' THEN t.typtypmod ELSE a.atttypmod END,
-  ARRAY(SELECT e.enumlabel::text FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder)
+  ARRAY(SELECT e.enumlabel::text FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder),
+  t.typcategory::text, a.attnotnull
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum`
@@ -110,7 +116,7 @@ func readTable(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, er
 func scanColumn(row pgx.CollectableRow) (column, error) {
 	var c column
 	var typmod int32
-	if err := row.Scan(&c.name, &c.num, &c.typ, &c.full, &c.base, &typmod, &c.labels); err != nil {
+	if err := row.Scan(&c.name, &c.num, &c.typ, &c.full, &c.base, &typmod, &c.labels, &c.category, &c.notNull); err != nil {
 		return c, err
 	}
 	// The modifier of a character type is its length plus 4.
@@ -163,7 +169,7 @@ func uses(l *store.Layout) []use {
 	}
 	add(c.RetryCount, true, true)
 	add(c.Claimed, true, true)
-	add(c.Settled, false, true)
+	add(c.Settled, true, true)
 	add(c.Error, true, true)
 	return list
 }
@@ -173,7 +179,7 @@ func (t *table) missing() []string {
 	var list []string
 	for _, u := range uses(&t.Layout) {
 		if !slices.ContainsFunc(t.columns, func(c column) bool { return c.name == u.column }) {
-			list = append(list, u.column)
+			list = append(list, u.column+" ("+t.Layout.Key(u.column)+")")
 		}
 	}
 	return list
@@ -200,10 +206,24 @@ func (t *table) text(name string) string {
 	return "CASE WHEN " + ref + " IS NOT NULL THEN pg_catalog.format('%s', " + ref + ") END"
 }
 
-// payload returns an expression for the payload: a bytea as it is, everything
-// else as text.
-func (t *table) payload() string {
-	name := t.Layout.Columns.Payload
+// payload returns an expression for the payload.
+func (t *table) payload() string { return t.content(t.Layout.Columns.Payload) }
+
+// group returns an expression for what the layout's Group reads.
+func (t *table) group() string {
+	name := t.Layout.Columns.Group
+	switch {
+	case name == "":
+		return "NULL::text"
+	case len(t.Layout.GroupPath) > 0:
+		return t.content(name)
+	}
+	return t.text(name)
+}
+
+// content returns an expression for what a column holds: the bytes of a bytea,
+// the text of everything else.
+func (t *table) content(name string) string {
 	if t.col(name).base == pgtype.ByteaOID {
 		return "o." + Ident(name)
 	}
@@ -229,6 +249,30 @@ func (t *table) unsettled(b *builder) string {
 // row.
 func (t *table) open(b *builder) string { return t.unsettled(b) + " IS TRUE" }
 
+// failed returns the condition that a row o is FAILED. A row that was delivered
+// as well is not.
+func (t *table) failed(b *builder) string {
+	c := &t.Layout.Columns
+	switch t.Layout.State {
+	case store.StateNone:
+		return "false"
+	case store.StateTimestamps:
+		return fmt.Sprintf("(o.%s IS NOT NULL AND o.%s IS NULL)", Ident(c.Failed), Ident(c.Delivered))
+	case store.StateNumbers:
+		return fmt.Sprintf("(o.%s = ANY (%s))", Ident(c.Status), b.arg("codes", t.col(c.Status).typ+"[]"))
+	}
+	return fmt.Sprintf("(o.%s = %s)", Ident(c.Status), b.arg("failed", t.col(c.Status).typ))
+}
+
+// order is the layout's order-by for rows o, the id last.
+func (t *table) order() string {
+	var order []string
+	for _, name := range append(slices.Clone(t.Layout.OrderBy), t.Layout.Columns.ID) {
+		order = append(order, "o."+Ident(name))
+	}
+	return strings.Join(order, ", ")
+}
+
 // status returns the text of a status in the status column.
 func status(l *store.Layout, s store.Status) string {
 	if l.State == store.StateNumbers {
@@ -245,5 +289,17 @@ func (t *table) values(name string, epoch store.Epoch) map[string]any {
 		"processing": status(&t.Layout, store.Processing),
 		"completed":  status(&t.Layout, store.Completed),
 		"failed":     status(&t.Layout, store.Failed),
+		"codes":      numberArray(t.Layout.FailedCodes()),
+		"outbox":     t.Name,
+		"blocked":    store.Blocked.String(),
 	}
+}
+
+// numberArray is the text form of an array of any type of integers.
+func numberArray(list []int) string {
+	texts := make([]string, len(list))
+	for i, n := range list {
+		texts[i] = strconv.Itoa(n)
+	}
+	return arrayLiteral(texts)
 }

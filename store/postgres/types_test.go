@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -113,9 +114,41 @@ func checkIDs(t *testing.T, r *rig) {
 			t.Errorf("id %q is %s", ids[i], a.Result)
 		}
 	}
+	checkLetters(t, r, items)
 	results, err := r.store.Settle(ctx(t), r.epoch, outcomes)
 	if err != nil || results[0] != store.Written || results[1] != store.Written {
 		t.Errorf("settle: %v, %v", results, err)
+	}
+}
+
+// checkLetters lets each row FAIL and block its lane, finds it by its id and by
+// its group, and sets it back.
+func checkLetters(t *testing.T, r *rig, items []store.Item) {
+	t.Helper()
+	for _, it := range items {
+		o := outcome(it.ID, store.Failed)
+		o.Block = &store.Hold{Lane: it.Lane(), Since: origin}
+		pause := store.Hold{Lane: it.Lane(), Kind: store.Paused} // whose id is of no type
+		if err := r.store.Hold(ctx(t), r.epoch, pause); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{o}); err != nil {
+			t.Fatal(err)
+		}
+		holds, err := r.store.LoadHolds(ctx(t))
+		if i := slices.IndexFunc(holds, func(h store.Hold) bool { return h.ID == it.ID && h.Kind == store.Blocked }); err != nil || i < 0 || holds[i].Lane != it.Lane() {
+			t.Errorf("id %q: the holds are %+v, %v", it.ID, holds, err)
+		}
+		f := store.DeadLetterFilter{Outbox: "events", IDs: []string{it.ID}, Group: &it.Group}
+		if letters, err := r.store.Failed(ctx(t), f, 9, true); err != nil || len(letters) != 1 || letters[0].ID != it.ID || letters[0].Group != it.Group {
+			t.Errorf("id %q: the letters are %+v, %v", it.ID, letters, err)
+		}
+		if again, err := r.store.Requeue(ctx(t), r.epoch, f, 9); err != nil || len(again) != 1 || again[0].ID != it.ID || again[0].Lane() != it.Lane() {
+			t.Errorf("id %q: requeued %+v, %v", it.ID, again, err)
+		}
+		if n := ask[int](t, r.conn, "SELECT count(*) FROM sluicebox.hold WHERE hold = 'blocked'"); n != 0 {
+			t.Errorf("id %q: %d lanes are still blocked", it.ID, n)
+		}
 	}
 }
 
@@ -162,6 +195,14 @@ INSERT INTO outbox_events (id, payload) VALUES (1, `+c.value+`), (2, NULL)`, 0, 
 				}
 				if items[1].Payload != nil || answers[1].Payload != nil {
 					t.Errorf("NULL: view %q, claim %q", items[1].Payload, answers[1].Payload)
+				}
+				if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{outcome("1", store.Failed), outcome("2", store.Failed)}); err != nil {
+					t.Fatal(err)
+				}
+				letters, err := r.store.Failed(ctx(t), store.DeadLetterFilter{Outbox: "events"}, 2, true)
+				if err != nil || len(letters) != 2 || letters[0].PayloadSize != len(c.want) || string(letters[0].Payload) != c.want ||
+					letters[1].PayloadSize != 0 || letters[1].Payload != nil {
+					t.Errorf("the dead letters are %+v, %v", letters, err)
 				}
 			})
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -112,7 +111,8 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled) ([]
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (store.Item, error) {
 		it := store.Item{Ref: store.Ref{Outbox: o.Name}, Kind: o.Kind}
-		var kind, group *string
+		var kind *string
+		var group []byte
 		if err := row.Scan(&it.ID, &kind, &group, &it.Payload, &it.RetryCount); err != nil {
 			return it, err
 		}
@@ -122,9 +122,7 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled) ([]
 				it.Kind = *kind
 			}
 		}
-		if group != nil {
-			it.Group = store.GroupOf(*group)
-		}
+		it.Group = o.Layout.Group(group)
 		it.PayloadSize = len(it.Payload)
 		return it, nil
 	})
@@ -140,18 +138,14 @@ func unsettledQuery(t *table) *query {
 		}
 		return t.text(name)
 	}
-	var order []string
-	for _, name := range append(append([]string{}, t.Layout.OrderBy...), c.ID) {
-		order = append(order, "o."+Ident(name))
-	}
 	id := t.col(c.ID)
 	return b.query(
-		"SELECT "+t.text(c.ID)+", "+optional(c.Kind)+", "+optional(c.Group)+", "+t.payload()+", "+t.retryCount(),
+		"SELECT "+t.text(c.ID)+", "+optional(c.Kind)+", "+t.group()+", "+t.payload()+", "+t.retryCount(),
 		"FROM "+TableName(t.Outbox)+" AS o",
 		"WHERE "+Ident(c.ID)+" IS NOT NULL AND "+t.unsettled(b),
 		// A hashed subplan, however many ids are held.
 		"  AND o."+Ident(id.name)+" NOT IN (SELECT h.id FROM unnest("+b.arg("held", id.typ+"[]")+") AS h(id))",
-		"ORDER BY "+strings.Join(order, ", "),
+		"ORDER BY "+t.order(),
 		"LIMIT "+b.arg("limit", "bigint"),
 	)
 }

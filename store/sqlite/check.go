@@ -89,7 +89,7 @@ func (c *checker) own(ctx context.Context) error {
 		c.add(fmt.Sprintf("the relay's own tables have version %d, and this program needs %d", have, version), initialize)
 		return nil
 	}
-	for _, name := range []string{"sluicebox_leader", "sluicebox_checkpoint", "sluicebox_parked"} {
+	for _, name := range []string{"sluicebox_leader", "sluicebox_checkpoint", "sluicebox_parked", "sluicebox_hold"} {
 		there := false
 		err := c.conn.Query(ctx, "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", []any{name},
 			func([]driver.Value) error { there = true; return nil })
@@ -139,8 +139,19 @@ func (c *checker) types(t *table) {
 			continue
 		}
 		if col := t.col(name); col.affinity == affinityReal {
-			c.add(fmt.Sprintf("outbox %s: column %s of %s is declared as %s, and the relay writes times as text or as an integer", t.Name, name, TableName(t.Outbox), col.declared),
+			c.add(fmt.Sprintf("outbox %s: column %s (%s) of %s is declared as %s, and the relay writes times as text or as an integer",
+				t.Name, name, l.Key(name), TableName(t.Outbox), col.declared),
 				fmt.Sprintf("name another column in layout %s, or declare it as TEXT or INTEGER", l.Name))
+		}
+	}
+	if l.State != store.StateTimestamps {
+		return
+	}
+	for _, name := range []string{l.Columns.Delivered, l.Columns.Failed} {
+		if t.col(name).notNull {
+			c.add(fmt.Sprintf("outbox %s: column %s (%s) of %s is NOT NULL, and a row is open while it is NULL",
+				t.Name, name, l.Key(name), TableName(t.Outbox)),
+				"name a column that a service leaves NULL, or declare this one without NOT NULL")
 		}
 	}
 }

@@ -32,8 +32,25 @@ func TestDurability(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("SaveCheckpoint", sqlite.Full)
-	r.claim(t, row("1"))
-	want("Claim again", sqlite.Normal)
+	pause := store.Hold{Lane: store.LaneKey{Outbox: "events"}, Kind: store.Paused}
+	filter := store.DeadLetterFilter{Outbox: "events"}
+	r.exec(t, "UPDATE outbox_events SET status = 'FAILED'")
+	for _, c := range []struct {
+		what string
+		call func() error
+	}{
+		{"Hold", func() error { return r.store.Hold(ctx(t), r.epoch, pause) }},
+		{"Release", func() error { return r.store.Release(ctx(t), r.epoch, pause.Lane, pause.Kind) }},
+		{"Requeue", func() error { _, err := r.store.Requeue(ctx(t), r.epoch, filter, 1); return err }},
+		{"Discard", func() error { _, err := r.store.Discard(ctx(t), r.epoch, filter, 1); return err }},
+	} {
+		r.claim(t, row("1"))
+		want("Claim again", sqlite.Normal)
+		if err := c.call(); err != nil {
+			t.Fatal(err)
+		}
+		want(c.what, sqlite.Full)
+	}
 }
 
 // TestSynchronous: the levels are SQLite's own, and hold inside the transaction.

@@ -21,10 +21,11 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	durability := Normal
 	for i := range outcomes {
 		o := &outcomes[i]
-		if o.Status != store.Pending && !o.Status.Settled() {
-			return nil, fmt.Errorf("settle: %s is no outcome (row %q of outbox %s)", o.Status, o.ID, o.Outbox)
+		box, err := s.outbox(o.Outbox)
+		if err == nil {
+			err = o.Validate(box)
 		}
-		if _, err := s.outbox(o.Outbox); err != nil {
+		if err != nil {
 			return nil, fmt.Errorf("settle: %w", err)
 		}
 		if o.Status == store.Failed {
@@ -38,6 +39,12 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 				if results[i], err = s.settle(ctx, &outcomes[i]); err != nil {
 					return err
 				}
+				if outcomes[i].Status != store.Failed {
+					continue
+				}
+				if err := s.afterFailed(ctx, &outcomes[i], results[i]); err != nil {
+					return err
+				}
 			}
 			return nil
 		})
@@ -46,6 +53,21 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		return nil, fmt.Errorf("settle: %w", refusal(err))
 	}
 	return results, nil
+}
+
+// afterFailed records the hold that a failure asks for. What the row blocked when
+// it was FAILED before, and somebody set it back by other means than the relay's,
+// is forgotten.
+func (s *Store) afterFailed(ctx context.Context, o *store.Outcome, result store.SettleResult) error {
+	if result == store.Written && s.outboxes[o.Outbox].Layout.State != store.StateNone {
+		if err := s.forget(ctx, o.Ref); err != nil {
+			return err
+		}
+	}
+	if o.Block == nil {
+		return nil
+	}
+	return s.block(ctx, o)
 }
 
 // settle writes one outcome, in the call's transaction.

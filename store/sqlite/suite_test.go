@@ -69,10 +69,10 @@ func urlOf(path string) string { return "sqlite://" + strings.ReplaceAll(path, "
 
 func (h harness) columns(l *store.Layout) []string {
 	c := &l.Columns
-	list := []string{c.ID + " VARCHAR(26) PRIMARY KEY", c.Payload + " TEXT NOT NULL"}
+	list := []string{sqlite.Ident(c.ID) + " VARCHAR(26) PRIMARY KEY", sqlite.Ident(c.Payload) + " TEXT NOT NULL"}
 	add := func(name, typ string) {
 		if name != "" {
-			list = append(list, name+" "+typ)
+			list = append(list, sqlite.Ident(name)+" "+typ)
 		}
 	}
 	status := "VARCHAR(20) NOT NULL"
@@ -138,7 +138,10 @@ func (d *database) Begin(t *testing.T, outbox string, rows ...storetest.Row) (st
 			names = append(names, name)
 		}
 	}
-	insert := "INSERT INTO " + o.Table + " (" + strings.Join(names, ", ") + ") VALUES (?" + strings.Repeat(", ?", len(names)-1) + ")"
+	for i, name := range names {
+		names[i] = sqlite.Ident(name)
+	}
+	insert := "INSERT INTO " + sqlite.TableName(o) + " (" + strings.Join(names, ", ") + ") VALUES (?" + strings.Repeat(", ?", len(names)-1) + ")"
 	stmt, err := tx.Prepare(insert)
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +152,7 @@ func (d *database) Begin(t *testing.T, outbox string, rows ...storetest.Row) (st
 			args = append(args, r.Kind)
 		}
 		if c.Group != "" {
-			args = append(args, sql.NullString{String: r.Group.Name, Valid: r.Group.Valid})
+			args = append(args, storetest.GroupText(&o.Layout, r.Group))
 		}
 		switch o.Layout.State {
 		case store.StateWords:
@@ -176,7 +179,7 @@ func (d *database) Set(t *testing.T, outbox, id string, status store.Status, at 
 	c := &o.Layout.Columns
 	var set []string
 	var args []any
-	assign := func(name string, value any) { set, args = append(set, name+" = ?"), append(args, value) }
+	assign := func(name string, value any) { set, args = append(set, sqlite.Ident(name)+" = ?"), append(args, value) }
 	switch o.Layout.State {
 	case store.StateWords:
 		assign(c.Status, o.Layout.Words[status])
@@ -188,19 +191,21 @@ func (d *database) Set(t *testing.T, outbox, id string, status store.Status, at 
 			assign(c.Delivered, d.time(at))
 		case store.Failed:
 			assign(c.Failed, d.time(at))
+		default:
+			assign(c.Failed, nil)
 		}
 	}
 	if c.Claimed != "" {
 		assign(c.Claimed, d.time(at))
 	}
 	if len(set) > 0 {
-		d.exec(t, "UPDATE "+o.Table+" SET "+strings.Join(set, ", ")+" WHERE "+c.ID+" = ?", append(args, id)...)
+		d.exec(t, "UPDATE "+sqlite.TableName(o)+" SET "+strings.Join(set, ", ")+" WHERE "+sqlite.Ident(c.ID)+" = ?", append(args, id)...)
 	}
 }
 
 func (d *database) Delete(t *testing.T, outbox, id string) {
 	o := d.outboxes[outbox]
-	d.exec(t, "DELETE FROM "+o.Table+" WHERE "+o.Layout.Columns.ID+" = ?", id)
+	d.exec(t, "DELETE FROM "+sqlite.TableName(o)+" WHERE "+sqlite.Ident(o.Layout.Columns.ID)+" = ?", id)
 }
 
 func (d *database) Read(t *testing.T, outbox, id string) storetest.Found {
@@ -211,13 +216,13 @@ func (d *database) Read(t *testing.T, outbox, id string) storetest.Found {
 		if name == "" {
 			return none
 		}
-		return "+" + name
+		return "+" + sqlite.Ident(name)
 	}
 	query := "SELECT " + strings.Join([]string{
 		"CAST(" + pick(c.Status, "''") + " AS TEXT)", pick(c.RetryCount, "0"), pick(c.Error, "NULL"),
 		"CAST(" + pick(c.Claimed, "NULL") + " AS TEXT)", "CAST(" + pick(c.Settled, "NULL") + " AS TEXT)",
 		pick(c.Delivered, "NULL") + " IS NOT NULL", pick(c.Failed, "NULL") + " IS NOT NULL",
-	}, ", ") + " FROM " + o.Table + " WHERE " + c.ID + " = ?"
+	}, ", ") + " FROM " + sqlite.TableName(o) + " WHERE " + sqlite.Ident(c.ID) + " = ?"
 	var (
 		found                  storetest.Found
 		status                 string

@@ -48,6 +48,7 @@ type column struct {
 	name     string
 	declared string
 	affinity affinity
+	notNull  bool
 }
 
 // table is an outbox's table as the database has it, with the statements made
@@ -57,8 +58,8 @@ type table struct {
 	kind    string // table, view, virtual or shadow
 	columns []column
 
-	claim, look *query
-	write       [store.Failed + 1]*query // by the status that is written
+	claim, look, isFailed *query
+	write                 [store.Failed + 1]*query // by the status that is written
 }
 
 // describe reads an outbox's table.
@@ -96,10 +97,10 @@ func readTable(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error)
 			Remedy:  "name the table that the services insert into",
 		}
 	}
-	err = conn.Query(ctx, "SELECT name, type FROM pragma_table_xinfo(?)", []any{o.Table}, func(row []driver.Value) error {
+	err = conn.Query(ctx, "SELECT name, type, \"notnull\" FROM pragma_table_xinfo(?)", []any{o.Table}, func(row []driver.Value) error {
 		name, _ := textOf(row[0])
 		declared, _ := textOf(row[1])
-		t.columns = append(t.columns, column{name: name, declared: declared, affinity: affinityOf(declared)})
+		t.columns = append(t.columns, column{name: name, declared: declared, affinity: affinityOf(declared), notNull: row[2] != int64(0)})
 		return nil
 	})
 	if err != nil {
@@ -154,7 +155,7 @@ func (t *table) missing() []string {
 	var list []string
 	for _, name := range uses(&t.Layout) {
 		if _, there := t.find(name); !there {
-			list = append(list, name)
+			list = append(list, name+" ("+t.Layout.Key(name)+")")
 		}
 	}
 	return list
@@ -272,6 +273,35 @@ func (t *table) unsettled(b *builder) string {
 		return fmt.Sprintf("(%s IS NULL AND %s IS NULL)", Ident(c.Delivered), Ident(c.Failed))
 	}
 	return fmt.Sprintf("(%s IN (%s, %s))", Ident(c.Status), b.status(&t.Layout, store.Pending), b.status(&t.Layout, store.Processing))
+}
+
+// failed is the condition that a row is FAILED. A row that was delivered as well
+// is not.
+func (t *table) failed(b *builder) string {
+	c := &t.Layout.Columns
+	switch t.Layout.State {
+	case store.StateNone:
+		return "false"
+	case store.StateTimestamps:
+		return fmt.Sprintf("(%s IS NOT NULL AND %s IS NULL)", Ident(c.Failed), Ident(c.Delivered))
+	case store.StateNumbers:
+		codes := t.Layout.FailedCodes()
+		list := make([]string, len(codes))
+		for i, code := range codes {
+			list[i] = b.arg(func(*values) any { return code })
+		}
+		return fmt.Sprintf("(%s IN (%s))", Ident(c.Status), strings.Join(list, ", "))
+	}
+	return fmt.Sprintf("(%s = %s)", Ident(c.Status), b.status(&t.Layout, store.Failed))
+}
+
+// order is the layout's order-by, the id last.
+func (t *table) order() string {
+	var order []string
+	for _, name := range append(slices.Clone(t.Layout.OrderBy), t.Layout.Columns.ID) {
+		order = append(order, Ident(name))
+	}
+	return strings.Join(order, ", ")
 }
 
 // CheckTable returns a *store.SetupError if an outbox's table or one of the

@@ -43,6 +43,7 @@ func TestIDTypes(t *testing.T) {
 				if a := r.claim(t, row(id))[0]; a.Result != store.Claimed || len(a.Payload) == 0 {
 					t.Errorf("row %q is %s with %q", id, a.Result, a.Payload)
 				}
+				r.checkLetter(t, id)
 				if got := r.settle(t, outcome(id, store.Completed))[0]; got != store.Written {
 					t.Errorf("the outcome of row %q: %d", id, got)
 				}
@@ -55,6 +56,29 @@ func TestIDTypes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// checkLetter lets a row FAIL and block its lane, finds it by its id, and sets it
+// back.
+func (r *rig) checkLetter(t *testing.T, id string) {
+	t.Helper()
+	o := outcome(id, store.Failed)
+	o.Block = &store.Hold{Lane: store.LaneKey{Outbox: "events", Kind: "EVENT"}}
+	r.settle(t, o)
+	if holds, err := r.store.LoadHolds(ctx(t)); err != nil || len(holds) != 1 || holds[0].ID != id {
+		t.Errorf("row %q: the holds are %+v, %v", id, holds, err)
+	}
+	f := store.DeadLetterFilter{Outbox: "events", IDs: []string{"none", id}}
+	if letters, err := r.store.Failed(ctx(t), f, 9, true); err != nil || len(letters) != 1 || letters[0].ID != id || letters[0].PayloadSize != len(letters[0].Payload) {
+		t.Errorf("row %q: the letters are %+v, %v", id, letters, err)
+	}
+	if items, err := r.store.Requeue(ctx(t), r.epoch, f, 9); err != nil || len(items) != 1 || items[0].ID != id {
+		t.Errorf("row %q: requeued %+v, %v", id, items, err)
+	}
+	if holds := ask[int](t, r.db, "SELECT count(*) FROM sluicebox_hold"); holds != 0 {
+		t.Errorf("row %q: %d holds are left", id, holds)
+	}
+	r.claim(t, row(id))
 }
 
 func (r *rig) unsettled(t *testing.T, held []string) []string {

@@ -133,7 +133,9 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled) ([]
 		if o.Layout.Columns.Kind != "" {
 			it.Kind, _ = textOf(row[1])
 		}
-		it.Group.Name, it.Group.Valid = textOf(row[2])
+		if group, ok := textOf(row[2]); ok {
+			it.Group = o.Layout.Group([]byte(group))
+		}
 		it.Payload = bytesOf(row[3])
 		it.PayloadSize = len(it.Payload)
 		retries, _ := row[4].(int64)
@@ -164,10 +166,6 @@ func unsettledQuery(t *table) *query {
 		}
 		return TextOf(Ident(name))
 	}
-	var order []string
-	for _, name := range append(append([]string{}, t.Layout.OrderBy...), c.ID) {
-		order = append(order, Ident(name))
-	}
 	id := IDText(Ident(c.ID))
 	sql := "SELECT " + strings.Join([]string{
 		id, optional(c.Kind), optional(c.Group), "coalesce(" + PayloadOf(Ident(c.Payload)) + ", '')", t.retryCount(),
@@ -175,7 +173,7 @@ func unsettledQuery(t *table) *query {
 		"\nWHERE " + t.unsettled(b) +
 		// A row without an id is not to be left out in silence.
 		"\n  AND (" + id + " IS NULL OR " + id + " NOT IN (SELECT value FROM json_each(" + b.arg(func(v *values) any { return v.held }) + ")))" +
-		"\nORDER BY " + strings.Join(order, ", ") +
+		"\nORDER BY " + t.order() +
 		"\nLIMIT " + b.arg(func(v *values) any { return v.limit })
 	return &query{sql, b.params}
 }
@@ -189,21 +187,31 @@ func jsonArray(list []string) string {
 		if i > 0 {
 			sb.WriteByte(',')
 		}
-		sb.WriteByte('"')
-		for j := range len(s) {
-			switch ch := s[j]; {
-			case ch == '"' || ch == '\\':
-				sb.WriteByte('\\')
-				sb.WriteByte(ch)
-			case ch < 0x20:
-				fmt.Fprintf(&sb, `\u%04x`, ch)
-			default:
-				sb.WriteByte(ch)
-			}
-		}
-		sb.WriteByte('"')
+		writeJSON(&sb, s)
 	}
 	sb.WriteByte(']')
+	return sb.String()
+}
+
+func writeJSON(sb *strings.Builder, s string) {
+	sb.WriteByte('"')
+	for j := range len(s) {
+		switch ch := s[j]; {
+		case ch == '"' || ch == '\\':
+			sb.WriteByte('\\')
+			sb.WriteByte(ch)
+		case ch < 0x20:
+			fmt.Fprintf(sb, `\u%04x`, ch)
+		default:
+			sb.WriteByte(ch)
+		}
+	}
+	sb.WriteByte('"')
+}
+
+func quoteJSON(s string) string {
+	var sb strings.Builder
+	writeJSON(&sb, s)
 	return sb.String()
 }
 

@@ -5,7 +5,10 @@ package storetest
 
 import (
 	"context"
+	"database/sql"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -58,6 +61,26 @@ type Row struct {
 	Created time.Time
 }
 
+// GroupText returns what the group column of a row in group g holds, NULL if it is
+// not valid. Where the group is inside of JSON, a row without one has JSON too.
+func GroupText(l *store.Layout, g store.Group) sql.NullString {
+	if len(l.GroupPath) == 0 {
+		return sql.NullString{String: g.Name, Valid: g.Valid}
+	}
+	var value any = map[string]string{"other": "x"}
+	if g.Valid {
+		value = g.Name
+		for _, key := range slices.Backward(l.GroupPath) {
+			value = map[string]any{"other": 1, key: value}
+		}
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		panic(err) // texts and maps of texts
+	}
+	return sql.NullString{String: string(text), Valid: true}
+}
+
 // Found is what a row says. Status is Pending for a row of a table without
 // state.
 type Found struct {
@@ -86,6 +109,7 @@ func Run(t *testing.T, h Harness) {
 		{"timestamps", timestamps()},
 		{"timestamps-without-claim", withoutClaim(timestamps())},
 		{"none", stateless()},
+		{"odd-names", oddNames()},
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			s := &suite{harness: h, layout: kind.layout}
@@ -125,6 +149,21 @@ func tests() []test {
 		{"a checkpoint", (*suite).testCheckpoint, nil},
 		{"a view in order", (*suite).testViewOrder, nil},
 		{"a view of one moment", (*suite).testViewMoment, keepsState},
+		{"pauses of lanes", (*suite).testPauses, nil},
+		{"a pause after a restart", (*suite).testPauseOutlives, nil},
+		{"blocked lanes", (*suite).testBlock, keepsState},
+		{"a lane blocked by a lost answer's repeat", (*suite).testBlockLostAnswer, keepsState},
+		{"several failures of one lane", (*suite).testBlockOneLane, keepsState},
+		{"a block ends with its row's failure", (*suite).testBlockEnds, keepsState},
+		{"what cannot block", (*suite).testBlockRefused, nil},
+		{"an old epoch holds and mends nothing", (*suite).testHoldFence, nil},
+		{"dead letters by filter", (*suite).testFailed, keepsState},
+		{"requeue by filter", (*suite).testRequeue, keepsState},
+		{"requeue beside a takeover time-out", (*suite).testRequeueTakeover, timesClaims},
+		{"discard by filter", (*suite).testDiscard, keepsState},
+		{"5000 dead letters", (*suite).testLettersMany, keepsState},
+		{"dead letters that cannot be asked for", (*suite).testLettersRefused, nil},
+		{"holds and dead letters of a closed store", (*suite).testLettersClosed, nil},
 		{"install again and at once", (*suite).testInstall, nil},
 		{"check names what is missing", (*suite).testCheck, nil},
 		{"cancel, close and go on", (*suite).testEnds, nil},
@@ -157,6 +196,24 @@ func withoutClaim(l store.Layout) store.Layout {
 	return l
 }
 
+// oddNames is a layout with names that need their quotes and with the group inside
+// of JSON.
+func oddNames() store.Layout {
+	return store.Layout{
+		Name: "odd-names",
+		Columns: store.Columns{
+			ID: "Order", Kind: "select", Group: "Meta \"data\"", Payload: "from",
+			Status: "CamelState", Claimed: "größe'", Settled: "table", RetryCount: "a.b", Error: "$1",
+		},
+		State: store.StateWords,
+		Words: map[store.Status]string{
+			store.Pending: "NEW", store.Processing: "it's \"sending\"", store.Completed: "SENT", store.Failed: "dead",
+		},
+		OrderBy:   []string{"Created At"},
+		GroupPath: []string{"customer", "the id"},
+	}
+}
+
 // stateless is a layout that keeps no state.
 func stateless() store.Layout {
 	return store.Layout{
@@ -172,7 +229,11 @@ type suite struct {
 }
 
 func (s *suite) outbox(name string) store.Outbox {
-	return store.Outbox{Name: name, Table: "outbox_" + name, Layout: s.layout, Kind: "EVENT"}
+	table := "outbox_" + name
+	if s.layout.Name == oddNames().Name {
+		table = "Outbox of " + name
+	}
+	return store.Outbox{Name: name, Table: table, Layout: s.layout, Kind: "EVENT"}
 }
 
 // stateful reports whether the table keeps state.

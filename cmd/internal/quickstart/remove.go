@@ -26,6 +26,7 @@ func removal(name string) []string {
 		"DROP PUBLICATION IF EXISTS " + name,
 		"DROP SCHEMA IF EXISTS " + name + " CASCADE",
 		"DELETE FROM sluicebox.parked WHERE name = '" + name + "'",
+		"DELETE FROM sluicebox.hold WHERE name = '" + name + "'",
 		"DELETE FROM sluicebox.checkpoint WHERE name = '" + name + "'",
 		"DELETE FROM sluicebox.leader WHERE name = '" + name + "'",
 	}

@@ -1,0 +1,208 @@
+package store_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+func TestGroupOfAColumn(t *testing.T) {
+	var l store.Layout
+	if got := l.Group(nil); got.Valid {
+		t.Errorf("NULL is the group %q", got.Name)
+	}
+	for _, text := range []string{"", "g", "null", `{"a":1}`, " x "} {
+		if got := l.Group([]byte(text)); got != store.GroupOf(text) {
+			t.Errorf("%q is the group %#v", text, got)
+		}
+	}
+}
+
+func TestGroupOfAPath(t *testing.T) {
+	none := store.Group{}
+	for _, c := range []struct {
+		path, text string
+		want       store.Group
+	}{
+		{"id", `{"id":"k-1"}`, store.GroupOf("k-1")},
+		{"id", ` { "x" : [ {"id":"no"} , "]}" ] , "id" : "k" , "y" : {} } `, store.GroupOf("k")},
+		{"customer.id", `{"customer":{"id":"c"},"id":"no"}`, store.GroupOf("c")},
+		{"a.b.c", `{"a":{"b":{"c":"deep"}}}`, store.GroupOf("deep")},
+		{`"a.b"`, `{"a":{"b":"no"},"a.b":"yes"}`, store.GroupOf("yes")},
+		{`"\u0041 \"\\"`, `{"A \"\\":"yes"}`, store.GroupOf("yes")},
+		{`""`, `{"":"empty key"}`, store.GroupOf("empty key")},
+		{"schlüssel", `{"schl\u00fcssel":"gr\u00fc\u00df \ud83d\ude00 \" \\ \/"}`, store.GroupOf(`grüß 😀 " \ /`)},
+		{"id", `{"id":""}`, store.GroupOf("")},
+		// Numbers keep their text.
+		{"id", `{"id":1}`, store.GroupOf("1")},
+		{"id", `{"id":"1"}`, store.GroupOf("1")},
+		{"id", `{"id":1.0}`, store.GroupOf("1.0")},
+		{"id", `{"id": -0.50e+3 }`, store.GroupOf("-0.50e+3")},
+		{"id", `{"id":12345678901234567890}`, store.GroupOf("12345678901234567890")},
+		{"id", `{"id":9007199254740993,"x":1}`, store.GroupOf("9007199254740993")},
+		{"id", `{"id":true}`, store.GroupOf("true")},
+		{"id", `{"id":false }`, store.GroupOf("false")},
+		// Objects and lists.
+		{"id", `{"id":{ "b" : 1.0, "a" : "x y" } }`, store.GroupOf(`{"b":1.0,"a":"x y"}`)},
+		{"id", `{"id":[ 1, [ ] , "]" ]}`, store.GroupOf(`[1,[],"]"]`)},
+		// No group.
+		{"id", `{"id":null}`, none},
+		{"id", `{}`, none},
+		{"id", `{"ID":"x","id ":"y"}`, none},
+		{"a.b", `{"a":"b"}`, none},
+		{"a.b", `{"a":[{"b":1}]}`, none},
+		{"a.b", `{"a":null}`, none},
+		{"a", `"a"`, none},
+		{"a", `null`, none},
+		{"a", `7`, none},
+		// The last of a key counts.
+		{"id", `{"id":"first","id":"last"}`, store.GroupOf("last")},
+		{"a.id", `{"a":{"id":"first"},"a":{}}`, none},
+		{"id", `{"id":"x","\u0069d":"y"}`, store.GroupOf("y")},
+		// No JSON is one group.
+		{"id", ``, store.GroupOf("")},
+		{"id", `{"id":"k"`, store.GroupOf("")},
+		{"id", `{"id":"k"} x`, store.GroupOf("")},
+		{"id", `{"id":NaN}`, store.GroupOf("")},
+		{"id", "{\"id\":\"line\nbreak\"}", store.GroupOf("")},
+		// What no database keeps.
+		{"id", `{"id":"a\u0000b"}`, store.GroupOf("a\ufffdb")},
+		{"id", `{"id":"\ud800"}`, store.GroupOf("\ufffd")},
+		{"id", "{\"id\":\"\xff\"}", store.GroupOf("\ufffd")},
+	} {
+		path, err := store.ParseGroupPath(c.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := store.Layout{GroupPath: path}
+		if got := l.Group([]byte(c.text)); got != c.want {
+			t.Errorf("%s of %s is %#v, want %#v", c.path, c.text, got, c.want)
+		}
+	}
+	l := store.Layout{GroupPath: []string{"id"}}
+	if got := l.Group(nil); got.Valid {
+		t.Errorf("NULL is the group %q", got.Name)
+	}
+}
+
+// TestGroupIsACopy: the text is a buffer that is used again.
+func TestGroupIsACopy(t *testing.T) {
+	for _, value := range []string{`"text"`, "12", "[1]"} {
+		text := []byte(`{"id":` + value + `}`)
+		l := store.Layout{GroupPath: []string{"id"}}
+		got := l.Group(text)
+		clear(text)
+		if got != store.GroupOf(strings.Trim(value, `"`)) {
+			t.Errorf("after its buffer was cleared, the group of %s is %q", value, got.Name)
+		}
+	}
+}
+
+func TestParseGroupPath(t *testing.T) {
+	for text, want := range map[string][]string{
+		"id": {"id"}, "customer.id": {"customer", "id"}, "a-b._c.9": {"a-b", "_c", "9"}, "größe.名": {"größe", "名"},
+		`"a.b".c`: {"a.b", "c"}, `a."b c"`: {"a", "b c"}, `""`: {""}, `"\"\\"`: {`"\`}, `"$"."*"`: {"$", "*"},
+	} {
+		if got, err := store.ParseGroupPath(text); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %q, %v", text, got, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"":         "at character 1, a key is missing",
+		".a":       "at character 1, a key is missing",
+		"a.":       "at character 3, a key is missing",
+		"ü..b":     "at character 3, a key is missing",
+		"$.a":      "at character 1, begin with the first key, without $",
+		"a[0].b":   "at character 2, there is no way into a list",
+		"a.*":      "at character 3, there is no way into a list",
+		"a b":      `at character 2, ' ' is not expected`,
+		" a":       `at character 1, ' ' is not expected`,
+		`a."b`:     "at character 3, a quoted key has no closing quote",
+		`"a\"`:     "at character 1, a quoted key has no closing quote",
+		`"a\x"`:    "at character 1, a quoted key is no string in JSON",
+		`"a"b`:     `at character 4, 'b' is not expected`,
+		`a"b"`:     `at character 2, '"' is not expected`,
+		"a,b":      `at character 2, ',' is not expected`,
+		"a.b\x00c": `at character 4, '\x00' is not expected`,
+	} {
+		if got, err := store.ParseGroupPath(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %q, %v; want %q", text, got, err, want)
+		}
+	}
+}
+
+// FuzzGroup compares Group with what encoding/json makes of the same text.
+func FuzzGroup(f *testing.F) {
+	for _, text := range []string{
+		`{"customer":{"id":"c"}}`, `{"customer":{"id":12345678901234567890}}`, `{"customer":{"id":{"a":[1, 2.0]}}}`,
+		`{"customer":{"id":null}}`, `{"customer":[]}`, `{"customer":{"id":1},"customer":{"id":"\u0000\ud83d"}}`,
+		`null`, `"x"`, ``, `{`, "\ufeff{}", ` [ {"customer" : "]"} ] `, "{\"customer\":{\"id\":\"\xff\"}}", `{"a\"":1,"customer":{"\u0069d":-1e-9}}`,
+	} {
+		f.Add([]byte(text), "customer.id")
+	}
+	f.Add([]byte(`{"a.b":{"":true}}`), `"a.b".""`)
+	f.Fuzz(func(t *testing.T, text []byte, path string) {
+		keys, err := store.ParseGroupPath(path)
+		if err != nil {
+			return
+		}
+		l := store.Layout{GroupPath: keys}
+		before := bytes.Clone(text)
+		got, want := l.Group(text), reference(before, keys)
+		if got != want {
+			t.Errorf("%s of %q is %#v, want %#v", path, before, got, want)
+		}
+		if !bytes.Equal(text, before) {
+			t.Error("the text was changed")
+		}
+		if strings.ContainsRune(got.Name, 0) || utf8.Valid(text) && !utf8.ValidString(got.Name) {
+			t.Errorf("no database keeps the group %q", got.Name)
+		}
+		var spread bytes.Buffer // with other blanks it is the same group
+		if json.Indent(&spread, before, "\t", " ") == nil && l.Group(spread.Bytes()) != got {
+			t.Errorf("the blanks of %q count", before)
+		}
+	})
+}
+
+func reference(text []byte, keys []string) store.Group {
+	if !json.Valid(text) {
+		return store.GroupOf("")
+	}
+	value := json.RawMessage(text)
+	for _, key := range keys {
+		var object map[string]json.RawMessage
+		if json.Unmarshal(value, &object) != nil || object[key] == nil {
+			return store.Group{}
+		}
+		value = object[key]
+	}
+	var s *string
+	if json.Unmarshal(value, &s) == nil {
+		if s == nil {
+			return store.Group{}
+		}
+		return store.GroupOf(strings.ReplaceAll(*s, "\x00", "\ufffd"))
+	}
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, value); err != nil {
+		panic(err)
+	}
+	return store.GroupOf(compact.String())
+}
+
+func BenchmarkGroup(b *testing.B) {
+	text := []byte(`{"customer":{"name":"x","id":"customer-1"},"lines":[` + strings.Repeat(`{"sku":"a-1","n":1.5},`, 40) + `{}]}`)
+	l := store.Layout{GroupPath: []string{"customer", "id"}}
+	b.SetBytes(int64(len(text)))
+	for b.Loop() {
+		if !l.Group(text).Valid {
+			b.Fatal("no group")
+		}
+	}
+}

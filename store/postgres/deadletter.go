@@ -1,0 +1,238 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+)
+
+// letterPage is how many rows are read at a time where the program itself has to
+// look at each of them.
+const letterPage = 1000
+
+// CountFailed implements store.DeadLetters, on a session of its own.
+func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int, error) {
+	n := 0
+	err := s.look(ctx, f, func(ctx context.Context, conn *pgx.Conn, t *table) error {
+		if byProgram(t, &f) {
+			return eachLetter(ctx, conn, t, &f, 0, false, func(store.DeadLetter) { n++ })
+		}
+		b := &builder{}
+		count := b.query("SELECT count(*) FROM "+TableName(t.Outbox)+" AS o", t.chosen(b, &f))
+		return conn.QueryRow(ctx, count.sql, count.args(t.filterValues(&f))...).Scan(&n)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("count FAILED rows: %w", err)
+	}
+	return n, nil
+}
+
+// Failed implements store.DeadLetters, on a session of its own.
+func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
+	letters, err := s.letters(ctx, f, limit, payload)
+	if err != nil {
+		return nil, fmt.Errorf("read FAILED rows: %w", err)
+	}
+	return letters, nil
+}
+
+func (s *Store) letters(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
+	if limit <= 0 {
+		return nil, fmt.Errorf("outbox %s: the limit is %d, must be positive", f.Outbox, limit)
+	}
+	var letters []store.DeadLetter
+	err := s.look(ctx, f, func(ctx context.Context, conn *pgx.Conn, t *table) error {
+		return eachLetter(ctx, conn, t, &f, limit, payload, func(d store.DeadLetter) { letters = append(letters, d) })
+	})
+	return letters, err
+}
+
+// look runs fn in a read-only transaction on a session of its own: reading a
+// large table must hold up neither the relay's checkpoints nor its outcomes.
+func (s *Store) look(ctx context.Context, f store.DeadLetterFilter, fn func(context.Context, *pgx.Conn, *table) error) error {
+	o, err := s.outbox(f.Outbox)
+	if err != nil {
+		return err
+	}
+	if err := f.Validate(o); err != nil {
+		return err
+	}
+	if !s.life.Begin() {
+		return lifetime.ErrClosed
+	}
+	defer s.life.Done()
+	ctx, cancel := s.life.Bind(ctx)
+	defer cancel()
+	conn, err := connect(ctx, s.views)
+	if err != nil {
+		return err
+	}
+	defer discard(s.life, conn)
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(pgx.Tx) error {
+		t, err := describe(ctx, conn, o)
+		if err != nil {
+			return err
+		}
+		return fn(ctx, conn, t)
+	})
+	return Explain(err)
+}
+
+// byProgram reports whether the program has to look at the group of each row.
+func byProgram(t *table, f *store.DeadLetterFilter) bool {
+	return f.Group != nil && len(t.Layout.GroupPath) > 0
+}
+
+// eachLetter gives the chosen rows in order, at most limit unless that is 0.
+func eachLetter(ctx context.Context, conn *pgx.Conn, t *table, f *store.DeadLetterFilter, limit int, payload bool, each func(store.DeadLetter)) error {
+	read, values := lettersQuery(t, f, payload, limit > 0 && !byProgram(t, f)), t.filterValues(f)
+	values["limit"] = int64(limit)
+	if !byProgram(t, f) {
+		rows, err := conn.Query(ctx, read.sql, read.args(values)...)
+		if err != nil {
+			return err
+		}
+		_, err = scanLetters(rows, t, func(d store.DeadLetter) { each(d) })
+		return err
+	}
+	if _, err := conn.Exec(ctx, "DECLARE letters NO SCROLL CURSOR FOR "+read.sql, read.args(values)...); err != nil {
+		return err
+	}
+	for given := 0; ; {
+		rows, err := conn.Query(ctx, fmt.Sprintf("FETCH %d FROM letters", letterPage))
+		if err != nil {
+			return err
+		}
+		n, err := scanLetters(rows, t, func(d store.DeadLetter) {
+			if d.Group == *f.Group && (limit == 0 || given < limit) {
+				given++
+				each(d)
+			}
+		})
+		if err != nil || n < letterPage || limit > 0 && given == limit {
+			return err
+		}
+	}
+}
+
+func scanLetters(rows pgx.Rows, t *table, each func(store.DeadLetter)) (n int, err error) {
+	defer rows.Close()
+	for rows.Next() {
+		d := store.DeadLetter{Ref: store.Ref{Outbox: t.Name}, Kind: t.Kind}
+		var kind, text *string
+		var group []byte
+		var at pgtype.Timestamptz
+		if err := rows.Scan(&d.ID, &kind, &group, &d.RetryCount, &text, &at, &d.PayloadSize, &d.Payload); err != nil {
+			return n, err
+		}
+		n++
+		if t.Layout.Columns.Kind != "" {
+			d.Kind = deref(kind)
+		}
+		d.Group, d.Error = t.Layout.Group(group), deref(text)
+		if at.Valid && at.InfinityModifier == pgtype.Finite {
+			d.FailedAt = at.Time.UTC()
+		}
+		each(d)
+	}
+	return n, rows.Err()
+}
+
+func deref(text *string) string {
+	if text == nil {
+		return ""
+	}
+	return *text
+}
+
+// lettersQuery makes the statement that reads FAILED rows in order.
+func lettersQuery(t *table, f *store.DeadLetterFilter, payload, limited bool) *query {
+	b := &builder{}
+	c := &t.Layout.Columns
+	kind, text, at, content := "NULL::text", "NULL::text", "NULL::timestamptz", "NULL::bytea"
+	if c.Kind != "" {
+		kind = t.text(c.Kind)
+	}
+	if c.Error != "" {
+		text = t.text(c.Error)
+	}
+	if name := t.Layout.FailedTime(); name != "" {
+		at = "o." + Ident(name) + "::timestamptz"
+	}
+	if payload {
+		content = t.payload()
+	}
+	lines := []string{
+		"SELECT " + t.text(c.ID) + ", " + kind + ", " + t.group() + ", " + t.retryCount() + ", " + text + ", " + at +
+			", coalesce(octet_length(" + t.payload() + "), 0), " + content,
+		"FROM " + TableName(t.Outbox) + " AS o",
+		t.chosen(b, f),
+		"ORDER BY " + t.order(),
+	}
+	if limited {
+		lines = append(lines, "LIMIT "+b.arg("limit", "bigint"))
+	}
+	return b.query(lines...)
+}
+
+// chosen is the WHERE of the rows o that a filter chooses, but for a group that
+// stands in JSON.
+func (t *table) chosen(b *builder, f *store.DeadLetterFilter) string {
+	c := &t.Layout.Columns
+	where := "WHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.failed(b)
+	if len(f.IDs) > 0 {
+		where += " AND o." + Ident(c.ID) + " = ANY (" + b.arg("ids", t.col(c.ID).typ+"[]") + ")"
+	}
+	if f.Kind != "" {
+		where += " AND " + t.is(b, c.Kind, "kind", f.Kind == t.Kind)
+	}
+	switch {
+	case f.Group == nil || byProgram(t, f):
+	case f.Group.Valid:
+		where += " AND " + t.is(b, c.Group, "group", false)
+	case c.Group != "":
+		where += " AND o." + Ident(c.Group) + " IS NULL"
+	}
+	if f.Error != "" {
+		where += " AND strpos((" + t.text(c.Error) + `) COLLATE "C", ` + b.arg("error", "text") + ") > 0"
+	}
+	at := "o." + Ident(t.Layout.FailedTime())
+	if !f.Since.IsZero() {
+		where += " AND " + at + " >= " + b.arg("since", "timestamptz")
+	}
+	if !f.Until.IsZero() {
+		where += " AND " + at + " < " + b.arg("until", "timestamptz")
+	}
+	return where
+}
+
+// is returns the condition that a column has the value of a parameter: as its
+// type compares, by which an index serves, and byte for byte, because a type or
+// collation may take two lanes for one. Without a column, otherwise tells.
+func (t *table) is(b *builder, name, param string, otherwise bool) string {
+	if name == "" {
+		return fmt.Sprint(otherwise)
+	}
+	same := "(" + t.text(name) + `) COLLATE "C" = ` + b.arg(param+" text", "text")
+	if c := t.col(name); c.base != pgtype.JSONOID { // which knows no equality
+		return "o." + Ident(name) + " = " + b.arg(param, c.typ) + " AND " + same
+	}
+	return same
+}
+
+// filterValues are the parameters that chosen may name.
+func (t *table) filterValues(f *store.DeadLetterFilter) map[string]any {
+	values := t.values("", 0)
+	values["ids"], values["error"] = arrayLiteral(f.IDs), f.Error
+	values["kind"], values["kind text"] = f.Kind, f.Kind
+	if f.Group != nil {
+		values["group"], values["group text"] = f.Group.Name, f.Group.Name
+	}
+	values["since"], values["until"] = f.Since, f.Until
+	return values
+}

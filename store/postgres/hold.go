@@ -1,0 +1,240 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// LoadHolds implements store.Holds.
+func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
+	var holds []store.Hold
+	err := s.operator.do(ctx, func(ctx context.Context, sess *session) error {
+		holds = nil
+		for _, name := range s.order {
+			t, err := sess.table(ctx, s.outboxes[name])
+			if err != nil {
+				return err
+			}
+			load := holdsQuery(t)
+			rows, err := sess.conn.Query(ctx, load.sql, load.args(t.values(s.name, 0))...)
+			if err != nil {
+				return err
+			}
+			of, err := pgx.CollectRows(rows, scanHold)
+			if err != nil {
+				return err
+			}
+			for i := range of {
+				of[i].Lane.Outbox = name
+			}
+			holds = append(holds, of...)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load the holds: %w", explainOwn(err))
+	}
+	return holds, nil
+}
+
+// holdsQuery makes the statement that reads the holds of an outbox. A lane is
+// blocked as long as the row is FAILED.
+func holdsQuery(t *table) *query {
+	b := &builder{}
+	c := &t.Layout.Columns
+	return b.query(
+		"SELECT h.hold, h.kind, h.message_group, h.id, h.retry_count, h.reason, h.since",
+		"FROM sluicebox.hold h WHERE h.name = "+b.arg("name", "text")+" AND h.outbox = "+b.arg("outbox", "text"),
+		// The id of a pause is empty, and no id of every type. OFFSET 0 keeps it a
+		// lookup by id: hashed, it would read all FAILED rows.
+		"AND CASE WHEN h.hold = "+b.arg("blocked", "text")+" THEN EXISTS (",
+		"  SELECT FROM "+TableName(t.Outbox)+" AS o WHERE o."+Ident(c.ID)+" = h.id::"+t.col(c.ID).typ+" AND "+t.failed(b)+" IS TRUE OFFSET 0",
+		") ELSE true END",
+	)
+}
+
+func scanHold(row pgx.CollectableRow) (store.Hold, error) {
+	var h store.Hold
+	var word string
+	var group *string
+	if err := row.Scan(&word, &h.Lane.Kind, &group, &h.ID, &h.RetryCount, &h.Reason, &h.Since); err != nil {
+		return h, err
+	}
+	if group != nil {
+		h.Lane.Group = store.GroupOf(*group)
+	}
+	h.Since = h.Since.UTC()
+	var err error
+	h.Kind, err = store.ParseHoldKind(word)
+	return h, err
+}
+
+// Hold implements store.Holds. The reason loses what an error text of Settle
+// loses, and the time is cut to microseconds.
+func (s *Store) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) error {
+	o, err := s.outbox(h.Lane.Outbox)
+	if err == nil {
+		err = h.Validate(o)
+	}
+	if err != nil {
+		return fmt.Errorf("hold: %w", err)
+	}
+	err = s.operator.do(ctx, func(ctx context.Context, sess *session) error {
+		t, err := sess.table(ctx, o)
+		if err != nil {
+			return err
+		}
+		return s.writeHold(ctx, sess.conn, epoch, t, &h)
+	})
+	if err != nil {
+		return fmt.Errorf("hold lane %s: %w", h.Lane, refusal(explainOwn(err)))
+	}
+	return nil
+}
+
+func (s *Store) writeHold(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, t *table, h *store.Hold) error {
+	b := &builder{}
+	put := b.query(
+		"WITH "+b.leader(),
+		"INSERT INTO sluicebox.hold AS h (name, outbox, lane, hold, kind, message_group, id, retry_count, reason, since)",
+		"SELECT "+b.arg("name", "text")+", "+b.arg("outbox", "text")+", "+b.arg("lane", "bytea")+", "+b.arg("hold", "text")+", "+
+			b.arg("kind", "text")+", "+b.arg("group", "text")+", "+b.arg("id", "text")+", "+b.arg("retries", "bigint")+", "+
+			b.arg("reason", "text")+", "+b.arg("since", "timestamptz")+" FROM leader",
+		replaceHold,
+	)
+	values := t.values(s.name, epoch)
+	lane := h.Lane.Hash()
+	values["lane"], values["hold"] = lane[:], h.Kind.String()
+	values["kind"], values["group"], values["id"] = h.Lane.Kind, groupText(h.Lane.Group), h.ID
+	values["retries"], values["reason"] = int64(h.RetryCount), errorText(h.Reason, maxErrorText, t.ascii)
+	values["since"] = h.Since.Truncate(time.Microsecond)
+	tag, err := conn.Exec(ctx, put.sql, put.args(values)...)
+	if err == nil && tag.RowsAffected() == 0 {
+		return store.ErrNotLeader
+	}
+	return err
+}
+
+// replaceHold ends an INSERT of holds.
+const replaceHold = `ON CONFLICT (name, outbox, lane, hold) DO UPDATE SET kind = excluded.kind, message_group = excluded.message_group,
+  id = excluded.id, retry_count = excluded.retry_count, reason = excluded.reason, since = excluded.since`
+
+func groupText(g store.Group) *string {
+	if !g.Valid {
+		return nil
+	}
+	return &g.Name
+}
+
+// Release implements store.Holds.
+func (s *Store) Release(ctx context.Context, epoch store.Epoch, lane store.LaneKey, kind store.HoldKind) error {
+	if _, err := s.outbox(lane.Outbox); err != nil {
+		return fmt.Errorf("release lane %s: %w", lane, err)
+	}
+	err := s.operator.do(ctx, func(ctx context.Context, sess *session) error {
+		b := &builder{}
+		forget := b.query(
+			"WITH "+b.leader()+", gone AS (",
+			"  DELETE FROM sluicebox.hold WHERE name = "+b.arg("name", "text")+" AND outbox = "+b.arg("outbox", "text"),
+			"  AND lane = "+b.arg("lane", "bytea")+" AND hold = "+b.arg("hold", "text")+" AND EXISTS (SELECT FROM leader)",
+			") SELECT count(*) FROM leader",
+		)
+		hash := lane.Hash()
+		var leads int
+		err := sess.conn.QueryRow(ctx, forget.sql, forget.args(map[string]any{
+			"name": s.name, "epoch": int64(epoch), "outbox": lane.Outbox, "lane": hash[:], "hold": kind.String(),
+		})...).Scan(&leads)
+		if err == nil && leads == 0 {
+			return store.ErrNotLeader
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("release lane %s: %w", lane, explainOwn(err))
+	}
+	return nil
+}
+
+// blockPart is the outcomes for one outbox that ask for a hold, in their order.
+type blockPart struct {
+	table *table
+	at    []int // the places in the call
+}
+
+// blockParts gathers the holds that a call asks for. They are written whenever
+// one of the call's outcomes is, so that the last one of a lane stays also when
+// an earlier one had to be tried again.
+func (s *Store) blockParts(ctx context.Context, sess *session, outcomes []store.Outcome) ([]*blockPart, error) {
+	var parts []*blockPart
+	byName := map[string]*blockPart{}
+	for i := range outcomes {
+		o := &outcomes[i]
+		if o.Block == nil {
+			continue
+		}
+		if byName[o.Outbox] == nil {
+			t, err := sess.table(ctx, s.outboxes[o.Outbox])
+			if err != nil {
+				return nil, err
+			}
+			byName[o.Outbox] = &blockPart{table: t}
+			parts = append(parts, byName[o.Outbox])
+		}
+		byName[o.Outbox].at = append(byName[o.Outbox].at, i)
+	}
+	return parts, nil
+}
+
+// queue adds the part's statement to a batch.
+func (p *blockPart) queue(batch *pgx.Batch, values map[string]any, outcomes []store.Outcome) {
+	t := p.table
+	if t.block == nil {
+		t.block = blockQuery(t)
+	}
+	n := len(p.at)
+	ids, lanes, kinds, groups := make([]string, n), make([][]byte, n), make([]string, n), make([]*string, n)
+	retries, reasons, times := make([]int64, n), make([]string, n), make([]time.Time, n)
+	for k, i := range p.at {
+		h := outcomes[i].Hold()
+		lane := h.Lane.Hash()
+		ids[k], lanes[k], kinds[k], groups[k] = h.ID, lane[:], h.Lane.Kind, groupText(h.Lane.Group)
+		retries[k], reasons[k] = int64(h.RetryCount), errorText(h.Reason, maxErrorText, t.ascii)
+		times[k] = h.Since.Truncate(time.Microsecond)
+	}
+	values["ids"], values["texts"], values["lanes"], values["kinds"], values["groups"] = arrayLiteral(ids), ids, lanes, kinds, groups
+	values["retries"], values["reasons"], values["times"] = retries, reasons, times
+	batch.Queue(t.block.sql, t.block.args(values)...)
+}
+
+// blockQuery makes the statement that records holds for those rows that are
+// FAILED. It follows the outcomes in their transaction and sees what they wrote.
+// It gives the epoch, NULL if it has passed.
+func blockQuery(t *table) *query {
+	b := &builder{}
+	id := t.col(t.Layout.Columns.ID)
+	return b.query(
+		"WITH "+b.leader()+",",
+		"want AS MATERIALIZED (",
+		"  SELECT * FROM unnest("+b.arg("ids", id.typ+"[]")+", "+b.arg("texts", "text[]")+", "+b.arg("lanes", "bytea[]")+", "+
+			b.arg("kinds", "text[]")+", "+b.arg("groups", "text[]")+", "+b.arg("retries", "bigint[]")+", "+
+			b.arg("reasons", "text[]")+", "+b.arg("times", "timestamptz[]"),
+		"  ) WITH ORDINALITY AS u(id, text, lane, kind, message_group, retry, reason, since, ord)",
+		"),",
+		"held AS (",
+		"  INSERT INTO sluicebox.hold AS h (name, outbox, lane, hold, kind, message_group, id, retry_count, reason, since)",
+		"  SELECT DISTINCT ON (w.lane) "+b.arg("name", "text")+", "+b.arg("outbox", "text")+", w.lane, "+b.arg("blocked", "text")+",",
+		"    w.kind, w.message_group, w.text, w.retry, w.reason, w.since",
+		"  FROM leader CROSS JOIN want w CROSS JOIN LATERAL (",
+		"    SELECT FROM "+TableName(t.Outbox)+" AS o WHERE o."+Ident(id.name)+" = w.id AND "+t.failed(b)+" IS TRUE OFFSET 0",
+		"  ) o",
+		"  ORDER BY w.lane, w.ord DESC",
+		"  "+replaceHold,
+		")",
+		"SELECT (SELECT epoch FROM leader)",
+	)
+}

@@ -1,0 +1,186 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// mendTries bounds how often rows are chosen again because all that were chosen
+// had changed when it came to write.
+const mendTries = 5
+
+// mending is what may be done to FAILED rows.
+type mending struct {
+	// write is the part of a statement that does it to the rows w.id and gives
+	// w.ord and w.text of those that it was done to.
+	write func(t *table, b *builder) string
+	right string // what the role needs
+}
+
+// Requeue implements store.DeadLetters. The times of claim and settlement are
+// emptied where they belong to the state, and may be NULL; else they stay, as at
+// a retry.
+func (s *Store) Requeue(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Item, error) {
+	letters, err := s.mend(ctx, epoch, f, limit, mending{requeueSQL, "UPDATE"})
+	if err != nil {
+		return nil, fmt.Errorf("requeue: %w", err)
+	}
+	now := time.Now()
+	items := make([]store.Item, len(letters))
+	for i := range letters {
+		items[i] = letters[i].Item(now)
+	}
+	return items, nil
+}
+
+// Discard implements store.DeadLetters.
+func (s *Store) Discard(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Ref, error) {
+	letters, err := s.mend(ctx, epoch, f, limit, mending{discardSQL, "DELETE"})
+	if err != nil {
+		return nil, fmt.Errorf("discard: %w", err)
+	}
+	refs := make([]store.Ref, len(letters))
+	for i := range letters {
+		refs[i] = letters[i].Ref
+	}
+	return refs, nil
+}
+
+// mend chooses rows without a lock, however long that takes, and then writes
+// those that are still FAILED.
+func (s *Store) mend(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int, m mending) ([]store.DeadLetter, error) {
+	for range mendTries {
+		letters, err := s.letters(ctx, f, limit, false)
+		if err != nil {
+			return nil, err
+		}
+		done, err := s.mendThese(ctx, epoch, f.Outbox, letters, m)
+		if err != nil || len(done) > 0 || len(letters) == 0 {
+			return done, err
+		}
+	}
+	return nil, &store.RefusedError{Err: fmt.Errorf("outbox %s: a trigger keeps the FAILED rows as they are, or somebody else changes them again and again", f.Outbox)}
+}
+
+// mendThese returns those of the rows that it wrote, in their order.
+func (s *Store) mendThese(ctx context.Context, epoch store.Epoch, outbox string, letters []store.DeadLetter, m mending) ([]store.DeadLetter, error) {
+	wrote := make([]bool, len(letters))
+	err := s.operator.do(ctx, func(ctx context.Context, sess *session) error {
+		t, err := sess.table(ctx, s.outboxes[outbox])
+		if err != nil {
+			return err
+		}
+		ids := make([]string, len(letters))
+		for i := range letters {
+			ids[i] = letters[i].ID
+		}
+		write, values := mendQuery(t, m), t.values(s.name, epoch)
+		values["ids"], values["texts"] = arrayLiteral(ids), ids
+		var leads *int64
+		var ords []int64
+		if err := sess.conn.QueryRow(ctx, write.sql, write.args(values)...).Scan(&leads, &ords); err != nil {
+			return err
+		}
+		for _, ord := range ords {
+			wrote[ord-1] = true
+		}
+		if leads == nil {
+			return store.ErrNotLeader
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, m.explain(err, s.outboxes[outbox])
+	}
+	done := letters[:0]
+	for i := range letters {
+		if wrote[i] {
+			done = append(done, letters[i])
+		}
+	}
+	return done, nil
+}
+
+// explain names the grant that may be missing: a relay whose layout deletes
+// nothing can do without DELETE until somebody discards a row.
+func (m mending) explain(err error, o *store.Outbox) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "42501" && strings.Contains(pg.Message, o.Table) { // insufficient_privilege
+		return &store.SetupError{
+			Problem: fmt.Sprintf("outbox %s: %s", o.Name, pg.Message),
+			Remedy:  fmt.Sprintf("GRANT %s ON %s TO the relay's role", m.right, TableName(o)),
+		}
+	}
+	return refusal(explainOwn(err))
+}
+
+// mendQuery makes the statement that does it. It gives one row: the epoch, NULL
+// if it has passed, and the places of the rows that were written.
+func mendQuery(t *table, m mending) *query {
+	b := &builder{}
+	return b.query(
+		"WITH "+b.leader()+",",
+		"want AS MATERIALIZED (",
+		"  SELECT * FROM unnest("+b.arg("ids", t.col(t.Layout.Columns.ID).typ+"[]")+", "+b.arg("texts", "text[]")+
+			") WITH ORDINALITY AS u(id, text, ord)",
+		"),",
+		"done AS ("+m.write(t, b)+"),",
+		forgetDone(b),
+		"SELECT (SELECT epoch FROM leader), ARRAY(SELECT ord FROM done)",
+	)
+}
+
+// stillFailed is the condition on a row o that is to be written.
+func (t *table) stillFailed(b *builder) string {
+	return "o." + Ident(t.Layout.Columns.ID) + " = w.id AND " + t.failed(b) + " IS TRUE AND EXISTS (SELECT FROM leader)"
+}
+
+func discardSQL(t *table, b *builder) string {
+	return "DELETE FROM " + TableName(t.Outbox) + " AS o USING want w WHERE " + t.stillFailed(b) + " RETURNING w.ord, w.text"
+}
+
+func requeueSQL(t *table, b *builder) string {
+	c := &t.Layout.Columns
+	var set []string
+	assign := func(name, value string) {
+		if name != "" {
+			set = append(set, Ident(name)+" = "+value)
+		}
+	}
+	empty := func(name string) {
+		if name != "" && !t.col(name).notNull {
+			assign(name, "NULL")
+		}
+	}
+	if t.Layout.State == store.StateTimestamps {
+		assign(c.Failed, "NULL")
+		empty(c.Claimed) // or the claim would hold the row
+	} else {
+		assign(c.Status, t.statusValue(b, store.Pending))
+	}
+	empty(c.Settled)
+	assign(c.RetryCount, "0")
+	if c.Error != "" && t.col(c.Error).notNull {
+		assign(c.Error, "''")
+	}
+	empty(c.Error)
+	return "UPDATE " + TableName(t.Outbox) + " AS o SET " + strings.Join(set, ", ") +
+		" FROM want w WHERE " + t.stillFailed(b) + " RETURNING w.ord, w.text"
+}
+
+// forgetDone is the CTE that forgets what the rows of done have blocked: a row
+// that is set back, deleted or FAILED anew blocks nothing by what it was before.
+func forgetDone(b *builder) string {
+	return `forgotten AS (
+  DELETE FROM sluicebox.hold h USING done d
+  WHERE h.name = ` + b.arg("name", "text") + " AND h.outbox = " + b.arg("outbox", "text") +
+		" AND h.hold = " + b.arg("blocked", "text") + ` AND h.id = d.text
+)`
+}

@@ -1,0 +1,192 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+)
+
+// look runs fn in a read transaction on a connection of its own: it needs no
+// lock of a writer, and nobody waits for it.
+func (s *Store) look(ctx context.Context, fn func(context.Context, *Conn) error) error {
+	if !s.life.Begin() {
+		return lifetime.ErrClosed
+	}
+	defer s.life.Done()
+	ctx, cancel := s.life.Bind(ctx)
+	defer cancel()
+	conn, err := Dial(ctx, s.path)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.pragma(ctx, "query_only=1"); err != nil {
+		return err
+	}
+	return conn.Read(ctx, func(ctx context.Context) error { return fn(ctx, conn) })
+}
+
+// LoadHolds implements store.Holds, on a connection of its own.
+func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
+	var holds []store.Hold
+	err := s.look(ctx, func(ctx context.Context, conn *Conn) error {
+		holds = nil // read again
+		for _, name := range s.order {
+			t, err := describe(ctx, conn, s.outboxes[name])
+			if err != nil {
+				return err
+			}
+			of, err := s.readHolds(ctx, conn, name)
+			if err != nil {
+				return err
+			}
+			failed := failedQuery(t)
+			for i := range of {
+				stands := of[i].Kind != store.Blocked
+				for _, key := range t.keys(of[i].ID) {
+					if stands {
+						break
+					}
+					err := conn.Query(ctx, failed.sql, failed.args(&values{key: key}), func([]driver.Value) error {
+						stands = true
+						return Enough()
+					})
+					if err != nil {
+						return err
+					}
+				}
+				if stands {
+					holds = append(holds, of[i])
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load the holds: %w", Explain(err))
+	}
+	return holds, nil
+}
+
+func (s *Store) readHolds(ctx context.Context, conn *Conn, outbox string) (holds []store.Hold, err error) {
+	const load = "SELECT hold, kind, message_group, id, retry_count, reason, since FROM sluicebox_hold WHERE name = ? AND outbox = ?"
+	err = conn.Query(ctx, load, []any{s.name, outbox}, func(row []driver.Value) (err error) {
+		h := store.Hold{Lane: store.LaneKey{Outbox: outbox}}
+		word, _ := textOf(row[0])
+		if h.Kind, err = store.ParseHoldKind(word); err != nil {
+			return fmt.Errorf("in sluicebox_hold: %w", err)
+		}
+		h.Lane.Kind, _ = textOf(row[1])
+		h.Lane.Group.Name, h.Lane.Group.Valid = textOf(row[2])
+		h.ID, _ = textOf(row[3])
+		n, _ := row[4].(int64)
+		h.RetryCount = int(n)
+		h.Reason, _ = textOf(row[5])
+		h.Since, _ = readTime(row[6])
+		holds = append(holds, h)
+		return nil
+	})
+	return holds, err
+}
+
+// failedQuery makes the statement that gives a row if the one of an id is FAILED.
+func failedQuery(t *table) *query {
+	b := &builder{}
+	sql := "SELECT 1 FROM " + TableName(t.Outbox) + " WHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.failed(b)
+	return &query{sql, b.params}
+}
+
+// Hold implements store.Holds. The reason loses what an error text of Settle
+// loses, and the time is cut to milliseconds.
+func (s *Store) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) error {
+	o, err := s.outbox(h.Lane.Outbox)
+	if err == nil {
+		err = h.Validate(o)
+	}
+	if err != nil {
+		return fmt.Errorf("hold: %w", err)
+	}
+	err = s.writer.do(ctx, func(ctx context.Context) error {
+		return s.writer.lead(ctx, s.name, epoch, Full, patience, func(ctx context.Context) error {
+			return s.hold(ctx, &h)
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("hold lane %s: %w", h.Lane, refusal(err))
+	}
+	return nil
+}
+
+// hold records a hold, in the call's transaction.
+func (s *Store) hold(ctx context.Context, h *store.Hold) error {
+	const put = `
+INSERT INTO sluicebox_hold (name, outbox, lane, hold, kind, message_group, id, retry_count, reason, since)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (name, outbox, lane, hold) DO UPDATE SET kind = excluded.kind, message_group = excluded.message_group,
+  id = excluded.id, retry_count = excluded.retry_count, reason = excluded.reason, since = excluded.since`
+	lane := h.Lane.Hash()
+	var group any
+	if h.Lane.Group.Valid {
+		group = h.Lane.Group.Name
+	}
+	_, err := s.writer.conn.Exec(ctx, put, s.name, h.Lane.Outbox, lane[:], h.Kind.String(), h.Lane.Kind, group,
+		h.ID, h.RetryCount, errorText(h.Reason), formatTime(h.Since.Truncate(time.Millisecond)))
+	return err
+}
+
+// block records the hold that an outcome asks for if its row is FAILED, in the
+// call's transaction.
+func (s *Store) block(ctx context.Context, o *store.Outcome) error {
+	t, err := s.writer.table(ctx, s.outboxes[o.Outbox])
+	if err != nil {
+		return err
+	}
+	if t.isFailed == nil {
+		t.isFailed = failedQuery(t)
+	}
+	failed := false
+	for _, key := range t.keys(o.ID) {
+		err := s.writer.conn.Query(ctx, t.isFailed.sql, t.isFailed.args(&values{key: key}), func([]driver.Value) error {
+			failed = true
+			return Enough()
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if !failed {
+		return nil
+	}
+	h := o.Hold()
+	return s.hold(ctx, &h)
+}
+
+// forget takes away what a row has blocked, in the call's transaction.
+func (s *Store) forget(ctx context.Context, row store.Ref) error {
+	const forget = "DELETE FROM sluicebox_hold WHERE name = ? AND outbox = ? AND id = ? AND hold = ?"
+	_, err := s.writer.conn.Exec(ctx, forget, s.name, row.Outbox, row.ID, store.Blocked.String())
+	return err
+}
+
+// Release implements store.Holds.
+func (s *Store) Release(ctx context.Context, epoch store.Epoch, lane store.LaneKey, kind store.HoldKind) error {
+	const forget = "DELETE FROM sluicebox_hold WHERE name = ? AND outbox = ? AND lane = ? AND hold = ?"
+	if _, err := s.outbox(lane.Outbox); err != nil {
+		return fmt.Errorf("release lane %s: %w", lane, err)
+	}
+	hash := lane.Hash()
+	err := s.writer.do(ctx, func(ctx context.Context) error {
+		return s.writer.lead(ctx, s.name, epoch, Full, patience, func(ctx context.Context) error {
+			_, err := s.writer.conn.Exec(ctx, forget, s.name, lane.Outbox, hash[:], kind.String())
+			return err
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("release lane %s: %w", lane, Explain(err))
+	}
+	return nil
+}
