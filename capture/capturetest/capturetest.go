@@ -124,6 +124,39 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
+// RunLayout runs the part of the suite that a table's layout has a say in.
+func RunLayout(t *testing.T, h Harness) {
+	for _, c := range []struct {
+		name string
+		log  bool
+		test func(t *testing.T, db Database)
+	}{
+		{"all rows of concurrent writers", false, testAllRows},
+		{"cut beside writers", true, testCut},
+		{"payloads", false, testPayloads},
+		{"groups", false, testGroups},
+	} {
+		if !c.log || h.Log {
+			t.Run(c.name, func(t *testing.T) { c.test(t, h.Setup(t)) })
+		}
+	}
+}
+
+// OddNames is an outbox whose names need their quotes, with times for its state
+// and the group inside of JSON. Every column but these three has a default.
+func OddNames(name string) store.Outbox {
+	return store.Outbox{Name: name, Table: `Out "Box"`, Kind: "an order", Layout: store.Layout{
+		Name: "custom",
+		Columns: store.Columns{
+			ID: "Order", Group: "Meta 'data'", Payload: "select",
+			Delivered: "deliveredAt", Failed: "größe", RetryCount: "$1",
+		},
+		State:     store.StateTimestamps,
+		OrderBy:   []string{"table"},
+		GroupPath: []string{"customer", "the id"},
+	}}
+}
+
 // rowsOf makes n rows with ids of a common prefix, in group g.
 func rowsOf(prefix string, n int) []Row {
 	rows := make([]Row, n)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -17,12 +18,20 @@ const writerRows = 2
 // each is called after each commit, under the lock.
 func writers(t *testing.T, db Database, n, transactions int, each func(committed int)) []string {
 	t.Helper()
+	return writersUntil(t, db, n, transactions, func() bool { return true }, each)
+}
+
+// writersUntil does the same and goes on until enough says so; each writer then
+// commits once more.
+func writersUntil(t *testing.T, db Database, n, transactions int, enough func() bool, each func(committed int)) []string {
+	t.Helper()
 	var mu sync.Mutex
 	var order []string
 	var all sync.WaitGroup
 	for w := range n {
 		all.Go(func() {
-			for i := range transactions {
+			for i, last := 0, false; !last; i++ {
+				last = i+1 >= transactions && enough()
 				rows := rowsOf(fmt.Sprintf("w%d-%03d", w, i), writerRows)
 				end := db.Begin(t, rows...)
 				mu.Lock()
@@ -119,8 +128,10 @@ func testCut(t *testing.T, db Database) {
 	src := db.Source(t, Options{Outbox: outbox, BatchRows: batchRows})
 	begun := make(chan struct{})
 	done := make(chan []string, 1)
+	var opened atomic.Bool
+	defer opened.Store(true)
 	go func() {
-		done <- writers(t, db, 4, 40, func(n int) {
+		done <- writersUntil(t, db, 4, 40, opened.Load, func(n int) {
 			if n >= 30 {
 				select {
 				case <-begun:
@@ -132,6 +143,7 @@ func testCut(t *testing.T, db Database) {
 	}()
 	<-begun
 	opening, err := src.Open(t.Context(), store.Checkpoint{}, &Tables{Viewer: db.Viewer(t)})
+	opened.Store(true)
 	if err != nil {
 		t.Fatal(err)
 	}

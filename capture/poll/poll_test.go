@@ -3,6 +3,7 @@ package poll_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/sluicebox/sluicebox/capture/poll"
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+	"github.com/sluicebox/sluicebox/store/storetest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -29,13 +31,20 @@ func outboxes(name string) []store.Outbox {
 	return []store.Outbox{{Name: name, Table: "outbox_events", Layout: store.FlowCatalyst(), Kind: "EVENT"}}
 }
 
+const createOdd = `CREATE TABLE "Out ""Box""" (
+	"table" timestamptz NOT NULL DEFAULT now(), "Meta 'data'" jsonb, "select" text, "Order" text PRIMARY KEY,
+	"größe" timestamp, "deliveredAt" timestamptz, "$1" bigint NOT NULL DEFAULT 0)`
+
+func oddNames(name string) []store.Outbox { return []store.Outbox{capturetest.OddNames(name)} }
+
 type database struct {
-	url   string
-	views *pgstore.Store
+	url      string
+	views    *pgstore.Store
+	outboxes func(name string) []store.Outbox
 }
 
 func (d *database) Source(_ *testing.T, o capturetest.Options) capturetest.Source {
-	cfg := poll.Config{Interval: 20 * time.Millisecond, BatchSize: o.BatchRows, Outboxes: outboxes(o.Outbox)}
+	cfg := poll.Config{Interval: 20 * time.Millisecond, BatchSize: o.BatchRows, Outboxes: d.outboxes(o.Outbox)}
 	return source{poll.New(cfg, d.views, o.Held)}
 }
 
@@ -60,12 +69,12 @@ func (d *database) Begin(t *testing.T, rows ...capturetest.Row) func(commit bool
 		t.Error(err)
 		return func(bool) {}
 	}
+	box := &d.outboxes("shop")[0]
+	c := box.Layout.Columns
+	insert := fmt.Sprintf("INSERT INTO %s (%s, %s, %s) VALUES ($1, $2, $3)",
+		pgstore.TableName(box), pgstore.Ident(c.ID), pgstore.Ident(c.Group), pgstore.Ident(c.Payload))
 	for _, r := range rows {
-		var group *string
-		if r.Group.Valid {
-			group = &r.Group.Name
-		}
-		if _, err := tx.Exec(ctx, "INSERT INTO outbox_events (id, message_group, payload) VALUES ($1, $2, $3)", r.ID, group, r.Payload); err != nil {
+		if _, err := tx.Exec(ctx, insert, r.ID, storetest.GroupText(&box.Layout, r.Group), r.Payload); err != nil {
 			t.Error(err)
 		}
 	}
@@ -83,19 +92,24 @@ func (d *database) Begin(t *testing.T, rows ...capturetest.Row) func(commit bool
 func TestSuite(t *testing.T) {
 	for _, version := range servers.Versions() {
 		t.Run("PostgreSQL "+strconv.Itoa(version), func(t *testing.T) {
-			capturetest.Run(t, capturetest.Harness{Setup: func(t *testing.T) capturetest.Database {
-				d := &database{url: servers.Database(t, version)}
-				servers.Exec(t, d.url, createTable)
-				var err error
-				d.views, err = pgstore.New(pgstore.Config{URL: d.url, Name: "poll", Outboxes: outboxes("shop")})
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(d.views.Close)
-				return d
-			}})
+			capturetest.Run(t, harness(version, createTable, outboxes))
+			t.Run("odd names", func(t *testing.T) { capturetest.RunLayout(t, harness(version, createOdd, oddNames)) })
 		})
 	}
+}
+
+func harness(version int, ddl string, outboxes func(name string) []store.Outbox) capturetest.Harness {
+	return capturetest.Harness{Setup: func(t *testing.T) capturetest.Database {
+		d := &database{url: servers.Database(t, version), outboxes: outboxes}
+		servers.Exec(t, d.url, ddl)
+		var err error
+		d.views, err = pgstore.New(pgstore.Config{URL: d.url, Name: "poll", Outboxes: outboxes("shop")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(d.views.Close)
+		return d
+	}}
 }
 
 // memory is a table in memory, and its views.

@@ -183,6 +183,36 @@ func TestAssembleBytea(t *testing.T) {
 	}
 }
 
+// The group is inside of JSON: in a column of its own, or in the payload.
+func TestAssembleGroupPath(t *testing.T) {
+	layout := store.FlowCatalyst()
+	layout.GroupPath = []string{"customer", "id"}
+	ofPayload := layout
+	ofPayload.Columns.Group = "payload"
+	for _, c := range []struct {
+		name    string
+		layout  store.Layout
+		payload uint32
+		row     []string
+		want    store.Group
+	}{
+		{"a column", layout, textOID, []string{"a", "p", `{"customer":{"id":7.0}}`, "0"}, store.GroupOf("7.0")},
+		{"NULL", layout, textOID, []string{"a", "p", null, "0"}, store.Group{}},
+		{"no key", layout, textOID, []string{"a", "p", "{}", "0"}, store.Group{}},
+		{"no JSON", layout, textOID, []string{"a", "p", "g", "0"}, store.GroupOf("")},
+		{"the payload", ofPayload, 3802, []string{"a", `{"customer": {"id": "x"}}`, "g", "0"}, store.GroupOf("x")},
+		{"a payload in bytes", ofPayload, byteaOID, []string{"a", `\x` + hex.EncodeToString([]byte(`{"customer":{"id":"x"}}`)), "g", "0"}, store.GroupOf("x")},
+		{"no payload in bytes", ofPayload, byteaOID, []string{"a", null, "g", "0"}, store.Group{}},
+	} {
+		a := testAssembler(store.Outbox{Name: "shop", Table: "events", Layout: c.layout, Kind: "EVENT"})
+		columns := append([]column{{"id", textOID}, {"payload", c.payload}}, events[2:]...)
+		got := feed(t, a, begin(0x100, 7), relationOf(10, "public", "events", columns...), insertOf(10, c.row...), commitAt(0x100, 0x130))
+		if it := got[0].Items[0]; it.ID != "a" || it.Group != c.want {
+			t.Errorf("%s: row %q is in group %#v, want %#v", c.name, it.ID, it.Group, c.want)
+		}
+	}
+}
+
 // A table keeps its rows under another name, and made anew under its own; after
 // a change of columns they are found again.
 func TestAssembleFollowsTheTable(t *testing.T) {

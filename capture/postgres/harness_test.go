@@ -14,6 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/capture/postgres"
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+	"github.com/sluicebox/sluicebox/store/storetest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -26,16 +27,31 @@ func outboxes(name string) []store.Outbox {
 	return []store.Outbox{{Name: name, Table: "outbox_events", Layout: store.FlowCatalyst(), Kind: "EVENT"}}
 }
 
+const createOdd = `CREATE SCHEMA "The Shop"; CREATE TABLE "The Shop"."Out ""Box""" (
+	"table" timestamptz NOT NULL DEFAULT now(), "Meta 'data'" json, "select" text, "Order" text PRIMARY KEY,
+	"größe" timestamp, "deliveredAt" timestamptz, "$1" bigint NOT NULL DEFAULT 0)`
+
+func oddNames(name string) []store.Outbox {
+	o := capturetest.OddNames(name)
+	o.Schema = "The Shop"
+	return []store.Outbox{o}
+}
+
 // database is one database for a test.
 type database struct {
-	url   string
-	name  string // of the relay
-	views *pgstore.Store
+	url      string
+	name     string // of the relay
+	views    *pgstore.Store
+	outboxes func(name string) []store.Outbox
 }
 
 func newDatabase(t *testing.T, url string) *database {
-	servers.Exec(t, url, createTable, "CREATE TABLE unrelated (n int)")
-	d := &database{url: url, name: "t" + strconv.FormatInt(time.Now().UnixNano(), 36)}
+	return newDatabaseOf(t, url, createTable, outboxes)
+}
+
+func newDatabaseOf(t *testing.T, url, ddl string, outboxes func(name string) []store.Outbox) *database {
+	servers.Exec(t, url, ddl, "CREATE TABLE unrelated (n int)")
+	d := &database{url: url, name: "t" + strconv.FormatInt(time.Now().UnixNano(), 36), outboxes: outboxes}
 	views, err := pgstore.New(pgstore.Config{URL: url, Name: d.name, Outboxes: outboxes("shop")})
 	if err != nil {
 		t.Fatal(err)
@@ -46,12 +62,12 @@ func newDatabase(t *testing.T, url string) *database {
 }
 
 func (d *database) config() postgres.Config {
-	return postgres.Config{URL: d.url, Name: d.name, Outboxes: outboxes("shop"), MayCreate: true, HeartbeatInterval: -1}
+	return postgres.Config{URL: d.url, Name: d.name, Outboxes: d.outboxes("shop"), MayCreate: true, HeartbeatInterval: -1}
 }
 
 func (d *database) Source(t *testing.T, o capturetest.Options) capturetest.Source {
 	cfg := d.config()
-	cfg.Outboxes = outboxes(o.Outbox)
+	cfg.Outboxes = d.outboxes(o.Outbox)
 	cfg.MaxBatchRows = o.BatchRows
 	return newSource(t, cfg)
 }
@@ -83,12 +99,12 @@ func (d *database) Begin(t *testing.T, rows ...capturetest.Row) func(commit bool
 		return func(bool) {}
 	}
 	batch := &pgx.Batch{}
+	box := &d.outboxes("shop")[0]
+	c := box.Layout.Columns
+	insert := fmt.Sprintf("INSERT INTO %s (%s, %s, %s) VALUES ($1, $2, $3)",
+		pgstore.TableName(box), pgstore.Ident(c.ID), pgstore.Ident(c.Group), pgstore.Ident(c.Payload))
 	for _, r := range rows {
-		var group *string
-		if r.Group.Valid {
-			group = &r.Group.Name
-		}
-		batch.Queue("INSERT INTO outbox_events (id, message_group, payload) VALUES ($1, $2, $3)", r.ID, group, r.Payload)
+		batch.Queue(insert, r.ID, storetest.GroupText(&box.Layout, r.Group), r.Payload)
 	}
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		t.Error(err)
@@ -131,6 +147,11 @@ func TestSuite(t *testing.T) {
 			Impatient: func(t *testing.T) capturetest.Database {
 				return newDatabase(t, servers.Start(t, version, map[string]string{"wal_sender_timeout": "2s"}).URL)
 			},
+		})
+		t.Run("odd names", func(t *testing.T) {
+			capturetest.RunLayout(t, capturetest.Harness{Log: true, Setup: func(t *testing.T) capturetest.Database {
+				return newDatabaseOf(t, servers.Database(t, version), createOdd, oddNames)
+			}})
 		})
 	})
 }

@@ -103,6 +103,9 @@ func (s *Source) inspect(ctx context.Context, conn *pgx.Conn) (*server, checkup,
 	if sv.tables, err = s.findTables(ctx, conn, &wrong); err != nil {
 		return nil, wrong, err
 	}
+	if err = s.checkGenerated(ctx, conn, sv.tables, &wrong); err != nil {
+		return nil, wrong, err
+	}
 	if sv.published, err = s.findPublication(ctx, conn, &sv); err != nil {
 		return nil, wrong, err
 	}

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -38,6 +39,7 @@ type rowMap struct {
 	outbox                            *store.Outbox
 	id, kind, group, payload, retries int
 	hexPayload                        bool
+	hexGroup                          bool // the group is found in a bytea
 }
 
 // tables finds the outboxes of a relation. A table is known by its OID, also
@@ -111,6 +113,7 @@ func (t *tables) rowMap(m *relationMsg, o *store.Outbox) (rowMap, error) {
 		}}
 	}
 	rm.hexPayload = t.bytea[m.columns[rm.payload].typeOID]
+	rm.hexGroup = len(o.Layout.GroupPath) > 0 && t.bytea[m.columns[rm.group].typeOID]
 	return rm, nil
 }
 
@@ -135,15 +138,10 @@ func (ir *itemReader) read(rel *relation, rm *rowMap, values [][]byte) (store.It
 	}
 	it := store.Item{Kind: rm.outbox.Kind, Captured: time.Now()}
 	it.Outbox = rm.outbox.Name
-	var group []byte
-	if rm.group >= 0 {
-		group = values[rm.group]
-		it.Group.Valid = group != nil
+	var err error
+	if it.ID, it.Group, err = ir.identify(rm, id, values); err != nil {
+		return fault("row %s: %w", it.ID, err)
 	}
-	// One string holds both the id and the group.
-	ir.scratch = append(append(ir.scratch[:0], id...), group...)
-	text := string(ir.scratch)
-	it.ID, it.Group.Name = text[:len(id)], text[len(id):]
 	if rm.kind >= 0 {
 		it.Kind = ir.intern(values[rm.kind])
 	}
@@ -154,12 +152,32 @@ func (ir *itemReader) read(rel *relation, rm *rowMap, values [][]byte) (store.It
 		}
 		it.RetryCount = n
 	}
-	var err error
-	if it.Payload, err = payload(values[rm.payload], rm.hexPayload); err != nil {
-		return fault("row %s: %w", it.ID, err)
+	if it.Payload, err = content(values[rm.payload], rm.hexPayload); err != nil {
+		return fault("row %s: the payload: %w", it.ID, err)
 	}
 	it.PayloadSize = len(it.Payload)
 	return it, nil
+}
+
+// identify returns a row's id and its group.
+func (ir *itemReader) identify(rm *rowMap, id []byte, values [][]byte) (string, store.Group, error) {
+	var group []byte
+	if rm.group >= 0 {
+		group = values[rm.group]
+	}
+	if len(rm.outbox.Layout.GroupPath) > 0 {
+		if rm.hexGroup && group != nil {
+			var err error
+			if group, err = content(group, true); err != nil {
+				return string(id), store.Group{}, fmt.Errorf("the group: %w", err)
+			}
+		}
+		return string(id), rm.outbox.Layout.Group(group), nil
+	}
+	// One string holds both the id and the group.
+	ir.scratch = append(append(ir.scratch[:0], id...), group...)
+	text := string(ir.scratch)
+	return text[:len(id)], store.Group{Name: text[len(id):], Valid: group != nil}, nil
 }
 
 func (ir *itemReader) intern(kind []byte) string {
@@ -173,18 +191,18 @@ func (ir *itemReader) intern(kind []byte) string {
 	return s
 }
 
-// payload copies a payload out of the message. NULL is an empty payload and
-// not a nil one, which would stand for bytes that were dropped.
-func payload(text []byte, isHex bool) ([]byte, error) {
+// content copies what a column holds out of the message. NULL is empty and not
+// nil, which in a payload would stand for bytes that were dropped.
+func content(text []byte, isHex bool) ([]byte, error) {
 	if !isHex || text == nil {
 		return append(make([]byte, 0, len(text)), text...), nil
 	}
 	if len(text) < 2 || text[0] != '\\' || text[1] != 'x' {
-		return nil, fmt.Errorf(`a bytea payload does not begin with \x`)
+		return nil, errors.New(`a bytea does not begin with \x`)
 	}
 	raw := make([]byte, hex.DecodedLen(len(text)-2))
 	if _, err := hex.Decode(raw, text[2:]); err != nil {
-		return nil, fmt.Errorf("a bytea payload: %w", err)
+		return nil, fmt.Errorf("a bytea: %w", err)
 	}
 	return raw, nil
 }

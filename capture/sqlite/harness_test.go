@@ -4,7 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	"github.com/sluicebox/sluicebox/capture/sqlite"
 	"github.com/sluicebox/sluicebox/store"
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
+	"github.com/sluicebox/sluicebox/store/storetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,11 +33,16 @@ func outboxes(name string) []store.Outbox {
 	return []store.Outbox{{Name: name, Table: "outbox_events", Layout: store.FlowCatalyst(), Kind: "EVENT"}}
 }
 
+const createOdd = `CREATE TABLE "Out ""Box""" (
+	"table" TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP, "Meta 'data'" TEXT, "select" TEXT, "Order" TEXT PRIMARY KEY,
+	"größe" TEXT, "deliveredAt" INTEGER, "$1" INT NOT NULL DEFAULT 0)`
+
 // database is one file for a test.
 type database struct {
 	path  string
 	db    *sql.DB // a service's
 	views *sqlitestore.Store
+	boxes []store.Outbox
 
 	mu   sync.Mutex
 	last *cuttable
@@ -44,7 +52,7 @@ func newDatabase(t testing.TB) *database { return newDatabaseOf(t, createTable, 
 
 func newDatabaseOf(t testing.TB, ddl string, boxes ...store.Outbox) *database {
 	t.Helper()
-	d := &database{path: filepath.Join(t.TempDir(), "shop.db")}
+	d := &database{path: filepath.Join(t.TempDir(), "shop.db"), boxes: boxes}
 	var err error
 	if d.db, err = sql.Open("sqlite", "file:"+d.path+"?_pragma=busy_timeout(20000)&_txlock=immediate"); err != nil {
 		t.Fatal(err)
@@ -104,7 +112,8 @@ func newSource(t testing.TB, cfg sqlite.Config) *sqlite.Source {
 
 func (d *database) Source(t *testing.T, o capturetest.Options) capturetest.Source {
 	cfg := d.config()
-	cfg.Outboxes = outboxes(o.Outbox)
+	cfg.Outboxes = slices.Clone(d.boxes[:1])
+	cfg.Outboxes[0].Name = o.Outbox
 	cfg.MaxBatchRows = o.BatchRows
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -130,13 +139,15 @@ func (d *database) insert(commit bool, rows ...capturetest.Row) error {
 	if err != nil {
 		return err
 	}
-	stmt, err := tx.Prepare("INSERT INTO outbox_events (id, message_group, payload) VALUES (?, ?, ?)")
+	box := &d.boxes[0]
+	c := box.Layout.Columns
+	stmt, err := tx.Prepare(fmt.Sprintf("INSERT INTO %s (%s, %s, %s) VALUES (?, ?, ?)",
+		sqlitestore.TableName(box), sqlitestore.Ident(c.ID), sqlitestore.Ident(c.Group), sqlitestore.Ident(c.Payload)))
 	if err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
 	for _, r := range rows {
-		group := sql.NullString{String: r.Group.Name, Valid: r.Group.Valid}
-		if _, err := stmt.Exec(r.ID, group, r.Payload); err != nil {
+		if _, err := stmt.Exec(r.ID, storetest.GroupText(&box.Layout, r.Group), r.Payload); err != nil {
 			return errors.Join(err, tx.Rollback())
 		}
 	}
@@ -208,5 +219,10 @@ func TestSuite(t *testing.T) {
 			}
 			return newDatabase(t)
 		},
+	})
+	t.Run("odd names", func(t *testing.T) {
+		capturetest.RunLayout(t, capturetest.Harness{Log: true, Setup: func(t *testing.T) capturetest.Database {
+			return newDatabaseOf(t, createOdd, capturetest.OddNames("shop"))
+		}})
 	})
 }

@@ -147,7 +147,9 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 	if o.Layout.Columns.Kind != "" {
 		it.Kind, _ = row[colKind].(string)
 	}
-	it.Group.Name, it.Group.Valid = row[colGroup].(string)
+	if group, ok := row[colGroup].(string); ok {
+		it.Group = o.Layout.Group([]byte(group))
+	}
 	if n, ok := row[colRetries].(int64); ok {
 		it.RetryCount = int(n)
 	}

@@ -1,0 +1,54 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/store"
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+// generatedSQL finds the columns that the log does not hold. Version 18 has a
+// setting of the publication by which it holds the stored ones.
+const generatedSQL = `
+SELECT a.attname::text FROM pg_attribute a
+WHERE a.attrelid = $1 AND a.attname = ANY ($2) AND NOT a.attisdropped AND a.attgenerated <> ''
+	AND NOT (a.attgenerated = 's' AND EXISTS (
+		SELECT FROM pg_publication p WHERE p.pubname = $3 AND to_jsonb(p) ->> 'pubgencols' = 's'))
+ORDER BY a.attnum`
+
+// checkGenerated finds out, before the first row does, that a layout names a
+// generated column.
+func (s *Source) checkGenerated(ctx context.Context, conn *pgx.Conn, tables []*table, wrong *checkup) error {
+	for _, t := range tables {
+		for _, o := range t.outboxes {
+			rows, err := conn.Query(ctx, generatedSQL, t.oid, logged(&o.Layout.Columns), s.cfg.Name)
+			if err != nil {
+				return fmt.Errorf("look for generated columns of %s: %w", t.quoted(), pgstore.Explain(err))
+			}
+			names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if err != nil {
+				return fmt.Errorf("look for generated columns of %s: %w", t.quoted(), pgstore.Explain(err))
+			}
+			for _, name := range names {
+				wrong.add(fmt.Sprintf("outbox %s: column %s (%s) of table %s is generated, and the log does not hold such columns",
+					o.Name, pgstore.Ident(name), o.Layout.Key(name), t.quoted()),
+					"name an ordinary column (group-path finds a group in the JSON of another one), or poll")
+			}
+		}
+	}
+	return nil
+}
+
+// logged lists the columns that are read out of the log.
+func logged(c *store.Columns) []string {
+	var names []string
+	for _, name := range []string{c.ID, c.Kind, c.Group, c.Payload, c.RetryCount} {
+		if name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
