@@ -18,6 +18,9 @@ type Message struct {
 	// Attempt counts the requests that carried the row under this leader,
 	// from 1.
 	Attempt int
+	// Committed is when the row's transaction committed, by the database's
+	// clock; zero where it is not known, as for a row from a table read.
+	Committed time.Time
 }
 
 // Mode says how a destination answers a request of several messages.

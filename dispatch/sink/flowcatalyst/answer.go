@@ -5,22 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 	"github.com/sluicebox/sluicebox/store"
 )
 
-const (
-	// maxSuccess is the longest answer of a success: 1000 results of 1 kB.
-	maxSuccess = 1 << 20
-	// maxFailure is how much of another answer is read, so that its connection
-	// can be used again, and maxKept how much of it is kept for the detail.
-	maxFailure = 64 << 10
-	maxKept    = 8 << 10
-)
+// maxSuccess is the longest answer of a success: 1000 results of 1 kB.
+const maxSuccess = 1 << 20
 
 // The words of a result that say that the platform has the item.
 const (
@@ -28,101 +21,41 @@ const (
 	wordSkipped = "SKIPPED"
 )
 
-var (
-	errTooLong  = errors.New("it is too long")
-	errNoObject = errors.New("it is not a JSON object")
-)
-
-// answer is what came back.
-type answer struct {
-	status      int
-	contentType string
-	location    string // where a redirect points, without its query
-	body        []byte
-	err         error // the body is not whole
-}
-
-// read takes the body in, up to a bound, and leaves the rest in the connection,
-// which is then dropped.
-func read(resp *http.Response) answer {
-	a := answer{
-		status:      resp.StatusCode,
-		contentType: resp.Header.Get("Content-Type"),
-		location:    redirect(resp),
-	}
-	if a.status < 200 {
-		return a // a switched protocol has no end
-	}
-	if a.success() {
-		a.body, a.err = io.ReadAll(io.LimitReader(resp.Body, maxSuccess+1))
-		if len(a.body) > maxSuccess {
-			a.body, a.err = a.body[:maxKept], errTooLong
-		}
-		return a
-	}
-	a.body, a.err = io.ReadAll(io.LimitReader(resp.Body, maxKept))
-	if a.err == nil {
-		_, a.err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxFailure-maxKept))
-	}
-	return a
-}
-
-// redirect returns where the answer sends its client. A query is left out, since
-// login pages get all sorts of secrets in theirs.
-func redirect(resp *http.Response) string {
-	u, err := resp.Location()
-	if err != nil {
-		return ""
-	}
-	return u.Scheme + "://" + u.Host + u.Path
-}
-
-func (a *answer) success() bool { return a.status >= 200 && a.status < 300 }
+var errNoObject = errors.New("it is not a JSON object")
 
 // judge says what an answer to n messages means.
-func (a *answer) judge(r *route, n int, token string) sink.Result {
-	class, reason := sink.Classify(a.status)
-	fail := func(class sink.Class, reason store.Reason, text string) sink.Result {
-		detail := fmt.Sprintf("%d %s from POST %s", a.status, http.StatusText(a.status), r.path)
-		return sink.Result{Outcome: sink.Outcome{
-			Class: class, Reason: reason, Detail: clean(detail+text, token),
-		}}
+func judge(a *httpsink.Answer, r *route, n int, token string) sink.Result {
+	class, reason := sink.Classify(a.Status)
+	fail := func(class sink.Class, reason store.Reason, detail string) sink.Result {
+		return sink.Result{
+			Outcome:    sink.Outcome{Class: class, Reason: reason, Detail: detail},
+			RetryAfter: a.RetryAfter,
+		}
 	}
 	if class != sink.Delivered {
-		text := a.excerpt()
-		if a.location != "" {
-			text = ", which redirects to " + a.location
-		}
-		return fail(class, reason, text)
+		return fail(class, reason, a.Failure(r.name(), token))
 	}
-	if a.err != nil && !errors.Is(a.err, errTooLong) {
+	if a.Err != nil && !errors.Is(a.Err, httpsink.ErrTooLong) {
 		// It may have been taken. Only a whole answer says so.
-		return fail(sink.Unavailable, store.ReasonGateway, ": the answer broke off: "+plain(a.err))
+		text := ": the answer broke off: " + httpsink.Plain(a.Err)
+		return fail(sink.Unavailable, store.ReasonGateway, a.Detail(r.name(), text, token))
 	}
-	res, err := a.results(r, n, token)
+	res, err := results(a, r, n, token)
 	if err != nil {
-		text := fmt.Sprintf(": not the API's answer (%v), content type %q%s", err, a.contentType, a.excerpt())
-		return fail(sink.Misconfigured, store.ReasonInternal, text)
+		text := fmt.Sprintf(": not the API's answer (%v), content type %q%s", err, a.ContentType, a.Excerpt())
+		return fail(sink.Misconfigured, store.ReasonInternal, a.Detail(r.name(), text, token))
 	}
 	return res
 }
 
-// excerpt returns the beginning of the body; clean shortens it.
-func (a *answer) excerpt() string {
-	if len(bytes.TrimSpace(a.body)) == 0 {
-		return ""
-	}
-	return ": " + string(a.body[:min(len(a.body), maxKept)])
-}
-
 // results reads the answer of a success. An error says why it is not the API's.
-func (a *answer) results(r *route, n int, token string) (sink.Result, error) {
-	if a.err != nil {
-		return sink.Result{}, a.err
+func results(a *httpsink.Answer, r *route, n int, token string) (sink.Result, error) {
+	if a.Err != nil {
+		return sink.Result{}, a.Err
 	}
-	body := bytes.TrimSpace(a.body)
+	body := bytes.TrimSpace(a.Body)
 	if !r.needsResults {
-		if len(body) == 0 && !strings.HasPrefix(strings.ToLower(a.contentType), "text/html") {
+		if len(body) == 0 && !strings.HasPrefix(strings.ToLower(a.ContentType), "text/html") {
 			return delivered(), nil
 		}
 		if len(body) > 0 && body[0] == '[' && json.Valid(body) {
@@ -189,9 +122,9 @@ func outcomes(list []result, r *route, token string) (sink.Result, error) {
 			items[i] = sink.Outcome{Class: sink.Delivered}
 			taken++
 		default:
-			detail := fmt.Sprintf("POST %s answered %s for the item: %s", r.path, word, list[i].reason())
+			detail := fmt.Sprintf("%s answered %s for the item: %s", r.name(), word, list[i].reason())
 			items[i] = sink.Outcome{
-				Class: sink.Refused, Reason: store.ReasonInternal, Detail: clean(detail, token),
+				Class: sink.Refused, Reason: store.ReasonInternal, Detail: httpsink.Clean(detail, token),
 			}
 		}
 	}

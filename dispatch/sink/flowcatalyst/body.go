@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 )
 
 // fit returns how many messages from the first on make up one request. If it is
@@ -31,8 +32,8 @@ func (r *route) fit(msgs []sink.Message) (n int, why string) {
 // unfit says why a payload cannot be sent at all.
 func (r *route) unfit(payload []byte) string {
 	if size := len(r.open) + len(payload) + len(r.shut); size > r.maxBody {
-		return fmt.Sprintf("not sent: the payload has %d bytes, which makes a request of %d; POST %s takes %d",
-			len(payload), size, r.path, r.maxBody)
+		return fmt.Sprintf("not sent: the payload has %d bytes, which makes a request of %d; %s takes %d",
+			len(payload), size, r.name(), r.maxBody)
 	}
 	if len(payload) == 0 {
 		return "not sent: the payload is empty"
@@ -42,7 +43,7 @@ func (r *route) unfit(payload []byte) string {
 	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
 		at = fmt.Sprintf(" at byte %d", syntax.Offset)
 	}
-	return clean(fmt.Sprintf("not sent: the payload is not valid JSON%s: %v", at, err), "")
+	return httpsink.Clean(fmt.Sprintf("not sent: the payload is not valid JSON%s: %v", at, err))
 }
 
 // body joins the payloads, byte for byte. The size is exact, so that a request

@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 )
 
 // Wire is the form of request and answer that a platform speaks.
@@ -44,6 +46,10 @@ const (
 	defaultUserAgent      = "sluicebox"
 )
 
+// Token is a bearer token. Printing, logging or marshalling it shows that there
+// is one, never which. A conversion to string yields the token.
+type Token = httpsink.Secret
+
 // Config is one platform. The zero value of every field but BaseURL stands for
 // its default.
 type Config struct {
@@ -54,6 +60,8 @@ type Config struct {
 	BaseURL string
 	// Token is sent as bearer token; empty sends none.
 	Token Token
+	// OAuth, unless it is the zero value, gets the bearer tokens. Not with Token.
+	OAuth OAuth
 	// RequestTimeout bounds an attempt from the dial to the last byte of the
 	// answer; the default is 30 s.
 	RequestTimeout time.Duration
@@ -66,7 +74,7 @@ type Config struct {
 	// platform takes: just under 1 MiB, and 3 MB for dispatch jobs.
 	MaxRequestBytes int
 	// CAFile names a PEM file with the authorities that are trusted in place of
-	// the system's.
+	// the system's, for the token endpoint too.
 	CAFile string
 	// UserAgent is sent with each request, such as "sluicebox/1.2.3".
 	UserAgent string
@@ -111,8 +119,11 @@ func (c *Config) Validate() error {
 	if _, err := parseBaseURL(c.BaseURL); err != nil {
 		errs = append(errs, err)
 	}
-	if !visible(string(c.Token)) {
+	if !httpsink.Visible(string(c.Token)) {
 		bad("api-token holds a blank, a line break or a character outside ASCII; look for a stray newline at its end")
+	}
+	if err := c.checkCredentials(); err != nil {
+		errs = append(errs, err)
 	}
 	if c.RequestTimeout < 0 {
 		bad("request-timeout is %s, must be above 0", c.RequestTimeout)
@@ -123,7 +134,7 @@ func (c *Config) Validate() error {
 	if c.MaxRequestBytes < 0 {
 		bad("max-request-bytes is %d, must be at least 1", c.MaxRequestBytes)
 	}
-	if !visible(strings.ReplaceAll(c.UserAgent, " ", "")) {
+	if !httpsink.Visible(strings.ReplaceAll(c.UserAgent, " ", "")) {
 		bad("user-agent %q holds a character that a header cannot carry", c.UserAgent)
 	}
 	return errors.Join(errs...)
@@ -134,36 +145,14 @@ func parseBaseURL(raw string) (*url.URL, error) {
 	if raw == "" {
 		return nil, errors.New("api-base-url is not set; it is the platform's address, such as https://platform.example")
 	}
-	u, err := url.Parse(raw)
+	u, err := httpsink.ParseAddress("api-base-url", raw, "api-token")
 	if err != nil {
-		// The error of url.Parse begins with the address and may quote more of it.
-		inner := errors.Unwrap(err)
-		if inner == nil || strings.Contains(raw, "@") {
-			return nil, errors.New("api-base-url is not a URL")
-		}
-		return nil, fmt.Errorf("api-base-url is not a URL: %w", inner)
+		return nil, err
 	}
-	switch {
-	case u.Scheme != "http" && u.Scheme != "https":
-		return nil, fmt.Errorf("api-base-url has the scheme %q, must begin with http:// or https://", u.Scheme)
-	case u.Hostname() == "":
-		return nil, errors.New("api-base-url names no host")
-	case u.User != nil:
-		return nil, errors.New("api-base-url holds a user or a password; put the token into api-token")
-	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+	if u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
 		return nil, errors.New("api-base-url must end with the path, without ? or #")
 	}
 	return u, nil
-}
-
-// visible reports whether s consists of visible ASCII characters only.
-func visible(s string) bool {
-	for i := range len(s) {
-		if s[i] <= ' ' || s[i] >= 0x7f {
-			return false
-		}
-	}
-	return true
 }
 
 // CheckKind reports why rows of a kind cannot be delivered, nil if they can.
@@ -180,6 +169,9 @@ type route struct {
 	maxBody      int  // bytes of a body, envelope included
 	needsResults bool // a success lists a result for each item
 }
+
+// name is what details call a request of the route.
+func (r *route) name() string { return "POST " + r.path }
 
 func (c *Config) route(kind string) (route, error) {
 	r := route{open: "[", shut: "]"}

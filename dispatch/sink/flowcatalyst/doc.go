@@ -26,12 +26,19 @@
 //
 // # One attempt is one request
 //
-// A request that may have reached the platform is never repeated here: it does
-// not drop duplicates, and the lane must see and count each attempt. Two layers
-// would repeat it if they were left alone. go-retryablehttp is held to failed
-// dials, where nothing was sent. net/http repeats a POST on a reused connection
-// that broke, even after the platform had read all of it, when the header map
-// has the key "Idempotency-Key"; header.go says how it is kept from
-// that. What net/http still repeats is safe: a request of which no byte was
-// written, and over HTTP/2 one that the server said it did not process.
+// The platform does not drop duplicates: a request that may have reached it is
+// never repeated here. Package httpsink says what that takes. The one exception
+// is a request that was answered with a 401, which took nothing, where OAuth has
+// a newer token.
+//
+// # Tokens
+//
+// A platform knows its callers by a bearer token: one that is fixed, or one that
+// is got from its token endpoint and kept fresh ([OAuth]). A refresh holds
+// nothing up while the old token is valid. A token that ends before its time, as
+// when the platform changes its keys, is renewed and the request made again
+// within the same Deliver; only where the new token is refused as well, or the
+// refused one is a few seconds old, is the 401 the result. Without a token
+// nothing is sent: [sink.Unavailable] where the endpoint is down or asks to come
+// back later, [sink.Misconfigured] where it will not have the client.
 package flowcatalyst

@@ -2,32 +2,24 @@ package flowcatalyst
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
 	"net/http"
-	"net/url"
 	"strings"
-	"time"
 
-	"github.com/hashicorp/go-retryablehttp"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/oauth"
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// failureGrace bounds how long the body of an answer that is no success is
-// waited for: what it means is known from its status.
-const failureGrace = 2 * time.Second
-
-// Sink delivers to one platform. It keeps connections between requests and runs
-// nothing else.
+// Sink delivers to one platform. It keeps connections between requests. Under
+// OAuth a token may be fetched between them; nothing else runs.
 type Sink struct {
-	cfg  Config // without the token
+	cfg  Config // without the credentials
 	base string // without a slash at its end
 	// token is a function, so that no printing of a Sink shows what it returns.
-	token     func() string
-	client    *retryablehttp.Client
-	transport *http.Transport
+	token  func() string
+	tokens *oauth.Source // in place of token; nil without OAuth
+	client *httpsink.Client
 }
 
 var _ sink.Sink = (*Sink)(nil)
@@ -43,23 +35,35 @@ func New(cfg Config) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	transport, err := newTransport(&cfg, base)
+	client, err := httpsink.NewClient(httpsink.Options{
+		RequestTimeout: cfg.RequestTimeout, MaxConnections: cfg.MaxConnections, CAFile: cfg.CAFile,
+	}, base)
+	if err != nil {
+		return nil, err
+	}
+	tokens, err := newTokens(&cfg, base.String())
 	if err != nil {
 		return nil, err
 	}
 	token := string(cfg.Token)
-	cfg.Token = ""
+	cfg.Token, cfg.OAuth = "", OAuth{}
 	return &Sink{
-		cfg:       cfg,
-		base:      strings.TrimRight(base.String(), "/"),
-		token:     func() string { return token },
-		client:    newClient(transport),
-		transport: transport,
+		cfg:    cfg,
+		base:   strings.TrimRight(base.String(), "/"),
+		token:  func() string { return token },
+		tokens: tokens,
+		client: client,
 	}, nil
 }
 
-// Close closes the idle connections. Call it when no Deliver runs any more.
-func (s *Sink) Close() { s.transport.CloseIdleConnections() }
+// Close breaks off the fetch of a token and closes the idle connections. Call it
+// when no Deliver runs any more.
+func (s *Sink) Close() {
+	if s.tokens != nil {
+		s.tokens.Close()
+	}
+	s.client.Close()
+}
 
 // Limits returns what the platform takes in one request.
 func (s *Sink) Limits(kind string) sink.Limits {
@@ -82,7 +86,7 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	}
 	r, err := s.cfg.route(msgs[0].Kind)
 	if err != nil {
-		return rejectFirst(len(msgs), clean("not sent: "+err.Error(), ""))
+		return rejectFirst(len(msgs), httpsink.Clean("not sent: "+err.Error()))
 	}
 	n, why := r.fit(msgs)
 	if n == 0 {
@@ -123,73 +127,32 @@ func extend(res sink.Result, n, all int) sink.Result {
 
 // send makes one request and waits for its answer, RequestTimeout at most.
 func (s *Sink) send(ctx context.Context, r *route, msgs []sink.Message) sink.Result {
-	attempt, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
-	defer cancel()
-	req, err := s.request(attempt, r, msgs)
-	if err != nil {
-		return s.noAnswer(ctx, attempt, r, err)
+	if s.tokens != nil {
+		return s.sendFresh(ctx, r, msgs)
 	}
-	resp, err := s.client.Do(req)
-	if err != nil {
-		return s.noAnswer(ctx, attempt, r, err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if class, _ := sink.Classify(resp.StatusCode); class != sink.Delivered {
-		defer time.AfterFunc(failureGrace, cancel).Stop()
-	}
-	a := read(resp)
-	if a.success() && attempt.Err() != nil && a.err != nil {
-		return s.noAnswer(ctx, attempt, r, a.err)
-	}
-	res := a.judge(r, len(msgs), s.token())
-	if !a.success() {
-		res.RetryAfter = sink.RetryAfter(resp.Header, time.Now())
-	}
-	return res
+	return s.sendWith(ctx, s.token(), r, msgs)
 }
 
-func (s *Sink) request(ctx context.Context, r *route, msgs []sink.Message) (*retryablehttp.Request, error) {
-	req, err := retryablehttp.NewRequestWithContext(ctx, http.MethodPost, s.base+r.path, r.body(msgs))
+func (s *Sink) sendWith(ctx context.Context, token string, r *route, msgs []sink.Message) sink.Result {
+	a, err := s.client.Do(ctx, s.request(token, r, msgs))
 	if err != nil {
-		return nil, err
+		return httpsink.Unanswered(r.name(), err, token)
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json")
-	req.Header.Set("User-Agent", s.cfg.UserAgent)
-	if token := s.token(); token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
+	return judge(a, r, len(msgs), token)
+}
+
+func (s *Sink) request(token string, r *route, msgs []sink.Message) *httpsink.Request {
+	h := http.Header{}
+	h.Set("Content-Type", "application/json")
+	h.Set("Accept", "application/json")
+	h.Set("User-Agent", s.cfg.UserAgent)
+	if token != "" {
+		h.Set("Authorization", "Bearer "+token)
 	}
 	if len(msgs) == 1 {
-		setIdempotencyKey(req.Header, msgs[0].ID)
+		httpsink.SetIdempotencyKey(h, msgs[0].ID)
 	}
-	return req, nil
-}
-
-// noAnswer is the result of a request that brought no answer, or none that is
-// whole.
-func (s *Sink) noAnswer(ctx, attempt context.Context, r *route, err error) sink.Result {
-	class, what := classifyError(err), plain(err)
-	switch {
-	case ctx.Err() != nil:
-		class, what = sink.Unavailable, fmt.Sprintf("the relay broke the request off: %v", context.Cause(ctx))
-	case attempt.Err() != nil:
-		class, what = sink.Unavailable, fmt.Sprintf("no answer within request-timeout (%s)", s.cfg.RequestTimeout)
+	return &httpsink.Request{
+		Method: http.MethodPost, URL: s.base + r.path, Header: h, Body: r.body(msgs), MaxSuccess: maxSuccess,
 	}
-	return sink.Result{Outcome: sink.Outcome{
-		Class: class, Reason: store.ReasonGateway,
-		Detail: clean(fmt.Sprintf("POST %s: %s", r.path, what), s.token()),
-	}}
-}
-
-// plain is the text of an error without the method and address that net/http
-// puts in front.
-func plain(err error) string {
-	var u *url.Error
-	if errors.As(err, &u) {
-		err = u.Err
-	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return "the receiver closed the connection"
-	}
-	return err.Error()
 }

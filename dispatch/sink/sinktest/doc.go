@@ -4,5 +4,5 @@
 //
 // The suite asks what a relay relies on: each status has its class, no answer
 // is waited for or read without a bound, a request that may have arrived is not
-// repeated, and a failing receiver costs no connections.
+// repeated, and a failing receiver costs neither connections nor memory.
 package sinktest

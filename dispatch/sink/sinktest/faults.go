@@ -1,8 +1,10 @@
 package sinktest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"net/http"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -71,7 +73,7 @@ func (h Harness) testEndless(t *testing.T) {
 	for _, c := range []struct {
 		status int
 		class  sink.Class
-	}{{200, sink.Unavailable}, {400, sink.Rejected}, {500, sink.Refused}, {503, sink.Unavailable}} {
+	}{{200, h.onSuccess(sink.Unavailable)}, {400, sink.Rejected}, {500, sink.Refused}, {503, sink.Unavailable}} {
 		t.Run(fmt.Sprint(c.status), func(t *testing.T) {
 			srv := serveRaw(t, func(conn *rawConn) bool {
 				if _, err := fmt.Fprintf(conn, "HTTP/1.1 %d X\r\nTransfer-Encoding: chunked\r\n\r\n", c.status); err != nil {
@@ -97,46 +99,104 @@ func (h Harness) testEndless(t *testing.T) {
 	}
 }
 
-// testHugeAnswer: an answer of 100 MB is neither read whole nor kept.
+// testHugeAnswer: an answer of 100 MB is neither read whole nor kept, whether it
+// says its length or has none.
 func (h Harness) testHugeAnswer(t *testing.T) {
 	const size = 100 << 20
 	for _, c := range []struct {
 		status int
 		class  sink.Class
-	}{{200, sink.Misconfigured}, {400, sink.Rejected}, {503, sink.Unavailable}} {
-		t.Run(fmt.Sprint(c.status), func(t *testing.T) {
-			block := make([]byte, 64<<10)
-			for i := range block {
-				block[i] = 'x'
-			}
-			var wrote atomic.Int64
-			srv := serveRaw(t, func(conn *rawConn) bool {
-				if _, err := fmt.Fprintf(conn, "HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n", c.status, size); err != nil {
-					return false
+	}{{200, h.onSuccess(sink.Misconfigured)}, {400, sink.Rejected}, {503, sink.Unavailable}} {
+		for name, head := range map[string]string{
+			"length":    fmt.Sprintf("Content-Length: %d\r\n\r\n", size),
+			"chunked":   fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n", size),
+			"until-end": "Connection: close\r\n\r\n",
+		} {
+			t.Run(fmt.Sprintf("%d/%s", c.status, name), func(t *testing.T) {
+				srv, wrote := flood(t, fmt.Sprintf("HTTP/1.1 %d X\r\n%s", c.status, head), size)
+				s := h.New(t, srv.url, longTimeout)
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				res := deliver(t, s, h.message("a"))
+				runtime.ReadMemStats(&after)
+				want(t, res, 1, c.class)
+				if got := after.TotalAlloc - before.TotalAlloc; got > 16<<20 {
+					t.Errorf("an answer of %d MB cost %d MB of memory", size>>20, got>>20)
 				}
-				for wrote.Load() < size {
-					n, err := conn.Write(block)
-					wrote.Add(int64(n))
-					if err != nil {
-						return false
-					}
+				// What a socket buffers may be some MB.
+				if got := wrote.Load(); got > size/2 {
+					t.Errorf("%d MB were read", got>>20)
 				}
-				return true
 			})
-			s := h.New(t, srv.url, longTimeout)
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			res := deliver(t, s, h.message("a"))
-			runtime.ReadMemStats(&after)
-			want(t, res, 1, c.class)
-			if got := after.TotalAlloc - before.TotalAlloc; got > 16<<20 {
-				t.Errorf("an answer of %d MB cost %d MB of memory", size>>20, got>>20)
+		}
+	}
+}
+
+// testHugeHeader: an answer that never comes to its body is given up.
+func (h Harness) testHugeHeader(t *testing.T) {
+	const size = 100 << 20
+	srv, wrote := flood(t, "HTTP/1.1 200 X\r\nX-Long: ", size)
+	start := time.Now()
+	want(t, deliver(t, h.New(t, srv.url, longTimeout), h.message("a")), 1, sink.Unavailable)
+	within(t, start)
+	if got := wrote.Load(); got > size/2 {
+		t.Errorf("%d MB were read", got>>20)
+	}
+}
+
+// flood starts a server whose answer is head and then size bytes, and counts the
+// bytes that it got rid of.
+func flood(tb testing.TB, head string, size int64) (*rawServer, *atomic.Int64) {
+	tb.Helper()
+	block := bytes.Repeat([]byte("x"), 64<<10)
+	wrote := new(atomic.Int64)
+	return serveRaw(tb, func(conn *rawConn) bool {
+		if _, err := conn.Write([]byte(head)); err != nil {
+			return false
+		}
+		for sent := int64(0); sent < size; {
+			n, err := conn.Write(block)
+			sent += int64(n)
+			wrote.Add(int64(n))
+			if err != nil {
+				return false
 			}
-			// What a socket buffers may be some MB.
-			if got := wrote.Load(); got > size/2 {
-				t.Errorf("%d MB were read", got>>20)
-			}
-		})
+		}
+		return false
+	}), wrote
+}
+
+// testFlatMemory: nothing of an attempt is kept, whatever it ends with.
+func (h Harness) testFlatMemory(t *testing.T) {
+	const attempts, size = 150, 1 << 20
+	var n atomic.Int64
+	codes := []int{400, 413, 429, 500, 503, 404, 302}
+	page := bytes.Repeat([]byte("x"), size)
+	srv := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		i := int(n.Add(1))
+		w.Header().Set("Retry-After", "86400")
+		w.WriteHeader(codes[i%len(codes)])
+		if i%10 == 0 {
+			panic(http.ErrAbortHandler) // the connection is cut
+		}
+		_, _ = w.Write(page)
+	})
+	s := h.New(t, srv.URL, longTimeout)
+	inUse := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	deliver(t, s, h.message("a"))
+	before := inUse()
+	for range attempts {
+		if res := deliver(t, s, h.message("a")); res.At(0).Class == sink.Delivered {
+			t.Fatal("a failure was taken for a delivery")
+		}
+	}
+	if after := inUse(); after > before+4<<20 {
+		t.Errorf("%d answers of %d MB left %d MB in memory", attempts, size>>20, (after-before)>>20)
 	}
 }
 
@@ -144,31 +204,35 @@ func (h Harness) testHugeAnswer(t *testing.T) {
 // again by the lane, not by the sink.
 func (h Harness) testBrokenOff(t *testing.T) {
 	ok := h.Success(1)
-	for name, respond := range map[string]func(*rawConn) bool{
-		"Reset":     (*rawConn).reset,
-		"HalfClose": (*rawConn).halfClose,
-		"InHeader": func(c *rawConn) bool {
+	cut := h.onSuccess(sink.Unavailable) // behind the status line of a 2xx
+	for name, c := range map[string]struct {
+		class   sink.Class
+		respond func(*rawConn) bool
+	}{
+		"Reset":     {sink.Unavailable, (*rawConn).reset},
+		"HalfClose": {sink.Unavailable, (*rawConn).halfClose},
+		"InHeader": {sink.Unavailable, func(c *rawConn) bool {
 			_, _ = fmt.Fprintf(c, "HTTP/1.1 %d X\r\nContent-Ty", ok.Status)
 			return false
-		},
-		"InBody": func(c *rawConn) bool {
+		}},
+		"InBody": {cut, func(c *rawConn) bool {
 			_, _ = fmt.Fprintf(c, "HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s", ok.Status, len(ok.Body)+10, ok.Body)
 			return false
-		},
-		"InChunk": func(c *rawConn) bool {
+		}},
+		"InChunk": {cut, func(c *rawConn) bool {
 			_, _ = fmt.Fprintf(c, "HTTP/1.1 %d X\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s \r\n", ok.Status, len(ok.Body)+1, ok.Body)
 			return false
-		},
-		"Garbage": func(c *rawConn) bool {
+		}},
+		"Garbage": {sink.Unavailable, func(c *rawConn) bool {
 			_, _ = fmt.Fprint(c, "SSH-2.0-OpenSSH_9.2\r\n")
 			return false
-		},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			srv := serveRaw(t, respond)
+			srv := serveRaw(t, c.respond)
 			s := h.New(t, srv.url, longTimeout)
 			start := time.Now()
-			want(t, deliver(t, s, h.message("a")), 1, sink.Unavailable)
+			want(t, deliver(t, s, h.message("a")), 1, c.class)
 			within(t, start)
 			if n := srv.requests.Load(); n != 1 {
 				t.Errorf("the request was sent %d times", n)

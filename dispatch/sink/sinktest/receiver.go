@@ -3,13 +3,11 @@ package sinktest
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,9 +15,11 @@ import (
 
 // Received is one item of a request that reached the receiver.
 type Received struct {
-	// ID is the payload's "id"; empty if it has none.
+	// ID is the payload's "id", empty if it has none; of a webhook its
+	// webhook-id.
 	ID string
-	// Kind is the kind that the path stands for; empty for an unknown path.
+	// Kind is the kind that the path stands for, empty for an unknown path; of a
+	// webhook what its headers say, if they do.
 	Kind string
 	// Payload is the item, byte for byte, without blanks around it.
 	Payload []byte
@@ -41,6 +41,7 @@ type Received struct {
 // Request is what a Script sees.
 type Request struct {
 	N      int // from 1, in the order in which requests were read
+	Method string
 	Path   string
 	Kind   string
 	Header http.Header
@@ -73,6 +74,12 @@ type Answer struct {
 	// Cut closes the connection in place of an answer. With a 2xx as Status the
 	// items are taken all the same: the acknowledgement is lost.
 	Cut bool
+	// Astray answers as whoever stands in the receiver's place, such as a proxy
+	// with a page: no item is taken, whatever Status says.
+	Astray bool
+	// Rest, if set, goes on with the body behind Body. The context ends when the
+	// client has gone.
+	Rest func(client context.Context, body io.Writer)
 }
 
 // Script decides how a request is answered. It is called from several
@@ -80,7 +87,8 @@ type Answer struct {
 type Script func(*Request) Answer
 
 // Receiver is a real HTTP receiver that speaks both wires of the FlowCatalyst
-// API. All methods are safe for concurrent use.
+// API and takes webhooks, which have a webhook-id, at any path. All methods are
+// safe for concurrent use.
 type Receiver struct {
 	server *httptest.Server
 	closed chan struct{}
@@ -179,18 +187,22 @@ func (r *Receiver) serve(w http.ResponseWriter, req *http.Request) {
 	if err != nil {
 		return // the client is gone
 	}
-	kind := kindOf(req.URL.Path)
-	items, wireItems, err := parse(body)
-	if err != nil || kind == "" || req.Method != http.MethodPost {
-		r.note(&Request{Path: req.URL.Path, Kind: kind, Header: req.Header, Body: body})
-		status := http.StatusBadRequest
-		if kind == "" {
-			status = http.StatusNotFound
+	kind, items, one := webhook(req.Header, body)
+	wireItems := false
+	if !one {
+		kind = kindOf(req.URL.Path)
+		items, wireItems, err = parse(body)
+		if err != nil || kind == "" || req.Method != http.MethodPost {
+			r.note(&Request{Method: req.Method, Path: req.URL.Path, Kind: kind, Header: req.Header, Body: body})
+			status := http.StatusBadRequest
+			if kind == "" {
+				status = http.StatusNotFound
+			}
+			http.Error(w, fmt.Sprintf("not a batch: %v", err), status)
+			return
 		}
-		http.Error(w, fmt.Sprintf("not a batch: %v", err), status)
-		return
 	}
-	request := &Request{Path: req.URL.Path, Kind: kind, Header: req.Header, Body: body, Items: items}
+	request := &Request{Method: req.Method, Path: req.URL.Path, Kind: kind, Header: req.Header, Body: body, Items: items}
 	script, first := r.note(request)
 	var a Answer
 	if script != nil {
@@ -207,6 +219,10 @@ func (r *Receiver) serve(w http.ResponseWriter, req *http.Request) {
 	}
 	w.WriteHeader(a.Status)
 	_, _ = w.Write(a.Body)
+	if a.Rest != nil {
+		_ = http.NewResponseController(w).Flush()
+		a.Rest(req.Context(), w)
+	}
 }
 
 // note logs a request and returns the script for it and the place of its first
@@ -267,7 +283,7 @@ func (r *Receiver) settle(first, n int, a *Answer) {
 
 // takes reports whether the answer takes item i.
 func (a *Answer) takes(i int) bool {
-	if a.Status < 200 || a.Status > 299 {
+	if a.Status < 200 || a.Status > 299 || a.Astray {
 		return false
 	}
 	return i >= len(a.Words) || a.Words[i] == "SUCCESS" || a.Words[i] == "SKIPPED"
@@ -314,42 +330,4 @@ func Results(n int, words ...string) []byte {
 		panic(err) // texts only: cannot fail
 	}
 	return b
-}
-
-func kindOf(path string) string {
-	for suffix, kind := range map[string]string{
-		"/api/events/batch":        "EVENT",
-		"/api/dispatch/jobs/batch": "DISPATCH_JOB",
-		"/api/dispatch-jobs/batch": "DISPATCH_JOB",
-		"/api/audit-logs/batch":    "AUDIT_LOG",
-	} {
-		if strings.HasSuffix(path, suffix) {
-			return kind
-		}
-	}
-	return ""
-}
-
-// parse takes a body of either wire apart.
-func parse(body []byte) (items []Received, wireItems bool, err error) {
-	var list []json.RawMessage
-	if err := json.Unmarshal(body, &list); err != nil {
-		var object struct {
-			Items []json.RawMessage `json:"items"`
-		}
-		if err := json.Unmarshal(body, &object); err != nil || object.Items == nil {
-			return nil, false, errors.New("neither an array nor an object with items")
-		}
-		list, wireItems = object.Items, true
-	}
-	items = make([]Received, len(list))
-	for i, payload := range list {
-		var head struct {
-			ID string `json:"id"`
-		}
-		// A payload without an id is logged under "".
-		_ = json.Unmarshal(payload, &head)
-		items[i] = Received{ID: head.ID, Payload: payload}
-	}
-	return items, wireItems, nil
 }

@@ -86,6 +86,39 @@ func TestReceiverWires(t *testing.T) {
 	}
 }
 
+// TestReceiverWebhook: one request is one item, whatever its body and path.
+func TestReceiverWebhook(t *testing.T) {
+	r := sinktest.NewReceiver(t)
+	r.Script(func(req *sinktest.Request) sinktest.Answer {
+		if req.Method != http.MethodPut || req.Path != "/hook" {
+			t.Errorf("the script sees %s %s", req.Method, req.Path)
+		}
+		return sinktest.Answer{Status: 204}
+	})
+	for _, kind := range []string{"Sluicebox-Kind", "Ce-Type"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, r.URL()+"/hook", strings.NewReader("[1,"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Webhook-Id", "a%2Eb")
+		req.Header.Set(kind, "an%20"+kind)
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != 204 {
+			t.Errorf("it answers %d", resp.StatusCode)
+		}
+	}
+	log := r.Taken()
+	if len(log) != 2 || log[0].ID != "a.b" || log[0].Kind != "an Sluicebox-Kind" || log[1].Kind != "an Ce-Type" ||
+		string(log[0].Payload) != "[1," {
+		t.Errorf("the log is %+v", log)
+	}
+}
+
 // TestReceiverScript: what is answered decides what was taken.
 func TestReceiverScript(t *testing.T) {
 	r := sinktest.NewReceiver(t)
@@ -95,6 +128,9 @@ func TestReceiverScript(t *testing.T) {
 		{Cut: true},
 		{Cut: true, Status: 201},
 		{Status: 200, Body: []byte("<html>")},
+		{Status: 200, Body: []byte("<html>"), Astray: true, Rest: func(_ context.Context, body io.Writer) {
+			_, _ = io.WriteString(body, "</html>")
+		}},
 		{},
 	}
 	r.Script(func(req *sinktest.Request) sinktest.Answer {
@@ -107,11 +143,14 @@ func TestReceiverScript(t *testing.T) {
 	for range answers {
 		status, body := post(t, r.URL()+"/api/events/batch", "k", `{"items":[{"id":"a"},{"id":"b"}]}`)
 		statuses = append(statuses, status)
+		if answers[len(statuses)-1].Astray && body != "<html></html>" {
+			t.Errorf("the page is %q", body)
+		}
 		if status == 201 && !json.Valid([]byte(body)) {
 			t.Errorf("the answer is %q", body)
 		}
 	}
-	if want := []int{503, 201, 0, 0, 200, 201}; !slices.Equal(statuses, want) {
+	if want := []int{503, 201, 0, 0, 200, 200, 201}; !slices.Equal(statuses, want) {
 		t.Errorf("the statuses are %v, want %v", statuses, want)
 	}
 	var taken []bool
@@ -121,11 +160,11 @@ func TestReceiverScript(t *testing.T) {
 			t.Errorf("the key is %q", x.Key)
 		}
 	}
-	want := []bool{false, false, false, true, false, false, true, true, true, true, true, true}
+	want := []bool{false, false, false, true, false, false, true, true, true, true, false, false, true, true}
 	if !slices.Equal(taken, want) {
 		t.Errorf("taken are %v, want %v", taken, want)
 	}
-	if c := r.Counts(); c != (sinktest.Counts{Requests: 6, Items: 12, Distinct: 2, Duplicates: 5}) {
+	if c := r.Counts(); c != (sinktest.Counts{Requests: 7, Items: 14, Distinct: 2, Duplicates: 5}) {
 		t.Errorf("the counts are %+v", c)
 	}
 }

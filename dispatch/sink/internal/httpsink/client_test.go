@@ -1,4 +1,4 @@
-package flowcatalyst
+package httpsink
 
 import (
 	"context"
@@ -22,16 +22,40 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
-var event = []sink.Message{{ID: "1", Kind: KindEvent, Payload: []byte(`{"id":"1"}`)}}
-
-func open(t *testing.T, cfg Config) *Sink {
+func open(t *testing.T, to string, o Options) *Client {
 	t.Helper()
-	s, err := New(cfg)
+	u, err := ParseAddress("url", to, "token")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Close)
-	return s
+	if o.RequestTimeout == 0 {
+		o.RequestTimeout = 30 * time.Second
+	}
+	o.MaxConnections = 10
+	c, err := NewClient(o, u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// send posts one row and says what became of it, like a sink whose receiver says
+// it all with its status.
+func send(t *testing.T, c *Client, to string) sink.Result {
+	t.Helper()
+	h := http.Header{}
+	SetIdempotencyKey(h, "1")
+	a, err := c.Do(t.Context(), &Request{Method: http.MethodPost, URL: to, Header: h, Body: []byte(`{"id":"1"}`)})
+	if err != nil {
+		return Unanswered("POST /x", err)
+	}
+	class, reason := sink.Classify(a.Status)
+	res := sink.Result{Outcome: sink.Outcome{Class: class, Reason: reason}, RetryAfter: a.RetryAfter}
+	if class != sink.Delivered {
+		res.Detail = a.Failure("POST /x")
+	}
+	return res
 }
 
 // startTLS starts a TLS server and returns it with its certificate in a file.
@@ -57,15 +81,15 @@ func TestTLS(t *testing.T) {
 		proto.Store(r.Proto)
 		w.WriteHeader(http.StatusCreated)
 	})
-	s := open(t, Config{BaseURL: srv.URL, CAFile: ca})
-	if res := s.Deliver(t.Context(), event); res.Class != sink.Delivered {
+	c := open(t, srv.URL, Options{CAFile: ca})
+	if res := send(t, c, srv.URL); res.Class != sink.Delivered {
 		t.Fatalf("%s: %s", res.Class, res.Detail)
 	}
 	if proto.Load() != "HTTP/2.0" {
 		t.Errorf("the request went over %v", proto.Load())
 	}
-	stranger := open(t, Config{BaseURL: srv.URL})
-	res := stranger.Deliver(t.Context(), event)
+	stranger := open(t, srv.URL, Options{})
+	res := send(t, stranger, srv.URL)
 	if res.Class != sink.Misconfigured || !strings.Contains(res.Detail, "certificate") {
 		t.Errorf("an unknown authority is %s: %s", res.Class, res.Detail)
 	}
@@ -76,8 +100,8 @@ func TestTLS(t *testing.T) {
 func TestSchemeMismatch(t *testing.T) {
 	plainText := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(plainText.Close)
-	s := open(t, Config{BaseURL: strings.Replace(plainText.URL, "http:", "https:", 1)})
-	if res := s.Deliver(t.Context(), event); res.Class != sink.Misconfigured {
+	to := strings.Replace(plainText.URL, "http:", "https:", 1)
+	if res := send(t, open(t, to, Options{}), to); res.Class != sink.Misconfigured {
 		t.Errorf("https to an http port is %s: %s", res.Class, res.Detail)
 	}
 }
@@ -91,9 +115,9 @@ func TestHTTP2NoRepeat(t *testing.T) {
 			panic(http.ErrAbortHandler) // resets the stream
 		}
 	})
-	s := open(t, Config{BaseURL: srv.URL, CAFile: ca})
+	c := open(t, srv.URL, Options{CAFile: ca})
 	for i, want := range []sink.Class{sink.Delivered, sink.Unavailable} {
-		if res := s.Deliver(t.Context(), event); res.Class != want {
+		if res := send(t, c, srv.URL); res.Class != want {
 			t.Errorf("request %d is %s: %s", i+1, res.Class, res.Detail)
 		}
 	}
@@ -114,13 +138,14 @@ func TestProxy(t *testing.T) {
 			w.WriteHeader(status)
 		}))
 		t.Cleanup(proxy.Close)
-		s := open(t, Config{BaseURL: "https://platform.invalid"})
+		const to = "https://platform.invalid"
+		c := open(t, to, Options{})
 		at, err := url.Parse(strings.Replace(proxy.URL, "//", "//user:proxy-canary@", 1))
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.transport.Proxy = http.ProxyURL(at)
-		res := s.Deliver(t.Context(), event)
+		c.transport.Proxy = http.ProxyURL(at)
+		res := send(t, c, to)
 		if res.Class != want || !strings.Contains(res.Detail, fmt.Sprint("the proxy answered ", status)) {
 			t.Errorf("a proxy's %d is %s: %s", status, res.Class, res.Detail)
 		}
@@ -148,15 +173,15 @@ func TestDialRetry(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var dials atomic.Int64
-			s := open(t, Config{BaseURL: srv.URL})
-			dial := s.transport.DialContext
-			s.transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			client := open(t, srv.URL, Options{})
+			dial := client.transport.DialContext
+			client.transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 				if n := int(dials.Add(1)); n <= len(c.errs) {
 					return nil, c.errs[n-1]
 				}
 				return dial(ctx, network, addr)
 			}
-			res := s.Deliver(t.Context(), event)
+			res := send(t, client, srv.URL)
 			if res.Class != c.class || dials.Load() != c.dials {
 				t.Errorf("%s after %d dials, want %s after %d: %s", res.Class, dials.Load(), c.class, c.dials, res.Detail)
 			}
@@ -202,15 +227,12 @@ func TestCloseEndsConnections(t *testing.T) {
 	}
 	srv.Start()
 	t.Cleanup(srv.Close)
-	s, err := New(Config{BaseURL: srv.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if res := s.Deliver(t.Context(), event); res.Class != sink.Delivered {
+	c := open(t, srv.URL, Options{})
+	if res := send(t, c, srv.URL); res.Class != sink.Delivered {
 		t.Fatalf("%s: %s", res.Class, res.Detail)
 	}
-	s.Close()
-	s.Close() // twice is harmless
+	c.Close()
+	c.Close() // twice is harmless
 	select {
 	case <-closed:
 	case <-time.After(5 * time.Second):
@@ -218,9 +240,9 @@ func TestCloseEndsConnections(t *testing.T) {
 	}
 }
 
-// TestFailureGrace: a failure whose body hangs is known from its status, long
+// TestBodyGrace: a failure whose body hangs is known from its status, long
 // before the request's time is up.
-func TestFailureGrace(t *testing.T) {
+func TestBodyGrace(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // else the end of the client goes unnoticed
 		w.WriteHeader(http.StatusUnprocessableEntity)
@@ -231,13 +253,13 @@ func TestFailureGrace(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(srv.Close)
-	s := open(t, Config{BaseURL: srv.URL, RequestTimeout: time.Minute})
+	c := open(t, srv.URL, Options{RequestTimeout: time.Minute})
 	start := time.Now()
-	res := s.Deliver(t.Context(), event)
+	res := send(t, c, srv.URL)
 	if res.Class != sink.Rejected || !strings.HasSuffix(res.Detail, ": no such type") {
 		t.Errorf("%s: %s", res.Class, res.Detail)
 	}
-	if took := time.Since(start); took > 10*failureGrace {
+	if took := time.Since(start); took > 10*bodyGrace {
 		t.Errorf("it took %s", took)
 	}
 }

@@ -1,4 +1,4 @@
-package flowcatalyst
+package httpsink
 
 import (
 	"strings"
@@ -8,12 +8,15 @@ import (
 // maxDetail is the length of a detail in characters.
 const maxDetail = 300
 
-// clean makes one line of at most maxDetail printable characters out of s and
-// takes the token out, which a receiver may well echo.
-func clean(s, token string) string {
+// Clean makes one line of at most 300 printable characters out of s, and an
+// ellipsis if it was longer. It takes the secrets out, which a receiver may well
+// echo; where one is a part of another, the longer one goes first.
+func Clean(s string, secrets ...string) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
-	if token != "" {
-		s = strings.ReplaceAll(s, token, redacted)
+	for _, secret := range secrets {
+		if secret != "" {
+			s = strings.ReplaceAll(s, secret, Redacted)
+		}
 	}
 	var b strings.Builder
 	n, blank := 0, false

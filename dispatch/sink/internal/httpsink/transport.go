@@ -1,4 +1,4 @@
-package flowcatalyst
+package httpsink
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
-	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
 const (
@@ -38,28 +37,28 @@ const (
 )
 
 // newTransport makes the connection pool. It starts nothing.
-func newTransport(cfg *Config, base *url.URL) (*http.Transport, error) {
+func newTransport(o Options, to *url.URL) (*http.Transport, error) {
 	// Checked here, because the error of a later request would quote the proxy's
 	// address, password included.
-	if _, err := http.ProxyFromEnvironment(&http.Request{URL: base}); err != nil {
+	if _, err := http.ProxyFromEnvironment(&http.Request{URL: to}); err != nil {
 		return nil, errors.New("the proxy in the environment (HTTP_PROXY or HTTPS_PROXY) is not a URL")
 	}
-	roots, err := authorities(cfg.CAFile)
+	roots, err := authorities(o.CAFile)
 	if err != nil {
 		return nil, err
 	}
-	dialer := &net.Dialer{Timeout: min(dialTimeout, cfg.RequestTimeout)}
+	dialer := &net.Dialer{Timeout: min(dialTimeout, o.RequestTimeout)}
 	return &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
 		OnProxyConnectResponse: checkProxy,
 		DialContext:            dialer.DialContext,
 		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-		TLSHandshakeTimeout:    min(handshakeTimeout, cfg.RequestTimeout),
-		ResponseHeaderTimeout:  cfg.RequestTimeout,
+		TLSHandshakeTimeout:    min(handshakeTimeout, o.RequestTimeout),
+		ResponseHeaderTimeout:  o.RequestTimeout,
 		MaxResponseHeaderBytes: maxAnswerHeader,
 		// The defaults keep two connections per host.
 		MaxIdleConns:        0,
-		MaxIdleConnsPerHost: cfg.MaxConnections,
+		MaxIdleConnsPerHost: o.MaxConnections,
 		IdleConnTimeout:     idleTimeout,
 		// Answers are small, and a cap on bytes should mean bytes.
 		DisableCompression: true,
@@ -85,7 +84,7 @@ func authorities(file string) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// proxyError says that the proxy did not open the way to the platform.
+// proxyError says that the proxy did not open the way to the receiver.
 type proxyError struct{ status int }
 
 func (e *proxyError) Error() string {
@@ -108,7 +107,7 @@ func (k keepConnections) RoundTrip(r *http.Request) (*http.Response, error) {
 	return k.rt.RoundTrip(r)
 }
 
-func newClient(rt http.RoundTripper) *retryablehttp.Client {
+func newRetrying(rt http.RoundTripper) *retryablehttp.Client {
 	return &retryablehttp.Client{
 		HTTPClient: &http.Client{
 			Transport:     keepConnections{rt},
@@ -131,20 +130,4 @@ func retryDial(ctx context.Context, _ *http.Response, err error) (bool, error) {
 		return false, nil
 	}
 	return (op.Op == "dial" || op.Op == "proxyconnect") && !op.Timeout(), nil
-}
-
-// classifyError says what a request without an answer means.
-func classifyError(err error) sink.Class {
-	if proxy := (*proxyError)(nil); errors.As(err, &proxy) {
-		if class, _ := sink.Classify(proxy.status); class == sink.Unavailable {
-			return class
-		}
-		return sink.Misconfigured // whatever else a proxy says, it is not about a row
-	}
-	var cert *tls.CertificateVerificationError
-	var record tls.RecordHeaderError
-	if errors.As(err, &cert) || errors.As(err, &record) || errors.Is(err, http.ErrSchemeMismatch) {
-		return sink.Misconfigured
-	}
-	return sink.Unavailable
 }

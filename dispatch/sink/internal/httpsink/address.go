@@ -1,0 +1,43 @@
+package httpsink
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+)
+
+// ParseAddress reads the http or https address that stands under a key of the
+// configuration. Errors begin with the key, never quote the address whole, which
+// may hold a password, and name tokenKey as the place for credentials.
+func ParseAddress(key, raw, tokenKey string) (*url.URL, error) {
+	u, err := url.Parse(raw)
+	if err != nil {
+		// The error of url.Parse begins with the address and may quote more of it.
+		inner := errors.Unwrap(err)
+		if inner == nil || strings.Contains(raw, "@") {
+			return nil, errors.New(key + " is not a URL")
+		}
+		return nil, fmt.Errorf("%s is not a URL: %w", key, inner)
+	}
+	switch {
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, fmt.Errorf("%s has the scheme %q, must begin with http:// or https://", key, u.Scheme)
+	case u.Hostname() == "":
+		return nil, errors.New(key + " names no host")
+	case u.User != nil:
+		return nil, fmt.Errorf("%s holds a user or a password; put the token into %s", key, tokenKey)
+	}
+	return u, nil
+}
+
+// Visible reports whether s consists of visible ASCII characters only, as a
+// token in a header must.
+func Visible(s string) bool {
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] >= 0x7f {
+			return false
+		}
+	}
+	return true
+}

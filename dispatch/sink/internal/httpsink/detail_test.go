@@ -1,0 +1,105 @@
+package httpsink
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestIdempotencyKey(t *testing.T) {
+	for id, want := range map[string]string{
+		"0HZXEQ5Y8JY5Z":                        "0HZXEQ5Y8JY5Z",
+		"4bf7c1de-0c1c-4f0e-8d54-90a4a7c2c1ab": "4bf7c1de-0c1c-4f0e-8d54-90a4a7c2c1ab",
+		`a/b:c=+"~`:                            `a/b:c=+"~`,
+		"":                                     "",
+		"a b":                                  "a%20b",
+		"a%20b":                                "a%2520b",
+		"a\r\nX: y":                            "a%0D%0AX:%20y",
+		"é\x00\x7f":                            "%C3%A9%00%7F",
+		strings.Repeat("x", 255):               strings.Repeat("x", 255),
+		strings.Repeat("x", 256):               "",
+		strings.Repeat("é", 100):               "",
+	} {
+		if got := idempotencyKey(id); got != want {
+			t.Errorf("%q becomes %q, want %q", id, got, want)
+		}
+	}
+}
+
+func FuzzIdempotencyKey(f *testing.F) {
+	for _, id := range []string{"0HZXEQ5Y8JY5Z", "a b%", "\r\n", "é", "%zz"} {
+		f.Add(id)
+	}
+	f.Fuzz(func(t *testing.T, id string) {
+		key := idempotencyKey(id)
+		if key == "" {
+			if id != "" && len(id) <= maxKey/3 {
+				t.Fatalf("%q has no key", id)
+			}
+			return
+		}
+		if !Visible(key) || len(key) > maxKey {
+			t.Fatalf("%q becomes %q", id, key)
+		}
+		// That it can be read back says that no two ids share a key.
+		if back, err := url.PathUnescape(key); err != nil || back != id {
+			t.Fatalf("%q becomes %q, which reads as %q, %v", id, key, back, err)
+		}
+	})
+}
+
+// FuzzPercentEncode: what is encoded can be read back, and nothing is left that
+// should not be.
+func FuzzPercentEncode(f *testing.F) {
+	f.Add("a.b%2E\"é\x00", ".")
+	f.Add("\xff ~!", "")
+	f.Fuzz(func(t *testing.T, s, too string) {
+		// A % in front of hexadecimal digits is what encoding makes.
+		too = strings.Map(func(r rune) rune {
+			if r == '%' || r >= '0' && r <= '9' || r >= 'A' && r <= 'F' {
+				return -1
+			}
+			return r
+		}, too)
+		got := PercentEncode(s, too)
+		if back, err := url.PathUnescape(got); err != nil || back != s {
+			t.Fatalf("%q becomes %q, which reads as %q, %v", s, got, back, err)
+		}
+		if !Visible(got) || strings.ContainsAny(got, too) && Visible(too) {
+			t.Fatalf("%q without %q becomes %q", s, too, got)
+		}
+	})
+}
+
+// TestCleanSecrets: of secrets that hold one another the longer one goes first.
+func TestCleanSecrets(t *testing.T) {
+	if got := Clean("sent /a/key?k=v to /a/key", "/a/key?k=v", "/a/key", "", "v"); got != "sent [redacted] to [redacted]" {
+		t.Error(got)
+	}
+}
+
+func FuzzClean(f *testing.F) {
+	f.Add("one\r\ntwo\x00\x1b[0m", "secret")
+	f.Add(strings.Repeat("é ", 400), "é")
+	f.Add("\xff secret\u2028", "secret")
+	f.Fuzz(func(t *testing.T, s, token string) {
+		got := Clean(s, token)
+		if !utf8.ValidString(got) || utf8.RuneCountInString(got) > maxDetail+1 {
+			t.Fatalf("%q", got)
+		}
+		if got != strings.Join(strings.Fields(got), " ") {
+			t.Fatalf("blanks are left in %q", got)
+		}
+		for _, r := range got {
+			if r < ' ' || r == 0x7f || r == '\u2028' || r == '\u202e' {
+				t.Fatalf("%q holds %U", got, r)
+			}
+		}
+		// Only tokens that Validate lets pass, and that are no part of what is
+		// put in their place.
+		if len(token) > 3 && Visible(token) && !strings.Contains("…"+Redacted, token) && strings.Contains(got, token) {
+			t.Fatalf("%q shows %q", got, token)
+		}
+	})
+}

@@ -1,0 +1,54 @@
+package oauth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Attempt makes a request with the current token. If it is answered with a 401
+// and a newer token is to be had, it makes the request once more with that: a
+// 401 took nothing, so no row arrives twice, and a platform that changes its keys
+// costs neither an alarm nor a back-off. The second answer stands, whatever it
+// is.
+//
+// The name, such as "POST /path", is for the details. The context bounds all of
+// it.
+func (s *Source) Attempt(ctx context.Context, name string, request func(token string) sink.Result) sink.Result {
+	token, err := s.Token(ctx)
+	if err != nil {
+		return tokenless(name, err)
+	}
+	res := request(token)
+	if res.Reason != store.ReasonUnauthorized {
+		return res
+	}
+	fresh, err := s.Renew(ctx, token)
+	if err != nil {
+		return tokenless(name+" answered 401 to the last token", err)
+	}
+	if fresh == token {
+		return res
+	}
+	return request(fresh)
+}
+
+// tokenless is the result of a request that was not made for want of a token.
+func tokenless(name string, err error) sink.Result {
+	failed := (*Error)(nil)
+	if !errors.As(err, &failed) {
+		return httpsink.Unanswered(name, fmt.Errorf("the relay did not wait for a token any longer: %w", err))
+	}
+	reason := store.ReasonGateway
+	if failed.Class == sink.Misconfigured {
+		reason = store.ReasonUnauthorized
+	}
+	return sink.Result{
+		Outcome:    sink.Outcome{Class: failed.Class, Reason: reason, Detail: httpsink.Clean(name + ": " + failed.Error())},
+		RetryAfter: failed.RetryAfter,
+	}
+}

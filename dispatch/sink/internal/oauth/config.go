@@ -1,0 +1,104 @@
+package oauth
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+)
+
+// ClientAuth says how the client proves who it is (RFC 6749, section 2.3.1).
+type ClientAuth string
+
+// The ways.
+const (
+	// AuthBasic: id and secret, each form-encoded, by HTTP Basic.
+	AuthBasic ClientAuth = "basic"
+	// AuthBody: as client_id and client_secret in the body.
+	AuthBody ClientAuth = "body"
+)
+
+// Config is one token endpoint and the client that asks it.
+type Config struct {
+	// TokenURL is the endpoint's address; what an empty one stands for is the
+	// sink's to say. It may have a query, which no error shows.
+	TokenURL     string
+	ClientID     string
+	ClientSecret httpsink.Secret
+	// Scope is what the token is asked for: names with blanks between them. Empty
+	// asks for none, and the endpoint chooses.
+	Scope string
+	// Audience is sent as the parameter of that name, which some endpoints want;
+	// empty sends none.
+	Audience string
+	// ClientAuth is the way of the credentials; the default is AuthBasic.
+	ClientAuth ClientAuth
+}
+
+// Enabled reports whether anything is set.
+func (c *Config) Enabled() bool { return *c != Config{} }
+
+// Validate reports every value that is out of range, by its configuration key.
+// The texts hold neither the secret nor a password.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.TokenURL != "" {
+		if _, err := parseURL(c.TokenURL); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	switch {
+	case c.ClientID == "":
+		bad("oauth.client-id is not set")
+	case !printable(c.ClientID):
+		bad("oauth.client-id %s", strayChar)
+	}
+	switch {
+	case c.ClientSecret == "":
+		bad("oauth.client-secret is not set")
+	case !printable(string(c.ClientSecret)):
+		bad("oauth.client-secret %s", strayChar)
+	}
+	if !printable(c.Scope) || strings.ContainsAny(c.Scope, `"\`) {
+		bad("oauth.scope %q must be names with blanks between them, without quotes or backslashes", c.Scope)
+	}
+	if !printable(c.Audience) {
+		bad("oauth.audience %s", strayChar)
+	}
+	if c.ClientAuth != "" && c.ClientAuth != AuthBasic && c.ClientAuth != AuthBody {
+		bad("oauth.client-auth is %q, must be %s or %s", string(c.ClientAuth), AuthBasic, AuthBody)
+	}
+	return errors.Join(errs...)
+}
+
+const strayChar = "holds a line break or a character outside ASCII, or begins or ends with a blank; look for a stray newline at its end"
+
+// parseURL wants what RFC 6749, section 3.2, asks of the address: no fragment.
+func parseURL(raw string) (*url.URL, error) {
+	const key = "oauth.token-url"
+	if u, err := url.Parse(raw); err == nil && u.User != nil {
+		return nil, errors.New(key + " holds a user or a password; they belong into oauth.client-id and oauth.client-secret")
+	}
+	u, err := httpsink.ParseAddress(key, raw, "oauth.client-secret")
+	if err != nil {
+		return nil, err
+	}
+	if u.Fragment != "" {
+		return nil, errors.New(key + " must not have a #")
+	}
+	return u, nil
+}
+
+// printable reports whether s is made of the characters that RFC 6749,
+// appendix A, allows, with no blank at its ends.
+func printable(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] >= 0x7f {
+			return false
+		}
+	}
+	return s == strings.TrimSpace(s)
+}

@@ -1,0 +1,401 @@
+package oauth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// desk is a token endpoint in a bubble of fake time. Token n is called "t<n>".
+type desk struct {
+	life  time.Duration
+	takes time.Duration // an answer
+	down  *Error        // in place of a token
+	same  bool          // the first token again and again
+
+	mu    sync.Mutex
+	asked int
+}
+
+func (d *desk) fetch(ctx context.Context) (*grant, *Error) {
+	d.mu.Lock()
+	d.asked++
+	n := d.asked
+	down := d.down
+	d.mu.Unlock()
+	sent := time.Now()
+	select {
+	case <-time.After(d.takes):
+	case <-ctx.Done():
+		return nil, newError(sink.Unavailable, context.Cause(ctx).Error())
+	}
+	if down != nil {
+		e := *down
+		e.at = time.Now()
+		return nil, &e
+	}
+	if d.same {
+		n = 1
+	}
+	return newGrant(fmt.Sprint("t", n), sent, time.Now(), d.life), nil
+}
+
+func (d *desk) fetches() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.asked
+}
+
+func (d *desk) fail(e *Error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.down = e
+}
+
+func (d *desk) source(t *testing.T) *Source {
+	t.Helper()
+	s := &Source{fetch: d.fetch, shut: func() {}}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// wantToken fails the test unless the source hands out the token, and does so
+// without waiting.
+func wantToken(t *testing.T, s *Source, want string) {
+	t.Helper()
+	began := time.Now()
+	got, err := s.Token(t.Context())
+	if err != nil || got != want {
+		t.Errorf("the token is %q (%v), want %q", got, err, want)
+	}
+	if d := time.Since(began); d != 0 {
+		t.Errorf("the token %s took %s", want, d)
+	}
+}
+
+func wantFetches(t *testing.T, d *desk, want int) {
+	t.Helper()
+	synctest.Wait()
+	if got := d.fetches(); got != want {
+		t.Errorf("%d fetches, want %d", got, want)
+	}
+}
+
+// all calls f from n goroutines at once and returns what they got.
+func all(n int, f func() (string, error)) ([]string, []error) {
+	got, errs := make([]string, n), make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { got[i], errs[i] = f() })
+	}
+	wg.Wait()
+	return got, errs
+}
+
+func TestFirstNeed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{life: time.Hour, takes: time.Second}
+		s := d.source(t)
+		time.Sleep(time.Hour)
+		wantFetches(t, d, 0)
+		got, errs := all(50, func() (string, error) { return s.Token(t.Context()) })
+		for i := range got {
+			if got[i] != "t1" || errs[i] != nil {
+				t.Fatalf("sender %d has %q, %v", i, got[i], errs[i])
+			}
+		}
+		wantToken(t, s, "t1")
+		wantFetches(t, d, 1)
+	})
+}
+
+func TestMargin(t *testing.T) {
+	now := time.Now()
+	for life, margin := range map[time.Duration]time.Duration{
+		0:                 time.Minute, // unknown: 5 minutes
+		time.Second:       200 * time.Millisecond,
+		100 * time.Second: 20 * time.Second,
+		5 * time.Minute:   time.Minute,
+		time.Hour:         time.Minute,
+		maxLife:           time.Minute,
+	} {
+		g := newGrant("t", now, now.Add(time.Second), life)
+		if life == 0 {
+			life = assumedLife
+		}
+		if got := g.expires.Sub(g.renewAt); got != margin {
+			t.Errorf("a life of %s has the margin %s, want %s", life, got, margin)
+		}
+		if got := g.expires.Sub(now); got != life {
+			t.Errorf("a life of %s ends %s after the fetch began", life, got)
+		}
+	}
+}
+
+// TestRefresh: near its end a token is fetched again, once, behind the senders,
+// which go on with the old one.
+func TestRefresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{life: time.Hour}
+		s := d.source(t)
+		wantToken(t, s, "t1")
+		d.takes = 5 * time.Second
+		time.Sleep(59*time.Minute - 1)
+		wantToken(t, s, "t1")
+		wantFetches(t, d, 1)
+		time.Sleep(time.Nanosecond)
+		for range 10 {
+			wantToken(t, s, "t1")
+		}
+		wantFetches(t, d, 2)
+		time.Sleep(5*time.Second - 1)
+		wantToken(t, s, "t1")
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		wantToken(t, s, "t2")
+		wantFetches(t, d, 2)
+	})
+}
+
+// TestRefreshSlow: a sender waits only when the old token has expired.
+func TestRefreshSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{life: 20 * time.Second}
+		s := d.source(t)
+		wantToken(t, s, "t1")
+		d.takes = 8 * time.Second
+		time.Sleep(16 * time.Second)
+		wantToken(t, s, "t1") // a fetch begins
+		time.Sleep(4*time.Second - 1)
+		wantToken(t, s, "t1")
+		time.Sleep(time.Nanosecond)
+		began := time.Now()
+		got, err := s.Token(t.Context())
+		if waited := time.Since(began); got != "t2" || err != nil || waited != 4*time.Second {
+			t.Errorf("after %s there is %q, %v", waited, got, err)
+		}
+		wantFetches(t, d, 2)
+	})
+}
+
+// TestRefreshFails: an endpoint that is down is asked every 2 s, and nobody
+// notices until the old token expires.
+func TestRefreshFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{life: 100 * time.Second}
+		s := d.source(t)
+		wantToken(t, s, "t1")
+		d.fail(newError(sink.Unavailable, "down"))
+		time.Sleep(80 * time.Second)
+		for range 200 { // the 20 s that are left
+			wantToken(t, s, "t1")
+			synctest.Wait()
+			time.Sleep(100 * time.Millisecond)
+		}
+		wantFetches(t, d, 11)
+		_, errs := all(50, func() (string, error) { return s.Token(t.Context()) })
+		for _, err := range errs {
+			if e := (*Error)(nil); !errors.As(err, &e) || e.Class != sink.Unavailable || e.Error() != "no token: down" {
+				t.Fatalf("the error is %v", err)
+			}
+		}
+		wantFetches(t, d, 12)
+		d.fail(nil)
+		time.Sleep(failurePause - 1)
+		if _, err := s.Token(t.Context()); err == nil {
+			t.Error("the endpoint was asked before the pause was over")
+		}
+		time.Sleep(time.Nanosecond)
+		wantToken(t, s, "t13")
+	})
+}
+
+// TestRetryAfter: the endpoint says when to come back, up to a minute.
+func TestRetryAfter(t *testing.T) {
+	for asked, pause := range map[time.Duration]time.Duration{
+		0: failurePause, time.Second: failurePause, 30 * time.Second: 30 * time.Second, time.Hour: maxPause,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &desk{life: time.Hour, down: &Error{Class: sink.Unavailable, RetryAfter: asked}}
+			s := d.source(t)
+			left := func() time.Duration {
+				_, err := s.Token(t.Context())
+				e := (*Error)(nil)
+				if !errors.As(err, &e) {
+					t.Fatalf("the error is %v", err)
+				}
+				return e.RetryAfter
+			}
+			if got := left(); got != asked {
+				t.Errorf("the first sender is to come back in %s, want %s", got, asked)
+			}
+			time.Sleep(pause - 1)
+			if got := left(); got != max(asked-pause+1, 0) {
+				t.Errorf("a later sender is to come back in %s", got)
+			}
+			wantFetches(t, d, 1)
+			time.Sleep(time.Nanosecond)
+			_ = left()
+			wantFetches(t, d, 2)
+		})
+	}
+}
+
+// TestRenew: who carried the current token has it fetched, once for all; who
+// carried an older one gets the current.
+func TestRenew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{life: time.Hour}
+		s := d.source(t)
+		wantToken(t, s, "t1")
+		d.takes = time.Second
+		time.Sleep(minAge)
+		got, errs := all(50, func() (string, error) { return s.Renew(t.Context(), "t1") })
+		for i := range got {
+			if got[i] != "t2" || errs[i] != nil {
+				t.Fatalf("sender %d has %q, %v", i, got[i], errs[i])
+			}
+		}
+		time.Sleep(minAge)
+		for range 10 { // late 401s
+			if got, err := s.Renew(t.Context(), "t1"); got != "t2" || err != nil {
+				t.Fatalf("a late sender has %q, %v", got, err)
+			}
+		}
+		wantToken(t, s, "t2")
+		wantFetches(t, d, 2)
+	})
+}
+
+// TestRenewDuringRefresh: a 401 joins the fetch that is in flight, however young
+// the token is.
+func TestRenewDuringRefresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{life: 5 * time.Second}
+		s := d.source(t)
+		wantToken(t, s, "t1")
+		d.takes = 500 * time.Millisecond
+		time.Sleep(4 * time.Second)
+		wantToken(t, s, "t1")
+		if got, err := s.Renew(t.Context(), "t1"); got != "t2" || err != nil {
+			t.Errorf("there is %q, %v", got, err)
+		}
+		wantFetches(t, d, 2)
+	})
+}
+
+// TestRenewFresh: a platform that refuses a fresh token refuses the next one.
+func TestRenewFresh(t *testing.T) {
+	for name, same := range map[string]bool{"other tokens": false, "the same token": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := &desk{life: time.Hour, same: same}
+				s := d.source(t)
+				const load = 10 * time.Minute
+				for began := time.Now(); time.Since(began) < load; time.Sleep(100 * time.Millisecond) {
+					token, err := s.Token(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					if _, err := s.Renew(t.Context(), token); err != nil {
+						t.Fatal(err)
+					}
+				}
+				wantFetches(t, d, int(load/minAge))
+			})
+		})
+	}
+}
+
+// TestRenewFails: the old token is kept, since one 401 may be a fluke.
+func TestRenewFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{life: time.Hour}
+		s := d.source(t)
+		wantToken(t, s, "t1")
+		time.Sleep(minAge)
+		d.fail(newError(sink.Misconfigured, "gone"))
+		for range 5 {
+			if got, err := s.Renew(t.Context(), "t1"); err == nil {
+				t.Errorf("there is %q", got)
+			}
+			wantToken(t, s, "t1")
+		}
+		wantFetches(t, d, 2)
+	})
+}
+
+// TestFetchTimeout: a silent endpoint is given up after 10 s.
+func TestFetchTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{life: time.Hour, takes: time.Hour}
+		s := d.source(t)
+		began := time.Now()
+		_, err := s.Token(t.Context())
+		if waited := time.Since(began); waited != fetchTimeout || err == nil || err.Error() != "no token: no answer within 10s" {
+			t.Errorf("after %s: %v", waited, err)
+		}
+	})
+}
+
+// TestContext: a sender that leaves takes nobody's fetch along.
+func TestContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{life: time.Hour, takes: 3 * time.Second}
+		s := d.source(t)
+		gone := errors.New("gone")
+		short, cancel := context.WithTimeoutCause(t.Context(), time.Second, gone)
+		defer cancel()
+		began := time.Now()
+		_, err := s.Token(short)
+		if waited := time.Since(began); !errors.Is(err, gone) || waited != time.Second {
+			t.Errorf("after %s: %v", waited, err)
+		}
+		got, err := s.Token(t.Context())
+		if waited := time.Since(began); got != "t1" || err != nil || waited != d.takes {
+			t.Errorf("after %s there is %q, %v", waited, got, err)
+		}
+		wantFetches(t, d, 1)
+		time.Sleep(d.life)
+		if _, err := s.Token(short); !errors.Is(err, gone) {
+			t.Errorf("a sender that has gone: %v", err)
+		}
+		wantFetches(t, d, 1)
+	})
+}
+
+// TestClose: it ends the fetch in flight and waits for that.
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{life: time.Hour, takes: time.Hour}
+		s := d.source(t)
+		failed := make(chan error, 1)
+		go func() {
+			_, err := s.Token(t.Context())
+			failed <- err
+		}()
+		synctest.Wait()
+		s.Close()
+		if s.flight != nil {
+			t.Error("a fetch is in flight after Close")
+		}
+		if err := <-failed; err == nil || err.Error() != "no token: the sink is closed" {
+			t.Errorf("the waiting sender got %v", err)
+		}
+		time.Sleep(time.Hour)
+		if _, err := s.Token(t.Context()); err == nil || err.Error() != "no token: the sink is closed" {
+			t.Errorf("a later sender got %v", err)
+		}
+		wantFetches(t, d, 1)
+		s.Close()
+	})
+}

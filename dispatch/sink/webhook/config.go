@@ -1,0 +1,248 @@
+package webhook
+
+import (
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+)
+
+// Format is what a request carries besides the payload.
+type Format string
+
+// The formats.
+const (
+	// FormatRaw: the body is the payload, and no header describes it.
+	FormatRaw Format = "raw"
+	// FormatCloudEvents: the body is the payload, and ce-* headers describe it
+	// (CloudEvents 1.0, HTTP binding, binary content mode).
+	FormatCloudEvents Format = "cloudevents"
+)
+
+// The words of MetadataHeaders, each with the header that it stands for.
+const (
+	MetadataKind    = "kind"    // Sluicebox-Kind
+	MetadataGroup   = "group"   // Sluicebox-Group
+	MetadataAttempt = "attempt" // Sluicebox-Attempt
+)
+
+const (
+	defaultContentType    = "application/json"
+	defaultRequestTimeout = 30 * time.Second
+	defaultMaxConnections = 10
+	defaultUserAgent      = "sluicebox"
+
+	// maxPrefix leaves most of an id's header to the id.
+	maxPrefix = 64
+)
+
+// Secret is a text that no printing, logging or marshalling shows. A conversion
+// to string yields it.
+type Secret = httpsink.Secret
+
+// Config is one endpoint. The zero value of every field but URL and
+// Treat409AsDelivered stands for its default.
+type Config struct {
+	// URL is the endpoint, http or https. It may have a query. It is a Secret,
+	// since many endpoints are known by a key in their address.
+	URL Secret
+	// Method is POST, the default, or PUT.
+	Method string
+	// Secrets sign each request, as Standard Webhooks 1.0.0 lays down: whsec_ and
+	// the base64 form of 24 to 64 random bytes. Several of them all sign, so that
+	// a receiver may go from one to the next. None: requests are not signed.
+	Secrets []Secret
+	// Format is FormatRaw, the default, or FormatCloudEvents.
+	Format Format
+	// ContentType is that of the payloads; the default is application/json.
+	ContentType string
+	// CloudEventsSource is the ce-source, a URI reference that names this outbox
+	// among all producers. FormatCloudEvents needs it.
+	CloudEventsSource string
+	// CloudEventsType is the ce-type; the default is the kind of the row.
+	CloudEventsType string
+	// Headers are sent with each request as they are. Names that would break the
+	// request or the signature are refused.
+	Headers map[string]Secret
+	// MetadataHeaders lists what the relay tells of a row, by the words above.
+	// The default is nothing: a group may be the name of a customer.
+	MetadataHeaders []string
+	// IDPrefix is put in front of the row's id in webhook-id, Idempotency-Key and
+	// ce-id, for receivers that take rows of two outboxes and drop duplicates by
+	// the id alone.
+	IDPrefix string
+	// Treat409AsDelivered takes the answer 409 for "I have it already";
+	// DefaultConfig sets it.
+	Treat409AsDelivered bool
+	// Token is sent as bearer token; empty sends none.
+	Token Secret
+	// CAFile names a PEM file with the authorities that are trusted in place of
+	// the system's.
+	CAFile string
+	// RequestTimeout bounds an attempt from the dial to the last byte of the
+	// answer; the default is 30 s.
+	RequestTimeout time.Duration
+	// MaxConnections is how many idle connections are kept. It should be no less
+	// than the number of senders, else some of them dial for each request; the
+	// default is 10.
+	MaxConnections int
+	// MaxRequestBytes is the largest payload that is sent; a larger one is
+	// rejected without a request. The default is no bound: the endpoint answers
+	// 413 for itself.
+	MaxRequestBytes int
+	// UserAgent is sent with each request, such as "sluicebox/1.2.3".
+	UserAgent string
+}
+
+// DefaultConfig returns the defaults that the README lists. URL is left to be
+// set.
+func DefaultConfig() Config {
+	return Config{
+		Method:              http.MethodPost,
+		Format:              FormatRaw,
+		ContentType:         defaultContentType,
+		Treat409AsDelivered: true,
+		RequestTimeout:      defaultRequestTimeout,
+		MaxConnections:      defaultMaxConnections,
+		UserAgent:           defaultUserAgent,
+	}
+}
+
+func (c Config) withDefaults() Config {
+	d := DefaultConfig()
+	if c.Method == "" {
+		c.Method = d.Method
+	}
+	if c.Format == "" {
+		c.Format = d.Format
+	}
+	if c.ContentType == "" {
+		c.ContentType = d.ContentType
+	}
+	if c.RequestTimeout == 0 {
+		c.RequestTimeout = d.RequestTimeout
+	}
+	if c.MaxConnections == 0 {
+		c.MaxConnections = d.MaxConnections
+	}
+	if c.UserAgent == "" {
+		c.UserAgent = d.UserAgent
+	}
+	return c
+}
+
+// Validate reports every value that is out of range, by its configuration key.
+// The texts hold no secret.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if _, err := parseURL(string(c.URL)); err != nil {
+		errs = append(errs, err)
+	}
+	if c.Method != "" && c.Method != http.MethodPost && c.Method != http.MethodPut {
+		bad("method is %q, must be POST or PUT", c.Method)
+	}
+	for i, s := range c.Secrets {
+		if _, err := parseSecret(string(s)); err != nil {
+			bad("secrets[%d] %w", i, err)
+		}
+	}
+	if !httpsink.Visible(string(c.Token)) {
+		bad("token holds a blank, a line break or a character outside ASCII; look for a stray newline at its end")
+	}
+	if c.RequestTimeout < 0 {
+		bad("request-timeout is %s, must be above 0", c.RequestTimeout)
+	}
+	if c.MaxConnections < 0 {
+		bad("max-connections is %d, must be at least 1", c.MaxConnections)
+	}
+	if c.MaxRequestBytes < 0 {
+		bad("max-request-bytes is %d, must be at least 1", c.MaxRequestBytes)
+	}
+	errs = append(errs, c.validateFormat()...)
+	errs = append(errs, c.validateHeaders()...)
+	return errors.Join(errs...)
+}
+
+// validateFormat checks what describes the payload.
+func (c *Config) validateFormat() []error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.Format != "" && c.Format != FormatRaw && c.Format != FormatCloudEvents {
+		bad("format is %q, must be %s or %s", string(c.Format), FormatRaw, FormatCloudEvents)
+	}
+	media, _, err := mime.ParseMediaType(c.ContentType)
+	switch {
+	case c.ContentType == "":
+	case err != nil || !headerValue(c.ContentType):
+		bad("content-type is %q, which is no media type such as application/json", c.ContentType)
+	case c.Format == FormatCloudEvents && strings.HasPrefix(media, "application/cloudevents"):
+		// Receivers tell the modes apart by it (HTTP binding, section 3).
+		bad("content-type is %q, which says that the payload holds the event's attributes; "+
+			"for such payloads set format to %s", c.ContentType, FormatRaw)
+	}
+	if c.Format != FormatCloudEvents {
+		if c.CloudEventsSource != "" {
+			bad("cloudevents-source is for format %s only", FormatCloudEvents)
+		}
+		if c.CloudEventsType != "" {
+			bad("cloudevents-type is for format %s only", FormatCloudEvents)
+		}
+		return errs
+	}
+	if c.CloudEventsSource == "" {
+		bad("cloudevents-source is not set; it names this outbox, such as https://shop.example/orders or /shop/orders")
+	} else if _, err := url.Parse(c.CloudEventsSource); err != nil || !httpsink.Visible(c.CloudEventsSource) {
+		bad("cloudevents-source is %q, which is no URI reference such as /shop/orders", c.CloudEventsSource)
+	}
+	if !httpsink.Visible(c.CloudEventsType) {
+		bad("cloudevents-type is %q, must be visible ASCII characters such as com.example.order.created", c.CloudEventsType)
+	}
+	return errs
+}
+
+// validateHeaders checks what else is sent with a request.
+func (c *Config) validateHeaders() []error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	errs = append(errs, checkHeaders(c.Headers, c.Token != "")...)
+	for i, word := range c.MetadataHeaders {
+		switch {
+		case metadataHeader(word) == "":
+			bad("metadata-headers[%d] is %q, must be %s, %s or %s", i, word, MetadataKind, MetadataGroup, MetadataAttempt)
+		case slices.Index(c.MetadataHeaders, word) < i:
+			bad("metadata-headers[%d] is %s a second time", i, word)
+		}
+	}
+	if len(c.IDPrefix) > maxPrefix || !httpsink.Visible(c.IDPrefix) {
+		bad("id-prefix is %q, must be at most %d visible ASCII characters", c.IDPrefix, maxPrefix)
+	}
+	if !headerValue(c.UserAgent) {
+		bad("user-agent %q holds a character that a header cannot carry", c.UserAgent)
+	}
+	return errs
+}
+
+// parseURL never quotes the address, which may hold a key.
+func parseURL(raw string) (*url.URL, error) {
+	if raw == "" {
+		return nil, errors.New("url is not set; it is the address of the endpoint, such as https://hooks.example/orders")
+	}
+	if _, err := url.Parse(raw); err != nil {
+		return nil, errors.New("url is not a URL such as https://hooks.example/orders")
+	}
+	u, err := httpsink.ParseAddress("url", raw, "token")
+	if err != nil {
+		return nil, err
+	}
+	if u.Fragment != "" {
+		return nil, errors.New("url must have no # with what follows it: it is never sent")
+	}
+	return u, nil
+}

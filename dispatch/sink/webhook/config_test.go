@@ -1,0 +1,177 @@
+package webhook_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
+)
+
+func TestConfigValidate(t *testing.T) {
+	type config = webhook.Config
+	headers := func(pairs ...string) func(*config) {
+		return func(c *config) {
+			c.Headers = map[string]webhook.Secret{}
+			for i := 0; i < len(pairs); i += 2 {
+				c.Headers[pairs[i]] = webhook.Secret(pairs[i+1])
+			}
+		}
+	}
+	events := func(f func(*config)) func(*config) {
+		return func(c *config) {
+			c.Format, c.CloudEventsSource = webhook.FormatCloudEvents, "/shop"
+			f(c)
+		}
+	}
+	for name, c := range map[string]struct {
+		change func(*config)
+		want   string // in the error; "" for none
+	}{
+		"defaults":           {func(*config) {}, ""},
+		"zero values":        {func(c *config) { *c = config{URL: c.URL} }, ""},
+		"query":              {func(c *config) { c.URL = "http://h:8080/a/b?key=" + canary }, ""},
+		"no address":         {func(c *config) { c.URL = "" }, "url is not set"},
+		"no scheme":          {func(c *config) { c.URL = "hooks.example/" + canary }, `url has the scheme ""`},
+		"other scheme":       {func(c *config) { c.URL = "ftp://h/" + canary }, `url has the scheme "ftp"`},
+		"no host":            {func(c *config) { c.URL = "https:///" + canary }, "url names no host"},
+		"broken":             {func(c *config) { c.URL = "https://h/%zz" + canary }, "url is not a URL such as"},
+		"password":           {func(c *config) { c.URL = "https://u:" + canary + "@h" }, "url holds a user or a password; put the token into token"},
+		"fragment":           {func(c *config) { c.URL = "https://h/#" + canary }, "url must have no #"},
+		"PUT":                {func(c *config) { c.Method = "PUT" }, ""},
+		"method":             {func(c *config) { c.Method = "post" }, `method is "post", must be POST or PUT`},
+		"rotation":           {func(c *config) { c.Secrets = []webhook.Secret{secretA, secretB} }, ""},
+		"bad secret":         {func(c *config) { c.Secrets = []webhook.Secret{secretA, canary} }, "secrets[1] does not begin with whsec_"},
+		"short secret":       {func(c *config) { c.Secrets = []webhook.Secret{"whsec_" + "QUJD"} }, "secrets[0] stands for 3 bytes"},
+		"token newline":      {func(c *config) { c.Token = canary + "\n" }, "token holds a blank, a line break"},
+		"timeout":            {func(c *config) { c.RequestTimeout = -time.Second }, "request-timeout is -1s"},
+		"connections":        {func(c *config) { c.MaxConnections = -1 }, "max-connections is -1"},
+		"bytes":              {func(c *config) { c.MaxRequestBytes = -1 }, "max-request-bytes is -1"},
+		"user agent":         {func(c *config) { c.UserAgent = "a\r\nX: y" }, "user-agent"},
+		"no ca file":         {func(c *config) { c.CAFile = "/does/not/exist.pem" }, "ca-file: open /does/not/exist.pem"},
+		"ca file empty":      {func(c *config) { c.CAFile = os.DevNull }, "ca-file: " + os.DevNull + " holds no certificate"},
+		"prefix":             {func(c *config) { c.IDPrefix = "evt_" }, ""},
+		"prefix blank":       {func(c *config) { c.IDPrefix = "evt " }, "id-prefix is"},
+		"prefix long":        {func(c *config) { c.IDPrefix = strings.Repeat("x", 65) }, "id-prefix is"},
+		"media type":         {func(c *config) { c.ContentType = "text/plain; charset=utf-8" }, ""},
+		"no media type":      {func(c *config) { c.ContentType = "json;" }, ""},
+		"bad media type":     {func(c *config) { c.ContentType = "application/" }, "content-type is"},
+		"type newline":       {func(c *config) { c.ContentType = "text/plain;\r\n x=y" }, "content-type is"},
+		"format":             {func(c *config) { c.Format = "xml" }, `format is "xml", must be raw or cloudevents`},
+		"events":             {events(func(*config) {}), ""},
+		"events, typed":      {events(func(c *config) { c.CloudEventsType = "com.example.order" }), ""},
+		"events, no source":  {events(func(c *config) { c.CloudEventsSource = "" }), "cloudevents-source is not set"},
+		"events, bad source": {events(func(c *config) { c.CloudEventsSource = "/a b" }), "cloudevents-source is"},
+		"events, bad type":   {events(func(c *config) { c.CloudEventsType = "a b" }), "cloudevents-type is"},
+		"events, structured": {events(func(c *config) { c.ContentType = "application/cloudevents+json" }), "set format to raw"},
+		"raw, structured":    {func(c *config) { c.ContentType = "application/cloudevents+json" }, ""},
+		"raw, source":        {func(c *config) { c.CloudEventsSource = "/s" }, "cloudevents-source is for format cloudevents only"},
+		"raw, type":          {func(c *config) { c.CloudEventsType = "t" }, "cloudevents-type is for format cloudevents only"},
+		"metadata":           {func(c *config) { c.MetadataHeaders = []string{"kind", "group", "attempt"} }, ""},
+		"metadata unknown":   {func(c *config) { c.MetadataHeaders = []string{"kind", "id"} }, `metadata-headers[1] is "id", must be kind, group or attempt`},
+		"metadata twice":     {func(c *config) { c.MetadataHeaders = []string{"kind", "kind"} }, "metadata-headers[1] is kind a second time"},
+		"headers":            {headers("Authorization", "Basic "+canary, "X-Tenant", "a b"), ""},
+		"two authorizations": {func(c *config) { headers("authorization", canary)(c); c.Token = canary }, "headers.authorization stands beside token"},
+		"header name":        {headers("X Y", canary), `headers has the name "X Y", which no header can have`},
+		"header no name":     {headers("", canary), `headers has the name ""`},
+		"header colon":       {headers("X:", canary), `headers has the name "X:"`},
+		"header twice":       {headers("x-a", "1", "X-A", "2"), "headers.x-a is the same header as headers.X-A"},
+		"header newline":     {headers("X-A", canary+"\r\nX-B: 1"), "headers.X-A holds a line break"},
+		"header stray blank": {headers("X-A", canary+" "), "headers.X-A holds a line break"},
+		"header empty":       {headers("X-A", ""), "headers.X-A is empty"},
+		"host":               {headers("host", canary), "headers.host cannot be set: it belongs to the connection"},
+		"length":             {headers("Content-Length", "1"), "headers.Content-Length cannot be set"},
+		"transfer":           {headers("transfer-encoding", "chunked"), "headers.transfer-encoding cannot be set"},
+		"connection":         {headers("Connection", "close"), "headers.Connection cannot be set"},
+		"te":                 {headers("TE", "trailers"), "headers.TE cannot be set"},
+		"signature":          {headers("webhook-Signature", canary), "headers.webhook-Signature cannot be set: names that begin with webhook-"},
+		"event header":       {headers("CE-id", canary), "headers.CE-id cannot be set: names that begin with ce-"},
+		"own":                {headers("Sluicebox-Anything", canary), "names that begin with sluicebox-"},
+		"type":               {headers("Content-Type", "text/plain"), "use the key content-type"},
+		"agent":              {headers("User-Agent", "x"), "use the key user-agent"},
+		"key":                {headers("Idempotency-Key", canary), "headers.Idempotency-Key cannot be set"},
+		"other key":          {headers("X-Idempotency-Key", canary), "headers.X-Idempotency-Key cannot be set"},
+		"compressed":         {headers("Accept-Encoding", "gzip"), "a compressed answer would not be read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := webhook.DefaultConfig()
+			cfg.URL = "https://hooks.example/orders"
+			c.change(&cfg)
+			_, err := webhook.New(cfg)
+			switch {
+			case c.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+				t.Errorf("the error is %v, want %q in it", err, c.want)
+			case err != nil && strings.Contains(err.Error(), canary):
+				t.Errorf("the error shows a secret: %v", err)
+			}
+		})
+	}
+}
+
+// TestConfigReportsAll: one run of a check shows every fault, each line with its
+// key in front.
+func TestConfigReportsAll(t *testing.T) {
+	cfg := webhook.Config{
+		Method: "GET", Secrets: []webhook.Secret{""}, Format: "x", RequestTimeout: -1, MaxConnections: -1,
+		MaxRequestBytes: -1, Headers: map[string]webhook.Secret{"Host": "h"}, MetadataHeaders: []string{"x"},
+		Token: "a b", UserAgent: "\n", IDPrefix: " ", ContentType: "/", CloudEventsSource: "s",
+	}
+	err := cfg.Validate()
+	if err == nil {
+		t.Fatal("taken")
+	}
+	keys := map[string]bool{}
+	for _, line := range strings.Split(err.Error(), "\n") {
+		key, _, _ := strings.Cut(line, " ")
+		keys[key] = true
+	}
+	for _, key := range []string{
+		"url", "method", "secrets[0]", "format", "request-timeout", "max-connections", "max-request-bytes",
+		"headers.Host", "metadata-headers[0]", "token", "user-agent", "id-prefix", "content-type", "cloudevents-source",
+	} {
+		if !keys[key] {
+			t.Errorf("no line begins with %s in\n%v", key, err)
+		}
+	}
+}
+
+// TestSecretsAreNotPrinted: no way of printing a configuration or a sink shows
+// one of its secrets.
+func TestSecretsAreNotPrinted(t *testing.T) {
+	cfg := webhook.DefaultConfig()
+	cfg.URL, cfg.Token = "https://hooks.example/"+canary+"?key="+canary, canary
+	cfg.Secrets = []webhook.Secret{secretA, secretB}
+	cfg.Headers = map[string]webhook.Secret{"X-Key": canary}
+	s := newSink(t, cfg)
+	var out bytes.Buffer
+	for _, v := range []any{cfg, &cfg, s, *s, []any{cfg}, struct{ C webhook.Config }{cfg}} {
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%t", "%T"} {
+			fmt.Fprintf(&out, verb+"\n", v)
+		}
+		for _, h := range []slog.Handler{slog.NewTextHandler(&out, nil), slog.NewJSONHandler(&out, nil)} {
+			slog.New(h).Info("sink", "value", v)
+		}
+	}
+	b, err := json.Marshal(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out.Write(b)
+	for _, secret := range []string{canary, secretA[6:], secretB[6:], "1\xf2\x90\xf6", "sluicebox-second-secret", "[115 108 117 105 99"} {
+		for _, form := range []string{secret, fmt.Sprintf("%x", secret), fmt.Sprintf("%X", secret)} {
+			if i := strings.Index(out.String(), form); i >= 0 {
+				t.Errorf("a secret was printed: …%s", out.String()[max(0, i-100):i+len(form)])
+			}
+		}
+	}
+	if !strings.Contains(out.String(), "[redacted]") {
+		t.Error("nothing says that there are secrets")
+	}
+}

@@ -1,0 +1,74 @@
+package webhook
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+)
+
+const (
+	// maxID is the longest id that is sent as it is, in bytes, prefix included.
+	maxID = 255
+	// maxGroup is the longest header about a row that is sent, in bytes. Many
+	// servers take 8 KiB of headers in all.
+	maxGroup = 2 << 10
+)
+
+// messageID returns the id of a row as receivers see it, the same on every
+// attempt; "" if it is empty. One that is too long for a header is replaced by
+// its digest.
+func messageID(prefix, id string) string {
+	if len(prefix)+len(id) <= maxID {
+		return prefix + id
+	}
+	sum := sha256.Sum256([]byte(id))
+	return prefix + "sha256-" + hex.EncodeToString(sum[:])
+}
+
+// attribute returns the value of a CloudEvents attribute as a header carries it
+// (HTTP binding 1.0.2, section 3.1.3.2).
+func attribute(s string) string { return httpsink.PercentEncode(s, `"`) }
+
+// describe sets the context attributes of a row. If an attribute that must be
+// there has no value, why says so.
+func (s *Sink) describe(h http.Header, m *sink.Message, id string) (why string) {
+	kind := s.cfg.CloudEventsType
+	if kind == "" {
+		kind = m.Kind
+	}
+	if kind == "" {
+		return "an event needs a type, and the row has no kind; set cloudevents-type"
+	}
+	h.Set("Ce-Specversion", "1.0")
+	h.Set("Ce-Id", attribute(id))
+	h.Set("Ce-Source", attribute(s.cfg.CloudEventsSource))
+	h.Set("Ce-Type", attribute(kind))
+	if !m.Committed.IsZero() {
+		h.Set("Ce-Time", m.Committed.UTC().Format(time.RFC3339Nano))
+	}
+	// Neither may be empty (specification, "subject"; extension "partitioning").
+	if group := attribute(m.Group.Name); m.Group.Valid && group != "" && len(group) <= maxGroup {
+		h.Set("Ce-Subject", group)
+		h.Set("Ce-Partitionkey", group)
+	}
+	return ""
+}
+
+// metadata returns the value of a metadata header, "" for none. It is encoded
+// like the attributes of CloudEvents.
+func metadata(word string, m *sink.Message) string {
+	switch word {
+	case MetadataKind:
+		return attribute(m.Kind)
+	case MetadataGroup:
+		return attribute(m.Group.Name)
+	case MetadataAttempt:
+		return strconv.Itoa(m.Attempt)
+	}
+	return ""
+}

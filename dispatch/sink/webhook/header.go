@@ -1,0 +1,156 @@
+package webhook
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+)
+
+// metadataHeader returns the header that a word of MetadataHeaders stands for,
+// "" for none.
+func metadataHeader(word string) string {
+	switch word {
+	case MetadataKind:
+		return "Sluicebox-Kind"
+	case MetadataGroup:
+		return "Sluicebox-Group"
+	case MetadataAttempt:
+		return "Sluicebox-Attempt"
+	}
+	return ""
+}
+
+// checkHeaders reports the fixed headers that cannot be sent, by their keys and
+// without their values.
+func checkHeaders(headers map[string]Secret, token bool) []error {
+	var errs []error
+	seen := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		canonical := http.CanonicalHeaderKey(name)
+		if !headerName(name) {
+			errs = append(errs, fmt.Errorf("headers has the name %q, which no header can have", name))
+			continue
+		}
+		if why := reserved(canonical); why != "" {
+			errs = append(errs, fmt.Errorf("headers.%s cannot be set: %s", name, why))
+		}
+		if canonical == "Authorization" && token {
+			errs = append(errs, fmt.Errorf("headers.%s stands beside token, which makes the same header; keep the one or the other", name))
+		}
+		if other, twice := seen[canonical]; twice {
+			errs = append(errs, fmt.Errorf("headers.%s is the same header as headers.%s", name, other))
+		}
+		seen[canonical] = name
+		v := string(headers[name])
+		if v == "" {
+			errs = append(errs, fmt.Errorf("headers.%s is empty; leave the header out, or look why its value is not set", name))
+		}
+		if !headerValue(v) || v != strings.Trim(v, " ") {
+			errs = append(errs, fmt.Errorf("headers.%s holds a line break, a character outside ASCII or a blank at an end; "+
+				"look for a stray newline at its end", name))
+		}
+	}
+	return errs
+}
+
+// fixedHeaders returns the headers that do not depend on the row.
+func fixedHeaders(c *Config) http.Header {
+	h := http.Header{}
+	for name, value := range c.Headers {
+		h.Set(name, string(value))
+	}
+	h.Set("Content-Type", c.ContentType)
+	h.Set("User-Agent", c.UserAgent)
+	if c.Token != "" {
+		h.Set("Authorization", "Bearer "+string(c.Token))
+	}
+	return h
+}
+
+// minEcho is the length from which on a part of a request is taken out of what
+// the receiver said. What is shorter is no secret, and to take it out would spoil
+// any text.
+const minEcho = 4
+
+// secretTexts returns what a receiver may echo of a request and nobody is to
+// see, the longest first: the token, the values of fixed headers, and where the
+// address goes on after the host.
+func secretTexts(c *Config, to *url.URL) []string {
+	var texts []string
+	add := func(s string) {
+		if len(s) >= minEcho {
+			texts = append(texts, s)
+		}
+	}
+	for _, value := range c.Headers {
+		add(string(value))
+		if _, credentials, ok := strings.Cut(string(value), " "); ok {
+			add(credentials) // behind a scheme such as Basic
+		}
+	}
+	add(to.EscapedPath())
+	add(to.Path)
+	for _, pair := range strings.Split(to.RawQuery, "&") {
+		_, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			value = pair
+		}
+		add(value)
+		if plain, err := url.QueryUnescape(value); err == nil {
+			add(plain)
+		}
+	}
+	if c.Token != "" {
+		texts = append(texts, string(c.Token)) // however short
+	}
+	slices.SortFunc(texts, func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b))
+	})
+	return slices.Compact(texts)
+}
+
+// reserved says why a header is not free to be set, "" if it is. The name is in
+// its canonical form.
+func reserved(name string) string {
+	for _, prefix := range []string{"Webhook-", "Ce-", "Sluicebox-"} {
+		if strings.HasPrefix(name, prefix) {
+			return "names that begin with " + strings.ToLower(prefix) + " are the relay's own"
+		}
+	}
+	switch name {
+	case "Host", "Content-Length", "Transfer-Encoding", "Connection", "Keep-Alive", "Proxy-Connection",
+		"Proxy-Authorization", "Te", "Trailer", "Upgrade", "Http2-Settings", "Expect":
+		return "it belongs to the connection"
+	case "Accept-Encoding":
+		return "a compressed answer would not be read"
+	case "Content-Type":
+		return "use the key content-type"
+	case "User-Agent":
+		return "use the key user-agent"
+	case "Idempotency-Key", "X-Idempotency-Key":
+		// net/http repeats a POST with either of them by itself; see package httpsink.
+		return "the relay sends the row's id as Idempotency-Key"
+	}
+	return ""
+}
+
+// headerName reports whether s can be a field name (RFC 9110, section 5.6.2).
+func headerName(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		alphanumeric := '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+		if !alphanumeric && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// headerValue reports whether s consists of blanks and visible ASCII characters.
+func headerValue(s string) bool { return httpsink.Visible(strings.ReplaceAll(s, " ", "")) }

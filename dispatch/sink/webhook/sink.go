@@ -1,0 +1,173 @@
+package webhook
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Sink delivers to one endpoint. It keeps connections between requests and runs
+// nothing else.
+type Sink struct {
+	cfg  Config // without what is not to be printed
+	name string // what details call a request
+	// What follows is in functions, so that no printing of a Sink shows it.
+	url     func() string
+	keys    func() [][]byte
+	fixed   func() http.Header // the headers that every request has
+	secrets func() []string    // what a receiver may echo and no detail shows
+	now     func() time.Time
+	client  *httpsink.Client
+}
+
+var _ sink.Sink = (*Sink)(nil)
+
+// New makes a sink. It connects to nothing. The error is one of Validate, or
+// says what is wrong with the CA file or the proxy in the environment.
+func New(cfg Config) (*Sink, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	to, err := parseURL(string(cfg.URL))
+	if err != nil {
+		return nil, err
+	}
+	client, err := httpsink.NewClient(httpsink.Options{
+		RequestTimeout: cfg.RequestTimeout, MaxConnections: cfg.MaxConnections, CAFile: cfg.CAFile,
+	}, to)
+	if err != nil {
+		return nil, err
+	}
+	keys := make([][]byte, len(cfg.Secrets))
+	for i, secret := range cfg.Secrets {
+		if keys[i], err = parseSecret(string(secret)); err != nil {
+			return nil, fmt.Errorf("secrets[%d] %w", i, err)
+		}
+	}
+	fixed, secrets, address := fixedHeaders(&cfg), secretTexts(&cfg, to), to.String()
+	cfg.URL, cfg.Token, cfg.Secrets, cfg.Headers = "", "", nil, nil
+	cfg.MetadataHeaders = slices.Clone(cfg.MetadataHeaders)
+	return &Sink{
+		cfg:     cfg,
+		name:    cfg.Method + " " + to.Scheme + "://" + to.Host,
+		url:     func() string { return address },
+		keys:    func() [][]byte { return keys },
+		fixed:   func() http.Header { return fixed },
+		secrets: func() []string { return secrets },
+		now:     time.Now,
+		client:  client,
+	}, nil
+}
+
+// Close closes the idle connections. Call it when no Deliver runs any more.
+func (s *Sink) Close() { s.client.Close() }
+
+// Limits says that a request carries one message, whatever the kind.
+func (s *Sink) Limits(string) sink.Limits {
+	most := s.cfg.MaxRequestBytes
+	if most == 0 {
+		most = math.MaxInt32
+	}
+	return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: most}
+}
+
+// Deliver sends the first message and leaves any other unsent.
+func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
+	if len(msgs) == 0 {
+		return delivered()
+	}
+	res := s.send(ctx, &msgs[0])
+	if len(msgs) == 1 {
+		return res
+	}
+	items := make([]sink.Outcome, len(msgs))
+	items[0] = res.Outcome
+	for i := range items[1:] {
+		items[1+i] = sink.Outcome{Class: sink.NotSent}
+	}
+	return sink.Result{Items: items, RetryAfter: res.RetryAfter}
+}
+
+// send makes one request and waits for its answer, RequestTimeout at most.
+func (s *Sink) send(ctx context.Context, m *sink.Message) sink.Result {
+	header, why := s.header(m)
+	if most := s.cfg.MaxRequestBytes; why == "" && most > 0 && len(m.Payload) > most {
+		why = fmt.Sprintf("the payload has %d bytes, more than max-request-bytes (%d)", len(m.Payload), most)
+	}
+	if why != "" {
+		return sink.Result{Outcome: sink.Outcome{
+			Class: sink.Rejected, Reason: store.ReasonBadRequest, Detail: httpsink.Clean("not sent: " + why),
+		}}
+	}
+	a, err := s.client.Do(ctx, &httpsink.Request{
+		Method: s.cfg.Method, URL: s.url(), Header: header, Body: m.Payload,
+	})
+	if err != nil {
+		return httpsink.Unanswered(s.name, err, s.secrets()...)
+	}
+	return s.judge(a)
+}
+
+// judge says what an answer means. Of a success only the status counts.
+func (s *Sink) judge(a *httpsink.Answer) sink.Result {
+	class, reason := sink.Classify(a.Status)
+	switch a.Status {
+	case http.StatusConflict:
+		if s.cfg.Treat409AsDelivered {
+			return delivered()
+		}
+	case http.StatusGone:
+		// The endpoint wants no more of any row, so it is not about this one.
+		class = sink.Misconfigured
+	}
+	if class == sink.Delivered {
+		return delivered()
+	}
+	return sink.Result{
+		Outcome:    sink.Outcome{Class: class, Reason: reason, Detail: a.Failure(s.name, s.secrets()...)},
+		RetryAfter: a.RetryAfter,
+	}
+}
+
+func delivered() sink.Result {
+	return sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}
+}
+
+// header returns the headers of an attempt. If the row can never be sent, why
+// says what keeps it.
+func (s *Sink) header(m *sink.Message) (h http.Header, why string) {
+	id := messageID(s.cfg.IDPrefix, m.ID)
+	if id == "" {
+		return nil, "the row's id is empty, and receivers tell rows apart by it; set id-prefix"
+	}
+	h = s.fixed().Clone()
+	now := s.now()
+	if s.cfg.Format == FormatCloudEvents {
+		if why := s.describe(h, m, id); why != "" {
+			return nil, why
+		}
+	}
+	for _, word := range s.cfg.MetadataHeaders {
+		if value := metadata(word, m); value != "" && len(value) <= maxGroup {
+			h.Set(metadataHeader(word), value)
+		}
+	}
+	// A full stop in the id would leave open where the id ends in what is signed.
+	signedID, timestamp := httpsink.PercentEncode(id, "."), strconv.FormatInt(now.Unix(), 10)
+	h.Set("Webhook-Id", signedID)
+	h.Set("Webhook-Timestamp", timestamp)
+	if keys := s.keys(); len(keys) > 0 {
+		h.Set("Webhook-Signature", sign(keys, signedID, timestamp, m.Payload))
+	}
+	httpsink.SetIdempotencyKey(h, id)
+	return h, ""
+}
