@@ -57,7 +57,7 @@ type Keeper struct {
 	behind       bool           // positions have moved since, and no row
 }
 
-// lastRound bounds the round that ends a Run.
+// lastRound bounds a round that the end of Run does not break off.
 const lastRound = 5 * time.Second
 
 // Run keeps the checkpoint until the context ends, makes one last round for what
@@ -108,7 +108,7 @@ func (k *Keeper) rounds(ctx context.Context) error {
 func (k *Keeper) saveUntilDone(ctx context.Context) error {
 	const first, most = 100 * time.Millisecond, 5 * time.Second
 	for wait := first; ; wait = min(2*wait, most) {
-		err := k.Advance(ctx, time.Now())
+		err := k.round(ctx)
 		if err == nil || errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrInterrupted) {
 			return err
 		}
@@ -122,6 +122,14 @@ func (k *Keeper) saveUntilDone(ctx context.Context) error {
 		case <-time.After(wait):
 		}
 	}
+}
+
+// round makes one round that does not break off when the context ends: a save cut
+// short would cost the session that took leadership, and with it the last round.
+func (k *Keeper) round(ctx context.Context) error {
+	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastRound)
+	defer cancel()
+	return k.Advance(whole, time.Now())
 }
 
 // Advance makes one round: it writes the watermark and acknowledges it. While no

@@ -3,18 +3,22 @@ package dispatch
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
 // Config is the dispatcher of one sink.
 type Config struct {
-	// APIBatchSize is the most rows in one request.
+	// APIBatchSize is the most rows in one request, of one lane or several.
 	APIBatchSize int
 	// MaxConcurrentGroups is the most requests in flight at once.
 	MaxConcurrentGroups int
-	// BufferRows is the most rows in memory; capture pauses there.
+	// BufferRows is the most rows in memory. Capture pauses when the buffers of
+	// all sinks are full; beside a sink with room, a full one takes up to ten
+	// times as many.
 	BufferRows int
-	// BufferBytes is the most payload bytes in memory; capture pauses there.
+	// BufferBytes is the most payload bytes in memory of rows that wait; past it
+	// payloads are dropped, and read again when the row is claimed.
 	BufferBytes int64
 	// MaxRetries are the counted attempts after the first; then a row FAILED.
 	MaxRetries int
@@ -27,7 +31,55 @@ type Config struct {
 	// ProofWait is how often a refused row counts without proof that the
 	// receiver lives.
 	ProofWait time.Duration
+	// GiveUpAfter is how long a row may fail, whatever the reason, before it is
+	// FAILED without proof; 0 is for ever.
+	GiveUpAfter time.Duration
+	// OnFailed says what becomes of a lane whose row FAILED.
+	OnFailed OnFailed
+	// Ungrouped says how rows without a group are ordered.
+	Ungrouped Ungrouped
+	// Compat counts failures as another processor does; "" is the proof rule.
+	Compat Compat
+	// TakeoverWait is the pause between the start of Run and the first claim.
+	TakeoverWait time.Duration
 }
+
+// OnFailed says what becomes of a lane whose row FAILED.
+type OnFailed string
+
+// The choices of OnFailed.
+const (
+	// Continue: the next row is sent.
+	Continue OnFailed = "continue"
+	// Block: the lane stays blocked until somebody skips or requeues the row.
+	Block OnFailed = "block"
+)
+
+// Ungrouped says how rows without a group are ordered.
+type Ungrouped string
+
+// The choices of Ungrouped.
+const (
+	// FIFO: they share one lane for each outbox and kind.
+	FIFO Ungrouped = "fifo"
+	// Parallel: each has a lane of its own.
+	Parallel Ungrouped = "parallel"
+)
+
+// Compat counts failures as another processor does, for teams that rely on it.
+type Compat string
+
+// The choices of Compat.
+const (
+	// CompatNone is the proof rule.
+	CompatNone Compat = ""
+	// CompatFlowCatalyst counts every failure, whoever is to blame: an outage of
+	// the receiver makes dead letters.
+	CompatFlowCatalyst Compat = "flowcatalyst"
+	// CompatPostbox counts every 4xx and nothing else: a row that the receiver
+	// breaks on is tried for ever.
+	CompatPostbox Compat = "postbox"
+)
 
 // DefaultConfig returns the defaults that the README lists.
 func DefaultConfig() Config {
@@ -41,6 +93,8 @@ func DefaultConfig() Config {
 		BackoffMax:          30 * time.Second,
 		RetryAfterMax:       5 * time.Minute,
 		ProofWait:           5 * time.Minute,
+		OnFailed:            Continue,
+		Ungrouped:           FIFO,
 	}
 }
 
@@ -69,5 +123,20 @@ func (c *Config) Validate() error {
 	if c.RetryAfterMax <= 0 {
 		errs = append(errs, fmt.Errorf("retry-after-max is %s, must be above 0", c.RetryAfterMax))
 	}
+	if c.GiveUpAfter < 0 {
+		errs = append(errs, fmt.Errorf("give-up-after is %s, must not be negative", c.GiveUpAfter))
+	}
+	if c.TakeoverWait < 0 {
+		errs = append(errs, fmt.Errorf("takeover-wait is %s, must not be negative", c.TakeoverWait))
+	}
+	oneOf(&errs, "on-failed", c.OnFailed, Continue, Block)
+	oneOf(&errs, "ungrouped", c.Ungrouped, FIFO, Parallel)
+	oneOf(&errs, "retry.compat", c.Compat, CompatNone, CompatFlowCatalyst, CompatPostbox)
 	return errors.Join(errs...)
+}
+
+func oneOf[T ~string](errs *[]error, key string, v T, choices ...T) {
+	if !slices.Contains(choices, v) {
+		*errs = append(*errs, fmt.Errorf("%s is %q, must be one of %q", key, v, choices))
+	}
 }

@@ -1,19 +1,14 @@
 package dispatch
 
 import (
+	"cmp"
 	"container/heap"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
-)
-
-// A row that is not yet visible is asked for again after lookFirst, doubling to
-// lookMost: visibility follows the log by well under a millisecond, unless the
-// server waits for a synchronous standby.
-const (
-	lookFirst = time.Millisecond
-	lookMost  = time.Second
 )
 
 // core is the pure state machine of one sink's lanes. It is not safe for
@@ -23,21 +18,26 @@ type core struct {
 	limits func(kind string) sink.Limits
 	random func() float64 // [0,1)
 
-	lanes   map[store.LaneKey]*lane
-	ready   fifo[*lane]
-	toSend  fifo[*run]
+	lanes   map[LaneName]*lane
+	blocked map[store.Ref]*lane // by the FAILED row
+	ready   queue               // to be claimed
+	tried   queue               // tried since the sink became suspect
+	urgent  fifo[*lane]         // to be tried at once, suspect sink or not
+	toSend  fifo[*request]      // claimed
 	waiting timers
-	inUse   int // senders
-	held    bool
-	ended   bool
-	recv    receiver
+	// claiming and sending count the requests that are being claimed and sent.
+	claiming, sending int
+	frozen            bool      // nothing is claimed for now
+	notBefore         time.Time // nothing is claimed until then
+	ended             bool
+	recv              receiver
 
 	outcomes []outcome // to be written
 	writing  []outcome // being written
 	refused  refusals  // that the store refused, until they are tried again
 
 	rows  int   // in lanes or with an outcome unwritten
-	bytes int64 // their payloads
+	bytes int64 // their payloads in memory
 }
 
 // outcome is a row's outcome on its way to the store.
@@ -52,12 +52,7 @@ type outcome struct {
 }
 
 func newCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {
-	return &core{cfg: cfg, limits: limits, random: random, lanes: map[store.LaneKey]*lane{}}
-}
-
-// room reports whether the buffer takes more rows.
-func (c *core) room() bool {
-	return c.rows < c.cfg.BufferRows && c.bytes < c.cfg.BufferBytes
+	return &core{cfg: cfg, limits: limits, random: random, lanes: map[LaneName]*lane{}, blocked: map[store.Ref]*lane{}}
 }
 
 // append puts rows at the end of their lanes, in the given order. Each row has
@@ -73,28 +68,56 @@ func (c *core) append(items []store.Item, t Ticket) {
 
 // prepend puts rows in front of their lanes, in the given order, behind a run in
 // flight.
-func (c *core) prepend(items []store.Item, t Ticket) {
-	front := map[*lane][]*row{}
+func (c *core) prepend(items []store.Item, t Ticket) { c.place(items, t, false) }
+
+func (c *core) place(items []store.Item, t Ticket, requeued bool) {
+	front, lanes := map[*lane][]*row{}, []*lane{}
 	for i := range items {
-		rw := &row{Item: items[i], ticket: t}
+		rw := &row{Item: items[i], ticket: t, requeued: requeued}
 		l := c.take(rw)
+		if front[l] == nil {
+			lanes = append(lanes, l)
+		}
 		front[l] = append(front[l], rw)
 	}
-	for l, rows := range front {
-		l.insert(rows)
+	for _, l := range lanes {
+		l.insert(front[l])
 		c.wake(l)
 	}
 }
 
-// take counts a row in and returns its lane.
+// take counts a row in and returns its lane. Past the bytes that the buffer may
+// have, the payload is dropped: the claim reads it again.
 func (c *core) take(rw *row) *lane {
 	c.rows++
-	c.bytes += int64(rw.PayloadSize)
-	key := rw.Lane()
-	l := c.lanes[key]
+	c.bytes += int64(len(rw.Payload))
+	c.shed(rw)
+	return c.lane(c.nameOf(&rw.Item))
+}
+
+// shed drops the payload of a row that waits, if the buffer has too many.
+func (c *core) shed(rw *row) {
+	if c.bytes > c.cfg.BufferBytes {
+		c.bytes -= int64(len(rw.Payload))
+		rw.Payload = nil
+	}
+}
+
+// nameOf returns the lane that an item goes to.
+func (c *core) nameOf(it *store.Item) LaneName {
+	name := LaneName{LaneKey: it.Lane()}
+	if !it.Group.Valid && c.cfg.Ungrouped == Parallel {
+		name.RowID = it.ID
+	}
+	return name
+}
+
+// lane returns the lane of a name, made if there is none.
+func (c *core) lane(name LaneName) *lane {
+	l := c.lanes[name]
 	if l == nil {
-		l = &lane{key: key, limit: c.cfg.APIBatchSize}
-		c.lanes[key] = l
+		l = &lane{name: name, limit: c.cfg.APIBatchSize}
+		c.lanes[name] = l
 	}
 	return l
 }
@@ -102,18 +125,30 @@ func (c *core) take(rw *row) *lane {
 // drop counts a settled row out.
 func (c *core) drop(rw *row) {
 	c.rows--
-	c.bytes -= int64(rw.PayloadSize)
+	c.bytes -= int64(len(rw.Payload))
 	rw.Payload, rw.done = nil, true
 	if rw.ticket != nil {
 		rw.ticket.Done(1)
 	}
+	rw.skip.tell()
 }
 
 // wake queues a lane that has nothing else to wait for.
 func (c *core) wake(l *lane) {
-	if l.state == laneIdle && len(l.rows) > 0 {
+	switch {
+	case l.state != laneIdle:
+	case c.skipHead(l):
+	case l.standing():
+		l.state = laneHeld
+	case len(l.rows) == 0:
+		delete(c.lanes, l.name)
+	default:
 		l.state = laneReady
-		c.ready.push(l)
+		if c.recv.suspect && l.tried == c.recv.round {
+			c.tried.push(l)
+		} else {
+			c.ready.push(l)
+		}
 	}
 }
 
@@ -121,17 +156,36 @@ func (c *core) wake(l *lane) {
 // when it is empty.
 func (c *core) release(l *lane) {
 	l.state, l.inFlight = laneIdle, 0
-	if len(l.rows) == 0 {
-		delete(c.lanes, l.key)
-		return
-	}
 	c.wake(l)
+	c.giveBack(l)
 }
 
 // wait puts the lane aside until a time.
 func (c *core) wait(l *lane, until time.Time) {
-	l.state, l.inFlight, l.wakeAt = laneWaiting, 0, until
+	l.state, l.inFlight, l.wakeAt = laneIdle, 0, until
+	if c.ended || l.standing() || l.rows[0].skip != nil {
+		c.release(l)
+		return
+	}
+	l.state = laneWaiting
 	heap.Push(&c.waiting, l)
+}
+
+// takeOut takes a lane that waits for its turn or for a time out of its queue.
+func (c *core) takeOut(l *lane) {
+	switch l.state {
+	case laneReady:
+		if !c.ready.remove(l) && !c.tried.remove(l) {
+			i := slices.Index(c.urgent.items, l)
+			c.urgent.items = slices.Delete(c.urgent.items, i, i+1)
+		}
+	case laneWaiting:
+		heap.Remove(&c.waiting, slices.Index(c.waiting, l))
+	case laneHeld:
+	default:
+		return // it comes back by itself
+	}
+	l.state = laneIdle
 }
 
 // tick queues the lanes and the outcomes whose wait is over.
@@ -144,130 +198,49 @@ func (c *core) tick(now time.Time) {
 	}
 }
 
-// nextWake returns when tick has something to do; false if nothing waits.
+// nextWake returns when tick or a probe has something to do; false if nothing
+// waits.
 func (c *core) nextWake() (at time.Time, ok bool) {
-	if len(c.waiting) > 0 {
-		at, ok = c.waiting[0].wakeAt, true
+	sooner := func(t time.Time) {
+		if !ok || t.Before(at) {
+			at, ok = t, true
+		}
 	}
-	if len(c.refused) > 0 && (!ok || c.refused[0].due.Before(at)) {
-		at, ok = c.refused[0].due, true
+	if len(c.waiting) > 0 {
+		sooner(c.waiting[0].wakeAt)
+	}
+	if len(c.refused) > 0 {
+		sooner(c.refused[0].due)
+	}
+	waiting := c.ready.len()+c.tried.len() > 0 && !c.frozen && !c.ended
+	if waiting && c.recv.suspect && c.recv.probes == 0 && c.free() > 0 {
+		sooner(later(c.recv.nextProbe, c.notBefore))
+	} else if waiting && !c.notBefore.IsZero() {
+		sooner(c.notBefore)
 	}
 	return at, ok
 }
 
-// hold stops new runs from being claimed, until it is called with false.
-func (c *core) hold(held bool) { c.held = held }
+// freeze keeps new runs from being claimed, until it is called with false.
+func (c *core) freeze(frozen bool) { c.frozen = frozen }
 
-// nextClaims takes runs to claim: a ready lane each, as long as senders are free
-// and the statement stays below maxRows. The caller reports each by claimed.
-func (c *core) nextClaims(maxRows int) []*run {
-	if c.held || c.ended {
-		return nil
+// mayClaim reports whether new runs may begin.
+func (c *core) mayClaim(now time.Time) bool {
+	if !now.Before(c.notBefore) {
+		c.notBefore = time.Time{} // nothing waits for it any more
 	}
-	var runs []*run
-	for n := 0; n < maxRows && c.inUse < c.cfg.MaxConcurrentGroups && c.ready.len() > 0; {
-		l := c.ready.pop()
-		r := &run{lane: l, rows: c.head(l)}
-		l.state, l.inFlight = laneClaiming, len(r.rows)
-		c.inUse++
-		n += len(r.rows)
-		runs = append(runs, r)
-	}
-	return runs
+	return !c.frozen && !c.ended && c.notBefore.IsZero()
 }
 
-// head returns the rows of a lane's next run.
-func (c *core) head(l *lane) []*row {
-	limits := c.limits(l.key.Kind)
-	n := min(l.limit, c.cfg.APIBatchSize, limits.MaxItems)
-	if limits.Mode == sink.PerItem || l.looks > 0 {
-		// A receiver that takes what comes after a failure would break the
-		// order; behind a row that is not visible nothing can go out anyway.
-		n = 1
-	}
-	return l.head(max(1, n), limits.MaxBytes)
-}
-
-// claimed takes the answers for a run, by position, and the time at that the
-// claim wrote. The rows up to the first that may not be sent yet go out; settled
-// ones are dropped.
-func (c *core) claimed(r *run, answers []store.ClaimAnswer, at, now time.Time) {
-	l, n := r.lane, len(r.rows)
-	var stop *store.ClaimAnswer
-	send := r.rows[:0]
-	for i, rw := range r.rows {
-		switch a := &answers[i]; a.Result {
-		case store.Claimed:
-			rw.claimed = at
-			rw.RetryCount = max(rw.RetryCount, a.RetryCount) // a table may have no column for it
-			c.refresh(rw, a.Payload)
-			if stop == nil {
-				send = append(send, rw)
-			}
-		case store.AlreadySettled, store.Gone:
-			c.drop(rw)
-		default:
-			if a.Result == store.Held {
-				rw.claimed = time.Time{} // it is somebody else's, and not ours to give back
-			}
-			if stop == nil {
-				stop = a
-			}
-		}
-	}
-	l.prune(n)
-	r.rows = send
-	switch {
-	case len(send) > 0 && !c.ended:
-		l.state, l.inFlight, l.looks = laneSending, len(send), 0
-		c.toSend.push(r)
-	case stop != nil && !c.ended:
-		c.inUse--
-		c.wait(l, c.lookAgain(l, stop, now))
-	default:
-		c.inUse--
-		c.release(l)
-		c.giveBack(l)
-	}
-}
-
-// refresh keeps a payload that the claim read again.
-func (c *core) refresh(rw *row, payload []byte) {
-	if payload == nil {
-		return
-	}
-	c.bytes += int64(len(payload) - rw.PayloadSize)
-	rw.Payload, rw.PayloadSize = payload, len(payload)
-}
-
-// lookAgain returns when to claim again after an answer that says wait.
-func (c *core) lookAgain(l *lane, a *store.ClaimAnswer, now time.Time) time.Time {
-	if a.Result == store.Held && a.Until.After(now) {
-		return a.Until
-	}
-	d := min(lookFirst<<min(l.looks, 10), lookMost)
-	l.looks++
-	return now.Add(d)
-}
-
-// nextRequest takes a claimed run to send; nil if there is none. The caller
-// reports it by answered.
-func (c *core) nextRequest(now time.Time) *run {
-	if c.toSend.len() == 0 {
-		return nil
-	}
-	r := c.toSend.pop()
-	r.started = now
-	for _, rw := range r.rows {
-		rw.attempts++
-	}
-	return r
+// free is how many requests may begin.
+func (c *core) free() int {
+	return c.cfg.MaxConcurrentGroups - c.claiming - c.sending - c.toSend.len()
 }
 
 // quiet reports whether nothing is on its way: no claim, no request, no outcome
 // but those that the store refuses.
 func (c *core) quiet() bool {
-	return c.inUse == 0 && len(c.outcomes) == 0 && len(c.writing) == 0
+	return c.claiming+c.sending == 0 && len(c.outcomes) == 0 && len(c.writing) == 0
 }
 
 // end stops new runs for good and gives back every claimed row that is not in a
@@ -275,15 +248,19 @@ func (c *core) quiet() bool {
 func (c *core) end() {
 	c.ended = true
 	for c.toSend.len() > 0 {
-		l := c.toSend.pop().lane
-		c.inUse--
-		c.release(l)
+		for _, r := range c.toSend.pop().runs {
+			c.release(r.lane)
+		}
 	}
+	n := len(c.outcomes)
 	for _, l := range c.lanes {
 		if l.state != laneClaiming && l.state != laneSending {
 			c.giveBack(l)
 		}
 	}
+	slices.SortFunc(c.outcomes[n:], func(a, b outcome) int { // a map's order is none
+		return cmp.Or(strings.Compare(a.Outbox, b.Outbox), strings.Compare(a.ID, b.ID))
+	})
 }
 
 // giveBack queues PENDING for the claimed rows of a lane, if the core has ended.
@@ -311,7 +288,7 @@ func (c *core) giveBack(l *lane) {
 func (c *core) heldIDs(outbox string) []string {
 	var ids []string
 	for _, l := range c.lanes {
-		if l.key.Outbox != outbox {
+		if l.name.Outbox != outbox {
 			continue
 		}
 		for _, rw := range l.rows {

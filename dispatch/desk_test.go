@@ -31,18 +31,20 @@ type desk struct {
 	found  store.SettleResult
 
 	// What it saw.
-	tries    []time.Duration // of each statement, since the test began
-	claims   [][]string      // ids of each claim statement
-	rows     []store.ClaimRow
-	times    []time.Time // that the claims wrote
-	settles  [][]string  // "id status" of each outcome statement
-	outcomes []store.Outcome
-	requests [][]string
-	messages []sink.Message
-	at       []time.Duration // of each request, since the test began
-	answered int             // requests, as observed
-	observed []string        // "id status"
-	failures []string        // of the store, as observed
+	tries      []time.Duration // of each statement, since the test began
+	claims     [][]string      // ids of each claim statement
+	rows       []store.ClaimRow
+	times      []time.Time // that the claims wrote
+	settles    [][]string  // "id status" of each outcome statement
+	outcomes   []store.Outcome
+	requests   [][]string
+	messages   []sink.Message
+	at         []time.Duration // of each request, since the test began
+	seen       []Request       // as observed
+	suspicions []string
+	shelf      shelf
+	observed   []string // "id status"
+	failures   []string // of the store, as observed
 }
 
 func newDesk() *desk {
@@ -152,10 +154,6 @@ func (d *desk) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 
 func (d *desk) Claimed(store.ClaimResult, int) {}
 
-func (d *desk) Requested(*sink.Result, int, time.Duration) {
-	d.set(func() { d.answered++ })
-}
-
 func (d *desk) Settled(it *store.Item, o *store.Outcome) {
 	d.set(func() { d.observed = append(d.observed, it.ID+" "+o.Status.String()) })
 }
@@ -246,7 +244,5 @@ func (d *desk) pass(t time.Duration) { d.set(func() {}); pass(t) }
 
 func add(t *testing.T, d *Dispatcher, c Ticket, rows []store.Item) {
 	t.Helper()
-	if err := d.Append(context.Background(), rows, c); err != nil {
-		t.Fatal(err)
-	}
+	d.Append(rows, c)
 }

@@ -17,6 +17,18 @@ import (
 type Ledger interface {
 	store.Claimer
 	store.Settler
+	store.Holds
+	store.DeadLetters
+}
+
+// Request is what an observer is told of a request.
+type Request struct {
+	Rows  int
+	Lanes int
+	// Probe: a single row, to see whether a suspect sink has come back.
+	Probe bool
+	// Split: it looks for the row to blame for an earlier failure.
+	Split bool
 }
 
 // Observer is told what a dispatcher does. Calls come from several goroutines
@@ -24,8 +36,11 @@ type Ledger interface {
 type Observer interface {
 	// Claimed: a claim answered n rows in this way.
 	Claimed(result store.ClaimResult, n int)
-	// Requested: a request of so many rows was answered.
-	Requested(res *sink.Result, rows int, took time.Duration)
+	// Requested: a request was answered.
+	Requested(req Request, res *sink.Result, took time.Duration)
+	// Suspected: the sink has become suspect for this failure; nil: it is
+	// trusted again.
+	Suspected(why *sink.Outcome)
 	// Settled: an outcome of the row is in the store.
 	Settled(it *store.Item, o *store.Outcome)
 	// StoreFailed: a claim or an outcome did not reach the store and is tried
@@ -45,9 +60,12 @@ type Dispatcher struct {
 
 	mu   sync.Mutex
 	core *core
+	// suspect is what the observer was told last.
+	suspect bool
 	// Signals with room for one: something changed for whoever waits.
-	toClaim, toWrite, freed, settled chan struct{}
-	toSend                           chan *run
+	toClaim, toWrite, freed, settled, roomy chan struct{}
+	toSend                                  chan *request
+	over                                    chan struct{} // closed when Run ends
 }
 
 // New returns the dispatcher of one sink for the leader of an epoch. It starts
@@ -58,8 +76,9 @@ func New(cfg Config, ledger Ledger, to sink.Sink, epoch store.Epoch, obs Observe
 	return &Dispatcher{
 		cfg: cfg, store: ledger, sink: to, epoch: epoch, obs: obs, drainTimeout: drainTimeout,
 		core:    newCore(cfg, to.Limits, rand.Float64),
-		toClaim: signal(), toWrite: signal(), freed: signal(), settled: signal(),
-		toSend: make(chan *run, cfg.MaxConcurrentGroups),
+		toClaim: signal(), toWrite: signal(), freed: signal(), settled: signal(), roomy: signal(),
+		toSend: make(chan *request, cfg.MaxConcurrentGroups),
+		over:   make(chan struct{}),
 	}
 }
 
@@ -71,24 +90,20 @@ func notify(signal chan struct{}) {
 }
 
 // Append puts rows at the end of their lanes, in the given order; t is told of
-// each that settles. It waits while the buffer is full, which is how a source is
-// paused. It has one caller at a time.
-func (d *Dispatcher) Append(ctx context.Context, items []store.Item, t Ticket) error {
-	for {
-		d.mu.Lock()
-		if d.core.room() {
-			d.core.append(items, t)
-			d.mu.Unlock()
-			notify(d.toClaim)
-			return nil
-		}
-		d.mu.Unlock()
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-d.freed:
-		}
-	}
+// each that settles. It does not wait: whoever appends asks for Room first.
+func (d *Dispatcher) Append(items []store.Item, t Ticket) {
+	d.mu.Lock()
+	d.core.append(items, t)
+	d.mu.Unlock()
+	notify(d.toClaim)
+}
+
+// Room returns how many rows fit into the buffer; a negative number is by how
+// many it is over.
+func (d *Dispatcher) Room() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.cfg.BufferRows - d.core.rows
 }
 
 // Prepend puts rows in front of their lanes, in the given order, behind rows in
@@ -100,10 +115,10 @@ func (d *Dispatcher) Prepend(items []store.Item, t Ticket) {
 	notify(d.toClaim)
 }
 
-// Hold keeps rows from being claimed until it is called with false.
-func (d *Dispatcher) Hold(held bool) {
+// Freeze keeps rows from being claimed until it is called with false.
+func (d *Dispatcher) Freeze(frozen bool) {
 	d.mu.Lock()
-	d.core.hold(held)
+	d.core.freeze(frozen)
 	d.mu.Unlock()
 	notify(d.toClaim)
 }
@@ -128,12 +143,15 @@ type Stats struct {
 func (d *Dispatcher) Stats() Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := Stats{Rows: d.core.rows, Bytes: d.core.bytes, InFlight: d.core.inUse, Lanes: map[string]int{}}
-	for st := laneReady; st < laneStates; st++ {
+	s := Stats{
+		Rows: d.core.rows, Bytes: d.core.bytes, InFlight: d.core.claiming + d.core.sending,
+		Lanes: map[string]int{store.Blocked.String(): 0, store.Paused.String(): 0},
+	}
+	for st := laneReady; st < laneHeld; st++ {
 		s.Lanes[st.String()] = 0
 	}
 	for _, l := range d.core.lanes {
-		s.Lanes[l.state.String()]++
+		s.Lanes[l.word()]++
 	}
 	return s
 }
@@ -145,6 +163,12 @@ func (d *Dispatcher) Stats() Stats {
 func (d *Dispatcher) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	defer close(d.over)
+	if d.cfg.TakeoverWait > 0 {
+		d.mu.Lock()
+		d.core.notBefore = time.Now().Add(d.cfg.TakeoverWait)
+		d.mu.Unlock()
+	}
 	workers, work := errgroup.WithContext(work)
 	workers.Go(func() error { return d.claimRows(work) })
 	workers.Go(func() error { return d.writeOutcomes(work) })
@@ -192,21 +216,22 @@ func (d *Dispatcher) drain(work context.Context) {
 	}
 }
 
-// claimRows claims the runs of ready lanes, one statement at a time.
+// claimRows claims what ready lanes are to send, one statement at a time.
 func (d *Dispatcher) claimRows(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		d.mu.Lock()
-		d.core.tick(time.Now())
+		now := time.Now()
+		d.core.tick(now)
 		if len(d.core.outcomes) > 0 {
 			notify(d.toWrite) // some were due again
 		}
-		runs := d.core.nextClaims(maxStatementRows)
+		reqs := d.core.nextClaims(maxStatementRows, now)
 		wake, waiting := d.core.nextWake()
 		d.mu.Unlock()
-		if len(runs) > 0 {
-			if err := d.claim(ctx, runs); err != nil {
+		if len(reqs) > 0 {
+			if err := d.claim(ctx, reqs); err != nil {
 				return err
 			}
 			continue
@@ -231,6 +256,7 @@ func (d *Dispatcher) announce() {
 	notify(d.toWrite)
 	notify(d.freed)
 	notify(d.settled)
+	notify(d.roomy)
 }
 
 // send is one sender.
@@ -239,19 +265,43 @@ func (d *Dispatcher) send(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case r := <-d.toSend:
+		case req := <-d.toSend:
 			began := time.Now()
-			res := d.sink.Deliver(ctx, r.messages())
+			res := d.sink.Deliver(ctx, req.messages())
 			if ctx.Err() != nil {
 				return ctx.Err() // cut short: nothing is known of the rows
 			}
-			now := time.Now()
-			d.obs.Requested(&res, len(r.rows), now.Sub(began))
-			d.mu.Lock()
-			d.core.answered(r, &res, now)
-			d.mu.Unlock()
-			d.announce()
+			d.answered(req, &res, began)
 		}
+	}
+}
+
+// answered takes an answer to the core.
+func (d *Dispatcher) answered(req *request, res *sink.Result, began time.Time) {
+	now := time.Now()
+	seen := Request{Rows: req.size(), Lanes: len(req.runs), Probe: req.probe, Split: req.split}
+	d.obs.Requested(seen, res, now.Sub(began))
+	d.mu.Lock()
+	d.core.answered(req, res, now)
+	d.pump(now)
+	if recv := &d.core.recv; recv.suspect != d.suspect {
+		d.suspect = recv.suspect
+		if recv.suspect {
+			why := recv.why
+			d.obs.Suspected(&why)
+		} else {
+			d.obs.Suspected(nil)
+		}
+	}
+	d.mu.Unlock()
+	d.announce()
+}
+
+// pump hands claimed requests to the senders, which have room for all that may
+// be sent at once. The caller holds the lock.
+func (d *Dispatcher) pump(now time.Time) {
+	for req := d.core.nextRequest(now); req != nil; req = d.core.nextRequest(now) {
+		d.toSend <- req
 	}
 }
 

@@ -7,21 +7,24 @@
 // Each row goes into the lane of its (outbox, kind, group). A lane has at most
 // one request in flight. Lanes with rows wait in a first-in-first-out queue for
 // a sender; a lane's turn is one run, the rows at its head that fit one request.
-// The run is claimed in the store, sent, and its outcome written:
+// When more lanes are ready than senders are free, the runs of several lanes
+// share a request. What a request carries is claimed in the store, sent, and its
+// outcomes written:
 //
 //	idle → ready → claiming → sending → ready or idle
-//	                  │          └────→ writing → waiting → ready   (a failure)
-//	                  └───────────────→ waiting → ready             (not yet visible, held)
+//	         ↑        │          └────→ writing → waiting → ready   (a failure)
+//	         │        └───────────────→ waiting → ready             (not yet visible, held)
+//	         └ held: blocked by a FAILED row, or paused by an operator
 //
 // # The core and its workers
 //
 // The core is a pure state machine: events go in (rows, claim answers, results,
-// written outcomes, time), commands come out (runs to claim, runs to send,
-// outcomes to write). It starts nothing, reads no clock and does no I/O. The
-// [Dispatcher] drives it under one lock. Its workers pull commands when they are
-// free, which gives natural batching without timers: a claim or an outcome goes
-// out at once when none is in flight, and what arrives meanwhile forms the next
-// statement.
+// written outcomes, time, an operator's wishes), commands come out (requests to
+// claim, requests to send, outcomes to write). It starts nothing, reads no clock
+// and does no I/O. The [Dispatcher] drives it under one lock. Its workers pull
+// commands when they are free, which gives natural batching without timers: a
+// claim or an outcome goes out at once when none is in flight, and what arrives
+// meanwhile forms the next statement.
 //
 // # The order
 //
@@ -30,13 +33,25 @@
 // outside the log are placed in front of what the log brings, but behind a run
 // in flight.
 //
-// # When a failure counts
+// # Whose fault a failure is
+//
+// A request of several rows that the receiver rejects is halved until the row to
+// blame stands alone: among lanes at once, in a lane one half after the other. A
+// lane whose last request failed shares none. What fails for want of an answer is
+// not searched: the lanes of the request go on one by one. See settle.go.
 //
 // A failure counts against a row only with proof that the receiver lives: it
 // accepted another request that began after this row's last failure, or it
 // rejected this row alone. Without proof a refused row counts once in a while,
 // and an unavailable or misconfigured receiver never costs a row anything. See
 // verdict.go.
+//
+// # A suspect sink
+//
+// Several failed requests in a row, or one misconfigured answer without proof,
+// make the sink suspect: from then on single rows are sent as probes, of one lane
+// after the other, with back-off, until one is taken. The lanes wait for the sink
+// and have no timers of their own. See suspect.go.
 //
 // # Failure policy
 //

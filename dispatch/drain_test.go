@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -11,26 +10,6 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
-
-func TestAFullBufferOfBytesWaitsForRoom(t *testing.T) {
-	cfg := DefaultConfig()
-	cfg.BufferBytes = 4
-	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
-		k.set(func() { k.takes = time.Second })
-		add(t, d, nil, items("a", "1"))
-		add(t, d, nil, items("a", "2"))
-		began := time.Now()
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		if err := d.Append(ctx, items("a", "3"), nil); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a full buffer took a row: %v", err)
-		}
-		add(t, d, nil, items("a", "3"))
-		if waited := time.Since(began); waited != 2*time.Second {
-			t.Errorf("a third row was taken after %s, not when the first had settled", waited)
-		}
-	})
-}
 
 func TestARunThatHangsEndsWithTheDrain(t *testing.T) {
 	for name, hang := range map[string]func(k *desk){
@@ -69,7 +48,7 @@ func TestALostLeaderDoesNotDrain(t *testing.T) {
 		}
 		k.expect(t, "time to end", time.Since(began), time.Duration(0))
 		k.expect(t, "statements", len(k.tries), 0)
-		k.expect(t, "answers", k.answered, 0) // nothing is known of what was cut short
+		k.expect(t, "answers", len(k.seen), 0) // nothing is known of what was cut short
 	})
 }
 
@@ -140,7 +119,7 @@ func TestStatsCountWhatIsHeld(t *testing.T) {
 		add(t, d, nil, items("a", "1"))
 		synctest.Wait()
 		k.expect(t, "while claiming", d.Stats(), Stats{Rows: 1, Bytes: 2, InFlight: 1, Lanes: map[string]int{
-			"ready": 0, "claiming": 1, "sending": 0, "writing": 0, "waiting": 0,
+			"ready": 0, "claiming": 1, "sending": 0, "writing": 0, "waiting": 0, "blocked": 0, "paused": 0,
 		}})
 		k.pass(time.Second)
 		if s := d.Stats(); s.Rows != 0 || s.Bytes != 0 || s.InFlight != 0 {

@@ -22,9 +22,17 @@ type row struct {
 	claimed time.Time
 	// attempts counts the requests that carried the row.
 	attempts int
-	// failed is when the row's last failed attempt ended, and refused when it
-	// was last counted without proof or first refused.
-	failed, refused time.Time
+	// failing is when the first of the failures in a row ended that no success
+	// of the row can follow, failed when the latest did, and refused when it was
+	// last counted without proof or first refused.
+	failing, failed, refused time.Time
+	// proof says that the receiver took another row between the latest failure
+	// and the attempt under way.
+	proof bool
+	// skip is set when somebody waits for the row to be passed over.
+	skip *skip
+	// requeued: it was FAILED, and somebody set it back.
+	requeued bool
 	// done: delivered, or found settled or gone; it leaves the lane.
 	done bool
 }
@@ -33,65 +41,112 @@ type laneState uint8
 
 const (
 	laneIdle     laneState = iota // no rows; not kept
-	laneReady                     // in the ready queue
-	laneClaiming                  // holds a sender, its run is being claimed
-	laneSending                   // holds a sender, its run is being sent
+	laneReady                     // in the ready queue, or tried and waiting for a suspect sink
+	laneClaiming                  // in a request that is being claimed
+	laneSending                   // in a request that waits for a sender or is being sent
 	laneWriting                   // an outcome of its head is being written
 	laneWaiting                   // until wakeAt
+	laneHeld                      // blocked or paused
 	laneStates
 )
 
-// String names the state for metrics.
+// String names the state for metrics and operators. A held lane is blocked or
+// paused; see lane.word.
 func (s laneState) String() string {
-	return [...]string{"idle", "ready", "claiming", "sending", "writing", "waiting"}[s]
+	return [...]string{"idle", "ready", "claiming", "sending", "writing", "waiting", "held"}[s]
 }
 
 // lane is the FIFO of one group. The rows that are in flight are its first.
 type lane struct {
-	key      store.LaneKey
+	name     LaneName
 	state    laneState
 	rows     []*row
 	inFlight int // rows of the run being claimed or sent, or the one being written
-	// limit is the most rows in the next run: halved by failures that may be
-	// one row's, doubled by successes.
+	// limit is the most rows in the next run, doubled by successes.
 	limit int
+	// doubt is how many rows from the head on are known to hold one that the
+	// receiver does not take; 0 if nothing is known.
+	doubt int
+	// apart: its last request failed. It shares none with other lanes, so that
+	// they do not suffer for its rows.
+	apart bool
 	// failures counts failed attempts since the last success, looks the claims
 	// in a row that found the head not yet visible.
 	failures, looks int
 	wakeAt          time.Time
+	queued          uint64 // its turn in a queue
+	tried           uint64 // the latest suspicion under which it was tried
+	problem         string // the latest failure of its head
+	blocked, paused *store.Hold
 }
+
+// word names the lane's state for metrics and operators.
+func (l *lane) word() string {
+	switch {
+	case l.state != laneHeld:
+		return l.state.String()
+	case l.blocked != nil:
+		return store.Blocked.String()
+	}
+	return store.Paused.String()
+}
+
+// standing reports whether somebody has to let the lane go.
+func (l *lane) standing() bool { return l.blocked != nil || l.paused != nil }
 
 // run is the head of a lane on its way through claim and request.
 type run struct {
-	lane    *lane
-	rows    []*row
-	started time.Time // when the request began
+	lane *lane
+	rows []*row
+}
+
+// request is the runs that share one request.
+type request struct {
+	runs []*run
+	// probe: a single row, to see whether a suspect sink has come back; eager:
+	// one that did not wait for its time.
+	probe, eager bool
+	// split: it looks for the row to blame for an earlier failure.
+	split   bool
+	started time.Time // when it was handed to a sender
+}
+
+// size is how many rows the request carries.
+func (r *request) size() int {
+	n := 0
+	for _, run := range r.runs {
+		n += len(run.rows)
+	}
+	return n
 }
 
 // messages builds what the sink sends.
-func (r *run) messages() []sink.Message {
-	msgs := make([]sink.Message, len(r.rows))
-	for i, rw := range r.rows {
-		msgs[i] = sink.Message{
-			ID: rw.ID, Kind: rw.Kind, Group: rw.Group,
-			Payload: rw.Payload, Attempt: rw.attempts,
+func (r *request) messages() []sink.Message {
+	msgs := make([]sink.Message, 0, r.size())
+	for _, run := range r.runs {
+		for _, rw := range run.rows {
+			msgs = append(msgs, sink.Message{
+				ID: rw.ID, Kind: rw.Kind, Group: rw.Group,
+				Payload: rw.Payload, Attempt: rw.attempts, Committed: rw.Committed,
+			})
 		}
 	}
 	return msgs
 }
 
-// head returns the rows of the lane's next run: at least one, at most max, and
-// of several no more than maxBytes of payload.
-func (l *lane) head(maxRows, maxBytes int) []*row {
-	n, bytes := 0, 0
+// head returns the first rows of the lane: at most maxRows, and no more than
+// maxBytes of payload, but for a first row that alone has more.
+func (l *lane) head(maxRows, maxBytes int) (rows []*row, bytes int) {
+	n := 0
 	for n < len(l.rows) && n < maxRows {
-		bytes += l.rows[n].PayloadSize
-		if n > 0 && bytes > maxBytes {
+		size := l.rows[n].PayloadSize
+		if n > 0 && bytes+size > maxBytes {
 			break
 		}
+		bytes += size
 		n++
 	}
-	return slices.Clone(l.rows[:n])
+	return slices.Clone(l.rows[:n]), bytes
 }
 
 // prune takes the rows that are done out of the first n of the lane.
@@ -111,53 +166,28 @@ func (l *lane) prune(n int) {
 	l.rows = slices.Delete(l.rows, kept, n)
 }
 
-// insert puts rows in front of the lane, but behind those in flight.
+// insert puts rows in front of the lane, but behind those in flight, and behind
+// rows that were requeued before them if they are so too.
 func (l *lane) insert(rows []*row) {
-	l.rows = slices.Insert(l.rows, l.inFlight, rows...)
+	at := l.inFlight
+	for rows[0].requeued && at < len(l.rows) && l.rows[at].requeued {
+		at++
+	}
+	l.rows = slices.Insert(l.rows, at, rows...)
 }
 
-// fifo is a queue.
-type fifo[T any] struct{ items []T }
-
-func (q *fifo[T]) push(v T) { q.items = append(q.items, v) }
-func (q *fifo[T]) len() int { return len(q.items) }
-
-func (q *fifo[T]) pop() T {
-	var none T
-	v := q.items[0]
-	q.items[0] = none
-	q.items = q.items[1:]
-	return v
+// passed notes that the receiver took the first n rows of the lane.
+func (l *lane) passed(n, most int) {
+	l.failures, l.problem = 0, ""
+	if l.doubt = max(0, l.doubt-n); l.doubt > 0 {
+		l.limit = max(1, l.doubt/2)
+		return
+	}
+	l.apart = false
+	l.limit = min(2*l.limit, most)
 }
 
-// timers is a heap of waiting lanes by wakeAt; see container/heap.
-type timers []*lane
-
-func (t timers) Len() int           { return len(t) }
-func (t timers) Less(i, j int) bool { return t[i].wakeAt.Before(t[j].wakeAt) }
-func (t timers) Swap(i, j int)      { t[i], t[j] = t[j], t[i] }
-func (t *timers) Push(x any)        { *t = append(*t, x.(*lane)) }
-
-func (t *timers) Pop() any {
-	old := *t
-	l := old[len(old)-1]
-	old[len(old)-1] = nil
-	*t = old[:len(old)-1]
-	return l
-}
-
-// refusals is a heap of outcomes by due; see container/heap.
-type refusals []outcome
-
-func (r refusals) Len() int           { return len(r) }
-func (r refusals) Less(i, j int) bool { return r[i].due.Before(r[j].due) }
-func (r refusals) Swap(i, j int)      { r[i], r[j] = r[j], r[i] }
-func (r *refusals) Push(x any)        { *r = append(*r, x.(outcome)) }
-
-func (r *refusals) Pop() any {
-	old := *r
-	o := old[len(old)-1]
-	old[len(old)-1] = outcome{}
-	*r = old[:len(old)-1]
-	return o
+// search halves the first n rows of the lane, one of which is to blame.
+func (l *lane) search(n int) {
+	l.doubt, l.limit, l.apart = n, max(1, n/2), true
 }

@@ -30,13 +30,14 @@ func (w *world) insert(t *rapid.T, most int) []*record {
 }
 
 func (w *world) appendRows(t *rapid.T) {
-	if !w.core.room() {
+	if w.core.rows >= w.cfg.BufferRows {
 		return
 	}
 	rows := w.insert(t, 6)
 	for _, r := range rows {
-		w.truth[r.key] = append(w.truth[r.key], r.id)
-		w.queue[r.key] = append(w.queue[r.key], r.id)
+		name := w.lane(r)
+		w.truth[name] = append(w.truth[name], r.id)
+		w.queue[name] = append(w.queue[name], r.id)
 	}
 	w.enter(w.core.append, rows...)
 	w.check()
@@ -45,33 +46,44 @@ func (w *world) appendRows(t *rapid.T) {
 // prependRows places rows that were found outside the log: in front of their
 // lanes, behind what is in flight.
 func (w *world) prependRows(t *rapid.T) {
-	if !w.core.room() {
+	if w.core.rows >= w.cfg.BufferRows {
 		return
 	}
 	rows := w.insert(t, 3)
-	placed := map[store.LaneKey]int{}
-	for _, r := range rows {
-		at := w.inFlight(r.key) + placed[r.key]
-		placed[r.key]++
-		first := len(w.truth[r.key])
-		if at < len(w.queue[r.key]) {
-			first = slices.Index(w.truth[r.key], w.queue[r.key][at])
-		}
-		w.truth[r.key] = slices.Insert(w.truth[r.key], first, r.id)
-		w.queue[r.key] = slices.Insert(w.queue[r.key], at, r.id)
-	}
+	w.place(rows)
 	w.enter(w.core.prepend, rows...)
 	w.check()
 }
 
+// place puts rows in front of their lanes, in order.
+func (w *world) place(rows []*record) {
+	placed := map[LaneName]int{}
+	for _, r := range rows {
+		name := w.lane(r)
+		at := w.inFlight(name) + placed[name]
+		for r.requeued && at < len(w.queue[name]) && w.table[w.queue[name][at]].requeued {
+			at++
+		}
+		placed[name]++
+		first := len(w.truth[name])
+		if at < len(w.queue[name]) {
+			first = slices.Index(w.truth[name], w.queue[name][at])
+		}
+		w.truth[name] = slices.Insert(w.truth[name], first, r.id)
+		w.queue[name] = slices.Insert(w.queue[name], at, r.id)
+	}
+}
+
 // inFlight counts the first rows of a lane that nothing may overtake.
-func (w *world) inFlight(key store.LaneKey) int {
-	for _, r := range slices.Concat(w.claiming, w.sending) {
-		if r.lane.key == key {
-			return len(r.rows)
+func (w *world) inFlight(name LaneName) int {
+	for _, req := range slices.Concat(w.claiming, w.sending, w.core.toSend.items) {
+		for _, r := range req.runs {
+			if r.lane.name == name {
+				return len(r.rows)
+			}
 		}
 	}
-	if l := w.core.lanes[key]; l != nil && l.state == laneWriting {
+	if l := w.core.lanes[name]; l != nil && l.state == laneWriting {
 		return 1
 	}
 	return 0
@@ -103,80 +115,96 @@ func (w *world) claim(t *rapid.T) {
 		return
 	}
 	most, taken := rapid.IntRange(1, 20).Draw(t, "most"), 0
-	w.claiming = w.core.nextClaims(most)
-	for _, r := range w.claiming {
-		if w.held || w.ended || taken >= most {
-			t.Fatalf("a claim while held %v, ended %v, with %d rows of %d", w.held, w.ended, taken, most)
+	w.claiming = w.core.nextClaims(most, w.now)
+	for _, req := range w.claiming {
+		if w.frozen || w.ended || taken >= most {
+			t.Fatalf("a claim while frozen %v, ended %v, with %d rows of %d", w.frozen, w.ended, taken, most)
 		}
-		taken += len(r.rows)
-		w.checkRun(r)
+		taken += req.size()
+		w.checkRequest(req)
 	}
-	if !w.held && !w.ended && taken < most && w.core.inUse < w.cfg.MaxConcurrentGroups && w.core.ready.len() > 0 {
+	if !w.frozen && !w.ended && !w.suspect && taken < most && w.core.free() > 0 && w.core.ready.len() > 0 {
 		t.Fatalf("a ready lane and a free sender are left")
 	}
 	w.check()
 }
 
-// checkRun states what a run may hold and when it may begin.
-func (w *world) checkRun(r *run) {
-	key, n, bytes := r.lane.key, len(r.rows), 0
-	for i, rw := range r.rows {
-		bytes += w.table[rw.ID].size
-		if i >= len(w.queue[key]) || w.queue[key][i] != rw.ID {
-			w.t.Fatalf("row %s is taken from the lane of %v", rw.ID, w.queue[key])
+// checkRequest states what a request may hold and when it may begin.
+func (w *world) checkRequest(req *request) {
+	n, bytes, kind := req.size(), 0, req.runs[0].lane.name.Kind
+	for _, r := range req.runs {
+		name := r.lane.name
+		if name.Kind != kind || len(r.rows) == 0 || w.mode(kind) == sink.PerItem && len(r.rows) > 1 || w.standing(name) {
+			w.t.Fatalf("a run of %d rows of lane %s, standing %v, in a request of kind %s", len(r.rows), name, w.standing(name), kind)
+		}
+		for i, rw := range r.rows {
+			bytes += w.table[rw.ID].size
+			if i >= len(w.queue[name]) || w.queue[name][i] != rw.ID {
+				w.t.Fatalf("row %s is taken from the lane of %v", rw.ID, w.queue[name])
+			}
+		}
+		if w.now.Before(w.notBefore[name]) || w.now.Before(w.paused[name]) {
+			w.t.Fatalf("lane %s goes on at %v, Retry-After %v, back-off %v", name, w.now, w.notBefore[name], w.paused[name])
+		}
+		if w.claims[name]++; w.claims[name] > 4 { // 7 rows, 3, 1, 1
+			w.t.Fatalf("lane %s spins at %v", name, w.now)
 		}
 	}
-	limits := w.limits[key.Kind]
-	if n == 0 || n > 1 && (n > w.cfg.APIBatchSize || n > limits.MaxItems || bytes > limits.MaxBytes || limits.Mode == sink.PerItem) {
-		w.t.Fatalf("a run of %d rows, %d bytes; limits %+v", n, bytes, limits)
+	limits := w.limits[kind]
+	if n > 1 && (n > w.cfg.APIBatchSize || n > limits.MaxItems || bytes > limits.MaxBytes) {
+		w.t.Fatalf("a request of %d rows, %d bytes; limits %+v", n, bytes, limits)
 	}
-	if w.now.Before(w.notBefore[key]) || w.now.Before(w.paused[key]) {
-		w.t.Fatalf("lane %s goes on at %v, Retry-After %v, back-off %v", key, w.now, w.notBefore[key], w.paused[key])
-	}
-	if w.claims[key]++; w.claims[key] > 3 { // 7 rows, 3, 1
-		w.t.Fatalf("lane %s spins at %v", key, w.now)
+	if w.suspect && n > 1 {
+		w.t.Fatalf("a request of %d rows to a suspect sink", n)
 	}
 }
 
 func (w *world) answerClaims(t *rapid.T) {
-	want := map[*run]int{} // rows that the request is to have
-	for _, r := range w.claiming {
-		answers := make([]store.ClaimAnswer, len(r.rows))
-		stopped := false
-		for i, rw := range slices.Clone(r.rows) {
-			rec := w.table[rw.ID]
-			answers[i] = w.answerClaim(t, rec, rw)
-			switch answers[i].Result {
-			case store.Claimed:
-				if !stopped {
-					want[r]++
+	for _, req := range w.claiming {
+		var answers []store.ClaimAnswer
+		for _, r := range req.runs {
+			for _, rw := range r.rows {
+				rec := w.table[rw.ID]
+				a := w.answerClaim(t, rec, rw)
+				answers = append(answers, a)
+				if a.Result == store.AlreadySettled || a.Result == store.Gone {
+					rec.over = true
+					w.leaves(rec)
 				}
-			case store.AlreadySettled, store.Gone:
-				rec.over = true
-				w.leaves(rec)
-			default:
-				stopped = true
 			}
 		}
-		w.core.claimed(r, answers, w.now, w.now)
+		w.core.claimed(req, answers, w.now, w.now)
+		if w.suspect {
+			w.allowed++ // a probe that was not sent leaves its turn to another
+		}
 	}
 	w.claiming = nil
-	for r := w.core.nextRequest(w.now); r != nil; r = w.core.nextRequest(w.now) {
-		if len(r.rows) != want[r] || w.ended {
-			t.Fatalf("a request of %d rows, ended %v; %d may be sent", len(r.rows), w.ended, want[r])
+	w.send()
+	w.check()
+}
+
+// send hands what was claimed to the senders.
+func (w *world) send() {
+	for req := w.core.nextRequest(w.now); req != nil; req = w.core.nextRequest(w.now) {
+		w.sending = append(w.sending, req)
+		if w.ended || len(w.sending) > w.cfg.MaxConcurrentGroups {
+			w.t.Fatalf("%d requests at once, ended %v", len(w.sending), w.ended)
 		}
-		delete(want, r)
-		w.sending = append(w.sending, r)
-		for _, rw := range r.rows {
-			if rec := w.table[rw.ID]; len(rw.Payload) != rec.size || rec.holder != w.epoch {
-				t.Fatalf("row %s is sent with %d bytes of %d, claimed by %d", rw.ID, len(rw.Payload), rec.size, rec.holder)
+		if w.suspect {
+			if w.probes++; w.probes > w.allowed || req.size() > 1 {
+				w.t.Fatalf("%d requests to a suspect sink, %d are allowed; %d rows", w.probes, w.allowed, req.size())
+			}
+		}
+		for _, r := range req.runs {
+			for i, rw := range r.rows {
+				rec := w.table[rw.ID]
+				rec.proof = !rec.failed.IsZero() && w.accepted.After(rec.failed)
+				if len(rw.Payload) != rec.size || rec.holder != w.epoch && !req.split || w.queue[r.lane.name][i] != rw.ID {
+					w.t.Fatalf("row %s is sent with %d bytes of %d, claimed by %d, from %v", rw.ID, len(rw.Payload), rec.size, rec.holder, w.queue[r.lane.name])
+				}
 			}
 		}
 	}
-	if len(want) > 0 && !w.ended {
-		t.Fatalf("%d claimed runs are not sent", len(want))
-	}
-	w.check()
 }
 
 func (w *world) answerClaim(t *rapid.T, rec *record, rw *row) store.ClaimAnswer {
@@ -213,15 +241,16 @@ func (w *world) pass(t *rapid.T) {
 
 func (w *world) sleep(d time.Duration) {
 	w.now = w.now.Add(d)
+	w.allowed++ // the back-off may be over
 	clear(w.claims)
 	w.core.tick(w.now)
 	wake, ok := w.core.nextWake()
-	if ok && !wake.After(w.now) {
+	if probe := w.suspect && !wake.Before(w.core.recv.nextProbe); ok && !probe && !wake.After(w.now) {
 		w.t.Fatalf("what was due at %v still waits at %v", wake, w.now)
 	}
 	for _, l := range w.core.waiting {
 		if !ok || l.wakeAt.Before(wake) {
-			w.t.Fatalf("lane %s is due at %v, before the next wake at %v", l.key, l.wakeAt, wake)
+			w.t.Fatalf("lane %s is due at %v, before the next wake at %v", l.name, l.wakeAt, wake)
 		}
 	}
 	for _, o := range w.core.refused {

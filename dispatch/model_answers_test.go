@@ -15,64 +15,93 @@ func (w *world) answer(t *rapid.T) {
 		return
 	}
 	i := rapid.IntRange(0, len(w.sending)-1).Draw(t, "request")
-	r := w.sending[i]
+	req := w.sending[i]
 	w.sending = slices.Delete(w.sending, i, i+1)
-	res := w.receive(t, r)
-	w.remember(r, &res)
-	w.core.answered(r, &res, w.now)
+	res := w.receive(t, req)
+	w.remember(req, &res)
+	w.core.answered(req, &res, w.now)
+	w.send()
 	w.check()
 }
 
 // receive is the receiver of a request.
-func (w *world) receive(t *rapid.T, r *run) sink.Result {
-	n := len(r.rows)
-	outcome := func(c sink.Class) sink.Outcome { return sink.Outcome{Class: c, Detail: c.String()} }
+func (w *world) receive(t *rapid.T, req *request) sink.Result {
+	var rows []*record
+	for _, r := range req.runs {
+		for _, rw := range r.rows {
+			rows = append(rows, w.table[rw.ID])
+		}
+	}
 	if w.down {
 		away := rapid.SampledFrom([]sink.Class{sink.Unavailable, sink.Misconfigured, sink.Refused, sink.Rejected, 0}).Draw(t, "away")
-		res := sink.Result{Outcome: outcome(away)}
+		res := sink.Result{Outcome: outcomeOf(away)}
 		if rapid.Bool().Draw(t, "come back later") {
 			res.RetryAfter = time.Duration(rapid.IntRange(1, 40000).Draw(t, "after")) * time.Millisecond
 		}
 		return res
 	}
-	stop, why := slices.IndexFunc(r.rows, func(rw *row) bool { return w.table[rw.ID].poison }), sink.NotSent
-	mode := w.mode(r.lane.key)
-	switch {
-	case stop >= 0:
-		why = rapid.SampledFrom([]sink.Class{sink.Rejected, sink.Refused}).Draw(t, "poisoned")
-		if mode == sink.Atomic {
-			return sink.Result{Outcome: outcome(why)}
+	poison := rapid.SampledFrom([]sink.Class{sink.Rejected, sink.Refused}).Draw(t, "poisoned")
+	switch w.mode(rows[0].key.Kind) {
+	case sink.Atomic:
+		if slices.ContainsFunc(rows, func(r *record) bool { return r.poison }) {
+			return sink.Result{Outcome: outcomeOf(poison)}
 		}
-	case n > 1 && rapid.IntRange(0, 5).Draw(t, "fits") == 0:
-		stop = rapid.IntRange(1, n-1).Draw(t, "first of the rest")
-	default:
-		stop = n
+		for _, r := range rows {
+			w.arrive(r)
+		}
+		if rapid.IntRange(0, 9).Draw(t, "lost") == 0 {
+			return sink.Result{Outcome: outcomeOf(sink.Unavailable)} // it has them, and the answer got lost
+		}
+		return sink.Result{Outcome: outcomeOf(sink.Delivered)}
+	case sink.Ordered:
+		return w.receiveInOrder(t, rows, poison)
 	}
-	for _, rw := range r.rows[:stop] {
-		w.arrive(w.table[rw.ID])
+	res := sink.Result{Items: make([]sink.Outcome, len(rows))}
+	for i, r := range rows {
+		if res.Items[i] = outcomeOf(sink.Delivered); r.poison {
+			res.Items[i] = outcomeOf(poison)
+			continue
+		}
+		w.arrive(r)
 	}
-	if stop == n && rapid.IntRange(0, 9).Draw(t, "lost") == 0 {
-		return sink.Result{Outcome: outcome(sink.Unavailable)} // it has them, and the answer got lost
+	return res
+}
+
+// receiveInOrder stops at the first failure, or at the end of what fits.
+func (w *world) receiveInOrder(t *rapid.T, rows []*record, poison sink.Class) sink.Result {
+	stop, why := slices.IndexFunc(rows, func(r *record) bool { return r.poison }), poison
+	if stop < 0 {
+		stop, why = len(rows), sink.NotSent
+		if len(rows) > 1 && rapid.IntRange(0, 5).Draw(t, "fits") == 0 {
+			stop = rapid.IntRange(1, len(rows)-1).Draw(t, "first of the rest")
+		}
 	}
-	if stop == n && mode == sink.Atomic {
-		return sink.Result{Outcome: outcome(sink.Delivered)}
-	}
-	res := sink.Result{Items: make([]sink.Outcome, n)}
-	for i := range res.Items {
-		res.Items[i] = outcome(sink.NotSent)
+	res := sink.Result{Items: make([]sink.Outcome, len(rows))}
+	for i, r := range rows {
 		switch {
 		case i < stop:
-			res.Items[i] = outcome(sink.Delivered)
+			w.arrive(r)
+			res.Items[i] = outcomeOf(sink.Delivered)
 		case i == stop:
-			res.Items[i] = outcome(why)
+			res.Items[i] = outcomeOf(why)
+		default:
+			res.Items[i] = outcomeOf(sink.NotSent)
 		}
 	}
 	return res
 }
 
+func outcomeOf(c sink.Class) sink.Outcome {
+	o := sink.Outcome{Class: c, Detail: c.String(), Reason: store.ReasonInternal}
+	if c == sink.Rejected || c == sink.Misconfigured {
+		o.Reason = store.ReasonBadRequest
+	}
+	return o
+}
+
 // arrive states that the first arrivals of a lane are in order.
 func (w *world) arrive(rec *record) {
-	for _, id := range w.truth[rec.key] {
+	for _, id := range w.truth[w.lane(rec)] {
 		if id == rec.id {
 			break
 		}
@@ -84,40 +113,132 @@ func (w *world) arrive(rec *record) {
 }
 
 // remember notes what the answer to a request allows the core to do.
-func (w *world) remember(r *run, res *sink.Result) {
+func (w *world) remember(req *request, res *sink.Result) {
+	w.learn(req, res)
+	if res.Items == nil && res.Class != sink.Delivered && len(req.runs) > 1 {
+		w.failTogether(req, res)
+		return
+	}
+	at := 0
+	for _, r := range req.runs {
+		w.rememberRun(req, r, res, at)
+		at += len(r.rows)
+	}
+}
+
+// learn keeps what the answers prove of the sink.
+func (w *world) learn(req *request, res *sink.Result) {
+	first, taken := sink.Class(0), res.Items == nil && res.Class == sink.Delivered
+	if res.Items == nil {
+		first = res.Class
+	}
+	for _, o := range res.Items {
+		taken = taken || o.Class == sink.Delivered
+		if first == 0 && o.Class != sink.Delivered {
+			first = o.Class
+		}
+	}
+	head := w.table[req.runs[0].rows[0].ID]
+	switch {
+	case taken:
+		if w.fails, w.rejections = 0, 0; !req.started.Before(w.since) {
+			clear(w.claims)
+			w.suspect = false
+		}
+		w.accepted = later(w.accepted, req.started)
+	default:
+		w.fails++
+		if first == sink.Rejected {
+			w.fails = 0
+			w.rejections++
+		}
+		proof := w.accepted.After(req.started) || head.proof
+		if !w.suspect && (w.fails == suspectAfter || w.rejections >= rejectedAfter || first == sink.Misconfigured && !proof) {
+			w.suspect, w.since = true, w.now
+			w.probes, w.allowed = 0, probesAtOnce+1
+		}
+	}
+}
+
+// failTogether notes the failure of a request that lanes shared: what may be one
+// row's fault is looked for at once.
+func (w *world) failTogether(req *request, res *sink.Result) {
+	busy := res.RetryAfter > 0 && res.Class != sink.Rejected
+	split := !w.suspect && (res.Class == sink.Rejected ||
+		!busy && (res.Class == sink.Refused || res.Class == sink.Misconfigured))
+	for _, r := range req.runs {
+		for _, rw := range r.rows {
+			w.table[rw.ID].fail(w.now)
+		}
+		if !split {
+			w.putOff(r.lane.name, busy, res.RetryAfter)
+		}
+	}
+}
+
+// putOff notes how long a lane must rest.
+func (w *world) putOff(name LaneName, busy bool, retryAfter time.Duration) {
+	if w.table[w.queue[name][0]].skipped != nil {
+		return // whoever passes over a row wants the next one sent
+	}
+	if busy {
+		w.notBefore[name] = w.now.Add(min(retryAfter, w.cfg.RetryAfterMax))
+	}
+	if !w.suspect || busy {
+		w.paused[name] = w.now.Add(w.cfg.BackoffInitial * 4 / 5)
+	}
+}
+
+func (r *record) fail(now time.Time) {
+	r.failed = now
+	if r.failing.IsZero() {
+		r.failing = now
+	}
+}
+
+func (w *world) rememberRun(req *request, r *run, res *sink.Result, at int) {
 	head := true // until the first row that was not delivered
 	for i, rw := range r.rows {
-		rec, class := w.table[rw.ID], res.At(i).Class
+		rec, class := w.table[rw.ID], res.At(at+i).Class
 		switch {
 		case class == sink.Delivered:
 			rec.known = true
 			w.leaves(rec)
-			w.accepted = later(w.accepted, r.started)
 			continue
 		case class == sink.NotSent:
 		case head:
-			w.failure(rec, class, len(r.rows) == 1 || res.Items != nil, res.RetryAfter)
+			w.failure(rec, res.At(at+i), len(r.rows) == 1 || res.Items != nil, req.split, res.RetryAfter)
 			fallthrough
 		default:
-			rec.failed = w.now
+			rec.fail(w.now)
 		}
 		head = false
 	}
 }
 
 // failure notes a failed attempt of the row at the head of its lane.
-func (w *world) failure(rec *record, class sink.Class, alone bool, retryAfter time.Duration) {
-	rec.detail = class.String()
-	proof := !rec.failed.IsZero() && w.accepted.After(rec.failed)
-	busy := retryAfter > 0 && class != sink.Rejected
-	if busy {
-		w.notBefore[rec.key] = w.now.Add(min(retryAfter, w.cfg.RetryAfterMax))
+func (w *world) failure(rec *record, out sink.Outcome, alone, searching bool, retryAfter time.Duration) {
+	rec.detail = out.Detail
+	proof := rec.proof
+	busy := retryAfter > 0 && out.Class != sink.Rejected
+	counts := proof || out.Class == sink.Rejected || out.Class == sink.Refused
+	switch w.cfg.Compat {
+	case CompatFlowCatalyst:
+		counts = true
+	case CompatPostbox:
+		counts = out.Reason == store.ReasonBadRequest
+	case CompatNone:
+		counts = counts && !busy
 	}
-	if alone && !busy && (proof || class == sink.Rejected || class == sink.Refused) {
+	if alone && counts {
 		rec.excuses++
 	}
-	if alone || busy || !proof && class != sink.Rejected {
-		w.paused[rec.key] = w.now.Add(w.cfg.BackoffInitial * 4 / 5)
+	halved := out.Class == sink.Rejected || proof || out.Class == sink.Refused && !searching
+	if alone || busy || w.suspect || !halved {
+		w.putOff(w.lane(rec), busy, retryAfter)
+	}
+	if alone && out.Class == sink.Rejected && w.paused[w.lane(rec)].Before(w.now) {
+		w.paused[w.lane(rec)] = w.now.Add(w.cfg.BackoffInitial * 4 / 5)
 	}
 }
 
@@ -156,6 +277,7 @@ func (w *world) write(t *rapid.T) {
 			r.over = true
 			w.leaves(r)
 		}
+		w.block(r, o, results[i])
 	}
 	w.writing = nil
 	w.core.written(results, w.now)
@@ -171,8 +293,11 @@ func (w *world) settle(t *rapid.T, r *record, o *outcome) store.SettleResult {
 		t.Fatalf("row %s COMPLETED; arrived %v, known %v", r.id, r.arrived, r.known)
 	case o.Status == store.Pending && o.lane == nil && (!w.ended || r.over):
 		t.Fatalf("row %s is given back; ended %v, over %v", r.id, w.ended, r.over)
+	case r.skipped != nil && o.Status == store.Failed && o.Error == "passed over":
 	case o.lane != nil && (o.Error != r.detail || o.RetryCount > min(r.excuses, w.cfg.MaxRetries)):
 		t.Fatalf("row %s: error %q, count %d after %s and %d failures that count", r.id, o.Error, o.RetryCount, r.detail, r.excuses)
+	}
+	switch {
 	case r.refuse > 0:
 		r.refuse--
 		r.due = w.now.Add(min(time.Second<<r.refusals, time.Minute))
@@ -185,16 +310,35 @@ func (w *world) settle(t *rapid.T, r *record, o *outcome) store.SettleResult {
 	}
 	r.status = o.Status
 	if o.Status != store.Completed {
-		if o.RetryCount < r.retries {
+		if o.RetryCount < r.retries && o.Error != "passed over" { // a row not claimed yet
 			t.Fatalf("row %s: the count goes back from %d to %d", r.id, r.retries, o.RetryCount)
 		}
 		r.retries = o.RetryCount
 	}
-	if o.Status == store.Failed && (r.excuses <= w.cfg.MaxRetries || r.retries != w.cfg.MaxRetries) {
+	gaveUp := w.cfg.GiveUpAfter > 0 && !r.failing.IsZero() && r.failed.Sub(r.failing) >= w.cfg.GiveUpAfter
+	if o.Status == store.Failed && o.Error != "passed over" && !gaveUp && (r.excuses <= w.cfg.MaxRetries || r.retries != w.cfg.MaxRetries) {
 		t.Fatalf("row %s FAILED after %d retries with %d failures that count", r.id, r.retries, r.excuses)
 	}
 	if o.Status.Settled() && rapid.IntRange(0, 5).Draw(t, "answer lost") == 0 {
 		return store.WasSettled // by the try before
 	}
 	return store.Written
+}
+
+// block notes that a FAILED row blocks its lane.
+func (w *world) block(r *record, o *outcome, result store.SettleResult) {
+	blocks := w.cfg.OnFailed == Block && w.lane(r).RowID == "" && o.Status == store.Failed && o.Error != "passed over"
+	if blocks != (o.Block != nil) {
+		w.t.Fatalf("row %s %s with %q: blocks %v, asked to block %v", r.id, o.Status, o.Error, blocks, o.Block != nil)
+	}
+	if blocks && result != store.WasGone {
+		w.hold(store.Hold{Lane: r.key, Kind: store.Blocked, ID: r.id})
+	}
+}
+
+func (w *world) hold(h store.Hold) {
+	if w.holds[h.Lane] == nil {
+		w.holds[h.Lane] = map[store.HoldKind]store.Hold{}
+	}
+	w.holds[h.Lane][h.Kind] = h
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,47 +25,60 @@ type world struct {
 	core   *core
 	epoch  int
 	ended  bool
-	held   bool
+	frozen bool
 	down   bool // the receivers are away
 
 	keys    []store.LaneKey
 	table   map[string]*record
-	truth   map[store.LaneKey][]string // all ids in the order of first arrivals
-	queue   map[store.LaneKey][]string // ids that the core has yet to deliver
+	truth   map[LaneName][]string // all ids in the order of first arrivals
+	queue   map[LaneName][]string // ids that the core has yet to deliver
 	batches []*batch
 
-	claiming []*run
-	sending  []*run
+	claiming []*request
+	sending  []*request
 	writing  []outcome
 
-	accepted  time.Time                   // latest beginning of an accepted request
-	notBefore map[store.LaneKey]time.Time // by Retry-After
-	paused    map[store.LaneKey]time.Time // by the back-off of the head
-	claims    map[store.LaneKey]int       // since the lane moved, or time did
+	accepted  time.Time              // latest beginning of an accepted request
+	notBefore map[LaneName]time.Time // by Retry-After
+	paused    map[LaneName]time.Time // by the back-off of the head
+	claims    map[LaneName]int       // since the lane moved, time did, or the sink was trusted
+
+	fails      int       // failed requests since a row was taken or rejected
+	rejections int       // rejected ones since a row was taken
+	suspect    bool      // the sink, by the rule
+	since      time.Time // when it became so
+	probes     int       // requests while it was
+	allowed    int       // how many of them there may be by now
+
+	holds map[store.LaneKey]map[store.HoldKind]store.Hold // as the store has them
 }
 
 // record is a row in the table.
 type record struct {
-	id      string
-	key     store.LaneKey
-	size    int
-	dropped bool // the log's payload was dropped: the claim reads it again
-	poison  bool
-	visible bool
-	gone    bool
-	status  store.Status
-	retries int
-	holder  int // epoch of the latest claim; -1: somebody else's
-	until   time.Time
-	arrived bool
-	changed bool // by somebody else
+	id       string
+	key      store.LaneKey
+	size     int
+	dropped  bool // the log's payload was dropped: the claim reads it again
+	poison   bool
+	requeued bool // it was FAILED and set back
+	visible  bool
+	gone     bool
+	status   store.Status
+	retries  int
+	holder   int // epoch of the latest claim; -1: somebody else's
+	until    time.Time
+	arrived  bool
+	changed  bool // by somebody else
 
 	known bool // delivered, as this core knows
 	over  bool // nothing more is to come of the row under this core
 
-	failed  time.Time // end of the latest failed attempt
-	detail  string    // of the failure that was the head's
-	excuses int       // failures that the rule may hold against the row
+	failing time.Time    // end of the first failed attempt
+	failed  time.Time    // end of the latest
+	proof   bool         // a row was taken between it and the attempt under way
+	detail  string       // of the failure that was the head's
+	excuses int          // failures that the rule may hold against the row
+	skipped <-chan error // somebody waits for it to be passed over
 
 	refuse   int       // how often the table refuses an outcome yet
 	refusals int       // how often it has refused the present one
@@ -75,8 +89,9 @@ func (r *record) settled() bool { return r.gone || r.status.Settled() }
 
 // batch is a ticket for several rows.
 type batch struct {
-	rows []*record
-	done int
+	rows   []*record
+	done   int
+	untold bool // nobody waits for its rows
 }
 
 func (b *batch) Done(n int) { b.done += n }
@@ -87,11 +102,17 @@ func newWorld(t *rapid.T) *world {
 	cfg.MaxConcurrentGroups = rapid.IntRange(1, 4).Draw(t, "senders")
 	cfg.MaxRetries = rapid.IntRange(0, 3).Draw(t, "retries")
 	cfg.BufferRows = 40
+	cfg.BufferBytes = int64(rapid.IntRange(1, 1000).Draw(t, "buffer"))
 	cfg.ProofWait = 10 * time.Second
 	cfg.RetryAfterMax = 20 * time.Second
+	cfg.GiveUpAfter = time.Duration(rapid.SampledFrom([]int{0, 0, 30}).Draw(t, "give up after")) * time.Second
+	cfg.OnFailed = rapid.SampledFrom([]OnFailed{Continue, Block}).Draw(t, "on failed")
+	cfg.Ungrouped = rapid.SampledFrom([]Ungrouped{FIFO, Parallel}).Draw(t, "ungrouped")
+	cfg.Compat = rapid.SampledFrom([]Compat{CompatNone, CompatNone, CompatNone, CompatFlowCatalyst, CompatPostbox}).Draw(t, "compat")
 	w := &world{
 		t: t, cfg: cfg, now: time.Unix(1e9, 0), limits: map[string]sink.Limits{},
-		table: map[string]*record{}, truth: map[store.LaneKey][]string{},
+		table: map[string]*record{}, truth: map[LaneName][]string{},
+		holds: map[store.LaneKey]map[store.HoldKind]store.Hold{},
 	}
 	for kind, mode := range []sink.Mode{sink.Atomic, sink.Ordered, sink.PerItem} {
 		name := fmt.Sprint(kind)
@@ -100,7 +121,7 @@ func newWorld(t *rapid.T) *world {
 			MaxItems: rapid.IntRange(1, 6).Draw(t, "items"),
 			MaxBytes: rapid.IntRange(1, 90).Draw(t, "bytes"),
 		}
-		for _, group := range []store.Group{{}, store.GroupOf(""), store.GroupOf("g")} {
+		for _, group := range []store.Group{{}, store.GroupOf(""), store.GroupOf("g"), store.GroupOf("h")} {
 			w.keys = append(w.keys, store.LaneKey{Outbox: "box" + name, Kind: name, Group: group})
 		}
 	}
@@ -108,31 +129,48 @@ func newWorld(t *rapid.T) *world {
 	return w
 }
 
-func (w *world) mode(key store.LaneKey) sink.Mode { return w.limits[key.Kind].Mode }
+func (w *world) mode(kind string) sink.Mode { return w.limits[kind].Mode }
 
 // counted reports whether the table of a lane has a column for retries.
-func (w *world) counted(key store.LaneKey) bool { return w.mode(key) != sink.PerItem }
+func (w *world) counted(key store.LaneKey) bool { return w.mode(key.Kind) != sink.PerItem }
 
-// start begins a core as a new leader does: with the unsettled rows in order.
+// lane is the lane of a row.
+func (w *world) lane(r *record) LaneName {
+	if !r.key.Group.Valid && w.cfg.Ungrouped == Parallel {
+		return LaneName{LaneKey: r.key, RowID: r.id}
+	}
+	return LaneName{LaneKey: r.key}
+}
+
+// standing reports whether somebody has to let a lane go.
+func (w *world) standing(name LaneName) bool {
+	return name.RowID == "" && len(w.holds[name.LaneKey]) > 0
+}
+
+// start begins a core as a new leader does: with the holds in the store and the
+// unsettled rows in order.
 func (w *world) start() {
 	w.epoch++
-	w.ended, w.held = false, false
+	w.ended, w.frozen = false, false
 	limits := func(kind string) sink.Limits { return w.limits[kind] }
 	w.core = newCore(w.cfg, limits, rand.New(rand.NewPCG(1, 2)).Float64)
 	w.claiming, w.sending, w.writing, w.batches = nil, nil, nil, nil
 	w.accepted = time.Time{}
-	w.queue = map[store.LaneKey][]string{}
-	w.notBefore, w.paused = map[store.LaneKey]time.Time{}, map[store.LaneKey]time.Time{}
-	w.claims = map[store.LaneKey]int{}
+	w.fails, w.rejections, w.suspect, w.probes = 0, 0, false, 0
+	w.queue = map[LaneName][]string{}
+	w.notBefore, w.paused = map[LaneName]time.Time{}, map[LaneName]time.Time{}
+	w.claims = map[LaneName]int{}
+	w.restore()
 	for _, key := range w.keys {
-		for _, id := range w.truth[key] {
+		for _, id := range w.inserted(key) {
 			r := w.table[id]
-			r.known, r.over, r.failed, r.refusals = false, r.settled(), time.Time{}, 0
+			r.requeued = false
+			r.known, r.over, r.failing, r.failed, r.refusals, r.skipped = false, r.settled(), time.Time{}, time.Time{}, 0, nil
 			if !w.counted(key) {
 				r.retries, r.excuses = 0, 0
 			}
 			if !r.over {
-				w.queue[key] = append(w.queue[key], id)
+				w.queue[w.lane(r)] = append(w.queue[w.lane(r)], id)
 				w.enter(w.core.append, r)
 			}
 		}
@@ -140,8 +178,48 @@ func (w *world) start() {
 	w.check()
 }
 
+// inserted returns the ids of a key in the order of first arrivals of each lane.
+func (w *world) inserted(key store.LaneKey) (ids []string) {
+	var names []LaneName
+	for name := range w.truth {
+		if name.LaneKey == key {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b LaneName) int { return strings.Compare(a.RowID, b.RowID) })
+	for _, name := range names {
+		ids = append(ids, w.truth[name]...)
+	}
+	return ids
+}
+
+// restore gives the core the holds that a store returns: of a row that is no
+// longer FAILED there is none.
+func (w *world) restore() {
+	var holds []store.Hold
+	for _, key := range w.keys {
+		for _, kind := range []store.HoldKind{store.Blocked, store.Paused} {
+			h, held := w.holds[key][kind]
+			switch {
+			case held && kind == store.Blocked && w.table[h.ID].status != store.Failed:
+				delete(w.holds[key], kind)
+			case held:
+				holds = append(holds, h)
+			}
+		}
+	}
+	w.core.restore(holds)
+}
+
 // enter hands rows to the core as one batch.
 func (w *world) enter(how func([]store.Item, Ticket), rows ...*record) {
+	b := &batch{rows: rows}
+	w.batches = append(w.batches, b)
+	how(w.items(rows), b)
+}
+
+// items is rows as a source or a store brings them.
+func (w *world) items(rows []*record) []store.Item {
 	items := make([]store.Item, len(rows))
 	for i, r := range rows {
 		items[i] = store.Item{
@@ -152,105 +230,15 @@ func (w *world) enter(how func([]store.Item, Ticket), rows ...*record) {
 			items[i].Payload = make([]byte, r.size)
 		}
 	}
-	b := &batch{rows: rows}
-	w.batches = append(w.batches, b)
-	how(items, b)
+	return items
 }
 
 // leaves takes a row out of what the core has yet to deliver.
 func (w *world) leaves(r *record) {
-	w.queue[r.key] = slices.DeleteFunc(w.queue[r.key], func(id string) bool { return id == r.id })
-	w.claims[r.key] = 0
-	delete(w.paused, r.key)
-}
-
-// check states what holds at every moment.
-func (w *world) check() {
-	c := w.core
-	if c.inUse != len(w.claiming)+len(w.sending) || c.inUse > w.cfg.MaxConcurrentGroups {
-		w.t.Fatalf("%d senders in use, %d claims, %d requests, %d allowed", c.inUse, len(w.claiming), len(w.sending), w.cfg.MaxConcurrentGroups)
-	}
-	rows, bytes, over := 0, 0, map[string]bool{}
-	for _, b := range w.batches {
-		done := 0
-		for _, r := range b.rows {
-			over[r.id] = r.over
-			if r.over {
-				done++
-				continue
-			}
-			rows++
-			bytes += r.size
-		}
-		if b.done != done {
-			w.t.Fatalf("a ticket was told of %d rows, %d of its %d are over", b.done, done, len(b.rows))
-		}
-	}
-	if c.rows != rows || c.bytes != int64(bytes) {
-		w.t.Fatalf("%d rows of %d bytes are counted, %d of %d are held", c.rows, c.bytes, rows, bytes)
-	}
-	held := map[string]bool{}
-	for kind := range w.limits {
-		for _, id := range c.heldIDs("box" + kind) {
-			held[id] = true
-			if w.table[id].key.Kind != kind {
-				w.t.Fatalf("row %s of %s is held in box%s", id, w.table[id].key, kind)
-			}
-		}
-	}
-	for id, isOver := range over {
-		if held[id] == isOver {
-			w.t.Fatalf("row %s: over %v, held %v", id, isOver, held[id])
-		}
-	}
-	w.checkLanes()
-}
-
-// checkLanes states that each lane is what the reference says, and is in the one
-// place from which its state is left again.
-func (w *world) checkLanes() {
-	places := map[*lane][]laneState{}
-	for _, l := range w.core.ready.items {
-		places[l] = append(places[l], laneReady)
-	}
-	for _, l := range w.core.waiting {
-		places[l] = append(places[l], laneWaiting)
-	}
-	for _, r := range w.claiming {
-		places[r.lane] = append(places[r.lane], laneClaiming)
-	}
-	for _, r := range w.sending {
-		places[r.lane] = append(places[r.lane], laneSending)
-	}
-	for _, queue := range [][]outcome{w.core.outcomes, w.core.writing, w.core.refused} {
-		for _, o := range queue {
-			if o.lane != nil {
-				places[o.lane] = append(places[o.lane], laneWriting)
-			}
-		}
-	}
-	for l, in := range places {
-		if w.core.lanes[l.key] != l || len(in) != 1 || in[0] != l.state {
-			w.t.Fatalf("lane %s, %s, is in %v", l.key, l.state, in)
-		}
-	}
-	for key, l := range w.core.lanes {
-		ids := make([]string, len(l.rows))
-		for i, rw := range l.rows {
-			ids[i] = rw.ID
-		}
-		if len(ids) == 0 || !slices.Equal(ids, w.queue[key]) {
-			w.t.Fatalf("lane %s holds %v, left are %v", key, ids, w.queue[key])
-		}
-		if !w.ended && len(places[l]) != 1 {
-			w.t.Fatalf("lane %s, %s, is nowhere", key, l.state)
-		}
-	}
-	for key, left := range w.queue {
-		if len(left) > 0 && w.core.lanes[key] == nil {
-			w.t.Fatalf("lane %s is forgotten with %v", key, left)
-		}
-	}
+	name := w.lane(r)
+	w.queue[name] = slices.DeleteFunc(w.queue[name], func(id string) bool { return id == r.id })
+	w.claims[name] = 0
+	delete(w.paused, name)
 }
 
 func TestCoreAgainstModel(t *testing.T) {
@@ -274,7 +262,12 @@ func TestCoreAgainstModel(t *testing.T) {
 			"time":          w.pass,
 			"toggle":        func(*rapid.T) { w.down = !w.down },
 			"interfere":     w.interfere,
-			"hold":          seldom(func() { w.held = !w.held; w.core.hold(w.held) }),
+			"freeze":        seldom(func() { w.frozen = !w.frozen; w.core.freeze(w.frozen) }),
+			"pause":         w.pauseLane,
+			"let go":        w.letGo,
+			"skip":          w.skip,
+			"requeue":       w.requeue,
+			"retry now":     w.retryNow,
 			"crash":         seldom(w.start),
 			"end":           seldom(w.end),
 		}
@@ -288,8 +281,8 @@ func TestCoreAgainstModel(t *testing.T) {
 
 // finish heals the receivers and expects everything to end.
 func (w *world) finish(t *rapid.T) {
-	w.down, w.held = false, false
-	w.core.hold(false)
+	w.down, w.frozen = false, false
+	w.core.freeze(false)
 	if w.ended {
 		w.drain(t)
 		w.start()
@@ -298,6 +291,7 @@ func (w *world) finish(t *rapid.T) {
 		if w.core.rows == 0 {
 			break
 		}
+		w.letAllGo()
 		w.claim(t)
 		w.answerClaims(t)
 		for len(w.sending) > 0 {
@@ -307,8 +301,9 @@ func (w *world) finish(t *rapid.T) {
 		w.write(t)
 		w.sleep(20 * time.Second)
 	}
+	w.letAllGo()
 	c := w.core
-	if c.rows != 0 || c.bytes != 0 || len(c.lanes) != 0 || !c.quiet() || len(c.waiting)+len(c.refused)+c.ready.len() > 0 {
+	if c.rows != 0 || c.bytes != 0 || len(c.lanes) != 0 || !c.quiet() || len(c.waiting)+len(c.refused)+c.ready.len()+c.tried.len() > 0 {
 		t.Fatalf("left over: %d rows, %d bytes, %d lanes", c.rows, c.bytes, len(c.lanes))
 	}
 	for _, id := range slices.Sorted(maps.Keys(w.table)) {

@@ -8,17 +8,56 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// answered takes the result of a run's request. Delivered rows leave the lane;
-// the first row that was not delivered decides what the lane does next.
-func (c *core) answered(r *run, res *sink.Result, now time.Time) {
-	c.inUse--
+// answered takes the result of a request.
+func (c *core) answered(req *request, res *sink.Result, now time.Time) {
+	c.sending--
+	c.observe(req, res, now)
+	if res.Items == nil && res.Class != sink.Delivered && len(req.runs) > 1 {
+		c.failedTogether(req, res, now)
+		return
+	}
+	at := 0
+	for _, r := range req.runs {
+		c.answeredRun(req, r, res, at, now)
+		at += len(r.rows)
+	}
+}
+
+// failedTogether is a failure of a request that lanes shared. None is blamed for
+// another: what may be one row's fault is halved until one lane stands alone;
+// otherwise each lane tries again by itself.
+func (c *core) failedTogether(req *request, res *sink.Result, now time.Time) {
+	busy := res.RetryAfter > 0 && res.Class != sink.Rejected
+	split := !c.recv.suspect && (res.Class == sink.Rejected ||
+		!busy && (res.Class == sink.Refused || res.Class == sink.Misconfigured))
+	for _, r := range req.runs {
+		for _, rw := range r.rows {
+			rw.fail(res.Class, now)
+		}
+		r.lane.apart, r.lane.problem = true, res.Detail
+	}
+	if split && !c.ended {
+		half := len(req.runs) / 2
+		c.toSend.push(&request{runs: req.runs[:half:half], split: true})
+		c.toSend.push(&request{runs: req.runs[half:], split: true})
+		return
+	}
+	for _, r := range req.runs {
+		c.rest(r.lane, res.RetryAfter, now)
+	}
+}
+
+// answeredRun takes the answers to the rows of one lane, which begin at a place
+// of the request. Delivered rows leave the lane; the first row that was not
+// delivered decides what the lane does next.
+func (c *core) answeredRun(req *request, r *run, res *sink.Result, at int, now time.Time) {
 	l, n := r.lane, len(r.rows)
-	failed := -1
+	failed, delivered := -1, 0
 	for i, rw := range r.rows {
-		switch res.At(i).Class {
+		switch res.At(at + i).Class {
 		case sink.Delivered:
 			rw.done = true
-			c.recv.accepted = later(c.recv.accepted, r.started)
+			delivered++
 			c.settle(rw, store.Outcome{Status: store.Completed}, nil, now)
 			continue
 		case sink.NotSent:
@@ -29,61 +68,93 @@ func (c *core) answered(r *run, res *sink.Result, now time.Time) {
 		}
 	}
 	l.prune(n)
-	if failed != 0 {
-		l.failures = 0
-		l.limit = min(2*l.limit, c.cfg.APIBatchSize)
+	if delivered > 0 {
+		l.passed(delivered, c.cfg.APIBatchSize)
 	}
-	if failed < 0 || failed > 0 && res.At(failed).Class == sink.NotSent {
+	if failed < 0 || at+failed > 0 && res.At(at+failed).Class == sink.NotSent {
 		c.release(l)
-		c.giveBack(l)
 		return
 	}
 	for i := failed + 1; i < n; i++ {
-		if !r.rows[i].done && res.At(i).Class != sink.NotSent {
-			r.rows[i].failed = now
+		if class := res.At(at + i).Class; !r.rows[i].done && class != sink.NotSent {
+			r.rows[i].fail(class, now)
 		}
 	}
-	c.failed(l, r.rows[failed], res.At(failed), failure{
-		alone: n == 1 || res.Items != nil, rows: n, retryAfter: res.RetryAfter,
-	}, now)
+	c.failed(l, r.rows[failed], &failure{
+		Outcome: res.At(at + failed), retryAfter: res.RetryAfter,
+		alone: n == 1 || res.Items != nil, searching: req.split,
+	}, n, now)
 }
 
-// failure is what is known of a failed attempt besides its outcome.
-type failure struct {
-	alone      bool // it is about the head row and no other
-	rows       int  // in the request
-	retryAfter time.Duration
-}
-
-// failed decides what becomes of a lane whose head was not delivered.
-func (c *core) failed(l *lane, rw *row, out sink.Outcome, f failure, now time.Time) {
-	f.retryAfter = min(f.retryAfter, c.cfg.RetryAfterMax)
-	v := judge(rw, out.Class, f, &c.recv, c.cfg.ProofWait, now)
-	switch v {
-	case halve:
-		l.limit = max(1, f.rows/2)
-		c.release(l) // the receiver is well: look for the row at once
-		c.giveBack(l)
-		return
-	case single:
-		l.limit = 1
-	}
-	l.failures++
-	pause := delay(l.failures, c.cfg.BackoffInitial, c.cfg.BackoffMax, c.random)
-	l.wakeAt = now.Add(max(pause, f.retryAfter))
+// failed decides what becomes of a lane whose head was not delivered in a
+// request with n rows of the lane.
+func (c *core) failed(l *lane, rw *row, f *failure, n int, now time.Time) {
+	v := c.judge(rw, f, now)
+	l.problem = f.Detail
+	l.apart = true
+	c.shed(rw)
+	status := store.Pending
 	switch {
-	case v != count && c.ended:
-		c.release(l)
-		c.giveBack(l)
-	case v != count:
-		c.wait(l, l.wakeAt)
-	case rw.RetryCount < c.cfg.MaxRetries:
+	case rw.skip != nil, v == again:
+		c.rest(l, f.retryAfter, now)
+		return
+	case v == halve:
+		l.search(n)
+		c.release(l) // the receiver is well: look for the row at once
+		return
+	case v == single:
+		l.limit, l.doubt = 1, 0
+		c.rest(l, f.retryAfter, now)
+		return
+	case v == giveUp || rw.RetryCount >= c.cfg.MaxRetries:
+		status = store.Failed
+	default:
 		rw.RetryCount++
 		rw.claimed = time.Time{}
-		c.settle(rw, store.Outcome{Status: store.Pending, Error: out.Detail, Reason: out.Reason}, l, now)
-	default:
-		c.settle(rw, store.Outcome{Status: store.Failed, Error: out.Detail, Reason: out.Reason}, l, now)
 	}
+	l.wakeAt = now
+	switch {
+	case status == store.Failed && f.Class != sink.Rejected:
+		l.wakeAt = now.Add(min(f.retryAfter, c.cfg.RetryAfterMax)) // for the next row
+	case status == store.Pending && (f.Class == sink.Rejected || !c.waitsForSink(l, f.retryAfter)):
+		l.wakeAt = now.Add(c.backOff(l, f.retryAfter))
+	}
+	o := store.Outcome{Status: status, Error: f.Detail, Reason: f.Reason}
+	if status == store.Failed && c.blocks(l) {
+		o.Block = &store.Hold{
+			Lane: l.name.LaneKey, Kind: store.Blocked, ID: rw.ID,
+			RetryCount: rw.RetryCount, Reason: f.Detail, Since: now,
+		}
+	}
+	c.settle(rw, o, l, now)
+}
+
+// blocks reports whether a FAILED row blocks its lane.
+func (c *core) blocks(l *lane) bool { return c.cfg.OnFailed == Block && l.name.RowID == "" }
+
+// rest puts a lane aside after a failure.
+func (c *core) rest(l *lane, retryAfter time.Duration, now time.Time) {
+	if c.waitsForSink(l, retryAfter) {
+		c.release(l)
+		return
+	}
+	c.wait(l, now.Add(c.backOff(l, retryAfter)))
+}
+
+// waitsForSink reports whether the lane has no wait of its own: while the sink
+// is suspect, lanes wait for it among those that were tried.
+func (c *core) waitsForSink(l *lane, retryAfter time.Duration) bool {
+	if c.recv.suspect {
+		l.tried = c.recv.round
+	}
+	return c.recv.suspect && retryAfter == 0
+}
+
+// backOff is how long a lane rests after a failure.
+func (c *core) backOff(l *lane, retryAfter time.Duration) time.Duration {
+	l.failures++
+	pause := delay(l.failures, c.cfg.BackoffInitial, c.cfg.BackoffMax, c.random)
+	return max(pause, min(retryAfter, c.cfg.RetryAfterMax))
 }
 
 // settle queues an outcome to be written. With a lane, the lane waits for it.
@@ -95,13 +166,6 @@ func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 		c.giveBack(l)
 	}
 }
-
-// refusalFirst and refusalMost bound the wait before an outcome that the store
-// refused is tried again.
-const (
-	refusalFirst = time.Second
-	refusalMost  = time.Minute
-)
 
 // nextOutcomes takes at most most outcomes to write. The caller reports them by
 // written; there is one such batch at a time. One that the store has refused
@@ -128,32 +192,52 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 	c.writing = nil
 	for i := range batch {
 		o := &batch[i]
-		if results[i] == store.Refused {
-			o.due = now.Add(min(refusalFirst<<min(o.tries, 10), refusalMost))
-			o.tries++
-			heap.Push(&c.refused, *o)
-			continue
-		}
 		final := o.Status.Settled() || results[i] != store.Written
 		switch {
+		case results[i] == store.Refused:
+			c.refuse(o, now)
 		case o.lane == nil && o.Status == store.Pending:
 			// Given back at the end: the row stays in its lane and unsettled.
 		case o.lane == nil:
 			c.drop(o.row)
 		case final:
-			o.lane.failures = 0
-			c.drop(o.row)
-			o.lane.prune(1)
-			c.release(o.lane)
+			c.passHead(o, results[i], now)
 		default:
 			c.wait(o.lane, later(o.lane.wakeAt, now))
 		}
 	}
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
+// passHead lets a lane go on behind its head, which is settled or gone, unless
+// the head blocks it.
+func (c *core) passHead(o *outcome, result store.SettleResult, now time.Time) {
+	l := o.lane
+	c.drop(o.row)
+	l.prune(1)
+	l.failures, l.problem = 0, ""
+	if l.doubt > 0 || l.apart {
+		l.doubt, l.apart, l.limit = 0, false, c.cfg.APIBatchSize // it was the one to blame
 	}
-	return b
+	if o.Block != nil && result != store.WasGone {
+		c.block(l, o.Block)
+	}
+	if len(l.rows) > 0 && l.wakeAt.After(now) {
+		c.wait(l, l.wakeAt) // the receiver asked for it
+		return
+	}
+	c.release(l)
+}
+
+// refusalFirst and refusalMost bound the wait before an outcome that the store
+// refused is tried again.
+const (
+	refusalFirst = time.Second
+	refusalMost  = time.Minute
+)
+
+// refuse puts an outcome aside that the store did not take.
+func (c *core) refuse(o *outcome, now time.Time) {
+	o.due = now.Add(min(refusalFirst<<min(o.tries, 10), refusalMost))
+	o.tries++
+	heap.Push(&c.refused, *o)
 }

@@ -12,15 +12,11 @@ import (
 // just came does not wait long behind a huge one.
 const maxStatementRows = 2000
 
-// claim claims runs and takes the answers to the core.
-func (d *Dispatcher) claim(ctx context.Context, runs []*run) error {
+// claim claims what requests are to carry and takes the answers to the core.
+func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 	var rows []store.ClaimRow
-	for _, r := range runs {
-		for _, rw := range r.rows {
-			rows = append(rows, store.ClaimRow{
-				Ref: rw.Ref, Txn: rw.Txn, Own: rw.claimed, WantPayload: rw.Payload == nil,
-			})
-		}
+	for _, req := range reqs {
+		rows = req.claims(rows)
 	}
 	at := time.Now().Truncate(time.Microsecond) // what every database keeps
 	answers, err := split(rows, func(rows []store.ClaimRow) (answers []store.ClaimAnswer, err error) {
@@ -44,17 +40,27 @@ func (d *Dispatcher) claim(ctx context.Context, runs []*run) error {
 	d.countAnswers(answers)
 	d.mu.Lock()
 	now := time.Now()
-	for _, r := range runs {
-		n := len(r.rows)
-		d.core.claimed(r, answers[:n], at, now)
+	for _, req := range reqs {
+		n := req.size()
+		d.core.claimed(req, answers[:n], at, now)
 		answers = answers[n:]
 	}
-	for r := d.core.nextRequest(now); r != nil; r = d.core.nextRequest(now) {
-		d.toSend <- r // has room for every sender
-	}
+	d.pump(now)
 	d.mu.Unlock()
 	d.announce()
 	return nil
+}
+
+// claims appends the rows of a request.
+func (r *request) claims(rows []store.ClaimRow) []store.ClaimRow {
+	for _, run := range r.runs {
+		for _, rw := range run.rows {
+			rows = append(rows, store.ClaimRow{
+				Ref: rw.Ref, Txn: rw.Txn, Own: rw.claimed, WantPayload: rw.Payload == nil,
+			})
+		}
+	}
+	return rows
 }
 
 func (d *Dispatcher) countAnswers(answers []store.ClaimAnswer) {

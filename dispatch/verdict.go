@@ -4,20 +4,8 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
 )
-
-// receiver is what the core knows of the sink's receiver.
-type receiver struct {
-	// accepted is the latest beginning of a request of which it took a row.
-	accepted time.Time
-}
-
-// livedSince reports whether the receiver took a row in a request that began
-// after t. A request that began earlier may have been answered late and proves
-// nothing about the time between.
-func (r *receiver) livedSince(t time.Time) bool {
-	return !t.IsZero() && r.accepted.After(t)
-}
 
 // verdict is what a failure means for the row at the head of its lane.
 type verdict uint8
@@ -31,42 +19,82 @@ const (
 	single
 	// count: the failure counts against the row.
 	count
+	// giveUp: the row has failed for long enough; it is FAILED.
+	giveUp
 )
+
+// failure is what is known of a failed attempt.
+type failure struct {
+	sink.Outcome
+	alone      bool // it is about the head row and no other
+	searching  bool // the rows are what is left of an earlier failure
+	retryAfter time.Duration
+}
 
 // judge decides what a failed attempt means. It reads and then updates what the
 // row remembers of its failures.
 //
 // A receiver that names the time to come back is alive and busy: that is no
 // row's fault, whatever it takes from others meanwhile.
-func judge(rw *row, class sink.Class, f failure, recv *receiver, proofWait time.Duration, now time.Time) verdict {
-	proof := recv.livedSince(rw.failed)
-	rw.failed = now
-	if class != sink.Refused {
-		rw.refused = time.Time{} // refusals are counted from the first in a row
+func (c *core) judge(rw *row, f *failure, now time.Time) verdict {
+	proof := rw.proof
+	rw.fail(f.Class, now)
+	if !f.alone {
+		return c.judgeSeveral(f, proof)
 	}
 	switch {
-	case f.retryAfter > 0 && class != sink.Rejected:
-		return again
-	case !f.alone && (proof || class == sink.Rejected):
-		return halve
-	case !f.alone && class == sink.Refused:
-		return single
-	case !f.alone:
-		return again
-	case proof || class == sink.Rejected:
+	case c.cfg.Compat != CompatNone:
+		return c.judgeCompat(f)
+	case f.retryAfter > 0 && f.Class != sink.Rejected:
+	case proof || f.Class == sink.Rejected:
 		rw.refused = now
 		return count
-	case class != sink.Refused:
-		return again
-	}
-	if rw.refused.IsZero() {
+	case f.Class == sink.Refused && rw.refused.IsZero():
 		rw.refused = now
+	case f.Class == sink.Refused && now.Sub(rw.refused) >= c.cfg.ProofWait:
+		rw.refused = now
+		return count
 	}
-	if now.Sub(rw.refused) < proofWait {
-		return again
+	if c.cfg.GiveUpAfter > 0 && now.Sub(rw.failing) >= c.cfg.GiveUpAfter {
+		return giveUp
 	}
-	rw.refused = now
-	return count
+	return again
+}
+
+// judgeSeveral decides about several rows of one lane, of which any may be to
+// blame. Without proof a refusal is looked into once: an outage is no reason for
+// a search.
+func (c *core) judgeSeveral(f *failure, proof bool) verdict {
+	switch {
+	case c.recv.suspect || f.retryAfter > 0 && f.Class != sink.Rejected:
+		return single
+	case f.Class == sink.Rejected, proof, f.Class == sink.Refused && !f.searching:
+		return halve
+	}
+	return single
+}
+
+// judgeCompat counts as the processors do that teams come from.
+func (c *core) judgeCompat(f *failure) verdict {
+	if c.cfg.Compat == CompatFlowCatalyst {
+		return count
+	}
+	switch f.Reason {
+	case store.ReasonBadRequest, store.ReasonUnauthorized, store.ReasonForbidden:
+		return count // 4xx
+	}
+	return again
+}
+
+// fail notes a failed attempt. Refusals count from the first in a row.
+func (rw *row) fail(class sink.Class, now time.Time) {
+	rw.failed = now
+	if rw.failing.IsZero() {
+		rw.failing = now
+	}
+	if class != sink.Refused {
+		rw.refused = time.Time{}
+	}
 }
 
 // delay returns the wait after a lane's n-th failed attempt in a row, n from 1:
@@ -78,4 +106,11 @@ func delay(n int, initial, most time.Duration, random func() float64) time.Durat
 		d = initial << (n - 1)
 	}
 	return d - time.Duration(random()*float64(d)/5)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }

@@ -12,12 +12,13 @@ import (
 // between. Times are in seconds; the row's refusals count every 300 s.
 func TestJudge(t *testing.T) {
 	type attempt struct {
-		at       int
-		class    sink.Class
-		several  bool // other rows were in the request
-		after    int  // Retry-After
-		accepted int  // beginning of the latest request that was accepted
-		want     verdict
+		at        int
+		class     sink.Class
+		several   bool // other rows were in the request
+		searching bool // which was a part of a failed one
+		after     int  // Retry-After
+		accepted  int  // beginning of the latest request that was accepted
+		want      verdict
 	}
 	const (
 		refused       = sink.Refused
@@ -31,8 +32,12 @@ func TestJudge(t *testing.T) {
 		"rejected, whatever else":      {{at: 1, class: rejected, after: 60, want: count}},
 		"rejected of several and busy": {{at: 1, class: rejected, several: true, after: 60, want: halve}},
 
-		"refused among several":     {{at: 1, class: refused, several: true, want: single}, {at: 9, class: refused, several: true, want: single}},
-		"unavailable among several": {{at: 1, class: unavailable, several: true, want: again}},
+		"refused among several is looked into once": {
+			{at: 1, class: refused, several: true, want: halve},
+			{at: 2, class: refused, several: true, searching: true, want: single},
+		},
+		"unavailable among several":   {{at: 1, class: unavailable, several: true, want: single}},
+		"misconfigured among several": {{at: 1, class: misconfigured, several: true, want: single}},
 
 		"unavailable never counts without proof": {
 			{at: 1, class: unavailable, want: again}, {at: 1000, class: unavailable, want: again}, {at: 2000, class: unavailable, want: again},
@@ -40,7 +45,7 @@ func TestJudge(t *testing.T) {
 		"misconfigured never counts without proof": {
 			{at: 1, class: misconfigured, want: again}, {at: 1000, class: misconfigured, want: again}, {at: 2000, class: misconfigured, want: again},
 		},
-		"an unknown class is as unavailable": {{at: 1, want: again}, {at: 1000, want: again}, {at: 1001, several: true, want: again}},
+		"an unknown class is as unavailable": {{at: 1, want: again}, {at: 1000, want: again}, {at: 1001, several: true, want: single}},
 
 		"a first failure has no proof": {{at: 10, class: unavailable, accepted: 9, want: again}},
 		"proof counts once": {
@@ -56,9 +61,9 @@ func TestJudge(t *testing.T) {
 			{at: 40, class: refused, accepted: 31, want: count},
 		},
 		"proof looks for the row among several": {
-			{at: 10, class: unavailable, several: true, want: again},
+			{at: 10, class: unavailable, several: true, want: single},
 			{at: 20, class: unavailable, several: true, accepted: 15, want: halve},
-			{at: 30, class: refused, several: true, accepted: 25, want: halve},
+			{at: 30, class: refused, several: true, searching: true, accepted: 25, want: halve},
 		},
 
 		"refused counts once in a while": {
@@ -76,7 +81,7 @@ func TestJudge(t *testing.T) {
 			{at: 700, class: refused, want: count},
 		},
 		"refused among several counts towards nothing": {
-			{at: 1, class: refused, several: true, want: single},
+			{at: 1, class: refused, several: true, want: halve},
 			{at: 400, class: refused, want: again},
 			{at: 700, class: refused, want: count},
 		},
@@ -91,7 +96,7 @@ func TestJudge(t *testing.T) {
 			{at: 1, class: unavailable, want: again},
 			{at: 10, class: unavailable, after: 5, accepted: 5, want: again},
 			{at: 20, class: refused, after: 5, accepted: 15, want: again},
-			{at: 30, class: refused, several: true, after: 5, accepted: 25, want: again},
+			{at: 30, class: refused, several: true, after: 5, accepted: 25, want: single},
 			{at: 400, class: refused, after: 5, accepted: 25, want: again},
 			{at: 401, class: refused, accepted: 400, want: again},
 			{at: 402, class: refused, accepted: 400, want: again},
@@ -101,13 +106,19 @@ func TestJudge(t *testing.T) {
 	second := func(n int) time.Time { return epoch.Add(time.Duration(n) * time.Second) }
 	for name, attempts := range tests {
 		t.Run(name, func(t *testing.T) {
-			rw, recv := &row{}, &receiver{}
+			cfg := DefaultConfig()
+			cfg.ProofWait = 300 * time.Second
+			rw, c := &row{}, newCore(cfg, nil, nil)
 			for i, a := range attempts {
 				if a.accepted > 0 {
-					recv.accepted = second(a.accepted)
+					c.recv.accepted = second(a.accepted)
 				}
-				f := failure{alone: !a.several, rows: 2, retryAfter: time.Duration(a.after) * time.Second}
-				if got := judge(rw, a.class, f, recv, 300*time.Second, second(a.at)); got != a.want {
+				rw.proof = c.recv.livedSince(rw.failed)
+				f := failure{
+					Outcome: sink.Outcome{Class: a.class}, alone: !a.several, searching: a.searching,
+					retryAfter: time.Duration(a.after) * time.Second,
+				}
+				if got := c.judge(rw, &f, second(a.at)); got != a.want {
 					t.Fatalf("attempt %d, %s at %d s: verdict %d, want %d", i+1, a.class, a.at, got, a.want)
 				}
 			}

@@ -1,0 +1,159 @@
+package dispatch
+
+import (
+	"slices"
+)
+
+// check states what holds at every moment.
+func (w *world) check() {
+	c := w.core
+	if c.claiming != len(w.claiming) || c.sending != len(w.sending) || max(c.claiming, c.sending) > w.cfg.MaxConcurrentGroups {
+		w.t.Fatalf("%d claims of %d, %d requests of %d, %d allowed", c.claiming, len(w.claiming), c.sending, len(w.sending), w.cfg.MaxConcurrentGroups)
+	}
+	rows, over := 0, map[string]bool{}
+	for _, b := range w.batches {
+		done := 0
+		for _, r := range b.rows {
+			over[r.id] = r.over
+			if r.over {
+				done++
+				continue
+			}
+			rows++
+		}
+		if b.done != done && !b.untold {
+			w.t.Fatalf("a ticket was told of %d rows, %d of its %d are over", b.done, done, len(b.rows))
+		}
+	}
+	if c.rows != rows {
+		w.t.Fatalf("%d rows are counted, %d are held", c.rows, rows)
+	}
+	held := map[string]bool{}
+	for kind := range w.limits {
+		for _, id := range c.heldIDs("box" + kind) {
+			held[id] = true
+			if w.table[id].key.Kind != kind {
+				w.t.Fatalf("row %s of %s is held in box%s", id, w.table[id].key, kind)
+			}
+		}
+	}
+	for id, isOver := range over {
+		if held[id] == isOver {
+			w.t.Fatalf("row %s: over %v, held %v", id, isOver, held[id])
+		}
+	}
+	if c.recv.suspect != w.suspect {
+		w.t.Fatalf("the sink is suspect %v, by the rule %v after %d failed requests", c.recv.suspect, w.suspect, w.fails)
+	}
+	w.checkBytes()
+	w.checkLanes()
+	w.checkSkips()
+}
+
+// checkBytes states what the buffer holds: no payload but those in flight is
+// kept past its bound.
+func (w *world) checkBytes() {
+	bytes, late := 0, 0
+	for _, l := range w.core.lanes {
+		for i, rw := range l.rows {
+			bytes += len(rw.Payload)
+			if i < l.inFlight || rw.attempts > 0 || !rw.claimed.IsZero() {
+				late += len(rw.Payload)
+			}
+		}
+	}
+	for _, queue := range [][]outcome{w.core.outcomes, w.core.writing, w.core.refused} {
+		for _, o := range queue {
+			if o.lane == nil && o.Status.Settled() {
+				bytes += len(o.row.Payload)
+				late += len(o.row.Payload)
+			}
+		}
+	}
+	if w.core.bytes != int64(bytes) || !w.ended && int64(bytes-late) > w.cfg.BufferBytes {
+		w.t.Fatalf("%d bytes are counted, %d are held, %d of rows that wait; %d allowed", w.core.bytes, bytes, bytes-late, w.cfg.BufferBytes)
+	}
+}
+
+// checkSkips states that whoever waits for a row to be passed over is told when
+// the row leaves, and not before.
+func (w *world) checkSkips() {
+	for id, r := range w.table {
+		if r.skipped != nil && (len(r.skipped) == 1) != r.over {
+			w.t.Fatalf("row %s: over %v, told %v", id, r.over, len(r.skipped) == 1)
+		}
+	}
+}
+
+// checkLanes states that each lane is what the reference says, and is in the one
+// place from which its state is left again.
+func (w *world) checkLanes() {
+	places := w.places()
+	for l, in := range places {
+		if w.core.lanes[l.name] != l || len(in) != 1 || in[0] != l.state {
+			w.t.Fatalf("lane %s, %s, is in %v", l.name, l.state, in)
+		}
+	}
+	for name, l := range w.core.lanes {
+		ids := make([]string, len(l.rows))
+		for i, rw := range l.rows {
+			ids[i] = rw.ID
+		}
+		standing := w.standing(name)
+		if len(ids) == 0 && !standing || !slices.Equal(ids, w.queue[name]) || l.standing() != standing {
+			w.t.Fatalf("lane %s, standing %v, holds %v; left are %v, standing %v", name, l.standing(), ids, w.queue[name], standing)
+		}
+		if l.state == laneHeld && !standing || !w.ended && len(places[l]) != 1 && l.state != laneHeld {
+			w.t.Fatalf("lane %s, %s, is nowhere", name, l.state)
+		}
+	}
+	for name, left := range w.queue {
+		if len(left) > 0 && w.core.lanes[name] == nil {
+			w.t.Fatalf("lane %s is forgotten with %v", name, left)
+		}
+	}
+	for key := range w.holds {
+		if w.standing(LaneName{LaneKey: key}) && w.core.lanes[LaneName{LaneKey: key}] == nil {
+			w.t.Fatalf("lane %s is forgotten though it stands still", key)
+		}
+	}
+}
+
+// places finds where each lane is queued.
+func (w *world) places() map[*lane][]laneState {
+	c, places := w.core, map[*lane][]laneState{}
+	put := func(state laneState, lanes ...*lane) {
+		for _, l := range lanes {
+			places[l] = append(places[l], state)
+		}
+	}
+	n := 0
+	for _, q := range []*queue{&c.ready, &c.tried} {
+		for _, f := range q.kinds {
+			put(laneReady, f.items...)
+			n += f.len()
+		}
+	}
+	if n != c.ready.len()+c.tried.len() {
+		w.t.Fatalf("%d lanes are queued, %d and %d are counted", n, c.ready.len(), c.tried.len())
+	}
+	put(laneReady, c.urgent.items...)
+	put(laneWaiting, c.waiting...)
+	for state, reqs := range map[laneState][]*request{
+		laneClaiming: w.claiming, laneSending: slices.Concat(w.sending, c.toSend.items),
+	} {
+		for _, req := range reqs {
+			for _, r := range req.runs {
+				put(state, r.lane)
+			}
+		}
+	}
+	for _, queue := range [][]outcome{c.outcomes, c.writing, c.refused} {
+		for _, o := range queue {
+			if o.lane != nil {
+				put(laneWriting, o.lane)
+			}
+		}
+	}
+	return places
+}

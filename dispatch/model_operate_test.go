@@ -1,0 +1,135 @@
+package dispatch
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// someLane is the lane of one of the groups.
+func (w *world) someLane(t *rapid.T) LaneName {
+	return LaneName{LaneKey: rapid.SampledFrom(w.keys).Draw(t, "lane")}
+}
+
+func (w *world) pauseLane(t *rapid.T) {
+	name := w.someLane(t)
+	if !name.Group.Valid && w.cfg.Ungrouped == Parallel {
+		return
+	}
+	h := store.Hold{Lane: name.LaneKey, Kind: store.Paused, Since: w.now}
+	w.hold(h)
+	w.core.pause(name, h)
+	w.check()
+}
+
+// letGo resumes a lane and passes what blocks it.
+func (w *world) letGo(t *rapid.T) {
+	w.letLaneGo(w.someLane(t))
+	w.check()
+}
+
+func (w *world) letAllGo() {
+	for _, key := range w.keys {
+		w.letLaneGo(LaneName{LaneKey: key})
+	}
+	w.check()
+}
+
+func (w *world) letLaneGo(name LaneName) {
+	holds := w.holds[name.LaneKey]
+	delete(w.holds, name.LaneKey)
+	if h, blocked := holds[store.Blocked]; blocked {
+		w.core.unblock([]store.Ref{{Outbox: name.Outbox, ID: h.ID}}, w.now)
+	}
+	if _, paused := holds[store.Paused]; paused {
+		w.core.resume(w.core.lanes[name], w.now)
+	}
+}
+
+// left is a lane that has rows, if there is one.
+func (w *world) left(t *rapid.T) (name LaneName, ok bool) {
+	names := slices.DeleteFunc(slices.Collect(maps.Keys(w.queue)), func(n LaneName) bool { return len(w.queue[n]) == 0 })
+	if len(names) == 0 {
+		return name, false
+	}
+	slices.SortFunc(names, func(a, b LaneName) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	return rapid.SampledFrom(names).Draw(t, "lane"), true
+}
+
+// skip passes over the head of a lane.
+func (w *world) skip(t *rapid.T) {
+	name, ok := w.left(t)
+	if !ok || w.ended {
+		return
+	}
+	if _, blocked := w.holds[name.LaneKey][store.Blocked]; blocked && name.RowID == "" {
+		return // the FAILED row is what is passed over
+	}
+	head := w.table[w.queue[name][0]]
+	writing := w.core.lanes[name].state == laneWriting
+	done, err := w.core.skip(w.core.lanes[name], "passed over", w.now)
+	if refused := writing || head.skipped != nil; refused != (err != nil) || err != nil && !errors.Is(err, ErrLaneState) {
+		t.Fatalf("passing over row %s, an outcome on its way %v, asked before %v: %v", head.id, writing, head.skipped != nil, err)
+	}
+	if err == nil {
+		head.skipped = done
+		delete(w.notBefore, name)
+	}
+	w.check()
+}
+
+// requeue sets a FAILED row back.
+func (w *world) requeue(t *rapid.T) {
+	var failed []string
+	for _, id := range slices.Sorted(maps.Keys(w.table)) {
+		if r := w.table[id]; r.status == store.Failed && r.over && !r.gone {
+			failed = append(failed, id)
+		}
+	}
+	if len(failed) == 0 || w.core.rows >= w.cfg.BufferRows {
+		return
+	}
+	old := w.table[rapid.SampledFrom(failed).Draw(t, "row")]
+	r := &record{
+		id: old.id, key: old.key, size: old.size, dropped: true, poison: old.poison,
+		visible: true, status: store.Pending, arrived: old.arrived, changed: old.changed, requeued: true,
+	}
+	w.table[r.id] = r
+	name := w.lane(r)
+	w.truth[name] = slices.DeleteFunc(w.truth[name], func(id string) bool { return id == r.id })
+	w.place([]*record{r})
+	w.batches = append(w.batches, &batch{rows: []*record{r}, untold: true})
+	w.core.requeue(w.items([]*record{r}))
+	w.core.requeue(w.items([]*record{r})) // as the log may bring it once more
+	if w.holds[r.key][store.Blocked].ID == r.id {
+		delete(w.holds[r.key], store.Blocked)
+	}
+	w.core.unblock([]store.Ref{{Outbox: r.key.Outbox, ID: r.id}}, w.now)
+	w.check()
+}
+
+// retryNow tries a lane at once.
+func (w *world) retryNow(t *rapid.T) {
+	name, ok := w.left(t)
+	if !ok {
+		return
+	}
+	l := w.core.lanes[name]
+	moves := l.state == laneWaiting || l.state == laneReady && w.suspect
+	if err := w.core.retryNow(l); (err != nil) != (l.state == laneHeld) {
+		t.Fatalf("lane %s, %s: %v", name, l.state, err)
+	}
+	if moves {
+		delete(w.notBefore, name)
+		delete(w.paused, name)
+		w.claims[name] = 0
+		w.allowed++
+	}
+	w.check()
+}

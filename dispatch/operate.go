@@ -1,0 +1,259 @@
+package dispatch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// LaneName names a lane.
+type LaneName struct {
+	store.LaneKey
+	// RowID names the lane of one row, where rows without a group have a lane
+	// each.
+	RowID string
+}
+
+// LaneInfo is what a lane does at a moment.
+type LaneInfo struct {
+	store.LaneKey
+	// RowID is set where rows without a group have a lane each.
+	RowID string
+	// State is ready, claiming, sending, writing, waiting, blocked or paused.
+	State string
+	// Rows is how many rows are in memory.
+	Rows int
+	// Head is the id of the first row, or of the FAILED one that blocks the lane.
+	Head string
+	// Attempts is how many requests under this leader carried the head, and
+	// RetryCount how many of its failures were counted.
+	Attempts, RetryCount int
+	// NextAttempt is when a waiting lane is tried again; for one that waits for a
+	// suspect sink, when the next lane is.
+	NextAttempt time.Time
+	// Error is the head's latest failure, Reason why a lane is paused.
+	Error, Reason string
+	// Since is when a blocked or paused lane came to stand still.
+	Since time.Time
+}
+
+// LaneFilter chooses lanes. A zero field chooses all.
+type LaneFilter struct {
+	Outbox, Kind string
+	Group        *store.Group
+	State        string
+}
+
+var (
+	// ErrNoLane says that no row of the lane is in memory and nothing holds it.
+	ErrNoLane = errors.New("there is no such lane")
+	// ErrLaneState says that the action does not fit what the lane does.
+	ErrLaneState = errors.New("the lane's state does not allow it")
+	// ErrEnded says that the dispatcher runs no more.
+	ErrEnded = errors.New("the relay stops or has lost its leadership")
+
+	errDelivered = fmt.Errorf("%w: its first row was settled or delivered meanwhile", ErrLaneState)
+	errWriting   = fmt.Errorf("%w: an outcome of its first row is being written; ask again", ErrLaneState)
+	errHeld      = fmt.Errorf("%w: it is blocked or paused; skip or requeue the row, or resume the lane", ErrLaneState)
+	errOneRow    = fmt.Errorf("%w: rows without a group have a lane each here; name the row", ErrLaneState)
+)
+
+// Lanes returns at most limit of the chosen lanes, in the order of CompareLanes,
+// and how many there are. The time is linear in the lanes.
+func (d *Dispatcher) Lanes(f LaneFilter, limit int) (lanes []LaneInfo, total int) {
+	d.mu.Lock()
+	for _, l := range d.core.lanes {
+		if f.match(l) {
+			lanes = append(lanes, d.core.info(l))
+		}
+	}
+	d.mu.Unlock()
+	slices.SortFunc(lanes, CompareLanes)
+	return lanes[:min(limit, len(lanes))], len(lanes)
+}
+
+// CompareLanes orders lanes for an operator: those that stand still first, then
+// those that fail, and the longer ones before the shorter.
+func CompareLanes(a, b LaneInfo) int {
+	rank := func(l *LaneInfo) int {
+		switch {
+		case !l.Since.IsZero():
+			return 0
+		case l.Error != "":
+			return 1
+		}
+		return 2
+	}
+	return cmp.Or(rank(&a)-rank(&b), b.Rows-a.Rows,
+		cmp.Compare(a.String(), b.String()), cmp.Compare(a.RowID, b.RowID))
+}
+
+func (f *LaneFilter) match(l *lane) bool {
+	return (f.Outbox == "" || f.Outbox == l.name.Outbox) &&
+		(f.Kind == "" || f.Kind == l.name.Kind) &&
+		(f.Group == nil || *f.Group == l.name.Group) &&
+		(f.State == "" || f.State == l.word())
+}
+
+// RetryNow tries a waiting lane at once, also while the sink is suspect.
+func (d *Dispatcher) RetryNow(lane LaneName) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	err := d.core.retryNow(d.core.lanes[lane])
+	notify(d.toClaim)
+	return err
+}
+
+// Skip lets a lane pass its first row: a row that blocks the lane stays FAILED,
+// another becomes FAILED with the reason as its error. A row in a request is
+// skipped if that fails. Skip returns when it is durable, or when the row was
+// delivered after all (ErrLaneState).
+func (d *Dispatcher) Skip(ctx context.Context, lane LaneName, reason string) error {
+	d.mu.Lock()
+	l := d.core.lanes[lane]
+	if l != nil && l.blocked != nil {
+		refs := []store.Ref{{Outbox: lane.Outbox, ID: l.blocked.ID}}
+		d.mu.Unlock()
+		return d.release(ctx, lane.LaneKey, store.Blocked, func(now time.Time) { d.core.unblock(refs, now) })
+	}
+	done, err := d.core.skip(l, reason, time.Now())
+	d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	d.announce()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("the row is passed over as soon as its request has ended: %w", context.Cause(ctx))
+	case <-d.over:
+		return ErrEnded
+	}
+}
+
+// Pause keeps a lane from moving until Resume, also across restarts. A request
+// under way ends first. The lane need not have rows. It is durable when Pause
+// returns.
+func (d *Dispatcher) Pause(ctx context.Context, lane LaneName, reason string) error {
+	if !lane.Group.Valid && d.cfg.Ungrouped == Parallel {
+		return fmt.Errorf("%w, or skip it: a row's own lane cannot be paused", errOneRow)
+	}
+	h := store.Hold{Lane: lane.LaneKey, Kind: store.Paused, Reason: reason, Since: time.Now()}
+	if err := d.store.Hold(ctx, d.epoch, h); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.core.pause(lane, h)
+	return nil
+}
+
+// Resume ends a pause, durably.
+func (d *Dispatcher) Resume(ctx context.Context, lane LaneName) error {
+	d.mu.Lock()
+	l := d.core.lanes[lane]
+	paused := l != nil && l.paused != nil
+	d.mu.Unlock()
+	switch {
+	case l == nil:
+		return ErrNoLane
+	case !paused:
+		return fmt.Errorf("%w: it is not paused", ErrLaneState)
+	}
+	return d.release(ctx, lane.LaneKey, store.Paused, func(now time.Time) {
+		if l := d.core.lanes[lane]; l != nil {
+			d.core.resume(l, now)
+		}
+	})
+}
+
+// release forgets a hold and lets the lane go on.
+func (d *Dispatcher) release(ctx context.Context, lane store.LaneKey, kind store.HoldKind, letGo func(now time.Time)) error {
+	if err := d.store.Release(ctx, d.epoch, lane, kind); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	letGo(time.Now())
+	d.mu.Unlock()
+	d.announce()
+	return nil
+}
+
+// Restore holds the lanes that were held when the relay last ran. Call it before
+// Run.
+func (d *Dispatcher) Restore(holds []store.Hold) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.core.restore(holds)
+}
+
+// Requeue sets FAILED rows back to PENDING; lanes that one of them blocked go
+// on. With place they are put in front of their lanes; without, the source has
+// to find them in the table. It waits for room in the buffer, takes at most limit
+// rows and returns how many.
+func (d *Dispatcher) Requeue(ctx context.Context, f store.DeadLetterFilter, limit int, place bool) (int, error) {
+	if err := d.waitForRoom(ctx); err != nil {
+		return 0, err
+	}
+	items, err := d.store.Requeue(ctx, d.epoch, f, limit)
+	if err != nil {
+		return 0, err
+	}
+	refs := make([]store.Ref, len(items))
+	for i := range items {
+		refs[i] = items[i].Ref
+	}
+	d.mu.Lock()
+	if place {
+		d.core.requeue(items)
+	}
+	d.core.unblock(refs, time.Now())
+	d.mu.Unlock()
+	d.announce()
+	return len(refs), nil
+}
+
+// Found places rows of one outbox that came back to PENDING without an insert in
+// front of their lanes, but for those that lanes hold, and returns how many; lanes
+// that one of them blocked go on.
+func (d *Dispatcher) Found(items []store.Item) int {
+	d.mu.Lock()
+	placed := d.core.found(items, time.Now())
+	d.mu.Unlock()
+	d.announce()
+	return placed
+}
+
+// Discard deletes FAILED rows; lanes that one of them blocked go on. It takes
+// at most limit rows and returns how many.
+func (d *Dispatcher) Discard(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error) {
+	refs, err := d.store.Discard(ctx, d.epoch, f, limit)
+	if err != nil {
+		return 0, err
+	}
+	d.mu.Lock()
+	d.core.unblock(refs, time.Now())
+	d.mu.Unlock()
+	d.announce()
+	return len(refs), nil
+}
+
+func (d *Dispatcher) waitForRoom(ctx context.Context) error {
+	for d.Room() <= 0 {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the buffer is full of rows that wait for the sink: %w", context.Cause(ctx))
+		case <-d.over:
+			return ErrEnded
+		case <-d.roomy:
+		}
+	}
+	notify(d.roomy) // somebody else may wait too
+	return nil
+}

@@ -1,0 +1,191 @@
+package dispatch
+
+import (
+	"slices"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// skip is somebody's wish that a row be passed over.
+type skip struct {
+	reason string
+	at     time.Time
+	asked  bool       // FAILED is on its way to the store
+	done   chan error // has room for one
+}
+
+// tell reports that the row has left its lane. A nil skip has nobody to tell.
+func (s *skip) tell() {
+	if s == nil {
+		return
+	}
+	if s.asked {
+		s.done <- nil
+	} else {
+		s.done <- errDelivered
+	}
+}
+
+// skip passes over the head of a lane: it is FAILED as soon as no request
+// carries it. Done is told how it went.
+func (c *core) skip(l *lane, reason string, now time.Time) (done <-chan error, err error) {
+	switch {
+	case l == nil || len(l.rows) == 0:
+		return nil, ErrNoLane
+	case l.state == laneWriting || l.rows[0].skip != nil:
+		return nil, errWriting
+	}
+	s := &skip{reason: reason, at: now, done: make(chan error, 1)}
+	l.rows[0].skip = s
+	c.takeOut(l)
+	c.wake(l)
+	return s.done, nil
+}
+
+// skipHead settles the head of a lane that is to be passed over, and reports
+// whether it did.
+func (c *core) skipHead(l *lane) bool {
+	if len(l.rows) == 0 || l.rows[0].skip == nil || c.ended {
+		return false
+	}
+	rw := l.rows[0]
+	rw.skip.asked, l.wakeAt = true, time.Time{}
+	c.settle(rw, store.Outcome{Status: store.Failed, Error: rw.skip.reason}, l, rw.skip.at)
+	return true
+}
+
+// pause keeps a lane from moving. A run in flight ends first.
+func (c *core) pause(name LaneName, h store.Hold) {
+	l := c.lane(name)
+	l.paused = &h
+	c.takeOut(l)
+	c.wake(l)
+}
+
+// resume ends a pause.
+func (c *core) resume(l *lane, now time.Time) {
+	l.paused = nil
+	c.letGo(l, now)
+}
+
+// letGo lets a lane go on that nothing holds any more.
+func (c *core) letGo(l *lane, now time.Time) {
+	if l.state != laneHeld || l.standing() {
+		return
+	}
+	l.state = laneIdle
+	if len(l.rows) > 0 && l.wakeAt.After(now) {
+		c.wait(l, l.wakeAt)
+		return
+	}
+	c.wake(l)
+}
+
+// block keeps a lane from moving until its FAILED row is skipped or requeued.
+func (c *core) block(l *lane, h *store.Hold) {
+	l.blocked = h
+	c.blocked[store.Ref{Outbox: h.Lane.Outbox, ID: h.ID}] = l
+}
+
+// unblock lets the lanes go on that one of some rows blocked.
+func (c *core) unblock(refs []store.Ref, now time.Time) {
+	for _, ref := range refs {
+		l := c.blocked[ref]
+		if l == nil {
+			continue
+		}
+		delete(c.blocked, ref)
+		l.blocked = nil
+		c.letGo(l, now)
+	}
+}
+
+// restore holds the lanes that were held when the relay last ran. A lane stays
+// blocked only where the configuration still says so.
+func (c *core) restore(holds []store.Hold) {
+	for i := range holds {
+		h := &holds[i]
+		if h.Kind == store.Blocked && c.cfg.OnFailed != Block {
+			continue
+		}
+		l := c.lane(LaneName{LaneKey: h.Lane})
+		if h.Kind == store.Blocked {
+			c.block(l, h)
+		} else {
+			l.paused = h
+		}
+		l.state = laneHeld
+	}
+}
+
+// requeue puts rows that were FAILED in front of their lanes, behind those that
+// were requeued before. A row that the log has brought again already keeps the
+// place that it has there.
+func (c *core) requeue(items []store.Item) {
+	items = slices.DeleteFunc(items, func(it store.Item) bool {
+		l := c.lanes[c.nameOf(&it)]
+		return l != nil && slices.ContainsFunc(l.rows, func(rw *row) bool { return rw.ID == it.ID })
+	})
+	c.place(items, nil, true)
+}
+
+// found places those of some rows of one outbox that no lane holds, as requeue
+// does. It returns how many.
+func (c *core) found(items []store.Item, now time.Time) int {
+	if len(items) == 0 {
+		return 0
+	}
+	held := map[string]bool{}
+	for _, id := range c.heldIDs(items[0].Outbox) {
+		held[id] = true
+	}
+	items = slices.DeleteFunc(items, func(it store.Item) bool { return held[it.ID] })
+	refs := make([]store.Ref, len(items))
+	for i := range items {
+		refs[i] = items[i].Ref
+	}
+	c.place(items, nil, true)
+	c.unblock(refs, now)
+	return len(items)
+}
+
+// retryNow tries a lane at once that waits for a time or for the sink.
+func (c *core) retryNow(l *lane) error {
+	switch {
+	case l == nil:
+		return ErrNoLane
+	case l.state == laneHeld:
+		return errHeld
+	case l.state == laneWaiting, l.state == laneReady && c.recv.suspect:
+		c.takeOut(l)
+		l.state = laneReady
+		c.urgent.push(l)
+	}
+	return nil
+}
+
+// info describes a lane.
+func (c *core) info(l *lane) LaneInfo {
+	in := LaneInfo{
+		LaneKey: l.name.LaneKey, RowID: l.name.RowID, State: l.word(),
+		Rows: len(l.rows), Error: l.problem,
+	}
+	if len(l.rows) > 0 {
+		head := l.rows[0]
+		in.Head, in.Attempts, in.RetryCount = head.ID, head.attempts, head.RetryCount
+	}
+	switch {
+	case l.state == laneWaiting:
+		in.NextAttempt = l.wakeAt
+	case l.state == laneReady && c.recv.suspect:
+		in.NextAttempt = c.recv.nextProbe
+	}
+	if h := l.blocked; h != nil {
+		in.Head, in.RetryCount, in.Error, in.Since = h.ID, h.RetryCount, h.Reason, h.Since
+	}
+	if h := l.paused; h != nil {
+		in.Reason, in.Since = h.Reason, h.Since
+	}
+	return in
+}
