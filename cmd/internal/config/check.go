@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/url"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -91,6 +92,33 @@ func (d *decoder) need(path, value, remedy string) bool {
 	return false
 }
 
+// checkPlaces records the keys of an entry that have no place beside the others.
+func (d *decoder) checkPlaces(path string, v reflect.Value) {
+	for _, f := range fieldsOf(v.Type()) {
+		c, is, unmet := f.unmet(v)
+		p := join(path, f.name)
+		if !unmet || !d.given(p) || !d.sound(join(path, c.key)) || !d.sound(p) {
+			continue
+		}
+		if is == "" {
+			d.fail(p, "goes with %s: %s, and there is no %s here", c.key, c.value, c.key)
+		} else {
+			d.fail(p, "goes with %s: %s, and this is %s: %s; take it out, or change the %s", c.key, c.value, c.key, is, c.key)
+		}
+	}
+}
+
+// given reports whether a key, or one inside of it, was given.
+func (d *decoder) given(path string) bool {
+	path = d.original(path)
+	for at := range d.at {
+		if rest, below := strings.CutPrefix(at, path); below && (rest == "" || rest[0] == '.' || rest[0] == '[') {
+			return true
+		}
+	}
+	return false
+}
+
 // check records what is missing or contradictory and expands the preset.
 func (d *decoder) check(s *Settings) {
 	if d.sound("name") && !relayName.MatchString(s.Name) {
@@ -101,6 +129,8 @@ func (d *decoder) check(s *Settings) {
 	if s.Dispatch.ProcessingTimeoutSeconds < 1 {
 		d.fail("dispatch.processing-timeout-seconds", "is %d, must be at least 1", s.Dispatch.ProcessingTimeoutSeconds)
 	}
+	d.notNegative("dispatch.takeover-wait", s.Dispatch.TakeoverWait)
+	d.positive("checkpoint.sweep-interval", s.Checkpoint.SweepInterval)
 	d.checkAdmin(&s.Admin)
 	d.expand(s)
 	d.checkSinks(s.Sinks)
@@ -133,6 +163,12 @@ func (d *decoder) checkSource(s *Source) {
 func (d *decoder) positive(path string, t time.Duration) {
 	if t <= 0 && d.sound(path) {
 		d.fail(path, "is %s, must be above 0", t)
+	}
+}
+
+func (d *decoder) notNegative(path string, t time.Duration) {
+	if t < 0 && d.sound(path) {
+		d.fail(path, "is %s, must not be below 0s", t)
 	}
 }
 
@@ -177,6 +213,9 @@ func (d *decoder) checkFile(path string, raw URL) {
 
 // checkDelivery asks the dispatcher itself, whose messages begin with the key.
 func (d *decoder) checkDelivery(path string, s *Delivery) {
+	if d.own(path, "give-up-after") {
+		d.notNegative(join(path, "give-up-after"), s.GiveUpAfter)
+	}
 	c := s.dispatch()
 	for _, text := range messages(c.Validate()) {
 		key, rest, _ := strings.Cut(text, " ")
@@ -196,13 +235,7 @@ func (d *decoder) own(path, key string) bool {
 		return true
 	}
 	section, _, _ := strings.Cut(key, ".")
-	section = d.original(join(path, section))
-	for given := range d.at {
-		if given == section || strings.HasPrefix(given, section+".") {
-			return true
-		}
-	}
-	return false
+	return d.given(join(path, section))
 }
 
 // messages returns the texts of a joined error.
@@ -232,6 +265,12 @@ func (s *Delivery) dispatch() dispatch.Config {
 	c.BackoffMax = s.Backoff.Max
 	c.RetryAfterMax = s.RetryAfterMax
 	c.ProofWait = s.ProofWait
+	c.GiveUpAfter = s.GiveUpAfter
+	c.OnFailed = dispatch.OnFailed(s.OnFailed)
+	c.Ungrouped = dispatch.Ungrouped(s.Ungrouped)
+	if s.Retry.Compat != noCompat {
+		c.Compat = dispatch.Compat(s.Retry.Compat)
+	}
 	return c
 }
 

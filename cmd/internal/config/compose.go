@@ -11,6 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
+	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
 	"github.com/sluicebox/sluicebox/store"
 	storepg "github.com/sluicebox/sluicebox/store/postgres"
 	storesqlite "github.com/sluicebox/sluicebox/store/sqlite"
@@ -21,17 +22,9 @@ func (c *Config) Outboxes() []store.Outbox {
 	outboxes := make([]store.Outbox, len(c.Settings.Outboxes))
 	for i, o := range c.Settings.Outboxes {
 		schema, table := splitTable(o.Table)
-		outboxes[i] = store.Outbox{Name: o.Name, Schema: schema, Table: table, Layout: layout(o.Layout), Kind: o.Kind}
+		outboxes[i] = store.Outbox{Name: o.Name, Schema: schema, Table: table, Layout: o.layout(), Kind: o.Kind}
 	}
 	return outboxes
-}
-
-// layout returns a layout by the name that Load has checked.
-func layout(name string) store.Layout {
-	if name == store.OutboxMessages().Name {
-		return store.OutboxMessages()
-	}
-	return store.FlowCatalyst()
 }
 
 // Routes returns the name of the sink of each outbox, by the outbox's name.
@@ -47,11 +40,24 @@ func (c *Config) Routes() map[string]string {
 // that Routes returned.
 func (c *Config) Dispatch(sink string) dispatch.Config {
 	s := c.Settings.Sinks[sink]
-	return s.dispatch()
+	d := s.dispatch()
+	d.TakeoverWait = c.Settings.Dispatch.TakeoverWait
+	return d
 }
 
-// FlowCatalyst returns the configuration of a sink. The name is one that Routes
+// SinkType returns the type of a sink, SinkFlowCatalyst or SinkWebhook: the
+// method of that name returns its configuration. The name is one that Routes
 // returned.
+func (c *Config) SinkType(sink string) string { return c.Settings.Sinks[sink].Type }
+
+// RequestTimeout returns the longest that one request of a sink may take. The
+// name is one that Routes returned.
+func (c *Config) RequestTimeout(sink string) time.Duration {
+	return c.Settings.Sinks[sink].RequestTimeout
+}
+
+// FlowCatalyst returns the configuration of a sink of that type. The name is one
+// that Routes returned.
 func (c *Config) FlowCatalyst(sink string) flowcatalyst.Config {
 	s := c.Settings.Sinks[sink]
 	return s.flowCatalyst()
@@ -66,6 +72,54 @@ func (s *Sink) flowCatalyst() flowcatalyst.Config {
 	c.RequestTimeout = s.RequestTimeout
 	c.MaxConnections = s.MaxConcurrentGroups
 	c.CAFile = s.CAFile
+	if s.OAuth != nil {
+		c.OAuth = flowcatalyst.OAuth{
+			TokenURL:     s.OAuth.TokenURL.Reveal(),
+			ClientID:     s.OAuth.ClientID,
+			ClientSecret: flowcatalyst.Token(s.OAuth.ClientSecret.Reveal()),
+			Scope:        s.OAuth.Scope,
+			Audience:     s.OAuth.Audience,
+			ClientAuth:   flowcatalyst.ClientAuth(s.OAuth.ClientAuth),
+		}
+	}
+	return c
+}
+
+// Webhook returns the configuration of a sink of that type. Its UserAgent is
+// empty where the configuration has none. The name is one that Routes returned.
+func (c *Config) Webhook(sink string) webhook.Config {
+	s := c.Settings.Sinks[sink]
+	return s.webhook()
+}
+
+// webhook returns the sink's own form of the keys.
+func (s *Sink) webhook() webhook.Config {
+	c := webhook.Config{
+		URL:                 webhook.Secret(s.URL.Reveal()),
+		Method:              s.Method,
+		Format:              webhook.Format(s.Format),
+		ContentType:         s.ContentType,
+		CloudEventsSource:   s.CloudEventsSource,
+		CloudEventsType:     s.CloudEventsType,
+		MetadataHeaders:     s.MetadataHeaders,
+		IDPrefix:            s.IDPrefix,
+		Treat409AsDelivered: s.Treat409AsDelivered,
+		Token:               webhook.Secret(s.Token.Reveal()),
+		CAFile:              s.CAFile,
+		RequestTimeout:      s.RequestTimeout,
+		MaxConnections:      s.MaxConcurrentGroups,
+		MaxRequestBytes:     int(s.MaxRequestBytes),
+		UserAgent:           s.UserAgent,
+	}
+	for _, secret := range s.Secrets {
+		c.Secrets = append(c.Secrets, webhook.Secret(secret.Reveal()))
+	}
+	for name, value := range s.Headers {
+		if c.Headers == nil {
+			c.Headers = map[string]webhook.Secret{}
+		}
+		c.Headers[name] = webhook.Secret(value.Reveal())
+	}
 	return c
 }
 

@@ -123,14 +123,16 @@ func (d *decoder) value(path string, n *yaml.Node, v reflect.Value, f field) {
 		n = target(n)
 	}
 	switch {
-	case v.Kind() == reflect.Pointer:
+	case v.Kind() == reflect.Pointer && v.Type().Elem().Kind() == reflect.Struct:
 		d.optional(path, n, v)
+	case v.Kind() == reflect.Pointer:
+		d.maybe(path, n, v, f)
 	case v.Kind() == reflect.Struct:
 		d.section(path, n, v)
 	case v.Kind() == reflect.Slice:
-		d.overridden(path, n, func(n *yaml.Node) { d.list(path, n, v) })
+		d.overridden(path, n, func(n *yaml.Node) { d.list(path, n, v, f) })
 	case v.Kind() == reflect.Map:
-		d.overridden(path, n, func(n *yaml.Node) { d.named(path, n, v) })
+		d.overridden(path, n, func(n *yaml.Node) { d.entries(path, n, v, f) })
 	default:
 		d.scalar(path, n, v, f)
 	}
@@ -274,44 +276,80 @@ func (d *decoder) overridden(path string, n *yaml.Node, decode func(*yaml.Node))
 // optional reads a section that need not be there: it is where the file or a
 // variable names one of its keys.
 func (d *decoder) optional(path string, n *yaml.Node, v reflect.Value) {
-	fresh := reflect.New(v.Type().Elem())
-	fresh.Elem().Set(reflect.ValueOf(defaultPreset()))
-	wanted := n != nil
-	for _, f := range fieldsOf(v.Type().Elem()) {
-		name := variable(join(path, f.name))
-		d.consulted[name] = true
-		if _, set := d.overrides[name]; set {
-			wanted = true
-		}
+	fresh := defaultOf(v.Type().Elem(), d.delivery)
+	if d.named(path, fresh.Type()) || n != nil {
+		d.section(path, n, fresh)
+		v.Set(fresh.Addr())
 	}
-	if wanted {
-		d.section(path, n, fresh.Elem())
+}
+
+// named reports whether a variable names a key of a section, at any depth.
+func (d *decoder) named(path string, t reflect.Type) bool {
+	found := false
+	for _, f := range fieldsOf(t) {
+		p, section := join(path, f.name), f.typ
+		if section.Kind() == reflect.Pointer {
+			section = section.Elem()
+		}
+		if section.Kind() == reflect.Struct {
+			found = d.named(p, section) || found
+			continue
+		}
+		d.consulted[variable(p)] = true
+		_, set := d.overrides[variable(p)]
+		found = found || set
+	}
+	return found
+}
+
+// maybe reads one value that need not be there.
+func (d *decoder) maybe(path string, n *yaml.Node, v reflect.Value, f field) {
+	_, set := d.overrides[variable(path)]
+	fresh := reflect.New(v.Type().Elem())
+	d.scalar(path, n, fresh.Elem(), f)
+	if (n != nil || set) && d.sound(path) {
 		v.Set(fresh)
 	}
 }
 
+// defaultOf returns a new section or value as it is where none of its keys is
+// given.
+func defaultOf(t reflect.Type, d Delivery) reflect.Value {
+	v := reflect.New(t).Elem()
+	switch target := v.Addr().Interface().(type) {
+	case *FlowCatalyst:
+		*target = defaultPreset()
+	case *Sink:
+		*target = defaultSink(d)
+	}
+	return v
+}
+
 // list reads the entries of a sequence.
-func (d *decoder) list(path string, n *yaml.Node, v reflect.Value) {
-	if !d.isA(yaml.SequenceNode, path, n, "a list, each entry behind a -") {
+func (d *decoder) list(path string, n *yaml.Node, v reflect.Value, f field) {
+	if !d.isA(yaml.SequenceNode, path, n, "a list, each entry behind a - or all of them in [ ]") {
 		return
 	}
 	for i, entry := range n.Content {
-		element := reflect.New(v.Type().Elem()).Elem()
-		d.give(path+"["+strconv.Itoa(i)+"]", given{entry, entry}, element, field{})
+		element := defaultOf(v.Type().Elem(), d.delivery)
+		d.give(path+"["+strconv.Itoa(i)+"]", given{entry, entry}, element, field{enum: f.enum})
 		v.Set(reflect.Append(v, element))
 	}
 }
 
-// named reads the entries of a map of sinks.
-func (d *decoder) named(path string, n *yaml.Node, v reflect.Value) {
-	if !d.isA(yaml.MappingNode, path, n, "names, each with its keys") {
+// entries reads the entries of a map.
+func (d *decoder) entries(path string, n *yaml.Node, v reflect.Value, f field) {
+	what := "names, each with its value"
+	if v.Type().Elem().Kind() == reflect.Struct {
+		what = "names, each with its keys"
+	}
+	if !d.isA(yaml.MappingNode, path, n, what) {
 		return
 	}
 	v.Set(reflect.MakeMap(v.Type()))
 	d.pairs(path, n, func(name string, key, value *yaml.Node) {
-		element := reflect.New(v.Type().Elem()).Elem()
-		element.Set(reflect.ValueOf(defaultSink(d.delivery)))
-		d.give(join(path, name), given{key, value}, element, field{})
+		element := defaultOf(v.Type().Elem(), d.delivery)
+		d.give(join(path, name), given{key, value}, element, field{enum: f.enum})
 		v.SetMapIndex(reflect.ValueOf(name), element)
 	})
 }

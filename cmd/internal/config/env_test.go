@@ -162,9 +162,9 @@ func parseSchema(t *testing.T) map[string]any {
 func TestEveryKeyHasAVariable(t *testing.T) {
 	const entries = source + `
 outboxes:
-  - {table: a, layout: outbox-messages, sink: name}
+  - {table: a, layout: outbox-messages, sink: name, order-by: [b]}
 sinks:
-  name: {type: flowcatalyst, api-base-url: "https://p"}
+  name: {type: flowcatalyst, api-base-url: "https://p", headers: {name: c}, secrets: [d], metadata-headers: [kind]}
 `
 	paths := leaves(parseSchema(t), "")
 	if len(paths) < 50 {
@@ -179,7 +179,7 @@ sinks:
 		// A reference that leads nowhere is a fault under every text key, and no
 		// value for any other.
 		got := faults(t, text, name+"=${env:NOWHERE}")
-		want := name + ": " + strings.Replace(path, "NAME", "name", 1) + ": "
+		want := name + ": " + strings.ReplaceAll(path, "NAME", "name") + ": "
 		if !slices.ContainsFunc(got, func(line string) bool { return strings.HasPrefix(line, want) }) {
 			t.Errorf("%s has no effect on %s: %q", name, path, got)
 		}
@@ -187,8 +187,8 @@ sinks:
 }
 
 func TestPrintedConfigurationLoadsAgain(t *testing.T) {
-	for _, file := range []string{"testdata/complete.yaml", "testdata/outboxes.yaml"} {
-		environ := []string{"DB_PASSWORD=p", "API_TOKEN=t", "ADMIN_TOKEN=a"}
+	for _, file := range examples() {
+		environ := examplesEnviron()
 		first, err := config.Load(file, environ)
 		if err != nil {
 			t.Fatal(err)

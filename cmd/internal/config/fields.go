@@ -12,6 +12,11 @@ type field struct {
 	doc   string
 	enum  []string
 	later []string
+	empty string
+	only  []condition
+	// placeholder is what a secret prints as, "" for the usual word.
+	placeholder string
+
 	index []int
 	typ   reflect.Type
 }
@@ -36,6 +41,11 @@ func fieldsOf(t reflect.Type) []field {
 			doc:   sf.Tag.Get("doc"),
 			enum:  words(sf.Tag.Get("enum")),
 			later: words(sf.Tag.Get("later")),
+			empty: sf.Tag.Get("empty"),
+			only:  conditions(sf.Tag.Get("only")),
+
+			placeholder: sf.Tag.Get("placeholder"),
+
 			index: sf.Index,
 			typ:   sf.Type,
 		})
@@ -48,6 +58,46 @@ func words(list string) []string {
 		return nil
 	}
 	return strings.Split(list, ",")
+}
+
+// condition is a key beside another one, with the value that it must have for
+// that one to have a place.
+type condition struct{ key, value string }
+
+func conditions(list string) []condition {
+	var all []condition
+	for _, text := range strings.Fields(list) {
+		key, value, _ := strings.Cut(text, "=")
+		all = append(all, condition{key, value})
+	}
+	return all
+}
+
+// place says where a key has its place, if not everywhere.
+func (f *field) place() string {
+	if len(f.only) == 0 {
+		return ""
+	}
+	texts := make([]string, len(f.only))
+	for i, c := range f.only {
+		texts[i] = c.key + ": " + c.value
+	}
+	return " Only with " + strings.Join(texts, " and ") + "."
+}
+
+// unmet returns the first condition that a key of the section v does not meet.
+func (f *field) unmet(v reflect.Value) (c condition, is string, unmet bool) {
+	for _, c := range f.only {
+		for _, beside := range fieldsOf(v.Type()) {
+			if beside.name != c.key {
+				continue
+			}
+			if is := v.FieldByIndex(beside.index).String(); is != c.value {
+				return c, is, true
+			}
+		}
+	}
+	return condition{}, "", false
 }
 
 // join returns the path of a key in a section.

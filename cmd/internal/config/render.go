@@ -16,14 +16,14 @@ import (
 // YAML returns the configuration in full as a file, its secrets as
 // placeholders.
 func (c *Config) YAML() ([]byte, error) {
-	return yaml.Dump(render(reflect.ValueOf(c.Settings)))
+	return yaml.Dump(render(reflect.ValueOf(c.Settings), field{}))
 }
 
 // JSON returns the configuration in full as a JSON object with the keys of the
 // file, its secrets as placeholders.
 func (c *Config) JSON() ([]byte, error) {
 	var b bytes.Buffer
-	if err := writeJSON(&b, render(reflect.ValueOf(c.Settings))); err != nil {
+	if err := writeJSON(&b, render(reflect.ValueOf(c.Settings), field{})); err != nil {
 		return nil, err
 	}
 	var out bytes.Buffer
@@ -35,25 +35,27 @@ func (c *Config) JSON() ([]byte, error) {
 }
 
 // render returns a value as a YAML node, keys in the order of the structs.
-// Sections that are not there are left out.
-func render(v reflect.Value) *yaml.Node {
+// Sections that are not there are left out, and keys that have no place there. f
+// is the key that holds the value.
+func render(v reflect.Value, f field) *yaml.Node {
 	switch v.Kind() {
 	case reflect.Struct:
 		n := &yaml.Node{Kind: yaml.MappingNode}
-		for _, f := range fieldsOf(v.Type()) {
+		for _, f := range fieldsOf(v.Type()) { // of the section
 			fv := v.FieldByIndex(f.index)
-			if fv.Kind() == reflect.Pointer && fv.IsNil() || f.enum != nil && fv.String() == "" {
+			_, _, unmet := f.unmet(v)
+			if unmet || fv.Kind() == reflect.Pointer && fv.IsNil() || f.enum != nil && fv.Kind() == reflect.String && fv.Len() == 0 {
 				continue
 			}
-			n.Content = append(n.Content, textNode(f.name), render(fv))
+			n.Content = append(n.Content, textNode(f.name), render(fv, f))
 		}
 		return n
 	case reflect.Pointer:
-		return render(v.Elem())
+		return render(v.Elem(), f)
 	case reflect.Slice:
 		n := &yaml.Node{Kind: yaml.SequenceNode}
 		for i := range v.Len() {
-			n.Content = append(n.Content, render(v.Index(i)))
+			n.Content = append(n.Content, render(v.Index(i), f))
 		}
 		return n
 	case reflect.Map:
@@ -61,15 +63,21 @@ func render(v reflect.Value) *yaml.Node {
 		keys := v.MapKeys()
 		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
 		for _, key := range keys {
-			n.Content = append(n.Content, textNode(key.String()), render(v.MapIndex(key)))
+			n.Content = append(n.Content, textNode(key.String()), render(v.MapIndex(key), f))
 		}
 		return n
 	}
-	return renderScalar(v)
+	return renderScalar(v, f)
 }
 
 // renderScalar returns a scalar as it would be written in a file.
-func renderScalar(v reflect.Value) *yaml.Node {
+func renderScalar(v reflect.Value, f field) *yaml.Node {
+	if secret, ok := v.Interface().(Secret); ok && secret != "" && f.placeholder != "" {
+		return textNode(f.placeholder)
+	}
+	if v.Kind() == reflect.Bool {
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: strconv.FormatBool(v.Bool())}
+	}
 	if v.Type() == reflect.TypeFor[int]() {
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.FormatInt(v.Int(), 10)}
 	}
@@ -109,7 +117,7 @@ func writeJSON(b *bytes.Buffer, n *yaml.Node) error {
 	open, end := byte('{'), byte('}')
 	switch n.Kind {
 	case yaml.ScalarNode:
-		if n.Tag == "!!int" {
+		if n.Tag == "!!int" || n.Tag == "!!bool" {
 			b.WriteString(n.Value)
 			return nil
 		}

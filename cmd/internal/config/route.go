@@ -3,11 +3,12 @@ package config
 import (
 	"maps"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
 )
 
 // presetSink is the name of the sink that the preset makes.
@@ -27,15 +28,17 @@ func (d *decoder) expand(s *Settings) {
 		s.FlowCatalyst = nil
 		return
 	}
-	s.Sinks = map[string]Sink{presetSink: {
-		Type: "flowcatalyst", Wire: p.Wire, APIBaseURL: p.APIBaseURL, Token: p.APIToken, CAFile: p.CAFile,
-		Delivery: s.Dispatch.Delivery,
-	}}
-	sink := "sinks." + presetSink
-	d.written[sink+".wire"] = "flowcatalyst.wire"
-	d.written[sink+".api-base-url"] = "flowcatalyst.api-base-url"
-	d.written[sink+".token"] = "flowcatalyst.api-token"
-	d.written[sink+".ca-file"] = "flowcatalyst.ca-file"
+	sink := defaultSink(s.Dispatch.Delivery)
+	sink.Type, sink.Wire, sink.APIBaseURL, sink.Token, sink.OAuth, sink.CAFile =
+		SinkFlowCatalyst, p.Wire, p.APIBaseURL, p.APIToken, p.OAuth, p.CAFile
+	s.Sinks = map[string]Sink{presetSink: sink}
+	for _, key := range []string{"wire", "api-base-url", "oauth", "ca-file"} {
+		d.written["sinks."+presetSink+"."+key] = "flowcatalyst." + key
+	}
+	for _, f := range fieldsOf(reflect.TypeFor[OAuth]()) {
+		d.written["sinks."+presetSink+".oauth."+f.name] = "flowcatalyst.oauth." + f.name
+	}
+	d.written["sinks."+presetSink+".token"] = "flowcatalyst.api-token"
 	for _, o := range []struct{ key, table, kind string }{
 		{"events-table", p.EventsTable, "EVENT"},
 		{"dispatch-jobs-table", p.DispatchJobsTable, "DISPATCH_JOB"},
@@ -61,15 +64,24 @@ func (d *decoder) checkSinks(sinks map[string]Sink) {
 			d.fail(path, "is no name for a sink; use 1 to 40 of the characters a-z, 0-9, _ and -")
 			continue
 		}
-		d.need(path+".type", s.Type, "write type: flowcatalyst")
-		d.need(path+".api-base-url", s.APIBaseURL.Reveal(), "write https://host[:port]")
-		d.checkFlowCatalyst(path, &s)
+		d.checkPlaces(path, reflect.ValueOf(s))
+		d.need(path+".type", s.Type, "write type: flowcatalyst or type: webhook")
+		switch s.Type {
+		case SinkFlowCatalyst:
+			d.checkFlowCatalyst(path, &s)
+		case SinkWebhook:
+			d.checkWebhook(path, &s)
+		}
 		d.checkDelivery(path, &s.Delivery)
 	}
 }
 
-// checkFlowCatalyst asks the sink itself, whose messages begin with the key.
 func (d *decoder) checkFlowCatalyst(path string, s *Sink) {
+	d.need(path+".api-base-url", s.APIBaseURL.Reveal(), "write https://host[:port]")
+	if s.OAuth != nil {
+		d.need(path+".oauth.client-id", s.OAuth.ClientID, "name the client that the tokens are for")
+		d.need(path+".oauth.client-secret", s.OAuth.ClientSecret.Reveal(), "write a reference to it, ${file:/path} or ${env:NAME}")
+	}
 	// An @ is a user or a password that may have run into the path, and what is
 	// no URL may hold one: neither is shown.
 	base, raw := path+".api-base-url", s.APIBaseURL.Reveal()
@@ -79,12 +91,27 @@ func (d *decoder) checkFlowCatalyst(path string, s *Sink) {
 		d.fail(base, "must hold no user and no password; the token has a key of its own")
 	}
 	c := s.flowCatalyst()
-	for _, text := range messages(c.Validate()) {
+	d.checkSink(path, c.Validate())
+}
+
+func (d *decoder) checkWebhook(path string, s *Sink) {
+	d.need(path+".url", s.URL.Reveal(), "write https://host[:port]/path")
+	c := s.webhook()
+	d.checkSink(path, c.Validate())
+}
+
+// checkSink records what a sink itself found, whose messages begin with the key.
+// The keys that it has of all sinks are checked where they are given.
+func (d *decoder) checkSink(path string, found error) {
+	for _, text := range messages(found) {
 		key, rest, _ := strings.Cut(text, " ")
 		if key == "api-token" {
 			key = "token"
 		}
-		if p := path + "." + key; d.sound(p) && d.own(path, key) {
+		if key == "request-timeout" || key == "max-connections" {
+			continue
+		}
+		if p := path + "." + key; d.sound(p) {
 			d.fail(p, "%s", rest)
 		}
 	}
@@ -103,7 +130,10 @@ func (d *decoder) checkOutboxes(s *Settings) {
 				d.unique(names, path+".name", o.Name, i, "the name", "give one of them a name of its own")
 			}
 		}
-		d.need(path+".layout", o.Layout, "write layout: flowcatalyst or layout: outbox-messages")
+		d.checkPlaces(path, reflect.ValueOf(*o))
+		if d.need(path+".layout", o.Layout, "write layout: flowcatalyst, layout: outbox-messages, or layout: custom with the table's own columns") {
+			d.checkLayout(path, o, s.Dispatch.Takeover == "timeout")
+		}
 		d.checkKind(path+".kind", o, s.Sinks[o.Sink])
 		d.checkRoute(path+".sink", o.Sink, s.Sinks)
 	}
@@ -140,15 +170,26 @@ func badIdentifier(name string) bool {
 // checkKind looks after the rows of a layout without a column for the kind, and
 // after kinds that a sink has no path for.
 func (d *decoder) checkKind(path string, o *Outbox, sink Sink) {
+	column := o.layout().Columns.Kind
 	switch {
-	case !d.sound(path):
-	case o.Layout == store.FlowCatalyst().Name && o.Kind == "":
-		d.fail(path, "is required: the flowcatalyst layout has no column for it; write kind: EVENT or kind: DISPATCH_JOB")
-	case o.Layout == store.OutboxMessages().Name && o.Kind != "":
-		d.fail(path, "has no place here: the outbox-messages layout has the kind in its column type")
-	case o.Kind != "":
+	case !d.sound(path) || o.Layout == "" || !d.sound(path[:strings.LastIndexByte(path, '.')]+".columns.kind"):
+	case column == "" && o.Kind == "":
+		example := "write what its rows are, such as kind: order"
+		if sink.Type == SinkFlowCatalyst {
+			example = "write kind: EVENT or kind: DISPATCH_JOB"
+		}
+		if o.Layout == layoutCustom {
+			example += ", or name the column that says it in columns.kind"
+		}
+		d.fail(path, "is required: the %s layout has no column for it; %s", o.Layout, example)
+	case column != "" && o.Kind != "":
+		d.fail(path, "has no place here: the %s layout has the kind in its column %s", o.Layout, column)
+	case o.Kind != "" && sink.Type == SinkFlowCatalyst:
+		kinds := []string{flowcatalyst.KindEvent, flowcatalyst.KindDispatchJob, flowcatalyst.KindAuditLog}
 		c := sink.flowCatalyst()
-		if err := c.CheckKind(o.Kind); err != nil {
+		if err := c.CheckKind(o.Kind); !slices.Contains(kinds, o.Kind) {
+			d.fail(path, "%s", wrongWord(o.Kind, field{enum: kinds}))
+		} else if err != nil {
 			d.fail(path, "%s in the sink %s", err, o.Sink)
 		}
 	}

@@ -18,8 +18,6 @@ const (
 // complete and check it.
 func Schema() []byte {
 	defaults := Default()
-	preset := defaultPreset()
-	defaults.FlowCatalyst = &preset
 	s := sectionSchema(reflect.ValueOf(defaults))
 	s["$schema"] = SchemaID
 	s["title"] = "Sluicebox configuration"
@@ -36,7 +34,7 @@ func sectionSchema(v reflect.Value) map[string]any {
 	properties := map[string]any{}
 	for _, f := range fieldsOf(v.Type()) {
 		s := valueSchema(v.FieldByIndex(f.index), f)
-		s["description"] = f.doc
+		s["description"] = f.doc + f.place()
 		properties[f.name] = s
 		if f.alias != "" {
 			second := valueSchema(v.FieldByIndex(f.index), f)
@@ -54,17 +52,19 @@ func sectionSchema(v reflect.Value) map[string]any {
 func valueSchema(v reflect.Value, f field) map[string]any {
 	switch v.Kind() {
 	case reflect.Pointer:
-		return sectionSchema(v.Elem())
+		s := valueSchema(defaultOf(v.Type().Elem(), Delivery{}), f)
+		delete(s, "default") // it may be left out, and then has none
+		return s
 	case reflect.Struct:
 		return sectionSchema(v)
 	case reflect.Slice:
-		return map[string]any{"type": "array", "items": sectionSchema(reflect.Zero(v.Type().Elem()))}
+		return map[string]any{"type": "array", "items": entrySchema(v, f)}
 	case reflect.Map:
-		return map[string]any{
-			"type":                 "object",
-			"propertyNames":        map[string]any{"pattern": sinkName.String()},
-			"additionalProperties": sectionSchema(reflect.ValueOf(defaultSink(Default().Dispatch.Delivery))),
+		s := map[string]any{"type": "object", "additionalProperties": entrySchema(v, f)}
+		if v.Type().Elem() == reflect.TypeFor[Sink]() {
+			s["propertyNames"] = map[string]any{"pattern": sinkName.String()}
 		}
+		return s
 	}
 	s := scalarSchema(v)
 	if f.enum != nil {
@@ -73,11 +73,18 @@ func valueSchema(v reflect.Value, f field) map[string]any {
 	return s
 }
 
+// entrySchema describes the entries of a list or a map.
+func entrySchema(v reflect.Value, f field) map[string]any {
+	return valueSchema(defaultOf(v.Type().Elem(), Default().Dispatch.Delivery), field{enum: f.enum})
+}
+
 // scalarSchema gives the type of a value, and its default unless it is empty.
 func scalarSchema(v reflect.Value) map[string]any {
 	switch v.Interface().(type) {
 	case int:
 		return map[string]any{"type": "integer", "default": v.Int()}
+	case bool:
+		return map[string]any{"type": "boolean", "default": v.Bool()}
 	case time.Duration:
 		return map[string]any{"type": "string", "pattern": durationPattern, "default": plainText(v)}
 	case Size:

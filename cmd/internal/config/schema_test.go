@@ -41,18 +41,28 @@ func TestSchemaDescribesEveryKey(t *testing.T) {
 		}
 	}
 	walk("", schema)
-	if described < 55 {
+	if described < 120 {
 		t.Errorf("only %d keys are described", described)
 	}
 }
 
-// TestExamplesHaveEveryKey: the two files in testdata are accepted and together
+// examples are files that together have every key.
+func examples() []string {
+	return []string{"testdata/complete.yaml", "testdata/outboxes.yaml", "testdata/custom.yaml"}
+}
+
+func examplesEnviron() []string {
+	return []string{"DB_PASSWORD=p", "API_TOKEN=t", "ADMIN_TOKEN=a", "API_KEY=k", "HOOK_KEY=h",
+		"SIGNING_KEY=whsec_ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4"}
+}
+
+// TestExamplesHaveEveryKey: the files in testdata are accepted and together
 // have exactly the keys of the schema. So Load accepts every key of the schema;
 // that it accepts no other is TestFaults.
 func TestExamplesHaveEveryKey(t *testing.T) {
 	written := map[string]bool{}
-	for _, file := range []string{"testdata/complete.yaml", "testdata/outboxes.yaml"} {
-		if _, err := config.Load(file, []string{"DB_PASSWORD=p", "API_TOKEN=t", "ADMIN_TOKEN=a"}); err != nil {
+	for _, file := range examples() {
+		if _, err := config.Load(file, examplesEnviron()); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
 		data, err := os.ReadFile(file)
@@ -80,7 +90,7 @@ func keysOf(path string, v any, keys map[string]bool) {
 	switch v := v.(type) {
 	case map[string]any:
 		for name, value := range v {
-			if path == "sinks" {
+			if path == "sinks" || strings.HasSuffix(path, ".headers") {
 				name = "NAME"
 			}
 			keysOf(strings.TrimPrefix(path+"."+name, "."), value, keys)
@@ -116,6 +126,13 @@ func TestSchemaDefaultsAndEnums(t *testing.T) {
 		{[]string{"sinks", "*", "proof-wait"}, "5m"},
 		{[]string{"flowcatalyst", "events-table"}, "outbox_events"},
 		{[]string{"source", "url"}, nil},
+		{[]string{"dispatch", "on-failed"}, "continue"},
+		{[]string{"dispatch", "ungrouped"}, "fifo"},
+		{[]string{"dispatch", "retry", "compat"}, "none"},
+		{[]string{"dispatch", "give-up-after"}, "0s"},
+		{[]string{"sinks", "*", "treat-409-as-delivered"}, true},
+		{[]string{"sinks", "*", "method"}, "POST"},
+		{[]string{"sinks", "*", "oauth", "client-id"}, nil},
 	} {
 		if got := at(tt.path...)["default"]; got != tt.want {
 			t.Errorf("default of %v is %v, want %v", tt.path, got, tt.want)

@@ -8,12 +8,16 @@ import (
 
 // Settings is the configuration as the file lays it out. The tag `yaml` names a
 // key, `alias` a second name for it, `doc` says what it means, `enum` lists the
-// values it may have, `later` those that a later version may have.
+// values it may have, `later` those that a later version may have, `empty` the
+// value that an empty text stands for. `only` lists the keys beside it, each with
+// the value that it must have for this one to have a place. `placeholder` is what
+// a secret prints as where the usual word would not be accepted again.
 type Settings struct {
 	Name         string          `yaml:"name" doc:"Names the replication slot, the publication and the relay's rows in its own tables: [a-z0-9_], 40 characters at most. Two relays of one name take turns."`
 	Source       Source          `yaml:"source" doc:"The database whose outboxes are relayed."`
 	FlowCatalyst *FlowCatalyst   `yaml:"flowcatalyst" doc:"Preset for the two outbox tables and the two endpoints of FlowCatalyst. In place of outboxes and sinks."`
 	Dispatch     Dispatch        `yaml:"dispatch" doc:"How rows are sent. Most keys may also stand under a sink, for that sink alone."`
+	Checkpoint   Checkpoint      `yaml:"checkpoint" doc:"How far the relay has come, and what it looks for behind that."`
 	Admin        Admin           `yaml:"admin" doc:"HTTP endpoints for probes and metrics."`
 	Log          Log             `yaml:"log" doc:"What is logged on standard error."`
 	Outboxes     []Outbox        `yaml:"outboxes" doc:"The outbox tables, each with its layout and its sink."`
@@ -30,21 +34,12 @@ type Source struct {
 	HeartbeatInterval time.Duration `yaml:"heartbeat-interval" doc:"How often something is written into the log of an idle database, so that it keeps no old log for the relay."`
 }
 
-// FlowCatalyst is the section flowcatalyst, the preset.
-type FlowCatalyst struct {
-	Wire              string `yaml:"wire" doc:"array: the body is a list of rows. items: the body is an object with a list, and the answer has a result for each row." enum:"array,items"`
-	APIBaseURL        URL    `yaml:"api-base-url" doc:"Required. The address of the API without its paths: https://host[:port][/prefix]."`
-	APIToken          Secret `yaml:"api-token" doc:"Bearer token. Best a reference: ${file:/run/secrets/token} or ${env:NAME}."`
-	EventsTable       string `yaml:"events-table" doc:"The table of events, [schema.]table. Empty: no events are relayed."`
-	DispatchJobsTable string `yaml:"dispatch-jobs-table" doc:"The table of dispatch jobs, [schema.]table. Empty: no dispatch jobs are relayed."`
-	CAFile            string `yaml:"ca-file" doc:"PEM file of the authorities to trust for the API, in place of the system's."`
-}
-
 // Dispatch is the section dispatch.
 type Dispatch struct {
 	Delivery                 `yaml:",inline"`
-	ProcessingTimeoutSeconds int    `yaml:"processing-timeout-seconds" doc:"With takeover timeout: after how many seconds a row that somebody else left in PROCESSING is taken."`
-	Takeover                 string `yaml:"takeover" doc:"When a row that somebody else left in PROCESSING is taken: at-once, or timeout, where another relay still works on the tables." enum:"at-once,timeout"`
+	ProcessingTimeoutSeconds int           `yaml:"processing-timeout-seconds" doc:"With takeover timeout: after how many seconds a row that somebody else left in PROCESSING is taken."`
+	TakeoverWait             time.Duration `yaml:"takeover-wait" doc:"After a change of leader, the wait before the first row is sent, for receivers that cannot tell a late duplicate."`
+	Takeover                 string        `yaml:"takeover" doc:"When a row that somebody else left in PROCESSING is taken: at-once, or timeout, where another relay still works on the tables." enum:"at-once,timeout"`
 }
 
 // Delivery are the keys that dispatch has for all sinks and a sink may have for
@@ -52,19 +47,36 @@ type Dispatch struct {
 type Delivery struct {
 	APIBatchSize        int           `yaml:"api-batch-size" doc:"The most rows in one request."`
 	MaxConcurrentGroups int           `yaml:"max-concurrent-groups" doc:"The most requests in flight at once; each carries rows of other message groups."`
-	GlobalBufferSize    int           `yaml:"global-buffer-size" doc:"The most rows in memory. Reading pauses there."`
-	BufferBytes         Size          `yaml:"buffer-bytes" doc:"The most bytes of payload in memory, such as 64MiB."`
+	GlobalBufferSize    int           `yaml:"global-buffer-size" doc:"The most rows in memory. Reading pauses there; beside a sink with room, a full one takes up to ten times as many."`
+	BufferBytes         Size          `yaml:"buffer-bytes" doc:"The most bytes of payload in memory of rows that wait, such as 64MiB. Past it payloads are read again when their turn comes."`
 	MaxRetries          int           `yaml:"max-retries" doc:"Counted attempts after the first; then the row is FAILED."`
 	Backoff             Backoff       `yaml:"backoff" doc:"The wait before a retry; it doubles from initial to max."`
 	RequestTimeout      time.Duration `yaml:"request-timeout" doc:"The longest that one request may take."`
 	ProofWait           time.Duration `yaml:"proof-wait" doc:"How often a refused row is counted while nothing proves that the receiver works."`
 	RetryAfterMax       time.Duration `yaml:"retry-after-max" doc:"The longest wait that a receiver may ask for with Retry-After."`
+	GiveUpAfter         time.Duration `yaml:"give-up-after" doc:"How long a row may fail, whatever the reason, before it is FAILED without proof that the receiver works. 0s: for ever."`
+	OnFailed            string        `yaml:"on-failed" doc:"What becomes of a message group whose row is FAILED: continue sends the next row, block keeps the group waiting until somebody skips or requeues the row." enum:"continue,block"`
+	Ungrouped           string        `yaml:"ungrouped" doc:"The order of rows without a message group: fifo sends those of a kind one after the other, parallel in any order." enum:"fifo,parallel"`
+	Retry               Retry         `yaml:"retry" doc:"How failures are counted."`
 }
+
+// Retry is the section retry.
+type Retry struct {
+	Compat string `yaml:"compat" doc:"Counts failures as another processor does. none: only with proof that the receiver works. flowcatalyst: every failure, also one of a receiver that is down. postbox: every 4xx answer and nothing else." enum:"none,flowcatalyst,postbox" empty:"none"`
+}
+
+// noCompat is the word for dispatch.CompatNone.
+const noCompat = "none"
 
 // Backoff is the section backoff.
 type Backoff struct {
 	Initial time.Duration `yaml:"initial" doc:"The wait before the first retry of a row."`
 	Max     time.Duration `yaml:"max" doc:"The longest wait between two tries of a row."`
+}
+
+// Checkpoint is the section checkpoint.
+type Checkpoint struct {
+	SweepInterval time.Duration `yaml:"sweep-interval" doc:"How often the tables are searched for rows that came back to PENDING without an insert, while the log is read."`
 }
 
 // Admin is the section admin.
@@ -77,25 +89,6 @@ type Admin struct {
 type Log struct {
 	Level  string `yaml:"level" doc:"The least level that is logged." enum:"debug,info,warn,error"`
 	Format string `yaml:"format" doc:"text for people, json for programs." enum:"text,json"`
-}
-
-// Outbox is one entry of outboxes.
-type Outbox struct {
-	Name   string `yaml:"name" doc:"Names the outbox in messages and metrics. Default: the table as written. Give one before a table is renamed."`
-	Table  string `yaml:"table" doc:"Required. The table, [schema.]table, in its exact spelling."`
-	Layout string `yaml:"layout" doc:"Required. Which columns and words the table has." enum:"flowcatalyst,outbox-messages"`
-	Kind   string `yaml:"kind" doc:"What the rows are, for layouts without a column for it (flowcatalyst)." enum:"EVENT,DISPATCH_JOB,AUDIT_LOG"`
-	Sink   string `yaml:"sink" doc:"Required. The name of the sink that the rows go to."`
-}
-
-// Sink is one entry of sinks.
-type Sink struct {
-	Type       string `yaml:"type" doc:"Required. What the destination is." enum:"flowcatalyst" later:"webhook,kafka,nats,camunda,redis"`
-	Wire       string `yaml:"wire" doc:"array: the body is a list of rows. items: the body is an object with a list, and the answer has a result for each row." enum:"array,items"`
-	APIBaseURL URL    `yaml:"api-base-url" doc:"Required. The address of the API without its paths: https://host[:port][/prefix]."`
-	Token      Secret `yaml:"token" alias:"api-token" doc:"Bearer token. Best a reference: ${file:/run/secrets/token} or ${env:NAME}."`
-	CAFile     string `yaml:"ca-file" doc:"PEM file of the authorities to trust for the API, in place of the system's."`
-	Delivery   `yaml:",inline"`
 }
 
 // Default returns the settings of an empty configuration.
@@ -120,23 +113,15 @@ func Default() Settings {
 				RequestTimeout:      30 * time.Second,
 				ProofWait:           d.ProofWait,
 				RetryAfterMax:       d.RetryAfterMax,
+				OnFailed:            string(d.OnFailed),
+				Ungrouped:           string(d.Ungrouped),
+				Retry:               Retry{Compat: noCompat},
 			},
 			ProcessingTimeoutSeconds: 300,
 			Takeover:                 "at-once",
 		},
-		Admin: Admin{Listen: "127.0.0.1:8090"},
-		Log:   Log{Level: "info", Format: "text"},
+		Checkpoint: Checkpoint{SweepInterval: time.Minute},
+		Admin:      Admin{Listen: "127.0.0.1:8090"},
+		Log:        Log{Level: "info", Format: "text"},
 	}
 }
-
-// defaultPreset returns the preset as it is where only its address is given.
-func defaultPreset() FlowCatalyst {
-	return FlowCatalyst{
-		Wire:              "array",
-		EventsTable:       "outbox_events",
-		DispatchJobsTable: "outbox_dispatch_jobs",
-	}
-}
-
-// defaultSink returns a sink that says nothing for itself.
-func defaultSink(d Delivery) Sink { return Sink{Wire: "array", Delivery: d} }

@@ -38,6 +38,8 @@ func (d *decoder) plain(path string, n *yaml.Node, v reflect.Value) (string, boo
 		d.fail(path, "must be a text; put it in quotes")
 	case v.Type() == reflect.TypeFor[int]() && tag != "!!int":
 		d.fail(path, "must be a whole number, without quotes")
+	case v.Kind() == reflect.Bool && tag != "!!bool":
+		d.fail(path, "must be true or false, without quotes")
 	default:
 		return n.Value, true
 	}
@@ -56,6 +58,12 @@ func (d *decoder) set(path, text string, v reflect.Value, f field) {
 			return
 		}
 		*target = n
+	case *bool:
+		if text != "true" && text != "false" {
+			d.fail(path, "is %q, must be true or false", text)
+			return
+		}
+		*target = text == "true"
 	case *time.Duration:
 		t, err := time.ParseDuration(text)
 		if err != nil {
@@ -78,6 +86,9 @@ func (d *decoder) set(path, text string, v reflect.Value, f field) {
 // setText puts a text into v, of whatever string type, references resolved.
 func (d *decoder) setText(path, text string, v reflect.Value, f field) {
 	if f.enum != nil {
+		if text == "" && f.empty != "" {
+			text = f.empty
+		}
 		if !slices.Contains(f.enum, text) {
 			d.fail(path, "%s", wrongWord(text, f))
 			return

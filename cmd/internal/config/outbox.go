@@ -1,0 +1,183 @@
+package config
+
+import (
+	"strings"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// layoutCustom is the layout whose columns the configuration names.
+const layoutCustom = "custom"
+
+// The kinds of state, by their words.
+const (
+	stateWords      = "words"
+	stateNumbers    = "numbers"
+	stateTimestamps = "timestamps"
+)
+
+// Outbox is one entry of outboxes.
+type Outbox struct {
+	Name   string `yaml:"name" doc:"Names the outbox in messages and metrics. Default: the table as written. Give one before a table is renamed."`
+	Table  string `yaml:"table" doc:"Required. The table, [schema.]table, in its exact spelling."`
+	Layout string `yaml:"layout" doc:"Required. Which columns and words the table has. custom: those that the keys below name." enum:"flowcatalyst,outbox-messages,custom"`
+	Kind   string `yaml:"kind" doc:"What the rows are, where no column says so: EVENT, DISPATCH_JOB or AUDIT_LOG for a flowcatalyst sink, any word for others."`
+	Sink   string `yaml:"sink" doc:"Required. The name of the sink that the rows go to."`
+
+	Columns         Columns       `yaml:"columns" doc:"The table's columns, in their exact spelling." only:"layout=custom"`
+	State           string        `yaml:"state" doc:"Required. How the table keeps the state of a row: a word or a number in columns.status, or nullable times in columns.delivered and columns.failed." enum:"words,numbers,timestamps" later:"none" only:"layout=custom"`
+	Words           Words         `yaml:"words" doc:"What columns.status holds." only:"layout=custom state=words"`
+	Numbers         Numbers       `yaml:"numbers" doc:"What columns.status holds." only:"layout=custom state=numbers"`
+	FailedNumbers   FailedNumbers `yaml:"failed-numbers" doc:"What columns.status holds for a row that failed for a known reason. Default: numbers.failed." only:"layout=custom state=numbers"`
+	GroupPath       string        `yaml:"group-path" doc:"Where the message group stands in the JSON of columns.group: keys with dots between them, such as customer.id. Empty: the column is the group." only:"layout=custom"`
+	OrderBy         []string      `yaml:"order-by" doc:"The columns in whose order rows are read where the log does not give the order. The id is always the last of them." only:"layout=custom"`
+	DeleteDelivered bool          `yaml:"delete-delivered" doc:"Whether a delivered row is deleted instead of marked." only:"layout=custom"`
+}
+
+// Columns is the section columns.
+type Columns struct {
+	ID         string `yaml:"id" doc:"Required. The row's id, with a unique index."`
+	Kind       string `yaml:"kind" doc:"What the row is. Without it, the key kind says so for all rows."`
+	Group      string `yaml:"group" doc:"The message group. Without it, no row has one."`
+	Payload    string `yaml:"payload" doc:"Required. What is sent."`
+	Status     string `yaml:"status" doc:"State words or numbers, required: the state of the row."`
+	Delivered  string `yaml:"delivered" doc:"State timestamps, required: when the row was delivered, NULL before."`
+	Failed     string `yaml:"failed" doc:"State timestamps, required: when the row was given up, NULL before."`
+	RetryCount string `yaml:"retry-count" doc:"How many failures were counted against the row."`
+	Claimed    string `yaml:"claimed" doc:"When the row was taken, and when it was settled unless columns.settled is named."`
+	Settled    string `yaml:"settled" doc:"When the row was settled, if that is another column than columns.claimed."`
+	Error      string `yaml:"error" doc:"What the last failure was."`
+}
+
+// Words is the section words.
+type Words struct {
+	Pending    string `yaml:"pending" doc:"Required. The row is new, or waits for its next attempt."`
+	Processing string `yaml:"processing" doc:"Required. The row was taken."`
+	Completed  string `yaml:"completed" doc:"Required. The row was delivered."`
+	Failed     string `yaml:"failed" doc:"Required. The row was given up."`
+}
+
+// Numbers is the section numbers.
+type Numbers struct {
+	Pending    *int `yaml:"pending" doc:"Required. The row is new, or waits for its next attempt."`
+	Processing *int `yaml:"processing" doc:"Required. The row was taken."`
+	Completed  *int `yaml:"completed" doc:"Required. The row was delivered."`
+	Failed     *int `yaml:"failed" doc:"Required. The row was given up."`
+}
+
+// FailedNumbers is the section failed-numbers.
+type FailedNumbers struct {
+	BadRequest   *int `yaml:"bad-request" doc:"The receiver answered 400 or another 4xx."`
+	Unauthorized *int `yaml:"unauthorized" doc:"The receiver answered 401."`
+	Forbidden    *int `yaml:"forbidden" doc:"The receiver answered 403."`
+	Gateway      *int `yaml:"gateway" doc:"The receiver answered 502, 503 or 504, or not at all."`
+	Internal     *int `yaml:"internal" doc:"Everything else."`
+}
+
+// layout returns the layout that the outbox names.
+func (o *Outbox) layout() store.Layout {
+	switch o.Layout {
+	case layoutCustom:
+		return o.custom()
+	case store.OutboxMessages().Name:
+		return store.OutboxMessages()
+	}
+	return store.FlowCatalyst()
+}
+
+func (o *Outbox) custom() store.Layout {
+	c := &o.Columns
+	l := store.Layout{
+		Name: layoutCustom,
+		Columns: store.Columns{
+			ID: c.ID, Kind: c.Kind, Group: c.Group, Payload: c.Payload,
+			Status: c.Status, Delivered: c.Delivered, Failed: c.Failed,
+			RetryCount: c.RetryCount, Claimed: c.Claimed, Settled: c.Settled, Error: c.Error,
+		},
+		DeleteDelivered: o.DeleteDelivered,
+		OrderBy:         o.OrderBy,
+	}
+	switch o.State {
+	case stateWords:
+		l.State = store.StateWords
+		l.Words = map[store.Status]string{
+			store.Pending: o.Words.Pending, store.Processing: o.Words.Processing,
+			store.Completed: o.Words.Completed, store.Failed: o.Words.Failed,
+		}
+	case stateNumbers:
+		l.State = store.StateNumbers
+		l.Numbers = present(map[store.Status]*int{
+			store.Pending: o.Numbers.Pending, store.Processing: o.Numbers.Processing,
+			store.Completed: o.Numbers.Completed, store.Failed: o.Numbers.Failed,
+		})
+		f := &o.FailedNumbers
+		l.FailedNumbers = present(map[store.Reason]*int{
+			store.ReasonBadRequest: f.BadRequest, store.ReasonUnauthorized: f.Unauthorized,
+			store.ReasonForbidden: f.Forbidden, store.ReasonGateway: f.Gateway, store.ReasonInternal: f.Internal,
+		})
+	case stateTimestamps:
+		l.State = store.StateTimestamps
+	}
+	if o.GroupPath != "" {
+		l.GroupPath, _ = store.ParseGroupPath(o.GroupPath) // Load has checked it
+	}
+	return l
+}
+
+// present returns the numbers that are there.
+func present[K comparable](numbers map[K]*int) map[K]int {
+	have := map[K]int{}
+	for key, n := range numbers {
+		if n != nil {
+			have[key] = *n
+		}
+	}
+	return have
+}
+
+// checkLayout looks after the keys of a layout that the configuration makes.
+func (d *decoder) checkLayout(path string, o *Outbox, timed bool) {
+	l := o.layout()
+	if timed && l.Columns.Claimed == "" && d.sound(path+".columns.claimed") {
+		d.fail(path+".columns.claimed", "is required with dispatch.takeover: timeout, which asks when a row was taken; name a column, or take over at-once")
+	}
+	if o.Layout != layoutCustom {
+		return
+	}
+	if o.GroupPath != "" && d.sound(path+".group-path") {
+		if _, err := store.ParseGroupPath(o.GroupPath); err != nil {
+			d.fail(path+".group-path", "%s", err)
+		}
+	}
+	for _, n := range l.Named() {
+		if p := path + "." + n.Key; badIdentifier(n.Column) && d.sound(p) {
+			d.fail(p, "is %q, must be the column's name in its exact spelling, without quotes, 63 bytes at most", n.Column)
+		}
+	}
+	d.checkState(path, o)
+	for _, text := range messages(l.Validate()) {
+		key, rest, _ := strings.Cut(strings.TrimPrefix(text, "layout "+l.Name+": "), ": ")
+		if p := path + "." + key; d.sound(p) {
+			d.fail(p, "%s", rest)
+		}
+	}
+}
+
+// checkState looks after the keys that a kind of state has no use for.
+func (d *decoder) checkState(path string, o *Outbox) {
+	if !d.need(path+".state", o.State, "write state: words, state: numbers or state: timestamps, as the table keeps it") {
+		return
+	}
+	unused := func(key, column, remedy string) {
+		if p := path + ".columns." + key; column != "" && d.sound(p) {
+			d.fail(p, "has no place here: with state: %s, %s", o.State, remedy)
+		}
+	}
+	if o.State == stateTimestamps {
+		unused("status", o.Columns.Status, "columns.delivered and columns.failed are the state")
+		return
+	}
+	const remedy = "the time of the settlement is written into columns.settled"
+	unused("delivered", o.Columns.Delivered, remedy)
+	unused("failed", o.Columns.Failed, remedy)
+}

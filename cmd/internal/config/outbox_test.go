@@ -1,0 +1,187 @@
+package config_test
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+func TestComposeCustomLayouts(t *testing.T) {
+	cfg, err := config.Load("testdata/custom.yaml", examplesEnviron())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []store.Outbox{
+		{Name: "shop.outbox", Schema: "shop", Table: "outbox", Layout: store.Layout{
+			Name: "custom",
+			Columns: store.Columns{
+				ID: "Id", Kind: "event_type", Group: "body", Payload: "body", Status: "state",
+				RetryCount: "tries", Claimed: "taken_at", Settled: "ended_at", Error: "last_error",
+			},
+			State: store.StateWords,
+			Words: map[store.Status]string{
+				store.Pending: "NEW", store.Processing: "SENDING", store.Completed: "SENT", store.Failed: "DEAD",
+			},
+			GroupPath: []string{"customer", "id"},
+			OrderBy:   []string{"created_at", "part"},
+		}},
+		{Name: "numbered", Table: "numbered", Kind: "invoice", Layout: store.Layout{
+			Name:    "custom",
+			Columns: store.Columns{ID: "id", Payload: "payload", Status: "status"},
+			State:   store.StateNumbers,
+			Numbers: map[store.Status]int{store.Pending: 0, store.Processing: 1, store.Completed: 2, store.Failed: 3},
+			FailedNumbers: map[store.Reason]int{
+				store.ReasonBadRequest: 4, store.ReasonUnauthorized: 5, store.ReasonForbidden: 6,
+				store.ReasonGateway: 7, store.ReasonInternal: 8,
+			},
+			DeleteDelivered: true,
+		}},
+		{Name: "timed", Table: "timed", Kind: "EVENT", Layout: store.Layout{
+			Name:    "custom",
+			Columns: store.Columns{ID: "id", Payload: "payload", Delivered: "sent_at", Failed: "failed_at"},
+			State:   store.StateTimestamps,
+		}},
+	}
+	got := cfg.Outboxes()
+	for i := range want {
+		if !reflect.DeepEqual(got[i], want[i]) {
+			t.Errorf("outbox %d is\n%+v, want\n%+v", i, got[i], want[i])
+		}
+	}
+	if err := store.ValidateOutboxes(got, 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// custom begins a configuration with one outbox of the custom layout, whose
+// further keys are appended.
+const custom = source + `sinks:
+  hooks: {type: webhook, url: https://hooks.example/x}
+  platform: {type: flowcatalyst, api-base-url: https://platform}
+outboxes:
+- table: shop.outbox
+  layout: custom
+`
+
+func TestCustomFaults(t *testing.T) {
+	const (
+		hooks = "  sink: hooks\n  kind: order\n"
+		words = hooks + "  columns: {id: id, payload: body, group: body, status: state}\n  state: words\n"
+		all   = "  words: {pending: NEW, processing: SENDING, completed: SENT, failed: DEAD}\n"
+		times = hooks + "  columns: {id: id, payload: body, delivered: sent, failed: gone}\n  state: timestamps\n"
+	)
+	for _, tt := range []struct {
+		name, keys string
+		want       []string
+	}{
+		{"nothing", "  sink: hooks\n", []string{
+			"relay.yaml:6: outboxes[0].state: is required; write state: words, state: numbers or state: timestamps|SLUICEBOX_OUTBOXES_0_STATE",
+			"relay.yaml:6: outboxes[0].columns.id: no id column is named",
+			"relay.yaml:6: outboxes[0].columns.payload: no payload column is named",
+			"relay.yaml:6: outboxes[0].kind: is required: the custom layout has no column for it; write what its rows are, such as kind: order, or name the column that says it in columns.kind",
+		}},
+		{"no state yet", hooks + "  columns: {id: id, payload: body}\n  state: none\n", []string{
+			"relay.yaml:11: outboxes[0].state: is none, which this version does not have yet; it must be one of words, numbers, timestamps"}},
+		{"no words", words, []string{
+			"relay.yaml:6: outboxes[0].words.pending: no word for PENDING", "relay.yaml:6: outboxes[0].words.processing: no word",
+			"|words.completed: no word", "|words.failed: no word"}},
+		{"a word twice", words + "  words:\n    pending: NEW\n    processing: SENDING\n    completed: SENT\n    failed: NEW\n", []string{
+			`relay.yaml:16: outboxes[0].words.failed: "NEW" stands for both PENDING and FAILED`}},
+		{"words that are numbers", words + "  words: {pending: 0, processing: SENDING, completed: SENT, failed: DEAD}\n", []string{
+			"relay.yaml:12: outboxes[0].words.pending: must be a text; put it in quotes"}},
+		{"numbers", hooks + "  columns: {id: id, payload: body, status: state}\n  state: numbers\n  numbers: {pending: 0, processing: 0, completed: 2}\n  failed-numbers:\n    gateway: 2\n", []string{
+			"relay.yaml:12: outboxes[0].numbers.processing: 0 stands for both PENDING and PROCESSING",
+			"relay.yaml:12: outboxes[0].numbers.failed: no number for FAILED",
+			"relay.yaml:14: outboxes[0].failed-numbers.gateway: 2 stands for both COMPLETED and FAILED"}},
+		{"words with numbers", times + all + "  numbers: {pending: 0}\n", []string{
+			"relay.yaml:12: outboxes[0].words: goes with state: words, and this is state: timestamps; take it out, or change the state",
+			"relay.yaml:13: outboxes[0].numbers: goes with state: numbers, and this is state: timestamps"}},
+		{"no columns for times", hooks + "  columns:\n    id: id\n    payload: body\n    status: state\n  state: timestamps\n", []string{
+			"relay.yaml:13: outboxes[0].columns.status: has no place here: with state: timestamps, columns.delivered and columns.failed are the state",
+			"relay.yaml:10: outboxes[0].columns.delivered: no delivered column", "relay.yaml:10: outboxes[0].columns.failed: no failed column"}},
+		{"times with words", hooks + "  columns: {id: id, payload: body, status: state, delivered: sent}\n  state: words\n" + all, []string{
+			"relay.yaml:10: outboxes[0].columns.delivered: has no place here: with state: words, the time of the settlement is written into columns.settled"}},
+		{"a column twice", hooks + "  columns:\n    id: id\n    payload: body\n    status: state\n    error: state\n  state: words\n" + all, []string{
+			`relay.yaml:14: outboxes[0].columns.error: column "state" is named for both columns.status and columns.error`}},
+		{"a column that is none", times + "  order-by: [created_at, ' x']\n", []string{
+			`relay.yaml:12: outboxes[0].order-by: is " x", must be the column's name in its exact spelling`}},
+		{"an unknown column", hooks + "  columns:\n    id: id\n    payload: body\n    sent: x\n  state: timestamps\n", []string{
+			"relay.yaml:13: outboxes[0].columns.sent: unknown key; the keys here are id, kind", "|columns.delivered: no", "|columns.failed: no"}},
+		{"a path without its column", times + "  group-path: customer.id\n", []string{
+			"relay.yaml:12: outboxes[0].group-path: needs columns.group, the column with the JSON"}},
+		{"a bad path", words + all + "  group-path: $.customer\n", []string{
+			`relay.yaml:13: outboxes[0].group-path: is "$.customer": at character 1, begin with the first key, without $`}},
+		{"a path into a list", words + all + "  group-path: lines[0].id\n", []string{
+			`relay.yaml:13: outboxes[0].group-path: is "lines[0].id": at character 6, there is no way into a list`}},
+		{"a text for a switch", times + "  delete-delivered: 'yes'\n", []string{
+			"relay.yaml:12: outboxes[0].delete-delivered: must be true or false, without quotes"}},
+		{"one for a list", times + "  order-by: created_at\n", []string{
+			"relay.yaml:12: outboxes[0].order-by: must hold a list, each entry behind a - or all of them in [ ]"}},
+		{"takeover by time", times + "dispatch: {takeover: timeout}\n", []string{
+			"relay.yaml:10: outboxes[0].columns.claimed: is required with dispatch.takeover: timeout"}},
+		{"kind twice", hooks + "  columns: {id: id, kind: type, payload: body, delivered: sent, failed: gone}\n  state: timestamps\n", []string{
+			"relay.yaml:9: outboxes[0].kind: has no place here: the custom layout has the kind in its column type"}},
+		{"kind of a platform", strings.Replace(times, "hooks", "platform", 1), []string{
+			`relay.yaml:9: outboxes[0].kind: is "order", must be one of EVENT, DISPATCH_JOB, AUDIT_LOG`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) { compare(t, faults(t, custom+tt.keys), tt.want) })
+	}
+	load(t, custom+times)
+	load(t, custom+words+all+"  group-path: '\"customer no\".id'\n")
+}
+
+// TestCustomKeysOfOtherLayouts: a key of the custom layout has no place beside a
+// layout that is known.
+func TestCustomKeysOfOtherLayouts(t *testing.T) {
+	text := strings.Replace(custom, "layout: custom", "layout: flowcatalyst", 1) + `  sink: hooks
+  kind: any word
+  columns: {id: x}
+  state: words
+  words: {pending: NEW}
+  group-path: a
+  order-by: [a]
+  delete-delivered: true
+`
+	compare(t, faults(t, text), []string{
+		"relay.yaml:10: outboxes[0].columns: goes with layout: custom, and this is layout: flowcatalyst; take it out, or change the layout",
+		"relay.yaml:11: outboxes[0].state: goes with layout: custom",
+		"relay.yaml:12: outboxes[0].words: goes with layout: custom",
+		"relay.yaml:13: outboxes[0].group-path: goes with layout: custom",
+		"relay.yaml:14: outboxes[0].order-by: goes with layout: custom",
+		"relay.yaml:15: outboxes[0].delete-delivered: goes with layout: custom",
+	})
+}
+
+func TestVariablesOfLayouts(t *testing.T) {
+	const text = custom + `  sink: hooks
+  kind: order
+  columns: {id: id, payload: body, status: s}
+  state: numbers
+  numbers: {pending: 1, processing: 2, completed: 3, failed: 4}
+  order-by: [a]
+`
+	o := load(t, text,
+		"SLUICEBOX_OUTBOXES_0_COLUMNS_ID=key", "SLUICEBOX_OUTBOXES_0_COLUMNS_RETRY_COUNT=tries",
+		"SLUICEBOX_OUTBOXES_0_NUMBERS_PENDING=0", "SLUICEBOX_OUTBOXES_0_FAILED_NUMBERS_GATEWAY=9",
+		"SLUICEBOX_OUTBOXES_0_ORDER_BY=[b, c]", "SLUICEBOX_OUTBOXES_0_ORDER_BY_1=d",
+		"SLUICEBOX_OUTBOXES_0_DELETE_DELIVERED=true").Outboxes()[0]
+	l := o.Layout
+	if l.Columns.ID != "key" || l.Columns.RetryCount != "tries" || l.Numbers[store.Pending] != 0 ||
+		l.FailedNumbers[store.ReasonGateway] != 9 || len(l.FailedNumbers) != 1 || !l.DeleteDelivered ||
+		!reflect.DeepEqual(l.OrderBy, []string{"b", "d"}) {
+		t.Errorf("the layout is %+v", l)
+	}
+	for variable, want := range map[string]string{
+		"SLUICEBOX_OUTBOXES_0_NUMBERS_PENDING=x":    `SLUICEBOX_OUTBOXES_0_NUMBERS_PENDING: outboxes[0].numbers.pending: is "x", must be a whole number`,
+		"SLUICEBOX_OUTBOXES_0_DELETE_DELIVERED=yes": `SLUICEBOX_OUTBOXES_0_DELETE_DELIVERED: outboxes[0].delete-delivered: is "yes", must be true or false`,
+		"SLUICEBOX_OUTBOXES_0_ORDER_BY=b":           "SLUICEBOX_OUTBOXES_0_ORDER_BY:1: outboxes[0].order-by: must hold a list",
+	} {
+		got := faults(t, text, variable)
+		if len(got) == 0 || !strings.HasPrefix(got[0], want) {
+			t.Errorf("%s: got %q, want %q", variable, got, want)
+		}
+	}
+}

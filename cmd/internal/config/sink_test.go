@@ -1,0 +1,205 @@
+package config_test
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
+	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
+)
+
+func TestComposeSinks(t *testing.T) {
+	cfg, err := config.Load("testdata/custom.yaml", examplesEnviron())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"hooks": config.SinkWebhook, "events": config.SinkWebhook, "platform": config.SinkFlowCatalyst} {
+		if got := cfg.SinkType(name); got != want {
+			t.Errorf("%s is of type %s", name, got)
+		}
+		if got := cfg.RequestTimeout(name); got != 30*time.Second {
+			t.Errorf("%s has a time-out of %s", name, got)
+		}
+	}
+	hooks := webhook.Config{
+		URL: "https://hooks.example/T000/h", Method: "PUT",
+		Secrets: []webhook.Secret{"whsec_ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4", "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3"},
+		Format:  webhook.FormatRaw, ContentType: "application/json",
+		Headers:         map[string]webhook.Secret{"X-Api-Key": "k", "X-Team": "shop"},
+		MetadataHeaders: []string{"kind", "group", "attempt"}, IDPrefix: "shop-", Token: "k",
+		RequestTimeout: 30 * time.Second, MaxConnections: 10, MaxRequestBytes: 1 << 20, UserAgent: "shop/1",
+	}
+	if got := cfg.Webhook("hooks"); !reflect.DeepEqual(got, hooks) {
+		t.Errorf("hooks is\n%#v, want\n%#v", got, hooks)
+	}
+	events := webhook.Config{
+		URL: "http://events.example:8080", Method: "POST", Format: webhook.FormatCloudEvents, ContentType: "application/xml",
+		CloudEventsSource: "/shop/invoices", CloudEventsType: "com.example.invoice", Treat409AsDelivered: true,
+		RequestTimeout: 30 * time.Second, MaxConnections: 10,
+	}
+	if got := cfg.Webhook("events"); !reflect.DeepEqual(got, events) {
+		t.Errorf("events is\n%#v, want\n%#v", got, events)
+	}
+	oauth := flowcatalyst.OAuth{
+		TokenURL: "https://login.example/token?tenant=shop", ClientID: "relay", ClientSecret: "k",
+		Scope: "events.write jobs.write", Audience: "platform", ClientAuth: flowcatalyst.AuthBody,
+	}
+	if got := cfg.FlowCatalyst("platform").OAuth; got != oauth {
+		t.Errorf("the client is %+v", got)
+	}
+	if got := load(t, least).FlowCatalyst("flowcatalyst").OAuth; got != (flowcatalyst.OAuth{}) {
+		t.Errorf("without a section the client is %+v", got)
+	}
+}
+
+func TestComposeDispatch(t *testing.T) {
+	cfg, err := config.Load("testdata/custom.yaml", examplesEnviron())
+	if err != nil {
+		t.Fatal(err)
+	}
+	type choice struct {
+		onFailed  dispatch.OnFailed
+		ungrouped dispatch.Ungrouped
+		compat    dispatch.Compat
+		giveUp    time.Duration
+		takeover  time.Duration
+	}
+	for name, want := range map[string]choice{
+		"hooks":    {dispatch.Block, dispatch.Parallel, dispatch.CompatFlowCatalyst, 24 * time.Hour, 2 * time.Second},
+		"events":   {dispatch.Continue, dispatch.FIFO, dispatch.CompatPostbox, 0, 2 * time.Second},
+		"platform": {dispatch.Continue, dispatch.FIFO, dispatch.CompatNone, 0, 2 * time.Second},
+	} {
+		c := cfg.Dispatch(name)
+		if got := (choice{c.OnFailed, c.Ungrouped, c.Compat, c.GiveUpAfter, c.TakeoverWait}); got != want {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
+		if err := c.Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestPresetOAuth: the preset has the section too, also by variables alone.
+func TestPresetOAuth(t *testing.T) {
+	cfg := load(t, source,
+		"SLUICEBOX_FLOWCATALYST_API_BASE_URL=https://p",
+		"SLUICEBOX_FLOWCATALYST_OAUTH_CLIENT_ID=relay", "SLUICEBOX_FLOWCATALYST_OAUTH_CLIENT_SECRET=s")
+	want := flowcatalyst.OAuth{ClientID: "relay", ClientSecret: "s"}
+	if got := cfg.FlowCatalyst("flowcatalyst").OAuth; got != want {
+		t.Errorf("the client is %+v", got)
+	}
+	const preset = source + "flowcatalyst:\n  api-base-url: https://p\n"
+	for _, tt := range []struct {
+		text string
+		want []string
+	}{
+		{preset + "  oauth:\n", []string{
+			"relay.yaml:4: flowcatalyst.oauth.client-id: is required; name the client that the tokens are for (or set SLUICEBOX_FLOWCATALYST_OAUTH_CLIENT_ID)",
+			"relay.yaml:4: flowcatalyst.oauth.client-secret: is required"}},
+		{preset + "  oauth:\n    client-id: relay\n    client-secret: s\n    token-url: ftp://canary\n    client-auth: post\n", []string{
+			"relay.yaml:7: flowcatalyst.oauth.token-url: has the scheme",
+			`relay.yaml:8: flowcatalyst.oauth.client-auth: is "post", must be one of basic, body`}},
+		{preset + "  api-token: t\n  oauth: {client-id: relay, client-secret: s}\n", []string{
+			"relay.yaml:4: flowcatalyst.api-token: and oauth are both set; keep one"}},
+	} {
+		compare(t, faults(t, tt.text), tt.want)
+	}
+}
+
+func TestWebhookFaults(t *testing.T) {
+	const hooks = source + "outboxes:\n- {table: a, layout: flowcatalyst, kind: any kind, sink: hooks}\nsinks:\n  hooks:\n    type: webhook\n"
+	for _, tt := range []struct {
+		name, keys string
+		want       []string
+	}{
+		{"no address", "", []string{"relay.yaml:5: sinks.hooks.url: is required; write https://host[:port]/path (or set SLUICEBOX_SINKS_HOOKS_URL)"}},
+		{"a bad address", "    url: ftp://canary/x\n", []string{"relay.yaml:7: sinks.hooks.url: "}},
+		{"no key to sign with", "    url: https://h/x\n    secrets:\n    - whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3\n    - canary\n", []string{"relay.yaml:10: sinks.hooks.secrets[1]: "}},
+		{"a number for a key", "    url: https://h/x\n    secrets: [17]\n", []string{"relay.yaml:8: sinks.hooks.secrets[0]: must be a text; put it in quotes"}},
+		{"one key", "    url: https://h/x\n    secrets: canary\n", []string{"relay.yaml:8: sinks.hooks.secrets: must hold a list, each entry behind a - or all of them in [ ]"}},
+		{"a header of the relay", "    url: https://h/x\n    headers:\n      X-Ok: a\n      Webhook-Id: canary\n", []string{"relay.yaml:10: sinks.hooks.headers.Webhook-Id: cannot be set"}},
+		{"a list of headers", "    url: https://h/x\n    headers: [canary]\n", []string{"relay.yaml:8: sinks.hooks.headers: must hold names, each with its value"}},
+		{"a header twice", "    url: https://h/x\n    headers: {A: canary, A: canary}\n", []string{"relay.yaml:8: sinks.hooks.headers.A: is written twice, first in line 8"}},
+		{"unknown metadata", "    url: https://h/x\n    metadata-headers: [kind, grupe]\n", []string{
+			`relay.yaml:8: sinks.hooks.metadata-headers[1]: is "grupe", must be one of kind, group, attempt; did you mean group?`}},
+		{"cloudevents without a source", "    url: https://h/x\n    format: cloudevents\n", []string{"relay.yaml:5: sinks.hooks.cloudevents-source: is not set"}},
+		{"a source without cloudevents", "    url: https://h/x\n    cloudevents-source: /shop\n", []string{"relay.yaml:8: sinks.hooks.cloudevents-source: is for format cloudevents only"}},
+		{"keys of another type", "    url: https://h/x\n    wire: items\n    api-base-url: https://h\n    oauth: {client-id: a}\n", []string{
+			"relay.yaml:8: sinks.hooks.wire: goes with type: flowcatalyst, and this is type: webhook; take it out, or change the type",
+			"relay.yaml:9: sinks.hooks.api-base-url: goes with type: flowcatalyst", "relay.yaml:10: sinks.hooks.oauth: goes with type: flowcatalyst"}},
+		{"a range", "    url: https://h/x\n    max-concurrent-groups: 0\n    request-timeout: 0s\n    give-up-after: -5s\n", []string{
+			"relay.yaml:8: sinks.hooks.max-concurrent-groups: is 0, must be at least 1",
+			"relay.yaml:9: sinks.hooks.request-timeout: is 0s, must be above 0", "relay.yaml:10: sinks.hooks.give-up-after: is -5s, must not be below 0s"}},
+		{"a key of all sinks", "    url: https://h/x\n    takeover-wait: 1s\n", []string{"relay.yaml:8: sinks.hooks.takeover-wait: is one for all sinks: write it under dispatch"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := faults(t, hooks+tt.keys)
+			compare(t, got, tt.want)
+			mustHide(t, strings.Join(got, "\n"))
+		})
+	}
+	got := faults(t, source+"outboxes:\n- {table: a, layout: outbox-messages, sink: p}\nsinks:\n  p:\n    type: flowcatalyst\n    api-base-url: https://p\n    headers: {A: canary}\n    secrets: [canary]\n")
+	compare(t, got, []string{"relay.yaml:9: sinks.p.secrets: goes with type: webhook, and this is type: flowcatalyst", "relay.yaml:8: sinks.p.headers: goes with type: webhook"})
+	// The kind is needed, whatever it is.
+	compare(t, faults(t, source+"outboxes:\n- {table: a, layout: flowcatalyst, sink: h}\nsinks:\n  h: {type: webhook, url: https://h}\n"),
+		[]string{"relay.yaml:3: outboxes[0].kind: is required: the flowcatalyst layout has no column for it; write what its rows are, such as kind: order"})
+}
+
+func TestVariablesOfWebhooks(t *testing.T) {
+	const text = source + "outboxes:\n- {table: a, layout: outbox-messages, sink: my-hooks}\nsinks:\n  my-hooks: {type: webhook, url: https://h, headers: {X-Api-Key: file, X-B: b}}\n"
+	cfg := load(t, text,
+		"SLUICEBOX_SINKS_MY_HOOKS_SECRETS=['${env:KEY}']", "KEY=whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3",
+		"SLUICEBOX_SINKS_MY_HOOKS_HEADERS_X_API_KEY=variable", "SLUICEBOX_SINKS_MY_HOOKS_METADATA_HEADERS=[group]",
+		"SLUICEBOX_SINKS_MY_HOOKS_TREAT_409_AS_DELIVERED=false", "SLUICEBOX_SINKS_MY_HOOKS_RETRY_COMPAT=postbox")
+	c := cfg.Webhook("my-hooks")
+	if len(c.Secrets) != 1 || string(c.Secrets[0]) != "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3" || string(c.Headers["X-Api-Key"]) != "variable" ||
+		string(c.Headers["X-B"]) != "b" || len(c.MetadataHeaders) != 1 || c.Treat409AsDelivered || cfg.Dispatch("my-hooks").Compat != dispatch.CompatPostbox {
+		t.Errorf("the sink is %#v", c)
+	}
+	c = load(t, text, "SLUICEBOX_SINKS_MY_HOOKS_HEADERS={X-C: c}").Webhook("my-hooks")
+	if len(c.Headers) != 1 || string(c.Headers["X-C"]) != "c" {
+		t.Errorf("the headers are %v", c.Headers)
+	}
+	for _, variable := range []string{"SLUICEBOX_SINKS_MY_HOOKS_SECRETS=[canary", "SLUICEBOX_SINKS_MY_HOOKS_SECRETS=canary", "SLUICEBOX_SINKS_MY_HOOKS_HEADERS={A: \"can\\nary\"}"} {
+		mustHide(t, strings.Join(faults(t, text, variable), "\n"))
+	}
+}
+
+// TestPrintedSinksHideSecrets: what stands in the place of a secret is accepted
+// again (TestPrintedConfigurationLoadsAgain), and shows nothing of it.
+func TestPrintedSinksHideSecrets(t *testing.T) {
+	const key = "whsec_Y2FuYXJ5Y2FuYXJ5Y2FuYXJ5Y2FuYXJ5"
+	cfg := load(t, source+`outboxes:
+- {table: a, layout: outbox-messages, sink: h}
+- {table: b, layout: outbox-messages, sink: p}
+sinks:
+  h: {type: webhook, url: "https://h/canary?canary", secrets: [`+key+`], headers: {X-Key: canary}, token: canary}
+  p: {type: flowcatalyst, api-base-url: https://p, oauth: {client-id: a, client-secret: canary, token-url: "https://t/?secret=canary"}}
+`)
+	asYAML, err := cfg.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	asJSON, err := cfg.JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{string(asYAML), string(asJSON)} {
+		mustHide(t, text)
+		if strings.Contains(text, key) {
+			t.Errorf("the key shows: %s", text)
+		}
+		for _, want := range []string{"https://xxxxx", "whsec_xxxx", "X-Key", "https://t/?secret=xxxxx", "treat-409-as-delivered"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%q is not in\n%s", want, text)
+			}
+		}
+	}
+	if printed := string(asYAML); strings.Count(printed, "wire:") != 1 || strings.Contains(printed, "numbers:") {
+		t.Errorf("keys that have no place are printed:\n%s", printed)
+	}
+}
