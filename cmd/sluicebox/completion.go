@@ -46,6 +46,9 @@ type completion struct {
 func completions(at string, n *kong.Node) []completed {
 	own := completed{at: at}
 	for _, arg := range n.Positional {
+		if arg.Enum == "" {
+			continue // an id, which nobody guesses
+		}
 		for _, word := range arg.EnumSlice() {
 			own.words = append(own.words, completion{word: word})
 		}

@@ -82,11 +82,17 @@ func TestCompletion(t *testing.T) {
 		words []string
 		want  string // behind commas; "…" stands for any more
 	}{
-		{[]string{""}, "completion,config,init,quickstart,run,version"},
+		{[]string{""}, "completion,config,deadletters,init,lanes,quickstart,run,version"},
 		{[]string{"con"}, "config"},
 		{[]string{"config", ""}, "check,schema"},
 		{[]string{"config", "ch"}, "check"},
 		{[]string{"completion", ""}, "bash,fish,zsh"},
+		{[]string{"lanes", ""}, "list,pause,resume,retry-now,skip"},
+		{[]string{"deadletters", ""}, "discard,list,requeue,show"},
+		{[]string{"lanes", "skip", "--r"}, "--reason,--row"},
+		{[]string{"lanes", "list", "--state", ""}, ""},
+		{[]string{"lanes", "pause", "--token-file", "re"}, "relay.yaml"},
+		{[]string{"deadletters", "requeue", "--a"}, "--admin,--all-outboxes"},
 		{[]string{"quickstart", "--"}, "--fail-rate,--for,--groups,--help,--json,--keep,--rate,--source,--verbose"},
 		{[]string{"quickstart", "--keep", "--f"}, "--fail-rate,--for"},
 		{[]string{"config", "check", "--"}, "--config,--help,--json"},

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/cmd/internal/app"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // version is set by the linker: -ldflags "-X main.version=1.2.3".
@@ -24,19 +25,22 @@ func main() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	p := program{
+		stdin:   os.Stdin,
 		stdout:  os.Stdout,
 		stderr:  os.Stderr,
 		environ: os.Environ(),
 		signals: signals,
 		exit:    os.Exit,
-		relay:   relay{run: app.Run, init: app.Init, script: app.InitScript},
+		relay:   relay{run: app.Run, init: app.Init, script: app.InitScript, deadLetters: app.DeadLetters},
 	}
 	os.Exit(p.main(os.Args[1:]))
 }
 
-// relay is what the commands start. Tests put something else in its place.
+// relay is what the commands start or open. Tests put something else in its place.
 type relay struct {
 	run    func(context.Context, app.Options) error
 	init   func(context.Context, *config.Config, *slog.Logger) error
 	script func(*config.Config) (string, error)
+	// deadLetters opens the FAILED rows; closed ends that.
+	deadLetters func(*config.Config) (letters store.DeadLetters, closed func(), err error)
 }

@@ -24,6 +24,7 @@ const (
 
 // program is one run of the command with all that it touches.
 type program struct {
+	stdin          io.Reader
 	stdout, stderr io.Writer
 	environ        []string
 	signals        <-chan os.Signal
@@ -33,12 +34,14 @@ type program struct {
 
 // commandLine is what the user may write; each command has a file of its own.
 type commandLine struct {
-	Quickstart quickstartCommand `cmd:"" help:"Show a relay at work here and now, with nothing to set up."`
-	Run        runCommand        `cmd:"" help:"Relay until a signal ends it."`
-	Init       initCommand       `cmd:"" help:"Make the relay's own tables and the publication."`
-	Config     configCommands    `cmd:"" help:"Check or describe the configuration."`
-	Completion completionCommand `cmd:"" help:"Print the shell's script that completes commands and flags."`
-	Version    versionCommand    `cmd:"" help:"Print the version."`
+	Quickstart  quickstartCommand  `cmd:"" help:"Show a relay at work here and now, with nothing to set up."`
+	Run         runCommand         `cmd:"" help:"Relay until a signal ends it."`
+	Init        initCommand        `cmd:"" help:"Make the relay's own tables and the publication."`
+	Lanes       laneCommands       `cmd:"" help:"Look at the lanes of the running relay, and retry, skip, pause or resume one."`
+	Deadletters deadLetterCommands `cmd:"" help:"Look at FAILED rows, and requeue or discard them."`
+	Config      configCommands     `cmd:"" help:"Check or describe the configuration."`
+	Completion  completionCommand  `cmd:"" help:"Print the shell's script that completes commands and flags."`
+	Version     versionCommand     `cmd:"" help:"Print the version."`
 }
 
 // configFlag is the flag that several commands have.

@@ -37,6 +37,13 @@ type result struct {
 // given.
 func try(t *testing.T, r relay, environ []string, args ...string) result {
 	t.Helper()
+	return tryWith(t, program{relay: r, environ: environ}, args...)
+}
+
+// tryWith is try with a program of which some parts are given.
+func tryWith(t *testing.T, p program, args ...string) result {
+	t.Helper()
+	r := p.relay
 	fail := func() { t.Errorf("%v started the relay", args) }
 	if r.run == nil {
 		r.run = func(context.Context, app.Options) error { fail(); return nil }
@@ -47,11 +54,14 @@ func try(t *testing.T, r relay, environ []string, args ...string) result {
 	if r.script == nil {
 		r.script = func(*config.Config) (string, error) { fail(); return "", nil }
 	}
+	if r.deadLetters == nil {
+		r.deadLetters = func(*config.Config) (store.DeadLetters, func(), error) { fail(); return nil, nil, nil }
+	}
 	var stdout, stderr bytes.Buffer
-	p := program{
-		stdout: &stdout, stderr: &stderr, environ: environ, relay: r,
-		signals: make(chan os.Signal),
-		exit:    func(code int) { t.Errorf("the process ended with %d", code) },
+	p.stdout, p.stderr, p.relay = &stdout, &stderr, r
+	p.exit = func(code int) { t.Errorf("the process ended with %d", code) }
+	if p.signals == nil {
+		p.signals = make(chan os.Signal)
 	}
 	code := p.main(args)
 	return result{code, stdout.String(), stderr.String()}
@@ -84,7 +94,7 @@ func TestUsage(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	got := try(t, relay{}, nil, "--help")
-	for _, word := range []string{"run", "init", "config check", "config schema", "version"} {
+	for _, word := range []string{"run", "init", "lanes retry-now", "deadletters requeue", "config check", "config schema", "version"} {
 		if got.code != 0 || !strings.Contains(got.stdout, word) {
 			t.Errorf("--help: exit %d, no %q in %q", got.code, word, got.stdout)
 		}

@@ -24,6 +24,10 @@ func (p *program) fail(err error) int {
 			code, remedy = exitConfig, setup.Remedy
 			text = strings.TrimSuffix(text, "; "+remedy)
 		}
+		var own *commandError
+		if errors.As(one, &own) {
+			code, text, remedy = own.code, own.problem, own.remedy
+		}
 		p.complain(text, remedy)
 	}
 	return code

@@ -1,14 +1,25 @@
-// Package admin serves the relay's HTTP endpoints for probes and metrics.
+// Package admin serves the relay's HTTP endpoints for probes and metrics, and an
+// API to look at lanes and FAILED rows and to act on them; Client asks it.
 //
 // # Who may ask
 //
 // /livez and /readyz tell no more than yes or no and are open. Everything else
 // needs the token, where there is one; an address that others can reach has to
-// have one. Requests that change something (there are none yet) are refused when
-// a browser sends them from another site.
+// have one. Requests that change something are refused when a browser sends them
+// from another site. Where there is no token, the API answers only those who
+// call it by an address of this machine: a site whose name leads here would else
+// pass for the same one.
 //
 // # What the probes mean
 //
 // /livez answers as long as the process turns. It asks nobody: a database that
 // is down must not have the relay restarted. /readyz asks the relay's checks.
+//
+// # The API
+//
+// Requests and answers are JSON. A request that cannot be understood whole, an
+// unknown field included, changes nothing. An error is {"error": "..."} with
+// status 400 (the request), 401, 403, 404 (no such lane), 409 (the lane's state,
+// or another number of rows than expected), 413, 500 (such as a missing grant),
+// 503 (this relay does not lead) or 504 (it took too long, and may yet be done).
 package admin

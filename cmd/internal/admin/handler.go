@@ -14,11 +14,19 @@ import (
 
 // listing is what / shows.
 const listing = `Sluicebox
-/livez             the process turns
-/readyz            the relay does its work, or stands by to
-/readyz?verbose    each check by name
-/metrics           for Prometheus
+/livez               the process turns
+/readyz              the relay does its work, or stands by to
+/readyz?verbose      each check by name
+/metrics             for Prometheus
+/api/v1/lanes        the lanes; POST to …/retry-now, …/skip, …/pause, …/resume
+/api/v1/deadletters  the FAILED rows, …/count; POST to …/requeue, …/discard
 `
+
+// What a caller without the token is told.
+const (
+	challenge = `Bearer realm="sluicebox"`
+	needToken = "the admin token is needed: Authorization: Bearer TOKEN"
+)
 
 // handler answers requests.
 type handler struct {
@@ -38,6 +46,12 @@ func newHandler(cfg Config, status Status) http.Handler {
 	mux.HandleFunc("GET /readyz", h.readyz)
 	mux.Handle("GET /metrics", h.guard(promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{})))
 	mux.Handle("GET /{$}", h.guard(http.HandlerFunc(index)))
+	if cfg.Lanes != nil {
+		h.laneEndpoints(mux, cfg.Lanes)
+	}
+	if cfg.DeadLetters != nil {
+		h.deadLetterEndpoints(mux, cfg.DeadLetters)
+	}
 	return http.NewCrossOriginProtection().Handler(plain(mux))
 }
 
@@ -105,8 +119,8 @@ func (h *handler) guard(next http.Handler) http.Handler {
 }
 
 func unauthorized(w http.ResponseWriter) {
-	w.Header().Set("WWW-Authenticate", `Bearer realm="sluicebox"`)
-	text(w, http.StatusUnauthorized, "the admin token is needed: Authorization: Bearer TOKEN\n")
+	w.Header().Set("WWW-Authenticate", challenge)
+	text(w, http.StatusUnauthorized, needToken+"\n")
 }
 
 // allowed compares hashes: their length, and so the time, is that of any token.

@@ -23,6 +23,10 @@ type Config struct {
 	Token string
 	// Metrics is what /metrics shows; nil is an empty page.
 	Metrics prometheus.Gatherer
+	// Lanes and DeadLetters are what the API shows and acts on; without one, its
+	// endpoints are not there.
+	Lanes       Lanes
+	DeadLetters DeadLetters
 	// Log is told of broken requests; nil tells nobody.
 	Log *slog.Logger
 }
@@ -97,8 +101,7 @@ func (s *Server) Listen() error {
 	return nil
 }
 
-// reason is the system's part of a listening error; the address is named
-// already.
+// reason is the system's part of a network error; the address is named already.
 func reason(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {

@@ -73,8 +73,17 @@ func ask(t *testing.T, method, url string, header ...string) answer {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return do(t, req, header...)
+}
+
+// do sends a request with further headers.
+func do(t *testing.T, req *http.Request, header ...string) answer {
+	t.Helper()
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
+		if header[i] == "Host" {
+			req.Host = header[i+1]
+		}
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	res, err := client.Do(req)

@@ -67,7 +67,9 @@ func (r *relay) serveAdmin(ctx context.Context, reg *prometheus.Registry) (stop 
 		r.count()
 		return reg.Gather()
 	})
-	server := admin.New(r.cfg.Admin(gather), r.health)
+	cfg := r.cfg.Admin(gather)
+	cfg.Log, cfg.Lanes, cfg.DeadLetters = r.log, laneDesk{r}, deadLetterDesk{r}
+	server := admin.New(cfg, r.health)
 	if err := server.Listen(); err != nil {
 		return nil, err
 	}

@@ -40,6 +40,7 @@ type Metrics struct {
 	sinks        sinkVecs
 	checkpoint   prometheus.Gauge
 	saveFailures prometheus.Counter
+	swept        prometheus.Counter
 	connected    prometheus.Gauge
 	reconnects   prometheus.Counter
 	mode         *prometheus.GaugeVec
@@ -52,9 +53,11 @@ type Metrics struct {
 // sinkVecs are the metrics with a label for the sink.
 type sinkVecs struct {
 	deliveries, requests, settled *prometheus.CounterVec
+	probes, splits, shared        *prometheus.CounterVec
 	retries, storeFailures        *prometheus.CounterVec
 	duration, ack                 *prometheus.HistogramVec
 	rows, bytes, lanes, inFlight  *prometheus.GaugeVec
+	suspect                       *prometheus.GaugeVec
 }
 
 // registrar makes metrics of the program and registers them.
@@ -88,6 +91,7 @@ func NewMetrics(reg prometheus.Registerer, build Build) *Metrics {
 		sinks:        newSinkVecs(r),
 		checkpoint:   r.gauges("checkpoint_timestamp_seconds", "When the checkpoint was last written, in Unix time.").WithLabelValues(),
 		saveFailures: r.counters("checkpoint_failures_total", "Writes of the checkpoint that failed.").WithLabelValues(),
+		swept:        r.counters("rows_swept_total", "Rows found in the tables that had come back to PENDING without an insert.").WithLabelValues(),
 		connected:    r.gauges("source_connected", "1 while the database's log (or, polling, its tables) can be read.").WithLabelValues(),
 		reconnects:   r.counters("source_reconnects_total", "Lost connections of the source.").WithLabelValues(),
 		mode:         r.gauges("source_mode", "1 for the way in which rows are captured now.", "mode"),
@@ -106,13 +110,17 @@ func newSinkVecs(r registrar) sinkVecs {
 		deliveries:    r.counters("deliveries_total", "Rows that were in a request, by what became of them.", "sink", "outcome"),
 		requests:      r.counters("requests_total", "Requests answered, by what the answer means; mixed is an answer for each row.", "sink", "class"),
 		settled:       r.counters("rows_settled_total", "Rows whose outcome is in the table for good.", "sink", "status"),
+		probes:        r.counters("probes_total", "Requests of a single row to a suspect sink, or on an operator's wish.", "sink"),
+		splits:        r.counters("splits_total", "Requests that looked for the row to blame for an earlier failure.", "sink"),
+		shared:        r.counters("shared_requests_total", "Requests with rows of several message groups.", "sink"),
+		suspect:       r.gauges("sink_suspect", "1 while nothing but probes goes to the sink, by what its latest failure means.", "sink", "class"),
 		retries:       r.counters("retries_total", "Failed attempts that were counted against a row, which is tried again.", "sink"),
 		storeFailures: r.counters("store_failures_total", "Claims and outcomes that did not reach the database and were tried again.", "sink"),
 		duration:      r.histograms("delivery_duration_seconds", "Time that a request took.", requestBuckets(), "sink"),
 		ack:           r.histograms("commit_to_ack_seconds", "Time from a row's commit (from its capture, where the log does not tell it) until its COMPLETED was written.", ackBuckets(), "sink"),
 		rows:          r.gauges("pending_rows", "Rows in memory whose outcome is not written.", "sink"),
 		bytes:         r.gauges("pending_bytes", "Bytes of payload in memory.", "sink"),
-		lanes:         r.gauges("lanes", "Message groups with rows in memory, by state.", "sink", "state"),
+		lanes:         r.gauges("lanes", "Message groups with rows in memory or held, by state.", "sink", "state"),
 		inFlight:      r.gauges("requests_in_flight", "Requests and claims under way.", "sink"),
 	}
 }
@@ -131,6 +139,9 @@ func (m *Metrics) Saved(store.Checkpoint) { m.checkpoint.SetToCurrentTime() }
 
 // SaveFailed counts a checkpoint that was not written.
 func (m *Metrics) SaveFailed(error) { m.saveFailures.Inc() }
+
+// Swept counts rows that came back to PENDING without an insert.
+func (m *Metrics) Swept(rows int) { m.swept.Add(float64(rows)) }
 
 // Connected notes that the source reads.
 func (m *Metrics) Connected() { m.connected.Set(1) }
@@ -163,6 +174,10 @@ type SinkMetrics struct {
 	mixed      prometheus.Counter // requests with an answer for each row
 	deliveries [sink.Misconfigured + 1]prometheus.Counter
 	settled    [store.Failed + 1]prometheus.Counter
+	probes     prometheus.Counter
+	splits     prometheus.Counter
+	shared     prometheus.Counter
+	suspect    [sink.Misconfigured + 1]prometheus.Gauge
 	retries    prometheus.Counter
 	failures   prometheus.Counter
 	duration   prometheus.Observer
@@ -191,6 +206,9 @@ func (m *Metrics) newSink(name string) *SinkMetrics {
 	s := &SinkMetrics{
 		m: m, name: name, now: time.Now,
 		mixed:    v.requests.WithLabelValues(name, "mixed"),
+		probes:   v.probes.WithLabelValues(name),
+		splits:   v.splits.WithLabelValues(name),
+		shared:   v.shared.WithLabelValues(name),
 		retries:  v.retries.WithLabelValues(name),
 		failures: v.storeFailures.WithLabelValues(name),
 		duration: v.duration.WithLabelValues(name),
@@ -202,6 +220,9 @@ func (m *Metrics) newSink(name string) *SinkMetrics {
 	for class := sink.Delivered; class <= sink.Misconfigured; class++ {
 		s.requests[class] = v.requests.WithLabelValues(name, class.String())
 		s.deliveries[class] = v.deliveries.WithLabelValues(name, class.String())
+	}
+	for class := sink.Rejected; class <= sink.Misconfigured; class++ {
+		s.suspect[class] = v.suspect.WithLabelValues(name, class.String())
 	}
 	for _, status := range []store.Status{store.Completed, store.Failed} {
 		s.settled[status] = v.settled.WithLabelValues(name, status.String())
@@ -218,16 +239,36 @@ func (s *SinkMetrics) Claimed(result store.ClaimResult, n int) {
 }
 
 // Requested counts an answered request and what became of each of its rows.
-func (s *SinkMetrics) Requested(res *sink.Result, rows int, took time.Duration) {
+func (s *SinkMetrics) Requested(req dispatch.Request, res *sink.Result, took time.Duration) {
 	s.duration.Observe(took.Seconds())
+	if req.Probe {
+		s.probes.Inc()
+	}
+	if req.Split {
+		s.splits.Inc()
+	}
+	if req.Lanes > 1 {
+		s.shared.Inc()
+	}
 	if res.Items == nil {
 		count(s.requests[:], res.Class, 1)
-		count(s.deliveries[:], res.Class, rows)
+		count(s.deliveries[:], res.Class, req.Rows)
 		return
 	}
 	s.mixed.Inc()
 	for i := range res.Items {
 		count(s.deliveries[:], res.Items[i].Class, 1)
+	}
+}
+
+// Suspected notes that the sink has become suspect for a failure, or, with nil,
+// that it is trusted again.
+func (s *SinkMetrics) Suspected(why *sink.Outcome) {
+	for class := sink.Rejected; class <= sink.Misconfigured; class++ {
+		s.suspect[class].Set(0)
+	}
+	if why != nil && why.Class >= sink.Rejected && why.Class <= sink.Misconfigured {
+		s.suspect[why.Class].Set(1)
 	}
 }
 

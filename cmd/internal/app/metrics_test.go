@@ -122,11 +122,16 @@ func TestSinkMetrics(t *testing.T) {
 	s.Claimed(store.Gone, 1)
 	s.Claimed(0, 9)
 	s.Claimed(99, 9)
-	s.Requested(&sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, 3, time.Millisecond)
-	s.Requested(&sink.Result{Items: []sink.Outcome{{Class: sink.Delivered}, {Class: sink.Refused}}}, 2, time.Second)
-	s.Requested(&sink.Result{Outcome: sink.Outcome{Class: sink.Unavailable}}, 5, time.Second)
-	s.Requested(&sink.Result{}, 1, time.Second) // no class: counted as time only
+	s.Requested(dispatch.Request{Rows: 3, Lanes: 1}, &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, time.Millisecond)
+	s.Requested(dispatch.Request{Rows: 2, Lanes: 2}, &sink.Result{Items: []sink.Outcome{{Class: sink.Delivered}, {Class: sink.Refused}}}, time.Second)
+	s.Requested(dispatch.Request{Rows: 5, Lanes: 1, Split: true}, &sink.Result{Outcome: sink.Outcome{Class: sink.Unavailable}}, time.Second)
+	s.Requested(dispatch.Request{Rows: 1, Lanes: 1, Probe: true}, &sink.Result{}, time.Second) // no class: counted as time only
 	s.StoreFailed("claim", errors.New("down"))
+	s.Suspected(&sink.Outcome{Class: sink.Refused})
+	s.Suspected(nil)
+	s.Suspected(&sink.Outcome{Class: sink.Misconfigured})
+	s.Suspected(&sink.Outcome{Class: sink.Misconfigured + 1}) // no class
+	s.Suspected(&sink.Outcome{Class: sink.Misconfigured})
 	expect(t, reg, `
 # HELP sluicebox_claims_total Rows that claims were asked for, by answer.
 # TYPE sluicebox_claims_total counter
@@ -142,6 +147,9 @@ sluicebox_deliveries_total{outcome="misconfigured",sink="platform"} 0
 sluicebox_deliveries_total{outcome="refused",sink="platform"} 1
 sluicebox_deliveries_total{outcome="rejected",sink="platform"} 0
 sluicebox_deliveries_total{outcome="unavailable",sink="platform"} 5
+# HELP sluicebox_probes_total Requests of a single row to a suspect sink, or on an operator's wish.
+# TYPE sluicebox_probes_total counter
+sluicebox_probes_total{sink="platform"} 1
 # HELP sluicebox_requests_total Requests answered, by what the answer means; mixed is an answer for each row.
 # TYPE sluicebox_requests_total counter
 sluicebox_requests_total{class="delivered",sink="platform"} 1
@@ -150,10 +158,23 @@ sluicebox_requests_total{class="mixed",sink="platform"} 1
 sluicebox_requests_total{class="refused",sink="platform"} 0
 sluicebox_requests_total{class="rejected",sink="platform"} 0
 sluicebox_requests_total{class="unavailable",sink="platform"} 1
+# HELP sluicebox_shared_requests_total Requests with rows of several message groups.
+# TYPE sluicebox_shared_requests_total counter
+sluicebox_shared_requests_total{sink="platform"} 1
+# HELP sluicebox_sink_suspect 1 while nothing but probes goes to the sink, by what its latest failure means.
+# TYPE sluicebox_sink_suspect gauge
+sluicebox_sink_suspect{class="misconfigured",sink="platform"} 1
+sluicebox_sink_suspect{class="refused",sink="platform"} 0
+sluicebox_sink_suspect{class="rejected",sink="platform"} 0
+sluicebox_sink_suspect{class="unavailable",sink="platform"} 0
+# HELP sluicebox_splits_total Requests that looked for the row to blame for an earlier failure.
+# TYPE sluicebox_splits_total counter
+sluicebox_splits_total{sink="platform"} 1
 # HELP sluicebox_store_failures_total Claims and outcomes that did not reach the database and were tried again.
 # TYPE sluicebox_store_failures_total counter
 sluicebox_store_failures_total{sink="platform"} 1
-`, "sluicebox_claims_total", "sluicebox_deliveries_total", "sluicebox_requests_total", "sluicebox_store_failures_total")
+`, "sluicebox_claims_total", "sluicebox_deliveries_total", "sluicebox_requests_total", "sluicebox_store_failures_total",
+		"sluicebox_probes_total", "sluicebox_splits_total", "sluicebox_shared_requests_total", "sluicebox_sink_suspect")
 	if n := testutil.CollectAndCount(m.sinks.duration); n != 1 {
 		t.Errorf("%d histograms of durations, want 1", n)
 	}
@@ -212,7 +233,7 @@ func TestHolds(t *testing.T) {
 	s.Holds(dispatch.Stats{Rows: 5, Bytes: 600, InFlight: 2, Lanes: map[string]int{"ready": 3, "waiting": 1}})
 	s.Holds(dispatch.Stats{Rows: 1, Bytes: 20, InFlight: 1, Lanes: map[string]int{"ready": 0, "waiting": 1}})
 	expect(t, reg, `
-# HELP sluicebox_lanes Message groups with rows in memory, by state.
+# HELP sluicebox_lanes Message groups with rows in memory or held, by state.
 # TYPE sluicebox_lanes gauge
 sluicebox_lanes{sink="platform",state="ready"} 0
 sluicebox_lanes{sink="platform",state="waiting"} 1
@@ -238,7 +259,7 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		m.Captured("events", 1)
 		s.Claimed(store.Claimed, 1)
-		s.Requested(res, 10, time.Millisecond)
+		s.Requested(dispatch.Request{Rows: 10, Lanes: 1}, res, time.Millisecond)
 		s.Settled(it, done)
 	}); n != 0 {
 		t.Errorf("%v allocations for a row, want none", n)

@@ -15,7 +15,6 @@ import (
 	"github.com/sluicebox/sluicebox/checkpoint"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/dispatch"
-	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -43,6 +42,8 @@ type relay struct {
 	// lanes are the dispatchers of the life that runs, by sink; for the gauges
 	// and for polling.
 	lanes atomic.Pointer[map[string]*dispatch.Dispatcher]
+	ran   bool        // a life got as far as to have lanes
+	polls atomic.Bool // the tables are read, not the log
 }
 
 // run lives until the context ends or a fault that another life does not mend.
@@ -94,7 +95,7 @@ func (r *relay) run(ctx context.Context) error {
 // ends it.
 func (r *relay) mayMend(err error) bool {
 	var setup *store.SetupError
-	return r.lanes.Load() != nil && !errors.As(err, &setup) && !errors.Is(err, store.ErrNotLeader)
+	return r.ran && !errors.As(err, &setup) && !errors.Is(err, store.ErrNotLeader)
 }
 
 // reach does something that needs the database, again while the database cannot
@@ -144,6 +145,7 @@ func (r *relay) open(ctx context.Context, lost bool) (source, checkpoint.Begin, 
 		begin, err := checkpoint.Start(ctx, src, r.db.store, r.cfg.Outboxes(), r.leastBuffer(), lost)
 		if err == nil {
 			r.metrics.Mode("stream")
+			r.polls.Store(false)
 			return src, begin, nil
 		}
 		src.Close()
@@ -155,6 +157,7 @@ func (r *relay) open(ctx context.Context, lost bool) (source, checkpoint.Begin, 
 	}
 	src := poll.New(r.cfg.Poll(), r.db.store, r.held)
 	r.metrics.Mode("poll")
+	r.polls.Store(true)
 	begin, err := checkpoint.Start(ctx, src, r.db.store, r.cfg.Outboxes(), r.leastBuffer(), lost)
 	return pollSource{src}, begin, err
 }
@@ -211,8 +214,18 @@ func (r *relay) live(ctx context.Context, deadline time.Time, lost bool) error {
 	r.log.Info("leading", "name", r.cfg.Settings.Name, "epoch", epoch, "position", begin.From,
 		"backlog", len(begin.Backlog), "why", begin.Why)
 
-	lanes, routes := r.dispatchers(sinks, epoch)
+	var holds []store.Hold
+	err = r.reach(ctx, deadline, func(ctx context.Context) (err error) {
+		holds, err = r.db.store.LoadHolds(ctx)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("read which message groups stand still: %w", err)
+	}
+	lanes, routes := r.dispatchers(sinks, epoch, holds)
 	r.lanes.Store(&lanes)
+	r.ran = true
+	defer r.lanes.Store(nil)
 	tracker := checkpoint.NewTracker(begin.Frontier)
 	feed := dispatch.NewFeed(tracker, epoch, routes, r.metrics.Captured)
 	if begin.Why != "" {
@@ -224,14 +237,22 @@ func (r *relay) live(ctx context.Context, deadline time.Time, lost bool) error {
 		Config: checkpoint.DefaultKeeperConfig(), Tracker: tracker, Store: r.db.store,
 		Source: src, Epoch: epoch, Observer: checkpointWatch{r},
 	}
-	return r.flow(ctx, src, begin.From, feed, lanes, keeper)
+	var sweeper *checkpoint.Sweeper
+	if !r.polls.Load() { // polling finds what a sweep would
+		sweeper = &checkpoint.Sweeper{
+			Interval: r.cfg.Settings.Checkpoint.SweepInterval, Outboxes: r.cfg.Outboxes(), Most: r.leastBuffer(),
+			Source: src, Tables: r.db.store, Lanes: feed, Observer: sweepWatch{r},
+		}
+		feed.Marked = sweeper.Marked
+	}
+	return r.flow(ctx, src, begin.From, feed, lanes, keeper, sweeper)
 }
 
 // flow runs the parts of a life. They end in the order of the row's way: the
 // feed and the dispatchers first, which drain; then the keeper, which saves what
 // they settled; then the source, which tells the server.
 func (r *relay) flow(ctx context.Context, src source, from store.Position, feed *dispatch.Feed,
-	lanes map[string]*dispatch.Dispatcher, keeper *checkpoint.Keeper,
+	lanes map[string]*dispatch.Dispatcher, keeper *checkpoint.Keeper, sweeper *checkpoint.Sweeper,
 ) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -255,6 +276,9 @@ func (r *relay) flow(ctx context.Context, src source, from store.Position, feed 
 	stopKeeper := part(keeper.Run)
 	work, workCtx := errgroup.WithContext(ctx)
 	work.Go(func() error { return feed.Run(workCtx, batches) })
+	if sweeper != nil {
+		work.Go(func() error { return sweeper.Run(workCtx) })
+	}
 	for _, d := range lanes {
 		work.Go(func() error { return d.Run(workCtx) })
 	}
@@ -267,40 +291,4 @@ func (r *relay) flow(ctx context.Context, src source, from store.Position, feed 
 		}
 	}
 	return err
-}
-
-// sinks opens every sink that an outbox routes to, by name.
-func (r *relay) sinks() (map[string]*flowcatalyst.Sink, error) {
-	sinks := map[string]*flowcatalyst.Sink{}
-	for _, name := range r.cfg.Routes() {
-		if sinks[name] != nil {
-			continue
-		}
-		cfg := r.cfg.FlowCatalyst(name)
-		cfg.UserAgent = "sluicebox/" + r.version
-		s, err := flowcatalyst.New(cfg)
-		if err != nil {
-			for _, open := range sinks {
-				open.Close()
-			}
-			return nil, &store.SetupError{Problem: fmt.Sprintf("sink %s: %v", name, err)}
-		}
-		sinks[name] = s
-	}
-	return sinks, nil
-}
-
-// dispatchers returns one per sink, by the sink's name, and the one that each
-// outbox goes to, by the outbox's.
-func (r *relay) dispatchers(sinks map[string]*flowcatalyst.Sink, epoch store.Epoch) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
-	bySink, byOutbox = map[string]*dispatch.Dispatcher{}, map[string]*dispatch.Dispatcher{}
-	for name, s := range sinks {
-		cfg := r.cfg.Dispatch(name)
-		watch := &sinkWatch{relay: r, sink: name, SinkMetrics: r.metrics.Sink(name)}
-		bySink[name] = dispatch.New(cfg, r.db.store, s, epoch, watch, r.cfg.FlowCatalyst(name).RequestTimeout+drainTimeout)
-	}
-	for outbox, name := range r.cfg.Routes() {
-		byOutbox[outbox] = bySink[name]
-	}
-	return bySink, byOutbox
 }

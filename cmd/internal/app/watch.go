@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -18,9 +19,14 @@ type sinkWatch struct {
 	relay *relay
 	sink  string
 
-	failing    atomic.Bool  // requests
 	away       atomic.Bool  // statements
 	lastLogged atomic.Int64 // Unix nanoseconds of the last alarm
+}
+
+// begin is the state of a sink that nothing was sent to yet.
+func (w *sinkWatch) begin() {
+	w.SinkMetrics.Suspected(nil)
+	w.relay.health.ok("sink "+w.sink, "nothing says otherwise")
 }
 
 // Claimed implements dispatch.Observer.
@@ -32,27 +38,32 @@ func (w *sinkWatch) Claimed(result store.ClaimResult, n int) {
 }
 
 // Requested implements dispatch.Observer.
-func (w *sinkWatch) Requested(res *sink.Result, rows int, took time.Duration) {
-	w.SinkMetrics.Requested(res, rows, took)
-	worst, check := sink.Outcome{Class: res.Class, Detail: res.Detail}, "sink "+w.sink
+func (w *sinkWatch) Requested(req dispatch.Request, res *sink.Result, took time.Duration) {
+	w.SinkMetrics.Requested(req, res, took)
+	worst := sink.Outcome{Class: res.Class, Detail: res.Detail}
 	for i := range res.Items {
 		if res.Items[i].Class != sink.Delivered && res.Items[i].Class != sink.NotSent {
 			worst = res.Items[i]
 			break
 		}
 	}
-	if worst.Class == sink.Delivered || worst.Class == sink.Rejected { // it reads rows and answers
-		if w.failing.CompareAndSwap(true, false) {
-			w.relay.health.ok(check, "delivers")
-			w.relay.log.Info("the sink delivers again", "sink", w.sink)
-		}
-	} else {
-		w.failing.Store(true)
-		w.relay.health.fail(check, worst.Class.String()+": "+worst.Detail)
+	if worst.Class != sink.Delivered && worst.Class != 0 && w.due() {
+		w.relay.log.Warn("a request failed", "sink", w.sink, "class", worst.Class.String(), "rows", req.Rows, "groups", req.Lanes, "error", worst.Detail)
 	}
-	if worst.Class != sink.Delivered && w.due() {
-		w.relay.log.Warn("a request failed", "sink", w.sink, "class", worst.Class.String(), "rows", rows, "error", worst.Detail)
+}
+
+// Suspected implements dispatch.Observer.
+func (w *sinkWatch) Suspected(why *sink.Outcome) {
+	w.SinkMetrics.Suspected(why)
+	check := "sink " + w.sink
+	if why == nil {
+		w.relay.health.ok(check, "delivers")
+		w.relay.log.Info("the sink delivers again", "sink", w.sink)
+		return
 	}
+	w.relay.health.fail(check, "suspect, "+why.Class.String()+": "+why.Detail)
+	w.relay.log.Error("the sink is suspect: nothing is counted against rows, and single rows are sent until one is taken",
+		"sink", w.sink, "class", why.Class.String(), "error", why.Detail)
 }
 
 // due reports whether an alarm is to be logged now.
@@ -111,6 +122,20 @@ func (w sourceWatch) Lost(err error, wait time.Duration) {
 	w.metrics.Lost(err, wait)
 	w.health.fail("source", err.Error())
 	w.log.Warn("the source lost its connection; trying again", "error", err, "wait", wait)
+}
+
+// sweepWatch observes the sweeper.
+type sweepWatch struct{ *relay }
+
+// Swept implements checkpoint.SweepObserver.
+func (w sweepWatch) Swept(rows int) {
+	w.metrics.Swept(rows)
+	w.log.Info("rows came back to PENDING and are sent", "rows", rows)
+}
+
+// SweepFailed implements checkpoint.SweepObserver.
+func (w sweepWatch) SweepFailed(err error) {
+	w.log.Warn("the tables could not be searched for rows that were set back; trying again", "error", err)
 }
 
 // count sets the gauges of what the dispatchers hold; it is called when they are

@@ -1,0 +1,163 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+const (
+	// actionTimeout bounds an action: a skip waits for the request that carries
+	// the row.
+	actionTimeout = 2 * time.Minute
+	maxBody       = 1 << 20 // a thousand ids
+)
+
+// ErrNotLeading says that this relay does not lead, or has not begun to.
+var ErrNotLeading = errors.New("this relay does not lead at the moment; ask the one that does, or try again when it does (/readyz?verbose says what it waits for)")
+
+// RequestError is a fault of the request.
+type RequestError struct {
+	Problem string // what is wrong, and the way out
+}
+
+func (e *RequestError) Error() string { return e.Problem }
+
+func badRequest(format string, args ...any) error {
+	return &RequestError{Problem: fmt.Sprintf(format, args...)}
+}
+
+// api guards an endpoint of the API and gives it its time. The endpoint returns
+// what to answer.
+func (h *handler) api(endpoint func(w http.ResponseWriter, r *http.Request) (any, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !h.allowed(r) {
+			w.Header().Set("WWW-Authenticate", challenge)
+			writeJSON(w, http.StatusUnauthorized, wireError{needToken})
+			return
+		}
+		if h.token == "" && !local(r.Host) {
+			writeJSON(w, http.StatusForbidden, wireError{fmt.Sprintf(
+				"the API was called by the name %s; without admin.token it answers to 127.0.0.1 and localhost alone: use one of them, or set admin.token", r.Host)})
+			return
+		}
+		// An action may take longer than a scrape.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(actionTimeout + writeTimeout))
+		ctx, cancel := context.WithTimeout(r.Context(), actionTimeout)
+		defer cancel()
+		answer, err := endpoint(w, r.WithContext(ctx))
+		if err != nil {
+			writeJSON(w, statusOf(err), wireError{textOf(err)})
+			return
+		}
+		writeJSON(w, http.StatusOK, answer)
+	})
+}
+
+// local reports whether a Host header names this machine by an address. An empty
+// one comes from no browser.
+func local(header string) bool {
+	host, _, err := net.SplitHostPort(header)
+	if err != nil {
+		host = strings.Trim(header, "[]")
+	}
+	return host == "" || Loopback(host)
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v) // who has gone does not read it
+}
+
+// statusOf is the status that says what kind of fault an error is.
+func statusOf(err error) int {
+	var request *RequestError
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return http.StatusRequestEntityTooLarge
+	case errors.As(err, &request):
+		return http.StatusBadRequest
+	case errors.Is(err, dispatch.ErrNoLane):
+		return http.StatusNotFound
+	case errors.Is(err, dispatch.ErrLaneState), errors.Is(err, errUnexpected):
+		return http.StatusConflict
+	case errors.Is(err, context.DeadlineExceeded):
+		return http.StatusGatewayTimeout
+	case errors.Is(err, ErrNotLeading), errors.Is(err, dispatch.ErrEnded), errors.Is(err, store.ErrNotLeader), errors.Is(err, context.Canceled):
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
+// textOf is what the caller is told.
+func textOf(err error) string {
+	switch statusOf(err) {
+	case http.StatusGatewayTimeout:
+		return fmt.Sprintf("it took longer than %s and may yet be done: look before trying again", actionTimeout)
+	case http.StatusRequestEntityTooLarge:
+		return fmt.Sprintf("the body is larger than %d bytes; name fewer rows at once", maxBody)
+	}
+	if errors.Is(err, context.Canceled) {
+		return "the relay is stopping, and it may not be done: look before trying again"
+	}
+	return err.Error()
+}
+
+// fields are the fields of a JSON object as they were written.
+type fields map[string]json.RawMessage
+
+// null reports whether a field is there and null.
+func (f fields) null(name string) bool { return string(f[name]) == "null" }
+
+// decode reads the one JSON object of a request into v, whose fields are all
+// that it may have.
+func decode(w http.ResponseWriter, r *http.Request, v any) (fields, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		return nil, fmt.Errorf("read the body: %w", err)
+	}
+	dec := json.NewDecoder(strings.NewReader(string(body)))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		return nil, jsonFault(err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, badRequest("the body goes on behind the JSON object; send one object")
+	}
+	var written fields
+	if err := json.Unmarshal(body, &written); err != nil {
+		return nil, jsonFault(err)
+	}
+	for name := range written {
+		if name != strings.ToLower(name) { // encoding/json would take it
+			return nil, badRequest("unknown field %q; did you mean %q?", name, strings.ToLower(name))
+		}
+	}
+	return written, nil
+}
+
+func jsonFault(err error) error {
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.Is(err, io.EOF):
+		return badRequest("the body is empty; send a JSON object")
+	case errors.As(err, &kind) && kind.Field != "":
+		return badRequest("%s cannot be a %s", kind.Field, kind.Value)
+	case errors.As(err, &kind):
+		return badRequest("the body is a JSON %s; send an object", kind.Value)
+	}
+	return badRequest("the body cannot be read: %s", strings.TrimPrefix(err.Error(), "json: "))
+}

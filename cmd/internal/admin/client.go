@@ -1,0 +1,206 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch"
+)
+
+const (
+	// clientTimeout leaves the relay the time to say that an action took too
+	// long.
+	clientTimeout = actionTimeout + 15*time.Second
+	dialTimeout   = 5 * time.Second
+	maxAnswer     = 64 << 20
+)
+
+// Client asks the API of a running relay.
+type Client struct {
+	base, token string
+	http        *http.Client
+}
+
+// APIError is what a relay refused.
+type APIError struct {
+	Status int // of HTTP
+	Text   string
+}
+
+func (e *APIError) Error() string { return e.Text }
+
+// UnreachableError says that no relay answers, or that it broke off.
+type UnreachableError struct {
+	Base string // http://host:port
+	Err  error
+}
+
+func (e *UnreachableError) Error() string {
+	if e.Sent() {
+		return fmt.Sprintf("the relay at %s broke off before it answered: %v", e.Base, e.Err)
+	}
+	return fmt.Sprintf("no relay answers at %s: %v", e.Base, reason(e.Err))
+}
+
+// Sent reports whether the relay may have the request, and so may have done it.
+func (e *UnreachableError) Sent() bool {
+	var op *net.OpError
+	return !errors.As(e.Err, &op) || op.Op != "dial"
+}
+
+// Unwrap returns what went wrong.
+func (e *UnreachableError) Unwrap() error { return e.Err }
+
+// BaseURL returns the URL of a relay that listens at host:port, as it is seen
+// from its own machine.
+func BaseURL(listen string) (string, error) {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return "", fmt.Errorf("%q is no host:port", listen)
+	}
+	if port == "0" {
+		return "", fmt.Errorf("%s takes a free port, which nobody else knows", listen)
+	}
+	switch ip := net.ParseIP(host); {
+	case host == "":
+		host = "127.0.0.1"
+	case ip != nil && ip.IsUnspecified() && ip.To4() != nil:
+		host = "127.0.0.1"
+	case ip != nil && ip.IsUnspecified():
+		host = "::1"
+	}
+	return "http://" + net.JoinHostPort(host, port), nil
+}
+
+// NewClient returns a client of the relay at a URL such as http://127.0.0.1:8090;
+// http:// may be left out. token is "" for none. It connects to nothing. Close
+// it.
+func NewClient(base, token string) (*Client, error) {
+	if !strings.Contains(base, "://") {
+		base = "http://" + base
+	}
+	u, err := url.Parse(base)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return nil, errors.New("the relay's address is no URL such as http://127.0.0.1:8090")
+	}
+	transport := &http.Transport{
+		Proxy:       http.ProxyFromEnvironment,
+		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
+	}
+	return &Client{base: strings.TrimRight(u.String(), "/"), token: token, http: &http.Client{
+		Transport: transport, Timeout: clientTimeout,
+		// The token is for this address alone.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// Close ends its connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Lanes returns at most limit of the chosen lanes; 0 is the relay's default.
+func (c *Client) Lanes(ctx context.Context, f dispatch.LaneFilter, limit int) (LaneList, error) {
+	q := url.Values{}
+	for name, value := range map[string]string{"outbox": f.Outbox, "kind": f.Kind, "state": f.State} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	if f.Group != nil && f.Group.Valid {
+		q.Set("group", f.Group.Name)
+	} else if f.Group != nil {
+		q.Set("no-group", "true")
+	}
+	if limit != 0 {
+		q.Set("limit", strconv.Itoa(limit))
+	}
+	var list LaneList
+	err := c.ask(ctx, http.MethodGet, "/api/v1/lanes?"+q.Encode(), nil, &list)
+	return list, err
+}
+
+// ActOnLane does retry-now, skip, pause or resume. It returns the lane as it is
+// then, or one without a state if it has no rows any more.
+func (c *Client) ActOnLane(ctx context.Context, action string, req LaneRequest) (Lane, error) {
+	var lane Lane
+	err := c.ask(ctx, http.MethodPost, "/api/v1/lanes/"+action, req, &lane)
+	return lane, err
+}
+
+// ActOnDeadLetters does requeue or discard to at most MostDeadLetters rows, or
+// counts them.
+func (c *Client) ActOnDeadLetters(ctx context.Context, action string, req DeadLetterRequest) (DeadLetterCount, error) {
+	var n DeadLetterCount
+	err := c.ask(ctx, http.MethodPost, "/api/v1/deadletters/"+action, req, &n)
+	return n, err
+}
+
+// ask sends a request and reads the answer into v. The error is an *APIError, an
+// *UnreachableError or the context's.
+func (c *Client) ask(ctx context.Context, method, path string, body, v any) error {
+	var sent io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		sent = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, sent)
+	if err != nil {
+		return err
+	}
+	if sent != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return c.unreachable(ctx, err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return c.unreachable(ctx, err)
+	}
+	return c.read(res.StatusCode, answer, v)
+}
+
+// unreachable tells the end of the caller's context from that of a relay.
+func (c *Client) unreachable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var wrapped *url.Error
+	if errors.As(err, &wrapped) {
+		err = wrapped.Err
+	}
+	return &UnreachableError{Base: c.base, Err: err}
+}
+
+// read reads an answer. Not every error is the API's own: of a page that a
+// stranger at the address sends, nothing is shown.
+func (c *Client) read(status int, answer []byte, v any) error {
+	if status == http.StatusOK {
+		if err := json.Unmarshal(answer, v); err != nil {
+			return &APIError{Status: status, Text: fmt.Sprintf("what answers at %s is no relay", c.base)}
+		}
+		return nil
+	}
+	var refused wireError
+	if err := json.Unmarshal(answer, &refused); err == nil && refused.Error != "" {
+		return &APIError{Status: status, Text: refused.Error}
+	}
+	return &APIError{Status: status, Text: fmt.Sprintf("what answers at %s (status %d) has no such endpoint: it is no relay, or one of another version", c.base, status)}
+}

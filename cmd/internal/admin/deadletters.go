@@ -1,0 +1,159 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// DeadLetters shows FAILED rows and acts on them. It is called from several
+// goroutines. Errors: store.ErrNotLeader, ErrNotLeading, a *RequestError for an
+// outbox that is not named or not configured and for what its layout does not
+// have, a *store.SetupError for a grant that is missing.
+type DeadLetters interface {
+	// Count counts the chosen rows.
+	Count(ctx context.Context, f store.DeadLetterFilter) (int, error)
+	// List returns at most limit of the chosen rows in the layout's order-by.
+	List(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error)
+	// Requeue sets at most limit of the chosen rows back to PENDING and returns
+	// how many.
+	Requeue(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error)
+	// Discard deletes at most limit of the chosen rows and returns how many.
+	Discard(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error)
+}
+
+const (
+	usualDeadLetters = 100
+	// MostDeadLetters is how many rows one request reads or acts on.
+	MostDeadLetters = 1000
+	mostPayloads    = 25 // a megabyte each is common
+)
+
+// errUnexpected says that a filter chose another number of rows than the caller
+// believes.
+var errUnexpected = errors.New("nothing was changed")
+
+// deadLetterEndpoints serves the FAILED rows.
+func (h *handler) deadLetterEndpoints(mux *http.ServeMux, letters DeadLetters) {
+	const path = "/api/v1/deadletters"
+	mux.Handle("GET "+path, h.api(func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		return listDeadLetters(letters, r)
+	}))
+	mux.Handle("GET "+path+"/count", h.api(func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		q := newQuery(r.URL)
+		f := q.deadLetters()
+		if err := q.done(); err != nil {
+			return nil, err
+		}
+		n, err := letters.Count(r.Context(), f)
+		return DeadLetterCount{Count: n}, err
+	}))
+	for name, do := range map[string]deadLetterAction{"requeue": letters.Requeue, "discard": letters.Discard} {
+		mux.Handle("POST "+path+"/"+name, h.api(func(w http.ResponseWriter, r *http.Request) (any, error) {
+			return actOnDeadLetters(letters, do, w, r)
+		}))
+	}
+}
+
+// deadLetters is the filter of a GET.
+func (q *query) deadLetters() store.DeadLetterFilter {
+	return store.DeadLetterFilter{
+		Outbox: q.text("outbox"), IDs: q.all("id"), Kind: q.text("kind"), Group: q.group(), Error: q.text("error"),
+		Since: q.time("since"), Until: q.time("until"),
+	}
+}
+
+func listDeadLetters(letters DeadLetters, r *http.Request) (any, error) {
+	q := newQuery(r.URL)
+	f := q.deadLetters()
+	payload := q.flag("payload")
+	usual, most := usualDeadLetters, MostDeadLetters
+	if payload {
+		usual, most = mostPayloads, mostPayloads
+	}
+	limit := q.limit(usual, most)
+	if err := q.done(); err != nil {
+		return nil, err
+	}
+	rows, err := letters.List(r.Context(), f, limit, payload)
+	if err != nil {
+		return nil, err
+	}
+	answer := DeadLetterList{DeadLetters: make([]DeadLetter, len(rows))}
+	for i := range rows {
+		answer.DeadLetters[i] = DeadLetterOf(&rows[i])
+	}
+	return answer, nil
+}
+
+// deadLetterAction does something to at most limit of the chosen rows.
+type deadLetterAction func(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error)
+
+func actOnDeadLetters(letters DeadLetters, do deadLetterAction, w http.ResponseWriter, r *http.Request) (any, error) {
+	var req DeadLetterRequest
+	written, err := decode(w, r, &req)
+	if err != nil {
+		return nil, err
+	}
+	if err := req.check(written); err != nil {
+		return nil, err
+	}
+	f := req.filter()
+	if req.DryRun {
+		return countBounded(r.Context(), letters, f)
+	}
+	if req.Expect != nil {
+		n, err := letters.Count(r.Context(), f)
+		if err != nil {
+			return nil, err
+		}
+		if n != *req.Expect {
+			return nil, fmt.Errorf("%w: the filter chooses %d rows by now, not %d; look again and confirm that", errUnexpected, n, *req.Expect)
+		}
+	}
+	n, err := do(r.Context(), f, req.Limit)
+	return DeadLetterCount{Count: n}, err
+}
+
+// check reports what is missing or contradictory, and fills in the limit.
+func (q *DeadLetterRequest) check(written fields) error {
+	for name := range written {
+		// A filter that somebody meant to set must not choose every row.
+		if written.null(name) {
+			return badRequest("%s is null; leave it out, or give it a value (no_group: true chooses the rows without a group)", name)
+		}
+	}
+	_, ids := written["ids"]
+	switch {
+	case q.Group != nil && q.NoGroup:
+		return badRequest("group and no_group are both given; keep the one or the other")
+	case ids && len(q.IDs) == 0:
+		return badRequest("ids is empty; leave it out to choose by the other fields")
+	case len(q.IDs) > MostDeadLetters:
+		return badRequest("%d ids are too many at once; name at most %d", len(q.IDs), MostDeadLetters)
+	case q.Limit < 0 || q.Limit > MostDeadLetters:
+		return badRequest("limit is %d, must be between 1 and %d; call again for more", q.Limit, MostDeadLetters)
+	case q.Limit == 0:
+		q.Limit = MostDeadLetters
+	}
+	return nil
+}
+
+// countBounded counts the chosen rows and finds a bound in time for the action
+// itself, where the table keeps the times.
+func countBounded(ctx context.Context, letters DeadLetters, f store.DeadLetterFilter) (any, error) {
+	now := time.Now().UTC()
+	n, err := letters.Count(ctx, f)
+	if err != nil || !f.Until.IsZero() {
+		return DeadLetterCount{Count: n, Until: f.Until}, err
+	}
+	f.Until = now
+	if m, err := letters.Count(ctx, f); err != nil || m != n {
+		return DeadLetterCount{Count: n}, nil // some have no time
+	}
+	return DeadLetterCount{Count: n, Until: now}, nil
+}

@@ -1,0 +1,132 @@
+package admin
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Lanes shows lanes and acts on them. It is called from several goroutines.
+// Errors: dispatch.ErrNoLane, dispatch.ErrLaneState, store.ErrNotLeader,
+// ErrNotLeading, a *RequestError for an outbox that is not configured.
+type Lanes interface {
+	// List returns at most limit of the chosen lanes, those that stand still or
+	// fail first, and how many there are.
+	List(f dispatch.LaneFilter, limit int) (lanes []dispatch.LaneInfo, total int, err error)
+	// RetryNow tries a waiting lane at once.
+	RetryNow(lane dispatch.LaneName) error
+	// Skip lets a lane pass its first row, durably.
+	Skip(ctx context.Context, lane dispatch.LaneName, reason string) error
+	// Pause keeps a lane from moving until Resume, durably.
+	Pause(ctx context.Context, lane dispatch.LaneName, reason string) error
+	// Resume ends a pause, durably.
+	Resume(ctx context.Context, lane dispatch.LaneName) error
+}
+
+const (
+	usualLanes = 100
+	mostLanes  = 10_000
+	maxReason  = 500 // characters; it stands in the row's error and in logs
+)
+
+// laneStates are the words of dispatch.LaneInfo.State.
+func laneStates() []string {
+	return []string{"ready", "claiming", "sending", "writing", "waiting", "blocked", "paused"}
+}
+
+// laneEndpoints serves the lanes.
+func (h *handler) laneEndpoints(mux *http.ServeMux, lanes Lanes) {
+	mux.Handle("GET /api/v1/lanes", h.api(func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		return listLanes(lanes, r)
+	}))
+	for name, do := range laneActions(lanes) {
+		mux.Handle("POST /api/v1/lanes/"+name, h.api(func(w http.ResponseWriter, r *http.Request) (any, error) {
+			return actOnLane(lanes, do, w, r)
+		}))
+	}
+}
+
+func listLanes(lanes Lanes, r *http.Request) (any, error) {
+	q := newQuery(r.URL)
+	f := dispatch.LaneFilter{
+		Outbox: q.text("outbox"), Kind: q.text("kind"), Group: q.group(), State: q.word("state", laneStates()),
+	}
+	limit := q.limit(usualLanes, mostLanes)
+	if err := q.done(); err != nil {
+		return nil, err
+	}
+	found, total, err := lanes.List(f, limit)
+	if err != nil {
+		return nil, err
+	}
+	answer := LaneList{Lanes: make([]Lane, len(found)), Total: total}
+	for i := range found {
+		answer.Lanes[i] = laneOf(&found[i])
+	}
+	return answer, nil
+}
+
+// laneAction does something to a lane.
+type laneAction func(ctx context.Context, lane dispatch.LaneName, reason string) error
+
+func laneActions(lanes Lanes) map[string]laneAction {
+	return map[string]laneAction{
+		"retry-now": func(_ context.Context, lane dispatch.LaneName, _ string) error { return lanes.RetryNow(lane) },
+		"skip":      explained("skip", lanes.Skip),
+		"pause":     explained("pause", lanes.Pause),
+		"resume":    func(ctx context.Context, lane dispatch.LaneName, _ string) error { return lanes.Resume(ctx, lane) },
+	}
+}
+
+// explained is an action that needs a reason.
+func explained(name string, do laneAction) laneAction {
+	return func(ctx context.Context, lane dispatch.LaneName, reason string) error {
+		if strings.TrimSpace(reason) == "" {
+			return badRequest("%s needs a reason; it is kept for those who look later", name)
+		}
+		return do(ctx, lane, reason)
+	}
+}
+
+// actOnLane answers with the lane as it is then, {} where it has no rows any
+// more.
+func actOnLane(lanes Lanes, do laneAction, w http.ResponseWriter, r *http.Request) (any, error) {
+	var req LaneRequest
+	written, err := decode(w, r, &req)
+	if err != nil {
+		return nil, err
+	}
+	switch _, kind := written["kind"]; {
+	case req.Outbox == "":
+		return nil, badRequest("outbox is required: the name of the lane's outbox")
+	case !kind:
+		return nil, badRequest("kind is required: the kind of the lane's rows")
+	case req.RowID != "" && req.Group != nil:
+		return nil, badRequest("row_id is for rows without a group; leave out the one or the other")
+	case utf8.RuneCountInString(req.Reason) > maxReason:
+		return nil, badRequest("reason is longer than %d characters", maxReason)
+	case strings.ContainsFunc(req.Reason, unicode.IsControl):
+		return nil, badRequest("reason holds a line break or another control character; write one line")
+	}
+	name := req.name()
+	if err := do(r.Context(), name, req.Reason); err != nil {
+		return nil, err
+	}
+	return lookAt(lanes, name), nil
+}
+
+// lookAt returns a lane as it is now, {} where it is gone or is one of many of
+// rows without a group.
+func lookAt(lanes Lanes, name dispatch.LaneName) any {
+	f := dispatch.LaneFilter{Outbox: name.Outbox, Kind: name.Kind, Group: &store.Group{Name: name.Group.Name, Valid: name.Group.Valid}}
+	found, _, err := lanes.List(f, 1)
+	if err != nil || len(found) == 0 || found[0].LaneKey != name.LaneKey || found[0].RowID != name.RowID {
+		return struct{}{} // what was asked for is done
+	}
+	return laneOf(&found[0])
+}

@@ -1,0 +1,110 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/dispatch"
+)
+
+// operated are the dispatchers of the life that runs, or admin.ErrNotLeading.
+func (r *relay) operated() (map[string]*dispatch.Dispatcher, error) {
+	lanes := r.lanes.Load()
+	if lanes == nil {
+		return nil, admin.ErrNotLeading
+	}
+	return *lanes, nil
+}
+
+// dispatcherOf returns the dispatcher that the rows of an outbox go to.
+func (r *relay) dispatcherOf(outbox string) (*dispatch.Dispatcher, error) {
+	routes := r.cfg.Routes()
+	sink, known := routes[outbox]
+	if !known {
+		return nil, unknownOutbox(outbox, slices.Sorted(maps.Keys(routes)))
+	}
+	lanes, err := r.operated()
+	if err != nil {
+		return nil, err
+	}
+	return lanes[sink], nil
+}
+
+func unknownOutbox(outbox string, known []string) error {
+	problem := fmt.Sprintf("there is no outbox %q", outbox)
+	if outbox == "" {
+		problem = "outbox is required"
+	}
+	return &admin.RequestError{Problem: problem + "; the outboxes are " + strings.Join(known, ", ")}
+}
+
+// laneDesk shows the lanes and acts on them. It logs who stood in the rows' way.
+type laneDesk struct{ *relay }
+
+// List implements admin.Lanes.
+func (d laneDesk) List(f dispatch.LaneFilter, limit int) ([]dispatch.LaneInfo, int, error) {
+	if f.Outbox != "" {
+		one, err := d.dispatcherOf(f.Outbox)
+		if err != nil {
+			return nil, 0, err
+		}
+		lanes, total := one.Lanes(f, limit)
+		return lanes, total, nil
+	}
+	every, err := d.operated()
+	if err != nil {
+		return nil, 0, err
+	}
+	var all []dispatch.LaneInfo
+	total := 0
+	for _, sink := range slices.Sorted(maps.Keys(every)) {
+		lanes, n := every[sink].Lanes(f, limit)
+		all, total = append(all, lanes...), total+n
+	}
+	slices.SortFunc(all, dispatch.CompareLanes)
+	return all[:min(limit, len(all))], total, nil
+}
+
+// RetryNow implements admin.Lanes.
+func (d laneDesk) RetryNow(lane dispatch.LaneName) error {
+	return d.act("a lane is tried again at once", lane, "", func(to *dispatch.Dispatcher) error { return to.RetryNow(lane) })
+}
+
+// Skip implements admin.Lanes.
+func (d laneDesk) Skip(ctx context.Context, lane dispatch.LaneName, reason string) error {
+	return d.act("a lane skipped its first row", lane, reason, func(to *dispatch.Dispatcher) error { return to.Skip(ctx, lane, reason) })
+}
+
+// Pause implements admin.Lanes.
+func (d laneDesk) Pause(ctx context.Context, lane dispatch.LaneName, reason string) error {
+	return d.act("a lane is paused", lane, reason, func(to *dispatch.Dispatcher) error { return to.Pause(ctx, lane, reason) })
+}
+
+// Resume implements admin.Lanes.
+func (d laneDesk) Resume(ctx context.Context, lane dispatch.LaneName) error {
+	return d.act("a lane goes on", lane, "", func(to *dispatch.Dispatcher) error { return to.Resume(ctx, lane) })
+}
+
+// act does something to a lane and, when it is done, logs what.
+func (d laneDesk) act(what string, lane dispatch.LaneName, reason string, do func(*dispatch.Dispatcher) error) error {
+	to, err := d.dispatcherOf(lane.Outbox)
+	if err != nil {
+		return err
+	}
+	if err := do(to); err != nil {
+		return err
+	}
+	args := []any{"outbox", lane.Outbox, "kind", lane.Kind, "group", lane.Group.String()}
+	if lane.RowID != "" {
+		args = append(args, "id", lane.RowID)
+	}
+	if reason != "" {
+		args = append(args, "reason", reason)
+	}
+	d.log.Info("on request: "+what, args...)
+	return nil
+}

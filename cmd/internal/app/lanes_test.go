@@ -1,0 +1,213 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// ledger is as much of a store as actions need.
+type ledger struct {
+	dispatch.Ledger
+	did []string
+	err error
+}
+
+func (l *ledger) Hold(_ context.Context, _ store.Epoch, h store.Hold) error {
+	l.did = append(l.did, fmt.Sprintf("hold %s: %s", h.Lane, h.Reason))
+	return l.err
+}
+
+func (l *ledger) Release(_ context.Context, _ store.Epoch, lane store.LaneKey, _ store.HoldKind) error {
+	l.did = append(l.did, "release "+lane.String())
+	return l.err
+}
+
+func (l *ledger) Requeue(_ context.Context, _ store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Item, error) {
+	l.did = append(l.did, fmt.Sprintf("requeue %s %d", f.Outbox, limit))
+	return []store.Item{{Ref: store.Ref{Outbox: f.Outbox, ID: "back"}, Kind: "EVENT", Group: store.GroupOf("g")}}, l.err
+}
+
+func (l *ledger) Discard(_ context.Context, _ store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Ref, error) {
+	l.did = append(l.did, fmt.Sprintf("discard %s %d", f.Outbox, limit))
+	return nil, l.err
+}
+
+// idle is a sink that nobody sends to.
+type idle struct{ sink.Sink }
+
+func (idle) Limits(string) sink.Limits {
+	return sink.Limits{Mode: sink.Atomic, MaxItems: 10, MaxBytes: 1 << 20}
+}
+
+const twoSinks = `
+source: {url: "sqlite:///none.db"}
+outboxes:
+  - {table: orders, layout: outbox-messages, sink: near}
+  - {table: bills, layout: outbox-messages, sink: far}
+sinks:
+  near: {type: flowcatalyst, wire: items, api-base-url: "https://near"}
+  far: {type: flowcatalyst, wire: items, api-base-url: "https://far"}
+`
+
+// operatedRelay is a relay of two sinks that leads and sends nothing.
+func operatedRelay(t *testing.T) (r *relay, l *ledger, logged *bytes.Buffer) {
+	t.Helper()
+	r, logged = &relay{cfg: loadConfig(t, twoSinks)}, &bytes.Buffer{}
+	r.log = slog.New(slog.NewTextHandler(logged, nil))
+	l = &ledger{}
+	lanes := map[string]*dispatch.Dispatcher{}
+	for _, name := range []string{"near", "far"} {
+		lanes[name] = dispatch.New(r.cfg.Dispatch(name), l, idle{}, 1, nil, time.Second)
+	}
+	r.lanes.Store(&lanes)
+	return r, l, logged
+}
+
+func loadConfig(t *testing.T, yaml string) *config.Config {
+	t.Helper()
+	path := t.TempDir() + "/sluicebox.yaml"
+	writeFile(t, path, yaml)
+	cfg, err := config.Load(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// put gives a lane of an outbox rows.
+func put(t *testing.T, r *relay, sink, outbox, group string, rows int) {
+	t.Helper()
+	for i := range rows {
+		it := store.Item{Ref: store.Ref{Outbox: outbox, ID: fmt.Sprint(group, i)}, Kind: "EVENT", Group: store.GroupOf(group)}
+		(*r.lanes.Load())[sink].Append([]store.Item{it}, nil)
+	}
+}
+
+func name(outbox, group string) dispatch.LaneName {
+	return dispatch.LaneName{LaneKey: store.LaneKey{Outbox: outbox, Kind: "EVENT", Group: store.GroupOf(group)}}
+}
+
+func groups(lanes []dispatch.LaneInfo) string {
+	var names []string
+	for i := range lanes {
+		names = append(names, lanes[i].Outbox+"/"+lanes[i].Group.Name)
+	}
+	return strings.Join(names, " ")
+}
+
+// TestLanesOfAllSinks: the lanes of every sink, those that stand still first.
+func TestLanesOfAllSinks(t *testing.T) {
+	r, _, _ := operatedRelay(t)
+	put(t, r, "near", "orders", "a", 1)
+	put(t, r, "near", "orders", "b", 3)
+	put(t, r, "far", "bills", "c", 2)
+	put(t, r, "far", "bills", "d", 4)
+	desk := laneDesk{r}
+	if err := desk.Pause(t.Context(), name("orders", "a"), "why"); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		filter dispatch.LaneFilter
+		limit  int
+		want   string
+		total  int
+	}{
+		{dispatch.LaneFilter{}, 10, "orders/a bills/d orders/b bills/c", 4},
+		{dispatch.LaneFilter{}, 2, "orders/a bills/d", 4},
+		{dispatch.LaneFilter{Outbox: "bills"}, 1, "bills/d", 2},
+		{dispatch.LaneFilter{State: "paused"}, 10, "orders/a", 1},
+		{dispatch.LaneFilter{Group: &store.Group{Name: "c", Valid: true}}, 10, "bills/c", 1},
+		{dispatch.LaneFilter{Group: &store.Group{}}, 10, "", 0},
+	} {
+		lanes, total, err := desk.List(tt.filter, tt.limit)
+		if err != nil || groups(lanes) != tt.want || total != tt.total {
+			t.Errorf("%+v: %s of %d, %v; want %s of %d", tt.filter, groups(lanes), total, err, tt.want, tt.total)
+		}
+	}
+}
+
+// TestLaneDeskActs: on the lane's own dispatcher, and what was done is logged.
+func TestLaneDeskActs(t *testing.T) {
+	r, l, logged := operatedRelay(t)
+	put(t, r, "far", "bills", "c", 1)
+	desk := laneDesk{r}
+	if err := desk.Pause(t.Context(), name("bills", "c"), "stock-taking"); err != nil {
+		t.Fatal(err)
+	}
+	if err := desk.Resume(t.Context(), name("bills", "c")); err != nil {
+		t.Fatal(err)
+	}
+	if err := desk.RetryNow(name("bills", "c")); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"hold bills/EVENT/c: stock-taking", "release bills/EVENT/c"}; !slices.Equal(l.did, want) {
+		t.Errorf("did %q, want %q", l.did, want)
+	}
+	for _, want := range []string{
+		`msg="on request: a lane is paused" outbox=bills kind=EVENT group=c reason=stock-taking`,
+		`msg="on request: a lane goes on" outbox=bills kind=EVENT group=c`, `msg="on request: a lane is tried again at once"`,
+	} {
+		if !strings.Contains(logged.String(), want) {
+			t.Errorf("not logged: %s\n%s", want, logged)
+		}
+	}
+	logged.Reset()
+	if err := desk.Skip(t.Context(), name("orders", "c"), "r"); !errors.Is(err, dispatch.ErrNoLane) {
+		t.Errorf("the lane of another sink: %v", err)
+	}
+	l.err = store.ErrNotLeader
+	if err := desk.Pause(t.Context(), name("bills", "c"), "r"); !errors.Is(err, store.ErrNotLeader) || logged.Len() > 0 {
+		t.Errorf("%v, logged %s", err, logged)
+	}
+}
+
+// TestDesksRefuse: an outbox that is not there, and a relay that does not lead.
+func TestDesksRefuse(t *testing.T) {
+	r, l, logged := operatedRelay(t)
+	lanes, letters := laneDesk{r}, deadLetterDesk{r}
+	calls := func(outbox string) map[string]error {
+		_, _, list := lanes.List(dispatch.LaneFilter{Outbox: outbox}, 1)
+		_, count := letters.Count(t.Context(), store.DeadLetterFilter{Outbox: outbox})
+		_, read := letters.List(t.Context(), store.DeadLetterFilter{Outbox: outbox}, 1, false)
+		_, requeue := letters.Requeue(t.Context(), store.DeadLetterFilter{Outbox: outbox}, 1)
+		_, discard := letters.Discard(t.Context(), store.DeadLetterFilter{Outbox: outbox}, 1)
+		return map[string]error{
+			"list": list, "count": count, "read": read, "requeue": requeue, "discard": discard,
+			"retry":  lanes.RetryNow(name(outbox, "g")),
+			"skip":   lanes.Skip(t.Context(), name(outbox, "g"), "r"),
+			"pause":  lanes.Pause(t.Context(), name(outbox, "g"), "r"),
+			"resume": lanes.Resume(t.Context(), name(outbox, "g")),
+		}
+	}
+	for what, err := range calls("order") {
+		var request *admin.RequestError
+		if !errors.As(err, &request) || request.Problem != `there is no outbox "order"; the outboxes are bills, orders` {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	r.lanes.Store(nil)
+	for what, err := range calls("orders") {
+		if !errors.Is(err, admin.ErrNotLeading) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, _, err := lanes.List(dispatch.LaneFilter{}, 1); !errors.Is(err, admin.ErrNotLeading) {
+		t.Errorf("list of all: %v", err)
+	}
+	if len(l.did) > 0 || logged.Len() > 0 {
+		t.Errorf("did %q, logged %s", l.did, logged)
+	}
+}

@@ -1,0 +1,76 @@
+package app
+
+import (
+	"fmt"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
+	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// destination is a sink with connections to give up.
+type destination interface {
+	sink.Sink
+	Close()
+}
+
+// sinks opens every sink that an outbox routes to, by name.
+func (r *relay) sinks() (map[string]destination, error) {
+	sinks := map[string]destination{}
+	for _, name := range r.cfg.Routes() {
+		if sinks[name] != nil {
+			continue
+		}
+		s, err := r.sink(name)
+		if err != nil {
+			for _, open := range sinks {
+				open.Close()
+			}
+			return nil, &store.SetupError{Problem: fmt.Sprintf("sink %s: %v", name, err)}
+		}
+		sinks[name] = s
+	}
+	return sinks, nil
+}
+
+// sink opens one sink, of whatever type.
+func (r *relay) sink(name string) (destination, error) {
+	agent := "sluicebox/" + r.version
+	if r.cfg.SinkType(name) == config.SinkWebhook {
+		cfg := r.cfg.Webhook(name)
+		if cfg.UserAgent == "" {
+			cfg.UserAgent = agent
+		}
+		return webhook.New(cfg)
+	}
+	cfg := r.cfg.FlowCatalyst(name)
+	cfg.UserAgent = agent
+	return flowcatalyst.New(cfg)
+}
+
+// dispatchers returns one per sink, by the sink's name, and the one that each
+// outbox goes to, by the outbox's. Lanes that stood still when the relay last ran
+// do so again.
+func (r *relay) dispatchers(sinks map[string]destination, epoch store.Epoch, holds []store.Hold) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
+	bySink, byOutbox = map[string]*dispatch.Dispatcher{}, map[string]*dispatch.Dispatcher{}
+	for name, s := range sinks {
+		watch := &sinkWatch{relay: r, sink: name, SinkMetrics: r.metrics.Sink(name)}
+		watch.begin()
+		bySink[name] = dispatch.New(r.cfg.Dispatch(name), r.db.store, s, epoch, watch, r.cfg.RequestTimeout(name)+drainTimeout)
+	}
+	routes := r.cfg.Routes()
+	for outbox, name := range routes {
+		byOutbox[outbox] = bySink[name]
+	}
+	for _, h := range holds {
+		if d := byOutbox[h.Lane.Outbox]; d != nil {
+			d.Restore([]store.Hold{h})
+			r.log.Warn("a message group stands still", "sink", routes[h.Lane.Outbox], "outbox", h.Lane.Outbox, "kind", h.Lane.Kind,
+				"group", h.Lane.Group.String(), "state", h.Kind.String(), "row", h.ID, "reason", h.Reason)
+		}
+	}
+	return bySink, byOutbox
+}

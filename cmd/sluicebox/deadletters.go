@@ -1,0 +1,250 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// deadLetterCommands is `sluicebox deadletters …`.
+type deadLetterCommands struct {
+	List    deadLetterListCommand    `cmd:"" help:"List FAILED rows, read from the database; no relay need run."`
+	Show    deadLetterShowCommand    `cmd:"" help:"Show FAILED rows in full, with their payloads; no relay need run."`
+	Requeue deadLetterRequeueCommand `cmd:"" help:"Have the running relay set FAILED rows back to PENDING and send them again."`
+	Discard deadLetterDiscardCommand `cmd:"" help:"Have the running relay delete FAILED rows from the table, for good."`
+}
+
+// deadLetterFlags choose FAILED rows.
+type deadLetterFlags struct {
+	Outbox string `placeholder:"NAME" help:"The rows of one outbox. Without it, list reads all of them; requeue and discard need it where there are several."`
+	Kind   string `placeholder:"KIND" help:"The rows of one kind."`
+	groupFlags
+	Error string `placeholder:"TEXT" help:"The rows whose error holds this text."`
+	Since moment `placeholder:"TIME" help:"The rows that FAILED at this time or later: 2026-01-31T15:04:05Z, or 2h for two hours ago."`
+	Until moment `placeholder:"TIME" help:"The rows that FAILED before this time."`
+}
+
+// moment is a time, or how long ago it was.
+type moment struct{ time.Time }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (m *moment) UnmarshalText(text []byte) error {
+	if ago, err := time.ParseDuration(string(text)); err == nil && ago >= 0 {
+		m.Time = time.Now().Add(-ago)
+		return nil
+	}
+	t, err := time.Parse(time.RFC3339Nano, string(text))
+	if err != nil {
+		return fmt.Errorf("%q is no time such as 2026-01-31T15:04:05Z, and not how long ago, such as 90s or 2h", text)
+	}
+	m.Time = t
+	return nil
+}
+
+// Validate is called before Run.
+func (f *deadLetterFlags) Validate() error {
+	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until.Time) {
+		return errors.New("--since is not before --until: no row fits")
+	}
+	return nil
+}
+
+func (f *deadLetterFlags) filter(outbox string, ids []string) store.DeadLetterFilter {
+	return store.DeadLetterFilter{
+		Outbox: outbox, IDs: ids, Kind: f.Kind, Group: f.chosen(), Error: f.Error,
+		Since: f.Since.Time, Until: f.Until.Time,
+	}
+}
+
+// outboxNames returns the named outbox, or all that are configured.
+func outboxNames(cfg *config.Config, named string) ([]string, error) {
+	var all []string
+	for _, o := range cfg.Outboxes() {
+		all = append(all, o.Name)
+	}
+	if named == "" {
+		return all, nil
+	}
+	if !slices.Contains(all, named) {
+		return nil, usageError(fmt.Sprintf("there is no outbox %q in the configuration", named), "the outboxes are "+strings.Join(all, ", "))
+	}
+	return []string{named}, nil
+}
+
+// openDeadLetters reads the configuration and opens the FAILED rows of the outboxes that
+// are meant.
+func (p *program) openDeadLetters(from *configFlag, outbox string) (letters store.DeadLetters, outboxes []string, closed func(), err error) {
+	cfg, err := from.load(p)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if outboxes, err = outboxNames(cfg, outbox); err != nil {
+		return nil, nil, nil, err
+	}
+	letters, closed, err = p.relay.deadLetters(cfg)
+	return letters, outboxes, closed, err
+}
+
+// deadLetterListCommand is `sluicebox deadletters list`.
+type deadLetterListCommand struct {
+	configFlag
+	deadLetterFlags
+	Limit int  `default:"100" placeholder:"N" help:"The most rows to list. Default: ${default}."`
+	JSON  bool `name:"json" help:"Print JSON."`
+}
+
+// Validate is called before Run.
+func (c *deadLetterListCommand) Validate() error {
+	return errors.Join(atLeastOne(c.Limit), c.deadLetterFlags.Validate())
+}
+
+// Run reads FAILED rows from the database.
+func (c *deadLetterListCommand) Run(ctx context.Context, p *program) error {
+	letters, outboxes, closed, err := p.openDeadLetters(&c.configFlag, c.Outbox)
+	if err != nil {
+		return err
+	}
+	defer closed()
+	found := []admin.DeadLetter{}
+	more := 0
+	for _, outbox := range outboxes {
+		f := c.filter(outbox, nil)
+		rows, err := readDeadLetters(ctx, letters, f, c.Limit-len(found))
+		if err != nil {
+			return err
+		}
+		found = append(found, rows...)
+		if len(found) < c.Limit {
+			continue
+		}
+		n, err := letters.CountFailed(ctx, f)
+		if err != nil {
+			return err
+		}
+		more += max(0, n-len(rows))
+	}
+	if err := c.print(p, found); err != nil {
+		return err
+	}
+	if more > 0 {
+		p.note("%d more; --limit shows them", more)
+	}
+	return nil
+}
+
+// readDeadLetters reads at most limit rows, without payload.
+func readDeadLetters(ctx context.Context, letters store.DeadLetters, f store.DeadLetterFilter, limit int) ([]admin.DeadLetter, error) {
+	if limit == 0 {
+		return nil, nil
+	}
+	rows, err := letters.Failed(ctx, f, limit, false)
+	if err != nil {
+		return nil, fmt.Errorf("read the FAILED rows of %s: %w", f.Outbox, err)
+	}
+	shown := make([]admin.DeadLetter, len(rows))
+	for i := range rows {
+		shown[i] = admin.DeadLetterOf(&rows[i])
+	}
+	return shown, nil
+}
+
+func (c *deadLetterListCommand) print(p *program, found []admin.DeadLetter) error {
+	if c.JSON {
+		return p.json(admin.DeadLetterList{DeadLetters: found})
+	}
+	if len(found) == 0 {
+		p.note("no FAILED row fits")
+		return nil
+	}
+	now := time.Now()
+	lines := make([][]string, len(found))
+	for i := range found {
+		d := &found[i]
+		lines[i] = []string{
+			cell(d.Outbox), cell(d.Kind), groupCell(d.Group), cell(d.ID), age(d.FailedAt, now),
+			strconv.Itoa(d.RetryCount), strconv.Itoa(d.PayloadSize), oneLine(d.Error),
+		}
+	}
+	return table(p.stdout, []string{"OUTBOX", "KIND", "GROUP", "ID", "AGE", "RETRIES", "BYTES", "ERROR"}, lines)
+}
+
+// deadLetterShowCommand is `sluicebox deadletters show`.
+type deadLetterShowCommand struct {
+	configFlag
+	Outbox string   `placeholder:"NAME" help:"Their outbox. Default: all of them are looked through."`
+	IDs    []string `arg:"" name:"id" help:"Ids of the rows."`
+	JSON   bool     `name:"json" help:"Print JSON."`
+}
+
+// payloadsAtOnce is how many payloads are in memory.
+const payloadsAtOnce = 25
+
+// Run shows FAILED rows in full. An id without one is an error.
+func (c *deadLetterShowCommand) Run(ctx context.Context, p *program) error {
+	letters, outboxes, closed, err := p.openDeadLetters(&c.configFlag, c.Outbox)
+	if err != nil {
+		return err
+	}
+	defer closed()
+	shown := []admin.DeadLetter{} // with --json
+	missing := c.IDs
+	for _, outbox := range outboxes {
+		for ids := range slices.Chunk(c.IDs, payloadsAtOnce) {
+			rows, err := letters.Failed(ctx, store.DeadLetterFilter{Outbox: outbox, IDs: ids}, len(ids), true)
+			if err != nil {
+				return fmt.Errorf("read FAILED rows of %s: %w", outbox, err)
+			}
+			for i := range rows {
+				d := admin.DeadLetterOf(&rows[i])
+				missing = slices.DeleteFunc(slices.Clone(missing), func(id string) bool { return id == d.ID })
+				if c.JSON {
+					shown = append(shown, d)
+				} else if err := showDeadLetter(p, &d); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if c.JSON {
+		if err := p.json(admin.DeadLetterList{DeadLetters: shown}); err != nil {
+			return err
+		}
+	}
+	if len(missing) > 0 {
+		return &commandError{code: exitFailed, problem: fmt.Sprintf("no FAILED row has the id %s in %s", strings.Join(missing, ", "), strings.Join(outboxes, ", "))}
+	}
+	return nil
+}
+
+// showDeadLetter prints a row with its payload. Nothing in it moves a terminal;
+// --json has it byte for byte.
+func showDeadLetter(p *program, d *admin.DeadLetter) error {
+	failed := "unknown"
+	if !d.FailedAt.IsZero() {
+		failed = fmt.Sprintf("%s (%s ago)", d.FailedAt.UTC().Format(time.RFC3339), age(d.FailedAt, time.Now()))
+	}
+	payload := "(not text; --json has it in base64)"
+	if d.PayloadBytes == nil {
+		text := ""
+		if d.Payload != nil {
+			text = *d.Payload
+		}
+		payload = strings.Map(func(r rune) rune {
+			if r == '\n' || r == '\t' {
+				return r
+			}
+			return printable(r)
+		}, text)
+	}
+	_, err := fmt.Fprintf(p.stdout, "outbox   %s\nid       %s\nkind     %s\ngroup    %s\nfailed   %s\nretries  %d\nerror    %s\npayload  %d bytes\n%s\n\n",
+		cell(d.Outbox), cell(d.ID), cell(d.Kind), groupCell(d.Group), failed, d.RetryCount, oneLine(d.Error), d.PayloadSize, payload)
+	return err
+}

@@ -1,0 +1,367 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// fakeLetters are FAILED rows in memory, for reading.
+type fakeLetters struct {
+	store.DeadLetters
+	rows   []store.DeadLetter
+	err    error
+	asked  []store.DeadLetterFilter
+	closed int
+}
+
+func (l *fakeLetters) choose(f store.DeadLetterFilter) (rows []store.DeadLetter) {
+	l.asked = append(l.asked, f)
+	for _, d := range l.rows {
+		if d.Outbox == f.Outbox && (len(f.IDs) == 0 || slices.Contains(f.IDs, d.ID)) &&
+			(f.Group == nil || *f.Group == d.Group) && strings.Contains(d.Error, f.Error) {
+			rows = append(rows, d)
+		}
+	}
+	return rows
+}
+
+func (l *fakeLetters) CountFailed(_ context.Context, f store.DeadLetterFilter) (int, error) {
+	return len(l.choose(f)), l.err
+}
+
+func (l *fakeLetters) Failed(_ context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
+	rows := l.choose(f)
+	rows = slices.Clone(rows[:min(limit, len(rows))])
+	for i := range rows {
+		if !payload {
+			rows[i].Payload = nil
+		}
+	}
+	return rows, l.err
+}
+
+// reading is a relay whose FAILED rows are these.
+func reading(l *fakeLetters) relay {
+	return relay{deadLetters: func(*config.Config) (store.DeadLetters, func(), error) {
+		return l, func() { l.closed++ }, nil
+	}}
+}
+
+func someLetters() *fakeLetters {
+	at := time.Now().Add(-3*time.Hour - time.Minute)
+	return &fakeLetters{rows: []store.DeadLetter{
+		{
+			Ref: store.Ref{Outbox: "outbox_events", ID: "0JPX1"}, Kind: "EVENT", Group: store.GroupOf("o-1"), RetryCount: 3,
+			Error: "400: name\nis missing", FailedAt: at, Payload: []byte("{\"a\":\t\"\x1b[31mü\"}\n"), PayloadSize: 17,
+		},
+		{Ref: store.Ref{Outbox: "outbox_events", ID: "0JPX2"}, Kind: "EVENT", Payload: []byte{0xff, 0xfe}, PayloadSize: 2},
+		{Ref: store.Ref{Outbox: "outbox_dispatch_jobs", ID: "0JPX1"}, Kind: "DISPATCH_JOB", Group: store.GroupOf(""), Payload: []byte{}},
+	}}
+}
+
+func TestDeadLettersList(t *testing.T) {
+	letters, path := someLetters(), file(t, good)
+	got := try(t, reading(letters), nil, "deadletters", "list", "-c", path)
+	want := `OUTBOX                KIND          GROUP   ID     AGE  RETRIES  BYTES  ERROR
+outbox_events         EVENT         o-1     0JPX1  3h   3        17     400: name is missing
+outbox_events         EVENT         (none)  0JPX2  -    0        2      ` + `
+outbox_dispatch_jobs  DISPATCH_JOB  ""      0JPX1  -    0        0      ` + `
+`
+	if got.code != 0 || got.stdout != want || got.stderr != "" || letters.closed != 1 {
+		t.Errorf("exit %d\n%s\nwant\n%s%s", got.code, got.stdout, want, got.stderr)
+	}
+	for args, says := range map[string]string{
+		"--limit 1": "2 more; --limit shows them\n", "--limit 2": "1 more; --limit shows them\n", "--limit 3": "",
+		"--error nowhere": "no FAILED row fits\n", "--group o-1": "", "--outbox outbox_dispatch_jobs": "",
+	} {
+		got := try(t, reading(letters), nil, append([]string{"deadletters", "list", "-c", path}, strings.Fields(args)...)...)
+		if got.code != 0 || got.stderr != says {
+			t.Errorf("%s: exit %d, says %q, want %q\n%s", args, got.code, got.stderr, says, got.stdout)
+		}
+	}
+	got = try(t, reading(letters), nil, "deadletters", "list", "-c", path, "--json", "--no-group")
+	var list admin.DeadLetterList
+	if err := json.Unmarshal([]byte(got.stdout), &list); err != nil || len(list.DeadLetters) != 1 || list.DeadLetters[0].ID != "0JPX2" || list.DeadLetters[0].PayloadBytes != nil {
+		t.Errorf("%v: %s", err, got.stdout)
+	}
+	if got := try(t, reading(letters), nil, "deadletters", "list", "-c", path, "--json", "--error=nowhere"); got.stdout != "{\n  \"deadletters\": []\n}\n" || got.stderr != "" {
+		t.Errorf("none are %q, %q", got.stdout, got.stderr)
+	}
+	letters.asked = nil
+	try(t, reading(letters), nil, "deadletters", "list", "-c", path, "--outbox=outbox_events", "--kind=EVENT", "--group=", "--error=50%",
+		"--since=2026-01-02T03:04:05Z", "--until=1h30m")
+	f := letters.asked[0]
+	if f.Kind != "EVENT" || f.Group == nil || *f.Group != store.GroupOf("") || f.Error != "50%" ||
+		!f.Since.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) || time.Since(f.Until).Round(time.Minute) != 90*time.Minute {
+		t.Errorf("asks for %+v", f)
+	}
+}
+
+func TestDeadLettersShow(t *testing.T) {
+	letters, path := someLetters(), file(t, good)
+	got := try(t, reading(letters), nil, "deadletters", "show", "-c", path, "0JPX2", "0JPX1")
+	at := letters.rows[0].FailedAt.UTC().Format(time.RFC3339)
+	want := fmt.Sprintf(`outbox   outbox_events
+id       0JPX1
+kind     EVENT
+group    o-1
+failed   %s (3h ago)
+retries  3
+error    400: name is missing
+payload  17 bytes
+{"a":	"�[31mü"}
+
+
+outbox   outbox_events
+id       0JPX2
+kind     EVENT
+group    (none)
+failed   unknown
+retries  0
+error    
+payload  2 bytes
+(not text; --json has it in base64)
+
+outbox   outbox_dispatch_jobs
+id       0JPX1
+kind     DISPATCH_JOB
+group    ""
+failed   unknown
+retries  0
+error    
+payload  0 bytes
+
+
+`, at)
+	if got.code != 0 || got.stdout != want || got.stderr != "" || letters.closed != 1 {
+		t.Errorf("exit %d\n%s\nwant\n%s%s", got.code, got.stdout, want, got.stderr)
+	}
+	got = try(t, reading(letters), nil, "deadletters", "show", "-c", path, "--json", "0JPX1", "0JPX2", "none", "nor this")
+	var list admin.DeadLetterList
+	if err := json.Unmarshal([]byte(got.stdout), &list); err != nil || len(list.DeadLetters) != 3 {
+		t.Fatalf("%v: %s", err, got.stdout)
+	}
+	if first, second := list.DeadLetters[0], list.DeadLetters[1]; *first.Payload != string(letters.rows[0].Payload) || !slices.Equal(second.PayloadBytes, letters.rows[1].Payload) {
+		t.Errorf("the payloads are %q and %q", *first.Payload, second.PayloadBytes)
+	}
+	if want := "sluicebox: no FAILED row has the id none, nor this in outbox_events, outbox_dispatch_jobs\n"; got.code != 1 || got.stderr != want {
+		t.Errorf("exit %d, %q", got.code, got.stderr)
+	}
+	var many []string
+	for i := range 60 { // more than are read at once
+		id := fmt.Sprintf("m%d", i)
+		many = append(many, id)
+		letters.rows = append(letters.rows, store.DeadLetter{Ref: store.Ref{Outbox: "outbox_events", ID: id}, Payload: []byte(id)})
+	}
+	got = try(t, reading(letters), nil, append([]string{"deadletters", "show", "-c", path, "--outbox=outbox_events"}, many...)...)
+	if got.code != 0 || strings.Count(got.stdout, "\nid ") != 60 {
+		t.Errorf("exit %d, %d rows, %s", got.code, strings.Count(got.stdout, "\nid "), got.stderr)
+	}
+}
+
+func TestDeadLetterReadingFails(t *testing.T) {
+	path := file(t, good)
+	letters := &fakeLetters{err: errors.New("the disk is full")}
+	for _, args := range [][]string{{"list"}, {"show", "1"}} {
+		got := try(t, reading(letters), nil, slices.Concat([]string{"deadletters"}, args, []string{"-c", path})...)
+		if got.code != 1 || got.stdout != "" || !strings.Contains(got.stderr, "FAILED rows of outbox_events: the disk is full") {
+			t.Errorf("%q: exit %d, %q", args, got.code, got.stderr)
+		}
+		got = try(t, reading(letters), nil, slices.Concat([]string{"deadletters"}, args, []string{"-c", path, "--outbox=outbox_event"})...)
+		if got.code != 64 || !strings.Contains(got.stderr, "there is no outbox \"outbox_event\" in the configuration\n  the outboxes are outbox_events, outbox_dispatch_jobs\n") {
+			t.Errorf("%q: exit %d, %q", args, got.code, got.stderr)
+		}
+	}
+	setup := &store.SetupError{Problem: "no grant", Remedy: "GRANT SELECT"}
+	got := try(t, relay{deadLetters: func(*config.Config) (store.DeadLetters, func(), error) { return nil, nil, setup }}, nil, "deadletters", "list", "-c", path)
+	if got.code != 78 || got.stderr != "sluicebox: no grant\n  GRANT SELECT\n" {
+		t.Errorf("exit %d, %q", got.code, got.stderr)
+	}
+}
+
+func TestDeadLetterUsage(t *testing.T) {
+	for args, want := range map[string]string{
+		"list --since soon":                       `"soon" is no time such as 2026-01-31T15:04:05Z, and not how long ago`,
+		"list --since=-2h":                        `"-2h" is no time`,
+		"list --since 1h --until 2h":              "--since is not before --until",
+		"list --limit 0":                          "--limit is 0, must be at least 1",
+		"list --group a --no-group":               "--group and --no-group can't be used together",
+		"show":                                    `expected "<id> ..."`,
+		"discard --limit=-1":                      "--limit is -1",
+		"requeue --all-outboxes --outbox a":       "--outbox and --all-outboxes can't be used together",
+		"requeue --admin 127.0.0.1:1":             "no outbox is named, and there is no configuration that has one",
+		"requeue " + strings.Repeat("1 ", 2):      "source.url",
+		"discard " + strings.Join(ids(1001), " "): "1001 ids are too many at once; name at most 1000",
+	} {
+		code := 64
+		if want == "source.url" {
+			code = 78 // an id twice is an id
+		}
+		got := try(t, relay{}, nil, append([]string{"deadletters"}, strings.Fields(args)...)...)
+		if got.code != code || got.stdout != "" || !strings.Contains(got.stderr, want) {
+			t.Errorf("%s: exit %d, %q; want %q", args[:min(60, len(args))], got.code, got.stderr, want)
+		}
+	}
+}
+
+func ids(n int) []string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = fmt.Sprintf("id-%04d", i)
+	}
+	return list
+}
+
+// mended are FAILED rows of a relay that requeues and discards them.
+type mended struct {
+	mu      sync.Mutex
+	rows    map[string][]string // ids by outbox
+	timed   bool                // the table keeps the times
+	did     []string
+	filters []store.DeadLetterFilter
+	err     error
+	failAt  int // the action of this number fails, from 1
+}
+
+func (m *mended) Count(_ context.Context, f store.DeadLetterFilter) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err != nil && m.failAt == 0 {
+		return 0, m.err
+	}
+	if !f.Until.IsZero() && !m.timed {
+		return 0, errors.New("the table keeps no times")
+	}
+	n := 0
+	for _, id := range m.rows[f.Outbox] {
+		if len(f.IDs) == 0 || slices.Contains(f.IDs, id) {
+			n++
+		}
+	}
+	return n, nil
+}
+
+func (m *mended) List(context.Context, store.DeadLetterFilter, int, bool) ([]store.DeadLetter, error) {
+	return nil, errors.New("the command reads the database itself")
+}
+
+func (m *mended) act(name string, f store.DeadLetterFilter, limit int) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.did, m.filters = append(m.did, fmt.Sprintf("%s %s %d", name, f.Outbox, limit)), append(m.filters, f)
+	if len(m.did) == m.failAt {
+		return 0, m.err
+	}
+	n := min(limit, len(m.rows[f.Outbox]))
+	m.rows[f.Outbox] = m.rows[f.Outbox][n:]
+	return n, nil
+}
+
+func (m *mended) Requeue(_ context.Context, f store.DeadLetterFilter, limit int) (int, error) {
+	return m.act("requeue", f, limit)
+}
+
+func (m *mended) Discard(_ context.Context, f store.DeadLetterFilter, limit int) (int, error) {
+	return m.act("discard", f, limit)
+}
+
+// mendedBy serves such rows and returns a configuration of their relay.
+func mendedBy(t *testing.T, m *mended) (path string) {
+	t.Helper()
+	address := serveAdmin(t, nil, m, "right")
+	return file(t, good+"admin: {listen: '"+address+"', token: right}\n")
+}
+
+func TestMend(t *testing.T) {
+	for _, tt := range []struct {
+		args         string
+		events, jobs int // rows that are FAILED
+		did          []string
+		stdout       string
+		stderr       []string // parts
+		code         int
+	}{
+		{"requeue --outbox outbox_events --yes", 3, 5, []string{"requeue outbox_events 3"},
+			"outbox_events: 3 rows requeued\n", []string{"outbox_events: 3 FAILED rows will be set back to PENDING"}, 0},
+		{"discard --outbox outbox_events -y", 1, 0, []string{"discard outbox_events 1"},
+			"outbox_events: 1 row discarded\n", []string{"outbox_events: 1 FAILED row will be DELETED from the outbox table"}, 0},
+		{"discard --all-outboxes --yes", 2, 1, []string{"discard outbox_events 2", "discard outbox_dispatch_jobs 1"},
+			"outbox_events: 2 rows discarded\noutbox_dispatch_jobs: 1 row discarded\n", nil, 0},
+		{"requeue --all-outboxes --yes --limit 3", 2, 4, []string{"requeue outbox_events 2", "requeue outbox_dispatch_jobs 1"},
+			"outbox_events: 2 rows requeued\noutbox_dispatch_jobs: 1 row requeued\n", nil, 0},
+		{"requeue --outbox outbox_events --yes", 2500, 0, []string{"requeue outbox_events 1000", "requeue outbox_events 1000", "requeue outbox_events 500"},
+			"outbox_events: 2500 rows requeued\n", []string{"outbox_events: 1000 of 2500 requeued\noutbox_events: 2000 of 2500 requeued\noutbox_events: 2500 of 2500 requeued\n"}, 0},
+		{"requeue --all-outboxes --dry-run", 2, 0, nil,
+			"outbox_events: 2 FAILED rows would be requeued\noutbox_dispatch_jobs: 0 FAILED rows would be requeued\n", nil, 0},
+		{"requeue --outbox outbox_events --yes", 0, 5, nil, "outbox_events: no FAILED row fits\n", nil, 0},
+		{"discard --outbox outbox_events --yes --json", 3, 0, []string{"discard outbox_events 3"},
+			"{\n  \"dry_run\": false,\n  \"outboxes\": [\n    {\n      \"outbox\": \"outbox_events\",\n      \"chosen\": 3,\n      \"done\": 3\n    }\n  ]\n}\n", nil, 0},
+		{"requeue --yes", 1, 1, nil, "", []string{"there are several outboxes: outbox_events, outbox_dispatch_jobs\n  name one with --outbox, or write --all-outboxes\n"}, 64},
+		{"requeue --outbox outbox_events", 1, 1, nil, "", []string{"nobody is there to be asked; nothing was changed\n  write --yes"}, 64},
+		{"requeue --outbox outbox_events id-0000 id-0009 --yes", 3, 0, []string{"requeue outbox_events 1"}, "outbox_events: 1 row requeued\n", nil, 0},
+		{"requeue --outbox outbox_events id-0009 --yes", 3, 0, nil, "", []string{"no FAILED row has such an id; nothing was changed\n"}, 1},
+	} {
+		m := &mended{rows: map[string][]string{"outbox_events": ids(tt.events), "outbox_dispatch_jobs": ids(tt.jobs)}, timed: true}
+		path := mendedBy(t, m)
+		got := try(t, relay{}, nil, append([]string{"deadletters"}, append(strings.Fields(tt.args), "-c", path)...)...)
+		if got.code != tt.code || got.stdout != tt.stdout || !slices.Equal(m.did, tt.did) {
+			t.Errorf("%s: exit %d, did %q\n%s%s", tt.args, got.code, m.did, got.stdout, got.stderr)
+		}
+		for _, part := range tt.stderr {
+			if !strings.Contains(got.stderr, part) {
+				t.Errorf("%s: %q lacks %q", tt.args, got.stderr, part)
+			}
+		}
+	}
+}
+
+// TestMendOnlyWhatWasCounted: by a bound in time where the table tells it, else
+// by the number.
+func TestMendOnlyWhatWasCounted(t *testing.T) {
+	began := time.Now()
+	m := &mended{rows: map[string][]string{"outbox_events": ids(1200)}, timed: true}
+	got := try(t, relay{}, nil, "deadletters", "requeue", "--outbox=outbox_events", "--yes", "-c", mendedBy(t, m))
+	if got.code != 0 || len(m.filters) != 2 || m.filters[0].Until.Before(began) || !m.filters[1].Until.Equal(m.filters[0].Until) {
+		t.Errorf("exit %d, %+v, %s", got.code, m.filters, got.stderr)
+	}
+	m = &mended{rows: map[string][]string{"outbox_events": ids(1200)}}
+	got = try(t, relay{}, nil, "deadletters", "requeue", "--outbox=outbox_events", "--yes", "-c", mendedBy(t, m))
+	if got.code != 0 || len(m.filters) != 2 || !m.filters[0].Until.IsZero() {
+		t.Errorf("exit %d, %+v, %s", got.code, m.filters, got.stderr)
+	}
+}
+
+// TestMendFails: what was done before, and that the rest stays as it is.
+func TestMendFails(t *testing.T) {
+	for what, tt := range map[string]struct {
+		m    *mended
+		want string
+		code int
+	}{
+		"counting": {&mended{err: admin.ErrNotLeading}, "does not lead at the moment; ask the one that does, or try again when it does (/readyz?verbose says what it waits for); the rows stay FAILED\n", 1},
+		"first":    {&mended{err: errors.New("the disk is full"), failAt: 1}, "sluicebox: the disk is full; the rows stay FAILED\n", 1},
+		"second":   {&mended{err: errors.New("the disk is full"), failAt: 2}, "sluicebox: the disk is full; 1000 of 1500 were done, the others stay FAILED\n", 1},
+		"grant":    {&mended{err: &store.SetupError{Problem: "no DELETE", Remedy: "GRANT DELETE"}, failAt: 1}, "sluicebox: no DELETE; GRANT DELETE; the rows stay FAILED\n", 1},
+	} {
+		tt.m.rows, tt.m.timed = map[string][]string{"outbox_events": ids(1500)}, true
+		got := try(t, relay{}, nil, "deadletters", "discard", "--outbox=outbox_events", "--yes", "-c", mendedBy(t, tt.m))
+		if got.code != tt.code || got.stdout != "" || !strings.HasSuffix(got.stderr, tt.want) {
+			t.Errorf("%s: exit %d, %q", what, got.code, got.stderr)
+		}
+	}
+	got := try(t, relay{}, nil, "deadletters", "requeue", "--outbox=o", "--yes", "--admin=127.0.0.1:111")
+	if got.code != 1 || !strings.Contains(got.stderr, "no relay answers at http://127.0.0.1:111: ") || !strings.Contains(got.stderr, "; the rows stay FAILED\n  the relay (sluicebox run) must be running") {
+		t.Errorf("exit %d, %q", got.code, got.stderr)
+	}
+}

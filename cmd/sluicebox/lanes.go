@@ -1,0 +1,266 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// laneCommands is `sluicebox lanes …`.
+type laneCommands struct {
+	List     laneListCommand   `cmd:"" help:"List the lanes that have rows in memory or stand still; what stands still or fails comes first."`
+	RetryNow laneRetryCommand  `cmd:"" help:"Try a waiting lane at once."`
+	Skip     laneSkipCommand   `cmd:"" help:"Let a lane pass its first row, which stays or becomes FAILED."`
+	Pause    lanePauseCommand  `cmd:"" help:"Keep a lane from moving until it is resumed, also across restarts."`
+	Resume   laneResumeCommand `cmd:"" help:"End a pause."`
+}
+
+// groupFlags choose a group.
+type groupFlags struct {
+	Group   *string `placeholder:"GROUP" xor:"group" help:"The message group."`
+	NoGroup bool    `xor:"group" help:"The rows without a group."`
+}
+
+// chosen is nil where no group was chosen.
+func (f *groupFlags) chosen() *store.Group {
+	switch {
+	case f.Group != nil:
+		return &store.Group{Name: *f.Group, Valid: true}
+	case f.NoGroup:
+		return &store.Group{}
+	}
+	return nil
+}
+
+// laneListCommand is `sluicebox lanes list`.
+type laneListCommand struct {
+	relayFlags
+	Outbox string `placeholder:"NAME" help:"The lanes of one outbox."`
+	Kind   string `placeholder:"KIND" help:"The lanes of one kind of rows."`
+	groupFlags
+	State string `placeholder:"STATE" help:"ready, claiming, sending, writing, waiting, blocked or paused."`
+	Limit int    `default:"100" placeholder:"N" help:"The most lanes to list. Default: ${default}."`
+	JSON  bool   `name:"json" help:"Print JSON."`
+}
+
+// Validate is called before Run.
+func (c *laneListCommand) Validate() error { return atLeastOne(c.Limit) }
+
+func atLeastOne(limit int) error {
+	if limit < 1 {
+		return fmt.Errorf("--limit is %d, must be at least 1", limit)
+	}
+	return nil
+}
+
+// Run asks the relay for its lanes.
+func (c *laneListCommand) Run(ctx context.Context, p *program) error {
+	client, _, err := c.dial(p)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	list, err := client.Lanes(ctx, dispatch.LaneFilter{Outbox: c.Outbox, Kind: c.Kind, Group: c.chosen(), State: c.State}, c.Limit)
+	if err != nil {
+		return relayFault(err)
+	}
+	if c.JSON {
+		return p.json(list)
+	}
+	if len(list.Lanes) == 0 {
+		p.note("no lane fits")
+		return nil
+	}
+	if err := table(p.stdout, laneHeader(), laneRows(list.Lanes, time.Now())); err != nil {
+		return err
+	}
+	if more := list.Total - len(list.Lanes); more > 0 {
+		p.note("%d more; --limit shows them", more)
+	}
+	return nil
+}
+
+func laneHeader() []string {
+	return []string{"OUTBOX", "KIND", "GROUP", "STATE", "ROWS", "FIRST", "TRIES", "RETRIES", "NEXT", "SINCE", "WHY"}
+}
+
+func laneRows(lanes []admin.Lane, now time.Time) [][]string {
+	all := make([][]string, len(lanes))
+	for i := range lanes {
+		l := &lanes[i]
+		head, next, why := "-", "-", l.Reason
+		if l.Head != "" {
+			head = cell(l.Head)
+		}
+		if !l.NextAttempt.IsZero() {
+			next = "in " + span(l.NextAttempt.Sub(now))
+		}
+		if why == "" {
+			why = l.Error
+		}
+		all[i] = []string{
+			cell(l.Outbox), cell(l.Kind), groupCell(l.Group), l.State, strconv.Itoa(l.Rows), head,
+			strconv.Itoa(l.Attempts), strconv.Itoa(l.RetryCount), next, age(l.Since, now), oneLine(why),
+		}
+	}
+	return all
+}
+
+// laneFlags name one lane.
+type laneFlags struct {
+	relayFlags
+	Outbox string  `placeholder:"NAME" help:"The lane's outbox. It may be left out where one lane alone fits."`
+	Kind   *string `placeholder:"KIND" help:"The kind of the lane's rows. It may be left out where one lane alone fits."`
+	groupFlags
+	Row  string `placeholder:"ID" help:"The row, where rows without a group have a lane each."`
+	JSON bool   `name:"json" help:"Print the lane as it is then, as JSON."`
+}
+
+// Validate is called before Run.
+func (f *laneFlags) Validate() error {
+	if f.Row != "" && f.Group != nil {
+		return errors.New("--row is for rows without a group, not with --group")
+	}
+	if f.Row == "" && f.chosen() == nil {
+		return errors.New("name the lane with --group GROUP, or --no-group for the rows without a group")
+	}
+	return nil
+}
+
+// request names the lane to the relay. What was left out is found among its
+// lanes.
+func (f *laneFlags) request(ctx context.Context, p *program, client *admin.Client) (admin.LaneRequest, error) {
+	req := admin.LaneRequest{Outbox: f.Outbox, Group: f.Group, RowID: f.Row}
+	if f.Kind != nil {
+		req.Kind = *f.Kind
+	}
+	if f.Outbox != "" && f.Kind != nil {
+		return req, nil
+	}
+	of := dispatch.LaneFilter{Outbox: f.Outbox, Kind: req.Kind, Group: &store.Group{}}
+	if f.Group != nil {
+		of.Group = f.chosen()
+	}
+	list, err := client.Lanes(ctx, of, manyLanes)
+	if err != nil {
+		return req, relayFault(err)
+	}
+	var fit, single []admin.Lane
+	for _, l := range list.Lanes {
+		if l.RowID == f.Row && (f.Kind == nil || l.Kind == *f.Kind) {
+			fit = append(fit, l)
+		} else if f.Row == "" {
+			single = append(single, l)
+		}
+	}
+	switch {
+	case len(fit) == 1:
+		req.Outbox, req.Kind = fit[0].Outbox, fit[0].Kind
+		return req, nil
+	case len(fit) > 1:
+		if err := table(p.stderr, laneHeader(), laneRows(fit, time.Now())); err != nil {
+			return req, err
+		}
+		return req, usageError(fmt.Sprintf("%d lanes fit; nothing was done", len(fit)), "say which one with --outbox and --kind")
+	case len(single) > 0:
+		return req, usageError("rows without a group have a lane each; nothing was done", "say which one with --row ID (sluicebox lanes list --no-group)")
+	}
+	return req, &commandError{code: exitFailed, problem: "there is no such lane among those of the relay; nothing was done",
+		remedy: "sluicebox lanes list shows them; a lane without rows can be named with both --outbox and --kind"}
+}
+
+// manyLanes is how many lanes are looked through for one.
+const manyLanes = 10_000
+
+// act does something to the lane and says how it is then.
+func (f *laneFlags) act(ctx context.Context, p *program, action, reason, done string) error {
+	client, _, err := f.dial(p)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	req, err := f.request(ctx, p, client)
+	if err != nil {
+		return err
+	}
+	req.Reason = reason
+	lane, err := client.ActOnLane(ctx, action, req)
+	if err != nil {
+		return laneFault(err, &req)
+	}
+	if f.JSON {
+		if lane.State == "" {
+			return p.json(struct{}{})
+		}
+		return p.json(lane)
+	}
+	now := "no row of it is in memory"
+	if lane.State != "" {
+		now = fmt.Sprintf("it is %s, with %s", lane.State, rows(lane.Rows))
+	}
+	_, err = fmt.Fprintf(p.stdout, "%s: %s; %s\n", laneText(&req), done, now)
+	return err
+}
+
+// laneText names a lane in a sentence.
+func laneText(req *admin.LaneRequest) string {
+	text := fmt.Sprintf("lane %s %s %s", cell(req.Outbox), cell(req.Kind), groupCell(req.Group))
+	if req.RowID != "" {
+		text += " " + cell(req.RowID)
+	}
+	return text
+}
+
+// laneFault names the lane where the relay found fault with it.
+func laneFault(err error, req *admin.LaneRequest) error {
+	var refused *admin.APIError
+	if errors.As(err, &refused) && (refused.Status == http.StatusNotFound || refused.Status == http.StatusConflict) {
+		return &commandError{code: exitFailed, problem: laneText(req) + ": " + refused.Text, remedy: "sluicebox lanes list shows the lanes and their states"}
+	}
+	return relayFault(err)
+}
+
+// laneRetryCommand is `sluicebox lanes retry-now`.
+type laneRetryCommand struct{ laneFlags }
+
+// Run tries a lane at once.
+func (c *laneRetryCommand) Run(ctx context.Context, p *program) error {
+	return c.act(ctx, p, "retry-now", "", "tried again")
+}
+
+// laneSkipCommand is `sluicebox lanes skip`.
+type laneSkipCommand struct {
+	laneFlags
+	Reason string `required:"" placeholder:"TEXT" help:"Why, for those who look later; it becomes the error of a row that had not FAILED."`
+}
+
+// Run lets a lane pass its first row.
+func (c *laneSkipCommand) Run(ctx context.Context, p *program) error {
+	return c.act(ctx, p, "skip", c.Reason, "skipped its first row")
+}
+
+// lanePauseCommand is `sluicebox lanes pause`.
+type lanePauseCommand struct {
+	laneFlags
+	Reason string `required:"" placeholder:"TEXT" help:"Why, for those who look later."`
+}
+
+// Run pauses a lane.
+func (c *lanePauseCommand) Run(ctx context.Context, p *program) error {
+	return c.act(ctx, p, "pause", c.Reason, "paused")
+}
+
+// laneResumeCommand is `sluicebox lanes resume`.
+type laneResumeCommand struct{ laneFlags }
+
+// Run ends a pause.
+func (c *laneResumeCommand) Run(ctx context.Context, p *program) error {
+	return c.act(ctx, p, "resume", "", "resumed")
+}
