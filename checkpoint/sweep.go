@@ -3,7 +3,6 @@ package checkpoint
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
@@ -53,6 +52,12 @@ type Sweeper struct {
 	Tables   store.Viewer
 	Lanes    Lanes
 	Observer SweepObserver
+	// Epoch tells this leader's markers from those of an earlier one, which the
+	// log may bring again.
+	Epoch store.Epoch
+	// CaughtUp, if set, is called when the first marker has come back, at its
+	// place in the log.
+	CaughtUp func()
 
 	mu      sync.Mutex
 	waiting map[string]func() // by token
@@ -81,30 +86,46 @@ func (s *Sweeper) Run(ctx context.Context) error {
 			return ctx.Err()
 		case <-next.C:
 		}
-		if err := s.sweep(ctx); err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
+		wait := s.Interval
+		more, err := s.sweep(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
 			s.Observer.SweepFailed(err)
+			wait = min(wait, again)
+		case more:
+			wait = min(wait, soon)
 		}
-		next.Reset(s.Interval)
+		next.Reset(wait)
 	}
 }
 
-// sweep makes one round over all outboxes.
-func (s *Sweeper) sweep(ctx context.Context) error {
-	if err := s.mark(ctx, func() {}); err != nil {
-		return err
+// The pause before the next sweep where one has found more than it may take, and
+// where one has failed.
+const soon, again = time.Second, 5 * time.Second
+
+// sweep makes one round over all outboxes, and reports whether there is more.
+func (s *Sweeper) sweep(ctx context.Context) (more bool, err error) {
+	if err := s.mark(ctx, s.caughtUp); err != nil {
+		return false, err
 	}
-	items, err := s.read(ctx)
+	items, more, err := s.read(ctx)
 	if err != nil || len(items) == 0 {
-		return err
+		return false, err
 	}
-	return s.mark(ctx, func() {
+	return more, s.mark(ctx, func() {
 		if n := s.Lanes.Found(items); n > 0 {
 			s.Observer.Swept(n)
 		}
 	})
+}
+
+func (s *Sweeper) caughtUp() {
+	if s.CaughtUp != nil {
+		s.CaughtUp()
+		s.CaughtUp = nil
+	}
 }
 
 // mark writes a marker and returns when it has come back and then has run, at its
@@ -113,7 +134,7 @@ func (s *Sweeper) mark(ctx context.Context, then func()) error {
 	came := make(chan struct{})
 	s.mu.Lock()
 	s.tokens++
-	token := "sweep-" + strconv.Itoa(s.tokens)
+	token := fmt.Sprintf("sweep-%d-%d", s.Epoch, s.tokens)
 	if s.waiting == nil {
 		s.waiting = map[string]func(){}
 	}
@@ -133,21 +154,22 @@ func (s *Sweeper) mark(ctx context.Context, then func()) error {
 	}
 }
 
-// read returns the unsettled rows that no lane holds.
-func (s *Sweeper) read(ctx context.Context) ([]store.Item, error) {
+// read returns the unsettled rows that no lane holds, and whether an outbox has
+// more of them.
+func (s *Sweeper) read(ctx context.Context) (found []store.Item, more bool, err error) {
 	view, err := s.Tables.View(ctx, "")
 	if err != nil {
-		return nil, fmt.Errorf("look for rows that were set back: %w", err)
+		return nil, false, fmt.Errorf("look for rows that were set back: %w", err)
 	}
 	defer view.Close()
-	var found []store.Item
 	for i := range s.Outboxes {
 		name := s.Outboxes[i].Name
 		items, err := view.Unsettled(ctx, store.Unsettled{Outbox: name, Limit: s.Most, Held: s.Lanes.Held(name)})
 		if err != nil {
-			return nil, fmt.Errorf("look for rows that were set back: %w", err)
+			return nil, false, fmt.Errorf("look for rows that were set back: %w", err)
 		}
+		more = more || len(items) == s.Most
 		found = append(found, items...)
 	}
-	return found, nil
+	return found, more, nil
 }

@@ -20,6 +20,7 @@ type Feed struct {
 	routes   map[string]*Dispatcher
 	observed func(outbox string, rows int)
 	freed    chan struct{} // a buffer may have room again
+	look     store.Looker  // while the relay catches up
 
 	// Marked, if set before Run, is told of each marker at its place among the
 	// rows.
@@ -59,14 +60,14 @@ func (f *Feed) room() bool {
 // Run takes batches until the context ends or the channel is closed. While there
 // is no room it takes none, which pauses the source.
 func (f *Feed) Run(ctx context.Context, in <-chan capture.Batch) error {
+	if f.look != nil {
+		if err := f.catchUp(ctx, in); err != nil {
+			return err
+		}
+	}
 	for {
-		if !f.room() {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-f.freed:
-			}
-			continue
+		if err := f.waitForRoom(ctx); err != nil {
+			return err
 		}
 		select {
 		case <-ctx.Done():
@@ -80,6 +81,17 @@ func (f *Feed) Run(ctx context.Context, in <-chan capture.Batch) error {
 			}
 		}
 	}
+}
+
+func (f *Feed) waitForRoom(ctx context.Context) error {
+	for !f.room() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-f.freed:
+		}
+	}
+	return nil
 }
 
 // Backlog places rows that were in the tables before the log began. The

@@ -32,7 +32,7 @@ func TestLanesShareRequestsWhenSendersAreFew(t *testing.T) {
 	}{
 		"as many lanes as senders":      {4, 4, 100, "[1 1 1 1]"},
 		"a share for each sender":       {9, 4, 100, "[3 2 2 2]"},
-		"as far as a request goes":      {9, 2, 3, "[3 3 2 1]"},
+		"as far as a request goes":      {6, 2, 3, "[3 3]"},
 		"one sender takes all":          {50, 1, 100, "[50]"},
 		"and one row a request is kept": {3, 1, 1, "[1 1 1]"},
 	}

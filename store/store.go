@@ -92,6 +92,7 @@ type Store interface {
 	Settler
 	Leadership
 	Checkpoints
+	Looker
 	Holds
 	DeadLetters
 	Viewer

@@ -21,10 +21,11 @@ type table struct {
 	columns []column // all of the table, in its order
 	ascii   bool     // the database's encoding is not UTF-8
 
-	claim [2]*query // the second passes over locked rows
-	look  *query
-	write [store.Failed + 1]*query // by the status that is written
-	block *query
+	claim   [2]*query // the second passes over locked rows
+	look    *query
+	write   [store.Failed + 1]*query // by the status that is written
+	block   *query
+	settled *query
 }
 
 // column is a column of a table.

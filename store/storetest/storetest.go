@@ -137,6 +137,8 @@ func tests() []test {
 		{"a claim answers for each row by its place", (*suite).testClaimAnswers, nil},
 		{"a claim of several outboxes", (*suite).testClaimOutboxes, nil},
 		{"a claim of an open transaction", (*suite).testClaimOpenTxn, nil},
+		{"which rows are settled", (*suite).testLook, nil},
+		{"whether the row of an open transaction is settled", (*suite).testLookOpenTxn, nil},
 		{"a claim of a row twice", (*suite).testClaimTwice, nil},
 		{"a claim of 5000 rows", (*suite).testClaimMany, nil},
 		{"a claim and somebody else's", (*suite).testClaimHeld, timesClaims},

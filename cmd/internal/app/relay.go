@@ -241,8 +241,9 @@ func (r *relay) live(ctx context.Context, deadline time.Time, lost bool) error {
 	if !r.polls.Load() { // polling finds what a sweep would
 		sweeper = &checkpoint.Sweeper{
 			Interval: r.cfg.Settings.Checkpoint.SweepInterval, Outboxes: r.cfg.Outboxes(), Most: r.leastBuffer(),
-			Source: src, Tables: r.db.store, Lanes: feed, Observer: sweepWatch{r},
+			Source: src, Tables: r.db.store, Lanes: feed, Observer: sweepWatch{r}, Epoch: epoch, CaughtUp: feed.CaughtUp,
 		}
+		feed.CatchUp(r.db.store)
 		feed.Marked = sweeper.Marked
 	}
 	return r.flow(ctx, src, begin.From, feed, lanes, keeper, sweeper)

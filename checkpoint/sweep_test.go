@@ -1,0 +1,193 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// meadow is a log, tables and lanes for a sweep. Markers come back when the test
+// says so.
+type meadow struct {
+	mu    sync.Mutex
+	lines []string
+	marks []string
+	rows  []store.Item // what the tables have unsettled
+	held  []string
+	fail  error // of the next call
+}
+
+func (m *meadow) note(format string, args ...any) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lines = append(m.lines, fmt.Sprintf(format, args...))
+	err := m.fail
+	m.fail = nil
+	return err
+}
+
+func (m *meadow) Mark(_ context.Context, token string) error {
+	err := m.note("mark")
+	if err == nil {
+		m.marks = append(m.marks, token)
+	}
+	return err
+}
+
+func (m *meadow) View(context.Context, string) (store.View, error) { return m, m.note("view") }
+func (m *meadow) Position() store.Position                         { return "" }
+func (m *meadow) Close()                                           { _ = m.note("close") }
+
+func (m *meadow) Unsettled(_ context.Context, q store.Unsettled) ([]store.Item, error) {
+	err := m.note("read %s, %d at most, but %v", q.Outbox, q.Limit, q.Held)
+	return slices.Clone(m.rows), err
+}
+
+func (m *meadow) Held(string) []string { return m.held }
+
+func (m *meadow) Found(items []store.Item) int {
+	_ = m.note("found %d", len(items))
+	return len(items) - 1 // one came by the log meanwhile
+}
+
+func (m *meadow) Swept(n int)           { _ = m.note("swept %d", n) }
+func (m *meadow) SweepFailed(err error) { _ = m.note("failed: %v", err) }
+
+func (m *meadow) expect(t *testing.T, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !slices.Equal(m.lines, want) {
+		t.Errorf("it did %q, want %q", m.lines, want)
+	}
+	m.lines = nil
+}
+
+// sweeping runs a test beside a sweeper in fake time.
+func sweeping(t *testing.T, test func(m *meadow, s *Sweeper, back func())) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &meadow{held: []string{"7"}}
+		s := &Sweeper{
+			Interval: time.Minute, Outboxes: []store.Outbox{{Name: "events"}}, Most: 9,
+			Source: m, Tables: m, Lanes: m, Observer: m,
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		back := func() {
+			synctest.Wait()
+			marks := m.marks
+			m.marks = nil
+			for _, token := range marks {
+				s.Marked(token)
+			}
+		}
+		test(m, s, back)
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestASweepPlacesWhatTheLogDidNotBring(t *testing.T) {
+	sweeping(t, func(m *meadow, s *Sweeper, back func()) {
+		m.rows = []store.Item{{Ref: store.Ref{ID: "1"}}, {Ref: store.Ref{ID: "2"}}}
+		m.expect(t, "mark")
+		pass(time.Hour)
+		m.expect(t) // the log is read up to the present first
+		back()
+		m.expect(t, "view", "read events, 9 at most, but [7]", "close", "mark")
+		s.Marked("somebody else's")
+		pass(time.Hour)
+		m.expect(t)
+		back()
+		m.expect(t, "found 2", "swept 1")
+		pass(time.Minute - time.Second)
+		m.expect(t)
+		pass(time.Second)
+		m.expect(t, "mark")
+	})
+}
+
+func TestASweepThatFindsNothingWritesOneMarker(t *testing.T) {
+	sweeping(t, func(m *meadow, _ *Sweeper, back func()) {
+		back()
+		m.expect(t, "mark", "view", "read events, 9 at most, but [7]", "close")
+	})
+}
+
+func TestASweepThatFailsIsTriedAgain(t *testing.T) {
+	for name, at := range map[string]int{"mark": 0, "view": 1} {
+		t.Run(name, func(t *testing.T) {
+			sweeping(t, func(m *meadow, s *Sweeper, back func()) {
+				m.expect(t, "mark")
+				back()
+				m.expect(t, "view", "read events, 9 at most, but [7]", "close")
+				pass(time.Minute - time.Second)
+				fail := func() { m.mu.Lock(); m.fail = errors.New("down"); m.mu.Unlock() }
+				if at == 0 {
+					fail()
+				}
+				pass(time.Second)
+				want := []string{"mark", "failed: down"}
+				if at == 1 {
+					m.expect(t, "mark")
+					fail()
+					back()
+					want = []string{"view", "failed: look for rows that were set back: down"}
+				}
+				m.expect(t, want...)
+				pass(again)
+				m.expect(t, "mark")
+				if len(s.waiting) != 1 {
+					t.Errorf("%d markers are waited for", len(s.waiting))
+				}
+			})
+		})
+	}
+}
+
+func TestASweepThatFindsMoreThanItMayTakeGoesOnSoon(t *testing.T) {
+	sweeping(t, func(m *meadow, s *Sweeper, back func()) {
+		m.rows = make([]store.Item, s.Most)
+		caughtUp := 0
+		m.expect(t, "mark")
+		s.CaughtUp = func() { caughtUp++ }
+		for range 3 {
+			back()
+			m.expect(t, "view", "read events, 9 at most, but [7]", "close", "mark")
+			back()
+			m.expect(t, "found 9", "swept 8")
+			pass(soon)
+			m.expect(t, "mark")
+		}
+		if caughtUp != 1 {
+			t.Errorf("caught up %d times", caughtUp)
+		}
+	})
+}
+
+func TestTheMarkersOfAnEarlierLeaderAreNotOurs(t *testing.T) {
+	sweeping(t, func(m *meadow, s *Sweeper, _ func()) {
+		m.expect(t, "mark")
+		m.mu.Lock()
+		mine := m.marks[0]
+		m.mu.Unlock()
+		other := &Sweeper{Source: m, Epoch: s.Epoch + 1}
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = other.mark(ctx, func() {})
+		if theirs := m.marks[1]; theirs == mine {
+			t.Errorf("two leaders write the marker %s", mine)
+		}
+	})
+}

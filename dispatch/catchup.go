@@ -1,0 +1,124 @@
+package dispatch
+
+import (
+	"context"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Bounds of one look-up of what the log brings again.
+const (
+	lookRows  = 2000
+	lookBytes = 8 << 20
+)
+
+// CatchUp makes Run leave out rows that the log brings again and that are settled
+// already, until CaughtUp is called from Marked. After a start most of what the log
+// holds behind the checkpoint may be so. They would be found by their claims as
+// well, but behind a lane that stands still no row is claimed. Call it before Run.
+func (f *Feed) CatchUp(look store.Looker) { f.look = look }
+
+// CaughtUp says that the log has been read up to where it was when the relay
+// began. Call it from Marked only.
+func (f *Feed) CaughtUp() { f.look = nil }
+
+// catchUp takes batches as Run does, without the rows that are settled.
+func (f *Feed) catchUp(ctx context.Context, in <-chan capture.Batch) error {
+	bundles, stop, left := make(chan []capture.Batch), make(chan struct{}), make(chan []capture.Batch, 1)
+	go func() { left <- bundle(in, bundles, stop) }()
+	var err error
+	for err == nil && f.look != nil {
+		if err = f.waitForRoom(ctx); err != nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			err = ctx.Err()
+		case b, open := <-bundles:
+			if !open { // the source has ended
+				return f.takeAll(<-left)
+			}
+			err = f.takeAll(f.unsettled(ctx, b))
+		}
+	}
+	close(stop)
+	if rest := <-left; err == nil {
+		err = f.takeAll(rest)
+	}
+	return err
+}
+
+func (f *Feed) takeAll(batches []capture.Batch) error {
+	for i := range batches {
+		if err := f.take(&batches[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bundle puts batches together while nobody takes them, up to the bounds of a
+// look-up. It returns what it holds when it is stopped, or when in is closed; then
+// it closes out.
+func bundle(in <-chan capture.Batch, out chan<- []capture.Batch, stop <-chan struct{}) []capture.Batch {
+	var held []capture.Batch
+	rows, bytes := 0, 0
+	for {
+		from, to := in, out
+		if rows >= lookRows || bytes >= lookBytes {
+			from = nil
+		}
+		if len(held) == 0 {
+			to = nil
+		}
+		select {
+		case b, open := <-from:
+			if !open {
+				close(out)
+				return held
+			}
+			held = append(held, b)
+			rows += len(b.Items)
+			for i := range b.Items {
+				bytes += len(b.Items[i].Payload)
+			}
+		case to <- held:
+			held, rows, bytes = nil, 0, 0
+		case <-stop:
+			return held
+		}
+	}
+}
+
+// unsettled takes the rows out of batches that need no delivery any more. Where
+// the store does not answer, the claims find out.
+func (f *Feed) unsettled(ctx context.Context, batches []capture.Batch) []capture.Batch {
+	var rows []store.ClaimRow
+	for i := range batches {
+		for k := range batches[i].Items {
+			it := &batches[i].Items[k]
+			rows = append(rows, store.ClaimRow{Ref: it.Ref, Txn: it.Txn})
+		}
+	}
+	if len(rows) == 0 {
+		return batches
+	}
+	settled, err := f.look.Settled(ctx, rows)
+	if err != nil {
+		return batches
+	}
+	at := 0
+	for i := range batches {
+		kept := batches[i].Items[:0]
+		for k := range batches[i].Items {
+			if !settled[at] {
+				kept = append(kept, batches[i].Items[k])
+			}
+			at++
+		}
+		clear(batches[i].Items[len(kept):])
+		batches[i].Items = kept
+	}
+	return batches
+}
