@@ -19,9 +19,12 @@ type Lanes interface {
 	// Held returns the ids of an outbox that lanes hold or whose outcome is not
 	// written yet.
 	Held(outbox string) []string
+	// Watch(true) begins to remember which rows settle, Watch(false) forgets
+	// them.
+	Watch(on bool)
 	// Found places rows that were found in the tables in front of their lanes,
-	// in the given order, but for those that lanes hold by now, and returns how
-	// many it placed.
+	// in the given order, but for those that lanes hold by now or that settled
+	// since Watch, and returns how many it placed.
 	Found(items []store.Item) int
 }
 
@@ -110,6 +113,8 @@ func (s *Sweeper) sweep(ctx context.Context) (more bool, err error) {
 	if err := s.mark(ctx, s.caughtUp); err != nil {
 		return false, err
 	}
+	s.Lanes.Watch(true)
+	defer s.Lanes.Watch(false)
 	items, more, err := s.read(ctx)
 	if err != nil || len(items) == 0 {
 		return false, err

@@ -22,6 +22,7 @@ type meadow struct {
 	rows  []store.Item // what the tables have unsettled
 	held  []string
 	fail  error // of the next call
+	watch bool
 }
 
 func (m *meadow) note(format string, args ...any) error {
@@ -52,8 +53,13 @@ func (m *meadow) Unsettled(_ context.Context, q store.Unsettled) ([]store.Item, 
 
 func (m *meadow) Held(string) []string { return m.held }
 
+func (m *meadow) Watch(on bool) { m.watch = on }
+
 func (m *meadow) Found(items []store.Item) int {
 	_ = m.note("found %d", len(items))
+	if !m.watch {
+		_ = m.note("unwatched")
+	}
 	return len(items) - 1 // one came by the log meanwhile
 }
 

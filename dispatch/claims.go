@@ -24,7 +24,7 @@ func (c *core) nextClaims(maxRows int, now time.Time) []*request {
 	var reqs []*request
 	for n := 0; n < maxRows && c.free() > 0; {
 		req := c.nextProbe(now)
-		if req == nil && !c.recv.suspect && c.ready.len() > 0 {
+		if req == nil {
 			req = c.gather()
 		}
 		if req == nil {
@@ -40,24 +40,39 @@ func (c *core) nextClaims(maxRows int, now time.Time) []*request {
 	return reqs
 }
 
-// gather makes one request of the lanes whose turn it is. Each free sender takes
-// its share of the ready lanes, as far as they fit.
+// gather makes one request of the lanes whose turn it is; nil if none is ready.
+// Each free sender takes its share of the ready lanes, as far as they fit.
 func (c *core) gather() *request {
-	share := (c.ready.len() + c.free() - 1) / c.free()
-	kind := c.ready.longest()
-	limits := c.limits(kind.items[0].name.Kind)
+	var turn *receiver // that of the lane that has waited longest
+	lanes := 0
+	for _, recv := range c.receivers {
+		if recv.suspect || recv.ready.len() == 0 {
+			continue
+		}
+		lanes += recv.ready.len()
+		if turn == nil || recv.ready.items[0].queued < turn.ready.items[0].queued {
+			turn = recv
+		}
+	}
+	if turn == nil {
+		return nil
+	}
+	share := (lanes + c.free() - 1) / c.free()
+	ready := &turn.ready
+	kind := ready.items[0].name.Kind
+	limits := c.limits(kind)
 	roomRows, roomBytes := max(1, min(c.cfg.APIBatchSize, limits.MaxItems)), limits.MaxBytes
 	req := &request{}
 	for range share {
-		if kind.len() == 0 || roomRows == 0 {
+		if ready.len() == 0 || roomRows == 0 {
 			break
 		}
-		l := kind.items[0]
-		if len(req.runs) > 0 && (l.apart || l.rows[0].PayloadSize > roomBytes) {
+		l := ready.items[0]
+		if len(req.runs) > 0 && (l.apart || l.name.Kind != kind || l.rows[0].PayloadSize > roomBytes) {
 			break
 		}
 		rows, bytes := l.head(min(roomRows, l.most(limits.Mode)), roomBytes)
-		req.add(c.ready.pop(kind), rows)
+		req.add(ready.pop(), rows)
 		roomRows -= len(rows)
 		roomBytes -= bytes
 		if l.apart {
@@ -87,6 +102,7 @@ func (r *request) add(l *lane, rows []*row) {
 // out; settled ones are dropped.
 func (c *core) claimed(req *request, answers []store.ClaimAnswer, at, now time.Time) {
 	c.claiming--
+	recv := req.to()
 	kept := make([]*run, 0, len(req.runs))
 	for _, r := range req.runs {
 		n := len(r.rows)
@@ -100,10 +116,10 @@ func (c *core) claimed(req *request, answers []store.ClaimAnswer, at, now time.T
 	case len(kept) > 0:
 		c.toSend.push(req)
 	case req.probe:
-		c.recv.probes--
+		recv.probes--
 	}
-	if c.recv.suspect {
-		c.dissolve()
+	if recv.suspect {
+		c.dissolve(recv)
 	}
 }
 
@@ -115,7 +131,7 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 	for i, rw := range r.rows {
 		switch a := &answers[i]; a.Result {
 		case store.Claimed:
-			rw.claimed = at
+			rw.claimed, rw.seen = at, true
 			rw.RetryCount = max(rw.RetryCount, a.RetryCount) // a table may have no column for it
 			c.refresh(rw, a.Payload)
 			if stop == nil {
@@ -136,7 +152,7 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 	l.prune(n)
 	r.rows = send
 	switch {
-	case c.ended || stop == nil && len(send) == 0:
+	case c.ended || stop == nil && len(send) == 0 || len(send) > 0 && send[0].skip != nil:
 		c.release(l)
 		return false
 	case len(send) > 0:
@@ -178,7 +194,7 @@ func (c *core) nextRequest(now time.Time) *request {
 	for _, r := range req.runs {
 		for _, rw := range r.rows {
 			rw.attempts++
-			rw.proof = c.recv.livedSince(rw.failed)
+			rw.proof = r.lane.to.livedSince(rw.failed)
 		}
 	}
 	return req

@@ -20,9 +20,7 @@ type core struct {
 
 	lanes   map[LaneName]*lane
 	blocked map[store.Ref]*lane // by the FAILED row
-	ready   queue               // to be claimed
-	tried   queue               // tried since the sink became suspect
-	urgent  fifo[*lane]         // to be tried at once, suspect sink or not
+	urgent  fifo[*lane]         // to be claimed at once, suspect sink or not
 	toSend  fifo[*request]      // claimed
 	waiting timers
 	// claiming and sending count the requests that are being claimed and sent.
@@ -30,11 +28,16 @@ type core struct {
 	frozen            bool      // nothing is claimed for now
 	notBefore         time.Time // nothing is claimed until then
 	ended             bool
-	recv              receiver
+	receivers         []*receiver // one for each endpoint
+	stamp             uint64      // orders what is ready
 
 	outcomes []outcome // to be written
 	writing  []outcome // being written
 	refused  refusals  // that the store refused, until they are tried again
+
+	// watched are the rows that left their lanes since watch; nil while nobody
+	// asks.
+	watched map[store.Ref]bool
 
 	rows  int   // in lanes or with an outcome unwritten
 	bytes int64 // their payloads in memory
@@ -59,11 +62,33 @@ func newCore(cfg Config, limits func(kind string) sink.Limits, random func() flo
 // memory of its own: one that waits for long must not hold its batch's.
 func (c *core) append(items []store.Item, t Ticket) {
 	for i := range items {
+		if c.again(&items[i], t) {
+			continue
+		}
 		rw := &row{Item: items[i], ticket: t}
 		l := c.take(rw)
 		l.rows = append(l.rows, rw)
 		c.wake(l)
 	}
+}
+
+// again reports whether the log brings a row that was requeued and waits already;
+// whoever waits for the one is told of the other.
+func (c *core) again(it *store.Item, t Ticket) bool {
+	l := c.lanes[c.nameOf(it)]
+	if l == nil {
+		return false
+	}
+	for _, rw := range l.rows {
+		if !rw.requeued {
+			return false
+		}
+		if rw.ID == it.ID && rw.ticket == nil {
+			rw.ticket = t
+			return true
+		}
+	}
+	return false
 }
 
 // prepend puts rows in front of their lanes, in the given order, behind a run in
@@ -116,7 +141,7 @@ func (c *core) nameOf(it *store.Item) LaneName {
 func (c *core) lane(name LaneName) *lane {
 	l := c.lanes[name]
 	if l == nil {
-		l = &lane{name: name, limit: c.cfg.APIBatchSize}
+		l = &lane{name: name, limit: c.cfg.APIBatchSize, to: c.receiver(name.Kind)}
 		c.lanes[name] = l
 	}
 	return l
@@ -127,6 +152,9 @@ func (c *core) drop(rw *row) {
 	c.rows--
 	c.bytes -= int64(len(rw.Payload))
 	rw.Payload, rw.done = nil, true
+	if c.watched != nil {
+		c.watched[rw.Ref] = true
+	}
 	if rw.ticket != nil {
 		rw.ticket.Done(1)
 	}
@@ -143,12 +171,7 @@ func (c *core) wake(l *lane) {
 	case len(l.rows) == 0:
 		delete(c.lanes, l.name)
 	default:
-		l.state = laneReady
-		if c.recv.suspect && l.tried == c.recv.round {
-			c.tried.push(l)
-		} else {
-			c.ready.push(l)
-		}
+		c.queue(l)
 	}
 }
 
@@ -163,7 +186,7 @@ func (c *core) release(l *lane) {
 // wait puts the lane aside until a time.
 func (c *core) wait(l *lane, until time.Time) {
 	l.state, l.inFlight, l.wakeAt = laneIdle, 0, until
-	if c.ended || l.standing() || l.rows[0].skip != nil {
+	if c.ended || l.rows[0].skippable() || l.standing() && l.rows[0].skip == nil {
 		c.release(l)
 		return
 	}
@@ -175,10 +198,8 @@ func (c *core) wait(l *lane, until time.Time) {
 func (c *core) takeOut(l *lane) {
 	switch l.state {
 	case laneReady:
-		if !c.ready.remove(l) && !c.tried.remove(l) {
-			i := slices.Index(c.urgent.items, l)
-			c.urgent.items = slices.Delete(c.urgent.items, i, i+1)
-		}
+		is := func(other *lane) bool { return other == l }
+		_ = l.to.ready.remove(is) || l.to.tried.remove(is) || c.urgent.remove(is)
 	case laneWaiting:
 		heap.Remove(&c.waiting, slices.Index(c.waiting, l))
 	case laneHeld:
@@ -212,11 +233,17 @@ func (c *core) nextWake() (at time.Time, ok bool) {
 	if len(c.refused) > 0 {
 		sooner(c.refused[0].due)
 	}
-	waiting := c.ready.len()+c.tried.len() > 0 && !c.frozen && !c.ended
-	if waiting && c.recv.suspect && c.recv.probes == 0 && c.free() > 0 {
-		sooner(later(c.recv.nextProbe, c.notBefore))
-	} else if waiting && !c.notBefore.IsZero() {
-		sooner(c.notBefore)
+	if c.frozen || c.ended || c.free() <= 0 {
+		return at, ok
+	}
+	for _, recv := range c.receivers {
+		switch {
+		case recv.ready.len()+recv.tried.len() == 0:
+		case recv.suspect && recv.probes == 0:
+			sooner(later(recv.nextProbe, c.notBefore))
+		case !recv.suspect && !c.notBefore.IsZero():
+			sooner(c.notBefore)
+		}
 	}
 	return at, ok
 }

@@ -69,13 +69,16 @@ func (d *desk) Discard(ctx context.Context, _ store.Epoch, _ store.DeadLetterFil
 	return refs, err
 }
 
-func (d *desk) Suspected(why *sink.Outcome) {
+func (d *desk) Suspected(all []Suspicion) {
 	d.set(func() {
-		if why == nil {
-			d.suspicions = append(d.suspicions, "trusted")
-		} else {
-			d.suspicions = append(d.suspicions, why.Class.String())
+		words := "trusted"
+		for i, s := range all {
+			if i == 0 {
+				words = ""
+			}
+			words += s.Endpoint + s.Why.Class.String()
 		}
+		d.suspicions = append(d.suspicions, words)
 	})
 }
 

@@ -131,8 +131,13 @@ func (d *desk) Settle(ctx context.Context, _ store.Epoch, outcomes []store.Outco
 	return results, d.lose
 }
 
-func (d *desk) Limits(string) sink.Limits {
-	return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20}
+// Limits gives each kind but EVENT an endpoint of its name.
+func (d *desk) Limits(kind string) sink.Limits {
+	limits := sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20}
+	if kind != "EVENT" {
+		limits.Endpoint = kind
+	}
+	return limits
 }
 
 func (d *desk) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,9 +39,8 @@ type Observer interface {
 	Claimed(result store.ClaimResult, n int)
 	// Requested: a request was answered.
 	Requested(req Request, res *sink.Result, took time.Duration)
-	// Suspected: the sink has become suspect for this failure; nil: it is
-	// trusted again.
-	Suspected(why *sink.Outcome)
+	// Suspected: these endpoints of the sink are suspect now; nil: none is.
+	Suspected(all []Suspicion)
 	// Settled: an outcome of the row is in the store.
 	Settled(it *store.Item, o *store.Outcome)
 	// StoreFailed: a claim or an outcome did not reach the store and is tried
@@ -60,8 +60,13 @@ type Dispatcher struct {
 
 	mu   sync.Mutex
 	core *core
-	// suspect is what the observer was told last.
-	suspect bool
+	// operating keeps what operators ask apart: the store's part and the core's
+	// belong together.
+	operating sync.Mutex
+	// telling keeps what the observer is told of suspicions in order; suspect is
+	// what it was told last.
+	telling sync.Mutex
+	suspect []Suspicion
 	// Signals with room for one: something changed for whoever waits.
 	toClaim, toWrite, freed, settled, roomy chan struct{}
 	toSend                                  chan *request
@@ -284,17 +289,23 @@ func (d *Dispatcher) answered(req *request, res *sink.Result, began time.Time) {
 	d.mu.Lock()
 	d.core.answered(req, res, now)
 	d.pump(now)
-	if recv := &d.core.recv; recv.suspect != d.suspect {
-		d.suspect = recv.suspect
-		if recv.suspect {
-			why := recv.why
-			d.obs.Suspected(&why)
-		} else {
-			d.obs.Suspected(nil)
-		}
-	}
 	d.mu.Unlock()
 	d.announce()
+	d.tellSuspicions()
+}
+
+// tellSuspicions tells the observer of endpoints that became suspect or are so no
+// more.
+func (d *Dispatcher) tellSuspicions() {
+	d.telling.Lock()
+	defer d.telling.Unlock()
+	d.mu.Lock()
+	now := d.core.suspicions()
+	d.mu.Unlock()
+	same := slices.EqualFunc(now, d.suspect, func(a, b Suspicion) bool { return a.Endpoint == b.Endpoint && a.Why.Class == b.Why.Class })
+	if d.suspect = now; !same {
+		d.obs.Suspected(now)
+	}
 }
 
 // pump hands claimed requests to the senders, which have room for all that may

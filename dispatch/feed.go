@@ -119,6 +119,13 @@ func (f *Feed) take(b *capture.Batch) error {
 // Held implements checkpoint.Lanes.
 func (f *Feed) Held(outbox string) []string { return f.routes[outbox].Held(outbox) }
 
+// Watch implements checkpoint.Lanes.
+func (f *Feed) Watch(on bool) {
+	for _, d := range f.routes {
+		d.Watch(on)
+	}
+}
+
 // Found implements checkpoint.Lanes. Nobody waits for these rows: what is lost
 // with the process is found again.
 func (f *Feed) Found(items []store.Item) (placed int) {

@@ -29,6 +29,11 @@ type row struct {
 	// proof says that the receiver took another row between the latest failure
 	// and the attempt under way.
 	proof bool
+	// seen: a claim has found it, so it is visible.
+	seen bool
+	// mended: somebody requeued or discarded it while its FAILED was on its way
+	// back from the store.
+	mended bool
 	// skip is set when somebody waits for the row to be passed over.
 	skip *skip
 	// requeued: it was FAILED, and somebody set it back.
@@ -59,6 +64,7 @@ func (s laneState) String() string {
 // lane is the FIFO of one group. The rows that are in flight are its first.
 type lane struct {
 	name     LaneName
+	to       *receiver
 	state    laneState
 	rows     []*row
 	inFlight int // rows of the run being claimed or sent, or the one being written
@@ -74,8 +80,8 @@ type lane struct {
 	// in a row that found the head not yet visible.
 	failures, looks int
 	wakeAt          time.Time
-	queued          uint64 // its turn in a queue
-	tried           uint64 // the latest suspicion under which it was tried
+	queued          uint64 // its turn among those that are ready
+	tried           uint64 // the latest suspicion of its receiver under which it was tried
 	problem         string // the latest failure of its head
 	blocked, paused *store.Hold
 }
@@ -110,6 +116,9 @@ type request struct {
 	split   bool
 	started time.Time // when it was handed to a sender
 }
+
+// to is the receiver that the request goes to.
+func (r *request) to() *receiver { return r.runs[0].lane.to }
 
 // size is how many rows the request carries.
 func (r *request) size() int {

@@ -123,8 +123,13 @@ func (w *world) claim(t *rapid.T) {
 		taken += req.size()
 		w.checkRequest(req)
 	}
-	if !w.frozen && !w.ended && !w.suspect && taken < most && w.core.free() > 0 && w.core.ready.len() > 0 {
-		t.Fatalf("a ready lane and a free sender are left")
+	if wake, ok := w.core.nextWake(); ok && taken < most && !wake.After(w.now) {
+		t.Fatalf("whoever claims would spin: nothing more to claim at %v, and the next wake is %v", w.now, wake)
+	}
+	for _, recv := range w.core.receivers {
+		if !w.frozen && !w.ended && !recv.suspect && taken < most && w.core.free() > 0 && recv.ready.len() > 0 {
+			t.Fatalf("a ready lane and a free sender are left")
+		}
 	}
 	w.check()
 }
@@ -134,7 +139,8 @@ func (w *world) checkRequest(req *request) {
 	n, bytes, kind := req.size(), 0, req.runs[0].lane.name.Kind
 	for _, r := range req.runs {
 		name := r.lane.name
-		if name.Kind != kind || len(r.rows) == 0 || w.mode(kind) == sink.PerItem && len(r.rows) > 1 || w.standing(name) {
+		if name.Kind != kind || len(r.rows) == 0 || w.mode(kind) == sink.PerItem && len(r.rows) > 1 ||
+			w.standing(name) && w.table[w.queue[name][0]].skipped == nil {
 			w.t.Fatalf("a run of %d rows of lane %s, standing %v, in a request of kind %s", len(r.rows), name, w.standing(name), kind)
 		}
 		for i, rw := range r.rows {
@@ -154,7 +160,7 @@ func (w *world) checkRequest(req *request) {
 	if n > 1 && (n > w.cfg.APIBatchSize || n > limits.MaxItems || bytes > limits.MaxBytes) {
 		w.t.Fatalf("a request of %d rows, %d bytes; limits %+v", n, bytes, limits)
 	}
-	if w.suspect && n > 1 {
+	if w.sight(kind).suspect && n > 1 {
 		w.t.Fatalf("a request of %d rows to a suspect sink", n)
 	}
 }
@@ -174,9 +180,7 @@ func (w *world) answerClaims(t *rapid.T) {
 			}
 		}
 		w.core.claimed(req, answers, w.now, w.now)
-		if w.suspect {
-			w.allowed++ // a probe that was not sent leaves its turn to another
-		}
+		w.allow() // a probe that was not sent leaves its turn to another
 	}
 	w.claiming = nil
 	w.send()
@@ -190,15 +194,16 @@ func (w *world) send() {
 		if w.ended || len(w.sending) > w.cfg.MaxConcurrentGroups {
 			w.t.Fatalf("%d requests at once, ended %v", len(w.sending), w.ended)
 		}
-		if w.suspect {
-			if w.probes++; w.probes > w.allowed || req.size() > 1 {
-				w.t.Fatalf("%d requests to a suspect sink, %d are allowed; %d rows", w.probes, w.allowed, req.size())
+		by := w.sight(req.runs[0].lane.name.Kind)
+		if by.suspect {
+			if by.probes++; by.probes > by.allowed || req.size() > 1 {
+				w.t.Fatalf("%d requests to a suspect endpoint, %d are allowed; %d rows", by.probes, by.allowed, req.size())
 			}
 		}
 		for _, r := range req.runs {
 			for i, rw := range r.rows {
 				rec := w.table[rw.ID]
-				rec.proof = !rec.failed.IsZero() && w.accepted.After(rec.failed)
+				rec.proof = !rec.failed.IsZero() && by.accepted.After(rec.failed)
 				if len(rw.Payload) != rec.size || rec.holder != w.epoch && !req.split || w.queue[r.lane.name][i] != rw.ID {
 					w.t.Fatalf("row %s is sent with %d bytes of %d, claimed by %d, from %v", rw.ID, len(rw.Payload), rec.size, rec.holder, w.queue[r.lane.name])
 				}
@@ -241,11 +246,12 @@ func (w *world) pass(t *rapid.T) {
 
 func (w *world) sleep(d time.Duration) {
 	w.now = w.now.Add(d)
-	w.allowed++ // the back-off may be over
+	w.allow() // the back-off may be over
 	clear(w.claims)
 	w.core.tick(w.now)
 	wake, ok := w.core.nextWake()
-	if probe := w.suspect && !wake.Before(w.core.recv.nextProbe); ok && !probe && !wake.After(w.now) {
+	probe := slices.ContainsFunc(w.core.receivers, func(r *receiver) bool { return r.suspect && !wake.Before(r.nextProbe) })
+	if ok && !probe && !wake.After(w.now) {
 		w.t.Fatalf("what was due at %v still waits at %v", wake, w.now)
 	}
 	for _, l := range w.core.waiting {

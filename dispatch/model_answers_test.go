@@ -138,24 +138,24 @@ func (w *world) learn(req *request, res *sink.Result) {
 			first = o.Class
 		}
 	}
-	head := w.table[req.runs[0].rows[0].ID]
+	head, by := w.table[req.runs[0].rows[0].ID], w.sight(req.runs[0].lane.name.Kind)
 	switch {
 	case taken:
-		if w.fails, w.rejections = 0, 0; !req.started.Before(w.since) {
+		if by.fails, by.rejections = 0, 0; !req.started.Before(by.since) {
 			clear(w.claims)
-			w.suspect = false
+			by.suspect = false
 		}
-		w.accepted = later(w.accepted, req.started)
+		by.accepted = later(by.accepted, req.started)
 	default:
-		w.fails++
+		by.fails++
 		if first == sink.Rejected {
-			w.fails = 0
-			w.rejections++
+			by.fails = 0
+			by.rejections++
 		}
-		proof := w.accepted.After(req.started) || head.proof
-		if !w.suspect && (w.fails == suspectAfter || w.rejections >= rejectedAfter || first == sink.Misconfigured && !proof) {
-			w.suspect, w.since = true, w.now
-			w.probes, w.allowed = 0, probesAtOnce+1
+		proof := by.accepted.After(req.started) || head.proof
+		if !by.suspect && (by.fails == suspectAfter || by.rejections >= rejectedAfter || first == sink.Misconfigured && !proof) {
+			by.suspect, by.since = true, w.now
+			by.probes, by.allowed = 0, probesAtOnce+1
 		}
 	}
 }
@@ -164,7 +164,7 @@ func (w *world) learn(req *request, res *sink.Result) {
 // row's fault is looked for at once.
 func (w *world) failTogether(req *request, res *sink.Result) {
 	busy := res.RetryAfter > 0 && res.Class != sink.Rejected
-	split := !w.suspect && (res.Class == sink.Rejected ||
+	split := !w.sight(req.runs[0].lane.name.Kind).suspect && (res.Class == sink.Rejected ||
 		!busy && (res.Class == sink.Refused || res.Class == sink.Misconfigured))
 	for _, r := range req.runs {
 		for _, rw := range r.rows {
@@ -184,7 +184,7 @@ func (w *world) putOff(name LaneName, busy bool, retryAfter time.Duration) {
 	if busy {
 		w.notBefore[name] = w.now.Add(min(retryAfter, w.cfg.RetryAfterMax))
 	}
-	if !w.suspect || busy {
+	if !w.sight(name.Kind).suspect || busy {
 		w.paused[name] = w.now.Add(w.cfg.BackoffInitial * 4 / 5)
 	}
 }
@@ -234,7 +234,7 @@ func (w *world) failure(rec *record, out sink.Outcome, alone, searching bool, re
 		rec.excuses++
 	}
 	halved := out.Class == sink.Rejected || proof || out.Class == sink.Refused && !searching
-	if alone || busy || w.suspect || !halved {
+	if alone || busy || w.sight(rec.key.Kind).suspect || !halved {
 		w.putOff(w.lane(rec), busy, retryAfter)
 	}
 	if alone && out.Class == sink.Rejected && w.paused[w.lane(rec)].Before(w.now) {

@@ -42,8 +42,10 @@ func (w *world) check() {
 			w.t.Fatalf("row %s: over %v, held %v", id, isOver, held[id])
 		}
 	}
-	if c.recv.suspect != w.suspect {
-		w.t.Fatalf("the sink is suspect %v, by the rule %v after %d failed requests", c.recv.suspect, w.suspect, w.fails)
+	for _, recv := range c.receivers {
+		if by := w.sights[recv.endpoint]; recv.suspect != by.suspect {
+			w.t.Fatalf("endpoint %s is suspect %v, by the rule %v after %d failed requests", recv.endpoint, recv.suspect, by.suspect, by.fails)
+		}
 	}
 	w.checkBytes()
 	w.checkLanes()
@@ -127,15 +129,9 @@ func (w *world) places() map[*lane][]laneState {
 			places[l] = append(places[l], state)
 		}
 	}
-	n := 0
-	for _, q := range []*queue{&c.ready, &c.tried} {
-		for _, f := range q.kinds {
-			put(laneReady, f.items...)
-			n += f.len()
-		}
-	}
-	if n != c.ready.len()+c.tried.len() {
-		w.t.Fatalf("%d lanes are queued, %d and %d are counted", n, c.ready.len(), c.tried.len())
+	for _, recv := range c.receivers {
+		put(laneReady, recv.ready.items...)
+		put(laneReady, recv.tried.items...)
 	}
 	put(laneReady, c.urgent.items...)
 	put(laneWaiting, c.waiting...)

@@ -44,8 +44,8 @@ func (w *world) letAllGo() {
 func (w *world) letLaneGo(name LaneName) {
 	holds := w.holds[name.LaneKey]
 	delete(w.holds, name.LaneKey)
-	if h, blocked := holds[store.Blocked]; blocked {
-		w.core.unblock([]store.Ref{{Outbox: name.Outbox, ID: h.ID}}, w.now)
+	if _, blocked := holds[store.Blocked]; blocked {
+		w.core.unblock(w.core.lanes[name], w.now)
 	}
 	if _, paused := holds[store.Paused]; paused {
 		w.core.resume(w.core.lanes[name], w.now)
@@ -80,6 +80,9 @@ func (w *world) skip(t *rapid.T) {
 	if err == nil {
 		head.skipped = done
 		delete(w.notBefore, name)
+		delete(w.paused, name)
+		w.claims[name] = 0
+		w.allow()
 	}
 	w.check()
 }
@@ -110,7 +113,7 @@ func (w *world) requeue(t *rapid.T) {
 	if w.holds[r.key][store.Blocked].ID == r.id {
 		delete(w.holds[r.key], store.Blocked)
 	}
-	w.core.unblock([]store.Ref{{Outbox: r.key.Outbox, ID: r.id}}, w.now)
+	w.core.mended([]store.Ref{{Outbox: r.key.Outbox, ID: r.id}}, w.now)
 	w.check()
 }
 
@@ -121,7 +124,7 @@ func (w *world) retryNow(t *rapid.T) {
 		return
 	}
 	l := w.core.lanes[name]
-	moves := l.state == laneWaiting || l.state == laneReady && w.suspect
+	moves := l.state == laneWaiting || l.state == laneReady && w.sight(name.Kind).suspect
 	if err := w.core.retryNow(l); (err != nil) != (l.state == laneHeld) {
 		t.Fatalf("lane %s, %s: %v", name, l.state, err)
 	}
@@ -129,7 +132,7 @@ func (w *world) retryNow(t *rapid.T) {
 		delete(w.notBefore, name)
 		delete(w.paused, name)
 		w.claims[name] = 0
-		w.allowed++
+		w.allow()
 	}
 	w.check()
 }

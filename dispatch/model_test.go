@@ -38,19 +38,34 @@ type world struct {
 	sending  []*request
 	writing  []outcome
 
-	accepted  time.Time              // latest beginning of an accepted request
 	notBefore map[LaneName]time.Time // by Retry-After
 	paused    map[LaneName]time.Time // by the back-off of the head
 	claims    map[LaneName]int       // since the lane moved, time did, or the sink was trusted
 
+	sights map[string]*sight // by endpoint
+
+	holds map[store.LaneKey]map[store.HoldKind]store.Hold // as the store has them
+}
+
+// sight is what the reference knows of an endpoint.
+type sight struct {
+	accepted   time.Time // latest beginning of an accepted request
 	fails      int       // failed requests since a row was taken or rejected
 	rejections int       // rejected ones since a row was taken
-	suspect    bool      // the sink, by the rule
+	suspect    bool      // by the rule
 	since      time.Time // when it became so
 	probes     int       // requests while it was
 	allowed    int       // how many of them there may be by now
+}
 
-	holds map[store.LaneKey]map[store.HoldKind]store.Hold // as the store has them
+// sight returns what is known of where a kind goes.
+func (w *world) sight(kind string) *sight { return w.sights[w.limits[kind].Endpoint] }
+
+// allow says that one more request may go to a suspect endpoint.
+func (w *world) allow() {
+	for _, s := range w.sights {
+		s.allowed++
+	}
 }
 
 // record is a row in the table.
@@ -118,6 +133,7 @@ func newWorld(t *rapid.T) *world {
 		name := fmt.Sprint(kind)
 		w.limits[name] = sink.Limits{
 			Mode:     mode,
+			Endpoint: rapid.SampledFrom([]string{"here", "there"}).Draw(t, "endpoint"),
 			MaxItems: rapid.IntRange(1, 6).Draw(t, "items"),
 			MaxBytes: rapid.IntRange(1, 90).Draw(t, "bytes"),
 		}
@@ -155,8 +171,10 @@ func (w *world) start() {
 	limits := func(kind string) sink.Limits { return w.limits[kind] }
 	w.core = newCore(w.cfg, limits, rand.New(rand.NewPCG(1, 2)).Float64)
 	w.claiming, w.sending, w.writing, w.batches = nil, nil, nil, nil
-	w.accepted = time.Time{}
-	w.fails, w.rejections, w.suspect, w.probes = 0, 0, false, 0
+	w.sights = map[string]*sight{}
+	for _, limits := range w.limits {
+		w.sights[limits.Endpoint] = &sight{}
+	}
 	w.queue = map[LaneName][]string{}
 	w.notBefore, w.paused = map[LaneName]time.Time{}, map[LaneName]time.Time{}
 	w.claims = map[LaneName]int{}
@@ -303,7 +321,7 @@ func (w *world) finish(t *rapid.T) {
 	}
 	w.letAllGo()
 	c := w.core
-	if c.rows != 0 || c.bytes != 0 || len(c.lanes) != 0 || !c.quiet() || len(c.waiting)+len(c.refused)+c.ready.len()+c.tried.len() > 0 {
+	if c.rows != 0 || c.bytes != 0 || len(c.lanes) != 0 || !c.quiet() || len(c.waiting)+len(c.refused)+w.ready() > 0 {
 		t.Fatalf("left over: %d rows, %d bytes, %d lanes", c.rows, c.bytes, len(c.lanes))
 	}
 	for _, id := range slices.Sorted(maps.Keys(w.table)) {
@@ -333,4 +351,12 @@ func (w *world) drain(t *rapid.T) {
 			t.Fatalf("row %s is left PROCESSING by a clean end", id)
 		}
 	}
+}
+
+// ready counts the lanes that wait for their turn.
+func (w *world) ready() (n int) {
+	for _, recv := range w.core.receivers {
+		n += recv.ready.len() + recv.tried.len()
+	}
+	return n + w.core.urgent.len()
 }

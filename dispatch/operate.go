@@ -60,7 +60,7 @@ var (
 	errDelivered = fmt.Errorf("%w: its first row was settled or delivered meanwhile", ErrLaneState)
 	errWriting   = fmt.Errorf("%w: an outcome of its first row is being written; ask again", ErrLaneState)
 	errHeld      = fmt.Errorf("%w: it is blocked or paused; skip or requeue the row, or resume the lane", ErrLaneState)
-	errOneRow    = fmt.Errorf("%w: rows without a group have a lane each here; name the row", ErrLaneState)
+	errOneRow    = fmt.Errorf("%w: a row's own lane cannot be paused; skip the row", ErrLaneState)
 )
 
 // Lanes returns at most limit of the chosen lanes, in the order of CompareLanes,
@@ -117,9 +117,8 @@ func (d *Dispatcher) Skip(ctx context.Context, lane LaneName, reason string) err
 	d.mu.Lock()
 	l := d.core.lanes[lane]
 	if l != nil && l.blocked != nil {
-		refs := []store.Ref{{Outbox: lane.Outbox, ID: l.blocked.ID}}
 		d.mu.Unlock()
-		return d.release(ctx, lane.LaneKey, store.Blocked, func(now time.Time) { d.core.unblock(refs, now) })
+		return d.pass(ctx, lane)
 	}
 	done, err := d.core.skip(l, reason, time.Now())
 	d.mu.Unlock()
@@ -137,13 +136,26 @@ func (d *Dispatcher) Skip(ctx context.Context, lane LaneName, reason string) err
 	}
 }
 
+// pass lets a lane go on that a row blocks, unless another does by now.
+func (d *Dispatcher) pass(ctx context.Context, lane LaneName) error {
+	d.operating.Lock()
+	defer d.operating.Unlock()
+	return d.release(ctx, lane.LaneKey, store.Blocked, func(now time.Time) {
+		if l := d.core.lanes[lane]; l != nil && l.blocked != nil {
+			d.core.unblock(l, now)
+		}
+	})
+}
+
 // Pause keeps a lane from moving until Resume, also across restarts. A request
 // under way ends first. The lane need not have rows. It is durable when Pause
 // returns.
 func (d *Dispatcher) Pause(ctx context.Context, lane LaneName, reason string) error {
-	if !lane.Group.Valid && d.cfg.Ungrouped == Parallel {
-		return fmt.Errorf("%w, or skip it: a row's own lane cannot be paused", errOneRow)
+	if lane.RowID != "" || !lane.Group.Valid && d.cfg.Ungrouped == Parallel {
+		return errOneRow
 	}
+	d.operating.Lock()
+	defer d.operating.Unlock()
 	h := store.Hold{Lane: lane.LaneKey, Kind: store.Paused, Reason: reason, Since: time.Now()}
 	if err := d.store.Hold(ctx, d.epoch, h); err != nil {
 		return err
@@ -156,6 +168,8 @@ func (d *Dispatcher) Pause(ctx context.Context, lane LaneName, reason string) er
 
 // Resume ends a pause, durably.
 func (d *Dispatcher) Resume(ctx context.Context, lane LaneName) error {
+	d.operating.Lock()
+	defer d.operating.Unlock()
 	d.mu.Lock()
 	l := d.core.lanes[lane]
 	paused := l != nil && l.paused != nil
@@ -201,6 +215,11 @@ func (d *Dispatcher) Requeue(ctx context.Context, f store.DeadLetterFilter, limi
 	if err := d.waitForRoom(ctx); err != nil {
 		return 0, err
 	}
+	d.operating.Lock()
+	defer d.operating.Unlock()
+	if d.ended() {
+		return 0, ErrEnded
+	}
 	items, err := d.store.Requeue(ctx, d.epoch, f, limit)
 	if err != nil {
 		return 0, err
@@ -213,15 +232,38 @@ func (d *Dispatcher) Requeue(ctx context.Context, f store.DeadLetterFilter, limi
 	if place {
 		d.core.requeue(items)
 	}
-	d.core.unblock(refs, time.Now())
+	d.core.mended(refs, time.Now())
 	d.mu.Unlock()
 	d.announce()
+	if d.ended() {
+		return len(refs), fmt.Errorf("%w; the rows are PENDING and are found after the next start", ErrEnded)
+	}
 	return len(refs), nil
 }
 
+// ended reports whether nothing is sent any more.
+func (d *Dispatcher) ended() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	select {
+	case <-d.over:
+		return true
+	default:
+		return d.core.ended
+	}
+}
+
+// Watch(true) begins to remember which rows settle, for Found; Watch(false)
+// forgets them.
+func (d *Dispatcher) Watch(on bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.core.watch(on)
+}
+
 // Found places rows of one outbox that came back to PENDING without an insert in
-// front of their lanes, but for those that lanes hold, and returns how many; lanes
-// that one of them blocked go on.
+// front of their lanes, but for those that lanes hold or that settled since Watch,
+// and returns how many; lanes that one of them blocked go on.
 func (d *Dispatcher) Found(items []store.Item) int {
 	d.mu.Lock()
 	placed := d.core.found(items, time.Now())
@@ -233,12 +275,14 @@ func (d *Dispatcher) Found(items []store.Item) int {
 // Discard deletes FAILED rows; lanes that one of them blocked go on. It takes
 // at most limit rows and returns how many.
 func (d *Dispatcher) Discard(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error) {
+	d.operating.Lock()
+	defer d.operating.Unlock()
 	refs, err := d.store.Discard(ctx, d.epoch, f, limit)
 	if err != nil {
 		return 0, err
 	}
 	d.mu.Lock()
-	d.core.unblock(refs, time.Now())
+	d.core.mended(refs, time.Now())
 	d.mu.Unlock()
 	d.announce()
 	return len(refs), nil

@@ -319,3 +319,24 @@ func TestARequeueWaitsForRoom(t *testing.T) {
 		}
 	})
 }
+
+func TestASweepPlacesWhatNoLaneKnows(t *testing.T) {
+	cfg := DefaultConfig()
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		add(t, d, nil, items("a", "before"))
+		k.pass(time.Second)
+		d.Watch(true)
+		add(t, d, nil, items("a", "meanwhile"))
+		k.pass(time.Second)
+		k.set(func() { k.answer = always(sink.Unavailable) })
+		add(t, d, nil, items("a", "held"))
+		k.pass(10 * time.Millisecond)
+		k.set(func() { k.answer, k.requests = always(sink.Delivered), nil })
+		if n := d.Found(items("a", "before", "meanwhile", "held", "set back")); n != 2 {
+			t.Errorf("%d rows were placed", n)
+		}
+		d.Watch(false)
+		k.pass(time.Second)
+		k.expect(t, "requests", k.requests, "[[before set back held]]")
+	})
+}

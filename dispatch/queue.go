@@ -16,61 +16,13 @@ func (q *fifo[T]) pop() T {
 	return v
 }
 
-// queue is lanes that wait for a sender, first in first out. It is kept by kind,
-// because a request has rows of one kind.
-type queue struct {
-	kinds map[string]*fifo[*lane]
-	n     int
-	stamp uint64
-}
-
-func (q *queue) len() int { return q.n }
-
-func (q *queue) push(l *lane) {
-	if q.kinds == nil {
-		q.kinds = map[string]*fifo[*lane]{}
-	}
-	f := q.kinds[l.name.Kind]
-	if f == nil {
-		f = &fifo[*lane]{}
-		q.kinds[l.name.Kind] = f
-	}
-	q.stamp++
-	l.queued = q.stamp
-	f.push(l)
-	q.n++
-}
-
-// longest returns the lanes of the kind whose first lane has waited longest. The
-// queue must not be empty.
-func (q *queue) longest() *fifo[*lane] {
-	var first *fifo[*lane]
-	for _, f := range q.kinds {
-		if f.len() > 0 && (first == nil || f.items[0].queued < first.items[0].queued) {
-			first = f
-		}
-	}
-	return first
-}
-
-// pop takes the first lane of a kind's part.
-func (q *queue) pop(f *fifo[*lane]) *lane {
-	q.n--
-	return f.pop()
-}
-
-// remove takes a lane out, wherever it stands, and reports whether it was there.
-func (q *queue) remove(l *lane) bool {
-	f := q.kinds[l.name.Kind]
-	if f == nil {
-		return false
-	}
-	i := slices.Index(f.items, l)
+// remove takes a value out, wherever it stands, and reports whether it was there.
+func (q *fifo[T]) remove(is func(T) bool) bool {
+	i := slices.IndexFunc(q.items, is)
 	if i < 0 {
 		return false
 	}
-	f.items = slices.Delete(f.items, i, i+1)
-	q.n--
+	q.items = slices.Delete(q.items, i, i+1)
 	return true
 }
 

@@ -28,7 +28,7 @@ func (c *core) answered(req *request, res *sink.Result, now time.Time) {
 // otherwise each lane tries again by itself.
 func (c *core) failedTogether(req *request, res *sink.Result, now time.Time) {
 	busy := res.RetryAfter > 0 && res.Class != sink.Rejected
-	split := !c.recv.suspect && (res.Class == sink.Rejected ||
+	split := !req.to().suspect && (res.Class == sink.Rejected ||
 		!busy && (res.Class == sink.Refused || res.Class == sink.Misconfigured))
 	for _, r := range req.runs {
 		for _, rw := range r.rows {
@@ -89,7 +89,7 @@ func (c *core) answeredRun(req *request, r *run, res *sink.Result, at int, now t
 // failed decides what becomes of a lane whose head was not delivered in a
 // request with n rows of the lane.
 func (c *core) failed(l *lane, rw *row, f *failure, n int, now time.Time) {
-	v := c.judge(rw, f, now)
+	v := c.judge(l, rw, f, now)
 	l.problem = f.Detail
 	l.apart = true
 	c.shed(rw)
@@ -106,17 +106,21 @@ func (c *core) failed(l *lane, rw *row, f *failure, n int, now time.Time) {
 		l.limit, l.doubt = 1, 0
 		c.rest(l, f.retryAfter, now)
 		return
+	case v == count && rw.RetryCount >= c.cfg.MaxRetries && c.tooSoon(rw, f.Class, now):
+		c.rest(l, f.retryAfter, now)
+		return
 	case v == giveUp || rw.RetryCount >= c.cfg.MaxRetries:
 		status = store.Failed
 	default:
 		rw.RetryCount++
 		rw.claimed = time.Time{}
 	}
+	waits := c.waitsForSink(l, f.retryAfter) && f.Class != sink.Rejected
 	l.wakeAt = now
 	switch {
 	case status == store.Failed && f.Class != sink.Rejected:
 		l.wakeAt = now.Add(min(f.retryAfter, c.cfg.RetryAfterMax)) // for the next row
-	case status == store.Pending && (f.Class == sink.Rejected || !c.waitsForSink(l, f.retryAfter)):
+	case status == store.Pending && !waits:
 		l.wakeAt = now.Add(c.backOff(l, f.retryAfter))
 	}
 	o := store.Outcome{Status: status, Error: f.Detail, Reason: f.Reason}
@@ -127,6 +131,13 @@ func (c *core) failed(l *lane, rw *row, f *failure, n int, now time.Time) {
 		}
 	}
 	c.settle(rw, o, l, now)
+}
+
+// tooSoon reports whether a row that the receiver did not answer has yet to fail
+// for a while: one of its servers may be away, and the others take other rows.
+func (c *core) tooSoon(rw *row, class sink.Class, now time.Time) bool {
+	return c.cfg.Compat == CompatNone && (class == sink.Unavailable || class == sink.Misconfigured) &&
+		now.Sub(rw.failing) < c.cfg.ProofWait
 }
 
 // blocks reports whether a FAILED row blocks its lane.
@@ -144,10 +155,10 @@ func (c *core) rest(l *lane, retryAfter time.Duration, now time.Time) {
 // waitsForSink reports whether the lane has no wait of its own: while the sink
 // is suspect, lanes wait for it among those that were tried.
 func (c *core) waitsForSink(l *lane, retryAfter time.Duration) bool {
-	if c.recv.suspect {
-		l.tried = c.recv.round
+	if l.to.suspect {
+		l.tried = l.to.round
 	}
-	return c.recv.suspect && retryAfter == 0
+	return l.to.suspect && retryAfter == 0
 }
 
 // backOff is how long a lane rests after a failure.
@@ -212,6 +223,11 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 // the head blocks it.
 func (c *core) passHead(o *outcome, result store.SettleResult, now time.Time) {
 	l := o.lane
+	if o.row.mended {
+		o.row.mend()
+		c.release(l) // its claim tells what it is now
+		return
+	}
 	c.drop(o.row)
 	l.prune(1)
 	l.failures, l.problem = 0, ""

@@ -126,7 +126,9 @@ func TestAPoisonedLaneIsFoundAmongThoseThatShare(t *testing.T) {
 // Whoever cannot be reached is no reason for a search: the lanes go on by
 // themselves, each at once blamed for nothing but its own.
 func TestLanesGoApartAfterATimeOut(t *testing.T) {
-	drive(t, senders(1), func(k *desk, d *Dispatcher, _ func(error) error) {
+	cfg := senders(1)
+	cfg.ProofWait = time.Second
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
 				if slices.Contains(ids, "3") {

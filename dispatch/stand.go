@@ -27,8 +27,8 @@ func (s *skip) tell() {
 	}
 }
 
-// skip passes over the head of a lane: it is FAILED as soon as no request
-// carries it. Done is told how it went.
+// skip passes over the head of a lane: it is FAILED as soon as it is seen and no
+// request carries it. Done is told how it went.
 func (c *core) skip(l *lane, reason string, now time.Time) (done <-chan error, err error) {
 	switch {
 	case l == nil || len(l.rows) == 0:
@@ -43,13 +43,22 @@ func (c *core) skip(l *lane, reason string, now time.Time) (done <-chan error, e
 	return s.done, nil
 }
 
-// skipHead settles the head of a lane that is to be passed over, and reports
-// whether it did.
+// skippable reports whether the row may be settled as passed over: a row that no
+// claim has found may not be visible yet, and would be taken for gone.
+func (rw *row) skippable() bool { return rw.skip != nil && (rw.seen || rw.Txn == 0) }
+
+// skipHead settles the head of a lane that is to be passed over, or has it
+// claimed first, and reports whether it did.
 func (c *core) skipHead(l *lane) bool {
 	if len(l.rows) == 0 || l.rows[0].skip == nil || c.ended {
 		return false
 	}
 	rw := l.rows[0]
+	if !rw.skippable() {
+		l.state = laneReady
+		c.urgent.push(l)
+		return true
+	}
 	rw.skip.asked, l.wakeAt = true, time.Time{}
 	c.settle(rw, store.Outcome{Status: store.Failed, Error: rw.skip.reason}, l, rw.skip.at)
 	return true
@@ -88,17 +97,39 @@ func (c *core) block(l *lane, h *store.Hold) {
 	c.blocked[store.Ref{Outbox: h.Lane.Outbox, ID: h.ID}] = l
 }
 
-// unblock lets the lanes go on that one of some rows blocked.
-func (c *core) unblock(refs []store.Ref, now time.Time) {
+// mended is told that rows were requeued or discarded: the lanes go on that one of
+// them blocked. One whose FAILED is on its way back from the store stays in its
+// lane, and a claim tells what it is now.
+func (c *core) mended(refs []store.Ref, now time.Time) {
+	set := make(map[store.Ref]bool, len(refs))
 	for _, ref := range refs {
-		l := c.blocked[ref]
-		if l == nil {
-			continue
+		set[ref] = true
+		if l := c.blocked[ref]; l != nil {
+			c.unblock(l, now)
 		}
-		delete(c.blocked, ref)
-		l.blocked = nil
-		c.letGo(l, now)
 	}
+	for i := range c.writing {
+		if o := &c.writing[i]; o.lane != nil && o.Status == store.Failed && set[o.Ref] {
+			o.row.mended = true
+		}
+	}
+}
+
+// mend makes a row as one that has not failed.
+func (rw *row) mend() {
+	rw.mended, rw.claimed, rw.RetryCount = false, time.Time{}, 0
+	rw.failing, rw.failed, rw.refused = time.Time{}, time.Time{}, time.Time{}
+	if s := rw.skip; s != nil {
+		rw.skip = nil
+		s.tell()
+	}
+}
+
+// unblock lets a lane go on that a row has blocked.
+func (c *core) unblock(l *lane, now time.Time) {
+	delete(c.blocked, store.Ref{Outbox: l.name.Outbox, ID: l.blocked.ID})
+	l.blocked = nil
+	c.letGo(l, now)
 }
 
 // restore holds the lanes that were held when the relay last ran. A lane stays
@@ -123,15 +154,33 @@ func (c *core) restore(holds []store.Hold) {
 // were requeued before. A row that the log has brought again already keeps the
 // place that it has there.
 func (c *core) requeue(items []store.Item) {
+	in := map[*lane]map[string]bool{}
 	items = slices.DeleteFunc(items, func(it store.Item) bool {
 		l := c.lanes[c.nameOf(&it)]
-		return l != nil && slices.ContainsFunc(l.rows, func(rw *row) bool { return rw.ID == it.ID })
+		if l == nil {
+			return false
+		}
+		if in[l] == nil {
+			in[l] = map[string]bool{}
+			for _, rw := range l.rows {
+				in[l][rw.ID] = true
+			}
+		}
+		return in[l][it.ID]
 	})
 	c.place(items, nil, true)
 }
 
-// found places those of some rows of one outbox that no lane holds, as requeue
-// does. It returns how many.
+// watch begins to remember which rows leave their lanes, or forgets them.
+func (c *core) watch(on bool) {
+	c.watched = nil
+	if on {
+		c.watched = map[store.Ref]bool{}
+	}
+}
+
+// found places those of some rows of one outbox that no lane holds, and none has
+// held since watch, as requeue does. It returns how many.
 func (c *core) found(items []store.Item, now time.Time) int {
 	if len(items) == 0 {
 		return 0
@@ -140,13 +189,13 @@ func (c *core) found(items []store.Item, now time.Time) int {
 	for _, id := range c.heldIDs(items[0].Outbox) {
 		held[id] = true
 	}
-	items = slices.DeleteFunc(items, func(it store.Item) bool { return held[it.ID] })
+	items = slices.DeleteFunc(items, func(it store.Item) bool { return held[it.ID] || c.watched[it.Ref] })
 	refs := make([]store.Ref, len(items))
 	for i := range items {
 		refs[i] = items[i].Ref
 	}
 	c.place(items, nil, true)
-	c.unblock(refs, now)
+	c.mended(refs, now)
 	return len(items)
 }
 
@@ -157,7 +206,7 @@ func (c *core) retryNow(l *lane) error {
 		return ErrNoLane
 	case l.state == laneHeld:
 		return errHeld
-	case l.state == laneWaiting, l.state == laneReady && c.recv.suspect:
+	case l.state == laneWaiting, l.state == laneReady && l.to.suspect:
 		c.takeOut(l)
 		l.state = laneReady
 		c.urgent.push(l)
@@ -178,8 +227,8 @@ func (c *core) info(l *lane) LaneInfo {
 	switch {
 	case l.state == laneWaiting:
 		in.NextAttempt = l.wakeAt
-	case l.state == laneReady && c.recv.suspect:
-		in.NextAttempt = c.recv.nextProbe
+	case l.state == laneReady && l.to.suspect:
+		in.NextAttempt = l.to.nextProbe
 	}
 	if h := l.blocked; h != nil {
 		in.Head, in.RetryCount, in.Error, in.Since = h.ID, h.RetryCount, h.Reason, h.Since

@@ -103,6 +103,11 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 		}
 	}
 	d.mu.Lock()
+	for i := range batch {
+		if results[i] == store.WasSettled && !unsure {
+			batch[i].Block = nil // somebody else settled it
+		}
+	}
 	d.core.written(results, time.Now())
 	d.mu.Unlock()
 	d.announce()

@@ -16,10 +16,18 @@ const (
 	// suspect. If rows were to blame and not the sink, one of the others tells
 	// so at once; if the sink is, more would be a storm.
 	probesAtOnce = 16
+	// The longest pause between two probes while there are lanes that were not
+	// tried yet, and after one that was rejected.
+	untriedPause, rejectedPause = time.Second, 2 * time.Second
 )
 
-// receiver is what the core knows of the sink's receiver.
+// receiver is what the core knows of one endpoint of the sink, and the lanes that
+// wait for it.
 type receiver struct {
+	endpoint string
+	ready    fifo[*lane] // to be claimed
+	tried    fifo[*lane] // tried since the receiver became suspect
+
 	// accepted is the latest beginning of a request of which it took a row.
 	accepted time.Time
 	// fails counts failed requests since it last took or rejected a row, and
@@ -37,6 +45,30 @@ type receiver struct {
 	nextProbe              time.Time
 }
 
+// receiver returns the receiver that rows of a kind go to.
+func (c *core) receiver(kind string) *receiver {
+	endpoint := c.limits(kind).Endpoint
+	for _, recv := range c.receivers {
+		if recv.endpoint == endpoint {
+			return recv
+		}
+	}
+	recv := &receiver{endpoint: endpoint}
+	c.receivers = append(c.receivers, recv)
+	return recv
+}
+
+// queue puts a lane at the end of those that wait for the receiver.
+func (c *core) queue(l *lane) {
+	c.stamp++
+	l.state, l.queued = laneReady, c.stamp
+	if recv := l.to; recv.suspect && l.tried == recv.round {
+		recv.tried.push(l)
+	} else {
+		recv.ready.push(l)
+	}
+}
+
 // livedSince reports whether the receiver took a row in a request that began
 // after t. A request that began earlier may have been answered late and proves
 // nothing about the time between.
@@ -47,7 +79,7 @@ func (r *receiver) livedSince(t time.Time) bool {
 // observe takes the answer to a request into account: what it proves and what
 // it makes suspect.
 func (c *core) observe(req *request, res *sink.Result, now time.Time) {
-	recv := &c.recv
+	recv := req.to()
 	if req.probe {
 		recv.probes--
 	}
@@ -56,7 +88,7 @@ func (c *core) observe(req *request, res *sink.Result, now time.Time) {
 		recv.accepted = later(recv.accepted, req.started)
 		recv.fails, recv.rejections = 0, 0
 		if !req.started.Before(recv.since) { // an older request proves nothing of now
-			c.trust()
+			recv.trust()
 		}
 		return
 	}
@@ -67,7 +99,7 @@ func (c *core) observe(req *request, res *sink.Result, now time.Time) {
 	}
 	recv.why = failed
 	if recv.suspect {
-		c.missed(req, res, now)
+		c.missed(req, failed.Class, res.RetryAfter, now)
 		return
 	}
 	proof := recv.accepted.After(req.started) || req.runs[0].rows[0].proof
@@ -76,23 +108,8 @@ func (c *core) observe(req *request, res *sink.Result, now time.Time) {
 		recv.round++
 		recv.atOnce, recv.misses = probesAtOnce, 0
 		recv.nextProbe = now.Add(delay(1, c.cfg.BackoffInitial, c.cfg.BackoffMax, c.random))
-		c.comeBack(res, now)
-		c.dissolve()
-	}
-}
-
-// dissolve takes back what was claimed and is not a probe: its lanes wait for
-// the suspect sink.
-func (c *core) dissolve() {
-	for range c.toSend.len() {
-		req := c.toSend.pop()
-		if req.probe {
-			c.toSend.push(req)
-			continue
-		}
-		for _, r := range req.runs {
-			c.release(r.lane)
-		}
+		c.comeBack(recv, res.RetryAfter, now)
+		c.dissolve(recv)
 	}
 }
 
@@ -113,66 +130,125 @@ func worst(req *request, res *sink.Result) (failed sink.Outcome, taken bool) {
 	return failed, taken
 }
 
-// missed puts the next probe off.
-func (c *core) missed(req *request, res *sink.Result, now time.Time) {
-	if req.probe && !req.eager {
-		c.recv.misses++
+// dissolve takes back what was claimed for a suspect receiver and is not a probe:
+// its lanes wait.
+func (c *core) dissolve(recv *receiver) {
+	for range c.toSend.len() {
+		req := c.toSend.pop()
+		if req.probe || req.to() != recv {
+			c.toSend.push(req)
+			continue
+		}
+		for _, r := range req.runs {
+			c.release(r.lane)
+		}
 	}
-	pause := delay(c.recv.misses+1, c.cfg.BackoffInitial, c.cfg.BackoffMax, c.random)
-	c.recv.nextProbe = later(c.recv.nextProbe, now.Add(pause))
-	c.comeBack(res, now)
+}
+
+// missed puts the next probe off: for long only when every lane was tried, since
+// each of them may be the one that shows the receiver to be well.
+func (c *core) missed(req *request, class sink.Class, retryAfter time.Duration, now time.Time) {
+	recv := req.to()
+	if req.probe && !req.eager {
+		recv.misses++
+	}
+	pause := delay(recv.misses+1, c.cfg.BackoffInitial, c.cfg.BackoffMax, c.random)
+	if recv.ready.len() > 0 {
+		most := untriedPause
+		if class == sink.Rejected {
+			most = rejectedPause // each costs its row an attempt
+		}
+		pause = min(pause, most)
+	}
+	recv.nextProbe = later(recv.nextProbe, now.Add(pause))
+	c.comeBack(recv, retryAfter, now)
 }
 
 // comeBack obeys a receiver that names the time to come back.
-func (c *core) comeBack(res *sink.Result, now time.Time) {
-	if after := min(res.RetryAfter, c.cfg.RetryAfterMax); after > 0 {
-		c.recv.nextProbe = later(c.recv.nextProbe, now.Add(after))
-		c.recv.atOnce = 0
+func (c *core) comeBack(recv *receiver, after time.Duration, now time.Time) {
+	if after = min(after, c.cfg.RetryAfterMax); after > 0 {
+		recv.nextProbe = later(recv.nextProbe, now.Add(after))
+		recv.atOnce = 0
 	}
 }
 
-// trust ends a suspicion: the lanes that waited for the sink go on.
-func (c *core) trust() {
-	if !c.recv.suspect {
+// trust ends a suspicion: the lanes that waited for the receiver go on.
+func (r *receiver) trust() {
+	if !r.suspect {
 		return
 	}
-	c.recv.suspect = false
-	for c.tried.len() > 0 {
-		c.ready.push(c.tried.pop(c.tried.longest()))
+	r.suspect = false
+	for r.tried.len() > 0 {
+		r.ready.push(r.tried.pop())
 	}
 }
 
-// nextProbe takes a single row to a suspect sink, or from a lane that an
-// operator wants tried at once; nil if it is not the time. Lanes take turns:
-// those that were not tried yet come first, and without back-off as long as
-// there are few.
+// nextProbe takes a single row to a suspect receiver, or from a lane that an
+// operator wants tried at once; nil if it is not the time.
 func (c *core) nextProbe(now time.Time) *request {
-	if c.urgent.len() > 0 {
-		return c.probe(c.urgent.pop(), true)
+	for c.urgent.len() > 0 {
+		l := c.urgent.pop()
+		if l.standing() && l.rows[0].skip == nil {
+			l.state = laneHeld // another row came in front of the one to pass over
+			continue
+		}
+		return probe(l, true)
 	}
-	recv := &c.recv
-	if !recv.suspect {
-		return nil
-	}
-	atOnce := recv.atOnce > 0 && c.ready.len() > 0
-	if !atOnce && (recv.probes > 0 || now.Before(recv.nextProbe)) {
-		return nil
-	}
-	if atOnce {
-		recv.atOnce--
-	}
-	for _, q := range []*queue{&c.ready, &c.tried} {
-		if q.len() > 0 {
-			return c.probe(q.pop(q.longest()), atOnce)
+	for _, recv := range c.receivers {
+		if req := c.probeOf(recv, now); req != nil {
+			return req
 		}
 	}
 	return nil
 }
 
-func (c *core) probe(l *lane, eager bool) *request {
+// probeOf takes the next lane of a suspect receiver, if it is the time for one.
+// Those that were not tried yet come first, in any order, for those to blame may
+// stand together; and without back-off as long as there are few, but never by
+// all senders, which others need. Those that were tried take turns.
+func (c *core) probeOf(recv *receiver, now time.Time) *request {
+	if !recv.suspect {
+		return nil
+	}
+	eager := recv.atOnce > 0 && recv.ready.len() > 0 && recv.probes < max(1, c.cfg.MaxConcurrentGroups/2)
+	if !eager && (recv.probes > 0 || now.Before(recv.nextProbe)) {
+		return nil
+	}
+	if n := recv.ready.len(); n > 0 {
+		lanes := recv.ready.items
+		i := min(n-1, int(c.random()*float64(n)))
+		lanes[0], lanes[i] = lanes[i], lanes[0]
+		if eager {
+			recv.atOnce--
+		}
+		return probe(recv.ready.pop(), eager)
+	}
+	if recv.tried.len() > 0 {
+		return probe(recv.tried.pop(), false)
+	}
+	return nil
+}
+
+func probe(l *lane, eager bool) *request {
 	rows, _ := l.head(1, 0)
 	req := &request{probe: true, eager: eager}
 	req.add(l, rows)
-	c.recv.probes++
+	l.to.probes++
 	return req
+}
+
+// Suspicion is an endpoint of the sink that is suspect.
+type Suspicion struct {
+	Endpoint string
+	Why      sink.Outcome // its latest failure
+}
+
+// suspicions returns the endpoints that are suspect.
+func (c *core) suspicions() (all []Suspicion) {
+	for _, recv := range c.receivers {
+		if recv.suspect {
+			all = append(all, Suspicion{recv.endpoint, recv.why})
+		}
+	}
+	return all
 }

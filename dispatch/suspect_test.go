@@ -21,9 +21,9 @@ func TestAnOutageCostsFewRequestsAndNoRowAnything(t *testing.T) {
 				k.pass(2 * time.Second)
 				add(t, d, &c, numbered("late", 100))
 				k.pass(2 * time.Minute)
-				// Ten at first, the probes at once, and then a back-off from 200 ms
-				// to 30 s; a refusal is looked into.
-				if n := len(k.requests); n > 60 {
+				// Ten at first, the probes at once, one a second while there are
+				// lanes that were not tried; a refusal is looked into.
+				if n := len(k.requests); n > 160 {
 					t.Errorf("%d requests in an outage of two minutes", n)
 				}
 				if len(k.outcomes) > 0 {

@@ -36,11 +36,11 @@ type failure struct {
 //
 // A receiver that names the time to come back is alive and busy: that is no
 // row's fault, whatever it takes from others meanwhile.
-func (c *core) judge(rw *row, f *failure, now time.Time) verdict {
+func (c *core) judge(l *lane, rw *row, f *failure, now time.Time) verdict {
 	proof := rw.proof
 	rw.fail(f.Class, now)
 	if !f.alone {
-		return c.judgeSeveral(f, proof)
+		return judgeSeveral(l.to, f, proof)
 	}
 	switch {
 	case c.cfg.Compat != CompatNone:
@@ -64,9 +64,9 @@ func (c *core) judge(rw *row, f *failure, now time.Time) verdict {
 // judgeSeveral decides about several rows of one lane, of which any may be to
 // blame. Without proof a refusal is looked into once: an outage is no reason for
 // a search.
-func (c *core) judgeSeveral(f *failure, proof bool) verdict {
+func judgeSeveral(recv *receiver, f *failure, proof bool) verdict {
 	switch {
-	case c.recv.suspect || f.retryAfter > 0 && f.Class != sink.Rejected:
+	case recv.suspect || f.retryAfter > 0 && f.Class != sink.Rejected:
 		return single
 	case f.Class == sink.Rejected, proof, f.Class == sink.Refused && !f.searching:
 		return halve

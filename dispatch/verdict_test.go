@@ -108,17 +108,17 @@ func TestJudge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := DefaultConfig()
 			cfg.ProofWait = 300 * time.Second
-			rw, c := &row{}, newCore(cfg, nil, nil)
+			rw, c, l := &row{}, newCore(cfg, nil, nil), &lane{to: &receiver{}}
 			for i, a := range attempts {
 				if a.accepted > 0 {
-					c.recv.accepted = second(a.accepted)
+					l.to.accepted = second(a.accepted)
 				}
-				rw.proof = c.recv.livedSince(rw.failed)
+				rw.proof = l.to.livedSince(rw.failed)
 				f := failure{
 					Outcome: sink.Outcome{Class: a.class}, alone: !a.several, searching: a.searching,
 					retryAfter: time.Duration(a.after) * time.Second,
 				}
-				if got := c.judge(rw, &f, second(a.at)); got != a.want {
+				if got := c.judge(l, rw, &f, second(a.at)); got != a.want {
 					t.Fatalf("attempt %d, %s at %d s: verdict %d, want %d", i+1, a.class, a.at, got, a.want)
 				}
 			}

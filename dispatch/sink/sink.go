@@ -39,6 +39,9 @@ const (
 // Limits bounds a request to a destination.
 type Limits struct {
 	Mode Mode
+	// Endpoint names where messages of the kind go. What the answers of one
+	// endpoint prove or make suspect says nothing of another.
+	Endpoint string
 	// MaxItems is the most messages in a request.
 	MaxItems int
 	// MaxBytes is the most payload bytes in a request of several messages. A

@@ -36,6 +36,9 @@ type database struct {
 	store store.Store
 	// stream returns the source that reads the log.
 	stream func() (stream, error)
+	// readable tells, without changing anything, why the log could not be read
+	// now; nil if it could. It is nil where a log can always be read.
+	readable func(ctx context.Context) error
 	// lock makes the caller the only relay of its name, where the database has
 	// no other way to tell that one runs. Call release when the relay ends.
 	lock func(ctx context.Context) (release func(), err error)

@@ -113,7 +113,7 @@ func newSinkVecs(r registrar) sinkVecs {
 		probes:        r.counters("probes_total", "Requests of a single row to a suspect sink, or on an operator's wish.", "sink"),
 		splits:        r.counters("splits_total", "Requests that looked for the row to blame for an earlier failure.", "sink"),
 		shared:        r.counters("shared_requests_total", "Requests with rows of several message groups.", "sink"),
-		suspect:       r.gauges("sink_suspect", "1 while nothing but probes goes to the sink, by what its latest failure means.", "sink", "class"),
+		suspect:       r.gauges("sink_suspect", "1 while nothing but probes goes to an endpoint of the sink, by what its latest failure means.", "sink", "class"),
 		retries:       r.counters("retries_total", "Failed attempts that were counted against a row, which is tried again.", "sink"),
 		storeFailures: r.counters("store_failures_total", "Claims and outcomes that did not reach the database and were tried again.", "sink"),
 		duration:      r.histograms("delivery_duration_seconds", "Time that a request took.", requestBuckets(), "sink"),
@@ -261,14 +261,15 @@ func (s *SinkMetrics) Requested(req dispatch.Request, res *sink.Result, took tim
 	}
 }
 
-// Suspected notes that the sink has become suspect for a failure, or, with nil,
-// that it is trusted again.
-func (s *SinkMetrics) Suspected(why *sink.Outcome) {
+// Suspected notes which endpoints of the sink are suspect, and for what.
+func (s *SinkMetrics) Suspected(all []dispatch.Suspicion) {
 	for class := sink.Rejected; class <= sink.Misconfigured; class++ {
 		s.suspect[class].Set(0)
 	}
-	if why != nil && why.Class >= sink.Rejected && why.Class <= sink.Misconfigured {
-		s.suspect[why.Class].Set(1)
+	for i := range all {
+		if class := all[i].Why.Class; class >= sink.Rejected && class <= sink.Misconfigured {
+			s.suspect[class].Set(1)
+		}
 	}
 }
 

@@ -127,11 +127,11 @@ func TestSinkMetrics(t *testing.T) {
 	s.Requested(dispatch.Request{Rows: 5, Lanes: 1, Split: true}, &sink.Result{Outcome: sink.Outcome{Class: sink.Unavailable}}, time.Second)
 	s.Requested(dispatch.Request{Rows: 1, Lanes: 1, Probe: true}, &sink.Result{}, time.Second) // no class: counted as time only
 	s.StoreFailed("claim", errors.New("down"))
-	s.Suspected(&sink.Outcome{Class: sink.Refused})
+	s.Suspected(suspect(sink.Refused))
 	s.Suspected(nil)
-	s.Suspected(&sink.Outcome{Class: sink.Misconfigured})
-	s.Suspected(&sink.Outcome{Class: sink.Misconfigured + 1}) // no class
-	s.Suspected(&sink.Outcome{Class: sink.Misconfigured})
+	s.Suspected(suspect(sink.Misconfigured))
+	s.Suspected(suspect(sink.Misconfigured + 1)) // no class
+	s.Suspected(suspect(sink.Misconfigured))
 	expect(t, reg, `
 # HELP sluicebox_claims_total Rows that claims were asked for, by answer.
 # TYPE sluicebox_claims_total counter
@@ -161,7 +161,7 @@ sluicebox_requests_total{class="unavailable",sink="platform"} 1
 # HELP sluicebox_shared_requests_total Requests with rows of several message groups.
 # TYPE sluicebox_shared_requests_total counter
 sluicebox_shared_requests_total{sink="platform"} 1
-# HELP sluicebox_sink_suspect 1 while nothing but probes goes to the sink, by what its latest failure means.
+# HELP sluicebox_sink_suspect 1 while nothing but probes goes to an endpoint of the sink, by what its latest failure means.
 # TYPE sluicebox_sink_suspect gauge
 sluicebox_sink_suspect{class="misconfigured",sink="platform"} 1
 sluicebox_sink_suspect{class="refused",sink="platform"} 0
@@ -264,4 +264,8 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("%v allocations for a row, want none", n)
 	}
+}
+
+func suspect(class sink.Class) []dispatch.Suspicion {
+	return []dispatch.Suspicion{{Endpoint: "/", Why: sink.Outcome{Class: class}}}
 }

@@ -64,13 +64,20 @@ func (r *relay) run(ctx context.Context) error {
 	}
 	defer release()
 	var lost *capture.LostError
-	for wait := firstRest; ; wait = min(2*wait, mostRest) {
-		began := time.Now()
+	wait := firstRest
+	for {
+		began, pause := time.Now(), wait
 		err := r.live(ctx, deadline, lost != nil)
 		deadline, lost = time.Time{}, nil
+		var no *capture.NoStreamError
 		switch {
+		case errors.Is(err, errReadable):
+			r.log.Info("the log can be read: it is read from here on")
+			pause = 0
 		case errors.As(err, &lost):
 			r.log.Error("the log is lost; the tables are read for what it held and a new place is taken", "reason", lost.Reason)
+		case errors.As(err, &no) && r.ran && ctx.Err() == nil:
+			r.log.Error("the log can no longer be read", "reason", no.Problem, "to stream", no.Remedy)
 		case errors.Is(err, store.ErrInterrupted):
 			r.log.Warn("the database was away; starting again at the checkpoint", "reason", err)
 		case ctx.Err() == nil && r.mayMend(err):
@@ -79,13 +86,13 @@ func (r *relay) run(ctx context.Context) error {
 			return err
 		}
 		r.health.fail("source", err.Error())
-		if time.Since(began) > mostRest {
+		if wait = min(2*wait, mostRest); time.Since(began) > mostRest {
 			wait = firstRest
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(wait):
+		case <-time.After(pause):
 		}
 	}
 }
@@ -223,9 +230,6 @@ func (r *relay) live(ctx context.Context, deadline time.Time, lost bool) error {
 		return fmt.Errorf("read which message groups stand still: %w", err)
 	}
 	lanes, routes := r.dispatchers(sinks, epoch, holds)
-	r.lanes.Store(&lanes)
-	r.ran = true
-	defer r.lanes.Store(nil)
 	tracker := checkpoint.NewTracker(begin.Frontier)
 	feed := dispatch.NewFeed(tracker, epoch, routes, r.metrics.Captured)
 	if begin.Why != "" {
@@ -233,27 +237,66 @@ func (r *relay) live(ctx context.Context, deadline time.Time, lost bool) error {
 			return err
 		}
 	}
+	r.lanes.Store(&lanes)
+	r.ran = true
+	defer r.lanes.Store(nil)
 	keeper := &checkpoint.Keeper{
 		Config: checkpoint.DefaultKeeperConfig(), Tracker: tracker, Store: r.db.store,
 		Source: src, Epoch: epoch, Observer: checkpointWatch{r},
 	}
-	var sweeper *checkpoint.Sweeper
-	if !r.polls.Load() { // polling finds what a sweep would
-		sweeper = &checkpoint.Sweeper{
+	var others []func(context.Context) error
+	if r.polls.Load() {
+		others = append(others, r.watchLog)
+	} else { // polling finds what a sweep would
+		sweeper := &checkpoint.Sweeper{
 			Interval: r.cfg.Settings.Checkpoint.SweepInterval, Outboxes: r.cfg.Outboxes(), Most: r.leastBuffer(),
 			Source: src, Tables: r.db.store, Lanes: feed, Observer: sweepWatch{r}, Epoch: epoch, CaughtUp: feed.CaughtUp,
 		}
-		feed.CatchUp(r.db.store)
 		feed.Marked = sweeper.Marked
+		feed.CatchUp(r.db.store)
+		others = append(others, sweeper.Run)
 	}
-	return r.flow(ctx, src, begin.From, feed, lanes, keeper, sweeper)
+	return r.flow(ctx, src, begin.From, feed, lanes, keeper, others)
+}
+
+// errReadable ends a life that polls, because the log can be read.
+var errReadable = errors.New("the log can be read")
+
+// readableEvery is how often a relay that polls for want of a log asks again.
+const readableEvery = 5 * time.Second
+
+// watchLog ends a life that polls as soon as the log can be read, where the
+// configuration leaves the choice to the relay.
+func (r *relay) watchLog(ctx context.Context) error {
+	if r.cfg.Settings.Source.Mode == "poll" || r.db.readable == nil {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	why := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(readableEvery):
+		}
+		err := r.db.readable(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil:
+			return errReadable
+		case err.Error() != why:
+			why = err.Error()
+			r.log.Warn("polling goes on, because the log cannot be read", "reason", why)
+		}
+	}
 }
 
 // flow runs the parts of a life. They end in the order of the row's way: the
 // feed and the dispatchers first, which drain; then the keeper, which saves what
 // they settled; then the source, which tells the server.
 func (r *relay) flow(ctx context.Context, src source, from store.Position, feed *dispatch.Feed,
-	lanes map[string]*dispatch.Dispatcher, keeper *checkpoint.Keeper, sweeper *checkpoint.Sweeper,
+	lanes map[string]*dispatch.Dispatcher, keeper *checkpoint.Keeper, others []func(context.Context) error,
 ) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -277,8 +320,8 @@ func (r *relay) flow(ctx context.Context, src source, from store.Position, feed 
 	stopKeeper := part(keeper.Run)
 	work, workCtx := errgroup.WithContext(ctx)
 	work.Go(func() error { return feed.Run(workCtx, batches) })
-	if sweeper != nil {
-		work.Go(func() error { return sweeper.Run(workCtx) })
+	for _, run := range others {
+		work.Go(func() error { return run(workCtx) })
 	}
 	for _, d := range lanes {
 		work.Go(func() error { return d.Run(workCtx) })

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -53,17 +54,22 @@ func (w *sinkWatch) Requested(req dispatch.Request, res *sink.Result, took time.
 }
 
 // Suspected implements dispatch.Observer.
-func (w *sinkWatch) Suspected(why *sink.Outcome) {
-	w.SinkMetrics.Suspected(why)
+func (w *sinkWatch) Suspected(all []dispatch.Suspicion) {
+	w.SinkMetrics.Suspected(all)
 	check := "sink " + w.sink
-	if why == nil {
+	if len(all) == 0 {
 		w.relay.health.ok(check, "delivers")
 		w.relay.log.Info("the sink delivers again", "sink", w.sink)
 		return
 	}
-	w.relay.health.fail(check, "suspect, "+why.Class.String()+": "+why.Detail)
-	w.relay.log.Error("the sink is suspect: nothing is counted against rows, and single rows are sent until one is taken",
-		"sink", w.sink, "class", why.Class.String(), "error", why.Detail)
+	var what []string
+	for i := range all {
+		s := &all[i]
+		what = append(what, s.Why.Class.String()+": "+s.Why.Detail)
+		w.relay.log.Error("the sink is suspect: single rows are sent until one is taken",
+			"sink", w.sink, "endpoint", s.Endpoint, "class", s.Why.Class.String(), "error", s.Why.Detail)
+	}
+	w.relay.health.fail(check, "suspect, "+strings.Join(what, "; "))
 }
 
 // due reports whether an alarm is to be logged now.

@@ -74,7 +74,7 @@ func (s *Sink) Limits(kind string) sink.Limits {
 	// The platform's limit is "just under" a round number: a request of several
 	// rows keeps clear of it.
 	room := r.maxBody - r.maxBody/256 - len(r.open) - len(r.shut) - r.maxItems
-	return sink.Limits{Mode: sink.Atomic, MaxItems: r.maxItems, MaxBytes: max(room, 1)}
+	return sink.Limits{Mode: sink.Atomic, Endpoint: r.path, MaxItems: r.maxItems, MaxBytes: max(room, 1)}
 }
 
 // Deliver sends the messages in one request. A message that can never be sent is

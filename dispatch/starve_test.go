@@ -1,0 +1,110 @@
+package dispatch
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// The endpoint of one kind is away, the other's is well.
+func TestADeadEndpointStarvesNoOther(t *testing.T) {
+	for _, class := range []sink.Class{sink.Unavailable, sink.Misconfigured, sink.Refused, sink.Rejected} {
+		t.Run(class.String(), func(t *testing.T) {
+			drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+				k.set(func() {
+					k.answer = func(ids []string) sink.Result {
+						if ids[0][0] == 'j' {
+							return always(class)(ids)
+						}
+						return always(sink.Delivered)(ids)
+					}
+				})
+				var jobs []store.Item
+				for i := range 200 {
+					it := items(fmt.Sprint("g", i), fmt.Sprint("j", i))[0]
+					it.Kind = "JOB"
+					jobs = append(jobs, it)
+				}
+				add(t, d, nil, jobs)
+				var c counter
+				for i := range 600 { // ten events a second for a minute
+					add(t, d, &c, items(fmt.Sprint("e", i%10), fmt.Sprint("e", i)))
+					k.pass(100 * time.Millisecond)
+				}
+				if c.n < 590 {
+					t.Errorf("%d of 600 events were delivered within a minute", c.n)
+				}
+				k.pass(30 * time.Minute)
+				if n := len(failed(k.outcomes)); n > 0 && class != sink.Rejected {
+					t.Errorf("%d jobs FAILED", n)
+				}
+			})
+		})
+	}
+}
+
+// Some groups hold a row that the receiver breaks on; the others are well.
+func TestPoisonedLanesStarveNoOther(t *testing.T) {
+	for _, class := range []sink.Class{sink.Unavailable, sink.Misconfigured, sink.Refused, sink.Rejected} {
+		for _, poisons := range []int{5, 20, 40, 100} {
+			t.Run(fmt.Sprint(class, " ", poisons), func(t *testing.T) {
+				drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+					k.set(func() {
+						k.answer = func(ids []string) sink.Result {
+							for _, id := range ids {
+								if id[0] == 'p' {
+									return always(class)(ids)
+								}
+							}
+							return always(sink.Delivered)(ids)
+						}
+					})
+					for i := range poisons {
+						add(t, d, nil, items(fmt.Sprint("p", i), fmt.Sprint("p", i)))
+					}
+					var c counter
+					worst := 0
+					for i := range 600 * 5 { // ten rows a second for five minutes
+						add(t, d, &c, items(fmt.Sprint("e", i%50), fmt.Sprint("e", i)))
+						k.pass(100 * time.Millisecond)
+						worst = max(worst, i+1-c.n)
+					}
+					if worst > 150 {
+						t.Errorf("healthy rows wait for over %d s", worst/10)
+					}
+				})
+			})
+		}
+	}
+}
+
+// One of the receiver's servers is away: every second request times out.
+func TestAPartialOutageMakesNoDeadLetters(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		n := uint32(1)
+		k.set(func() {
+			k.answer = func(ids []string) sink.Result {
+				n = n*1664525 + 1013904223
+				if (n>>16)%100 < 50 {
+					return always(sink.Unavailable)(ids)
+				}
+				return always(sink.Delivered)(ids)
+			}
+		})
+		total := 0
+		for i := range 600 {
+			for g := range 10 {
+				add(t, d, nil, items(fmt.Sprint("g", i%20, "-", g), fmt.Sprint(i, "-", g)))
+				total++
+			}
+			k.pass(100 * time.Millisecond)
+		}
+		k.pass(2 * time.Minute)
+		if n := len(failed(k.outcomes)); n > 0 {
+			t.Errorf("%d of %d rows FAILED in a minute of 50%% time-outs", n, total)
+		}
+	})
+}
