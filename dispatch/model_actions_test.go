@@ -115,6 +115,7 @@ func (w *world) claim(t *rapid.T) {
 		return
 	}
 	most, taken := rapid.IntRange(1, 20).Draw(t, "most"), 0
+	w.core.tick(w.now)
 	w.claiming = w.core.nextClaims(most, w.now)
 	for _, req := range w.claiming {
 		if w.frozen || w.ended || taken >= most {
