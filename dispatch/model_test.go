@@ -257,6 +257,9 @@ func (w *world) leaves(r *record) {
 	w.queue[name] = slices.DeleteFunc(w.queue[name], func(id string) bool { return id == r.id })
 	w.claims[name] = 0
 	delete(w.paused, name)
+	if len(w.queue[name]) == 0 {
+		delete(w.notBefore, name) // the lane is forgotten, and with it what it knew
+	}
 }
 
 func TestCoreAgainstModel(t *testing.T) {
