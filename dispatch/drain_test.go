@@ -131,7 +131,7 @@ func TestStatsCountWhatIsHeld(t *testing.T) {
 // The claim that is under way when the relay ends is given back too.
 func TestAClaimUnderWayIsGivenBackAtTheEnd(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
-		k.set(func() { k.takes = 500 * time.Millisecond })
+		k.set(func() { k.takes = 300 * time.Millisecond })
 		add(t, d, nil, items("a", "1"))
 		synctest.Wait() // 1 is being claimed, and nothing else is under way
 		if err := end(nil); err != nil {

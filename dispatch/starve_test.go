@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -84,11 +85,10 @@ func TestPoisonedLanesStarveNoOther(t *testing.T) {
 // One of the receiver's servers is away: every second request times out.
 func TestAPartialOutageMakesNoDeadLetters(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
-		n := uint32(1)
+		var n atomic.Uint32
 		k.set(func() {
 			k.answer = func(ids []string) sink.Result {
-				n = n*1664525 + 1013904223
-				if (n>>16)%100 < 50 {
+				if n.Add(2654435769)>>31 == 0 {
 					return always(sink.Unavailable)(ids)
 				}
 				return always(sink.Delivered)(ids)
