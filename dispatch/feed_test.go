@@ -154,6 +154,14 @@ func TestThePositionFollowsWhatIsSettled(t *testing.T) {
 	})
 }
 
+// ended waits for what a test has ended.
+func ended(t *testing.T, done <-chan error) {
+	t.Helper()
+	if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
 // fill hands batches of one row over until the feed takes no more, and returns
 // how many it took.
 func fill(in chan<- capture.Batch, outbox string, most int) int {
@@ -195,7 +203,7 @@ func TestFullBuffersPauseTheFeed(t *testing.T) {
 		newDesk().expect(t, "rows taken for one", fill(in, "jobs", 5), 5)
 		newDesk().expect(t, "rows taken for the other", fill(in, "events", 1000), 3)
 		cancel()
-		_ = <-done
+		ended(t, done)
 	})
 }
 
@@ -217,7 +225,7 @@ func TestTheFeedGoesOnWhenThereIsRoom(t *testing.T) {
 			pass(time.Second)
 		}
 		cancel()
-		_ = <-done
-		_ = <-done
+		ended(t, done)
+		ended(t, done)
 	})
 }

@@ -82,7 +82,7 @@ func TestNothingIsRequeuedWhileTheRelayDrains(t *testing.T) {
 		if !errors.Is(err, ErrEnded) || len(k.shelf.dead) != 1 {
 			t.Errorf("requeued %d, error %v; rows still FAILED %d", n, err, len(k.shelf.dead))
 		}
-		<-told
+		ended(t, told)
 	})
 }
 

@@ -253,8 +253,7 @@ func (d *Dispatcher) ended() bool {
 	}
 }
 
-// Watch(true) begins to remember which rows settle, for Found; Watch(false)
-// forgets them.
+// Watch begins to remember which rows settle, for Found, or forgets them.
 func (d *Dispatcher) Watch(on bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
