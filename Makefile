@@ -5,8 +5,9 @@ GOLANGCI = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 SERVERS  = store/storetest/servers/servers.sh
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME ?= 10s
+N        ?= 20
 
-.PHONY: help build quickstart test short lint fuzz bench clean have-go have-cc
+.PHONY: help build quickstart test short crash lint fuzz bench clean have-go have-cc
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -22,6 +23,10 @@ test: have-go have-cc ## run all tests, with the race detector, beside real serv
 
 short: have-go ## run the tests that need no server
 	go test -short ./...
+
+crash: have-go have-cc ## kill the relay N times (20) under load, and the server as often
+	$(SERVERS) exec -- env SLUICEBOX_TEST_CRASHES=$(N) go test -count=1 -v -timeout 60m \
+		-run 'TestKilledUnderLoad|TestTheServerCrashes|TestAFastShutdown' ./cmd/internal/blackbox
 
 lint: have-go ## check the format and look for mistakes
 	@unformatted=$$(gofmt -l .) && test -z "$$unformatted" || { echo "gofmt -w these files:" $$unformatted >&2; exit 1; }

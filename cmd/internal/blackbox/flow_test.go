@@ -79,24 +79,6 @@ func TestClaimedStraightBehindTheStream(t *testing.T) {
 	})
 }
 
-// The relay is killed five times under load: everything arrives, and the first
-// arrivals of each group are in order.
-func TestKilledUnderLoad(t *testing.T) {
-	t.Parallel()
-	eachScene(t, "", func(s *scene) {
-		r := s.run()
-		wait := write(s.t, s.database, load{seconds: loadSeconds, clients: 8, rate: 300, scripts: seedScripts(50)})
-		for kill := 1; kill <= 5; kill++ {
-			arrive(s.t, s.to, kill*loadSeconds*300/6)
-			r.kill()
-			r = s.run()
-		}
-		wait()
-		rows, again := s.expectAll()
-		s.t.Logf("%d rows under 5 kills, first arrivals in order; %d arrived again", rows, again)
-	})
-}
-
 // A clean stop in the middle of a load leaves no row PROCESSING, and nothing
 // arrives twice after the next start.
 func TestCleanStopUnderLoad(t *testing.T) {
