@@ -20,8 +20,9 @@ type sinkWatch struct {
 	relay *relay
 	sink  string
 
-	away       atomic.Bool  // statements
-	lastLogged atomic.Int64 // Unix nanoseconds of the last alarm
+	away       atomic.Bool     // statements
+	lastLogged atomic.Int64    // Unix nanoseconds of the last alarm
+	suspect    map[string]bool // endpoints
 }
 
 // begin is the state of a sink that nothing was sent to yet.
@@ -53,23 +54,31 @@ func (w *sinkWatch) Requested(req dispatch.Request, res *sink.Result, took time.
 	}
 }
 
-// Suspected implements dispatch.Observer.
+// Suspected implements dispatch.Observer. Its calls come one after the other.
 func (w *sinkWatch) Suspected(all []dispatch.Suspicion) {
 	w.SinkMetrics.Suspected(all)
-	check := "sink " + w.sink
-	if len(all) == 0 {
-		w.relay.health.ok(check, "delivers")
-		w.relay.log.Info("the sink delivers again", "sink", w.sink)
-		return
-	}
+	before := w.suspect
+	w.suspect = map[string]bool{}
 	var what []string
 	for i := range all {
 		s := &all[i]
+		w.suspect[s.Endpoint] = true
 		what = append(what, s.Why.Class.String()+": "+s.Why.Detail)
-		w.relay.log.Error("the sink is suspect: single rows are sent until one is taken",
-			"sink", w.sink, "endpoint", s.Endpoint, "class", s.Why.Class.String(), "error", s.Why.Detail)
+		if !before[s.Endpoint] {
+			w.relay.log.Error("the sink is suspect: single rows are sent until one is taken",
+				"sink", w.sink, "endpoint", s.Endpoint, "class", s.Why.Class.String(), "error", s.Why.Detail)
+		}
 	}
-	w.relay.health.fail(check, "suspect, "+strings.Join(what, "; "))
+	for endpoint := range before {
+		if !w.suspect[endpoint] {
+			w.relay.log.Info("the sink delivers again", "sink", w.sink, "endpoint", endpoint)
+		}
+	}
+	if len(all) == 0 {
+		w.relay.health.ok("sink "+w.sink, "delivers")
+	} else {
+		w.relay.health.fail("sink "+w.sink, "suspect, "+strings.Join(what, "; "))
+	}
 }
 
 // due reports whether an alarm is to be logged now.
