@@ -3,7 +3,6 @@ package blackbox
 import (
 	"context"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -54,15 +53,10 @@ func insert(b *testing.B, conn *pgx.Conn, id string, group int) {
 }
 
 func report(b *testing.B, committed map[string]time.Time, taken []sinktest.Received) {
-	var took []time.Duration
-	for _, r := range taken {
-		took = append(took, max(0, r.At.Sub(committed[r.ID])))
-	}
-	slices.Sort(took)
-	ms := func(q float64) float64 { return took[int(q*float64(len(took)-1))].Seconds() * 1000 }
+	p50, p99 := quantiles(committed, taken)
 	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(ms(.50), "p50-ms")
-	b.ReportMetric(ms(.99), "p99-ms")
+	b.ReportMetric(p50.Seconds()*1000, "p50-ms")
+	b.ReportMetric(p99.Seconds()*1000, "p99-ms")
 }
 
 // BenchmarkDrain measures how fast the program delivers rows that were there

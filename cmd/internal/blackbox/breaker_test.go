@@ -9,35 +9,48 @@ import (
 )
 
 // breaker is an address that refuses connections until it is opened, and then
-// passes them on.
+// passes them on until it is shut.
 type breaker struct {
 	t       *testing.T
 	address string
 	to      string
-	mu      sync.Mutex
 	done    sync.WaitGroup
-	closers []io.Closer
+
+	mu      sync.Mutex
+	up      bool
+	closers []io.Closer // the listener and the connections, while it is up
 }
 
 func newBreaker(t *testing.T, url string) *breaker {
 	b := &breaker{t: t, address: freeAddress(t), to: strings.TrimPrefix(url, "http://")}
-	t.Cleanup(func() {
-		b.mu.Lock()
-		for _, c := range b.closers {
-			_ = c.Close()
-		}
-		b.mu.Unlock()
-		b.done.Wait()
-	})
+	t.Cleanup(b.shut)
 	return b
 }
 
 func (b *breaker) url() string { return "http://" + b.address }
 
-func (b *breaker) keep(c io.Closer) {
+// keep closes what comes after the end.
+func (b *breaker) keep(closers ...io.Closer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.closers = append(b.closers, c)
+	if b.up {
+		b.closers = append(b.closers, closers...)
+		return
+	}
+	for _, c := range closers {
+		_ = c.Close()
+	}
+}
+
+// shut breaks every connection and refuses new ones.
+func (b *breaker) shut() {
+	b.mu.Lock()
+	for _, c := range b.closers {
+		_ = c.Close()
+	}
+	b.up, b.closers = false, nil
+	b.mu.Unlock()
+	b.done.Wait()
 }
 
 // open begins to pass connections on.
@@ -47,6 +60,9 @@ func (b *breaker) open() {
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	b.mu.Lock()
+	b.up = true
+	b.mu.Unlock()
 	b.keep(l)
 	b.done.Go(func() {
 		for {
@@ -59,8 +75,7 @@ func (b *breaker) open() {
 				_ = in.Close()
 				continue
 			}
-			b.keep(in)
-			b.keep(out)
+			b.keep(in, out)
 			b.done.Go(func() { _, _ = io.Copy(out, in); _ = out.Close() })
 			b.done.Go(func() { _, _ = io.Copy(in, out); _ = in.Close() })
 		}

@@ -1,4 +1,38 @@
 // Package blackbox tests the built program from outside: it reads only what a
 // user can see, the rows, the requests, the exit codes, the messages and the
 // metrics. It has no code but its tests.
+//
+// # The scenarios, by hand
+//
+// Each scenario is short where all tests run, and has a longer form that an
+// environment variable asks for. They need the test servers; run one alone with
+//
+//	store/storetest/servers/servers.sh exec -- env VARIABLES go test -v -run 'NAME' ./cmd/internal/blackbox
+//
+// SLUICEBOX_TEST_RACE=false builds the program without the race detector.
+//
+//	What happens                                  NAME                              VARIABLES
+//	the receiver is down                          TestReceiverDown$                 SLUICEBOX_TEST_OUTAGE=30s
+//	… past the buffer, and the relay is killed    TestReceiverDownPastTheBuffer     SLUICEBOX_TEST_ROWS=50000
+//	a token is rotated, 500 to all, a page        TestReceiverAnswersWrong          SLUICEBOX_TEST_OUTAGE=20s
+//	… it comes back while requests hang           TestReceiverBackWhileRequestsHang
+//	400 to all, from a receiver not yet proven    TestReceiverRejectsEverything     SLUICEBOX_TEST_OUTAGE=30s
+//	an operator ends the wait                     TestRetryNowEndsAnOutage
+//	one poisoned row among many                   TestOnePoisonedRow                SLUICEBOX_TEST_ROWS=100000
+//	… several                                     TestSeveralPoisonedRows           SLUICEBOX_TEST_ROWS=100000
+//	… refused item by item                        TestOneRefusedItem                SLUICEBOX_TEST_ROWS=100000
+//	… in the only group                           TestAPoisonedRowInTheOnlyGroup
+//	one of two sinks hangs                        TestOneOfTwoSinksHangs            SLUICEBOX_TEST_OUTAGE=30s
+//	a group for each row; one group               TestManyGroupsAndOne              SLUICEBOX_TEST_ROWS=100000 SLUICEBOX_TEST_RACE=false
+//	429 and 503, with and without Retry-After     TestComeBackLater$
+//	… for one group                               TestComeBackLaterForOneGroup      SLUICEBOX_TEST_OUTAGE=20s
+//	413                                           TestBodyTooLarge
+//	a connection cut behind the taking            TestCutBehindTheTaking
+//	answers without an end, and of 100 MB         TestEndlessAnswers                SLUICEBOX_TEST_RACE=false
+//	on-failed: block, a kill, skip and requeue    TestABlockedGroup
+//	a pause, across a kill                        TestAPausedGroup
+//	requests are shared                           TestRequestsAreShared             SLUICEBOX_TEST_ROWS=100000
+//	a table of one's own to a webhook             TestWebhook
+//	a stop while a checkpoint is written, or
+//	while the receiver hangs                      TestCleanStopWhile
 package blackbox

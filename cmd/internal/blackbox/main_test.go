@@ -12,8 +12,13 @@ import (
 )
 
 // binary is the program under test, built once: with the race detector, unless
-// benchmarks are asked for.
-var binary string //nolint:gochecknoglobals // what TestMain makes for all tests
+// benchmarks are asked for or raceVariable says false.
+//
+//nolint:gochecknoglobals // what TestMain makes for all tests
+var (
+	binary string
+	raced  bool
+)
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
@@ -26,8 +31,8 @@ func testMain(m *testing.M) int {
 	defer func() { _ = os.RemoveAll(dir) }()
 	binary = filepath.Join(dir, "sluicebox")
 	flag.Parse()
-	race := flag.Lookup("test.bench").Value.String() == ""
-	build := exec.Command("go", "build", fmt.Sprintf("-race=%t", race), "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, "github.com/sluicebox/sluicebox/cmd/sluicebox")
+	raced = flag.Lookup("test.bench").Value.String() == "" && os.Getenv(raceVariable) != "false"
+	build := exec.Command("go", "build", fmt.Sprintf("-race=%t", raced), "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, "github.com/sluicebox/sluicebox/cmd/sluicebox")
 	build.Stdout, build.Stderr = os.Stderr, os.Stderr
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "build the program:", err)

@@ -166,9 +166,15 @@ func (r *relay) exitCode() int {
 // get asks an admin endpoint.
 func (r *relay) get(path string) (status int, body string) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	return r.ask(http.MethodGet, path, "")
+}
+
+// ask makes a request to an admin endpoint.
+func (r *relay) ask(method, path, request string) (status int, body string) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.admin+path, nil)
+	req, err := http.NewRequestWithContext(ctx, method, r.admin+path, strings.NewReader(request))
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -98,9 +98,15 @@ func (s *scene) expectOnce() (rows int) {
 }
 
 // arrive waits until so many different rows have arrived.
-func arrive(t *testing.T, to *sinktest.Receiver, rows int) {
+func arrive(t testing.TB, to *sinktest.Receiver, rows int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	arriveIn(t, to, rows, time.Minute)
+}
+
+// arriveIn is arrive with a limit of its own.
+func arriveIn(t testing.TB, to *sinktest.Receiver, rows int, limit time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	if err := to.Wait(ctx, rows); err != nil {
 		t.Fatal(err)

@@ -197,10 +197,7 @@ func TestUnreachableSink(t *testing.T) {
 		s.config = strings.Replace(s.config, s.to.URL(), way.url(), 1)
 		r := s.run()
 		write(s.t, s.database, load{transactions: 80, clients: 8, scripts: seedScripts(5)})()
-		r.waitFor("a request failed")
-		if status, body := r.get("/readyz?verbose"); status != 503 || !strings.Contains(body, "unavailable") {
-			s.t.Errorf("/readyz is %d: %s", status, body)
-		}
+		s.expectAlarm(r, "unavailable")
 		way.open()
 		s.expectOnce()
 		if left := none(s.t, s.conn, "paid for the outage", "SELECT count(*) FROM outbox_events WHERE retry_count > 0 OR error_message IS NOT NULL"); left != "" {

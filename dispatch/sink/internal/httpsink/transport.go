@@ -54,7 +54,6 @@ func newTransport(o Options, to *url.URL) (*http.Transport, error) {
 		DialContext:            dialer.DialContext,
 		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    min(handshakeTimeout, o.RequestTimeout),
-		ResponseHeaderTimeout:  o.RequestTimeout,
 		MaxResponseHeaderBytes: maxAnswerHeader,
 		// The defaults keep two connections per host.
 		MaxIdleConns:        0,

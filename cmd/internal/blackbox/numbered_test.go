@@ -1,0 +1,115 @@
+package blackbox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+)
+
+// numbered is the id of the n-th row: the order of the ids is that of the
+// commits.
+func numbered(n int) string { return fmt.Sprintf("%013d", n) }
+
+// number writes the rows from..to in one transaction. group is the message group
+// as an SQL expression of the number i.
+func (s *scene) number(from, to int, group string) {
+	s.t.Helper()
+	_, err := s.conn.Exec(context.Background(), `INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
+		SELECT id, 'EVENT', g, format('{"id": "%s", "group": "%s"}', id, coalesce(g, id)), 'PENDING', now()
+		FROM (SELECT lpad(i::text, 13, '0') id, (`+group+`)::text g FROM generate_series($1::int, $2::int) i) numbered`, from, to)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// expectNumbered waits until the rows 1..n have arrived but for some, and are
+// COMPLETED, and expects each once and every group in order. A row without a
+// group has one of its own in its payload.
+func (s *scene) expectNumbered(n int, but ...string) {
+	s.t.Helper()
+	arriveIn(s.t, s.to, n-len(but), 3*time.Minute)
+	within(s.t, time.Minute, func() string {
+		if left := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED' AND NOT id = ANY(coalesce($1, '{}'::text[]))", but); left > 0 {
+			return fmt.Sprintf("%d rows are not COMPLETED", left)
+		}
+		return ""
+	})
+	if again := checkNumbered(s.t, s.to.Taken()); again > 0 {
+		s.t.Errorf("%d rows arrived more than once", again)
+	}
+	for _, got := range s.to.Taken() {
+		if slices.Contains(but, got.ID) {
+			s.t.Errorf("row %s was taken", got.ID)
+		}
+	}
+}
+
+// checkNumbered holds the first arrivals of each group against their numbers and
+// returns how many rows arrived again.
+func checkNumbered(t testing.TB, taken []sinktest.Received) (again int) {
+	t.Helper()
+	seen, last := make(map[string]bool, len(taken)), map[string]string{}
+	for _, r := range taken {
+		if seen[r.ID] {
+			again++
+			continue
+		}
+		seen[r.ID] = true
+		var p struct{ Group string }
+		if err := json.Unmarshal(r.Payload, &p); err != nil {
+			t.Fatalf("payload %q: %v", r.Payload, err)
+		}
+		if r.ID <= last[p.Group] {
+			t.Errorf("group %s: row %s arrived after row %s", p.Group, r.ID, last[p.Group])
+		}
+		last[p.Group] = r.ID
+	}
+	return again
+}
+
+// fate is what the table says of a row.
+type fate struct {
+	status  string
+	retries int
+	reason  string
+}
+
+func (s *scene) fate(id string) (f fate) {
+	s.t.Helper()
+	err := s.conn.QueryRow(context.Background(), "SELECT status, retry_count, coalesce(error_message, '') FROM outbox_events WHERE id = $1", id).
+		Scan(&f.status, &f.retries, &f.reason)
+	if err != nil {
+		s.t.Fatalf("row %s: %v", id, err)
+	}
+	return f
+}
+
+// refused counts the requests that carried rows and of which none was taken.
+func refused(log []sinktest.Received) int {
+	n, last := 0, 0
+	for _, r := range log {
+		if !r.Taken && r.Request != last {
+			n++
+			last = r.Request
+		}
+	}
+	return n
+}
+
+// poison makes the receiver answer every request with one of some rows in one
+// way.
+func poison(to *sinktest.Receiver, answer sinktest.Answer, ids ...string) {
+	to.Script(func(r *sinktest.Request) sinktest.Answer {
+		for i := range r.Items {
+			if slices.Contains(ids, r.Items[i].ID) {
+				return answer
+			}
+		}
+		return sinktest.Answer{}
+	})
+}

@@ -1,0 +1,69 @@
+package blackbox
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// laneState is what the API tells of a lane.
+type laneState struct {
+	Outbox, Kind, State, Head, Error string
+	Rows                             int
+	RetryCount                       int       `json:"retry_count"`
+	NextAttempt                      time.Time `json:"next_attempt"`
+}
+
+// lane asks for the lane of a group of events; it is zero where there is none.
+func (r *relay) lane(group string) laneState {
+	r.t.Helper()
+	status, body := r.get("/api/v1/lanes?outbox=outbox_events&group=" + url.QueryEscape(group))
+	var list struct{ Lanes []laneState }
+	if err := json.Unmarshal([]byte(body), &list); err != nil || status != http.StatusOK || len(list.Lanes) > 1 {
+		r.t.Fatalf("the lanes: %d %s %v", status, body, err)
+	}
+	if len(list.Lanes) == 0 {
+		return laneState{}
+	}
+	return list.Lanes[0]
+}
+
+// askAgain is what is said while an outcome of the row is being written.
+const askAgain = "ask again"
+
+// post has the API do something.
+func (r *relay) post(path string, request any) {
+	r.t.Helper()
+	text, err := json.Marshal(request)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	within(r.t, 10*time.Second, func() string {
+		status, body := r.ask(http.MethodPost, "/api/v1/"+path, string(text))
+		if status != http.StatusOK && !strings.Contains(body, askAgain) {
+			r.t.Fatalf("%s of %s: %d %s", path, text, status, body)
+		}
+		if status != http.StatusOK {
+			return body
+		}
+		return ""
+	})
+}
+
+// operate runs a command that asks the relay.
+func (r *relay) operate(args ...string) {
+	r.t.Helper()
+	args = append(args, "--admin", r.admin)
+	within(r.t, 10*time.Second, func() string {
+		stdout, stderr, code := command(r.t, nil, args...)
+		if code != 0 && !strings.Contains(stderr, askAgain) {
+			r.t.Fatalf("%v: exit code %d\n%s%s", args, code, stdout, stderr)
+		}
+		if code != 0 {
+			return stderr
+		}
+		return ""
+	})
+}

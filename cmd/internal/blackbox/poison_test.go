@@ -1,0 +1,226 @@
+package blackbox
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+)
+
+// poisons are the answers that a row may always get. The last is none: the
+// request times out.
+func poisons(t *testing.T) map[string]sinktest.Answer {
+	body := []byte(`{"error": "no such thing"}`)
+	never := make(chan struct{})
+	t.Cleanup(func() { close(never) })
+	return map[string]sinktest.Answer{
+		"400":       {Status: http.StatusBadRequest, Body: body},
+		"404":       {Status: http.StatusNotFound, Body: body},
+		"500":       {Status: http.StatusInternalServerError, Body: body},
+		"no answer": {Release: never, Cut: true},
+	}
+}
+
+const (
+	retries = 3 // dispatch.max-retries by default
+
+	// searched is how many requests may be lost to one row that is never taken:
+	// the first, one for each halving of it, which rounds up once among its groups
+	// and once among the rows of one, the last with the row alone, and its retries.
+	searched = 1 + 7 + 2 + 1 + retries // dispatch.api-batch-size is 100, below 2^7
+)
+
+// One row among many is never taken, whatever the receiver has against it: it is
+// FAILED with the reason, the others are delivered once and in order, and few
+// requests are lost to the search for it. What may be an outage of a part of the
+// receiver has to go on for proof-wait. By hand:
+//
+//	SLUICEBOX_TEST_ROWS=100000 go test -v -run 'TestOnePoisonedRow' ./cmd/internal/blackbox
+func TestOnePoisonedRow(t *testing.T) {
+	t.Parallel()
+	for shape, group := range map[string]string{"1000 groups": "i % 1000", "no groups": "NULL"} {
+		for name, answer := range poisons(t) {
+			t.Run(shape+", "+name, func(t *testing.T) {
+				t.Parallel()
+				eachScene(t, "dispatch: {ungrouped: parallel, request-timeout: 2s, proof-wait: 2s}\n", func(s *scene) {
+					s.onePoisonedRow(group, name, answer)
+				})
+			})
+		}
+	}
+}
+
+func (s *scene) onePoisonedRow(group, name string, answer sinktest.Answer) {
+	rows := many(s.t, 10_000)
+	bad := numbered(rows / 2)
+	poison(s.to, answer, bad)
+	r := s.run()
+	s.number(1, rows, group)
+	rows = s.untilFailed(bad, rows, group)
+	f := s.fate(bad)
+	named := strings.Contains(f.reason, name) || name == "no answer" && strings.Contains(f.reason, "timeout")
+	if f.retries != retries || !named {
+		s.t.Errorf("row %s is FAILED after %d retries: %s", bad, f.retries, f.reason)
+	}
+	s.expectNumbered(rows, bad)
+	lost := refused(s.to.Log())
+	s.t.Logf("%d rows in %d requests, of which %d were lost to the row", rows, s.to.Counts().Requests, lost)
+	if lost > searched+2 { // proof-wait may take two retries more
+		s.t.Errorf("%d requests were lost, want at most %d", lost, searched+2)
+	}
+	if n := r.metric(`sluicebox_rows_settled_total{sink="flowcatalyst",status="FAILED"}`); n != 1 {
+		s.t.Errorf("%.0f rows are FAILED", n)
+	}
+	expectStop(s.t, r)
+}
+
+// untilFailed waits until a row is FAILED. Rows that the receiver takes meanwhile
+// prove that it lives: it writes some behind the rows that there are, and returns
+// how many there are then.
+func (s *scene) untilFailed(id string, rows int, group string) int {
+	s.t.Helper()
+	within(s.t, 2*time.Minute, func() string {
+		f := s.fate(id)
+		if f.status == "FAILED" {
+			return ""
+		}
+		rows++
+		s.number(rows, rows, group)
+		return fmt.Sprintf("row %s is %s after %d retries: %s", id, f.status, f.retries, f.reason)
+	})
+	return rows
+}
+
+// Several rows are never taken, some of them side by side in one group: each is
+// found, and k of them cost k times what one costs at most. By hand:
+//
+//	SLUICEBOX_TEST_ROWS=100000 go test -v -run 'TestSeveralPoisonedRows' ./cmd/internal/blackbox
+func TestSeveralPoisonedRows(t *testing.T) {
+	t.Parallel()
+	for name, group := range map[string]string{"100 groups": "i % 100", "1 group": "1"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachScene(t, "dispatch: {backoff: {initial: 20ms}}\n", func(s *scene) {
+				rows := many(s.t, 5000)
+				bad := []string{numbered(1), numbered(rows / 2), numbered(rows/2 + 1), numbered(rows/2 + 100), numbered(rows/2 + 200), numbered(rows)}
+				poison(s.to, sinktest.Answer{Status: http.StatusUnprocessableEntity}, bad...)
+				r := s.run()
+				s.number(1, rows, group)
+				s.expectNumbered(rows, bad...)
+				within(s.t, 20*time.Second, func() string {
+					if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE id = ANY($1) AND status = 'FAILED' AND retry_count = $2", bad, retries); n != len(bad) {
+						return fmt.Sprintf("%d of %d rows are FAILED", n, len(bad))
+					}
+					return ""
+				})
+				lost := refused(s.to.Log())
+				s.t.Logf("%d rows in %d requests, of which %d were lost to %d rows", rows, s.to.Counts().Requests, lost, len(bad))
+				if lost > len(bad)*searched {
+					s.t.Errorf("%d requests were lost, want at most %d", lost, len(bad)*searched)
+				}
+				expectStop(s.t, r)
+			})
+		})
+	}
+}
+
+// A receiver that answers for each item refuses one: it is FAILED, and no request
+// is lost for the others. By hand:
+//
+//	SLUICEBOX_TEST_ROWS=100000 go test -v -run 'TestOneRefusedItem' ./cmd/internal/blackbox
+func TestOneRefusedItem(t *testing.T) {
+	t.Parallel()
+	eachScene(t, "dispatch: {ungrouped: parallel, backoff: {initial: 50ms}}\n", func(s *scene) {
+		s.config = strings.Replace(s.config, "flowcatalyst: {", "flowcatalyst: {wire: items, ", 1)
+		rows := many(s.t, 5000)
+		bad := numbered(rows / 2)
+		s.to.Script(func(r *sinktest.Request) sinktest.Answer {
+			at := slices.Index(r.IDs(), bad)
+			if at < 0 {
+				return sinktest.Answer{}
+			}
+			words := slices.Repeat([]string{"SUCCESS"}, at)
+			return sinktest.Answer{Words: append(words, "BAD_REQUEST")}
+		})
+		r := s.run()
+		s.number(1, rows, "NULL")
+		rows = s.untilFailed(bad, rows, "NULL")
+		if f := s.fate(bad); f.retries != retries || !strings.Contains(f.reason, "would not do") {
+			s.t.Errorf("the row is %+v", f)
+		}
+		s.expectNumbered(rows, bad)
+		expectStop(s.t, r)
+	})
+}
+
+// One row of the only group is never taken. What says that it is the row's fault
+// ends as FAILED; what may be an outage holds the group, with an alarm, until
+// somebody skips the row. By hand:
+//
+//	go test -v -run 'TestAPoisonedRowInTheOnlyGroup' ./cmd/internal/blackbox
+func TestAPoisonedRowInTheOnlyGroup(t *testing.T) {
+	t.Parallel()
+	const rows, bad = 300, 150
+	holds := map[string]struct {
+		class string
+		skip  func(*relay)
+	}{
+		"404": {"misconfigured", func(r *relay) {
+			r.post("lanes/skip", map[string]string{"outbox": "outbox_events", "kind": "EVENT", "group": "g", "reason": "we know why"})
+		}},
+		"no answer": {"unavailable", func(r *relay) { r.operate("lanes", "skip", "--group", "g", "--reason", "we know why") }},
+	}
+	for name, answer := range poisons(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachScene(t, "dispatch: {request-timeout: 1s, proof-wait: 500ms, backoff: {initial: 50ms, max: 300ms}}\n", func(s *scene) {
+				poison(s.to, answer, numbered(bad))
+				r := s.run()
+				s.number(1, rows, "'g'")
+				reason := name
+				if hold, ok := holds[name]; ok {
+					s.expectHeld(r, numbered(bad), hold.class)
+					hold.skip(r)
+					reason = "we know why"
+				}
+				s.expectNumbered(rows, numbered(bad))
+				if f := s.fate(numbered(bad)); f.status != "FAILED" || !strings.Contains(f.reason, reason) {
+					s.t.Errorf("the row is %+v", f)
+				}
+				within(s.t, 10*time.Second, func() string {
+					if status, body := r.get("/readyz?verbose"); status != http.StatusOK {
+						return body
+					}
+					return ""
+				})
+				expectStop(s.t, r)
+			})
+		})
+	}
+}
+
+// expectHeld waits for the alarm while a row holds up its group, and sees what
+// the API says of the lane. One failure may count: the rows in front of it that
+// were taken after the first one prove that the receiver lived then.
+func (s *scene) expectHeld(r *relay, id, class string) {
+	s.t.Helper()
+	s.expectAlarm(r, class)
+	within(s.t, 10*time.Second, func() string {
+		if l := r.lane("g"); l.Head != id || l.Rows == 0 || l.Error == "" || l.RetryCount > 1 {
+			return fmt.Sprintf("the lane is %+v", l)
+		}
+		return ""
+	})
+	if f := s.fate(id); f.status == "FAILED" || f.retries > 1 {
+		s.t.Errorf("row %s is %+v", id, f)
+	}
+	for _, got := range s.to.Taken() {
+		if got.ID >= id {
+			s.t.Errorf("row %s was taken past %s", got.ID, id)
+		}
+	}
+}

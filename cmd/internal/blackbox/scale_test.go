@@ -1,0 +1,36 @@
+package blackbox
+
+import (
+	"testing"
+	"time"
+)
+
+// As many groups as rows, and all rows in one group: both are delivered once and
+// in order, and memory stays flat. By hand, where the bound is that of the
+// program without the race detector:
+//
+//	SLUICEBOX_TEST_ROWS=100000 SLUICEBOX_TEST_RACE=false go test -v -run 'TestManyGroupsAndOne' ./cmd/internal/blackbox
+func TestManyGroupsAndOne(t *testing.T) {
+	t.Parallel()
+	for name, group := range map[string]string{"a group each": "i", "one group": "1"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachScene(t, "", func(s *scene) {
+				rows := many(s.t, 10_000)
+				r := s.run()
+				s.number(1, rows, group)
+				began := time.Now()
+				arriveIn(s.t, s.to, rows, 5*time.Minute)
+				took := time.Since(began)
+				s.expectNumbered(rows)
+				requests := s.to.Counts().Requests
+				s.t.Logf("%d rows in %s (%.0f/s), in %d requests", rows, took.Round(time.Millisecond), float64(rows)/took.Seconds(), requests)
+				if requests > rows/20 {
+					s.t.Errorf("%d requests for %d rows", requests, rows)
+				}
+				r.expectSmall()
+				expectStop(s.t, r)
+			})
+		})
+	}
+}

@@ -1,0 +1,119 @@
+package blackbox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// twoSinks routes each of the seed's tables to a receiver of its own. The buffer
+// of the first holds fewer rows than the test writes for it.
+const twoSinks = `
+name: %s
+source: {url: %q}
+outboxes:
+  - {table: outbox_events, layout: flowcatalyst, kind: EVENT, sink: a}
+  - {table: outbox_dispatch_jobs, layout: flowcatalyst, kind: DISPATCH_JOB, sink: b}
+sinks:
+  a: {type: flowcatalyst, api-base-url: %q, global-buffer-size: 500, request-timeout: 2s, backoff: {max: 1s}}
+  b: {type: flowcatalyst, api-base-url: %q}
+admin: {listen: %s}
+`
+
+// One of two receivers hangs, also when more rows wait for it than its buffer
+// holds: the other one gets all of its rows meanwhile, and the first gets its own
+// in order when it is back. By hand:
+//
+//	SLUICEBOX_TEST_OUTAGE=30s go test -v -run 'TestOneOfTwoSinksHangs' ./cmd/internal/blackbox
+func TestOneOfTwoSinksHangs(t *testing.T) {
+	t.Parallel()
+	eachScene(t, "", func(s *scene) {
+		a, b := s.to, sinktest.NewReceiver(s.t)
+		r := start(s.t, fmt.Sprintf(twoSinks, nameFor(s.database), s.database, a.URL(), b.URL(), adminKey))
+		r.waitFor("reading")
+		phase := lasting(s.t, 3*time.Second)
+		jobs := pace{conn: servers.Connect(s.t, s.database), to: b}
+
+		p50, p99 := jobs.run(s.t, phase)
+		s.t.Logf("both well:             p50 %s, p99 %s", p50, p99)
+		hang := make(chan struct{})
+		a.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Release: hang, Cut: true} })
+		s.number(1, 100, "i % 50")
+		p50, p99 = jobs.run(s.t, phase)
+		s.t.Logf("one hangs:             p50 %s, p99 %s", p50, p99)
+		const rows = 2000
+		s.number(101, rows, "i % 50")
+		p50, p99 = jobs.run(s.t, phase)
+		s.t.Logf("and its buffer is full: p50 %s, p99 %s", p50, p99)
+		if n := r.metric(`sluicebox_pending_rows{sink="a"}`); n != rows {
+			s.t.Errorf("%.0f rows wait for the one that hangs, want %d", n, rows)
+		}
+		if c := a.Counts(); c.Distinct > 0 {
+			s.t.Fatalf("the one that hangs took %d rows", c.Distinct)
+		}
+		if status, body := r.get("/readyz?verbose"); status == 200 {
+			s.t.Errorf("/readyz says: %s", body)
+		}
+
+		a.Script(nil)
+		close(hang)
+		s.expectNumbered(rows)
+		if c := b.Counts(); c.Distinct != jobs.written || c.Duplicates > 0 {
+			s.t.Errorf("the other one got %+v of %d rows", c, jobs.written)
+		}
+		checkNumbered(s.t, b.Taken())
+		expectStop(s.t, r)
+	})
+}
+
+// pace writes 300 jobs a second in 50 groups, one transaction each, and takes the
+// time until the receiver has read them.
+type pace struct {
+	conn    *pgx.Conn
+	to      *sinktest.Receiver
+	written int
+}
+
+// run writes for a while, waits until all has arrived, and returns the median
+// and the 99th percentile of commit to received.
+func (p *pace) run(t testing.TB, lasts time.Duration) (p50, p99 time.Duration) {
+	t.Helper()
+	const rate = 300
+	committed := map[string]time.Time{}
+	tick := time.NewTicker(time.Second / rate)
+	defer tick.Stop()
+	for range int(lasts.Seconds() * rate) {
+		<-tick.C
+		p.written++
+		id := numbered(p.written)
+		_, err := p.conn.Exec(context.Background(), `INSERT INTO outbox_dispatch_jobs (id, type, message_group, payload, status, created_at)
+			VALUES ($1, 'DISPATCH_JOB', $2, $3, 'PENDING', now())`, id, fmt.Sprint(p.written%50), fmt.Sprintf(`{"id": %q, "group": "%d"}`, id, p.written%50))
+		if err != nil {
+			t.Fatal(err)
+		}
+		committed[id] = time.Now()
+	}
+	arriveIn(t, p.to, p.written, 20*time.Second)
+	return quantiles(committed, p.to.Taken())
+}
+
+// quantiles returns the median and the 99th percentile of the times from commit
+// to received, of the rows whose commit is known.
+func quantiles(committed map[string]time.Time, taken []sinktest.Received) (p50, p99 time.Duration) {
+	var took []time.Duration
+	for _, r := range taken {
+		if at, ok := committed[r.ID]; ok {
+			took = append(took, max(0, r.At.Sub(at)))
+		}
+	}
+	slices.Sort(took)
+	at := func(q float64) time.Duration { return took[int(q*float64(len(took)-1))].Round(time.Microsecond) }
+	return at(.5), at(.99)
+}

@@ -1,0 +1,169 @@
+package blackbox
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// hooks relays a table of a team's own to a webhook.
+const hooks = `
+name: %s
+source: {url: %q}
+outboxes:
+  - table: Deliveries
+    layout: custom
+    kind: order
+    sink: hooks
+    state: timestamps
+    columns: {id: row_key, group: body, payload: body, claimed: taken_at, delivered: sent_at, failed: dead_at, retry-count: tries, error: why}
+    group-path: group
+    order-by: [made]
+sinks:
+  hooks: {type: webhook, url: %q, secrets: [%s], metadata-headers: [kind, group, attempt], id-prefix: shop-, max-retries: 1, backoff: {initial: 50ms}}
+admin: {listen: %s}
+`
+
+// signingKey is what the receiver shares with the relay, in the form of Standard
+// Webhooks 1.0.0.
+const signingKey = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
+
+// deliveries are a database with that table.
+type deliveries struct {
+	source string
+	exec   func(statement string)
+	count  func(query string) int
+}
+
+// A table of a team's own goes to a webhook: a request for each row, signed, in
+// the order of its group, and the state is kept in the table's times. By hand:
+//
+//	go test -v -run 'TestWebhook' ./cmd/internal/blackbox
+func TestWebhook(t *testing.T) {
+	t.Parallel()
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		testWebhook(t, sqliteDeliveries(t))
+	})
+	eachVersion(t, func(t *testing.T, version int) { testWebhook(t, postgresDeliveries(t, version)) })
+}
+
+func testWebhook(t *testing.T, d deliveries) {
+	const rows, first = 300, 1_000_000 // ids of one length
+	bad := fmt.Sprint("shop-", first+rows/2)
+	to := sinktest.NewReceiver(t)
+	to.Script(func(r *sinktest.Request) sinktest.Answer {
+		if wrong := verify(r); wrong != "" {
+			t.Errorf("request %d: %s", r.N, wrong)
+		}
+		if r.Items[0].ID == bad {
+			return sinktest.Answer{Status: http.StatusUnprocessableEntity, Body: []byte("no such customer")}
+		}
+		return sinktest.Answer{Status: http.StatusNoContent}
+	})
+	r := start(t, fmt.Sprintf(hooks, nameFor(d.source), d.source, to.URL()+"/orders?key=1", signingKey, adminKey))
+	r.waitFor("reading")
+	for i := first + 1; i <= first+rows; i += 10 {
+		var values []string
+		for n := i; n < i+10; n++ {
+			values = append(values, fmt.Sprintf(`(%d, '{"id": %d, "group": "customer %d"}')`, n, n, n%20))
+		}
+		d.exec(`INSERT INTO "Deliveries" (row_key, body) VALUES ` + strings.Join(values, ", "))
+	}
+	arrive(t, to, rows-1)
+	within(t, 20*time.Second, func() string {
+		sent := d.count(`SELECT count(*) FROM "Deliveries" WHERE sent_at IS NOT NULL AND dead_at IS NULL AND taken_at IS NOT NULL AND why IS NULL`)
+		dead := d.count(fmt.Sprintf(`SELECT count(*) FROM "Deliveries" WHERE row_key = %d AND sent_at IS NULL AND dead_at IS NOT NULL AND tries = 1 AND why LIKE '%%422%%no such customer%%'`, first+rows/2))
+		if sent != rows-1 || dead != 1 {
+			return fmt.Sprintf("%d rows are sent and %d are dead", sent, dead)
+		}
+		return ""
+	})
+	if again := checkNumbered(t, to.Taken()); again > 0 {
+		t.Errorf("%d rows arrived more than once", again)
+	}
+	if c := to.Counts(); c.Requests != rows+1 || c.Distinct != rows-1 {
+		t.Errorf("%d rows, one of them twice: %+v", rows, c)
+	}
+	expectStop(t, r)
+}
+
+// verify holds a request against Standard Webhooks 1.0.0 and against its own
+// body.
+func verify(r *sinktest.Request) string {
+	id, at := r.Header.Get("Webhook-Id"), r.Header.Get("Webhook-Timestamp")
+	seconds, err := strconv.ParseInt(at, 10, 64)
+	if since := time.Since(time.Unix(seconds, 0)); err != nil || since < -time.Minute || since > time.Minute {
+		return fmt.Sprintf("its time is %q", at)
+	}
+	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(signingKey, "whsec_"))
+	if err != nil {
+		return err.Error()
+	}
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(id + "." + at + "." + string(r.Body)))
+	if want := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil)); r.Header.Get("Webhook-Signature") != want {
+		return fmt.Sprintf("it is signed %q, want %q", r.Header.Get("Webhook-Signature"), want)
+	}
+	var p struct {
+		ID    int
+		Group string
+	}
+	if err := json.Unmarshal(r.Body, &p); err != nil {
+		return fmt.Sprintf("its body is %q: %v", r.Body, err)
+	}
+	group, err := url.PathUnescape(r.Header.Get("Sluicebox-Group"))
+	if id != fmt.Sprint("shop-", p.ID) || r.Header.Get("Idempotency-Key") != id || group != p.Group || r.Kind != "order" || err != nil {
+		return fmt.Sprintf("its headers are %v, its body is %s", r.Header, r.Body)
+	}
+	return ""
+}
+
+// deliveriesTable is given the type of a time, the present time, and the type of
+// a payload.
+const deliveriesTable = `CREATE TABLE "Deliveries" (
+	row_key BIGINT PRIMARY KEY, body %[3]s NOT NULL, made %[1]s NOT NULL DEFAULT %[2]s,
+	taken_at %[1]s, sent_at %[1]s, dead_at %[1]s, tries INT NOT NULL DEFAULT 0, why TEXT)`
+
+func postgresDeliveries(t *testing.T, version int) deliveries {
+	database := servers.Database(t, version)
+	servers.Exec(t, database, fmt.Sprintf(deliveriesTable, "timestamptz", "now()", "jsonb"))
+	conn := servers.Connect(t, database)
+	return deliveries{database, func(statement string) { servers.Exec(t, database, statement) }, func(query string) int { return count(t, conn, query) }}
+}
+
+func sqliteDeliveries(t *testing.T) deliveries {
+	path := filepath.Join(t.TempDir(), "team.db")
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)&_txlock=immediate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	exec := func(statement string) {
+		if _, err := db.ExecContext(context.Background(), statement); err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
+	}
+	exec(fmt.Sprintf(deliveriesTable, "DATETIME", "(strftime('%Y-%m-%d %H:%M:%f', 'now'))", "TEXT"))
+	return deliveries{"sqlite://" + path, exec, func(query string) int {
+		n := 0
+		if err := db.QueryRowContext(context.Background(), query).Scan(&n); err != nil {
+			t.Fatalf("%s: %v", query, err)
+		}
+		return n
+	}}
+}
