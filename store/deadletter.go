@@ -110,3 +110,22 @@ type DeadLetters interface {
 	// that nothing was written.
 	Discard(ctx context.Context, epoch Epoch, f DeadLetterFilter, limit int) ([]Ref, error)
 }
+
+// RequeuedItems returns dead letters as the items that they are once they are
+// requeued, captured now.
+func RequeuedItems(letters []DeadLetter, now time.Time) []Item {
+	items := make([]Item, len(letters))
+	for i := range letters {
+		items[i] = letters[i].Item(now)
+	}
+	return items
+}
+
+// Refs returns the names of dead letters.
+func Refs(letters []DeadLetter) []Ref {
+	refs := make([]Ref, len(letters))
+	for i := range letters {
+		refs[i] = letters[i].Ref
+	}
+	return refs
+}

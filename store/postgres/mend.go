@@ -32,12 +32,7 @@ func (s *Store) Requeue(ctx context.Context, epoch store.Epoch, f store.DeadLett
 	if err != nil {
 		return nil, fmt.Errorf("requeue: %w", err)
 	}
-	now := time.Now()
-	items := make([]store.Item, len(letters))
-	for i := range letters {
-		items[i] = letters[i].Item(now)
-	}
-	return items, nil
+	return store.RequeuedItems(letters, time.Now()), nil
 }
 
 // Discard implements store.DeadLetters.
@@ -46,11 +41,7 @@ func (s *Store) Discard(ctx context.Context, epoch store.Epoch, f store.DeadLett
 	if err != nil {
 		return nil, fmt.Errorf("discard: %w", err)
 	}
-	refs := make([]store.Ref, len(letters))
-	for i := range letters {
-		refs[i] = letters[i].Ref
-	}
-	return refs, nil
+	return store.Refs(letters), nil
 }
 
 // mend chooses rows without a lock, however long that takes, and then writes

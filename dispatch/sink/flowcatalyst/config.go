@@ -125,15 +125,7 @@ func (c *Config) Validate() error {
 	if err := c.checkCredentials(); err != nil {
 		errs = append(errs, err)
 	}
-	if c.RequestTimeout < 0 {
-		bad("request-timeout is %s, must be above 0", c.RequestTimeout)
-	}
-	if c.MaxConnections < 0 {
-		bad("max-connections is %d, must be at least 1", c.MaxConnections)
-	}
-	if c.MaxRequestBytes < 0 {
-		bad("max-request-bytes is %d, must be at least 1", c.MaxRequestBytes)
-	}
+	errs = append(errs, httpsink.CheckBounds(c.RequestTimeout, c.MaxConnections, c.MaxRequestBytes))
 	if !httpsink.Visible(strings.ReplaceAll(c.UserAgent, " ", "")) {
 		bad("user-agent %q holds a character that a header cannot carry", c.UserAgent)
 	}

@@ -156,15 +156,7 @@ func (c *Config) Validate() error {
 	if !httpsink.Visible(string(c.Token)) {
 		bad("token holds a blank, a line break or a character outside ASCII; look for a stray newline at its end")
 	}
-	if c.RequestTimeout < 0 {
-		bad("request-timeout is %s, must be above 0", c.RequestTimeout)
-	}
-	if c.MaxConnections < 0 {
-		bad("max-connections is %d, must be at least 1", c.MaxConnections)
-	}
-	if c.MaxRequestBytes < 0 {
-		bad("max-request-bytes is %d, must be at least 1", c.MaxRequestBytes)
-	}
+	errs = append(errs, httpsink.CheckBounds(c.RequestTimeout, c.MaxConnections, c.MaxRequestBytes))
 	errs = append(errs, c.validateFormat()...)
 	errs = append(errs, c.validateHeaders()...)
 	return errors.Join(errs...)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 )
 
 // ParseAddress reads the http or https address that stands under a key of the
@@ -40,4 +41,20 @@ func Visible(s string) bool {
 		}
 	}
 	return true
+}
+
+// CheckBounds reports every bound of a request that is negative, by its
+// configuration key; 0 stands for a default.
+func CheckBounds(requestTimeout time.Duration, maxConnections, maxRequestBytes int) error {
+	var errs []error
+	if requestTimeout < 0 {
+		errs = append(errs, fmt.Errorf("request-timeout is %s, must be above 0", requestTimeout))
+	}
+	if maxConnections < 0 {
+		errs = append(errs, fmt.Errorf("max-connections is %d, must be at least 1", maxConnections))
+	}
+	if maxRequestBytes < 0 {
+		errs = append(errs, fmt.Errorf("max-request-bytes is %d, must be at least 1", maxRequestBytes))
+	}
+	return errors.Join(errs...)
 }
