@@ -6,6 +6,8 @@ package capturetest
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -24,6 +26,23 @@ type Harness struct {
 	// have positions, and a cut is possible. Without it, rows come in any order
 	// and come again while they are unsettled and not held.
 	Log bool
+	// Losses are ways in which the log is lost, by name, that a new cut mends.
+	// The rows of the table stay.
+	Losses map[string]func(t *testing.T, db Database)
+	// Faults are what keeps a source from reading its log until an operator
+	// mends it.
+	Faults []Fault
+	// Stopping makes a database whose server stop shuts down in an orderly way,
+	// and tells how long that took. Nil leaves the test of it out.
+	Stopping func(t *testing.T) (db Database, stop func() time.Duration)
+}
+
+// Fault takes the log away from a source and gives it back.
+type Fault struct {
+	Name        string
+	Break, Mend func(t *testing.T, db Database)
+	// Remedy is in the error that names the fault.
+	Remedy string
 }
 
 // Database is what Setup made. Its methods fail the test on an error and may be
@@ -47,6 +66,14 @@ type Database interface {
 type Source interface {
 	capture.Resumer
 	Close()
+}
+
+// Readier is a source that tells a relay that polls whether it could open its
+// log by now.
+type Readier interface {
+	// Ready returns nil if it could, else what Open would return. It changes
+	// nothing.
+	Ready(ctx context.Context) error
 }
 
 // Tables are a database's tables as a source opens them. It is not safe for
@@ -119,8 +146,22 @@ func Run(t *testing.T, h Harness) {
 		}
 		t.Run(c.name, func(t *testing.T) { c.test(t, h.Setup(t)) })
 	}
+	RunLost(t, h)
+	if h.Stopping != nil {
+		t.Run("shutdown", func(t *testing.T) { testShutdown(t, h) })
+	}
 	if h.Impatient != nil {
 		t.Run("pause", func(t *testing.T) { testPause(t, h.Impatient(t)) })
+	}
+}
+
+// RunLost runs the part of the suite in which the log is lost.
+func RunLost(t *testing.T, h Harness) {
+	for _, name := range slices.Sorted(maps.Keys(h.Losses)) {
+		t.Run("lost log/"+name, func(t *testing.T) { testLoss(t, h.Setup(t), h.Losses[name]) })
+	}
+	for _, f := range h.Faults {
+		t.Run("no stream/"+f.Name, func(t *testing.T) { testFault(t, h.Setup(t), f) })
 	}
 }
 

@@ -133,6 +133,27 @@ func (r *reader) until(what string, holds func() bool) {
 	}
 }
 
+// ends receives until the source ends by itself, closes it, and returns its
+// error.
+func (r *reader) ends() error {
+	r.t.Helper()
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	for {
+		select {
+		case b := <-r.out:
+			r.take(b)
+		case err := <-r.done:
+			r.stop()
+			r.stop = nil
+			r.src.Close()
+			return err
+		case <-timeout.C:
+			r.t.Fatalf("the source goes on after %s; %d rows came, connections lost: %v", patience, len(r.ids), r.losses())
+		}
+	}
+}
+
 // rows receives until n rows have come.
 func (r *reader) rows(n int) {
 	r.t.Helper()

@@ -61,7 +61,9 @@ func (a *assembler) message(wal []byte) (b capture.Batch, ready bool, err error)
 		return a.insert(body)
 	case msgMessage:
 		return b, false, a.logical(body)
-	case msgOrigin, msgType, msgTruncate, msgUpdate, msgDelete:
+	case msgType:
+		return b, false, a.typ(body)
+	case msgOrigin, msgTruncate, msgUpdate, msgDelete:
 		return b, false, nil // not rows of an outbox
 	}
 	return b, false, fmt.Errorf("pgoutput: a message of unknown type %q", wal[0])
@@ -112,6 +114,16 @@ func (a *assembler) relation(body []byte) error {
 	}
 	a.relations[m.oid] = rel
 	return nil
+}
+
+// typ learns of the types over bytea. The server names them, by the type that
+// they are a domain over, before each relation that has one.
+func (a *assembler) typ(body []byte) error {
+	m, err := parseType(body)
+	if err == nil && m.schema == "" && m.name == "bytea" {
+		a.tables.bytea[m.oid] = true
+	}
+	return err
 }
 
 func (a *assembler) insert(body []byte) (part capture.Batch, ready bool, err error) {

@@ -19,6 +19,10 @@ import (
 // were: what is inserted meanwhile is in no log, and nothing else tells.
 const publishedSince = 5 * time.Second
 
+// lookTimeout bounds one look at them: a session that was cut off must not blind
+// the source.
+const lookTimeout = 4 * time.Second
+
 // attend looks after a run until its context ends: heartbeats, and the
 // publication.
 func (s *Source) attend(ctx context.Context, st *stream) {
@@ -31,20 +35,51 @@ func (s *Source) attend(ctx context.Context, st *stream) {
 			return
 		case <-tick.C:
 		}
-		if still := time.Since(time.Unix(0, st.moved.Load())); s.cfg.HeartbeatInterval > 0 && still >= s.cfg.HeartbeatInterval {
-			// Without it the log of an idle database is kept longer, that is
-			// all: the next one tries again.
-			_ = s.control.exec(ctx, "SELECT pg_logical_emit_message(false, $1, '')", s.cfg.Name+".heartbeat")
-		}
-		var now string
-		err := s.control.do(ctx, func(conn *pgx.Conn) (err error) {
-			now, err = s.publishedNow(ctx, conn)
-			return err
-		})
-		if err == nil && now != s.published {
-			st.fail(&capture.LostError{Reason: fmt.Sprintf("publication %s or a table of it was changed or made anew", s.cfg.Name)})
-		}
+		s.look(ctx, st)
 	}
+}
+
+// look makes one round. What it cannot do, the next one tries again: without a
+// heartbeat the log of an idle database is kept longer, and whatever of the
+// publication was changed is still seen then.
+func (s *Source) look(ctx context.Context, st *stream) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	if still := time.Since(time.Unix(0, st.moved.Load())); s.cfg.HeartbeatInterval > 0 && still >= s.cfg.HeartbeatInterval {
+		_ = s.control.exec(ctx, "SELECT pg_logical_emit_message(false, $1, '')", s.cfg.Name+".heartbeat")
+	}
+	err := s.checkPublished(ctx)
+	var lost *capture.LostError
+	if errors.As(err, &lost) || ending(err) {
+		st.fail(err)
+	}
+}
+
+// ending reports whether the server told a session that it begins to shut down.
+func ending(err error) bool {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return false
+	}
+	switch pg.Code {
+	case "57P01", "57P02", "57P03": // admin_shutdown, crash_shutdown, cannot_connect_now
+		return true
+	}
+	return false
+}
+
+// checkPublished returns a *capture.LostError if the tables are no longer
+// published as they were.
+func (s *Source) checkPublished(ctx context.Context) error {
+	var now string
+	err := s.control.twice(ctx, func(conn *pgx.Conn) (err error) {
+		now, err = s.publishedNow(ctx, conn, s.server)
+		return err
+	})
+	if err == nil && now != s.published {
+		err = &capture.LostError{Reason: fmt.Sprintf("publication %s or a table of it was changed or made anew (it was %q, it is %q)", s.cfg.Name, s.published, now)}
+	}
+	return err
 }
 
 func (s *Source) heartbeat() time.Duration {
@@ -60,8 +95,7 @@ func (s *Source) heartbeat() time.Duration {
 func (s *Source) watch(ctx context.Context, st *stream) {
 	for ctx.Err() == nil {
 		err := s.listen(ctx)
-		var pg *pgconn.PgError
-		if errors.As(err, &pg) && strings.HasPrefix(pg.Code, "57P") { // admin_shutdown, crash_shutdown, cannot_connect_now
+		if ending(err) {
 			st.fail(fmt.Errorf("the server ends its sessions: %w", err))
 			return
 		}
@@ -82,23 +116,40 @@ func (s *Source) listen(ctx context.Context) error {
 	return conn.PgConn().WaitForNotification(ctx)
 }
 
+// A table that was renamed is looked up by its OID: it is published as before,
+// and may get its name back. Schemas can be published since version 15.
+const publishedNowSQL = `
+WITH outbox AS (
+	SELECT DISTINCT c.oid, c.relnamespace, c.relpersistence
+	FROM unnest($2::text[], $3::oid[]) u (name, known) LEFT JOIN pg_class c ON c.oid = coalesce(to_regclass(u.name)::oid, u.known))
+SELECT 'tables ' || (SELECT string_agg(coalesce(oid || CASE relpersistence WHEN 'p' THEN '' ELSE ' unlogged' END, 'gone'), ',' ORDER BY oid) FROM outbox) ||
+	coalesce((SELECT ' publication ' || p.oid || '.' || p.xmin ||
+		coalesce((SELECT ' ' || string_agg(r.oid || '.' || r.xmin || '=' || r.prrelid, ',' ORDER BY r.oid)
+			FROM pg_publication_rel r JOIN outbox ON outbox.oid = r.prrelid WHERE r.prpubid = p.oid), '')%s
+	FROM pg_publication p WHERE p.pubname = $1), '')`
+
+const publishedSchemasSQL = ` ||
+		coalesce((SELECT ' schemas ' || string_agg(DISTINCT n.oid || '.' || n.xmin || '=' || n.pnnspid, ',')
+			FROM pg_publication_namespace n JOIN outbox ON outbox.relnamespace = n.pnnspid WHERE n.pnpubid = p.oid), '')`
+
 // publishedNow describes the publication and the tables as they are, so that
-// another description means that rows may be missing from the log. It holds OIDs:
-// what was dropped and made again is another.
-func (s *Source) publishedNow(ctx context.Context, conn *pgx.Conn) (string, error) {
-	names := make([]string, len(s.cfg.Outboxes))
-	for i := range s.cfg.Outboxes {
-		names[i] = pgstore.TableName(&s.cfg.Outboxes[i])
+// another description means that rows may be missing from the log. It holds OIDs,
+// by which what was dropped and made again is another, and the transactions that
+// wrote the publication: one that was changed and changed back is another too.
+func (s *Source) publishedNow(ctx context.Context, conn *pgx.Conn, sv *server) (string, error) {
+	var names []string
+	var known []uint32
+	for _, t := range sv.tables {
+		for _, o := range t.outboxes {
+			names, known = append(names, pgstore.TableName(o)), append(known, t.oid)
+		}
+	}
+	schemas := ""
+	if sv.version >= 150000 {
+		schemas = publishedSchemasSQL
 	}
 	var text string
-	err := conn.QueryRow(ctx, `
-WITH outbox AS (SELECT DISTINCT to_regclass(n)::oid AS oid FROM unnest($2::text[]) n)
-SELECT 'tables ' || coalesce((SELECT string_agg(coalesce(oid::text, 'gone'), ',' ORDER BY oid) FROM outbox), '') ||
-	coalesce((SELECT ' publication ' || p.oid || (CASE WHEN p.pubinsert THEN '' ELSE ' of nothing' END) ||
-		coalesce((SELECT ' ' || string_agg(r.oid || '=' || r.prrelid, ',' ORDER BY r.oid)
-			FROM pg_publication_rel r JOIN outbox ON outbox.oid = r.prrelid WHERE r.prpubid = p.oid), '')
-	FROM pg_publication p WHERE p.pubname = $1), '')`, s.cfg.Name, names).Scan(&text)
-	if err != nil {
+	if err := conn.QueryRow(ctx, fmt.Sprintf(publishedNowSQL, schemas), s.cfg.Name, names, known).Scan(&text); err != nil {
 		return "", fmt.Errorf("look at publication %s: %w", s.cfg.Name, pgstore.Explain(err))
 	}
 	return text, nil
@@ -117,7 +168,7 @@ func (e *columnError) Unwrap() error { return &e.SetupError }
 
 // explainColumns turns an error about columns that the table has by now into a
 // lost log: what the log holds of the time without them cannot be read, and the
-// table can.
+// table can. Open finds out whether the log lacks them still.
 func (s *Source) explainColumns(ctx context.Context, err error) error {
 	var missing *columnError
 	if !errors.As(err, &missing) {
@@ -126,7 +177,7 @@ func (s *Source) explainColumns(ctx context.Context, err error) error {
 	var there int
 	lookErr := s.control.do(ctx, func(conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `
-SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = ANY ($2) AND NOT attisdropped AND attgenerated = ''`,
+SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = ANY ($2) AND NOT attisdropped`,
 			pgstore.TableName(missing.outbox), missing.columns).Scan(&there)
 	})
 	if lookErr != nil || there < len(missing.columns) {

@@ -29,8 +29,8 @@ type Config struct {
 	// TakeOver allows to end another session that holds the slot. It is for a
 	// caller that has won the leadership, whose predecessor hangs.
 	TakeOver bool
-	// SlotTimeout bounds how long making a slot waits for old transactions.
-	// 0 is 1 minute.
+	// SlotTimeout is how old a transaction may be that making a slot waits for.
+	// 0 is 2 s.
 	SlotTimeout time.Duration
 	// HeartbeatInterval is how long the log may stand still before a heartbeat
 	// is written into it. 0 is 30 s, a negative value is never.
@@ -43,7 +43,7 @@ type Config struct {
 
 // Defaults of a Config.
 const (
-	defaultSlotTimeout = time.Minute
+	defaultSlotTimeout = 2 * time.Second
 	defaultHeartbeat   = 30 * time.Second
 	defaultBatchRows   = 500
 	defaultBatchBytes  = 4 << 20

@@ -48,11 +48,19 @@ func (c *control) do(ctx context.Context, fn func(*pgx.Conn) error) error {
 	return err
 }
 
-// exec runs a statement whose effect may come twice: if a session that was kept
-// turns out to be lost, a new one tries again.
+// exec runs a statement whose effect may come twice.
 func (c *control) exec(ctx context.Context, sql string, args ...any) error {
-	run := func(conn *pgx.Conn) error {
+	return c.twice(ctx, func(conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, sql, args...)
+		return err
+	})
+}
+
+// twice does what may be done twice: if a session that was kept turns out to be
+// lost, fn is called again with a new one.
+func (c *control) twice(ctx context.Context, fn func(*pgx.Conn) error) error {
+	run := func(conn *pgx.Conn) error {
+		err := fn(conn)
 		if err != nil && conn.IsClosed() {
 			err = &lostSession{err}
 		}

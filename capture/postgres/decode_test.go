@@ -40,6 +40,10 @@ func relationOf(oid uint32, schema, name string, columns ...column) []byte {
 	return w.b
 }
 
+func typeOf(oid uint32, schema, name string) []byte {
+	return (&wal{}).u8('Y').u32(oid).text(schema).text(name).b
+}
+
 const null = "\x00NULL"
 
 func insertOf(oid uint32, values ...string) []byte {
@@ -77,7 +81,7 @@ func testAssembler(outboxes ...store.Outbox) *assembler {
 	for i := range outboxes {
 		tb.outboxes = append(tb.outboxes, &outboxes[i])
 	}
-	return newAssembler(newTables([]*table{tb}, []uint32{70000}), "relay", 3, 1<<20)
+	return newAssembler(newTables([]*table{tb}), "relay", 3, 1<<20)
 }
 
 // feed feeds messages and returns the batches.
@@ -174,7 +178,7 @@ func TestAssembleBytea(t *testing.T) {
 		a := testAssembler()
 		columns := append([]column{{"id", textOID}, {"payload", oid}}, events[2:]...)
 		raw := []byte{0, 1, 0xff, '\\', 'x'}
-		got := feed(t, a, begin(0x100, 7), relationOf(10, "public", "events", columns...),
+		got := feed(t, a, begin(0x100, 7), typeOf(70000, "", "bytea"), typeOf(70001, "my", "bytea"), relationOf(10, "public", "events", columns...),
 			insertOf(10, "a", `\x`+hex.EncodeToString(raw), null, "0"), insertOf(10, "b", `\x`, null, "0"), commitAt(0x100, 0x130))
 		items := got[0].Items
 		if !bytes.Equal(items[0].Payload, raw) || items[0].PayloadSize != 5 || len(items[1].Payload) != 0 {
@@ -238,7 +242,7 @@ func TestAssembleErrors(t *testing.T) {
 		want     string
 	}{
 		"null id":           {[][]byte{begin(1, 1), rel, insertOf(10, null, "p", "g", "0")}, `public.events: a row with NULL in its id column "id"`},
-		"not a count":       {[][]byte{begin(1, 1), rel, insertOf(10, "a", "p", "g", "many")}, `row a: "many" in column "retry_count"`},
+		"not a count":       {[][]byte{begin(1, 1), rel, insertOf(10, "a", "p", "g", "many")}, `row "a": "many" in column "retry_count"`},
 		"missing column":    {[][]byte{begin(1, 1), relationOf(10, "public", "events", events[:1]...)}, `without column "message_group" and "payload"`},
 		"fewer columns":     {[][]byte{begin(1, 1), rel, insertOf(10, "a", "p")}, "has 2 columns, its Relation message has 4"},
 		"unknown relation":  {[][]byte{begin(1, 1), insertOf(10, "a")}, "which no Relation message described"},

@@ -33,4 +33,30 @@
 // A message that cannot be decoded, a NULL id and a missing column end the run:
 // no row is left out silently. Truncate, Update and Delete messages are not
 // rows of an outbox and mean nothing here.
+//
+// # A lost log
+//
+// The publication and the tables are known by their OIDs and by the transactions
+// that wrote the publication, so that what was changed and changed back is seen
+// too. This is part of the origin: it is compared when a source opens, when it
+// connects again, and each 5 s beside the stream. Rows that were inserted while
+// they were not published are in the tables, where a cut finds them. A table that
+// bears another name for a while is the same table.
+//
+// Whatever passes by itself is an ordinary error: a connection, a server that
+// starts or ends, for 10 s a slot or walsender that somebody else uses, and a few
+// times a place in the log that cannot be read. What does not pass becomes a
+// *capture.LostError or a *capture.NoStreamError by then.
+//
+// # Making a slot
+//
+// The server makes a slot only when every transaction has ended that was open
+// before, in any of its databases. One that is older than Config.SlotTimeout is
+// not waited for: see [OldTransactionError].
+//
+// # The server's shutdown
+//
+// A fast shutdown waits for the receivers of the log until they have acknowledged
+// everything. So a session that only listens goes with each run: when the server
+// ends it, the replication session is closed at once.
 package postgres

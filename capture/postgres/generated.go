@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -51,4 +52,11 @@ func logged(c *store.Columns) []string {
 		}
 	}
 	return names
+}
+
+// needs reports whether an outbox of the table reads one of the columns.
+func (t *table) needs(columns []string) bool {
+	return slices.ContainsFunc(t.outboxes, func(o *store.Outbox) bool {
+		return slices.ContainsFunc(logged(&o.Layout.Columns), func(name string) bool { return slices.Contains(columns, name) })
+	})
 }

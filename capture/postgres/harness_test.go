@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,7 +41,11 @@ func oddNames(name string) []store.Outbox {
 // database is one database for a test.
 type database struct {
 	url      string
-	name     string // of the relay
+	role     string    // of the sources; "" is that of url
+	private  bool      // nobody else uses the server
+	watched  bool      // sources look at their publication several times a second
+	old      *pgx.Conn // holds a transaction open, in tests of that
+	name     string    // of the relay
 	views    *pgstore.Store
 	outboxes func(name string) []store.Outbox
 }
@@ -62,7 +67,20 @@ func newDatabaseOf(t *testing.T, url, ddl string, outboxes func(name string) []s
 }
 
 func (d *database) config() postgres.Config {
-	return postgres.Config{URL: d.url, Name: d.name, Outboxes: d.outboxes("shop"), MayCreate: true, HeartbeatInterval: -1}
+	timeout := 3 * time.Minute // others use the server too, and any transaction of it counts
+	if d.private {
+		timeout = 0
+	}
+	heartbeat := time.Duration(-1)
+	if d.watched {
+		heartbeat = 250 * time.Millisecond // a look goes with it
+	}
+	return postgres.Config{SlotTimeout: timeout, URL: d.urlOf(d.role), Name: d.name, Outboxes: d.outboxes("shop"), MayCreate: true, HeartbeatInterval: heartbeat}
+}
+
+func watched(d *database) *database {
+	d.watched = true
+	return d
 }
 
 func (d *database) Source(t *testing.T, o capturetest.Options) capturetest.Source {
@@ -79,6 +97,24 @@ func newSource(t *testing.T, cfg postgres.Config) *postgres.Source {
 		t.Fatal(err)
 	}
 	return src
+}
+
+// urlOf is the database for a role.
+func (d *database) urlOf(role string) string {
+	if role == "" {
+		return d.url
+	}
+	return strings.Replace(d.url, "postgres@", role+"@", 1)
+}
+
+// newRole makes a role, which goes with the test, and returns its name.
+func (d *database) newRole(t *testing.T, suffix, options string) string {
+	role := d.name + "_" + suffix
+	servers.Exec(t, d.url, "CREATE ROLE "+role+" LOGIN "+options)
+	t.Cleanup(func() {
+		servers.Exec(t, d.url, "REASSIGN OWNED BY "+role+" TO postgres", "DROP OWNED BY "+role, "DROP ROLE "+role)
+	})
+	return role
 }
 
 func (d *database) tables() *capturetest.Tables { return &capturetest.Tables{Viewer: d.views} }
@@ -147,7 +183,23 @@ func TestSuite(t *testing.T) {
 			Impatient: func(t *testing.T) capturetest.Database {
 				return newDatabase(t, servers.Start(t, version, map[string]string{"wal_sender_timeout": "2s"}).URL)
 			},
+			Stopping: func(t *testing.T) (capturetest.Database, func() time.Duration) {
+				srv := servers.Start(t, version, nil)
+				return newDatabase(t, srv.URL), func() time.Duration { return srv.Stop("fast") }
+			},
 		})
+		capturetest.RunLost(t, capturetest.Harness{Losses: losses(), Faults: faults(), Setup: func(t *testing.T) capturetest.Database {
+			return watched(newDatabase(t, servers.Database(t, version)))
+		}})
+		capturetest.RunLost(t, capturetest.Harness{Faults: faultsOfRole(), Setup: func(t *testing.T) capturetest.Database {
+			d := watched(newDatabase(t, servers.Database(t, version)))
+			d.role = d.newRole(t, "app", "REPLICATION")
+			script(publish, "GRANT SELECT ON outbox_events TO "+d.role)(t, d)
+			return d
+		}})
+		capturetest.RunLost(t, capturetest.Harness{Faults: faultsOfServer(), Setup: func(t *testing.T) capturetest.Database {
+			return privateDatabase(t, servers.Start(t, version, nil))
+		}})
 		t.Run("odd names", func(t *testing.T) {
 			capturetest.RunLayout(t, capturetest.Harness{Log: true, Setup: func(t *testing.T) capturetest.Database {
 				return newDatabaseOf(t, servers.Database(t, version), createOdd, oddNames)

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pglogrepl"
@@ -14,8 +15,8 @@ import (
 // Open checks the server, mends the publication where it may, and finds the slot
 // at the checkpoint or makes a cut: a new slot and the tables as of its
 // beginning. One *capture.NoStreamError names everything that is to be done by
-// hand. That a new slot has to wait too long for open transactions is an ordinary
-// error.
+// hand. That a new slot would have to wait too long for a transaction is an
+// *OldTransactionError; the checkpoint may be forgotten by then.
 func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.Opening, error) {
 	closeSession(s.repl)
 	s.repl = nil
@@ -37,7 +38,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		}
 		defer func() {
 			if err == nil {
-				s.published, err = s.publishedNow(ctx, conn)
+				s.published, err = s.publishedNow(ctx, conn, sv)
 			}
 		}()
 		// A relay that runs is left alone: nothing changes before the slot is
@@ -56,8 +57,7 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	var opening capture.Opening
 	if err == nil {
 		s.origin = originOf(id)
-		s.version = sv.version
-		s.tables = newTables(sv.tables, sv.domains)
+		s.server = sv
 		s.holds = s.origin + " " + s.published
 		opening, err = s.place(ctx, at, tables, placing{server: sv, slot: sl, mended: mended, end: id.XLogPos})
 	}
@@ -95,8 +95,8 @@ func (s *Source) place(ctx context.Context, at store.Checkpoint, tables capture.
 		return capture.Opening{}, err
 	}
 	if p.slot.exists {
-		if err := pglogrepl.DropReplicationSlot(ctx, s.repl, s.cfg.Name, pglogrepl.DropReplicationSlotOptions{}); err != nil {
-			return capture.Opening{}, fmt.Errorf("drop slot %s: %w", s.cfg.Name, s.explainStream(err))
+		if err := s.dropSlot(ctx, s.repl); err != nil {
+			return capture.Opening{}, err
 		}
 	}
 	made, err := s.makeSlot(ctx, s.repl, p.server.version)
@@ -108,7 +108,8 @@ func (s *Source) place(ctx context.Context, at store.Checkpoint, tables capture.
 	}
 	view, err := tables.View(ctx, made.SnapshotName)
 	if err != nil {
-		return capture.Opening{}, fmt.Errorf("read the tables as of slot %s: %w", s.cfg.Name, err)
+		err = fmt.Errorf("read the tables as of slot %s: %w", s.cfg.Name, err)
+		return capture.Opening{}, errors.Join(err, s.discard(context.WithoutCancel(ctx)))
 	}
 	return capture.Opening{
 		Origin: s.holds, From: position(s.confirmed), View: view, Why: why, Discard: s.discard,
@@ -123,10 +124,7 @@ func (s *Source) discard(ctx context.Context) error {
 	if conn == nil {
 		return nil
 	}
-	if err := pglogrepl.DropReplicationSlot(ctx, conn, s.cfg.Name, pglogrepl.DropReplicationSlotOptions{}); err != nil {
-		return fmt.Errorf("drop slot %s: %w", s.cfg.Name, err)
-	}
-	return nil
+	return s.dropSlot(ctx, conn)
 }
 
 // whyCut says in one line why the log cannot be taken up at the checkpoint; ""

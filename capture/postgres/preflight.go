@@ -72,32 +72,30 @@ type server struct {
 	maxSlots  int
 	hasSlot   bool // the relay's own
 	recovery  bool
-	domains   []uint32 // over bytea
 	tables    []*table
 	published publication
 }
 
+var errStandby = errors.New("the server is a standby: with several hosts in the URL, target_session_attrs=read-write picks the primary")
+
 const serverSQL = `
-WITH RECURSIVE over_bytea AS (
-	SELECT oid FROM pg_type WHERE typbasetype = 'bytea'::regtype
-	UNION SELECT t.oid FROM pg_type t JOIN over_bytea b ON t.typbasetype = b.oid)
 SELECT current_setting('server_version_num')::int, current_user::text, current_setting('wal_level'),
 	(SELECT count(*) FROM pg_replication_slots)::int, current_setting('max_replication_slots')::int,
 	EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1),
-	pg_is_in_recovery(), ARRAY(SELECT oid FROM over_bytea)`
+	pg_is_in_recovery()`
 
 // inspect reads everything that the checks look at.
 func (s *Source) inspect(ctx context.Context, conn *pgx.Conn) (*server, checkup, error) {
 	var sv server
 	var wrong checkup
 	err := conn.QueryRow(ctx, serverSQL, s.cfg.Name).Scan(&sv.version, &sv.user, &sv.walLevel,
-		&sv.slots, &sv.maxSlots, &sv.hasSlot, &sv.recovery, &sv.domains)
+		&sv.slots, &sv.maxSlots, &sv.hasSlot, &sv.recovery)
 	if err != nil {
 		return nil, wrong, fmt.Errorf("inspect the server: %w", pgstore.Explain(err))
 	}
 	if sv.recovery {
 		// It may be the primary again soon, so this is no fault of the set-up.
-		return nil, wrong, errors.New("the server is a standby: with several hosts in the URL, target_session_attrs=read-write picks the primary")
+		return nil, wrong, errStandby
 	}
 	s.checkServer(&sv, &wrong)
 	if sv.tables, err = s.findTables(ctx, conn, &wrong); err != nil {

@@ -21,6 +21,7 @@ type publication struct {
 	viaRoot    bool
 	missing    []*table // outbox tables that it does not publish
 	filtered   []*table // outbox tables of which it publishes some rows only
+	narrow     []*table // outbox tables of which it leaves needed columns out
 }
 
 const publicationSQL = `
@@ -39,6 +40,12 @@ JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename WHERE t.pu
 const filteredSQL = `
 SELECT r.prrelid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
 WHERE p.pubname = $1 AND to_jsonb(r) ->> 'prqual' IS NOT NULL`
+
+// Column lists too.
+const leftOutSQL = `
+SELECT a.attrelid, a.attname::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+JOIN pg_attribute a ON a.attrelid = r.prrelid AND a.attnum > 0 AND NOT a.attisdropped
+WHERE p.pubname = $1 AND jsonb_typeof(to_jsonb(r) -> 'prattrs') = 'array' AND NOT to_jsonb(r) -> 'prattrs' @> to_jsonb(a.attnum)`
 
 func (s *Source) findPublication(ctx context.Context, conn *pgx.Conn, sv *server) (publication, error) {
 	var p publication
@@ -62,7 +69,14 @@ func (s *Source) findPublication(ctx context.Context, conn *pgx.Conn, sv *server
 	if err != nil {
 		return fail(err)
 	}
+	leftOut, err := s.leftOut(ctx, conn)
+	if err != nil {
+		return fail(err)
+	}
 	for _, t := range sv.tables {
+		if t.needs(leftOut[t.oid]) {
+			p.narrow = append(p.narrow, t)
+		}
 		if !published[t.oid] {
 			p.missing = append(p.missing, t)
 		}
@@ -71,6 +85,22 @@ func (s *Source) findPublication(ctx context.Context, conn *pgx.Conn, sv *server
 		}
 	}
 	return p, nil
+}
+
+// leftOut returns the columns that the publication leaves out, by table.
+func (s *Source) leftOut(ctx context.Context, conn *pgx.Conn) (map[uint32][]string, error) {
+	rows, err := conn.Query(ctx, leftOutSQL, s.cfg.Name)
+	if err != nil {
+		return nil, err
+	}
+	columns := map[uint32][]string{}
+	var oid uint32
+	var name string
+	_, err = pgx.ForEachRow(rows, []any{&oid, &name}, func() error {
+		columns[oid] = append(columns[oid], name)
+		return nil
+	})
+	return columns, err
 }
 
 func oids(ctx context.Context, conn *pgx.Conn, sql, name string) (map[uint32]bool, error) {
@@ -97,9 +127,11 @@ func (p *publication) check(s *Source, sv *server, wrong *checkup) {
 		wrong.add(fmt.Sprintf("publication %s must publish inserts only, partitions by way of their root", s.cfg.Name),
 			fmt.Sprintf("run `ALTER PUBLICATION %s SET (publish = 'insert', publish_via_partition_root = true);`", name))
 	}
-	for _, t := range p.filtered {
-		wrong.add(fmt.Sprintf("publication %s filters the rows of table %s", s.cfg.Name, t.quoted()),
-			fmt.Sprintf("run `ALTER PUBLICATION %s DROP TABLE %s; ALTER PUBLICATION %s ADD TABLE %s;`", name, t.quoted(), name, t.quoted()))
+	for problem, tables := range map[string][]*table{"filters the rows": p.filtered, "leaves columns out that the layout names": p.narrow} {
+		for _, t := range tables {
+			wrong.add(fmt.Sprintf("publication %s %s of table %s", s.cfg.Name, problem, t.quoted()),
+				fmt.Sprintf("run `ALTER PUBLICATION %s DROP TABLE %s; ALTER PUBLICATION %s ADD TABLE %s;`", name, t.quoted(), name, t.quoted()))
+		}
 	}
 	mend := s.cfg.MayCreate && p.mayMend()
 	if statement := p.statement(s.cfg.Name); statement != "" && !mend {

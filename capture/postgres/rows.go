@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
@@ -14,6 +15,22 @@ import (
 
 // byteaOID is the type of bytea (pg_type.dat).
 const byteaOID = 17
+
+// rowError says that a row in the log is none that could be relayed. It names
+// the table and, where it has one, the row's id.
+type rowError struct {
+	schema, name, id string
+	err              error
+}
+
+func (e *rowError) Error() string {
+	if e.id == "" {
+		return fmt.Sprintf("table %s.%s: %v", e.schema, e.name, e.err)
+	}
+	return fmt.Sprintf("table %s.%s: row %q: %v", e.schema, e.name, e.id, e.err)
+}
+
+func (e *rowError) Unwrap() error { return e.err }
 
 // table is an outbox table as Open found it, with the outboxes over it.
 type table struct {
@@ -50,7 +67,7 @@ type tables struct {
 	bytea  map[uint32]bool // bytea and the domains over it
 }
 
-func newTables(list []*table, domains []uint32) *tables {
+func newTables(list []*table) *tables {
 	t := &tables{
 		byOID:  map[uint32]*table{},
 		byName: map[[2]string]*table{},
@@ -59,9 +76,6 @@ func newTables(list []*table, domains []uint32) *tables {
 	for _, tb := range list {
 		t.byOID[tb.oid] = tb
 		t.byName[[2]string{tb.schema, tb.name}] = tb
-	}
-	for _, oid := range domains {
-		t.bytea[oid] = true
 	}
 	return t
 }
@@ -121,42 +135,67 @@ func (t *tables) rowMap(m *relationMsg, o *store.Outbox) (rowMap, error) {
 type itemReader struct {
 	kinds   map[string]string
 	scratch []byte
+	// unchecked: the database takes text of any bytes. What a row is known by
+	// must be UTF-8 all the same; its payload is bytes.
+	unchecked bool
 }
 
 // mostKinds bounds the interned kinds: a table that puts something unique there
 // must not fill the memory.
 const mostKinds = 1024
 
-// read makes one item of a row. Its memory is its own.
+// read makes one item of a row. Its memory is its own. The error is a *rowError.
 func (ir *itemReader) read(rel *relation, rm *rowMap, values [][]byte) (store.Item, error) {
-	fault := func(format string, args ...any) (store.Item, error) {
-		return store.Item{}, fmt.Errorf("table %s.%s: "+format, append([]any{rel.schema, rel.name}, args...)...)
+	fault := func(err error) (store.Item, error) {
+		return store.Item{}, &rowError{schema: rel.schema, name: rel.name, id: string(values[rm.id]), err: err}
 	}
-	id := values[rm.id]
-	if id == nil {
-		return fault("a row with NULL in its id column %q cannot be relayed: an id is what it is claimed and settled by", rm.outbox.Layout.Columns.ID)
+	c := &rm.outbox.Layout.Columns
+	if values[rm.id] == nil {
+		return fault(fmt.Errorf("a row with NULL in its id column %q cannot be relayed: an id is what it is claimed and settled by", c.ID))
+	}
+	if ir.unchecked {
+		if err := checkText(rm, values); err != nil {
+			return fault(err)
+		}
 	}
 	it := store.Item{Kind: rm.outbox.Kind, Captured: time.Now()}
 	it.Outbox = rm.outbox.Name
 	var err error
-	if it.ID, it.Group, err = ir.identify(rm, id, values); err != nil {
-		return fault("row %s: %w", it.ID, err)
+	if it.ID, it.Group, err = ir.identify(rm, values[rm.id], values); err != nil {
+		return fault(err)
 	}
 	if rm.kind >= 0 {
 		it.Kind = ir.intern(values[rm.kind])
 	}
 	if rm.retries >= 0 && values[rm.retries] != nil {
-		n, err := strconv.Atoi(string(values[rm.retries]))
-		if err != nil {
-			return fault("row %s: %q in column %q is not a count", it.ID, values[rm.retries], rm.outbox.Layout.Columns.RetryCount)
+		if it.RetryCount, err = strconv.Atoi(string(values[rm.retries])); err != nil {
+			return fault(fmt.Errorf("%q in column %q is not a count", values[rm.retries], c.RetryCount))
 		}
-		it.RetryCount = n
 	}
 	if it.Payload, err = content(values[rm.payload], rm.hexPayload); err != nil {
-		return fault("row %s: the payload: %w", it.ID, err)
+		return fault(fmt.Errorf("the payload: %w", err))
 	}
 	it.PayloadSize = len(it.Payload)
 	return it, nil
+}
+
+// checkText checks what a row is known by.
+func checkText(rm *rowMap, values [][]byte) error {
+	c := &rm.outbox.Layout.Columns
+	group := rm.group
+	if len(rm.outbox.Layout.GroupPath) > 0 {
+		group = -1 // what is found in JSON is made UTF-8
+	}
+	for _, column := range []struct {
+		at   int
+		name string
+	}{{rm.id, c.ID}, {rm.kind, c.Kind}, {group, c.Group}} {
+		if column.at >= 0 && !utf8.Valid(values[column.at]) {
+			return fmt.Errorf("column %q is %q, which is not UTF-8, as the text of a row that is relayed must be: the encoding of the database is SQL_ASCII, which takes any bytes",
+				column.name, values[column.at])
+		}
+	}
+	return nil
 }
 
 // identify returns a row's id and its group.
@@ -169,7 +208,7 @@ func (ir *itemReader) identify(rm *rowMap, id []byte, values [][]byte) (string, 
 		if rm.hexGroup && group != nil {
 			var err error
 			if group, err = content(group, true); err != nil {
-				return string(id), store.Group{}, fmt.Errorf("the group: %w", err)
+				return "", store.Group{}, fmt.Errorf("the group: %w", err)
 			}
 		}
 		return string(id), rm.outbox.Layout.Group(group), nil

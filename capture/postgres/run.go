@@ -14,11 +14,16 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 )
 
-// Run streams from the slot. A lost connection ends it with an ordinary error; a
-// slot or publication that is gone, a slot that somebody else moved on, or
-// another server behind the same address ends it with a *capture.LostError.
+// Run streams from the slot. A lost connection ends it with an ordinary error. A
+// *capture.LostError: the slot or the publication is gone or was changed,
+// somebody else moved the slot on, another server or an older state of this one
+// is behind the address, or the log at one place cannot be read at all. A
+// *capture.NoStreamError: the role may not stream any more, or somebody else has
+// held the last walsender, or, with Config.TakeOver, the slot, for 10 s. A
+// *store.SetupError: without it, another session has held the slot for as long,
+// or the table has lost a column that the layout names.
 func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.Batch) error {
-	if s.tables == nil {
+	if s.server == nil {
 		return errors.New("a source runs only after Open")
 	}
 	until, err := parseLSN(span.Until)
@@ -29,13 +34,14 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 	if err != nil {
 		return err
 	}
-	conn, timeout, err := s.startStream(ctx)
+	conn, timeout, err := s.startStream(ctx, from)
 	if err != nil {
-		return err
+		return s.refused(ctx, err)
 	}
+	s.trouble.refused = time.Time{}
 	defer closeSession(conn)
-	asm := newAssembler(s.tables, s.cfg.Name, s.cfg.MaxBatchRows, s.cfg.MaxBatchBytes)
-	asm.after, asm.until = from, until
+	asm := newAssembler(newTables(s.server.tables), s.cfg.Name, s.cfg.MaxBatchRows, s.cfg.MaxBatchBytes)
+	asm.after, asm.until, asm.reader.unchecked = from, until, unchecked(conn)
 	st := newStream(s, conn, asm, out, from, timeout)
 	s.setWake(conn.Conn())
 	defer s.setWake(nil)
@@ -48,12 +54,12 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 		work.Wait()
 	}()
 	s.resume.Connected()
-	return s.explainColumns(ctx, st.run(ctx))
+	return s.failed(s.explainColumns(ctx, st.run(ctx)), st.progress)
 }
 
 // startStream opens the stream on the session that Open left or on a new one,
 // and returns the server's wal_sender_timeout.
-func (s *Source) startStream(ctx context.Context) (conn *pgconn.PgConn, timeout time.Duration, err error) {
+func (s *Source) startStream(ctx context.Context, from pglogrepl.LSN) (conn *pgconn.PgConn, timeout time.Duration, err error) {
 	conn, s.repl = s.repl, nil
 	defer func() {
 		if err != nil {
@@ -62,12 +68,8 @@ func (s *Source) startStream(ctx context.Context) (conn *pgconn.PgConn, timeout 
 		}
 	}()
 	if conn == nil {
-		var id pglogrepl.IdentifySystemResult
-		if conn, id, err = s.dial(ctx); err != nil {
+		if conn, err = s.redial(ctx, from); err != nil {
 			return conn, 0, err
-		}
-		if origin := originOf(id); origin != s.origin {
-			return conn, 0, &capture.LostError{Reason: fmt.Sprintf("the server, timeline and database are %s, they were %s", origin, s.origin)}
 		}
 	}
 	if timeout, err = s.checkSlot(ctx, conn); err != nil {
@@ -82,20 +84,40 @@ func (s *Source) startStream(ctx context.Context) (conn *pgconn.PgConn, timeout 
 	return conn, timeout, nil
 }
 
+// redial opens a replication session after a lost one, and makes sure that what
+// it will read goes on from what was read.
+func (s *Source) redial(ctx context.Context, from pglogrepl.LSN) (*pgconn.PgConn, error) {
+	conn, id, err := s.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if origin := originOf(id); origin != s.origin {
+		return conn, &capture.LostError{Reason: fmt.Sprintf("the server, timeline and database are %s, they were %s", origin, s.origin)}
+	}
+	// No server sends what it has not made durable, so a crash does not do this.
+	if from > id.XLogPos {
+		return conn, &capture.LostError{Reason: fmt.Sprintf("the server's log ends at %s, it was read up to %s: the server was restored", id.XLogPos, from)}
+	}
+	return conn, s.checkPublished(ctx)
+}
+
 // checkSlot makes sure before a stream that the slot is the one that Open saw.
 // The name needs no quoting, see Config.Validate.
 func (s *Source) checkSlot(ctx context.Context, conn *pgconn.PgConn) (time.Duration, error) {
 	sql := fmt.Sprintf(`SELECT (SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'),
 		(SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '%[1]s' AND database = current_database()),
-		(SELECT pubname FROM pg_publication WHERE pubname = '%[1]s')`, s.cfg.Name)
+		(SELECT pubname FROM pg_publication WHERE pubname = '%[1]s'), pg_is_in_recovery()`, s.cfg.Name)
 	results, err := conn.Exec(ctx, sql).ReadAll()
 	if err != nil {
 		return 0, fmt.Errorf("look at slot %s: %w", s.cfg.Name, err)
 	}
-	if len(results) != 1 || len(results[0].Rows) != 1 || len(results[0].Rows[0]) != 3 {
+	if len(results) != 1 || len(results[0].Rows) != 1 || len(results[0].Rows[0]) != 4 {
 		return 0, fmt.Errorf("look at slot %s: the server's answer has another form", s.cfg.Name)
 	}
 	row := results[0].Rows[0]
+	if string(row[3]) == "t" {
+		return 0, errStandby // it may lack the slot until it is promoted
+	}
 	if row[1] == nil {
 		return 0, &capture.LostError{Reason: fmt.Sprintf("slot %s is gone", s.cfg.Name)}
 	}
@@ -115,19 +137,4 @@ func (s *Source) checkSlot(ctx context.Context, conn *pgconn.PgConn) (time.Durat
 		return 0, fmt.Errorf("wal_sender_timeout: %w", err)
 	}
 	return time.Duration(ms) * time.Millisecond, nil
-}
-
-// explainStreaming tells a lost log from a lost connection.
-func (s *Source) explainStreaming(err error) error {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
-		return err
-	}
-	switch pg.Code {
-	case "42704", // undefined_object: the slot, or the publication as of that place in the log
-		"55000", // object_not_in_prerequisite_state: the slot was invalidated
-		"58P01": // undefined_file: the log was removed
-		return &capture.LostError{Reason: pg.Message}
-	}
-	return fmt.Errorf("stream from slot %s: %w", s.cfg.Name, err)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
@@ -22,6 +23,7 @@ type slot struct {
 	active    bool
 	pid       int
 	holder    string // application name and address of the session that holds it
+	endable   bool   // the role of Config.URL may end that session
 	lost      string // why the log is not to be had from it; "" if it is
 	confirmed pglogrepl.LSN
 }
@@ -34,7 +36,9 @@ SELECT s.plugin::text, s.slot_type::text, s.database::text, current_database()::
 	CASE WHEN to_jsonb(s) ->> 'invalidation_reason' IS NOT NULL THEN to_jsonb(s) ->> 'invalidation_reason'
 		WHEN s.wal_status = 'lost' THEN 'wal_removed'
 		WHEN to_jsonb(s) ->> 'conflicting' = 'true' THEN 'conflicting' ELSE '' END,
-	coalesce(s.confirmed_flush_lsn::text, '')
+	coalesce(s.confirmed_flush_lsn::text, ''),
+	coalesce((SELECT (m.rolsuper OR NOT r.rolsuper) AND (pg_has_role(r.oid, 'MEMBER') OR pg_has_role('pg_signal_backend', 'MEMBER'))
+		FROM pg_roles r, pg_roles m WHERE r.oid = a.usesysid AND m.rolname = current_user), false)
 FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = $1`
 
 // findSlot reads the slot's state. A slot of the relay's name that is not the
@@ -43,7 +47,7 @@ func (s *Source) findSlot(ctx context.Context, conn *pgx.Conn) (slot, error) {
 	var sl slot
 	var plug, kind, database, current, application, address, confirmed *string
 	err := conn.QueryRow(ctx, slotSQL, s.cfg.Name).Scan(&plug, &kind, &database, &current, &sl.active, &sl.pid,
-		&application, &address, &sl.lost, &confirmed)
+		&application, &address, &sl.lost, &confirmed, &sl.endable)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return sl, nil
 	}
@@ -59,6 +63,21 @@ func (s *Source) findSlot(ctx context.Context, conn *pgx.Conn) (slot, error) {
 	sl.holder = fmt.Sprintf("application %q, address %s", text(application), text(address))
 	sl.confirmed, err = parseLSN(store.Position(*confirmed)) // coalesced, never NULL
 	return sl, err
+}
+
+// held says who holds the slot: a *capture.NoStreamError for a caller that leads,
+// so that whoever it is will be no relay that works, and a *store.SetupError for
+// any other, since two relays must not poll the same tables.
+func (s *Source) held(sl *slot) error {
+	held := store.SetupError{
+		Problem: fmt.Sprintf("replication slot %s is held by another session: pid %d, %s", s.cfg.Name, sl.pid, sl.holder),
+		Remedy: fmt.Sprintf("another relay of this name runs, or another program reads the slot: stop it, give this one another name, "+
+			"or, if it hangs, run `SELECT pg_terminate_backend(%d);`", sl.pid),
+	}
+	if s.cfg.TakeOver {
+		return &capture.NoStreamError{SetupError: held}
+	}
+	return &held
 }
 
 func text(p *string) string {
@@ -86,10 +105,7 @@ func (s *Source) freeSlot(ctx context.Context, conn *pgx.Conn) (slot, error) {
 			return sl, err
 		}
 		if time.Now().After(deadline) {
-			return sl, &store.SetupError{
-				Problem: fmt.Sprintf("replication slot %s is held by another session: pid %d, %s", s.cfg.Name, sl.pid, sl.holder),
-				Remedy:  "another relay of this name runs: stop it, give this one another name, or, if it hangs, run `SELECT pg_terminate_backend(" + fmt.Sprint(sl.pid) + ");`",
-			}
+			return sl, s.held(&sl)
 		}
 		if s.cfg.TakeOver {
 			// Refused for the session of a role that this one may not end; then
@@ -106,73 +122,30 @@ func (s *Source) freeSlot(ctx context.Context, conn *pgx.Conn) (slot, error) {
 	}
 }
 
-// makeSlot makes the slot on a replication session, which from then on holds the
-// snapshot that matches it, until its next command.
-func (s *Source) makeSlot(ctx context.Context, conn *pgconn.PgConn, version int) (pglogrepl.CreateReplicationSlotResult, error) {
-	action := "EXPORT_SNAPSHOT"
-	if version >= 170000 {
-		action = "(SNAPSHOT 'export', FAILOVER true)" // so that it survives the promotion of a standby
+// DropSlot gives the slot up, so that the server keeps no log for a relay that
+// polls. A slot that is not there, or that another session holds, is left as it
+// is.
+func (s *Source) DropSlot(ctx context.Context) error {
+	var sl slot
+	err := s.control.do(ctx, func(conn *pgx.Conn) (err error) {
+		sl, err = s.findSlot(ctx, conn)
+		return err
+	})
+	if err != nil || !sl.exists || sl.active {
+		return err
 	}
-	bounded, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var blockers string
-	gone := make(chan struct{})
-	watch := make(chan struct{})
-	go func() {
-		defer close(watch)
-		timer := time.NewTimer(s.cfg.SlotTimeout)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			blockers = s.blockers(ctx, conn.PID())
-			cancel()
-		case <-gone:
-		}
-	}()
-	res, err := pglogrepl.CreateReplicationSlot(bounded, conn, s.cfg.Name, plugin,
-		pglogrepl.CreateReplicationSlotOptions{SnapshotAction: action})
-	close(gone)
-	<-watch
-	switch {
-	case err == nil:
-		return res, nil
-	case blockers != "":
-		return res, fmt.Errorf("making slot %s did not end within %s: it waits for every transaction that was open before; %s",
-			s.cfg.Name, s.cfg.SlotTimeout, blockers)
+	conn, _, err := s.dial(ctx)
+	if err != nil {
+		return err
 	}
-	return res, fmt.Errorf("make slot %s: %w", s.cfg.Name, s.explainStream(err))
+	defer closeSession(conn)
+	return s.dropSlot(ctx, conn)
 }
 
-// The server waits for one transaction after the other, so the one it waits for
-// need not be the oldest. Ages are visible to the role's own sessions and to
-// members of pg_read_all_stats.
-const blockersSQL = `
-SELECT l.pid, coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8,
-	coalesce(a.usename::text, ''), coalesce(a.application_name, '')
-FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid IS DISTINCT FROM $1
-ORDER BY a.xact_start NULLS LAST, (l.pid = ANY (pg_blocking_pids($1))) DESC LIMIT 1`
-
-// blockers names the oldest open transaction for an operator.
-func (s *Source) blockers(ctx context.Context, walsender uint32) string {
-	var line string
-	err := s.control.do(ctx, func(conn *pgx.Conn) error {
-		var pid *int
-		var age float64
-		var user, application string
-		if err := conn.QueryRow(ctx, blockersSQL, int(walsender)).Scan(&pid, &age, &user, &application); err != nil {
-			return err
-		}
-		if pid == nil {
-			line = "the oldest is a prepared one (SELECT * FROM pg_prepared_xacts)"
-			return nil
-		}
-		line = fmt.Sprintf("the oldest is that of pid %d (user %q, application %q), open for %s: SELECT pg_terminate_backend(%d) ends it",
-			*pid, user, application, time.Duration(age*float64(time.Second)).Round(time.Second), *pid)
-		return nil
-	})
-	if err != nil {
-		return "which one could not be found out: " + err.Error()
+// dropSlot drops the slot on a replication session.
+func (s *Source) dropSlot(ctx context.Context, conn *pgconn.PgConn) error {
+	if err := pglogrepl.DropReplicationSlot(ctx, conn, s.cfg.Name, pglogrepl.DropReplicationSlotOptions{}); err != nil {
+		return fmt.Errorf("drop slot %s: %w", s.cfg.Name, s.explainStream(err))
 	}
-	return line
+	return nil
 }

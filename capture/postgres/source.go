@@ -31,10 +31,12 @@ type Source struct {
 	origin    string // the server, its timeline, the database
 	holds     string // the same, and what is published of it
 	published string // see publishedNow
-	version   int    // server_version_num
-	tables    *tables
+	server    *server
 	confirmed pglogrepl.LSN // where the slot stood
 	repl      *pgconn.PgConn
+
+	trouble trouble
+	oldest  oldest
 
 	offered atomic.Uint64 // highest LSN that the receiver was offered since Open
 	acked   atomic.Uint64 // highest acknowledged LSN
@@ -109,16 +111,27 @@ func (s *Source) dial(ctx context.Context) (*pgconn.PgConn, pglogrepl.IdentifySy
 	if err != nil {
 		return nil, id, s.explainStream(err)
 	}
-	if id, err = pglogrepl.IdentifySystem(ctx, conn); err != nil {
+	if id, err = pglogrepl.IdentifySystem(ctx, conn); err == nil && unchecked(conn) {
+		// What such a database holds need not be UTF-8, and a server that is to
+		// send it as UTF-8 ends the stream at the first value that is not.
+		_, err = conn.Exec(ctx, "SET client_encoding = 'SQL_ASCII'").ReadAll()
+	}
+	if err != nil {
 		closeSession(conn)
 		return nil, id, s.explainStream(err)
 	}
 	return conn, id, nil
 }
 
-// explainStream says what keeps the role from streaming. Whether it may is
-// found out by trying: managed services grant it by other means than the role's
-// attribute.
+// unchecked reports whether the database takes text of any bytes.
+func unchecked(conn *pgconn.PgConn) bool {
+	return conn.ParameterStatus("server_encoding") == "SQL_ASCII"
+}
+
+// explainStream says what keeps the role from streaming: a
+// *capture.NoStreamError where trying again does not help. Whether the role may
+// is found out by trying: managed services grant it by other means than the
+// role's attribute.
 func (s *Source) explainStream(err error) error {
 	role := s.streamConfig.User
 	var pg *pgconn.PgError
@@ -129,11 +142,19 @@ func (s *Source) explainStream(err error) error {
 				fmt.Sprintf("run `ALTER ROLE %s REPLICATION;` as an administrator, or what the service has instead, "+
 					"such as `GRANT rds_replication TO %s;` on Amazon RDS and Aurora", pgstore.Ident(role), pgstore.Ident(role)))
 		case pg.Code == "53300" && strings.Contains(pg.Message, "max_wal_senders"):
-			return fmt.Errorf("the server has no walsender left: %w; run `ALTER SYSTEM SET max_wal_senders = …;` with a larger number and restart the server, "+
-				"or end a stream that is not needed (SELECT * FROM pg_stat_replication)", err)
+			return &busyError{capture.NoStreamError{SetupError: store.SetupError{
+				Problem: "the server has no walsender left: " + pg.Message,
+				Remedy: "run `ALTER SYSTEM SET max_wal_senders = …;` with a larger number and restart the server, " +
+					"or end a stream that is not needed (SELECT * FROM pg_stat_replication)",
+			}}}
 		}
 	}
-	return fmt.Errorf("open a replication session on %s: %w", s.streamConfig.Host, pgstore.Explain(err))
+	err = pgstore.Explain(err)
+	var setup *store.SetupError
+	if errors.As(err, &setup) {
+		return noStream(fmt.Sprintf("role %s gets no replication session: %s", role, setup.Problem), setup.Remedy)
+	}
+	return fmt.Errorf("open a replication session on %s: %w", s.streamConfig.Host, err)
 }
 
 func originOf(id pglogrepl.IdentifySystemResult) string {

@@ -138,6 +138,46 @@ func TestServerNotReady(t *testing.T) {
 		}
 		expectText(t, err, "ALTER SYSTEM SET wal_level = logical;", "restart", `ALTER ROLE "app" REPLICATION;`, "rds_replication",
 			"max_replication_slots", `CREATE PUBLICATION "`+d.name+`" FOR TABLE "public"."outbox_events" WITH (publish = 'insert', publish_via_partition_root = true);`)
+		src := newSource(t, cfg)
+		defer src.Close()
+		if ready := src.Ready(t.Context()); ready == nil || ready.Error() != err.Error() {
+			t.Errorf("Open says\n%v\nand Ready\n%v", err, ready)
+		}
+	})
+}
+
+// Ready makes nothing, and does not hang on a server that does.
+func TestReady(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version int) {
+		d := privateDatabase(t, servers.Start(t, version, map[string]string{"max_replication_slots": "1"}))
+		src := newSource(t, d.config())
+		defer src.Close()
+		if err := src.Ready(t.Context()); err != nil {
+			t.Errorf("Open could make what it needs, and: %v", err)
+		}
+		expectNoSlot(t, d)
+		conn := servers.Connect(t, d.url)
+		var publications int
+		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_publication").Scan(&publications); err != nil || publications > 0 {
+			t.Errorf("%d publications were made, %v", publications, err)
+		}
+		if _, err := conn.Exec(t.Context(), "SELECT pg_create_physical_replication_slot('other')"); err != nil {
+			t.Fatal(err)
+		}
+		var no *capture.NoStreamError
+		if err := src.Ready(t.Context()); !errors.As(err, &no) || !strings.Contains(err.Error(), "all 1 replication slots are taken") {
+			t.Errorf("no slot is free: %v", err)
+		}
+		if _, err := conn.Exec(t.Context(), "BEGIN; LOCK TABLE pg_publication IN ACCESS EXCLUSIVE MODE", pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := src.Ready(t.Context()); !errors.Is(err, context.DeadlineExceeded) || errors.As(err, &no) {
+			t.Errorf("the server hangs: %v", err)
+		}
+		if took := time.Since(began); took > 4*time.Second {
+			t.Errorf("Ready took %s", took)
+		}
 	})
 }
 
@@ -297,28 +337,6 @@ func TestSlotHeld(t *testing.T) {
 				t.Error("the first run goes on")
 			}
 		})
-	})
-}
-
-func TestSlotWaitsForOldTransactions(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version int) {
-		d := newDatabase(t, servers.Database(t, version))
-		old := servers.Connect(t, d.url)
-		if _, err := old.Exec(t.Context(), "BEGIN; INSERT INTO unrelated VALUES (1)", pgx.QueryExecModeSimpleProtocol); err != nil {
-			t.Fatal(err)
-		}
-		cfg := d.config()
-		cfg.SlotTimeout = 300 * time.Millisecond
-		err := openErr(t, d, cfg, store.Checkpoint{})
-		var setup *store.SetupError
-		if errors.As(err, &setup) {
-			t.Error("an open transaction is no fault of the set-up")
-		}
-		expectText(t, err, "did not end within 300ms", fmt.Sprintf("pid %d", old.PgConn().PID()), "open for")
-		if _, err := old.Exec(t.Context(), "COMMIT"); err != nil {
-			t.Fatal(err)
-		}
-		run(t, d, cfg, store.Checkpoint{})
 	})
 }
 

@@ -60,6 +60,7 @@ type stream struct {
 	nudge    time.Duration // the wait before the next nudge
 	nudgeAt  time.Time
 	deadline time.Time    // the bound of reads as it is set; zero if unknown
+	progress bool         // something new was sent
 	moved    atomic.Int64 // when the log last went on, in Unix nanoseconds
 	failed   atomic.Pointer[error]
 }
@@ -79,7 +80,7 @@ func newStream(s *Source, conn *pgconn.PgConn, asm *assembler, out chan<- captur
 		src: s, conn: conn, net: conn.Conn(), asm: asm, out: out,
 		every: min(mostStatus, timeout/3), silence: timeout,
 		sent: from, statusAt: now, heardAt: now,
-		sleepy: s.version >= sleepyVersion, nudge: firstNudge, nudgeAt: now.Add(firstNudge),
+		sleepy: s.server.version >= sleepyVersion, nudge: firstNudge, nudgeAt: now.Add(firstNudge),
 	}
 	st.moved.Store(now.UnixNano())
 	return st
@@ -157,19 +158,22 @@ func (st *stream) data(ctx context.Context, data []byte) error {
 	case pglogrepl.XLogDataByteID:
 		x, err := pglogrepl.ParseXLogData(data[1:])
 		if err != nil {
-			return err
+			return &logError{err}
 		}
 		st.nudge, st.nudgeAt = firstNudge, st.heardAt.Add(firstNudge)
 		b, ready, err := st.asm.message(x.WALData)
-		if err != nil || !ready {
-			return err
+		if err != nil {
+			return &logError{err}
+		}
+		if !ready {
+			return nil
 		}
 		st.moved.Store(st.heardAt.UnixNano())
 		return st.send(ctx, b)
 	case pglogrepl.PrimaryKeepaliveMessageByteID:
 		k, err := pglogrepl.ParsePrimaryKeepaliveMessage(data[1:])
 		if err != nil {
-			return err
+			return &logError{err}
 		}
 		st.keepalive(k.ServerWALEnd)
 		if k.ReplyRequested {
@@ -177,7 +181,7 @@ func (st *stream) data(ctx context.Context, data []byte) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("the server sent a message of unknown type %q in the stream", data[0])
+	return &logError{fmt.Errorf("the server sent a message of unknown type %q in the stream", data[0])}
 }
 
 // keepalive takes the place up to which the server has sent everything. It means
@@ -219,6 +223,7 @@ func (st *stream) send(ctx context.Context, b capture.Batch) error {
 		}
 	}
 	st.src.resume.Sent(n, at)
+	st.progress = true
 	st.sent = max(st.sent, lsn)
 	return nil
 }
@@ -287,7 +292,7 @@ func (st *stream) sendIdle(now time.Time) {
 	select {
 	case st.out <- b:
 		st.src.resume.Sent(0, b.Position)
-		st.sent, st.idle = st.idle, 0
+		st.sent, st.idle, st.progress = st.idle, 0, true
 	default:
 	}
 }

@@ -156,6 +156,19 @@ func parseRelation(body []byte) (relationMsg, error) {
 	return m, r.end("Relation")
 }
 
+// typeMsg names the type that a column's type is a domain over, or the type
+// itself. The schema of the built-in ones is empty.
+type typeMsg struct {
+	oid          uint32
+	schema, name string
+}
+
+func parseType(body []byte) (typeMsg, error) {
+	r := reader{buf: body}
+	m := typeMsg{oid: r.uint32(), schema: string(r.cstring()), name: string(r.cstring())}
+	return m, r.end("Type")
+}
+
 // tuple is the columns of a row. The values alias the message.
 type tuple struct {
 	values [][]byte // nil is NULL

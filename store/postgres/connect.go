@@ -104,7 +104,7 @@ func Unreachable(err error) bool {
 		// to be had in time.
 		return strings.HasPrefix(pg.Code, "57P") || strings.HasPrefix(pg.Code, "53") ||
 			strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "40") ||
-			pg.Code == "25006" // read-only: a standby that is about to be promoted || pg.Code == "55P03"
+			pg.Code == "55P03" || pg.Code == "25006" // read-only: a standby that is about to be promoted
 	}
 	return !errors.Is(err, context.Canceled)
 }

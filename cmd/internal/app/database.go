@@ -39,6 +39,9 @@ type database struct {
 	// readable tells, without changing anything, why the log could not be read
 	// now; nil if it could. It is nil where a log can always be read.
 	readable func(ctx context.Context) error
+	// abandon gives up what the log is kept for, where the relay polls instead.
+	// It is nil where nothing is kept.
+	abandon func(ctx context.Context) error
 	// lock makes the caller the only relay of its name, where the database has
 	// no other way to tell that one runs. Call release when the relay ends.
 	lock func(ctx context.Context) (release func(), err error)
@@ -64,14 +67,33 @@ func openPostgres(cfg *config.Config) (*database, error) {
 	if err != nil {
 		return nil, err
 	}
-	open := func() (stream, error) {
+	open := func() (*capturepg.Source, error) {
 		c := cfg.Stream()
 		c.MayCreate = true // the server decides: it lets only a table's owner
 		return capturepg.New(c)
 	}
 	// The slot admits one relay.
 	lock := func(context.Context) (func(), error) { return func() {}, nil }
-	return &database{store: st, stream: open, lock: lock, unreachable: pgstore.Unreachable}, nil
+	with := func(do func(*capturepg.Source, context.Context) error) func(context.Context) error {
+		return func(ctx context.Context) error {
+			src, err := open()
+			if err != nil {
+				return err
+			}
+			defer src.Close()
+			return do(src, ctx)
+		}
+	}
+	return &database{
+		store: st, lock: lock,
+		stream:   func() (stream, error) { return open() },
+		readable: with((*capturepg.Source).Ready),
+		abandon:  with((*capturepg.Source).DropSlot),
+		unreachable: func(err error) bool {
+			var old *capturepg.OldTransactionError // it ends some time
+			return errors.As(err, &old) || pgstore.Unreachable(err)
+		},
+	}, nil
 }
 
 func openSQLite(cfg *config.Config) (*database, error) {

@@ -161,12 +161,23 @@ func (r *relay) open(ctx context.Context, lost bool) (source, checkpoint.Begin, 
 			return nil, begin, err
 		}
 		r.log.Warn("polling, because the log cannot be read", "reason", no.Problem, "to stream", no.Remedy)
+		r.abandon(ctx)
 	}
 	src := poll.New(r.cfg.Poll(), r.db.store, r.held)
 	r.metrics.Mode("poll")
 	r.polls.Store(true)
 	begin, err := checkpoint.Start(ctx, src, r.db.store, r.cfg.Outboxes(), r.leastBuffer(), lost)
 	return pollSource{src}, begin, err
+}
+
+// abandon gives up what a log is kept for that is not read.
+func (r *relay) abandon(ctx context.Context) {
+	if r.db.abandon == nil {
+		return
+	}
+	if err := r.db.abandon(ctx); err != nil {
+		r.log.Warn("the place in the log is still kept, and with it the log", "error", err)
+	}
 }
 
 // pollSource is a polling source, which has nothing to close.

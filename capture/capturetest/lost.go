@@ -1,0 +1,202 @@
+package capturetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// load commits transactions until stop is called, which returns the ids.
+func load(t *testing.T, db Database, prefix string) (stop func() []string) {
+	var enough atomic.Bool
+	done := make(chan []string, 1)
+	go func() {
+		var ids []string
+		pace := time.NewTicker(10 * time.Millisecond)
+		defer pace.Stop()
+		for i := 0; !enough.Load(); i++ {
+			<-pace.C
+			rows := rowsOf(fmt.Sprintf("%s-%04d", prefix, i), 3)
+			commit(t, db, rows...)
+			ids = append(ids, idsOf(rows)...)
+		}
+		done <- ids
+	}()
+	var ids []string
+	stopped := false
+	stop = func() []string {
+		if enough.Store(true); !stopped {
+			ids, stopped = <-done, true
+		}
+		return ids
+	}
+	t.Cleanup(func() { stop() })
+	return stop
+}
+
+// testLoss loses the log under load. The source says so, and a new cut brings
+// every row, those of the time without a log too.
+func testLoss(t *testing.T, db Database, lose func(*testing.T, Database)) {
+	r, _ := follow(t, db, store.Checkpoint{})
+	stop := load(t, db, "load")
+	r.rows(10)
+	lose(t, db)
+	var lost *capture.LostError
+	if err := r.ends(); !errors.As(err, &lost) || lost.Reason == "" {
+		t.Fatalf("the source ended with %v, want a lost log", err)
+	}
+	t.Log(lost)
+	commit(t, db, rowsOf("between", 2)...)
+	src := db.Source(t, Options{Outbox: outbox, BatchRows: batchRows})
+	again := reopen(t, db, src)
+	want := append(stop(), idsOf(rowsOf("between", 2))...)
+	commit(t, db, rowsOf("after", 1)...)
+	again.rows(len(want) + 1)
+	again.expectAny(append(want, idsOf(rowsOf("after", 1))...))
+}
+
+// reopen makes a cut and follows the source from there; what its view shows
+// counts as received.
+func reopen(t *testing.T, db Database, src Source) *reader {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	o, err := src.Open(ctx, store.Checkpoint{}, &Tables{Viewer: db.Viewer(t)})
+	if err != nil {
+		src.Close()
+		t.Fatalf("no cut could be made: %v", err)
+	}
+	r := newReader(t, src)
+	if o.View == nil {
+		src.Close()
+		t.Fatal("the log is lost, and the opening is no cut")
+	}
+	items, err := o.View.Unsettled(ctx, store.Unsettled{Outbox: outbox, Limit: 1000000})
+	if err != nil {
+		t.Error(err)
+	}
+	o.View.Close()
+	for i := range items {
+		r.ids = append(r.ids, items[i].ID)
+	}
+	r.start(o.From)
+	return r
+}
+
+// testFault breaks what the log needs, under load. The source ends, says what to
+// do, and is ready once that was done. What came meanwhile is in the tables.
+func testFault(t *testing.T, db Database, f Fault) {
+	r, _ := follow(t, db, store.Checkpoint{})
+	stop := load(t, db, "load")
+	r.rows(10)
+	f.Break(t, db)
+	err := r.ends()
+	var lost *capture.LostError
+	var no *capture.NoStreamError
+	if !errors.As(err, &lost) && !errors.As(err, &no) {
+		t.Fatalf("the source ended with %v, want a lost log or no stream", err)
+	}
+	t.Log(err)
+	src := db.Source(t, Options{Outbox: outbox, BatchRows: batchRows})
+	_, err = src.Open(t.Context(), store.Checkpoint{}, &Tables{Viewer: db.Viewer(t)})
+	expectFault(t, err, f.Remedy)
+	readier, ready := src.(Readier)
+	if ready {
+		began := time.Now()
+		expectFault(t, readier.Ready(t.Context()), f.Remedy)
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("Ready took %s", took)
+		}
+	}
+	commit(t, db, rowsOf("between", 2)...)
+	view, err := db.Viewer(t).View(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	polled, err := view.Unsettled(t.Context(), store.Unsettled{Outbox: outbox, Limit: 1000000})
+	view.Close()
+	if err != nil || !slices.ContainsFunc(polled, func(it store.Item) bool { return it.ID == rowsOf("between", 2)[0].ID }) {
+		t.Errorf("a row of meanwhile cannot be polled: %v", err)
+	}
+	f.Mend(t, db)
+	if ready {
+		if err := readier.Ready(t.Context()); err != nil {
+			t.Errorf("mended, and not ready: %v", err)
+		}
+	}
+	again := reopen(t, db, src)
+	want := append(stop(), idsOf(rowsOf("between", 2))...)
+	again.rows(len(want))
+	again.expectAny(want)
+}
+
+func expectFault(t *testing.T, err error, remedy string) {
+	t.Helper()
+	var no *capture.NoStreamError
+	if !errors.As(err, &no) {
+		t.Fatalf("%v, want a *capture.NoStreamError", err)
+	}
+	if !strings.Contains(no.Error(), remedy) {
+		t.Errorf("the error lacks %q: %v", remedy, err)
+	}
+}
+
+// testShutdown: a source never holds up its server's orderly shutdown, whatever
+// it does at the moment, and goes on as far as the context lets it.
+func testShutdown(t *testing.T, h Harness) {
+	for _, c := range []struct {
+		name string
+		busy func(t *testing.T, r *reader, db Database)
+	}{
+		{"idle", func(_ *testing.T, r *reader, _ Database) { r.rows(3) }},
+		{"paused", func(t *testing.T, r *reader, db Database) {
+			r.rows(1)
+			for i := range 20 {
+				rows := rowsOf(fmt.Sprintf("large-%d", i), 1)
+				rows[0].Payload = string(make512k('x'))
+				commit(t, db, rows...)
+			}
+		}},
+		{"busy", func(t *testing.T, r *reader, db Database) {
+			var rows []Row
+			for i := range 100 {
+				rows = append(rows, rowsOf(fmt.Sprintf("many-%d", i), 100)...)
+			}
+			commit(t, db, rows...)
+			r.rows(200)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			db, stop := h.Stopping(t)
+			r, _ := follow(t, db, store.Checkpoint{})
+			commit(t, db, rowsOf("first", 3)...)
+			c.busy(t, r, db)
+			stopped := make(chan time.Duration, 1)
+			go func() { stopped <- stop() }()
+			out := r.out
+			if c.name != "busy" {
+				out = nil
+			}
+			var took time.Duration
+			for took == 0 {
+				select {
+				case b := <-out:
+					r.take(b)
+				case took = <-stopped:
+				}
+			}
+			t.Logf("the shutdown took %s", took)
+			if took > 3*time.Second {
+				t.Errorf("the shutdown took %s", took)
+			}
+		})
+	}
+}

@@ -1,0 +1,166 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/postgres"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// following is a source that is followed.
+type following struct {
+	t    *testing.T
+	src  *postgres.Source
+	o    capture.Opening
+	out  chan capture.Batch
+	done chan error
+	stop context.CancelFunc
+
+	ids []string // of the view and the log
+	mu  sync.Mutex
+	why []error // of lost connections
+}
+
+// Connected implements capture.Observer.
+func (f *following) Connected() {}
+
+// Lost implements capture.Observer.
+func (f *following) Lost(err error, _ time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.why = append(f.why, err)
+}
+
+func (f *following) losses() []error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.why)
+}
+
+// follow opens a source, reads what its view shows, and follows it.
+func follow(t *testing.T, d *database, cfg postgres.Config, at store.Checkpoint) *following {
+	t.Helper()
+	f := &following{t: t, src: newSource(t, cfg), out: make(chan capture.Batch), done: make(chan error, 1)}
+	ctx, cancel := context.WithCancel(context.Background())
+	f.stop = cancel
+	o, err := f.src.Open(ctx, at, d.tables())
+	if err != nil {
+		f.src.Close()
+		t.Fatal(err)
+	}
+	if f.o = o; o.View != nil {
+		items, err := o.View.Unsettled(ctx, store.Unsettled{Outbox: "shop", Limit: 10000})
+		if err != nil {
+			t.Error(err)
+		}
+		o.View.Close()
+		for i := range items {
+			f.ids = append(f.ids, items[i].ID)
+		}
+	}
+	go func() { f.done <- capture.Follow(ctx, f.src, o.From, f.out, f) }()
+	t.Cleanup(func() {
+		cancel()
+		if f.done != nil {
+			if err := <-f.done; !errors.Is(err, context.Canceled) {
+				t.Errorf("the source ended with %v", err)
+			}
+		}
+		f.src.Close()
+	})
+	return f
+}
+
+func (f *following) take(b capture.Batch) {
+	for i := range b.Items {
+		f.ids = append(f.ids, b.Items[i].ID)
+	}
+}
+
+// next receives the next batch with rows.
+func (f *following) next() capture.Batch {
+	f.t.Helper()
+	timeout := time.After(patience)
+	for {
+		select {
+		case b := <-f.out:
+			if f.take(b); len(b.Items) > 0 {
+				return b
+			}
+		case err := <-f.done:
+			f.done = nil
+			f.t.Fatalf("the source ended with %v", err)
+		case <-timeout:
+			f.t.Fatalf("nothing came; connections lost: %v", f.losses())
+		}
+	}
+}
+
+// expect receives until exactly these rows have come, in any order.
+func (f *following) expect(want ...string) {
+	f.t.Helper()
+	timeout := time.After(patience)
+	for len(f.ids) < len(want) {
+		select {
+		case b := <-f.out:
+			f.take(b)
+		case err := <-f.done:
+			f.done = nil
+			f.t.Fatalf("the source ended with %v", err)
+		case <-timeout:
+			f.t.Fatalf("%q came, want %q; connections lost: %v", f.ids, want, f.losses())
+		}
+	}
+	slices.Sort(want)
+	if got := slices.Sorted(slices.Values(f.ids)); !slices.Equal(got, want) {
+		f.t.Fatalf("%q came, want %q", got, want)
+	}
+}
+
+// ends receives until the source ends by itself.
+func (f *following) ends() error {
+	f.t.Helper()
+	timeout := time.After(2 * patience)
+	for {
+		select {
+		case b := <-f.out:
+			f.take(b)
+		case err := <-f.done:
+			f.done = nil
+			f.src.Close()
+			return err
+		case <-timeout:
+			f.t.Fatalf("the source goes on; connections lost: %v", f.losses())
+		}
+	}
+}
+
+// loses ends with a lost log.
+func (f *following) loses(parts ...string) {
+	f.t.Helper()
+	err := f.ends()
+	var lost *capture.LostError
+	if !errors.As(err, &lost) {
+		f.t.Fatalf("the source ended with %v, want a lost log", err)
+	}
+	f.t.Log(err)
+	expectText(f.t, err, parts...)
+}
+
+// pauses ends with what an operator is to do.
+func (f *following) pauses(parts ...string) {
+	f.t.Helper()
+	err := f.ends()
+	var no *capture.NoStreamError
+	if !errors.As(err, &no) {
+		f.t.Fatalf("the source ended with %v, want no stream", err)
+	}
+	f.t.Log(err)
+	expectText(f.t, err, parts...)
+}

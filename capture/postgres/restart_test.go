@@ -1,0 +1,294 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+func privateDatabase(t *testing.T, srv *servers.Server) *database {
+	d := newDatabase(t, srv.URL)
+	d.private = true
+	return d
+}
+
+// The server gives the log up under a source that is paused.
+func TestSlotInvalidatedWhileRunning(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version int) {
+		srv := servers.Start(t, version, map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"})
+		d := privateDatabase(t, srv)
+		f := follow(t, d, d.config(), store.Checkpoint{})
+		servers.Exec(t, d.url, insert("a"))
+		f.expect("a")
+		for range 4 {
+			servers.Exec(t, d.url, "INSERT INTO unrelated VALUES (1)", "SELECT pg_switch_wal()")
+		}
+		servers.Exec(t, d.url, "CHECKPOINT", insert("b"))
+		f.loses(d.name)
+		servers.Exec(t, d.url, insert("c"))
+		again := follow(t, d, d.config(), store.Checkpoint{})
+		servers.Exec(t, d.url, insert("d"))
+		again.expect("a", "b", "c", "d")
+	})
+}
+
+func TestWALLevelSetBack(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version int) {
+		levels := []string{"replica", "minimal"}
+		if version == servers.Versions()[0] {
+			levels = levels[:1] // no walsender is waited for, which takes its time
+		}
+		for _, level := range levels {
+			t.Run(level, func(t *testing.T) {
+				srv := servers.Start(t, version, nil)
+				d := privateDatabase(t, srv)
+				f := follow(t, d, d.config(), store.Checkpoint{})
+				servers.Exec(t, d.url, insert("a"))
+				f.expect("a")
+				script(dropSlot)(t, d)
+				settings := map[string]string{"wal_level": level, "max_wal_senders": "50"}
+				if level == "minimal" {
+					settings["max_wal_senders"] = "0"
+				}
+				srv.Restart(settings)
+				servers.Exec(t, d.url, insert("b"))
+				// Which one depends on how long the restart takes.
+				if err := f.ends(); !errors.As(err, new(*capture.LostError)) && !errors.As(err, new(*capture.NoStreamError)) {
+					t.Fatalf("the source ended with %v", err)
+				}
+				src := newSource(t, d.config())
+				defer src.Close()
+				var no *capture.NoStreamError
+				if err := src.Ready(t.Context()); !errors.As(err, &no) {
+					t.Fatalf("ready: %v", err)
+				} else {
+					expectText(t, err, "wal_level is "+level, "ALTER SYSTEM SET wal_level = logical;")
+				}
+				expectText(t, openErr(t, d, d.config(), store.Checkpoint{}), "wal_level is "+level)
+				srv.Restart(map[string]string{"wal_level": "logical", "max_wal_senders": "50"})
+				if err := src.Ready(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				servers.Exec(t, d.url, insert("c"))
+				follow(t, d, d.config(), store.Checkpoint{}).expect("a", "b", "c")
+			})
+		}
+	})
+}
+
+// files copies what is in a server's folder, as its user.
+func files(t *testing.T, from, to string) {
+	t.Helper()
+	if out, err := exec.Command("sh", "-c", `rm -rf "$2" && cp -a "$1" "$2"`, "sh", from, to).CombinedOutput(); err != nil {
+		t.Fatalf("copy %s: %v\n%s", from, err, out)
+	}
+}
+
+// The server is put back to an earlier state of its files: the same system and
+// timeline, and a log that ends before what was read of it. Everything that is
+// committed after that must come, though its positions were passed before.
+func TestRestoredFromFiles(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version int) {
+		srv := servers.Start(t, version, nil)
+		d := privateDatabase(t, srv)
+		f := follow(t, d, d.config(), store.Checkpoint{})
+		servers.Exec(t, d.url, insert("a"))
+		f.expect("a")
+		srv.Stop("fast")
+		backup := filepath.Join(filepath.Dir(srv.Dir), "backup")
+		files(t, srv.Dir, backup)
+		srv.Restart(nil)
+		servers.Exec(t, d.url, insert("b"))
+		f.expect("a", "b")
+		for range 3 {
+			servers.Exec(t, d.url, "SELECT pg_switch_wal()", "INSERT INTO unrelated VALUES (1)")
+		}
+		servers.Exec(t, d.url, insert("c"))
+		f.expect("a", "b", "c")
+		srv.Stop("fast")
+		files(t, backup, srv.Dir)
+		srv.Restart(nil)
+		servers.Exec(t, d.url, insert("d"))
+		f.loses("the server was restored")
+		again := follow(t, d, d.config(), store.Checkpoint{Origin: f.o.Origin, Position: "7F/0"})
+		expectText(t, errors.New(again.o.Why), "the server was restored")
+		servers.Exec(t, d.url, insert("e"))
+		again.expect("a", "d", "e")
+	})
+}
+
+// program runs one of the server's programs as the server's user.
+func program(t *testing.T, version int, name string, args ...string) {
+	t.Helper()
+	args = append([]string{filepath.Join(os.Getenv(fmt.Sprintf("SLUICEBOX_TEST_PG%d_BIN", version)), name)}, args...)
+	if os.Geteuid() == 0 {
+		args = append([]string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"}, args...)
+	}
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+os.Getenv(fmt.Sprintf("SLUICEBOX_TEST_PG%d_LIB", version)))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", name, err, out)
+	}
+}
+
+func TestLogReset(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version int) {
+		srv := servers.Start(t, version, nil)
+		d := privateDatabase(t, srv)
+		f := follow(t, d, d.config(), store.Checkpoint{})
+		servers.Exec(t, d.url, insert("a"))
+		f.expect("a")
+		srv.Stop("fast") // what is not in the files would be gone with the log
+		program(t, version, "pg_resetwal", "-f", "-D", srv.Dir)
+		srv.Restart(nil)
+		servers.Exec(t, d.url, insert("b"))
+		f.loses()
+		servers.Exec(t, d.url, insert("c"))
+		follow(t, d, d.config(), store.Checkpoint{}).expect("a", "b", "c")
+	})
+}
+
+// A promoted server goes on in another timeline, in which what was read of the
+// old one need not be.
+func TestOtherTimeline(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version int) {
+		srv := servers.Start(t, version, nil)
+		d := privateDatabase(t, srv)
+		f := follow(t, d, d.config(), store.Checkpoint{})
+		servers.Exec(t, d.url, insert("a"))
+		f.expect("a")
+		srv.Stop("fast")
+		if err := os.WriteFile(filepath.Join(srv.Dir, "recovery.signal"), nil, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		srv.Restart(map[string]string{"restore_command": "false", "hot_standby": "off"})
+		servers.Exec(t, d.url, insert("b"))
+		f.loses("timeline")
+		servers.Exec(t, d.url, insert("c"))
+		follow(t, d, d.config(), store.Checkpoint{Origin: f.o.Origin, Position: f.o.From}).expect("a", "b", "c")
+	})
+}
+
+func address(url string) string {
+	return url[strings.Index(url, "@")+1 : strings.LastIndex(url, "/")]
+}
+
+func TestOtherServer(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version int) {
+		one, two := servers.Start(t, version, nil), servers.Start(t, version, nil)
+		servers.Exec(t, two.URL, createTable)
+		p := newDoor(t, address(one.URL))
+		d := newDatabase(t, one.URL)
+		d.private = true
+		d.url = strings.Replace(one.URL, address(one.URL), p.l.Addr().String(), 1)
+		f := follow(t, d, d.config(), store.Checkpoint{})
+		servers.Exec(t, one.URL, insert("a"))
+		f.expect("a")
+		p.lead(address(two.URL))
+		servers.Exec(t, two.URL, insert("b"))
+		f.loses("the server, timeline and database are")
+		p.lead(address(one.URL))
+	})
+}
+
+// The last walsender is taken for long: the source waits a while, and then says
+// so.
+func TestNoWalsenderForLong(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version int) {
+		srv := servers.Start(t, version, map[string]string{"max_wal_senders": "1"})
+		d := privateDatabase(t, srv)
+		f := follow(t, d, d.config(), store.Checkpoint{})
+		servers.Exec(t, d.url, insert("a"))
+		f.expect("a")
+		var thief *pgconn.PgConn
+		for thief == nil { // the source may be as fast
+			d.Cut(t)
+			thief, _ = pgconn.Connect(t.Context(), d.url+"&replication=database")
+		}
+		defer func() { _ = thief.Close(context.Background()) }()
+		began := time.Now()
+		f.pauses("no walsender left", "max_wal_senders")
+		if took := time.Since(began); took < 8*time.Second {
+			t.Errorf("it gave up after %s", took)
+		}
+		src := newSource(t, d.config())
+		defer src.Close()
+		var no *capture.NoStreamError
+		if err := src.Ready(t.Context()); !errors.As(err, &no) {
+			t.Errorf("ready: %v", err)
+		}
+		if err := openErr(t, d, d.config(), store.Checkpoint{}); !errors.As(err, &no) {
+			t.Errorf("open: %v", err)
+		}
+		servers.Exec(t, d.url, insert("b"))
+		if err := thief.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		follow(t, d, d.config(), store.Checkpoint{}).expect("a", "b")
+	})
+}
+
+// Another program reads the slot for long, and does not acknowledge anything.
+// Only a leader may poll then.
+func TestSlotTakenForLong(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version int) {
+		d, other := newDatabase(t, servers.Database(t, version)), newDatabase(t, servers.Database(t, version))
+		leader, single := d.config(), other.config()
+		leader.TakeOver = true
+		f, g := follow(t, d, leader, store.Checkpoint{}), follow(t, other, single, store.Checkpoint{})
+		servers.Exec(t, d.url, insert("a"))
+		f.expect("a")
+		thief := steal(t, d)
+		steal(t, other)
+		held := []string{`application "thief"`, fmt.Sprintf("SELECT pg_terminate_backend(%d);", thief.PID())}
+		f.pauses(held...)
+		if err := g.ends(); !errors.As(err, new(*store.SetupError)) || errors.As(err, new(*capture.NoStreamError)) {
+			t.Errorf("polling beside another relay is no way out: %v", err)
+		}
+		src := newSource(t, d.config())
+		defer src.Close()
+		if err := src.Ready(t.Context()); err == nil {
+			t.Error("ready, though the slot is held")
+		} else {
+			expectText(t, err, held...)
+		}
+		leads := newSource(t, leader)
+		defer leads.Close()
+		if err := leads.Ready(t.Context()); err != nil {
+			t.Errorf("not ready, though the session may be ended: %v", err)
+		}
+		servers.Exec(t, d.url, insert("b"))
+		follow(t, d, leader, store.Checkpoint{Origin: f.o.Origin, Position: f.o.From}).expect("a", "b")
+	})
+}
+
+// steal takes the slot from the source that reads it.
+func steal(t *testing.T, d *database) *pgconn.PgConn {
+	t.Helper()
+	thief, err := pgconn.Connect(t.Context(), d.url+"&replication=database&application_name=thief")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = thief.Close(context.Background()) })
+	for err = errors.New("not yet"); err != nil; { // the source may be as fast
+		d.Cut(t)
+		err = pglogrepl.StartReplication(t.Context(), thief, d.name, 0, pglogrepl.StartReplicationOptions{
+			PluginArgs: []string{"proto_version '1'", "publication_names '" + d.name + "'"},
+		})
+	}
+	return thief
+}
