@@ -17,6 +17,8 @@ type Outbox struct {
 	Layout Layout
 	// Kind is the kind of every row, for layouts without a column for it.
 	Kind string
+	// Retention is how long a delivered row is kept; 0 is for ever. See Pruner.
+	Retention time.Duration
 }
 
 // nameForm is narrow enough for what a relay's name becomes part of: slots,
@@ -69,6 +71,9 @@ func (o *Outbox) validate(takeover time.Duration) error {
 		errs = append(errs, fmt.Errorf(
 			"outbox %q: a takeover time-out needs a column for the time of the claim, and layout %s names none; name one or take over at once",
 			o.Name, o.Layout.Name))
+	}
+	if err := o.ValidateRetention(); err != nil {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -50,6 +50,29 @@ type Unsettled struct {
 	Limit int
 	// Held are ids to leave out: the rows that lanes hold.
 	Held []string
+	// Except are lanes to leave out, byte for byte: those that stand still. Lanes
+	// of another outbox mean nothing.
+	Except []LaneKey
+}
+
+// Left returns those lanes of Except that rows of the outbox can have.
+func (q *Unsettled) Left(o *Outbox) (lanes []LaneKey) {
+	c := &o.Layout.Columns
+	for _, k := range q.Except {
+		if k.Outbox == o.Name && (c.Kind != "" || k.Kind == o.Kind) && (c.Group != "" || !k.Group.Valid) {
+			lanes = append(lanes, k)
+		}
+	}
+	return lanes
+}
+
+// LaneSet returns the set of some lanes.
+func LaneSet(lanes []LaneKey) map[LaneKey]struct{} {
+	set := make(map[LaneKey]struct{}, len(lanes))
+	for _, k := range lanes {
+		set[k] = struct{}{}
+	}
+	return set
 }
 
 // Viewer opens views of the outbox tables.
@@ -95,6 +118,7 @@ type Store interface {
 	Looker
 	Holds
 	DeadLetters
+	Pruner
 	Viewer
 	Installer
 	// Close ends the sessions. Calls after it fail.

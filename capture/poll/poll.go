@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -18,31 +19,98 @@ type Config struct {
 	Interval time.Duration
 	// BatchSize is the most rows of an outbox in one read.
 	BatchSize int
-	Outboxes  []store.Outbox
+	// Backoff is how much less often an outbox is read that has no rows.
+	Backoff  Backoff
+	Outboxes []store.Outbox
+}
+
+// Backoff stretches the interval of an outbox while its reads find nothing.
+type Backoff struct {
+	// Threshold is how many reads in a row must find nothing before it begins.
+	Threshold int
+	// Multiplier is by how much each read that finds nothing then stretches the
+	// interval; 1 is no back-off.
+	Multiplier int
+	// Max is the longest time between two reads, if the interval is not longer.
+	Max time.Duration
+}
+
+// DefaultBackoff returns a back-off that begins after ten reads without a row and
+// doubles the interval up to 30 s.
+func DefaultBackoff() Backoff {
+	return Backoff{Threshold: 10, Multiplier: 2, Max: 30 * time.Second}
 }
 
 // Validate reports every value that is out of range, by its configuration key.
 func (c *Config) Validate() error {
 	var errs []error
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if c.Interval <= 0 {
-		errs = append(errs, fmt.Errorf("poll-interval is %s, must be above 0", c.Interval))
+		fault("poll-interval is %s, must be above 0", c.Interval)
 	}
 	if c.BatchSize < 1 {
-		errs = append(errs, fmt.Errorf("poll-batch-size is %d, must be at least 1", c.BatchSize))
+		fault("poll-batch-size is %d, must be at least 1", c.BatchSize)
+	}
+	if c.Backoff.Threshold < 1 {
+		fault("poll-backoff.threshold is %d, must be at least 1", c.Backoff.Threshold)
+	}
+	if c.Backoff.Multiplier < 1 {
+		fault("poll-backoff.multiplier is %d, must be at least 1, which is no back-off", c.Backoff.Multiplier)
+	}
+	if c.Backoff.Max <= 0 {
+		fault("poll-backoff.max is %s, must be above 0", c.Backoff.Max)
 	}
 	if len(c.Outboxes) == 0 {
-		errs = append(errs, errors.New("outboxes: none is configured"))
+		fault("outboxes: none is configured")
 	}
 	return errors.Join(errs...)
 }
+
+// Lanes is what a source asks of those who take its rows. The answers may be old
+// the moment that they are given.
+type Lanes interface {
+	// Held returns the ids of an outbox that lanes hold.
+	Held(outbox string) []string
+	// Standing returns the lanes of an outbox whose rows are to be left out. It is
+	// asked before Held: rows that Held names then, of a lane that it did not name,
+	// are the first of their lane.
+	Standing(outbox string) []store.LaneKey
+	// Unload lets go of rows of standing lanes, which Held then does not return.
+	// It is called while no row of the outbox is on its way.
+	Unload(outbox string)
+	// Room returns how many rows of an outbox there is room for.
+	Room(outbox string) int
+}
+
+// HeldFunc is lanes of which only is known what they hold: they take everything,
+// and none stands still. Nil holds nothing.
+type HeldFunc func(outbox string) []string
+
+// Held implements Lanes.
+func (f HeldFunc) Held(outbox string) []string {
+	if f == nil {
+		return nil
+	}
+	return f(outbox)
+}
+
+// Standing implements Lanes.
+func (HeldFunc) Standing(string) []store.LaneKey { return nil }
+
+// Unload implements Lanes.
+func (HeldFunc) Unload(string) {}
+
+// Room implements Lanes.
+func (HeldFunc) Room(string) int { return math.MaxInt }
 
 // Source reads tables.
 type Source struct {
 	cfg    Config
 	views  store.Viewer
-	held   func(outbox string) []string
+	lanes  Lanes
 	resume capture.Resume
 	way    []load // on the way to the lanes, also after a read that failed
+	woken  chan struct{}
 
 	mu    sync.Mutex
 	marks []string // asked for, not yet brought back
@@ -50,10 +118,10 @@ type Source struct {
 
 var _ capture.Resumer = (*Source)(nil)
 
-// New returns a source that reads through views. held returns the ids that the
-// lanes of an outbox hold. The configuration must be valid.
-func New(cfg Config, views store.Viewer, held func(outbox string) []string) *Source {
-	return &Source{cfg: cfg, views: views, held: held}
+// New returns a source that reads through views and leaves out what the lanes
+// say. The configuration must be valid.
+func New(cfg Config, views store.Viewer, lanes Lanes) *Source {
+	return &Source{cfg: cfg, views: views, lanes: lanes, woken: make(chan struct{}, 1)}
 }
 
 // Open has nothing to find: every read shows what is there.
@@ -61,33 +129,34 @@ func (s *Source) Open(context.Context, store.Checkpoint, capture.Tables) (captur
 	return capture.Opening{Origin: "poll"}, nil
 }
 
-// Run reads at once, then each interval, and at once again after a full batch. A
-// failed read ends it. It sends no positions, and its span means nothing.
+// Run reads at once, then as often as the package's text says. A failed read ends
+// it. It sends no positions, and its span means nothing.
 func (s *Source) Run(ctx context.Context, _ capture.Span, out chan<- capture.Batch) error {
 	s.resume.Reset("") // what is unsettled is read again; there is no place to resume at
 	s.resume.Start(s, "")
 	r := reading{Source: s, sender: sender{out: out, resume: &s.resume, way: s.way}}
 	defer func() { s.way = r.sender.way }()
+	now := time.Now()
+	for i := range s.cfg.Outboxes {
+		r.turns = append(r.turns, &turn{outbox: s.cfg.Outboxes[i].Name, due: now})
+	}
 	wait := time.NewTimer(0)
 	defer wait.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-s.woken:
+			r.wake(time.Now())
 		case <-wait.C:
 		}
-		full, err := r.read(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err != nil {
+		if err := r.read(ctx); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
 			return err
 		}
-		if full {
-			wait.Reset(0)
-		} else {
-			wait.Reset(s.cfg.Interval)
-		}
+		wait.Reset(r.pause(time.Now()))
 	}
 }
 
@@ -95,37 +164,104 @@ func (s *Source) Run(ctx context.Context, _ capture.Span, out chan<- capture.Bat
 type reading struct {
 	*Source
 	sender
+	turns     []*turn
 	connected bool
 }
 
-// read reads each outbox once, in one view, sends what it found once the view is
-// closed, and reports whether an outbox may hold more.
-func (r *reading) read(ctx context.Context) (full bool, err error) {
-	if err := r.settle(ctx); err != nil {
-		return false, err
+func (r *reading) wake(now time.Time) {
+	for _, t := range r.turns {
+		t.wake(now)
 	}
+}
+
+// pause is how long no outbox is to be asked for.
+func (r *reading) pause(now time.Time) time.Duration {
+	next := r.turns[0].next(now)
+	for _, t := range r.turns[1:] {
+		if at := t.next(now); at.Before(next) {
+			next = at
+		}
+	}
+	return next.Sub(now)
+}
+
+// read reads each outbox whose turn it is once, in one view, and sends what it
+// found once the view is closed.
+func (r *reading) read(ctx context.Context) error {
 	asked := r.asked() // before the view, which shows what had committed by then
-	found, full, err := r.find(ctx)
+	if len(asked) > 0 {
+		r.wake(time.Now())
+	}
+	turns := r.ready(time.Now())
+	if len(turns) == 0 {
+		return nil
+	}
+	if err := r.settle(ctx); err != nil {
+		return err
+	}
+	found, full, err := r.find(ctx, turns)
 	if err != nil {
-		return false, err
+		return err
 	}
 	for _, b := range found {
 		if err := r.send(ctx, b); err != nil {
-			return false, err
+			return err
 		}
 	}
-	if full || len(asked) == 0 {
-		return full, nil // markers come behind everything that was there
+	if full || len(turns) < len(r.turns) || len(asked) == 0 {
+		return nil // markers come behind everything that was there
 	}
 	if err := r.send(ctx, capture.Batch{Marks: asked}); err != nil {
-		return false, err
+		return err
 	}
 	r.brought(len(asked))
-	return false, nil
+	return nil
 }
 
-// find reads what no lane holds. It keeps no view open while a full lane waits.
-func (r *reading) find(ctx context.Context) (found []capture.Batch, full bool, err error) {
+// ready returns the outboxes to read now: their turn has come, and there is room
+// for a batch of each, or for a part of one. So all that is sent is taken, and
+// nothing waits on its way for rows that do not move. Those that had no room are
+// asked first the next time, or what one has would never leave room for another.
+func (r *reading) ready(now time.Time) (turns []*turn) {
+	coming := r.coming()
+	var others []*turn
+	for _, t := range r.turns {
+		t.full = false
+		if t.asks(now, r.lanes) {
+			room := r.lanes.Room(t.outbox) - coming
+			if room <= 0 {
+				coming -= r.unload()
+				room = r.lanes.Room(t.outbox) - coming
+			}
+			if room > 0 {
+				turns = append(turns, t)
+				coming += r.cfg.BatchSize
+				continue
+			}
+			t.full = true
+		}
+		others = append(others, t)
+	}
+	r.turns = append(others, turns...)
+	return turns
+}
+
+// unload lets go of rows in memory that do not move, and returns how many rows
+// have come to the lanes meanwhile.
+func (r *reading) unload() (landed int) {
+	landed = r.landed(r.lanes.Held)
+	if r.coming() > 0 {
+		return landed
+	}
+	for _, t := range r.turns {
+		r.lanes.Unload(t.outbox)
+	}
+	return landed
+}
+
+// find reads what no lane holds, and reports whether an outbox may have more. It
+// keeps no view open while a full lane waits.
+func (r *reading) find(ctx context.Context, turns []*turn) (found []capture.Batch, full bool, err error) {
 	view, err := r.views.View(ctx, "")
 	if err != nil {
 		return nil, false, err
@@ -135,20 +271,18 @@ func (r *reading) find(ctx context.Context) (found []capture.Batch, full bool, e
 		r.connected = true
 		r.Source.resume.Connected()
 	}
-	for i := range r.cfg.Outboxes {
-		name := r.cfg.Outboxes[i].Name
-		// The rows on their way first: they come to the lanes meanwhile.
-		held := r.onTheWay(name)
-		held = append(held, r.held(name)...)
-		items, err := view.Unsettled(ctx, store.Unsettled{Outbox: name, Limit: r.cfg.BatchSize, Held: held})
+	for _, t := range turns {
+		began := time.Now()
+		items, err := view.Unsettled(ctx, r.query(t))
 		if err != nil {
 			return nil, false, err
 		}
+		now := time.Now()
+		t.took(&r.cfg, len(items), now.Sub(began), now)
 		full = full || len(items) == r.cfg.BatchSize
 		if len(items) == 0 {
 			continue
 		}
-		now := time.Now()
 		for i := range items {
 			items[i].Captured = now
 		}
@@ -157,15 +291,37 @@ func (r *reading) find(ctx context.Context) (found []capture.Batch, full bool, e
 	return found, full, nil
 }
 
+// query asks for what an outbox may give now.
+func (r *reading) query(t *turn) store.Unsettled {
+	// The rows on their way first: they come to the lanes meanwhile.
+	held := r.onTheWay(t.outbox)
+	if len(held) == 0 {
+		r.lanes.Unload(t.outbox)
+	}
+	t.left = r.lanes.Standing(t.outbox)
+	held = append(held, r.lanes.Held(t.outbox)...)
+	return store.Unsettled{Outbox: t.outbox, Limit: r.cfg.BatchSize, Held: held, Except: t.left}
+}
+
 // Acknowledge does nothing: there is no log to give away.
 func (s *Source) Acknowledge(store.Position) {}
 
-// Mark asks for a marker behind what the next full reading finds.
+// Mark asks for a marker behind what the next full reading finds, and wakes the
+// source.
 func (s *Source) Mark(_ context.Context, token string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.marks = append(s.marks, token)
+	s.Wake()
 	return nil
+}
+
+// Wake has all outboxes read at once, however long they had no rows.
+func (s *Source) Wake() {
+	select {
+	case s.woken <- struct{}{}:
+	default:
+	}
 }
 
 // Compare finds all positions equal: there are none.

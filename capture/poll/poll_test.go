@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/capturetest"
 	"github.com/sluicebox/sluicebox/capture/poll"
 	"github.com/sluicebox/sluicebox/store"
@@ -44,8 +40,8 @@ type database struct {
 }
 
 func (d *database) Source(_ *testing.T, o capturetest.Options) capturetest.Source {
-	cfg := poll.Config{Interval: 20 * time.Millisecond, BatchSize: o.BatchRows, Outboxes: d.outboxes(o.Outbox)}
-	return source{poll.New(cfg, d.views, o.Held)}
+	cfg := poll.Config{Interval: 20 * time.Millisecond, BatchSize: o.BatchRows, Backoff: poll.DefaultBackoff(), Outboxes: d.outboxes(o.Outbox)}
+	return source{poll.New(cfg, d.views, poll.HeldFunc(o.Held))}
 }
 
 type source struct{ *poll.Source }
@@ -110,127 +106,4 @@ func harness(version int, ddl string, outboxes func(name string) []store.Outbox)
 		t.Cleanup(d.views.Close)
 		return d
 	}}
-}
-
-// memory is a table in memory, and its views.
-type memory struct {
-	mu    sync.Mutex
-	rows  []string
-	reads []time.Duration // since the first
-	began time.Time
-	fail  error
-}
-
-func (m *memory) View(context.Context, string) (store.View, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.began.IsZero() {
-		m.began = time.Now()
-	}
-	m.reads = append(m.reads, time.Since(m.began))
-	return m, m.fail
-}
-
-func (m *memory) Position() store.Position { return "" }
-func (m *memory) Close()                   {}
-
-func (m *memory) Unsettled(_ context.Context, q store.Unsettled) ([]store.Item, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var items []store.Item
-	for _, id := range m.rows {
-		if len(items) < q.Limit && !slices.Contains(q.Held, id) {
-			items = append(items, store.Item{Ref: store.Ref{Outbox: q.Outbox, ID: id}})
-		}
-	}
-	return items, nil
-}
-
-func config(size int) poll.Config {
-	return poll.Config{Interval: time.Second, BatchSize: size, Outboxes: outboxes("shop")}
-}
-
-// Rows wait in a channel and are not yet held: they are not read again, and a
-// full batch is followed by the next at once.
-func TestRowsOnTheirWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := &memory{}
-		for i := range 25 {
-			m.rows = append(m.rows, strconv.Itoa(i))
-		}
-		out := make(chan capture.Batch, 16)
-		var held []string // by the receiver, which takes nothing for 5 s
-		src := poll.New(config(10), m, func(string) []string {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			return slices.Clone(held)
-		})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- src.Run(ctx, capture.Span{}, out) }()
-		time.Sleep(5 * time.Second) // fake time: five reads more
-		synctest.Wait()
-		m.mu.Lock()
-		if reads := len(m.reads); reads < 5 || m.reads[2] != 0 || m.reads[3] != time.Second {
-			t.Errorf("reads at %v, want three at once, then one each second", m.reads)
-		}
-		for len(out) > 0 {
-			b := <-out
-			for i := range b.Items {
-				held = append(held, b.Items[i].ID)
-			}
-		}
-		m.mu.Unlock()
-		time.Sleep(5 * time.Second)
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("Run returned %v", err)
-		}
-		if len(held) != 25 {
-			t.Errorf("%d rows came, want 25, once each", len(held))
-		}
-		for len(out) > 0 {
-			if b := <-out; len(b.Items) > 0 {
-				t.Errorf("rows %v came again", b.Items)
-			}
-		}
-	})
-}
-
-// A row that is neither held nor on its way any more comes again, though nothing
-// else comes.
-func TestRequeued(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := &memory{rows: []string{"a"}}
-		out := make(chan capture.Batch)
-		src := poll.New(config(10), m, func(string) []string { return nil })
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- src.Run(ctx, capture.Span{}, out) }()
-		times := 0
-		for times < 3 {
-			times += len((<-out).Items)
-		}
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("Run returned %v", err)
-		}
-	})
-}
-
-func TestFailedRead(t *testing.T) {
-	m := &memory{fail: errors.New("no server")}
-	src := poll.New(config(10), m, func(string) []string { return nil })
-	if err := src.Run(t.Context(), capture.Span{}, nil); !errors.Is(err, m.fail) {
-		t.Errorf("Run returned %v", err)
-	}
-}
-
-func TestValidate(t *testing.T) {
-	if err := (&poll.Config{}).Validate(); err == nil {
-		t.Error("an empty configuration passes")
-	}
-	if c := config(1); c.Validate() != nil {
-		t.Error(c.Validate())
-	}
 }

@@ -2,6 +2,7 @@ package poll
 
 import (
 	"context"
+	"slices"
 
 	"github.com/sluicebox/sluicebox/capture"
 )
@@ -70,4 +71,34 @@ func (s *sender) onTheWay(outbox string) []string {
 		}
 	}
 	return ids
+}
+
+// coming returns how many rows may be on their way.
+func (s *sender) coming() (rows int) {
+	s.arrived()
+	for i := range s.way {
+		rows += len(s.way[i].ids)
+	}
+	return rows
+}
+
+// landed forgets the rows on their way if lanes hold one of the newest batch, and
+// returns how many it forgot. A batch comes to its lanes as a whole, and behind
+// those before it.
+func (s *sender) landed(held func(outbox string) []string) (rows int) {
+	before := s.coming()
+	for i, l := range slices.Backward(s.way) {
+		if len(l.ids) == 0 {
+			continue
+		}
+		ids := make(map[string]struct{}, len(l.ids))
+		for _, id := range l.ids {
+			ids[id] = struct{}{}
+		}
+		if slices.ContainsFunc(held(l.outbox), func(id string) bool { _, ok := ids[id]; return ok }) {
+			s.way = s.way[i+1:]
+		}
+		break
+	}
+	return before - s.coming()
 }

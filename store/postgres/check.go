@@ -201,7 +201,8 @@ WHERE c.oid = $1`, t.oid).Scan(&schema)
 		c.add(fmt.Sprintf("outbox %s: %s may not use the schema %s", t.Name, c.role, Ident(schema)),
 			fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", Ident(schema), c.role))
 	}
-	if err := c.columnRights(ctx, t); err != nil || !t.Layout.DeleteDelivered || t.Layout.State == store.StateNone {
+	deletes := t.Layout.DeleteDelivered && t.Layout.State != store.StateNone || t.Retention > 0
+	if err := c.columnRights(ctx, t); err != nil || !deletes {
 		return err
 	}
 	ok, err := c.holds(ctx, "SELECT pg_catalog.has_table_privilege($1::oid, 'DELETE')", t.oid)

@@ -32,6 +32,11 @@
 // and waits for a locked row as outcomes do: 1 s at most (lock_timeout in the
 // URL says otherwise).
 //
+// # Retention
+//
+// Delivered rows are deleted on the operator's session, a few blocks of the table
+// at a time, past rows that somebody has locked: see Prune.
+//
 // # Types
 //
 // The types of the outbox's columns are looked up once for each session. Values

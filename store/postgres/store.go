@@ -138,6 +138,8 @@ func operatorSettings() map[string]string {
 func viewSettings() map[string]string {
 	return map[string]string{
 		"idle_in_transaction_session_timeout": "5min",
+		"hash_mem_multiplier":                 "16",                // room to hash a million ids to leave out
+		"max_parallel_workers_per_gather":     "0",                 // they are the services'
 		"plan_cache_mode":                     "force_custom_plan", // the ids to leave out are few or many
 	}
 }

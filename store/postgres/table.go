@@ -47,6 +47,9 @@ type column struct {
 	// category is the type's pg_type.typcategory, of a domain its base type's.
 	category string
 	notNull  bool
+	// collation is the one by which indexes of the column sort, quoted; "" if it
+	// takes different texts for one, or if the column has none.
+	collation string
 }
 
 // kinds: tables and partitioned tables. A view cannot be in a publication and a
@@ -64,7 +67,10 @@ SELECT a.attname::text, a.attnum,
   CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END,
   CASE t.typtype WHEN 'd' THEN t.typtypmod ELSE a.atttypmod END,
   ARRAY(SELECT e.enumlabel::text FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder),
-  t.typcategory::text, a.attnotnull
+  t.typcategory::text, a.attnotnull,
+  coalesce((SELECT pg_catalog.format('%I.%I', n.nspname, l.collname)
+    FROM pg_catalog.pg_collation l JOIN pg_catalog.pg_namespace n ON n.oid = l.collnamespace
+    WHERE l.oid = a.attcollation AND l.collisdeterministic), '')
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum`
@@ -117,7 +123,7 @@ func readTable(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, er
 func scanColumn(row pgx.CollectableRow) (column, error) {
 	var c column
 	var typmod int32
-	if err := row.Scan(&c.name, &c.num, &c.typ, &c.full, &c.base, &typmod, &c.labels, &c.category, &c.notNull); err != nil {
+	if err := row.Scan(&c.name, &c.num, &c.typ, &c.full, &c.base, &typmod, &c.labels, &c.category, &c.notNull, &c.collation); err != nil {
 		return c, err
 	}
 	// The modifier of a character type is its length plus 4.

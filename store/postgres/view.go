@@ -97,59 +97,6 @@ func (v *view) Unsettled(ctx context.Context, q store.Unsettled) ([]store.Item, 
 	return items, nil
 }
 
-func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled) ([]store.Item, error) {
-	t, err := describe(ctx, v.conn, o)
-	if err != nil {
-		return nil, err
-	}
-	stmt := unsettledQuery(t)
-	values := t.values("", 0)
-	values["limit"], values["held"] = q.Limit, arrayLiteral(q.Held)
-	rows, err := v.conn.Query(ctx, stmt.sql, stmt.args(values)...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (store.Item, error) {
-		it := store.Item{Ref: store.Ref{Outbox: o.Name}, Kind: o.Kind}
-		var kind *string
-		var group []byte
-		if err := row.Scan(&it.ID, &kind, &group, &it.Payload, &it.RetryCount); err != nil {
-			return it, err
-		}
-		if o.Layout.Columns.Kind != "" {
-			it.Kind = ""
-			if kind != nil {
-				it.Kind = *kind
-			}
-		}
-		it.Group = o.Layout.Group(group)
-		it.PayloadSize = len(it.Payload)
-		return it, nil
-	})
-}
-
-// unsettledQuery makes the statement that reads unsettled rows in order.
-func unsettledQuery(t *table) *query {
-	b := &builder{}
-	c := &t.Layout.Columns
-	optional := func(name string) string {
-		if name == "" {
-			return "NULL::text"
-		}
-		return t.text(name)
-	}
-	id := t.col(c.ID)
-	return b.query(
-		"SELECT "+t.text(c.ID)+", "+optional(c.Kind)+", "+t.group()+", "+t.payload()+", "+t.retryCount(),
-		"FROM "+TableName(t.Outbox)+" AS o",
-		"WHERE "+Ident(c.ID)+" IS NOT NULL AND "+t.unsettled(b),
-		// A hashed subplan, however many ids are held.
-		"  AND o."+Ident(id.name)+" NOT IN (SELECT h.id FROM unnest("+b.arg("held", id.typ+"[]")+") AS h(id))",
-		"ORDER BY "+t.order(),
-		"LIMIT "+b.arg("limit", "bigint"),
-	)
-}
-
 // Close implements store.View. It waits for a read that is under way.
 func (v *view) Close() {
 	v.mu.Lock()

@@ -45,6 +45,12 @@
 // https://www.sqlite.org/pragma.html and "Performance Considerations" in
 // https://www.sqlite.org/wal.html.
 //
+// # Retention
+//
+// Old delivered rows are looked for on a connection of its own; the write lock is
+// taken only to delete what was found, and waited for no longer than by a claim:
+// see Prune.
+//
 // # Types
 //
 // The values of a column may have any type. An id travels as text: an integer

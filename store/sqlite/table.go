@@ -58,8 +58,8 @@ type table struct {
 	kind    string // table, view, virtual or shadow
 	columns []column
 
-	claim, look, isFailed *query
-	write                 [store.Failed + 1]*query // by the status that is written
+	claim, look, isFailed, prune *query
+	write                        [store.Failed + 1]*query // by the status that is written
 }
 
 // describe reads an outbox's table.
@@ -225,6 +225,8 @@ type values struct {
 	at      time.Time
 	outcome *store.Outcome
 	held    string
+	left    string
+	settled any
 	limit   int
 }
 

@@ -121,8 +121,15 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled) ([]
 	if err != nil {
 		return nil, err
 	}
-	stmt := unsettledQuery(t)
-	args := stmt.args(&values{limit: q.Limit, held: jsonArray(q.Held)})
+	// A group that stands in JSON is known to the program alone.
+	left, limit := q.Left(o), q.Limit
+	byPath := len(o.Layout.GroupPath) > 0 && len(left) > 0
+	set := store.LaneSet(left)
+	if byPath {
+		limit = -1
+	}
+	stmt := unsettledQuery(t, len(left) > 0 && !byPath)
+	args := stmt.args(&values{limit: limit, held: jsonArray(q.Held), left: jsonLanes(left)})
 	var items []store.Item
 	err = v.conn.Query(ctx, stmt.sql, args, func(row []driver.Value) error {
 		it := store.Item{Ref: store.Ref{Outbox: o.Name}, Kind: o.Kind}
@@ -140,7 +147,12 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled) ([]
 		it.PayloadSize = len(it.Payload)
 		retries, _ := row[4].(int64)
 		it.RetryCount = int(retries)
-		items = append(items, it)
+		if _, out := set[it.Lane()]; byPath && out {
+			return ctx.Err()
+		}
+		if items = append(items, it); len(items) == q.Limit {
+			return Enough()
+		}
 		return ctx.Err()
 	})
 	return items, err
@@ -157,7 +169,7 @@ func noID(o *store.Outbox) error {
 }
 
 // unsettledQuery makes the statement that reads unsettled rows in order.
-func unsettledQuery(t *table) *query {
+func unsettledQuery(t *table, except bool) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
 	optional := func(name string) string {
@@ -172,10 +184,53 @@ func unsettledQuery(t *table) *query {
 	}, ", ") + "\nFROM " + TableName(t.Outbox) +
 		"\nWHERE " + t.unsettled(b) +
 		// A row without an id is not to be left out in silence.
-		"\n  AND (" + id + " IS NULL OR " + id + " NOT IN (SELECT value FROM json_each(" + b.arg(func(v *values) any { return v.held }) + ")))" +
-		"\nORDER BY " + t.order() +
+		"\n  AND (" + id + " IS NULL OR " + id + " NOT IN (SELECT value FROM json_each(" + b.arg(func(v *values) any { return v.held }) + ")))"
+	if except {
+		sql += "\n  AND " + t.others(b)
+	}
+	sql += "\nORDER BY " + t.order() +
 		"\nLIMIT " + b.arg(func(v *values) any { return v.limit })
 	return &query{sql, b.params}
+}
+
+// others is the condition that a row is of none of the lanes to leave out, byte
+// for byte: the columns may have collations of their own.
+func (t *table) others(b *builder) string {
+	c := &t.Layout.Columns
+	kind, none, group := "", "1", "''"
+	if c.Kind != "" {
+		kind = "coalesce(" + TextOf(Ident(c.Kind)) + ", '')"
+	} else {
+		kind = b.arg(func(*values) any { return t.Kind })
+	}
+	if c.Group != "" {
+		none, group = Ident(c.Group)+" IS NULL", "coalesce("+TextOf(Ident(c.Group))+", '')"
+	}
+	return "(" + kind + " COLLATE BINARY, " + none + ", " + group + " COLLATE BINARY) NOT IN " +
+		"(SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(" + b.arg(func(v *values) any { return v.left }) + "))"
+}
+
+// jsonLanes is the JSON of lanes: of each its kind, 1 if it has no group, and the
+// group.
+func jsonLanes(lanes []store.LaneKey) string {
+	var sb strings.Builder
+	sb.WriteByte('[')
+	for i, k := range lanes {
+		if i > 0 {
+			sb.WriteByte(',')
+		}
+		sb.WriteByte('[')
+		writeJSON(&sb, k.Kind)
+		if k.Group.Valid {
+			sb.WriteString(",0,")
+		} else {
+			sb.WriteString(",1,")
+		}
+		writeJSON(&sb, k.Group.Name)
+		sb.WriteByte(']')
+	}
+	sb.WriteByte(']')
+	return sb.String()
 }
 
 // jsonArray is the JSON text of some strings. Bytes that are no UTF-8 stay as

@@ -163,7 +163,7 @@ func (r *relay) open(ctx context.Context, lost bool) (source, checkpoint.Begin, 
 		r.log.Warn("polling, because the log cannot be read", "reason", no.Problem, "to stream", no.Remedy)
 		r.abandon(ctx)
 	}
-	src := poll.New(r.cfg.Poll(), r.db.store, r.held)
+	src := poll.New(r.cfg.Poll(), r.db.store, polled{r})
 	r.metrics.Mode("poll")
 	r.polls.Store(true)
 	begin, err := checkpoint.Start(ctx, src, r.db.store, r.cfg.Outboxes(), r.leastBuffer(), lost)
@@ -194,15 +194,6 @@ func (r *relay) leastBuffer() int {
 		}
 	}
 	return least
-}
-
-// held returns the ids of an outbox that the lanes hold.
-func (r *relay) held(outbox string) []string {
-	lanes := r.lanes.Load()
-	if lanes == nil {
-		return nil
-	}
-	return (*lanes)[r.cfg.Routes()[outbox]].Held(outbox)
 }
 
 // live is one life: from a place in the log until the context ends, the log is
@@ -267,6 +258,8 @@ func (r *relay) live(ctx context.Context, deadline time.Time, lost bool) error {
 		feed.CatchUp(r.db.store)
 		others = append(others, sweeper.Run)
 	}
+	retainer := &checkpoint.Retainer{Tables: r.db.store, Epoch: epoch, Outboxes: r.cfg.Outboxes(), Observer: retainWatch{r}}
+	others = append(others, retainer.Run)
 	return r.flow(ctx, src, begin.From, feed, lanes, keeper, others)
 }
 

@@ -164,3 +164,16 @@ func (r *relay) count() {
 		r.metrics.Sink(name).Holds(d.Stats())
 	}
 }
+
+// retainWatch observes the retainer.
+type retainWatch struct{ *relay }
+
+// Pruned implements checkpoint.RetainObserver.
+func (w retainWatch) Pruned(outbox string, rows int) {
+	w.log.Debug("delivered rows were kept long enough and are deleted", "outbox", outbox, "rows", rows)
+}
+
+// PruneFailed implements checkpoint.RetainObserver.
+func (w retainWatch) PruneFailed(outbox string, err error) {
+	w.log.Warn("delivered rows could not be deleted; trying again", "outbox", outbox, "error", err)
+}

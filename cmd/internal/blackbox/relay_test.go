@@ -252,7 +252,10 @@ func nameFor(database string) string {
 }
 
 // preset is a configuration of the two seed tables.
+//
+// It streams or waits: beside other tests, one of which may keep a transaction
+// open, mode auto would poll now and then.
 func preset(database, receiver, rest string) string {
-	return fmt.Sprintf("name: %s\nsource: {url: %q}\nflowcatalyst: {api-base-url: %q}\nadmin: {listen: %s}\n%s",
+	return fmt.Sprintf("name: %s\nsource: {mode: stream, url: %q}\nflowcatalyst: {api-base-url: %q}\nadmin: {listen: %s}\n%s",
 		nameFor(database), database, receiver, adminKey, rest)
 }

@@ -101,10 +101,9 @@ func TestRoleWithoutReplication(t *testing.T) {
 		database, _ := prepare(t, version, seedTables)
 		who := role(t, database)
 		yaml := preset(roleURL(database, who), "http://127.0.0.1:1", "")
-		stream := strings.Replace(yaml, "source: {", "source: {mode: stream, ", 1)
-		expectEnd(t, stream, 78, "ALTER ROLE", "REPLICATION", "CREATE PUBLICATION", "outbox_events")
+		expectEnd(t, yaml, 78, "ALTER ROLE", "REPLICATION", "CREATE PUBLICATION", "outbox_events")
 		servers.Exec(t, database, "ALTER ROLE "+who+" REPLICATION")
-		expectEnd(t, stream, 78, "CREATE PUBLICATION", "as the owner")
+		expectEnd(t, yaml, 78, "CREATE PUBLICATION", "as the owner")
 	})
 }
 
@@ -119,7 +118,7 @@ func TestRoleForTheStream(t *testing.T) {
 			"CREATE PUBLICATION "+nameFor(relayURL)+" FOR TABLE outbox_events, outbox_dispatch_jobs WITH (publish = 'insert', publish_via_partition_root = true)")
 		s.t.Cleanup(func() { servers.Exec(s.t, s.database, "DROP ROLE "+who+"_stream") })
 		stream := fmt.Sprintf("source: {mode: stream, stream-url: %q, ", roleURL(s.database, who+"_stream"))
-		s.config = strings.Replace(preset(relayURL, s.to.URL(), ""), "source: {", stream, 1)
+		s.config = strings.Replace(preset(relayURL, s.to.URL(), ""), "source: {mode: stream, ", stream, 1)
 		r := s.run()
 		write(s.t, s.database, load{transactions: 80, clients: 8, scripts: seedScripts(5)})()
 		s.expectOnce()
@@ -135,7 +134,7 @@ func TestPublicationWithoutTheTable(t *testing.T) {
 		servers.Exec(t, database, "ALTER ROLE "+who+" REPLICATION",
 			"CREATE PUBLICATION "+nameFor(roleURL(database, who))+" FOR TABLE outbox_events WITH (publish = 'insert', publish_via_partition_root = true)")
 		yaml := preset(roleURL(database, who), "http://127.0.0.1:1", "")
-		expectEnd(t, strings.Replace(yaml, "source: {", "source: {mode: stream, ", 1), 78,
+		expectEnd(t, yaml, 78,
 			"ALTER PUBLICATION", "ADD TABLE", "outbox_dispatch_jobs")
 	})
 }
@@ -151,10 +150,10 @@ func TestWALLevelReplica(t *testing.T) {
 		conn := servers.Connect(t, server.URL)
 		to := sinktest.NewReceiver(t)
 		yaml := preset(server.URL, to.URL(), "")
-		expectEnd(t, strings.Replace(yaml, "source: {", "source: {mode: stream, ", 1), 78,
+		expectEnd(t, yaml, 78,
 			"wal_level", "ALTER SYSTEM SET wal_level = logical;", "restart")
 
-		r := start(t, strings.Replace(yaml, "source: {", "source: {poll-interval: 50ms, ", 1))
+		r := start(t, strings.Replace(yaml, "mode: stream", "poll-interval: 50ms", 1))
 		r.waitFor("polling")
 		r.waitFor("wal_level")
 		write(t, server.URL, load{transactions: 400, clients: 1, scripts: seedScripts(20)})()

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/sluicebox/sluicebox/capture/poll"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
@@ -153,10 +154,18 @@ func (d *decoder) checkSource(s *Source) {
 	default:
 		d.checkDatabase("source.stream-url", s.StreamURL)
 	}
-	d.positive("source.poll-interval", s.PollInterval)
 	d.positive("source.heartbeat-interval", s.HeartbeatInterval)
-	if s.PollBatchSize < 1 {
-		d.fail("source.poll-batch-size", "is %d, must be at least 1", s.PollBatchSize)
+	d.checkPolling(s)
+}
+
+// checkPolling asks the source itself, whose messages begin with the key.
+func (d *decoder) checkPolling(s *Source) {
+	c := poll.Config{Interval: s.PollInterval, BatchSize: s.PollBatchSize, Backoff: poll.Backoff(s.PollBackoff)}
+	for _, text := range messages(c.Validate()) {
+		key, rest, _ := strings.Cut(text, " ")
+		if p := "source." + key; strings.HasPrefix(key, "poll-") && d.sound(p) {
+			d.fail(p, "%s", rest)
+		}
 	}
 }
 

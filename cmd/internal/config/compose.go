@@ -22,7 +22,7 @@ func (c *Config) Outboxes() []store.Outbox {
 	outboxes := make([]store.Outbox, len(c.Settings.Outboxes))
 	for i, o := range c.Settings.Outboxes {
 		schema, table := splitTable(o.Table)
-		outboxes[i] = store.Outbox{Name: o.Name, Schema: schema, Table: table, Layout: o.layout(), Kind: o.Kind}
+		outboxes[i] = store.Outbox{Name: o.Name, Schema: schema, Table: table, Layout: o.layout(), Kind: o.Kind, Retention: o.Retention}
 	}
 	return outboxes
 }
@@ -174,6 +174,7 @@ func (c *Config) Poll() poll.Config {
 	return poll.Config{
 		Interval:  c.Settings.Source.PollInterval,
 		BatchSize: c.Settings.Source.PollBatchSize,
+		Backoff:   poll.Backoff(c.Settings.Source.PollBackoff),
 		Outboxes:  c.Outboxes(),
 	}
 }

@@ -6,12 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicebox/sluicebox/capture/poll"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
 )
 
 const routed = `name: relay_1
-source: {url: "postgres://u:p@db/shop", stream-url: "postgres://s@db/shop", poll-interval: 3s, poll-batch-size: 9, heartbeat-interval: 7s}
+source: {url: "postgres://u:p@db/shop", stream-url: "postgres://s@db/shop", poll-interval: 3s, poll-batch-size: 9, poll-backoff: {threshold: 2, multiplier: 5, max: 90s}, heartbeat-interval: 7s}
 dispatch: {takeover: timeout, processing-timeout-seconds: 60, max-retries: 1}
 outboxes:
   - {table: shop.outbox_messages, layout: outbox-messages, sink: today}
@@ -74,8 +75,15 @@ func TestComposeSource(t *testing.T) {
 	if err := stream.Validate(); err != nil {
 		t.Error(err)
 	}
-	if p := cfg.Poll(); p.Interval != 3*time.Second || p.BatchSize != 9 || len(p.Outboxes) != 2 {
+	p := cfg.Poll()
+	if p.Interval != 3*time.Second || p.BatchSize != 9 || len(p.Outboxes) != 2 || p.Backoff != (poll.Backoff{Threshold: 2, Multiplier: 5, Max: 90 * time.Second}) {
 		t.Errorf("poll is %+v", p)
+	}
+	if err := p.Validate(); err != nil {
+		t.Error(err)
+	}
+	if got := load(t, least).Poll().Backoff; got != poll.DefaultBackoff() {
+		t.Errorf("the back-off is %+v, want the default", got)
 	}
 	if got := load(t, least).Store().TakeoverTimeout; got != 0 {
 		t.Errorf("rows are taken over after %s, want at once", got)
@@ -98,5 +106,21 @@ func TestComposeSQLite(t *testing.T) {
 	}
 	if err := errors.Join(st.Validate(), stream.Validate()); err != nil {
 		t.Errorf("their own checks say: %v", err)
+	}
+}
+
+func TestComposeRetention(t *testing.T) {
+	cfg := load(t, `source: {url: "postgres://relay@db/shop"}
+flowcatalyst: {api-base-url: "https://platform", retention: 1d12h}
+`)
+	for _, o := range cfg.Outboxes() {
+		if o.Retention != 36*time.Hour || o.ValidateRetention() != nil {
+			t.Errorf("%s keeps its rows for %s", o.Name, o.Retention)
+		}
+	}
+	for _, o := range load(t, least).Outboxes() {
+		if o.Retention != 0 {
+			t.Errorf("without the key, %s keeps its rows for %s", o.Name, o.Retention)
+		}
 	}
 }

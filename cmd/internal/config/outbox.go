@@ -1,7 +1,10 @@
 package config
 
 import (
+	"errors"
+	"fmt"
 	"strings"
+	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -23,6 +26,8 @@ type Outbox struct {
 	Layout string `yaml:"layout" doc:"Required. Which columns and words the table has. custom: those that the keys below name." enum:"flowcatalyst,outbox-messages,custom"`
 	Kind   string `yaml:"kind" doc:"What the rows are, where no column says so: EVENT, DISPATCH_JOB or AUDIT_LOG for a flowcatalyst sink, any word for others."`
 	Sink   string `yaml:"sink" doc:"Required. The name of the sink that the rows go to."`
+
+	Retention time.Duration `yaml:"retention" doc:"How long a delivered row is kept, such as 7d or 36h. Then it is deleted, within the hour; FAILED rows stay. 0s: for ever."`
 
 	Columns         Columns       `yaml:"columns" doc:"The table's columns, in their exact spelling." only:"layout=custom"`
 	State           string        `yaml:"state" doc:"Required. How the table keeps the state of a row: a word or a number in columns.status, or nullable times in columns.delivered and columns.failed." enum:"words,numbers,timestamps" later:"none" only:"layout=custom"`
@@ -160,6 +165,22 @@ func (d *decoder) checkLayout(path string, o *Outbox, timed bool) {
 		if p := path + "." + key; d.sound(p) {
 			d.fail(p, "%s", rest)
 		}
+	}
+}
+
+// checkRetention looks after how long delivered rows are kept.
+func (d *decoder) checkRetention(path string, o *Outbox) {
+	if !d.sound(path) {
+		return
+	}
+	if o.Retention < 0 {
+		d.notNegative(path, o.Retention)
+		return
+	}
+	box := store.Outbox{Name: o.Name, Layout: o.layout(), Retention: o.Retention}
+	var setup *store.SetupError
+	if err := box.ValidateRetention(); errors.As(err, &setup) {
+		d.fail(path, "%s; %s", strings.TrimPrefix(setup.Problem, fmt.Sprintf("outbox %q: ", o.Name)), setup.Remedy)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/store"
@@ -27,7 +28,7 @@ func TestComposeCustomLayouts(t *testing.T) {
 			},
 			GroupPath: []string{"customer", "id"},
 			OrderBy:   []string{"created_at", "part"},
-		}},
+		}, Retention: 36 * time.Hour},
 		{Name: "numbered", Table: "numbered", Kind: "invoice", Layout: store.Layout{
 			Name:    "custom",
 			Columns: store.Columns{ID: "id", Payload: "payload", Status: "status"},
@@ -88,6 +89,11 @@ func TestCustomFaults(t *testing.T) {
 		{"no words", words, []string{
 			"relay.yaml:6: outboxes[0].words.pending: no word for PENDING", "relay.yaml:6: outboxes[0].words.processing: no word",
 			"|words.completed: no word", "|words.failed: no word"}},
+		{"no time for a retention", words + all + "  retention: 7d\n", []string{
+			"relay.yaml:13: outboxes[0].retention: delivered rows cannot be deleted after a retention: layout custom has no column for the time of settlement; name one in columns.settled or columns.claimed, or leave the retention out"}},
+		{"a retention of what is deleted", times + "  delete-delivered: true\n  retention: 1h\n", []string{
+			"relay.yaml:13: outboxes[0].retention: delivered rows cannot be deleted after a retention: layout custom deletes them at once; leave"}},
+		{"a retention below zero", times + "  retention: -1h\n", []string{"relay.yaml:12: outboxes[0].retention: is -1h0m0s, must not be below 0s"}},
 		{"a word twice", words + "  words:\n    pending: NEW\n    processing: SENDING\n    completed: SENT\n    failed: NEW\n", []string{
 			`relay.yaml:16: outboxes[0].words.failed: "NEW" stands for both PENDING and FAILED`}},
 		{"words that are numbers", words + "  words: {pending: 0, processing: SENDING, completed: SENT, failed: DEAD}\n", []string{

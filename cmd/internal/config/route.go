@@ -47,7 +47,8 @@ func (d *decoder) expand(s *Settings) {
 			continue
 		}
 		d.written[entry(len(s.Outboxes))+".table"] = "flowcatalyst." + o.key
-		s.Outboxes = append(s.Outboxes, Outbox{Table: o.table, Layout: "flowcatalyst", Kind: o.kind, Sink: presetSink})
+		d.written[entry(len(s.Outboxes))+".retention"] = "flowcatalyst.retention"
+		s.Outboxes = append(s.Outboxes, Outbox{Table: o.table, Layout: "flowcatalyst", Kind: o.kind, Sink: presetSink, Retention: p.Retention})
 	}
 	if len(s.Outboxes) == 0 && d.sound("flowcatalyst") {
 		d.fail("flowcatalyst", "has neither an events-table nor a dispatch-jobs-table; name one at least")
@@ -133,6 +134,7 @@ func (d *decoder) checkOutboxes(s *Settings) {
 		d.checkPlaces(path, reflect.ValueOf(*o))
 		if d.need(path+".layout", o.Layout, "write layout: flowcatalyst, layout: outbox-messages, or layout: custom with the table's own columns") {
 			d.checkLayout(path, o, s.Dispatch.Takeover == "timeout")
+			d.checkRetention(path+".retention", o)
 		}
 		d.checkKind(path+".kind", o, s.Sinks[o.Sink])
 		d.checkRoute(path+".sink", o.Sink, s.Sinks)

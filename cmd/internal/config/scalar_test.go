@@ -2,6 +2,7 @@ package config
 
 import (
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -18,6 +19,21 @@ func TestParseSize(t *testing.T) {
 	for _, text := range []string{"", "-1", "MiB", "1.5GiB", "1TiB", "8589934592GiB", "1e3", "9223372036854775808"} {
 		if got, err := ParseSize(text); err == nil {
 			t.Errorf("ParseSize(%q) is %d, want an error", text, got)
+		}
+	}
+}
+
+func TestParseDuration(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"7d": 168 * time.Hour, "1d12h30m": 36*time.Hour + 30*time.Minute, "-2d": -48 * time.Hour, "0d": 0, "90s": 90 * time.Second, "1.5h": 90 * time.Minute,
+	} {
+		if got, err := parseDuration(text); err != nil || got != want {
+			t.Errorf("parseDuration(%q) is %s, %v; want %s", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "d", "7", "1.5d", "7days", "106752d", "99999999999999999999d", "7 d"} {
+		if got, err := parseDuration(text); err == nil {
+			t.Errorf("parseDuration(%q) is %s, want an error", text, got)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 const SchemaID = "https://json-schema.org/draft/2020-12/schema"
 
 const (
-	durationPattern = `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
+	durationPattern = `^([0-9]+d|[0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
 	sizePattern     = `^[0-9]+ *(B|kB|MB|GB|KiB|MiB|GiB)?$`
 )
 

@@ -3,6 +3,7 @@ package config
 import (
 	"time"
 
+	"github.com/sluicebox/sluicebox/capture/poll"
 	"github.com/sluicebox/sluicebox/dispatch"
 )
 
@@ -31,7 +32,15 @@ type Source struct {
 	Mode              string        `yaml:"mode" doc:"stream reads the database's log; poll asks the tables; auto streams where the server allows it and polls where not." enum:"auto,stream,poll"`
 	PollInterval      time.Duration `yaml:"poll-interval" doc:"Polling: the time between two reads."`
 	PollBatchSize     int           `yaml:"poll-batch-size" doc:"Polling: the most rows in one read."`
+	PollBackoff       PollBackoff   `yaml:"poll-backoff" doc:"Polling: how much less often an outbox is read that has no rows. Any row ends it."`
 	HeartbeatInterval time.Duration `yaml:"heartbeat-interval" doc:"How often something is written into the log of an idle database, so that it keeps no old log for the relay."`
+}
+
+// PollBackoff is the section poll-backoff.
+type PollBackoff struct {
+	Threshold  int           `yaml:"threshold" doc:"How many reads in a row must find nothing before it begins."`
+	Multiplier int           `yaml:"multiplier" doc:"By how much each read that finds nothing then stretches poll-interval. 1: no back-off."`
+	Max        time.Duration `yaml:"max" doc:"The longest time between two reads, if poll-interval is not longer."`
 }
 
 // Dispatch is the section dispatch.
@@ -93,13 +102,14 @@ type Log struct {
 
 // Default returns the settings of an empty configuration.
 func Default() Settings {
-	d := dispatch.DefaultConfig()
+	d, idle := dispatch.DefaultConfig(), poll.DefaultBackoff()
 	return Settings{
 		Name: "sluicebox",
 		Source: Source{
 			Mode:              "auto",
 			PollInterval:      time.Second,
 			PollBatchSize:     500,
+			PollBackoff:       PollBackoff(idle),
 			HeartbeatInterval: 30 * time.Second,
 		},
 		Dispatch: Dispatch{

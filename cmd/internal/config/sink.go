@@ -1,6 +1,10 @@
 package config
 
-import "github.com/sluicebox/sluicebox/dispatch/sink/webhook"
+import (
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
+)
 
 // The types of sinks.
 const (
@@ -65,6 +69,8 @@ type FlowCatalyst struct {
 	EventsTable       string `yaml:"events-table" doc:"The table of events, [schema.]table. Empty: no events are relayed."`
 	DispatchJobsTable string `yaml:"dispatch-jobs-table" doc:"The table of dispatch jobs, [schema.]table. Empty: no dispatch jobs are relayed."`
 	CAFile            string `yaml:"ca-file" doc:"PEM file of the authorities to trust for the API, in place of the system's."`
+
+	Retention time.Duration `yaml:"retention" doc:"How long a delivered row is kept, such as 7d or 36h. Then it is deleted, within the hour; FAILED rows stay. 0s: for ever."`
 }
 
 // defaultPreset returns the preset as it is where only its address is given.

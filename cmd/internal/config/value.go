@@ -2,8 +2,10 @@ package config
 
 import (
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v4"
@@ -65,9 +67,9 @@ func (d *decoder) set(path, text string, v reflect.Value, f field) {
 		}
 		*target = text == "true"
 	case *time.Duration:
-		t, err := time.ParseDuration(text)
+		t, err := parseDuration(text)
 		if err != nil {
-			d.fail(path, "is %q, must be a time with its unit, such as 200ms, 30s or 5m", text)
+			d.fail(path, "is %q, must be a time with its unit, such as 200ms, 30s, 5m or 7d", text)
 			return
 		}
 		*target = t
@@ -81,6 +83,20 @@ func (d *decoder) set(path, text string, v reflect.Value, f field) {
 	default:
 		d.setText(path, text, v, f)
 	}
+}
+
+// days are a part of a duration.
+var days = regexp.MustCompile(`[0-9.]+d`)
+
+// parseDuration reads a duration, in which 7d is 168h.
+func parseDuration(text string) (time.Duration, error) {
+	return time.ParseDuration(days.ReplaceAllStringFunc(text, func(part string) string {
+		n, err := strconv.ParseInt(strings.TrimSuffix(part, "d"), 10, 32)
+		if err != nil {
+			return part // which is no duration
+		}
+		return strconv.FormatInt(24*n, 10) + "h"
+	}))
 }
 
 // setText puts a text into v, of whatever string type, references resolved.

@@ -1,0 +1,102 @@
+package poll_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/poll"
+)
+
+// Rows wait in a channel and are not yet held: they are not read again, and a
+// full batch is followed by the next at once.
+func TestRowsOnTheirWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		m.insert("shop", "a", 25)
+		out := make(chan capture.Batch, 16)
+		var held []string // by the receiver, which takes nothing for 5 s
+		src := poll.New(config(10), m, poll.HeldFunc(func(string) []string {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return slices.Clone(held)
+		}))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- src.Run(ctx, capture.Span{}, out) }()
+		time.Sleep(5 * time.Second) // fake time: five reads more
+		synctest.Wait()
+		m.mu.Lock()
+		if reads := m.reads["shop"]; len(reads) < 5 || reads[2] != 0 || reads[3] != time.Second {
+			t.Errorf("reads at %v, want three at once, then one each second", reads)
+		}
+		for len(out) > 0 {
+			b := <-out
+			for i := range b.Items {
+				held = append(held, b.Items[i].ID)
+			}
+		}
+		m.mu.Unlock()
+		time.Sleep(5 * time.Second)
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run returned %v", err)
+		}
+		if len(held) != 25 {
+			t.Errorf("%d rows came, want 25, once each", len(held))
+		}
+		for len(out) > 0 {
+			if b := <-out; len(b.Items) > 0 {
+				t.Errorf("rows %v came again", b.Items)
+			}
+		}
+	})
+}
+
+// A row that is neither held nor on its way any more comes again, though nothing
+// else comes.
+func TestRequeued(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		m.insert("shop", "a", 1)
+		out := make(chan capture.Batch)
+		src := poll.New(config(10), m, poll.HeldFunc(nil))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- src.Run(ctx, capture.Span{}, out) }()
+		times := 0
+		for times < 3 {
+			times += len((<-out).Items)
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run returned %v", err)
+		}
+	})
+}
+
+func TestFailedRead(t *testing.T) {
+	m := newMemory()
+	m.fail = errors.New("no server")
+	src := poll.New(config(10), m, poll.HeldFunc(nil))
+	if err := src.Run(t.Context(), capture.Span{}, nil); !errors.Is(err, m.fail) {
+		t.Errorf("Run returned %v", err)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	err := (&poll.Config{}).Validate()
+	for _, key := range []string{"poll-interval", "poll-batch-size", "poll-backoff.threshold", "poll-backoff.multiplier", "poll-backoff.max", "outboxes"} {
+		if err == nil || !strings.Contains(err.Error(), key) {
+			t.Errorf("an empty configuration: %v, want %s", err, key)
+		}
+	}
+	if c := config(1); c.Validate() != nil {
+		t.Error(c.Validate())
+	}
+}

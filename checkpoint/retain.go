@@ -1,0 +1,110 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+const (
+	// retainRows is the most rows that are deleted at once.
+	retainRows = 500
+	// retainRest is how many times as long as a batch took the pause after it is,
+	// leastRest the shortest pause: the deletion has at most an eleventh of one of
+	// the database's cores, and no other session waits long for what it holds.
+	retainRest = 10
+	leastRest  = 10 * time.Millisecond
+	// retainInterval is the time between the end of a table and its next walk,
+	// retainAgain the time until the next try where a batch failed.
+	retainInterval = time.Hour
+	retainAgain    = time.Minute
+)
+
+// RetainObserver is told what a retainer does. It must return at once.
+type RetainObserver interface {
+	// Pruned: so many delivered rows were kept long enough and are deleted.
+	Pruned(outbox string, rows int)
+	// PruneFailed: rows could not be deleted; it is tried again.
+	PruneFailed(outbox string, err error)
+}
+
+// Retainer deletes delivered rows that their outbox keeps no longer.
+//
+// It walks each table from one end to the other, some rows at a time with pauses
+// in between, and again an hour after it has come to the end. A row may so stay
+// for an hour longer than its retention, and for as long as the walk takes.
+type Retainer struct {
+	Tables store.Pruner
+	Epoch  store.Epoch
+	// Outboxes are the tables; those without a Retention are left alone.
+	Outboxes []store.Outbox
+	Observer RetainObserver
+}
+
+// Run deletes until the context ends and returns its error, or store.ErrNotLeader
+// when another relay has taken over. With nothing to do it waits for the end.
+func (r *Retainer) Run(ctx context.Context) error {
+	for {
+		failed := false
+		for i := range r.Outboxes {
+			if r.Outboxes[i].Retention <= 0 {
+				continue
+			}
+			ok, err := r.walk(ctx, &r.Outboxes[i])
+			if err != nil {
+				return err
+			}
+			failed = failed || !ok
+		}
+		wait := retainInterval
+		if failed {
+			wait = retainAgain
+		}
+		if err := rest(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// walk goes through one table. It reports false where something kept it from the
+// end. Its error ends Run.
+func (r *Retainer) walk(ctx context.Context, o *store.Outbox) (ended bool, err error) {
+	p := store.Prune{Outbox: o.Name, Before: time.Now().Add(-o.Retention), Limit: retainRows}
+	for {
+		began := time.Now()
+		done, err := r.Tables.Prune(ctx, r.Epoch, p)
+		switch {
+		case errors.Is(err, store.ErrNotLeader):
+			return false, err
+		case ctx.Err() != nil:
+			return false, ctx.Err()
+		case err != nil:
+			r.Observer.PruneFailed(o.Name, err)
+			if done.Next == "" { // nothing says where to go on
+				return false, nil
+			}
+		case done.Rows > 0:
+			r.Observer.Pruned(o.Name, done.Rows)
+		}
+		if p.From = done.Next; p.From == "" {
+			return true, nil
+		}
+		if err := rest(ctx, max(leastRest, retainRest*time.Since(began))); err != nil {
+			return false, err
+		}
+	}
+}
+
+// rest waits for a time, or for the end of the context, whose error it returns.
+func rest(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

@@ -1,0 +1,55 @@
+package blackbox
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// A day of log lies behind the checkpoint, most of it settled by somebody else
+// meanwhile: the rows that are left are sent in order from the start on, and the
+// rest costs no memory.
+//
+//	SLUICEBOX_TEST_ROWS=1000000 SLUICEBOX_TEST_RACE=false … -run TestADayOfLog
+func TestADayOfLog(t *testing.T) {
+	t.Parallel()
+	eachScene(t, "", func(s *scene) {
+		rows := many(s.t, 20_000)
+		r := s.run()
+		s.number(1, 10, "'group-' || i % 10")
+		s.expectNumbered(10)
+		expectStop(s.t, r)
+
+		const each, left = 10_000, 50
+		for from := 11; from <= rows; from += each {
+			s.number(from, min(from+each-1, rows), "'group-' || i % 1000")
+		}
+		settle := fmt.Sprintf("UPDATE outbox_events SET status = 'COMPLETED', processed_at = now() WHERE status = 'PENDING' AND id::bigint %% %d <> 0", left)
+		if _, err := s.conn.Exec(context.Background(), settle); err != nil {
+			s.t.Fatal(err)
+		}
+		waiting := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status = 'PENDING'")
+
+		began := time.Now()
+		r = s.run()
+		reading := time.Since(began)
+		arriveIn(s.t, s.to, 10+1, time.Minute)
+		first := time.Since(began)
+		arriveIn(s.t, s.to, 10+waiting, 3*time.Minute)
+		all := time.Since(began)
+		within(s.t, time.Minute, func() string {
+			return none(s.t, s.conn, "are not COMPLETED", "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'")
+		})
+		if again := checkNumbered(s.t, s.to.Taken()); again > 0 {
+			s.t.Errorf("%d rows arrived more than once", again)
+		}
+		if n := len(s.to.Taken()); n != 10+waiting {
+			s.t.Errorf("%d rows arrived, %d waited", n, 10+waiting)
+		}
+		s.t.Logf("%d rows in the log, %d of them unsettled: reading after %s, the first sent after %s, the last after %s",
+			rows, waiting, reading.Round(time.Millisecond), first.Round(time.Millisecond), all.Round(time.Millisecond))
+		r.expectSmall()
+		expectStop(s.t, r)
+	})
+}

@@ -1,0 +1,126 @@
+package postgres
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// TestLargeTablePlans: beside many settled rows and a large lane that is left out,
+// reading goes by the index that the table has, and what is deleted is found by
+// its place.
+func TestLargeTablePlans(t *testing.T) {
+	const table = `
+CREATE TABLE outbox_events (
+  id varchar(13) PRIMARY KEY, type varchar(20), message_group varchar(255), payload text, status varchar(20) NOT NULL,
+  retry_count int, created_at timestamp NOT NULL, processed_at timestamp, error_message text);
+CREATE INDEX idx_outbox_events_status ON outbox_events (status, message_group, created_at);
+INSERT INTO outbox_events SELECT lpad(i::text, 13, '0'), 'EVENT', (i % 1000)::text, repeat('x', 100), 'COMPLETED', 0, now(), now() FROM generate_series(1, 100000) i;
+INSERT INTO outbox_events SELECT lpad(i::text, 13, '0'), 'EVENT', (i % 10)::text, '', 'PENDING', 0, now() FROM generate_series(100001, 100100) i`
+	box := store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
+	for _, version := range servers.Versions() {
+		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
+			url := servers.Database(t, version)
+			servers.Exec(t, url, table, "ANALYZE outbox_events")
+			st, err := New(Config{URL: url, Name: "plans", Outboxes: []store.Outbox{box}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer st.Close()
+			var held []string
+			for i := range 50 {
+				held = append(held, fmt.Sprintf("%013d", 100_001+i))
+			}
+			planOf(t, st, held, nil, "Index Cond: ((status)::text")
+			servers.Exec(t, url, `INSERT INTO outbox_events SELECT lpad(i::text, 13, '0'), 'EVENT', 'large', repeat('x', 100), 'PENDING', 0, now() FROM generate_series(200001, 300000) i`,
+				"ANALYZE outbox_events")
+			large := store.LaneKey{Outbox: "events", Kind: "EVENT", Group: store.GroupOf("large")}
+			null := store.LaneKey{Outbox: "events", Kind: "EVENT"}
+			other := store.LaneKey{Outbox: "events", Kind: "EVENT", Group: store.GroupOf("Zoo")}
+			planOf(t, st, held, []store.LaneKey{large}, "(message_group)::text < 'large'::text")
+			planOf(t, st, held, []store.LaneKey{other, null, large}, "(message_group)::text > 'large'::text")
+
+			conn := servers.Connect(t, url)
+			desc, err := describe(t.Context(), conn, &box)
+			if err != nil {
+				t.Fatal(err)
+			}
+			values := desc.values("plans", 1)
+			values["before"], values["limit"] = time.Now(), 500
+			values["from"], values["to"] = place(256), place(512)
+			servers.Exec(t, url, st.Script())
+			prune := pruneQuery(desc)
+			plan := explain(t, conn, prune.sql, prune.args(values))
+			if !strings.Contains(plan, "Tid Range Scan on outbox_events") || !strings.Contains(plan, "Tid Scan on outbox_events") || strings.Contains(plan, "Seq Scan on outbox_events") {
+				t.Errorf("rows to delete are found by:\n%s", plan)
+			}
+		})
+	}
+}
+
+// planOf checks how rows are read.
+func planOf(t *testing.T, st *Store, held []string, except []store.LaneKey, want string) {
+	t.Helper()
+	opened, err := st.View(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	v := opened.(*view)
+	desc, err := describe(t.Context(), v.conn, st.outboxes["events"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, values, others := &builder{}, desc.values("", 0), "true"
+	if len(except) > 0 {
+		if others, err = v.others(t.Context(), desc, b, except, values); err != nil {
+			t.Fatal(err)
+		}
+	}
+	values["limit"], values["held"] = 20, arrayLiteral(held)
+	stmt := unsettledQuery(desc, b, others, true)
+	plan := explain(t, v.conn, stmt.sql, stmt.args(values))
+	if !strings.Contains(plan, want) || strings.Contains(plan, "Seq Scan on outbox_events") || !strings.Contains(plan, "hashed SubPlan") {
+		t.Errorf("without %v, rows are read by:\n%s\nwant %s", except, plan, want)
+	}
+}
+
+func explain(t *testing.T, conn *pgx.Conn, sql string, args []any) string {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), "EXPLAIN "+sql, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// TestHeldIsHashed: as many ids as the largest buffers hold are looked up one by
+// one in a hash, and not compared each with each.
+func TestHeldIsHashed(t *testing.T) {
+	box := store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
+	held := make([]string, 300_000)
+	for i := range held {
+		held[i] = fmt.Sprintf("%013d", i)
+	}
+	for _, version := range servers.Versions() {
+		url := servers.Database(t, version)
+		servers.Exec(t, url, "CREATE TABLE outbox_events (id varchar(13) PRIMARY KEY, message_group text, payload text, status text, retry_count int, created_at timestamp, processed_at timestamp, error_message text)",
+			"CREATE INDEX ON outbox_events (status)", "SET enable_seqscan = off")
+		st, err := New(Config{URL: url + "&enable_seqscan=off", Name: "plans", Outboxes: []store.Outbox{box}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		planOf(t, st, held, nil, "")
+		st.Close()
+	}
+}

@@ -1,0 +1,139 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// pruneBlocks is how many blocks of a table one call looks at, 2 MiB where the
+// server was built as usual: some ms of reading.
+const pruneBlocks = 256
+
+// Prune implements store.Pruner. It walks a table by its blocks, in which old rows
+// come first as long as nothing was deleted, and then takes the places of those:
+// tables have no index on the time of settlement as a rule, and one would cost
+// each claim and outcome more than this does. Of a partitioned table, all parts
+// are walked at once. The commit is asynchronous.
+func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.Prune) (store.Pruned, error) {
+	o, err := s.outbox(p.Outbox)
+	if err == nil {
+		err = p.Validate(o)
+	}
+	if err != nil {
+		return store.Pruned{}, fmt.Errorf("prune: %w", err)
+	}
+	block, err := pruneFrom(p.From)
+	if err != nil {
+		return store.Pruned{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
+	}
+	var done store.Pruned
+	err = s.operator.do(ctx, func(ctx context.Context, sess *session) error {
+		t, err := sess.table(ctx, o)
+		if err != nil {
+			return err
+		}
+		done, err = s.prune(ctx, sess.conn, epoch, t, block, p)
+		return err
+	})
+	if err != nil {
+		return done, fmt.Errorf("prune outbox %s: %w", p.Outbox, refusal(explainOwn(err)))
+	}
+	return done, nil
+}
+
+func pruneFrom(text string) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	block, err := strconv.ParseUint(text, 10, 32) // as PostgreSQL counts them
+	if err != nil {
+		return 0, fmt.Errorf("%q is no place to go on", text)
+	}
+	return int64(block), nil
+}
+
+func (s *Store) prune(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, t *table, block int64, p store.Prune) (done store.Pruned, err error) {
+	values := t.values(s.name, epoch)
+	values["before"], values["limit"] = p.Before.Truncate(time.Microsecond), p.Limit
+	values["from"], values["to"] = place(block), place(block+pruneBlocks)
+	stmt := pruneQuery(t)
+	batch := &pgx.Batch{}
+	begin(batch, "SET LOCAL synchronous_commit = off")
+	batch.Queue(countBlocks, t.oid)
+	batch.Queue(stmt.sql, stmt.args(values)...)
+	commit(batch)
+	results := conn.SendBatch(ctx, batch)
+	defer finish(results, &err)
+	if err := begun(results); err != nil {
+		return done, err
+	}
+	var blocks int64
+	if err := results.QueryRow().Scan(&blocks); err != nil {
+		return done, err
+	}
+	if next := block + pruneBlocks; next < blocks {
+		done.Next = strconv.FormatInt(next, 10)
+	}
+	var leads *int64
+	var found int
+	if err := results.QueryRow().Scan(&leads, &found, &done.Rows); err != nil {
+		return done, err
+	}
+	if leads == nil {
+		return store.Pruned{}, store.ErrNotLeader
+	}
+	if found == p.Limit && done.Rows > 0 {
+		done.Next = strconv.FormatInt(block, 10) // there may be more
+	}
+	return done, nil
+}
+
+// countBlocks gives the blocks of a table, or of its largest part.
+const countBlocks = `
+WITH RECURSIVE part AS (
+  SELECT $1::oid AS oid
+  UNION ALL SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN part ON i.inhparent = part.oid
+) SELECT coalesce(max(pg_catalog.pg_relation_size(oid)), 0) / current_setting('block_size')::bigint FROM part`
+
+// place is the first place of a block, as a tid. There is none behind the last
+// that a table can have.
+func place(block int64) string {
+	const last = 1<<32 - 2
+	return fmt.Sprintf("(%d,0)", min(block, last))
+}
+
+// pruneQuery makes the statement that deletes delivered rows of some blocks. It
+// gives the epoch, NULL if it has passed, and how many rows it found and deleted.
+func pruneQuery(t *table) *query {
+	b := &builder{}
+	name := TableName(t.Outbox)
+	return b.query(
+		"WITH "+b.leader()+",",
+		"old AS MATERIALIZED (",
+		"  SELECT o.tableoid AS part, o.ctid AS place FROM "+name+" AS o",
+		"  WHERE o.ctid >= "+b.arg("from", "tid")+" AND o.ctid < "+b.arg("to", "tid"),
+		"    AND "+t.delivered(b)+" AND o."+Ident(t.Layout.DeliveredTime())+" < "+b.arg("before", "timestamptz"),
+		"    AND EXISTS (SELECT FROM leader)",
+		"  LIMIT "+b.arg("limit", "bigint")+" FOR UPDATE OF o SKIP LOCKED",
+		"),",
+		"gone AS (",
+		"  DELETE FROM "+name+" AS o USING old WHERE o.ctid = old.place AND o.tableoid = old.part RETURNING 1",
+		")",
+		"SELECT (SELECT epoch FROM leader), (SELECT count(*) FROM old), (SELECT count(*) FROM gone)",
+	)
+}
+
+// delivered returns the condition that a row o is COMPLETED.
+func (t *table) delivered(b *builder) string {
+	c := &t.Layout.Columns
+	if t.Layout.State == store.StateTimestamps {
+		return "o." + Ident(c.Delivered) + " IS NOT NULL"
+	}
+	return "o." + Ident(c.Status) + " = " + b.arg("completed", t.col(c.Status).typ)
+}

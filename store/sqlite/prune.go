@@ -1,0 +1,172 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// pruneRows is how many rows of a table one call looks at.
+const pruneRows = 2000
+
+// Prune implements store.Pruner. It walks a table by its ids, of which most kinds
+// grow with time: tables have no index on the time of settlement as a rule. It
+// looks for old rows on a connection of its own, and waits for the write lock as
+// long as a claim does, only if it has found some.
+func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.Prune) (store.Pruned, error) {
+	o, err := s.outbox(p.Outbox)
+	if err == nil {
+		err = p.Validate(o)
+	}
+	if err != nil {
+		return store.Pruned{}, fmt.Errorf("prune: %w", err)
+	}
+	from, err := parseKey(p.From)
+	if err != nil {
+		return store.Pruned{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
+	}
+	old, next, err := s.old(ctx, o, p, from)
+	if err != nil {
+		return store.Pruned{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, Explain(err))
+	}
+	done := store.Pruned{Next: next}
+	if len(old) == 0 {
+		return done, nil
+	}
+	err = s.writer.do(ctx, func(ctx context.Context) error {
+		return s.writer.lead(ctx, s.name, epoch, Normal, claimPatience, func(ctx context.Context) (err error) {
+			done.Rows, err = s.prune(ctx, o, old)
+			return err
+		})
+	})
+	if err == nil {
+		return done, nil
+	}
+	err = refusal(err)
+	var refused *store.RefusedError
+	if !errors.As(err, &refused) {
+		next = ""
+	}
+	return store.Pruned{Next: next}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
+}
+
+// oldRow is a delivered row as it was found.
+type oldRow struct{ key, settled any }
+
+// old returns the rows to delete among those that follow an id, and where to go
+// on behind them.
+func (s *Store) old(ctx context.Context, o *store.Outbox, p store.Prune, from any) (old []oldRow, next string, err error) {
+	err = s.look(ctx, func(ctx context.Context, conn *Conn) error {
+		old, next = nil, ""
+		t, err := describe(ctx, conn, o)
+		if err != nil {
+			return err
+		}
+		walk := walkQuery(t, from != nil)
+		seen, last := 0, ""
+		err = conn.Query(ctx, walk.sql, walk.args(&values{key: from, limit: pruneRows}), func(row []driver.Value) error {
+			if len(old) == p.Limit {
+				next = last
+				return Enough()
+			}
+			seen++
+			last = keyText(row[0])
+			if at, ok := readTime(row[2]); ok && row[1] == int64(1) && at.Before(p.Before) {
+				old = append(old, oldRow{row[0], row[2]})
+			}
+			return ctx.Err()
+		})
+		if err == nil && seen == pruneRows {
+			next = last
+		}
+		return err
+	})
+	return old, next, err
+}
+
+// walkQuery makes the statement that reads rows in the order of their ids:
+// whether each is COMPLETED, and when it was settled.
+func walkQuery(t *table, on bool) *query {
+	b := &builder{}
+	id := Ident(t.Layout.Columns.ID)
+	sql := "SELECT +" + id + ", (" + t.delivered(b) + ") IS TRUE, +" + Ident(t.Layout.DeliveredTime()) +
+		"\nFROM " + TableName(t.Outbox) + " WHERE " + id + " IS NOT NULL"
+	if on {
+		sql += " AND " + id + " > " + b.key()
+	}
+	return &query{sql + "\nORDER BY " + id + " LIMIT " + b.arg(func(v *values) any { return v.limit }), b.params}
+}
+
+// delivered is the condition that a row is COMPLETED.
+func (t *table) delivered(b *builder) string {
+	c := &t.Layout.Columns
+	if t.Layout.State == store.StateTimestamps {
+		return Ident(c.Delivered) + " IS NOT NULL"
+	}
+	return Ident(c.Status) + " = " + b.status(&t.Layout, store.Completed)
+}
+
+// prune deletes those rows that are still as they were found, in the call's
+// transaction.
+func (s *Store) prune(ctx context.Context, o *store.Outbox, old []oldRow) (n int, err error) {
+	t, err := s.writer.table(ctx, o)
+	if err != nil {
+		return 0, err
+	}
+	if t.prune == nil {
+		b := &builder{}
+		t.prune = &query{"DELETE FROM " + TableName(o) + "\nWHERE " + Ident(o.Layout.Columns.ID) + " = " + b.key() +
+			" AND " + t.delivered(b) + " AND +" + Ident(o.Layout.DeliveredTime()) + " IS " + b.arg(func(v *values) any { return v.settled }), b.params}
+	}
+	for i := range old {
+		gone, err := s.writer.conn.Exec(ctx, t.prune.sql, t.prune.args(&values{key: old[i].key, settled: old[i].settled})...)
+		if err != nil {
+			return 0, err
+		}
+		n += int(gone)
+	}
+	return n, nil
+}
+
+// keyText is an id with its type, as text.
+func keyText(key driver.Value) string {
+	switch x := key.(type) {
+	case int64:
+		return "i" + strconv.FormatInt(x, 10)
+	case float64:
+		return "r" + strconv.FormatFloat(x, 'g', -1, 64)
+	case []byte:
+		return "b" + hex.EncodeToString(x)
+	case string:
+		return "t" + x
+	}
+	panic(fmt.Sprintf("sqlite: %T is no value of a column", key))
+}
+
+// parseKey reads what keyText returns. It is nil for "".
+func parseKey(text string) (key any, err error) {
+	if text == "" {
+		return nil, nil
+	}
+	switch rest := text[1:]; text[0] {
+	case 'i':
+		key, err = strconv.ParseInt(rest, 10, 64)
+	case 'r':
+		key, err = strconv.ParseFloat(rest, 64)
+	case 'b':
+		key, err = hex.DecodeString(rest)
+	case 't':
+		key = rest
+	default:
+		err = errors.New("no type")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%q is no place to go on", text)
+	}
+	return key, nil
+}

@@ -1,0 +1,150 @@
+package sqlite_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// prune goes through the table to its end, n rows at a time, and returns how many
+// were deleted, and the errors that did not end it.
+func (r *rig) prune(t *testing.T, before time.Time, n int) (rows int, refused []error) {
+	t.Helper()
+	p := store.Prune{Outbox: "events", Before: before, Limit: n}
+	for range 10_000 {
+		done, err := r.store.Prune(ctx(t), r.epoch, p)
+		var refusal *store.RefusedError
+		if errors.As(err, &refusal) && done.Next != "" {
+			refused = append(refused, err)
+		} else if err != nil && !errors.As(err, &refusal) {
+			t.Fatal(err)
+		}
+		rows += done.Rows
+		if p.From = done.Next; p.From == "" {
+			return rows, refused
+		}
+	}
+	t.Fatal("there is no end of it")
+	return 0, nil
+}
+
+// TestPruneKeys walks ids of every type, and reads times in every form.
+func TestPruneKeys(t *testing.T) {
+	for _, typ := range []string{"INTEGER", "VARCHAR(13)", "BLOB", "TEXT COLLATE NOCASE", "NUMERIC"} {
+		t.Run(typ, func(t *testing.T) {
+			r := newRig(t, strings.Replace(flowTable, "id VARCHAR(13)", "id "+typ, 1), 0, flowBox())
+			insert := func(value string, status string, at any) {
+				r.exec(t, "INSERT INTO outbox_events (id, status, processed_at) VALUES ("+value+", ?, ?)", status, at)
+			}
+			at := time.Date(2024, 2, 29, 12, 0, 0, 0, time.UTC)
+			forms := []any{"2024-02-29 11:59:59.999", "2024-02-29T10:00:00Z", at.Unix() - 1, at.UnixMilli() - 1, "2024-02-29 13:00:00+02:00"}
+			young := []any{"2024-02-29 12:00:00", at.UnixMilli(), nil, "no time", "2024-02-29 12:00:00-01:00"}
+			for i, form := range forms {
+				insert(fmt.Sprint(i), "COMPLETED", form)
+				insert(fmt.Sprint(10+i), "FAILED", form)
+				insert(fmt.Sprint(20+i), "COMPLETED", young[i])
+			}
+			for i, form := range forms[:3] {
+				switch typ {
+				case "INTEGER":
+					insert(fmt.Sprint(-i-1), "COMPLETED", form)
+				default:
+					insert(fmt.Sprintf("'text %d'", i), "COMPLETED", form)
+				}
+			}
+			if n, _ := r.prune(t, at, 1); n != 8 {
+				t.Errorf("%d rows were deleted, want 8", n)
+			}
+			if left := ask[int](t, r.db, "SELECT count(*) FROM outbox_events WHERE id BETWEEN 10 AND 24"); left != 10 && typ != "VARCHAR(13)" && typ != "TEXT COLLATE NOCASE" {
+				t.Errorf("%d rows are left", left)
+			}
+			if left := ask[int](t, r.db, "SELECT count(*) FROM outbox_events"); left != 10 {
+				t.Errorf("%d rows are left", left)
+			}
+		})
+	}
+}
+
+// fillFlow inserts 5000 delivered rows.
+const fillFlow = `
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)
+INSERT INTO outbox_events (id, status, processed_at) SELECT printf('%06d', i), 'COMPLETED', '2024-01-01 00:00:00' FROM n`
+
+// TestPruneBesideWriters: somebody else's long transaction holds no claim up for
+// the sake of old rows, and a row that changed meanwhile stays.
+func TestPruneBesideWriters(t *testing.T) {
+	r := newRig(t, flowTable, 0, flowBox())
+	r.exec(t, fillFlow)
+	tx, err := r.db.Begin() // which is immediate
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec("UPDATE outbox_events SET status = 'PENDING' WHERE id = '000002'"); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	p := store.Prune{Outbox: "events", Before: time.Now(), Limit: 10}
+	if done, err := r.store.Prune(ctx(t), r.epoch, p); err == nil || done.Rows != 0 {
+		t.Errorf("%+v beside a writer, %v", done, err)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it waited %s for the lock", took)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := r.prune(t, time.Now(), 500); n != 4999 {
+		t.Errorf("%d rows were deleted, want 4999", n)
+	}
+}
+
+// TestPruneRefused: what keeps a row is named, and the walk goes on behind it.
+func TestPruneRefused(t *testing.T) {
+	r := newRig(t, flowTable, 0, flowBox())
+	r.exec(t, fillFlow)
+	r.exec(t, "CREATE TRIGGER keep BEFORE DELETE ON outbox_events WHEN old.id = '000007' BEGIN SELECT RAISE(ABORT, 'keep it'); END")
+	n, refused := r.prune(t, time.Now(), 100)
+	if n != 4900 || len(refused) != 1 || !strings.Contains(refused[0].Error(), "keep it") {
+		t.Errorf("%d rows were deleted, %v", n, refused)
+	}
+}
+
+// TestExceptCollations: lanes that the table's collations take for the same are
+// left out one by one.
+func TestExceptCollations(t *testing.T) {
+	for _, typ := range []string{"TEXT COLLATE NOCASE", "TEXT COLLATE RTRIM", "BLOB", "INTEGER", "UNTYPED"} {
+		t.Run(typ, func(t *testing.T) {
+			r := newRig(t, strings.Replace(flowTable, "message_group VARCHAR(255)", "message_group "+typ, 1), 0, flowBox())
+			r.exec(t, `INSERT INTO outbox_events (id, message_group) VALUES ('1', 'A'), ('2', 'a'), ('3', 'a '), ('4', 7), ('5', NULL), ('6', ''), ('7', '7.5')`)
+			read := func(except ...store.LaneKey) (groups []store.Group) {
+				view, err := r.store.View(ctx(t), "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer view.Close()
+				items, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 9, Except: except})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, it := range items {
+					groups = append(groups, it.Group)
+				}
+				return groups
+			}
+			all := read()
+			for i, out := range all {
+				rest := fmt.Sprint(append(append([]store.Group{}, all[:i]...), all[i+1:]...))
+				if got := fmt.Sprint(read(store.LaneKey{Outbox: "events", Kind: "EVENT", Group: out})); got != rest {
+					t.Errorf("without %v: %s, want %s", out, got, rest)
+				}
+			}
+			if len(all) != 7 {
+				t.Errorf("there are %d rows", len(all))
+			}
+		})
+	}
+}
