@@ -169,7 +169,10 @@ func (d *database) Cut(t *testing.T) {
 
 func eachVersion(t *testing.T, test func(t *testing.T, version int)) {
 	for _, version := range servers.Versions() {
-		t.Run("PostgreSQL "+strconv.Itoa(version), func(t *testing.T) { test(t, version) })
+		t.Run("PostgreSQL "+strconv.Itoa(version), func(t *testing.T) {
+			t.Parallel() // most of a test is waiting
+			test(t, version)
+		})
 	}
 }
 
