@@ -214,7 +214,7 @@ func TestQuickstartBesideARelay(t *testing.T) {
 // killed is a quickstart that was killed under load, with its configuration.
 func killed(t *testing.T, source string) (q *trial, file string) {
 	t.Helper()
-	q = try(t, source, "--keep", "--for", "10m", "--fail-rate", "0.9", "--groups", "20")
+	q = try(t, source, "--keep", "--for", "10m", "--fail-rate", "0.9", "--groups", "20", "--rate", "3000")
 	q.waitFor(" committed ")
 	q.kill()
 	files, err := filepath.Glob(filepath.Join(q.tmp, "*", "sluicebox.yaml"))
