@@ -47,7 +47,7 @@ func TestAttempt(t *testing.T) {
 		if res := attempt(); res.Class != sink.Delivered {
 			t.Fatal(res)
 		}
-		time.Sleep(minAge)
+		<-time.After(minAge)
 		p.accept("t2")
 		d.takes = time.Second
 		var wg sync.WaitGroup
@@ -78,7 +78,7 @@ func TestAttemptRefused(t *testing.T) {
 			wait time.Duration
 			saw  string
 		}{{0, "t1"}, {minAge, "t1 t2"}, {0, "t2"}, {minAge - 1, "t2"}, {1, "t2 t3"}} {
-			time.Sleep(c.wait)
+			<-time.After(c.wait)
 			p.saw = nil
 			res := s.Attempt(t.Context(), "POST /x", p.request)
 			if res.Class != sink.Misconfigured || res.Reason != store.ReasonUnauthorized || res.Detail != "401" {
@@ -106,7 +106,7 @@ func TestAttemptOther(t *testing.T) {
 			if n != 1 {
 				t.Errorf("%d: %d requests", status, n)
 			}
-			time.Sleep(minAge)
+			<-time.After(minAge)
 		}
 		wantFetches(t, d, 1)
 	})
@@ -135,7 +135,7 @@ func TestAttemptWithoutToken(t *testing.T) {
 			if res := s.Attempt(t.Context(), "POST /x", p.request); res.Outcome != c.want.Outcome || res.RetryAfter != c.want.RetryAfter {
 				t.Errorf("%+v, want %+v", res, c.want)
 			}
-			time.Sleep(maxPause)
+			<-time.After(maxPause)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -156,7 +156,7 @@ func TestAttemptRenewFails(t *testing.T) {
 		s := d.source(t)
 		p := &platform{good: "t1"}
 		s.Attempt(t.Context(), "POST /x", p.request)
-		time.Sleep(minAge)
+		<-time.After(minAge)
 		p.accept("t3")
 		d.fail(newError(sink.Unavailable, "down"))
 		for range 2 {
@@ -167,7 +167,7 @@ func TestAttemptRenewFails(t *testing.T) {
 		}
 		wantFetches(t, d, 2)
 		d.fail(nil)
-		time.Sleep(failurePause)
+		<-time.After(failurePause)
 		if res := s.Attempt(t.Context(), "POST /x", p.request); res.Class != sink.Delivered {
 			t.Errorf("%+v", res)
 		}

@@ -105,7 +105,7 @@ func TestFirstNeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{life: time.Hour, takes: time.Second}
 		s := d.source(t)
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		wantFetches(t, d, 0)
 		got, errs := all(50, func() (string, error) { return s.Token(t.Context()) })
 		for i := range got {
@@ -149,17 +149,17 @@ func TestRefresh(t *testing.T) {
 		s := d.source(t)
 		wantToken(t, s, "t1")
 		d.takes = 5 * time.Second
-		time.Sleep(59*time.Minute - 1)
+		<-time.After(59*time.Minute - 1)
 		wantToken(t, s, "t1")
 		wantFetches(t, d, 1)
-		time.Sleep(time.Nanosecond)
+		<-time.After(time.Nanosecond)
 		for range 10 {
 			wantToken(t, s, "t1")
 		}
 		wantFetches(t, d, 2)
-		time.Sleep(5*time.Second - 1)
+		<-time.After(5*time.Second - 1)
 		wantToken(t, s, "t1")
-		time.Sleep(time.Nanosecond)
+		<-time.After(time.Nanosecond)
 		synctest.Wait()
 		wantToken(t, s, "t2")
 		wantFetches(t, d, 2)
@@ -173,11 +173,11 @@ func TestRefreshSlow(t *testing.T) {
 		s := d.source(t)
 		wantToken(t, s, "t1")
 		d.takes = 8 * time.Second
-		time.Sleep(16 * time.Second)
+		<-time.After(16 * time.Second)
 		wantToken(t, s, "t1") // a fetch begins
-		time.Sleep(4*time.Second - 1)
+		<-time.After(4*time.Second - 1)
 		wantToken(t, s, "t1")
-		time.Sleep(time.Nanosecond)
+		<-time.After(time.Nanosecond)
 		began := time.Now()
 		got, err := s.Token(t.Context())
 		if waited := time.Since(began); got != "t2" || err != nil || waited != 4*time.Second {
@@ -195,11 +195,11 @@ func TestRefreshFails(t *testing.T) {
 		s := d.source(t)
 		wantToken(t, s, "t1")
 		d.fail(newError(sink.Unavailable, "down"))
-		time.Sleep(80 * time.Second)
+		<-time.After(80 * time.Second)
 		for range 200 { // the 20 s that are left
 			wantToken(t, s, "t1")
 			synctest.Wait()
-			time.Sleep(100 * time.Millisecond)
+			<-time.After(100 * time.Millisecond)
 		}
 		wantFetches(t, d, 11)
 		_, errs := all(50, func() (string, error) { return s.Token(t.Context()) })
@@ -210,11 +210,11 @@ func TestRefreshFails(t *testing.T) {
 		}
 		wantFetches(t, d, 12)
 		d.fail(nil)
-		time.Sleep(failurePause - 1)
+		<-time.After(failurePause - 1)
 		if _, err := s.Token(t.Context()); err == nil {
 			t.Error("the endpoint was asked before the pause was over")
 		}
-		time.Sleep(time.Nanosecond)
+		<-time.After(time.Nanosecond)
 		wantToken(t, s, "t13")
 	})
 }
@@ -238,12 +238,12 @@ func TestRetryAfter(t *testing.T) {
 			if got := left(); got != asked {
 				t.Errorf("the first sender is to come back in %s, want %s", got, asked)
 			}
-			time.Sleep(pause - 1)
+			<-time.After(pause - 1)
 			if got := left(); got != max(asked-pause+1, 0) {
 				t.Errorf("a later sender is to come back in %s", got)
 			}
 			wantFetches(t, d, 1)
-			time.Sleep(time.Nanosecond)
+			<-time.After(time.Nanosecond)
 			_ = left()
 			wantFetches(t, d, 2)
 		})
@@ -258,14 +258,14 @@ func TestRenew(t *testing.T) {
 		s := d.source(t)
 		wantToken(t, s, "t1")
 		d.takes = time.Second
-		time.Sleep(minAge)
+		<-time.After(minAge)
 		got, errs := all(50, func() (string, error) { return s.Renew(t.Context(), "t1") })
 		for i := range got {
 			if got[i] != "t2" || errs[i] != nil {
 				t.Fatalf("sender %d has %q, %v", i, got[i], errs[i])
 			}
 		}
-		time.Sleep(minAge)
+		<-time.After(minAge)
 		for range 10 { // late 401s
 			if got, err := s.Renew(t.Context(), "t1"); got != "t2" || err != nil {
 				t.Fatalf("a late sender has %q, %v", got, err)
@@ -284,7 +284,7 @@ func TestRenewDuringRefresh(t *testing.T) {
 		s := d.source(t)
 		wantToken(t, s, "t1")
 		d.takes = 500 * time.Millisecond
-		time.Sleep(4 * time.Second)
+		<-time.After(4 * time.Second)
 		wantToken(t, s, "t1")
 		if got, err := s.Renew(t.Context(), "t1"); got != "t2" || err != nil {
 			t.Errorf("there is %q, %v", got, err)
@@ -301,7 +301,7 @@ func TestRenewFresh(t *testing.T) {
 				d := &desk{life: time.Hour, same: same}
 				s := d.source(t)
 				const load = 10 * time.Minute
-				for began := time.Now(); time.Since(began) < load; time.Sleep(100 * time.Millisecond) {
+				for began := time.Now(); time.Since(began) < load; <-time.After(100 * time.Millisecond) {
 					token, err := s.Token(t.Context())
 					if err != nil {
 						t.Fatal(err)
@@ -322,7 +322,7 @@ func TestRenewFails(t *testing.T) {
 		d := &desk{life: time.Hour}
 		s := d.source(t)
 		wantToken(t, s, "t1")
-		time.Sleep(minAge)
+		<-time.After(minAge)
 		d.fail(newError(sink.Misconfigured, "gone"))
 		for range 5 {
 			if got, err := s.Renew(t.Context(), "t1"); err == nil {
@@ -365,7 +365,7 @@ func TestContext(t *testing.T) {
 			t.Errorf("after %s there is %q, %v", waited, got, err)
 		}
 		wantFetches(t, d, 1)
-		time.Sleep(d.life)
+		<-time.After(d.life)
 		if _, err := s.Token(short); !errors.Is(err, gone) {
 			t.Errorf("a sender that has gone: %v", err)
 		}
@@ -391,7 +391,7 @@ func TestClose(t *testing.T) {
 		if err := <-failed; err == nil || err.Error() != "no token: the sink is closed" {
 			t.Errorf("the waiting sender got %v", err)
 		}
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		if _, err := s.Token(t.Context()); err == nil || err.Error() != "no token: the sink is closed" {
 			t.Errorf("a later sender got %v", err)
 		}
