@@ -246,21 +246,24 @@ func (r *relay) live(ctx context.Context, deadline time.Time, lost bool) error {
 		Config: checkpoint.DefaultKeeperConfig(), Tracker: tracker, Store: r.db.store,
 		Source: src, Epoch: epoch, Observer: checkpointWatch{r},
 	}
-	var others []func(context.Context) error
-	if r.polls.Load() {
-		others = append(others, r.watchLog)
-	} else { // polling finds what a sweep would
-		sweeper := &checkpoint.Sweeper{
-			Interval: r.cfg.Settings.Checkpoint.SweepInterval, Outboxes: r.cfg.Outboxes(), Most: r.leastBuffer(),
-			Source: src, Tables: r.db.store, Lanes: feed, Observer: sweepWatch{r}, Epoch: epoch, CaughtUp: feed.CaughtUp,
-		}
-		feed.Marked = sweeper.Marked
-		feed.CatchUp(r.db.store)
-		others = append(others, sweeper.Run)
-	}
+	return r.flow(ctx, src, begin.From, feed, lanes, keeper, r.besides(src, feed, epoch))
+}
+
+// besides returns what a life does besides the way of the rows: it looks for rows
+// that were set back, for a log that can be read, for rows that were kept long
+// enough.
+func (r *relay) besides(src source, feed *dispatch.Feed, epoch store.Epoch) []func(context.Context) error {
 	retainer := &checkpoint.Retainer{Tables: r.db.store, Epoch: epoch, Outboxes: r.cfg.Outboxes(), Observer: retainWatch{r}}
-	others = append(others, retainer.Run)
-	return r.flow(ctx, src, begin.From, feed, lanes, keeper, others)
+	if r.polls.Load() { // polling finds what a sweep would
+		return []func(context.Context) error{retainer.Run, r.watchLog}
+	}
+	sweeper := &checkpoint.Sweeper{
+		Interval: r.cfg.Settings.Checkpoint.SweepInterval, Outboxes: r.cfg.Outboxes(), Most: r.leastBuffer(),
+		Source: src, Tables: r.db.store, Lanes: feed, Observer: sweepWatch{r}, Epoch: epoch, CaughtUp: feed.CaughtUp,
+	}
+	feed.Marked = sweeper.Marked
+	feed.CatchUp(r.db.store)
+	return []func(context.Context) error{retainer.Run, sweeper.Run}
 }
 
 // errReadable ends a life that polls, because the log can be read.
