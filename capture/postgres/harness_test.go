@@ -167,17 +167,25 @@ func (d *database) Cut(t *testing.T) {
 		"SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '%s' AND active", d.name))
 }
 
-func eachVersion(t *testing.T, test func(t *testing.T, version int)) {
+// inTurn runs a test beside each version of the server, one after the other.
+func inTurn(t *testing.T, test func(t *testing.T, version int)) {
+	t.Helper()
 	for _, version := range servers.Versions() {
-		t.Run("PostgreSQL "+strconv.Itoa(version), func(t *testing.T) {
-			t.Parallel() // most of a test is waiting
-			test(t, version)
-		})
+		t.Run("PostgreSQL "+strconv.Itoa(version), func(t *testing.T) { test(t, version) })
 	}
 }
 
+func eachVersion(t *testing.T, test func(t *testing.T, version int)) {
+	t.Helper()
+	inTurn(t, func(t *testing.T, version int) {
+		t.Parallel() // most of a test is waiting
+		test(t, version)
+	})
+}
+
 func TestSuite(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version int) {
+	// One version after the other: the suite looks for goroutines that are left.
+	inTurn(t, func(t *testing.T, version int) {
 		capturetest.Run(t, capturetest.Harness{
 			Log: true,
 			Setup: func(t *testing.T) capturetest.Database {
