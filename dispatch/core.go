@@ -301,13 +301,19 @@ func (c *core) giveBack(l *lane) {
 		rows = rows[1:]
 	}
 	for _, rw := range rows {
-		if !rw.claimed.IsZero() {
-			rw.claimed = time.Time{}
-			c.outcomes = append(c.outcomes, outcome{row: rw, Outcome: store.Outcome{
-				Ref: rw.Ref, Status: store.Pending, RetryCount: rw.RetryCount,
-			}})
-		}
+		c.unclaim(rw)
 	}
+}
+
+// unclaim queues PENDING for a row, if it is claimed.
+func (c *core) unclaim(rw *row) {
+	if rw.claimed.IsZero() {
+		return
+	}
+	rw.claimed = time.Time{}
+	c.outcomes = append(c.outcomes, outcome{row: rw, Outcome: store.Outcome{
+		Ref: rw.Ref, Status: store.Pending, RetryCount: rw.RetryCount,
+	}})
 }
 
 // heldIDs returns the ids of an outbox that lanes hold or whose outcome is not

@@ -130,11 +130,8 @@ func (f *Feed) Watch(on bool) {
 // with the process is found again.
 func (f *Feed) Found(items []store.Item) (placed int) {
 	for len(items) > 0 {
-		outbox, n := items[0].Outbox, 1
-		for n < len(items) && items[n].Outbox == outbox {
-			n++
-		}
-		placed += f.routes[outbox].Found(items[:n])
+		n := sameOutbox(items)
+		placed += f.routes[items[0].Outbox].Found(items[:n])
 		items = items[n:]
 	}
 	return placed
@@ -152,10 +149,7 @@ func (f *Feed) number(items []store.Item) store.Seq {
 // split hands on runs of rows that go to one outbox, in order.
 func (f *Feed) split(items []store.Item, hand func(*Dispatcher, []store.Item)) error {
 	for len(items) > 0 {
-		outbox, n := items[0].Outbox, 1
-		for n < len(items) && items[n].Outbox == outbox {
-			n++
-		}
+		outbox, n := items[0].Outbox, sameOutbox(items)
 		d, ok := f.routes[outbox]
 		if !ok {
 			return fmt.Errorf("row %s of outbox %s has no sink", items[0].ID, outbox)
@@ -165,4 +159,13 @@ func (f *Feed) split(items []store.Item, hand func(*Dispatcher, []store.Item)) e
 		items = items[n:]
 	}
 	return nil
+}
+
+// sameOutbox returns how many of the first rows go to one outbox.
+func sameOutbox(items []store.Item) int {
+	n := 1
+	for n < len(items) && items[n].Outbox == items[0].Outbox {
+		n++
+	}
+	return n
 }

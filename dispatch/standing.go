@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"slices"
-	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -118,11 +117,6 @@ func (c *core) unload(outbox string) (some bool) {
 
 // part takes a row out of memory that is not settled.
 func (c *core) part(rw *row) {
-	if !rw.claimed.IsZero() {
-		rw.claimed = time.Time{}
-		c.outcomes = append(c.outcomes, outcome{row: rw, Outcome: store.Outcome{
-			Ref: rw.Ref, Status: store.Pending, RetryCount: rw.RetryCount,
-		}})
-	}
+	c.unclaim(rw)
 	c.drop(rw)
 }
