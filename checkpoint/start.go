@@ -50,14 +50,14 @@ type Begin struct {
 // Leadership is taken as late as it may be, after the source has found that no
 // other relay holds the log.
 //
-// lost says that the log was found lost while it was read: the checkpoint no
-// longer counts, whatever the source finds in its place.
-func Start(ctx context.Context, src Opener, tables Tables, outboxes []store.Outbox, most int, lost bool) (Begin, error) {
+// lost, if not nil, says how the log was found lost while it was read: the
+// checkpoint no longer counts, whatever the source finds in its place.
+func Start(ctx context.Context, src Opener, tables Tables, outboxes []store.Outbox, most int, lost *capture.LostError) (Begin, error) {
 	at, err := tables.LoadCheckpoint(ctx)
 	if err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
 		return Begin{}, fmt.Errorf("load the checkpoint: %w", err)
 	}
-	if lost {
+	if lost != nil {
 		at = store.Checkpoint{Seq: at.Seq}
 	}
 	leader := &leader{Tables: tables, seq: at.Seq}
@@ -79,6 +79,9 @@ func Start(ctx context.Context, src Opener, tables Tables, outboxes []store.Outb
 	}
 	if opening.View == nil {
 		return begin, nil
+	}
+	if lost != nil {
+		begin.Why = lost.Reason
 	}
 	begin.Frontier.Position = ""
 	begin.Backlog, err = backlog(ctx, opening.View, outboxes, most)

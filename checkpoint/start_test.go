@@ -77,7 +77,7 @@ func TestStartGoesOnAtTheCheckpoint(t *testing.T) {
 		saved:   &store.Checkpoint{Origin: "o", Position: "7", Seq: 5},
 		opening: capture.Opening{Origin: "o", From: "7"},
 	}
-	b, err := Start(t.Context(), s, s, twoOutboxes, 10, false)
+	b, err := Start(t.Context(), s, s, twoOutboxes, 10, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestStartForgetsTheCheckpointBeforeACut(t *testing.T) {
 		opening: capture.Opening{Origin: "o", From: "9", Why: "the slot is gone"},
 		rows:    map[string]int{"a": 1},
 	}
-	b, err := Start(t.Context(), s, s, twoOutboxes, 5, false)
+	b, err := Start(t.Context(), s, s, twoOutboxes, 5, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestStartForgetsTheCheckpointBeforeACut(t *testing.T) {
 	if b.Frontier.Position != "" || b.Frontier.Seq != 5 || b.Epoch != 1 {
 		t.Errorf("%+v", b)
 	}
-	if _, err := Start(t.Context(), s, s, twoOutboxes, 5, false); err != nil {
+	if _, err := Start(t.Context(), s, s, twoOutboxes, 5, nil); err != nil {
 		t.Fatal(err)
 	}
 	if s.opened.Position != "" {
@@ -122,7 +122,7 @@ func TestStartMakesACut(t *testing.T) {
 		opening: capture.Opening{Origin: "o", From: "9", Why: "there is no checkpoint yet"},
 		rows:    map[string]int{"a": 2, "b": 3},
 	}
-	b, err := Start(t.Context(), s, s, twoOutboxes, 5, false)
+	b, err := Start(t.Context(), s, s, twoOutboxes, 5, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestStartRefusesABacklogLargerThanTheBuffer(t *testing.T) {
 		opening: capture.Opening{Origin: "o", From: "9", Why: "there is no checkpoint yet"},
 		rows:    map[string]int{"a": 3, "b": 3},
 	}
-	_, err := Start(t.Context(), s, s, twoOutboxes, 5, false)
+	_, err := Start(t.Context(), s, s, twoOutboxes, 5, nil)
 	var setup *store.SetupError
 	if !errors.As(err, &setup) {
 		t.Fatalf("%v", err)
@@ -157,7 +157,7 @@ func TestStartAfterALostLog(t *testing.T) {
 		saved:   &store.Checkpoint{Origin: "o", Position: "7", Seq: 5},
 		opening: capture.Opening{Origin: "o", From: "9", Why: "there is no checkpoint yet"},
 	}
-	if _, err := Start(t.Context(), s, s, twoOutboxes, 5, true); err != nil {
+	if _, err := Start(t.Context(), s, s, twoOutboxes, 5, &capture.LostError{Reason: "dropped"}); err != nil {
 		t.Fatal(err)
 	}
 	if want := (store.Checkpoint{Seq: 5}); s.opened != want {

@@ -77,9 +77,23 @@ func (s *Source) checkPublished(ctx context.Context) error {
 		return err
 	})
 	if err == nil && now != s.published {
-		err = &capture.LostError{Reason: fmt.Sprintf("publication %s or a table of it was changed or made anew (it was %q, it is %q)", s.cfg.Name, s.published, now)}
+		err = &capture.LostError{Reason: publishedChange(s.cfg.Name, s.published, now)}
 	}
 	return err
+}
+
+// publishedChange says what differs between two answers of publishedNow.
+func publishedChange(name, was, now string) string {
+	tablesWas, _, _ := strings.Cut(was, publishedMark)
+	tablesNow, _, there := strings.Cut(now, publishedMark)
+	switch {
+	case !there:
+		return fmt.Sprintf("publication %s is gone", name)
+	case tablesWas != tablesNow:
+		return fmt.Sprintf("a table of publication %s was dropped, made anew or changed from or to UNLOGGED", name)
+	default:
+		return fmt.Sprintf("publication %s was changed or made anew", name)
+	}
 }
 
 func (s *Source) heartbeat() time.Duration {
@@ -116,6 +130,9 @@ func (s *Source) listen(ctx context.Context) error {
 	return conn.PgConn().WaitForNotification(ctx)
 }
 
+// publishedMark is in front of what describes the publication, if it is there.
+const publishedMark = " publication "
+
 // A table that was renamed is looked up by its OID: it is published as before,
 // and may get its name back. Schemas can be published since version 15.
 const publishedNowSQL = `
@@ -123,7 +140,7 @@ WITH outbox AS (
 	SELECT DISTINCT c.oid, c.relnamespace, c.relpersistence
 	FROM unnest($2::text[], $3::oid[]) u (name, known) LEFT JOIN pg_class c ON c.oid = coalesce(to_regclass(u.name)::oid, u.known))
 SELECT 'tables ' || (SELECT string_agg(coalesce(oid || CASE relpersistence WHEN 'p' THEN '' ELSE ' unlogged' END, 'gone'), ',' ORDER BY oid) FROM outbox) ||
-	coalesce((SELECT ' publication ' || p.oid || '.' || p.xmin ||
+	coalesce((SELECT '` + publishedMark + `' || p.oid || '.' || p.xmin ||
 		coalesce((SELECT ' ' || string_agg(r.oid || '.' || r.xmin || '=' || r.prrelid, ',' ORDER BY r.oid)
 			FROM pg_publication_rel r JOIN outbox ON outbox.oid = r.prrelid WHERE r.prpubid = p.oid), '')%s
 	FROM pg_publication p WHERE p.pubname = $1), '')`

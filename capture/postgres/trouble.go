@@ -64,7 +64,7 @@ func (s *Source) explainStreaming(err error) error {
 	case "42704", // undefined_object: the slot, or the publication as of that place in the log
 		"55000", // object_not_in_prerequisite_state: the slot was invalidated
 		"58P01": // undefined_file: the log was removed
-		return &capture.LostError{Reason: pg.Message}
+		return &capture.LostError{Reason: strings.TrimSuffix(pg.Message+": "+pg.Detail, ": ")}
 	case "42501": // insufficient_privilege
 		return s.explainStream(err)
 	}

@@ -43,6 +43,7 @@ type Metrics struct {
 	swept        prometheus.Counter
 	connected    prometheus.Gauge
 	reconnects   prometheus.Counter
+	losses       prometheus.Counter
 	mode         *prometheus.GaugeVec
 	epoch        prometheus.Gauge
 
@@ -94,6 +95,7 @@ func NewMetrics(reg prometheus.Registerer, build Build) *Metrics {
 		swept:        r.counters("rows_swept_total", "Rows found in the tables that had come back to PENDING without an insert.").WithLabelValues(),
 		connected:    r.gauges("source_connected", "1 while the database's log (or, polling, its tables) can be read.").WithLabelValues(),
 		reconnects:   r.counters("source_reconnects_total", "Lost connections of the source.").WithLabelValues(),
+		losses:       r.counters("source_losses_total", "Times that the log, or the relay's place in it, was lost: the tables were read for what it held.").WithLabelValues(),
 		mode:         r.gauges("source_mode", "1 for the way in which rows are captured now.", "mode"),
 		epoch:        r.gauges("leader_epoch", "Epoch of this relay's leadership; 0 while another relay leads.").WithLabelValues(),
 	}
@@ -151,6 +153,9 @@ func (m *Metrics) Lost(error, time.Duration) {
 	m.connected.Set(0)
 	m.reconnects.Inc()
 }
+
+// LogLost counts a log that was lost, or that can no longer be read.
+func (m *Metrics) LogLost() { m.losses.Inc() }
 
 // Mode notes how rows are captured from now on: stream or poll.
 func (m *Metrics) Mode(mode string) {

@@ -75,6 +75,7 @@ func TestRelayMetrics(t *testing.T) {
 	m.Captured("jobs", 1)
 	m.Connected()
 	m.Lost(errors.New("gone"), time.Second)
+	m.LogLost()
 	m.Mode("stream")
 	m.Mode("poll")
 	m.Leads(7)
@@ -96,6 +97,9 @@ sluicebox_rows_captured_total{outbox="jobs"} 1
 # HELP sluicebox_source_connected 1 while the database's log (or, polling, its tables) can be read.
 # TYPE sluicebox_source_connected gauge
 sluicebox_source_connected 0
+# HELP sluicebox_source_losses_total Times that the log, or the relay's place in it, was lost: the tables were read for what it held.
+# TYPE sluicebox_source_losses_total counter
+sluicebox_source_losses_total 1
 # HELP sluicebox_source_mode 1 for the way in which rows are captured now.
 # TYPE sluicebox_source_mode gauge
 sluicebox_source_mode{mode="poll"} 1
@@ -104,7 +108,7 @@ sluicebox_source_mode{mode="stream"} 0
 # TYPE sluicebox_source_reconnects_total counter
 sluicebox_source_reconnects_total 1
 `, "sluicebox_build_info", "sluicebox_checkpoint_failures_total", "sluicebox_leader_epoch", "sluicebox_rows_captured_total",
-		"sluicebox_source_connected", "sluicebox_source_mode", "sluicebox_source_reconnects_total")
+		"sluicebox_source_connected", "sluicebox_source_losses_total", "sluicebox_source_mode", "sluicebox_source_reconnects_total")
 	before := float64(time.Now().Add(-time.Second).Unix())
 	m.Saved(store.Checkpoint{})
 	if got := testutil.ToFloat64(m.checkpoint); got < before {

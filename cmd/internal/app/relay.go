@@ -44,6 +44,8 @@ type relay struct {
 	lanes atomic.Pointer[map[string]*dispatch.Dispatcher]
 	ran   bool        // a life got as far as to have lanes
 	polls atomic.Bool // the tables are read, not the log
+	// reading says what is read, and why; it is set before a life begins.
+	reading string
 }
 
 // run lives until the context ends or a fault that another life does not mend.
@@ -67,7 +69,7 @@ func (r *relay) run(ctx context.Context) error {
 	wait := firstRest
 	for {
 		began, pause := time.Now(), wait
-		err := r.live(ctx, deadline, lost != nil)
+		err := r.live(ctx, deadline, lost)
 		deadline, lost = time.Time{}, nil
 		var no *capture.NoStreamError
 		switch {
@@ -75,8 +77,10 @@ func (r *relay) run(ctx context.Context) error {
 			r.log.Info("the log can be read: it is read from here on")
 			pause = 0
 		case errors.As(err, &lost):
+			r.metrics.LogLost()
 			r.log.Error("the log is lost; the tables are read for what it held and a new place is taken", "reason", lost.Reason)
 		case errors.As(err, &no) && r.ran && ctx.Err() == nil:
+			r.metrics.LogLost()
 			r.log.Error("the log can no longer be read", "reason", no.Problem, "to stream", no.Remedy)
 		case errors.Is(err, store.ErrInterrupted):
 			r.log.Warn("the database was away; starting again at the checkpoint", "reason", err)
@@ -142,7 +146,7 @@ func (r *relay) prepare(ctx context.Context) error {
 
 // open finds the place to go on from: in the log, or, where the server does not
 // let the relay read it and the mode allows, in the tables.
-func (r *relay) open(ctx context.Context, lost bool) (source, checkpoint.Begin, error) {
+func (r *relay) open(ctx context.Context, lost *capture.LostError) (source, checkpoint.Begin, error) {
 	mode := r.cfg.Settings.Source.Mode
 	if mode != "poll" {
 		src, err := r.db.stream()
@@ -153,6 +157,7 @@ func (r *relay) open(ctx context.Context, lost bool) (source, checkpoint.Begin, 
 		if err == nil {
 			r.metrics.Mode("stream")
 			r.polls.Store(false)
+			r.reading = "reading the log"
 			return src, begin, nil
 		}
 		src.Close()
@@ -162,6 +167,9 @@ func (r *relay) open(ctx context.Context, lost bool) (source, checkpoint.Begin, 
 		}
 		r.log.Warn("polling, because the log cannot be read", "reason", no.Problem, "to stream", no.Remedy)
 		r.abandon(ctx)
+		r.reading = "polling, because " + no.Error()
+	} else {
+		r.reading = "polling"
 	}
 	src := poll.New(r.cfg.Poll(), r.db.store, polled{r})
 	r.metrics.Mode("poll")
@@ -198,7 +206,7 @@ func (r *relay) leastBuffer() int {
 
 // live is one life: from a place in the log until the context ends, the log is
 // lost, or another relay leads. lost says how the life before it ended.
-func (r *relay) live(ctx context.Context, deadline time.Time, lost bool) error {
+func (r *relay) live(ctx context.Context, deadline time.Time, lost *capture.LostError) error {
 	sinks, err := r.sinks() // before anything is made that a relay must look after
 	if err != nil {
 		return err

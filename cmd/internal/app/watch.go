@@ -128,7 +128,7 @@ type sourceWatch struct{ *relay }
 // Connected implements capture.Observer.
 func (w sourceWatch) Connected() {
 	w.metrics.Connected()
-	w.health.ok("source", "reading")
+	w.health.ok("source", w.reading)
 	w.log.Info("reading", "name", w.cfg.Settings.Name)
 }
 

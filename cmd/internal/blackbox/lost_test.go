@@ -1,0 +1,152 @@
+package blackbox
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// auto leaves it to the relay whether it reads the log.
+func (s *scene) auto() { s.config = strings.Replace(s.config, "mode: stream", "mode: auto", 1) }
+
+// expectMode waits until the relay reads the log ("stream") or the tables
+// ("poll").
+func expectMode(t *testing.T, r *relay, mode string) {
+	t.Helper()
+	within(t, time.Minute, func() string {
+		if r.metric(fmt.Sprintf("sluicebox_source_mode{mode=%q}", mode)) != 1 || r.metric("sluicebox_source_connected") != 1 {
+			_, readyz := r.get("/readyz?verbose")
+			return "the relay is not in mode " + mode + ":\n" + readyz
+		}
+		return ""
+	})
+}
+
+// expectLoss waits until the relay has named a loss of its log.
+func expectLoss(t *testing.T, r *relay, words ...string) {
+	t.Helper()
+	for _, text := range words {
+		r.waitFor(text)
+	}
+	if n := r.metric("sluicebox_source_losses_total"); n < 1 {
+		t.Errorf("%.0f losses were counted", n)
+	}
+}
+
+// dropSlot drops a slot from under the relay that reads it.
+func (s *scene) dropSlot(name string) {
+	s.t.Helper()
+	within(s.t, 10*time.Second, func() string {
+		_, err := s.conn.Exec(context.Background(), "SELECT pg_terminate_backend(active_pid, 1000) FROM pg_replication_slots WHERE slot_name = $1 AND active", name)
+		if err == nil {
+			_, err = s.conn.Exec(context.Background(), "SELECT pg_drop_replication_slot($1)", name)
+		}
+		return failure(err)
+	})
+}
+
+// The slot is dropped while eight writers write: the loss is named, the tables
+// are read, a new slot is made, and every row is delivered.
+func TestTheSlotIsDroppedUnderLoad(t *testing.T) {
+	t.Parallel()
+	eachScene(t, "", func(s *scene) {
+		s.auto()
+		r := s.run()
+		wait := write(s.t, s.database, load{seconds: 6, clients: 8, rate: 300, scripts: seedScripts(50)})
+		arrive(s.t, s.to, 500)
+		s.dropSlot(nameFor(s.database))
+		expectLoss(s.t, r, "the log is lost", "slot "+nameFor(s.database)+" is gone")
+		wait()
+		expectMode(s.t, r, "stream")
+		s.expectSet()
+		s.load(30)
+		s.expectSet()
+		expectStop(s.t, r)
+	})
+}
+
+// The receiver is away until the log that the slot keeps is too much for the
+// server, which takes it: every row is delivered all the same.
+func TestTheSlotIsInvalidated(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		server := servers.Start(t, version, map[string]string{
+			"wal_level": "logical", "max_slot_wal_keep_size": "16MB", "min_wal_size": "32MB", "max_wal_size": "48MB",
+		})
+		servers.Exec(t, server.URL, seedTables, truthTables, "CREATE TABLE noise (n text)")
+		to := sinktest.NewReceiver(t)
+		s := &scene{t: t, database: server.URL, conn: servers.Connect(t, server.URL), to: to, config: preset(server.URL, to.URL(), "")}
+		s.auto()
+		r := s.run()
+		to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: 503} })
+		wait := write(t, server.URL, load{seconds: 6, clients: 8, rate: 300, scripts: seedScripts(50)})
+		within(t, time.Minute, func() string {
+			servers.Exec(t, server.URL, "INSERT INTO noise SELECT repeat(md5(i::text), 100) FROM generate_series(1, 10000) i", "CHECKPOINT")
+			if !strings.Contains(r.said(), "the log is lost") {
+				return "the server has not taken the log"
+			}
+			return ""
+		})
+		expectLoss(t, r, "the log is lost", "invalidated")
+		wait()
+		to.Script(nil)
+		expectMode(t, r, "stream")
+		s.expectSet()
+		expectStop(t, r)
+	})
+}
+
+// The owner's relay makes a dropped publication again.
+func TestThePublicationIsDropped(t *testing.T) {
+	t.Parallel()
+	eachScene(t, "", func(s *scene) {
+		s.auto()
+		r := s.run()
+		wait := write(s.t, s.database, load{seconds: 6, clients: 8, rate: 300, scripts: seedScripts(50)})
+		arrive(s.t, s.to, 300)
+		servers.Exec(s.t, s.database, "DROP PUBLICATION "+nameFor(s.database))
+		expectLoss(s.t, r, "the log is lost", "publication")
+		wait()
+		expectMode(s.t, r, "stream")
+		s.expectSet()
+		s.load(30)
+		s.expectSet()
+		expectStop(s.t, r)
+	})
+}
+
+// A relay that may not make the publication again polls, and says what to run;
+// once that was run, it reads the log again.
+func TestThePublicationOfAnotherOwnerIsDropped(t *testing.T) {
+	t.Parallel()
+	eachScene(t, "", func(s *scene) {
+		who := role(s.t, s.database)
+		url := roleURL(s.database, who)
+		name := nameFor(url)
+		publish := "CREATE PUBLICATION " + name + " FOR TABLE outbox_events, outbox_dispatch_jobs WITH (publish = 'insert', publish_via_partition_root = true)"
+		servers.Exec(s.t, s.database, "ALTER ROLE "+who+" REPLICATION", publish)
+		s.config = preset(url, s.to.URL(), "")
+		s.auto()
+		r := s.run()
+		wait := write(s.t, s.database, load{seconds: 8, clients: 8, rate: 300, scripts: seedScripts(50)})
+		arrive(s.t, s.to, 300)
+		servers.Exec(s.t, s.database, "DROP PUBLICATION "+name)
+		expectLoss(s.t, r, "the log is lost", "publication", "polling, because the log cannot be read", "CREATE PUBLICATION", "as the owner")
+		expectMode(s.t, r, "poll")
+		if _, readyz := r.get("/readyz?verbose"); !strings.Contains(readyz, "polling, because") || !strings.Contains(readyz, "CREATE PUBLICATION") {
+			s.t.Errorf("the readiness does not say why the relay polls:\n%s", readyz)
+		}
+		wait()
+		s.expectSet()
+		servers.Exec(s.t, s.database, publish)
+		expectMode(s.t, r, "stream")
+		write(s.t, s.database, load{transactions: 400, clients: 8, scripts: seedScripts(50)})()
+		s.expectSet()
+		expectStop(s.t, r)
+	})
+}

@@ -1,0 +1,179 @@
+package blackbox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// scriptsOfOwnGroups give each client of pgbench groups of its own, so that a
+// group's created_at are in the order of its commits: the order that polling
+// promises.
+func scriptsOfOwnGroups() []string {
+	scripts := seedScripts(6)
+	for i, script := range scripts {
+		scripts[i] = strings.Replace(script, "\\set g random(1, 6)", "\\set g :client_id * 6 + random(1, 6)", 1)
+	}
+	return scripts
+}
+
+// Nothing but the tables is read, under eight writers, beside a blocked group of
+// more rows than a batch and the buffer take, and beside three groups whose first
+// row somebody keeps locked: the writers' rows are delivered in order meanwhile,
+// and the others in order once they may go.
+func TestPollingOnly(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		// A server of its own: the lock would hold up every new slot of a shared one.
+		server := servers.Start(t, version, map[string]string{"wal_level": "replica"})
+		servers.Exec(t, server.URL, seedTables, truthTables)
+		to := sinktest.NewReceiver(t)
+		s := &scene{t: t, database: server.URL, conn: servers.Connect(t, server.URL), to: to}
+		s.config = strings.Replace(preset(server.URL, to.URL(), "dispatch: {on-failed: block, global-buffer-size: 300, api-batch-size: 20}\n"),
+			"mode: stream", "mode: poll, poll-interval: 50ms, poll-batch-size: 100", 1)
+		const blocked, locked = 2000, 3 * 5
+		servers.Exec(t, server.URL, fmt.Sprintf(`INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
+			SELECT 'B' || lpad(i::text, 12, '0'), 'EVENT', 'blocked', '{"id": "B' || lpad(i::text, 12, '0') || '"}', 'PENDING', now() - interval '1 day' FROM generate_series(1, %d) i`, blocked),
+			`INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
+			SELECT 'L' || g || lpad(i::text, 11, '0'), 'EVENT', 'locked ' || g, '{"id": "L' || g || lpad(i::text, 11, '0') || '"}', 'PENDING', now() - interval '1 hour' FROM generate_series(1, 3) g, generate_series(1, 5) i`)
+		poison(to, sinktest.Answer{Status: 400}, "B000000000001")
+		unlock := s.lock("outbox_events WHERE id LIKE 'L_00000000001'")
+
+		r := s.run()
+		write(t, server.URL, load{seconds: 6, clients: 8, rate: 300, scripts: scriptsOfOwnGroups()})()
+		rows := s.rows() - blocked - locked
+		arrive(t, to, rows)
+		if early := slices.ContainsFunc(to.Taken(), func(r sinktest.Received) bool { return r.ID[0] == 'L' || r.ID[0] == 'B' }); early {
+			t.Error("a row was taken behind one that is locked or FAILED")
+		}
+		unlock()
+		arrive(t, to, rows+locked)
+		to.Script(nil)
+		r.operate("lanes", "skip", "--group", "blocked", "--reason", "a test")
+		arrive(t, to, rows+locked+blocked-1)
+		within(t, 20*time.Second, func() string {
+			return none(t, s.conn, "are unsettled", "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED' AND id <> 'B000000000001'")
+		})
+		taken := to.Taken()
+		if len(taken) != rows+locked+blocked-1 {
+			t.Errorf("%d arrivals of %d rows", len(taken), rows+locked+blocked-1)
+		}
+		last := map[string]string{}
+		seed := slices.DeleteFunc(slices.Clone(taken), func(r sinktest.Received) bool {
+			if r.ID[0] != 'L' && r.ID[0] != 'B' {
+				return false
+			}
+			if group := r.ID[:2]; r.ID <= last[group] {
+				t.Errorf("%s arrived after %s", r.ID, last[group])
+			} else {
+				last[group] = r.ID
+			}
+			return true
+		})
+		oracle{"EVENT", "events"}.checkOrder(t, s.conn, seed)
+		oracle{"DISPATCH_JOB", "jobs"}.checkOrder(t, s.conn, seed)
+		expectStop(t, r)
+	})
+}
+
+// legacy is the processor that the relay replaces: it claims rows by the seed's
+// statement, sends them and completes them. Every fifth batch it dies, leaves its
+// rows in PROCESSING, and is started again.
+type legacy struct {
+	conn *pgx.Conn
+	sent map[string]bool
+	left map[string]time.Time // when they were claimed, at the earliest
+}
+
+// run works until the context ends.
+func (l *legacy) run(ctx context.Context) error {
+	for batch := 1; ctx.Err() == nil; batch++ {
+		began := time.Now()
+		rows, err := l.conn.Query(context.Background(), `UPDATE outbox_events SET status = 'PROCESSING', processed_at = now() WHERE id IN (
+			SELECT id FROM outbox_events WHERE status = 'PENDING' ORDER BY message_group, created_at LIMIT 5 FOR UPDATE SKIP LOCKED) RETURNING id`)
+		if err != nil {
+			return err
+		}
+		ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			if batch%5 == 0 {
+				l.left[id] = began
+			} else {
+				l.sent[id] = true
+			}
+		}
+		if batch%5 != 0 {
+			if _, err := l.conn.Exec(context.Background(), "UPDATE outbox_events SET status = 'COMPLETED', processed_at = now() WHERE id = ANY($1)", ids); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond): // its poll interval
+		}
+	}
+	return nil
+}
+
+// A legacy processor still works on the table, under load: no row is sent by
+// both, the rows it died with are sent once its time is up and not before, and
+// each group's rows in order.
+func TestBesideALegacyProcessor(t *testing.T) {
+	t.Parallel()
+	const timeout = 3 * time.Second
+	rest := fmt.Sprintf("dispatch: {takeover: timeout, processing-timeout-seconds: %d, api-batch-size: 1}\n", int(timeout.Seconds()))
+	eachScene(t, rest, func(s *scene) {
+		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Delay: 25 * time.Millisecond} })
+		r := s.run()
+		old := &legacy{conn: servers.Connect(s.t, s.database), sent: map[string]bool{}, left: map[string]time.Time{}}
+		ctx, stop := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- old.run(ctx) }()
+		write(s.t, s.database, load{seconds: 6, clients: 8, rate: 300, scripts: seedScripts(20)})()
+		stop()
+		if err := <-ended; err != nil {
+			s.t.Fatal(err)
+		}
+		arriveIn(s.t, s.to, s.rows()-len(old.sent), 2*time.Minute)
+		within(s.t, 20*time.Second, func() string { return unsettled(s.t, s.conn) })
+
+		groups, last := oracle{"EVENT", "events"}.groups(s.t, s.conn), map[string]int{}
+		for _, got := range s.to.Taken() {
+			if got.Kind != "EVENT" {
+				continue
+			}
+			if old.sent[got.ID] {
+				s.t.Errorf("row %s was sent by both", got.ID)
+			}
+			if claimed, was := old.left[got.ID]; was && got.At.Sub(claimed) < timeout {
+				s.t.Errorf("row %s was sent %s after the other had claimed it", got.ID, got.At.Sub(claimed))
+			}
+			var p struct{ N int }
+			if err := json.Unmarshal(got.Payload, &p); err != nil {
+				s.t.Fatal(err)
+			}
+			if g := groups[got.ID]; p.N <= last[g] {
+				s.t.Errorf("%s: row %d arrived after row %d", g, p.N, last[g])
+			} else {
+				last[g] = p.N
+			}
+		}
+		if len(old.sent) == 0 || len(old.left) == 0 {
+			s.t.Errorf("the other sent %d rows and died with %d: nothing was proven", len(old.sent), len(old.left))
+		}
+		s.t.Logf("%d rows, %d sent by the other, which died with %d", s.rows(), len(old.sent), len(old.left))
+		expectStop(s.t, r)
+	})
+}
