@@ -35,4 +35,14 @@
 //	a table of one's own to a webhook             TestWebhook
 //	a stop while a checkpoint is written, or
 //	while the receiver hangs                      TestCleanStopWhile
+//	the relay is killed under load                TestKilledUnderLoad               SLUICEBOX_TEST_CRASHES=100
+//	the server crashes under load                 TestTheServerCrashes              SLUICEBOX_TEST_CRASHES=20
+//	the server shuts down under load              TestAFastShutdownIsNotHeldUp      SLUICEBOX_TEST_CRASHES=20
+//	slot dropped, invalidated, made anew;
+//	publication dropped, by its owner or not      TestTheSlotIs|TestThePublication|TestTheLogIsLost
+//	wal_level raised under a relay that polls     TestWALLevelReplica
+//	rows set back by SQL; sweeps under load       TestRowsThatAreSetBack|TestASweepSendsNoRowTwice
+//	a day of log behind the checkpoint            TestADayOfLog                     SLUICEBOX_TEST_ROWS=1000000 SLUICEBOX_TEST_RACE=false
+//	polling only: locked heads, a blocked group   TestPollingOnly
+//	a legacy processor on the same table          TestBesideALegacyProcessor
 package blackbox
