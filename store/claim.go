@@ -84,6 +84,11 @@ type Outcome struct {
 	// one lane in a call, the last one's hold stays. Layouts that keep no state
 	// cannot block: Settle refuses the call with a *SetupError.
 	Block *Hold
+	// Parked is the seq under which the row is parked, 0 if it is not. With an
+	// outcome that settles the row the parked one is forgotten in the same
+	// transaction, whatever Settle answers for it, and the call is durable: a
+	// server that crashed must not bring the one back without the other.
+	Parked Seq
 }
 
 // Validate reports whether an outcome may be written for its outbox.

@@ -53,6 +53,8 @@ type Unsettled struct {
 	// Except are lanes to leave out, byte for byte: those that stand still. Lanes
 	// of another outbox mean nothing.
 	Except []LaneKey
+	// NoPayload leaves Item.Payload nil; PayloadSize is still set.
+	NoPayload bool
 }
 
 // Left returns those lanes of Except that rows of the outbox can have.
@@ -85,9 +87,13 @@ type Viewer interface {
 
 // View is the outbox tables at one moment.
 type View interface {
-	// Unsettled returns rows in the layout's order-by, at most q.Limit of them.
-	// They carry no Txn and no Seq.
+	// Unsettled returns rows in the layout's order-by, at most q.Limit of them,
+	// without those that the relay has parked. They carry no Txn and no Seq.
 	Unsettled(ctx context.Context, q Unsettled) ([]Item, error)
+	// Pages hands over what Unsettled returns in pages of at most page rows, in
+	// order, so that any number of them takes little memory. It ends with the
+	// first error that take returns.
+	Pages(ctx context.Context, q Unsettled, page int, take func([]Item) error) error
 	// Position is the place in the log that matches the view, where the
 	// database tells it, else "".
 	Position() Position
@@ -118,6 +124,7 @@ type Store interface {
 	Looker
 	Holds
 	DeadLetters
+	Parking
 	Pruner
 	Viewer
 	Installer

@@ -68,15 +68,18 @@ const snapshotCTE = `snap AS MATERIALIZED (
   SELECT s, pg_catalog.pg_snapshot_xmax(s)::text::bigint AS xmax FROM pg_catalog.pg_current_snapshot() AS s
 )`
 
-// visible says whether the transaction of a wanted row is visible. The log
-// gives the low 32 bits of its number. It lies within 2^31 of the snapshot's
-// xmax, on either side: the log may be ahead of the snapshot, so reading it as
-// the largest number below xmax would put a new transaction 2^32 into the past,
-// and its row would be taken for gone.
-const visible = `pg_catalog.pg_visible_in_snapshot(
-  greatest(0, snap.xmax + CASE
+// wholeXid is the number of the transaction of a wanted row. The log gives its
+// low 32 bits. It lies within 2^31 of the snapshot's xmax, on either side: the log
+// may be ahead of the snapshot, so reading it as the largest number below xmax
+// would put a new transaction 2^32 into the past, and its row would be taken for
+// gone.
+const wholeXid = `greatest(0, snap.xmax + CASE
     WHEN (w.txn - snap.xmax) & 4294967295 < 2147483648 THEN (w.txn - snap.xmax) & 4294967295
-    ELSE ((w.txn - snap.xmax) & 4294967295) - 4294967296 END)::text::xid8, snap.s)`
+    ELSE ((w.txn - snap.xmax) & 4294967295) - 4294967296 END)`
+
+// visible says whether the transaction of a wanted row is visible.
+const visible = `pg_catalog.pg_visible_in_snapshot(
+  ` + wholeXid + `::text::xid8, snap.s)`
 
 // wanted is the CTE of the rows to claim.
 func (b *builder) wanted(t *table, own bool) string {

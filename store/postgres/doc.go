@@ -2,9 +2,9 @@
 //
 // # Sessions
 //
-// A [Store] holds four sessions: for claims, for outcomes, for control (epoch,
-// checkpoint, own tables), and for what an operator asks (holds, and changes to
-// dead letters). Each serves one call at a time, and no call waits for a call of
+// A [Store] holds five sessions: for claims, for outcomes, for control (epoch,
+// checkpoint, own tables), for parked rows, and for what an operator asks (holds,
+// and changes to dead letters). Each serves one call at a time, and no call waits for a call of
 // another kind. They are opened by the first call that needs them; a call that
 // fails closes its session and the next one opens it again. A [store.View] has a
 // session of its own, and so has each count or reading of dead letters. Sessions
@@ -24,6 +24,17 @@
 //
 // A row whose status is none of the layout's pending and processing values
 // counts as settled: somebody took it out of the relay's hands.
+//
+// # Parked rows
+//
+// The table parked holds them, durably, with one index for each way to look for
+// them: by lane and seq, by id, and by seq. The whole number of a transaction that
+// was not visible yet is kept with its row, so that it can be told for ever. An
+// outcome looks whether its row is settled by what it and others have written, and
+// forgets the parked row in the same transaction if so.
+//
+// A view leaves out the ids that were parked when it was opened: up to 2000 by
+// a hash, more by a lookup for each row.
 //
 // # Dead letters
 //

@@ -160,38 +160,13 @@ func (s *Store) Release(ctx context.Context, epoch store.Epoch, lane store.LaneK
 	return nil
 }
 
-// blockPart is the outcomes for one outbox that ask for a hold, in their order.
-type blockPart struct {
-	table *table
-	at    []int // the places in the call
-}
+// blocks reports whether an outcome asks for a hold.
+func blocks(o *store.Outcome) bool { return o.Block != nil }
 
-// blockParts gathers the holds that a call asks for. They are written whenever
-// one of the call's outcomes is, so that the last one of a lane stays also when
-// an earlier one had to be tried again.
-func (s *Store) blockParts(ctx context.Context, sess *session, outcomes []store.Outcome) ([]*blockPart, error) {
-	var parts []*blockPart
-	byName := map[string]*blockPart{}
-	for i := range outcomes {
-		o := &outcomes[i]
-		if o.Block == nil {
-			continue
-		}
-		if byName[o.Outbox] == nil {
-			t, err := sess.table(ctx, s.outboxes[o.Outbox])
-			if err != nil {
-				return nil, err
-			}
-			byName[o.Outbox] = &blockPart{table: t}
-			parts = append(parts, byName[o.Outbox])
-		}
-		byName[o.Outbox].at = append(byName[o.Outbox].at, i)
-	}
-	return parts, nil
-}
-
-// queue adds the part's statement to a batch.
-func (p *blockPart) queue(batch *pgx.Batch, values map[string]any, outcomes []store.Outcome) {
+// queueBlock adds the statement that records the holds of the part's outcomes.
+// They are written whenever one of the call's outcomes is, so that the last one of
+// a lane stays also when an earlier one had to be tried again.
+func (p *outboxPart) queueBlock(batch *pgx.Batch, values map[string]any, outcomes []store.Outcome) {
 	t := p.table
 	if t.block == nil {
 		t.block = blockQuery(t)

@@ -20,7 +20,7 @@ import (
 var steps embed.FS
 
 // version is the version of the own tables that this program works on.
-const version = 2
+const version = 3
 
 // installLock keeps two installations apart. It is "sluicebx" in ASCII.
 const installLock = 0x736c756963656278
@@ -167,7 +167,7 @@ func ownTables() []ownTable {
 		{"meta", []string{"SELECT"}},
 		{"leader", []string{"SELECT", "INSERT", "UPDATE"}},
 		{"checkpoint", []string{"SELECT", "INSERT", "UPDATE"}},
-		{"parked", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
+		{"parked", []string{"SELECT", "INSERT", "DELETE"}},
 		{"hold", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
 	}
 }

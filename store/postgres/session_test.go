@@ -25,11 +25,15 @@ func TestLostSessions(t *testing.T) {
 		if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{outcome("1", store.Pending)}); err != nil {
 			t.Fatal(err)
 		}
+		it := parkedRow("1", 1)
+		if err := r.store.Park(ctx(t), r.epoch, []store.Item{it}); err != nil {
+			t.Fatal(err)
+		}
 		const kill = `
 SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name LIKE 'sluicebox rig %'`
-		if n := ask[int](t, r.conn, kill); n != 3 {
-			t.Errorf("the store has %d sessions, want 3", n)
+		if n := ask[int](t, r.conn, kill); n != 4 {
+			t.Errorf("the store has %d sessions, want 4", n)
 		}
 		for name, call := range map[string]func() error{
 			"claim": func() error {
@@ -38,6 +42,10 @@ WHERE datname = current_database() AND application_name LIKE 'sluicebox rig %'`
 			},
 			"settle": func() error {
 				_, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{outcome("1", store.Pending)})
+				return err
+			},
+			"read parked rows": func() error {
+				_, err := r.store.Parked(ctx(t), []store.ParkedFrom{laneOf(it)}, 1)
 				return err
 			},
 			"lead": func() (err error) {

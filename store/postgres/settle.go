@@ -76,11 +76,15 @@ func (s *Store) settleOnce(ctx context.Context, sess *session, epoch store.Epoch
 	if err != nil {
 		return nil, err
 	}
-	blocks, err := s.blockParts(ctx, sess, outcomes)
+	holds, err := s.partsOf(ctx, sess, outcomes, blocks)
 	if err != nil {
 		return nil, err
 	}
-	durable = durable || len(blocks) > 0
+	parked, err := s.partsOf(ctx, sess, outcomes, unparks)
+	if err != nil {
+		return nil, err
+	}
+	durable = durable || len(holds) > 0 || len(parked) > 0
 	batch := &pgx.Batch{}
 	if durable {
 		begin(batch, "SET LOCAL synchronous_commit = on")
@@ -88,8 +92,11 @@ func (s *Store) settleOnce(ctx context.Context, sess *session, epoch store.Epoch
 	for _, p := range parts {
 		p.queue(batch, p.table.values(s.name, epoch), outcomes)
 	}
-	for _, p := range blocks {
-		p.queue(batch, p.table.values(s.name, epoch), outcomes)
+	for _, p := range holds {
+		p.queueBlock(batch, p.table.values(s.name, epoch), outcomes)
+	}
+	for _, p := range parked {
+		p.queueUnpark(batch, p.table.values(s.name, epoch), outcomes)
 	}
 	if durable {
 		commit(batch)
@@ -187,7 +194,7 @@ func (t *table) errorLimit() int {
 
 // readSettled reads the answers of a batch and returns the places of the
 // outcomes that hit no row.
-func readSettled(batch pgx.BatchResults, parts []*settlePart, durable bool, results []store.SettleResult) (missed []missedPart, err error) {
+func readSettled(batch pgx.BatchResults, parts []*settlePart, durable bool, results []store.SettleResult) (missed []outboxPart, err error) {
 	defer finish(batch, &err)
 	if durable {
 		if err := begun(batch); err != nil {
@@ -215,14 +222,37 @@ func readSettled(batch pgx.BatchResults, parts []*settlePart, durable bool, resu
 	return missed, nil
 }
 
-// missedPart is the outcomes for one outbox that hit no row.
-type missedPart struct {
+// outboxPart is some outcomes for one outbox, in their order.
+type outboxPart struct {
 	table *table
-	at    []int
+	at    []int // the places in the call
 }
 
-func (p *settlePart) missed(results []store.SettleResult) missedPart {
-	m := missedPart{table: p.table}
+// partsOf sorts those outcomes of a call by outbox that which chooses.
+func (s *Store) partsOf(ctx context.Context, sess *session, outcomes []store.Outcome, which func(*store.Outcome) bool) ([]*outboxPart, error) {
+	var parts []*outboxPart
+	byName := map[string]*outboxPart{}
+	for i := range outcomes {
+		o := &outcomes[i]
+		if !which(o) {
+			continue
+		}
+		if byName[o.Outbox] == nil {
+			t, err := sess.table(ctx, s.outboxes[o.Outbox])
+			if err != nil {
+				return nil, err
+			}
+			byName[o.Outbox] = &outboxPart{table: t}
+			parts = append(parts, byName[o.Outbox])
+		}
+		byName[o.Outbox].at = append(byName[o.Outbox].at, i)
+	}
+	return parts, nil
+}
+
+// missed returns the part's outcomes that hit no row.
+func (p *settlePart) missed(results []store.SettleResult) outboxPart {
+	m := outboxPart{table: p.table}
 	for _, i := range p.at {
 		if results[i] != store.Written {
 			m.at = append(m.at, i)
@@ -233,7 +263,7 @@ func (p *settlePart) missed(results []store.SettleResult) missedPart {
 
 // readBack tells why outcomes hit no row, with a new snapshot, and returns the
 // places of those that have yet to be written.
-func readBack(ctx context.Context, conn *pgx.Conn, missed []missedPart, outcomes []store.Outcome, results []store.SettleResult) (again []int, err error) {
+func readBack(ctx context.Context, conn *pgx.Conn, missed []outboxPart, outcomes []store.Outcome, results []store.SettleResult) (again []int, err error) {
 	for _, m := range missed {
 		t := m.table
 		if t.look == nil {

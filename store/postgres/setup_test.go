@@ -169,7 +169,8 @@ func firstVersion(t *testing.T, url string) {
 }
 
 // TestUpgrade: own tables of the first version are brought up to this one with
-// all that is in them, also by several relays at once.
+// the leader and the checkpoint, also by several relays at once. Parked rows were
+// never written by that version.
 func TestUpgrade(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		servers.Exec(t, url, flowTable)
@@ -177,7 +178,7 @@ func TestUpgrade(t *testing.T) {
 		r := &rig{url: url, conn: servers.Connect(t, url), store: openStore(t, url, 0, flowBox)}
 		r.insert(t, "1")
 		var setup *store.SetupError
-		if err := r.store.Check(ctx(t)); !errors.As(err, &setup) || !strings.Contains(err.Error(), "version 1, and this program needs 2") || !strings.Contains(err.Error(), "sluicebox init") {
+		if err := r.store.Check(ctx(t)); !errors.As(err, &setup) || !strings.Contains(err.Error(), "version 1, and this program needs 3") || !strings.Contains(err.Error(), "sluicebox init") {
 			t.Errorf("check of the first version: %v", err)
 		}
 		if _, err := r.store.LoadHolds(ctx(t)); !errors.As(err, &setup) || !strings.Contains(err.Error(), "sluicebox init") {
@@ -197,6 +198,10 @@ func TestUpgrade(t *testing.T) {
 		r.install(t)
 		if cp, err := r.store.LoadCheckpoint(ctx(t)); err != nil || cp != (store.Checkpoint{Origin: "o", Position: "p", Seq: 7}) || r.epoch != 42 {
 			t.Errorf("the checkpoint is %+v, %v; the epoch %d", cp, err, r.epoch)
+		}
+		it := store.Item{Ref: store.Ref{Outbox: "events", ID: "1"}, Kind: "EVENT", Seq: 5}
+		if err := r.store.Park(ctx(t), r.epoch, []store.Item{it}); err != nil {
+			t.Error(err)
 		}
 		if n := ask[int](t, r.conn, "SELECT count(*) FROM sluicebox.parked WHERE id = '1' AND seq = 5"); n != 1 {
 			t.Errorf("%d rows are parked", n)
@@ -218,7 +223,7 @@ func TestUpgradeByAnother(t *testing.T) {
 		servers.Exec(t, admin, "GRANT USAGE ON SCHEMA sluicebox TO relay_upgrade", "GRANT ALL ON ALL TABLES IN SCHEMA sluicebox, public TO relay_upgrade")
 		err := relay.Install(ctx(t))
 		var setup *store.SetupError
-		if !errors.As(err, &setup) || !strings.Contains(err.Error(), "version 1, this program needs 2") || strings.Contains(err.Error(), "CREATE TABLE sluicebox.leader") {
+		if !errors.As(err, &setup) || !strings.Contains(err.Error(), "version 1, this program needs 3") || strings.Contains(err.Error(), "CREATE TABLE sluicebox.leader") {
 			t.Fatal(err)
 		}
 		script, grants, ok := strings.Cut(setup.Remedy[strings.Index(setup.Remedy, "BEGIN;"):], "then:")

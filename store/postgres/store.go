@@ -21,9 +21,9 @@ type Store struct {
 	outboxes map[string]*store.Outbox
 	order    []string // names of the outboxes, as configured
 
-	claims, outcomes, control, operator *session
-	views                               *pgx.ConnConfig
-	led                                 *pgx.Conn // control's connection at the last Lead; control's turn guards it
+	claims, outcomes, control, operator, parking *session
+	views                                        *pgx.ConnConfig
+	led                                          *pgx.Conn // control's connection at the last Lead; control's turn guards it
 
 	life   *lifetime.Lifetime
 	closed sync.Once
@@ -49,6 +49,7 @@ func New(cfg Config) (*Store, error) {
 		{&s.outcomes, "outcomes", rowSettings("1s")},
 		{&s.control, "control", controlSettings()},
 		{&s.operator, "operator", operatorSettings()},
+		{&s.parking, "parking", parkingSettings()},
 	} {
 		conn, err := sessionConfig(cfg, to.purpose, to.settings)
 		if err != nil {
@@ -69,7 +70,7 @@ func New(cfg Config) (*Store, error) {
 func (s *Store) Close() {
 	s.closed.Do(func() {
 		s.life.End()
-		for _, sess := range []*session{s.claims, s.outcomes, s.control, s.operator} {
+		for _, sess := range []*session{s.claims, s.outcomes, s.control, s.operator, s.parking} {
 			sess.close()
 		}
 		s.life.Wait()
@@ -131,6 +132,16 @@ func operatorSettings() map[string]string {
 		"plan_cache_mode":    "force_custom_plan",
 		"synchronous_commit": "on",
 	}
+}
+
+// parkingSettings are those of the session for parked rows. Its statements are
+// planned once, too, perhaps while nothing is parked. A lane is read by its index,
+// in order, and as far as is asked for; a bitmap would take all of it.
+func parkingSettings() map[string]string {
+	set := rowSettings("1s")
+	set["enable_bitmapscan"] = "off"
+	set["synchronous_commit"] = "on"
+	return set
 }
 
 // viewSettings give a view time: it is read in pages, and its reader may have to

@@ -25,6 +25,7 @@ type table struct {
 	look    *query
 	write   [store.Failed + 1]*query // by the status that is written
 	block   *query
+	unpark  *query
 	settled *query
 }
 

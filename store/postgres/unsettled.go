@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -11,63 +12,112 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// unsettledPage is how many rows are fetched at a time where the program itself
-// has to look at the group of each of them.
-const unsettledPage = 1000
+// unsettledPage is how many rows are fetched at a time for Unsettled, and
+// mostFetched the most for Pages, whatever it was asked for.
+const (
+	unsettledPage = 1000
+	mostFetched   = 100_000
+)
 
-func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled) ([]store.Item, error) {
+// mostHashed is the most parked rows that are left out by a hash that is made for
+// the reading. More are looked up one by one, by their index.
+const mostHashed = 2000
+
+// pages reads rows by a cursor. It returns the error of take as enough.
+func (v *view) pages(ctx context.Context, o *store.Outbox, q store.Unsettled, page int, take func([]store.Item) error) (enough, err error) {
 	t, err := describe(ctx, v.conn, o)
 	if err != nil {
 		return nil, err
 	}
-	b, values := &builder{}, t.values("", 0)
-	values["limit"], values["held"] = q.Limit, arrayLiteral(q.Held)
-	left, others := q.Left(o), "true"
-	switch {
-	case len(left) == 0:
-	case len(o.Layout.GroupPath) > 0:
-		stmt := unsettledQuery(t, b, "true", false)
-		return v.readPages(ctx, t, stmt, stmt.args(values), left, q.Limit)
-	default:
-		if others, err = v.others(ctx, t, b, left, values); err != nil {
-			return nil, err
-		}
-	}
-	stmt := unsettledQuery(t, b, others, true)
-	rows, err := v.conn.Query(ctx, stmt.sql, stmt.args(values)...)
+	read, args, left, err := v.unsettled(ctx, t, q)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, t.scanItem)
-}
-
-// readPages reads rows by a cursor and leaves out those whose group, which only
-// the program knows, is not wanted.
-func (v *view) readPages(ctx context.Context, t *table, stmt *query, args []any, left []store.LaneKey, limit int) ([]store.Item, error) {
-	if _, err := v.conn.Exec(ctx, "DECLARE unsettled NO SCROLL CURSOR FOR "+stmt.sql, args...); err != nil {
+	if _, err := v.conn.Exec(ctx, "DECLARE unsettled NO SCROLL CURSOR FOR "+read.sql, args...); err != nil {
 		return nil, err
 	}
-	set := store.LaneSet(left)
-	var items []store.Item
-	for {
-		rows, err := v.conn.Query(ctx, fmt.Sprintf("FETCH %d FROM unsettled", unsettledPage))
+	page = min(page, mostFetched)
+	for given := 0; ; {
+		rows, err := v.conn.Query(ctx, fmt.Sprintf("FETCH %d FROM unsettled", page))
 		if err != nil {
 			return nil, err
 		}
-		page, err := pgx.CollectRows(rows, t.scanItem)
+		items, err := pgx.CollectRows(rows, t.scanItem)
 		if err != nil {
 			return nil, err
 		}
-		for i := range page {
-			if _, out := set[page[i].Lane()]; !out && len(items) < limit {
-				items = append(items, page[i])
-			}
+		last := len(items) < page
+		items = slices.DeleteFunc(items, func(it store.Item) bool {
+			_, out := left[it.Lane()]
+			return out
+		})
+		items = items[:min(len(items), q.Limit-given)]
+		if given += len(items); len(items) > 0 {
+			enough = take(items)
 		}
-		if len(page) < unsettledPage || len(items) == limit {
+		if last || given == q.Limit || enough != nil {
 			_, err := v.conn.Exec(ctx, "CLOSE unsettled")
-			return items, err
+			return enough, err
 		}
 	}
+}
+
+// unsettled makes the statement that reads unsettled rows. Where the group stands
+// in JSON only the program knows it: then left are the lanes that it has to leave
+// out, and the statement has no limit.
+func (v *view) unsettled(ctx context.Context, t *table, q store.Unsettled) (read *query, args []any, left map[store.LaneKey]struct{}, err error) {
+	b, values := &builder{}, t.values(v.store.name, 0)
+	values["limit"] = q.Limit
+	where := ""
+	if lanes := q.Left(t.Outbox); len(lanes) > 0 && len(t.Layout.GroupPath) > 0 {
+		left = store.LaneSet(lanes)
+	} else if len(lanes) > 0 {
+		others, err := v.others(ctx, t, b, lanes, values)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		where = " AND " + others
+	}
+	parked, err := v.parked(ctx, t)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	where += t.unparked(b, parked)
+	values["held"], values["parked"] = arrayLiteral(q.Held), parked
+	read = unsettledQuery(t, b, where, q.NoPayload, left == nil)
+	return read, read.args(values), left, nil
+}
+
+// parked returns the ids of parked rows of the outbox, one more than mostHashed at
+// most. Where the own tables are not made yet, nothing is parked.
+func (v *view) parked(ctx context.Context, t *table) ([]string, error) {
+	var there bool
+	err := v.conn.QueryRow(ctx, "SELECT pg_catalog.to_regclass('sluicebox.parked') IS NOT NULL").Scan(&there)
+	if err != nil || !there {
+		return nil, err
+	}
+	const read = `SELECT p.id FROM sluicebox.parked p WHERE p.name COLLATE "POSIX" = $1 AND p.outbox COLLATE "POSIX" = $2 LIMIT $3`
+	rows, err := v.conn.Query(ctx, read, v.store.name, t.Name, mostHashed+1)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// unparked is the further condition that a row o is none of those parked. Texts are
+// compared: what was parked need not be of the type that the column has by now.
+// OFFSET 0 keeps it a lookup for each row: as a join it could be one with all that
+// is parked.
+func (t *table) unparked(b *builder, parked []string) string {
+	id := "(" + t.text(t.Layout.Columns.ID) + ")"
+	switch {
+	case len(parked) == 0:
+		return ""
+	case len(parked) <= mostHashed:
+		return " AND " + id + ` COLLATE "C" NOT IN (SELECT p.id FROM unnest(` + b.arg("parked", "text[]") + ") AS p(id))"
+	}
+	return ` AND NOT EXISTS (SELECT FROM sluicebox.parked p WHERE p.name COLLATE "POSIX" = ` + b.arg("name", "text") +
+		` AND p.outbox COLLATE "POSIX" = ` + b.arg("outbox", "text") + ` AND p.id COLLATE "POSIX" = ` + id + " OFFSET 0)"
 }
 
 // scanItem reads a row of unsettledQuery.
@@ -75,30 +125,36 @@ func (t *table) scanItem(row pgx.CollectableRow) (store.Item, error) {
 	it := store.Item{Ref: store.Ref{Outbox: t.Name}, Kind: t.Kind}
 	var kind *string
 	var group []byte
-	if err := row.Scan(&it.ID, &kind, &group, &it.Payload, &it.RetryCount); err != nil {
+	if err := row.Scan(&it.ID, &kind, &group, &it.Payload, &it.PayloadSize, &it.RetryCount); err != nil {
 		return it, err
 	}
 	if t.Layout.Columns.Kind != "" {
 		it.Kind = deref(kind)
 	}
 	it.Group = t.Layout.Group(group)
-	it.PayloadSize = len(it.Payload)
+	if it.Payload != nil {
+		it.PayloadSize = len(it.Payload)
+	}
 	return it, nil
 }
 
-// unsettledQuery makes the statement that reads unsettled rows in order, of
-// those lanes that a condition names.
-func unsettledQuery(t *table, b *builder, others string, limited bool) *query {
+// unsettledQuery makes the statement that reads unsettled rows in order, with a
+// further condition if there is one.
+func unsettledQuery(t *table, b *builder, where string, noPayload, limited bool) *query {
 	c := &t.Layout.Columns
 	kind := "NULL::text"
 	if c.Kind != "" {
 		kind = t.text(c.Kind)
 	}
 	id := t.col(c.ID)
+	payload, size := t.payload(), "0"
+	if noPayload {
+		payload, size = "NULL::bytea", "coalesce(octet_length("+t.payload()+"), 0)"
+	}
 	lines := []string{
-		"SELECT " + t.text(c.ID) + ", " + kind + ", " + t.group() + ", " + t.payload() + ", " + t.retryCount(),
+		"SELECT " + t.text(c.ID) + ", " + kind + ", " + t.group() + ", " + payload + ", " + size + ", " + t.retryCount(),
 		"FROM " + TableName(t.Outbox) + " AS o",
-		"WHERE " + Ident(c.ID) + " IS NOT NULL AND " + t.unsettled(b) + " AND " + others,
+		"WHERE " + Ident(c.ID) + " IS NOT NULL AND " + t.unsettled(b) + where,
 		// A hashed subplan, however many ids are held.
 		"  AND o." + Ident(id.name) + " NOT IN (SELECT h.id FROM unnest(" + b.arg("held", id.typ+"[]") + ") AS h(id))",
 		"ORDER BY " + t.order(),

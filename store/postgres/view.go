@@ -72,29 +72,46 @@ func (v *view) Position() store.Position { return "" }
 
 // Unsettled implements store.View.
 func (v *view) Unsettled(ctx context.Context, q store.Unsettled) ([]store.Item, error) {
+	var items []store.Item
+	err := v.Pages(ctx, q, unsettledPage, func(page []store.Item) error {
+		items = append(items, page...)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+// Pages implements store.View. The view is in use until it returns: take must
+// neither read from it nor close it.
+func (v *view) Pages(ctx context.Context, q store.Unsettled, page int, take func([]store.Item) error) error {
 	o, err := v.store.outbox(q.Outbox)
 	if err != nil {
-		return nil, fmt.Errorf("read unsettled rows: %w", err)
+		return fmt.Errorf("read unsettled rows: %w", err)
 	}
-	if q.Limit <= 0 {
-		return nil, fmt.Errorf("read unsettled rows of outbox %s: the limit is %d, must be positive", q.Outbox, q.Limit)
+	if q.Limit <= 0 || page <= 0 {
+		return fmt.Errorf("read unsettled rows of outbox %s: the limit is %d and the page %d, both must be positive", q.Outbox, q.Limit, page)
 	}
 	if o.Layout.State == store.StateNone {
-		return nil, nil // nothing tells a settled row from another
+		return nil // nothing tells a settled row from another
 	}
 	ctx, cancel := v.store.life.Bind(ctx)
 	defer cancel()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.conn == nil {
-		return nil, errors.New("read unsettled rows: the view is closed")
+		return errors.New("read unsettled rows: the view is closed")
 	}
-	items, err := v.read(ctx, o, q)
+	enough, err := v.pages(ctx, o, q, page, take)
 	if err != nil {
 		v.drop() // the transaction is over, and so is its snapshot
-		return nil, fmt.Errorf("read unsettled rows of outbox %s: %w", q.Outbox, Explain(err))
+		err = fmt.Errorf("read unsettled rows of outbox %s: %w", q.Outbox, explainOwn(err))
 	}
-	return items, nil
+	if enough != nil {
+		return enough
+	}
+	return err
 }
 
 // Close implements store.View. It waits for a read that is under way.

@@ -90,9 +90,7 @@ func (c *checker) own(ctx context.Context) error {
 		return nil
 	}
 	for _, name := range []string{"sluicebox_leader", "sluicebox_checkpoint", "sluicebox_parked", "sluicebox_hold"} {
-		there := false
-		err := c.conn.Query(ctx, "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", []any{name},
-			func([]driver.Value) error { there = true; return nil })
+		there, err := hasTable(ctx, c.conn, name)
 		if err != nil {
 			return err
 		}

@@ -136,7 +136,7 @@ func lettersQuery(t *table, f *store.DeadLetterFilter, payload bool) *query {
 	id := IDText(Ident(c.ID))
 	sql := "SELECT " + strings.Join([]string{
 		id, text(c.Kind), text(c.Group), t.retryCount(), text(c.Error), at,
-		"coalesce(octet_length(" + Ident(c.Payload) + "), 0)", content,
+		t.payloadSize(), content,
 	}, ", ") + "\nFROM " + TableName(t.Outbox) + "\nWHERE " + t.failed(b) + " AND " + id + " IS NOT NULL"
 	if len(f.IDs) > 0 {
 		sql += " AND " + t.oneOf(b, f.IDs)

@@ -20,8 +20,8 @@
 // order and without delay. It is opened by the first call that needs it; a call
 // that fails closes it and the next one opens it again. A [store.View] has a
 // connection of its own, and so has each call that only reads: LoadHolds,
-// CountFailed and Failed. Those need no lock that a writer or another relay may
-// hold.
+// CountFailed, Failed, Parked and ParkedLanes. Those need no lock that a writer or
+// another relay may hold.
 //
 // A transaction that finds the database locked tries again, after 100 µs at
 // first and 1 ms at last. A claim does so for 250 ms and then answers that its
@@ -37,13 +37,26 @@
 //
 // Claims and COMPLETED are committed with synchronous=NORMAL: in WAL mode that
 // survives the death of any process, and a power failure may take the last
-// commits back, newest first. Lead, FAILED, holds, requeued and discarded rows and
-// the checkpoint are committed with synchronous=FULL, which syncs the WAL file after the commit record is in it.
+// commits back, newest first. Lead, FAILED, holds, requeued and discarded rows,
+// parked rows and their outcomes, and the checkpoint are committed with
+// synchronous=FULL, which syncs the WAL file after the commit record is in it.
 // Commits are appended to that one file in order, whichever connection makes
 // them, and a checkpoint of the WAL syncs it before it copies anything; so the
 // sync carries everything that was committed before. See "PRAGMA synchronous" in
 // https://www.sqlite.org/pragma.html and "Performance Considerations" in
 // https://www.sqlite.org/wal.html.
+//
+// # Parking
+//
+// Rows are parked, and forgotten, on the writing connection like all else, but a
+// few hundred to a transaction: claims, outcomes and services get the write lock
+// in between. So a call may fail with a part of it written; asking again
+// completes it. A write that changes nothing syncs nothing, so every part is
+// durable by itself, and a repeat that finds its rows parked need not be.
+//
+// Reading parked rows takes a snapshot and no lock. So does a view: what it reads
+// page by page may be parked meanwhile. The WAL cannot be begun anew for so long
+// and grows by all that is written.
 //
 // # Retention
 //

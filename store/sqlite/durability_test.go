@@ -35,6 +35,11 @@ func TestDurability(t *testing.T) {
 	pause := store.Hold{Lane: store.LaneKey{Outbox: "events"}, Kind: store.Paused}
 	filter := store.DeadLetterFilter{Outbox: "events"}
 	r.exec(t, "UPDATE outbox_events SET status = 'FAILED'")
+	parked := func(status store.Status) store.Outcome {
+		o := outcome("2", status)
+		o.Parked = 1
+		return o
+	}
 	for _, c := range []struct {
 		what string
 		call func() error
@@ -43,6 +48,9 @@ func TestDurability(t *testing.T) {
 		{"Release", func() error { return r.store.Release(ctx(t), r.epoch, pause.Lane, pause.Kind) }},
 		{"Requeue", func() error { _, err := r.store.Requeue(ctx(t), r.epoch, filter, 1); return err }},
 		{"Discard", func() error { _, err := r.store.Discard(ctx(t), r.epoch, filter, 1); return err }},
+		{"Park", func() error { return r.store.Park(ctx(t), r.epoch, r.manyParked(1000, 3)) }},
+		{"ForgetParked", func() error { _, err := r.store.ForgetParked(ctx(t), r.epoch, 0); return err }},
+		{"COMPLETED of a parked row", func() error { r.settle(t, parked(store.Completed)); return nil }},
 	} {
 		r.claim(t, row("1"))
 		want("Claim again", sqlite.Normal)
@@ -51,6 +59,12 @@ func TestDurability(t *testing.T) {
 		}
 		want(c.what, sqlite.Full)
 	}
+	r.settle(t, parked(store.Pending))
+	want("a retry of a parked row", sqlite.Normal)
+	if err := r.store.Unpark(ctx(t), r.epoch, refsOf(r.manyParked(1, 1))); err != nil {
+		t.Fatal(err)
+	}
+	want("Unpark", sqlite.Normal)
 }
 
 // TestSynchronous: the levels are SQLite's own, and hold inside the transaction.

@@ -17,7 +17,7 @@ import (
 var steps embed.FS
 
 // version is the version of the own tables that this program works on.
-const version = 2
+const version = 3
 
 // initialize is what makes the own tables.
 const initialize = "run `sluicebox init`"
@@ -61,9 +61,7 @@ func (s *Store) Install(ctx context.Context) error {
 // installed returns the version of the own tables, 0 if there are none. One that
 // is newer than this program is a *store.SetupError.
 func installed(ctx context.Context, conn *Conn) (int, error) {
-	there := false
-	err := conn.Query(ctx, "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'sluicebox_meta'", nil,
-		func([]driver.Value) error { there = true; return nil })
+	there, err := hasTable(ctx, conn, "sluicebox_meta")
 	if err != nil || !there {
 		return 0, err
 	}
@@ -80,6 +78,13 @@ func installed(ctx context.Context, conn *Conn) (int, error) {
 		}
 	}
 	return have, err
+}
+
+// hasTable reports whether one of the own tables is there.
+func hasTable(ctx context.Context, conn *Conn, name string) (there bool, err error) {
+	err = conn.Query(ctx, "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", []any{name},
+		func([]driver.Value) error { there = true; return nil })
+	return there, err
 }
 
 func step(n int) (string, error) {

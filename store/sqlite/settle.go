@@ -28,7 +28,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		if err != nil {
 			return nil, fmt.Errorf("settle: %w", err)
 		}
-		if o.Status == store.Failed {
+		if o.Status == store.Failed || unparks(o) {
 			durability = Full
 		}
 	}
@@ -39,10 +39,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 				if results[i], err = s.settle(ctx, &outcomes[i]); err != nil {
 					return err
 				}
-				if outcomes[i].Status != store.Failed {
-					continue
-				}
-				if err := s.afterFailed(ctx, &outcomes[i], results[i]); err != nil {
+				if err := s.afterSettled(ctx, &outcomes[i], results[i]); err != nil {
 					return err
 				}
 			}
@@ -53,6 +50,22 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		return nil, fmt.Errorf("settle: %w", refusal(err))
 	}
 	return results, nil
+}
+
+// unparks reports whether an outcome takes its row out of the parked ones.
+func unparks(o *store.Outcome) bool { return o.Parked != 0 && o.Status.Settled() }
+
+// afterSettled does what goes with an outcome, in the call's transaction.
+func (s *Store) afterSettled(ctx context.Context, o *store.Outcome, result store.SettleResult) error {
+	if unparks(o) {
+		if err := s.unpark(ctx, store.ParkedRef{Ref: o.Ref, Seq: o.Parked}); err != nil {
+			return err
+		}
+	}
+	if o.Status != store.Failed {
+		return nil
+	}
+	return s.afterFailed(ctx, o, result)
 }
 
 // afterFailed records the hold that a failure asks for. What the row blocked when

@@ -207,6 +207,13 @@ func PayloadOf(expression string) string {
 	return "CASE typeof(" + expression + ") WHEN 'blob' THEN " + expression + " ELSE CAST(" + expression + " AS TEXT) END"
 }
 
+// payloadSize is an expression for the length of a payload that is not read, in
+// bytes as the file has them: of a text in a UTF-16 file up to twice as many as
+// the relay reads.
+func (t *table) payloadSize() string {
+	return "coalesce(octet_length(" + Ident(t.Layout.Columns.Payload) + "), 0)"
+}
+
 // TextOf returns an expression for a value as text.
 func TextOf(expression string) string { return "CAST(" + expression + " AS TEXT)" }
 
@@ -226,6 +233,7 @@ type values struct {
 	outcome *store.Outcome
 	held    string
 	left    string
+	relay   string
 	settled any
 	limit   int
 }

@@ -11,6 +11,9 @@ import (
 // and its date and time functions read it.
 const timeForm = "2006-01-02 15:04:05.000"
 
+// commitForm is timeForm with all that is known of the time of a commit.
+const commitForm = timeForm + "000000"
+
 func formatTime(t time.Time) string { return t.UTC().Format(timeForm) }
 
 // timeValue returns a time as a column holds it.

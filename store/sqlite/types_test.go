@@ -2,6 +2,7 @@ package sqlite_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +45,7 @@ func TestIDTypes(t *testing.T) {
 					t.Errorf("row %q is %s with %q", id, a.Result, a.Payload)
 				}
 				r.checkLetter(t, id)
+				r.checkParked(t, id)
 				if got := r.settle(t, outcome(id, store.Completed))[0]; got != store.Written {
 					t.Errorf("the outcome of row %q: %d", id, got)
 				}
@@ -79,6 +81,23 @@ func (r *rig) checkLetter(t *testing.T, id string) {
 		t.Errorf("row %q: %d holds are left", id, holds)
 	}
 	r.claim(t, row(id))
+}
+
+// checkParked parks a row, which no view then shows, and takes it back.
+func (r *rig) checkParked(t *testing.T, id string) {
+	t.Helper()
+	it := r.parkedItem(id, "a", 1)
+	r.park(t, it)
+	wantIDs(t, "parked", r.parked(t, it.Lane()), id)
+	if shown := r.unsettled(t, nil); slices.Contains(shown, id) {
+		t.Errorf("row %q is parked, and the view shows it: %q", id, shown)
+	}
+	if err := r.store.Unpark(ctx(t), r.epoch, refsOf([]store.Item{it})); err != nil {
+		t.Fatal(err)
+	}
+	if shown := r.unsettled(t, nil); !slices.Contains(shown, id) {
+		t.Errorf("row %q is parked no more, and the view does not show it: %q", id, shown)
+	}
 }
 
 func (r *rig) unsettled(t *testing.T, held []string) []string {
@@ -194,6 +213,7 @@ func TestTables(t *testing.T) {
 			if got := r.unsettled(t, nil); len(got) != 1 || got[0] != "ü" {
 				t.Errorf("the view shows %q", got)
 			}
+			r.checkParked(t, "ü")
 			if got := r.settle(t, outcome("ü", store.Failed))[0]; got != store.Written {
 				t.Errorf("the outcome: %d", got)
 			}

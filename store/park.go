@@ -1,0 +1,60 @@
+package store
+
+import "context"
+
+// Rows of lanes that do not move, or that are too many, are parked: they leave
+// the relay's memory for a table of its own, in the order of their seq, and the
+// checkpoint may pass them. The outbox row stays as it is.
+
+// ParkedRef names a parked row.
+type ParkedRef struct {
+	Ref
+	Seq Seq
+}
+
+// ParkedLane is a lane with parked rows. The own tables know it by its hash.
+type ParkedLane struct {
+	Outbox string
+	Kind   string
+	Hash   LaneHash
+	Rows   int
+}
+
+// ParkedFrom asks for the rows of a lane that are parked behind a seq.
+type ParkedFrom struct {
+	Outbox string
+	Lane   LaneHash
+	After  Seq
+}
+
+// Parker moves rows to the parked table and back.
+type Parker interface {
+	// Park parks rows, each under its own Seq, which must not be 0. The layout of
+	// the outbox decides whether the payload is kept: only where the table keeps
+	// no state, and with it perhaps no row. A transaction that is visible by then
+	// is not kept, so that a Txn never grows too old to be told. It is durable
+	// when Park returns; a row that is parked under its Seq already is left as it
+	// is, so that a lost answer may be asked for again. ErrNotLeader means that
+	// nothing was written.
+	Park(ctx context.Context, epoch Epoch, items []Item) error
+	// Unpark forgets rows that were found settled or gone; those that are not
+	// parked are no error. ErrNotLeader means that nothing was written.
+	Unpark(ctx context.Context, epoch Epoch, rows []ParkedRef) error
+	// Parked returns, for each lane by position, at most each of its rows behind
+	// the given seq, in the order of their seq: as they were parked, without
+	// Captured, and without a payload unless it was kept.
+	Parked(ctx context.Context, from []ParkedFrom, each int) ([][]Item, error)
+}
+
+// Parking keeps the parked rows. Those of outboxes that are no longer configured
+// are left alone.
+type Parking interface {
+	Parker
+	// ParkedLanes returns the lanes of the relay's outboxes that have parked
+	// rows, in no order.
+	ParkedLanes(ctx context.Context) ([]ParkedLane, error)
+	// ForgetParked deletes the rows that are parked under a larger seq than
+	// after, durably, and returns how many: the log brings them again.
+	// ErrNotLeader means that nothing was written.
+	ForgetParked(ctx context.Context, epoch Epoch, after Seq) (int, error)
+}

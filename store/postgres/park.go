@@ -1,0 +1,243 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Park implements store.Parking, by one statement on the session for parking.
+// Commit times are cut to microseconds.
+func (s *Store) Park(ctx context.Context, epoch store.Epoch, items []store.Item) error {
+	if len(items) == 0 {
+		return nil
+	}
+	for i := range items {
+		if err := s.parkable(&items[i]); err != nil {
+			return fmt.Errorf("park: %w", err)
+		}
+	}
+	put, values := parkQuery(), s.parkValues(items)
+	values["name"], values["epoch"] = s.name, int64(epoch)
+	if err := s.parkWrite(ctx, put, values); err != nil {
+		return fmt.Errorf("park: %w", err)
+	}
+	return nil
+}
+
+// parkable reports what keeps a row from being parked.
+func (s *Store) parkable(it *store.Item) error {
+	if _, err := s.outbox(it.Outbox); err != nil {
+		return err
+	}
+	if it.Seq == 0 {
+		return fmt.Errorf("row %q of outbox %s has no seq", it.ID, it.Outbox)
+	}
+	for _, text := range []string{it.ID, it.Kind, it.Group.Name} {
+		if !utf8.ValidString(text) || strings.IndexByte(text, 0) >= 0 {
+			return fmt.Errorf("row %q of outbox %s, lane %s: %q is no text that PostgreSQL keeps; set it right in the row", it.ID, it.Outbox, it.Lane(), text)
+		}
+	}
+	return nil
+}
+
+// parkValues are the parameters that differ from row to row.
+func (s *Store) parkValues(items []store.Item) map[string]any {
+	n := len(items)
+	outboxes, lanes, ids, kinds, groups := make([]string, n), make([][]byte, n), make([]string, n), make([]string, n), make([]*string, n)
+	seqs, txns, retries, sizes := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
+	times, payloads := make([]pgtype.Timestamptz, n), make([][]byte, n)
+	for i := range items {
+		it := &items[i]
+		lane := it.Lane().Hash()
+		outboxes[i], lanes[i], ids[i], kinds[i], groups[i] = it.Outbox, lane[:], it.ID, it.Kind, groupText(it.Group)
+		seqs[i], txns[i], retries[i], sizes[i] = int64(it.Seq), int64(uint32(it.Txn)), int64(it.RetryCount), int64(it.PayloadSize)
+		times[i] = pgtype.Timestamptz{Time: it.Committed.Truncate(time.Microsecond), Valid: !it.Committed.IsZero()}
+		if s.outboxes[it.Outbox].Layout.State == store.StateNone {
+			payloads[i] = it.Payload
+		}
+	}
+	return map[string]any{
+		"outboxes": outboxes, "lanes": lanes, "ids": ids, "kinds": kinds, "groups": groups,
+		"seqs": seqs, "txns": txns, "retries": retries, "sizes": sizes, "times": times, "payloads": payloads,
+	}
+}
+
+// Unpark implements store.Parking.
+func (s *Store) Unpark(ctx context.Context, epoch store.Epoch, rows []store.ParkedRef) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	n := len(rows)
+	outboxes, ids, seqs := make([]string, n), make([]string, n), make([]int64, n)
+	for i := range rows {
+		if _, err := s.outbox(rows[i].Outbox); err != nil {
+			return fmt.Errorf("unpark: %w", err)
+		}
+		outboxes[i], ids[i], seqs[i] = rows[i].Outbox, rows[i].ID, int64(rows[i].Seq)
+	}
+	err := s.parkWrite(ctx, unparkQuery(), map[string]any{
+		"name": s.name, "epoch": int64(epoch), "outboxes": outboxes, "ids": ids, "seqs": seqs,
+	})
+	if err != nil {
+		return fmt.Errorf("unpark: %w", err)
+	}
+	return nil
+}
+
+// parkWrite runs a statement that tells how many leader rows it found.
+func (s *Store) parkWrite(ctx context.Context, write *query, values map[string]any) error {
+	return explainOwn(s.parking.do(ctx, func(ctx context.Context, sess *session) error {
+		var leads int
+		err := sess.conn.QueryRow(ctx, write.sql, write.args(values)...).Scan(&leads)
+		if err == nil && leads == 0 {
+			return store.ErrNotLeader
+		}
+		return err
+	}))
+}
+
+// Parked implements store.Parking. The transaction of a row is told anew: its
+// whole number is kept, so it does not matter how long the row was parked.
+func (s *Store) Parked(ctx context.Context, from []store.ParkedFrom, each int) ([][]store.Item, error) {
+	if each <= 0 {
+		return nil, fmt.Errorf("read parked rows: the limit is %d, must be positive", each)
+	}
+	if len(from) == 0 {
+		return nil, nil
+	}
+	n := len(from)
+	outboxes, lanes, afters := make([]string, n), make([][]byte, n), make([]int64, n)
+	for i := range from {
+		if _, err := s.outbox(from[i].Outbox); err != nil {
+			return nil, fmt.Errorf("read parked rows: %w", err)
+		}
+		outboxes[i], lanes[i], afters[i] = from[i].Outbox, from[i].Lane[:], int64(from[i].After)
+	}
+	var lists [][]store.Item
+	err := s.parking.do(ctx, func(ctx context.Context, sess *session) error {
+		lists = make([][]store.Item, n)
+		read := parkedQuery()
+		rows, err := sess.conn.Query(ctx, read.sql, read.args(map[string]any{
+			"name": s.name, "outboxes": outboxes, "lanes": lanes, "afters": afters, "each": int64(each),
+		})...)
+		if err != nil {
+			return err
+		}
+		return scanParked(rows, from, lists)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read parked rows: %w", explainOwn(err))
+	}
+	for _, list := range lists { // the join may give them in any order
+		slices.SortFunc(list, func(a, b store.Item) int { return cmp.Compare(a.Seq, b.Seq) })
+	}
+	return lists, nil
+}
+
+// scanParked sorts the rows of parkedQuery by their lane's place.
+func scanParked(rows pgx.Rows, from []store.ParkedFrom, lists [][]store.Item) error {
+	defer rows.Close()
+	for rows.Next() {
+		var ord, txn int64
+		var it store.Item
+		var group *string
+		var at pgtype.Timestamptz
+		if err := rows.Scan(&ord, &it.Seq, &it.ID, &it.Kind, &group, &txn, &it.RetryCount, &it.PayloadSize, &at, &it.Payload); err != nil {
+			return err
+		}
+		it.Outbox, it.Txn = from[ord-1].Outbox, store.Txn(txn)
+		if group != nil {
+			it.Group = store.GroupOf(*group)
+		}
+		if at.Valid {
+			it.Committed = at.Time.UTC()
+		}
+		lists[ord-1] = append(lists[ord-1], it)
+	}
+	return rows.Err()
+}
+
+// ParkedLanes implements store.Parking. It counts by the index, some million rows
+// a second.
+func (s *Store) ParkedLanes(ctx context.Context) ([]store.ParkedLane, error) {
+	var lanes []store.ParkedLane
+	err := s.parking.do(ctx, func(ctx context.Context, sess *session) error {
+		read := parkedLanesQuery()
+		rows, err := sess.conn.Query(ctx, read.sql, read.args(map[string]any{"name": s.name, "outboxes": s.order})...)
+		if err != nil {
+			return err
+		}
+		lanes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (l store.ParkedLane, err error) {
+			var hash []byte
+			err = row.Scan(&l.Outbox, &l.Kind, &hash, &l.Rows)
+			copy(l.Hash[:], hash)
+			return l, err
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the parked lanes: %w", explainOwn(err))
+	}
+	return lanes, nil
+}
+
+// forgetMost is the most rows that one statement of ForgetParked deletes, so that
+// it does not lock the leader row for long.
+const forgetMost = 20_000
+
+// ForgetParked implements store.Parking, by transactions of a bounded size. After
+// an error some of the rows may be gone.
+func (s *Store) ForgetParked(ctx context.Context, epoch store.Epoch, after store.Seq) (int, error) {
+	forget, all := forgetParkedQuery(), 0
+	args := forget.args(map[string]any{
+		"name": s.name, "epoch": int64(epoch), "outboxes": s.order, "after": int64(after), "most": forgetMost,
+	})
+	err := s.parking.do(ctx, func(ctx context.Context, sess *session) error {
+		for {
+			var leads *int64
+			var n int
+			if err := sess.conn.QueryRow(ctx, forget.sql, args...).Scan(&leads, &n); err != nil {
+				return err
+			}
+			if leads == nil {
+				return store.ErrNotLeader
+			}
+			if all += n; n < forgetMost {
+				return nil
+			}
+		}
+	})
+	if err != nil {
+		return all, fmt.Errorf("forget parked rows: %w", explainOwn(err))
+	}
+	return all, nil
+}
+
+// unparks reports whether an outcome forgets a parked row.
+func unparks(o *store.Outcome) bool { return o.Parked != 0 && o.Status.Settled() }
+
+// queueUnpark adds the statement that forgets the parked rows of the part's
+// outcomes.
+func (p *outboxPart) queueUnpark(batch *pgx.Batch, values map[string]any, outcomes []store.Outcome) {
+	t := p.table
+	if t.unpark == nil {
+		t.unpark = unparkSettledQuery(t)
+	}
+	n := len(p.at)
+	ids, seqs := make([]string, n), make([]int64, n)
+	for k, i := range p.at {
+		ids[k], seqs[k] = outcomes[i].ID, int64(outcomes[i].Parked)
+	}
+	values["ids"], values["texts"], values["seqs"] = arrayLiteral(ids), ids, seqs
+	batch.Queue(t.unpark.sql, t.unpark.args(values)...)
+}

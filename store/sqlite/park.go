@@ -1,0 +1,248 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// partRows is the most parked rows that one transaction writes, so that nobody
+// waits long for the write lock: not the claims and outcomes of the lanes that
+// move, and not the services. It is held for 2 ms if the rows are of one lane, and
+// for 10 ms if each is of another. With 500, parking is a sixth faster and claims
+// beside it wait up to four times as long.
+const partRows = 200
+
+// Park implements store.Parking. Rows are parked in the given order, many of them
+// in several transactions, each of them durable. An error may come after some
+// were committed, ErrNotLeader too: the next leader finds these rows, since
+// nothing is written once it has taken the lead.
+//
+// Xid is 0: the log shows no row whose transaction a claim might not see.
+func (s *Store) Park(ctx context.Context, epoch store.Epoch, items []store.Item) error {
+	for i := range items {
+		it := &items[i]
+		_, err := s.outbox(it.Outbox)
+		if err == nil && it.Seq == 0 {
+			err = fmt.Errorf("row %q of outbox %s has no seq, so it has no place among the parked rows; give it one first", it.ID, it.Outbox)
+		}
+		if err != nil {
+			return fmt.Errorf("park: %w", err)
+		}
+	}
+	err := s.inParts(ctx, epoch, Full, len(items), func(ctx context.Context, i int) error {
+		return s.park(ctx, &items[i])
+	})
+	if err != nil {
+		return fmt.Errorf("park: %w", Explain(err))
+	}
+	return nil
+}
+
+// park parks one row, in the call's transaction.
+func (s *Store) park(ctx context.Context, it *store.Item) error {
+	const put = `
+INSERT INTO sluicebox_parked (name, outbox, lane, seq, id, kind, message_group, xid, retry_count, payload_size, committed_at, payload)
+VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?)
+ON CONFLICT (name, outbox, lane, seq) DO NOTHING`
+	lane := it.Lane().Hash()
+	var group, committed, payload any
+	if it.Group.Valid {
+		group = it.Group.Name
+	}
+	if !it.Committed.IsZero() {
+		committed = it.Committed.UTC().Format(commitForm)
+	}
+	if s.outboxes[it.Outbox].Layout.State == store.StateNone {
+		payload = keptPayload(it.Payload)
+	}
+	_, err := s.writer.conn.Exec(ctx, put, s.name, it.Outbox, lane[:], int64(it.Seq), it.ID, it.Kind, group,
+		it.RetryCount, it.PayloadSize, committed, payload)
+	return err
+}
+
+// keptPayload returns a payload as a value. An empty one is a text: the driver
+// would make NULL of it, which says that the payload was not kept.
+func keptPayload(payload []byte) any {
+	switch {
+	case payload == nil:
+		return nil
+	case len(payload) == 0:
+		return ""
+	}
+	return payload
+}
+
+// Unpark implements store.Parking, many rows in several transactions. A crash of
+// the machine may take it back: the rows are then found settled or gone again.
+func (s *Store) Unpark(ctx context.Context, epoch store.Epoch, rows []store.ParkedRef) error {
+	for i := range rows {
+		if _, err := s.outbox(rows[i].Outbox); err != nil {
+			return fmt.Errorf("unpark: %w", err)
+		}
+	}
+	err := s.inParts(ctx, epoch, Normal, len(rows), func(ctx context.Context, i int) error {
+		return s.unpark(ctx, rows[i])
+	})
+	if err != nil {
+		return fmt.Errorf("unpark: %w", Explain(err))
+	}
+	return nil
+}
+
+// unpark forgets a parked row, in the call's transaction.
+func (s *Store) unpark(ctx context.Context, row store.ParkedRef) error {
+	const forget = "DELETE FROM sluicebox_parked WHERE name = ? AND outbox = ? AND id = ? AND seq = ?"
+	_, err := s.writer.conn.Exec(ctx, forget, s.name, row.Outbox, row.ID, int64(row.Seq))
+	return err
+}
+
+// inParts writes n rows as the leader of an epoch, at most partRows of them in a
+// transaction. The calls that wait have their turn between two of these.
+func (s *Store) inParts(ctx context.Context, epoch store.Epoch, d Durability, n int, write func(ctx context.Context, i int) error) error {
+	for from := 0; from < n; from += partRows {
+		err := s.writer.do(ctx, func(ctx context.Context) error {
+			return s.writer.lead(ctx, s.name, epoch, d, patience, func(ctx context.Context) error {
+				for i := from; i < min(from+partRows, n); i++ {
+					if err := write(ctx, i); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ForgetParked implements store.Parking, many rows in several transactions, each
+// of them durable. An error may come after some were committed.
+func (s *Store) ForgetParked(ctx context.Context, epoch store.Epoch, after store.Seq) (int, error) {
+	total := 0
+	for _, name := range s.order {
+		for {
+			n, err := s.forgetPart(ctx, epoch, name, after)
+			if err != nil {
+				return 0, fmt.Errorf("forget the rows parked behind seq %d: %w", after, Explain(err))
+			}
+			if total += n; n < partRows {
+				break
+			}
+		}
+	}
+	return total, nil
+}
+
+// forgetPart deletes at most partRows of an outbox's rows behind a seq.
+func (s *Store) forgetPart(ctx context.Context, epoch store.Epoch, outbox string, after store.Seq) (n int, err error) {
+	const forget = `
+DELETE FROM sluicebox_parked WHERE rowid IN
+  (SELECT rowid FROM sluicebox_parked WHERE name = ? AND outbox = ? AND seq > ? LIMIT ?)`
+	err = s.writer.do(ctx, func(ctx context.Context) error {
+		return s.writer.lead(ctx, s.name, epoch, Full, patience, func(ctx context.Context) error {
+			gone, err := s.writer.conn.Exec(ctx, forget, s.name, outbox, int64(after), partRows)
+			n = int(gone)
+			return err
+		})
+	})
+	return n, err
+}
+
+// Parked implements store.Parking, on a connection of its own: what it returns is
+// of one moment.
+func (s *Store) Parked(ctx context.Context, from []store.ParkedFrom, each int) ([][]store.Item, error) {
+	if each <= 0 {
+		return nil, fmt.Errorf("read parked rows: the limit of each lane is %d, must be positive", each)
+	}
+	for i := range from {
+		if _, err := s.outbox(from[i].Outbox); err != nil {
+			return nil, fmt.Errorf("read parked rows: %w", err)
+		}
+	}
+	if len(from) == 0 {
+		return nil, nil
+	}
+	lanes := make([][]store.Item, len(from))
+	err := s.look(ctx, func(ctx context.Context, conn *Conn) (err error) {
+		calm := context.WithoutCancel(ctx) // each statement is short
+		for i := range from {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if lanes[i], err = s.readParked(calm, conn, &from[i], each); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read parked rows: %w", Explain(err))
+	}
+	return lanes, nil
+}
+
+func (s *Store) readParked(ctx context.Context, conn *Conn, from *store.ParkedFrom, each int) (items []store.Item, err error) {
+	const read = `
+SELECT seq, id, kind, message_group, retry_count, payload_size, committed_at, payload
+FROM sluicebox_parked WHERE name = ? AND outbox = ? AND lane = ? AND seq > ? ORDER BY seq LIMIT ?`
+	args := []any{s.name, from.Outbox, from.Lane[:], int64(from.After), each}
+	err = conn.Query(ctx, read, args, func(row []driver.Value) error {
+		items = append(items, parkedItem(from.Outbox, row))
+		return nil
+	})
+	return items, err
+}
+
+func parkedItem(outbox string, row []driver.Value) store.Item {
+	it := store.Item{Ref: store.Ref{Outbox: outbox}}
+	seq, _ := row[0].(int64)
+	it.Seq = store.Seq(seq)
+	it.ID, _ = textOf(row[1])
+	it.Kind, _ = textOf(row[2])
+	it.Group.Name, it.Group.Valid = textOf(row[3])
+	retries, _ := row[4].(int64)
+	it.RetryCount = int(retries)
+	size, _ := row[5].(int64)
+	it.PayloadSize = int(size)
+	it.Committed, _ = readTime(row[6])
+	it.Payload = bytesOf(row[7])
+	return it
+}
+
+// ParkedLanes implements store.Parking, on a connection of its own. Lanes are
+// counted by the index of the table's key.
+func (s *Store) ParkedLanes(ctx context.Context) ([]store.ParkedLane, error) {
+	const count = `
+SELECT lane, n, (SELECT kind FROM sluicebox_parked AS p WHERE p.name = ?1 AND p.outbox = ?2 AND p.lane = l.lane LIMIT 1)
+FROM (SELECT lane, count(*) AS n FROM sluicebox_parked WHERE name = ?1 AND outbox = ?2 GROUP BY lane) AS l`
+	var lanes []store.ParkedLane
+	err := s.look(ctx, func(ctx context.Context, conn *Conn) error {
+		lanes = nil // read again
+		for _, name := range s.order {
+			err := conn.Query(ctx, count, []any{s.name, name}, func(row []driver.Value) error {
+				hash, _ := row[0].([]byte)
+				n, _ := row[1].(int64)
+				lane := store.ParkedLane{Outbox: name, Rows: int(n)}
+				lane.Kind, _ = textOf(row[2])
+				if copy(lane.Hash[:], hash) != len(lane.Hash) {
+					return fmt.Errorf("in sluicebox_parked, outbox %s: a lane is %x, no SHA-256", name, hash)
+				}
+				lanes = append(lanes, lane)
+				return ctx.Err()
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("count the parked rows: %w", Explain(err))
+	}
+	return lanes, nil
+}

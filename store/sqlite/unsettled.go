@@ -1,0 +1,193 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// eachUnsettled gives each the rows that q asks for, in order, as the view has
+// them.
+func (v *view) eachUnsettled(ctx context.Context, o *store.Outbox, q store.Unsettled, each func(store.Item) error) error {
+	t, err := describe(ctx, v.conn, o)
+	if err != nil {
+		return err
+	}
+	// A group that stands in JSON is known to the program alone.
+	left, limit := q.Left(o), q.Limit
+	byPath := len(o.Layout.GroupPath) > 0 && len(left) > 0
+	set := store.LaneSet(left)
+	if byPath {
+		limit = -1
+	}
+	parks, err := hasTable(ctx, v.conn, "sluicebox_parked") // a view needs no own tables
+	if err != nil {
+		return err
+	}
+	stmt := unsettledQuery(t, parks, len(left) > 0 && !byPath, q.NoPayload)
+	args := stmt.args(&values{limit: limit, held: jsonArray(q.Held), left: jsonLanes(left), relay: v.store.name})
+	given := 0
+	return v.conn.Query(ctx, stmt.sql, args, func(row []driver.Value) error {
+		it, err := unsettledItem(o, row)
+		if err != nil {
+			return err
+		}
+		if _, out := set[it.Lane()]; byPath && out {
+			return ctx.Err()
+		}
+		if err := each(it); err != nil {
+			return err
+		}
+		if given++; given == q.Limit {
+			return Enough()
+		}
+		return ctx.Err()
+	})
+}
+
+func unsettledItem(o *store.Outbox, row []driver.Value) (store.Item, error) {
+	it := store.Item{Ref: store.Ref{Outbox: o.Name}, Kind: o.Kind}
+	var ok bool
+	if it.ID, ok = textOf(row[0]); !ok {
+		return it, noID(o)
+	}
+	if o.Layout.Columns.Kind != "" {
+		it.Kind, _ = textOf(row[1])
+	}
+	if group, ok := textOf(row[2]); ok {
+		it.Group = o.Layout.Group([]byte(group))
+	}
+	it.Payload = bytesOf(row[3])
+	it.PayloadSize = len(it.Payload)
+	if size, bare := row[4].(int64); bare {
+		it.PayloadSize = int(size)
+	}
+	retries, _ := row[5].(int64)
+	it.RetryCount = int(retries)
+	return it, nil
+}
+
+// noID is the error for a row that cannot be named.
+func noID(o *store.Outbox) error {
+	return &store.SetupError{
+		Problem: fmt.Sprintf("outbox %s: table %s has an unsettled row whose id, column %s, is NULL or a REAL number; a row is claimed and settled by its id",
+			o.Name, TableName(o), o.Layout.Columns.ID),
+		Remedy: fmt.Sprintf("give it another id; SELECT * FROM %s WHERE typeof(%s) IN ('null', 'real') finds it",
+			TableName(o), Ident(o.Layout.Columns.ID)),
+	}
+}
+
+// unsettledQuery makes the statement that reads unsettled rows in order: without
+// the parked ones, if there is a table of these, without the lanes that except
+// says are given; bare ones have no payload.
+func unsettledQuery(t *table, parks, except, bare bool) *query {
+	b := &builder{}
+	c := &t.Layout.Columns
+	optional := func(name string) string {
+		if name == "" {
+			return "NULL"
+		}
+		return TextOf(Ident(name))
+	}
+	id := IDText(TableName(t.Outbox) + "." + Ident(c.ID)) // the parked rows have an id, too
+	payload, size := "coalesce("+PayloadOf(Ident(c.Payload))+", '')", "NULL"
+	if bare {
+		payload, size = "NULL", t.payloadSize()
+	}
+	sql := "SELECT " + strings.Join([]string{
+		id, optional(c.Kind), optional(c.Group), payload, size, t.retryCount(),
+	}, ", ") + "\nFROM " + TableName(t.Outbox) +
+		"\nWHERE " + t.unsettled(b) +
+		// A row without an id is not to be left out in silence.
+		"\n  AND (" + id + " IS NULL OR " + id + " NOT IN (SELECT value FROM json_each(" + b.arg(func(v *values) any { return v.held }) + ")))"
+	if parks {
+		sql += "\n  AND NOT EXISTS (SELECT 1 FROM sluicebox_parked AS parked WHERE parked.name = " + b.arg(func(v *values) any { return v.relay }) +
+			" AND parked.outbox = " + b.arg(func(*values) any { return t.Name }) + " AND parked.id = " + id + ")"
+	}
+	if except {
+		sql += "\n  AND " + t.others(b)
+	}
+	sql += "\nORDER BY " + t.order() +
+		"\nLIMIT " + b.arg(func(v *values) any { return v.limit })
+	return &query{sql, b.params}
+}
+
+// others is the condition that a row is of none of the lanes to leave out, byte
+// for byte: the columns may have collations of their own.
+func (t *table) others(b *builder) string {
+	c := &t.Layout.Columns
+	kind, none, group := "", "1", "''"
+	if c.Kind != "" {
+		kind = "coalesce(" + TextOf(Ident(c.Kind)) + ", '')"
+	} else {
+		kind = b.arg(func(*values) any { return t.Kind })
+	}
+	if c.Group != "" {
+		none, group = Ident(c.Group)+" IS NULL", "coalesce("+TextOf(Ident(c.Group))+", '')"
+	}
+	return "(" + kind + " COLLATE BINARY, " + none + ", " + group + " COLLATE BINARY) NOT IN " +
+		"(SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(" + b.arg(func(v *values) any { return v.left }) + "))"
+}
+
+// jsonLanes is the JSON of lanes: of each its kind, 1 if it has no group, and the
+// group.
+func jsonLanes(lanes []store.LaneKey) string {
+	var sb strings.Builder
+	sb.WriteByte('[')
+	for i, k := range lanes {
+		if i > 0 {
+			sb.WriteByte(',')
+		}
+		sb.WriteByte('[')
+		writeJSON(&sb, k.Kind)
+		if k.Group.Valid {
+			sb.WriteString(",0,")
+		} else {
+			sb.WriteString(",1,")
+		}
+		writeJSON(&sb, k.Group.Name)
+		sb.WriteByte(']')
+	}
+	sb.WriteByte(']')
+	return sb.String()
+}
+
+// jsonArray is the JSON text of some strings. Bytes that are no UTF-8 stay as
+// they are: SQLite does not mind.
+func jsonArray(list []string) string {
+	var sb strings.Builder
+	sb.WriteByte('[')
+	for i, s := range list {
+		if i > 0 {
+			sb.WriteByte(',')
+		}
+		writeJSON(&sb, s)
+	}
+	sb.WriteByte(']')
+	return sb.String()
+}
+
+func writeJSON(sb *strings.Builder, s string) {
+	sb.WriteByte('"')
+	for j := range len(s) {
+		switch ch := s[j]; {
+		case ch == '"' || ch == '\\':
+			sb.WriteByte('\\')
+			sb.WriteByte(ch)
+		case ch < 0x20:
+			fmt.Fprintf(sb, `\u%04x`, ch)
+		default:
+			sb.WriteByte(ch)
+		}
+	}
+	sb.WriteByte('"')
+}
+
+func quoteJSON(s string) string {
+	var sb strings.Builder
+	writeJSON(&sb, s)
+	return sb.String()
+}
