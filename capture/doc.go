@@ -25,6 +25,10 @@
 // no log, it emits positions without rows, which the relay acknowledges like
 // any other.
 //
+// [Source.Retained] tells how much log has piled up behind the acknowledged
+// position, and how much the database keeps at most. It works while the source
+// is paused, which is when it matters.
+//
 // # Rows in part
 //
 // A transaction larger than a batch comes in several batches. All but the last

@@ -41,7 +41,10 @@ func (m *modelSource) Open(context.Context, store.Checkpoint, capture.Tables) (c
 }
 func (m *modelSource) Acknowledge(store.Position)         {}
 func (m *modelSource) Mark(context.Context, string) error { return nil }
-func (m *modelSource) Resume() *capture.Resume            { return &m.resume }
+func (m *modelSource) Retained(context.Context) (capture.Retained, error) {
+	return capture.Retained{}, nil
+}
+func (m *modelSource) Resume() *capture.Resume { return &m.resume }
 
 func (m *modelSource) Compare(a, b store.Position) int {
 	x, _ := strconv.Atoi(string(a))

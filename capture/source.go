@@ -52,6 +52,16 @@ type Opening struct {
 	Discard func(ctx context.Context) error
 }
 
+// Retained is how much log a database keeps for a source.
+type Retained struct {
+	// Bytes is the log behind the last acknowledged position, what was not yet
+	// read included.
+	Bytes int64
+	// Limit is how much the database keeps at most before it takes the log away,
+	// in bytes; 0 if there is no such bound.
+	Limit int64
+}
+
 // Tables is what a source asks of the tables while it opens.
 type Tables interface {
 	store.Viewer
@@ -62,10 +72,21 @@ type Tables interface {
 	Forget(ctx context.Context) error
 }
 
+// Retention is how long a source's log is kept.
+type Retention interface {
+	// Acknowledge gives the log up to a position away. Older positions than
+	// the last are ignored. It does not wait.
+	Acknowledge(p store.Position)
+	// Retained asks the database how much log it keeps for the source. The answer
+	// counts an acknowledgement as soon as it was made, also one that the database
+	// has yet to hear of. It is zero for a source that reads no log.
+	Retained(ctx context.Context) (Retained, error)
+}
+
 // Source reads the log of one database.
 //
 // Open and Run belong to one goroutine; Acknowledge and Mark may be called from
-// any, at any time.
+// any, at any time, and Retained at any time between Open and the end of Run.
 type Source interface {
 	// Open finds the log at a checkpoint, or, if there is none there (the zero
 	// Checkpoint, another origin, a lost log), makes a cut: it has the old
@@ -77,9 +98,7 @@ type Source interface {
 	// that is a Resumer sends nothing again that it sent in an earlier run. It
 	// closes nothing that the caller gave it.
 	Run(ctx context.Context, span Span, out chan<- Batch) error
-	// Acknowledge gives the log up to a position away. Older positions than
-	// the last are ignored. It does not wait.
-	Acknowledge(p store.Position)
+	Retention
 	// Mark writes a marker into the log. It comes back in Batch.Marks, behind
 	// every transaction that committed before Mark was called. A token is
 	// [A-Za-z0-9-]{1,64}.

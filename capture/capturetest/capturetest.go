@@ -26,6 +26,11 @@ type Harness struct {
 	// have positions, and a cut is possible. Without it, rows come in any order
 	// and come again while they are unsettled and not held.
 	Log bool
+	// Alone does what Setup does, where nobody else writes into the log. Nil is
+	// Setup.
+	Alone func(t *testing.T) Database
+	// Logged tells how many bytes of log it makes to insert rows, good to a third.
+	Logged func(rows []Row) int64
 	// Losses are ways in which the log is lost, by name, that a new cut mends.
 	// The rows of the table stay.
 	Losses map[string]func(t *testing.T, db Database)
@@ -146,6 +151,7 @@ func Run(t *testing.T, h Harness) {
 		}
 		t.Run(c.name, func(t *testing.T) { c.test(t, h.Setup(t)) })
 	}
+	t.Run("retained log", func(t *testing.T) { testRetained(t, h) })
 	RunLost(t, h)
 	if h.Stopping != nil {
 		t.Run("shutdown", func(t *testing.T) { testShutdown(t, h) })

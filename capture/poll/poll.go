@@ -306,6 +306,11 @@ func (r *reading) query(t *turn) store.Unsettled {
 // Acknowledge does nothing: there is no log to give away.
 func (s *Source) Acknowledge(store.Position) {}
 
+// Retained returns zero: there is no log to keep.
+func (s *Source) Retained(context.Context) (capture.Retained, error) {
+	return capture.Retained{}, nil
+}
+
 // Mark asks for a marker behind what the next full reading finds, and wakes the
 // source.
 func (s *Source) Mark(_ context.Context, token string) error {

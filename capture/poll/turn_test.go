@@ -60,6 +60,10 @@ func (m *memory) View(context.Context, string) (store.View, error) {
 func (m *memory) Position() store.Position { return "" }
 func (m *memory) Close()                   {}
 
+func (m *memory) Pages(context.Context, store.Unsettled, int, func([]store.Item) error) error {
+	return errors.New("polling reads no pages")
+}
+
 func (m *memory) Unsettled(_ context.Context, q store.Unsettled) ([]store.Item, error) {
 	takes := time.Duration(0)
 	m.set(func() {

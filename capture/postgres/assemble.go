@@ -149,7 +149,8 @@ func (a *assembler) insert(body []byte) (part capture.Batch, ready bool, err err
 	for _, v := range a.tuple.values {
 		size += len(v)
 	}
-	if n := len(a.items); n > 0 && (n >= a.maxRows || a.bytes+size > a.maxBytes) {
+	size *= len(rel.rows) // each outbox has a copy of its own
+	if n := len(a.items); n > 0 && (n+len(rel.rows) > a.maxRows || a.bytes+size > a.maxBytes) {
 		part.Items, ready = a.items, true
 		a.items, a.bytes = make([]store.Item, 0, n), 0
 	}

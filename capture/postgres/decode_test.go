@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -170,6 +171,44 @@ func TestAssembleFansOut(t *testing.T) {
 	items[0].Payload[0] = 'X'
 	if string(items[1].Payload) != "p" {
 		t.Error("two items share a payload")
+	}
+}
+
+// The bounds of a batch hold for the copies that several outboxes over one table
+// have of a row.
+func TestAssembleBounds(t *testing.T) {
+	for _, c := range []struct {
+		name            string
+		outboxes        int
+		maxRows, maxLen int
+		want            []int // rows of the batches
+	}{
+		{"rows", 1, 3, 1 << 20, []int{3, 2}},
+		{"rows, two outboxes", 2, 5, 1 << 20, []int{4, 4, 2}},
+		{"rows, more outboxes than rows", 3, 2, 1 << 20, []int{3, 3, 3, 3, 3}},
+		{"bytes", 1, 100, 2100, []int{2, 2, 1}},
+		{"bytes, two outboxes", 2, 100, 4200, []int{4, 4, 2}},
+		{"bytes, a row that is too large", 1, 100, 10, []int{1, 1, 1, 1, 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var outboxes []store.Outbox
+			for i := range c.outboxes {
+				outboxes = append(outboxes, store.Outbox{Name: string(rune('a' + i)), Table: "events", Layout: store.FlowCatalyst(), Kind: "EVENT"})
+			}
+			a := testAssembler(outboxes...)
+			a.maxRows, a.maxBytes = c.maxRows, c.maxLen
+			messages := [][]byte{begin(0x100, 7), relationOf(10, "public", "events", events...)}
+			for i := range 5 {
+				messages = append(messages, insertOf(10, string(rune('a'+i)), strings.Repeat("x", 1000), null, "0"))
+			}
+			var got []int
+			for _, b := range feed(t, a, append(messages, commitAt(0x100, 0x130))...) {
+				got = append(got, len(b.Items))
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("batches of %v rows, want %v", got, c.want)
+			}
+		})
 	}
 }
 

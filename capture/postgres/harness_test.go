@@ -191,6 +191,15 @@ func TestSuite(t *testing.T) {
 			Setup: func(t *testing.T) capturetest.Database {
 				return newDatabase(t, servers.Database(t, version))
 			},
+			Alone: func(t *testing.T) capturetest.Database {
+				return privateDatabase(t, servers.Start(t, version, nil))
+			},
+			Logged: func(rows []capturetest.Row) (bytes int64) {
+				for _, r := range rows {
+					bytes += int64(len(r.ID) + len(r.Group.Name) + len(r.Payload) + 200)
+				}
+				return bytes
+			},
 			Impatient: func(t *testing.T) capturetest.Database {
 				return newDatabase(t, servers.Start(t, version, map[string]string{"wal_sender_timeout": "2s"}).URL)
 			},

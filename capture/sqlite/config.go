@@ -76,8 +76,5 @@ func New(cfg Config) (*Source, error) {
 	if cfg.MaxBatchBytes == 0 {
 		cfg.MaxBatchBytes = defaultBatchBytes
 	}
-	s := &Source{cfg: cfg, path: path, ack: make(chan struct{}, 1)}
-	s.writer = writer{path: path, turn: make(chan struct{}, 1)}
-	s.writer.turn <- struct{}{}
-	return s, nil
+	return &Source{cfg: cfg, path: path, writes: newSession(path), looks: newSession(path), ack: make(chan struct{}, 1)}, nil
 }

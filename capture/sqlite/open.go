@@ -93,7 +93,7 @@ func whyCut(at store.Checkpoint, st *logState) string {
 // log that nobody reads.
 func (s *Source) discard(ctx context.Context) error {
 	s.log = ""
-	err := s.writer.write(ctx, func(ctx context.Context, conn *sqlitestore.Conn) error {
+	err := s.writes.write(ctx, func(ctx context.Context, conn *sqlitestore.Conn) error {
 		for i := range s.cfg.Outboxes {
 			if err := conn.Script(ctx, "DROP TRIGGER IF EXISTS "+sqlitestore.Ident(s.triggerPrefix()+s.cfg.Outboxes[i].Name)); err != nil {
 				return err

@@ -15,7 +15,8 @@ import (
 type Source struct {
 	cfg    Config
 	path   string
-	writer writer
+	writes session
+	looks  session // apart, so that no look waits for a write that waits for its lock
 	resume capture.Resume
 	log    string // which log Open found; "" before
 
@@ -55,7 +56,7 @@ func (s *Source) Acknowledge(p store.Position) {
 // Mark writes a marker into the log, in a transaction of its own.
 func (s *Source) Mark(ctx context.Context, token string) error {
 	insert := "INSERT INTO " + s.logTable() + " (outbox, id, at) VALUES ('', ?, 0)"
-	err := s.writer.write(ctx, func(ctx context.Context, conn *sqlitestore.Conn) error {
+	err := s.writes.write(ctx, func(ctx context.Context, conn *sqlitestore.Conn) error {
 		_, err := conn.Exec(ctx, insert, token)
 		return err
 	})
@@ -70,8 +71,11 @@ func (s *Source) Compare(a, b store.Position) int {
 	return capture.ComparePositions(a, b, parsePosition)
 }
 
-// Close ends the connection. Call it when no other call is open.
-func (s *Source) Close() { s.writer.close() }
+// Close ends the connections. Call it when no other call is open.
+func (s *Source) Close() {
+	s.writes.close()
+	s.looks.close()
+}
 
 // logTable returns the name of the log's table, quoted.
 func (s *Source) logTable() string { return sqlitestore.Ident(sqlitestore.LogTable(s.cfg.Name)) }
@@ -90,50 +94,63 @@ func parsePosition(p store.Position) (int64, error) {
 
 func position(n int64) store.Position { return store.Position(strconv.FormatInt(n, 10)) }
 
-// writer is one connection that is opened when it is needed and kept. Its
+// session is one connection that is opened when it is needed and kept. Its
 // transactions run one at a time.
-type writer struct {
+type session struct {
 	path string
 	turn chan struct{} // holds one token
 	conn *sqlitestore.Conn
 }
 
+func newSession(path string) session {
+	ses := session{path: path, turn: make(chan struct{}, 1)}
+	ses.turn <- struct{}{}
+	return ses
+}
+
 // write runs fn in a transaction. A power failure may take it back: what is
 // written here is asked for or deleted again.
-func (w *writer) write(ctx context.Context, fn func(context.Context, *sqlitestore.Conn) error) error {
+func (ses *session) write(ctx context.Context, fn func(context.Context, *sqlitestore.Conn) error) error {
+	return ses.do(ctx, func(conn *sqlitestore.Conn) error {
+		return conn.Write(ctx, sqlitestore.Normal, func(ctx context.Context) error { return fn(ctx, conn) })
+	})
+}
+
+// do calls fn with the connection.
+func (ses *session) do(ctx context.Context, fn func(*sqlitestore.Conn) error) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-w.turn:
+	case <-ses.turn:
 	}
-	defer func() { w.turn <- struct{}{} }()
-	if w.conn != nil && w.conn.Replaced() != nil {
-		w.drop()
+	defer func() { ses.turn <- struct{}{} }()
+	if ses.conn != nil && ses.conn.Replaced() != nil {
+		ses.drop()
 	}
-	if w.conn == nil {
-		conn, err := sqlitestore.Dial(ctx, w.path)
+	if ses.conn == nil {
+		conn, err := sqlitestore.Dial(ctx, ses.path)
 		if err != nil {
 			return err
 		}
-		w.conn = conn
+		ses.conn = conn
 	}
-	err := w.conn.Write(ctx, sqlitestore.Normal, func(ctx context.Context) error { return fn(ctx, w.conn) })
+	err := fn(ses.conn)
 	if err != nil && !sqlitestore.Locked(err) {
-		w.drop()
+		ses.drop()
 	}
 	return err
 }
 
 // close ends the connection once the transaction that uses it has ended.
-func (w *writer) close() {
-	<-w.turn
-	defer func() { w.turn <- struct{}{} }()
-	w.drop()
+func (ses *session) close() {
+	<-ses.turn
+	defer func() { ses.turn <- struct{}{} }()
+	ses.drop()
 }
 
-func (w *writer) drop() {
-	if w.conn != nil {
-		w.conn.Close()
-		w.conn = nil
+func (ses *session) drop() {
+	if ses.conn != nil {
+		ses.conn.Close()
+		ses.conn = nil
 	}
 }

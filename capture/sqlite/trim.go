@@ -72,7 +72,7 @@ func (s *Source) trimAll(ctx context.Context) error {
 // trimOnce deletes the first rows of the log up to a number.
 func (s *Source) trimOnce(ctx context.Context, acked int64) (more bool, err error) {
 	const given = "UPDATE sluicebox_log SET given = ? WHERE name = ? AND id = ?"
-	err = s.writer.write(ctx, func(ctx context.Context, conn *sqlitestore.Conn) error {
+	err = s.writes.write(ctx, func(ctx context.Context, conn *sqlitestore.Conn) error {
 		more = false
 		first := acked + 1
 		err := conn.Query(ctx, "SELECT min(seq) FROM "+s.logTable(), nil, func(row []driver.Value) error {

@@ -120,6 +120,10 @@ func (d *decoder) given(path string) bool {
 	return false
 }
 
+// leastHold is the least checkpoint.max-hold. Below it, what a few transactions
+// write while they are delivered would have rows parked.
+const leastHold Size = 1 << 20
+
 // check records what is missing or contradictory and expands the preset.
 func (d *decoder) check(s *Settings) {
 	if d.sound("name") && !relayName.MatchString(s.Name) {
@@ -131,6 +135,9 @@ func (d *decoder) check(s *Settings) {
 		d.fail("dispatch.processing-timeout-seconds", "is %d, must be at least 1", s.Dispatch.ProcessingTimeoutSeconds)
 	}
 	d.notNegative("dispatch.takeover-wait", s.Dispatch.TakeoverWait)
+	if s.Checkpoint.MaxHold < leastHold && d.sound("checkpoint.max-hold") {
+		d.fail("checkpoint.max-hold", "is %s, must be at least %s", s.Checkpoint.MaxHold, leastHold)
+	}
 	d.positive("checkpoint.sweep-interval", s.Checkpoint.SweepInterval)
 	d.checkAdmin(&s.Admin)
 	d.expand(s)

@@ -22,6 +22,7 @@ func TestEnvironmentAlone(t *testing.T) {
 		"SLUICEBOX_DISPATCH_MAX_RETRIES=9",
 		"SLUICEBOX_DISPATCH_BACKOFF_INITIAL=1ms",
 		"SLUICEBOX_DISPATCH_BUFFER_BYTES=1MiB",
+		"SLUICEBOX_CHECKPOINT_MAX_HOLD=1MiB",
 		"PATH=/bin", "HOME=/",
 	})
 	if err != nil {
@@ -34,6 +35,9 @@ func TestEnvironmentAlone(t *testing.T) {
 	sink := s.Sinks["flowcatalyst"]
 	if sink.Token.Reveal() != "secret" || sink.MaxRetries != 9 || sink.Backoff.Initial != time.Millisecond || sink.BufferBytes != 1<<20 {
 		t.Errorf("the sink is %+v", sink)
+	}
+	if s.Checkpoint.MaxHold != 1<<20 {
+		t.Errorf("the checkpoint is %+v", s.Checkpoint)
 	}
 }
 

@@ -64,6 +64,9 @@ func TestDefaults(t *testing.T) {
 		d.RequestTimeout != 30*time.Second || d.ProcessingTimeoutSeconds != 300 || d.Takeover != "at-once" {
 		t.Errorf("dispatch defaults: %+v", d)
 	}
+	if s.Checkpoint.MaxHold != 1<<30 || s.Checkpoint.SweepInterval != time.Minute {
+		t.Errorf("checkpoint defaults: %+v", s.Checkpoint)
+	}
 	if s.Admin.Listen != "127.0.0.1:8090" || s.Log.Level != "info" || s.Log.Format != "text" {
 		t.Errorf("admin %+v, log %+v", s.Admin, s.Log)
 	}
@@ -159,6 +162,12 @@ func TestFaults(t *testing.T) {
 			[]string{`relay.yaml:4: dispatch.buffer-bytes: "64 mega" is not a size such as 64MiB`}},
 		{"huge size", least + "dispatch:\n  buffer-bytes: 99999999999GiB\n",
 			[]string{"relay.yaml:4: dispatch.buffer-bytes: |is larger than any memory"}},
+		{"less log than a few transactions write", least + "checkpoint:\n  sweep-interval: 1m\n  max-hold: 1023KiB\n",
+			[]string{"relay.yaml:5: checkpoint.max-hold: is 1023KiB, must be at least 1MiB"}},
+		{"no log at all", least + "checkpoint: {max-hold: 0}\n",
+			[]string{"relay.yaml:3: checkpoint.max-hold: is 0B, must be at least 1MiB"}},
+		{"log that is no size", least + "checkpoint: {max-hold: 1 gig}\n",
+			[]string{`relay.yaml:3: checkpoint.max-hold: "1 gig" is not a size such as 64MiB`}},
 		{"enum with a suggestion", least + "log: {level: inof}\n",
 			[]string{`relay.yaml:3: log.level: is "inof", must be one of debug, info, warn, error; did you mean info?`}},
 		{"range", least + "dispatch:\n  api-batch-size: 0\n  max-retries: -1\n  backoff: {initial: 2s, max: 1s}\n",

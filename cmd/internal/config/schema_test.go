@@ -123,6 +123,7 @@ func TestSchemaDefaultsAndEnums(t *testing.T) {
 		{[]string{"dispatch", "max-retries"}, 3.0},
 		{[]string{"dispatch", "backoff", "initial"}, "200ms"},
 		{[]string{"dispatch", "buffer-bytes"}, "64MiB"},
+		{[]string{"checkpoint", "max-hold"}, "1GiB"},
 		{[]string{"sinks", "*", "proof-wait"}, "5m"},
 		{[]string{"flowcatalyst", "events-table"}, "outbox_events"},
 		{[]string{"source", "url"}, nil},

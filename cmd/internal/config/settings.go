@@ -85,6 +85,7 @@ type Backoff struct {
 
 // Checkpoint is the section checkpoint.
 type Checkpoint struct {
+	MaxHold       Size          `yaml:"max-hold" doc:"How much of the database's log may be kept for rows that are not delivered, such as 1GiB; past it, and past half of what the server keeps, rows are parked."`
 	SweepInterval time.Duration `yaml:"sweep-interval" doc:"How often the tables are searched for rows that came back to PENDING without an insert, while the log is read."`
 }
 
@@ -130,7 +131,7 @@ func Default() Settings {
 			ProcessingTimeoutSeconds: 300,
 			Takeover:                 "at-once",
 		},
-		Checkpoint: Checkpoint{SweepInterval: time.Minute},
+		Checkpoint: Checkpoint{MaxHold: 1 << 30, SweepInterval: time.Minute},
 		Admin:      Admin{Listen: "127.0.0.1:8090"},
 		Log:        Log{Level: "info", Format: "text"},
 	}

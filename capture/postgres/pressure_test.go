@@ -1,0 +1,190 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/postgres"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// mib is for amounts of memory.
+const mib = 1 << 20
+
+// A consumer that takes nothing for a long time has the source wait inside of one
+// large transaction. That costs neither the connection nor memory, and then every
+// row comes in its place.
+func TestBackPressure(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 45 s")
+	}
+	for _, c := range []struct {
+		name   string
+		insert string
+		rows   int
+		size   int // bytes of the transaction's payloads
+		pause  time.Duration
+		most   int // bytes that the heap may grow by; both versions run at once
+	}{
+		{
+			"many rows",
+			"INSERT INTO outbox_events (id, message_group, payload) SELECT 'row-' || i, i % 100, repeat(md5(i::text), 10) FROM generate_series(0, 299999) i",
+			300_000, 320 * 300_000, 20 * time.Second, 2 * 4 * mib,
+		}, {
+			// A batch is bounded by 4 MiB too, so far fewer than 500 of these rows.
+			"large rows",
+			"INSERT INTO outbox_events (id, message_group, payload) SELECT 'row-' || i, 'g', repeat(md5(i::text), 32768) FROM generate_series(0, 299) i",
+			300, 300 * mib, 6 * time.Second, 2 * 16 * mib,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			eachVersion(t, func(t *testing.T, version int) {
+				srv := servers.Start(t, version, map[string]string{"wal_sender_timeout": "3s"})
+				d := privateDatabase(t, srv)
+				p := underPressure(t, d, d.config())
+				before := heap()
+				servers.Exec(t, d.url, c.insert)
+				p.awaitsReplies(t, d, 1)
+				for range 5 {
+					<-time.After(c.pause / 5) // the pause itself
+					grown := heap() - before
+					t.Logf("the heap has grown by %.1f MiB", float64(grown)/mib)
+					if grown > c.most {
+						t.Errorf("the heap has grown by %d bytes for %d bytes of payload, must be at most %d", grown, c.size, c.most)
+					}
+				}
+				p.awaitsReplies(t, d, 3) // it is alive, and still waits
+				p.takes(c.rows, c.size/c.rows)
+			})
+		})
+	}
+}
+
+// heap returns how much is in use.
+func heap() int {
+	runtime.GC()
+	runtime.GC() // what sync.Pool keeps survives one
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
+// pressed is a source that is followed by nobody until takes.
+type pressed struct {
+	t    *testing.T
+	src  *postgres.Source
+	out  chan capture.Batch
+	done chan error
+	seen *counter
+	pid  int // of the walsender
+}
+
+func underPressure(t *testing.T, d *database, cfg postgres.Config) *pressed {
+	t.Helper()
+	p := &pressed{t: t, src: newSource(t, cfg), out: make(chan capture.Batch), done: make(chan error, 1), seen: &counter{}}
+	o, err := p.src.Open(t.Context(), store.Checkpoint{}, d.tables())
+	if err != nil {
+		p.src.Close()
+		t.Fatal(err)
+	}
+	o.View.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { p.done <- capture.Follow(ctx, p.src, o.From, p.out, p.seen) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-p.done; !errors.Is(err, context.Canceled) {
+			t.Errorf("the source ended with %v", err)
+		}
+		p.src.Close()
+	})
+	servers.Exec(t, d.url, insert("first"))
+	select {
+	case b := <-p.out:
+		if len(b.Items) != 1 || b.Items[0].ID != "first" {
+			t.Fatalf("batch %+v", b)
+		}
+	case <-time.After(patience):
+		t.Fatal("no row came")
+	}
+	return p
+}
+
+// awaitsReplies waits until the walsender has heard from the source n times more,
+// and checks that it is the one that it was.
+func (p *pressed) awaitsReplies(t *testing.T, d *database, n int) {
+	t.Helper()
+	conn := servers.Connect(t, d.url)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	timeout := time.After(patience)
+	var last time.Time
+	for heard := -1; heard < n; {
+		select {
+		case <-timeout:
+			t.Fatalf("the server has heard %d statuses", heard)
+		case <-tick.C:
+		}
+		var at *time.Time
+		var pid int
+		err := conn.QueryRow(t.Context(), "SELECT pid, reply_time FROM pg_stat_replication").Scan(&pid, &at)
+		if errors.Is(err, pgx.ErrNoRows) || err == nil && p.pid != 0 && pid != p.pid {
+			t.Fatalf("the walsender is gone or another one; the source has noticed %d losses", p.seen.lost.Load())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.pid = pid; at != nil && at.After(last) {
+			last = *at
+			heard++
+		}
+	}
+}
+
+// takes receives the rows of the transaction and checks them as they come. No row
+// is kept.
+func (p *pressed) takes(rows, size int) {
+	p.t.Helper()
+	timeout := time.After(3 * time.Minute)
+	largest := 0
+	var end store.Position
+	for next := 0; next < rows || end == ""; {
+		var b capture.Batch
+		select {
+		case b = <-p.out:
+		case <-timeout:
+			p.t.Fatalf("%d of %d rows have come", next, rows)
+		}
+		sum := 0
+		for i := range b.Items {
+			it := &b.Items[i]
+			if want := fmt.Sprint("row-", next); it.ID != want {
+				p.t.Fatalf("row %s, want %s", it.ID, want)
+			}
+			if text := string(it.Payload); len(text) != size || !strings.HasPrefix(text[32:], text[:32]) {
+				p.t.Errorf("row %s has a payload of %d bytes, want %d: %.70q", it.ID, len(text), size, text)
+			}
+			sum += len(it.Payload)
+			next++
+		}
+		largest, end = max(largest, sum), b.Position
+		if end != "" && next != rows {
+			p.t.Errorf("a position came after %d of %d rows", next, rows)
+		}
+	}
+	p.t.Logf("the largest batch had %d bytes of payload", largest)
+	if largest > 4*mib {
+		p.t.Errorf("a batch had %d bytes of payload", largest)
+	}
+	if lost, connected := p.seen.lost.Load(), p.seen.connected.Load(); lost != 0 || connected != 1 {
+		p.t.Errorf("the connection was lost %d times and made %d times", lost, connected)
+	}
+}

@@ -1,0 +1,50 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/capture"
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+// max_slot_wal_keep_size is shown with a unit that fits, or as -1.
+const retainedSQL = `
+SELECT greatest(pg_current_wal_lsn() - coalesce($2::text::pg_lsn, s.confirmed_flush_lsn), 0)::bigint,
+	pg_size_bytes(current_setting('max_slot_wal_keep_size'))
+FROM pg_replication_slots s WHERE s.slot_name = $1`
+
+// Retained asks on the control session how far the server's log has gone on
+// behind the acknowledged position; before the first acknowledgement since Open,
+// behind the slot's. Limit is max_slot_wal_keep_size. The server counts towards
+// that from the slot's restart_lsn, which is earlier by as much as the oldest
+// transaction that was open at the acknowledged position. A slot that is gone is a
+// *capture.LostError.
+func (s *Source) Retained(ctx context.Context) (capture.Retained, error) {
+	var acked *string
+	if lsn := pglogrepl.LSN(s.acked.Load()); lsn != 0 {
+		text := lsn.String()
+		acked = &text
+	}
+	var kept capture.Retained
+	err := s.control.twice(ctx, func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, retainedSQL, s.cfg.Name, acked).Scan(&kept.Bytes, &kept.Limit)
+	})
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return capture.Retained{}, &capture.LostError{Reason: fmt.Sprintf("slot %s is gone", s.cfg.Name)}
+	case err != nil:
+		return capture.Retained{}, fmt.Errorf("ask how much log slot %s keeps: %w", s.cfg.Name, pgstore.Explain(err))
+	}
+	switch {
+	case kept.Limit < 0:
+		kept.Limit = 0
+	case kept.Limit == 0:
+		kept.Limit = 1 // nothing is kept longer than until the server's next checkpoint
+	}
+	return kept, nil
+}
