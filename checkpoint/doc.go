@@ -1,5 +1,5 @@
 // Package checkpoint knows how far a relay has come: below which place in the
-// log every row is settled, what of that survives a crash, and what may be given
+// log every row is settled or parked, what of that survives a crash, and what may be given
 // back to the database.
 //
 // # Model

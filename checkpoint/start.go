@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/store"
@@ -19,6 +20,7 @@ type Opener interface {
 type Tables interface {
 	store.Checkpoints
 	store.Leadership
+	store.Parking
 	store.Viewer
 }
 
@@ -34,18 +36,24 @@ type Begin struct {
 	// Backlog are rows that are in the tables and not in the log, in the order
 	// in which they are to be delivered, before anything that the log brings.
 	Backlog []store.Item
+	// Parked is how many rows of a backlog too large for memory were parked, under
+	// the first seqs of the epoch.
+	Parked int64
 	// Why is set when the log begins anew, and says why.
 	Why string
 }
 
 // Start opens the source at the saved checkpoint and takes leadership. Where the
 // log begins anew (the first start, a lost log) it makes a cut: the unsettled
-// rows of the tables as they were at that place are the backlog. A backlog of
-// more than most rows is refused, and what was made for the cut is given up, so
-// that no log is held for a relay that does not run.
+// rows of the tables as they were at that place are the backlog, without those
+// that are parked. A backlog of more than most rows is parked itself. Where that
+// fails, what was made for the cut is given up, so that no log is held for a relay
+// that does not run.
 //
 // A cut forgets the old checkpoint first, and none is saved until the backlog has
-// settled: a relay that ends before starts with a cut again.
+// settled or is parked: a relay that ends before starts with a cut again, and finds
+// what it had parked. Behind an intact log, what was parked after the checkpoint is
+// forgotten: the log brings it again.
 //
 // Leadership is taken as late as it may be, after the source has found that no
 // other relay holds the log.
@@ -78,16 +86,21 @@ func Start(ctx context.Context, src Opener, tables Tables, outboxes []store.Outb
 		Why:      opening.Why,
 	}
 	if opening.View == nil {
-		return begin, nil
+		if at.Position != "" && opening.From == at.Position {
+			_, err = tables.ForgetParked(ctx, begin.Epoch, at.Seq)
+		}
+		return begin, err
 	}
 	if lost != nil {
 		begin.Why = lost.Reason
 	}
 	begin.Frontier.Position = ""
-	begin.Backlog, err = backlog(ctx, opening.View, outboxes, most)
+	b := backlog{view: opening.View, tables: tables, epoch: begin.Epoch, outboxes: outboxes, most: most}
+	err = b.read(ctx)
 	if err != nil && opening.Discard != nil {
 		err = errors.Join(err, opening.Discard(context.WithoutCancel(ctx)))
 	}
+	begin.Backlog, begin.Parked = b.items, b.parked
 	return begin, err
 }
 
@@ -119,21 +132,52 @@ func (l *leader) Forget(ctx context.Context) error {
 	return nil
 }
 
-// backlog reads the unsettled rows of all outboxes, at most most of them.
-func backlog(ctx context.Context, view store.View, outboxes []store.Outbox, most int) ([]store.Item, error) {
-	var all []store.Item
-	for i := range outboxes {
-		items, err := view.Unsettled(ctx, store.Unsettled{Outbox: outboxes[i].Name, Limit: most - len(all) + 1})
+// backlogPage is how many rows of a backlog are parked in one statement.
+const backlogPage = 5000
+
+// backlog is the unsettled rows of a view.
+type backlog struct {
+	view     store.View
+	tables   store.Parker
+	epoch    store.Epoch
+	outboxes []store.Outbox
+	most     int
+
+	items  []store.Item
+	parked int64
+}
+
+// read takes the rows of all outboxes into memory if they are few, and parks them
+// if they are many.
+func (b *backlog) read(ctx context.Context) error {
+	for i := range b.outboxes {
+		name := b.outboxes[i].Name
+		items, err := b.view.Unsettled(ctx, store.Unsettled{Outbox: name, Limit: b.most - len(b.items) + 1})
 		if err != nil {
-			return nil, fmt.Errorf("read the backlog of %s: %w", outboxes[i].Name, err)
+			return fmt.Errorf("read the backlog of %s: %w", name, err)
 		}
-		all = append(all, items...)
-		if len(all) > most {
-			return nil, &store.SetupError{
-				Problem: fmt.Sprintf("the outboxes hold more than %d unsettled rows from before the log begins (counted up to %s), and the buffer takes no more", most, outboxes[i].Name),
-				Remedy:  "set dispatch.global-buffer-size above their number for this start, or settle old rows that nobody waits for",
-			}
+		if b.items = append(b.items, items...); len(b.items) > b.most {
+			b.items = nil
+			return b.park(ctx)
 		}
 	}
-	return all, nil
+	return nil
+}
+
+func (b *backlog) park(ctx context.Context) error {
+	for i := range b.outboxes {
+		name := b.outboxes[i].Name
+		all := store.Unsettled{Outbox: name, Limit: math.MaxInt32, NoPayload: true}
+		err := b.view.Pages(ctx, all, backlogPage, func(page []store.Item) error {
+			for i := range page {
+				b.parked++
+				page[i].Seq = store.NewSeq(b.epoch, b.parked)
+			}
+			return b.tables.Park(ctx, b.epoch, page)
+		})
+		if err != nil {
+			return fmt.Errorf("park the backlog of %s: %w", name, err)
+		}
+	}
+	return nil
 }

@@ -18,6 +18,8 @@ type start struct {
 	opened    store.Checkpoint
 	closed    int
 	discarded int
+	parked    []store.Item
+	full      error    // what parking answers
 	steps     []string // what was done, in order
 	leads     int
 }
@@ -70,6 +72,31 @@ func (s *start) Unsettled(_ context.Context, q store.Unsettled) ([]store.Item, e
 	return items, nil
 }
 
+func (s *start) Pages(ctx context.Context, q store.Unsettled, page int, take func([]store.Item) error) error {
+	items, err := s.Unsettled(ctx, q)
+	if err == nil {
+		err = take(items[:min(page, len(items))])
+	}
+	return err
+}
+
+func (s *start) Park(_ context.Context, _ store.Epoch, items []store.Item) error {
+	s.parked = append(s.parked, items...)
+	s.steps = append(s.steps, fmt.Sprint("park ", len(items)))
+	return s.full
+}
+
+func (s *start) ForgetParked(_ context.Context, e store.Epoch, after store.Seq) (int, error) {
+	s.steps = append(s.steps, fmt.Sprintf("forget what is parked behind %d as %d", after, e))
+	return 0, nil
+}
+
+func (s *start) Unpark(context.Context, store.Epoch, []store.ParkedRef) error { return nil }
+func (s *start) ParkedLanes(context.Context) ([]store.ParkedLane, error)      { return nil, nil }
+func (s *start) Parked(context.Context, []store.ParkedFrom, int) ([][]store.Item, error) {
+	return nil, nil
+}
+
 var twoOutboxes = []store.Outbox{{Name: "a"}, {Name: "b"}}
 
 func TestStartGoesOnAtTheCheckpoint(t *testing.T) {
@@ -84,7 +111,7 @@ func TestStartGoesOnAtTheCheckpoint(t *testing.T) {
 	if want := *s.saved; b.Frontier != want || s.opened != want || b.From != "7" || len(b.Backlog) > 0 || b.Why != "" {
 		t.Errorf("%+v, opened at %+v", b, s.opened)
 	}
-	if fmt.Sprint(s.steps) != "[lead]" || b.Epoch != 1 {
+	if fmt.Sprint(s.steps) != "[lead forget what is parked behind 5 as 1]" || b.Epoch != 1 {
 		t.Errorf("the start did %v, epoch %d", s.steps, b.Epoch)
 	}
 }
@@ -137,14 +164,38 @@ func TestStartMakesACut(t *testing.T) {
 	}
 }
 
-func TestStartRefusesABacklogLargerThanTheBuffer(t *testing.T) {
+// What was parked before the cut is in no log: it stays.
+func TestStartParksABacklogLargerThanTheBuffer(t *testing.T) {
 	s := &start{
 		opening: capture.Opening{Origin: "o", From: "9", Why: "there is no checkpoint yet"},
 		rows:    map[string]int{"a": 3, "b": 3},
 	}
-	_, err := Start(t.Context(), s, s, twoOutboxes, 5, nil)
-	var setup *store.SetupError
-	if !errors.As(err, &setup) {
+	b, err := Start(t.Context(), s, s, twoOutboxes, 5, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `[lead save "" as 1 cut park 3 park 3]`; fmt.Sprint(s.steps) != want {
+		t.Errorf("the start did %v, want %s", s.steps, want)
+	}
+	if len(b.Backlog) > 0 || b.Parked != 6 || b.Frontier.Position != "" {
+		t.Errorf("%+v", b)
+	}
+	for i, it := range s.parked {
+		if it.Seq != store.NewSeq(1, int64(i+1)) {
+			t.Errorf("row %d is parked as %d", i, it.Seq)
+		}
+	}
+	if s.closed != 1 || s.discarded != 0 {
+		t.Errorf("view closed %d times, cut discarded %d times", s.closed, s.discarded)
+	}
+}
+
+func TestStartGivesACutUpWhoseBacklogCannotBeParked(t *testing.T) {
+	s := &start{
+		opening: capture.Opening{Origin: "o", From: "9", Why: "there is no checkpoint yet"},
+		rows:    map[string]int{"a": 6}, full: errors.New("the disk is full"),
+	}
+	if _, err := Start(t.Context(), s, s, twoOutboxes, 5, nil); !errors.Is(err, s.full) {
 		t.Fatalf("%v", err)
 	}
 	if s.closed != 1 || s.discarded != 1 {

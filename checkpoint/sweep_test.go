@@ -46,6 +46,10 @@ func (m *meadow) View(context.Context, string) (store.View, error) { return m, m
 func (m *meadow) Position() store.Position                         { return "" }
 func (m *meadow) Close()                                           { _ = m.note("close") }
 
+func (m *meadow) Pages(context.Context, store.Unsettled, int, func([]store.Item) error) error {
+	return errors.New("a sweep reads no pages")
+}
+
 func (m *meadow) Unsettled(_ context.Context, q store.Unsettled) ([]store.Item, error) {
 	err := m.note("read %s, %d at most, but %v", q.Outbox, q.Limit, q.Held)
 	return slices.Clone(m.rows), err

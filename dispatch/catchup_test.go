@@ -83,6 +83,9 @@ func TestBatchesComeTogetherWhileTheStoreIsAsked(t *testing.T) {
 	k := &known{takes: time.Second}
 	catchingUp(t, k, func(_ *feeding, in chan<- capture.Batch) {
 		for i := range 5000 {
+			if i == 1 {
+				synctest.Wait() // the store is asked for the first
+			}
 			in <- capture.Batch{Items: of("events", fmt.Sprint("s", i))}
 		}
 		pass(10 * time.Second)

@@ -138,6 +138,7 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 				send = append(send, rw)
 			}
 		case store.AlreadySettled, store.Gone:
+			c.unpark(rw)
 			c.drop(rw)
 		default:
 			if a.Result == store.Held {

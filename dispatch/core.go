@@ -35,10 +35,27 @@ type core struct {
 	writing  []outcome // being written
 	refused  refusals  // that the store refused, until they are tried again
 
+	toPark   []parking // rows on their way to the parked table, in order
+	parkings []parking // being parked
+	passing  int       // rows among both that the lanes do not keep
+	// shrinking are the lanes that leave rows to the store once they are parked.
+	shrinking map[*lane]bool
+	toUnpark  []store.ParkedRef
+	// settling are the parked rows whose outcome or unparking is on its way, and
+	// left those of which it was written while a reading is under way.
+	settling, left map[store.ParkedRef]bool
+	parkedRows     int // in the store
+	away           []*awayLanes
+	hungry         fifo[*lane] // to be read back
+	reads          []reading   // being read
+	back           int         // rows in memory that were read back
+	evicted        time.Time   // when room was last made for more of them
+
 	// watched are the rows that left their lanes since watch; nil while nobody
 	// asks.
 	watched map[store.Ref]bool
 
+	gone  int64 // rows that were done with
 	rows  int   // in lanes or with an outcome unwritten
 	bytes int64 // their payloads in memory
 }
@@ -55,7 +72,10 @@ type outcome struct {
 }
 
 func newCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {
-	return &core{cfg: cfg, limits: limits, random: random, lanes: map[LaneName]*lane{}, blocked: map[store.Ref]*lane{}}
+	return &core{
+		cfg: cfg, limits: limits, random: random, lanes: map[LaneName]*lane{}, blocked: map[store.Ref]*lane{},
+		shrinking: map[*lane]bool{}, settling: map[store.ParkedRef]bool{},
+	}
 }
 
 // append puts rows at the end of their lanes, in the given order. Each row has
@@ -66,39 +86,45 @@ func (c *core) append(items []store.Item, t Ticket) {
 			continue
 		}
 		rw := &row{Item: items[i], ticket: t}
-		l := c.take(rw)
-		l.rows = append(l.rows, rw)
-		c.wake(l)
+		c.add(c.take(rw), rw)
 	}
+}
+
+// add puts a row at the end of its lane.
+func (c *core) add(l *lane, rw *row) {
+	if l.behind {
+		c.putBehind(l, rw)
+	} else {
+		l.rows = append(l.rows, rw)
+	}
+	c.wake(l)
 }
 
 // again reports whether the log brings a row that was requeued and waits already;
 // whoever waits for the one is told of the other.
 func (c *core) again(it *store.Item, t Ticket) bool {
 	l := c.lanes[c.nameOf(it)]
-	if l == nil {
+	if l == nil || l.behind {
 		return false
 	}
 	for _, rw := range l.rows {
 		if !rw.requeued {
 			return false
 		}
-		if rw.ID == it.ID && rw.ticket == nil {
-			rw.ticket = t
+		if rw.ID == it.ID && rw.ticket == nil && rw.Seq == 0 {
+			rw.ticket, rw.Seq = t, it.Seq
 			return true
 		}
 	}
 	return false
 }
 
-// prepend puts rows in front of their lanes, in the given order, behind a run in
-// flight.
-func (c *core) prepend(items []store.Item, t Ticket) { c.place(items, t, false) }
-
-func (c *core) place(items []store.Item, t Ticket, requeued bool) {
+// place puts rows that were set back in front of their lanes, in the given order,
+// behind a run in flight. Nobody waits for them.
+func (c *core) place(items []store.Item) {
 	front, lanes := map[*lane][]*row{}, []*lane{}
 	for i := range items {
-		rw := &row{Item: items[i], ticket: t, requeued: requeued}
+		rw := &row{Item: items[i], requeued: true}
 		l := c.take(rw)
 		if front[l] == nil {
 			lanes = append(lanes, l)
@@ -141,23 +167,20 @@ func (c *core) nameOf(it *store.Item) LaneName {
 func (c *core) lane(name LaneName) *lane {
 	l := c.lanes[name]
 	if l == nil {
-		l = &lane{name: name, limit: c.cfg.APIBatchSize, to: c.receiver(name.Kind)}
+		c.stamp++
+		l = &lane{name: name, limit: c.cfg.APIBatchSize, to: c.receiver(name.Kind), born: c.stamp}
 		c.lanes[name] = l
+		c.fetch(l)
 	}
 	return l
 }
 
 // drop counts a settled row out.
 func (c *core) drop(rw *row) {
-	c.rows--
-	c.bytes -= int64(len(rw.Payload))
-	rw.Payload, rw.done = nil, true
-	if c.watched != nil {
-		c.watched[rw.Ref] = true
-	}
-	if rw.ticket != nil {
-		rw.ticket.Done(1)
-	}
+	c.leave(rw)
+	c.gone++
+	rw.done = true
+	rw.pass()
 	rw.skip.tell()
 }
 
@@ -168,10 +191,14 @@ func (c *core) wake(l *lane) {
 	case c.skipHead(l):
 	case l.standing():
 		l.state = laneHeld
-	case len(l.rows) == 0:
-		delete(c.lanes, l.name)
-	default:
+	case len(l.rows) > 0:
 		c.queue(l)
+	case !l.behind:
+		delete(c.lanes, l.name)
+		delete(c.shrinking, l)
+	}
+	if c.low(l) && !l.standing() {
+		c.hunger(l)
 	}
 }
 
@@ -267,13 +294,22 @@ func (c *core) free() int {
 // quiet reports whether nothing is on its way: no claim, no request, no outcome
 // but those that the store refuses.
 func (c *core) quiet() bool {
-	return c.claiming+c.sending == 0 && len(c.outcomes) == 0 && len(c.writing) == 0
+	return len(c.parkings) == 0 && c.claiming+c.sending == 0 && len(c.outcomes) == 0 && len(c.writing) == 0
 }
 
 // end stops new runs for good and gives back every claimed row that is not in a
 // request.
 func (c *core) end() {
 	c.ended = true
+	for i := range c.toPark { // the log or the table brings them again
+		rw := c.toPark[i].row
+		rw.parking = false
+		if o := rw.late; o != nil {
+			rw.late = nil
+			c.enqueue(*o)
+		}
+	}
+	c.toPark = nil
 	for c.toSend.len() > 0 {
 		for _, r := range c.toSend.pop().runs {
 			c.release(r.lane)
@@ -332,6 +368,13 @@ func (c *core) heldIDs(outbox string) []string {
 		for i := range queue {
 			if queue[i].Outbox == outbox {
 				ids = append(ids, queue[i].ID)
+			}
+		}
+	}
+	for _, queue := range [][]parking{c.toPark, c.parkings} {
+		for i := range queue {
+			if rw := queue[i].row; rw.Outbox == outbox {
+				ids = append(ids, rw.ID)
 			}
 		}
 	}

@@ -20,6 +20,8 @@ type desk struct {
 	mu    sync.Mutex
 	began time.Time
 
+	parkedTable
+
 	// How it answers.
 	takes  time.Duration // a statement
 	answer func(ids []string) sink.Result
@@ -45,6 +47,7 @@ type desk struct {
 	shelf      shelf
 	observed   []string // "id status"
 	failures   []string // of the store, as observed
+	parkedRows int      // as observed
 }
 
 func newDesk() *desk {
@@ -126,6 +129,9 @@ func (d *desk) Settle(ctx context.Context, _ store.Epoch, outcomes []store.Outco
 	}
 	for i := range results {
 		results[i] = d.found
+		if o := &outcomes[i]; o.Parked != 0 && o.Status.Settled() {
+			d.forget(store.ParkedRef{Ref: o.Ref, Seq: o.Parked})
+		}
 	}
 	d.settles, d.outcomes = append(d.settles, lines), append(d.outcomes, outcomes...)
 	return results, d.lose
@@ -162,6 +168,8 @@ func (d *desk) Claimed(store.ClaimResult, int) {}
 func (d *desk) Settled(it *store.Item, o *store.Outcome) {
 	d.set(func() { d.observed = append(d.observed, it.ID+" "+o.Status.String()) })
 }
+
+func (d *desk) RowsParked(n int) { d.set(func() { d.parkedRows += n }) }
 
 func (d *desk) StoreFailed(op string, _ error) {
 	d.set(func() { d.failures = append(d.failures, op) })

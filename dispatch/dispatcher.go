@@ -20,6 +20,7 @@ type Ledger interface {
 	store.Settler
 	store.Holds
 	store.DeadLetters
+	store.Parker
 }
 
 // Request is what an observer is told of a request.
@@ -43,6 +44,8 @@ type Observer interface {
 	Suspected(all []Suspicion)
 	// Settled: an outcome of the row is in the store.
 	Settled(it *store.Item, o *store.Outcome)
+	// RowsParked: n rows are in the store's parked rows.
+	RowsParked(n int)
 	// StoreFailed: a claim or an outcome did not reach the store and is tried
 	// again.
 	StoreFailed(op string, err error)
@@ -67,10 +70,13 @@ type Dispatcher struct {
 	// what it was told last.
 	telling sync.Mutex
 	suspect []Suspicion
+	// relieved is when rows to park were last looked for; mu guards it.
+	relieved time.Time
 	// Signals with room for one: something changed for whoever waits.
-	toClaim, toWrite, freed, settled, roomy chan struct{}
-	toSend                                  chan *request
-	over                                    chan struct{} // closed when Run ends
+	toClaim, toWrite, toPark, freed, settled, roomy chan struct{}
+
+	toSend chan *request
+	over   chan struct{} // closed when Run ends
 }
 
 // New returns the dispatcher of one sink for the leader of an epoch. It starts
@@ -81,7 +87,7 @@ func New(cfg Config, ledger Ledger, to sink.Sink, epoch store.Epoch, obs Observe
 	return &Dispatcher{
 		cfg: cfg, store: ledger, sink: to, epoch: epoch, obs: obs, drainTimeout: drainTimeout,
 		core:    newCore(cfg, to.Limits, rand.Float64),
-		toClaim: signal(), toWrite: signal(), freed: signal(), settled: signal(), roomy: signal(),
+		toClaim: signal(), toWrite: signal(), toPark: signal(), freed: signal(), settled: signal(), roomy: signal(),
 		toSend: make(chan *request, cfg.MaxConcurrentGroups),
 		over:   make(chan struct{}),
 	}
@@ -101,6 +107,7 @@ func (d *Dispatcher) Append(items []store.Item, t Ticket) {
 	d.core.append(items, t)
 	d.mu.Unlock()
 	notify(d.toClaim)
+	notify(d.toPark)
 }
 
 // Room returns how many rows fit into the buffer; a negative number is by how
@@ -108,16 +115,7 @@ func (d *Dispatcher) Append(items []store.Item, t Ticket) {
 func (d *Dispatcher) Room() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.cfg.BufferRows - d.core.rows
-}
-
-// Prepend puts rows in front of their lanes, in the given order, behind rows in
-// flight. It does not wait.
-func (d *Dispatcher) Prepend(items []store.Item, t Ticket) {
-	d.mu.Lock()
-	d.core.prepend(items, t)
-	d.mu.Unlock()
-	notify(d.toClaim)
+	return d.cfg.BufferRows - d.core.live()
 }
 
 // Freeze keeps rows from being claimed until it is called with false.
@@ -139,6 +137,7 @@ func (d *Dispatcher) Held(outbox string) []string {
 // Stats is what a dispatcher holds at a moment.
 type Stats struct {
 	Rows     int            // in memory, until their outcome is written
+	Parked   int            // in the store's parked rows, some of them in memory too
 	Bytes    int64          // their payloads
 	InFlight int            // claims and requests under way
 	Lanes    map[string]int // by state
@@ -149,11 +148,14 @@ func (d *Dispatcher) Stats() Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := Stats{
-		Rows: d.core.rows, Bytes: d.core.bytes, InFlight: d.core.claiming + d.core.sending,
-		Lanes: map[string]int{store.Blocked.String(): 0, store.Paused.String(): 0},
+		Rows: d.core.rows, Parked: d.core.parkedRows, Bytes: d.core.bytes, InFlight: d.core.claiming + d.core.sending,
+		Lanes: map[string]int{parkedWord: 0, store.Blocked.String(): 0, store.Paused.String(): 0},
 	}
 	for st := laneReady; st < laneHeld; st++ {
 		s.Lanes[st.String()] = 0
+	}
+	for _, away := range d.core.away {
+		s.Lanes[parkedWord] += len(away.rows)
 	}
 	for _, l := range d.core.lanes {
 		s.Lanes[l.word()]++
@@ -177,6 +179,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	workers, work := errgroup.WithContext(work)
 	workers.Go(func() error { return d.claimRows(work) })
 	workers.Go(func() error { return d.writeOutcomes(work) })
+	workers.Go(func() error { return d.keepParked(work) })
 	for range d.cfg.MaxConcurrentGroups {
 		workers.Go(func() error { return d.send(work) })
 	}
@@ -259,6 +262,7 @@ func (d *Dispatcher) claimRows(ctx context.Context) error {
 func (d *Dispatcher) announce() {
 	notify(d.toClaim)
 	notify(d.toWrite)
+	notify(d.toPark)
 	notify(d.freed)
 	notify(d.settled)
 	notify(d.roomy)

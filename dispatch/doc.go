@@ -53,6 +53,21 @@
 // after the other, with back-off, until one is taken. The lanes wait for the sink
 // and have no timers of their own. See suspect.go.
 //
+// # Memory
+//
+// A buffer is bounded. When those of all sinks are full, the [Feed] takes nothing
+// more, which pauses the source. A buffer that is full of lanes that stand still,
+// or alone among others, is relieved: whole lanes are parked in the store, in the
+// order of their seq, and leave memory. Rows of such a lane that come later follow
+// it there. When it may move it is read back, a few runs at a time; it is whole
+// again, and takes rows into memory, when a reading has come to its end and nothing
+// is on its way to the store. Parked rows are safe: the checkpoint passes them. So
+// the same is done, without leaving memory, with what holds a log that has grown
+// too long. See feed.go, park.go and readback.go.
+//
+// A parked row's outcome and the end of its parked copy are one transaction. While a
+// row is being parked its outcome waits, so that no parked row outlives it.
+//
 // # Failure policy
 //
 // A store that cannot be reached is tried again for ever: rows stay where they

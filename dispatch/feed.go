@@ -4,7 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/checkpoint"
@@ -18,6 +19,7 @@ type Feed struct {
 	epoch    store.Epoch
 	captured int64 // rows numbered under this epoch
 	routes   map[string]*Dispatcher
+	tanks    []*tank // of each sink
 	observed func(outbox string, rows int)
 	freed    chan struct{} // a buffer may have room again
 	look     store.Looker  // while the relay catches up
@@ -25,6 +27,11 @@ type Feed struct {
 	// Marked, if set before Run, is told of each marker at its place among the
 	// rows.
 	Marked func(token string)
+	// Parks, if set before Run, lets rows be parked. A source that reads tables
+	// leaves out instead what does not move.
+	Parks bool
+
+	pressed, paused atomic.Bool
 }
 
 // NewFeed returns the feed of a leader. routes gives the dispatcher of each
@@ -34,28 +41,82 @@ func NewFeed(tracker *checkpoint.Tracker, epoch store.Epoch, routes map[string]*
 	f := &Feed{tracker: tracker, epoch: epoch, routes: routes, observed: observed, freed: make(chan struct{}, 1)}
 	for _, d := range routes {
 		d.freed = f.freed
+		if !slices.ContainsFunc(f.tanks, func(t *tank) bool { return t.Dispatcher == d }) {
+			f.tanks = append(f.tanks, &tank{Dispatcher: d})
+		}
 	}
 	return f
 }
 
-// overflow is how many times its buffer a sink may hold in rows while another
-// sink has room: a receiver that hangs takes nothing from the others. Payloads
-// are not kept past the buffer's bytes.
-const overflow = 10
+// overflow is how many times its buffer a sink may hold in rows while it is being
+// relieved.
+const overflow = 2
 
-// room reports whether more may be read: some buffer has room, and none is over
-// by too much.
+// Press says whether the log that is kept for the relay has reached its bound: then
+// the source is not paused any more, and whatever is in the way is parked.
+func (f *Feed) Press(pressed bool) {
+	f.pressed.Store(pressed)
+	notify(f.freed)
+}
+
+// Paused reports whether the source is paused, because every buffer is full.
+func (f *Feed) Paused() bool { return f.paused.Load() }
+
+// room reports whether more may be read: some buffer has room, and none is over by
+// too much. A full buffer is relieved: of lanes that stand still, and beside a sink
+// with room, or a log at its bound, of others too. So a sink that is slow or dead
+// takes nothing from the others, and one that catches up parks nothing.
 func (f *Feed) room() bool {
-	some := false
-	for _, d := range f.routes {
-		n := d.Room()
+	some, over, now := false, false, time.Now()
+	for _, t := range f.tanks {
+		n := t.look(now)
 		some = some || n > 0
-		if n <= -(overflow-1)*d.cfg.BufferRows {
-			return false
+		over = over || n <= -(overflow-1)*t.cfg.BufferRows
+	}
+	pressed := f.Parks && f.pressed.Load()
+	for _, t := range f.tanks {
+		if f.Parks && t.full {
+			t.Relieve(pressed || some && t.slow)
 		}
 	}
-	return some
+	f.paused.Store(!some && !pressed)
+	return (some || pressed) && !over
 }
+
+// tank is what the feed knows of a sink's buffer.
+type tank struct {
+	*Dispatcher
+	full  bool
+	slow  bool      // it will stay full for long
+	since time.Time // when rows were last counted, zero while there is room
+	gone  int64     // rows that had left by then
+}
+
+// slowAfter is how long a buffer is watched before it counts as slow: it is if
+// less than half of it has left by then.
+const slowAfter = time.Second
+
+// look returns how many rows fit in.
+func (t *tank) look(now time.Time) (room int) {
+	room, gone, suspect := t.level()
+	t.full = room <= 0
+	switch {
+	case room > t.cfg.BufferRows/4:
+		t.since, t.slow = time.Time{}, false
+	case !t.full:
+	case suspect:
+		t.slow = true
+	case t.since.IsZero():
+		t.since, t.gone = now, gone
+	case now.Sub(t.since) >= slowAfter:
+		t.slow = gone-t.gone < int64(t.cfg.BufferRows/2)
+		t.since, t.gone = now, gone
+	}
+	return room
+}
+
+// lookForRoom is how often a paused source looks for rows to park.
+const lookForRoom = 100 * time.Millisecond
 
 // Run takes batches until the context ends or the channel is closed. While there
 // is no room it takes none, which pauses the source.
@@ -89,18 +150,19 @@ func (f *Feed) waitForRoom(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-f.freed:
+		case <-time.After(lookForRoom): // a lane may stand still by now
 		}
 	}
 	return nil
 }
 
 // Backlog places rows that were in the tables before the log began. The
-// checkpoint passes the position only when they have settled.
-func (f *Feed) Backlog(items []store.Item, position store.Position) error {
+// checkpoint passes the position only when they have settled. Of these rows parked
+// were numbered and parked already. Call it before Run.
+func (f *Feed) Backlog(items []store.Item, parked int64, position store.Position) error {
+	f.captured += parked
 	t := f.tracker.Begin(position, f.number(items), len(items))
-	// One run of each outbox: a second would go in front of the first.
-	slices.SortStableFunc(items, func(a, b store.Item) int { return strings.Compare(a.Outbox, b.Outbox) })
-	return f.split(items, func(d *Dispatcher, part []store.Item) { d.Prepend(part, t) })
+	return f.split(items, func(d *Dispatcher, part []store.Item) { d.Append(part, t) })
 }
 
 func (f *Feed) take(b *capture.Batch) error {

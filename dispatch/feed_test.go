@@ -99,21 +99,21 @@ func TestAMixedBatchGoesToTheDispatchersOfItsRows(t *testing.T) {
 
 func TestTheBacklogGoesInFront(t *testing.T) {
 	f := newFeeding(DefaultConfig())
+	if err := f.Backlog(rowsOf(of("events", "1"), of("jobs", "9"), of("events", "2")), 5, "p0"); err != nil {
+		t.Fatal(err)
+	}
 	if err := f.run(capture.Batch{Position: "p1", Items: of("events", "3", "4")}); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Backlog(rowsOf(of("events", "1"), of("jobs", "9"), of("events", "2")), "p0"); err != nil {
-		t.Fatal(err)
-	}
-	f.expect(t, f.jobs, "9", 4)
-	f.expect(t, f.events, "1 2 3 4", 3, 5, 1, 2)
+	f.expect(t, f.jobs, "9", 7)
+	f.expect(t, f.events, "1 2 3 4", 6, 8, 9, 10)
 }
 
 func TestARowWithoutASinkIsAnError(t *testing.T) {
 	f := newFeeding(DefaultConfig())
 	for name, err := range map[string]error{
 		"stream":  f.run(capture.Batch{Position: "p1", Items: rowsOf(of("events", "1"), of("mails", "2"))}),
-		"backlog": f.Backlog(of("mails", "2"), "p1"),
+		"backlog": f.Backlog(of("mails", "2"), 0, "p1"),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "row 2 ") || !strings.Contains(err.Error(), "outbox mails ") {
 			t.Errorf("%s: %v", name, err)

@@ -38,6 +38,12 @@ type row struct {
 	skip *skip
 	// requeued: it was FAILED, and somebody set it back.
 	requeued bool
+	// parked: the store has it in its lane's parked rows; parking: it is being
+	// put there, and late is its outcome, which waits for that.
+	parked, parking bool
+	late            *outcome
+	// back: it was read back.
+	back bool
 	// done: delivered, or found settled or gone; it leaves the lane.
 	done bool
 }
@@ -84,11 +90,29 @@ type lane struct {
 	tried           uint64 // the latest suspicion of its receiver under which it was tried
 	problem         string // the latest failure of its head
 	blocked, paused *store.Hold
+
+	born uint64 // orders lanes
+	// behind: more rows of the lane are parked behind those in memory; beyond is
+	// how many, as far as it is known.
+	behind bool
+	beyond int
+	after  store.Seq // no row up to it is to be read back
+	// parking counts the lane's rows that are on their way to the store. Once
+	// they are there, a lane that shrinks keeps keep rows in memory.
+	parking, keep int
+	// hungry: queued to be read back; reading: being read.
+	hungry, reading bool
+	missed          bool // while it was being read, rows came behind it
 }
+
+// parkedWord names the state of a lane whose rows are all parked.
+const parkedWord = "parked"
 
 // word names the lane's state for metrics and operators.
 func (l *lane) word() string {
 	switch {
+	case l.state == laneIdle:
+		return parkedWord
 	case l.state != laneHeld:
 		return l.state.String()
 	case l.blocked != nil:
@@ -162,9 +186,12 @@ func (l *lane) head(maxRows, maxBytes int) (rows []*row, bytes int) {
 func (l *lane) prune(n int) {
 	kept := 0
 	for _, rw := range l.rows[:n] {
-		if !rw.done {
+		switch {
+		case !rw.done:
 			l.rows[kept] = rw
 			kept++
+		case !rw.requeued:
+			l.after = max(l.after, rw.Seq)
 		}
 	}
 	if kept == 0 {

@@ -43,18 +43,6 @@ func (w *world) appendRows(t *rapid.T) {
 	w.check()
 }
 
-// prependRows places rows that were found outside the log: in front of their
-// lanes, behind what is in flight.
-func (w *world) prependRows(t *rapid.T) {
-	if w.core.rows >= w.cfg.BufferRows {
-		return
-	}
-	rows := w.insert(t, 3)
-	w.place(rows)
-	w.enter(w.core.prepend, rows...)
-	w.check()
-}
-
 // place puts rows in front of their lanes, in order.
 func (w *world) place(rows []*record) {
 	placed := map[LaneName]int{}

@@ -274,7 +274,6 @@ func TestCoreAgainstModel(t *testing.T) {
 		}
 		actions := map[string]func(*rapid.T){
 			"append":        w.appendRows,
-			"prepend":       w.prependRows,
 			"claim":         w.claim,
 			"answer claims": w.answerClaims,
 			"answer":        w.answer,

@@ -24,10 +24,11 @@ type LaneInfo struct {
 	store.LaneKey
 	// RowID is set where rows without a group have a lane each.
 	RowID string
-	// State is ready, claiming, sending, writing, waiting, blocked or paused.
+	// State is ready, claiming, sending, writing, waiting, parked, blocked or
+	// paused.
 	State string
-	// Rows is how many rows are in memory.
-	Rows int
+	// Rows is how many rows are in memory, Parked how many more are not.
+	Rows, Parked int
 	// Head is the id of the first row, or of the FAILED one that blocks the lane.
 	Head string
 	// Attempts is how many requests under this leader carried the head, and
@@ -59,6 +60,7 @@ var (
 
 	errDelivered = fmt.Errorf("%w: its first row was settled or delivered meanwhile", ErrLaneState)
 	errWriting   = fmt.Errorf("%w: an outcome of its first row is being written; ask again", ErrLaneState)
+	errParked    = fmt.Errorf("%w: its rows are parked, and none is in memory; ask again", ErrLaneState)
 	errHeld      = fmt.Errorf("%w: it is blocked or paused; skip or requeue the row, or resume the lane", ErrLaneState)
 	errOneRow    = fmt.Errorf("%w: a row's own lane cannot be paused; skip the row", ErrLaneState)
 )

@@ -171,10 +171,30 @@ func (c *core) backOff(l *lane, retryAfter time.Duration) time.Duration {
 // settle queues an outcome to be written. With a lane, the lane waits for it.
 func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 	o.Ref, o.RetryCount, o.At = rw.Ref, rw.RetryCount, now
-	c.outcomes = append(c.outcomes, outcome{Outcome: o, row: rw, lane: l})
+	c.enqueue(outcome{Outcome: o, row: rw, lane: l})
 	if l != nil {
 		l.state, l.inFlight = laneWriting, 1
 		c.giveBack(l)
+	}
+}
+
+// enqueue queues an outcome, or the end of a parked row that has none. That of a
+// row that is being parked waits: the parked row must not outlive it.
+func (c *core) enqueue(o outcome) {
+	rw := o.row
+	switch {
+	case rw.parking:
+		rw.late = &o
+	case o.Status == 0:
+		c.unpark(rw)
+	default:
+		if rw.parked {
+			o.Parked = rw.Seq
+			if o.Status.Settled() {
+				c.settling[store.ParkedRef{Ref: rw.Ref, Seq: rw.Seq}] = true
+			}
+		}
+		c.outcomes = append(c.outcomes, o)
 	}
 }
 
@@ -204,6 +224,9 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 	for i := range batch {
 		o := &batch[i]
 		final := o.Status.Settled() || results[i] != store.Written
+		if o.Parked != 0 && results[i] != store.Refused {
+			c.wrote(o, final)
+		}
 		switch {
 		case results[i] == store.Refused:
 			c.refuse(o, now)
@@ -216,6 +239,18 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 		default:
 			c.wait(o.lane, later(o.lane.wakeAt, now))
 		}
+	}
+}
+
+// wrote is told that the outcome of a parked row is in the store, and with one
+// that settles it the row is parked no more.
+func (c *core) wrote(o *outcome, final bool) {
+	switch {
+	case o.Status.Settled():
+		c.unparked(store.ParkedRef{Ref: o.Ref, Seq: o.Parked})
+		o.row.parked = false
+	case final && o.lane != nil: // found settled or gone
+		c.unpark(o.row)
 	}
 }
 

@@ -31,8 +31,11 @@ func (s *skip) tell() {
 // request carries it. Done is told how it went.
 func (c *core) skip(l *lane, reason string, now time.Time) (done <-chan error, err error) {
 	switch {
-	case l == nil || len(l.rows) == 0:
+	case l == nil, len(l.rows) == 0 && !l.behind:
 		return nil, ErrNoLane
+	case len(l.rows) == 0:
+		c.hunger(l)
+		return nil, errParked
 	case l.state == laneWriting || l.rows[0].skip != nil:
 		return nil, errWriting
 	}
@@ -118,6 +121,9 @@ func (c *core) mended(refs []store.Ref, now time.Time) {
 // mend makes a row as one that has not failed.
 func (rw *row) mend() {
 	rw.mended, rw.claimed, rw.RetryCount = false, time.Time{}, 0
+	if rw.ticket == nil { // it has no place in the log any more
+		rw.requeued, rw.Seq = true, 0
+	}
 	rw.failing, rw.failed, rw.refused = time.Time{}, time.Time{}, time.Time{}
 	if s := rw.skip; s != nil {
 		rw.skip = nil
@@ -168,7 +174,7 @@ func (c *core) requeue(items []store.Item) {
 		}
 		return in[l][it.ID]
 	})
-	c.place(items, nil, true)
+	c.place(items)
 }
 
 // watch begins to remember which rows leave their lanes, or forgets them.
@@ -194,7 +200,7 @@ func (c *core) found(items []store.Item, now time.Time) int {
 	for i := range items {
 		refs[i] = items[i].Ref
 	}
-	c.place(items, nil, true)
+	c.place(items)
 	c.mended(refs, now)
 	return len(items)
 }
@@ -206,6 +212,8 @@ func (c *core) retryNow(l *lane) error {
 		return ErrNoLane
 	case l.state == laneHeld:
 		return errHeld
+	case len(l.rows) == 0:
+		return errParked
 	case l.state == laneWaiting, l.state == laneReady && l.to.suspect:
 		c.takeOut(l)
 		l.state = laneReady
@@ -218,7 +226,7 @@ func (c *core) retryNow(l *lane) error {
 func (c *core) info(l *lane) LaneInfo {
 	in := LaneInfo{
 		LaneKey: l.name.LaneKey, RowID: l.name.RowID, State: l.word(),
-		Rows: len(l.rows), Error: l.problem,
+		Rows: len(l.rows), Parked: l.beyond, Error: l.problem,
 	}
 	if len(l.rows) > 0 {
 		head := l.rows[0]

@@ -63,7 +63,7 @@ func (c *core) standing(outbox string) (lanes []store.LaneKey) {
 	for _, l := range c.lanes {
 		switch {
 		case l.name.Outbox != outbox || c.ofOneRow(l):
-		case l.standing(), l.still() && len(l.rows) >= keeps, len(l.rows) > room:
+		case l.standing(), l.behind, l.still() && len(l.rows) >= keeps, len(l.rows) > room:
 			lanes = append(lanes, l.name.LaneKey)
 		}
 	}
@@ -91,7 +91,7 @@ func (c *core) unload(outbox string) (some bool) {
 	keeps := c.keeps()
 	for _, l := range c.lanes {
 		held := l.state == laneHeld
-		if l.name.Outbox != outbox || c.ofOneRow(l) || !held && !l.still() {
+		if l.name.Outbox != outbox || l.behind || c.ofOneRow(l) || !held && !l.still() {
 			continue
 		}
 		keep := keeps
@@ -99,7 +99,7 @@ func (c *core) unload(outbox string) (some bool) {
 			keep = 0
 		}
 		for i, rw := range slices.Backward(l.rows) {
-			if rw.skip != nil {
+			if rw.skip != nil || rw.parked || rw.parking {
 				keep = max(keep, i+1)
 				break
 			}

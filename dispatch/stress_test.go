@@ -15,6 +15,7 @@ import (
 // sheet is a ledger with real rows; statements take a little before and after
 // they commit.
 type sheet struct {
+	parkedTable
 	mu    sync.Mutex
 	rows  map[string]store.Status
 	items map[string]store.Item

@@ -106,7 +106,7 @@ func laneRows(lanes []admin.Lane, now time.Time) [][]string {
 			why = l.Error
 		}
 		all[i] = []string{
-			cell(l.Outbox), cell(l.Kind), groupCell(l.Group), l.State, strconv.Itoa(l.Rows), head,
+			cell(l.Outbox), cell(l.Kind), groupCell(l.Group), l.State, strconv.Itoa(l.Rows + l.Parked), head,
 			strconv.Itoa(l.Attempts), strconv.Itoa(l.RetryCount), next, age(l.Since, now), oneLine(why),
 		}
 	}
@@ -203,7 +203,7 @@ func (f *laneFlags) act(ctx context.Context, p *program, action, reason, done st
 	}
 	now := "no row of it is in memory"
 	if lane.State != "" {
-		now = fmt.Sprintf("it is %s, with %s", lane.State, rows(lane.Rows))
+		now = fmt.Sprintf("it is %s, with %s", lane.State, rows(lane.Rows+lane.Parked))
 	}
 	_, err = fmt.Fprintf(p.stdout, "%s: %s; %s\n", laneText(&req), done, now)
 	return err

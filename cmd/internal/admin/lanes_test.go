@@ -106,7 +106,7 @@ func someLanes() []dispatch.LaneInfo {
 	at := time.Date(2026, 3, 4, 5, 6, 7, 800_000_000, time.UTC)
 	return []dispatch.LaneInfo{
 		{
-			LaneKey: store.LaneKey{Outbox: "o", Kind: "EVENT", Group: store.GroupOf("<g>")}, State: "blocked", Rows: 3,
+			LaneKey: store.LaneKey{Outbox: "o", Kind: "EVENT", Group: store.GroupOf("<g>")}, State: "blocked", Rows: 3, Parked: 7,
 			Head: "id-1", Attempts: 4, RetryCount: 3, Error: "400: no", Since: at,
 		},
 		{LaneKey: store.LaneKey{Outbox: "o", Kind: "EVENT"}, RowID: "id-9", State: "waiting", Rows: 1, Head: "id-9", NextAttempt: at},
@@ -119,9 +119,9 @@ func TestLanesList(t *testing.T) {
 	base := serveDesk(t, d, "")
 	got := ask(t, "GET", base+"/api/v1/lanes")
 	want := `{"lanes":[` +
-		`{"outbox":"o","kind":"EVENT","group":"<g>","state":"blocked","rows":3,"head":"id-1","attempts":4,"retry_count":3,"error":"400: no","since":"2026-03-04T05:06:07.8Z"},` +
-		`{"outbox":"o","kind":"EVENT","group":null,"row_id":"id-9","state":"waiting","rows":1,"head":"id-9","attempts":0,"retry_count":0,"next_attempt":"2026-03-04T05:06:07.8Z"},` +
-		`{"outbox":"o","kind":"JOB","group":"","state":"paused","rows":0,"head":"","attempts":0,"retry_count":0,"reason":"stock-taking"}` +
+		`{"outbox":"o","kind":"EVENT","group":"<g>","state":"blocked","rows":3,"parked":7,"head":"id-1","attempts":4,"retry_count":3,"error":"400: no","since":"2026-03-04T05:06:07.8Z"},` +
+		`{"outbox":"o","kind":"EVENT","group":null,"row_id":"id-9","state":"waiting","rows":1,"parked":0,"head":"id-9","attempts":0,"retry_count":0,"next_attempt":"2026-03-04T05:06:07.8Z"},` +
+		`{"outbox":"o","kind":"JOB","group":"","state":"paused","rows":0,"parked":0,"head":"","attempts":0,"retry_count":0,"reason":"stock-taking"}` +
 		`],"total":7}` + "\n"
 	if got.status != 200 || got.body != want || got.header.Get("Content-Type") != "application/json" {
 		t.Errorf("answers %d %s\nwant %s", got.status, got.body, want)

@@ -16,8 +16,9 @@ type Lane struct {
 	// RowID is set where rows without a group have a lane each.
 	RowID       string    `json:"row_id,omitempty"`
 	State       string    `json:"state"`
-	Rows        int       `json:"rows"` // in memory
-	Head        string    `json:"head"` // the id of the first row
+	Rows        int       `json:"rows"`   // in memory
+	Parked      int       `json:"parked"` // more rows, that are not in memory
+	Head        string    `json:"head"`   // the id of the first row
 	Attempts    int       `json:"attempts"`
 	RetryCount  int       `json:"retry_count"`
 	NextAttempt time.Time `json:"next_attempt,omitzero"`
@@ -30,7 +31,7 @@ type Lane struct {
 func laneOf(l *dispatch.LaneInfo) Lane {
 	return Lane{
 		Outbox: l.Outbox, Kind: l.Kind, Group: groupName(l.Group), RowID: l.RowID, State: l.State,
-		Rows: l.Rows, Head: l.Head, Attempts: l.Attempts, RetryCount: l.RetryCount,
+		Rows: l.Rows, Parked: l.Parked, Head: l.Head, Attempts: l.Attempts, RetryCount: l.RetryCount,
 		NextAttempt: l.NextAttempt, Error: l.Error, Reason: l.Reason, Since: l.Since,
 	}
 }

@@ -18,6 +18,7 @@ import (
 // source is a capture source that Follow can run and that holds sessions.
 type source interface {
 	capture.Resumer
+	capture.Retention
 	Close()
 }
 

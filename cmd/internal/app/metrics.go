@@ -44,6 +44,8 @@ type Metrics struct {
 	connected    prometheus.Gauge
 	reconnects   prometheus.Counter
 	losses       prometheus.Counter
+	retained     prometheus.Gauge
+	paused       prometheus.Gauge
 	mode         *prometheus.GaugeVec
 	epoch        prometheus.Gauge
 
@@ -58,6 +60,8 @@ type sinkVecs struct {
 	retries, storeFailures        *prometheus.CounterVec
 	duration, ack                 *prometheus.HistogramVec
 	rows, bytes, lanes, inFlight  *prometheus.GaugeVec
+	parked                        *prometheus.GaugeVec
+	rowsParked                    *prometheus.CounterVec
 	suspect                       *prometheus.GaugeVec
 }
 
@@ -96,6 +100,8 @@ func NewMetrics(reg prometheus.Registerer, build Build) *Metrics {
 		connected:    r.gauges("source_connected", "1 while the database's log (or, polling, its tables) can be read.").WithLabelValues(),
 		reconnects:   r.counters("source_reconnects_total", "Lost connections of the source.").WithLabelValues(),
 		losses:       r.counters("source_losses_total", "Times that the log, or the relay's place in it, was lost: the tables were read for what it held.").WithLabelValues(),
+		retained:     r.gauges("source_retained_bytes", "Log that the database keeps for this relay.").WithLabelValues(),
+		paused:       r.gauges("source_paused", "1 while nothing is read, because every sink's buffer is full.").WithLabelValues(),
 		mode:         r.gauges("source_mode", "1 for the way in which rows are captured now.", "mode"),
 		epoch:        r.gauges("leader_epoch", "Epoch of this relay's leadership; 0 while another relay leads.").WithLabelValues(),
 	}
@@ -117,12 +123,14 @@ func newSinkVecs(r registrar) sinkVecs {
 		shared:        r.counters("shared_requests_total", "Requests with rows of several message groups.", "sink"),
 		suspect:       r.gauges("sink_suspect", "1 while nothing but probes goes to an endpoint of the sink, by what its latest failure means.", "sink", "class"),
 		retries:       r.counters("retries_total", "Failed attempts that were counted against a row, which is tried again.", "sink"),
+		rowsParked:    r.counters("rows_parked_total", "Rows moved into the relay's own table, to bound the memory and the log that they hold.", "sink"),
 		storeFailures: r.counters("store_failures_total", "Claims and outcomes that did not reach the database and were tried again.", "sink"),
 		duration:      r.histograms("delivery_duration_seconds", "Time that a request took.", requestBuckets(), "sink"),
 		ack:           r.histograms("commit_to_ack_seconds", "Time from a row's commit (from its capture, where the log does not tell it) until its COMPLETED was written.", ackBuckets(), "sink"),
+		parked:        r.gauges("parked_rows", "Rows that were moved out of memory into the relay's own table.", "sink"),
 		rows:          r.gauges("pending_rows", "Rows in memory whose outcome is not written.", "sink"),
 		bytes:         r.gauges("pending_bytes", "Bytes of payload in memory.", "sink"),
-		lanes:         r.gauges("lanes", "Message groups with rows in memory or held, by state.", "sink", "state"),
+		lanes:         r.gauges("lanes", "Message groups with rows to deliver, or held, by state.", "sink", "state"),
 		inFlight:      r.gauges("requests_in_flight", "Requests and claims under way.", "sink"),
 	}
 }
@@ -152,6 +160,17 @@ func (m *Metrics) Connected() { m.connected.Set(1) }
 func (m *Metrics) Lost(error, time.Duration) {
 	m.connected.Set(0)
 	m.reconnects.Inc()
+}
+
+// Retained notes how many bytes of log the database keeps for this relay.
+func (m *Metrics) Retained(bytes int64) { m.retained.Set(float64(bytes)) }
+
+// Paused notes whether the source is paused for want of room.
+func (m *Metrics) Paused(paused bool) {
+	m.paused.Set(0)
+	if paused {
+		m.paused.Set(1)
+	}
 }
 
 // LogLost counts a log that was lost, or that can no longer be read.
@@ -188,6 +207,8 @@ type SinkMetrics struct {
 	duration   prometheus.Observer
 	ack        prometheus.Observer
 	rows       prometheus.Gauge
+	parked     prometheus.Gauge
+	rowsParked prometheus.Counter
 	bytes      prometheus.Gauge
 	inFlight   prometheus.Gauge
 	now        func() time.Time
@@ -219,8 +240,11 @@ func (m *Metrics) newSink(name string) *SinkMetrics {
 		duration: v.duration.WithLabelValues(name),
 		ack:      v.ack.WithLabelValues(name),
 		rows:     v.rows.WithLabelValues(name),
-		bytes:    v.bytes.WithLabelValues(name),
-		inFlight: v.inFlight.WithLabelValues(name),
+		parked:   v.parked.WithLabelValues(name),
+
+		rowsParked: v.rowsParked.WithLabelValues(name),
+		bytes:      v.bytes.WithLabelValues(name),
+		inFlight:   v.inFlight.WithLabelValues(name),
 	}
 	for class := sink.Delivered; class <= sink.Misconfigured; class++ {
 		s.requests[class] = v.requests.WithLabelValues(name, class.String())
@@ -309,9 +333,13 @@ func (s *SinkMetrics) Settled(it *store.Item, o *store.Outcome) {
 // StoreFailed counts a claim or an outcome that did not reach the database.
 func (s *SinkMetrics) StoreFailed(string, error) { s.failures.Inc() }
 
+// RowsParked counts rows that were parked.
+func (s *SinkMetrics) RowsParked(n int) { s.rowsParked.Add(float64(n)) }
+
 // Holds sets what the sink's dispatcher holds at this moment.
 func (s *SinkMetrics) Holds(stats dispatch.Stats) {
 	s.rows.Set(float64(stats.Rows))
+	s.parked.Set(float64(stats.Parked))
 	s.bytes.Set(float64(stats.Bytes))
 	s.inFlight.Set(float64(stats.InFlight))
 	for state, n := range stats.Lanes {

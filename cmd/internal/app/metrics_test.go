@@ -76,6 +76,8 @@ func TestRelayMetrics(t *testing.T) {
 	m.Connected()
 	m.Lost(errors.New("gone"), time.Second)
 	m.LogLost()
+	m.Retained(4096)
+	m.Paused(true)
 	m.Mode("stream")
 	m.Mode("poll")
 	m.Leads(7)
@@ -104,11 +106,18 @@ sluicebox_source_losses_total 1
 # TYPE sluicebox_source_mode gauge
 sluicebox_source_mode{mode="poll"} 1
 sluicebox_source_mode{mode="stream"} 0
+# HELP sluicebox_source_paused 1 while nothing is read, because every sink's buffer is full.
+# TYPE sluicebox_source_paused gauge
+sluicebox_source_paused 1
 # HELP sluicebox_source_reconnects_total Lost connections of the source.
 # TYPE sluicebox_source_reconnects_total counter
 sluicebox_source_reconnects_total 1
+# HELP sluicebox_source_retained_bytes Log that the database keeps for this relay.
+# TYPE sluicebox_source_retained_bytes gauge
+sluicebox_source_retained_bytes 4096
 `, "sluicebox_build_info", "sluicebox_checkpoint_failures_total", "sluicebox_leader_epoch", "sluicebox_rows_captured_total",
-		"sluicebox_source_connected", "sluicebox_source_losses_total", "sluicebox_source_mode", "sluicebox_source_reconnects_total")
+		"sluicebox_source_connected", "sluicebox_source_losses_total", "sluicebox_source_mode", "sluicebox_source_paused",
+		"sluicebox_source_reconnects_total", "sluicebox_source_retained_bytes")
 	before := float64(time.Now().Add(-time.Second).Unix())
 	m.Saved(store.Checkpoint{})
 	if got := testutil.ToFloat64(m.checkpoint); got < before {
@@ -131,6 +140,7 @@ func TestSinkMetrics(t *testing.T) {
 	s.Requested(dispatch.Request{Rows: 5, Lanes: 1, Split: true}, &sink.Result{Outcome: sink.Outcome{Class: sink.Unavailable}}, time.Second)
 	s.Requested(dispatch.Request{Rows: 1, Lanes: 1, Probe: true}, &sink.Result{}, time.Second) // no class: counted as time only
 	s.StoreFailed("claim", errors.New("down"))
+	s.RowsParked(3)
 	s.Suspected(suspect(sink.Refused))
 	s.Suspected(nil)
 	s.Suspected(suspect(sink.Misconfigured))
@@ -235,12 +245,15 @@ func TestHolds(t *testing.T) {
 	reg, m := newTestMetrics(t)
 	s := m.Sink("platform")
 	s.Holds(dispatch.Stats{Rows: 5, Bytes: 600, InFlight: 2, Lanes: map[string]int{"ready": 3, "waiting": 1}})
-	s.Holds(dispatch.Stats{Rows: 1, Bytes: 20, InFlight: 1, Lanes: map[string]int{"ready": 0, "waiting": 1}})
+	s.Holds(dispatch.Stats{Rows: 1, Parked: 7, Bytes: 20, InFlight: 1, Lanes: map[string]int{"ready": 0, "waiting": 1}})
 	expect(t, reg, `
-# HELP sluicebox_lanes Message groups with rows in memory or held, by state.
+# HELP sluicebox_lanes Message groups with rows to deliver, or held, by state.
 # TYPE sluicebox_lanes gauge
 sluicebox_lanes{sink="platform",state="ready"} 0
 sluicebox_lanes{sink="platform",state="waiting"} 1
+# HELP sluicebox_parked_rows Rows that were moved out of memory into the relay's own table.
+# TYPE sluicebox_parked_rows gauge
+sluicebox_parked_rows{sink="platform"} 7
 # HELP sluicebox_pending_bytes Bytes of payload in memory.
 # TYPE sluicebox_pending_bytes gauge
 sluicebox_pending_bytes{sink="platform"} 20
@@ -250,7 +263,7 @@ sluicebox_pending_rows{sink="platform"} 1
 # HELP sluicebox_requests_in_flight Requests and claims under way.
 # TYPE sluicebox_requests_in_flight gauge
 sluicebox_requests_in_flight{sink="platform"} 1
-`, "sluicebox_lanes", "sluicebox_pending_bytes", "sluicebox_pending_rows", "sluicebox_requests_in_flight")
+`, "sluicebox_lanes", "sluicebox_parked_rows", "sluicebox_pending_bytes", "sluicebox_pending_rows", "sluicebox_requests_in_flight")
 }
 
 func TestHotPathAllocatesNothing(t *testing.T) {

@@ -229,21 +229,24 @@ func (r *relay) live(ctx context.Context, deadline time.Time, lost *capture.Lost
 	epoch := begin.Epoch
 	r.metrics.Leads(epoch)
 	r.log.Info("leading", "name", r.cfg.Settings.Name, "epoch", epoch, "position", begin.From,
-		"backlog", len(begin.Backlog), "why", begin.Why)
+		"backlog", int64(len(begin.Backlog))+begin.Parked, "why", begin.Why)
 
 	var holds []store.Hold
+	var parked []store.ParkedLane
 	err = r.reach(ctx, deadline, func(ctx context.Context) (err error) {
-		holds, err = r.db.store.LoadHolds(ctx)
+		if holds, err = r.db.store.LoadHolds(ctx); err == nil {
+			parked, err = r.db.store.ParkedLanes(ctx)
+		}
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("read which message groups stand still: %w", err)
 	}
-	lanes, routes := r.dispatchers(sinks, epoch, holds)
+	lanes, routes := r.dispatchers(sinks, epoch, holds, parked)
 	tracker := checkpoint.NewTracker(begin.Frontier)
 	feed := dispatch.NewFeed(tracker, epoch, routes, r.metrics.Captured)
 	if begin.Why != "" {
-		if err := feed.Backlog(begin.Backlog, begin.From); err != nil {
+		if err := feed.Backlog(begin.Backlog, begin.Parked, begin.From); err != nil {
 			return err
 		}
 	}
@@ -254,13 +257,16 @@ func (r *relay) live(ctx context.Context, deadline time.Time, lost *capture.Lost
 		Config: checkpoint.DefaultKeeperConfig(), Tracker: tracker, Store: r.db.store,
 		Source: src, Epoch: epoch, Observer: checkpointWatch{r},
 	}
-	return r.flow(ctx, src, begin.From, feed, lanes, keeper, r.besides(src, feed, epoch))
+	if begin.Why == "" {
+		src.Acknowledge(begin.From) // it is saved; the server may not have heard
+	}
+	return r.flow(ctx, src, begin.From, feed, lanes, keeper, r.besides(src, feed, lanes, epoch))
 }
 
 // besides returns what a life does besides the way of the rows: it looks for rows
-// that were set back, for a log that can be read, for rows that were kept long
-// enough.
-func (r *relay) besides(src source, feed *dispatch.Feed, epoch store.Epoch) []func(context.Context) error {
+// that were set back, for a log that can be read or that grows too long, for rows
+// that were kept long enough.
+func (r *relay) besides(src source, feed *dispatch.Feed, lanes map[string]*dispatch.Dispatcher, epoch store.Epoch) []func(context.Context) error {
 	retainer := &checkpoint.Retainer{Tables: r.db.store, Epoch: epoch, Outboxes: r.cfg.Outboxes(), Observer: retainWatch{r}}
 	if r.polls.Load() { // polling finds what a sweep would
 		return []func(context.Context) error{retainer.Run, r.watchLog}
@@ -271,7 +277,9 @@ func (r *relay) besides(src source, feed *dispatch.Feed, epoch store.Epoch) []fu
 	}
 	feed.Marked = sweeper.Marked
 	feed.CatchUp(r.db.store)
-	return []func(context.Context) error{retainer.Run, sweeper.Run}
+	feed.Parks = true
+	pressure := &pressure{relay: r, source: src, feed: feed, lanes: lanes}
+	return []func(context.Context) error{retainer.Run, sweeper.Run, pressure.run}
 }
 
 // errReadable ends a life that polls, because the log can be read.

@@ -54,7 +54,9 @@ func (r *relay) sink(name string) (destination, error) {
 // dispatchers returns one per sink, by the sink's name, and the one that each
 // outbox goes to, by the outbox's. Lanes that stood still when the relay last ran
 // do so again.
-func (r *relay) dispatchers(sinks map[string]destination, epoch store.Epoch, holds []store.Hold) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
+func (r *relay) dispatchers(sinks map[string]destination, epoch store.Epoch,
+	holds []store.Hold, parked []store.ParkedLane,
+) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
 	bySink, byOutbox = map[string]*dispatch.Dispatcher{}, map[string]*dispatch.Dispatcher{}
 	for name, s := range sinks {
 		watch := &sinkWatch{relay: r, sink: name, SinkMetrics: r.metrics.Sink(name)}
@@ -64,6 +66,11 @@ func (r *relay) dispatchers(sinks map[string]destination, epoch store.Epoch, hol
 	routes := r.cfg.Routes()
 	for outbox, name := range routes {
 		byOutbox[outbox] = bySink[name]
+	}
+	for i := range parked {
+		if d := byOutbox[parked[i].Outbox]; d != nil {
+			d.RestoreParked(parked[i : i+1])
+		}
 	}
 	for _, h := range holds {
 		if d := byOutbox[h.Lane.Outbox]; d != nil {

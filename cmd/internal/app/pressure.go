@@ -1,0 +1,71 @@
+package app
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/dispatch"
+)
+
+// retainedEvery is how often the relay asks how much log is kept for it.
+const retainedEvery = 2 * time.Second
+
+// pressure bounds the log that the database keeps for the relay: once there is too
+// much of it, rows are parked, and the checkpoint passes them.
+type pressure struct {
+	*relay
+	source capture.Retention
+	feed   *dispatch.Feed
+	lanes  map[string]*dispatch.Dispatcher
+
+	pressed bool // the log was at its bound when it was last asked for
+}
+
+// run looks at the log until the context ends and returns its error.
+func (p *pressure) run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(retainedEvery):
+		}
+		p.metrics.Paused(p.feed.Paused())
+		kept, err := p.source.Retained(ctx)
+		if err != nil { // the source tells by itself what is wrong with the log
+			continue
+		}
+		p.metrics.Retained(kept.Bytes)
+		p.press(kept)
+	}
+}
+
+// press parks what is in the way where the log has reached its bound: first the
+// lanes that do not move; if it is still there at the next look, all.
+func (p *pressure) press(kept capture.Retained) {
+	bound := p.bound(kept)
+	over := kept.Bytes >= bound
+	p.feed.Press(over)
+	if over {
+		for _, d := range p.lanes {
+			d.Press(p.pressed)
+		}
+	}
+	switch {
+	case over && !p.pressed:
+		p.log.Warn("the log that is kept for the relay has reached its bound; rows are parked", "bytes", kept.Bytes, "bound", bound)
+	case !over && p.pressed:
+		p.log.Info("the log that is kept for the relay is within its bound", "bytes", kept.Bytes, "bound", bound)
+	}
+	p.pressed = over
+}
+
+// bound is how much log may be kept: what the configuration says, and no more than
+// half of what the server keeps before it takes the log away.
+func (p *pressure) bound(kept capture.Retained) int64 {
+	bound := int64(p.cfg.Settings.Checkpoint.MaxHold)
+	if kept.Limit > 0 {
+		bound = min(bound, max(1, kept.Limit/2))
+	}
+	return bound
+}

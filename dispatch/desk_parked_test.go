@@ -1,0 +1,97 @@
+package dispatch
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// parkedTable is the parked rows of a store.
+type parkedTable struct {
+	guard sync.Mutex
+	items []store.Item // by seq
+	parks int          // statements
+}
+
+func (p *parkedTable) Park(_ context.Context, _ store.Epoch, items []store.Item) error {
+	p.guard.Lock()
+	defer p.guard.Unlock()
+	p.parks++
+	for _, it := range items {
+		if it.Seq == 0 {
+			panic("a row without a seq is parked: " + it.ID)
+		}
+		at, found := slices.BinarySearchFunc(p.items, it, bySeq)
+		if !found {
+			it.Payload = nil
+			p.items = slices.Insert(p.items, at, it)
+		}
+	}
+	return nil
+}
+
+func bySeq(a, b store.Item) int { return cmp.Compare(a.Seq, b.Seq) }
+
+func (p *parkedTable) Unpark(_ context.Context, _ store.Epoch, rows []store.ParkedRef) error {
+	p.forget(rows...)
+	return nil
+}
+
+func (p *parkedTable) forget(rows ...store.ParkedRef) {
+	p.guard.Lock()
+	defer p.guard.Unlock()
+	p.items = slices.DeleteFunc(p.items, func(it store.Item) bool {
+		return slices.Contains(rows, store.ParkedRef{Ref: it.Ref, Seq: it.Seq})
+	})
+}
+
+func (p *parkedTable) Parked(_ context.Context, from []store.ParkedFrom, each int) ([][]store.Item, error) {
+	p.guard.Lock()
+	defer p.guard.Unlock()
+	answers := make([][]store.Item, len(from))
+	for i, f := range from {
+		for _, it := range p.items {
+			if it.Outbox == f.Outbox && hashOf(&it) == f.Lane && it.Seq > f.After && len(answers[i]) < each {
+				answers[i] = append(answers[i], it)
+			}
+		}
+	}
+	return answers, nil
+}
+
+func hashOf(it *store.Item) store.LaneHash {
+	key := it.Lane()
+	return key.Hash()
+}
+
+// lanes is what a store tells of its parked rows at a start.
+func (p *parkedTable) lanes() (lanes []store.ParkedLane) {
+	p.guard.Lock()
+	defer p.guard.Unlock()
+	for i := range p.items {
+		it := &p.items[i]
+		at := slices.IndexFunc(lanes, func(l store.ParkedLane) bool { return l.Outbox == it.Outbox && l.Hash == hashOf(it) })
+		if at < 0 {
+			at = len(lanes)
+			lanes = append(lanes, store.ParkedLane{Outbox: it.Outbox, Kind: it.Kind, Hash: hashOf(it)})
+		}
+		lanes[at].Rows++
+	}
+	return lanes
+}
+
+// cut deletes what is parked behind a seq.
+func (p *parkedTable) cut(after store.Seq) {
+	p.guard.Lock()
+	defer p.guard.Unlock()
+	p.items = slices.DeleteFunc(p.items, func(it store.Item) bool { return it.Seq > after })
+}
+
+func (p *parkedTable) has(id string) bool {
+	p.guard.Lock()
+	defer p.guard.Unlock()
+	return slices.ContainsFunc(p.items, func(it store.Item) bool { return it.ID == id })
+}

@@ -1,0 +1,326 @@
+package dispatch
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// A lane in memory is the beginning of what is to be delivered of its group. Rows
+// that are parked lie behind it in the store, in the order of their seq, and what
+// the log brings goes there too until the lane is whole again. A parked row may
+// have a copy in memory.
+
+// parking is a row on its way to the parked table.
+type parking struct {
+	lane *lane
+	row  *row
+	// copied: the lane keeps the row in memory.
+	copied bool
+}
+
+// putBehind puts a row behind the parked ones of its lane.
+func (c *core) putBehind(l *lane, rw *row) {
+	c.passing++
+	c.park(l, rw, false)
+}
+
+func (c *core) park(l *lane, rw *row, copied bool) {
+	rw.parking = true
+	l.parking++
+	c.toPark = append(c.toPark, parking{l, rw, copied})
+}
+
+// parkRows parks those rows of a lane that are in memory alone, but for the ones
+// in flight. Rows that were set back are found in their table again.
+func (c *core) parkRows(l *lane) {
+	for i, rw := range l.rows {
+		if i >= l.inFlight && rw.Seq != 0 && !rw.parked && !rw.parking {
+			c.park(l, rw, true)
+		}
+	}
+}
+
+// nextParks takes at most most rows to park. The caller reports them by parked;
+// there is one such batch at a time, and none beside a reading.
+func (c *core) nextParks(most int) []store.Item {
+	n := min(most, len(c.toPark))
+	if c.ended || n == 0 {
+		return nil
+	}
+	c.parkings = c.toPark[:n:n]
+	c.toPark = c.toPark[n:]
+	items := make([]store.Item, n)
+	for i := range c.parkings {
+		items[i] = c.parkings[i].row.Item
+	}
+	return items
+}
+
+// parked is told that the batch of nextParks is durable: the checkpoint may pass
+// its rows.
+func (c *core) parked() {
+	batch := c.parkings
+	c.parkings = nil
+	var lanes []*lane
+	for i := range batch {
+		l, rw := batch[i].lane, batch[i].row
+		rw.parking, rw.parked = false, true
+		c.parkedRows++
+		rw.pass()
+		if !batch[i].copied {
+			c.passing--
+			l.beyond++
+			c.leave(rw)
+		}
+		if o := rw.late; o != nil {
+			rw.late = nil
+			c.enqueue(*o)
+		}
+		if l.parking--; l.parking == 0 {
+			lanes = append(lanes, l)
+		}
+	}
+	for _, l := range lanes {
+		if c.lanes[l.name] != l {
+			continue
+		}
+		c.trim(l)
+		if c.lanes[l.name] == l {
+			c.wake(l)
+			c.idle(l)
+		}
+	}
+}
+
+// unpark queues a row that was found settled or gone to be forgotten by the
+// store.
+func (c *core) unpark(rw *row) {
+	switch {
+	case rw.parked:
+		ref := store.ParkedRef{Ref: rw.Ref, Seq: rw.Seq}
+		c.settling[ref] = true
+		c.toUnpark = append(c.toUnpark, ref)
+	case rw.parking:
+		rw.late = &outcome{row: rw}
+	}
+}
+
+// nextUnparks takes rows that the store is to forget. The caller reports them by
+// unparked.
+func (c *core) nextUnparks(most int) []store.ParkedRef {
+	n := min(most, len(c.toUnpark))
+	if c.ended || n == 0 {
+		return nil
+	}
+	refs := c.toUnpark[:n:n]
+	c.toUnpark = c.toUnpark[n:]
+	return refs
+}
+
+// unparked is told that the store has forgotten rows.
+func (c *core) unparked(refs ...store.ParkedRef) {
+	for _, ref := range refs {
+		delete(c.settling, ref)
+		c.parkedRows--
+		if c.left != nil {
+			c.left[ref] = true
+		}
+	}
+}
+
+// pass tells whoever waits for the row that the checkpoint may pass it.
+func (rw *row) pass() {
+	if rw.ticket != nil {
+		rw.ticket.Done(1)
+		rw.ticket = nil
+	}
+}
+
+// leave takes a row out of memory that is not settled.
+func (c *core) leave(rw *row) {
+	c.rows--
+	if rw.back {
+		rw.back = false
+		c.back--
+	}
+	c.bytes -= int64(len(rw.Payload))
+	rw.Payload = nil
+	if c.watched != nil {
+		c.watched[rw.Ref] = true
+	}
+}
+
+// relieve begins to move rows out of memory until half the buffer is free: those
+// of lanes that stand still while their sink lives; with others, also those of
+// lanes that do not move for whatever reason, then of lanes with more than half
+// the buffer, then of those that have waited longest. A healthy lane that waits
+// for its turn is not touched without need.
+func (c *core) relieve(others bool) {
+	excess := c.live() - c.passing - c.cfg.BufferRows/2
+	for l := range c.shrinking {
+		excess -= l.leaves()
+	}
+	if c.ended || excess <= 0 {
+		return
+	}
+	heads := c.cfg.BufferRows / 4 // rows that lanes which do not move may keep
+	keeps := c.keeps()
+	for _, l := range c.movable(others) {
+		if excess <= 0 {
+			return
+		}
+		keep := 0
+		if l.state != laneHeld && l.still() && heads >= keeps {
+			keep = keeps
+			heads -= keep
+		}
+		excess -= c.shrink(l, keep)
+	}
+}
+
+// live is how many rows in memory count against the buffer. Those that were read
+// back have room of their own: neither they nor what the log brings keeps the other
+// away.
+func (c *core) live() int { return c.rows - c.back }
+
+// press parks what keeps the log from being given away: the rows of lanes that do
+// not move, or of all. They stay in memory, too.
+func (c *core) press(all bool) {
+	if c.ended {
+		return
+	}
+	for _, l := range c.byAge() {
+		if all || l.state == laneHeld || l.still() {
+			c.parkRows(l)
+		}
+	}
+}
+
+// byAge returns the lanes in the order in which they came up.
+func (c *core) byAge() []*lane {
+	lanes := make([]*lane, 0, len(c.lanes))
+	for _, l := range c.lanes {
+		lanes = append(lanes, l)
+	}
+	slices.SortFunc(lanes, func(a, b *lane) int { return cmp.Compare(a.born, b.born) })
+	return lanes
+}
+
+// movable returns the lanes whose rows may leave memory, those to begin with
+// first.
+func (c *core) movable(others bool) []*lane {
+	rank := func(l *lane) int {
+		switch {
+		case l.state == laneHeld, l.state == laneWaiting && l.failures > 1 && !l.to.suspect:
+			return 0
+		case l.still():
+			return 1
+		case len(l.rows) > c.cfg.BufferRows/2:
+			return 2
+		}
+		return 3
+	}
+	var lanes []*lane
+	ranks := map[*lane]int{}
+	for _, l := range c.lanes {
+		if c.shrinking[l] || l.reading || len(l.rows) == 0 || l.allBack() {
+			continue
+		}
+		if r := rank(l); others || r == 0 {
+			lanes, ranks[l] = append(lanes, l), r
+		}
+	}
+	slices.SortFunc(lanes, func(a, b *lane) int {
+		by := len(b.rows) - len(a.rows)
+		if ranks[a] == 3 {
+			by = cmp.Compare(a.rows[0].Seq, b.rows[0].Seq)
+		}
+		return cmp.Or(ranks[a]-ranks[b], by, cmp.Compare(a.born, b.born))
+	})
+	return lanes
+}
+
+// shrink parks a lane and keeps so many of its rows in memory, or those that
+// cannot leave it. It returns how many leave.
+func (c *core) shrink(l *lane, keep int) int {
+	before := len(l.rows)
+	c.putDown(l)
+	c.parkRows(l)
+	l.keep, l.behind = keep, l.name.RowID == ""
+	c.shrinking[l] = true
+	n := before - len(l.rows) + l.leaves()
+	if len(l.rows) == 0 && l.state != laneHeld {
+		c.takeOut(l)
+	}
+	if l.parking == 0 {
+		c.trim(l)
+	}
+	if c.lanes[l.name] == l {
+		c.wake(l)
+	}
+	return n
+}
+
+// putDown drops rows that were set back and have no place in the log: they are
+// found in their table again.
+func (c *core) putDown(l *lane) {
+	kept := l.rows[:0]
+	for i, rw := range l.rows {
+		if i < l.inFlight || rw.Seq != 0 || rw.ticket != nil || rw.bound() {
+			kept = append(kept, rw)
+			continue
+		}
+		c.leave(rw)
+	}
+	clear(l.rows[len(kept):])
+	l.rows = kept
+}
+
+// bound reports whether a row that is not in flight cannot leave memory.
+func (rw *row) bound() bool {
+	return !rw.claimed.IsZero() || rw.skip != nil || rw.mended || rw.requeued && rw.Seq != 0
+}
+
+// stays is how many of the lane's first rows stay in memory while it shrinks.
+func (l *lane) stays() int {
+	for i, rw := range slices.Backward(l.rows) {
+		if i < max(l.keep, l.inFlight) || rw.bound() || !rw.parked && !rw.parking {
+			return i + 1
+		}
+	}
+	return 0
+}
+
+func (l *lane) leaves() int { return len(l.rows) - l.stays() }
+
+// trim takes out of memory what is parked of a lane that shrinks.
+func (c *core) trim(l *lane) {
+	if !c.shrinking[l] {
+		return
+	}
+	delete(c.shrinking, l)
+	n := l.stays()
+	for _, rw := range l.rows[n:] {
+		c.leave(rw)
+		c.beyond(l, rw)
+	}
+	l.rows = slices.Clone(l.rows[:n])
+	if n == 0 {
+		c.putAway(l)
+	}
+}
+
+// beyond notes that a parked row of a lane is not in memory.
+func (c *core) beyond(l *lane, rw *row) {
+	if l.name.RowID != "" {
+		// Such rows are parked as one lane, which has none of them in memory.
+		l = c.lane(LaneName{LaneKey: l.name.LaneKey})
+		l.missed = l.reading
+		defer c.wake(l)
+	}
+	l.after = min(l.after, rw.Seq-1)
+	l.behind = true
+	l.beyond++
+}

@@ -1,0 +1,152 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// maxParkRows bounds one statement that parks rows or forgets parked ones.
+const maxParkRows = 5000
+
+// relieveEvery is the least time between two searches for rows to park: each goes
+// through all lanes.
+const relieveEvery = 10 * time.Millisecond
+
+// RestoreParked says which lanes have parked rows from before. Call it before
+// Restore, and before any row comes.
+func (d *Dispatcher) RestoreParked(lanes []store.ParkedLane) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.core.shelve(lanes)
+}
+
+// Relieve begins to park lanes until half the buffer is free: those that stand
+// still although the sink lives; with others, whatever is in the buffer. It does
+// not wait.
+func (d *Dispatcher) Relieve(others bool) {
+	d.mu.Lock()
+	if now := time.Now(); now.Sub(d.relieved) >= relieveEvery {
+		d.relieved = now
+		d.core.relieve(others)
+	}
+	d.mu.Unlock()
+	notify(d.toPark)
+}
+
+// level returns how many rows fit into the buffer, how many were delivered or are
+// done with otherwise, and whether all of the sink is suspect.
+func (d *Dispatcher) level() (room int, gone int64, suspect bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	suspect = !slices.ContainsFunc(d.core.receivers, func(r *receiver) bool { return !r.suspect })
+	return d.cfg.BufferRows - d.core.live(), d.core.gone, suspect
+}
+
+// Press begins to park what keeps the log from being given away: the rows of lanes
+// that do not move, or of all lanes. It does not wait.
+func (d *Dispatcher) Press(all bool) {
+	d.mu.Lock()
+	d.core.press(all)
+	d.mu.Unlock()
+	notify(d.toPark)
+}
+
+// keepParked parks rows, forgets parked ones and reads them back, one statement
+// at a time and in turn: neither may starve the other.
+func (d *Dispatcher) keepParked(ctx context.Context) error {
+	for {
+		worked := false
+		for _, step := range []func(context.Context) (bool, error){d.parkSome, d.unparkSome, d.readSome} {
+			some, err := step(ctx)
+			if err != nil {
+				return err
+			}
+			worked = worked || some
+		}
+		if worked {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-d.toPark:
+		}
+	}
+}
+
+func (d *Dispatcher) parkSome(ctx context.Context) (bool, error) {
+	d.mu.Lock()
+	items := d.core.nextParks(maxParkRows)
+	d.mu.Unlock()
+	if len(items) == 0 {
+		return false, nil
+	}
+	err := d.untilParked(ctx, "park", func() error { return d.store.Park(ctx, d.epoch, items) })
+	if err != nil {
+		return true, err
+	}
+	d.mu.Lock()
+	d.core.parked()
+	d.mu.Unlock()
+	d.obs.RowsParked(len(items))
+	d.announce()
+	return true, nil
+}
+
+func (d *Dispatcher) unparkSome(ctx context.Context) (bool, error) {
+	d.mu.Lock()
+	refs := d.core.nextUnparks(maxParkRows)
+	d.mu.Unlock()
+	if len(refs) == 0 {
+		return false, nil
+	}
+	err := d.untilParked(ctx, "unpark", func() error { return d.store.Unpark(ctx, d.epoch, refs) })
+	if err != nil {
+		return true, err
+	}
+	d.mu.Lock()
+	d.core.unparked(refs...)
+	d.mu.Unlock()
+	return true, nil
+}
+
+func (d *Dispatcher) readSome(ctx context.Context) (bool, error) {
+	d.mu.Lock()
+	from, each := d.core.nextReads(time.Now())
+	d.mu.Unlock()
+	if len(from) == 0 {
+		return false, nil
+	}
+	var answers [][]store.Item
+	err := d.untilParked(ctx, "read parked rows", func() (err error) {
+		answers, err = d.store.Parked(ctx, from, each)
+		return err
+	})
+	if err != nil {
+		return true, err
+	}
+	d.mu.Lock()
+	d.core.readBack(answers, each)
+	d.mu.Unlock()
+	d.announce()
+	return true, nil
+}
+
+// untilParked is untilStored for statements on the relay's own table, which can be
+// refused for no row's sake.
+func (d *Dispatcher) untilParked(ctx context.Context, op string, do func() error) error {
+	_, err := d.untilStored(ctx, op, func() error {
+		err := do()
+		var refused *store.RefusedError
+		if errors.As(err, &refused) {
+			err = fmt.Errorf("%w", refused.Err)
+		}
+		return err
+	})
+	return err
+}
