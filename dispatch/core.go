@@ -192,7 +192,9 @@ func (c *core) wake(l *lane) {
 	case l.standing():
 		l.state = laneHeld
 	case len(l.rows) > 0:
-		c.queue(l)
+		if !l.rows[0].returning {
+			c.queue(l)
+		}
 	case !l.behind:
 		delete(c.lanes, l.name)
 		delete(c.shrinking, l)

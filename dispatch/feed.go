@@ -71,7 +71,7 @@ func (f *Feed) room() bool {
 	for _, t := range f.tanks {
 		n := t.look(now)
 		some = some || n > 0
-		over = over || n <= -(overflow-1)*t.cfg.BufferRows
+		over = over || n <= -(overflow-1)*t.cfg.BufferRows && n+t.flying() <= -(overflow-1)*t.cfg.BufferRows
 	}
 	pressed := f.Parks && f.pressed.Load()
 	for _, t := range f.tanks {

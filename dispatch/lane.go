@@ -42,8 +42,9 @@ type row struct {
 	// put there, and late is its outcome, which waits for that.
 	parked, parking bool
 	late            *outcome
-	// back: it was read back.
-	back bool
+	// back: it was read back; returning: its claim is being given back, so that it
+	// may leave memory.
+	back, returning bool
 	// done: delivered, or found settled or gone; it leaves the lane.
 	done bool
 }
@@ -168,12 +169,13 @@ func (r *request) messages() []sink.Message {
 }
 
 // head returns the first rows of the lane: at most maxRows, and no more than
-// maxBytes of payload, but for a first row that alone has more.
+// maxBytes of payload, but for a first row that alone has more, and none behind one
+// whose claim is being given back.
 func (l *lane) head(maxRows, maxBytes int) (rows []*row, bytes int) {
 	n := 0
 	for n < len(l.rows) && n < maxRows {
 		size := l.rows[n].PayloadSize
-		if n > 0 && bytes+size > maxBytes {
+		if n > 0 && (bytes+size > maxBytes || l.rows[n].returning) {
 			break
 		}
 		bytes += size

@@ -471,7 +471,7 @@ func (y *yard) check(*rapid.T) {
 		y.t.Fatalf("%d rows were read back into a buffer of %d", n, y.cfg.BufferRows)
 	}
 	if rows != y.core.rows {
-		y.t.Fatalf("%d rows are counted, %d are held", y.core.rows, rows)
+		y.t.Fatalf("%d rows are counted, %d are held\n%s", y.core.rows, rows, y.describe())
 	}
 }
 
@@ -528,6 +528,11 @@ func (y *yard) describe() string {
 		text += fmt.Sprintf("\n%s %s: %s, behind %v, after %d, beyond %d, parking %d, shrinking %v:", l.name.LaneKey, l.name.RowID, l.word(), l.behind, l.after, l.beyond, l.parking, y.core.shrinking[l])
 		for _, rw := range l.rows {
 			text += fmt.Sprintf(" %s/%d", rw.ID, rw.Seq)
+		}
+	}
+	for _, queue := range [][]outcome{y.core.outcomes, y.core.writing, y.core.refused} {
+		for i := range queue {
+			text += fmt.Sprintf("\noutcome %s of %s, returning %v", queue[i].Status, queue[i].ID, queue[i].row.returning)
 		}
 	}
 	for _, s := range y.core.away {

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -248,6 +249,7 @@ func (c *core) shrink(l *lane, keep int) int {
 	before := len(l.rows)
 	c.putDown(l)
 	c.parkRows(l)
+	c.returnRows(l, keep)
 	l.keep, l.behind = keep, l.name.RowID == ""
 	c.shrinking[l] = true
 	n := before - len(l.rows) + l.leaves()
@@ -278,9 +280,48 @@ func (c *core) putDown(l *lane) {
 	l.rows = kept
 }
 
+// returnRows gives back what is claimed of a lane that does not move, but for the
+// rows that it keeps. Nothing is claimed of it until the head is given back.
+func (c *core) returnRows(l *lane, keep int) {
+	if l.state != laneHeld && !l.still() {
+		return
+	}
+	for i, rw := range l.rows {
+		if i >= keep && !rw.claimed.IsZero() && rw.skip == nil && !rw.mended {
+			rw.returning = true
+			c.unclaim(rw)
+		}
+	}
+	if len(l.rows) > 0 && l.rows[0].returning && l.state != laneHeld {
+		c.takeOut(l)
+	}
+}
+
+// returned is told that a row's claim was given back.
+func (c *core) returned(rw *row, now time.Time) {
+	if !rw.returning {
+		return
+	}
+	rw.returning = false
+	l := c.lanes[c.nameOf(&rw.Item)]
+	if l == nil {
+		return
+	}
+	if l.parking == 0 {
+		c.trim(l)
+	}
+	switch {
+	case c.lanes[l.name] != l || l.state != laneIdle:
+	case len(l.rows) > 0 && !l.standing() && l.wakeAt.After(now) && !l.rows[0].returning:
+		c.wait(l, l.wakeAt)
+	default:
+		c.wake(l)
+	}
+}
+
 // bound reports whether a row that is not in flight cannot leave memory.
 func (rw *row) bound() bool {
-	return !rw.claimed.IsZero() || rw.skip != nil || rw.mended || rw.requeued && rw.Seq != 0
+	return rw.returning || !rw.claimed.IsZero() || rw.skip != nil || rw.mended || rw.requeued && rw.Seq != 0
 }
 
 // stays is how many of the lane's first rows stay in memory while it shrinks.
@@ -293,14 +334,25 @@ func (l *lane) stays() int {
 	return 0
 }
 
-func (l *lane) leaves() int { return len(l.rows) - l.stays() }
+// leaves is how many rows leave memory while the lane shrinks.
+func (l *lane) leaves() int {
+	n := len(l.rows) - l.stays()
+	for _, rw := range l.rows[max(0, min(l.keep, len(l.rows))):] {
+		if rw.returning {
+			n++
+		}
+	}
+	return min(n, len(l.rows))
+}
 
 // trim takes out of memory what is parked of a lane that shrinks.
 func (c *core) trim(l *lane) {
 	if !c.shrinking[l] {
 		return
 	}
-	delete(c.shrinking, l)
+	if !slices.ContainsFunc(l.rows, func(rw *row) bool { return rw.returning }) {
+		delete(c.shrinking, l)
+	}
 	n := l.stays()
 	for _, rw := range l.rows[n:] {
 		c.leave(rw)

@@ -47,6 +47,17 @@ func (d *Dispatcher) level() (room int, gone int64, suspect bool) {
 	return d.cfg.BufferRows - d.core.live(), d.core.gone, suspect
 }
 
+// flying is how many rows are in claims and requests: those cannot be parked, and
+// their number has a bound of its own. The time is linear in the lanes.
+func (d *Dispatcher) flying() (n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, l := range d.core.lanes {
+		n += l.inFlight
+	}
+	return n
+}
+
 // Press begins to park what keeps the log from being given away: the rows of lanes
 // that do not move, or of all lanes. It does not wait.
 func (d *Dispatcher) Press(all bool) {

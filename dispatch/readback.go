@@ -201,12 +201,10 @@ func (c *core) roomBack(now time.Time) int {
 		if held := l.state == laneHeld; !l.allBack() || l.reading || c.shrinking[l] || !held && !l.still() || !held && len(l.rows) == 1 {
 			continue
 		}
-		if l.keep = 1; l.state == laneHeld {
-			l.keep = 0
-		}
-		c.shrinking[l] = true
-		if l.parking == 0 {
-			c.trim(l)
+		if l.state != laneHeld {
+			c.shrink(l, 1)
+		} else {
+			c.shrink(l, 0)
 		}
 	}
 	return max(1, c.cfg.BufferRows/2) - c.back

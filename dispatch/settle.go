@@ -231,7 +231,7 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 		case results[i] == store.Refused:
 			c.refuse(o, now)
 		case o.lane == nil && o.Status == store.Pending:
-			// Given back at the end: the row stays in its lane and unsettled.
+			c.returned(o.row, now) // and stays in its lane, unsettled
 		case o.lane == nil:
 			c.drop(o.row)
 		case final:
