@@ -1,10 +1,8 @@
 package dispatch
 
 import (
-	"cmp"
 	"container/heap"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -291,67 +289,6 @@ func (c *core) mayClaim(now time.Time) bool {
 // free is how many requests may begin.
 func (c *core) free() int {
 	return c.cfg.MaxConcurrentGroups - c.claiming - c.sending - c.toSend.len()
-}
-
-// quiet reports whether nothing is on its way: no claim, no request, no outcome
-// but those that the store refuses.
-func (c *core) quiet() bool {
-	return len(c.parkings) == 0 && c.claiming+c.sending == 0 && len(c.outcomes) == 0 && len(c.writing) == 0
-}
-
-// end stops new runs for good and gives back every claimed row that is not in a
-// request.
-func (c *core) end() {
-	c.ended = true
-	for i := range c.toPark { // the log or the table brings them again
-		rw := c.toPark[i].row
-		rw.parking = false
-		if o := rw.late; o != nil {
-			rw.late = nil
-			c.enqueue(*o)
-		}
-	}
-	c.toPark = nil
-	for c.toSend.len() > 0 {
-		for _, r := range c.toSend.pop().runs {
-			c.release(r.lane)
-		}
-	}
-	n := len(c.outcomes)
-	for _, l := range c.lanes {
-		if l.state != laneClaiming && l.state != laneSending {
-			c.giveBack(l)
-		}
-	}
-	slices.SortFunc(c.outcomes[n:], func(a, b outcome) int { // a map's order is none
-		return cmp.Or(strings.Compare(a.Outbox, b.Outbox), strings.Compare(a.ID, b.ID))
-	})
-}
-
-// giveBack queues PENDING for the claimed rows of a lane, if the core has ended.
-// A head that has an outcome on its way keeps that.
-func (c *core) giveBack(l *lane) {
-	if !c.ended {
-		return
-	}
-	rows := l.rows
-	if l.state == laneWriting {
-		rows = rows[1:]
-	}
-	for _, rw := range rows {
-		c.unclaim(rw)
-	}
-}
-
-// unclaim queues PENDING for a row, if it is claimed.
-func (c *core) unclaim(rw *row) {
-	if rw.claimed.IsZero() {
-		return
-	}
-	rw.claimed = time.Time{}
-	c.outcomes = append(c.outcomes, outcome{row: rw, Outcome: store.Outcome{
-		Ref: rw.Ref, Status: store.Pending, RetryCount: rw.RetryCount,
-	}})
 }
 
 // heldIDs returns the ids of an outbox that lanes hold or whose outcome is not

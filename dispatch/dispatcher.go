@@ -42,6 +42,11 @@ type Observer interface {
 	Requested(req Request, res *sink.Result, took time.Duration)
 	// Suspected: these endpoints of the sink are suspect now; nil: none is.
 	Suspected(all []Suspicion)
+	StoreObserver
+}
+
+// StoreObserver is told what became of writes to the store.
+type StoreObserver interface {
 	// Settled: an outcome of the row is in the store.
 	Settled(it *store.Item, o *store.Outcome)
 	// RowsParked: n rows are in the store's parked rows.

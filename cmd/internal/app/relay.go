@@ -93,11 +93,19 @@ func (r *relay) run(ctx context.Context) error {
 		if wait = min(2*wait, mostRest); time.Since(began) > mostRest {
 			wait = firstRest
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(pause):
+		if err := rest(ctx, pause); err != nil {
+			return err
 		}
+	}
+}
+
+// rest waits, unless the context ends.
+func rest(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
 	}
 }
 
