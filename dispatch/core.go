@@ -260,7 +260,7 @@ func (c *core) nextWake() (at time.Time, ok bool) {
 	if len(c.refused) > 0 {
 		sooner(c.refused[0].due)
 	}
-	if c.frozen || c.ended || c.free() <= 0 {
+	if c.frozen || c.ended || c.clogged() || c.free() <= 0 {
 		return at, ok
 	}
 	for _, recv := range c.receivers {
@@ -283,8 +283,12 @@ func (c *core) mayClaim(now time.Time) bool {
 	if !now.Before(c.notBefore) {
 		c.notBefore = time.Time{} // nothing waits for it any more
 	}
-	return !c.frozen && !c.ended && c.notBefore.IsZero()
+	return !c.frozen && !c.ended && c.notBefore.IsZero() && !c.clogged()
 }
+
+// clogged reports whether the table takes claims and refuses outcomes: these must
+// not fill the memory.
+func (c *core) clogged() bool { return len(c.refused) > max(1, c.cfg.BufferRows/2) }
 
 // free is how many requests may begin.
 func (c *core) free() int {

@@ -92,9 +92,9 @@ type tank struct {
 	gone  int64     // rows that had left by then
 }
 
-// slowAfter is how long a buffer is watched before it counts as slow: it is if
-// less than half of it has left by then.
-const slowAfter = time.Second
+// A buffer is slow if less than a quarter of it has left after slowAfter: it would
+// take more than two seconds to empty.
+const slowAfter = 500 * time.Millisecond
 
 // look returns how many rows fit in.
 func (t *tank) look(now time.Time) (room int) {
@@ -109,7 +109,7 @@ func (t *tank) look(now time.Time) (room int) {
 	case t.since.IsZero():
 		t.since, t.gone = now, gone
 	case now.Sub(t.since) >= slowAfter:
-		t.slow = gone-t.gone < int64(t.cfg.BufferRows/2)
+		t.slow = gone-t.gone < int64(t.cfg.BufferRows/4)
 		t.since, t.gone = now, gone
 	}
 	return room

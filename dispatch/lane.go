@@ -49,6 +49,29 @@ type row struct {
 	done bool
 }
 
+// memo is what a failing row leaves behind in its lane when it leaves memory.
+type memo struct {
+	ref                      store.Ref
+	retries                  int
+	failing, failed, refused time.Time
+}
+
+// note keeps what is known of the failures of the lane's first row.
+func (l *lane) note() {
+	if rw := l.rows[0]; !rw.failed.IsZero() {
+		l.memo = &memo{rw.Ref, rw.RetryCount, rw.failing, rw.failed, rw.refused}
+	}
+}
+
+// recall gives it back to the row.
+func (l *lane) recall(rw *row) {
+	if m := l.memo; m != nil && m.ref == rw.Ref {
+		rw.RetryCount = max(rw.RetryCount, m.retries)
+		rw.failing, rw.failed, rw.refused = m.failing, m.failed, m.refused
+		l.memo = nil
+	}
+}
+
 type laneState uint8
 
 const (
@@ -104,6 +127,9 @@ type lane struct {
 	// hungry: queued to be read back; reading: being read.
 	hungry, reading bool
 	missed          bool // while it was being read, rows came behind it
+	memo            *memo
+	asked           bool // somebody wants to see its first row
+	probed          bool // it was sent as a probe
 }
 
 // parkedWord names the state of a lane whose rows are all parked.

@@ -125,6 +125,7 @@ func (d *Dispatcher) Skip(ctx context.Context, lane LaneName, reason string) err
 	done, err := d.core.skip(l, reason, time.Now())
 	d.mu.Unlock()
 	if err != nil {
+		notify(d.toPark) // its first row may have to be read
 		return err
 	}
 	d.announce()
@@ -291,6 +292,7 @@ func (d *Dispatcher) Discard(ctx context.Context, f store.DeadLetterFilter, limi
 
 func (d *Dispatcher) waitForRoom(ctx context.Context) error {
 	for d.Room() <= 0 {
+		d.Relieve(false)
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("the buffer is full of rows that wait for the sink: %w", context.Cause(ctx))

@@ -73,7 +73,8 @@ func (c *core) parked() {
 			rw.late = nil
 			c.enqueue(*o)
 		}
-		if l.parking--; l.parking == 0 {
+		l.parking--
+		if last := len(lanes) - 1; last < 0 || lanes[last] != l {
 			lanes = append(lanes, l)
 		}
 	}
@@ -81,7 +82,9 @@ func (c *core) parked() {
 		if c.lanes[l.name] != l {
 			continue
 		}
-		c.trim(l)
+		if !l.copying() {
+			c.trim(l)
+		}
 		if c.lanes[l.name] == l {
 			c.wake(l)
 			c.idle(l)

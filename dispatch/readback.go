@@ -150,7 +150,7 @@ func (c *core) nextReads(now time.Time) (from []store.ParkedFrom, each int) {
 		l := c.hungry.pop()
 		l.hungry = false
 		switch {
-		case c.lanes[l.name] != l || l.standing() || !c.low(l):
+		case c.lanes[l.name] != l || l.standing() && !l.asked || !c.low(l):
 		case len(c.reads) == most || c.shrinking[l]:
 			c.hunger(l)
 		case len(l.rows) == 0 && !c.wanted(l.to):
@@ -198,21 +198,22 @@ func (c *core) roomBack(now time.Time) int {
 	}
 	c.evicted = now
 	for _, l := range c.byAge() {
-		if held := l.state == laneHeld; !l.allBack() || l.reading || c.shrinking[l] || !held && !l.still() || !held && len(l.rows) == 1 {
-			continue
-		}
-		if l.state != laneHeld {
+		switch {
+		case !l.allBack() || l.reading || c.shrinking[l]:
+		case l.state == laneHeld, l.state == laneWaiting && l.name.RowID == "":
+			c.shrink(l, 0) // the lane is still known, and when it is due
+		case l.still() && len(l.rows) > 1:
 			c.shrink(l, 1)
-		} else {
-			c.shrink(l, 0)
 		}
 	}
 	return max(1, c.cfg.BufferRows/2) - c.back
 }
 
-// allBack reports whether the lane's last row in memory was read back, and with
-// it those before it.
-func (l *lane) allBack() bool { return len(l.rows) > 0 && l.rows[len(l.rows)-1].back }
+// allBack reports whether the lane's rows in memory were read back: the first and
+// the last, and with them those between.
+func (l *lane) allBack() bool {
+	return len(l.rows) > 0 && l.rows[0].back && l.rows[len(l.rows)-1].back
+}
 
 func (c *core) someAway() bool {
 	return slices.ContainsFunc(c.away, func(s *awayLanes) bool { return len(s.rows) > 0 })
@@ -221,6 +222,9 @@ func (c *core) someAway() bool {
 // readAway takes lanes that are away.
 func (c *core) readAway(s *awayLanes, most int) {
 	to := c.receiver(s.kind)
+	if len(s.rows) > 0 && !c.wanted(to) {
+		c.rotate(to)
+	}
 	for len(c.reads) < most && s.order.len() > 0 && c.wanted(to) {
 		hash := s.order.pop()
 		if _, there := s.rows[hash]; there {
@@ -241,6 +245,21 @@ func (c *core) wanted(recv *receiver) bool {
 		}
 	}
 	return n < probeLanes
+}
+
+// rotate makes room for a lane that is away, once all that are in memory of a
+// suspect receiver were tried: the one that shows it to be well may be elsewhere.
+func (c *core) rotate(recv *receiver) {
+	if recv.ready.len()+recv.probes > 0 {
+		return
+	}
+	for _, l := range recv.tried.items {
+		if l.probed && l.allBack() && !l.reading && !c.shrinking[l] && l.parking == 0 {
+			recv.rotated++
+			c.shrink(l, 0)
+			return
+		}
+	}
 }
 
 // reach is the seq of the last row of the lane that is or was in memory.
@@ -266,8 +285,11 @@ func (c *core) readBack(answers [][]store.Item, each int) {
 				continue
 			}
 			l = c.lane(LaneName{LaneKey: items[0].Lane()})
+			if recv := l.to; recv.suspect && recv.rotated > len(reads[i].away.rows) {
+				l.tried = recv.round // each was tried once: from now on with back-off
+			}
 		}
-		l.reading = false
+		l.reading, l.asked = false, false
 		if c.lanes[l.name] != l {
 			continue
 		}
@@ -306,14 +328,39 @@ func (c *core) takeBack(l *lane, items []store.Item) {
 			l.after = items[i].Seq
 			continue
 		}
-		l.rows = append(l.rows, c.takeIn(&items[i]))
+		if l.has(&items[i]) {
+			continue
+		}
+		rw := c.takeIn(&items[i])
+		l.recall(rw)
+		l.rows = append(l.rows, rw)
 	}
+}
+
+// has reports whether one of the lane's first rows, which were set back, is the one
+// that was read, and notes that it is parked.
+func (l *lane) has(it *store.Item) bool {
+	for _, rw := range l.rows {
+		if !rw.requeued {
+			return false
+		}
+		if rw.ID != it.ID {
+			continue
+		}
+		if rw.Seq == 0 {
+			rw.Seq, rw.parked = it.Seq, true
+		}
+		l.after = max(l.after, it.Seq)
+		return true
+	}
+	return false
 }
 
 // takeIn counts a row in that was read back.
 func (c *core) takeIn(it *store.Item) *row {
 	c.rows++
 	c.back++
+	c.bytes += int64(len(it.Payload))
 	return &row{Item: *it, parked: true, back: true}
 }
 
@@ -323,7 +370,11 @@ func (c *core) takeApart(all *lane, items []store.Item) {
 		all.after = items[i].Seq
 		all.beyond = max(0, all.beyond-1)
 		name := c.nameOf(&items[i])
-		if c.known(&items[i]) || c.lanes[name] != nil {
+		if c.known(&items[i]) {
+			continue
+		}
+		if l := c.lanes[name]; l != nil {
+			l.has(&items[i])
 			continue
 		}
 		l := c.lane(name)

@@ -109,7 +109,7 @@ func (c *core) shrink(l *lane, keep int) int {
 	if len(l.rows) == 0 && l.state != laneHeld {
 		c.takeOut(l)
 	}
-	if l.parking == 0 {
+	if !l.copying() {
 		c.trim(l)
 	}
 	if c.lanes[l.name] == l {
@@ -160,7 +160,7 @@ func (c *core) returned(rw *row, now time.Time) {
 	if l == nil {
 		return
 	}
-	if l.parking == 0 {
+	if !l.copying() {
 		c.trim(l)
 	}
 	switch {
@@ -187,6 +187,12 @@ func (l *lane) stays() int {
 	return 0
 }
 
+// copying reports whether rows that are in memory are being parked. Those that
+// pass behind them do not count: they may never end.
+func (l *lane) copying() bool {
+	return slices.ContainsFunc(l.rows, func(rw *row) bool { return rw.parking })
+}
+
 // leaves is how many rows leave memory while the lane shrinks.
 func (l *lane) leaves() int {
 	n := len(l.rows) - l.stays()
@@ -207,13 +213,20 @@ func (c *core) trim(l *lane) {
 		delete(c.shrinking, l)
 	}
 	n := l.stays()
+	if n == 0 && len(l.rows) > 0 {
+		l.note()
+	}
 	for _, rw := range l.rows[n:] {
 		c.leave(rw)
 		c.beyond(l, rw)
 	}
 	l.rows = slices.Clone(l.rows[:n])
-	if n == 0 {
+	switch {
+	case n > 0:
+	case l.parking == 0:
 		c.putAway(l)
+	case l.state == laneReady:
+		c.takeOut(l)
 	}
 }
 

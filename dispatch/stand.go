@@ -34,6 +34,7 @@ func (c *core) skip(l *lane, reason string, now time.Time) (done <-chan error, e
 	case l == nil, len(l.rows) == 0 && !l.behind:
 		return nil, ErrNoLane
 	case len(l.rows) == 0:
+		l.asked = true
 		c.hunger(l)
 		return nil, errParked
 	case l.state == laneWriting || l.rows[0].skip != nil:

@@ -37,6 +37,7 @@ type receiver struct {
 	// suspect: nothing but probes is sent, until one is taken.
 	suspect bool
 	round   uint64 // counts the suspicions
+	rotated int    // lanes that made room for others to be tried
 	since   time.Time
 	why     sink.Outcome // of the latest failure
 	// probes are under way, atOnce may go without back-off, misses have failed
@@ -106,6 +107,7 @@ func (c *core) observe(req *request, res *sink.Result, now time.Time) {
 	if recv.fails >= suspectAfter || recv.rejections >= rejectedAfter || failed.Class == sink.Misconfigured && !proof {
 		recv.suspect, recv.since = true, now
 		recv.round++
+		recv.rotated = 0
 		recv.atOnce, recv.misses = probesAtOnce, 0
 		recv.nextProbe = now.Add(delay(1, c.cfg.BackoffInitial, c.cfg.BackoffMax, c.random))
 		c.comeBack(recv, res.RetryAfter, now)
@@ -233,6 +235,7 @@ func probe(l *lane, eager bool) *request {
 	rows, _ := l.head(1, 0)
 	req := &request{probe: true, eager: eager}
 	req.add(l, rows)
+	l.probed = true
 	l.to.probes++
 	return req
 }

@@ -1,0 +1,150 @@
+package dispatch
+
+import (
+	"slices"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// check states that the checkpoint passes nothing that is not safe, and that the
+// core counts what it holds.
+func (y *yard) check(*rapid.T) {
+	for _, b := range y.batches {
+		safe := 0
+		for _, r := range b.rows {
+			if r.settled() || r.requeued || y.parked.has(r.id) {
+				safe++
+			}
+		}
+		if b.told > safe {
+			y.t.Fatalf("a ticket was told of %d rows, %d of its %d are settled or parked", b.told, safe, len(b.rows))
+		}
+	}
+	rows := y.core.passing
+	seen := map[*row]bool{}
+	for _, l := range y.core.lanes {
+		rows += len(l.rows)
+		if l.state == laneReady && len(l.rows) == 0 {
+			y.t.Fatalf("lane %s is ready without a row", l.name)
+		}
+		for _, rw := range l.rows {
+			seen[rw] = true
+		}
+	}
+	for _, queue := range [][]outcome{y.core.outcomes, y.core.writing, y.core.refused} {
+		for i := range queue {
+			if rw := queue[i].row; !seen[rw] && !slices.ContainsFunc(queue[:i], func(o outcome) bool { return o.row == rw }) {
+				rows++
+			}
+		}
+	}
+	for _, queue := range [][]parking{y.core.toPark, y.core.parkings} {
+		for i := range queue {
+			if rw := queue[i].row; queue[i].copied && !seen[rw] && rw.late != nil && rw.late.Status != 0 {
+				rows++
+			}
+		}
+	}
+	if n := y.core.back; n > max(1, y.cfg.BufferRows/2)+y.each || n < 0 {
+		y.t.Fatalf("%d rows were read back into a buffer of %d", n, y.cfg.BufferRows)
+	}
+	y.checkParked()
+	if rows != y.core.rows {
+		y.t.Fatalf("%d rows are counted, %d are held", y.core.rows, rows)
+	}
+}
+
+// checkParked states that whatever is parked is on a way back, and that nothing is
+// where nobody takes it up again.
+func (y *yard) checkParked() {
+	c := y.core
+	onTheWay, passing := map[*lane]int{}, 0
+	inMemory := map[store.ParkedRef]bool{}
+	for _, queue := range [][]parking{c.toPark, c.parkings} {
+		for i := range queue {
+			onTheWay[queue[i].lane]++
+			if !queue[i].copied {
+				passing++
+			}
+			inMemory[store.ParkedRef{Ref: queue[i].row.Ref, Seq: queue[i].row.Seq}] = true
+		}
+	}
+	if passing != c.passing && !y.ended {
+		y.t.Fatalf("%d rows pass, %d are counted", passing, c.passing)
+	}
+	for _, queue := range [][]outcome{c.outcomes, c.writing, c.refused} {
+		for i := range queue {
+			inMemory[store.ParkedRef{Ref: queue[i].row.Ref, Seq: queue[i].row.Seq}] = true
+		}
+	}
+	hungry := map[*lane]bool{}
+	for _, l := range c.hungry.items {
+		hungry[l] = true
+	}
+	back := 0
+	for name, l := range c.lanes {
+		if l.name != name || l.parking != onTheWay[l] && !y.ended {
+			y.t.Fatalf("lane %s: %d rows are being parked, %d are counted", name, onTheWay[l], l.parking)
+		}
+		if c.shrinking[l] && l.parking == 0 && !y.ended && !slices.ContainsFunc(l.rows, func(rw *row) bool { return rw.returning }) {
+			y.t.Fatalf("lane %s shrinks, and nothing is being parked\n%s", name, y.describe())
+		}
+		if l.hungry != hungry[l] {
+			y.t.Fatalf("lane %s: hungry %v, queued %v", name, l.hungry, hungry[l])
+		}
+		if l.state == laneIdle && !(len(l.rows) > 0 && l.rows[0].returning) && (len(l.rows) > 0 || !l.behind || !l.hungry && !l.reading) && !y.ended {
+			y.t.Fatalf("lane %s is idle: %d rows, behind %v, hungry %v, reading %v\n%s", name, len(l.rows), l.behind, l.hungry, l.reading, y.describe())
+		}
+		ids := map[string]bool{}
+		for _, rw := range l.rows {
+			if rw.back {
+				back++
+			}
+			inMemory[store.ParkedRef{Ref: rw.Ref, Seq: rw.Seq}] = true
+			if ids[rw.ID] {
+				y.t.Fatalf("row %s is twice in lane %s\n%s", rw.ID, name, y.describe())
+			}
+			ids[rw.ID] = true
+			if !rw.parked && rw.ticket == nil && rw.Seq != 0 {
+				y.t.Fatalf("row %s has a seq, no ticket and is not parked", rw.ID)
+			}
+			for _, other := range c.lanes {
+				if other != l && name.RowID == "" && !rw.requeued && slices.Contains(other.rows, rw) {
+					y.t.Fatalf("row %s is in two lanes", rw.ID)
+				}
+			}
+		}
+	}
+	for l := range c.shrinking {
+		if c.lanes[l.name] != l {
+			y.t.Fatalf("lane %s shrinks and is forgotten", l.name)
+		}
+	}
+	if y.results == nil && len(y.parked.items) != c.parkedRows {
+		y.t.Fatalf("%d rows are parked, %d are counted\n%s", len(y.parked.items), c.parkedRows, y.describe())
+	}
+	for i := range y.parked.items {
+		it := &y.parked.items[i]
+		ref := store.ParkedRef{Ref: it.Ref, Seq: it.Seq}
+		if inMemory[ref] || c.settling[ref] || y.ended {
+			continue
+		}
+		l := c.lanes[LaneName{LaneKey: it.Lane()}]
+		if l != nil && l.behind && it.Seq > l.reach() {
+			continue
+		}
+		away := false
+		for _, s := range c.away {
+			_, there := s.rows[hashOf(it)]
+			away = away || there && s.outbox == it.Outbox
+		}
+		for j := range c.reads {
+			away = away || c.reads[j].lane == nil && c.reads[j].hash == hashOf(it)
+		}
+		if !away && !y.byID[it.ID].settled() {
+			y.t.Fatalf("row %s is parked and on no way back\n%s", it.ID, y.describe())
+		}
+	}
+}

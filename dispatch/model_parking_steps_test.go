@@ -1,0 +1,360 @@
+package dispatch
+
+import (
+	"context"
+	"slices"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// interfere settles or deletes a row as somebody else would.
+func (y *yard) interfere(t *rapid.T) {
+	if len(y.log) == 0 {
+		return
+	}
+	r := rapid.SampledFrom(y.log).Draw(t, "row")
+	if r.settled() {
+		return
+	}
+	switch rapid.IntRange(0, 2).Draw(t, "how") {
+	case 0:
+		r.gone = true
+	case 1:
+		r.status = store.Completed
+	case 2:
+		r.status = store.Failed
+	}
+}
+
+func (y *yard) claim(t *rapid.T) {
+	if len(y.claiming) > 0 {
+		return
+	}
+	y.core.tick(y.now)
+	y.claiming = y.core.nextClaims(rapid.IntRange(1, 10).Draw(t, "most"), y.now)
+}
+
+func (y *yard) answerClaims(*rapid.T) {
+	for _, req := range y.claiming {
+		var answers []store.ClaimAnswer
+		for _, run := range req.runs {
+			for _, rw := range run.rows {
+				r, a := y.byID[rw.ID], store.ClaimAnswer{Result: store.Claimed}
+				switch {
+				case r.unseen:
+					a.Result, r.unseen = store.NotYetVisible, false
+				case r.gone:
+					a.Result = store.Gone
+				case r.settled():
+					a.Result = store.AlreadySettled
+				default:
+					r.status, r.holder = store.Processing, y.epoch
+					if rw.Payload == nil {
+						a.Payload = []byte("{}")
+					}
+				}
+				answers = append(answers, a)
+			}
+		}
+		y.core.claimed(req, answers, y.now, y.now)
+	}
+	y.claiming = nil
+	y.send()
+}
+
+func (y *yard) send() {
+	for req := y.core.nextRequest(y.now); req != nil; req = y.core.nextRequest(y.now) {
+		y.sending = append(y.sending, req)
+	}
+}
+
+func (y *yard) answer(t *rapid.T) {
+	if len(y.sending) == 0 {
+		return
+	}
+	i := rapid.IntRange(0, len(y.sending)-1).Draw(t, "request")
+	req := y.sending[i]
+	y.sending = slices.Delete(y.sending, i, i+1)
+	res := sink.Result{Outcome: outcomeOf(sink.Delivered)}
+	for _, run := range req.runs {
+		for _, rw := range run.rows {
+			switch r := y.byID[rw.ID]; {
+			case y.dead || y.away[r.key]:
+				res.Outcome = outcomeOf(sink.Unavailable)
+				if y.dead && y.bad {
+					res.Outcome = outcomeOf(sink.Misconfigured)
+				}
+			case r.poison && res.Class == sink.Delivered:
+				res.Outcome = outcomeOf(sink.Rejected)
+			}
+		}
+	}
+	if res.Class == sink.Delivered {
+		for _, run := range req.runs {
+			for _, rw := range run.rows {
+				y.arrive(y.byID[rw.ID])
+			}
+		}
+	}
+	y.core.answered(req, &res, y.now)
+	y.send()
+}
+
+// arrive states that the first arrivals of a group are in the order of the log.
+func (y *yard) arrive(r *stored) {
+	if r.took == y.epoch {
+		y.t.Fatalf("row %s is sent twice by one leader\n%s", r.id, y.describe())
+	}
+	r.took = y.epoch
+	if !r.arrived && !r.requeued && !r.loose && (r.key.Group.Valid || y.cfg.Ungrouped == FIFO) {
+		for _, before := range y.log {
+			if before == r {
+				break
+			}
+			if before.key == r.key && !before.arrived && !before.requeued && !before.loose && !before.settled() {
+				y.t.Fatalf("row %s arrives before row %s\n%s", r.id, before.id, y.describe())
+			}
+		}
+	}
+	r.arrived = true
+}
+
+func (y *yard) takeOutcomes(t *rapid.T) {
+	y.core.tick(y.now)
+	if len(y.writing) > 0 {
+		return
+	}
+	if batch := y.core.nextOutcomes(rapid.IntRange(1, 10).Draw(t, "most")); len(batch) > 0 {
+		y.writing = batch
+	}
+}
+
+// write is the store: an outcome and the end of a parked row are one.
+func (y *yard) write(*rapid.T) {
+	if len(y.writing) == 0 || y.results != nil {
+		return
+	}
+	results := make([]store.SettleResult, len(y.writing))
+	for i := range y.writing {
+		o := &y.writing[i]
+		r := y.byID[o.ID]
+		switch {
+		case r.refuse > 0:
+			r.refuse--
+			results[i] = store.Refused
+			continue
+		case r.status == store.Failed && o.Status == store.Failed && o.Error == "passed over":
+			results[i], o.Block = store.WasSettled, nil
+		case o.Status == store.Completed && !r.arrived:
+			y.t.Fatalf("row %s COMPLETED without an arrival", r.id)
+		case r.gone:
+			results[i] = store.WasGone
+		case r.settled():
+			results[i], o.Block = store.WasSettled, nil // by somebody else
+		default:
+			results[i], r.status = store.Written, o.Status
+			if o.Block != nil {
+				y.holds[r.key] = o.Hold()
+			}
+		}
+		if o.Parked != 0 && o.Status.Settled() {
+			y.parked.forget(store.ParkedRef{Ref: o.Ref, Seq: o.Parked})
+		}
+	}
+	y.results = results
+}
+
+func (y *yard) written(*rapid.T) {
+	if y.results == nil {
+		return
+	}
+	results := y.results
+	y.writing, y.results = nil, nil
+	y.core.written(results, y.now)
+}
+
+func (y *yard) busy() bool { return len(y.parking) > 0 || y.reading }
+
+// park begins to park rows, or ends it.
+func (y *yard) park(t *rapid.T) {
+	switch {
+	case len(y.parking) > 0:
+		_ = y.parked.Park(context.Background(), y.epoch, y.parking)
+		y.parking = nil
+		y.core.parked()
+	case !y.busy():
+		y.parking = y.core.nextParks(rapid.IntRange(1, 10).Draw(t, "most"))
+	}
+}
+
+// read begins to read rows back, or ends it; what it reads is of its beginning.
+func (y *yard) read(*rapid.T) {
+	switch {
+	case y.reading:
+		y.reading = false
+		y.core.readBack(y.answers, y.each)
+	case !y.busy():
+		from, each := y.core.nextReads(y.now)
+		if y.reading, y.each = len(from) > 0, each; y.reading {
+			y.answers, _ = y.parked.Parked(context.Background(), from, each)
+		}
+	}
+}
+
+// endBusy ends what was begun.
+func (y *yard) endBusy(t *rapid.T) {
+	if y.reading {
+		y.read(t)
+	}
+	if len(y.parking) > 0 {
+		y.park(t)
+	}
+}
+
+func (y *yard) unpark(*rapid.T) {
+	if !y.busy() {
+		refs := y.core.nextUnparks(3)
+		y.parked.forget(refs...)
+		y.core.unparked(refs...)
+	}
+}
+
+func (y *yard) hold(t *rapid.T) {
+	key := rapid.SampledFrom(y.keys).Draw(t, "lane")
+	if _, held := y.holds[key]; held || !key.Group.Valid && y.cfg.Ungrouped == Parallel {
+		return
+	}
+	y.holds[key] = store.Hold{Lane: key, Kind: store.Paused}
+	y.core.pause(LaneName{LaneKey: key}, y.holds[key])
+}
+
+func (y *yard) letGo(t *rapid.T) { y.letLaneGo(rapid.SampledFrom(y.keys).Draw(t, "lane")) }
+
+func (y *yard) letLaneGo(key store.LaneKey) {
+	delete(y.holds, key)
+	l := y.core.lanes[LaneName{LaneKey: key}]
+	if l != nil && l.paused != nil {
+		y.core.resume(l, y.now)
+	}
+	if l != nil && l.blocked != nil {
+		y.core.unblock(l, y.now)
+	}
+}
+
+// setBack makes a FAILED row PENDING again.
+func (y *yard) setBack(t *rapid.T) {
+	failed := slices.DeleteFunc(slices.Clone(y.log), func(r *stored) bool {
+		return r.status != store.Failed || r.gone || slices.Contains(y.log[y.brought:], r) || y.results == nil && slices.ContainsFunc(y.writing, func(o outcome) bool { return o.ID == r.id })
+	})
+	if len(failed) == 0 {
+		return
+	}
+	r := rapid.SampledFrom(failed).Draw(t, "row")
+	r.status, r.requeued, r.poison, r.took = store.Pending, true, false, 0
+	if y.holds[r.key].ID == r.id {
+		delete(y.holds, r.key)
+	}
+	it := r.item()
+	y.core.requeue([]store.Item{it})
+	y.core.mended([]store.Ref{it.Ref}, y.now)
+}
+
+// sweep makes the next step of a sweep: a view, what lanes hold, and, at the marker,
+// the rows that nobody knew. Only those that were set back may be among them.
+func (y *yard) sweep(*rapid.T) {
+	switch {
+	case y.ended:
+	case y.sweeps == 0 && y.brought == len(y.log):
+		y.sweeps, y.found = 1, nil
+		y.core.watch(true)
+		for _, r := range y.log {
+			if !r.settled() && !y.parked.has(r.id) {
+				y.found = append(y.found, r.item())
+			}
+		}
+	case y.sweeps == 1:
+		y.sweeps, y.mark = 2, len(y.log)
+		held := map[string]bool{}
+		for _, kind := range []string{"EVENT", "JOB"} {
+			for _, id := range y.core.heldIDs("box " + kind) {
+				held[id] = true
+			}
+		}
+		y.found = slices.DeleteFunc(y.found, func(it store.Item) bool { return held[it.ID] })
+	case y.sweeps == 2 && y.brought >= y.mark:
+		y.sweeps = 0
+		for _, it := range y.found {
+			r := y.byID[it.ID]
+			known := slices.Contains(y.core.heldIDs(it.Outbox), it.ID) || y.core.watched[it.Ref]
+			if !known && !r.requeued {
+				y.t.Fatalf("row %s is %s, and nobody knows it\n%s", r.id, r.status, y.describe())
+			}
+			if !known && y.parked.has(it.ID) {
+				y.t.Fatalf("row %s is placed beside its parked copy", r.id)
+			}
+			y.core.found([]store.Item{it}, y.now)
+		}
+		y.core.watch(false)
+	}
+}
+
+// skip passes over the head of a lane.
+func (y *yard) skip(t *rapid.T) {
+	l := y.core.lanes[LaneName{LaneKey: rapid.SampledFrom(y.keys).Draw(t, "lane")}]
+	if l != nil && l.blocked == nil && !y.ended {
+		_, _ = y.core.skip(l, "passed over", y.now)
+	}
+}
+
+// end is a clean stop: what is under way ends, and nothing stays claimed.
+func (y *yard) end(t *rapid.T) {
+	y.core.end()
+	y.ended = true
+	for range 3 {
+		y.written(t)
+		y.answerClaims(t)
+		for len(y.sending) > 0 {
+			y.answer(t)
+		}
+		if len(y.parking) > 0 {
+			y.park(t)
+		}
+		for range 300 {
+			if y.takeOutcomes(t); len(y.writing) == 0 {
+				break
+			}
+			y.write(t)
+			y.written(t)
+		}
+	}
+	if !y.core.quiet() {
+		t.Fatalf("an ended core is not quiet")
+	}
+	if y.core.nextParks(10) != nil || y.core.nextUnparks(10) != nil {
+		t.Fatalf("an ended core parks")
+	}
+	for _, r := range y.log {
+		if r.status == store.Processing && r.holder == y.epoch && !r.gone && r.refuse == 0 && !slices.ContainsFunc(y.core.refused, func(o outcome) bool { return o.ID == r.id }) {
+			t.Fatalf("row %s is left PROCESSING by a clean end\n%s", r.id, y.describe())
+		}
+	}
+	y.crash(t)
+}
+
+// crash ends the core. A statement under way may have been carried out.
+func (y *yard) crash(t *rapid.T) {
+	if len(y.parking) > 0 && rapid.Bool().Draw(t, "parked after all") {
+		_ = y.parked.Park(context.Background(), y.epoch, y.parking)
+	}
+	for _, b := range y.batches {
+		if b.told < len(b.rows) || rapid.IntRange(0, 3).Draw(t, "not saved") == 0 {
+			break
+		}
+		y.passed, y.seq = b.end, b.last
+	}
+	y.lost = rapid.IntRange(0, 5).Draw(t, "log lost") == 0
+	y.start()
+}
