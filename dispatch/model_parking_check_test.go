@@ -94,7 +94,7 @@ func (y *yard) checkParked() {
 		if l.hungry != hungry[l] {
 			y.t.Fatalf("lane %s: hungry %v, queued %v", name, l.hungry, hungry[l])
 		}
-		if l.state == laneIdle && !(len(l.rows) > 0 && l.rows[0].returning) && (len(l.rows) > 0 || !l.behind || !l.hungry && !l.reading) && !y.ended {
+		if l.state == laneIdle && (len(l.rows) == 0 || !l.rows[0].returning) && (len(l.rows) > 0 || !l.behind || !l.hungry && !l.reading) && !y.ended {
 			y.t.Fatalf("lane %s is idle: %d rows, behind %v, hungry %v, reading %v\n%s", name, len(l.rows), l.behind, l.hungry, l.reading, y.describe())
 		}
 		ids := map[string]bool{}

@@ -53,7 +53,6 @@ type yard struct {
 	found   []store.Item // found by a sweep that waits for its marker
 	sweeps  int          // 0: none, 1: it has its view, 2: it waits for the marker
 	mark    int          // in the log
-	skips   []*store.Item
 }
 
 // stored is a row of the table.

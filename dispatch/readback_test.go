@@ -177,7 +177,7 @@ func (s *slowPark) Parked(ctx context.Context, from []store.ParkedFrom, each int
 	for _, a := range answers {
 		n += len(a)
 	}
-	s.desk.set(func() { s.log = append(s.log, fmt.Sprint("read ", n)) })
+	s.set(func() { s.log = append(s.log, fmt.Sprint("read ", n)) })
 	return answers, err
 }
 

@@ -78,7 +78,7 @@ func TestRefusedOutcomesDoNotStopTheOtherSink(t *testing.T) {
 		}
 		cancel()
 		for range cap(done) {
-			<-done
+			_ = <-done
 		}
 	})
 }

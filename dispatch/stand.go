@@ -168,14 +168,28 @@ func (c *core) requeue(items []store.Item) {
 			return false
 		}
 		if in[l] == nil {
-			in[l] = map[string]bool{}
-			for _, rw := range l.rows {
-				in[l][rw.ID] = true
-			}
+			in[l] = c.idsOf(l)
 		}
 		return in[l][it.ID]
 	})
 	c.place(items)
+}
+
+// idsOf returns the ids of a lane's rows that are in memory or on their way to be
+// parked.
+func (c *core) idsOf(l *lane) map[string]bool {
+	ids := map[string]bool{}
+	for _, rw := range l.rows {
+		ids[rw.ID] = true
+	}
+	for _, queue := range [][]parking{c.toPark, c.parkings} {
+		for i := range queue {
+			if queue[i].lane == l {
+				ids[queue[i].row.ID] = true
+			}
+		}
+	}
+	return ids
 }
 
 // watch begins to remember which rows leave their lanes, or forgets them.
