@@ -194,7 +194,7 @@ func (r *reading) read(ctx context.Context) error {
 	}
 	turns := r.ready(time.Now())
 	if len(turns) == 0 {
-		return nil
+		return r.push(ctx)
 	}
 	if err := r.settle(ctx); err != nil {
 		return err

@@ -332,6 +332,34 @@ func TestOutboxesAreReadInTurn(t *testing.T) {
 	})
 }
 
+// Rows that fill the buffer and are delivered before anybody looks do not end the
+// reading.
+func TestRowsThatAreDeliveredAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config(10)
+		s := &small{memory: newMemory(), room: cfg.BatchSize}
+		rows := 5*cfg.BatchSize + 1
+		s.insert("shop", "a", rows)
+		out := make(chan capture.Batch)
+		ctx, cancel := context.WithCancel(t.Context())
+		ran := make(chan error)
+		go func() { ran <- poll.New(cfg, s, s).Run(ctx, capture.Span{}, out) }()
+		for came, late := 0, time.After(time.Hour); came < rows; {
+			select {
+			case b := <-out:
+				came += len(b.Items)
+				s.set(func() { s.rows["shop"] = s.rows["shop"][len(b.Items):] })
+			case <-late:
+				t.Fatalf("%d of %d rows came", came, rows)
+			}
+		}
+		cancel()
+		if err := <-ran; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run returned %v", err)
+		}
+	})
+}
+
 // A read that takes long is followed by a pause as long.
 func TestLongReads(t *testing.T) {
 	polling(t, config(10), func(m *memory, _ *poll.Source, _ <-chan capture.Batch) {

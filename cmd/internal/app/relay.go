@@ -276,6 +276,8 @@ func (r *relay) live(ctx context.Context, deadline time.Time, lost *capture.Lost
 // that were kept long enough.
 func (r *relay) besides(src source, feed *dispatch.Feed, lanes map[string]*dispatch.Dispatcher, epoch store.Epoch) []func(context.Context) error {
 	retainer := &checkpoint.Retainer{Tables: r.db.store, Epoch: epoch, Outboxes: r.cfg.Outboxes(), Observer: retainWatch{r}}
+	r.metrics.Paused(false)
+	r.metrics.Retained(0)
 	if r.polls.Load() { // polling finds what a sweep would
 		return []func(context.Context) error{retainer.Run, r.watchLog}
 	}
