@@ -43,6 +43,21 @@
 //	wal_level raised under a relay that polls     TestWALLevelReplica
 //	rows set back by SQL; sweeps under load       TestRowsThatAreSetBack|TestASweepSendsNoRowTwice
 //	a day of log behind the checkpoint            TestADayOfLog                     SLUICEBOX_TEST_ROWS=1000000 SLUICEBOX_TEST_RACE=false
+//	a blocked group of more rows than the buffer,
+//	kills and crashes while they are parked       TestABlockedGroupIsParked         SLUICEBOX_TEST_ROWS=1000000 SLUICEBOX_TEST_RACE=false
+//	a receiver is dead past max-hold              TestAReceiverDeadForLong          SLUICEBOX_TEST_OUTAGE=10m SLUICEBOX_TEST_RACE=false
+//	… with a buffer smaller than its requests     TestADeadReceiverWithASmallBuffer
+//	… killed while rows wait behind those in flight
+//	                                              TestKilledWithRowsInFlightBeforeParkedOnes
+//	… rows without groups, in parallel            TestDeadReceiverUngroupedParallel SLUICEBOX_TEST_ROWS=200000 SLUICEBOX_TEST_RACE=false
+//	of three sinks one is dead and one slow       TestThreeSinksOneDeadOneSlow      SLUICEBOX_TEST_ROWS=50000 SLUICEBOX_TEST_OUTAGE=30s
+//	a catch-up parks nothing                      TestACatchUpParksNothing          SLUICEBOX_TEST_ROWS=200000 SLUICEBOX_TEST_RACE=false
+//	a receiver that is slow for minutes           TestASlowReceiverPausesCapture    SLUICEBOX_TEST_OUTAGE=3m
+//	a transaction larger than memory              TestOneHugeTransaction|TestOneTransactionOfHugeRows
+//	                                                                                SLUICEBOX_TEST_ROWS=1000000 SLUICEBOX_TEST_RACE=false
+//	a backlog larger than the buffer              TestAFirstStartOverALargeBacklog  SLUICEBOX_TEST_ROWS=2000000 SLUICEBOX_TEST_RACE=false
+//	parked rows change, odd names of groups       TestParkedRowsThatChange
+//	the log goes while rows are parked            TestPollingWithParkedRows         SLUICEBOX_TEST_ROWS=50000
 //	polling only: locked heads, a blocked group   TestPollingOnly
 //	a legacy processor on the same table          TestBesideALegacyProcessor
 package blackbox

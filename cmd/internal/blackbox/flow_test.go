@@ -133,20 +133,6 @@ func TestBacklogOfTheFirstStart(t *testing.T) {
 	})
 }
 
-// More rows than the buffer holds are refused by name, and no slot is left
-// behind to keep the server's log.
-func TestBacklogLargerThanTheBuffer(t *testing.T) {
-	t.Parallel()
-	eachScene(t, "dispatch: {global-buffer-size: 100}\n", func(s *scene) {
-		servers.Exec(s.t, s.database, `INSERT INTO outbox_events (id, type, payload, status, created_at)
-			SELECT i::text, 'EVENT', '{}', 'PENDING', now() FROM generate_series(1, 101) i`)
-		expectEnd(s.t, s.config, 78, "more than 100 unsettled rows", "outbox_events", "global-buffer-size")
-		if left := none(s.t, s.conn, "of pg_replication_slots are left behind", "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"); left != "" {
-			s.t.Error(left)
-		}
-	})
-}
-
 // An outbox that is added to the configuration later has rows from before; they
 // are delivered too.
 func TestAnOutboxAddedLater(t *testing.T) {

@@ -19,9 +19,15 @@ func numbered(n int) string { return fmt.Sprintf("%013d", n) }
 // as an SQL expression of the number i.
 func (s *scene) number(from, to int, group string) {
 	s.t.Helper()
-	_, err := s.conn.Exec(context.Background(), `INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
-		SELECT id, 'EVENT', g, format('{"id": "%s", "group": "%s"}', id, coalesce(g, id)), 'PENDING', now()
-		FROM (SELECT lpad(i::text, 13, '0') id, (`+group+`)::text g FROM generate_series($1::int, $2::int) i) numbered`, from, to)
+	s.numberIn("outbox_events", from, to, group, 0)
+}
+
+// numberIn is number into a table, with so many bytes more in each payload.
+func (s *scene) numberIn(table string, from, to int, group string, wide int) {
+	s.t.Helper()
+	_, err := s.conn.Exec(context.Background(), `INSERT INTO `+table+` (id, type, message_group, payload, status, created_at)
+		SELECT id, 'EVENT', g, format('{"id": "%s", "group": "%s", "wide": "%s"}', id, coalesce(g, id), repeat('x', $3)), 'PENDING', now()
+		FROM (SELECT lpad(i::text, 13, '0') id, (`+group+`)::text g FROM generate_series($1::int, $2::int) i) numbered`, from, to, wide)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -32,17 +38,24 @@ func (s *scene) number(from, to int, group string) {
 // group has one of its own in its payload.
 func (s *scene) expectNumbered(n int, but ...string) {
 	s.t.Helper()
-	arriveIn(s.t, s.to, n-len(but), 3*time.Minute)
+	s.expectNumberedIn("outbox_events", s.to, n, but...)
+}
+
+// expectNumberedIn is expectNumbered of a table and its receiver.
+func (s *scene) expectNumberedIn(table string, to *sinktest.Receiver, n int, but ...string) {
+	s.t.Helper()
+	arriveIn(s.t, to, n-len(but), 3*time.Minute+time.Duration(n)*time.Millisecond)
 	within(s.t, time.Minute, func() string {
-		if left := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED' AND NOT id = ANY(coalesce($1, '{}'::text[]))", but); left > 0 {
+		if left := count(s.t, s.conn, "SELECT count(*) FROM "+table+" WHERE status <> 'COMPLETED' AND NOT id = ANY(coalesce($1, '{}'::text[]))", but); left > 0 {
 			return fmt.Sprintf("%d rows are not COMPLETED", left)
 		}
 		return ""
 	})
-	if again := checkNumbered(s.t, s.to.Taken()); again > 0 {
+	taken := to.Taken()
+	if again := checkNumbered(s.t, taken); again > 0 {
 		s.t.Errorf("%d rows arrived more than once", again)
 	}
-	for _, got := range s.to.Taken() {
+	for _, got := range taken {
 		if slices.Contains(but, got.ID) {
 			s.t.Errorf("row %s was taken", got.ID)
 		}

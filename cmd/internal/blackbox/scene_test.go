@@ -42,6 +42,18 @@ func eachVersion(t *testing.T, test func(t *testing.T, version int)) {
 	}
 }
 
+// eachOwnScene runs a test beside a server of each version that the test has to
+// itself, in parallel. settings are those of the server, rest is the rest of the
+// configuration.
+func eachOwnScene(t *testing.T, settings map[string]string, rest string, test func(s *scene, server *servers.Server)) {
+	eachVersion(t, func(t *testing.T, version int) {
+		server := servers.Start(t, version, settings)
+		servers.Exec(t, server.URL, seedTables, truthTables)
+		to := sinktest.NewReceiver(t)
+		test(&scene{t: t, database: server.URL, conn: servers.Connect(t, server.URL), to: to, config: preset(server.URL, to.URL(), rest)}, server)
+	})
+}
+
 // run starts a relay and waits until it reads.
 func (s *scene) run() *relay {
 	s.t.Helper()

@@ -1,0 +1,144 @@
+package blackbox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// oddGroups are message groups as SQL: they are lanes of their own, however alike.
+func oddGroups() []string {
+	return []string{
+		"NULL", "''", "repeat('long', 2500)", "repeat('long', 2500) || 'er'",
+		"'Case'", "'case'", "'case '", "' case'", "E'case\\t'", "'NULL'", "'straße'", "'STRASSE'",
+	}
+}
+
+// What becomes of a row while it is parked.
+const (
+	deletedRow = 30 + iota // its place in the group
+	changedRow
+	settledRow
+	movedRow
+	failedRow
+	eachGroup = 60
+)
+
+// Parked rows are deleted, changed, settled by somebody else and moved to other
+// groups, in groups of odd names: a deleted and a settled one is not sent, a
+// changed one is sent as it is now, a moved one in its turn in the group that it
+// came with, and all others in order; also by a relay that was stopped or killed
+// meanwhile. By hand:
+//
+//	go test -v -run 'TestParkedRowsThatChange' ./cmd/internal/blackbox
+func TestParkedRowsThatChange(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(r *relay){
+		"meanwhile": nil, "the relay is stopped": func(r *relay) { expectStop(r.t.(*testing.T), r) }, "the relay is killed": (*relay).kill,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachScene(t, "dispatch: {global-buffer-size: 100, api-batch-size: 10, backoff: {max: 1s}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {
+				servers.Exec(s.t, s.database, businessTable, "ALTER TABLE outbox_events ALTER message_group TYPE text, ALTER id TYPE text",
+					// A group of 10 kB fits no entry of the seed's index.
+					"DROP INDEX idx_outbox_events_status", "CREATE INDEX ON outbox_events (status, md5(message_group), created_at)")
+				s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: http.StatusServiceUnavailable} })
+				r := s.run()
+				rows := s.oddRows()
+				s.expectParked(rows - 2*100)
+				if end != nil {
+					end(r)
+				}
+				s.change()
+				if end != nil {
+					r = s.run()
+				}
+				s.to.Script(nil)
+				gone := 3 * len(oddGroups())
+				arrive(s.t, s.to, rows-gone)
+				within(s.t, 20*time.Second, func() string {
+					return none(s.t, s.conn, "are not settled", "SELECT count(*) FROM outbox_events WHERE status NOT IN ('COMPLETED', 'FAILED')")
+				})
+				s.expectChanged(rows - gone)
+				s.expectNoneParked(r)
+				expectStop(s.t, r)
+			})
+		})
+	}
+}
+
+// oddRows writes the rows of all groups in turns and returns how many there are.
+func (s *scene) oddRows() int {
+	s.t.Helper()
+	for n := 1; n <= eachGroup; n++ {
+		var values []string
+		for lane, group := range oddGroups() {
+			id := fmt.Sprintf("%02d-%03d", lane, n)
+			values = append(values, fmt.Sprintf(`('%s', 'EVENT', %s, '{"id": "%s"}', 'PENDING', now())`, id, group, id))
+		}
+		servers.Exec(s.t, s.database, "INSERT INTO outbox_events (id, type, message_group, payload, status, created_at) VALUES "+strings.Join(values, ", "))
+		s.business(100_000)
+	}
+	return eachGroup * len(oddGroups())
+}
+
+// change does to parked rows of each group what may become of them.
+func (s *scene) change() {
+	s.t.Helper()
+	for n, statement := range map[int]string{
+		deletedRow: "DELETE FROM outbox_events WHERE",
+		changedRow: `UPDATE outbox_events SET payload = '{"id": "' || id || '", "changed": true}' WHERE`,
+		settledRow: "UPDATE outbox_events SET status = 'COMPLETED', processed_at = now() WHERE",
+		movedRow:   "UPDATE outbox_events SET message_group = 'elsewhere' WHERE",
+		failedRow:  "UPDATE outbox_events SET status = 'FAILED', error_message = 'by hand' WHERE",
+	} {
+		place := fmt.Sprintf("-%03d", n)
+		ids := count(s.t, s.conn, "SELECT count(*) FROM sluicebox.parked WHERE right(id, 4) = $1", place)
+		if ids != len(oddGroups()) {
+			s.t.Fatalf("%d of the rows %s are parked, want %d", ids, place, len(oddGroups()))
+		}
+		tag, err := s.conn.Exec(context.Background(), statement+" right(id, 4) = $1", place)
+		if err != nil || int(tag.RowsAffected()) != len(oddGroups()) {
+			s.t.Fatalf("%s: %v %v", statement, tag, err)
+		}
+	}
+}
+
+// expectChanged holds what arrived against what became of the rows.
+func (s *scene) expectChanged(rows int) {
+	s.t.Helper()
+	last := map[string]string{}
+	taken := s.to.Taken()
+	for _, got := range taken {
+		lane, place, _ := strings.Cut(got.ID, "-")
+		if got.ID <= last[lane] {
+			s.t.Errorf("group %s: row %s arrived after row %s", lane, got.ID, last[lane])
+		}
+		last[lane] = got.ID
+		var n int
+		if _, err := fmt.Sscanf(place, "%d", &n); err != nil {
+			s.t.Fatalf("row %q: %v", got.ID, err)
+		}
+		if slices.Contains([]int{deletedRow, settledRow, failedRow}, n) {
+			s.t.Errorf("row %s was sent", got.ID)
+		}
+		var p struct{ Changed bool }
+		if err := json.Unmarshal(got.Payload, &p); err != nil || p.Changed != (n == changedRow) {
+			s.t.Errorf("row %s was sent as %s: %v", got.ID, got.Payload, err)
+		}
+	}
+	if len(taken) != rows {
+		s.t.Errorf("%d arrivals, want %d", len(taken), rows)
+	}
+	if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status = 'FAILED' AND error_message = 'by hand'"); n != len(oddGroups()) {
+		s.t.Errorf("%d of the rows that were FAILED by hand are as they were, want %d", n, len(oddGroups()))
+	}
+}

@@ -1,0 +1,163 @@
+package blackbox
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// steady writes numbered rows and log of the business for a while, in a
+// transaction each 50 ms, and calls look between them. It returns the last number.
+func (s *scene) steady(from, rate int, group string, lasts time.Duration, look func()) (last int) {
+	s.t.Helper()
+	const every = 50 * time.Millisecond
+	each := rate * int(every) / int(time.Second)
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	last = from - 1
+	for end := time.Now().Add(lasts); time.Now().Before(end); <-tick.C {
+		s.number(last+1, last+each, group)
+		last += each
+		s.business(200_000) // 4 MB/s, or what a small shop writes
+		look()
+	}
+	return last
+}
+
+// A receiver is dead for long while rows come: they are parked once the log that
+// waits for it has reached its bound, which it and memory keep; then the receiver
+// takes everything, in the order of the commits, and nothing was counted. By hand:
+//
+//	SLUICEBOX_TEST_OUTAGE=10m SLUICEBOX_TEST_RACE=false go test -v -run 'TestAReceiverDeadForLong' ./cmd/internal/blackbox
+func TestAReceiverDeadForLong(t *testing.T) {
+	t.Parallel()
+	const maxHold = 4 << 20
+	for name, group := range map[string]string{"50 groups": "i % 50", "10000 groups": "i % 10000"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachOwnScene(t, nil, "dispatch: {backoff: {max: 1s}}\ncheckpoint: {max-hold: 4MiB}\n", func(s *scene, _ *servers.Server) {
+				servers.Exec(s.t, s.database, businessTable)
+				log := &logWatch{s: s}
+				r := s.run()
+				last := s.steady(1, 1000, group, time.Second, log.look)
+				arrive(s.t, s.to, last)
+				s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: http.StatusServiceUnavailable} })
+				last = s.steady(last+1, 1000, group, lasting(s.t, 8*time.Second), log.look)
+				s.expectUncounted(r)
+				s.expectParked(1)
+				s.t.Logf("%d rows, of which %d are parked", last, s.parked())
+
+				s.to.Script(nil)
+				began := time.Now()
+				last = s.steady(last+1, 1000, group, time.Second, log.look)
+				s.expectNumbered(last)
+				s.t.Logf("all were delivered in %s", time.Since(began).Round(time.Millisecond))
+				s.expectUncounted(r)
+				s.expectNoneParked(r)
+				log.look()
+				log.expectWithin(maxHold, 20<<20) // for two looks, and for parking itself
+				r.expectSmall()
+				expectStop(s.t, r)
+			})
+		})
+	}
+}
+
+// A dead receiver's buffer holds fewer rows than its first requests had claimed:
+// they leave memory all the same, and what comes behind them is read and parked.
+// By hand:
+//
+//	go test -v -run 'TestADeadReceiverWithASmallBuffer' ./cmd/internal/blackbox
+func TestADeadReceiverWithASmallBuffer(t *testing.T) {
+	t.Parallel()
+	const buffer, rows = 200, 3000
+	eachScene(t, "dispatch: {global-buffer-size: 200, backoff: {max: 1s}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {
+		servers.Exec(s.t, s.database, businessTable)
+		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: http.StatusServiceUnavailable} })
+		r := s.run()
+		for from := 1; from <= rows; from += 500 {
+			s.number(from, from+499, "i % 50")
+			s.business(1 << 20)
+		}
+		s.expectParked(rows - 2*buffer)
+		s.expectUncounted(r)
+		s.to.Script(nil)
+		s.expectNumbered(rows)
+		s.expectNoneParked(r)
+		expectStop(s.t, r)
+	})
+}
+
+// The relay is killed while the first rows of each group are in a request and the
+// others are parked: after the restart the parked ones do not overtake the first.
+// By hand:
+//
+//	go test -v -run 'TestKilledWithRowsInFlightBeforeParkedOnes' ./cmd/internal/blackbox
+func TestKilledWithRowsInFlightBeforeParkedOnes(t *testing.T) {
+	t.Parallel()
+	const rows, groups = 2000, 10
+	eachScene(t, "dispatch: {global-buffer-size: 200, api-batch-size: 5}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {
+		servers.Exec(s.t, s.database, businessTable)
+		r := s.run()
+		s.number(1, groups, "i % 10")
+		s.expectNumbered(groups)
+		hold := make(chan struct{})
+		defer close(hold)
+		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Release: hold, Cut: true} })
+		for from := groups + 1; from <= rows; from += groups {
+			s.number(from, min(from+groups-1, rows), "i % 10")
+		}
+		s.business(2 << 20)
+		s.expectParked(rows / 2)
+		r.kill()
+		s.disconnected()
+		inFlight := s.processing()
+		if inFlight == 0 {
+			s.t.Error("no row was in flight: nothing was proven")
+		}
+		s.to.Script(nil)
+		r = s.run()
+		s.expectNumbered(rows)
+		s.expectNoneParked(r)
+		s.t.Logf("%d rows were in flight", inFlight)
+		expectStop(s.t, r)
+	})
+}
+
+// Rows without a group, each in a lane of its own, wait for a dead receiver, more
+// of them than the buffer holds: all are delivered once, and memory stays small.
+// By hand:
+//
+//	SLUICEBOX_TEST_ROWS=200000 SLUICEBOX_TEST_RACE=false go test -v -run 'TestDeadReceiverUngroupedParallel' ./cmd/internal/blackbox
+func TestDeadReceiverUngroupedParallel(t *testing.T) {
+	t.Parallel()
+	const buffer = 500
+	eachScene(t, "dispatch: {ungrouped: parallel, global-buffer-size: 500, backoff: {max: 1s}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {
+		servers.Exec(s.t, s.database, businessTable)
+		rows := many(s.t, 5000)
+		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: http.StatusServiceUnavailable} })
+		r := s.run()
+		for from := 1; from <= rows; from += 1000 {
+			s.number(from, min(from+999, rows), "NULL")
+			s.business(1 << 20)
+		}
+		s.expectParked(rows - buffer)
+		within(s.t, 20*time.Second, func() string {
+			if memory := r.metric(`sluicebox_pending_rows{sink="flowcatalyst"}`); memory > 2*buffer {
+				return fmt.Sprintf("%.0f rows are in memory, the buffer is %d", memory, buffer)
+			}
+			return ""
+		})
+		s.expectUncounted(r)
+		s.to.Script(nil)
+		s.expectNumbered(rows)
+		s.expectNoneParked(r)
+		s.expectUncounted(r)
+		r.expectSmall()
+		expectStop(s.t, r)
+	})
+}

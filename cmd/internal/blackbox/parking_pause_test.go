@@ -1,0 +1,84 @@
+package blackbox
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+)
+
+// expectNothingParked expects that no row was parked since the relay's start.
+func expectNothingParked(t *testing.T, r *relay) {
+	t.Helper()
+	if n := r.metric(`sluicebox_rows_parked_total{sink="flowcatalyst"}`); n > 0 {
+		t.Errorf("%.0f rows were parked", n)
+	}
+}
+
+// Rows were written while the relay was stopped, more than the buffer holds: it
+// catches up without parking any. By hand:
+//
+//	SLUICEBOX_TEST_ROWS=200000 SLUICEBOX_TEST_RACE=false go test -v -run 'TestACatchUpParksNothing' ./cmd/internal/blackbox
+func TestACatchUpParksNothing(t *testing.T) {
+	t.Parallel()
+	eachScene(t, "dispatch: {global-buffer-size: 1000}\n", func(s *scene) {
+		rows := many(s.t, 20_000)
+		r := s.run()
+		s.number(1, 10, "i % 10")
+		s.expectNumbered(10)
+		expectStop(s.t, r)
+		for from := 11; from <= rows; from += 1000 {
+			s.number(from, min(from+999, rows), "i % 100")
+		}
+		r = s.run()
+		began := time.Now()
+		s.expectNumbered(rows)
+		s.t.Logf("%d rows in %s", rows, time.Since(began).Round(time.Millisecond))
+		expectNothingParked(s.t, r)
+		r.expectSmall()
+		expectStop(s.t, r)
+	})
+}
+
+// A receiver answers nothing for a while and is slow then: nothing is read while
+// the buffer is full, the connection outlives that, nothing is parked, and all
+// arrives in order. By hand:
+//
+//	SLUICEBOX_TEST_OUTAGE=3m go test -v -run 'TestASlowReceiverPausesCapture' ./cmd/internal/blackbox
+func TestASlowReceiverPausesCapture(t *testing.T) {
+	t.Parallel()
+	eachScene(t, "dispatch: {global-buffer-size: 500, request-timeout: 10m}\n", func(s *scene) {
+		pause := lasting(s.t, 10*time.Second)
+		hold := make(chan struct{})
+		s.to.Script(func(*sinktest.Request) sinktest.Answer {
+			return sinktest.Answer{Release: hold, Delay: 20 * time.Millisecond}
+		})
+		r := s.run()
+		const rows, each, wide = 10_000, 500, 2000 // more bytes than sockets hold
+		for from := 1; from <= rows; from += each {
+			s.numberIn("outbox_events", from, from+each-1, "i % 50", wide)
+		}
+		within(s.t, 20*time.Second, func() string {
+			if r.metric("sluicebox_source_paused") != 1 {
+				return "the source is not paused"
+			}
+			return ""
+		})
+		for end := time.Now().Add(pause); time.Now().Before(end); <-time.After(time.Second) {
+			if r.metric("sluicebox_source_paused") != 1 {
+				s.t.Error("the source is not paused any more")
+			}
+		}
+		if memory := r.metric(`sluicebox_pending_rows{sink="flowcatalyst"}`); memory > 2000 {
+			s.t.Errorf("%.0f rows are in memory, the buffer is 500", memory)
+		}
+		close(hold)
+		s.expectNumbered(rows)
+		if n := r.metric("sluicebox_source_reconnects_total"); n > 0 {
+			s.t.Errorf("the source lost its connection %.0f times", n)
+		}
+		expectNothingParked(s.t, r)
+		r.expectSmall()
+		expectStop(s.t, r)
+	})
+}

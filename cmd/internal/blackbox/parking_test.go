@@ -1,0 +1,226 @@
+package blackbox
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// parked is how many rows the relay has in its table of parked rows.
+func (s *scene) parked() int {
+	s.t.Helper()
+	return count(s.t, s.conn, "SELECT count(*) FROM sluicebox.parked")
+}
+
+// expectParked waits until at least so many rows are parked.
+func (s *scene) expectParked(least int) {
+	s.t.Helper()
+	within(s.t, 30*time.Second+time.Duration(least)*time.Millisecond, func() string {
+		if n := s.parked(); n < least {
+			return fmt.Sprintf("%d rows are parked, want at least %d", n, least)
+		}
+		return ""
+	})
+}
+
+// expectNoneParked waits until the relay has forgotten all parked rows.
+func (s *scene) expectNoneParked(r *relay) {
+	s.t.Helper()
+	within(s.t, 20*time.Second, func() string {
+		if n := s.parked(); n > 0 {
+			return fmt.Sprintf("%d rows are still parked", n)
+		}
+		if n := r.metric(`sluicebox_parked_rows{sink="flowcatalyst"}`); n != 0 {
+			return fmt.Sprintf("%.0f rows are parked by the metrics", n)
+		}
+		return ""
+	})
+}
+
+// business writes log that has nothing to do with the outbox.
+func (s *scene) business(bytes int) {
+	s.t.Helper()
+	_, err := s.conn.Exec(context.Background(), "INSERT INTO business SELECT repeat('x', 1000) FROM generate_series(1, $1)", bytes/1000)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+const businessTable = "CREATE TABLE business (n text)"
+
+// logWatch keeps the most log that the server had to keep for the relay.
+type logWatch struct {
+	s    *scene
+	most int
+}
+
+// look takes what is kept now.
+func (w *logWatch) look() {
+	w.s.t.Helper()
+	w.most = max(w.most, w.kept())
+}
+
+// kept is how much log was written behind the acknowledged place.
+func (w *logWatch) kept() int {
+	w.s.t.Helper()
+	return count(w.s.t, w.s.conn, "SELECT coalesce(max(pg_current_wal_lsn() - confirmed_flush_lsn), 0)::bigint FROM pg_replication_slots WHERE slot_name = $1", nameFor(w.s.database))
+}
+
+// expectWithin expects that it never was more than max-hold and what may be
+// written until the relay has looked twice and parked what is in the way.
+func (w *logWatch) expectWithin(maxHold, slack int) {
+	w.s.t.Helper()
+	w.s.t.Logf("the most log that was kept: %d KiB, max-hold is %d KiB", w.most>>10, maxHold>>10)
+	if w.most > maxHold+slack {
+		w.s.t.Errorf("%d KiB of log were kept, want at most %d", w.most>>10, (maxHold+slack)>>10)
+	}
+}
+
+// blockedGroup is a relay with a group that is blocked.
+type blockedGroup struct {
+	*scene
+	server   *servers.Server
+	r        *relay
+	inFlight int // rows that were claimed when the relay was killed
+	crashed  bool
+}
+
+// A group is blocked with more rows behind it than the buffer holds: they are
+// parked, they hold neither memory nor log, the other groups are as fast as
+// before, and once the group is let go its rows arrive in the order of their
+// commits, once; also when the relay is killed, or the server crashes, while rows
+// are parked and while they are taken back.
+func TestABlockedGroupIsParked(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]func(b *blockedGroup){
+		"undisturbed": func(*blockedGroup) {},
+		"the relay is killed": func(b *blockedGroup) {
+			b.r.kill()
+			b.disconnected()
+			b.inFlight += b.processing()
+			b.r = b.run()
+		},
+		"the server crashes": func(b *blockedGroup) {
+			b.crashed = true
+			b.server.Stop("immediate")
+			b.server.Restart(nil)
+			b.conn = servers.Connect(b.t, b.database)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const rest = "dispatch: {on-failed: block, max-retries: 0}\ncheckpoint: {max-hold: 16MiB}\n"
+			settings := map[string]string{"fsync": "on", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
+			eachOwnScene(t, settings, rest, func(s *scene, server *servers.Server) {
+				servers.Exec(s.t, s.database, businessTable)
+				(&blockedGroup{scene: s, server: server}).test(fault)
+			})
+		})
+	}
+}
+
+func (b *blockedGroup) test(fault func(*blockedGroup)) {
+	rows, phase, phases := many(b.t, 15_000), 2*time.Second, 1
+	if os.Getenv(rowsVariable) != "" {
+		phase, phases = 10*time.Second, 5
+	}
+	log := &logWatch{s: b.scene}
+	b.r = b.run()
+	live := &pace{to: b.to, table: "outbox_events", first: 1_000_000_000, groups: 1}
+	before50, before99 := b.paced(live, phase, phases, log)
+	poison(b.to, sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("no such thing")}, numbered(1))
+	b.number(1, 1, "'blocked'")
+	b.expectLane("blocked")
+	const each, small = 5000, 100
+	most := rows * 4 / 5
+	for from := 2; from <= most; from += each {
+		b.number(from, min(from+each-1, most), "'blocked'")
+	}
+	b.expectParked(1)
+	for from := most + 1; from <= rows; from += small {
+		b.number(from, min(from+small-1, rows), "'blocked'")
+		if (from-most)/small == (rows-most)/small/2 {
+			fault(b)
+		}
+	}
+	b.expectLane("blocked")
+	b.expectParked(rows - 1)
+	b.expectAway(rows)
+	within(b.t, 30*time.Second, func() string { // whatever was written since: nothing in the log is waited for
+		if kept := log.kept(); kept > 1<<20 {
+			return fmt.Sprintf("%d KiB of log are kept, and all that waits is parked", kept>>10)
+		}
+		return ""
+	})
+	log.most = 0
+	with50, with99 := b.paced(live, phase, phases, log)
+	b.t.Logf("p50 %s, with %d rows behind a blocked group %s: %.2f times; p99 %s and %s: %.2f times",
+		before50, rows, with50, float64(with50)/float64(before50), before99, with99, float64(with99)/float64(before99))
+
+	log.expectWithin(16<<20, 0)
+	b.r.operate("lanes", "skip", "--group", "blocked", "--reason", "a test")
+	began := time.Now()
+	arriveIn(b.t, b.to, live.written+rows/3, time.Minute)
+	fault(b)
+	arriveIn(b.t, b.to, live.written+rows-1, time.Minute+time.Duration(rows)*time.Millisecond)
+	b.t.Logf("the blocked rows were delivered in %s", time.Since(began).Round(time.Millisecond))
+	within(b.t, time.Minute, func() string {
+		return none(b.t, b.conn, "are not COMPLETED", "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED' AND id <> '"+numbered(1)+"'")
+	})
+	if again := checkNumbered(b.t, b.to.Taken()); !b.crashed && again > b.inFlight {
+		b.t.Errorf("%d rows arrived again, %d were in flight", again, b.inFlight)
+	}
+	if n := b.to.Counts().Distinct; n != live.written+rows-1 {
+		b.t.Errorf("%d rows were taken, want %d", n, live.written+rows-1)
+	}
+	b.expectNoneParked(b.r)
+	b.r.expectSmall()
+	expectStop(b.t, b.r)
+}
+
+// paced lets the other group flow beside the business's own writing, and returns
+// the medians of the medians and of the 99th percentiles.
+func (b *blockedGroup) paced(live *pace, phase time.Duration, phases int, log *logWatch) (p50, p99 time.Duration) {
+	b.t.Helper()
+	live.conn = servers.Connect(b.t, b.database)
+	var all50, all99 []time.Duration
+	for range phases {
+		b.business(4 << 20)
+		p50, p99 := live.run(b.t, phase)
+		all50, all99 = append(all50, p50), append(all99, p99)
+		log.look()
+	}
+	slices.Sort(all50)
+	slices.Sort(all99)
+	return all50[phases/2], all99[phases/2]
+}
+
+// expectLane waits until the blocked lane is in a state.
+func (b *blockedGroup) expectLane(state string) {
+	b.t.Helper()
+	within(b.t, time.Minute, func() string {
+		if l := b.r.lane("blocked"); l.State != state {
+			return fmt.Sprintf("the lane is %+v", l)
+		}
+		return ""
+	})
+}
+
+// expectAway waits until memory holds little of the rows.
+func (b *blockedGroup) expectAway(rows int) {
+	b.t.Helper()
+	within(b.t, time.Minute, func() string {
+		memory, parked := b.r.metric(`sluicebox_pending_rows{sink="flowcatalyst"}`), b.r.metric(`sluicebox_parked_rows{sink="flowcatalyst"}`)
+		if memory > 100 || parked < float64(rows-1) {
+			return fmt.Sprintf("%.0f rows are in memory and %.0f parked of %d", memory, parked, rows)
+		}
+		return ""
+	})
+}
