@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -78,7 +79,9 @@ func TestRefusedOutcomesDoNotStopTheOtherSink(t *testing.T) {
 		}
 		cancel()
 		for range cap(done) {
-			_ = <-done
+			if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
 		}
 	})
 }
