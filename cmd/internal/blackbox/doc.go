@@ -60,4 +60,5 @@
 //	the log goes while rows are parked            TestPollingWithParkedRows         SLUICEBOX_TEST_ROWS=50000
 //	polling only: locked heads, a blocked group   TestPollingOnly
 //	a legacy processor on the same table          TestBesideALegacyProcessor
+//	a blocked group on SQLite                     TestParkingOnSQLite
 package blackbox

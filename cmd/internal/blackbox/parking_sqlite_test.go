@@ -1,0 +1,82 @@
+package blackbox
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+)
+
+// seedFile makes an SQLite file with the seed's two tables.
+func seedFile(t *testing.T) (source string, db *sql.DB) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "shop.db")
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)&_txlock=immediate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	for _, table := range []string{"outbox_events", "outbox_dispatch_jobs"} {
+		run(t, db, fmt.Sprintf(`CREATE TABLE %s (id VARCHAR(13) PRIMARY KEY, type VARCHAR(20) NOT NULL, message_group VARCHAR(255),
+			payload TEXT NOT NULL, status VARCHAR(20) NOT NULL DEFAULT 'PENDING', retry_count INTEGER NOT NULL DEFAULT 0,
+			created_at DATETIME NOT NULL, processed_at DATETIME, error_message TEXT)`, table))
+	}
+	return "sqlite://" + path, db
+}
+
+func run(t *testing.T, db *sql.DB, statement string, args ...any) {
+	t.Helper()
+	if _, err := db.ExecContext(context.Background(), statement, args...); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+// On SQLite, too, a blocked group larger than the buffer holds up no other, is
+// parked, outlives a kill, and comes in order once it may. By hand:
+//
+//	go test -v -run 'TestParkingOnSQLite' ./cmd/internal/blackbox
+func TestParkingOnSQLite(t *testing.T) {
+	t.Parallel()
+	const rows, buffer = 3000, 200
+	source, db := seedFile(t)
+	to := sinktest.NewReceiver(t)
+	poison(to, sinktest.Answer{Status: 400}, numbered(1))
+	config := preset(source, to.URL(), fmt.Sprintf("dispatch: {on-failed: block, max-retries: 1, global-buffer-size: %d, backoff: {initial: 10ms}}\n", buffer))
+	r := start(t, config)
+	r.waitFor("reading")
+	for i := 1; i <= rows; i += 100 { // group 0 has the poisoned row and half of all
+		run(t, db, `WITH RECURSIVE n(i) AS (SELECT ? UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+			INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
+			SELECT printf('%013d', i), 'EVENT', CASE WHEN i % 2 = 1 THEN '0' ELSE 1 + i % 7 END,
+				printf('{"id": "%013d", "group": "%s"}', i, CASE WHEN i % 2 = 1 THEN '0' ELSE 1 + i % 7 END), 'PENDING', strftime('%Y-%m-%d %H:%M:%f', 'now') FROM n`, i, i+99)
+	}
+	arrive(t, to, rows/2)
+	parked := func(r *relay) int { return int(r.metric(`sluicebox_parked_rows{sink="flowcatalyst"}`)) }
+	within(t, 20*time.Second, func() string {
+		if n := parked(r); n < rows/2-buffer {
+			return fmt.Sprintf("%d rows are parked", n)
+		}
+		return ""
+	})
+	r.kill()
+	r = start(t, config)
+	r.waitFor("reading")
+	to.Script(nil)
+	r.operate("lanes", "skip", "--group", "0", "--reason", "a test")
+	arrive(t, to, rows-1)
+	within(t, 20*time.Second, func() string {
+		n := 0
+		if err := db.QueryRowContext(context.Background(), "SELECT count(*) FROM outbox_events WHERE status NOT IN ('COMPLETED', 'FAILED')").Scan(&n); err != nil || n+parked(r) > 0 {
+			return fmt.Sprintf("%d rows are unsettled, %d parked: %v", n, parked(r), err)
+		}
+		return ""
+	})
+	if again := checkNumbered(t, to.Taken()); again > buffer {
+		t.Errorf("%d rows arrived more than once", again)
+	}
+	expectStop(t, r)
+}
