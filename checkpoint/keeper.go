@@ -50,6 +50,9 @@ type Keeper struct {
 	Source   Acknowledger
 	Epoch    store.Epoch
 	Observer Observer
+	// Urged, if set, has the watermark saved at once, also while no row settles:
+	// the log grows faster than IdleSave allows for.
+	Urged <-chan struct{}
 
 	savedAt      time.Time
 	savedSettled int64
@@ -89,6 +92,8 @@ func (k *Keeper) rounds(ctx context.Context) error {
 			return ctx.Err()
 		case <-k.Tracker.Changed():
 		case <-idle.C:
+		case <-k.Urged:
+			k.savedAt = time.Time{}
 		}
 		select {
 		case <-ctx.Done():

@@ -160,6 +160,28 @@ func TestKeeperWritesSeldomWhileOnlyPositionsMove(t *testing.T) {
 	})
 }
 
+// A log that grows fast is not kept for the sake of an idle outbox.
+func TestKeeperSavesAtOnceWhenItIsUrged(t *testing.T) {
+	keep(t, func(j *journal, tr *Tracker, k *Keeper) {
+		urge := make(chan struct{})
+		k.Urged = urge
+		end := run(k)
+		tr.Begin("1", 1, 0)
+		pass(time.Second)
+		j.expect(t, "save 1", "ack 1")
+		tr.Begin("2", 2, 0)
+		pass(time.Second)
+		j.expect(t)
+		urge <- struct{}{}
+		pass(time.Second)
+		j.expect(t, "save 2", "ack 2")
+		urge <- struct{}{}
+		pass(time.Second)
+		j.expect(t)
+		_ = end()
+	})
+}
+
 func TestKeeperMakesALastRound(t *testing.T) {
 	keep(t, func(j *journal, tr *Tracker, k *Keeper) {
 		end := run(k)

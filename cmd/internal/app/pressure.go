@@ -18,6 +18,7 @@ type pressure struct {
 	source capture.Retention
 	feed   *dispatch.Feed
 	lanes  map[string]*dispatch.Dispatcher
+	urge   chan<- struct{} // has the checkpoint saved
 
 	pressed bool // the log was at its bound when it was last asked for
 }
@@ -45,6 +46,12 @@ func (p *pressure) run(ctx context.Context) error {
 func (p *pressure) press(kept capture.Retained) {
 	bound := p.bound(kept)
 	over := kept.Bytes >= bound
+	if kept.Bytes >= bound/2 {
+		select {
+		case p.urge <- struct{}{}:
+		default:
+		}
+	}
 	p.feed.Press(over)
 	if over {
 		for _, d := range p.lanes {

@@ -165,20 +165,23 @@ func (r *relay) live(ctx context.Context, deadline time.Time, lost *capture.Lost
 	r.lanes.Store(&lanes)
 	r.ran = true
 	defer r.lanes.Store(nil)
+	urge := make(chan struct{}, 1)
 	keeper := &checkpoint.Keeper{
 		Config: checkpoint.DefaultKeeperConfig(), Tracker: tracker, Store: r.db.store,
-		Source: src, Epoch: epoch, Observer: checkpointWatch{r},
+		Source: src, Epoch: epoch, Observer: checkpointWatch{r}, Urged: urge,
 	}
 	if begin.Why == "" {
 		src.Acknowledge(begin.From) // it is saved; the server may not have heard
 	}
-	return r.flow(ctx, src, begin.From, feed, lanes, keeper, r.besides(src, feed, lanes, epoch))
+	return r.flow(ctx, src, begin.From, feed, lanes, keeper, r.besides(src, feed, lanes, urge, epoch))
 }
 
 // besides returns what a life does besides the way of the rows: it looks for rows
 // that were set back, for a log that can be read or that grows too long, for rows
 // that were kept long enough.
-func (r *relay) besides(src source, feed *dispatch.Feed, lanes map[string]*dispatch.Dispatcher, epoch store.Epoch) []func(context.Context) error {
+func (r *relay) besides(src source, feed *dispatch.Feed, lanes map[string]*dispatch.Dispatcher,
+	urge chan<- struct{}, epoch store.Epoch,
+) []func(context.Context) error {
 	retainer := &checkpoint.Retainer{Tables: r.db.store, Epoch: epoch, Outboxes: r.cfg.Outboxes(), Observer: retainWatch{r}}
 	r.metrics.Paused(false)
 	r.metrics.Retained(0)
@@ -192,7 +195,7 @@ func (r *relay) besides(src source, feed *dispatch.Feed, lanes map[string]*dispa
 	feed.Marked = sweeper.Marked
 	feed.CatchUp(r.db.store)
 	feed.Parks = true
-	pressure := &pressure{relay: r, source: src, feed: feed, lanes: lanes}
+	pressure := &pressure{relay: r, source: src, feed: feed, lanes: lanes, urge: urge}
 	return []func(context.Context) error{retainer.Run, sweeper.Run, pressure.run}
 }
 
