@@ -141,9 +141,9 @@ func TestASlowSinkDelaysNoOther(t *testing.T) {
 				return always(sink.Delivered)(ids)
 			}
 		})
-		// 4000 rows a second for the one, 500 for the other, for 20 s
+		// 4000 rows a second for the one, 500 for the other, for 5 s
 		began := time.Now()
-		for n := range 20 * 500 {
+		for n := range 5 * 500 {
 			due := began.Add(time.Duration(n) * 2 * time.Millisecond)
 			time.Sleep(time.Until(due))
 			var rows []store.Item
@@ -161,8 +161,8 @@ func TestASlowSinkDelaysNoOther(t *testing.T) {
 		s.b.set(func() { slices.Sort(waits) })
 		p := func(q float64) time.Duration { return waits[int(q*float64(len(waits)-1))] }
 		t.Logf("rows of the well sink waited p50 %s, p90 %s, p99 %s, most %s", p(.5), p(.9), p(.99), p(1))
-		if p(.99) > 200*time.Millisecond {
-			t.Errorf("p99 is %s", p(.99))
+		if p(1) > 2*slowAfter || p(.9) > 10*time.Millisecond {
+			t.Error("the well sink waits for the slow one")
 		}
 	})
 }
