@@ -119,11 +119,11 @@ func (s *suite) testParkOpenTxn(t *testing.T) {
 	}
 }
 
-// testParkMany parks 20 000 rows in 100 lanes, reads them back in turns and
+// testParkMany parks 3000 rows in 100 lanes, reads them back in turns and
 // settles them.
 func (s *suite) testParkMany(t *testing.T) {
 	b := s.start(t, 0)
-	const n, lanes, each, call = 20_000, 100, 60, 5000
+	const n, lanes, each, call = 3000, 100, 9, 750
 	list := rows(n + 10)
 	b.insert(t, "a", list...)
 	keys := make([]store.LaneKey, lanes)

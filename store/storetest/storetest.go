@@ -181,7 +181,7 @@ func tests() []test {
 		{"lanes with parked rows", (*suite).testParkedLanes, nil},
 		{"an outcome of a parked row", (*suite).testParkSettle, nil},
 		{"a parked row of an open transaction", (*suite).testParkOpenTxn, nil},
-		{"20000 parked rows", (*suite).testParkMany, nil},
+		{"3000 parked rows", (*suite).testParkMany, nil},
 		{"a view without parked rows", (*suite).testParkView, keepsState},
 		{"a view by pages", (*suite).testPages, nil},
 		{"install again and at once", (*suite).testInstall, nil},
