@@ -8,8 +8,12 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch"
 )
 
-// retainedEvery is how often the relay asks how much log is kept for it.
-const retainedEvery = 2 * time.Second
+// retainedEvery is how often the relay asks how much log is kept for it, and
+// retainedOften how often once an eighth of the bound is.
+const (
+	retainedEvery = 2 * time.Second
+	retainedOften = 200 * time.Millisecond
+)
 
 // pressure bounds the log that the database keeps for the relay: once there is too
 // much of it, rows are parked, and the checkpoint passes them.
@@ -20,16 +24,14 @@ type pressure struct {
 	lanes  map[string]*dispatch.Dispatcher
 	urge   chan<- struct{} // has the checkpoint saved
 
-	pressed bool // the log was at its bound when it was last asked for
+	pressed time.Time // since when the log is at its bound; zero if it is not
 }
 
 // run looks at the log until the context ends and returns its error.
 func (p *pressure) run(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(retainedEvery):
+	for wait := retainedEvery; ; {
+		if err := rest(ctx, wait); err != nil {
+			return err
 		}
 		p.metrics.Paused(p.feed.Paused())
 		kept, err := p.source.Retained(ctx)
@@ -37,15 +39,18 @@ func (p *pressure) run(ctx context.Context) error {
 			continue
 		}
 		p.metrics.Retained(kept.Bytes)
-		p.press(kept)
+		p.press(kept, time.Now())
+		if wait = retainedEvery; kept.Bytes >= p.bound(kept)/8 {
+			wait = retainedOften
+		}
 	}
 }
 
 // press parks what is in the way where the log has reached its bound: first the
-// lanes that do not move; if it is still there at the next look, all.
-func (p *pressure) press(kept capture.Retained) {
+// lanes that do not move; if it stays there, all.
+func (p *pressure) press(kept capture.Retained, now time.Time) {
 	bound := p.bound(kept)
-	over := kept.Bytes >= bound
+	over, was := kept.Bytes >= bound, !p.pressed.IsZero()
 	if kept.Bytes >= bound/2 {
 		select {
 		case p.urge <- struct{}{}:
@@ -53,18 +58,19 @@ func (p *pressure) press(kept capture.Retained) {
 		}
 	}
 	p.feed.Press(over)
+	switch {
+	case over && !was:
+		p.log.Warn("the log that is kept for the relay has reached its bound; rows are parked", "bytes", kept.Bytes, "bound", bound)
+		p.pressed = now
+	case !over && was:
+		p.log.Info("the log that is kept for the relay is within its bound", "bytes", kept.Bytes, "bound", bound)
+		p.pressed = time.Time{}
+	}
 	if over {
 		for _, d := range p.lanes {
-			d.Press(p.pressed)
+			d.Press(now.Sub(p.pressed) >= retainedEvery)
 		}
 	}
-	switch {
-	case over && !p.pressed:
-		p.log.Warn("the log that is kept for the relay has reached its bound; rows are parked", "bytes", kept.Bytes, "bound", bound)
-	case !over && p.pressed:
-		p.log.Info("the log that is kept for the relay is within its bound", "bytes", kept.Bytes, "bound", bound)
-	}
-	p.pressed = over
 }
 
 // bound is how much log may be kept: what the configuration says, and no more than

@@ -59,7 +59,7 @@ func TestAReceiverDeadForLong(t *testing.T) {
 				s.expectUncounted(r)
 				s.expectNoneParked(r)
 				log.look()
-				log.expectWithin(maxHold, 20<<20) // for two looks, and for parking itself
+				log.expectWithin(maxHold, 48<<20) // for looks, parking, and a second of a drain at full speed
 				r.expectSmall()
 				expectStop(s.t, r)
 			})
