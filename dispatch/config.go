@@ -13,9 +13,10 @@ type Config struct {
 	APIBatchSize int
 	// MaxConcurrentGroups is the most requests in flight at once.
 	MaxConcurrentGroups int
-	// BufferRows is the most rows in memory. Capture pauses when the buffers of
-	// all sinks are full; beside a sink with room, a full one takes up to ten
-	// times as many.
+	// BufferRows is the most rows in memory that came from the source, but for
+	// those in flight; up to twice as many while lanes are being parked. Half as
+	// many more may be rows that were parked and read back. Capture pauses when the
+	// buffers of all sinks are full.
 	BufferRows int
 	// BufferBytes is the most payload bytes in memory of rows that wait; past it
 	// payloads are dropped, and read again when the row is claimed.
