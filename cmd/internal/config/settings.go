@@ -56,7 +56,7 @@ type Dispatch struct {
 type Delivery struct {
 	APIBatchSize        int           `yaml:"api-batch-size" doc:"The most rows in one request."`
 	MaxConcurrentGroups int           `yaml:"max-concurrent-groups" doc:"The most requests in flight at once; each carries rows of other message groups."`
-	GlobalBufferSize    int           `yaml:"global-buffer-size" doc:"The most rows in memory. Reading pauses there; beside a sink with room, a full one takes up to ten times as many."`
+	GlobalBufferSize    int           `yaml:"global-buffer-size" doc:"The most rows of a sink in memory. Past it rows are parked in the relay's own table if the sink does not move and another does; reading pauses when every sink is full."`
 	BufferBytes         Size          `yaml:"buffer-bytes" doc:"The most bytes of payload in memory of rows that wait, such as 64MiB. Past it payloads are read again when their turn comes."`
 	MaxRetries          int           `yaml:"max-retries" doc:"Counted attempts after the first; then the row is FAILED."`
 	Backoff             Backoff       `yaml:"backoff" doc:"The wait before a retry; it doubles from initial to max."`
