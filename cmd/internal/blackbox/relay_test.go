@@ -145,6 +145,10 @@ func (r *relay) kill() {
 	<-r.ended
 }
 
+// freeze stops the process where it is, as its host may be; thaw lets it go on.
+func (r *relay) freeze() { _ = r.cmd.Process.Signal(syscall.SIGSTOP) }
+func (r *relay) thaw()   { _ = r.cmd.Process.Signal(syscall.SIGCONT) }
+
 // stop asks the process to end and returns its exit code.
 func (r *relay) stop() int {
 	r.t.Helper()
