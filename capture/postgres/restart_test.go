@@ -238,6 +238,12 @@ func TestNoWalsenderForLong(t *testing.T) {
 		if err := thief.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
+		conn := servers.Connect(t, d.url)
+		for left := 1; left > 0; { // the server may yet have to notice
+			if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_replication").Scan(&left); err != nil {
+				t.Fatal(err)
+			}
+		}
 		follow(t, d, d.config(), store.Checkpoint{}).expect("a", "b")
 	})
 }
