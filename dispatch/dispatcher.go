@@ -110,9 +110,9 @@ func notify(signal chan struct{}) {
 func (d *Dispatcher) Append(items []store.Item, t Ticket) {
 	d.mu.Lock()
 	d.core.append(items, t)
+	d.tellParking()
 	d.mu.Unlock()
 	notify(d.toClaim)
-	notify(d.toPark)
 }
 
 // Room returns how many rows fit into the buffer; a negative number is by how
@@ -240,6 +240,7 @@ func (d *Dispatcher) claimRows(ctx context.Context) error {
 		if len(d.core.outcomes) > 0 {
 			notify(d.toWrite) // some were due again
 		}
+		d.tellParking() // a lane may be due whose rows are parked
 		reqs := d.core.nextClaims(maxStatementRows, now)
 		wake, waiting := d.core.nextWake()
 		d.mu.Unlock()
@@ -265,9 +266,11 @@ func (d *Dispatcher) claimRows(ctx context.Context) error {
 
 // announce wakes whoever waits for a change of the core.
 func (d *Dispatcher) announce() {
+	d.mu.Lock()
+	d.tellParking()
+	d.mu.Unlock()
 	notify(d.toClaim)
 	notify(d.toWrite)
-	notify(d.toPark)
 	notify(d.freed)
 	notify(d.settled)
 	notify(d.roomy)

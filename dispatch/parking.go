@@ -67,6 +67,14 @@ func (d *Dispatcher) Press(all bool) {
 	notify(d.toPark)
 }
 
+// tellParking wakes keepParked if there is something for it: most of the time there
+// is not. The caller holds the lock.
+func (d *Dispatcher) tellParking() {
+	if c := d.core; len(c.toPark)+len(c.toUnpark)+c.hungry.len() > 0 || c.someAway() {
+		notify(d.toPark)
+	}
+}
+
 // keepParked parks rows, forgets parked ones and reads them back, one statement
 // at a time and in turn: neither may starve the other.
 func (d *Dispatcher) keepParked(ctx context.Context) error {
