@@ -123,7 +123,7 @@ func (c *core) wanted(recv *receiver) bool {
 	}
 	n := recv.ready.len() + recv.tried.len() + recv.probes
 	for i := range c.reads {
-		if r := &c.reads[i]; r.lane != nil && r.lane.to == recv || r.lane == nil && c.receiver(r.away.kind) == recv {
+		if c.readFor(&c.reads[i]) == recv {
 			n++
 		}
 	}

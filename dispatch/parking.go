@@ -3,7 +3,6 @@ package dispatch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -163,7 +162,7 @@ func (d *Dispatcher) untilParked(ctx context.Context, op string, do func() error
 		err := do()
 		var refused *store.RefusedError
 		if errors.As(err, &refused) {
-			err = fmt.Errorf("%w", refused.Err)
+			err = refused.Err
 		}
 		return err
 	})

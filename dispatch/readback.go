@@ -25,6 +25,14 @@ type reading struct {
 	hash store.LaneHash
 }
 
+// readFor is the receiver that the rows of a reading go to.
+func (c *core) readFor(r *reading) *receiver {
+	if r.lane != nil {
+		return r.lane.to
+	}
+	return c.receiver(r.away.kind)
+}
+
 // hunger queues a lane to be read back.
 func (c *core) hunger(l *lane) {
 	if !l.hungry {
@@ -81,11 +89,10 @@ func (c *core) nextReads(now time.Time) (from []store.ParkedFrom, each int) {
 		r := &c.reads[i]
 		if l := r.lane; l != nil {
 			from = append(from, store.ParkedFrom{Outbox: l.name.Outbox, Lane: l.name.Hash(), After: l.reach()})
-			probes = probes && l.to.suspect
 		} else {
 			from = append(from, store.ParkedFrom{Outbox: r.away.outbox, Lane: r.hash})
-			probes = probes && c.receiver(r.away.kind).suspect
 		}
+		probes = probes && c.readFor(r).suspect
 	}
 	if probes {
 		return from, 1

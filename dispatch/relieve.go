@@ -196,7 +196,7 @@ func (l *lane) copying() bool {
 // leaves is how many rows leave memory while the lane shrinks.
 func (l *lane) leaves() int {
 	n := len(l.rows) - l.stays()
-	for _, rw := range l.rows[max(0, min(l.keep, len(l.rows))):] {
+	for _, rw := range l.rows[min(l.keep, len(l.rows)):] {
 		if rw.returning {
 			n++
 		}

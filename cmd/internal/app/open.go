@@ -25,10 +25,8 @@ func (r *relay) reach(ctx context.Context, deadline time.Time, do func(context.C
 		}
 		r.log.Warn("the database cannot be reached; trying again", "error", err, "wait", wait)
 		r.health.fail("database", err.Error())
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(wait):
+		if err := rest(ctx, wait); err != nil {
+			return err
 		}
 	}
 }

@@ -214,10 +214,8 @@ func (r *relay) watchLog(ctx context.Context) error {
 	}
 	why := ""
 	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(readableEvery):
+		if err := rest(ctx, readableEvery); err != nil {
+			return err
 		}
 		err := r.db.readable(ctx)
 		switch {

@@ -67,10 +67,14 @@ func (r *relay) dispatchers(sinks map[string]destination, epoch store.Epoch,
 	for outbox, name := range routes {
 		byOutbox[outbox] = bySink[name]
 	}
+	bySinkParked := map[*dispatch.Dispatcher][]store.ParkedLane{}
 	for i := range parked {
 		if d := byOutbox[parked[i].Outbox]; d != nil {
-			d.RestoreParked(parked[i : i+1])
+			bySinkParked[d] = append(bySinkParked[d], parked[i])
 		}
+	}
+	for d, of := range bySinkParked {
+		d.RestoreParked(of)
 	}
 	for _, h := range holds {
 		if d := byOutbox[h.Lane.Outbox]; d != nil {

@@ -50,23 +50,31 @@ func (s *scene) dropSlot(name string) {
 	})
 }
 
+// losesUnderLoad spoils what the relay's name stands for under eight writers, and
+// expects the loss to be named, every row to be delivered, and the log to be read
+// again.
+func (s *scene) losesUnderLoad(spoil func(name string), words ...string) {
+	s.t.Helper()
+	s.auto()
+	r := s.run()
+	wait := write(s.t, s.database, load{seconds: 6, clients: 8, rate: 300, scripts: seedScripts(50)})
+	arrive(s.t, s.to, 500)
+	spoil(nameFor(s.database))
+	expectLoss(s.t, r, append([]string{"the log is lost"}, words...)...)
+	wait()
+	expectMode(s.t, r, "stream")
+	s.expectSet()
+	s.load(30)
+	s.expectSet()
+	expectStop(s.t, r)
+}
+
 // The slot is dropped while eight writers write: the loss is named, the tables
 // are read, a new slot is made, and every row is delivered.
 func TestTheSlotIsDroppedUnderLoad(t *testing.T) {
 	t.Parallel()
 	eachScene(t, "", func(s *scene) {
-		s.auto()
-		r := s.run()
-		wait := write(s.t, s.database, load{seconds: 6, clients: 8, rate: 300, scripts: seedScripts(50)})
-		arrive(s.t, s.to, 500)
-		s.dropSlot(nameFor(s.database))
-		expectLoss(s.t, r, "the log is lost", "slot", nameFor(s.database))
-		wait()
-		expectMode(s.t, r, "stream")
-		s.expectSet()
-		s.load(30)
-		s.expectSet()
-		expectStop(s.t, r)
+		s.losesUnderLoad(s.dropSlot, "slot", nameFor(s.database))
 	})
 }
 
@@ -109,18 +117,7 @@ func TestTheSlotIsInvalidated(t *testing.T) {
 func TestThePublicationIsDropped(t *testing.T) {
 	t.Parallel()
 	eachScene(t, "", func(s *scene) {
-		s.auto()
-		r := s.run()
-		wait := write(s.t, s.database, load{seconds: 6, clients: 8, rate: 300, scripts: seedScripts(50)})
-		arrive(s.t, s.to, 300)
-		servers.Exec(s.t, s.database, "DROP PUBLICATION "+nameFor(s.database))
-		expectLoss(s.t, r, "the log is lost", "publication")
-		wait()
-		expectMode(s.t, r, "stream")
-		s.expectSet()
-		s.load(30)
-		s.expectSet()
-		expectStop(s.t, r)
+		s.losesUnderLoad(func(name string) { servers.Exec(s.t, s.database, "DROP PUBLICATION "+name) }, "publication")
 	})
 }
 
