@@ -135,9 +135,11 @@ func TestASlowSinkDelaysNoOther(t *testing.T) {
 		var waits []time.Duration
 		s.b.set(func() {
 			s.b.answer = func(ids []string) sink.Result {
-				for _, id := range ids {
-					waits = append(waits, time.Since(came[id]))
-				}
+				s.b.set(func() { // several senders ask
+					for _, id := range ids {
+						waits = append(waits, time.Since(came[id]))
+					}
+				})
 				return always(sink.Delivered)(ids)
 			}
 		})
