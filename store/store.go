@@ -28,8 +28,12 @@ type Settler interface {
 // Leadership gives out epochs.
 type Leadership interface {
 	// Lead makes the caller the leader: it raises the epoch, durably, and
-	// returns it. All writes of earlier epochs are refused from then on.
+	// returns it. All writes of earlier epochs are refused from then on, and all
+	// of another store's, whatever epoch they name. It does not wait long for
+	// writes that an earlier leader left unfinished: it ends them.
 	Lead(ctx context.Context) (Epoch, error)
+	// Leader returns who took the lead last; ErrNotLeader if nobody ever did.
+	Leader(ctx context.Context) (Leader, error)
 }
 
 // Checkpoints keeps the relay's checkpoint.
@@ -119,6 +123,7 @@ type Installer interface {
 type Store interface {
 	Claimer
 	Settler
+	Locker
 	Leadership
 	Checkpoints
 	Looker

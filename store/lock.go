@@ -1,0 +1,56 @@
+package store
+
+import (
+	"context"
+	"time"
+)
+
+// LockHold is how long a database keeps a lock at the least after it has answered
+// a ping, whatever becomes of the holder meanwhile.
+const LockHold = 4 * time.Second
+
+// Locker lets one relay of a name lead at a time. The lock gives liveness: two
+// relays do not take the lead from each other in turns. The epoch gives safety:
+// it holds also against a relay that takes a lost lock for its own.
+type Locker interface {
+	// Lock takes the lock of the relay's name. It does not wait: a
+	// *LockedError says that another relay holds it. Release the lock.
+	Lock(ctx context.Context) (Lock, error)
+}
+
+// Lock is a lock that a relay holds. One goroutine at a time asks it; Release may
+// come from any.
+type Lock interface {
+	// Ping returns nil if the lock is held: it was when the database answered,
+	// and nobody else can have it for LockHold from the moment that Ping was
+	// called, unless an administrator ends the holder's session. Any error means
+	// that it is lost for good.
+	Ping(ctx context.Context) error
+	// Watch waits until the context ends and returns nil then, or the reason as
+	// soon as the lock is known to be lost. It asks nothing of the database.
+	Watch(ctx context.Context) error
+	// Release gives the lock up. It may be called more than once.
+	Release()
+}
+
+// LockedError says that another relay of the same name holds the lock.
+type LockedError struct {
+	// Holder is what the other relay calls itself, "" if that is not known.
+	Holder string
+}
+
+func (e *LockedError) Error() string {
+	if e.Holder == "" {
+		return "another relay of this name runs"
+	}
+	return "another relay of this name runs: " + e.Holder
+}
+
+// Leader is who leads, or led last.
+type Leader struct {
+	Epoch Epoch
+	// Holder is what the leader calls itself.
+	Holder string
+	// Since is when it took the lead, by the database's clock.
+	Since time.Time
+}
