@@ -229,9 +229,15 @@ func numbered(group string, n int) []store.Item {
 // drive runs a dispatcher in fake time. The function it passes to the test ends
 // the dispatcher for a reason and returns its error.
 func drive(t *testing.T, cfg Config, test func(k *desk, d *Dispatcher, end func(error) error)) {
+	driveLeased(t, cfg, nil, test)
+}
+
+// driveLeased drives a dispatcher under a lease.
+func driveLeased(t *testing.T, cfg Config, lease Lease, test func(k *desk, d *Dispatcher, end func(error) error)) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newDesk()
 		d := New(cfg, k, k, 1, k, time.Second)
+		d.Lease = lease
 		ctx, cancel := context.WithCancelCause(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- d.Run(ctx) }()

@@ -14,50 +14,11 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Ledger is what a dispatcher asks of a store.
-type Ledger interface {
-	store.Claimer
-	store.Settler
-	store.Holds
-	store.DeadLetters
-	store.Parker
-}
-
-// Request is what an observer is told of a request.
-type Request struct {
-	Rows  int
-	Lanes int
-	// Probe: a single row, to see whether a suspect sink has come back.
-	Probe bool
-	// Split: it looks for the row to blame for an earlier failure.
-	Split bool
-}
-
-// Observer is told what a dispatcher does. Calls come from several goroutines
-// and must return at once.
-type Observer interface {
-	// Claimed: a claim answered n rows in this way.
-	Claimed(result store.ClaimResult, n int)
-	// Requested: a request was answered.
-	Requested(req Request, res *sink.Result, took time.Duration)
-	// Suspected: these endpoints of the sink are suspect now; nil: none is.
-	Suspected(all []Suspicion)
-	StoreObserver
-}
-
-// StoreObserver is told what became of writes to the store.
-type StoreObserver interface {
-	// Settled: an outcome of the row is in the store.
-	Settled(it *store.Item, o *store.Outcome)
-	// RowsParked: n rows are in the store's parked rows.
-	RowsParked(n int)
-	// StoreFailed: a claim or an outcome did not reach the store and is tried
-	// again.
-	StoreFailed(op string, err error)
-}
-
 // Dispatcher delivers the rows of the outboxes that go to one sink.
 type Dispatcher struct {
+	// Lease, if there is one, is asked before each request. Set it before Run.
+	Lease Lease
+
 	cfg   Config
 	store Ledger
 	sink  sink.Sink
@@ -169,9 +130,10 @@ func (d *Dispatcher) Stats() Stats {
 }
 
 // Run delivers until the context ends, then drains: requests in flight end,
-// outcomes are written, claims are given back. It returns nil then, or
-// store.ErrNotLeader. Where that is why the context ended, it does not drain but
-// cancels what is in flight. It may be called once.
+// outcomes are written, claims are given back. It returns nil then, or an error
+// that wraps store.ErrNotLeader. Where that is why the context ended, or once the
+// lease is lost, it does not drain but cancels what is in flight. It may be called
+// once.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -188,6 +150,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	for range d.cfg.MaxConcurrentGroups {
 		workers.Go(func() error { return d.send(work) })
 	}
+	if d.Lease != nil {
+		workers.Go(func() error { return d.watchLease(work) })
+	}
 	select {
 	case <-ctx.Done():
 		if !errors.Is(context.Cause(ctx), store.ErrNotLeader) {
@@ -200,6 +165,16 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// watchLease ends the work once the lease is lost, also while it drains.
+func (d *Dispatcher) watchLease(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-d.Lease.Lost():
+		return d.Lease.Await(ctx)
+	}
 }
 
 // drain ends the core and waits until nothing is under way, or for the drain
@@ -283,6 +258,11 @@ func (d *Dispatcher) send(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case req := <-d.toSend:
+			if d.Lease != nil {
+				if err := d.Lease.Await(ctx); err != nil {
+					return err
+				}
+			}
 			began := time.Now()
 			res := d.sink.Deliver(ctx, req.messages())
 			if ctx.Err() != nil {

@@ -73,7 +73,7 @@ func (s *Store) claimOnce(ctx context.Context, sess *session, epoch store.Epoch,
 		if t.claim[variant] == nil {
 			t.claim[variant] = claimQuery(t, s.takeover > 0, skip)
 		}
-		values := t.values(s.name, epoch)
+		values := s.fenced(epoch, t.values(s.name))
 		p.bind(values, rows)
 		values["at"], values["timeout"] = at.Truncate(time.Microsecond), s.takeover
 		batch.Queue(t.claim[variant].sql, t.claim[variant].args(values)...)

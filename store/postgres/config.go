@@ -13,6 +13,10 @@ type Config struct {
 	URL string
 	// Name is the relay's name, [a-z0-9_]{1,40}. It keys the relay's own rows.
 	Name string
+	// Holder is what this relay calls itself, its host and process, say: operators
+	// and other relays of the name read it. The store adds a # and eight random
+	// digits, so that no two stores have the same.
+	Holder string
 	// Outboxes are the tables, each with its layout.
 	Outboxes []store.Outbox
 	// TakeoverTimeout is how long a claim of somebody else holds a row, by the

@@ -15,11 +15,13 @@ import (
 )
 
 // ParseURL reads a postgres:// URL for the relay's own use: TLS is verify-full
-// unless the URL (or PGSSLMODE) says otherwise, a dial is bounded, and the
-// session names itself to the server. Errors are *store.SetupError and hold no
-// password.
+// unless the URL says otherwise, a dial is bounded, and the session names itself
+// to the server. Of several hosts (host1:5432,host2:5432) a connection goes to the
+// first that takes writes, unless target_session_attrs says otherwise. Errors are
+// *store.SetupError and hold no password.
 func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
-	u, err := url.Parse(raw)
+	plain, hosts := cutHosts(raw)
+	u, err := url.Parse(plain)
 	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
 		return nil, &store.SetupError{
 			Problem: "the database URL is not of the form postgres://user@host:port/database",
@@ -31,6 +33,13 @@ func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
 		q.Set("sslmode", "verify-full")
 		u.RawQuery = q.Encode()
 	}
+	if hosts != "" {
+		u.Host = hosts
+		if !q.Has("target_session_attrs") {
+			q.Set("target_session_attrs", "read-write")
+			u.RawQuery = q.Encode()
+		}
+	}
 	cfg, err := pgx.ParseConfig(u.String())
 	if err != nil {
 		return nil, &store.SetupError{Problem: "the database URL: " + redact(err, u)}
@@ -40,6 +49,22 @@ func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
 	}
 	cfg.RuntimeParams["application_name"] = application
 	return cfg, nil
+}
+
+// cutHosts takes a list of hosts out of a URL, in which net/url allows only some:
+// a port at the last host, and no IPv6. "" if it names one host.
+func cutHosts(raw string) (plain, hosts string) {
+	scheme, rest, _ := strings.Cut(raw, "://")
+	end := strings.IndexAny(rest, "/?#")
+	if end < 0 {
+		end = len(rest)
+	}
+	begin := strings.LastIndexByte(rest[:end], '@') + 1
+	hosts = rest[begin:end]
+	if !strings.Contains(hosts, ",") || strings.Contains(hosts, "%") {
+		return raw, ""
+	}
+	return scheme + "://" + rest[:begin] + "host" + rest[end:], hosts
 }
 
 // redact keeps the password of u out of an error's text.
@@ -72,6 +97,9 @@ func Explain(err error) error {
 			}
 		}
 		return err
+	}
+	if by := refusedByPooler(pg); by != "" {
+		return &store.SetupError{Problem: "a connection pooler stands between the relay and the database: " + by, Remedy: directRemedy}
 	}
 	switch pg.Code {
 	case "28P01", "28000": // invalid_password, invalid_authorization_specification

@@ -10,25 +10,6 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Lead implements store.Leadership. It waits for writes of the old epoch that
-// have begun; those that begin later find the new one.
-func (s *Store) Lead(ctx context.Context) (store.Epoch, error) {
-	const raise = `
-INSERT INTO sluicebox.leader AS l (name, epoch, raised_at) VALUES ($1, 1, now())
-ON CONFLICT (name) DO UPDATE SET epoch = l.epoch + 1, raised_at = now()
-RETURNING epoch`
-	var epoch store.Epoch
-	err := s.control.do(ctx, func(ctx context.Context, sess *session) error {
-		err := sess.conn.QueryRow(ctx, raise, s.name).Scan(&epoch)
-		s.led = sess.conn
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("take the lead: %w", explainOwn(err))
-	}
-	return epoch, nil
-}
-
 // LoadCheckpoint implements store.Checkpoints.
 func (s *Store) LoadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
 	const load = `SELECT origin, position, seq FROM sluicebox.checkpoint WHERE name = $1`
@@ -57,10 +38,9 @@ func (s *Store) SaveCheckpoint(ctx context.Context, epoch store.Epoch, cp store.
 			return store.ErrInterrupted
 		}
 		save := saveQuery()
-		tag, err := sess.conn.Exec(ctx, save.sql, save.args(map[string]any{
-			"name": s.name, "epoch": int64(epoch),
+		tag, err := sess.conn.Exec(ctx, save.sql, save.args(s.fenced(epoch, map[string]any{
 			"origin": cp.Origin, "position": string(cp.Position), "seq": int64(cp.Seq),
-		})...)
+		}))...)
 		if err == nil && tag.RowsAffected() == 0 {
 			return store.ErrNotLeader
 		}

@@ -227,7 +227,7 @@ func (t *table) is(b *builder, name, param string, otherwise bool) string {
 
 // filterValues are the parameters that chosen may name.
 func (t *table) filterValues(f *store.DeadLetterFilter) map[string]any {
-	values := t.values("", 0)
+	values := t.values("")
 	values["ids"], values["error"] = arrayLiteral(f.IDs), f.Error
 	values["kind"], values["kind text"] = f.Kind, f.Kind
 	if f.Group != nil {

@@ -21,7 +21,7 @@ func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 				return err
 			}
 			load := holdsQuery(t)
-			rows, err := sess.conn.Query(ctx, load.sql, load.args(t.values(s.name, 0))...)
+			rows, err := sess.conn.Query(ctx, load.sql, load.args(t.values(s.name))...)
 			if err != nil {
 				return err
 			}
@@ -107,7 +107,7 @@ func (s *Store) writeHold(ctx context.Context, conn *pgx.Conn, epoch store.Epoch
 			b.arg("reason", "text")+", "+b.arg("since", "timestamptz")+" FROM leader",
 		replaceHold,
 	)
-	values := t.values(s.name, epoch)
+	values := s.fenced(epoch, t.values(s.name))
 	lane := h.Lane.Hash()
 	values["lane"], values["hold"] = lane[:], h.Kind.String()
 	values["kind"], values["group"], values["id"] = h.Lane.Kind, groupText(h.Lane.Group), h.ID
@@ -146,9 +146,9 @@ func (s *Store) Release(ctx context.Context, epoch store.Epoch, lane store.LaneK
 		)
 		hash := lane.Hash()
 		var leads int
-		err := sess.conn.QueryRow(ctx, forget.sql, forget.args(map[string]any{
-			"name": s.name, "epoch": int64(epoch), "outbox": lane.Outbox, "lane": hash[:], "hold": kind.String(),
-		})...).Scan(&leads)
+		err := sess.conn.QueryRow(ctx, forget.sql, forget.args(s.fenced(epoch, map[string]any{
+			"outbox": lane.Outbox, "lane": hash[:], "hold": kind.String(),
+		}))...).Scan(&leads)
 		if err == nil && leads == 0 {
 			return store.ErrNotLeader
 		}

@@ -20,7 +20,7 @@ import (
 var steps embed.FS
 
 // version is the version of the own tables that this program works on.
-const version = 3
+const version = 4
 
 // installLock keeps two installations apart. It is "sluicebx" in ASCII.
 const installLock = 0x736c756963656278
@@ -175,8 +175,13 @@ func ownTables() []ownTable {
 // explainOwn explains the error of a statement on the own tables.
 func explainOwn(err error) error {
 	var pg *pgconn.PgError
-	// undefined_table, invalid_schema_name
-	if errors.As(err, &pg) && (pg.Code == "42P01" || pg.Code == "3F000") && strings.Contains(pg.Message, "sluicebox") {
+	if !errors.As(err, &pg) {
+		return Explain(err)
+	}
+	// undefined_table, invalid_schema_name, undefined_column: the outbox's are
+	// named with their table
+	absent := (pg.Code == "42P01" || pg.Code == "3F000") && strings.Contains(pg.Message, "sluicebox")
+	if absent || pg.Code == "42703" && strings.HasPrefix(pg.Message, `column "holder"`) {
 		return &store.SetupError{Problem: "the relay's own tables are not there, or are of another version: " + pg.Message, Remedy: "run `sluicebox init`"}
 	}
 	return Explain(err)

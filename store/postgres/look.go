@@ -41,7 +41,7 @@ func (s *Store) Settled(ctx context.Context, rows []store.ClaimRow) ([]bool, err
 // look asks for the rows of one outbox. A row that came twice is asked for once:
 // of its second place nothing is said.
 func (p *claimPart) look(ctx context.Context, conn *pgx.Conn, t *table, rows []store.ClaimRow, settled []bool) error {
-	values := t.values("", 0)
+	values := t.values("")
 	p.bind(values, rows)
 	found, err := conn.Query(ctx, t.settled.sql, t.settled.args(values)...)
 	if err != nil {

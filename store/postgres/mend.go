@@ -72,7 +72,7 @@ func (s *Store) mendThese(ctx context.Context, epoch store.Epoch, outbox string,
 		for i := range letters {
 			ids[i] = letters[i].ID
 		}
-		write, values := mendQuery(t, m), t.values(s.name, epoch)
+		write, values := mendQuery(t, m), s.fenced(epoch, t.values(s.name))
 		values["ids"], values["texts"] = arrayLiteral(ids), ids
 		var leads *int64
 		var ords []int64

@@ -26,9 +26,7 @@ func (s *Store) Park(ctx context.Context, epoch store.Epoch, items []store.Item)
 			return fmt.Errorf("park: %w", err)
 		}
 	}
-	put, values := parkQuery(), s.parkValues(items)
-	values["name"], values["epoch"] = s.name, int64(epoch)
-	if err := s.parkWrite(ctx, put, values); err != nil {
+	if err := s.parkWrite(ctx, parkQuery(), s.fenced(epoch, s.parkValues(items))); err != nil {
 		return fmt.Errorf("park: %w", err)
 	}
 	return nil
@@ -85,9 +83,9 @@ func (s *Store) Unpark(ctx context.Context, epoch store.Epoch, rows []store.Park
 		}
 		outboxes[i], ids[i], seqs[i] = rows[i].Outbox, rows[i].ID, int64(rows[i].Seq)
 	}
-	err := s.parkWrite(ctx, unparkQuery(), map[string]any{
-		"name": s.name, "epoch": int64(epoch), "outboxes": outboxes, "ids": ids, "seqs": seqs,
-	})
+	err := s.parkWrite(ctx, unparkQuery(), s.fenced(epoch, map[string]any{
+		"outboxes": outboxes, "ids": ids, "seqs": seqs,
+	}))
 	if err != nil {
 		return fmt.Errorf("unpark: %w", err)
 	}
@@ -199,9 +197,9 @@ const forgetMost = 20_000
 // an error some of the rows may be gone.
 func (s *Store) ForgetParked(ctx context.Context, epoch store.Epoch, after store.Seq) (int, error) {
 	forget, all := forgetParkedQuery(), 0
-	args := forget.args(map[string]any{
-		"name": s.name, "epoch": int64(epoch), "outboxes": s.order, "after": int64(after), "most": forgetMost,
-	})
+	args := forget.args(s.fenced(epoch, map[string]any{
+		"outboxes": s.order, "after": int64(after), "most": forgetMost,
+	}))
 	err := s.parking.do(ctx, func(ctx context.Context, sess *session) error {
 		for {
 			var leads *int64

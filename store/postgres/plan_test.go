@@ -52,7 +52,7 @@ INSERT INTO outbox_events SELECT lpad(i::text, 13, '0'), 'EVENT', (i % 10)::text
 			if err != nil {
 				t.Fatal(err)
 			}
-			values := desc.values("plans", 1)
+			values := st.fenced(1, desc.values("plans"))
 			values["before"], values["limit"] = time.Now(), 500
 			values["from"], values["to"] = place(256), place(512)
 			prune := pruneQuery(desc)

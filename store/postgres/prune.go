@@ -59,7 +59,7 @@ func pruneFrom(text string) (int64, error) {
 }
 
 func (s *Store) prune(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, t *table, block int64, p store.Prune) (done store.Pruned, err error) {
-	values := t.values(s.name, epoch)
+	values := s.fenced(epoch, t.values(s.name))
 	values["before"], values["limit"] = p.Before.Truncate(time.Microsecond), p.Limit
 	values["from"], values["to"] = place(block), place(block+pruneBlocks)
 	stmt := pruneQuery(t)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // query is a statement with the names of its parameters, in the order of their
@@ -45,15 +47,23 @@ func (b *builder) query(lines ...string) *query {
 }
 
 // leader is the CTE that every write leans on: it locks the leader row until the
-// transaction ends and is empty unless the row still holds the writer's epoch.
-// Lead waits for the lock, and whoever waits for Lead looks at the row again, so
-// no write of an old epoch lands after a new one was given out.
+// transaction ends and is empty unless the row still holds the writer's epoch and
+// the writer's own name. Lead ends whoever keeps the lock, and whoever waits for
+// Lead looks at the row again, so no write of an old epoch lands after a new one
+// was given out. The name tells two relays apart that two servers gave the same
+// epoch, because the one failed before its last epoch had reached the other.
 func (b *builder) leader() string {
 	return `leader AS MATERIALIZED (
   SELECT epoch FROM sluicebox.leader
-  WHERE name = ` + b.arg("name", "text") + ` AND epoch = ` + b.arg("epoch", "bigint") + `
+  WHERE name = ` + b.arg("name", "text") + ` AND epoch = ` + b.arg("epoch", "bigint") + ` AND holder = ` + b.arg("holder", "text") + `
   FOR SHARE
 )`
+}
+
+// fenced adds the parameters of leader to those of a statement.
+func (s *Store) fenced(epoch store.Epoch, values map[string]any) map[string]any {
+	values["name"], values["epoch"], values["holder"] = s.name, int64(epoch), s.holder
+	return values
 }
 
 // arrayLiteral is the text form of an array of any element type.

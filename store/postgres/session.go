@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -35,7 +36,10 @@ type session struct {
 	life *lifetime.Lifetime
 	turn chan struct{} // holds a token while the session is free
 
+	check func(context.Context, *pgx.Conn) error // what to ask of a new connection; may be nil
+
 	conn   *pgx.Conn
+	pid    atomic.Uint32     // of conn's server process, 0 without one
 	tables map[string]*table // what conn knows of the outboxes, by name
 
 	skipLocked time.Time // claims pass over locked rows until then
@@ -64,17 +68,39 @@ func (s *session) do(ctx context.Context, fn func(context.Context, *session) err
 		return lifetime.ErrClosed
 	}
 	if s.conn == nil {
-		conn, err := connect(ctx, s.cfg)
-		if err != nil {
+		if err := s.open(ctx); err != nil {
 			return err
 		}
-		s.conn, s.tables = conn, map[string]*table{}
 	}
 	err := fn(ctx, s)
 	if err != nil && !s.keeps(err) {
 		s.drop()
 	}
 	return err
+}
+
+func (s *session) open(ctx context.Context) error {
+	conn, err := connect(ctx, s.cfg)
+	if err != nil {
+		return err
+	}
+	if s.check != nil {
+		if err := s.check(ctx, conn); err != nil {
+			discard(s.life, conn)
+			return err
+		}
+	}
+	s.conn, s.tables = conn, map[string]*table{}
+	s.pid.Store(conn.PgConn().PID())
+	return nil
+}
+
+// take hands the session's connection over to the caller, who is to close it.
+func (s *session) take() *pgx.Conn {
+	conn := s.conn
+	s.conn, s.tables = nil, nil
+	s.pid.Store(0)
+	return conn
 }
 
 // keeps reports whether an error is an answer, and no sign of trouble with the
@@ -85,14 +111,14 @@ func (s *session) keeps(err error) bool {
 		// It has taken the statement back and waits for the next.
 		return !s.conn.IsClosed() && s.conn.PgConn().TxStatus() == 'I'
 	}
-	return errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrNoCheckpoint) ||
+	var locked *store.LockedError
+	return errors.As(err, &locked) || errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrNoCheckpoint) ||
 		errors.Is(err, store.ErrInterrupted)
 }
 
 func (s *session) drop() {
 	if s.conn != nil {
-		discard(s.life, s.conn)
-		s.conn, s.tables = nil, nil
+		discard(s.life, s.take())
 	}
 }
 

@@ -90,13 +90,13 @@ func (s *Store) settleOnce(ctx context.Context, sess *session, epoch store.Epoch
 		begin(batch, "SET LOCAL synchronous_commit = on")
 	}
 	for _, p := range parts {
-		p.queue(batch, p.table.values(s.name, epoch), outcomes)
+		p.queue(batch, s.fenced(epoch, p.table.values(s.name)), outcomes)
 	}
 	for _, p := range holds {
-		p.queueBlock(batch, p.table.values(s.name, epoch), outcomes)
+		p.queueBlock(batch, s.fenced(epoch, p.table.values(s.name)), outcomes)
 	}
 	for _, p := range parked {
-		p.queueUnpark(batch, p.table.values(s.name, epoch), outcomes)
+		p.queueUnpark(batch, s.fenced(epoch, p.table.values(s.name)), outcomes)
 	}
 	if durable {
 		commit(batch)
@@ -273,7 +273,7 @@ func readBack(ctx context.Context, conn *pgx.Conn, missed []outboxPart, outcomes
 		for k, i := range m.at {
 			ids[k] = outcomes[i].ID
 		}
-		values := t.values("", 0)
+		values := t.values("")
 		values["ids"] = arrayLiteral(ids)
 		rows, err := conn.Query(ctx, t.look.sql, t.look.args(values)...)
 		if err != nil {

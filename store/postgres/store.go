@@ -16,12 +16,16 @@ var _ store.Store = (*Store)(nil)
 // Store keeps the state of outbox rows in their own tables, and the relay's own
 // in the schema sluicebox. All methods are safe for concurrent use.
 type Store struct {
-	name     string
-	takeover time.Duration
-	outboxes map[string]*store.Outbox
-	order    []string // names of the outboxes, as configured
+	name         string
+	holder       string
+	takeover     time.Duration
+	outboxes     map[string]*store.Outbox
+	order        []string // names of the outboxes, as configured
+	applications []string // what the sessions call themselves
 
 	claims, outcomes, control, operator, parking *session
+	leader                                       *session  // asks for the lock; who gets it takes its connection
+	candidate                                    *pgx.Conn // leader's connection at the last try; leader's turn guards it
 	views                                        *pgx.ConnConfig
 	led                                          *pgx.Conn // control's connection at the last Lead; control's turn guards it
 
@@ -34,7 +38,7 @@ func New(cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{name: cfg.Name, takeover: cfg.TakeoverTimeout, outboxes: map[string]*store.Outbox{}}
+	s := &Store{name: cfg.Name, holder: holderOf(cfg.Holder), takeover: cfg.TakeoverTimeout, outboxes: map[string]*store.Outbox{}}
 	for _, o := range cfg.Outboxes {
 		s.outboxes[o.Name] = &o
 		s.order = append(s.order, o.Name)
@@ -50,13 +54,16 @@ func New(cfg Config) (*Store, error) {
 		{&s.control, "control", controlSettings()},
 		{&s.operator, "operator", operatorSettings()},
 		{&s.parking, "parking", parkingSettings()},
+		{&s.leader, "leader", lockSettings()},
 	} {
 		conn, err := sessionConfig(cfg, to.purpose, to.settings)
 		if err != nil {
 			return nil, err
 		}
 		*to.session = newSession(conn, s.life)
+		s.applications = append(s.applications, conn.RuntimeParams["application_name"])
 	}
+	s.leader.check = s.checkDirect
 	views, err := sessionConfig(cfg, "view", viewSettings())
 	if err != nil {
 		return nil, err
@@ -70,11 +77,15 @@ func New(cfg Config) (*Store, error) {
 func (s *Store) Close() {
 	s.closed.Do(func() {
 		s.life.End()
-		for _, sess := range []*session{s.claims, s.outcomes, s.control, s.operator, s.parking} {
+		for _, sess := range s.sessions() {
 			sess.close()
 		}
 		s.life.Wait()
 	})
+}
+
+func (s *Store) sessions() []*session {
+	return []*session{s.claims, s.outcomes, s.control, s.operator, s.parking, s.leader}
 }
 
 // commonSettings are those of every session. The statements lean on READ
@@ -83,7 +94,8 @@ func (s *Store) Close() {
 // waiting for a lock, frozen or cut off, must not keep the leader row locked. Ids
 // and groups are written as the log writes them, whatever the role's settings
 // say. A row that a policy hides is an error: it would be taken for one that was
-// deleted.
+// deleted. A host that is silent for 5 s is asked whether it is there, which is
+// later than a lock is lost by silence, and given up after 14 s.
 func commonSettings() map[string]string {
 	return map[string]string{
 		"bytea_output":                        "hex",
@@ -96,6 +108,9 @@ func commonSettings() map[string]string {
 		"intervalstyle":                       "postgres",
 		"jit":                                 "off",
 		"row_security":                        "off",
+		"tcp_keepalives_idle":                 "5",
+		"tcp_keepalives_interval":             "3",
+		"tcp_keepalives_count":                "3",
 	}
 }
 

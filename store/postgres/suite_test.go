@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -86,7 +87,7 @@ type database struct {
 
 func (d *database) Store(t *testing.T, cfg storetest.Config) store.Store {
 	st, err := postgres.New(postgres.Config{
-		URL: d.url, Name: "suite", Outboxes: cfg.Outboxes, TakeoverTimeout: cfg.TakeoverTimeout,
+		URL: d.url, Name: cmp.Or(cfg.Name, "suite"), Holder: cfg.Holder, Outboxes: cfg.Outboxes, TakeoverTimeout: cfg.TakeoverTimeout,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -289,10 +289,11 @@ func status(l *store.Layout, s store.Status) string {
 	return l.Words[s]
 }
 
-// values are the parameters that every statement on the table may name.
-func (t *table) values(name string, epoch store.Epoch) map[string]any {
+// values are the parameters that every statement on the table may name; those of
+// the fence come from the store.
+func (t *table) values(name string) map[string]any {
 	return map[string]any{
-		"name": name, "epoch": int64(epoch),
+		"name":       name,
 		"pending":    status(&t.Layout, store.Pending),
 		"processing": status(&t.Layout, store.Processing),
 		"completed":  status(&t.Layout, store.Completed),

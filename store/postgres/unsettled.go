@@ -66,7 +66,7 @@ func (v *view) pages(ctx context.Context, o *store.Outbox, q store.Unsettled, pa
 // in JSON only the program knows it: then left are the lanes that it has to leave
 // out, and the statement has no limit.
 func (v *view) unsettled(ctx context.Context, t *table, q store.Unsettled) (read *query, args []any, left map[store.LaneKey]struct{}, err error) {
-	b, values := &builder{}, t.values(v.store.name, 0)
+	b, values := &builder{}, t.values(v.store.name)
 	values["limit"] = q.Limit
 	where := ""
 	if lanes := q.Left(t.Outbox); len(lanes) > 0 && len(t.Layout.GroupPath) > 0 {

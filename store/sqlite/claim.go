@@ -28,7 +28,7 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	answers := make([]store.ClaimAnswer, len(rows))
 	c := claims{Store: s, at: at.Truncate(time.Millisecond)}
 	err := s.writer.do(ctx, func(ctx context.Context) error {
-		err := s.writer.lead(ctx, s.name, epoch, Normal, claimPatience, func(ctx context.Context) (err error) {
+		err := s.writer.lead(ctx, epoch, Normal, claimPatience, func(ctx context.Context) (err error) {
 			c.now = time.Now()
 			for i := range rows {
 				if answers[i], err = c.claim(ctx, &rows[i]); err != nil {
@@ -43,7 +43,7 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 		for i := range answers {
 			answers[i] = store.ClaimAnswer{Result: store.NotYetVisible}
 		}
-		return checkEpoch(ctx, s.writer.conn, s.name, epoch)
+		return s.writer.checkEpoch(ctx, epoch)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", refusal(err))

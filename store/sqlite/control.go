@@ -2,22 +2,21 @@ package sqlite
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql/driver"
+	"encoding/hex"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// checkEpoch returns store.ErrNotLeader unless the leader row holds the epoch.
-func checkEpoch(ctx context.Context, conn *Conn, name string, epoch store.Epoch) error {
-	leads := false
-	err := conn.Query(ctx, "SELECT epoch = ? FROM sluicebox_leader WHERE name = ?", []any{int64(epoch), name},
-		func(row []driver.Value) error { leads = row[0] == int64(1); return nil })
-	if err == nil && !leads {
-		return store.ErrNotLeader
-	}
-	return err
+// holderOf makes the name of a store, which no other store has.
+func holderOf(name string) string {
+	var suffix [4]byte
+	_, _ = rand.Read(suffix[:]) // it never fails
+	return strings.TrimPrefix(name+"#"+hex.EncodeToString(suffix[:]), "#")
 }
 
 // Lead implements store.Leadership. It waits for a write that has begun; those
@@ -25,19 +24,15 @@ func checkEpoch(ctx context.Context, conn *Conn, name string, epoch store.Epoch)
 // program that must be the only one calls Lock first.
 func (s *Store) Lead(ctx context.Context) (store.Epoch, error) {
 	const raise = `
-INSERT INTO sluicebox_leader AS l (name, epoch, raised_at) VALUES (?, 1, ?)
-ON CONFLICT (name) DO UPDATE SET epoch = l.epoch + 1, raised_at = excluded.raised_at
+INSERT INTO sluicebox_leader AS l (name, epoch, raised_at, holder) VALUES (?, 1, ?, ?)
+ON CONFLICT (name) DO UPDATE SET epoch = l.epoch + 1, raised_at = excluded.raised_at, holder = excluded.holder
 RETURNING epoch`
 	var epoch store.Epoch
 	err := s.writer.do(ctx, func(ctx context.Context) error {
 		return s.writer.conn.Write(ctx, Full, func(ctx context.Context) error {
-			return s.writer.conn.Query(ctx, raise, []any{s.name, formatTime(time.Now())}, func(row []driver.Value) error {
-				n, ok := row[0].(int64)
-				if !ok {
-					return fmt.Errorf("the epoch of relay %s in sluicebox_leader is %v, no integer", s.name, row[0])
-				}
-				epoch = store.Epoch(n)
-				return nil
+			return s.writer.conn.Query(ctx, raise, []any{s.name, formatTime(time.Now()), s.holder}, func(row []driver.Value) (err error) {
+				epoch, err = s.epochOf(row[0])
+				return err
 			})
 		})
 	})
@@ -45,6 +40,38 @@ RETURNING epoch`
 		return 0, fmt.Errorf("take the lead: %w", Explain(err))
 	}
 	return epoch, nil
+}
+
+func (s *Store) epochOf(v driver.Value) (store.Epoch, error) {
+	n, ok := v.(int64)
+	if !ok {
+		return 0, fmt.Errorf("the epoch of relay %s in sluicebox_leader is %v, no integer", s.name, v)
+	}
+	return store.Epoch(n), nil
+}
+
+// Leader implements store.Leadership, on a connection of its own.
+func (s *Store) Leader(ctx context.Context) (store.Leader, error) {
+	const read = "SELECT l.epoch, l.holder, l.raised_at FROM sluicebox_leader AS l WHERE l.name = ?"
+	var leader store.Leader
+	err := s.look(ctx, func(ctx context.Context, conn *Conn) error {
+		found := false
+		err := conn.Query(ctx, read, []any{s.name}, func(row []driver.Value) (err error) {
+			found = true
+			leader.Holder, _ = textOf(row[1])
+			leader.Since, _ = readTime(row[2])
+			leader.Epoch, err = s.epochOf(row[0])
+			return err
+		})
+		if err == nil && !found {
+			return store.ErrNotLeader
+		}
+		return err
+	})
+	if err != nil {
+		return store.Leader{}, fmt.Errorf("read who leads: %w", Explain(err))
+	}
+	return leader, nil
 }
 
 // LoadCheckpoint implements store.Checkpoints.
@@ -85,7 +112,7 @@ INSERT INTO sluicebox_checkpoint (name, origin, position, seq, updated_at) VALUE
 ON CONFLICT (name) DO UPDATE SET origin = excluded.origin, position = excluded.position,
   seq = excluded.seq, updated_at = excluded.updated_at`
 	err := s.writer.do(ctx, func(ctx context.Context) error {
-		return s.writer.lead(ctx, s.name, epoch, Full, patience, func(ctx context.Context) error {
+		return s.writer.lead(ctx, epoch, Full, patience, func(ctx context.Context) error {
 			_, err := s.writer.conn.Exec(ctx, save, s.name, cp.Origin, string(cp.Position), int64(cp.Seq), formatTime(time.Now()))
 			return err
 		})

@@ -37,11 +37,11 @@ func TestReadBesideWriter(t *testing.T) {
 	o := outcome("1", store.Failed)
 	o.Block = &store.Hold{Lane: store.LaneKey{Outbox: "events"}}
 	r.settle(t, o)
-	release, err := r.store.Lock(ctx(t))
+	lock, err := r.store.Lock(ctx(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer release()
+	defer lock.Release()
 	tx, err := r.db.Begin() // immediate
 	if err != nil {
 		t.Fatal(err)

@@ -68,7 +68,10 @@ func Explain(err error) error {
 		return explain("the database is damaged", "run PRAGMA integrity_check, and restore a backup or use the sqlite3 shell's .recover")
 	}
 	if missingTable(err) && strings.Contains(err.Error(), "sluicebox_") {
-		return explain("the relay's own tables are not there", "run `sluicebox init`")
+		return explain("the relay's own tables are not there", initialize)
+	}
+	if code(err) == 1 && (strings.Contains(err.Error(), "no such column: l.holder") || strings.Contains(err.Error(), "sluicebox_leader has no column named holder")) {
+		return explain("the relay's own tables are of an older version", initialize)
 	}
 	return err
 }

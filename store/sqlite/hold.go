@@ -111,7 +111,7 @@ func (s *Store) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) error
 		return fmt.Errorf("hold: %w", err)
 	}
 	err = s.writer.do(ctx, func(ctx context.Context) error {
-		return s.writer.lead(ctx, s.name, epoch, Full, patience, func(ctx context.Context) error {
+		return s.writer.lead(ctx, epoch, Full, patience, func(ctx context.Context) error {
 			return s.hold(ctx, &h)
 		})
 	})
@@ -180,7 +180,7 @@ func (s *Store) Release(ctx context.Context, epoch store.Epoch, lane store.LaneK
 	}
 	hash := lane.Hash()
 	err := s.writer.do(ctx, func(ctx context.Context) error {
-		return s.writer.lead(ctx, s.name, epoch, Full, patience, func(ctx context.Context) error {
+		return s.writer.lead(ctx, epoch, Full, patience, func(ctx context.Context) error {
 			_, err := s.writer.conn.Exec(ctx, forget, s.name, lane.Outbox, hash[:], kind.String())
 			return err
 		})

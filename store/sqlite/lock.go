@@ -14,39 +14,48 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 )
 
-// LockedError says that another relay of the same name runs on the same file.
-// Trying again helps once that one has ended.
-type LockedError struct {
-	Path string // of the lock file
-	PID  int    // of its holder, 0 if it is not known
-}
+var (
+	// errHeld says that somebody else holds a file's lock.
+	errHeld     = errors.New("the lock is held")
+	errReleased = errors.New("the relay's lock was released")
+)
 
-func (e *LockedError) Error() string {
-	by := "another process"
-	if e.PID > 0 {
-		by = fmt.Sprintf("process %d", e.PID)
-	}
-	return fmt.Sprintf("another relay of this name runs: %s holds the lock on %s", by, e.Path)
-}
-
-// errHeld says that somebody else holds a file's lock.
-var errHeld = errors.New("the lock is held")
-
-// Lock makes the caller the only relay of its name on the file. It takes a lock
-// on the file PATH.NAME.sluicebox-lock beside the database and holds it until
-// release is called, the store is closed or the process ends, however it ends.
-// It does not wait: if another relay holds the lock, the error is a *LockedError.
-//
-// The lock gives liveness: call it before Lead, so that two relays do not take
-// the lead from each other in turns. The epoch gives safety: it holds also
-// between relays that never asked for the lock.
-func (s *Store) Lock(ctx context.Context) (release func(), err error) {
+// Lock implements store.Locker, by a lock on the file PATH.NAME.sluicebox-lock
+// beside the database. It is held until it is released, the store is closed or the
+// process ends, however it ends; one that is frozen keeps it.
+func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 	if s.life.Ended() {
 		return nil, lifetime.ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	file, err := s.openLock()
+	if err != nil {
+		return nil, err
+	}
+	if err := lockFile(file); err != nil {
+		by := holder(file)
+		_ = file.Close() // nothing was written
+		if errors.Is(err, errHeld) {
+			return nil, &store.LockedError{Holder: by}
+		}
+		return nil, fmt.Errorf("lock %s: %w", file.Name(), err)
+	}
+	held := &lock{file: file, of: &s.locks, lost: make(chan struct{})}
+	if !s.locks.add(held) {
+		return nil, lifetime.ErrClosed
+	}
+	if err := note(file, s.holder); err != nil {
+		held.Release()
+		return nil, fmt.Errorf("write to %s: %w", file.Name(), err)
+	}
+	return held, nil
+}
+
+// openLock opens the lock file. The file stays for ever: a lock on a file that
+// somebody else deletes and makes anew is no lock.
+func (s *Store) openLock() (*os.File, error) {
 	real, err := filepath.Abs(s.path)
 	if err == nil {
 		real, err = filepath.EvalSymlinks(real)
@@ -54,8 +63,7 @@ func (s *Store) Lock(ctx context.Context) (release func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the database: %w", err)
 	}
-	path := real + "." + s.name + ".sluicebox-lock"
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	file, err := os.OpenFile(real+"."+s.name+".sluicebox-lock", os.O_RDWR|os.O_CREATE, 0o644)
 	if errors.Is(err, os.ErrPermission) {
 		return nil, &store.SetupError{
 			Problem: "the relay's lock cannot be taken: " + err.Error(),
@@ -65,81 +73,111 @@ func (s *Store) Lock(ctx context.Context) (release func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("take the relay's lock: %w", err)
 	}
-	if err := lockFile(file); err != nil {
-		held := &LockedError{Path: path, PID: holder(file)}
-		_ = file.Close() // nothing was written
-		if errors.Is(err, errHeld) {
-			return nil, held
-		}
-		return nil, fmt.Errorf("lock %s: %w", path, err)
-	}
-	release, ok := s.locks.add(file)
-	if !ok {
-		return nil, lifetime.ErrClosed
-	}
-	if err := note(file); err != nil {
-		release()
-		return nil, fmt.Errorf("write to %s: %w", path, err)
-	}
-	return release, nil
+	return file, nil
 }
 
-// note writes the number of this process into the lock file, for whoever finds
-// it locked.
-func note(file *os.File) error {
+// note writes the number of this process and what the relay calls itself into the
+// lock file, for whoever finds it locked.
+func note(file *os.File, name string) error {
 	if err := file.Truncate(0); err != nil {
 		return err
 	}
-	_, err := file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	_, err := file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"+name+"\n"), 0)
 	return err
 }
 
-func holder(file *os.File) int {
-	text := make([]byte, 20)
+// mostNote is more than what is read of a lock file, in bytes.
+const mostNote = 1024
+
+// holder names the relay and the process that have noted themselves, and the file.
+func holder(file *os.File) string {
+	text := make([]byte, mostNote)
 	n, _ := file.ReadAt(text, 0) // it may be shorter, or just being written
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text[:n])))
-	if err != nil {
-		return 0
+	first, rest, _ := strings.Cut(string(text[:n]), "\n")
+	process := "another process"
+	if pid, err := strconv.Atoi(strings.TrimSpace(first)); err == nil {
+		process = fmt.Sprintf("process %d", pid)
 	}
-	return pid
+	by := process + " holds the lock on " + file.Name()
+	if name, _, _ := strings.Cut(rest, "\n"); name != "" {
+		by = name + " (" + by + ")"
+	}
+	return by
 }
 
-// locks are the lock files that a store holds. The file stays: a lock on a file
-// that somebody else deletes and makes anew is no lock.
+// lock is a lock file that this process holds.
+type lock struct {
+	file *os.File
+	of   *locks
+	lost chan struct{} // closed with the lock's release
+}
+
+// Ping implements store.Lock: the lock is the process's own to give up.
+func (l *lock) Ping(context.Context) error {
+	select {
+	case <-l.lost:
+		return errReleased
+	default:
+		return nil
+	}
+}
+
+// Watch implements store.Lock.
+func (l *lock) Watch(ctx context.Context) error {
+	select {
+	case <-l.lost:
+		return errReleased
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// Release implements store.Lock.
+func (l *lock) Release() { l.of.remove(l) }
+
+// locks are those that a store holds.
 type locks struct {
 	mu     sync.Mutex
 	closed bool
-	files  map[*os.File]struct{}
+	held   map[*lock]struct{}
 }
 
-// add takes a locked file over.
-func (l *locks) add(file *os.File) (release func(), ok bool) {
+// add takes a lock over; if the store is closed it is given up.
+func (l *locks) add(k *lock) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		_ = file.Close() // which gives up the lock
-		return nil, false
+		k.end()
+		return false
 	}
-	if l.files == nil {
-		l.files = map[*os.File]struct{}{}
+	if l.held == nil {
+		l.held = map[*lock]struct{}{}
 	}
-	l.files[file] = struct{}{}
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if _, held := l.files[file]; held {
-			delete(l.files, file)
-			_ = file.Close() // which gives up the lock
-		}
-	}, true
+	l.held[k] = struct{}{}
+	return true
+}
+
+func (l *locks) remove(k *lock) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, held := l.held[k]; held {
+		delete(l.held, k)
+		k.end()
+	}
 }
 
 func (l *locks) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
-	for file := range l.files {
-		_ = file.Close() // which gives up the lock
+	for k := range l.held {
+		k.end()
 	}
-	l.files = nil
+	l.held = nil
+}
+
+// end gives the lock up, once.
+func (l *lock) end() {
+	_ = l.file.Close() // the kernel gives it up with the file
+	close(l.lost)
 }

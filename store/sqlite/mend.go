@@ -55,7 +55,7 @@ func (s *Store) mend(ctx context.Context, epoch store.Epoch, f store.DeadLetterF
 // mendThese returns those of the rows that it wrote, in their order.
 func (s *Store) mendThese(ctx context.Context, epoch store.Epoch, outbox string, letters []store.DeadLetter, statement func(*table) *query) (done []store.DeadLetter, err error) {
 	err = s.writer.do(ctx, func(ctx context.Context) error {
-		return s.writer.lead(ctx, s.name, epoch, Full, patience, func(ctx context.Context) error {
+		return s.writer.lead(ctx, epoch, Full, patience, func(ctx context.Context) error {
 			t, err := s.writer.table(ctx, s.outboxes[outbox])
 			if err != nil {
 				return err

@@ -104,7 +104,7 @@ func (s *Store) unpark(ctx context.Context, row store.ParkedRef) error {
 func (s *Store) inParts(ctx context.Context, epoch store.Epoch, d Durability, n int, write func(ctx context.Context, i int) error) error {
 	for from := 0; from < n; from += partRows {
 		err := s.writer.do(ctx, func(ctx context.Context) error {
-			return s.writer.lead(ctx, s.name, epoch, d, patience, func(ctx context.Context) error {
+			return s.writer.lead(ctx, epoch, d, patience, func(ctx context.Context) error {
 				for i := from; i < min(from+partRows, n); i++ {
 					if err := write(ctx, i); err != nil {
 						return err
@@ -144,7 +144,7 @@ func (s *Store) forgetPart(ctx context.Context, epoch store.Epoch, outbox string
 DELETE FROM sluicebox_parked WHERE rowid IN
   (SELECT rowid FROM sluicebox_parked WHERE name = ? AND outbox = ? AND seq > ? LIMIT ?)`
 	err = s.writer.do(ctx, func(ctx context.Context) error {
-		return s.writer.lead(ctx, s.name, epoch, Full, patience, func(ctx context.Context) error {
+		return s.writer.lead(ctx, epoch, Full, patience, func(ctx context.Context) error {
 			gone, err := s.writer.conn.Exec(ctx, forget, s.name, outbox, int64(after), partRows)
 			n = int(gone)
 			return err

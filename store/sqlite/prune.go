@@ -39,7 +39,7 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.Prune) (st
 		return done, nil
 	}
 	err = s.writer.do(ctx, func(ctx context.Context) error {
-		return s.writer.lead(ctx, s.name, epoch, Normal, claimPatience, func(ctx context.Context) (err error) {
+		return s.writer.lead(ctx, epoch, Normal, claimPatience, func(ctx context.Context) (err error) {
 			done.Rows, err = s.prune(ctx, o, old)
 			return err
 		})

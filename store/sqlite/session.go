@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"time"
 
@@ -13,16 +14,17 @@ import (
 // up when a call on it fails. It serves one call at a time, in the order in
 // which they came.
 type session struct {
-	path string
-	life *lifetime.Lifetime
-	turn chan struct{} // holds a token while the session is free
+	path         string
+	name, holder string // what the leader row is to say
+	life         *lifetime.Lifetime
+	turn         chan struct{} // holds a token while the session is free
 
 	conn   *Conn
 	tables map[string]*table // what conn knows of the outboxes, by name
 }
 
-func newSession(path string, life *lifetime.Lifetime) *session {
-	s := &session{path: path, life: life, turn: make(chan struct{}, 1)}
+func newSession(path, name, holder string, life *lifetime.Lifetime) *session {
+	s := &session{path: path, name: name, holder: holder, life: life, turn: make(chan struct{}, 1)}
 	s.turn <- struct{}{}
 	return s
 }
@@ -96,11 +98,23 @@ func (s *session) table(ctx context.Context, o *store.Outbox) (*table, error) {
 	return t, nil
 }
 
+// checkEpoch returns store.ErrNotLeader unless the leader row holds the epoch and
+// this store took it.
+func (s *session) checkEpoch(ctx context.Context, epoch store.Epoch) error {
+	leads := false
+	err := s.conn.Query(ctx, "SELECT l.epoch = ? AND l.holder = ? FROM sluicebox_leader AS l WHERE l.name = ?", []any{int64(epoch), s.holder, s.name},
+		func(row []driver.Value) error { leads = row[0] == int64(1); return nil })
+	if err == nil && !leads {
+		return store.ErrNotLeader
+	}
+	return err
+}
+
 // lead runs fn in a write transaction of the leader of an epoch. With the write
 // lock held no other relay can raise it.
-func (s *session) lead(ctx context.Context, name string, epoch store.Epoch, d Durability, wait time.Duration, fn func(context.Context) error) error {
+func (s *session) lead(ctx context.Context, epoch store.Epoch, d Durability, wait time.Duration, fn func(context.Context) error) error {
 	return s.conn.write(ctx, d, wait, func(ctx context.Context) error {
-		if err := checkEpoch(ctx, s.conn, name, epoch); err != nil {
+		if err := s.checkEpoch(ctx, epoch); err != nil {
 			return err
 		}
 		return fn(ctx)

@@ -34,7 +34,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	}
 	results := make([]store.SettleResult, len(outcomes))
 	err := s.writer.do(ctx, func(ctx context.Context) error {
-		return s.writer.lead(ctx, s.name, epoch, durability, patience, func(ctx context.Context) (err error) {
+		return s.writer.lead(ctx, epoch, durability, patience, func(ctx context.Context) (err error) {
 			for i := range outcomes {
 				if results[i], err = s.settle(ctx, &outcomes[i]); err != nil {
 					return err

@@ -138,7 +138,7 @@ func TestVersion(t *testing.T) {
 	r.exec(t, "UPDATE sluicebox_meta SET version = 99")
 	wantSetup(t, "install", r.store.Install(ctx(t)), "version 99", "newer release")
 	wantSetup(t, "check", r.store.Check(ctx(t)), "version 99", "newer release")
-	r.exec(t, "UPDATE sluicebox_meta SET version = 3; DROP TABLE sluicebox_parked")
+	r.exec(t, "UPDATE sluicebox_meta SET version = 4; DROP TABLE sluicebox_parked")
 	wantSetup(t, "check", r.store.Check(ctx(t)), "sluicebox_parked")
 }
 
@@ -156,7 +156,7 @@ INSERT INTO outbox_events (id) VALUES ('1');
 INSERT INTO sluicebox_leader VALUES ('rig', 41, '2024-02-29 12:00:00.000');
 INSERT INTO sluicebox_checkpoint VALUES ('rig', 'o', 'p', 7, '2024-02-29 12:00:00.000')`)
 	r.store = openStore(t, path, "rig", 0, flowBox())
-	wantSetup(t, "check", r.store.Check(ctx(t)), "version 1, and this program needs 3", "sluicebox init")
+	wantSetup(t, "check", r.store.Check(ctx(t)), "version 1, and this program needs 4", "sluicebox init")
 	_, err = r.store.LoadHolds(ctx(t))
 	wantSetup(t, "holds", err, "sluicebox init")
 	installed := make(chan error, 3)

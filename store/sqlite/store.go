@@ -16,6 +16,7 @@ var _ store.Store = (*Store)(nil)
 // concurrent use.
 type Store struct {
 	name     string
+	holder   string
 	path     string
 	takeover time.Duration
 	outboxes map[string]*store.Outbox
@@ -36,13 +37,13 @@ func New(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{name: cfg.Name, path: path, takeover: cfg.TakeoverTimeout, outboxes: map[string]*store.Outbox{}}
+	s := &Store{name: cfg.Name, holder: holderOf(cfg.Holder), path: path, takeover: cfg.TakeoverTimeout, outboxes: map[string]*store.Outbox{}}
 	for _, o := range cfg.Outboxes {
 		s.outboxes[o.Name] = &o
 		s.order = append(s.order, o.Name)
 	}
 	s.life = lifetime.New()
-	s.writer = newSession(path, s.life)
+	s.writer = newSession(path, s.name, s.holder, s.life)
 	return s, nil
 }
 

@@ -1,6 +1,7 @@
 package sqlite_test
 
 import (
+	"cmp"
 	"database/sql"
 	"fmt"
 	"path/filepath"
@@ -117,7 +118,7 @@ func (d *database) time(at time.Time) any {
 
 func (d *database) Store(t *testing.T, cfg storetest.Config) store.Store {
 	st, err := sqlite.New(sqlite.Config{
-		URL: urlOf(d.path), Name: "suite", Outboxes: cfg.Outboxes, TakeoverTimeout: cfg.TakeoverTimeout,
+		URL: urlOf(d.path), Name: cmp.Or(cfg.Name, "suite"), Holder: cfg.Holder, Outboxes: cfg.Outboxes, TakeoverTimeout: cfg.TakeoverTimeout,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -36,7 +36,7 @@ func (s *suite) testOldEpoch(t *testing.T) {
 	before1, before2 := b.read(t, "a", "1"), b.read(t, "a", "2")
 
 	b.lead(t, b.open(t, 0))
-	for _, epoch := range []store.Epoch{0, b.epoch, b.epoch + 2} {
+	for _, epoch := range []store.Epoch{0, b.epoch, b.epoch + 1, b.epoch + 2} {
 		claims := []store.ClaimRow{{Ref: ref("a", "1")}, {Ref: ref("b", "none")}}
 		if _, err := b.store.Claim(b.ctx(t), epoch, now(), claims); !errors.Is(err, store.ErrNotLeader) {
 			t.Errorf("claim with epoch %d: %v", epoch, err)

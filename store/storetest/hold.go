@@ -156,7 +156,7 @@ func (s *suite) testHoldFence(t *testing.T) {
 	}
 	before1, before2 := b.read(t, "a", "1"), b.read(t, "a", "2")
 	b.lead(t, b.open(t, 0))
-	for _, epoch := range []store.Epoch{0, b.epoch, b.epoch + 2} {
+	for _, epoch := range []store.Epoch{0, b.epoch, b.epoch + 1, b.epoch + 2} {
 		other := paused
 		other.Reason = "of an old leader"
 		errs := map[string]error{

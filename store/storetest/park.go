@@ -221,7 +221,7 @@ func (s *suite) testParkFence(t *testing.T) {
 	rival := b.open(t, 0)
 	b.lead(t, rival)
 	absent := parkable(lane("b", "EVENT", store.Group{}), "none", 9)
-	for _, epoch := range []store.Epoch{0, b.epoch, b.epoch + 2} {
+	for _, epoch := range []store.Epoch{0, b.epoch, b.epoch + 1, b.epoch + 2} {
 		done := store.Outcome{Ref: first.Ref, Status: store.Completed, At: now(), Parked: first.Seq}
 		for what, err := range map[string]error{
 			"park":           b.store.Park(b.ctx(t), epoch, []store.Item{late}),
@@ -289,9 +289,10 @@ func (s *suite) testForgetParked(t *testing.T) {
 
 	one := b.db.Store(t, Config{Outboxes: b.boxes[1:]})
 	defer one.Close()
-	if n, err := one.ForgetParked(b.ctx(t), b.epoch, a[2].Seq); err != nil || n != 6 {
+	if n, err := one.ForgetParked(b.ctx(t), b.lead(t, one), a[2].Seq); err != nil || n != 6 {
 		t.Errorf("with one outbox %d rows are forgotten, %v", n, err)
 	}
+	b.epoch = b.lead(t, b.store)
 	b.wantLane(t, "an outbox that is not configured", inA, a[:8]...)
 	b.wantLane(t, "the one that is", inB, other[:2]...)
 	b.park(t, a[8], other[2])

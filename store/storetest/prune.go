@@ -122,7 +122,7 @@ func (s *suite) testPruneFence(t *testing.T) {
 	b.insert(t, "a", row("1"))
 	b.settle(t, store.Outcome{Ref: ref("a", "1"), Status: store.Completed, At: origin()})
 	b.lead(t, b.open(t, 0))
-	for _, epoch := range []store.Epoch{0, b.epoch, b.epoch + 2} {
+	for _, epoch := range []store.Epoch{0, b.epoch, b.epoch + 1, b.epoch + 2} {
 		done, err := b.store.Prune(b.ctx(t), epoch, store.Prune{Outbox: "a", Before: now(), Limit: 10})
 		if !errors.Is(err, store.ErrNotLeader) || done.Rows != 0 {
 			t.Errorf("epoch %d: %+v, %v", epoch, done, err)

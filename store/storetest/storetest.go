@@ -27,7 +27,7 @@ type Harness interface {
 
 // Database is what Setup made. Its methods fail the test on an error.
 type Database interface {
-	// Store opens a store of the relay "suite". It may be called several times:
+	// Store opens a store of the relay "suite", or of another. It may be called several times:
 	// the stores are rivals on the same tables. The suite closes it.
 	Store(t *testing.T, cfg Config) store.Store
 	// Begin inserts rows, pending, in one transaction and leaves it open. The
@@ -49,6 +49,10 @@ type Config struct {
 	Outboxes []store.Outbox
 	// TakeoverTimeout is how long somebody else's claim holds a row.
 	TakeoverTimeout time.Duration
+	// Name is the relay's name, if it is not "suite".
+	Name string
+	// Holder is what the relay calls itself.
+	Holder string
 }
 
 // Row is a row to insert. Columns that the layout lacks are left out.
@@ -134,6 +138,10 @@ func tests() []test {
 		{"lead raises the epoch for good", (*suite).testLead, nil},
 		{"an old epoch writes nothing", (*suite).testOldEpoch, nil},
 		{"no write of an old epoch lands behind a new one", (*suite).testLeadRace, nil},
+		{"who leads", (*suite).testLeader, nil},
+		{"a lock has one holder", (*suite).testLock, nil},
+		{"a lock is watched and goes on", (*suite).testLockWatch, nil},
+		{"a closed store holds no lock", (*suite).testLockClosed, nil},
 		{"a claim answers for each row by its place", (*suite).testClaimAnswers, nil},
 		{"a claim of several outboxes", (*suite).testClaimOutboxes, nil},
 		{"a claim of an open transaction", (*suite).testClaimOpenTxn, nil},

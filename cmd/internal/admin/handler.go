@@ -17,6 +17,7 @@ const listing = `Sluicebox
 /livez               the process turns
 /readyz              the relay does its work, or stands by to
 /readyz?verbose      each check by name
+/leader              200 while the relay leads, 503 while it stands by
 /metrics             for Prometheus
 /api/v1/lanes        the lanes; POST to …/retry-now, …/skip, …/pause, …/resume
 /api/v1/deadletters  the FAILED rows, …/count; POST to …/requeue, …/discard
@@ -46,6 +47,9 @@ func newHandler(cfg Config, status Status) http.Handler {
 	mux.HandleFunc("GET /readyz", h.readyz)
 	mux.Handle("GET /metrics", h.guard(promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{})))
 	mux.Handle("GET /{$}", h.guard(http.HandlerFunc(index)))
+	if cfg.Leader != nil {
+		mux.HandleFunc("GET /leader", h.leader(cfg.Leader))
+	}
 	if cfg.Lanes != nil {
 		h.laneEndpoints(mux, cfg.Lanes)
 	}
@@ -102,6 +106,26 @@ func (h *handler) readyz(w http.ResponseWriter, r *http.Request) {
 		lines.Reset()
 	}
 	text(w, status, lines.String()+word+"\n")
+}
+
+// leader answers in one word, or, with ?verbose and the token, in a line.
+func (h *handler) leader(l Leader) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		verbose := r.URL.Query().Has("verbose")
+		if verbose && !h.allowed(r) {
+			unauthorized(w)
+			return
+		}
+		leads, detail := l.Leader()
+		status, word := http.StatusOK, "leader"
+		if !leads {
+			status, word = http.StatusServiceUnavailable, "standby"
+		}
+		if verbose {
+			word += ": " + oneLine(detail)
+		}
+		text(w, status, word+"\n")
+	}
 }
 
 // oneLine keeps a detail from looking like a check of its own.

@@ -23,6 +23,8 @@ type Config struct {
 	Token string
 	// Metrics is what /metrics shows; nil is an empty page.
 	Metrics prometheus.Gatherer
+	// Leader is what /leader tells; without one it is not there.
+	Leader Leader
 	// Lanes and DeadLetters are what the API shows and acts on; without one, its
 	// endpoints are not there.
 	Lanes       Lanes
@@ -42,6 +44,14 @@ type Check struct {
 // known already; it may be called from several goroutines.
 type Status interface {
 	Checks() []Check
+}
+
+// Leader tells whether this relay leads. It returns at once and may be called
+// from several goroutines.
+type Leader interface {
+	// Leader reports whether this relay leads, and no other can; detail says it in
+	// words, or who leads instead.
+	Leader() (leads bool, detail string)
 }
 
 // Bounds of a request. A probe or a scrape is short; what is slower holds a

@@ -132,6 +132,38 @@ func TestProbes(t *testing.T) {
 	}
 }
 
+// place is a Leader.
+type place struct {
+	leads  atomic.Bool
+	detail string
+}
+
+func (p *place) Leader() (bool, string) { return p.leads.Load(), p.detail }
+
+func TestLeader(t *testing.T) {
+	p := &place{detail: "standing by;\nhost leads"}
+	base := serve(t, admin.Config{Leader: p, Token: "right"}, &checks{})
+	for _, want := range []struct {
+		leads         bool
+		status        int
+		word, verbose string
+	}{
+		{false, 503, "standby\n", "standby: standing by; host leads\n"},
+		{true, 200, "leader\n", "leader: standing by; host leads\n"},
+	} {
+		p.leads.Store(want.leads)
+		if got := ask(t, "GET", base+"/leader"); got.status != want.status || got.body != want.word {
+			t.Errorf("/leader answers %d %q", got.status, got.body)
+		}
+		if got := ask(t, "GET", base+"/leader?verbose"); got.status != 401 || strings.Contains(got.body, "host") {
+			t.Errorf("/leader?verbose answers %d %q without the token", got.status, got.body)
+		}
+		if got := ask(t, "GET", base+"/leader?verbose", "Authorization", "Bearer right"); got.status != want.status || got.body != want.verbose {
+			t.Errorf("/leader?verbose answers %d %q", got.status, got.body)
+		}
+	}
+}
+
 func TestMetricsAndListing(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	c := prometheus.NewCounter(prometheus.CounterOpts{Name: "rows_total", Help: "Rows."})

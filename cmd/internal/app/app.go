@@ -68,7 +68,7 @@ func (r *relay) serveAdmin(ctx context.Context, reg *prometheus.Registry) (stop 
 		return reg.Gather()
 	})
 	cfg := r.cfg.Admin(gather)
-	cfg.Log, cfg.Lanes, cfg.DeadLetters = r.log, laneDesk{r}, deadLetterDesk{r}
+	cfg.Log, cfg.Leader, cfg.Lanes, cfg.DeadLetters = r.log, r, laneDesk{r}, deadLetterDesk{r}
 	server := admin.New(cfg, r.health)
 	if err := server.Listen(); err != nil {
 		return nil, err

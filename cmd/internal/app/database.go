@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/capture"
@@ -43,9 +44,6 @@ type database struct {
 	// abandon gives up what the log is kept for, where the relay polls instead.
 	// It is nil where nothing is kept.
 	abandon func(ctx context.Context) error
-	// lock makes the caller the only relay of its name, where the database has
-	// no other way to tell that one runs. Call release when the relay ends.
-	lock func(ctx context.Context) (release func(), err error)
 	// unreachable reports whether an error means that trying again may help.
 	unreachable func(error) bool
 }
@@ -63,18 +61,28 @@ func openDatabase(cfg *config.Config) (*database, error) {
 	return nil, &store.SetupError{Problem: fmt.Sprintf("source.url: there is no database of scheme %q", scheme)}
 }
 
+// holder is what this process calls itself to those who ask who leads.
+func holder() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "an unnamed host"
+	}
+	return fmt.Sprintf("%s process %d", host, os.Getpid())
+}
+
 func openPostgres(cfg *config.Config) (*database, error) {
-	st, err := pgstore.New(cfg.Store())
+	c := cfg.Store()
+	c.Holder = holder()
+	st, err := pgstore.New(c)
 	if err != nil {
 		return nil, err
 	}
 	open := func() (*capturepg.Source, error) {
 		c := cfg.Stream()
 		c.MayCreate = true // the server decides: it lets only a table's owner
+		c.TakeOver = true  // whoever opens it leads
 		return capturepg.New(c)
 	}
-	// The slot admits one relay.
-	lock := func(context.Context) (func(), error) { return func() {}, nil }
 	with := func(do func(*capturepg.Source, context.Context) error) func(context.Context) error {
 		return func(ctx context.Context) error {
 			src, err := open()
@@ -86,7 +94,7 @@ func openPostgres(cfg *config.Config) (*database, error) {
 		}
 	}
 	return &database{
-		store: st, lock: lock,
+		store:    st,
 		stream:   func() (stream, error) { return open() },
 		readable: with((*capturepg.Source).Ready),
 		abandon:  with((*capturepg.Source).DropSlot),
@@ -98,18 +106,12 @@ func openPostgres(cfg *config.Config) (*database, error) {
 }
 
 func openSQLite(cfg *config.Config) (*database, error) {
-	st, err := sqlitestore.New(cfg.SQLiteStore())
+	c := cfg.SQLiteStore()
+	c.Holder = holder()
+	st, err := sqlitestore.New(c)
 	if err != nil {
 		return nil, err
 	}
 	open := func() (stream, error) { return capturesqlite.New(cfg.SQLiteStream()) }
-	lock := func(ctx context.Context) (func(), error) {
-		release, err := st.Lock(ctx)
-		var held *sqlitestore.LockedError
-		if errors.As(err, &held) {
-			return nil, &store.SetupError{Problem: held.Error(), Remedy: "stop it, or give this relay another name"}
-		}
-		return release, err
-	}
-	return &database{store: st, stream: open, lock: lock, unreachable: sqlitestore.Unreachable}, nil
+	return &database{store: st, stream: open, unreachable: sqlitestore.Unreachable}, nil
 }

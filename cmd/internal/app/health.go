@@ -17,14 +17,26 @@ type health struct {
 // newHealth begins not ready: the database and the source have yet to be
 // reached.
 func newHealth() *health {
-	h := &health{checks: map[string]admin.Check{}}
-	h.fail("database", "not yet reached")
-	h.fail("source", "not yet reading")
+	h := &health{}
+	h.only(wrong("database", "not yet reached"), wrong("source", "not yet reading"))
 	return h
 }
 
-func (h *health) ok(name, detail string)   { h.set(admin.Check{Name: name, OK: true, Detail: detail}) }
-func (h *health) fail(name, detail string) { h.set(admin.Check{Name: name, Detail: detail}) }
+func right(name, detail string) admin.Check { return admin.Check{Name: name, OK: true, Detail: detail} }
+func wrong(name, detail string) admin.Check { return admin.Check{Name: name, Detail: detail} }
+
+func (h *health) ok(name, detail string)   { h.set(right(name, detail)) }
+func (h *health) fail(name, detail string) { h.set(wrong(name, detail)) }
+
+// only forgets all checks but these.
+func (h *health) only(checks ...admin.Check) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.checks = map[string]admin.Check{}
+	for _, c := range checks {
+		h.checks[c.Name] = c
+	}
+}
 
 func (h *health) set(c admin.Check) {
 	h.mu.Lock()

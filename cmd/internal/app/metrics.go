@@ -47,6 +47,7 @@ type Metrics struct {
 	retained     prometheus.Gauge
 	paused       prometheus.Gauge
 	mode         *prometheus.GaugeVec
+	leader       prometheus.Gauge
 	epoch        prometheus.Gauge
 
 	outboxes sync.Map // name → prometheus.Counter
@@ -103,6 +104,7 @@ func NewMetrics(reg prometheus.Registerer, build Build) *Metrics {
 		retained:     r.gauges("source_retained_bytes", "Log that the database keeps for this relay.").WithLabelValues(),
 		paused:       r.gauges("source_paused", "1 while nothing is read, because every sink's buffer is full.").WithLabelValues(),
 		mode:         r.gauges("source_mode", "1 for the way in which rows are captured now.", "mode"),
+		leader:       r.gauges("leader", "1 while this relay leads; 0 while it stands by.").WithLabelValues(),
 		epoch:        r.gauges("leader_epoch", "Epoch of this relay's leadership; 0 while another relay leads.").WithLabelValues(),
 	}
 	for result := store.Claimed; result <= store.Gone; result++ {
@@ -186,8 +188,27 @@ func (m *Metrics) Mode(mode string) {
 	m.mode.WithLabelValues(mode).Set(1)
 }
 
-// Leads notes the epoch of this relay's leadership, 0 when it has lost it.
-func (m *Metrics) Leads(epoch store.Epoch) { m.epoch.Set(float64(epoch)) }
+// Leads notes the epoch of this relay's leadership.
+func (m *Metrics) Leads(epoch store.Epoch) {
+	m.leader.Set(1)
+	m.epoch.Set(float64(epoch))
+}
+
+// StandsBy notes that this relay does not lead: it reads nothing, holds nothing
+// and sends nothing.
+func (m *Metrics) StandsBy() {
+	for _, g := range []prometheus.Gauge{m.leader, m.epoch, m.connected, m.retained, m.paused} {
+		g.Set(0)
+	}
+	m.mode.Reset()
+	m.known.Range(func(_, known any) bool {
+		s := known.(*SinkMetrics)
+		s.Holds(dispatch.Stats{})
+		s.Suspected(nil)
+		m.sinks.lanes.DeletePartialMatch(prometheus.Labels{"sink": s.name})
+		return true
+	})
+}
 
 // SinkMetrics are the metrics of one sink. It is an observer of the sink's
 // dispatcher.

@@ -89,6 +89,9 @@ sluicebox_build_info{goversion="go1.26",version="1.2.3"} 1
 # HELP sluicebox_checkpoint_failures_total Writes of the checkpoint that failed.
 # TYPE sluicebox_checkpoint_failures_total counter
 sluicebox_checkpoint_failures_total 1
+# HELP sluicebox_leader 1 while this relay leads; 0 while it stands by.
+# TYPE sluicebox_leader gauge
+sluicebox_leader 1
 # HELP sluicebox_leader_epoch Epoch of this relay's leadership; 0 while another relay leads.
 # TYPE sluicebox_leader_epoch gauge
 sluicebox_leader_epoch 7
@@ -115,13 +118,42 @@ sluicebox_source_reconnects_total 1
 # HELP sluicebox_source_retained_bytes Log that the database keeps for this relay.
 # TYPE sluicebox_source_retained_bytes gauge
 sluicebox_source_retained_bytes 4096
-`, "sluicebox_build_info", "sluicebox_checkpoint_failures_total", "sluicebox_leader_epoch", "sluicebox_rows_captured_total",
+`, "sluicebox_build_info", "sluicebox_checkpoint_failures_total", "sluicebox_leader", "sluicebox_leader_epoch", "sluicebox_rows_captured_total",
 		"sluicebox_source_connected", "sluicebox_source_losses_total", "sluicebox_source_mode", "sluicebox_source_paused",
 		"sluicebox_source_reconnects_total", "sluicebox_source_retained_bytes")
 	before := float64(time.Now().Add(-time.Second).Unix())
 	m.Saved(store.Checkpoint{})
 	if got := testutil.ToFloat64(m.checkpoint); got < before {
 		t.Errorf("the checkpoint was saved at %f", got)
+	}
+}
+
+// A relay that stands by holds nothing of what it held while it led; what it
+// counted stays.
+func TestAStandbyHoldsNothing(t *testing.T) {
+	reg, m := newTestMetrics(t)
+	m.Connected()
+	m.Retained(4096)
+	m.Mode("stream")
+	m.Leads(7)
+	m.Captured("events", 3)
+	s := m.Sink("platform")
+	s.Holds(dispatch.Stats{Rows: 3, Parked: 2, Bytes: 1, InFlight: 1, Lanes: map[string]int{"sending": 1}})
+	s.Suspected([]dispatch.Suspicion{{Endpoint: "x", Why: sink.Outcome{Class: sink.Refused}}})
+	m.StandsBy()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, metric := range f.GetMetric() {
+			if f.GetName() != "sluicebox_build_info" && metric.GetGauge().GetValue() != 0 {
+				t.Errorf("%s is %v", f.GetName(), metric)
+			}
+		}
+	}
+	if got := testutil.ToFloat64(m.captured.WithLabelValues("events")); got != 3 {
+		t.Errorf("%v rows captured", got)
 	}
 }
 

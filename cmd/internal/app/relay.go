@@ -15,6 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/leader"
 )
 
 const (
@@ -38,6 +39,9 @@ type relay struct {
 	metrics *Metrics
 	health  *health
 	db      *database
+	// tenure is nil while another relay leads.
+	tenure atomic.Pointer[leader.Tenure]
+	epoch  atomic.Int64 // of the life that began last
 	// lanes are the dispatchers of the life that runs, by sink; for the gauges
 	// and for polling.
 	lanes atomic.Pointer[map[string]*dispatch.Dispatcher]
@@ -45,57 +49,6 @@ type relay struct {
 	polls atomic.Bool // the tables are read, not the log
 	// reading says what is read, and why; it is set before a life begins.
 	reading string
-}
-
-// run lives until the context ends or a fault that another life does not mend.
-func (r *relay) run(ctx context.Context) error {
-	db, err := openDatabase(r.cfg)
-	if err != nil {
-		return err
-	}
-	defer db.store.Close()
-	r.db = db
-	deadline := time.Now().Add(patience)
-	if err := r.reach(ctx, deadline, r.prepare); err != nil {
-		return err
-	}
-	release, err := db.lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer release()
-	var lost *capture.LostError
-	wait := firstRest
-	for {
-		began, pause := time.Now(), wait
-		err := r.live(ctx, deadline, lost)
-		deadline, lost = time.Time{}, nil
-		var no *capture.NoStreamError
-		switch {
-		case errors.Is(err, errReadable):
-			r.log.Info("the log can be read: it is read from here on")
-			pause = 0
-		case errors.As(err, &lost):
-			r.metrics.LogLost()
-			r.log.Error("the log is lost; the tables are read for what it held and a new place is taken", "reason", lost.Reason)
-		case errors.As(err, &no) && r.ran && ctx.Err() == nil:
-			r.metrics.LogLost()
-			r.log.Error("the log can no longer be read", "reason", no.Problem, "to stream", no.Remedy)
-		case errors.Is(err, store.ErrInterrupted):
-			r.log.Warn("the database was away; starting again at the checkpoint", "reason", err)
-		case ctx.Err() == nil && r.mayMend(err):
-			r.log.Warn("starting again at the checkpoint", "reason", err)
-		default:
-			return err
-		}
-		r.health.fail("source", err.Error())
-		if wait = min(2*wait, mostRest); time.Since(began) > mostRest {
-			wait = firstRest
-		}
-		if err := rest(ctx, pause); err != nil {
-			return err
-		}
-	}
 }
 
 // rest waits, unless the context ends.
@@ -108,17 +61,9 @@ func rest(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// mayMend reports whether another life may go better than one that ended with an
-// error: once the relay has run, only another leader or a fault of the set-up
-// ends it.
-func (r *relay) mayMend(err error) bool {
-	var setup *store.SetupError
-	return r.ran && !errors.As(err, &setup) && !errors.Is(err, store.ErrNotLeader)
-}
-
 // live is one life: from a place in the log until the context ends, the log is
 // lost, or another relay leads. lost says how the life before it ended.
-func (r *relay) live(ctx context.Context, deadline time.Time, lost *capture.LostError) error {
+func (r *relay) live(ctx context.Context, deadline time.Time, tenure *leader.Tenure, lost *capture.LostError) error {
 	sinks, err := r.sinks() // before anything is made that a relay must look after
 	if err != nil {
 		return err
@@ -140,6 +85,8 @@ func (r *relay) live(ctx context.Context, deadline time.Time, lost *capture.Lost
 	defer src.Close()
 	epoch := begin.Epoch
 	r.metrics.Leads(epoch)
+	r.epoch.Store(int64(epoch))
+	r.health.ok("leader", fmt.Sprintf("leading, epoch %d", epoch))
 	r.log.Info("leading", "name", r.cfg.Settings.Name, "epoch", epoch, "position", begin.From,
 		"backlog", int64(len(begin.Backlog))+begin.Parked, "why", begin.Why)
 
@@ -154,7 +101,7 @@ func (r *relay) live(ctx context.Context, deadline time.Time, lost *capture.Lost
 	if err != nil {
 		return fmt.Errorf("read which message groups stand still: %w", err)
 	}
-	lanes, routes := r.dispatchers(sinks, epoch, holds, parked)
+	lanes, routes := r.dispatchers(sinks, epoch, tenure, holds, parked)
 	tracker := checkpoint.NewTracker(begin.Frontier)
 	feed := dispatch.NewFeed(tracker, epoch, routes, r.metrics.Captured)
 	if begin.Why != "" {

@@ -54,7 +54,7 @@ func (r *relay) sink(name string) (destination, error) {
 // dispatchers returns one per sink, by the sink's name, and the one that each
 // outbox goes to, by the outbox's. Lanes that stood still when the relay last ran
 // do so again.
-func (r *relay) dispatchers(sinks map[string]destination, epoch store.Epoch,
+func (r *relay) dispatchers(sinks map[string]destination, epoch store.Epoch, lease dispatch.Lease,
 	holds []store.Hold, parked []store.ParkedLane,
 ) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
 	bySink, byOutbox = map[string]*dispatch.Dispatcher{}, map[string]*dispatch.Dispatcher{}
@@ -62,6 +62,7 @@ func (r *relay) dispatchers(sinks map[string]destination, epoch store.Epoch,
 		watch := &sinkWatch{relay: r, sink: name, SinkMetrics: r.metrics.Sink(name)}
 		watch.begin()
 		bySink[name] = dispatch.New(r.cfg.Dispatch(name), r.db.store, s, epoch, watch, r.cfg.RequestTimeout(name)+drainTimeout)
+		bySink[name].Lease = lease
 	}
 	routes := r.cfg.Routes()
 	for outbox, name := range routes {

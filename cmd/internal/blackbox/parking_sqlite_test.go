@@ -35,6 +35,16 @@ func run(t *testing.T, db *sql.DB, statement string, args ...any) {
 	}
 }
 
+// insertNumbered writes the rows of some numbers. Those with an odd one are group
+// 0's.
+func insertNumbered(t *testing.T, db *sql.DB, from, to int) {
+	t.Helper()
+	run(t, db, `WITH RECURSIVE n(i) AS (SELECT ? UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+		INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
+		SELECT printf('%013d', i), 'EVENT', CASE WHEN i % 2 = 1 THEN '0' ELSE 1 + i % 7 END,
+			printf('{"id": "%013d", "group": "%s"}', i, CASE WHEN i % 2 = 1 THEN '0' ELSE 1 + i % 7 END), 'PENDING', strftime('%Y-%m-%d %H:%M:%f', 'now') FROM n`, from, to)
+}
+
 // On SQLite, too, a blocked group larger than the buffer holds up no other, is
 // parked, outlives a kill, and comes in order once it may. By hand:
 //
@@ -48,11 +58,8 @@ func TestParkingOnSQLite(t *testing.T) {
 	config := preset(source, to.URL(), fmt.Sprintf("dispatch: {on-failed: block, max-retries: 1, global-buffer-size: %d, backoff: {initial: 10ms}}\n", buffer))
 	r := start(t, config)
 	r.waitFor("reading")
-	for i := 1; i <= rows; i += 100 { // group 0 has the poisoned row and half of all
-		run(t, db, `WITH RECURSIVE n(i) AS (SELECT ? UNION ALL SELECT i + 1 FROM n WHERE i < ?)
-			INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
-			SELECT printf('%013d', i), 'EVENT', CASE WHEN i % 2 = 1 THEN '0' ELSE 1 + i % 7 END,
-				printf('{"id": "%013d", "group": "%s"}', i, CASE WHEN i % 2 = 1 THEN '0' ELSE 1 + i % 7 END), 'PENDING', strftime('%Y-%m-%d %H:%M:%f', 'now') FROM n`, i, i+99)
+	for i := 1; i <= rows; i += 100 {
+		insertNumbered(t, db, i, i+99)
 	}
 	arrive(t, to, rows/2)
 	parked := func(r *relay) int { return int(r.metric(`sluicebox_parked_rows{sink="flowcatalyst"}`)) }

@@ -178,18 +178,6 @@ func TestWALLevelReplica(t *testing.T) {
 	})
 }
 
-// A second relay of one name is told who holds the slot, and the first goes on.
-func TestSlotInUse(t *testing.T) {
-	t.Parallel()
-	eachScene(t, "", func(s *scene) {
-		first := s.run()
-		expectEnd(s.t, s.config, 78, "is held by another session", "pid", "name")
-		write(s.t, s.database, load{transactions: 80, clients: 8, scripts: seedScripts(5)})()
-		s.expectOnce()
-		expectStop(s.t, first)
-	})
-}
-
 // A database that cannot be reached is waited for half a minute at the first
 // start.
 func TestUnreachableDatabase(t *testing.T) {

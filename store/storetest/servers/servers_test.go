@@ -154,6 +154,55 @@ func TestTLSAndHBA(t *testing.T) {
 	})
 }
 
+func TestStandby(t *testing.T) {
+	each(t, func(t *testing.T, version int) {
+		const failover = 17 // the first version with failover slots
+		primary := servers.Start(t, version, nil)
+		servers.Exec(t, primary.URL, "CREATE TABLE rows AS SELECT 1 AS n")
+		standby := servers.Standby(t, primary, map[string]string{"max_connections": "101"})
+		if got := query[string](t, standby.URL, "SHOW max_connections"); got != "101" {
+			t.Errorf("max_connections = %s, want 101", got)
+		}
+		if !query[bool](t, standby.URL, "SELECT pg_is_in_recovery()") {
+			t.Error("the standby is none")
+		}
+		if version >= failover {
+			servers.Exec(t, primary.URL, "SELECT pg_create_logical_replication_slot('kept', 'pgoutput', false, false, true)")
+			standby.SyncSlot("kept")
+		}
+		servers.Exec(t, primary.URL, "INSERT INTO rows VALUES (2)")
+		standby.CatchUp()
+		if n := query[int](t, standby.URL, "SELECT count(*)::int FROM rows"); n != 2 {
+			t.Errorf("the standby has %d rows, want 2", n)
+		}
+		primary.Stop("immediate")
+		standby.Promote()
+		servers.Exec(t, standby.URL, "INSERT INTO rows VALUES (3)")
+		standby.Restart(nil)
+		if n := query[int](t, standby.URL, "SELECT count(*)::int FROM rows"); n != 3 {
+			t.Errorf("the promoted server has %d rows after a restart, want 3", n)
+		}
+		if n := query[int](t, standby.URL, "SELECT count(*)::int FROM pg_replication_slots WHERE slot_name = 'kept'"); version >= failover && n != 1 {
+			t.Error("the slot is gone")
+		}
+	})
+}
+
+func TestPooler(t *testing.T) {
+	each(t, func(t *testing.T, version int) {
+		through := servers.Pooler(t, servers.Database(t, version), "session", "statement_timeout")
+		if _, err := pgconn.Connect(t.Context(), through+"&lock_timeout=1s"); err == nil || !strings.Contains(err.Error(), "lock_timeout") {
+			t.Errorf("with a parameter that it does not know: %v", err)
+		}
+		if n := query[int](t, through+"&statement_timeout=1s", "SELECT 1"); n != 1 {
+			t.Errorf("it answers %d", n)
+		}
+		if in := query[string](t, through, "SELECT current_database()::text"); !strings.HasPrefix(in, "t_") {
+			t.Errorf("it leads to database %s", in)
+		}
+	})
+}
+
 func TestPgbench(t *testing.T) {
 	t.Parallel()
 	path, env := servers.Pgbench(t)

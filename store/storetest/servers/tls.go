@@ -32,9 +32,9 @@ func (s *Server) TLS() (caFile string) {
 	// Beside the data folder: a new standby copies only that.
 	caFile = filepath.Join(s.base, "ca.crt")
 	certFile, keyFile := filepath.Join(s.base, "server.crt"), filepath.Join(s.base, "server.key")
-	s.write(caFile, ca)
-	s.write(certFile, cert)
-	s.write(keyFile, key)
+	write(s.tb, caFile, ca)
+	write(s.tb, certFile, cert)
+	write(s.tb, keyFile, key)
 	s.Restart(map[string]string{"ssl": "on", "ssl_cert_file": certFile, "ssl_key_file": keyFile})
 	return caFile
 }

@@ -1,0 +1,47 @@
+package postgres_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// A pooler where the database should be is named, on the way of the stream as of
+// the rest.
+func TestBehindPooler(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version int) {
+		d := newDatabase(t, servers.Database(t, version))
+		// Every parameter that the stream sends, but for those pgbouncer knows.
+		ignored := []string{
+			"bytea_output", "intervalstyle", "extra_float_digits",
+			"wal_sender_timeout", "idle_in_transaction_session_timeout",
+		}
+		for _, mode := range []string{"session", "transaction"} {
+			refuses := servers.Pooler(t, d.url, mode)
+			cfg := d.config()
+			cfg.StreamURL = refuses
+			expectPooler(t, openErr(t, d, cfg, store.Checkpoint{}), "unsupported startup parameter")
+			cfg.StreamURL = servers.Pooler(t, d.url, mode, ignored...)
+			expectPooler(t, openErr(t, d, cfg, store.Checkpoint{}), "unsupported startup parameter: replication")
+			cfg.StreamURL = servers.Pooler(t, d.url, mode, append(ignored, "replication")...)
+			expectPooler(t, openErr(t, d, cfg, store.Checkpoint{}), "passes over the parameter")
+			cfg.URL, cfg.StreamURL = refuses+"&lock_timeout=1s", d.url
+			err := openErr(t, d, cfg, store.Checkpoint{})
+			if !errors.As(err, new(*store.SetupError)) || errors.As(err, new(*capture.NoStreamError)) {
+				t.Errorf("polling is no way out: %v", err)
+			}
+			expectText(t, err, "connection pooler", "unsupported startup parameter: lock_timeout", "URL of the database itself")
+		}
+	})
+}
+
+func expectPooler(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if !errors.As(err, new(*capture.NoStreamError)) {
+		t.Errorf("%v is no *capture.NoStreamError", err)
+	}
+	expectText(t, err, append(parts, "gets no replication session", "connection pooler", "URL of the database itself")...)
+}

@@ -1,0 +1,119 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/leader"
+)
+
+// run stands by and leads in turns, until the context ends or a fault that neither
+// another tenure nor another life mends.
+func (r *relay) run(ctx context.Context) error {
+	db, err := openDatabase(r.cfg)
+	if err != nil {
+		return err
+	}
+	defer db.store.Close()
+	r.db = db
+	if err := r.reach(ctx, time.Now().Add(patience), r.prepare); err != nil {
+		return err
+	}
+	candidate := leader.Candidate{Locker: db.store, Observer: &standby{relay: r}}
+	for {
+		tenure, err := candidate.Compete(ctx)
+		if err != nil {
+			return err
+		}
+		err = r.lead(ctx, tenure)
+		if ctx.Err() != nil || !errors.Is(err, store.ErrNotLeader) {
+			return err
+		}
+		r.log.Warn("this relay leads no more; it stands by and competes again", "reason", err)
+		r.metrics.StandsBy()
+		r.health.only(wrong("leader", err.Error()))
+		if err := rest(ctx, firstRest); err != nil {
+			return err
+		}
+	}
+}
+
+// lead lives for as long as the tenure lasts or the context does, and gives the
+// lock up when everything that it has begun has ended. Once the tenure is over
+// the error wraps store.ErrNotLeader.
+func (r *relay) lead(ctx context.Context, tenure *leader.Tenure) error {
+	defer tenure.Release()
+	leads, depose := context.WithCancelCause(ctx)
+	defer depose(nil)
+	// The lock is held until the relay has drained, also after a signal.
+	watch, end := context.WithCancel(context.WithoutCancel(ctx))
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		if err := tenure.Run(watch); watch.Err() == nil {
+			depose(err)
+		}
+	}()
+	defer func() {
+		end()
+		<-watched
+	}()
+	r.health.only(right("leader", "leading"), right("database", "reached"), wrong("source", "not yet reading"))
+	r.tenure.Store(tenure)
+	defer r.tenure.Store(nil)
+	return r.lives(leads, tenure)
+}
+
+// lives begins a life again and again, until the context ends, the relay leads no
+// more, or a fault ends it that another life does not mend.
+func (r *relay) lives(ctx context.Context, tenure *leader.Tenure) error {
+	var deadline time.Time
+	if !r.ran {
+		deadline = time.Now().Add(patience)
+	}
+	var lost *capture.LostError
+	wait := firstRest
+	for {
+		began, pause := time.Now(), wait
+		err := r.live(ctx, deadline, tenure, lost)
+		deadline, lost = time.Time{}, nil
+		var no *capture.NoStreamError
+		switch {
+		case errors.Is(context.Cause(ctx), store.ErrNotLeader):
+			return context.Cause(ctx)
+		case errors.Is(err, errReadable):
+			r.log.Info("the log can be read: it is read from here on")
+			pause = 0
+		case errors.As(err, &lost):
+			r.metrics.LogLost()
+			r.log.Error("the log is lost; the tables are read for what it held and a new place is taken", "reason", lost.Reason)
+		case errors.As(err, &no) && r.ran && ctx.Err() == nil:
+			r.metrics.LogLost()
+			r.log.Error("the log can no longer be read", "reason", no.Problem, "to stream", no.Remedy)
+		case errors.Is(err, store.ErrInterrupted):
+			r.log.Warn("the database was away; starting again at the checkpoint", "reason", err)
+		case ctx.Err() == nil && r.mayMend(err):
+			r.log.Warn("starting again at the checkpoint", "reason", err)
+		default:
+			return err
+		}
+		r.health.fail("source", err.Error())
+		if wait = min(2*wait, mostRest); time.Since(began) > mostRest {
+			wait = firstRest
+		}
+		if err := rest(ctx, pause); err != nil {
+			return err
+		}
+	}
+}
+
+// mayMend reports whether another life may go better than one that ended with an
+// error: once the relay has run, only another leader or a fault of the set-up
+// ends its lives.
+func (r *relay) mayMend(err error) bool {
+	var setup *store.SetupError
+	return r.ran && !errors.As(err, &setup) && !errors.Is(err, store.ErrNotLeader)
+}

@@ -1,0 +1,269 @@
+package blackbox
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// audit notes who writes what in which epoch. Each process says its name in its
+// database URL.
+const audit = `
+CREATE TABLE audit (n bigserial PRIMARY KEY, what text, id text, status text, who text, epoch bigint, at timestamptz DEFAULT clock_timestamp());
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN
+  INSERT INTO audit (what, id, status, who, epoch) SELECT TG_TABLE_NAME, to_jsonb(NEW)->>''id'', to_jsonb(NEW)->>''status'',
+    current_setting(''relay.who''), max(epoch) FROM sluicebox.leader;
+  RETURN NEW; END';
+CREATE TRIGGER note AFTER UPDATE ON outbox_events FOR EACH ROW EXECUTE FUNCTION note();
+CREATE TRIGGER note AFTER UPDATE ON outbox_dispatch_jobs FOR EACH ROW EXECUTE FUNCTION note();
+CREATE TRIGGER note AFTER INSERT OR UPDATE ON sluicebox.checkpoint FOR EACH ROW EXECUTE FUNCTION note();
+`
+
+// troupe is several relays of one name beside one database.
+type troupe struct {
+	*scene
+	settings string // of the process
+	started  int
+
+	mu   sync.Mutex
+	seen map[string][]time.Time // when requests of each relay were read
+}
+
+// member is one relay of a troupe.
+type member struct {
+	*relay
+	who  string
+	wire *wire
+}
+
+// newTroupe makes the relay's tables, and notes who writes and who sends.
+func newTroupe(s *scene, delay time.Duration) *troupe {
+	s.t.Helper()
+	file := s.t.TempDir() + "/init.yaml"
+	if err := os.WriteFile(file, []byte(strings.Replace(s.config, adminKey, "''", 1)), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	if _, stderr, code := command(s.t, nil, "init", "-c", file); code != 0 {
+		s.t.Fatalf("init: %s", stderr)
+	}
+	servers.Exec(s.t, s.database, audit)
+	tr := &troupe{scene: s, seen: map[string][]time.Time{}}
+	s.to.Script(func(req *sinktest.Request) sinktest.Answer {
+		who := strings.TrimPrefix(req.Header.Get("Authorization"), "Bearer ")
+		tr.mu.Lock()
+		tr.seen[who] = append(tr.seen[who], time.Now())
+		tr.mu.Unlock()
+		return sinktest.Answer{Delay: delay}
+	})
+	return tr
+}
+
+// add starts a relay on a wire of its own.
+func (tr *troupe) add() *member {
+	tr.t.Helper()
+	return tr.join(newWire(tr.t, tr.database))
+}
+
+// join starts a relay on a wire.
+func (tr *troupe) join(w *wire) *member {
+	tr.t.Helper()
+	tr.started++
+	m := &member{who: fmt.Sprint("relay", tr.started), wire: w}
+	config := strings.Replace(tr.config, tr.database, w.url(tr.database)+"&relay.who="+m.who, 1)
+	config = strings.Replace(config, "api-base-url", "api-token: "+m.who+", api-base-url", 1)
+	m.relay = start(tr.t, config)
+	within(tr.t, 30*time.Second, func() string {
+		c, err := net.Dial("tcp", strings.TrimPrefix(m.admin, "http://"))
+		if err == nil {
+			_ = c.Close()
+		}
+		return failure(err)
+	})
+	return m
+}
+
+// leads reports what a relay says of itself.
+func (m *member) leads() bool {
+	m.t.Helper()
+	status, _ := m.get("/leader")
+	return status == 200
+}
+
+// ready waits until a relay says that it is.
+func (m *member) ready() {
+	m.t.Helper()
+	within(m.t, 30*time.Second, func() string {
+		if status, body := m.get("/readyz?verbose"); status != 200 {
+			return m.who + " is not ready: " + body
+		}
+		return ""
+	})
+}
+
+// leader waits until one of two leads, and the other stands by.
+func (tr *troupe) leader(a, b *member) (leads, standsBy *member) {
+	tr.t.Helper()
+	within(tr.t, 30*time.Second, func() string {
+		switch aLeads, bLeads := a.leads(), b.leads(); {
+		case aLeads == bLeads:
+			return fmt.Sprintf("%s leads: %v, %s leads: %v", a.who, aLeads, b.who, bLeads)
+		case aLeads:
+			leads, standsBy = a, b
+		default:
+			leads, standsBy = b, a
+		}
+		return ""
+	})
+	return leads, standsBy
+}
+
+// delivers waits until a relay's first request after a moment, and returns how
+// long after.
+func (tr *troupe) delivers(m *member, since time.Time) (after time.Duration) {
+	tr.t.Helper()
+	within(tr.t, 30*time.Second, func() string {
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
+		times := tr.seen[m.who]
+		i, _ := slices.BinarySearchFunc(times, since, time.Time.Compare)
+		if i == len(times) {
+			return m.who + " delivers nothing"
+		}
+		after = times[i].Sub(since)
+		return ""
+	})
+	return after
+}
+
+// last is when a relay's last request was read.
+func (tr *troupe) last(m *member) time.Time {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.seen[m.who][len(tr.seen[m.who])-1]
+}
+
+// check holds what was written against what may be: each epoch has one writer.
+// It returns how many rows a leader found in the hands of an earlier one.
+func (tr *troupe) check() (takenOver int) {
+	tr.t.Helper()
+	if wrong := none(tr.t, tr.conn, "of the audit: two relays wrote in one epoch",
+		"SELECT count(*) FROM (SELECT FROM audit GROUP BY epoch HAVING count(DISTINCT who) > 1) twice"); wrong != "" {
+		tr.t.Error(wrong)
+	}
+	if n := count(tr.t, tr.conn, "SELECT count(DISTINCT what) FROM audit"); n != 3 {
+		tr.t.Errorf("the audit knows writes to %d tables, want 3", n)
+	}
+	return count(tr.t, tr.conn, `SELECT count(*) FROM (
+		SELECT epoch, lag(epoch) OVER own AS before, lag(status) OVER own AS was FROM audit WHERE id IS NOT NULL
+		WINDOW own AS (PARTITION BY what, id ORDER BY n)) w WHERE epoch <> before AND was = 'PROCESSING'`)
+}
+
+// frozen is how long a relay is stopped, past everything that anybody waits for.
+const frozen = 10 * time.Second
+
+// takeover is something that happens to a leader, and what must come of it.
+type takeover struct {
+	name string
+	// within is how soon the other delivers: goals for a machine that is not
+	// busy with other tests.
+	within time.Duration
+	load   int // seconds
+	// strike makes it happen; after the other delivers, back undoes it, and
+	// returns the relay that stands by then.
+	strike func(m *member)
+	back   func(tr *troupe, m *member) *member
+}
+
+func takeovers() []takeover {
+	return []takeover{
+		{"killed", time.Second, 4, func(m *member) { m.kill() },
+			func(tr *troupe, m *member) *member { return tr.join(m.wire) }},
+		{"stopped", time.Second, 4, func(m *member) { expectStop(m.t.(*testing.T), m.relay) },
+			func(tr *troupe, m *member) *member { return tr.join(m.wire) }},
+		{"frozen", 5 * time.Second, 9, (*member).freeze, func(tr *troupe, m *member) *member {
+			<-time.After(frozen - 5*time.Second) // it is the time that counts
+			woken := count(tr.t, tr.conn, "SELECT coalesce(max(n), 0) FROM audit")
+			m.thaw()
+			m.waitFor("leads no more")
+			m.ready()
+			if wrong := none(tr.t, tr.conn, "of the audit are by a relay that was woken", fmt.Sprintf(
+				"SELECT count(*) FROM audit WHERE n > %d AND who = '%s'", woken, m.who)); wrong != "" {
+				tr.t.Error(wrong)
+			}
+			return m
+		}},
+		{"cut off", 5 * time.Second, 9, func(m *member) { m.wire.cut() }, func(_ *troupe, m *member) *member {
+			m.waitFor("leads no more")
+			m.wire.mend()
+			m.ready()
+			return m
+		}},
+	}
+}
+
+// Whatever becomes of the leader of two relays under load, the other takes over:
+// nothing is lost, first arrivals are in order, one relay writes in each epoch,
+// and nothing arrives again that was not in flight.
+func TestTwoRelays(t *testing.T) {
+	t.Parallel()
+	eachScene(t, "", func(s *scene) {
+		tr := newTroupe(s, 10*time.Millisecond)
+		took := map[string][]time.Duration{}
+		standby := tr.add()
+		leader := tr.add()
+		all := takeovers()
+		for i := range crashes(s.t, len(all)) {
+			leader, standby = tr.leader(leader, standby)
+			standby.ready()
+			what := all[i%len(all)]
+			wait := write(s.t, s.database, load{seconds: what.load, clients: 8, rate: 300, scripts: lateScripts(50)})
+			tr.delivers(leader, time.Now())
+			<-time.After(time.Duration(rand.Int64N(int64(time.Second)))) // at random
+			struck := time.Now()
+			what.strike(leader)
+			if what.name == "stopped" {
+				struck = tr.last(leader)
+			}
+			took[what.name] = append(took[what.name], tr.delivers(standby, struck))
+			old := leader
+			leader, standby = standby, what.back(tr, old)
+			wait()
+		}
+		rows, again := s.expectAll()
+		takenOver := tr.check()
+		if again > takenOver {
+			s.t.Errorf("%d rows arrived again, %d were in flight when another relay took over", again, takenOver)
+		}
+		s.t.Logf("%d rows; %d were in flight at a takeover, %d arrived again", rows, takenOver, again)
+		for _, what := range all {
+			tell(s.t, what, took[what.name])
+		}
+		for _, m := range []*member{leader, standby} {
+			expectStop(s.t, m.relay)
+		}
+	})
+}
+
+// tell says how long takeovers took, and holds them against the goal where the
+// program is built as users have it.
+func tell(t *testing.T, what takeover, took []time.Duration) {
+	t.Helper()
+	if len(took) == 0 {
+		return
+	}
+	slices.Sort(took)
+	at := func(q float64) time.Duration { return took[int(q*float64(len(took)-1)+0.5)].Round(time.Millisecond) }
+	t.Logf("%-8s %d times: the other delivered after p50 %s, p95 %s, at most %s", what.name, len(took), at(.5), at(.95), at(1))
+	if !raced && at(.95) > what.within {
+		t.Errorf("%s: p95 %s is more than %s", what.name, at(.95), what.within)
+	}
+}

@@ -1,0 +1,163 @@
+package blackbox
+
+import (
+	"io"
+	"net"
+	"net/url"
+	"sync"
+	"testing"
+)
+
+// wire is a network between a relay and its database. Cut, it carries nothing and
+// tells nobody: connections stay open, new ones are not answered, and what was
+// sent arrives once it is mended, as far as anybody still waits for it.
+type wire struct {
+	t        testing.TB
+	to       string
+	listener net.Listener
+	work     sync.WaitGroup
+	end      chan struct{} // closed at the end of the test
+
+	mu    sync.Mutex
+	whole chan struct{} // closed while the wire is whole
+	conns []net.Conn
+}
+
+// newWire leads to the server of a database's URL.
+func newWire(t testing.TB, database string) *wire {
+	t.Helper()
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &wire{t: t, to: u.Host, listener: l, end: make(chan struct{}), whole: make(chan struct{})}
+	close(w.whole)
+	w.work.Go(w.accept)
+	t.Cleanup(w.close)
+	return w
+}
+
+// url is the database's URL through the wire.
+func (w *wire) url(database string) string {
+	u, err := url.Parse(database)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	u.Host = w.listener.Addr().String()
+	return u.String()
+}
+
+// lead has new connections lead to another server.
+func (w *wire) lead(database string) {
+	u, err := url.Parse(database)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.to = u.Host
+}
+
+func (w *wire) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.whole = make(chan struct{})
+}
+
+func (w *wire) mend() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	select {
+	case <-w.whole:
+	default:
+		close(w.whole)
+	}
+}
+
+// carries waits until the wire is whole, and reports false once the test ends.
+func (w *wire) carries() bool {
+	w.mu.Lock()
+	whole := w.whole
+	w.mu.Unlock()
+	select {
+	case <-whole:
+		return true
+	case <-w.end:
+		return false
+	}
+}
+
+func (w *wire) accept() {
+	for {
+		in, err := w.listener.Accept()
+		if err != nil {
+			return
+		}
+		w.keep(in)
+		w.work.Go(func() { w.connect(in) })
+	}
+}
+
+// keep closes a connection at the end of the test at the latest.
+func (w *wire) keep(c net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.conns = append(w.conns, c)
+	select {
+	case <-w.end:
+		_ = c.Close()
+	default:
+	}
+}
+
+func (w *wire) connect(in net.Conn) {
+	defer func() { _ = in.Close() }()
+	if !w.carries() {
+		return
+	}
+	w.mu.Lock()
+	to := w.to
+	w.mu.Unlock()
+	out, err := net.Dial("tcp", to)
+	if err != nil {
+		return
+	}
+	defer func() { _ = out.Close() }()
+	w.keep(out)
+	var both sync.WaitGroup
+	both.Go(func() { w.carry(out, in) })
+	both.Go(func() { w.carry(in, out) })
+	both.Wait()
+}
+
+// carry brings what one side says, and that it has hung up, to the other.
+func (w *wire) carry(to, from net.Conn) {
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buffer)
+		if !w.carries() {
+			return
+		}
+		if _, writing := to.Write(buffer[:n]); writing != nil || err != nil {
+			break
+		}
+	}
+	_ = to.Close() // whoever hung up has heard all that it wanted to
+	_, _ = io.Copy(io.Discard, from)
+	_ = from.Close()
+}
+
+func (w *wire) close() {
+	_ = w.listener.Close()
+	w.mu.Lock()
+	close(w.end)
+	for _, c := range w.conns {
+		_ = c.Close()
+	}
+	w.mu.Unlock()
+	w.work.Wait()
+}

@@ -1,0 +1,60 @@
+package dispatch
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Ledger is what a dispatcher asks of a store.
+type Ledger interface {
+	store.Claimer
+	store.Settler
+	store.Holds
+	store.DeadLetters
+	store.Parker
+}
+
+// Request is what an observer is told of a request.
+type Request struct {
+	Rows  int
+	Lanes int
+	// Probe: a single row, to see whether a suspect sink has come back.
+	Probe bool
+	// Split: it looks for the row to blame for an earlier failure.
+	Split bool
+}
+
+// Observer is told what a dispatcher does. Calls come from several goroutines
+// and must return at once.
+type Observer interface {
+	// Claimed: a claim answered n rows in this way.
+	Claimed(result store.ClaimResult, n int)
+	// Requested: a request was answered.
+	Requested(req Request, res *sink.Result, took time.Duration)
+	// Suspected: these endpoints of the sink are suspect now; nil: none is.
+	Suspected(all []Suspicion)
+	StoreObserver
+}
+
+// StoreObserver is told what became of writes to the store.
+type StoreObserver interface {
+	// Settled: an outcome of the row is in the store.
+	Settled(it *store.Item, o *store.Outcome)
+	// RowsParked: n rows are in the store's parked rows.
+	RowsParked(n int)
+	// StoreFailed: a claim or an outcome did not reach the store and is tried
+	// again.
+	StoreFailed(op string, err error)
+}
+
+// Lease tells whether this relay still leads.
+type Lease interface {
+	// Await returns nil while it does, and waits while that is in doubt. Its error
+	// is the context's or wraps store.ErrNotLeader.
+	Await(ctx context.Context) error
+	// Lost is closed once it leads no more.
+	Lost() <-chan struct{}
+}

@@ -1,0 +1,69 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+const (
+	// tryEvery is how often a standby tries: the death of the leader goes
+	// unnoticed for as long at the most.
+	tryEvery = 500 * time.Millisecond
+	// tryTimeout bounds one try, in which a connection may have to be opened.
+	tryTimeout = 5 * time.Second
+)
+
+// Observer is told what a candidate finds. It must return at once.
+type Observer interface {
+	// StandsBy: another relay holds the lock; it calls itself holder, if that is
+	// known.
+	StandsBy(holder string)
+	// TryFailed: the lock could not be asked for. It is tried again.
+	TryFailed(err error)
+}
+
+// Candidate is a relay that wants to lead.
+type Candidate struct {
+	Locker   store.Locker
+	Observer Observer
+}
+
+// Compete waits until the relay holds the lock. Run the tenure, and release it.
+// The error is the context's or one that trying again does not mend, which is a
+// *store.SetupError.
+func (c *Candidate) Compete(ctx context.Context) (*Tenure, error) {
+	for {
+		tried := time.Now()
+		lock, err := c.try(ctx)
+		if err == nil {
+			return newTenure(lock, tried), nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		var held *store.LockedError
+		var setup *store.SetupError
+		switch {
+		case errors.As(err, &held):
+			c.Observer.StandsBy(held.Holder)
+		case errors.As(err, &setup):
+			return nil, err
+		default:
+			c.Observer.TryFailed(err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(tryEvery):
+		}
+	}
+}
+
+func (c *Candidate) try(ctx context.Context) (store.Lock, error) {
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	return c.Locker.Lock(ctx)
+}

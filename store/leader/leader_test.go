@@ -1,0 +1,246 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// diary is an Observer that keeps what it is told last.
+type diary struct {
+	holder atomic.Pointer[string]
+	failed atomic.Pointer[error]
+}
+
+func (d *diary) StandsBy(holder string) { d.holder.Store(&holder) }
+func (d *diary) TryFailed(err error)    { d.failed.Store(&err) }
+
+// reign competes, and runs the tenure until it is lost or the context ends.
+func reign(ctx context.Context, r relay, obs Observer, begun func(*Tenure)) error {
+	c := Candidate{Locker: r, Observer: obs}
+	t, err := c.Compete(ctx)
+	if err != nil {
+		return err
+	}
+	defer t.Release()
+	begun(t)
+	return t.Run(ctx)
+}
+
+// lead runs a test with a relay that leads.
+func lead(t *testing.T, test func(s *server, tenure *Tenure, ended <-chan error)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{cut: map[string]bool{}}
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		begun, ended := make(chan *Tenure, 1), make(chan error, 1)
+		go func() { ended <- reign(ctx, relay{s, "a"}, &diary{}, func(tn *Tenure) { begun <- tn }) }()
+		test(s, <-begun, ended)
+	})
+}
+
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func TestAStandbyTakesOver(t *testing.T) {
+	lead(t, func(s *server, first *Tenure, ended <-chan error) {
+		ctx, cancel := context.WithCancel(context.Background())
+		var d diary
+		var second atomic.Pointer[Tenure]
+		done := make(chan error, 1)
+		go func() { done <- reign(ctx, relay{s, "b"}, &d, second.Store) }()
+		pass(10 * time.Minute)
+		if !first.Sure() || second.Load() != nil || *d.holder.Load() != "a" || s.tries < 1190 || s.tries > 1202 {
+			t.Errorf("after ten minutes: first leads %v, second %v, told of %q, %d tries", first.Sure(), second.Load(), *d.holder.Load(), s.tries)
+		}
+		s.end()
+		if err := <-ended; !errors.Is(err, store.ErrNotLeader) || !errors.Is(err, errGone) {
+			t.Errorf("the first ends with %v", err)
+		}
+		if err := first.Await(ctx); !errors.Is(err, store.ErrNotLeader) || first.Sure() {
+			t.Errorf("the first is still let to: %v", err)
+		}
+		<-first.Lost()
+		pass(tryEvery)
+		if tn := second.Load(); tn == nil || tn.Await(ctx) != nil {
+			t.Error("the second does not lead after one try")
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if s.taken() != nil {
+			t.Error("the lock was not given up")
+		}
+	})
+}
+
+// A database that is slow for a moment costs a pause, not the leadership.
+func TestDoubtPasses(t *testing.T) {
+	lead(t, func(s *server, tenure *Tenure, _ <-chan error) {
+		ctx := context.Background()
+		pass(10*time.Second + 100*time.Millisecond) // the last ping was sent 100 ms ago
+		s.set(func() { s.slow = 2500 * time.Millisecond })
+		began := time.Now()
+		pass(2800 * time.Millisecond)
+		if err := tenure.Await(ctx); err != nil || time.Since(began) > 2800*time.Millisecond {
+			t.Errorf("in doubt after %s: %v", time.Since(began), err)
+		}
+		pass(200 * time.Millisecond)
+		if tenure.Sure() {
+			t.Errorf("still sure after %s", time.Since(began))
+		}
+		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+		if err := tenure.Await(short); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a short wait in doubt ends with %v", err)
+		}
+		if err := tenure.Await(ctx); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != 3400*time.Millisecond {
+			t.Errorf("sure again after %s", took)
+		}
+	})
+}
+
+// Nothing is heard of the database any more: the doubt begins before the lock can
+// be another's, and the tenure ends when it can.
+func TestSilenceEndsATenure(t *testing.T) {
+	lead(t, func(s *server, tenure *Tenure, ended <-chan error) {
+		pass(10 * time.Second)
+		s.set(func() { s.cut["a"] = true })
+		began := time.Now()
+		if err := tenure.Await(context.Background()); err != nil {
+			t.Error(err)
+		}
+		pass(sureFor - time.Millisecond)
+		if !tenure.Sure() {
+			t.Error("in doubt too early")
+		}
+		pass(time.Millisecond)
+		if tenure.Sure() {
+			t.Error("sure for too long")
+		}
+		waits := make(chan error, 1)
+		go func() { waits <- tenure.Await(context.Background()) }()
+		if err := <-ended; !errors.Is(err, store.ErrNotLeader) {
+			t.Errorf("it ends with %v", err)
+		}
+		if took := time.Since(began); took != store.LockHold {
+			t.Errorf("it ends after %s", took)
+		}
+		if err := <-waits; !errors.Is(err, store.ErrNotLeader) {
+			t.Errorf("who waited is told %v", err)
+		}
+	})
+}
+
+func TestCompete(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{down: true}
+		var d diary
+		ctx, cancel := context.WithCancel(context.Background())
+		var tenure atomic.Pointer[Tenure]
+		done := make(chan error, 1)
+		go func() { done <- reign(ctx, relay{s, "a"}, &d, tenure.Store) }()
+		pass(time.Minute)
+		if err := d.failed.Load(); err == nil || !errors.Is(*err, errGone) || tenure.Load() != nil {
+			t.Errorf("told %v", err)
+		}
+		s.set(func() { s.down = false })
+		pass(tryEvery)
+		if tenure.Load() == nil {
+			t.Error("it does not lead once the database is there")
+		}
+		cancel()
+		<-done
+		setup := &store.SetupError{Problem: "no grant"}
+		c := Candidate{Locker: refusal{setup}, Observer: &d}
+		if _, err := c.Compete(context.Background()); !errors.Is(err, setup) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+type refusal struct{ err error }
+
+func (r refusal) Lock(context.Context) (store.Lock, error) { return nil, r.err }
+
+// Whatever happens to three relays, their sessions and their network, two are
+// never sure to lead at once, unless an administrator ends a session; and once
+// the faults are over one of them leads.
+func TestNeverTwoLeaders(t *testing.T) {
+	for seed := range uint64(60) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { threeRelays(t, rand.New(rand.NewPCG(seed, 1))) })
+		})
+	}
+}
+
+func threeRelays(t *testing.T, random *rand.Rand) {
+	s := &server{cut: map[string]bool{}}
+	var tenures [3]atomic.Pointer[Tenure]
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{}, len(tenures))
+	for i := range tenures {
+		go func() {
+			for ctx.Err() == nil {
+				_ = reign(ctx, relay{s, fmt.Sprint(i)}, &diary{}, tenures[i].Store)
+			}
+			done <- struct{}{}
+		}()
+	}
+	sure := func() (n int) {
+		for i := range tenures {
+			if tn := tenures[i].Load(); tn != nil && tn.Sure() {
+				n++
+			}
+		}
+		return n
+	}
+	turns := 0
+	for range 400 {
+		pass(time.Duration(random.Int64N(int64(900 * time.Millisecond))))
+		if n := sure(); n > 1 {
+			t.Fatalf("%d relays are sure to lead", n)
+		} else {
+			turns += n
+		}
+		who := fmt.Sprint(random.IntN(len(tenures)))
+		s.set(func() {
+			switch random.IntN(6) {
+			case 0:
+				s.cut[who] = true
+			case 1:
+				s.slow = time.Duration(random.Int64N(int64(4 * time.Second)))
+			case 2:
+				s.down = random.IntN(4) == 0
+			default:
+				s.cut[who], s.slow = false, 0
+			}
+		})
+	}
+	s.set(func() { clear(s.cut); s.slow, s.down = 0, false })
+	pass(store.LockHold + tryTimeout + tryEvery)
+	if n := sure(); n != 1 || turns == 0 {
+		t.Errorf("%d relays lead at the end, and somebody led in %d of 400 moments", n, turns)
+	}
+	cancel()
+	for range tenures {
+		<-done
+	}
+}

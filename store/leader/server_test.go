@@ -1,0 +1,124 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+var errGone = errors.New("the session is gone")
+
+// server is a database's lock as it is kept there: it is free once its holder has
+// released it, its session was ended, or nothing was heard of it for LockHold.
+type server struct {
+	mu    sync.Mutex
+	held  *hold
+	cut   map[string]bool // relays whose network is cut: nothing is answered
+	slow  time.Duration   // what an answer takes
+	down  bool            // every call fails
+	tries int
+}
+
+// hold is one holding of the lock.
+type hold struct {
+	*server
+	who   string
+	ended chan struct{} // the session is gone, and the relay was told
+	heard time.Time     // of the holder
+	freed bool
+}
+
+// relay is one that asks the server for the lock.
+type relay struct {
+	*server
+	who string
+}
+
+// answers waits for as long as an answer takes.
+func (s *server) answers(ctx context.Context, who string) error {
+	s.mu.Lock()
+	slow, cut, down := s.slow, s.cut[who], s.down
+	s.mu.Unlock()
+	if down {
+		return errGone
+	}
+	var answer <-chan time.Time
+	if !cut {
+		answer = time.After(slow)
+	}
+	select {
+	case <-answer:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// taken is the holding that counts now. The caller holds the lock.
+func (s *server) taken() *hold {
+	if h := s.held; h != nil && !h.freed && time.Since(h.heard) < store.LockHold {
+		return h
+	}
+	return nil
+}
+
+func (r relay) Lock(ctx context.Context) (store.Lock, error) {
+	if err := r.answers(ctx, r.who); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tries++
+	if h := r.taken(); h != nil {
+		return nil, &store.LockedError{Holder: h.who}
+	}
+	r.held = &hold{server: r.server, who: r.who, ended: make(chan struct{}), heard: time.Now()}
+	return r.held, nil
+}
+
+func (h *hold) Ping(ctx context.Context) error {
+	if err := h.answers(ctx, h.who); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.taken() != h {
+		return errGone
+	}
+	h.heard = time.Now()
+	return nil
+}
+
+func (h *hold) Watch(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-h.ended:
+		return errGone
+	}
+}
+
+func (h *hold) Release() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.freed = true
+}
+
+// end ends the holder's session, as an administrator does.
+func (s *server) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.held; h != nil && !h.freed {
+		h.freed = true
+		close(h.ended)
+	}
+}
+
+func (s *server) set(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+}

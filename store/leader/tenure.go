@@ -1,0 +1,129 @@
+package leader
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+const (
+	// pingEvery is how often the database is asked for the lock.
+	pingEvery = time.Second
+	// sureFor is how long an answer counts, from when it was asked for. It is
+	// less than store.LockHold, by what a request may take to begin.
+	sureFor = 3 * time.Second
+)
+
+// Tenure is the time from when a relay got the lock until it has lost it or given
+// it up. All methods but Run are safe for concurrent use.
+type Tenure struct {
+	lock store.Lock
+	lost chan struct{} // closed when the lock is lost
+
+	mu     sync.Mutex
+	asked  time.Time     // when the latest ping that was answered was sent
+	heard  chan struct{} // closed and replaced with each answer
+	reason error         // why the lock is lost
+}
+
+func newTenure(lock store.Lock, asked time.Time) *Tenure {
+	return &Tenure{lock: lock, asked: asked, lost: make(chan struct{}), heard: make(chan struct{})}
+}
+
+// Run watches over the lock until the context ends, or until the lock is lost and
+// the tenure over: then the error wraps store.ErrNotLeader. It may be called once.
+func (t *Tenure) Run(ctx context.Context) error {
+	for {
+		if err := t.watch(ctx); err != nil {
+			return t.lose(err)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		asked := time.Now()
+		err := t.ping(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			return t.lose(err)
+		}
+		t.answered(asked)
+	}
+}
+
+// watch waits for the time of the next ping.
+func (t *Tenure) watch(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pingEvery)
+	defer cancel()
+	return t.lock.Watch(ctx)
+}
+
+// ping asks for the lock, until the database may have given it away.
+func (t *Tenure) ping(ctx context.Context) error {
+	ctx, cancel := context.WithDeadline(ctx, t.asked.Add(store.LockHold)) // only Run changes it
+	defer cancel()
+	return t.lock.Ping(ctx)
+}
+
+func (t *Tenure) answered(asked time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.asked = asked
+	close(t.heard)
+	t.heard = make(chan struct{})
+}
+
+func (t *Tenure) lose(err error) error {
+	err = fmt.Errorf("the leader's lock is lost: %w: %w", err, store.ErrNotLeader)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.reason = err
+	close(t.lost)
+	return err
+}
+
+// Await returns nil while the relay is sure to lead. While it is in doubt it
+// waits. The error is the context's, or, once the lock is lost, one that wraps
+// store.ErrNotLeader.
+func (t *Tenure) Await(ctx context.Context) error {
+	for {
+		t.mu.Lock()
+		sure, reason, heard := t.sure(time.Now()), t.reason, t.heard
+		t.mu.Unlock()
+		switch {
+		case reason != nil:
+			return reason
+		case sure:
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-heard:
+		case <-t.lost:
+		}
+	}
+}
+
+// Lost is closed when the lock is lost.
+func (t *Tenure) Lost() <-chan struct{} { return t.lost }
+
+// Sure reports whether the relay leads, and no other can.
+func (t *Tenure) Sure() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.reason == nil && t.sure(time.Now())
+}
+
+// sure asks both clocks. One may have stood still while the machine slept, the
+// other may be set back. The caller holds the lock.
+func (t *Tenure) sure(now time.Time) bool {
+	return now.Sub(t.asked) < sureFor && now.Round(0).Sub(t.asked.Round(0)) < sureFor
+}
+
+// Release gives the lock up. Run must have returned.
+func (t *Tenure) Release() { t.lock.Release() }

@@ -1,0 +1,98 @@
+package postgres_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/postgres"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// TestParseURLHosts: several hosts in one URL, in all forms that libpq takes.
+func TestParseURLHosts(t *testing.T) {
+	for raw, want := range map[string]string{
+		"postgres://u@h1/db":                                                 "h1:5432 tls any",
+		"postgres://u@h1:5433/db?sslmode=disable":                            "h1:5433 any",
+		"postgres://u@h1:5432,h2:5433/db?sslmode=disable":                    "h1:5432 h2:5433 chosen",
+		"postgres://u@h1:5433,h2/db?sslmode=disable":                         "h1:5433 h2:5432 chosen",
+		"postgresql://u:p%40w@h1,h2,h3/db?sslmode=disable":                   "h1:5432 h2:5432 h3:5432 chosen",
+		"postgres://u@[::1]:5433,[fe80::2]/db?sslmode=disable":               "::1:5433 fe80::2:5432 chosen",
+		"postgres://h1:5433,h2:5434?sslmode=disable&user=u":                  "h1:5433 h2:5434 chosen",
+		"postgres://u@h1,h2/db?sslmode=disable&target_session_attrs=any":     "h1:5432 h2:5432 any",
+		"postgres://u@h1,h2/db?sslmode=disable&target_session_attrs=primary": "h1:5432 h2:5432 chosen",
+		"postgres://u@h1,h2/db":                                              "h1:5432 tls h2:5432 tls chosen",
+	} {
+		cfg, err := postgres.ParseURL(raw, "test")
+		if err != nil {
+			t.Errorf("%s: %v", raw, err)
+			continue
+		}
+		if got := hostsOf(cfg); got != want {
+			t.Errorf("%s: %s, want %s", raw, got, want)
+		}
+		if strings.Contains(raw, "p%40w") && cfg.Password != "p@w" {
+			t.Errorf("the password is %q", cfg.Password)
+		}
+	}
+	for _, raw := range []string{
+		"postgres://u:secret@h1:5432,h2:x/db", "postgres://u:secret@h1:1,h2:2,h3/db?port=1,2", "postgres://u:secret@h1,%zz/db",
+	} {
+		_, err := postgres.ParseURL(raw, "test")
+		if !errors.As(err, new(*store.SetupError)) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+}
+
+// hostsOf lists where a configuration leads, and whether it looks at what is
+// there.
+func hostsOf(cfg *pgx.ConnConfig) string {
+	var all strings.Builder
+	add := func(host string, port uint16, tls bool) {
+		fmt.Fprintf(&all, "%s:%d ", host, port)
+		if tls {
+			all.WriteString("tls ")
+		}
+	}
+	add(cfg.Host, cfg.Port, cfg.TLSConfig != nil)
+	for _, f := range cfg.Fallbacks {
+		add(f.Host, f.Port, f.TLSConfig != nil)
+	}
+	if cfg.ValidateConnect == nil {
+		return all.String() + "any"
+	}
+	return all.String() + "chosen"
+}
+
+// TestParseURLPicksHost: of several hosts the one that is there, and takes
+// writes, serves.
+func TestParseURLPicksHost(t *testing.T) {
+	eachVersion(t, func(t *testing.T, raw string) {
+		at, err := url.Parse(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = closed.Close()
+		list := strings.Replace(raw, at.Host, closed.Addr().String()+","+at.Host, 1)
+		newRig(t, list, flowTable, 0, flowBox).insert(t, "a")
+
+		role := "readers_" + strings.TrimPrefix(at.Path, "/t_")
+		reader := asRole(t, raw, role)
+		servers.Exec(t, raw, "ALTER ROLE "+role+" SET default_transaction_read_only = on")
+		refused := openStore(t, strings.Replace(reader, at.Host, at.Host+","+at.Host, 1), 0, flowBox)
+		if _, err := refused.Lead(ctx(t)); err == nil || !strings.Contains(err.Error(), "read only") {
+			t.Errorf("a server that takes no writes: %v", err)
+		}
+	})
+}

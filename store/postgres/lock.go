@@ -1,0 +1,183 @@
+package postgres
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+)
+
+// lockSettings are those of the session that holds the lock. The server ends it,
+// and with it the lock, when it has heard nothing for store.LockHold: a relay that
+// is frozen or cut off does not keep the others from leading.
+func lockSettings() map[string]string {
+	return map[string]string{"idle_session_timeout": strconv.FormatInt(store.LockHold.Milliseconds(), 10) + "ms"}
+}
+
+// lockKey is the key of a relay's advisory lock. An application that makes up keys
+// of its own will not meet it: it is a hash, and of a text that only relays hash.
+func lockKey(name string) int64 {
+	hash := sha256.Sum256([]byte("sluicebox leader\x00" + name))
+	return int64(binary.BigEndian.Uint64(hash[:8]))
+}
+
+var (
+	errReleased   = errors.New("the relay's lock was released")
+	errInRecovery = errors.New("the server is in recovery: a standby takes no writes before it is promoted")
+)
+
+// Lock implements store.Locker, by an advisory lock of a session of its own. That
+// session stays open between tries, so that each costs a round trip or two; one
+// that the server has ended meanwhile is replaced at once. A server in recovery is
+// Unreachable: its locks are not those of the primary.
+func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
+	var taken *lock
+	var ended bool // the connection was, between two tries
+	try := func(ctx context.Context, sess *session) (err error) {
+		conn, kept := sess.conn, sess.conn == s.candidate
+		s.candidate = conn
+		taken, err = s.tryLock(ctx, sess)
+		ended = err != nil && kept && conn.IsClosed()
+		return err
+	}
+	err := s.leader.do(ctx, try)
+	if ended {
+		err = s.leader.do(ctx, try)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("take the relay's lock: %w", Explain(err))
+	}
+	return taken, nil
+}
+
+// tryLock takes the session's connection over if it gets the lock.
+func (s *Store) tryLock(ctx context.Context, sess *session) (*lock, error) {
+	const try = `
+SELECT pg_catalog.pg_is_in_recovery(), CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_try_advisory_lock($1) ELSE false END`
+	var recovers, got bool
+	if err := sess.conn.QueryRow(ctx, try, lockKey(s.name)).Scan(&recovers, &got); err != nil {
+		return nil, err
+	}
+	switch {
+	case recovers:
+		return nil, errInRecovery
+	case !got:
+		holder, err := s.readHolder(ctx, sess.conn)
+		if err != nil {
+			return nil, err
+		}
+		return nil, &store.LockedError{Holder: holder}
+	}
+	l := &lock{conn: sess.conn, life: s.life}
+	l.released, l.release = context.WithCancel(context.Background())
+	if !s.life.Add(l) {
+		l.release()
+		return nil, lifetime.ErrClosed
+	}
+	sess.take()
+	return l, nil
+}
+
+// readHolder returns what the leader row says, "" if there is none, or none that
+// this program or role can read: that is found out and explained elsewhere.
+func (s *Store) readHolder(ctx context.Context, conn *pgx.Conn) (holder string, err error) {
+	err = conn.QueryRow(ctx, "SELECT holder FROM sluicebox.leader WHERE name = $1", s.name).Scan(&holder)
+	var pg *pgconn.PgError
+	if errors.Is(err, pgx.ErrNoRows) || errors.As(err, &pg) && !conn.IsClosed() {
+		return "", nil
+	}
+	return holder, err
+}
+
+// lock is an advisory lock, and the session that holds it.
+type lock struct {
+	conn     *pgx.Conn
+	life     *lifetime.Lifetime
+	released context.Context // ends with Release
+	release  context.CancelFunc
+
+	mu   sync.Mutex // held by the call that uses conn
+	lost error      // why conn does not hold the lock any more
+}
+
+// Ping implements store.Lock, by one round trip.
+func (l *lock) Ping(ctx context.Context) error {
+	return l.use(ctx, func(ctx context.Context) error {
+		if _, err := l.conn.PgConn().Exec(ctx, "SELECT 1").ReadAll(); err != nil {
+			return fmt.Errorf("ping the relay's lock: %w", err)
+		}
+		return nil
+	})
+}
+
+// Watch implements store.Lock: a server that ends a session says so.
+func (l *lock) Watch(ctx context.Context) error {
+	return l.use(ctx, func(ctx context.Context) error {
+		for {
+			_, err := l.conn.WaitForNotification(ctx)
+			switch {
+			case err == nil: // nobody listens, so it is not for us
+			case ctx.Err() != nil && !l.conn.IsClosed():
+				return nil
+			default:
+				return fmt.Errorf("the session of the relay's lock was lost: %w", err)
+			}
+		}
+	})
+}
+
+// use runs a call on the connection. After an error nobody knows whether the lock
+// is held, so it is given up.
+func (l *lock) use(ctx context.Context, call func(context.Context) error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lost != nil {
+		return l.lost
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.released, cancel)()
+	err := call(ctx)
+	if l.released.Err() != nil {
+		err = errors.Join(errReleased, err)
+	}
+	if err != nil && (l.conn.IsClosed() || l.released.Err() == nil) {
+		l.lost = err
+		discard(l.life, l.conn)
+	}
+	return err
+}
+
+// Release implements store.Lock. The lock is free when it returns, unless the
+// server does not answer.
+func (l *lock) Release() {
+	l.release()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lost == nil {
+		l.lost = errReleased
+		ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+		// It goes with the session too, but later.
+		_, _ = l.conn.PgConn().Exec(ctx, "SELECT pg_catalog.pg_advisory_unlock_all()").ReadAll()
+		cancel()
+		discard(l.life, l.conn)
+	}
+	select {
+	case <-l.conn.PgConn().CleanupDone():
+	case <-time.After(goodbye):
+	}
+	l.life.Remove(l)
+}
+
+// Close is Release, at the end of the store.
+func (l *lock) Close() { l.Release() }

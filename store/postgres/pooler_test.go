@@ -1,0 +1,200 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// sent are the start-up parameters of the store's sessions that pgbouncer does
+// not know.
+func sent() []string {
+	var names []string
+	for _, set := range []map[string]string{commonSettings(), rowSettings(""), parkingSettings(), viewSettings()} {
+		for name := range set {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func poolerStore(t *testing.T, raw string) *Store {
+	t.Helper()
+	s, err := New(Config{URL: raw, Name: "pooled", Outboxes: []store.Outbox{
+		{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func poolerContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// pooled tells what checkDirect thinks of a connection of the store's own.
+func pooled(t *testing.T, raw string) error {
+	t.Helper()
+	s, ctx := poolerStore(t, raw), poolerContext(t)
+	var found error
+	err := s.control.do(ctx, func(ctx context.Context, sess *session) error {
+		found = s.checkDirect(ctx, sess.conn)
+		var one int
+		if err := sess.conn.QueryRow(ctx, "SELECT 1", pgx.QueryExecModeSimpleProtocol).Scan(&one); err != nil {
+			t.Errorf("the connection does not serve any more: %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func eachServer(t *testing.T, test func(t *testing.T, raw string)) {
+	for _, version := range servers.Versions() {
+		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) { test(t, servers.Database(t, version)) })
+	}
+}
+
+func expectSetup(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if setup := (*store.SetupError)(nil); !errors.As(err, &setup) {
+		t.Fatalf("%v is no setup error", err)
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q does not say %q", err, part)
+		}
+	}
+}
+
+// A pooler by transaction is proven, whichever way it chooses among its own
+// sessions; one by session is as good as none.
+func TestPoolerIsDetected(t *testing.T) {
+	eachServer(t, func(t *testing.T, raw string) {
+		for _, mode := range []string{"transaction", "statement"} {
+			t.Run(mode, func(t *testing.T) {
+				err := pooled(t, servers.Pooler(t, raw, mode, sent()...))
+				expectSetup(t, err, "pooler by transaction", "URL of the database itself", "5432")
+				if Unreachable(err) {
+					t.Error("it is tried again")
+				}
+			})
+		}
+		t.Run("several sessions", func(t *testing.T) {
+			through := servers.Pooler(t, raw, "transaction", sent()...)
+			occupy(t, through, 3)
+			expectSetup(t, pooled(t, through), "pooler by transaction")
+		})
+		t.Run("session", func(t *testing.T) {
+			if err := pooled(t, servers.Pooler(t, raw, "session", sent()...)); err != nil {
+				t.Errorf("a pooler by session is refused: %v", err)
+			}
+		})
+	})
+}
+
+// occupy makes a pooler open n sessions, which are free when it returns.
+func occupy(t *testing.T, raw string, n int) {
+	t.Helper()
+	ctx := poolerContext(t)
+	var open []pgx.Tx
+	for range n {
+		tx, err := servers.Connect(t, raw+"&default_query_exec_mode=simple_protocol").Begin(ctx)
+		if err == nil {
+			_, err = tx.Exec(ctx, "SELECT 1")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, tx)
+	}
+	for _, tx := range open {
+		if err := tx.Rollback(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What is no pooler is content, though a proxy stands between.
+func TestPoolerIsNone(t *testing.T) {
+	eachServer(t, func(t *testing.T, raw string) {
+		if err := pooled(t, raw); err != nil {
+			t.Errorf("a direct connection: %v", err)
+		}
+		if err := pooled(t, throughTCP(t, raw)); err != nil {
+			t.Errorf("a proxy: %v", err)
+		}
+	})
+}
+
+// throughTCP is the URL of a proxy that copies bytes.
+func throughTCP(t *testing.T, raw string) string {
+	t.Helper()
+	at, err := url.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := at.Host
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", to)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			for _, pair := range [][2]net.Conn{{in, out}, {out, in}} {
+				all.Go(func() {
+					_, _ = io.Copy(pair[0], pair[1])
+					_ = pair[0].Close()
+				})
+			}
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		all.Wait() // the store has ended its sessions by now
+	})
+	at.Host = l.Addr().String()
+	return at.String()
+}
+
+// A pooler that refuses our parameters is named, whatever its mode.
+func TestPoolerRefuses(t *testing.T) {
+	eachServer(t, func(t *testing.T, raw string) {
+		for _, mode := range []string{"transaction", "session"} {
+			s := poolerStore(t, servers.Pooler(t, raw, mode))
+			_, err := s.Lead(poolerContext(t))
+			expectSetup(t, err, "connection pooler", "unsupported startup parameter", "URL of the database itself")
+			if Unreachable(err) {
+				t.Errorf("%s: it is tried again", mode)
+			}
+		}
+	})
+}

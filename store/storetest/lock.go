@@ -1,0 +1,229 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// named opens a store of a relay of a name, which calls itself holder.
+func (b *bench) named(t *testing.T, name, holder string) store.Store {
+	t.Helper()
+	st := b.db.Store(t, Config{Outboxes: b.boxes, Name: name, Holder: holder})
+	t.Cleanup(st.Close)
+	return st
+}
+
+func (b *bench) lock(t *testing.T, st store.Store) store.Lock {
+	t.Helper()
+	lock, err := st.Lock(b.ctx(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(lock.Release)
+	return lock
+}
+
+// wantLocked checks that a store cannot have the lock, and is told who has it.
+func (b *bench) wantLocked(t *testing.T, what string, st store.Store, holder string) {
+	t.Helper()
+	lock, err := st.Lock(b.ctx(t))
+	if err == nil {
+		lock.Release()
+	}
+	var locked *store.LockedError
+	if !errors.As(err, &locked) || !strings.Contains(locked.Holder, holder) {
+		t.Errorf("%s: %v, want the lock held by %q", what, err, holder)
+	}
+}
+
+func (b *bench) leader(t *testing.T, st store.Store) store.Leader {
+	t.Helper()
+	l, err := st.Leader(b.ctx(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// testLeader: the leader row tells who took the lead last, and only that store
+// writes, whatever epoch another one names.
+func (s *suite) testLeader(t *testing.T) {
+	b := s.start(t, 0)
+	stranger := b.named(t, "other", "")
+	if l, err := stranger.Leader(b.ctx(t)); !errors.Is(err, store.ErrNotLeader) {
+		t.Errorf("a name that nobody ever led: %+v, %v", l, err)
+	}
+	first, second := b.named(t, "", "host-1/41"), b.named(t, "", "host-2/42")
+	epoch := b.lead(t, first)
+	before := b.leader(t, second)
+	if before.Epoch != epoch || !strings.HasPrefix(before.Holder, "host-1/41#") || !near(before.Since, time.Now()) {
+		t.Errorf("the first leads: %+v", before)
+	}
+	if err := errors.Join(first.Hold(b.ctx(t), epoch, paused()), first.SaveCheckpoint(b.ctx(t), epoch, store.Checkpoint{Position: "kept"})); err != nil {
+		t.Fatal(err)
+	}
+	b.insert(t, "a", row("1"))
+	kept := b.read(t, "a", "1")
+	took := b.lead(t, second)
+	for _, st := range []store.Store{first, second, b.store} {
+		if l := b.leader(t, st); l.Epoch != took || !strings.HasPrefix(l.Holder, "host-2/42#") {
+			t.Errorf("the second leads: %+v", l)
+		}
+	}
+	twin := b.named(t, "", "host-2/42")
+	for who, st := range map[string]store.Store{"who led before": first, "who has the leader's name": twin} {
+		for _, e := range []store.Epoch{epoch, took, took + 1} {
+			for what, err := range b.everyWrite(t, st, e) {
+				if !errors.Is(err, store.ErrNotLeader) {
+					t.Errorf("%s, %s with epoch %d: %v", who, what, e, err)
+				}
+			}
+		}
+	}
+	b.wantHolds(t, "after writes that were refused", second, paused())
+	if cp, err := second.LoadCheckpoint(b.ctx(t)); err != nil || cp.Position != "kept" {
+		t.Errorf("the checkpoint is %+v, %v", cp, err)
+	}
+	if after := b.read(t, "a", "1"); after != kept {
+		t.Errorf("the row was %+v and is %+v", kept, after)
+	}
+	if err := errors.Join(second.Release(b.ctx(t), took, paused().Lane, store.Paused), stranger.SaveCheckpoint(b.ctx(t), b.lead(t, stranger), store.Checkpoint{})); err != nil {
+		t.Errorf("the leaders of both names: %v", err)
+	}
+	if l := b.leader(t, stranger); l.Epoch != 1 || l.Holder == "" || l.Holder == b.leader(t, b.store).Holder {
+		t.Errorf("a store without a name leads: %+v", l)
+	}
+}
+
+func paused() store.Hold {
+	return store.Hold{Lane: lane("a", "EVENT", store.GroupOf("g")), Kind: store.Paused, Since: origin()}
+}
+
+// everyWrite writes in every way that needs a leader.
+func (b *bench) everyWrite(t *testing.T, st store.Store, epoch store.Epoch) map[string]error {
+	t.Helper()
+	ctx, one := b.ctx(t), ref("a", "1")
+	it := parkable(paused().Lane, "1", 7)
+	settle := func(o store.Outcome) error {
+		o.Ref, o.At = one, now()
+		return second(st.Settle(ctx, epoch, []store.Outcome{o}))
+	}
+	errs := map[string]error{
+		"claim":               second(st.Claim(ctx, epoch, now(), []store.ClaimRow{{Ref: one}})),
+		"completed":           settle(store.Outcome{Status: store.Completed}),
+		"failed":              settle(store.Outcome{Status: store.Failed}),
+		"retry":               settle(store.Outcome{Status: store.Pending, RetryCount: 1}),
+		"outcome of a parked": settle(store.Outcome{Status: store.Completed, Parked: it.Seq}),
+		"checkpoint":          st.SaveCheckpoint(ctx, epoch, store.Checkpoint{Position: "late"}),
+		"hold":                st.Hold(ctx, epoch, paused()),
+		"release":             st.Release(ctx, epoch, paused().Lane, store.Paused),
+		"park":                st.Park(ctx, epoch, []store.Item{it}),
+		"unpark":              st.Unpark(ctx, epoch, []store.ParkedRef{parkedRef(&it)}),
+		"forget":              second(st.ForgetParked(ctx, epoch, 0)),
+	}
+	if b.stateful() {
+		f := store.DeadLetterFilter{Outbox: "a"}
+		blocked := store.Outcome{Status: store.Failed, Block: &store.Hold{Lane: paused().Lane, Since: origin()}}
+		maps.Copy(errs, map[string]error{
+			"block": settle(blocked), "requeue": second(st.Requeue(ctx, epoch, f, 9)), "discard": second(st.Discard(ctx, epoch, f, 9)),
+		})
+	}
+	if prunes(&b.layout) {
+		errs["prune"] = second(st.Prune(ctx, epoch, store.Prune{Outbox: "a", Before: now(), Limit: 9}))
+	}
+	return errs
+}
+
+// testLock: one relay of a name has the lock, and others learn who it is.
+func (s *suite) testLock(t *testing.T) {
+	b := s.start(t, 0)
+	first, second := b.named(t, "", "host-1/41"), b.named(t, "", "host-2/42")
+	held := b.lock(t, first)
+	b.lead(t, first)
+	for range 3 {
+		b.wantLocked(t, "held by another", second, "host-1/41#")
+	}
+	b.wantLocked(t, "held by the store itself", first, "host-1/41#")
+	other := b.lock(t, b.named(t, "other", ""))
+	if err := errors.Join(held.Ping(b.ctx(t)), other.Ping(b.ctx(t))); err != nil {
+		t.Errorf("ping: %v", err)
+	}
+	held.Release()
+	held.Release()
+	for range 2 { // it stays so
+		if err := held.Ping(b.ctx(t)); err == nil {
+			t.Error("a lock that was released answers a ping")
+		}
+		if err := held.Watch(b.ctx(t)); err == nil {
+			t.Error("a lock that was released is watched")
+		}
+	}
+	again := b.lock(t, second)
+	b.lead(t, second)
+	b.wantLocked(t, "after a change", first, "host-2/42#")
+	again.Release()
+	b.lock(t, first)
+	if err := other.Ping(b.ctx(t)); err != nil {
+		t.Errorf("the lock of another name: %v", err)
+	}
+}
+
+// testLockWatch: a watch that ends with its context leaves the lock as it is, and
+// one whose lock is released says so.
+func (s *suite) testLockWatch(t *testing.T) {
+	b := s.start(t, 0)
+	held := b.lock(t, b.store)
+	rival := b.open(t, 0)
+	for i := range 30 {
+		watch, end := context.WithTimeout(b.ctx(t), time.Duration(i)*time.Millisecond)
+		err := held.Watch(watch)
+		end()
+		if err != nil {
+			t.Fatalf("watch %d: %v", i, err)
+		}
+		if err := held.Ping(b.ctx(t)); err != nil {
+			t.Fatalf("ping after watch %d: %v", i, err)
+		}
+	}
+	b.wantLocked(t, "after it was watched", rival, "")
+	watched := make(chan error, 1)
+	forever := b.ctx(t)
+	go func() { watched <- held.Watch(forever) }()
+	held.Release()
+	if err := <-watched; err == nil || forever.Err() != nil {
+		t.Errorf("a watch of a lock that is released: %v, %v", err, forever.Err())
+	}
+	b.lock(t, rival)
+}
+
+// testLockClosed: the end of a store is the end of its lock.
+func (s *suite) testLockClosed(t *testing.T) {
+	b := s.start(t, 0)
+	rival := b.open(t, 0)
+	held := b.lock(t, b.store)
+	b.wantLocked(t, "before the end", rival, "")
+	b.store.Close()
+	if err := held.Ping(b.ctx(t)); err == nil {
+		t.Error("the lock of a closed store answers a ping")
+	}
+	if err := held.Watch(b.ctx(t)); err == nil {
+		t.Error("the lock of a closed store is watched")
+	}
+	b.lock(t, rival)
+	held.Release()
+	var locked *store.LockedError
+	if lock, err := b.store.Lock(b.ctx(t)); err == nil || errors.As(err, &locked) {
+		t.Errorf("a closed store asks for the lock: %v, %v", lock, err)
+	}
+	gone, cancel := contextDone(t)
+	defer cancel()
+	if lock, err := b.open(t, 0).Lock(gone); err == nil || errors.As(err, &locked) {
+		t.Errorf("a try with a context that has ended: %v, %v", lock, err)
+	}
+}

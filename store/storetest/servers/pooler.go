@@ -1,0 +1,65 @@
+package servers
+
+import (
+	"fmt"
+	"net/url"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Pooler puts pgbouncer in front of a server and returns the URL that leads
+// through it. Mode is its pool_mode: session, transaction or statement. Ignore
+// are start-up parameters that it passes over; it refuses those that it does not
+// know. Everybody is let in, and becomes the user of the server's URL. It ends
+// with the test.
+func Pooler(tb testing.TB, server, mode string, ignore ...string) string {
+	tb.Helper()
+	const program = "SLUICEBOX_TEST_PGBOUNCER_"
+	bin := demand(tb, program+"BIN", "pgbouncer")
+	at, err := url.Parse(server)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	dir := folder(tb)
+	err = onFreePort(func(port int) error {
+		file := filepath.Join(dir, "pgbouncer.ini")
+		write(tb, file, poolerConfig(at, port, mode, ignore))
+		cmd := exec.Command(filepath.Join(bin, "pgbouncer"), file)
+		cmd.Dir, cmd.Env, cmd.SysProcAttr = dir, environment(program+"LIB"), attributes()
+		process, err := run(cmd, "process up")
+		if err != nil {
+			return err
+		}
+		tb.Cleanup(func() {
+			if _, err := process.end(syscall.SIGQUIT); err != nil {
+				tb.Errorf("ending pgbouncer: %v", err)
+			}
+			if tb.Failed() {
+				tb.Logf("pgbouncer logged:\n%s", process.output)
+			}
+		})
+		at.Host = fmt.Sprintf("127.0.0.1:%d", port)
+		return nil
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return at.String()
+}
+
+// poolerConfig is a pgbouncer.ini, which takes no URL.
+func poolerConfig(server *url.URL, port int, mode string, ignore []string) string {
+	return fmt.Sprintf(`[databases]
+* = host=%s port=%s user=%s
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %d
+unix_socket_dir =
+auth_type = any
+pool_mode = %s
+ignore_startup_parameters = %s
+`, server.Hostname(), server.Port(), server.User.Username(), port, mode, strings.Join(ignore, ", "))
+}

@@ -1,0 +1,109 @@
+package servers
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	waitTimeout = time.Minute
+	waitPoll    = 50 * time.Millisecond
+)
+
+// Standby makes a streaming standby of a private server, which runs, and starts
+// it. When it returns the standby has replayed what the primary wrote before.
+// Settings go before those that the primary has by now. From version 17 on the
+// standby can have failover slots: see SyncSlot. It ends with the test.
+func Standby(tb testing.TB, primary *Server, settings map[string]string) *Server {
+	tb.Helper()
+	base := folder(tb)
+	s := &Server{
+		tb: tb, version: primary.version, base: base, Dir: filepath.Join(base, "data"),
+		config: primary.config, hba: primary.hba, primary: primary, settings: maps.Clone(primary.settings),
+	}
+	s.settings["hot_standby_feedback"] = "on" // failover slots need it
+	maps.Copy(s.settings, settings)
+	cmd := s.program("pg_basebackup")
+	// The slot keeps what the standby has yet to get, also while it is down.
+	slot := "standby_" + strings.ToLower(filepath.Base(base)[len(folderPrefix):])
+	cmd.Args = append(cmd.Args, "-D", s.Dir, "-d", primary.URL, "-R", "-C", "-S", slot, "--checkpoint=fast", "--no-sync")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		tb.Fatalf("pg_basebackup: %v\n%s", err, out)
+	}
+	tb.Cleanup(s.end)
+	s.launchAnywhere()
+	s.CatchUp()
+	return s
+}
+
+// CatchUp waits until a standby has replayed what its primary has written by now.
+func (s *Server) CatchUp() {
+	s.tb.Helper()
+	var end string
+	conn := Connect(s.tb, s.primary.URL)
+	if err := conn.QueryRow(s.tb.Context(), "SELECT pg_current_wal_flush_lsn()::text").Scan(&end); err != nil {
+		s.tb.Fatal(err)
+	}
+	closeConn(conn)
+	s.await("replay what its primary wrote", "SELECT coalesce(pg_last_wal_replay_lsn() >= $1::text::pg_lsn, false)", end)
+}
+
+// SyncSlot waits until a standby of version 17 or later has a failover slot of
+// its primary, as it is there now. The server takes a slot over only from a place
+// of which the standby has the log, so whoever reads the slot should have gone on
+// since the standby was made. The server's own worker must be off, which would
+// take 20 s and more where nothing is written: it is by default.
+func (s *Server) SyncSlot(name string) {
+	s.tb.Helper()
+	var confirmed string
+	conn := Connect(s.tb, s.primary.URL)
+	err := conn.QueryRow(s.tb.Context(), "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1 AND failover", name).Scan(&confirmed)
+	if err != nil {
+		s.tb.Fatalf("failover slot %s on the primary: %v", name, err)
+	}
+	closeConn(conn)
+	s.await("take slot "+name+" over", `SELECT pg_sync_replication_slots()::text IS NOT NULL AND EXISTS (SELECT FROM pg_replication_slots
+		WHERE slot_name = $1 AND synced AND NOT temporary AND confirmed_flush_lsn >= $2::text::pg_lsn)`, name, confirmed)
+}
+
+// Promote makes a standby a primary, and returns when it takes writes. Stop the
+// old primary before.
+func (s *Server) Promote() {
+	s.tb.Helper()
+	Exec(s.tb, s.URL, fmt.Sprintf("SELECT pg_promote(true, %d)", int(waitTimeout/time.Second)))
+	s.await("take writes", "SELECT NOT pg_is_in_recovery()")
+}
+
+// await asks until the answer is true. An error is tried again: a standby cancels
+// what stands in the way of its replay.
+func (s *Server) await(what, sql string, args ...any) {
+	s.tb.Helper()
+	ctx, cancel := context.WithTimeout(s.tb.Context(), waitTimeout)
+	defer cancel()
+	conn := Connect(s.tb, s.URL)
+	defer closeConn(conn)
+	tick := time.NewTicker(waitPoll)
+	defer tick.Stop()
+	for {
+		rows, err := conn.Query(ctx, sql, args...)
+		done := false
+		if err == nil {
+			done, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
+		}
+		if done {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			s.tb.Fatalf("the server does not %s: last error %v", what, err)
+		case <-tick.C:
+		}
+	}
+}
