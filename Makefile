@@ -7,7 +7,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 FUZZTIME ?= 10s
 N        ?= 20
 
-.PHONY: help build quickstart test short crash lint fuzz bench clean have-go have-cc
+.PHONY: help build quickstart test short crash leader lint fuzz bench clean have-go have-cc
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -27,6 +27,10 @@ short: have-go ## run the tests that need no server
 crash: have-go have-cc ## kill the relay N times (20) under load, and the server as often
 	$(SERVERS) exec -- env SLUICEBOX_TEST_CRASHES=$(N) go test -count=1 -v -timeout 60m \
 		-run 'TestKilledUnderLoad|TestTheServerCrashes|TestAFastShutdown' ./cmd/internal/blackbox
+
+leader: have-go ## kill, stop, freeze and cut off the leader of two relays N times (20) under load, and replace both
+	$(SERVERS) exec -- env SLUICEBOX_TEST_CRASHES=$(N) SLUICEBOX_TEST_RACE=false go test -count=1 -v -timeout 60m -parallel 1 \
+		-run 'TestTwoRelays$$|TestARollingRestart' ./cmd/internal/blackbox
 
 lint: have-go ## check the format and look for mistakes
 	@unformatted=$$(gofmt -l .) && test -z "$$unformatted" || { echo "gofmt -w these files:" $$unformatted >&2; exit 1; }

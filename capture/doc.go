@@ -36,7 +36,8 @@
 //
 // # Trust
 //
-// An error that is a [*LostError] or a *store.SetupError explains is final for the run.
+// An error that is a [*LostError] or a *store.SetupError explains is final for the
+// run, and so is store.ErrInterrupted, after which Open says from where to go on.
 // Every other error is a lost connection, and running again mends it. A message
 // that cannot be decoded is never skipped: it ends the run.
 package capture

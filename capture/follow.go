@@ -36,8 +36,8 @@ type Observer interface {
 // something new. No row is sent twice. Run sends straight to out, so following
 // costs a row nothing.
 //
-// It returns only when the context ends (its error), or with a *LostError or a
-// *store.SetupError.
+// It returns only when the context ends (its error), or with a *LostError, a
+// *store.SetupError or store.ErrInterrupted.
 func Follow(ctx context.Context, src Resumer, from store.Position, out chan<- Batch, obs Observer) error {
 	resume := src.Resume()
 	resume.connected = obs.Connected
@@ -65,7 +65,7 @@ func Follow(ctx context.Context, src Resumer, from store.Position, out chan<- Ba
 func final(err error) bool {
 	var lost *LostError
 	var setup *store.SetupError
-	return errors.As(err, &lost) || errors.As(err, &setup)
+	return errors.As(err, &lost) || errors.As(err, &setup) || errors.Is(err, store.ErrInterrupted)
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -48,6 +48,27 @@
 // times a place in the log that cannot be read. What does not pass becomes a
 // *capture.LostError or a *capture.NoStreamError by then.
 //
+// # Another timeline
+//
+// A promoted standby and a server that was restored go on in a timeline of their
+// own. A run ends there, and Open goes on from the checkpoint without a cut if the
+// slot is there and stands no further, and if the checkpoint lies before the place
+// where the timelines parted: up to there both logs are the same. What comes
+// after it is then read as this server has it, in commit order. Anything else is
+// a cut.
+//
+// The slot is made as a failover slot where the server knows them (version 17). A
+// standby takes it over with sync_replication_slots = on, hot_standby_feedback =
+// on, primary_slot_name, and a dbname in primary_conninfo. With an asynchronous
+// standby, rows may have been delivered that the promoted server does not have;
+// synchronized_standby_slots on the primary holds them back until it has.
+//
+// A slot that came with the files of a backup will do as well. Its log and the
+// catalog rows that it needs behind the checkpoint are there: the server that was
+// backed up kept them for as long as that checkpoint was in its tables. What it
+// needs before the checkpoint may be gone, which is an error at most: nothing of
+// that is sent.
+//
 // # Making a slot
 //
 // The server makes a slot only when every transaction has ended that was open

@@ -56,9 +56,9 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	})
 	var opening capture.Opening
 	if err == nil {
-		s.origin = originOf(id)
+		s.log = id
 		s.server = sv
-		s.holds = s.origin + " " + s.published
+		s.holds = originOf(id) + " " + s.published
 		opening, err = s.place(ctx, at, tables, placing{server: sv, slot: sl, mended: mended, end: id.XLogPos})
 	}
 	if err != nil {
@@ -86,7 +86,10 @@ type placing struct {
 
 // place goes on from the checkpoint or makes a cut.
 func (s *Source) place(ctx context.Context, at store.Checkpoint, tables capture.Tables, p placing) (capture.Opening, error) {
-	why := s.whyCut(at, p)
+	why, err := s.whyCut(ctx, at, p)
+	if err != nil {
+		return capture.Opening{}, err
+	}
 	if why == "" {
 		s.confirmed = p.slot.confirmed
 		return capture.Opening{Origin: s.holds, From: at.Position}, nil
@@ -129,25 +132,29 @@ func (s *Source) discard(ctx context.Context) error {
 
 // whyCut says in one line why the log cannot be taken up at the checkpoint; ""
 // if it can.
-func (s *Source) whyCut(at store.Checkpoint, p placing) string {
-	lsn, err := parseLSN(at.Position)
-	switch {
-	case at.Position == "":
-		return "there is no checkpoint yet"
-	case p.mended:
-		return fmt.Sprintf("publication %s lacked a table until now", s.cfg.Name)
-	case at.Origin != s.holds:
-		return fmt.Sprintf("the checkpoint is of the log %s, this is %s", at.Origin, s.holds)
-	case err != nil:
-		return "the checkpoint is unreadable: " + err.Error()
-	case !p.slot.exists:
-		return fmt.Sprintf("slot %s is gone", s.cfg.Name)
-	case p.slot.lost != "":
-		return fmt.Sprintf("slot %s has lost its log: %s", s.cfg.Name, p.slot.lost)
-	case p.slot.confirmed > lsn:
-		return fmt.Sprintf("slot %s stands at %s, ahead of the checkpoint %s: somebody moved it on or made it anew", s.cfg.Name, p.slot.confirmed, at.Position)
-	case lsn > p.end:
-		return fmt.Sprintf("the checkpoint %s is ahead of the server's log, which ends at %s: the server was restored", at.Position, p.end)
+func (s *Source) whyCut(ctx context.Context, at store.Checkpoint, p placing) (string, error) {
+	if at.Position == "" {
+		return "there is no checkpoint yet", nil
 	}
-	return ""
+	if p.mended {
+		return fmt.Sprintf("publication %s lacked a table until now", s.cfg.Name), nil
+	}
+	lsn, err := parseLSN(at.Position)
+	if err != nil {
+		return "the checkpoint is unreadable: " + err.Error(), nil
+	}
+	if why, err := s.whyOther(ctx, at, lsn); err != nil || why != "" {
+		return why, err
+	}
+	switch {
+	case !p.slot.exists:
+		return fmt.Sprintf("slot %s is gone", s.cfg.Name), nil
+	case p.slot.lost != "":
+		return fmt.Sprintf("slot %s has lost its log: %s", s.cfg.Name, p.slot.lost), nil
+	case p.slot.confirmed > lsn:
+		return fmt.Sprintf("slot %s stands at %s, ahead of the checkpoint %s: somebody moved it on or made it anew", s.cfg.Name, p.slot.confirmed, at.Position), nil
+	case lsn > p.end:
+		return fmt.Sprintf("the checkpoint %s is ahead of the server's log, which ends at %s: the server was restored", at.Position, p.end), nil
+	}
+	return "", nil
 }

@@ -162,27 +162,6 @@ func TestLogReset(t *testing.T) {
 	})
 }
 
-// A promoted server goes on in another timeline, in which what was read of the
-// old one need not be.
-func TestOtherTimeline(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version int) {
-		srv := servers.Start(t, version, nil)
-		d := privateDatabase(t, srv)
-		f := follow(t, d, d.config(), store.Checkpoint{})
-		servers.Exec(t, d.url, insert("a"))
-		f.expect("a")
-		srv.Stop("fast")
-		if err := os.WriteFile(filepath.Join(srv.Dir, "recovery.signal"), nil, 0o666); err != nil {
-			t.Fatal(err)
-		}
-		srv.Restart(map[string]string{"restore_command": "false", "hot_standby": "off"})
-		servers.Exec(t, d.url, insert("b"))
-		f.loses("timeline")
-		servers.Exec(t, d.url, insert("c"))
-		follow(t, d, d.config(), store.Checkpoint{Origin: f.o.Origin, Position: f.o.From}).expect("a", "b", "c")
-	})
-}
-
 func address(url string) string {
 	return url[strings.Index(url, "@")+1 : strings.LastIndex(url, "/")]
 }

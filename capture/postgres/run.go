@@ -21,7 +21,9 @@ import (
 // *capture.NoStreamError: the role may not stream any more, or somebody else has
 // held the last walsender, or, with Config.TakeOver, the slot, for 10 s. A
 // *store.SetupError: without it, another session has held the slot for as long,
-// or the table has lost a column that the layout names.
+// or the table has lost a column that the layout names. One that wraps
+// store.ErrInterrupted: the server goes on in another timeline, and Open is to say
+// from where.
 func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.Batch) error {
 	if s.server == nil {
 		return errors.New("a source runs only after Open")
@@ -91,11 +93,22 @@ func (s *Source) redial(ctx context.Context, from pglogrepl.LSN) (*pgconn.PgConn
 	if err != nil {
 		return nil, err
 	}
-	if origin := originOf(id); origin != s.origin {
-		return conn, &capture.LostError{Reason: fmt.Sprintf("the server, timeline and database are %s, they were %s", origin, s.origin)}
+	switch now, was := originOf(id), originOf(s.log); {
+	case now == was:
+	case id.SystemID == s.log.SystemID && id.DBName == s.log.DBName:
+		return conn, moved(id.Timeline, s.log.Timeline)
+	default:
+		return conn, &capture.LostError{Reason: fmt.Sprintf("the server, timeline and database are %s, they were %s", now, was)}
 	}
-	// No server sends what it has not made durable, so a crash does not do this.
 	if from > id.XLogPos {
+		standby, err := inRecovery(ctx, conn)
+		if err == nil && standby {
+			err = errStandby // it has yet to get as far
+		}
+		if err != nil {
+			return conn, err
+		}
+		// No server sends what it has not made durable, so a crash does not do this.
 		return conn, &capture.LostError{Reason: fmt.Sprintf("the server's log ends at %s, it was read up to %s: the server was restored", id.XLogPos, from)}
 	}
 	return conn, s.checkPublished(ctx)

@@ -28,8 +28,8 @@ type Source struct {
 	resume       capture.Resume
 
 	// What Open found.
-	origin    string // the server, its timeline, the database
-	holds     string // the same, and what is published of it
+	log       pglogrepl.IdentifySystemResult
+	holds     string // originOf log, and what is published of it
 	published string // see publishedNow
 	server    *server
 	confirmed pglogrepl.LSN // where the slot stood
@@ -157,6 +157,7 @@ func (s *Source) explainStream(err error) error {
 	return fmt.Errorf("open a replication session on %s: %w", s.streamConfig.Host, err)
 }
 
+// originOf names the log of a server, of a timeline and of a database.
 func originOf(id pglogrepl.IdentifySystemResult) string {
 	return fmt.Sprintf("%s/%d/%s", id.SystemID, id.Timeline, id.DBName)
 }

@@ -10,8 +10,8 @@ import (
 
 const (
 	// tryEvery is how often a standby tries: the death of the leader goes
-	// unnoticed for as long at the most.
-	tryEvery = 500 * time.Millisecond
+	// unnoticed for as long at the most. Each try is a round trip or two.
+	tryEvery = 250 * time.Millisecond
 	// tryTimeout bounds one try, in which a connection may have to be opened.
 	tryTimeout = 5 * time.Second
 )

@@ -63,7 +63,7 @@ func TestAStandbyTakesOver(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- reign(ctx, relay{s, "b"}, &d, second.Store) }()
 		pass(10 * time.Minute)
-		if !first.Sure() || second.Load() != nil || *d.holder.Load() != "a" || s.tries < 1190 || s.tries > 1202 {
+		if !first.Sure() || second.Load() != nil || *d.holder.Load() != "a" || s.tries < 2390 || s.tries > 2402 {
 			t.Errorf("after ten minutes: first leads %v, second %v, told of %q, %d tries", first.Sure(), second.Load(), *d.holder.Load(), s.tries)
 		}
 		s.end()

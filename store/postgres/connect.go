@@ -20,7 +20,7 @@ import (
 // first that takes writes, unless target_session_attrs says otherwise. Errors are
 // *store.SetupError and hold no password.
 func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
-	plain, hosts := cutHosts(raw)
+	plain, hosts := CutHosts(raw)
 	u, err := url.Parse(plain)
 	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
 		return nil, &store.SetupError{
@@ -51,9 +51,10 @@ func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
 	return cfg, nil
 }
 
-// cutHosts takes a list of hosts out of a URL, in which net/url allows only some:
-// a port at the last host, and no IPv6. "" if it names one host.
-func cutHosts(raw string) (plain, hosts string) {
+// CutHosts takes a list of hosts out of a URL, in which net/url allows only some:
+// a port at the last host, and no IPv6; host stands in their place. "" if it names
+// one host.
+func CutHosts(raw string) (plain, hosts string) {
 	scheme, rest, _ := strings.Cut(raw, "://")
 	end := strings.IndexAny(rest, "/?#")
 	if end < 0 {

@@ -2,13 +2,25 @@
 //
 // # Sessions
 //
-// A [Store] holds five sessions: for claims, for outcomes, for control (epoch,
-// checkpoint, own tables), for parked rows, and for what an operator asks (holds,
-// and changes to dead letters). Each serves one call at a time, and no call waits for a call of
-// another kind. They are opened by the first call that needs them; a call that
+// A [Store] holds six sessions: for claims, for outcomes, for control (epoch,
+// checkpoint, own tables), for parked rows, for what an operator asks (holds, and
+// changes to dead letters), and for the lock. Each serves one call at a time, and
+// no call waits for a call of another kind. They are opened by the first call that needs them; a call that
 // fails closes its session and the next one opens it again. A [store.View] has a
 // session of its own, and so has each count or reading of dead letters. Sessions
 // are direct: a transaction pooler refuses their settings.
+//
+// # One leader
+//
+// The lock is an advisory lock on a session of its own, which the server ends when
+// it has heard nothing for store.LockHold. A try never waits: a statement that does
+// would keep the server from removing old row versions.
+//
+// Every write locks the leader row FOR SHARE and looks at its epoch and its holder,
+// so [Store.Lead] can only raise the epoch when no write of an earlier leader is
+// under way. One that does not end within 250 ms is ended with its session: the
+// server process of a frozen relay would wait for ever for the relay to read an
+// answer. That needs no more than the role that the relays share.
 //
 // # Claims
 //

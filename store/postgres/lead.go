@@ -90,7 +90,8 @@ type keeper struct {
 	why         string // it could not be ended
 }
 
-const keepers = `
+// fromKeepers chooses the keepers in this database.
+const fromKeepers = `
 FROM pg_catalog.pg_stat_activity AS a
 WHERE a.datname = current_database() AND a.pid <> pg_catalog.pg_backend_pid()
   AND EXISTS (SELECT FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_database AS d ON d.oid = l.database
@@ -100,7 +101,7 @@ WHERE a.datname = current_database() AND a.pid <> pg_catalog.pg_backend_pid()
 // endKeepers ends those keepers that are sessions of another store of this relay,
 // and returns all that it found.
 func (s *Store) endKeepers(ctx context.Context, conn *pgx.Conn) ([]keeper, error) {
-	rows, err := conn.Query(ctx, "SELECT a.pid, coalesce(a.application_name, '')"+keepers)
+	rows, err := conn.Query(ctx, "SELECT a.pid, coalesce(a.application_name, '')"+fromKeepers)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +118,7 @@ func (s *Store) endKeepers(ctx context.Context, conn *pgx.Conn) ([]keeper, error
 			continue
 		}
 		// Asked again: its number may be another's by now.
-		_, err := conn.Exec(ctx, "SELECT pg_catalog.pg_terminate_backend(a.pid)"+keepers+" AND a.pid = $1 AND a.application_name = $2", k.pid, k.application)
+		_, err := conn.Exec(ctx, "SELECT pg_catalog.pg_terminate_backend(a.pid)"+fromKeepers+" AND a.pid = $1 AND a.application_name = $2", k.pid, k.application)
 		var pg *pgconn.PgError
 		if errors.As(err, &pg) && pg.Code == "42501" { // insufficient_privilege
 			k.why = ", and the relay's role may not end it: " + pg.Message

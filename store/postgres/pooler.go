@@ -34,11 +34,6 @@ func refusedByPooler(pg *pgconn.PgError) string {
 	return ""
 }
 
-// poolerTurns is who is asked which session serves it: one connection twice
-// first, so that a pooler is seen that hands its sessions out in turn, and never
-// for long in the same order, so that two are as well.
-var poolerTurns = []int{0, 0, 1, 0, 1, 1, 0, 0, 1, 0, 1, 1}
-
 // checkDirect returns a *store.SetupError if a connection leads to a pooler that
 // hands its server sessions out by transaction or by statement. A proxy that
 // keeps one session for each connection is as good as none. The first test is one
@@ -76,8 +71,11 @@ func (s *Store) checkDirect(ctx context.Context, conn *pgx.Conn) error {
 func (s *Store) shared(ctx, second context.Context, conns [2]*pgconn.PgConn) (bool, error) {
 	// The number alone is not enough: two servers may each have one of it.
 	const session = "SELECT pg_backend_pid() || ' since ' || extract(epoch FROM pg_postmaster_start_time())"
+	// One is asked twice first, so that a pooler is seen that hands its sessions out
+	// in turn, and never long in the same order, so that one is that has two.
+	turns := []int{0, 0, 1, 0, 1, 1, 0, 0, 1, 0, 1, 1}
 	var served [2]string
-	for _, who := range poolerTurns {
+	for _, who := range turns {
 		asking := ctx
 		if who == 1 {
 			asking = second

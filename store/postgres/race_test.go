@@ -96,35 +96,6 @@ func TestWritesWaitForLead(t *testing.T) {
 	})
 }
 
-// TestLeadWaitsForWrites: Lead waits for a claim that has begun, so what the
-// rows say when it returns is final.
-func TestLeadWaitsForWrites(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
-		r := newRig(t, patient(url), flowTable, 0, flowBox)
-		r.insert(t, "1")
-		holder := r.begin(t, "SELECT 1 FROM outbox_events FOR UPDATE")
-		claim := r.claimLater(t, row("1"))
-		r.waitBlocked(t, 1)
-		rival := openStore(t, patient(url), 0, flowBox)
-		c := ctx(t)
-		lead := later(func() (store.Epoch, error) { return rival.Lead(c) })
-		r.waitBlocked(t, 2)
-		end(t, holder, true)
-		if a := <-claim; a.err != nil || a.value[0].Result != store.Claimed {
-			t.Errorf("the claim: %v, %v", a.value, a.err)
-		}
-		if l := <-lead; l.err != nil || l.value != r.epoch+1 {
-			t.Errorf("Lead: %d, %v", l.value, l.err)
-		}
-		if got := r.status(t, "1"); got != "PROCESSING" {
-			t.Errorf("the row is %s", got)
-		}
-		if _, err := r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("1")}); !errors.Is(err, store.ErrNotLeader) {
-			t.Errorf("a claim after Lead: %v", err)
-		}
-	})
-}
-
 // TestRowChangedUnderClaim: whatever somebody else does to a row while the claim
 // waits for it, the row is claimed or asked for again, and never dropped.
 func TestRowChangedUnderClaim(t *testing.T) {

@@ -184,6 +184,22 @@ func TestUpgrade(t *testing.T) {
 		if _, err := r.store.LoadHolds(ctx(t)); !errors.As(err, &setup) || !strings.Contains(err.Error(), "sluicebox init") {
 			t.Errorf("holds of the first version: %v", err)
 		}
+		_, leader := r.store.Leader(ctx(t))
+		_, lead := r.store.Lead(ctx(t))
+		for what, err := range map[string]error{"leader": leader, "lead": lead} {
+			if !errors.As(err, &setup) || !strings.Contains(err.Error(), "sluicebox init") {
+				t.Errorf("%s of the first version: %v", what, err)
+			}
+		}
+		if lock, err := r.store.Lock(ctx(t)); err != nil {
+			t.Errorf("lock of the first version: %v", err)
+		} else {
+			_, err := openStore(t, url, 0, flowBox).Lock(ctx(t))
+			if !errors.As(err, new(*store.LockedError)) {
+				t.Errorf("a second lock of the first version: %v", err)
+			}
+			lock.Release()
+		}
 		c := ctx(t)
 		installed := make(chan error, 3)
 		for range cap(installed) {

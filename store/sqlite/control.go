@@ -24,8 +24,8 @@ func holderOf(name string) string {
 // program that must be the only one calls Lock first.
 func (s *Store) Lead(ctx context.Context) (store.Epoch, error) {
 	const raise = `
-INSERT INTO sluicebox_leader AS l (name, epoch, raised_at, holder) VALUES (?, 1, ?, ?)
-ON CONFLICT (name) DO UPDATE SET epoch = l.epoch + 1, raised_at = excluded.raised_at, holder = excluded.holder
+INSERT INTO sluicebox_leader (name, epoch, raised_at, holder) VALUES (?, 1, ?, ?)
+ON CONFLICT (name) DO UPDATE SET epoch = epoch + 1, raised_at = excluded.raised_at, holder = excluded.holder
 RETURNING epoch`
 	var epoch store.Epoch
 	err := s.writer.do(ctx, func(ctx context.Context) error {

@@ -20,8 +20,8 @@
 // order and without delay. It is opened by the first call that needs it; a call
 // that fails closes it and the next one opens it again. A [store.View] has a
 // connection of its own, and so has each call that only reads: LoadHolds,
-// CountFailed, Failed, Parked and ParkedLanes. Those need no lock that a writer or
-// another relay may hold.
+// CountFailed, Failed, Parked, ParkedLanes and Leader. Those need no lock that a
+// writer or another relay may hold.
 //
 // A transaction that finds the database locked tries again, after 100 µs at
 // first and 1 ms at last. A claim does so for 250 ms and then answers that its
@@ -30,8 +30,12 @@
 //
 // # The fence
 //
-// Every write begins with BEGIN IMMEDIATE and reads the epoch in the leader row
-// first: whoever holds SQLite's one write lock cannot be overtaken by a Lead.
+// Every write begins with BEGIN IMMEDIATE and reads the epoch and the holder in
+// the leader row first: whoever holds SQLite's one write lock cannot be overtaken
+// by a Lead.
+//
+// The lock is that of a file beside the database, which the kernel gives up with
+// the process. A frozen process keeps it, and with it the lead.
 //
 // # Durability
 //

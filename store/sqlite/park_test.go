@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/sqlite"
 )
 
 // plainTable is a table that keeps no state.
@@ -299,14 +300,18 @@ func TestForgetParked(t *testing.T) {
 	}
 	one := openStore(t, r.path, "rig", 0, plainBox())
 	for _, c := range []struct {
-		st    store.Parking
+		st    *sqlite.Store
 		after store.Seq
 		want  int
 	}{
 		{r.store, items[n-1].Seq, 0}, {r.store, items[n-2].Seq, 1}, {one, items[n-9].Seq, 1},
 		{r.store, items[n-9].Seq, 6}, {r.store, items[99].Seq, n - 9 + 1 - 100}, {r.store, 0, 100},
 	} {
-		if got, err := c.st.ForgetParked(ctx(t), r.epoch, c.after); err != nil || got != c.want {
+		epoch, err := c.st.Lead(ctx(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := c.st.ForgetParked(ctx(t), epoch, c.after); err != nil || got != c.want {
 			t.Errorf("behind %d: %d rows, %v, want %d", c.after, got, err, c.want)
 		}
 		if left := ask[int](t, r.db, "SELECT count(*) FROM sluicebox_parked WHERE name = 'rig' AND seq <= ?", int64(c.after)); left != int(c.after-items[0].Seq)+1 && c.after != 0 {

@@ -106,6 +106,14 @@ func TestReplaced(t *testing.T) {
 	if err := os.Rename(other.path, r.path); err != nil {
 		t.Fatal(err)
 	}
+	// The two files have the same epoch, by chance.
+	if a, err := r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("2")}); !errors.Is(err, store.ErrNotLeader) {
+		t.Errorf("a claim in a file that the store never led: %v, %v", a, err)
+	}
+	var err error
+	if r.epoch, err = r.store.Lead(ctx(t)); err != nil {
+		t.Fatal(err)
+	}
 	if a := r.claim(t, row("1"), row("2")); a[0].Result != store.Gone || a[1].Result != store.Claimed {
 		t.Errorf("rows of the new file: %s, %s", a[0].Result, a[1].Result)
 	}

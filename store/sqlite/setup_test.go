@@ -159,6 +159,12 @@ INSERT INTO sluicebox_checkpoint VALUES ('rig', 'o', 'p', 7, '2024-02-29 12:00:0
 	wantSetup(t, "check", r.store.Check(ctx(t)), "version 1, and this program needs 4", "sluicebox init")
 	_, err = r.store.LoadHolds(ctx(t))
 	wantSetup(t, "holds", err, "sluicebox init")
+	_, err = r.store.Leader(ctx(t))
+	wantSetup(t, "leader", err, "sluicebox init")
+	_, err = r.store.Lead(ctx(t))
+	wantSetup(t, "lead", err, "sluicebox init")
+	_, err = r.store.Claim(ctx(t), 41, time.Now(), []store.ClaimRow{row("1")})
+	wantSetup(t, "claim", err, "sluicebox init")
 	installed := make(chan error, 3)
 	c := ctx(t)
 	for range cap(installed) {

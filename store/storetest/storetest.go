@@ -117,7 +117,7 @@ func Run(t *testing.T, h Harness) {
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			s := &suite{harness: h, layout: kind.layout}
-			for _, test := range tests() {
+			for _, test := range append(leadTests(), tests()...) {
 				if test.only != nil && !test.only(&s.layout) {
 					continue
 				}
@@ -135,13 +135,6 @@ type test struct {
 
 func tests() []test {
 	return []test{
-		{"lead raises the epoch for good", (*suite).testLead, nil},
-		{"an old epoch writes nothing", (*suite).testOldEpoch, nil},
-		{"no write of an old epoch lands behind a new one", (*suite).testLeadRace, nil},
-		{"who leads", (*suite).testLeader, nil},
-		{"a lock has one holder", (*suite).testLock, nil},
-		{"a lock is watched and goes on", (*suite).testLockWatch, nil},
-		{"a closed store holds no lock", (*suite).testLockClosed, nil},
 		{"a claim answers for each row by its place", (*suite).testClaimAnswers, nil},
 		{"a claim of several outboxes", (*suite).testClaimOutboxes, nil},
 		{"a claim of an open transaction", (*suite).testClaimOpenTxn, nil},

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // Options is what a relay is made of.
@@ -50,11 +51,17 @@ func Run(ctx context.Context, o Options) error {
 	if adminErr := stopAdmin(); err == nil {
 		err = adminErr
 	}
-	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || err == nil) {
+	switch {
+	case ctx.Err() == nil:
+		return err
+	case errors.Is(err, store.ErrNotLeader): // the rows that were in flight are its successor's
+		o.Log.Warn("stopped before it had drained, because it leads no more", "reason", err)
+	case err != nil && !errors.Is(err, context.Canceled):
+		return err
+	default:
 		o.Log.Info("stopped")
-		return nil
 	}
-	return err
+	return nil
 }
 
 // serveAdmin binds the admin address and serves it until the function that it

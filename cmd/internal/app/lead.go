@@ -22,8 +22,8 @@ func (r *relay) run(ctx context.Context) error {
 	if err := r.reach(ctx, time.Now().Add(patience), r.prepare); err != nil {
 		return err
 	}
-	candidate := leader.Candidate{Locker: db.store, Observer: &standby{relay: r}}
 	for {
+		candidate := leader.Candidate{Locker: db.store, Observer: &standby{relay: r}}
 		tenure, err := candidate.Compete(ctx)
 		if err != nil {
 			return err

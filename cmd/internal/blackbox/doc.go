@@ -58,6 +58,13 @@
 //	a backlog larger than the buffer              TestAFirstStartOverALargeBacklog  SLUICEBOX_TEST_ROWS=2000000 SLUICEBOX_TEST_RACE=false
 //	parked rows change, odd names of groups       TestParkedRowsThatChange
 //	the log goes while rows are parked            TestPollingWithParkedRows         SLUICEBOX_TEST_ROWS=50000
+//	the leader of two relays is killed, stopped,
+//	frozen, cut off                               TestTwoRelays$                    SLUICEBOX_TEST_CRASHES=50 SLUICEBOX_TEST_RACE=false
+//	both are replaced, one after the other        TestARollingRestart               SLUICEBOX_TEST_CRASHES=10 SLUICEBOX_TEST_RACE=false
+//	a standby's probes; its leader's lock is taken
+//	                                              TestAStandbySaysSo
+//	two relays on one SQLite file                 TestTwoRelaysOnSQLite
+//	a pooler in front of the database             TestAPooler
 //	polling only: locked heads, a blocked group   TestPollingOnly
 //	a legacy processor on the same table          TestBesideALegacyProcessor
 //	a blocked group on SQLite                     TestParkingOnSQLite

@@ -39,10 +39,15 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	// The tests mostly wait, for a load to end or a time to pass: more of them
-	// run beside each other than there are processors.
-	if err := flag.Set("test.parallel", "6"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	// run beside each other than there are processors, unless -parallel says how
+	// many.
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", "6"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 	}
 	code := m.Run()
 	if err := goleak.Find(); err != nil && code == 0 {

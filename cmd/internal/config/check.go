@@ -15,6 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
+	storepg "github.com/sluicebox/sluicebox/store/postgres"
 	storesqlite "github.com/sluicebox/sluicebox/store/sqlite"
 )
 
@@ -210,7 +211,8 @@ func (d *decoder) checkDatabase(path string, raw URL) {
 		d.fail(path, "must begin with postgres:// or sqlite:")
 		return
 	}
-	u, err := url.Parse(raw.Reveal())
+	plain, _ := storepg.CutHosts(raw.Reveal())
+	u, err := url.Parse(plain)
 	if err != nil || spilled(u) {
 		d.fail(path, "is not a URL of the form postgres://user:password@host:port/database; percent-encode special characters in the user name and password (@ is %%40, # is %%23, / is %%2F)")
 	}

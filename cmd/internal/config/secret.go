@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net/url"
 	"strings"
+
+	storepg "github.com/sluicebox/sluicebox/store/postgres"
 )
 
 // hidden stands where a secret would be.
@@ -88,7 +90,8 @@ func Redact(raw string) string {
 	if raw == "" {
 		return ""
 	}
-	u, err := url.Parse(raw)
+	plain, hosts := storepg.CutHosts(raw)
+	u, err := url.Parse(plain)
 	if err == nil && u.Scheme == "sqlite" && u.Host == "" && u.User == nil && u.Fragment == "" {
 		redactQuery(u) // a path holds no password
 		return u.String()
@@ -103,6 +106,9 @@ func Redact(raw string) string {
 		u.User = url.UserPassword(u.User.Username(), hidden)
 	}
 	redactQuery(u)
+	if hosts != "" {
+		u.Host = hosts
+	}
 	return u.String()
 }
 

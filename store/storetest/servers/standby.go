@@ -57,9 +57,10 @@ func (s *Server) CatchUp() {
 
 // SyncSlot waits until a standby of version 17 or later has a failover slot of
 // its primary, as it is there now. The server takes a slot over only from a place
-// of which the standby has the log, so whoever reads the slot should have gone on
-// since the standby was made. The server's own worker must be off, which would
-// take 20 s and more where nothing is written: it is by default.
+// whose log and transactions the standby knows: whoever reads the slot must have
+// acknowledged something written since the standby was made, and since
+// pg_log_standby_snapshot() on the primary. The server's own worker is off by
+// default, and must be: it would take 20 s and more where nothing is written.
 func (s *Server) SyncSlot(name string) {
 	s.tb.Helper()
 	var confirmed string

@@ -1,0 +1,253 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// failoverVersion is the first with slots that a standby has too.
+const failoverVersion = 17
+
+// withFailoverSlots runs a test beside each version that has them.
+func withFailoverSlots(t *testing.T, test func(t *testing.T, version int)) {
+	t.Helper()
+	for _, version := range servers.Versions() {
+		if version >= failoverVersion {
+			t.Run(strconv.Itoa(version), func(t *testing.T) { test(t, version) })
+		}
+	}
+}
+
+// pair is a primary and its standby, and the URL of both.
+type pair struct {
+	primary, standby *servers.Server
+	d                *database
+}
+
+func newPair(t *testing.T, version int) *pair {
+	t.Helper()
+	p := &pair{primary: servers.Start(t, version, nil)}
+	p.standby = servers.Standby(t, p.primary, nil)
+	both := strings.Replace(p.primary.URL, address(p.primary.URL), address(p.primary.URL)+","+address(p.standby.URL), 1)
+	p.d = newDatabase(t, both+"&target_session_attrs=read-write")
+	p.d.private = true
+	return p
+}
+
+// load inserts rows one after the other, whatever becomes of the servers, until
+// it is stopped.
+func (p *pair) load(t *testing.T) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var work sync.WaitGroup
+	work.Go(func() {
+		var conn *pgx.Conn
+		for n := 0; ctx.Err() == nil; n++ {
+			var err error
+			if conn == nil || conn.IsClosed() {
+				if conn, err = pgx.Connect(ctx, p.d.url); err != nil {
+					conn = nil
+					continue
+				}
+			}
+			_, _ = conn.Exec(ctx, insert(fmt.Sprintf("r%06d", n))) // what was committed is in the table
+		}
+		if conn != nil {
+			_ = conn.Close(context.Background())
+		}
+	})
+	stop = sync.OnceFunc(func() {
+		cancel()
+		work.Wait()
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+func ids(t *testing.T, url, condition string) []string {
+	t.Helper()
+	rows, err := servers.Connect(t, url).Query(t.Context(), "SELECT id FROM outbox_events WHERE "+condition+" ORDER BY id COLLATE \"C\"")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// await waits until a query of the test's answers true.
+func await(t *testing.T, url, sql string) {
+	t.Helper()
+	conn := servers.Connect(t, url)
+	for deadline := time.Now().Add(patience); ; {
+		var done bool
+		if err := conn.QueryRow(t.Context(), sql).Scan(&done); err != nil {
+			t.Fatal(err)
+		}
+		if done {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it does not come true: %s", sql)
+		}
+	}
+}
+
+// The primary dies under load. The standby has the slot: the rows come in commit
+// order from the checkpoint on, none is left out, and nothing is read out of the
+// tables.
+func TestFailover(t *testing.T) {
+	withFailoverSlots(t, func(t *testing.T, version int) {
+		p := newPair(t, version)
+		// A commit is acknowledged when the standby has it.
+		servers.Exec(t, p.primary.URL, "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
+		f := follow(t, p.d, p.d.config(), store.Checkpoint{})
+		servers.Exec(t, p.primary.URL, insert("a"))
+		early := f.next().Position
+		p.moveSlot(t, f)
+		p.standby.SyncSlot(p.d.name)
+		stop := p.load(t)
+		p.acknowledge(t, f, f.next().Position)
+		p.standby.SyncSlot(p.d.name)
+		last := f.next()
+		at := store.Checkpoint{Origin: f.o.Origin, Position: last.Position}
+		// Everything up to the checkpoint is on the standby, as the row with the
+		// checkpoint would be.
+		p.standby.CatchUp()
+		p.primary.Stop("immediate")
+		p.standby.Promote()
+		await(t, p.standby.URL, fmt.Sprintf("SELECT count(*) >= %d FROM outbox_events", len(ids(t, p.standby.URL, "true"))+20))
+		f.moves()
+		again := goesOn(t, p.d, at)
+		again.next()
+		stop()
+		again.expectInOrder(ids(t, p.standby.URL, "id > '"+last.Items[len(last.Items)-1].ID+"'")...)
+		again.quits()
+		cuts(t, p.d, store.Checkpoint{Origin: f.o.Origin, Position: early}, "ahead of the checkpoint").
+			expect(ids(t, p.standby.URL, "true")...)
+	})
+}
+
+// moveSlot brings the slot, and the log that it keeps, to where the primary is: a
+// standby takes a slot over only from a place where no older transaction counts.
+func (p *pair) moveSlot(t *testing.T, f *following) {
+	t.Helper()
+	for range 3 { // each is a place that the slot may move to when the next is acknowledged
+		servers.Exec(t, p.primary.URL, "SELECT pg_log_standby_snapshot()")
+		var end string
+		if err := servers.Connect(t, p.primary.URL).QueryRow(t.Context(), "SELECT pg_current_wal_flush_lsn()::text").Scan(&end); err != nil {
+			t.Fatal(err)
+		}
+		p.acknowledge(t, f, f.reaches(store.Position(end)))
+	}
+}
+
+// reaches receives until a position, and returns the one that was.
+func (f *following) reaches(at store.Position) store.Position {
+	f.t.Helper()
+	timeout := time.After(patience)
+	for {
+		select {
+		case b := <-f.out:
+			if f.take(b); f.src.Compare(b.Position, at) >= 0 {
+				return b.Position
+			}
+		case err := <-f.done:
+			f.done = nil
+			f.t.Fatalf("the source ended with %v", err)
+		case <-timeout:
+			f.t.Fatalf("it does not get to %s; connections lost: %v", at, f.losses())
+		}
+	}
+}
+
+// acknowledge returns when the primary knows.
+func (p *pair) acknowledge(t *testing.T, f *following, at store.Position) {
+	t.Helper()
+	f.src.Acknowledge(at)
+	await(t, p.primary.URL, fmt.Sprintf("SELECT confirmed_flush_lsn >= '%s' FROM pg_replication_slots WHERE slot_name = '%s'", at, p.d.name))
+}
+
+// The standby lacks the slot: nothing is lost, the tables are read.
+func TestFailoverWithoutSlot(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version int) {
+		p := newPair(t, version)
+		f := follow(t, p.d, p.d.config(), store.Checkpoint{})
+		servers.Exec(t, p.d.url, insert("a"))
+		at := store.Checkpoint{Origin: f.o.Origin, Position: f.next().Position}
+		servers.Exec(t, p.d.url, insert("b"))
+		f.expect("a", "b")
+		p.standby.CatchUp()
+		p.primary.Stop("immediate")
+		p.standby.Promote()
+		servers.Exec(t, p.d.url, insert("c"))
+		f.moves()
+		again := cuts(t, p.d, at, "is gone")
+		servers.Exec(t, p.d.url, insert("d"))
+		again.expect("a", "b", "c", "d")
+	})
+}
+
+// The standby lacks rows that were read, by the same address. While it is a
+// standby it is waited for. The checkpoint is one of rows that it does not have.
+func TestFailoverThatLosesRows(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version int) {
+		p := newPair(t, version)
+		way := newDoor(t, address(p.primary.URL))
+		p.d.url = strings.Replace(p.primary.URL, address(p.primary.URL), way.l.Addr().String(), 1)
+		f := follow(t, p.d, p.d.config(), store.Checkpoint{})
+		servers.Exec(t, p.d.url, insert("a"))
+		f.expect("a")
+		p.standby.CatchUp()
+		p.standby.Stop("fast")
+		servers.Exec(t, p.d.url, insert("gone"))
+		at := store.Checkpoint{Origin: f.o.Origin, Position: f.next().Position}
+		p.primary.Stop("immediate")
+		p.standby.Restart(nil)
+		way.lead(address(p.standby.URL))
+		f.hears("is a standby")
+		p.standby.Promote()
+		servers.Exec(t, p.d.url, insert("b"))
+		f.moves()
+		again := cuts(t, p.d, at, "timeline 1 is behind", "timeline 2 left it")
+		servers.Exec(t, p.d.url, insert("c"))
+		again.expect("a", "b", "c")
+	})
+}
+
+// hears receives until the source has tried again because of an error.
+func (f *following) hears(text string) {
+	f.t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	timeout := time.After(patience)
+	for {
+		for _, err := range f.losses() {
+			if strings.Contains(err.Error(), text) {
+				return
+			}
+		}
+		select {
+		case <-tick.C:
+		case b := <-f.out:
+			f.take(b)
+		case err := <-f.done:
+			f.done = nil
+			f.t.Fatalf("the source ended with %v", err)
+		case <-timeout:
+			f.t.Fatalf("it heard only: %v", f.losses())
+		}
+	}
+}

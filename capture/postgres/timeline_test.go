@@ -1,0 +1,166 @@
+package postgres_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// moves ends because the server is in another timeline: with an error that does
+// not make the checkpoint worthless, and that running again does not mend.
+func (f *following) moves() {
+	f.t.Helper()
+	err := f.ends()
+	if errors.As(err, new(*capture.LostError)) || errors.As(err, new(*capture.NoStreamError)) ||
+		errors.As(err, new(*store.SetupError)) || !errors.Is(err, store.ErrInterrupted) {
+		f.t.Fatalf("the source ended with %v", err)
+	}
+	expectText(f.t, err, "timeline 2", "timeline 1")
+}
+
+// quits ends the source as its caller does.
+func (f *following) quits() {
+	f.t.Helper()
+	f.stop()
+	if err := <-f.done; err != nil && !strings.Contains(err.Error(), "context canceled") {
+		f.t.Errorf("the source ended with %v", err)
+	}
+	f.done = nil
+	f.src.Close()
+}
+
+// goesOn follows from a checkpoint of the timeline before, without a cut.
+func goesOn(t *testing.T, d *database, at store.Checkpoint) *following {
+	t.Helper()
+	f := follow(t, d, d.config(), at)
+	if f.o.View != nil || f.o.Why != "" || f.o.From != at.Position {
+		t.Fatalf("it does not go on at %s: from %s, because %s", at.Position, f.o.From, f.o.Why)
+	}
+	system, _, _ := strings.Cut(at.Origin, "/")
+	if !strings.HasPrefix(f.o.Origin, system+"/2/") {
+		t.Errorf("the origin is %s, it was %s", f.o.Origin, at.Origin)
+	}
+	return f
+}
+
+// cuts follows from a checkpoint that is of no use, and says why.
+func cuts(t *testing.T, d *database, at store.Checkpoint, why ...string) *following {
+	t.Helper()
+	f := follow(t, d, d.config(), at)
+	if f.o.View == nil {
+		t.Fatalf("it goes on at %s without a cut", f.o.From)
+	}
+	expectText(t, errors.New(f.o.Why), why...)
+	return f
+}
+
+// writable waits until a server that was started takes writes.
+func writable(t *testing.T, url string) {
+	t.Helper()
+	conn := servers.Connect(t, url)
+	for deadline := time.Now().Add(patience); ; {
+		var standby bool
+		if err := conn.QueryRow(t.Context(), "SELECT pg_is_in_recovery()").Scan(&standby); err != nil {
+			t.Fatal(err)
+		}
+		if !standby {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the server stays a standby")
+		}
+	}
+}
+
+func signal(t *testing.T, srv *servers.Server) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(srv.Dir, "recovery.signal"), nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A server that was its own standby, as cluster managers have it after a crash,
+// kept its slot. The log goes on where the new timeline left the old one.
+func TestOtherTimeline(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version int) {
+		srv := servers.Start(t, version, nil)
+		d := privateDatabase(t, srv)
+		f := follow(t, d, d.config(), store.Checkpoint{})
+		servers.Exec(t, d.url, insert("b"))
+		at := store.Checkpoint{Origin: f.o.Origin, Position: f.next().Position}
+		servers.Exec(t, d.url, insert("a"))
+		f.expect("a", "b")
+		srv.Stop("immediate")
+		signal(t, srv)
+		srv.Restart(map[string]string{"restore_command": "false", "hot_standby": "off"})
+		servers.Exec(t, d.url, insert("d"))
+		f.moves()
+		servers.Exec(t, d.url, insert("c"))
+		again := goesOn(t, d, at)
+		again.expectInOrder("a", "d", "c")
+		again.quits()
+		// A log of an unknown timeline, or of a later one, is none of this server's.
+		for _, timeline := range []string{"7", "x", ""} {
+			other := at
+			other.Origin = strings.Replace(at.Origin, "/1/", "/"+timeline+"/", 1)
+			cuts(t, d, other, "the checkpoint is of").quits()
+		}
+	})
+}
+
+// expectInOrder receives exactly these rows in this order.
+func (f *following) expectInOrder(want ...string) {
+	f.t.Helper()
+	f.expect(slices.Clone(want)...)
+	if !slices.Equal(f.ids, want) {
+		f.t.Fatalf("%q came, want %q", f.ids, want)
+	}
+}
+
+// A backup is restored up to a point in time, slot and all. A checkpoint from
+// before that point is found in the tables, and the log goes on there. One from
+// behind it means rows that are gone, and others in their place.
+func TestRestoredToPointInTime(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version int) {
+		srv := servers.Start(t, version, nil)
+		d := privateDatabase(t, srv)
+		f := follow(t, d, d.config(), store.Checkpoint{})
+		servers.Exec(t, d.url, insert("a"))
+		f.expect("a")
+		srv.Stop("fast")
+		backup, archive := filepath.Join(filepath.Dir(srv.Dir), "backup"), filepath.Join(filepath.Dir(srv.Dir), "archive")
+		files(t, srv.Dir, backup)
+		srv.Restart(nil)
+		servers.Exec(t, d.url, insert("b"))
+		before := store.Checkpoint{Origin: f.o.Origin, Position: f.next().Position}
+		servers.Exec(t, d.url, insert("c"), "SELECT pg_switch_wal()", insert("d"), "SELECT pg_create_restore_point('here')", insert("e"))
+		f.next()
+		f.next()
+		behind := store.Checkpoint{Origin: f.o.Origin, Position: f.next().Position}
+		f.quits()
+		srv.Stop("fast")
+		files(t, filepath.Join(srv.Dir, "pg_wal"), archive)
+		files(t, backup, srv.Dir)
+		signal(t, srv)
+		srv.Restart(map[string]string{
+			"restore_command": "cp " + archive + "/%f %p", "recovery_target_name": "here", "recovery_target_action": "promote",
+		})
+		writable(t, d.url)
+		servers.Exec(t, d.url, insert("z"))
+		again := goesOn(t, d, before)
+		servers.Exec(t, d.url, insert("y"))
+		again.expectInOrder("c", "d", "z", "y")
+		again.quits()
+		again = cuts(t, d, behind, "timeline 1 is behind", "timeline 2 left it")
+		servers.Exec(t, d.url, insert("x"))
+		again.expect("a", "b", "c", "d", "z", "y", "x")
+	})
+}
