@@ -37,6 +37,10 @@ func (s *start) Lead(context.Context) (store.Epoch, error) {
 	return store.Epoch(s.leads), nil
 }
 
+func (s *start) Leader(context.Context) (store.Leader, error) {
+	return store.Leader{Epoch: store.Epoch(s.leads)}, nil
+}
+
 func (s *start) SaveCheckpoint(_ context.Context, e store.Epoch, cp store.Checkpoint) error {
 	s.saved = &cp
 	s.steps = append(s.steps, fmt.Sprintf("save %q as %d", cp.Position, e))

@@ -100,7 +100,8 @@ func TestSourceURLs(t *testing.T) {
 			})
 		}
 	}
-	for _, url := range []string{"sqlite:///var/lib/shop.db", "sqlite:/var/lib/shop.db", "sqlite:shop.db", "SQLite:shop%20two.db", "postgres://db/shop", "postgresql://u:p%40ss@db:5432/shop?sslmode=disable", "POSTGRES://db/shop", "postgres:///shop?host=/run/postgresql"} {
+	for _, url := range []string{"sqlite:///var/lib/shop.db", "sqlite:/var/lib/shop.db", "sqlite:shop.db", "SQLite:shop%20two.db", "postgres://db/shop", "postgresql://u:p%40ss@db:5432/shop?sslmode=disable", "POSTGRES://db/shop", "postgres:///shop?host=/run/postgresql",
+		"postgres://u:p@db1:5432,db2:5433/shop", "postgres://db1,[::1]:5433,db3/shop?target_session_attrs=any"} {
 		load(t, "flowcatalyst: {api-base-url: https://p}\nsource: {url: '"+url+"'}\n")
 	}
 }

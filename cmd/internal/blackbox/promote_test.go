@@ -1,0 +1,168 @@
+package blackbox
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// pair is a primary and its standby, which has the relay's slot too, and a relay
+// whose URL names both.
+type pair struct {
+	*scene
+	primary, standby *servers.Server
+	relay            *relay
+}
+
+// eachPair runs a test beside a pair of each version with failover slots. The
+// tables have rows, which were delivered.
+func eachPair(t *testing.T, test func(p *pair)) {
+	for _, version := range servers.Versions() {
+		if version < 17 {
+			continue // it has no failover slots
+		}
+		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
+			t.Parallel()
+			p := &pair{primary: servers.Start(t, version, map[string]string{"fsync": "on"})}
+			servers.Exec(t, p.primary.URL, seedTables, truthTables)
+			p.standby = servers.Standby(t, p.primary, nil)
+			to := sinktest.NewReceiver(t)
+			p.scene = &scene{t: t, database: p.primary.URL, conn: servers.Connect(t, p.primary.URL), to: to}
+			both := strings.Replace(p.primary.URL, host(t, p.primary.URL), host(t, p.primary.URL)+","+host(t, p.standby.URL), 1)
+			p.config = strings.Replace(preset(p.primary.URL, to.URL(), ""), p.primary.URL, both, 1)
+			p.relay = p.run()
+			for range 3 { // each is a place that the slot may move to after the next
+				p.load(30)
+				p.expectOnce()
+				p.saved()
+			}
+			p.standby.SyncSlot(nameFor(p.primary.URL))
+			test(p)
+		})
+	}
+}
+
+func host(t *testing.T, database string) string {
+	t.Helper()
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Host
+}
+
+// saved waits until the checkpoint has passed what was written by now, and the
+// slot with it.
+func (p *pair) saved() {
+	p.t.Helper()
+	end := count(p.t, p.conn, "SELECT pg_current_wal_insert_lsn() - '0/0'")
+	within(p.t, 30*time.Second, func() string {
+		servers.Exec(p.t, p.database, "SELECT pg_log_standby_snapshot()") // something that the log goes on with
+		if n := count(p.t, p.conn, "SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = $1", nameFor(p.database)); n < end {
+			return fmt.Sprintf("the slot stands %d bytes behind", end-n)
+		}
+		return ""
+	})
+}
+
+// promoted goes on with the standby in place of the primary.
+func (p *pair) promoted() *scene {
+	p.t.Helper()
+	p.standby.Promote()
+	return &scene{t: p.t, database: p.standby.URL, conn: servers.Connect(p.t, p.standby.URL), to: p.to}
+}
+
+// follows waits until the relay leads on the promoted server, and says why it made
+// a cut, "" if it went on from its checkpoint.
+func (p *pair) follows(s *scene) (why string) {
+	p.t.Helper()
+	epoch := count(p.t, s.conn, "SELECT epoch FROM sluicebox.leader")
+	within(p.t, time.Minute, func() string {
+		if status, body := p.relay.get("/readyz?verbose"); status != 200 || count(p.t, s.conn, "SELECT epoch FROM sluicebox.leader") == epoch {
+			return "the relay does not follow: " + body
+		}
+		return ""
+	})
+	said := p.relay.said()
+	leading := said[strings.LastIndex(said, "msg=leading"):]
+	_, why, _ = strings.Cut(leading, "why=")
+	why, _, _ = strings.Cut(why, "\n")
+	return strings.Trim(why, `"`)
+}
+
+// The primary dies under load, and its standby is promoted. The primary let no row
+// out that the standby did not have (synchronized_standby_slots): the relay goes on
+// where it was, in commit order, and what was delivered is there.
+func TestTheDatabaseIsPromoted(t *testing.T) {
+	t.Parallel()
+	eachPair(t, func(p *pair) {
+		var slot string
+		if err := p.conn.QueryRow(context.Background(), "SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'physical'").Scan(&slot); err != nil {
+			p.t.Fatal(err)
+		}
+		servers.Exec(p.t, p.database, "ALTER SYSTEM SET synchronized_standby_slots = '"+slot+"'", "SELECT pg_reload_conf()")
+		before := p.rows()
+		wait := write(p.t, p.database, load{seconds: 60, clients: 8, rate: 300, scripts: lateScripts(50), broken: true})
+		arrive(p.t, p.to, before+300)
+		p.primary.Stop("immediate")
+		struck := time.Now()
+		wait()
+		s := p.promoted()
+		if why := p.follows(s); why != "" {
+			p.t.Errorf("the relay made a cut: %s", why)
+		}
+		took := time.Since(struck)
+		write(p.t, s.database, load{transactions: 400, clients: 8, scripts: lateScripts(50)})()
+		rows, again := s.expectAll()
+		p.t.Logf("%d rows, first arrivals in order; %d arrived again; the relay led on the promoted server %s after the crash",
+			rows, again, took.Round(10*time.Millisecond))
+		expectStop(p.t, p.relay)
+	})
+}
+
+// A standby that lags is promoted, and the primary let rows out that it did not
+// have: those were delivered and are gone from the database. All that is there is
+// delivered.
+func TestWhatAnAsynchronousFailoverLoses(t *testing.T) {
+	t.Parallel()
+	eachPair(t, func(p *pair) {
+		const lost = 20
+		replica := servers.Connect(p.t, p.standby.URL)
+		receiver := count(p.t, replica, "SELECT pid FROM pg_stat_wal_receiver")
+		_ = replica.Close(context.Background())
+		signal := func(what syscall.Signal) {
+			if err := syscall.Kill(receiver, what); err != nil {
+				p.t.Fatal(err)
+			}
+		}
+		signal(syscall.SIGSTOP) // the standby hears nothing any more
+		p.t.Cleanup(func() { _ = syscall.Kill(receiver, syscall.SIGCONT) })
+		before := p.to.Counts().Distinct
+		servers.Exec(p.t, p.database, fmt.Sprintf(`INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
+			SELECT 'LOST'||n, 'EVENT', 'lost', format('{"id": "LOST%%s"}', n), 'PENDING', now() FROM generate_series(1, %d) n`, lost))
+		arrive(p.t, p.to, before+lost)
+		p.primary.Stop("immediate")
+		signal(syscall.SIGCONT)
+		s := p.promoted()
+		if n := count(p.t, s.conn, "SELECT count(*) FROM outbox_events WHERE id LIKE 'LOST%'"); n != 0 {
+			p.t.Fatalf("%d of the rows came over: nothing was proven", n)
+		}
+		p.t.Logf("cut: %q", p.follows(s))
+		write(p.t, s.database, load{transactions: 400, clients: 8, scripts: seedScripts(50)})()
+		arrive(p.t, p.to, s.rows()+lost)
+		within(p.t, 20*time.Second, func() string { return unsettled(p.t, s.conn) })
+		taken := slices.DeleteFunc(p.to.Taken(), func(r sinktest.Received) bool { return strings.HasPrefix(r.ID, "LOST") })
+		events, again := oracle{"EVENT", "events"}.checkOrder(p.t, s.conn, taken)
+		jobs, _ := oracle{"DISPATCH_JOB", "jobs"}.checkOrder(p.t, s.conn, taken)
+		p.t.Logf("%d rows of the promoted server, first arrivals in order, %d again; %d rows were delivered that it never had", events+jobs, again, lost)
+		expectStop(p.t, p.relay)
+	})
+}
