@@ -33,18 +33,14 @@ func eachPair(t *testing.T, test func(p *pair)) {
 			t.Parallel()
 			p := &pair{primary: servers.Start(t, version, map[string]string{"fsync": "on"})}
 			servers.Exec(t, p.primary.URL, seedTables, truthTables)
-			p.standby = servers.Standby(t, p.primary, nil)
+			p.standby = servers.Standby(t, p.primary, map[string]string{"sync_replication_slots": "on"})
 			to := sinktest.NewReceiver(t)
 			p.scene = &scene{t: t, database: p.primary.URL, conn: servers.Connect(t, p.primary.URL), to: to}
 			both := strings.Replace(p.primary.URL, host(t, p.primary.URL), host(t, p.primary.URL)+","+host(t, p.standby.URL), 1)
 			p.config = strings.Replace(preset(p.primary.URL, to.URL(), ""), p.primary.URL, both, 1)
 			p.relay = p.run()
-			for range 3 { // each is a place that the slot may move to after the next
-				p.load(30)
-				p.expectOnce()
-				p.saved()
-			}
-			p.standby.SyncSlot(nameFor(p.primary.URL))
+			p.synced()
+			p.expectOnce()
 			test(p)
 		})
 	}
@@ -59,18 +55,20 @@ func host(t *testing.T, database string) string {
 	return u.Host
 }
 
-// saved waits until the checkpoint has passed what was written by now, and the
-// slot with it.
-func (p *pair) saved() {
+// synced waits until the standby has the relay's slot, which it takes over once the
+// slot has moved past what was under way when it first looked.
+func (p *pair) synced() {
 	p.t.Helper()
-	end := count(p.t, p.conn, "SELECT pg_current_wal_insert_lsn() - '0/0'")
-	within(p.t, 30*time.Second, func() string {
-		servers.Exec(p.t, p.database, "SELECT pg_log_standby_snapshot()") // something that the log goes on with
-		if n := count(p.t, p.conn, "SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = $1", nameFor(p.database)); n < end {
-			return fmt.Sprintf("the slot stands %d bytes behind", end-n)
+	replica := servers.Connect(p.t, p.standby.URL)
+	within(p.t, 2*time.Minute, func() string {
+		p.load(10)
+		servers.Exec(p.t, p.database, "SELECT pg_log_standby_snapshot()")
+		if count(p.t, replica, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1 AND synced AND NOT temporary", nameFor(p.database)) == 0 {
+			return "the standby does not have the slot"
 		}
 		return ""
 	})
+	_ = replica.Close(context.Background())
 }
 
 // promoted goes on with the standby in place of the primary.
@@ -144,12 +142,12 @@ func TestWhatAnAsynchronousFailoverLoses(t *testing.T) {
 			}
 		}
 		signal(syscall.SIGSTOP) // the standby hears nothing any more
-		p.t.Cleanup(func() { _ = syscall.Kill(receiver, syscall.SIGCONT) })
 		before := p.to.Counts().Distinct
 		servers.Exec(p.t, p.database, fmt.Sprintf(`INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
 			SELECT 'LOST'||n, 'EVENT', 'lost', format('{"id": "LOST%%s"}', n), 'PENDING', now() FROM generate_series(1, %d) n`, lost))
 		arrive(p.t, p.to, before+lost)
 		p.primary.Stop("immediate")
+		signal(syscall.SIGTERM) // before it reads what has come meanwhile
 		signal(syscall.SIGCONT)
 		s := p.promoted()
 		if n := count(p.t, s.conn, "SELECT count(*) FROM outbox_events WHERE id LIKE 'LOST%'"); n != 0 {
