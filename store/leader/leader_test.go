@@ -167,7 +167,9 @@ func TestCompete(t *testing.T) {
 			t.Error("it does not lead once the database is there")
 		}
 		cancel()
-		<-done
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 		setup := &store.SetupError{Problem: "no grant"}
 		c := Candidate{Locker: refusal{setup}, Observer: &d}
 		if _, err := c.Compete(context.Background()); !errors.Is(err, setup) {

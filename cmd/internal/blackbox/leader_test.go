@@ -31,8 +31,7 @@ CREATE TRIGGER note AFTER INSERT OR UPDATE ON sluicebox.checkpoint FOR EACH ROW 
 // troupe is several relays of one name beside one database.
 type troupe struct {
 	*scene
-	settings string // of the process
-	started  int
+	started int
 
 	mu   sync.Mutex
 	seen map[string][]time.Time // when requests of each relay were read

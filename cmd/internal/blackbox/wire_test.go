@@ -51,17 +51,6 @@ func (w *wire) url(database string) string {
 	return u.String()
 }
 
-// lead has new connections lead to another server.
-func (w *wire) lead(database string) {
-	u, err := url.Parse(database)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.to = u.Host
-}
-
 func (w *wire) cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -119,10 +108,7 @@ func (w *wire) connect(in net.Conn) {
 	if !w.carries() {
 		return
 	}
-	w.mu.Lock()
-	to := w.to
-	w.mu.Unlock()
-	out, err := net.Dial("tcp", to)
+	out, err := net.Dial("tcp", w.to)
 	if err != nil {
 		return
 	}
