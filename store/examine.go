@@ -1,0 +1,49 @@
+package store
+
+import "context"
+
+// Grade says how much a finding matters.
+type Grade uint8
+
+// Grades of findings, from good to bad.
+const (
+	// Fine: it is as it should be.
+	Fine Grade = iota + 1
+	// Advice: the relay works, and would do better otherwise.
+	Advice
+	// Fault: the relay does not work, or not as it is configured.
+	Fault
+)
+
+// String names the grade for output.
+func (g Grade) String() string {
+	switch g {
+	case Fine:
+		return "ok"
+	case Advice:
+		return "advice"
+	case Fault:
+		return "fault"
+	}
+	return "unknown"
+}
+
+// Finding is what an examination found out about one thing.
+type Finding struct {
+	Grade Grade
+	// Subject is what was looked at: a server, a role, a table, a slot, a sink.
+	Subject string
+	// Text is what was found, in one line, without secrets.
+	Text string
+	// Remedy is what to do about it: statements that can be run as they stand, one
+	// a line, or else words. It is empty where nothing is to be done.
+	Remedy string
+}
+
+// Examiner looks at everything that a relay leans on, for whoever sets one up.
+type Examiner interface {
+	// Examine returns what it found, good and bad, in the order in which it is
+	// to be read and mended. It changes nothing. An error means that the rest
+	// could not be looked at.
+	Examine(ctx context.Context) ([]Finding, error)
+}
