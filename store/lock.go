@@ -2,6 +2,9 @@ package store
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"strings"
 	"time"
 )
 
@@ -53,4 +56,22 @@ type Leader struct {
 	Holder string
 	// Since is when it took the lead, by the database's clock.
 	Since time.Time
+}
+
+// mostHolder is the most characters of the name that a holder is given.
+const mostHolder = 200
+
+// NewHolder makes what a store calls itself, which no other store does: the name,
+// which may be empty, and a few digits at random. It is ASCII, since it must fit
+// every encoding of a database.
+func NewHolder(name string) string {
+	var digits [4]byte
+	_, _ = rand.Read(digits[:]) // it never fails
+	name = strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, name)
+	return strings.TrimPrefix(name[:min(len(name), mostHolder)]+"#"+hex.EncodeToString(digits[:]), "#")
 }

@@ -2,8 +2,6 @@ package postgres
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,17 +20,7 @@ const (
 	raiseWait = "250ms"
 	// leadPatience bounds the waiting of one Lead.
 	leadPatience = 5 * time.Second
-	// mostHolder is the most characters of a holder's name.
-	mostHolder = 200
 )
-
-// holderOf makes the name of a store, which no other store has. It is ASCII,
-// since it must fit every encoding of a database.
-func holderOf(name string) string {
-	var suffix [4]byte
-	_, _ = rand.Read(suffix[:]) // it never fails
-	return strings.TrimPrefix(errorText(name, mostHolder, true)+"#"+hex.EncodeToString(suffix[:]), "#")
-}
 
 // Lead implements store.Leadership. A write of an earlier leader that has begun
 // may end first. One that does not end soon, because its relay is frozen in the

@@ -38,7 +38,7 @@ func New(cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{name: cfg.Name, holder: holderOf(cfg.Holder), takeover: cfg.TakeoverTimeout, outboxes: map[string]*store.Outbox{}}
+	s := &Store{name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout, outboxes: map[string]*store.Outbox{}}
 	for _, o := range cfg.Outboxes {
 		s.outboxes[o.Name] = &o
 		s.order = append(s.order, o.Name)

@@ -2,22 +2,12 @@ package sqlite
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql/driver"
-	"encoding/hex"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 )
-
-// holderOf makes the name of a store, which no other store has.
-func holderOf(name string) string {
-	var suffix [4]byte
-	_, _ = rand.Read(suffix[:]) // it never fails
-	return strings.TrimPrefix(name+"#"+hex.EncodeToString(suffix[:]), "#")
-}
 
 // Lead implements store.Leadership. It waits for a write that has begun; those
 // that begin later find the new epoch. It keeps nobody else from leading: a

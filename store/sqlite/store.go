@@ -37,7 +37,7 @@ func New(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{name: cfg.Name, holder: holderOf(cfg.Holder), path: path, takeover: cfg.TakeoverTimeout, outboxes: map[string]*store.Outbox{}}
+	s := &Store{name: cfg.Name, holder: store.NewHolder(cfg.Holder), path: path, takeover: cfg.TakeoverTimeout, outboxes: map[string]*store.Outbox{}}
 	for _, o := range cfg.Outboxes {
 		s.outboxes[o.Name] = &o
 		s.order = append(s.order, o.Name)
