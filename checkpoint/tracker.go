@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"sync"
+	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -18,6 +19,8 @@ type Tracker struct {
 	tail     *Ticket
 	frontier store.Checkpoint
 	settled  int64
+	read     store.Position // the latest that entered
+	readAt   time.Time      // when anything did
 	changed  chan struct{}
 }
 
@@ -38,7 +41,7 @@ type place struct {
 
 // NewTracker starts at a checkpoint.
 func NewTracker(start store.Checkpoint) *Tracker {
-	return &Tracker{frontier: start, changed: make(chan struct{}, 1)}
+	return &Tracker{frontier: start, read: start.Position, changed: make(chan struct{}, 1)}
 }
 
 // Begin enters a batch of n rows that ends at a position, with seq the last seq
@@ -47,6 +50,10 @@ func NewTracker(start store.Checkpoint) *Tracker {
 func (t *Tracker) Begin(position store.Position, seq store.Seq, n int) *Ticket {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.readAt = time.Now()
+	if position != "" {
+		t.read = position
+	}
 	at := place{position, seq}
 	if n == 0 {
 		t.advance(t.tail, at)
@@ -118,6 +125,14 @@ func (t *Tracker) Frontier() (cp store.Checkpoint, settled int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.frontier, t.settled
+}
+
+// Read returns the latest position that was entered, and when a batch last was;
+// the time is zero before the first.
+func (t *Tracker) Read() (store.Position, time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.read, t.readAt
 }
 
 // Changed holds a signal after the watermark moved. It has one receiver.

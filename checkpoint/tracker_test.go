@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -90,4 +91,27 @@ func TestTrackerRefusesTooManyRows(t *testing.T) {
 		}
 	}()
 	tk.Done(2)
+}
+
+// The tracker knows what was read last, also where nothing of it is settled; a
+// transaction in part has no position.
+func TestTrackerKnowsWhatWasRead(t *testing.T) {
+	tr := NewTracker(store.Checkpoint{Position: "start"})
+	if position, at := tr.Read(); position != "start" || !at.IsZero() {
+		t.Errorf("before anything: %s at %s", position, at)
+	}
+	before := time.Now()
+	tr.Begin("a", 1, 2)
+	tr.Begin("", 2, 1)
+	position, at := tr.Read()
+	if position != "a" || at.Before(before) {
+		t.Errorf("read up to %s at %s", position, at)
+	}
+	tr.Begin("c", 2, 0)
+	if position, _ := tr.Read(); position != "c" {
+		t.Errorf("read up to %s", position)
+	}
+	if cp, _ := tr.Frontier(); cp.Position != "start" {
+		t.Errorf("the watermark is %s", cp.Position)
+	}
 }

@@ -100,35 +100,6 @@ func (d *Dispatcher) Held(outbox string) []string {
 	return d.core.heldIDs(outbox)
 }
 
-// Stats is what a dispatcher holds at a moment.
-type Stats struct {
-	Rows     int            // in memory, until their outcome is written
-	Parked   int            // in the store's parked rows, some of them in memory too
-	Bytes    int64          // their payloads
-	InFlight int            // claims and requests under way
-	Lanes    map[string]int // by state
-}
-
-// Stats counts what the dispatcher holds; the time is linear in the lanes.
-func (d *Dispatcher) Stats() Stats {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s := Stats{
-		Rows: d.core.rows, Parked: d.core.parkedRows, Bytes: d.core.bytes, InFlight: d.core.claiming + d.core.sending,
-		Lanes: map[string]int{parkedWord: 0, store.Blocked.String(): 0, store.Paused.String(): 0},
-	}
-	for st := laneReady; st < laneHeld; st++ {
-		s.Lanes[st.String()] = 0
-	}
-	for _, away := range d.core.away {
-		s.Lanes[parkedWord] += len(away.rows)
-	}
-	for _, l := range d.core.lanes {
-		s.Lanes[l.word()]++
-	}
-	return s
-}
-
 // Run delivers until the context ends, then drains: requests in flight end,
 // outcomes are written, claims are given back. It returns nil then, or an error
 // that wraps store.ErrNotLeader. Where that is why the context ended, or once the

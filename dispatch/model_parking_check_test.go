@@ -125,6 +125,7 @@ func (y *yard) checkParked() {
 	if y.results == nil && len(y.parked.items) != c.parkedRows {
 		y.t.Fatalf("%d rows are parked, %d are counted\n%s", len(y.parked.items), c.parkedRows, y.describe())
 	}
+	y.checkWaiting()
 	for i := range y.parked.items {
 		it := &y.parked.items[i]
 		ref := store.ParkedRef{Ref: it.Ref, Seq: it.Seq}
@@ -146,5 +147,46 @@ func (y *yard) checkParked() {
 		if !away && !y.byID[it.ID].settled() {
 			y.t.Fatalf("row %s is parked and on no way back\n%s", it.ID, y.describe())
 		}
+	}
+}
+
+// checkWaiting holds the number of rows that wait against the rows themselves.
+func (y *yard) checkWaiting() {
+	c := y.core
+	if y.results != nil || y.ended {
+		return
+	}
+	waiting := map[any]bool{}
+	for i := range y.parked.items {
+		waiting[store.ParkedRef{Ref: y.parked.items[i].Ref, Seq: y.parked.items[i].Seq}] = true
+	}
+	see := func(rw *row) {
+		if rw.parked {
+			waiting[store.ParkedRef{Ref: rw.Ref, Seq: rw.Seq}] = true
+		} else {
+			waiting[rw] = true
+		}
+	}
+	for _, l := range c.lanes {
+		for _, rw := range l.rows {
+			see(rw)
+		}
+	}
+	for _, queue := range [][]outcome{c.outcomes, c.writing, c.refused} {
+		for i := range queue {
+			if queue[i].Status.Settled() {
+				see(queue[i].row)
+			}
+		}
+	}
+	for _, queue := range [][]parking{c.toPark, c.parkings} {
+		for i := range queue {
+			if rw := queue[i].row; !rw.done || rw.late != nil && rw.late.Status.Settled() {
+				see(rw)
+			}
+		}
+	}
+	if got := c.stats().Waiting; got != len(waiting) {
+		y.t.Fatalf("%d rows wait, %d are counted\n%s", len(waiting), got, y.describe())
 	}
 }

@@ -48,6 +48,8 @@ type LaneFilter struct {
 	Outbox, Kind string
 	Group        *store.Group
 	State        string
+	// Troubled chooses lanes that stand still or whose first row has failed.
+	Troubled bool
 }
 
 var (
@@ -99,7 +101,8 @@ func (f *LaneFilter) match(l *lane) bool {
 	return (f.Outbox == "" || f.Outbox == l.name.Outbox) &&
 		(f.Kind == "" || f.Kind == l.name.Kind) &&
 		(f.Group == nil || *f.Group == l.name.Group) &&
-		(f.State == "" || f.State == l.word())
+		(f.State == "" || f.State == l.word()) &&
+		(!f.Troubled || l.standing() || l.problem != "")
 }
 
 // RetryNow tries a waiting lane at once, also while the sink is suspect.

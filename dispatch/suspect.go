@@ -244,13 +244,14 @@ func probe(l *lane, eager bool) *request {
 type Suspicion struct {
 	Endpoint string
 	Why      sink.Outcome // its latest failure
+	Since    time.Time
 }
 
 // suspicions returns the endpoints that are suspect.
 func (c *core) suspicions() (all []Suspicion) {
 	for _, recv := range c.receivers {
 		if recv.suspect {
-			all = append(all, Suspicion{recv.endpoint, recv.why})
+			all = append(all, Suspicion{recv.endpoint, recv.why, recv.since})
 		}
 	}
 	return all

@@ -133,6 +133,7 @@ type Store interface {
 	Pruner
 	Viewer
 	Installer
+	Examiner
 	// Close ends the sessions. Calls after it fail.
 	Close()
 }

@@ -97,6 +97,7 @@ func testFault(t *testing.T, db Database, f Fault) {
 	r, _ := follow(t, db, store.Checkpoint{})
 	stop := load(t, db, "load")
 	r.rows(10)
+	well := examine(t, db)
 	f.Break(t, db)
 	err := r.ends()
 	var lost *capture.LostError
@@ -116,6 +117,7 @@ func testFault(t *testing.T, db Database, f Fault) {
 			t.Errorf("Ready took %s", took)
 		}
 	}
+	expectWorse(t, db, well)
 	commit(t, db, rowsOf("between", 2)...)
 	view, err := db.Viewer(t).View(t.Context(), "")
 	if err != nil {
@@ -132,6 +134,7 @@ func testFault(t *testing.T, db Database, f Fault) {
 			t.Errorf("mended, and not ready: %v", err)
 		}
 	}
+	expectNoFault(t, db)
 	again := reopen(t, db, src)
 	want := append(stop(), idsOf(rowsOf("between", 2))...)
 	again.rows(len(want))

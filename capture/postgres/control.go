@@ -37,7 +37,7 @@ func (c *control) do(ctx context.Context, fn func(*pgx.Conn) error) error {
 	if c.conn == nil || c.conn.IsClosed() {
 		conn, err := pgx.ConnectConfig(ctx, c.config)
 		if err != nil {
-			return fmt.Errorf("connect to %s: %w", c.config.Host, pgstore.Explain(err))
+			return fmt.Errorf("connect to %s: %w", c.config.Host, pgstore.ExplainConnect(c.config, err))
 		}
 		c.conn = conn
 	}

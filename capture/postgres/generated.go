@@ -34,9 +34,12 @@ func (s *Source) checkGenerated(ctx context.Context, conn *pgx.Conn, tables []*t
 				return fmt.Errorf("look for generated columns of %s: %w", t.quoted(), pgstore.Explain(err))
 			}
 			for _, name := range names {
-				wrong.add(fmt.Sprintf("outbox %s: column %s (%s) of table %s is generated, and the log does not hold such columns",
-					o.Name, pgstore.Ident(name), o.Layout.Key(name), t.quoted()),
-					"name an ordinary column (group-path finds a group in the JSON of another one), or poll")
+				wrong.add(fault{
+					subject: "tables",
+					problem: fmt.Sprintf("outbox %s: column %s (%s) of table %s is generated, and the log does not hold such columns",
+						o.Name, pgstore.Ident(name), o.Layout.Key(name), t.quoted()),
+					how: "name an ordinary column (group-path finds a group in the JSON of another one), or poll",
+				})
 			}
 		}
 	}

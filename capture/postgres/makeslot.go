@@ -49,28 +49,40 @@ const (
 // for, and what was begun is cleared away.
 func (s *Source) makeSlot(ctx context.Context, conn *pgconn.PgConn, version int) (pglogrepl.CreateReplicationSlotResult, error) {
 	var none pglogrepl.CreateReplicationSlotResult
-	if err := s.checkOldest(ctx); err != nil {
-		return none, err
-	}
 	action := "EXPORT_SNAPSHOT"
 	if version >= 170000 {
 		action = "(SNAPSHOT 'export', FAILOVER true)" // so that it survives the promotion of a standby
 	}
+	res, gaveUp, err := s.createSlot(ctx, conn, s.cfg.Name, pglogrepl.CreateReplicationSlotOptions{SnapshotAction: action})
+	if gaveUp {
+		return none, errors.Join(err, s.undoSlot(ctx, conn))
+	}
+	return res, err
+}
+
+// createSlot has a slot made on a replication session. gaveUp says that it was
+// begun and that the session was cancelled, because an old transaction is in the
+// way.
+func (s *Source) createSlot(ctx context.Context, conn *pgconn.PgConn, name string, opts pglogrepl.CreateReplicationSlotOptions) (
+	res pglogrepl.CreateReplicationSlotResult, gaveUp bool, err error,
+) {
+	if err := s.checkOldest(ctx); err != nil {
+		return res, false, err
+	}
 	bounded, cancel := context.WithCancelCause(ctx)
 	var guard sync.WaitGroup
 	guard.Go(func() { s.guardSlot(bounded, cancel) })
-	res, err := pglogrepl.CreateReplicationSlot(bounded, conn, s.cfg.Name, plugin,
-		pglogrepl.CreateReplicationSlotOptions{SnapshotAction: action})
+	made, err := pglogrepl.CreateReplicationSlot(bounded, conn, name, plugin, opts)
 	cause := context.Cause(bounded)
 	cancel(nil)
 	guard.Wait()
 	switch {
 	case err == nil:
-		return res, nil
+		return made, false, nil
 	case cause != nil && ctx.Err() == nil:
-		return none, errors.Join(cause, s.undoSlot(ctx, conn))
+		return res, true, cause
 	}
-	return none, fmt.Errorf("make slot %s: %w", s.cfg.Name, s.explainStream(err))
+	return res, false, fmt.Errorf("make slot %s: %w", name, s.explainStream(err))
 }
 
 // guardSlot gives the making of a slot up once it waits for an old transaction.
@@ -166,27 +178,33 @@ ORDER BY age(l.transactionid) DESC LIMIT 1`
 // making a slot would wait for too long.
 func (s *Source) checkOldest(ctx context.Context) error {
 	return s.control.twice(ctx, func(conn *pgx.Conn) error {
-		var xid, user, application, gid string
-		var pid int
-		var open, query *float64
-		err := conn.QueryRow(ctx, oldestSQL).Scan(&xid, &pid, &user, &application, &open, &query, &gid)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("look for old transactions: %w", pgstore.Explain(err))
-		}
-		age := s.oldest.age(xid, open)
-		if age < s.cfg.SlotTimeout {
-			return nil
-		}
-		old := &OldTransactionError{PID: pid, Age: age}
-		old.SetupError = oldTransaction(s.cfg.Name, old, gid)
-		if pid != 0 {
-			old.Problem += fmt.Sprintf(" (user %q, application %q, its query began %s)", user, application, ago(query))
+		old, err := s.findOldest(ctx, conn)
+		if err != nil || old == nil || old.Age < s.cfg.SlotTimeout {
+			return err
 		}
 		return old
 	})
+}
+
+// findOldest returns the oldest transaction that has written something, nil if
+// there is none.
+func (s *Source) findOldest(ctx context.Context, conn *pgx.Conn) (*OldTransactionError, error) {
+	var xid, user, application, gid string
+	var pid int
+	var open, query *float64
+	err := conn.QueryRow(ctx, oldestSQL).Scan(&xid, &pid, &user, &application, &open, &query, &gid)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for old transactions: %w", pgstore.Explain(err))
+	}
+	old := &OldTransactionError{PID: pid, Age: s.oldest.age(xid, open)}
+	old.SetupError = oldTransaction(s.cfg.Name, old, gid)
+	if pid != 0 {
+		old.Problem += fmt.Sprintf(" (user %q, application %q, its query began %s)", user, application, ago(query))
+	}
+	return old, nil
 }
 
 func oldTransaction(slot string, old *OldTransactionError, gid string) store.SetupError {

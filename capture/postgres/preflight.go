@@ -16,21 +16,18 @@ import (
 // checkup gathers everything that is wrong, so that an operator mends it in one
 // go.
 type checkup struct {
-	wrong []store.SetupError
+	wrong []fault
 	// fatal: without mending it the tables cannot be polled either.
 	fatal bool
 }
 
-func (c *checkup) add(problem, remedy string) {
-	c.wrong = append(c.wrong, store.SetupError{Problem: problem, Remedy: remedy})
-}
+func (c *checkup) add(f fault) { c.wrong = append(c.wrong, f) }
 
 // addErr takes in what keeps the role from streaming and returns any other
 // error.
 func (c *checkup) addErr(err error) error {
-	var no *capture.NoStreamError
-	if errors.As(err, &no) {
-		c.wrong = append(c.wrong, no.SetupError)
+	if f := faultOf(err); f != nil {
+		c.add(*f)
 		return nil
 	}
 	return err
@@ -42,11 +39,12 @@ func (c *checkup) err() error {
 	if len(c.wrong) == 0 {
 		return nil
 	}
-	all := c.wrong[0]
+	all := c.wrong[0].setup()
 	if len(c.wrong) > 1 {
 		var lines strings.Builder
 		for i := range c.wrong {
-			lines.WriteString("\n  - " + c.wrong[i].Error())
+			one := c.wrong[i].setup()
+			lines.WriteString("\n  - " + one.Error())
 		}
 		all = store.SetupError{Problem: fmt.Sprintf("the database is not ready for streaming, %d things are to be done:%s", len(c.wrong), lines.String())}
 	}
@@ -113,20 +111,36 @@ func (s *Source) inspect(ctx context.Context, conn *pgx.Conn) (*server, checkup,
 
 func (s *Source) checkServer(sv *server, wrong *checkup) {
 	if sv.version < leastVersion {
-		wrong.add(fmt.Sprintf("the server is PostgreSQL %d, 14 or later is needed", sv.version/10000),
-			"upgrade it, or poll")
+		wrong.add(fault{subject: "server", problem: fmt.Sprintf("the server is PostgreSQL %d, 14 or later is needed", sv.version/10000),
+			how: "upgrade it, or poll"})
 	}
 	if sv.walLevel != "logical" {
-		wrong.add("wal_level is "+sv.walLevel+", must be logical",
-			"run `ALTER SYSTEM SET wal_level = logical;` as a superuser and restart the server "+
-				"(managed services have a switch of their own: rds.logical_replication on Amazon RDS, cloudsql.logical_decoding on Cloud SQL)")
+		wrong.add(fault{
+			subject: "wal_level", problem: "wal_level is " + sv.walLevel + ", must be logical",
+			statements: []string{"ALTER SYSTEM SET wal_level = logical;"},
+			how: "as a superuser and restart the server " +
+				"(managed services have a switch of their own: rds.logical_replication on Amazon RDS, cloudsql.logical_decoding on Cloud SQL)",
+		})
 	}
 	if !sv.hasSlot && sv.slots >= sv.maxSlots {
-		wrong.add(fmt.Sprintf("all %d replication slots are taken", sv.maxSlots),
-			"drop one that is not needed (SELECT slot_name, active FROM pg_replication_slots; SELECT pg_drop_replication_slot('…');), "+
-				"or run `ALTER SYSTEM SET max_replication_slots = …;` with a larger number and restart the server")
+		wrong.add(fault{
+			subject: "slots", problem: fmt.Sprintf("all %d replication slots are taken", sv.maxSlots),
+			statements: []string{fmt.Sprintf("ALTER SYSTEM SET max_replication_slots = %d;", sv.maxSlots+moreSlots)},
+			how: "as a superuser and restart the server, or drop a slot that is not needed " +
+				"(SELECT slot_name, active FROM pg_replication_slots; SELECT pg_drop_replication_slot('…');)",
+		})
 	}
 }
+
+// moreSlots is how many slots more a server is to have that has none to spare.
+const moreSlots = 5
+
+// slotsRemedy is what gives the server a slot to spare.
+const slotsRemedy = "drop one that is not needed (SELECT slot_name, active FROM pg_replication_slots; SELECT pg_drop_replication_slot('…');), " +
+	"or run `ALTER SYSTEM SET max_replication_slots = …;` with a larger number and restart the server"
+
+// notATable is the subject of faults that the store finds as well.
+const notATable = "no table"
 
 const tableSQL = `
 SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text,
@@ -145,19 +159,19 @@ func (s *Source) findTables(ctx context.Context, conn *pgx.Conn, wrong *checkup)
 		err := conn.QueryRow(ctx, tableSQL, quoted).Scan(&t.oid, &t.schema, &t.name, &kind, &persistence, &t.owned)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
-			wrong.add(fmt.Sprintf("outbox %s: there is no table %s, or the role may not use its schema", o.Name, quoted),
-				"create it, correct the name, or name its schema")
+			wrong.add(fault{subject: notATable, problem: fmt.Sprintf("outbox %s: there is no table %s, or the role may not use its schema", o.Name, quoted),
+				how: "create it, correct the name, or name its schema"})
 			wrong.fatal = true
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("look for table %s: %w", quoted, pgstore.Explain(err))
 		case kind != "r" && kind != "p":
-			wrong.add(fmt.Sprintf("outbox %s: %s is not a table", o.Name, quoted), "name the table that the rows are inserted into")
+			wrong.add(fault{subject: notATable, problem: fmt.Sprintf("outbox %s: %s is not a table", o.Name, quoted), how: "name the table that the rows are inserted into"})
 			wrong.fatal = true
 			continue
 		case persistence != "p":
-			wrong.add(fmt.Sprintf("outbox %s: table %s is unlogged or temporary: the log does not hold its rows", o.Name, quoted),
-				fmt.Sprintf("run `ALTER TABLE %s SET LOGGED;`", quoted))
+			wrong.add(fault{subject: "tables", problem: fmt.Sprintf("outbox %s: table %s is unlogged or temporary: the log does not hold its rows", o.Name, quoted),
+				statements: []string{fmt.Sprintf("ALTER TABLE %s SET LOGGED;", quoted)}})
 			continue
 		}
 		t.partitioned = kind == "p"

@@ -124,20 +124,37 @@ func (p *publication) check(s *Source, sv *server, wrong *checkup) {
 		partitioned = partitioned || t.partitioned
 	}
 	if p.exists && (!p.insertOnly || partitioned && !p.viaRoot) {
-		wrong.add(fmt.Sprintf("publication %s must publish inserts only, partitions by way of their root", s.cfg.Name),
-			fmt.Sprintf("run `ALTER PUBLICATION %s SET (publish = 'insert', publish_via_partition_root = true);`", name))
+		wrong.add(fault{
+			subject: "publication", problem: fmt.Sprintf("publication %s must publish inserts only, partitions by way of their root", s.cfg.Name),
+			statements: []string{fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert', publish_via_partition_root = true);", name)},
+		})
 	}
-	for problem, tables := range map[string][]*table{"filters the rows": p.filtered, "leaves columns out that the layout names": p.narrow} {
-		for _, t := range tables {
-			wrong.add(fmt.Sprintf("publication %s %s of table %s", s.cfg.Name, problem, t.quoted()),
-				fmt.Sprintf("run `ALTER PUBLICATION %s DROP TABLE %s; ALTER PUBLICATION %s ADD TABLE %s;`", name, t.quoted(), name, t.quoted()))
+	for _, of := range []struct {
+		problem string
+		tables  []*table
+	}{{"filters the rows", p.filtered}, {"leaves columns out that the layout names", p.narrow}} {
+		for _, t := range of.tables {
+			wrong.add(fault{
+				subject: "publication", problem: fmt.Sprintf("publication %s %s of table %s", s.cfg.Name, of.problem, t.quoted()),
+				statements: []string{
+					fmt.Sprintf("ALTER PUBLICATION %s DROP TABLE %s;", name, t.quoted()),
+					fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", name, t.quoted()),
+				},
+			})
 		}
 	}
-	mend := s.cfg.MayCreate && p.mayMend()
-	if statement := p.statement(s.cfg.Name); statement != "" && !mend {
-		wrong.add(p.lack(s.cfg.Name), fmt.Sprintf("run `%s` as the owner", statement))
+	if len(p.missing) > 0 && !p.mends(s) {
+		wrong.add(p.incomplete(s.cfg.Name, "as the owner"))
 	}
 }
+
+// incomplete is the fault that the publication lacks a table.
+func (p *publication) incomplete(name, how string) fault {
+	return fault{subject: "publication", problem: p.lack(name), statements: []string{p.statement(name)}, how: how}
+}
+
+// mends reports whether the relay may make or complete the publication itself.
+func (p *publication) mends(s *Source) bool { return s.cfg.MayCreate && p.mayMend() }
 
 func (p *publication) mayMend() bool {
 	for _, t := range p.missing {
@@ -192,8 +209,9 @@ func (p *publication) mend(ctx context.Context, conn *pgx.Conn, name string) err
 	case err == nil:
 		return nil
 	case errors.As(err, &pg) && pg.Code == "42501":
-		return noStream(p.lack(name)+", and the role may not mend that: "+pg.Message,
-			fmt.Sprintf("run `%s` as an administrator", statement))
+		f := p.incomplete(name, "as an administrator")
+		f.problem += ", and the role may not mend that: " + pg.Message
+		return f.err()
 	case errors.As(err, &pg) && pg.Code == "42710":
 		return fmt.Errorf("publication %s was changed by somebody else at the same moment: %w", name, err)
 	}

@@ -41,10 +41,24 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 		return s.refused(ctx, err)
 	}
 	s.trouble.refused = time.Time{}
+	progress, err := s.read(ctx, conn, part{from: from, until: until, timeout: timeout}, out)
+	return s.failed(s.explainColumns(ctx, err), progress)
+}
+
+// part is what a stream that has begun is to read.
+type part struct {
+	from, until pglogrepl.LSN // an until of 0 is for ever
+	timeout     time.Duration // the server's wal_sender_timeout
+}
+
+// read sends what a stream brings until the context ends, the part ends or the
+// connection is lost, and ends its session. progress says that something new was
+// sent.
+func (s *Source) read(ctx context.Context, conn *pgconn.PgConn, p part, out chan<- capture.Batch) (progress bool, err error) {
 	defer closeSession(conn)
 	asm := newAssembler(newTables(s.server.tables), s.cfg.Name, s.cfg.MaxBatchRows, s.cfg.MaxBatchBytes)
-	asm.after, asm.until, asm.reader.unchecked = from, until, unchecked(conn)
-	st := newStream(s, conn, asm, out, from, timeout)
+	asm.after, asm.until, asm.reader.unchecked = p.from, p.until, unchecked(conn)
+	st := newStream(s, conn, asm, out, p.from, p.timeout)
 	s.setWake(conn.Conn())
 	defer s.setWake(nil)
 	beside, end := context.WithCancel(ctx)
@@ -56,7 +70,8 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 		work.Wait()
 	}()
 	s.resume.Connected()
-	return s.failed(s.explainColumns(ctx, st.run(ctx)), st.progress)
+	err = st.run(ctx)
+	return st.progress, err
 }
 
 // startStream opens the stream on the session that Open left or on a new one,
@@ -74,16 +89,21 @@ func (s *Source) startStream(ctx context.Context, from pglogrepl.LSN) (conn *pgc
 			return conn, 0, err
 		}
 	}
-	if timeout, err = s.checkSlot(ctx, conn); err != nil {
-		return conn, 0, err
+	timeout, err = s.begin(ctx, conn, s.cfg.Name)
+	return conn, timeout, err
+}
+
+// begin begins a stream from a slot on a replication session, and returns the
+// server's wal_sender_timeout.
+func (s *Source) begin(ctx context.Context, conn *pgconn.PgConn, slot string) (time.Duration, error) {
+	timeout, err := s.checkSlot(ctx, conn, slot)
+	if err != nil {
+		return 0, err
 	}
-	err = pglogrepl.StartReplication(ctx, conn, s.cfg.Name, 0, pglogrepl.StartReplicationOptions{PluginArgs: []string{
+	err = pglogrepl.StartReplication(ctx, conn, slot, 0, pglogrepl.StartReplicationOptions{PluginArgs: []string{
 		"proto_version '1'", "publication_names '" + s.cfg.Name + "'", "messages 'true'",
 	}})
-	if err != nil {
-		return conn, 0, s.explainStreaming(err)
-	}
-	return conn, timeout, nil
+	return timeout, s.explainStreaming(err)
 }
 
 // redial opens a replication session after a lost one, and makes sure that what
@@ -114,25 +134,25 @@ func (s *Source) redial(ctx context.Context, from pglogrepl.LSN) (*pgconn.PgConn
 	return conn, s.checkPublished(ctx)
 }
 
-// checkSlot makes sure before a stream that the slot is the one that Open saw.
-// The name needs no quoting, see Config.Validate.
-func (s *Source) checkSlot(ctx context.Context, conn *pgconn.PgConn) (time.Duration, error) {
+// checkSlot makes sure before a stream that the slot is the one that was opened.
+// The names need no quoting, see Config.Validate.
+func (s *Source) checkSlot(ctx context.Context, conn *pgconn.PgConn, slot string) (time.Duration, error) {
 	sql := fmt.Sprintf(`SELECT (SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'),
-		(SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '%[1]s' AND database = current_database()),
-		(SELECT pubname FROM pg_publication WHERE pubname = '%[1]s'), pg_is_in_recovery()`, s.cfg.Name)
+		(SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '%s' AND database = current_database()),
+		(SELECT pubname FROM pg_publication WHERE pubname = '%s'), pg_is_in_recovery()`, slot, s.cfg.Name)
 	results, err := conn.Exec(ctx, sql).ReadAll()
 	if err != nil {
-		return 0, fmt.Errorf("look at slot %s: %w", s.cfg.Name, err)
+		return 0, fmt.Errorf("look at slot %s: %w", slot, err)
 	}
 	if len(results) != 1 || len(results[0].Rows) != 1 || len(results[0].Rows[0]) != 4 {
-		return 0, fmt.Errorf("look at slot %s: the server's answer has another form", s.cfg.Name)
+		return 0, fmt.Errorf("look at slot %s: the server's answer has another form", slot)
 	}
 	row := results[0].Rows[0]
 	if string(row[3]) == "t" {
 		return 0, errStandby // it may lack the slot until it is promoted
 	}
 	if row[1] == nil {
-		return 0, &capture.LostError{Reason: fmt.Sprintf("slot %s is gone", s.cfg.Name)}
+		return 0, &capture.LostError{Reason: fmt.Sprintf("slot %s is gone", slot)}
 	}
 	if row[2] == nil {
 		return 0, &capture.LostError{Reason: fmt.Sprintf("publication %s is gone", s.cfg.Name)}
@@ -143,7 +163,7 @@ func (s *Source) checkSlot(ctx context.Context, conn *pgconn.PgConn) (time.Durat
 	}
 	if confirmed > s.confirmed {
 		return 0, &capture.LostError{Reason: fmt.Sprintf("slot %s stands at %s, the relay acknowledged %s: somebody else moved it on or made it anew",
-			s.cfg.Name, confirmed, s.confirmed)}
+			slot, confirmed, s.confirmed)}
 	}
 	ms, err := strconv.Atoi(string(row[0]))
 	if err != nil {

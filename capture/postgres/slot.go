@@ -22,8 +22,9 @@ type slot struct {
 	exists    bool
 	active    bool
 	pid       int
-	holder    string // application name and address of the session that holds it
-	endable   bool   // the role of Config.URL may end that session
+	program   string // application name of the session that holds it
+	holder    string // the same in words, with its address
+	endable   bool   // the relay, as one of its roles, may end that session
 	lost      string // why the log is not to be had from it; "" if it is
 	confirmed pglogrepl.LSN
 }
@@ -37,8 +38,8 @@ SELECT s.plugin::text, s.slot_type::text, s.database::text, current_database()::
 		WHEN s.wal_status = 'lost' THEN 'wal_removed'
 		WHEN to_jsonb(s) ->> 'conflicting' = 'true' THEN 'conflicting' ELSE '' END,
 	coalesce(s.confirmed_flush_lsn::text, ''),
-	coalesce((SELECT (m.rolsuper OR NOT r.rolsuper) AND (pg_has_role(r.oid, 'MEMBER') OR pg_has_role('pg_signal_backend', 'MEMBER'))
-		FROM pg_roles r, pg_roles m WHERE r.oid = a.usesysid AND m.rolname = current_user), false)
+	coalesce((SELECT bool_or((m.rolsuper OR NOT r.rolsuper) AND (pg_has_role(m.oid, r.oid, 'USAGE') OR pg_has_role(m.oid, 'pg_signal_backend', 'USAGE')))
+		FROM pg_roles r, pg_roles m WHERE r.oid = a.usesysid AND m.rolname IN (current_user, $2)), false)
 FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = $1`
 
 // findSlot reads the slot's state. A slot of the relay's name that is not the
@@ -46,7 +47,7 @@ FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
 func (s *Source) findSlot(ctx context.Context, conn *pgx.Conn) (slot, error) {
 	var sl slot
 	var plug, kind, database, current, application, address, confirmed *string
-	err := conn.QueryRow(ctx, slotSQL, s.cfg.Name).Scan(&plug, &kind, &database, &current, &sl.active, &sl.pid,
+	err := conn.QueryRow(ctx, slotSQL, s.cfg.Name, s.streamConfig.User).Scan(&plug, &kind, &database, &current, &sl.active, &sl.pid,
 		&application, &address, &sl.lost, &confirmed, &sl.endable)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return sl, nil
@@ -56,13 +57,23 @@ func (s *Source) findSlot(ctx context.Context, conn *pgx.Conn) (slot, error) {
 	}
 	sl.exists = true
 	if plug == nil || database == nil || *plug != plugin || *database != *current {
-		return sl, noStream(
-			fmt.Sprintf("replication slot %s is another program's: %s, plugin %s, database %s", s.cfg.Name, *kind, text(plug), text(database)),
-			"give the relay another name, or, if nobody needs the slot, run `SELECT pg_drop_replication_slot('"+s.cfg.Name+"');`")
+		foreign := fault{
+			subject:    "slot",
+			problem:    fmt.Sprintf("replication slot %s is another program's: %s, plugin %s, database %s", s.cfg.Name, *kind, text(plug), text(database)),
+			statements: []string{s.dropStatement()},
+			how:        "if nobody needs the slot; else give the relay another name",
+		}
+		return sl, foreign.err()
 	}
+	sl.program = *application // coalesced, never NULL
 	sl.holder = fmt.Sprintf("application %q, address %s", text(application), text(address))
 	sl.confirmed, err = parseLSN(store.Position(*confirmed)) // coalesced, never NULL
 	return sl, err
+}
+
+// dropStatement drops the slot. The name needs no quoting, see Config.Validate.
+func (s *Source) dropStatement() string {
+	return "SELECT pg_drop_replication_slot('" + s.cfg.Name + "');"
 }
 
 // held says who holds the slot: a *capture.NoStreamError for a caller that leads,
@@ -108,9 +119,7 @@ func (s *Source) freeSlot(ctx context.Context, conn *pgx.Conn) (slot, error) {
 			return sl, s.held(&sl)
 		}
 		if s.cfg.TakeOver {
-			// Refused for the session of a role that this one may not end; then
-			// waiting is all that is left.
-			if _, err := conn.Exec(ctx, "SELECT pg_terminate_backend($1)", sl.pid); err != nil && conn.IsClosed() {
+			if err := s.endHolder(ctx, conn, sl.pid); err != nil {
 				return sl, fmt.Errorf("end the session that holds slot %s: %w", s.cfg.Name, err)
 			}
 		}
@@ -120,6 +129,24 @@ func (s *Source) freeSlot(ctx context.Context, conn *pgx.Conn) (slot, error) {
 		case <-tick.C:
 		}
 	}
+}
+
+// endHolder asks the server to end the session that holds the slot. The stream's
+// role may always end a stream of its own; another role's session may be the
+// control role's to end. Where neither may, waiting is all that is left, and that
+// is no error.
+func (s *Source) endHolder(ctx context.Context, conn *pgx.Conn, pid int) error {
+	const end = "SELECT pg_catalog.pg_terminate_backend(%d)"
+	if s.repl != nil {
+		_, err := s.repl.Exec(ctx, fmt.Sprintf(end, pid)).ReadAll()
+		if err == nil || s.repl.IsClosed() {
+			return err
+		}
+	}
+	if _, err := conn.Exec(ctx, fmt.Sprintf(end, pid)); err != nil && conn.IsClosed() {
+		return err
+	}
+	return nil
 }
 
 // DropSlot gives the slot up, so that the server keeps no log for a relay that

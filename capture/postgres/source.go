@@ -138,9 +138,12 @@ func (s *Source) explainStream(err error) error {
 	if errors.As(err, &pg) {
 		switch {
 		case pg.Code == "42501":
-			return noStream(fmt.Sprintf("role %s may not stream: %s", role, pg.Message),
-				fmt.Sprintf("run `ALTER ROLE %s REPLICATION;` as an administrator, or what the service has instead, "+
-					"such as `GRANT rds_replication TO %s;` on Amazon RDS and Aurora", pgstore.Ident(role), pgstore.Ident(role)))
+			return fault{
+				subject: "stream", problem: fmt.Sprintf("role %s may not stream: %s", role, pg.Message),
+				statements: []string{"ALTER ROLE " + pgstore.Ident(role) + " REPLICATION;"},
+				how: fmt.Sprintf("as an administrator, or what the service has instead, such as `GRANT rds_replication TO %s;` on Amazon RDS and Aurora",
+					pgstore.Ident(role)),
+			}.err()
 		case pg.Code == "53300" && strings.Contains(pg.Message, "max_wal_senders"):
 			return &busyError{capture.NoStreamError{SetupError: store.SetupError{
 				Problem: "the server has no walsender left: " + pg.Message,

@@ -79,7 +79,14 @@ func (l *fakeLanes) Resume(_ context.Context, n dispatch.LaneName) error {
 // their address.
 func serveAdmin(t *testing.T, lanes admin.Lanes, letters admin.DeadLetters, token string) string {
 	t.Helper()
-	s := admin.New(admin.Config{Listen: "127.0.0.1:0", Token: token, Lanes: lanes, DeadLetters: letters}, ready{})
+	return serveConfig(t, admin.Config{Token: token, Lanes: lanes, DeadLetters: letters}, ready{})
+}
+
+// serveConfig is serveAdmin for any endpoints.
+func serveConfig(t *testing.T, cfg admin.Config, status admin.Status) string {
+	t.Helper()
+	cfg.Listen = "127.0.0.1:0"
+	s := admin.New(cfg, status)
 	if err := s.Listen(); err != nil {
 		t.Fatal(err)
 	}

@@ -36,9 +36,12 @@ type program struct {
 type commandLine struct {
 	Quickstart  quickstartCommand  `cmd:"" help:"Show a relay at work here and now, with nothing to set up."`
 	Run         runCommand         `cmd:"" help:"Relay until a signal ends it."`
+	Doctor      doctorCommand      `cmd:"" help:"Look at all that a relay needs, and say what mends what is missing."`
 	Init        initCommand        `cmd:"" help:"Make the relay's own tables and the publication."`
+	Status      statusCommand      `cmd:"" help:"Show where the running relay stands; exits 1 if it is not ready."`
 	Lanes       laneCommands       `cmd:"" help:"Look at the lanes of the running relay, and retry, skip, pause or resume one."`
 	Deadletters deadLetterCommands `cmd:"" help:"Look at FAILED rows, and requeue or discard them."`
+	Tap         tapCommand         `cmd:"" help:"Show the rows that commit from now on, without sending any."`
 	Config      configCommands     `cmd:"" help:"Check or describe the configuration."`
 	Completion  completionCommand  `cmd:"" help:"Print the shell's script that completes commands and flags."`
 	Version     versionCommand     `cmd:"" help:"Print the version."`

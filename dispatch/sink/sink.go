@@ -61,6 +61,18 @@ type Sink interface {
 	Deliver(ctx context.Context, msgs []Message) Result
 }
 
+// Prober is a sink that can be asked whether it would reach its receiver. All sinks
+// are that.
+type Prober interface {
+	// Probe goes the way of a delivery of one kind of rows, with its proxy, TLS and
+	// credentials, and delivers nothing. "" is any kind that the sink takes. The
+	// class is Delivered where the receiver is reached and has nothing against it;
+	// Refused where it is reached and its answer leaves a doubt; Unavailable where
+	// it is not reached; Misconfigured where the address or the credentials are
+	// wrong. The detail is never empty: it says what is proven, and what is not.
+	Probe(ctx context.Context, kind string) Outcome
+}
+
 // Class says what an answer means for the rows.
 type Class uint8
 

@@ -12,8 +12,9 @@ const (
 	// tryEvery is how often a standby tries: the death of the leader goes
 	// unnoticed for as long at the most. Each try is a round trip or two.
 	tryEvery = 250 * time.Millisecond
-	// tryTimeout bounds one try, in which a connection may have to be opened.
-	tryTimeout = 5 * time.Second
+	// tryTimeout bounds one try, in which a connection may have to be opened, and
+	// several hosts tried for it.
+	tryTimeout = 15 * time.Second
 )
 
 // Observer is told what a candidate finds. It must return at once.

@@ -2,11 +2,9 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
 	"strings"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -15,70 +13,64 @@ import (
 // and message support to logical decoding and the session time-outs.
 const oldest = 14
 
-// Check implements store.Installer. What it finds is one *store.SetupError.
+// Check implements store.Installer. What it finds is one *store.SetupError: all
+// that Examine grades a store.Fault, but for what may pass by itself.
 func (s *Store) Check(ctx context.Context) error {
-	var found findings
+	var c checker
 	err := s.control.do(ctx, func(ctx context.Context, sess *session) error {
-		c := &checker{conn: sess.conn, findings: &found}
+		c = checker{conn: sess.conn}
 		return c.run(ctx, s)
 	})
 	if err != nil {
 		return fmt.Errorf("check the tables: %w", Explain(err))
 	}
-	return found.err()
-}
-
-// findings gathers what is wrong and what to do about it.
-type findings struct {
-	problems, remedies []string
-}
-
-func (f *findings) add(problem string, remedies ...string) {
-	f.problems = append(f.problems, problem)
-	for _, r := range remedies {
-		if !slices.Contains(f.remedies, r) {
-			f.remedies = append(f.remedies, r)
-		}
-	}
-}
-
-func (f *findings) err() error {
-	if len(f.problems) == 0 {
-		return nil
-	}
-	return &store.SetupError{
-		Problem: strings.Join(f.problems, "\n"),
-		Remedy:  "to mend it:\n" + strings.Join(f.remedies, "\n"),
-	}
-}
-
-type checker struct {
-	*findings
-	conn *pgx.Conn
-	role string // quoted
+	return c.err()
 }
 
 func (c *checker) run(ctx context.Context, s *Store) error {
-	var server int
-	var role string
-	err := c.conn.QueryRow(ctx, "SELECT current_setting('server_version_num')::int / 10000, current_user").Scan(&server, &role)
-	if err != nil {
+	if ok, err := c.server(ctx); err != nil || !ok {
 		return err
-	}
-	c.role = Ident(role)
-	if server < oldest {
-		c.add(fmt.Sprintf("the server is PostgreSQL %d", server), fmt.Sprintf("use PostgreSQL %d or later", oldest))
-		return nil
 	}
 	if err := c.own(ctx); err != nil {
 		return err
 	}
 	for _, name := range s.order {
-		if err := c.outbox(ctx, s.outboxes[name], s.takeover > 0); err != nil {
+		if err := c.outbox(ctx, s.outboxes[name]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// server looks at the server and the role, and reports false where the server is
+// too old to be asked more.
+func (c *checker) server(ctx context.Context) (ok bool, err error) {
+	var number int
+	var text, role string
+	var super bool
+	err = c.conn.QueryRow(ctx, `
+SELECT current_setting('server_version_num')::int / 10000, current_setting('server_version'), current_user::text,
+  (SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.rolname = current_user)`).Scan(&number, &text, &role, &super)
+	if err != nil {
+		return false, err
+	}
+	c.role, c.subject = Ident(role), "server"
+	if number < oldest {
+		c.fault(fmt.Sprintf("PostgreSQL %s is too old", text), fmt.Sprintf("use PostgreSQL %d or later", oldest))
+		return false, nil
+	}
+	c.add(store.Fine, "PostgreSQL "+text)
+	if c.thorough {
+		if err := c.state(ctx); err != nil {
+			return false, err
+		}
+	}
+	c.subject = "role"
+	if super {
+		role += ", a superuser, who may do everything"
+	}
+	c.add(store.Fine, role)
+	return true, nil
 }
 
 // holds asks the server a yes-or-no question.
@@ -91,18 +83,20 @@ func (c *checker) holds(ctx context.Context, question string, args ...any) (bool
 // own checks the relay's own tables.
 func (c *checker) own(ctx context.Context) error {
 	const initialize = "run `sluicebox init`"
+	c.subject = "own tables"
+	before := c.faults()
 	there, err := c.holds(ctx, "SELECT true FROM pg_catalog.pg_namespace WHERE nspname = 'sluicebox'")
 	if err != nil {
 		return err
 	}
 	if !there {
-		c.add("the relay's own tables are not there", initialize)
+		c.fault("the relay's own tables are not there", initialize)
 		return nil
 	}
 	if ok, err := c.holds(ctx, "SELECT pg_catalog.has_schema_privilege('sluicebox', 'USAGE')"); err != nil {
 		return err
 	} else if !ok {
-		c.add(c.role+" may not use the schema sluicebox", grantAll(c.role)...)
+		c.fault(c.role+" may not use the schema sluicebox", grantAll(c.role)...)
 		return nil
 	}
 	readable := false
@@ -113,9 +107,9 @@ func (c *checker) own(ctx context.Context) error {
 		}
 		switch {
 		case !found:
-			c.add("the relay's own table sluicebox."+t.name+" is not there", initialize)
+			c.fault("the relay's own table sluicebox."+t.name+" is not there", initialize)
 		case len(rights) > 0:
-			c.add(fmt.Sprintf("%s lacks %s on sluicebox.%s", c.role, strings.Join(rights, ", "), t.name),
+			c.fault(fmt.Sprintf("%s lacks %s on sluicebox.%s", c.role, strings.Join(rights, ", "), t.name),
 				fmt.Sprintf("GRANT %s ON sluicebox.%s TO %s;", strings.Join(rights, ", "), t.name, c.role))
 		}
 		readable = readable || i == 0 && found && len(rights) == 0
@@ -123,7 +117,11 @@ func (c *checker) own(ctx context.Context) error {
 	if !readable {
 		return nil
 	}
-	return c.version(ctx, initialize)
+	if err := c.version(ctx, initialize); err != nil || c.faults() > before {
+		return err
+	}
+	c.add(store.Fine, fmt.Sprintf("version %d, with the rights that the relay needs", version))
+	return nil
 }
 
 func (c *checker) version(ctx context.Context, initialize string) error {
@@ -134,10 +132,10 @@ func (c *checker) version(ctx context.Context, initialize string) error {
 	}
 	switch {
 	case have > version:
-		c.add(fmt.Sprintf("the relay's own tables have version %d, and this program knows versions up to %d", have, version),
+		c.fault(fmt.Sprintf("the relay's own tables have version %d, and this program knows versions up to %d", have, version),
 			"run the newer release of sluicebox that made them")
 	case have < version:
-		c.add(fmt.Sprintf("the relay's own tables have version %d, and this program needs %d", have, version), initialize)
+		c.fault(fmt.Sprintf("the relay's own tables have version %d, and this program needs %d", have, version), initialize)
 	}
 	return nil
 }
@@ -164,17 +162,23 @@ SELECT coalesce((SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_name
 }
 
 // outbox checks a table of rows.
-func (c *checker) outbox(ctx context.Context, o *store.Outbox, timeout bool) error {
+func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
+	c.subject = "outbox " + o.Name
+	before := c.faults()
 	t, err := readTable(ctx, c.conn, o)
-	if setup, ok := err.(*store.SetupError); ok {
-		c.add(setup.Problem, setup.Remedy)
-		return nil
+	var setup *store.SetupError
+	if errors.As(err, &setup) {
+		return c.absent(ctx, o, setup)
 	}
 	if err != nil {
 		return err
 	}
 	if missing := t.missing(); len(missing) > 0 {
-		c.add(t.missingText(missing), fmt.Sprintf("add the columns to %s, or name others in layout %s", TableName(o), o.Layout.Name))
+		words := fmt.Sprintf("add the columns to %s, or name others in layout %s", TableName(o), o.Layout.Name)
+		if adds := t.additions(t.lacks()); len(adds) == len(missing) {
+			words = strings.Join(append([]string{"-- or name others in layout " + o.Layout.Name}, adds...), "\n")
+		}
+		c.setup(&store.SetupError{Problem: t.missingText(missing), Remedy: words})
 		return nil
 	}
 	c.types(t)
@@ -183,7 +187,38 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox, timeout bool) err
 			return err
 		}
 	}
+	if c.faults() > before {
+		return nil
+	}
+	c.add(store.Fine, fmt.Sprintf("%s has the columns of layout %s, and the role the rights that the relay needs", TableName(o), o.Layout.Name))
+	if !c.thorough {
+		return nil
+	}
+	return c.unsettledIndex(ctx, t)
+}
+
+// absent says that the table is not there, or that it is where the role looks for
+// it and may not.
+func (c *checker) absent(ctx context.Context, o *store.Outbox, setup *store.SetupError) error {
+	var schema string
+	err := c.conn.QueryRow(ctx, `
+SELECT coalesce(min(n.nspname::text), '') FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE $1 = '' AND c.relname = $2 AND c.relkind IN ('r', 'p') AND n.nspname IN ('public', current_user)
+  AND NOT pg_catalog.has_schema_privilege(n.oid, 'USAGE')`, o.Schema, o.Table).Scan(&schema)
+	if err != nil {
+		return err
+	}
+	if schema == "" {
+		c.setup(setup)
+		return nil
+	}
+	c.usage(schema)
 	return nil
+}
+
+// usage says that the role may not use a schema.
+func (c *checker) usage(schema string) {
+	c.fault(fmt.Sprintf("%s may not use the schema %s", c.role, Ident(schema)), fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", Ident(schema), c.role))
 }
 
 // rights checks what the role may do to the columns.
@@ -198,8 +233,7 @@ WHERE c.oid = $1`, t.oid).Scan(&schema)
 	if ok, err := c.holds(ctx, "SELECT pg_catalog.has_schema_privilege($1, 'USAGE')", schema); err != nil {
 		return err
 	} else if !ok {
-		c.add(fmt.Sprintf("outbox %s: %s may not use the schema %s", t.Name, c.role, Ident(schema)),
-			fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", Ident(schema), c.role))
+		c.usage(schema)
 	}
 	deletes := t.Layout.DeleteDelivered && t.Layout.State != store.StateNone || t.Retention > 0
 	if err := c.columnRights(ctx, t); err != nil || !deletes {
@@ -207,7 +241,7 @@ WHERE c.oid = $1`, t.oid).Scan(&schema)
 	}
 	ok, err := c.holds(ctx, "SELECT pg_catalog.has_table_privilege($1::oid, 'DELETE')", t.oid)
 	if err == nil && !ok {
-		c.add(fmt.Sprintf("outbox %s: %s lacks DELETE on %s", t.Name, c.role, TableName(t.Outbox)),
+		c.fault(fmt.Sprintf("%s lacks DELETE on %s", c.role, TableName(t.Outbox)),
 			fmt.Sprintf("GRANT DELETE ON %s TO %s;", TableName(t.Outbox), c.role))
 	}
 	return err
@@ -232,7 +266,7 @@ func (c *checker) columnRights(ctx context.Context, t *table) error {
 	}
 	for _, right := range []string{"SELECT", "UPDATE"} {
 		if columns := strings.Join(lacks[right], ", "); columns != "" {
-			c.add(fmt.Sprintf("outbox %s: %s lacks %s on %s (%s)", t.Name, c.role, right, TableName(t.Outbox), columns),
+			c.fault(fmt.Sprintf("%s lacks %s on %s (%s)", c.role, right, TableName(t.Outbox), columns),
 				fmt.Sprintf("GRANT %s (%s) ON %s TO %s;", right, columns, TableName(t.Outbox), c.role))
 		}
 	}
@@ -258,7 +292,7 @@ WHERE i.indrelid = $1 AND i.indkey[0] = $2::int2 AND i.indisvalid AND i.indpred 
 	} else if partitioned {
 		statement = fmt.Sprintf("CREATE UNIQUE INDEX ON %s (%s, …); -- with the columns that it is partitioned by", TableName(t.Outbox), Ident(id.name))
 	}
-	c.add(fmt.Sprintf("outbox %s: no unique index of %s is on the id, column %s", t.Name, TableName(t.Outbox), id.name), statement)
+	c.fault(fmt.Sprintf("no unique index of %s is on the id, column %s", TableName(t.Outbox), id.name), statement)
 	return nil
 }
 
@@ -267,7 +301,7 @@ WHERE i.indrelid = $1 AND i.indkey[0] = $2::int2 AND i.indisvalid AND i.indpred 
 func (c *checker) policies(ctx context.Context, t *table) error {
 	hides, err := c.holds(ctx, "SELECT pg_catalog.row_security_active($1::oid)", t.oid)
 	if err == nil && hides {
-		c.add(fmt.Sprintf("outbox %s: row-level security of %s applies to %s, which must see every row", t.Name, TableName(t.Outbox), c.role),
+		c.fault(fmt.Sprintf("row-level security of %s applies to %s, which must see every row", TableName(t.Outbox), c.role),
 			fmt.Sprintf("ALTER ROLE %s BYPASSRLS;", c.role))
 	}
 	return err

@@ -14,6 +14,13 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
+// How long a host is dialled. Of several, one that is lost must not keep the relay
+// from the next for long: each new session begins with the first.
+const (
+	connectTimeout       = 5 * time.Second
+	connectTimeoutOfMany = 2 * time.Second
+)
+
 // ParseURL reads a postgres:// URL for the relay's own use: TLS is verify-full
 // unless the URL says otherwise, a dial is bounded, and the session names itself
 // to the server. Of several hosts (host1:5432,host2:5432) a connection goes to the
@@ -45,7 +52,9 @@ func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
 		return nil, &store.SetupError{Problem: "the database URL: " + redact(err, u)}
 	}
 	if cfg.ConnectTimeout == 0 {
-		cfg.ConnectTimeout = 5 * time.Second
+		if cfg.ConnectTimeout = connectTimeout; hosts != "" {
+			cfg.ConnectTimeout = connectTimeoutOfMany
+		}
 	}
 	cfg.RuntimeParams["application_name"] = application
 	return cfg, nil
@@ -170,7 +179,19 @@ func TableName(o *store.Outbox) string {
 func connect(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", cfg.Host, Explain(err))
+		return nil, fmt.Errorf("connect to %s: %w", cfg.Host, ExplainConnect(cfg, err))
 	}
 	return conn, nil
+}
+
+// ExplainConnect is Explain of what kept a session from opening.
+func ExplainConnect(cfg *pgx.ConnConfig, err error) error {
+	var pg *pgconn.PgError
+	if lacksRight(err) && errors.As(err, &pg) && strings.Contains(pg.Message, "for database") {
+		return &store.SetupError{
+			Problem: pg.Message,
+			Remedy:  fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", Ident(cfg.Database), Ident(cfg.User)),
+		}
+	}
+	return Explain(err)
 }

@@ -30,6 +30,9 @@ const installLock = 0x736c756963656278
 func (s *Store) Install(ctx context.Context) error {
 	err := s.control.do(ctx, func(ctx context.Context, sess *session) error {
 		have, err := installed(ctx, sess.conn)
+		if lacksRight(err) {
+			return nil // the tables are there, and Check says which right is missing
+		}
 		if err != nil || have == version {
 			return err
 		}
@@ -95,6 +98,12 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n 
 	return have, nil
 }
 
+// lacksRight reports whether the server refuses something that the role may not.
+func lacksRight(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == "42501" // insufficient_privilege
+}
+
 func step(n int) (string, error) {
 	text, err := steps.ReadFile(fmt.Sprintf("schema/%04d.sql", n))
 	return string(text), err
@@ -123,10 +132,11 @@ func script(have int) string {
 // explainInstall says who may make the own tables or bring them up to date, if
 // the role may not.
 func explainInstall(ctx context.Context, conn *pgx.Conn, have int, err error) error {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) || pg.Code != "42501" { // insufficient_privilege
+	if !lacksRight(err) {
 		return err
 	}
+	var pg *pgconn.PgError
+	errors.As(err, &pg)
 	role := "the relay's role"
 	var name string
 	if e := conn.QueryRow(ctx, "SELECT current_user").Scan(&name); e == nil {

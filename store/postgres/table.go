@@ -184,10 +184,19 @@ func uses(l *store.Layout) []use {
 
 // missing lists the columns that the layout names and the table lacks.
 func (t *table) missing() []string {
+	list := t.lacks()
+	for i, name := range list {
+		list[i] = name + " (" + t.Layout.Key(name) + ")"
+	}
+	return list
+}
+
+// lacks is missing without the keys of the layout.
+func (t *table) lacks() []string {
 	var list []string
 	for _, u := range uses(&t.Layout) {
 		if !slices.ContainsFunc(t.columns, func(c column) bool { return c.name == u.column }) {
-			list = append(list, u.column+" ("+t.Layout.Key(u.column)+")")
+			list = append(list, u.column)
 		}
 	}
 	return list

@@ -11,53 +11,83 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Check implements store.Installer. What it finds is one *store.SetupError.
+// Check implements store.Installer. What it finds is one *store.SetupError: all
+// that Examine grades a store.Fault.
 func (s *Store) Check(ctx context.Context) error {
-	var found findings
-	err := s.writer.do(ctx, func(ctx context.Context) error {
-		conn := s.writer.conn
-		// A file that may only be read refuses the transaction.
-		err := conn.Write(ctx, Normal, func(context.Context) error { return nil })
-		if err != nil {
-			return err
-		}
-		return conn.Read(ctx, func(ctx context.Context) error {
-			found = findings{}
-			c := &checker{conn: conn, findings: &found}
-			return c.run(ctx, s)
-		})
+	var c checker
+	err := s.writer.do(ctx, func(ctx context.Context) (err error) {
+		c, err = s.checkOn(ctx, s.writer.conn, false)
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("check the tables: %w", Explain(err))
 	}
-	return found.err()
+	return c.err()
 }
 
-// findings gathers what is wrong and what to do about it.
-type findings struct {
-	problems, remedies []string
-}
-
-func (f *findings) add(problem, remedy string) {
-	f.problems = append(f.problems, problem)
-	if !slices.Contains(f.remedies, remedy) {
-		f.remedies = append(f.remedies, remedy)
+// checkOn runs the checks on a connection.
+func (s *Store) checkOn(ctx context.Context, conn *Conn, thorough bool) (c checker, err error) {
+	// A file that may only be read refuses the transaction.
+	err = conn.Write(ctx, Normal, func(context.Context) error { return nil })
+	if err != nil {
+		return c, err
 	}
+	err = conn.Read(ctx, func(ctx context.Context) error {
+		c = checker{conn: conn, thorough: thorough} // it may be read again
+		return c.run(ctx, s)
+	})
+	return c, err
 }
 
-func (f *findings) err() error {
-	if len(f.problems) == 0 {
+// checker gathers findings.
+type checker struct {
+	conn     *Conn
+	thorough bool   // advice is wanted too
+	subject  string // of what is looked at
+	found    []store.Finding
+}
+
+func (c *checker) add(grade store.Grade, text, remedy string) {
+	c.found = append(c.found, store.Finding{Grade: grade, Subject: c.subject, Text: text, Remedy: remedy})
+}
+
+// fault adds what keeps the relay from working.
+func (c *checker) fault(text, remedy string) { c.add(store.Fault, text, remedy) }
+
+// setup adds a fault that was found elsewhere, whose text names the subject too.
+func (c *checker) setup(err *store.SetupError) {
+	c.fault(strings.TrimPrefix(err.Problem, c.subject+": "), err.Remedy)
+}
+
+// faults counts the faults so far.
+func (c *checker) faults() (n int) {
+	for i := range c.found {
+		if c.found[i].Grade == store.Fault {
+			n++
+		}
+	}
+	return n
+}
+
+// err puts the faults into one error, each remedy once.
+func (c *checker) err() error {
+	var problems, remedies []string
+	for _, f := range c.found {
+		if f.Grade != store.Fault {
+			continue
+		}
+		problems = append(problems, f.Subject+": "+f.Text)
+		if !slices.Contains(remedies, f.Remedy) {
+			remedies = append(remedies, f.Remedy)
+		}
+	}
+	if len(problems) == 0 {
 		return nil
 	}
 	return &store.SetupError{
-		Problem: strings.Join(f.problems, "\n"),
-		Remedy:  "to mend it:\n" + strings.Join(f.remedies, "\n"),
+		Problem: strings.Join(problems, "\n"),
+		Remedy:  "to mend it:\n" + strings.Join(remedies, "\n"),
 	}
-}
-
-type checker struct {
-	*findings
-	conn *Conn
 }
 
 func (c *checker) run(ctx context.Context, s *Store) error {
@@ -74,19 +104,21 @@ func (c *checker) run(ctx context.Context, s *Store) error {
 
 // own checks the relay's own tables.
 func (c *checker) own(ctx context.Context) error {
+	c.subject = "own tables"
+	before := c.faults()
 	have, err := installed(ctx, c.conn)
 	var setup *store.SetupError
 	switch {
 	case errors.As(err, &setup):
-		c.add(setup.Problem, setup.Remedy)
+		c.setup(setup)
 		return nil
 	case err != nil:
 		return err
 	case have == 0:
-		c.add("the relay's own tables are not there", initialize)
+		c.fault("the relay's own tables are not there", initialize)
 		return nil
 	case have < version:
-		c.add(fmt.Sprintf("the relay's own tables have version %d, and this program needs %d", have, version), initialize)
+		c.fault(fmt.Sprintf("the relay's own tables have version %d, and this program needs %d", have, version), initialize)
 		return nil
 	}
 	for _, name := range []string{"sluicebox_leader", "sluicebox_checkpoint", "sluicebox_parked", "sluicebox_hold"} {
@@ -95,30 +127,45 @@ func (c *checker) own(ctx context.Context) error {
 			return err
 		}
 		if !there {
-			c.add("the relay's own table "+name+" is not there, though sluicebox_meta says it is",
+			c.fault("the relay's own table "+name+" is not there, though sluicebox_meta says it is",
 				"restore it, or drop sluicebox_meta and every other sluicebox_ table, and "+initialize+": the relay then begins anew")
 		}
+	}
+	if c.faults() == before {
+		c.add(store.Fine, fmt.Sprintf("version %d", version), "")
 	}
 	return nil
 }
 
 // outbox checks a table of rows.
 func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
+	c.subject = "outbox " + o.Name
+	before := c.faults()
 	t, err := readTable(ctx, c.conn, o)
 	var setup *store.SetupError
 	if errors.As(err, &setup) {
-		c.add(setup.Problem, setup.Remedy)
+		c.setup(setup)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	if missing := t.missing(); len(missing) > 0 {
-		c.add(t.missingText(missing), fmt.Sprintf("add the columns to %s, or name others in layout %s", TableName(o), o.Layout.Name))
+		c.setup(&store.SetupError{
+			Problem: t.missingText(missing),
+			Remedy:  fmt.Sprintf("add the columns to %s, or name others in layout %s", TableName(o), o.Layout.Name),
+		})
 		return nil
 	}
 	c.types(t)
-	return c.index(ctx, t)
+	if err := c.index(ctx, t); err != nil || c.faults() > before {
+		return err
+	}
+	c.add(store.Fine, fmt.Sprintf("%s has the columns of layout %s", TableName(o), o.Layout.Name), "")
+	if !c.thorough {
+		return nil
+	}
+	return c.unsettledIndex(ctx, t)
 }
 
 // types checks that the columns keep what the relay writes as it is.
@@ -126,7 +173,7 @@ func (c *checker) types(t *table) {
 	l := &t.Layout
 	id := t.col(l.Columns.ID)
 	if id.affinity == affinityReal {
-		c.add(fmt.Sprintf("outbox %s: the id, column %s of %s, is declared as %s, and a REAL number has no exact text", t.Name, id.name, TableName(t.Outbox), id.declared),
+		c.fault(fmt.Sprintf("the id, column %s of %s, is declared as %s, and a REAL number has no exact text", id.name, TableName(t.Outbox), id.declared),
 			"name another column as the id, or declare it as INTEGER or TEXT")
 	}
 	if l.State == store.StateNone {
@@ -137,8 +184,8 @@ func (c *checker) types(t *table) {
 			continue
 		}
 		if col := t.col(name); col.affinity == affinityReal {
-			c.add(fmt.Sprintf("outbox %s: column %s (%s) of %s is declared as %s, and the relay writes times as text or as an integer",
-				t.Name, name, l.Key(name), TableName(t.Outbox), col.declared),
+			c.fault(fmt.Sprintf("column %s (%s) of %s is declared as %s, and the relay writes times as text or as an integer",
+				name, l.Key(name), TableName(t.Outbox), col.declared),
 				fmt.Sprintf("name another column in layout %s, or declare it as TEXT or INTEGER", l.Name))
 		}
 	}
@@ -147,8 +194,8 @@ func (c *checker) types(t *table) {
 	}
 	for _, name := range []string{l.Columns.Delivered, l.Columns.Failed} {
 		if t.col(name).notNull {
-			c.add(fmt.Sprintf("outbox %s: column %s (%s) of %s is NOT NULL, and a row is open while it is NULL",
-				t.Name, name, l.Key(name), TableName(t.Outbox)),
+			c.fault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, and a row is open while it is NULL",
+				name, l.Key(name), TableName(t.Outbox)),
 				"name a column that a service leaves NULL, or declare this one without NOT NULL")
 		}
 	}
@@ -166,7 +213,7 @@ WHERE l.partial = 0 AND x.seqno = 0 AND x.name = ?2 COLLATE NOCASE LIMIT 1`
 	found := false
 	err := c.conn.Query(ctx, find, []any{t.Table, id.name}, func([]driver.Value) error { found = true; return nil })
 	if err == nil && !found {
-		c.add(fmt.Sprintf("outbox %s: no index of %s begins with the id, column %s", t.Name, TableName(t.Outbox), id.name),
+		c.fault(fmt.Sprintf("no index of %s begins with the id, column %s", TableName(t.Outbox), id.name),
 			fmt.Sprintf("CREATE UNIQUE INDEX %s ON %s (%s);", Ident(t.Table+"_"+id.name), TableName(t.Outbox), Ident(id.name)))
 	}
 	return err

@@ -54,6 +54,19 @@ type Conn struct {
 // Dial opens a file that is there, by its path, and makes sure that it is in WAL
 // mode. What keeps it from that is a *store.SetupError.
 func Dial(ctx context.Context, path string) (*Conn, error) {
+	c, err := DialAsIs(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.ensureWAL(ctx); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("open %s: %w", c.path, Explain(err))
+	}
+	return c, nil
+}
+
+// DialAsIs is Dial for a file in whatever mode, which it leaves as it is.
+func DialAsIs(ctx context.Context, path string) (*Conn, error) {
 	real, err := filepath.Abs(path)
 	if err == nil {
 		// SQLite names its other files after the real one, and so does the lock.
@@ -103,7 +116,7 @@ func (c *Conn) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	return c.ensureWAL(ctx)
+	return nil
 }
 
 func (c *Conn) ensureWAL(ctx context.Context) error {

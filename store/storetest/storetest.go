@@ -187,6 +187,7 @@ func tests() []test {
 		{"a view by pages", (*suite).testPages, nil},
 		{"install again and at once", (*suite).testInstall, nil},
 		{"check names what is missing", (*suite).testCheck, nil},
+		{"an examination", (*suite).testExamine, nil},
 		{"cancel, close and go on", (*suite).testEnds, nil},
 	}
 }

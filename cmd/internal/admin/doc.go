@@ -1,5 +1,6 @@
 // Package admin serves the relay's HTTP endpoints for probes and metrics, and an
-// API to look at lanes and FAILED rows and to act on them; Client asks it.
+// API to see where the relay stands, to look at lanes and FAILED rows and to act on
+// them; Client asks it.
 //
 // # Who may ask
 //

@@ -19,6 +19,7 @@ const listing = `Sluicebox
 /readyz?verbose      each check by name
 /leader              200 while the relay leads, 503 while it stands by
 /metrics             for Prometheus
+/api/v1/status       where the relay stands; ?count=true counts the FAILED rows too
 /api/v1/lanes        the lanes; POST to …/retry-now, …/skip, …/pause, …/resume
 /api/v1/deadletters  the FAILED rows, …/count; POST to …/requeue, …/discard
 `
@@ -49,6 +50,9 @@ func newHandler(cfg Config, status Status) http.Handler {
 	mux.Handle("GET /{$}", h.guard(http.HandlerFunc(index)))
 	if cfg.Leader != nil {
 		mux.HandleFunc("GET /leader", h.leader(cfg.Leader))
+	}
+	if cfg.Report != nil {
+		h.statusEndpoint(mux, cfg.Report)
 	}
 	if cfg.Lanes != nil {
 		h.laneEndpoints(mux, cfg.Lanes)

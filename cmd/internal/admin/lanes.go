@@ -66,7 +66,7 @@ func listLanes(lanes Lanes, r *http.Request) (any, error) {
 	}
 	answer := LaneList{Lanes: make([]Lane, len(found)), Total: total}
 	for i := range found {
-		answer.Lanes[i] = laneOf(&found[i])
+		answer.Lanes[i] = LaneOf(&found[i])
 	}
 	return answer, nil
 }
@@ -128,5 +128,5 @@ func lookAt(lanes Lanes, name dispatch.LaneName) any {
 	if err != nil || len(found) == 0 || found[0].LaneKey != name.LaneKey || found[0].RowID != name.RowID {
 		return struct{}{} // what was asked for is done
 	}
-	return laneOf(&found[0])
+	return LaneOf(&found[0])
 }

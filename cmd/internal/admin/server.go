@@ -29,15 +29,17 @@ type Config struct {
 	// endpoints are not there.
 	Lanes       Lanes
 	DeadLetters DeadLetters
+	// Report is what the status tells; without one its endpoint is not there.
+	Report Reporter
 	// Log is told of broken requests; nil tells nobody.
 	Log *slog.Logger
 }
 
 // Check is one condition of readiness.
 type Check struct {
-	Name   string // a word for the probe's output
-	OK     bool
-	Detail string // the reason, without secrets; may be empty where OK
+	Name   string `json:"name"` // a word for the probe's output
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail"` // the reason, without secrets; may be empty where OK
 }
 
 // Status tells whether the relay is ready. Checks returns at once, from what is

@@ -27,8 +27,8 @@ type Lane struct {
 	Since       time.Time `json:"since,omitzero"`   // blocked or paused
 }
 
-// laneOf returns a lane as the API shows it.
-func laneOf(l *dispatch.LaneInfo) Lane {
+// LaneOf returns a lane as the API shows it.
+func LaneOf(l *dispatch.LaneInfo) Lane {
 	return Lane{
 		Outbox: l.Outbox, Kind: l.Kind, Group: groupName(l.Group), RowID: l.RowID, State: l.State,
 		Rows: l.Rows, Parked: l.Parked, Head: l.Head, Attempts: l.Attempts, RetryCount: l.RetryCount,

@@ -41,13 +41,18 @@ func Run(ctx context.Context, o Options) error {
 		cfg: o.Config, log: o.Log, version: o.Version,
 		metrics: NewMetrics(reg, Build{Version: o.Version, GoVersion: runtime.Version()}),
 		health:  newHealth(),
+		began:   time.Now(),
 	}
 
 	stopAdmin, err := r.serveAdmin(ctx, reg)
 	if err != nil {
 		return err
 	}
-	err = r.run(ctx)
+	end, err := r.supervise(ctx)
+	if err == nil {
+		err = r.run(ctx)
+		end()
+	}
 	if adminErr := stopAdmin(); err == nil {
 		err = adminErr
 	}
@@ -75,8 +80,8 @@ func (r *relay) serveAdmin(ctx context.Context, reg *prometheus.Registry) (stop 
 		return reg.Gather()
 	})
 	cfg := r.cfg.Admin(gather)
-	cfg.Log, cfg.Leader, cfg.Lanes, cfg.DeadLetters = r.log, r, laneDesk{r}, deadLetterDesk{r}
-	server := admin.New(cfg, r.health)
+	cfg.Log, cfg.Leader, cfg.Lanes, cfg.DeadLetters, cfg.Report = r.log, r, laneDesk{r}, deadLetterDesk{r}, r
+	server := admin.New(cfg, r)
 	if err := server.Listen(); err != nil {
 		return nil, err
 	}

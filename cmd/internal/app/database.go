@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/sluicebox/sluicebox/capture"
 	capturepg "github.com/sluicebox/sluicebox/capture/postgres"
@@ -26,10 +27,14 @@ type source interface {
 // stream is a source that reads a log.
 type stream interface {
 	source
+	store.Examiner
 	// Publish makes what the database must have before it can be read.
 	Publish(ctx context.Context) error
 	// Script is the statements for it.
 	Script() string
+	// Tap sends what commits from now on, in place of Open and Run, and changes
+	// nothing. begun is called once when it reads.
+	Tap(ctx context.Context, out chan<- capture.Batch, begun func()) error
 }
 
 // database is one kind of database: what the relay asks of it, behind the
@@ -44,6 +49,9 @@ type database struct {
 	// abandon gives up what the log is kept for, where the relay polls instead.
 	// It is nil where nothing is kept.
 	abandon func(ctx context.Context) error
+	// heartbeat is how often something comes from the log at the least; 0 where
+	// nothing need.
+	heartbeat time.Duration
 	// unreachable reports whether an error means that trying again may help.
 	unreachable func(error) bool
 }
@@ -98,6 +106,8 @@ func openPostgres(cfg *config.Config) (*database, error) {
 		stream:   func() (stream, error) { return open() },
 		readable: with((*capturepg.Source).Ready),
 		abandon:  with((*capturepg.Source).DropSlot),
+
+		heartbeat: cfg.Settings.Source.HeartbeatInterval,
 		unreachable: func(err error) bool {
 			var old *capturepg.OldTransactionError // it ends some time
 			return errors.As(err, &old) || pgstore.Unreachable(err)

@@ -61,7 +61,9 @@ func (r *relay) lead(ctx context.Context, tenure *leader.Tenure) error {
 		end()
 		<-watched
 	}()
-	r.health.only(right("leader", "leading"), right("database", "reached"), wrong("source", "not yet reading"))
+	r.health.only(right("leader", "has the lock, and begins to lead"), right("database", "reached"), wrong("source", "not yet reading"))
+	r.other.Store(nil)
+	r.epoch.Store(0)
 	r.tenure.Store(tenure)
 	defer r.tenure.Store(nil)
 	return r.lives(leads, tenure)
@@ -70,16 +72,12 @@ func (r *relay) lead(ctx context.Context, tenure *leader.Tenure) error {
 // lives begins a life again and again, until the context ends, the relay leads no
 // more, or a fault ends it that another life does not mend.
 func (r *relay) lives(ctx context.Context, tenure *leader.Tenure) error {
-	var deadline time.Time
-	if !r.ran {
-		deadline = time.Now().Add(patience)
-	}
 	var lost *capture.LostError
 	wait := firstRest
 	for {
 		began, pause := time.Now(), wait
-		err := r.live(ctx, deadline, tenure, lost)
-		deadline, lost = time.Time{}, nil
+		err := r.live(ctx, tenure, lost)
+		lost = nil
 		var no *capture.NoStreamError
 		switch {
 		case errors.Is(context.Cause(ctx), store.ErrNotLeader):

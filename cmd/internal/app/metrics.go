@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluicebox/sluicebox/dispatch"
-	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -45,11 +44,15 @@ type Metrics struct {
 	reconnects   prometheus.Counter
 	losses       prometheus.Counter
 	retained     prometheus.Gauge
+	bound        prometheus.Gauge
+	heard        *prometheus.GaugeVec
 	paused       prometheus.Gauge
+	failed       *prometheus.GaugeVec
 	mode         *prometheus.GaugeVec
 	leader       prometheus.Gauge
 	epoch        prometheus.Gauge
 
+	rows     meter    // captured
 	outboxes sync.Map // name → prometheus.Counter
 	known    sync.Map // name → *SinkMetrics
 }
@@ -61,7 +64,7 @@ type sinkVecs struct {
 	retries, storeFailures        *prometheus.CounterVec
 	duration, ack                 *prometheus.HistogramVec
 	rows, bytes, lanes, inFlight  *prometheus.GaugeVec
-	parked                        *prometheus.GaugeVec
+	parked, oldest                *prometheus.GaugeVec
 	rowsParked                    *prometheus.CounterVec
 	suspect                       *prometheus.GaugeVec
 }
@@ -102,6 +105,9 @@ func NewMetrics(reg prometheus.Registerer, build Build) *Metrics {
 		reconnects:   r.counters("source_reconnects_total", "Lost connections of the source.").WithLabelValues(),
 		losses:       r.counters("source_losses_total", "Times that the log, or the relay's place in it, was lost: the tables were read for what it held.").WithLabelValues(),
 		retained:     r.gauges("source_retained_bytes", "Log that the database keeps for this relay.").WithLabelValues(),
+		bound:        r.gauges("source_retained_bound_bytes", "The most log that the database is to keep for this relay; past it rows are parked.").WithLabelValues(),
+		heard:        r.gauges("source_heard_timestamp_seconds", "When something last came from the log (or, polling, an answer from the tables), in Unix time; absent while nothing is read."),
+		failed:       r.gauges("dead_letters", "FAILED rows in the outbox, as they were last counted: a status with count=true counts them. Absent before.", "outbox"),
 		paused:       r.gauges("source_paused", "1 while nothing is read, because every sink's buffer is full.").WithLabelValues(),
 		mode:         r.gauges("source_mode", "1 for the way in which rows are captured now.", "mode"),
 		leader:       r.gauges("leader", "1 while this relay leads; 0 while it stands by.").WithLabelValues(),
@@ -130,6 +136,7 @@ func newSinkVecs(r registrar) sinkVecs {
 		duration:      r.histograms("delivery_duration_seconds", "Time that a request took.", requestBuckets(), "sink"),
 		ack:           r.histograms("commit_to_ack_seconds", "Time from a row's commit (from its capture, where the log does not tell it) until its COMPLETED was written.", ackBuckets(), "sink"),
 		parked:        r.gauges("parked_rows", "Rows that were moved out of memory into the relay's own table.", "sink"),
+		oldest:        r.gauges("oldest_pending_timestamp_seconds", "When the oldest row in memory was committed (captured, where the log does not tell it), in Unix time; absent while there is none.", "sink"),
 		rows:          r.gauges("pending_rows", "Rows in memory whose outcome is not written.", "sink"),
 		bytes:         r.gauges("pending_bytes", "Bytes of payload in memory.", "sink"),
 		lanes:         r.gauges("lanes", "Message groups with rows to deliver, or held, by state.", "sink", "state"),
@@ -144,6 +151,7 @@ func (m *Metrics) Captured(outbox string, n int) {
 		c, _ = m.outboxes.LoadOrStore(outbox, m.captured.WithLabelValues(outbox))
 	}
 	c.(prometheus.Counter).Add(float64(n))
+	m.rows.add(time.Now(), n)
 }
 
 // Saved notes a checkpoint written now.
@@ -164,8 +172,34 @@ func (m *Metrics) Lost(error, time.Duration) {
 	m.reconnects.Inc()
 }
 
-// Retained notes how many bytes of log the database keeps for this relay.
-func (m *Metrics) Retained(bytes int64) { m.retained.Set(float64(bytes)) }
+// Retained notes how many bytes of log the database keeps for this relay, and how
+// many it is to keep at most.
+func (m *Metrics) Retained(bytes, bound int64) {
+	m.retained.Set(float64(bytes))
+	m.bound.Set(float64(bound))
+}
+
+// Heard notes when something last came from the source; zero: nothing is read.
+func (m *Metrics) Heard(at time.Time) { stamp(m.heard, at) }
+
+// DeadLetters notes how many FAILED rows an outbox has, nil if nobody knows.
+func (m *Metrics) DeadLetters(outbox string, rows *int) {
+	if rows == nil {
+		m.failed.DeleteLabelValues(outbox)
+		return
+	}
+	m.failed.WithLabelValues(outbox).Set(float64(*rows))
+}
+
+// stamp sets a time, or takes it away where there is none: 0 would be the oldest
+// of all.
+func stamp(v *prometheus.GaugeVec, at time.Time, labels ...string) {
+	if at.IsZero() {
+		v.DeleteLabelValues(labels...)
+		return
+	}
+	v.WithLabelValues(labels...).Set(float64(at.UnixMicro()) / 1e6)
+}
 
 // Paused notes whether the source is paused for want of room.
 func (m *Metrics) Paused(paused bool) {
@@ -180,12 +214,14 @@ func (m *Metrics) LogLost() { m.losses.Inc() }
 
 // Mode notes how rows are captured from now on: stream or poll.
 func (m *Metrics) Mode(mode string) {
-	for _, other := range []string{"stream", "poll"} {
-		if other != mode {
-			m.mode.WithLabelValues(other).Set(0)
-		}
-	}
+	m.noMode()
 	m.mode.WithLabelValues(mode).Set(1)
+}
+
+func (m *Metrics) noMode() {
+	for _, mode := range []string{"stream", "poll"} {
+		m.mode.WithLabelValues(mode).Set(0)
+	}
 }
 
 // Leads notes the epoch of this relay's leadership.
@@ -197,10 +233,12 @@ func (m *Metrics) Leads(epoch store.Epoch) {
 // StandsBy notes that this relay does not lead: it reads nothing, holds nothing
 // and sends nothing.
 func (m *Metrics) StandsBy() {
-	for _, g := range []prometheus.Gauge{m.leader, m.epoch, m.connected, m.retained, m.paused} {
+	for _, g := range []prometheus.Gauge{m.leader, m.epoch, m.connected, m.retained, m.bound, m.paused} {
 		g.Set(0)
 	}
-	m.mode.Reset()
+	m.noMode()
+	m.heard.Reset()
+	m.failed.Reset()
 	m.known.Range(func(_, known any) bool {
 		s := known.(*SinkMetrics)
 		s.Holds(dispatch.Stats{})
@@ -208,162 +246,4 @@ func (m *Metrics) StandsBy() {
 		m.sinks.lanes.DeletePartialMatch(prometheus.Labels{"sink": s.name})
 		return true
 	})
-}
-
-// SinkMetrics are the metrics of one sink. It is an observer of the sink's
-// dispatcher.
-type SinkMetrics struct {
-	m          *Metrics
-	name       string
-	requests   [sink.Misconfigured + 1]prometheus.Counter
-	mixed      prometheus.Counter // requests with an answer for each row
-	deliveries [sink.Misconfigured + 1]prometheus.Counter
-	settled    [store.Failed + 1]prometheus.Counter
-	probes     prometheus.Counter
-	splits     prometheus.Counter
-	shared     prometheus.Counter
-	suspect    [sink.Misconfigured + 1]prometheus.Gauge
-	retries    prometheus.Counter
-	failures   prometheus.Counter
-	duration   prometheus.Observer
-	ack        prometheus.Observer
-	rows       prometheus.Gauge
-	parked     prometheus.Gauge
-	rowsParked prometheus.Counter
-	bytes      prometheus.Gauge
-	inFlight   prometheus.Gauge
-	now        func() time.Time
-}
-
-// The relay's observers, checked here where the calls are counted.
-var _ dispatch.Observer = (*SinkMetrics)(nil)
-
-// Sink returns the metrics of a sink, always the same for one name. From the
-// first time on all of them are there, at 0.
-func (m *Metrics) Sink(name string) *SinkMetrics {
-	if s, ok := m.known.Load(name); ok {
-		return s.(*SinkMetrics)
-	}
-	s, _ := m.known.LoadOrStore(name, m.newSink(name))
-	return s.(*SinkMetrics)
-}
-
-func (m *Metrics) newSink(name string) *SinkMetrics {
-	v := &m.sinks
-	s := &SinkMetrics{
-		m: m, name: name, now: time.Now,
-		mixed:    v.requests.WithLabelValues(name, "mixed"),
-		probes:   v.probes.WithLabelValues(name),
-		splits:   v.splits.WithLabelValues(name),
-		shared:   v.shared.WithLabelValues(name),
-		retries:  v.retries.WithLabelValues(name),
-		failures: v.storeFailures.WithLabelValues(name),
-		duration: v.duration.WithLabelValues(name),
-		ack:      v.ack.WithLabelValues(name),
-		rows:     v.rows.WithLabelValues(name),
-		parked:   v.parked.WithLabelValues(name),
-
-		rowsParked: v.rowsParked.WithLabelValues(name),
-		bytes:      v.bytes.WithLabelValues(name),
-		inFlight:   v.inFlight.WithLabelValues(name),
-	}
-	for class := sink.Delivered; class <= sink.Misconfigured; class++ {
-		s.requests[class] = v.requests.WithLabelValues(name, class.String())
-		s.deliveries[class] = v.deliveries.WithLabelValues(name, class.String())
-	}
-	for class := sink.Rejected; class <= sink.Misconfigured; class++ {
-		s.suspect[class] = v.suspect.WithLabelValues(name, class.String())
-	}
-	for _, status := range []store.Status{store.Completed, store.Failed} {
-		s.settled[status] = v.settled.WithLabelValues(name, status.String())
-	}
-	return s
-}
-
-// Claimed counts n rows that a claim answered in one way. What is no
-// ClaimResult is ignored.
-func (s *SinkMetrics) Claimed(result store.ClaimResult, n int) {
-	if result >= store.Claimed && result <= store.Gone {
-		s.m.claims[result].Add(float64(n))
-	}
-}
-
-// Requested counts an answered request and what became of each of its rows.
-func (s *SinkMetrics) Requested(req dispatch.Request, res *sink.Result, took time.Duration) {
-	s.duration.Observe(took.Seconds())
-	if req.Probe {
-		s.probes.Inc()
-	}
-	if req.Split {
-		s.splits.Inc()
-	}
-	if req.Lanes > 1 {
-		s.shared.Inc()
-	}
-	if res.Items == nil {
-		count(s.requests[:], res.Class, 1)
-		count(s.deliveries[:], res.Class, req.Rows)
-		return
-	}
-	s.mixed.Inc()
-	for i := range res.Items {
-		count(s.deliveries[:], res.Items[i].Class, 1)
-	}
-}
-
-// Suspected notes which endpoints of the sink are suspect, and for what.
-func (s *SinkMetrics) Suspected(all []dispatch.Suspicion) {
-	for class := sink.Rejected; class <= sink.Misconfigured; class++ {
-		s.suspect[class].Set(0)
-	}
-	for i := range all {
-		if class := all[i].Why.Class; class >= sink.Rejected && class <= sink.Misconfigured {
-			s.suspect[class].Set(1)
-		}
-	}
-}
-
-func count(counters []prometheus.Counter, class sink.Class, n int) {
-	if class >= sink.Delivered && class <= sink.Misconfigured {
-		counters[class].Add(float64(n))
-	}
-}
-
-// Settled counts an outcome that is in the table. PENDING with a failure is a
-// counted retry; without one the row was given back.
-func (s *SinkMetrics) Settled(it *store.Item, o *store.Outcome) {
-	switch o.Status {
-	case store.Completed:
-		s.settled[store.Completed].Inc()
-		since := it.Committed
-		if since.IsZero() {
-			since = it.Captured
-		}
-		if took := s.now().Sub(since); !since.IsZero() {
-			s.ack.Observe(max(0, took).Seconds())
-		}
-	case store.Failed:
-		s.settled[store.Failed].Inc()
-	case store.Pending:
-		if o.Error != "" || o.Reason != store.ReasonNone {
-			s.retries.Inc()
-		}
-	}
-}
-
-// StoreFailed counts a claim or an outcome that did not reach the database.
-func (s *SinkMetrics) StoreFailed(string, error) { s.failures.Inc() }
-
-// RowsParked counts rows that were parked.
-func (s *SinkMetrics) RowsParked(n int) { s.rowsParked.Add(float64(n)) }
-
-// Holds sets what the sink's dispatcher holds at this moment.
-func (s *SinkMetrics) Holds(stats dispatch.Stats) {
-	s.rows.Set(float64(stats.Rows))
-	s.parked.Set(float64(stats.Parked))
-	s.bytes.Set(float64(stats.Bytes))
-	s.inFlight.Set(float64(stats.InFlight))
-	for state, n := range stats.Lanes {
-		s.m.sinks.lanes.WithLabelValues(s.name, state).Set(float64(n))
-	}
 }

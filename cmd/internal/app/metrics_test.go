@@ -31,7 +31,9 @@ func TestMetricNamesPassTheLinter(t *testing.T) {
 	reg, m := newTestMetrics(t)
 	m.Captured("outbox_events", 1)
 	m.Mode("stream")
-	m.Sink("platform").Holds(dispatch.Stats{Lanes: map[string]int{"ready": 1}})
+	m.Sink("platform").Holds(dispatch.Stats{Lanes: map[string]int{"ready": 1}, Oldest: time.Now()})
+	m.Heard(time.Now())
+	m.DeadLetters("outbox_events", new(int))
 	problems, err := testutil.GatherAndLint(reg)
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +78,7 @@ func TestRelayMetrics(t *testing.T) {
 	m.Connected()
 	m.Lost(errors.New("gone"), time.Second)
 	m.LogLost()
-	m.Retained(4096)
+	m.Retained(4096, 8192)
 	m.Paused(true)
 	m.Mode("stream")
 	m.Mode("poll")
@@ -133,7 +135,7 @@ sluicebox_source_retained_bytes 4096
 func TestAStandbyHoldsNothing(t *testing.T) {
 	reg, m := newTestMetrics(t)
 	m.Connected()
-	m.Retained(4096)
+	m.Retained(4096, 8192)
 	m.Mode("stream")
 	m.Leads(7)
 	m.Captured("events", 3)
@@ -317,4 +319,39 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 
 func suspect(class sink.Class) []dispatch.Suspicion {
 	return []dispatch.Suspicion{{Endpoint: "/", Why: sink.Outcome{Class: class}}}
+}
+
+// What is not there has no time: 0 would be the oldest of all.
+func TestTimesAreAbsentWhereThereAreNone(t *testing.T) {
+	reg, m := newTestMetrics(t)
+	at, three := time.Unix(1_700_000_000, 250_000_000), 3
+	s := m.Sink("platform")
+	s.Holds(dispatch.Stats{Oldest: at})
+	m.Heard(at)
+	m.DeadLetters("orders", &three)
+	m.Retained(1, 2)
+	names := []string{"sluicebox_oldest_pending_timestamp_seconds", "sluicebox_source_heard_timestamp_seconds", "sluicebox_dead_letters"}
+	expect(t, reg, `
+# HELP sluicebox_dead_letters FAILED rows in the outbox, as they were last counted: a status with count=true counts them. Absent before.
+# TYPE sluicebox_dead_letters gauge
+sluicebox_dead_letters{outbox="orders"} 3
+# HELP sluicebox_oldest_pending_timestamp_seconds When the oldest row in memory was committed (captured, where the log does not tell it), in Unix time; absent while there is none.
+# TYPE sluicebox_oldest_pending_timestamp_seconds gauge
+sluicebox_oldest_pending_timestamp_seconds{sink="platform"} 1.70000000025e+09
+# HELP sluicebox_source_heard_timestamp_seconds When something last came from the log (or, polling, an answer from the tables), in Unix time; absent while nothing is read.
+# TYPE sluicebox_source_heard_timestamp_seconds gauge
+sluicebox_source_heard_timestamp_seconds 1.70000000025e+09
+# HELP sluicebox_source_retained_bound_bytes The most log that the database is to keep for this relay; past it rows are parked.
+# TYPE sluicebox_source_retained_bound_bytes gauge
+sluicebox_source_retained_bound_bytes 2
+`, append(names, "sluicebox_source_retained_bound_bytes")...)
+	s.Holds(dispatch.Stats{})
+	m.Heard(time.Time{})
+	m.DeadLetters("orders", nil)
+	expect(t, reg, "", names...)
+	s.Holds(dispatch.Stats{Oldest: at})
+	m.Heard(at)
+	m.DeadLetters("orders", &three)
+	m.StandsBy()
+	expect(t, reg, "", names...)
 }

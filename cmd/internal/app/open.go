@@ -71,7 +71,7 @@ func (r *relay) open(ctx context.Context, lost *capture.LostError) (source, chec
 	} else {
 		r.reading = "polling"
 	}
-	src := poll.New(r.cfg.Poll(), r.db.store, polled{r})
+	src := poll.New(r.cfg.Poll(), reader{r.db.store, &r.progress}, polled{r})
 	r.metrics.Mode("poll")
 	r.polls.Store(true)
 	begin, err := checkpoint.Start(ctx, src, r.db.store, r.cfg.Outboxes(), r.leastBuffer(), lost)

@@ -34,11 +34,12 @@ func (p *pressure) run(ctx context.Context) error {
 			return err
 		}
 		p.metrics.Paused(p.feed.Paused())
+		p.progress.look(time.Now())
 		kept, err := p.source.Retained(ctx)
 		if err != nil { // the source tells by itself what is wrong with the log
 			continue
 		}
-		p.metrics.Retained(kept.Bytes)
+		p.retained(kept)
 		p.press(kept, time.Now())
 		if wait = retainedEvery; kept.Bytes >= p.bound(kept)/8 {
 			wait = retainedOften
@@ -71,6 +72,13 @@ func (p *pressure) press(kept capture.Retained, now time.Time) {
 			d.Press(now.Sub(p.pressed) >= retainedEvery)
 		}
 	}
+}
+
+// retained tells how much log is kept, and how much may be.
+func (p *pressure) retained(kept capture.Retained) {
+	bound := p.bound(kept)
+	p.metrics.Retained(kept.Bytes, bound)
+	p.progress.set(func() { p.progress.kept, p.progress.bound = kept, bound })
 }
 
 // bound is how much log may be kept: what the configuration says, and no more than

@@ -39,9 +39,14 @@ type relay struct {
 	metrics *Metrics
 	health  *health
 	db      *database
+	began   time.Time
+	// progress is that of the life that runs.
+	progress progress
+	failed   failedRows // as last counted
 	// tenure is nil while another relay leads.
 	tenure atomic.Pointer[leader.Tenure]
-	epoch  atomic.Int64 // of the life that began last
+	epoch  atomic.Int64           // of the tenure's latest life, 0 before it has begun
+	other  atomic.Pointer[string] // who leads instead, as far as is known
 	// lanes are the dispatchers of the life that runs, by sink; for the gauges
 	// and for polling.
 	lanes atomic.Pointer[map[string]*dispatch.Dispatcher]
@@ -63,7 +68,7 @@ func rest(ctx context.Context, d time.Duration) error {
 
 // live is one life: from a place in the log until the context ends, the log is
 // lost, or another relay leads. lost says how the life before it ended.
-func (r *relay) live(ctx context.Context, deadline time.Time, tenure *leader.Tenure, lost *capture.LostError) error {
+func (r *relay) live(ctx context.Context, tenure *leader.Tenure, lost *capture.LostError) error {
 	sinks, err := r.sinks() // before anything is made that a relay must look after
 	if err != nil {
 		return err
@@ -75,7 +80,7 @@ func (r *relay) live(ctx context.Context, deadline time.Time, tenure *leader.Ten
 	}()
 	var src source
 	var begin checkpoint.Begin
-	err = r.reach(ctx, deadline, func(ctx context.Context) (err error) {
+	err = r.reach(ctx, time.Time{}, func(ctx context.Context) (err error) {
 		src, begin, err = r.open(ctx, lost)
 		return err
 	})
@@ -92,7 +97,7 @@ func (r *relay) live(ctx context.Context, deadline time.Time, tenure *leader.Ten
 
 	var holds []store.Hold
 	var parked []store.ParkedLane
-	err = r.reach(ctx, deadline, func(ctx context.Context) (err error) {
+	err = r.reach(ctx, time.Time{}, func(ctx context.Context) (err error) {
 		if holds, err = r.db.store.LoadHolds(ctx); err == nil {
 			parked, err = r.db.store.ParkedLanes(ctx)
 		}
@@ -109,6 +114,7 @@ func (r *relay) live(ctx context.Context, deadline time.Time, tenure *leader.Ten
 			return err
 		}
 	}
+	defer r.progress.begin(r.strides(&begin, tracker, feed))()
 	r.lanes.Store(&lanes)
 	r.ran = true
 	defer r.lanes.Store(nil)
@@ -131,7 +137,7 @@ func (r *relay) besides(src source, feed *dispatch.Feed, lanes map[string]*dispa
 ) []func(context.Context) error {
 	retainer := &checkpoint.Retainer{Tables: r.db.store, Epoch: epoch, Outboxes: r.cfg.Outboxes(), Observer: retainWatch{r}}
 	r.metrics.Paused(false)
-	r.metrics.Retained(0)
+	r.metrics.Retained(0, 0)
 	if r.polls.Load() { // polling finds what a sweep would
 		return []func(context.Context) error{retainer.Run, r.watchLog}
 	}

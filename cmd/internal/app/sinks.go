@@ -14,6 +14,7 @@ import (
 // destination is a sink with connections to give up.
 type destination interface {
 	sink.Sink
+	sink.Prober
 	Close()
 }
 

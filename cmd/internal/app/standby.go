@@ -10,6 +10,7 @@ type standby struct {
 
 // StandsBy implements leader.Observer.
 func (s *standby) StandsBy(holder string) {
+	s.other.Store(&holder)
 	if holder == "" {
 		holder = "another relay"
 	}
@@ -23,6 +24,7 @@ func (s *standby) StandsBy(holder string) {
 
 // TryFailed implements leader.Observer.
 func (s *standby) TryFailed(err error) {
+	s.other.Store(nil)
 	s.health.only(wrong("database", err.Error()))
 	if s.changes(err.Error()) {
 		s.log.Warn("the leader's lock cannot be asked for; trying again", "error", err)
@@ -38,8 +40,9 @@ func (s *standby) changes(said string) bool {
 
 // Leader implements admin.Leader.
 func (r *relay) Leader() (leads bool, detail string) {
-	if t := r.tenure.Load(); t != nil && t.Sure() {
-		return true, fmt.Sprintf("leading, epoch %d", r.epoch.Load())
+	epoch := r.epoch.Load()
+	if t := r.tenure.Load(); t != nil && t.Sure() && epoch > 0 {
+		return true, fmt.Sprintf("leading, epoch %d", epoch)
 	}
 	for _, c := range r.health.Checks() {
 		if c.Name == "leader" {

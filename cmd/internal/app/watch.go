@@ -112,13 +112,20 @@ type checkpointWatch struct{ *relay }
 // Saved implements checkpoint.Observer.
 func (w checkpointWatch) Saved(cp store.Checkpoint) {
 	w.metrics.Saved(cp)
+	w.progress.set(func() {
+		w.progress.saved, w.progress.savedAt, w.progress.unsaved = cp, time.Now(), time.Time{}
+	})
 	w.health.ok("database", "reached")
 }
 
 // SaveFailed implements checkpoint.Observer.
 func (w checkpointWatch) SaveFailed(err error) {
 	w.metrics.SaveFailed(err)
-	w.health.fail("database", err.Error())
+	w.progress.set(func() {
+		if w.progress.why = err.Error(); w.progress.unsaved.IsZero() {
+			w.progress.unsaved = time.Now()
+		}
+	})
 	w.log.Warn("the checkpoint was not saved; trying again", "error", err)
 }
 
@@ -128,6 +135,7 @@ type sourceWatch struct{ *relay }
 // Connected implements capture.Observer.
 func (w sourceWatch) Connected() {
 	w.metrics.Connected()
+	w.progress.set(func() { w.progress.connected, w.progress.heard = true, time.Now() })
 	w.health.ok("source", w.reading)
 	w.log.Info("reading", "name", w.cfg.Settings.Name)
 }
@@ -135,6 +143,7 @@ func (w sourceWatch) Connected() {
 // Lost implements capture.Observer.
 func (w sourceWatch) Lost(err error, wait time.Duration) {
 	w.metrics.Lost(err, wait)
+	w.progress.set(func() { w.progress.connected = false })
 	w.health.fail("source", err.Error())
 	w.log.Warn("the source lost its connection; trying again", "error", err, "wait", wait)
 }
@@ -153,9 +162,12 @@ func (w sweepWatch) SweepFailed(err error) {
 	w.log.Warn("the tables could not be searched for rows that were set back; trying again", "error", err)
 }
 
-// count sets the gauges of what the dispatchers hold; it is called when they are
-// asked for.
+// count sets the gauges of what the dispatchers hold and of what the source
+// brings; it is called when they are asked for.
 func (r *relay) count() {
+	s := r.progress.look(time.Now())
+	_, heard := s.read()
+	r.metrics.Heard(heard)
 	lanes := r.lanes.Load()
 	if lanes == nil {
 		return

@@ -68,4 +68,6 @@
 //	polling only: locked heads, a blocked group   TestPollingOnly
 //	a legacy processor on the same table          TestBesideALegacyProcessor
 //	a blocked group on SQLite                     TestParkingOnSQLite
+//	what is wrong with a set-up is named and cured
+//	                                              TestDoctor
 package blackbox

@@ -22,7 +22,10 @@ type Sink struct {
 	client *httpsink.Client
 }
 
-var _ sink.Sink = (*Sink)(nil)
+var (
+	_ sink.Sink   = (*Sink)(nil)
+	_ sink.Prober = (*Sink)(nil)
+)
 
 // New makes a sink. It connects to nothing. The error is one of Validate, or
 // says what is wrong with the CA file or the proxy in the environment.
@@ -141,14 +144,20 @@ func (s *Sink) sendWith(ctx context.Context, token string, r *route, msgs []sink
 	return judge(a, r, len(msgs), token)
 }
 
-func (s *Sink) request(token string, r *route, msgs []sink.Message) *httpsink.Request {
+// header returns the headers of every request.
+func (s *Sink) header(token string) http.Header {
 	h := http.Header{}
-	h.Set("Content-Type", "application/json")
 	h.Set("Accept", "application/json")
 	h.Set("User-Agent", s.cfg.UserAgent)
 	if token != "" {
 		h.Set("Authorization", "Bearer "+token)
 	}
+	return h
+}
+
+func (s *Sink) request(token string, r *route, msgs []sink.Message) *httpsink.Request {
+	h := s.header(token)
+	h.Set("Content-Type", "application/json")
 	if len(msgs) == 1 {
 		httpsink.SetIdempotencyKey(h, msgs[0].ID)
 	}

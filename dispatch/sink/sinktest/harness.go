@@ -84,6 +84,7 @@ func Run(t *testing.T, h Harness) {
 	t.Run("Reuse", h.testReuse)
 	t.Run("FailureKeepsOthers", h.testFailureKeepsOthers)
 	t.Run("Concurrent", h.testConcurrent)
+	t.Run("Probe", h.testProbe)
 }
 
 // message is a well-formed message with a payload that names its id.

@@ -28,7 +28,10 @@ type Sink struct {
 	client  *httpsink.Client
 }
 
-var _ sink.Sink = (*Sink)(nil)
+var (
+	_ sink.Sink   = (*Sink)(nil)
+	_ sink.Prober = (*Sink)(nil)
+)
 
 // New makes a sink. It connects to nothing. The error is one of Validate, or
 // says what is wrong with the CA file or the proxy in the environment.

@@ -1,0 +1,39 @@
+package sqlite
+
+import (
+	"context"
+	"math"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
+)
+
+// Tap sends the rows that commit from now on, beside a relay that runs: it reads
+// the same log and writes nothing. begun is called once when it reads. It needs
+// the log and its triggers and makes none.
+//
+// It may be called once, in place of Open and Run, and there is nothing to
+// acknowledge. A row comes as it is when it is read; one that the relay delivered
+// and cleared away before it was read does not come. It returns when the context
+// ends (its error), or with any error of Run.
+func (s *Source) Tap(ctx context.Context, out chan<- capture.Batch, begun func()) error {
+	conn, err := sqlitestore.Dial(ctx, s.path)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	st, err := s.look(ctx, conn)
+	switch {
+	case err != nil:
+		return err
+	case st.why != "":
+		return &store.SetupError{Problem: "the log of the inserts is not complete: " + st.why, Remedy: "run `sluicebox init`"}
+	}
+	if err := s.begin(st.id, position(st.counter)); err != nil {
+		return err
+	}
+	begun()
+	r := &run{source: s, conn: conn, reader: newLogReader(s, conn), out: out, last: st.counter, until: math.MaxInt64}
+	return r.follow(ctx)
+}

@@ -1,0 +1,272 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// The parts of a relay that Doctor looks at, in its order.
+const (
+	PartConfiguration = "configuration"
+	PartDatabase      = "database"
+	PartLog           = "log"
+	PartSinks         = "sinks"
+	PartAdmin         = "admin address"
+)
+
+// Finding is what Doctor found out about one thing.
+type Finding struct {
+	// Part is one of the parts above.
+	Part string
+	store.Finding
+	// Away says of a fault that something could not be reached: it may pass by
+	// itself, or be mended elsewhere.
+	Away bool
+}
+
+// doctorWait bounds what is waited for each part: the database, the log, a sink.
+const doctorWait = 15 * time.Second
+
+// errDoctorWait is the cause of an end for want of an answer.
+var errDoctorWait = fmt.Errorf("no answer within %s", doctorWait)
+
+// Doctor looks at everything that a relay of this configuration leans on. It
+// changes nothing, takes neither the lock nor the slot, and delivers nothing, so
+// it may run beside a relay. What cannot be reached is a finding like any other.
+func Doctor(ctx context.Context, cfg *config.Config, version string) []Finding {
+	d := &doctor{relay: &relay{cfg: cfg, version: version}}
+	d.configuration()
+	d.data(ctx)
+	d.destinations(ctx)
+	d.address(ctx)
+	return d.found
+}
+
+// doctor gathers findings.
+type doctor struct {
+	*relay
+	found []Finding
+}
+
+func (d *doctor) add(part string, f store.Finding, away bool) {
+	d.found = append(d.found, Finding{part, f, away})
+}
+
+func (d *doctor) fine(part, subject, text string) {
+	d.add(part, store.Finding{Grade: store.Fine, Subject: subject, Text: text}, false)
+}
+
+// fail adds an error: a fault that can be mended, or something away.
+func (d *doctor) fail(part, subject string, err error) {
+	f := store.Finding{Grade: store.Fault, Subject: subject, Text: err.Error()}
+	var setup *store.SetupError
+	if errors.As(err, &setup) {
+		f.Text, f.Remedy = setup.Problem, setup.Remedy
+		d.add(part, f, false)
+		return
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		f.Text = errDoctorWait.Error()
+	}
+	f.Remedy = "start the server, let this machine reach it, or correct source.url"
+	d.add(part, f, true)
+}
+
+func (d *doctor) configuration() {
+	s := &d.cfg.Settings
+	names := make([]string, len(s.Outboxes))
+	for i := range s.Outboxes {
+		names[i] = s.Outboxes[i].Name + " to " + s.Outboxes[i].Sink
+	}
+	d.fine(PartConfiguration, "name", s.Name)
+	d.fine(PartConfiguration, "outboxes", strings.Join(names, ", "))
+}
+
+// data looks at the database and at its log.
+func (d *doctor) data(ctx context.Context) {
+	db, err := openDatabase(d.cfg)
+	if err != nil {
+		d.fail(PartDatabase, "source.url", err)
+		return
+	}
+	defer db.store.Close()
+	if !d.examine(ctx, PartDatabase, "database", db.store, nil) {
+		return // the log is in the same place
+	}
+	mode := d.cfg.Settings.Source.Mode
+	if mode == "poll" {
+		d.fine(PartLog, "source.mode", "poll: the tables are asked, and the log is not read")
+		return
+	}
+	src, err := db.stream()
+	if err != nil {
+		d.fail(PartLog, "source", err)
+		return
+	}
+	defer src.Close()
+	d.examine(ctx, PartLog, "log", src, func(f *store.Finding) {
+		if mode == "auto" && f.Grade == store.Fault {
+			f.Grade = store.Advice
+			f.Text += "; until that is mended the relay polls (source.mode: auto)"
+		}
+	})
+}
+
+// examine adds what an examination finds, each finding changed as said. It reports
+// whether it came to its end and the database let it in.
+func (d *doctor) examine(ctx context.Context, part, subject string, by store.Examiner, change func(*store.Finding)) bool {
+	ctx, cancel := context.WithTimeoutCause(ctx, doctorWait, errDoctorWait)
+	defer cancel()
+	found, err := by.Examine(ctx)
+	for _, f := range found {
+		if change != nil {
+			change(&f)
+		}
+		d.add(part, f, false)
+	}
+	if err != nil {
+		d.fail(part, subject, err)
+	}
+	return err == nil && slices.ContainsFunc(found, func(f store.Finding) bool { return f.Grade == store.Fine })
+}
+
+// probe is one question to a sink.
+type probe struct {
+	sink, kind, endpoint string
+}
+
+// probes lists what is to be asked: each endpoint of each sink once.
+func (d *doctor) probes(sinks map[string]destination) []probe {
+	routes := d.cfg.Routes()
+	var list []probe
+	for _, o := range d.cfg.Outboxes() {
+		name := routes[o.Name]
+		if sinks[name] == nil {
+			continue // it could not be opened
+		}
+		p := probe{name, o.Kind, sinks[name].Limits(o.Kind).Endpoint}
+		if o.Kind == "" {
+			p.endpoint = "" // the column says; any endpoint will do
+		}
+		if !slices.ContainsFunc(list, func(q probe) bool { return q.sink == p.sink && q.endpoint == p.endpoint }) {
+			list = append(list, p)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b probe) int { return strings.Compare(a.sink, b.sink) })
+	return list
+}
+
+// destinations asks every sink, all at once.
+func (d *doctor) destinations(ctx context.Context) {
+	sinks := map[string]destination{}
+	for _, name := range slices.Sorted(maps.Values(d.cfg.Routes())) {
+		if sinks[name] != nil {
+			continue
+		}
+		s, err := d.sink(name)
+		if err != nil {
+			d.fail(PartSinks, name, &store.SetupError{Problem: err.Error()})
+			continue
+		}
+		defer s.Close()
+		sinks[name] = s
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, doctorWait, errDoctorWait)
+	defer cancel()
+	probes := d.probes(sinks)
+	outcomes := make([]sink.Outcome, len(probes))
+	var asking sync.WaitGroup
+	for i, p := range probes {
+		asking.Go(func() { outcomes[i] = sinks[p.sink].Probe(ctx, p.kind) })
+	}
+	asking.Wait()
+	for i, out := range outcomes {
+		f, away := judgeProbe(probes[i].sink, out)
+		d.add(PartSinks, f, away)
+	}
+}
+
+// judgeProbe says what the answer of a sink means for the relay.
+func judgeProbe(name string, out sink.Outcome) (f store.Finding, away bool) {
+	f = store.Finding{Grade: store.Fault, Subject: name, Text: out.Detail}
+	switch {
+	case out.Class == sink.Delivered:
+		f.Grade = store.Fine
+	case out.Class == sink.Refused:
+		f.Grade = store.Advice
+		f.Remedy = "look at the receiver, or at the address of sink " + name
+	case out.Class == sink.Unavailable:
+		f.Remedy = "start the receiver, let this machine reach it, or correct the address of sink " + name
+		return f, true
+	case out.Reason == store.ReasonUnauthorized:
+		f.Remedy = "give sink " + name + " a token (or an OAuth client) that the receiver takes"
+	case out.Reason == store.ReasonForbidden:
+		f.Remedy = "let the receiver allow deliveries with the token of sink " + name + ", or give the sink another one"
+	default:
+		f.Remedy = "correct the address, the ca-file or the proxy (HTTPS_PROXY) of sink " + name
+	}
+	return f, false
+}
+
+// address looks whether the relay could listen, or does so already.
+func (d *doctor) address(ctx context.Context) {
+	listen := d.cfg.Settings.Admin.Listen
+	if listen == "" {
+		d.fine(PartAdmin, "admin.listen", "empty: no probes, no metrics")
+		return
+	}
+	server := admin.New(d.cfg.Admin(nil), nil)
+	err := server.Listen()
+	server.Close()
+	if err == nil {
+		d.fine(PartAdmin, "admin.listen", listen+" is free")
+		return
+	}
+	if says := askLeader(ctx, listen); says != "" {
+		d.fine(PartAdmin, "admin.listen", fmt.Sprintf("a relay answers at %s (%s); another one on this machine needs another address", listen, says))
+		return
+	}
+	d.fail(PartAdmin, "admin.listen", err)
+}
+
+// askLeader asks a relay for its part, which it tells without the token; "" if none
+// answers at the address.
+func askLeader(ctx context.Context, listen string) string {
+	base, err := admin.BaseURL(listen)
+	if err != nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // a relay answers at once
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(base, "/")+"/leader", nil)
+	if err != nil {
+		return ""
+	}
+	// A proxy of the environment has no business here.
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = resp.Body.Close() }()
+	const most = 64
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, most)) // a part of a word is none
+	switch word := strings.TrimSpace(string(body)); word {
+	case "leader", "standby":
+		return word
+	}
+	return ""
+}

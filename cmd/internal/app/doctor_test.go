@@ -1,0 +1,138 @@
+package app
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// gradesOf lists the worst grade of each part, in the order of the findings.
+func gradesOf(found []Finding) string {
+	var parts []string
+	worst := map[string]store.Grade{}
+	for _, f := range found {
+		if worst[f.Part] == 0 {
+			parts = append(parts, f.Part)
+		}
+		worst[f.Part] = max(worst[f.Part], f.Grade)
+	}
+	for i, part := range parts {
+		parts[i] += "=" + worst[part].String()
+	}
+	return strings.Join(parts, " ")
+}
+
+// TestDoctor: every part is looked at, whatever is wrong with the one before, and
+// what cannot be reached is told from what can be mended.
+func TestDoctor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "shop.db")
+	db, err := sql.Open("sqlite", "file:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	execute(t, db, messagesTable)
+	to := sinktest.NewReceiver(t)
+	taken := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(taken.Close)
+	dead, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := dead.Addr().String()
+	_ = dead.Close()
+	for name, c := range map[string]struct {
+		source, listen, sink string
+		want                 string
+		away                 int
+	}{
+		"before init":         {"sqlite://" + path, "127.0.0.1:0", to.URL(), "configuration=ok database=fault log=ok sinks=ok admin address=ok", 0},
+		"everything is wrong": {"sqlite://" + path + ".gone", taken.Listener.Addr().String(), "http://" + nobody, "configuration=ok database=fault sinks=fault admin address=fault", 1},
+		"nothing answers":     {"postgres://" + nobody + "/x?sslmode=disable", "''", "http://" + nobody, "configuration=ok database=fault sinks=fault admin address=ok", 2},
+	} {
+		cfg := loadConfig(t, fmt.Sprintf(`
+source: {url: "%s"}
+admin: {listen: %s}
+outboxes: [{table: outbox_messages, layout: outbox-messages, sink: platform}]
+sinks: {platform: {type: flowcatalyst, wire: items, api-base-url: %q}}
+`, c.source, c.listen, c.sink))
+		found := Doctor(t.Context(), cfg, "test")
+		away := 0
+		for _, f := range found {
+			if f.Away {
+				away++
+			}
+			if f.Text == "" || f.Subject == "" || (f.Away && f.Grade != store.Fault) {
+				t.Errorf("%s: %+v", name, f)
+			}
+		}
+		if got := gradesOf(found); got != c.want || away != c.away {
+			t.Errorf("%s: %s with %d away, want %s with %d", name, got, away, c.want, c.away)
+		}
+	}
+	if n := to.Counts(); n.Items > 0 {
+		t.Errorf("doctor delivered %d items", n.Items)
+	}
+}
+
+// TestDoctorsAddress: a relay at the address is known by what it says, and nobody
+// else is taken for one.
+func TestDoctorsAddress(t *testing.T) {
+	answer := make(chan string, 1)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintln(w, <-answer)
+	})}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	t.Cleanup(func() {
+		_ = server.Shutdown(context.Background())
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	})
+	for says, want := range map[string]string{"standby": "standby", "leader": "leader", "<html>": "", strings.Repeat("leader ", 99): ""} {
+		answer <- says
+		if got := askLeader(t.Context(), l.Addr().String()); got != want {
+			t.Errorf("%q is taken for %q, want %q", says, got, want)
+		}
+	}
+}
+
+// TestJudgeProbe: of a sink's outcome only what must be mended, or is away, is a
+// fault.
+func TestJudgeProbe(t *testing.T) {
+	for _, c := range []struct {
+		class  sink.Class
+		reason store.Reason
+		grade  store.Grade
+		away   bool
+		remedy string
+	}{
+		{sink.Delivered, store.ReasonNone, store.Fine, false, ""},
+		{sink.Refused, store.ReasonGateway, store.Advice, false, "look at the receiver"},
+		{sink.Unavailable, store.ReasonGateway, store.Fault, true, "start the receiver"},
+		{sink.Misconfigured, store.ReasonUnauthorized, store.Fault, false, "a token"},
+		{sink.Misconfigured, store.ReasonForbidden, store.Fault, false, "allow deliveries"},
+		{sink.Misconfigured, store.ReasonInternal, store.Fault, false, "correct the address"},
+	} {
+		f, away := judgeProbe("hooks", sink.Outcome{Class: c.class, Reason: c.reason, Detail: "said"})
+		if f.Grade != c.grade || away != c.away || f.Text != "said" || (c.remedy == "") != (f.Remedy == "") || !strings.Contains(f.Remedy, c.remedy) {
+			t.Errorf("%s, %d: %+v, away %t", c.class, c.reason, f, away)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicebox/sluicebox/checkpoint"
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// beginLife is a relay of which a life has begun that reads.
+func beginLife(s strides) (r *relay, end func()) {
+	r = &relay{health: newHealth()}
+	r.health.only(right("source", s.reading))
+	s.connected, s.heard = true, time.Now()
+	return r, r.progress.begin(s)
+}
+
+// expectCheck holds a check of a relay against what is wanted.
+func expectCheck(t *testing.T, r *relay, name string, ok bool, says string) {
+	t.Helper()
+	for _, c := range r.Checks() {
+		if c.Name == name {
+			if c.OK != ok || !strings.Contains(c.Detail, says) {
+				t.Errorf("check %s is %+v, want %t with %q", name, c, ok, says)
+			}
+			return
+		}
+	}
+	t.Errorf("there is no check %s", name)
+}
+
+// A stream is well for as long as something comes from it, whatever that is, and
+// is not once three heartbeats have stayed away; a pause is no silence, also not
+// when it ends.
+func TestASilentStreamIsNotReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		paused := false
+		tracker := checkpoint.NewTracker(store.Checkpoint{Position: "start"})
+		r, end := beginLife(strides{mode: "stream", reading: "reading the log", tracker: tracker, every: 30 * time.Second, paused: func() bool { return paused }})
+		time.Sleep(85 * time.Second)
+		expectCheck(t, r, "source", true, "reading the log")
+		time.Sleep(6 * time.Second)
+		expectCheck(t, r, "source", false, "nothing has come from the log for 1m31s")
+		tracker.Begin("next", 0, 0)
+		expectCheck(t, r, "source", true, "reading the log")
+		paused = true
+		time.Sleep(time.Hour)
+		expectCheck(t, r, "source", true, "paused")
+		paused = false
+		time.Sleep(80 * time.Second)
+		expectCheck(t, r, "source", true, "reading the log")
+		time.Sleep(11 * time.Second)
+		expectCheck(t, r, "source", false, "not even a heartbeat")
+		end()
+		expectCheck(t, r, "source", true, "reading the log") // as the relay's other parts have it
+	})
+}
+
+// A source without heartbeats may be silent, and one with a short one is given
+// some seconds.
+func TestHowLongASourceMayBeSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file, _ := beginLife(strides{mode: "stream", reading: "reading the log"})
+		short, _ := beginLife(strides{mode: "stream", reading: "reading the log", every: time.Second})
+		time.Sleep(9 * time.Second)
+		expectCheck(t, short, "source", true, "")
+		time.Sleep(2 * time.Second)
+		expectCheck(t, short, "source", false, "every 1s")
+		time.Sleep(time.Hour)
+		expectCheck(t, file, "source", true, "")
+	})
+}
+
+// slowTables are tables whose reads take a time, or fail.
+type slowTables struct {
+	takes time.Duration
+	err   error
+}
+
+func (s *slowTables) View(context.Context, string) (store.View, error) { return slowView{of: s}, nil }
+
+type slowView struct {
+	store.View
+	of *slowTables
+}
+
+func (v slowView) Unsettled(context.Context, store.Unsettled) ([]store.Item, error) {
+	time.Sleep(v.of.takes)
+	return nil, v.of.err
+}
+
+// A relay that polls is ready for as long as its reads are answered; a large table
+// may take its time.
+func TestPollingThatReadsNothingIsNotReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := beginLife(strides{mode: "poll", reading: "polling", every: 10 * time.Second})
+		tables := &slowTables{}
+		read := func() {
+			view, err := reader{Viewer: tables, progress: &r.progress}.View(t.Context(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = view.Unsettled(t.Context(), store.Unsettled{})
+		}
+		time.Sleep(25 * time.Second)
+		read()
+		time.Sleep(25 * time.Second)
+		expectCheck(t, r, "source", true, "polling")
+		tables.err = errors.New("a lock")
+		read()
+		time.Sleep(6 * time.Second)
+		expectCheck(t, r, "source", false, "the tables were last read 31s ago")
+		tables.err, tables.takes = nil, time.Minute
+		read()
+		time.Sleep(2 * time.Minute) // a pause, and the next read
+		expectCheck(t, r, "source", true, "polling")
+	})
+}
+
+// A checkpoint that cannot be saved is an alarm after a minute, not before, and
+// none once it is saved.
+func TestACheckpointThatIsNotSaved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _, _ := operatedRelay(t)
+		_, r.metrics = newTestMetrics(t)
+		r.health = newHealth()
+		defer r.progress.begin(strides{mode: "stream"})()
+		watch := checkpointWatch{r}
+		expectCheck(t, r, "checkpoint", true, "nothing to save yet")
+		watch.SaveFailed(errors.New("the disk is full"))
+		time.Sleep(50 * time.Second)
+		watch.SaveFailed(errors.New("the disk is still full"))
+		expectCheck(t, r, "checkpoint", true, "not saved for 50s")
+		time.Sleep(10 * time.Second)
+		expectCheck(t, r, "checkpoint", false, "not saved for 1m0s, trying again: the disk is still full")
+		watch.Saved(store.Checkpoint{Position: "0/17"})
+		expectCheck(t, r, "checkpoint", true, "saved at 0/17")
+		watch.SaveFailed(errors.New("again"))
+		expectCheck(t, r, "checkpoint", true, "not saved for 0s")
+	})
+}
+
+func TestRates(t *testing.T) {
+	now := time.Unix(1_700_000_000, 500)
+	var m meter
+	expect := func(at time.Time, ten, minute float64) {
+		t.Helper()
+		if got := rates(&m, at); got != (admin.Rates{TenSeconds: ten, Minute: minute}) {
+			t.Errorf("the rates are %+v, want %v and %v", got, ten, minute)
+		}
+	}
+	expect(now, 0, 0)
+	m.add(now, 100)
+	expect(now, 0, 0) // the second is not over
+	expect(now.Add(2*time.Second), 50, 50)
+	for range 60 {
+		now = now.Add(time.Second)
+		m.add(now, 100)
+	}
+	expect(now, 100, 100)
+	expect(now.Add(6*time.Second), 50, 55*100/60.)
+	expect(now.Add(time.Minute), 0, 100/60.)
+	expect(now.Add(time.Hour), 0, 0)
+	m.add(now.Add(time.Hour), 7)
+	expect(now.Add(time.Hour+time.Second), 0.7, 7/60.)
+}

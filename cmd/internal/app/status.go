@@ -1,0 +1,172 @@
+package app
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluicebox/sluicebox/checkpoint"
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// strides are those of a life that begins.
+func (r *relay) strides(begin *checkpoint.Begin, tracker *checkpoint.Tracker, feed *dispatch.Feed) strides {
+	s := strides{
+		mode: "stream", reading: r.reading, from: begin.From, tracker: tracker, paused: feed.Paused,
+		every: r.db.heartbeat, saved: begin.Frontier,
+	}
+	if r.polls.Load() {
+		c := r.cfg.Poll()
+		s.mode, s.every = "poll", c.Interval
+		if c.Backoff.Multiplier > 1 {
+			s.every = max(c.Interval, c.Backoff.Max)
+		}
+	}
+	return s
+}
+
+// Report implements admin.Reporter.
+func (r *relay) Report(ctx context.Context, failed bool) admin.RelayStatus {
+	now := time.Now()
+	leads, _ := r.Leader()
+	s := admin.RelayStatus{
+		Name: r.cfg.Settings.Name, Version: r.version, Holder: holder(),
+		StartedAt: r.began, Uptime: now.Sub(r.began).Seconds(),
+		Leads:    leads,
+		Captured: rates(&r.metrics.rows, now),
+		Sinks:    []admin.SinkStatus{}, Lanes: []admin.Lane{},
+	}
+	if leads {
+		s.Epoch, s.Leader = r.epoch.Load(), s.Holder
+	} else if other := r.other.Load(); other != nil {
+		s.Leader = *other
+	}
+	r.reportStream(&s, now)
+	lanes, err := r.operated()
+	if err != nil {
+		return s
+	}
+	for _, name := range slices.Sorted(maps.Keys(lanes)) {
+		s.Sinks = append(s.Sinks, r.reportSink(name, lanes[name].Stats(), &s.Lag, now))
+	}
+	if s.Lag.Oldest != nil {
+		age := max(0, now.Sub(*s.Lag.Oldest)).Seconds()
+		s.Lag.Seconds = &age
+	}
+	s.Lanes, s.LanesTotal = r.troubled()
+	if failed {
+		s.Failed = r.countFailed(ctx)
+	}
+	return s
+}
+
+// reportStream tells of the life's stream.
+func (r *relay) reportStream(s *admin.RelayStatus, now time.Time) {
+	p := r.progress.look(now)
+	if p.mode == "" {
+		return
+	}
+	at, heard := p.read()
+	s.Mode, s.Reading = p.mode, p.reading
+	s.Source = admin.SourceStatus{Connected: p.connected, Paused: p.isPaused(), Position: string(at), HeardAt: known(heard)}
+	if p.bound > 0 {
+		s.Source.RetainedBytes, s.Source.BoundBytes = &p.kept.Bytes, &p.bound
+	}
+	s.Checkpoint = admin.CheckpointStatus{Position: string(p.saved.Position), Seq: int64(p.saved.Seq), SavedAt: known(p.savedAt)}
+}
+
+// known is nil for no time.
+func known(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+func rates(m *meter, now time.Time) admin.Rates {
+	return admin.Rates{TenSeconds: m.rate(now, 10), Minute: m.rate(now, 60)}
+}
+
+// reportSink tells of one sink, and adds to what all lag behind.
+func (r *relay) reportSink(name string, stats dispatch.Stats, lag *admin.Lag, now time.Time) admin.SinkStatus {
+	m := r.metrics.Sink(name)
+	s := admin.SinkStatus{
+		Name: name, Waiting: stats.Waiting, Rows: stats.Rows, Parked: stats.Parked, Bytes: stats.Bytes,
+		InFlight: stats.InFlight, Lanes: stats.Lanes, Suspect: make([]admin.Suspect, len(stats.Suspect)),
+		Delivered: rates(&m.delivered, now), Failed: rates(&m.failed, now), Retried: rates(&m.retried, now),
+	}
+	for i, of := range stats.Suspect {
+		s.Suspect[i] = admin.Suspect{Endpoint: of.Endpoint, Class: of.Why.Class.String(), Since: of.Since, Error: of.Why.Detail}
+	}
+	lag.Rows += stats.Waiting
+	if oldest := known(stats.Oldest); oldest != nil && (lag.Oldest == nil || oldest.Before(*lag.Oldest)) {
+		lag.Oldest = oldest
+	}
+	return s
+}
+
+// troubled are the first lanes that stand still or fail, and how many there are.
+func (r *relay) troubled() (lanes []admin.Lane, total int) {
+	infos, total, err := laneDesk{r}.List(dispatch.LaneFilter{Troubled: true}, admin.MostStatusLanes)
+	lanes = make([]admin.Lane, len(infos))
+	if err != nil {
+		return lanes, 0 // it leads no more
+	}
+	for i := range infos {
+		lanes[i] = admin.LaneOf(&infos[i])
+	}
+	return lanes, total
+}
+
+const (
+	// A count of FAILED rows may have to read a whole table. It is ended after
+	// countTimeout, kept for countKept at the least, and for countShare times as
+	// long as it took: so whoever watches has at most a twentieth of a session.
+	countTimeout = 5 * time.Second
+	countKept    = 10 * time.Second
+	countShare   = 20
+)
+
+// failedRows are the FAILED rows as they were last counted.
+type failedRows struct {
+	mu     sync.Mutex // held by who counts
+	epoch  int64
+	until  time.Time // when they are to be counted again
+	counts []admin.FailedRows
+}
+
+// countFailed returns how many rows of each outbox FAILED, as they are or were
+// not long ago. A caller that goes away does not end a count that others wait for.
+func (r *relay) countFailed(ctx context.Context) []admin.FailedRows {
+	f := &r.failed
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	epoch := r.epoch.Load()
+	if time.Now().Before(f.until) && f.epoch == epoch {
+		return f.counts
+	}
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countTimeout)
+	defer cancel()
+	f.epoch, f.counts = epoch, []admin.FailedRows{}
+	for _, outbox := range slices.Sorted(maps.Keys(r.cfg.Routes())) {
+		one := admin.FailedRows{Outbox: outbox, At: time.Now()}
+		n, err := deadLetterDesk{r}.Count(ctx, store.DeadLetterFilter{Outbox: outbox})
+		switch {
+		case err == nil:
+			one.Rows = &n
+		case ctx.Err() != nil:
+			one.Error = "it takes longer than " + countTimeout.String() + "; an index on the status would help"
+		default:
+			one.Error = err.Error()
+		}
+		r.metrics.DeadLetters(outbox, one.Rows)
+		f.counts = append(f.counts, one)
+	}
+	f.until = time.Now().Add(max(countKept, countShare*time.Since(began)))
+	return f.counts
+}

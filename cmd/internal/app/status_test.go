@@ -1,0 +1,148 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/checkpoint"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// counted is a store that counts FAILED rows.
+type counted struct {
+	store.Store
+	rows  map[string]int
+	err   error
+	takes time.Duration
+	asked int
+}
+
+func (c *counted) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int, error) {
+	c.asked++
+	select {
+	case <-time.After(c.takes):
+		return c.rows[f.Outbox], c.err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// reportedRelay is a relay of two sinks that leads and reads.
+func reportedRelay(t *testing.T) (r *relay, db *counted, tracker *checkpoint.Tracker) {
+	t.Helper()
+	r, _, _ = operatedRelay(t)
+	_, r.metrics = newTestMetrics(t)
+	db = &counted{rows: map[string]int{"orders": 3}}
+	r.health, r.version, r.began, r.db = newHealth(), "1.2.3", time.Now(), &database{store: db}
+	tracker = checkpoint.NewTracker(store.Checkpoint{Position: "start"})
+	r.progress.begin(strides{mode: "stream", reading: "reading the log", tracker: tracker, saved: store.Checkpoint{Position: "start", Seq: 7}})
+	return r, db, tracker
+}
+
+func TestReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _, tracker := reportedRelay(t)
+		put(t, r, "near", "orders", "a", 2)
+		put(t, r, "far", "bills", "b", 3)
+		r.metrics.Captured("orders", 20)
+		r.metrics.Sink("near").Settled(&store.Item{}, &store.Outcome{Status: store.Completed})
+		r.metrics.Sink("near").Settled(&store.Item{}, &store.Outcome{Status: store.Failed})
+		r.metrics.Sink("far").Settled(&store.Item{}, &store.Outcome{Status: store.Pending, Error: "no"})
+		sourceWatch{r}.Connected()
+		(&pressure{relay: r}).retained(capture.Retained{Bytes: 4096})
+		tracker.Begin("there", 9, 1)
+		time.Sleep(2 * time.Second)
+		checkpointWatch{r}.Saved(store.Checkpoint{Position: "saved", Seq: 8})
+		s := r.Report(t.Context(), false)
+		if s.Version != "1.2.3" || s.Uptime != 2 || s.Mode != "stream" || s.Reading != "reading the log" || s.Failed != nil ||
+			!s.Source.Connected || s.Source.Position != "there" || *s.Source.RetainedBytes != 4096 || *s.Source.BoundBytes != 1<<30 ||
+			s.Checkpoint.Position != "saved" || s.Checkpoint.Seq != 8 || !s.Checkpoint.SavedAt.Equal(time.Now()) ||
+			s.Lag.Rows != 5 || s.Captured.TenSeconds != 10 {
+			t.Errorf("%+v", s)
+		}
+		if len(s.Sinks) != 2 || s.Sinks[0].Name != "far" || s.Sinks[0].Waiting != 3 || s.Sinks[0].Retried.TenSeconds != .5 ||
+			s.Sinks[1].Delivered.Minute != .5 || s.Sinks[1].Failed.Minute != .5 || s.Sinks[1].Lanes["ready"] != 1 {
+			t.Errorf("%+v", s.Sinks)
+		}
+		if text, err := json.Marshal(s); err != nil || strings.Contains(string(text), `"sinks":null`) || strings.Contains(string(text), `"lanes":null`) {
+			t.Errorf("%s %v", text, err)
+		}
+	})
+}
+
+// Lanes that stand still are shown, those that move are not.
+func TestReportOfLanes(t *testing.T) {
+	r, _, _ := reportedRelay(t)
+	put(t, r, "near", "orders", "moves", 2)
+	put(t, r, "far", "bills", "stands", 3)
+	if err := (laneDesk{r}).Pause(t.Context(), name("bills", "stands"), "stock-taking"); err != nil {
+		t.Fatal(err)
+	}
+	s := r.Report(t.Context(), false)
+	if s.LanesTotal != 1 || len(s.Lanes) != 1 || *s.Lanes[0].Group != "stands" || s.Lanes[0].Reason != "stock-taking" {
+		t.Errorf("%+v", s.Lanes)
+	}
+}
+
+// A relay that stands by knows who leads, as long as the database tells.
+func TestReportOfAStandby(t *testing.T) {
+	r, _, _ := reportedRelay(t)
+	r.lanes.Store(nil)
+	r.progress = progress{}
+	(&standby{relay: r}).StandsBy("host process 7")
+	s := r.Report(t.Context(), true)
+	if s.Leads || s.Leader != "host process 7" || s.Mode != "" || s.Failed != nil || len(s.Sinks) != 0 || s.Source.HeardAt != nil {
+		t.Errorf("%+v", s)
+	}
+	(&standby{relay: r}).TryFailed(errors.New("no way"))
+	if s := r.Report(t.Context(), true); s.Leader != "" {
+		t.Errorf("it says that %q leads", s.Leader)
+	}
+}
+
+// FAILED rows are counted once for all who ask soon after, and less often the
+// longer that takes; what cannot be counted says why.
+func TestFailedRowsAreCountedNowAndThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, db, _ := reportedRelay(t)
+		count := func(asked int) {
+			t.Helper()
+			got := r.Report(t.Context(), true).Failed
+			if len(got) != 2 || got[1].Outbox != "orders" || db.asked != asked {
+				t.Errorf("%+v after %d counts, want %d", got, db.asked, asked)
+			}
+		}
+		db.takes = 100 * time.Millisecond
+		count(2)
+		count(2)
+		time.Sleep(11 * time.Second)
+		db.takes = time.Second // for each of two
+		count(4)
+		time.Sleep(39 * time.Second)
+		count(4)
+		time.Sleep(2 * time.Second)
+		count(6)
+		got := r.Report(t.Context(), true).Failed
+		if *got[0].Rows != 0 || *got[1].Rows != 3 {
+			t.Errorf("%+v", got)
+		}
+		time.Sleep(time.Hour)
+		db.takes = time.Minute
+		began := time.Now()
+		got = r.Report(t.Context(), true).Failed
+		if took := time.Since(began); took != countTimeout || got[0].Rows != nil || !strings.Contains(got[0].Error, "longer than 5s") {
+			t.Errorf("after %s: %+v", took, got)
+		}
+		time.Sleep(time.Hour)
+		db.takes, db.err = 0, errors.New("permission denied")
+		if got := r.Report(t.Context(), true).Failed; got[1].Rows != nil || got[1].Error != "permission denied" {
+			t.Errorf("%+v", got)
+		}
+	})
+}

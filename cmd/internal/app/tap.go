@@ -1,0 +1,94 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sluicebox/sluicebox/capture"
+	capturepg "github.com/sluicebox/sluicebox/capture/postgres"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// tapPatience is how long whoever looks at a tap may let a row wait. The database
+// keeps its log for the tap meanwhile.
+const tapPatience = time.Minute
+
+// errTapLeft says that nobody has looked for tapPatience.
+var errTapLeft = errors.New("nothing was taken for a minute; it ended, so that the database keeps no log for it")
+
+// Tap shows the rows of the outboxes that commit from now on, in commit order, as
+// their layouts read them. It needs no leadership, sends and claims nothing, and a
+// relay that runs does not notice it. show is called for one row at a time, and
+// owns it.
+//
+// It ends with show's error, the context's, or one of the log. That the log cannot
+// be read is a *store.SetupError.
+func Tap(ctx context.Context, cfg *config.Config, log *slog.Logger, show func(*store.Item) error) error {
+	db, err := openDatabase(cfg)
+	if err != nil {
+		return err
+	}
+	defer db.store.Close()
+	for said := ""; ; {
+		err := tap(ctx, db, log, show)
+		var old *capturepg.OldTransactionError // it ends some time
+		if !errors.As(err, &old) {
+			return err
+		}
+		if said != old.Problem {
+			said = old.Problem
+			log.Warn("waiting for a transaction that is open", "reason", old.Problem)
+		}
+		if err := rest(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+}
+
+// tap is one try.
+func tap(ctx context.Context, db *database, log *slog.Logger, show func(*store.Item) error) error {
+	src, err := db.stream()
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
+	batches := make(chan capture.Batch)
+	work, reading := errgroup.WithContext(ctx)
+	work.Go(func() error {
+		defer close(batches)
+		return src.Tap(reading, batches, func() { log.Info("reading the rows that commit from now on") })
+	})
+	work.Go(func() error {
+		for b := range batches {
+			if err := showBatch(&b, show, leave); err != nil {
+				return err
+			}
+			src.Acknowledge(b.Position)
+		}
+		return nil
+	})
+	if err = work.Wait(); errors.Is(context.Cause(ctx), errTapLeft) {
+		return errTapLeft
+	}
+	return err
+}
+
+// showBatch shows a batch, and leaves if a row of it waits too long.
+func showBatch(b *capture.Batch, show func(*store.Item) error, leave context.CancelCauseFunc) error {
+	for i := range b.Items {
+		late := time.AfterFunc(tapPatience, func() { leave(errTapLeft) })
+		err := show(&b.Items[i])
+		late.Stop()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,265 @@
+package blackbox
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+)
+
+// deployed is the path of a file in deploy.
+func deployed(name string) string { return filepath.Join("..", "..", "..", "deploy", name) }
+
+// read returns a file in deploy.
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(deployed(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// manager is a service manager's socket.
+type manager struct {
+	t    *testing.T
+	conn *net.UnixConn
+	said []string
+}
+
+// newManager listens as systemd does.
+func newManager(t *testing.T) *manager {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "notify") // the name of a socket has at most 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "socket"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = conn.Close()
+		_ = os.RemoveAll(dir)
+	})
+	return &manager{t: t, conn: conn}
+}
+
+// environment is what the manager starts a service with.
+func (m *manager) environment(watchdog time.Duration) []string {
+	return []string{"NOTIFY_SOCKET=" + m.conn.LocalAddr().String(), fmt.Sprintf("WATCHDOG_USEC=%d", watchdog.Microseconds())}
+}
+
+// await waits until the service says something that fits, and returns what it said
+// until then.
+func (m *manager) await(pattern string) (before []string) {
+	m.t.Helper()
+	want, buffer := regexp.MustCompile("^"+pattern+"$"), make([]byte, 4096)
+	if err := m.conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		m.t.Fatal(err)
+	}
+	for {
+		for i, line := range m.said {
+			if want.MatchString(line) {
+				before, m.said = m.said[:i], m.said[i+1:]
+				return before
+			}
+		}
+		n, err := m.conn.Read(buffer)
+		if err != nil {
+			m.t.Fatalf("the service did not say %s, but %q: %v", pattern, m.said, err)
+		}
+		m.said = append(m.said, strings.Split(string(buffer[:n]), "\n")...)
+	}
+}
+
+// underManager starts a relay under a manager.
+func underManager(t *testing.T, config string, watchdog time.Duration) (*relay, *manager) {
+	t.Helper()
+	m := newManager(t)
+	return launch(t, configFile(t, config), "", m.environment(watchdog)...), m
+}
+
+// The service manager hears that a relay is ready when it leads and reads, or
+// stands by, and not before; that it is alive, also while requests end; and that it
+// stops.
+func TestUnderAServiceManager(t *testing.T) {
+	t.Parallel()
+	eachScene(t, "", func(s *scene) {
+		way := newWire(s.t, s.database)
+		way.cut()
+		r, m := underManager(s.t, strings.Replace(s.config, s.database, way.url(s.database), 1), 2*time.Second)
+		for range 2 {
+			if before := m.await("WATCHDOG=1"); contains(before, "READY=1") {
+				s.t.Error("ready without a database")
+			}
+		}
+		way.mend()
+		m.await("READY=1")
+		m.await("STATUS=leading, epoch 1; reading the log")
+		hold := make(chan struct{})
+		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Release: hold} })
+		s.number(1, 1, "1")
+		within(s.t, 30*time.Second, func() string {
+			return none(s.t, s.conn, "are not under way", "SELECT count(*) FROM outbox_events WHERE status <> 'PROCESSING'")
+		})
+
+		standby, of := underManager(s.t, s.config, 2*time.Second)
+		if before := of.await("READY=1"); contains(before, "STOPPING=1") {
+			s.t.Error("it stops before it is ready")
+		}
+		of.await("STATUS=standing by; .* leads")
+
+		m.said = nil
+		if err := r.cmd.Process.Signal(os.Interrupt); err != nil {
+			s.t.Fatal(err)
+		}
+		m.await("STOPPING=1")
+		m.await("WATCHDOG=1")
+		m.await("WATCHDOG=1")
+		close(hold)
+		if code := r.exitCode(); code != 0 {
+			s.t.Errorf("exit code %d", code)
+		}
+		of.await("STATUS=leading, epoch 2; reading the log")
+		s.expectNumbered(1)
+		expectStop(s.t, standby)
+	})
+}
+
+func contains(list []string, line string) bool {
+	return strings.Contains("\n"+strings.Join(list, "\n")+"\n", "\n"+line+"\n")
+}
+
+// The unit is one that systemd understands, and does not start again what starting
+// again does not mend.
+func TestUnit(t *testing.T) {
+	t.Parallel()
+	unit := read(t, "sluicebox.service")
+	set := map[string]string{}
+	for line := range strings.Lines(unit) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(line, "#") {
+			set[key] = value
+		}
+	}
+	if set["Type"] != "notify" || set["WatchdogSec"] == "" || set["Restart"] != "on-failure" {
+		t.Errorf("the unit has %v", set)
+	}
+	_, _, usage := command(t, nil, "run", "--no-such-flag")
+	_, _, config := command(t, nil, "run", "-c", configFile(t, "nothing: here\n"))
+	if want := fmt.Sprint(usage, " ", config); set["RestartPreventExitStatus"] != want {
+		t.Errorf("the exit codes that end it are %s, the program's are %s", set["RestartPreventExitStatus"], want)
+	}
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not there: systemd's own check of the unit is left out")
+	}
+	file := filepath.Join(t.TempDir(), "sluicebox.service")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(unit, "/usr/local/bin/sluicebox", binary)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(analyze, "verify", "--man=no", file).CombinedOutput(); err != nil || strings.Contains(string(out), "sluicebox") {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+}
+
+// instructions are those of the Dockerfile, by stage.
+func instructions(t *testing.T) (stages [][]string) {
+	t.Helper()
+	for line := range strings.Lines(strings.ReplaceAll(read(t, "Dockerfile"), "\\\n", " ")) {
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "" || strings.HasPrefix(line, "#"):
+		case strings.HasPrefix(line, "FROM "):
+			stages = append(stages, []string{line})
+		default:
+			last := len(stages) - 1
+			stages[last] = append(stages[last], line)
+		}
+	}
+	return stages
+}
+
+// imageBinary builds the binary of the image, with the command of the Dockerfile.
+func imageBinary(t *testing.T, stages [][]string) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "sluicebox")
+	for _, line := range stages[0] {
+		build, ok := strings.CutPrefix(line, "RUN ")
+		if !ok || !strings.Contains(build, "go build") {
+			continue
+		}
+		if !strings.Contains(build, " -o /sluicebox ") {
+			t.Fatalf("the binary is not made where it is copied from: %s", build)
+		}
+		cmd := exec.Command("sh", "-c", strings.Replace(build, "-o /sluicebox ", "-o "+out+" ", 1))
+		cmd.Dir = filepath.Join("..", "..", "..")
+		cmd.Env = append(environment(), "VERSION=v0.0.0-image")
+		if text, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", build, err, text)
+		}
+		return out
+	}
+	t.Fatal("the Dockerfile builds nothing")
+	return ""
+}
+
+// The image's binary is static, and the image holds it, the certificates and
+// nothing else. The binary runs as the image's user in a root folder that nobody
+// may write and that holds only it and a configuration, and delivers.
+func TestImage(t *testing.T) {
+	t.Parallel()
+	stages := instructions(t)
+	image := stages[len(stages)-1]
+	want := []string{
+		"FROM scratch",
+		"COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt",
+		"COPY --from=build /sluicebox /sluicebox",
+		"USER 65532:65532", "EXPOSE 8090", `ENTRYPOINT ["/sluicebox"]`, `CMD ["run", "-c", "/etc/sluicebox/sluicebox.yaml"]`,
+	}
+	if strings.Join(image, "\n") != strings.Join(want, "\n") {
+		t.Errorf("the image is\n%s", strings.Join(image, "\n"))
+	}
+	built := imageBinary(t, stages)
+	expectStatic(t, built)
+	if out, err := exec.Command(built, "version").Output(); err != nil || !strings.Contains(string(out), "v0.0.0-image") {
+		t.Errorf("version: %v %s", err, out)
+	}
+	t.Run("runs", func(t *testing.T) {
+		eachScene(t, "", func(s *scene) {
+			r := emptyRoot(s.t, built, s.config)
+			r.waitFor("reading")
+			s.number(1, 100, "i % 9")
+			s.expectNumbered(100)
+			expectStop(s.t, r)
+		})
+	})
+}
+
+// expectStatic expects a binary that needs no other file to run.
+func expectStatic(t *testing.T, file string) {
+	t.Helper()
+	f, err := elf.Open(file)
+	var other *elf.FormatError
+	if errors.As(err, &other) {
+		t.Skip("the binary is none for Linux: " + other.Error())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
+			t.Errorf("the binary is linked dynamically (%s)", p.Type)
+		}
+	}
+}

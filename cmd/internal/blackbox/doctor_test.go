@@ -1,0 +1,238 @@
+package blackbox
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// diagnosis is what `sluicebox doctor --json` prints.
+type diagnosis struct {
+	Findings []struct {
+		Part, Grade, Subject, Text, Remedy string
+		Statements                         []string
+		Unreachable                        bool
+	}
+	Faults, Unreachable, Advice int
+}
+
+// statements are those that doctor prints, in its order.
+func (d *diagnosis) statements() (list []string) {
+	for _, f := range d.Findings {
+		list = append(list, f.Statements...)
+	}
+	return list
+}
+
+// doctor runs the program's doctor on a configuration, once for people and once for
+// programs, and holds the two against each other.
+func doctor(t *testing.T, yaml string) (d diagnosis, text string, code int) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "sluicebox.yaml")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(yaml, adminKey, "127.0.0.1:0")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, stderr, code := command(t, nil, "doctor", "--json", "-c", file)
+	if err := json.Unmarshal([]byte(out), &d); err != nil {
+		t.Fatalf("doctor --json: %v\n%s%s", err, out, stderr)
+	}
+	text, _, again := command(t, nil, "doctor", "-c", file)
+	if again != code {
+		t.Errorf("exit code %d with --json, and %d without", code, again)
+	}
+	for _, statement := range d.statements() {
+		if !strings.Contains(text, "\n          "+statement+"\n") {
+			t.Errorf("the text lacks the line %q:\n%s", statement, text)
+		}
+	}
+	return d, text, code
+}
+
+// Each thing that is wrong is named with the statement that mends it, and doctor is
+// content once what it printed was done.
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		p := newPatient(t, version)
+		p.expectWell()
+		for _, ill := range illnesses() {
+			t.Run(ill.name, func(t *testing.T) { p.suffer(t, &ill) })
+		}
+		for _, ill := range serverIllnesses() {
+			t.Run(ill.name, func(t *testing.T) { p.sufferRestart(t, &ill) })
+		}
+	})
+}
+
+// What no statement mends is named with what does.
+func TestDoctorOfAConfiguration(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		database, _ := prepare(t, version, seedTables)
+		const token = "the-right-token"
+		receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			status := http.StatusMethodNotAllowed
+			if r.Header.Get("Authorization") != "Bearer "+token {
+				status = http.StatusUnauthorized
+			}
+			w.WriteHeader(status)
+		}))
+		t.Cleanup(receiver.Close)
+		right := strings.Replace(preset(database, receiver.URL, ""), "api-base-url", "api-token: "+token+", api-base-url", 1)
+		if _, stderr, code := command(t, nil, "init", "-c", configFile(t, right)); code != 0 {
+			t.Fatal(stderr)
+		}
+		if _, text, code := doctor(t, right); code != 0 {
+			t.Fatalf("exit code %d of a configuration that is right:\n%s", code, text)
+		}
+		refused := "http://" + freeAddress(t)
+		away := strings.Replace(right, database, "postgres://postgres@"+freeAddress(t)+"/x?sslmode=disable", 1)
+		pooler := strings.Replace(right, database, servers.Pooler(t, database, "transaction", "extra_float_digits", "options"), 1)
+		for name, c := range map[string]struct {
+			config string
+			code   int
+			want   []string
+		}{
+			"a pooler by transaction": {pooler, 78, []string{"pooler", "give the URL of the database itself"}},
+			"a token that is refused": {strings.Replace(right, token, "another", 1), 78, []string{"401 Unauthorized", "give sink flowcatalyst a token"}},
+			"nobody at the sink":      {strings.Replace(right, receiver.URL, refused, 1), 1, []string{"connection refused", "start the receiver"}},
+			"nobody at the database":  {away, 1, []string{"connection refused", "correct source.url", "does not refuse the credentials"}},
+			"nobody of the name":      {strings.Replace(right, "postgres@", "nobody_at_all@", 1), 78, []string{"nobody_at_all", "check the user and password"}},
+			"no such database":        {strings.Replace(right, "?sslmode", "x?sslmode", 1), 78, []string{"does not exist", "check the database name"}},
+			"no such table":           {strings.Replace(right, "flowcatalyst: {", "flowcatalyst: {events-table: nowhere, ", 1), 78, []string{`no table "nowhere"`}},
+			"an unknown key":          {right + "dispach: {}\n", 78, []string{"sluicebox.yaml:5", "dispach"}},
+			"everything at once": {strings.Replace(strings.Replace(away, receiver.URL, refused, 1), "listen: "+adminKey, "token: "+token+", listen: 192.0.2.1:1", 1), 78,
+				[]string{"correct source.url", "start the receiver", "admin.listen: 192.0.2.1:1 cannot be listened on"}},
+		} {
+			d, text, code := doctor(t, c.config)
+			if code != c.code || (c.code == 1) != (d.Faults == 0) {
+				t.Errorf("%s: exit code %d, want %d:\n%s", name, code, c.code, text)
+			}
+			plain := strings.Join(strings.Fields(text), " ")
+			for _, want := range c.want {
+				if !strings.Contains(plain, want) {
+					t.Errorf("%s: doctor does not say %q:\n%s", name, want, text)
+				}
+			}
+			if strings.Contains(text, token) {
+				t.Errorf("%s: the token is shown:\n%s", name, text)
+			}
+		}
+	})
+}
+
+// Where the relay may choose, a log that cannot be read is advice; where it polls
+// anyway, nobody asks for it.
+func TestDoctorOfAModeWithoutALog(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		p := newPatient(t, version)
+		p.server.Restart(map[string]string{"wal_level": "replica"})
+		stream := p.config
+		p.config = strings.Replace(stream, "mode: stream", "mode: auto", 1)
+		p.expectIll(&illness{harmless: true, want: []string{"until that is mended the relay polls", "ALTER SYSTEM SET wal_level = logical;"}})
+		p.config = strings.Replace(stream, "mode: stream", "mode: poll", 1)
+		p.expectWell()
+		p.config = stream
+		p.expectIll(&illness{want: []string{"wal_level is replica"}})
+	})
+}
+
+// Doctor runs beside a relay and its standby without disturbing either: it takes
+// neither the lock nor the slot, and delivers nothing.
+func TestDoctorBesideRelays(t *testing.T) {
+	t.Parallel()
+	eachScene(t, "", func(s *scene) {
+		first := s.run()
+		second := start(s.t, s.config)
+		second.waitFor("standing by")
+		epoch := first.metric("sluicebox_leader_epoch")
+		wait := write(s.t, s.database, load{seconds: 6, clients: 4, rate: 100, scripts: seedScripts(5)})
+		for _, address := range []string{first.admin, second.admin} {
+			yaml := strings.Replace(s.config, adminKey, strings.TrimPrefix(address, "http://"), 1)
+			d, text, code := doctor(s.t, yaml)
+			if code != 0 {
+				s.t.Errorf("exit code %d:\n%s", code, text)
+			}
+			said := ""
+			for _, f := range d.Findings {
+				said += f.Text + "\n"
+			}
+			for _, want := range []string{"is read by a relay of this name", "a relay answers at"} {
+				if !strings.Contains(said, want) {
+					s.t.Errorf("doctor does not say %q:\n%s", want, text)
+				}
+			}
+		}
+		wait()
+		s.expectOnce()
+		for path, r := range map[string]*relay{"/leader": first, "/readyz": second} {
+			if status, body := r.get(path); status != 200 {
+				s.t.Errorf("%s is %d: %s", path, status, body)
+			}
+		}
+		if now := first.metric("sluicebox_leader_epoch"); now != epoch {
+			s.t.Errorf("the epoch went from %v to %v", epoch, now)
+		}
+		for _, r := range []*relay{second, first} {
+			expectStop(s.t, r)
+		}
+	})
+}
+
+// The roles of the scripts are enough for doctor too, and lack nothing.
+func TestDoctorUnderLeastPrivilege(t *testing.T) {
+	t.Parallel()
+	eachCast(t, "", func(c *cast) {
+		d, text, code := doctor(c.t, c.config)
+		if code != 0 || d.Faults > 0 {
+			c.t.Errorf("exit code %d:\n%s", code, text)
+		}
+		servers.Exec(c.t, c.database, "REVOKE DELETE ON sluicebox.hold FROM "+c.relay)
+		d, text, code = doctor(c.t, c.config)
+		grant := fmt.Sprintf("GRANT DELETE ON sluicebox.hold TO %q;", c.relay)
+		if code != 78 || d.Faults != 1 || !slices.Contains(d.statements(), grant) {
+			c.t.Errorf("exit code %d, without %s:\n%s", code, grant, text)
+		}
+	})
+}
+
+// On an SQLite file too: from nothing to a file that is well, by what doctor says.
+func TestDoctorOnSQLite(t *testing.T) {
+	t.Parallel()
+	source, db := seedFile(t)
+	to := sinktest.NewReceiver(t)
+	config := preset(source, to.URL(), "")
+	if _, text, code := doctor(t, config); code != 78 || !strings.Contains(text, "run `sluicebox init`") {
+		t.Fatalf("exit code %d before init:\n%s", code, text)
+	}
+	if _, stderr, code := command(t, nil, "init", "-c", configFile(t, config)); code != 0 {
+		t.Fatal(stderr)
+	}
+	d, text, code := doctor(t, config)
+	if code != 0 || d.Faults > 0 || d.Advice != 2 || len(d.statements()) != 2 {
+		t.Fatalf("exit code %d after init:\n%s", code, text)
+	}
+	for _, statement := range d.statements() {
+		run(t, db, statement)
+	}
+	r := start(t, config)
+	r.waitFor("reading")
+	if d, text, code := doctor(t, config); code != 0 || d.Advice > 0 {
+		t.Errorf("exit code %d in the end:\n%s", code, text)
+	}
+	expectStop(t, r)
+	absent := strings.Replace(config, "shop.db", "other.db", 1)
+	if _, text, code := doctor(t, absent); code != 78 || !strings.Contains(text, "there is no file") {
+		t.Errorf("exit code %d without the file:\n%s", code, text)
+	}
+}

@@ -1,0 +1,163 @@
+package blackbox
+
+import (
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// shopTable is what a service that has an outbox brings with it: the table of the
+// README's example, and no more.
+const shopTable = `
+CREATE SCHEMA shop;
+CREATE TABLE shop.outbox (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    customer   text,
+    body       jsonb NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    sent_at    timestamptz,
+    failed_at  timestamptz,
+    error      text
+)`
+
+// newcomer has a server as it comes out of the box, an outbox table, a receiver, the
+// README, and what the program says.
+type newcomer struct {
+	t      *testing.T
+	server *servers.Server
+	file   string
+	done   []string // statements
+	lived  strings.Builder
+}
+
+// note adds to the transcript.
+func (n *newcomer) note(format string, args ...any) {
+	fmt.Fprintf(&n.lived, format+"\n", args...)
+}
+
+// example is the configuration of the README for any table, with this test's
+// addresses in place of the example's.
+func (n *newcomer) example(receiver string) string {
+	n.t.Helper()
+	readme, err := os.ReadFile(filepath.Join("..", "..", "..", "README.md"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(readme), "Any table to any endpoint:\n\n```yaml\n")
+	yaml, _, ends := strings.Cut(rest, "```")
+	secret := filepath.Join(n.t.TempDir(), "webhook")
+	key := "whsec_" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32)))
+	if err := os.WriteFile(secret, []byte(key), 0o600); err != nil || !found || !ends {
+		n.t.Fatalf("the README has no example for any table: %v", err)
+	}
+	for was, is := range map[string]string{
+		"postgres://relay@db.example/shop": roleURL(n.server.URL, "relay"),
+		"https://receiver.example":         receiver,
+		"/run/secrets/webhook":             secret,
+	} {
+		if !strings.Contains(yaml, was) {
+			n.t.Fatalf("the example has no %s:\n%s", was, yaml)
+		}
+		yaml = strings.ReplaceAll(yaml, was, is)
+	}
+	return yaml + "admin: {listen: ''}\n"
+}
+
+// sql runs a statement as the administrator.
+func (n *newcomer) sql(statement string) {
+	n.t.Helper()
+	n.note("shop=# %s", statement)
+	servers.Exec(n.t, n.server.URL, statement)
+	n.done = append(n.done, statement)
+}
+
+// sluicebox runs a command and returns what it said.
+func (n *newcomer) sluicebox(env []string, args ...string) (said string, code int) {
+	n.t.Helper()
+	n.note("\n$ sluicebox %s -c sluicebox.yaml", strings.Join(args, " "))
+	stdout, stderr, code := command(n.t, env, append(args, "-c", n.file)...)
+	n.note("%s%s(exit code %d)", stdout, stderr, code)
+	return stdout + stderr, code
+}
+
+// obey does what doctor said: the statements as the administrator, then
+// `sluicebox init`, then a restart of the server. It reports whether there was
+// anything to do that had not been done.
+func (n *newcomer) obey(said string) (did bool) {
+	n.t.Helper()
+	for line := range strings.Lines(said) {
+		line = strings.TrimSpace(line)
+		if !strings.HasSuffix(line, ";") || strings.HasPrefix(line, "--") || slices.Contains(n.done, line) {
+			continue
+		}
+		n.sql(line)
+		did = true
+	}
+	if strings.Contains(said, "run `sluicebox init`") {
+		// The relay's role may make nothing: every key has a variable.
+		if _, code := n.sluicebox([]string{"SLUICEBOX_SOURCE_URL=" + n.server.URL}, "init"); code != 0 {
+			n.t.Fatalf("init did not work:\n%s", n.lived.String())
+		}
+		did = true
+	}
+	if did && strings.Contains(said, "restart") {
+		n.note("\n(the server is restarted)")
+		n.server.Restart(nil)
+	}
+	return did
+}
+
+// A first user's path by the commands alone: a server out of the box, doctor, what it
+// says, run, and the first row is delivered.
+func TestAFirstUsersPath(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		n := &newcomer{t: t, server: servers.Start(t, version, map[string]string{
+			"wal_level": "replica", "max_wal_senders": "10", "max_replication_slots": "10",
+		})}
+		defer func() { t.Logf("the path:\n%s", n.lived.String()) }()
+		to := sinktest.NewReceiver(t)
+		n.file = configFile(t, n.example(to.URL()))
+		servers.Exec(t, n.server.URL, shopTable, "CREATE ROLE relay LOGIN")
+
+		said, code := n.sluicebox(nil, "doctor")
+		if code != 78 {
+			t.Fatalf("doctor is content with an empty database: exit code %d\n%s", code, said)
+		}
+		for rounds := 1; n.obey(said); rounds++ {
+			if rounds == 5 {
+				t.Fatalf("what doctor says never ends:\n%s", said)
+			}
+			said, code = n.sluicebox(nil, "doctor")
+		}
+		if code != 0 {
+			t.Fatalf("all was done that doctor said, and it ends with code %d:\n%s", code, said)
+		}
+
+		n.note("\n$ sluicebox run -c sluicebox.yaml")
+		r := launch(t, n.file, "")
+		r.waitFor("reading")
+		n.sql(`INSERT INTO shop.outbox (customer, body) VALUES ('c-1', '{"order": 1}')`)
+		arrive(t, to, 1)
+		conn := servers.Connect(t, n.server.URL)
+		within(t, 30*time.Second, func() string {
+			return none(t, conn, "are not marked as sent", "SELECT count(*) FROM shop.outbox WHERE sent_at IS NULL")
+		})
+		expectStop(t, r)
+		n.note("%s", r.said())
+		if strings.Contains(r.said(), "polling") {
+			t.Error("the relay did not read the log")
+		}
+		if taken := to.Taken(); len(taken) != 1 || string(taken[0].Payload) != `{"order": 1}` {
+			t.Errorf("%d rows arrived: %+v", len(taken), taken)
+		}
+	})
+}

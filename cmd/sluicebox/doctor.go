@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/app"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// doctorCommand is `sluicebox doctor`.
+type doctorCommand struct {
+	configFlag
+	JSON bool `name:"json" help:"Print JSON."`
+}
+
+// Help is shown under `sluicebox doctor --help`.
+func (*doctorCommand) Help() string {
+	return `It changes nothing and may run beside a relay. Sinks are asked, and nothing is delivered.
+
+Exit codes: 0 no fault (advice is none); 78 a fault that the configuration, a grant or
+sluicebox init mends; 1 the database or a sink could not be reached.`
+}
+
+// Run looks at everything and prints what it found.
+func (c *doctorCommand) Run(ctx context.Context, p *program) error {
+	var found []app.Finding
+	cfg, err := c.load(p)
+	var faults *config.Error
+	switch {
+	case errors.As(err, &faults):
+		found = configFindings(faults)
+	case err != nil:
+		return err
+	default:
+		found = app.Doctor(ctx, cfg, currentVersion().Version)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err() // what was found is half of it
+	}
+	print := p.printFindings
+	if c.JSON {
+		print = p.jsonFindings
+	}
+	if err := print(found); err != nil {
+		return err
+	}
+	return verdict(found)
+}
+
+// configFindings are the faults of a configuration that cannot be used.
+func configFindings(faults *config.Error) []app.Finding {
+	found := make([]app.Finding, len(faults.Problems))
+	for i, problem := range faults.Problems {
+		found[i] = app.Finding{Part: app.PartConfiguration, Finding: store.Finding{
+			Grade: store.Fault, Subject: problem.Where, Text: strings.TrimPrefix(problem.String(), problem.Where+": "),
+		}}
+	}
+	return found
+}
+
+// tally counts findings by what they mean for whoever asked.
+type tally struct{ faults, away, advice int }
+
+func count(found []app.Finding) (n tally) {
+	for i := range found {
+		switch f := &found[i]; {
+		case f.Grade == store.Fault && f.Away:
+			n.away++
+		case f.Grade == store.Fault:
+			n.faults++
+		case f.Grade == store.Advice:
+			n.advice++
+		}
+	}
+	return n
+}
+
+// String sums up in one line.
+func (n tally) String() string {
+	var parts []string
+	for _, part := range []struct {
+		n         int
+		one, many string
+	}{
+		{n.faults, "1 fault", "%d faults"},
+		{n.away, "1 thing that could not be reached", "%d things that could not be reached"},
+		{n.advice, "1 piece of advice", "%d pieces of advice"},
+	} {
+		switch {
+		case part.n == 1:
+			parts = append(parts, part.one)
+		case part.n > 1:
+			parts = append(parts, fmt.Sprintf(part.many, part.n))
+		}
+	}
+	switch {
+	case len(parts) == 0:
+		return "All is well."
+	case n.faults+n.away == 0:
+		return "No fault, " + strings.Join(parts, ", ") + "."
+	}
+	return strings.Join(parts, ", ") + "."
+}
+
+// verdict is the end of the command: an error with its exit code if there is a
+// fault.
+func verdict(found []app.Finding) error {
+	n := count(found)
+	text := strings.TrimSuffix(n.String(), ".")
+	switch {
+	case n.faults > 0:
+		return &commandError{code: exitConfig, problem: "not ready: " + text, remedy: "mend what is marked fault, from the top, and ask again"}
+	case n.away > 0:
+		return &commandError{code: exitFailed, problem: "not ready: " + text}
+	}
+	return nil
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/app"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+func finding(part string, grade store.Grade, subject, text, remedy string) app.Finding {
+	return app.Finding{Part: part, Finding: store.Finding{Grade: grade, Subject: subject, Text: text, Remedy: remedy}}
+}
+
+// TestDoctorOutput: words are broken at 80 columns, statements never, and both
+// forms hold the same.
+func TestDoctorOutput(t *testing.T) {
+	const statement = `GRANT SELECT ("id", "message_group", "payload", "created_at", "status", "retry_count", "error_message") ON "outbox_events" TO "relay";`
+	const words = "look at this and that and at much more besides, which takes more than a line of eighty columns to say"
+	found := []app.Finding{
+		finding(app.PartDatabase, store.Fine, "server", "PostgreSQL 18", ""),
+		finding(app.PartDatabase, store.Fault, "outbox x", "it lacks\x1b[31m a right\nor two, "+words, "-- as an administrator; "+words+"\n"+statement),
+		finding(app.PartSinks, store.Advice, "hooks", "reached", words),
+	}
+	var out bytes.Buffer
+	p := &program{stdout: &out}
+	if err := p.printFindings(found); err != nil {
+		t.Fatal(err)
+	}
+	text := out.String()
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if strings.ContainsRune(line, '\x1b') || strings.TrimSpace(line) != statement && utf8.RuneCountInString(line) > 80 {
+			t.Errorf("a line that a terminal spoils: %q", line)
+		}
+		if strings.Contains(text, "\n"+line) && strings.HasPrefix(strings.TrimSpace(line), "look at this") && !strings.HasPrefix(line, "          ") {
+			t.Errorf("a remedy that does not stand beneath its finding: %q", line)
+		}
+	}
+	for _, want := range []string{"database\n  ok      server: PostgreSQL 18\n  fault   outbox x: it lacks", "\n          -- as an administrator;", "\n          " + statement + "\n",
+		"\nsinks\n  advice  hooks: reached\n          look at", "\n1 fault, 1 piece of advice.\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the output lacks %q:\n%s", want, text)
+		}
+	}
+	if n := strings.Count(text, "\n          -- "); n < 2 {
+		t.Errorf("a comment goes on in a line that is none:\n%s", text)
+	}
+	out.Reset()
+	if err := p.jsonFindings(found); err != nil {
+		t.Fatal(err)
+	}
+	var read struct {
+		Findings []map[string]any
+		Faults   int
+	}
+	if err := json.Unmarshal(out.Bytes(), &read); err != nil {
+		t.Fatal(err)
+	}
+	if read.Faults != 1 || len(read.Findings) != 3 || read.Findings[1]["grade"] != "fault" || read.Findings[1]["part"] != "database" ||
+		len(read.Findings[1]["statements"].([]any)) != 1 || read.Findings[1]["statements"].([]any)[0] != statement || read.Findings[2]["statements"] != nil {
+		t.Errorf("the JSON is %s", out.String())
+	}
+}
+
+// TestDoctorVerdict: advice is no fault, and what is away is none that can be
+// mended here.
+func TestDoctorVerdict(t *testing.T) {
+	fine, advice := finding("p", store.Fine, "s", "t", ""), finding("p", store.Advice, "s", "t", "r")
+	fault, away := finding("p", store.Fault, "s", "t", "r"), finding("p", store.Fault, "s", "t", "")
+	away.Away = true
+	for _, c := range []struct {
+		found []app.Finding
+		code  int
+		sum   string
+	}{
+		{[]app.Finding{fine}, exitOK, "All is well."},
+		{[]app.Finding{fine, advice, advice}, exitOK, "No fault, 2 pieces of advice."},
+		{[]app.Finding{advice, away}, exitFailed, "1 thing that could not be reached, 1 piece of advice."},
+		{[]app.Finding{fault, fault, away, away}, exitConfig, "2 faults, 2 things that could not be reached."},
+	} {
+		code := exitOK
+		var end *commandError
+		if errors.As(verdict(c.found), &end) {
+			code = end.code
+		}
+		if sum := count(c.found).String(); code != c.code || sum != c.sum {
+			t.Errorf("exit code %d and %q, want %d and %q", code, sum, c.code, c.sum)
+		}
+	}
+}
+
+// TestDoctorOfABadConfiguration: its faults are findings, by their lines.
+func TestDoctorOfABadConfiguration(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte("source: {url: 'mysql://x'}\nnothing: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	p := &program{stdout: &out, stderr: &errs}
+	if code := p.main([]string{"doctor", "-c", file}); code != exitConfig {
+		t.Errorf("exit code %d: %s", code, errs.String())
+	}
+	plain := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{"configuration fault", "c.yaml:1: source.url: ", "c.yaml:2: nothing: unknown key", "faults."} {
+		if !strings.Contains(plain, want) {
+			t.Errorf("the output lacks %q:\n%s", want, out.String())
+		}
+	}
+}

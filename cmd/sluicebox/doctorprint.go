@@ -1,0 +1,120 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/app"
+)
+
+const (
+	// doctorWidth is where lines of words are broken. Statements never are.
+	doctorWidth = 80
+	// doctorIndent is the width of the column of marks.
+	doctorIndent = 10
+)
+
+// printFindings prints findings for people: by part, each with its mark, what is to
+// be done beneath it, and a sum at the end.
+func (p *program) printFindings(found []app.Finding) error {
+	var b strings.Builder
+	part := ""
+	for i := range found {
+		f := &found[i]
+		if f.Part != part {
+			if part != "" {
+				b.WriteByte('\n')
+			}
+			part = f.Part
+			b.WriteString(part + "\n")
+		}
+		text := oneLine(f.Text)
+		if f.Subject != "" {
+			text = oneLine(f.Subject) + ": " + text
+		}
+		lines := wrap(text, doctorWidth-doctorIndent, "")
+		fmt.Fprintf(&b, "  %-*s%s\n", doctorIndent-2, f.Grade, lines[0])
+		for _, line := range append(lines[1:], remedyLines(f.Remedy)...) {
+			b.WriteString(strings.Repeat(" ", doctorIndent) + line + "\n")
+		}
+	}
+	fmt.Fprintf(&b, "\n%s\n", count(found))
+	_, err := io.WriteString(p.stdout, b.String())
+	return err
+}
+
+// remedyLines are the lines of a remedy: statements as they are, comments and words
+// broken.
+func remedyLines(remedy string) (lines []string) {
+	for line := range strings.Lines(remedy) {
+		line = strings.TrimRight(line, "\n")
+		switch {
+		case statement(line):
+			lines = append(lines, strings.Map(printable, line))
+		case strings.HasPrefix(line, "-- "):
+			lines = append(lines, wrap(oneLine(line), doctorWidth-doctorIndent, "-- ")...)
+		case line != "":
+			lines = append(lines, wrap(oneLine(line), doctorWidth-doctorIndent, "")...)
+		}
+	}
+	return lines
+}
+
+// statement reports whether a line of a remedy is one that can be run as it stands.
+func statement(line string) bool {
+	return strings.HasSuffix(line, ";") && !strings.HasPrefix(line, "--")
+}
+
+// wrap breaks a text at blanks into lines of a width. prefix begins all but the
+// first.
+func wrap(text string, width int, prefix string) []string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		switch {
+		case line == "":
+			line = word
+		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) <= width:
+			line += " " + word
+		default:
+			lines = append(lines, line)
+			line = prefix + word
+		}
+	}
+	return append(lines, line)
+}
+
+// jsonFinding is a finding for programs. Remedy is what is to be done, Statements
+// are those in it that can be run as they stand.
+type jsonFinding struct {
+	Part        string   `json:"part"`
+	Grade       string   `json:"grade"` // ok, advice or fault
+	Subject     string   `json:"subject"`
+	Text        string   `json:"text"`
+	Remedy      string   `json:"remedy,omitempty"`
+	Statements  []string `json:"statements,omitempty"`
+	Unreachable bool     `json:"unreachable,omitempty"`
+}
+
+// jsonFindings prints findings for programs.
+func (p *program) jsonFindings(found []app.Finding) error {
+	list := make([]jsonFinding, len(found))
+	for i := range found {
+		f := &found[i]
+		list[i] = jsonFinding{Part: f.Part, Grade: f.Grade.String(), Subject: f.Subject, Text: f.Text, Remedy: f.Remedy, Unreachable: f.Away}
+		for _, line := range strings.Split(f.Remedy, "\n") {
+			if statement(line) {
+				list[i].Statements = append(list[i].Statements, line)
+			}
+		}
+	}
+	n := count(found)
+	return p.json(struct {
+		Findings    []jsonFinding `json:"findings"`
+		Faults      int           `json:"faults"`
+		Unreachable int           `json:"unreachable"`
+		Advice      int           `json:"advice"`
+	}{list, n.faults, n.away, n.advice})
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+)
+
+const (
+	// statusTimeout is how long one status may take: counts of FAILED rows end
+	// sooner.
+	statusTimeout = 15 * time.Second
+	// usualWatch and leastWatch are the time between two statuses of --watch.
+	usualWatch = 2 * time.Second
+	leastWatch = 100 * time.Millisecond
+)
+
+// statusCommand is `sluicebox status`.
+type statusCommand struct {
+	relayFlags
+	Watch watchFlag `placeholder:"2s" help:"Show it again and again until Ctrl-C, each 2s or as often as --watch=TIME says."`
+	JSON  bool      `name:"json" help:"Print JSON."`
+}
+
+// watchFlag is the time between two statuses, 0 for one alone. Its value may be
+// left out.
+type watchFlag time.Duration
+
+// IsBool lets the value be left out.
+func (*watchFlag) IsBool() bool { return true }
+
+// Decode reads the value, if there is one.
+func (w *watchFlag) Decode(ctx *kong.DecodeContext) error {
+	*w = watchFlag(usualWatch)
+	if ctx.Scan.Peek().Type != kong.FlagValueToken {
+		return nil
+	}
+	text := ctx.Scan.Pop().String()
+	every, err := time.ParseDuration(text)
+	if err != nil || every < leastWatch {
+		return fmt.Errorf("%q is no time between two statuses; write one such as 2s, at least %s", text, leastWatch)
+	}
+	*w = watchFlag(every)
+	return nil
+}
+
+// Run asks the relay where it stands.
+func (c *statusCommand) Run(ctx context.Context, p *program) error {
+	client, _, err := c.dial(p)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if c.Watch > 0 {
+		return c.watch(ctx, p, client)
+	}
+	s, err := ask(ctx, client)
+	if err != nil {
+		return err
+	}
+	if err := c.show(p, s); err != nil {
+		return err
+	}
+	if !s.Ready {
+		return notReady(s)
+	}
+	return nil
+}
+
+// ask asks for one status.
+func ask(ctx context.Context, client *admin.Client) (*admin.RelayStatus, error) {
+	short, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	s, err := client.Status(short, true)
+	switch {
+	case err == nil:
+		return &s, nil
+	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+		return nil, &commandError{code: exitFailed, problem: fmt.Sprintf("the relay did not answer in %s", statusTimeout)}
+	}
+	return nil, relayFault(err)
+}
+
+func (c *statusCommand) show(p *program, s *admin.RelayStatus) error {
+	if c.JSON {
+		return p.json(s)
+	}
+	text := statusText(s, time.Now())
+	if width := width(p.stdout); width > 0 {
+		text = cutLines(text, width)
+	}
+	_, err := io.WriteString(p.stdout, text)
+	return err
+}
+
+// notReady says which checks fail.
+func notReady(s *admin.RelayStatus) error {
+	var why []string
+	for _, c := range s.Checks {
+		if !c.OK {
+			why = append(why, oneLine(c.Name+": "+c.Detail))
+		}
+	}
+	return &commandError{code: exitFailed, problem: "the relay is not ready: " + strings.Join(why, "; ")}
+}
+
+// watch shows the status again and again until the context ends. A relay that does
+// not answer may come back; one that refuses will not take the next request either.
+func (c *statusCommand) watch(ctx context.Context, p *program, client *admin.Client) error {
+	screen := newScreen(p.stdout)
+	if c.JSON {
+		screen = nil
+	}
+	for {
+		s, err := ask(ctx, client)
+		if ctx.Err() != nil {
+			return nil
+		}
+		var fault *commandError
+		switch {
+		case err == nil && screen != nil:
+			err = screen.draw(statusText(s, time.Now()))
+		case err == nil && c.JSON:
+			err = c.show(p, s)
+		case err == nil:
+			_, err = io.WriteString(p.stdout, statusText(s, time.Now())+"\n")
+		case !errors.As(err, &fault) || fault.code != exitFailed:
+			return err
+		case screen != nil:
+			err = screen.draw(time.Now().Format(time.TimeOnly) + "  " + fault.problem + "\n")
+		default:
+			p.complain(fault.problem, "")
+			err = nil
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Duration(c.Watch)):
+		}
+	}
+}

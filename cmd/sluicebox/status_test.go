@@ -1,0 +1,226 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+)
+
+// teller is a relay's status that tests change, and its checks.
+type teller struct {
+	mu     sync.Mutex
+	status admin.RelayStatus
+	checks []admin.Check
+	asked  chan struct{} // with room: told of each time that it was asked
+}
+
+func (r *teller) Report(context.Context, bool) admin.RelayStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.asked != nil {
+		select {
+		case r.asked <- struct{}{}:
+		default:
+		}
+	}
+	return r.status
+}
+
+func (r *teller) Checks() []admin.Check {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.checks
+}
+
+func (r *teller) change(do func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	do()
+}
+
+// leadingStatus is that of a relay with some trouble.
+func leadingStatus() admin.RelayStatus {
+	ago := func(d time.Duration) *time.Time { t := time.Now().Add(-d); return &t }
+	kept, bound, lag, failed := int64(13_002_342), int64(1<<30), 12.3, 4
+	group := "o-1"
+	return admin.RelayStatus{
+		Name: "shop", Version: "1.2.3", Holder: "host process 7", Uptime: 7500, Leads: true, Epoch: 3, Leader: "host process 7",
+		Mode: "stream", Reading: "reading the log",
+		Source:     admin.SourceStatus{Connected: true, Position: "0/1A2B", HeardAt: ago(1100 * time.Millisecond), RetainedBytes: &kept, BoundBytes: &bound},
+		Checkpoint: admin.CheckpointStatus{Position: "0/1A00", Seq: 17, SavedAt: ago(2100 * time.Millisecond)},
+		Lag:        admin.Lag{Rows: 120, Seconds: &lag},
+		Captured:   admin.Rates{TenSeconds: 250.4, Minute: 31.25},
+		Sinks: []admin.SinkStatus{
+			{Name: "platform", Waiting: 120, Rows: 100, Parked: 20, InFlight: 2, Lanes: map[string]int{"waiting": 3, "blocked": 1, "ready": 0},
+				Delivered: admin.Rates{TenSeconds: 12.34}, Retried: admin.Rates{TenSeconds: 1200},
+				Suspect: []admin.Suspect{{Endpoint: "http://p/batch", Class: "unavailable", Since: *ago(3*time.Minute + time.Second), Error: "connection\n refused\x1b[31m"}}},
+			{Name: "other"},
+		},
+		Lanes:      []admin.Lane{{Outbox: "orders", Kind: "EVENT", Group: &group, State: "blocked", Rows: 2, Parked: 10, Since: *ago(2*time.Hour + time.Minute), Error: "400: no"}},
+		LanesTotal: 9,
+		Failed:     []admin.FailedRows{{Outbox: "orders", Rows: &failed, At: *ago(5100 * time.Millisecond)}, {Outbox: "bills", Error: "it takes too long"}},
+	}
+}
+
+const leadingText = `relay       shop, version 1.2.3, up 2h, host process 7
+state       ready, leading in epoch 3
+source      reading the log, at 0/1A2B, heard 1s ago
+log kept    12.4 MiB of 1.0 GiB at the most
+checkpoint  at 0/1A00, saved 2s ago
+waiting     120 rows, the oldest for 12s
+captured    250 rows/s in 10s, 31.2 in 1m
+FAILED      4 rows in orders, counted 5s ago
+FAILED      bills: not counted: it takes too long
+
+SINK      WAITING  PARKED  IN-FLIGHT  DELIVERED/S  FAILED/S  RETRIED/S
+platform  120      20      2          12.3         0         1200
+other     0        0       0          0            0         0
+platform: lanes 1 blocked, 3 waiting
+platform: suspect for 3m, unavailable at http://p/batch: connection refused` + "\uFFFD" + `[31m
+
+lanes that stand still or fail: 9, of which these are 1 (sluicebox lanes list)
+OUTBOX  KIND   GROUP  STATE    ROWS  SINCE  WHY
+orders  EVENT  o-1    blocked  12    2h     400: no
+`
+
+// tells serves a status until the test ends and returns the flag that leads there.
+func tells(t *testing.T, from *teller) string {
+	t.Helper()
+	return "--admin=" + serveConfig(t, admin.Config{Report: from}, from)
+}
+
+func TestStatusText(t *testing.T) {
+	from := &teller{status: leadingStatus()}
+	at := tells(t, from)
+	got := try(t, relay{}, nil, "status", at)
+	if got.code != 0 || got.stdout != leadingText || got.stderr != "" {
+		t.Errorf("exit %d\n%s\nwant\n%s%s", got.code, got.stdout, leadingText, got.stderr)
+	}
+	from.change(func() {
+		from.checks = []admin.Check{{Name: "database", OK: true}, {Name: "source", Detail: "the server has\nsaid nothing"}}
+	})
+	got = try(t, relay{}, nil, "status", at)
+	if got.code != 1 || !strings.Contains(got.stdout, "state       not ready, leading in epoch 3\nNOT READY   source: the server has said nothing\n") ||
+		got.stderr != "sluicebox: the relay is not ready: source: the server has said nothing\n" {
+		t.Errorf("exit %d\n%s%s", got.code, got.stdout, got.stderr)
+	}
+	from.change(func() {
+		from.status, from.checks = admin.RelayStatus{Name: "shop", Version: "1.2.3", Leader: "other process 8", Uptime: 3}, nil
+	})
+	got = try(t, relay{}, nil, "status", at)
+	if got.code != 0 || !strings.HasSuffix(got.stdout, "state       ready, standing by; other process 8 leads\n") {
+		t.Errorf("exit %d\n%s%s", got.code, got.stdout, got.stderr)
+	}
+}
+
+func TestStatusJSON(t *testing.T) {
+	from := &teller{status: leadingStatus(), checks: []admin.Check{{Name: "source", Detail: "silent"}}}
+	got := try(t, relay{}, nil, "status", tells(t, from), "--json")
+	var s admin.RelayStatus
+	if err := json.Unmarshal([]byte(got.stdout), &s); err != nil {
+		t.Fatal(err)
+	}
+	if got.code != 1 || s.Ready || s.Lag.Rows != 120 || *s.Failed[0].Rows != 4 || !strings.Contains(got.stderr, "not ready: source: silent") {
+		t.Errorf("exit %d\n%s%s", got.code, got.stdout, got.stderr)
+	}
+}
+
+func TestStatusUsage(t *testing.T) {
+	for args, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"--watch=soon":            {64, `"soon" is no time between two statuses`},
+		"--watch=1ms":             {64, "at least 100ms"},
+		"--watch=-1s":             {64, "at least 100ms"},
+		"extra":                   {64, "unexpected argument extra"},
+		"--admin ftp://relay":     {64, "no URL"},
+		"--admin 127.0.0.1:1":     {1, "no relay answers"},
+		"-c nosuchfile.yaml":      {78, "nosuchfile.yaml"},
+		"--token-file nosuchfile": {78, ""},
+	} {
+		got := try(t, relay{}, nil, append([]string{"status"}, strings.Fields(args)...)...)
+		if got.code != want.code || got.stdout != "" || !strings.Contains(got.stderr, want.says) {
+			t.Errorf("%s: exit %d, %q, %q", args, got.code, got.stdout, got.stderr)
+		}
+	}
+}
+
+// lockedBuffer is written to by a command and read by its test.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// watching runs `sluicebox status --watch` in which a signal ends it, and returns
+// the exit code then.
+func watching(stdout, stderr io.Writer, args ...string) (interrupt func() (code int)) {
+	signals, code := make(chan os.Signal, 1), make(chan int, 1)
+	p := program{stdout: stdout, stderr: stderr, signals: signals, exit: os.Exit}
+	go func() { code <- p.main(append([]string{"status", "--watch=100ms"}, args...)) }()
+	return func() int {
+		signals <- os.Interrupt
+		return <-code
+	}
+}
+
+// Where nobody draws, block follows upon block; a relay that is away may come back;
+// Ctrl-C ends it well.
+func TestStatusWatched(t *testing.T) {
+	from := &teller{status: leadingStatus(), checks: []admin.Check{{Name: "source", Detail: "silent"}}, asked: make(chan struct{}, 100)}
+	var out, why lockedBuffer
+	interrupt := watching(&out, &why, tells(t, from))
+	for range 3 {
+		waitFor(t, from.asked)
+	}
+	if code := interrupt(); code != 0 || strings.Count(out.String(), "NOT READY   source: silent\n") < 2 || strings.Contains(out.String(), "\x1b") || why.String() != "" {
+		t.Errorf("exit %d\n%s%s", code, out.String(), why.String())
+	}
+
+	out, why = lockedBuffer{}, lockedBuffer{}
+	interrupt = watching(&out, &why, "--admin=127.0.0.1:1")
+	end := time.After(30 * time.Second)
+	for strings.Count(why.String(), "no relay answers at http://127.0.0.1:1") < 2 {
+		select {
+		case <-end:
+			t.Fatal(why.String())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if code := interrupt(); code != 0 || out.String() != "" {
+		t.Errorf("exit %d\n%s%s", code, out.String(), why.String())
+	}
+	got := try(t, relay{}, nil, "status", "--watch", "--admin="+serveConfig(t, admin.Config{Token: "x", Report: from}, from))
+	if got.code != 78 || !strings.Contains(got.stderr, "admin token") {
+		t.Errorf("without its token: exit %d\n%s%s", got.code, got.stdout, got.stderr)
+	}
+}
+
+func waitFor(t *testing.T, signal <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-signal:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the relay was not asked")
+	}
+}

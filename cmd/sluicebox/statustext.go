@@ -1,0 +1,194 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+)
+
+// statusText is a status in lines for people, as a rule within 80 columns.
+func statusText(s *admin.RelayStatus, now time.Time) string {
+	var b bytes.Buffer
+	line := func(label, format string, args ...any) {
+		fmt.Fprintf(&b, "%-11s %s\n", label, fmt.Sprintf(format, args...))
+	}
+	line("relay", "%s, version %s, up %s, %s", cell(s.Name), oneLine(s.Version), span(time.Duration(s.Uptime*float64(time.Second))), oneLine(s.Holder))
+	line("state", "%s", stateText(s))
+	for _, c := range s.Checks {
+		if !c.OK {
+			line("NOT READY", "%s: %s", oneLine(c.Name), oneLine(c.Detail))
+		}
+	}
+	if s.Mode == "" {
+		return b.String()
+	}
+	line("source", "%s", sourceText(s, now))
+	if s.Source.RetainedBytes != nil && s.Source.BoundBytes != nil {
+		line("log kept", "%s of %s at the most", sizeText(*s.Source.RetainedBytes), sizeText(*s.Source.BoundBytes))
+	}
+	line("checkpoint", "%s", checkpointText(&s.Checkpoint, now))
+	line("waiting", "%s", lagText(&s.Lag))
+	line("captured", "%s rows/s in 10s, %s in 1m", rateText(s.Captured.TenSeconds), rateText(s.Captured.Minute))
+	for i := range s.Failed {
+		line("FAILED", "%s", failedText(&s.Failed[i], now))
+	}
+	b.WriteString("\n")
+	_ = table(&b, sinkHeader(), sinkRows(s.Sinks)) // a buffer takes everything
+	for i := range s.Sinks {
+		sinkLines(&b, &s.Sinks[i], now)
+	}
+	if len(s.Lanes) > 0 {
+		fmt.Fprintf(&b, "\nlanes that stand still or fail: %d%s\n", s.LanesTotal, moreLanes(s))
+		_ = table(&b, troubledHeader(), troubledRows(s.Lanes, now))
+	}
+	return b.String()
+}
+
+func moreLanes(s *admin.RelayStatus) string {
+	if s.LanesTotal > len(s.Lanes) {
+		return fmt.Sprintf(", of which these are %d (sluicebox lanes list)", len(s.Lanes))
+	}
+	return ""
+}
+
+// stateText says who leads and whether the relay is ready.
+func stateText(s *admin.RelayStatus) string {
+	ready := "ready"
+	if !s.Ready {
+		ready = "not ready"
+	}
+	switch {
+	case s.Leads:
+		return fmt.Sprintf("%s, leading in epoch %d", ready, s.Epoch)
+	case s.Leader != "":
+		return fmt.Sprintf("%s, standing by; %s leads", ready, oneLine(s.Leader))
+	}
+	return ready + ", not leading"
+}
+
+func sourceText(s *admin.RelayStatus, now time.Time) string {
+	text := oneLine(s.Reading)
+	if !s.Source.Connected {
+		text = "not connected; " + text
+	}
+	if s.Source.Position != "" {
+		text += ", at " + oneLine(s.Source.Position)
+	}
+	if s.Source.HeardAt != nil {
+		text += fmt.Sprintf(", heard %s ago", age(*s.Source.HeardAt, now))
+	}
+	if s.Source.Paused {
+		text += "; PAUSED, every buffer is full"
+	}
+	return text
+}
+
+func checkpointText(c *admin.CheckpointStatus, now time.Time) string {
+	if c.Position == "" {
+		return "none yet: what was in the tables at the start is not settled"
+	}
+	text := "at " + oneLine(c.Position)
+	if c.SavedAt != nil {
+		text += fmt.Sprintf(", saved %s ago", age(*c.SavedAt, now))
+	}
+	return text
+}
+
+func lagText(l *admin.Lag) string {
+	text := rows(l.Rows)
+	if l.Seconds != nil {
+		text += fmt.Sprintf(", the oldest for %s", lagSpan(*l.Seconds))
+	}
+	return text
+}
+
+// lagSpan is a number of seconds, which are few in good times.
+func lagSpan(seconds float64) string {
+	if seconds < 10 {
+		return fmt.Sprintf("%.2fs", seconds)
+	}
+	return span(time.Duration(seconds * float64(time.Second)))
+}
+
+func failedText(f *admin.FailedRows, now time.Time) string {
+	if f.Rows == nil {
+		return fmt.Sprintf("%s: not counted: %s", cell(f.Outbox), oneLine(f.Error))
+	}
+	return fmt.Sprintf("%s in %s, counted %s ago", rows(*f.Rows), cell(f.Outbox), age(f.At, now))
+}
+
+func sinkHeader() []string {
+	return []string{"SINK", "WAITING", "PARKED", "IN-FLIGHT", "DELIVERED/S", "FAILED/S", "RETRIED/S"}
+}
+
+func sinkRows(sinks []admin.SinkStatus) [][]string {
+	all := make([][]string, len(sinks))
+	for i := range sinks {
+		s := &sinks[i]
+		all[i] = []string{
+			cell(s.Name), strconv.Itoa(s.Waiting), strconv.Itoa(s.Parked), strconv.Itoa(s.InFlight), rateText(s.Delivered.TenSeconds),
+			rateText(s.Failed.TenSeconds), rateText(s.Retried.TenSeconds),
+		}
+	}
+	return all
+}
+
+// sinkLines say how many lanes of a sink are in which state, and what is suspect.
+func sinkLines(b *bytes.Buffer, s *admin.SinkStatus, now time.Time) {
+	var lanes []string
+	for _, state := range slices.Sorted(maps.Keys(s.Lanes)) {
+		if n := s.Lanes[state]; n > 0 {
+			lanes = append(lanes, fmt.Sprintf("%d %s", n, oneLine(state)))
+		}
+	}
+	if len(lanes) > 0 {
+		fmt.Fprintf(b, "%s: lanes %s\n", cell(s.Name), strings.Join(lanes, ", "))
+	}
+	for _, e := range s.Suspect {
+		fmt.Fprintf(b, "%s: suspect for %s, %s at %s: %s\n", cell(s.Name), age(e.Since, now), oneLine(e.Class), oneLine(e.Endpoint), oneLine(e.Error))
+	}
+}
+
+func troubledHeader() []string {
+	return []string{"OUTBOX", "KIND", "GROUP", "STATE", "ROWS", "SINCE", "WHY"}
+}
+
+func troubledRows(lanes []admin.Lane, now time.Time) [][]string {
+	all := make([][]string, len(lanes))
+	for i := range lanes {
+		l := &lanes[i]
+		why := l.Reason
+		if why == "" {
+			why = l.Error
+		}
+		all[i] = []string{cell(l.Outbox), cell(l.Kind), groupCell(l.Group), l.State, strconv.Itoa(l.Rows + l.Parked), age(l.Since, now), oneLine(why)}
+	}
+	return all
+}
+
+// rateText is a rate with as many digits as say something.
+func rateText(rate float64) string {
+	if rate > 0 && rate < 100 {
+		return strconv.FormatFloat(rate, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(rate, 'f', 0, 64)
+}
+
+// sizeText is a number of bytes in a unit that fits.
+func sizeText(bytes int64) string {
+	size, unit := float64(bytes), 0
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	for size >= 1024 && unit < len(units)-1 {
+		size, unit = size/1024, unit+1
+	}
+	if unit == 0 {
+		return fmt.Sprintf("%d B", bytes)
+	}
+	return fmt.Sprintf("%.1f %s", size, units[unit])
+}

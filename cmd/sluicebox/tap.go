@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/app"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// tapCommand is `sluicebox tap`.
+type tapCommand struct {
+	configFlag
+	Outbox string `placeholder:"NAME" help:"The rows of one outbox."`
+	Kind   string `placeholder:"KIND" help:"The rows of one kind."`
+	groupFlags
+	Limit   int  `placeholder:"N" help:"End after so many rows. Default: at Ctrl-C."`
+	Payload bool `help:"Print the payload too, at the end of the line."`
+	JSON    bool `name:"json" help:"Print one JSON object a line, with the payload."`
+}
+
+// Validate is called before Run.
+func (c *tapCommand) Validate() error {
+	if c.Limit < 0 {
+		return fmt.Errorf("--limit is %d, must not be negative", c.Limit)
+	}
+	return nil
+}
+
+// errEnough ends a tap that has shown as much as was asked for.
+var errEnough = errors.New("enough was shown")
+
+// Run prints rows until the limit or the context's end.
+func (c *tapCommand) Run(ctx context.Context, p *program) error {
+	cfg, err := c.load(p)
+	if err != nil {
+		return err
+	}
+	outboxes, err := outboxNames(cfg, c.Outbox)
+	if err != nil {
+		return err
+	}
+	shown := 0
+	err = app.Tap(ctx, cfg, p.logger(cfg.Settings.Log), func(it *store.Item) error {
+		if !slices.Contains(outboxes, it.Outbox) || !c.fits(it) {
+			return nil
+		}
+		if err := c.print(p.stdout, it); err != nil {
+			return err
+		}
+		if shown++; shown == c.Limit {
+			return errEnough
+		}
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+func (c *tapCommand) fits(it *store.Item) bool {
+	group := c.chosen()
+	return (c.Kind == "" || c.Kind == it.Kind) && (group == nil || *group == it.Group)
+}
+
+func (c *tapCommand) print(to io.Writer, it *store.Item) error {
+	if c.JSON {
+		enc := json.NewEncoder(to)
+		enc.SetEscapeHTML(false)
+		return enc.Encode(tappedOf(it))
+	}
+	_, err := io.WriteString(to, tapLine(it, c.Payload))
+	return err
+}
+
+// tapped is a row as --json prints it.
+type tapped struct {
+	CommittedAt time.Time `json:"committed_at,omitzero"` // by the database's clock
+	Outbox      string    `json:"outbox"`
+	Kind        string    `json:"kind"`
+	Group       *string   `json:"group"`
+	ID          string    `json:"id"`
+	PayloadSize int       `json:"payload_size"` // bytes
+	// Payload is the payload if it is text; PayloadBytes if it is not.
+	Payload      *string `json:"payload,omitempty"`
+	PayloadBytes []byte  `json:"payload_base64,omitempty"`
+}
+
+func tappedOf(it *store.Item) *tapped {
+	row := &tapped{
+		CommittedAt: it.Committed.UTC(), Outbox: it.Outbox, Kind: it.Kind, Group: groupText(it.Group), ID: it.ID, PayloadSize: it.PayloadSize,
+	}
+	if utf8.Valid(it.Payload) {
+		text := string(it.Payload)
+		row.Payload = &text
+	} else {
+		row.PayloadBytes = it.Payload
+	}
+	return row
+}
+
+// groupText is nil for a row without a group.
+func groupText(g store.Group) *string {
+	if !g.Valid {
+		return nil
+	}
+	return &g.Name
+}
+
+// tapTime has as many digits for every row, so that lines stay in columns.
+const tapTime = "2006-01-02T15:04:05.000000Z"
+
+// tapLine is a row in a line: when it committed, outbox, kind, group, id, size.
+func tapLine(it *store.Item, payload bool) string {
+	fields := []string{
+		it.Committed.UTC().Format(tapTime), cell(it.Outbox), cell(it.Kind), groupCell(groupText(it.Group)), cell(it.ID),
+		strconv.Itoa(it.PayloadSize) + " B",
+	}
+	if payload {
+		fields = append(fields, escaped(it.Payload))
+	}
+	return strings.Join(fields, "  ") + "\n"
+}
+
+// escaped is a payload in one line, with nothing in it that a terminal would obey.
+// --json has it byte for byte.
+func escaped(payload []byte) string {
+	var b strings.Builder
+	for rest := payload; len(rest) > 0; {
+		r, n := utf8.DecodeRune(rest)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(&b, `\x%02x`, rest[0])
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			q := strconv.QuoteRune(r)
+			b.WriteString(q[1 : len(q)-1])
+		}
+		rest = rest[n:]
+	}
+	return b.String()
+}

@@ -1,0 +1,68 @@
+package httpsink
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Probe is what a receiver answers to a request that delivers nothing.
+type Probe struct {
+	// Method is the one that Answer is to.
+	Method string
+	Answer *Answer
+}
+
+// Probe asks an address by HEAD and, where that is not found, by OPTIONS, which a
+// receiver may know for a path that it takes rows at. Both are safe: no receiver
+// does anything upon them (RFC 9110, section 9.2.1). An error is for Unanswered.
+func (c *Client) Probe(ctx context.Context, url string, header http.Header) (*Probe, error) {
+	var p Probe
+	for _, method := range []string{http.MethodHead, http.MethodOptions} {
+		a, err := c.Do(ctx, &Request{Method: method, URL: url, Header: header.Clone()})
+		if err != nil {
+			return nil, err
+		}
+		p = Probe{method, a}
+		if a.Status != http.StatusNotFound {
+			break
+		}
+	}
+	return &p, nil
+}
+
+// Page reports whether the answer is a page for people.
+func (p *Probe) Page() bool {
+	return p.Answer.Success() && strings.HasPrefix(strings.ToLower(p.Answer.ContentType), "text/html")
+}
+
+// Outcome says what the answer of an address proves; where names it in the detail.
+// page says that a page leaves a doubt.
+func (p *Probe) Outcome(where string, page bool, secrets ...string) sink.Outcome {
+	request := p.Method + " " + where
+	class, reason := sink.Classify(p.Answer.Status)
+	detail := func(text string) string { return p.Answer.Detail(request, text, secrets...) }
+	const reached = ": the receiver is reached"
+	switch status := p.Answer.Status; {
+	case status == http.StatusNotFound:
+		return sink.Outcome{Class: sink.Refused, Reason: reason,
+			Detail: detail(reached + ", but does not know the path, or for POST alone; if deliveries answer 404 too, look at the address")}
+	case class == sink.Misconfigured && status != http.StatusMethodNotAllowed:
+		return sink.Outcome{Class: class, Reason: reason, Detail: p.Answer.Failure(request, secrets...)}
+	case class == sink.Unavailable || status >= 500:
+		return sink.Outcome{Class: sink.Refused, Reason: reason, Detail: detail(reached + ", but is not well")}
+	case page && p.Page():
+		return sink.Outcome{Class: sink.Refused, Reason: store.ReasonInternal,
+			Detail: detail(" with a page: it may be a web site in place of the API; look at the address")}
+	}
+	return sink.Outcome{Class: sink.Delivered, Detail: detail(reached + " and does not refuse the credentials; whether it takes rows, only a delivery proves")}
+}
+
+// Unproven is the outcome of a probe without an answer.
+func Unproven(where string, err error, secrets ...string) sink.Outcome {
+	return Unanswered(fmt.Sprintf("%s %s", http.MethodHead, where), err, secrets...).Outcome
+}

@@ -1,0 +1,22 @@
+package webhook
+
+import (
+	"context"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+)
+
+// Probe implements sink.Prober: it asks the endpoint by HEAD, with the fixed headers
+// and without an id or a signature, which would make a message of it.
+func (s *Sink) Probe(ctx context.Context, _ string) sink.Outcome {
+	where := strings.TrimPrefix(s.name, s.cfg.Method+" ")
+	header := s.fixed().Clone()
+	header.Del("Content-Type")
+	p, err := s.client.Probe(ctx, s.url(), header)
+	if err != nil {
+		return httpsink.Unproven(where, err, s.secrets()...)
+	}
+	return p.Outcome(where, false, s.secrets()...)
+}

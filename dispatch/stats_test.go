@@ -1,0 +1,66 @@
+package dispatch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+)
+
+// Of what waits each row counts once, in memory, parked or both; the oldest is
+// that which was committed first, and a suspicion says since when.
+func TestStatsOfADeadSink(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.BufferRows, cfg.APIBatchSize = 10, 5
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.answer = always(sink.Unavailable) })
+		began := time.Now()
+		rows := placed(1, numbered("a", 12))
+		for i := range rows {
+			rows[i].Committed = began.Add(time.Duration(-i) * time.Second)
+		}
+		other := placed(20, items("b", "x"))
+		other[0].Captured = began.Add(-time.Hour)
+		add(t, d, nil, rows)
+		add(t, d, nil, other)
+		k.pass(time.Minute)
+		before := d.Stats()
+		k.expect(t, "waiting, in memory, parked", []int{before.Waiting, before.Rows, before.Parked}, "[13 13 0]")
+		k.expect(t, "oldest", before.Oldest, other[0].Captured)
+		d.Relieve(true)
+		k.pass(time.Second)
+		s := d.Stats()
+		if s.Waiting != 13 || s.Parked == 0 || s.Rows+s.Parked < 13 {
+			t.Errorf("while rows are parked: %+v", s)
+		}
+		if len(s.Suspect) != 1 || s.Suspect[0].Why.Class != sink.Unavailable || s.Suspect[0].Since.Before(began) || s.Suspect[0].Since.After(began.Add(time.Minute)) {
+			t.Errorf("suspect: %+v", s.Suspect)
+		}
+		k.set(func() { k.answer = always(sink.Delivered) })
+		k.pass(time.Minute)
+		if s := d.Stats(); s.Waiting != 0 || !s.Oldest.IsZero() || len(s.Suspect) != 0 {
+			t.Errorf("at rest: %+v", s)
+		}
+	})
+}
+
+// Lanes in trouble are those that stand still or fail.
+func TestLanesInTrouble(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.OnFailed, cfg.MaxRetries = Block, 0
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.answer = poisoned("0"); k.hangs = false })
+		add(t, d, nil, numbered("bad", 3))
+		k.pass(time.Minute)
+		k.set(func() { k.takes = time.Hour })
+		add(t, d, nil, items("good", "x"))
+		k.pass(time.Second)
+		lanes, total := d.Lanes(LaneFilter{Troubled: true}, 10)
+		if all, _ := d.Lanes(LaneFilter{}, 10); len(all) != 2 {
+			t.Errorf("%d lanes", len(all))
+		}
+		if total != 1 || len(lanes) != 1 || lanes[0].Group.Name != "bad" || lanes[0].State != "blocked" {
+			t.Errorf("in trouble: %+v", lanes)
+		}
+	})
+}

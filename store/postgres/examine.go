@@ -1,0 +1,214 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+)
+
+const (
+	// clockSlack is by how much two clocks may differ before it is worth a word.
+	clockSlack = time.Second
+	// sessionsNeeded is how many sessions a relay opens: six of the store, one for
+	// a view and one to spare, two of the source beside its stream.
+	sessionsNeeded = 10
+	// leastStatement is how long a statement must be allowed to take: a backlog of
+	// millions is parked by one.
+	leastStatement = time.Minute
+	// leastTransaction is how long a view may be read.
+	leastTransaction = 5 * time.Minute
+)
+
+// Examine implements store.Examiner, on a session of its own. A server that
+// refuses the session for good is a finding, one that cannot be reached an error.
+func (s *Store) Examine(ctx context.Context) ([]store.Finding, error) {
+	if !s.life.Begin() {
+		return nil, lifetime.ErrClosed
+	}
+	defer s.life.Done()
+	ctx, cancel := s.life.Bind(ctx)
+	defer cancel()
+	c := &checker{thorough: true, now: time.Now, subject: "connection"}
+	conn, err := s.dialDirect(ctx)
+	var setup *store.SetupError
+	switch {
+	case errors.As(err, &setup):
+		c.setup(setup)
+		return c.found, nil
+	case err != nil:
+		return nil, err
+	}
+	defer discard(s.life, conn)
+	c.conn = conn
+	how := "without TLS"
+	if conn.Config().TLSConfig != nil {
+		how = "with TLS"
+	}
+	c.add(store.Fine, fmt.Sprintf("%s:%d %s, no pooler by transaction in between", conn.Config().Host, conn.Config().Port, how))
+	err = c.run(ctx, s)
+	if err == nil {
+		err = c.habits(ctx)
+	}
+	if err != nil {
+		return c.found, fmt.Errorf("examine the database: %w", Explain(err))
+	}
+	return c.found, nil
+}
+
+// dialDirect opens a session that is the server's own, and no pooler's.
+func (s *Store) dialDirect(ctx context.Context) (*pgx.Conn, error) {
+	cfg := s.control.cfg.Copy()
+	cfg.RuntimeParams["application_name"] = "sluicebox " + s.name + " doctor"
+	conn, err := connect(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkDirect(ctx, conn); err != nil {
+		discard(s.life, conn)
+		return nil, err
+	}
+	return conn, nil
+}
+
+// state looks for what keeps every write out. It may pass by itself, as when a
+// standby is promoted, so it is none of Check's.
+func (c *checker) state(ctx context.Context) error {
+	var standby, readOnly bool
+	var database string
+	err := c.conn.QueryRow(ctx, `
+SELECT pg_catalog.pg_is_in_recovery(), current_setting('default_transaction_read_only')::bool, current_database()::text`).Scan(&standby, &readOnly, &database)
+	switch {
+	case err != nil:
+		return err
+	case standby:
+		c.fault("it is a standby, which takes no writes",
+			"name the primary in source.url, or every host (postgres://user@host1,host2/database): the relay goes to the one that takes writes")
+	case readOnly:
+		c.fault("transactions are read-only (default_transaction_read_only = on)",
+			"SET default_transaction_read_only = off;", // for the session that runs what follows
+			fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET default_transaction_read_only = off;", c.role, Ident(database)))
+	}
+	return nil
+}
+
+// habits looks at the server as a whole: nothing of it is a fault.
+func (c *checker) habits(ctx context.Context) error {
+	if c.role == "" {
+		return nil // the server is too old to be asked
+	}
+	for _, look := range []func(context.Context) error{c.clock, c.durability, c.connections, c.timeouts} {
+		if err := look(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clock compares this machine's clock with the server's: claims carry times.
+func (c *checker) clock(ctx context.Context) error {
+	c.subject = "clock"
+	before := c.now()
+	var server time.Time
+	if err := c.conn.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&server); err != nil {
+		return err
+	}
+	after := c.now()
+	const remedy = "have both machines keep the same time (chrony, systemd-timesyncd): the relay writes the times of claims by its own clock"
+	switch {
+	case server.Sub(after) > clockSlack:
+		c.add(store.Advice, fmt.Sprintf("this machine is %s behind the server", server.Sub(after).Round(time.Millisecond)), remedy)
+	case before.Sub(server) > clockSlack:
+		c.add(store.Advice, fmt.Sprintf("this machine is %s ahead of the server", before.Sub(server).Round(time.Millisecond)), remedy)
+	default:
+		c.add(store.Fine, "this machine and the server differ by less than a second")
+	}
+	return nil
+}
+
+// durability looks at what a crash of the server would take with it.
+func (c *checker) durability(ctx context.Context) error {
+	c.subject = "durability"
+	found := false
+	for _, setting := range []string{"fsync", "full_page_writes"} {
+		off, err := c.holds(ctx, "SELECT current_setting($1) = 'off'", setting)
+		if err != nil {
+			return err
+		}
+		if off {
+			found = true
+			c.add(store.Advice, setting+" is off: a crash of the server may take committed rows, outcomes and checkpoints with it, or the whole database",
+				"-- as a superuser", fmt.Sprintf("ALTER SYSTEM SET %s = on;", setting), "SELECT pg_reload_conf();")
+		}
+	}
+	if !found {
+		c.add(store.Fine, "what is committed survives a crash of the server")
+	}
+	return nil
+}
+
+// connections looks whether the server has room for the relay's sessions.
+func (c *checker) connections(ctx context.Context) error {
+	c.subject = "connections"
+	var used, most, reserved int
+	err := c.conn.QueryRow(ctx, `
+SELECT (SELECT count(*) FROM pg_catalog.pg_stat_activity a
+    WHERE a.datid IS NOT NULL AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_replication r WHERE r.pid = a.pid))::int,
+  current_setting('max_connections')::int,
+  current_setting('superuser_reserved_connections')::int + coalesce(current_setting('reserved_connections', true)::int, 0)`).Scan(&used, &most, &reserved)
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf("%d of %d are in use, %d more are reserved", used, most, reserved)
+	if most-reserved-used >= sessionsNeeded {
+		c.add(store.Fine, text)
+		return nil
+	}
+	c.add(store.Advice, fmt.Sprintf("%s, and a relay needs %d", text, sessionsNeeded),
+		"-- as a superuser, then restart the server; or end sessions that are not needed",
+		fmt.Sprintf("ALTER SYSTEM SET max_connections = %d;", used+reserved+5*sessionsNeeded))
+	return nil
+}
+
+// timeouts looks for time-outs that the role was given and that end the relay's
+// sessions or its longer statements.
+func (c *checker) timeouts(ctx context.Context) error {
+	c.subject = "time-outs"
+	rows, err := c.conn.Query(ctx, `
+SELECT s.name, s.setting::bigint, s.source, current_database()::text FROM pg_catalog.pg_settings s
+WHERE s.name IN ('statement_timeout', 'transaction_timeout', 'idle_session_timeout') AND s.setting <> '0' ORDER BY s.name`)
+	if err != nil {
+		return err
+	}
+	least := map[string]time.Duration{"statement_timeout": leastStatement, "transaction_timeout": leastTransaction, "idle_session_timeout": 1<<63 - 1}
+	what := map[string]string{
+		"statement_timeout":    "a large backlog takes longer to park or to delete",
+		"transaction_timeout":  "a view of the tables may be read for longer",
+		"idle_session_timeout": "the relay loses its sessions, and with them its place, whenever no rows come",
+	}
+	found := false
+	var name, source, database string
+	var ms int64
+	_, err = pgx.ForEachRow(rows, []any{&name, &ms, &source, &database}, func() error {
+		limit := time.Duration(ms) * time.Millisecond
+		if limit >= least[name] {
+			return nil
+		}
+		found = true
+		remedy := fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET %s = 0;", c.role, Ident(database), name)
+		if source == "client" {
+			remedy = "take " + name + " out of source.url"
+		}
+		c.add(store.Advice, fmt.Sprintf("%s is %s for this role: %s", name, limit, what[name]), remedy)
+		return nil
+	})
+	if err == nil && !found {
+		c.add(store.Fine, "none ends the relay's sessions or statements")
+	}
+	return err
+}
