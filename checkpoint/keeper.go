@@ -64,13 +64,13 @@ type Keeper struct {
 const lastRound = 5 * time.Second
 
 // Run keeps the checkpoint until the context ends, makes one last round for what
-// settled by then, and returns the context's error. It returns
-// store.ErrNotLeader when another relay has taken over, and
+// settled by then, unless store.ErrNotLeader is why the context ended, and returns
+// the context's error. It returns store.ErrNotLeader when another relay has taken over, and
 // store.ErrInterrupted when it cannot be known what survived. A database that
 // cannot be reached is tried again.
 func (k *Keeper) Run(ctx context.Context) error {
 	err := k.rounds(ctx)
-	if ctx.Err() == nil {
+	if ctx.Err() == nil || errors.Is(context.Cause(ctx), store.ErrNotLeader) {
 		return err
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastRound)

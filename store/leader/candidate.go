@@ -37,10 +37,9 @@ type Candidate struct {
 // *store.SetupError.
 func (c *Candidate) Compete(ctx context.Context) (*Tenure, error) {
 	for {
-		tried := time.Now()
-		lock, err := c.try(ctx)
+		tenure, err := c.try(ctx)
 		if err == nil {
-			return newTenure(lock, tried), nil
+			return tenure, nil
 		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -63,8 +62,19 @@ func (c *Candidate) Compete(ctx context.Context) (*Tenure, error) {
 	}
 }
 
-func (c *Candidate) try(ctx context.Context) (store.Lock, error) {
+// try asks for the lock. It may take long to get, while a connection is opened; so
+// the tenure counts from a ping.
+func (c *Candidate) try(ctx context.Context) (*Tenure, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
-	return c.Locker.Lock(ctx)
+	lock, err := c.Locker.Lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	asked := time.Now()
+	if err := lock.Ping(ctx); err != nil {
+		lock.Release()
+		return nil, err
+	}
+	return newTenure(lock, asked), nil
 }

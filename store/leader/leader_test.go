@@ -149,6 +149,45 @@ func TestSilenceEndsATenure(t *testing.T) {
 	})
 }
 
+// An answer counts from when it was asked for: slow answers leave gaps.
+func TestAnAnswerCountsFromTheQuestion(t *testing.T) {
+	lead(t, func(s *server, tenure *Tenure, _ <-chan error) {
+		s.set(func() { s.slow = 1800 * time.Millisecond })
+		pass(2 * time.Minute)
+		var sure int
+		for range 3600 {
+			if pass(time.Millisecond); tenure.Sure() {
+				sure++
+			}
+		}
+		// Each answer is old by 1.8 s when it comes, and counts for 1.2 s more.
+		if sure < 2390 || sure > 2410 {
+			t.Errorf("sure for %d ms of 3600", sure)
+		}
+	})
+}
+
+// A connection that takes long to open costs time, and no leadership.
+func TestASlowConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{opening: 8 * time.Second}
+		ctx, cancel := context.WithCancel(context.Background())
+		begun, ended := make(chan *Tenure, 1), make(chan error, 1)
+		go func() { ended <- reign(ctx, relay{s, "a"}, &diary{}, func(tn *Tenure) { begun <- tn }) }()
+		tenure := <-begun
+		for range 60 {
+			if !tenure.Sure() {
+				t.Fatal("it does not lead")
+			}
+			pass(time.Second)
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
 func TestCompete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{down: true}

@@ -14,12 +14,13 @@ var errGone = errors.New("the session is gone")
 // server is a database's lock as it is kept there: it is free once its holder has
 // released it, its session was ended, or nothing was heard of it for LockHold.
 type server struct {
-	mu    sync.Mutex
-	held  *hold
-	cut   map[string]bool // relays whose network is cut: nothing is answered
-	slow  time.Duration   // what an answer takes
-	down  bool            // every call fails
-	tries int
+	mu      sync.Mutex
+	held    *hold
+	cut     map[string]bool // relays whose network is cut: nothing is answered
+	slow    time.Duration   // what an answer takes
+	opening time.Duration   // what opening a connection takes
+	down    bool            // every call fails
+	tries   int
 }
 
 // hold is one holding of the lock.
@@ -39,6 +40,9 @@ type relay struct {
 
 // answers waits for as long as an answer takes.
 func (s *server) answers(ctx context.Context, who string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	slow, cut, down := s.slow, s.cut[who], s.down
 	s.mu.Unlock()
@@ -68,6 +72,14 @@ func (s *server) taken() *hold {
 func (r relay) Lock(ctx context.Context) (store.Lock, error) {
 	if err := r.answers(ctx, r.who); err != nil {
 		return nil, err
+	}
+	r.mu.Lock()
+	opening := r.opening
+	r.mu.Unlock()
+	select {
+	case <-time.After(opening):
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -55,16 +55,16 @@ func (t *Tenure) Run(ctx context.Context) error {
 	}
 }
 
-// watch waits for the time of the next ping.
+// watch waits for the time of the next ping. After a slow answer that is now.
 func (t *Tenure) watch(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, pingEvery)
+	ctx, cancel := context.WithDeadline(ctx, t.asked.Add(pingEvery)) // only Run changes it
 	defer cancel()
 	return t.lock.Watch(ctx)
 }
 
 // ping asks for the lock, until the database may have given it away.
 func (t *Tenure) ping(ctx context.Context) error {
-	ctx, cancel := context.WithDeadline(ctx, t.asked.Add(store.LockHold)) // only Run changes it
+	ctx, cancel := context.WithDeadline(ctx, t.asked.Add(store.LockHold))
 	defer cancel()
 	return t.lock.Ping(ctx)
 }

@@ -132,7 +132,7 @@ func Explain(err error) error {
 // that it was lost, so that trying again may help.
 func Unreachable(err error) bool {
 	var setup *store.SetupError
-	if err == nil || errors.As(Explain(err), &setup) {
+	if err == nil || errors.As(Explain(err), &setup) || errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrInterrupted) {
 		return false
 	}
 	var pg *pgconn.PgError

@@ -57,16 +57,26 @@ func (s *Store) raise(ctx context.Context, conn *pgx.Conn) (store.Epoch, error) 
 }
 
 func (s *Store) raiseOnce(ctx context.Context, conn *pgx.Conn) (epoch store.Epoch, err error) {
+	// A store that took the lock raises only while its session has it still: one
+	// that was frozen in between must not depose its successor. The lock's key is in
+	// two halves there.
 	const raise = `
-INSERT INTO sluicebox.leader AS l (name, epoch, raised_at, holder) VALUES ($1, 1, now(), $2)
+INSERT INTO sluicebox.leader AS l (name, epoch, raised_at, holder)
+SELECT $1, 1, now(), $2
+WHERE $3::int = 0 OR EXISTS (SELECT FROM pg_catalog.pg_locks AS k JOIN pg_catalog.pg_database AS d ON d.oid = k.database
+  WHERE k.pid = $3 AND k.granted AND k.locktype = 'advisory' AND d.datname = current_database()
+    AND (k.classid::bigint << 32) | k.objid::bigint = $4::bigint AND k.objsubid = 1)
 ON CONFLICT (name) DO UPDATE SET epoch = l.epoch + 1, raised_at = now(), holder = excluded.holder
 RETURNING epoch`
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '"+raiseWait+"'"); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, raise, s.name, s.holder).Scan(&epoch)
+		return tx.QueryRow(ctx, raise, s.name, s.holder, int64(s.locker.Load()), lockKey(s.name)).Scan(&epoch)
 	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = fmt.Errorf("the relay's lock is lost: %w", store.ErrNotLeader)
+	}
 	return epoch, err
 }
 

@@ -268,3 +268,32 @@ func TestLeadKept(t *testing.T) {
 		})
 	}
 }
+
+// A relay that was frozen between its Lock and its Lead wakes when another leads:
+// it does not depose that one.
+func TestLeadNeedsTheLockThatWasTaken(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		newRig(t, url, flowTable, 0, flowBox)
+		frozen, successor := locker(t, url, "frozen"), locker(t, url, "successor")
+		lost := takeLock(t, frozen)
+		servers.Exec(t, url, "SELECT pg_terminate_backend(pid, 10000) "+leaderSessions)
+		held := takeLock(t, successor)
+		epoch, err := successor.Lead(ctx(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if woken, err := frozen.Lead(ctx(t)); !errors.Is(err, store.ErrNotLeader) || postgres.Unreachable(err) {
+			t.Errorf("it leads in epoch %d: %v", woken, err)
+		}
+		if err := successor.SaveCheckpoint(ctx(t), epoch, store.Checkpoint{Position: "0/10"}); err != nil {
+			t.Error(err)
+		}
+		lost.Release()
+		held.Release()
+		again := takeLock(t, frozen)
+		if next, err := frozen.Lead(ctx(t)); err != nil || next <= epoch {
+			t.Errorf("with the lock again: epoch %d, %v", next, err)
+		}
+		again.Release()
+	})
+}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -78,13 +79,13 @@ SELECT pg_catalog.pg_is_in_recovery(), CASE WHEN NOT pg_catalog.pg_is_in_recover
 		}
 		return nil, &store.LockedError{Holder: holder}
 	}
-	l := &lock{conn: sess.conn, life: s.life}
+	l := &lock{conn: sess.conn, life: s.life, locker: &s.locker}
 	l.released, l.release = context.WithCancel(context.Background())
 	if !s.life.Add(l) {
 		l.release()
 		return nil, lifetime.ErrClosed
 	}
-	sess.take()
+	s.locker.Store(sess.take().PgConn().PID())
 	return l, nil
 }
 
@@ -103,6 +104,7 @@ func (s *Store) readHolder(ctx context.Context, conn *pgx.Conn) (holder string, 
 type lock struct {
 	conn     *pgx.Conn
 	life     *lifetime.Lifetime
+	locker   *atomic.Uint32 // the store's
 	released context.Context // ends with Release
 	release  context.CancelFunc
 
@@ -166,6 +168,7 @@ func (l *lock) Release() {
 	defer l.mu.Unlock()
 	if l.lost == nil {
 		l.lost = errReleased
+		l.locker.CompareAndSwap(l.conn.PgConn().PID(), 0)
 		ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 		// It goes with the session too, but later.
 		_, _ = l.conn.PgConn().Exec(ctx, "SELECT pg_catalog.pg_advisory_unlock_all()").ReadAll()

@@ -3,6 +3,7 @@ package postgres
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,8 +25,9 @@ type Store struct {
 	applications []string // what the sessions call themselves
 
 	claims, outcomes, control, operator, parking *session
-	leader                                       *session  // asks for the lock; who gets it takes its connection
-	candidate                                    *pgx.Conn // leader's connection at the last try; leader's turn guards it
+	leader                                       *session      // asks for the lock; who gets it takes its connection
+	locker                                       atomic.Uint32 // server process of the session that holds, or has lost, the lock; 0 for none
+	candidate                                    *pgx.Conn     // leader's connection at the last try; leader's turn guards it
 	views                                        *pgx.ConnConfig
 	led                                          *pgx.Conn // control's connection at the last Lead; control's turn guards it
 

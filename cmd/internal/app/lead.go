@@ -48,6 +48,7 @@ func (r *relay) lead(ctx context.Context, tenure *leader.Tenure) error {
 	defer tenure.Release()
 	leads, depose := context.WithCancelCause(ctx)
 	defer depose(nil)
+	defer context.AfterFunc(ctx, func() { r.log.Info("stopping: what is in flight ends first") })()
 	// The lock is held until the relay has drained, also after a signal.
 	watch, end := context.WithCancel(context.WithoutCancel(ctx))
 	watched := make(chan struct{})
@@ -67,6 +68,20 @@ func (r *relay) lead(ctx context.Context, tenure *leader.Tenure) error {
 	r.tenure.Store(tenure)
 	defer r.tenure.Store(nil)
 	return r.lives(leads, tenure)
+}
+
+// deposed returns the reason once the tenure is over, else nil.
+func (r *relay) deposed() error {
+	t := r.tenure.Load()
+	if t == nil {
+		return nil
+	}
+	select {
+	case <-t.Lost():
+		return store.ErrNotLeader
+	default:
+		return nil
+	}
 }
 
 // lives begins a life again and again, until the context ends, the relay leads no

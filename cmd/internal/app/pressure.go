@@ -41,18 +41,22 @@ func (p *pressure) run(ctx context.Context) error {
 		}
 		p.retained(kept)
 		p.press(kept, time.Now())
-		if wait = retainedEvery; kept.Bytes >= p.bound(kept)/8 {
+		if wait = retainedEvery; kept.Bytes >= p.bound(kept)/8 || !p.pressed.IsZero() {
 			wait = retainedOften
 		}
 	}
 }
 
-// press parks what is in the way where the log has reached its bound: first the
-// lanes that do not move; if it stays there, all.
+// press parks what is in the way where the log has reached its bound, or where no
+// place in it could be saved yet, because rows that were in the tables at the cut
+// are still under way: a relay that took over would have to cut again, and would
+// lose the order of what was committed since. First the lanes are parked that do
+// not move; if it stays so, all.
 func (p *pressure) press(kept capture.Retained, now time.Time) {
 	bound := p.bound(kept)
-	over, was := kept.Bytes >= bound, !p.pressed.IsZero()
-	if kept.Bytes >= bound/2 {
+	unsaved := p.progress.look(now).saved.Position == ""
+	over, was := kept.Bytes >= bound || unsaved, !p.pressed.IsZero()
+	if kept.Bytes >= bound/2 || unsaved {
 		select {
 		case p.urge <- struct{}{}:
 		default:
@@ -61,8 +65,12 @@ func (p *pressure) press(kept capture.Retained, now time.Time) {
 	p.feed.Press(over)
 	switch {
 	case over && !was:
-		p.log.Warn("the log that is kept for the relay has reached its bound; rows are parked", "bytes", kept.Bytes, "bound", bound)
 		p.pressed = now
+		if unsaved {
+			p.log.Info("rows of before are under way; they are parked, so that the place in the log can be saved")
+			break
+		}
+		p.log.Warn("the log that is kept for the relay has reached its bound; rows are parked", "bytes", kept.Bytes, "bound", bound)
 	case !over && was:
 		p.log.Info("the log that is kept for the relay is within its bound", "bytes", kept.Bytes, "bound", bound)
 		p.pressed = time.Time{}

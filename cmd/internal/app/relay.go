@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,7 +51,7 @@ type relay struct {
 	// lanes are the dispatchers of the life that runs, by sink; for the gauges
 	// and for polling.
 	lanes atomic.Pointer[map[string]*dispatch.Dispatcher]
-	ran   bool        // a life got as far as to have lanes
+	ran   bool        // a life got as far as to have lanes, or another relay leads
 	polls atomic.Bool // the tables are read, not the log
 	// reading says what is read, and why; it is set before a life begins.
 	reading string
@@ -191,8 +192,8 @@ func (r *relay) flow(ctx context.Context, src source, from store.Position, feed 
 ) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	part := func(run func(context.Context) error) (stop func() error) {
-		own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	part := func(run func(context.Context) error) (stop func(why error) error) {
+		own, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 		done := make(chan error, 1)
 		go func() {
 			err := run(own)
@@ -201,7 +202,7 @@ func (r *relay) flow(ctx context.Context, src source, from store.Position, feed 
 			}
 			done <- err
 		}()
-		return func() error { cancel(); return <-done }
+		return func(why error) error { cancel(why); return <-done }
 	}
 
 	batches := make(chan capture.Batch, batchesAhead)
@@ -218,8 +219,8 @@ func (r *relay) flow(ctx context.Context, src source, from store.Position, feed 
 		work.Go(func() error { return d.Run(workCtx) })
 	}
 	err := work.Wait()
-	keeperErr := stopKeeper()
-	sourceErr := stopSource()
+	keeperErr := stopKeeper(cmp.Or(r.deposed(), context.Cause(ctx), err))
+	sourceErr := stopSource(nil)
 	for _, e := range []error{keeperErr, sourceErr, err} {
 		if e != nil && !errors.Is(e, context.Canceled) {
 			return e

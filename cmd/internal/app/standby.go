@@ -10,6 +10,7 @@ type standby struct {
 
 // StandsBy implements leader.Observer.
 func (s *standby) StandsBy(holder string) {
+	s.ran = true
 	s.other.Store(&holder)
 	if holder == "" {
 		holder = "another relay"
@@ -40,9 +41,11 @@ func (s *standby) changes(said string) bool {
 
 // Leader implements admin.Leader.
 func (r *relay) Leader() (leads bool, detail string) {
-	epoch := r.epoch.Load()
-	if t := r.tenure.Load(); t != nil && t.Sure() && epoch > 0 {
-		return true, fmt.Sprintf("leading, epoch %d", epoch)
+	if t, epoch := r.tenure.Load(), r.epoch.Load(); t != nil && epoch > 0 {
+		if t.Sure() {
+			return true, fmt.Sprintf("leading, epoch %d", epoch)
+		}
+		return false, "in doubt: the database does not answer"
 	}
 	for _, c := range r.health.Checks() {
 		if c.Name == "leader" {

@@ -63,6 +63,9 @@
 //	both are replaced, one after the other        TestARollingRestart               SLUICEBOX_TEST_CRASHES=10 SLUICEBOX_TEST_RACE=false
 //	a standby's probes; its leader's lock is taken
 //	                                              TestAStandbySaysSo
+//	a takeover before the first row is delivered; a stop whose lock is taken;
+//	a silent first host                           TestATakeoverBefore|TestAStopEndsWithTheLock|TestTheFirstHostIsSilent
+//	a standby of the database is promoted         TestTheDatabaseIsPromoted|TestWhatAnAsynchronousFailoverLoses
 //	two relays on one SQLite file                 TestTwoRelaysOnSQLite
 //	a pooler in front of the database             TestAPooler
 //	polling only: locked heads, a blocked group   TestPollingOnly

@@ -119,7 +119,13 @@ func (r *relay) said() string {
 // waitFor waits until the process has said something.
 func (r *relay) waitFor(text string) {
 	r.t.Helper()
-	limit := time.After(30 * time.Second)
+	r.waitForWithin(text, 30*time.Second)
+}
+
+// waitForWithin is waitFor with a limit of its own.
+func (r *relay) waitForWithin(text string, most time.Duration) {
+	r.t.Helper()
+	limit := time.After(most)
 	for {
 		r.mu.Lock()
 		found, grown := strings.Contains(r.stderr.String(), text), r.grown
@@ -134,7 +140,7 @@ func (r *relay) waitFor(text string) {
 				r.t.Fatalf("the relay ended (%s) without saying %q:\n%s", r.cmd.ProcessState, text, r.said())
 			}
 		case <-limit:
-			r.t.Fatalf("the relay did not say %q in 30 s:\n%s", text, r.said())
+			r.t.Fatalf("the relay did not say %q in %s:\n%s", text, most, r.said())
 		}
 	}
 }

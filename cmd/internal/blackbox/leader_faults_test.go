@@ -1,0 +1,110 @@
+package blackbox
+
+import (
+	"net"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// The first start finds rows, and a dead receiver. Rows are committed meanwhile.
+// The leader is killed, and its successor brings all of them in commit order: it
+// does not read the tables again.
+func TestATakeoverBeforeTheFirstRowIsDelivered(t *testing.T) {
+	t.Parallel()
+	eachScene(t, "", func(s *scene) {
+		s.load(5)
+		tr := newTroupe(s, 0)
+		var up atomic.Bool
+		s.to.Script(func(*sinktest.Request) sinktest.Answer {
+			if up.Load() {
+				return sinktest.Answer{}
+			}
+			return sinktest.Answer{Status: 503}
+		})
+		leader := tr.add()
+		leader.ready()
+		standby := tr.add()
+		write(s.t, s.database, load{transactions: 400, clients: 8, scripts: lateScripts(20)})()
+		within(s.t, 30*time.Second, func() string {
+			if count(s.t, s.conn, "SELECT count(*) FROM sluicebox.checkpoint WHERE position <> ''") == 0 {
+				return "no checkpoint is saved while the first rows are under way"
+			}
+			return ""
+		})
+		leader.kill()
+		standby.ready()
+		within(s.t, 30*time.Second, func() string {
+			if !standby.leads() {
+				return "the standby does not lead"
+			}
+			return ""
+		})
+		up.Store(true)
+		s.expectAll()
+		if s.reordered() == 0 {
+			s.t.Error("no row is out of the order of created_at: nothing was proven")
+		}
+		expectStop(s.t, standby.relay)
+	})
+}
+
+// A relay that drains loses its lock: it does not wait for its requests any more,
+// which are its successor's to send.
+func TestAStopEndsWithTheLock(t *testing.T) {
+	t.Parallel()
+	eachScene(t, "dispatch: {request-timeout: 10m}\n", func(s *scene) {
+		r := s.run()
+		reached := make(chan struct{}, 10)
+		s.to.Script(func(*sinktest.Request) sinktest.Answer {
+			reached <- struct{}{}
+			return sinktest.Answer{Release: make(chan struct{})}
+		})
+		s.load(1)
+		<-reached
+		_ = r.cmd.Process.Signal(syscall.SIGTERM)
+		r.waitFor("stopping")
+		servers.Exec(s.t, s.database, `SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity USING (pid)
+			WHERE locktype = 'advisory' AND datname = current_database() AND application_name LIKE 'sluicebox %'`)
+		if code := r.exitCode(); code != 0 {
+			s.t.Errorf("exit code %d", code)
+		}
+		if n := s.processing(); n != 1 {
+			s.t.Errorf("%d rows are PROCESSING, want the one in flight", n)
+		}
+		s.to.Script(nil)
+		next := s.run()
+		s.expectAll()
+		expectStop(s.t, next)
+	})
+}
+
+// The first of two hosts of the URL takes connections and says nothing, as one that
+// froze: the relay leads through the second.
+func TestTheFirstHostIsSilent(t *testing.T) {
+	t.Parallel()
+	eachScene(t, "", func(s *scene) {
+		silent, err := net.Listen("tcp", "127.0.0.1:0") // the system takes the connections
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.t.Cleanup(func() { _ = silent.Close() })
+		u, err := url.Parse(s.database)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		two := strings.Replace(s.database, u.Host, silent.Addr().String()+","+u.Host, 1)
+		s.config = strings.Replace(s.config, s.database, two, 1)
+		r := start(s.t, s.config)
+		r.waitForWithin("reading", 2*time.Minute)
+		s.load(20)
+		s.expectOnce()
+		expectStop(s.t, r)
+	})
+}
