@@ -104,7 +104,7 @@ func (s *Store) readHolder(ctx context.Context, conn *pgx.Conn) (holder string, 
 type lock struct {
 	conn     *pgx.Conn
 	life     *lifetime.Lifetime
-	locker   *atomic.Uint32 // the store's
+	locker   *atomic.Uint32  // the store's
 	released context.Context // ends with Release
 	release  context.CancelFunc
 
