@@ -286,7 +286,7 @@ func (e *examination) transactions(ctx context.Context) error {
 // streams with a slot of its own.
 const failoverSQL = `
 SELECT coalesce((SELECT to_jsonb(s) ->> 'failover' FROM pg_replication_slots s WHERE s.slot_name = $1), ''),
-	ARRAY(SELECT s.slot_name::text FROM pg_replication_slots s WHERE s.slot_type = 'physical' AND s.active ORDER BY 1),
+	ARRAY(SELECT s.slot_name::text FROM pg_replication_slots s WHERE s.slot_type = 'physical' AND s.active AND NOT s.temporary ORDER BY 1),
 	coalesce(current_setting('synchronized_standby_slots', true), '')`
 
 // failover looks at what a standby needs in order to go on where the relay was.

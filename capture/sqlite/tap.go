@@ -18,7 +18,7 @@ import (
 // and cleared away before it was read does not come. It returns when the context
 // ends (its error), or with any error of Run.
 func (s *Source) Tap(ctx context.Context, out chan<- capture.Batch, begun func()) error {
-	conn, err := sqlitestore.Dial(ctx, s.path)
+	conn, err := sqlitestore.DialAsIs(ctx, s.path)
 	if err != nil {
 		return err
 	}

@@ -37,15 +37,22 @@ type stream interface {
 	Tap(ctx context.Context, out chan<- capture.Batch, begun func()) error
 }
 
+// readiness tells whether a log can be read. It remembers what it saw: for how long
+// a transaction has been open may be hidden from the role.
+type readiness interface {
+	Ready(ctx context.Context) error
+	Close()
+}
+
 // database is one kind of database: what the relay asks of it, behind the
 // contracts.
 type database struct {
 	store store.Store
 	// stream returns the source that reads the log.
 	stream func() (stream, error)
-	// readable tells, without changing anything, why the log could not be read
-	// now; nil if it could. It is nil where a log can always be read.
-	readable func(ctx context.Context) error
+	// readable returns what tells, without changing anything, why the log could not
+	// be read now; nil if it could. It is nil where a log can always be read.
+	readable func() (readiness, error)
 	// abandon gives up what the log is kept for, where the relay polls instead.
 	// It is nil where nothing is kept.
 	abandon func(ctx context.Context) error
@@ -91,21 +98,18 @@ func openPostgres(cfg *config.Config) (*database, error) {
 		c.TakeOver = true  // whoever opens it leads
 		return capturepg.New(c)
 	}
-	with := func(do func(*capturepg.Source, context.Context) error) func(context.Context) error {
-		return func(ctx context.Context) error {
+	return &database{
+		store:    st,
+		stream:   func() (stream, error) { return open() },
+		readable: func() (readiness, error) { return open() },
+		abandon: func(ctx context.Context) error {
 			src, err := open()
 			if err != nil {
 				return err
 			}
 			defer src.Close()
-			return do(src, ctx)
-		}
-	}
-	return &database{
-		store:    st,
-		stream:   func() (stream, error) { return open() },
-		readable: with((*capturepg.Source).Ready),
-		abandon:  with((*capturepg.Source).DropSlot),
+			return src.DropSlot(ctx)
+		},
 
 		heartbeat: cfg.Settings.Source.HeartbeatInterval,
 		unreachable: func(err error) bool {

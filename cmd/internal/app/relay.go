@@ -166,12 +166,18 @@ func (r *relay) watchLog(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
+	log, err := r.db.readable()
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	_ = log.Ready(ctx) // it could not be read a moment ago
 	why := ""
 	for {
 		if err := rest(ctx, readableEvery); err != nil {
 			return err
 		}
-		err := r.db.readable(ctx)
+		err := log.Ready(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()

@@ -31,10 +31,11 @@ func (w *sinkWatch) begin() {
 	w.relay.health.ok("sink "+w.sink, "nothing says otherwise")
 }
 
-// Claimed implements dispatch.Observer.
+// Claimed implements dispatch.Observer. That a row is not visible is also what a
+// refused claim comes to: it is no sign that the database takes them again.
 func (w *sinkWatch) Claimed(result store.ClaimResult, n int) {
 	w.SinkMetrics.Claimed(result, n)
-	if w.away.CompareAndSwap(true, false) {
+	if result != store.NotYetVisible && w.away.CompareAndSwap(true, false) {
 		w.relay.health.ok("database", "reached")
 	}
 }

@@ -112,6 +112,12 @@ func TestABlockedGroupIsParked(t *testing.T) {
 			b.server.Stop("immediate")
 			b.server.Restart(nil)
 			b.conn = servers.Connect(b.t, b.database)
+			within(b.t, 30*time.Second, func() string {
+				if status, body := b.r.get("/leader?verbose"); status != http.StatusOK {
+					return "the relay does not lead again: " + body
+				}
+				return ""
+			})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
