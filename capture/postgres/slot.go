@@ -40,6 +40,7 @@ SELECT s.plugin::text, s.slot_type::text, s.database::text, current_database()::
 	coalesce(s.confirmed_flush_lsn::text, ''),
 	coalesce((SELECT bool_or((m.rolsuper OR NOT r.rolsuper) AND (pg_has_role(m.oid, r.oid, 'USAGE') OR pg_has_role(m.oid, 'pg_signal_backend', 'USAGE')))
 		FROM pg_roles r, pg_roles m WHERE r.oid = a.usesysid AND m.rolname IN (current_user, $2)), false)
+		AND a.backend_type IS DISTINCT FROM 'client backend'
 FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = $1`
 
 // findSlot reads the slot's state. A slot of the relay's name that is not the
@@ -136,7 +137,8 @@ func (s *Source) freeSlot(ctx context.Context, conn *pgx.Conn) (slot, error) {
 // control role's to end. Where neither may, waiting is all that is left, and that
 // is no error.
 func (s *Source) endHolder(ctx context.Context, conn *pgx.Conn, pid int) error {
-	const end = "SELECT pg_catalog.pg_terminate_backend(%d)"
+	// A relay streams. Somebody who looks at the slot by SQL is waited for.
+	const end = "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity WHERE pid = %d AND backend_type IS DISTINCT FROM 'client backend'"
 	if s.repl != nil {
 		_, err := s.repl.Exec(ctx, fmt.Sprintf(end, pid)).ReadAll()
 		if err == nil || s.repl.IsClosed() {
