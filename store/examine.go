@@ -1,6 +1,10 @@
 package store
 
-import "context"
+import (
+	"context"
+	"slices"
+	"strings"
+)
 
 // Grade says how much a finding matters.
 type Grade uint8
@@ -46,4 +50,38 @@ type Examiner interface {
 	// to be read and mended. It changes nothing. An error means that the rest
 	// could not be looked at.
 	Examine(ctx context.Context) ([]Finding, error)
+}
+
+// CountFaults counts the faults among findings.
+func CountFaults(found []Finding) (n int) {
+	for i := range found {
+		if found[i].Grade == Fault {
+			n++
+		}
+	}
+	return n
+}
+
+// FaultError puts the faults among findings into one *SetupError, each line of the
+// remedies once; nil if there are none.
+func FaultError(found []Finding) error {
+	var problems, remedies []string
+	for _, f := range found {
+		if f.Grade != Fault {
+			continue
+		}
+		problems = append(problems, f.Subject+": "+f.Text)
+		for _, r := range strings.Split(f.Remedy, "\n") {
+			if !slices.Contains(remedies, r) {
+				remedies = append(remedies, r)
+			}
+		}
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	return &SetupError{
+		Problem: strings.Join(problems, "\n"),
+		Remedy:  "to mend it:\n" + strings.Join(remedies, "\n"),
+	}
 }

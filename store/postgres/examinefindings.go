@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -33,35 +32,6 @@ func (c *checker) setup(err *store.SetupError) {
 	c.fault(strings.TrimPrefix(err.Problem, c.subject+": "), err.Remedy)
 }
 
-// faults counts the faults so far.
-func (c *checker) faults() (n int) {
-	for i := range c.found {
-		if c.found[i].Grade == store.Fault {
-			n++
-		}
-	}
-	return n
-}
+func (c *checker) faults() int { return store.CountFaults(c.found) }
 
-// err puts the faults into one error, each remedy once.
-func (c *checker) err() error {
-	var problems, remedies []string
-	for _, f := range c.found {
-		if f.Grade != store.Fault {
-			continue
-		}
-		problems = append(problems, f.Subject+": "+f.Text)
-		for _, r := range strings.Split(f.Remedy, "\n") {
-			if !slices.Contains(remedies, r) {
-				remedies = append(remedies, r)
-			}
-		}
-	}
-	if len(problems) == 0 {
-		return nil
-	}
-	return &store.SetupError{
-		Problem: strings.Join(problems, "\n"),
-		Remedy:  "to mend it:\n" + strings.Join(remedies, "\n"),
-	}
-}
+func (c *checker) err() error { return store.FaultError(c.found) }

@@ -5,7 +5,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -59,36 +58,9 @@ func (c *checker) setup(err *store.SetupError) {
 	c.fault(strings.TrimPrefix(err.Problem, c.subject+": "), err.Remedy)
 }
 
-// faults counts the faults so far.
-func (c *checker) faults() (n int) {
-	for i := range c.found {
-		if c.found[i].Grade == store.Fault {
-			n++
-		}
-	}
-	return n
-}
+func (c *checker) faults() int { return store.CountFaults(c.found) }
 
-// err puts the faults into one error, each remedy once.
-func (c *checker) err() error {
-	var problems, remedies []string
-	for _, f := range c.found {
-		if f.Grade != store.Fault {
-			continue
-		}
-		problems = append(problems, f.Subject+": "+f.Text)
-		if !slices.Contains(remedies, f.Remedy) {
-			remedies = append(remedies, f.Remedy)
-		}
-	}
-	if len(problems) == 0 {
-		return nil
-	}
-	return &store.SetupError{
-		Problem: strings.Join(problems, "\n"),
-		Remedy:  "to mend it:\n" + strings.Join(remedies, "\n"),
-	}
-}
+func (c *checker) err() error { return store.FaultError(c.found) }
 
 func (c *checker) run(ctx context.Context, s *Store) error {
 	if err := c.own(ctx); err != nil {
