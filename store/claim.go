@@ -8,6 +8,9 @@ import (
 // ClaimRow is one row to claim.
 type ClaimRow struct {
 	Ref
+	// Txn is the transaction that inserted the row, as the log names it; 0 for a
+	// row that was read from its table, and in databases whose log is never ahead
+	// of what statements see.
 	Txn Txn
 	// Own is the time that this leader wrote at an earlier claim of the row;
 	// zero if there was none. With a takeover time-out it tells the leader's
@@ -22,7 +25,8 @@ type ClaimResult uint8
 
 // What a claim answers for a row.
 const (
-	// Claimed: the row is PROCESSING and this leader's. Send it.
+	// Claimed: the row is this leader's, and PROCESSING where claims are written.
+	// Send it.
 	Claimed ClaimResult = iota + 1
 	// AlreadySettled: the row is COMPLETED or FAILED. Drop it.
 	AlreadySettled
@@ -57,8 +61,11 @@ type ClaimAnswer struct {
 	Result ClaimResult
 	// Until is when a row that is Held may be claimed.
 	Until time.Time
-	// RetryCount is the count that a Claimed row records.
+	// RetryCount is the count that a Claimed row records, 0 if the claim did not
+	// look at the row.
 	RetryCount int
+	// Unmarked: the claim left no trace in the row. There is nothing to give back.
+	Unmarked bool
 	// Payload is a Claimed row's payload, if it was wanted. The caller owns it.
 	Payload []byte
 }
@@ -66,6 +73,9 @@ type ClaimAnswer struct {
 // Outcome is what a relay writes into a row.
 type Outcome struct {
 	Ref
+	// Txn is that of the row's claim. By it Settle tells a row that is not visible
+	// yet, which no claim has looked at, from one that is gone.
+	Txn Txn
 	// Status is Completed, Failed, or Pending for a counted retry or a claim
 	// that is given back.
 	Status Status
@@ -86,8 +96,8 @@ type Outcome struct {
 	Block *Hold
 	// Parked is the seq under which the row is parked, 0 if it is not. With an
 	// outcome that settles the row the parked one is forgotten in the same
-	// transaction, whatever Settle answers for it, and the call is durable: a
-	// server that crashed must not bring the one back without the other.
+	// transaction, whatever Settle answers for it but TooEarly, and the call is
+	// durable: a server that crashed must not bring the one back without the other.
 	Parked Seq
 }
 
@@ -126,8 +136,14 @@ const (
 	WasSettled
 	// WasGone: there is no such row.
 	WasGone
+	// TooEarly: the log is ahead of what statements see, and no claim has waited
+	// for the row. Nothing was written of this outcome; write it again soon.
+	TooEarly
 	// Refused: the table did not take the outcome (a trigger, a constraint, a
 	// row that somebody keeps locked). Settle does not answer it: whoever
 	// settles finds it out by a RefusedError for this row alone.
 	Refused
 )
+
+// Again reports whether the outcome has yet to be written.
+func (r SettleResult) Again() bool { return r == TooEarly || r == Refused }

@@ -14,6 +14,16 @@
 // FAILED is durably written (or, where delivered rows are deleted, when it is
 // gone).
 //
+// # Without claims
+//
+// Where [Layout.Unclaimed] is set a claim writes nothing: it is the fenced read of
+// the leader row, and a row stays PENDING until its outcome. It looks only at rows
+// whose payload is wanted and at those without a Txn: they were read from their
+// table, and may have been settled since. Of all others it takes the log's word, so
+// that a row which somebody has cancelled in the table is Claimed as well. Such a row
+// may not even be visible: then its outcome comes [TooEarly]. After a change of
+// leader nobody can tell which rows were in flight, and all of them are sent again.
+//
 // # Fencing
 //
 // A relay is the one leader of its outboxes. Each start raises the [Epoch] in

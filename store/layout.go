@@ -55,12 +55,21 @@ type Layout struct {
 	FailedNumbers map[Reason]int
 	// DeleteDelivered: a delivered row is deleted instead of marked.
 	DeleteDelivered bool
+	// Unclaimed: claims write nothing, though the table could keep them. A row
+	// stays PENDING until its outcome; see the package's text.
+	Unclaimed bool
 	// OrderBy are the columns in whose order rows are read where the log does
 	// not give the order. The id is always the last of them.
 	OrderBy []string
 	// GroupPath are the keys that lead to the group in the JSON of the group
 	// column, which may be the payload's; empty: the column's text is the group.
 	GroupPath []string
+}
+
+// WritesClaims reports whether a claim leaves a trace in the row.
+func (l *Layout) WritesClaims() bool {
+	return !l.Unclaimed && (l.State == StateWords || l.State == StateNumbers ||
+		l.State == StateTimestamps && l.Columns.Claimed != "")
 }
 
 // FailedNumber returns the number that the layout writes for a failed row.

@@ -72,6 +72,9 @@ func (o *Outbox) validate(takeover time.Duration) error {
 			"outbox %q: a takeover time-out needs a column for the time of the claim, and layout %s names none; name one or take over at once",
 			o.Name, o.Layout.Name))
 	}
+	if takeover > 0 && o.Layout.Unclaimed {
+		errs = append(errs, fmt.Errorf("outbox %q: a takeover time-out needs claims that are written; write them or take over at once", o.Name))
+	}
 	if err := o.ValidateRetention(); err != nil {
 		errs = append(errs, err)
 	}

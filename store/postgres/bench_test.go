@@ -12,7 +12,7 @@ import (
 
 // BenchmarkRows claims and completes rows, n to a call, beside completed ones.
 func BenchmarkRows(b *testing.B) {
-	const version, settled, pending = 15, 200_000, 100_000
+	const version, settled, pending = 15, 200_000, 300_000
 	url := servers.Database(b, version)
 	servers.Exec(b, url, flowTable, fmt.Sprintf(`
 INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
@@ -38,7 +38,7 @@ FROM generate_series(0, %d) i`, settled, settled+pending))
 				for i := range n {
 					id := fmt.Sprintf("%013d", settled+next%pending)
 					next++
-					claims[i], outcomes[i] = row(id), outcome(id, store.Pending)
+					claims[i], outcomes[i] = row(id), outcome(id, store.Completed)
 				}
 				if _, err := st.Claim(b.Context(), epoch, time.Now(), claims); err != nil {
 					b.Fatal(err)

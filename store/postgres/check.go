@@ -182,7 +182,7 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 		return nil
 	}
 	c.types(t)
-	for _, check := range []func(context.Context, *table) error{c.rights, c.index, c.policies} {
+	for _, check := range []func(context.Context, *table) error{c.rights, c.index, c.policies, c.statusConstraints} {
 		if err := check(ctx, t); err != nil {
 			return err
 		}

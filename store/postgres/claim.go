@@ -25,14 +25,18 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	}
 	answers := make([]store.ClaimAnswer, len(rows))
 	err = s.claims.do(ctx, func(ctx context.Context, sess *session) error {
-		skip := time.Now().Before(sess.skipLocked)
-		err := s.claimOnce(ctx, sess, epoch, at, rows, parts, answers, skip)
-		if !skip && isLockTimeout(err) {
+		if !time.Now().Before(sess.skipLocked) {
+			left, err := s.claimMany(ctx, sess, epoch, at, rows, parts, answers)
+			if err == nil && len(left) > 0 {
+				err = s.claimOnce(ctx, sess, epoch, at, rows, left, answers, false)
+			}
+			if !isLockTimeout(err) {
+				return err
+			}
 			sess.skipLocked = time.Now().Add(skipFor)
 			clear(answers)
-			err = s.claimOnce(ctx, sess, epoch, at, rows, parts, answers, true)
 		}
-		return err
+		return s.claimOnce(ctx, sess, epoch, at, rows, parts, answers, true)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", refusal(err))
@@ -87,32 +91,35 @@ func (s *Store) claimOnce(ctx context.Context, sess *session, epoch store.Epoch,
 // claimPart is what a call claims of one outbox.
 type claimPart struct {
 	outbox *store.Outbox
-	at     []int       // the places in the call
-	repeat map[int]int // places of ids that the call has twice, to the first
+	at     []int          // the places in the call
+	first  map[string]int // the place of each id
+	repeat map[int]int    // places of ids that the call has twice, to the first
 }
 
 // claimParts sorts a call by outbox.
 func (s *Store) claimParts(rows []store.ClaimRow) ([]*claimPart, error) {
 	var parts []*claimPart
 	byName := map[string]*claimPart{}
-	first := make(map[store.Ref]int, len(rows))
+	var p *claimPart
 	for i := range rows {
 		ref := rows[i].Ref
-		p := byName[ref.Outbox]
+		if p == nil || p.outbox.Name != ref.Outbox { // most are of one
+			p = byName[ref.Outbox]
+		}
 		if p == nil {
 			o, err := s.outbox(ref.Outbox)
 			if err != nil {
 				return nil, err
 			}
-			p = &claimPart{outbox: o, repeat: map[int]int{}}
+			p = &claimPart{outbox: o, first: make(map[string]int, len(rows)), repeat: map[int]int{}}
 			byName[ref.Outbox] = p
 			parts = append(parts, p)
 		}
-		if j, twice := first[ref]; twice {
+		if j, twice := p.first[ref.ID]; twice {
 			p.repeat[i] = j
 			continue
 		}
-		first[ref] = i
+		p.first[ref.ID] = i
 		p.at = append(p.at, i)
 	}
 	return parts, nil
@@ -123,12 +130,14 @@ func (p *claimPart) bind(values map[string]any, rows []store.ClaimRow) {
 	n := len(p.at)
 	ids, txns, wants := make([]string, n), make([]int64, n), make([]bool, n)
 	owns := make([]pgtype.Timestamptz, n)
-	place := make(map[int]int, len(p.repeat))
+	place := map[int]int{}
 	for k, i := range p.at {
 		row := &rows[i]
 		ids[k], txns[k], wants[k] = row.ID, int64(uint32(row.Txn)), row.WantPayload
 		owns[k] = ownTime(row.Own)
-		place[i] = k
+		if len(p.repeat) > 0 {
+			place[i] = k
+		}
 	}
 	for i, j := range p.repeat { // one asks for more than the other
 		k := place[j]
@@ -167,11 +176,11 @@ func readClaims(results pgx.BatchResults, parts []*claimPart, answers []store.Cl
 		}
 	}
 	for _, p := range parts {
-		rows, err := results.Query()
+		result, err := results.Query()
 		if err != nil {
 			return err
 		}
-		n, err := p.read(rows, answers)
+		n, err := p.read(result, answers)
 		if err != nil {
 			return err
 		}
@@ -207,7 +216,10 @@ func (p *claimPart) read(rows pgx.Rows, answers []store.ClaimAnswer) (n int, err
 		if a.Result == store.Claimed {
 			continue // a table without a unique id: one of its rows is claimed
 		}
-		*a = store.ClaimAnswer{Result: store.ClaimResult(result), RetryCount: int(retry), Payload: payload}
+		*a = store.ClaimAnswer{
+			Result: store.ClaimResult(result), RetryCount: int(retry), Payload: payload,
+			Unmarked: !p.outbox.Layout.WritesClaims(),
+		}
 		if wait != nil && a.Result == store.Held {
 			// The server counted the time. Only the length of it means
 			// something to a clock that may differ from the server's.

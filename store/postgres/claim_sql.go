@@ -18,7 +18,7 @@ import (
 // With skip, rows that somebody else has locked are passed over.
 func claimQuery(t *table, timeout, skip bool) *query {
 	b := &builder{}
-	if !writesClaim(&t.Layout) {
+	if !t.Layout.WritesClaims() {
 		return b.query(
 			"WITH "+b.leader()+",", snapshotCTE+",", b.wanted(t, false),
 			"SELECT w.ord, "+t.unwritten()+", NULL::float8, coalesce(o.retry, 0), o.payload",
@@ -55,12 +55,6 @@ func claimQuery(t *table, timeout, skip bool) *query {
 		// A hashed subplan: it takes linear time, though hash joins are off.
 		"WHERE w.ord NOT IN (SELECT ord FROM claimed)",
 	)
-}
-
-// writesClaim reports whether a claim leaves a trace in the row.
-func writesClaim(l *store.Layout) bool {
-	return l.State == store.StateWords || l.State == store.StateNumbers ||
-		l.State == store.StateTimestamps && l.Columns.Claimed != ""
 }
 
 // snapshotCTE is the statement's own snapshot, taken apart once.
@@ -140,7 +134,7 @@ func (t *table) retryCount() string {
 // lookup by id for each of them: pulled up, it could become another join.
 func (t *table) lookup(b *builder, wait, when string) string {
 	retry, payload := "NULL::bigint", "NULL"
-	if !writesClaim(&t.Layout) {
+	if !t.Layout.WritesClaims() {
 		payload = "CASE WHEN w.wants AND " + t.open(b) + " THEN " + t.payload() + " END"
 		if t.Layout.State != store.StateNone {
 			retry = t.retryCount()
@@ -172,10 +166,15 @@ func (t *table) unclaimed(timeout bool) string {
 }
 
 // needsRow is the condition that a claim without a write looks at the row.
-// Where the table keeps no state, what the stream brought is enough.
+// Where the table keeps no state, what the stream brought is enough. Where claims
+// are not written it is so for what the log brought; a row that was read from the
+// table may have been settled between the reading and the claim.
 func (t *table) needsRow() string {
-	if t.Layout.State == store.StateNone {
+	switch {
+	case t.Layout.State == store.StateNone:
 		return "w.wants"
+	case t.Layout.Unclaimed:
+		return "(w.wants OR w.txn = 0)"
 	}
 	return "true"
 }

@@ -29,6 +29,11 @@
 // that is there, unsettled and still not updated was changed by somebody else
 // under the statement; it is answered as not yet visible, never as settled.
 //
+// Where claims are not written, the statement locks the leader row and looks at those
+// rows alone that did not come from the log. An outcome that finds no row is told by
+// the transaction's number whether the row is gone or not visible yet: the log is
+// ahead of what statements see, behind a synchronous standby by as long as that takes.
+//
 // A row that somebody else keeps locked holds a claim up for 250 ms at most
 // (lock_timeout in the URL says otherwise). After that, claims pass over locked
 // rows for a while and answer them as not yet visible, so that a forgotten

@@ -15,9 +15,6 @@ import (
 const (
 	// clockSlack is by how much two clocks may differ before it is worth a word.
 	clockSlack = time.Second
-	// sessionsNeeded is how many sessions a relay opens: six of the store, one for
-	// a view and one to spare, two of the source beside its stream.
-	sessionsNeeded = 10
 	// leastStatement is how long a statement must be allowed to take: a backlog of
 	// millions is parked by one.
 	leastStatement = time.Minute
@@ -34,7 +31,7 @@ func (s *Store) Examine(ctx context.Context) ([]store.Finding, error) {
 	defer s.life.Done()
 	ctx, cancel := s.life.Bind(ctx)
 	defer cancel()
-	c := &checker{thorough: true, now: time.Now, subject: "connection"}
+	c := &checker{thorough: true, now: time.Now, relay: s.name, subject: "connection"}
 	conn, err := s.dialDirect(ctx)
 	var setup *store.SetupError
 	switch {
@@ -102,7 +99,7 @@ func (c *checker) habits(ctx context.Context) error {
 	if c.role == "" {
 		return nil // the server is too old to be asked
 	}
-	for _, look := range []func(context.Context) error{c.clock, c.durability, c.connections, c.timeouts} {
+	for _, look := range []func(context.Context) error{c.clock, c.durability, c.connections, c.limits, c.timeouts} {
 		if err := look(ctx); err != nil {
 			return err
 		}
@@ -149,29 +146,6 @@ func (c *checker) durability(ctx context.Context) error {
 	if !found {
 		c.add(store.Fine, "what is committed survives a crash of the server")
 	}
-	return nil
-}
-
-// connections looks whether the server has room for the relay's sessions.
-func (c *checker) connections(ctx context.Context) error {
-	c.subject = "connections"
-	var used, most, reserved int
-	err := c.conn.QueryRow(ctx, `
-SELECT (SELECT count(*) FROM pg_catalog.pg_stat_activity a
-    WHERE a.datid IS NOT NULL AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_replication r WHERE r.pid = a.pid))::int,
-  current_setting('max_connections')::int,
-  current_setting('superuser_reserved_connections')::int + coalesce(current_setting('reserved_connections', true)::int, 0)`).Scan(&used, &most, &reserved)
-	if err != nil {
-		return err
-	}
-	text := fmt.Sprintf("%d of %d are in use, %d more are reserved", used, most, reserved)
-	if most-reserved-used >= sessionsNeeded {
-		c.add(store.Fine, text)
-		return nil
-	}
-	c.add(store.Advice, fmt.Sprintf("%s, and a relay needs %d", text, sessionsNeeded),
-		"-- as a superuser, then restart the server; or end sessions that are not needed",
-		fmt.Sprintf("ALTER SYSTEM SET max_connections = %d;", used+reserved+5*sessionsNeeded))
 	return nil
 }
 

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
@@ -102,6 +104,36 @@ func examiner(t *testing.T, url string, boxes ...store.Outbox) func() []store.Fi
 			t.Fatal(err)
 		}
 		return found
+	}
+}
+
+// TestLockedTable: a lock that keeps readers out is named with its holder, and not
+// waited for.
+func TestLockedTable(t *testing.T) {
+	for _, version := range servers.Versions() {
+		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
+			url := servers.Database(t, version)
+			servers.Exec(t, url, `CREATE TABLE box (id text PRIMARY KEY, message_group text, payload text, status text NOT NULL,
+				retry_count int, created_at timestamptz, processed_at timestamptz, error_message text, updated_at timestamptz)`)
+			examine := examiner(t, url, store.Outbox{Name: "box", Table: "box", Kind: "EVENT", Layout: store.FlowCatalyst()})
+			conn := servers.Connect(t, url)
+			if _, err := conn.Exec(t.Context(), "BEGIN; LOCK TABLE box IN ACCESS EXCLUSIVE MODE", pgx.QueryExecModeSimpleProtocol); err != nil {
+				t.Fatal(err)
+			}
+			found := findingsOf(examine(), "outbox box")
+			last := found[len(found)-1]
+			for _, want := range []string{`somebody holds a lock on "box"`, fmt.Sprintf("pid %d,", conn.PgConn().PID())} {
+				if last.Grade != store.Advice || !strings.Contains(last.Text, want) {
+					t.Errorf("%+v, want %q", found, want)
+				}
+			}
+			var table string
+			var granted bool
+			_, statement, _ := strings.Cut(last.Remedy, "\n")
+			if err := servers.Connect(t, url).QueryRow(t.Context(), "SELECT relation::text, granted FROM ("+strings.TrimSuffix(statement, ";")+") q").Scan(&table, &granted); err != nil || table != "box" || !granted {
+				t.Errorf("%s shows %s, granted %t: %v", statement, table, granted, err)
+			}
+		})
 	}
 }
 

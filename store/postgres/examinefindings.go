@@ -15,6 +15,7 @@ type checker struct {
 	// thorough says that advice is wanted too, and what may pass by itself.
 	thorough bool
 	now      func() time.Time // of this machine; for a thorough one
+	relay    string           // its name; for a thorough one
 	role     string           // quoted
 	subject  string           // of what is looked at
 	found    []store.Finding

@@ -23,6 +23,9 @@ func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 	if err == nil && !serves {
 		serves, err = c.partialServes(ctx, t)
 	}
+	if LockedOut(err) {
+		return c.locked(ctx, t)
+	}
 	if err != nil {
 		return err
 	}
@@ -63,11 +66,20 @@ func (c *checker) partialServes(ctx context.Context, t *table) (serves bool, err
 		if _, err := tx.Exec(ctx, "SET LOCAL enable_seqscan = off"); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, read.sql, read.args(t.values(""))...).Scan(&plan)
+		if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '"+LockWait+"'"); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, read.sql, read.args(t.values(""))...).Scan(&plan); err != nil {
+			return err
+		}
+		serves, err = c.partialOf(ctx, t, plan)
+		return err
 	})
-	if err != nil {
-		return false, err
-	}
+	return serves && err == nil, err
+}
+
+// partialOf reports whether a plan uses a partial index of the table.
+func (c *checker) partialOf(ctx context.Context, t *table, plan []byte) (bool, error) {
 	var explained []struct{ Plan planNode }
 	if err := json.Unmarshal(plan, &explained); err != nil {
 		return false, fmt.Errorf("read the plan: %w", err)

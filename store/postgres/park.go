@@ -232,10 +232,11 @@ func (p *outboxPart) queueUnpark(batch *pgx.Batch, values map[string]any, outcom
 		t.unpark = unparkSettledQuery(t)
 	}
 	n := len(p.at)
-	ids, seqs := make([]string, n), make([]int64, n)
+	ids, seqs, txns := make([]string, n), make([]int64, n), make([]int64, n)
 	for k, i := range p.at {
-		ids[k], seqs[k] = outcomes[i].ID, int64(outcomes[i].Parked)
+		o := &outcomes[i]
+		ids[k], seqs[k], txns[k] = o.ID, int64(o.Parked), int64(uint32(o.Txn))
 	}
-	values["ids"], values["texts"], values["seqs"] = arrayLiteral(ids), ids, seqs
+	values["ids"], values["texts"], values["seqs"], values["txns"] = arrayLiteral(ids), ids, seqs, txns
 	batch.Queue(t.unpark.sql, t.unpark.args(values)...)
 }

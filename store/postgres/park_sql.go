@@ -103,19 +103,23 @@ const unparkWanted = `
 // open was changed by somebody else under the outcome, which is written once
 // more; until then it stays parked, so that a crash loses nothing. If somebody
 // settles it just between this statement and the reading back, it stays parked
-// too: its next claim finds it settled.
+// too: its next claim finds it settled. One whose transaction is not visible yet
+// is neither: its outcome was too early.
 func unparkSettledQuery(t *table) *query {
 	b := &builder{}
 	id := t.col(t.Layout.Columns.ID)
-	open := ""
+	open, seen := "", ""
 	if t.Layout.State != store.StateNone { // where every outcome counts as written
+		seen = "  WHERE CASE WHEN w.txn = 0 THEN true ELSE " + visible + " END"
 		open = " AND NOT EXISTS (SELECT FROM " + TableName(t.Outbox) + " AS o WHERE o." + Ident(id.name) + " = w.id AND " + t.open(b) + " OFFSET 0)"
 	}
 	return b.query(
-		"WITH "+b.leader()+",",
+		"WITH "+b.leader()+",", snapshotCTE+",",
 		"want AS MATERIALIZED (",
-		"  SELECT "+b.arg("name", "text")+" AS name, "+b.arg("outbox", "text")+" AS outbox, u.* FROM unnest("+
-			b.arg("ids", id.typ+"[]")+", "+b.arg("texts", "text[]")+", "+b.arg("seqs", "bigint[]")+") AS u(id, text, seq)",
+		"  SELECT "+b.arg("name", "text")+" AS name, "+b.arg("outbox", "text")+" AS outbox, w.id, w.text, w.seq FROM snap CROSS JOIN unnest("+
+			b.arg("ids", id.typ+"[]")+", "+b.arg("texts", "text[]")+", "+b.arg("seqs", "bigint[]")+", "+b.arg("txns", "bigint[]")+
+			") AS w(id, text, seq, txn)",
+		seen,
 		")",
 		unparkWanted+open+" AND EXISTS (SELECT FROM leader)",
 	)

@@ -52,12 +52,13 @@ func (b *builder) query(lines ...string) *query {
 // Lead looks at the row again, so no write of an old epoch lands after a new one
 // was given out. The name tells two relays apart that two servers gave the same
 // epoch, because the one failed before its last epoch had reached the other.
-func (b *builder) leader() string {
-	return `leader AS MATERIALIZED (
-  SELECT epoch FROM sluicebox.leader
+func (b *builder) leader() string { return "leader AS MATERIALIZED (\n" + b.leaderRow() + "\n)" }
+
+// leaderRow is the query of leader.
+func (b *builder) leaderRow() string {
+	return `  SELECT epoch FROM sluicebox.leader
   WHERE name = ` + b.arg("name", "text") + ` AND epoch = ` + b.arg("epoch", "bigint") + ` AND holder = ` + b.arg("holder", "text") + `
-  FOR SHARE
-)`
+  FOR SHARE`
 }
 
 // fenced adds the parameters of leader to those of a statement.

@@ -65,7 +65,10 @@ type settleKey struct {
 	turn   int // an id's second outcome is written in the second turn, and so on
 	outbox string
 	status store.Status
+	when   time.Time // of rows that are COMPLETED by settleManyQuery, else zero
 }
+
+func (k *settleKey) hot() bool { return !k.when.IsZero() }
 
 // settleOnce writes the outcomes at todo and returns those whose row was there
 // and unsettled and was not written all the same.
@@ -101,7 +104,7 @@ func (s *Store) settleOnce(ctx context.Context, sess *session, epoch store.Epoch
 	if durable {
 		commit(batch)
 	}
-	missed, err := readSettled(sess.conn.SendBatch(ctx, batch), parts, durable, results)
+	missed, err := readSettled(sess.conn.SendBatch(ctx, batch), parts, durable, outcomes, results)
 	if err != nil || len(missed) == 0 {
 		return nil, err
 	}
@@ -113,22 +116,30 @@ func (s *Store) settleOnce(ctx context.Context, sess *session, epoch store.Epoch
 func (s *Store) settleParts(ctx context.Context, sess *session, outcomes []store.Outcome, todo []int) (parts []*settlePart, durable bool, err error) {
 	byKey := map[settleKey]*settlePart{}
 	turns := make(map[store.Ref]int, len(todo))
+	var part *settlePart
 	last := 0
 	for _, i := range todo {
 		o := &outcomes[i]
-		key := settleKey{turns[o.Ref], o.Outbox, o.Status}
+		t, err := sess.table(ctx, s.outboxes[o.Outbox])
+		if err != nil {
+			return nil, false, err
+		}
+		key := settleKey{turn: turns[o.Ref], outbox: o.Outbox, status: o.Status}
+		if o.Status == store.Completed && t.Layout.State != store.StateNone && t.knowsRows() {
+			key.when = o.At.Truncate(time.Microsecond)
+		}
 		turns[o.Ref]++
 		last = max(last, key.turn)
 		durable = durable || o.Status == store.Failed
-		if byKey[key] == nil {
-			t, err := sess.table(ctx, s.outboxes[o.Outbox])
-			if err != nil {
-				return nil, false, err
-			}
-			byKey[key] = &settlePart{settleKey: key, table: t}
-			parts = append(parts, byKey[key])
+		if part == nil || part.settleKey != key { // most are like the one before
+			part = byKey[key]
 		}
-		byKey[key].at = append(byKey[key].at, i)
+		if part == nil {
+			part = &settlePart{settleKey: key, table: t}
+			byKey[key] = part
+			parts = append(parts, part)
+		}
+		part.at = append(part.at, i)
 	}
 	if last == 0 {
 		return parts, durable, nil
@@ -147,6 +158,10 @@ func (s *Store) settleParts(ctx context.Context, sess *session, outcomes []store
 // queue adds the part's statement to a batch.
 func (p *settlePart) queue(batch *pgx.Batch, values map[string]any, outcomes []store.Outcome) {
 	t := p.table
+	if p.hot() {
+		p.queueMany(batch, values, outcomes)
+		return
+	}
 	if t.write[p.status] == nil {
 		t.write[p.status] = settleQuery(t, p.status)
 	}
@@ -194,7 +209,7 @@ func (t *table) errorLimit() int {
 
 // readSettled reads the answers of a batch and returns the places of the
 // outcomes that hit no row.
-func readSettled(batch pgx.BatchResults, parts []*settlePart, durable bool, results []store.SettleResult) (missed []outboxPart, err error) {
+func readSettled(batch pgx.BatchResults, parts []*settlePart, durable bool, outcomes []store.Outcome, results []store.SettleResult) (missed []outboxPart, err error) {
 	defer finish(batch, &err)
 	if durable {
 		if err := begun(batch); err != nil {
@@ -203,16 +218,16 @@ func readSettled(batch pgx.BatchResults, parts []*settlePart, durable bool, resu
 	}
 	fenced := false
 	for _, p := range parts {
-		var epoch *int64
-		var written []int64
-		if err := batch.QueryRow().Scan(&epoch, &written); err != nil {
+		read := p.readWritten
+		if p.hot() {
+			read = p.readMany
+		}
+		passed, written, err := read(batch.QueryRow(), outcomes, results)
+		if err != nil {
 			return nil, err
 		}
-		fenced = fenced || epoch == nil
-		for _, ord := range written {
-			results[p.at[ord-1]] = store.Written
-		}
-		if len(written) < len(p.at) {
+		fenced = fenced || passed
+		if written < len(p.at) {
 			missed = append(missed, p.missed(results))
 		}
 	}
@@ -220,6 +235,23 @@ func readSettled(batch pgx.BatchResults, parts []*settlePart, durable bool, resu
 		return nil, store.ErrNotLeader
 	}
 	return missed, nil
+}
+
+// readWritten reads the answer of settleQuery, and counts what was written. fenced
+// says that the epoch has passed.
+func (p *settlePart) readWritten(row pgx.Row, _ []store.Outcome, results []store.SettleResult) (fenced bool, n int, err error) {
+	var epoch *int64
+	var written []int64
+	if err := row.Scan(&epoch, &written); err != nil {
+		return false, 0, err
+	}
+	for _, ord := range written {
+		if i := p.at[ord-1]; results[i] != store.Written { // several rows may have the id
+			results[i] = store.Written
+			n++
+		}
+	}
+	return epoch == nil, n, nil
 }
 
 // outboxPart is some outcomes for one outbox, in their order.
@@ -269,21 +301,24 @@ func readBack(ctx context.Context, conn *pgx.Conn, missed []outboxPart, outcomes
 		if t.look == nil {
 			t.look = lookQuery(t)
 		}
-		ids := make([]string, len(m.at))
+		ids, txns := make([]string, len(m.at)), make([]int64, len(m.at))
 		for k, i := range m.at {
-			ids[k] = outcomes[i].ID
+			ids[k], txns[k] = outcomes[i].ID, int64(uint32(outcomes[i].Txn))
 		}
 		values := t.values("")
-		values["ids"] = arrayLiteral(ids)
+		values["ids"], values["txns"] = arrayLiteral(ids), txns
 		rows, err := conn.Query(ctx, t.look.sql, t.look.args(values)...)
 		if err != nil {
 			return nil, err
 		}
 		var ord int64
 		var open *bool
-		_, err = pgx.ForEachRow(rows, []any{&ord, &open}, func() error {
+		var early bool
+		_, err = pgx.ForEachRow(rows, []any{&ord, &open, &early}, func() error {
 			i := m.at[ord-1]
 			switch {
+			case early:
+				results[i] = store.TooEarly
 			case open == nil:
 				results[i] = store.WasGone
 			case *open:

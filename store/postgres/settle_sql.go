@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -41,7 +42,7 @@ func (t *table) writeOutcomes(b *builder, to store.Status) string {
 	if to == store.Completed && t.Layout.DeleteDelivered {
 		return "DELETE FROM " + name + " AS o USING want w" + where + " RETURNING w.ord"
 	}
-	set := t.outcomeAssignments(b, to)
+	set := t.outcomeAssignments(b, to, func() string { return "w.at" })
 	if len(set) == 0 {
 		return "SELECT w.ord FROM want w, " + name + " AS o" + where
 	}
@@ -81,8 +82,10 @@ func (b *builder) outcomes(t *table, to store.Status) string {
 		") WITH ORDINALITY AS u(" + strings.Join(names, ", ") + ", ord)\n)"
 }
 
-// outcomeAssignments says what an outcome changes in a row.
-func (t *table) outcomeAssignments(b *builder, to store.Status) []string {
+// outcomeAssignments says what an outcome changes in a row. at gives its time, and is
+// not called where the table keeps none: a parameter that a statement does not name has
+// no type.
+func (t *table) outcomeAssignments(b *builder, to store.Status, at func() string) []string {
 	c := &t.Layout.Columns
 	var set []string
 	assign := func(column, value string) {
@@ -96,17 +99,13 @@ func (t *table) outcomeAssignments(b *builder, to store.Status) []string {
 	case store.StateTimestamps:
 		switch to {
 		case store.Completed:
-			assign(c.Delivered, "w.at")
+			assign(c.Delivered, at())
 		case store.Failed:
-			assign(c.Failed, "w.at")
+			assign(c.Failed, at())
 		}
 	}
-	if to.Settled() {
-		if c.Settled != "" {
-			assign(c.Settled, "w.at")
-		} else {
-			assign(c.Claimed, "w.at")
-		}
+	if settled := cmp.Or(c.Settled, c.Claimed); settled != "" && to.Settled() {
+		assign(settled, at())
 	}
 	if to != store.Completed {
 		assign(c.RetryCount, "w.retry")
@@ -143,12 +142,15 @@ func (t *table) errorValue() string {
 }
 
 // lookQuery makes the statement that tells which of some rows are there, and
-// whether they are unsettled: NULL if there is no such row.
+// whether they are unsettled: NULL if there is no such row, and then, whether its
+// transaction is not visible yet.
 func lookQuery(t *table) *query {
 	b := &builder{}
 	id := t.col(t.Layout.Columns.ID)
 	return b.query(
-		"SELECT w.ord, o.open FROM unnest("+b.arg("ids", id.typ+"[]")+") WITH ORDINALITY AS w(id, ord)",
+		"WITH "+snapshotCTE,
+		"SELECT w.ord, o.open, CASE WHEN o.open IS NULL AND w.txn <> 0 THEN NOT "+visible+" ELSE false END",
+		"FROM snap CROSS JOIN unnest("+b.arg("ids", id.typ+"[]")+", "+b.arg("txns", "bigint[]")+") WITH ORDINALITY AS w(id, txn, ord)",
 		"LEFT JOIN LATERAL (",
 		"  SELECT "+t.open(b)+" AS open FROM "+TableName(t.Outbox)+" AS o WHERE o."+Ident(id.name)+" = w.id OFFSET 0",
 		") o ON true",

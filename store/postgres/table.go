@@ -20,8 +20,12 @@ type table struct {
 	oid     uint32
 	columns []column // all of the table, in its order
 	ascii   bool     // the database's encoding is not UTF-8
+	unique  bool     // there is one row of each id
 
-	claim   [2]*query // the second passes over locked rows
+	claim [2]*query // the second passes over locked rows
+	// claimOne, claimMany and completeMany are those of the hot path.
+	claimOne, claimMany, completeMany *query
+
 	look    *query
 	write   [store.Failed + 1]*query // by the status that is written
 	block   *query
@@ -56,7 +60,10 @@ type column struct {
 // kinds: tables and partitioned tables. A view cannot be in a publication and a
 // foreign table has no xid.
 const findTable = `
-SELECT c.oid, current_setting('server_encoding') <> 'UTF8', c.relkind::text
+SELECT c.oid, current_setting('server_encoding') <> 'UTF8', c.relkind::text,
+  NOT (c.relkind = 'r' AND c.relhassubclass) AND EXISTS (SELECT FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+    WHERE i.indrelid = c.oid AND a.attname = $3 AND i.indisunique AND i.indimmediate AND i.indisvalid
+      AND i.indnkeyatts = 1 AND i.indpred IS NULL)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relname = $1 AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
   AND CASE WHEN $2 = '' THEN pg_catalog.pg_table_is_visible(c.oid) ELSE n.nspname = $2 END`
@@ -94,7 +101,7 @@ func describe(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, err
 func readTable(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, error) {
 	t := &table{Outbox: o}
 	var kind string
-	err := conn.QueryRow(ctx, findTable, o.Table, o.Schema).Scan(&t.oid, &t.ascii, &kind)
+	err := conn.QueryRow(ctx, findTable, o.Table, o.Schema, o.Layout.Columns.ID).Scan(&t.oid, &t.ascii, &kind, &t.unique)
 	if err == pgx.ErrNoRows {
 		return nil, &store.SetupError{
 			Problem: fmt.Sprintf("outbox %s: there is no table %s that the role can see", o.Name, TableName(o)),

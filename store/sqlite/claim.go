@@ -66,7 +66,7 @@ func (c *claims) claim(ctx context.Context, row *store.ClaimRow) (store.ClaimAns
 		t.claim, t.look = claimQuery(t), lookQuery(t)
 	}
 	if t.Layout.State == store.StateNone && !row.WantPayload {
-		return store.ClaimAnswer{Result: store.Claimed}, nil // what the log brought is enough
+		return store.ClaimAnswer{Result: store.Claimed, Unmarked: true}, nil // what the log brought is enough
 	}
 	v := &values{wants: row.WantPayload, at: c.at}
 	for _, v.key = range t.keys(row.ID) {
@@ -80,7 +80,7 @@ func (c *claims) claim(ctx context.Context, row *store.ClaimRow) (store.ClaimAns
 
 // claimKey claims the row that v.key names.
 func (c *claims) claimKey(ctx context.Context, t *table, row *store.ClaimRow, v *values) (store.ClaimAnswer, error) {
-	if c.takeover == 0 && writesClaim(&t.Layout) {
+	if c.takeover == 0 && t.Layout.WritesClaims() {
 		// Most rows are free: one statement does for them.
 		if answer, err := c.take(ctx, t, v); err != nil || answer.Result == store.Claimed {
 			return answer, err
@@ -95,10 +95,11 @@ func (c *claims) claimKey(ctx context.Context, t *table, row *store.ClaimRow, v 
 			answer.Result, answer.Until = store.Held, held
 		default:
 			answer = claimed(found[1], found[4])
+			answer.Unmarked = !t.Layout.WritesClaims()
 		}
 		return Enough()
 	})
-	if err == nil && answer.Result == store.Claimed && writesClaim(&t.Layout) {
+	if err == nil && answer.Result == store.Claimed && t.Layout.WritesClaims() {
 		if answer, err = c.take(ctx, t, v); err == nil && answer.Result != store.Claimed {
 			err = unmoved(row.Ref)
 		}
@@ -139,16 +140,10 @@ func (c *claims) until(pending, claimedAt driver.Value, row *store.ClaimRow) tim
 	return time.Time{}
 }
 
-// writesClaim reports whether a claim leaves a trace in the row.
-func writesClaim(l *store.Layout) bool {
-	return l.State == store.StateWords || l.State == store.StateNumbers ||
-		l.State == store.StateTimestamps && l.Columns.Claimed != ""
-}
-
 // claimQuery makes the statement that claims a row and gives its retry count and
 // payload. It is nil where a claim writes nothing.
 func claimQuery(t *table) *query {
-	if !writesClaim(&t.Layout) {
+	if !t.Layout.WritesClaims() {
 		return nil
 	}
 	b := &builder{}

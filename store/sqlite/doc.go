@@ -28,6 +28,11 @@
 // rows are not yet visible, so that nobody's long transaction looks like a fault;
 // all other calls do it for 10 s and then fail.
 //
+// # Without claims
+//
+// Where claims are not written, a claim reads its rows and commits nothing. It looks
+// at each: nothing tells those of the log from those that were read from the table.
+//
 // # The fence
 //
 // Every write begins with BEGIN IMMEDIATE and reads the epoch and the holder in

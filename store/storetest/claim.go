@@ -51,6 +51,9 @@ func (s *suite) testClaimAnswers(t *testing.T) {
 		if a.Result != want[i].result {
 			t.Errorf("row %q is %s, want %s", claims[i].ID, a.Result, want[i].result)
 		}
+		if a.Result == store.Claimed && a.Unmarked == s.marks() {
+			t.Errorf("row %q: the claim left a trace %v, told is %v", claims[i].ID, s.marks(), !a.Unmarked)
+		}
 		payload := ""
 		if a.Result == store.Claimed && claims[i].WantPayload {
 			payload = row(claims[i].ID).Payload
@@ -110,7 +113,7 @@ func (s *suite) testClaimOpenTxn(t *testing.T) {
 	if a := b.claim(t, claim)[0]; a.Result != store.NotYetVisible {
 		t.Fatalf("the row of an open transaction is %s", a.Result)
 	}
-	if claim.WantPayload = false; !s.stateful() {
+	if claim.WantPayload = false; !s.looks() {
 		// What the stream brought is enough.
 		if a := b.claim(t, claim)[0]; a.Result != store.Claimed {
 			t.Fatalf("without a need of the row: %s", a.Result)
@@ -223,4 +226,36 @@ func (s *suite) testClaimAtOnce(t *testing.T) {
 	b.insert(t, "a", row("1"))
 	b.db.Set(t, "a", "1", store.Processing, now())
 	b.take(t, "a", "1")
+}
+
+// testClaimUnwritten: where claims are not written, the log's word is taken for its
+// rows, and the table's for those that were read from it.
+func (s *suite) testClaimUnwritten(t *testing.T) {
+	b := s.start(t, 0)
+	txn := b.insert(t, "a", row("free"), row("cancelled"))
+	b.db.Set(t, "a", "cancelled", store.Failed, now())
+	before := b.read(t, "a", "free")
+	for range 2 { // the answer was lost
+		answers := b.claim(t,
+			store.ClaimRow{Ref: ref("a", "free"), Txn: txn},
+			store.ClaimRow{Ref: ref("a", "free"), Txn: txn, WantPayload: true},
+			store.ClaimRow{Ref: ref("a", "cancelled"), Txn: txn, WantPayload: true},
+			store.ClaimRow{Ref: ref("a", "cancelled")},
+			store.ClaimRow{Ref: ref("b", "never there")},
+		)
+		for i, want := range []store.ClaimResult{store.Claimed, store.Claimed, store.AlreadySettled, store.AlreadySettled, store.Gone} {
+			if answers[i].Result != want {
+				t.Errorf("answer %d is %s, want %s", i, answers[i].Result, want)
+			}
+		}
+		if txn == 0 {
+			continue // no row is known to come from the log
+		}
+		if a := b.claim(t, store.ClaimRow{Ref: ref("a", "cancelled"), Txn: txn})[0]; a.Result != store.Claimed {
+			t.Errorf("a row of the log is %s", a.Result)
+		}
+	}
+	if after := b.read(t, "a", "free"); after != before {
+		t.Errorf("a claim changed %+v into %+v", before, after)
+	}
 }

@@ -114,6 +114,7 @@ func Run(t *testing.T, h Harness) {
 		{"timestamps-without-claim", withoutClaim(timestamps())},
 		{"none", stateless()},
 		{"odd-names", oddNames()},
+		{"unclaimed", unclaimed(store.FlowCatalyst())},
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			s := &suite{harness: h, layout: kind.layout}
@@ -142,11 +143,15 @@ func tests() []test {
 		{"whether the row of an open transaction is settled", (*suite).testLookOpenTxn, nil},
 		{"a claim of a row twice", (*suite).testClaimTwice, nil},
 		{"a claim of 5000 rows", (*suite).testClaimMany, nil},
+		{"a claim that writes nothing", (*suite).testClaimUnwritten, skipsClaims},
 		{"a claim and somebody else's", (*suite).testClaimHeld, timesClaims},
 		{"a claim at once of a dead predecessor's row", (*suite).testClaimAtOnce, keepsState},
 		{"an outcome of each status", (*suite).testSettle, nil},
 		{"an outcome of a settled or deleted row", (*suite).testSettleConditional, nil},
 		{"several outcomes of one row", (*suite).testSettleTwice, nil},
+		{"an outcome without a claim", (*suite).testSettleUnclaimed, nil},
+		{"an outcome of an open transaction", (*suite).testSettleOpenTxn, nil},
+		{"an outcome of an open transaction, parked and blocking", (*suite).testSettleOpenTxnParked, keepsState},
 		{"a reason of failure", (*suite).testReasons, keepsCodes},
 		{"hostile error texts", (*suite).testErrorTexts, keepsErrors},
 		{"a checkpoint", (*suite).testCheckpoint, nil},
@@ -195,7 +200,8 @@ func tests() []test {
 func keepsState(l *store.Layout) bool  { return l.State != store.StateNone }
 func keepsCodes(l *store.Layout) bool  { return l.State == store.StateNumbers }
 func keepsErrors(l *store.Layout) bool { return l.Columns.Error != "" }
-func timesClaims(l *store.Layout) bool { return l.Columns.Claimed != "" }
+func timesClaims(l *store.Layout) bool { return l.Columns.Claimed != "" && !l.Unclaimed }
+func skipsClaims(l *store.Layout) bool { return l.Unclaimed }
 
 // timestamps is a layout that tells the state by nullable times.
 func timestamps() store.Layout {
@@ -215,6 +221,13 @@ func withoutClaim(l store.Layout) store.Layout {
 	l.Name += "-without-claim"
 	l.Columns.Claimed, l.Columns.Settled = "", ""
 	l.Columns.RetryCount, l.Columns.Error = "", ""
+	return l
+}
+
+// unclaimed is a layout whose claims write nothing.
+func unclaimed(l store.Layout) store.Layout {
+	l.Name += "-unclaimed"
+	l.Unclaimed = true
 	return l
 }
 
@@ -263,8 +276,11 @@ func (s *suite) stateful() bool { return keepsState(&s.layout) }
 
 // marks reports whether a claim leaves a trace in the row.
 func (s *suite) marks() bool {
-	return s.stateful() && (s.layout.State != store.StateTimestamps || s.layout.Columns.Claimed != "")
+	return s.stateful() && !s.layout.Unclaimed && (s.layout.State != store.StateTimestamps || s.layout.Columns.Claimed != "")
 }
+
+// looks reports whether a claim looks at every row.
+func (s *suite) looks() bool { return s.stateful() && !s.layout.Unclaimed }
 
 // bench is a database with a store that leads.
 type bench struct {

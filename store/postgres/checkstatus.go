@@ -1,0 +1,135 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// tryTimeout bounds how long a constraint is tried: it may call any function.
+const tryTimeout = "1s"
+
+// constraint is one that names the status column and no other.
+type constraint struct{ Name, Expression string }
+
+// statusConstraints checks that constraints of the status column allow what the
+// relay writes into it. Those that name other columns too depend on the row.
+func (c *checker) statusConstraints(ctx context.Context, t *table) error {
+	values := t.written()
+	if len(values) == 0 || c.typeFaults(t) {
+		return nil
+	}
+	// A constraint that is not enforced is there since version 18.
+	rows, err := c.conn.Query(ctx, `
+SELECT k.conname::text, pg_catalog.pg_get_expr(k.conbin, k.conrelid) FROM pg_catalog.pg_constraint k
+WHERE k.conrelid = $1 AND k.contype = 'c' AND k.conkey = ARRAY[$2::int2]
+  AND coalesce((to_jsonb(k) ->> 'conenforced')::bool, true) ORDER BY k.conname`, t.oid, t.col(t.Layout.Columns.Status).num)
+	if err != nil {
+		return err
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[constraint])
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		refused, err := c.refused(ctx, t, list[i].Expression, values)
+		if err != nil {
+			return err
+		}
+		if len(refused) > 0 {
+			c.refusing(t, &list[i], refused)
+		}
+	}
+	return nil
+}
+
+// refusing says which values a constraint refuses.
+func (c *checker) refusing(t *table, k *constraint, refused []string) {
+	l := &t.Layout
+	all := make([]string, len(refused))
+	for i, value := range refused {
+		all[i] = strings.TrimSpace(literal(value))
+		if l.State == store.StateNumbers {
+			all[i] = value
+		}
+	}
+	list := strings.Join(all, ", ")
+	remedies := []string{"name the table's own values in layout " + l.Name + ", or let the constraint allow them"}
+	if !strings.Contains(k.Expression, "\n") { // else it is no line of a remedy
+		remedies = []string{
+			fmt.Sprintf("-- or name the table's own values in layout %s; this locks the table while it is read", l.Name),
+			fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s, ADD CONSTRAINT %[2]s CHECK ((%s) OR %s IN (%s));",
+				TableName(t.Outbox), Ident(k.Name), k.Expression, Ident(l.Columns.Status), list),
+		}
+	}
+	c.fault(fmt.Sprintf("constraint %s of %s does not allow %s in column %s (columns.status), which layout %s names",
+		k.Name, TableName(t.Outbox), list, l.Columns.Status, l.Name), remedies...)
+}
+
+// written lists what the relay writes into the status column; nothing where it
+// writes none.
+func (t *table) written() (list []string) {
+	l := &t.Layout
+	add := func(value string, written bool) {
+		if written {
+			list = append(list, value)
+		}
+	}
+	switch l.State {
+	case store.StateWords:
+		add(l.Words[store.Pending], true)
+		add(l.Words[store.Processing], l.WritesClaims())
+		add(l.Words[store.Completed], !l.DeleteDelivered)
+		add(l.Words[store.Failed], true)
+	case store.StateNumbers:
+		add(fmt.Sprint(l.Numbers[store.Pending]), true)
+		add(fmt.Sprint(l.Numbers[store.Processing]), l.WritesClaims())
+		for _, n := range l.SettledNumbers() {
+			add(fmt.Sprint(n), n != l.Numbers[store.Completed] || !l.DeleteDelivered)
+		}
+	}
+	return list
+}
+
+// typeFaults reports whether the status column's type was found fault with: its
+// constraints cannot be tried then.
+func (c *checker) typeFaults(t *table) bool {
+	part := "column " + t.Layout.Columns.Status + " (columns.status) of "
+	return slices.ContainsFunc(c.found, func(f store.Finding) bool {
+		return f.Grade == store.Fault && f.Subject == c.subject && strings.HasPrefix(f.Text, part)
+	})
+}
+
+// refused lists the values for which an expression on the status column alone is
+// false. One that the server cannot try tells nothing.
+func (c *checker) refused(ctx context.Context, t *table, expression string, values []string) (list []string, err error) {
+	status := t.col(t.Layout.Columns.Status)
+	question := fmt.Sprintf("SELECT coalesce((%s), true) FROM (SELECT $1::%s AS %s) AS o", expression, status.typ, Ident(status.name))
+	err = pgx.BeginTxFunc(ctx, c.conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '"+tryTimeout+"'"); err != nil {
+			return err
+		}
+		for _, value := range values {
+			var allowed bool
+			if err := tx.QueryRow(ctx, question, value).Scan(&allowed); err != nil {
+				return err
+			}
+			if !allowed {
+				list = append(list, value)
+			}
+		}
+		return nil
+	})
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && !c.conn.IsClosed() {
+		return nil, nil
+	}
+	return list, err
+}
