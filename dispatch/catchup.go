@@ -11,6 +11,8 @@ import (
 const (
 	lookRows  = 2000
 	lookBytes = 8 << 20
+	// mostSpared bounds the rows that are taken without a look.
+	mostSpared = 50_000
 )
 
 // CatchUp makes Run leave out rows that the log brings again and that are settled
@@ -39,7 +41,7 @@ func (f *Feed) catchUp(ctx context.Context, in <-chan capture.Batch) error {
 			if !open { // the source has ended
 				return f.takeAll(<-left)
 			}
-			err = f.takeAll(f.unsettled(ctx, b))
+			err = f.takeAll(f.leave(ctx, b))
 		}
 	}
 	close(stop)
@@ -91,9 +93,35 @@ func bundle(in <-chan capture.Batch, out chan<- []capture.Batch, stop <-chan str
 	}
 }
 
-// unsettled takes the rows out of batches that need no delivery any more. Where
-// the store does not answer, the claims find out.
-func (f *Feed) unsettled(ctx context.Context, batches []capture.Batch) []capture.Batch {
+// leave takes the rows out of batches that need no delivery any more, unless it may
+// spare itself the look: what was settled when the relay ended stands at the
+// beginning of what the log brings again, or behind it in the lanes of a receiver
+// that took nothing. So the more rows in a row were not, the fewer are looked up.
+func (f *Feed) leave(ctx context.Context, batches []capture.Batch) []capture.Batch {
+	n := 0
+	for i := range batches {
+		n += len(batches[i].Items)
+	}
+	if n <= f.spared {
+		f.spared -= n
+		return batches
+	}
+	kept, settled := f.unsettled(ctx, batches)
+	f.clean += n
+	if settled {
+		f.clean = 0
+	}
+	if f.spared = 0; f.ClaimsTell {
+		f.spared = min(f.clean, mostSpared)
+		f.clean += f.spared
+	}
+	return kept
+}
+
+// unsettled takes the rows out of batches that need no delivery any more, and
+// reports whether there were any. Where the store does not answer, the claims find
+// out: also those that write nothing look at a row whose payload they read.
+func (f *Feed) unsettled(ctx context.Context, batches []capture.Batch) (kept []capture.Batch, some bool) {
 	var rows []store.ClaimRow
 	for i := range batches {
 		for k := range batches[i].Items {
@@ -102,11 +130,16 @@ func (f *Feed) unsettled(ctx context.Context, batches []capture.Batch) []capture
 		}
 	}
 	if len(rows) == 0 {
-		return batches
+		return batches, false
 	}
 	settled, err := f.look.Settled(ctx, rows)
 	if err != nil {
-		return batches
+		for i := range batches {
+			for k := range batches[i].Items {
+				batches[i].Items[k].Payload = nil
+			}
+		}
+		return batches, true
 	}
 	at := 0
 	for i := range batches {
@@ -117,8 +150,9 @@ func (f *Feed) unsettled(ctx context.Context, batches []capture.Batch) []capture
 			}
 			at++
 		}
+		some = some || len(kept) < len(batches[i].Items)
 		clear(batches[i].Items[len(kept):])
 		batches[i].Items = kept
 	}
-	return batches
+	return batches, some
 }

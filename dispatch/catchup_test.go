@@ -17,6 +17,7 @@ import (
 type known struct {
 	asked []int         // rows of each call
 	takes time.Duration // a call
+	tell  bool          // claims find out, too
 	err   error
 }
 
@@ -35,6 +36,7 @@ func catchingUp(t *testing.T, k *known, test func(f *feeding, in chan<- capture.
 	synctest.Test(t, func(t *testing.T) {
 		f := newFeeding(DefaultConfig())
 		f.CatchUp(k)
+		f.ClaimsTell = k.tell
 		f.Marked = func(token string) {
 			if token == "here" {
 				f.CaughtUp()
@@ -69,6 +71,38 @@ func TestWhatIsSettledIsLeftOutUntilTheRelayHasCaughtUp(t *testing.T) {
 	})
 }
 
+// TestTheMoreRowsAreUnsettledTheFewerAreLookedUp brings batches of 100 rows: each
+// row that is settled makes all that follow suspect again.
+func TestTheMoreRowsAreUnsettledTheFewerAreLookedUp(t *testing.T) {
+	const rows = 100
+	bring := func(f *feeding, in chan<- capture.Batch, prefix string, batches int) {
+		for b := range batches {
+			items := make([]store.Item, 0, rows)
+			for i := range rows {
+				items = append(items, of("events", fmt.Sprintf("%s-%d-%d", prefix, b, i))...)
+			}
+			in <- capture.Batch{Position: "p", Items: items}
+			synctest.Wait()
+		}
+	}
+	for _, tell := range []bool{true, false} {
+		k := &known{tell: tell}
+		catchingUp(t, k, func(f *feeding, in chan<- capture.Batch) {
+			bring(f, in, "u", 16)
+			want := 16
+			if tell {
+				want = 4 // in between 1, 3, 7 and 15 are spared
+			}
+			newDesk().expect(t, "looks among rows that are not settled", len(k.asked), want)
+			bring(f, in, "s", 16) // two of them are spared still
+			bring(f, in, "s", 16)
+			looked := len(k.asked)
+			bring(f, in, "s", 4)
+			newDesk().expect(t, "looks among rows that are settled", len(k.asked)-looked, 4)
+		})
+	}
+}
+
 func TestATransactionThatIsSettledMovesTheCheckpoint(t *testing.T) {
 	catchingUp(t, &known{}, func(f *feeding, in chan<- capture.Batch) {
 		in <- capture.Batch{Items: of("events", "s1")} // its transaction goes on
@@ -98,6 +132,7 @@ func TestWithoutAnAnswerTheClaimsFindOut(t *testing.T) {
 		in <- capture.Batch{Position: "p1", Items: of("events", "s1", "2")}
 		synctest.Wait()
 		f.expect(t, f.events, "s1 2", 1, 2)
+		newDesk().expect(t, "bytes", f.events.Stats().Bytes, 0) // a claim that reads a payload looks at its row
 	})
 }
 

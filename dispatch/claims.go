@@ -57,7 +57,8 @@ func (c *core) gather() *request {
 	if turn == nil {
 		return nil
 	}
-	share := (lanes + c.free() - 1) / c.free()
+	idle := max(1, c.free()-c.cfg.ahead()) // senders
+	share := (lanes + idle - 1) / idle
 	ready := &turn.ready
 	kind := ready.items[0].name.Kind
 	limits := c.limits(kind)
@@ -131,7 +132,9 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 	for i, rw := range r.rows {
 		switch a := &answers[i]; a.Result {
 		case store.Claimed:
-			rw.claimed, rw.seen = at, true
+			if rw.seen = true; !a.Unmarked {
+				rw.claimed = at
+			}
 			rw.RetryCount = max(rw.RetryCount, a.RetryCount) // a table may have no column for it
 			c.refresh(rw, a.Payload)
 			if stop == nil {
@@ -178,10 +181,13 @@ func (c *core) lookAgain(l *lane, a *store.ClaimAnswer, now time.Time) time.Time
 	if a.Result == store.Held && a.Until.After(now) {
 		return a.Until
 	}
-	d := min(lookFirst<<min(l.looks, 10), lookMost)
 	l.looks++
-	return now.Add(d)
+	return now.Add(lookPause(l.looks))
 }
+
+// lookPause is the wait after a row was not yet visible for the n-th time in a
+// row, n from 1.
+func lookPause(n int) time.Duration { return min(lookFirst<<min(n-1, 10), lookMost) }
 
 // nextRequest takes a claimed request to send; nil if there is none or no sender
 // is free. The caller reports it by answered.

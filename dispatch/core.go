@@ -31,7 +31,9 @@ type core struct {
 
 	outcomes []outcome // to be written
 	writing  []outcome // being written
-	refused  refusals  // that the store refused, until they are tried again
+	spare    []outcome // empty; its memory is used again
+	refused  refusals  // that the store refused or that were too early, until they are tried again
+	early    int       // that were too early when they were last tried, wherever they are
 
 	toPark   []parking // rows on their way to the parked table, in order
 	parkings []parking // being parked
@@ -63,10 +65,10 @@ type outcome struct {
 	store.Outcome
 	row  *row
 	lane *lane // waits for the write; nil if it went on
-	// tries counts the times that the store refused it, and due is when it is
-	// tried again.
-	tries int
-	due   time.Time
+	// tries counts the times that the store refused it, looks those in a row that
+	// it was too early, and due is when it is tried again.
+	tries, looks int
+	due          time.Time
 }
 
 func newCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {
@@ -80,11 +82,17 @@ func newCore(cfg Config, limits func(kind string) sink.Limits, random func() flo
 // memory of its own: one that waits for long must not hold its batch's.
 func (c *core) append(items []store.Item, t Ticket) {
 	for i := range items {
-		if c.again(&items[i], t) {
+		name := c.nameOf(&items[i])
+		l := c.lanes[name]
+		if l != nil && l.again(&items[i], t) {
 			continue
 		}
 		rw := &row{Item: items[i], ticket: t}
-		c.add(c.take(rw), rw)
+		c.count(rw)
+		if l == nil {
+			l = c.lane(name)
+		}
+		c.add(l, rw)
 	}
 }
 
@@ -100,9 +108,8 @@ func (c *core) add(l *lane, rw *row) {
 
 // again reports whether the log brings a row that was requeued and waits already;
 // whoever waits for the one is told of the other.
-func (c *core) again(it *store.Item, t Ticket) bool {
-	l := c.lanes[c.nameOf(it)]
-	if l == nil || l.behind {
+func (l *lane) again(it *store.Item, t Ticket) bool {
+	if l.behind {
 		return false
 	}
 	for _, rw := range l.rows {
@@ -135,13 +142,18 @@ func (c *core) place(items []store.Item) {
 	}
 }
 
-// take counts a row in and returns its lane. Past the bytes that the buffer may
-// have, the payload is dropped: the claim reads it again.
+// take counts a row in and returns its lane.
 func (c *core) take(rw *row) *lane {
+	c.count(rw)
+	return c.lane(c.nameOf(&rw.Item))
+}
+
+// count counts a row in. Past the bytes that the buffer may have, the payload is
+// dropped: the claim reads it again.
+func (c *core) count(rw *row) {
 	c.rows++
 	c.bytes += int64(len(rw.Payload))
 	c.shed(rw)
-	return c.lane(c.nameOf(&rw.Item))
 }
 
 // shed drops the payload of a row that waits, if the buffer has too many.
@@ -286,13 +298,14 @@ func (c *core) mayClaim(now time.Time) bool {
 	return !c.frozen && !c.ended && c.notBefore.IsZero() && !c.clogged()
 }
 
-// clogged reports whether the table takes claims and refuses outcomes: these must
-// not fill the memory.
-func (c *core) clogged() bool { return len(c.refused) > max(1, c.cfg.BufferRows/2) }
+// clogged reports whether the table takes claims and refuses outcomes, or shows
+// its rows much later than the log: what waits must not fill the memory.
+func (c *core) clogged() bool { return max(len(c.refused), c.early) > max(1, c.cfg.BufferRows/2) }
 
-// free is how many requests may begin.
+// free is how many requests may begin: as many as there are senders, and some more,
+// so that a sender that has its answer finds the next one claimed.
 func (c *core) free() int {
-	return c.cfg.MaxConcurrentGroups - c.claiming - c.sending - c.toSend.len()
+	return c.cfg.MaxConcurrentGroups + c.cfg.ahead() - c.claiming - c.sending - c.toSend.len()
 }
 
 // heldIDs returns the ids of an outbox that lanes hold or whose outcome is not

@@ -41,6 +41,11 @@ type Dispatcher struct {
 	// Signals with room for one: something changed for whoever waits.
 	toClaim, toWrite, toPark, freed, settled, roomy chan struct{}
 
+	// claims and outcomes are what is asked of the store, in memory that is used
+	// again: the one belongs to claimRows, the other to writeOutcomes.
+	claims   []store.ClaimRow
+	outcomes []store.Outcome
+
 	toSend chan *request
 	over   chan struct{} // closed when Run ends
 }

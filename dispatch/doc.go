@@ -33,6 +33,9 @@
 // outside the log are placed in front of what the log brings, but behind a run
 // in flight.
 //
+// An outcome that comes before the store sees its row, where claims are not written,
+// is written again soon. One that its lane waits for keeps it waiting.
+//
 // # Whose fault a failure is
 //
 // A request of several rows that the receiver rejects is halved until the row to

@@ -10,9 +10,9 @@ import (
 )
 
 // quiet reports whether nothing is on its way: no claim, no request, no outcome
-// but those that the store refuses.
+// but those that the store refuses. One that was too early is worth the wait.
 func (c *core) quiet() bool {
-	return len(c.parkings) == 0 && c.claiming+c.sending == 0 && len(c.outcomes) == 0 && len(c.writing) == 0
+	return len(c.parkings) == 0 && c.claiming+c.sending == 0 && len(c.outcomes) == 0 && len(c.writing) == 0 && c.early == 0
 }
 
 // end stops new runs for good and gives back every claimed row that is not in a

@@ -23,6 +23,9 @@ type Feed struct {
 	observed func(outbox string, rows int)
 	freed    chan struct{} // a buffer may have room again
 	look     store.Looker  // while the relay catches up
+	// clean counts the rows since the last look that found a settled one, and
+	// spared how many of those that follow are taken without a look.
+	clean, spared int
 
 	// Marked, if set before Run, is told of each marker at its place among the
 	// rows.
@@ -30,6 +33,9 @@ type Feed struct {
 	// Parks, if set before Run, lets rows be parked. A source that reads tables
 	// leaves out instead what does not move.
 	Parks bool
+	// ClaimsTell, if set before Run, says that every claim finds out whether its row
+	// is settled: while the relay catches up, rows need not all be looked up.
+	ClaimsTell bool
 
 	pressed, paused atomic.Bool
 }

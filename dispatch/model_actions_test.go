@@ -193,8 +193,8 @@ func (w *world) send() {
 			for i, rw := range r.rows {
 				rec := w.table[rw.ID]
 				rec.proof = !rec.failed.IsZero() && by.accepted.After(rec.failed)
-				if len(rw.Payload) != rec.size || rec.holder != w.epoch && !req.split || w.queue[r.lane.name][i] != rw.ID {
-					w.t.Fatalf("row %s is sent with %d bytes of %d, claimed by %d, from %v", rw.ID, len(rw.Payload), rec.size, rec.holder, w.queue[r.lane.name])
+				if len(rw.Payload) != rec.size || rec.taken != w.epoch || w.queue[r.lane.name][i] != rw.ID {
+					w.t.Fatalf("row %s is sent with %d bytes of %d, claimed by %d, from %v", rw.ID, len(rw.Payload), rec.size, rec.taken, w.queue[r.lane.name])
 				}
 			}
 		}
@@ -202,6 +202,10 @@ func (w *world) send() {
 }
 
 func (w *world) answerClaim(t *rapid.T, rec *record, rw *row) store.ClaimAnswer {
+	if w.unclaimed && rw.Payload != nil && rw.Txn != 0 {
+		rec.holder, rec.taken = w.epoch, w.epoch
+		return store.ClaimAnswer{Result: store.Claimed, Unmarked: true}
+	}
 	switch {
 	case rec.gone:
 		return store.ClaimAnswer{Result: store.Gone}
@@ -210,15 +214,18 @@ func (w *world) answerClaim(t *rapid.T, rec *record, rw *row) store.ClaimAnswer 
 	case !rec.visible:
 		rec.visible = rapid.Bool().Draw(t, "seen now")
 		return store.ClaimAnswer{Result: store.NotYetVisible}
-	case rec.until.After(w.now):
+	case rec.until.After(w.now) && !w.unclaimed:
 		until := rec.until
 		if rapid.IntRange(0, 4).Draw(t, "clocks differ") == 0 {
 			until = w.now.Add(-time.Second)
 		}
 		return store.ClaimAnswer{Result: store.Held, Until: until}
 	}
-	rec.status, rec.holder = store.Processing, w.epoch
-	a := store.ClaimAnswer{Result: store.Claimed}
+	a := store.ClaimAnswer{Result: store.Claimed, Unmarked: w.unclaimed}
+	rec.taken = w.epoch
+	if rec.holder = w.epoch; !w.unclaimed {
+		rec.status = store.Processing
+	}
 	if w.counted(rec.key) {
 		a.RetryCount = rec.retries
 	}

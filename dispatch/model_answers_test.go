@@ -269,7 +269,7 @@ func (w *world) write(t *rapid.T) {
 	for i := range w.writing {
 		o := &w.writing[i]
 		r := w.table[o.ID]
-		if results[i] = w.settle(t, r, o); results[i] == store.Refused {
+		if results[i] = w.settle(t, r, o); results[i].Again() {
 			continue
 		}
 		r.refusals = 0
@@ -291,8 +291,10 @@ func (w *world) settle(t *rapid.T, r *record, o *outcome) store.SettleResult {
 		t.Fatalf("row %s is settled twice", r.id)
 	case o.Status == store.Completed && (!r.arrived || !r.known):
 		t.Fatalf("row %s COMPLETED; arrived %v, known %v", r.id, r.arrived, r.known)
-	case o.Status == store.Pending && o.lane == nil && (!w.ended || r.over):
-		t.Fatalf("row %s is given back; ended %v, over %v", r.id, w.ended, r.over)
+	case o.Status == store.Pending && o.lane == nil && (!w.ended || r.over || w.unclaimed):
+		t.Fatalf("row %s is given back; ended %v, over %v, unclaimed %v", r.id, w.ended, r.over, w.unclaimed)
+	case !r.visible && !w.unclaimed:
+		t.Fatalf("row %s has the outcome %s, and no claim has seen it", r.id, o.Status)
 	case r.skipped != nil && o.Status == store.Failed && o.Error == "passed over":
 	case o.lane != nil && (o.Error != r.detail || o.RetryCount > min(r.excuses, w.cfg.MaxRetries)):
 		t.Fatalf("row %s: error %q, count %d after %s and %d failures that count", r.id, o.Error, o.RetryCount, r.detail, r.excuses)
@@ -305,12 +307,15 @@ func (w *world) settle(t *rapid.T, r *record, o *outcome) store.SettleResult {
 		return store.Refused
 	case r.gone:
 		return store.WasGone
+	case !r.visible:
+		r.visible = rapid.Bool().Draw(t, "seen now")
+		return store.TooEarly
 	case r.status.Settled():
 		return store.WasSettled
 	}
 	r.status = o.Status
 	if o.Status != store.Completed {
-		if o.RetryCount < r.retries && o.Error != "passed over" { // a row not claimed yet
+		if o.RetryCount < r.retries && o.Error != "passed over" && !w.unclaimed { // a row not claimed yet
 			t.Fatalf("row %s: the count goes back from %d to %d", r.id, r.retries, o.RetryCount)
 		}
 		r.retries = o.RetryCount

@@ -7,7 +7,8 @@ import (
 // check states what holds at every moment.
 func (w *world) check() {
 	c := w.core
-	if c.claiming != len(w.claiming) || c.sending != len(w.sending) || max(c.claiming, c.sending) > w.cfg.MaxConcurrentGroups {
+	if c.claiming != len(w.claiming) || c.sending != len(w.sending) ||
+		c.sending > w.cfg.MaxConcurrentGroups || c.claiming > w.cfg.MaxConcurrentGroups+w.cfg.ahead() {
 		w.t.Fatalf("%d claims of %d, %d requests of %d, %d allowed", c.claiming, len(w.claiming), c.sending, len(w.sending), w.cfg.MaxConcurrentGroups)
 	}
 	rows, over := 0, map[string]bool{}
@@ -59,7 +60,7 @@ func (w *world) checkBytes() {
 	for _, l := range w.core.lanes {
 		for i, rw := range l.rows {
 			bytes += len(rw.Payload)
-			if i < l.inFlight || rw.attempts > 0 || !rw.claimed.IsZero() {
+			if i < l.inFlight || rw.attempts > 0 || rw.seen {
 				late += len(rw.Payload)
 			}
 		}

@@ -14,7 +14,7 @@ const maxParkRows = 5000
 
 // relieveEvery is the least time between two searches for rows to park: each goes
 // through all lanes.
-const relieveEvery = 10 * time.Millisecond
+const relieveEvery = 50 * time.Millisecond
 
 // RestoreParked says which lanes have parked rows from before. Call it before
 // Restore, and before any row comes.

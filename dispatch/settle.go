@@ -170,7 +170,10 @@ func (c *core) backOff(l *lane, retryAfter time.Duration) time.Duration {
 
 // settle queues an outcome to be written. With a lane, the lane waits for it.
 func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
-	o.Ref, o.RetryCount, o.At = rw.Ref, rw.RetryCount, now
+	o.Ref, o.Txn, o.RetryCount, o.At = rw.Ref, rw.Txn, rw.RetryCount, now
+	if !rw.claimed.IsZero() {
+		o.Txn = 0 // its claim has found it: if it is not there, it is gone
+	}
 	c.enqueue(outcome{Outcome: o, row: rw, lane: l})
 	if l != nil {
 		l.state, l.inFlight = laneWriting, 1
@@ -184,7 +187,8 @@ func (c *core) enqueue(o outcome) {
 	rw := o.row
 	switch {
 	case rw.parking:
-		rw.late = &o
+		late := o // o itself stays off the heap
+		rw.late = &late
 	case o.Status == 0:
 		c.unpark(rw)
 	default:
@@ -210,24 +214,26 @@ func (c *core) nextOutcomes(most int) []outcome {
 		n++
 	}
 	c.writing = c.outcomes[:n:n]
-	c.outcomes = c.outcomes[n:]
+	if c.outcomes = c.outcomes[n:]; len(c.outcomes) == 0 {
+		c.outcomes, c.spare = c.spare, nil
+	}
 	return c.writing
 }
 
 // written takes the results of the batch of nextOutcomes. A row that was found
-// settled or gone is done with, whatever its outcome said. One that the store
-// refused is tried again later, and its lane, if it waits for it, goes on
-// waiting.
+// settled or gone is done with, whatever its outcome said. An outcome that is to be
+// written again is tried later, and its lane, if it waits for it, goes on waiting.
 func (c *core) written(results []store.SettleResult, now time.Time) {
 	batch := c.writing
 	c.writing = nil
 	for i := range batch {
 		o := &batch[i]
 		final := o.Status.Settled() || results[i] != store.Written
-		if o.Parked != 0 && results[i] != store.Refused {
+		if o.Parked != 0 && !results[i].Again() {
 			c.wrote(o, final)
 		}
 		switch {
+		case c.tooEarly(o, results[i], now):
 		case results[i] == store.Refused:
 			c.refuse(o, now)
 		case o.lane == nil && o.Status == store.Pending:
@@ -240,6 +246,8 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 			c.wait(o.lane, later(o.lane.wakeAt, now))
 		}
 	}
+	clear(batch)
+	c.spare = batch[:0]
 }
 
 // wrote is told that the outcome of a parked row is in the store, and with one
@@ -260,7 +268,8 @@ func (c *core) passHead(o *outcome, result store.SettleResult, now time.Time) {
 	l := o.lane
 	if o.row.mended {
 		o.row.mend()
-		c.release(l) // its claim tells what it is now
+		o.row.Txn = 0 // it has been seen: where claims are not written, they look all the same
+		c.release(l)  // its claim tells what it is now
 		return
 	}
 	c.drop(o.row)
@@ -291,4 +300,21 @@ func (c *core) refuse(o *outcome, now time.Time) {
 	o.due = now.Add(min(refusalFirst<<min(o.tries, 10), refusalMost))
 	o.tries++
 	heap.Push(&c.refused, *o)
+}
+
+// tooEarly puts an outcome aside if the store does not see its row yet. It asks
+// again as a claim does that finds its row not visible.
+func (c *core) tooEarly(o *outcome, result store.SettleResult, now time.Time) bool {
+	if o.looks > 0 {
+		c.early--
+	}
+	if result != store.TooEarly {
+		o.looks = 0
+		return false
+	}
+	c.early++
+	o.looks++
+	o.due = now.Add(lookPause(o.looks))
+	heap.Push(&c.refused, *o)
+	return true
 }

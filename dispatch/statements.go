@@ -14,10 +14,11 @@ const maxStatementRows = 2000
 
 // claim claims what requests are to carry and takes the answers to the core.
 func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
-	var rows []store.ClaimRow
+	rows := d.claims[:0]
 	for _, req := range reqs {
 		rows = req.claims(rows)
 	}
+	d.claims = rows
 	at := time.Now().Truncate(time.Microsecond) // what every database keeps
 	answers, err := split(rows, func(rows []store.ClaimRow) (answers []store.ClaimAnswer, err error) {
 		_, err = d.untilStored(ctx, "claim", func() (err error) {
@@ -77,10 +78,14 @@ func (d *Dispatcher) countAnswers(answers []store.ClaimAnswer) {
 
 // write writes outcomes and takes the results to the core.
 func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
-	outcomes := make([]store.Outcome, len(batch))
+	outcomes, at := d.outcomes[:0], time.Now()
 	for i := range batch {
-		outcomes[i] = batch[i].Outcome
+		if o := &batch[i].Outcome; o.Status == store.Completed {
+			o.At = at // one time for all costs the store less
+		}
+		outcomes = append(outcomes, batch[i].Outcome)
 	}
+	d.outcomes = outcomes
 	unsure := false
 	results, err := split(outcomes, func(outcomes []store.Outcome) (results []store.SettleResult, err error) {
 		tries, err := d.untilStored(ctx, "settle", func() (err error) {
@@ -98,7 +103,7 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 	}
 	for i := range batch {
 		// After a try whose answer was lost, a row that is settled is so by us.
-		if results[i] == store.Written || unsure && results[i] != store.Refused {
+		if results[i] == store.Written || unsure && !results[i].Again() {
 			d.obs.Settled(&batch[i].row.Item, &batch[i].Outcome)
 		}
 	}

@@ -27,6 +27,7 @@ type assembler struct {
 	xid       store.Txn
 	committed time.Time
 	items     []store.Item
+	expected  int // how many there may be
 	bytes     int
 	marks     []string
 
@@ -100,6 +101,7 @@ func (a *assembler) commit(body []byte) (capture.Batch, bool, error) {
 	ready := !a.leaveOut
 	a.open, a.leaveOut = false, false
 	a.items, a.bytes, a.marks = nil, 0, nil
+	a.expected = len(b.Items) // transactions are often alike
 	return b, ready, nil
 }
 
@@ -155,6 +157,9 @@ func (a *assembler) insert(body []byte) (part capture.Batch, ready bool, err err
 		a.items, a.bytes = make([]store.Item, 0, n), 0
 	}
 	a.bytes += size
+	if a.items == nil {
+		a.items = make([]store.Item, 0, max(a.expected, len(rel.rows)))
+	}
 	for i := range rel.rows {
 		it, err := a.reader.read(rel, &rel.rows[i], a.tuple.values)
 		if err != nil {

@@ -6,17 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
-
-// longTransaction is how old a transaction may be before it is worth a word: the
-// log behind its beginning is kept.
-const longTransaction = 10 * time.Minute
 
 // Examine looks at everything that a stream needs and returns what it found, in
 // the order in which it is to be read and mended. What keeps the role from
@@ -34,6 +29,10 @@ func (s *Source) Examine(ctx context.Context) ([]store.Finding, error) {
 	case errors.Is(err, errStandby):
 		e.add("server", store.Fault, "it is a standby, whose log a relay does not read",
 			"name the primary in source.url, or every host: the relay goes to the one that takes writes")
+		err = nil
+	case pgstore.LockedOut(err):
+		e.add("tables", store.Advice, "somebody holds a lock that keeps even readers out of a table: what follows was not looked at, and the relay waits for it",
+			pgstore.LockersRemedy)
 		err = nil
 	case errors.As(err, &setup):
 		e.add("connection", store.Fault, setup.Problem, setup.Remedy)
@@ -71,6 +70,10 @@ func (e *examination) part(subject, fine string) {
 }
 
 func (e *examination) run(ctx context.Context) error {
+	if _, err := e.conn.Exec(ctx, "SET lock_timeout = '"+pgstore.LockWait+"'"); err != nil {
+		return err
+	}
+	defer func() { _, _ = e.conn.Exec(ctx, "RESET lock_timeout") }() // a session that was lost has none
 	sv, wrong, err := e.source.inspect(ctx, e.conn)
 	if err != nil {
 		return err
@@ -255,31 +258,6 @@ func size(n int64) string {
 		return fmt.Sprintf("%d MB", n>>20)
 	}
 	return fmt.Sprintf("%d GB", n>>30)
-}
-
-// transactions looks for an old transaction: a slot is not made while it is open,
-// and one that is there keeps the log behind its beginning.
-func (e *examination) transactions(ctx context.Context) error {
-	age := longTransaction
-	what := "the log since then is kept"
-	if !e.usable() {
-		age, what = e.source.cfg.SlotTimeout, "the slot is not made before it ends; the relay polls meanwhile, where it may"
-	}
-	old, err := e.source.findOldest(ctx, e.conn)
-	if err != nil {
-		return err
-	}
-	if old == nil || old.Age < age {
-		e.add("transactions", store.Fine, "none is open for long")
-		return nil
-	}
-	remedies := []string{old.Remedy}
-	if old.PID != 0 {
-		remedies = []string{"-- as an administrator, if it is not to be waited for", fmt.Sprintf("SELECT pg_terminate_backend(%d);", old.PID)}
-	}
-	_, since, _ := strings.Cut(old.Problem, " waits for ")
-	e.add("transactions", store.Advice, "there is "+since+": "+what, remedies...)
-	return nil
 }
 
 // The settings and the flag are there since version 17. A standby that copies slots

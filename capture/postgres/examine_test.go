@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicebox/sluicebox/capture/capturetest"
@@ -74,6 +75,49 @@ func TestExamineOldTransaction(t *testing.T) {
 		expectFinding(t, cfg, "transactions", store.Advice, "the transaction of pid", "the slot is not made before it ends", "SELECT pg_terminate_backend(")
 		end(true)
 		expectFinding(t, cfg, "transactions", store.Fine)
+	})
+}
+
+// A role that may not see how long transactions have been open is told which one is
+// there whenever it looks, and what lets it see more.
+func TestExamineAHiddenTransaction(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version int) {
+		d := privateDatabase(t, servers.Start(t, version, nil))
+		servers.Exec(t, d.url, "CREATE ROLE blind LOGIN REPLICATION", "GRANT SELECT ON ALL TABLES IN SCHEMA public TO blind")
+		cfg := d.config()
+		cfg.URL, cfg.StreamURL = strings.Replace(d.url, "postgres@", "blind@", 1), ""
+		cfg.SlotTimeout = time.Millisecond
+		expectFinding(t, cfg, "transactions", store.Fine)
+		for _, exists := range []bool{false, true} {
+			if exists { // what has been open for 10 minutes counts then
+				run(t, d, d.config(), store.Checkpoint{}).close()
+			}
+			end := d.Begin(t, capturetest.Row{ID: fmt.Sprint("open", exists)})
+			expectFinding(t, cfg, "transactions", store.Advice, "since when cannot be told", `"blind" may not see it`, `GRANT pg_read_all_stats TO "blind";`)
+			end(true)
+		}
+		expectFinding(t, cfg, "transactions", store.Fine)
+		servers.Exec(t, d.url, "GRANT pg_read_all_stats TO blind")
+		end := d.Begin(t, capturetest.Row{ID: "young"})
+		expectFinding(t, cfg, "transactions", store.Fine)
+		end(true)
+	})
+}
+
+// A table that somebody has locked is not waited for.
+func TestExamineALockedTable(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version int) {
+		d := newDatabase(t, servers.Database(t, version))
+		run(t, d, d.config(), store.Checkpoint{}).close()
+		conn := servers.Connect(t, d.url)
+		if _, err := conn.Exec(t.Context(), "BEGIN; LOCK TABLE outbox_events IN ACCESS EXCLUSIVE MODE", pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatal(err)
+		}
+		subject, grade, part := "publication", store.Fine, ""
+		if version >= 16 { // which opens a table to say what of it is published
+			subject, grade, part = "tables", store.Advice, "somebody holds a lock"
+		}
+		expectFinding(t, d.config(), subject, grade, part)
 	})
 }
 

@@ -135,6 +135,7 @@ func (t *tables) rowMap(m *relationMsg, o *store.Outbox) (rowMap, error) {
 type itemReader struct {
 	kinds   map[string]string
 	scratch []byte
+	at      time.Time // when what is read came from the server
 	// unchecked: the database takes text of any bytes. What a row is known by
 	// must be UTF-8 all the same; its payload is bytes.
 	unchecked bool
@@ -158,7 +159,7 @@ func (ir *itemReader) read(rel *relation, rm *rowMap, values [][]byte) (store.It
 			return fault(err)
 		}
 	}
-	it := store.Item{Kind: rm.outbox.Kind, Captured: time.Now()}
+	it := store.Item{Kind: rm.outbox.Kind, Captured: ir.at}
 	it.Outbox = rm.outbox.Name
 	var err error
 	if it.ID, it.Group, err = ir.identify(rm, values[rm.id], values); err != nil {

@@ -161,6 +161,7 @@ func (st *stream) data(ctx context.Context, data []byte) error {
 			return &logError{err}
 		}
 		st.nudge, st.nudgeAt = firstNudge, st.heardAt.Add(firstNudge)
+		st.asm.reader.at = st.heardAt
 		b, ready, err := st.asm.message(x.WALData)
 		if err != nil {
 			return &logError{err}

@@ -1,0 +1,196 @@
+package dispatch
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// unmarked is a claim that wrote nothing.
+func unmarked(*store.ClaimRow) store.ClaimAnswer {
+	return store.ClaimAnswer{Result: store.Claimed, Unmarked: true}
+}
+
+// early makes the desk a table that does not show its rows yet.
+func (d *desk) early() {
+	d.set(func() { d.takes, d.grant, d.found = 0, unmarked, store.TooEarly })
+}
+
+func TestAnOutcomeThatIsTooEarlyIsWrittenAgainSoon(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.early()
+		row := items("a", "1")
+		row[0].Txn = 7
+		var c counter
+		add(t, d, &c, row)
+		k.pass(4 * time.Second)
+		for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000} {
+			k.expect(t, "wait", k.tries[i+2]-k.tries[i+1], want*time.Millisecond)
+		}
+		k.expect(t, "rows done", c.n, 0)
+		k.expect(t, "held", d.Held("events"), "[1]")
+		k.expect(t, "observed", k.observed, "[]")
+		k.expect(t, "failures", k.failures, "[]")
+		k.expect(t, "its transaction", k.outcomes[0].Txn, store.Txn(7))
+		k.set(func() { k.found = store.Written })
+		k.pass(time.Second)
+		k.expect(t, "rows done", c.n, 1)
+		k.expect(t, "observed", k.observed, "[1 COMPLETED]")
+		k.expect(t, "requests", k.requests, "[[1]]")
+	})
+}
+
+func TestOutcomesThatAreTooEarlyAreWrittenTogether(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.early()
+		var c counter
+		add(t, d, &c, numbered("a", 300))
+		k.pass(10 * time.Second)
+		k.expect(t, "rows sent", len(k.messages), 300) // the lane has not waited
+		k.set(func() { k.found = store.Written })
+		k.reset()
+		k.pass(time.Second)
+		k.expect(t, "rows done", c.n, 300)
+		if n := len(k.settles); n > 10 {
+			t.Errorf("%d statements for 300 outcomes", n)
+		}
+	})
+}
+
+// A FAILED or a counted retry that is too early keeps its lane waiting.
+func TestALaneWaitsForAnOutcomeThatIsTooEarly(t *testing.T) {
+	for _, retries := range []int{0, 1} {
+		t.Run(fmt.Sprint("retries ", retries), func(t *testing.T) {
+			cfg := DefaultConfig()
+			cfg.MaxRetries = retries
+			drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+				k.early()
+				k.set(func() {
+					k.answer = func(ids []string) sink.Result {
+						if ids[0] == "1" {
+							return sink.Result{Items: []sink.Outcome{{Class: sink.Rejected}, {Class: sink.NotSent}}[:len(ids)]}
+						}
+						return always(sink.Delivered)(ids)
+					}
+				})
+				var c counter
+				add(t, d, &c, items("a", "1", "2"))
+				k.pass(10 * time.Second)
+				k.expect(t, "requests while it waits", len(k.requests), 1)
+				k.set(func() { k.found = store.Written })
+				k.pass(10 * time.Second)
+				k.expect(t, "rows done", c.n, 2)
+				want := slices.Repeat([]string{"1 PENDING"}, retries)
+				k.expect(t, "observed", k.observed, append(want, "1 FAILED", "2 COMPLETED"))
+			})
+		})
+	}
+}
+
+// When half the buffer waits for its rows to be seen, nothing more is claimed.
+func TestOutcomesThatAreTooEarlyDoNotFillTheMemory(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.BufferRows, cfg.APIBatchSize = 40, 1
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.early()
+		k.set(func() { k.takes = time.Millisecond })
+		var c counter
+		add(t, d, &c, numbered("a", 60))
+		k.pass(time.Minute)
+		if n := len(k.messages); n < 20 || n > 30 {
+			t.Errorf("%d rows were sent", n)
+		}
+		k.set(func() { k.found = store.Written })
+		k.pass(10 * time.Second)
+		k.expect(t, "rows done", c.n, 60)
+	})
+}
+
+func TestAnOutcomeThatIsTooEarlyIsWrittenBeforeTheEnd(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
+		k.early()
+		var c counter
+		add(t, d, &c, items("a", "1"))
+		k.pass(300 * time.Millisecond)
+		time.AfterFunc(300*time.Millisecond, func() { k.set(func() { k.found = store.Written }) })
+		if err := end(nil); err != nil {
+			t.Error(err)
+		}
+		k.expect(t, "rows done", c.n, 1)
+	})
+}
+
+func TestAClaimThatWroteNothingIsNotGivenBack(t *testing.T) {
+	for name, hinder := range map[string]func(k *desk){
+		"waiting":  func(k *desk) { k.answer = always(sink.Unavailable) },
+		"claiming": func(k *desk) { k.takes = 300 * time.Millisecond },
+	} {
+		t.Run(name, func(t *testing.T) {
+			drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
+				k.set(func() { k.grant = unmarked; hinder(k) })
+				add(t, d, nil, items("a", "1"))
+				synctest.Wait()
+				k.pass(100 * time.Millisecond)
+				if err := end(nil); err != nil {
+					t.Error(err)
+				}
+				k.expect(t, "outcomes", k.outcomes, "[]")
+			})
+		})
+	}
+}
+
+// A parked row stays so while its outcome is too early.
+func TestAParkedRowWhoseOutcomeIsTooEarly(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	c := newCore(DefaultConfig(), newDesk().Limits, func() float64 { return 0 })
+	rows := items("a", "1")
+	rows[0].Seq = 1
+	c.append(rows, nil)
+	c.press(true)
+	c.nextParks(10)
+	c.parked()
+	req := c.nextClaims(10, now)[0]
+	c.claimed(req, []store.ClaimAnswer{{Result: store.Claimed, Unmarked: true}}, now, now)
+	c.answered(c.nextRequest(now), &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, now)
+	for i, result := range []store.SettleResult{store.TooEarly, store.Written} {
+		c.tick(now.Add(time.Duration(i) * lookFirst))
+		if batch := c.nextOutcomes(10); len(batch) != 1 || batch[0].Parked != 1 {
+			t.Fatalf("outcomes: %v", batch)
+		}
+		c.written([]store.SettleResult{result}, now)
+		if s := c.stats(); s.Parked != 1-i || s.Waiting != 1-i {
+			t.Errorf("after %d: %d parked, %d waiting", result, s.Parked, s.Waiting)
+		}
+	}
+}
+
+// A row that somebody discarded while its FAILED came back is looked at, also where
+// claims are not written.
+func TestAMendedRowIsLookedAt(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.MaxRetries = 0
+	now := time.Unix(1e9, 0)
+	c := newCore(cfg, newDesk().Limits, func() float64 { return 0 })
+	rows := items("a", "1")
+	rows[0].Txn = 7
+	c.append(rows, nil)
+	req := c.nextClaims(10, now)[0]
+	c.claimed(req, []store.ClaimAnswer{{Result: store.Claimed, Unmarked: true}}, now, now)
+	c.answered(c.nextRequest(now), &sink.Result{Outcome: sink.Outcome{Class: sink.Rejected}}, now)
+	c.nextOutcomes(10)
+	c.mended([]store.Ref{rows[0].Ref}, now)
+	c.written([]store.SettleResult{store.Written}, now)
+	again := c.nextClaims(10, now)
+	if len(again) != 1 {
+		t.Fatalf("%d claims", len(again))
+	}
+	if claim := again[0].claims(nil)[0]; claim.Txn != 0 {
+		t.Errorf("the claim names transaction %d: it would take the log's word for the row", claim.Txn)
+	}
+}
