@@ -7,7 +7,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 FUZZTIME ?= 10s
 N        ?= 20
 
-.PHONY: help build quickstart test short crash leader lint fuzz bench clean have-go have-cc
+.PHONY: help build quickstart test short crash leader lint fuzz bench microbench clean have-go have-cc
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -47,7 +47,10 @@ fuzz: have-go ## run every fuzz test for FUZZTIME (10s)
 		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x "$$(dirname "$$file")" </dev/null || exit 1; \
 	done
 
-bench: have-go ## run the Go benchmarks beside real servers
+bench: build ## measure the relay beside the floor and write deploy/speed.md (some 50 minutes, on an idle machine)
+	$(SERVERS) exec pg15 -- sh -c 'go run ./cmd/internal/bench/speedpage -source "$$SLUICEBOX_TEST_PG15_URL" -version "$(VERSION)"'
+
+microbench: have-go ## run the Go benchmarks beside real servers
 	$(SERVERS) exec -- go test -run '^$$' -bench . -benchmem ./...
 
 clean: ## remove what build made

@@ -1,0 +1,26 @@
+// Package bench measures a relay on a real database, beside what the database
+// itself allows.
+//
+// A run makes a database of its own on the server, starts the relay as a process
+// of its own (the same program, `sluicebox run`, with a configuration file), writes
+// outbox rows from its own sessions and receives them over HTTP. So what is
+// measured is what a user has: the program, sockets, and a server that flushes each
+// commit of the writers.
+//
+// # The floor
+//
+// A number means little without what the machine can do. Beside the relay runs the
+// floor (see package floor), in turns with it: a program that decodes, claims, posts
+// and completes the same rows with the same durability, and does nothing else. It
+// keeps no order where that would cost it, no epoch, no checkpoint. A ratio to it
+// says what those cost. Each turn has a new database; the median of the ratios of
+// the turns is what counts, because a machine is not equally fast all the time.
+//
+// # What is measured
+//
+// The latency of a row is the time from the return of its COMMIT to the writer until
+// the receiver has read the request that holds it. Rows fall due at fixed times,
+// whether or not earlier ones were slow. A drain is timed from the first request to
+// the last row. The receiver checks what it gets: a row that is missing fails the
+// run, and rows that came twice or before an earlier one of their group are counted.
+package bench

@@ -1,0 +1,90 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+func relayDrain(ctx context.Context, b *bench) (figures, error) {
+	return b.inPlace(ctx, func(p *place, to *receiver) (figures, error) {
+		return b.drainRelay(ctx, p, to, b.opts.Rows, 0)
+	})
+}
+
+// drainRelay lets a relay take its place in the log, commits rows while it is
+// away, and measures how it delivers them. Rows of a first wave that comes all at
+// once do not count.
+func (b *bench) drainRelay(ctx context.Context, p *place, to *receiver, rows, wave int) (figures, error) {
+	pr, err := b.startRelay(ctx, p, to)
+	if err != nil {
+		return nil, err
+	}
+	if err := pr.stop(); err != nil {
+		return nil, err
+	}
+	before := p.rows
+	t, err := b.backlog(ctx, p, to, rows)
+	if err != nil {
+		return nil, err
+	}
+	if pr, err = b.startRelay(ctx, p, to); err != nil {
+		return nil, err
+	}
+	profiled := b.profile(ctx, p, pr)
+	return b.beside(ctx, pr, p, before, func(ctx context.Context) (figures, error) {
+		err := t.wait(ctx)
+		return t.drained(wave), errors.Join(err, t.check(!b.opts.Ungrouped), profiled())
+	})
+}
+
+func floorDrain(ctx context.Context, b *bench) (figures, error) {
+	return b.inPlace(ctx, func(p *place, to *receiver) (figures, error) {
+		if err := p.stream(ctx); err != nil {
+			return nil, err
+		}
+		t, err := b.backlog(ctx, p, to, b.opts.Rows)
+		if err != nil {
+			return nil, err
+		}
+		pr, err := b.startFloor(ctx, p, to, true)
+		if err != nil {
+			return nil, err
+		}
+		profiled := b.profile(ctx, p, pr)
+		return b.beside(ctx, pr, p, 0, func(ctx context.Context) (figures, error) {
+			err := t.wait(ctx)
+			return t.drained(0), errors.Join(err, t.check(false), profiled())
+		})
+	})
+}
+
+// backlog commits rows and tells the receiver of them.
+func (b *bench) backlog(ctx context.Context, p *place, to *receiver, rows int) (*tally, error) {
+	t := newTally(p.rows+1, rows, b.opts.Groups)
+	to.tally.Store(t)
+	return t, b.load(ctx, p, rows, b.group())
+}
+
+// drained returns how fast rows came, from the first request on: those of the first
+// request, or of a wave at the beginning, took no time.
+func (t *tally) drained(wave int) figures {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	took := max(t.end.Sub(t.begin), time.Nanosecond)
+	return figures{drainRate: float64(t.count-max(wave, t.atFirst)) / took.Seconds()}
+}
+
+// relaySlow drains into a receiver that takes its time. What that allows is known
+// from the time that it took: so many senders, each busy all the time.
+func relaySlow(ctx context.Context, b *bench) (figures, error) {
+	return b.inPlace(ctx, func(p *place, to *receiver) (figures, error) {
+		atOnce := b.opts.Senders * b.opts.Batch
+		f, err := b.drainRelay(ctx, p, to, b.opts.Rows, atOnce)
+		if err != nil {
+			return nil, err
+		}
+		f[ofAllowed] = f[drainRate] * to.serviceTime().Seconds() / float64(atOnce)
+		return f, nil
+	})
+}

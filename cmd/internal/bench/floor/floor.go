@@ -1,0 +1,123 @@
+// Package floor is the least program that does a relay's work: it decodes the
+// inserts of a logical slot, claims the rows, posts them and completes them, with
+// the durability of the relay's own writes. A relay that is measured against it
+// shows what lanes, fences, checkpoints and parking cost.
+//
+// It has two shapes. One by one, a row is claimed as soon as the log has it and posted
+// alone before the next one is read, for the least latency. In bulk, reading, claiming,
+// posting and completing run beside each other and take whatever the stage before
+// has ready, for the most rows a second; rows are posted in any order.
+//
+// It is no relay. The first error ends it, a row that was claimed and not completed
+// stays so, and nothing keeps a second one from the same table. A receiver that
+// hangs stops the statuses too, and the server then ends the stream.
+package floor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sluicebox/sluicebox/store"
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+// Config is what the floor needs. It is JSON on its way from the bench to the
+// floor's process.
+type Config struct {
+	URL         string // of the database
+	Slot        string // a logical slot of pgoutput, which exists
+	Publication string // publishes the inserts of the table
+	Table       string // as SQL has it: quoted where need be, with its schema
+	Layout      string // the table's: flowcatalyst or outbox-messages
+	Endpoint    string // the URL that is POSTed to
+	Bulk        bool   // false: one row after the other
+	Batch       int    // in bulk: most rows in a request
+	Senders     int    // in bulk: most requests in flight
+}
+
+var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
+
+// Validate reports everything that is wrong with the configuration, in one error.
+func (c *Config) Validate() error {
+	var errs []error
+	wrong := func(is bool, format string, args ...any) {
+		if is {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	_, err := pgstore.ParseURL(c.URL, "")
+	wrong(err != nil, "URL: %w", err)
+	wrong(!slotName.MatchString(c.Slot), "Slot: %q is no name of a slot, which has 1 to 63 of a-z, 0-9 and _", c.Slot)
+	wrong(c.Publication == "", "Publication: none is named")
+	wrong(c.Table == "", "Table: none is named")
+	_, err = c.layout()
+	wrong(err != nil, "Layout: %w", err)
+	at, err := url.Parse(c.Endpoint)
+	wrong(err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https",
+		"Endpoint: %q is not of the form http://host:port/path", c.Endpoint)
+	wrong(c.Bulk && c.Batch < 1, "Batch: %d rows in a request; it takes at least 1", c.Batch)
+	wrong(c.Bulk && c.Senders < 1, "Senders: %d requests in flight; it takes at least 1", c.Senders)
+	return errors.Join(errs...)
+}
+
+func (c *Config) layout() (store.Layout, error) {
+	layouts := []store.Layout{store.FlowCatalyst(), store.OutboxMessages()}
+	for _, l := range layouts {
+		if l.Name == c.Layout {
+			return l, nil
+		}
+	}
+	return store.Layout{}, fmt.Errorf("%q is neither %s nor %s", c.Layout, layouts[0].Name, layouts[1].Name)
+}
+
+// Run delivers rows until the context ends, and then returns nil. It calls ready
+// once, when the stream has begun. Any error ends it.
+func Run(ctx context.Context, cfg Config, ready func()) error {
+	if err := cfg.Validate(); err != nil {
+		return fmt.Errorf("the floor's configuration: %w", err)
+	}
+	err := run(ctx, &cfg, ready)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func run(ctx context.Context, cfg *Config, ready func()) error {
+	layout, err := cfg.layout()
+	if err != nil {
+		return err
+	}
+	l, err := openLine(ctx, cfg, &table{name: cfg.Table, layout: layout})
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	oid, err := l.claims.find(ctx, cfg.Publication)
+	if err != nil {
+		return err
+	}
+	dec := &decoder{table: oid, name: cfg.Table, id: layout.Columns.ID, payload: layout.Columns.Payload}
+	in, err := openStream(ctx, cfg, dec, l.rows)
+	if err != nil {
+		return err
+	}
+	defer in.close()
+	ready()
+
+	g, ctx := errgroup.WithContext(ctx)
+	defer l.claims.bind(ctx)()
+	defer l.completions.bind(ctx)()
+	if cfg.Bulk {
+		l.startBulk(ctx, g, in, cfg.Batch, cfg.Senders)
+	} else {
+		l.startOneByOne(ctx, g, in)
+	}
+	g.Go(func() error { return l.complete(ctx) })
+	return g.Wait()
+}

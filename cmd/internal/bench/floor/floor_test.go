@@ -1,0 +1,176 @@
+package floor_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// eachShape runs a test on each server, with each layout, in both shapes.
+func eachShape(t *testing.T, test func(t *testing.T, p *place)) {
+	t.Helper()
+	for _, version := range servers.Versions() {
+		for _, layout := range []string{"flowcatalyst", "outbox-messages"} {
+			for _, bulk := range []bool{false, true} {
+				t.Run(fmt.Sprintf("pg%d/%s/bulk=%t", version, layout, bulk), func(t *testing.T) {
+					test(t, newPlace(t, version, layout, bulk))
+				})
+			}
+		}
+	}
+}
+
+func TestEachRowIsDeliveredOnceAndCompleted(t *testing.T) {
+	eachShape(t, func(t *testing.T, p *place) {
+		to := newReceiver(t)
+		p.insert(numbered("before", 1)...)
+		p.start(to)
+		ids := append(numbered("large", 250), `q"\',{}`, "", "NULL")
+		p.insert(ids[:250]...)
+		for _, id := range ids[250:] {
+			p.insert(id)
+		}
+		ids = append(ids, "before 0")
+		to.await(t, len(ids))
+		p.awaitCompleted(len(ids))
+		p.awaitConfirmed()
+		p.stop()
+		slices.Sort(ids)
+		if got := to.sorted(); !slices.Equal(got, ids) {
+			t.Errorf("got %q, want %q", got, ids)
+		}
+		most := 1
+		if p.cfg.Bulk {
+			most = p.cfg.Batch
+		}
+		if to.largest != most {
+			t.Errorf("the largest request had %d rows, want %d", to.largest, most)
+		}
+	})
+}
+
+// A row that is not pending is like one that cannot be seen yet.
+func TestRowIsClaimedAgainUntilItCanBe(t *testing.T) {
+	eachShape(t, func(t *testing.T, p *place) {
+		to := newReceiver(t)
+		p.start(to)
+		servers.Exec(t, p.cfg.URL, "ALTER TABLE "+p.cfg.Table+" ALTER status SET DEFAULT "+p.failed)
+		p.insert("late")
+		servers.Exec(t, p.cfg.URL, "ALTER TABLE "+p.cfg.Table+" ALTER status SET DEFAULT "+p.pending)
+		p.insert(numbered("other", 3)...)
+		if p.cfg.Bulk { // else they wait for their turn
+			to.await(t, 3)
+			if slices.Contains(to.sorted(), "late") {
+				t.Error("a row was delivered that was not pending")
+			}
+		}
+		servers.Exec(t, p.cfg.URL, "UPDATE "+p.cfg.Table+" SET status = "+p.pending+" WHERE id = 'late'")
+		to.await(t, 4)
+		p.awaitCompleted(4)
+		p.stop()
+	})
+}
+
+func TestRefusalEndsRun(t *testing.T) {
+	eachShape(t, func(t *testing.T, p *place) {
+		to := newReceiver(t)
+		to.answer(func(w http.ResponseWriter) { http.Error(w, "no room", http.StatusInsufficientStorage) })
+		p.start(to)
+		p.insert("refused")
+		err := p.wait()
+		if err == nil || !strings.Contains(err.Error(), "507 Insufficient Storage: no room") ||
+			!strings.Contains(err.Error(), "refused") || !strings.Contains(err.Error(), p.cfg.Endpoint) {
+			t.Errorf("the error is %v; want the row, the endpoint and its answer", err)
+		}
+		if got := p.count("status = " + p.processing); got != 1 {
+			t.Errorf("%d rows are claimed, want 1", got)
+		}
+	})
+}
+
+func TestContextEndsRunThatWaitsForAnAnswer(t *testing.T) {
+	eachShape(t, func(t *testing.T, p *place) {
+		to := newReceiver(t)
+		to.hang()
+		p.start(to)
+		p.insert("asked")
+		to.await(t, 1)
+		p.stop()
+	})
+}
+
+func TestRunSaysWhatItCannotRead(t *testing.T) {
+	version := servers.Versions()[0]
+	for _, c := range []struct {
+		name   string
+		change func(t *testing.T, p *place)
+		want   string
+	}{
+		{"no slot", func(_ *testing.T, p *place) { p.cfg.Slot = "missing" }, "slot missing"},
+		{"no table", func(_ *testing.T, p *place) { p.cfg.Table = "public.missing" }, "public.missing"},
+		{"no publication", func(_ *testing.T, p *place) { p.cfg.Publication = "missing" }, "publication missing"},
+		{"another table", func(t *testing.T, p *place) {
+			servers.Exec(t, p.cfg.URL, "CREATE TABLE other (id text PRIMARY KEY, payload text)",
+				`ALTER PUBLICATION "The ""Rows""" ADD TABLE other`, "INSERT INTO other VALUES ('1', '{}')")
+		}, `"public"."other"`},
+		{"a column is not published", func(t *testing.T, p *place) {
+			servers.Exec(t, p.cfg.URL, `ALTER PUBLICATION "The ""Rows""" SET TABLE `+p.cfg.Table+" (id)")
+			p.insert("1")
+		}, "columns id and payload"},
+		{"no payload", func(t *testing.T, p *place) {
+			servers.Exec(t, p.cfg.URL, "INSERT INTO "+p.cfg.Table+" (id) VALUES ('empty')")
+		}, "row empty"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPlace(t, version, "flowcatalyst", true)
+			p.cfg.Endpoint = newReceiver(t).url
+			c.change(t, p)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			err := floor.Run(ctx, p.cfg, func() {})
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("the error is %v, want %s in it", err, c.want)
+			}
+		})
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	good := floor.Config{
+		URL: "postgres://me:secret@localhost/shop", Slot: "s", Publication: "p", Table: "public.t", Layout: "flowcatalyst",
+		Endpoint: "http://localhost:1/x", Bulk: true, Batch: 1, Senders: 1,
+	}
+	if err := good.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		want   string
+		change func(*floor.Config)
+	}{
+		{"URL: ", func(c *floor.Config) { c.URL = "mysql://me:secret@localhost" }},
+		{"Slot: ", func(c *floor.Config) { c.Slot = "a b" }},
+		{"Publication: ", func(c *floor.Config) { c.Publication = "" }},
+		{"Table: ", func(c *floor.Config) { c.Table = "" }},
+		{"Layout: ", func(c *floor.Config) { c.Layout = "custom" }},
+		{"Endpoint: ", func(c *floor.Config) { c.Endpoint = "localhost:80" }},
+		{"Batch: ", func(c *floor.Config) { c.Batch = 0 }},
+		{"Senders: ", func(c *floor.Config) { c.Senders = 0 }},
+	} {
+		bad := good
+		c.change(&bad)
+		err := floor.Run(context.Background(), bad, nil)
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("the error is %v, want %q in it and no password", err, c.want)
+		}
+	}
+	good.Bulk, good.Batch, good.Senders = false, 0, 0
+	if err := good.Validate(); err != nil {
+		t.Errorf("one by one: %v", err)
+	}
+}

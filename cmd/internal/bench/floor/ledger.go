@@ -1,0 +1,96 @@
+package floor
+
+import (
+	"context"
+	"sync"
+
+	"github.com/jackc/pglogrepl"
+	"golang.org/x/sync/semaphore"
+)
+
+// mostRows is how many rows are between the stream and their completion at most.
+const mostRows = 20_000
+
+// row is an inserted row.
+type row struct {
+	id, payload []byte
+	txn         *transaction
+}
+
+// transaction is one whose rows are not all completed, or not all read.
+type transaction struct {
+	end  pglogrepl.LSN // of its commit record; 0 until it was read
+	left int           // rows that were read and are not completed
+}
+
+// ledger knows how far all rows are completed.
+type ledger struct {
+	room *semaphore.Weighted
+
+	mu   sync.Mutex
+	open []*transaction // in the order of the log
+	done pglogrepl.LSN
+}
+
+func newLedger() *ledger { return &ledger{room: semaphore.NewWeighted(mostRows)} }
+
+// begin adds a transaction.
+func (l *ledger) begin() *transaction {
+	t := &transaction{}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open = append(l.open, t)
+	return t
+}
+
+// read adds rows of a transaction, with its end if they are the last. It waits
+// for room.
+func (l *ledger) read(ctx context.Context, t *transaction, rows int, end pglogrepl.LSN) error {
+	if err := l.room.Acquire(ctx, int64(rows)); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t.left += rows
+	t.end = end
+	l.settle()
+	return nil
+}
+
+// completed takes rows off.
+func (l *ledger) completed(rows []row) {
+	l.mu.Lock()
+	for i := range rows {
+		rows[i].txn.left--
+	}
+	l.settle()
+	l.mu.Unlock()
+	l.room.Release(int64(len(rows)))
+}
+
+// settle moves on over the transactions that are done.
+func (l *ledger) settle() {
+	n := 0
+	for n < len(l.open) && l.open[n].left == 0 && l.open[n].end != 0 {
+		l.done = l.open[n].end
+		n++
+	}
+	l.open = l.open[n:]
+}
+
+// idle takes a position before which the server has sent everything. It counts
+// if nothing is under way.
+func (l *ledger) idle(at pglogrepl.LSN) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.open) == 0 {
+		l.done = max(l.done, at)
+	}
+}
+
+// position is where the log may be let go up to.
+func (l *ledger) position() pglogrepl.LSN {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.done
+}

@@ -1,0 +1,246 @@
+package floor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// statementRows is how many rows a statement writes at most.
+	statementRows = 2000
+	// chunkRows is how many rows of a transaction are read together at most.
+	chunkRows = 100
+	// doneChunks are the posted chunks that may wait for their completion.
+	doneChunks = 1000
+	// eagerWait is how long an unclaimed row is asked for at once again, and
+	// claimPause the pause after that.
+	eagerWait  = 500 * time.Microsecond
+	claimPause = 100 * time.Microsecond
+	// claimWait is how long a row may stay unclaimed. One that the log has shows
+	// up within milliseconds, unless it was settled before.
+	claimWait = 10 * time.Second
+)
+
+// line is what a row passes through.
+type line struct {
+	claims, completions *session
+	post                *poster
+	rows                *ledger
+	done                chan []row // posted, to be completed
+}
+
+func openLine(ctx context.Context, cfg *Config, t *table) (*line, error) {
+	claims, err := openClaims(ctx, cfg.URL, t)
+	if err != nil {
+		return nil, err
+	}
+	completions, err := openCompletions(ctx, cfg.URL, t)
+	if err != nil {
+		claims.close()
+		return nil, err
+	}
+	return &line{
+		claims: claims, completions: completions, post: newPoster(cfg.Endpoint, max(1, cfg.Senders)),
+		rows: newLedger(), done: make(chan []row, doneChunks),
+	}, nil
+}
+
+func (l *line) close() {
+	l.claims.close()
+	l.completions.close()
+	l.post.close()
+}
+
+// startOneByOne claims and posts each row before the next. Its completion runs
+// beside the next row.
+func (l *line) startOneByOne(ctx context.Context, g *errgroup.Group, in *stream) {
+	g.Go(func() error {
+		return in.run(ctx, 1, func(rows []row) error {
+			for i := range rows {
+				this := rows[i : i+1]
+				if err := l.claimOne(this); err != nil {
+					return err
+				}
+				if err := l.post.send(ctx, this); err != nil {
+					return err
+				}
+				if err := pass(ctx, l.done, this); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// claimOne claims a row, at once again while it is not yet visible.
+func (l *line) claimOne(this []row) error {
+	var since time.Time
+	for {
+		wrote, err := l.claims.write(this)
+		if err != nil {
+			return l.failed("claim", this, err)
+		}
+		if wrote == 1 {
+			return nil
+		}
+		if err := l.patient(&since, this); err != nil {
+			return err
+		}
+	}
+}
+
+// startBulk runs all stages beside each other.
+func (l *line) startBulk(ctx context.Context, g *errgroup.Group, in *stream, batch, senders int) {
+	read, claimed := make(chan []row, mostRows/chunkRows), make(chan []row, statementRows/batch+1)
+	g.Go(func() error {
+		return in.run(ctx, chunkRows, func(rows []row) error { return pass(ctx, read, rows) })
+	})
+	g.Go(func() error { return l.claim(ctx, read, claimed, batch) })
+	for range senders {
+		g.Go(func() error {
+			for {
+				select {
+				case rows := <-claimed:
+					if err := l.post.send(ctx, rows); err != nil {
+						return err
+					}
+					if err := pass(ctx, l.done, rows); err != nil {
+						return err
+					}
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+		})
+	}
+}
+
+// claim claims what was read, whatever is there at a time, and cuts it into
+// batches. Rows that are not yet visible go into the next statement.
+func (l *line) claim(ctx context.Context, read <-chan []row, claimed chan<- []row, batch int) error {
+	var refused []row
+	var since time.Time
+	for {
+		rows, err := gather(ctx, refused, read)
+		if err != nil {
+			return err
+		}
+		wrote, err := l.claims.write(rows)
+		if err != nil {
+			return l.failed("claim", rows, err)
+		}
+		refused = nil
+		if wrote < len(rows) {
+			if rows, refused, err = l.part(rows); err != nil {
+				return err
+			}
+		}
+		if len(rows) > 0 {
+			since = time.Time{}
+		} else if err := l.patient(&since, refused); err != nil {
+			return err
+		}
+		for len(rows) > 0 {
+			n := min(batch, len(rows))
+			if err := pass(ctx, claimed, rows[:n:n]); err != nil {
+				return err
+			}
+			rows = rows[n:]
+		}
+	}
+}
+
+// part tells the rows that are claimed from the others.
+func (l *line) part(rows []row) (ours, others []row, err error) {
+	ids, err := l.claims.claimedOf(rows)
+	if err != nil {
+		return nil, nil, l.failed("look at", rows, err)
+	}
+	for _, r := range rows {
+		if ids[string(r.id)] {
+			ours = append(ours, r)
+		} else {
+			others = append(others, r)
+		}
+	}
+	return ours, others, nil
+}
+
+// patient is called when none of some rows was claimed. Since is when that first
+// happened. Their transaction may wait for the processor that asking takes, so it
+// pauses if they do not show up soon. In the end it gives up.
+func (l *line) patient(since *time.Time, rows []row) error {
+	now := time.Now()
+	if since.IsZero() {
+		*since = now
+	}
+	switch waited := now.Sub(*since); {
+	case waited < eagerWait:
+		return nil
+	case waited < claimWait:
+		time.Sleep(claimPause)
+		return nil
+	}
+	return l.failed("claim", rows, fmt.Errorf("none is pending after %s: somebody settled or deleted them; begin with a new slot", claimWait))
+}
+
+// complete completes what was posted, whatever is there at a time.
+func (l *line) complete(ctx context.Context) error {
+	for {
+		rows, err := gather(ctx, nil, l.done)
+		if err != nil {
+			return err
+		}
+		wrote, err := l.completions.write(rows)
+		if err == nil && wrote < len(rows) {
+			err = fmt.Errorf("only %d are there", wrote)
+		}
+		if err != nil {
+			return l.failed("complete", rows, err)
+		}
+		l.rows.completed(rows)
+	}
+}
+
+func (l *line) failed(what string, rows []row, err error) error {
+	return fmt.Errorf("%s %d rows of %s, the first %s: %w", what, len(rows), l.claims.table.name, rows[0].id, err)
+}
+
+// gather appends what a channel holds to rows, about as much as a statement takes.
+// It waits if there is nothing at all. A single chunk is not copied.
+func gather(ctx context.Context, rows []row, from <-chan []row) ([]row, error) {
+	if len(rows) == 0 {
+		select {
+		case rows = <-from:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	for len(rows) < statementRows {
+		select {
+		case more := <-from:
+			if cap(rows) < statementRows {
+				rows = append(make([]row, 0, statementRows+chunkRows), rows...)
+			}
+			rows = append(rows, more...)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		default:
+			return rows, nil
+		}
+	}
+	return rows, nil
+}
+
+func pass(ctx context.Context, to chan<- []row, rows []row) error {
+	select {
+	case to <- rows:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

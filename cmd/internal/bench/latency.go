@@ -1,0 +1,111 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+)
+
+// warmUp is how long rows are written before those that are measured: connections
+// are made, statements prepared, caches filled.
+const warmUp = time.Second
+
+func relayLatency(ctx context.Context, b *bench) (figures, error) {
+	return b.inPlace(ctx, func(p *place, to *receiver) (figures, error) {
+		return b.relayed(ctx, p, to, func(ctx context.Context) (figures, error) { return b.latency(ctx, p, to, true) })
+	})
+}
+
+// relayed runs a relay beside what is measured.
+func (b *bench) relayed(ctx context.Context, p *place, to *receiver, measure func(context.Context) (figures, error)) (figures, error) {
+	pr, err := b.startRelay(ctx, p, to)
+	if err != nil {
+		return nil, err
+	}
+	profiled := b.profile(ctx, p, pr)
+	return b.beside(ctx, pr, p, p.rows, func(ctx context.Context) (figures, error) {
+		f, err := measure(ctx)
+		return f, errors.Join(err, profiled())
+	})
+}
+
+// beside measures beside a process, ends it, and adds what it took for each row but
+// those that were there before. The end of the process ends the measuring.
+func (b *bench) beside(ctx context.Context, pr *process, p *place, before int, measure func(context.Context) (figures, error)) (figures, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-pr.ended:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	f, err := measure(ctx)
+	if stopped := pr.stop(); stopped != nil {
+		return nil, stopped // why the measuring failed, if it did
+	}
+	if err != nil {
+		return nil, err
+	}
+	if rows := p.rows - before; rows > 0 {
+		f[cpuPerRow] = float64(pr.cpu().Microseconds()) / float64(rows)
+	}
+	if peak := pr.peak(); peak > 0 {
+		f[peakRSS] = float64(peak) / (1 << 20)
+	}
+	return f, nil
+}
+
+func floorLatency(ctx context.Context, b *bench) (figures, error) {
+	return b.inPlace(ctx, func(p *place, to *receiver) (figures, error) {
+		if err := p.stream(ctx); err != nil {
+			return nil, err
+		}
+		pr, err := b.startFloor(ctx, p, to, false)
+		if err != nil {
+			return nil, err
+		}
+		return b.beside(ctx, pr, p, p.rows, func(ctx context.Context) (figures, error) { return b.latency(ctx, p, to, true) })
+	})
+}
+
+// latency writes rows for the duration and returns how long they took.
+func (b *bench) latency(ctx context.Context, p *place, to *receiver, ordered bool) (figures, error) {
+	// A group's rows are written by one session if the one divides by the other.
+	groups := (b.opts.Groups + b.opts.Clients - 1) / b.opts.Clients * b.opts.Clients
+	turn := *b
+	turn.opts.Groups = groups
+	var f figures
+	for _, d := range []time.Duration{warmUp, b.opts.Duration} {
+		count := max(1, int(d.Seconds()*float64(b.opts.Rate)))
+		t := newTally(p.rows+1, count, groups)
+		to.tally.Store(t)
+		if err := turn.write(ctx, p, t); err != nil {
+			return nil, err
+		}
+		if err := t.wait(ctx); err != nil {
+			return nil, err
+		}
+		if err := t.check(ordered); err != nil {
+			return nil, err
+		}
+		f = t.latencies()
+	}
+	return f, nil
+}
+
+// latencies returns the percentiles in milliseconds. A row may arrive before its
+// writer knows of the commit; that is no time.
+func (t *tally) latencies() figures {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]float64, t.count)
+	for i := range all {
+		all[i] = max(0, float64(t.arrivals[i]-t.commits[i].Load())/float64(time.Millisecond))
+	}
+	slices.Sort(all)
+	at := func(q float64) float64 { return all[min(len(all)-1, int(q*float64(len(all))))] }
+	return figures{p50: at(.50), p99: at(.99), p999: at(.999)}
+}

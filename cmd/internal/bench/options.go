@@ -1,0 +1,144 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+)
+
+// Options say what to measure. A zero stands for what the scenario has by itself,
+// see Scenarios.
+type Options struct {
+	// Source is a PostgreSQL database. The benchmark makes databases beside it.
+	Source   config.URL
+	Scenario string
+	// Rate is how many rows are written in a second.
+	Rate int
+	// Rows is how many rows are drained, blocked or in the table already.
+	Rows int
+	// Groups is the number of message groups.
+	Groups int
+	// Size is the bytes of a payload.
+	Size int
+	// Clients is how many sessions write.
+	Clients int
+	// Duration is how long rows are written, or nothing happens.
+	Duration time.Duration
+	// Repeat is how often each side is measured.
+	Repeat int
+	// Delay is how long the receiver takes for a request.
+	Delay time.Duration
+	// Senders is the relay's max-concurrent-groups, Batch its api-batch-size.
+	Senders, Batch int
+	// Layout is the outbox's: flowcatalyst or outbox-messages.
+	Layout string
+	// Ungrouped sends rows without a message group, in parallel.
+	Ungrouped bool
+	// NoClaims measures the relay with claims: off, which the floor never has.
+	NoClaims bool
+	// Profile is a folder that the relay's profiles are written into; "" takes
+	// none.
+	Profile string
+	// JSON prints the result as JSON.
+	JSON bool
+}
+
+// The bounds of the options. A row's number has at most the 13 digits of the
+// outbox's column.
+const (
+	maxRate    = 100_000
+	maxRows    = 100_000_000
+	maxGroups  = 10_000_000
+	minSize    = 40
+	maxSize    = 512 << 10
+	maxClients = 100
+	maxSenders = 1000
+)
+
+// Validate reports every option that is out of range, by its flag.
+func (o *Options) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	within := func(flag string, v, least, most int) {
+		if v != 0 && (v < least || v > most) {
+			bad("--%s is %d, must be between %d and %d", flag, v, least, most)
+		}
+	}
+	var names []string
+	for _, sc := range scenarios() {
+		names = append(names, sc.name)
+	}
+	if !slices.Contains(names, o.Scenario) {
+		bad("--scenario is %q, must be one of %s", o.Scenario, strings.Join(names, ", "))
+	}
+	within("rate", o.Rate, 1, maxRate)
+	within("rows", o.Rows, 1, maxRows)
+	within("groups", o.Groups, 1, maxGroups)
+	within("size", o.Size, minSize, maxSize)
+	within("clients", o.Clients, 1, maxClients)
+	within("repeat", o.Repeat, 1, 1000)
+	within("senders", o.Senders, 1, maxSenders)
+	within("batch", o.Batch, 1, 1000)
+	for flag, d := range map[string]time.Duration{"duration": o.Duration, "delay": o.Delay} {
+		if d < 0 || d > time.Hour {
+			bad("--%s is %s, must be between 0s and 1h", flag, d)
+		}
+	}
+	if o.Layout != "" && o.Layout != layoutWords && o.Layout != layoutNumbers {
+		bad("--layout is %q, must be %s or %s", o.Layout, layoutWords, layoutNumbers)
+	}
+	switch {
+	case o.Source == "":
+		bad("--source is missing: a PostgreSQL database on whose server databases may be made, postgres://user@host:port/database")
+	case !o.Source.Postgres():
+		bad("--source must begin with postgres://, such as postgres://user@host:port/database")
+	}
+	return errors.Join(errs...)
+}
+
+// withDefaults fills in what the scenario has by itself.
+func (o Options) withDefaults(d *Options) Options {
+	o.Rate = cmp.Or(o.Rate, d.Rate)
+	o.Rows = cmp.Or(o.Rows, d.Rows)
+	o.Groups = cmp.Or(o.Groups, d.Groups, 1)
+	o.Size = cmp.Or(o.Size, 200)
+	o.Clients = cmp.Or(o.Clients, 4)
+	o.Repeat = cmp.Or(o.Repeat, 5)
+	o.Senders = cmp.Or(o.Senders, d.Senders, 10)
+	o.Batch = cmp.Or(o.Batch, d.Batch, 100)
+	o.Duration = cmp.Or(o.Duration, d.Duration)
+	o.Delay = cmp.Or(o.Delay, d.Delay)
+	o.Layout = cmp.Or(o.Layout, layoutWords)
+	return o
+}
+
+// Surroundings are what a benchmark is run in.
+type Surroundings struct {
+	// Stdout takes the result, Stderr what is told meanwhile.
+	Stdout, Stderr io.Writer
+	// Program is the file of the program that is measured.
+	Program string
+	// Version is its version.
+	Version string
+}
+
+// Run measures a scenario and prints the result. Options must be valid.
+func Run(ctx context.Context, o Options, env Surroundings) error {
+	sc := scenarioOf(o.Scenario)
+	b := &bench{opts: o.withDefaults(&sc.defaults), env: env, scenario: sc}
+	res, err := b.run(ctx)
+	if err != nil {
+		return err
+	}
+	if o.JSON {
+		return res.writeJSON(env.Stdout)
+	}
+	return res.writeText(env.Stdout)
+}

@@ -1,0 +1,48 @@
+package bench
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestOptionsAreCheckedByTheirFlags(t *testing.T) {
+	good := func() Options { return Options{Source: "postgres://user@host/db", Scenario: "latency"} }
+	o := good()
+	if err := o.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for flag, spoil := range map[string]func(*Options){
+		"--source is missing":            func(o *Options) { o.Source = "" },
+		"--source must begin":            func(o *Options) { o.Source = "sqlite:x.db" },
+		`--scenario is "speed"`:          func(o *Options) { o.Scenario = "speed" },
+		"--rate is -1":                   func(o *Options) { o.Rate = -1 },
+		"--rows is 100000001":            func(o *Options) { o.Rows = maxRows + 1 },
+		"--groups is -1":                 func(o *Options) { o.Groups = -1 },
+		"--size is 39":                   func(o *Options) { o.Size = minSize - 1 },
+		"--clients is 101":               func(o *Options) { o.Clients = maxClients + 1 },
+		"--repeat is -1":                 func(o *Options) { o.Repeat = -1 },
+		"--senders is 1001":              func(o *Options) { o.Senders = maxSenders + 1 },
+		"--batch is 1001":                func(o *Options) { o.Batch = 1001 },
+		"--duration is -1s":              func(o *Options) { o.Duration = -time.Second },
+		"--delay is 2h0m0s":              func(o *Options) { o.Delay = 2 * time.Hour },
+		`--layout is "postbox", must be`: func(o *Options) { o.Layout = "postbox" },
+	} {
+		o := good()
+		spoil(&o)
+		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), flag) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: the error is %v", flag, err)
+		}
+	}
+}
+
+func TestEachScenarioHasItsOwnDefaults(t *testing.T) {
+	slow := Options{Scenario: "slow-receiver"}.withDefaults(&scenarioOf("slow-receiver").defaults)
+	if slow.Batch != 1 || slow.Senders != 64 || slow.Delay != 20*time.Millisecond || slow.Repeat != 5 || slow.Layout != layoutWords {
+		t.Errorf("slow-receiver has %+v", slow)
+	}
+	drain := Options{Batch: 7}.withDefaults(&scenarioOf("drain").defaults)
+	if drain.Batch != 7 || drain.Senders != 10 || drain.Rows != 200_000 || drain.Groups != 1000 {
+		t.Errorf("drain has %+v", drain)
+	}
+}

@@ -1,0 +1,252 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+)
+
+const (
+	// startWait is how long a process may take until it reads the log, and
+	// stopWait until it has ended.
+	startWait = 60 * time.Second
+	stopWait  = 60 * time.Second
+)
+
+// FloorCommand is the word with which the program runs the floor.
+const FloorCommand = "bench-floor"
+
+// FloorReads is the line with which the floor says that it reads.
+const FloorReads = "reading"
+
+// process is a relay or a floor that runs.
+type process struct {
+	cmd   *exec.Cmd
+	log   string        // the file with what it says
+	admin string        // the relay's admin address
+	ended chan struct{} // closed once it has, for the reason err
+	err   error
+}
+
+// relayFile is the configuration of the relay. What is not in it has its default.
+const relayFile = `name: %[1]s
+source:
+  url: %[2]s
+  mode: stream
+dispatch:
+  api-batch-size: %[3]d
+  max-concurrent-groups: %[4]d
+  ungrouped: %[5]s
+%[6]sadmin:
+  listen: %[7]s
+%[10]soutboxes:
+  - {table: %[8]s, layout: %[9]s, %[11]ssink: receiver}
+sinks:
+  receiver: {type: flowcatalyst, api-base-url: %[12]s}
+`
+
+// startRelay starts a relay and waits until it reads the log.
+func (b *bench) startRelay(ctx context.Context, p *place, to *receiver) (*process, error) {
+	address, err := freeAddress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ungrouped, claims, profiling, kind := "fifo", "", "", ""
+	if b.opts.Ungrouped {
+		ungrouped = "parallel"
+	}
+	if b.opts.NoClaims {
+		claims = "  claims: off\n"
+	}
+	if b.opts.Profile != "" {
+		profiling = "  profiling: true\n"
+	}
+	if p.layout == layoutWords {
+		kind = "kind: EVENT, "
+	}
+	text := fmt.Sprintf(relayFile, p.name, config.Quote(p.url), b.opts.Batch, b.opts.Senders, ungrouped, claims,
+		config.Quote(address), p.table, p.layout, profiling, kind, config.Quote(to.url))
+	file := filepath.Join(b.folder, p.name+".yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil { // it may hold a password
+		return nil, fmt.Errorf("write the relay's configuration: %w", err)
+	}
+	pr, err := b.start(p.name+".log", nil, nil, "run", "-c", file)
+	if err != nil {
+		return nil, err
+	}
+	pr.admin = "http://" + address
+	return pr, pr.await(ctx, pr.reads)
+}
+
+// startFloor starts a floor and waits until it reads the log.
+func (b *bench) startFloor(ctx context.Context, p *place, to *receiver, bulk bool) (*process, error) {
+	cfg, err := json.Marshal(floor.Config{
+		URL: p.url, Slot: p.name, Publication: p.name, Table: p.table, Layout: p.layout, Endpoint: to.url + eventsPath,
+		Bulk: bulk, Batch: b.opts.Batch, Senders: b.opts.Senders,
+	})
+	if err != nil {
+		return nil, err
+	}
+	said := make(chan string, 1)
+	out, in, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	pr, err := b.start(p.name+".log", bytes.NewReader(cfg), in, FloorCommand)
+	_ = in.Close() // the floor has its own
+	if err != nil {
+		_ = out.Close()
+		return nil, err
+	}
+	go func() {
+		defer func() { _ = out.Close() }()
+		line, _ := bufio.NewReader(out).ReadString('\n')
+		said <- strings.TrimSpace(line)
+	}()
+	return pr, pr.await(ctx, func(context.Context) bool {
+		select {
+		case line := <-said:
+			return line == FloorReads
+		default:
+			return false
+		}
+	})
+}
+
+// start starts the program that is measured.
+func (b *bench) start(log string, stdin io.Reader, stdout *os.File, args ...string) (*process, error) {
+	pr := &process{log: filepath.Join(b.folder, log), ended: make(chan struct{})}
+	f, err := os.OpenFile(pr.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the log of %s: %w", args[0], err)
+	}
+	defer func() { _ = f.Close() }() // the process has its own
+	pr.cmd = exec.Command(b.env.Program, args...)
+	pr.cmd.Stdin, pr.cmd.Stderr = stdin, f
+	if stdout != nil {
+		pr.cmd.Stdout = stdout
+	}
+	pr.cmd.Env = cleanEnvironment()
+	if err := pr.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", args[0], err)
+	}
+	go func() {
+		pr.err = pr.cmd.Wait()
+		close(pr.ended)
+	}()
+	return pr, nil
+}
+
+// cleanEnvironment leaves out what is meant for another relay.
+func cleanEnvironment() []string {
+	var env []string
+	for _, entry := range os.Environ() {
+		if !strings.HasPrefix(entry, "SLUICEBOX_") {
+			env = append(env, entry)
+		}
+	}
+	return env
+}
+
+// await waits until a process that was started is ready; else it is ended.
+func (pr *process) await(ctx context.Context, ready func(context.Context) bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startWait, fmt.Errorf("it did not read the log within %s", startWait))
+	defer cancel()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for {
+		select {
+		case <-pr.ended:
+			return pr.early()
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("%s: %w\n%s", pr.cmd.Args[1], context.Cause(ctx), pr.said()), pr.stop())
+		case <-look.C:
+			if ready(ctx) {
+				return nil
+			}
+		}
+	}
+}
+
+// early is the error of a process that ended by itself.
+func (pr *process) early() error {
+	return fmt.Errorf("%s ended by itself: %v\n%s", pr.cmd.Args[1], pr.err, pr.said())
+}
+
+// said is the end of what the process said.
+func (pr *process) said() string {
+	const most = 4 << 10
+	text, err := os.ReadFile(pr.log)
+	if err != nil {
+		return ""
+	}
+	return string(text[max(0, len(text)-most):])
+}
+
+// reads reports whether the relay reads the log.
+func (pr *process) reads(ctx context.Context) bool {
+	resp, err := pr.get(ctx, "/readyz")
+	if err != nil {
+		return false
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
+}
+
+func (pr *process) get(ctx context.Context, path string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, pr.admin+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	return http.DefaultClient.Do(req)
+}
+
+// stop ends the process as a supervisor would, and waits for its end.
+func (pr *process) stop() error {
+	select {
+	case <-pr.ended:
+		return pr.early()
+	default:
+	}
+	_ = pr.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-pr.ended:
+		if pr.err != nil {
+			return fmt.Errorf("%s failed: %w\n%s", pr.cmd.Args[1], pr.err, pr.said())
+		}
+		return nil
+	case <-time.After(stopWait):
+		_ = pr.cmd.Process.Kill()
+		<-pr.ended
+		return fmt.Errorf("%s did not end within %s\n%s", pr.cmd.Args[1], stopWait, pr.said())
+	}
+}
+
+// cpu is the processor time that an ended process took.
+func (pr *process) cpu() time.Duration {
+	return pr.cmd.ProcessState.UserTime() + pr.cmd.ProcessState.SystemTime()
+}
+
+// freeAddress returns a loopback address that nobody listens on now.
+func freeAddress(ctx context.Context) (string, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("look for a free port: %w", err)
+	}
+	return l.Addr().String(), l.Close()
+}

@@ -1,0 +1,203 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// receiver is an HTTP server that takes rows for whoever measures.
+type receiver struct {
+	server  *http.Server
+	url     string
+	ended   chan error
+	delay   time.Duration
+	tally   atomic.Pointer[tally]
+	bodies  sync.Pool
+	served  atomic.Int64 // requests that were answered
+	serving atomic.Int64 // the time that they took, in ns
+}
+
+// eventsPath is where both the relay and the floor send rows.
+const eventsPath = "/api/events/batch"
+
+// receive starts a receiver on a free port of the loopback interface. Stop it.
+func receive(ctx context.Context, delay time.Duration) (*receiver, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("start the receiver: %w", err)
+	}
+	r := &receiver{
+		url: "http://" + listener.Addr().String(), ended: make(chan error, 1), delay: delay,
+		bodies: sync.Pool{New: func() any { return new(bytes.Buffer) }},
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+eventsPath, r.take)
+	r.server = &http.Server{Handler: mux, ReadHeaderTimeout: callTimeout, ErrorLog: log.New(io.Discard, "", 0)}
+	go func() { r.ended <- r.server.Serve(listener) }()
+	return r, nil
+}
+
+func (r *receiver) stop() error {
+	err := r.server.Close()
+	if served := <-r.ended; !errors.Is(served, http.ErrServerClosed) {
+		return fmt.Errorf("the receiver: %w", served)
+	}
+	return err
+}
+
+// take answers a request: with nothing, which is an answer of the API.
+func (r *receiver) take(w http.ResponseWriter, req *http.Request) {
+	body := r.bodies.Get().(*bytes.Buffer)
+	body.Reset()
+	defer r.bodies.Put(body)
+	if _, err := body.ReadFrom(req.Body); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	began := time.Now()
+	if t := r.tally.Load(); t != nil && !t.take(body.Bytes(), began) {
+		w.Header().Set("Retry-After", "1") // which costs the row nothing
+		http.Error(w, "refused on purpose", http.StatusServiceUnavailable)
+		return
+	}
+	if r.delay > 0 {
+		time.Sleep(r.delay)
+		r.served.Add(1)
+		r.serving.Add(int64(time.Since(began)))
+	}
+	w.Header()["Date"] = nil
+	w.WriteHeader(http.StatusOK)
+}
+
+// serviceTime is how long a request took on the average.
+func (r *receiver) serviceTime() time.Duration {
+	return time.Duration(r.serving.Load() / max(1, r.served.Load()))
+}
+
+// blockedFrom is the number of the first row that is refused.
+const blockedFrom = 1_000_000_000_000
+
+// tally is what is known of the rows of a turn: numbers in a row from first on.
+type tally struct {
+	first, count, groups int
+	commits              []atomic.Int64 // Unix ns of the return of the COMMIT, 0 before
+
+	mu                    sync.Mutex
+	request               []int // the rows of the one that is read
+	arrivals              []int64
+	latest                []int // the latest row of each group that arrived
+	arrived               int
+	twice, early, foreign int
+	atFirst               int // rows in the first request
+	begin, end            time.Time
+	done                  chan struct{} // closed once all have arrived
+}
+
+func newTally(first, count, groups int) *tally {
+	return &tally{
+		first: first, count: count, groups: groups, commits: make([]atomic.Int64, count),
+		arrivals: make([]int64, count), latest: make([]int, groups), done: make(chan struct{}),
+	}
+}
+
+func (t *tally) committed(n int, at time.Time) { t.commits[n-t.first].Store(at.UnixNano()) }
+
+// take notes the rows of a request, and returns false if one is to be refused.
+func (t *tally) take(body []byte, at time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.request = t.request[:0]
+	for {
+		i := bytes.Index(body, []byte(payloadHead))
+		if i < 0 || len(body) < i+len(payloadHead)+idDigits {
+			break
+		}
+		body = body[i+len(payloadHead):]
+		n, err := strconv.Atoi(string(body[:idDigits]))
+		if err != nil {
+			n = 0 // nobody wrote it
+		}
+		if n >= blockedFrom {
+			return false
+		}
+		t.request = append(t.request, n)
+	}
+	before := t.arrived
+	for _, n := range t.request {
+		t.arrive(n, at)
+	}
+	if before == 0 && t.arrived > 0 {
+		t.begin, t.atFirst = at, t.arrived
+	}
+	if t.end = at; t.arrived == t.count && before < t.count {
+		close(t.done)
+	}
+	return true
+}
+
+func (t *tally) arrive(n int, at time.Time) {
+	k := n - t.first
+	switch {
+	case k < 0 || k >= t.count:
+		t.foreign++
+	case t.arrivals[k] != 0:
+		t.twice++
+	default:
+		t.arrivals[k] = at.UnixNano()
+		t.arrived++
+		if g := n % t.groups; n < t.latest[g] {
+			t.early++
+		} else {
+			t.latest[g] = n
+		}
+	}
+}
+
+// stall is how long no row may arrive.
+const stall = 30 * time.Second
+
+// wait waits until every row has arrived.
+func (t *tally) wait(ctx context.Context) error {
+	last, moved := 0, time.Now()
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	for {
+		select {
+		case <-t.done:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-look.C:
+		}
+		t.mu.Lock()
+		now := t.arrived
+		t.mu.Unlock()
+		if now > last {
+			last, moved = now, time.Now()
+		}
+		if time.Since(moved) > stall {
+			return fmt.Errorf("%d of %d rows have not arrived, and none came for %s", t.count-now, t.count, stall)
+		}
+	}
+}
+
+// check returns an error if rows came in another way than they should.
+func (t *tally) check(ordered bool) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.twice > 0 || t.foreign > 0 || ordered && t.early > 0 {
+		return fmt.Errorf("of %d rows %d came twice, %d before an earlier one of their group, and %d that nobody wrote",
+			t.count, t.twice, t.early, t.foreign)
+	}
+	return nil
+}

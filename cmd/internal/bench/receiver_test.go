@@ -1,0 +1,94 @@
+package bench
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// request is a body with rows of these numbers.
+func request(numbers ...int) []byte {
+	var rows []string
+	for _, n := range numbers {
+		rows = append(rows, payloadHead+rowID(n)+padding(60))
+	}
+	return []byte("[" + strings.Join(rows, ",") + "]")
+}
+
+func TestTheTallyKnowsWhatCameTwiceEarlyOrFromNobody(t *testing.T) {
+	at := time.Unix(1e9, 0)
+	for _, tc := range []struct {
+		requests [][]int
+		ordered  string // the error where order counts
+		any      string // and where it does not
+	}{
+		{[][]int{{5, 6}, {7, 8}}, "", ""},
+		{[][]int{{6, 5}, {8, 7}}, "", ""}, // other groups
+		{[][]int{{7, 8}, {5, 6}}, "2 before an earlier one", ""},
+		{[][]int{{5, 6, 5}, {7, 8}}, "1 came twice", "1 came twice"},
+		{[][]int{{4, 5, 6}, {7, 8, 9}}, "2 that nobody wrote", "2 that nobody wrote"},
+	} {
+		tl := newTally(5, 4, 2)
+		for _, numbers := range tc.requests {
+			if !tl.take(request(numbers...), at) {
+				t.Errorf("%v was refused", numbers)
+			}
+		}
+		select {
+		case <-tl.done:
+		default:
+			t.Errorf("%v: not all have arrived", tc.requests)
+		}
+		for ordered, want := range map[bool]string{true: tc.ordered, false: tc.any} {
+			if err := tl.check(ordered); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, ordered %v: %v, want %q", tc.requests, ordered, err, want)
+			}
+		}
+	}
+}
+
+func TestARequestWithABlockedRowIsRefusedWhole(t *testing.T) {
+	tl := newTally(1, 2, 1)
+	if tl.take(request(1, blockedFrom+3), time.Now()) {
+		t.Error("it was taken")
+	}
+	if tl.arrived != 0 {
+		t.Errorf("%d rows of it count as arrived", tl.arrived)
+	}
+}
+
+func TestADrainIsTimedFromTheFirstRequest(t *testing.T) {
+	begin := time.Unix(1e9, 0)
+	tl := newTally(1, 10, 1)
+	tl.take(request(1, 2), begin)
+	tl.take(request(3, 4, 5, 6), begin.Add(time.Second))
+	tl.take(request(7, 8, 9, 10), begin.Add(2*time.Second))
+	if got := tl.drained(0)[drainRate]; got != 4 {
+		t.Errorf("%v rows/s, want the 8 rows behind the first request in 2 s", got)
+	}
+	if got := tl.drained(6)[drainRate]; got != 2 {
+		t.Errorf("%v rows/s, want the 4 rows behind the first wave in 2 s", got)
+	}
+}
+
+func TestLatenciesAreTakenFromTheCommit(t *testing.T) {
+	at := time.Unix(1e9, 0)
+	tl := newTally(1, 100, 1)
+	for n := 1; n <= 100; n++ {
+		tl.committed(n, at)
+		tl.take(request(n), at.Add(time.Duration(n)*time.Millisecond))
+	}
+	got := tl.latencies()
+	if got[p50] != 51 || got[p99] != 100 {
+		t.Errorf("the percentiles of 1 to 100 ms are %v", got)
+	}
+}
+
+func TestAPayloadHasItsSize(t *testing.T) {
+	for _, size := range []int{minSize, 200, 4096} {
+		if got := len(payloadHead) + idDigits + len(padding(size)); got != size {
+			t.Errorf("a payload of %d bytes has %d: %s", size, got, fmt.Sprint(payloadHead, rowID(1), padding(size)))
+		}
+	}
+}

@@ -1,0 +1,207 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// Result is what a benchmark measured, in the form of --json.
+type Result struct {
+	Scenario string    `json:"scenario"`
+	What     string    `json:"what"`
+	Settings Settings  `json:"settings"`
+	Machine  Machine   `json:"machine"`
+	Took     string    `json:"took"`
+	Measures []Measure `json:"measures"`
+}
+
+// Settings are the options that a result depends on.
+type Settings struct {
+	Rate      int    `json:"rate,omitempty"`
+	Rows      int    `json:"rows,omitempty"`
+	Groups    int    `json:"groups"`
+	Size      int    `json:"size"`
+	Clients   int    `json:"clients"`
+	Duration  string `json:"duration,omitempty"`
+	Repeat    int    `json:"repeat"`
+	Delay     string `json:"delay,omitempty"`
+	Senders   int    `json:"senders"`
+	Batch     int    `json:"batch"`
+	Layout    string `json:"layout"`
+	Ungrouped bool   `json:"ungrouped,omitempty"`
+	NoClaims  bool   `json:"no_claims,omitempty"`
+}
+
+// Machine is where it was measured.
+type Machine struct {
+	Cores     int               `json:"cores"`
+	Processor string            `json:"processor,omitempty"`
+	System    string            `json:"system"`
+	Go        string            `json:"go"`
+	Sluicebox string            `json:"sluicebox"`
+	Server    string            `json:"server"`
+	Settings  map[string]string `json:"server_settings"`
+	// Stolen is the share of the processors' time, in percent, that a virtual machine
+	// wanted and did not get while it was measured, where Linux tells. With more than
+	// a few percent the figures say little.
+	Stolen float64 `json:"stolen_percent"`
+}
+
+// Measure is one figure of a side in each turn, held against that of another.
+type Measure struct {
+	Name   string    `json:"name"`
+	Unit   string    `json:"unit,omitempty"`
+	Side   string    `json:"side"`
+	Turns  []float64 `json:"turns"`
+	Median float64   `json:"median"`
+	// Against is the other side, if there is one, and Ratio the median of the
+	// turns' ratios to it.
+	Against       string    `json:"against,omitempty"`
+	AgainstTurns  []float64 `json:"against_turns,omitempty"`
+	AgainstMedian float64   `json:"against_median,omitempty"`
+	Ratio         float64   `json:"ratio,omitempty"`
+	// Goal bounds the ratio, or the median where there is none.
+	Goal    string `json:"goal,omitempty"`
+	Reached *bool  `json:"reached,omitempty"`
+}
+
+// result sums up what was measured.
+func (b *bench) result(measured [][]figures, took time.Duration, stolen float64) *Result {
+	o := &b.opts
+	r := &Result{
+		Scenario: b.scenario.name, What: b.scenario.what, Took: took.Round(time.Second).String(),
+		Settings: Settings{
+			Rate: o.Rate, Rows: o.Rows, Groups: o.Groups, Size: o.Size, Clients: o.Clients, Repeat: o.Repeat,
+			Senders: o.Senders, Batch: o.Batch, Layout: o.Layout, Ungrouped: o.Ungrouped, NoClaims: o.NoClaims,
+		},
+		Machine: Machine{
+			Cores: runtime.NumCPU(), Processor: processor(), System: runtime.GOOS + "/" + runtime.GOARCH,
+			Go: runtime.Version(), Sluicebox: b.env.Version, Server: "PostgreSQL " + b.server.version, Settings: b.server.settings,
+			Stolen: stolen,
+		},
+	}
+	if o.Duration > 0 {
+		r.Settings.Duration = o.Duration.String()
+	}
+	if o.Delay > 0 {
+		r.Settings.Delay = o.Delay.String()
+	}
+	for i := range b.scenario.compare {
+		c := &b.scenario.compare[i]
+		if m := b.measure(c, measured); len(m.Turns) > 0 {
+			r.Measures = append(r.Measures, m)
+		}
+	}
+	return r
+}
+
+func (b *bench) measure(c *comparison, measured [][]figures) Measure {
+	turns := func(of int) (values []float64) {
+		for _, f := range measured[of] {
+			if v, ok := f[c.measure]; ok {
+				values = append(values, v)
+			}
+		}
+		return values
+	}
+	m := Measure{Name: c.measure, Unit: c.unit, Side: b.scenario.sides[0].name, Turns: turns(0)}
+	m.Median = median(m.Turns)
+	judged := m.Median
+	for i := range b.scenario.sides {
+		if s := b.scenario.sides[i].name; s == c.against {
+			m.Against, m.AgainstTurns = s, turns(i)
+			m.AgainstMedian = median(m.AgainstTurns)
+			m.Ratio = ratio(m.Turns, m.AgainstTurns)
+			judged = m.Ratio
+		}
+	}
+	switch reached := false; {
+	case c.most > 0:
+		reached = judged <= c.most
+		m.Goal, m.Reached = "<= "+Number(c.most), &reached
+	case c.least > 0:
+		reached = judged >= c.least
+		m.Goal, m.Reached = ">= "+Number(c.least), &reached
+	}
+	return m
+}
+
+// ratio is the median of the ratios of turns that were run one after the other.
+func ratio(a, b []float64) float64 {
+	var ratios []float64
+	for i := range min(len(a), len(b)) {
+		if b[i] > 0 {
+			ratios = append(ratios, a[i]/b[i])
+		}
+	}
+	return median(ratios)
+}
+
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+// Number writes three digits, and all of those before the point.
+func Number(v float64) string {
+	switch {
+	case v >= 100:
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	case v >= 10:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 3, 64)
+}
+
+func (r *Result) writeJSON(to io.Writer) error {
+	return json.NewEncoder(to).Encode(r)
+}
+
+func (r *Result) writeText(to io.Writer) error {
+	m := &r.Machine
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s: %s\n", r.Scenario, r.What)
+	fmt.Fprintf(&text, "%s, %d cores %s, %s, sluicebox %s, medians of %d turns\n", m.Server, m.Cores, m.System, m.Go, m.Sluicebox, r.Settings.Repeat)
+	if m.Stolen >= 1 {
+		fmt.Fprintf(&text, "%.0f %% of the processors' time went to other machines on the same host: the figures are worse for it\n", m.Stolen)
+	}
+	fmt.Fprintf(&text, "\n\t%s\tagainst\t\tratio\tgoal\t\n", r.side())
+	for i := range r.Measures {
+		text.WriteString(r.Measures[i].line() + "\n")
+	}
+	out := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	if _, err := io.WriteString(out, text.String()); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+func (r *Result) side() string {
+	if len(r.Measures) == 0 {
+		return ""
+	}
+	return r.Measures[0].Side
+}
+
+// line is a measure as a line of the table.
+func (m *Measure) line() string {
+	cells := []string{m.Name, strings.TrimSpace(Number(m.Median) + " " + m.Unit), m.Against, "", "", m.Goal, ""}
+	if m.Against != "" {
+		cells[3], cells[4] = strings.TrimSpace(Number(m.AgainstMedian)+" "+m.Unit), fmt.Sprintf("%.2f", m.Ratio)
+	}
+	if m.Reached != nil {
+		cells[6] = map[bool]string{true: "reached", false: "missed"}[*m.Reached]
+	}
+	return strings.Join(cells, "\t")
+}

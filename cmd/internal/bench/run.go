@@ -1,0 +1,108 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// bench is one benchmark from start to end.
+type bench struct {
+	opts     Options
+	env      Surroundings
+	scenario *scenario
+	folder   string // configurations and logs
+	server   *server
+	full     *place // the table of big-table
+	turn     int
+}
+
+// figures are what one turn of a side measured, by measure.
+type figures map[string]float64
+
+func (b *bench) say(format string, args ...any) {
+	_, _ = fmt.Fprintf(b.env.Stderr, format+"\n", args...) // there is nowhere else to say it
+}
+
+// run measures the sides in turns. Every other turn goes through them backwards, so
+// that none has the better place.
+func (b *bench) run(ctx context.Context) (res *Result, err error) {
+	if b.folder, err = os.MkdirTemp("", "sluicebox-bench-"); err != nil {
+		return nil, fmt.Errorf("make a temporary folder: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.folder)) }()
+	if b.server, err = connectServer(ctx, b.opts.Source); err != nil {
+		return nil, err
+	}
+	defer b.server.close()
+	for _, s := range b.scenario.sides {
+		if s.setUp == nil {
+			continue
+		}
+		tearDown, err := s.setUp(ctx, b)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, tearDown(ctx)) }()
+	}
+	began, before := time.Now(), processorTicks()
+	measured := make([][]figures, len(b.scenario.sides))
+	for b.turn = range b.opts.Repeat {
+		order := make([]int, len(b.scenario.sides))
+		for i := range order {
+			order[i] = i
+		}
+		if b.turn%2 == 1 {
+			slices.Reverse(order)
+		}
+		for _, i := range order {
+			s := &b.scenario.sides[i]
+			f, err := s.run(ctx, b)
+			if ctx.Err() != nil {
+				return nil, errors.New("the benchmark was interrupted before its end: there is no result")
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", s.name, err)
+			}
+			b.say("%d of %d  %-20s %s", b.turn+1, b.opts.Repeat, s.name, f)
+			measured[i] = append(measured[i], f)
+		}
+	}
+	return b.result(measured, time.Since(began), processorTicks().since(before)), nil
+}
+
+func (f figures) String() string {
+	names := make([]string, 0, len(f))
+	for name := range f {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for i, name := range names {
+		names[i] = fmt.Sprintf("%s %s", name, Number(f[name]))
+	}
+	return strings.Join(names, ", ")
+}
+
+// inPlace runs a turn in a new database, beside a receiver.
+func (b *bench) inPlace(ctx context.Context, turn func(*place, *receiver) (figures, error)) (f figures, err error) {
+	p, err := b.server.newPlace(ctx, b.opts.Layout)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, p.drop(ctx)) }()
+	return b.received(ctx, func(to *receiver) (figures, error) { return turn(p, to) })
+}
+
+// received runs a turn beside a receiver.
+func (b *bench) received(ctx context.Context, turn func(*receiver) (figures, error)) (f figures, err error) {
+	to, err := receive(ctx, b.opts.Delay)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, to.stop()) }()
+	return turn(to)
+}

@@ -1,0 +1,143 @@
+package bench
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// scenario is one thing to measure: sides that are run in turns, and what of one
+// is held against what of another.
+type scenario struct {
+	name     string
+	what     string
+	defaults Options
+	sides    []side
+	compare  []comparison
+}
+
+// side is one way to do it.
+type side struct {
+	name string
+	run  func(ctx context.Context, b *bench) (figures, error)
+	// lasting sides use what setUp made in all their turns; tearDown ends it.
+	setUp func(ctx context.Context, b *bench) (tearDown func(context.Context) error, err error)
+}
+
+// comparison is a measure of one side, held against that of another.
+type comparison struct {
+	measure string // of the first side
+	against string // the other side; "" for none
+	unit    string
+	// most and least bound the ratio, or the figure where nothing stands against
+	// it; 0 is no bound.
+	most, least float64
+}
+
+// The sides.
+const (
+	relaySide = "relay"
+	floorSide = "floor"
+)
+
+// The measures.
+const (
+	p50       = "p50"
+	p99       = "p99"
+	p999      = "p99.9"
+	drainRate = "drain"
+	ofAllowed = "share of what the service time allows"
+	cpuOfCore = "CPU of one core"
+	cpuPerRow = "CPU per row"
+	peakRSS   = "memory at its peak"
+	scans     = "scans of the outbox in a minute"
+)
+
+// scenarios are all there are.
+func scenarios() []scenario { return append(besideTheFloor(), besideItself()...) }
+
+// besideTheFloor are those in which the relay is held against what the database and
+// the receiver allow.
+func besideTheFloor() []scenario {
+	return []scenario{
+		{
+			name: "latency", what: "from the return of COMMIT until the receiver has the row, with claim and completion written",
+			defaults: Options{Rate: 300, Groups: 50, Duration: 10 * time.Second},
+			sides:    []side{{name: relaySide, run: relayLatency}, {name: floorSide, run: floorLatency}},
+			compare: []comparison{
+				{measure: p50, against: floorSide, unit: "ms", most: 1.2},
+				{measure: p99, against: floorSide, unit: "ms", most: 2},
+				{measure: p999, against: floorSide, unit: "ms"},
+				{measure: cpuPerRow, against: floorSide, unit: "µs"},
+			},
+		},
+		{
+			name: "drain", what: "rows that were committed while nothing read them, until the last one is received",
+			defaults: Options{Rows: 200_000, Groups: 1000},
+			sides:    []side{{name: relaySide, run: relayDrain}, {name: floorSide, run: floorDrain}},
+			compare: []comparison{
+				{measure: drainRate, against: floorSide, unit: "rows/s", least: 0.8},
+				{measure: cpuPerRow, against: floorSide, unit: "µs"},
+				{measure: peakRSS, against: floorSide, unit: "MiB"},
+			},
+		},
+		{
+			name: "slow-receiver", what: "a drain into a receiver that takes its time for each request",
+			defaults: Options{Rows: 30_000, Groups: 1000, Senders: 64, Batch: 1, Delay: 20 * time.Millisecond},
+			sides:    []side{{name: relaySide, run: relaySlow}},
+			compare: []comparison{
+				{measure: ofAllowed, least: 0.95},
+				{measure: drainRate, unit: "rows/s"},
+			},
+		},
+	}
+}
+
+// besideItself are those in which the relay is held against itself without what
+// weighs on it.
+func besideItself() []scenario {
+	return []scenario{
+		{
+			name: "blocked-group", what: "the latency of other groups while a group with many rows is refused",
+			defaults: Options{Rate: 300, Rows: 100_000, Groups: 50, Duration: 10 * time.Second},
+			sides:    []side{{name: "with a blocked group", run: blockedLatency}, {name: "without", run: relayLatency}},
+			compare: []comparison{
+				{measure: p50, against: "without", unit: "ms", most: 1.2},
+				{measure: p99, against: "without", unit: "ms", most: 1.2},
+				{measure: peakRSS, unit: "MiB", most: 256},
+			},
+		},
+		{
+			name: "idle", what: "a relay with nothing to do",
+			defaults: Options{Duration: time.Minute},
+			sides:    []side{{name: relaySide, run: relayIdle}},
+			compare: []comparison{
+				{measure: cpuOfCore, unit: "%", most: 0.5},
+				// Those of the sweep: the server counts one for each word that it looks for.
+				{measure: scans},
+				{measure: peakRSS, unit: "MiB"},
+			},
+		},
+		{
+			name: "big-table", what: "latency and drain beside many completed rows in the table",
+			defaults: Options{Rate: 300, Rows: 10_000_000, Groups: 1000, Duration: 10 * time.Second},
+			sides: []side{
+				{name: "full table", run: fullTable, setUp: fillTable},
+				{name: "empty table", run: emptyTable},
+			},
+			compare: []comparison{
+				{measure: p50, against: "empty table", unit: "ms", most: 1.1},
+				{measure: p99, against: "empty table", unit: "ms", most: 1.1},
+				{measure: drainRate, against: "empty table", unit: "rows/s", least: 1 / 1.1},
+			},
+		},
+	}
+}
+
+func scenarioOf(name string) *scenario {
+	all := scenarios()
+	if i := slices.IndexFunc(all, func(sc scenario) bool { return sc.name == name }); i >= 0 {
+		return &all[i]
+	}
+	return nil
+}

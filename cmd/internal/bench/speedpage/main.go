@@ -1,0 +1,112 @@
+// Command speedpage measures all scenarios of `sluicebox bench` and writes what it
+// found into the page on speed. It is run by `make bench`.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/bench"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+)
+
+func main() {
+	source := flag.String("source", "", "a PostgreSQL database on whose server databases may be made")
+	program := flag.String("program", "bin/sluicebox", "the program that is measured")
+	version := flag.String("version", "unknown", "its version")
+	results := flag.String("results", "deploy/speed.json", "the file with what was measured")
+	page := flag.String("page", "deploy/speed.md", "the page that shows it")
+	only := flag.String("only", "", "measure this entry alone, and keep the others as they are")
+	show := flag.Bool("show", false, "measure nothing: write the page from the results")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	var err error
+	if !*show {
+		m := measurer{source: config.URL(*source), program: *program, version: *version, file: *results}
+		err = m.measure(ctx, *only)
+	}
+	if err == nil {
+		err = writePage(*results, *page)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "speedpage:", err)
+		os.Exit(1)
+	}
+}
+
+// measurer runs entries of the suite and keeps their results in a file.
+type measurer struct {
+	source                 config.URL
+	program, version, file string
+}
+
+// measure runs them all, or one. Each result is saved at once, so that what was
+// measured before an interruption is kept.
+func (m *measurer) measure(ctx context.Context, only string) error {
+	found := only == ""
+	for _, e := range suite() {
+		if only != "" && e.name != only {
+			continue
+		}
+		found = true
+		fmt.Fprintln(os.Stderr, "---", e.name)
+		o := e.options
+		o.Source, o.JSON = m.source, true
+		if err := o.Validate(); err != nil {
+			return err
+		}
+		var out bytes.Buffer
+		err := bench.Run(ctx, o, bench.Surroundings{Stdout: &out, Stderr: os.Stderr, Program: m.program, Version: m.version})
+		if err != nil {
+			return fmt.Errorf("%s: %w", e.name, err)
+		}
+		var res bench.Result
+		if err := json.Unmarshal(out.Bytes(), &res); err != nil {
+			return err
+		}
+		if err := m.keep(e.name, &res); err != nil {
+			return err
+		}
+	}
+	if !found {
+		return fmt.Errorf("there is no entry %q", only)
+	}
+	return nil
+}
+
+// keep puts a result into the file in place of an earlier one.
+func (m *measurer) keep(name string, res *bench.Result) error {
+	all, err := readResults(m.file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if all == nil {
+		all = map[string]*bench.Result{}
+	}
+	all[name] = res
+	text, err := json.MarshalIndent(all, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(m.file, append(text, '\n'), 0o644)
+}
+
+func readResults(file string) (map[string]*bench.Result, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var all map[string]*bench.Result
+	if err := json.Unmarshal(text, &all); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return all, nil
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/bench"
+)
+
+// What is measured stands between these lines of the page; the rest is written by
+// hand.
+const (
+	beginMark = "<!-- measured: make bench writes from here -->"
+	endMark   = "<!-- measured: to here -->"
+)
+
+// writePage puts the results into the page.
+func writePage(results, page string) error {
+	all, err := readResults(results)
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	before, rest, found := strings.Cut(string(text), beginMark)
+	_, after, closed := strings.Cut(rest, endMark)
+	if !found || !closed {
+		return fmt.Errorf("%s: the lines %q and %q are missing, between which the results stand", page, beginMark, endMark)
+	}
+	return os.WriteFile(page, []byte(before+beginMark+"\n\n"+render(all)+"\n"+endMark+after), 0o644)
+}
+
+// render shows the results.
+func render(all map[string]*bench.Result) string {
+	var b strings.Builder
+	for _, e := range suite() {
+		if r := all[e.name]; r != nil {
+			b.WriteString(machine(&r.Machine))
+			break
+		}
+	}
+	b.WriteString("\n| What | | Relay | Against | Ratio | Goal | |\n|---|---|---|---|---|---|---|\n")
+	rows(&b, all, goals)
+	b.WriteString("\nOther drains of 200 000 rows, each beside the bulk floor on the same table:\n\n" +
+		"| What | | Relay | Against | Ratio | Goal | |\n|---|---|---|---|---|---|---|\n")
+	rows(&b, all, drains)
+	rows(&b, all, another)
+	b.WriteString("\n### Growth\n\n")
+	plot(&b, all, "Drain by the number of groups", "groups", "drain", "rows/s", "groups-")
+	plot(&b, all, "Latency by the rate (p50)", "rows a second", "p50", "ms", "rate-")
+	plot(&b, all, "Latency by the rate (p99)", "rows a second", "p99", "ms", "rate-")
+	return b.String()
+}
+
+func machine(m *bench.Machine) string {
+	set := func(name string) string { return name + "=" + m.Settings[name] }
+	return fmt.Sprintf("%s, %s; %d cores (%s), %s, %s; everything on one machine. Medians of the turns; a ratio is the median of the turns' ratios.\n",
+		m.Server, strings.Join([]string{set("fsync"), set("synchronous_commit"), set("shared_buffers")}, ", "),
+		m.Cores, m.Processor, m.System, m.Go)
+}
+
+// rows writes a line for each measure of the entries of a part.
+func rows(b *strings.Builder, all map[string]*bench.Result, of part) {
+	for _, e := range suite() {
+		r := all[e.name]
+		if e.part != of || r == nil {
+			continue
+		}
+		title := e.title
+		if r.Machine.Stolen >= 1 {
+			title += fmt.Sprintf(" (%.0f %% stolen)", r.Machine.Stolen)
+		}
+		for i := range r.Measures {
+			m := &r.Measures[i]
+			against, ratio, verdict := "", "", ""
+			if m.Against != "" {
+				against, ratio = m.Against+": "+withUnit(m.AgainstMedian, m.Unit), fmt.Sprintf("%.2f", m.Ratio)
+			}
+			if m.Reached != nil {
+				verdict = map[bool]string{true: "reached", false: "**missed**"}[*m.Reached]
+			}
+			fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s |\n", title, m.Name, withUnit(m.Median, m.Unit), against, ratio, m.Goal, verdict)
+			title = ""
+		}
+	}
+}
+
+func withUnit(v float64, unit string) string {
+	return strings.TrimSpace(bench.Number(v) + " " + unit)
+}
+
+// plot draws a measure of the relay and of the floor over the entries whose names
+// begin so.
+func plot(b *strings.Builder, all map[string]*bench.Result, title, x, measure, unit, prefix string) {
+	var at, relay, floor []string
+	for _, e := range suite() {
+		r := all[e.name]
+		if r == nil || !strings.HasPrefix(e.name, prefix) {
+			continue
+		}
+		for i := range r.Measures {
+			if m := &r.Measures[i]; m.Name == measure {
+				at = append(at, `"`+e.title+`"`)
+				relay, floor = append(relay, bench.Number(m.Median)), append(floor, bench.Number(m.AgainstMedian))
+			}
+		}
+	}
+	if len(at) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "%s: %s of the relay (first line) and of the floor (second).\n\n", title, unit)
+	fmt.Fprintf(b, "```mermaid\nxychart-beta\n    title %q\n    x-axis %q [%s]\n    y-axis %q\n    line [%s]\n    line [%s]\n```\n\n",
+		title, x, strings.Join(at, ", "), unit, strings.Join(relay, ", "), strings.Join(floor, ", "))
+	fmt.Fprintf(b, "| %s | %s |\n|---|%s\n| relay, %s | %s |\n| floor, %s | %s |\n\n", x, strings.ReplaceAll(strings.Join(at, " | "), `"`, ""),
+		strings.Repeat("---|", len(at)), unit, strings.Join(relay, " | "), unit, strings.Join(floor, " | "))
+}

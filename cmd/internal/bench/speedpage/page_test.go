@@ -1,0 +1,79 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/bench"
+)
+
+func TestThePageKeepsWhatIsWrittenByHand(t *testing.T) {
+	folder := t.TempDir()
+	results, page := filepath.Join(folder, "speed.json"), filepath.Join(folder, "speed.md")
+	missed := false
+	measured := map[string]*bench.Result{
+		"latency": {Machine: bench.Machine{Server: "PostgreSQL 15.1", Cores: 2}, Measures: []bench.Measure{
+			{Name: "p50", Unit: "ms", Median: 0.6, Against: "floor", AgainstMedian: 0.5, Ratio: 1.2, Goal: "<= 1.1", Reached: &missed}}},
+		"groups-10":   {Measures: []bench.Measure{{Name: "drain", Unit: "rows/s", Median: 30000, AgainstMedian: 40000}}},
+		"groups-1000": {Measures: []bench.Measure{{Name: "drain", Unit: "rows/s", Median: 20000, AgainstMedian: 41000}}},
+	}
+	text, err := json.Marshal(measured)
+	if err == nil {
+		err = os.WriteFile(results, text, 0o600)
+	}
+	if err == nil {
+		err = os.WriteFile(page, []byte("by hand\n"+beginMark+"\nold\n"+endMark+"\nand more\n"), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second finds the first's page
+		if err := writePage(results, page); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"by hand\n", "\nand more\n", "PostgreSQL 15.1", "| p50 | 0.6 ms | floor: 0.5 ms | 1.20 | <= 1.1 | **missed** |",
+		`x-axis "groups" ["10", "1000"]`, "line [30000, 20000]", "line [40000, 41000]"} {
+		if !strings.Contains(string(got), want) {
+			t.Errorf("%q is not on the page:\n%s", want, got)
+		}
+	}
+	if strings.Contains(string(got), "old") || strings.Count(string(got), beginMark) != 1 {
+		t.Errorf("the page is\n%s", got)
+	}
+}
+
+func TestAPageWithoutTheMarksIsLeftAlone(t *testing.T) {
+	folder := t.TempDir()
+	results, page := filepath.Join(folder, "speed.json"), filepath.Join(folder, "speed.md")
+	if err := os.WriteFile(results, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(page, []byte("by hand"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := writePage(results, page); err == nil || !strings.Contains(err.Error(), page) {
+		t.Errorf("the error is %v", err)
+	}
+	if got, err := os.ReadFile(page); err != nil || string(got) != "by hand" {
+		t.Errorf("the page is %q, %v", got, err)
+	}
+}
+
+func TestTheSuiteCanBeMeasured(t *testing.T) {
+	seen := map[string]bool{}
+	for _, e := range suite() {
+		e.options.Source = "postgres://user@host/db"
+		if err := e.options.Validate(); err != nil || seen[e.name] {
+			t.Errorf("%s: %v, twice %v", e.name, err, seen[e.name])
+		}
+		seen[e.name] = true
+	}
+}

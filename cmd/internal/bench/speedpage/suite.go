@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/bench"
+)
+
+// entry is one benchmark of the page.
+type entry struct {
+	name    string // in the file of results, and for -only
+	title   string // on the page
+	part    part
+	options bench.Options
+}
+
+// part is where on the page an entry stands.
+type part uint8
+
+const (
+	goals   part = iota // held against something
+	drains              // other drains
+	growth              // plotted
+	another             // a line of its own
+)
+
+// fewTurns is how often is measured what no goal is set for.
+const fewTurns = 3
+
+// suite is all that is measured, in its order.
+func suite() []entry {
+	all := []entry{
+		{"latency", "commit to received, 300 rows/s", goals, bench.Options{Scenario: "latency"}},
+		{"drain", "drain of 200 000 rows, 1000 groups, batches of 100", goals, bench.Options{Scenario: "drain"}},
+		{"slow-receiver", "receiver that takes 20 ms, one row a request, 64 senders", goals, bench.Options{Scenario: "slow-receiver"}},
+		{"idle", "a minute without rows", goals, bench.Options{Scenario: "idle"}},
+		{"drain-one-row-groups", "one row per group", drains, bench.Options{Scenario: "drain", Groups: 200_000, Repeat: fewTurns}},
+		{"drain-ungrouped", "`ungrouped: parallel`", drains, bench.Options{Scenario: "drain", Ungrouped: true, Repeat: fewTurns}},
+		{"drain-no-claims", "`claims: off`", drains, bench.Options{Scenario: "drain", NoClaims: true, Repeat: fewTurns}},
+		{"drain-outbox-messages", "layout `outbox-messages`, which deletes", drains, bench.Options{Scenario: "drain", Layout: "outbox-messages", Repeat: fewTurns}},
+		{"slow-receiver-runs", "receiver that takes 20 ms, 100 rows a request, 64 senders", another, bench.Options{Scenario: "slow-receiver", Batch: 100, Rows: 200_000, Repeat: fewTurns}},
+	}
+	for _, groups := range []int{10, 1000, 100_000} {
+		all = append(all, entry{fmt.Sprint("groups-", groups), fmt.Sprint(groups), growth,
+			bench.Options{Scenario: "drain", Groups: groups, Repeat: fewTurns}})
+	}
+	for _, rate := range []int{100, 1000, 5000} {
+		all = append(all, entry{fmt.Sprint("rate-", rate), fmt.Sprint(rate), growth,
+			bench.Options{Scenario: "latency", Rate: rate, Clients: 8, Repeat: fewTurns}})
+	}
+	return append(all,
+		entry{"big-table", "beside 10 000 000 completed rows", goals, bench.Options{Scenario: "big-table"}},
+		entry{"blocked-group", "a group with 1 000 000 rows is refused, others at 300 rows/s", goals,
+			bench.Options{Scenario: "blocked-group", Rows: 1_000_000, Repeat: fewTurns}},
+	)
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/bench"
+	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+)
+
+// benchCommand is `sluicebox bench`.
+type benchCommand struct {
+	Source   string        `placeholder:"URL" required:"" help:"A PostgreSQL database, postgres://user@host/database. Databases are made beside it, and removed afterwards."`
+	Scenario string        `default:"latency" placeholder:"NAME" help:"latency, drain, slow-receiver, blocked-group, idle or big-table. Default: ${default}."`
+	Rate     int           `placeholder:"N" help:"Rows that are written in a second. Each scenario has its own default for this and what follows."`
+	Rows     int           `placeholder:"N" help:"Rows that are drained, blocked, or in the table already."`
+	Groups   int           `placeholder:"N" help:"Message groups."`
+	Size     int           `placeholder:"BYTES" help:"Size of a payload. Default: 200."`
+	Clients  int           `placeholder:"N" help:"Sessions that write. Default: 4."`
+	Duration time.Duration `placeholder:"TIME" help:"How long rows are written, or nothing happens."`
+	Repeat   int           `placeholder:"N" help:"How often each side is measured; medians count. Default: 5."`
+	Delay    time.Duration `placeholder:"TIME" help:"How long the receiver takes for a request."`
+	Senders  int           `placeholder:"N" help:"The relay's max-concurrent-groups. Default: 10, slow-receiver 64."`
+	Batch    int           `placeholder:"N" help:"The relay's api-batch-size. Default: 100, slow-receiver 1."`
+	Layout   string        `placeholder:"NAME" help:"The outbox's table: flowcatalyst or outbox-messages. Default: flowcatalyst."`
+
+	Ungrouped bool   `help:"Rows without a message group, sent in parallel."`
+	NoClaims  bool   `help:"Measure the relay with dispatch.claims off. The floor claims all the same."`
+	Profile   string `placeholder:"FOLDER" help:"Write profiles of the relay's first turn there: processor, allocations, locks, and the server's statements if it counts them."`
+	JSON      bool   `name:"json" help:"Print the result as JSON."`
+}
+
+func (c *benchCommand) options() bench.Options {
+	return bench.Options{
+		Source: config.URL(c.Source), Scenario: c.Scenario, Rate: c.Rate, Rows: c.Rows, Groups: c.Groups, Size: c.Size,
+		Clients: c.Clients, Duration: c.Duration, Repeat: c.Repeat, Delay: c.Delay, Senders: c.Senders, Batch: c.Batch,
+		Layout: c.Layout, Ungrouped: c.Ungrouped, NoClaims: c.NoClaims, Profile: c.Profile, JSON: c.JSON,
+	}
+}
+
+// Validate is called before Run.
+func (c *benchCommand) Validate() error {
+	o := c.options()
+	if err := o.Validate(); err != nil {
+		return errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	return nil
+}
+
+// Run measures a relay.
+func (c *benchCommand) Run(ctx context.Context, p *program) error {
+	file, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find the program that is to be measured: %w", err)
+	}
+	return bench.Run(ctx, c.options(), bench.Surroundings{
+		Stdout: p.stdout, Stderr: p.stderr, Program: file, Version: currentVersion().Version,
+	})
+}
+
+// floorCommand is what `sluicebox bench` measures the relay against.
+type floorCommand struct{}
+
+// Run reads its configuration from standard input.
+func (floorCommand) Run(ctx context.Context, p *program) error {
+	var cfg floor.Config
+	if err := json.NewDecoder(p.stdin).Decode(&cfg); err != nil {
+		return fmt.Errorf("read the floor's configuration from standard input: %w", err)
+	}
+	return floor.Run(ctx, cfg, func() { _, _ = fmt.Fprintln(p.stdout, bench.FloorReads) })
+}
