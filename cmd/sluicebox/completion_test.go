@@ -82,7 +82,7 @@ func TestCompletion(t *testing.T) {
 		words []string
 		want  string // behind commas; "…" stands for any more
 	}{
-		{[]string{""}, "completion,config,deadletters,doctor,init,lanes,quickstart,run,status,tap,version"},
+		{[]string{""}, "bench,completion,config,deadletters,doctor,init,lanes,quickstart,run,status,tap,version"},
 		{[]string{"con"}, "config"},
 		{[]string{"config", ""}, "check,schema"},
 		{[]string{"config", "ch"}, "check"},

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -64,8 +66,28 @@ func TestDoctorOutput(t *testing.T) {
 		t.Fatal(err)
 	}
 	if read.Faults != 1 || len(read.Findings) != 3 || read.Findings[1]["grade"] != "fault" || read.Findings[1]["part"] != "database" ||
-		len(read.Findings[1]["statements"].([]any)) != 1 || read.Findings[1]["statements"].([]any)[0] != statement || read.Findings[2]["statements"] != nil {
+		read.Findings[2]["statements"] != nil {
 		t.Errorf("the JSON is %s", out.String())
+	}
+	if want := []any{map[string]any{"sql": statement, "condition": "as an administrator; " + words}}; !reflect.DeepEqual(read.Findings[1]["statements"], want) {
+		t.Errorf("the statements are %v, want %v", read.Findings[1]["statements"], want)
+	}
+}
+
+// TestDoctorStatements: what stands above statements goes with each of them.
+func TestDoctorStatements(t *testing.T) {
+	for remedy, want := range map[string][]jsonStatement{
+		"":                          nil,
+		"start the receiver":        nil,
+		"GRANT a;":                  {{SQL: "GRANT a;"}},
+		"GRANT a;\n-- on leave":     {{SQL: "GRANT a;"}},
+		"-- if nobody needs it\nA;": {{"A;", "if nobody needs it"}},
+		"-- as a superuser\nA;\nB;\n-- on\n-- top\nC;": {{"A;", "as a superuser"}, {"B;", "as a superuser"}, {"C;", "on top"}},
+		"A;\nor, instead\nB;":                          {{SQL: "A;"}, {"B;", "or, instead"}},
+	} {
+		if got := statementsOf(remedy); !slices.Equal(got, want) {
+			t.Errorf("of %q: %+v, want %+v", remedy, got, want)
+		}
 	}
 }
 

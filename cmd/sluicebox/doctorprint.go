@@ -87,15 +87,40 @@ func wrap(text string, width int, prefix string) []string {
 }
 
 // jsonFinding is a finding for programs. Remedy is what is to be done, Statements
-// are those in it that can be run as they stand.
+// are those in it.
 type jsonFinding struct {
-	Part        string   `json:"part"`
-	Grade       string   `json:"grade"` // ok, advice or fault
-	Subject     string   `json:"subject"`
-	Text        string   `json:"text"`
-	Remedy      string   `json:"remedy,omitempty"`
-	Statements  []string `json:"statements,omitempty"`
-	Unreachable bool     `json:"unreachable,omitempty"`
+	Part        string          `json:"part"`
+	Grade       string          `json:"grade"` // ok, advice or fault
+	Subject     string          `json:"subject"`
+	Text        string          `json:"text"`
+	Remedy      string          `json:"remedy,omitempty"`
+	Statements  []jsonStatement `json:"statements,omitempty"`
+	Unreachable bool            `json:"unreachable,omitempty"`
+}
+
+// jsonStatement is a statement that can be run as it stands, under a condition: by
+// whom, when, or only if. Without one it mends and takes nothing away.
+type jsonStatement struct {
+	SQL       string `json:"sql"`
+	Condition string `json:"condition,omitempty"`
+}
+
+// statementsOf are the statements of a remedy. What stands above some holds for all
+// of them.
+func statementsOf(remedy string) (list []jsonStatement) {
+	condition, above := "", false
+	for line := range strings.Lines(remedy) {
+		line = strings.TrimRight(line, "\n")
+		if statement(line) {
+			list, above = append(list, jsonStatement{line, condition}), false
+			continue
+		}
+		if !above {
+			condition, above = "", true
+		}
+		condition = strings.TrimSpace(condition + " " + strings.TrimPrefix(line, "-- "))
+	}
+	return list
 }
 
 // jsonFindings prints findings for programs.
@@ -103,12 +128,7 @@ func (p *program) jsonFindings(found []app.Finding) error {
 	list := make([]jsonFinding, len(found))
 	for i := range found {
 		f := &found[i]
-		list[i] = jsonFinding{Part: f.Part, Grade: f.Grade.String(), Subject: f.Subject, Text: f.Text, Remedy: f.Remedy, Unreachable: f.Away}
-		for _, line := range strings.Split(f.Remedy, "\n") {
-			if statement(line) {
-				list[i].Statements = append(list[i].Statements, line)
-			}
-		}
+		list[i] = jsonFinding{Part: f.Part, Grade: f.Grade.String(), Subject: f.Subject, Text: f.Text, Remedy: f.Remedy, Statements: statementsOf(f.Remedy), Unreachable: f.Away}
 	}
 	n := count(found)
 	return p.json(struct {

@@ -42,6 +42,8 @@ type commandLine struct {
 	Lanes       laneCommands       `cmd:"" help:"Look at the lanes of the running relay, and retry, skip, pause or resume one."`
 	Deadletters deadLetterCommands `cmd:"" help:"Look at FAILED rows, and requeue or discard them."`
 	Tap         tapCommand         `cmd:"" help:"Show the rows that commit from now on, without sending any."`
+	Bench       benchCommand       `cmd:"" help:"Measure a relay on a real database, beside the least program that does the same."`
+	BenchFloor  floorCommand       `cmd:"" hidden:""`
 	Config      configCommands     `cmd:"" help:"Check or describe the configuration."`
 	Completion  completionCommand  `cmd:"" help:"Print the shell's script that completes commands and flags."`
 	Version     versionCommand     `cmd:"" help:"Print the version."`

@@ -91,6 +91,25 @@ OUTBOX  KIND   GROUP  STATE    ROWS  SINCE  WHY
 orders  EVENT  o-1    blocked  12    2h     400: no
 `
 
+// TestStatusOfASuspectSink: a lane that could go, if only its sink took anything,
+// is not called ready.
+func TestStatusOfASuspectSink(t *testing.T) {
+	s := leadingStatus()
+	s.Sinks[0].Lanes["ready"], s.Lanes[0].State = 7, "ready"
+	text := statusText(&s, time.Now())
+	if !strings.Contains(text, "platform: lanes 1 blocked, 7 waiting for the sink, 3 waiting\n") || !strings.Contains(text, "o-1    ready ") {
+		t.Errorf("with a sink that is well:\n%s", text)
+	}
+	s.Sinks = s.Sinks[:1]
+	if text := statusText(&s, time.Now()); !strings.Contains(text, "o-1    waiting for the sink ") {
+		t.Errorf("with none that is well:\n%s", text)
+	}
+	s.Sinks[0].Suspect = nil
+	if text := statusText(&s, time.Now()); !strings.Contains(text, ", 7 ready, ") || !strings.Contains(text, "o-1    ready ") {
+		t.Errorf("with none that is suspect:\n%s", text)
+	}
+}
+
 // tells serves a status until the test ends and returns the flag that leads there.
 func tells(t *testing.T, from *teller) string {
 	t.Helper()

@@ -45,7 +45,7 @@ func statusText(s *admin.RelayStatus, now time.Time) string {
 	}
 	if len(s.Lanes) > 0 {
 		fmt.Fprintf(&b, "\nlanes that stand still or fail: %d%s\n", s.LanesTotal, moreLanes(s))
-		_ = table(&b, troubledHeader(), troubledRows(s.Lanes, now))
+		_ = table(&b, troubledHeader(), troubledRows(s, now))
 	}
 	return b.String()
 }
@@ -144,7 +144,7 @@ func sinkLines(b *bytes.Buffer, s *admin.SinkStatus, now time.Time) {
 	var lanes []string
 	for _, state := range slices.Sorted(maps.Keys(s.Lanes)) {
 		if n := s.Lanes[state]; n > 0 {
-			lanes = append(lanes, fmt.Sprintf("%d %s", n, oneLine(state)))
+			lanes = append(lanes, fmt.Sprintf("%d %s", n, laneState(state, len(s.Suspect) > 0)))
 		}
 	}
 	if len(lanes) > 0 {
@@ -155,19 +155,35 @@ func sinkLines(b *bytes.Buffer, s *admin.SinkStatus, now time.Time) {
 	}
 }
 
+// laneState is a lane's state for people. One that is ready goes nowhere while its
+// sink gets probes alone.
+func laneState(state string, suspect bool) string {
+	if state == "ready" && suspect {
+		return "waiting for the sink"
+	}
+	return oneLine(state)
+}
+
+// allSuspect reports whether no sink takes anything: a lane does not say which is
+// its own.
+func allSuspect(sinks []admin.SinkStatus) bool {
+	return len(sinks) > 0 && !slices.ContainsFunc(sinks, func(s admin.SinkStatus) bool { return len(s.Suspect) == 0 })
+}
+
 func troubledHeader() []string {
 	return []string{"OUTBOX", "KIND", "GROUP", "STATE", "ROWS", "SINCE", "WHY"}
 }
 
-func troubledRows(lanes []admin.Lane, now time.Time) [][]string {
-	all := make([][]string, len(lanes))
-	for i := range lanes {
-		l := &lanes[i]
+func troubledRows(s *admin.RelayStatus, now time.Time) [][]string {
+	suspect := allSuspect(s.Sinks)
+	all := make([][]string, len(s.Lanes))
+	for i := range s.Lanes {
+		l := &s.Lanes[i]
 		why := l.Reason
 		if why == "" {
 			why = l.Error
 		}
-		all[i] = []string{cell(l.Outbox), cell(l.Kind), groupCell(l.Group), l.State, strconv.Itoa(l.Rows + l.Parked), age(l.Since, now), oneLine(why)}
+		all[i] = []string{cell(l.Outbox), cell(l.Kind), groupCell(l.Group), laneState(l.State, suspect), strconv.Itoa(l.Rows + l.Parked), age(l.Since, now), oneLine(why)}
 	}
 	return all
 }

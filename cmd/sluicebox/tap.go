@@ -2,13 +2,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -49,6 +49,8 @@ func (c *tapCommand) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return err
 	}
+	ctx, end := whileRead(ctx, p.stdout)
+	defer end()
 	shown := 0
 	err = app.Tap(ctx, cfg, p.logger(cfg.Settings.Log), func(it *store.Item) error {
 		if !slices.Contains(outboxes, it.Outbox) || !c.fits(it) {
@@ -62,7 +64,7 @@ func (c *tapCommand) Run(ctx context.Context, p *program) error {
 		}
 		return nil
 	})
-	if errors.Is(err, errEnough) {
+	if errors.Is(err, errEnough) || errors.Is(err, syscall.EPIPE) || errors.Is(context.Cause(ctx), errUnread) {
 		return nil
 	}
 	return err
@@ -75,9 +77,7 @@ func (c *tapCommand) fits(it *store.Item) bool {
 
 func (c *tapCommand) print(to io.Writer, it *store.Item) error {
 	if c.JSON {
-		enc := json.NewEncoder(to)
-		enc.SetEscapeHTML(false)
-		return enc.Encode(tappedOf(it))
+		return jsonLine(to, tappedOf(it))
 	}
 	_, err := io.WriteString(to, tapLine(it, c.Payload))
 	return err
@@ -133,7 +133,7 @@ func tapLine(it *store.Item, payload bool) string {
 }
 
 // escaped is a payload in one line, with nothing in it that a terminal would obey.
-// --json has it byte for byte.
+// What --json prints of it reads back byte for byte.
 func escaped(payload []byte) string {
 	var b strings.Builder
 	for rest := payload; len(rest) > 0; {

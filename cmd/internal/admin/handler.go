@@ -54,6 +54,9 @@ func newHandler(cfg Config, status Status) http.Handler {
 	if cfg.Report != nil {
 		h.statusEndpoint(mux, cfg.Report)
 	}
+	if cfg.Profiling {
+		h.profileEndpoints(mux)
+	}
 	if cfg.Lanes != nil {
 		h.laneEndpoints(mux, cfg.Lanes)
 	}

@@ -31,6 +31,8 @@ type Config struct {
 	DeadLetters DeadLetters
 	// Report is what the status tells; without one its endpoint is not there.
 	Report Reporter
+	// Profiling serves the process's profiles under /debug/pprof/.
+	Profiling bool
 	// Log is told of broken requests; nil tells nobody.
 	Log *slog.Logger
 }

@@ -31,6 +31,10 @@ type Options struct {
 // reached. Once it was reached, the relay waits for ever.
 const patience = 30 * time.Second
 
+// mutexFraction is which part of the waits for locks a profile shows: one in so
+// many.
+const mutexFraction = 100
+
 // Run relays until the context ends, then stops cleanly and returns nil. Any
 // other end is an error; a *store.SetupError or *config.Error among its causes
 // says that trying again does not help.
@@ -80,6 +84,9 @@ func (r *relay) serveAdmin(ctx context.Context, reg *prometheus.Registry) (stop 
 		return reg.Gather()
 	})
 	cfg := r.cfg.Admin(gather)
+	if cfg.Profiling {
+		runtime.SetMutexProfileFraction(mutexFraction)
+	}
 	cfg.Log, cfg.Leader, cfg.Lanes, cfg.DeadLetters, cfg.Report = r.log, r, laneDesk{r}, deadLetterDesk{r}, r
 	server := admin.New(cfg, r)
 	if err := server.Listen(); err != nil {

@@ -74,8 +74,12 @@ func (d *doctor) fail(part, subject string, err error) {
 	f := store.Finding{Grade: store.Fault, Subject: subject, Text: err.Error()}
 	var setup *store.SetupError
 	if errors.As(err, &setup) {
-		f.Text, f.Remedy = setup.Problem, setup.Remedy
+		f.Text, f.Remedy = strings.TrimPrefix(setup.Problem, subject+": "), setup.Remedy
 		d.add(part, f, false)
+		return
+	}
+	if away, ok := refusedSession(&f, err); ok {
+		d.add(part, f, away)
 		return
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -103,7 +107,7 @@ func (d *doctor) data(ctx context.Context) {
 		return
 	}
 	defer db.store.Close()
-	if !d.examine(ctx, PartDatabase, "database", db.store, nil) {
+	if !d.examine(ctx, PartDatabase, "database", db.store, ownTables(ctx, db.store)) {
 		return // the log is in the same place
 	}
 	mode := d.cfg.Settings.Source.Mode
@@ -123,6 +127,28 @@ func (d *doctor) data(ctx context.Context) {
 			f.Text += "; until that is mended the relay polls (source.mode: auto)"
 		}
 	})
+}
+
+// installer is a store that knows whether Install would mend what is wrong with the
+// relay's own tables.
+type installer interface {
+	MayInstall(ctx context.Context) (bool, error)
+}
+
+// ownTables makes advice of a fault that the relay mends by itself when it starts.
+func ownTables(ctx context.Context, of any) func(*store.Finding) {
+	by, asks := of.(installer)
+	return func(f *store.Finding) {
+		if !asks || f.Grade != store.Fault || f.Subject != "own tables" {
+			return
+		}
+		ctx, cancel := context.WithTimeout(ctx, doctorWait)
+		defer cancel()
+		if may, err := by.MayInstall(ctx); err == nil && may {
+			f.Grade = store.Advice
+			f.Remedy += ", or leave it to `sluicebox run`: its role may"
+		}
+	}
 }
 
 // examine adds what an examination finds, each finding changed as said. It reports

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -148,9 +149,15 @@ func (r *relay) besides(src source, feed *dispatch.Feed, lanes map[string]*dispa
 	}
 	feed.Marked = sweeper.Marked
 	feed.CatchUp(r.db.store)
+	feed.ClaimsTell = r.claimsTell()
 	feed.Parks = true
 	pressure := &pressure{relay: r, source: src, feed: feed, lanes: lanes, urge: urge}
 	return []func(context.Context) error{retainer.Run, sweeper.Run, pressure.run}
+}
+
+// claimsTell reports whether every claim finds out if its row is settled.
+func (r *relay) claimsTell() bool {
+	return !slices.ContainsFunc(r.cfg.Outboxes(), func(o store.Outbox) bool { return !o.Layout.WritesClaims() })
 }
 
 // errReadable ends a life that polls, because the log can be read.

@@ -39,7 +39,7 @@ func (r *relay) works() bool {
 // summary is the relay's state in one line.
 func (r *relay) summary() string {
 	_, line := r.Leader()
-	for _, c := range r.health.Checks() {
+	for _, c := range r.Checks() {
 		if !c.OK {
 			line += "; " + c.Name + ": " + c.Detail
 		} else if c.Name == "source" {

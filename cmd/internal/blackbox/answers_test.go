@@ -187,7 +187,7 @@ func TestCutBehindTheTaking(t *testing.T) {
 		r := s.run()
 		s.number(1, rows, "i % 50")
 		arrive(s.t, s.to, rows)
-		within(s.t, 20*time.Second, func() string { return unsettled(s.t, s.conn) })
+		settle(s.t, s.conn)
 		again := checkNumbered(s.t, s.to.Taken())
 		s.t.Logf("%d rows, %d of them twice or more", rows, again)
 		if int64(again) != lost.Load() {

@@ -1,89 +1,150 @@
 package blackbox
 
 import (
+	"bytes"
 	"context"
-	"fmt"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// BenchmarkCommitToReceived measures the time from the return of a row's COMMIT
-// to the writer until the receiver has read the row's request, at 300 rows a
-// second in 50 groups, with claim and completion written and the server
-// flushing each commit.
-func BenchmarkCommitToReceived(b *testing.B) {
-	const rate = 300
-	for _, version := range servers.Versions() {
-		b.Run(fmt.Sprintf("pg%d", version), func(b *testing.B) {
-			database, conn := prepare(b, version, seedTables)
-			to := sinktest.NewReceiver(b)
-			start(b, preset(database, to.URL(), "")).waitFor("reading")
-			rows := max(b.N, 10*rate)
-			committed := make(map[string]time.Time, rows)
-			tick := time.NewTicker(time.Second / rate)
-			defer tick.Stop()
-			for i := range rows {
-				<-tick.C
-				id := fmt.Sprintf("%013d", i)
-				insert(b, conn, id, i%50)
-				committed[id] = time.Now()
-			}
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-			defer cancel()
-			if err := to.Wait(ctx, rows); err != nil {
-				b.Fatal(err)
-			}
-			report(b, committed, to.Taken())
-		})
-	}
+// benchMeasure is what of a measure the tests look at, benchResult of --json.
+type benchMeasure struct {
+	Name         string    `json:"name"`
+	Turns        []float64 `json:"turns"`
+	Median       float64   `json:"median"`
+	Against      string    `json:"against"`
+	AgainstTurns []float64 `json:"against_turns"`
+	Ratio        float64   `json:"ratio"`
 }
 
-func insert(b *testing.B, conn *pgx.Conn, id string, group int) {
-	b.Helper()
-	_, err := conn.Exec(context.Background(), `INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
-		VALUES ($1, 'EVENT', $2, $3, 'PENDING', now())`, id, fmt.Sprint("group-", group), fmt.Sprintf(`{"id": %q, "type": "order.created"}`, id))
-	if err != nil {
-		b.Fatal(err)
-	}
+type benchResult struct {
+	Scenario string `json:"scenario"`
+	Machine  struct {
+		Server   string            `json:"server"`
+		Settings map[string]string `json:"server_settings"`
+	} `json:"machine"`
+	Measures []benchMeasure `json:"measures"`
 }
 
-func report(b *testing.B, committed map[string]time.Time, taken []sinktest.Received) {
-	p50, p99 := quantiles(committed, taken)
-	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(p50.Seconds()*1000, "p50-ms")
-	b.ReportMetric(p99.Seconds()*1000, "p99-ms")
+// measuring is a `sluicebox bench` with a folder of its own for temporary files.
+type measuring struct {
+	cmd            *exec.Cmd
+	tmp            string
+	stdout, stderr bytes.Buffer
 }
 
-// BenchmarkDrain measures how fast the program delivers rows that were there
-// before it streamed: 8000 rows in 100 groups, in requests of up to 100.
-func BenchmarkDrain(b *testing.B) {
-	const rows = 8000
-	for _, version := range servers.Versions() {
-		b.Run(fmt.Sprintf("pg%d", version), func(b *testing.B) {
-			for range b.N {
-				b.StopTimer()
-				database, _ := prepare(b, version, seedTables)
-				to := sinktest.NewReceiver(b)
-				r := start(b, preset(database, to.URL(), ""))
-				r.waitFor("reading")
-				b.StartTimer()
-				servers.Exec(b, database, fmt.Sprintf(`INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
-					SELECT lpad(i::text, 13, '0'), 'EVENT', 'group-' || i %% 100, format('{"id": "%%s", "n": %%s}', lpad(i::text, 13, '0'), i), 'PENDING', now()
-					FROM generate_series(1, %d) i`, rows))
-				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-				if err := to.Wait(ctx, rows); err != nil {
-					b.Fatal(err)
+func newMeasuring(t *testing.T, source string, flags ...string) *measuring {
+	t.Helper()
+	m := &measuring{tmp: t.TempDir()}
+	m.cmd = exec.CommandContext(t.Context(), binary, append([]string{"bench", "--source", source}, flags...)...)
+	m.cmd.Env = append(environment(), "TMPDIR="+m.tmp)
+	m.cmd.Stdout, m.cmd.Stderr = &m.stdout, &m.stderr
+	m.cmd.Cancel = func() error { return m.cmd.Process.Signal(syscall.SIGTERM) }
+	return m
+}
+
+// TestBench shows that each scenario measures what it says, of the relay and of
+// what stands against it, and leaves nothing behind, also where a signal ends it.
+func TestBench(t *testing.T) {
+	t.Parallel()
+	version := servers.Versions()[0]
+	source := servers.Database(t, version)
+	t.Run("interrupted", func(t *testing.T) { interruptBench(t, source) })
+	t.Run("scenarios", func(t *testing.T) {
+		for _, tc := range []struct {
+			flags    string
+			against  string
+			measures []string // that must be there, and above zero
+		}{
+			{"latency --rate 100 --duration 500ms", "floor", []string{"p50", "p99", "CPU per row"}},
+			{"drain --rows 3000 --groups 50", "floor", []string{"drain", "CPU per row"}},
+			{"drain --rows 3000 --ungrouped --layout outbox-messages --no-claims", "floor", []string{"drain"}},
+			{"slow-receiver --rows 500 --groups 50 --senders 8", "", []string{"drain", "share of what the service time allows"}},
+			{"blocked-group --rows 2000 --rate 100 --duration 500ms", "without", []string{"p50"}},
+			{"idle --duration 500ms", "", []string{"CPU of one core"}},
+			{"big-table --rows 5000 --rate 100 --duration 500ms", "empty table", []string{"p50", "drain"}},
+		} {
+			t.Run(tc.flags, func(t *testing.T) {
+				t.Parallel()
+				profiles := filepath.Join(t.TempDir(), "profiles")
+				flags := append([]string{"--scenario"}, strings.Fields(tc.flags)...)
+				m := newMeasuring(t, source, append(flags, "--repeat", "2", "--json", "--profile", profiles)...)
+				if err := m.cmd.Run(); err != nil {
+					t.Fatalf("%v\n%s", err, m.stderr.String())
 				}
-				cancel()
-				b.StopTimer()
-				r.kill()
-			}
-			b.ReportMetric(float64(rows)*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
-		})
+				var res benchResult
+				if err := json.Unmarshal(m.stdout.Bytes(), &res); err != nil {
+					t.Fatalf("%v: %s", err, m.stdout.String())
+				}
+				if res.Scenario != flags[1] || res.Machine.Settings["fsync"] != "on" || !strings.HasPrefix(res.Machine.Server, "PostgreSQL ") {
+					t.Errorf("the result says %+v", res)
+				}
+				for _, name := range tc.measures {
+					res.expect(t, name, tc.against)
+				}
+				if files, err := os.ReadDir(m.tmp); err != nil || len(files) > 0 {
+					t.Errorf("left in the folder for temporary files: %v, %v", files, err)
+				}
+			})
+		}
+	})
+	var left []string
+	rows, err := servers.Connect(t, source).Query(context.Background(),
+		"SELECT datname FROM pg_database WHERE datname LIKE 'sluicebox_bench_%' UNION ALL SELECT slot_name FROM pg_replication_slots WHERE slot_name LIKE 'sluicebox_bench_%'")
+	if err == nil {
+		left, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	}
+	if err != nil || len(left) > 0 {
+		t.Errorf("left on the server: %q, %v", left, err)
+	}
+}
+
+// expect looks for a measure of two turns of both sides.
+func (r *benchResult) expect(t *testing.T, name, against string) {
+	t.Helper()
+	i := slices.IndexFunc(r.Measures, func(m benchMeasure) bool { return m.Name == name })
+	if i < 0 {
+		t.Errorf("there is no measure %q: %+v", name, r.Measures)
+		return
+	}
+	m := r.Measures[i]
+	if m.Against != against || len(m.Turns) != 2 || m.Median <= 0 || against != "" && (len(m.AgainstTurns) != 2 || m.Ratio <= 0) {
+		t.Errorf("measure %q is %+v", name, m)
+	}
+}
+
+// interruptBench ends a benchmark as Ctrl-C does, while its relay streams.
+func interruptBench(t *testing.T, source string) {
+	m := newMeasuring(t, source, "--duration", "1h")
+	if err := m.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	conn := servers.Connect(t, source)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for streams, look := false, time.NewTicker(20*time.Millisecond); !streams; <-look.C {
+		err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name LIKE 'sluicebox_bench_%' AND active)").Scan(&streams)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if err := m.cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(m.stderr.String(), "interrupted") {
+		t.Errorf("it ended with %v and said %s", err, m.stderr.String())
 	}
 }

@@ -36,6 +36,7 @@
 //	a stop while a checkpoint is written, or
 //	while the receiver hangs                      TestCleanStopWhile
 //	the relay is killed under load                TestKilledUnderLoad               SLUICEBOX_TEST_CRASHES=100
+//	claims: off, a stop, a kill, polling, SQLite  WithoutClaims
 //	the server crashes under load                 TestTheServerCrashes              SLUICEBOX_TEST_CRASHES=20
 //	the server shuts down under load              TestAFastShutdownIsNotHeldUp      SLUICEBOX_TEST_CRASHES=20
 //	slot dropped, invalidated, made anew;

@@ -19,7 +19,7 @@ import (
 type diagnosis struct {
 	Findings []struct {
 		Part, Grade, Subject, Text, Remedy string
-		Statements                         []string
+		Statements                         []struct{ SQL, Condition string }
 		Unreachable                        bool
 	}
 	Faults, Unreachable, Advice int
@@ -28,7 +28,9 @@ type diagnosis struct {
 // statements are those that doctor prints, in its order.
 func (d *diagnosis) statements() (list []string) {
 	for _, f := range d.Findings {
-		list = append(list, f.Statements...)
+		for _, s := range f.Statements {
+			list = append(list, s.SQL)
+		}
 	}
 	return list
 }
@@ -52,6 +54,13 @@ func doctor(t *testing.T, yaml string) (d diagnosis, text string, code int) {
 	for _, statement := range d.statements() {
 		if !strings.Contains(text, "\n          "+statement+"\n") {
 			t.Errorf("the text lacks the line %q:\n%s", statement, text)
+		}
+	}
+	for _, f := range d.Findings {
+		for _, s := range f.Statements {
+			if s.Condition == "" && (strings.Contains(s.SQL, "pg_drop_") || strings.Contains(s.SQL, "pg_terminate_")) {
+				t.Errorf("a statement that takes something away stands alone: %s", s.SQL)
+			}
 		}
 	}
 	return d, text, code
@@ -96,6 +105,9 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 		}
 		refused := "http://" + freeAddress(t)
 		away := strings.Replace(right, database, "postgres://postgres@"+freeAddress(t)+"/x?sslmode=disable", 1)
+		full := nameFor(database) + "_full"
+		servers.Exec(t, database, "CREATE ROLE "+full+" LOGIN CONNECTION LIMIT 0")
+		t.Cleanup(func() { servers.Exec(t, database, "DROP ROLE "+full) })
 		pooler := strings.Replace(right, database, servers.Pooler(t, database, "transaction", "extra_float_digits", "options"), 1)
 		for name, c := range map[string]struct {
 			config string
@@ -107,6 +119,8 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 			"nobody at the sink":      {strings.Replace(right, receiver.URL, refused, 1), 1, []string{"connection refused", "start the receiver"}},
 			"nobody at the database":  {away, 1, []string{"connection refused", "correct source.url", "does not refuse the credentials"}},
 			"nobody of the name":      {strings.Replace(right, "postgres@", "nobody_at_all@", 1), 78, []string{"nobody_at_all", "check the user and password"}},
+			"no session left":         {strings.Replace(right, "postgres@", full+"@", 1), 1, []string{"no session left for the relay", "FROM pg_stat_activity GROUP BY"}},
+			"an unknown parameter":    {strings.Replace(right, "?sslmode", "?sslmod=x&sslmode", 1), 78, []string{`unrecognized configuration parameter "sslmod"`, "take it out"}},
 			"no such database":        {strings.Replace(right, "?sslmode", "x?sslmode", 1), 78, []string{"does not exist", "check the database name"}},
 			"no such table":           {strings.Replace(right, "flowcatalyst: {", "flowcatalyst: {events-table: nowhere, ", 1), 78, []string{`no table "nowhere"`}},
 			"an unknown key":          {right + "dispach: {}\n", 78, []string{"sluicebox.yaml:5", "dispach"}},
@@ -122,6 +136,9 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 				if !strings.Contains(plain, want) {
 					t.Errorf("%s: doctor does not say %q:\n%s", name, want, text)
 				}
+			}
+			if strings.Contains(plain, "admin.listen: admin.listen") || name == "no session left" && strings.Contains(plain, "let this machine reach it") {
+				t.Errorf("%s: doctor says too much:\n%s", name, text)
 			}
 			if strings.Contains(text, token) {
 				t.Errorf("%s: the token is shown:\n%s", name, text)

@@ -103,6 +103,8 @@ func illnesses() []illness {
 	const table = `"outbox_events"`
 	return []illness{
 		{name: "own tables missing", cause: []string{"DROP SCHEMA sluicebox CASCADE"}, want: []string{"own tables are not there", "run `sluicebox init`"}},
+		{name: "own tables that run makes", harmless: true, cause: []string{"DROP SCHEMA sluicebox CASCADE", "GRANT CREATE ON DATABASE postgres TO relay"},
+			want: []string{"own tables are not there", "run `sluicebox init`, or leave it to `sluicebox run`"}, after: []string{"REVOKE CREATE ON DATABASE postgres FROM relay"}},
 		{name: "an own table missing a grant", cause: []string{"REVOKE INSERT ON sluicebox.parked FROM relay"}, want: []string{`GRANT INSERT ON sluicebox.parked TO "relay";`}},
 		{name: "no USAGE on the own schema", cause: []string{"REVOKE USAGE ON SCHEMA sluicebox FROM relay"}, want: []string{`GRANT USAGE ON SCHEMA sluicebox TO "relay";`}},
 		{name: "no USAGE on the outbox's schema", cause: []string{"REVOKE USAGE ON SCHEMA public FROM PUBLIC"}, want: []string{`GRANT USAGE ON SCHEMA "public" TO "relay";`}},
@@ -119,6 +121,8 @@ func illnesses() []illness {
 		{name: "a column of another type", cause: []string{"ALTER TABLE outbox_events ALTER retry_count DROP DEFAULT, ALTER retry_count TYPE text"},
 			want: []string{"is of type text", "ALTER TABLE " + table + ` ALTER COLUMN "retry_count" TYPE integer USING "retry_count"::integer;`}},
 		{name: "a status too short", cause: []string{"ALTER TABLE outbox_events ALTER status TYPE varchar(9)"}, want: []string{"cannot hold \"PROCESSING\"", "ALTER TABLE " + table + ` ALTER COLUMN "status" TYPE text`}},
+		{name: "a constraint of the status", cause: []string{"ALTER TABLE outbox_events ADD CONSTRAINT words CHECK (status IN ('PENDING', 'COMPLETED', 'FAILED'))"},
+			want: []string{"does not allow 'PROCESSING'", "ALTER TABLE " + table + ` DROP CONSTRAINT "words", ADD CONSTRAINT "words" CHECK (`}, after: []string{"ALTER TABLE outbox_events DROP CONSTRAINT words"}},
 		{name: "no publication", cause: []string{"DROP PUBLICATION clinic"}, want: []string{`CREATE PUBLICATION "clinic" FOR TABLE "public"."outbox_events", "public"."outbox_dispatch_jobs" WITH (publish = 'insert', publish_via_partition_root = true);`}},
 		{name: "a table unpublished", cause: []string{"ALTER PUBLICATION clinic DROP TABLE outbox_events"}, want: []string{`ALTER PUBLICATION "clinic" ADD TABLE "public"."outbox_events";`}},
 		{name: "updates published", cause: []string{"ALTER PUBLICATION clinic SET (publish = 'update')"}, want: []string{`ALTER PUBLICATION "clinic" SET (publish = 'insert', publish_via_partition_root = true);`}},
@@ -138,6 +142,7 @@ func illnesses() []illness {
 		{name: "no bound on the log", harmless: true, cause: []string{"ALTER SYSTEM SET max_slot_wal_keep_size = -1", "SELECT pg_reload_conf()"},
 			want: []string{"ALTER SYSTEM SET max_slot_wal_keep_size = '20GB';"}, after: []string{"ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()"}},
 		{name: "no fsync", harmless: true, cause: []string{"ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()"}, want: []string{"ALTER SYSTEM SET fsync = on;"}},
+		{name: "few sessions for the role", harmless: true, cause: []string{"ALTER ROLE relay CONNECTION LIMIT 8"}, want: []string{`ALTER ROLE "relay" CONNECTION LIMIT `}, after: []string{"ALTER ROLE relay CONNECTION LIMIT -1"}},
 		{name: "a short statement_timeout", harmless: true, cause: []string{"ALTER ROLE relay SET statement_timeout = '3s'"},
 			want: []string{`ALTER ROLE "relay" IN DATABASE "postgres" SET statement_timeout = 0;`}},
 	}

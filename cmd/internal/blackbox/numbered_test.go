@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
@@ -44,12 +43,9 @@ func (s *scene) expectNumbered(n int, but ...string) {
 // expectNumberedIn is expectNumbered of a table and its receiver.
 func (s *scene) expectNumberedIn(table string, to *sinktest.Receiver, n int, but ...string) {
 	s.t.Helper()
-	arriveIn(s.t, to, n-len(but), 3*time.Minute+time.Duration(n)*time.Millisecond)
-	within(s.t, time.Minute, func() string {
-		if left := count(s.t, s.conn, "SELECT count(*) FROM "+table+" WHERE status <> 'COMPLETED' AND NOT id = ANY(coalesce($1, '{}'::text[]))", but); left > 0 {
-			return fmt.Sprintf("%d rows are not COMPLETED", left)
-		}
-		return ""
+	arrive(s.t, to, n-len(but))
+	dwindle(s.t, "rows are not COMPLETED", func() int {
+		return count(s.t, s.conn, "SELECT count(*) FROM "+table+" WHERE status <> 'COMPLETED' AND NOT id = ANY(coalesce($1, '{}'::text[]))", but)
 	})
 	taken := to.Taken()
 	if again := checkNumbered(s.t, taken); again > 0 {

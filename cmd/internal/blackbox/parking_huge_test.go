@@ -86,11 +86,8 @@ func TestOneTransactionOfHugeRows(t *testing.T) {
 		began := time.Now()
 		s.numberIn("outbox_events", 1, rows, "i % 10", 1_000_000)
 		wrote := time.Now()
-		within(s.t, time.Minute+time.Duration(rows)*100*time.Millisecond, func() string {
-			if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status = 'COMPLETED'"); n < rows {
-				return fmt.Sprintf("%d of %d rows are COMPLETED", n, rows)
-			}
-			return ""
+		dwindle(s.t, fmt.Sprintf("of %d rows are not COMPLETED", rows), func() int {
+			return count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'")
 		})
 		s.t.Logf("%d rows of 1 MB, written in %s, delivered in %s more", rows, wrote.Sub(began).Round(time.Millisecond), time.Since(wrote).Round(time.Millisecond))
 		if to.taken != rows {
@@ -125,18 +122,13 @@ func TestAFirstStartOverALargeBacklog(t *testing.T) {
 		wait := write(s.t, s.database, load{seconds: 4 + rows/50_000, clients: 4, rate: 200, scripts: scriptsOfOwnGroups()})
 		began := time.Now()
 		r := start(s.t, s.config)
-		within(s.t, time.Minute+time.Duration(rows)*time.Millisecond, func() string {
-			if !strings.Contains(r.said(), "msg=reading") {
-				return "the relay does not read"
-			}
-			return ""
-		})
+		r.waitForWithin("msg=reading", patience+time.Duration(rows)*time.Millisecond)
 		reading := time.Since(began)
 		wait()
 		all := s.rows()
-		arriveIn(s.t, s.to, all, 2*time.Minute+time.Duration(rows)*time.Millisecond)
+		arrive(s.t, s.to, all)
 		s.t.Logf("%d rows of before and %d beside: reading after %s, all arrived after %s", rows, all-rows, reading.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
-		within(s.t, time.Minute, func() string { return unsettled(s.t, s.conn) })
+		settle(s.t, s.conn)
 		s.expectBacklogFirst(before)
 		if c := s.to.Counts(); c.Duplicates > 0 || c.Distinct != all {
 			s.t.Errorf("%+v of %d rows", c, all)

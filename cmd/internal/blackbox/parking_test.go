@@ -173,9 +173,9 @@ func (b *blockedGroup) test(fault func(*blockedGroup)) {
 	log.expectWithin(16<<20, 0)
 	b.r.operate("lanes", "skip", "--group", "blocked", "--reason", "a test")
 	began := time.Now()
-	arriveIn(b.t, b.to, live.written+rows/3, time.Minute)
+	arrive(b.t, b.to, live.written+rows/3)
 	fault(b)
-	arriveIn(b.t, b.to, live.written+rows-1, time.Minute+time.Duration(rows)*time.Millisecond)
+	arrive(b.t, b.to, live.written+rows-1)
 	b.t.Logf("the blocked rows were delivered in %s", time.Since(began).Round(time.Millisecond))
 	within(b.t, time.Minute, func() string {
 		return none(b.t, b.conn, "are not COMPLETED", "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED' AND id <> '"+numbered(1)+"'")

@@ -146,8 +146,8 @@ func TestBesideALegacyProcessor(t *testing.T) {
 		if err := <-ended; err != nil {
 			s.t.Fatal(err)
 		}
-		arriveIn(s.t, s.to, s.rows()-len(old.sent), 2*time.Minute)
-		within(s.t, 20*time.Second, func() string { return unsettled(s.t, s.conn) })
+		arrive(s.t, s.to, s.rows()-len(old.sent))
+		settle(s.t, s.conn)
 
 		groups, last := oracle{"EVENT", "events"}.groups(s.t, s.conn), map[string]int{}
 		for _, got := range s.to.Taken() {

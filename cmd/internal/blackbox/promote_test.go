@@ -156,7 +156,7 @@ func TestWhatAnAsynchronousFailoverLoses(t *testing.T) {
 		p.t.Logf("cut: %q", p.follows(s))
 		write(p.t, s.database, load{transactions: 400, clients: 8, scripts: seedScripts(50)})()
 		arrive(p.t, p.to, s.rows()+lost)
-		within(p.t, 20*time.Second, func() string { return unsettled(p.t, s.conn) })
+		settle(p.t, s.conn)
 		taken := slices.DeleteFunc(p.to.Taken(), func(r sinktest.Received) bool { return strings.HasPrefix(r.ID, "LOST") })
 		events, again := oracle{"EVENT", "events"}.checkOrder(p.t, s.conn, taken)
 		jobs, _ := oracle{"DISPATCH_JOB", "jobs"}.checkOrder(p.t, s.conn, taken)

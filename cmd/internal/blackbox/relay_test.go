@@ -119,7 +119,7 @@ func (r *relay) said() string {
 // waitFor waits until the process has said something.
 func (r *relay) waitFor(text string) {
 	r.t.Helper()
-	r.waitForWithin(text, 30*time.Second)
+	r.waitForWithin(text, patience)
 }
 
 // waitForWithin is waitFor with a limit of its own.
@@ -250,6 +250,26 @@ func within(t testing.TB, limit time.Duration, check func() string) {
 			t.Fatalf("after %s: %s", limit, wrong)
 		case <-time.After(50 * time.Millisecond):
 		}
+	}
+}
+
+// patience is how long a test waits for what does not come, or for the next step
+// of what moves. What moves is waited for, however slow the machine is.
+const patience = 2 * time.Minute
+
+// dwindle calls left until it returns 0. It fails once what is left has not become
+// less for as long as patience.
+func dwindle(t testing.TB, what string, left func() int) {
+	t.Helper()
+	for least := left(); least > 0; {
+		within(t, patience, func() string {
+			n := left()
+			if n >= least {
+				return fmt.Sprintf("%d %s", n, what)
+			}
+			least = n
+			return ""
+		})
 	}
 }
 

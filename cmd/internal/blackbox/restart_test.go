@@ -34,9 +34,9 @@ func TestADayOfLog(t *testing.T) {
 		began := time.Now()
 		r = s.run()
 		reading := time.Since(began)
-		arriveIn(s.t, s.to, 10+1, time.Minute)
+		arrive(s.t, s.to, 10+1)
 		first := time.Since(began)
-		arriveIn(s.t, s.to, 10+waiting, 3*time.Minute)
+		arrive(s.t, s.to, 10+waiting)
 		all := time.Since(began)
 		within(s.t, time.Minute, func() string {
 			return none(s.t, s.conn, "are not COMPLETED", "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'")

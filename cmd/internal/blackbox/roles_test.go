@@ -107,12 +107,12 @@ func TestLeastPrivilege(t *testing.T) {
 		c.expectNoneParked(r)
 		servers.Exec(c.t, c.database, "UPDATE outbox_events SET status = 'PENDING', processed_at = NULL WHERE id = '"+numbered(1)+"'")
 		r.waitFor("rows came back to PENDING")
-		within(c.t, 30*time.Second, func() string { return unsettled(c.t, c.conn) })
+		settle(c.t, c.conn)
 		expectStop(c.t, r)
 		c.run()
 		c.number(1001, 1100, "i % 9")
 		arrive(c.t, c.to, 1100)
-		within(c.t, 30*time.Second, func() string { return unsettled(c.t, c.conn) })
+		settle(c.t, c.conn)
 	})
 }
 
@@ -138,7 +138,7 @@ func TestLeastPrivilegeTakeover(t *testing.T) {
 			leader.kill()
 			leader = next
 		}
-		within(c.t, 30*time.Second, func() string { return unsettled(c.t, c.conn) })
+		settle(c.t, c.conn)
 	})
 }
 

@@ -20,7 +20,7 @@ func TestManyGroupsAndOne(t *testing.T) {
 				r := s.run()
 				s.number(1, rows, group)
 				began := time.Now()
-				arriveIn(s.t, s.to, rows, 5*time.Minute)
+				arrive(s.t, s.to, rows)
 				took := time.Since(began)
 				s.expectNumbered(rows)
 				requests := s.to.Counts().Requests

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -75,7 +74,7 @@ func (s *scene) expectAll() (rows, again int) {
 	s.t.Helper()
 	rows = s.rows()
 	arrive(s.t, s.to, rows)
-	within(s.t, 20*time.Second, func() string { return unsettled(s.t, s.conn) })
+	settle(s.t, s.conn)
 	taken := s.to.Taken()
 	events, againEvents := oracle{"EVENT", "events"}.checkOrder(s.t, s.conn, taken)
 	jobs, againJobs := oracle{"DISPATCH_JOB", "jobs"}.checkOrder(s.t, s.conn, taken)
@@ -96,7 +95,7 @@ func (s *scene) load(transactions int) {
 func (s *scene) expectSet() {
 	s.t.Helper()
 	arrive(s.t, s.to, s.rows())
-	within(s.t, 20*time.Second, func() string { return unsettled(s.t, s.conn) })
+	settle(s.t, s.conn)
 }
 
 // expectOnce is expectAll where nothing may arrive twice.
@@ -109,32 +108,32 @@ func (s *scene) expectOnce() (rows int) {
 	return rows
 }
 
-// arrive waits until so many different rows have arrived.
+// arrive waits until so many different rows have arrived. It fails once none more
+// has arrived for as long as patience.
 func arrive(t testing.TB, to *sinktest.Receiver, rows int) {
 	t.Helper()
-	arriveIn(t, to, rows, time.Minute)
-}
-
-// arriveIn is arrive with a limit of its own.
-func arriveIn(t testing.TB, to *sinktest.Receiver, rows int, limit time.Duration) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	if err := to.Wait(ctx, rows); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// unsettled says which rows of the seed's tables are not COMPLETED with a
-// processed_at, "" if there are none.
-func unsettled(t *testing.T, conn *pgx.Conn) string {
-	t.Helper()
-	for _, table := range []string{"outbox_events", "outbox_dispatch_jobs"} {
-		if n := count(t, conn, "SELECT count(*) FROM "+table+" WHERE status <> 'COMPLETED' OR processed_at IS NULL"); n > 0 {
-			return fmt.Sprintf("%d rows of %s are not COMPLETED with processed_at", n, table)
+	for {
+		before := to.Counts().Distinct
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		err := to.Wait(ctx, rows)
+		cancel()
+		if err == nil {
+			return
+		}
+		if to.Counts().Distinct == before {
+			t.Fatalf("in %s no row arrived: %v", patience, err)
 		}
 	}
-	return ""
+}
+
+// settle waits until every row of the seed's tables is COMPLETED and has a
+// processed_at.
+func settle(t *testing.T, conn *pgx.Conn) {
+	t.Helper()
+	dwindle(t, "rows are not COMPLETED with processed_at", func() int {
+		const open = " WHERE status <> 'COMPLETED' OR processed_at IS NULL"
+		return count(t, conn, "SELECT (SELECT count(*) FROM outbox_events"+open+") + (SELECT count(*) FROM outbox_dispatch_jobs"+open+")")
+	})
 }
 
 // none says how many rows a query finds that should find none.

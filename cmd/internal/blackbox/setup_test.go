@@ -158,7 +158,7 @@ func TestWALLevelReplica(t *testing.T) {
 		r.waitFor("wal_level")
 		write(t, server.URL, load{transactions: 400, clients: 1, scripts: seedScripts(20)})()
 		arrive(t, to, 400)
-		within(t, 10*time.Second, func() string { return unsettled(t, conn) })
+		settle(t, conn)
 
 		_ = conn.Close(context.Background())
 		server.Stop("fast")

@@ -104,7 +104,7 @@ func (p *pace) run(t testing.TB, lasts time.Duration) (p50, p99 time.Duration) {
 		}
 		committed[id] = time.Now()
 	}
-	arriveIn(t, p.to, before+len(committed), 20*time.Second)
+	arrive(t, p.to, before+len(committed))
 	return quantiles(committed, p.to.Taken())
 }
 

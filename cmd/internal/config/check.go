@@ -136,6 +136,9 @@ func (d *decoder) check(s *Settings) {
 		d.fail("dispatch.processing-timeout-seconds", "is %d, must be at least 1", s.Dispatch.ProcessingTimeoutSeconds)
 	}
 	d.notNegative("dispatch.takeover-wait", s.Dispatch.TakeoverWait)
+	if s.Dispatch.Claims == claimsOff && s.Dispatch.Takeover == "timeout" && d.sound("dispatch.claims") && d.sound("dispatch.takeover") {
+		d.fail("dispatch.claims", "is off, but with dispatch.takeover: timeout two processors know by its claim whose a row is; leave claims on, or take over at-once")
+	}
 	if s.Checkpoint.MaxHold < leastHold && d.sound("checkpoint.max-hold") {
 		d.fail("checkpoint.max-hold", "is %s, must be at least %s", s.Checkpoint.MaxHold, leastHold)
 	}

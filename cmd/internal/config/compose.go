@@ -22,7 +22,9 @@ func (c *Config) Outboxes() []store.Outbox {
 	outboxes := make([]store.Outbox, len(c.Settings.Outboxes))
 	for i, o := range c.Settings.Outboxes {
 		schema, table := splitTable(o.Table)
-		outboxes[i] = store.Outbox{Name: o.Name, Schema: schema, Table: table, Layout: o.layout(), Kind: o.Kind, Retention: o.Retention}
+		layout := o.layout()
+		layout.Unclaimed = c.Settings.Dispatch.Claims == claimsOff
+		outboxes[i] = store.Outbox{Name: o.Name, Schema: schema, Table: table, Layout: layout, Kind: o.Kind, Retention: o.Retention}
 	}
 	return outboxes
 }
@@ -185,5 +187,7 @@ func (c *Config) Admin(metrics prometheus.Gatherer) admin.Config {
 		Listen:  c.Settings.Admin.Listen,
 		Token:   c.Settings.Admin.Token.Reveal(),
 		Metrics: metrics,
+
+		Profiling: c.Settings.Admin.Profiling,
 	}
 }

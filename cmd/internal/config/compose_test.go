@@ -94,6 +94,23 @@ func TestComposeSource(t *testing.T) {
 	}
 }
 
+// claims is one key for all outboxes of both databases.
+func TestComposeWithoutClaims(t *testing.T) {
+	const rest = "outboxes:\n  - {table: a, layout: outbox-messages, sink: s}\n  - {table: b, layout: flowcatalyst, kind: EVENT, sink: s}\nsinks: {s: {type: flowcatalyst, api-base-url: https://p}}\n"
+	for value, want := range map[string]bool{"on": false, "off": true} {
+		for _, text := range []string{source + "dispatch: {claims: " + value + "}\n" + rest, source + rest} {
+			cfg := load(t, text, "SLUICEBOX_DISPATCH_CLAIMS="+value)
+			for _, boxes := range [][]store.Outbox{cfg.Store().Outboxes, cfg.SQLiteStore().Outboxes} {
+				for _, o := range boxes {
+					if o.Layout.Unclaimed != want {
+						t.Errorf("claims: %s: outbox %s is unclaimed %v", value, o.Name, o.Layout.Unclaimed)
+					}
+				}
+			}
+		}
+	}
+}
+
 func TestComposeSQLite(t *testing.T) {
 	cfg := load(t, "name: relay_1\nsource: {url: sqlite:shop.db}\ndispatch: {takeover: timeout, processing-timeout-seconds: 60}\nflowcatalyst: {api-base-url: https://p}\n")
 	st := cfg.SQLiteStore()

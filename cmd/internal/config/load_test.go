@@ -61,7 +61,7 @@ func TestDefaults(t *testing.T) {
 	d := s.Dispatch
 	if d.APIBatchSize != 100 || d.MaxConcurrentGroups != 10 || d.GlobalBufferSize != 10000 || d.BufferBytes != 64<<20 ||
 		d.MaxRetries != 3 || d.Backoff.Initial != 200*time.Millisecond || d.Backoff.Max != 30*time.Second ||
-		d.RequestTimeout != 30*time.Second || d.ProcessingTimeoutSeconds != 300 || d.Takeover != "at-once" {
+		d.RequestTimeout != 30*time.Second || d.ProcessingTimeoutSeconds != 300 || d.Takeover != "at-once" || d.Claims != "on" {
 		t.Errorf("dispatch defaults: %+v", d)
 	}
 	if s.Checkpoint.MaxHold != 1<<30 || s.Checkpoint.SweepInterval != time.Minute {
@@ -110,8 +110,8 @@ func TestFaults(t *testing.T) {
 			[]string{"relay.yaml:4: dispatch.apiBatchSize: unknown key; did you mean api-batch-size?"}},
 		{"unknown key far from all", least + "log:\n  colour: red\n",
 			[]string{"relay.yaml:4: log.colour: unknown key; the keys here are level, format"}},
-		{"key of a later version", least + "dispatch:\n  claims: off\n",
-			[]string{"relay.yaml:4: dispatch.claims: unknown key; the keys here are api-batch-size"}},
+		{"key of a later version", least + "dispatch:\n  partitions: 4\n",
+			[]string{"relay.yaml:4: dispatch.partitions: unknown key; the keys here are api-batch-size"}},
 		{"section of a later version", least + "replay: {rate: 100}\n",
 			[]string{"relay.yaml:3: replay: unknown key; the keys here are name, source"}},
 		{"key written twice", least + "name: a\nname: b\n",
@@ -185,6 +185,8 @@ func TestFaults(t *testing.T) {
 			}},
 		{"times below 0", least + "dispatch:\n  give-up-after: -1s\n  takeover-wait: -2s\n",
 			[]string{"relay.yaml:4: dispatch.give-up-after: is -1s, must not be below 0s", "relay.yaml:5: dispatch.takeover-wait: is -2s, must not be below 0s"}},
+		{"no claims beside another processor", least + "dispatch:\n  takeover: timeout\n  claims: off\n",
+			[]string{"relay.yaml:5: dispatch.claims: is off, but with dispatch.takeover: timeout two processors know by its claim whose a row is; leave claims on, or take over at-once"}},
 		{"words of the dispatcher", least + "dispatch:\n  on-failed: blok\n  ungrouped: any\n  retry: {compat: postbocks}\n",
 			[]string{
 				`relay.yaml:4: dispatch.on-failed: is "blok", must be one of continue, block; did you mean block?`,

@@ -49,6 +49,7 @@ type Dispatch struct {
 	ProcessingTimeoutSeconds int           `yaml:"processing-timeout-seconds" doc:"With takeover timeout: after how many seconds a row that somebody else left in PROCESSING is taken."`
 	TakeoverWait             time.Duration `yaml:"takeover-wait" doc:"After a change of leader, the wait before the first row is sent, for receivers that cannot tell a late duplicate."`
 	Takeover                 string        `yaml:"takeover" doc:"When a row that somebody else left in PROCESSING is taken: at-once, or timeout, where another relay still works on the tables." enum:"at-once,timeout"`
+	Claims                   string        `yaml:"claims" doc:"Whether a row is written as PROCESSING before it is sent. off saves that write; in return all rows in flight at a change of leader are sent again, and a row that somebody cancels in the table is sent all the same." enum:"on,off"`
 }
 
 // Delivery are the keys that dispatch has for all sinks and a sink may have for
@@ -74,6 +75,9 @@ type Retry struct {
 	Compat string `yaml:"compat" doc:"Counts failures as another processor does. none: only with proof that the receiver works. flowcatalyst: every failure, also one of a receiver that is down. postbox: every 4xx answer and nothing else." enum:"none,flowcatalyst,postbox" empty:"none"`
 }
 
+// claimsOff is the word for claims that write nothing.
+const claimsOff = "off"
+
 // noCompat is the word for dispatch.CompatNone.
 const noCompat = "none"
 
@@ -93,6 +97,8 @@ type Checkpoint struct {
 type Admin struct {
 	Listen string `yaml:"listen" doc:"host:port of the endpoints. Empty: none."`
 	Token  Secret `yaml:"token" doc:"Bearer token for everything but the plain probes. Needed for any address but loopback."`
+	// Profiling costs little until somebody asks for a profile.
+	Profiling bool `yaml:"profiling" doc:"Serve profiles of the relay under /debug/pprof/, for go tool pprof."`
 }
 
 // Log is the section log.
@@ -130,6 +136,7 @@ func Default() Settings {
 			},
 			ProcessingTimeoutSeconds: 300,
 			Takeover:                 "at-once",
+			Claims:                   "on",
 		},
 		Checkpoint: Checkpoint{MaxHold: 1 << 30, SweepInterval: time.Minute},
 		Admin:      Admin{Listen: "127.0.0.1:8090"},

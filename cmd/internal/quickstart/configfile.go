@@ -1,12 +1,9 @@
 package quickstart
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 )
@@ -31,23 +28,11 @@ admin:
 // says, read as "sluicebox run" reads it, but for the variables of the
 // environment: they are meant for another relay.
 func writeConfig(folder string, at place, receiver string) (string, *config.Config, error) {
-	text := fmt.Sprintf(fileText, at.name, quoted(at.url), quoted(receiver), quoted(at.table))
+	text := fmt.Sprintf(fileText, at.name, config.Quote(at.url), config.Quote(receiver), config.Quote(at.table))
 	path := filepath.Join(folder, "sluicebox.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return "", nil, fmt.Errorf("write the configuration: %w", err)
 	}
 	cfg, err := config.Load(path, nil)
 	return path, cfg, err
-}
-
-// quoted is a text in YAML's double quotes, in which everything that JSON writes
-// means the same, with ${ written so that it is no reference.
-func quoted(text string) string {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(strings.ReplaceAll(text, "${", "$${")); err != nil {
-		panic("quickstart: a text that JSON cannot hold: " + err.Error())
-	}
-	return strings.TrimSpace(b.String())
 }

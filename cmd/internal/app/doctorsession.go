@@ -1,0 +1,33 @@
+package app
+
+import (
+	"errors"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// holders shows who has the sessions of a server.
+const holders = "SELECT datname, usename, application_name, state, count(*) FROM pg_stat_activity GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC;"
+
+// refusedSession says what it means that a server was reached and refused a session
+// for another reason than the login. away is as in Finding.
+func refusedSession(f *store.Finding, err error) (away, ok bool) {
+	var connect *pgconn.ConnectError
+	var pg *pgconn.PgError
+	if !errors.As(err, &connect) || !errors.As(connect, &pg) {
+		return false, false
+	}
+	switch pg.Code {
+	case "42704", "22023", "55P02": // undefined_object, invalid_parameter_value, cant_change_runtime_param
+		f.Text = "the server refuses a parameter of the URL: " + pg.Message
+		f.Remedy = "correct it in source.url, or take it out (source.stream-url, where the log has a role of its own): a parameter that the relay does not know is a setting for the server"
+		return false, true
+	case "53300": // too_many_connections
+		f.Text = "the server answers, and has no session left for the relay: " + pg.Message
+		f.Remedy = "-- as an administrator: shows who holds the sessions; end what is not needed, or raise max_connections (or the CONNECTION LIMIT of the role or the database, where that is named)\n" + holders
+		return true, true
+	}
+	return false, false
+}

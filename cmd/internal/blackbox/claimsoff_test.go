@@ -1,0 +1,142 @@
+package blackbox
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+const withoutClaims = "dispatch: {claims: off}\n"
+
+// noteWrites notes what is written into the seed's tables.
+const noteWrites = `
+CREATE TABLE writes (id text, status text);
+CREATE FUNCTION note_write() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN
+  INSERT INTO writes VALUES (NEW.id, NEW.status); RETURN NEW; END';
+CREATE TRIGGER note AFTER UPDATE ON outbox_events FOR EACH ROW EXECUTE FUNCTION note_write();
+CREATE TRIGGER note AFTER UPDATE ON outbox_dispatch_jobs FOR EACH ROW EXECUTE FUNCTION note_write();
+`
+
+// expectWrites expects that each row was written once, as COMPLETED.
+func (s *scene) expectWrites(rows int) {
+	s.t.Helper()
+	if wrong := none(s.t, s.conn, "were written as something else than COMPLETED", "SELECT count(*) FROM writes WHERE status <> 'COMPLETED'"); wrong != "" {
+		s.t.Error(wrong)
+	}
+	if n := count(s.t, s.conn, "SELECT count(*) FROM writes"); n != rows {
+		s.t.Errorf("%d writes into %d rows", n, rows)
+	}
+}
+
+// open returns the ids of the rows that are not COMPLETED.
+func (s *scene) open() map[string]bool {
+	s.t.Helper()
+	rows, err := s.conn.Query(context.Background(),
+		"SELECT id FROM outbox_events WHERE status <> 'COMPLETED' UNION ALL SELECT id FROM outbox_dispatch_jobs WHERE status <> 'COMPLETED'")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	set := map[string]bool{}
+	for _, id := range ids {
+		set[id] = true
+	}
+	return set
+}
+
+// Without claims a row is written once, by its outcome, and arrives once: also rows
+// that were there before the relay, and those of a clean restart.
+func TestWithoutClaims(t *testing.T) {
+	t.Parallel()
+	eachScene(t, withoutClaims, func(s *scene) {
+		servers.Exec(s.t, s.database, noteWrites)
+		s.load(60)
+		r := s.run()
+		wait := write(s.t, s.database, load{seconds: 2, clients: 8, rate: 400, scripts: lateScripts(20)})
+		<-time.After(time.Second)
+		expectStop(s.t, r)
+		r = s.run()
+		wait()
+		s.expectWrites(s.expectOnce())
+		expectStop(s.t, r)
+	})
+}
+
+// A kill under load loses nothing and changes no order. What arrives again was in
+// flight: no outcome had been written of it.
+func TestKilledWithoutClaims(t *testing.T) {
+	t.Parallel()
+	eachScene(t, withoutClaims, func(s *scene) {
+		servers.Exec(s.t, s.database, noteWrites)
+		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Delay: 10 * time.Millisecond} })
+		r := s.run()
+		wait := write(s.t, s.database, load{seconds: 3, clients: 8, rate: 400, scripts: lateScripts(20)})
+		<-time.After(1500 * time.Millisecond)
+		r.kill()
+		s.disconnected()
+		open := s.open()
+		r = s.run()
+		wait()
+		rows, again := s.expectAll()
+		s.expectWrites(rows)
+		seen := map[string]bool{}
+		for _, it := range s.to.Taken() {
+			// What is committed after the kill is in no set, and may arrive once.
+			if seen[it.ID] && !open[it.ID] {
+				s.t.Errorf("row %s was COMPLETED before the kill, or came after it, and arrived again", it.ID)
+			}
+			seen[it.ID] = true
+		}
+		s.t.Logf("%d rows; %d arrived again", rows, again)
+		expectStop(s.t, r)
+	})
+}
+
+// A relay that polls without claims sends no row twice: what it read may have been
+// delivered meanwhile.
+func TestPollingWithoutClaims(t *testing.T) {
+	t.Parallel()
+	eachScene(t, withoutClaims, func(s *scene) {
+		servers.Exec(s.t, s.database, noteWrites)
+		s.config = strings.Replace(s.config, "mode: stream", "mode: poll, poll-interval: 1ms, poll-batch-size: 100", 1)
+		r := s.run()
+		write(s.t, s.database, load{seconds: 3, clients: 8, rate: 400, scripts: scriptsOfOwnGroups()})()
+		s.expectWrites(s.expectOnce())
+		expectStop(s.t, r)
+	})
+}
+
+// On SQLite, too.
+func TestWithoutClaimsOnSQLite(t *testing.T) {
+	t.Parallel()
+	const rows = 1000
+	source, db := seedFile(t)
+	run(t, db, `CREATE TABLE writes (id, status)`)
+	run(t, db, `CREATE TRIGGER note AFTER UPDATE ON outbox_events BEGIN INSERT INTO writes VALUES (NEW.id, NEW.status); END`)
+	to := sinktest.NewReceiver(t)
+	insertNumbered(t, db, 1, 100)
+	r := start(t, preset(source, to.URL(), withoutClaims))
+	r.waitFor("reading")
+	for i := 101; i <= rows; i += 10 {
+		insertNumbered(t, db, i, i+9)
+	}
+	arrive(t, to, rows)
+	expectStop(t, r)
+	if again := checkNumbered(t, to.Taken()); again > 0 {
+		t.Errorf("%d rows arrived more than once", again)
+	}
+	var all, completed int
+	err := db.QueryRowContext(context.Background(), "SELECT count(*), count(*) FILTER (WHERE status = 'COMPLETED') FROM writes").Scan(&all, &completed)
+	if err != nil || all != rows || completed != rows {
+		t.Errorf("%d writes into %d rows, %d of them COMPLETED: %v", all, rows, completed, err)
+	}
+}

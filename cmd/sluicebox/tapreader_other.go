@@ -1,0 +1,9 @@
+//go:build !unix || solaris || illumos
+
+package main
+
+import "os"
+
+// unread reports whether nobody reads a pipe any more: here nobody knows before
+// something is written.
+func unread(*os.File) bool { return false }

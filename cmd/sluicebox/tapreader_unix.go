@@ -1,0 +1,24 @@
+//go:build unix && !solaris && !illumos
+
+package main
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// unread reports whether nobody reads a pipe any more, or a terminal is gone. Of any
+// other file it is false.
+func unread(f *os.File) (gone bool) {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = conn.Control(func(fd uintptr) {
+		ask := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+		n, err := unix.Poll(ask, 0)
+		gone = err == nil && n > 0 && ask[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
+	})
+	return gone
+}
