@@ -20,8 +20,10 @@ quickstart: build ## build it and show it at work, with nothing to set up
 
 # SQLite itself is Go code here: with the race detector its suite keeps a processor
 # busy for ten minutes, so of it only the tests of concurrency run that way.
+# The black-box scenarios run beside one version of a server each; VERSIONS=all
+# runs them beside each.
 test: have-go have-cc ## run all tests, with the race detector, beside real servers
-	$(SERVERS) exec -- sh -c 'go test -race -timeout 20m $$(go list ./... | grep -v store/sqlite) && \
+	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) sh -c 'go test -race -timeout 20m $$(go list ./... | grep -v store/sqlite) && \
 		go test -timeout 20m ./store/sqlite && \
 		go test -race -timeout 20m -run "TestBusy|TestBesideServices|TestReplaced|TestLock|TestDurability" ./store/sqlite'
 
@@ -29,11 +31,11 @@ short: have-go ## run the tests that need no server
 	go test -short ./...
 
 crash: have-go have-cc ## kill the relay N times (20) under load, and the server as often
-	$(SERVERS) exec -- env SLUICEBOX_TEST_CRASHES=$(N) go test -count=1 -v -timeout 60m \
+	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=all SLUICEBOX_TEST_CRASHES=$(N) go test -count=1 -v -timeout 60m \
 		-run 'TestKilledUnderLoad|TestTheServerCrashes|TestAFastShutdown' ./cmd/internal/blackbox
 
 leader: have-go ## kill, stop, freeze and cut off the leader of two relays N times (20) under load, and replace both
-	$(SERVERS) exec -- env SLUICEBOX_TEST_CRASHES=$(N) SLUICEBOX_TEST_RACE=false go test -count=1 -v -timeout 60m -parallel 1 \
+	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=all SLUICEBOX_TEST_CRASHES=$(N) SLUICEBOX_TEST_RACE=false go test -count=1 -v -timeout 60m -parallel 1 \
 		-run 'TestTwoRelays$$|TestARollingRestart' ./cmd/internal/blackbox
 
 lint: have-go ## check the format and look for mistakes
@@ -48,7 +50,8 @@ fuzz: have-go ## run every fuzz test for FUZZTIME (10s)
 	done
 
 bench: build ## measure the relay beside the floor and write deploy/speed.md (some 50 minutes, on an idle machine)
-	$(SERVERS) exec pg15 -- sh -c 'go run ./cmd/internal/bench/speedpage -source "$$SLUICEBOX_TEST_PG15_URL" -version "$(VERSION)"'
+	SLUICEBOX_TEST_DATA=/var/tmp/sluicebox-bench SLUICEBOX_TEST_PG15_OPTIONS='-c shared_preload_libraries=pg_stat_statements' \
+		$(SERVERS) exec pg15 -- sh -c 'go run ./cmd/internal/bench/speedpage -source "$$SLUICEBOX_TEST_PG15_URL" -version "$(VERSION)"'
 
 microbench: have-go ## run the Go benchmarks beside real servers
 	$(SERVERS) exec -- go test -run '^$$' -bench . -benchmem ./...

@@ -2,12 +2,10 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -30,7 +28,7 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 			if err == nil && len(left) > 0 {
 				err = s.claimOnce(ctx, sess, epoch, at, rows, left, answers, false)
 			}
-			if !isLockTimeout(err) {
+			if !LockedOut(err) {
 				return err
 			}
 			sess.skipLocked = time.Now().Add(skipFor)
@@ -52,11 +50,6 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 // transaction say, must not stop the other rows. A row that is passed over is
 // answered as not yet visible.
 const skipFor = 10 * time.Second
-
-func isLockTimeout(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == "55P03" // lock_not_available
-}
 
 // claimOnce sends the statements of a call.
 func (s *Store) claimOnce(ctx context.Context, sess *session, epoch store.Epoch, at time.Time,

@@ -43,7 +43,7 @@ func (s *Store) Lead(ctx context.Context) (store.Epoch, error) {
 func (s *Store) raise(ctx context.Context, conn *pgx.Conn) (store.Epoch, error) {
 	for began := time.Now(); ; {
 		epoch, err := s.raiseOnce(ctx, conn)
-		if !isLockTimeout(err) {
+		if !LockedOut(err) {
 			return epoch, err
 		}
 		keepers, failed := s.endKeepers(ctx, conn)

@@ -20,7 +20,7 @@ func blockedLatency(ctx context.Context, b *bench) (figures, error) {
 			if err := b.block(ctx, p, to); err != nil {
 				return nil, err
 			}
-			return b.latency(ctx, p, to, true)
+			return b.latency(ctx, p, to)
 		})
 	})
 }
@@ -169,7 +169,7 @@ func emptyTable(ctx context.Context, b *bench) (figures, error) {
 
 // both measures the latency and then a drain.
 func (b *bench) both(ctx context.Context, p *place, to *receiver) (figures, error) {
-	f, err := b.relayed(ctx, p, to, func(ctx context.Context) (figures, error) { return b.latency(ctx, p, to, true) })
+	f, err := b.relayed(ctx, p, to, func(ctx context.Context) (figures, error) { return b.latency(ctx, p, to) })
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ const warmUp = time.Second
 
 func relayLatency(ctx context.Context, b *bench) (figures, error) {
 	return b.inPlace(ctx, func(p *place, to *receiver) (figures, error) {
-		return b.relayed(ctx, p, to, func(ctx context.Context) (figures, error) { return b.latency(ctx, p, to, true) })
+		return b.relayed(ctx, p, to, func(ctx context.Context) (figures, error) { return b.latency(ctx, p, to) })
 	})
 }
 
@@ -67,12 +67,12 @@ func floorLatency(ctx context.Context, b *bench) (figures, error) {
 		if err != nil {
 			return nil, err
 		}
-		return b.beside(ctx, pr, p, p.rows, func(ctx context.Context) (figures, error) { return b.latency(ctx, p, to, true) })
+		return b.beside(ctx, pr, p, p.rows, func(ctx context.Context) (figures, error) { return b.latency(ctx, p, to) })
 	})
 }
 
 // latency writes rows for the duration and returns how long they took.
-func (b *bench) latency(ctx context.Context, p *place, to *receiver, ordered bool) (figures, error) {
+func (b *bench) latency(ctx context.Context, p *place, to *receiver) (figures, error) {
 	// A group's rows are written by one session if the one divides by the other.
 	groups := (b.opts.Groups + b.opts.Clients - 1) / b.opts.Clients * b.opts.Clients
 	turn := *b
@@ -88,7 +88,7 @@ func (b *bench) latency(ctx context.Context, p *place, to *receiver, ordered boo
 		if err := t.wait(ctx); err != nil {
 			return nil, err
 		}
-		if err := t.check(ordered); err != nil {
+		if err := t.check(true); err != nil {
 			return nil, err
 		}
 		f = t.latencies()

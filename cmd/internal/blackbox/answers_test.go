@@ -32,7 +32,7 @@ func TestComeBackLater(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachScene(t, "dispatch: {retry-after-max: "+most.String()+"}\n", func(s *scene) {
+			aScene(t, "dispatch: {retry-after-max: "+most.String()+"}\n", func(s *scene) {
 				answer := sinktest.Answer{Status: asked.status, Header: http.Header{}}
 				if asked.header != "" {
 					answer.Header.Set("Retry-After", asked.header)
@@ -73,7 +73,7 @@ func TestComeBackLater(t *testing.T) {
 //	SLUICEBOX_TEST_OUTAGE=20s go test -v -run 'TestComeBackLaterForOneGroup' ./cmd/internal/blackbox
 func TestComeBackLaterForOneGroup(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "dispatch: {backoff: {initial: 50ms}}\n", func(s *scene) {
+	aScene(t, "dispatch: {backoff: {initial: 50ms}}\n", func(s *scene) {
 		busy := lasting(s.t, 5*time.Second)
 		var over atomic.Bool
 		s.to.Script(func(r *sinktest.Request) sinktest.Answer {
@@ -135,7 +135,7 @@ func TestBodyTooLarge(t *testing.T) {
 	for name, group := range map[string]string{"5 groups": "i % 5", "1 group": "1", "no groups": "NULL"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachScene(t, "dispatch: {ungrouped: parallel, backoff: {initial: 50ms}}\n", func(s *scene) {
+			aScene(t, "dispatch: {ungrouped: parallel, backoff: {initial: 50ms}}\n", func(s *scene) {
 				const rows, most = 400, 4 << 10
 				s.to.Script(func(r *sinktest.Request) sinktest.Answer {
 					if len(r.Body) > most {
@@ -174,7 +174,7 @@ func TestBodyTooLarge(t *testing.T) {
 //	go test -v -run 'TestCutBehindTheTaking' ./cmd/internal/blackbox
 func TestCutBehindTheTaking(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		var cut, lost atomic.Int64
 		s.to.Script(func(r *sinktest.Request) sinktest.Answer {
 			if cut.Add(1) <= 8 {
@@ -218,7 +218,7 @@ func TestEndlessAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachScene(t, "dispatch: {request-timeout: 2s, backoff: {max: 1s}}\n", func(s *scene) {
+			aScene(t, "dispatch: {request-timeout: 2s, backoff: {max: 1s}}\n", func(s *scene) {
 				s.to.Script(func(*sinktest.Request) sinktest.Answer {
 					return sinktest.Answer{Status: fault.status, Body: []byte("["), Rest: fault.rest, Astray: true}
 				})

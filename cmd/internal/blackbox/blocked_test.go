@@ -39,7 +39,7 @@ func TestABlockedGroup(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachScene(t, "dispatch: {on-failed: block, max-retries: 1, backoff: {initial: 50ms}}\n", func(s *scene) {
+			aScene(t, "dispatch: {on-failed: block, max-retries: 1, backoff: {initial: 50ms}}\n", func(s *scene) {
 				poison(s.to, sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("no such thing")}, numbered(bad))
 				r := s.run()
 				s.number(1, 200, "i % 10")
@@ -78,7 +78,7 @@ func TestABlockedGroup(t *testing.T) {
 //	go test -v -run 'TestABlockedGroupKeepsNoLog' ./cmd/internal/blackbox
 func TestABlockedGroupKeepsNoLog(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "dispatch: {on-failed: block, max-retries: 0}\n", func(s *scene) {
+	aScene(t, "dispatch: {on-failed: block, max-retries: 0}\n", func(s *scene) {
 		const bad = 100 // the last one of group 0
 		poison(s.to, sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("no such thing")}, numbered(bad))
 		r := s.run()
@@ -201,7 +201,7 @@ func (s *scene) expectBlocked(r *relay, bad, n int) {
 //	go test -v -run 'TestAPausedGroup' ./cmd/internal/blackbox
 func TestAPausedGroup(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		r := s.run()
 		s.number(1, 100, "i % 10")
 		s.expectNumbered(100)

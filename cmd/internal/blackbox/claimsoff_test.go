@@ -57,7 +57,7 @@ func (s *scene) open() map[string]bool {
 // that were there before the relay, and those of a clean restart.
 func TestWithoutClaims(t *testing.T) {
 	t.Parallel()
-	eachScene(t, withoutClaims, func(s *scene) {
+	aScene(t, withoutClaims, func(s *scene) {
 		servers.Exec(s.t, s.database, noteWrites)
 		s.load(60)
 		r := s.run()
@@ -75,7 +75,7 @@ func TestWithoutClaims(t *testing.T) {
 // flight: no outcome had been written of it.
 func TestKilledWithoutClaims(t *testing.T) {
 	t.Parallel()
-	eachScene(t, withoutClaims, func(s *scene) {
+	aScene(t, withoutClaims, func(s *scene) {
 		servers.Exec(s.t, s.database, noteWrites)
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Delay: 10 * time.Millisecond} })
 		r := s.run()
@@ -105,7 +105,7 @@ func TestKilledWithoutClaims(t *testing.T) {
 // delivered meanwhile.
 func TestPollingWithoutClaims(t *testing.T) {
 	t.Parallel()
-	eachScene(t, withoutClaims, func(s *scene) {
+	aScene(t, withoutClaims, func(s *scene) {
 		servers.Exec(s.t, s.database, noteWrites)
 		s.config = strings.Replace(s.config, "mode: stream", "mode: poll, poll-interval: 1ms, poll-batch-size: 100", 1)
 		r := s.run()

@@ -48,7 +48,7 @@ func lateScripts(groups int) []string {
 // commits, and no row again that was not in flight at a kill.
 func TestKilledUnderLoad(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Delay: 10 * time.Millisecond} })
 		kills, inFlight := crashes(s.t, 5), 0
 		r := s.run()

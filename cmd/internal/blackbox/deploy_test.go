@@ -94,7 +94,7 @@ func underManager(t *testing.T, config string, watchdog time.Duration) (*relay, 
 // stops.
 func TestUnderAServiceManager(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		way := newWire(s.t, s.database)
 		way.cut()
 		r, m := underManager(s.t, strings.Replace(s.config, s.database, way.url(s.database), 1), 2*time.Second)
@@ -235,7 +235,7 @@ func TestImage(t *testing.T) {
 		t.Errorf("version: %v %s", err, out)
 	}
 	t.Run("runs", func(t *testing.T) {
-		eachScene(t, "", func(s *scene) {
+		aScene(t, "", func(s *scene) {
 			r := emptyRoot(s.t, built, s.config)
 			r.waitFor("reading")
 			s.number(1, 100, "i % 9")

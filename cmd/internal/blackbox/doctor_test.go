@@ -85,7 +85,7 @@ func TestDoctor(t *testing.T) {
 // What no statement mends is named with what does.
 func TestDoctorOfAConfiguration(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		database, _ := prepare(t, version, seedTables)
 		const token = "the-right-token"
 		receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -151,7 +151,7 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 // anyway, nobody asks for it.
 func TestDoctorOfAModeWithoutALog(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		p := newPatient(t, version)
 		p.server.Restart(map[string]string{"wal_level": "replica"})
 		stream := p.config
@@ -168,7 +168,7 @@ func TestDoctorOfAModeWithoutALog(t *testing.T) {
 // neither the lock nor the slot, and delivers nothing.
 func TestDoctorBesideRelays(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		first := s.run()
 		second := start(s.t, s.config)
 		second.waitFor("standing by")

@@ -22,7 +22,7 @@ func TestACutThatWasNotFinishedIsMadeAgain(t *testing.T) {
 	for how, end := range map[string]func(*relay){"stopped": func(r *relay) { r.stop() }, "killed": (*relay).kill} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			eachScene(t, "", func(s *scene) {
+			aScene(t, "", func(s *scene) {
 				r := s.run()
 				write(s.t, s.database, load{transactions: 16, clients: 8, scripts: seedScripts(3)})()
 				rows := s.expectOnce()
@@ -57,7 +57,7 @@ func TestACutThatWasNotFinishedIsMadeAgain(t *testing.T) {
 // PROCESSING.
 func TestTheServerCrashes(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		server := servers.Start(t, version, map[string]string{
 			"wal_level": "logical", "fsync": "on", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB",
 		})
@@ -95,7 +95,7 @@ func TestTheServerCrashes(t *testing.T) {
 // locked, hold up themselves and nothing else.
 func TestARowThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		ctx := context.Background()
 		servers.Exec(s.t, s.database, `CREATE FUNCTION object() RETURNS trigger LANGUAGE plpgsql AS
 			'BEGIN IF NEW.id = ''X000000000001'' AND NEW.status = ''COMPLETED'' THEN RAISE ''not this one''; END IF; RETURN NEW; END'`,
@@ -172,7 +172,7 @@ func TestTheLogIsLost(t *testing.T) {
 		for _, when := range []string{"running", "stopped"} {
 			t.Run(name+", "+when, func(t *testing.T) {
 				t.Parallel()
-				eachScene(t, "", func(s *scene) {
+				aScene(t, "", func(s *scene) {
 					r := s.run()
 					s.load(20)
 					s.expectOnce()
@@ -212,7 +212,7 @@ func failure(err error) string {
 // of that time cannot be read, and the rows are delivered all the same.
 func TestAColumnIsRenamedAndNamedBack(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		r := s.run()
 		servers.Exec(s.t, s.database, "ALTER TABLE outbox_events RENAME message_group TO grp",
 			"INSERT INTO outbox_events (id, type, grp, payload, status, created_at) VALUES ('X000000000001', 'EVENT', 'x', '{\"id\": \"X000000000001\"}', 'PENDING', now())")
@@ -230,7 +230,7 @@ func TestAColumnIsRenamedAndNamedBack(t *testing.T) {
 // receiver that takes none.
 func TestAFastShutdownIsNotHeldUp(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		server := servers.Start(t, version, map[string]string{"wal_level": "logical"})
 		servers.Exec(t, server.URL, seedTables, truthTables)
 		to := sinktest.NewReceiver(t)

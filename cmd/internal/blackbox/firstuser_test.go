@@ -119,7 +119,7 @@ func (n *newcomer) obey(said string) (did bool) {
 // says, run, and the first row is delivered.
 func TestAFirstUsersPath(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		n := &newcomer{t: t, server: servers.Start(t, version, map[string]string{
 			"wal_level": "replica", "max_wal_senders": "10", "max_replication_slots": "10",
 		})}

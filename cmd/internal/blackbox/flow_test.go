@@ -12,13 +12,13 @@ import (
 )
 
 // loadSeconds is how long the loads of real input last.
-const loadSeconds = 30
+const loadSeconds = 10
 
 // A service writes into both tables of the seed; every row arrives once, in
 // commit order within its group, and is COMPLETED.
 func TestRealInput(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		r := s.run()
 		write(s.t, s.database, load{seconds: loadSeconds, clients: 8, rate: 300, scripts: seedScripts(50)})()
 		rows := s.expectOnce()
@@ -33,7 +33,7 @@ func TestRealInput(t *testing.T) {
 // The same through today's table and wire: delivered rows are deleted.
 func TestRealInputOfToday(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		database, conn := prepare(t, version, messagesTable+copyOfMessages)
 		to := sinktest.NewReceiver(t)
 		r := start(t, fmt.Sprintf(`
@@ -65,7 +65,7 @@ admin: {listen: %s}
 // row is dropped for it.
 func TestClaimedStraightBehindTheStream(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		const rows = 25_000
 		r := s.run()
 		write(s.t, s.database, load{transactions: rows, clients: 8, scripts: seedScripts(200)})()
@@ -83,7 +83,7 @@ func TestClaimedStraightBehindTheStream(t *testing.T) {
 // arrives twice after the next start.
 func TestCleanStopUnderLoad(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		r := s.run()
 		wait := write(s.t, s.database, load{seconds: 6, clients: 8, rate: 500, scripts: seedScripts(20)})
 		for stop := 1; stop <= 3; stop++ {
@@ -103,7 +103,7 @@ func TestCleanStopUnderLoad(t *testing.T) {
 // whether they were PENDING or left in PROCESSING; settled ones are left alone.
 func TestBacklogOfTheFirstStart(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		servers.Exec(s.t, s.database, `INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
 			SELECT 'B' || lpad(i::text, 12, '0'), 'EVENT', 'g', format('{"id": "B%s"}', lpad(i::text, 12, '0')),
 				CASE WHEN i % 3 = 0 THEN 'PROCESSING' WHEN i % 7 = 0 THEN 'COMPLETED' ELSE 'PENDING' END, timestamp '2026-01-01' + (500 - i) * interval '1 s'
@@ -137,7 +137,7 @@ func TestBacklogOfTheFirstStart(t *testing.T) {
 // are delivered too.
 func TestAnOutboxAddedLater(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		both := s.config
 		s.config = strings.Replace(both, "flowcatalyst: {", "flowcatalyst: {dispatch-jobs-table: '', ", 1)
 		r := s.run()
@@ -162,7 +162,7 @@ func TestAnOutboxAddedLater(t *testing.T) {
 func TestAPoisonedRowIsFailed(t *testing.T) {
 	t.Parallel()
 	const poisoned = "0000000000050"
-	eachScene(t, "dispatch: {max-retries: 2, backoff: {initial: 20ms}}\n", func(s *scene) {
+	aScene(t, "dispatch: {max-retries: 2, backoff: {initial: 20ms}}\n", func(s *scene) {
 		s.to.Script(func(r *sinktest.Request) sinktest.Answer {
 			for _, it := range r.Items {
 				if it.ID == poisoned {

@@ -12,7 +12,7 @@ import (
 // server keep its log.
 func TestIdle(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		t, conn := s.t, s.conn
 		servers.Exec(t, s.database, "CREATE TABLE other (n bigint)")
 		r := s.run()

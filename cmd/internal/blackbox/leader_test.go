@@ -214,7 +214,7 @@ func takeovers() []takeover {
 // and nothing arrives again that was not in flight.
 func TestTwoRelays(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		tr := newTroupe(s, 10*time.Millisecond)
 		took := map[string][]time.Duration{}
 		standby := tr.add()

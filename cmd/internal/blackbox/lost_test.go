@@ -73,7 +73,7 @@ func (s *scene) losesUnderLoad(spoil func(name string), words ...string) {
 // are read, a new slot is made, and every row is delivered.
 func TestTheSlotIsDroppedUnderLoad(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		s.losesUnderLoad(s.dropSlot, "slot", nameFor(s.database))
 	})
 }
@@ -116,7 +116,7 @@ func TestTheSlotIsInvalidated(t *testing.T) {
 // The owner's relay makes a dropped publication again.
 func TestThePublicationIsDropped(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		s.losesUnderLoad(func(name string) { servers.Exec(s.t, s.database, "DROP PUBLICATION "+name) }, "publication")
 	})
 }
@@ -125,7 +125,7 @@ func TestThePublicationIsDropped(t *testing.T) {
 // once that was run, it reads the log again.
 func TestThePublicationOfAnotherOwnerIsDropped(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		who := role(s.t, s.database)
 		url := roleURL(s.database, who)
 		name := nameFor(url)

@@ -14,7 +14,7 @@ import (
 // The relay fetches its bearer token itself, and one does for all requests.
 func TestTokensAreFetched(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		var issued atomic.Int32
 		tokens := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			user, password, _ := r.BasicAuth()

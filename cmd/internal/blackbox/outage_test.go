@@ -32,7 +32,7 @@ func TestReceiverDown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachScene(t, "", func(s *scene) {
+			aScene(t, "", func(s *scene) {
 				outage := lasting(s.t, 3*time.Second)
 				way := newBreaker(s.t, s.to.URL())
 				way.open()
@@ -78,7 +78,7 @@ func TestReceiverAnswersWrong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachScene(t, "", func(s *scene) {
+			aScene(t, "", func(s *scene) {
 				outage := lasting(s.t, 2*time.Second)
 				r := s.run()
 				wait := write(s.t, s.database, load{seconds: seconds(outage) + 1, clients: 8, rate: 300, scripts: seedScripts(50)})
@@ -113,7 +113,7 @@ func TestReceiverAnswersWrong(t *testing.T) {
 //	SLUICEBOX_TEST_ROWS=50000 go test -v -run 'TestReceiverDownPastTheBuffer' ./cmd/internal/blackbox
 func TestReceiverDownPastTheBuffer(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "dispatch: {global-buffer-size: 100, backoff: {max: 500ms}}\n", func(s *scene) {
+	aScene(t, "dispatch: {global-buffer-size: 100, backoff: {max: 500ms}}\n", func(s *scene) {
 		rows := many(s.t, 2000)
 		way := newBreaker(s.t, s.to.URL())
 		s.config = strings.Replace(s.config, s.to.URL(), way.url(), 1)
@@ -141,7 +141,7 @@ func TestReceiverDownPastTheBuffer(t *testing.T) {
 //	go test -v -run 'TestReceiverBackWhileRequestsHang' ./cmd/internal/blackbox
 func TestReceiverBackWhileRequestsHang(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "dispatch: {request-timeout: 2s, max-retries: 0, backoff: {initial: 50ms, max: 500ms}}\n", func(s *scene) {
+	aScene(t, "dispatch: {request-timeout: 2s, max-retries: 0, backoff: {initial: 50ms, max: 500ms}}\n", func(s *scene) {
 		never := make(chan struct{})
 		defer close(never)
 		var probes atomic.Int64
@@ -167,7 +167,7 @@ func TestReceiverBackWhileRequestsHang(t *testing.T) {
 //	SLUICEBOX_TEST_OUTAGE=30s go test -v -run 'TestReceiverRejectsEverything' ./cmd/internal/blackbox
 func TestReceiverRejectsEverything(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		outage := lasting(s.t, 3*time.Second)
 		s.to.Script(func(*sinktest.Request) sinktest.Answer {
 			return sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("items is missing")}
@@ -203,7 +203,7 @@ func TestReceiverRejectsEverything(t *testing.T) {
 //	go test -v -run 'TestRetryNowEndsAnOutage' ./cmd/internal/blackbox
 func TestRetryNowEndsAnOutage(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "dispatch: {backoff: {initial: 10m, max: 10m}}\n", func(s *scene) {
+	aScene(t, "dispatch: {backoff: {initial: 10m, max: 10m}}\n", func(s *scene) {
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: http.StatusUnauthorized} })
 		r := s.run()
 		s.number(1, 300, "i % 100")

@@ -46,7 +46,7 @@ func TestParkedRowsThatChange(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachScene(t, "dispatch: {global-buffer-size: 100, api-batch-size: 10, backoff: {max: 1s}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {
+			aScene(t, "dispatch: {global-buffer-size: 100, api-batch-size: 10, backoff: {max: 1s}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {
 				servers.Exec(s.t, s.database, businessTable, "ALTER TABLE outbox_events ALTER message_group TYPE text, ALTER id TYPE text",
 					// A group of 10 kB fits no entry of the seed's index.
 					"DROP INDEX idx_outbox_events_status", "CREATE INDEX ON outbox_events (status, md5(message_group), created_at)")

@@ -39,7 +39,7 @@ func TestAReceiverDeadForLong(t *testing.T) {
 	for name, group := range map[string]string{"50 groups": "i % 50", "10000 groups": "i % 10000"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachOwnScene(t, nil, "dispatch: {backoff: {max: 1s}}\ncheckpoint: {max-hold: 4MiB}\n", func(s *scene, _ *servers.Server) {
+			anOwnScene(t, nil, "dispatch: {backoff: {max: 1s}}\ncheckpoint: {max-hold: 4MiB}\n", func(s *scene, _ *servers.Server) {
 				servers.Exec(s.t, s.database, businessTable)
 				log := &logWatch{s: s}
 				r := s.run()
@@ -75,7 +75,7 @@ func TestAReceiverDeadForLong(t *testing.T) {
 func TestADeadReceiverWithASmallBuffer(t *testing.T) {
 	t.Parallel()
 	const buffer, rows = 200, 3000
-	eachScene(t, "dispatch: {global-buffer-size: 200, backoff: {max: 1s}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {
+	aScene(t, "dispatch: {global-buffer-size: 200, backoff: {max: 1s}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {
 		servers.Exec(s.t, s.database, businessTable)
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: http.StatusServiceUnavailable} })
 		r := s.run()
@@ -100,7 +100,7 @@ func TestADeadReceiverWithASmallBuffer(t *testing.T) {
 func TestKilledWithRowsInFlightBeforeParkedOnes(t *testing.T) {
 	t.Parallel()
 	const rows, groups = 2000, 10
-	eachScene(t, "dispatch: {global-buffer-size: 200, api-batch-size: 5}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {
+	aScene(t, "dispatch: {global-buffer-size: 200, api-batch-size: 5}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {
 		servers.Exec(s.t, s.database, businessTable)
 		r := s.run()
 		s.number(1, groups, "i % 10")
@@ -136,7 +136,7 @@ func TestKilledWithRowsInFlightBeforeParkedOnes(t *testing.T) {
 func TestDeadReceiverUngroupedParallel(t *testing.T) {
 	t.Parallel()
 	const buffer = 500
-	eachScene(t, "dispatch: {ungrouped: parallel, global-buffer-size: 500, backoff: {max: 1s}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {
+	aScene(t, "dispatch: {ungrouped: parallel, global-buffer-size: 500, backoff: {max: 1s}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {
 		servers.Exec(s.t, s.database, businessTable)
 		rows := many(s.t, 5000)
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: http.StatusServiceUnavailable} })

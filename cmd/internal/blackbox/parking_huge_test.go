@@ -20,7 +20,7 @@ import (
 //	SLUICEBOX_TEST_ROWS=1000000 SLUICEBOX_TEST_RACE=false go test -v -run 'TestOneHugeTransaction' ./cmd/internal/blackbox
 func TestOneHugeTransaction(t *testing.T) {
 	t.Parallel()
-	eachOwnScene(t, nil, "", func(s *scene, _ *servers.Server) {
+	anOwnScene(t, nil, "", func(s *scene, _ *servers.Server) {
 		rows := many(s.t, 50_000)
 		r := s.run()
 		s.number(1, rows, "i % 100")
@@ -76,7 +76,7 @@ func (o *ordered) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 //	SLUICEBOX_TEST_ROWS=1000000 SLUICEBOX_TEST_RACE=false go test -v -run 'TestOneTransactionOfHugeRows' ./cmd/internal/blackbox
 func TestOneTransactionOfHugeRows(t *testing.T) {
 	t.Parallel()
-	eachOwnScene(t, nil, "dispatch: {buffer-bytes: 16MiB}\n", func(s *scene, _ *servers.Server) {
+	anOwnScene(t, nil, "dispatch: {buffer-bytes: 16MiB}\n", func(s *scene, _ *servers.Server) {
 		rows := many(s.t, 10_000) / 100
 		to := &ordered{t: s.t, last: map[string]string{}}
 		server := httptest.NewServer(to)
@@ -106,7 +106,7 @@ func TestOneTransactionOfHugeRows(t *testing.T) {
 //	SLUICEBOX_TEST_ROWS=2000000 SLUICEBOX_TEST_RACE=false go test -v -run 'TestAFirstStartOverALargeBacklog' ./cmd/internal/blackbox
 func TestAFirstStartOverALargeBacklog(t *testing.T) {
 	t.Parallel()
-	eachOwnScene(t, nil, "", func(s *scene, _ *servers.Server) {
+	anOwnScene(t, nil, "", func(s *scene, _ *servers.Server) {
 		rows := many(s.t, 30_000)
 		// The ids are in another order than the times, which ten rows share.
 		if _, err := s.conn.Exec(context.Background(), `INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)

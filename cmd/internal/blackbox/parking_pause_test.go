@@ -21,7 +21,7 @@ func expectNothingParked(t *testing.T, r *relay) {
 //	SLUICEBOX_TEST_ROWS=200000 SLUICEBOX_TEST_RACE=false go test -v -run 'TestACatchUpParksNothing' ./cmd/internal/blackbox
 func TestACatchUpParksNothing(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "dispatch: {global-buffer-size: 1000}\n", func(s *scene) {
+	aScene(t, "dispatch: {global-buffer-size: 1000}\n", func(s *scene) {
 		rows := many(s.t, 20_000)
 		r := s.run()
 		s.number(1, 10, "i % 10")
@@ -47,7 +47,7 @@ func TestACatchUpParksNothing(t *testing.T) {
 //	SLUICEBOX_TEST_OUTAGE=3m go test -v -run 'TestASlowReceiverPausesCapture' ./cmd/internal/blackbox
 func TestASlowReceiverPausesCapture(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "dispatch: {global-buffer-size: 500, request-timeout: 10m}\n", func(s *scene) {
+	aScene(t, "dispatch: {global-buffer-size: 500, request-timeout: 10m}\n", func(s *scene) {
 		pause := lasting(s.t, 10*time.Second)
 		hold := make(chan struct{})
 		s.to.Script(func(*sinktest.Request) sinktest.Answer {

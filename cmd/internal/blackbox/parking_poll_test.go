@@ -19,7 +19,7 @@ func TestPollingWithParkedRows(t *testing.T) {
 	for _, back := range []string{"while polling", "after polling"} {
 		t.Run("the receiver is back "+back, func(t *testing.T) {
 			t.Parallel()
-			eachScene(t, "", func(s *scene) {
+			aScene(t, "", func(s *scene) {
 				servers.Exec(s.t, s.database, businessTable)
 				who := role(s.t, s.database)
 				url := roleURL(s.database, who)

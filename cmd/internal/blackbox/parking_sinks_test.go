@@ -32,7 +32,7 @@ admin: {listen: %s}
 //	SLUICEBOX_TEST_ROWS=50000 SLUICEBOX_TEST_OUTAGE=30s go test -v -run 'TestThreeSinksOneDeadOneSlow' ./cmd/internal/blackbox
 func TestThreeSinksOneDeadOneSlow(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		servers.Exec(s.t, s.database, "CREATE TABLE outbox_slow (LIKE outbox_events INCLUDING ALL)")
 		slow, well := sinktest.NewReceiver(s.t), sinktest.NewReceiver(s.t)
 		r := start(s.t, fmt.Sprintf(threeSinks, nameFor(s.database), s.database, s.to.URL(), slow.URL(), well.URL(), adminKey))

@@ -124,7 +124,7 @@ func TestABlockedGroupIsParked(t *testing.T) {
 			t.Parallel()
 			const rest = "dispatch: {on-failed: block, max-retries: 0}\ncheckpoint: {max-hold: 16MiB}\n"
 			settings := map[string]string{"fsync": "on", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
-			eachOwnScene(t, settings, rest, func(s *scene, server *servers.Server) {
+			anOwnScene(t, settings, rest, func(s *scene, server *servers.Server) {
 				servers.Exec(s.t, s.database, businessTable)
 				(&blockedGroup{scene: s, server: server}).test(fault)
 			})

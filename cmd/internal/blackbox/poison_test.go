@@ -46,7 +46,7 @@ func TestOnePoisonedRow(t *testing.T) {
 		for name, answer := range poisons(t) {
 			t.Run(shape+", "+name, func(t *testing.T) {
 				t.Parallel()
-				eachScene(t, "dispatch: {ungrouped: parallel, request-timeout: 2s, proof-wait: 2s}\n", func(s *scene) {
+				aScene(t, "dispatch: {ungrouped: parallel, request-timeout: 2s, proof-wait: 2s}\n", func(s *scene) {
 					s.onePoisonedRow(group, name, answer)
 				})
 			})
@@ -104,7 +104,7 @@ func TestSeveralPoisonedRows(t *testing.T) {
 	for name, group := range map[string]string{"100 groups": "i % 100", "1 group": "1"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachScene(t, "dispatch: {backoff: {initial: 20ms}}\n", func(s *scene) {
+			aScene(t, "dispatch: {backoff: {initial: 20ms}}\n", func(s *scene) {
 				rows := many(s.t, 5000)
 				bad := []string{numbered(1), numbered(rows / 2), numbered(rows/2 + 1), numbered(rows/2 + 100), numbered(rows/2 + 200), numbered(rows)}
 				poison(s.to, sinktest.Answer{Status: http.StatusUnprocessableEntity}, bad...)
@@ -134,7 +134,7 @@ func TestSeveralPoisonedRows(t *testing.T) {
 //	SLUICEBOX_TEST_ROWS=100000 go test -v -run 'TestOneRefusedItem' ./cmd/internal/blackbox
 func TestOneRefusedItem(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "dispatch: {ungrouped: parallel, backoff: {initial: 50ms}}\n", func(s *scene) {
+	aScene(t, "dispatch: {ungrouped: parallel, backoff: {initial: 50ms}}\n", func(s *scene) {
 		s.config = strings.Replace(s.config, "flowcatalyst: {", "flowcatalyst: {wire: items, ", 1)
 		rows := many(s.t, 5000)
 		bad := numbered(rows / 2)
@@ -177,7 +177,7 @@ func TestAPoisonedRowInTheOnlyGroup(t *testing.T) {
 	for name, answer := range poisons(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachScene(t, "dispatch: {request-timeout: 1s, proof-wait: 500ms, backoff: {initial: 50ms, max: 300ms}}\n", func(s *scene) {
+			aScene(t, "dispatch: {request-timeout: 1s, proof-wait: 500ms, backoff: {initial: 50ms, max: 300ms}}\n", func(s *scene) {
 				poison(s.to, answer, numbered(bad))
 				r := s.run()
 				s.number(1, rows, "'g'")

@@ -32,7 +32,7 @@ func scriptsOfOwnGroups() []string {
 // and the others in order once they may go.
 func TestPollingOnly(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		// A server of its own: the lock would hold up every new slot of a shared one.
 		server := servers.Start(t, version, map[string]string{"wal_level": "replica"})
 		servers.Exec(t, server.URL, seedTables, truthTables)
@@ -134,7 +134,7 @@ func TestBesideALegacyProcessor(t *testing.T) {
 	t.Parallel()
 	const timeout = 3 * time.Second
 	rest := fmt.Sprintf("dispatch: {takeover: timeout, processing-timeout-seconds: %d, api-batch-size: 1}\n", int(timeout.Seconds()))
-	eachScene(t, rest, func(s *scene) {
+	aScene(t, rest, func(s *scene) {
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Delay: 25 * time.Millisecond} })
 		r := s.run()
 		old := &legacy{conn: servers.Connect(s.t, s.database), sent: map[string]bool{}, left: map[string]time.Time{}}

@@ -27,7 +27,7 @@ func eachDatabase(t *testing.T, test func(t *testing.T, source string)) {
 		t.Parallel()
 		test(t, "")
 	})
-	eachVersion(t, func(t *testing.T, version int) { test(t, servers.Database(t, version)) })
+	aVersion(t, func(t *testing.T, version int) { test(t, servers.Database(t, version)) })
 }
 
 // trial is a `sluicebox quickstart` with a folder of its own for temporary
@@ -194,7 +194,7 @@ func TestQuickstartInterrupted(t *testing.T) {
 // The own tables of a relay that was there before stay as they are.
 func TestQuickstartBesideARelay(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		r := s.run()
 		before := has(s.t, s.database)
 		q := try(s.t, s.database, "--for", "1s")
@@ -286,7 +286,7 @@ func runFile(t *testing.T, file, receiver string) *relay {
 // statements that remove it.
 func TestQuickstartAfterAKilledOne(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		source := servers.Database(t, version)
 		clean := has(t, source)
 		q, _ := killed(t, source)
@@ -394,7 +394,7 @@ func shell(t *testing.T, script string) string {
 // a schema is told what it lacks.
 func TestQuickstartWithFewRights(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		source, conn := prepare(t, version, seedTables)
 		before := has(t, source)
 		who := role(t, source)

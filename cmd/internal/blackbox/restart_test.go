@@ -14,7 +14,7 @@ import (
 //	SLUICEBOX_TEST_ROWS=1000000 SLUICEBOX_TEST_RACE=false … -run TestADayOfLog
 func TestADayOfLog(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		rows := many(s.t, 20_000)
 		r := s.run()
 		s.number(1, 10, "'group-' || i % 10")

@@ -15,7 +15,7 @@ func TestManyGroupsAndOne(t *testing.T) {
 	for name, group := range map[string]string{"a group each": "i", "one group": "1"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachScene(t, "", func(s *scene) {
+			aScene(t, "", func(s *scene) {
 				rows := many(s.t, 10_000)
 				r := s.run()
 				s.number(1, rows, group)

@@ -21,19 +21,30 @@ type scene struct {
 	config   string
 }
 
-// eachScene runs a test beside each version of the server, in parallel. rest is
-// the rest of the configuration.
-func eachScene(t *testing.T, rest string, test func(s *scene)) {
-	eachVersion(t, func(t *testing.T, version int) {
+// aScene runs a test beside one version of the server, or each if that is asked
+// for, in parallel. rest is the rest of the configuration.
+func aScene(t *testing.T, rest string, test func(s *scene)) {
+	aVersion(t, func(t *testing.T, version int) {
 		database, conn := prepare(t, version, seedTables)
 		to := sinktest.NewReceiver(t)
 		test(&scene{t: t, database: database, conn: conn, to: to, config: preset(database, to.URL(), rest)})
 	})
 }
 
-// eachVersion runs a test beside each version of the server, in parallel.
+// eachVersion runs a test beside each version of the server, in parallel: what the
+// versions do differently needs that.
 func eachVersion(t *testing.T, test func(t *testing.T, version int)) {
-	for _, version := range servers.Versions() {
+	onVersions(t, servers.Versions(), test)
+}
+
+// aVersion runs a test beside one version of the server, or each if that is asked
+// for, in parallel.
+func aVersion(t *testing.T, test func(t *testing.T, version int)) {
+	onVersions(t, servers.Spread(t), test)
+}
+
+func onVersions(t *testing.T, versions []int, test func(t *testing.T, version int)) {
+	for _, version := range versions {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
 			t.Parallel()
 			test(t, version)
@@ -41,11 +52,10 @@ func eachVersion(t *testing.T, test func(t *testing.T, version int)) {
 	}
 }
 
-// eachOwnScene runs a test beside a server of each version that the test has to
-// itself, in parallel. settings are those of the server, rest is the rest of the
-// configuration.
-func eachOwnScene(t *testing.T, settings map[string]string, rest string, test func(s *scene, server *servers.Server)) {
-	eachVersion(t, func(t *testing.T, version int) {
+// anOwnScene is aScene with a server that the test has to itself. settings are
+// those of the server, rest is the rest of the configuration.
+func anOwnScene(t *testing.T, settings map[string]string, rest string, test func(s *scene, server *servers.Server)) {
+	aVersion(t, func(t *testing.T, version int) {
 		server := servers.Start(t, version, settings)
 		servers.Exec(t, server.URL, seedTables, truthTables)
 		to := sinktest.NewReceiver(t)

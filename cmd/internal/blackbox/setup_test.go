@@ -37,7 +37,7 @@ func expectEnd(t *testing.T, yaml string, code int, want ...string) {
 // Bad input ends the program with a message that says what to do.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		database, _ := prepare(t, version, seedTables)
 		config := preset(database, "http://127.0.0.1:1", "")
 		tests := map[string]struct {
@@ -67,7 +67,7 @@ func TestBadInput(t *testing.T) {
 
 func TestMissingColumn(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		servers.Exec(s.t, s.database, "ALTER TABLE outbox_events RENAME message_group TO grp")
 		expectEnd(s.t, s.config, 78, "message_group", "outbox_events", "grp")
 	})
@@ -97,7 +97,7 @@ func role(t *testing.T, database string) string {
 // Whether a role may stream is found out by trying.
 func TestRoleWithoutReplication(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		database, _ := prepare(t, version, seedTables)
 		who := role(t, database)
 		yaml := preset(roleURL(database, who), "http://127.0.0.1:1", "")
@@ -111,7 +111,7 @@ func TestRoleWithoutReplication(t *testing.T) {
 // relay's other role may not stream.
 func TestRoleForTheStream(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		who := role(s.t, s.database)
 		relayURL := roleURL(s.database, who)
 		servers.Exec(s.t, s.database, "CREATE ROLE "+who+"_stream LOGIN REPLICATION",
@@ -128,7 +128,7 @@ func TestRoleForTheStream(t *testing.T) {
 
 func TestPublicationWithoutTheTable(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		database, _ := prepare(t, version, seedTables)
 		who := role(t, database)
 		servers.Exec(t, database, "ALTER ROLE "+who+" REPLICATION",
@@ -144,7 +144,7 @@ func TestPublicationWithoutTheTable(t *testing.T) {
 // the rows are in order through the switch.
 func TestWALLevelReplica(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		server := servers.Start(t, version, map[string]string{"wal_level": "replica"})
 		servers.Exec(t, server.URL, seedTables, truthTables)
 		conn := servers.Connect(t, server.URL)
@@ -193,7 +193,7 @@ func TestUnreachableDatabase(t *testing.T) {
 // A sink that cannot be reached ends nothing: rows wait and cost nothing.
 func TestUnreachableSink(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "dispatch: {backoff: {max: 500ms}}\n", func(s *scene) {
+	aScene(t, "dispatch: {backoff: {max: 500ms}}\n", func(s *scene) {
 		way := newBreaker(s.t, s.to.URL())
 		s.config = strings.Replace(s.config, s.to.URL(), way.url(), 1)
 		r := s.run()
@@ -259,7 +259,7 @@ func TestUsage(t *testing.T) {
 // printed statements do the same.
 func TestInit(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		for _, how := range []string{"init", "the printed statements"} {
 			database, conn := prepare(t, version, seedTables)
 			file := filepath.Join(t.TempDir(), "c.yaml")

@@ -11,7 +11,7 @@ func TestRequestsAreShared(t *testing.T) {
 	for name, group := range map[string]string{"a row each": "i", "several rows each": "i % 300"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachScene(t, "", func(s *scene) {
+			aScene(t, "", func(s *scene) {
 				rows := many(s.t, 1000)
 				r := s.run()
 				s.number(1, rows, group)

@@ -34,7 +34,7 @@ admin: {listen: %s}
 //	SLUICEBOX_TEST_OUTAGE=30s go test -v -run 'TestOneOfTwoSinksHangs' ./cmd/internal/blackbox
 func TestOneOfTwoSinksHangs(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		a, b := s.to, sinktest.NewReceiver(s.t)
 		r := start(s.t, fmt.Sprintf(twoSinks, nameFor(s.database), s.database, a.URL(), b.URL(), adminKey))
 		r.waitFor("reading")

@@ -109,7 +109,7 @@ func statusFields() []string {
 // it says is so; the metrics after that pass the linter.
 func TestStatusUnderLoad(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		r := s.run()
 		wait := write(s.t, s.database, load{seconds: 6, clients: 4, rate: 200, scripts: seedScripts(20)})
 		got := r.expectStatus(func(s *relayStatus) string {
@@ -197,7 +197,7 @@ func expectText(t *testing.T, r *relay) {
 func TestStatusOfADeadSink(t *testing.T) {
 	t.Parallel()
 	const rows = 2000
-	eachScene(t, "dispatch: {global-buffer-size: 200, backoff: {max: 500ms}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {
+	aScene(t, "dispatch: {global-buffer-size: 200, backoff: {max: 500ms}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {
 		servers.Exec(s.t, s.database, businessTable)
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: http.StatusServiceUnavailable} })
 		r := s.run()
@@ -239,7 +239,7 @@ func TestStatusOfADeadSink(t *testing.T) {
 func TestStatusOfAFailedRow(t *testing.T) {
 	t.Parallel()
 	const bad = 50 // of group 0
-	eachScene(t, "dispatch: {on-failed: block, max-retries: 1, backoff: {initial: 50ms}}\n", func(s *scene) {
+	aScene(t, "dispatch: {on-failed: block, max-retries: 1, backoff: {initial: 50ms}}\n", func(s *scene) {
 		poison(s.to, sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("no such thing")}, numbered(bad))
 		r := s.run()
 		s.number(1, 200, "i % 10")
@@ -265,7 +265,7 @@ func TestStatusOfAFailedRow(t *testing.T) {
 // A relay whose buffer is full reads nothing, says so, and stays ready.
 func TestStatusOfAPause(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "dispatch: {global-buffer-size: 50}\n", func(s *scene) {
+	aScene(t, "dispatch: {global-buffer-size: 50}\n", func(s *scene) {
 		hold := make(chan struct{})
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Release: hold} })
 		r := s.run()
@@ -307,7 +307,7 @@ func (r *relay) readiness(want int) (body string) {
 // open; and it is again once that is over.
 func TestReadinessIsProgress(t *testing.T) {
 	t.Parallel()
-	eachOwnScene(t, nil, "", func(s *scene, _ *servers.Server) {
+	anOwnScene(t, nil, "", func(s *scene, _ *servers.Server) {
 		w := newWire(s.t, s.database)
 		s.config = strings.Replace(s.config, s.database, w.url(s.database), 1)
 		r := s.run()
@@ -344,7 +344,7 @@ func TestReadinessIsProgress(t *testing.T) {
 // last did.
 func TestReadinessWhileIdle(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		s.config = strings.Replace(s.config, "source: {", "source: {heartbeat-interval: 500ms, ", 1)
 		r := s.run()
 		first := r.metric("sluicebox_source_heard_timestamp_seconds")
@@ -364,7 +364,7 @@ func TestReadinessWhileIdle(t *testing.T) {
 // A relay that polls tells when it last read the tables.
 func TestStatusOfPolling(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		s.config = strings.Replace(s.config, "mode: stream", "mode: poll, poll-interval: 50ms, poll-backoff: {max: 200ms}", 1)
 		r := start(s.t, s.config)
 		r.waitFor("reading")

@@ -16,7 +16,7 @@ import (
 //	go test -v -run 'TestCleanStopWhileACheckpointIsWritten' ./cmd/internal/blackbox
 func TestCleanStopWhileACheckpointIsWritten(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		r := s.run()
 		s.number(1, 100, "'g'")
 		s.expectNumbered(100)
@@ -57,7 +57,7 @@ func waits(s *scene, statement string) string {
 //	go test -v -run 'TestCleanStopWhileTheReceiverHangs' ./cmd/internal/blackbox
 func TestCleanStopWhileTheReceiverHangs(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "dispatch: {request-timeout: 2s}\n", func(s *scene) {
+	aScene(t, "dispatch: {request-timeout: 2s}\n", func(s *scene) {
 		never := make(chan struct{})
 		defer close(never)
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Release: never, Cut: true} })

@@ -13,7 +13,7 @@ import (
 // front of the others of their group.
 func TestRowsThatAreSetBackAreSentAgain(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "dispatch: {backoff: {initial: 20ms, max: 40ms}}\ncheckpoint: {sweep-interval: 500ms}\n", func(s *scene) {
+	aScene(t, "dispatch: {backoff: {initial: 20ms, max: 40ms}}\ncheckpoint: {sweep-interval: 500ms}\n", func(s *scene) {
 		s.to.Script(func(req *sinktest.Request) sinktest.Answer {
 			if req.Kind == "DISPATCH_JOB" {
 				return sinktest.Answer{Status: 400}
@@ -56,7 +56,7 @@ func TestRowsThatAreSetBackAreSentAgain(t *testing.T) {
 // Sweeps one after the other, under load: what the log brings is not sent twice.
 func TestASweepSendsNoRowTwice(t *testing.T) {
 	t.Parallel()
-	eachScene(t, "checkpoint: {sweep-interval: 20ms}\n", func(s *scene) {
+	aScene(t, "checkpoint: {sweep-interval: 20ms}\n", func(s *scene) {
 		r := s.run()
 		write(s.t, s.database, load{seconds: 10, clients: 8, rate: 300, scripts: seedScripts(50)})()
 		rows := s.expectOnce()

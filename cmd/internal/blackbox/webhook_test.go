@@ -59,7 +59,7 @@ func TestWebhook(t *testing.T) {
 		t.Parallel()
 		testWebhook(t, sqliteDeliveries(t))
 	})
-	eachVersion(t, func(t *testing.T, version int) { testWebhook(t, postgresDeliveries(t, version)) })
+	aVersion(t, func(t *testing.T, version int) { testWebhook(t, postgresDeliveries(t, version)) })
 }
 
 func testWebhook(t *testing.T, d deliveries) {

@@ -7,6 +7,7 @@
 //	SLUICEBOX_TEST_PG15_BIN  the folder of its programs
 //	SLUICEBOX_TEST_PG15_LIB  what they need as LD_LIBRARY_PATH, if anything
 //	SLUICEBOX_TEST_TMP       where temporary folders go
+//	SLUICEBOX_TEST_VERSIONS  all: what one version is enough for runs on each
 //
 // and the same for PG18, and _BIN and _LIB for PGBOUNCER. Whoever has servers of
 // their own sets these variables instead. A test whose server is not there is skipped by name; where CI=true
@@ -23,6 +24,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"hash/fnv"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -42,6 +44,21 @@ const (
 
 // Versions returns the major versions of PostgreSQL to test against.
 func Versions() []int { return []int{15, 18} }
+
+// Spread returns the version that a test runs beside where one is enough, which
+// its name decides, so that a suite as a whole meets them all. With
+// SLUICEBOX_TEST_VERSIONS=all it is all of them.
+func Spread(tb testing.TB) []int {
+	tb.Helper()
+	versions := Versions()
+	if os.Getenv("SLUICEBOX_TEST_VERSIONS") == "all" {
+		return versions
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(tb.Name()))
+	at := int(h.Sum32()>>1) % len(versions)
+	return versions[at : at+1]
+}
 
 // Postgres returns the URL of the shared server of a major version. Its user
 // may do everything. The test is skipped if there is no such server.

@@ -15,14 +15,19 @@
 #   export $(store/storetest/servers/servers.sh up)
 #
 # Environment:
-#   SLUICEBOX_TEST_SERVERS        cache and data, on a disk (default
+#   SLUICEBOX_TEST_SERVERS        the programs (default
 #                                 /var/tmp/sluicebox-test-servers, with the
 #                                 user's number unless root)
+#   SLUICEBOX_TEST_DATA           data and temporary files: a folder on a disk,
+#                                 where times are to mean something (default:
+#                                 in memory, if /dev/shm has 8 GiB to spare;
+#                                 else beside the programs)
 #   SLUICEBOX_TEST_PG15_URL       a server of your own: none is started
 #   SLUICEBOX_TEST_PG15_BIN       its programs: none are fetched
 #   SLUICEBOX_TEST_PG15_LIB       what they need as LD_LIBRARY_PATH
 #   SLUICEBOX_TEST_PG15_PORT      first port to try (5915); a taken one is
 #                                 passed over
+#   SLUICEBOX_TEST_PG15_OPTIONS   more options for the server that is started
 # and the same for PG18 (5918); _BIN and _LIB also for PGBOUNCER.
 #
 # A new server needs its name in `all` and three functions: fetch_NAME DIR,
@@ -36,6 +41,7 @@ umask 022
 all=(pg15 pg18 pgbouncer)
 uid=$(id -u)
 cache=${SLUICEBOX_TEST_SERVERS:-/var/tmp/sluicebox-test-servers}
+data=${SLUICEBOX_TEST_DATA:-}
 as=()
 if [ "$uid" = 0 ]; then
   as=(setpriv --reuid=65534 --regid=65534 --clear-groups) # nobody: PostgreSQL refuses root
@@ -88,7 +94,9 @@ programs_pgbouncer() {
 # fsync. Only TCP: a socket's path has a length limit.
 postgres() {
   local run=$1 name=$2 port=$3 bin=$4 lib=$5 data=$1/$2 try
-  local env=("${as[@]}" env -C "$run" LD_LIBRARY_PATH="$lib" TZ=UTC)
+  local env=("${as[@]}" env -C "$run" LD_LIBRARY_PATH="$lib" TZ=UTC) more options
+  more=$(upper "$name" OPTIONS)
+  read -ra options <<<"${!more:-}"
   mkdir -m 700 "$data"
   [ "$uid" != 0 ] || chown 65534:65534 "$data"
   "${env[@]}" "$bin/initdb" -D "$data" -U postgres -A trust -E UTF8 --locale=C \
@@ -99,7 +107,7 @@ postgres() {
       "${env[@]}" "$bin/postgres" -D "$data" -p "$port" \
       -c listen_addresses=127.0.0.1 -c unix_socket_directories= \
       -c wal_level=logical -c max_wal_senders=50 -c max_replication_slots=50 \
-      -c max_connections=200 -c jit=off; then
+      -c max_connections=200 -c jit=off "${options[@]}"; then
       echo "postgres://postgres@127.0.0.1:$port/postgres?sslmode=disable"
       return
     fi
@@ -253,7 +261,7 @@ end_run() {
 # reap ends what an exec left behind that was killed itself.
 reap() {
   local run pid start
-  for run in "$cache"/run/*-*; do
+  for run in "$data"/run/*-*; do
     [ -d "$run" ] || continue
     IFS=- read -r pid start <<<"${run##*/}"
     [ "$(born "$pid")" = "$start" ] || end_run "$run"
@@ -294,6 +302,25 @@ vars() { # RUN NAME…
   for name; do sed '/^$/d' "$run/$name.env"; done
 }
 
+# roomy prints a folder in memory, if there is room and programs may run from it:
+# tests build some.
+roomy() {
+  local dir=/dev/shm/sluicebox-test-servers-$uid free
+  free=$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $4}')
+  [ "${free:-0}" -ge $((8 << 20)) ] &&
+    awk '/^MemAvailable/ {exit $2 < 12 * 1024 * 1024}' /proc/meminfo &&
+    mkdir -p "$dir" && cp "$(type -P true)" "$dir/runs.$$" || return 1
+  if "$dir/runs.$$" 2>/dev/null; then echo "$dir"; fi
+  rm -f "$dir/runs.$$"
+}
+
+# prepare VARIABLE DIR: a folder that the servers' user can reach. VARIABLE names another.
+prepare() {
+  mkdir -p "$2"
+  [ -O "$2" ] || die "$2 belongs to someone else: set $1 to another folder"
+  "${as[@]}" test -x "$2" || die "user nobody, who runs the servers, cannot reach $2: set $1 to another folder"
+}
+
 lock() {
   exec 9>"$cache/lock"
   if ! flock -n 9; then
@@ -322,7 +349,7 @@ status() {
   for name in "${all[@]}"; do
     if [ -d "$(folder "$name")" ]; then echo "$name installed $(folder "$name")"; else echo "$name not installed"; fi
   done
-  for run in "$cache"/run/*; do
+  for run in "$data"/run/*; do
     for file in "$run"/*.pid; do
       [ -e "$file" ] || continue
       read -r pid _ <"$file"
@@ -350,7 +377,7 @@ run() {
   lock
   reap
   install "${names[@]}"
-  here=$cache/run/$$-$(born $$)
+  here=$data/run/$$-$(born $$)
   trap 'end_run "$here"' EXIT
   trap 'exit 129' HUP
   trap 'exit 130' INT
@@ -359,6 +386,7 @@ run() {
   unlock # the folder is ours alone
   start "$here" "${names[@]}"
   set_vars "$(vars "$here" "${names[@]}")"
+  export TMPDIR=$here/tmp
 
   # Beside this shell, so that it can pass signals on. The terminal sends INT
   # to both; a shell makes its background jobs deaf to it, hence trap -.
@@ -395,11 +423,13 @@ case $command in
 install | up | down | status | exec) ;;
 *) usage ;;
 esac
-mkdir -p "$cache/run"
-[ -O "$cache" ] || die "$cache belongs to someone else: set SLUICEBOX_TEST_SERVERS to another folder"
+prepare SLUICEBOX_TEST_SERVERS "$cache"
 cache=$(cd "$cache" && pwd)
-"${as[@]}" test -x "$cache/run" || die "user nobody, who runs the servers, cannot reach $cache: set SLUICEBOX_TEST_SERVERS to another folder"
-mine=$cache/run/up # the servers of up; each exec has a folder of its own
+[ -n "$data" ] || data=$(roomy) || :
+data=${data:-$cache}
+prepare SLUICEBOX_TEST_DATA "$data/run"
+data=$(cd "$data" && pwd)
+mine=$data/run/up # the servers of up; each exec has a folder of its own
 if [ "$command" = exec ]; then
   run "$@"
 fi
