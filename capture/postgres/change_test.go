@@ -95,6 +95,7 @@ func TestRowWithoutID(t *testing.T) {
 
 // A table that is dropped and made again is another one.
 func TestTableMadeAgain(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		f := follow(t, d, d.config(), store.Checkpoint{})

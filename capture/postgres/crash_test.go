@@ -19,6 +19,7 @@ func (c *counter) Lost(error, time.Duration) { c.lost.Add(1) }
 
 // A server that crashes and comes back is followed further, nothing twice.
 func TestServerCrash(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, nil)
 		d := newDatabase(t, srv.URL)

@@ -182,6 +182,7 @@ func (p *pair) acknowledge(t *testing.T, f *following, at store.Position) {
 
 // The standby lacks the slot: nothing is lost, the tables are read.
 func TestFailoverWithoutSlot(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		p := newPair(t, version)
 		f := follow(t, p.d, p.d.config(), store.Checkpoint{})
@@ -203,6 +204,7 @@ func TestFailoverWithoutSlot(t *testing.T) {
 // The standby lacks rows that were read, by the same address. While it is a
 // standby it is waited for. The checkpoint is one of rows that it does not have.
 func TestFailoverThatLosesRows(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		p := newPair(t, version)
 		way := newDoor(t, address(p.primary.URL))

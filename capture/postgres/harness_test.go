@@ -168,16 +168,16 @@ func (d *database) Cut(t *testing.T) {
 }
 
 // inTurn runs a test beside each version of the server, one after the other.
-func inTurn(t *testing.T, test func(t *testing.T, version int)) {
+func inTurn(t *testing.T, versions []int, test func(t *testing.T, version int)) {
 	t.Helper()
-	for _, version := range servers.Versions() {
+	for _, version := range versions {
 		t.Run("PostgreSQL "+strconv.Itoa(version), func(t *testing.T) { test(t, version) })
 	}
 }
 
 func eachVersion(t *testing.T, test func(t *testing.T, version int)) {
 	t.Helper()
-	inTurn(t, func(t *testing.T, version int) {
+	inTurn(t, servers.Versions(), func(t *testing.T, version int) {
 		t.Parallel() // most of a test is waiting
 		test(t, version)
 	})
@@ -185,7 +185,7 @@ func eachVersion(t *testing.T, test func(t *testing.T, version int)) {
 
 func TestSuite(t *testing.T) {
 	// One version after the other: the suite looks for goroutines that are left.
-	inTurn(t, func(t *testing.T, version int) {
+	inTurn(t, servers.Versions(), func(t *testing.T, version int) {
 		capturetest.Run(t, capturetest.Harness{
 			Log: true,
 			Setup: func(t *testing.T) capturetest.Database {

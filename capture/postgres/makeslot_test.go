@@ -36,6 +36,7 @@ func expectNoSlot(t *testing.T, d *database) {
 // Making a slot does not wait for an old transaction, says which one it is, to a
 // role that may not see its age too, and leaves nothing behind.
 func TestOldTransaction(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, map[string]string{"max_prepared_transactions": "2"})
 		d := privateDatabase(t, srv)
@@ -99,6 +100,7 @@ func expectOld(t *testing.T, err error, old *pgx.Conn) {
 
 // Transactions that end soon are waited for, also where one is always open.
 func TestShortTransactions(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		d := privateDatabase(t, servers.Start(t, version, nil))
 		ctx, stop := context.WithCancel(t.Context())
@@ -143,6 +145,7 @@ func (noViews) Forget(context.Context) error                       { return nil 
 
 // A fast shutdown of the server is never held up, whatever the source does.
 func TestShutdown(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		for name, busy := range map[string]func(t *testing.T, d *database) (end func()){
 			"opening":              opens,

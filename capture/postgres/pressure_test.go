@@ -25,7 +25,7 @@ const mib = 1 << 20
 // row comes in its place.
 func TestBackPressure(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes 45 s")
+		t.Skip("takes 30 s")
 	}
 	for _, c := range []struct {
 		name   string
@@ -38,7 +38,7 @@ func TestBackPressure(t *testing.T) {
 		{
 			"many rows",
 			"INSERT INTO outbox_events (id, message_group, payload) SELECT 'row-' || i, i % 100, repeat(md5(i::text), 10) FROM generate_series(0, 299999) i",
-			300_000, 320 * 300_000, 20 * time.Second, 2 * 4 * mib,
+			300_000, 320 * 300_000, 10 * time.Second, 2 * 4 * mib,
 		}, {
 			// A batch is bounded by 4 MiB too, so far fewer than 500 of these rows.
 			"large rows",
@@ -47,7 +47,7 @@ func TestBackPressure(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			eachVersion(t, func(t *testing.T, version int) {
+			inTurn(t, servers.Spread(t), func(t *testing.T, version int) {
 				srv := servers.Start(t, version, map[string]string{"wal_sender_timeout": "3s"})
 				d := privateDatabase(t, srv)
 				p := underPressure(t, d, d.config())

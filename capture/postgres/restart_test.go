@@ -27,6 +27,7 @@ func privateDatabase(t *testing.T, srv *servers.Server) *database {
 
 // The server gives the log up under a source that is paused.
 func TestSlotInvalidatedWhileRunning(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"})
 		d := privateDatabase(t, srv)
@@ -46,6 +47,7 @@ func TestSlotInvalidatedWhileRunning(t *testing.T) {
 }
 
 func TestWALLevelSetBack(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		levels := []string{"replica", "minimal"}
 		if version == servers.Versions()[0] {
@@ -101,6 +103,7 @@ func files(t *testing.T, from, to string) {
 // timeline, and a log that ends before what was read of it. Everything that is
 // committed after that must come, though its positions were passed before.
 func TestRestoredFromFiles(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, nil)
 		d := privateDatabase(t, srv)
@@ -146,6 +149,7 @@ func program(t *testing.T, version int, name string, args ...string) {
 }
 
 func TestLogReset(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, nil)
 		d := privateDatabase(t, srv)
@@ -167,6 +171,7 @@ func address(url string) string {
 }
 
 func TestOtherServer(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		one, two := servers.Start(t, version, nil), servers.Start(t, version, nil)
 		servers.Exec(t, two.URL, createTable)
@@ -187,6 +192,7 @@ func TestOtherServer(t *testing.T) {
 // The last walsender is taken for long: the source waits a while, and then says
 // so.
 func TestNoWalsenderForLong(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, map[string]string{"max_wal_senders": "1"})
 		d := privateDatabase(t, srv)
@@ -230,6 +236,7 @@ func TestNoWalsenderForLong(t *testing.T) {
 // Another program reads the slot for long, and does not acknowledge anything.
 // Only a leader may poll then.
 func TestSlotTakenForLong(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		d, other := newDatabase(t, servers.Database(t, version)), newDatabase(t, servers.Database(t, version))
 		leader, single := d.config(), other.config()

@@ -12,6 +12,7 @@ import (
 // The server's bound is told in bytes, whatever unit it was given in and whoever
 // asks, also when the session that asked before was lost.
 func TestRetainedLimit(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, nil)
 		d := privateDatabase(t, srv)

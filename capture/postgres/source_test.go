@@ -309,6 +309,7 @@ func TestInvalidatedSlot(t *testing.T) {
 }
 
 func TestSlotHeld(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		r := run(t, d, d.config(), store.Checkpoint{})
@@ -400,6 +401,7 @@ func TestTypes(t *testing.T) {
 
 // On a database where nothing is written only the heartbeat moves the position.
 func TestHeartbeat(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, nil)
 		d := newDatabase(t, srv.URL)

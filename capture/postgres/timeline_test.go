@@ -90,6 +90,7 @@ func signal(t *testing.T, srv *servers.Server) {
 // A server that was its own standby, as cluster managers have it after a crash,
 // kept its slot. The log goes on where the new timeline left the old one.
 func TestOtherTimeline(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, nil)
 		d := privateDatabase(t, srv)
@@ -129,6 +130,7 @@ func (f *following) expectInOrder(want ...string) {
 // before that point is found in the tables, and the log goes on there. One from
 // behind it means rows that are gone, and others in their place.
 func TestRestoredToPointInTime(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, nil)
 		d := privateDatabase(t, srv)

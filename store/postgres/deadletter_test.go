@@ -261,6 +261,7 @@ func TestHoldSurvivesCrash(t *testing.T) {
 	}
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
+			t.Parallel()
 			srv := servers.Start(t, version, map[string]string{
 				"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "checkpoint_timeout": "1h", "autovacuum": "off",
 			})

@@ -112,6 +112,7 @@ func examiner(t *testing.T, url string, boxes ...store.Outbox) func() []store.Fi
 func TestLockedTable(t *testing.T) {
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
+			t.Parallel()
 			url := servers.Database(t, version)
 			servers.Exec(t, url, `CREATE TABLE box (id text PRIMARY KEY, message_group text, payload text, status text NOT NULL,
 				retry_count int, created_at timestamptz, processed_at timestamptz, error_message text, updated_at timestamptz)`)
@@ -142,6 +143,7 @@ func TestLockedTable(t *testing.T) {
 func TestTimeoutsOfTheRole(t *testing.T) {
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
+			t.Parallel()
 			url := servers.Database(t, version)
 			servers.Exec(t, url, "CREATE TABLE box (id text PRIMARY KEY)")
 			give := func(setting string) {

@@ -16,6 +16,7 @@ import (
 func TestMayInstall(t *testing.T) {
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
+			t.Parallel()
 			admin := servers.Database(t, version)
 			database := databaseOf(t, admin)
 			role := "maker_" + database

@@ -17,6 +17,7 @@ func TestKeepalives(t *testing.T) {
 	}
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
+			t.Parallel()
 			dir, err := os.MkdirTemp("/tmp", "sb") // its path must be short
 			if err != nil {
 				t.Fatal(err)

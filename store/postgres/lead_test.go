@@ -234,6 +234,7 @@ func TestLeadKept(t *testing.T) {
 	}
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
+			t.Parallel()
 			srv := servers.Start(t, version, nil) // transactions stay open for seconds
 			r := newRig(t, patient(srv.URL), flowTable, 0, flowBox)
 			r.insert(t, "1")

@@ -221,6 +221,7 @@ func TestLockInRecovery(t *testing.T) {
 	}
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
+			t.Parallel()
 			srv := servers.Start(t, version, nil)
 			srv.Stop("fast")
 			if err := os.WriteFile(filepath.Join(srv.Dir, "standby.signal"), nil, 0o644); err != nil {

@@ -28,6 +28,7 @@ func TestParkPlans(t *testing.T) {
 	box := store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
+			t.Parallel()
 			url := servers.Database(t, version)
 			st, err := New(Config{URL: url, Name: "plans", Outboxes: []store.Outbox{box}})
 			if err != nil {
@@ -125,6 +126,7 @@ INSERT INTO outbox_events SELECT 'row ' || i, 'g', '{}', 'PENDING', 0, now() FRO
 	box := store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
+			t.Parallel()
 			url := servers.Database(t, version)
 			st, err := New(Config{URL: url, Name: "plans", Outboxes: []store.Outbox{box}})
 			if err != nil {

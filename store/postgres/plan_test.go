@@ -26,6 +26,7 @@ INSERT INTO outbox_events SELECT lpad(i::text, 13, '0'), 'EVENT', (i % 10)::text
 	box := store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
+			t.Parallel()
 			url := servers.Database(t, version)
 			servers.Exec(t, url, table, "ANALYZE outbox_events")
 			st, err := New(Config{URL: url, Name: "plans", Outboxes: []store.Outbox{box}})

@@ -69,7 +69,10 @@ func pooled(t *testing.T, raw string) error {
 
 func eachServer(t *testing.T, test func(t *testing.T, raw string)) {
 	for _, version := range servers.Versions() {
-		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) { test(t, servers.Database(t, version)) })
+		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
+			t.Parallel()
+			test(t, servers.Database(t, version))
+		})
 	}
 }
 

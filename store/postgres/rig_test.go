@@ -35,7 +35,10 @@ var flowBox = store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT"
 // eachVersion runs a test on a database of its own in each server.
 func eachVersion(t *testing.T, test func(t *testing.T, url string)) {
 	for _, version := range servers.Versions() {
-		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) { test(t, servers.Database(t, version)) })
+		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
+			t.Parallel() // most of it is waiting
+			test(t, servers.Database(t, version))
+		})
 	}
 }
 

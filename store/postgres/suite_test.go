@@ -23,6 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestStore(t *testing.T) {
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
+			t.Parallel()
 			storetest.Run(t, &harness{url: servers.Database(t, version)})
 		})
 	}

@@ -151,7 +151,7 @@ func TestBodyTooLarge(t *testing.T) {
 				r := s.run()
 				s.number(1, rows, group)
 				s.expectNumbered(rows, numbered(rows/2))
-				within(s.t, 10*time.Second, func() string {
+				within(s.t, patience, func() string {
 					if f := s.fate(numbered(rows / 2)); f.status != "FAILED" || !strings.Contains(f.reason, "413") {
 						return fmt.Sprintf("the row that is too large is %+v", f)
 					}

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
@@ -59,7 +58,7 @@ func TestABlockedGroup(t *testing.T) {
 				if f := s.fate(numbered(bad)); f.status != way.becomes {
 					s.t.Errorf("the row is %+v", f)
 				}
-				within(s.t, 10*time.Second, func() string {
+				within(s.t, patience, func() string {
 					if l := r.lane("0"); l.State == "blocked" {
 						return fmt.Sprintf("the lane is %+v", l)
 					}
@@ -83,7 +82,7 @@ func TestABlockedGroupKeepsNoLog(t *testing.T) {
 		poison(s.to, sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("no such thing")}, numbered(bad))
 		r := s.run()
 		s.number(1, 10, "i % 10")
-		within(s.t, 20*time.Second, func() string {
+		within(s.t, patience, func() string {
 			if n := count(s.t, s.conn, "SELECT count(*) FROM sluicebox.checkpoint"); n == 0 {
 				return "there is no checkpoint"
 			}
@@ -92,7 +91,7 @@ func TestABlockedGroupKeepsNoLog(t *testing.T) {
 		unlock := s.lock("sluicebox.checkpoint")
 		s.number(11, 100, "i % 10")
 		s.expectCompleted(99)
-		within(s.t, 20*time.Second, func() string {
+		within(s.t, patience, func() string {
 			if l := r.lane("0"); l.State != "blocked" {
 				return fmt.Sprintf("the lane is %+v", l)
 			}
@@ -116,7 +115,7 @@ func TestABlockedGroupKeepsNoLog(t *testing.T) {
 func (s *scene) expectCompleted(n int) {
 	s.t.Helper()
 	arrive(s.t, s.to, n)
-	within(s.t, 20*time.Second, func() string {
+	within(s.t, patience, func() string {
 		if done := s.completed(); done != n {
 			return fmt.Sprintf("%d rows are COMPLETED, want %d", done, n)
 		}
@@ -146,7 +145,7 @@ func (s *scene) lock(table string) (unlock func()) {
 // endSessions ends what a killed relay has left on the server.
 func (s *scene) endSessions() {
 	s.t.Helper()
-	within(s.t, 10*time.Second, func() string {
+	within(s.t, patience, func() string {
 		return none(s.t, s.conn, "of pg_stat_activity are sessions of the killed relay",
 			"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'sluicebox %'")
 	})
@@ -160,7 +159,7 @@ func (s *scene) expectLogGiven() {
 		s.t.Fatal(err)
 	}
 	// Something behind it must be in the log for the relay to see that it is past.
-	within(s.t, 20*time.Second, func() string {
+	within(s.t, patience, func() string {
 		if n := count(s.t, s.conn, "SELECT count(*) FROM (SELECT pg_logical_emit_message(true, 'test', '')) m, pg_replication_slots WHERE database = current_database() AND confirmed_flush_lsn >= $1::text::pg_lsn", here); n == 0 {
 			return "the slot stays in front of " + here
 		}
@@ -177,7 +176,7 @@ func (s *scene) expectBlocked(r *relay, bad, n int) {
 		held++
 	}
 	s.expectCompleted(n - held)
-	within(s.t, 20*time.Second, func() string {
+	within(s.t, patience, func() string {
 		l := r.lane("0")
 		if l.State != "blocked" || l.Head != numbered(bad) || !strings.Contains(l.Error, "no such thing") || l.Rows < held-1 {
 			return fmt.Sprintf("the lane is %+v, want %d rows behind the blocked one", l, held-1)
@@ -212,7 +211,7 @@ func TestAPausedGroup(t *testing.T) {
 		r = s.run()
 		s.number(201, 300, "i % 10")
 		arrive(s.t, s.to, 280)
-		within(s.t, 10*time.Second, func() string {
+		within(s.t, patience, func() string {
 			if l := r.lane("0"); l.State != "paused" || l.Rows < 20 {
 				return fmt.Sprintf("the lane is %+v", l)
 			}

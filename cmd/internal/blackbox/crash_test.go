@@ -79,7 +79,7 @@ func TestKilledUnderLoad(t *testing.T) {
 // had sent is done by then.
 func (s *scene) disconnected() {
 	s.t.Helper()
-	within(s.t, 30*time.Second, func() string {
+	within(s.t, patience, func() string {
 		return none(s.t, s.conn, "are sessions of the killed relay",
 			"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'sluicebox %'")
 	})

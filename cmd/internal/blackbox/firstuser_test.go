@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
@@ -148,7 +147,7 @@ func TestAFirstUsersPath(t *testing.T) {
 		n.sql(`INSERT INTO shop.outbox (customer, body) VALUES ('c-1', '{"order": 1}')`)
 		arrive(t, to, 1)
 		conn := servers.Connect(t, n.server.URL)
-		within(t, 30*time.Second, func() string {
+		within(t, patience, func() string {
 			return none(t, conn, "are not marked as sent", "SELECT count(*) FROM shop.outbox WHERE sent_at IS NULL")
 		})
 		expectStop(t, r)

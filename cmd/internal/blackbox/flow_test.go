@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
@@ -50,7 +49,7 @@ admin: {listen: %s}
 
 		rows := count(t, conn, "SELECT count(*) FROM outbox_messages_copy")
 		arrive(t, to, rows)
-		within(t, 10*time.Second, func() string {
+		within(t, patience, func() string {
 			return none(t, conn, "were not deleted", "SELECT count(*) FROM outbox_messages")
 		})
 		n, again := oracle{"EVENT", "messages"}.checkOrder(t, conn, to.Taken())
@@ -66,7 +65,7 @@ admin: {listen: %s}
 func TestClaimedStraightBehindTheStream(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
-		const rows = 25_000
+		const rows = 10_000
 		r := s.run()
 		write(s.t, s.database, load{transactions: rows, clients: 8, scripts: seedScripts(200)})()
 		if n := s.expectOnce(); n != rows {
@@ -126,7 +125,7 @@ func TestBacklogOfTheFirstStart(t *testing.T) {
 		if c := s.to.Counts(); c.Duplicates > 0 || c.Distinct != rows {
 			s.t.Errorf("%+v of %d rows", c, rows)
 		}
-		within(s.t, 10*time.Second, func() string {
+		within(s.t, patience, func() string {
 			return none(s.t, s.conn, "are not COMPLETED", "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'")
 		})
 		expectStop(s.t, r)
@@ -143,7 +142,7 @@ func TestAnOutboxAddedLater(t *testing.T) {
 		r := s.run()
 		write(s.t, s.database, load{transactions: 160, clients: 8, scripts: seedScripts(5)})()
 		arrive(s.t, s.to, count(s.t, s.conn, "SELECT count(*) FROM outbox_events"))
-		within(s.t, 10*time.Second, func() string {
+		within(s.t, patience, func() string {
 			return none(s.t, s.conn, "are not COMPLETED", "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'")
 		})
 		expectStop(s.t, r)
@@ -177,7 +176,7 @@ func TestAPoisonedRowIsFailed(t *testing.T) {
 			FROM generate_series(1, 100) i`)
 		arrive(s.t, s.to, 99)
 		r.waitFor("a row is FAILED")
-		within(s.t, 10*time.Second, func() string {
+		within(s.t, patience, func() string {
 			var status, reason string
 			var retries int
 			err := s.conn.QueryRow(context.Background(), "SELECT status, retry_count, coalesce(error_message, '') FROM outbox_events WHERE id = $1", poisoned).Scan(&status, &retries, &reason)
@@ -196,7 +195,7 @@ func TestAPoisonedRowIsFailed(t *testing.T) {
 		if n := s.to.Counts().Requests; n > 40 {
 			s.t.Errorf("%d requests for 100 rows with one poisoned", n)
 		}
-		within(s.t, 10*time.Second, func() string {
+		within(s.t, patience, func() string {
 			if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status = 'COMPLETED' AND retry_count = 0"); n != 99 {
 				return fmt.Sprintf("%d of 99 rows are COMPLETED without a retry", n)
 			}

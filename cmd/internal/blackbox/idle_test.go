@@ -48,7 +48,7 @@ func TestIdle(t *testing.T) {
 		if err := conn.QueryRow(context.Background(), "SELECT pg_current_wal_lsn()::text").Scan(&head); err != nil {
 			t.Fatal(err)
 		}
-		within(t, 40*time.Second, func() string {
+		within(t, patience, func() string {
 			if n := count(t, conn, "SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND confirmed_flush_lsn >= $1::text::pg_lsn", head); n == 0 {
 				return "the slot stays in front of " + head
 			}

@@ -41,7 +41,7 @@ func expectLoss(t *testing.T, r *relay, words ...string) {
 // dropSlot drops a slot from under the relay that reads it.
 func (s *scene) dropSlot(name string) {
 	s.t.Helper()
-	within(s.t, 10*time.Second, func() string {
+	within(s.t, patience, func() string {
 		_, err := s.conn.Exec(context.Background(), "SELECT pg_terminate_backend(active_pid, 1000) FROM pg_replication_slots WHERE slot_name = $1 AND active", name)
 		if err == nil {
 			_, err = s.conn.Exec(context.Background(), "SELECT pg_drop_replication_slot($1)", name)

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
 // binary is the program under test, built once: with the race detector, unless
@@ -38,16 +40,9 @@ func testMain(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "build the program:", err)
 		return 1
 	}
-	// The tests mostly wait, for a load to end or a time to pass: more of them
-	// run beside each other than there are processors, unless -parallel says how
-	// many.
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
-	if !given {
-		if err := flag.Set("test.parallel", "6"); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
+	if err := servers.Crowd(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
 	code := m.Run()
 	if err := goleak.Find(); err != nil && code == 0 {

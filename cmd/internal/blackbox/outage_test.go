@@ -273,7 +273,7 @@ func suspect(class string) string {
 // expectAlarm waits until the sink is named suspect for a class.
 func (s *scene) expectAlarm(r *relay, class string) {
 	s.t.Helper()
-	within(s.t, 15*time.Second, func() string {
+	within(s.t, patience, func() string {
 		status, body := r.get("/readyz?verbose")
 		line := sinkLine(body)
 		if status != http.StatusServiceUnavailable || !strings.HasPrefix(line, "[-]") || !strings.Contains(line, class) {
@@ -304,7 +304,7 @@ func (s *scene) expectRecovered(r *relay) {
 	rows, again := s.expectAll()
 	s.t.Logf("%d rows; the last arrived and was written %s after the receiver was back; %d arrived again", rows, time.Since(began).Round(time.Millisecond), again)
 	s.expectUncounted(r)
-	within(s.t, 10*time.Second, func() string {
+	within(s.t, patience, func() string {
 		status, body := r.get("/readyz?verbose")
 		if status != http.StatusOK || !strings.HasPrefix(sinkLine(body), "[+]") {
 			return "/readyz says: " + body

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
@@ -65,7 +64,7 @@ func TestParkedRowsThatChange(t *testing.T) {
 				s.to.Script(nil)
 				gone := 3 * len(oddGroups())
 				arrive(s.t, s.to, rows-gone)
-				within(s.t, 20*time.Second, func() string {
+				within(s.t, patience, func() string {
 					return none(s.t, s.conn, "are not settled", "SELECT count(*) FROM outbox_events WHERE status NOT IN ('COMPLETED', 'FAILED')")
 				})
 				s.expectChanged(rows - gone)
@@ -97,7 +96,7 @@ func places() []int { return []int{deletedRow, changedRow, settledRow, movedRow,
 // parkPlaces writes log until those rows are parked.
 func (s *scene) parkPlaces() {
 	s.t.Helper()
-	within(s.t, 30*time.Second, func() string {
+	within(s.t, patience, func() string {
 		for _, n := range places() {
 			place := fmt.Sprintf("-%03d", n)
 			if ids := count(s.t, s.conn, "SELECT count(*) FROM sluicebox.parked WHERE right(id, 4) = $1", place); ids < len(oddGroups()) {

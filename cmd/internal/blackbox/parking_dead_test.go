@@ -146,7 +146,7 @@ func TestDeadReceiverUngroupedParallel(t *testing.T) {
 			s.business(1 << 20)
 		}
 		s.expectParked(rows - buffer)
-		within(s.t, 20*time.Second, func() string {
+		within(s.t, patience, func() string {
 			if memory := r.metric(`sluicebox_pending_rows{sink="flowcatalyst"}`); memory > 2*buffer {
 				return fmt.Sprintf("%.0f rows are in memory, the buffer is %d", memory, buffer)
 			}

@@ -58,7 +58,7 @@ func TestASlowReceiverPausesCapture(t *testing.T) {
 		for from := 1; from <= rows; from += each {
 			s.numberIn("outbox_events", from, from+each-1, "i % 50", wide)
 		}
-		within(s.t, 20*time.Second, func() string {
+		within(s.t, patience, func() string {
 			if r.metric("sluicebox_source_paused") != 1 {
 				return "the source is not paused"
 			}

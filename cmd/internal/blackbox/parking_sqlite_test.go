@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
@@ -63,7 +62,7 @@ func TestParkingOnSQLite(t *testing.T) {
 	}
 	arrive(t, to, rows/2)
 	parked := func(r *relay) int { return int(r.metric(`sluicebox_parked_rows{sink="flowcatalyst"}`)) }
-	within(t, 20*time.Second, func() string {
+	within(t, patience, func() string {
 		if n := parked(r); n < rows/2-buffer {
 			return fmt.Sprintf("%d rows are parked", n)
 		}
@@ -75,7 +74,7 @@ func TestParkingOnSQLite(t *testing.T) {
 	to.Script(nil)
 	r.operate("lanes", "skip", "--group", "0", "--reason", "a test")
 	arrive(t, to, rows-1)
-	within(t, 20*time.Second, func() string {
+	within(t, patience, func() string {
 		n := 0
 		if err := db.QueryRowContext(context.Background(), "SELECT count(*) FROM outbox_events WHERE status NOT IN ('COMPLETED', 'FAILED')").Scan(&n); err != nil || n+parked(r) > 0 {
 			return fmt.Sprintf("%d rows are unsettled, %d parked: %v", n, parked(r), err)

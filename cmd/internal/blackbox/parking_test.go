@@ -33,7 +33,7 @@ func (s *scene) expectParked(least int) {
 // expectNoneParked waits until the relay has forgotten all parked rows.
 func (s *scene) expectNoneParked(r *relay) {
 	s.t.Helper()
-	within(s.t, 20*time.Second, func() string {
+	within(s.t, patience, func() string {
 		if n := s.parked(); n > 0 {
 			return fmt.Sprintf("%d rows are still parked", n)
 		}

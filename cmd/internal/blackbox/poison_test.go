@@ -46,7 +46,7 @@ func TestOnePoisonedRow(t *testing.T) {
 		for name, answer := range poisons(t) {
 			t.Run(shape+", "+name, func(t *testing.T) {
 				t.Parallel()
-				aScene(t, "dispatch: {ungrouped: parallel, request-timeout: 2s, proof-wait: 2s}\n", func(s *scene) {
+				aScene(t, fmt.Sprintf("dispatch: {ungrouped: parallel, request-timeout: %s, proof-wait: 2s}\n", answerWithin(name)), func(s *scene) {
 					s.onePoisonedRow(group, name, answer)
 				})
 			})
@@ -54,8 +54,17 @@ func TestOnePoisonedRow(t *testing.T) {
 	}
 }
 
+// answerWithin is a request-timeout: short only where an answer stays away, for a
+// busy machine may take its time over the others.
+func answerWithin(poison string) string {
+	if poison == "no answer" {
+		return "2s"
+	}
+	return "1m"
+}
+
 func (s *scene) onePoisonedRow(group, name string, answer sinktest.Answer) {
-	rows := many(s.t, 10_000)
+	rows := many(s.t, 5000)
 	bad := numbered(rows / 2)
 	poison(s.to, answer, bad)
 	r := s.run()
@@ -111,7 +120,7 @@ func TestSeveralPoisonedRows(t *testing.T) {
 				r := s.run()
 				s.number(1, rows, group)
 				s.expectNumbered(rows, bad...)
-				within(s.t, 20*time.Second, func() string {
+				within(s.t, patience, func() string {
 					if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE id = ANY($1) AND status = 'FAILED' AND retry_count = $2", bad, retries); n != len(bad) {
 						return fmt.Sprintf("%d of %d rows are FAILED", n, len(bad))
 					}
@@ -177,7 +186,7 @@ func TestAPoisonedRowInTheOnlyGroup(t *testing.T) {
 	for name, answer := range poisons(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			aScene(t, "dispatch: {request-timeout: 1s, proof-wait: 500ms, backoff: {initial: 50ms, max: 300ms}}\n", func(s *scene) {
+			aScene(t, "dispatch: {request-timeout: "+answerWithin(name)+", proof-wait: 500ms, backoff: {initial: 50ms, max: 300ms}}\n", func(s *scene) {
 				poison(s.to, answer, numbered(bad))
 				r := s.run()
 				s.number(1, rows, "'g'")
@@ -191,7 +200,7 @@ func TestAPoisonedRowInTheOnlyGroup(t *testing.T) {
 				if f := s.fate(numbered(bad)); f.status != "FAILED" || !strings.Contains(f.reason, reason) {
 					s.t.Errorf("the row is %+v", f)
 				}
-				within(s.t, 10*time.Second, func() string {
+				within(s.t, patience, func() string {
 					if status, body := r.get("/readyz?verbose"); status != http.StatusOK {
 						return body
 					}
@@ -209,7 +218,7 @@ func TestAPoisonedRowInTheOnlyGroup(t *testing.T) {
 func (s *scene) expectHeld(r *relay, id, class string) {
 	s.t.Helper()
 	s.expectAlarm(r, class)
-	within(s.t, 10*time.Second, func() string {
+	within(s.t, patience, func() string {
 		if l := r.lane("g"); l.Head != id || l.Rows == 0 || l.Error == "" || l.RetryCount > 1 {
 			return fmt.Sprintf("the lane is %+v", l)
 		}

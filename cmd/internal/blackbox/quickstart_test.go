@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -244,7 +243,7 @@ func TestQuickstartKilled(t *testing.T) {
 		}
 		r := runFile(t, file, to.URL())
 		arrive(t, to, len(open))
-		within(t, 20*time.Second, func() string {
+		within(t, patience, func() string {
 			if left := rest(t, source, file); len(left) > 0 {
 				return fmt.Sprintf("%d rows are not COMPLETED", len(left))
 			}
@@ -294,7 +293,7 @@ func TestQuickstartAfterAKilledOne(t *testing.T) {
 		if len(dead) <= len(clean) {
 			t.Fatalf("the killed quickstart has left nothing: %q", dead)
 		}
-		within(t, 20*time.Second, func() string {
+		within(t, patience, func() string {
 			n := count(t, servers.Connect(t, source), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'sluicebox %'")
 			if n > 0 {
 				return fmt.Sprintf("%d sessions of the killed quickstart are left", n)

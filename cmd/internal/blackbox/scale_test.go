@@ -16,7 +16,7 @@ func TestManyGroupsAndOne(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			aScene(t, "", func(s *scene) {
-				rows := many(s.t, 10_000)
+				rows := many(s.t, 5000)
 				r := s.run()
 				s.number(1, rows, group)
 				began := time.Now()

@@ -164,7 +164,7 @@ func TestWALLevelReplica(t *testing.T) {
 		server.Stop("fast")
 		server.Restart(map[string]string{"wal_level": "logical"})
 		through := write(t, server.URL, load{seconds: 8, rate: 50, clients: 1, scripts: seedScripts(20)})
-		within(t, 20*time.Second, func() string {
+		within(t, patience, func() string {
 			if r.metric(`sluicebox_source_mode{mode="stream"}`) != 1 || r.metric("sluicebox_source_connected") != 1 {
 				return "the relay does not stream"
 			}
@@ -204,7 +204,7 @@ func TestUnreachableSink(t *testing.T) {
 		if left := none(s.t, s.conn, "paid for the outage", "SELECT count(*) FROM outbox_events WHERE retry_count > 0 OR error_message IS NOT NULL"); left != "" {
 			s.t.Error(left)
 		}
-		within(s.t, 10*time.Second, func() string {
+		within(s.t, patience, func() string {
 			if status, body := r.get("/readyz"); status != 200 {
 				return body
 			}

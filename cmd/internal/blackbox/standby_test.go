@@ -74,7 +74,7 @@ func TestAStandbySaysSo(t *testing.T) {
 		write(s.t, s.database, load{transactions: 80, clients: 8, scripts: seedScripts(5)})()
 		s.expectOnce()
 		for _, r := range []*relay{first, second} {
-			within(s.t, 30*time.Second, func() string {
+			within(s.t, patience, func() string {
 				if status, body := r.get("/readyz?verbose"); status != 200 {
 					return body
 				}
@@ -87,7 +87,7 @@ func TestAStandbySaysSo(t *testing.T) {
 
 func expectFace(t *testing.T, r *relay, leader int, says string, metric float64) {
 	t.Helper()
-	within(t, 30*time.Second, func() string {
+	within(t, patience, func() string {
 		if status, body := r.get("/readyz?verbose"); status != 200 || !strings.Contains(body, says) {
 			return fmt.Sprintf("/readyz is %d: %s", status, body)
 		}

@@ -87,7 +87,7 @@ func fieldsOf(at string, object map[string]any) (names []string) {
 // expectStatus waits until the status is as wanted; wrong says what is not.
 func (r *relay) expectStatus(wrong func(s *relayStatus) string) (s relayStatus) {
 	r.t.Helper()
-	within(r.t, 40*time.Second, func() string {
+	within(r.t, patience, func() string {
 		s = r.status()
 		if what := wrong(&s); what != "" {
 			return what + ": " + s.stdout + s.stderr
@@ -380,7 +380,7 @@ func TestStatusOfPolling(t *testing.T) {
 			s.t.Error(got.stdout)
 		}
 		heard := r.metric("sluicebox_source_heard_timestamp_seconds")
-		within(s.t, 30*time.Second, func() string {
+		within(s.t, patience, func() string {
 			if again := r.metric("sluicebox_source_heard_timestamp_seconds"); again <= heard {
 				return fmt.Sprintf("the tables were last read at %f", again)
 			}

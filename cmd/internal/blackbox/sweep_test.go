@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
@@ -22,7 +21,7 @@ func TestRowsThatAreSetBackAreSentAgain(t *testing.T) {
 		})
 		r := s.run()
 		s.load(30)
-		within(s.t, 30*time.Second, func() string {
+		within(s.t, patience, func() string {
 			return none(s.t, s.conn, "are unsettled", "SELECT (SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED') + (SELECT count(*) FROM outbox_dispatch_jobs WHERE status <> 'FAILED')")
 		})
 		events, jobs := count(s.t, s.conn, "SELECT count(*) FROM outbox_events"), count(s.t, s.conn, "SELECT count(*) FROM outbox_dispatch_jobs")
@@ -36,7 +35,7 @@ func TestRowsThatAreSetBackAreSentAgain(t *testing.T) {
 				s.t.Fatal(err)
 			}
 		}
-		within(s.t, 20*time.Second, func() string {
+		within(s.t, patience, func() string {
 			if n := len(s.to.Taken()) - before; n < events+jobs {
 				return fmt.Sprintf("%d of %d rows that were set back have arrived", n, events+jobs)
 			}

@@ -80,7 +80,7 @@ func (p *tap) printed() string {
 // awaitLines waits until it has printed so many rows.
 func (p *tap) awaitLines(n int) []string {
 	p.t.Helper()
-	within(p.t, 30*time.Second, func() string {
+	within(p.t, patience, func() string {
 		if got := strings.Count(p.printed(), "\n"); got != n {
 			return fmt.Sprintf("%d rows were printed, not %d: %s%s", got, n, p.printed(), p.said())
 		}
@@ -151,7 +151,7 @@ func TestTap(t *testing.T) {
 		if events+jobs != rows || again+more > 0 {
 			s.t.Errorf("the tap showed %d events and %d jobs of %d rows, %d again", events, jobs, rows, again+more)
 		}
-		within(s.t, 30*time.Second, func() string { return none(s.t, s.conn, "are slots that a tap left", slots) })
+		within(s.t, patience, func() string { return none(s.t, s.conn, "are slots that a tap left", slots) })
 		if epoch := r.metric("sluicebox_leader_epoch"); epoch != 1 {
 			s.t.Errorf("the relay is in epoch %v", epoch)
 		}
@@ -271,7 +271,7 @@ func TestTapNeedsASlot(t *testing.T) {
 		if code := p.exitCode(); code != 0 || len(p.rows()) != 1 || p.rows()[0].ID != "A000000000002" {
 			s.t.Errorf("exit code %d, %s%s", code, p.printed(), p.said())
 		}
-		within(s.t, 30*time.Second, func() string {
+		within(s.t, patience, func() string {
 			return none(s.t, s.conn, "are slots that a tap left", "SELECT count(*) FROM pg_replication_slots")
 		})
 		r := s.run()

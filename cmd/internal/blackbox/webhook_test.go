@@ -85,7 +85,7 @@ func testWebhook(t *testing.T, d deliveries) {
 		d.exec(`INSERT INTO "Deliveries" (row_key, body) VALUES ` + strings.Join(values, ", "))
 	}
 	arrive(t, to, rows-1)
-	within(t, 20*time.Second, func() string {
+	within(t, patience, func() string {
 		sent := d.count(`SELECT count(*) FROM "Deliveries" WHERE sent_at IS NOT NULL AND dead_at IS NULL AND taken_at IS NOT NULL AND why IS NULL`)
 		dead := d.count(fmt.Sprintf(`SELECT count(*) FROM "Deliveries" WHERE row_key = %d AND sent_at IS NULL AND dead_at IS NOT NULL AND tries = 1 AND why LIKE '%%422%%no such customer%%'`, first+rows/2))
 		if sent != rows-1 || dead != 1 {

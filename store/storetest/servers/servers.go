@@ -23,6 +23,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"flag"
 	"fmt"
 	"hash/fnv"
 	"net/url"
@@ -58,6 +59,19 @@ func Spread(tb testing.TB) []int {
 	_, _ = h.Write([]byte(tb.Name()))
 	at := int(h.Sum32()>>1) % len(versions)
 	return versions[at : at+1]
+}
+
+// Crowd lets more tests run beside each other than there are processors, unless
+// -parallel says how many: tests beside servers mostly wait. TestMain calls it.
+func Crowd() error {
+	const most = "6"
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if given {
+		return nil
+	}
+	return flag.Set("test.parallel", most)
 }
 
 // Postgres returns the URL of the shared server of a major version. Its user
