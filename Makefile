@@ -49,7 +49,7 @@ fuzz: have-go ## run every fuzz test for FUZZTIME (10s)
 		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x "$$(dirname "$$file")" </dev/null || exit 1; \
 	done
 
-bench: build ## measure the relay beside the floor and write deploy/speed.md (some 50 minutes, on an idle machine)
+bench: build ## measure the relay beside the floor and write deploy/speed.md (some 30 minutes, on an idle machine)
 	SLUICEBOX_TEST_DATA=/var/tmp/sluicebox-bench SLUICEBOX_TEST_PG15_OPTIONS='-c shared_preload_libraries=pg_stat_statements' \
 		$(SERVERS) exec pg15 -- sh -c 'go run ./cmd/internal/bench/speedpage -source "$$SLUICEBOX_TEST_PG15_URL" -version "$(VERSION)"'
 
