@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -124,12 +123,4 @@ func rows(n int) string {
 // note writes a line beside the result.
 func (p *program) note(format string, args ...any) {
 	_, _ = fmt.Fprintf(p.stderr, format+"\n", args...) // there is nowhere else to say it
-}
-
-// json prints a result for programs.
-func (p *program) json(v any) error {
-	enc := json.NewEncoder(p.stdout)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
 }

@@ -77,7 +77,7 @@ func (c *tapCommand) fits(it *store.Item) bool {
 
 func (c *tapCommand) print(to io.Writer, it *store.Item) error {
 	if c.JSON {
-		return jsonLine(to, tappedOf(it))
+		return writeJSON(to, tappedOf(it), "")
 	}
 	_, err := io.WriteString(to, tapLine(it, c.Payload))
 	return err
