@@ -52,13 +52,14 @@ func TestOldTransaction(t *testing.T) {
 					t.Errorf("a young transaction is in the way: %v", err)
 				}
 				// The first waits for the transaction to be old, the second not at all.
-				for i, most := range []time.Duration{5 * time.Second, 2 * time.Second} {
+				for i, most := range []time.Duration{20 * time.Second, 10 * time.Second} {
 					began := time.Now()
 					_, err := src.Open(t.Context(), store.Checkpoint{}, d.tables())
 					if took := time.Since(began); took > most {
 						t.Errorf("try %d took %s", i, took)
 					}
 					expectOld(t, err, old)
+					expectText(t, err, "a new slot is needed, because there is no checkpoint yet: ")
 					expectNoSlot(t, d)
 				}
 				expectOld(t, src.Ready(t.Context()), old)

@@ -104,7 +104,7 @@ func (s *Source) place(ctx context.Context, at store.Checkpoint, tables capture.
 	}
 	made, err := s.makeSlot(ctx, s.repl, p.server.version)
 	if err != nil {
-		return capture.Opening{}, err
+		return capture.Opening{}, fmt.Errorf("a new slot is needed, because %s: %w", why, err)
 	}
 	if s.confirmed, err = parseLSN(store.Position(made.ConsistentPoint)); err != nil {
 		return capture.Opening{}, err
