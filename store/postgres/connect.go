@@ -122,7 +122,7 @@ func Explain(err error) error {
 	case "42501": // insufficient_privilege
 		return &store.SetupError{
 			Problem: pg.Message,
-			Remedy:  "see what `sluicebox init --print` lists and grant it to the role",
+			Remedy:  "grant it to the role: `sluicebox init --print` lists what a relay needs, deploy/postgres/reader.sql what a role needs that only looks",
 		}
 	}
 	return err
