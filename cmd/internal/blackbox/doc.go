@@ -9,7 +9,9 @@
 //
 //	store/storetest/servers/servers.sh exec -- env VARIABLES go test -v -run 'NAME' ./cmd/internal/blackbox
 //
-// SLUICEBOX_TEST_RACE=false builds the program without the race detector.
+// SLUICEBOX_TEST_RACE=false builds the program without the race detector,
+// SLUICEBOX_TEST_VERSIONS=all runs a scenario beside each version of the server, and
+// not beside the one that its name decides.
 //
 //	What happens                                  NAME                              VARIABLES
 //	the receiver is down                          TestReceiverDown$                 SLUICEBOX_TEST_OUTAGE=30s
