@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
 // oldest is the oldest server that the relay works with: 14 brought binary
@@ -24,7 +25,7 @@ func (s *Store) Check(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("check the tables: %w", Explain(err))
 	}
-	return c.err()
+	return c.Err()
 }
 
 func (c *checker) run(ctx context.Context, s *Store) error {
@@ -34,8 +35,8 @@ func (c *checker) run(ctx context.Context, s *Store) error {
 	if err := c.own(ctx); err != nil {
 		return err
 	}
-	for _, name := range s.order {
-		if err := c.outbox(ctx, s.outboxes[name]); err != nil {
+	for _, name := range s.outboxes.Names() {
+		if err := c.outbox(ctx, s.outboxes.Known(name)); err != nil {
 			return err
 		}
 	}
@@ -54,22 +55,22 @@ SELECT current_setting('server_version_num')::int / 10000, current_setting('serv
 	if err != nil {
 		return false, err
 	}
-	c.role, c.subject = Ident(role), "server"
+	c.role, c.Subject = Ident(role), "server"
 	if number < oldest {
-		c.fault(fmt.Sprintf("PostgreSQL %s is too old", text), fmt.Sprintf("use PostgreSQL %d or later", oldest))
+		c.Fault(fmt.Sprintf("PostgreSQL %s is too old", text), fmt.Sprintf("use PostgreSQL %d or later", oldest))
 		return false, nil
 	}
-	c.add(store.Fine, "PostgreSQL "+text)
+	c.Add(store.Fine, "PostgreSQL "+text)
 	if c.thorough {
 		if err := c.state(ctx); err != nil {
 			return false, err
 		}
 	}
-	c.subject = "role"
+	c.Subject = "role"
 	if super {
 		role += ", a superuser, who may do everything"
 	}
-	c.add(store.Fine, role)
+	c.Add(store.Fine, role)
 	return true, nil
 }
 
@@ -83,20 +84,20 @@ func (c *checker) holds(ctx context.Context, question string, args ...any) (bool
 // own checks the relay's own tables.
 func (c *checker) own(ctx context.Context) error {
 	const initialize = "run `sluicebox init`"
-	c.subject = "own tables"
-	before := c.faults()
+	c.Subject = "own tables"
+	before := c.Faults()
 	there, err := c.holds(ctx, "SELECT true FROM pg_catalog.pg_namespace WHERE nspname = 'sluicebox'")
 	if err != nil {
 		return err
 	}
 	if !there {
-		c.fault("the relay's own tables are not there", initialize)
+		c.Fault("the relay's own tables are not there", initialize)
 		return nil
 	}
 	if ok, err := c.holds(ctx, "SELECT pg_catalog.has_schema_privilege('sluicebox', 'USAGE')"); err != nil {
 		return err
 	} else if !ok {
-		c.fault(c.role+" may not use the schema sluicebox", grantAll(c.role)...)
+		c.Fault(c.role+" may not use the schema sluicebox", grantAll(c.role)...)
 		return nil
 	}
 	readable := false
@@ -107,9 +108,9 @@ func (c *checker) own(ctx context.Context) error {
 		}
 		switch {
 		case !found:
-			c.fault("the relay's own table sluicebox."+t.name+" is not there", initialize)
+			c.Fault("the relay's own table sluicebox."+t.name+" is not there", initialize)
 		case len(rights) > 0:
-			c.fault(fmt.Sprintf("%s lacks %s on sluicebox.%s", c.role, strings.Join(rights, ", "), t.name),
+			c.Fault(fmt.Sprintf("%s lacks %s on sluicebox.%s", c.role, strings.Join(rights, ", "), t.name),
 				fmt.Sprintf("GRANT %s ON sluicebox.%s TO %s;", strings.Join(rights, ", "), t.name, c.role))
 		}
 		readable = readable || i == 0 && found && len(rights) == 0
@@ -117,10 +118,10 @@ func (c *checker) own(ctx context.Context) error {
 	if !readable {
 		return nil
 	}
-	if err := c.version(ctx, initialize); err != nil || c.faults() > before {
+	if err := c.version(ctx, initialize); err != nil || c.Faults() > before {
 		return err
 	}
-	c.add(store.Fine, fmt.Sprintf("version %d, with the rights that the relay needs", version))
+	c.Add(store.Fine, fmt.Sprintf("version %d, with the rights that the relay needs", version))
 	return nil
 }
 
@@ -132,10 +133,10 @@ func (c *checker) version(ctx context.Context, initialize string) error {
 	}
 	switch {
 	case have > version:
-		c.fault(fmt.Sprintf("the relay's own tables have version %d, and this program knows versions up to %d", have, version),
+		c.Fault(fmt.Sprintf("the relay's own tables have version %d, and this program knows versions up to %d", have, version),
 			"run the newer release of sluicebox that made them")
 	case have < version:
-		c.fault(fmt.Sprintf("the relay's own tables have version %d, and this program needs %d", have, version), initialize)
+		c.Fault(fmt.Sprintf("the relay's own tables have version %d, and this program needs %d", have, version), initialize)
 	}
 	return nil
 }
@@ -163,8 +164,8 @@ SELECT coalesce((SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_name
 
 // outbox checks a table of rows.
 func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
-	c.subject = "outbox " + o.Name
-	before := c.faults()
+	c.Subject = "outbox " + o.Name
+	before := c.Faults()
 	t, err := readTable(ctx, c.conn, o)
 	var setup *store.SetupError
 	if errors.As(err, &setup) {
@@ -173,12 +174,12 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	if err != nil {
 		return err
 	}
-	if missing := t.missing(); len(missing) > 0 {
+	if missing := t.lacks(); len(missing) > 0 {
 		words := fmt.Sprintf("add the columns to %s, or name others in layout %s", TableName(o), o.Layout.Name)
-		if adds := t.additions(t.lacks()); len(adds) == len(missing) {
+		if adds := t.additions(missing); len(adds) == len(missing) {
 			words = strings.Join(append([]string{"-- or name others in layout " + o.Layout.Name}, adds...), "\n")
 		}
-		c.setup(&store.SetupError{Problem: t.missingText(missing), Remedy: words})
+		c.Setup(&store.SetupError{Problem: t.missingText(missing), Remedy: words})
 		return nil
 	}
 	c.types(t)
@@ -187,10 +188,10 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 			return err
 		}
 	}
-	if c.faults() > before {
+	if c.Faults() > before {
 		return nil
 	}
-	c.add(store.Fine, fmt.Sprintf("%s has the columns of layout %s, and the role the rights that the relay needs", TableName(o), o.Layout.Name))
+	c.Add(store.Fine, fmt.Sprintf("%s has the columns of layout %s, and the role the rights that the relay needs", TableName(o), o.Layout.Name))
 	if !c.thorough {
 		return nil
 	}
@@ -209,7 +210,7 @@ WHERE $1 = '' AND c.relname = $2 AND c.relkind IN ('r', 'p') AND n.nspname IN ('
 		return err
 	}
 	if schema == "" {
-		c.setup(setup)
+		c.Setup(setup)
 		return nil
 	}
 	c.usage(schema)
@@ -218,7 +219,7 @@ WHERE $1 = '' AND c.relname = $2 AND c.relkind IN ('r', 'p') AND n.nspname IN ('
 
 // usage says that the role may not use a schema.
 func (c *checker) usage(schema string) {
-	c.fault(fmt.Sprintf("%s may not use the schema %s", c.role, Ident(schema)), fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", Ident(schema), c.role))
+	c.Fault(fmt.Sprintf("%s may not use the schema %s", c.role, Ident(schema)), fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", Ident(schema), c.role))
 }
 
 // rights checks what the role may do to the columns.
@@ -241,7 +242,7 @@ WHERE c.oid = $1`, t.oid).Scan(&schema)
 	}
 	ok, err := c.holds(ctx, "SELECT pg_catalog.has_table_privilege($1::oid, 'DELETE')", t.oid)
 	if err == nil && !ok {
-		c.fault(fmt.Sprintf("%s lacks DELETE on %s", c.role, TableName(t.Outbox)),
+		c.Fault(fmt.Sprintf("%s lacks DELETE on %s", c.role, TableName(t.Outbox)),
 			fmt.Sprintf("GRANT DELETE ON %s TO %s;", TableName(t.Outbox), c.role))
 	}
 	return err
@@ -250,24 +251,24 @@ WHERE c.oid = $1`, t.oid).Scan(&schema)
 // columnRights checks each column for what the layout does with it.
 func (c *checker) columnRights(ctx context.Context, t *table) error {
 	lacks := map[string][]string{}
-	for _, u := range uses(&t.Layout) {
+	for _, u := range columns.Uses(&t.Layout) {
 		for _, right := range []string{"SELECT", "UPDATE"} {
-			if right == "SELECT" && !u.read || right == "UPDATE" && !u.write {
+			if right == "SELECT" && !u.Read || right == "UPDATE" && !u.Write {
 				continue
 			}
-			ok, err := c.holds(ctx, "SELECT pg_catalog.has_column_privilege($1::oid, $2::int2, $3)", t.oid, t.col(u.column).num, right)
+			ok, err := c.holds(ctx, "SELECT pg_catalog.has_column_privilege($1::oid, $2::int2, $3)", t.oid, t.col(u.Column).num, right)
 			if err != nil {
 				return err
 			}
 			if !ok {
-				lacks[right] = append(lacks[right], Ident(u.column))
+				lacks[right] = append(lacks[right], Ident(u.Column))
 			}
 		}
 	}
 	for _, right := range []string{"SELECT", "UPDATE"} {
-		if columns := strings.Join(lacks[right], ", "); columns != "" {
-			c.fault(fmt.Sprintf("%s lacks %s on %s (%s)", c.role, right, TableName(t.Outbox), columns),
-				fmt.Sprintf("GRANT %s (%s) ON %s TO %s;", right, columns, TableName(t.Outbox), c.role))
+		if list := strings.Join(lacks[right], ", "); list != "" {
+			c.Fault(fmt.Sprintf("%s lacks %s on %s (%s)", c.role, right, TableName(t.Outbox), list),
+				fmt.Sprintf("GRANT %s (%s) ON %s TO %s;", right, list, TableName(t.Outbox), c.role))
 		}
 	}
 	return nil
@@ -292,7 +293,7 @@ WHERE i.indrelid = $1 AND i.indkey[0] = $2::int2 AND i.indisvalid AND i.indpred 
 	} else if partitioned {
 		statement = fmt.Sprintf("CREATE UNIQUE INDEX ON %s (%s, …); -- with the columns that it is partitioned by", TableName(t.Outbox), Ident(id.name))
 	}
-	c.fault(fmt.Sprintf("no unique index of %s is on the id, column %s", TableName(t.Outbox), id.name), statement)
+	c.Fault(fmt.Sprintf("no unique index of %s is on the id, column %s", TableName(t.Outbox), id.name), statement)
 	return nil
 }
 
@@ -301,7 +302,7 @@ WHERE i.indrelid = $1 AND i.indkey[0] = $2::int2 AND i.indisvalid AND i.indpred 
 func (c *checker) policies(ctx context.Context, t *table) error {
 	hides, err := c.holds(ctx, "SELECT pg_catalog.row_security_active($1::oid)", t.oid)
 	if err == nil && hides {
-		c.fault(fmt.Sprintf("row-level security of %s applies to %s, which must see every row", TableName(t.Outbox), c.role),
+		c.Fault(fmt.Sprintf("row-level security of %s applies to %s, which must see every row", TableName(t.Outbox), c.role),
 			fmt.Sprintf("ALTER ROLE %s BYPASSRLS;", c.role))
 	}
 	return err

@@ -69,7 +69,7 @@ func (c *checker) refusing(t *table, k *constraint, refused []string) {
 				TableName(t.Outbox), Ident(k.Name), k.Expression, Ident(l.Columns.Status), list),
 		}
 	}
-	c.fault(fmt.Sprintf("constraint %s of %s does not allow %s in column %s (columns.status), which layout %s names",
+	c.Fault(fmt.Sprintf("constraint %s of %s does not allow %s in column %s (columns.status), which layout %s names",
 		k.Name, TableName(t.Outbox), list, l.Columns.Status, l.Name), remedies...)
 }
 
@@ -102,8 +102,8 @@ func (t *table) written() (list []string) {
 // constraints cannot be tried then.
 func (c *checker) typeFaults(t *table) bool {
 	part := "column " + t.Layout.Columns.Status + " (columns.status) of "
-	return slices.ContainsFunc(c.found, func(f store.Finding) bool {
-		return f.Grade == store.Fault && f.Subject == c.subject && strings.HasPrefix(f.Text, part)
+	return slices.ContainsFunc(c.Found, func(f store.Finding) bool {
+		return f.Grade == store.Fault && f.Subject == c.Subject && strings.HasPrefix(f.Text, part)
 	})
 }
 

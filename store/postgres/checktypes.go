@@ -56,7 +56,7 @@ func (c column) json() bool {
 // wrongType says that a column is of another type than the layout needs; typ is one
 // that will do.
 func (c *checker) wrongType(t *table, name, what, typ string) {
-	c.fault(fmt.Sprintf("column %s (%s) of %s is of type %s, and layout %s needs %s",
+	c.Fault(fmt.Sprintf("column %s (%s) of %s is of type %s, and layout %s needs %s",
 		name, t.Layout.Key(name), TableName(t.Outbox), t.col(name).full, t.Layout.Name, what),
 		fmt.Sprintf("-- or name another column in layout %s; this locks the table while it is written anew", t.Layout.Name), t.retype(name, typ))
 }
@@ -90,7 +90,7 @@ func (c *checker) numbers(t *table) {
 	all := append([]int{l.Numbers[store.Pending], l.Numbers[store.Processing]}, l.SettledNumbers()...)
 	for _, n := range all {
 		if most > 0 && (n > most || n < -most-1) {
-			c.fault(fmt.Sprintf("column %s (columns.status) of %s, of type %s, cannot hold %d, which layout %s names",
+			c.Fault(fmt.Sprintf("column %s (columns.status) of %s, of type %s, cannot hold %d, which layout %s names",
 				status.name, TableName(t.Outbox), status.full, n, l.Name),
 				fmt.Sprintf("name the table's own numbers in layout %s", l.Name))
 		}
@@ -101,7 +101,7 @@ func (c *checker) numbers(t *table) {
 func (c *checker) nullable(t *table) {
 	for _, name := range []string{t.Layout.Columns.Delivered, t.Layout.Columns.Failed} {
 		if t.col(name).notNull {
-			c.fault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, and a row is open while it is NULL",
+			c.Fault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, and a row is open while it is NULL",
 				name, t.Layout.Key(name), TableName(t.Outbox)),
 				"-- or name a column that a service leaves NULL", fmt.Sprintf("ALTER TABLE %s ALTER %s DROP NOT NULL;", TableName(t.Outbox), Ident(name)))
 		}
@@ -127,7 +127,7 @@ func (c *checker) words(t *table) {
 			remedy = []string{"-- or name the table's own words in layout " + l.Name, t.retype(status.name, "text")}
 		}
 		if short || len(status.labels) > 0 && !slices.Contains(status.labels, word) {
-			c.fault(fmt.Sprintf("column %s (columns.status) of %s, of type %s, cannot hold %q, which layout %s names for %s",
+			c.Fault(fmt.Sprintf("column %s (columns.status) of %s, of type %s, cannot hold %q, which layout %s names for %s",
 				status.name, TableName(t.Outbox), status.full, word, l.Name, s),
 				remedy...)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
 )
 
 // Claim implements store.Claimer. All outboxes of a call are claimed in one
@@ -40,7 +41,7 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 		return nil, fmt.Errorf("claim: %w", refusal(err))
 	}
 	for _, p := range parts {
-		p.copyRepeated(rows, answers)
+		p.CopyRepeated(rows, answers)
 	}
 	return answers, nil
 }
@@ -63,7 +64,7 @@ func (s *Store) claimOnce(ctx context.Context, sess *session, epoch store.Epoch,
 		begin(batch, "SET LOCAL lock_timeout = '2s'")
 	}
 	for _, p := range parts {
-		t, err := sess.table(ctx, p.outbox)
+		t, err := sess.table(ctx, p.Outbox)
 		if err != nil {
 			return err
 		}
@@ -82,57 +83,33 @@ func (s *Store) claimOnce(ctx context.Context, sess *session, epoch store.Epoch,
 }
 
 // claimPart is what a call claims of one outbox.
-type claimPart struct {
-	outbox *store.Outbox
-	at     []int          // the places in the call
-	first  map[string]int // the place of each id
-	repeat map[int]int    // places of ids that the call has twice, to the first
-}
+type claimPart struct{ *byoutbox.Part }
 
 // claimParts sorts a call by outbox.
 func (s *Store) claimParts(rows []store.ClaimRow) ([]*claimPart, error) {
-	var parts []*claimPart
-	byName := map[string]*claimPart{}
-	var p *claimPart
-	for i := range rows {
-		ref := rows[i].Ref
-		if p == nil || p.outbox.Name != ref.Outbox { // most are of one
-			p = byName[ref.Outbox]
-		}
-		if p == nil {
-			o, err := s.outbox(ref.Outbox)
-			if err != nil {
-				return nil, err
-			}
-			p = &claimPart{outbox: o, first: make(map[string]int, len(rows)), repeat: map[int]int{}}
-			byName[ref.Outbox] = p
-			parts = append(parts, p)
-		}
-		if j, twice := p.first[ref.ID]; twice {
-			p.repeat[i] = j
-			continue
-		}
-		p.first[ref.ID] = i
-		p.at = append(p.at, i)
+	sorted, err := byoutbox.Sort(s.outboxes, rows)
+	parts := make([]*claimPart, len(sorted))
+	for i, p := range sorted {
+		parts[i] = &claimPart{p}
 	}
-	return parts, nil
+	return parts, err
 }
 
 // bind sets the parameters that differ from row to row.
 func (p *claimPart) bind(values map[string]any, rows []store.ClaimRow) {
-	n := len(p.at)
+	n := len(p.At)
 	ids, txns, wants := make([]string, n), make([]int64, n), make([]bool, n)
 	owns := make([]pgtype.Timestamptz, n)
 	place := map[int]int{}
-	for k, i := range p.at {
+	for k, i := range p.At {
 		row := &rows[i]
 		ids[k], txns[k], wants[k] = row.ID, int64(uint32(row.Txn)), row.WantPayload
 		owns[k] = ownTime(row.Own)
-		if len(p.repeat) > 0 {
+		if len(p.Repeat) > 0 {
 			place[i] = k
 		}
 	}
-	for i, j := range p.repeat { // one asks for more than the other
+	for i, j := range p.Repeat { // one asks for more than the other
 		k := place[j]
 		wants[k] = wants[k] || rows[i].WantPayload
 		if !owns[k].Valid {
@@ -144,20 +121,6 @@ func (p *claimPart) bind(values map[string]any, rows []store.ClaimRow) {
 
 func ownTime(at time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: at.Truncate(time.Microsecond), Valid: !at.IsZero()}
-}
-
-// copyRepeated answers for ids that came twice. What is gone of one transaction
-// may yet come of another.
-func (p *claimPart) copyRepeated(rows []store.ClaimRow, answers []store.ClaimAnswer) {
-	for i, j := range p.repeat {
-		answers[i] = answers[j]
-		if answers[i].Result == store.Gone && rows[i].Txn != rows[j].Txn {
-			answers[i].Result = store.NotYetVisible
-		}
-		if answers[j].Payload != nil {
-			answers[i].Payload = append([]byte{}, answers[j].Payload...)
-		}
-	}
 }
 
 // readClaims reads the answers of a batch, one statement for each part.
@@ -180,9 +143,9 @@ func readClaims(results pgx.BatchResults, parts []*claimPart, answers []store.Cl
 		if n == 0 {
 			return store.ErrNotLeader
 		}
-		for _, i := range p.at {
+		for _, i := range p.At {
 			if answers[i].Result == 0 {
-				return fmt.Errorf("outbox %s: the server gave no answer for place %d of the call", p.outbox.Name, i)
+				return fmt.Errorf("outbox %s: the server gave no answer for place %d of the call", p.Outbox.Name, i)
 			}
 		}
 	}
@@ -205,13 +168,13 @@ func (p *claimPart) read(rows pgx.Rows, answers []store.ClaimAnswer) (n int, err
 			return n, err
 		}
 		n++
-		a := &answers[p.at[ord-1]]
+		a := &answers[p.At[ord-1]]
 		if a.Result == store.Claimed {
 			continue // a table without a unique id: one of its rows is claimed
 		}
 		*a = store.ClaimAnswer{
 			Result: store.ClaimResult(result), RetryCount: int(retry), Payload: payload,
-			Unmarked: !p.outbox.Layout.WritesClaims(),
+			Unmarked: !p.Outbox.Layout.WritesClaims(),
 		}
 		if wait != nil && a.Result == store.Held {
 			// The server counted the time. Only the length of it means

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
 // claimQuery makes the statement that claims rows of a table. It gives a row
@@ -89,13 +90,13 @@ func (b *builder) wanted(t *table, own bool) string {
 }
 
 func (t *table) claimAssignments(b *builder) string {
-	c := &t.Layout.Columns
 	var set []string
-	if t.Layout.State != store.StateTimestamps {
-		set = append(set, Ident(c.Status)+" = "+b.arg("processing", t.col(c.Status).typ))
-	}
-	if c.Claimed != "" {
-		set = append(set, Ident(c.Claimed)+" = "+b.arg("at", "timestamptz"))
+	for _, a := range columns.Claim(&t.Layout) {
+		param, typ := "processing", t.col(a.Column).typ
+		if a.Value == columns.At {
+			param, typ = "at", "timestamptz"
+		}
+		set = append(set, Ident(a.Column)+" = "+b.arg(param, typ))
 	}
 	return strings.Join(set, ", ")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/finding"
 	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 )
 
@@ -31,13 +32,13 @@ func (s *Store) Examine(ctx context.Context) ([]store.Finding, error) {
 	defer s.life.Done()
 	ctx, cancel := s.life.Bind(ctx)
 	defer cancel()
-	c := &checker{thorough: true, now: time.Now, relay: s.name, subject: "connection"}
+	c := &checker{List: finding.List{Subject: "connection"}, thorough: true, now: time.Now, relay: s.name}
 	conn, err := s.dialDirect(ctx)
 	var setup *store.SetupError
 	switch {
 	case errors.As(err, &setup):
-		c.setup(setup)
-		return c.found, nil
+		c.Setup(setup)
+		return c.Found, nil
 	case err != nil:
 		return nil, err
 	}
@@ -47,15 +48,15 @@ func (s *Store) Examine(ctx context.Context) ([]store.Finding, error) {
 	if conn.Config().TLSConfig != nil {
 		how = "with TLS"
 	}
-	c.add(store.Fine, fmt.Sprintf("%s:%d %s, no pooler by transaction in between", conn.Config().Host, conn.Config().Port, how))
+	c.Add(store.Fine, fmt.Sprintf("%s:%d %s, no pooler by transaction in between", conn.Config().Host, conn.Config().Port, how))
 	err = c.run(ctx, s)
 	if err == nil {
 		err = c.habits(ctx)
 	}
 	if err != nil {
-		return c.found, fmt.Errorf("examine the database: %w", Explain(err))
+		return c.Found, fmt.Errorf("examine the database: %w", Explain(err))
 	}
-	return c.found, nil
+	return c.Found, nil
 }
 
 // dialDirect opens a session that is the server's own, and no pooler's.
@@ -84,10 +85,10 @@ SELECT pg_catalog.pg_is_in_recovery(), current_setting('default_transaction_read
 	case err != nil:
 		return err
 	case standby:
-		c.fault("it is a standby, which takes no writes",
+		c.Fault("it is a standby, which takes no writes",
 			"name the primary in source.url, or every host (postgres://user@host1,host2/database): the relay goes to the one that takes writes")
 	case readOnly:
-		c.fault("transactions are read-only (default_transaction_read_only = on)",
+		c.Fault("transactions are read-only (default_transaction_read_only = on)",
 			"SET default_transaction_read_only = off;", // for the session that runs what follows
 			fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET default_transaction_read_only = off;", c.role, Ident(database)))
 	}
@@ -109,7 +110,7 @@ func (c *checker) habits(ctx context.Context) error {
 
 // clock compares this machine's clock with the server's: claims carry times.
 func (c *checker) clock(ctx context.Context) error {
-	c.subject = "clock"
+	c.Subject = "clock"
 	before := c.now()
 	var server time.Time
 	if err := c.conn.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&server); err != nil {
@@ -119,18 +120,18 @@ func (c *checker) clock(ctx context.Context) error {
 	const remedy = "have both machines keep the same time (chrony, systemd-timesyncd): the relay writes the times of claims by its own clock"
 	switch {
 	case server.Sub(after) > clockSlack:
-		c.add(store.Advice, fmt.Sprintf("this machine is %s behind the server", server.Sub(after).Round(time.Millisecond)), remedy)
+		c.Add(store.Advice, fmt.Sprintf("this machine is %s behind the server", server.Sub(after).Round(time.Millisecond)), remedy)
 	case before.Sub(server) > clockSlack:
-		c.add(store.Advice, fmt.Sprintf("this machine is %s ahead of the server", before.Sub(server).Round(time.Millisecond)), remedy)
+		c.Add(store.Advice, fmt.Sprintf("this machine is %s ahead of the server", before.Sub(server).Round(time.Millisecond)), remedy)
 	default:
-		c.add(store.Fine, "this machine and the server differ by less than a second")
+		c.Add(store.Fine, "this machine and the server differ by less than a second")
 	}
 	return nil
 }
 
 // durability looks at what a crash of the server would take with it.
 func (c *checker) durability(ctx context.Context) error {
-	c.subject = "durability"
+	c.Subject = "durability"
 	found := false
 	for _, setting := range []string{"fsync", "full_page_writes"} {
 		off, err := c.holds(ctx, "SELECT current_setting($1) = 'off'", setting)
@@ -139,12 +140,12 @@ func (c *checker) durability(ctx context.Context) error {
 		}
 		if off {
 			found = true
-			c.add(store.Advice, setting+" is off: a crash of the server may take committed rows, outcomes and checkpoints with it, or the whole database",
+			c.Add(store.Advice, setting+" is off: a crash of the server may take committed rows, outcomes and checkpoints with it, or the whole database",
 				"-- as a superuser", fmt.Sprintf("ALTER SYSTEM SET %s = on;", setting), "SELECT pg_reload_conf();")
 		}
 	}
 	if !found {
-		c.add(store.Fine, "what is committed survives a crash of the server")
+		c.Add(store.Fine, "what is committed survives a crash of the server")
 	}
 	return nil
 }
@@ -152,7 +153,7 @@ func (c *checker) durability(ctx context.Context) error {
 // timeouts looks for time-outs that the role was given and that end the relay's
 // sessions or its longer statements.
 func (c *checker) timeouts(ctx context.Context) error {
-	c.subject = "time-outs"
+	c.Subject = "time-outs"
 	rows, err := c.conn.Query(ctx, `
 SELECT s.name, s.setting::bigint, s.source, current_database()::text FROM pg_catalog.pg_settings s
 WHERE s.name IN ('statement_timeout', 'transaction_timeout', 'idle_session_timeout') AND s.setting <> '0' ORDER BY s.name`)
@@ -178,11 +179,11 @@ WHERE s.name IN ('statement_timeout', 'transaction_timeout', 'idle_session_timeo
 		if source == "client" {
 			remedy = "take " + name + " out of source.url"
 		}
-		c.add(store.Advice, fmt.Sprintf("%s is %s for this role: %s", name, limit, what[name]), remedy)
+		c.Add(store.Advice, fmt.Sprintf("%s is %s for this role: %s", name, limit, what[name]), remedy)
 		return nil
 	})
 	if err == nil && !found {
-		c.add(store.Fine, "none ends the relay's sessions or statements")
+		c.Add(store.Fine, "none ends the relay's sessions or statements")
 	}
 	return err
 }

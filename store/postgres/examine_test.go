@@ -186,8 +186,8 @@ func TestClock(t *testing.T) {
 		if shift == 0 {
 			grade = store.Fine
 		}
-		if len(c.found) != 1 || c.found[0].Grade != grade || !strings.Contains(c.found[0].Text, want) || (grade == store.Advice) != (c.found[0].Remedy != "") {
-			t.Errorf("a clock that is off by %s: %+v", shift, c.found)
+		if len(c.Found) != 1 || c.Found[0].Grade != grade || !strings.Contains(c.Found[0].Text, want) || (grade == store.Advice) != (c.Found[0].Remedy != "") {
+			t.Errorf("a clock that is off by %s: %+v", shift, c.Found)
 		}
 	}
 }

@@ -30,14 +30,14 @@ func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 		return err
 	}
 	if serves {
-		c.add(store.Fine, "an index finds the rows that are not settled")
+		c.Add(store.Fine, "an index finds the rows that are not settled")
 		return nil
 	}
 	partitioned, err := c.holds(ctx, "SELECT true FROM pg_catalog.pg_class WHERE oid = $1 AND relkind = 'p'", t.oid)
 	if err != nil {
 		return err
 	}
-	c.add(store.Advice, fmt.Sprintf("no index of %s finds the rows that are not settled: polling, sweeps and the first start read the whole table", TableName(t.Outbox)),
+	c.Add(store.Advice, fmt.Sprintf("no index of %s finds the rows that are not settled: polling, sweeps and the first start read the whole table", TableName(t.Outbox)),
 		t.partialIndex(partitioned))
 	return nil
 }

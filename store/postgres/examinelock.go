@@ -41,6 +41,6 @@ ORDER BY l.granted DESC, l.pid LIMIT 1`
 	if err := c.conn.QueryRow(ctx, holder, t.oid).Scan(&who); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return err
 	}
-	c.add(store.Advice, fmt.Sprintf("somebody holds a lock on %s that keeps even readers out%s: the relay waits for it", TableName(t.Outbox), who), LockersRemedy)
+	c.Add(store.Advice, fmt.Sprintf("somebody holds a lock on %s that keeps even readers out%s: the relay waits for it", TableName(t.Outbox), who), LockersRemedy)
 	return nil
 }

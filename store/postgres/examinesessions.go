@@ -18,7 +18,7 @@ const (
 
 // connections looks whether the server has room for the relay's sessions.
 func (c *checker) connections(ctx context.Context) error {
-	c.subject = "connections"
+	c.Subject = "connections"
 	var used, most, reserved int
 	err := c.conn.QueryRow(ctx, `
 SELECT (SELECT count(*) FROM pg_catalog.pg_stat_activity a
@@ -30,10 +30,10 @@ SELECT (SELECT count(*) FROM pg_catalog.pg_stat_activity a
 	}
 	text := fmt.Sprintf("%d of %d are in use, %d more are reserved", used, most, reserved)
 	if most-reserved-used >= sessionsNeeded {
-		c.add(store.Fine, text)
+		c.Add(store.Fine, text)
 		return nil
 	}
-	c.add(store.Advice, fmt.Sprintf("%s, and a relay needs %d", text, sessionsNeeded),
+	c.Add(store.Advice, fmt.Sprintf("%s, and a relay needs %d", text, sessionsNeeded),
 		"-- as a superuser, then restart the server; or end sessions that are not needed",
 		fmt.Sprintf("ALTER SYSTEM SET max_connections = %d;", used+reserved+5*sessionsNeeded))
 	return nil
@@ -71,6 +71,6 @@ func (c *checker) limit(of string, most, used int) {
 	if most < sessionsLeast {
 		grade = store.Fault
 	}
-	c.add(grade, fmt.Sprintf("%s has CONNECTION LIMIT %d, of which others use %d, and a relay needs up to %d", of, most, used, need),
+	c.Add(grade, fmt.Sprintf("%s has CONNECTION LIMIT %d, of which others use %d, and a relay needs up to %d", of, most, used, need),
 		"-- as an administrator; each relay that stands by needs as many", fmt.Sprintf("ALTER %s CONNECTION LIMIT %d;", of, used+5*need))
 }

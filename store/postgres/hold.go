@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/errortext"
 )
 
 // LoadHolds implements store.Holds.
@@ -15,8 +16,8 @@ func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 	var holds []store.Hold
 	err := s.operator.do(ctx, func(ctx context.Context, sess *session) error {
 		holds = nil
-		for _, name := range s.order {
-			t, err := sess.table(ctx, s.outboxes[name])
+		for _, name := range s.outboxes.Names() {
+			t, err := sess.table(ctx, s.outboxes.Known(name))
 			if err != nil {
 				return err
 			}
@@ -111,7 +112,7 @@ func (s *Store) writeHold(ctx context.Context, conn *pgx.Conn, epoch store.Epoch
 	lane := h.Lane.Hash()
 	values["lane"], values["hold"] = lane[:], h.Kind.String()
 	values["kind"], values["group"], values["id"] = h.Lane.Kind, groupText(h.Lane.Group), h.ID
-	values["retries"], values["reason"] = int64(h.RetryCount), errorText(h.Reason, maxErrorText, t.ascii)
+	values["retries"], values["reason"] = int64(h.RetryCount), errortext.Fit(h.Reason, 0, t.ascii)
 	values["since"] = h.Since.Truncate(time.Microsecond)
 	tag, err := conn.Exec(ctx, put.sql, put.args(values)...)
 	if err == nil && tag.RowsAffected() == 0 {
@@ -178,7 +179,7 @@ func (p *outboxPart) queueBlock(batch *pgx.Batch, values map[string]any, outcome
 		h := outcomes[i].Hold()
 		lane := h.Lane.Hash()
 		ids[k], lanes[k], kinds[k], groups[k] = h.ID, lane[:], h.Lane.Kind, groupText(h.Lane.Group)
-		retries[k], reasons[k] = int64(h.RetryCount), errorText(h.Reason, maxErrorText, t.ascii)
+		retries[k], reasons[k] = int64(h.RetryCount), errortext.Fit(h.Reason, 0, t.ascii)
 		times[k] = h.Since.Truncate(time.Microsecond)
 	}
 	values["ids"], values["texts"], values["lanes"], values["kinds"], values["groups"] = arrayLiteral(ids), ids, lanes, kinds, groups

@@ -19,7 +19,7 @@ func (s *Store) Settled(ctx context.Context, rows []store.ClaimRow) ([]bool, err
 	settled := make([]bool, len(rows))
 	err = s.operator.do(ctx, func(ctx context.Context, sess *session) error {
 		for _, p := range parts {
-			t, err := sess.table(ctx, p.outbox)
+			t, err := sess.table(ctx, p.Outbox)
 			if err != nil {
 				return err
 			}
@@ -49,7 +49,7 @@ func (p *claimPart) look(ctx context.Context, conn *pgx.Conn, t *table, rows []s
 	}
 	var ord int64
 	_, err = pgx.ForEachRow(found, []any{&ord}, func() error {
-		settled[p.at[ord-1]] = true
+		settled[p.At[ord-1]] = true
 		return nil
 	})
 	return err

@@ -111,13 +111,13 @@ func (b *builder) ids(t *table) string {
 func (s *Store) claimMany(ctx context.Context, sess *session, epoch store.Epoch, at time.Time,
 	rows []store.ClaimRow, parts []*claimPart, answers []store.ClaimAnswer,
 ) (left []*claimPart, err error) {
-	if len(parts) == 1 && len(parts[0].at) == 1 {
+	if len(parts) == 1 && len(parts[0].At) == 1 {
 		return s.claimOne(ctx, sess, epoch, at, rows, parts, answers)
 	}
 	batch := &pgx.Batch{}
 	var sent []*claimPart
 	for _, p := range parts {
-		t, err := sess.table(ctx, p.outbox)
+		t, err := sess.table(ctx, p.Outbox)
 		if err != nil {
 			return nil, err
 		}
@@ -129,8 +129,8 @@ func (s *Store) claimMany(ctx context.Context, sess *session, epoch store.Epoch,
 			t.claimMany = claimManyQuery(t)
 		}
 		values := s.fenced(epoch, t.values(s.name))
-		ids := make([]string, len(p.at))
-		for k, i := range p.at {
+		ids := make([]string, len(p.At))
+		for k, i := range p.At {
 			ids[k] = rows[i].ID
 		}
 		values["ids"], values["at"] = arrayLiteral(ids), at.Truncate(time.Microsecond)
@@ -159,7 +159,7 @@ func (s *Store) claimOne(ctx context.Context, sess *session, epoch store.Epoch, 
 	rows []store.ClaimRow, parts []*claimPart, answers []store.ClaimAnswer,
 ) (left []*claimPart, err error) {
 	p := parts[0]
-	t, err := sess.table(ctx, p.outbox)
+	t, err := sess.table(ctx, p.Outbox)
 	if err != nil || s.takeover > 0 || !p.many(t, rows) {
 		return parts, err
 	}
@@ -167,12 +167,12 @@ func (s *Store) claimOne(ctx context.Context, sess *session, epoch store.Epoch, 
 		t.claimOne = claimOneQuery(t)
 	}
 	values := s.fenced(epoch, t.values(s.name))
-	values["id"], values["at"] = rows[p.at[0]].ID, at.Truncate(time.Microsecond)
+	values["id"], values["at"] = rows[p.At[0]].ID, at.Truncate(time.Microsecond)
 	written, err := sess.conn.Exec(ctx, t.claimOne.sql, t.claimOne.args(values)...)
 	if err != nil || written.RowsAffected() != 1 {
 		return parts, err
 	}
-	answers[p.at[0]].Result = store.Claimed
+	answers[p.At[0]].Result = store.Claimed
 	return nil, nil
 }
 
@@ -181,12 +181,12 @@ func (p *claimPart) many(t *table, rows []store.ClaimRow) bool {
 	if !t.Layout.WritesClaims() || !t.knowsRows() {
 		return false
 	}
-	for _, i := range p.at {
+	for _, i := range p.At {
 		if rows[i].WantPayload {
 			return false
 		}
 	}
-	for i := range p.repeat {
+	for i := range p.Repeat {
 		if rows[i].WantPayload {
 			return false
 		}
@@ -205,34 +205,18 @@ func (p *claimPart) readMany(row pgx.Row, answers []store.ClaimAnswer) (left *cl
 		return nil, store.ErrNotLeader
 	case err != nil:
 		return nil, err
-	case n == len(p.at):
-		for _, i := range p.at {
+	case n == len(p.At):
+		for _, i := range p.At {
 			answers[i].Result = store.Claimed
 		}
 		return nil, nil
 	}
 	for _, id := range ids {
-		if i, known := p.first[id]; known {
+		if i, known := p.First[id]; known {
 			answers[i].Result = store.Claimed
 		}
 	}
-	return p.without(answers), nil
-}
-
-// without returns the part without the rows that are answered for.
-func (p *claimPart) without(answers []store.ClaimAnswer) *claimPart {
-	left := &claimPart{outbox: p.outbox, first: p.first, repeat: map[int]int{}}
-	for _, i := range p.at {
-		if answers[i].Result == 0 {
-			left.at = append(left.at, i)
-		}
-	}
-	for i, j := range p.repeat {
-		if answers[j].Result == 0 {
-			left.repeat[i] = j
-		}
-	}
-	return left
+	return &claimPart{p.Without(answers)}, nil
 }
 
 // queueMany adds the part's settleManyQuery to a batch.

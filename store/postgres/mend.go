@@ -10,11 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
+	"github.com/sluicebox/sluicebox/store/internal/deadletter"
 )
-
-// mendTries bounds how often rows are chosen again because all that were chosen
-// had changed when it came to write.
-const mendTries = 5
 
 // mending is what may be done to FAILED rows.
 type mending struct {
@@ -44,27 +42,19 @@ func (s *Store) Discard(ctx context.Context, epoch store.Epoch, f store.DeadLett
 	return store.Refs(letters), nil
 }
 
-// mend chooses rows without a lock, however long that takes, and then writes
-// those that are still FAILED.
 func (s *Store) mend(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int, m mending) ([]store.DeadLetter, error) {
-	for range mendTries {
-		letters, err := s.letters(ctx, f, limit, false)
-		if err != nil {
-			return nil, err
-		}
-		done, err := s.mendThese(ctx, epoch, f.Outbox, letters, m)
-		if err != nil || len(done) > 0 || len(letters) == 0 {
-			return done, err
-		}
-	}
-	return nil, &store.RefusedError{Err: fmt.Errorf("outbox %s: a trigger keeps the FAILED rows as they are, or somebody else changes them again and again", f.Outbox)}
+	return deadletter.Mend(f.Outbox,
+		func() ([]store.DeadLetter, error) { return s.letters(ctx, f, limit, false) },
+		func(letters []store.DeadLetter) ([]store.DeadLetter, error) {
+			return s.mendThese(ctx, epoch, f.Outbox, letters, m)
+		})
 }
 
 // mendThese returns those of the rows that it wrote, in their order.
 func (s *Store) mendThese(ctx context.Context, epoch store.Epoch, outbox string, letters []store.DeadLetter, m mending) ([]store.DeadLetter, error) {
 	wrote := make([]bool, len(letters))
 	err := s.operator.do(ctx, func(ctx context.Context, sess *session) error {
-		t, err := sess.table(ctx, s.outboxes[outbox])
+		t, err := sess.table(ctx, s.outboxes.Known(outbox))
 		if err != nil {
 			return err
 		}
@@ -88,7 +78,7 @@ func (s *Store) mendThese(ctx context.Context, epoch store.Epoch, outbox string,
 		return nil
 	})
 	if err != nil {
-		return nil, m.explain(err, s.outboxes[outbox])
+		return nil, m.explain(err, s.outboxes.Known(outbox))
 	}
 	done := letters[:0]
 	for i := range letters {
@@ -138,30 +128,14 @@ func discardSQL(t *table, b *builder) string {
 }
 
 func requeueSQL(t *table, b *builder) string {
-	c := &t.Layout.Columns
 	var set []string
-	assign := func(name, value string) {
-		if name != "" {
-			set = append(set, Ident(name)+" = "+value)
+	for _, a := range columns.Requeue(&t.Layout, func(name string) bool { return t.col(name).notNull }) {
+		value := map[columns.Value]string{columns.Null: "NULL", columns.Zero: "0", columns.Blank: "''"}[a.Value]
+		if a.Value == columns.Status {
+			value = t.statusValue(b, store.Pending)
 		}
+		set = append(set, Ident(a.Column)+" = "+value)
 	}
-	empty := func(name string) {
-		if name != "" && !t.col(name).notNull {
-			assign(name, "NULL")
-		}
-	}
-	if t.Layout.State == store.StateTimestamps {
-		assign(c.Failed, "NULL")
-		empty(c.Claimed) // or the claim would hold the row
-	} else {
-		assign(c.Status, t.statusValue(b, store.Pending))
-	}
-	empty(c.Settled)
-	assign(c.RetryCount, "0")
-	if c.Error != "" && t.col(c.Error).notNull {
-		assign(c.Error, "''")
-	}
-	empty(c.Error)
 	return "UPDATE " + TableName(t.Outbox) + " AS o SET " + strings.Join(set, ", ") +
 		" FROM want w WHERE " + t.stillFailed(b) + " RETURNING w.ord, w.text"
 }

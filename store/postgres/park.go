@@ -60,7 +60,7 @@ func (s *Store) parkValues(items []store.Item) map[string]any {
 		outboxes[i], lanes[i], ids[i], kinds[i], groups[i] = it.Outbox, lane[:], it.ID, it.Kind, groupText(it.Group)
 		seqs[i], txns[i], retries[i], sizes[i] = int64(it.Seq), int64(uint32(it.Txn)), int64(it.RetryCount), int64(it.PayloadSize)
 		times[i] = pgtype.Timestamptz{Time: it.Committed.Truncate(time.Microsecond), Valid: !it.Committed.IsZero()}
-		if s.outboxes[it.Outbox].Layout.State == store.StateNone {
+		if s.outboxes.Known(it.Outbox).Layout.State == store.StateNone {
 			payloads[i] = it.Payload
 		}
 	}
@@ -171,7 +171,7 @@ func (s *Store) ParkedLanes(ctx context.Context) ([]store.ParkedLane, error) {
 	var lanes []store.ParkedLane
 	err := s.parking.do(ctx, func(ctx context.Context, sess *session) error {
 		read := parkedLanesQuery()
-		rows, err := sess.conn.Query(ctx, read.sql, read.args(map[string]any{"name": s.name, "outboxes": s.order})...)
+		rows, err := sess.conn.Query(ctx, read.sql, read.args(map[string]any{"name": s.name, "outboxes": s.outboxes.Names()})...)
 		if err != nil {
 			return err
 		}
@@ -198,7 +198,7 @@ const forgetMost = 20_000
 func (s *Store) ForgetParked(ctx context.Context, epoch store.Epoch, after store.Seq) (int, error) {
 	forget, all := forgetParkedQuery(), 0
 	args := forget.args(s.fenced(epoch, map[string]any{
-		"outboxes": s.order, "after": int64(after), "most": forgetMost,
+		"outboxes": s.outboxes.Names(), "after": int64(after), "most": forgetMost,
 	}))
 	err := s.parking.do(ctx, func(ctx context.Context, sess *session) error {
 		for {

@@ -63,7 +63,7 @@ func checkParkPlans(t *testing.T, st *Store, stage string) {
 	check := func(what string, sess *session, make func(*table) *query, want ...string) {
 		t.Helper()
 		err := sess.do(t.Context(), func(ctx context.Context, sess *session) error {
-			desc, err := sess.table(ctx, st.outboxes["events"])
+			desc, err := sess.table(ctx, st.outboxes.Known("events"))
 			if err != nil {
 				return err
 			}

@@ -74,7 +74,7 @@ func planOf(t *testing.T, st *Store, held []string, except []store.LaneKey, want
 	}
 	defer opened.Close()
 	v := opened.(*view)
-	desc, err := describe(t.Context(), v.conn, st.outboxes["events"])
+	desc, err := describe(t.Context(), v.conn, st.outboxes.Known("events"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -89,38 +88,4 @@ func arrayLiteral(elements []string) string {
 	}
 	sb.WriteByte('}')
 	return sb.String()
-}
-
-// maxErrorText is the most characters of an error that are written into a row:
-// enough for a status line and the start of an answer.
-const maxErrorText = 2000
-
-// errorText makes a text fit to be stored: no NUL, valid UTF-8, no longer than
-// the column. Where the database has another encoding, only ASCII surely fits.
-func errorText(text string, limit int, ascii bool) string {
-	if limit <= 0 || limit > maxErrorText {
-		limit = maxErrorText
-	}
-	// A character has at most 4 bytes: what lies behind them is cut off anyway.
-	// Three spare bytes keep the character at the cut whole.
-	if most := 4*limit + utf8.UTFMax - 1; len(text) > most && strings.IndexByte(text[:most], 0) < 0 {
-		text = text[:most]
-	}
-	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", ""), "\uFFFD")
-	if ascii {
-		text = strings.Map(func(r rune) rune {
-			if r >= utf8.RuneSelf {
-				return '?'
-			}
-			return r
-		}, text)
-	}
-	n := 0
-	for i := range text {
-		if n == limit {
-			return text[:i]
-		}
-		n++
-	}
-	return text
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"pgregory.net/rapid"
@@ -181,26 +180,5 @@ func TestArrayLiteral(t *testing.T) {
 				rt.Fatalf("%q came back as %q", want, got)
 			}
 		})
-	}
-}
-
-func TestErrorText(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		raw := string(rapid.SliceOfN(rapid.Byte(), 0, 60).Draw(t, "bytes")) + rapid.StringN(0, 40, -1).Draw(t, "text")
-		limit := rapid.IntRange(1, 12).Draw(t, "limit")
-		ascii := rapid.Bool().Draw(t, "ascii")
-		got := errorText(raw, limit, ascii)
-		if !utf8.ValidString(got) || strings.ContainsRune(got, 0) || utf8.RuneCountInString(got) > limit {
-			t.Fatalf("%q became %q", raw, got)
-		}
-		if clean := errorText(raw, 0, ascii); !strings.HasPrefix(clean, got) || got != clean && utf8.RuneCountInString(got) < limit {
-			t.Fatalf("%q became %q, cut to %d from %q", raw, got, limit, clean)
-		}
-		if ascii && strings.IndexFunc(got, func(r rune) bool { return r >= utf8.RuneSelf }) >= 0 {
-			t.Fatalf("%q is not ASCII", got)
-		}
-	})
-	if got := errorText(strings.Repeat("☃", 3000), 0, false); utf8.RuneCountInString(got) != maxErrorText {
-		t.Errorf("%d characters are left", utf8.RuneCountInString(got))
 	}
 }

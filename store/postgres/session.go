@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+	sessions "github.com/sluicebox/sluicebox/store/internal/session"
 )
 
 // goodbye bounds the farewell to a server that may be gone.
@@ -29,12 +30,11 @@ func discard(life *lifetime.Lifetime, conn *pgx.Conn) {
 	}
 }
 
-// session is one connection, opened when it is needed and given up when a call
-// on it fails. It serves one call at a time.
+// session is the connection of a session.Session.
 type session struct {
+	*sessions.Session
 	cfg  *pgx.ConnConfig
 	life *lifetime.Lifetime
-	turn chan struct{} // holds a token while the session is free
 
 	check func(context.Context, *pgx.Conn) error // what to ask of a new connection; may be nil
 
@@ -46,40 +46,21 @@ type session struct {
 }
 
 func newSession(cfg *pgx.ConnConfig, life *lifetime.Lifetime) *session {
-	s := &session{cfg: cfg, life: life, turn: make(chan struct{}, 1)}
-	s.turn <- struct{}{}
+	s := &session{cfg: cfg, life: life}
+	s.Session = sessions.New(life, s)
 	return s
 }
 
 // do runs fn on the session's connection.
 func (s *session) do(ctx context.Context, fn func(context.Context, *session) error) error {
-	if s.life.Ended() {
-		return lifetime.ErrClosed
-	}
-	ctx, cancel := s.life.Bind(ctx)
-	defer cancel()
-	select {
-	case <-s.turn:
-		defer func() { s.turn <- struct{}{} }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	if s.life.Ended() { // both were ready
-		return lifetime.ErrClosed
-	}
-	if s.conn == nil {
-		if err := s.open(ctx); err != nil {
-			return err
-		}
-	}
-	err := fn(ctx, s)
-	if err != nil && !s.keeps(err) {
-		s.drop()
-	}
-	return err
+	return s.Do(ctx, func(ctx context.Context) error { return fn(ctx, s) })
 }
 
-func (s *session) open(ctx context.Context) error {
+// Ready implements session.Link.
+func (s *session) Ready(ctx context.Context) error {
+	if s.conn != nil {
+		return nil
+	}
 	conn, err := connect(ctx, s.cfg)
 	if err != nil {
 		return err
@@ -103,9 +84,8 @@ func (s *session) take() *pgx.Conn {
 	return conn
 }
 
-// keeps reports whether an error is an answer, and no sign of trouble with the
-// session.
-func (s *session) keeps(err error) bool {
+// Keeps implements session.Link.
+func (s *session) Keeps(err error) bool {
 	var refused *store.RefusedError
 	if errors.As(refusal(err), &refused) {
 		// It has taken the statement back and waits for the next.
@@ -116,17 +96,11 @@ func (s *session) keeps(err error) bool {
 		errors.Is(err, store.ErrInterrupted)
 }
 
-func (s *session) drop() {
+// Drop implements session.Link.
+func (s *session) Drop() {
 	if s.conn != nil {
 		discard(s.life, s.take())
 	}
-}
-
-// close waits for the call that uses the session, if any, and ends it for good.
-func (s *session) close() {
-	<-s.turn
-	s.drop()
-	s.turn <- struct{}{}
 }
 
 // table returns what is known of an outbox's table, looking it up at the first

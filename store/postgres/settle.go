@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/errortext"
 )
 
 // settleTries bounds how often an outcome is written again because somebody
@@ -120,7 +121,7 @@ func (s *Store) settleParts(ctx context.Context, sess *session, outcomes []store
 	last := 0
 	for _, i := range todo {
 		o := &outcomes[i]
-		t, err := sess.table(ctx, s.outboxes[o.Outbox])
+		t, err := sess.table(ctx, s.outboxes.Known(o.Outbox))
 		if err != nil {
 			return nil, false, err
 		}
@@ -173,7 +174,7 @@ func (p *settlePart) queue(batch *pgx.Batch, values map[string]any, outcomes []s
 		o := &outcomes[i]
 		ids[k], times[k] = o.ID, o.At.Truncate(time.Microsecond)
 		retries[k] = min(int64(o.RetryCount), most)
-		texts[k] = errorText(o.Error, limit, t.ascii)
+		texts[k] = errortext.Fit(o.Error, limit, t.ascii)
 	}
 	values["ids"], values["times"], values["retries"], values["texts"] = arrayLiteral(ids), times, retries, texts
 	values["id texts"] = ids
@@ -270,7 +271,7 @@ func (s *Store) partsOf(ctx context.Context, sess *session, outcomes []store.Out
 			continue
 		}
 		if byName[o.Outbox] == nil {
-			t, err := sess.table(ctx, s.outboxes[o.Outbox])
+			t, err := sess.table(ctx, s.outboxes.Known(o.Outbox))
 			if err != nil {
 				return nil, err
 			}

@@ -1,12 +1,12 @@
 package postgres
 
 import (
-	"cmp"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
 // settleQuery makes the statement that writes outcomes of one status. It gives
@@ -86,32 +86,20 @@ func (b *builder) outcomes(t *table, to store.Status) string {
 // not called where the table keeps none: a parameter that a statement does not name has
 // no type.
 func (t *table) outcomeAssignments(b *builder, to store.Status, at func() string) []string {
-	c := &t.Layout.Columns
 	var set []string
-	assign := func(column, value string) {
-		if column != "" {
-			set = append(set, Ident(column)+" = "+value)
+	for _, a := range columns.Outcome(&t.Layout, to) {
+		value := ""
+		switch a.Value {
+		case columns.Status:
+			value = t.statusValue(b, to)
+		case columns.At:
+			value = at()
+		case columns.Retries:
+			value = "w.retry"
+		case columns.Error:
+			value = t.errorValue()
 		}
-	}
-	switch t.Layout.State {
-	case store.StateWords, store.StateNumbers:
-		assign(c.Status, t.statusValue(b, to))
-	case store.StateTimestamps:
-		switch to {
-		case store.Completed:
-			assign(c.Delivered, at())
-		case store.Failed:
-			assign(c.Failed, at())
-		}
-	}
-	if settled := cmp.Or(c.Settled, c.Claimed); settled != "" && to.Settled() {
-		assign(settled, at())
-	}
-	if to != store.Completed {
-		assign(c.RetryCount, "w.retry")
-		if c.Error != "" {
-			assign(c.Error, t.errorValue())
-		}
+		set = append(set, Ident(a.Column)+" = "+value)
 	}
 	return set
 }

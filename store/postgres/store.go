@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
 
 var _ store.Store = (*Store)(nil)
@@ -20,8 +20,7 @@ type Store struct {
 	name         string
 	holder       string
 	takeover     time.Duration
-	outboxes     map[string]*store.Outbox
-	order        []string // names of the outboxes, as configured
+	outboxes     *outboxes.Set
 	applications []string // what the sessions call themselves
 
 	claims, outcomes, control, operator, parking *session
@@ -40,11 +39,7 @@ func New(cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout, outboxes: map[string]*store.Outbox{}}
-	for _, o := range cfg.Outboxes {
-		s.outboxes[o.Name] = &o
-		s.order = append(s.order, o.Name)
-	}
+	s := &Store{name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout, outboxes: outboxes.New(cfg.Outboxes)}
 	s.life = lifetime.New()
 	for _, to := range []struct {
 		session  **session
@@ -80,7 +75,7 @@ func (s *Store) Close() {
 	s.closed.Do(func() {
 		s.life.End()
 		for _, sess := range s.sessions() {
-			sess.close()
+			sess.Close()
 		}
 		s.life.Wait()
 	})
@@ -189,9 +184,4 @@ func sessionConfig(cfg Config, purpose string, settings map[string]string) (*pgx
 }
 
 // outbox finds a configured outbox.
-func (s *Store) outbox(name string) (*store.Outbox, error) {
-	if o, ok := s.outboxes[name]; ok {
-		return o, nil
-	}
-	return nil, fmt.Errorf("no outbox %q is configured", name)
-}
+func (s *Store) outbox(name string) (*store.Outbox, error) { return s.outboxes.Find(name) }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
 // table is an outbox's table as the database has it, with the statements made
@@ -89,7 +90,7 @@ func describe(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, err
 	if err != nil {
 		return nil, err
 	}
-	if missing := t.missing(); len(missing) > 0 {
+	if missing := t.lacks(); len(missing) > 0 {
 		return nil, &store.SetupError{
 			Problem: t.missingText(missing),
 			Remedy:  "add them, or name others in the layout",
@@ -150,63 +151,11 @@ func (t *table) col(name string) column {
 	return t.columns[i]
 }
 
-// use is what the relay does with a column.
-type use struct {
-	column      string
-	read, write bool
-}
-
-// uses lists the columns that a layout needs, each once.
-func uses(l *store.Layout) []use {
-	c := &l.Columns
-	var list []use
-	add := func(column string, read, write bool) {
-		if column == "" {
-			return
-		}
-		if i := slices.IndexFunc(list, func(u use) bool { return u.column == column }); i >= 0 {
-			list[i].read, list[i].write = list[i].read || read, list[i].write || write
-			return
-		}
-		list = append(list, use{column, read, write})
-	}
-	for _, column := range append([]string{c.ID, c.Kind, c.Group, c.Payload}, l.OrderBy...) {
-		add(column, true, false)
-	}
-	switch l.State {
-	case store.StateNone:
-		return list
-	case store.StateTimestamps:
-		add(c.Delivered, true, !l.DeleteDelivered)
-		add(c.Failed, true, true)
-	default:
-		add(c.Status, true, true)
-	}
-	add(c.RetryCount, true, true)
-	add(c.Claimed, true, true)
-	add(c.Settled, true, true)
-	add(c.Error, true, true)
-	return list
-}
-
-// missing lists the columns that the layout names and the table lacks.
-func (t *table) missing() []string {
-	list := t.lacks()
-	for i, name := range list {
-		list[i] = name + " (" + t.Layout.Key(name) + ")"
-	}
-	return list
-}
-
-// lacks is missing without the keys of the layout.
+// lacks lists the columns that the layout names and the table has not.
 func (t *table) lacks() []string {
-	var list []string
-	for _, u := range uses(&t.Layout) {
-		if !slices.ContainsFunc(t.columns, func(c column) bool { return c.name == u.column }) {
-			list = append(list, u.column)
-		}
-	}
-	return list
+	return columns.Missing(&t.Layout, func(name string) bool {
+		return slices.ContainsFunc(t.columns, func(c column) bool { return c.name == name })
+	})
 }
 
 func (t *table) missingText(missing []string) string {
@@ -214,8 +163,7 @@ func (t *table) missingText(missing []string) string {
 	for _, c := range t.columns {
 		have = append(have, c.name)
 	}
-	return fmt.Sprintf("outbox %s: table %s has no column %s, which layout %s names; its columns are %s",
-		t.Name, TableName(t.Outbox), strings.Join(missing, ", "), t.Layout.Name, strings.Join(have, ", "))
+	return columns.MissingText(t.Outbox, TableName(t.Outbox), missing, have)
 }
 
 // text returns an expression for a column's value as the type's own text, the

@@ -5,9 +5,9 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/finding"
 )
 
 // Check implements store.Installer. What it finds is one *store.SetupError: all
@@ -21,7 +21,7 @@ func (s *Store) Check(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("check the tables: %w", Explain(err))
 	}
-	return c.err()
+	return c.Err()
 }
 
 // checkOn runs the checks on a connection.
@@ -40,34 +40,17 @@ func (s *Store) checkOn(ctx context.Context, conn *Conn, thorough bool) (c check
 
 // checker gathers findings.
 type checker struct {
+	finding.List
 	conn     *Conn
-	thorough bool   // advice is wanted too
-	subject  string // of what is looked at
-	found    []store.Finding
+	thorough bool // advice is wanted too
 }
-
-func (c *checker) add(grade store.Grade, text, remedy string) {
-	c.found = append(c.found, store.Finding{Grade: grade, Subject: c.subject, Text: text, Remedy: remedy})
-}
-
-// fault adds what keeps the relay from working.
-func (c *checker) fault(text, remedy string) { c.add(store.Fault, text, remedy) }
-
-// setup adds a fault that was found elsewhere, whose text names the subject too.
-func (c *checker) setup(err *store.SetupError) {
-	c.fault(strings.TrimPrefix(err.Problem, c.subject+": "), err.Remedy)
-}
-
-func (c *checker) faults() int { return store.CountFaults(c.found) }
-
-func (c *checker) err() error { return store.FaultError(c.found) }
 
 func (c *checker) run(ctx context.Context, s *Store) error {
 	if err := c.own(ctx); err != nil {
 		return err
 	}
-	for _, name := range s.order {
-		if err := c.outbox(ctx, s.outboxes[name]); err != nil {
+	for _, name := range s.outboxes.Names() {
+		if err := c.outbox(ctx, s.outboxes.Known(name)); err != nil {
 			return err
 		}
 	}
@@ -76,21 +59,21 @@ func (c *checker) run(ctx context.Context, s *Store) error {
 
 // own checks the relay's own tables.
 func (c *checker) own(ctx context.Context) error {
-	c.subject = "own tables"
-	before := c.faults()
+	c.Subject = "own tables"
+	before := c.Faults()
 	have, err := installed(ctx, c.conn)
 	var setup *store.SetupError
 	switch {
 	case errors.As(err, &setup):
-		c.setup(setup)
+		c.Setup(setup)
 		return nil
 	case err != nil:
 		return err
 	case have == 0:
-		c.fault("the relay's own tables are not there", initialize)
+		c.Fault("the relay's own tables are not there", initialize)
 		return nil
 	case have < version:
-		c.fault(fmt.Sprintf("the relay's own tables have version %d, and this program needs %d", have, version), initialize)
+		c.Fault(fmt.Sprintf("the relay's own tables have version %d, and this program needs %d", have, version), initialize)
 		return nil
 	}
 	for _, name := range []string{"sluicebox_leader", "sluicebox_checkpoint", "sluicebox_parked", "sluicebox_hold"} {
@@ -99,41 +82,41 @@ func (c *checker) own(ctx context.Context) error {
 			return err
 		}
 		if !there {
-			c.fault("the relay's own table "+name+" is not there, though sluicebox_meta says it is",
+			c.Fault("the relay's own table "+name+" is not there, though sluicebox_meta says it is",
 				"restore it, or drop sluicebox_meta and every other sluicebox_ table, and "+initialize+": the relay then begins anew")
 		}
 	}
-	if c.faults() == before {
-		c.add(store.Fine, fmt.Sprintf("version %d", version), "")
+	if c.Faults() == before {
+		c.Add(store.Fine, fmt.Sprintf("version %d", version), "")
 	}
 	return nil
 }
 
 // outbox checks a table of rows.
 func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
-	c.subject = "outbox " + o.Name
-	before := c.faults()
+	c.Subject = "outbox " + o.Name
+	before := c.Faults()
 	t, err := readTable(ctx, c.conn, o)
 	var setup *store.SetupError
 	if errors.As(err, &setup) {
-		c.setup(setup)
+		c.Setup(setup)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if missing := t.missing(); len(missing) > 0 {
-		c.setup(&store.SetupError{
+	if missing := t.lacks(); len(missing) > 0 {
+		c.Setup(&store.SetupError{
 			Problem: t.missingText(missing),
 			Remedy:  fmt.Sprintf("add the columns to %s, or name others in layout %s", TableName(o), o.Layout.Name),
 		})
 		return nil
 	}
 	c.types(t)
-	if err := c.index(ctx, t); err != nil || c.faults() > before {
+	if err := c.index(ctx, t); err != nil || c.Faults() > before {
 		return err
 	}
-	c.add(store.Fine, fmt.Sprintf("%s has the columns of layout %s", TableName(o), o.Layout.Name), "")
+	c.Add(store.Fine, fmt.Sprintf("%s has the columns of layout %s", TableName(o), o.Layout.Name), "")
 	if !c.thorough {
 		return nil
 	}
@@ -145,7 +128,7 @@ func (c *checker) types(t *table) {
 	l := &t.Layout
 	id := t.col(l.Columns.ID)
 	if id.affinity == affinityReal {
-		c.fault(fmt.Sprintf("the id, column %s of %s, is declared as %s, and a REAL number has no exact text", id.name, TableName(t.Outbox), id.declared),
+		c.Fault(fmt.Sprintf("the id, column %s of %s, is declared as %s, and a REAL number has no exact text", id.name, TableName(t.Outbox), id.declared),
 			"name another column as the id, or declare it as INTEGER or TEXT")
 	}
 	if l.State == store.StateNone {
@@ -156,7 +139,7 @@ func (c *checker) types(t *table) {
 			continue
 		}
 		if col := t.col(name); col.affinity == affinityReal {
-			c.fault(fmt.Sprintf("column %s (%s) of %s is declared as %s, and the relay writes times as text or as an integer",
+			c.Fault(fmt.Sprintf("column %s (%s) of %s is declared as %s, and the relay writes times as text or as an integer",
 				name, l.Key(name), TableName(t.Outbox), col.declared),
 				fmt.Sprintf("name another column in layout %s, or declare it as TEXT or INTEGER", l.Name))
 		}
@@ -166,7 +149,7 @@ func (c *checker) types(t *table) {
 	}
 	for _, name := range []string{l.Columns.Delivered, l.Columns.Failed} {
 		if t.col(name).notNull {
-			c.fault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, and a row is open while it is NULL",
+			c.Fault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, and a row is open while it is NULL",
 				name, l.Key(name), TableName(t.Outbox)),
 				"name a column that a service leaves NULL, or declare this one without NOT NULL")
 		}
@@ -185,7 +168,7 @@ WHERE l.partial = 0 AND x.seqno = 0 AND x.name = ?2 COLLATE NOCASE LIMIT 1`
 	found := false
 	err := c.conn.Query(ctx, find, []any{t.Table, id.name}, func([]driver.Value) error { found = true; return nil })
 	if err == nil && !found {
-		c.fault(fmt.Sprintf("no index of %s begins with the id, column %s", TableName(t.Outbox), id.name),
+		c.Fault(fmt.Sprintf("no index of %s begins with the id, column %s", TableName(t.Outbox), id.name),
 			fmt.Sprintf("CREATE UNIQUE INDEX %s ON %s (%s);", Ident(t.Table+"_"+id.name), TableName(t.Outbox), Ident(id.name)))
 	}
 	return err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
 // claimPatience is how long a claim waits for the write lock.
@@ -58,7 +59,7 @@ type claims struct {
 }
 
 func (c *claims) claim(ctx context.Context, row *store.ClaimRow) (store.ClaimAnswer, error) {
-	t, err := c.writer.table(ctx, c.outboxes[row.Outbox])
+	t, err := c.writer.table(ctx, c.outboxes.Known(row.Outbox))
 	if err != nil {
 		return store.ClaimAnswer{}, err
 	}
@@ -147,17 +148,17 @@ func claimQuery(t *table) *query {
 		return nil
 	}
 	b := &builder{}
-	c := &t.Layout.Columns
 	var set []string
-	if t.Layout.State != store.StateTimestamps {
-		set = append(set, Ident(c.Status)+" = "+b.status(&t.Layout, store.Processing))
-	}
-	if c.Claimed != "" {
-		claimed := t.col(c.Claimed)
-		set = append(set, Ident(c.Claimed)+" = "+b.arg(func(v *values) any { return timeValue(claimed, v.at) }))
+	for _, a := range columns.Claim(&t.Layout) {
+		if a.Value == columns.Status {
+			set = append(set, Ident(a.Column)+" = "+b.status(&t.Layout, store.Processing))
+			continue
+		}
+		claimed := t.col(a.Column)
+		set = append(set, Ident(a.Column)+" = "+b.arg(func(v *values) any { return timeValue(claimed, v.at) }))
 	}
 	sql := "UPDATE " + TableName(t.Outbox) + " SET " + strings.Join(set, ", ") +
-		"\nWHERE " + Ident(c.ID) + " = " + b.key() + " AND " + t.unsettled(b) +
+		"\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.unsettled(b) +
 		"\nRETURNING " + t.retryCount() + ", " + t.wanted(b)
 	return &query{sql, b.params}
 }

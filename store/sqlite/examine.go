@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/finding"
 	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 )
 
@@ -21,14 +22,14 @@ func (s *Store) Examine(ctx context.Context) ([]store.Finding, error) {
 	defer s.life.Done()
 	ctx, cancel := s.life.Bind(ctx)
 	defer cancel()
-	file := checker{subject: "file"}
+	file := checker{List: finding.List{Subject: "file"}}
 	found, err := s.examine(ctx, &file)
-	found = append(file.found, found...)
+	found = append(file.Found, found...)
 	var setup *store.SetupError
 	if errors.As(Explain(err), &setup) {
-		file.found = nil
-		file.setup(setup)
-		return append(found, file.found...), nil
+		file.Found = nil
+		file.Setup(setup)
+		return append(found, file.Found...), nil
 	}
 	if err != nil {
 		return found, fmt.Errorf("examine the database: %w", err)
@@ -50,12 +51,12 @@ func (s *Store) examine(ctx context.Context, file *checker) ([]store.Finding, er
 		return nil, err
 	}
 	if mode == "wal" {
-		file.add(store.Fine, conn.Path()+" is in WAL mode", "")
+		file.Add(store.Fine, conn.Path()+" is in WAL mode", "")
 	} else {
-		file.add(store.Advice, fmt.Sprintf("%s is in journal mode %s; the relay changes that as soon as nobody uses the file", conn.Path(), mode), "PRAGMA journal_mode=WAL;")
+		file.Add(store.Advice, fmt.Sprintf("%s is in journal mode %s; the relay changes that as soon as nobody uses the file", conn.Path(), mode), "PRAGMA journal_mode=WAL;")
 	}
 	c, err := s.checkOn(ctx, conn, true)
-	return c.found, err
+	return c.Found, err
 }
 
 // unsettledIndex looks for an index that finds the rows that are not settled.
@@ -68,10 +69,10 @@ func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 		return err
 	}
 	if serves {
-		c.add(store.Fine, "an index finds the rows that are not settled", "")
+		c.Add(store.Fine, "an index finds the rows that are not settled", "")
 		return nil
 	}
-	c.add(store.Advice, fmt.Sprintf("no index of %s finds the rows that are not settled: sweeps and the first start read the whole table", TableName(t.Outbox)), t.stateIndex())
+	c.Add(store.Advice, fmt.Sprintf("no index of %s finds the rows that are not settled: sweeps and the first start read the whole table", TableName(t.Outbox)), t.stateIndex())
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/errortext"
 	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 )
 
@@ -35,8 +36,8 @@ func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 	var holds []store.Hold
 	err := s.look(ctx, func(ctx context.Context, conn *Conn) error {
 		holds = nil // read again
-		for _, name := range s.order {
-			t, err := describe(ctx, conn, s.outboxes[name])
+		for _, name := range s.outboxes.Names() {
+			t, err := describe(ctx, conn, s.outboxes.Known(name))
 			if err != nil {
 				return err
 			}
@@ -134,14 +135,14 @@ ON CONFLICT (name, outbox, lane, hold) DO UPDATE SET kind = excluded.kind, messa
 		group = h.Lane.Group.Name
 	}
 	_, err := s.writer.conn.Exec(ctx, put, s.name, h.Lane.Outbox, lane[:], h.Kind.String(), h.Lane.Kind, group,
-		h.ID, h.RetryCount, errorText(h.Reason), formatTime(h.Since.Truncate(time.Millisecond)))
+		h.ID, h.RetryCount, errortext.Fit(h.Reason, 0, false), formatTime(h.Since.Truncate(time.Millisecond)))
 	return err
 }
 
 // block records the hold that an outcome asks for if its row is FAILED, in the
 // call's transaction.
 func (s *Store) block(ctx context.Context, o *store.Outcome) error {
-	t, err := s.writer.table(ctx, s.outboxes[o.Outbox])
+	t, err := s.writer.table(ctx, s.outboxes.Known(o.Outbox))
 	if err != nil {
 		return err
 	}

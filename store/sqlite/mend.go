@@ -7,11 +7,9 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
+	"github.com/sluicebox/sluicebox/store/internal/deadletter"
 )
-
-// mendTries bounds how often rows are chosen again because all that were chosen
-// had changed when it came to write.
-const mendTries = 5
 
 // Requeue implements store.DeadLetters. The times of claim and settlement are
 // emptied where they belong to the state, and may be NULL; else they stay, as at
@@ -33,30 +31,23 @@ func (s *Store) Discard(ctx context.Context, epoch store.Epoch, f store.DeadLett
 	return store.Refs(letters), nil
 }
 
-// mend chooses rows without the write lock, however long that takes, and then
-// writes those that are still FAILED.
 func (s *Store) mend(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int, statement func(*table) *query) ([]store.DeadLetter, error) {
-	for range mendTries {
-		letters, err := s.letters(ctx, f, limit, false)
-		if err != nil {
-			return nil, err
-		}
-		done, err := s.mendThese(ctx, epoch, f.Outbox, letters, statement)
-		if err != nil {
-			return nil, refusal(err)
-		}
-		if len(done) > 0 || len(letters) == 0 {
+	return deadletter.Mend(f.Outbox,
+		func() ([]store.DeadLetter, error) { return s.letters(ctx, f, limit, false) },
+		func(letters []store.DeadLetter) ([]store.DeadLetter, error) {
+			done, err := s.mendThese(ctx, epoch, f.Outbox, letters, statement)
+			if err != nil {
+				return nil, refusal(err)
+			}
 			return done, nil
-		}
-	}
-	return nil, &store.RefusedError{Err: fmt.Errorf("outbox %s: a trigger keeps the FAILED rows as they are, or somebody else changes them again and again", f.Outbox)}
+		})
 }
 
 // mendThese returns those of the rows that it wrote, in their order.
 func (s *Store) mendThese(ctx context.Context, epoch store.Epoch, outbox string, letters []store.DeadLetter, statement func(*table) *query) (done []store.DeadLetter, err error) {
 	err = s.writer.do(ctx, func(ctx context.Context) error {
 		return s.writer.lead(ctx, epoch, Full, patience, func(ctx context.Context) error {
-			t, err := s.writer.table(ctx, s.outboxes[outbox])
+			t, err := s.writer.table(ctx, s.outboxes.Known(outbox))
 			if err != nil {
 				return err
 			}
@@ -99,32 +90,15 @@ func discardQuery(t *table) *query {
 
 func requeueQuery(t *table) *query {
 	b := &builder{}
-	c := &t.Layout.Columns
 	var set []string
-	assign := func(name, value string) { set = append(set, Ident(name)+" = "+value) }
-	empty := func(name string) {
-		if name != "" && !t.col(name).notNull {
-			assign(name, "NULL")
+	for _, a := range columns.Requeue(&t.Layout, func(name string) bool { return t.col(name).notNull }) {
+		value := map[columns.Value]string{columns.Null: "NULL", columns.Zero: "0", columns.Blank: "''"}[a.Value]
+		if a.Value == columns.Status {
+			value = b.status(&t.Layout, store.Pending)
 		}
-	}
-	if t.Layout.State == store.StateTimestamps {
-		assign(c.Failed, "NULL")
-		empty(c.Claimed) // or the claim would hold the row
-	} else {
-		assign(c.Status, b.status(&t.Layout, store.Pending))
-	}
-	empty(c.Settled)
-	if c.RetryCount != "" {
-		assign(c.RetryCount, "0")
-	}
-	if c.Error != "" {
-		none := "NULL"
-		if t.col(c.Error).notNull {
-			none = "''"
-		}
-		assign(c.Error, none)
+		set = append(set, Ident(a.Column)+" = "+value)
 	}
 	sql := "UPDATE " + TableName(t.Outbox) + " SET " + strings.Join(set, ", ") +
-		"\nWHERE " + Ident(c.ID) + " = " + b.key() + " AND " + t.failed(b)
+		"\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.failed(b)
 	return &query{sql, b.params}
 }

@@ -55,7 +55,7 @@ ON CONFLICT (name, outbox, lane, seq) DO NOTHING`
 	if !it.Committed.IsZero() {
 		committed = it.Committed.UTC().Format(commitForm)
 	}
-	if s.outboxes[it.Outbox].Layout.State == store.StateNone {
+	if s.outboxes.Known(it.Outbox).Layout.State == store.StateNone {
 		payload = keptPayload(it.Payload)
 	}
 	_, err := s.writer.conn.Exec(ctx, put, s.name, it.Outbox, lane[:], int64(it.Seq), it.ID, it.Kind, group,
@@ -124,7 +124,7 @@ func (s *Store) inParts(ctx context.Context, epoch store.Epoch, d Durability, n 
 // of them durable. An error may come after some were committed.
 func (s *Store) ForgetParked(ctx context.Context, epoch store.Epoch, after store.Seq) (int, error) {
 	total := 0
-	for _, name := range s.order {
+	for _, name := range s.outboxes.Names() {
 		for {
 			n, err := s.forgetPart(ctx, epoch, name, after)
 			if err != nil {
@@ -223,7 +223,7 @@ FROM (SELECT lane, count(*) AS n FROM sluicebox_parked WHERE name = ?1 AND outbo
 	var lanes []store.ParkedLane
 	err := s.look(ctx, func(ctx context.Context, conn *Conn) error {
 		lanes = nil // read again
-		for _, name := range s.order {
+		for _, name := range s.outboxes.Names() {
 			err := conn.Query(ctx, count, []any{s.name, name}, func(row []driver.Value) error {
 				hash, _ := row[0].([]byte)
 				n, _ := row[1].(int64)

@@ -8,80 +8,57 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+	sessions "github.com/sluicebox/sluicebox/store/internal/session"
 )
 
-// session is the store's writing connection, opened when it is needed and given
-// up when a call on it fails. It serves one call at a time, in the order in
-// which they came.
+// session is the store's writing connection.
 type session struct {
+	*sessions.Session
 	path         string
 	name, holder string // what the leader row is to say
-	life         *lifetime.Lifetime
-	turn         chan struct{} // holds a token while the session is free
 
 	conn   *Conn
 	tables map[string]*table // what conn knows of the outboxes, by name
 }
 
 func newSession(path, name, holder string, life *lifetime.Lifetime) *session {
-	s := &session{path: path, name: name, holder: holder, life: life, turn: make(chan struct{}, 1)}
-	s.turn <- struct{}{}
+	s := &session{path: path, name: name, holder: holder}
+	s.Session = sessions.New(life, s)
 	return s
 }
 
 // do runs fn on the session's connection.
-func (s *session) do(ctx context.Context, fn func(context.Context) error) error {
-	if s.life.Ended() {
-		return lifetime.ErrClosed
-	}
-	ctx, cancel := s.life.Bind(ctx)
-	defer cancel()
-	select {
-	case <-s.turn:
-		defer func() { s.turn <- struct{}{} }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	if s.life.Ended() { // both were ready
-		return lifetime.ErrClosed
-	}
+func (s *session) do(ctx context.Context, fn func(context.Context) error) error { return s.Do(ctx, fn) }
+
+// Ready implements session.Link.
+func (s *session) Ready(ctx context.Context) error {
 	if s.conn != nil && s.conn.Replaced() != nil {
-		s.drop()
+		s.Drop()
 	}
-	if s.conn == nil {
-		conn, err := Dial(ctx, s.path)
-		if err != nil {
-			return err
-		}
-		s.conn, s.tables = conn, map[string]*table{}
+	if s.conn != nil {
+		return nil
 	}
-	err := fn(ctx)
-	if err != nil && !keepsSession(err) {
-		s.drop()
+	conn, err := Dial(ctx, s.path)
+	if err != nil {
+		return err
 	}
-	return err
+	s.conn, s.tables = conn, map[string]*table{}
+	return nil
 }
 
-// keepsSession reports whether an error is an answer, and no sign of trouble
-// with the session.
-func keepsSession(err error) bool {
+// Keeps implements session.Link.
+func (s *session) Keeps(err error) bool {
 	var refused *store.RefusedError
 	return errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrNoCheckpoint) || Locked(err) ||
 		code(err) == codeConstraint || errors.As(err, &refused)
 }
 
-func (s *session) drop() {
+// Drop implements session.Link.
+func (s *session) Drop() {
 	if s.conn != nil {
 		s.conn.Close()
 		s.conn, s.tables = nil, nil
 	}
-}
-
-// close waits for the call that uses the session, if any, and ends it for good.
-func (s *session) close() {
-	<-s.turn
-	s.drop()
-	s.turn <- struct{}{}
 }
 
 // table returns what is known of an outbox's table, looking it up at the first

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
+	"github.com/sluicebox/sluicebox/store/internal/errortext"
 )
 
 // Settle implements store.Settler. All outcomes of a call are written in one
@@ -72,7 +73,7 @@ func (s *Store) afterSettled(ctx context.Context, o *store.Outcome, result store
 // it was FAILED before, and somebody set it back by other means than the relay's,
 // is forgotten.
 func (s *Store) afterFailed(ctx context.Context, o *store.Outcome, result store.SettleResult) error {
-	if result == store.Written && s.outboxes[o.Outbox].Layout.State != store.StateNone {
+	if result == store.Written && s.outboxes.Known(o.Outbox).Layout.State != store.StateNone {
 		if err := s.forget(ctx, o.Ref); err != nil {
 			return err
 		}
@@ -85,7 +86,7 @@ func (s *Store) afterFailed(ctx context.Context, o *store.Outcome, result store.
 
 // settle writes one outcome, in the call's transaction.
 func (s *Store) settle(ctx context.Context, o *store.Outcome) (store.SettleResult, error) {
-	t, err := s.writer.table(ctx, s.outboxes[o.Outbox])
+	t, err := s.writer.table(ctx, s.outboxes.Known(o.Outbox))
 	if err != nil {
 		return 0, err
 	}
@@ -144,41 +145,30 @@ func settleQuery(t *table, to store.Status) *query {
 
 // assignments says what an outcome changes in a row.
 func (t *table) assignments(b *builder, to store.Status) []string {
-	c := &t.Layout.Columns
 	var set []string
-	assign := func(name string, param func(column) func(*values) any) {
-		if name != "" {
-			set = append(set, Ident(name)+" = "+b.arg(param(t.col(name))))
+	for _, a := range columns.Outcome(&t.Layout, to) {
+		name, value := Ident(a.Column), t.outcomeValue(a)
+		if a.Value == columns.Error { // keeps the row's text where an outcome brings none
+			set = append(set, name+" = coalesce(nullif("+b.arg(value)+", ''), "+name+")")
+			continue
 		}
-	}
-	at := func(to column) func(*values) any {
-		return func(v *values) any { return timeValue(to, v.at) }
-	}
-	switch {
-	case t.Layout.State != store.StateTimestamps:
-		assign(c.Status, func(column) func(*values) any { return t.statusValue })
-	case to == store.Completed:
-		assign(c.Delivered, at)
-	case to == store.Failed:
-		assign(c.Failed, at)
-	}
-	if to.Settled() {
-		if c.Settled != "" {
-			assign(c.Settled, at)
-		} else {
-			assign(c.Claimed, at)
-		}
-	}
-	if to != store.Completed {
-		assign(c.RetryCount, func(column) func(*values) any {
-			return func(v *values) any { return v.outcome.RetryCount }
-		})
-		if c.Error != "" { // keeps the row's text where an outcome brings none
-			text := b.arg(func(v *values) any { return errorText(v.outcome.Error) })
-			set = append(set, Ident(c.Error)+" = coalesce(nullif("+text+", ''), "+Ident(c.Error)+")")
-		}
+		set = append(set, name+" = "+b.arg(value))
 	}
 	return set
+}
+
+// outcomeValue is what an outcome gives to a column.
+func (t *table) outcomeValue(a columns.Assignment) func(*values) any {
+	switch a.Value {
+	case columns.At:
+		col := t.col(a.Column)
+		return func(v *values) any { return timeValue(col, v.at) }
+	case columns.Retries:
+		return func(v *values) any { return v.outcome.RetryCount }
+	case columns.Error: // a NUL would end it for SQLite's own functions
+		return func(v *values) any { return errortext.Fit(v.outcome.Error, 0, false) }
+	}
+	return t.statusValue
 }
 
 func (t *table) statusValue(v *values) any {
@@ -190,27 +180,4 @@ func (t *table) statusValue(v *values) any {
 		return l.FailedNumber(v.outcome.Reason)
 	}
 	return l.Numbers[v.outcome.Status]
-}
-
-// maxErrorText is the most characters of an error that are written into a row:
-// enough for a status line and the start of an answer.
-const maxErrorText = 2000
-
-// errorText makes a text fit to be stored: no NUL, at which SQLite's own
-// functions would end it, and valid UTF-8.
-func errorText(text string) string {
-	// A character has at most 4 bytes: what lies behind them is cut off anyway.
-	// Three spare bytes keep the character at the cut whole.
-	if most := 4*maxErrorText + utf8.UTFMax - 1; len(text) > most && strings.IndexByte(text[:most], 0) < 0 {
-		text = text[:most]
-	}
-	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", ""), "\uFFFD")
-	n := 0
-	for i := range text {
-		if n == maxErrorText {
-			return text[:i]
-		}
-		n++
-	}
-	return text
 }

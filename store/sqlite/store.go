@@ -1,12 +1,12 @@
 package sqlite
 
 import (
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
 
 var _ store.Store = (*Store)(nil)
@@ -19,8 +19,7 @@ type Store struct {
 	holder   string
 	path     string
 	takeover time.Duration
-	outboxes map[string]*store.Outbox
-	order    []string // names of the outboxes, as configured
+	outboxes *outboxes.Set
 
 	writer *session
 	life   *lifetime.Lifetime
@@ -37,11 +36,7 @@ func New(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{name: cfg.Name, holder: store.NewHolder(cfg.Holder), path: path, takeover: cfg.TakeoverTimeout, outboxes: map[string]*store.Outbox{}}
-	for _, o := range cfg.Outboxes {
-		s.outboxes[o.Name] = &o
-		s.order = append(s.order, o.Name)
-	}
+	s := &Store{name: cfg.Name, holder: store.NewHolder(cfg.Holder), path: path, takeover: cfg.TakeoverTimeout, outboxes: outboxes.New(cfg.Outboxes)}
 	s.life = lifetime.New()
 	s.writer = newSession(path, s.name, s.holder, s.life)
 	return s, nil
@@ -54,15 +49,10 @@ func (s *Store) Close() {
 	s.closed.Do(func() {
 		s.life.End()
 		s.life.Wait()
-		s.writer.close()
+		s.writer.Close()
 		s.locks.close()
 	})
 }
 
 // outbox finds a configured outbox.
-func (s *Store) outbox(name string) (*store.Outbox, error) {
-	if o, ok := s.outboxes[name]; ok {
-		return o, nil
-	}
-	return nil, fmt.Errorf("no outbox %q is configured", name)
-}
+func (s *Store) outbox(name string) (*store.Outbox, error) { return s.outboxes.Find(name) }

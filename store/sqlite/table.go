@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
 // affinity is what a column turns values into, see
@@ -68,7 +69,7 @@ func describe(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error) 
 	if err != nil {
 		return nil, err
 	}
-	if missing := t.missing(); len(missing) > 0 {
+	if missing := t.lacks(); len(missing) > 0 {
 		return nil, &store.SetupError{
 			Problem: t.missingText(missing),
 			Remedy:  "add them, or name others in the layout",
@@ -128,37 +129,12 @@ func (t *table) col(name string) column {
 	return c
 }
 
-// uses lists the columns that a layout needs, each once.
-func uses(l *store.Layout) []string {
-	c := &l.Columns
-	list := append([]string{c.ID, c.Kind, c.Group, c.Payload}, l.OrderBy...)
-	if l.State != store.StateNone {
-		switch l.State {
-		case store.StateTimestamps:
-			list = append(list, c.Delivered, c.Failed)
-		default:
-			list = append(list, c.Status)
-		}
-		list = append(list, c.RetryCount, c.Claimed, c.Settled, c.Error)
-	}
-	var once []string
-	for _, name := range list {
-		if name != "" && !slices.Contains(once, name) {
-			once = append(once, name)
-		}
-	}
-	return once
-}
-
-// missing lists the columns that the layout names and the table lacks.
-func (t *table) missing() []string {
-	var list []string
-	for _, name := range uses(&t.Layout) {
-		if _, there := t.find(name); !there {
-			list = append(list, name+" ("+t.Layout.Key(name)+")")
-		}
-	}
-	return list
+// lacks lists the columns that the layout names and the table has not.
+func (t *table) lacks() []string {
+	return columns.Missing(&t.Layout, func(name string) bool {
+		_, there := t.find(name)
+		return there
+	})
 }
 
 func (t *table) missingText(missing []string) string {
@@ -166,8 +142,7 @@ func (t *table) missingText(missing []string) string {
 	for _, c := range t.columns {
 		have = append(have, c.name)
 	}
-	return fmt.Sprintf("outbox %s: table %s has no column %s, which layout %s names; its columns are %s",
-		t.Name, TableName(t.Outbox), strings.Join(missing, ", "), t.Layout.Name, strings.Join(have, ", "))
+	return columns.MissingText(t.Outbox, TableName(t.Outbox), missing, have)
 }
 
 // keys returns the values that an id may stand for, in the order in which they

@@ -1,0 +1,29 @@
+// Package deadletter mends FAILED rows, whatever the database: rows are chosen
+// without a lock, however long that takes, and then those are written that are
+// still FAILED.
+package deadletter
+
+import (
+	"fmt"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// tries bounds how often rows are chosen again because all that were chosen had
+// changed when it came to write.
+const tries = 5
+
+// Mend chooses rows of an outbox, writes them, and returns those that were written.
+func Mend(outbox string, choose func() ([]store.DeadLetter, error), write func([]store.DeadLetter) ([]store.DeadLetter, error)) ([]store.DeadLetter, error) {
+	for range tries {
+		letters, err := choose()
+		if err != nil {
+			return nil, err
+		}
+		done, err := write(letters)
+		if err != nil || len(done) > 0 || len(letters) == 0 {
+			return done, err
+		}
+	}
+	return nil, &store.RefusedError{Err: fmt.Errorf("outbox %s: a trigger keeps the FAILED rows as they are, or somebody else changes them again and again", outbox)}
+}

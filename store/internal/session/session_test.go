@@ -1,0 +1,92 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+	"github.com/sluicebox/sluicebox/store/internal/session"
+)
+
+var (
+	errAnswer  = errors.New("an answer")
+	errTrouble = errors.New("trouble")
+)
+
+// link counts what becomes of it.
+type link struct {
+	open           bool
+	opened, closed int
+}
+
+func (l *link) Ready(context.Context) error {
+	if !l.open {
+		l.open = true
+		l.opened++
+	}
+	return nil
+}
+
+func (l *link) Keeps(err error) bool { return errors.Is(err, errAnswer) }
+
+func (l *link) Drop() {
+	if l.open {
+		l.open = false
+		l.closed++
+	}
+}
+
+// TestSession: a link is opened by the first call, outlives answers, is given up
+// after trouble, and is closed for good.
+func TestSession(t *testing.T) {
+	life, l := lifetime.New(), &link{}
+	s := session.New(life, l)
+	for i, step := range []struct {
+		answer         error
+		opened, closed int
+	}{{nil, 1, 0}, {errAnswer, 1, 0}, {errTrouble, 1, 1}, {nil, 2, 1}} {
+		err := s.Do(t.Context(), func(context.Context) error { return step.answer })
+		if !errors.Is(err, step.answer) || l.opened != step.opened || l.closed != step.closed {
+			t.Errorf("step %d: %v, opened %d times, closed %d times", i, err, l.opened, l.closed)
+		}
+	}
+	life.End()
+	s.Close()
+	s.Close()
+	if err := s.Do(t.Context(), func(context.Context) error { return nil }); !errors.Is(err, lifetime.ErrClosed) || l.closed != 2 {
+		t.Errorf("after the end: %v, closed %d times", err, l.closed)
+	}
+}
+
+// TestTurns: a call waits for the one that runs, for as long as its context allows,
+// and the end of the lifetime cuts both short.
+func TestTurns(t *testing.T) {
+	life, l := lifetime.New(), &link{}
+	s := session.New(life, l)
+	inside, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- s.Do(context.Background(), func(ctx context.Context) error {
+			close(inside)
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+	}()
+	<-inside
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Do(gone, func(context.Context) error { return nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("a call that may not wait: %v", err)
+	}
+	if s.IfFree(func() { t.Error("two at a time") }) {
+		t.Error("the session is said to be free")
+	}
+	life.End()
+	if err := <-ended; !errors.Is(err, lifetime.ErrClosed) {
+		t.Errorf("the call that ran: %v", err)
+	}
+	s.Close()
+	if !s.IfFree(func() {}) || l.open {
+		t.Error("the session is not free, or its link is open")
+	}
+}
