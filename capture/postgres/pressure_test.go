@@ -47,7 +47,7 @@ func TestBackPressure(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			inTurn(t, servers.Spread(t), func(t *testing.T, version int) {
+			inTurn(t, servers.Spread(t, servers.Versions()), func(t *testing.T, version int) {
 				srv := servers.Start(t, version, map[string]string{"wal_sender_timeout": "3s"})
 				d := privateDatabase(t, srv)
 				p := underPressure(t, d, d.config())

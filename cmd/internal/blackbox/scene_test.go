@@ -40,7 +40,7 @@ func eachVersion(t *testing.T, test func(t *testing.T, version int)) {
 // aVersion runs a test beside one version of the server, or each if that is asked
 // for, in parallel.
 func aVersion(t *testing.T, test func(t *testing.T, version int)) {
-	onVersions(t, servers.Spread(t), test)
+	onVersions(t, servers.Spread(t, servers.Versions()), test)
 }
 
 func onVersions(t *testing.T, versions []int, test func(t *testing.T, version int)) {

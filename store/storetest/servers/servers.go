@@ -9,14 +9,16 @@
 //	SLUICEBOX_TEST_TMP       where temporary folders go
 //	SLUICEBOX_TEST_VERSIONS  all: what one version is enough for runs on each
 //
-// and the same for PG18, and _BIN and _LIB for PGBOUNCER. Whoever has servers of
-// their own sets these variables instead. A test whose server is not there is skipped by name; where CI=true
-// it fails, so that nothing is left out unseen.
+// and the same for PG18, MYSQL and MARIADB, and _BIN and _LIB for PGBOUNCER.
+// SLUICEBOX_TEST_MYSQL_DATA and SLUICEBOX_TEST_MARIADB_DATA are data folders that
+// new servers begin with. Whoever has servers of their own sets these variables
+// instead. A test whose server is not there is skipped by name; where CI=true it
+// fails, so that nothing is left out unseen.
 //
 // Most tests take a Database of their own in a shared server. Tests that need
 // other settings, TLS, or a server that dies take a private one with Start, and
 // a standby of that with Standby. Pooler puts a connection pooler in front of any
-// of them.
+// of them. For MySQL and MariaDB the same functions are methods of a Flavour.
 package servers
 
 import (
@@ -46,19 +48,18 @@ const (
 // Versions returns the major versions of PostgreSQL to test against.
 func Versions() []int { return []int{15, 18} }
 
-// Spread returns the version that a test runs beside where one is enough, which
-// its name decides, so that a suite as a whole meets them all. With
+// Spread returns the one of several servers that a test runs beside where one is
+// enough: the test's name decides, so that a suite as a whole meets them all. With
 // SLUICEBOX_TEST_VERSIONS=all it is all of them.
-func Spread(tb testing.TB) []int {
+func Spread[S any](tb testing.TB, all []S) []S {
 	tb.Helper()
-	versions := Versions()
 	if os.Getenv("SLUICEBOX_TEST_VERSIONS") == "all" {
-		return versions
+		return all
 	}
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(tb.Name()))
-	at := int(h.Sum32()>>1) % len(versions)
-	return versions[at : at+1]
+	at := int(h.Sum32()>>1) % len(all)
+	return all[at : at+1]
 }
 
 // Crowd lets more tests run beside each other than there are processors, unless

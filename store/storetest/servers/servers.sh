@@ -9,8 +9,8 @@
 #   servers.sh exec [NAME…] -- CMD…
 #                                 run CMD beside fresh servers of its own
 #
-# NAME: pg15 pg18 pgbouncer (all, if none is given). pgbouncer is a program only:
-# tests run it themselves. To work with servers that stay up:
+# NAME: pg15 pg18 mysql mariadb pgbouncer (all, if none is given). pgbouncer is a
+# program only: tests run it themselves. To work with servers that stay up:
 #
 #   export $(store/storetest/servers/servers.sh up)
 #
@@ -28,7 +28,11 @@
 #   SLUICEBOX_TEST_PG15_PORT      first port to try (5915); a taken one is
 #                                 passed over
 #   SLUICEBOX_TEST_PG15_OPTIONS   more options for the server that is started
-# and the same for PG18 (5918); _BIN and _LIB also for PGBOUNCER.
+# and the same for PG18 (5918), MYSQL (5921) and MARIADB (5924); _BIN and _LIB
+# also for PGBOUNCER. MYSQL and MARIADB have one more:
+#   SLUICEBOX_TEST_MYSQL_DATA     a data folder to copy for each new server, else
+#                                 one is made each time (mysqld --initialize-insecure,
+#                                 mariadb-install-db)
 #
 # A new server needs its name in `all` and three functions: fetch_NAME DIR,
 # programs_NAME DIR (its environment), start_NAME RUN DIR (prints its URL). What
@@ -38,7 +42,7 @@ shopt -s inherit_errexit
 export LC_ALL=C DEBIAN_FRONTEND=noninteractive
 umask 022
 
-all=(pg15 pg18 pgbouncer)
+all=(pg15 pg18 mysql mariadb pgbouncer)
 uid=$(id -u)
 cache=${SLUICEBOX_TEST_SERVERS:-/var/tmp/sluicebox-test-servers}
 data=${SLUICEBOX_TEST_DATA:-}
@@ -82,6 +86,60 @@ start_pg18() {
     "$SLUICEBOX_TEST_PG18_BIN" "${SLUICEBOX_TEST_PG18_LIB:-}"
 }
 
+# MySQL is not in Debian 12. What sid has needs sid's C library: all that it
+# depends on is unpacked with it, and its own loader runs it.
+fetch_mysql() {
+  suite=sid debs "$1" mysql-server-core
+  mkdir "$1/bin"
+  cat >"$1/bin/mysqld" <<'END'
+#!/bin/bash
+# mysqld --no-defaults OPTION…
+u=$(dirname "$(dirname "$(readlink -f "$0")")")/usr
+lib=$u/lib/$(uname -m)-linux-gnu
+shift
+exec "$lib"/ld-linux-*.so.* --library-path "$lib" --argv0 mysqld "$u/sbin/mysqld" --no-defaults \
+  --basedir="$u" --plugin-dir="$u/lib/mysql/plugin" --lc-messages-dir="$u/share/mysql" \
+  --character-sets-dir="$u/share/mysql/charsets" --secure-file-priv=NULL "$@"
+END
+  chmod 755 "$1/bin/mysqld"
+  initialize "$1/data" "$1/bin/mysqld" --no-defaults --initialize-insecure --innodb-redo-log-capacity=16M
+  rm -f "$1"/data/binlog.* "$1"/data/auto.cnf # each server makes its own server_uuid
+}
+programs_mysql() {
+  echo "SLUICEBOX_TEST_MYSQL_BIN=$1/bin"
+  echo "SLUICEBOX_TEST_MYSQL_DATA=$1/data"
+}
+start_mysql() {
+  mysqld "$1" mysql "${SLUICEBOX_TEST_MYSQL_PORT:-5921}" mysqld --mysqlx=OFF --gtid-mode=ON --enforce-gtid-consistency=ON --innodb-redo-log-capacity=16M
+}
+
+fetch_mariadb() {
+  debs "$1" mariadb-server-core mariadb-client-core
+  mkdir "$1/bin"
+  cat >"$1/bin/mariadbd" <<'END'
+#!/bin/bash
+# mariadbd --no-defaults OPTION…, mariadb-install-db --no-defaults OPTION…
+here=$(dirname "$(dirname "$(readlink -f "$0")")")
+arch=$(uname -m)-linux-gnu
+export LD_LIBRARY_PATH=$here/usr/lib/$arch:$here/lib/$arch
+program=$here/usr/sbin/mariadbd
+case $0 in *install-db) program=$here/usr/bin/mariadb-install-db ;; esac
+shift
+exec "$program" --no-defaults --basedir="$here/usr" "$@"
+END
+  chmod 755 "$1/bin/mariadbd"
+  ln -s mariadbd "$1/bin/mariadb-install-db"
+  initialize "$1/data" "$1/bin/mariadb-install-db" "${install_db[@]}" --innodb-log-file-size=16M
+}
+programs_mariadb() {
+  echo "SLUICEBOX_TEST_MARIADB_BIN=$1/bin"
+  echo "SLUICEBOX_TEST_MARIADB_DATA=$1/data"
+}
+start_mariadb() {
+  mysqld "$1" mariadb "${SLUICEBOX_TEST_MARIADB_PORT:-5924}" mariadbd --binlog-format=ROW \
+    --gtid-strict-mode=ON --innodb-log-file-size=16M
+}
+
 fetch_pgbouncer() { debs "$1" pgbouncer; }
 programs_pgbouncer() {
   local arch
@@ -116,10 +174,67 @@ postgres() {
   die "$name: no free port up to $port"
 }
 
+# The accounts of a new server: root, from this machine, without a password.
+install_db=(--no-defaults --auth-root-authentication-method=normal --skip-test-db
+  --skip-name-resolve --force)
+
+# initialize DATA PROGRAM OPTION…: makes a data folder. A starting server deletes
+# what others of its kind have in a shared folder for temporary files: so each has
+# its own.
+initialize() {
+  local data=$1 tmp=$1.tmp
+  shift
+  mkdir -m 700 "$tmp"
+  [ "$uid" != 0 ] || chown 65534:65534 "$tmp"
+  TMPDIR=$tmp "${as[@]}" env -C "$tmp" "$@" --datadir="$tmp/data" --innodb-flush-method=fsync >"$data.log" 2>&1 || {
+    tail -n 20 "$data.log" >&2
+    die "no data folder could be made: see above"
+  }
+  mv "$tmp/data" "$data"
+  rm -rf "$tmp" "$data.log"
+}
+
+# mysqld RUN NAME PORT PROGRAM OPTION…: a server of MySQL or MariaDB with a user's
+# settings, so with fsync. The socket's path is relative to its data: a long one
+# would not do.
+mysqld() {
+  local run=$1 name=$2 port=$3 program=$4 data=$1/$2 try bin lib template more options
+  shift 4
+  bin=$(upper "$name" BIN) lib=$(upper "$name" LIB) template=$(upper "$name" DATA) more=$(upper "$name" OPTIONS)
+  local env=("${as[@]}" env -C "$run" TZ=UTC TMPDIR="$data/tmp")
+  [ -z "${!lib:-}" ] || env+=(LD_LIBRARY_PATH="${!lib}")
+  read -ra options <<<"${!more:-}"
+  mkdir -m 700 "$data"
+  [ "$uid" != 0 ] || chown 65534:65534 "$data"
+  if [ -n "${!template:-}" ]; then
+    cp -a "${!template}" "$data/data"
+  elif [ "$name" = mysql ]; then
+    initialize "$data/data" env LD_LIBRARY_PATH="${!lib:-}" "${!bin}/mysqld" --no-defaults --initialize-insecure
+  else
+    initialize "$data/data" env LD_LIBRARY_PATH="${!lib:-}" "${!bin}/mariadb-install-db" "${install_db[@]}"
+  fi
+  rm -f "$data/data/auto.cnf"
+  mkdir "$data/tmp"
+  [ "$uid" != 0 ] || chown -R 65534:65534 "$data"
+  for ((try = 0; try < 10; try++, port += 20)); do
+    if spawn "$run" "$name" "port: $port  " "${env[@]}" "${!bin}/$program" --no-defaults \
+      --datadir="$data/data" --port="$port" --bind-address=127.0.0.1 --socket=s --server-id=1 \
+      --log-bin=binlog --binlog-row-image=FULL --sync-binlog=1 --innodb-flush-log-at-trx-commit=1 \
+      --innodb-flush-method=fsync --max-connections=500 "$@" "${options[@]}"; then
+      echo "$name://root@127.0.0.1:$port/?tls=false"
+      return
+    fi
+    grep -q 'ddress already in use' "$run/$name.log" || fail "$run" "$name"
+  done
+  die "$name: no free port up to $port"
+}
+
 # --- fetching --------------------------------------------------------------
 
 # debs DIR PACKAGE…: unpacks packages, and what they need that this machine
-# lacks, from the machine's own sources. All of apt's state is private.
+# lacks, from the machine's own sources. All of apt's state is private. With
+# suite=NAME it unpacks that suite's packages, from where the machine has its own,
+# and all that they need.
 debs() {
   local dir=$1 state=$1.apt opts
   shift
@@ -133,6 +248,15 @@ debs() {
     -o Dir::Cache::archives="$state/archives" -o Debug::NoLocking=1
     -o APT::Sandbox::User= -o APT::Install-Recommends=0 -o Acquire::Languages=none
     -o Acquire::Check-Valid-Until=false -o Acquire::Check-Date=false -o Acquire::Retries=3)
+  if [ -n "${suite:-}" ]; then
+    : >"$state/status"
+    # as in /etc/apt/sources.list: the archive, and not its security updates
+    apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' |
+      awk -v suite="$suite" '$2 == "bookworm" || $2 == "stable" {
+        print "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]", $1, suite, "main"; exit}' >"$state/sources.list"
+    [ -s "$state/sources.list" ] || die "no apt source of Debian 12 is configured, where $suite would be found too"
+    opts+=(-o Dir::Etc::sourcelist="$state/sources.list" -o Dir::Etc::sourceparts=- -o Dir::State::status="$state/status")
+  fi
   apt-get "${opts[@]}" update || say "apt-get update had errors; trying all the same"
   # --reinstall: also where the machine has the package, of whatever version
   apt-get "${opts[@]}" -y --download-only --reinstall install "$@" >&2 ||
@@ -239,13 +363,14 @@ fail() { # RUN NAME: it did not start
   die "$2 did not start: see above"
 }
 
-# end RUN NAME: at once, for the data is thrown away. QUIT and not KILL: a
-# server ends its children first.
+# end RUN NAME: at once, for the data is thrown away. PostgreSQL gets QUIT and not
+# KILL: it ends its children first. The others have none, and QUIT is slow.
 end() {
-  local run=$1 name=$2 pid
+  local run=$1 name=$2 pid signal=KILL
   if alive "$run/$name.pid"; then
     read -r pid _ <"$run/$name.pid"
-    kill -QUIT "$pid" || :
+    case $name in pg*) signal=QUIT ;; esac
+    kill -$signal "$pid" || :
     wait_for 10 ended "$run/$name.pid" || kill -KILL "$pid" || :
   fi
   rm -rf "${run:?}/$name" "$run/$name".{pid,env,log}
