@@ -1,0 +1,266 @@
+package mysql_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// alterations are changes of a table's id, each with a row of before and one that only
+// the table of after can have.
+func alterations() map[string]struct{ from, to, before, after string } {
+	return map[string]struct{ from, to, before, after string }{
+		"bytes to text":    {"BINARY(4)", "VARCHAR(36)", "0x01020304", "uuid-1"},
+		"larger integers":  {"INT", "BIGINT UNSIGNED", "7", "18446744073709551615"},
+		"integers to text": {"INT", "VARCHAR(36)", "7", "a7"},
+		"more decimals":    {"DECIMAL(20,0)", "DECIMAL(20,2)", "7", "8.25"},
+		"text to bytes":    {"VARCHAR(8)", "VARBINARY(8)", "abc", "0xff61"},
+	}
+}
+
+// TestAlteredTable: rows of a table that was altered while sessions knew it as it was
+// are not taken for gone by any of them.
+func TestAlteredTable(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		for what, c := range alterations() {
+			t.Run(what, func(t *testing.T) {
+				ddl := "DROP TABLE IF EXISTS outbox_events;\n" + strings.Replace(flowTable, "id VARCHAR(13)", "id "+c.from, 1)
+				r := newRig(t, url, ddl, 0, flowBox())
+				r.insertID(t, c.before)
+				if a := r.claim(t, row(c.before))[0]; a.Result != store.Claimed {
+					t.Fatalf("row %s is %s", c.before, a.Result)
+				}
+				r.settle(t, outcome(c.before, store.Completed))
+				r.wantSettled(t, c.before, true)
+
+				r.exec(t, "ALTER TABLE outbox_events MODIFY id "+c.to)
+				r.insertID(t, c.after)
+				r.wantSettled(t, c.after, false)
+				for i, a := range r.claim(t, row(c.after), row(c.after)) {
+					if a.Result != store.Claimed {
+						t.Errorf("the row is %s at place %d", a.Result, i)
+					}
+				}
+				if got := r.settle(t, outcome(c.after, store.Failed))[0]; got != store.Written {
+					t.Errorf("the outcome: %d", got)
+				}
+				r.wantSettled(t, c.after, true)
+				if n := r.countFailed(t); n != 1 {
+					t.Errorf("%d rows are FAILED", n)
+				}
+			})
+		}
+	})
+}
+
+func (r *rig) countFailed(t *testing.T) int {
+	t.Helper()
+	return ask[int](t, r.db, "SELECT COUNT(*) FROM outbox_events WHERE status = 'FAILED'")
+}
+
+// insertID inserts a row by the text of its id.
+func (r *rig) insertID(t *testing.T, id string) {
+	t.Helper()
+	value := "'" + id + "'"
+	if strings.HasPrefix(id, "0x") {
+		value = id
+	}
+	r.exec(t, "INSERT INTO outbox_events (id, payload) VALUES ("+value+", '{}')")
+}
+
+func (r *rig) wantSettled(t *testing.T, id string, want bool) {
+	t.Helper()
+	settled, err := r.store.Settled(ctx(t), []store.ClaimRow{row(id)})
+	if err != nil || settled[0] != want {
+		t.Errorf("row %s is settled: %v, %v, want %v", id, settled, err, want)
+	}
+}
+
+// TestAlteredBlocked: a row that blocks its lane blocks it still after its table was
+// altered.
+func TestAlteredBlocked(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, strings.Replace(flowTable, "id VARCHAR(13)", "id INT", 1), 0, flowBox())
+		holds := func() int {
+			t.Helper()
+			list, err := r.store.LoadHolds(ctx(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(list)
+		}
+		if n := holds(); n != 0 {
+			t.Fatalf("there are %d holds", n)
+		}
+		r.exec(t, "ALTER TABLE outbox_events MODIFY id VARCHAR(20)")
+		r.insert(t, "new-1")
+		o := outcome("new-1", store.Failed)
+		o.Block = &store.Hold{Lane: store.LaneKey{Outbox: "events", Kind: "EVENT"}, Kind: store.Blocked, ID: "new-1", Since: time.Now()}
+		r.settle(t, o)
+		if n := holds(); n != 1 {
+			t.Errorf("the lane has %d holds", n)
+		}
+	})
+}
+
+// TestHeldDecimals: decimals that are next to each other, and that no floating-point
+// number tells apart, are left out one by one.
+func TestHeldDecimals(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, strings.Replace(flowTable, "id VARCHAR(13)", "id DECIMAL(20,0)", 1), 0, flowBox())
+		const first, n = 1234567890123456710, 60 // far above 2^53
+		var held []string
+		for i := range n {
+			id := fmt.Sprint(first + i)
+			r.insert(t, id)
+			if i%2 == 0 {
+				held = append(held, id)
+			}
+		}
+		for _, held := range [][]string{held, held[:1]} {
+			view, err := r.store.View(ctx(t), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			items, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 100, Held: held})
+			view.Close()
+			if err != nil || len(items) != n-len(held) {
+				t.Errorf("%d rows, %v, with %d of %d held", len(items), err, len(held), n)
+			}
+		}
+	})
+}
+
+// TestZerofill: numbers that the server shows with zeros are known by what they are.
+func TestZerofill(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		seq := store.Seq(0)
+		for typ, ids := range map[string][]string{
+			"INT(10) UNSIGNED ZEROFILL": {"5", "6"}, "BIGINT(20) ZEROFILL": {"5", "18446744073709551615"}, "DECIMAL(20,2) ZEROFILL": {"5.00", "6.50"},
+		} {
+			t.Run(typ, func(t *testing.T) {
+				r := newRig(t, url, "DROP TABLE IF EXISTS outbox_events;\n"+strings.Replace(flowTable, "id VARCHAR(13)", "id "+typ, 1), 0, flowBox())
+				r.insert(t, ids...)
+				seq++
+				r.wantIDs(t, "", map[string]string{"one": ids[0], "other": ids[1]})
+				it := store.Item{Ref: store.Ref{Outbox: "events", ID: ids[1]}, Kind: "EVENT", Seq: seq}
+				if err := r.store.Park(ctx(t), r.epoch, []store.Item{it}); err != nil {
+					t.Fatal(err)
+				}
+				view, err := r.store.View(ctx(t), "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				items, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 9})
+				view.Close()
+				if err != nil || len(items) != 1 || items[0].ID != ids[0] {
+					t.Errorf("beside a parked row: %+v, %v", items, err)
+				}
+				for i, a := range r.claim(t, row(ids[0]), row(ids[1])) {
+					if a.Result != store.Claimed {
+						t.Errorf("row %s is %s", ids[i], a.Result)
+					}
+				}
+			})
+		}
+	})
+}
+
+// TestHiddenIndex: an index that the server does not use is not named.
+func TestHiddenIndex(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		hide := "IGNORED"
+		if strings.HasPrefix(url, "mysql:") {
+			hide = "INVISIBLE"
+		}
+		ddl := strings.Replace(flowTable, "id VARCHAR(13) PRIMARY KEY", "no INT AUTO_INCREMENT PRIMARY KEY, id VARCHAR(13) NOT NULL, UNIQUE KEY a_hidden (id) "+hide+", UNIQUE KEY b_used (id)", 1)
+		r := newRig(t, url, ddl, 0, flowBox())
+		r.insert(t, "1")
+		if a := r.claim(t, row("1"))[0]; a.Result != store.Claimed {
+			t.Errorf("the row is %s", a.Result)
+		}
+		r.settle(t, outcome("1", store.Completed))
+		r.exec(t, "ALTER TABLE outbox_events DROP INDEX b_used")
+		wantSetup(t, "no other", r.store.Check(ctx(t)), "CREATE UNIQUE INDEX")
+	})
+}
+
+// TestLockedTables: two tables that are locked whole hold a claim up for seconds, and
+// rows of a third, behind them, are claimed by the same call. The look for settled rows
+// says nothing of the two.
+func TestLockedTables(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		var boxes []store.Outbox
+		var ddl []string
+		var rows []store.ClaimRow
+		for _, name := range []string{"a", "b", "c"} {
+			box := flowBox()
+			box.Name, box.Table = name, "outbox_"+name
+			boxes = append(boxes, box)
+			ddl = append(ddl, strings.Replace(flowTable, "outbox_events", box.Table, 1))
+		}
+		r := newRig(t, url, strings.Join(ddl, ";\n"), 0, boxes...)
+		for _, box := range boxes {
+			for i := range 20 {
+				id := fmt.Sprint(i)
+				if i < 10 { // the others are not there
+					r.exec(t, "INSERT INTO "+box.Table+" (id, payload) VALUES (?, '{}')", id)
+				}
+				rows = append(rows, store.ClaimRow{Ref: store.Ref{Outbox: box.Name, ID: id}, WantPayload: i%2 == 0})
+			}
+		}
+		for _, mode := range []string{"WRITE", "READ"} {
+			t.Run(mode, func(t *testing.T) { r.wantPast(t, rows, "LOCK TABLES outbox_a "+mode+", outbox_b "+mode) })
+		}
+	})
+}
+
+// wantPast claims rows and looks for settled ones beside a lock on tables a and b.
+func (r *rig) wantPast(t *testing.T, rows []store.ClaimRow, lock string) {
+	t.Helper()
+	conn, err := r.db.Conn(ctx(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := conn.ExecContext(ctx(t), lock); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if _, err := conn.ExecContext(ctx(t), "UNLOCK TABLES"); err != nil {
+			t.Error(err)
+		}
+	}()
+	began := time.Now()
+	for i, a := range r.claim(t, rows...) {
+		want := store.NotYetVisible
+		switch {
+		case rows[i].Outbox == "c" && i%20 < 10:
+			want = store.Claimed
+		case rows[i].Outbox == "c":
+			want = store.Gone
+		}
+		if a.Result != want {
+			t.Errorf("row %s is %s, want %s", rows[i].Ref, a.Result, want)
+		}
+	}
+	if took := time.Since(began); took > 8*time.Second { // 2 s before it hurries, and 2 s for each
+		t.Errorf("the claim took %s", took)
+	}
+	began = time.Now()
+	settled, err := r.store.Settled(ctx(t), rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, is := range settled {
+		if want := rows[i].Outbox == "c" && i%20 >= 10; is != want {
+			t.Errorf("row %s is settled: %v", rows[i].Ref, is)
+		}
+	}
+	if took := time.Since(began); took > 6*time.Second {
+		t.Errorf("the look took %s", took)
+	}
+}

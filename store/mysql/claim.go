@@ -1,0 +1,339 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
+)
+
+const (
+	// hurryFor is how long claims wait for no lock after one has held up a claim for
+	// lockWait: somebody who locks a row that long, in a forgotten transaction say, must
+	// not stop the other rows. A row that is locked is answered as not yet visible.
+	hurryFor = 10 * time.Second
+	// claimTries bounds how often a claim begins anew because a row changed in it.
+	claimTries = 5
+)
+
+// Claim implements store.Claimer. All outboxes of a call are claimed in one
+// transaction. The time at is cut to what the column holds.
+//
+// The rows are locked first, which waits for whoever inserts or changes them just
+// now, and then the leader row. An update alone would pass over rows whose
+// transaction has not ended.
+func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows []store.ClaimRow) ([]store.ClaimAnswer, error) {
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	parts, err := byoutbox.Sort(s.outboxes, rows)
+	if err != nil {
+		return nil, fmt.Errorf("claim: %w", err)
+	}
+	answers := make([]store.ClaimAnswer, len(rows))
+	err = s.claims.do(ctx, func(ctx context.Context, c *conn) error {
+		call := &claim{Store: s, conn: c, at: at, rows: rows, answers: answers}
+		for range claimTries {
+			call.hurry = time.Now().Before(s.hurryUntil)
+			err := call.run(ctx, epoch, parts)
+			switch {
+			case lockedOut(err):
+				s.hurryUntil = time.Now().Add(hurryFor)
+			case !errors.Is(err, errMoved): // nil, as a rule
+				return err
+			}
+		}
+		return &store.RefusedError{Err: errors.New("rows of the claim are changed by somebody else again and again, or a trigger keeps them as they are")}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claim: %w", refusal(err))
+	}
+	for _, p := range parts {
+		p.CopyRepeated(rows, answers)
+	}
+	return answers, nil
+}
+
+// errMoved says that a call is to begin anew. A row was not written that the
+// transaction had locked: the server has taken back more than one statement, or a
+// trigger keeps the row. Or the table was altered since the session looked it up.
+var errMoved = errors.New("a row changed that was locked, or its table")
+
+// errTableLocked says that somebody has locked a table whole, so that no row of it can
+// be locked.
+var errTableLocked = errors.New("the table is locked")
+
+// claim is one call of Claim.
+type claim struct {
+	*Store
+	conn    *conn
+	at      time.Time
+	hurry   bool // wait for no lock
+	rows    []store.ClaimRow
+	answers []store.ClaimAnswer
+}
+
+func (c *claim) run(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Part) error {
+	return c.conn.tx(ctx, func() error {
+		clear(c.answers)
+		for _, p := range parts {
+			if err := c.look(ctx, p); err != nil {
+				return err
+			}
+		}
+		if err := c.checkEpoch(ctx, c.conn, epoch); err != nil {
+			return err
+		}
+		for _, p := range parts {
+			if err := c.take(ctx, c.conn.tables[p.Outbox.Name], p); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// look locks the rows of one outbox and answers for each. It returns errMoved where
+// rows seem gone and the table is not what it was.
+func (c *claim) look(ctx context.Context, p *byoutbox.Part) error {
+	t, err := c.conn.table(ctx, p.Outbox)
+	if err != nil {
+		return err
+	}
+	err = c.lockPart(ctx, t, p)
+	if errors.Is(err, errTableLocked) {
+		for _, i := range p.At {
+			c.answers[i] = store.ClaimAnswer{Result: store.NotYetVisible}
+		}
+		return nil
+	}
+	gone := func(i int) bool { return c.answers[i].Result == store.Gone }
+	if err != nil || !slices.ContainsFunc(p.At, gone) {
+		return err
+	}
+	altered, err := c.conn.altered(ctx, p.Outbox)
+	if altered {
+		return errMoved
+	}
+	return err
+}
+
+// lockPart locks the rows of one outbox that a claim has to look at, and says what
+// each is.
+func (c *claim) lockPart(ctx context.Context, t *table, p *byoutbox.Part) error {
+	wants := make(map[int]bool, len(p.Repeat)) // one asks for more than the other
+	for i, j := range p.Repeat {
+		wants[j] = wants[j] || c.rows[i].WantPayload
+	}
+	id := t.id()
+	var plain, full lookup // without a payload, and with it
+	for _, i := range p.At {
+		row := &c.rows[i]
+		want := row.WantPayload || wants[i]
+		key, can := id.key(row.ID)
+		switch {
+		case !t.looksAt(want, row.Txn):
+			c.answers[i] = store.ClaimAnswer{Result: store.Claimed, Unmarked: true} // what the log brought is enough
+		case !can:
+			c.answers[i].Result = store.Gone
+		case want:
+			full.add(i, key)
+		default:
+			plain.add(i, key)
+		}
+	}
+	if err := c.lockRows(ctx, t, p, &plain, false); err != nil {
+		return err
+	}
+	return c.lockRows(ctx, t, p, &full, true)
+}
+
+// looksAt reports whether a claim has to look at a row. Where claims are not written
+// the log's word is taken; a row that was read from the table may have been settled
+// since.
+func (t *table) looksAt(want bool, txn store.Txn) bool {
+	switch {
+	case t.Layout.State == store.StateNone:
+		return want
+	case t.Layout.Unclaimed:
+		return want || txn == 0
+	}
+	return true
+}
+
+// lookup is rows to look up: their places in the call, and their keys.
+type lookup struct {
+	at   []int
+	keys []any
+}
+
+func (l *lookup) add(at int, key any) {
+	l.at, l.keys = append(l.at, at), append(l.keys, key)
+}
+
+// chunks gives the rows by the number that one statement names.
+func (l *lookup) chunks(each func(*lookup) error) error {
+	for from := 0; from < len(l.at); from += mostKeys {
+		to := min(from+mostKeys, len(l.at))
+		if err := each(&lookup{l.at[from:to], l.keys[from:to]}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lockRows locks rows and answers for each. In a hurry, a statement that meets a lock
+// is split until the row stands alone that is locked.
+func (c *claim) lockRows(ctx context.Context, t *table, p *byoutbox.Part, of *lookup, payload bool) error {
+	return of.chunks(func(chunk *lookup) error {
+		return c.lockChunk(ctx, t, p, chunk, payload)
+	})
+}
+
+func (c *claim) lockChunk(ctx context.Context, t *table, p *byoutbox.Part, chunk *lookup, payload bool) error {
+	for _, i := range chunk.at {
+		c.answers[i].Result = store.Gone
+	}
+	s := &statement{}
+	text := t.lockText(s, chunk.keys, payload)
+	if c.hurry {
+		text += " NOWAIT"
+	}
+	err := c.conn.query(ctx, text, s.args, func(rows *sql.Rows) error { return c.read(rows, t, p) })
+	switch {
+	case !c.hurry || !lockedOut(err):
+		return err
+	case c.conn.server.tableLocked(err):
+		return errTableLocked
+	case len(chunk.at) == 1:
+		c.answers[chunk.at[0]] = store.ClaimAnswer{Result: store.NotYetVisible}
+		return nil
+	}
+	half := len(chunk.at) / 2
+	if err := c.lockChunk(ctx, t, p, &lookup{chunk.at[:half], chunk.keys[:half]}, payload); err != nil {
+		return err
+	}
+	return c.lockChunk(ctx, t, p, &lookup{chunk.at[half:], chunk.keys[half:]}, payload)
+}
+
+// lockText is the statement that locks rows and reads of each its id, whether it is
+// unsettled, its retry count, whether it is pending, the time of its claim and its age
+// in microseconds, and its payload.
+func (t *table) lockText(s *statement, keys []any, payload bool) string {
+	c := &t.Layout.Columns
+	open, pending, claimed, age, content := t.open(s), "FALSE", "NULL", "NULL", "NULL"
+	if t.Layout.State == store.StateWords || t.Layout.State == store.StateNumbers {
+		pending = "o." + Ident(c.Status) + " = " + s.arg(t.status(store.Pending))
+	}
+	if c.Claimed != "" && t.Layout.State != store.StateNone {
+		claimed = "o." + Ident(c.Claimed)
+		age = "TIMESTAMPDIFF(MICROSECOND, " + claimed + ", UTC_TIMESTAMP(6))"
+	}
+	if payload {
+		content = t.payload()
+	}
+	return "SELECT " + strings.Join([]string{
+		t.id().textOf(), open + " IS TRUE", t.retryCount(), "(" + pending + ") IS TRUE", claimed, age, content,
+	}, ", ") + "\nFROM " + t.from() + "\nWHERE " + t.among(s, keys) + "\nFOR UPDATE"
+}
+
+// read answers for one row. One that another row's key found, by a collation that
+// takes both for the same, is none of the call's.
+func (c *claim) read(rows *sql.Rows, t *table, p *byoutbox.Part) error {
+	var (
+		id            string
+		open, pending bool
+		retries       int64
+		claimed       sql.NullString
+		age           sql.NullInt64
+		payload       []byte
+	)
+	if err := rows.Scan(&id, &open, &retries, &pending, &claimed, &age, &payload); err != nil {
+		return err
+	}
+	i, asked := p.First[id]
+	if !asked || c.answers[i].Result == store.Claimed { // a table without a unique id: one of its rows
+		return nil
+	}
+	a := &c.answers[i]
+	until := c.until(t, p, i, pending, claimed, age)
+	switch {
+	case !open:
+		a.Result = store.AlreadySettled
+	case !until.IsZero():
+		a.Result, a.Until = store.Held, until
+	default:
+		*a = store.ClaimAnswer{Result: store.Claimed, RetryCount: int(retries), Payload: payload, Unmarked: !t.Layout.WritesClaims()}
+	}
+	return nil
+}
+
+// until returns when somebody else's claim of a row ends, zero if none holds it. A
+// claim without a time holds nothing: nobody could say until when. The server counts
+// the time; only its length means something to a clock that may differ.
+func (c *claim) until(t *table, p *byoutbox.Part, i int, pending bool, claimed sql.NullString, age sql.NullInt64) time.Time {
+	if c.takeover == 0 || pending || !claimed.Valid || !age.Valid {
+		return time.Time{}
+	}
+	at, ok := readTime(claimed.String)
+	left := c.takeover - time.Duration(age.Int64)*time.Microsecond
+	if !ok || left <= 0 || c.own(t, p, i, at) {
+		return time.Time{}
+	}
+	return time.Now().Add(left)
+}
+
+// own reports whether a time is that of the leader's own claim.
+func (c *claim) own(t *table, p *byoutbox.Part, i int, at time.Time) bool {
+	col := t.col(t.Layout.Columns.Claimed)
+	same := func(i int) bool {
+		own := c.rows[i].Own
+		return !own.IsZero() && col.cut(own).Equal(at)
+	}
+	if same(i) {
+		return true
+	}
+	for other, first := range p.Repeat {
+		if first == i && same(other) {
+			return true
+		}
+	}
+	return false
+}
+
+// take writes the claims of one outbox.
+func (c *claim) take(ctx context.Context, t *table, p *byoutbox.Part) error {
+	if !t.Layout.WritesClaims() {
+		return nil
+	}
+	var of lookup
+	id := t.id()
+	for _, i := range p.At {
+		if c.answers[i].Result == store.Claimed {
+			key, _ := id.key(c.rows[i].ID) // it has found the row
+			of.add(i, key)
+		}
+	}
+	set := columns.Claim(&t.Layout)
+	return of.chunks(func(chunk *lookup) error {
+		s := &statement{}
+		text := "UPDATE " + t.from() + " SET " + t.assign(s, set, func(col column, v columns.Value) any {
+			if v == columns.Status {
+				return t.status(store.Processing)
+			}
+			return col.time(c.at)
+		}) + "\nWHERE " + t.locked(s, chunk.keys) + " AND " + t.open(s)
+		n, err := c.conn.exec(ctx, text, s.args...)
+		if err == nil && n < int64(len(chunk.at)) {
+			return errMoved
+		}
+		return err
+	})
+}

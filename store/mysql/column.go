@@ -1,0 +1,251 @@
+package mysql
+
+import (
+	"encoding/hex"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sluicebox/sluicebox/store/internal/columns"
+)
+
+// family is what a type holds.
+type family uint8
+
+const (
+	familyOther family = iota
+	familyText
+	familyBytes
+	familyInteger
+	familyDecimal
+	familyTime
+	familyUUID
+	familyJSON
+)
+
+// familyOf sorts the types that information_schema names.
+func familyOf(dataType string) family {
+	switch dataType {
+	case "char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set":
+		return familyText
+	case "binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob":
+		return familyBytes
+	case "tinyint", "smallint", "mediumint", "int", "bigint":
+		return familyInteger
+	case "decimal":
+		return familyDecimal
+	case "datetime", "timestamp":
+		return familyTime
+	case "uuid":
+		return familyUUID
+	case "json":
+		return familyJSON
+	}
+	return familyOther
+}
+
+// column is a column of a table.
+type column struct {
+	name      string
+	typ       string // such as varchar
+	full      string // such as varchar(26)
+	family    family
+	unsigned  bool
+	charset   string // of a text
+	collation string
+	limit     int // the most characters of a text, or bytes
+	scale     int // digits behind the point of a decimal
+	fraction  int // digits of the seconds of a time
+	notNull   bool
+}
+
+// textOf returns an expression for a column's value as text: that of its type, and of
+// bytes the literal that SQL has for them, 0x0a1b.
+func (c column) textOf() string {
+	ref := "o." + Ident(c.name)
+	switch c.family {
+	case familyInteger, familyDecimal:
+		return c.unfilled(ref)
+	case familyText, familyTime, familyUUID:
+		return ref
+	case familyBytes:
+		return "CONCAT('0x', LOWER(HEX(" + ref + ")))"
+	}
+	return "CAST(" + ref + " AS CHAR)"
+}
+
+// unfilled returns an expression for a number as it is without ZEROFILL, whose zeros
+// the log does not have. Only unsigned ones are filled.
+func (c column) unfilled(ref string) string {
+	switch {
+	case !strings.Contains(c.full, "zerofill"):
+		return ref
+	case c.family == familyDecimal:
+		return "CAST(" + ref + " AS DECIMAL(65, " + strconv.Itoa(c.scale) + "))"
+	}
+	return "CAST(" + ref + " AS UNSIGNED)"
+}
+
+// bytesOf returns an expression for the bytes of that text in UTF-8, by which texts
+// are the same only if they are so byte for byte.
+func (c column) bytesOf() string {
+	if c.family == familyText && c.charset == "utf8mb4" && c.typ != "enum" && c.typ != "set" {
+		return "CAST(o." + Ident(c.name) + " AS BINARY)"
+	}
+	return "CAST(CONVERT(" + c.textOf() + " USING utf8mb4) AS BINARY)"
+}
+
+// content returns an expression for what a column holds: raw bytes, or the text of
+// everything else.
+func (c column) content() string {
+	if c.family == familyBytes {
+		return "o." + Ident(c.name)
+	}
+	return c.textOf()
+}
+
+// The forms of ids.
+var (
+	decimalForm = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.([0-9]+))?$`)
+	uuidForm    = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+)
+
+// key returns an id as a value of the column's type, and false if no row can have it.
+func (c column) key(id string) (any, bool) {
+	switch c.family {
+	case familyText:
+		return id, utf8.ValidString(id)
+	case familyBytes:
+		body, ok := strings.CutPrefix(id, "0x")
+		raw, err := hex.DecodeString(body)
+		return raw, ok && err == nil && body == strings.ToLower(body)
+	case familyInteger:
+		return c.integerKey(id)
+	case familyDecimal:
+		form := decimalForm.FindStringSubmatch(id)
+		return id, form != nil && len(form[3]) == c.scale
+	case familyUUID:
+		return id, uuidForm.MatchString(id)
+	}
+	return nil, false
+}
+
+func (c column) integerKey(id string) (any, bool) {
+	if c.unsigned {
+		n, err := strconv.ParseUint(id, 10, 64)
+		return n, err == nil && strconv.FormatUint(n, 10) == id
+	}
+	n, err := strconv.ParseInt(id, 10, 64)
+	return n, err == nil && strconv.FormatInt(n, 10) == id
+}
+
+// place returns what stands for a key in a statement. It is of the column's type and
+// collation, so that an index on the column serves.
+func (c column) place() string {
+	switch {
+	case c.family == familyDecimal:
+		return "CAST(? AS DECIMAL(65, " + strconv.Itoa(c.scale) + "))"
+	case c.family == familyText && c.charset != "utf8mb4":
+		// A text that the column's set of characters lacks must be one that no row has,
+		// and not an error.
+		return "CONVERT(CAST(? AS CHAR CHARACTER SET utf8mb4) USING " + c.charset + ") COLLATE " + c.collation
+	}
+	return "?"
+}
+
+// exact reports whether the column's own comparison takes only those keys for one
+// that are the same.
+func (c column) exact() bool {
+	return c.family != familyText || c.collation == "utf8mb4_0900_bin" || strings.HasSuffix(c.collation, "_nopad_bin")
+}
+
+// time returns a time as the column holds it. MySQL would round the digits that it
+// has no room for, and MariaDB cut them off.
+func (c column) time(t time.Time) string {
+	form := "2006-01-02 15:04:05"
+	if c.fraction > 0 {
+		form += "." + strings.Repeat("0", c.fraction)
+	}
+	return c.cut(t).Format(form)
+}
+
+// cut cuts a time to the digits that the column holds.
+func (c column) cut(t time.Time) time.Time {
+	unit := time.Second
+	for range c.fraction {
+		unit /= 10
+	}
+	return t.UTC().Truncate(unit)
+}
+
+// readTime reads a time as the server writes it. It is false for the zero date,
+// which is none.
+func readTime(text string) (time.Time, bool) {
+	t, err := time.ParseInLocation("2006-01-02 15:04:05", text, time.UTC)
+	return t, err == nil
+}
+
+// mostInteger is the largest integer that the column holds.
+func (c column) mostInteger() int64 {
+	bits := map[string]int{"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32}[c.typ]
+	switch {
+	case bits == 0:
+		return math.MaxInt64
+	case c.unsigned:
+		return 1<<bits - 1
+	}
+	return 1<<(bits-1) - 1
+}
+
+// leastInteger is the smallest.
+func (c column) leastInteger() int64 {
+	if c.unsigned {
+		return 0
+	}
+	return -c.mostInteger() - 1
+}
+
+// labels are the values of an enumeration, nil for any other type. Its full type is
+// enum('a','it”s').
+func (c column) labels() []string {
+	body, ok := strings.CutPrefix(c.full, "enum('")
+	if !ok {
+		return nil
+	}
+	list := strings.Split(strings.TrimSuffix(body, "')"), "','")
+	for i, label := range list {
+		list[i] = strings.ReplaceAll(label, "''", "'")
+	}
+	return list
+}
+
+// json reports whether the column may hold JSON that is read for a group.
+func (c column) json() bool {
+	return slices.Contains([]family{familyText, familyBytes, familyJSON}, c.family)
+}
+
+// assign gives values to columns, each of which is bound by value.
+func (t *table) assign(s *statement, set []columns.Assignment, value func(c column, v columns.Value) any) string {
+	parts := make([]string, len(set))
+	for i, a := range set {
+		name := Ident(a.Column)
+		switch a.Value {
+		case columns.Null:
+			parts[i] = "o." + name + " = NULL"
+		case columns.Zero:
+			parts[i] = "o." + name + " = 0"
+		case columns.Blank:
+			parts[i] = "o." + name + " = ''"
+		case columns.Error: // an outcome without one keeps the row's
+			parts[i] = fmt.Sprintf("o.%s = COALESCE(NULLIF(%s, ''), o.%[1]s)", name, s.arg(value(t.col(a.Column), a.Value)))
+		default:
+			parts[i] = "o." + name + " = " + s.arg(value(t.col(a.Column), a.Value))
+		}
+	}
+	return strings.Join(parts, ", ")
+}

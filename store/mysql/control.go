@@ -1,0 +1,54 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// LoadCheckpoint implements store.Checkpoints.
+func (s *Store) LoadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
+	const load = "SELECT origin, position, seq FROM " + ownPrefix + "checkpoint WHERE name = ?"
+	var cp store.Checkpoint
+	err := s.control.do(ctx, func(ctx context.Context, c *conn) error {
+		return c.tx(ctx, func() error {
+			err := c.row(ctx, load, []any{s.name}, &cp.Origin, &cp.Position, &cp.Seq)
+			if errors.Is(err, sql.ErrNoRows) {
+				return store.ErrNoCheckpoint
+			}
+			return err
+		})
+	})
+	if err != nil {
+		return store.Checkpoint{}, fmt.Errorf("load the checkpoint: %w", Explain(err))
+	}
+	return cp, nil
+}
+
+// SaveCheckpoint implements store.Checkpoints. Where innodb_flush_log_at_trx_commit is
+// 1, and sync_binlog too if there is a binlog, every commit survives a crash, and it is
+// enough that the server is still the same.
+// Elsewhere a crash takes the last commits back, newest first; that the session which
+// took the lead still lives proves that there was none, and the commits of the
+// checkpoint and of what came before it are lost together or not at all.
+func (s *Store) SaveCheckpoint(ctx context.Context, epoch store.Epoch, cp store.Checkpoint) error {
+	const save = "INSERT INTO " + ownPrefix + `checkpoint (name, origin, position, seq, updated_at) VALUES (?, ?, ?, ?, UTC_TIMESTAMP(6))
+ON DUPLICATE KEY UPDATE origin = ?, position = ?, seq = ?, updated_at = UTC_TIMESTAMP(6)`
+	err := s.control.do(ctx, func(ctx context.Context, c *conn) error {
+		if led := s.led; led != nil && led != c && (!c.server.durable || led.server.identity != c.server.identity) {
+			return store.ErrInterrupted
+		}
+		return s.lead(ctx, c, epoch, func() error {
+			position := string(cp.Position)
+			_, err := c.exec(ctx, save, s.name, cp.Origin, position, int64(cp.Seq), cp.Origin, position, int64(cp.Seq))
+			return err
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("save the checkpoint: %w", Explain(err))
+	}
+	return nil
+}

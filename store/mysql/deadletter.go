@@ -1,0 +1,228 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+)
+
+// CountFailed implements store.DeadLetters, on a session of its own.
+func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int, error) {
+	n := 0
+	err := s.look(ctx, f, func(ctx context.Context, c *conn, t *table) error {
+		if byProgram(t, &f) {
+			return eachLetter(ctx, c, t, &f, 0, false, func(store.DeadLetter) { n++ })
+		}
+		return t.byIDs(&f, func(keys []any) error {
+			st := &statement{}
+			var some int
+			err := c.row(ctx, "SELECT COUNT(*) FROM "+TableName(t.Outbox)+" AS o\n"+t.chosen(st, &f, keys), st.args, &some)
+			n += some
+			return err
+		})
+	})
+	if err != nil {
+		return 0, fmt.Errorf("count FAILED rows: %w", err)
+	}
+	return n, nil
+}
+
+// Failed implements store.DeadLetters, on a session of its own.
+func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
+	letters, err := s.letters(ctx, f, limit, payload)
+	if err != nil {
+		return nil, fmt.Errorf("read FAILED rows: %w", err)
+	}
+	return letters, nil
+}
+
+func (s *Store) letters(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
+	if limit <= 0 {
+		return nil, fmt.Errorf("outbox %s: the limit is %d, must be positive", f.Outbox, limit)
+	}
+	var letters []store.DeadLetter
+	err := s.look(ctx, f, func(ctx context.Context, c *conn, t *table) error {
+		return eachLetter(ctx, c, t, &f, limit, payload, func(d store.DeadLetter) { letters = append(letters, d) })
+	})
+	return letters, err
+}
+
+// look runs fn on a session of its own: reading a large table must hold up neither
+// the relay's checkpoints nor its outcomes.
+func (s *Store) look(ctx context.Context, f store.DeadLetterFilter, fn func(context.Context, *conn, *table) error) error {
+	o, err := s.outbox(f.Outbox)
+	if err != nil {
+		return err
+	}
+	if err := f.Validate(o); err != nil {
+		return err
+	}
+	err = s.onOwn(ctx, func(ctx context.Context, c *conn) error {
+		t, err := describe(ctx, c, o)
+		if err != nil {
+			return err
+		}
+		return fn(ctx, c, t)
+	})
+	return Explain(err)
+}
+
+// onOwn runs fn on a session of its own, which reads and has no transaction.
+func (s *Store) onOwn(ctx context.Context, fn func(context.Context, *conn) error) error {
+	if !s.life.Begin() {
+		return lifetime.ErrClosed
+	}
+	defer s.life.Done()
+	ctx, cancel := s.life.Bind(ctx)
+	defer cancel()
+	c, err := dial(ctx, s.views, "READ COMMITTED", readSettings())
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	return fn(ctx, c)
+}
+
+// byProgram reports whether the program has to look at the group of each row.
+func byProgram(t *table, f *store.DeadLetterFilter) bool {
+	return f.Group != nil && len(t.Layout.GroupPath) > 0
+}
+
+// byIDs gives the keys of a filter's ids by the number that one statement binds, or
+// nil if it names none: then every row is chosen from.
+func (t *table) byIDs(f *store.DeadLetterFilter, each func(keys []any) error) error {
+	if len(f.IDs) == 0 {
+		return each(nil)
+	}
+	var all lookup
+	seen := map[string]bool{}
+	for _, id := range f.IDs {
+		if key, can := t.id().key(id); can && !seen[id] {
+			seen[id] = true
+			all.add(0, key)
+		}
+	}
+	return all.chunks(func(chunk *lookup) error { return each(chunk.keys) })
+}
+
+// eachLetter gives the chosen rows in order, at most limit unless that is 0.
+func eachLetter(ctx context.Context, c *conn, t *table, f *store.DeadLetterFilter, limit int, payload bool, each func(store.DeadLetter)) error {
+	var keys []any
+	if err := t.byIDs(f, func(some []any) error { keys = append(keys, some...); return nil }); err != nil {
+		return err
+	}
+	if len(keys) == 0 && len(f.IDs) > 0 {
+		return nil
+	}
+	if len(keys) > mostBound {
+		return fmt.Errorf("outbox %s: %d ids are named, and one call takes %d", f.Outbox, len(keys), mostBound)
+	}
+	st := &statement{}
+	text := t.lettersText(st, f, keys, payload)
+	if limit > 0 && !byProgram(t, f) {
+		text += "\nLIMIT " + st.arg(limit)
+	}
+	given := 0
+	err := c.query(ctx, text, st.args, func(rows *sql.Rows) error {
+		d, err := t.scanLetter(rows)
+		if err != nil || byProgram(t, f) && d.Group != *f.Group {
+			return err
+		}
+		each(d)
+		if given++; given == limit {
+			return errEnough
+		}
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+func (t *table) scanLetter(rows *sql.Rows) (store.DeadLetter, error) {
+	d := store.DeadLetter{Ref: store.Ref{Outbox: t.Name}, Kind: t.Kind}
+	var kind, text, at sql.NullString
+	var group []byte
+	if err := rows.Scan(&d.ID, &kind, &group, &d.RetryCount, &text, &at, &d.PayloadSize, &d.Payload); err != nil {
+		return d, err
+	}
+	if t.Layout.Columns.Kind != "" {
+		d.Kind = kind.String
+	}
+	d.Group, d.Error = t.Layout.Group(group), text.String
+	d.FailedAt, _ = readTime(at.String)
+	return d, nil
+}
+
+// lettersText is the statement that reads FAILED rows in order.
+func (t *table) lettersText(s *statement, f *store.DeadLetterFilter, keys []any, payload bool) string {
+	c := &t.Layout.Columns
+	at, content := "NULL", "NULL"
+	if name := t.Layout.FailedTime(); name != "" {
+		at = "o." + Ident(name)
+	}
+	if payload {
+		content = t.payload()
+	}
+	return "SELECT " + strings.Join([]string{
+		t.id().textOf(), t.optional(c.Kind), t.group(), t.retryCount(), t.optional(c.Error), at, t.payloadSize(), content,
+	}, ", ") + "\nFROM " + TableName(t.Outbox) + " AS o\n" + t.chosen(s, f, keys) + "\nORDER BY " + t.order()
+}
+
+// chosen is the WHERE of the rows o that a filter chooses, but for a group that stands
+// in JSON. Texts are compared byte for byte.
+func (t *table) chosen(s *statement, f *store.DeadLetterFilter, keys []any) string {
+	c := &t.Layout.Columns
+	where := "WHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.failed(s)
+	if len(keys) > 0 {
+		var parts []string
+		for len(keys) > 0 {
+			n := min(len(keys), mostKeys)
+			parts = append(parts, "("+t.exactly(s, keys[:n])+")")
+			keys = keys[n:]
+		}
+		where += " AND (" + strings.Join(parts, " OR ") + ")"
+	}
+	if f.Kind != "" {
+		where += " AND " + t.is(s, c.Kind, f.Kind, f.Kind == t.Kind)
+	}
+	switch {
+	case f.Group == nil || byProgram(t, f):
+	case f.Group.Valid:
+		where += " AND " + t.is(s, c.Group, f.Group.Name, false)
+	case c.Group != "":
+		where += " AND o." + Ident(c.Group) + " IS NULL"
+	}
+	if f.Error != "" {
+		where += " AND LOCATE(" + s.arg([]byte(f.Error)) + ", " + t.col(c.Error).bytesOf() + ") > 0"
+	}
+	if !f.Since.IsZero() {
+		where += " AND o." + Ident(t.Layout.FailedTime()) + " >= " + s.arg(bound(f.Since))
+	}
+	if !f.Until.IsZero() {
+		where += " AND o." + Ident(t.Layout.FailedTime()) + " < " + s.arg(bound(f.Until))
+	}
+	return where
+}
+
+// bound is a time that a column is compared with.
+func bound(t time.Time) string { return t.UTC().Truncate(time.Microsecond).Format(ownTime) }
+
+// is returns the condition that a column's text is the same as another. Without a
+// column, otherwise tells.
+func (t *table) is(s *statement, name, text string, otherwise bool) string {
+	switch {
+	case name != "":
+		return t.col(name).bytesOf() + " = " + s.arg([]byte(text))
+	case otherwise:
+		return "TRUE"
+	}
+	return "FALSE"
+}

@@ -1,0 +1,140 @@
+package mysql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// initialize is what makes the own tables.
+const initialize = "run `sluicebox init`"
+
+// code returns the number of a server's error, 0 for any other.
+func code(err error) int {
+	var e *mysql.MySQLError
+	if errors.As(err, &e) {
+		return int(e.Number)
+	}
+	return 0
+}
+
+// state returns the SQLSTATE of a server's error, "" for any other.
+func state(err error) string {
+	var e *mysql.MySQLError
+	if errors.As(err, &e) {
+		return string(e.SQLState[:])
+	}
+	return ""
+}
+
+// lockedOut reports whether somebody else's lock kept a statement from running.
+func lockedOut(err error) bool { return code(err) == codeLockTimeout || code(err) == codeNoWaitMySQL }
+
+// Explain turns an error that trying again does not mend into a *store.SetupError
+// with a way out. Other errors are returned as they are.
+func Explain(err error) error {
+	var setup *store.SetupError
+	if err == nil || errors.As(err, &setup) {
+		return err
+	}
+	explain := func(problem, remedy string) error {
+		return &store.SetupError{Problem: problem + ": " + err.Error(), Remedy: remedy}
+	}
+	switch code(err) {
+	case codeAccessDenied, codeAccountLocked, codeAccountMariaDB, codePasswordExpired:
+		return explain("the database refuses the login", "check the user and password of the URL, and the account on the server: its host part too")
+	case codeTLSRequiredByUser:
+		return explain("the database asks for TLS", "leave tls=false out of the URL")
+	case codeNoDatabase, codeDatabaseDenied:
+		return explain("the database of the URL cannot be used", "check its name, and that the account has a right on it")
+	case codeTableDenied, codeColumnDenied, codeDenied:
+		return explain("the account lacks a right", "see what `sluicebox doctor` lists and grant it")
+	case codeNoTable:
+		if strings.Contains(err.Error(), ownPrefix) {
+			return explain("the relay's own tables are not there", initialize)
+		}
+	case codeNoColumn:
+		if strings.Contains(err.Error(), "'l.holder'") {
+			return explain("the relay's own tables are of another version", initialize)
+		}
+	}
+	switch text := err.Error(); {
+	case errors.Is(err, mysql.ErrNoTLS):
+		return explain("the database offers no TLS", "turn TLS on in the server, or add ?tls=false to the URL where the network is trusted")
+	case strings.Contains(text, "x509:"):
+		return explain("the database's certificate is not trusted",
+			"add tls-ca=FILE of the issuing CA to the URL; the host name must be one that the certificate names, or else tls-server-name")
+	case errors.Is(err, mysql.ErrCleartextPassword):
+		return explain("the account logs in with a password in clear text", "add allow-cleartext-passwords=true to the URL, which must use TLS")
+	case errors.Is(err, mysql.ErrOldPassword), errors.Is(err, mysql.ErrUnknownPlugin):
+		return explain("the account logs in by a way that the relay does not know", "use caching_sha2_password, mysql_native_password or ed25519")
+	}
+	return err
+}
+
+// Unreachable reports whether an error means that no session could be had or that
+// it was lost, so that trying again may help.
+func Unreachable(err error) bool {
+	var setup *store.SetupError
+	if err == nil || errors.As(Explain(err), &setup) || errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrInterrupted) {
+		return false
+	}
+	if n := code(err); n != 0 {
+		return slices.Contains([]int{
+			codeTooManySessions, codeTooManyOfUser, codeUserLimit, codeShutdown, codeInterrupted,
+			codeLockTimeout, codeDeadlock, codeNoWaitMySQL,
+			codeReadOnlyServer, codeReadOnly, codeReadOnlyMode, // a replica that is about to be promoted
+			codeKilledMariaDB, codeKilledMySQL, codeSilenceMySQL,
+		}, n)
+	}
+	return !errors.Is(err, context.Canceled)
+}
+
+// lost reports whether the session is over, and what a call did in it taken back.
+func lost(err error) bool {
+	var commit *commitError
+	if errors.As(err, &commit) {
+		return false
+	}
+	switch code(err) {
+	case codeKilledMariaDB, codeKilledMySQL, codeSilenceMySQL, codeShutdown:
+		return true
+	}
+	return errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, errConnDone)
+}
+
+// refusal turns what the database has against a row into a *store.RefusedError:
+// bad data (SQLSTATE class 22), constraints (23, 44), errors raised by triggers (45),
+// a row that stays locked, a statement that took too long. Other errors are returned
+// as Explain returns them.
+func refusal(err error) error {
+	var refused *store.RefusedError
+	if errors.As(err, &refused) {
+		return err
+	}
+	class := state(err)
+	if len(class) > 2 {
+		class = class[:2]
+	}
+	kept := slices.Contains([]int{
+		codeLockTimeout, codeNoWaitMySQL, codeDeadlock, codeCheckMySQL, codeCheckMariaDB,
+		codeTimeoutMariaDB, codeTimeoutMySQL, codeInterrupted, codeBadValue, codeTruncated, codeNoDefault,
+	}, code(err))
+	if kept || slices.Contains([]string{"22", "23", "44", "45"}, class) {
+		return &store.RefusedError{Err: err}
+	}
+	return Explain(err)
+}
+
+// Errors about a value whose SQLSTATE is the general HY000 or 01000.
+const (
+	codeTruncated = 1265 // WARN_DATA_TRUNCATED
+	codeNoDefault = 1364 // ER_NO_DEFAULT_FOR_FIELD
+	codeBadValue  = 1366 // ER_TRUNCATED_WRONG_VALUE_FOR_FIELD
+)

@@ -1,0 +1,157 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/errortext"
+)
+
+// ownTime is the form of times in the own tables, as what is cut to microseconds.
+const ownTime = "2006-01-02 15:04:05.000000"
+
+// LoadHolds implements store.Holds.
+func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
+	var holds []store.Hold
+	err := s.operator.do(ctx, func(ctx context.Context, c *conn) error {
+		return c.tx(ctx, func() error {
+			holds = nil // it may begin anew
+			for _, name := range s.outboxes.Names() {
+				of, err := s.readHolds(ctx, c, s.outboxes.Known(name))
+				if err != nil {
+					return err
+				}
+				holds = append(holds, of...)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load the holds: %w", Explain(err))
+	}
+	return holds, nil
+}
+
+// readHolds reads the holds of an outbox that stand: a lane is blocked as long as the
+// row is FAILED.
+func (s *Store) readHolds(ctx context.Context, c *conn, o *store.Outbox) ([]store.Hold, error) {
+	const read = "SELECT hold, kind, message_group, id, retry_count, reason, since FROM " + ownPrefix + "hold WHERE name = ? AND outbox = ?"
+	if _, err := c.altered(ctx, o); err != nil { // a row not found is a lane let go
+		return nil, err
+	}
+	t, err := c.table(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	var all []store.Hold
+	err = c.query(ctx, read, []any{s.name, o.Name}, func(rows *sql.Rows) error {
+		h := store.Hold{Lane: store.LaneKey{Outbox: o.Name}}
+		var word, since string
+		var group sql.NullString
+		if err := rows.Scan(&word, &h.Lane.Kind, &group, &h.ID, &h.RetryCount, &h.Reason, &since); err != nil {
+			return err
+		}
+		h.Lane.Group = store.Group{Name: group.String, Valid: group.Valid}
+		h.Since, _ = readTime(since) // the relay wrote it
+		if h.Kind, err = store.ParseHoldKind(word); err != nil {
+			return fmt.Errorf("in %shold: %w", ownPrefix, err)
+		}
+		all = append(all, h)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	stand := all[:0]
+	for _, h := range all {
+		failed := true
+		if h.Kind == store.Blocked {
+			if failed, err = s.isFailed(ctx, c, t, h.ID); err != nil {
+				return nil, err
+			}
+		}
+		if failed {
+			stand = append(stand, h)
+		}
+	}
+	return stand, nil
+}
+
+// isFailed reports whether the row of an id is FAILED.
+func (s *Store) isFailed(ctx context.Context, c *conn, t *table, id string) (bool, error) {
+	key, can := t.id().key(id)
+	if !can {
+		return false, nil
+	}
+	st := &statement{}
+	var one int
+	err := c.row(ctx, "SELECT 1 FROM "+t.from()+"\nWHERE "+t.exactly(st, []any{key})+" AND "+t.failed(st)+" LIMIT 1", st.args, &one)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Hold implements store.Holds. The reason loses what an error text of Settle loses,
+// and the time is cut to microseconds.
+func (s *Store) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) error {
+	o, err := s.outbox(h.Lane.Outbox)
+	if err == nil {
+		err = h.Validate(o)
+	}
+	if err != nil {
+		return fmt.Errorf("hold: %w", err)
+	}
+	err = s.operator.do(ctx, func(ctx context.Context, c *conn) error {
+		return s.lead(ctx, c, epoch, func() error { return s.putHold(ctx, c, &h) })
+	})
+	if err != nil {
+		return fmt.Errorf("hold lane %s: %w", h.Lane, refusal(err))
+	}
+	return nil
+}
+
+// putHold records a hold, in the call's transaction.
+func (s *Store) putHold(ctx context.Context, c *conn, h *store.Hold) error {
+	const put = "INSERT INTO " + ownPrefix + `hold (name, outbox, lane, hold, kind, message_group, id, retry_count, reason, since)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON DUPLICATE KEY UPDATE kind = ?, message_group = ?, id = ?, retry_count = ?, reason = ?, since = ?`
+	lane := h.Lane.Hash()
+	kind, group, reason := h.Lane.Kind, groupText(h.Lane.Group), errortext.Fit(h.Reason, 0, false)
+	since := h.Since.UTC().Truncate(time.Microsecond).Format(ownTime)
+	_, err := c.exec(ctx, put, s.name, h.Lane.Outbox, lane[:], h.Kind.String(), kind, group, h.ID, h.RetryCount, reason, since,
+		kind, group, h.ID, h.RetryCount, reason, since)
+	return err
+}
+
+func groupText(g store.Group) sql.NullString { return sql.NullString{String: g.Name, Valid: g.Valid} }
+
+// forget takes away what a row has blocked, in the call's transaction.
+func (s *Store) forget(ctx context.Context, c *conn, row store.Ref) error {
+	const forget = "DELETE FROM " + ownPrefix + "hold WHERE name = ? AND outbox = ? AND id = ? AND hold = ?"
+	_, err := c.exec(ctx, forget, s.name, row.Outbox, row.ID, store.Blocked.String())
+	return err
+}
+
+// Release implements store.Holds.
+func (s *Store) Release(ctx context.Context, epoch store.Epoch, lane store.LaneKey, kind store.HoldKind) error {
+	const forget = "DELETE FROM " + ownPrefix + "hold WHERE name = ? AND outbox = ? AND lane = ? AND hold = ?"
+	if _, err := s.outbox(lane.Outbox); err != nil {
+		return fmt.Errorf("release lane %s: %w", lane, err)
+	}
+	hash := lane.Hash()
+	err := s.operator.do(ctx, func(ctx context.Context, c *conn) error {
+		return s.lead(ctx, c, epoch, func() error {
+			_, err := c.exec(ctx, forget, s.name, lane.Outbox, hash[:], kind.String())
+			return err
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("release lane %s: %w", lane, refusal(err))
+	}
+	return nil
+}

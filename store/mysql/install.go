@@ -1,0 +1,218 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// steps are the upgrades of the own tables, in order: step n brings version n-1 to
+// version n. A released step never changes. Each statement of one may be run again.
+//
+//go:embed schema/*.sql
+var steps embed.FS
+
+// version is the version of the own tables that this program works on.
+const version = 1
+
+// installWait is how long one installation waits for another, in seconds.
+const installWait = 60
+
+// Install implements store.Installer. A statement that makes a table is a transaction
+// of its own; a step that was cut short is run again. A second relay that installs at
+// the same time waits for the first.
+func (s *Store) Install(ctx context.Context) error {
+	err := s.control.do(ctx, func(ctx context.Context, c *conn) error {
+		have, err := installed(ctx, c)
+		if err == nil {
+			err = c.rollback(ctx) // the snapshot is no one's any more
+		}
+		if err != nil || have == version {
+			return err
+		}
+		if err := install(ctx, c); err != nil {
+			return explainInstall(c, have, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("install the relay's own tables: %w", Explain(err))
+	}
+	return nil
+}
+
+// install runs the steps. The lock that keeps two installations apart goes with the
+// session, at the latest.
+func install(ctx context.Context, c *conn) (err error) {
+	lock := lockName(c.server.database, "\x00install")
+	var got sql.NullBool
+	if err := c.row(ctx, "SELECT GET_LOCK(?, ?)", []any{lock, installWait}, &got); err != nil {
+		return err
+	}
+	if !got.Bool {
+		return fmt.Errorf("another relay has been making its tables for %d s", installWait)
+	}
+	defer func() {
+		if _, unlocked := c.on.ExecContext(ctx, "DO RELEASE_ALL_LOCKS()"); err == nil {
+			err = unlocked
+		}
+	}()
+	if err := c.rollback(ctx); err != nil {
+		return err
+	}
+	have, err := installed(ctx, c) // somebody may have been faster
+	if err != nil {
+		return err
+	}
+	for n := have + 1; n <= version; n++ {
+		for _, text := range statements(n) {
+			if _, err := c.on.ExecContext(ctx, text); err != nil {
+				return fmt.Errorf("step %d: %w", n, err)
+			}
+		}
+		if _, err := c.on.ExecContext(ctx, "COMMIT"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// statements are those of a step.
+func statements(n int) (list []string) {
+	for _, text := range strings.SplitAfter(step(n), ";\n") {
+		if text = strings.TrimSuffix(strings.TrimSpace(text), ";"); text != "" {
+			list = append(list, text)
+		}
+	}
+	return list
+}
+
+func step(n int) string {
+	text, err := steps.ReadFile(fmt.Sprintf("schema/%04d.sql", n))
+	if err != nil {
+		panic(err) // the file is part of the program
+	}
+	return string(text)
+}
+
+// installed returns the version of the own tables, 0 if there are none. One that is
+// newer than this program is a *store.SetupError.
+func installed(ctx context.Context, c *conn) (int, error) {
+	there, err := hasTable(ctx, c, ownPrefix+"meta")
+	if err != nil || !there {
+		return 0, err
+	}
+	have := 0
+	err = c.row(ctx, "SELECT m.version FROM "+ownPrefix+"meta AS m", nil, &have)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil // the first step was cut short
+	}
+	if err == nil && have > version {
+		err = &store.SetupError{
+			Problem: fmt.Sprintf("the relay's own tables have version %d, and this program knows versions up to %d", have, version),
+			Remedy:  "run the newer release of sluicebox that made them",
+		}
+	}
+	return have, err
+}
+
+// Script implements store.Installer. It is the text of the steps that Install runs.
+func (s *Store) Script() string {
+	var text strings.Builder
+	for n := 1; n <= version; n++ {
+		text.WriteString(step(n))
+		text.WriteByte('\n')
+	}
+	return text.String()
+}
+
+// explainInstall says who may make the own tables, if the account may not.
+func explainInstall(c *conn, have int, err error) error {
+	if n := code(err); n != codeTableDenied && n != codeColumnDenied && n != codeDatabaseDenied {
+		return err
+	}
+	return &store.SetupError{
+		Problem: fmt.Sprintf("the relay's own tables have version %d, this program needs %d, and %s may not make them: %s", have, version, account(c.server.account), err),
+		Remedy: "run `sluicebox init` as an account that has CREATE on database " + c.server.database +
+			", or run there what `sluicebox init --print` shows; then:\n" + strings.Join(grantAll(&c.server), "\n"),
+	}
+}
+
+// account quotes user@host.
+func account(text string) string {
+	at := strings.LastIndexByte(text, '@')
+	if at < 0 {
+		return "'" + literal(text) + "'"
+	}
+	return "'" + literal(text[:at]) + "'@'" + literal(text[at+1:]) + "'"
+}
+
+// ownTable is one of the relay's own tables, with what it does to it.
+type ownTable struct {
+	name   string
+	rights []string
+}
+
+func ownTables() []ownTable {
+	return []ownTable{
+		{"meta", []string{"SELECT"}},
+		{"leader", []string{"SELECT", "INSERT", "UPDATE"}},
+		{"checkpoint", []string{"SELECT", "INSERT", "UPDATE"}},
+		{"marker", []string{"SELECT", "INSERT", "UPDATE"}},
+		{"parked", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
+		{"hold", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
+	}
+}
+
+// grantAll lists the grants on the own tables.
+func grantAll(s *server) []string {
+	var list []string
+	for _, t := range ownTables() {
+		list = append(list, grant(s, t.rights, ownPrefix+t.name))
+	}
+	return list
+}
+
+func grant(s *server, rights []string, table string) string {
+	return fmt.Sprintf("GRANT %s ON %s TO %s;", strings.Join(rights, ", "), Ident(s.database, table), account(s.account))
+}
+
+// MayInstall reports whether the own tables are not there or of an older version, and
+// Install would mend that: the account may make tables. It changes nothing.
+func (s *Store) MayInstall(ctx context.Context) (may bool, err error) {
+	err = s.control.do(ctx, func(ctx context.Context, c *conn) error {
+		return c.tx(ctx, func() error {
+			have, err := installed(ctx, c)
+			var newer *store.SetupError
+			if errors.As(err, &newer) {
+				return nil
+			}
+			if err != nil || have == version {
+				return err
+			}
+			may, err = mayCreate(ctx, c)
+			return err
+		})
+	})
+	if err != nil {
+		return false, fmt.Errorf("ask whether the own tables may be made: %w", Explain(err))
+	}
+	return may, nil
+}
+
+// mayCreate asks the server for the account's rights on the database. Rights that come
+// by a role alone are not seen: then it says false.
+func mayCreate(ctx context.Context, c *conn) (may bool, err error) {
+	const ask = `
+SELECT EXISTS (SELECT 1 FROM information_schema.user_privileges WHERE grantee = ? AND privilege_type = 'CREATE')
+  OR EXISTS (SELECT 1 FROM information_schema.schema_privileges
+    WHERE grantee = ? AND privilege_type = 'CREATE' AND DATABASE() LIKE table_schema)`
+	grantee := account(c.server.account)
+	err = c.row(ctx, ask, []any{grantee, grantee}, &may)
+	return may, err
+}

@@ -1,0 +1,170 @@
+package mysql
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+)
+
+// lockName is the name of a relay's lock, which is the server's and not the
+// database's. An application that makes up names of its own will not meet it. It may
+// have 64 characters.
+func lockName(database, relay string) string {
+	hash := sha256.Sum256([]byte(database + "\x00" + relay))
+	return "sluicebox leader " + hex.EncodeToString(hash[:20])
+}
+
+var (
+	errReleased = errors.New("the relay's lock was released")
+	errReplica  = errors.New("the server is read-only: a replica takes no writes before it is promoted")
+)
+
+// checkOnePrimary returns a *store.SetupError if several servers take writes: the lock
+// of one of them keeps nobody else out, nor does its leader row.
+func checkOnePrimary(ctx context.Context, c *conn) error {
+	what, err := c.server.multiPrimary(ctx, c)
+	if err != nil || what == "" {
+		return errors.Join(err, c.rollback(ctx))
+	}
+	return &store.SetupError{Problem: "the server is one of several that take writes, " + what + ": two relays could lead at a time", Remedy: onePrimary}
+}
+
+// onePrimary is the way out of a cluster.
+const onePrimary = "use a server with one primary: a single one, with replicas or not, or a group in single-primary mode"
+
+// Lock implements store.Locker, by GET_LOCK of a session of its own. That session
+// stays open between tries, so that each costs a round trip or two; one that the
+// server has ended meanwhile is replaced at once. A read-only server is Unreachable:
+// its locks are not those of the primary.
+func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
+	var taken *lock
+	err := s.leader.do(ctx, func(ctx context.Context, c *conn) (err error) {
+		taken, err = s.tryLock(ctx, c)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("take the relay's lock: %w", Explain(err))
+	}
+	return taken, nil
+}
+
+// tryLock takes the session over if it gets the lock.
+func (s *Store) tryLock(ctx context.Context, c *conn) (*lock, error) {
+	const try = "SELECT @@global.read_only, IF(@@global.read_only, 0, GET_LOCK(?, 0))"
+	var readOnly bool
+	var got sql.NullBool
+	if err := c.row(ctx, try, []any{lockName(c.server.database, s.name)}, &readOnly, &got); err != nil {
+		return nil, err
+	}
+	if err := c.rollback(ctx); err != nil {
+		return nil, err
+	}
+	switch {
+	case readOnly:
+		return nil, errReplica
+	case !got.Bool:
+		holder, err := s.readHolder(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		return nil, &store.LockedError{Holder: holder}
+	}
+	l := &lock{conn: s.leader.take(), life: s.life, locker: &s.locker}
+	l.released, l.release = context.WithCancel(context.Background())
+	s.locker.Store(l.conn.server.session)
+	if !s.life.Add(l) {
+		l.Release()
+		return nil, lifetime.ErrClosed
+	}
+	return l, nil
+}
+
+// readHolder returns what the leader calls itself, "" if nobody knows: the own tables
+// may not be there, or not for this account.
+func (s *Store) readHolder(ctx context.Context, c *conn) (holder string, err error) {
+	err = c.tx(ctx, func() error {
+		return c.row(ctx, "SELECT l.holder FROM "+ownPrefix+"leader AS l WHERE l.name = ?", []any{s.name}, &holder)
+	})
+	if errors.Is(err, sql.ErrNoRows) || code(err) != 0 && !lost(err) {
+		return "", nil
+	}
+	return holder, err
+}
+
+// lock is the server's lock, and the session that holds it.
+type lock struct {
+	conn     *conn
+	life     *lifetime.Lifetime
+	locker   *atomic.Int64   // the store's
+	released context.Context // ends with Release
+	release  context.CancelFunc
+
+	mu   sync.Mutex // held by the call that uses conn
+	lost error      // why conn does not hold the lock any more
+}
+
+// Ping implements store.Lock, by one round trip.
+func (l *lock) Ping(ctx context.Context) error {
+	return l.use(ctx, func(ctx context.Context) error {
+		if err := l.conn.on.PingContext(ctx); err != nil {
+			return fmt.Errorf("ping the relay's lock: %w", err)
+		}
+		return nil
+	})
+}
+
+// Watch implements store.Lock: a server that ends a session hangs up.
+func (l *lock) Watch(ctx context.Context) error {
+	return l.use(ctx, l.conn.wire.watch)
+}
+
+// use runs a call on the session. After an error nobody knows whether the lock is
+// held, so it is given up.
+func (l *lock) use(ctx context.Context, call func(context.Context) error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lost != nil {
+		return l.lost
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.released, cancel)()
+	err := call(ctx)
+	if l.released.Err() != nil {
+		return errors.Join(errReleased, err)
+	}
+	if err != nil {
+		l.lost = err
+		l.conn.close()
+	}
+	return err
+}
+
+// Release implements store.Lock. The lock is free when it returns, unless the server
+// does not answer.
+func (l *lock) Release() {
+	l.release()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lost == nil {
+		l.lost = errReleased
+		l.locker.CompareAndSwap(l.conn.server.session, 0)
+		ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+		// It goes with the session too, but later.
+		_, _ = l.conn.on.ExecContext(ctx, "DO RELEASE_ALL_LOCKS()")
+		cancel()
+		l.conn.close()
+	}
+	l.life.Remove(l)
+}
+
+// Close is Release, at the end of the store.
+func (l *lock) Close() { l.Release() }

@@ -1,0 +1,261 @@
+package mysql_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// TestInsertsMeetNoLocks: an application that inserts while rows are claimed and settled
+// all around its own waits for nothing of the relay's, nor does the relay for it.
+func TestInsertsMeetNoLocks(t *testing.T) {
+	for _, f := range servers.Flavours() {
+		t.Run(string(f), func(t *testing.T) {
+			// A server of its own: it counts the lock waits of all its sessions.
+			r := newRig(t, f.Start(t, nil).Database(), flowTable, 0, flowBox())
+			const writers, each = 4, 300
+			var inserted sync.WaitGroup
+			ids := make(chan string, writers*each)
+			began := time.Now()
+			var worst time.Duration
+			var mu sync.Mutex
+			for w := range writers {
+				inserted.Go(func() {
+					for i := range each {
+						id := fmt.Sprintf("%03d-%d-%d", (i*7919)%1000, w, i)
+						at := time.Now()
+						if _, err := r.db.Exec("INSERT INTO outbox_events (id, payload) VALUES (?, '{}')", id); err != nil {
+							t.Errorf("insert: %v", err)
+							return
+						}
+						mu.Lock()
+						worst = max(worst, time.Since(at))
+						mu.Unlock()
+						ids <- id
+					}
+				})
+			}
+			go func() { inserted.Wait(); close(ids) }()
+			const waits = "Innodb_row_lock_waits"
+			before := globalStatus(t, r, waits)
+			n := 0
+			for id := range ids {
+				rows := []store.ClaimRow{row(id)}
+				for len(ids) > 0 && len(rows) < 50 {
+					rows = append(rows, row(<-ids))
+				}
+				rows = append(rows, row("absent "+id[:3])) // a gap
+				var outcomes []store.Outcome
+				for i, a := range r.claim(t, rows...) {
+					if i < len(rows)-1 && a.Result != store.Claimed {
+						t.Fatalf("row %s is %s", rows[i].ID, a.Result)
+					}
+					if a.Result == store.Claimed {
+						outcomes = append(outcomes, outcome(rows[i].ID, store.Completed))
+					}
+				}
+				r.settle(t, outcomes...)
+				n += len(outcomes)
+			}
+			t.Logf("%d rows in %s, the slowest insert took %s", n, time.Since(began), worst)
+			if waited := globalStatus(t, r, waits) - before; waited != 0 {
+				t.Errorf("%d statements have waited for a lock", waited)
+			}
+			if n != writers*each {
+				t.Errorf("%d rows of %d were settled", n, writers*each)
+			}
+		})
+	}
+}
+
+// TestInsertIntoGaps: while a claim's transaction is open, which it is as long as it
+// waits for a row, inserts between and behind its rows do not wait.
+func TestInsertIntoGaps(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox())
+		r.insert(t, "10", "20", "30", "40")
+		held := r.begin(t, "UPDATE outbox_events SET payload = '1' WHERE id = '40'")
+		claimed := later(func() ([]store.ClaimAnswer, error) {
+			return r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("10"), row("15"), row("20"), row("40"), row("99")})
+		})
+		r.waitForLock(t)
+		conn, err := r.db.Conn(ctx(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		if _, err := conn.ExecContext(ctx(t), "SET SESSION innodb_lock_wait_timeout = 1"); err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range []string{"05", "11", "15", "25", "35", "41", "99"} {
+			if _, err := conn.ExecContext(ctx(t), "INSERT INTO outbox_events (id, payload) VALUES (?, '{}')", id); err != nil {
+				t.Errorf("insert of %s beside a claim: %v", id, err)
+			}
+		}
+		if err := held.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		a := <-claimed
+		if a.err != nil {
+			t.Fatal(a.err)
+		}
+		for i, id := range []string{"10", "", "20", "40"} {
+			if id != "" && a.value[i].Result != store.Claimed {
+				t.Errorf("row %s is %s", id, a.value[i].Result)
+			}
+		}
+	})
+}
+
+// waitForLock returns when a session on the test's database waits for a row. The
+// servers make the table anew only when nobody has read it for a tenth of a second.
+func (r *rig) waitForLock(t *testing.T) {
+	t.Helper()
+	const waiting = `
+SELECT COUNT(*) FROM information_schema.innodb_trx AS x JOIN information_schema.processlist AS p ON p.id = x.trx_mysql_thread_id
+WHERE x.trx_state = 'LOCK WAIT' AND p.db = DATABASE()`
+	tick := time.NewTicker(150 * time.Millisecond)
+	defer tick.Stop()
+	c := ctx(t)
+	for ask[int](t, r.db, waiting) == 0 {
+		select {
+		case <-tick.C:
+		case <-c.Done():
+			t.Fatal("no session waits for a lock")
+		}
+	}
+}
+
+func globalStatus(t *testing.T, r *rig, name string) int {
+	t.Helper()
+	var is string
+	var value int
+	if err := r.db.QueryRow("SHOW GLOBAL STATUS LIKE '"+name+"'").Scan(&is, &value); err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+// TestClaimOfOpenInsert: a claim waits for a transaction that inserts its row, and
+// finds it, or that it is gone.
+func TestClaimOfOpenInsert(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox())
+		for _, commit := range []bool{true, false} {
+			id := fmt.Sprint("row ", commit)
+			tx := r.begin(t, "INSERT INTO outbox_events (id, payload) VALUES (?, 'here')", id)
+			claimed := later(func() ([]store.ClaimAnswer, error) {
+				return r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row(id)})
+			})
+			r.waitForLock(t)
+			end, want := tx.Commit, store.Claimed
+			if !commit {
+				end, want = tx.Rollback, store.Gone
+			}
+			if err := end(); err != nil {
+				t.Fatal(err)
+			}
+			if a := <-claimed; a.err != nil || a.value[0].Result != want {
+				t.Errorf("commit %v: %+v, %v", commit, a.value, a.err)
+			}
+		}
+	})
+}
+
+// TestClaimPastLockedRow: a row that somebody keeps locked is answered as not yet
+// visible, and the others of the call are claimed; after that claims do not wait.
+func TestClaimPastLockedRow(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox())
+		var rows []store.ClaimRow
+		for i := range 100 {
+			id := fmt.Sprint(1000 + i)
+			r.insert(t, id)
+			rows = append(rows, row(id))
+		}
+		tx := r.begin(t, "SELECT * FROM outbox_events WHERE id IN ('1007', '1063') FOR UPDATE")
+		for turn := range 2 {
+			began := time.Now()
+			for i, a := range r.claim(t, rows...) {
+				want := store.Claimed
+				if i == 7 || i == 63 {
+					want = store.NotYetVisible
+				}
+				if a.Result != want {
+					t.Errorf("turn %d: row %s is %s", turn, rows[i].ID, a.Result)
+				}
+			}
+			if took := time.Since(began); turn > 0 && took > 1900*time.Millisecond {
+				t.Errorf("a claim beside a locked row took %s", took)
+			}
+		}
+		if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{outcome("1007", store.Completed), outcome("1001", store.Completed)}); !errors.As(err, new(*store.RefusedError)) {
+			t.Errorf("an outcome of a locked row: %v", err)
+		}
+		if got := r.status(t, "1001"); got != "PROCESSING" {
+			t.Errorf("a refused call has written: %s", got)
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range r.claim(t, rows...) {
+			if a.Result != store.Claimed {
+				t.Errorf("with nothing locked: %s", a.Result)
+			}
+		}
+	})
+}
+
+// TestLookBesideInsert: the row of an open transaction is not taken for gone.
+func TestLookBesideInsert(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox())
+		r.insert(t, "1")
+		r.begin(t, "INSERT INTO outbox_events (id, payload) VALUES ('2', '{}')")
+		settled, err := r.store.Settled(ctx(t), []store.ClaimRow{row("1"), row("2"), row("3")})
+		if err != nil || settled[0] || settled[1] || !settled[2] {
+			t.Errorf("%v, %v", settled, err)
+		}
+	})
+}
+
+// TestLockedTable: a table that somebody has locked whole holds a claim up for some
+// seconds, whatever the number of its rows, and no row is taken for gone.
+func TestLockedTable(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox())
+		var rows []store.ClaimRow
+		for i := range 50 {
+			rows = append(rows, row(fmt.Sprint(i)))
+		}
+		r.insert(t, "7")
+		conn, err := r.db.Conn(ctx(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		if _, err := conn.ExecContext(ctx(t), "LOCK TABLES outbox_events WRITE"); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		for i, a := range r.claim(t, rows...) {
+			if a.Result != store.NotYetVisible {
+				t.Errorf("row %d is %s", i, a.Result)
+			}
+		}
+		if took := time.Since(began); took > 15*time.Second {
+			t.Errorf("the claim took %s", took)
+		}
+		if _, err := conn.ExecContext(ctx(t), "UNLOCK TABLES"); err != nil {
+			t.Fatal(err)
+		}
+		if a := r.claim(t, row("7"))[0]; a.Result != store.Claimed {
+			t.Errorf("then the row is %s", a.Result)
+		}
+	})
+}

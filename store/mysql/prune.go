@@ -1,0 +1,141 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// pruneRows is how many rows of a table one call looks at: some ms of reading.
+const pruneRows = 2000
+
+// Prune implements store.Pruner. It walks a table by its ids, of which most kinds grow
+// with time: tables have no index on the time of settlement as a rule, and one would
+// cost each claim and outcome more than this does.
+func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.Prune) (store.Pruned, error) {
+	o, err := s.outbox(p.Outbox)
+	if err == nil {
+		err = p.Validate(o)
+	}
+	if err != nil {
+		return store.Pruned{}, fmt.Errorf("prune: %w", err)
+	}
+	var done store.Pruned
+	err = s.operator.do(ctx, func(ctx context.Context, c *conn) error {
+		t, err := c.table(ctx, o)
+		if err != nil {
+			return err
+		}
+		from, err := t.pruneFrom(p.From)
+		if err != nil {
+			return err
+		}
+		return s.lead(ctx, c, epoch, func() (err error) {
+			done, err = s.prune(ctx, c, t, from, p)
+			return err
+		})
+	})
+	if err == nil {
+		return done, nil
+	}
+	err = refusal(err)
+	if !errors.As(err, new(*store.RefusedError)) {
+		done.Next = ""
+	}
+	return store.Pruned{Next: done.Next}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
+}
+
+// pruneFrom reads a place to go on, which is an id with a colon in front; nil is the
+// beginning.
+func (t *table) pruneFrom(text string) (any, error) {
+	if text == "" {
+		return nil, nil
+	}
+	id, ok := strings.CutPrefix(text, ":")
+	key, can := t.id().key(id)
+	if !ok || !can {
+		return nil, fmt.Errorf("%q is no place to go on", text)
+	}
+	return key, nil
+}
+
+// prune deletes old rows, in the call's transaction. It looks for them without a lock,
+// and then locks those that nobody else has.
+func (s *Store) prune(ctx context.Context, c *conn, t *table, from any, p store.Prune) (done store.Pruned, err error) {
+	var old lookup
+	seen, last := 0, ""
+	st := &statement{}
+	text := t.walkText(st, from, p.Before)
+	err = c.query(ctx, text, st.args, func(rows *sql.Rows) error {
+		var id string
+		var is bool
+		if err := rows.Scan(&id, &is); err != nil {
+			return err
+		}
+		if len(old.at) == p.Limit {
+			return errEnough
+		}
+		seen++
+		last = ":" + id
+		if key, can := t.id().key(id); is && can {
+			old.add(seen, key)
+		}
+		return nil
+	})
+	full := errors.Is(err, errEnough)
+	if err != nil && !full {
+		return done, err
+	}
+	if full || seen == pruneRows {
+		done.Next = last
+	}
+	err = old.chunks(func(chunk *lookup) error {
+		n, err := t.pruneChunk(ctx, c, chunk, p.Before)
+		done.Rows += int(n)
+		return err
+	})
+	return done, err
+}
+
+// walkText is the statement that reads rows in the order of their ids, and says of
+// each whether it was delivered before a time.
+func (t *table) walkText(s *statement, from any, before time.Time) string {
+	id := t.id()
+	text := "SELECT " + id.textOf() + ", (" + t.old(s, before) + ") IS TRUE\nFROM " + t.from() + "\nWHERE o." + Ident(id.name) + " IS NOT NULL"
+	if from != nil {
+		s.args = append(s.args, from)
+		text += " AND o." + Ident(id.name) + " > " + id.place()
+	}
+	return fmt.Sprintf("%s\nORDER BY o.%s LIMIT %d", text, Ident(id.name), pruneRows)
+}
+
+// old is the condition that a row o was delivered before a time.
+func (t *table) old(s *statement, before time.Time) string {
+	return t.delivered(s) + " AND o." + Ident(t.Layout.DeliveredTime()) + " < " + s.arg(bound(before))
+}
+
+func (t *table) pruneChunk(ctx context.Context, c *conn, chunk *lookup, before time.Time) (int64, error) {
+	var free []any
+	id, st := t.id(), &statement{}
+	text := "SELECT " + id.textOf() + " FROM " + t.from() + "\nWHERE " + t.exactly(st, chunk.keys) + " AND " + t.old(st, before) + "\nFOR UPDATE SKIP LOCKED"
+	err := c.query(ctx, text, st.args, func(rows *sql.Rows) error {
+		var text string
+		if err := rows.Scan(&text); err != nil {
+			return err
+		}
+		key, _ := id.key(text) // it is that of a row
+		free = append(free, key)
+		return nil
+	})
+	if err != nil || len(free) == 0 {
+		return 0, err
+	}
+	st = &statement{}
+	text = "DELETE o FROM " + t.from() + "\nWHERE " + t.locked(st, free) + " AND " + t.old(st, before)
+	return c.exec(ctx, text, st.args...)
+}

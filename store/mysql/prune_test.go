@@ -1,0 +1,122 @@
+package mysql_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// prune goes through the table to its end, n rows at a time, and returns how many were
+// deleted, and the errors that did not end it.
+func (r *rig) prune(t *testing.T, n int) (rows int, refused []error) {
+	t.Helper()
+	p := store.Prune{Outbox: "events", Before: time.Now(), Limit: n}
+	for range 10_000 {
+		done, err := r.store.Prune(ctx(t), r.epoch, p)
+		var refusal *store.RefusedError
+		if errors.As(err, &refusal) && done.Next != "" {
+			refused = append(refused, err)
+		} else if err != nil && !errors.As(err, &refusal) {
+			t.Fatal(err)
+		}
+		rows += done.Rows
+		if p.From = done.Next; p.From == "" {
+			return rows, refused
+		}
+	}
+	t.Fatal("there is no end of it")
+	return 0, nil
+}
+
+// fillFlow inserts delivered rows.
+func (r *rig) fillFlow(t *testing.T, n int) {
+	t.Helper()
+	const each = 500
+	for from := 1; from <= n; from += each {
+		var rows []string
+		for i := from; i < from+each && i <= n; i++ {
+			rows = append(rows, fmt.Sprintf("('%06d', '{}', 'COMPLETED', '2024-01-01')", i))
+		}
+		r.exec(t, "INSERT INTO outbox_events (id, payload, status, processed_at) VALUES "+strings.Join(rows, ", "))
+	}
+}
+
+// TestPruneWalks: somebody's lock is not waited for, and what was locked is found
+// the next time.
+func TestPruneWalks(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox())
+		r.fillFlow(t, 7000)
+		held := r.begin(t, "SELECT * FROM outbox_events WHERE id IN ('000001', '003000', '007000') FOR UPDATE")
+		began := time.Now()
+		if n, _ := r.prune(t, 600); n != 7000-3 {
+			t.Errorf("%d rows were deleted, want all but the locked", n)
+		}
+		t.Logf("7000 rows in %s", time.Since(began))
+		if err := held.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		if n, _ := r.prune(t, 600); n != 3 {
+			t.Errorf("%d rows were deleted, want those that were locked", n)
+		}
+	})
+}
+
+// TestPruneKeys walks ids of other types.
+func TestPruneKeys(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		for typ, form := range map[string]string{"BIGINT UNSIGNED": "%d", "BINARY(16)": "UNHEX('%032d')", "VARCHAR(20) CHARACTER SET latin1": "'ü%d'", "DECIMAL(9,1)": "%d.5"} {
+			t.Run(typ, func(t *testing.T) {
+				r := newRig(t, url, "DROP TABLE IF EXISTS outbox_events;\n"+strings.Replace(flowTable, "VARCHAR(13)", typ, 1), 0, flowBox())
+				for i := range 50 {
+					r.exec(t, "INSERT INTO outbox_events (id, payload, status, processed_at) VALUES ("+fmt.Sprintf(form, i)+", '{}', ?, '2024-01-01')", []string{"COMPLETED", "FAILED"}[i%2])
+				}
+				if n, _ := r.prune(t, 7); n != 25 {
+					t.Errorf("%d rows were deleted, want 25", n)
+				}
+			})
+		}
+	})
+}
+
+// TestPruneRefused: what keeps a row is named, and the walk goes on behind it.
+func TestPruneRefused(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox())
+		r.fillFlow(t, 5000)
+		r.exec(t, "CREATE TABLE copies (of_row VARCHAR(13), FOREIGN KEY (of_row) REFERENCES outbox_events (id)) DEFAULT CHARSET=utf8mb4")
+		r.exec(t, "INSERT INTO copies VALUES ('000007')")
+		n, refused := r.prune(t, 100)
+		if n != 4900 || len(refused) != 1 || !strings.Contains(refused[0].Error(), "copies") {
+			t.Errorf("%d rows were deleted, %v", n, refused)
+		}
+	})
+}
+
+// TestPartitioned: a table that is partitioned, and so unique in its id only together
+// with another column, is worked on like others.
+func TestPartitioned(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		ddl := strings.Replace(flowTable, "id VARCHAR(13) PRIMARY KEY", "id VARCHAR(13), day INT NOT NULL DEFAULT 1, PRIMARY KEY (id, day)", 1) +
+			" PARTITION BY RANGE (day) (PARTITION p1 VALUES LESS THAN (10), PARTITION p2 VALUES LESS THAN (20))"
+		r := newRig(t, url, ddl, 0, flowBox())
+		r.insert(t, "a", "b")
+		r.exec(t, "INSERT INTO outbox_events (id, day, payload) VALUES ('B', 11, '{}'), ('c', 12, '{}')")
+		for i, a := range r.claim(t, row("a"), row("c"), row("B"), row("A")) {
+			if want := store.Claimed; a.Result != want && i < 3 || i == 3 && a.Result != store.Gone {
+				t.Errorf("row %d is %s", i, a.Result)
+			}
+		}
+		if got := ask[string](t, r.db, "SELECT GROUP_CONCAT(CONCAT(id, ' ', status) ORDER BY day, id) FROM outbox_events"); got != "a PROCESSING,b PENDING,B PROCESSING,c PROCESSING" {
+			t.Errorf("the rows are %s", got)
+		}
+		r.settle(t, outcome("B", store.Completed), outcome("c", store.Failed))
+		if got := ask[string](t, r.db, "SELECT GROUP_CONCAT(CONCAT(id, ' ', status) ORDER BY day, id) FROM outbox_events"); got != "a PROCESSING,b PENDING,B COMPLETED,c FAILED" {
+			t.Errorf("the rows are %s", got)
+		}
+	})
+}

@@ -1,0 +1,100 @@
+package mysql
+
+import (
+	"context"
+	"math/bits"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// statement gathers what is bound in a statement. Parameters have no numbers: they
+// are to be named in the order in which the text has them.
+type statement struct{ args []any }
+
+// arg binds a value and returns its place.
+func (s *statement) arg(v any) string {
+	s.args = append(s.args, v)
+	return "?"
+}
+
+// mostKeys is the most keys that one statement names. MariaDB makes a table of a
+// list of 1000 and more, and may then read all of the other one.
+const mostKeys = 512
+
+// padded is the number of places for n keys. Lists come in few lengths, so that the
+// statements are few that the server keeps prepared; the last key fills them up.
+func padded(n int) int {
+	if n <= 1 {
+		return n
+	}
+	return 1 << bits.Len(uint(n-1))
+}
+
+// list binds keys as a list of places.
+func (s *statement) list(place string, keys []any) string {
+	n := padded(len(keys))
+	s.args = append(s.args, keys...)
+	for range n - len(keys) {
+		s.args = append(s.args, keys[len(keys)-1])
+	}
+	return "(" + strings.Repeat(place+", ", n-1) + place + ")"
+}
+
+// among is the condition that the id of a row o is one of some keys, at most
+// mostKeys, as the column compares them.
+func (t *table) among(s *statement, keys []any) string {
+	id := t.id()
+	return "o." + Ident(id.name) + " IN " + s.list(id.place(), keys)
+}
+
+// exactly is the same byte for byte. The first condition finds the rows, by the
+// index; the second leaves out what the column's collation takes for the same.
+func (t *table) exactly(s *statement, keys []any) string {
+	id := t.id()
+	found := t.among(s, keys)
+	if id.exact() {
+		return found
+	}
+	texts := make([]any, len(keys))
+	for i, key := range keys {
+		text, _ := key.(string) // of a text it is one
+		texts[i] = []byte(text)
+	}
+	return found + " AND " + id.bytesOf() + " IN " + s.list("?", texts)
+}
+
+// locked is the same for rows that the transaction has locked and found to have these
+// very ids: where no second row can have one, there is nothing to leave out.
+func (t *table) locked(s *statement, keys []any) string {
+	if t.single {
+		return t.among(s, keys)
+	}
+	return t.exactly(s, keys)
+}
+
+// checkEpoch locks the leader row until the transaction ends, and returns
+// store.ErrNotLeader unless it holds the epoch and this store took it. It comes behind
+// the rows, for which a transaction may have to wait, so that nobody who is to lead
+// waits for that. Lead waits for the lock, and whoever waits for Lead reads what it
+// wrote, so no write of an old epoch lands after a new one was given out. The name
+// tells two relays apart that two servers gave the same epoch.
+func (s *Store) checkEpoch(ctx context.Context, c *conn, epoch store.Epoch) error {
+	const check = "SELECT COUNT(*) FROM " + ownPrefix + "leader AS l WHERE l.name = ? AND l.epoch = ? AND l.holder = ? LOCK IN SHARE MODE"
+	var leads int
+	err := c.row(ctx, check, []any{s.name, int64(epoch), s.holder}, &leads)
+	if err == nil && leads == 0 {
+		return store.ErrNotLeader
+	}
+	return err
+}
+
+// lead runs write in a transaction of the leader of an epoch.
+func (s *Store) lead(ctx context.Context, c *conn, epoch store.Epoch, write func() error) error {
+	return c.tx(ctx, func() error {
+		if err := write(); err != nil {
+			return err
+		}
+		return s.checkEpoch(ctx, c, epoch)
+	})
+}

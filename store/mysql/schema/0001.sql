@@ -1,0 +1,72 @@
+-- Step 1 of the relay's own tables. Every key starts with the relay's name, so
+-- that several relays may share the database. What is a key is kept as bytes: no
+-- collation takes two of them for one.
+
+-- Who leads. Every write of a relay holds a share lock on its row.
+CREATE TABLE IF NOT EXISTS sluicebox_leader (
+  name      VARBINARY(40) NOT NULL PRIMARY KEY,
+  epoch     BIGINT NOT NULL,
+  raised_at DATETIME(6) NOT NULL,
+  holder    VARBINARY(255) NOT NULL
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- The place below which every row is settled or parked.
+CREATE TABLE IF NOT EXISTS sluicebox_checkpoint (
+  name       VARBINARY(40) NOT NULL PRIMARY KEY,
+  origin     LONGTEXT NOT NULL,
+  position   LONGTEXT NOT NULL,
+  seq        BIGINT NOT NULL,
+  updated_at DATETIME(6) NOT NULL
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- What the relay writes into the binlog to find it there again.
+CREATE TABLE IF NOT EXISTS sluicebox_marker (
+  name  VARBINARY(40) NOT NULL PRIMARY KEY,
+  token VARBINARY(255) NOT NULL
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- The rows of lanes that were moved out of memory, in the order of seq. The lane
+-- is the SHA-256 of kind, NULL flag and group. The payload is kept only for
+-- outboxes without a state.
+CREATE TABLE IF NOT EXISTS sluicebox_parked (
+  name          VARBINARY(40) NOT NULL,
+  outbox        VARBINARY(255) NOT NULL,
+  lane          BINARY(32) NOT NULL,
+  seq           BIGINT NOT NULL,
+  id            VARBINARY(3072) NOT NULL,
+  kind          LONGTEXT NOT NULL,
+  message_group LONGTEXT,
+  retry_count   BIGINT NOT NULL,
+  payload_size  BIGINT NOT NULL,
+  committed_at  DATETIME(6),
+  payload       LONGBLOB,
+  PRIMARY KEY (name, outbox, lane, seq),
+  KEY sluicebox_parked_id (name, outbox, id(512)),
+  KEY sluicebox_parked_seq (name, outbox, seq)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- The lanes that stand still until somebody lets them go. hold is 'blocked' or
+-- 'paused', and a lane may have one of each.
+CREATE TABLE IF NOT EXISTS sluicebox_hold (
+  name          VARBINARY(40) NOT NULL,
+  outbox        VARBINARY(255) NOT NULL,
+  lane          BINARY(32) NOT NULL,
+  hold          VARBINARY(16) NOT NULL,
+  kind          LONGTEXT NOT NULL,
+  message_group LONGTEXT,
+  id            VARBINARY(3072) NOT NULL,
+  retry_count   BIGINT NOT NULL,
+  reason        LONGTEXT NOT NULL,
+  since         DATETIME(6) NOT NULL,
+  PRIMARY KEY (name, outbox, lane, hold),
+  KEY sluicebox_hold_id (name, outbox, id(512))
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- The version of these tables, in one row. It comes last: a statement that makes a
+-- table commits by itself, so what was cut short is run again.
+CREATE TABLE IF NOT EXISTS sluicebox_meta (
+  one     TINYINT NOT NULL PRIMARY KEY,
+  version INT NOT NULL
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+INSERT INTO sluicebox_meta (one, version) VALUES (1, 1) ON DUPLICATE KEY UPDATE version = 1;

@@ -1,0 +1,219 @@
+package mysql_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// kill ends all sessions of the database but those of the test's own pool.
+func (r *rig) kill(t *testing.T) (n int) {
+	t.Helper()
+	own := map[int64]bool{}
+	conn, err := r.db.Conn(ctx(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	var id int64
+	if err := conn.QueryRowContext(ctx(t), "SELECT CONNECTION_ID()").Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	own[id] = true
+	rows, err := conn.QueryContext(ctx(t), "SELECT id FROM information_schema.processlist WHERE db = DATABASE()")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []int64
+	for rows.Next() {
+		if err := rows.Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, id)
+	}
+	if err := rows.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range list {
+		if !own[id] {
+			if _, err := conn.ExecContext(ctx(t), fmt.Sprintf("KILL %d", id)); err == nil {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// TestKilledSessions: every call finds a new session where its own was ended.
+func TestKilledSessions(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox())
+		r.db.SetMaxOpenConns(1)
+		r.insert(t, "1", "2", "3")
+		key := store.LaneKey{Outbox: "events", Kind: "EVENT"}
+		for turn := range 3 {
+			for what, call := range map[string]func() error{
+				"claim": func() error {
+					_, err := r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("1"), row("2")})
+					return err
+				},
+				"settle": func() error {
+					_, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{outcome("3", store.Pending)})
+					return err
+				},
+				"checkpoint": func() error { return r.store.SaveCheckpoint(ctx(t), r.epoch, store.Checkpoint{Position: "p"}) },
+				"hold": func() error {
+					return r.store.Hold(ctx(t), r.epoch, store.Hold{Lane: key, Kind: store.Paused, Since: time.Now()})
+				},
+				"parked": func() error { _, err := r.store.ParkedLanes(ctx(t)); return err },
+			} {
+				if err := call(); err != nil {
+					t.Errorf("%s, turn %d: %v", what, turn, err)
+				}
+			}
+			if n := r.kill(t); n < 5 {
+				t.Errorf("%d sessions were ended", n)
+			}
+		}
+	})
+}
+
+// TestLockOfKilledSession: who has lost the lock's session is told by Watch and Ping,
+// does not raise the epoch again, and another takes the lock.
+func TestLockOfKilledSession(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox())
+		held, err := r.store.Lock(ctx(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.lead(t)
+		watched := later(func() (int, error) { return 0, held.Watch(ctx(t)) })
+		r.kill(t)
+		if a := <-watched; a.err == nil {
+			t.Error("the watch says nothing")
+		}
+		if err := held.Ping(ctx(t)); err == nil {
+			t.Error("the lock answers a ping")
+		}
+		rival := openStore(t, url, 0, flowBox())
+		lock, err := rival.Lock(ctx(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lock.Release()
+		if _, err := rival.Lead(ctx(t)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.store.Lead(ctx(t)); !errors.Is(err, store.ErrNotLeader) {
+			t.Errorf("who has lost the lock leads: %v", err)
+		}
+	})
+}
+
+// TestLockBySilence: a lock that is not pinged is given to another after
+// store.LockHold, and not before.
+func TestLockBySilence(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox())
+		rival := openStore(t, url, 0, flowBox())
+		held, err := r.store.Lock(ctx(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pinged := time.Now()
+		if err := held.Ping(ctx(t)); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			lock, err := rival.Lock(ctx(t))
+			if err == nil {
+				lock.Release()
+				break
+			}
+			if !errors.As(err, new(*store.LockedError)) || time.Since(pinged) > 3*store.LockHold {
+				t.Fatalf("after %s: %v", time.Since(pinged), err)
+			}
+		}
+		if took := time.Since(pinged); took < store.LockHold || took > store.LockHold+5*time.Second {
+			t.Errorf("the lock was free after %s", took)
+		}
+		if err := held.Ping(ctx(t)); err == nil {
+			t.Error("the lock is still answered for")
+		}
+	})
+}
+
+// TestFrozenWriter: a transaction that its relay left open is ended by the server, and
+// Lead waits no longer.
+func TestFrozenWriter(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox())
+		conn, err := r.db.Conn(ctx(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		for _, text := range []string{
+			"SET SESSION wait_timeout = 4", "START TRANSACTION", "SELECT * FROM sluicebox_leader WHERE name = 'rig' LOCK IN SHARE MODE",
+		} {
+			if _, err := conn.ExecContext(ctx(t), text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		began := time.Now()
+		r.lead(t)
+		if took := time.Since(began); took > store.LockHold+5*time.Second {
+			t.Errorf("Lead took %s", took)
+		}
+	})
+}
+
+// TestAwake: sessions outlive a pause of the calls.
+func TestAwake(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox())
+		r.db.SetMaxOpenConns(1)
+		r.insert(t, "1")
+		r.claim(t, row("1"))
+		sessions := func() string {
+			return ask[string](t, r.db, "SELECT GROUP_CONCAT(id ORDER BY id) FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()")
+		}
+		before := sessions()
+		deadline := time.After(store.LockHold + 3*time.Second)
+		<-deadline
+		if after := sessions(); after != before {
+			t.Errorf("the sessions were %s and are %s", before, after)
+		}
+		r.claim(t, row("1"))
+	})
+}
+
+// TestTLS: the server's certificate is verified, and what is wrong is named.
+func TestTLS(t *testing.T) {
+	for _, f := range servers.Flavours() {
+		t.Run(string(f), func(t *testing.T) {
+			server := f.Start(t, nil)
+			ca := server.TLS()
+			url := strings.TrimSuffix(server.Database(), "?tls=false")
+			good := url + "?tls-ca=" + ca
+			r := newRig(t, good, flowTable, 0, flowBox())
+			r.insert(t, "1")
+			if a := r.claim(t, row("1"))[0]; a.Result != store.Claimed {
+				t.Errorf("with TLS: %s", a.Result)
+			}
+			_, err := openStore(t, url, 0, flowBox()).Lead(ctx(t))
+			wantSetup(t, "an authority that nobody knows", err, "certificate", "tls-ca")
+			_, err = openStore(t, good+"&tls-server-name=other.example", 0, flowBox()).Lead(ctx(t))
+			wantSetup(t, "another name", err, "certificate")
+			if _, err := openStore(t, url+"?tls=skip-verify", 0, flowBox()).Lead(ctx(t)); err != nil {
+				t.Errorf("unverified: %v", err)
+			}
+		})
+	}
+}

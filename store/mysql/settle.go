@@ -1,0 +1,364 @@
+package mysql
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
+	"github.com/sluicebox/sluicebox/store/internal/errortext"
+)
+
+// Settle implements store.Settler. All outcomes of a call are written in one
+// transaction, in their order. Error texts lose NUL bytes and invalid UTF-8 and are cut
+// to 2000 characters, or to what the column holds. Times are cut to what it holds.
+//
+// Outcomes are written at first without a look at the rows. Where one hits no row, the
+// transaction is taken back, and a second one locks the rows first and tells.
+func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.Outcome) ([]store.SettleResult, error) {
+	if len(outcomes) == 0 {
+		return nil, nil
+	}
+	for i := range outcomes {
+		box, err := s.outbox(outcomes[i].Outbox)
+		if err == nil {
+			err = outcomes[i].Validate(box)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("settle: %w", err)
+		}
+	}
+	call := &settling{Store: s, outcomes: outcomes, results: make([]store.SettleResult, len(outcomes))}
+	err := s.outcomes.do(ctx, func(ctx context.Context, c *conn) error {
+		call.conn = c
+		for try := 1; ; try++ {
+			err := s.lead(ctx, c, epoch, func() error { return call.write(ctx, try > 1) })
+			if !errors.Is(err, errMoved) {
+				return err
+			}
+			if try == settleTries {
+				return &store.RefusedError{Err: fmt.Errorf("row %q of outbox %s, or another of the call, is there and does not change: a trigger keeps it as it is",
+					outcomes[0].ID, outcomes[0].Outbox)}
+			}
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("settle: %w", refusal(err))
+	}
+	return call.results, nil
+}
+
+// settleTries bounds how often outcomes are written: without a look, with one, and
+// again with the columns that a table has by now.
+const settleTries = 4
+
+// settling is one call of Settle.
+type settling struct {
+	*Store
+	conn     *conn
+	outcomes []store.Outcome
+	results  []store.SettleResult
+	rows     map[store.Ref]rowState // what is known of the rows, nil without a look
+}
+
+// rowState is what became of a row so far.
+type rowState uint8
+
+const (
+	rowGone rowState = iota
+	rowOpen
+	rowSettled
+)
+
+// write writes the outcomes, in the call's transaction. It returns errMoved where an
+// outcome hits no row that is open as far as is known.
+func (c *settling) write(ctx context.Context, look bool) error {
+	parts, err := c.parts(ctx)
+	if err != nil {
+		return err
+	}
+	c.rows = nil
+	if look {
+		if err := c.look(ctx); err != nil {
+			return err
+		}
+	}
+	if err := c.checkAltered(ctx, parts); err != nil {
+		return err
+	}
+	for _, p := range parts {
+		if err := c.writePart(ctx, p); err != nil {
+			return err
+		}
+	}
+	for i := range c.outcomes {
+		if err := c.afterFailed(ctx, i); err != nil {
+			return err
+		}
+	}
+	return c.unparkSettled(ctx)
+}
+
+// settlePart is the outcomes of one kind, each id once.
+type settlePart struct {
+	settleKey
+	table *table
+	lookup
+}
+
+type settleKey struct {
+	turn   int // an id's second outcome is written in the second turn, and so on
+	outbox string
+	status store.Status
+	when   time.Time // of COMPLETED rows, which are written together
+	place  int       // of all others, each of which has values of its own
+}
+
+// parts sorts the call. Turns keep the order of several outcomes of one id; parts come
+// in the order of their turns.
+func (c *settling) parts(ctx context.Context) ([]*settlePart, error) {
+	var turns [][]*settlePart
+	byKey := map[settleKey]*settlePart{}
+	count := make(map[store.Ref]int, len(c.outcomes))
+	for i := range c.outcomes {
+		o := &c.outcomes[i]
+		t, err := c.conn.table(ctx, c.outboxes.Known(o.Outbox))
+		if err != nil {
+			return nil, err
+		}
+		k := settleKey{turn: count[o.Ref], outbox: o.Outbox, status: o.Status, when: o.At}
+		count[o.Ref]++
+		if o.Status != store.Completed {
+			k.when, k.place = time.Time{}, i
+		}
+		p := byKey[k]
+		if p == nil {
+			p = &settlePart{settleKey: k, table: t}
+			byKey[k] = p
+			if k.turn == len(turns) {
+				turns = append(turns, nil)
+			}
+			turns[k.turn] = append(turns[k.turn], p)
+		}
+		key, can := t.id().key(o.ID)
+		if !can {
+			key = nil // no row has it
+		}
+		p.add(i, key)
+	}
+	var parts []*settlePart
+	for _, turn := range turns {
+		parts = append(parts, turn...)
+	}
+	return parts, nil
+}
+
+// look locks the rows of the call and tells what they are. It waits for whoever
+// inserts one just now.
+func (c *settling) look(ctx context.Context) error {
+	c.rows = map[store.Ref]rowState{}
+	byOutbox := map[string]*lookup{}
+	asked := map[store.Ref]bool{}
+	for i := range c.outcomes {
+		o := &c.outcomes[i]
+		key, can := c.conn.tables[o.Outbox].id().key(o.ID)
+		if asked[o.Ref] || !can {
+			continue
+		}
+		asked[o.Ref] = true
+		if byOutbox[o.Outbox] == nil {
+			byOutbox[o.Outbox] = &lookup{}
+		}
+		byOutbox[o.Outbox].add(i, key)
+	}
+	for _, name := range c.outboxes.Names() {
+		of, t := byOutbox[name], c.conn.tables[name]
+		if of == nil || t.Layout.State == store.StateNone {
+			continue
+		}
+		err := of.chunks(func(chunk *lookup) error {
+			s := &statement{}
+			text := "SELECT " + t.id().textOf() + ", " + t.open(s) + " IS TRUE\nFROM " + t.from() + "\nWHERE " + t.among(s, chunk.keys) + "\nFOR UPDATE"
+			return c.conn.query(ctx, text, s.args, func(rows *sql.Rows) error {
+				var id string
+				var open bool
+				if err := rows.Scan(&id, &open); err != nil {
+					return err
+				}
+				ref := store.Ref{Outbox: name, ID: id}
+				switch {
+				case open: // a table without a unique id: one of its rows
+					c.rows[ref] = rowOpen
+				case c.rows[ref] != rowOpen:
+					c.rows[ref] = rowSettled
+				}
+				return nil
+			})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkAltered returns errMoved where rows seem gone and their table is not what it
+// was. It asks once for each table that they are of.
+func (c *settling) checkAltered(ctx context.Context, parts []*settlePart) error {
+	asked := map[string]bool{}
+	for _, p := range parts {
+		if asked[p.outbox] || p.table.Layout.State == store.StateNone {
+			continue
+		}
+		for k, i := range p.at {
+			if p.keys[k] != nil && (c.rows == nil || c.rows[c.outcomes[i].Ref] != rowGone) {
+				continue
+			}
+			asked[p.outbox] = true
+			if altered, err := c.conn.altered(ctx, p.table.Outbox); err != nil || altered {
+				return cmp.Or(err, errMoved)
+			}
+			break
+		}
+	}
+	return nil
+}
+
+// writePart writes the outcomes of one part and answers for them.
+func (c *settling) writePart(ctx context.Context, p *settlePart) error {
+	if p.table.Layout.State == store.StateNone {
+		for _, i := range p.at {
+			c.results[i] = store.Written // the fence is all there is to it
+		}
+		return nil
+	}
+	var open lookup
+	for k, i := range p.at {
+		state := rowOpen
+		if c.rows != nil {
+			state = c.rows[c.outcomes[i].Ref]
+		}
+		switch {
+		case p.keys[k] == nil || state == rowGone:
+			c.results[i] = store.WasGone
+		case state == rowSettled:
+			c.results[i] = store.WasSettled
+		default:
+			open.add(i, p.keys[k])
+		}
+	}
+	return open.chunks(func(chunk *lookup) error {
+		n, err := c.writeChunk(ctx, p, chunk)
+		if err == nil && n < int64(len(chunk.at)) {
+			return errMoved
+		}
+		for _, i := range chunk.at {
+			c.wrote(p, i)
+		}
+		return err
+	})
+}
+
+// wrote notes what a row is by now.
+func (c *settling) wrote(p *settlePart, i int) {
+	c.results[i] = store.Written
+	if c.rows == nil {
+		return
+	}
+	switch {
+	case p.status == store.Completed && p.table.Layout.DeleteDelivered:
+		c.rows[c.outcomes[i].Ref] = rowGone
+	case p.status.Settled():
+		c.rows[c.outcomes[i].Ref] = rowSettled
+	}
+}
+
+// writeChunk writes outcomes that have their values in common, and tells how many rows
+// it found.
+func (c *settling) writeChunk(ctx context.Context, p *settlePart, chunk *lookup) (int64, error) {
+	t, s := p.table, &statement{}
+	o := &c.outcomes[chunk.at[0]]
+	set := columns.Outcome(&t.Layout, p.status)
+	verb := ""
+	switch {
+	case p.status == store.Completed && t.Layout.DeleteDelivered:
+		verb = "DELETE o FROM " + t.from()
+	case len(set) == 0:
+		// Nothing of it is kept, but it is told whether the row is open.
+		text := "SELECT COUNT(*) FROM " + t.from() + "\nWHERE " + t.exactly(s, chunk.keys) + " AND " + t.open(s)
+		var n int64
+		err := c.conn.row(ctx, text, s.args, &n)
+		return n, err
+	default:
+		verb = "UPDATE " + t.from() + " SET " + t.assign(s, set, func(col column, v columns.Value) any { return t.outcomeValue(col, v, o) })
+	}
+	return c.conn.exec(ctx, verb+"\nWHERE "+t.exactly(s, chunk.keys)+" AND "+t.open(s), s.args...)
+}
+
+// outcomeValue is what a column is given by an outcome.
+func (t *table) outcomeValue(col column, v columns.Value, o *store.Outcome) any {
+	switch v {
+	case columns.At:
+		return col.time(o.At)
+	case columns.Retries:
+		return min(int64(o.RetryCount), col.mostInteger())
+	case columns.Error:
+		return col.errorText(o.Error)
+	}
+	if o.Status == store.Failed && t.Layout.State == store.StateNumbers {
+		return t.Layout.FailedNumber(o.Reason)
+	}
+	return t.status(o.Status)
+}
+
+// errorText makes a text fit for the column. One that is counted in bytes, or in
+// another set of characters, holds ASCII for sure.
+func (c column) errorText(text string) string {
+	limit := c.limit
+	if c.typ != "varchar" && c.typ != "char" {
+		limit /= 4 // bytes
+	}
+	unicode := c.charset == "utf8mb4" || c.family == familyJSON
+	return errortext.Fit(text, limit, !unicode)
+}
+
+// afterFailed does what goes with a failure, in the call's transaction: what the row
+// blocked when it was FAILED before, and somebody set it back by other means than the
+// relay's, is forgotten, and the hold is recorded that the outcome asks for.
+func (c *settling) afterFailed(ctx context.Context, i int) error {
+	o := &c.outcomes[i]
+	t := c.conn.tables[o.Outbox]
+	if o.Status != store.Failed || t.Layout.State == store.StateNone {
+		return nil
+	}
+	if c.results[i] == store.Written {
+		if err := c.forget(ctx, c.conn, o.Ref); err != nil {
+			return err
+		}
+	}
+	if o.Block == nil {
+		return nil
+	}
+	failed, err := c.isFailed(ctx, c.conn, t, o.ID)
+	if err != nil || !failed {
+		return err
+	}
+	h := o.Hold()
+	return c.putHold(ctx, c.conn, &h)
+}
+
+// unparkSettled forgets the parked rows of outcomes that settle theirs, in the call's
+// transaction.
+func (c *settling) unparkSettled(ctx context.Context) error {
+	var rows []store.ParkedRef
+	for i := range c.outcomes {
+		if o := &c.outcomes[i]; o.Parked != 0 && o.Status.Settled() {
+			rows = append(rows, store.ParkedRef{Ref: o.Ref, Seq: o.Parked})
+		}
+	}
+	return c.unpark(ctx, c.conn, rows)
+}

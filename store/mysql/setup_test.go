@@ -1,0 +1,192 @@
+package mysql_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// asAccount makes an account without rights and returns the URL with it.
+func asAccount(t *testing.T, admin, password string) (url, account string) {
+	t.Helper()
+	name := fmt.Sprintf("relay_%x", time.Now().UnixNano()&0xffffffffff)
+	account = "'" + name + "'@'%'"
+	servers.ExecMySQL(t, admin, "CREATE USER "+account+" IDENTIFIED BY '"+password+"'")
+	t.Cleanup(func() {
+		db := servers.OpenMySQL(t, admin)
+		if _, err := db.Exec("DROP USER " + account); err != nil {
+			t.Error(err)
+		}
+	})
+	return strings.Replace(admin, "root@", name+":"+password+"@", 1), account
+}
+
+// TestLeastRights: what Check asks for is what the relay needs, column by column, and
+// every statement it names can be run as it stands.
+func TestLeastRights(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, admin string) {
+		const password = "canary-9f3"
+		servers.ExecMySQL(t, admin, flowTable)
+		box := flowBox()
+		url, account := asAccount(t, admin, password)
+		_, err := openStore(t, strings.Replace(url, password, "wrong", 1), 0, box).Lead(ctx(t))
+		wantSetup(t, "a wrong password", err, "refuses the login")
+		_, err = openStore(t, url, 0, box).Lead(ctx(t))
+		wantSetup(t, "no right on the database", err, "cannot be used")
+		database := ask[string](t, servers.OpenMySQL(t, admin), "SELECT DATABASE()")
+		servers.ExecMySQL(t, admin, "GRANT SELECT (id) ON "+database+".outbox_events TO "+account)
+		relay := openStore(t, url, 0, box)
+		if may, err := relay.MayInstall(ctx(t)); err != nil || may {
+			t.Errorf("the account may make tables: %v, %v", may, err)
+		}
+		err = relay.Install(ctx(t))
+		wantSetup(t, "install without CREATE", err, "GRANT SELECT, INSERT, UPDATE ON", "sluicebox_leader")
+		if err := openStore(t, admin, 0, box).Install(ctx(t)); err != nil {
+			t.Fatal(err)
+		}
+		grantAll(t, admin, relay.Check(ctx(t)), password) // those on the own tables are in Install's
+		for range 4 {
+			var setup *store.SetupError
+			if err = relay.Check(ctx(t)); !errors.As(err, &setup) {
+				break
+			}
+			grantAll(t, admin, err, password)
+		}
+		if err != nil {
+			t.Fatalf("with all that was named: %v", err)
+		}
+		r := &rig{url: url, db: servers.OpenMySQL(t, admin), store: relay}
+		r.lead(t)
+		r.insert(t, "1", "2", "3")
+		r.claim(t, row("1"), row("2"))
+		r.settle(t, outcome("1", store.Completed), outcome("2", store.Failed))
+		item := store.Item{Ref: store.Ref{Outbox: "events", ID: "3"}, Kind: "EVENT", Seq: 5}
+		f := store.DeadLetterFilter{Outbox: "events"}
+		for what, err := range map[string]error{
+			"checkpoint": relay.SaveCheckpoint(ctx(t), r.epoch, store.Checkpoint{Position: "p"}),
+			"park":       relay.Park(ctx(t), r.epoch, []store.Item{item}),
+			"unpark":     relay.Unpark(ctx(t), r.epoch, []store.ParkedRef{{Ref: item.Ref, Seq: 5}}),
+			"hold":       relay.Hold(ctx(t), r.epoch, store.Hold{Lane: item.Lane(), Kind: store.Paused, Since: time.Now()}),
+			"settled":    second(relay.Settled(ctx(t), []store.ClaimRow{row("1"), row("absent")})),
+			"view":       second(relay.View(ctx(t), "")),
+			"requeue":    second(relay.Requeue(ctx(t), r.epoch, f, 1)),
+			"lock":       second(relay.Lock(ctx(t))),
+			"examine":    second(relay.Examine(ctx(t))),
+		} {
+			if err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		r.claim(t, row("2"))
+		r.settle(t, outcome("2", store.Failed))
+		_, err = relay.Discard(ctx(t), r.epoch, f, 1)
+		wantSetup(t, "discard", err, "GRANT DELETE")
+	})
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// grantAll runs the GRANTs that an error names.
+func grantAll(t *testing.T, admin string, err error, password string) {
+	t.Helper()
+	var setup *store.SetupError
+	if !errors.As(err, &setup) {
+		t.Fatalf("%v names no grants", err)
+	}
+	if strings.Contains(err.Error(), password) {
+		t.Errorf("the password is in: %v", err)
+	}
+	for line := range strings.Lines(setup.Remedy) {
+		if strings.HasPrefix(line, "GRANT ") {
+			servers.ExecMySQL(t, admin, strings.TrimSuffix(strings.TrimSpace(line), ";"))
+		}
+	}
+}
+
+// TestInterrupted: a checkpoint is saved on a new session where the server's commits
+// survive a crash, and not where they may not have.
+func TestInterrupted(t *testing.T) {
+	for _, f := range servers.Flavours() {
+		t.Run(string(f), func(t *testing.T) {
+			server := f.Start(t, nil)
+			for _, c := range []struct {
+				flush, sync string
+				want        error
+			}{{"1", "1", nil}, {"2", "1", store.ErrInterrupted}, {"1", "0", store.ErrInterrupted}} {
+				server.Restart(map[string]string{"innodb-flush-log-at-trx-commit": c.flush, "sync-binlog": c.sync})
+				r := newRig(t, server.Database(), flowTable, 0, flowBox())
+				if err := r.store.SaveCheckpoint(ctx(t), r.epoch, store.Checkpoint{Position: "1"}); err != nil {
+					t.Fatal(err)
+				}
+				server.Stop("immediate")
+				server.Restart(nil)
+				if err := r.store.SaveCheckpoint(ctx(t), r.epoch, store.Checkpoint{Position: "2"}); !errors.Is(err, c.want) {
+					t.Errorf("innodb_flush_log_at_trx_commit = %s, sync_binlog = %s: %v, want %v", c.flush, c.sync, err, c.want)
+				}
+				r.lead(t)
+				if err := r.store.SaveCheckpoint(ctx(t), r.epoch, store.Checkpoint{Position: "3"}); err != nil {
+					t.Errorf("after another Lead: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// TestViewPosition: MariaDB tells the place in the binlog that matches a view, and MySQL
+// does not.
+func TestViewPosition(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox())
+		r.insert(t, "1")
+		view, err := r.store.View(ctx(t), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer view.Close()
+		if strings.HasPrefix(url, "mysql:") {
+			if view.Position() != "" {
+				t.Errorf("MySQL tells %q", view.Position())
+			}
+			return
+		}
+		r.insert(t, "2")
+		later, err := r.store.View(ctx(t), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer later.Close()
+		if view.Position() == "" || later.Position() == view.Position() {
+			t.Errorf("the places are %q and %q", view.Position(), later.Position())
+		}
+	})
+}
+
+// TestReplica: a server that takes no writes gives no lock, and that may pass.
+func TestReplica(t *testing.T) {
+	for _, f := range servers.Flavours() {
+		t.Run(string(f), func(t *testing.T) {
+			server := f.Start(t, nil)
+			r := newRig(t, server.Database(), flowTable, 0, flowBox())
+			r.exec(t, "SET GLOBAL read_only = ON")
+			var setup *store.SetupError
+			if lock, err := r.store.Lock(ctx(t)); err == nil || errors.As(err, &setup) {
+				t.Errorf("a read-only server: %v, %v", lock, err)
+			}
+			found, err := r.store.Examine(ctx(t))
+			if err != nil || store.CountFaults(found) != 1 {
+				t.Errorf("examined: %+v, %v", found, err)
+			}
+			r.exec(t, "SET GLOBAL read_only = OFF")
+			lock, err := r.store.Lock(ctx(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			lock.Release()
+		})
+	}
+}

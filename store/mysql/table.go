@@ -1,0 +1,251 @@
+package mysql
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
+)
+
+// table is an outbox's table as the database has it.
+type table struct {
+	*store.Outbox
+	columns []column // all of the table, in its order
+	// index finds rows by their id, "" if there is none.
+	index string
+	// unique: no two rows have one id, or none that another column tells apart.
+	unique bool
+	// single: the column of the id alone makes it unique, as the column compares.
+	single bool
+	// engine keeps the table.
+	engine string
+}
+
+const findTable = `
+SELECT table_type, COALESCE(engine, ''), COALESCE(create_options, '') LIKE '%partitioned%' FROM information_schema.tables
+WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?`
+
+const findColumns = `
+SELECT column_name, data_type, column_type, COALESCE(character_set_name, ''), COALESCE(collation_name, ''),
+  COALESCE(character_maximum_length, 0), COALESCE(numeric_scale, 0), COALESCE(datetime_precision, 0), is_nullable = 'NO'
+FROM information_schema.columns
+WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ? ORDER BY ordinal_position`
+
+// findIndexes gives the indexes that begin with the id and may be named: those that
+// make it unique first, and of these those of the fewest columns. One on a part of a
+// text finds too, but proves nothing.
+func (s *server) findIndexes() string {
+	return `
+SELECT i.index_name, i.non_unique = 0 AND i.sub_part IS NULL AS makes_unique,
+  (SELECT COUNT(*) FROM information_schema.statistics k
+    WHERE k.table_schema = i.table_schema AND k.table_name = i.table_name AND k.index_name = i.index_name) AS width
+FROM information_schema.statistics i
+WHERE i.table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND i.table_name = ? AND i.seq_in_index = 1 AND i.column_name = ?
+  AND i.index_type = 'BTREE' AND i.` + s.visible() + `
+ORDER BY makes_unique DESC, width, i.index_name = 'PRIMARY' DESC, i.index_name`
+}
+
+// describe reads an outbox's table from the catalog.
+func describe(ctx context.Context, c *conn, o *store.Outbox) (*table, error) {
+	t, err := readTable(ctx, c, o)
+	if err != nil {
+		return nil, err
+	}
+	if missing := t.lacks(); len(missing) > 0 {
+		return nil, &store.SetupError{Problem: t.missingText(missing), Remedy: "add them, or name others in the layout"}
+	}
+	return t, nil
+}
+
+func readTable(ctx context.Context, c *conn, o *store.Outbox) (*table, error) {
+	t := &table{Outbox: o}
+	var kind string
+	var partitioned bool
+	err := c.row(ctx, findTable, []any{o.Schema, o.Table}, &kind, &t.engine, &partitioned)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil, &store.SetupError{
+			Problem: fmt.Sprintf("outbox %s: there is no table %s that the account can see in database %s", o.Name, TableName(o), cmp.Or(o.Schema, c.server.database)),
+			Remedy:  "create it, or check the table's name and schema in the configuration, and the account's rights",
+		}
+	case err != nil:
+		return nil, fmt.Errorf("look up table %s: %w", TableName(o), err)
+	case kind != "BASE TABLE" && kind != "SYSTEM VERSIONED":
+		return nil, &store.SetupError{
+			Problem: fmt.Sprintf("outbox %s: %s is not a table", o.Name, TableName(o)),
+			Remedy:  "name the table that the services insert into",
+		}
+	}
+	if t.columns, err = readColumns(ctx, c, o); err != nil {
+		return nil, err
+	}
+	err = c.query(ctx, c.server.findIndexes(), []any{o.Schema, o.Table, o.Layout.Columns.ID}, func(rows *sql.Rows) error {
+		var name string
+		var unique bool
+		var width int
+		err := rows.Scan(&name, &unique, &width)
+		if t.index == "" {
+			t.index, t.single = name, unique && width == 1
+			t.unique = t.single || unique && partitioned
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look up the indexes of %s: %w", TableName(o), err)
+	}
+	return t, nil
+}
+
+// readColumns reads the columns of an outbox's table, in its order.
+func readColumns(ctx context.Context, c *conn, o *store.Outbox) (list []column, err error) {
+	err = c.query(ctx, findColumns, []any{o.Schema, o.Table}, func(rows *sql.Rows) error {
+		var col column
+		var limit uint64 // of a longtext: 2^32 - 1
+		err := rows.Scan(&col.name, &col.typ, &col.full, &col.charset, &col.collation, &limit, &col.scale, &col.fraction, &col.notNull)
+		col.typ = strings.ToLower(col.typ)
+		col.family, col.unsigned, col.limit = familyOf(col.typ), strings.Contains(col.full, "unsigned"), int(limit)
+		list = append(list, col)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look up the columns of %s: %w", TableName(o), err)
+	}
+	return list, nil
+}
+
+// find returns a column. The servers do not tell capitals from small letters in the
+// names of columns.
+func (t *table) find(name string) (column, bool) {
+	i := slices.IndexFunc(t.columns, func(c column) bool { return strings.EqualFold(c.name, name) })
+	if i < 0 {
+		return column{}, false
+	}
+	return t.columns[i], true
+}
+
+// col returns a column that is known to be there.
+func (t *table) col(name string) column {
+	c, ok := t.find(name)
+	if !ok {
+		panic("mysql: column " + name + " was not looked up")
+	}
+	return c
+}
+
+func (t *table) id() column { return t.col(t.Layout.Columns.ID) }
+
+func (t *table) lacks() []string {
+	return columns.Missing(&t.Layout, func(name string) bool {
+		_, there := t.find(name)
+		return there
+	})
+}
+
+func (t *table) missingText(missing []string) string {
+	var have []string
+	for _, c := range t.columns {
+		have = append(have, c.name)
+	}
+	return columns.MissingText(t.Outbox, TableName(t.Outbox), missing, have)
+}
+
+// from names the table as o. It is read by the index on the id: the servers would
+// else read all of a small table, and lock rows that nobody asked for.
+func (t *table) from() string {
+	name := TableName(t.Outbox) + " AS o"
+	if t.index != "" {
+		name += " FORCE INDEX (" + Ident(t.index) + ")"
+	}
+	return name
+}
+
+// retryCount is an expression for the retry count.
+func (t *table) retryCount() string {
+	if t.Layout.Columns.RetryCount == "" || t.Layout.State == store.StateNone {
+		return "0"
+	}
+	return "COALESCE(o." + Ident(t.Layout.Columns.RetryCount) + ", 0)"
+}
+
+// optional is an expression for the text of a column that the layout may lack.
+func (t *table) optional(name string) string {
+	if name == "" {
+		return "NULL"
+	}
+	return t.col(name).textOf()
+}
+
+// group is an expression for what the layout's Group reads.
+func (t *table) group() string {
+	name := t.Layout.Columns.Group
+	if name != "" && len(t.Layout.GroupPath) > 0 {
+		return t.col(name).content()
+	}
+	return t.optional(name)
+}
+
+// payload is an expression for the payload.
+func (t *table) payload() string { return t.col(t.Layout.Columns.Payload).content() }
+
+// open is the condition that a row o is pending or processing.
+func (t *table) open(s *statement) string {
+	c := &t.Layout.Columns
+	switch t.Layout.State {
+	case store.StateNone:
+		return "TRUE"
+	case store.StateTimestamps:
+		return fmt.Sprintf("(o.%s IS NULL AND o.%s IS NULL)", Ident(c.Delivered), Ident(c.Failed))
+	}
+	return fmt.Sprintf("(o.%s IN (%s, %s))", Ident(c.Status), s.arg(t.status(store.Pending)), s.arg(t.status(store.Processing)))
+}
+
+// failed is the condition that a row o is FAILED. A row that was delivered as well
+// is not.
+func (t *table) failed(s *statement) string {
+	c := &t.Layout.Columns
+	switch t.Layout.State {
+	case store.StateNone:
+		return "FALSE"
+	case store.StateTimestamps:
+		return fmt.Sprintf("(o.%s IS NOT NULL AND o.%s IS NULL)", Ident(c.Failed), Ident(c.Delivered))
+	case store.StateNumbers:
+		var list []string
+		for _, n := range t.Layout.FailedCodes() {
+			list = append(list, s.arg(n))
+		}
+		return fmt.Sprintf("(o.%s IN (%s))", Ident(c.Status), strings.Join(list, ", "))
+	}
+	return fmt.Sprintf("(o.%s = %s)", Ident(c.Status), s.arg(t.status(store.Failed)))
+}
+
+// delivered is the condition that a row o is COMPLETED.
+func (t *table) delivered(s *statement) string {
+	c := &t.Layout.Columns
+	if t.Layout.State == store.StateTimestamps {
+		return "o." + Ident(c.Delivered) + " IS NOT NULL"
+	}
+	return "o." + Ident(c.Status) + " = " + s.arg(t.status(store.Completed))
+}
+
+// status is the value of a status in the status column.
+func (t *table) status(to store.Status) any {
+	if t.Layout.State == store.StateNumbers {
+		return t.Layout.Numbers[to]
+	}
+	return t.Layout.Words[to]
+}
+
+// order is the layout's order-by for rows o, the id last.
+func (t *table) order() string {
+	var order []string
+	for _, name := range append(slices.Clone(t.Layout.OrderBy), t.Layout.Columns.ID) {
+		order = append(order, "o."+Ident(name))
+	}
+	return strings.Join(order, ", ")
+}

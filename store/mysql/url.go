@@ -1,0 +1,211 @@
+package mysql
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+const (
+	defaultPort = "3306"
+	// connectTimeout is how long a host is dialled.
+	connectTimeout = 5 * time.Second
+)
+
+// urlForm is what a URL looks like.
+const urlForm = "mysql://user@host:port/database or mariadb://user@host:port/database"
+
+// ParseURL reads a mysql:// or mariadb:// URL for the relay's own use; either leads
+// to a server of either kind. A dial is bounded, and the session names itself to the
+// server. The parameters are
+//
+//   - tls, as go-sql-driver has it: true, the default, verifies the server's
+//     certificate and its name; skip-verify encrypts and verifies nothing; preferred
+//     does so where the server can; false does without. A socket needs none.
+//   - tls-ca, tls-cert and tls-key, files in PEM: the authority that signed the
+//     server's certificate, if the system does not know it, and a certificate of
+//     the relay's own.
+//   - tls-server-name, the name in the certificate, if it is not the host's.
+//   - socket, the path of a Unix socket. It goes before the host.
+//   - allow-cleartext-passwords=true, for accounts that log in so; only with TLS.
+//
+// Errors are *store.SetupError and hold no password.
+func ParseURL(raw, application string) (*mysql.Config, error) {
+	u, err := url.Parse(raw)
+	if err != nil || u.Scheme != "mysql" && u.Scheme != "mariadb" || u.Opaque != "" {
+		return nil, &store.SetupError{
+			Problem: "the database URL is not of the form " + urlForm,
+			Remedy:  "percent-encode special characters in the user name, password and database",
+		}
+	}
+	q, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return nil, refuseURL("has parameters that cannot be read", "percent-encode special characters in them")
+	}
+	if err := knownParameters(q); err != nil {
+		return nil, err
+	}
+	cfg := mysql.NewConfig()
+	cfg.User = u.User.Username()
+	cfg.Passwd, _ = u.User.Password()
+	cfg.DBName = strings.TrimPrefix(u.Path, "/")
+	cfg.Timeout = connectTimeout
+	cfg.Logger = &mysql.NopLogger{} // what goes wrong is in the errors
+	cfg.ClientFoundRows = true      // an update that changes nothing has found its row all the same
+	cfg.ConnectionAttributes = "program_name:" + attribute(application)
+	switch {
+	case cfg.DBName == "" || strings.ContainsRune(cfg.DBName, 0):
+		return nil, refuseURL("names no database", "write "+urlForm)
+	case cfg.User == "":
+		return nil, refuseURL("names no user", "write "+urlForm)
+	}
+	if err := address(cfg, u, q.Get("socket")); err != nil {
+		return nil, err
+	}
+	return cfg, secure(cfg, q)
+}
+
+func refuseURL(problem, remedy string) error {
+	return &store.SetupError{Problem: "the database URL " + problem, Remedy: remedy}
+}
+
+// attribute is a text that can be the value of a connection's attribute.
+func attribute(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == ',' || r == ':' {
+			return '_'
+		}
+		return r
+	}, text)
+}
+
+// knownParameters refuses what ParseURL does not know: a parameter that is passed
+// over may be one that was to make the connection safe.
+func knownParameters(q url.Values) error {
+	known := []string{"tls", "tls-ca", "tls-cert", "tls-key", "tls-server-name", "socket", "allow-cleartext-passwords"}
+	for name, values := range q {
+		if !slices.Contains(known, name) {
+			return refuseURL(fmt.Sprintf("has a parameter that is not known: %q", name), "the parameters are "+strings.Join(known, ", "))
+		}
+		if len(values) != 1 || values[0] == "" {
+			return refuseURL("has parameter "+name+" without a value, or twice", "give it one value")
+		}
+	}
+	return nil
+}
+
+// address says where the server is.
+func address(cfg *mysql.Config, u *url.URL, socket string) error {
+	if socket != "" {
+		cfg.Net, cfg.Addr = "unix", socket
+		return nil
+	}
+	host, port := u.Hostname(), u.Port()
+	if host == "" || strings.Contains(host, ",") {
+		return refuseURL("names no host, or several", "write "+urlForm)
+	}
+	if port == "" {
+		port = defaultPort
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	cfg.Net, cfg.Addr = "tcp", host+":"+port
+	return nil
+}
+
+// secure sets what the URL says of TLS.
+func secure(cfg *mysql.Config, q url.Values) error {
+	mode := q.Get("tls")
+	if mode == "" && cfg.Net == "unix" {
+		mode = "false"
+	}
+	files := q.Has("tls-ca") || q.Has("tls-cert") || q.Has("tls-key") || q.Has("tls-server-name")
+	set := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: q.Get("tls-server-name")}
+	switch mode {
+	case "", "true":
+		if set.ServerName == "" {
+			host, _, _ := strings.Cut(cfg.Addr, ":")
+			if strings.HasPrefix(cfg.Addr, "[") {
+				host, _, _ = strings.Cut(cfg.Addr[1:], "]")
+			}
+			set.ServerName = host
+		}
+	case "skip-verify", "preferred":
+		set.InsecureSkipVerify = true //nolint:gosec // the user asks for it by name
+		cfg.AllowFallbackToPlaintext = mode == "preferred"
+	case "false":
+		if files {
+			return refuseURL("has tls=false and files for TLS", "take the one or the other off")
+		}
+		set = nil
+	default:
+		return refuseURL(fmt.Sprintf("has tls=%s", mode), "tls is true, skip-verify, preferred or false")
+	}
+	cfg.TLS = set
+	if cleartext := q.Get("allow-cleartext-passwords"); cleartext == "true" {
+		if set == nil && cfg.Net != "unix" || mode == "preferred" {
+			return refuseURL("allows passwords in clear text without TLS", "leave tls at true")
+		}
+		cfg.AllowCleartextPasswords = true
+	} else if cleartext != "" && cleartext != "false" {
+		return refuseURL("has allow-cleartext-passwords="+cleartext, "it is true or false")
+	}
+	if set == nil {
+		return nil
+	}
+	return certificates(set, q)
+}
+
+// certificates reads the files that the URL names.
+func certificates(set *tls.Config, q url.Values) error {
+	if file := q.Get("tls-ca"); file != "" {
+		pem, err := os.ReadFile(file)
+		if err != nil {
+			return refuseURL("names tls-ca, which cannot be read: "+err.Error(), "check the path and its rights")
+		}
+		set.RootCAs = x509.NewCertPool()
+		if !set.RootCAs.AppendCertsFromPEM(pem) {
+			return refuseURL("names tls-ca="+file+", which holds no certificate in PEM", "give the certificate of the authority")
+		}
+	}
+	cert, key := q.Get("tls-cert"), q.Get("tls-key")
+	if (cert == "") != (key == "") {
+		return refuseURL("has only one of tls-cert and tls-key", "give both")
+	}
+	if cert == "" {
+		return nil
+	}
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return refuseURL("names tls-cert and tls-key, which cannot be used: "+err.Error(), "give a certificate and its key in PEM")
+	}
+	set.Certificates = []tls.Certificate{pair}
+	return nil
+}
+
+// Ident quotes identifiers and puts dots between them.
+func Ident(parts ...string) string {
+	quoted := make([]string, len(parts))
+	for i, part := range parts {
+		quoted[i] = "`" + strings.ReplaceAll(part, "`", "``") + "`"
+	}
+	return strings.Join(quoted, ".")
+}
+
+// TableName returns the outbox's table, quoted, with its schema if it has one.
+func TableName(o *store.Outbox) string {
+	if o.Schema == "" {
+		return Ident(o.Table)
+	}
+	return Ident(o.Schema, o.Table)
+}
