@@ -1,74 +1,108 @@
-// Package mysql is the place of the source that reads the binlog of MySQL and
-// MariaDB. This page says how the binlog fits the contract of a source, and what
-// its store does on the other side.
+// Package mysql reads the rows of outboxes out of the binlog of MySQL and MariaDB.
+// The two differ in how they name transactions, in how a view of the tables finds
+// its place in the log, and in a few statements; everything else is one.
+//
+// # Positions
+//
+// A position is a GTID set in the server's text form, and behind an @ the file of
+// the binlog and the place in it, by which Retained measures:
+// 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5@binlog.000003:4711 (MySQL),
+// 0-1-270@binlog.000003:4711 (MariaDB). Only the set counts where two are compared:
+// a is before b if b's set contains a's and more. Those that a source emits are
+// nested. The origin is the flavour with the server's UUID (MySQL) or its domain and
+// server id (MariaDB, which has nothing better: two servers may be called the same).
 //
 // # Open
 //
-// A position is a GTID set in the server's text form. The origin is the flavour
-// and the server's UUID (MySQL) or domain and server id (MariaDB). Open checks
-// log_bin, binlog_format=ROW, binlog_row_image=FULL, an empty
-// binlog_row_value_options, a retention of a day or more and the grants
-// (REPLICATION SLAVE, and REPLICATION CLIENT or BINLOG MONITOR), and names all
-// that is wrong in one *capture.NoStreamError. The log is intact if the server
-// has purged nothing that the checkpoint's set lacks (gtid_purged on MySQL; the
-// oldest binlog's GTID list on MariaDB). Nothing is kept on the server for the
-// relay: its binlog expires by time, so Discard is nil.
+// Open checks log_bin, binlog_format=ROW, binlog_row_image=FULL, an empty
+// binlog_row_value_options, gtid_mode=ON, a retention of a day or more, the filters
+// of the binlog and the columns' types, and names all that is wrong in one
+// *capture.NoStreamError. Whether the role may stream is found out by trying: it
+// asks for the binlog and hangs up. So it is found out, too, whether the server
+// still has what follows the checkpoint. Nothing is made or kept on the server for
+// the relay: the binlog expires by time.
 //
-// A cut differs between the two. MariaDB opens START TRANSACTION WITH CONSISTENT
-// SNAPSHOT in the view, which takes binlog file and position with the snapshot;
-// BINLOG_GTID_POS makes a GTID set of them. So views.View(ctx, "") comes first,
-// Opening.From is View.Position and Overlap is false. Reading gtid_binlog_pos
-// instead loses rows: the binlog is written before a row is visible. MySQL has no
-// such pair. There gtid_executed is read first, then the view is opened: nothing
-// is lost, but rows committed in between are in both, so Overlap is true and the
-// relay drops from the backlog what the stream brings up to a marker that it
-// writes after the view was read.
+// The grants are REPLICATION SLAVE for the role of the stream, and REPLICATION
+// CLIENT (MySQL) or BINLOG MONITOR (MariaDB) for the other one, which also reads and
+// writes the table of the markers, one of the store's own.
 //
-// # Run
+// # The cut
+//
+// The view of MariaDB's tables is opened WITH CONSISTENT SNAPSHOT, which takes the
+// binlog's place with the snapshot; see store/mysql. Reading gtid_binlog_pos instead
+// loses rows: the binlog is written before a row is visible. MySQL has no such pair.
+// There gtid_executed is read first, then the view is opened: nothing is lost, but
+// rows committed in between are in both. The source writes a marker behind the view,
+// reads these few rows out of the binlog up to it, and has the view leave them out,
+// so on both servers the cut is exact. gtid_executed would be no end: a view may show
+// transactions that it does not have yet.
+//
+// Rows of an XA transaction that is prepared at the time of the cut are in neither;
+// the sweep finds them. In the stream they come when they are prepared, and their
+// claim waits for the commit.
+//
+// # The stream
 //
 // A BinlogSyncer without its own retries is made for each run, from the position
-// that capture.Resume names, with heartbeats, a read time-out and a small event
-// buffer. The server sends from a GTID set on exactly, so no transaction at or
-// below From comes again; one sent in part comes whole and Resume skips the rows
-// by count. A GTID event opens a transaction, rows events of other tables are
-// left out while they are still encoded, the XID event ends it: the position is
-// the set with this GTID added. The last part of a transaction keeps at least
-// one row back, as Resume asks. Transactions of other tables give positions
-// without rows. A purged log (error 1236 with that text, since the same number
-// also stands for a duplicate replica) is a *capture.LostError.
+// that capture.Resume names. The server sends from a GTID set on exactly, so no
+// transaction at or below From comes again; one sent in part comes whole and Resume
+// skips the rows by count. The syncer runs in its raw mode with a synchronous
+// handler: a row goes from the socket to the receiver on one goroutine. Events of
+// other tables are left out while they are still encoded, so that nothing that
+// other tables hold can end the stream. A compressed transaction is unpacked and
+// then read like any other.
 //
-// Compare takes a as before b if b's set contains a's and more; sets of one
-// origin that a relay emits are nested. Item.Txn is 0: the claim locks rows and
-// so finds out by itself.
+// Transactions of other tables give positions without rows. Those that wrote only
+// to tables of relays (sluicebox_…) do so each 10 minutes at most: a checkpoint that
+// is saved is a transaction too.
+//
+// # Columns
+//
+// With binlog_row_metadata=FULL the log names the columns, their charsets and the
+// words of an ENUM. Without it they are taken in the order of the table as it is
+// when the rows are read; a statement that may have changed it has it described
+// anew. If the number or a type of the columns is another one than the log's, the
+// table was changed since: the log counts as lost, and the cut finds the rows in
+// the table. Two columns of one type that changed places would not be noticed: so
+// Examine advises FULL.
+//
+// Values are what a statement would show, byte for byte: unsigned numbers, BINARY
+// with the zeros at its end, which the log lacks, ENUM and SET by their words, text
+// in UTF-8 whatever the column's charset, TIMESTAMP in UTC, JSON as the server
+// writes it. Ids, kinds and groups of bytes are 0x0a1b, as in the store. FLOAT,
+// DOUBLE, BIT and geometries are refused, and so are charsets of several bytes that
+// are not Unicode.
+//
+// A row is not in the log if its session wrote it with binlog_format=STATEMENT (which
+// is noticed: the log counts as lost) or with sql_log_bin=0 (which is not: the sweep
+// finds it).
 //
 // # Pausing
 //
-// A dump that is not read dies by net_write_timeout. So a send that waits for
-// 10 s closes the connection, and when the batch is received at last, the dump
-// opens again after it. Run does that inside: for Follow nothing was lost. A pause inside a
-// transaction goes on by row count, the same way.
+// A dump that is not read dies by net_write_timeout, which the source sets for its
+// session. A send that waits for 10 s closes the connection, and when the batch is
+// received at last, the dump opens again behind it. Run does that inside: for Follow
+// nothing was lost. Meanwhile a little is read ahead, so that the end of the
+// connection is noticed.
+//
+// MariaDB's orderly shutdown waits for a dump that it cannot write to. So while the
+// receiver pauses, a second session listens for the shutdown, and the dump is given
+// up then. MySQL's takes 8 s longer wherever any replica reads its binlog
+// (close_connections in mysqld.cc waits for all other sessions first, those of its
+// own daemons too), whatever the reader does.
 //
 // # Acknowledge and Mark
 //
 // Acknowledge has nobody to tell: the checkpoint row holds the position and the
 // server keeps its log by time. A relay that falls behind the retention finds the
-// log lost. Mark writes the token into a column of the relay's own marker row;
-// the binlog brings the update back in commit order. The store's own tables need
-// no publication for that: the binlog holds every table.
+// log lost. Mark writes the token into the relay's row of the store's table of
+// markers; the binlog brings it back in commit order.
 //
-// Two relays with one server_id evict each other or, with different UUIDs, do
-// not notice each other. Neither fences: the lease and the epoch do.
+// # Server ids
 //
-// # The store's side
-//
-// Claims run at READ COMMITTED: SELECT … WHERE id IN (…) FOR UPDATE, which waits
-// for inserts that are not committed yet whatever the plan is (a bare UPDATE may
-// skip them), then the leader row LOCK IN SHARE MODE with its epoch, UPDATE,
-// commit. innodb_lock_wait_timeout is 2 s; error 1205 splits the claim in
-// halves, and what is still locked is NotYetVisible. SKIP LOCKED would turn a
-// locked row into one that seems gone. Outcomes check the epoch under the same
-// lock. How durable a commit is belongs to the server, not to a session: with
-// innodb_flush_log_at_trx_commit=1 and sync_binlog=1 every commit is, and
-// SaveCheckpoint is a barrier by itself; Check says so where they are not. Sessions
-// have wait_timeout=4, so that those of a frozen leader die.
+// Each reader of a binlog has a server id. MariaDB ends the older of two streams
+// under one id, and both would go on for ever: after 10 s of that the run ends with a
+// *capture.NoStreamError that says so. MySQL lets both read, for
+// it tells them by a UUID, which the library makes anew for each connection. Neither
+// fences a second relay: the lease and the epoch do.
 package mysql

@@ -1,0 +1,103 @@
+package mysql_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// A log that began anew is not the old one, also where it has come to the same
+// numbers again.
+func TestLogBeganAnew(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		for _, named := range []string{"between", "o"} { // longer and as long
+			t.Run(named, func(t *testing.T) {
+				d := newDatabase(t, f, f.Start(t, nil).Database())
+				at := d.readOn(t, 20, "x")
+				d.exec(t, d.reset())
+				for i := range 60 {
+					d.exec(t, insert(fmt.Sprintf("%s%d", named, i)))
+				}
+				o, err := d.opening(t, at)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Logf("at %s: %s", at.Position, o.Why)
+				if f == servers.MariaDB && o.Why == "" {
+					t.Errorf("the checkpoint %s was taken for one of the new log", at.Position)
+				}
+				if f == servers.MariaDB { // where an event ends too, but another one
+					now := d.readOn(t, 3, "z")
+					_, coords, _ := strings.Cut(string(now.Position), "@")
+					now.Position = store.Position("0-1-40@" + coords)
+					if o, err = d.opening(t, now); err != nil || !strings.Contains(o.Why, "was at") {
+						t.Errorf("at %s: %v, %s", now.Position, err, o.Why)
+					}
+				}
+			})
+		}
+	})
+}
+
+// readOn inserts rows, reads them, and returns the place behind them.
+func (d *database) readOn(t *testing.T, n int, prefix string) store.Checkpoint {
+	t.Helper()
+	fo, _, o := follow(t, d, d.config(), store.Checkpoint{})
+	for i := range n {
+		d.exec(t, insert(fmt.Sprintf("%s%d", prefix, i)))
+	}
+	fo.rows(n)
+	fo.end()
+	same, err := d.opening(t, store.Checkpoint{Origin: o.Origin, Position: fo.position})
+	if err != nil || same.Why != "" {
+		t.Fatalf("at its own place %s: %v, %s", fo.position, err, same.Why)
+	}
+	return store.Checkpoint{Origin: o.Origin, Position: fo.position}
+}
+
+// A crash of the machine with sync_binlog other than 1 takes the end of the binlog
+// back. The relay that was connected finds it out too, once it is connected again.
+func TestLogCutBack(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		srv := f.Start(t, map[string]string{"sync-binlog": "0"})
+		d := newDatabase(t, f, srv.Database())
+		at := d.readOn(t, 20, "x")
+		src := newSource(t, d.config())
+		defer src.Close()
+		if _, err := src.Open(t.Context(), at, d.tables()); err != nil {
+			t.Fatal(err)
+		}
+		found, err := src.Examine(t.Context())
+		if err != nil || !slices.ContainsFunc(found, func(f store.Finding) bool { return f.Subject == "sync_binlog" && f.Grade == store.Advice }) {
+			t.Errorf("%v, %+v", err, found)
+		}
+		// The same, from the server's side: as much is in its binlog again, but not
+		// in that file.
+		d.exec(t, d.reset())
+		for i := range 60 {
+			if d.exec(t, insert(fmt.Sprintf("y%d", i))); i%10 == 0 {
+				d.exec(t, "FLUSH BINARY LOGS")
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		err = src.Run(ctx, capture.Span{From: at.Position}, nil)
+		var lost *capture.LostError
+		if !errors.As(err, &lost) || !strings.Contains(lost.Reason, "ends at") {
+			t.Errorf("the run ended with %v, want a lost log", err)
+		}
+		t.Log(err)
+		o, err := d.opening(t, at)
+		if err != nil || !strings.Contains(o.Why, "ends at") {
+			t.Errorf("at %s: %v, %s", at.Position, err, o.Why)
+		}
+	})
+}

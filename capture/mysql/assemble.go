@@ -1,0 +1,317 @@
+package mysql
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/go-mysql-org/go-mysql/replication"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// assembler makes batches of the events of a binlog. It knows no connection:
+// bytes in, batches out.
+type assembler struct {
+	flavour  flavour
+	tables   *tables
+	name     string // the relay's, whose markers are kept
+	cutMark  string // and the one of a cut's that is, too
+	maxRows  int
+	maxBytes int
+	// emit takes a batch.
+	emit func(b capture.Batch) error
+	// refresh reads the columns of a table that the log does not name.
+	refresh func(t *table) error
+
+	last   place // everything up to here was read, and emitted but for bare positions
+	idle   idle
+	format []byte // the FORMAT_DESCRIPTION event of the file
+	outer  *decoder
+	inner  *decoder // for what is inside a compressed transaction; made when it is needed
+	unpack *zstd.Decoder
+	mapped map[uint64]*layout // by table id, while a statement lasts; nil: not an outbox
+	known  map[*table]*layouts
+	marker *layout // stands for the table of the markers, whose columns are known
+
+	open      bool // inside a transaction
+	began     bool // and behind its BEGIN
+	id        gtid
+	committed time.Time
+	items     []store.Item
+	expected  int // how many there may be
+	bytes     int
+	marks     []string
+	foreign   bool // it wrote to a table that is no relay's own
+
+	reader itemReader
+}
+
+// idle is what was read behind the last batch.
+type idle struct {
+	foreign bool // somebody else wrote it, and not only the relay itself
+	since   time.Time
+}
+
+// layouts are what a table's TABLE_MAP events said, by their bytes: a statement
+// says the same as the one before.
+type layouts map[string]*layout
+
+// mostLayouts bounds them.
+const mostLayouts = 100
+
+func newAssembler(sv *server, cfg *Config, from place) *assembler {
+	return &assembler{
+		flavour: sv.flavour, tables: sv.tables, name: cfg.Name, maxRows: cfg.MaxBatchRows, maxBytes: cfg.MaxBatchBytes,
+		last: from, mapped: map[uint64]*layout{}, known: map[*table]*layouts{}, marker: &layout{},
+		reader: itemReader{kinds: map[string]string{}},
+	}
+}
+
+// close gives the memory of the decompressor back.
+func (a *assembler) close() {
+	if a.unpack != nil {
+		a.unpack.Close()
+	}
+}
+
+// event takes one event, whose end is at a place in the current file.
+func (a *assembler) event(kind replication.EventType, raw []byte, end uint32) error {
+	switch kind {
+	case replication.FORMAT_DESCRIPTION_EVENT:
+		return a.describe(raw)
+	case replication.ROTATE_EVENT:
+		return a.rotate(raw)
+	case replication.HEARTBEAT_EVENT, replication.HEARTBEAT_LOG_EVENT_V2:
+		return nil
+	}
+	if a.outer == nil {
+		return fmt.Errorf("an event (%s) before the description of the format", kind)
+	}
+	switch kind {
+	case replication.GTID_EVENT, replication.GTID_TAGGED_LOG_EVENT, replication.MARIADB_GTID_EVENT:
+		return a.begin(kind, raw)
+	case replication.ANONYMOUS_GTID_EVENT:
+		return noStream("the binlog holds a transaction without a GTID: gtid_mode was not ON", "set gtid_mode to ON, which the relay's next start explains")
+	case replication.TRANSACTION_PAYLOAD_EVENT:
+		return a.payload(raw, end)
+	}
+	return a.inside(a.outer, kind, raw, end)
+}
+
+// inside takes an event of a transaction.
+func (a *assembler) inside(d *decoder, kind replication.EventType, raw []byte, end uint32) error {
+	switch kind {
+	case replication.QUERY_EVENT, replication.MARIADB_QUERY_COMPRESSED_EVENT:
+		return a.query(d, raw, end)
+	case replication.TABLE_MAP_EVENT:
+		return a.tableMap(d, raw)
+	case replication.WRITE_ROWS_EVENTv1, replication.WRITE_ROWS_EVENTv2, replication.MARIADB_WRITE_ROWS_COMPRESSED_EVENT_V1,
+		replication.UPDATE_ROWS_EVENTv1, replication.UPDATE_ROWS_EVENTv2, replication.MARIADB_UPDATE_ROWS_COMPRESSED_EVENT_V1,
+		replication.DELETE_ROWS_EVENTv1, replication.DELETE_ROWS_EVENTv2, replication.MARIADB_DELETE_ROWS_COMPRESSED_EVENT_V1,
+		replication.PARTIAL_UPDATE_ROWS_EVENT:
+		return a.rows(d, kind, raw)
+	case replication.XID_EVENT, replication.XA_PREPARE_LOG_EVENT:
+		// The rows of an XA transaction are in the log when it is prepared, and not
+		// again when it is committed.
+		return a.end(end)
+	case replication.INCIDENT_EVENT:
+		return lost("the server notes an incident behind %s: its binlog lacks transactions", a.last.position())
+	case replication.EXECUTE_LOAD_QUERY_EVENT:
+		return a.statement(raw)
+	case replication.STOP_EVENT, replication.ROWS_QUERY_EVENT, replication.PREVIOUS_GTIDS_EVENT, replication.TRANSACTION_CONTEXT_EVENT,
+		replication.VIEW_CHANGE_EVENT, replication.IGNORABLE_EVENT, replication.INTVAR_EVENT, replication.RAND_EVENT, replication.USER_VAR_EVENT,
+		replication.BEGIN_LOAD_QUERY_EVENT, replication.APPEND_BLOCK_EVENT, replication.MARIADB_ANNOTATE_ROWS_EVENT,
+		replication.MARIADB_BINLOG_CHECKPOINT_EVENT, replication.MARIADB_GTID_LIST_EVENT, replication.MARIADB_START_ENCRYPTION_EVENT:
+		return nil
+	}
+	const flagsAt = 17
+	if len(raw) >= headerSize && uint16(raw[flagsAt])&replication.LOG_EVENT_IGNORABLE_F != 0 {
+		return nil
+	}
+	// What is not known may be rows.
+	return fmt.Errorf("an event of a type that the relay does not know (%d, %s)", byte(kind), kind)
+}
+
+func (a *assembler) describe(raw []byte) (err error) {
+	a.format, a.inner = raw, nil
+	a.outer, err = newDecoder(a.flavour, raw)
+	return err
+}
+
+func (a *assembler) rotate(raw []byte) error {
+	const fixed = 8 // the position in the next file
+	if len(raw) < headerSize+fixed {
+		return errShort
+	}
+	name := raw[headerSize+fixed:]
+	if checksummed := a.outer != nil && a.checksums(); checksummed && len(name) > replication.BinlogChecksumLength {
+		name = name[:len(name)-replication.BinlogChecksumLength]
+	}
+	if file := string(name); file != a.last.file {
+		a.last.coords = coords{file: file, at: 4} // behind the magic number
+	}
+	return nil
+}
+
+// checksums reports whether the events of the file end with one.
+func (a *assembler) checksums() bool {
+	return a.format[len(a.format)-replication.BinlogChecksumLength-1] == byte(replication.BINLOG_CHECKSUM_ALG_CRC32)
+}
+
+func (a *assembler) begin(kind replication.EventType, raw []byte) error {
+	if a.open {
+		return fmt.Errorf("a transaction begins inside of %s", a.last.position())
+	}
+	e, err := a.outer.events.Parse(raw)
+	if err != nil {
+		return err
+	}
+	a.open, a.began, a.foreign = true, false, false
+	a.committed = time.Unix(int64(e.Header.Timestamp), 0)
+	a.id = gtid{}
+	switch g := e.Event.(type) {
+	case *replication.MariadbGTIDEvent:
+		a.id.maria = g.GTID
+		a.began = !g.IsStandalone() // there is no BEGIN
+	case *replication.GTIDEvent:
+		return a.named(g)
+	case *replication.GtidTaggedLogEvent:
+		return a.named(&g.GTIDEvent)
+	default:
+		return fmt.Errorf("an event of type %s is a %T", kind, g)
+	}
+	return nil
+}
+
+func (a *assembler) named(g *replication.GTIDEvent) error {
+	if len(g.SID) != len(a.id.server) {
+		return errShort
+	}
+	copy(a.id.server[:], g.SID)
+	a.id.tag, a.id.number = g.Tag, g.GNO
+	if at := g.ImmediateCommitTime(); !at.IsZero() {
+		a.committed = at // to the microsecond
+	}
+	return nil
+}
+
+func (a *assembler) payload(raw []byte, end uint32) error {
+	if a.checksums() && len(raw) > replication.BinlogChecksumLength {
+		raw = raw[:len(raw)-replication.BinlogChecksumLength]
+	}
+	var err error
+	if a.unpack == nil {
+		if a.unpack, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(mostInflated)); err != nil {
+			return err
+		}
+	}
+	if a.inner == nil {
+		if a.inner, err = newDecoder(a.flavour, withoutChecksums(a.format)); err != nil {
+			return err
+		}
+	}
+	unpacked, err := inflate(a.unpack, raw)
+	if err != nil {
+		return fmt.Errorf("unpack a compressed transaction: %w", err)
+	}
+	return eachEvent(unpacked, func(raw []byte) error {
+		const kindAt = 4
+		return a.inside(a.inner, replication.EventType(raw[kindAt]), raw, end)
+	})
+}
+
+// end ends a transaction: the position moves behind it.
+func (a *assembler) end(at uint32) error {
+	if !a.open {
+		return fmt.Errorf("a transaction ends that did not begin")
+	}
+	a.last.set.add(&a.id)
+	a.last.at = uint64(at)
+	a.open, a.began = false, false
+	b := capture.Batch{Items: a.items, Marks: a.marks}
+	a.items, a.bytes, a.marks = nil, 0, nil
+	a.expected = len(b.Items) // transactions are often alike
+	if len(b.Items) == 0 && len(b.Marks) == 0 {
+		a.idle.foreign = a.idle.foreign || a.foreign
+		if a.idle.since.IsZero() {
+			a.idle.since = a.reader.at
+		}
+		return nil
+	}
+	a.idle = idle{}
+	b.Position = a.last.position()
+	return a.emit(b)
+}
+
+// tableMap notes which table a number stands for. What is no outbox is not looked
+// at any further.
+func (a *assembler) tableMap(d *decoder, raw []byte) error {
+	id, _, err := tableIDOf(raw)
+	if err != nil {
+		return err
+	}
+	key, rest, err := mapKey(raw)
+	if err != nil {
+		return err
+	}
+	if a.tables.folded {
+		key = lower(key)
+	}
+	if d == a.outer && a.checksums() && len(rest) > replication.BinlogChecksumLength {
+		rest = rest[:len(rest)-replication.BinlogChecksumLength] // else no two would be alike
+	}
+	t, outbox := a.tables.byKey[string(key)]
+	marks := string(key) == a.tables.marks
+	if !outbox && !marks {
+		a.foreign = a.foreign || !own(key)
+		delete(a.mapped, id)
+		return nil
+	}
+	l := a.marker
+	if outbox {
+		if l, err = a.layoutOf(d, t, raw, rest); err != nil {
+			return err
+		}
+		a.foreign = true
+	}
+	if _, err := d.events.Parse(raw); err != nil {
+		return err
+	}
+	a.mapped[id] = l
+	return nil
+}
+
+// layoutOf returns the layout of a TABLE_MAP event, most often one that is known.
+func (a *assembler) layoutOf(d *decoder, t *table, raw, rest []byte) (*layout, error) {
+	known := a.known[t]
+	if known == nil || len(*known) >= mostLayouts {
+		known = &layouts{}
+		a.known[t] = known
+	}
+	l := (*known)[string(rest)]
+	if l != nil && (l.named || !t.stale) {
+		return l, nil
+	}
+	e, err := d.maps.Parse(raw)
+	if err != nil {
+		return nil, err
+	}
+	m, ok := e.Event.(*replication.TableMapEvent)
+	if !ok {
+		return nil, fmt.Errorf("a TABLE_MAP event is a %T", e.Event)
+	}
+	if len(m.ColumnName) == 0 && t.stale {
+		*known = layouts{}
+		if err := a.refresh(t); err != nil {
+			return nil, &fault.RowError{Schema: t.schema, Table: t.name, Err: err}
+		}
+	}
+	if l, err = newLayout(t, a.tables.charsets, m); err != nil {
+		return nil, a.misfit(t, err)
+	}
+	(*known)[string(rest)] = l
+	return l, nil
+}

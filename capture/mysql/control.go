@@ -1,0 +1,102 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+
+	driver "github.com/go-sql-driver/mysql"
+
+	"github.com/sluicebox/sluicebox/store"
+	mystore "github.com/sluicebox/sluicebox/store/mysql"
+)
+
+// controlSessions is how many statements may run beside each other: a look at the
+// log must not wait for a marker that waits for a lock.
+const controlSessions = 3
+
+// control is the ordinary sessions, opened when they are needed and kept.
+type control struct {
+	config *driver.Config
+	db     *sql.DB
+}
+
+func newControl(config *driver.Config) (*control, error) {
+	config.InterpolateParams = true // one way instead of three
+	connector, err := driver.NewConnector(config)
+	if err != nil {
+		return nil, &store.SetupError{Problem: err.Error()}
+	}
+	db := sql.OpenDB(connector)
+	db.SetMaxOpenConns(controlSessions)
+	db.SetMaxIdleConns(controlSessions)
+	db.SetConnMaxIdleTime(time.Minute)
+	return &control{config: config, db: db}, nil
+}
+
+func (c *control) close() { _ = c.db.Close() } // nothing hangs on the goodbye
+
+// strings reads the only column of a query.
+func (c *control) strings(ctx context.Context, query string, args ...any) ([]string, error) {
+	rows, err := c.db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	var list []string
+	for rows.Next() {
+		var text string
+		if err := rows.Scan(&text); err != nil {
+			return nil, err
+		}
+		list = append(list, text)
+	}
+	return list, rows.Err()
+}
+
+// named reads the rows of a SHOW statement, whose columns differ between servers:
+// each row is a map from the columns' names.
+func (c *control) named(ctx context.Context, query string) ([]map[string]string, error) {
+	rows, err := c.db.QueryContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	names, err := rows.Columns()
+	if err != nil {
+		return nil, err
+	}
+	var list []map[string]string
+	for rows.Next() {
+		values := make([]sql.NullString, len(names))
+		into := make([]any, len(names))
+		for i := range values {
+			into[i] = &values[i]
+		}
+		if err := rows.Scan(into...); err != nil {
+			return nil, err
+		}
+		row := make(map[string]string, len(names))
+		for i, name := range names {
+			row[name] = values[i].String
+		}
+		list = append(list, row)
+	}
+	return list, rows.Err()
+}
+
+// variables reads global settings; those that the server does not have are left
+// out.
+func (c *control) variables(ctx context.Context, names ...string) (map[string]string, error) {
+	rows, err := c.named(ctx, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('"+strings.Join(names, "', '")+"')")
+	if err != nil {
+		return nil, fmt.Errorf("read the server's settings: %w", mystore.Explain(err))
+	}
+	settings := make(map[string]string, len(rows))
+	for _, row := range rows {
+		settings[row["Variable_name"]] = row["Value"]
+	}
+	return settings, nil
+}

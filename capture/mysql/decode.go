@@ -1,0 +1,178 @@
+package mysql
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-mysql-org/go-mysql/replication"
+	"github.com/klauspost/compress/zstd"
+)
+
+// decoder reads events of one binlog file. Each file begins with the description
+// of its format.
+type decoder struct {
+	// events leaves the optional part of TABLE_MAP events out: it costs more than
+	// all the rest, and tells the same with each statement.
+	events *replication.BinlogParser
+	// maps reads all of them.
+	maps *replication.BinlogParser
+}
+
+// newDecoder reads a FORMAT_DESCRIPTION event.
+func newDecoder(f flavour, format []byte) (*decoder, error) {
+	d := &decoder{events: newParser(f), maps: newParser(f)}
+	d.events.SetTableMapOptionalMetaDecodeFunc(func([]byte) error { return nil })
+	for _, p := range []*replication.BinlogParser{d.events, d.maps} {
+		if _, err := p.Parse(format); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+func newParser(f flavour) *replication.BinlogParser {
+	p := replication.NewBinlogParser()
+	if f == mariaDB {
+		p.SetFlavor("mariadb")
+	}
+	p.SetTimestampStringLocation(time.UTC) // else that of this machine
+	p.SetRenderJSONAsMySQLText(true)       // else numbers and the order of keys change
+	return p
+}
+
+// withoutChecksums is a FORMAT_DESCRIPTION event as if the file had no checksums:
+// the events inside a compressed transaction have none.
+func withoutChecksums(format []byte) []byte {
+	const checksum = 4
+	if len(format) <= checksum {
+		return format
+	}
+	plain := bytes.Clone(format)
+	plain[len(plain)-checksum-1] = 0
+	return plain
+}
+
+// Parts of events, from their beginning on
+// (https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication_binlog_event.html).
+const (
+	headerSize  = replication.EventHeaderSize
+	tableIDSize = 6
+	flagsSize   = 2
+)
+
+// errShort is an event that ends too early.
+var errShort = errors.New("a truncated event")
+
+// tableIDOf reads the table that a TABLE_MAP or rows event is about.
+func tableIDOf(raw []byte) (id uint64, flags uint16, err error) {
+	if len(raw) < headerSize+tableIDSize+flagsSize {
+		return 0, 0, errShort
+	}
+	body := raw[headerSize:]
+	id = uint64(binary.LittleEndian.Uint32(body)) | uint64(binary.LittleEndian.Uint16(body[4:]))<<32
+	return id, binary.LittleEndian.Uint16(body[tableIDSize:]), nil
+}
+
+// mapKey reads the name of the table in a TABLE_MAP event, in the form of
+// tables.keyOf, and what follows it.
+func mapKey(raw []byte) (key, rest []byte, err error) {
+	const begin = headerSize + tableIDSize + flagsSize
+	if len(raw) <= begin {
+		return nil, nil, errShort
+	}
+	end := begin + 1 + int(raw[begin]) + 1 // the schema, with its length in front and 0 behind
+	if len(raw) <= end {
+		return nil, nil, errShort
+	}
+	end += 1 + int(raw[end])
+	if len(raw) <= end {
+		return nil, nil, errShort
+	}
+	return raw[begin+1 : end], raw[end+1:], nil
+}
+
+// mostInflated bounds what a compressed transaction may grow to in memory: the
+// server keeps one in memory too, at most of max_allowed_packet, which is 1 GiB at
+// most, so only what is corrupt is larger.
+const mostInflated = 4 << 30
+
+// inflate unpacks a TRANSACTION_PAYLOAD event.
+func inflate(unpack *zstd.Decoder, raw []byte) ([]byte, error) {
+	const (
+		endMark     = 0
+		compression = 2
+		zstandard   = 0
+	)
+	body := raw[headerSize:]
+	for kind := uint64(endMark); ; {
+		field, rest, ok := lengthEncoded(body)
+		if !ok {
+			return nil, errShort
+		}
+		if field == endMark {
+			if kind != zstandard {
+				return nil, fmt.Errorf("a transaction is compressed in a way that is not known (%d)", kind)
+			}
+			return unpack.DecodeAll(rest, nil)
+		}
+		size, rest, ok := lengthEncoded(rest)
+		if !ok || uint64(len(rest)) < size {
+			return nil, errShort
+		}
+		if field == compression {
+			if kind, _, ok = lengthEncoded(rest); !ok {
+				return nil, errShort
+			}
+		}
+		body = rest[size:]
+	}
+}
+
+// lengthEncoded reads an integer of MySQL's protocol.
+func lengthEncoded(b []byte) (n uint64, rest []byte, ok bool) {
+	if len(b) == 0 {
+		return 0, nil, false
+	}
+	size := 0
+	switch b[0] {
+	case 0xfb, 0xff:
+		return 0, nil, false
+	case 0xfc:
+		size = 2
+	case 0xfd:
+		size = 3
+	case 0xfe:
+		size = 8
+	default:
+		return uint64(b[0]), b[1:], true
+	}
+	if b = b[1:]; len(b) < size {
+		return 0, nil, false
+	}
+	for i := size - 1; i >= 0; i-- {
+		n = n<<8 | uint64(b[i])
+	}
+	return n, b[size:], true
+}
+
+// eachEvent calls take for each event of an unpacked transaction.
+func eachEvent(unpacked []byte, take func(raw []byte) error) error {
+	for len(unpacked) > 0 {
+		const sizeAt = 9
+		if len(unpacked) < headerSize {
+			return errShort
+		}
+		size := int(binary.LittleEndian.Uint32(unpacked[sizeAt:]))
+		if size < headerSize || size > len(unpacked) {
+			return errShort
+		}
+		if err := take(unpacked[:size]); err != nil {
+			return err
+		}
+		unpacked = unpacked[size:]
+	}
+	return nil
+}

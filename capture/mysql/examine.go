@@ -1,0 +1,148 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/store"
+	mystore "github.com/sluicebox/sluicebox/store/mysql"
+)
+
+// Examine looks at everything that a stream needs and returns what it found, in
+// the order in which it is to be read and mended. What keeps the role from
+// streaming is a store.Fault. It changes nothing, reads the binlog for a moment,
+// and leaves a relay that runs alone. An error means that the rest could not be
+// looked at. What the store examines too, it leaves to it.
+func (s *Source) Examine(ctx context.Context) ([]store.Finding, error) {
+	e := examination{source: s}
+	err := e.run(ctx)
+	var setup *store.SetupError
+	if errors.As(err, &setup) {
+		e.add("connection", store.Fault, setup.Problem, setup.Remedy)
+		err = nil
+	}
+	if err != nil {
+		err = fmt.Errorf("examine the log: %w", err)
+	}
+	return e.found, err
+}
+
+// examination gathers findings.
+type examination struct {
+	source *Source
+	server *server
+	wrong  fault.List
+	found  []store.Finding
+}
+
+func (e *examination) add(subject string, grade store.Grade, text string, remedies ...string) {
+	e.found = append(e.found, store.Finding{Grade: grade, Subject: subject, Text: text, Remedy: strings.Join(remedies, "\n")})
+}
+
+// part adds the faults of a subject, or what is fine if there are none.
+func (e *examination) part(subject, fine string) {
+	faulty := false
+	for i := range e.wrong.Wrong {
+		if f := &e.wrong.Wrong[i]; f.Subject == subject {
+			e.found = append(e.found, f.Finding(store.Fault))
+			faulty = true
+		}
+	}
+	if fine != "" && !faulty {
+		e.add(subject, store.Fine, fine)
+	}
+}
+
+func (e *examination) run(ctx context.Context) error {
+	s := e.source
+	sv, wrong, err := s.inspect(ctx)
+	if err != nil {
+		return err
+	}
+	e.server, e.wrong = sv, wrong
+	streams := "role " + s.stream.User + " may read the log"
+	if sv.sends() {
+		if err := e.wrong.AddErr(s.tryNow(ctx, sv)); err != nil {
+			return err
+		}
+	} else {
+		streams = ""
+	}
+	e.part("server", "")
+	e.part("log_bin", "on")
+	e.part("server_id", "")
+	e.part("binlog_format", "ROW")
+	e.part("binlog_row_image", "FULL")
+	e.part("binlog_row_value_options", "")
+	if sv.flavour == mySQL {
+		e.part("gtid_mode", "ON")
+	}
+	e.part("grants", "")
+	e.part("own tables", "")
+	e.part("tables", "")
+	e.part("stream", streams)
+	e.metadata()
+	e.durable()
+	return e.retention(ctx)
+}
+
+// metadata says what names the columns in the log.
+func (e *examination) metadata() {
+	const subject = "binlog_row_metadata"
+	value := e.server.setting(subject)
+	if value == "FULL" {
+		e.add(subject, store.Fine, "FULL: the binlog names the columns")
+		return
+	}
+	set := e.server.set(subject, "", "FULL", "")
+	finding := set.Finding(store.Advice)
+	finding.Text = fmt.Sprintf("%s: the binlog does not name the columns. The relay takes them in the order of the table as it is now; rows of before a change of the table are found in the table instead", value)
+	e.found = append(e.found, finding)
+}
+
+// durable says whether the log outlives a crash of the machine.
+func (e *examination) durable() {
+	const subject = "sync_binlog"
+	value := e.server.setting(subject)
+	if value == "1" {
+		return
+	}
+	set := e.server.set(subject, "", "1", "")
+	finding := set.Finding(store.Advice)
+	finding.Text = fmt.Sprintf("%s: a crash of the machine may take the end of the binlog back, with transactions that were already sent. The relay then reads the tables instead", value)
+	e.found = append(e.found, finding)
+}
+
+// retention says how long the log is kept.
+func (e *examination) retention(ctx context.Context) error {
+	fine := "the binlog is kept for ever"
+	if kept := e.server.expiry(); kept > 0 {
+		fine = "the binlog is kept for " + forPeople(kept) + "; a relay that is down for longer reads the tables instead"
+	}
+	e.part("retention", fine)
+	if !e.server.logs() {
+		return nil
+	}
+	rows, err := e.source.control.named(ctx, "SHOW BINARY LOGS")
+	if denied(err) {
+		return nil // the grant is a fault by itself
+	}
+	if err != nil {
+		return fmt.Errorf("ask how long the binlog is: %w", mystore.Explain(err))
+	}
+	e.add("log", store.Fine, fmt.Sprintf("the binlog has %d files and ends at %s:%d", len(rows), e.server.end.file, e.server.end.at))
+	return nil
+}
+
+// forPeople is a duration in days where it is some, else in hours.
+func forPeople(d time.Duration) string {
+	const day = 24 * time.Hour
+	if d >= 2*day {
+		return fmt.Sprintf("%d days", d/day)
+	}
+	return fmt.Sprintf("%.3g hours", d.Hours())
+}

@@ -1,0 +1,316 @@
+package mysql
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-mysql-org/go-mysql/mysql"
+	"github.com/go-mysql-org/go-mysql/replication"
+	"github.com/google/uuid"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// layout is a table as a TABLE_MAP event describes it, with where each outbox
+// finds its columns.
+type layout struct {
+	table   *table
+	columns []column
+	rows    []rowMap
+	named   bool // by the log itself
+}
+
+// rowMap finds the columns of one outbox; -1 is a column it does not have.
+type rowMap struct {
+	outbox                            *store.Outbox
+	id, kind, group, payload, retries int
+}
+
+// column says how the values of a column become text.
+type column struct {
+	name     string
+	typ      byte // the type behind MYSQL_TYPE_STRING, if it is one
+	unsigned bool
+	bytes    bool     // it holds bytes and no text
+	uuid     bool     // its bytes are a UUID
+	padded   int      // a BINARY column's length in bytes
+	charset  *charset // nil: bytes
+	words    []string // of an ENUM or SET
+	isSet    bool
+}
+
+// newLayout finds the columns of a table, by the names that the log has
+// (binlog_row_metadata=FULL) or else by their order in the description of the
+// table. There the number and the types of all columns must be those of the log.
+func newLayout(t *table, cs *charsets, e *replication.TableMapEvent) (*layout, error) {
+	l := &layout{table: t, columns: make([]column, e.ColumnCount)}
+	var err error
+	if i := slices.IndexFunc(e.ColumnType, compressed); i >= 0 {
+		return nil, fmt.Errorf("column %d is COMPRESSED, which the relay does not read", i+1)
+	}
+	if len(e.ColumnName) == int(e.ColumnCount) && e.ColumnCount > 0 {
+		l.named = true
+		err = l.fromLog(e, cs)
+	} else {
+		err = l.fromDescription(e, cs)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range t.outboxes {
+		rm, err := l.rowMap(o)
+		if err != nil {
+			return nil, err
+		}
+		l.rows = append(l.rows, rm)
+	}
+	return l, nil
+}
+
+// compressed reports whether a column is MariaDB's BLOB_COMPRESSED or
+// VARCHAR_COMPRESSED (field_types.h), whose description in the event the library
+// takes for another one's.
+func compressed(typ byte) bool { return typ == 140 || typ == 141 }
+
+// base takes what every TABLE_MAP event tells.
+func (c *column) base(e *replication.TableMapEvent, i int) {
+	c.typ = e.ColumnType[i]
+	if c.typ == mysql.MYSQL_TYPE_STRING {
+		switch high := byte(e.ColumnMeta[i] >> 8); high {
+		case mysql.MYSQL_TYPE_ENUM, mysql.MYSQL_TYPE_SET:
+			c.typ = high
+		}
+	}
+}
+
+// stringLength is the length of a CHAR or BINARY column in bytes: its upper two
+// bits are in the type, upside down (Field_string in field.cc).
+func stringLength(meta uint16) int { return int(meta&0xff) | int((meta>>12&0x3)^0x3)<<8 }
+
+func (l *layout) fromLog(e *replication.TableMapEvent, cs *charsets) error {
+	unsigned, collations, words := e.UnsignedMap(), e.CollationMap(), e.EnumStrValueMap()
+	wordCollations, sets := e.EnumSetCollationMap(), e.SetStrValueMap()
+	for i := range l.columns {
+		c := &l.columns[i]
+		c.base(e, i)
+		c.name, c.unsigned = string(e.ColumnName[i]), unsigned[i]
+		list, isWords := words[i]
+		if !isWords {
+			list, c.isSet = sets[i]
+		}
+		if isWords || c.isSet {
+			var err error
+			if c.words, err = cs.words(list, wordCollations[i]); err != nil {
+				return fmt.Errorf("the words of column %s: %w", c.name, err)
+			}
+			continue
+		}
+		if collation, ok := collations[i]; ok {
+			if err := c.setCharset(cs, cs.byCollation[collation], e.ColumnMeta[i]); err != nil {
+				return err
+			}
+		}
+		if d := l.table.column(c.name); d != nil && d.dataType == uuidType {
+			c.setUUID()
+		}
+	}
+	return nil
+}
+
+// words makes UTF-8 of an ENUM's or SET's words.
+func (cs *charsets) words(list []string, collation uint64) ([]string, error) {
+	set, err := cs.find(cs.byCollation[collation])
+	if err != nil {
+		return nil, err
+	}
+	words := make([]string, len(list))
+	for i, word := range list {
+		words[i] = strings.Clone(word)
+		if set != nil && set.append != nil {
+			text, err := set.append(nil, []byte(word))
+			if err != nil {
+				return nil, err
+			}
+			words[i] = string(text)
+		}
+	}
+	return words, nil
+}
+
+func (c *column) setCharset(cs *charsets, name string, meta uint16) error {
+	if name == "binary" {
+		c.bytes = true
+		if c.typ == mysql.MYSQL_TYPE_STRING {
+			c.padded = stringLength(meta)
+		}
+		return nil
+	}
+	var err error
+	if c.charset, err = cs.find(name); c.charset == nil {
+		// A column that no outbox names may have any.
+		c.charset = &charset{name: name, append: func(dst, _ []byte) ([]byte, error) {
+			return dst, fmt.Errorf("charset %q is none that the relay reads; convert the column to utf8mb4", name)
+		}}
+	}
+	return err
+}
+
+// uuidType is a type of MariaDB, 16 bytes in the log.
+const uuidType = "uuid"
+
+func (c *column) setUUID() { c.uuid, c.bytes, c.charset, c.padded = true, false, nil, len(uuid.UUID{}) }
+
+func (l *layout) fromDescription(e *replication.TableMapEvent, cs *charsets) error {
+	t := l.table
+	if len(t.columns) != len(l.columns) {
+		return fmt.Errorf("the binlog has %d columns, the table %d: it was changed since, or has hidden columns; SET GLOBAL binlog_row_metadata = FULL has the binlog name them", len(l.columns), len(t.columns))
+	}
+	for i := range l.columns {
+		c, d := &l.columns[i], &t.columns[i]
+		c.base(e, i)
+		if !d.hasType(c.typ) {
+			return fmt.Errorf("column %d is %s (%s) in the table, and of another type (%d) in the binlog: the table was changed since; SET GLOBAL binlog_row_metadata = FULL has the binlog name its columns", i+1, d.name, d.fullType, c.typ)
+		}
+		c.name, c.unsigned = d.name, strings.Contains(d.fullType, "unsigned")
+		switch c.typ {
+		case mysql.MYSQL_TYPE_ENUM, mysql.MYSQL_TYPE_SET:
+			c.words, c.isSet = wordsOf(d.fullType), c.typ == mysql.MYSQL_TYPE_SET
+			continue
+		}
+		var err error
+		switch {
+		case d.dataType == uuidType:
+			c.setUUID()
+		case d.charset != "":
+			err = c.setCharset(cs, d.charset, e.ColumnMeta[i])
+		case d.holdsBytes():
+			err = c.setCharset(cs, "binary", e.ColumnMeta[i])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wordsOf reads the words of enum('a','it”s').
+func wordsOf(fullType string) []string {
+	_, text, _ := strings.Cut(fullType, "(")
+	var words []string
+	for strings.HasPrefix(text, "'") {
+		var word strings.Builder
+		for text = text[1:]; text != ""; {
+			i := strings.IndexByte(text, '\'')
+			if i < 0 {
+				return words
+			}
+			word.WriteString(text[:i])
+			if text = text[i+1:]; !strings.HasPrefix(text, "'") {
+				break
+			}
+			word.WriteByte('\'')
+			text = text[1:]
+		}
+		words = append(words, word.String())
+		text = strings.TrimPrefix(text, ",")
+	}
+	return words
+}
+
+// hasType reports whether columns of a type have that one in a TABLE_MAP event
+// (enum_field_types, field_types.h).
+func (d *described) hasType(typ byte) bool {
+	switch d.dataType {
+	case "date":
+		return typ == mysql.MYSQL_TYPE_DATE || typ == mysql.MYSQL_TYPE_NEWDATE
+	case "time":
+		return typ == mysql.MYSQL_TYPE_TIME || typ == mysql.MYSQL_TYPE_TIME2
+	case "datetime":
+		return typ == mysql.MYSQL_TYPE_DATETIME || typ == mysql.MYSQL_TYPE_DATETIME2
+	case "timestamp":
+		return typ == mysql.MYSQL_TYPE_TIMESTAMP || typ == mysql.MYSQL_TYPE_TIMESTAMP2
+	case "varchar", "varbinary":
+		return typ == mysql.MYSQL_TYPE_VARCHAR || typ == mysql.MYSQL_TYPE_VAR_STRING
+	case "char", "binary", uuidType, "inet4", "inet6":
+		return typ == mysql.MYSQL_TYPE_STRING
+	case "tinytext", "text", "mediumtext", "longtext", "tinyblob", "blob", "mediumblob", "longblob":
+		return typ == mysql.MYSQL_TYPE_BLOB
+	case "enum":
+		return typ == mysql.MYSQL_TYPE_ENUM
+	case "set":
+		return typ == mysql.MYSQL_TYPE_SET
+	case "json":
+		return typ == mysql.MYSQL_TYPE_JSON
+	case "vector":
+		return typ == mysql.MYSQL_TYPE_VECTOR
+	}
+	if isGeometry(d.dataType) {
+		return typ == mysql.MYSQL_TYPE_GEOMETRY
+	}
+	return typ == numberType(d.dataType)
+}
+
+// numberType is the type of a number.
+func numberType(dataType string) byte {
+	switch dataType {
+	case "tinyint":
+		return mysql.MYSQL_TYPE_TINY
+	case "smallint":
+		return mysql.MYSQL_TYPE_SHORT
+	case "mediumint":
+		return mysql.MYSQL_TYPE_INT24
+	case "int":
+		return mysql.MYSQL_TYPE_LONG
+	case "bigint":
+		return mysql.MYSQL_TYPE_LONGLONG
+	case "decimal":
+		return mysql.MYSQL_TYPE_NEWDECIMAL
+	case "float":
+		return mysql.MYSQL_TYPE_FLOAT
+	case "double":
+		return mysql.MYSQL_TYPE_DOUBLE
+	case "bit":
+		return mysql.MYSQL_TYPE_BIT
+	case "year":
+		return mysql.MYSQL_TYPE_YEAR
+	}
+	return mysql.MYSQL_TYPE_NULL // which no column has
+}
+
+// columnError says that a layout names columns that a table in the log does not
+// have.
+type columnError struct {
+	store.SetupError
+	schema, name string
+	columns      []string
+}
+
+// Unwrap makes the error a *store.SetupError.
+func (e *columnError) Unwrap() error { return &e.SetupError }
+
+func (l *layout) rowMap(o *store.Outbox) (rowMap, error) {
+	var missing []string
+	find := func(name string) int {
+		if name == "" {
+			return -1
+		}
+		i := slices.IndexFunc(l.columns, func(c column) bool { return strings.EqualFold(c.name, name) })
+		if i < 0 {
+			missing = append(missing, name)
+		}
+		return i
+	}
+	c := &o.Layout.Columns
+	rm := rowMap{
+		outbox: o, id: find(c.ID), kind: find(c.Kind), group: find(c.Group),
+		payload: find(c.Payload), retries: find(c.RetryCount),
+	}
+	if len(missing) > 0 {
+		return rm, &columnError{schema: l.table.schema, name: l.table.name, columns: missing, SetupError: store.SetupError{
+			Problem: fmt.Sprintf("outbox %s: the binlog shows table %s.%s without column %s", o.Name, l.table.schema, l.table.name, "`"+strings.Join(missing, "` and `")+"`"),
+			Remedy:  "correct the layout, or put the column back",
+		}}
+	}
+	return rm, nil
+}

@@ -1,0 +1,271 @@
+package mysql_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/capturetest"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// shutOut keeps the role of the stream from logging in, and ends its sessions.
+func (d *database) shutOut(t *testing.T) (letIn func()) {
+	t.Helper()
+	d.exec(t, "ALTER USER '"+d.role+"'@'%' ACCOUNT LOCK")
+	d.Cut(t)
+	return func() { d.exec(t, "ALTER USER '"+d.role+"'@'%' ACCOUNT UNLOCK") }
+}
+
+func (d *database) reset() string {
+	if d.flavour == servers.MariaDB {
+		return "RESET MASTER"
+	}
+	return "RESET BINARY LOGS AND GTIDS"
+}
+
+// purge purges all but the last file of the binlog.
+func (d *database) purge(t *testing.T) {
+	t.Helper()
+	flush := "FLUSH BINARY LOGS"
+	d.exec(t, flush, "INSERT INTO unrelated VALUES (7)", flush)
+	for end := time.Now().Add(10 * time.Second); ; {
+		names := d.logs(t)
+		d.exec(t, "PURGE BINARY LOGS TO '"+names[len(names)-1]+"'")
+		if len(d.logs(t)) == 1 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the binlog still has the files %q", d.logs(t))
+		}
+		<-time.After(10 * time.Millisecond) // a stream that was ended keeps its file for a moment
+	}
+}
+
+// logs returns the files of the binlog.
+func (d *database) logs(t *testing.T) (names []string) {
+	t.Helper()
+	rows, err := d.db.QueryContext(t.Context(), "SHOW BINARY LOGS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = rows.Close() }()
+	columns, err := rows.Columns()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var name string
+	into := []any{&name}
+	for range columns[1:] {
+		into = append(into, new(string))
+	}
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+func losses() map[string]func(t *testing.T, db capturetest.Database) {
+	return map[string]func(t *testing.T, db capturetest.Database){
+		"purged": func(t *testing.T, db capturetest.Database) {
+			d := db.(*database)
+			letIn := d.shutOut(t)
+			d.Unrelated(t)
+			d.purge(t)
+			letIn()
+		},
+		"reset": func(t *testing.T, db capturetest.Database) {
+			d := db.(*database)
+			letIn := d.shutOut(t)
+			d.exec(t, d.reset())
+			letIn()
+		},
+		"a session without a row image": func(t *testing.T, db capturetest.Database) {
+			d := db.(*database)
+			servers.ExecMySQL(t, d.url, "SET SESSION binlog_row_image = MINIMAL; INSERT INTO outbox_events (id, payload, status) VALUES ('minimal', 'x', 'COMPLETED')")
+		},
+		"a session that logs statements": func(t *testing.T, db capturetest.Database) {
+			d := db.(*database)
+			servers.ExecMySQL(t, d.url, "SET SESSION binlog_format = STATEMENT; INSERT INTO outbox_events (id, payload, status) VALUES ('statement', 'x', 'COMPLETED')")
+		},
+	}
+}
+
+func faults() []capturetest.Fault {
+	return []capturetest.Fault{{
+		Name: "role may not stream",
+		Break: func(t *testing.T, db capturetest.Database) {
+			d := db.(*database)
+			d.exec(t, "REVOKE REPLICATION SLAVE ON *.* FROM '"+d.role+"'@'%'")
+			d.Cut(t)
+		},
+		Mend: func(t *testing.T, db capturetest.Database) {
+			d := db.(*database)
+			d.exec(t, "GRANT REPLICATION SLAVE ON *.* TO '"+d.role+"'@'%'")
+		},
+		Remedy: "GRANT REPLICATION SLAVE ON *.* TO",
+	}}
+}
+
+func TestLost(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		capturetest.RunLost(t, capturetest.Harness{Losses: losses(), Faults: faults(), Setup: func(t *testing.T) capturetest.Database {
+			return newDatabase(t, f, f.Start(t, nil).Database())
+		}})
+	})
+}
+
+// opening opens a source of a database at a checkpoint and closes both.
+func (d *database) opening(t *testing.T, at store.Checkpoint) (capture.Opening, error) {
+	t.Helper()
+	src := newSource(t, d.config())
+	defer src.Close()
+	o, err := src.Open(t.Context(), at, d.tables())
+	if o.View != nil {
+		o.View.Close()
+	}
+	return o, err
+}
+
+// A checkpoint of another server is none, also where that one numbers its
+// transactions alike; nor is one of before the server was restored.
+func TestCheckpointOfAnother(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		srv := f.Start(t, nil)
+		d := newDatabase(t, f, srv.Database())
+		first, err := d.opening(t, store.Checkpoint{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 5 {
+			d.Begin(t, capturetest.Row{ID: string(rune('a' + i)), Payload: "x"})(true)
+		}
+		later, err := d.opening(t, store.Checkpoint{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		same, err := d.opening(t, store.Checkpoint{Origin: later.Origin, Position: later.From})
+		if err != nil || same.Why != "" {
+			t.Fatalf("at its own checkpoint: %v, %s", err, same.Why)
+		}
+		// The set of another server: whatever its numbers are.
+		other := f.Start(t, map[string]string{"server-id": "2"})
+		o := newDatabase(t, f, other.Database())
+		foreign, err := o.opening(t, store.Checkpoint{Origin: later.Origin, Position: later.From})
+		if err != nil || !strings.Contains(foreign.Why, "the checkpoint is of") || foreign.Origin == later.Origin {
+			t.Errorf("at the checkpoint of another server: %v, %+v", err, foreign)
+		}
+		t.Log(foreign.Why)
+		// Restored: the server is the same, and has yet to execute what was read.
+		d.exec(t, d.reset(), "INSERT INTO unrelated VALUES (1)")
+		restored, err := d.opening(t, store.Checkpoint{Origin: later.Origin, Position: later.From})
+		if err != nil || restored.Why == "" {
+			t.Errorf("at a checkpoint that the server has yet to reach: %v, %+v", err, restored)
+		}
+		t.Log(restored.Why)
+		_ = first
+	})
+}
+
+// A position stays good while nothing behind it is gone, also when its file is.
+func TestPurgedBeforeThePosition(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		d := newDatabase(t, f, f.Start(t, nil).Database())
+		d.exec(t, "FLUSH BINARY LOGS", "INSERT INTO unrelated VALUES (1)")
+		d.purge(t)
+		src := newSource(t, d.config())
+		defer src.Close()
+		at := d.readOn(t, 1, "before") // also behind the marker of a cut
+		o, err := src.Open(t.Context(), at, d.tables())
+		if err != nil || o.Why != "" {
+			t.Fatal(err, o.Why)
+		}
+		d.exec(t, "FLUSH BINARY LOGS", "PURGE BINARY LOGS BEFORE now() + INTERVAL 1 DAY")
+		again, err := d.opening(t, store.Checkpoint{Origin: o.Origin, Position: o.From})
+		if err != nil || again.Why != "" {
+			t.Fatalf("%v, %s", err, again.Why)
+		}
+		d.Begin(t, capturetest.Row{ID: "after", Payload: "x"})(true)
+		if err := src.Mark(t.Context(), "end"); err != nil {
+			t.Fatal(err)
+		}
+		if items := upToMark(t, src, o.From); len(items) != 1 || items[0].ID != "after" {
+			t.Errorf("%+v came", items)
+		}
+		if kept, err := src.Retained(t.Context()); err != nil || kept.Bytes <= 0 {
+			t.Errorf("%+v is kept, %v", kept, err)
+		}
+	})
+}
+
+// Everything that is wrong is in one message, whose statements mend it.
+func TestPreflight(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		settings := map[string]string{"binlog-row-image": "MINIMAL", "binlog-format": "MIXED", "binlog-expire-logs-seconds": "3600"}
+		want := []string{"binlog_row_image", "binlog_format", "binlog_expire_logs_seconds"}
+		if f == servers.MySQL {
+			settings["gtid-mode"], settings["enforce-gtid-consistency"], settings["binlog-row-value-options"] = "OFF", "OFF", "PARTIAL_JSON"
+			want = append(want, "gtid_mode = ON", "binlog_row_value_options")
+		}
+		srv := f.Start(t, settings)
+		d := newDatabase(t, f, srv.Database())
+		_, err := d.opening(t, store.Checkpoint{})
+		var no *capture.NoStreamError
+		if !errors.As(err, &no) {
+			t.Fatalf("%v, want a *capture.NoStreamError", err)
+		}
+		t.Log(no)
+		for _, text := range want {
+			if !strings.Contains(no.Error(), text) {
+				t.Errorf("the error lacks %q", text)
+			}
+		}
+		for _, line := range strings.Split(no.Error(), "\n") {
+			if _, rest, ok := strings.Cut(line, "run `"); ok {
+				script, _, _ := strings.Cut(rest, "`")
+				for _, statement := range strings.Split(script, "; ") {
+					d.exec(t, strings.TrimSuffix(statement, ";"))
+				}
+			}
+		}
+		if _, err := d.opening(t, store.Checkpoint{}); err != nil {
+			t.Errorf("the statements were run: %v", err)
+		}
+	})
+}
+
+// A server without a binlog is no stream, and is one again when it has one.
+func TestNoBinlog(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		srv := f.Start(t, nil)
+		d := newDatabase(t, f, srv.Database())
+		src := newSource(t, d.config())
+		defer src.Close()
+		if err := src.Ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		srv.Restart(map[string]string{"skip-log-bin": ""})
+		err := src.Ready(t.Context())
+		var no *capture.NoStreamError
+		if !errors.As(err, &no) || !strings.Contains(no.Error(), "log_bin") {
+			t.Fatalf("%v, want a *capture.NoStreamError about log_bin", err)
+		}
+		if _, err := d.opening(t, store.Checkpoint{}); !errors.As(err, &no) {
+			t.Errorf("%v, want a *capture.NoStreamError", err)
+		}
+		found, err := src.Examine(t.Context())
+		if err != nil || store.CountFaults(found) == 0 {
+			t.Errorf("%v, %+v", err, found)
+		}
+		srv.Restart(map[string]string{"skip-log-bin": "-"})
+		if err := src.Ready(t.Context()); err != nil {
+			t.Errorf("mended, and not ready: %v", err)
+		}
+	})
+}

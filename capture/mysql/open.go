@@ -1,0 +1,126 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-mysql-org/go-mysql/replication"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+	mystore "github.com/sluicebox/sluicebox/store/mysql"
+)
+
+// Open checks the server and goes on from the checkpoint or makes a cut. One
+// *capture.NoStreamError names everything that is to be done by hand. Nothing is
+// made on the server; a cut of MySQL writes a marker.
+func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.Opening, error) {
+	sv, err := s.ready(ctx)
+	if err != nil {
+		return capture.Opening{}, err
+	}
+	why, err := s.whyCut(ctx, at, sv)
+	if err != nil {
+		return capture.Opening{}, err
+	}
+	if why == "" {
+		from, err := parsePosition(at.Position)
+		if err != nil {
+			return capture.Opening{}, err
+		}
+		if from.file == "" {
+			from.coords = sv.end
+		}
+		s.begin(sv, at.Position, from)
+		return capture.Opening{Origin: at.Origin, From: at.Position}, nil
+	}
+	if err := tables.Forget(ctx); err != nil {
+		return capture.Opening{}, err
+	}
+	view, from, err := s.cut(ctx, sv, tables)
+	if err != nil {
+		return capture.Opening{}, fmt.Errorf("read the tables as of a place in the binlog: %w", err)
+	}
+	at.Position = from.position()
+	if from.file == "" {
+		from.coords = sv.end
+	}
+	s.begin(sv, at.Position, from)
+	return capture.Opening{Origin: sv.origin(), From: at.Position, View: view, Why: why}, nil
+}
+
+// whyCut says in one line why the log cannot be taken up at the checkpoint; ""
+// if it can.
+func (s *Source) whyCut(ctx context.Context, at store.Checkpoint, sv *server) (string, error) {
+	if at.Position == "" {
+		return "there is no checkpoint yet", nil
+	}
+	if at.Origin != sv.origin() {
+		return fmt.Sprintf("the checkpoint is of %s, this is %s", at.Origin, sv.origin()), nil
+	}
+	from, err := parsePosition(at.Position)
+	if err != nil {
+		return "the checkpoint is unreadable: " + err.Error(), nil
+	}
+	from.inFlavour(sv.flavour)
+	err = s.try(ctx, sv, from)
+	var lost *capture.LostError
+	if errors.As(err, &lost) {
+		return lost.Reason, nil
+	}
+	return "", err
+}
+
+// tryNow asks for the binlog from its end on.
+func (s *Source) tryNow(ctx context.Context, sv *server) error {
+	now, err := s.executed(ctx, sv)
+	if err != nil {
+		return err
+	}
+	return s.try(ctx, sv, place{set: now})
+}
+
+// executed returns the transactions up to now.
+func (s *Source) executed(ctx context.Context, sv *server) (gtidSet, error) {
+	var text string
+	if err := s.control.db.QueryRowContext(ctx, "SELECT "+sv.flavour.executedSQL()).Scan(&text); err != nil {
+		return nil, fmt.Errorf("ask which transactions the server has executed: %w", mystore.Explain(err))
+	}
+	set, err := parseSet(text)
+	if err != nil {
+		return nil, err
+	}
+	p := place{set: set}
+	p.inFlavour(sv.flavour)
+	return p.set, nil
+}
+
+// try asks for the binlog behind a place and hangs up at once: nil if the server
+// would send it. It does so under a server id of its own, which ends nobody's
+// stream.
+func (s *Source) try(ctx context.Context, sv *server, from place) error {
+	d := &dump{}
+	err := s.openDump(ctx, d, sv, anyServerID(), from, trial{})
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	if err = d.wait(ctx); errors.Is(err, errServed) {
+		return nil
+	}
+	return s.explainDump(sv, d, err)
+}
+
+// trial is the handler of a dump that only finds out whether the server sends.
+type trial struct{}
+
+var errServed = errors.New("the server sends its binlog")
+
+// HandleEvent implements replication.EventHandler.
+func (trial) HandleEvent(e *replication.BinlogEvent) error {
+	if e.Header.EventType == replication.FORMAT_DESCRIPTION_EVENT {
+		return errServed
+	}
+	return nil
+}

@@ -1,0 +1,88 @@
+package mysql_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// A filter that leaves out the markers' database alone is found.
+func TestMarkersAreFiltered(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		srv := f.Start(t, map[string]string{"binlog-do-db": "shop_of_others"})
+		d := newDatabase(t, f, srv.Database())
+		d.exec(t, "CREATE DATABASE shop_of_others", "CREATE TABLE shop_of_others.outbox_events LIKE outbox_events")
+		cfg := d.config()
+		cfg.Outboxes[0].Schema = "shop_of_others"
+		src := newSource(t, cfg)
+		defer src.Close()
+		err := src.Ready(t.Context())
+		var no *capture.NoStreamError
+		if !errors.As(err, &no) || !strings.Contains(no.Error(), "leaves database "+databaseOf(t, d.url)) {
+			t.Errorf("%v, want a *capture.NoStreamError about the filter", err)
+		}
+	})
+}
+
+// MariaDB logs the old version of a row as an insert.
+func TestSystemVersioned(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, servers.MariaDB, servers.MariaDB.Start(t, map[string]string{"binlog-row-metadata": "FULL"}).Database())
+	fo, src, _ := follow(t, d, d.config(), store.Checkpoint{})
+	d.exec(t, insert("a"))
+	fo.rows(1)
+	d.exec(t, "ALTER TABLE outbox_events ADD SYSTEM VERSIONING", "UPDATE outbox_events SET status = 'COMPLETED'")
+	err := fo.ends()
+	var lost *capture.LostError
+	if !errors.As(err, &lost) || !strings.Contains(lost.Reason, "system-versioned") {
+		t.Errorf("the source ended with %v, want a lost log", err)
+	}
+	fo.expect("a")
+	err = src.Ready(t.Context())
+	var no *capture.NoStreamError
+	if !errors.As(err, &no) || !strings.Contains(no.Error(), "DROP SYSTEM VERSIONING") {
+		t.Fatalf("%v, want a *capture.NoStreamError with what to do", err)
+	}
+	d.exec(t, "ALTER TABLE outbox_events DROP SYSTEM VERSIONING")
+	if err := src.Ready(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A REPLACE that meets a row by another key than the id is an update in the log.
+func TestReplace(t *testing.T) {
+	eachMetadata(t, func(t *testing.T, f servers.Flavour, url string) {
+		d := newDatabase(t, f, url)
+		fo, src, _ := follow(t, d, d.config(), store.Checkpoint{})
+		replace := func(id string) string {
+			return "REPLACE INTO outbox_events (id, dedup, payload) VALUES ('" + id + "', 'k', 'payload of " + id + "')"
+		}
+		d.exec(t, "ALTER TABLE outbox_events ADD COLUMN dedup varchar(10) UNIQUE", replace("r1"), replace("r2"),
+			"UPDATE outbox_events SET status = 'COMPLETED'", replace("r3"))
+		if err := src.Mark(t.Context(), "end"); err != nil {
+			t.Fatal(err)
+		}
+		fo.until("the marker", func() bool { return len(fo.marks) > 0 })
+		fo.expect("r1", "r2", "r3")
+		fo.end()
+		again := newSource(t, d.config()) // which sees the key from the beginning
+		defer again.Close()
+		o, err := again.Open(t.Context(), store.Checkpoint{}, d.tables())
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.View.Close()
+		d.exec(t, "UPDATE outbox_events SET status = 'COMPLETED'", replace("r4"), "UPDATE outbox_events SET id = 'r5', payload = 'x'")
+		if err := again.Mark(t.Context(), "end again"); err != nil {
+			t.Fatal(err)
+		}
+		items := upToMark(t, again, o.From)
+		if len(items) != 2 || items[0].ID != "r4" || string(items[0].Payload) != "payload of r4" || items[1].ID != "r5" {
+			t.Errorf("%+v came", items)
+		}
+	})
+}

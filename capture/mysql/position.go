@@ -1,0 +1,209 @@
+package mysql
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+
+	"github.com/go-mysql-org/go-mysql/mysql"
+	"github.com/google/uuid"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// place is a point in a server's binlog: the transactions up to it, and where in
+// the files it is.
+type place struct {
+	set gtidSet
+	coords
+}
+
+// coords is a point in the binlog's files. The zero value is unknown.
+type coords struct {
+	file string
+	at   uint64
+}
+
+// position is the place in text: the GTID set as the server writes it, and the
+// coordinates, by which the log behind it is measured:
+// 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5@binlog.000003:4711.
+func (p *place) position() store.Position {
+	return store.Position(p.set.String() + "@" + p.file + ":" + strconv.FormatUint(p.at, 10))
+}
+
+// parsePosition reads a position, with or without coordinates.
+func parsePosition(p store.Position) (place, error) {
+	text, at, located := strings.Cut(string(p), "@")
+	set, err := parseSet(text)
+	if err == nil && located {
+		var c coords
+		if c, err = parseCoords(at); err == nil {
+			return place{set: set, coords: c}, nil
+		}
+	}
+	if err != nil || p == "" {
+		return place{}, fmt.Errorf("%q is not a position of MySQL or MariaDB, such as 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5@binlog.000003:4711 or 0-1-270@binlog.000003:4711", p)
+	}
+	return place{set: set}, nil
+}
+
+func parseCoords(text string) (coords, error) {
+	i := strings.LastIndexByte(text, ':')
+	if i < 0 {
+		return coords{}, fmt.Errorf("%q are no coordinates", text)
+	}
+	at, err := strconv.ParseUint(text[i+1:], 10, 64)
+	return coords{file: text[:i], at: at}, err
+}
+
+// comparePositions orders two positions. Those that a source emits are nested:
+// each stands for all that the one before does, and more.
+func comparePositions(a, b store.Position) int {
+	if a == "" || b == "" {
+		return cmp.Compare(len(a), len(b)) // "" is before everything
+	}
+	x, errX := parsePosition(a)
+	y, errY := parsePosition(b)
+	if errX != nil || errY != nil {
+		return cmp.Compare(a, b)
+	}
+	switch within, covers := y.set.contains(x.set), x.set.contains(y.set); {
+	case within && covers:
+		return 0
+	case within:
+		return -1
+	case covers:
+		return 1
+	}
+	return cmp.Compare(a, b) // of two servers: any fixed order will do
+}
+
+// gtid names a transaction, in either flavour's way.
+type gtid struct {
+	server uuid.UUID // MySQL
+	tag    mysql.Tag
+	number int64
+	maria  mysql.MariadbGTID
+}
+
+// gtidSet is the transactions up to a place, in either flavour's way.
+type gtidSet interface {
+	add(g *gtid)
+	contains(other gtidSet) bool
+	clone() gtidSet
+	// forDump is a copy for the syncer, which changes it.
+	forDump() mysql.GTIDSet
+	String() string
+}
+
+// parseSet reads a GTID set of either flavour. The two forms cannot be confused:
+// a colon is in one of them only.
+func parseSet(text string) (gtidSet, error) {
+	if text == "" {
+		return noneSet{}, nil
+	}
+	if strings.Contains(text, ":") {
+		set, err := mysql.ParseMysqlGTIDSet(text)
+		if err != nil {
+			return nil, err
+		}
+		return &mysqlSet{set: set.(*mysql.MysqlGTIDSet)}, nil
+	}
+	set := mariaSet{}
+	for _, one := range strings.Split(text, ",") {
+		id, err := mysql.ParseMariadbGTID(strings.TrimSpace(one))
+		if err != nil {
+			return nil, err
+		}
+		set[id.DomainID] = *id
+	}
+	return set, nil
+}
+
+// sameSet reports whether two sets are of the same transactions. Those of MariaDB
+// hold the last one of each domain, with the server that wrote it.
+func sameSet(a, b gtidSet) bool {
+	x, maria := a.(mariaSet)
+	y, both := b.(mariaSet)
+	if maria && both {
+		return maps.Equal(x, y)
+	}
+	return a.contains(b) && b.contains(a)
+}
+
+// isEmpty reports whether a set is that of no transactions.
+func isEmpty(set gtidSet) bool { return set.String() == "" }
+
+// noneSet is the set of no transactions, of a flavour that is not known.
+type noneSet struct{}
+
+func (noneSet) add(*gtid)                   {}
+func (noneSet) contains(other gtidSet) bool { return isEmpty(other) }
+func (noneSet) clone() gtidSet              { return noneSet{} }
+func (noneSet) String() string              { return "" }
+func (noneSet) forDump() mysql.GTIDSet      { return nil }
+
+// mysqlSet is a set of MySQL: intervals of each server's numbers.
+type mysqlSet struct{ set *mysql.MysqlGTIDSet }
+
+func (s *mysqlSet) add(g *gtid) { s.set.AddGTIDWithTag(g.server, g.tag, g.number) }
+
+func (s *mysqlSet) contains(other gtidSet) bool {
+	o, ok := other.(*mysqlSet)
+	return ok && s.set.Contain(o.set) || !ok && isEmpty(other)
+}
+
+func (s *mysqlSet) clone() gtidSet         { return &mysqlSet{set: s.set.Clone().(*mysql.MysqlGTIDSet)} }
+func (s *mysqlSet) String() string         { return s.set.String() }
+func (s *mysqlSet) forDump() mysql.GTIDSet { return s.set.Clone() }
+
+// mariaSet is a position of MariaDB: the last transaction of each domain.
+type mariaSet map[uint32]mysql.MariadbGTID
+
+func (s mariaSet) add(g *gtid) { s[g.maria.DomainID] = g.maria }
+
+func (s mariaSet) contains(other gtidSet) bool {
+	o, ok := other.(mariaSet)
+	for domain, g := range o {
+		if own, there := s[domain]; !there || own.SequenceNumber < g.SequenceNumber {
+			return false
+		}
+	}
+	return ok || isEmpty(other)
+}
+
+func (s mariaSet) clone() gtidSet {
+	c := make(mariaSet, len(s))
+	for domain, g := range s {
+		c[domain] = g
+	}
+	return c
+}
+
+func (s mariaSet) forDump() mysql.GTIDSet {
+	set := &mysql.MariadbGTIDSet{Sets: make(map[uint32]*mysql.MariadbGTID, len(s))}
+	for domain, g := range s {
+		set.Sets[domain] = &g
+	}
+	return set
+}
+
+func (s mariaSet) String() string { return s.forDump().String() }
+
+// emptySet is the set of no transactions in a flavour.
+func emptySet(f flavour) gtidSet {
+	if f == mariaDB {
+		return mariaSet{}
+	}
+	none := mysql.NewMysqlGTIDSet()
+	return &mysqlSet{set: &none}
+}
+
+// inFlavour gives the set of no transactions its flavour.
+func (p *place) inFlavour(f flavour) {
+	if _, none := p.set.(noneSet); none {
+		p.set = emptySet(f)
+	}
+}

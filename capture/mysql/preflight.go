@@ -1,0 +1,164 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	driver "github.com/go-sql-driver/mysql"
+
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	mystore "github.com/sluicebox/sluicebox/store/mysql"
+)
+
+// leastExpiry is how long a server must keep its binlog: a relay that is down over
+// night must find it.
+const leastExpiry = 24 * time.Hour
+
+// check looks at the settings.
+func (sv *server) check(wrong *fault.List) {
+	if least := sv.flavour.leastVersion(); sv.version.before(least) {
+		wrong.Add(fault.Fault{Subject: "server",
+			Problem: fmt.Sprintf("the server is %s %s, %d.%d or later is needed", sv.flavour, sv.text, least[0], least[1]), How: "upgrade it, or poll"})
+	}
+	if !sv.logs() {
+		wrong.Add(fault.Fault{Subject: "log_bin", Problem: "log_bin is off: the server writes no binlog",
+			How: "put `log_bin=binlog` and a `server_id` into the section [mysqld] of the server's configuration (and take skip_log_bin or disable_log_bin out), and restart it"})
+	}
+	if sv.setting("server_id") == "0" {
+		wrong.Add(sv.set("server_id", "server_id is 0: the server sends its binlog to nobody", "1", "with a number that no other server of the replication has"))
+	}
+	const sessions = "and have the services connect again: a session keeps what it began with"
+	if format := sv.setting("binlog_format"); format != "ROW" && format != "" { // it is about to be the only one
+		wrong.Add(sv.set("binlog_format", "binlog_format is "+format+", must be ROW", "ROW", sessions))
+	}
+	if image := sv.setting("binlog_row_image"); image != "FULL" {
+		wrong.Add(sv.set("binlog_row_image", "binlog_row_image is "+image+", must be FULL", "FULL", sessions))
+	}
+	if options := sv.setting("binlog_row_value_options"); options != "" {
+		wrong.Add(sv.set("binlog_row_value_options", "binlog_row_value_options is "+options+", must be empty", "", sessions))
+	}
+	if mode := sv.setting("gtid_mode"); sv.flavour == mySQL && mode != "ON" {
+		wrong.Add(fault.Fault{Subject: "gtid_mode", Problem: "gtid_mode is " + mode + ", must be ON", Statements: gtidSteps(mode),
+			How: "as an administrator, one after the other, on every server of the replication before the next"})
+	}
+	if kept := sv.expiry(); kept != 0 && kept < leastExpiry {
+		wrong.Add(sv.set("retention", "the server keeps its binlog for "+forPeople(kept)+" (binlog_expire_logs_seconds), must be a day or more", "604800", ""))
+	}
+}
+
+// gtidSteps are the statements from a gtid_mode to ON
+// (https://dev.mysql.com/doc/refman/9.0/en/replication-mode-change-online-enable-gtids.html).
+func gtidSteps(mode string) []string {
+	steps := []string{"SET PERSIST enforce_gtid_consistency = ON;"}
+	modes := []string{"OFF", "OFF_PERMISSIVE", "ON_PERMISSIVE", "ON"}
+	for _, next := range modes[slices.Index(modes, mode)+1:] {
+		steps = append(steps, "SET PERSIST gtid_mode = "+next+";")
+	}
+	return steps
+}
+
+// set is the fault of a setting that can be changed while the server runs.
+func (sv *server) set(subject, problem, value, how string) fault.Fault {
+	name := subject
+	if subject == "retention" {
+		name = "binlog_expire_logs_seconds"
+	}
+	if name != "server_id" && name != "binlog_expire_logs_seconds" && name != "sync_binlog" {
+		value = "'" + value + "'"
+	}
+	f := fault.Fault{Subject: subject, Problem: problem, How: "as an administrator"}
+	if sv.flavour == mariaDB {
+		f.Statements = []string{fmt.Sprintf("SET GLOBAL %s = %s;", name, value)}
+		f.How += fmt.Sprintf(", and put `%s=%s` into the server's configuration", name, strings.Trim(value, "'"))
+	} else {
+		f.Statements = []string{fmt.Sprintf("SET PERSIST %s = %s;", name, value)}
+	}
+	if how != "" {
+		f.How += ", " + how
+	}
+	return f
+}
+
+// checkFilters finds out that the binlog leaves out the databases of the outboxes
+// or that of the markers.
+func (sv *server) checkFilters(s *Source, wrong *fault.List) {
+	only, ignored := list(sv.filters["binlog_do_db"]), list(sv.filters["binlog_ignore_db"])
+	seen := map[string]bool{}
+	names := []string{s.database()} // where the markers are
+	for i := range s.cfg.Outboxes {
+		names = append(names, s.schemaOf(&s.cfg.Outboxes[i]))
+	}
+	for _, name := range names {
+		if seen[name] || (len(only) == 0 || slices.Contains(only, name)) && !slices.Contains(ignored, name) {
+			continue
+		}
+		seen[name] = true
+		wrong.Add(fault.Fault{Subject: "log_bin", Problem: fmt.Sprintf("the binlog leaves database %s out: binlog_do_db is %q, binlog_ignore_db is %q",
+			name, sv.filters["binlog_do_db"], sv.filters["binlog_ignore_db"]), How: "change these options in the server's configuration and restart it"})
+	}
+}
+
+func list(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text, ",")
+}
+
+// Errors of the server
+// (https://dev.mysql.com/doc/mysql-errors/9.0/en/server-error-reference.html).
+const (
+	errDatabaseDenied  = 1044 // ER_DBACCESS_DENIED_ERROR
+	errAccessDenied    = 1045 // ER_ACCESS_DENIED_ERROR
+	errTableDenied     = 1142 // ER_TABLEACCESS_DENIED_ERROR
+	errPrivilege       = 1227 // ER_SPECIFIC_ACCESS_DENIED_ERROR
+	errReadingBinlog   = 1236 // ER_SOURCE_FATAL_ERROR_READING_BINLOG
+	errSourceInfo      = 1201 // ER_MASTER_INFO, MariaDB
+	errHostNotAllowed  = 1130 // ER_HOST_NOT_PRIVILEGED
+	errSameID          = 4052 // ER_SLAVE_SAME_ID, MariaDB
+	errPasswordExpired = 1820 // ER_MUST_CHANGE_PASSWORD
+)
+
+// denied reports whether the server says that the role may not.
+func denied(err error) bool {
+	var e *driver.MySQLError
+	return errors.As(err, &e) && (e.Number == errPrivilege || e.Number == errDatabaseDenied || e.Number == errTableDenied)
+}
+
+// mayNotLook is the fault of a role that may not ask where the binlog ends.
+func (sv *server) mayNotLook(err error) fault.Fault {
+	privilege := "REPLICATION CLIENT"
+	if sv.flavour == mariaDB {
+		privilege = "BINLOG MONITOR"
+	}
+	return fault.Fault{Subject: "grants", Problem: fmt.Sprintf("role %s may not ask how far the binlog goes: %v", sv.user, err),
+		Statements: []string{fmt.Sprintf("GRANT %s ON *.* TO %s;", privilege, account(sv.user))}, How: "as an administrator"}
+}
+
+// account quotes a role as a statement takes it: user@host.
+func account(user string) string {
+	quote := func(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
+	i := strings.LastIndexByte(user, '@')
+	if i < 0 {
+		return quote(user)
+	}
+	return quote(user[:i]) + "@" + quote(user[i+1:])
+}
+
+// checkMarks looks for the table of the markers.
+func (s *Source) checkMarks(ctx context.Context, wrong *fault.List) error {
+	const look = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?"
+	found, err := s.control.strings(ctx, look, s.database(), markTable)
+	if err != nil {
+		return fmt.Errorf("look for table %s: %w", markTable, mystore.Explain(err))
+	}
+	if len(found) == 0 {
+		wrong.Add(fault.Fault{Subject: "own tables", Problem: fmt.Sprintf("there is no table %s in database %s, by which the relay marks places in the binlog", markTable, s.database()),
+			How: "run `sluicebox init`"})
+	}
+	return nil
+}

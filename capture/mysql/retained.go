@@ -1,0 +1,57 @@
+package mysql
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	mystore "github.com/sluicebox/sluicebox/store/mysql"
+)
+
+// Retained asks how long the binlog is behind the acknowledged position; before
+// the first acknowledgement since Open, behind where Open began. That is what the
+// relay has yet to get through, also where the server has purged a part of it.
+//
+// Limit is that of a server that bounds its binlog in bytes. Most bound it by time
+// only: where half of that has passed since the last acknowledgement, Limit is what
+// there is now, so that the relay does not let it become older.
+func (s *Source) Retained(ctx context.Context) (capture.Retained, error) {
+	rows, err := s.control.named(ctx, "SHOW BINARY LOGS")
+	if err != nil {
+		return capture.Retained{}, fmt.Errorf("ask how long the binlog is: %w", mystore.Explain(err))
+	}
+	acked := s.acked.Load()
+	if acked == nil {
+		return capture.Retained{}, nil
+	}
+	var kept capture.Retained
+	for i := len(rows) - 1; i >= 0; i-- {
+		size, err := strconv.ParseInt(rows[i]["File_size"], 10, 64)
+		if err != nil {
+			return capture.Retained{}, fmt.Errorf("ask how long the binlog is: %w", err)
+		}
+		kept.Bytes += size
+		if rows[i]["Log_name"] == acked.place.file {
+			kept.Bytes -= min(size, int64(acked.place.at))
+			break
+		}
+	}
+	kept.Limit = s.server.limit()
+	if expiry := s.server.expiry(); expiry > 0 && kept.Bytes > 0 && time.Since(acked.at) > expiry/2 {
+		kept.Limit = kept.Bytes
+	}
+	return kept, nil
+}
+
+// limit is how many bytes of binlog the server keeps at most; 0 if there is no
+// such bound. MariaDB has the setting since 11.4, Percona's server another.
+func (sv *server) limit() int64 {
+	for _, name := range []string{"max_binlog_total_size", "binlog_space_limit"} {
+		if n, err := strconv.ParseInt(sv.setting(name), 10, 64); err == nil && n > 0 {
+			return n
+		}
+	}
+	return 0
+}

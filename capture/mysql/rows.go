@@ -1,0 +1,306 @@
+package mysql
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-mysql-org/go-mysql/replication"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/store"
+	mystore "github.com/sluicebox/sluicebox/store/mysql"
+)
+
+// Columns of the table of the markers.
+const (
+	markName = iota
+	markToken
+	markColumns
+)
+
+// own reports whether the key of a table is that of a relay's own table.
+func own(key []byte) bool {
+	i := bytes.IndexByte(key, 0)
+	return i >= 0 && len(key) > i+1 && bytes.HasPrefix(key[i+2:], []byte(ownPrefix))
+}
+
+func lower(key []byte) []byte {
+	// Bytes above 127 are no capitals to the server either, but for letters of its
+	// own collation, which it has folded by itself.
+	return bytes.ToLower(key)
+}
+
+// rows takes the rows of a statement, in part.
+func (a *assembler) rows(d *decoder, kind replication.EventType, raw []byte) error {
+	id, flags, err := tableIDOf(raw)
+	if err != nil {
+		return err
+	}
+	l := a.mapped[id]
+	if flags&replication.RowsEventStmtEndFlag != 0 {
+		clear(a.mapped)
+	}
+	switch {
+	case l == nil:
+		return nil
+	case !a.open:
+		return errors.New("rows outside a transaction")
+	case l == a.marker:
+		return a.markers(d, raw)
+	case !inserts(kind) && (!updates(kind) || !l.table.replaced):
+		return nil
+	}
+	e, err := d.events.Parse(raw)
+	if err != nil {
+		return err
+	}
+	rows, ok := e.Event.(*replication.RowsEvent)
+	if !ok {
+		return fmt.Errorf("an event of type %s is a %T", kind, e.Event)
+	}
+	for i, values := range rows.Rows {
+		if updates(kind) && (i%2 == 0 || !l.renamed(rows, i)) {
+			continue
+		}
+		if err := a.insert(l, values, rows.SkippedColumns[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func updates(kind replication.EventType) bool {
+	return kind == replication.UPDATE_ROWS_EVENTv2 || kind == replication.UPDATE_ROWS_EVENTv1 ||
+		kind == replication.MARIADB_UPDATE_ROWS_COMPRESSED_EVENT_V1
+}
+
+// renamed reports whether an update gave the row of the image in front of i
+// another id: so the servers log a REPLACE that met a row by another unique key.
+func (l *layout) renamed(rows *replication.RowsEvent, i int) bool {
+	for k := range l.rows {
+		at := l.rows[k].id
+		if slices.Contains(rows.SkippedColumns[i], at) {
+			continue // a column that did not change
+		}
+		if slices.Contains(rows.SkippedColumns[i-1], at) || !reflect.DeepEqual(rows.Rows[i-1][at], rows.Rows[i][at]) {
+			return true
+		}
+	}
+	return false
+}
+
+func inserts(kind replication.EventType) bool {
+	return kind == replication.WRITE_ROWS_EVENTv2 || kind == replication.WRITE_ROWS_EVENTv1 ||
+		kind == replication.MARIADB_WRITE_ROWS_COMPRESSED_EVENT_V1
+}
+
+// markers keeps the relay's own markers. An update has the old row, then the new
+// one.
+func (a *assembler) markers(d *decoder, raw []byte) error {
+	e, err := d.events.Parse(raw)
+	if err != nil {
+		return err
+	}
+	rows, ok := e.Event.(*replication.RowsEvent)
+	if !ok || rows.Type() == replication.EnumRowsEventTypeDelete {
+		return nil
+	}
+	for i, values := range rows.Rows {
+		if rows.Type() == replication.EnumRowsEventTypeUpdate && i%2 == 0 {
+			continue
+		}
+		if len(values) < markColumns {
+			return fmt.Errorf("table %s has %d columns", markTable, len(values))
+		}
+		name, _ := values[markName].(string)
+		token, ok := values[markToken].(string)
+		if ok && name == a.name && (token == a.cutMark || !strings.HasPrefix(token, cutMark)) {
+			a.marks = append(a.marks, strings.Clone(token))
+		}
+	}
+	return nil
+}
+
+// insert takes a row. A part of a transaction is given out only when the next row
+// is there: the batch that ends it always holds at least one.
+func (a *assembler) insert(l *layout, values []any, skipped []int) error {
+	size := 0
+	for i := range l.rows {
+		size += sizeOf(values[l.rows[i].payload])
+	}
+	if n := len(a.items); n > 0 && (n+len(l.rows) > a.maxRows || a.bytes+size > a.maxBytes) {
+		part := capture.Batch{Items: a.items}
+		a.items, a.bytes = make([]store.Item, 0, n), 0
+		if err := a.emit(part); err != nil {
+			return err
+		}
+	}
+	a.bytes += size
+	if a.items == nil {
+		a.items = make([]store.Item, 0, max(a.expected, len(l.rows)))
+	}
+	for i := range l.rows {
+		rm := &l.rows[i]
+		if at := rm.lacks(skipped); at >= 0 {
+			return &fault.RowError{Schema: l.table.schema, Table: l.table.name, Err: fmt.Errorf(
+				"column %s is left out of the binlog: the session that wrote the row has a binlog_row_image that is not FULL", mystore.Ident(l.columns[at].name))}
+		}
+		it, err := a.reader.read(l, rm, values)
+		if err != nil {
+			return err
+		}
+		it.Committed = a.committed
+		a.items = append(a.items, it)
+	}
+	return nil
+}
+
+// lacks returns a column of the outbox that is among those left out; -1 if none
+// is.
+func (rm *rowMap) lacks(skipped []int) int {
+	for _, at := range []int{rm.id, rm.kind, rm.group, rm.payload, rm.retries} {
+		if at >= 0 && slices.Contains(skipped, at) {
+			return at
+		}
+	}
+	return -1
+}
+
+func sizeOf(v any) int {
+	switch x := v.(type) {
+	case string:
+		return len(x)
+	case []byte:
+		return len(x)
+	}
+	return 0
+}
+
+// itemReader turns rows into items. It interns kinds, of which there are few.
+type itemReader struct {
+	kinds   map[string]string
+	scratch []byte
+	at      time.Time // when what is read came from the server
+}
+
+// mostKinds bounds the interned kinds: a table that puts something unique there
+// must not fill the memory.
+const mostKinds = 1024
+
+// read makes one item of a row. Its memory is its own. The error is a
+// *fault.RowError.
+func (ir *itemReader) read(l *layout, rm *rowMap, values []any) (store.Item, error) {
+	it := store.Item{Kind: rm.outbox.Kind, Captured: ir.at}
+	it.Outbox = rm.outbox.Name
+	err := ir.fill(&it, l, rm, values)
+	if err != nil {
+		return it, &fault.RowError{Schema: l.table.schema, Table: l.table.name, ID: it.ID, Err: err}
+	}
+	return it, nil
+}
+
+func (ir *itemReader) fill(it *store.Item, l *layout, rm *rowMap, values []any) (err error) {
+	c := &rm.outbox.Layout.Columns
+	if values[rm.id] == nil {
+		return fmt.Errorf("a row with NULL in its id column %s cannot be relayed: an id is what it is claimed and settled by", mystore.Ident(c.ID))
+	}
+	if it.ID, it.Group, err = ir.identify(l, rm, values); err != nil {
+		return err
+	}
+	if rm.kind >= 0 {
+		if it.Kind, err = ir.kind(&l.columns[rm.kind], values[rm.kind]); err != nil {
+			return err
+		}
+	}
+	if rm.retries >= 0 && values[rm.retries] != nil {
+		text, err := l.columns[rm.retries].append(ir.scratch[:0], values[rm.retries])
+		if err != nil {
+			return err
+		}
+		if it.RetryCount, err = strconv.Atoi(string(text)); err != nil {
+			return fmt.Errorf("%q in column %s is not a count", text, mystore.Ident(c.RetryCount))
+		}
+	}
+	// NULL is empty and not nil, which would stand for bytes that were dropped.
+	it.Payload = make([]byte, 0, sizeOf(values[rm.payload]))
+	if values[rm.payload] != nil {
+		if it.Payload, err = l.columns[rm.payload].append(it.Payload, values[rm.payload]); err != nil {
+			return fmt.Errorf("the payload: %w", err)
+		}
+	}
+	it.PayloadSize = len(it.Payload)
+	return nil
+}
+
+// identify returns a row's id and its group, in one string where both are text.
+func (ir *itemReader) identify(l *layout, rm *rowMap, values []any) (string, store.Group, error) {
+	text, err := l.columns[rm.id].appendText(ir.scratch[:0], values[rm.id])
+	ir.scratch = text
+	if err != nil {
+		return "", store.Group{}, fmt.Errorf("the id: %w", err)
+	}
+	if rm.group < 0 || values[rm.group] == nil {
+		return string(text), store.Group{}, nil
+	}
+	n := len(text)
+	read := l.columns[rm.group].appendText
+	if len(rm.outbox.Layout.GroupPath) > 0 {
+		read = l.columns[rm.group].append
+	}
+	if text, err = read(text, values[rm.group]); err != nil {
+		return string(text[:n]), store.Group{}, fmt.Errorf("the group: %w", err)
+	}
+	ir.scratch = text
+	if len(rm.outbox.Layout.GroupPath) > 0 {
+		return string(text[:n]), rm.outbox.Layout.Group(text[n:]), nil
+	}
+	both := string(text)
+	return both[:n], store.Group{Name: both[n:], Valid: true}, nil
+}
+
+func (ir *itemReader) kind(c *column, v any) (string, error) {
+	if v == nil {
+		return "", nil
+	}
+	text, err := c.appendText(ir.scratch[:0], v)
+	ir.scratch = text
+	if err != nil {
+		return "", fmt.Errorf("the kind: %w", err)
+	}
+	if s, ok := ir.kinds[string(text)]; ok {
+		return s, nil
+	}
+	s := string(text)
+	if len(ir.kinds) < mostKinds {
+		ir.kinds[s] = s
+	}
+	return s, nil
+}
+
+// misfit says what becomes of a table that the log describes otherwise than it is
+// described now. Rows that were written before the table was changed cannot be
+// read for sure, and are in the table.
+func (a *assembler) misfit(t *table, err error) error {
+	var missing *columnError
+	if errors.As(err, &missing) {
+		return err
+	}
+	return &misfitError{table: t, RowError: fault.RowError{Schema: t.schema, Table: t.name, Err: err}}
+}
+
+// misfitError is a table whose columns in the log are not those of its
+// description.
+type misfitError struct {
+	fault.RowError
+	table *table
+}
+
+// Unwrap makes the error a *fault.RowError.
+func (e *misfitError) Unwrap() error { return &e.RowError }

@@ -1,0 +1,104 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Run streams the binlog. A lost connection ends it with an ordinary error. A
+// *capture.LostError: the server has purged what follows, it is another one or was
+// restored, its log lacks rows or holds one that cannot be relayed, or the log at
+// one place cannot be read at all. A *capture.NoStreamError: the role may not
+// stream any more, a setting no longer allows it, or somebody else uses the
+// relay's server id. A *store.SetupError: the table has lost a column that the
+// layout names.
+//
+// A receiver that pauses for more than 10 s costs the connection; it is opened
+// again when the receiver is back, and no error.
+func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.Batch) error {
+	if s.server == nil {
+		return errors.New("a source runs only after Open")
+	}
+	var until gtidSet
+	if span.Until != "" {
+		end, err := parsePosition(span.Until)
+		if err != nil {
+			return err
+		}
+		until = end.set
+	}
+	progress := false
+	for {
+		from, err := s.start(span.From)
+		if err != nil {
+			return err
+		}
+		if until != nil && from.set.contains(until) {
+			return nil
+		}
+		r := &run{source: s, serverID: s.cfg.ServerID, from: from, until: until, out: out}
+		err = r.read(ctx)
+		progress = progress || r.progress
+		switch {
+		case errors.Is(err, errDone):
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !errors.Is(err, errPaused):
+			return s.ended(ctx, err, progress)
+		}
+	}
+}
+
+// start returns the place to read from.
+func (s *Source) start(from store.Position) (place, error) {
+	at, err := parsePosition(s.resume.Start(s, from))
+	if err != nil {
+		return place{}, err
+	}
+	at.inFlavour(s.server.flavour)
+	return at, nil
+}
+
+// run is one dump.
+type run struct {
+	source   *Source
+	serverID uint32
+	from     place
+	until    gtidSet
+	out      chan<- capture.Batch
+	begun    func() // called once the server sends, if set
+	cutMark  string // the marker of a cut to hand on, if set
+
+	progress bool // it sent something new
+}
+
+// read sends what a dump brings until the context ends, the span ends (errDone),
+// the receiver pauses (errPaused; the batch that waited was received) or the
+// connection is lost.
+func (r *run) read(ctx context.Context) error {
+	s := r.source
+	asm := newAssembler(s.server, &s.cfg, place{set: r.from.set.clone(), coords: r.from.coords})
+	defer asm.close()
+	d := &dump{}
+	st := &stream{src: s, ctx: ctx, dump: d, asm: asm, out: r.out, until: r.until, begun: r.begun}
+	asm.emit, asm.cutMark = st.send, r.cutMark
+	asm.refresh = func(t *table) error { return s.refresh(ctx, t) }
+	s.server.tables.charsets.load = func(name string) (*charset, error) { return s.loadCharset(ctx, name) }
+	err := s.openDump(ctx, d, s.server, r.serverID, r.from, st)
+	if err != nil {
+		return err
+	}
+	err = d.wait(ctx)
+	d.close() // from here on the stream is this goroutine's
+	if errors.Is(err, errPaused) {
+		if sendErr := st.sendWaiting(); sendErr != nil {
+			err = sendErr
+		}
+	}
+	r.progress = st.progress
+	return s.explainDump(s.server, d, err)
+}

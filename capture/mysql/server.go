@@ -1,0 +1,212 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/store"
+	mystore "github.com/sluicebox/sluicebox/store/mysql"
+)
+
+// flavour is which of the two servers it is. What differs between them is said in
+// this file, in position.go and in preflight.go.
+type flavour int
+
+const (
+	mySQL flavour = iota + 1
+	mariaDB
+)
+
+func (f flavour) String() string {
+	if f == mariaDB {
+		return "MariaDB"
+	}
+	return "MySQL"
+}
+
+// identitySQL is what a server is known by. MariaDB has no more than this: two of
+// its servers may be called the same.
+func (f flavour) identitySQL() string {
+	if f == mariaDB {
+		return "CONCAT(@@GLOBAL.gtid_domain_id, '-', @@GLOBAL.server_id)"
+	}
+	return "@@GLOBAL.server_uuid"
+}
+
+// executedSQL is the transactions up to now.
+func (f flavour) executedSQL() string {
+	if f == mariaDB {
+		return "@@GLOBAL.gtid_binlog_pos"
+	}
+	return "@@GLOBAL.gtid_executed"
+}
+
+// statusSQL asks where the binlog ends.
+func (sv *server) statusSQL() string {
+	switch {
+	case sv.flavour == mariaDB:
+		return "SHOW BINLOG STATUS"
+	case sv.version.before(version{8, 2}):
+		return "SHOW MASTER STATUS"
+	}
+	return "SHOW BINARY LOG STATUS"
+}
+
+// leastVersion is the first that the relay works with, see store/mysql.
+func (f flavour) leastVersion() version {
+	if f == mariaDB {
+		return version{10, 6}
+	}
+	return version{8, 0}
+}
+
+// version is major and minor.
+type version [2]int
+
+func parseVersion(text string) version {
+	var v version
+	parts := strings.SplitN(text, ".", 3)
+	for i := range min(len(parts), 2) {
+		v[i], _ = strconv.Atoi(parts[i])
+	}
+	return v
+}
+
+func (v version) before(w version) bool { return v[0] < w[0] || v[0] == w[0] && v[1] < w[1] }
+
+// server is what the checks and the stream need to know of it.
+type server struct {
+	flavour  flavour
+	version  version
+	text     string // the version as the server says it
+	identity string
+	user     string
+	tls      bool // the server can; asked for by tls=preferred alone
+	settings map[string]string
+	end      coords // of the binlog, as Open saw it; zero if it has none
+	filters  map[string]string
+	tables   *tables
+}
+
+// origin names the server's log.
+func (sv *server) origin() string {
+	return strings.ToLower(sv.flavour.String()) + "/" + sv.identity
+}
+
+func (sv *server) setting(name string) string { return sv.settings[name] }
+
+// expiry is how long the server keeps its binlog; 0 is for ever.
+func (sv *server) expiry() time.Duration {
+	if sv.setting("binlog_expire_logs_auto_purge") == "OFF" {
+		return 0
+	}
+	if seconds, err := strconv.ParseInt(sv.setting("binlog_expire_logs_seconds"), 10, 64); err == nil && seconds > 0 {
+		return time.Duration(seconds) * time.Second
+	}
+	days, err := strconv.ParseFloat(sv.setting("expire_logs_days"), 64)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(days * 24 * float64(time.Hour))
+}
+
+// inspect reads everything that the checks look at, and checks it.
+func (s *Source) inspect(ctx context.Context) (*server, fault.List, error) {
+	var wrong fault.List
+	sv, err := s.identify(ctx)
+	if err != nil {
+		return nil, wrong, err
+	}
+	sv.settings, err = s.control.variables(ctx,
+		"log_bin", "binlog_format", "binlog_row_image", "binlog_row_value_options", "binlog_row_metadata",
+		"gtid_mode", "server_id", "binlog_expire_logs_seconds", "binlog_expire_logs_auto_purge", "expire_logs_days",
+		"max_binlog_total_size", "binlog_space_limit", "sync_binlog", "lower_case_table_names")
+	if err != nil {
+		return nil, wrong, err
+	}
+	sv.check(&wrong)
+	if sv.logs() {
+		if err := wrong.AddErr(s.locate(ctx, sv)); err != nil {
+			return nil, wrong, err
+		}
+	}
+	if sv.tables, err = s.findTables(ctx, sv, &wrong); err != nil {
+		return nil, wrong, err
+	}
+	sv.checkFilters(s, &wrong)
+	if err := s.checkMarks(ctx, &wrong); err != nil {
+		return nil, wrong, err
+	}
+	return sv, wrong, nil
+}
+
+// sends reports whether the settings let the server send its binlog at all.
+func (sv *server) sends() bool {
+	return sv.logs() && !sv.version.before(sv.flavour.leastVersion()) && (sv.flavour == mariaDB || sv.setting("gtid_mode") == "ON")
+}
+
+func (sv *server) logs() bool { return sv.setting("log_bin") == "ON" }
+
+// identify asks which server it is.
+func (s *Source) identify(ctx context.Context) (*server, error) {
+	var sv server
+	if err := s.control.db.QueryRowContext(ctx, "SELECT VERSION(), CURRENT_USER()").Scan(&sv.text, &sv.user); err != nil {
+		return nil, fmt.Errorf("inspect the server: %w", mystore.Explain(err))
+	}
+	sv.flavour, sv.version = mySQL, parseVersion(sv.text)
+	if strings.Contains(sv.text, "MariaDB") {
+		sv.flavour = mariaDB
+	}
+	if err := s.control.db.QueryRowContext(ctx, "SELECT "+sv.flavour.identitySQL()).Scan(&sv.identity); err != nil {
+		return nil, fmt.Errorf("ask which server it is: %w", mystore.Explain(err))
+	}
+	status, err := s.control.named(ctx, "SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+	if err != nil {
+		return nil, fmt.Errorf("ask whether the session is encrypted: %w", mystore.Explain(err))
+	}
+	sv.tls = len(status) > 0 && status[0]["Value"] != ""
+	return &sv, nil
+}
+
+// locate finds the end of the binlog.
+func (s *Source) locate(ctx context.Context, sv *server) error {
+	if sv.version.before(sv.flavour.leastVersion()) {
+		return nil // the statement is another one; the version is a fault by itself
+	}
+	rows, err := s.control.named(ctx, sv.statusSQL())
+	if denied(err) {
+		return sv.mayNotLook(err).Err()
+	}
+	if err != nil || len(rows) == 0 {
+		return fmt.Errorf("ask where the binlog ends: %w", mystore.Explain(errors.Join(err, noRows(rows))))
+	}
+	sv.filters = map[string]string{"binlog_do_db": rows[0]["Binlog_Do_DB"], "binlog_ignore_db": rows[0]["Binlog_Ignore_DB"]}
+	sv.end.file = rows[0]["File"]
+	if sv.end.at, err = strconv.ParseUint(rows[0]["Position"], 10, 64); err != nil {
+		return fmt.Errorf("ask where the binlog ends: %w", err)
+	}
+	return nil
+}
+
+func noRows(rows []map[string]string) error {
+	if len(rows) == 0 {
+		return errors.New("the server says nothing")
+	}
+	return nil
+}
+
+// lost makes a *capture.LostError.
+func lost(format string, args ...any) error {
+	return &capture.LostError{Reason: fmt.Sprintf(format, args...)}
+}
+
+// noStream makes a *capture.NoStreamError.
+func noStream(problem, remedy string) error {
+	return &capture.NoStreamError{SetupError: store.SetupError{Problem: problem, Remedy: remedy}}
+}

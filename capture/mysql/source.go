@@ -1,0 +1,106 @@
+package mysql
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	driver "github.com/go-sql-driver/mysql"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/store"
+	mystore "github.com/sluicebox/sluicebox/store/mysql"
+)
+
+// Source is the binlog of one server of MySQL or MariaDB.
+type Source struct {
+	cfg     Config
+	control *control
+	stream  *driver.Config
+	resume  capture.Resume
+	trouble fault.Trouble
+	clash   clash
+	misfits string // the table whose columns did not fit the last time
+
+	server *server // what Open found; nil before
+
+	offered atomic.Pointer[store.Position] // the last that the receiver was offered since Open
+	acked   atomic.Pointer[acknowledged]
+}
+
+// acknowledged is a position that was given away.
+type acknowledged struct {
+	position store.Position
+	place    place
+	at       time.Time
+}
+
+var _ capture.Resumer = (*Source)(nil)
+
+// Resume returns what has been sent so far.
+func (s *Source) Resume() *capture.Resume { return &s.resume }
+
+// Acknowledge notes that the log up to a position is no longer needed, by which
+// Retained measures. Nobody is told: the server keeps its binlog by time. A
+// position that was not sent since Open is ignored: it is of another log.
+func (s *Source) Acknowledge(p store.Position) {
+	offered := s.offered.Load()
+	at, err := parsePosition(p)
+	if err != nil || offered == nil || comparePositions(p, *offered) > 0 {
+		return
+	}
+	for {
+		old := s.acked.Load()
+		if old != nil && comparePositions(p, old.position) <= 0 {
+			return
+		}
+		if s.acked.CompareAndSwap(old, &acknowledged{position: p, place: at, at: time.Now()}) {
+			return
+		}
+	}
+}
+
+// begin forgets what an earlier Open found.
+func (s *Source) begin(sv *server, from store.Position, at place) {
+	s.server = sv
+	s.offered.Store(&from)
+	s.acked.Store(&acknowledged{position: from, place: at, at: time.Now()})
+	s.resume.Reset(from)
+}
+
+// markTable is one of the store's own tables. It holds a row for each relay, whose
+// token its source finds in the binlog.
+const markTable = "sluicebox_marker"
+
+// ownPrefix begins the names of all tables of relays.
+const ownPrefix = "sluicebox_"
+
+// Mark writes a marker into the binlog, in a transaction of its own: a row of the
+// relay's is set to the token.
+func (s *Source) Mark(ctx context.Context, token string) error {
+	const write = "INSERT INTO " + markTable + " (name, token) VALUES (?, ?) ON DUPLICATE KEY UPDATE token = VALUES(token)"
+	if _, err := s.control.db.ExecContext(ctx, write, s.cfg.Name, token); err != nil {
+		return fmt.Errorf("write a marker into the binlog: %w", mystore.Explain(err))
+	}
+	return nil
+}
+
+// Compare orders two positions: a is before b if b stands for all that a does,
+// and more.
+func (s *Source) Compare(a, b store.Position) int { return comparePositions(a, b) }
+
+// Close ends the sessions. Call it when no other call is open.
+func (s *Source) Close() { s.control.close() }
+
+// database is the one that the URL names.
+func (s *Source) database() string { return s.control.config.DBName }
+
+// schemaOf is where an outbox's table is.
+func (s *Source) schemaOf(o *store.Outbox) string {
+	if o.Schema != "" {
+		return o.Schema
+	}
+	return s.database()
+}

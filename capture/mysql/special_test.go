@@ -1,0 +1,169 @@
+package mysql_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/capturetest"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// Transactions come compressed: MySQL packs each as a whole, MariaDB its rows and
+// its statements.
+func TestCompressed(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		settings := map[string]string{"binlog-transaction-compression": "ON"}
+		if f == servers.MariaDB {
+			settings = map[string]string{"log-bin-compress": "ON", "log-bin-compress-min-len": "10"}
+		}
+		d := newDatabase(t, f, f.Start(t, settings).Database())
+		fo, src, _ := follow(t, d, d.config(), store.Checkpoint{})
+		long := strings.Repeat("compressible ", 1000)
+		for i := range 20 {
+			d.Begin(t, capturetest.Row{ID: fmt.Sprintf("a%02d", i), Payload: long}, capturetest.Row{ID: fmt.Sprintf("b%02d", i), Payload: long})(true)
+		}
+		d.exec(t, "ALTER TABLE outbox_events ADD COLUMN extra int FIRST -- "+long)
+		d.Begin(t, capturetest.Row{ID: "last", Payload: long})(true)
+		if err := src.Mark(t.Context(), "end"); err != nil {
+			t.Fatal(err)
+		}
+		fo.until("the marker", func() bool { return len(fo.marks) > 0 })
+		if len(fo.items) != 41 || fo.items[40].ID != "last" {
+			t.Fatalf("%d rows came", len(fo.items))
+		}
+		for i := range fo.items {
+			if string(fo.items[i].Payload) != long {
+				t.Errorf("row %s has another payload", fo.items[i].ID)
+			}
+		}
+	})
+}
+
+// XA transactions are in the log when they are prepared.
+func TestXA(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		d := newDatabase(t, f, f.Database(t))
+		fo, src, _ := follow(t, d, d.config(), store.Checkpoint{})
+		xa := func(name, last string) string {
+			return fmt.Sprintf("XA START '%s'; %s; XA END '%[1]s'; %[3]s", name, insert(name), last)
+		}
+		servers.ExecMySQL(t, d.url, xa(d.name+"one", "XA COMMIT '"+d.name+"one' ONE PHASE"))
+		servers.ExecMySQL(t, d.url, xa(d.name+"two", "XA PREPARE '"+d.name+"two'; XA COMMIT '"+d.name+"two'"))
+		servers.ExecMySQL(t, d.url, xa(d.name+"gone", "XA PREPARE '"+d.name+"gone'; XA ROLLBACK '"+d.name+"gone'"))
+		d.exec(t, insert("after"))
+		if err := src.Mark(t.Context(), "end"); err != nil {
+			t.Fatal(err)
+		}
+		fo.until("the marker", func() bool { return len(fo.marks) > 0 })
+		fo.expect(d.name+"one", d.name+"two", d.name+"gone", "after") // a claim finds the third gone
+	})
+}
+
+// What else ends or splits transactions.
+func TestTransactions(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		d := newDatabase(t, f, f.Database(t))
+		d.exec(t, "CREATE TABLE plain (n int) ENGINE=MyISAM", "CREATE TABLE source (id varchar(64), payload text)", "INSERT INTO source VALUES ('s1', 'x'), ('s2', 'y')",
+			"CREATE TRIGGER copies AFTER INSERT ON source FOR EACH ROW INSERT INTO outbox_events (id, payload) VALUES (NEW.id, NEW.payload)")
+		fo, src, _ := follow(t, d, d.config(), store.Checkpoint{})
+		servers.ExecMySQL(t, d.url,
+			"BEGIN; "+insert("kept")+"; SAVEPOINT s; "+insert("undone")+"; ROLLBACK TO SAVEPOINT s; "+insert("too")+"; COMMIT",
+			"INSERT INTO plain VALUES (1)",
+			"BEGIN; INSERT INTO plain VALUES (2); "+insert("mixed")+"; COMMIT",
+			"INSERT INTO outbox_events (id, payload) SELECT concat('copy of ', id), payload FROM source ORDER BY id",
+			"INSERT INTO source VALUES ('triggered', 'x')",
+			"CREATE TABLE made AS SELECT * FROM source",
+			"TRUNCATE TABLE made; ANALYZE TABLE made; OPTIMIZE TABLE made; DROP TABLE made",
+			"UPDATE outbox_events SET status = 'PROCESSING'; DELETE FROM outbox_events WHERE id = 'kept'",
+			"REPLACE INTO outbox_events (id, payload) VALUES ('replaced', 'x')",
+			"INSERT INTO outbox_events (id, payload) VALUES ('replaced', 'y') ON DUPLICATE KEY UPDATE payload = 'z'",
+			"BEGIN; "+insert("rolled back")+"; ROLLBACK",
+			"FLUSH BINARY LOGS",
+			insert("last"))
+		if err := src.Mark(t.Context(), "end"); err != nil {
+			t.Fatal(err)
+		}
+		fo.until("the marker", func() bool { return len(fo.marks) > 0 })
+		fo.expect("kept", "too", "mixed", "copy of s1", "copy of s2", "triggered", "replaced", "last")
+	})
+}
+
+// A row that is larger than a packet of the protocol.
+func TestLargeRow(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		d := newDatabase(t, f, f.Start(t, map[string]string{"max-allowed-packet": "64M"}).Database())
+		fo, _, _ := follow(t, d, d.config(), store.Checkpoint{})
+		d.exec(t, "INSERT INTO outbox_events (id, payload) VALUES ('large', repeat('0123456789abcdef', 2 * 1024 * 1024))", insert("after"))
+		fo.rows(2)
+		fo.expect("large", "after")
+		if n := len(fo.items[0].Payload); n != 32<<20 {
+			t.Errorf("the payload has %d bytes", n)
+		}
+	})
+}
+
+// A tap reads beside a relay, under a server id of its own.
+func TestTap(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		d := newDatabase(t, f, f.Database(t))
+		relay, _, _ := follow(t, d, d.config(), store.Checkpoint{})
+		tap := newSource(t, d.config())
+		defer tap.Close()
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		out, begun, done := make(chan capture.Batch), make(chan struct{}), make(chan error, 1)
+		go func() { done <- tap.Tap(ctx, out, func() { close(begun) }) }()
+		select {
+		case <-begun:
+		case err := <-done:
+			t.Fatal(err)
+		}
+		d.exec(t, insert("seen"))
+		for rows := 0; rows < 1; {
+			b := <-out
+			rows += len(b.Items)
+		}
+		relay.rows(1)
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("the tap ended with %v", err)
+		}
+		relay.end()
+		if len(relay.lost) > 0 {
+			t.Errorf("the relay lost its stream: %v", relay.lost)
+		}
+	})
+}
+
+// A relay's own writes give no positions: they would keep each other going.
+func TestOwnWrites(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		d := newDatabase(t, f, f.Start(t, nil).Database())
+		fo, _, _ := follow(t, d, d.config(), store.Checkpoint{})
+		d.exec(t, insert("one"))
+		fo.rows(1)
+		for range 3 {
+			d.exec(t, "INSERT INTO sluicebox_checkpoint VALUES ('another', '', '', 1, now(6)) ON DUPLICATE KEY UPDATE seq = seq + 1")
+		}
+		select {
+		case b := <-fo.out:
+			t.Errorf("%+v came", b)
+		case <-time.After(5 * time.Second): // more than two heartbeats
+		}
+		d.Unrelated(t)
+		select {
+		case b := <-fo.out:
+			if b.Position == "" {
+				t.Errorf("%+v came", b)
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("no position came")
+		}
+	})
+}

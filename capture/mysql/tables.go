@@ -1,0 +1,265 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/store"
+	mystore "github.com/sluicebox/sluicebox/store/mysql"
+)
+
+// table is an outbox table as Open found it, with the outboxes over it.
+type table struct {
+	schema, name string
+	outboxes     []*store.Outbox
+	columns      []described
+	stale        bool // a statement may have changed it since
+	replaced     bool // it may have a unique key without the id: see layout.renamed
+}
+
+// described is a column as the server describes it.
+type described struct {
+	name     string
+	dataType string // such as varchar
+	fullType string // such as enum('a','b') or bigint unsigned
+	charset  string // "" for what is no text
+}
+
+// holdsBytes reports whether the column holds bytes and no text.
+func (c *described) holdsBytes() bool {
+	return strings.HasSuffix(c.dataType, "binary") || strings.HasSuffix(c.dataType, "blob")
+}
+
+// tables finds the tables that the log is read for.
+type tables struct {
+	folded   bool // the server knows names in small letters only
+	byKey    map[string]*table
+	marks    string
+	charsets *charsets
+}
+
+// keyOf is how a TABLE_MAP event holds the name of a table: schema, 0, the length
+// of the table's name, the name.
+func (t *tables) keyOf(schema, name string) string {
+	if t.folded {
+		schema, name = strings.ToLower(schema), strings.ToLower(name)
+	}
+	return schema + "\x00" + string([]byte{byte(len(name))}) + name
+}
+
+// list returns the tables in the order of their keys.
+func (t *tables) list() []*table {
+	var list []*table
+	for _, tb := range t.byKey {
+		list = append(list, tb)
+	}
+	slices.SortFunc(list, func(a, b *table) int {
+		return strings.Compare(t.keyOf(a.schema, a.name), t.keyOf(b.schema, b.name))
+	})
+	return list
+}
+
+// findTables looks the outboxes' tables up.
+func (s *Source) findTables(ctx context.Context, sv *server, wrong *fault.List) (*tables, error) {
+	t := &tables{folded: sv.setting("lower_case_table_names") != "0", byKey: map[string]*table{}}
+	t.marks = t.keyOf(s.database(), markTable)
+	t.charsets = newCharsets()
+	t.charsets.load = func(name string) (*charset, error) { return s.loadCharset(ctx, name) }
+	for i := range s.cfg.Outboxes {
+		o := &s.cfg.Outboxes[i]
+		key := t.keyOf(s.schemaOf(o), o.Table)
+		tb := t.byKey[key]
+		if tb == nil {
+			tb = &table{schema: s.schemaOf(o), name: o.Table}
+			if err := s.describe(ctx, tb); err != nil {
+				return nil, err
+			}
+			if len(tb.columns) == 0 {
+				wrong.Add(fault.Fault{Subject: notATable, Problem: fmt.Sprintf("outbox %s: there is no table %s, or the role may not see it", o.Name, mystore.TableName(o)),
+					How: "create it, correct the name, or name its schema"})
+				wrong.Fatal = true
+				continue
+			}
+			if err := s.checkHistory(ctx, sv, tb, wrong); err != nil {
+				return nil, err
+			}
+			t.byKey[key] = tb
+		}
+		if err := s.describeKeys(ctx, tb, o.Layout.Columns.ID); err != nil {
+			return nil, err
+		}
+		tb.outboxes = append(tb.outboxes, o)
+	}
+	if err := s.loadCollations(ctx, sv, t.charsets); err != nil {
+		return nil, err
+	}
+	for _, tb := range t.list() {
+		if err := tb.check(t.charsets, wrong); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// notATable is the subject of faults that the store finds as well.
+const notATable = "no table"
+
+const describeSQL = `SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, COALESCE(CHARACTER_SET_NAME, '')
+FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? ORDER BY ORDINAL_POSITION`
+
+// describe reads a table's columns; none if there is no such table.
+func (s *Source) describe(ctx context.Context, t *table) error {
+	rows, err := s.control.db.QueryContext(ctx, describeSQL, t.schema, t.name)
+	if err != nil {
+		return fmt.Errorf("describe table %s.%s: %w", t.schema, t.name, mystore.Explain(err))
+	}
+	defer func() { _ = rows.Close() }()
+	var columns []described
+	for rows.Next() {
+		var c described
+		if err := rows.Scan(&c.name, &c.dataType, &c.fullType, &c.charset); err != nil {
+			return fmt.Errorf("describe table %s.%s: %w", t.schema, t.name, err)
+		}
+		c.dataType = strings.ToLower(c.dataType)
+		columns = append(columns, c)
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("describe table %s.%s: %w", t.schema, t.name, mystore.Explain(err))
+	}
+	t.columns = columns
+	return nil
+}
+
+const (
+	// keysSQL names the unique keys that a column is no part of.
+	keysSQL = `SELECT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND NON_UNIQUE = 0
+GROUP BY INDEX_NAME HAVING SUM(COALESCE(COLUMN_NAME = ?, 0)) = 0`
+	// versionedSQL is for MariaDB
+	// (https://mariadb.com/kb/en/information-schema-tables-table/).
+	versionedSQL = `SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND TABLE_TYPE = 'SYSTEM VERSIONED'`
+)
+
+// describeKeys finds out whether rows of a table can be replaced by another key
+// than the id.
+func (s *Source) describeKeys(ctx context.Context, t *table, id string) error {
+	keys, err := s.control.strings(ctx, keysSQL, t.schema, t.name, id)
+	if err != nil {
+		return fmt.Errorf("describe the keys of table %s.%s: %w", t.schema, t.name, mystore.Explain(err))
+	}
+	t.replaced = t.replaced || len(keys) > 0
+	return nil
+}
+
+// checkHistory finds out that MariaDB keeps the history of a table.
+func (s *Source) checkHistory(ctx context.Context, sv *server, t *table, wrong *fault.List) error {
+	if sv.flavour != mariaDB {
+		return nil
+	}
+	versioned, err := s.control.strings(ctx, versionedSQL, t.schema, t.name)
+	if err != nil {
+		return fmt.Errorf("describe table %s.%s: %w", t.schema, t.name, mystore.Explain(err))
+	}
+	if len(versioned) > 0 {
+		name := mystore.Ident(t.schema, t.name)
+		wrong.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("table %s is system-versioned: the binlog shows each version of a row as a new row", name),
+			Statements: []string{"ALTER TABLE " + name + " DROP SYSTEM VERSIONING;"}, How: "as its owner (the history goes), or poll"})
+	}
+	return nil
+}
+
+// column finds a column; nil if there is none. The server does not tell capitals
+// from small letters in names of columns.
+func (t *table) column(name string) *described {
+	for i := range t.columns {
+		if strings.EqualFold(t.columns[i].name, name) {
+			return &t.columns[i]
+		}
+	}
+	return nil
+}
+
+// isUnreadable reports whether a type is not read out of the log: its text is not
+// what a statement would show, or it has none.
+func isUnreadable(dataType string) bool {
+	switch dataType {
+	case "float", "double", "bit", "vector", "inet4", "inet6":
+		return true
+	}
+	return isGeometry(dataType)
+}
+
+func isGeometry(dataType string) bool {
+	switch dataType {
+	case "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geomcollection", "geometrycollection":
+		return true
+	}
+	return false
+}
+
+// check finds out, before the first row does, that the layouts name columns that
+// cannot be read.
+func (t *table) check(cs *charsets, wrong *fault.List) error {
+	for i := range t.columns {
+		if c := &t.columns[i]; strings.Contains(c.fullType, "COMPRESSED") { // MariaDB
+			wrong.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("outbox %s: column %s of table %s is COMPRESSED, and the binlog holds such a table's rows in a form that the relay does not read",
+				t.outboxes[0].Name, mystore.Ident(c.name), mystore.TableName(t.outboxes[0])), How: "take COMPRESSED off the column, or poll"})
+		}
+	}
+	for _, o := range t.outboxes {
+		for _, name := range logged(&o.Layout.Columns) {
+			c := t.column(name)
+			if c == nil {
+				continue // the store says so, and names every one
+			}
+			why, how, err := c.unreadable(cs)
+			if err != nil {
+				return err
+			}
+			if why != "" {
+				wrong.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("outbox %s: column %s (%s) of table %s %s", o.Name, mystore.Ident(c.name), o.Layout.Key(name), mystore.TableName(o), why), How: how})
+			}
+		}
+	}
+	return nil
+}
+
+func (c *described) unreadable(cs *charsets) (why, how string, err error) {
+	if isUnreadable(c.dataType) {
+		return "is of type " + c.dataType + ", which the relay does not read out of the binlog", "name another column, or poll", nil
+	}
+	if c.charset == "" {
+		return "", "", nil
+	}
+	set, err := cs.find(c.charset)
+	if err == nil && set == nil {
+		why, how = "is of charset "+c.charset+", which the relay does not read", "convert it to utf8mb4, or poll"
+	}
+	return why, how, err
+}
+
+// logged lists the columns that are read out of the log.
+func logged(c *store.Columns) []string {
+	var names []string
+	for _, name := range []string{c.ID, c.Kind, c.Group, c.Payload, c.RetryCount} {
+		if name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// refresh reads a table's columns anew, for a log that does not name them.
+func (s *Source) refresh(ctx context.Context, t *table) error {
+	if err := s.describe(ctx, t); err != nil {
+		return err
+	}
+	if len(t.columns) == 0 {
+		return errors.New("its columns are not to be had: the binlog does not name them (binlog_row_metadata is not FULL), and the table is gone")
+	}
+	t.stale = false
+	return nil
+}

@@ -1,0 +1,150 @@
+package mysql
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+
+	"github.com/go-mysql-org/go-mysql/mysql"
+	"github.com/google/uuid"
+
+	mystore "github.com/sluicebox/sluicebox/store/mysql"
+)
+
+// appendText adds the text of a value to dst, in the form that the store knows ids,
+// kinds and groups by: bytes are 0x0a1b.
+func (c *column) appendText(dst []byte, v any) ([]byte, error) {
+	if !c.bytes {
+		return c.append(dst, v)
+	}
+	begin := len(dst)
+	dst, err := c.append(dst, v)
+	if err != nil {
+		return dst, err
+	}
+	raw := bytes.Clone(dst[begin:])
+	return hex.AppendEncode(append(dst[:begin], "0x"...), raw), nil
+}
+
+// append adds the content of a value to dst, as a statement would show it, in UTF-8.
+// The value is what the library makes of the column's bytes, which knows neither
+// names of words, nor signs, nor charsets, nor how long a BINARY is.
+func (c *column) append(dst []byte, v any) ([]byte, error) {
+	switch x := v.(type) {
+	case string:
+		return c.appendBytes(dst, []byte(x))
+	case []byte:
+		return c.appendBytes(dst, x)
+	case int8:
+		return c.appendInt(dst, int64(x), 8)
+	case int16:
+		return c.appendInt(dst, int64(x), 16)
+	case int32:
+		bits := 32
+		if c.typ == mysql.MYSQL_TYPE_INT24 {
+			bits = 24
+		}
+		return c.appendInt(dst, int64(x), bits)
+	case int64:
+		switch c.typ {
+		case mysql.MYSQL_TYPE_ENUM:
+			return c.appendWord(dst, x)
+		case mysql.MYSQL_TYPE_SET:
+			return c.appendWords(dst, uint64(x))
+		}
+		return c.appendInt(dst, x, 64)
+	case int: // YEAR
+		return fmt.Appendf(dst, "%04d", x), nil
+	}
+	return dst, fmt.Errorf("column %s is of a type that the relay does not read out of the binlog (%d, a %T)", mystore.Ident(c.name), c.typ, v)
+}
+
+// appendInt writes a number. The library takes every number for a signed one.
+func (c *column) appendInt(dst []byte, n int64, bits int) ([]byte, error) {
+	if c.unsigned {
+		return strconv.AppendUint(dst, uint64(n)&(1<<bits-1), 10), nil
+	}
+	return strconv.AppendInt(dst, n, 10), nil
+}
+
+// appendWord writes an ENUM's word; 0 is the empty word of a value that was none.
+func (c *column) appendWord(dst []byte, n int64) ([]byte, error) {
+	switch {
+	case n == 0:
+		return dst, nil
+	case n > int64(len(c.words)):
+		return dst, fmt.Errorf("column %s has the value number %d of an ENUM of %d", mystore.Ident(c.name), n, len(c.words))
+	}
+	return append(dst, c.words[n-1]...), nil
+}
+
+// appendWords writes a SET's words.
+func (c *column) appendWords(dst []byte, bits uint64) ([]byte, error) {
+	first := true
+	for i := 0; bits != 0; i, bits = i+1, bits>>1 {
+		if bits&1 == 0 {
+			continue
+		}
+		if i >= len(c.words) {
+			return dst, fmt.Errorf("column %s has the value number %d of a SET of %d", mystore.Ident(c.name), i+1, len(c.words))
+		}
+		if !first {
+			dst = append(dst, ',')
+		}
+		first = false
+		dst = append(dst, c.words[i]...)
+	}
+	return dst, nil
+}
+
+func (c *column) appendBytes(dst, text []byte) ([]byte, error) {
+	if c.typ == mysql.MYSQL_TYPE_JSON {
+		return appendJSON(dst, text), nil
+	}
+	if c.charset != nil && c.charset.append != nil {
+		dst, err := c.charset.append(dst, text)
+		if err != nil {
+			return dst, fmt.Errorf("column %s: %w", mystore.Ident(c.name), err)
+		}
+		return dst, nil
+	}
+	begin := len(dst)
+	dst = append(dst, text...)
+	for n := len(text); n < c.padded; n++ {
+		dst = append(dst, 0) // the server leaves the zeros at the end out
+	}
+	if c.uuid {
+		return appendUUID(dst[:begin], dst[begin:])
+	}
+	return dst, nil
+}
+
+// appendUUID writes a UUID out of MariaDB's bytes.
+func appendUUID(dst, raw []byte) ([]byte, error) {
+	id, err := uuid.FromBytes(raw)
+	if err != nil {
+		return dst, err
+	}
+	return append(dst, id.String()...), nil
+}
+
+// appendJSON adds a JSON text as the server writes it: with a space behind each
+// comma and colon, which the library leaves out.
+func appendJSON(dst, text []byte) []byte {
+	quoted, escaped := false, false
+	for _, b := range text {
+		dst = append(dst, b)
+		switch {
+		case escaped:
+			escaped = false
+		case quoted && b == '\\':
+			escaped = true
+		case b == '"':
+			quoted = !quoted
+		case !quoted && (b == ',' || b == ':'):
+			dst = append(dst, ' ')
+		}
+	}
+	return dst
+}
