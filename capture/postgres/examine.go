@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
@@ -48,7 +49,7 @@ type examination struct {
 	source *Source
 	conn   *pgx.Conn
 	server *server
-	wrong  []fault
+	wrong  []fault.Fault
 	slot   slot
 	found  []store.Finding
 }
@@ -60,8 +61,8 @@ func (e *examination) add(subject string, grade store.Grade, text string, remedi
 // part adds the faults of a subject, or what is fine if there are none.
 func (e *examination) part(subject, fine string) {
 	for i := range e.wrong {
-		if e.wrong[i].subject == subject {
-			e.found = append(e.found, e.wrong[i].finding(store.Fault))
+		if e.wrong[i].Subject == subject {
+			e.found = append(e.found, e.wrong[i].Finding(store.Fault))
 		}
 	}
 	if fine != "" && !e.faulty(subject) {
@@ -78,9 +79,9 @@ func (e *examination) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e.server, e.wrong = sv, wrong.wrong
+	e.server, e.wrong = sv, wrong.Wrong
 	if e.slot, err = e.source.findSlot(ctx, e.conn); err != nil {
-		f := faultOf(err)
+		f := fault.Of(err)
 		if f == nil {
 			return err
 		}
@@ -109,11 +110,11 @@ func (e *examination) stream(ctx context.Context) error {
 	closeSession(repl)
 	role := e.source.streamConfig.User
 	var busy *busyError
-	switch f := faultOf(err); {
+	switch f := fault.Of(err); {
 	case errors.As(err, &busy):
 		return e.noSender(ctx, busy.Problem)
 	case f != nil:
-		e.found = append(e.found, f.finding(store.Fault))
+		e.found = append(e.found, f.Finding(store.Fault))
 		return nil
 	case err != nil:
 		return err
@@ -143,11 +144,11 @@ func (e *examination) noSender(ctx context.Context, problem string) error {
 	if err := e.conn.QueryRow(ctx, "SELECT current_setting('max_wal_senders')::int").Scan(&most); err != nil {
 		return err
 	}
-	f := fault{
-		subject: "stream", problem: problem, statements: []string{fmt.Sprintf("ALTER SYSTEM SET max_wal_senders = %d;", most+moreSlots)},
-		how: "as a superuser and restart the server, or end a stream that is not needed (SELECT * FROM pg_stat_replication)",
+	f := fault.Fault{
+		Subject: "stream", Problem: problem, Statements: []string{fmt.Sprintf("ALTER SYSTEM SET max_wal_senders = %d;", most+moreSlots)},
+		How: "as a superuser and restart the server, or end a stream that is not needed (SELECT * FROM pg_stat_replication)",
 	}
-	e.found = append(e.found, f.finding(store.Fault))
+	e.found = append(e.found, f.Finding(store.Fault))
 	return nil
 }
 
@@ -164,7 +165,7 @@ func (e *examination) publication() {
 	}
 	if len(p.missing) > 0 && p.mends(s) {
 		f := p.incomplete(s.cfg.Name, "or leave it to `sluicebox init`, or to the relay itself")
-		e.found = append(e.found, f.finding(store.Advice))
+		e.found = append(e.found, f.Finding(store.Advice))
 	}
 	fine := ""
 	if len(p.missing) == 0 {
@@ -188,11 +189,11 @@ func (e *examination) slotState(context.Context) error {
 	case e.relayReads():
 		e.add("slot", store.Fine, fmt.Sprintf("%s is read by a relay of this name, pid %d", s.cfg.Name, sl.pid))
 	case sl.active:
-		f := fault{
-			subject: "slot", problem: fmt.Sprintf("%s is held by another program: pid %d, %s", s.cfg.Name, sl.pid, sl.holder),
-			statements: []string{fmt.Sprintf("SELECT pg_terminate_backend(%d);", sl.pid)}, how: "or stop that program, or give the relay another name",
+		f := fault.Fault{
+			Subject: "slot", Problem: fmt.Sprintf("%s is held by another program: pid %d, %s", s.cfg.Name, sl.pid, sl.holder),
+			Statements: []string{fmt.Sprintf("SELECT pg_terminate_backend(%d);", sl.pid)}, How: "or stop that program, or give the relay another name",
 		}
-		e.found = append(e.found, f.finding(store.Fault))
+		e.found = append(e.found, f.Finding(store.Fault))
 	default:
 		e.add("slot", store.Fine, fmt.Sprintf("%s stands at %s", s.cfg.Name, sl.confirmed))
 	}
@@ -206,7 +207,7 @@ func (e *examination) usable() bool {
 
 // faulty reports whether a fault of a subject was found.
 func (e *examination) faulty(subject string) bool {
-	return slices.ContainsFunc(e.wrong, func(f fault) bool { return f.subject == subject })
+	return slices.ContainsFunc(e.wrong, func(f fault.Fault) bool { return f.Subject == subject })
 }
 
 // warnRetained is how much log a slot that nobody reads may keep before it is worth

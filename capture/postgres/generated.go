@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
@@ -22,7 +23,7 @@ ORDER BY a.attnum`
 
 // checkGenerated finds out, before the first row does, that a layout names a
 // generated column.
-func (s *Source) checkGenerated(ctx context.Context, conn *pgx.Conn, tables []*table, wrong *checkup) error {
+func (s *Source) checkGenerated(ctx context.Context, conn *pgx.Conn, tables []*table, wrong *fault.List) error {
 	for _, t := range tables {
 		for _, o := range t.outboxes {
 			rows, err := conn.Query(ctx, generatedSQL, t.oid, logged(&o.Layout.Columns), s.cfg.Name)
@@ -34,11 +35,11 @@ func (s *Source) checkGenerated(ctx context.Context, conn *pgx.Conn, tables []*t
 				return fmt.Errorf("look for generated columns of %s: %w", t.quoted(), pgstore.Explain(err))
 			}
 			for _, name := range names {
-				wrong.add(fault{
-					subject: "tables",
-					problem: fmt.Sprintf("outbox %s: column %s (%s) of table %s is generated, and the log does not hold such columns",
+				wrong.Add(fault.Fault{
+					Subject: "tables",
+					Problem: fmt.Sprintf("outbox %s: column %s (%s) of table %s is generated, and the log does not hold such columns",
 						o.Name, pgstore.Ident(name), o.Layout.Key(name), t.quoted()),
-					how: "name an ordinary column (group-path finds a group in the JSON of another one), or poll",
+					How: "name an ordinary column (group-path finds a group in the JSON of another one), or poll",
 				})
 			}
 		}

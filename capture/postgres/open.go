@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -25,15 +26,15 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	var id pglogrepl.IdentifySystemResult
 	mended := false
 	err := s.control.do(ctx, func(conn *pgx.Conn) (err error) {
-		var wrong checkup
+		var wrong fault.List
 		if sv, wrong, err = s.inspect(ctx, conn); err != nil {
 			return err
 		}
 		s.repl, id, err = s.dial(ctx)
-		if err := wrong.addErr(err); err != nil {
+		if err := wrong.AddErr(err); err != nil {
 			return err
 		}
-		if err := wrong.err(); err != nil {
+		if err := wrong.Err(); err != nil {
 			return err
 		}
 		defer func() {

@@ -4,55 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
-
-// checkup gathers everything that is wrong, so that an operator mends it in one
-// go.
-type checkup struct {
-	wrong []fault
-	// fatal: without mending it the tables cannot be polled either.
-	fatal bool
-}
-
-func (c *checkup) add(f fault) { c.wrong = append(c.wrong, f) }
-
-// addErr takes in what keeps the role from streaming and returns any other
-// error.
-func (c *checkup) addErr(err error) error {
-	if f := faultOf(err); f != nil {
-		c.add(*f)
-		return nil
-	}
-	return err
-}
-
-// err is a *capture.NoStreamError, or a *store.SetupError if polling is no way
-// out.
-func (c *checkup) err() error {
-	if len(c.wrong) == 0 {
-		return nil
-	}
-	all := c.wrong[0].setup()
-	if len(c.wrong) > 1 {
-		var lines strings.Builder
-		for i := range c.wrong {
-			one := c.wrong[i].setup()
-			lines.WriteString("\n  - " + one.Error())
-		}
-		all = store.SetupError{Problem: fmt.Sprintf("the database is not ready for streaming, %d things are to be done:%s", len(c.wrong), lines.String())}
-	}
-	if c.fatal {
-		return &all
-	}
-	return &capture.NoStreamError{SetupError: all}
-}
 
 func noStream(problem, remedy string) error {
 	return &capture.NoStreamError{SetupError: store.SetupError{Problem: problem, Remedy: remedy}}
@@ -83,9 +42,9 @@ SELECT current_setting('server_version_num')::int, current_user::text, current_s
 	pg_is_in_recovery()`
 
 // inspect reads everything that the checks look at.
-func (s *Source) inspect(ctx context.Context, conn *pgx.Conn) (*server, checkup, error) {
+func (s *Source) inspect(ctx context.Context, conn *pgx.Conn) (*server, fault.List, error) {
 	var sv server
-	var wrong checkup
+	var wrong fault.List
 	err := conn.QueryRow(ctx, serverSQL, s.cfg.Name).Scan(&sv.version, &sv.user, &sv.walLevel,
 		&sv.slots, &sv.maxSlots, &sv.hasSlot, &sv.recovery)
 	if err != nil {
@@ -109,24 +68,24 @@ func (s *Source) inspect(ctx context.Context, conn *pgx.Conn) (*server, checkup,
 	return &sv, wrong, nil
 }
 
-func (s *Source) checkServer(sv *server, wrong *checkup) {
+func (s *Source) checkServer(sv *server, wrong *fault.List) {
 	if sv.version < leastVersion {
-		wrong.add(fault{subject: "server", problem: fmt.Sprintf("the server is PostgreSQL %d, 14 or later is needed", sv.version/10000),
-			how: "upgrade it, or poll"})
+		wrong.Add(fault.Fault{Subject: "server", Problem: fmt.Sprintf("the server is PostgreSQL %d, 14 or later is needed", sv.version/10000),
+			How: "upgrade it, or poll"})
 	}
 	if sv.walLevel != "logical" {
-		wrong.add(fault{
-			subject: "wal_level", problem: "wal_level is " + sv.walLevel + ", must be logical",
-			statements: []string{"ALTER SYSTEM SET wal_level = logical;"},
-			how: "as a superuser and restart the server " +
+		wrong.Add(fault.Fault{
+			Subject: "wal_level", Problem: "wal_level is " + sv.walLevel + ", must be logical",
+			Statements: []string{"ALTER SYSTEM SET wal_level = logical;"},
+			How: "as a superuser and restart the server " +
 				"(managed services have a switch of their own: rds.logical_replication on Amazon RDS, cloudsql.logical_decoding on Cloud SQL)",
 		})
 	}
 	if !sv.hasSlot && sv.slots >= sv.maxSlots {
-		wrong.add(fault{
-			subject: "slots", problem: fmt.Sprintf("all %d replication slots are taken", sv.maxSlots),
-			statements: []string{fmt.Sprintf("ALTER SYSTEM SET max_replication_slots = %d;", sv.maxSlots+moreSlots)},
-			how: "as a superuser and restart the server, or drop a slot that is not needed " +
+		wrong.Add(fault.Fault{
+			Subject: "slots", Problem: fmt.Sprintf("all %d replication slots are taken", sv.maxSlots),
+			Statements: []string{fmt.Sprintf("ALTER SYSTEM SET max_replication_slots = %d;", sv.maxSlots+moreSlots)},
+			How: "as a superuser and restart the server, or drop a slot that is not needed " +
 				"(SELECT slot_name, active FROM pg_replication_slots; SELECT pg_drop_replication_slot('…');)",
 		})
 	}
@@ -148,7 +107,7 @@ SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistenc
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)`
 
 // findTables looks the outboxes' tables up.
-func (s *Source) findTables(ctx context.Context, conn *pgx.Conn, wrong *checkup) ([]*table, error) {
+func (s *Source) findTables(ctx context.Context, conn *pgx.Conn, wrong *fault.List) ([]*table, error) {
 	var list []*table
 	byOID := map[uint32]*table{}
 	for i := range s.cfg.Outboxes {
@@ -159,19 +118,19 @@ func (s *Source) findTables(ctx context.Context, conn *pgx.Conn, wrong *checkup)
 		err := conn.QueryRow(ctx, tableSQL, quoted).Scan(&t.oid, &t.schema, &t.name, &kind, &persistence, &t.owned)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
-			wrong.add(fault{subject: notATable, problem: fmt.Sprintf("outbox %s: there is no table %s, or the role may not use its schema", o.Name, quoted),
-				how: "create it, correct the name, or name its schema"})
-			wrong.fatal = true
+			wrong.Add(fault.Fault{Subject: notATable, Problem: fmt.Sprintf("outbox %s: there is no table %s, or the role may not use its schema", o.Name, quoted),
+				How: "create it, correct the name, or name its schema"})
+			wrong.Fatal = true
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("look for table %s: %w", quoted, pgstore.Explain(err))
 		case kind != "r" && kind != "p":
-			wrong.add(fault{subject: notATable, problem: fmt.Sprintf("outbox %s: %s is not a table", o.Name, quoted), how: "name the table that the rows are inserted into"})
-			wrong.fatal = true
+			wrong.Add(fault.Fault{Subject: notATable, Problem: fmt.Sprintf("outbox %s: %s is not a table", o.Name, quoted), How: "name the table that the rows are inserted into"})
+			wrong.Fatal = true
 			continue
 		case persistence != "p":
-			wrong.add(fault{subject: "tables", problem: fmt.Sprintf("outbox %s: table %s is unlogged or temporary: the log does not hold its rows", o.Name, quoted),
-				statements: []string{fmt.Sprintf("ALTER TABLE %s SET LOGGED;", quoted)}})
+			wrong.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("outbox %s: table %s is unlogged or temporary: the log does not hold its rows", o.Name, quoted),
+				Statements: []string{fmt.Sprintf("ALTER TABLE %s SET LOGGED;", quoted)}})
 			continue
 		}
 		t.partitioned = kind == "p"

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
@@ -117,16 +118,16 @@ func oids(ctx context.Context, conn *pgx.Conn, sql, name string) (map[uint32]boo
 }
 
 // check adds what is wrong and what the relay may not mend by itself.
-func (p *publication) check(s *Source, sv *server, wrong *checkup) {
+func (p *publication) check(s *Source, sv *server, wrong *fault.List) {
 	name := pgstore.Ident(s.cfg.Name)
 	partitioned := false
 	for _, t := range sv.tables {
 		partitioned = partitioned || t.partitioned
 	}
 	if p.exists && (!p.insertOnly || partitioned && !p.viaRoot) {
-		wrong.add(fault{
-			subject: "publication", problem: fmt.Sprintf("publication %s must publish inserts only, partitions by way of their root", s.cfg.Name),
-			statements: []string{fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert', publish_via_partition_root = true);", name)},
+		wrong.Add(fault.Fault{
+			Subject: "publication", Problem: fmt.Sprintf("publication %s must publish inserts only, partitions by way of their root", s.cfg.Name),
+			Statements: []string{fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert', publish_via_partition_root = true);", name)},
 		})
 	}
 	for _, of := range []struct {
@@ -134,9 +135,9 @@ func (p *publication) check(s *Source, sv *server, wrong *checkup) {
 		tables  []*table
 	}{{"filters the rows", p.filtered}, {"leaves columns out that the layout names", p.narrow}} {
 		for _, t := range of.tables {
-			wrong.add(fault{
-				subject: "publication", problem: fmt.Sprintf("publication %s %s of table %s", s.cfg.Name, of.problem, t.quoted()),
-				statements: []string{
+			wrong.Add(fault.Fault{
+				Subject: "publication", Problem: fmt.Sprintf("publication %s %s of table %s", s.cfg.Name, of.problem, t.quoted()),
+				Statements: []string{
 					fmt.Sprintf("ALTER PUBLICATION %s DROP TABLE %s;", name, t.quoted()),
 					fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", name, t.quoted()),
 				},
@@ -144,13 +145,13 @@ func (p *publication) check(s *Source, sv *server, wrong *checkup) {
 		}
 	}
 	if len(p.missing) > 0 && !p.mends(s) {
-		wrong.add(p.incomplete(s.cfg.Name, "as the owner"))
+		wrong.Add(p.incomplete(s.cfg.Name, "as the owner"))
 	}
 }
 
 // incomplete is the fault that the publication lacks a table.
-func (p *publication) incomplete(name, how string) fault {
-	return fault{subject: "publication", problem: p.lack(name), statements: []string{p.statement(name)}, how: how}
+func (p *publication) incomplete(name, how string) fault.Fault {
+	return fault.Fault{Subject: "publication", Problem: p.lack(name), Statements: []string{p.statement(name)}, How: how}
 }
 
 // mends reports whether the relay may make or complete the publication itself.
@@ -210,8 +211,8 @@ func (p *publication) mend(ctx context.Context, conn *pgx.Conn, name string) err
 		return nil
 	case errors.As(err, &pg) && pg.Code == "42501":
 		f := p.incomplete(name, "as an administrator")
-		f.problem += ", and the role may not mend that: " + pg.Message
-		return f.err()
+		f.Problem += ", and the role may not mend that: " + pg.Message
+		return f.Err()
 	case errors.As(err, &pg) && pg.Code == "42710":
 		return fmt.Errorf("publication %s was changed by somebody else at the same moment: %w", name, err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
@@ -16,7 +17,7 @@ import (
 func (s *Source) Publish(ctx context.Context) error {
 	return s.control.do(ctx, func(conn *pgx.Conn) error {
 		var sv server
-		var wrong checkup
+		var wrong fault.List
 		var err error
 		if sv.tables, err = s.findTables(ctx, conn, &wrong); err != nil {
 			return err
@@ -25,7 +26,7 @@ func (s *Source) Publish(ctx context.Context) error {
 			return err
 		}
 		sv.published.check(s, &sv, &wrong)
-		if err := wrong.err(); err != nil {
+		if err := wrong.Err(); err != nil {
 			return err
 		}
 		return sv.published.mend(ctx, conn, s.cfg.Name)

@@ -26,10 +26,10 @@ func (s *Source) Ready(ctx context.Context) error {
 		}
 		repl, _, err := s.dial(ctx)
 		closeSession(repl)
-		if err := wrong.addErr(err); err != nil {
+		if err := wrong.AddErr(err); err != nil {
 			return err
 		}
-		if err := wrong.err(); err != nil {
+		if err := wrong.Err(); err != nil {
 			return err
 		}
 		sl, err := s.findSlot(ctx, conn)

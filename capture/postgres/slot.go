@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
@@ -58,13 +59,13 @@ func (s *Source) findSlot(ctx context.Context, conn *pgx.Conn) (slot, error) {
 	}
 	sl.exists = true
 	if plug == nil || database == nil || *plug != plugin || *database != *current {
-		foreign := fault{
-			subject:    "slot",
-			problem:    fmt.Sprintf("replication slot %s is another program's: %s, plugin %s, database %s", s.cfg.Name, *kind, text(plug), text(database)),
-			statements: []string{s.dropStatement()},
-			how:        "if nobody needs the slot; else give the relay another name",
+		foreign := fault.Fault{
+			Subject:    "slot",
+			Problem:    fmt.Sprintf("replication slot %s is another program's: %s, plugin %s, database %s", s.cfg.Name, *kind, text(plug), text(database)),
+			Statements: []string{s.dropStatement()},
+			How:        "if nobody needs the slot; else give the relay another name",
 		}
-		return sl, foreign.err()
+		return sl, foreign.Err()
 	}
 	sl.program = *application // coalesced, never NULL
 	sl.holder = fmt.Sprintf("application %q, address %s", text(application), text(address))

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
@@ -138,12 +139,12 @@ func (s *Source) explainStream(err error) error {
 	if errors.As(err, &pg) {
 		switch {
 		case pg.Code == "42501":
-			return fault{
-				subject: "stream", problem: fmt.Sprintf("role %s may not stream: %s", role, pg.Message),
-				statements: []string{"ALTER ROLE " + pgstore.Ident(role) + " REPLICATION;"},
-				how: fmt.Sprintf("as an administrator, or what the service has instead, such as `GRANT rds_replication TO %s;` on Amazon RDS and Aurora",
+			return fault.Fault{
+				Subject: "stream", Problem: fmt.Sprintf("role %s may not stream: %s", role, pg.Message),
+				Statements: []string{"ALTER ROLE " + pgstore.Ident(role) + " REPLICATION;"},
+				How: fmt.Sprintf("as an administrator, or what the service has instead, such as `GRANT rds_replication TO %s;` on Amazon RDS and Aurora",
 					pgstore.Ident(role)),
-			}.err()
+			}.Err()
 		case pg.Code == "53300" && strings.Contains(pg.Message, "max_wal_senders"):
 			return &busyError{capture.NoStreamError{SetupError: store.SetupError{
 				Problem: "the server has no walsender left: " + pg.Message,

@@ -45,10 +45,10 @@ func (s *Source) openTap(ctx context.Context) (conn *pgconn.PgConn, p part, err 
 			return err
 		}
 		conn, s.log, err = s.dial(ctx)
-		if err := wrong.addErr(err); err != nil {
+		if err := wrong.AddErr(err); err != nil {
 			return err
 		}
-		if err := wrong.err(); err != nil {
+		if err := wrong.Err(); err != nil {
 			return err
 		}
 		s.server = sv
