@@ -117,7 +117,9 @@ func Init(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	if err := src.Publish(ctx); err != nil {
 		return err
 	}
-	log.Info("the outbox tables are published", "name", cfg.Settings.Name)
+	if src.Script() != "" {
+		log.Info("the outbox tables are published", "name", cfg.Settings.Name)
+	}
 	return db.store.Check(ctx)
 }
 
@@ -133,5 +135,8 @@ func InitScript(cfg *config.Config) (string, error) {
 		return "", err
 	}
 	defer src.Close()
-	return db.store.Script() + "\n" + src.Script(), nil
+	if script := src.Script(); script != "" {
+		return db.store.Script() + "\n" + script, nil
+	}
+	return db.store.Script(), nil
 }

@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/capture"
+	capturemysql "github.com/sluicebox/sluicebox/capture/mysql"
 	capturepg "github.com/sluicebox/sluicebox/capture/postgres"
 	capturesqlite "github.com/sluicebox/sluicebox/capture/sqlite"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/store"
+	mysqlstore "github.com/sluicebox/sluicebox/store/mysql"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 )
@@ -70,6 +72,8 @@ func openDatabase(cfg *config.Config) (*database, error) {
 	switch strings.ToLower(scheme) {
 	case "postgres", "postgresql":
 		return openPostgres(cfg)
+	case "mysql", "mariadb":
+		return openMySQL(cfg)
 	case "sqlite":
 		return openSQLite(cfg)
 	}
@@ -116,6 +120,22 @@ func openPostgres(cfg *config.Config) (*database, error) {
 			var old *capturepg.OldTransactionError // it ends some time
 			return errors.As(err, &old) || pgstore.Unreachable(err)
 		},
+	}, nil
+}
+
+func openMySQL(cfg *config.Config) (*database, error) {
+	c := cfg.MySQLStore()
+	c.Holder = holder()
+	st, err := mysqlstore.New(c)
+	if err != nil {
+		return nil, err
+	}
+	open := func() (*capturemysql.Source, error) { return capturemysql.New(cfg.MySQLStream()) }
+	return &database{
+		store:       st,
+		stream:      func() (stream, error) { return open() },
+		readable:    func() (readiness, error) { return open() },
+		unreachable: mysqlstore.Unreachable,
 	}, nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
+	storemysql "github.com/sluicebox/sluicebox/store/mysql"
 	storepg "github.com/sluicebox/sluicebox/store/postgres"
 	storesqlite "github.com/sluicebox/sluicebox/store/sqlite"
 )
@@ -150,7 +151,10 @@ func (d *decoder) check(s *Settings) {
 }
 
 // databaseForms are the forms that source.url may have.
-const databaseForms = "postgres://user@host:port/database or sqlite:///path/to/file.db"
+const databaseForms = "postgres://user@host:port/database, mysql:// or mariadb:// in the same way, or sqlite:///path/to/file.db"
+
+// mostServerID is what a server id's four bytes hold.
+const mostServerID = 1<<32 - 1
 
 func (d *decoder) checkSource(s *Source) {
 	if d.need("source.url", s.URL.Reveal(), "write "+databaseForms) {
@@ -160,10 +164,13 @@ func (d *decoder) checkSource(s *Source) {
 	case s.StreamURL == "":
 	case s.URL.SQLite() && d.sound("source.stream-url"):
 		d.fail("source.stream-url", "has no place here: SQLite has no roles, source.url does for both; leave it out")
-	case s.StreamURL.SQLite():
+	case s.StreamURL.SQLite(), s.URL.MySQL() != s.StreamURL.MySQL():
 		d.fail("source.stream-url", "must be the same database as source.url")
 	default:
 		d.checkDatabase("source.stream-url", s.StreamURL)
+	}
+	if (s.ServerID < 0 || s.ServerID > mostServerID) && d.sound("source.server-id") {
+		d.fail("source.server-id", "is %d, must be 1 to %d, or 0 for one that is made of the name", s.ServerID, mostServerID)
 	}
 	d.positive("source.heartbeat-interval", s.HeartbeatInterval)
 	d.checkPolling(s)
@@ -207,23 +214,31 @@ func (d *decoder) checkDatabase(path string, raw URL) {
 	case !found:
 		d.fail(path, "is not a URL; write %s", databaseForms)
 		return
-	case slices.Contains([]string{"mysql", "mariadb", "mongodb", "mongodb+srv"}, scheme):
-		d.fail(path, "is for %s, which this version does not have yet; it must begin with postgres:// or sqlite:", scheme)
+	case slices.Contains([]string{"mongodb", "mongodb+srv"}, scheme):
+		d.fail(path, "is for %s, which this version does not have yet; write %s", scheme, databaseForms)
 		return
-	case !raw.Postgres():
-		d.fail(path, "must begin with postgres:// or sqlite:")
+	case !raw.Postgres() && !raw.MySQL():
+		d.fail(path, "must be %s", databaseForms)
 		return
 	}
 	plain, _ := storepg.CutHosts(raw.Reveal())
 	u, err := url.Parse(plain)
 	if err != nil || spilled(u) {
-		d.fail(path, "is not a URL of the form postgres://user:password@host:port/database; percent-encode special characters in the user name and password (@ is %%40, # is %%23, / is %%2F)")
+		d.fail(path, "is not a URL of the form %s://user:password@host:port/database; percent-encode special characters in the user name and password (@ is %%40, # is %%23, / is %%2F)", scheme)
+	} else if raw.MySQL() {
+		_, err := storemysql.ParseURL(raw.Reveal(), "")
+		d.refuse(path, err)
 	}
 }
 
 // checkFile asks the store itself what is wrong with the URL of a file.
 func (d *decoder) checkFile(path string, raw URL) {
 	_, err := storesqlite.ParseURL(raw.Reveal())
+	d.refuse(path, err)
+}
+
+// refuse records what a store has against its URL, if anything.
+func (d *decoder) refuse(path string, err error) {
 	var setup *store.SetupError
 	if errors.As(err, &setup) {
 		d.fail(path, "%s; %s", strings.TrimPrefix(setup.Problem, "the database URL "), setup.Remedy)

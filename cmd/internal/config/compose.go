@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	capturemysql "github.com/sluicebox/sluicebox/capture/mysql"
 	"github.com/sluicebox/sluicebox/capture/poll"
 	capturepg "github.com/sluicebox/sluicebox/capture/postgres"
 	capturesqlite "github.com/sluicebox/sluicebox/capture/sqlite"
@@ -13,6 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
 	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
 	"github.com/sluicebox/sluicebox/store"
+	storemysql "github.com/sluicebox/sluicebox/store/mysql"
 	storepg "github.com/sluicebox/sluicebox/store/postgres"
 	storesqlite "github.com/sluicebox/sluicebox/store/sqlite"
 )
@@ -145,6 +147,16 @@ func (c *Config) SQLiteStore() storesqlite.Config {
 	}
 }
 
+// MySQLStore returns the configuration of the store of a mysql: or mariadb: URL.
+func (c *Config) MySQLStore() storemysql.Config {
+	return storemysql.Config{
+		URL:             c.Settings.Source.URL.Reveal(),
+		Name:            c.Settings.Name,
+		Outboxes:        c.Outboxes(),
+		TakeoverTimeout: c.takeoverTimeout(),
+	}
+}
+
 // takeoverTimeout is 0 where rows in PROCESSING are taken at once.
 func (c *Config) takeoverTimeout() time.Duration {
 	if c.Settings.Dispatch.Takeover == "at-once" {
@@ -162,6 +174,18 @@ func (c *Config) Stream() capturepg.Config {
 		Name:              c.Settings.Name,
 		Outboxes:          c.Outboxes(),
 		HeartbeatInterval: c.Settings.Source.HeartbeatInterval,
+	}
+}
+
+// MySQLStream returns the configuration of the source that reads the binlog of a
+// mysql: or mariadb: URL.
+func (c *Config) MySQLStream() capturemysql.Config {
+	return capturemysql.Config{
+		URL:       c.Settings.Source.URL.Reveal(),
+		StreamURL: c.Settings.Source.StreamURL.Reveal(),
+		Name:      c.Settings.Name,
+		Outboxes:  c.Outboxes(),
+		ServerID:  uint32(c.Settings.Source.ServerID), //nolint:gosec // checked with the file
 	}
 }
 

@@ -163,8 +163,8 @@ func (d *decoder) checkTable(path, table string, file bool) {
 	}
 }
 
-// badIdentifier reports whether no object of PostgreSQL can have the name. SQLite
-// takes more, which nobody uses.
+// badIdentifier reports whether no object of PostgreSQL can have the name. MySQL
+// takes one character more, SQLite takes any, which nobody uses.
 func badIdentifier(name string) bool {
 	return name == "" || len(name) > 63 || strings.ContainsAny(name, "\x00\"") || name != strings.TrimSpace(name)
 }

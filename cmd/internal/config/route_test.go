@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -77,10 +78,12 @@ func TestRouteFaults(t *testing.T) {
 
 func TestSourceURLs(t *testing.T) {
 	tests := []struct{ url, want string }{
-		{"mysql://u:canary@db/shop", "is for mysql, which this version does not have yet; it must begin with postgres://"},
-		{"mariadb://u:canary@db/shop", "is for mariadb, which this version does not have yet"},
+		{"mysql://u:can#ary@db/shop", "is not a URL of the form mysql://"},
+		{"mariadb://u:12?canary@db/shop", "is not a URL of the form mariadb://"},
+		{"mysql://u:canary@db/", "names no database; write mysql://"},
+		{"mysql://u:canary@db/shop?sslmode=disable", "has a parameter that is not known: \"sslmode\"; the parameters are tls, "},
 		{"mongodb://u:canary@db/shop", "is for mongodb, which this version does not have yet"},
-		{"oracle://u:canary@db/shop", "must begin with postgres://"},
+		{"oracle://u:canary@db/shop", "must be postgres://"},
 		{"host=db password=canary", "is not a URL; write postgres://user@host:port/database"},
 		{"postgres://u:can#ary@db/shop", "percent-encode special characters"},
 		{"postgres://u:12?canary@db/shop", "percent-encode special characters"},
@@ -91,7 +94,9 @@ func TestSourceURLs(t *testing.T) {
 		for _, tt := range tests {
 			t.Run(key+" "+tt.url, func(t *testing.T) {
 				text := "flowcatalyst: {api-base-url: https://p}\nsource:\n  " + key + ": '" + tt.url + "'\n"
-				if key == "stream-url" {
+				if key == "stream-url" && (strings.HasPrefix(tt.url, "my") || strings.HasPrefix(tt.url, "ma")) {
+					text += "  url: mysql://u@db/shop\n"
+				} else if key == "stream-url" {
 					text += "  url: postgres://db/shop\n"
 				}
 				got := faults(t, text)
@@ -100,7 +105,7 @@ func TestSourceURLs(t *testing.T) {
 			})
 		}
 	}
-	for _, url := range []string{"sqlite:///var/lib/shop.db", "sqlite:/var/lib/shop.db", "sqlite:shop.db", "SQLite:shop%20two.db", "postgres://db/shop", "postgresql://u:p%40ss@db:5432/shop?sslmode=disable", "POSTGRES://db/shop", "postgres:///shop?host=/run/postgresql",
+	for _, url := range []string{"mysql://u@db/shop", "MariaDB://u:p%40ss@db:3307/shop?tls=skip-verify", "sqlite:///var/lib/shop.db", "sqlite:/var/lib/shop.db", "sqlite:shop.db", "SQLite:shop%20two.db", "postgres://db/shop", "postgresql://u:p%40ss@db:5432/shop?sslmode=disable", "POSTGRES://db/shop", "postgres:///shop?host=/run/postgresql",
 		"postgres://u:p@db1:5432,db2:5433/shop", "postgres://db1,[::1]:5433,db3/shop?target_session_attrs=any"} {
 		load(t, "flowcatalyst: {api-base-url: https://p}\nsource: {url: '"+url+"'}\n")
 	}

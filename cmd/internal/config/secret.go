@@ -63,6 +63,12 @@ func (u URL) Postgres() bool {
 	return found && (strings.EqualFold(scheme, "postgres") || strings.EqualFold(scheme, "postgresql"))
 }
 
+// MySQL reports whether the address is that of a database of MySQL or MariaDB.
+func (u URL) MySQL() bool {
+	scheme, _, found := strings.Cut(string(u), "://")
+	return found && (strings.EqualFold(scheme, "mysql") || strings.EqualFold(scheme, "mariadb"))
+}
+
 // String returns the address without its secrets.
 func (u URL) String() string { return Redact(string(u)) }
 

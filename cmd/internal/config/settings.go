@@ -14,7 +14,7 @@ import (
 // the value that it must have for this one to have a place. `placeholder` is what
 // a secret prints as where the usual word would not be accepted again.
 type Settings struct {
-	Name         string          `yaml:"name" doc:"Names the replication slot, the publication and the relay's rows in its own tables: [a-z0-9_], 40 characters at most. Two relays of one name take turns."`
+	Name         string          `yaml:"name" doc:"Names the replication slot and the publication, the lock, and the relay's rows in its own tables: [a-z0-9_], 40 characters at most. Two relays of one name take turns."`
 	Source       Source          `yaml:"source" doc:"The database whose outboxes are relayed."`
 	FlowCatalyst *FlowCatalyst   `yaml:"flowcatalyst" doc:"Preset for the two outbox tables and the two endpoints of FlowCatalyst. In place of outboxes and sinks."`
 	Dispatch     Dispatch        `yaml:"dispatch" doc:"How rows are sent. Most keys may also stand under a sink, for that sink alone."`
@@ -27,13 +27,14 @@ type Settings struct {
 
 // Source is the section source.
 type Source struct {
-	URL               URL           `yaml:"url" doc:"Required. The database: postgres://user:password@host:port/database, where TLS is verify-full unless the URL says otherwise (?sslmode=...), or sqlite:///absolute/path.db, or sqlite:relative.db." later:"mysql,mariadb,mongodb"`
-	StreamURL         URL           `yaml:"stream-url" doc:"PostgreSQL: the same database with the role that may stream its log (REPLICATION). Empty: the role of url does both."`
+	URL               URL           `yaml:"url" doc:"Required. The database: postgres://user:password@host:port/database, where TLS is verify-full unless the URL says otherwise (?sslmode=...); mysql://user:password@host:port/database or mariadb://..., where TLS is verified unless the URL says otherwise (?tls=...); sqlite:///absolute/path.db, or sqlite:relative.db." later:"mongodb"`
+	StreamURL         URL           `yaml:"stream-url" doc:"PostgreSQL, MySQL and MariaDB: the same database with the role that may stream its log (REPLICATION, REPLICATION SLAVE). Empty: the role of url does both."`
+	ServerID          int           `yaml:"server-id" doc:"MySQL and MariaDB: what the relay calls itself among the server's replicas, 1 to 4294967295; no other of them may have the number. 0: one above 2147483647 that is made of the name."`
 	Mode              string        `yaml:"mode" doc:"stream reads the database's log; poll asks the tables; auto streams where the server allows it and polls where not." enum:"auto,stream,poll"`
 	PollInterval      time.Duration `yaml:"poll-interval" doc:"Polling: the time between two reads."`
 	PollBatchSize     int           `yaml:"poll-batch-size" doc:"Polling: the most rows in one read."`
 	PollBackoff       PollBackoff   `yaml:"poll-backoff" doc:"Polling: how much less often an outbox is read that has no rows. Any row ends it."`
-	HeartbeatInterval time.Duration `yaml:"heartbeat-interval" doc:"How often something is written into the log of an idle database, so that it keeps no old log for the relay."`
+	HeartbeatInterval time.Duration `yaml:"heartbeat-interval" doc:"PostgreSQL: how often something is written into the log of an idle database, so that it keeps no old log for the relay."`
 }
 
 // PollBackoff is the section poll-backoff.

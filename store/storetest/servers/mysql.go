@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -65,6 +67,21 @@ func (f Flavour) Database(tb testing.TB) string {
 		}
 	})
 	return at.String()
+}
+
+// ClientMySQL returns a command of the client mariadb, which runs the statements of
+// its standard input on a database of either flavour, ends at the first that fails,
+// and prints nothing else.
+func ClientMySQL(tb testing.TB, database string) *exec.Cmd {
+	tb.Helper()
+	at, err := url.Parse(database)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(MariaDB.require(tb, "BIN"), "mariadb"), "--no-defaults", "--batch", "--silent", "--unbuffered",
+		"--host="+at.Hostname(), "--port="+at.Port(), "--user="+at.User.Username(), strings.TrimPrefix(at.Path, "/"))
+	cmd.Env = MariaDB.environment(tb.TempDir())
+	return cmd
 }
 
 // OpenMySQL opens a pool of sessions that is closed when the test ends. A

@@ -118,17 +118,25 @@ fetch_mariadb() {
   mkdir "$1/bin"
   cat >"$1/bin/mariadbd" <<'END'
 #!/bin/bash
-# mariadbd --no-defaults OPTION…, mariadb-install-db --no-defaults OPTION…
+# mariadbd --no-defaults OPTION…, mariadb-install-db --no-defaults OPTION…, and
+# the client, mariadb --no-defaults OPTION…, which also reaches a MySQL server
 here=$(dirname "$(dirname "$(readlink -f "$0")")")
 arch=$(uname -m)-linux-gnu
 export LD_LIBRARY_PATH=$here/usr/lib/$arch:$here/lib/$arch
 program=$here/usr/sbin/mariadbd
-case $0 in *install-db) program=$here/usr/bin/mariadb-install-db ;; esac
+case $0 in
+*install-db) program=$here/usr/bin/mariadb-install-db ;;
+*mariadb)
+  shift
+  exec "$here/usr/bin/mariadb" --no-defaults --plugin-dir="$here/usr/lib/$arch/libmariadb3/plugin" "$@"
+  ;;
+esac
 shift
 exec "$program" --no-defaults --basedir="$here/usr" "$@"
 END
   chmod 755 "$1/bin/mariadbd"
   ln -s mariadbd "$1/bin/mariadb-install-db"
+  ln -s mariadbd "$1/bin/mariadb"
   initialize "$1/data" "$1/bin/mariadb-install-db" "${install_db[@]}" --innodb-log-file-size=16M
 }
 programs_mariadb() {
