@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
-	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
 // With on-failed: block a poisoned row blocks its group, across a kill too, and
@@ -77,7 +76,7 @@ func TestABlockedGroup(t *testing.T) {
 //	go test -v -run 'TestABlockedGroupKeepsNoLog' ./cmd/internal/blackbox
 func TestABlockedGroupKeepsNoLog(t *testing.T) {
 	t.Parallel()
-	aScene(t, "dispatch: {on-failed: block, max-retries: 0}\n", func(s *scene) {
+	aPostgres(t, "dispatch: {on-failed: block, max-retries: 0}\n", func(s *scene) {
 		const bad = 100 // the last one of group 0
 		poison(s.to, sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("no such thing")}, numbered(bad))
 		r := s.run()
@@ -128,15 +127,16 @@ func (s *scene) expectCompleted(n int) {
 func (s *scene) lock(table string) (unlock func()) {
 	s.t.Helper()
 	ctx := context.Background()
-	tx, err := servers.Connect(s.t, s.database).Begin(ctx)
+	tx, err := s.conn.BeginTx(ctx, nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if _, err := tx.Exec(ctx, "SELECT FROM "+table+" FOR UPDATE"); err != nil {
+	statement, _ := s.conn.text("SELECT 1 FROM "+table+" FOR UPDATE", nil)
+	if _, err := tx.ExecContext(ctx, statement); err != nil {
 		s.t.Fatal(err)
 	}
 	return func() {
-		if err := tx.Rollback(ctx); err != nil {
+		if err := tx.Rollback(); err != nil {
 			s.t.Fatal(err)
 		}
 	}
@@ -146,8 +146,8 @@ func (s *scene) lock(table string) (unlock func()) {
 func (s *scene) endSessions() {
 	s.t.Helper()
 	within(s.t, patience, func() string {
-		return none(s.t, s.conn, "of pg_stat_activity are sessions of the killed relay",
-			"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'sluicebox %'")
+		s.kind.end(s.t, s.conn)
+		return none(s.t, s.conn, "are sessions of the killed relay", s.kind.sessions)
 	})
 }
 
@@ -155,7 +155,7 @@ func (s *scene) endSessions() {
 func (s *scene) expectLogGiven() {
 	s.t.Helper()
 	var here string
-	if err := s.conn.QueryRow(context.Background(), "SELECT pg_current_wal_insert_lsn()::text").Scan(&here); err != nil {
+	if err := s.conn.row("SELECT pg_current_wal_insert_lsn()::text").Scan(&here); err != nil {
 		s.t.Fatal(err)
 	}
 	// Something behind it must be in the log for the relay to see that it is past.

@@ -6,22 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
-	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
 const withoutClaims = "dispatch: {claims: off}\n"
-
-// noteWrites notes what is written into the seed's tables.
-const noteWrites = `
-CREATE TABLE writes (id text, status text);
-CREATE FUNCTION note_write() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN
-  INSERT INTO writes VALUES (NEW.id, NEW.status); RETURN NEW; END';
-CREATE TRIGGER note AFTER UPDATE ON outbox_events FOR EACH ROW EXECUTE FUNCTION note_write();
-CREATE TRIGGER note AFTER UPDATE ON outbox_dispatch_jobs FOR EACH ROW EXECUTE FUNCTION note_write();
-`
 
 // expectWrites expects that each row was written once, as COMPLETED.
 func (s *scene) expectWrites(rows int) {
@@ -37,12 +25,7 @@ func (s *scene) expectWrites(rows int) {
 // open returns the ids of the rows that are not COMPLETED.
 func (s *scene) open() map[string]bool {
 	s.t.Helper()
-	rows, err := s.conn.Query(context.Background(),
-		"SELECT id FROM outbox_events WHERE status <> 'COMPLETED' UNION ALL SELECT id FROM outbox_dispatch_jobs WHERE status <> 'COMPLETED'")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	ids, err := s.conn.texts("SELECT id FROM outbox_events WHERE status <> 'COMPLETED' UNION ALL SELECT id FROM outbox_dispatch_jobs WHERE status <> 'COMPLETED'")
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -58,7 +41,7 @@ func (s *scene) open() map[string]bool {
 func TestWithoutClaims(t *testing.T) {
 	t.Parallel()
 	aScene(t, withoutClaims, func(s *scene) {
-		servers.Exec(s.t, s.database, noteWrites)
+		s.exec(s.kind.writes)
 		s.load(60)
 		r := s.run()
 		wait := write(s.t, s.database, load{seconds: 2, clients: 8, rate: 400, scripts: lateScripts(20)})
@@ -76,7 +59,7 @@ func TestWithoutClaims(t *testing.T) {
 func TestKilledWithoutClaims(t *testing.T) {
 	t.Parallel()
 	aScene(t, withoutClaims, func(s *scene) {
-		servers.Exec(s.t, s.database, noteWrites)
+		s.exec(s.kind.writes)
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Delay: 10 * time.Millisecond} })
 		r := s.run()
 		wait := write(s.t, s.database, load{seconds: 3, clients: 8, rate: 400, scripts: lateScripts(20)})
@@ -106,7 +89,7 @@ func TestKilledWithoutClaims(t *testing.T) {
 func TestPollingWithoutClaims(t *testing.T) {
 	t.Parallel()
 	aScene(t, withoutClaims, func(s *scene) {
-		servers.Exec(s.t, s.database, noteWrites)
+		s.exec(s.kind.writes)
 		s.config = strings.Replace(s.config, "mode: stream", "mode: poll, poll-interval: 1ms, poll-batch-size: 100", 1)
 		r := s.run()
 		write(s.t, s.database, load{seconds: 3, clients: 8, rate: 400, scripts: scriptsOfOwnGroups()})()

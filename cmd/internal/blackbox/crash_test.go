@@ -4,7 +4,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -34,10 +33,10 @@ const round = 3 * time.Second
 // lateScripts are the seed's transaction, in a service that works between its begin
 // and its first lock: created_at is the begin, so a group's rows have it in
 // another order than that of their commits.
-func lateScripts(groups int) []string {
+func lateScripts(groups int) []script {
 	scripts := seedScripts(groups)
-	for i, script := range scripts {
-		scripts[i] = strings.Replace(script, "BEGIN;\n", "\\set ms random(0, 40)\nBEGIN;\n\\sleep :ms ms\n", 1)
+	for i := range scripts {
+		scripts[i].late = true
 	}
 	return scripts
 }
@@ -48,7 +47,7 @@ func lateScripts(groups int) []string {
 // commits, and no row again that was not in flight at a kill.
 func TestKilledUnderLoad(t *testing.T) {
 	t.Parallel()
-	aScene(t, "", func(s *scene) {
+	eachKind(t, "", func(s *scene) {
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Delay: 10 * time.Millisecond} })
 		kills, inFlight := crashes(s.t, 5), 0
 		r := s.run()
@@ -80,8 +79,7 @@ func TestKilledUnderLoad(t *testing.T) {
 func (s *scene) disconnected() {
 	s.t.Helper()
 	within(s.t, patience, func() string {
-		return none(s.t, s.conn, "are sessions of the killed relay",
-			"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'sluicebox %'")
+		return none(s.t, s.conn, "are sessions of the killed relay", s.kind.sessions)
 	})
 }
 
@@ -97,5 +95,5 @@ func (s *scene) processing() int {
 func (s *scene) reordered() int {
 	s.t.Helper()
 	return count(s.t, s.conn, `SELECT count(*) FROM (SELECT created_at < lag(created_at) OVER
-		(PARTITION BY message_group ORDER BY (payload::jsonb->>'n')::int) AS before FROM outbox_events) o WHERE before`)
+		(PARTITION BY message_group ORDER BY `+s.kind.n+`) AS late FROM outbox_events) o WHERE late`)
 }

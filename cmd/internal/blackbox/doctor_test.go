@@ -86,7 +86,7 @@ func TestDoctor(t *testing.T) {
 func TestDoctorOfAConfiguration(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
-		database, _ := prepare(t, version, seedTables)
+		database, _ := prepare(t, postgresHost(version), seedTables)
 		const token = "the-right-token"
 		receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			status := http.StatusMethodNotAllowed

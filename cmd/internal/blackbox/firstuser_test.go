@@ -146,7 +146,7 @@ func TestAFirstUsersPath(t *testing.T) {
 		r.waitFor("reading")
 		n.sql(`INSERT INTO shop.outbox (customer, body) VALUES ('c-1', '{"order": 1}')`)
 		arrive(t, to, 1)
-		conn := servers.Connect(t, n.server.URL)
+		conn := connect(t, n.server.URL)
 		within(t, patience, func() string {
 			return none(t, conn, "are not marked as sent", "SELECT count(*) FROM shop.outbox WHERE sent_at IS NULL")
 		})

@@ -1,10 +1,10 @@
 package blackbox
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
@@ -17,7 +17,7 @@ const loadSeconds = 10
 // commit order within its group, and is COMPLETED.
 func TestRealInput(t *testing.T) {
 	t.Parallel()
-	aScene(t, "", func(s *scene) {
+	eachKind(t, "", func(s *scene) {
 		r := s.run()
 		write(s.t, s.database, load{seconds: loadSeconds, clients: 8, rate: 300, scripts: seedScripts(50)})()
 		rows := s.expectOnce()
@@ -32,8 +32,8 @@ func TestRealInput(t *testing.T) {
 // The same through today's table and wire: delivered rows are deleted.
 func TestRealInputOfToday(t *testing.T) {
 	t.Parallel()
-	aVersion(t, func(t *testing.T, version int) {
-		database, conn := prepare(t, version, messagesTable+copyOfMessages)
+	onHosts(t, servers.Spread(t, hosts()), func(t *testing.T, h host) {
+		database, conn := prepare(t, h, func(k *kind) string { return k.messages + k.copyOfMessages })
 		to := sinktest.NewReceiver(t)
 		r := start(t, fmt.Sprintf(`
 name: %s
@@ -45,7 +45,7 @@ sinks:
 admin: {listen: %s}
 `, nameFor(database), database, to.URL(), adminKey))
 		r.waitFor("reading")
-		write(t, database, load{seconds: loadSeconds, clients: 8, rate: 300, scripts: []string{fmt.Sprintf(insertMessage, 50)}})()
+		write(t, database, load{seconds: loadSeconds, clients: 8, rate: 300, scripts: messageScripts(50)})()
 
 		rows := count(t, conn, "SELECT count(*) FROM outbox_messages_copy")
 		arrive(t, to, rows)
@@ -103,10 +103,18 @@ func TestCleanStopUnderLoad(t *testing.T) {
 func TestBacklogOfTheFirstStart(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
-		servers.Exec(s.t, s.database, `INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
-			SELECT 'B' || lpad(i::text, 12, '0'), 'EVENT', 'g', format('{"id": "B%s"}', lpad(i::text, 12, '0')),
-				CASE WHEN i % 3 = 0 THEN 'PROCESSING' WHEN i % 7 = 0 THEN 'COMPLETED' ELSE 'PENDING' END, timestamp '2026-01-01' + (500 - i) * interval '1 s'
-			FROM generate_series(1, 400) i`)
+		var values []string
+		for i := 1; i <= 400; i++ {
+			status := "PENDING"
+			if i%3 == 0 {
+				status = "PROCESSING"
+			} else if i%7 == 0 {
+				status = "COMPLETED"
+			}
+			born := time.Date(2026, 1, 1, 0, 0, 500-i, 0, time.UTC).Format(time.DateTime)
+			values = append(values, fmt.Sprintf(`('B%012[1]d', 'EVENT', 'g', '{"id": "B%012[1]d"}', '%s', '%s')`, i, status, born))
+		}
+		s.exec("INSERT INTO outbox_events (id, type, message_group, payload, status, created_at) VALUES " + strings.Join(values, ", "))
 		wait := write(s.t, s.database, load{seconds: 3, clients: 4, rate: 200, scripts: seedScripts(10)})
 		r := start(s.t, s.config)
 		wait()
@@ -171,17 +179,12 @@ func TestAPoisonedRowIsFailed(t *testing.T) {
 			return sinktest.Answer{}
 		})
 		r := s.run()
-		servers.Exec(s.t, s.database, `INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
-			SELECT lpad(i::text, 13, '0'), 'EVENT', 'g', format('{"id": "%s"}', lpad(i::text, 13, '0')), 'PENDING', now()
-			FROM generate_series(1, 100) i`)
+		s.number(1, 100, "'g'")
 		arrive(s.t, s.to, 99)
 		r.waitFor("a row is FAILED")
 		within(s.t, patience, func() string {
-			var status, reason string
-			var retries int
-			err := s.conn.QueryRow(context.Background(), "SELECT status, retry_count, coalesce(error_message, '') FROM outbox_events WHERE id = $1", poisoned).Scan(&status, &retries, &reason)
-			if err != nil || status != "FAILED" || retries != 2 || !strings.Contains(reason, "no such type") {
-				return fmt.Sprintf("the row is %s after %d retries: %s %v", status, retries, reason, err)
+			if f := s.fate(poisoned); f.status != "FAILED" || f.retries != 2 || !strings.Contains(f.reason, "no such type") {
+				return fmt.Sprintf("the row is %+v", f)
 			}
 			return ""
 		})

@@ -1,7 +1,6 @@
 package blackbox
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -12,7 +11,7 @@ import (
 // server keep its log.
 func TestIdle(t *testing.T) {
 	t.Parallel()
-	aScene(t, "", func(s *scene) {
+	aPostgres(t, "", func(s *scene) {
 		t, conn := s.t, s.conn
 		servers.Exec(t, s.database, "CREATE TABLE other (n bigint)")
 		r := s.run()
@@ -39,13 +38,13 @@ func TestIdle(t *testing.T) {
 			t.Fatal("the server counts no scans of the outbox at all")
 		}
 		began := time.Now()
-		wait := write(t, s.database, load{seconds: 30, clients: 1, rate: 20, scripts: []string{"INSERT INTO other VALUES (1);\n"}})
+		wait := write(t, s.database, load{seconds: 30, clients: 1, rate: 20, scripts: []script{{plain: "INSERT INTO other VALUES (1)"}}})
 		wait()
 		if now := scans(); now != settled {
 			t.Errorf("%d scans of the outbox in %s without a row", now-settled, time.Since(began).Round(time.Second))
 		}
 		var head string // other tests write on from here
-		if err := conn.QueryRow(context.Background(), "SELECT pg_current_wal_lsn()::text").Scan(&head); err != nil {
+		if err := conn.row("SELECT pg_current_wal_lsn()::text").Scan(&head); err != nil {
 			t.Fatal(err)
 		}
 		within(t, patience, func() string {

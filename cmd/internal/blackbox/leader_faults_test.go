@@ -59,7 +59,7 @@ func TestATakeoverBeforeTheFirstRowIsDelivered(t *testing.T) {
 // which are its successor's to send.
 func TestAStopEndsWithTheLock(t *testing.T) {
 	t.Parallel()
-	aScene(t, "dispatch: {request-timeout: 10m}\n", func(s *scene) {
+	aPostgres(t, "dispatch: {request-timeout: 10m}\n", func(s *scene) {
 		r := s.run()
 		reached := make(chan struct{}, 10)
 		s.to.Script(func(*sinktest.Request) sinktest.Answer {
@@ -89,7 +89,7 @@ func TestAStopEndsWithTheLock(t *testing.T) {
 // froze: the relay leads through the second.
 func TestTheFirstHostIsSilent(t *testing.T) {
 	t.Parallel()
-	aScene(t, "", func(s *scene) {
+	aPostgres(t, "", func(s *scene) {
 		silent, err := net.Listen("tcp", "127.0.0.1:0") // the system takes the connections
 		if err != nil {
 			s.t.Fatal(err)

@@ -12,21 +12,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
-	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
-
-// audit notes who writes what in which epoch. Each process says its name in its
-// database URL.
-const audit = `
-CREATE TABLE audit (n bigserial PRIMARY KEY, what text, id text, status text, who text, epoch bigint, at timestamptz DEFAULT clock_timestamp());
-CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN
-  INSERT INTO audit (what, id, status, who, epoch) SELECT TG_TABLE_NAME, to_jsonb(NEW)->>''id'', to_jsonb(NEW)->>''status'',
-    current_setting(''relay.who''), max(epoch) FROM sluicebox.leader;
-  RETURN NEW; END';
-CREATE TRIGGER note AFTER UPDATE ON outbox_events FOR EACH ROW EXECUTE FUNCTION note();
-CREATE TRIGGER note AFTER UPDATE ON outbox_dispatch_jobs FOR EACH ROW EXECUTE FUNCTION note();
-CREATE TRIGGER note AFTER INSERT OR UPDATE ON sluicebox.checkpoint FOR EACH ROW EXECUTE FUNCTION note();
-`
 
 // troupe is several relays of one name beside one database.
 type troupe struct {
@@ -54,7 +40,7 @@ func newTroupe(s *scene, delay time.Duration) *troupe {
 	if _, stderr, code := command(s.t, nil, "init", "-c", file); code != 0 {
 		s.t.Fatalf("init: %s", stderr)
 	}
-	servers.Exec(s.t, s.database, audit)
+	s.exec(s.kind.audit)
 	tr := &troupe{scene: s, seen: map[string][]time.Time{}}
 	s.to.Script(func(req *sinktest.Request) sinktest.Answer {
 		who := strings.TrimPrefix(req.Header.Get("Authorization"), "Bearer ")
@@ -76,8 +62,10 @@ func (tr *troupe) add() *member {
 func (tr *troupe) join(w *wire) *member {
 	tr.t.Helper()
 	tr.started++
-	m := &member{who: fmt.Sprint("relay", tr.started), wire: w}
-	config := strings.Replace(tr.config, tr.database, w.url(tr.database)+"&relay.who="+m.who, 1)
+	m := &member{wire: w}
+	url, who := tr.kind.as(tr.t, tr.database, fmt.Sprint("relay", tr.started))
+	m.who = who
+	config := strings.Replace(tr.config, tr.database, w.url(url), 1)
 	config = strings.Replace(config, "api-base-url", "api-token: "+m.who+", api-base-url", 1)
 	m.relay = start(tr.t, config)
 	within(tr.t, 30*time.Second, func() string {
@@ -155,15 +143,15 @@ func (tr *troupe) last(m *member) time.Time {
 func (tr *troupe) check() (takenOver int) {
 	tr.t.Helper()
 	if wrong := none(tr.t, tr.conn, "of the audit: two relays wrote in one epoch",
-		"SELECT count(*) FROM (SELECT FROM audit GROUP BY epoch HAVING count(DISTINCT who) > 1) twice"); wrong != "" {
+		"SELECT count(*) FROM (SELECT 1 FROM audit GROUP BY epoch HAVING count(DISTINCT who) > 1) twice"); wrong != "" {
 		tr.t.Error(wrong)
 	}
 	if n := count(tr.t, tr.conn, "SELECT count(DISTINCT what) FROM audit"); n != 3 {
 		tr.t.Errorf("the audit knows writes to %d tables, want 3", n)
 	}
 	return count(tr.t, tr.conn, `SELECT count(*) FROM (
-		SELECT epoch, lag(epoch) OVER own AS before, lag(status) OVER own AS was FROM audit WHERE id IS NOT NULL
-		WINDOW own AS (PARTITION BY what, id ORDER BY n)) w WHERE epoch <> before AND was = 'PROCESSING'`)
+		SELECT epoch, lag(epoch) OVER own AS earlier, lag(status) OVER own AS was FROM audit WHERE id IS NOT NULL
+		WINDOW own AS (PARTITION BY what, id ORDER BY n)) w WHERE epoch <> earlier AND was = 'PROCESSING'`)
 }
 
 // frozen is how long a relay is stopped, past everything that anybody waits for.
@@ -214,7 +202,7 @@ func takeovers() []takeover {
 // and nothing arrives again that was not in flight.
 func TestTwoRelays(t *testing.T) {
 	t.Parallel()
-	aScene(t, "", func(s *scene) {
+	eachKind(t, "", func(s *scene) {
 		tr := newTroupe(s, 10*time.Millisecond)
 		took := map[string][]time.Duration{}
 		standby := tr.add()

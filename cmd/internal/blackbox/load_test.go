@@ -1,175 +1,68 @@
 package blackbox
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
-	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// seedTables are the two tables of the FlowCatalyst outbox processor, with its
-// indices.
-const seedTables = `
-CREATE TABLE outbox_events (
-    id VARCHAR(13) PRIMARY KEY,
-    type VARCHAR(20) NOT NULL,
-    message_group VARCHAR(255),
-    payload TEXT NOT NULL,
-    status VARCHAR(20) NOT NULL,
-    retry_count INT NOT NULL DEFAULT 0,
-    created_at TIMESTAMP NOT NULL,
-    processed_at TIMESTAMP,
-    error_message TEXT
-);
-CREATE INDEX idx_outbox_events_status ON outbox_events(status, message_group, created_at);
-CREATE TABLE outbox_dispatch_jobs (
-    id VARCHAR(13) PRIMARY KEY,
-    type VARCHAR(20) NOT NULL,
-    message_group VARCHAR(255),
-    payload TEXT NOT NULL,
-    status VARCHAR(20) NOT NULL,
-    retry_count INT NOT NULL DEFAULT 0,
-    created_at TIMESTAMP NOT NULL,
-    processed_at TIMESTAMP,
-    error_message TEXT
-);
-CREATE INDEX idx_outbox_dispatch_jobs_status ON outbox_dispatch_jobs(status, message_group, created_at);
-`
+// script is one kind of transaction of a load: a service's business data, then the
+// outbox row as its application writes it. Of plain it is nothing but the statement.
+type script struct {
+	table, outbox, kind string
+	groups              int
+	// ungrouped rows are all those of one counter. late is a service that works
+	// between its begin, when created_at is, and its first lock. ownGroups are
+	// those of one writer, so that a group's created_at are in the order of its
+	// commits.
+	ungrouped, late, ownGroups bool
+	plain                      string
+}
 
-// messagesTable is the table that FlowCatalyst's SDKs write today.
-const messagesTable = `
-CREATE TABLE outbox_messages (
-    id VARCHAR(26) PRIMARY KEY,
-    type VARCHAR(20) NOT NULL,
-    message_group VARCHAR(255),
-    payload TEXT NOT NULL,
-    status SMALLINT NOT NULL DEFAULT 0,
-    retry_count SMALLINT NOT NULL DEFAULT 0,
-    created_at TIMESTAMPTZ NOT NULL DEFAULT now(),
-    updated_at TIMESTAMPTZ NOT NULL DEFAULT now(),
-    error_message TEXT,
-    client_id VARCHAR(26),
-    payload_size INT,
-    headers JSONB
-);
-CREATE INDEX ON outbox_messages (status, message_group, created_at) WHERE status IN (0, 9);
-`
-
-// truthTables give each group of each outbox a counter. A writer holds its row to
-// the commit, so the numbers in the payloads are the order of the commits.
-const truthTables = `
-CREATE SEQUENCE row_ids;
-CREATE TABLE truth (outbox text, grp int, n bigint NOT NULL DEFAULT 0, PRIMARY KEY (outbox, grp)) WITH (fillfactor = 20);
-INSERT INTO truth SELECT o, g FROM unnest(ARRAY['events', 'jobs', 'messages']) o, generate_series(1, 200) g;
-`
-
-// insertSeed is a transaction of a service: business data, then the outbox row
-// as the seed's application writes it. %[1]s is the table, %[2]s its counter's
-// name, %[3]s the type, %[4]d the number of groups.
-const insertSeed = `\set g random(1, %[4]d)
-BEGIN;
-UPDATE truth SET n = n + 1 WHERE outbox = '%[2]s' AND grp = :g RETURNING n AS n \gset
-SELECT lpad(nextval('row_ids')::text, 13, '0') AS id \gset
-INSERT INTO %[1]s (id, type, message_group, payload, status, created_at) VALUES (':id', '%[3]s', 'group-:g', '{"id": ":id", "type": "order.created", "n": :n}', 'PENDING', now());
-COMMIT;
-`
-
-// insertMessage is the same for the table of today.
-const insertMessage = `\set g random(1, %[1]d)
-BEGIN;
-UPDATE truth SET n = n + 1 WHERE outbox = 'messages' AND grp = :g RETURNING n AS n \gset
-SELECT lpad(nextval('row_ids')::text, 13, '0') AS id \gset
-INSERT INTO outbox_messages (id, type, message_group, payload) VALUES (':id', 'EVENT', 'group-:g', '{"id": ":id", "type": "order.created", "n": :n}');
-COMMIT;
-`
-
-func seedScripts(groups int) []string {
-	return []string{
-		fmt.Sprintf(insertSeed, "outbox_events", "events", "EVENT", groups),
-		fmt.Sprintf(insertSeed, "outbox_dispatch_jobs", "jobs", "DISPATCH_JOB", groups),
+// seedScripts write into the seed's two tables.
+func seedScripts(groups int) []script {
+	return []script{
+		{table: "outbox_events", outbox: "events", kind: "EVENT", groups: groups},
+		{table: "outbox_dispatch_jobs", outbox: "jobs", kind: "DISPATCH_JOB", groups: groups},
 	}
 }
 
-// load is one run of pgbench.
+// messageScripts write into the table of today.
+func messageScripts(groups int) []script {
+	return []script{{table: "outbox_messages", outbox: "messages", kind: "EVENT", groups: groups}}
+}
+
+// load is what writers write.
 type load struct {
 	seconds, transactions int // one of them
 	clients, rate         int // transactions a second; 0 is as fast as it goes
-	scripts               []string
+	scripts               []script
 	broken                bool // the server ends under it: what it committed counts
 }
 
-// write starts pgbench and returns a function that waits for its end. Every
-// transaction it began has committed or failed then.
+// mostWritten is how long a load may take longer than it should.
+const mostWritten = 3 * time.Minute
+
+// write starts a load and returns a function that waits for its end. Every
+// transaction that it began has committed or failed then.
 func write(t testing.TB, database string, l load) (wait func()) {
 	t.Helper()
-	path, env := servers.Pgbench(t)
-	args := []string{"-n", "-c", fmt.Sprint(l.clients), "-j", "2"}
-	if l.transactions > 0 {
-		args = append(args, "-t", fmt.Sprint(l.transactions/l.clients))
-	} else {
-		args = append(args, "-T", fmt.Sprint(l.seconds))
-	}
-	if l.rate > 0 {
-		args = append(args, "-R", fmt.Sprint(l.rate))
-	}
-	for i, script := range l.scripts {
-		file := filepath.Join(t.TempDir(), fmt.Sprintf("script%d.sql", i))
-		if err := os.WriteFile(file, []byte(script), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		args = append(args, "-f", file)
-	}
-	cmd := exec.Command(path, append(args, database)...)
-	cmd.Env = env
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	return func() {
-		t.Helper()
-		select {
-		case err := <-done:
-			if failed := err != nil || !strings.Contains(out.String(), "number of failed transactions: 0"); failed != l.broken {
-				t.Fatalf("pgbench: %v\n%s", err, out.String())
-			}
-		case <-time.After(3 * time.Minute):
-			t.Fatalf("pgbench does not end:\n%s", out.String())
-		}
-	}
+	return kindOf(database).write(t, database, l)
 }
 
-// prepare makes a database with tables and the counters.
-func prepare(t testing.TB, version int, tables string) (database string, conn *pgx.Conn) {
+// prepare makes a database with the counters and other tables.
+func prepare(t testing.TB, h host, tables func(k *kind) string) (database string, c *conn) {
 	t.Helper()
-	database = servers.Database(t, version)
-	servers.Exec(t, database, tables, truthTables)
-	return database, servers.Connect(t, database)
+	database = h.database(t)
+	h.kind.run(t, database, tables(h.kind), h.kind.truth)
+	return database, connect(t, database)
 }
 
-// count returns the number that a query gives.
-func count(t testing.TB, conn *pgx.Conn, sql string, args ...any) int {
-	t.Helper()
-	var n int
-	if err := conn.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return n
-}
+// seedTables are the two tables of the seed.
+func seedTables(k *kind) string { return k.tables }
 
 // oracle is what a load committed, by kind and group.
 type oracle struct {
@@ -179,25 +72,20 @@ type oracle struct {
 // checkOrder holds the first arrivals of each group against the counters: all
 // numbers from 1 to the counter, each after the one before it. It returns how
 // many rows there are and how many arrived again.
-func (o oracle) checkOrder(t testing.TB, conn *pgx.Conn, taken []sinktest.Received) (rows, again int) {
+func (o oracle) checkOrder(t testing.TB, c *conn, taken []sinktest.Received) (rows, again int) {
 	t.Helper()
 	want := map[string]int{}
-	rs, err := conn.Query(context.Background(), "SELECT grp, n FROM truth WHERE outbox = $1", o.outbox)
+	err := c.each("SELECT grp, n FROM truth WHERE outbox = $1", []any{o.outbox}, func(scan func(...any) error) error {
+		var g, n int
+		err := scan(&g, &n)
+		want[fmt.Sprint("group-", g)] = n
+		rows += n
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for rs.Next() {
-		var g, n int
-		if err := rs.Scan(&g, &n); err != nil {
-			t.Fatal(err)
-		}
-		want[fmt.Sprint("group-", g)] = n
-		rows += n
-	}
-	if err := rs.Err(); err != nil {
-		t.Fatal(err)
-	}
-	groups := o.groups(t, conn)
+	groups := o.groups(t, c)
 	seen, last := map[string]bool{}, map[string]int{}
 	for _, r := range taken {
 		if r.Kind != o.kind {
@@ -228,31 +116,18 @@ func (o oracle) checkOrder(t testing.TB, conn *pgx.Conn, taken []sinktest.Receiv
 
 // groups returns the group of each id, group-1 for none; for a table that deletes delivered rows,
 // from a copy that a trigger kept.
-func (o oracle) groups(t testing.TB, conn *pgx.Conn) map[string]string {
+func (o oracle) groups(t testing.TB, c *conn) map[string]string {
 	t.Helper()
 	table := map[string]string{"events": "outbox_events", "jobs": "outbox_dispatch_jobs", "messages": "outbox_messages_copy"}[o.outbox]
-	rs, err := conn.Query(context.Background(), "SELECT id, coalesce(message_group, 'group-1') FROM "+table)
-	if err != nil {
-		t.Fatal(err)
-	}
 	groups := map[string]string{}
-	for rs.Next() {
+	err := c.each("SELECT id, coalesce(message_group, 'group-1') FROM "+table, nil, func(scan func(...any) error) error {
 		var id, g string
-		if err := rs.Scan(&id, &g); err != nil {
-			t.Fatal(err)
-		}
+		err := scan(&id, &g)
 		groups[id] = g
-	}
-	if err := rs.Err(); err != nil {
+		return err
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	return groups
 }
-
-// copyOfMessages keeps what outbox_messages had, whose rows are deleted.
-const copyOfMessages = `
-CREATE TABLE outbox_messages_copy (id varchar(26) PRIMARY KEY, message_group varchar(255));
-CREATE FUNCTION keep_message() RETURNS trigger LANGUAGE plpgsql AS
-  'BEGIN INSERT INTO outbox_messages_copy VALUES (NEW.id, NEW.message_group); RETURN NEW; END';
-CREATE TRIGGER keep AFTER INSERT ON outbox_messages FOR EACH ROW EXECUTE FUNCTION keep_message();
-`

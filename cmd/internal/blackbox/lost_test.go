@@ -1,7 +1,6 @@
 package blackbox
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -42,9 +41,9 @@ func expectLoss(t *testing.T, r *relay, words ...string) {
 func (s *scene) dropSlot(name string) {
 	s.t.Helper()
 	within(s.t, patience, func() string {
-		_, err := s.conn.Exec(context.Background(), "SELECT pg_terminate_backend(active_pid, 1000) FROM pg_replication_slots WHERE slot_name = $1 AND active", name)
+		_, err := s.conn.exec("SELECT pg_terminate_backend(active_pid, 1000) FROM pg_replication_slots WHERE slot_name = $1 AND active", name)
 		if err == nil {
-			_, err = s.conn.Exec(context.Background(), "SELECT pg_drop_replication_slot($1)", name)
+			_, err = s.conn.exec("SELECT pg_drop_replication_slot($1)", name)
 		}
 		return failure(err)
 	})
@@ -73,7 +72,7 @@ func (s *scene) losesUnderLoad(spoil func(name string), words ...string) {
 // are read, a new slot is made, and every row is delivered.
 func TestTheSlotIsDroppedUnderLoad(t *testing.T) {
 	t.Parallel()
-	aScene(t, "", func(s *scene) {
+	aPostgres(t, "", func(s *scene) {
 		s.losesUnderLoad(s.dropSlot, "slot", nameFor(s.database))
 	})
 }
@@ -86,9 +85,9 @@ func TestTheSlotIsInvalidated(t *testing.T) {
 		server := servers.Start(t, version, map[string]string{
 			"wal_level": "logical", "max_slot_wal_keep_size": "16MB", "min_wal_size": "32MB", "max_wal_size": "48MB",
 		})
-		servers.Exec(t, server.URL, seedTables, truthTables, "CREATE TABLE noise (n text)")
+		servers.Exec(t, server.URL, pgTables, pgTruth, "CREATE TABLE noise (n text)")
 		to := sinktest.NewReceiver(t)
-		s := &scene{t: t, database: server.URL, conn: servers.Connect(t, server.URL), to: to, config: preset(server.URL, to.URL(), "")}
+		s := &scene{t: t, kind: postgresKind(), database: server.URL, conn: connect(t, server.URL), to: to, config: preset(server.URL, to.URL(), "")}
 		s.auto()
 		r := s.run()
 		s.load(20)
@@ -116,7 +115,7 @@ func TestTheSlotIsInvalidated(t *testing.T) {
 // The owner's relay makes a dropped publication again.
 func TestThePublicationIsDropped(t *testing.T) {
 	t.Parallel()
-	aScene(t, "", func(s *scene) {
+	aPostgres(t, "", func(s *scene) {
 		s.losesUnderLoad(func(name string) { servers.Exec(s.t, s.database, "DROP PUBLICATION "+name) }, "publication")
 	})
 }
@@ -125,7 +124,7 @@ func TestThePublicationIsDropped(t *testing.T) {
 // once that was run, it reads the log again.
 func TestThePublicationOfAnotherOwnerIsDropped(t *testing.T) {
 	t.Parallel()
-	aScene(t, "", func(s *scene) {
+	aPostgres(t, "", func(s *scene) {
 		who := role(s.t, s.database)
 		url := roleURL(s.database, who)
 		name := nameFor(url)

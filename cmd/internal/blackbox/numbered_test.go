@@ -1,7 +1,6 @@
 package blackbox
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -24,9 +23,10 @@ func (s *scene) number(from, to int, group string) {
 // numberIn is number into a table, with so many bytes more in each payload.
 func (s *scene) numberIn(table string, from, to int, group string, wide int) {
 	s.t.Helper()
-	_, err := s.conn.Exec(context.Background(), `INSERT INTO `+table+` (id, type, message_group, payload, status, created_at)
-		SELECT id, 'EVENT', g, format('{"id": "%s", "group": "%s", "wide": "%s"}', id, coalesce(g, id), repeat('x', $3)), 'PENDING', now()
-		FROM (SELECT lpad(i::text, 13, '0') id, (`+group+`)::text g FROM generate_series($1::int, $2::int) i) numbered`, from, to, wide)
+	these := fmt.Sprintf("SELECT lpad("+s.kind.asText+", 13, '0') id, "+s.kind.asText+" g FROM ", "i", group) + fmt.Sprintf(s.kind.numbers, from, to)
+	_, err := s.conn.exec(fmt.Sprintf(`INSERT INTO %s (id, type, message_group, payload, status, created_at)
+		SELECT id, 'EVENT', g, '{"id": "' || id || '", "group": "' || coalesce(g, id) || '", "wide": "' || repeat('x', %d) || '"}', 'PENDING', now()
+		FROM (%s) AS these ORDER BY id`, table, wide, these))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func (s *scene) expectNumberedIn(table string, to *sinktest.Receiver, n int, but
 	s.t.Helper()
 	arrive(s.t, to, n-len(but))
 	dwindle(s.t, "rows are not COMPLETED", func() int {
-		return count(s.t, s.conn, "SELECT count(*) FROM "+table+" WHERE status <> 'COMPLETED' AND NOT id = ANY(coalesce($1, '{}'::text[]))", but)
+		return count(s.t, s.conn, "SELECT count(*) FROM "+table+" WHERE status <> 'COMPLETED' AND id NOT IN ("+quoted(but...)+")")
 	})
 	taken := to.Taken()
 	if again := checkNumbered(s.t, taken); again > 0 {
@@ -90,7 +90,7 @@ type fate struct {
 
 func (s *scene) fate(id string) (f fate) {
 	s.t.Helper()
-	err := s.conn.QueryRow(context.Background(), "SELECT status, retry_count, coalesce(error_message, '') FROM outbox_events WHERE id = $1", id).
+	err := s.conn.row("SELECT status, retry_count, coalesce(error_message, '') FROM outbox_events WHERE id = $1", id).
 		Scan(&f.status, &f.retries, &f.reason)
 	if err != nil {
 		s.t.Fatalf("row %s: %v", id, err)

@@ -13,10 +13,10 @@ import (
 
 // ungroupedScripts is a load without message groups: all its rows are those of
 // one counter.
-func ungroupedScripts() []string {
+func ungroupedScripts() []script {
 	scripts := seedScripts(1)
 	for i := range scripts {
-		scripts[i] = strings.Replace(scripts[i], "'group-:g'", "NULL", 1)
+		scripts[i].ungrouped = true
 	}
 	return scripts
 }
@@ -27,7 +27,7 @@ func ungroupedScripts() []string {
 //	SLUICEBOX_TEST_OUTAGE=30s go test -v -run 'TestReceiverDown' ./cmd/internal/blackbox
 func TestReceiverDown(t *testing.T) {
 	t.Parallel()
-	for name, scripts := range map[string][]string{
+	for name, scripts := range map[string][]script{
 		"50 groups": seedScripts(50), "1 group": seedScripts(1), "no groups": ungroupedScripts(),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -39,8 +39,8 @@ func TestAReceiverDeadForLong(t *testing.T) {
 	for name, group := range map[string]string{"50 groups": "i % 50", "10000 groups": "i % 10000"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			anOwnScene(t, nil, "dispatch: {backoff: {max: 1s}}\ncheckpoint: {max-hold: 4MiB}\n", func(s *scene, _ *servers.Server) {
-				servers.Exec(s.t, s.database, businessTable)
+			anOwnPostgres(t, nil, "dispatch: {backoff: {max: 1s}}\ncheckpoint: {max-hold: 4MiB}\n", func(s *scene, _ *servers.Server) {
+				s.exec(s.kind.business)
 				log := &logWatch{s: s}
 				r := s.run()
 				last := s.steady(1, 1000, group, time.Second, log.look)
@@ -76,7 +76,7 @@ func TestADeadReceiverWithASmallBuffer(t *testing.T) {
 	t.Parallel()
 	const buffer, rows = 200, 3000
 	aScene(t, "dispatch: {global-buffer-size: 200, backoff: {max: 1s}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {
-		servers.Exec(s.t, s.database, businessTable)
+		s.exec(s.kind.business)
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: http.StatusServiceUnavailable} })
 		r := s.run()
 		for from := 1; from <= rows; from += 500 {
@@ -101,7 +101,7 @@ func TestKilledWithRowsInFlightBeforeParkedOnes(t *testing.T) {
 	t.Parallel()
 	const rows, groups = 2000, 10
 	aScene(t, "dispatch: {global-buffer-size: 200, api-batch-size: 5}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {
-		servers.Exec(s.t, s.database, businessTable)
+		s.exec(s.kind.business)
 		r := s.run()
 		s.number(1, groups, "i % 10")
 		s.expectNumbered(groups)
@@ -137,7 +137,7 @@ func TestDeadReceiverUngroupedParallel(t *testing.T) {
 	t.Parallel()
 	const buffer = 500
 	aScene(t, "dispatch: {ungrouped: parallel, global-buffer-size: 500, backoff: {max: 1s}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {
-		servers.Exec(s.t, s.database, businessTable)
+		s.exec(s.kind.business)
 		rows := many(s.t, 5000)
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: http.StatusServiceUnavailable} })
 		r := s.run()

@@ -1,7 +1,6 @@
 package blackbox
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -20,7 +19,7 @@ import (
 //	SLUICEBOX_TEST_ROWS=1000000 SLUICEBOX_TEST_RACE=false go test -v -run 'TestOneHugeTransaction' ./cmd/internal/blackbox
 func TestOneHugeTransaction(t *testing.T) {
 	t.Parallel()
-	anOwnScene(t, nil, "", func(s *scene, _ *servers.Server) {
+	anOwnScene(t, servers.Spread(t, hosts()), nil, "", func(s *scene, _ ownServer) {
 		rows := many(s.t, 50_000)
 		r := s.run()
 		s.number(1, rows, "i % 100")
@@ -76,7 +75,7 @@ func (o *ordered) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 //	SLUICEBOX_TEST_ROWS=1000000 SLUICEBOX_TEST_RACE=false go test -v -run 'TestOneTransactionOfHugeRows' ./cmd/internal/blackbox
 func TestOneTransactionOfHugeRows(t *testing.T) {
 	t.Parallel()
-	anOwnScene(t, nil, "dispatch: {buffer-bytes: 16MiB}\n", func(s *scene, _ *servers.Server) {
+	anOwnScene(t, servers.Spread(t, hosts()), nil, "dispatch: {buffer-bytes: 16MiB}\n", func(s *scene, _ ownServer) {
 		rows := many(s.t, 10_000) / 100
 		to := &ordered{t: s.t, last: map[string]string{}}
 		server := httptest.NewServer(to)
@@ -106,10 +105,10 @@ func TestOneTransactionOfHugeRows(t *testing.T) {
 //	SLUICEBOX_TEST_ROWS=2000000 SLUICEBOX_TEST_RACE=false go test -v -run 'TestAFirstStartOverALargeBacklog' ./cmd/internal/blackbox
 func TestAFirstStartOverALargeBacklog(t *testing.T) {
 	t.Parallel()
-	anOwnScene(t, nil, "", func(s *scene, _ *servers.Server) {
+	anOwnPostgres(t, nil, "", func(s *scene, _ *servers.Server) {
 		rows := many(s.t, 30_000)
 		// The ids are in another order than the times, which ten rows share.
-		if _, err := s.conn.Exec(context.Background(), `INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
+		if _, err := s.conn.exec(`INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
 			SELECT id, 'EVENT', 'group-' || i % 1000 + 1, format('{"id": "%s"}', id), 'PENDING', born
 			FROM (SELECT i, 'B' || lpad((i::bigint * 7919 % $1)::text, 12, '0') id, timestamp '2026-01-01' + (i / 10000) * interval '1 s' born
 				FROM generate_series(0, $1 - 1) i) backlog`, rows); err != nil {
@@ -142,20 +141,15 @@ func TestAFirstStartOverALargeBacklog(t *testing.T) {
 // place returns the place of each row of the backlog in its group.
 func (s *scene) place() map[string]int {
 	s.t.Helper()
-	rows, err := s.conn.Query(context.Background(), "SELECT id, row_number() OVER (PARTITION BY message_group ORDER BY created_at, id) FROM outbox_events")
-	if err != nil {
-		s.t.Fatal(err)
-	}
 	places := map[string]int{}
-	for rows.Next() {
+	err := s.conn.each("SELECT id, row_number() OVER (PARTITION BY message_group ORDER BY created_at, id) FROM outbox_events", nil, func(scan func(...any) error) error {
 		var id string
 		var n int
-		if err := rows.Scan(&id, &n); err != nil {
-			s.t.Fatal(err)
-		}
+		err := scan(&id, &n)
 		places[id] = n
-	}
-	if err := rows.Err(); err != nil {
+		return err
+	})
+	if err != nil {
 		s.t.Fatal(err)
 	}
 	return places

@@ -19,8 +19,8 @@ func TestPollingWithParkedRows(t *testing.T) {
 	for _, back := range []string{"while polling", "after polling"} {
 		t.Run("the receiver is back "+back, func(t *testing.T) {
 			t.Parallel()
-			aScene(t, "", func(s *scene) {
-				servers.Exec(s.t, s.database, businessTable)
+			aPostgres(t, "", func(s *scene) {
+				s.exec(s.kind.business)
 				who := role(s.t, s.database)
 				url := roleURL(s.database, who)
 				name := nameFor(url)

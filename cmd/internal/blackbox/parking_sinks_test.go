@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
-	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
 // threeSinks routes each of three tables of one database to a receiver of its own.
@@ -33,12 +32,12 @@ admin: {listen: %s}
 func TestThreeSinksOneDeadOneSlow(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
-		servers.Exec(s.t, s.database, "CREATE TABLE outbox_slow (LIKE outbox_events INCLUDING ALL)")
+		s.exec(fmt.Sprintf(s.kind.like, "outbox_slow", "outbox_events"))
 		slow, well := sinktest.NewReceiver(s.t), sinktest.NewReceiver(s.t)
 		r := start(s.t, fmt.Sprintf(threeSinks, nameFor(s.database), s.database, s.to.URL(), slow.URL(), well.URL(), adminKey))
 		r.waitFor("reading")
 		rows, phase := many(s.t, 3000), lasting(s.t, 3*time.Second)
-		jobs := pace{conn: servers.Connect(s.t, s.database), to: well, table: "outbox_dispatch_jobs", groups: 50}
+		jobs := pace{conn: connect(s.t, s.database), to: well, table: "outbox_dispatch_jobs", groups: 50}
 		before50, before99 := jobs.run(s.t, phase)
 
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: http.StatusServiceUnavailable} })

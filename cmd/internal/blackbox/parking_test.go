@@ -1,11 +1,11 @@
 package blackbox
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,13 +47,10 @@ func (s *scene) expectNoneParked(r *relay) {
 // business writes log that has nothing to do with the outbox.
 func (s *scene) business(bytes int) {
 	s.t.Helper()
-	_, err := s.conn.Exec(context.Background(), "INSERT INTO business SELECT repeat('x', 1000) FROM generate_series(1, $1)", bytes/1000)
-	if err != nil {
+	if _, err := s.conn.exec(fmt.Sprintf("INSERT INTO business SELECT repeat('x', 1000) FROM "+s.kind.numbers, 1, bytes/1000)); err != nil {
 		s.t.Fatal(err)
 	}
 }
-
-const businessTable = "CREATE TABLE business (n text)"
 
 // logWatch keeps the most log that the server had to keep for the relay.
 type logWatch struct {
@@ -67,9 +64,13 @@ func (w *logWatch) look() {
 	w.most = max(w.most, w.kept())
 }
 
-// kept is how much log was written behind the acknowledged place.
+// kept is how much log was written behind the acknowledged place; of PostgreSQL, for
+// the others keep their log by time.
 func (w *logWatch) kept() int {
 	w.s.t.Helper()
+	if !w.s.kind.postgres {
+		return 0
+	}
 	return count(w.s.t, w.s.conn, "SELECT coalesce(max(pg_current_wal_lsn() - confirmed_flush_lsn), 0)::bigint FROM pg_replication_slots WHERE slot_name = $1", nameFor(w.s.database))
 }
 
@@ -86,7 +87,7 @@ func (w *logWatch) expectWithin(maxHold, slack int) {
 // blockedGroup is a relay with a group that is blocked.
 type blockedGroup struct {
 	*scene
-	server   *servers.Server
+	server   ownServer
 	r        *relay
 	inFlight int // rows that were claimed when the relay was killed
 	crashed  bool
@@ -111,7 +112,6 @@ func TestABlockedGroupIsParked(t *testing.T) {
 			b.crashed = true
 			b.server.Stop("immediate")
 			b.server.Restart(nil)
-			b.conn = servers.Connect(b.t, b.database)
 			within(b.t, 30*time.Second, func() string {
 				if status, body := b.r.get("/leader?verbose"); status != http.StatusOK {
 					return "the relay does not lead again: " + body
@@ -124,8 +124,12 @@ func TestABlockedGroupIsParked(t *testing.T) {
 			t.Parallel()
 			const rest = "dispatch: {on-failed: block, max-retries: 0}\ncheckpoint: {max-hold: 16MiB}\n"
 			settings := map[string]string{"fsync": "on", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
-			anOwnScene(t, settings, rest, func(s *scene, server *servers.Server) {
-				servers.Exec(s.t, s.database, businessTable)
+			on := servers.Spread(t, hosts())
+			if strings.HasPrefix(name, "the relay") {
+				on = kinds(t)
+			}
+			anOwnScene(t, on, settings, rest, func(s *scene, server ownServer) {
+				s.exec(s.kind.business)
 				(&blockedGroup{scene: s, server: server}).test(fault)
 			})
 		})
@@ -195,7 +199,7 @@ func (b *blockedGroup) test(fault func(*blockedGroup)) {
 // the medians of the medians and of the 99th percentiles.
 func (b *blockedGroup) paced(live *pace, phase time.Duration, phases int, log *logWatch) (p50, p99 time.Duration) {
 	b.t.Helper()
-	live.conn = servers.Connect(b.t, b.database)
+	live.conn = connect(b.t, b.database)
 	var all50, all99 []time.Duration
 	for range phases {
 		b.business(4 << 20)

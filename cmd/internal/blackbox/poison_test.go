@@ -121,7 +121,7 @@ func TestSeveralPoisonedRows(t *testing.T) {
 				s.number(1, rows, group)
 				s.expectNumbered(rows, bad...)
 				within(s.t, patience, func() string {
-					if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE id = ANY($1) AND status = 'FAILED' AND retry_count = $2", bad, retries); n != len(bad) {
+					if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE id IN ("+quoted(bad...)+") AND status = 'FAILED' AND retry_count = $1", retries); n != len(bad) {
 						return fmt.Sprintf("%d of %d rows are FAILED", n, len(bad))
 					}
 					return ""

@@ -9,19 +9,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// scriptsOfOwnGroups give each client of pgbench groups of its own, so that a
-// group's created_at are in the order of its commits: the order that polling
-// promises.
-func scriptsOfOwnGroups() []string {
+// scriptsOfOwnGroups give each writer groups of its own: a group's created_at are in
+// the order of its commits, which is what polling promises.
+func scriptsOfOwnGroups() []script {
 	scripts := seedScripts(6)
-	for i, script := range scripts {
-		scripts[i] = strings.Replace(script, "\\set g random(1, 6)", "\\set g :client_id * 6 + random(1, 6)", 1)
+	for i := range scripts {
+		scripts[i].ownGroups = true
 	}
 	return scripts
 }
@@ -32,24 +29,23 @@ func scriptsOfOwnGroups() []string {
 // and the others in order once they may go.
 func TestPollingOnly(t *testing.T) {
 	t.Parallel()
-	aVersion(t, func(t *testing.T, version int) {
-		// A server of its own: the lock would hold up every new slot of a shared one.
-		server := servers.Start(t, version, map[string]string{"wal_level": "replica"})
-		servers.Exec(t, server.URL, seedTables, truthTables)
-		to := sinktest.NewReceiver(t)
-		s := &scene{t: t, database: server.URL, conn: servers.Connect(t, server.URL), to: to}
-		s.config = strings.Replace(preset(server.URL, to.URL(), "dispatch: {on-failed: block, global-buffer-size: 300, api-batch-size: 20}\n"),
-			"mode: stream", "mode: poll, poll-interval: 50ms, poll-batch-size: 100", 1)
+	const rest = "dispatch: {on-failed: block, global-buffer-size: 300, api-batch-size: 20}\n"
+	// A server of its own: the lock would hold up every new slot of a shared one.
+	anOwnScene(t, servers.Spread(t, hosts()), map[string]string{"wal_level": "replica"}, rest, func(s *scene, _ ownServer) {
+		t, to := s.t, s.to
+		s.config = strings.Replace(s.config, "mode: stream", "mode: poll, poll-interval: 50ms, poll-batch-size: 100", 1)
 		const blocked, locked = 2000, 3 * 5
-		servers.Exec(t, server.URL, fmt.Sprintf(`INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
-			SELECT 'B' || lpad(i::text, 12, '0'), 'EVENT', 'blocked', '{"id": "B' || lpad(i::text, 12, '0') || '"}', 'PENDING', now() - interval '1 day' FROM generate_series(1, %d) i`, blocked),
-			`INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
-			SELECT 'L' || g || lpad(i::text, 11, '0'), 'EVENT', 'locked ' || g, '{"id": "L' || g || lpad(i::text, 11, '0') || '"}', 'PENDING', now() - interval '1 hour' FROM generate_series(1, 3) g, generate_series(1, 5) i`)
+		const insert = `INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
+			SELECT id, 'EVENT', g, '{"id": "' || id || '"}', 'PENDING', now() - interval '1' %s FROM (SELECT '%s' || lpad(concat(i), 12 - %d, '0') id, '%s' g FROM %s) numbered ORDER BY id`
+		s.exec(fmt.Sprintf(insert, "day", "B", 0, "blocked", fmt.Sprintf(s.kind.numbers, 1, blocked)))
+		for g := range 3 {
+			s.exec(fmt.Sprintf(insert, "hour", fmt.Sprint("L", g+1), 1, fmt.Sprint("locked ", g+1), fmt.Sprintf(s.kind.numbers, 1, 5)))
+		}
 		poison(to, sinktest.Answer{Status: 400}, "B000000000001")
 		unlock := s.lock("outbox_events WHERE id LIKE 'L_00000000001'")
 
 		r := s.run()
-		write(t, server.URL, load{seconds: 6, clients: 8, rate: 300, scripts: scriptsOfOwnGroups()})()
+		write(t, s.database, load{seconds: 6, clients: 8, rate: 300, scripts: scriptsOfOwnGroups()})()
 		rows := s.rows() - blocked - locked
 		arrive(t, to, rows)
 		if early := slices.ContainsFunc(to.Taken(), func(r sinktest.Received) bool { return r.ID[0] == 'L' || r.ID[0] == 'B' }); early {
@@ -85,11 +81,11 @@ func TestPollingOnly(t *testing.T) {
 	})
 }
 
-// legacy is the processor that the relay replaces: it claims rows by the seed's
-// statement, sends them and completes them. Every fifth batch it dies, leaves its
-// rows in PROCESSING, and is started again.
+// legacy is the processor that the relay replaces: it claims rows as the seed does,
+// sends them and completes them. Every fifth batch it dies, leaves its rows in
+// PROCESSING, and is started again.
 type legacy struct {
-	conn *pgx.Conn
+	conn *conn
 	sent map[string]bool
 	left map[string]time.Time // when they were claimed, at the earliest
 }
@@ -98,12 +94,7 @@ type legacy struct {
 func (l *legacy) run(ctx context.Context) error {
 	for batch := 1; ctx.Err() == nil; batch++ {
 		began := time.Now()
-		rows, err := l.conn.Query(context.Background(), `UPDATE outbox_events SET status = 'PROCESSING', processed_at = now() WHERE id IN (
-			SELECT id FROM outbox_events WHERE status = 'PENDING' ORDER BY message_group, created_at LIMIT 5 FOR UPDATE SKIP LOCKED) RETURNING id`)
-		if err != nil {
-			return err
-		}
-		ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		ids, err := l.claim()
 		if err != nil {
 			return err
 		}
@@ -115,7 +106,7 @@ func (l *legacy) run(ctx context.Context) error {
 			}
 		}
 		if batch%5 != 0 {
-			if _, err := l.conn.Exec(context.Background(), "UPDATE outbox_events SET status = 'COMPLETED', processed_at = now() WHERE id = ANY($1)", ids); err != nil {
+			if _, err := l.conn.exec("UPDATE outbox_events SET status = 'COMPLETED', processed_at = now() WHERE id IN (" + quoted(ids...) + ")"); err != nil {
 				return err
 			}
 		}
@@ -125,6 +116,35 @@ func (l *legacy) run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// claim takes the next batch.
+func (l *legacy) claim() (ids []string, err error) {
+	ctx := context.Background()
+	tx, err := l.conn.BeginTx(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = tx.Rollback() }() // without effect behind a commit
+	rows, err := tx.QueryContext(ctx, "SELECT id FROM outbox_events WHERE status = 'PENDING' ORDER BY message_group, created_at LIMIT 5 FOR UPDATE SKIP LOCKED")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	if _, err := tx.ExecContext(ctx, "UPDATE outbox_events SET status = 'PROCESSING', processed_at = now() WHERE id IN ("+quoted(ids...)+")"); err != nil {
+		return nil, err
+	}
+	return ids, tx.Commit()
 }
 
 // A legacy processor still works on the table, under load: no row is sent by
@@ -137,7 +157,7 @@ func TestBesideALegacyProcessor(t *testing.T) {
 	aScene(t, rest, func(s *scene) {
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Delay: 25 * time.Millisecond} })
 		r := s.run()
-		old := &legacy{conn: servers.Connect(s.t, s.database), sent: map[string]bool{}, left: map[string]time.Time{}}
+		old := &legacy{conn: connect(s.t, s.database), sent: map[string]bool{}, left: map[string]time.Time{}}
 		ctx, stop := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() { ended <- old.run(ctx) }()

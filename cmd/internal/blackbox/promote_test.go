@@ -1,7 +1,6 @@
 package blackbox
 
 import (
-	"context"
 	"fmt"
 	"net/url"
 	"slices"
@@ -32,11 +31,11 @@ func eachPair(t *testing.T, test func(p *pair)) {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
 			t.Parallel()
 			p := &pair{primary: servers.Start(t, version, map[string]string{"fsync": "on"})}
-			servers.Exec(t, p.primary.URL, seedTables, truthTables)
+			servers.Exec(t, p.primary.URL, pgTables, pgTruth)
 			p.standby = servers.Standby(t, p.primary, map[string]string{"sync_replication_slots": "on"})
 			to := sinktest.NewReceiver(t)
-			p.scene = &scene{t: t, database: p.primary.URL, conn: servers.Connect(t, p.primary.URL), to: to}
-			both := strings.Replace(p.primary.URL, host(t, p.primary.URL), host(t, p.primary.URL)+","+host(t, p.standby.URL), 1)
+			p.scene = &scene{t: t, kind: postgresKind(), database: p.primary.URL, conn: connect(t, p.primary.URL), to: to}
+			both := strings.Replace(p.primary.URL, hostOf(t, p.primary.URL), hostOf(t, p.primary.URL)+","+hostOf(t, p.standby.URL), 1)
 			p.config = strings.Replace(preset(p.primary.URL, to.URL(), ""), p.primary.URL, both, 1)
 			p.relay = p.run()
 			p.synced()
@@ -46,7 +45,7 @@ func eachPair(t *testing.T, test func(p *pair)) {
 	}
 }
 
-func host(t *testing.T, database string) string {
+func hostOf(t *testing.T, database string) string {
 	t.Helper()
 	u, err := url.Parse(database)
 	if err != nil {
@@ -59,7 +58,7 @@ func host(t *testing.T, database string) string {
 // slot has moved past what was under way when it first looked.
 func (p *pair) synced() {
 	p.t.Helper()
-	replica := servers.Connect(p.t, p.standby.URL)
+	replica := connect(p.t, p.standby.URL)
 	within(p.t, 2*time.Minute, func() string {
 		p.load(10)
 		servers.Exec(p.t, p.database, "SELECT pg_log_standby_snapshot()")
@@ -68,14 +67,14 @@ func (p *pair) synced() {
 		}
 		return ""
 	})
-	_ = replica.Close(context.Background())
+	_ = replica.Close()
 }
 
 // promoted goes on with the standby in place of the primary.
 func (p *pair) promoted() *scene {
 	p.t.Helper()
 	p.standby.Promote()
-	return &scene{t: p.t, database: p.standby.URL, conn: servers.Connect(p.t, p.standby.URL), to: p.to}
+	return &scene{t: p.t, kind: postgresKind(), database: p.standby.URL, conn: connect(p.t, p.standby.URL), to: p.to}
 }
 
 // follows waits until the relay leads on the promoted server, and says why it made
@@ -103,7 +102,7 @@ func TestTheDatabaseIsPromoted(t *testing.T) {
 	t.Parallel()
 	eachPair(t, func(p *pair) {
 		var slot string
-		if err := p.conn.QueryRow(context.Background(), "SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'physical'").Scan(&slot); err != nil {
+		if err := p.conn.row("SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'physical'").Scan(&slot); err != nil {
 			p.t.Fatal(err)
 		}
 		servers.Exec(p.t, p.database, "ALTER SYSTEM SET synchronized_standby_slots = '"+slot+"'", "SELECT pg_reload_conf()")
@@ -133,9 +132,9 @@ func TestWhatAnAsynchronousFailoverLoses(t *testing.T) {
 	t.Parallel()
 	eachPair(t, func(p *pair) {
 		const lost = 20
-		replica := servers.Connect(p.t, p.standby.URL)
+		replica := connect(p.t, p.standby.URL)
 		receiver := count(p.t, replica, "SELECT pid FROM pg_stat_wal_receiver")
-		_ = replica.Close(context.Background())
+		_ = replica.Close()
 		signal := func(what syscall.Signal) {
 			if err := syscall.Kill(receiver, what); err != nil {
 				p.t.Fatal(err)

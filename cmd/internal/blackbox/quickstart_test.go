@@ -294,7 +294,7 @@ func TestQuickstartAfterAKilledOne(t *testing.T) {
 			t.Fatalf("the killed quickstart has left nothing: %q", dead)
 		}
 		within(t, patience, func() string {
-			n := count(t, servers.Connect(t, source), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'sluicebox %'")
+			n := count(t, connect(t, source), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'sluicebox %'")
 			if n > 0 {
 				return fmt.Sprintf("%d sessions of the killed quickstart are left", n)
 			}
@@ -394,7 +394,7 @@ func shell(t *testing.T, script string) string {
 func TestQuickstartWithFewRights(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
-		source, conn := prepare(t, version, seedTables)
+		source, conn := prepare(t, postgresHost(version), seedTables)
 		before := has(t, source)
 		who := role(t, source)
 		q := try(t, roleURL(source, who), "--for", "500ms", "--rate", "50")
@@ -408,7 +408,7 @@ func TestQuickstartWithFewRights(t *testing.T) {
 		}
 		expectNothingLeft(t, source, q.tmp, before)
 
-		if _, err := conn.Exec(context.Background(), "DO $$ BEGIN EXECUTE format('REVOKE CREATE ON DATABASE %I FROM "+who+"', current_database()); END $$"); err != nil {
+		if _, err := conn.exec("DO $$ BEGIN EXECUTE format('REVOKE CREATE ON DATABASE %I FROM " + who + "', current_database()); END $$"); err != nil {
 			t.Fatal(err)
 		}
 		q = try(t, roleURL(source, who), "--for", "500ms")

@@ -1,8 +1,6 @@
 package blackbox
 
 import (
-	"context"
-	"fmt"
 	"testing"
 	"time"
 )
@@ -17,16 +15,16 @@ func TestADayOfLog(t *testing.T) {
 	aScene(t, "", func(s *scene) {
 		rows := many(s.t, 20_000)
 		r := s.run()
-		s.number(1, 10, "'group-' || i % 10")
+		s.number(1, 10, "'group-' || (i % 10)")
 		s.expectNumbered(10)
 		expectStop(s.t, r)
 
-		const each, left = 10_000, 50
+		const each = 10_000
 		for from := 11; from <= rows; from += each {
-			s.number(from, min(from+each-1, rows), "'group-' || i % 1000")
+			s.number(from, min(from+each-1, rows), "'group-' || (i % 1000)")
 		}
-		settle := fmt.Sprintf("UPDATE outbox_events SET status = 'COMPLETED', processed_at = now() WHERE status = 'PENDING' AND id::bigint %% %d <> 0", left)
-		if _, err := s.conn.Exec(context.Background(), settle); err != nil {
+		settle := "UPDATE outbox_events SET status = 'COMPLETED', processed_at = now() WHERE status = 'PENDING' AND right(id, 2) NOT IN ('00', '50')"
+		if _, err := s.conn.exec(settle); err != nil {
 			s.t.Fatal(err)
 		}
 		waiting := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status = 'PENDING'")

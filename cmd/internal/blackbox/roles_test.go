@@ -32,7 +32,7 @@ func eachCast(t *testing.T, rest string, test func(c *cast)) {
 		database := servers.Database(t, version)
 		name := nameFor(database)
 		c := &cast{
-			scene: &scene{t: t, database: database, conn: servers.Connect(t, database), to: sinktest.NewReceiver(t)},
+			scene: &scene{t: t, database: database, conn: connect(t, database), to: sinktest.NewReceiver(t)},
 			owner: name + "_owner", relay: name + "_relay", stream: name + "_stream",
 		}
 		servers.Exec(t, database, "CREATE ROLE "+c.owner+" LOGIN",
@@ -44,7 +44,7 @@ func eachCast(t *testing.T, rest string, test func(c *cast)) {
 			}
 		})
 		c.psql(database, "roles.sql", "relay="+c.relay, "stream="+c.stream, "owner="+c.owner)
-		servers.Exec(t, roleURL(database, c.owner), seedTables, truthTables)
+		servers.Exec(t, roleURL(database, c.owner), pgTables, pgTruth)
 		c.config = preset(database, c.to.URL(), rest)
 		if _, stderr, code := command(t, nil, "init", "-c", configFile(t, c.as(c.owner))); code != 0 {
 			t.Fatalf("init as the owner: %s", stderr)
@@ -152,7 +152,7 @@ func TestTheStreamsRoleEndsItsOwnSession(t *testing.T) {
 		c.expectNumbered(10)
 		expectStop(c.t, r)
 		pid := c.holdSlot()
-		_, err := servers.Connect(c.t, roleURL(c.database, c.relay)).Exec(context.Background(), "SELECT pg_terminate_backend($1)", pid)
+		_, err := connect(c.t, roleURL(c.database, c.relay)).exec("SELECT pg_terminate_backend($1)", pid)
 		if failure(err) == "" {
 			c.t.Fatal("the relay's role may end the stream's session: nothing would be proven")
 		}
@@ -255,7 +255,7 @@ func (c *cast) grants() (list []grant) {
 func (c *cast) name() string {
 	c.t.Helper()
 	var name string
-	if err := c.conn.QueryRow(context.Background(), "SELECT quote_ident(current_database())").Scan(&name); err != nil {
+	if err := c.conn.row("SELECT quote_ident(current_database())").Scan(&name); err != nil {
 		c.t.Fatal(err)
 	}
 	return `"` + strings.Trim(name, `"`) + `"`

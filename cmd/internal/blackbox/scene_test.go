@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
@@ -15,29 +13,77 @@ import (
 // configuration of a relay between them.
 type scene struct {
 	t        *testing.T
+	kind     *kind
 	database string
-	conn     *pgx.Conn
+	conn     *conn
 	to       *sinktest.Receiver
 	config   string
 }
 
-// aScene runs a test beside one version of the server, or each if that is asked
-// for, in parallel. rest is the rest of the configuration.
+// aScene runs a test beside one of all servers, or each if that is asked for, in
+// parallel. rest is the rest of the configuration.
 func aScene(t *testing.T, rest string, test func(s *scene)) {
-	aVersion(t, func(t *testing.T, version int) {
-		database, conn := prepare(t, version, seedTables)
-		to := sinktest.NewReceiver(t)
-		test(&scene{t: t, database: database, conn: conn, to: to, config: preset(database, to.URL(), rest)})
-	})
+	scenes(t, servers.Spread(t, hosts()), rest, test)
 }
 
-// eachVersion runs a test beside each version of the server, in parallel: what the
+// eachKind is aScene beside each kind of server: one version of PostgreSQL, MySQL
+// and MariaDB.
+func eachKind(t *testing.T, rest string, test func(s *scene)) {
+	scenes(t, kinds(t), rest, test)
+}
+
+// aPostgres is aScene for what only PostgreSQL has.
+func aPostgres(t *testing.T, rest string, test func(s *scene)) {
+	aVersion(t, func(t *testing.T, version int) { test(newScene(t, postgresHost(version), rest)) })
+}
+
+func scenes(t *testing.T, all []host, rest string, test func(s *scene)) {
+	onHosts(t, all, func(t *testing.T, h host) { test(newScene(t, h, rest)) })
+}
+
+// newScene makes a scene in a database of its own in a shared server.
+func newScene(t *testing.T, h host, rest string) *scene {
+	t.Helper()
+	return sceneIn(t, h, h.database(t), rest)
+}
+
+// sceneIn makes a scene in a database that is there and empty.
+func sceneIn(t *testing.T, h host, database, rest string) *scene {
+	t.Helper()
+	h.kind.run(t, database, h.kind.tables, h.kind.truth)
+	to := sinktest.NewReceiver(t)
+	return &scene{t: t, kind: h.kind, database: database, conn: connect(t, database), to: to, config: preset(database, to.URL(), rest)}
+}
+
+// kinds are a server of each kind, or all servers if they are asked for.
+func kinds(t *testing.T) []host {
+	t.Helper()
+	var all []host
+	for _, version := range servers.Spread(t, servers.Versions()) {
+		all = append(all, postgresHost(version))
+	}
+	for _, f := range servers.Flavours() {
+		all = append(all, mysqlHost(f))
+	}
+	return all
+}
+
+func onHosts(t *testing.T, all []host, test func(t *testing.T, h host)) {
+	for _, h := range all {
+		t.Run(h.name, func(t *testing.T) {
+			t.Parallel()
+			test(t, h)
+		})
+	}
+}
+
+// eachVersion runs a test beside each version of PostgreSQL, in parallel: what the
 // versions do differently needs that.
 func eachVersion(t *testing.T, test func(t *testing.T, version int)) {
 	onVersions(t, servers.Versions(), test)
 }
 
-// aVersion runs a test beside one version of the server, or each if that is asked
+// aVersion runs a test beside one version of PostgreSQL, or each if that is asked
 // for, in parallel.
 func aVersion(t *testing.T, test func(t *testing.T, version int)) {
 	onVersions(t, servers.Spread(t, servers.Versions()), test)
@@ -52,15 +98,31 @@ func onVersions(t *testing.T, versions []int, test func(t *testing.T, version in
 	}
 }
 
-// anOwnScene is aScene with a server that the test has to itself. settings are
+// anOwnPostgres is aPostgres with a server that the test has to itself. settings are
 // those of the server, rest is the rest of the configuration.
-func anOwnScene(t *testing.T, settings map[string]string, rest string, test func(s *scene, server *servers.Server)) {
+func anOwnPostgres(t *testing.T, settings map[string]string, rest string, test func(s *scene, server *servers.Server)) {
 	aVersion(t, func(t *testing.T, version int) {
 		server := servers.Start(t, version, settings)
-		servers.Exec(t, server.URL, seedTables, truthTables)
-		to := sinktest.NewReceiver(t)
-		test(&scene{t: t, database: server.URL, conn: servers.Connect(t, server.URL), to: to, config: preset(server.URL, to.URL(), rest)}, server)
+		test(sceneIn(t, postgresHost(version), server.URL, rest), server)
 	})
+}
+
+// anOwnScene is a scene on a server that the test has to itself, of some hosts.
+// settings are those of PostgreSQL; the others begin as durable as a user has them.
+func anOwnScene(t *testing.T, hosts []host, settings map[string]string, rest string, test func(s *scene, server ownServer)) {
+	onHosts(t, hosts, func(t *testing.T, h host) {
+		if !h.kind.postgres {
+			settings = nil
+		}
+		database, server := h.start(t, settings)
+		test(sceneIn(t, h, database, rest), server)
+	})
+}
+
+// exec runs scripts.
+func (s *scene) exec(scripts ...string) {
+	s.t.Helper()
+	s.kind.run(s.t, s.database, scripts...)
 }
 
 // run starts a relay and waits until it reads.
@@ -138,18 +200,18 @@ func arrive(t testing.TB, to *sinktest.Receiver, rows int) {
 
 // settle waits until every row of the seed's tables is COMPLETED and has a
 // processed_at.
-func settle(t *testing.T, conn *pgx.Conn) {
+func settle(t *testing.T, c *conn) {
 	t.Helper()
 	dwindle(t, "rows are not COMPLETED with processed_at", func() int {
 		const open = " WHERE status <> 'COMPLETED' OR processed_at IS NULL"
-		return count(t, conn, "SELECT (SELECT count(*) FROM outbox_events"+open+") + (SELECT count(*) FROM outbox_dispatch_jobs"+open+")")
+		return count(t, c, "SELECT (SELECT count(*) FROM outbox_events"+open+") + (SELECT count(*) FROM outbox_dispatch_jobs"+open+")")
 	})
 }
 
 // none says how many rows a query finds that should find none.
-func none(t *testing.T, conn *pgx.Conn, what, sql string) string {
+func none(t *testing.T, c *conn, what, sql string) string {
 	t.Helper()
-	if n := count(t, conn, sql); n > 0 {
+	if n := count(t, c, sql); n > 0 {
 		return fmt.Sprintf("%d rows %s", n, what)
 	}
 	return ""

@@ -1,7 +1,6 @@
 package blackbox
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"os"
@@ -38,7 +37,7 @@ func expectEnd(t *testing.T, yaml string, code int, want ...string) {
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
-		database, _ := prepare(t, version, seedTables)
+		database, _ := prepare(t, postgresHost(version), seedTables)
 		config := preset(database, "http://127.0.0.1:1", "")
 		tests := map[string]struct {
 			yaml string
@@ -68,7 +67,7 @@ func TestBadInput(t *testing.T) {
 func TestMissingColumn(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
-		servers.Exec(s.t, s.database, "ALTER TABLE outbox_events RENAME message_group TO grp")
+		s.exec("ALTER TABLE outbox_events RENAME COLUMN message_group TO grp")
 		expectEnd(s.t, s.config, 78, "message_group", "outbox_events", "grp")
 	})
 }
@@ -84,9 +83,9 @@ GRANT CREATE ON DATABASE %[2]s TO %[1]s;
 func role(t *testing.T, database string) string {
 	t.Helper()
 	name := nameFor(database)
-	conn := servers.Connect(t, database)
+	conn := connect(t, database)
 	current := ""
-	if err := conn.QueryRow(context.Background(), "SELECT current_database()").Scan(&current); err != nil {
+	if err := conn.row("SELECT current_database()").Scan(&current); err != nil {
 		t.Fatal(err)
 	}
 	servers.Exec(t, database, fmt.Sprintf(grants, name, current))
@@ -98,7 +97,7 @@ func role(t *testing.T, database string) string {
 func TestRoleWithoutReplication(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
-		database, _ := prepare(t, version, seedTables)
+		database, _ := prepare(t, postgresHost(version), seedTables)
 		who := role(t, database)
 		yaml := preset(roleURL(database, who), "http://127.0.0.1:1", "")
 		expectEnd(t, yaml, 78, "ALTER ROLE", "REPLICATION", "CREATE PUBLICATION", "outbox_events")
@@ -129,7 +128,7 @@ func TestRoleForTheStream(t *testing.T) {
 func TestPublicationWithoutTheTable(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
-		database, _ := prepare(t, version, seedTables)
+		database, _ := prepare(t, postgresHost(version), seedTables)
 		who := role(t, database)
 		servers.Exec(t, database, "ALTER ROLE "+who+" REPLICATION",
 			"CREATE PUBLICATION "+nameFor(roleURL(database, who))+" FOR TABLE outbox_events WITH (publish = 'insert', publish_via_partition_root = true)")
@@ -146,8 +145,8 @@ func TestWALLevelReplica(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		server := servers.Start(t, version, map[string]string{"wal_level": "replica"})
-		servers.Exec(t, server.URL, seedTables, truthTables)
-		conn := servers.Connect(t, server.URL)
+		servers.Exec(t, server.URL, pgTables, pgTruth)
+		conn := connect(t, server.URL)
 		to := sinktest.NewReceiver(t)
 		yaml := preset(server.URL, to.URL(), "")
 		expectEnd(t, yaml, 78,
@@ -160,7 +159,7 @@ func TestWALLevelReplica(t *testing.T) {
 		arrive(t, to, 400)
 		settle(t, conn)
 
-		_ = conn.Close(context.Background())
+		_ = conn.Close()
 		server.Stop("fast")
 		server.Restart(map[string]string{"wal_level": "logical"})
 		through := write(t, server.URL, load{seconds: 8, rate: 50, clients: 1, scripts: seedScripts(20)})
@@ -172,7 +171,7 @@ func TestWALLevelReplica(t *testing.T) {
 		})
 		through()
 		write(t, server.URL, load{transactions: 400, clients: 8, scripts: seedScripts(20)})()
-		s := &scene{t: t, database: server.URL, conn: servers.Connect(t, server.URL), to: to}
+		s := &scene{t: t, kind: postgresKind(), database: server.URL, conn: connect(t, server.URL), to: to}
 		s.expectOnce()
 		expectStop(t, r)
 	})
@@ -261,7 +260,7 @@ func TestInit(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		for _, how := range []string{"init", "the printed statements"} {
-			database, conn := prepare(t, version, seedTables)
+			database, conn := prepare(t, postgresHost(version), seedTables)
 			file := filepath.Join(t.TempDir(), "c.yaml")
 			yaml := strings.Replace(preset(database, "http://127.0.0.1:1", ""), adminKey, "127.0.0.1:0", 1)
 			if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {

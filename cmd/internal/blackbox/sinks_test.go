@@ -1,16 +1,12 @@
 package blackbox
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
-	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
 // twoSinks routes each of the seed's tables to a receiver of its own. The buffer
@@ -39,7 +35,7 @@ func TestOneOfTwoSinksHangs(t *testing.T) {
 		r := start(s.t, fmt.Sprintf(twoSinks, nameFor(s.database), s.database, a.URL(), b.URL(), adminKey))
 		r.waitFor("reading")
 		phase := lasting(s.t, 3*time.Second)
-		jobs := pace{conn: servers.Connect(s.t, s.database), to: b, table: "outbox_dispatch_jobs", groups: 50}
+		jobs := pace{conn: connect(s.t, s.database), to: b, table: "outbox_dispatch_jobs", groups: 50}
 
 		p50, p99 := jobs.run(s.t, phase)
 		s.t.Logf("both well:             p50 %s, p99 %s", p50, p99)
@@ -77,7 +73,7 @@ func TestOneOfTwoSinksHangs(t *testing.T) {
 // pace writes 300 rows a second into a table, one transaction each, and takes the
 // time until the receiver has read them.
 type pace struct {
-	conn    *pgx.Conn
+	conn    *conn
 	to      *sinktest.Receiver
 	table   string
 	first   int // number of the first row, less one
@@ -99,7 +95,7 @@ func (p *pace) run(t testing.TB, lasts time.Duration) (p50, p99 time.Duration) {
 		<-tick.C
 		p.written++
 		id, group := numbered(p.first+p.written), fmt.Sprint(p.written%p.groups)
-		if _, err := p.conn.Exec(context.Background(), insert, id, group, fmt.Sprintf(`{"id": %q, "group": %q}`, id, group)); err != nil {
+		if _, err := p.conn.exec(insert, id, group, fmt.Sprintf(`{"id": %q, "group": %q}`, id, group)); err != nil {
 			t.Fatal(err)
 		}
 		committed[id] = time.Now()

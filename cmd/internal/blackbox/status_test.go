@@ -198,7 +198,7 @@ func TestStatusOfADeadSink(t *testing.T) {
 	t.Parallel()
 	const rows = 2000
 	aScene(t, "dispatch: {global-buffer-size: 200, backoff: {max: 500ms}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {
-		servers.Exec(s.t, s.database, businessTable)
+		s.exec(s.kind.business)
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: http.StatusServiceUnavailable} })
 		r := s.run()
 		for from := 1; from <= rows; from += 500 {
@@ -307,7 +307,7 @@ func (r *relay) readiness(want int) (body string) {
 // open; and it is again once that is over.
 func TestReadinessIsProgress(t *testing.T) {
 	t.Parallel()
-	anOwnScene(t, nil, "", func(s *scene, _ *servers.Server) {
+	anOwnPostgres(t, nil, "", func(s *scene, _ *servers.Server) {
 		w := newWire(s.t, s.database)
 		s.config = strings.Replace(s.config, s.database, w.url(s.database), 1)
 		r := s.run()

@@ -44,7 +44,8 @@ func TestCleanStopWhileACheckpointIsWritten(t *testing.T) {
 
 // waits says that no session waits for a lock with a statement.
 func waits(s *scene, statement string) string {
-	if n := count(s.t, s.conn, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%' || $1 || '%'", statement); n == 0 {
+	statement, _ = s.conn.text(statement, nil)
+	if n := count(s.t, s.conn, s.kind.waiting, statement); n == 0 {
 		return fmt.Sprintf("no %q waits for a lock", statement)
 	}
 	return ""

@@ -1,7 +1,6 @@
 package blackbox
 
 import (
-	"context"
 	"fmt"
 	"testing"
 
@@ -31,7 +30,7 @@ func TestRowsThatAreSetBackAreSentAgain(t *testing.T) {
 			"UPDATE outbox_dispatch_jobs SET status = 'PENDING', retry_count = 0",
 			"UPDATE outbox_events SET status = 'PENDING'",
 		} {
-			if _, err := s.conn.Exec(context.Background(), sql); err != nil {
+			if _, err := s.conn.exec(sql); err != nil {
 				s.t.Fatal(err)
 			}
 		}

@@ -125,7 +125,7 @@ func received(rows []tappedRow) (list []sinktest.Received) {
 // is left on the server.
 func TestTap(t *testing.T) {
 	t.Parallel()
-	aScene(t, "", func(s *scene) {
+	aPostgres(t, "", func(s *scene) {
 		const rows = 2000
 		slots := "SELECT count(*) FROM pg_replication_slots WHERE temporary AND slot_name LIKE '" + nameFor(s.database) + `\_tap\_%'`
 		r := s.run()
@@ -169,7 +169,7 @@ func insertEvent(id, group, payload string) string {
 // are.
 func TestTapChooses(t *testing.T) {
 	t.Parallel()
-	aScene(t, "", func(s *scene) {
+	aPostgres(t, "", func(s *scene) {
 		if _, stderr, code := command(s.t, nil, "init", "-c", configFile(s.t, s.config)); code != 0 {
 			s.t.Fatalf("init: %s", stderr)
 		}
@@ -222,7 +222,7 @@ func TestTapChooses(t *testing.T) {
 // Where the log cannot be read, a tap says what mends it and makes nothing.
 func TestTapWithoutALog(t *testing.T) {
 	t.Parallel()
-	aScene(t, "", func(s *scene) {
+	aPostgres(t, "", func(s *scene) {
 		who := role(s.t, s.database)
 		refused := func(yaml string, code int, args []string, want ...string) {
 			s.t.Helper()
@@ -250,20 +250,20 @@ func TestTapWithoutALog(t *testing.T) {
 // left for it, it says.
 func TestTapNeedsASlot(t *testing.T) {
 	t.Parallel()
-	anOwnScene(t, map[string]string{"max_replication_slots": "1"}, "", func(s *scene, _ *servers.Server) {
+	anOwnPostgres(t, map[string]string{"max_replication_slots": "1"}, "", func(s *scene, _ *servers.Server) {
 		if _, stderr, code := command(s.t, nil, "init", "-c", configFile(s.t, s.config)); code != 0 {
 			s.t.Fatalf("init: %s", stderr)
 		}
-		tx, err := s.conn.Begin(context.Background())
+		tx, err := s.conn.BeginTx(context.Background(), nil)
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		if _, err := tx.Exec(context.Background(), insertEvent("A000000000001", "NULL", "{}")); err != nil {
+		if _, err := tx.ExecContext(context.Background(), insertEvent("A000000000001", "NULL", "{}")); err != nil {
 			s.t.Fatal(err)
 		}
 		p := spawnTap(s.t, s.config, "--json", "--limit", "1")
 		p.waitFor("waiting for a transaction that is open")
-		if err := tx.Commit(context.Background()); err != nil {
+		if err := tx.Commit(); err != nil {
 			s.t.Fatal(err)
 		}
 		p.waitFor(tapReads)

@@ -142,7 +142,7 @@ const deliveriesTable = `CREATE TABLE "Deliveries" (
 func postgresDeliveries(t *testing.T, version int) deliveries {
 	database := servers.Database(t, version)
 	servers.Exec(t, database, fmt.Sprintf(deliveriesTable, "timestamptz", "now()", "jsonb"))
-	conn := servers.Connect(t, database)
+	conn := connect(t, database)
 	return deliveries{database, func(statement string) { servers.Exec(t, database, statement) }, func(query string) int { return count(t, conn, query) }}
 }
 

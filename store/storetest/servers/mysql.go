@@ -85,7 +85,8 @@ func ClientMySQL(tb testing.TB, database string) *exec.Cmd {
 }
 
 // OpenMySQL opens a pool of sessions that is closed when the test ends. A
-// statement may be a script of several.
+// statement may be a script of several. The URL may have a parameter sql_mode for
+// the sessions.
 func OpenMySQL(tb testing.TB, url string) *sql.DB {
 	tb.Helper()
 	db, err := openMySQL(url)
@@ -130,6 +131,9 @@ func openMySQL(text string) (*sql.DB, error) {
 	cfg.Net, cfg.Addr, cfg.DBName = "tcp", at.Host, strings.TrimPrefix(at.Path, "/")
 	cfg.Timeout = connectTimeout
 	cfg.MultiStatements = true
+	if mode := at.Query().Get("sql_mode"); mode != "" {
+		cfg.Params = map[string]string{"sql_mode": "'" + mode + "'"}
+	}
 	cfg.Logger = &mysql.NopLogger{} // what goes wrong is in the errors
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {

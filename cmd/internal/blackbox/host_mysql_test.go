@@ -1,0 +1,174 @@
+package blackbox
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// mysqlHost is a server of a flavour. The relays of each of its databases log in to
+// an account of their own, whose name the database's tells; so their sessions can be
+// told from the tests'.
+func mysqlHost(f servers.Flavour) host {
+	return host{
+		name: strings.ToLower(string(f)), kind: mysqlKind(),
+		database: func(t testing.TB) string {
+			database := f.Database(t)
+			return account(t, database, "")
+		},
+		start: func(t testing.TB, settings map[string]string) (string, ownServer) {
+			s := f.Start(t, settings)
+			return account(t, s.Database(), ""), s
+		},
+	}
+}
+
+// relayAccount is the name of a relay's account as an expression of its database.
+const relayAccount = "left(sha2(database(), 256), 16)"
+
+// account makes an account for the relays of a database and returns the URL for it.
+// It is dropped when the test ends.
+func account(t testing.TB, database, suffix string) string {
+	t.Helper()
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hash := sha256.Sum256([]byte(strings.TrimPrefix(u.Path, "/")))
+	name := hex.EncodeToString(hash[:8]) + suffix
+	admin := asRoot(t, database)
+	servers.ExecMySQL(t, admin, "CREATE USER '"+name+"'@'%'", "GRANT ALL ON *.* TO '"+name+"'@'%'")
+	db := servers.OpenMySQL(t, admin)
+	t.Cleanup(func() { _, _ = db.ExecContext(context.Background(), "DROP USER '"+name+"'@'%'") }) // the server may be gone
+	u.User = url.User(name)
+	return u.String()
+}
+
+// asRoot is a database's URL for the tests themselves.
+func asRoot(t testing.TB, database string) string {
+	t.Helper()
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.User("root")
+	return u.String()
+}
+
+// asTest is asRoot for sessions in whose statements || joins texts.
+func asTest(t testing.TB, database string) string {
+	t.Helper()
+	return asRoot(t, database) + "&sql_mode=ANSI,STRICT_TRANS_TABLES"
+}
+
+func mysqlKind() *kind {
+	return &kind{
+		tables: mysqlTables, truth: mysqlTruth, messages: mysqlMessages, copyOfMessages: mysqlCopyOfMessages,
+		numbers: `(SELECT 1000 * a.n + b.n AS i FROM digits a, digits b WHERE b.n < 1000
+			AND a.n BETWEEN %[1]d DIV 1000 AND %[2]d DIV 1000 AND 1000 * a.n + b.n BETWEEN %[1]d AND %[2]d) numbers`,
+		asText: "CAST(%s AS CHAR)", n: "CAST(json_value(payload, '$.n') AS SIGNED)",
+		object: `CREATE TRIGGER object BEFORE UPDATE ON outbox_events FOR EACH ROW
+			IF NEW.id = '%s' AND NEW.status = 'COMPLETED' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one'; END IF`,
+		unobject: "DROP TRIGGER object", like: "CREATE TABLE %[1]s LIKE %[2]s",
+		audit:    mysqlAudit,
+		writes:   mysqlWrites,
+		business: "CREATE TABLE business (n text)",
+		sessions: "SELECT count(*) FROM information_schema.processlist WHERE user LIKE concat(" + relayAccount + ", '%')",
+		waiting:  "SELECT count(*) FROM information_schema.processlist WHERE db = database() AND id <> connection_id() AND info LIKE '%' || $1 || '%'",
+		end: func(t testing.TB, c *conn) {
+			t.Helper()
+			ids, err := c.texts("SELECT id FROM information_schema.processlist WHERE user LIKE concat(" + relayAccount + ", '%')")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, id := range ids {
+				_, _ = c.exec("KILL " + id) // it may have ended by itself
+			}
+		},
+		as: func(t testing.TB, database, who string) (string, string) {
+			url := account(t, asRoot(t, database), "_"+who)
+			return url, strings.Split(strings.TrimPrefix(url[strings.Index(url, "://"):], "://"), "@")[0]
+		},
+		run: func(t testing.TB, database string, scripts ...string) {
+			t.Helper()
+			servers.ExecMySQL(t, asTest(t, database), scripts...)
+		},
+		pool: func(t testing.TB, database string) *sql.DB {
+			t.Helper()
+			return servers.OpenMySQL(t, asTest(t, database))
+		},
+		write: clients,
+	}
+}
+
+const mysqlTables = `
+CREATE TABLE outbox_events (
+    id VARCHAR(13) PRIMARY KEY,
+    type VARCHAR(20) NOT NULL,
+    message_group VARCHAR(255),
+    payload LONGTEXT NOT NULL,
+    status VARCHAR(20) NOT NULL,
+    retry_count INT NOT NULL DEFAULT 0,
+    created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+    processed_at TIMESTAMP(6) NULL,
+    error_message TEXT
+);
+CREATE INDEX idx_outbox_events_status ON outbox_events(status, message_group, created_at);
+CREATE TABLE outbox_dispatch_jobs LIKE outbox_events;
+`
+
+const mysqlMessages = `
+CREATE TABLE outbox_messages (
+    id VARCHAR(26) PRIMARY KEY,
+    type VARCHAR(20) NOT NULL,
+    message_group VARCHAR(255),
+    payload LONGTEXT NOT NULL,
+    status SMALLINT NOT NULL DEFAULT 0,
+    retry_count SMALLINT NOT NULL DEFAULT 0,
+    created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+    updated_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+    error_message TEXT,
+    client_id VARCHAR(26),
+    payload_size INT,
+    headers JSON
+);
+CREATE INDEX idx_outbox_messages ON outbox_messages (status, message_group, created_at);
+`
+
+const mysqlCopyOfMessages = `
+CREATE TABLE outbox_messages_copy (id varchar(26) PRIMARY KEY, message_group varchar(255));
+CREATE TRIGGER keep AFTER INSERT ON outbox_messages FOR EACH ROW INSERT INTO outbox_messages_copy VALUES (NEW.id, NEW.message_group);
+`
+
+const mysqlTruth = `
+CREATE TABLE digits (n int PRIMARY KEY);
+INSERT INTO digits VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9);
+INSERT INTO digits SELECT 10 * a.n + b.n FROM digits a, digits b WHERE a.n > 0;
+INSERT INTO digits SELECT 100 * a.n + b.n FROM digits a, digits b WHERE a.n > 0;
+CREATE TABLE truth (outbox varchar(20), grp int, n bigint NOT NULL DEFAULT 0, PRIMARY KEY (outbox, grp));
+INSERT INTO truth (outbox, grp) SELECT o, n FROM (SELECT 'events' o UNION SELECT 'jobs' UNION SELECT 'messages') outboxes, digits WHERE n BETWEEN 1 AND 200;
+`
+
+const mysqlAudit = `
+CREATE TABLE audit (n bigint AUTO_INCREMENT PRIMARY KEY, what varchar(40), id varchar(26), status varchar(20), who varchar(40), epoch bigint, at timestamp(6) DEFAULT CURRENT_TIMESTAMP(6));
+CREATE TRIGGER note_event AFTER UPDATE ON outbox_events FOR EACH ROW
+  INSERT INTO audit (what, id, status, who, epoch) SELECT 'outbox_events', NEW.id, NEW.status, substring_index(user(), '@', 1), max(epoch) FROM sluicebox_leader;
+CREATE TRIGGER note_job AFTER UPDATE ON outbox_dispatch_jobs FOR EACH ROW
+  INSERT INTO audit (what, id, status, who, epoch) SELECT 'outbox_dispatch_jobs', NEW.id, NEW.status, substring_index(user(), '@', 1), max(epoch) FROM sluicebox_leader;
+CREATE TRIGGER note_checkpoint AFTER UPDATE ON sluicebox_checkpoint FOR EACH ROW
+  INSERT INTO audit (what, who, epoch) SELECT 'checkpoint', substring_index(user(), '@', 1), max(epoch) FROM sluicebox_leader;
+CREATE TRIGGER note_first_checkpoint AFTER INSERT ON sluicebox_checkpoint FOR EACH ROW
+  INSERT INTO audit (what, who, epoch) SELECT 'checkpoint', substring_index(user(), '@', 1), max(epoch) FROM sluicebox_leader;
+`
+
+const mysqlWrites = `
+CREATE TABLE writes (id varchar(26), status varchar(20));
+CREATE TRIGGER note_event_write AFTER UPDATE ON outbox_events FOR EACH ROW INSERT INTO writes VALUES (NEW.id, NEW.status);
+CREATE TRIGGER note_job_write AFTER UPDATE ON outbox_dispatch_jobs FOR EACH ROW INSERT INTO writes VALUES (NEW.id, NEW.status);
+`
