@@ -6,6 +6,7 @@ SERVERS  = store/storetest/servers/servers.sh
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME ?= 10s
 N        ?= 20
+DB       ?= all
 
 .PHONY: help build quickstart test short crash leader lint fuzz bench microbench clean have-go have-cc
 
@@ -20,8 +21,8 @@ quickstart: build ## build it and show it at work, with nothing to set up
 
 # SQLite itself is Go code here: with the race detector its suite keeps a processor
 # busy for ten minutes, so of it only the tests of concurrency run that way.
-# The black-box scenarios run beside one version of a server each; VERSIONS=all
-# runs them beside each.
+# The black-box scenarios run beside one server each, the most important beside each
+# kind; VERSIONS=all runs them beside each, VERSIONS=mysql beside that.
 test: have-go have-cc ## run all tests, with the race detector, beside real servers
 	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) sh -c 'go test -race -timeout 20m $$(go list ./... | grep -v store/sqlite) && \
 		go test -timeout 20m ./store/sqlite && \
@@ -30,12 +31,12 @@ test: have-go have-cc ## run all tests, with the race detector, beside real serv
 short: have-go ## run the tests that need no server
 	go test -short ./...
 
-crash: have-go have-cc ## kill the relay N times (20) under load, and the server as often
-	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=all SLUICEBOX_TEST_CRASHES=$(N) go test -count=1 -v -timeout 60m \
+crash: have-go have-cc ## kill the relay N times (20) under load, and the server as often (DB=pg15,pg18,mysql,mariadb)
+	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(DB) SLUICEBOX_TEST_CRASHES=$(N) go test -count=1 -v -timeout 60m \
 		-run 'TestKilledUnderLoad|TestTheServerCrashes|TestAFastShutdown' ./cmd/internal/blackbox
 
-leader: have-go ## kill, stop, freeze and cut off the leader of two relays N times (20) under load, and replace both
-	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=all SLUICEBOX_TEST_CRASHES=$(N) SLUICEBOX_TEST_RACE=false go test -count=1 -v -timeout 60m -parallel 1 \
+leader: have-go ## kill, stop, freeze and cut off the leader of two relays N times (20) under load, and replace both (DB=pg15,pg18,mysql,mariadb)
+	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(DB) SLUICEBOX_TEST_CRASHES=$(N) SLUICEBOX_TEST_RACE=false go test -count=1 -v -timeout 60m -parallel 1 \
 		-run 'TestTwoRelays$$|TestARollingRestart' ./cmd/internal/blackbox
 
 lint: have-go ## check the format and look for mistakes

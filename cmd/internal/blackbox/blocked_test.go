@@ -146,8 +146,8 @@ func (s *scene) lock(table string) (unlock func()) {
 func (s *scene) endSessions() {
 	s.t.Helper()
 	within(s.t, patience, func() string {
-		s.kind.end(s.t, s.conn)
-		return none(s.t, s.conn, "are sessions of the killed relay", s.kind.sessions)
+		s.kind.end(s.t, s)
+		return none(s.t, s.conn, "are sessions of the killed relay", s.kind.sessions(s.database))
 	})
 }
 

@@ -79,7 +79,7 @@ func TestKilledUnderLoad(t *testing.T) {
 func (s *scene) disconnected() {
 	s.t.Helper()
 	within(s.t, patience, func() string {
-		return none(s.t, s.conn, "are sessions of the killed relay", s.kind.sessions)
+		return none(s.t, s.conn, "are sessions of the killed relay", s.kind.sessions(s.database))
 	})
 }
 

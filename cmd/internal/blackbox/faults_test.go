@@ -213,27 +213,23 @@ func TestAColumnIsRenamedAndNamedBack(t *testing.T) {
 // receiver that takes none.
 func TestAFastShutdownIsNotHeldUp(t *testing.T) {
 	t.Parallel()
-	aVersion(t, func(t *testing.T, version int) {
-		server := servers.Start(t, version, map[string]string{"wal_level": "logical"})
-		servers.Exec(t, server.URL, pgTables, pgTruth)
-		to := sinktest.NewReceiver(t)
-		r := start(t, preset(server.URL, to.URL(), ""))
-		r.waitFor("reading")
+	anOwnScene(t, kinds(t), nil, "", func(s *scene, server ownServer) {
+		t, to := s.t, s.to
+		r := s.run()
 		answers, longest := []sinktest.Answer{{Delay: 20 * time.Millisecond}, {Status: 503}}, time.Duration(0)
 		times := crashes(t, 2)
 		for i := range times {
 			to.Script(func(*sinktest.Request) sinktest.Answer { return answers[i%2] })
-			wait := write(t, server.URL, load{seconds: 60, clients: 8, rate: 300, scripts: seedScripts(20), broken: true})
+			wait := write(t, s.database, load{seconds: 60, clients: 8, rate: 300, scripts: seedScripts(20), broken: true})
 			<-time.After(round / 3) // under load
 			took := server.Stop("fast")
 			wait()
-			if longest = max(longest, took); took > 3*time.Second {
+			if longest = max(longest, took); took > s.kind.shutdown {
 				t.Errorf("the server's shutdown took %s", took)
 			}
 			server.Restart(nil)
 		}
 		to.Script(nil)
-		s := &scene{t: t, kind: postgresKind(), database: server.URL, conn: connect(t, server.URL), to: to}
 		rows, again := s.expectAll()
 		t.Logf("%d rows under %d shutdowns of %s at most; %d arrived again", rows, times, longest, again)
 		expectStop(t, r)

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
@@ -29,9 +30,6 @@ func mysqlHost(f servers.Flavour) host {
 	}
 }
 
-// relayAccount is the name of a relay's account as an expression of its database.
-const relayAccount = "left(sha2(database(), 256), 16)"
-
 // account makes an account for the relays of a database and returns the URL for it.
 // It is dropped when the test ends.
 func account(t testing.TB, database, suffix string) string {
@@ -40,14 +38,29 @@ func account(t testing.TB, database, suffix string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hash := sha256.Sum256([]byte(strings.TrimPrefix(u.Path, "/")))
-	name := hex.EncodeToString(hash[:8]) + suffix
+	name := accountOf(u) + suffix
 	admin := asRoot(t, database)
 	servers.ExecMySQL(t, admin, "CREATE USER '"+name+"'@'%'", "GRANT ALL ON *.* TO '"+name+"'@'%'")
 	db := servers.OpenMySQL(t, admin)
 	t.Cleanup(func() { _, _ = db.ExecContext(context.Background(), "DROP USER '"+name+"'@'%'") }) // the server may be gone
 	u.User = url.User(name)
 	return u.String()
+}
+
+// accountOf is the name of the account of a database's relays; those of several have
+// something behind it.
+func accountOf(database *url.URL) string {
+	hash := sha256.Sum256([]byte(database.Path))
+	return hex.EncodeToString(hash[:8])
+}
+
+// relaySessions is what a query says behind its columns to find a relay's sessions.
+func relaySessions(database string) string {
+	u, err := url.Parse(database)
+	if err != nil {
+		return err.Error()
+	}
+	return " FROM information_schema.processlist WHERE user LIKE '" + accountOf(u) + "%'"
 }
 
 // asRoot is a database's URL for the tests themselves.
@@ -69,7 +82,9 @@ func asTest(t testing.TB, database string) string {
 
 func mysqlKind() *kind {
 	return &kind{
-		tables: mysqlTables, truth: mysqlTruth, messages: mysqlMessages, copyOfMessages: mysqlCopyOfMessages,
+		// MySQL waits for 8 s wherever anybody reads its binlog; see capture/mysql.
+		shutdown: 15 * time.Second,
+		tables:   mysqlTables, truth: mysqlTruth, messages: mysqlMessages, copyOfMessages: mysqlCopyOfMessages,
 		numbers: `(SELECT 1000 * a.n + b.n AS i FROM digits a, digits b WHERE b.n < 1000
 			AND a.n BETWEEN %[1]d DIV 1000 AND %[2]d DIV 1000 AND 1000 * a.n + b.n BETWEEN %[1]d AND %[2]d) numbers`,
 		asText: "CAST(%s AS CHAR)", n: "CAST(json_value(payload, '$.n') AS SIGNED)",
@@ -79,16 +94,16 @@ func mysqlKind() *kind {
 		audit:    mysqlAudit,
 		writes:   mysqlWrites,
 		business: "CREATE TABLE business (n text)",
-		sessions: "SELECT count(*) FROM information_schema.processlist WHERE user LIKE concat(" + relayAccount + ", '%')",
+		sessions: func(database string) string { return "SELECT count(*)" + relaySessions(database) },
 		waiting:  "SELECT count(*) FROM information_schema.processlist WHERE db = database() AND id <> connection_id() AND info LIKE '%' || $1 || '%'",
-		end: func(t testing.TB, c *conn) {
+		end: func(t testing.TB, s *scene) {
 			t.Helper()
-			ids, err := c.texts("SELECT id FROM information_schema.processlist WHERE user LIKE concat(" + relayAccount + ", '%')")
+			ids, err := s.conn.texts("SELECT id" + relaySessions(s.database))
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, id := range ids {
-				_, _ = c.exec("KILL " + id) // it may have ended by itself
+				_, _ = s.conn.exec("KILL " + id) // it may have ended by itself
 			}
 		},
 		as: func(t testing.TB, database, who string) (string, string) {

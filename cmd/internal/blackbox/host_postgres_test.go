@@ -30,18 +30,20 @@ func postgresHost(version int) host {
 
 func postgresKind() *kind {
 	return &kind{
-		postgres: true,
-		tables:   pgTables, truth: pgTruth, messages: pgMessages, copyOfMessages: pgCopyOfMessages,
+		postgres: true, shutdown: 3 * time.Second,
+		tables: pgTables, truth: pgTruth, messages: pgMessages, copyOfMessages: pgCopyOfMessages,
 		numbers: "generate_series(%[1]d, %[2]d) i", asText: "(%s)::text", n: "(payload::jsonb->>'n')::int",
 		object: `CREATE FUNCTION object() RETURNS trigger LANGUAGE plpgsql AS
 			'BEGIN IF NEW.id = ''%s'' AND NEW.status = ''COMPLETED'' THEN RAISE ''not this one''; END IF; RETURN NEW; END';
 			CREATE TRIGGER object BEFORE UPDATE ON outbox_events FOR EACH ROW EXECUTE FUNCTION object()`,
 		unobject: "DROP TRIGGER object ON outbox_events", like: "CREATE TABLE %[1]s (LIKE %[2]s INCLUDING ALL)",
 		audit: pgAudit, writes: pgWrites, business: pgBusiness,
-		sessions: "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'sluicebox %'",
-		end: func(t testing.TB, c *conn) {
+		sessions: func(string) string {
+			return "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'sluicebox %'"
+		},
+		end: func(t testing.TB, s *scene) {
 			t.Helper()
-			count(t, c, "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'sluicebox %'")
+			count(t, s.conn, "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'sluicebox %'")
 		},
 		waiting: "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%' || $1 || '%'",
 		as: func(_ testing.TB, database, who string) (url, noted string) {

@@ -30,6 +30,8 @@ type ownServer interface {
 	Restart(settings map[string]string)
 }
 
+func (h host) String() string { return h.name }
+
 // kind is what a test says to one kind of server otherwise than to another.
 type kind struct {
 	postgres bool // else MySQL or MariaDB
@@ -51,10 +53,15 @@ type kind struct {
 	object, unobject string
 	// like makes a table %[1]s of the form of %[2]s.
 	like string
-	// sessions counts the sessions of relays in the database; end ends them. waiting
-	// counts those that wait for a lock with a statement like $1.
-	sessions, waiting string
-	end               func(t testing.TB, c *conn)
+	// waiting counts the sessions that wait for a lock with a statement like $1.
+	waiting string
+	// sessions is a query that counts the sessions of relays in a database; end ends
+	// them.
+	sessions func(database string) string
+	end      func(t testing.TB, s *scene)
+
+	// shutdown is how long the server may take to end in order.
+	shutdown time.Duration
 
 	// as is the database's URL for a relay of its own name, and the name that the
 	// audit notes.

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
-	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
 // hooks relays a table of a team's own to a webhook.
@@ -59,7 +58,7 @@ func TestWebhook(t *testing.T) {
 		t.Parallel()
 		testWebhook(t, sqliteDeliveries(t))
 	})
-	aVersion(t, func(t *testing.T, version int) { testWebhook(t, postgresDeliveries(t, version)) })
+	onHosts(t, kinds(t), func(t *testing.T, h host) { testWebhook(t, hostDeliveries(t, h)) })
 }
 
 func testWebhook(t *testing.T, d deliveries) {
@@ -139,11 +138,15 @@ const deliveriesTable = `CREATE TABLE "Deliveries" (
 	row_key BIGINT PRIMARY KEY, body %[3]s NOT NULL, made %[1]s NOT NULL DEFAULT %[2]s,
 	taken_at %[1]s, sent_at %[1]s, dead_at %[1]s, tries INT NOT NULL DEFAULT 0, why TEXT)`
 
-func postgresDeliveries(t *testing.T, version int) deliveries {
-	database := servers.Database(t, version)
-	servers.Exec(t, database, fmt.Sprintf(deliveriesTable, "timestamptz", "now()", "jsonb"))
-	conn := connect(t, database)
-	return deliveries{database, func(statement string) { servers.Exec(t, database, statement) }, func(query string) int { return count(t, conn, query) }}
+func hostDeliveries(t *testing.T, h host) deliveries {
+	database := h.database(t)
+	table := fmt.Sprintf(deliveriesTable, "timestamptz", "now()", "jsonb")
+	if !h.kind.postgres {
+		table = fmt.Sprintf(deliveriesTable, "datetime(6)", "now(6)", "json")
+	}
+	h.kind.run(t, database, table)
+	c := connect(t, database)
+	return deliveries{database, func(statement string) { h.kind.run(t, database, statement) }, func(query string) int { return count(t, c, query) }}
 }
 
 func sqliteDeliveries(t *testing.T) deliveries {

@@ -7,7 +7,8 @@
 //	SLUICEBOX_TEST_PG15_BIN  the folder of its programs
 //	SLUICEBOX_TEST_PG15_LIB  what they need as LD_LIBRARY_PATH, if anything
 //	SLUICEBOX_TEST_TMP       where temporary folders go
-//	SLUICEBOX_TEST_VERSIONS  all: what one version is enough for runs on each
+//	SLUICEBOX_TEST_VERSIONS  all: what one version is enough for runs on each;
+//	                         names, such as pg15,mysql: only beside these
 //
 // and the same for PG18, MYSQL and MARIADB, and _BIN and _LIB for PGBOUNCER.
 // SLUICEBOX_TEST_MYSQL_DATA and SLUICEBOX_TEST_MARIADB_DATA are data folders that
@@ -50,16 +51,32 @@ func Versions() []int { return []int{15, 18} }
 
 // Spread returns the one of several servers that a test runs beside where one is
 // enough: the test's name decides, so that a suite as a whole meets them all. With
-// SLUICEBOX_TEST_VERSIONS=all it is all of them.
+// SLUICEBOX_TEST_VERSIONS=all it is all of them, and with names those of the names.
 func Spread[S any](tb testing.TB, all []S) []S {
 	tb.Helper()
-	if os.Getenv("SLUICEBOX_TEST_VERSIONS") == "all" {
-		return all
+	if os.Getenv(versionsVariable) != "" {
+		return Chosen(all)
 	}
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(tb.Name()))
 	at := int(h.Sum32()>>1) % len(all)
 	return all[at : at+1]
+}
+
+const versionsVariable = "SLUICEBOX_TEST_VERSIONS"
+
+// Chosen returns those of several servers that SLUICEBOX_TEST_VERSIONS names, as
+// fmt.Sprint writes them, pg18 or 18 being one: mysql,mariadb. Without it, or where
+// it is all, it returns them all.
+func Chosen[S any](all []S) []S {
+	chosen := os.Getenv(versionsVariable)
+	if chosen == "" || chosen == "all" {
+		return all
+	}
+	names := strings.Split(strings.ToLower(strings.ReplaceAll(chosen, "pg", "")), ",")
+	return slices.DeleteFunc(slices.Clone(all), func(s S) bool {
+		return !slices.Contains(names, strings.TrimPrefix(strings.ToLower(fmt.Sprint(s)), "pg"))
+	})
 }
 
 // Crowd lets more tests run beside each other than there are processors, unless

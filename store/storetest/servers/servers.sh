@@ -203,8 +203,9 @@ initialize() {
 }
 
 # mysqld RUN NAME PORT PROGRAM OPTION…: a server of MySQL or MariaDB with a user's
-# settings, so with fsync. The socket's path is relative to its data: a long one
-# would not do.
+# settings, so with fsync. Files of the binlog are small, because whoever begins to
+# read reads a file from its start, and tests begin all the time. The socket's path
+# is relative to its data: a long one would not do.
 mysqld() {
   local run=$1 name=$2 port=$3 program=$4 data=$1/$2 try bin lib template more options
   shift 4
@@ -228,7 +229,7 @@ mysqld() {
     if spawn "$run" "$name" "port: $port  " "${env[@]}" "${!bin}/$program" --no-defaults \
       --datadir="$data/data" --port="$port" --bind-address=127.0.0.1 --socket=s --server-id=1 \
       --log-bin=binlog --binlog-row-image=FULL --sync-binlog=1 --innodb-flush-log-at-trx-commit=1 \
-      --innodb-flush-method=fsync --max-connections=500 "$@" "${options[@]}"; then
+      --innodb-flush-method=fsync --max-connections=500 --max-binlog-size=16M "$@" "${options[@]}"; then
       echo "$name://root@127.0.0.1:$port/?tls=false"
       return
     fi

@@ -1,0 +1,179 @@
+package blackbox
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// mysqlHosts are the servers that write a binlog.
+func mysqlHosts() []host {
+	var all []host
+	for _, f := range servers.Flavours() {
+		all = append(all, mysqlHost(f))
+	}
+	return servers.Chosen(all)
+}
+
+// purge leaves of the binlog what is written from now on.
+func (s *scene) purge() {
+	s.t.Helper()
+	within(s.t, patience, func() string {
+		s.exec("FLUSH BINARY LOGS")
+		logs := s.logs()
+		s.exec("PURGE BINARY LOGS TO '" + logs[len(logs)-1] + "'")
+		// A stream that was ended keeps its file for a moment.
+		if logs = s.logs(); len(logs) > 1 {
+			return fmt.Sprintf("the binlog still has the files %q", logs)
+		}
+		return ""
+	})
+}
+
+// logs are the files of the binlog.
+func (s *scene) logs() (names []string) {
+	s.t.Helper()
+	rows, err := s.conn.QueryContext(s.t.Context(), "SHOW BINARY LOGS")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = rows.Close() }()
+	columns, err := rows.Columns()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	into := make([]any, len(columns))
+	for i := range into {
+		into[i] = new(string)
+	}
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			s.t.Fatal(err)
+		}
+		names = append(names, *into[0].(*string))
+	}
+	return names
+}
+
+// forget makes the server begin its binlog and its GTIDs anew.
+func (s *scene) forget(h host) {
+	s.t.Helper()
+	if h.name == "mariadb" {
+		s.exec("RESET MASTER")
+	} else {
+		s.exec("RESET BINARY LOGS AND GTIDS")
+	}
+}
+
+// losesTheBinlog has the relay lose its place in the binlog, while it is stopped or
+// frozen under eight writers: the loss is named, every row is delivered, none of them
+// twice that was settled, and the log is read again.
+func losesTheBinlog(t *testing.T, spoil func(s *scene, h host, server ownServer)) {
+	for _, how := range []string{"stopped", "frozen"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			onHosts(t, mysqlHosts(), func(t *testing.T, h host) {
+				database, server := h.start(t, nil)
+				s := sceneIn(t, h, database, "")
+				s.auto()
+				r := s.run()
+				s.load(40)
+				s.expectOnce()
+				if how == "stopped" {
+					expectStop(t, r)
+				} else {
+					r.freeze()
+					s.kind.end(t, s)
+				}
+				wait := write(t, s.database, load{transactions: 800, clients: 8, scripts: seedScripts(50)})
+				wait()
+				spoil(s, h, server)
+				wait = write(t, s.database, load{transactions: 800, clients: 8, scripts: seedScripts(50)})
+				if how == "stopped" {
+					r = start(t, s.config)
+				} else {
+					r.thaw()
+				}
+				for _, text := range []string{"the log is lost", "backlog="} {
+					if how == "frozen" || text != "the log is lost" {
+						r.waitFor(text)
+					}
+				}
+				wait()
+				expectMode(t, r, "stream")
+				s.expectSet()
+				s.load(30)
+				s.expectSet()
+				if c := s.to.Counts(); c.Duplicates > 0 {
+					t.Errorf("%d rows arrived more than once", c.Duplicates)
+				}
+				expectStop(t, r)
+			})
+		})
+	}
+}
+
+// The binlog is purged past the checkpoint.
+func TestTheBinlogIsPurged(t *testing.T) {
+	t.Parallel()
+	losesTheBinlog(t, func(s *scene, _ host, _ ownServer) { s.purge() })
+}
+
+// The binlog begins anew, as after RESET MASTER, and soon has as much as before.
+func TestTheBinlogBeginsAnew(t *testing.T) {
+	t.Parallel()
+	losesTheBinlog(t, func(s *scene, h host, _ ownServer) { s.forget(h) })
+}
+
+// The data is that of a server, and the binlog that of another one: a copy was put
+// back on a new machine.
+func TestTheBinlogOfAnotherServer(t *testing.T) {
+	t.Parallel()
+	losesTheBinlog(t, func(s *scene, h host, server ownServer) {
+		s.forget(h)
+		server.Stop("fast")
+		if err := os.Remove(filepath.Join(server.(*servers.MySQLServer).Dir, "auto.cnf")); err != nil && !os.IsNotExist(err) {
+			s.t.Fatal(err)
+		}
+		server.Restart(map[string]string{"server-id": "99"})
+	})
+}
+
+// Two relays read one binlog under one server id. MariaDB ends the older stream of
+// the two, over and over: there is an alarm that says so, and both go on in turns.
+// MySQL tells them by something else.
+func TestTwoRelaysOfOneServerID(t *testing.T) {
+	t.Parallel()
+	scenes(t, mysqlHosts(), "", func(s *scene) {
+		s.auto()
+		s.config = strings.Replace(s.config, "source: {", "source: {server-id: 4711, poll-interval: 50ms, ", 1)
+		other := sinktest.NewReceiver(s.t)
+		second := strings.Replace(s.config, "name: t", "name: other_", 1)
+		second = strings.Replace(second, s.to.URL(), other.URL(), 1)
+		second = strings.Replace(second, "flowcatalyst: {", "flowcatalyst: {events-table: '', ", 1)
+		s.config = strings.Replace(s.config, "flowcatalyst: {", "flowcatalyst: {dispatch-jobs-table: '', ", 1)
+		a, b := s.run(), start(s.t, second)
+		wait := write(s.t, s.database, load{seconds: 6, clients: 8, rate: 300, scripts: seedScripts(20)})
+		if s.t.Name() == "TestTwoRelaysOfOneServerID/mariadb" {
+			within(s.t, patience, func() string {
+				for _, r := range []*relay{a, b} {
+					if said := r.said(); strings.Contains(said, "under the server id 4711") && strings.Contains(said, "the log can no longer be read") {
+						return ""
+					}
+				}
+				return "neither relay says that its server id is another's"
+			})
+		}
+		wait()
+		arrive(s.t, s.to, count(s.t, s.conn, "SELECT count(*) FROM outbox_events"))
+		arrive(s.t, other, count(s.t, s.conn, "SELECT count(*) FROM outbox_dispatch_jobs"))
+		settle(s.t, s.conn)
+		expectStop(s.t, a)
+		expectStop(s.t, b)
+	})
+}
