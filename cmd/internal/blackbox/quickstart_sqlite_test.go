@@ -27,6 +27,10 @@ func rest(t *testing.T, source, file string) map[string]event {
 		}
 		open[id] = e
 	}
+	if ofMySQL(source) {
+		readOpen(t, servers.OpenMySQL(t, source), keptName(t, file)+".outbox_events", add)
+		return open
+	}
 	if source != "" {
 		rows, err := servers.Connect(t, source).Query(context.Background(),
 			"SELECT id, payload FROM "+keptName(t, file)+".outbox_events WHERE status <> 'COMPLETED'")
@@ -42,16 +46,22 @@ func rest(t *testing.T, source, file string) map[string]event {
 		t.Fatal(err)
 	}
 	defer func() { _ = db.Close() }()
-	rows, err := db.QueryContext(context.Background(), "SELECT id, payload FROM outbox_events WHERE status <> 'COMPLETED'")
+	readOpen(t, db, "outbox_events", add)
+	return open
+}
+
+// readOpen gives the rows of a table that are not COMPLETED.
+func readOpen(t *testing.T, db *sql.DB, table string, add func(id, payload string)) {
+	t.Helper()
+	rows, err := db.QueryContext(context.Background(), "SELECT id, payload FROM "+table+" WHERE status <> 'COMPLETED'")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = rows.Close() }()
 	eachRow(t, rows, add)
-	return open
 }
 
-// cursor is what the rows of both databases can do.
+// cursor is what the rows of all databases can do.
 type cursor interface {
 	Next() bool
 	Scan(dest ...any) error
@@ -79,9 +89,18 @@ func keptName(t *testing.T, file string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := regexp.MustCompile(`(?m)^name: (\w+)$`).FindSubmatch(text)
-	if found == nil {
+	name := nameIn(text)
+	if name == "" {
 		t.Fatalf("no name in %s", text)
+	}
+	return name
+}
+
+// nameIn returns the relay's name in a configuration, "" if there is none.
+func nameIn(text []byte) string {
+	found := regexp.MustCompile(`(?m)^name: (\w+)\n`).FindSubmatch(text)
+	if found == nil {
+		return ""
 	}
 	return string(found[1])
 }

@@ -19,14 +19,15 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// eachDatabase runs a test on an SQLite file (source is "") and beside each
-// version of the server, in parallel.
+// eachDatabase runs a test on an SQLite file (source is ""), beside a version of
+// PostgreSQL, or each if that is asked for, and beside MySQL and MariaDB, in parallel.
 func eachDatabase(t *testing.T, test func(t *testing.T, source string)) {
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
 		test(t, "")
 	})
 	aVersion(t, func(t *testing.T, version int) { test(t, servers.Database(t, version)) })
+	besideEachFlavour(t, func(t *testing.T, f servers.Flavour) { test(t, f.Database(t)) })
 }
 
 // trial is a `sluicebox quickstart` with a folder of its own for temporary
@@ -34,6 +35,7 @@ func eachDatabase(t *testing.T, test func(t *testing.T, source string)) {
 type trial struct {
 	*relay
 	tmp    string
+	made   string       // the database that it makes on a server of MySQL or MariaDB, "" if none
 	stdout bytes.Buffer // complete when the process has ended
 }
 
@@ -58,6 +60,9 @@ func try(t *testing.T, source string, flags ...string) *trial {
 			t.Logf("the quickstart said:\n%s%s", q.said(), q.stdout.String())
 		}
 	})
+	if ofMySQL(source) {
+		q.made = q.awaitMade(source)
+	}
 	return q
 }
 
@@ -73,8 +78,11 @@ func quickstartArgs(source string, flags []string) []string {
 // nothing.
 func has(t *testing.T, source string) []string {
 	t.Helper()
-	if source == "" {
+	switch {
+	case source == "":
 		return nil
+	case ofMySQL(source):
+		return tablesOf(t, source)
 	}
 	rows, err := servers.Connect(t, source).Query(context.Background(), `
 SELECT 'schema ' || nspname FROM pg_namespace WHERE nspname NOT LIKE 'pg\_toast\_temp%' AND nspname NOT LIKE 'pg\_temp%'
@@ -91,13 +99,17 @@ ORDER BY 1`)
 	return list
 }
 
-// expectNothingLeft holds a database and a folder against what was there before.
-func expectNothingLeft(t *testing.T, source, tmp string, before []string) {
+// expectNothingLeft holds a database and a folder against what was there before a
+// quickstart.
+func (q *trial) expectNothingLeft(t *testing.T, source string, before []string) {
 	t.Helper()
 	if after := has(t, source); !slices.Equal(after, before) {
 		t.Errorf("the database had %q and has %q", before, after)
 	}
-	files, err := os.ReadDir(tmp)
+	if q.made != "" && databaseIsThere(t, source, q.made) {
+		t.Errorf("database %s is left", q.made)
+	}
+	files, err := os.ReadDir(q.tmp)
 	if err != nil || len(files) > 0 {
 		t.Errorf("left in the folder for temporary folders: %v, %v", files, err)
 	}
@@ -122,7 +134,7 @@ func TestQuickstart(t *testing.T) {
 			eachDatabase(t, func(t *testing.T, source string) {
 				before := has(t, source)
 				q := try(t, source, "--json", "--for", "2s", "--fail-rate", share)
-				if code := q.exitCode(); code != 0 || q.said() != "" {
+				if code := q.exitCode(); code != 0 || withoutNotes(q.said()) != "" {
 					t.Fatalf("exit code %d", code)
 				}
 				var got outcome
@@ -140,7 +152,7 @@ func TestQuickstart(t *testing.T) {
 				if got.P50 <= 0 || got.P99 < got.P50 || got.RowsPerS <= 0 || got.RowsPerS > 300 {
 					t.Errorf("the figures are %+v", got)
 				}
-				expectNothingLeft(t, source, q.tmp, before)
+				q.expectNothingLeft(t, source, before)
 			})
 		})
 	}
@@ -185,7 +197,7 @@ func TestQuickstartInterrupted(t *testing.T) {
 			if code := q.exitCode(); code != 1 || q.stdout.Len() > 0 || !strings.Contains(q.said(), "interrupted") {
 				t.Errorf("exit code %d after %s behind %q", code, moment.signal, moment.said)
 			}
-			expectNothingLeft(t, source, q.tmp, before)
+			q.expectNothingLeft(t, source, before)
 		}
 	})
 }
@@ -201,7 +213,7 @@ func TestQuickstartBesideARelay(t *testing.T) {
 		if code := q.exitCode(); code != 0 {
 			s.t.Errorf("exit code %d", code)
 		}
-		expectNothingLeft(s.t, s.database, q.tmp, before)
+		q.expectNothingLeft(s.t, s.database, before)
 		if n := count(s.t, s.conn, "SELECT (SELECT count(*) FROM sluicebox.leader) * 10 + (SELECT count(*) FROM sluicebox.checkpoint)"); n != 11 {
 			s.t.Errorf("the own tables have %d leaders and %d checkpoints, want 1 each", n/10, n%10)
 		}
@@ -304,7 +316,7 @@ func TestQuickstartAfterAKilledOne(t *testing.T) {
 		if code := next.exitCode(); code != 0 || !strings.Contains(next.said(), "An earlier quickstart was kept, or killed") {
 			t.Errorf("exit code %d", code)
 		}
-		expectNothingLeft(t, source, next.tmp, dead)
+		next.expectNothingLeft(t, source, dead)
 		for line := range strings.Lines(next.said()) {
 			if statement, ok := strings.CutPrefix(line, "  "); ok {
 				servers.Exec(t, source, statement)
@@ -327,6 +339,8 @@ func TestQuickstartKeeps(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, source string) {
 		before := has(t, source)
+		// Either scheme leads to either server; it chooses the client that is printed.
+		source = strings.Replace(source, "mysql://", "mariadb://", 1)
 		q := try(t, source, "--keep", "--for", "1s", "--rate", "50")
 		if code := q.exitCode(); code != 0 {
 			t.Fatalf("exit code %d", code)
@@ -352,24 +366,31 @@ func TestQuickstartKeeps(t *testing.T) {
 		}
 		if client := strings.Fields(remove)[0]; clientIsThere(t, client) {
 			shell(t, remove)
-			if source != "" {
+			if source != "" && !ofMySQL(source) {
 				servers.Exec(t, source, "DROP SCHEMA sluicebox CASCADE")
 			}
-			expectNothingLeft(t, source, q.tmp, before)
+			q.expectNothingLeft(t, source, before)
 		}
 	})
 }
 
-// shellEnvironment has the test servers' clients on its path.
-func shellEnvironment(t *testing.T) []string {
-	pgbench, env := servers.Pgbench(t)
-	return append(env, "PATH="+filepath.Dir(pgbench)+":"+os.Getenv("PATH"), "PSQLRC=/dev/null")
+// shellEnvironment has the test servers' client of a name on its path.
+func shellEnvironment(t *testing.T, client string) []string {
+	t.Helper()
+	program, env := "", []string(nil)
+	if client == "mariadb" {
+		cmd := servers.ClientMySQL(t, servers.MariaDB.Shared(t))
+		program, env = cmd.Path, cmd.Env
+	} else {
+		program, env = servers.Pgbench(t)
+	}
+	return append(env, "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH"), "PSQLRC=/dev/null")
 }
 
 func clientIsThere(t *testing.T, name string) bool {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", "command -v "+name)
-	cmd.Env = shellEnvironment(t)
+	cmd.Env = shellEnvironment(t, name)
 	if cmd.Run() != nil {
 		t.Logf("%s is not there to try the commands with", name)
 		return false
@@ -377,11 +398,11 @@ func clientIsThere(t *testing.T, name string) bool {
 	return true
 }
 
-// shell runs commands as they were printed.
+// shell runs commands as they were printed, that of a client first.
 func shell(t *testing.T, script string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", script)
-	cmd.Env = shellEnvironment(t)
+	cmd.Env = shellEnvironment(t, strings.Fields(script)[0])
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Errorf("%v\n%s%s", err, script, out)
@@ -406,7 +427,7 @@ func TestQuickstartWithFewRights(t *testing.T) {
 				t.Errorf("no %q in the summary", text)
 			}
 		}
-		expectNothingLeft(t, source, q.tmp, before)
+		q.expectNothingLeft(t, source, before)
 
 		if _, err := conn.exec("DO $$ BEGIN EXECUTE format('REVOKE CREATE ON DATABASE %I FROM " + who + "', current_database()); END $$"); err != nil {
 			t.Fatal(err)
@@ -415,7 +436,7 @@ func TestQuickstartWithFewRights(t *testing.T) {
 		if code := q.exitCode(); code != 78 || !strings.Contains(q.said(), "GRANT CREATE ON DATABASE") {
 			t.Errorf("exit code %d", code)
 		}
-		expectNothingLeft(t, source, q.tmp, before)
+		q.expectNothingLeft(t, source, before)
 	})
 }
 
@@ -424,7 +445,7 @@ func TestQuickstartUsage(t *testing.T) {
 	for flag, want := range map[string]string{
 		"--for=0s": "--for is 0s", "--for=soon": "--for", "--rate=0": "--rate is 0", "--rate=1.5": "--rate",
 		"--groups=0": "--groups is 0", "--fail-rate=1": "--fail-rate is 1", "--fail-rate=NaN": "--fail-rate is NaN",
-		"--source=mysql://u:canary@db/x": "--source must begin with postgres://", "--source=sqlite:canary.db": "--source takes a database server",
+		"--source=mongodb://u:canary@db/x": "--source must begin with postgres://", "--source=sqlite:canary.db": "--source takes a database server",
 		"--slow": "--slow",
 	} {
 		stdout, stderr, code := command(t, nil, "quickstart", flag)
@@ -432,8 +453,10 @@ func TestQuickstartUsage(t *testing.T) {
 			t.Errorf("%s: exit code %d, %q", flag, code, stderr)
 		}
 	}
-	stdout, stderr, code := command(t, nil, "quickstart", "--source", "postgres://u:canary@"+freeAddress(t)+"/x?sslmode=disable")
-	if code != 1 || stdout != "" || !strings.Contains(stderr, "refused") || strings.Contains(stderr, "canary") {
-		t.Errorf("a dead server: exit code %d, %q", code, stderr)
+	for _, source := range []string{"postgres://u:canary@ADDRESS/x?sslmode=disable", "mysql://u:canary@ADDRESS/x?tls=false"} {
+		stdout, stderr, code := command(t, nil, "quickstart", "--source", strings.Replace(source, "ADDRESS", freeAddress(t), 1))
+		if code != 1 || stdout != "" || !strings.Contains(stderr, "refused") || strings.Contains(stderr, "canary") {
+			t.Errorf("a dead server: exit code %d, %q", code, stderr)
+		}
 	}
 }

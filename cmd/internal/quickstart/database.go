@@ -39,6 +39,7 @@ type place struct {
 	what   string // for the first line
 	look   string // a command that shows the states of the rows
 	remove string // a command that removes what is kept, but for the folder; may be empty
+	stays  string // what that command leaves, and what keeping costs; may be empty
 }
 
 const (

@@ -1,8 +1,9 @@
 // Package quickstart shows a relay at work on one machine, with nothing to set
 // up, and checks what it does.
 //
-// It makes an outbox, in an SQLite file of its own or in a schema of its own of
-// a real database, commits orders into it from several writers, relays them with
+// It makes an outbox, in an SQLite file of its own, in a schema of its own of a
+// PostgreSQL database, or in a database of its own on a server of MySQL or MariaDB,
+// commits orders into it from several writers, relays them with
 // the same code and the same kind of configuration file as `sluicebox run`, and
 // receives them over HTTP. It knows the order in which the rows of each group
 // were committed, because each group has one writer, and so it knows of every
@@ -19,7 +20,7 @@
 // # What stays behind
 //
 // Nothing, unless Keep is set: not after an error and not after a signal either.
-// What a killed process leaves in a real database is named by the next
+// What a killed process leaves on a server is named by the next
 // quickstart there, with the statements that remove it; it is not removed
 // unasked, because it looks like what another user has kept.
 package quickstart

@@ -1,6 +1,7 @@
 package quickstart
 
 import (
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,7 +41,7 @@ func TestConfigurationFile(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	_, at, err := newServer("postgres://u:p%24%7Bx%7D@db/shop?sslmode=disable&password=p%24&options=${y}", newName())
+	_, at, err := newPostgres("postgres://u:p%24%7Bx%7D@db/shop?sslmode=disable&password=p%24&options=${y}", newName())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,6 +52,48 @@ func TestConfigurationFile(t *testing.T) {
 	if strings.Contains(at.look+at.remove+at.what, "p%24") || !strings.Contains(at.look, "postgres://u@db/shop?") {
 		t.Errorf("the password shows, or the rest does not: %+v", at)
 	}
+}
+
+// TestConfigurationFileOfMySQL: the database is the quickstart's own, whichever the
+// URL names, and the rest of the URL stays.
+func TestConfigurationFileOfMySQL(t *testing.T) {
+	for raw, want := range map[string]string{
+		"mysql://u:p%24%7Bx%7D@db:3307/shop?tls=skip-verify": "mysql://u:p$%7Bx%7D@db:3307/NAME?tls=skip-verify",
+		"mariadb://u:p%24@db/a%2Fb%25":                       "mariadb://u:p$@db/NAME",
+		"mariadb://u:p%24@db":                                "mariadb://u:p$@db/NAME",
+		"mysql://u:p%24@/x?socket=%2Frun%2Fs":                "mysql://u:p$@/NAME?socket=%2Frun%2Fs",
+	} {
+		_, at, err := newMySQL(raw, newName())
+		if err != nil {
+			t.Errorf("%s: %v", raw, err)
+			continue
+		}
+		_, cfg, err := writeConfig(t.TempDir(), at, "http://127.0.0.1:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		outboxes := cfg.Outboxes()
+		if got := cfg.Settings.Source.URL.Reveal(); got != strings.Replace(want, "NAME", at.name, 1) || len(outboxes) != 1 || outboxes[0].Table != "outbox_events" {
+			t.Errorf("%s: the file has %s and %+v", raw, got, outboxes)
+		}
+		if strings.Contains(at.look+at.remove+at.what, "p$") || strings.Contains(at.look+at.remove+at.what, "p%24") {
+			t.Errorf("the password shows: %+v", at)
+		}
+	}
+	for _, raw := range []string{"mysql://canary:p%zz@db/x", "mysql://:canary@db/x", "mysql://u:canary@/x", "mysql://u:canary@db/x?tls=often"} {
+		if _, _, err := newMySQL(raw, newName()); err == nil || strings.Contains(err.Error(), "canary") {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+}
+
+func mustParse(t *testing.T, raw string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
 }
 
 // TestShellWords: the shell gives back what was written for it.

@@ -61,9 +61,9 @@ func (o *Options) Validate() error {
 	switch {
 	case o.Source == "":
 	case o.Source.SQLite():
-		bad("--source takes a database server, postgres://user@host:port/database; without it the quickstart makes an SQLite file of its own")
-	case !o.Source.Postgres():
-		bad("--source must begin with postgres://, such as postgres://user@host:port/database")
+		bad("--source takes a database server, such as postgres://user@host:port/database; without it the quickstart makes an SQLite file of its own")
+	case !o.Source.Postgres() && !o.Source.MySQL():
+		bad("--source must begin with postgres://, mysql:// or mariadb://, such as postgres://user@host:port/database")
 	}
 	return errors.Join(errs...)
 }

@@ -2,8 +2,6 @@ package quickstart
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/url"
@@ -16,19 +14,8 @@ import (
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// namePrefix begins the name of what a quickstart makes in a database: its
-// schema, and the relay's slot, publication and rows.
-const namePrefix = "sluicebox_quickstart_"
-
-// newName returns a name that no other quickstart has.
-func newName() string {
-	var b [4]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return namePrefix + hex.EncodeToString(b[:])
-}
-
-// serverTables are the tables of the service. %s is the schema.
-const serverTables = `
+// postgresTables are the tables of the service. %s is the schema.
+const postgresTables = `
 CREATE SCHEMA %[1]s;
 CREATE TABLE %[1]s.orders (
     id VARCHAR(13) PRIMARY KEY,
@@ -50,8 +37,8 @@ CREATE TABLE %[1]s.outbox_events (
 CREATE INDEX idx_outbox_events_status ON %[1]s.outbox_events(status, message_group, created_at);
 `
 
-// server is a schema in a PostgreSQL database.
-type server struct {
+// postgresSchema is a schema in a PostgreSQL database.
+type postgresSchema struct {
 	name   string // of the schema, the slot, the publication and the relay
 	config *pgx.ConnConfig
 	conn   *pgx.Conn
@@ -61,18 +48,19 @@ type server struct {
 	begun bool
 }
 
-// newServer names a schema in a database. It connects to nothing.
-func newServer(raw, name string) (*server, place, error) {
+// newPostgres names a schema in a database. It connects to nothing.
+func newPostgres(raw, name string) (*postgresSchema, place, error) {
 	cfg, err := pgstore.ParseURL(raw, "sluicebox quickstart "+name)
 	if err != nil {
 		return nil, place{}, err
 	}
 	psql := "psql " + shellWord(withoutPassword(raw))
-	return &server{name: name, config: cfg}, place{
+	return &postgresSchema{name: name, config: cfg}, place{
 		name: name, url: raw, table: name + ".outbox_events",
 		what:   fmt.Sprintf("schema %s of database %s on %s", name, cfg.Database, cfg.Host),
 		look:   psql + " -c 'SELECT status, count(*), max(retry_count) FROM " + name + ".outbox_events GROUP BY status'",
-		remove: psql + " -c " + strings.Join(shellWords(removal(name)), " -c "),
+		remove: psql + " -c " + strings.Join(shellWords(postgresRemoval(name)), " -c "),
+		stays:  "The schema sluicebox stays, with the own tables of all relays. The slot keeps the server's log until it is removed.",
 	}, nil
 }
 
@@ -93,7 +81,7 @@ func withoutPassword(raw string) string {
 	return u.String()
 }
 
-func (s *server) connect(ctx context.Context) (*pgx.Conn, error) {
+func (s *postgresSchema) connect(ctx context.Context) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, s.config.Copy())
@@ -103,7 +91,7 @@ func (s *server) connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-func (s *server) setUp(ctx context.Context) (note string, err error) {
+func (s *postgresSchema) setUp(ctx context.Context) (note string, err error) {
 	if s.conn, err = s.connect(ctx); err != nil {
 		return "", err
 	}
@@ -117,12 +105,12 @@ func (s *server) setUp(ctx context.Context) (note string, err error) {
 	}
 	s.begun = true
 	// The simple protocol takes a script, which is one transaction.
-	_, err = s.conn.Exec(ctx, fmt.Sprintf(serverTables, s.name), pgx.QueryExecModeSimpleProtocol)
+	_, err = s.conn.Exec(ctx, fmt.Sprintf(postgresTables, s.name), pgx.QueryExecModeSimpleProtocol)
 	return note, s.explain(err)
 }
 
 // explain says who may make the schema, if the user may not.
-func (s *server) explain(err error) error {
+func (s *postgresSchema) explain(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == "42501" { // insufficient_privilege
 		return &store.SetupError{
@@ -137,19 +125,19 @@ func (s *server) explain(err error) error {
 	return nil
 }
 
-func (s *server) session(ctx context.Context) (session, error) {
+func (s *postgresSchema) session(ctx context.Context) (session, error) {
 	conn, err := s.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &serverSession{
+	return &postgresSession{
 		conn:  conn,
 		order: "INSERT INTO " + s.name + ".orders " + orderColumns + " VALUES ($1, $2, $3, now())",
 		event: "INSERT INTO " + s.name + ".outbox_events " + eventColumns + " VALUES ($1, 'EVENT', $2, $3, 'PENDING', now())",
 	}, nil
 }
 
-func (s *server) states(ctx context.Context) (map[string]int, error) {
+func (s *postgresSchema) states(ctx context.Context) (map[string]int, error) {
 	states := map[string]int{}
 	var status string
 	var n int
@@ -164,7 +152,7 @@ func (s *server) states(ctx context.Context) (map[string]int, error) {
 }
 
 // streams tells of a slot: the relay makes one before it reads the log.
-func (s *server) streams(ctx context.Context) (bool, error) {
+func (s *postgresSchema) streams(ctx context.Context) (bool, error) {
 	var there bool
 	err := s.conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", s.name).Scan(&there)
 	if err != nil {
@@ -173,12 +161,12 @@ func (s *server) streams(ctx context.Context) (bool, error) {
 	return there, nil
 }
 
-type serverSession struct {
+type postgresSession struct {
 	conn         *pgx.Conn
 	order, event string
 }
 
-func (s *serverSession) commit(ctx context.Context, o order) error {
+func (s *postgresSession) commit(ctx context.Context, o order) error {
 	err := pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, s.order, o.id(), o.customer(), o.cents()); err != nil {
 			return err
@@ -192,7 +180,7 @@ func (s *serverSession) commit(ctx context.Context, o order) error {
 	return nil
 }
 
-func (s *serverSession) close() { hangUp(s.conn) }
+func (s *postgresSession) close() { hangUp(s.conn) }
 
 // hangUp says goodbye for a second and then closes the connection all the same.
 func hangUp(conn *pgx.Conn) {

@@ -89,11 +89,15 @@ func (q *quickstart) open() error {
 		return fmt.Errorf("make a temporary folder: %w", err)
 	}
 	name := newName()
-	if q.opts.Source == "" {
+	switch source := q.opts.Source; {
+	case source == "":
 		q.db, q.at = newFile(q.folder, name)
-		return nil
+	case source.MySQL():
+		q.db, q.at, err = newMySQL(source.Reveal(), name)
+	default:
+		q.db, q.at, err = newPostgres(source.Reveal(), name)
 	}
-	if q.db, q.at, err = newServer(q.opts.Source.Reveal(), name); err != nil {
+	if err != nil {
 		_ = os.Remove(q.folder) // the error at hand says more
 	}
 	return err

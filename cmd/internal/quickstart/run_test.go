@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/app"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
 )
 
 // memory is a database whose rows the relays of the tests find in a channel.
@@ -122,6 +123,16 @@ func TestRun(t *testing.T) {
 		t.Errorf("left %v", m.left)
 	}
 	nothingLeft(t)
+}
+
+// TestNext: what is proposed is of the kind that was shown.
+func TestNext(t *testing.T) {
+	for source, want := range map[config.URL]string{"": "postgres", "postgresql://db/shop": "postgres", "mysql://db": "mysql", "MariaDB://u:canary@db/shop": "mariadb"} {
+		got := next("it's", source)
+		if !strings.Contains(got, "--source "+want+"://USER@HOST/DATABASE\n") || !strings.Contains(got, "    url: "+want+"://relay@") || strings.Contains(got, "canary") {
+			t.Errorf("%s:\n%s", source, got)
+		}
+	}
 }
 
 // nothingLeft looks into the folder for temporary folders.

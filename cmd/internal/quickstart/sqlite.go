@@ -74,27 +74,13 @@ func (f *file) setUp(ctx context.Context) (note string, err error) {
 	return "", nil
 }
 
-func (f *file) session(context.Context) (session, error) { return fileSession{f.db}, nil }
+// session shares the connection, which stays open until the end.
+func (f *file) session(context.Context) (session, error) {
+	return &sqlSession{on: f.db, order: sqliteInsertOrder, event: sqliteInsertEvent, end: func() {}}, nil
+}
 
 func (f *file) states(ctx context.Context) (map[string]int, error) {
-	rows, err := f.db.QueryContext(ctx, "SELECT status, count(*) FROM outbox_events GROUP BY status")
-	if err != nil {
-		return nil, fmt.Errorf("read the states of the rows: %w", err)
-	}
-	defer func() { _ = rows.Close() }() // rows.Err has told
-	states := map[string]int{}
-	for rows.Next() {
-		var status string
-		var n int
-		if err := rows.Scan(&status, &n); err != nil {
-			return nil, fmt.Errorf("read the states of the rows: %w", err)
-		}
-		states[status] = n
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read the states of the rows: %w", err)
-	}
-	return states, nil
+	return countStates(ctx, f.db, "outbox_events")
 }
 
 // streams: SQLite's log is always there.
@@ -110,25 +96,3 @@ func (f *file) leave(context.Context, bool) error {
 	}
 	return nil
 }
-
-type fileSession struct{ db *sql.DB }
-
-func (s fileSession) commit(ctx context.Context, o order) error {
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("begin a transaction: %w", err)
-	}
-	defer func() { _ = tx.Rollback() }() // it does nothing after the commit
-	if _, err := tx.ExecContext(ctx, sqliteInsertOrder, o.id(), o.customer(), o.cents()); err != nil {
-		return fmt.Errorf("insert order %s: %w", o.id(), err)
-	}
-	if _, err := tx.ExecContext(ctx, sqliteInsertEvent, o.id(), o.customer(), o.payload()); err != nil {
-		return fmt.Errorf("insert the outbox row of order %s: %w", o.id(), err)
-	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("commit order %s: %w", o.id(), err)
-	}
-	return nil
-}
-
-func (fileSession) close() {}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
 )
 
 // The words that the outbox has for a row's final states.
@@ -105,7 +107,7 @@ func (q *quickstart) report() error {
 	if q.keeps() {
 		q.tell(out, "%s", q.kept())
 	} else if !q.opts.JSON && wrong == nil {
-		q.tell(out, "%s", next(q.env.Command))
+		q.tell(out, "%s", next(q.env.Command, q.opts.Source))
 	}
 	return wrong
 }
@@ -157,26 +159,32 @@ func (q *quickstart) summary(s *state, wrong error) string {
 	return b.String()
 }
 
-// next says what to do next.
-func next(command string) string {
+// next says what to do next. The URLs are of the source's kind.
+func next(command string, source config.URL) string {
 	command = shellWord(command)
+	scheme, other := "postgres", "in a schema of its own; mysql:// and mariadb:// take a database of its own"
+	if source.MySQL() {
+		scheme, _, _ = strings.Cut(source.Reveal(), ":")
+		other = "in a database of its own; postgres:// takes a schema of its own"
+	}
 	return fmt.Sprintf(`Try next:
   %[1]s quickstart --fail-rate 0.2
       the receiver fails one request in five
-  %[1]s quickstart --source postgres://USER@HOST/DATABASE
-      the same in a schema of its own of your database; everything is removed afterwards
+  %[1]s quickstart --source %[2]s://USER@HOST/DATABASE
+      the same on your server, %[3]s;
+      everything is removed afterwards
   %[1]s quickstart --keep
       keeps the outbox, so that you can look at the table
 
 Your own outbox takes four lines, in sluicebox.yaml:
 
   source:
-    url: postgres://relay@db.example/shop
+    url: %[2]s://relay@db.example/shop
   flowcatalyst:
     api-base-url: https://platform.example
 
   %[1]s run -c sluicebox.yaml
-`, command)
+`, command, strings.ToLower(scheme), other)
 }
 
 // kept says what was kept, and how to go on.
@@ -184,8 +192,10 @@ func (q *quickstart) kept() string {
 	command, file := shellWord(q.env.Command), shellWord(q.file)
 	remove := "rm -r " + shellWord(q.folder)
 	if q.at.remove != "" {
-		remove = q.at.remove + "\n  " + remove +
-			"\nThe schema sluicebox stays, with the own tables of all relays. The slot keeps the server's log until it is removed."
+		remove = q.at.remove + "\n  " + remove
+	}
+	if q.at.stays != "" {
+		remove += "\n" + q.at.stays
 	}
 	return fmt.Sprintf(`Kept: %s
 Configuration: %s

@@ -1,0 +1,236 @@
+package quickstart
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/sluicebox/sluicebox/store"
+	mysqlstore "github.com/sluicebox/sluicebox/store/mysql"
+)
+
+// mysqlTables make the database and the tables of the service. %s is the database.
+func mysqlTables() []string {
+	return []string{
+		"CREATE DATABASE %[1]s DEFAULT CHARACTER SET utf8mb4",
+		`CREATE TABLE %[1]s.orders (
+    id VARCHAR(13) PRIMARY KEY,
+    customer VARCHAR(255) NOT NULL,
+    amount_cents BIGINT NOT NULL,
+    created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)
+) ENGINE=InnoDB`,
+		`CREATE TABLE %[1]s.outbox_events (
+    id VARCHAR(13) PRIMARY KEY,
+    type VARCHAR(20) NOT NULL,
+    message_group VARCHAR(255),
+    payload LONGTEXT NOT NULL,
+    status VARCHAR(20) NOT NULL,
+    retry_count INT NOT NULL DEFAULT 0,
+    created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+    processed_at TIMESTAMP(6) NULL,
+    error_message TEXT,
+    INDEX idx_outbox_events_status (status, message_group, created_at)
+) ENGINE=InnoDB`,
+	}
+}
+
+// sessionLife is how long a session may say nothing, in seconds: longer than a
+// quickstart takes, whatever the server's wait_timeout is.
+const sessionLife = "7200"
+
+// mysqlDatabase is a database of its own in a server of MySQL or MariaDB. The relay's
+// own tables are in it too.
+type mysqlDatabase struct {
+	name    string        // of the database and the relay
+	config  *mysql.Config // leads to the server and to no database
+	endWait time.Duration // see the constant
+
+	db *sql.DB
+	// lock is a session that holds the lock of the name: that tells every account that
+	// the quickstart lives, and ends with the session.
+	lock *sql.Conn
+	// begun says that there may be something to remove.
+	begun bool
+}
+
+// newMySQL names a database in the server of a URL. It connects to nothing. The
+// database that the URL names is not used.
+func newMySQL(raw, name string) (*mysqlDatabase, place, error) {
+	u, err := url.Parse(raw)
+	if err != nil {
+		_, err = mysqlstore.ParseURL(raw, "") // which shows no password
+		return nil, place{}, err
+	}
+	u.Path, u.RawPath = "/"+name, ""
+	cfg, err := mysqlstore.ParseURL(u.String(), "sluicebox quickstart "+name)
+	if err != nil {
+		return nil, place{}, err
+	}
+	cfg.DBName = "" // it is not there yet
+	cfg.InterpolateParams = true
+	cfg.Params = map[string]string{"wait_timeout": sessionLife}
+	client := mysqlClient(u)
+	return &mysqlDatabase{name: name, config: cfg, endWait: endWait}, place{
+		name: name, url: u.String(), table: "outbox_events",
+		what:   fmt.Sprintf("database %s on %s", name, cfg.Addr),
+		look:   client + " -e 'SELECT status, count(*), max(retry_count) FROM " + name + ".outbox_events GROUP BY status'",
+		remove: client + " -e " + shellWord(mysqlRemoval(name)[0]),
+	}, nil
+}
+
+// connect opens a pool and a session of it. The caller closes both, also after an
+// error.
+func (m *mysqlDatabase) connect(ctx context.Context) (*sql.DB, *sql.Conn, error) {
+	connector, err := mysql.NewConnector(m.config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("connect to %s: %w", m.config.Addr, err)
+	}
+	db := sql.OpenDB(connector)
+	conn, err := m.open(ctx, db)
+	return db, conn, err
+}
+
+func (m *mysqlDatabase) open(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", m.config.Addr, mysqlstore.Explain(err))
+	}
+	return conn, nil
+}
+
+func (m *mysqlDatabase) setUp(ctx context.Context) (note string, err error) {
+	if m.db, m.lock, err = m.connect(ctx); err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if _, err := takeLock(ctx, m.lock, m.name, 0); err != nil { // nobody else has such a name
+		return "", fmt.Errorf("take the lock %s: %w", m.name, err)
+	}
+	if note, err = m.leftovers(ctx); err != nil {
+		return "", err
+	}
+	if err := m.mayWork(ctx); err != nil {
+		return "", err
+	}
+	for i, statement := range mysqlTables() {
+		m.begun = true
+		if _, err := m.lock.ExecContext(ctx, fmt.Sprintf(statement, m.name)); err != nil {
+			m.begun = i > 0 || code(err) == 0 // what the server refuses is not made
+			return "", m.explain(ctx, err)
+		}
+	}
+	return note, nil
+}
+
+// takeLock takes the lock of a name, which the session then holds until it ends. It
+// waits for somebody else to let it go, rounded up to seconds.
+func takeLock(ctx context.Context, conn *sql.Conn, name string, wait time.Duration) (bool, error) {
+	var got sql.NullBool
+	err := conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, ?)", name, seconds(wait)).Scan(&got)
+	return got.Bool, err
+}
+
+func seconds(t time.Duration) int { return int((t + time.Second - 1) / time.Second) }
+
+// The server's errors that matter here, which both have; see
+// https://dev.mysql.com/doc/mysql-errors/9.0/en/server-error-reference.html.
+const (
+	codeDatabaseDenied = 1044 // ER_DBACCESS_DENIED_ERROR
+	codeNoSession      = 1094 // ER_NO_SUCH_THREAD
+	codeTableDenied    = 1142 // ER_TABLEACCESS_DENIED_ERROR
+	codeLockTimeout    = 1205 // ER_LOCK_WAIT_TIMEOUT
+)
+
+// code returns the number of a server's error, 0 for any other.
+func code(err error) int {
+	var e *mysql.MySQLError
+	if errors.As(err, &e) {
+		return int(e.Number)
+	}
+	return 0
+}
+
+func denied(err error) bool {
+	return slices.Contains([]int{codeDatabaseDenied, codeTableDenied}, code(err))
+}
+
+// mayWork asks for the rights that the quickstart and its relay need, before anything
+// is made: without one of them it might not be removed either. A server looks for the
+// right before it looks for the table, and there is none of this name.
+func (m *mysqlDatabase) mayWork(ctx context.Context) error {
+	table := m.name + ".nothing"
+	for _, statement := range []string{
+		"SELECT 1 FROM " + table, "INSERT INTO " + table + " VALUES (1)", "UPDATE " + table + " SET a = 1",
+		"DELETE FROM " + table, "DROP TABLE IF EXISTS " + table,
+	} {
+		if _, err := m.lock.ExecContext(ctx, statement); denied(err) {
+			return m.explain(ctx, err)
+		} else if code(err) == 0 && err != nil {
+			return fmt.Errorf("ask for the account's rights: %w", mysqlstore.Explain(err))
+		}
+	}
+	return nil
+}
+
+// explain says what to grant, if the account may not have a database of its own.
+func (m *mysqlDatabase) explain(ctx context.Context, err error) error {
+	if !denied(err) {
+		return fmt.Errorf("make database %s: %w", m.name, mysqlstore.Explain(err))
+	}
+	var account, variable, partial string
+	if asked := m.lock.QueryRowContext(ctx, quotedAccount).Scan(&account); asked != nil {
+		return errors.Join(err, asked)
+	}
+	on := "`" + `sluicebox\_quickstart\_%` + "`.*"
+	// Where it is on, names in grants have no wildcards. MariaDB has no such variable.
+	asked := m.lock.QueryRowContext(ctx, "SHOW VARIABLES LIKE 'partial_revokes'").Scan(&variable, &partial)
+	if asked == nil && partial == "ON" {
+		on = "*.*"
+	}
+	return &store.SetupError{
+		Problem: fmt.Sprintf("account %s may not have a database of its own on the server: %s", account, err),
+		Remedy: "run as an administrator, or name another account:\n" +
+			"GRANT CREATE, DROP, SELECT, INSERT, UPDATE, DELETE ON " + on + " TO " + account + ";",
+	}
+}
+
+// quotedAccount gives the account whose rights apply as a statement takes it. A host
+// has no @, and a user may.
+const quotedAccount = `SELECT CONCAT(QUOTE(LEFT(CURRENT_USER(), CHAR_LENGTH(CURRENT_USER()) - CHAR_LENGTH(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)) - 1)),
+  '@', QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)))`
+
+func (m *mysqlDatabase) session(ctx context.Context) (session, error) {
+	conn, err := m.open(ctx, m.db)
+	if err != nil {
+		return nil, err
+	}
+	return &sqlSession{
+		on:    conn,
+		order: "INSERT INTO " + m.name + ".orders " + orderColumns + " VALUES (?, ?, ?, NOW(6))",
+		event: "INSERT INTO " + m.name + ".outbox_events " + eventColumns + " VALUES (?, 'EVENT', ?, ?, 'PENDING', NOW(6))",
+		end:   func() { _ = conn.Close() }, // the server may be gone
+	}, nil
+}
+
+func (m *mysqlDatabase) states(ctx context.Context) (map[string]int, error) {
+	return countStates(ctx, m.db, m.name+".outbox_events")
+}
+
+// streams tells of the relay's checkpoint: it forgets the one that it might have before
+// it reads the log, which makes the row, and one that polls saves none.
+func (m *mysqlDatabase) streams(ctx context.Context) (there bool, err error) {
+	err = m.db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM "+m.name+".sluicebox_checkpoint WHERE name = ?)", m.name).Scan(&there)
+	if err != nil {
+		return false, fmt.Errorf("look for the relay's checkpoint: %w", err)
+	}
+	return there, nil
+}

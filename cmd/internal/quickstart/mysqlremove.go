@@ -1,0 +1,182 @@
+package quickstart
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// mysqlRemoval are the statements that remove what the quickstart of a name has in a
+// server. The name needs no quotes.
+func mysqlRemoval(name string) []string { return []string{"DROP DATABASE IF EXISTS " + name} }
+
+// leave ends the sessions and, unless it is to be kept, removes the database. It works
+// on sessions of its own, since the others may have been lost.
+func (m *mysqlDatabase) leave(ctx context.Context, keep bool) error {
+	hangUpSQL(m.db, m.lock)
+	if keep || !m.begun {
+		return nil
+	}
+	if err := m.removeAll(ctx); err != nil {
+		return notRemoved(err, mysqlRemoval(m.name))
+	}
+	return nil
+}
+
+// hangUpSQL closes a session and its pool, each if it is there.
+func hangUpSQL(db *sql.DB, conn *sql.Conn) {
+	if conn != nil {
+		_ = conn.Close() // the server may be gone
+	}
+	if db != nil {
+		_ = db.Close()
+	}
+}
+
+func (m *mysqlDatabase) removeAll(ctx context.Context) error {
+	db, conn, err := m.connect(ctx)
+	defer func() { hangUpSQL(db, conn) }()
+	if err != nil {
+		return err
+	}
+	if err := m.awaitSetUp(ctx, conn); err != nil {
+		return err
+	}
+	// The relay's sessions have been closed. A transaction of one that the server has
+	// not noticed yet keeps its tables.
+	if _, err := conn.ExecContext(ctx, fmt.Sprintf("SET SESSION lock_wait_timeout = %d", seconds(m.endWait))); err != nil {
+		return fmt.Errorf("bound the wait for the relay's sessions: %w", err)
+	}
+	drop := mysqlRemoval(m.name)[0]
+	_, err = conn.ExecContext(ctx, drop)
+	if code(err) == codeLockTimeout {
+		if err := m.endSessions(ctx, conn); err != nil {
+			return err
+		}
+		_, err = conn.ExecContext(ctx, drop)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", drop, err)
+	}
+	return nil
+}
+
+// awaitSetUp waits until the session has ended that made the database: it may still be
+// making it.
+func (m *mysqlDatabase) awaitSetUp(ctx context.Context, conn *sql.Conn) error {
+	got, err := takeLock(ctx, conn, m.name, m.endWait)
+	if err == nil && !got {
+		var by sql.NullInt64
+		if err = conn.QueryRowContext(ctx, "SELECT IS_USED_LOCK(?)", m.name).Scan(&by); err == nil && by.Valid {
+			err = endSession(ctx, conn, by.Int64)
+		}
+		if err == nil {
+			got, err = takeLock(ctx, conn, m.name, killWait)
+		}
+	}
+	if err == nil && !got {
+		err = errors.New("it does not end")
+	}
+	if err != nil {
+		return fmt.Errorf("wait for the session that made the database: %w", err)
+	}
+	return nil
+}
+
+// endSessions ends the sessions that use the database, as far as the account sees
+// them: they are its own.
+func (m *mysqlDatabase) endSessions(ctx context.Context, conn *sql.Conn) error {
+	using, err := sessions(ctx, conn)
+	for _, id := range using[m.name] {
+		err = errors.Join(err, endSession(ctx, conn, id))
+	}
+	if err != nil {
+		return fmt.Errorf("end the relay's sessions: %w", err)
+	}
+	return nil
+}
+
+func endSession(ctx context.Context, conn *sql.Conn, id int64) error {
+	_, err := conn.ExecContext(ctx, fmt.Sprintf("KILL %d", id))
+	if code(err) == codeNoSession {
+		return nil
+	}
+	return err
+}
+
+// sessions returns the numbers of the sessions that use each database, as far as the
+// account may see them. The two servers have the list in different tables, and both
+// have the statement, with columns of their own after those that count.
+func sessions(ctx context.Context, conn *sql.Conn) (map[string][]int64, error) {
+	rows, err := conn.QueryContext(ctx, "SHOW PROCESSLIST")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }() // rows.Err has told
+	columns, err := rows.Columns()
+	if err != nil {
+		return nil, err
+	}
+	var id int64
+	var database sql.NullString
+	into := make([]any, len(columns))
+	for i, column := range columns {
+		switch {
+		case strings.EqualFold(column, "id"):
+			into[i] = &id
+		case strings.EqualFold(column, "db"):
+			into[i] = &database
+		default:
+			into[i] = new(sql.RawBytes)
+		}
+	}
+	using := map[string][]int64{}
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return nil, err
+		}
+		using[database.String] = append(using[database.String], id)
+	}
+	return using, rows.Err()
+}
+
+// mysqlLeftSQL finds what other quickstarts have left, those that run now left out.
+const mysqlLeftSQL = `
+SELECT schema_name FROM information_schema.schemata
+WHERE schema_name REGEXP CONCAT('^', ?, '[0-9a-f]{8}$') AND IS_FREE_LOCK(schema_name)
+ORDER BY schema_name`
+
+// leftovers says what quickstarts that were kept or killed have on the server, and how
+// it is removed; "" if there is nothing. What a session uses, such as that of a relay
+// that goes on with what was kept, is not left.
+func (m *mysqlDatabase) leftovers(ctx context.Context) (string, error) {
+	names, err := m.left(ctx)
+	if err != nil {
+		return "", fmt.Errorf("look for what earlier quickstarts have left: %w", err)
+	}
+	return leftNote(names, "database %s on this server.", mysqlRemoval), nil
+}
+
+func (m *mysqlDatabase) left(ctx context.Context) (names []string, err error) {
+	using, err := sessions(ctx, m.lock)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := m.lock.QueryContext(ctx, mysqlLeftSQL, namePrefix)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }() // rows.Err has told
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		if len(using[name]) == 0 {
+			names = append(names, name)
+		}
+	}
+	return names, rows.Err()
+}

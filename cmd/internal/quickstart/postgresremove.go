@@ -1,0 +1,155 @@
+package quickstart
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// endPoll is how often the server is asked whether the sessions have ended.
+const endPoll = 20 * time.Millisecond
+
+// postgresRemoval are the statements that remove what the quickstart of a name has in a
+// database, but for the relay's own schema. The name needs no quotes.
+func postgresRemoval(name string) []string {
+	return []string{
+		"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '" + name + "'",
+		"DROP PUBLICATION IF EXISTS " + name,
+		"DROP SCHEMA IF EXISTS " + name + " CASCADE",
+		"DELETE FROM sluicebox.parked WHERE name = '" + name + "'",
+		"DELETE FROM sluicebox.hold WHERE name = '" + name + "'",
+		"DELETE FROM sluicebox.checkpoint WHERE name = '" + name + "'",
+		"DELETE FROM sluicebox.leader WHERE name = '" + name + "'",
+	}
+}
+
+// leave ends the sessions and, unless it is to be kept, removes what was made. It
+// works on a connection of its own, since the other one may have been lost.
+func (s *postgresSchema) leave(ctx context.Context, keep bool) error {
+	if s.conn != nil {
+		hangUp(s.conn)
+	}
+	if keep || !s.begun {
+		return nil
+	}
+	err := s.removeAll(ctx)
+	if err == nil {
+		return nil
+	}
+	err = notRemoved(err, postgresRemoval(s.name))
+	if !s.shared {
+		err = fmt.Errorf("%w\nDROP SCHEMA sluicebox CASCADE; -- if no other relay uses it", err)
+	}
+	return err
+}
+
+func (s *postgresSchema) removeAll(ctx context.Context) error {
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer hangUp(conn)
+	if err := s.endSessions(ctx, conn); err != nil {
+		return err
+	}
+	var errs []error
+	for _, statement := range postgresRemoval(s.name)[:3] {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", statement, err))
+		}
+	}
+	errs = append(errs, s.removeOwn(ctx, conn))
+	return errors.Join(errs...)
+}
+
+// othersSQL counts the sessions of this quickstart and its relay. Every session
+// may see the names of all applications.
+const othersSQL = `SELECT count(*) FROM pg_stat_activity
+WHERE application_name LIKE '%' || $1 || '%' AND pid <> pg_backend_pid()`
+
+// endSessions waits until the server has noticed that the sessions are closed.
+// Until then one of them may still make the slot, or hold it.
+func (s *postgresSchema) endSessions(ctx context.Context, conn *pgx.Conn) error {
+	began, ended := time.Now(), false
+	for {
+		var n int
+		if err := conn.QueryRow(ctx, othersSQL, s.name).Scan(&n); err != nil {
+			return fmt.Errorf("look for sessions that are left: %w", err)
+		}
+		switch waited := time.Since(began); {
+		case n == 0:
+			return nil
+		case ended && waited > endWait+killWait:
+			return fmt.Errorf("%d sessions of the relay do not end", n)
+		case !ended && waited > endWait:
+			ended = true
+			_, err := conn.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE '%' || $1 || '%' AND pid <> pg_backend_pid()", s.name)
+			if err != nil {
+				return fmt.Errorf("end the relay's sessions: %w", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(endPoll):
+		}
+	}
+}
+
+// removeOwn removes the relay's rows from its own tables, and these if the
+// quickstart's relay has made them and no other has used them since.
+func (s *postgresSchema) removeOwn(ctx context.Context, conn *pgx.Conn) error {
+	var there bool
+	if err := conn.QueryRow(ctx, "SELECT to_regclass('sluicebox.leader') IS NOT NULL").Scan(&there); err != nil || !there {
+		return err
+	}
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		for _, statement := range postgresRemoval(s.name)[3:] {
+			if _, err := tx.Exec(ctx, statement); err != nil {
+				return fmt.Errorf("%s: %w", statement, err)
+			}
+		}
+		if s.shared {
+			return nil
+		}
+		// A relay that begins now waits for the lock and finds no table then; it
+		// makes them when it is started again.
+		if _, err := tx.Exec(ctx, "LOCK TABLE sluicebox.leader"); err != nil {
+			return err
+		}
+		var used bool
+		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM sluicebox.leader UNION ALL SELECT FROM sluicebox.checkpoint)").Scan(&used); err != nil || used {
+			return err
+		}
+		_, err := tx.Exec(ctx, "DROP SCHEMA sluicebox CASCADE")
+		return err
+	})
+}
+
+// leftSQL finds what other quickstarts have left and no session uses.
+const leftSQL = `
+SELECT name FROM (
+	SELECT nspname::text FROM pg_namespace
+	UNION SELECT pubname::text FROM pg_publication
+	UNION SELECT slot_name::text FROM pg_replication_slots WHERE database = current_database()
+) AS had (name)
+WHERE name ~ ('^' || $1 || '[0-9a-f]{8}$')
+AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name LIKE '%' || name || '%')
+ORDER BY name`
+
+// leftovers says what quickstarts that were kept or killed have in the database,
+// and how it is removed; "" if there is nothing.
+func (s *postgresSchema) leftovers(ctx context.Context) (string, error) {
+	rows, err := s.conn.Query(ctx, leftSQL, namePrefix)
+	var names []string
+	if err == nil {
+		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	}
+	if err != nil {
+		return "", fmt.Errorf("look for what earlier quickstarts have left: %w", err)
+	}
+	return leftNote(names, "%s in this database.\nIts slot keeps the server's log.", postgresRemoval), nil
+}

@@ -1,0 +1,58 @@
+package quickstart
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+)
+
+// sqlSession is a writer's on database/sql.
+type sqlSession struct {
+	on interface {
+		BeginTx(ctx context.Context, o *sql.TxOptions) (*sql.Tx, error)
+	}
+	order, event string // the statements, which take an order's values
+	end          func() // gives the session back
+}
+
+func (s *sqlSession) commit(ctx context.Context, o order) error {
+	tx, err := s.on.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("begin a transaction: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }() // it does nothing after the commit
+	if _, err := tx.ExecContext(ctx, s.order, o.id(), o.customer(), o.cents()); err != nil {
+		return fmt.Errorf("insert order %s: %w", o.id(), err)
+	}
+	if _, err := tx.ExecContext(ctx, s.event, o.id(), o.customer(), o.payload()); err != nil {
+		return fmt.Errorf("insert the outbox row of order %s: %w", o.id(), err)
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("commit order %s: %w", o.id(), err)
+	}
+	return nil
+}
+
+func (s *sqlSession) close() { s.end() }
+
+// countStates counts an outbox's rows by their status.
+func countStates(ctx context.Context, db *sql.DB, table string) (map[string]int, error) {
+	rows, err := db.QueryContext(ctx, "SELECT status, count(*) FROM "+table+" GROUP BY status")
+	if err != nil {
+		return nil, fmt.Errorf("read the states of the rows: %w", err)
+	}
+	defer func() { _ = rows.Close() }() // rows.Err has told
+	states := map[string]int{}
+	for rows.Next() {
+		var status string
+		var n int
+		if err := rows.Scan(&status, &n); err != nil {
+			return nil, fmt.Errorf("read the states of the rows: %w", err)
+		}
+		states[status] = n
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read the states of the rows: %w", err)
+	}
+	return states, nil
+}
