@@ -22,6 +22,9 @@ func TestLogBeganAnew(t *testing.T) {
 			t.Run(named, func(t *testing.T) {
 				d := newDatabase(t, f, f.Start(t, nil).Database())
 				at := d.readOn(t, 20, "x")
+				for now := time.Now().Unix(); time.Now().Unix() == now; { // MySQL tells its files by the second
+					<-time.After(10 * time.Millisecond)
+				}
 				d.exec(t, d.reset())
 				for i := range 60 {
 					d.exec(t, insert(fmt.Sprintf("%s%d", named, i)))
@@ -31,7 +34,7 @@ func TestLogBeganAnew(t *testing.T) {
 					t.Fatal(err)
 				}
 				t.Logf("at %s: %s", at.Position, o.Why)
-				if f == servers.MariaDB && o.Why == "" {
+				if o.Why == "" {
 					t.Errorf("the checkpoint %s was taken for one of the new log", at.Position)
 				}
 				if f == servers.MariaDB { // where an event ends too, but another one

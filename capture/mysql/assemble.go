@@ -81,6 +81,9 @@ func (a *assembler) close() {
 func (a *assembler) event(kind replication.EventType, raw []byte, end uint32) error {
 	switch kind {
 	case replication.FORMAT_DESCRIPTION_EVENT:
+		if err := a.last.bear(a.flavour, raw); err != nil {
+			return err
+		}
 		return a.describe(raw)
 	case replication.ROTATE_EVENT:
 		return a.rotate(raw)
@@ -142,18 +145,11 @@ func (a *assembler) describe(raw []byte) (err error) {
 }
 
 func (a *assembler) rotate(raw []byte) error {
-	const fixed = 8 // the position in the next file
-	if len(raw) < headerSize+fixed {
-		return errShort
+	file, err := nextFile(raw, a.outer != nil && a.checksums())
+	if err == nil {
+		a.last.enter(file)
 	}
-	name := raw[headerSize+fixed:]
-	if checksummed := a.outer != nil && a.checksums(); checksummed && len(name) > replication.BinlogChecksumLength {
-		name = name[:len(name)-replication.BinlogChecksumLength]
-	}
-	if file := string(name); file != a.last.file {
-		a.last.coords = coords{file: file, at: 4} // behind the magic number
-	}
-	return nil
+	return err
 }
 
 // checksums reports whether the events of the file end with one.

@@ -6,8 +6,8 @@
 //
 // A position is a GTID set in the server's text form, and behind an @ the file of
 // the binlog and the place in it, by which Retained measures:
-// 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5@binlog.000003:4711 (MySQL),
-// 0-1-270@binlog.000003:4711 (MariaDB). Only the set counts where two are compared:
+// 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5@binlog.000003:4711+1795338000 (MySQL,
+// with the time in which the file was made), 0-1-270@binlog.000003:4711 (MariaDB). Only the set counts where two are compared:
 // a is before b if b's set contains a's and more. Those that a source emits are
 // nested. The origin is the flavour with the server's UUID (MySQL) or its domain and
 // server id (MariaDB, which has nothing better: two servers may be called the same).

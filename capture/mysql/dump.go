@@ -157,7 +157,7 @@ func (d *dump) wait(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return err
+	return fmt.Errorf("the stream: %w", err) // the library's own prints its stack
 }
 
 // close ends the dump and waits for the syncer's goroutine.

@@ -3,9 +3,13 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"strconv"
+	"time"
+
+	"github.com/go-mysql-org/go-mysql/replication"
 
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
@@ -46,6 +50,46 @@ func (s *Source) checkFile(ctx context.Context, sv *server, from place) error {
 	if !sameSet(set, from.set) {
 		return lost("the server's binlog is at %q at %s:%d, and was at %q when it was read: it began anew", set, from.file, from.at, from.set)
 	}
+	return nil
+}
+
+// nextFile returns the file that a ROTATE event names. The one that a dump begins
+// with has no checksum.
+func nextFile(raw []byte, checksummed bool) (string, error) {
+	const fixed = 8 // the position in the next file
+	if len(raw) < headerSize+fixed {
+		return "", errShort
+	}
+	name := raw[headerSize+fixed:]
+	if checksummed && len(name) > replication.BinlogChecksumLength {
+		name = name[:len(name)-replication.BinlogChecksumLength]
+	}
+	return string(name), nil
+}
+
+// enter moves to the begin of another file.
+func (c *coords) enter(file string) {
+	if file != c.file {
+		*c = coords{file: file, at: 4} // behind the magic number
+	}
+}
+
+// bear notes from its FORMAT_DESCRIPTION event when the file was made, or makes sure
+// that it is the file that was read before. MariaDB says with BINLOG_GTID_POS whether
+// it is.
+func (c *coords) bear(f flavour, raw []byte) error {
+	if len(raw) < headerSize {
+		return errShort
+	}
+	born := binary.LittleEndian.Uint32(raw) // the header begins with the time
+	if f == mariaDB || born == 0 {
+		return nil
+	}
+	if c.born != 0 && c.born != born {
+		when := func(seconds uint32) string { return time.Unix(int64(seconds), 0).UTC().Format(time.DateTime) }
+		return lost("the server's binlog file %s was made at %s UTC, and the one that was read at %s: the binlog began anew", c.file, when(born), when(c.born))
+	}
+	c.born = born
 	return nil
 }
 

@@ -101,7 +101,7 @@ func (s *Source) executed(ctx context.Context, sv *server) (gtidSet, error) {
 // stream.
 func (s *Source) try(ctx context.Context, sv *server, from place) error {
 	d := &dump{}
-	err := s.openDump(ctx, d, sv, anyServerID(), from, trial{})
+	err := s.openDump(ctx, d, sv, anyServerID(), from, &trial{flavour: sv.flavour, from: from.coords})
 	if err != nil {
 		return err
 	}
@@ -112,14 +112,26 @@ func (s *Source) try(ctx context.Context, sv *server, from place) error {
 	return s.explainDump(sv, d, err)
 }
 
-// trial is the handler of a dump that only finds out whether the server sends.
-type trial struct{}
+// trial is the handler of a dump that only finds out whether the server sends what
+// follows a place, and whether that is of the file that was read.
+type trial struct {
+	flavour flavour
+	from    coords
+}
 
 var errServed = errors.New("the server sends its binlog")
 
 // HandleEvent implements replication.EventHandler.
-func (trial) HandleEvent(e *replication.BinlogEvent) error {
-	if e.Header.EventType == replication.FORMAT_DESCRIPTION_EVENT {
+func (t *trial) HandleEvent(e *replication.BinlogEvent) error {
+	switch e.Header.EventType {
+	case replication.ROTATE_EVENT:
+		file, err := nextFile(e.RawData, false)
+		t.from.enter(file)
+		return err
+	case replication.FORMAT_DESCRIPTION_EVENT:
+		if err := t.from.bear(t.flavour, e.RawData); err != nil {
+			return err
+		}
 		return errServed
 	}
 	return nil

@@ -24,13 +24,20 @@ type place struct {
 type coords struct {
 	file string
 	at   uint64
+	// born is when MySQL made the file, in seconds since 1970: the time of its
+	// FORMAT_DESCRIPTION event. 0 is unknown.
+	born uint32
 }
 
-// position is the place in text: the GTID set as the server writes it, and the
-// coordinates, by which the log behind it is measured:
-// 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5@binlog.000003:4711.
+// position is the place in text: the GTID set as the server writes it, the
+// coordinates, by which the log behind it is measured, and when the file was made:
+// 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5@binlog.000003:4711+1795338000.
 func (p *place) position() store.Position {
-	return store.Position(p.set.String() + "@" + p.file + ":" + strconv.FormatUint(p.at, 10))
+	text := p.set.String() + "@" + p.file + ":" + strconv.FormatUint(p.at, 10)
+	if p.born != 0 {
+		text += "+" + strconv.FormatUint(uint64(p.born), 10)
+	}
+	return store.Position(text)
 }
 
 // parsePosition reads a position, with or without coordinates.
@@ -54,8 +61,13 @@ func parseCoords(text string) (coords, error) {
 	if i < 0 {
 		return coords{}, fmt.Errorf("%q are no coordinates", text)
 	}
-	at, err := strconv.ParseUint(text[i+1:], 10, 64)
-	return coords{file: text[:i], at: at}, err
+	place, since, dated := strings.Cut(text[i+1:], "+")
+	at, err := strconv.ParseUint(place, 10, 64)
+	if err != nil || !dated {
+		return coords{file: text[:i], at: at}, err
+	}
+	born, err := strconv.ParseUint(since, 10, 32)
+	return coords{file: text[:i], at: at, born: uint32(born)}, err
 }
 
 // comparePositions orders two positions. Those that a source emits are nested:

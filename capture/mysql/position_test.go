@@ -47,7 +47,7 @@ func TestComparePositions(t *testing.T) {
 
 func TestPositionText(t *testing.T) {
 	for _, text := range []store.Position{
-		"@binlog.000001:4", uuidA + ":1-5:9@binlog.000003:4711", uuidA + ":1-5:job:1-3@a:b.000001:4", "0-1-270,7-2-30@binlog.000003:4711",
+		"@binlog.000001:4", uuidA + ":1-5:9@binlog.000003:4711", uuidA + ":1-5@binlog.000003:4711+1795338000", uuidA + ":1-5:job:1-3@a:b.000001:4", "0-1-270,7-2-30@binlog.000003:4711",
 	} {
 		p, err := parsePosition(text)
 		if err != nil {
@@ -58,7 +58,7 @@ func TestPositionText(t *testing.T) {
 			t.Errorf("%q became %q", text, got)
 		}
 	}
-	for _, text := range []store.Position{"", "16/B374D848", "4711", "0-1", uuidA, uuidA + ":", "0-1-2@binlog.000001", "0-1-2@binlog.000001:x"} {
+	for _, text := range []store.Position{"", "16/B374D848", "4711", "0-1", uuidA, uuidA + ":", "0-1-2@binlog.000001", "0-1-2@binlog.000001:x", "0-1-2@binlog.000001:4+x"} {
 		if _, err := parsePosition(text); err == nil {
 			t.Errorf("%q was taken for a position", text)
 		}

@@ -72,7 +72,7 @@ func (s *Source) explainDump(sv *server, d *dump, err error) error {
 		return &clashError{e.Message}
 	case errReadingBinlog, errSourceInfo:
 	default:
-		return fmt.Errorf("the stream: %w", err)
+		return err
 	}
 	switch reasonOf(e.Message) {
 	case clashReason:
