@@ -10,8 +10,9 @@
 //	store/storetest/servers/servers.sh exec -- env VARIABLES go test -v -run 'NAME' ./cmd/internal/blackbox
 //
 // SLUICEBOX_TEST_RACE=false builds the program without the race detector,
-// SLUICEBOX_TEST_VERSIONS=all runs a scenario beside each version of the server, and
-// not beside the one that its name decides.
+// SLUICEBOX_TEST_VERSIONS=all runs a scenario beside each server, and not beside the
+// one that its name decides; pg15,pg18,mysql,mariadb runs it beside those of them that
+// are named.
 //
 //	What happens                                  NAME                              VARIABLES
 //	the receiver is down                          TestReceiverDown$                 SLUICEBOX_TEST_OUTAGE=30s
@@ -60,6 +61,8 @@
 //	                                                                                SLUICEBOX_TEST_ROWS=1000000 SLUICEBOX_TEST_RACE=false
 //	a backlog larger than the buffer              TestAFirstStartOverALargeBacklog  SLUICEBOX_TEST_ROWS=2000000 SLUICEBOX_TEST_RACE=false
 //	parked rows change, odd names of groups       TestParkedRowsThatChange
+//	the binlog is purged, begins anew, is another
+//	server's; two relays under one server id      TestTheBinlog|TestTwoRelaysOfOneServerID
 //	the log goes while rows are parked            TestPollingWithParkedRows         SLUICEBOX_TEST_ROWS=50000
 //	the leader of two relays is killed, stopped,
 //	frozen, cut off                               TestTwoRelays$                    SLUICEBOX_TEST_CRASHES=50 SLUICEBOX_TEST_RACE=false
