@@ -9,7 +9,7 @@ import (
 
 // Batch is some rows of one transaction, or a position without rows. A source
 // whose log has a position for every row may put rows of several transactions
-// into one.
+// into one. One of nothing at all says that the log is being read.
 type Batch struct {
 	// Position is the place in the log just after this batch: once everything
 	// up to it is settled, acknowledging it gives the log before it away. It is

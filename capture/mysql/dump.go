@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// heartbeatPeriod is how often an idle server says that it is there, and
-	// readTimeout how long it may say nothing.
-	heartbeatPeriod = 2 * time.Second
-	readTimeout     = 10 * time.Second
+	// HeartbeatPeriod is how often something comes from an idle server.
+	HeartbeatPeriod = 2 * time.Second
+	// readTimeout is how long it may say nothing.
+	readTimeout = 10 * time.Second
 	// writeTimeout is how long the server may wait for this side to read, in
 	// place of its net_write_timeout: longer than a pause that keeps the
 	// connection.
@@ -70,7 +70,7 @@ func (s *Source) openDump(ctx context.Context, d *dump, sv *server, serverID uin
 		DisableRetrySync:        true, // it would begin with whole transactions again
 		DiscardGTIDSet:          true,
 		EventCacheCount:         1,
-		HeartbeatPeriod:         heartbeatPeriod,
+		HeartbeatPeriod:         HeartbeatPeriod,
 		ReadTimeout:             readTimeout,
 		VerifyChecksum:          true,
 		FillZeroLogPos:          sv.flavour == mariaDB,

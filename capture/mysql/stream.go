@@ -67,6 +67,9 @@ func (st *stream) HandleEvent(e *replication.BinlogEvent) error {
 		return nil
 	}
 	st.sendIdle(now)
+	if kind := e.Header.EventType; kind == replication.HEARTBEAT_EVENT || kind == replication.HEARTBEAT_LOG_EVENT_V2 {
+		st.sayAlive()
+	}
 	if st.ended() {
 		return errDone
 	}
@@ -190,6 +193,14 @@ func (st *stream) sendIdle(now time.Time) {
 	case st.out <- b:
 		st.sent(&b)
 		*due = idle{}
+	default:
+	}
+}
+
+// sayAlive lets a receiver that is there know that the server is.
+func (st *stream) sayAlive() {
+	select {
+	case st.out <- capture.Batch{}:
 	default:
 	}
 }

@@ -135,6 +135,7 @@ func openMySQL(cfg *config.Config) (*database, error) {
 		store:       st,
 		stream:      func() (stream, error) { return open() },
 		readable:    func() (readiness, error) { return open() },
+		heartbeat:   capturemysql.HeartbeatPeriod,
 		unreachable: mysqlstore.Unreachable,
 	}, nil
 }
