@@ -204,6 +204,18 @@ func OddNames(name string) store.Outbox {
 	}}
 }
 
+// Anew opens a source without a checkpoint, whose log so begins anew, does without
+// the rows of the cut, and returns the opening.
+func Anew(tb testing.TB, src capture.Resumer, tables capture.Tables) capture.Opening {
+	tb.Helper()
+	o, err := src.Open(tb.Context(), store.Checkpoint{}, tables)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	o.View.Close()
+	return o
+}
+
 // rowsOf makes n rows with ids of a common prefix, in group g.
 func rowsOf(prefix string, n int) []Row {
 	rows := make([]Row, n)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/capturetest"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
@@ -92,11 +93,7 @@ func TestGeneratedColumns(t *testing.T) {
 				defer d.exec(t, "DROP TABLE outbox_events, unrelated")
 				src := newSource(t, d.config())
 				defer src.Close()
-				o, err := src.Open(t.Context(), store.Checkpoint{}, d.tables())
-				if err != nil {
-					t.Fatal(err)
-				}
-				o.View.Close()
+				o := capturetest.Anew(t, src, d.tables())
 				d.exec(t, "INSERT INTO outbox_events (id, payload) VALUES ('a', 'x')")
 				if err := src.Mark(t.Context(), "end-"+strings.ToLower(how)); err != nil {
 					t.Fatal(err)
@@ -137,11 +134,7 @@ func TestHiddenColumns(t *testing.T) {
 				t.Fatalf("the source ended with %v", err)
 			}
 			// The same source again, as a relay has it.
-			o, err := src.Open(t.Context(), store.Checkpoint{}, d.tables())
-			if err != nil {
-				t.Fatal(err)
-			}
-			o.View.Close()
+			o := capturetest.Anew(t, src, d.tables())
 			d.exec(t, insert(fmt.Sprint("again-", try)))
 			err = src.Run(t.Context(), capture.Span{From: o.From}, make(chan capture.Batch))
 			var no *capture.NoStreamError

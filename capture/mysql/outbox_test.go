@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/capturetest"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
@@ -71,11 +72,7 @@ func TestReplace(t *testing.T) {
 		fo.end()
 		again := newSource(t, d.config()) // which sees the key from the beginning
 		defer again.Close()
-		o, err := again.Open(t.Context(), store.Checkpoint{}, d.tables())
-		if err != nil {
-			t.Fatal(err)
-		}
-		o.View.Close()
+		o := capturetest.Anew(t, again, d.tables())
 		d.exec(t, "UPDATE outbox_events SET status = 'COMPLETED'", replace("r4"), "UPDATE outbox_events SET id = 'r5', payload = 'x'")
 		if err := again.Mark(t.Context(), "end again"); err != nil {
 			t.Fatal(err)

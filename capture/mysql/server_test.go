@@ -52,11 +52,7 @@ func TestSilentServer(t *testing.T) {
 		d := newDatabase(t, f, srv.Database())
 		src := newSource(t, d.config())
 		defer src.Close()
-		o, err := src.Open(t.Context(), store.Checkpoint{}, d.tables())
-		if err != nil {
-			t.Fatal(err)
-		}
-		o.View.Close()
+		o := capturetest.Anew(t, src, d.tables())
 		d.exec(t, insert("first"))
 		out, done := make(chan capture.Batch), make(chan error, 1)
 		ctx, cancel := context.WithCancel(context.Background())

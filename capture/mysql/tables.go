@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/capture/internal/logged"
 	"github.com/sluicebox/sluicebox/store"
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
@@ -210,7 +211,7 @@ func (t *table) check(cs *charsets, wrong *fault.List) error {
 		}
 	}
 	for _, o := range t.outboxes {
-		for _, name := range logged(&o.Layout.Columns) {
+		for _, name := range logged.Columns(&o.Layout.Columns) {
 			c := t.column(name)
 			if c == nil {
 				continue // the store says so, and names every one
@@ -239,17 +240,6 @@ func (c *described) unreadable(cs *charsets) (why, how string, err error) {
 		why, how = "is of charset "+c.charset+", which the relay does not read", "convert it to utf8mb4, or poll"
 	}
 	return why, how, err
-}
-
-// logged lists the columns that are read out of the log.
-func logged(c *store.Columns) []string {
-	var names []string
-	for _, name := range []string{c.ID, c.Kind, c.Group, c.Payload, c.RetryCount} {
-		if name != "" {
-			names = append(names, name)
-		}
-	}
-	return names
 }
 
 // refresh reads a table's columns anew, for a log that does not name them.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/capturetest"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
@@ -152,11 +153,7 @@ func (d *database) stream1(t *testing.T, boxes []store.Outbox, write func()) []s
 	cfg.Outboxes = boxes
 	src := newSource(t, cfg)
 	defer src.Close()
-	o, err := src.Open(t.Context(), store.Checkpoint{}, d.tables())
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.View.Close()
+	o := capturetest.Anew(t, src, d.tables())
 	write()
 	if err := src.Mark(t.Context(), "end"); err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/capture"
-	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/capture/capturetest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -25,11 +25,7 @@ func TestServerCrash(t *testing.T) {
 		d := newDatabase(t, srv.URL)
 		src := newSource(t, d.config())
 		defer src.Close()
-		o, err := src.Open(t.Context(), store.Checkpoint{}, d.tables())
-		if err != nil {
-			t.Fatal(err)
-		}
-		o.View.Close()
+		o := capturetest.Anew(t, src, d.tables())
 		ctx, cancel := context.WithCancel(t.Context())
 		out, done := make(chan capture.Batch), make(chan error, 1)
 		var seen counter

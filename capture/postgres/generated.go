@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/capture/internal/logged"
 	"github.com/sluicebox/sluicebox/store"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
@@ -26,7 +27,7 @@ ORDER BY a.attnum`
 func (s *Source) checkGenerated(ctx context.Context, conn *pgx.Conn, tables []*table, wrong *fault.List) error {
 	for _, t := range tables {
 		for _, o := range t.outboxes {
-			rows, err := conn.Query(ctx, generatedSQL, t.oid, logged(&o.Layout.Columns), s.cfg.Name)
+			rows, err := conn.Query(ctx, generatedSQL, t.oid, logged.Columns(&o.Layout.Columns), s.cfg.Name)
 			if err != nil {
 				return fmt.Errorf("look for generated columns of %s: %w", t.quoted(), pgstore.Explain(err))
 			}
@@ -47,20 +48,9 @@ func (s *Source) checkGenerated(ctx context.Context, conn *pgx.Conn, tables []*t
 	return nil
 }
 
-// logged lists the columns that are read out of the log.
-func logged(c *store.Columns) []string {
-	var names []string
-	for _, name := range []string{c.ID, c.Kind, c.Group, c.Payload, c.RetryCount} {
-		if name != "" {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
 // needs reports whether an outbox of the table reads one of the columns.
 func (t *table) needs(columns []string) bool {
 	return slices.ContainsFunc(t.outboxes, func(o *store.Outbox) bool {
-		return slices.ContainsFunc(logged(&o.Layout.Columns), func(name string) bool { return slices.Contains(columns, name) })
+		return slices.ContainsFunc(logged.Columns(&o.Layout.Columns), func(name string) bool { return slices.Contains(columns, name) })
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/capturetest"
 	"github.com/sluicebox/sluicebox/capture/postgres"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
@@ -223,11 +224,7 @@ func makes(t *testing.T, d *database) func() {
 // opened leaves a source between Open and Run.
 func opened(t *testing.T, d *database) func() {
 	src := newSource(t, d.config())
-	o, err := src.Open(t.Context(), store.Checkpoint{}, d.tables())
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.View.Close()
+	capturetest.Anew(t, src, d.tables())
 	return src.Close
 }
 

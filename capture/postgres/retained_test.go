@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/sluicebox/sluicebox/capture"
-	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/capture/capturetest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -20,11 +20,7 @@ func TestRetainedLimit(t *testing.T) {
 		script(publish, "GRANT SELECT ON outbox_events TO "+d.role)(t, d)
 		src := newSource(t, d.config())
 		defer src.Close()
-		o, err := src.Open(t.Context(), store.Checkpoint{}, d.tables())
-		if err != nil {
-			t.Fatal(err)
-		}
-		o.View.Close()
+		capturetest.Anew(t, src, d.tables())
 		for _, c := range []struct {
 			setting string
 			want    int64
@@ -53,11 +49,7 @@ func TestRetainedWithoutASlot(t *testing.T) {
 		d := newDatabase(t, servers.Database(t, version))
 		src := newSource(t, d.config())
 		defer src.Close()
-		o, err := src.Open(t.Context(), store.Checkpoint{}, d.tables())
-		if err != nil {
-			t.Fatal(err)
-		}
-		o.View.Close()
+		capturetest.Anew(t, src, d.tables())
 		script(dropSlot)(t, d)
 		var lost *capture.LostError
 		if kept, err := src.Retained(t.Context()); !errors.As(err, &lost) {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/capturetest"
 	"github.com/sluicebox/sluicebox/capture/postgres"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
@@ -345,11 +346,7 @@ func TestDiscard(t *testing.T) {
 	d := newDatabase(t, servers.Database(t, servers.Versions()[0]))
 	src := newSource(t, d.config())
 	defer src.Close()
-	o, err := src.Open(t.Context(), store.Checkpoint{}, d.tables())
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.View.Close()
+	o := capturetest.Anew(t, src, d.tables())
 	if err := o.Discard(t.Context()); err != nil {
 		t.Fatal(err)
 	}

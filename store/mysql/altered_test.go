@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
 // alterations are changes of a table's id, each with a row of before and one that only
@@ -184,7 +185,7 @@ func TestHiddenIndex(t *testing.T) {
 		}
 		r.settle(t, outcome("1", store.Completed))
 		r.exec(t, "ALTER TABLE outbox_events DROP INDEX b_used")
-		wantSetup(t, "no other", r.store.Check(ctx(t)), "CREATE UNIQUE INDEX")
+		rigs.WantSetup(t, "no other", r.store.Check(ctx(t)), "CREATE UNIQUE INDEX")
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/mysql"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -24,13 +25,7 @@ func BenchmarkRows(b *testing.B) {
 					b.Fatal(err)
 				}
 				defer st.Close()
-				if err := st.Install(b.Context()); err != nil {
-					b.Fatal(err)
-				}
-				epoch, err := st.Lead(b.Context())
-				if err != nil {
-					b.Fatal(err)
-				}
+				epoch := rigs.Lead(b, st)
 				next := 0
 				var claiming, settling time.Duration
 				for b.Loop() {

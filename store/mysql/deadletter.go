@@ -9,14 +9,14 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+	"github.com/sluicebox/sluicebox/store/internal/deadletter"
 )
 
 // CountFailed implements store.DeadLetters, on a session of its own.
 func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int, error) {
 	n := 0
 	err := s.look(ctx, f, func(ctx context.Context, c *conn, t *table) error {
-		if byProgram(t, &f) {
+		if deadletter.ByProgram(t.Outbox, &f) {
 			return eachLetter(ctx, c, t, &f, 0, false, func(store.DeadLetter) { n++ })
 		}
 		return t.byIDs(&f, func(keys []any) error {
@@ -56,11 +56,8 @@ func (s *Store) letters(ctx context.Context, f store.DeadLetterFilter, limit int
 // look runs fn on a session of its own: reading a large table must hold up neither
 // the relay's checkpoints nor its outcomes.
 func (s *Store) look(ctx context.Context, f store.DeadLetterFilter, fn func(context.Context, *conn, *table) error) error {
-	o, err := s.outbox(f.Outbox)
+	o, err := s.outboxes.Check(f.Outbox, &f)
 	if err != nil {
-		return err
-	}
-	if err := f.Validate(o); err != nil {
 		return err
 	}
 	err = s.onOwn(ctx, func(ctx context.Context, c *conn) error {
@@ -75,23 +72,14 @@ func (s *Store) look(ctx context.Context, f store.DeadLetterFilter, fn func(cont
 
 // onOwn runs fn on a session of its own, which reads and has no transaction.
 func (s *Store) onOwn(ctx context.Context, fn func(context.Context, *conn) error) error {
-	if !s.life.Begin() {
-		return lifetime.ErrClosed
-	}
-	defer s.life.Done()
-	ctx, cancel := s.life.Bind(ctx)
-	defer cancel()
-	c, err := dial(ctx, s.views, "READ COMMITTED", readSettings())
-	if err != nil {
-		return err
-	}
-	defer c.close()
-	return fn(ctx, c)
-}
-
-// byProgram reports whether the program has to look at the group of each row.
-func byProgram(t *table, f *store.DeadLetterFilter) bool {
-	return f.Group != nil && len(t.Layout.GroupPath) > 0
+	return s.life.Do(ctx, func(ctx context.Context) error {
+		c, err := dial(ctx, s.views, "READ COMMITTED", readSettings())
+		if err != nil {
+			return err
+		}
+		defer c.close()
+		return fn(ctx, c)
+	})
 }
 
 // byIDs gives the keys of a filter's ids by the number that one statement binds, or
@@ -125,13 +113,13 @@ func eachLetter(ctx context.Context, c *conn, t *table, f *store.DeadLetterFilte
 	}
 	st := &statement{}
 	text := t.lettersText(st, f, keys, payload)
-	if limit > 0 && !byProgram(t, f) {
+	if limit > 0 && !deadletter.ByProgram(t.Outbox, f) {
 		text += "\nLIMIT " + st.arg(limit)
 	}
 	given := 0
 	err := c.query(ctx, text, st.args, func(rows *sql.Rows) error {
 		d, err := t.scanLetter(rows)
-		if err != nil || byProgram(t, f) && d.Group != *f.Group {
+		if err != nil || deadletter.ByProgram(t.Outbox, f) && d.Group != *f.Group {
 			return err
 		}
 		each(d)
@@ -194,7 +182,7 @@ func (t *table) chosen(s *statement, f *store.DeadLetterFilter, keys []any) stri
 		where += " AND " + t.is(s, c.Kind, f.Kind, f.Kind == t.Kind)
 	}
 	switch {
-	case f.Group == nil || byProgram(t, f):
+	case f.Group == nil || deadletter.ByProgram(t.Outbox, f):
 	case f.Group.Valid:
 		where += " AND " + t.is(s, c.Group, f.Group.Name, false)
 	case c.Group != "":

@@ -99,14 +99,10 @@ func (s *Store) isFailed(ctx context.Context, c *conn, t *table, id string) (boo
 // Hold implements store.Holds. The reason loses what an error text of Settle loses,
 // and the time is cut to microseconds.
 func (s *Store) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) error {
-	o, err := s.outbox(h.Lane.Outbox)
-	if err == nil {
-		err = h.Validate(o)
-	}
-	if err != nil {
+	if _, err := s.outboxes.Check(h.Lane.Outbox, &h); err != nil {
 		return fmt.Errorf("hold: %w", err)
 	}
-	err = s.operator.do(ctx, func(ctx context.Context, c *conn) error {
+	err := s.operator.do(ctx, func(ctx context.Context, c *conn) error {
 		return s.lead(ctx, c, epoch, func() error { return s.putHold(ctx, c, &h) })
 	})
 	if err != nil {

@@ -7,11 +7,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+	"github.com/sluicebox/sluicebox/store/internal/sessionlock"
 )
 
 // lockName is the name of a relay's lock, which is the server's and not the
@@ -22,10 +22,7 @@ func lockName(database, relay string) string {
 	return "sluicebox leader " + hex.EncodeToString(hash[:20])
 }
 
-var (
-	errReleased = errors.New("the relay's lock was released")
-	errReplica  = errors.New("the server is read-only: a replica takes no writes before it is promoted")
-)
+var errReplica = errors.New("the server is read-only: a replica takes no writes before it is promoted")
 
 // checkOnePrimary returns a *store.SetupError if several servers take writes: the lock
 // of one of them keeps nobody else out, nor does its leader row.
@@ -77,8 +74,7 @@ func (s *Store) tryLock(ctx context.Context, c *conn) (*lock, error) {
 		}
 		return nil, &store.LockedError{Holder: holder}
 	}
-	l := &lock{conn: s.leader.take(), life: s.life, locker: &s.locker}
-	l.released, l.release = context.WithCancel(context.Background())
+	l := newLock(s.leader.take(), s.life, &s.locker)
 	s.locker.Store(l.conn.server.session)
 	if !s.life.Add(l) {
 		l.Release()
@@ -101,19 +97,21 @@ func (s *Store) readHolder(ctx context.Context, c *conn) (holder string, err err
 
 // lock is the server's lock, and the session that holds it.
 type lock struct {
-	conn     *conn
-	life     *lifetime.Lifetime
-	locker   *atomic.Int64   // the store's
-	released context.Context // ends with Release
-	release  context.CancelFunc
+	*sessionlock.Lock
+	conn   *conn
+	life   *lifetime.Lifetime
+	locker *atomic.Int64 // the store's
+}
 
-	mu   sync.Mutex // held by the call that uses conn
-	lost error      // why conn does not hold the lock any more
+func newLock(c *conn, life *lifetime.Lifetime, locker *atomic.Int64) *lock {
+	l := &lock{conn: c, life: life, locker: locker}
+	l.Lock = sessionlock.New(l)
+	return l
 }
 
 // Ping implements store.Lock, by one round trip.
 func (l *lock) Ping(ctx context.Context) error {
-	return l.use(ctx, func(ctx context.Context) error {
+	return l.Use(ctx, func(ctx context.Context) error {
 		if err := l.conn.on.PingContext(ctx); err != nil {
 			return fmt.Errorf("ping the relay's lock: %w", err)
 		}
@@ -122,49 +120,25 @@ func (l *lock) Ping(ctx context.Context) error {
 }
 
 // Watch implements store.Lock: a server that ends a session hangs up.
-func (l *lock) Watch(ctx context.Context) error {
-	return l.use(ctx, l.conn.wire.watch)
-}
+func (l *lock) Watch(ctx context.Context) error { return l.Use(ctx, l.conn.wire.watch) }
 
-// use runs a call on the session. After an error nobody knows whether the lock is
-// held, so it is given up.
-func (l *lock) use(ctx context.Context, call func(context.Context) error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.lost != nil {
-		return l.lost
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(l.released, cancel)()
-	err := call(ctx)
-	if l.released.Err() != nil {
-		return errors.Join(errReleased, err)
-	}
-	if err != nil {
-		l.lost = err
-		l.conn.close()
-	}
-	return err
-}
-
-// Release implements store.Lock. The lock is free when it returns, unless the server
-// does not answer.
+// Release implements store.Lock.
 func (l *lock) Release() {
-	l.release()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.lost == nil {
-		l.lost = errReleased
-		l.locker.CompareAndSwap(l.conn.server.session, 0)
-		ctx, cancel := context.WithTimeout(context.Background(), goodbye)
-		// It goes with the session too, but later.
-		_, _ = l.conn.on.ExecContext(ctx, "DO RELEASE_ALL_LOCKS()")
-		cancel()
-		l.conn.close()
-	}
+	l.Lock.Release()
 	l.life.Remove(l)
 }
 
 // Close is Release, at the end of the store.
 func (l *lock) Close() { l.Release() }
+
+// Lost implements sessionlock.Session: only a call finds it out.
+func (l *lock) Lost() bool { return false }
+
+// Unlock implements sessionlock.Session.
+func (l *lock) Unlock(ctx context.Context) {
+	l.locker.CompareAndSwap(l.conn.server.session, 0)
+	_, _ = l.conn.on.ExecContext(ctx, "DO RELEASE_ALL_LOCKS()") // the session is given up either way
+}
+
+// Drop implements sessionlock.Session.
+func (l *lock) Drop() { l.conn.close() }

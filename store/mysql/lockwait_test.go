@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -80,7 +81,7 @@ func TestInsertIntoGaps(t *testing.T) {
 		r := newRig(t, url, flowTable, 0, flowBox())
 		r.insert(t, "10", "20", "30", "40")
 		held := r.begin(t, "UPDATE outbox_events SET payload = '1' WHERE id = '40'")
-		claimed := later(func() ([]store.ClaimAnswer, error) {
+		claimed := rigs.Later(func() ([]store.ClaimAnswer, error) {
 			return r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("10"), row("15"), row("20"), row("40"), row("99")})
 		})
 		r.waitForLock(t)
@@ -101,12 +102,12 @@ func TestInsertIntoGaps(t *testing.T) {
 			t.Fatal(err)
 		}
 		a := <-claimed
-		if a.err != nil {
-			t.Fatal(a.err)
+		if a.Err != nil {
+			t.Fatal(a.Err)
 		}
 		for i, id := range []string{"10", "", "20", "40"} {
-			if id != "" && a.value[i].Result != store.Claimed {
-				t.Errorf("row %s is %s", id, a.value[i].Result)
+			if id != "" && a.Value[i].Result != store.Claimed {
+				t.Errorf("row %s is %s", id, a.Value[i].Result)
 			}
 		}
 	})
@@ -149,7 +150,7 @@ func TestClaimOfOpenInsert(t *testing.T) {
 		for _, commit := range []bool{true, false} {
 			id := fmt.Sprint("row ", commit)
 			tx := r.begin(t, "INSERT INTO outbox_events (id, payload) VALUES (?, 'here')", id)
-			claimed := later(func() ([]store.ClaimAnswer, error) {
+			claimed := rigs.Later(func() ([]store.ClaimAnswer, error) {
 				return r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row(id)})
 			})
 			r.waitForLock(t)
@@ -160,8 +161,8 @@ func TestClaimOfOpenInsert(t *testing.T) {
 			if err := end(); err != nil {
 				t.Fatal(err)
 			}
-			if a := <-claimed; a.err != nil || a.value[0].Result != want {
-				t.Errorf("commit %v: %+v, %v", commit, a.value, a.err)
+			if a := <-claimed; a.Err != nil || a.Value[0].Result != want {
+				t.Errorf("commit %v: %+v, %v", commit, a.Value, a.Err)
 			}
 		}
 	})

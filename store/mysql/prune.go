@@ -18,10 +18,7 @@ const pruneRows = 2000
 // with time: tables have no index on the time of settlement as a rule, and one would
 // cost each claim and outcome more than this does.
 func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.Prune) (store.Pruned, error) {
-	o, err := s.outbox(p.Outbox)
-	if err == nil {
-		err = p.Validate(o)
-	}
+	o, err := s.outboxes.Check(p.Outbox, &p)
 	if err != nil {
 		return store.Pruned{}, fmt.Errorf("prune: %w", err)
 	}

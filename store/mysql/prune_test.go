@@ -1,35 +1,20 @@
 package mysql_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
 // prune goes through the table to its end, n rows at a time, and returns how many were
 // deleted, and the errors that did not end it.
 func (r *rig) prune(t *testing.T, n int) (rows int, refused []error) {
 	t.Helper()
-	p := store.Prune{Outbox: "events", Before: time.Now(), Limit: n}
-	for range 10_000 {
-		done, err := r.store.Prune(ctx(t), r.epoch, p)
-		var refusal *store.RefusedError
-		if errors.As(err, &refusal) && done.Next != "" {
-			refused = append(refused, err)
-		} else if err != nil && !errors.As(err, &refusal) {
-			t.Fatal(err)
-		}
-		rows += done.Rows
-		if p.From = done.Next; p.From == "" {
-			return rows, refused
-		}
-	}
-	t.Fatal("there is no end of it")
-	return 0, nil
+	return rigs.Prune(t, r.store, r.epoch, time.Now(), n)
 }
 
 // fillFlow inserts delivered rows.

@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"errors"
 	"math/bits"
 	"strings"
 
@@ -17,6 +18,9 @@ func (s *statement) arg(v any) string {
 	s.args = append(s.args, v)
 	return "?"
 }
+
+// errEnough is what the reader of a statement's rows returns to be given no more.
+var errEnough = errors.New("that is enough")
 
 // mostKeys is the most keys that one statement names. MariaDB makes a table of a
 // list of 1000 and more, and may then read all of the other one.

@@ -3,17 +3,15 @@ package mysql_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/mysql"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
-
-const patience = 30 * time.Second
 
 // flowTable is the first FlowCatalyst table, as on MySQL.
 const flowTable = `
@@ -30,9 +28,7 @@ CREATE TABLE outbox_events (
     INDEX idx_outbox_events_status (status, message_group, created_at)
 ) DEFAULT CHARSET=utf8mb4`
 
-func flowBox() store.Outbox {
-	return store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
-}
+func flowBox() store.Outbox { return rigs.FlowBox() }
 
 // rig is a leading store, and sessions to look and meddle with.
 type rig struct {
@@ -47,13 +43,7 @@ func newRig(t *testing.T, url, ddl string, takeover time.Duration, boxes ...stor
 	servers.ExecMySQL(t, url, strings.Split(ddl, ";\n")...)
 	r := &rig{url: url, db: servers.OpenMySQL(t, url)}
 	r.store = openStore(t, url, takeover, boxes...)
-	if err := r.store.Install(ctx(t)); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.store.Check(ctx(t)); err != nil {
-		t.Fatal(err)
-	}
-	r.lead(t)
+	r.epoch = rigs.Lead(t, r.store)
 	return r
 }
 
@@ -75,26 +65,16 @@ func (r *rig) lead(t *testing.T) {
 	}
 }
 
-func ctx(t *testing.T) context.Context {
-	c, cancel := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(cancel)
-	return c
+func ctx(t testing.TB) context.Context { return rigs.Context(t) }
+
+func (r *rig) exec(t testing.TB, query string, args ...any) {
+	t.Helper()
+	rigs.Exec(t, r.db, query, args...)
 }
 
-func (r *rig) exec(t *testing.T, query string, args ...any) {
+func ask[T any](t testing.TB, db *sql.DB, query string, args ...any) T {
 	t.Helper()
-	if _, err := r.db.ExecContext(ctx(t), query, args...); err != nil {
-		t.Fatalf("%v, in: %s", err, query)
-	}
-}
-
-func ask[T any](t *testing.T, db *sql.DB, query string, args ...any) T {
-	t.Helper()
-	var v T
-	if err := db.QueryRowContext(ctx(t), query, args...).Scan(&v); err != nil {
-		t.Fatalf("%v, in: %s", err, query)
-	}
-	return v
+	return rigs.Ask[T](t, db, query, args...)
 }
 
 // begin opens a transaction of somebody else's and runs a statement in it.
@@ -119,63 +99,21 @@ func (r *rig) insert(t *testing.T, ids ...string) {
 	}
 }
 
-func row(id string) store.ClaimRow {
-	return store.ClaimRow{Ref: store.Ref{Outbox: "events", ID: id}, WantPayload: true}
-}
+func row(id string) store.ClaimRow { return rigs.Row(id) }
 
-func outcome(id string, status store.Status) store.Outcome {
-	return store.Outcome{Ref: store.Ref{Outbox: "events", ID: id}, Status: status, At: time.Now()}
-}
+func outcome(id string, status store.Status) store.Outcome { return rigs.Outcome(id, status) }
 
-func (r *rig) claim(t *testing.T, rows ...store.ClaimRow) []store.ClaimAnswer {
+func (r *rig) claim(t testing.TB, rows ...store.ClaimRow) []store.ClaimAnswer {
 	t.Helper()
-	answers, err := r.store.Claim(ctx(t), r.epoch, time.Now(), rows)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answers
+	return rigs.Claim(t, r.store, r.epoch, rows)
 }
 
-func (r *rig) settle(t *testing.T, outcomes ...store.Outcome) []store.SettleResult {
+func (r *rig) settle(t testing.TB, outcomes ...store.Outcome) []store.SettleResult {
 	t.Helper()
-	results, err := r.store.Settle(ctx(t), r.epoch, outcomes)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return results
+	return rigs.Settle(t, r.store, r.epoch, outcomes)
 }
 
 func (r *rig) status(t *testing.T, id string) string {
 	t.Helper()
 	return ask[string](t, r.db, "SELECT status FROM outbox_events WHERE id = ?", id)
-}
-
-// later runs a call beside the test.
-func later[T any](call func() (T, error)) <-chan answer[T] {
-	c := make(chan answer[T], 1)
-	go func() {
-		v, err := call()
-		c <- answer[T]{v, err}
-	}()
-	return c
-}
-
-type answer[T any] struct {
-	value T
-	err   error
-}
-
-// wantSetup checks that an error is a setup error that says something.
-func wantSetup(t *testing.T, what string, err error, parts ...string) {
-	t.Helper()
-	var setup *store.SetupError
-	if !errors.As(err, &setup) || setup.Remedy == "" {
-		t.Errorf("%s: %v, want a setup error with a remedy", what, err)
-		return
-	}
-	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%s does not say %q: %v", what, part, err)
-		}
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -93,9 +94,9 @@ func TestLockOfKilledSession(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.lead(t)
-		watched := later(func() (int, error) { return 0, held.Watch(ctx(t)) })
+		watched := rigs.Later(func() (int, error) { return 0, held.Watch(ctx(t)) })
 		r.kill(t)
-		if a := <-watched; a.err == nil {
+		if a := <-watched; a.Err == nil {
 			t.Error("the watch says nothing")
 		}
 		if err := held.Ping(ctx(t)); err == nil {
@@ -208,9 +209,9 @@ func TestTLS(t *testing.T) {
 				t.Errorf("with TLS: %s", a.Result)
 			}
 			_, err := openStore(t, url, 0, flowBox()).Lead(ctx(t))
-			wantSetup(t, "an authority that nobody knows", err, "certificate", "tls-ca")
+			rigs.WantSetup(t, "an authority that nobody knows", err, "certificate", "tls-ca")
 			_, err = openStore(t, good+"&tls-server-name=other.example", 0, flowBox()).Lead(ctx(t))
-			wantSetup(t, "another name", err, "certificate")
+			rigs.WantSetup(t, "another name", err, "certificate")
 			if _, err := openStore(t, url+"?tls=skip-verify", 0, flowBox()).Lead(ctx(t)); err != nil {
 				t.Errorf("unverified: %v", err)
 			}

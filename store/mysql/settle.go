@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
@@ -24,11 +23,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		return nil, nil
 	}
 	for i := range outcomes {
-		box, err := s.outbox(outcomes[i].Outbox)
-		if err == nil {
-			err = outcomes[i].Validate(box)
-		}
-		if err != nil {
+		if _, err := s.outboxes.Check(outcomes[i].Outbox, &outcomes[i]); err != nil {
 			return nil, fmt.Errorf("settle: %w", err)
 		}
 	}
@@ -101,60 +96,6 @@ func (c *settling) write(ctx context.Context, look bool) error {
 		}
 	}
 	return c.unparkSettled(ctx)
-}
-
-// settlePart is the outcomes of one kind, each id once.
-type settlePart struct {
-	settleKey
-	table *table
-	lookup
-}
-
-type settleKey struct {
-	turn   int // an id's second outcome is written in the second turn, and so on
-	outbox string
-	status store.Status
-	when   time.Time // of COMPLETED rows, which are written together
-	place  int       // of all others, each of which has values of its own
-}
-
-// parts sorts the call. Turns keep the order of several outcomes of one id; parts come
-// in the order of their turns.
-func (c *settling) parts(ctx context.Context) ([]*settlePart, error) {
-	var turns [][]*settlePart
-	byKey := map[settleKey]*settlePart{}
-	count := make(map[store.Ref]int, len(c.outcomes))
-	for i := range c.outcomes {
-		o := &c.outcomes[i]
-		t, err := c.conn.table(ctx, c.outboxes.Known(o.Outbox))
-		if err != nil {
-			return nil, err
-		}
-		k := settleKey{turn: count[o.Ref], outbox: o.Outbox, status: o.Status, when: o.At}
-		count[o.Ref]++
-		if o.Status != store.Completed {
-			k.when, k.place = time.Time{}, i
-		}
-		p := byKey[k]
-		if p == nil {
-			p = &settlePart{settleKey: k, table: t}
-			byKey[k] = p
-			if k.turn == len(turns) {
-				turns = append(turns, nil)
-			}
-			turns[k.turn] = append(turns[k.turn], p)
-		}
-		key, can := t.id().key(o.ID)
-		if !can {
-			key = nil // no row has it
-		}
-		p.add(i, key)
-	}
-	var parts []*settlePart
-	for _, turn := range turns {
-		parts = append(parts, turn...)
-	}
-	return parts, nil
 }
 
 // look locks the rows of the call and tells what they are. It waits for whoever

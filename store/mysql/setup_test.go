@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -35,9 +36,9 @@ func TestLeastRights(t *testing.T) {
 		box := flowBox()
 		url, account := asAccount(t, admin, password)
 		_, err := openStore(t, strings.Replace(url, password, "wrong", 1), 0, box).Lead(ctx(t))
-		wantSetup(t, "a wrong password", err, "refuses the login")
+		rigs.WantSetup(t, "a wrong password", err, "refuses the login")
 		_, err = openStore(t, url, 0, box).Lead(ctx(t))
-		wantSetup(t, "no right on the database", err, "cannot be used")
+		rigs.WantSetup(t, "no right on the database", err, "cannot be used")
 		database := ask[string](t, servers.OpenMySQL(t, admin), "SELECT DATABASE()")
 		servers.ExecMySQL(t, admin, "GRANT SELECT (id) ON "+database+".outbox_events TO "+account)
 		relay := openStore(t, url, 0, box)
@@ -45,7 +46,7 @@ func TestLeastRights(t *testing.T) {
 			t.Errorf("the account may make tables: %v, %v", may, err)
 		}
 		err = relay.Install(ctx(t))
-		wantSetup(t, "install without CREATE", err, "GRANT SELECT, INSERT, UPDATE ON", "sluicebox_leader")
+		rigs.WantSetup(t, "install without CREATE", err, "GRANT SELECT, INSERT, UPDATE ON", "sluicebox_leader")
 		if err := openStore(t, admin, 0, box).Install(ctx(t)); err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +86,7 @@ func TestLeastRights(t *testing.T) {
 		r.claim(t, row("2"))
 		r.settle(t, outcome("2", store.Failed))
 		_, err = relay.Discard(ctx(t), r.epoch, f, 1)
-		wantSetup(t, "discard", err, "GRANT DELETE")
+		rigs.WantSetup(t, "discard", err, "GRANT DELETE")
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -54,13 +53,10 @@ ORDER BY makes_unique DESC, width, i.index_name = 'PRIMARY' DESC, i.index_name`
 // describe reads an outbox's table from the catalog.
 func describe(ctx context.Context, c *conn, o *store.Outbox) (*table, error) {
 	t, err := readTable(ctx, c, o)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = columns.Complete(o, TableName(o), t.columns, sameName)
 	}
-	if missing := t.lacks(); len(missing) > 0 {
-		return nil, &store.SetupError{Problem: t.missingText(missing), Remedy: "add them, or name others in the layout"}
-	}
-	return t, nil
+	return t, err
 }
 
 func readTable(ctx context.Context, c *conn, o *store.Outbox) (*table, error) {
@@ -119,40 +115,22 @@ func readColumns(ctx context.Context, c *conn, o *store.Outbox) (list []column, 
 	return list, nil
 }
 
-// find returns a column. The servers do not tell capitals from small letters in the
-// names of columns.
-func (t *table) find(name string) (column, bool) {
-	i := slices.IndexFunc(t.columns, func(c column) bool { return strings.EqualFold(c.name, name) })
-	if i < 0 {
-		return column{}, false
-	}
-	return t.columns[i], true
-}
+// Name implements columns.Named.
+func (c column) Name() string { return c.name }
+
+// sameName compares names of columns. The servers do not tell capitals from small
+// letters in them.
+func sameName(a, b string) bool { return strings.EqualFold(a, b) }
 
 // col returns a column that is known to be there.
-func (t *table) col(name string) column {
-	c, ok := t.find(name)
-	if !ok {
-		panic("mysql: column " + name + " was not looked up")
-	}
-	return c
-}
+func (t *table) col(name string) column { return columns.Known(t.columns, sameName, name) }
 
 func (t *table) id() column { return t.col(t.Layout.Columns.ID) }
 
-func (t *table) lacks() []string {
-	return columns.Missing(&t.Layout, func(name string) bool {
-		_, there := t.find(name)
-		return there
-	})
-}
+func (t *table) lacks() []string { return columns.Lacking(&t.Layout, t.columns, sameName) }
 
 func (t *table) missingText(missing []string) string {
-	var have []string
-	for _, c := range t.columns {
-		have = append(have, c.name)
-	}
-	return columns.MissingText(t.Outbox, TableName(t.Outbox), missing, have)
+	return columns.LackingText(t.Outbox, TableName(t.Outbox), missing, t.columns)
 }
 
 // from names the table as o. It is read by the index on the id: the servers would
@@ -234,17 +212,12 @@ func (t *table) delivered(s *statement) string {
 }
 
 // status is the value of a status in the status column.
-func (t *table) status(to store.Status) any {
-	if t.Layout.State == store.StateNumbers {
-		return t.Layout.Numbers[to]
-	}
-	return t.Layout.Words[to]
-}
+func (t *table) status(to store.Status) any { return columns.Stored(&t.Layout, to) }
 
 // order is the layout's order-by for rows o, the id last.
 func (t *table) order() string {
 	var order []string
-	for _, name := range append(slices.Clone(t.Layout.OrderBy), t.Layout.Columns.ID) {
+	for _, name := range columns.Order(&t.Layout) {
 		order = append(order, "o."+Ident(name))
 	}
 	return strings.Join(order, ", ")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/mysql"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -247,7 +248,7 @@ func TestCheckTypes(t *testing.T) {
 			if ddl == flowTable {
 				t.Fatalf("%q changes nothing", change)
 			}
-			wantSetup(t, to, newTables(t, url, ddl).Check(ctx(t)), part)
+			rigs.WantSetup(t, to, newTables(t, url, ddl).Check(ctx(t)), part)
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
+	views "github.com/sluicebox/sluicebox/store/internal/view"
 )
 
 const (
@@ -35,8 +36,12 @@ type reading struct {
 	without func(*store.Item) bool
 }
 
-// read gives the rows that q asks for, in order.
-func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled, to *pages) error {
+// Read implements view.Snapshot.
+func (v *view) Read(ctx context.Context, o *store.Outbox, q store.Unsettled, to *views.Pages) error {
+	return Explain(v.read(ctx, o, q, to))
+}
+
+func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled, to *views.Pages) error {
 	t, err := v.conn.table(ctx, o)
 	if err != nil {
 		return err
@@ -45,7 +50,7 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled, to 
 	if err != nil {
 		return err
 	}
-	r := &reading{table: t, query: q, relay: v.store.name, parks: parks, held: q.Held, lanes: q.Left(o)}
+	r := &reading{table: t, query: q, relay: v.name, parks: parks, held: q.Held, lanes: q.Left(o)}
 	r.share()
 	// Who knows all that is left out reads as many rows as are wanted, and no more.
 	from, window := 0, q.Limit
@@ -55,15 +60,10 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled, to 
 	for {
 		n, err := r.window(ctx, v.conn, from, window, to)
 		if errors.Is(err, errEnough) {
-			err = nil
-			n = 0
-		}
-		if err != nil {
-			return err
-		}
-		if n < window || r.without == nil {
-			to.flush()
 			return nil
+		}
+		if err != nil || n < window || r.without == nil {
+			return err
 		}
 		from, window = from+window, min(2*window, mostWindow)
 	}
@@ -93,7 +93,7 @@ func (r *reading) share() {
 }
 
 // window reads some rows behind others, and counts what it read.
-func (r *reading) window(ctx context.Context, c *conn, from, n int, to *pages) (read int, err error) {
+func (r *reading) window(ctx context.Context, c *conn, from, n int, to *views.Pages) (read int, err error) {
 	s := &statement{}
 	text := r.text(s) + "\nLIMIT " + s.arg(n) + " OFFSET " + s.arg(from)
 	err = c.query(ctx, text, s.args, func(rows *sql.Rows) error {
@@ -102,7 +102,10 @@ func (r *reading) window(ctx context.Context, c *conn, from, n int, to *pages) (
 		if err != nil || r.without != nil && r.without(&it) {
 			return err
 		}
-		return to.add(it)
+		if !to.Add(it) {
+			return errEnough
+		}
+		return nil
 	})
 	return read, err
 }

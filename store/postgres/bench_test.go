@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/postgres"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -23,13 +24,7 @@ FROM generate_series(0, %d) i`, settled, settled+pending))
 		b.Fatal(err)
 	}
 	defer st.Close()
-	if err := st.Install(b.Context()); err != nil {
-		b.Fatal(err)
-	}
-	epoch, err := st.Lead(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	epoch := rigs.Lead(b, st)
 	next := 0
 	for _, n := range []int{1, 100, 1000} {
 		b.Run(fmt.Sprintf("calls of %d", n), func(b *testing.B) {

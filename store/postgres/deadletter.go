@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+	"github.com/sluicebox/sluicebox/store/internal/deadletter"
 )
 
 // letterPage is how many rows are read at a time where the program itself has to
@@ -19,7 +19,7 @@ const letterPage = 1000
 func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int, error) {
 	n := 0
 	err := s.look(ctx, f, func(ctx context.Context, conn *pgx.Conn, t *table) error {
-		if byProgram(t, &f) {
+		if deadletter.ByProgram(t.Outbox, &f) {
 			return eachLetter(ctx, conn, t, &f, 0, false, func(store.DeadLetter) { n++ })
 		}
 		b := &builder{}
@@ -55,44 +55,31 @@ func (s *Store) letters(ctx context.Context, f store.DeadLetterFilter, limit int
 // look runs fn in a read-only transaction on a session of its own: reading a
 // large table must hold up neither the relay's checkpoints nor its outcomes.
 func (s *Store) look(ctx context.Context, f store.DeadLetterFilter, fn func(context.Context, *pgx.Conn, *table) error) error {
-	o, err := s.outbox(f.Outbox)
+	o, err := s.outboxes.Check(f.Outbox, &f)
 	if err != nil {
 		return err
 	}
-	if err := f.Validate(o); err != nil {
-		return err
-	}
-	if !s.life.Begin() {
-		return lifetime.ErrClosed
-	}
-	defer s.life.Done()
-	ctx, cancel := s.life.Bind(ctx)
-	defer cancel()
-	conn, err := connect(ctx, s.views)
-	if err != nil {
-		return err
-	}
-	defer discard(s.life, conn)
-	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(pgx.Tx) error {
-		t, err := describe(ctx, conn, o)
+	return s.life.Do(ctx, func(ctx context.Context) error {
+		conn, err := connect(ctx, s.views)
 		if err != nil {
 			return err
 		}
-		return fn(ctx, conn, t)
+		defer discard(s.life, conn)
+		return Explain(pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(pgx.Tx) error {
+			t, err := describe(ctx, conn, o)
+			if err != nil {
+				return err
+			}
+			return fn(ctx, conn, t)
+		}))
 	})
-	return Explain(err)
-}
-
-// byProgram reports whether the program has to look at the group of each row.
-func byProgram(t *table, f *store.DeadLetterFilter) bool {
-	return f.Group != nil && len(t.Layout.GroupPath) > 0
 }
 
 // eachLetter gives the chosen rows in order, at most limit unless that is 0.
 func eachLetter(ctx context.Context, conn *pgx.Conn, t *table, f *store.DeadLetterFilter, limit int, payload bool, each func(store.DeadLetter)) error {
-	read, values := lettersQuery(t, f, payload, limit > 0 && !byProgram(t, f)), t.filterValues(f)
+	read, values := lettersQuery(t, f, payload, limit > 0 && !deadletter.ByProgram(t.Outbox, f)), t.filterValues(f)
 	values["limit"] = int64(limit)
-	if !byProgram(t, f) {
+	if !deadletter.ByProgram(t.Outbox, f) {
 		rows, err := conn.Query(ctx, read.sql, read.args(values)...)
 		if err != nil {
 			return err
@@ -192,7 +179,7 @@ func (t *table) chosen(b *builder, f *store.DeadLetterFilter) string {
 		where += " AND " + t.is(b, c.Kind, "kind", f.Kind == t.Kind)
 	}
 	switch {
-	case f.Group == nil || byProgram(t, f):
+	case f.Group == nil || deadletter.ByProgram(t.Outbox, f):
 	case f.Group.Valid:
 		where += " AND " + t.is(b, c.Group, "group", false)
 	case c.Group != "":

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -68,14 +69,14 @@ func TestMendLocked(t *testing.T) {
 		}
 		// Somebody settles it under the call.
 		c := ctx(t)
-		rest := later(func() ([]store.Item, error) { return r.store.Requeue(c, r.epoch, allLetters, 9) })
+		rest := rigs.Later(func() ([]store.Item, error) { return r.store.Requeue(c, r.epoch, allLetters, 9) })
 		r.waitBlocked(t, 1)
 		if _, err := locker.Exec(ctx(t), "UPDATE outbox_events SET status = 'COMPLETED' WHERE id = '2'"); err != nil {
 			t.Fatal(err)
 		}
 		end(t, locker, true)
-		if a := <-rest; a.err != nil || len(a.value) != 1 || a.value[0].ID != "3" {
-			t.Errorf("the rest: %v, %v", a.value, a.err)
+		if a := <-rest; a.Err != nil || len(a.Value) != 1 || a.Value[0].ID != "3" {
+			t.Errorf("the rest: %v, %v", a.Value, a.Err)
 		}
 		if got := r.status(t, "2"); got != "COMPLETED" {
 			t.Errorf("the row that was not FAILED any more is %s", got)
@@ -103,7 +104,7 @@ func TestMendWaitsForLead(t *testing.T) {
 		} {
 			lead := r.begin(t, raiseEpoch)
 			old := r.epoch
-			answer := later(func() (int, error) { return 0, call(old) })
+			answer := rigs.Later(func() (int, error) { return 0, call(old) })
 			r.waitBlocked(t, 1)
 			letters, err := r.store.Failed(c, allLetters, 9, true)
 			if n, e := r.store.CountFailed(c, allLetters); err != nil || e != nil || n != 2 || len(letters) != 2 {
@@ -111,8 +112,8 @@ func TestMendWaitsForLead(t *testing.T) {
 			}
 			end(t, lead, true)
 			r.epoch++
-			if a := <-answer; !errors.Is(a.err, store.ErrNotLeader) {
-				t.Errorf("%s: %v", what, a.err)
+			if a := <-answer; !errors.Is(a.Err, store.ErrNotLeader) {
+				t.Errorf("%s: %v", what, a.Err)
 			}
 			if after := ask[string](t, r.conn, rows); after != before || r.holds(t) != 2 {
 				t.Errorf("%s changed the rows from %s to %s; %d holds", what, before, after, r.holds(t))

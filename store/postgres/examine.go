@@ -14,8 +14,6 @@ import (
 )
 
 const (
-	// clockSlack is by how much two clocks may differ before it is worth a word.
-	clockSlack = time.Second
 	// leastStatement is how long a statement must be allowed to take: a backlog of
 	// millions is parked by one.
 	leastStatement = time.Minute
@@ -116,16 +114,7 @@ func (c *checker) clock(ctx context.Context) error {
 	if err := c.conn.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&server); err != nil {
 		return err
 	}
-	after := c.now()
-	const remedy = "have both machines keep the same time (chrony, systemd-timesyncd): the relay writes the times of claims by its own clock"
-	switch {
-	case server.Sub(after) > clockSlack:
-		c.Add(store.Advice, fmt.Sprintf("this machine is %s behind the server", server.Sub(after).Round(time.Millisecond)), remedy)
-	case before.Sub(server) > clockSlack:
-		c.Add(store.Advice, fmt.Sprintf("this machine is %s ahead of the server", before.Sub(server).Round(time.Millisecond)), remedy)
-	default:
-		c.Add(store.Fine, "this machine and the server differ by less than a second")
-	}
+	c.Clock(before, server, c.now())
 	return nil
 }
 

@@ -78,10 +78,7 @@ func scanHold(row pgx.CollectableRow) (store.Hold, error) {
 // Hold implements store.Holds. The reason loses what an error text of Settle
 // loses, and the time is cut to microseconds.
 func (s *Store) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) error {
-	o, err := s.outbox(h.Lane.Outbox)
-	if err == nil {
-		err = h.Validate(o)
-	}
+	o, err := s.outboxes.Check(h.Lane.Outbox, &h)
 	if err != nil {
 		return fmt.Errorf("hold: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/postgres"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -171,7 +172,7 @@ AND application_name = 'sluicebox rig claims' AND wait_event = 'ClientWrite')`)
 			t.Errorf("%d rows are pending, want %d", n, rows)
 		}
 		p.thaw()
-		if a := <-claim; a.err == nil {
+		if a := <-claim; a.Err == nil {
 			t.Error("the frozen claim was answered")
 		}
 		if _, err := r.store.Claim(ctx(t), r.epoch, time.Now(), asked[:1]); !errors.Is(err, store.ErrNotLeader) {
@@ -198,8 +199,8 @@ func TestLeadEndsWaitingClaim(t *testing.T) {
 		if err != nil || epoch != r.epoch+1 {
 			t.Fatalf("the next leader: epoch %d, %v", epoch, err)
 		}
-		if a := <-claim; a.err == nil || !postgres.Unreachable(a.err) {
-			t.Errorf("the old leader's claim: %v, %v", a.value, a.err)
+		if a := <-claim; a.Err == nil || !postgres.Unreachable(a.Err) {
+			t.Errorf("the old leader's claim: %v, %v", a.Value, a.Err)
 		}
 		end(t, holder, true)
 		if got := r.status(t, "1"); got != "PENDING" {
@@ -214,14 +215,14 @@ func TestLeadEndsWaitingClaim(t *testing.T) {
 		claim = r.claimLater(t, row("2"))
 		r.waitBlocked(t, 1)
 		c := ctx(t)
-		lead := later(func() (store.Epoch, error) { return rival.Lead(c) })
+		lead := rigs.Later(func() (store.Epoch, error) { return rival.Lead(c) })
 		r.waitBlocked(t, 2)
 		end(t, holder, true)
-		if a := <-claim; a.err != nil || a.value[0].Result != store.Claimed {
-			t.Errorf("the store's own claim: %v, %v", a.value, a.err)
+		if a := <-claim; a.Err != nil || a.Value[0].Result != store.Claimed {
+			t.Errorf("the store's own claim: %v, %v", a.Value, a.Err)
 		}
-		if l := <-lead; l.err != nil || l.value != epoch+1 {
-			t.Errorf("Lead beside its own claim: %d, %v", l.value, l.err)
+		if l := <-lead; l.Err != nil || l.Value != epoch+1 {
+			t.Errorf("Lead beside its own claim: %d, %v", l.Value, l.Err)
 		}
 	})
 }
@@ -260,8 +261,8 @@ func TestLeadKept(t *testing.T) {
 			pid = ask[int](t, r.conn, "SELECT pid FROM pg_stat_activity WHERE application_name = 'sluicebox rig claims'")
 			wantKept("a role that may not", role, pid, "may not end it")
 			end(t, holder, true)
-			if a := <-claim; a.err != nil || a.value[0].Result != store.Claimed {
-				t.Errorf("the claim that was not ended: %v, %v", a.value, a.err)
+			if a := <-claim; a.Err != nil || a.Value[0].Result != store.Claimed {
+				t.Errorf("the claim that was not ended: %v, %v", a.Value, a.Err)
 			}
 			if epoch, err := role.Lead(ctx(t)); err != nil || epoch != r.epoch+1 {
 				t.Errorf("afterwards: epoch %d, %v", epoch, err)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+	"github.com/sluicebox/sluicebox/store/internal/sessionlock"
 )
 
 // lockSettings are those of the session that holds the lock. The server ends it,
@@ -32,10 +32,7 @@ func lockKey(name string) int64 {
 	return int64(binary.BigEndian.Uint64(hash[:8]))
 }
 
-var (
-	errReleased   = errors.New("the relay's lock was released")
-	errInRecovery = errors.New("the server is in recovery: a standby takes no writes before it is promoted")
-)
+var errInRecovery = errors.New("the server is in recovery: a standby takes no writes before it is promoted")
 
 // Lock implements store.Locker, by an advisory lock of a session of its own. That
 // session stays open between tries, so that each costs a round trip or two; one
@@ -79,10 +76,8 @@ SELECT pg_catalog.pg_is_in_recovery(), CASE WHEN NOT pg_catalog.pg_is_in_recover
 		}
 		return nil, &store.LockedError{Holder: holder}
 	}
-	l := &lock{conn: sess.conn, life: s.life, locker: &s.locker}
-	l.released, l.release = context.WithCancel(context.Background())
+	l := newLock(sess.conn, s.life, &s.locker)
 	if !s.life.Add(l) {
-		l.release()
 		return nil, lifetime.ErrClosed
 	}
 	s.locker.Store(sess.take().PgConn().PID())
@@ -102,19 +97,21 @@ func (s *Store) readHolder(ctx context.Context, conn *pgx.Conn) (holder string, 
 
 // lock is an advisory lock, and the session that holds it.
 type lock struct {
-	conn     *pgx.Conn
-	life     *lifetime.Lifetime
-	locker   *atomic.Uint32  // the store's
-	released context.Context // ends with Release
-	release  context.CancelFunc
+	*sessionlock.Lock
+	conn   *pgx.Conn
+	life   *lifetime.Lifetime
+	locker *atomic.Uint32 // the store's
+}
 
-	mu   sync.Mutex // held by the call that uses conn
-	lost error      // why conn does not hold the lock any more
+func newLock(conn *pgx.Conn, life *lifetime.Lifetime, locker *atomic.Uint32) *lock {
+	l := &lock{conn: conn, life: life, locker: locker}
+	l.Lock = sessionlock.New(l)
+	return l
 }
 
 // Ping implements store.Lock, by one round trip.
 func (l *lock) Ping(ctx context.Context) error {
-	return l.use(ctx, func(ctx context.Context) error {
+	return l.Use(ctx, func(ctx context.Context) error {
 		if _, err := l.conn.PgConn().Exec(ctx, "SELECT 1").ReadAll(); err != nil {
 			return fmt.Errorf("ping the relay's lock: %w", err)
 		}
@@ -124,7 +121,7 @@ func (l *lock) Ping(ctx context.Context) error {
 
 // Watch implements store.Lock: a server that ends a session says so.
 func (l *lock) Watch(ctx context.Context) error {
-	return l.use(ctx, func(ctx context.Context) error {
+	return l.Use(ctx, func(ctx context.Context) error {
 		for {
 			_, err := l.conn.WaitForNotification(ctx)
 			switch {
@@ -138,43 +135,10 @@ func (l *lock) Watch(ctx context.Context) error {
 	})
 }
 
-// use runs a call on the connection. After an error nobody knows whether the lock
-// is held, so it is given up.
-func (l *lock) use(ctx context.Context, call func(context.Context) error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.lost != nil {
-		return l.lost
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(l.released, cancel)()
-	err := call(ctx)
-	if l.released.Err() != nil {
-		err = errors.Join(errReleased, err)
-	}
-	if err != nil && (l.conn.IsClosed() || l.released.Err() == nil) {
-		l.lost = err
-		discard(l.life, l.conn)
-	}
-	return err
-}
-
-// Release implements store.Lock. The lock is free when it returns, unless the
-// server does not answer.
+// Release implements store.Lock. It returns when the connection is closed too, unless
+// the server does not answer.
 func (l *lock) Release() {
-	l.release()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.lost == nil {
-		l.lost = errReleased
-		l.locker.CompareAndSwap(l.conn.PgConn().PID(), 0)
-		ctx, cancel := context.WithTimeout(context.Background(), goodbye)
-		// It goes with the session too, but later.
-		_, _ = l.conn.PgConn().Exec(ctx, "SELECT pg_catalog.pg_advisory_unlock_all()").ReadAll()
-		cancel()
-		discard(l.life, l.conn)
-	}
+	l.Lock.Release()
 	select {
 	case <-l.conn.PgConn().CleanupDone():
 	case <-time.After(goodbye):
@@ -184,3 +148,15 @@ func (l *lock) Release() {
 
 // Close is Release, at the end of the store.
 func (l *lock) Close() { l.Release() }
+
+// Lost implements sessionlock.Session.
+func (l *lock) Lost() bool { return l.conn.IsClosed() }
+
+// Unlock implements sessionlock.Session.
+func (l *lock) Unlock(ctx context.Context) {
+	l.locker.CompareAndSwap(l.conn.PgConn().PID(), 0)
+	_, _ = l.conn.PgConn().Exec(ctx, "SELECT pg_catalog.pg_advisory_unlock_all()").ReadAll() // the session is given up either way
+}
+
+// Drop implements sessionlock.Session.
+func (l *lock) Drop() { discard(l.life, l.conn) }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
 // settleBoth completes two rows at one time.
@@ -104,11 +105,11 @@ func TestTheHotStatementsAreFenced(t *testing.T) {
 			outcomes := []store.Outcome{outcome("4", store.Completed), outcome("5", store.Completed)}
 			outcomes[1].At = outcomes[0].At
 			c := ctx(t)
-			settle := later(func() ([]store.SettleResult, error) { return r.store.Settle(c, r.epoch, outcomes) })
+			settle := rigs.Later(func() ([]store.SettleResult, error) { return r.store.Settle(c, r.epoch, outcomes) })
 			r.waitBlocked(t, 2)
 			end(t, lead, true)
-			if a, s := <-claim, <-settle; !errors.Is(a.err, store.ErrNotLeader) || !errors.Is(s.err, store.ErrNotLeader) {
-				t.Errorf("the claim says %v, the outcomes say %v", a.err, s.err)
+			if a, s := <-claim, <-settle; !errors.Is(a.Err, store.ErrNotLeader) || !errors.Is(s.Err, store.ErrNotLeader) {
+				t.Errorf("the claim says %v, the outcomes say %v", a.Err, s.Err)
 			}
 			for i := range rows {
 				if got := r.status(t, rows[i].ID); got != "PENDING" {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/postgres"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -102,13 +103,13 @@ func TestParkedUnderSettle(t *testing.T) {
 				r.park(t, parkedRow(id, 5))
 				tx := r.begin(t, c.change, id)
 				cx := ctx(t)
-				settle := later(func() ([]store.SettleResult, error) {
+				settle := rigs.Later(func() ([]store.SettleResult, error) {
 					return r.store.Settle(cx, r.epoch, []store.Outcome{done(id, status, 5)})
 				})
 				r.waitBlocked(t, 1)
 				end(t, tx, true)
-				if s := <-settle; s.err != nil || s.value[0] != c.want {
-					t.Errorf("%s: %v, %v", id, s.value, s.err)
+				if s := <-settle; s.Err != nil || s.Value[0] != c.want {
+					t.Errorf("%s: %v, %v", id, s.Value, s.Err)
 				}
 				if got := r.parked(t); got != "" {
 					t.Errorf("%s: parked are %q", id, got)
@@ -166,11 +167,11 @@ func TestParkWaitsForLead(t *testing.T) {
 			"forget": func() error { _, err := r.store.ForgetParked(c, r.epoch, 0); return err },
 		} {
 			lead := r.begin(t, raiseEpoch)
-			wait := later(func() (int, error) { return 0, call() })
+			wait := rigs.Later(func() (int, error) { return 0, call() })
 			r.waitBlocked(t, 1)
 			end(t, lead, true)
-			if a := <-wait; !errors.Is(a.err, store.ErrNotLeader) {
-				t.Errorf("%s: %v", what, a.err)
+			if a := <-wait; !errors.Is(a.Err, store.ErrNotLeader) {
+				t.Errorf("%s: %v", what, a.Err)
 			}
 			if got := r.parked(t); got != "1" {
 				t.Errorf("%s: parked are %q", what, got)
@@ -189,7 +190,7 @@ func TestParkHoldsNothingUp(t *testing.T) {
 		r.park(t, parkedRow("1", 1))
 		tx := r.begin(t, "DELETE FROM sluicebox.parked")
 		c := ctx(t)
-		park := later(func() (int, error) { return 0, r.store.Park(c, r.epoch, []store.Item{parkedRow("1", 1)}) })
+		park := rigs.Later(func() (int, error) { return 0, r.store.Park(c, r.epoch, []store.Item{parkedRow("1", 1)}) })
 		r.waitBlocked(t, 1)
 		r.claim(t, row("1"))
 		_, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{done("1", store.Completed, 9)})
@@ -197,8 +198,8 @@ func TestParkHoldsNothingUp(t *testing.T) {
 			t.Error(err)
 		}
 		end(t, tx, true)
-		if a := <-park; a.err != nil {
-			t.Error(a.err)
+		if a := <-park; a.Err != nil {
+			t.Error(a.Err)
 		}
 		if got := r.parked(t); got != "1" {
 			t.Errorf("parked are %q", got)

@@ -140,7 +140,9 @@ INSERT INTO outbox_events SELECT 'row ' || i, 'g', '{}', 'PENDING', 0, now() FRO
 				t.Fatal(err)
 			}
 			defer opened.Close()
-			v, q := opened.(*view), store.Unsettled{Outbox: "events", Limit: 100}
+			v := newView(t, st)
+			defer v.Drop()
+			q := store.Unsettled{Outbox: "events", Limit: 100}
 			desc, err := describe(t.Context(), v.conn, &box)
 			if err != nil {
 				t.Fatal(err)
@@ -153,7 +155,7 @@ INSERT INTO outbox_events SELECT 'row ' || i, 'g', '{}', 'PENDING', 0, now() FRO
 				t.Errorf("parked rows are left out by:\n%s", plan)
 			}
 			started := time.Now()
-			items, err := v.Unsettled(t.Context(), q)
+			items, err := opened.Unsettled(t.Context(), q)
 			if err != nil || len(items) != 10 {
 				t.Errorf("%d rows are not parked, %v", len(items), err)
 			}

@@ -65,15 +65,24 @@ INSERT INTO outbox_events SELECT lpad(i::text, 13, '0'), 'EVENT', (i % 10)::text
 	}
 }
 
-// planOf checks how rows are read.
-func planOf(t *testing.T, st *Store, held []string, except []store.LaneKey, want string) {
+// newView returns the transaction of a view. Drop it before the store is closed.
+func newView(t *testing.T, st *Store) *view {
 	t.Helper()
-	opened, err := st.View(t.Context(), "")
+	v, err := st.dialView(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer opened.Close()
-	v := opened.(*view)
+	if err := v.Begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// planOf checks how rows are read.
+func planOf(t *testing.T, st *Store, held []string, except []store.LaneKey, want string) {
+	t.Helper()
+	v := newView(t, st)
+	defer v.Drop()
 	desc, err := describe(t.Context(), v.conn, st.outboxes.Known("events"))
 	if err != nil {
 		t.Fatal(err)

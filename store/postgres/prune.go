@@ -21,10 +21,7 @@ const pruneBlocks = 256
 // each claim and outcome more than this does. Of a partitioned table, all parts
 // are walked at once. The commit is asynchronous.
 func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.Prune) (store.Pruned, error) {
-	o, err := s.outbox(p.Outbox)
-	if err == nil {
-		err = p.Validate(o)
-	}
+	o, err := s.outboxes.Check(p.Outbox, &p)
 	if err != nil {
 		return store.Pruned{}, fmt.Errorf("prune: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/postgres"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -16,22 +17,7 @@ import (
 // were deleted, and the errors that did not end it.
 func (r *rig) prune(t *testing.T, n int) (rows int, refused []error) {
 	t.Helper()
-	p := store.Prune{Outbox: "events", Before: time.Now(), Limit: n}
-	for range 1000 {
-		done, err := r.store.Prune(ctx(t), r.epoch, p)
-		var refusal *store.RefusedError
-		if errors.As(err, &refusal) && done.Next != "" {
-			refused = append(refused, err)
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		rows += done.Rows
-		if p.From = done.Next; p.From == "" {
-			return rows, refused
-		}
-	}
-	t.Fatal("there is no end of it")
-	return 0, nil
+	return rigs.Prune(t, r.store, r.epoch, time.Now(), n)
 }
 
 // fillFlow inserts so many delivered rows, of some 25 to a block.
@@ -168,30 +154,10 @@ EXCEPTION WHEN feature_not_supported THEN NULL; END $$`)
 				r := newRig(t, url, `DROP TABLE IF EXISTS outbox_events; CREATE TABLE outbox_events (id text PRIMARY KEY, type text, message_group `+typ+`, payload text,
   status text NOT NULL DEFAULT 'PENDING', retry_count smallint, created_at timestamptz, error_message text, processed_at timestamptz)`, 0, flowBox)
 				r.exec(t, `INSERT INTO outbox_events (id, message_group) VALUES ('1', '"a"'), ('2', '"A"'), ('3', NULL), ('4', '"b"')`)
-				read := func(except ...store.LaneKey) (groups []store.Group) {
-					view, err := r.store.View(ctx(t), "")
-					if err != nil {
-						t.Fatal(err)
-					}
-					defer view.Close()
-					items, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 9, Except: except})
-					if err != nil {
-						t.Fatal(err)
-					}
-					for _, it := range items {
-						groups = append(groups, it.Group)
-					}
-					return groups
-				}
-				all := read()
+				all := rigs.LeaveOut(t, r.store, 4)
 				for i, out := range all {
-					rest := fmt.Sprint(append(append([]store.Group{}, all[:i]...), all[i+1:]...))
-					lane := store.LaneKey{Outbox: "events", Kind: "EVENT", Group: out}
-					if got := fmt.Sprint(read(lane)); got != rest {
-						t.Errorf("without %v: %s, want %s", out, got, rest)
-					}
 					for j, also := range all {
-						if got := read(lane, store.LaneKey{Outbox: "events", Kind: "EVENT", Group: also}); i != j && len(got) != 2 {
+						if got := rigs.Groups(t, r.store, rigs.Lane(out), rigs.Lane(also)); i != j && len(got) != 2 {
 							t.Errorf("without %v and %v: %v", out, also, got)
 						}
 					}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -37,8 +38,8 @@ func TestLockedRow(t *testing.T) {
 		claim := r.claimLater(t, row("4"))
 		r.waitBlocked(t, 1)
 		end(t, lead, true)
-		if a := <-claim; !errors.Is(a.err, store.ErrNotLeader) {
-			t.Errorf("a claim around locked rows by an old leader: %v, %v", a.value, a.err)
+		if a := <-claim; !errors.Is(a.Err, store.ErrNotLeader) {
+			t.Errorf("a claim around locked rows by an old leader: %v, %v", a.Value, a.Err)
 		}
 		if got := r.status(t, "4"); got != "PENDING" {
 			t.Errorf("row 4 is %s", got)
@@ -62,17 +63,17 @@ func TestWritesWaitForLead(t *testing.T) {
 			lead := r.begin(t, raiseEpoch)
 			claim := r.claimLater(t, row("1"))
 			c := ctx(t)
-			settle := later(func() ([]store.SettleResult, error) {
+			settle := rigs.Later(func() ([]store.SettleResult, error) {
 				return r.store.Settle(c, r.epoch, []store.Outcome{outcome("2", store.Pending)})
 			})
-			save := later(func() (int, error) {
+			save := rigs.Later(func() (int, error) {
 				return 0, r.store.SaveCheckpoint(c, r.epoch, store.Checkpoint{Position: "p"})
 			})
 			r.waitBlocked(t, 3)
 			end(t, lead, commit)
 			a, s, p := <-claim, <-settle, <-save
 			if commit {
-				for name, err := range map[string]error{"claim": a.err, "settle": s.err, "save": p.err} {
+				for name, err := range map[string]error{"claim": a.Err, "settle": s.Err, "save": p.Err} {
 					if !errors.Is(err, store.ErrNotLeader) {
 						t.Errorf("%s: %v", name, err)
 					}
@@ -85,11 +86,11 @@ func TestWritesWaitForLead(t *testing.T) {
 				}
 				continue
 			}
-			if a.err != nil || s.err != nil || p.err != nil {
-				t.Fatal(a.err, s.err, p.err)
+			if a.Err != nil || s.Err != nil || p.Err != nil {
+				t.Fatal(a.Err, s.Err, p.Err)
 			}
-			if a.value[0].Result != store.Claimed || s.value[0] != store.Written {
-				t.Errorf("claim: %s, settle: %d", a.value[0].Result, s.value[0])
+			if a.Value[0].Result != store.Claimed || s.Value[0] != store.Written {
+				t.Errorf("claim: %s, settle: %d", a.Value[0].Result, s.Value[0])
 			}
 			r.exec(t, "UPDATE outbox_events SET status = CASE id WHEN '1' THEN 'PENDING' ELSE 'PROCESSING' END")
 		}
@@ -122,14 +123,14 @@ func TestRowChangedUnderClaim(t *testing.T) {
 			r.waitBlocked(t, 1)
 			end(t, tx, c.commit)
 			a := <-claim
-			if a.err != nil {
-				t.Fatal(a.err)
+			if a.Err != nil {
+				t.Fatal(a.Err)
 			}
-			if a.value[0].Result != store.Claimed || a.value[1].Result != c.first {
-				t.Errorf("%s: %s, the row beside it %s", c.id, a.value[1].Result, a.value[0].Result)
+			if a.Value[0].Result != store.Claimed || a.Value[1].Result != c.first {
+				t.Errorf("%s: %s, the row beside it %s", c.id, a.Value[1].Result, a.Value[0].Result)
 			}
-			if c.id == "edited" && string(a.value[1].Payload) != "new" {
-				t.Errorf("the payload is %q, not the one that was claimed", a.value[1].Payload)
+			if c.id == "edited" && string(a.Value[1].Payload) != "new" {
+				t.Errorf("the payload is %q, not the one that was claimed", a.Value[1].Payload)
 			}
 			if then := r.claim(t, ask...)[1].Result; then != c.then {
 				t.Errorf("%s, asked again: %s", c.id, then)
@@ -148,8 +149,8 @@ func TestRowChangedUnderTakeover(t *testing.T) {
 		claim := r.claimLater(t, row("1"))
 		r.waitBlocked(t, 1)
 		end(t, tx, true)
-		if a := <-claim; a.err != nil || a.value[0].Result != store.NotYetVisible {
-			t.Errorf("first: %v, %v", a.value, a.err)
+		if a := <-claim; a.Err != nil || a.Value[0].Result != store.NotYetVisible {
+			t.Errorf("first: %v, %v", a.Value, a.Err)
 		}
 		if got := r.claim(t, row("1"))[0].Result; got != store.Held {
 			t.Errorf("asked again: %s", got)
@@ -174,13 +175,13 @@ func TestRowChangedUnderSettle(t *testing.T) {
 			r.claim(t, row(id))
 			tx := r.begin(t, c.change, id)
 			cx := ctx(t)
-			settle := later(func() ([]store.SettleResult, error) {
+			settle := rigs.Later(func() ([]store.SettleResult, error) {
 				return r.store.Settle(cx, r.epoch, []store.Outcome{outcome(id, store.Completed)})
 			})
 			r.waitBlocked(t, 1)
 			end(t, tx, true)
-			if s := <-settle; s.err != nil || s.value[0] != c.want {
-				t.Errorf("%s: %v, %v", id, s.value, s.err)
+			if s := <-settle; s.Err != nil || s.Value[0] != c.want {
+				t.Errorf("%s: %v, %v", id, s.Value, s.Err)
 			}
 		}
 	})
@@ -203,8 +204,8 @@ func TestCommitBehindSnapshot(t *testing.T) {
 		r.waitBlocked(t, 1)
 		end(t, insert, true)
 		end(t, lead, false)
-		if a := <-claim; a.err != nil || a.value[0].Result != store.NotYetVisible {
-			t.Errorf("committed behind the snapshot: %v, %v", a.value, a.err)
+		if a := <-claim; a.Err != nil || a.Value[0].Result != store.NotYetVisible {
+			t.Errorf("committed behind the snapshot: %v, %v", a.Value, a.Err)
 		}
 		if got := r.claim(t, ask)[0].Result; got != store.Claimed {
 			t.Errorf("asked again: %s", got)

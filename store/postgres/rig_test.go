@@ -10,10 +10,11 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/postgres"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-const patience = 30 * time.Second
+const patience = rigs.Patience
 
 // flowTable is the first FlowCatalyst table.
 const flowTable = `
@@ -30,7 +31,7 @@ CREATE TABLE outbox_events (
 );
 CREATE INDEX idx_outbox_events_status ON outbox_events(status, message_group, created_at);`
 
-var flowBox = store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
+var flowBox = rigs.FlowBox()
 
 // eachVersion runs a test on a database of its own in each server.
 func eachVersion(t *testing.T, test func(t *testing.T, url string)) {
@@ -71,23 +72,10 @@ func openStore(t *testing.T, url string, takeover time.Duration, boxes ...store.
 
 func (r *rig) install(t *testing.T) {
 	t.Helper()
-	if err := r.store.Install(ctx(t)); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.store.Check(ctx(t)); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	if r.epoch, err = r.store.Lead(ctx(t)); err != nil {
-		t.Fatal(err)
-	}
+	r.epoch = rigs.Lead(t, r.store)
 }
 
-func ctx(t *testing.T) context.Context {
-	c, cancel := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(cancel)
-	return c
-}
+func ctx(t testing.TB) context.Context { return rigs.Context(t) }
 
 func (r *rig) exec(t *testing.T, query string, args ...any) {
 	t.Helper()
@@ -145,17 +133,11 @@ func row(id string) store.ClaimRow {
 	return store.ClaimRow{Ref: store.Ref{Outbox: "events", ID: id}}
 }
 
-func outcome(id string, status store.Status) store.Outcome {
-	return store.Outcome{Ref: store.Ref{Outbox: "events", ID: id}, Status: status, At: time.Now()}
-}
+func outcome(id string, status store.Status) store.Outcome { return rigs.Outcome(id, status) }
 
-func (r *rig) claim(t *testing.T, rows ...store.ClaimRow) []store.ClaimAnswer {
+func (r *rig) claim(t testing.TB, rows ...store.ClaimRow) []store.ClaimAnswer {
 	t.Helper()
-	answers, err := r.store.Claim(ctx(t), r.epoch, time.Now(), rows)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answers
+	return rigs.Claim(t, r.store, r.epoch, rows)
 }
 
 func (r *rig) status(t *testing.T, id string) string {
@@ -163,24 +145,9 @@ func (r *rig) status(t *testing.T, id string) string {
 	return ask[string](t, r.conn, "SELECT status FROM outbox_events WHERE id = $1", id)
 }
 
-// later runs a call beside the test.
-func later[T any](call func() (T, error)) <-chan answer[T] {
-	c := make(chan answer[T], 1)
-	go func() {
-		v, err := call()
-		c <- answer[T]{v, err}
-	}()
-	return c
-}
-
-type answer[T any] struct {
-	value T
-	err   error
-}
-
-func (r *rig) claimLater(t *testing.T, rows ...store.ClaimRow) <-chan answer[[]store.ClaimAnswer] {
+func (r *rig) claimLater(t *testing.T, rows ...store.ClaimRow) <-chan rigs.Answer[[]store.ClaimAnswer] {
 	c := ctx(t)
-	return later(func() ([]store.ClaimAnswer, error) { return r.store.Claim(c, r.epoch, time.Now(), rows) })
+	return rigs.Later(func() ([]store.ClaimAnswer, error) { return r.store.Claim(c, r.epoch, time.Now(), rows) })
 }
 
 // waitBlocked returns when n sessions of the store wait for a lock.

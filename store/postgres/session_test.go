@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/postgres"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -75,7 +76,7 @@ func TestCancelledCall(t *testing.T) {
 		r.insert(t, "1")
 		tx := r.begin(t, "SELECT 1 FROM outbox_events FOR UPDATE")
 		short, cancel := context.WithCancel(ctx(t))
-		claim := later(func() ([]store.ClaimAnswer, error) {
+		claim := rigs.Later(func() ([]store.ClaimAnswer, error) {
 			return r.store.Claim(short, r.epoch, time.Now(), []store.ClaimRow{row("1")})
 		})
 		r.waitBlocked(t, 1)
@@ -93,8 +94,8 @@ func TestCancelledCall(t *testing.T) {
 			t.Errorf("a claim that may not wait: %v", err)
 		}
 		cancel()
-		if a := <-claim; !errors.Is(a.err, context.Canceled) {
-			t.Errorf("the cancelled claim: %v, %v", a.value, a.err)
+		if a := <-claim; !errors.Is(a.Err, context.Canceled) {
+			t.Errorf("the cancelled claim: %v, %v", a.Value, a.Err)
 		}
 		r.waitBlocked(t, 0)
 		end(t, tx, true)
@@ -117,8 +118,8 @@ func TestCloseEndsCalls(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.store.Close()
-		if a := <-claim; a.err == nil {
-			t.Errorf("the claim answers %v", a.value)
+		if a := <-claim; a.Err == nil {
+			t.Errorf("the claim answers %v", a.Value)
 		}
 		if _, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 1}); err == nil {
 			t.Error("a view outlives its store")

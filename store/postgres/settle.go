@@ -30,11 +30,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	todo := make([]int, len(outcomes))
 	for i := range outcomes {
 		todo[i] = i
-		box, err := s.outbox(outcomes[i].Outbox)
-		if err == nil {
-			err = outcomes[i].Validate(box)
-		}
-		if err != nil {
+		if _, err := s.outboxes.Check(outcomes[i].Outbox, &outcomes[i]); err != nil {
 			return nil, fmt.Errorf("settle: %w", err)
 		}
 	}

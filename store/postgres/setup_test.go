@@ -86,8 +86,8 @@ func TestGrants(t *testing.T) {
 
 func testGrants(t *testing.T, admin string, box store.Outbox) {
 	table := postgres.TableName(&box)
-	servers.Exec(t, admin, `DROP SCHEMA IF EXISTS sluicebox CASCADE; DROP SCHEMA IF EXISTS "Shop" CASCADE; CREATE SCHEMA "Shop"`,
-		"CREATE TABLE "+table+" ("+strings.Join(columns(&box.Layout), ", ")+", secret text)")
+	servers.Exec(t, admin, `DROP SCHEMA IF EXISTS sluicebox CASCADE; DROP SCHEMA IF EXISTS "Shop" CASCADE; CREATE SCHEMA "Shop"`)
+	servers.Exec(t, admin, append(dialect().Create(&box), "ALTER TABLE "+table+" ADD secret text")...)
 	relay := openStore(t, asRole(t, admin, "relay_"+strings.ReplaceAll(box.Layout.Name, "-", "_")), 0, box)
 	err := relay.Install(ctx(t))
 	grants := remedies(t, err)

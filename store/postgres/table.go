@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -87,16 +86,10 @@ ORDER BY a.attnum`
 // describe reads an outbox's table from the catalog.
 func describe(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, error) {
 	t, err := readTable(ctx, conn, o)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = columns.Complete(o, TableName(o), t.columns, sameName)
 	}
-	if missing := t.lacks(); len(missing) > 0 {
-		return nil, &store.SetupError{
-			Problem: t.missingText(missing),
-			Remedy:  "add them, or name others in the layout",
-		}
-	}
-	return t, nil
+	return t, err
 }
 
 func readTable(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, error) {
@@ -142,28 +135,19 @@ func scanColumn(row pgx.CollectableRow) (column, error) {
 	return c, nil
 }
 
+// Name implements columns.Named.
+func (c column) Name() string { return c.name }
+
+func sameName(a, b string) bool { return a == b }
+
 // col returns a column that is known to be there.
-func (t *table) col(name string) column {
-	i := slices.IndexFunc(t.columns, func(c column) bool { return c.name == name })
-	if i < 0 {
-		panic("postgres: column " + name + " was not looked up")
-	}
-	return t.columns[i]
-}
+func (t *table) col(name string) column { return columns.Known(t.columns, sameName, name) }
 
 // lacks lists the columns that the layout names and the table has not.
-func (t *table) lacks() []string {
-	return columns.Missing(&t.Layout, func(name string) bool {
-		return slices.ContainsFunc(t.columns, func(c column) bool { return c.name == name })
-	})
-}
+func (t *table) lacks() []string { return columns.Lacking(&t.Layout, t.columns, sameName) }
 
 func (t *table) missingText(missing []string) string {
-	var have []string
-	for _, c := range t.columns {
-		have = append(have, c.name)
-	}
-	return columns.MissingText(t.Outbox, TableName(t.Outbox), missing, have)
+	return columns.LackingText(t.Outbox, TableName(t.Outbox), missing, t.columns)
 }
 
 // text returns an expression for a column's value as the type's own text, the
@@ -239,19 +223,14 @@ func (t *table) failed(b *builder) string {
 // order is the layout's order-by for rows o, the id last.
 func (t *table) order() string {
 	var order []string
-	for _, name := range append(slices.Clone(t.Layout.OrderBy), t.Layout.Columns.ID) {
+	for _, name := range columns.Order(&t.Layout) {
 		order = append(order, "o."+Ident(name))
 	}
 	return strings.Join(order, ", ")
 }
 
 // status returns the text of a status in the status column.
-func status(l *store.Layout, s store.Status) string {
-	if l.State == store.StateNumbers {
-		return fmt.Sprint(l.Numbers[s])
-	}
-	return l.Words[s]
-}
+func status(l *store.Layout, s store.Status) string { return fmt.Sprint(columns.Stored(l, s)) }
 
 // values are the parameters that every statement on the table may name; those of
 // the fence come from the store.

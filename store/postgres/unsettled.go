@@ -10,54 +10,52 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/sluicebox/sluicebox/store"
+	views "github.com/sluicebox/sluicebox/store/internal/view"
 )
 
-// unsettledPage is how many rows are fetched at a time for Unsettled, and
-// mostFetched the most for Pages, whatever it was asked for.
-const (
-	unsettledPage = 1000
-	mostFetched   = 100_000
-)
+// mostFetched is the most rows that are fetched at a time, whatever the size of a
+// page.
+const mostFetched = 100_000
 
 // mostHashed is the most parked rows that are left out by a hash that is made for
 // the reading. More are looked up one by one, by their index.
 const mostHashed = 2000
 
-// pages reads rows by a cursor. It returns the error of take as enough.
-func (v *view) pages(ctx context.Context, o *store.Outbox, q store.Unsettled, page int, take func([]store.Item) error) (enough, err error) {
+// Read implements view.Snapshot, by a cursor.
+func (v *view) Read(ctx context.Context, o *store.Outbox, q store.Unsettled, to *views.Pages) error {
+	return explainOwn(v.read(ctx, o, q, to))
+}
+
+func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled, to *views.Pages) error {
 	t, err := describe(ctx, v.conn, o)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	read, args, left, err := v.unsettled(ctx, t, q)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if _, err := v.conn.Exec(ctx, "DECLARE unsettled NO SCROLL CURSOR FOR "+read.sql, args...); err != nil {
-		return nil, err
+		return err
 	}
-	page = min(page, mostFetched)
-	for given := 0; ; {
+	page := min(to.Size, mostFetched)
+	for {
 		rows, err := v.conn.Query(ctx, fmt.Sprintf("FETCH %d FROM unsettled", page))
 		if err != nil {
-			return nil, err
+			return err
 		}
 		items, err := pgx.CollectRows(rows, t.scanItem)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		last := len(items) < page
 		items = slices.DeleteFunc(items, func(it store.Item) bool {
 			_, out := left[it.Lane()]
 			return out
 		})
-		items = items[:min(len(items), q.Limit-given)]
-		if given += len(items); len(items) > 0 {
-			enough = take(items)
-		}
-		if last || given == q.Limit || enough != nil {
+		if more := to.Hand(items); last || !more {
 			_, err := v.conn.Exec(ctx, "CLOSE unsettled")
-			return enough, err
+			return err
 		}
 	}
 }
@@ -66,7 +64,7 @@ func (v *view) pages(ctx context.Context, o *store.Outbox, q store.Unsettled, pa
 // in JSON only the program knows it: then left are the lanes that it has to leave
 // out, and the statement has no limit.
 func (v *view) unsettled(ctx context.Context, t *table, q store.Unsettled) (read *query, args []any, left map[store.LaneKey]struct{}, err error) {
-	b, values := &builder{}, t.values(v.store.name)
+	b, values := &builder{}, t.values(v.name)
 	values["limit"] = q.Limit
 	where := ""
 	if lanes := q.Left(t.Outbox); len(lanes) > 0 && len(t.Layout.GroupPath) > 0 {
@@ -97,7 +95,7 @@ func (v *view) parked(ctx context.Context, t *table) ([]string, error) {
 		return nil, err
 	}
 	const read = `SELECT p.id FROM sluicebox.parked p WHERE p.name COLLATE "POSIX" = $1 AND p.outbox COLLATE "POSIX" = $2 LIMIT $3`
-	rows, err := v.conn.Query(ctx, read, v.store.name, t.Name, mostHashed+1)
+	rows, err := v.conn.Query(ctx, read, v.name, t.Name, mostHashed+1)
 	if err != nil {
 		return nil, err
 	}

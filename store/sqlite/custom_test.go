@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
 const customTable = `CREATE TABLE "Out Box" (
@@ -72,6 +73,6 @@ func TestCheckOfCustomLayouts(t *testing.T) {
 		{"a time in a fraction", func(l *store.Layout) { l.Columns.Delivered = "exact" },
 			[]string{`column exact (columns.delivered) of "Out Box" is declared as REAL`}},
 	} {
-		wantSetup(t, c.name, openStore(t, r.path, "rig", 0, customBox(c.change)).Check(ctx(t)), c.want...)
+		rigs.WantSetup(t, c.name, openStore(t, r.path, "rig", 0, customBox(c.change)).Check(ctx(t)), c.want...)
 	}
 }

@@ -41,11 +41,8 @@ func (s *Store) letters(ctx context.Context, f store.DeadLetterFilter, limit int
 // eachLetter gives the chosen rows in order, at most limit unless that is 0. It
 // begins anew where the database was locked.
 func (s *Store) eachLetter(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool, begin func(), each func(*store.DeadLetter)) error {
-	o, err := s.outbox(f.Outbox)
+	o, err := s.outboxes.Check(f.Outbox, &f)
 	if err != nil {
-		return err
-	}
-	if err := f.Validate(o); err != nil {
 		return err
 	}
 	err = s.look(ctx, func(ctx context.Context, conn *Conn) error {

@@ -8,27 +8,22 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/errortext"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 )
 
 // look runs fn in a read transaction on a connection of its own: it needs no
 // lock of a writer, and nobody waits for it.
 func (s *Store) look(ctx context.Context, fn func(context.Context, *Conn) error) error {
-	if !s.life.Begin() {
-		return lifetime.ErrClosed
-	}
-	defer s.life.Done()
-	ctx, cancel := s.life.Bind(ctx)
-	defer cancel()
-	conn, err := Dial(ctx, s.path)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if err := conn.pragma(ctx, "query_only=1"); err != nil {
-		return err
-	}
-	return conn.Read(ctx, func(ctx context.Context) error { return fn(ctx, conn) })
+	return s.life.Do(ctx, func(ctx context.Context) error {
+		conn, err := Dial(ctx, s.path)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if err := conn.pragma(ctx, "query_only=1"); err != nil {
+			return err
+		}
+		return conn.Read(ctx, func(ctx context.Context) error { return fn(ctx, conn) })
+	})
 }
 
 // LoadHolds implements store.Holds, on a connection of its own.
@@ -104,14 +99,10 @@ func failedQuery(t *table) *query {
 // Hold implements store.Holds. The reason loses what an error text of Settle
 // loses, and the time is cut to milliseconds.
 func (s *Store) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) error {
-	o, err := s.outbox(h.Lane.Outbox)
-	if err == nil {
-		err = h.Validate(o)
-	}
-	if err != nil {
+	if _, err := s.outboxes.Check(h.Lane.Outbox, &h); err != nil {
 		return fmt.Errorf("hold: %w", err)
 	}
-	err = s.writer.do(ctx, func(ctx context.Context) error {
+	err := s.writer.do(ctx, func(ctx context.Context) error {
 		return s.writer.lead(ctx, epoch, Full, patience, func(ctx context.Context) error {
 			return s.hold(ctx, &h)
 		})

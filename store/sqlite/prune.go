@@ -19,10 +19,7 @@ const pruneRows = 2000
 // looks for old rows on a connection of its own, and waits for the write lock as
 // long as a claim does, only if it has found some.
 func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.Prune) (store.Pruned, error) {
-	o, err := s.outbox(p.Outbox)
-	if err == nil {
-		err = p.Validate(o)
-	}
+	o, err := s.outboxes.Check(p.Outbox, &p)
 	if err != nil {
 		return store.Pruned{}, fmt.Errorf("prune: %w", err)
 	}

@@ -1,35 +1,20 @@
 package sqlite_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
 // prune goes through the table to its end, n rows at a time, and returns how many
 // were deleted, and the errors that did not end it.
 func (r *rig) prune(t *testing.T, before time.Time, n int) (rows int, refused []error) {
 	t.Helper()
-	p := store.Prune{Outbox: "events", Before: before, Limit: n}
-	for range 10_000 {
-		done, err := r.store.Prune(ctx(t), r.epoch, p)
-		var refusal *store.RefusedError
-		if errors.As(err, &refusal) && done.Next != "" {
-			refused = append(refused, err)
-		} else if err != nil && !errors.As(err, &refusal) {
-			t.Fatal(err)
-		}
-		rows += done.Rows
-		if p.From = done.Next; p.From == "" {
-			return rows, refused
-		}
-	}
-	t.Fatal("there is no end of it")
-	return 0, nil
+	return rigs.Prune(t, r.store, r.epoch, before, n)
 }
 
 // TestPruneKeys walks ids of every type, and reads times in every form.
@@ -120,31 +105,7 @@ func TestExceptCollations(t *testing.T) {
 		t.Run(typ, func(t *testing.T) {
 			r := newRig(t, strings.Replace(flowTable, "message_group VARCHAR(255)", "message_group "+typ, 1), 0, flowBox())
 			r.exec(t, `INSERT INTO outbox_events (id, message_group) VALUES ('1', 'A'), ('2', 'a'), ('3', 'a '), ('4', 7), ('5', NULL), ('6', ''), ('7', '7.5')`)
-			read := func(except ...store.LaneKey) (groups []store.Group) {
-				view, err := r.store.View(ctx(t), "")
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer view.Close()
-				items, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 9, Except: except})
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, it := range items {
-					groups = append(groups, it.Group)
-				}
-				return groups
-			}
-			all := read()
-			for i, out := range all {
-				rest := fmt.Sprint(append(append([]store.Group{}, all[:i]...), all[i+1:]...))
-				if got := fmt.Sprint(read(store.LaneKey{Outbox: "events", Kind: "EVENT", Group: out})); got != rest {
-					t.Errorf("without %v: %s, want %s", out, got, rest)
-				}
-			}
-			if len(all) != 7 {
-				t.Errorf("there are %d rows", len(all))
-			}
+			rigs.LeaveOut(t, r.store, 7)
 		})
 	}
 }

@@ -3,16 +3,13 @@ package sqlite_test
 import (
 	"context"
 	"database/sql"
-	"errors"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/sqlite"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
-
-const patience = 30 * time.Second
 
 // flowTable is a FlowCatalyst table as a service on SQLite makes it.
 const flowTable = `
@@ -29,9 +26,7 @@ CREATE TABLE outbox_events (
 );
 CREATE INDEX idx_outbox_events_status ON outbox_events(status, message_group, created_at);`
 
-func flowBox() store.Outbox {
-	return store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
-}
+func flowBox() store.Outbox { return rigs.FlowBox() }
 
 // rig is a leading store, and a service's connections to look and meddle with.
 type rig struct {
@@ -47,16 +42,7 @@ func newRig(t testing.TB, ddl string, takeover time.Duration, boxes ...store.Out
 	r.db = openSQL(t, r.path)
 	r.exec(t, ddl)
 	r.store = openStore(t, r.path, "rig", takeover, boxes...)
-	if err := r.store.Install(ctx(t)); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.store.Check(ctx(t)); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	if r.epoch, err = r.store.Lead(ctx(t)); err != nil {
-		t.Fatal(err)
-	}
+	r.epoch = rigs.Lead(t, r.store)
 	return r
 }
 
@@ -70,65 +56,28 @@ func openStore(t testing.TB, path, name string, takeover time.Duration, boxes ..
 	return st
 }
 
-func ctx(t testing.TB) context.Context {
-	c, cancel := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(cancel)
-	return c
-}
+func ctx(t testing.TB) context.Context { return rigs.Context(t) }
 
 func (r *rig) exec(t testing.TB, query string, args ...any) {
 	t.Helper()
-	if _, err := r.db.Exec(query, args...); err != nil {
-		t.Fatalf("%v, in: %s", err, query)
-	}
+	rigs.Exec(t, r.db, query, args...)
 }
 
 func ask[T any](t testing.TB, db *sql.DB, query string, args ...any) T {
 	t.Helper()
-	var v T
-	if err := db.QueryRow(query, args...).Scan(&v); err != nil {
-		t.Fatalf("%v, in: %s", err, query)
-	}
-	return v
+	return rigs.Ask[T](t, db, query, args...)
 }
 
-func row(id string) store.ClaimRow {
-	return store.ClaimRow{Ref: store.Ref{Outbox: "events", ID: id}, WantPayload: true}
-}
+func row(id string) store.ClaimRow { return rigs.Row(id) }
 
-func outcome(id string, status store.Status) store.Outcome {
-	return store.Outcome{Ref: store.Ref{Outbox: "events", ID: id}, Status: status, At: time.Now()}
-}
+func outcome(id string, status store.Status) store.Outcome { return rigs.Outcome(id, status) }
 
 func (r *rig) claim(t testing.TB, rows ...store.ClaimRow) []store.ClaimAnswer {
 	t.Helper()
-	answers, err := r.store.Claim(ctx(t), r.epoch, time.Now(), rows)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answers
+	return rigs.Claim(t, r.store, r.epoch, rows)
 }
 
 func (r *rig) settle(t testing.TB, outcomes ...store.Outcome) []store.SettleResult {
 	t.Helper()
-	results, err := r.store.Settle(ctx(t), r.epoch, outcomes)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return results
-}
-
-// wantSetup checks that an error is a setup error that says something.
-func wantSetup(t *testing.T, what string, err error, parts ...string) {
-	t.Helper()
-	var setup *store.SetupError
-	if !errors.As(err, &setup) || setup.Remedy == "" {
-		t.Errorf("%s: %v, want a setup error with a remedy", what, err)
-		return
-	}
-	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%s does not say %q: %v", what, part, err)
-		}
-	}
+	return rigs.Settle(t, r.store, r.epoch, outcomes)
 }

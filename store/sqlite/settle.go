@@ -22,11 +22,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	durability := Normal
 	for i := range outcomes {
 		o := &outcomes[i]
-		box, err := s.outbox(o.Outbox)
-		if err == nil {
-			err = o.Validate(box)
-		}
-		if err != nil {
+		if _, err := s.outboxes.Check(o.Outbox, o); err != nil {
 			return nil, fmt.Errorf("settle: %w", err)
 		}
 		if o.Status == store.Failed || unparks(o) {

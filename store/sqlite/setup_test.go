@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/sqlite"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
 func asRefused(err error, target **store.RefusedError) bool { return errors.As(err, target) }
@@ -36,7 +37,7 @@ func TestParseURL(t *testing.T) {
 		if path != "" {
 			t.Errorf("%q gives %q", raw, path)
 		}
-		wantSetup(t, raw, err, part)
+		rigs.WantSetup(t, raw, err, part)
 		if err != nil && strings.Contains(err.Error(), "u:p@") {
 			t.Errorf("the error shows a password: %v", err)
 		}
@@ -60,19 +61,19 @@ func TestConfig(t *testing.T) {
 func TestFileFaults(t *testing.T) {
 	dir := t.TempDir()
 	absent := openStore(t, filepath.Join(dir, "absent.db"), "rig", 0, flowBox())
-	wantSetup(t, "no file", absent.Install(ctx(t)), "there is no file", "absent.db")
+	rigs.WantSetup(t, "no file", absent.Install(ctx(t)), "there is no file", "absent.db")
 	if _, err := absent.View(ctx(t), ""); err == nil {
 		t.Error("a view of no file")
 	}
 	if _, err := os.Stat(filepath.Join(dir, "absent.db")); err == nil {
 		t.Error("the file was made")
 	}
-	wantSetup(t, "a directory", openStore(t, dir, "rig", 0, flowBox()).Check(ctx(t)), "is not a file")
+	rigs.WantSetup(t, "a directory", openStore(t, dir, "rig", 0, flowBox()).Check(ctx(t)), "is not a file")
 	text := filepath.Join(dir, "text.db")
 	if err := os.WriteFile(text, []byte(strings.Repeat("no database ", 100)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wantSetup(t, "another file", openStore(t, text, "rig", 0, flowBox()).Install(ctx(t)), "no SQLite database")
+	rigs.WantSetup(t, "another file", openStore(t, text, "rig", 0, flowBox()).Install(ctx(t)), "no SQLite database")
 }
 
 // TestJournalMode: a file in another mode is changed, which waits for others.
@@ -128,7 +129,7 @@ func TestCheckTables(t *testing.T) {
 	} {
 		box := flowBox()
 		box.Table = table
-		wantSetup(t, table, openStore(t, path, "rig", 0, box).Check(ctx(t)), parts...)
+		rigs.WantSetup(t, table, openStore(t, path, "rig", 0, box).Check(ctx(t)), parts...)
 	}
 }
 
@@ -136,10 +137,10 @@ func TestCheckTables(t *testing.T) {
 func TestVersion(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.exec(t, "UPDATE sluicebox_meta SET version = 99")
-	wantSetup(t, "install", r.store.Install(ctx(t)), "version 99", "newer release")
-	wantSetup(t, "check", r.store.Check(ctx(t)), "version 99", "newer release")
+	rigs.WantSetup(t, "install", r.store.Install(ctx(t)), "version 99", "newer release")
+	rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "version 99", "newer release")
 	r.exec(t, "UPDATE sluicebox_meta SET version = 4; DROP TABLE sluicebox_parked")
-	wantSetup(t, "check", r.store.Check(ctx(t)), "sluicebox_parked")
+	rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "sluicebox_parked")
 }
 
 // TestUpgrade: own tables of the first version are brought up to this one with
@@ -156,15 +157,15 @@ INSERT INTO outbox_events (id) VALUES ('1');
 INSERT INTO sluicebox_leader VALUES ('rig', 41, '2024-02-29 12:00:00.000');
 INSERT INTO sluicebox_checkpoint VALUES ('rig', 'o', 'p', 7, '2024-02-29 12:00:00.000')`)
 	r.store = openStore(t, path, "rig", 0, flowBox())
-	wantSetup(t, "check", r.store.Check(ctx(t)), "version 1, and this program needs 4", "sluicebox init")
+	rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "version 1, and this program needs 4", "sluicebox init")
 	_, err = r.store.LoadHolds(ctx(t))
-	wantSetup(t, "holds", err, "sluicebox init")
+	rigs.WantSetup(t, "holds", err, "sluicebox init")
 	_, err = r.store.Leader(ctx(t))
-	wantSetup(t, "leader", err, "sluicebox init")
+	rigs.WantSetup(t, "leader", err, "sluicebox init")
 	_, err = r.store.Lead(ctx(t))
-	wantSetup(t, "lead", err, "sluicebox init")
+	rigs.WantSetup(t, "lead", err, "sluicebox init")
 	_, err = r.store.Claim(ctx(t), 41, time.Now(), []store.ClaimRow{row("1")})
-	wantSetup(t, "claim", err, "sluicebox init")
+	rigs.WantSetup(t, "claim", err, "sluicebox init")
 	installed := make(chan error, 3)
 	c := ctx(t)
 	for range cap(installed) {
@@ -236,5 +237,5 @@ func TestReadOnly(t *testing.T) {
 	if err := os.Chmod(r.path, 0o400); err != nil {
 		t.Fatal(err)
 	}
-	wantSetup(t, "check", openStore(t, r.path, "rig", 0, flowBox()).Check(ctx(t)), "may not write")
+	rigs.WantSetup(t, "check", openStore(t, r.path, "rig", 0, flowBox()).Check(ctx(t)), "may not write")
 }

@@ -3,7 +3,6 @@ package sqlite_test
 import (
 	"cmp"
 	"database/sql"
-	"fmt"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/sqlite"
 	"github.com/sluicebox/sluicebox/store/storetest"
+	"github.com/sluicebox/sluicebox/store/storetest/tables"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,12 +32,56 @@ type harness struct{ timeType string }
 
 func (h harness) Setup(t *testing.T, outboxes ...store.Outbox) storetest.Database {
 	path := newFile(t)
-	db := &database{path: path, db: openSQL(t, path), times: h.timeType, outboxes: map[string]*store.Outbox{}}
-	for _, o := range outboxes {
-		db.exec(t, "CREATE TABLE "+sqlite.TableName(&o)+" ("+strings.Join(h.columns(&o.Layout), ", ")+")")
-		db.outboxes[o.Name] = &o
+	db, d := openSQL(t, path), dialect(h.timeType)
+	for i := range outboxes {
+		for _, statement := range d.Create(&outboxes[i]) {
+			if _, err := db.Exec(statement); err != nil {
+				t.Fatalf("%v, in: %s", err, statement)
+			}
+		}
 	}
-	return db
+	return &database{tables.New(d, tables.NewPool(db), outboxes...), path}
+}
+
+// dialect reads times in exactly the form that the relay writes. Transactions have no
+// name: nobody sees what is not committed. The plus keeps the driver from making
+// something else of a value for the sake of its column's type.
+func dialect(timeType string) *tables.Dialect {
+	const form = "2006-01-02 15:04:05.000"
+	d := &tables.Dialect{
+		Ident: sqlite.Ident, Table: sqlite.TableName, Place: tables.Question,
+		Plain: "+%s", Text: "CAST(+%s AS TEXT)", Time: "CAST(+%s AS TEXT)", TimePlace: "%s",
+		Bind:  func(at time.Time) any { return at.UTC().Format(form) },
+		Parse: func(text string) (time.Time, error) { return time.Parse(form, text) },
+		Types: tables.Types{
+			ID: "VARCHAR(26) PRIMARY KEY", Payload: "TEXT NOT NULL", Kind: "VARCHAR(20)", Group: "VARCHAR(255)", JSON: "VARCHAR(255)",
+			Word: "VARCHAR(20) NOT NULL", Number: "SMALLINT NOT NULL DEFAULT 0", RetryCount: "SMALLINT NOT NULL DEFAULT 0", Error: "TEXT",
+			Claimed: timeType, Settled: timeType, Delivered: timeType, Failed: timeType, Order: timeType + " NOT NULL",
+		},
+	}
+	if timeType == "INTEGER" {
+		d.Bind = func(at time.Time) any { return at.UnixMilli() }
+		d.Parse = func(text string) (time.Time, error) {
+			ms, err := strconv.ParseInt(text, 10, 64)
+			return time.UnixMilli(ms), err
+		}
+	}
+	return d
+}
+
+type database struct {
+	*tables.Database
+	path string
+}
+
+func (d *database) Store(t *testing.T, cfg storetest.Config) store.Store {
+	st, err := sqlite.New(sqlite.Config{
+		URL: urlOf(d.path), Name: cmp.Or(cfg.Name, "suite"), Holder: cfg.Holder, Outboxes: cfg.Outboxes, TakeoverTimeout: cfg.TakeoverTimeout,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
 }
 
 // newFile makes an empty database, which begins in SQLite's default mode.
@@ -67,231 +111,3 @@ func openSQL(t testing.TB, path string) *sql.DB {
 }
 
 func urlOf(path string) string { return "sqlite://" + strings.ReplaceAll(path, " ", "%20") }
-
-func (h harness) columns(l *store.Layout) []string {
-	c := &l.Columns
-	list := []string{sqlite.Ident(c.ID) + " VARCHAR(26) PRIMARY KEY", sqlite.Ident(c.Payload) + " TEXT NOT NULL"}
-	add := func(name, typ string) {
-		if name != "" {
-			list = append(list, sqlite.Ident(name)+" "+typ)
-		}
-	}
-	status := "VARCHAR(20) NOT NULL"
-	if l.State == store.StateNumbers {
-		status = "SMALLINT NOT NULL DEFAULT 0"
-	}
-	add(c.Kind, "VARCHAR(20)")
-	add(c.Group, "VARCHAR(255)")
-	add(c.Status, status)
-	add(c.RetryCount, "SMALLINT NOT NULL DEFAULT 0")
-	add(c.Claimed, h.timeType)
-	add(c.Settled, h.timeType)
-	add(c.Delivered, h.timeType)
-	add(c.Failed, h.timeType)
-	add(c.Error, "TEXT")
-	for _, name := range l.OrderBy {
-		add(name, h.timeType+" NOT NULL")
-	}
-	return list
-}
-
-type database struct {
-	path     string
-	db       *sql.DB
-	times    string
-	outboxes map[string]*store.Outbox
-}
-
-func (d *database) exec(t *testing.T, query string, args ...any) {
-	t.Helper()
-	if _, err := d.db.Exec(query, args...); err != nil {
-		t.Fatalf("%v, in: %s", err, query)
-	}
-}
-
-func (d *database) time(at time.Time) any {
-	if d.times == "INTEGER" {
-		return at.UnixMilli()
-	}
-	return at.UTC().Format("2006-01-02 15:04:05.000")
-}
-
-func (d *database) Store(t *testing.T, cfg storetest.Config) store.Store {
-	st, err := sqlite.New(sqlite.Config{
-		URL: urlOf(d.path), Name: cmp.Or(cfg.Name, "suite"), Holder: cfg.Holder, Outboxes: cfg.Outboxes, TakeoverTimeout: cfg.TakeoverTimeout,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return st
-}
-
-func (d *database) Begin(t *testing.T, outbox string, rows ...storetest.Row) (store.Txn, func()) {
-	tx, err := d.db.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := d.outboxes[outbox]
-	c := &o.Layout.Columns
-	names := []string{c.ID, c.Payload}
-	for _, name := range append([]string{c.Kind, c.Group, c.Status}, o.Layout.OrderBy...) {
-		if name != "" {
-			names = append(names, name)
-		}
-	}
-	for i, name := range names {
-		names[i] = sqlite.Ident(name)
-	}
-	insert := "INSERT INTO " + sqlite.TableName(o) + " (" + strings.Join(names, ", ") + ") VALUES (?" + strings.Repeat(", ?", len(names)-1) + ")"
-	stmt, err := tx.Prepare(insert)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range rows {
-		args := []any{r.ID, r.Payload}
-		if c.Kind != "" {
-			args = append(args, r.Kind)
-		}
-		if c.Group != "" {
-			args = append(args, storetest.GroupText(&o.Layout, r.Group))
-		}
-		switch o.Layout.State {
-		case store.StateWords:
-			args = append(args, o.Layout.Words[store.Pending])
-		case store.StateNumbers:
-			args = append(args, o.Layout.Numbers[store.Pending])
-		}
-		for range o.Layout.OrderBy {
-			args = append(args, d.time(r.Created))
-		}
-		if _, err := stmt.Exec(args...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return 0, func() {
-		if err := tx.Commit(); err != nil && err != sql.ErrTxDone {
-			t.Fatal(err)
-		}
-	}
-}
-
-func (d *database) Set(t *testing.T, outbox, id string, status store.Status, at time.Time) {
-	o := d.outboxes[outbox]
-	c := &o.Layout.Columns
-	var set []string
-	var args []any
-	assign := func(name string, value any) { set, args = append(set, sqlite.Ident(name)+" = ?"), append(args, value) }
-	switch o.Layout.State {
-	case store.StateWords:
-		assign(c.Status, o.Layout.Words[status])
-	case store.StateNumbers:
-		assign(c.Status, o.Layout.Numbers[status])
-	case store.StateTimestamps:
-		switch status {
-		case store.Completed:
-			assign(c.Delivered, d.time(at))
-		case store.Failed:
-			assign(c.Failed, d.time(at))
-		default:
-			assign(c.Failed, nil)
-		}
-	}
-	if c.Claimed != "" {
-		assign(c.Claimed, d.time(at))
-	}
-	if len(set) > 0 {
-		d.exec(t, "UPDATE "+sqlite.TableName(o)+" SET "+strings.Join(set, ", ")+" WHERE "+sqlite.Ident(c.ID)+" = ?", append(args, id)...)
-	}
-}
-
-func (d *database) Delete(t *testing.T, outbox, id string) {
-	o := d.outboxes[outbox]
-	d.exec(t, "DELETE FROM "+sqlite.TableName(o)+" WHERE "+sqlite.Ident(o.Layout.Columns.ID)+" = ?", id)
-}
-
-func (d *database) Read(t *testing.T, outbox, id string) storetest.Found {
-	t.Helper()
-	o := d.outboxes[outbox]
-	c := &o.Layout.Columns
-	pick := func(name, none string) string {
-		if name == "" {
-			return none
-		}
-		return "+" + sqlite.Ident(name)
-	}
-	query := "SELECT " + strings.Join([]string{
-		"CAST(" + pick(c.Status, "''") + " AS TEXT)", pick(c.RetryCount, "0"), pick(c.Error, "NULL"),
-		"CAST(" + pick(c.Claimed, "NULL") + " AS TEXT)", "CAST(" + pick(c.Settled, "NULL") + " AS TEXT)",
-		pick(c.Delivered, "NULL") + " IS NOT NULL", pick(c.Failed, "NULL") + " IS NOT NULL",
-	}, ", ") + " FROM " + sqlite.TableName(o) + " WHERE " + sqlite.Ident(c.ID) + " = ?"
-	var (
-		found                  storetest.Found
-		status                 string
-		text, claimed, settled sql.NullString
-		delivered, failed      bool
-	)
-	err := d.db.QueryRow(query, id).Scan(&status, &found.RetryCount, &text, &claimed, &settled, &delivered, &failed)
-	if err == sql.ErrNoRows {
-		return found
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	found.Exists, found.Error = true, text.String
-	found.Claimed, found.Settled = d.parse(t, claimed), d.parse(t, settled)
-	found.Status = statusOf(&o.Layout, status, claimed.Valid, delivered, failed)
-	if o.Layout.State == store.StateNumbers {
-		if found.Code, err = strconv.Atoi(status); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return found
-}
-
-// parse reads a time in exactly the form that the relay writes.
-func (d *database) parse(t *testing.T, text sql.NullString) time.Time {
-	t.Helper()
-	if !text.Valid {
-		return time.Time{}
-	}
-	if d.times == "INTEGER" {
-		ms, err := strconv.ParseInt(text.String, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return time.UnixMilli(ms).UTC()
-	}
-	at, err := time.Parse("2006-01-02 15:04:05.000", text.String)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return at
-}
-
-func statusOf(l *store.Layout, text string, claimed, delivered, failed bool) store.Status {
-	switch l.State {
-	case store.StateWords:
-		for s, word := range l.Words {
-			if word == text {
-				return s
-			}
-		}
-	case store.StateNumbers:
-		for s, n := range l.Numbers {
-			if fmt.Sprint(n) == text {
-				return s
-			}
-		}
-		return store.Failed
-	case store.StateTimestamps:
-		switch {
-		case delivered:
-			return store.Completed
-		case failed:
-			return store.Failed
-		case claimed:
-			return store.Processing
-		}
-	}
-	return store.Pending
-}

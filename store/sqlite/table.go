@@ -66,16 +66,10 @@ type table struct {
 // describe reads an outbox's table.
 func describe(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error) {
 	t, err := readTable(ctx, conn, o)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = columns.Complete(o, TableName(o), t.columns, sameName)
 	}
-	if missing := t.lacks(); len(missing) > 0 {
-		return nil, &store.SetupError{
-			Problem: t.missingText(missing),
-			Remedy:  "add them, or name others in the layout",
-		}
-	}
-	return t, nil
+	return t, err
 }
 
 func readTable(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error) {
@@ -110,39 +104,21 @@ func readTable(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error)
 	return t, nil
 }
 
-// find returns a column. SQLite does not tell capitals from small letters in
-// names.
-func (t *table) find(name string) (column, bool) {
-	i := slices.IndexFunc(t.columns, func(c column) bool { return strings.EqualFold(c.name, name) })
-	if i < 0 {
-		return column{}, false
-	}
-	return t.columns[i], true
-}
+// Name implements columns.Named.
+func (c column) Name() string { return c.name }
+
+// sameName compares names of columns. SQLite does not tell capitals from small letters
+// in them.
+func sameName(a, b string) bool { return strings.EqualFold(a, b) }
 
 // col returns a column that is known to be there.
-func (t *table) col(name string) column {
-	c, ok := t.find(name)
-	if !ok {
-		panic("sqlite: column " + name + " was not looked up")
-	}
-	return c
-}
+func (t *table) col(name string) column { return columns.Known(t.columns, sameName, name) }
 
 // lacks lists the columns that the layout names and the table has not.
-func (t *table) lacks() []string {
-	return columns.Missing(&t.Layout, func(name string) bool {
-		_, there := t.find(name)
-		return there
-	})
-}
+func (t *table) lacks() []string { return columns.Lacking(&t.Layout, t.columns, sameName) }
 
 func (t *table) missingText(missing []string) string {
-	var have []string
-	for _, c := range t.columns {
-		have = append(have, c.name)
-	}
-	return columns.MissingText(t.Outbox, TableName(t.Outbox), missing, have)
+	return columns.LackingText(t.Outbox, TableName(t.Outbox), missing, t.columns)
 }
 
 // keys returns the values that an id may stand for, in the order in which they
@@ -240,12 +216,7 @@ func (b *builder) key() string { return b.arg(func(v *values) any { return v.key
 
 // status is the value of a status in the status column.
 func (b *builder) status(l *store.Layout, s store.Status) string {
-	return b.arg(func(*values) any {
-		if l.State == store.StateNumbers {
-			return l.Numbers[s]
-		}
-		return l.Words[s]
-	})
+	return b.arg(func(*values) any { return columns.Stored(l, s) })
 }
 
 // unsettled is the condition that a row is pending or processing.
@@ -283,7 +254,7 @@ func (t *table) failed(b *builder) string {
 // order is the layout's order-by, the id last.
 func (t *table) order() string {
 	var order []string
-	for _, name := range append(slices.Clone(t.Layout.OrderBy), t.Layout.Columns.ID) {
+	for _, name := range columns.Order(&t.Layout) {
 		order = append(order, Ident(name))
 	}
 	return strings.Join(order, ", ")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
 // TestIDTypes: a view, a claim and an outcome agree on the text of an id, whatever
@@ -129,7 +130,7 @@ func TestNoID(t *testing.T) {
 		}
 		_, err = v.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 1, Held: []string{"x"}})
 		v.Close()
-		wantSetup(t, "a view of "+id, err, "NULL or a REAL")
+		rigs.WantSetup(t, "a view of "+id, err, "NULL or a REAL")
 	}
 }
 

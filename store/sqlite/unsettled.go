@@ -7,11 +7,15 @@ import (
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
+	views "github.com/sluicebox/sluicebox/store/internal/view"
 )
 
-// eachUnsettled gives each the rows that q asks for, in order, as the view has
-// them.
-func (v *view) eachUnsettled(ctx context.Context, o *store.Outbox, q store.Unsettled, each func(store.Item) error) error {
+// Read implements view.Snapshot.
+func (v *view) Read(ctx context.Context, o *store.Outbox, q store.Unsettled, to *views.Pages) error {
+	return Explain(v.read(ctx, o, q, to))
+}
+
+func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled, to *views.Pages) error {
 	t, err := describe(ctx, v.conn, o)
 	if err != nil {
 		return err
@@ -28,8 +32,7 @@ func (v *view) eachUnsettled(ctx context.Context, o *store.Outbox, q store.Unset
 		return err
 	}
 	stmt := unsettledQuery(t, parks, len(left) > 0 && !byPath, q.NoPayload)
-	args := stmt.args(&values{limit: limit, held: jsonArray(q.Held), left: jsonLanes(left), relay: v.store.name})
-	given := 0
+	args := stmt.args(&values{limit: limit, held: jsonArray(q.Held), left: jsonLanes(left), relay: v.name})
 	return v.conn.Query(ctx, stmt.sql, args, func(row []driver.Value) error {
 		it, err := unsettledItem(o, row)
 		if err != nil {
@@ -38,10 +41,7 @@ func (v *view) eachUnsettled(ctx context.Context, o *store.Outbox, q store.Unset
 		if _, out := set[it.Lane()]; byPath && out {
 			return ctx.Err()
 		}
-		if err := each(it); err != nil {
-			return err
-		}
-		if given++; given == q.Limit {
+		if !to.Add(it) {
 			return Enough()
 		}
 		return ctx.Err()

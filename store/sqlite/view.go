@@ -3,13 +3,11 @@ package sqlite
 import (
 	"context"
 	"database/sql/driver"
-	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+	views "github.com/sluicebox/sluicebox/store/internal/view"
 )
 
 // View implements store.Viewer. A view is a connection of its own in a read
@@ -19,46 +17,32 @@ func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
 	if snapshot != "" {
 		return nil, fmt.Errorf("open a view: SQLite has no named snapshots, so none is named %q", snapshot)
 	}
-	if !s.life.Begin() {
-		return nil, lifetime.ErrClosed
-	}
-	defer s.life.Done()
-	ctx, cancel := s.life.Bind(ctx)
-	defer cancel()
-	v := &view{store: s}
-	if err := v.open(ctx); err != nil {
-		v.drop()
-		return nil, fmt.Errorf("open a view: %w", Explain(err))
-	}
-	if !s.life.Add(v) {
-		v.drop()
-		return nil, lifetime.ErrClosed
-	}
-	return v, nil
+	return views.Open(ctx, s.life, s.outboxes, func(ctx context.Context) (views.Snapshot, error) {
+		conn, err := Dial(ctx, s.path)
+		return &view{name: s.name, conn: conn}, Explain(err)
+	})
 }
 
-// view is a read transaction that sees one snapshot.
+// view is a read transaction that sees one snapshot. Its rows come out of one
+// statement, which is read on while a page is taken: readers and writers do not wait
+// for each other.
 type view struct {
-	store    *Store
+	name     string // of the relay
+	conn     *Conn
 	position store.Position
-
-	mu   sync.Mutex
-	conn *Conn
 }
 
-func (v *view) open(ctx context.Context) (err error) {
-	if v.conn, err = Dial(ctx, v.store.path); err != nil {
-		return err
+// Begin implements view.Snapshot.
+func (v *view) Begin(ctx context.Context) error {
+	if err := v.conn.pragma(ctx, "query_only=1"); err != nil {
+		return Explain(err)
 	}
-	if err = v.conn.pragma(ctx, "query_only=1"); err != nil {
-		return err
-	}
-	return retry(ctx, patience, func() error {
+	return Explain(retry(ctx, patience, func() error {
 		if _, err := v.conn.Exec(ctx, "BEGIN"); err != nil {
 			return err
 		}
 		// The first read takes the snapshot; the view is of now.
-		n, there, err := LogCounter(ctx, v.conn, v.store.name)
+		n, there, err := LogCounter(ctx, v.conn, v.name)
 		if err != nil {
 			_, _ = v.conn.Exec(context.WithoutCancel(ctx), "ROLLBACK") // BEGIN again
 			return err
@@ -67,7 +51,7 @@ func (v *view) open(ctx context.Context) (err error) {
 			v.position = store.Position(strconv.FormatInt(n, 10))
 		}
 		return nil
-	})
+	}))
 }
 
 // LogCounter returns the highest number that a row of a relay's log ever had, and
@@ -82,91 +66,9 @@ func LogCounter(ctx context.Context, conn *Conn, relay string) (n int64, there b
 	return n, true, err
 }
 
-// Position implements store.View: the place in the relay's log that matches the
-// snapshot, read in it; "" if there is no log.
+// Position is the place in the relay's log that matches the snapshot, read in it; ""
+// if there is no log.
 func (v *view) Position() store.Position { return v.position }
 
-// Unsettled implements store.View.
-func (v *view) Unsettled(ctx context.Context, q store.Unsettled) (items []store.Item, err error) {
-	err = v.read(ctx, q, func(it store.Item) error {
-		items = append(items, it)
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-// Pages implements store.View. The rows come out of one statement, which is read
-// on while take has returned: take may call the store, also to write, as readers
-// and writers do not wait for each other. It must not use the view. Each page is
-// a slice of its own.
-func (v *view) Pages(ctx context.Context, q store.Unsettled, page int, take func([]store.Item) error) error {
-	if page <= 0 {
-		return fmt.Errorf("read unsettled rows of outbox %s: the page is %d, must be positive", q.Outbox, page)
-	}
-	var (
-		items   []store.Item
-		refused error // by take: it is no fault of the view
-	)
-	err := v.read(ctx, q, func(it store.Item) error {
-		if items = append(items, it); len(items) < page {
-			return nil
-		}
-		full := items
-		items = nil
-		if refused = take(full); refused != nil {
-			return Enough()
-		}
-		return nil
-	})
-	switch {
-	case err != nil:
-		return err
-	case refused != nil || len(items) == 0:
-		return refused
-	}
-	return take(items)
-}
-
-// read gives each the rows that q asks for, in order.
-func (v *view) read(ctx context.Context, q store.Unsettled, each func(store.Item) error) error {
-	o, err := v.store.outbox(q.Outbox)
-	if err != nil {
-		return fmt.Errorf("read unsettled rows: %w", err)
-	}
-	if q.Limit <= 0 {
-		return fmt.Errorf("read unsettled rows of outbox %s: the limit is %d, must be positive", q.Outbox, q.Limit)
-	}
-	if o.Layout.State == store.StateNone {
-		return nil // nothing tells a settled row from another
-	}
-	ctx, cancel := v.store.life.Bind(ctx)
-	defer cancel()
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.conn == nil {
-		return errors.New("read unsettled rows: the view is closed")
-	}
-	if err := v.eachUnsettled(ctx, o, q, each); err != nil {
-		v.drop() // an interrupted statement may have ended the transaction
-		return fmt.Errorf("read unsettled rows of outbox %s: %w", q.Outbox, Explain(err))
-	}
-	return nil
-}
-
-// Close implements store.View. It waits for a read that is under way.
-func (v *view) Close() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.drop()
-	v.store.life.Remove(v)
-}
-
-func (v *view) drop() {
-	if v.conn != nil {
-		v.conn.Close()
-		v.conn = nil
-	}
-}
+// Drop implements view.Snapshot.
+func (v *view) Drop() { v.conn.Close() }

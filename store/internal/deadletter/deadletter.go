@@ -13,6 +13,12 @@ import (
 // changed when it came to write.
 const tries = 5
 
+// ByProgram reports whether the program has to look at the group of each row: it
+// stands in JSON.
+func ByProgram(o *store.Outbox, f *store.DeadLetterFilter) bool {
+	return f.Group != nil && len(o.Layout.GroupPath) > 0
+}
+
 // Mend chooses rows of an outbox, writes them, and returns those that were written.
 func Mend(outbox string, choose func() ([]store.DeadLetter, error), write func([]store.DeadLetter) ([]store.DeadLetter, error)) ([]store.DeadLetter, error) {
 	for range tries {

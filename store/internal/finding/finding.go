@@ -2,7 +2,9 @@
 package finding
 
 import (
+	"fmt"
 	"strings"
+	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -25,6 +27,23 @@ func (l *List) Fault(text string, remedies ...string) { l.Add(store.Fault, text,
 // Setup adds a fault that was found elsewhere, whose text names the subject too.
 func (l *List) Setup(err *store.SetupError) {
 	l.Fault(strings.TrimPrefix(err.Problem, l.Subject+": "), err.Remedy)
+}
+
+// clockSlack is by how much two clocks may differ before it is worth a word.
+const clockSlack = time.Second
+
+// Clock compares this machine's clock, which was read before and after the server's,
+// with that: claims carry times.
+func (l *List) Clock(before, server, after time.Time) {
+	const remedy = "have both machines keep the same time (chrony, systemd-timesyncd): the relay writes the times of claims by its own clock"
+	switch {
+	case server.Sub(after) > clockSlack:
+		l.Add(store.Advice, fmt.Sprintf("this machine is %s behind the server", server.Sub(after).Round(time.Millisecond)), remedy)
+	case before.Sub(server) > clockSlack:
+		l.Add(store.Advice, fmt.Sprintf("this machine is %s ahead of the server", before.Sub(server).Round(time.Millisecond)), remedy)
+	default:
+		l.Add(store.Fine, "this machine and the server differ by less than a second")
+	}
 }
 
 // Faults counts the faults.

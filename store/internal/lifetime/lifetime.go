@@ -60,6 +60,18 @@ func (l *Lifetime) Begin() bool {
 // Done counts work out.
 func (l *Lifetime) Done() { l.work.Done() }
 
+// Do does work that ends with the lifetime, and which Wait waits for. It fails with
+// ErrClosed if the lifetime has ended.
+func (l *Lifetime) Do(ctx context.Context, work func(context.Context) error) error {
+	if !l.Begin() {
+		return ErrClosed
+	}
+	defer l.Done()
+	ctx, cancel := l.Bind(ctx)
+	defer cancel()
+	return work(ctx)
+}
+
 // Go does work in the background, which Wait waits for.
 func (l *Lifetime) Go(work func()) { l.work.Go(work) }
 

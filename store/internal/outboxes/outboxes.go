@@ -34,5 +34,20 @@ func (s *Set) Find(name string) (*store.Outbox, error) {
 	return nil, fmt.Errorf("no outbox %q is configured", name)
 }
 
+// Request is what a call asks of one outbox.
+type Request interface {
+	// Validate reports what keeps it from being done to the outbox.
+	Validate(*store.Outbox) error
+}
+
+// Check returns the configured outbox that a request is made of, if it may be.
+func (s *Set) Check(name string, r Request) (*store.Outbox, error) {
+	o, err := s.Find(name)
+	if err != nil {
+		return nil, err
+	}
+	return o, r.Validate(o)
+}
+
 // Known returns an outbox that Find has found, nil if it has not.
 func (s *Set) Known(name string) *store.Outbox { return s.byName[name] }

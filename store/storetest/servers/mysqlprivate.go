@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // MySQLServer is a server of MySQL or MariaDB that one test has to itself.
@@ -24,11 +23,7 @@ type MySQLServer struct {
 	// Flavour is the kind of server.
 	Flavour Flavour
 
-	tb       testing.TB
-	base     string // holds Dir and what must not be in it
-	port     int
-	settings map[string]string
-	process  *process // nil before the first start
+	private
 }
 
 // programOf names the flavour's server, and what makes its data folder.
@@ -66,24 +61,16 @@ func (f Flavour) privateSettings() map[string]string {
 // flavour but for what a stream needs. The server ends with the test.
 func (f Flavour) Start(tb testing.TB, settings map[string]string) *MySQLServer {
 	tb.Helper()
-	s := &MySQLServer{tb: tb, Flavour: f, settings: f.privateSettings()}
+	base := folder(tb)
+	s := &MySQLServer{Flavour: f, Dir: filepath.Join(base, "data"), private: private{
+		tb: tb, name: string(f), base: base, settings: f.privateSettings(),
+		bin: f.require(tb, "BIN"), env: f.environment(filepath.Join(base, "tmp")),
+		signals: map[string]os.Signal{"fast": syscall.SIGTERM, "immediate": syscall.SIGKILL},
+	}}
+	s.command = s.serve
 	maps.Copy(s.settings, settings)
-	f.require(tb, "BIN")
-	s.base = folder(tb)
-	s.Dir = filepath.Join(s.base, "data")
-	if err := os.Mkdir(s.tmp(), 0o700); err != nil {
-		tb.Fatal(err)
-	}
-	own(tb, s.tmp())
 	s.initialize()
-	tb.Cleanup(s.end)
-	err := onFreePort(func(port int) error {
-		s.port = port
-		return s.launch()
-	})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	s.launchAnywhere()
 	s.URL = fmt.Sprintf("%s://root@127.0.0.1:%d/?tls=false", f.scheme(), s.port)
 	return s
 }
@@ -96,79 +83,28 @@ func (s *MySQLServer) Database() string {
 	return strings.Replace(s.URL, "/?", "/"+name+"?", 1)
 }
 
-// Stop ends the server: fast shuts it down in order, immediate is a crash. It
-// returns when the server has ended, and tells how long that took. It may be
-// called from any goroutine.
-func (s *MySQLServer) Stop(mode string) time.Duration {
-	signals := map[string]os.Signal{"fast": syscall.SIGTERM, "immediate": syscall.SIGKILL}
-	signal, ok := signals[mode]
-	if !ok {
-		s.tb.Errorf("no way to stop a server is named %q", mode)
-		return 0
-	}
-	if s.process == nil || !s.process.running() {
-		return 0
-	}
-	took, err := s.process.end(signal)
-	if err != nil {
-		s.tb.Errorf("a %s stop of the server: %v", mode, err)
-	}
-	return took
-}
-
-// Restart starts the server, after a fast stop if it runs. Settings are changed
-// or added, and taken away by the value "-"; nil keeps them.
-func (s *MySQLServer) Restart(settings map[string]string) {
-	s.tb.Helper()
-	s.Stop("fast")
-	for name, value := range settings {
-		if s.settings[name] = value; value == "-" {
-			delete(s.settings, name)
-		}
-	}
-	if err := s.launch(); err != nil {
-		s.tb.Fatal(err)
-	}
-}
-
 // TLS restarts the server with a certificate for localhost and 127.0.0.1, and
 // returns the file of the authority that signed it.
 func (s *MySQLServer) TLS() (caFile string) {
 	s.tb.Helper()
-	ca, cert, key := certificates(s.tb)
-	caFile = filepath.Join(s.base, "ca.crt")
-	certFile, keyFile := filepath.Join(s.base, "server.crt"), filepath.Join(s.base, "server.key")
-	write(s.tb, caFile, ca)
-	write(s.tb, certFile, cert)
-	write(s.tb, keyFile, key)
+	caFile, certFile, keyFile := s.certify()
 	s.Restart(map[string]string{"ssl-ca": caFile, "ssl-cert": certFile, "ssl-key": keyFile})
 	return caFile
 }
 
-// Signal sends the server a signal, such as SIGSTOP, and does not wait.
-func (s *MySQLServer) Signal(signal os.Signal) {
-	s.tb.Helper()
-	if err := s.process.os.Signal(signal); err != nil {
-		s.tb.Error(err)
-	}
-}
-
-// Log returns what the server has logged since it was last started.
-func (s *MySQLServer) Log() string { return s.process.output.String() }
-
-func (s *MySQLServer) tmp() string { return filepath.Join(s.base, "tmp") }
-
+// program is one of the server's programs, which reads no option file.
 func (s *MySQLServer) program(name string, args ...string) *exec.Cmd {
-	cmd := exec.Command(filepath.Join(s.Flavour.require(s.tb, "BIN"), name), append([]string{"--no-defaults"}, args...)...)
-	cmd.Dir = s.base // the test's own may be closed to the server's user
-	cmd.Env = s.Flavour.environment(s.tmp())
-	cmd.SysProcAttr = attributes()
-	return cmd
+	return s.private.program(name, append([]string{"--no-defaults"}, args...)...)
 }
 
-// initialize makes the data folder, of a copy where there is one.
+// initialize makes the folders, that of the data of a copy where there is one.
 func (s *MySQLServer) initialize() {
 	s.tb.Helper()
+	tmp := filepath.Join(s.base, "tmp")
+	if err := os.Mkdir(tmp, 0o700); err != nil {
+		s.tb.Fatal(err)
+	}
+	own(s.tb, tmp)
 	_, init := s.Flavour.programOf()
 	cmd := s.program(init[0], append(init[1:], "--datadir="+s.Dir, "--innodb-flush-method=fsync")...)
 	if from := s.Flavour.template(); from != "" {
@@ -184,9 +120,8 @@ func (s *MySQLServer) initialize() {
 	}
 }
 
-// launch starts the server and returns when it takes connections.
-func (s *MySQLServer) launch() error {
-	s.tb.Helper()
+// serve returns the program that serves by the settings.
+func (s *MySQLServer) serve() (cmd *exec.Cmd, ready string) {
 	args := []string{"--datadir=" + s.Dir, "--port=" + strconv.Itoa(s.port)}
 	for _, name := range slices.Sorted(maps.Keys(s.settings)) {
 		option := "--" + name
@@ -197,16 +132,5 @@ func (s *MySQLServer) launch() error {
 	}
 	server, _ := s.Flavour.programOf()
 	// The spaces: what it says where the port is taken names it too.
-	process, err := run(s.program(server, args...), fmt.Sprintf("  port: %d  ", s.port))
-	s.process = process
-	return err
-}
-
-func (s *MySQLServer) end() {
-	s.Stop("immediate")
-	if s.tb.Failed() && s.process != nil {
-		const most = 8 << 10
-		log := s.Log()
-		s.tb.Logf("%s logged:\n%s", s.Flavour, strings.TrimSpace(log[max(0, len(log)-most):]))
-	}
+	return s.program(server, args...), fmt.Sprintf("  port: %d  ", s.port)
 }

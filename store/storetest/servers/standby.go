@@ -23,22 +23,17 @@ const (
 // standby can have failover slots: see SyncSlot. It ends with the test.
 func Standby(tb testing.TB, primary *Server, settings map[string]string) *Server {
 	tb.Helper()
-	base := folder(tb)
-	s := &Server{
-		tb: tb, version: primary.version, base: base, Dir: filepath.Join(base, "data"),
-		config: primary.config, hba: primary.hba, primary: primary, settings: maps.Clone(primary.settings),
-	}
+	s := newServer(tb, primary.version, maps.Clone(primary.settings))
+	s.config, s.hba, s.primary = primary.config, primary.hba, primary
 	s.settings["hot_standby_feedback"] = "on" // failover slots need it
 	maps.Copy(s.settings, settings)
-	cmd := s.program("pg_basebackup")
 	// The slot keeps what the standby has yet to get, also while it is down.
-	slot := "standby_" + strings.ToLower(filepath.Base(base)[len(folderPrefix):])
-	cmd.Args = append(cmd.Args, "-D", s.Dir, "-d", primary.URL, "-R", "-C", "-S", slot, "--checkpoint=fast", "--no-sync")
+	slot := "standby_" + strings.ToLower(filepath.Base(s.base)[len(folderPrefix):])
+	cmd := s.program("pg_basebackup", "-D", s.Dir, "-d", primary.URL, "-R", "-C", "-S", slot, "--checkpoint=fast", "--no-sync")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		tb.Fatalf("pg_basebackup: %v\n%s", err, out)
 	}
-	tb.Cleanup(s.end)
-	s.launchAnywhere()
+	s.start()
 	s.CatchUp()
 	return s
 }

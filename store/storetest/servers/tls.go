@@ -9,7 +9,6 @@ import (
 	"encoding/pem"
 	"math/big"
 	"net"
-	"path/filepath"
 	"testing"
 	"time"
 )
@@ -28,13 +27,7 @@ func (s *Server) TLS() (caFile string) {
 	if library == "" {
 		s.tb.Skipf("these programs of PostgreSQL %d are built without TLS", s.version)
 	}
-	ca, cert, key := certificates(s.tb)
-	// Beside the data folder: a new standby copies only that.
-	caFile = filepath.Join(s.base, "ca.crt")
-	certFile, keyFile := filepath.Join(s.base, "server.crt"), filepath.Join(s.base, "server.key")
-	write(s.tb, caFile, ca)
-	write(s.tb, certFile, cert)
-	write(s.tb, keyFile, key)
+	caFile, certFile, keyFile := s.certify()
 	s.Restart(map[string]string{"ssl": "on", "ssl_cert_file": certFile, "ssl_key_file": keyFile})
 	return caFile
 }

@@ -1,0 +1,72 @@
+package columns
+
+import (
+	"slices"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Named is a column of a table as a database describes it.
+type Named interface {
+	// Name is its name as the table has it.
+	Name() string
+}
+
+// Same reports whether a database takes two names for one.
+type Same func(a, b string) bool
+
+// Find returns the column of a name among those of a table.
+func Find[C Named](list []C, same Same, name string) (found C, ok bool) {
+	i := slices.IndexFunc(list, func(c C) bool { return same(c.Name(), name) })
+	if i < 0 {
+		return found, false
+	}
+	return list[i], true
+}
+
+// Known is Find for a column that is known to be there.
+func Known[C Named](list []C, same Same, name string) C {
+	c, ok := Find(list, same, name)
+	if !ok {
+		panic("columns: " + name + " was not looked up")
+	}
+	return c
+}
+
+// Lacking lists the columns that a layout needs and a table lacks, in the layout's
+// order.
+func Lacking[C Named](l *store.Layout, list []C, same Same) []string {
+	return Missing(l, func(name string) bool {
+		_, there := Find(list, same, name)
+		return there
+	})
+}
+
+// LackingText says which columns are missing in a table, and which it has.
+func LackingText[C Named](o *store.Outbox, table string, missing []string, list []C) string {
+	have := make([]string, len(list))
+	for i, c := range list {
+		have[i] = c.Name()
+	}
+	return MissingText(o, table, missing, have)
+}
+
+// Complete returns a *store.SetupError if a table lacks a column that the layout names.
+func Complete[C Named](o *store.Outbox, table string, list []C, same Same) error {
+	missing := Lacking(&o.Layout, list, same)
+	if len(missing) == 0 {
+		return nil
+	}
+	return &store.SetupError{Problem: LackingText(o, table, missing, list), Remedy: "add them, or name others in the layout"}
+}
+
+// Order lists what rows are read by: the layout's order-by, and the id last.
+func Order(l *store.Layout) []string { return append(slices.Clone(l.OrderBy), l.Columns.ID) }
+
+// Stored is the value of a status in the status column.
+func Stored(l *store.Layout, s store.Status) any {
+	if l.State == store.StateNumbers {
+		return l.Numbers[s]
+	}
+	return l.Words[s]
+}

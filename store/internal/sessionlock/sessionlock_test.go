@@ -1,0 +1,68 @@
+package sessionlock
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// held counts what a lock does to its session.
+type held struct {
+	lost              bool
+	unlocked, dropped int
+}
+
+func (h *held) Lost() bool             { return h.lost }
+func (h *held) Unlock(context.Context) { h.unlocked++ }
+func (h *held) Drop()                  { h.dropped++ }
+
+// TestLost: after an error the lock is given up, and says why from then on.
+func TestLost(t *testing.T) {
+	session, broken := &held{}, errors.New("broken")
+	l := New(session)
+	if err := l.Use(t.Context(), func(context.Context) error { return nil }); err != nil || session.dropped != 0 {
+		t.Errorf("a call that does nothing: %v, given up %d times", err, session.dropped)
+	}
+	for range 2 {
+		err := l.Use(t.Context(), func(context.Context) error { return broken })
+		if !errors.Is(err, broken) || session.dropped != 1 {
+			t.Errorf("%v, given up %d times", err, session.dropped)
+		}
+	}
+	l.Release()
+	if session.unlocked != 0 || session.dropped != 1 {
+		t.Errorf("a lost lock was unlocked %d times and given up %d times", session.unlocked, session.dropped)
+	}
+}
+
+// TestRelease: the call that uses the session ends, the lock is given back on it unless
+// it is lost, and calls that follow fail.
+func TestRelease(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		session := &held{lost: lost}
+		l, began, done := New(session), make(chan struct{}), make(chan error, 1)
+		go func() {
+			done <- l.Use(context.Background(), func(ctx context.Context) error {
+				close(began)
+				<-ctx.Done()
+				return ctx.Err()
+			})
+		}()
+		<-began
+		l.Release()
+		l.Release()
+		if err := <-done; !errors.Is(err, errReleased) || !errors.Is(err, context.Canceled) {
+			t.Errorf("the call says %v", err)
+		}
+		if err := l.Use(t.Context(), func(context.Context) error { return nil }); !errors.Is(err, errReleased) {
+			t.Errorf("a call after it: %v", err)
+		}
+		if unlocked := session.unlocked == 1; unlocked == lost || session.dropped != 1 {
+			t.Errorf("the session is lost: %v; unlocked %d times, given up %d times", lost, session.unlocked, session.dropped)
+		}
+	}
+}

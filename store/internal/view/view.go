@@ -1,0 +1,148 @@
+// Package view reads unsettled rows as they are at one moment, whatever the
+// database: it looks after the snapshot behind a view and hands pages over. Each
+// database has its own statements for it.
+package view
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+	"github.com/sluicebox/sluicebox/store/internal/outboxes"
+)
+
+// unsettledPage is how many rows Unsettled reads at a time.
+const unsettledPage = 1000
+
+// Snapshot is a read-only transaction in a session of its own. It serves one call at
+// a time.
+type Snapshot interface {
+	// Begin takes the snapshot. The error says what to do.
+	Begin(ctx context.Context) error
+	// Position is the place in the log that matches it, once it has begun; "" where
+	// nobody tells.
+	Position() store.Position
+	// Read hands over the rows that q asks for, in order. After an error, which says
+	// what to do, the snapshot is taken for lost.
+	Read(ctx context.Context, o *store.Outbox, q store.Unsettled, to *Pages) error
+	// Drop gives the session up.
+	Drop()
+}
+
+// Dialer opens the session of a snapshot, and begins nothing. The error says what to
+// do; after one, nothing is left of the session.
+type Dialer func(ctx context.Context) (Snapshot, error)
+
+// Open opens a view, which ends with the lifetime if nobody closes it before.
+func Open(ctx context.Context, life *lifetime.Lifetime, boxes *outboxes.Set, dial Dialer) (store.View, error) {
+	if !life.Begin() {
+		return nil, lifetime.ErrClosed
+	}
+	ctx, cancel := life.Bind(ctx)
+	defer cancel()
+	snapshot, err := begin(ctx, dial)
+	if err != nil {
+		life.Done()
+		return nil, fmt.Errorf("open a view: %w", err)
+	}
+	v := &view{life: life, outboxes: boxes, snapshot: snapshot, position: snapshot.Position()}
+	if !life.Add(v) {
+		v.Close()
+		return nil, lifetime.ErrClosed
+	}
+	return v, nil
+}
+
+func begin(ctx context.Context, dial Dialer) (Snapshot, error) {
+	snapshot, err := dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := snapshot.Begin(ctx); err != nil {
+		snapshot.Drop()
+		return nil, err
+	}
+	return snapshot, nil
+}
+
+// view implements store.View.
+type view struct {
+	life     *lifetime.Lifetime
+	outboxes *outboxes.Set
+	position store.Position
+
+	mu       sync.Mutex // held by the call that uses snapshot
+	snapshot Snapshot   // nil once it is given up
+	closed   bool
+}
+
+// Position implements store.View.
+func (v *view) Position() store.Position { return v.position }
+
+// Unsettled implements store.View.
+func (v *view) Unsettled(ctx context.Context, q store.Unsettled) ([]store.Item, error) {
+	var items []store.Item
+	err := v.Pages(ctx, q, unsettledPage, func(page []store.Item) error {
+		items = append(items, page...)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+// Pages implements store.View. The view is in use until it returns: take may call
+// the store, but it must neither read from the view nor close it. Each page is a
+// slice of its own.
+func (v *view) Pages(ctx context.Context, q store.Unsettled, page int, take func([]store.Item) error) error {
+	o, err := v.outboxes.Find(q.Outbox)
+	if err != nil {
+		return fmt.Errorf("read unsettled rows: %w", err)
+	}
+	if q.Limit <= 0 || page <= 0 {
+		return fmt.Errorf("read unsettled rows of outbox %s: the limit is %d and the page %d, both must be positive", q.Outbox, q.Limit, page)
+	}
+	if o.Layout.State == store.StateNone {
+		return nil // nothing tells a settled row from another
+	}
+	ctx, cancel := v.life.Bind(ctx)
+	defer cancel()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.snapshot == nil {
+		return errors.New("read unsettled rows: the view is closed")
+	}
+	pages := &Pages{Size: page, left: q.Limit, take: take}
+	if err := v.snapshot.Read(ctx, o, q, pages); err != nil {
+		v.drop() // the transaction may be over, and with it its snapshot
+		if pages.refused == nil {
+			return fmt.Errorf("read unsettled rows of outbox %s: %w", q.Outbox, err)
+		}
+	}
+	pages.flush()
+	return pages.refused
+}
+
+// Close implements store.View. It waits for a read that is under way.
+func (v *view) Close() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed {
+		return
+	}
+	v.closed = true
+	v.drop()
+	v.life.Remove(v)
+	v.life.Done()
+}
+
+func (v *view) drop() {
+	if v.snapshot != nil {
+		v.snapshot.Drop()
+		v.snapshot = nil
+	}
+}

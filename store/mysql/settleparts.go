@@ -1,0 +1,62 @@
+package mysql
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// settlePart is the outcomes of one kind, each id once.
+type settlePart struct {
+	settleKey
+	table *table
+	lookup
+}
+
+type settleKey struct {
+	turn   int // an id's second outcome is written in the second turn, and so on
+	outbox string
+	status store.Status
+	when   time.Time // of COMPLETED rows, which are written together
+	place  int       // of all others, each of which has values of its own
+}
+
+// parts sorts the call. Turns keep the order of several outcomes of one id; parts come
+// in the order of their turns.
+func (c *settling) parts(ctx context.Context) ([]*settlePart, error) {
+	var turns [][]*settlePart
+	byKey := map[settleKey]*settlePart{}
+	count := make(map[store.Ref]int, len(c.outcomes))
+	for i := range c.outcomes {
+		o := &c.outcomes[i]
+		t, err := c.conn.table(ctx, c.outboxes.Known(o.Outbox))
+		if err != nil {
+			return nil, err
+		}
+		k := settleKey{turn: count[o.Ref], outbox: o.Outbox, status: o.Status, when: o.At}
+		count[o.Ref]++
+		if o.Status != store.Completed {
+			k.when, k.place = time.Time{}, i
+		}
+		p := byKey[k]
+		if p == nil {
+			p = &settlePart{settleKey: k, table: t}
+			byKey[k] = p
+			if k.turn == len(turns) {
+				turns = append(turns, nil)
+			}
+			turns[k.turn] = append(turns[k.turn], p)
+		}
+		key, can := t.id().key(o.ID)
+		if !can {
+			key = nil // no row has it
+		}
+		p.add(i, key)
+	}
+	var parts []*settlePart
+	for _, turn := range turns {
+		parts = append(parts, turn...)
+	}
+	return parts, nil
+}

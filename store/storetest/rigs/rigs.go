@@ -1,0 +1,189 @@
+// Package rigs is what the tests of one database's store have in common beside the
+// suite: a store that leads, and calls on it that must succeed. Their table is that of
+// the first FlowCatalyst outbox.
+package rigs
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Patience bounds every call of a test: one that hangs fails by name.
+const Patience = 30 * time.Second
+
+// Context returns one that ends after Patience, and with the test.
+func Context(tb testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	tb.Cleanup(cancel)
+	return ctx
+}
+
+// FlowBox is the outbox events, in the table outbox_events.
+func FlowBox() store.Outbox {
+	return store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
+}
+
+// Row asks for a row of FlowBox, with its payload.
+func Row(id string) store.ClaimRow {
+	return store.ClaimRow{Ref: store.Ref{Outbox: "events", ID: id}, WantPayload: true}
+}
+
+// Outcome is one of a row of FlowBox, as of now.
+func Outcome(id string, status store.Status) store.Outcome {
+	return store.Outcome{Ref: store.Ref{Outbox: "events", ID: id}, Status: status, At: time.Now()}
+}
+
+// Lead makes a store's own tables, checks all tables and takes the lead.
+func Lead(tb testing.TB, st store.Store) store.Epoch {
+	tb.Helper()
+	if err := st.Install(Context(tb)); err != nil {
+		tb.Fatal(err)
+	}
+	if err := st.Check(Context(tb)); err != nil {
+		tb.Fatal(err)
+	}
+	epoch, err := st.Lead(Context(tb))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return epoch
+}
+
+// Claim claims rows.
+func Claim(tb testing.TB, st store.Claimer, epoch store.Epoch, rows []store.ClaimRow) []store.ClaimAnswer {
+	tb.Helper()
+	answers, err := st.Claim(Context(tb), epoch, time.Now(), rows)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return answers
+}
+
+// Settle writes outcomes.
+func Settle(tb testing.TB, st store.Settler, epoch store.Epoch, outcomes []store.Outcome) []store.SettleResult {
+	tb.Helper()
+	results, err := st.Settle(Context(tb), epoch, outcomes)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return results
+}
+
+// Prune goes through the table of FlowBox to its end, n rows at a time, and returns
+// how many were deleted, and the refusals that did not end it.
+func Prune(tb testing.TB, st store.Pruner, epoch store.Epoch, before time.Time, n int) (rows int, refused []error) {
+	tb.Helper()
+	p := store.Prune{Outbox: "events", Before: before, Limit: n}
+	for range 10_000 {
+		done, err := st.Prune(Context(tb), epoch, p)
+		var refusal *store.RefusedError
+		if errors.As(err, &refusal) {
+			refused = append(refused, err)
+		} else if err != nil {
+			tb.Fatal(err)
+		}
+		rows += done.Rows
+		if p.From = done.Next; p.From == "" {
+			return rows, refused
+		}
+	}
+	tb.Fatal("there is no end of it")
+	return 0, nil
+}
+
+// Groups returns the groups of the unsettled rows of FlowBox, at most 9 of them,
+// without some lanes.
+func Groups(tb testing.TB, st store.Viewer, except ...store.LaneKey) (groups []store.Group) {
+	tb.Helper()
+	view, err := st.View(Context(tb), "")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer view.Close()
+	items, err := view.Unsettled(Context(tb), store.Unsettled{Outbox: "events", Limit: 9, Except: except})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, it := range items {
+		groups = append(groups, it.Group)
+	}
+	return groups
+}
+
+// LeaveOut leaves the lane of each of n unsettled rows out, which must take away that
+// row and no other. It returns the groups.
+func LeaveOut(tb testing.TB, st store.Viewer, n int) []store.Group {
+	tb.Helper()
+	all := Groups(tb, st)
+	if len(all) != n {
+		tb.Fatalf("there are %d rows, want %d", len(all), n)
+	}
+	for i, out := range all {
+		rest := fmt.Sprint(append(append([]store.Group{}, all[:i]...), all[i+1:]...))
+		if got := fmt.Sprint(Groups(tb, st, Lane(out))); got != rest {
+			tb.Errorf("without %v: %s, want %s", out, got, rest)
+		}
+	}
+	return all
+}
+
+// Lane is the lane of a group in FlowBox.
+func Lane(g store.Group) store.LaneKey {
+	return store.LaneKey{Outbox: "events", Kind: "EVENT", Group: g}
+}
+
+// WantSetup checks that an error is a setup error that names a way out and some more.
+func WantSetup(tb testing.TB, what string, err error, parts ...string) {
+	tb.Helper()
+	var setup *store.SetupError
+	if !errors.As(err, &setup) || setup.Remedy == "" {
+		tb.Errorf("%s: %v, want a setup error with a remedy", what, err)
+		return
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			tb.Errorf("%s does not say %q: %v", what, part, err)
+		}
+	}
+}
+
+// Answer is what a call returned.
+type Answer[T any] struct {
+	Value T
+	Err   error
+}
+
+// Later runs a call beside the test.
+func Later[T any](call func() (T, error)) <-chan Answer[T] {
+	c := make(chan Answer[T], 1)
+	go func() {
+		v, err := call()
+		c <- Answer[T]{v, err}
+	}()
+	return c
+}
+
+// Exec runs a statement.
+func Exec(tb testing.TB, db *sql.DB, query string, args ...any) {
+	tb.Helper()
+	if _, err := db.ExecContext(Context(tb), query, args...); err != nil {
+		tb.Fatalf("%v, in: %s", err, query)
+	}
+}
+
+// Ask returns the one value that a statement gives.
+func Ask[T any](tb testing.TB, db *sql.DB, query string, args ...any) T {
+	tb.Helper()
+	var v T
+	if err := db.QueryRowContext(Context(tb), query, args...).Scan(&v); err != nil {
+		tb.Fatalf("%v, in: %s", err, query)
+	}
+	return v
+}

@@ -1,0 +1,117 @@
+package servers
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Server is a PostgreSQL server that one test has to itself.
+type Server struct {
+	// URL leads to the database postgres as user postgres, who may do
+	// everything. It stays the same when the server is started again.
+	URL string
+	// Dir is the data folder.
+	Dir string
+
+	private
+	version int
+	config  string  // postgresql.conf as initdb wrote it
+	hba     string  // pg_hba.conf as initdb wrote it
+	primary *Server // of a standby; else nil
+}
+
+// newServer returns a server without a data folder.
+func newServer(tb testing.TB, version int, settings map[string]string) *Server {
+	tb.Helper()
+	s := &Server{version: version, private: private{
+		tb: tb, name: fmt.Sprintf("PostgreSQL %d", version), settings: settings,
+		bin: require(tb, version, "BIN"), env: environment(variable(version, "LIB")),
+		signals: map[string]os.Signal{"smart": syscall.SIGTERM, "fast": syscall.SIGINT, "immediate": syscall.SIGQUIT}, // as pg_ctl does
+	}}
+	s.base = folder(tb)
+	s.Dir = filepath.Join(s.base, "data")
+	s.command = s.serve
+	return s
+}
+
+// Start makes a new server of a major version and starts it. Settings are those
+// of postgresql.conf. They replace the defaults of this package, which are those
+// of PostgreSQL but for wal_level=logical and more senders and slots. The server
+// ends with the test.
+func Start(tb testing.TB, version int, settings map[string]string) *Server {
+	tb.Helper()
+	s := newServer(tb, version, map[string]string{
+		"listen_addresses":        "127.0.0.1",
+		"unix_socket_directories": "",
+		"wal_level":               "logical",
+		"max_wal_senders":         "50",
+		"max_replication_slots":   "50",
+		"jit":                     "off", // its library may not be there
+	})
+	maps.Copy(s.settings, settings)
+	s.initialize()
+	s.start()
+	return s
+}
+
+// start starts the server for the first time.
+func (s *Server) start() {
+	s.tb.Helper()
+	s.launchAnywhere()
+	s.URL = fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", s.port)
+}
+
+// HBA puts lines in front of pg_hba.conf and restarts the server. The lines that
+// follow trust everybody from 127.0.0.1.
+func (s *Server) HBA(lines ...string) {
+	s.tb.Helper()
+	write(s.tb, filepath.Join(s.Dir, "pg_hba.conf"), strings.Join(lines, "\n")+"\n"+s.hba)
+	s.Restart(nil)
+}
+
+func (s *Server) initialize() {
+	s.tb.Helper()
+	// Without a sync: the data is thrown away. The server itself does sync.
+	cmd := s.program("initdb", "-D", s.Dir, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		s.tb.Fatalf("initdb: %v\n%s", err, out)
+	}
+	s.config = s.read("postgresql.conf")
+	s.hba = s.read("pg_hba.conf")
+}
+
+// serve writes the settings, and returns the program that serves by them.
+func (s *Server) serve() (cmd *exec.Cmd, ready string) {
+	s.tb.Helper()
+	s.writeConfig()
+	return s.program("postgres", "-D", s.Dir, "-p", strconv.Itoa(s.port)), " ready to accept "
+}
+
+// writeConfig writes the settings to a file, not on the command line, so that
+// ALTER SYSTEM and a reload can change them.
+func (s *Server) writeConfig() {
+	s.tb.Helper()
+	var conf strings.Builder
+	conf.WriteString(s.config)
+	for _, name := range slices.Sorted(maps.Keys(s.settings)) {
+		fmt.Fprintf(&conf, "%s = '%s'\n", name, strings.ReplaceAll(s.settings[name], "'", "''"))
+	}
+	write(s.tb, filepath.Join(s.Dir, "postgresql.conf"), conf.String())
+}
+
+func (s *Server) read(name string) string {
+	s.tb.Helper()
+	text, err := os.ReadFile(filepath.Join(s.Dir, name))
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	return string(text)
+}

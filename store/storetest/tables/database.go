@@ -1,0 +1,238 @@
+package tables
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest"
+)
+
+// Session runs statements.
+type Session interface {
+	// Exec runs one statement.
+	Exec(ctx context.Context, query string, args ...any) error
+	// Row reads the one row of a statement; sql.ErrNoRows says that there is none.
+	Row(ctx context.Context, query string, args []any, into ...any) error
+}
+
+// Transaction is a transaction that is open.
+type Transaction interface {
+	Session
+	// Commit commits it, if nobody did before.
+	Commit(ctx context.Context) error
+}
+
+// Opener is a session that opens transactions beside it.
+type Opener interface {
+	Session
+	Begin(ctx context.Context) (Transaction, error)
+}
+
+// Database is all that a storetest.Database does with rows. Its methods fail the test
+// on an error.
+type Database struct {
+	dialect  *Dialect
+	session  Opener
+	outboxes map[string]*store.Outbox
+}
+
+// New returns the database in which a session finds the tables of some outboxes.
+func New(d *Dialect, session Opener, outboxes ...store.Outbox) *Database {
+	db := &Database{dialect: d, session: session, outboxes: map[string]*store.Outbox{}}
+	for _, o := range outboxes {
+		db.outboxes[o.Name] = &o
+	}
+	return db
+}
+
+// insertRows is how many rows one statement inserts.
+const insertRows = 500
+
+// Begin implements storetest.Database.
+func (db *Database) Begin(t *testing.T, outbox string, rows ...storetest.Row) (store.Txn, func()) {
+	ctx := context.Background() // it may be committed when the test is over
+	tx, err := db.session.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for part := range slices.Chunk(rows, insertRows) {
+		s := &statement{Dialect: db.dialect}
+		if err := tx.Exec(ctx, s.insert(db.outboxes[outbox], part), s.args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var name int64
+	if query := db.dialect.Txn; query != "" {
+		if err := tx.Row(ctx, query, nil, &name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return store.Txn(uint32(name)), func() {
+		if err := tx.Commit(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// insert is the statement that inserts rows, pending.
+func (s *statement) insert(o *store.Outbox, rows []storetest.Row) string {
+	c := &o.Layout.Columns
+	var names, places []string
+	for _, name := range append([]string{c.ID, c.Payload, c.Kind, c.Group, c.Status}, o.Layout.OrderBy...) {
+		if name != "" {
+			names = append(names, s.Ident(name))
+		}
+	}
+	for _, r := range rows {
+		places = append(places, "("+strings.Join(s.values(&o.Layout, r), ", ")+")")
+	}
+	return "INSERT INTO " + s.Table(o) + " (" + strings.Join(names, ", ") + ") VALUES " + strings.Join(places, ", ")
+}
+
+// values binds those of a row, in the order of its columns.
+func (s *statement) values(l *store.Layout, r storetest.Row) []string {
+	places := []string{s.arg(r.ID), s.arg(r.Payload)}
+	if l.Columns.Kind != "" {
+		places = append(places, s.arg(r.Kind))
+	}
+	if l.Columns.Group != "" {
+		places = append(places, s.arg(storetest.GroupText(l, r.Group)))
+	}
+	if l.Columns.Status != "" {
+		places = append(places, s.arg(stored(l, store.Pending)))
+	}
+	for range l.OrderBy {
+		places = append(places, s.at(r.Created))
+	}
+	return places
+}
+
+// stored is the value of a status in the status column.
+func stored(l *store.Layout, status store.Status) any {
+	if l.State == store.StateNumbers {
+		return l.Numbers[status]
+	}
+	return l.Words[status]
+}
+
+// Set implements storetest.Database.
+func (db *Database) Set(t *testing.T, outbox, id string, status store.Status, at time.Time) {
+	t.Helper()
+	s, o := &statement{Dialect: db.dialect}, db.outboxes[outbox]
+	c := &o.Layout.Columns
+	var set []string
+	assign := func(name, place string) { set = append(set, s.Ident(name)+" = "+place) }
+	switch {
+	case o.Layout.State == store.StateNone:
+	case o.Layout.State != store.StateTimestamps:
+		assign(c.Status, s.arg(stored(&o.Layout, status)))
+	case status == store.Completed:
+		assign(c.Delivered, s.at(at))
+	case status == store.Failed:
+		assign(c.Failed, s.at(at))
+	default:
+		assign(c.Failed, s.at(nil))
+	}
+	if c.Claimed != "" {
+		assign(c.Claimed, s.at(at))
+	}
+	if len(set) > 0 {
+		db.exec(t, "UPDATE "+s.Table(o)+" SET "+strings.Join(set, ", ")+" WHERE "+s.Ident(c.ID)+" = "+s.arg(id), s.args...)
+	}
+}
+
+// Delete implements storetest.Database.
+func (db *Database) Delete(t *testing.T, outbox, id string) {
+	t.Helper()
+	o := db.outboxes[outbox]
+	db.exec(t, "DELETE FROM "+db.dialect.Table(o)+" WHERE "+db.dialect.Ident(o.Layout.Columns.ID)+" = "+db.dialect.Place(1), id)
+}
+
+func (db *Database) exec(t *testing.T, query string, args ...any) {
+	t.Helper()
+	if err := db.session.Exec(context.Background(), query, args...); err != nil {
+		t.Fatalf("%v, in: %s", err, query)
+	}
+}
+
+// Read implements storetest.Database.
+func (db *Database) Read(t *testing.T, outbox, id string) storetest.Found {
+	t.Helper()
+	d, o := db.dialect, db.outboxes[outbox]
+	c := &o.Layout.Columns
+	query := "SELECT " + strings.Join([]string{
+		d.pick(c.Status, d.Text, "''"), d.pick(c.RetryCount, d.Plain, "0"), d.pick(c.Error, d.Plain, "NULL"),
+		d.pick(c.Claimed, d.Time, "NULL"), d.pick(c.Settled, d.Time, "NULL"),
+		d.pick(c.Delivered, d.Plain+" IS NOT NULL", "FALSE"), d.pick(c.Failed, d.Plain+" IS NOT NULL", "FALSE"),
+	}, ", ") + " FROM " + d.Table(o) + " WHERE " + d.Ident(c.ID) + " = " + d.Place(1)
+	var (
+		found                  storetest.Found
+		status                 string
+		text, claimed, settled sql.NullString
+		delivered, failed      bool
+	)
+	err := db.session.Row(context.Background(), query, []any{id}, &status, &found.RetryCount, &text, &claimed, &settled, &delivered, &failed)
+	if errors.Is(err, sql.ErrNoRows) {
+		return found
+	}
+	if err != nil {
+		t.Fatalf("%v, in: %s", err, query)
+	}
+	found.Exists, found.Error = true, text.String
+	found.Claimed, found.Settled = d.parse(t, claimed), d.parse(t, settled)
+	found.Status = statusOf(&o.Layout, status, claimed.Valid, delivered, failed)
+	if o.Layout.State == store.StateNumbers {
+		if found.Code, err = strconv.Atoi(status); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return found
+}
+
+func (d *Dialect) parse(t *testing.T, text sql.NullString) time.Time {
+	t.Helper()
+	if !text.Valid {
+		return time.Time{}
+	}
+	at, err := d.Parse(text.String)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at.UTC()
+}
+
+func statusOf(l *store.Layout, text string, claimed, delivered, failed bool) store.Status {
+	switch l.State {
+	case store.StateWords:
+		for s, word := range l.Words {
+			if word == text {
+				return s
+			}
+		}
+	case store.StateNumbers:
+		for s, n := range l.Numbers {
+			if fmt.Sprint(n) == text {
+				return s
+			}
+		}
+		return store.Failed
+	case store.StateTimestamps:
+		switch {
+		case delivered:
+			return store.Completed
+		case failed:
+			return store.Failed
+		case claimed:
+			return store.Processing
+		}
+	}
+	return store.Pending
+}
