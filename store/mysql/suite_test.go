@@ -2,6 +2,8 @@ package mysql_test
 
 import (
 	"cmp"
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -16,7 +18,13 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/tables"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if err := servers.Crowd(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func TestStore(t *testing.T) {
 	whole := servers.Spread(t, servers.Flavours())
@@ -31,6 +39,8 @@ func TestStore(t *testing.T) {
 
 // eachFlavour runs a test on a database of its own in each kind of server.
 func eachFlavour(t *testing.T, test func(t *testing.T, url string)) {
+	t.Helper()
+	t.Parallel()
 	for _, f := range servers.Flavours() {
 		t.Run(string(f), func(t *testing.T) {
 			t.Parallel() // most of a test is waiting
