@@ -138,9 +138,12 @@ func TestThePublicationOfAnotherOwnerIsDropped(t *testing.T) {
 		servers.Exec(s.t, s.database, "DROP PUBLICATION "+name)
 		expectLoss(s.t, r, "the log is lost", "publication", "polling, because the log cannot be read", "CREATE PUBLICATION", "as the owner")
 		expectMode(s.t, r, "poll")
-		if _, readyz := r.get("/readyz?verbose"); !strings.Contains(readyz, "polling, because") || !strings.Contains(readyz, "CREATE PUBLICATION") {
-			s.t.Errorf("the readiness does not say why the relay polls:\n%s", readyz)
-		}
+		within(s.t, patience, func() string {
+			if _, readyz := r.get("/readyz?verbose"); !strings.Contains(readyz, "polling, because") || !strings.Contains(readyz, "CREATE PUBLICATION") {
+				return "the readiness does not say why the relay polls:\n" + readyz
+			}
+			return ""
+		})
 		wait()
 		s.expectSet()
 		servers.Exec(s.t, s.database, publish)

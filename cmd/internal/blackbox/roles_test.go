@@ -32,7 +32,7 @@ func eachCast(t *testing.T, rest string, test func(c *cast)) {
 		database := servers.Database(t, version)
 		name := nameFor(database)
 		c := &cast{
-			scene: &scene{t: t, database: database, conn: connect(t, database), to: sinktest.NewReceiver(t)},
+			scene: &scene{t: t, kind: postgresKind(), database: database, conn: connect(t, database), to: sinktest.NewReceiver(t)},
 			owner: name + "_owner", relay: name + "_relay", stream: name + "_stream",
 		}
 		servers.Exec(t, database, "CREATE ROLE "+c.owner+" LOGIN",
