@@ -66,7 +66,7 @@ func TestParkedRowsThatChange(t *testing.T) {
 				within(s.t, patience, func() string {
 					return none(s.t, s.conn, "are not settled", "SELECT count(*) FROM outbox_events WHERE status NOT IN ('COMPLETED', 'FAILED')")
 				})
-				s.expectChanged(rows - gone)
+				s.expectChanged(rows-gone, end != nil)
 				s.expectNoneParked(r)
 				expectStop(s.t, r)
 			})
@@ -125,8 +125,9 @@ func (s *scene) change() {
 	}
 }
 
-// expectChanged holds what arrived against what became of the rows.
-func (s *scene) expectChanged(rows int) {
+// expectChanged holds what arrived against what became of the rows. A relay that runs
+// on may have read a row back before it was changed; one that begins has not.
+func (s *scene) expectChanged(rows int, began bool) {
 	s.t.Helper()
 	last := map[string]string{}
 	taken := s.to.Taken()
@@ -144,7 +145,7 @@ func (s *scene) expectChanged(rows int) {
 			s.t.Errorf("row %s was sent", got.ID)
 		}
 		var p struct{ Changed bool }
-		if err := json.Unmarshal(got.Payload, &p); err != nil || p.Changed != (n == changedRow) {
+		if err := json.Unmarshal(got.Payload, &p); err != nil || p.Changed != (n == changedRow) && (began || n != changedRow) {
 			s.t.Errorf("row %s was sent as %s: %v", got.ID, got.Payload, err)
 		}
 	}
