@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -66,7 +67,7 @@ func (e *examination) run(ctx context.Context) error {
 	e.server, e.wrong = sv, wrong
 	streams := "role " + s.stream.User + " may read the log"
 	if sv.sends() {
-		if err := e.wrong.AddErr(s.tryNow(ctx, sv)); err != nil {
+		if err := s.tryStream(ctx, sv, &e.wrong); err != nil {
 			return err
 		}
 	} else {
@@ -82,12 +83,14 @@ func (e *examination) run(ctx context.Context) error {
 		e.part("gtid_mode", "ON")
 	}
 	e.part("grants", "")
-	e.part("own tables", "")
 	e.part("tables", "")
 	e.part("stream", streams)
 	e.metadata()
 	e.durable()
-	return e.retention(ctx)
+	if err := e.retention(ctx); err != nil {
+		return err
+	}
+	return e.namesakes(ctx)
 }
 
 // metadata says what names the columns in the log.
@@ -136,6 +139,43 @@ func (e *examination) retention(ctx context.Context) error {
 	}
 	e.add("log", store.Fine, fmt.Sprintf("the binlog has %d files and ends at %s:%d", len(rows), e.server.end.file, e.server.end.at))
 	return nil
+}
+
+// namesakes looks for another replica that has the relay's server id. Few roles may see
+// them; the others find out when the two meet.
+func (e *examination) namesakes(ctx context.Context) error {
+	rows, err := e.source.control.named(ctx, e.server.replicasSQL())
+	if denied(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("ask who else reads the binlog: %w", mystore.Explain(err))
+	}
+	id := strconv.FormatUint(uint64(e.source.cfg.ServerID), 10)
+	for _, row := range rows {
+		other := field(row, "host")
+		if field(row, "server_id") != id || other == e.source.streamName() {
+			continue
+		}
+		text := fmt.Sprintf("replica %q reads the binlog under %s, the server id of this relay", other, id)
+		const way = "give one of them another number (source.server-id)"
+		if e.server.flavour == mariaDB {
+			e.add("server_id", store.Fault, text+": the two end each other's streams", way)
+		} else {
+			e.add("server_id", store.Advice, text+": the server tells them apart by their UUIDs, people may not", way)
+		}
+	}
+	return nil
+}
+
+// field returns a value of a row by its column, whose capitals differ between servers.
+func field(row map[string]string, column string) string {
+	for name, value := range row {
+		if strings.EqualFold(name, column) {
+			return value
+		}
+	}
+	return ""
 }
 
 // forPeople is a duration in days where it is some, else in hours.

@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -138,6 +139,46 @@ func (sv *server) mayNotLook(err error) fault.Fault {
 	return fault.Fault{Subject: "grants", Problem: fmt.Sprintf("role %s may not ask how far the binlog goes: %v", sv.user, err),
 		Statements: []string{fmt.Sprintf("GRANT %s ON *.* TO %s;", privilege, account(sv.user))}, How: "as an administrator"}
 }
+
+// tryStream finds out by trying whether the role of the stream may read the binlog. A
+// grant needs the host of its account too, which only the role itself is told.
+func (s *Source) tryStream(ctx context.Context, sv *server, wrong *fault.List) error {
+	if sv.setting("server_id") == "0" {
+		return nil // it sends to nobody, which is a fault by itself
+	}
+	err := s.tryNow(ctx, sv)
+	if f := fault.Of(err); f != nil && len(f.Statements) > 0 && s.stream.User != s.control.config.User {
+		if role, ok := s.streamRole(ctx); ok {
+			f.Statements = []string{"GRANT REPLICATION SLAVE ON *.* TO " + account(role) + ";"}
+		}
+	}
+	return wrong.AddErr(err)
+}
+
+// streamRole asks who the role of the stream is to the server, user@host.
+func (s *Source) streamRole(ctx context.Context) (role string, ok bool) {
+	cfg := s.stream.Clone()
+	cfg.DBName = "" // it need have no right on any
+	connector, err := driver.NewConnector(cfg)
+	if err != nil {
+		return "", false
+	}
+	db := sql.OpenDB(connector)
+	defer func() { _ = db.Close() }()
+	err = db.QueryRowContext(ctx, "SELECT CURRENT_USER()").Scan(&role)
+	return role, err == nil
+}
+
+// replicasSQL lists who reads the binlog.
+func (sv *server) replicasSQL() string {
+	if sv.flavour == mariaDB || sv.version.before(version{8, 1}) { // the other is there since 8.0.22
+		return "SHOW SLAVE HOSTS"
+	}
+	return "SHOW REPLICAS"
+}
+
+// streamName is what a dump calls itself among them.
+func (s *Source) streamName() string { return "sluicebox " + s.cfg.Name }
 
 // account quotes a role as a statement takes it: user@host.
 func account(user string) string {

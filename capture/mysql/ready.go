@@ -27,8 +27,7 @@ func (s *Source) ready(ctx context.Context) (*server, error) {
 		return nil, err
 	}
 	if sv.sends() {
-		// Whether the role may stream is found out by trying.
-		if err := wrong.AddErr(s.tryNow(ctx, sv)); err != nil {
+		if err := s.tryStream(ctx, sv, &wrong); err != nil {
 			return nil, err
 		}
 	}

@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -61,6 +62,9 @@ func (c *checker) ofServer(ctx context.Context) error {
 	if what != "" {
 		c.Fault("it is one of several that take writes, "+what+": two relays could lead at a time", onePrimary)
 	}
+	if err := c.format(ctx); err != nil {
+		return err
+	}
 	if c.thorough {
 		if err := c.state(ctx); err != nil {
 			return err
@@ -69,6 +73,20 @@ func (c *checker) ofServer(ctx context.Context) error {
 	c.Subject = "account"
 	c.Add(store.Fine, account(on.account))
 	return nil
+}
+
+// format finds out that the server takes no statement in the isolation of the relay's
+// sessions: their own format is the server's, which few accounts may change.
+func (c *checker) format(ctx context.Context) error {
+	logs, err := c.conn.variable(ctx, "log_bin")
+	if err != nil || logs != "ON" {
+		return err
+	}
+	format, err := c.conn.variable(ctx, "binlog_format")
+	if err == nil && format == "STATEMENT" {
+		c.Fault("binlog_format is STATEMENT: it refuses what a relay writes, which is READ COMMITTED", c.conn.server.setGlobal("binlog_format", "ROW")...)
+	}
+	return err
 }
 
 // own checks the relay's own tables.
@@ -130,9 +148,9 @@ func (c *checker) ownRights(ctx context.Context, t ownTable) error {
 	}
 	try := map[string]string{
 		"SELECT": "SELECT 1 FROM " + name + " AS o WHERE o." + key + " = ''",
-		"INSERT": "INSERT INTO " + name + " SELECT * FROM " + name,
-		"UPDATE": "UPDATE " + name + " SET " + key + " = " + key + " WHERE " + key + " = ''",
-		"DELETE": "DELETE FROM " + name + " WHERE " + key + " = ''",
+		"INSERT": "INSERT INTO " + name + " () VALUES ()", // none of these three reads, too
+		"UPDATE": "UPDATE " + name + " SET " + key + " = ''",
+		"DELETE": "DELETE FROM " + name,
 	}
 	var lacks []string
 	for _, right := range t.rights {
@@ -149,19 +167,6 @@ func (c *checker) ownRights(ctx context.Context, t ownTable) error {
 			grant(&c.conn.server, lacks, ownPrefix+t.name))
 	}
 	return nil
-}
-
-// may reports whether the account may run a statement. The server checks that before
-// it makes a plan, also for what the account has by roles.
-func (c *checker) may(ctx context.Context, text string) (bool, error) {
-	rows, err := c.conn.on.QueryContext(ctx, "EXPLAIN "+text)
-	if err == nil {
-		err = rows.Close() // where MariaDB says it
-	}
-	if n := code(err); n == codeTableDenied || n == codeColumnDenied {
-		return false, nil
-	}
-	return err == nil, err
 }
 
 func (c *checker) version(ctx context.Context) error {
@@ -188,7 +193,10 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	t, err := readTable(ctx, c.conn, o)
 	var setup *store.SetupError
 	if errors.As(err, &setup) {
-		return c.unseen(ctx, o, columns.Missing(&o.Layout, func(string) bool { return false }), setup)
+		if err := c.near(ctx, o, setup); err != nil {
+			return err
+		}
+		return c.unseen(ctx, o, columns.Missing(&o.Layout, func(string) bool { return false }), setup, nil)
 	}
 	if err != nil {
 		return err
@@ -197,9 +205,14 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 		return c.unseen(ctx, o, missing, &store.SetupError{
 			Problem: t.missingText(missing),
 			Remedy:  fmt.Sprintf("add the columns to %s, or name others in layout %s", TableName(o), o.Layout.Name),
-		})
+		}, t.additions(missing))
 	}
 	c.types(t)
+	if c.Faults() == before {
+		if err := c.statusConstraints(ctx, t); err != nil {
+			return err
+		}
+	}
 	c.index(t)
 	if err := c.rights(ctx, t); err != nil || c.Faults() > before {
 		return err
@@ -211,22 +224,47 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	return c.unsettledIndex(ctx, t)
 }
 
-// unseen says that a table or columns of it are not there, or that the account may not
-// see them.
-func (c *checker) unseen(ctx context.Context, o *store.Outbox, names []string, setup *store.SetupError) error {
-	list := make([]string, len(names))
-	for i, name := range names {
-		list[i] = Ident(name)
+// near adds to what is wrong with a table's name the tables that the account can see
+// beside it, those first that are written or sound like it.
+func (c *checker) near(ctx context.Context, o *store.Outbox, setup *store.SetupError) error {
+	const find = `
+SELECT table_name FROM information_schema.tables
+WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_type <> 'VIEW' AND table_name <> ? AND table_name NOT LIKE 'sluicebox\\_%'
+ORDER BY LOCATE(?, table_name) > 0 OR LOCATE(table_name, ?) > 0 DESC, LEFT(SOUNDEX(table_name), 4) = LEFT(SOUNDEX(?), 4) DESC, table_name LIMIT 5`
+	var names []string
+	err := c.conn.query(ctx, find, []any{o.Schema, o.Table, o.Table, o.Table, o.Table}, func(rows *sql.Rows) error {
+		var name string
+		err := rows.Scan(&name)
+		names = append(names, name)
+		return err
+	})
+	if err == nil && len(names) > 0 {
+		setup.Problem += "; it sees " + strings.Join(names, ", ")
 	}
-	all := strings.Join(list, ", ")
-	may, err := c.may(ctx, "SELECT "+all+" FROM "+TableName(o)+" WHERE 1 = 0")
+	return err
+}
+
+// unseen says that a table or columns of it are not there, or that the account may not
+// see them. add are statements that add them.
+func (c *checker) unseen(ctx context.Context, o *store.Outbox, names []string, setup *store.SetupError, add []string) error {
+	list := func(names []string) string {
+		quoted := make([]string, len(names))
+		for i, name := range names {
+			quoted[i] = Ident(name)
+		}
+		return strings.Join(quoted, ", ")
+	}
+	may, err := c.may(ctx, "SELECT "+list(names)+" FROM "+TableName(o)+" WHERE 1 = 0")
 	if err != nil && code(err) == 0 {
 		return err
 	}
 	if err == nil && !may {
 		on := &c.conn.server
+		all := list(columns.Missing(&o.Layout, func(string) bool { return false }))
 		setup = &store.SetupError{Problem: setup.Problem, Remedy: fmt.Sprintf("-- %s; or, if the account may not see what is there:\nGRANT SELECT (%s) ON %s TO %s;",
 			setup.Remedy, all, whole(o, on), account(on.account))}
+	} else if len(add) > 0 {
+		setup.Remedy = "-- or name others in layout " + o.Layout.Name + "\n" + strings.Join(add, "\n")
 	}
 	c.Setup(setup)
 	return nil
@@ -245,54 +283,6 @@ func (c *checker) index(t *table) {
 		c.Fault(fmt.Sprintf("no unique index of %s begins with the id, column %s", TableName(t.Outbox), t.Layout.Columns.ID),
 			fmt.Sprintf("CREATE UNIQUE INDEX %s ON %s (%s);", Ident(t.Table+"_"+t.Layout.Columns.ID), TableName(t.Outbox), Ident(t.Layout.Columns.ID)))
 	}
-}
-
-// rights checks what the account may do to the columns.
-func (c *checker) rights(ctx context.Context, t *table) error {
-	lacks := map[string][]string{}
-	name := TableName(t.Outbox)
-	for _, u := range columns.Uses(&t.Layout) {
-		col := Ident(u.Column)
-		for right, text := range map[string]string{
-			"SELECT": "SELECT " + col + " FROM " + name + " WHERE 1 = 0",
-			"UPDATE": "UPDATE " + name + " SET " + col + " = " + col + " WHERE 1 = 0",
-		} {
-			if right == "UPDATE" && !u.Write {
-				continue
-			}
-			may, err := c.may(ctx, text)
-			if err != nil {
-				return err
-			}
-			if !may {
-				lacks[right] = append(lacks[right], col)
-			}
-		}
-	}
-	on := &c.conn.server
-	for _, right := range []string{"SELECT", "UPDATE"} {
-		if list := strings.Join(lacks[right], ", "); list != "" {
-			c.Fault(fmt.Sprintf("%s lacks %s on %s (%s)", account(on.account), right, name, list),
-				fmt.Sprintf("GRANT %s (%s) ON %s TO %s;", right, list, whole(t.Outbox, on), account(on.account)))
-		}
-	}
-	deletes := t.Layout.DeleteDelivered && t.Layout.State != store.StateNone || t.Retention > 0
-	if !deletes {
-		return nil
-	}
-	may, err := c.may(ctx, "DELETE FROM "+name+" WHERE 1 = 0")
-	if err == nil && !may {
-		c.Fault(fmt.Sprintf("%s lacks DELETE on %s", account(on.account), name), fmt.Sprintf("GRANT DELETE ON %s TO %s;", whole(t.Outbox, on), account(on.account)))
-	}
-	return err
-}
-
-// whole is a table's name with its database, which a grant needs.
-func whole(o *store.Outbox, s *server) string {
-	if o.Schema != "" {
-		return TableName(o)
-	}
-	return Ident(s.database, o.Table)
 }
 
 // stateColumns are those of the state of a row.

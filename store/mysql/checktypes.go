@@ -54,6 +54,22 @@ func (c *checker) wrongType(t *table, name, what, typ string) {
 		fmt.Sprintf("-- or name another column in layout %s; this locks the table while it is written anew", t.Layout.Name), t.retype(name, typ))
 }
 
+// additions are the statements that add missing columns, as far as their types are
+// known: an id or a payload is the services' affair.
+func (t *table) additions(missing []string) (statements []string) {
+	c := &t.Layout.Columns
+	types := map[string]string{
+		c.Kind: "VARCHAR(255)", c.Group: "VARCHAR(255)", c.RetryCount: "INT NOT NULL DEFAULT 0", c.Error: "TEXT",
+		c.Claimed: "DATETIME(6) NULL", c.Settled: "DATETIME(6) NULL", c.Delivered: "DATETIME(6) NULL", c.Failed: "DATETIME(6) NULL",
+	}
+	for _, name := range missing {
+		if typ := types[name]; typ != "" {
+			statements = append(statements, fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s %s;", TableName(t.Outbox), Ident(name), typ))
+		}
+	}
+	return statements
+}
+
 // retype is the statement that gives a column another type.
 func (t *table) retype(name, typ string) string {
 	if t.col(name).notNull {

@@ -44,17 +44,21 @@ func Explain(err error) error {
 		return err
 	}
 	explain := func(problem, remedy string) error {
-		return &store.SetupError{Problem: problem + ": " + err.Error(), Remedy: remedy}
+		return &explained{store.SetupError{Problem: problem + ": " + err.Error(), Remedy: remedy}, err}
 	}
 	switch code(err) {
 	case codeAccessDenied, codeAccountLocked, codeAccountMariaDB, codePasswordExpired:
-		return explain("the database refuses the login", "check the user and password of the URL, and the account on the server: its host part too")
+		return explain("the database refuses the login", "check the user and password of the URL, and the account on the server: its host part too, and whether it must use TLS")
 	case codeTLSRequiredByUser:
 		return explain("the database asks for TLS", "leave tls=false out of the URL")
-	case codeNoDatabase, codeDatabaseDenied:
-		return explain("the database of the URL cannot be used", "check its name, and that the account has a right on it")
+	case codeNoDatabase:
+		return explain("the database of the URL cannot be used", "check its name, or make it")
+	case codeDatabaseDenied:
+		return explain("the database of the URL cannot be used", "check its name, and grant the account what `sluicebox doctor` lists")
 	case codeTableDenied, codeColumnDenied, codeDenied:
 		return explain("the account lacks a right", "see what `sluicebox doctor` lists and grant it")
+	case codeStatementFormat:
+		return explain("the server refuses what a relay writes", "set binlog_format to ROW, see what `sluicebox doctor` lists")
 	case codeNoTable:
 		if strings.Contains(err.Error(), ownPrefix) {
 			return explain("the relay's own tables are not there", initialize)
@@ -78,6 +82,37 @@ func Explain(err error) error {
 	return err
 }
 
+// explained is an error with a way out. It keeps the server's own.
+type explained struct {
+	setup store.SetupError
+	err   error
+}
+
+func (e *explained) Error() string { return e.setup.Error() }
+
+// Unwrap makes it a *store.SetupError.
+func (e *explained) Unwrap() []error { return []error{&e.setup, e.err} }
+
+// NoSession says what it means that a server that was reached has no session left for
+// the relay, and what to do about it; false for any other error.
+func NoSession(err error) (problem, remedy string, ok bool) {
+	const show = "\nSHOW PROCESSLIST;"
+	problem = "the server answers, and has no session left for the relay: "
+	switch code(err) {
+	case codeTooManySessions:
+		remedy = "-- as an administrator: shows who holds the sessions; end what is not needed (KILL), or raise max_connections" + show
+	case codeTooManyOfUser:
+		remedy = "-- as an administrator: shows who holds the sessions; end what is not needed (KILL), or raise MAX_USER_CONNECTIONS of the account (ALTER USER), or max_user_connections of the server" + show
+	case codeUserLimit:
+		remedy = "raise the limit of the account that is named: ALTER USER … WITH …, 0 for none"
+	default:
+		return "", "", false
+	}
+	var e *mysql.MySQLError
+	_ = errors.As(err, &e) // it has a code
+	return problem + e.Message, remedy, true
+}
+
 // Unreachable reports whether an error means that no session could be had or that
 // it was lost, so that trying again may help.
 func Unreachable(err error) bool {
@@ -87,7 +122,7 @@ func Unreachable(err error) bool {
 	}
 	if n := code(err); n != 0 {
 		return slices.Contains([]int{
-			codeTooManySessions, codeTooManyOfUser, codeUserLimit, codeShutdown, codeInterrupted,
+			codeTooManySessions, codeTooManyOfUser, codeUserLimit, codeShutdown, codeOffline, codeInterrupted,
 			codeLockTimeout, codeDeadlock, codeNoWaitMySQL,
 			codeReadOnlyServer, codeReadOnly, codeReadOnlyMode, // a replica that is about to be promoted
 			codeKilledMariaDB, codeKilledMySQL, codeSilenceMySQL,
@@ -103,7 +138,7 @@ func lost(err error) bool {
 		return false
 	}
 	switch code(err) {
-	case codeKilledMariaDB, codeKilledMySQL, codeSilenceMySQL, codeShutdown:
+	case codeKilledMariaDB, codeKilledMySQL, codeSilenceMySQL, codeShutdown, codeOffline:
 		return true
 	}
 	return errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, errConnDone)

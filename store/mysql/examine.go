@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -13,13 +12,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/finding"
 )
 
-const (
-	// clockSlack is by how much two clocks may differ before it is worth a word.
-	clockSlack = time.Second
-	// sessionsNeeded is how many sessions a relay opens: six of the store, one for a view
-	// and one to spare, two of the source.
-	sessionsNeeded = 10
-)
+// clockSlack is by how much two clocks may differ before it is worth a word.
+const clockSlack = time.Second
 
 // Examine implements store.Examiner, on a session of its own. A server that refuses
 // the session for good is a finding, one that cannot be reached an error.
@@ -27,13 +21,13 @@ func (s *Store) Examine(ctx context.Context) ([]store.Finding, error) {
 	c := &checker{List: finding.List{Subject: "connection"}, thorough: true}
 	err := s.onOwn(ctx, func(ctx context.Context, conn *conn) error {
 		c.conn = conn
-		how := "without TLS"
-		if s.views.TLS != nil {
-			how = "with TLS"
+		how, err := conn.encryption(ctx)
+		if err != nil {
+			return err
 		}
 		c.Add(store.Fine, s.views.Addr+" "+how)
 		for _, look := range []func(context.Context) error{
-			func(ctx context.Context) error { return c.run(ctx, s) }, c.clock, c.durability, c.connections,
+			func(ctx context.Context) error { return c.run(ctx, s) }, c.clock, c.durability, c.connections, c.limits,
 		} {
 			if err := look(ctx); err != nil {
 				return err
@@ -46,20 +40,72 @@ func (s *Store) Examine(ctx context.Context) ([]store.Finding, error) {
 	case err == nil:
 		return c.Found, nil
 	case c.conn == nil && errors.As(err, &setup):
-		c.Setup(setup)
+		s.refusedDatabase(ctx, c, setup, code(err))
 		return c.Found, nil
 	}
 	return c.Found, fmt.Errorf("examine the database: %w", Explain(err))
 }
 
+// encryption says whether the session has TLS: a URL may leave it to the server.
+func (c *conn) encryption(ctx context.Context) (string, error) {
+	var name, cipher string
+	if err := c.on.QueryRowContext(ctx, "SHOW SESSION STATUS LIKE 'Ssl_cipher'").Scan(&name, &cipher); err != nil {
+		return "", err
+	}
+	if cipher == "" {
+		return "without TLS", nil
+	}
+	return "with TLS", nil
+}
+
+// refusedDatabase adds that no session can be had. An account without a right on the
+// database gets one without it, which tells who the server takes it for.
+func (s *Store) refusedDatabase(ctx context.Context, c *checker, setup *store.SetupError, why int) {
+	if why != codeDatabaseDenied {
+		c.Setup(setup)
+		return
+	}
+	cfg := s.views.Clone()
+	cfg.DBName = ""
+	on, err := dial(ctx, cfg, "READ COMMITTED", readSettings())
+	if err != nil {
+		c.Setup(setup)
+		return
+	}
+	defer on.close()
+	on.server.database = s.views.DBName
+	remedies := []string{"-- unless the name of the database is wrong; as an administrator"}
+	for _, name := range s.outboxes.Names() {
+		remedies = append(remedies, grantOutbox(&on.server, s.outboxes.Known(name)))
+	}
+	c.Fault(setup.Problem, remedies...)
+}
+
 // state looks for what keeps every write out. It may pass by itself, as when a replica
 // is promoted, so it is none of Check's.
 func (c *checker) state(ctx context.Context) error {
-	readOnly, err := c.conn.variable(ctx, "read_only")
-	if err == nil && (strings.EqualFold(readOnly, "ON") || readOnly == "1") {
-		c.Fault("it is read-only, as a replica is", "name the primary in source.url, or, if it is one: SET GLOBAL read_only = OFF;")
+	on := func(name string) (bool, error) {
+		value, err := c.conn.variable(ctx, name)
+		return strings.EqualFold(value, "ON") || value == "1", err
 	}
-	return err
+	readOnly, err := on("read_only")
+	if err != nil {
+		return err
+	}
+	if readOnly {
+		c.Fault("it is read-only, as a replica is", "-- name the primary in source.url, or, if it is one, as an administrator", "SET GLOBAL read_only = OFF;")
+	}
+	for _, name := range []string{"transaction_read_only", "tx_read_only"} { // MariaDB before 11.1 has the second alone
+		readOnly, err := on(name)
+		if err != nil {
+			return err
+		}
+		if readOnly {
+			c.Fault("transactions are read-only unless they say otherwise ("+name+")", c.conn.server.setGlobal(name, "OFF")...)
+			break
+		}
+	}
+	return nil
 }
 
 // clock compares this machine's clock with the server's: claims carry times.
@@ -98,42 +144,13 @@ func (c *checker) durability(ctx context.Context) error {
 		}
 		if value != "1" && value != "" {
 			found = true
-			c.Add(store.Advice, fmt.Sprintf("%s is %s: a crash of the server's machine takes the last commits with it, and the relay begins anew at its checkpoint", name, value),
-				fmt.Sprintf("SET GLOBAL %s = 1;", name), "-- and in the server's configuration")
+			c.Add(store.Advice, fmt.Sprintf("%s is %s: a crash of the server's machine takes the last commits back, also of rows that were delivered", name, value),
+				c.conn.server.setGlobal(name, "1")...)
 		}
 	}
 	if !found {
 		c.Add(store.Fine, "what is committed survives a crash of the server")
 	}
-	return nil
-}
-
-// connections looks whether the server has room for the relay's sessions.
-func (c *checker) connections(ctx context.Context) error {
-	c.Subject = "connections"
-	most, err := c.conn.variable(ctx, "max_connections")
-	if err != nil {
-		return err
-	}
-	limit, err := strconv.Atoi(most)
-	if err != nil {
-		return fmt.Errorf("max_connections is %q", most)
-	}
-	var name, text string
-	if err := c.conn.on.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Threads_connected'").Scan(&name, &text); err != nil {
-		return err
-	}
-	used, err := strconv.Atoi(text)
-	if err != nil {
-		return fmt.Errorf("the number of sessions (Threads_connected) is %q", text)
-	}
-	said := fmt.Sprintf("%d of %d are in use", used, limit)
-	if limit-used >= sessionsNeeded {
-		c.Add(store.Fine, said)
-		return nil
-	}
-	c.Add(store.Advice, fmt.Sprintf("%s, and a relay needs %d", said, sessionsNeeded),
-		fmt.Sprintf("SET GLOBAL max_connections = %d;", used+5*sessionsNeeded), "-- and in the server's configuration, or end sessions that are not needed")
 	return nil
 }
 

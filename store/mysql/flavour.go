@@ -38,7 +38,7 @@ type server struct {
 // askServer asks a new session where it is.
 func askServer(ctx context.Context, on *sql.Conn) (s server, err error) {
 	const ask = `
-SELECT VERSION(), DATABASE(), CURRENT_USER(), CONNECTION_ID(), CONCAT(@@hostname, ':', @@port, ' ', @@server_id, ' ', @@datadir),
+SELECT VERSION(), COALESCE(DATABASE(), ''), CURRENT_USER(), CONNECTION_ID(), CONCAT(@@hostname, ':', @@port, ' ', @@server_id, ' ', @@datadir),
   @@innodb_flush_log_at_trx_commit = 1 AND (NOT @@log_bin OR @@sync_binlog = 1), @@max_allowed_packet`
 	err = on.QueryRowContext(ctx, ask).Scan(&s.version, &s.database, &s.account, &s.session, &s.identity, &s.durable, &s.packet)
 	if err != nil {
@@ -111,6 +111,7 @@ const (
 	codeDatabaseDenied    = 1044 // ER_DBACCESS_DENIED_ERROR
 	codeNoDatabase        = 1049 // ER_BAD_DB_ERROR
 	codeTooManySessions   = 1040 // ER_CON_COUNT_ERROR
+	codeTableExists       = 1050 // ER_TABLE_EXISTS_ERROR
 	codeShutdown          = 1053 // ER_SERVER_SHUTDOWN
 	codeNoColumn          = 1054 // ER_BAD_FIELD_ERROR
 	codeTableDenied       = 1142 // ER_TABLEACCESS_DENIED_ERROR
@@ -123,11 +124,13 @@ const (
 	codeDenied            = 1227 // ER_SPECIFIC_ACCESS_DENIED_ERROR
 	codeReadOnlyServer    = 1290 // ER_OPTION_PREVENTS_STATEMENT
 	codeInterrupted       = 1317 // ER_QUERY_INTERRUPTED
+	codeStatementFormat   = 1665 // ER_BINLOG_STMT_MODE_AND_ROW_ENGINE
 	codeReadOnly          = 1792 // ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
 	codeReadOnlyMode      = 1836 // ER_READ_ONLY_MODE
 	codeKilledMariaDB     = 1927 // ER_CONNECTION_KILLED
 	codeTimeoutMariaDB    = 1969 // ER_STATEMENT_TIMEOUT
 	codeTimeoutMySQL      = 3024 // ER_QUERY_TIMEOUT
+	codeOffline           = 3032 // ER_SERVER_OFFLINE_MODE
 	codeKilledMySQL       = 3169 // ER_SESSION_WAS_KILLED
 	codeNoWaitMySQL       = 3572 // ER_LOCK_NOWAIT; MariaDB has codeLockTimeout
 	codeCheckMySQL        = 3819 // ER_CHECK_CONSTRAINT_VIOLATED
@@ -212,3 +215,46 @@ func literal(text string) string {
 // isolation is the statement that sets the isolation of a session's transactions;
 // the variables for it have two names.
 func isolation(level string) string { return "SET SESSION TRANSACTION ISOLATION LEVEL " + level }
+
+// setGlobal returns the lines that set a variable of the server for good.
+func (s *server) setGlobal(name, value string) []string {
+	if s.mariadb {
+		return []string{fmt.Sprintf("-- as an administrator, and put `%s=%s` into the server's configuration", name, value), fmt.Sprintf("SET GLOBAL %s = %s;", name, value)}
+	}
+	return []string{"-- as an administrator", fmt.Sprintf("SET PERSIST %s = %s;", name, value)}
+}
+
+// statementLimit returns for how many seconds a statement of this session that reads may
+// take, 0 for any time, and the lines that give it more.
+func (s *server) statementLimit(ctx context.Context, c *conn) (limit float64, more []string, err error) {
+	if s.mariadb {
+		err = c.row(ctx, "SELECT @@max_statement_time", nil, &limit)
+		return limit, []string{"-- as an administrator", "ALTER USER " + account(s.account) + " WITH MAX_STATEMENT_TIME 3600;"}, err
+	}
+	err = c.row(ctx, "SELECT @@max_execution_time / 1000", nil, &limit)
+	return limit, s.setGlobal("max_execution_time", "0"), err
+}
+
+// findChecks gives the constraints of a table that are enforced: their names, their
+// expressions, and whether they can be dropped by name.
+func (s *server) findChecks() string {
+	if s.mariadb {
+		return `
+SELECT k.constraint_name, k.check_clause, k.level = 'Table' FROM information_schema.check_constraints k
+WHERE k.constraint_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND k.table_name = ? ORDER BY k.constraint_name`
+	}
+	return `
+SELECT k.constraint_name, k.check_clause, TRUE FROM information_schema.check_constraints k
+JOIN information_schema.table_constraints t ON t.constraint_schema = k.constraint_schema AND t.constraint_name = k.constraint_name
+WHERE t.table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND t.table_name = ? AND t.constraint_type = 'CHECK' AND t.enforced = 'YES'
+ORDER BY k.constraint_name`
+}
+
+// expression is a constraint's expression as a statement takes it: MySQL shows it as the
+// content of a literal.
+func (s *server) expression(clause string) string {
+	if s.mariadb {
+		return clause
+	}
+	return strings.NewReplacer(`\\`, `\`, `\'`, `'`).Replace(clause)
+}

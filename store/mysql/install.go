@@ -100,8 +100,8 @@ func step(n int) string {
 	return string(text)
 }
 
-// installed returns the version of the own tables, 0 if there are none. One that is
-// newer than this program is a *store.SetupError.
+// installed returns the version of the own tables, 0 if there are none or if one of
+// them is gone. A version that is newer than this program is a *store.SetupError.
 func installed(ctx context.Context, c *conn) (int, error) {
 	there, err := hasTable(ctx, c, ownPrefix+"meta")
 	if err != nil || !there {
@@ -118,7 +118,21 @@ func installed(ctx context.Context, c *conn) (int, error) {
 			Remedy:  "run the newer release of sluicebox that made them",
 		}
 	}
-	return have, err
+	if err != nil || have < version {
+		return have, err
+	}
+	for _, t := range ownTables() {
+		rows, err := c.on.QueryContext(ctx, "EXPLAIN SELECT 1 FROM "+Ident(ownPrefix+t.name))
+		if err == nil {
+			err = rows.Close()
+		}
+		if n := code(err); n == codeNoTable {
+			return 0, nil
+		} else if n == 0 && err != nil {
+			return 0, err
+		}
+	}
+	return have, nil
 }
 
 // Script implements store.Installer. It is the text of the steps that Install runs.
@@ -205,14 +219,29 @@ func (s *Store) MayInstall(ctx context.Context) (may bool, err error) {
 	return may, nil
 }
 
-// mayCreate asks the server for the account's rights on the database. Rights that come
-// by a role alone are not seen: then it says false.
-func mayCreate(ctx context.Context, c *conn) (may bool, err error) {
-	const ask = `
-SELECT EXISTS (SELECT 1 FROM information_schema.user_privileges WHERE grantee = ? AND privilege_type = 'CREATE')
-  OR EXISTS (SELECT 1 FROM information_schema.schema_privileges
-    WHERE grantee = ? AND privilege_type = 'CREATE' AND DATABASE() LIKE table_schema)`
-	grantee := account(c.server.account)
-	err = c.row(ctx, ask, []any{grantee, grantee}, &may)
-	return may, err
+// noTable is a table that no release makes.
+const noTable = ownPrefix + "of_no_release"
+
+// mayCreate tries whether the account may make the own tables. A table like one that is
+// not there is never made, and the server looks at the rights first, also at those that
+// come by a role.
+func mayCreate(ctx context.Context, c *conn) (bool, error) {
+	for _, t := range ownTables() {
+		_, err := c.on.ExecContext(ctx, "CREATE TABLE "+Ident(ownPrefix+t.name)+" LIKE "+Ident(noTable))
+		switch n := code(err); {
+		case n == codeTableDenied && strings.Contains(err.Error(), "CREATE"), n == codeDatabaseDenied:
+			return false, nil
+		case n != codeNoTable && n != codeTableDenied && n != codeTableExists:
+			return false, err
+		}
+	}
+	const fill = "EXPLAIN INSERT INTO " + ownPrefix + "meta (one, version) VALUES (1, 1) ON DUPLICATE KEY UPDATE version = 1"
+	rows, err := c.on.QueryContext(ctx, fill)
+	if err == nil {
+		err = rows.Close() // where MariaDB says it
+	}
+	if n := code(err); n == codeTableDenied || n == codeNoTable {
+		return n == codeNoTable, nil
+	}
+	return err == nil, err
 }

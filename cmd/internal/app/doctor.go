@@ -151,6 +151,14 @@ func ownTables(ctx context.Context, of any) func(*store.Finding) {
 	}
 }
 
+// advised reports whether a finding is advice that was given before: the database and its
+// log lean on some of the same settings.
+func (d *doctor) advised(f *store.Finding) bool {
+	return f.Grade == store.Advice && f.Remedy != "" && slices.ContainsFunc(d.found, func(g Finding) bool {
+		return g.Grade == store.Advice && g.Remedy == f.Remedy
+	})
+}
+
 // examine adds what an examination finds, each finding changed as said. It reports
 // whether it came to its end and the database let it in.
 func (d *doctor) examine(ctx context.Context, part, subject string, by store.Examiner, change func(*store.Finding)) bool {
@@ -161,7 +169,9 @@ func (d *doctor) examine(ctx context.Context, part, subject string, by store.Exa
 		if change != nil {
 			change(&f)
 		}
-		d.add(part, f, false)
+		if !d.advised(&f) {
+			d.add(part, f, false)
+		}
 	}
 	if err != nil {
 		d.fail(part, subject, err)

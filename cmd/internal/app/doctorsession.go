@@ -6,14 +6,19 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicebox/sluicebox/store"
+	mysqlstore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// holders shows who has the sessions of a server.
+// holders shows who has the sessions of a PostgreSQL server.
 const holders = "SELECT datname, usename, application_name, state, count(*) FROM pg_stat_activity GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC;"
 
 // refusedSession says what it means that a server was reached and refused a session
 // for another reason than the login. away is as in Finding.
 func refusedSession(f *store.Finding, err error) (away, ok bool) {
+	if problem, remedy, ok := mysqlstore.NoSession(err); ok {
+		f.Text, f.Remedy = problem, remedy
+		return true, true
+	}
 	var connect *pgconn.ConnectError
 	var pg *pgconn.PgError
 	if !errors.As(err, &connect) || !errors.As(connect, &pg) {

@@ -1,0 +1,239 @@
+package blackbox
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// ask runs doctor on a configuration and holds what it says against what is wanted.
+func (s *site) ask(name, config string, code int, want ...string) {
+	s.t.Helper()
+	d, text, got := doctor(s.t, config)
+	if got != code || (code == 1) != (d.Faults == 0 && d.Unreachable > 0) {
+		s.t.Errorf("%s: exit code %d, want %d:\n%s", name, got, code, text)
+	}
+	plain := strings.Join(strings.Fields(text), " ")
+	for _, w := range want {
+		if !strings.Contains(plain, w) {
+			s.t.Errorf("%s: doctor does not say %q:\n%s", name, w, text)
+		}
+	}
+	if strings.Contains(text, canary) {
+		s.t.Errorf("%s: the password is shown:\n%s", name, text)
+	}
+}
+
+// canary is a password.
+const canary = "canary-7d1"
+
+// What no statement mends is named with what does.
+func TestDoctorOfAConfigurationMySQL(t *testing.T) {
+	t.Parallel()
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		s := newSite(t, f, f.Database(t), "")
+		s.sql(seedTablesMySQL, "CREATE TABLE legacy (id INT)")
+		user := nameFor(s.database)
+		s.sql("CREATE USER " + user + " IDENTIFIED BY '" + canary + "'")
+		t.Cleanup(func() { s.sql("DROP USER " + user) })
+		if _, stderr, code := command(t, nil, "init", "-c", configFile(t, s.config)); code != 0 {
+			t.Fatal(stderr)
+		}
+		s.ask("as it is", s.config, 0, "without TLS")
+		instead := func(old, is string) string { return strings.Replace(s.config, old, is, 1) }
+		as := func(password string) string { return instead("://root@", "://"+user+":"+password+"@") }
+		events := func(name string) string { return instead("flowcatalyst: {", "flowcatalyst: {events-table: "+name+", ") }
+
+		s.ask("a wrong password", as(canary+"x"), 78, "refuses the login", "check the user and password")
+		s.ask("no right at all", as(canary), 78, "cannot be used", "GRANT SELECT (`id`, ")
+		s.ask("no such database", instead("/"+s.name, "/"+s.name+"x"), 78, "Unknown database", "check its name")
+		s.ask("no such table", events("outbox_event"), 78, "there is no table `outbox_event`", "it sees outbox_events, outbox_dispatch_jobs, legacy")
+		s.ask("no table", events("s"+s.name+".outbox"), 78, "there is no table")
+		s.ask("an unknown parameter", instead("?tls", "?tsl=x&tls"), 78, `not known: "tsl"`)
+		if f == servers.MariaDB { // which has no TLS until it is given a certificate
+			s.ask("no TLS", instead("?tls=false", ""), 78, "offers no TLS", "turn TLS on in the server")
+		}
+		s.ask("nobody there", instead(at(t, s.database), freeAddress(t)), 1, "connection refused", "correct source.url")
+		s.sql("GRANT ALL ON "+s.name+".* TO "+user, "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO "+user, "ALTER USER "+user+" ACCOUNT LOCK")
+		s.ask("a locked account", as(canary), 78, "refuses the login")
+		s.sql("ALTER USER " + user + " WITH MAX_USER_CONNECTIONS 1 ACCOUNT UNLOCK")
+		busy := servers.OpenMySQL(t, strings.Replace(s.database, "root@", user+":"+canary+"@", 1))
+		if err := busy.PingContext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.ask("no session left", as(canary), 1, "no session left for the relay", "max_user_connections")
+	})
+}
+
+// at is the host of a URL, with its port.
+func at(t *testing.T, text string) string {
+	t.Helper()
+	u, err := url.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Host
+}
+
+// A certificate that is not trusted, one that is, and an account that needs TLS.
+func TestDoctorOfTLSMySQL(t *testing.T) {
+	t.Parallel()
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		server := f.Start(t, map[string]string{"binlog-row-metadata": "FULL"})
+		ca := server.TLS()
+		s := newSite(t, f, server.Database(), "")
+		s.sql(seedTablesMySQL)
+		if _, stderr, code := command(t, nil, "init", "-c", configFile(t, s.config)); code != 0 {
+			t.Fatal(stderr)
+		}
+		with := func(parameter string) string { return strings.Replace(s.config, "?tls=false", parameter, 1) }
+		s.ask("not trusted", with(""), 78, "certificate is not trusted", "add tls-ca=FILE")
+		s.ask("trusted", with("?tls-ca="+url.QueryEscape(ca)), 0, "with TLS")
+		s.ask("encrypted", with("?tls=skip-verify"), 0, "with TLS")
+		s.ask("encrypted where it can", with("?tls=preferred"), 0, "with TLS")
+		s.sql("SET GLOBAL require_secure_transport = ON")
+		s.ask("TLS is needed", s.config, 78, "TLS")
+		s.ask("and there", with("?tls-ca="+url.QueryEscape(ca)), 0)
+	})
+}
+
+// Doctor runs beside a relay and its standby without disturbing either.
+func TestDoctorBesideRelaysMySQL(t *testing.T) {
+	t.Parallel()
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		s := newSite(t, f, f.Database(t), "")
+		s.sql(seedTablesMySQL)
+		first := s.run()
+		second := start(t, s.config)
+		second.waitFor("standing by")
+		epoch := first.metric("sluicebox_leader_epoch")
+		rows := 0
+		for _, address := range []string{first.admin, second.admin} {
+			s.number(rows+1, rows+100, nine)
+			rows += 100
+			s.ask(address, strings.Replace(s.config, adminKey, strings.TrimPrefix(address, "http://"), 1), 0, "a relay answers at")
+		}
+		s.expectNumbered(rows)
+		for path, r := range map[string]*relay{"/leader": first, "/readyz": second} {
+			if status, body := r.get(path); status != 200 {
+				t.Errorf("%s is %d: %s", path, status, body)
+			}
+		}
+		if now := first.metric("sluicebox_leader_epoch"); now != epoch {
+			t.Errorf("the epoch went from %v to %v", epoch, now)
+		}
+		s.namesake()
+		for _, r := range []*relay{second, first} {
+			expectStop(t, r)
+		}
+	})
+}
+
+// namesake has doctor look at the configuration of another relay that was given the server
+// id of this one, which MariaDB does not bear.
+func (s *site) namesake() {
+	s.t.Helper()
+	list, code := "SHOW REPLICAS", 0
+	if s.flavour == servers.MariaDB {
+		list, code = "SHOW SLAVE HOSTS", 78
+	}
+	rows, err := s.db.QueryContext(s.t.Context(), list)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = rows.Close() }()
+	columns, err := rows.Columns()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	name, id := nameFor(s.database), ""
+	for rows.Next() {
+		values := make([]string, len(columns)) // the server id, the host, …
+		into := make([]any, len(columns))
+		for i := range values {
+			into[i] = &values[i]
+		}
+		if err := rows.Scan(into...); err != nil {
+			s.t.Fatal(err)
+		}
+		if values[1] == "sluicebox "+name {
+			id = values[0]
+		}
+	}
+	if err := rows.Err(); err != nil || id == "" {
+		s.t.Fatalf("the relay %s is not among the replicas: %v", name, err)
+	}
+	other := strings.Replace(s.config, "name: "+name, "name: "+name+"b", 1)
+	other = strings.Replace(other, "source: {", "source: {server-id: "+id+", ", 1)
+	s.ask("a server id twice", other, code, fmt.Sprintf("reads the binlog under %s, the server id of this relay", id), "source.server-id")
+}
+
+// A server that is one of several that take writes is refused, by doctor and by run.
+func TestAClusterIsRefused(t *testing.T) {
+	t.Parallel()
+	server := servers.MariaDB.Start(t, nil)
+	s := newSite(t, servers.MariaDB, server.Database(), "")
+	s.sql(seedTablesMySQL)
+	server.Restart(map[string]string{"wsrep-on": "ON", "wsrep-provider": "none"})
+	s.ask("a cluster", s.config, 78, "a Galera cluster (wsrep_on = ON): two relays could lead at a time", "use a server with one primary")
+	expectEnd(t, s.config, 78, "a Galera cluster", "use a server with one primary")
+}
+
+// A replica is named by doctor, and waited for by run: promoted, it has what the old
+// primary did not deliver.
+func TestAReplicaIsPromoted(t *testing.T) {
+	t.Parallel()
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		logs := map[servers.Flavour]string{servers.MySQL: "log-replica-updates", servers.MariaDB: "log-slave-updates"}[f]
+		old := f.Start(t, map[string]string{"server-id": "1", logs: ""})
+		next := f.Start(t, map[string]string{"server-id": "2", logs: ""})
+		u, err := url.Parse(old.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		follow := []string{"CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = " + u.Port() + ", SOURCE_USER = 'repl', SOURCE_AUTO_POSITION = 1, GET_SOURCE_PUBLIC_KEY = 1", "START REPLICA"}
+		promote := []string{"STOP REPLICA", "RESET REPLICA ALL", "SET GLOBAL read_only = OFF"}
+		if f == servers.MariaDB {
+			follow = []string{"CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = " + u.Port() + ", MASTER_USER = 'repl', MASTER_USE_GTID = slave_pos", "START SLAVE"}
+			promote = []string{"STOP SLAVE", "RESET SLAVE ALL", "SET GLOBAL read_only = OFF"}
+		}
+		servers.ExecMySQL(t, old.URL, "CREATE USER repl", "GRANT REPLICATION SLAVE ON *.* TO repl")
+		servers.ExecMySQL(t, next.URL, append(follow, "SET GLOBAL read_only = ON")...)
+
+		s := newSite(t, f, old.Database(), "")
+		s.sql(seedTablesMySQL)
+		r := s.run()
+		s.number(1, 100, nine)
+		s.expectNumbered(100)
+		expectStop(t, r)
+		s.number(101, 150, nine)
+		s.move(at(t, next.URL))
+		within(t, patience, func() string {
+			var n int
+			if err := s.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM outbox_events").Scan(&n); err != nil || n < 150 {
+				return fmt.Sprintf("the replica has %d rows: %v", n, err)
+			}
+			return ""
+		})
+		s.ask("a replica", s.config, 78, "it is read-only, as a replica is", "SET GLOBAL read_only = OFF;")
+		r = start(t, s.config)
+		r.waitFor("a replica takes no writes before it is promoted")
+		old.Stop("immediate")
+		servers.ExecMySQL(t, next.URL, promote...)
+		s.expectNumbered(150)
+		s.number(151, 200, nine)
+		s.expectNumbered(200)
+		expectStop(t, r)
+	})
+}
+
+// move takes a site to another server.
+func (s *site) move(address string) {
+	s.t.Helper()
+	database := strings.Replace(s.database, at(s.t, s.database), address, 1)
+	s.config = strings.Replace(s.config, s.database, database, 1)
+	s.database, s.db = database, servers.OpenMySQL(s.t, database)
+}

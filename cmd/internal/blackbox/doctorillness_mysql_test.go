@@ -1,0 +1,331 @@
+package blackbox
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// guest is a relay's configuration with a server of MySQL or MariaDB that it has to
+// itself. The relay's account has what it needs and nothing more.
+type guest struct {
+	*site
+	server *servers.MySQLServer
+}
+
+const (
+	seedRead  = "SELECT (id, message_group, payload, created_at, status, retry_count, processed_at, error_message)"
+	seedWrite = "UPDATE (status, retry_count, processed_at, error_message)"
+)
+
+// newGuest sets a guest up who is well.
+func newGuest(t *testing.T, f servers.Flavour) *guest {
+	g := &guest{server: f.Start(t, map[string]string{"binlog-row-metadata": "FULL"})}
+	g.site = newSite(t, f, g.server.Database(), "")
+	g.config = strings.Replace(g.config, "://root@", "://relay@", 1)
+	g.sql(seedTablesMySQL, "CREATE USER relay", "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO relay",
+		"GRANT "+seedRead+", "+seedWrite+" ON outbox_events TO relay", "GRANT "+seedRead+", "+seedWrite+" ON outbox_dispatch_jobs TO relay")
+	g.init()
+	for _, table := range ownMySQL() {
+		g.sql("GRANT SELECT, INSERT, UPDATE, DELETE ON " + table + " TO relay")
+	}
+	return g
+}
+
+// ownMySQL are the relay's own tables.
+func ownMySQL() []string {
+	return []string{"sluicebox_meta", "sluicebox_leader", "sluicebox_checkpoint", "sluicebox_marker", "sluicebox_parked", "sluicebox_hold"}
+}
+
+// init runs `sluicebox init` as the administrator.
+func (g *guest) init() {
+	g.t.Helper()
+	as := strings.Replace(g.config, "://relay@", "://root@", 1)
+	if _, stderr, code := command(g.t, nil, "init", "-c", configFile(g.t, as)); code != 0 {
+		g.t.Fatalf("init: %s", stderr)
+	}
+}
+
+// expectWell checks that doctor has nothing to say.
+func (g *guest) expectWell() {
+	g.t.Helper()
+	d, text, code := doctor(g.t, g.config)
+	if code != 0 || d.Faults+d.Advice+d.Unreachable > 0 || !strings.HasSuffix(text, "\nAll is well.\n") {
+		g.t.Fatalf("exit code %d of a relay that is well:\n%s", code, text)
+	}
+}
+
+// expectIll checks what doctor says of an illness, and returns it.
+func (g *guest) expectIll(ill *illness) diagnosis {
+	g.t.Helper()
+	d, text, code := doctor(g.t, g.config)
+	if want := map[bool]int{false: 78, true: 0}[ill.harmless]; code != want || (d.Advice > 0) != ill.harmless {
+		g.t.Errorf("exit code %d, want %d", code, want)
+	}
+	said := d.complaints()
+	if list := d.statements(); ill.harmless && len(list) != len(slices.Compact(slices.Sorted(slices.Values(list)))) {
+		g.t.Errorf("advice is given twice: %q", list)
+	}
+	for _, want := range ill.want {
+		if !strings.Contains(said, want) {
+			g.t.Errorf("doctor does not say %q:\n%s", want, text)
+		}
+	}
+	return d
+}
+
+// diagnose runs doctor for programs alone.
+func diagnose(t *testing.T, yaml string) (d diagnosis) {
+	t.Helper()
+	out, stderr, _ := command(t, nil, "doctor", "--json", "-c", configFile(t, yaml))
+	if err := json.Unmarshal([]byte(out), &d); err != nil {
+		t.Fatalf("doctor --json: %v\n%s%s", err, out, stderr)
+	}
+	return d
+}
+
+// complaints are the texts and remedies of what is not fine.
+func (d *diagnosis) complaints() string {
+	said := ""
+	for _, f := range d.Findings {
+		if f.Grade != "ok" {
+			said += f.Text + "\n" + f.Remedy + "\n"
+		}
+	}
+	return said
+}
+
+// cure does what doctor printed, and prints then, and nothing else, until it is content.
+func (g *guest) cure(d diagnosis) {
+	g.t.Helper()
+	const most = 4 // what was mended may let doctor see more
+	for range most {
+		said := d.complaints()
+		if said == "" {
+			return
+		}
+		if strings.Contains(said, "run `sluicebox init`") {
+			g.init()
+		} else if len(d.statements()) == 0 {
+			g.t.Fatalf("nothing to do:\n%s", said)
+		}
+		g.sql(d.statements()...)
+		d = diagnose(g.t, g.config)
+	}
+	if said := d.complaints(); said != "" {
+		g.t.Fatalf("doctor is never content:\n%s", said)
+	}
+}
+
+// suffer takes a guest through an illness and its cure.
+func (g *guest) suffer(t *testing.T, ill *illness) {
+	defer func(outer *testing.T, config string) { g.t, g.config = outer, config }(g.t, g.config)
+	g.t = t
+	g.sql(ill.cause...)
+	if ill.change != nil {
+		g.config = ill.change(g.config)
+	}
+	g.cure(g.expectIll(ill))
+	g.sql(ill.after...)
+}
+
+// illnessesMySQL are those of tables and rights.
+func (g *guest) illnessesMySQL() []illness {
+	on := func(table string) string { return "`" + g.name + "`.`" + table + "` TO 'relay'@'%';" }
+	all := "DROP TABLE " + strings.Join(ownMySQL(), ", ")
+	const alter = "ALTER TABLE `outbox_events` "
+	return []illness{
+		{name: "own tables missing", cause: []string{all}, want: []string{"own tables are not there", "run `sluicebox init`"}},
+		{name: "own tables that run makes", harmless: true, cause: []string{all, "GRANT CREATE ON " + g.name + ".* TO relay"},
+			want: []string{"own tables are not there", "run `sluicebox init`, or leave it to `sluicebox run`"}, after: []string{"REVOKE CREATE ON " + g.name + ".* FROM relay"}},
+		{name: "own tables that run makes by a role", harmless: true, after: []string{"DROP ROLE maker"},
+			cause: []string{all, "CREATE ROLE maker", "GRANT CREATE ON " + g.name + ".* TO maker", "GRANT maker TO relay", g.defaultRole("maker")},
+			want:  []string{"run `sluicebox init`, or leave it to `sluicebox run`"}},
+		{name: "an own table missing", cause: []string{"DROP TABLE sluicebox_hold"}, want: []string{"own table sluicebox_hold is not there", "run `sluicebox init`"}},
+		{name: "own tables of an older version", cause: []string{"UPDATE sluicebox_meta SET version = 0"}, want: []string{"have version 0", "run `sluicebox init`"}},
+		{name: "an own table missing a grant", cause: []string{"REVOKE INSERT, DELETE ON sluicebox_parked FROM relay"}, want: []string{"GRANT INSERT, DELETE ON " + on("sluicebox_parked")}},
+		{name: "the markers missing a grant", cause: []string{"REVOKE UPDATE ON sluicebox_marker FROM relay"}, want: []string{"GRANT UPDATE ON " + on("sluicebox_marker")}},
+		{name: "no right on the database", want: []string{"cannot be used", "GRANT SELECT (`id`, `message_group`, ", "), UPDATE (`status`, "}, cause: append(g.revokeAll(), g.regrant()...)},
+		{name: "no SELECT", cause: []string{"REVOKE SELECT (payload, status) ON outbox_events FROM relay"}, want: []string{"no column payload", "GRANT SELECT (`id`, `message_group`, `payload`, "}},
+		{name: "no UPDATE of a column", cause: []string{"REVOKE UPDATE (error_message) ON outbox_events FROM relay"}, want: []string{"GRANT UPDATE (`error_message`) ON " + on("outbox_events")}},
+		{name: "no DELETE", want: []string{"GRANT DELETE ON " + on("outbox_events")}, after: []string{"REVOKE DELETE ON outbox_events FROM relay", "REVOKE DELETE ON outbox_dispatch_jobs FROM relay"},
+			change: func(config string) string {
+				return strings.Replace(config, "flowcatalyst: {", "flowcatalyst: {retention: 7d, ", 1)
+			}},
+		{name: "no unique index", cause: []string{"ALTER TABLE outbox_events DROP PRIMARY KEY"}, want: []string{"CREATE UNIQUE INDEX `outbox_events_id` ON `outbox_events` (`id`);"}},
+		{name: "another engine", cause: []string{"ALTER TABLE outbox_events DROP INDEX idx_outbox_events_status, ADD INDEX idx_outbox_events_status (status, created_at), ENGINE = MyISAM"}, want: []string{"kept by MyISAM", alter + "ENGINE = InnoDB;"}},
+		{name: "a column missing", cause: []string{"ALTER TABLE outbox_events DROP processed_at"}, want: []string{"no column processed_at", alter + "ADD COLUMN `processed_at` DATETIME(6) NULL;"}},
+		{name: "a column of another type", cause: []string{"ALTER TABLE outbox_events MODIFY retry_count TEXT"}, want: []string{"is of type text", alter + "MODIFY COLUMN `retry_count` INT;"}},
+		{name: "a status too short", cause: []string{"ALTER TABLE outbox_events MODIFY status VARCHAR(9) NOT NULL"}, want: []string{`cannot hold "PROCESSING"`, alter + "MODIFY COLUMN `status` VARCHAR(255) NOT NULL;"}},
+		{name: "a constraint of the status", cause: []string{"ALTER TABLE outbox_events ADD CONSTRAINT words CHECK (status IN ('PENDING', 'COMPLETED', 'FAILED', 'it''s'))"},
+			want: []string{"does not allow 'PROCESSING'", alter + "DROP CONSTRAINT `words`, ADD CONSTRAINT `words` CHECK (("}, after: []string{"ALTER TABLE outbox_events DROP CONSTRAINT words"},
+			// MariaDB shows constraints to nobody with rights on columns alone.
+			change: func(config string) string { return strings.Replace(config, "://relay@", "://root@", 1) }},
+		{name: "no index of unsettled rows", harmless: true, cause: []string{"DROP INDEX idx_outbox_events_status ON outbox_events"},
+			want: []string{"CREATE INDEX `outbox_events_unsettled` ON `outbox_events` (`status`, `created_at`, `id`);"}},
+		{name: "no REPLICATION SLAVE", cause: []string{"REVOKE REPLICATION SLAVE ON *.* FROM relay"}, want: []string{"GRANT REPLICATION SLAVE ON *.* TO 'relay'@'%';"}},
+		{name: "no REPLICATION CLIENT", cause: []string{"REVOKE REPLICATION CLIENT ON *.* FROM relay"}, want: []string{"ON *.* TO 'relay'@'%';"}},
+		{name: "a stream's account of another host", cause: []string{"CREATE USER streams@'127.0.0.%'"}, want: []string{"GRANT REPLICATION SLAVE ON *.* TO 'streams'@'127.0.0.%';"}, after: []string{"DROP USER streams@'127.0.0.%'"},
+			change: func(config string) string {
+				return strings.Replace(config, "source: {", fmt.Sprintf("source: {stream-url: %q, ", userURL(g.database, "streams")), 1)
+			}},
+		{name: "few sessions for the account", cause: []string{"ALTER USER relay WITH MAX_USER_CONNECTIONS 4"}, want: []string{"may have 4 sessions", "ALTER USER 'relay'@'%' WITH MAX_USER_CONNECTIONS 60;"},
+			after: []string{"ALTER USER relay WITH MAX_USER_CONNECTIONS 0"}},
+	}
+}
+
+// defaultRole makes a role active wherever the relay's account logs in.
+func (g *guest) defaultRole(role string) string {
+	if g.flavour == servers.MariaDB {
+		return "SET DEFAULT ROLE " + role + " FOR relay"
+	}
+	return "SET DEFAULT ROLE " + role + " TO relay"
+}
+
+// revokeAll takes the relay's account all rights on the database.
+func (g *guest) revokeAll() []string {
+	return []string{"REVOKE ALL PRIVILEGES, GRANT OPTION FROM relay"}
+}
+
+// regrant gives it back what doctor asks for as soon as it may look at the tables.
+func (g *guest) regrant() []string {
+	return []string{"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO relay"}
+}
+
+// settingsMySQL are illnesses of the server's settings, which change while it runs.
+func (g *guest) settingsMySQL() []illness {
+	set := func(name, value string) string { return "SET GLOBAL " + name + " = " + value }
+	mend := func(name, value string) string {
+		if g.flavour == servers.MariaDB {
+			return "SET GLOBAL " + name + " = " + value + ";"
+		}
+		return "SET PERSIST " + name + " = " + value + ";"
+	}
+	readOnly := map[servers.Flavour]string{servers.MySQL: "transaction_read_only", servers.MariaDB: "tx_read_only"}[g.flavour]
+	list := []illness{
+		{name: "row_metadata", harmless: true, cause: []string{set("binlog_row_metadata", "MINIMAL")}, want: []string{mend("binlog_row_metadata", "'FULL'")}},
+		{name: "sync_binlog", harmless: true, cause: []string{set("sync_binlog", "0")}, want: []string{"takes the last commits back", mend("sync_binlog", "1")}},
+		{name: "flush_log", harmless: true, cause: []string{set("innodb_flush_log_at_trx_commit", "2")}, want: []string{mend("innodb_flush_log_at_trx_commit", "1")}},
+		{name: "retention", cause: []string{set("binlog_expire_logs_seconds", "7200")}, want: []string{"keeps its binlog for 2 hours", mend("binlog_expire_logs_seconds", "604800")}},
+		{name: "read-only", cause: []string{set("read_only", "ON")}, want: []string{"read-only", "SET GLOBAL read_only = OFF;"}},
+		{name: "read-only transactions", cause: []string{set(readOnly, "ON")}, want: []string{"unless they say otherwise", mend(readOnly, "OFF")}},
+	}
+	for _, format := range []string{"STATEMENT", "MIXED"} {
+		list = append(list, illness{name: "format " + format, cause: []string{set("binlog_format", format)}, want: []string{"binlog_format is " + format, mend("binlog_format", "'ROW'")}})
+	}
+	list = append(list, illness{name: "format STATEMENT, polling", cause: []string{set("binlog_format", "STATEMENT")}, want: []string{"refuses what a relay writes", mend("binlog_format", "ROW")},
+		change: func(config string) string { return strings.Replace(config, "mode: stream", "mode: poll", 1) }})
+	for _, image := range []string{"MINIMAL", "NOBLOB"} {
+		list = append(list, illness{name: "image " + image, cause: []string{set("binlog_row_image", image)}, want: []string{"binlog_row_image is " + image, mend("binlog_row_image", "'FULL'")}})
+	}
+	if g.flavour == servers.MariaDB {
+		return append(list, illness{name: "statements are ended", harmless: true, cause: []string{set("max_statement_time", "5")},
+			want: []string{"longer than 5 s", "ALTER USER 'relay'@'%' WITH MAX_STATEMENT_TIME 3600;"}, after: []string{set("max_statement_time", "0"), "ALTER USER relay WITH MAX_STATEMENT_TIME 0"}})
+	}
+	return append(list,
+		illness{name: "statements are ended", harmless: true, cause: []string{set("max_execution_time", "5000")}, want: []string{"longer than 5 s", mend("max_execution_time", "0")}},
+		illness{name: "row_value_options", cause: []string{set("binlog_row_value_options", "PARTIAL_JSON")}, want: []string{mend("binlog_row_value_options", "''")}},
+		illness{name: "server_id", cause: []string{set("server_id", "0")}, want: []string{mend("server_id", "1")}},
+		illness{name: "gtid_mode ON_PERMISSIVE", cause: []string{set("gtid_mode", "ON_PERMISSIVE")}, want: []string{"SET PERSIST gtid_mode = ON;"}},
+		illness{name: "gtid_mode OFF", want: []string{"SET PERSIST enforce_gtid_consistency = ON;", "SET PERSIST gtid_mode = OFF_PERMISSIVE;", "SET PERSIST gtid_mode = ON;"},
+			cause: []string{set("gtid_mode", "ON_PERMISSIVE"), set("gtid_mode", "OFF_PERMISSIVE"), set("gtid_mode", "OFF"), set("enforce_gtid_consistency", "OFF")}})
+}
+
+// Each thing that is wrong is named with the statement that mends it, and doctor is
+// content once what it printed was done.
+func TestDoctorMySQL(t *testing.T) {
+	t.Parallel()
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		g := newGuest(t, f)
+		g.expectWell()
+		for _, ill := range slices.Concat(g.illnessesMySQL(), g.settingsMySQL()) {
+			t.Run(ill.name, func(t *testing.T) { g.suffer(t, &ill) })
+		}
+		g.expectWell()
+		if f == servers.MySQL {
+			t.Run("offline", g.offline)
+		}
+		t.Run("few connections", g.cramped)
+		t.Run("no connection", g.crowded)
+		t.Run("no binlog", g.withoutBinlog)
+	})
+}
+
+// quiet waits until nobody reads the binlog: whoever only asked whether the server sends
+// it counts among its sessions until the server has noticed that nobody listens, and
+// MySQL waits for that before it stops.
+func (g *guest) quiet() {
+	g.t.Helper()
+	within(g.t, patience, func() string {
+		if n := g.count("SELECT COUNT(*) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'"); n > 0 {
+			return fmt.Sprintf("%d binlog dumps", n)
+		}
+		return ""
+	})
+}
+
+// offline closes the server to all but administrators: the relay waits.
+func (g *guest) offline(t *testing.T) {
+	defer func(outer *testing.T) { g.t = outer }(g.t)
+	g.t = t
+	r := start(t, g.config)
+	r.waitFor("reading")
+	g.sql("SET GLOBAL offline_mode = ON")
+	g.ask("offline", g.config, 1, "offline mode")
+	g.number(1, 100, nine)
+	g.sql("SET GLOBAL offline_mode = OFF")
+	g.expectNumbered(100)
+	expectStop(t, r)
+}
+
+// crowded leaves the server no room for a relay, and then none for any session.
+func (g *guest) crowded(t *testing.T) {
+	defer func(outer *testing.T) { g.t = outer }(g.t)
+	g.t = t
+	g.quiet()
+	g.sql("SET GLOBAL max_connections = 10")
+	busy := servers.OpenMySQL(t, userURL(g.database, "relay"))
+	for {
+		conn, err := busy.Conn(t.Context())
+		if err != nil {
+			break
+		}
+		defer func() { _ = conn.Close() }()
+	}
+	g.ask("no session left", g.config, 1, "no session left for the relay: Too many connections", "raise max_connections", "SHOW PROCESSLIST;")
+	_ = busy.Close()
+	g.sql("SET GLOBAL max_connections = 151")
+}
+
+// cramped leaves the server too little room for a relay.
+func (g *guest) cramped(t *testing.T) {
+	g.quiet()
+	g.suffer(t, &illness{harmless: true, cause: []string{"SET GLOBAL max_connections = 13"}, want: []string{"and a relay needs 12", "max_connections = "}})
+}
+
+// withoutBinlog has the server write no binlog, and then one that leaves the database
+// out. Where the relay may choose, that is advice; where it polls anyway, nobody asks for
+// it.
+func (g *guest) withoutBinlog(t *testing.T) {
+	defer func(outer *testing.T) { g.t = outer }(g.t)
+	g.t = t
+	g.quiet()
+	g.server.Restart(map[string]string{"log-bin": "-", "skip-log-bin": ""})
+	stream := g.config
+	g.expectIll(&illness{want: []string{"log_bin is off", "`log_bin=binlog`", "restart it"}})
+	g.config = strings.Replace(stream, "mode: stream", "mode: auto", 1)
+	g.expectIll(&illness{harmless: true, want: []string{"until that is mended the relay polls"}})
+	g.config = strings.Replace(stream, "mode: stream", "mode: poll", 1)
+	g.expectWell()
+	g.config = stream
+
+	g.server.Restart(map[string]string{"log-bin": "binlog", "skip-log-bin": "-", "binlog-ignore-db": g.name, "binlog-do-db": "another"})
+	g.expectIll(&illness{want: []string{"leaves database " + g.name + " out", "binlog_do_db is \"another\"", "restart it"}})
+	g.quiet()
+	g.server.Restart(map[string]string{"binlog-ignore-db": "-", "binlog-do-db": "-"})
+	g.expectWell()
+}

@@ -1,0 +1,240 @@
+package blackbox
+
+import (
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// shopTableMySQL is the table of the README's example, in a database of its own.
+const shopTableMySQL = `
+CREATE DATABASE shop;
+CREATE TABLE shop.outbox (
+    id         BIGINT AUTO_INCREMENT PRIMARY KEY,
+    customer   VARCHAR(64),
+    body       JSON NOT NULL,
+    created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+    sent_at    TIMESTAMP(6) NULL,
+    failed_at  TIMESTAMP(6) NULL,
+    error      TEXT
+)`
+
+// withoutBinlog starts a server that writes no binlog, as MariaDB comes out of the box, and
+// with the settings of that box.
+func withoutBinlog(t *testing.T, f servers.Flavour) *servers.MySQLServer {
+	t.Helper()
+	settings := map[string]string{"skip-log-bin": "", "binlog-format": "MIXED", "gtid-strict-mode": "OFF", "sync-binlog": "0"}
+	if f == servers.MySQL {
+		settings = map[string]string{"skip-log-bin": "", "gtid-mode": "OFF", "enforce-gtid-consistency": "OFF"}
+	}
+	return f.Start(t, settings)
+}
+
+// stranger has a server as it comes out of the box, an outbox table, a receiver, the
+// README, and what the program says.
+type stranger struct {
+	t      *testing.T
+	server *servers.MySQLServer
+	file   string
+	done   []string          // statements
+	lines  map[string]string // of the server's configuration
+	lived  strings.Builder
+}
+
+// note adds to the transcript.
+func (n *stranger) note(format string, args ...any) {
+	fmt.Fprintf(&n.lived, format+"\n", args...)
+}
+
+// exampleMySQL is the configuration of the README for any table, with a test's addresses in
+// place of the example's.
+func exampleMySQL(t *testing.T, database, receiver string) string {
+	t.Helper()
+	readme, err := os.ReadFile(filepath.Join("..", "..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(readme), "Any table to any endpoint:\n\n```yaml\n")
+	yaml, _, ends := strings.Cut(rest, "```")
+	secret := filepath.Join(t.TempDir(), "webhook")
+	key := "whsec_" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32)))
+	if err := os.WriteFile(secret, []byte(key), 0o600); err != nil || !found || !ends {
+		t.Fatalf("the README has no example for any table: %v", err)
+	}
+	return strings.NewReplacer("postgres://relay@db.example/shop", database, "https://receiver.example", receiver, "/run/secrets/webhook", secret).
+		Replace(yaml) + "admin: {listen: ''}\n"
+}
+
+// sql runs a statement as the administrator.
+func (n *stranger) sql(statement string) {
+	n.t.Helper()
+	n.note("%s> %s", n.server.Flavour, statement)
+	servers.ExecMySQL(n.t, n.server.URL, statement)
+	n.done = append(n.done, statement)
+}
+
+// sluicebox runs a command and returns what it said.
+func (n *stranger) sluicebox(env []string, args ...string) (said string, code int) {
+	n.t.Helper()
+	n.note("\n$ sluicebox %s -c sluicebox.yaml", strings.Join(args, " "))
+	stdout, stderr, code := command(n.t, env, append(args, "-c", n.file)...)
+	n.note("%s%s(exit code %d)", stdout, stderr, code)
+	return stdout + stderr, code
+}
+
+// doctor asks what is to be done.
+func (n *stranger) doctor() (d diagnosis, code int) {
+	n.t.Helper()
+	_, code = n.sluicebox(nil, "doctor")
+	yaml, err := os.ReadFile(n.file)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return diagnose(n.t, string(yaml)), code
+}
+
+// configurationLine is a line for the server's configuration, as doctor gives it.
+var configurationLine = regexp.MustCompile("`([a-z_]+)=([A-Za-z0-9_]*)`")
+
+// persisted is a statement that sets a variable of MySQL for good.
+var persisted = regexp.MustCompile("^SET PERSIST ([a-z_]+) = '?([A-Za-z0-9_]*)'?;$")
+
+// obey does what doctor said: `sluicebox init`, the statements as the administrator, the
+// lines of the server's configuration and its restart. It reports whether there was
+// anything to do that had not been done.
+func (n *stranger) obey(d *diagnosis) (did bool) {
+	n.t.Helper()
+	said := d.complaints()
+	if strings.Contains(said, "run `sluicebox init`") {
+		// The relay's account may make nothing: every key has a variable.
+		url := "SLUICEBOX_SOURCE_URL=" + strings.Replace(n.server.URL, "/?", "/shop?", 1)
+		if _, code := n.sluicebox([]string{url}, "init"); code != 0 {
+			n.t.Fatalf("init did not work:\n%s", n.lived.String())
+		}
+		did = true
+	}
+	for _, statement := range d.statements() {
+		if slices.Contains(n.done, statement) {
+			continue
+		}
+		n.sql(statement)
+		did = true
+		// The tests' servers are started with --no-defaults, and so without what was
+		// persisted.
+		if set := persisted.FindStringSubmatch(statement); set != nil {
+			n.lines[strings.ReplaceAll(set[1], "_", "-")] = set[2]
+		}
+	}
+	lines := map[string]string{}
+	for _, line := range configurationLine.FindAllStringSubmatch(said, -1) {
+		lines[strings.ReplaceAll(line[1], "_", "-")] = line[2]
+	}
+	for _, name := range slices.Sorted(maps.Keys(lines)) {
+		n.note("my.cnf: %s=%s", name, lines[name])
+	}
+	maps.Copy(n.lines, lines)
+	if strings.Contains(said, "restart it") {
+		n.note("(the server is restarted)")
+		maps.Copy(n.lines, map[string]string{"skip-log-bin": "-"})
+		n.server.Restart(n.lines)
+		did = true
+	}
+	return did
+}
+
+// A first user's path by the commands alone: a server without a binlog, an account without
+// rights, doctor, what it says, run, and the first row is delivered.
+func TestAFirstUsersPathMySQL(t *testing.T) {
+	t.Parallel()
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		n := &stranger{t: t, server: withoutBinlog(t, f), lines: map[string]string{}}
+		defer func() { t.Logf("the path:\n%s", n.lived.String()) }()
+		to := sinktest.NewReceiver(t)
+		shop := strings.Replace(n.server.URL, "/?", "/shop?", 1)
+		n.file = configFile(t, exampleMySQL(t, userURL(shop, "relay"), to.URL()))
+		servers.ExecMySQL(t, n.server.URL, shopTableMySQL, "CREATE USER relay")
+
+		d, code := n.doctor()
+		if code != 78 {
+			t.Fatalf("doctor is content with an empty server: exit code %d", code)
+		}
+		for rounds := 1; n.obey(&d); rounds++ {
+			if rounds == 6 {
+				t.Fatalf("what doctor says never ends:\n%s", d.complaints())
+			}
+			d, code = n.doctor()
+		}
+		receiver := 1 // it answers to POST alone, which is worth a word
+		if code != 0 || d.Advice > receiver {
+			t.Fatalf("all was done that doctor said, and it ends with code %d:\n%s", code, d.complaints())
+		}
+
+		n.note("\n$ sluicebox run -c sluicebox.yaml")
+		r := launch(t, n.file, "")
+		r.waitFor("reading")
+		n.sql(`INSERT INTO shop.outbox (customer, body) VALUES ('c-1', '{"order": 1}')`)
+		arrive(t, to, 1)
+		db := servers.OpenMySQL(t, shop)
+		dwindle(t, "rows are not marked as sent", func() (n int) {
+			if err := db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM outbox WHERE sent_at IS NULL").Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		})
+		expectStop(t, r)
+		n.note("%s", r.said())
+		if strings.Contains(r.said(), "polling") {
+			t.Error("the relay did not read the log")
+		}
+		if taken := to.Taken(); len(taken) != 1 || string(taken[0].Payload) != `{"order": 1}` {
+			t.Errorf("%d rows arrived: %+v", len(taken), taken)
+		}
+	})
+}
+
+// Where the server writes no binlog, the relay polls and says why. It streams by itself
+// once the server, started again, writes one.
+func TestAutoWithoutABinlog(t *testing.T) {
+	t.Parallel()
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		server := withoutBinlog(t, f)
+		s := newSite(t, f, server.Database(), "")
+		s.config = strings.Replace(s.config, "mode: stream", "mode: auto, poll-interval: 100ms", 1)
+		s.sql(seedTablesMySQL)
+		s.number(1, 100, nine)
+		r := start(t, s.config)
+		r.waitFor("polling, because the log cannot be read")
+		if said := r.said(); !strings.Contains(said, "log_bin is off") || !strings.Contains(said, "restart it") {
+			t.Errorf("the relay does not say why it polls:\n%s", said)
+		}
+		s.number(101, 200, nine)
+		s.expectNumbered(200)
+		if mode := r.metric(`sluicebox_source_mode{mode="poll"}`); mode != 1 {
+			t.Errorf("polling: %v", mode)
+		}
+		streams := map[string]string{"skip-log-bin": "-", "binlog-format": "ROW"}
+		if f == servers.MySQL {
+			streams = map[string]string{"skip-log-bin": "-", "gtid-mode": "ON", "enforce-gtid-consistency": "ON"}
+		}
+		server.Restart(streams)
+		s.number(201, 300, nine)
+		within(t, patience, func() string {
+			if r.metric(`sluicebox_source_mode{mode="stream"}`) != 1 {
+				return "the relay does not stream"
+			}
+			return ""
+		})
+		s.number(301, 400, nine)
+		s.expectNumbered(400)
+		expectStop(t, r)
+	})
+}

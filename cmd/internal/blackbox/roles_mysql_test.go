@@ -1,0 +1,288 @@
+package blackbox
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// company is a site whose relay has the accounts that the scripts in deploy/mysql make.
+type company struct {
+	*site
+	relay, stream string
+}
+
+// eachCompany sets the scripts' accounts up beside each flavour. The relay makes its own
+// tables. rest is the rest of the configuration, delete is that of outbox.sql.
+func eachCompany(t *testing.T, rest, deletes string, test func(c *company)) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		s := newSite(t, f, f.Database(t), rest)
+		name := nameFor(s.database)
+		c := &company{site: s, relay: name + "_r", stream: name + "_s"}
+		c.sql(seedTablesMySQL)
+		t.Cleanup(func() { c.sql("DROP USER "+c.relay, "DROP USER "+c.stream) })
+		c.script("roles.sql", "relay", c.relay, "stream", c.stream)
+		c.sql("ALTER USER "+c.relay+" ACCOUNT UNLOCK", "ALTER USER "+c.stream+" ACCOUNT UNLOCK")
+		c.script("own.sql", "relay", c.relay, "create", "yes")
+		for _, table := range []string{"outbox_events", "outbox_dispatch_jobs"} {
+			c.script("outbox.sql", "relay", c.relay, "table", table, "delete", deletes)
+		}
+		c.config = strings.Replace(c.config, "://root@", "://"+c.relay+"@", 1)
+		c.config = strings.Replace(c.config, "source: {", fmt.Sprintf("source: {stream-url: %q, ", userURL(c.database, c.stream)), 1)
+		test(c)
+	})
+}
+
+// script runs a script of deploy/mysql with the client, as the administrator.
+func (c *company) script(name string, variables ...string) {
+	c.t.Helper()
+	text, err := os.Open(filepath.Join("..", "..", "..", "deploy", "mysql", name))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer func() { _ = text.Close() }()
+	var set []string
+	for i := 0; i < len(variables); i += 2 {
+		set = append(set, fmt.Sprintf("@%s = '%s'", variables[i], variables[i+1]))
+	}
+	cmd := servers.ClientMySQL(c.t, c.database)
+	cmd.Args = append(cmd.Args, "--init-command=SET "+strings.Join(set, ", "))
+	cmd.Stdin = text
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		c.t.Fatalf("%s with %v: %v\n%s", name, variables, err, out)
+	}
+}
+
+// The relay does all of its work as the accounts of the scripts: it makes its tables,
+// streams, claims, settles, holds, parks, reads back, sweeps, deletes what was kept long
+// enough, and a second relay takes over.
+func TestLeastPrivilegeMySQL(t *testing.T) {
+	t.Parallel()
+	const rest = "dispatch: {on-failed: block, max-retries: 1, backoff: {initial: 50ms}, global-buffer-size: 100}\ncheckpoint: {sweep-interval: 1s}\n"
+	eachCompany(t, rest, "yes", func(c *company) {
+		const bad = 50 // of group 0
+		poison(c.to, sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("no such thing")}, numbered(bad))
+		r := c.run()
+		if strings.Contains(r.said(), "polling") {
+			t.Error("the relay does not stream")
+		}
+		c.number(1, 1000, func(i int) int { return (i % 2) * (i % 9) })
+		within(c.t, patience, func() string {
+			if c.count("SELECT COUNT(*) FROM sluicebox_parked") == 0 {
+				return "no row is parked"
+			}
+			return ""
+		})
+		lane := []string{"--outbox", "outbox_events", "--kind", "EVENT", "--group", "3"}
+		r.operate(append([]string{"lanes", "pause", "--reason", "to see whether it may"}, lane...)...)
+		r.operate(append([]string{"lanes", "resume"}, lane...)...)
+		c.to.Script(nil)
+		r.operate("deadletters", "requeue", "--outbox", "outbox_events", "--yes", numbered(bad))
+		c.expectNumbered(1000)
+		within(c.t, patience, func() string {
+			if n := c.count("SELECT COUNT(*) FROM sluicebox_parked"); n > 0 {
+				return fmt.Sprintf("%d rows are parked", n)
+			}
+			return ""
+		})
+		c.sql("UPDATE outbox_events SET status = 'PENDING', processed_at = NULL WHERE id = '" + numbered(1) + "'")
+		r.waitFor("rows came back to PENDING")
+		c.settled()
+		c.takeOver(r)
+		c.keep()
+	})
+}
+
+// takeOver kills a relay, and freezes the next one: a third delivers what is written then.
+func (c *company) takeOver(leader *relay) {
+	c.t.Helper()
+	rows := 1000
+	for _, end := range []func(*relay){(*relay).kill, (*relay).freeze} {
+		next := start(c.t, c.config)
+		next.waitFor("standing by")
+		end(leader)
+		next.waitFor("reading")
+		rows += 100
+		c.number(rows-99, rows, nine)
+		arrive(c.t, c.to, rows)
+		leader.kill()
+		leader = next
+	}
+	c.settled()
+	expectStop(c.t, leader)
+}
+
+// keep runs a relay that deletes what was delivered two days ago.
+func (c *company) keep() {
+	c.t.Helper()
+	c.sql("UPDATE outbox_events SET processed_at = NOW() - INTERVAL 2 DAY WHERE id < '" + numbered(1001) + "'")
+	c.config = strings.Replace(c.config, "flowcatalyst: {", "flowcatalyst: {retention: 1d, ", 1)
+	r := c.run()
+	dwindle(c.t, "rows are kept for too long", func() int { return c.count("SELECT COUNT(*) FROM outbox_events WHERE id < ?", numbered(1001)) })
+	expectStop(c.t, r)
+}
+
+// rights lists all that the scripts give, each with how it is taken away.
+func (c *company) rights() (list []grant) {
+	who := "'" + c.relay + "'@'%'"
+	own := map[string]string{
+		"meta": "SELECT", "leader": "SELECT INSERT UPDATE", "checkpoint": "SELECT INSERT UPDATE", "marker": "SELECT INSERT UPDATE",
+		"parked": "SELECT INSERT UPDATE DELETE", "hold": "SELECT INSERT UPDATE DELETE",
+	}
+	both := func(what, on, who string) {
+		list = append(list, grant{"REVOKE " + what + " ON " + on + " FROM " + who, "GRANT " + what + " ON " + on + " TO " + who + ";"})
+	}
+	for table, rights := range own {
+		for _, right := range strings.Fields(rights) {
+			both(right, "`"+c.name+"`.`sluicebox_"+table+"`", who)
+		}
+	}
+	events := "`" + c.name + "`.`outbox_events`"
+	for _, column := range []string{"status", "retry_count", "processed_at", "error_message"} {
+		both("UPDATE (`"+column+"`)", events, who)
+	}
+	both("DELETE", "`"+c.name+"`.`outbox_dispatch_jobs`", who)
+	client := "REPLICATION CLIENT"
+	if c.flavour == servers.MariaDB {
+		client = "BINLOG MONITOR"
+	}
+	both(client, "*.*", who)
+	both("REPLICATION SLAVE", "*.*", "'"+c.stream+"'@'%'")
+	columns := "SELECT (`id`, `message_group`, `payload`, `created_at`, `status`, `retry_count`, `processed_at`, `error_message`)"
+	return append(list, grant{"REVOKE SELECT ON " + events + " FROM " + who, "GRANT " + columns + " ON " + events + " TO " + who + ";"})
+}
+
+// For each grant that is left out, run and doctor name the statement that gives it, and
+// both are content once all were run: so no grant of the scripts is more than is needed.
+func TestEachGrantIsNamedMySQL(t *testing.T) {
+	t.Parallel()
+	eachCompany(t, "", "yes", func(c *company) {
+		c.config = strings.Replace(c.config, "flowcatalyst: {", "flowcatalyst: {retention: 1h, ", 1)
+		d, text, code := doctor(c.t, c.config)
+		if code != 0 || !strings.Contains(text, "leave it to `sluicebox run`") {
+			c.t.Errorf("before init: exit code %d, %d faults\n%s", code, d.Faults, text)
+		}
+		if _, stderr, code := command(c.t, nil, "init", "-c", configFile(c.t, c.config)); code != 0 {
+			c.t.Fatalf("init as the relay: %s", stderr)
+		}
+		c.sql("REVOKE INSERT, UPDATE ON sluicebox_meta FROM " + c.relay)
+		for _, table := range ownMySQL() {
+			c.sql("REVOKE CREATE ON " + table + " FROM " + c.relay)
+		}
+		for _, g := range c.rights() {
+			c.sql(g.revoke)
+			if said := c.refusal(); !strings.Contains(said, g.grant) {
+				c.t.Errorf("after %s: not a word of %s:\n%s", g.revoke, g.grant, said)
+			}
+			c.sql(g.grant)
+		}
+		if stdout, _, code := command(c.t, nil, "doctor", "-c", configFile(c.t, c.config)); code != 0 {
+			c.t.Errorf("with all grants: exit code %d\n%s", code, stdout)
+		}
+		c.run()
+		c.number(1, 10, nine)
+		c.expectNumbered(10)
+	})
+}
+
+// refusal is what run and doctor say of a configuration that neither accepts.
+func (c *company) refusal() string {
+	c.t.Helper()
+	r := start(c.t, c.config)
+	if code := r.exitCode(); code != 78 {
+		c.t.Errorf("exit code %d of run", code)
+	}
+	stdout, stderr, code := command(c.t, nil, "doctor", "-c", configFile(c.t, c.config))
+	if code != 78 {
+		c.t.Errorf("exit code %d of doctor\n%s", code, stdout)
+	}
+	return r.said() + stdout + stderr
+}
+
+// Another account makes the own tables, from what `init --print` shows, and the relay gets
+// no right to: with own.sql run behind it, doctor is content.
+func TestOwnTablesOfAnotherMySQL(t *testing.T) {
+	t.Parallel()
+	eachCompany(t, "", "", func(c *company) {
+		for _, table := range ownMySQL() {
+			c.sql("REVOKE ALL ON " + table + " FROM " + c.relay)
+		}
+		d, text, code := doctor(c.t, c.config)
+		if code != 78 || !strings.Contains(d.complaints(), "run `sluicebox init` as an account that has CREATE") {
+			t.Errorf("exit code %d:\n%s", code, text)
+		}
+		if _, stderr, code := command(c.t, nil, "init", "-c", configFile(c.t, c.config)); code != 78 || !strings.Contains(stderr, "may not make them") {
+			t.Errorf("init without CREATE: exit code %d: %s", code, stderr)
+		}
+		script, stderr, code := command(c.t, nil, "init", "--print", "-c", configFile(c.t, c.config))
+		if code != 0 {
+			t.Fatal(stderr)
+		}
+		c.client(c.database, script)
+		d, _, _ = doctor(c.t, c.config)
+		if !slices.Contains(d.statements(), "GRANT SELECT ON `"+c.name+"`.`sluicebox_meta` TO '"+c.relay+"'@'%';") {
+			t.Errorf("doctor does not name the grants: %q", d.statements())
+		}
+		c.script("own.sql", "relay", c.relay)
+		if d, text, code := doctor(c.t, c.config); code != 0 || d.Faults > 0 {
+			t.Errorf("exit code %d:\n%s", code, text)
+		}
+		c.run()
+	})
+}
+
+// Rows are discarded only with a right of its own, which is named; the reader's account
+// sees FAILED rows and may do nothing.
+func TestDiscardNeedsDeleteMySQL(t *testing.T) {
+	t.Parallel()
+	eachCompany(t, "dispatch: {max-retries: 0}\n", "", func(c *company) {
+		poison(c.to, sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("no such thing")}, numbered(1))
+		r := c.run()
+		c.number(1, 10, nine)
+		c.expectNumbered(10, numbered(1))
+		within(c.t, 30*time.Second, func() string {
+			if c.count("SELECT COUNT(*) FROM outbox_events WHERE status = 'FAILED'") == 0 {
+				return "the row is not FAILED"
+			}
+			return ""
+		})
+		c.expectReader()
+		discard := []string{"deadletters", "discard", "--outbox", "outbox_events", "--yes", numbered(1)}
+		_, stderr, code := command(c.t, nil, append(discard, "--admin", r.admin)...)
+		if code == 0 || !strings.Contains(stderr, "GRANT DELETE ON `outbox_events` TO") {
+			c.t.Errorf("exit code %d: %s", code, stderr)
+		}
+		c.script("outbox.sql", "relay", c.relay, "table", "outbox_events", "delete", "yes")
+		r.operate(discard...)
+		if n := c.count("SELECT COUNT(*) FROM outbox_events WHERE id = ?", numbered(1)); n > 0 {
+			c.t.Error("the row is still there")
+		}
+		expectStop(c.t, r)
+	})
+}
+
+// expectReader looks at FAILED rows as the account that may only look.
+func (c *company) expectReader() {
+	c.t.Helper()
+	reader := nameFor(c.database) + "_l"
+	for _, table := range []string{"outbox_events", "outbox_dispatch_jobs"} {
+		c.script("reader.sql", "reader", reader, "table", table)
+	}
+	c.sql("ALTER USER " + reader + " ACCOUNT UNLOCK")
+	c.t.Cleanup(func() { c.sql("DROP USER " + reader) })
+	file := configFile(c.t, strings.Replace(c.config, "://"+c.relay+"@", "://"+reader+"@", 1))
+	for _, args := range [][]string{{"list"}, {"show", numbered(1), "--outbox", "outbox_events"}} {
+		stdout, stderr, code := command(c.t, nil, append(append([]string{"deadletters"}, args...), "-c", file)...)
+		if code != 0 || !strings.Contains(stdout, numbered(1)) {
+			c.t.Errorf("%v as the reader: exit code %d\n%s%s", args, code, stdout, stderr)
+		}
+	}
+}

@@ -1,0 +1,45 @@
+-- An account that looks and changes nothing, for `sluicebox deadletters list` and `show`,
+-- and for dashboards. For MySQL and MariaDB. `sluicebox status` and `lanes` need no
+-- account: they ask the relay. Run it as an administrator, in the database of the URL,
+-- after `sluicebox init`, once for each outbox table:
+--
+--   mysql shop --init-command="SET @reader = 'relay_reader', @table = 'outbox_events'" < reader.sql
+--
+--   @reader    the account; it is made as in roles.sql
+--   @host      its host; default '%'
+--   @table     an outbox table
+--   @schema    the table's database; default the one of the session
+--
+-- `deadletters list` asks every table of the configuration: for an account that was given
+-- some of them alone, name one (`--outbox outbox_events`). That a table is refused to it
+-- is mended here, and not by what `sluicebox doctor` lists: that is what a relay needs,
+-- which writes.
+--
+-- It sees payloads: also the list reads them, for their size.
+
+SET @host = COALESCE(@host, '%');
+SET @account = CONCAT(QUOTE(@reader), '@', QUOTE(@host));
+SET @whole = CONCAT('`', REPLACE(COALESCE(@schema, DATABASE()), '`', '``'), '`.`', REPLACE(@table, '`', '``'), '`');
+
+SET @statement = CONCAT('CREATE USER IF NOT EXISTS ', @account, ' ACCOUNT LOCK');
+PREPARE step FROM @statement;
+EXECUTE step;
+SET @statement = CONCAT('GRANT SELECT ON ', @whole, ' TO ', @account);
+PREPARE step FROM @statement;
+EXECUTE step;
+SET @statement = CONCAT('GRANT SELECT ON sluicebox_meta TO ', @account);
+PREPARE step FROM @statement;
+EXECUTE step;
+SET @statement = CONCAT('GRANT SELECT ON sluicebox_leader TO ', @account);
+PREPARE step FROM @statement;
+EXECUTE step;
+SET @statement = CONCAT('GRANT SELECT ON sluicebox_checkpoint TO ', @account);
+PREPARE step FROM @statement;
+EXECUTE step;
+SET @statement = CONCAT('GRANT SELECT ON sluicebox_parked TO ', @account);
+PREPARE step FROM @statement;
+EXECUTE step;
+SET @statement = CONCAT('GRANT SELECT ON sluicebox_hold TO ', @account);
+PREPARE step FROM @statement;
+EXECUTE step;
+DEALLOCATE PREPARE step;

@@ -1,0 +1,97 @@
+package mysql
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
+)
+
+// may reports whether the account may run a statement. The server checks that before
+// it makes a plan, also for what the account has by roles.
+func (c *checker) may(ctx context.Context, text string) (bool, error) {
+	rows, err := c.conn.on.QueryContext(ctx, "EXPLAIN "+text)
+	if err == nil {
+		err = rows.Close() // where MariaDB says it
+	}
+	switch code(err) {
+	case codeTableDenied, codeColumnDenied:
+		return false, nil
+	case codeReadOnlyServer, codeReadOnly, codeReadOnlyMode, codeStatementFormat: // which is said elsewhere
+		return true, nil
+	}
+	return err == nil, err
+}
+
+// rights checks what the account may do to the columns.
+func (c *checker) rights(ctx context.Context, t *table) error {
+	lacks := map[string][]string{}
+	name := TableName(t.Outbox)
+	for _, u := range columns.Uses(&t.Layout) {
+		col := Ident(u.Column)
+		for right, text := range map[string]string{
+			"SELECT": "SELECT " + col + " FROM " + name + " WHERE 1 = 0",
+			"UPDATE": "UPDATE " + name + " SET " + col + " = NULL WHERE 1 = 0", // which reads nothing
+		} {
+			if right == "UPDATE" && !u.Write {
+				continue
+			}
+			may, err := c.may(ctx, text)
+			if err != nil {
+				return err
+			}
+			if !may {
+				lacks[right] = append(lacks[right], col)
+			}
+		}
+	}
+	on := &c.conn.server
+	for _, right := range []string{"SELECT", "UPDATE"} {
+		if list := strings.Join(lacks[right], ", "); list != "" {
+			c.Fault(fmt.Sprintf("%s lacks %s on %s (%s)", account(on.account), right, name, list),
+				fmt.Sprintf("GRANT %s (%s) ON %s TO %s;", right, list, whole(t.Outbox, on), account(on.account)))
+		}
+	}
+	if !deletes(t.Outbox) {
+		return nil
+	}
+	may, err := c.may(ctx, "DELETE FROM "+name+" WHERE 1 = 0")
+	if err == nil && !may {
+		c.Fault(fmt.Sprintf("%s lacks DELETE on %s", account(on.account), name), fmt.Sprintf("GRANT DELETE ON %s TO %s;", whole(t.Outbox, on), account(on.account)))
+	}
+	return err
+}
+
+// deletes reports whether the relay deletes rows of an outbox by itself.
+func deletes(o *store.Outbox) bool {
+	return o.Layout.DeleteDelivered && o.Layout.State != store.StateNone || o.Retention > 0
+}
+
+// grantOutbox is the grant of all that the relay does to an outbox's table.
+func grantOutbox(s *server, o *store.Outbox) string {
+	var read, write []string
+	for _, u := range columns.Uses(&o.Layout) {
+		read = append(read, Ident(u.Column))
+		if u.Write {
+			write = append(write, Ident(u.Column))
+		}
+	}
+	rights := "SELECT (" + strings.Join(read, ", ") + ")"
+	if len(write) > 0 {
+		rights += ", UPDATE (" + strings.Join(write, ", ") + ")"
+	}
+	if deletes(o) {
+		rights += ", DELETE"
+	}
+	return fmt.Sprintf("GRANT %s ON %s TO %s;", rights, whole(o, s), account(s.account))
+}
+
+// whole is a table's name with its database, which a grant needs.
+func whole(o *store.Outbox, s *server) string {
+	if o.Schema != "" {
+		return TableName(o)
+	}
+	return Ident(s.database, o.Table)
+}

@@ -1,0 +1,117 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// constraint is a CHECK of a table.
+type constraint struct {
+	name, expression string
+	byName           bool // it can be dropped by its name; else it is a part of its column
+}
+
+// statusConstraints checks that the constraints of the status column allow what the
+// relay writes into it. Those that name other columns too depend on the row.
+func (c *checker) statusConstraints(ctx context.Context, t *table) error {
+	values := t.written()
+	if len(values) == 0 {
+		return nil
+	}
+	on := &c.conn.server
+	var list []constraint
+	err := c.conn.query(ctx, on.findChecks(), []any{t.Schema, t.Table}, func(rows *sql.Rows) error {
+		var k constraint
+		err := rows.Scan(&k.name, &k.expression, &k.byName)
+		k.expression = on.expression(k.expression)
+		list = append(list, k)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("look up the constraints of %s: %w", TableName(t.Outbox), err)
+	}
+	for i := range list {
+		refused, err := c.refused(ctx, t, list[i].expression, values)
+		if err != nil {
+			return err
+		}
+		if len(refused) > 0 {
+			c.refusing(t, &list[i], refused)
+		}
+	}
+	return nil
+}
+
+// written lists what the relay writes into the status column; nothing where it writes
+// none.
+func (t *table) written() (list []any) {
+	l := &t.Layout
+	if l.State != store.StateWords && l.State != store.StateNumbers {
+		return nil
+	}
+	add := func(value any, written bool) {
+		if written {
+			list = append(list, value)
+		}
+	}
+	add(t.status(store.Pending), true)
+	add(t.status(store.Processing), l.WritesClaims())
+	if l.State == store.StateWords {
+		add(t.status(store.Completed), !l.DeleteDelivered)
+		add(t.status(store.Failed), true)
+		return list
+	}
+	for _, n := range l.SettledNumbers() {
+		add(n, n != l.Numbers[store.Completed] || !l.DeleteDelivered)
+	}
+	return list
+}
+
+// refused lists the values, as literals, for which an expression on the status column
+// alone is false. One that the server cannot try tells nothing.
+func (c *checker) refused(ctx context.Context, t *table, expression string, values []any) (list []string, err error) {
+	status := t.col(t.Layout.Columns.Status)
+	value := "CAST(? AS SIGNED)"
+	if status.family == familyText {
+		value = "CONVERT(CAST(? AS CHAR) USING " + status.charset + ") COLLATE " + status.collation
+	}
+	question := fmt.Sprintf("SELECT COALESCE((%s), TRUE) FROM (SELECT %s AS %s) AS o", expression, value, Ident(status.name))
+	for _, v := range values {
+		var allowed bool
+		err := c.conn.row(ctx, question, []any{v}, &allowed)
+		if code(err) != 0 {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !allowed {
+			text := fmt.Sprint(v)
+			if status.family == familyText {
+				text = "'" + literal(text) + "'"
+			}
+			list = append(list, text)
+		}
+	}
+	return list, nil
+}
+
+// refusing says which values a constraint refuses.
+func (c *checker) refusing(t *table, k *constraint, refused []string) {
+	l := &t.Layout
+	list := strings.Join(refused, ", ")
+	remedies := []string{"name the table's own values in layout " + l.Name + ", or give the column a CHECK that allows them"}
+	if k.byName && !strings.Contains(k.expression, "\n") { // else it is no line of a remedy
+		remedies = []string{
+			fmt.Sprintf("-- or name the table's own values in layout %s; this locks the table while it is read", l.Name),
+			fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s, ADD CONSTRAINT %[2]s CHECK ((%s) OR %s IN (%s));",
+				TableName(t.Outbox), Ident(k.name), k.expression, Ident(l.Columns.Status), list),
+		}
+	}
+	c.Fault(fmt.Sprintf("constraint %s of %s does not allow %s in column %s (columns.status), which layout %s names",
+		k.name, TableName(t.Outbox), list, l.Columns.Status, l.Name), remedies...)
+}

@@ -1,0 +1,29 @@
+package mysql_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	driver "github.com/go-sql-driver/mysql"
+
+	"github.com/sluicebox/sluicebox/store/mysql"
+)
+
+// TestNoSession: a server that has no session left says so, in one way or another; it can
+// be reached again, and no configuration mends it.
+func TestNoSession(t *testing.T) {
+	for number, want := range map[uint16]string{1040: "raise max_connections", 1203: "max_user_connections of the server", 1226: "ALTER USER"} {
+		err := fmt.Errorf("connect: %w", mysql.Explain(&driver.MySQLError{Number: number, Message: "as it says"}))
+		problem, remedy, ok := mysql.NoSession(err)
+		if !ok || !strings.HasSuffix(problem, "as it says") || !strings.Contains(remedy, want) || !mysql.Unreachable(err) {
+			t.Errorf("%d: %q, %q, %t", number, problem, remedy, ok)
+		}
+	}
+	for _, err := range []error{errors.New("another"), &driver.MySQLError{Number: 1045}} {
+		if problem, _, ok := mysql.NoSession(err); ok {
+			t.Errorf("%v: %q", err, problem)
+		}
+	}
+}
