@@ -68,7 +68,7 @@ func bundle(in <-chan capture.Batch, out chan<- []capture.Batch, stop <-chan str
 	rows, bytes := 0, 0
 	for {
 		from, to := in, out
-		if rows >= lookRows || bytes >= lookBytes {
+		if rows >= lookRows || bytes >= lookBytes || len(held) >= lookRows { // some are positions alone
 			from = nil
 		}
 		if len(held) == 0 {

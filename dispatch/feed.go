@@ -65,7 +65,7 @@ func (f *Feed) Press(pressed bool) {
 	notify(f.freed)
 }
 
-// Paused reports whether the source is paused, because every buffer is full.
+// Paused reports whether the source is paused for want of room.
 func (f *Feed) Paused() bool { return f.paused.Load() }
 
 // room reports whether more may be read: some buffer has room, and none is over by
@@ -85,8 +85,9 @@ func (f *Feed) room() bool {
 			t.Relieve(pressed || some && t.slow)
 		}
 	}
-	f.paused.Store(!some && !pressed)
-	return (some || pressed) && !over
+	may := (some || pressed) && !over
+	f.paused.Store(!may)
+	return may
 }
 
 // tank is what the feed knows of a sink's buffer.

@@ -50,6 +50,25 @@ func TestLogBeganAnew(t *testing.T) {
 	})
 }
 
+// A log that began anew has not come to the number of the old one's file.
+func TestLogBeganAnewWithFewerFiles(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		d := newDatabase(t, f, f.Start(t, nil).Database())
+		for range 4 {
+			d.exec(t, "FLUSH BINARY LOGS")
+		}
+		at := d.readOn(t, 20, "x")
+		d.exec(t, d.reset())
+		for i := range 60 {
+			d.exec(t, insert(fmt.Sprintf("y%d", i)))
+		}
+		o, err := d.opening(t, at)
+		if err != nil || !strings.Contains(o.Why, "began anew") {
+			t.Errorf("at %s: %v, %q", at.Position, err, o.Why)
+		}
+	})
+}
+
 // readOn inserts rows, reads them, and returns the place behind them.
 func (d *database) readOn(t *testing.T, n int, prefix string) store.Checkpoint {
 	t.Helper()

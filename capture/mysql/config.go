@@ -22,8 +22,8 @@ type Config struct {
 	// Outboxes are the tables to read.
 	Outboxes []store.Outbox
 	// ServerID is what the relay calls itself among the server's replicas; no
-	// other of them may have the number. 0 is one that is made of Name, above
-	// 2^31.
+	// other of them may have the number. 0 is one that is made of Name and the
+	// database, above 2^31.
 	ServerID uint32
 	// MaxBatchRows and MaxBatchBytes bound a batch; a single row may exceed the
 	// bytes. 0 is 500 rows and 4 MiB.
@@ -46,12 +46,12 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (c *Config) setDefaults() {
+func (c *Config) setDefaults(database string) {
 	if c.StreamURL == "" {
 		c.StreamURL = c.URL
 	}
 	if c.ServerID == 0 {
-		c.ServerID = serverIDOf(c.Name)
+		c.ServerID = serverIDOf(database, c.Name)
 	}
 	if c.MaxBatchRows == 0 {
 		c.MaxBatchRows = defaultBatchRows
@@ -65,10 +65,10 @@ func (c *Config) setDefaults() {
 // with.
 const highIDs = 1 << 31
 
-// serverIDOf makes a server id of a relay's name.
-func serverIDOf(name string) uint32 {
+// serverIDOf makes a server id of a relay's name and its database.
+func serverIDOf(database, name string) uint32 {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte("sluicebox " + name)) // it never fails
+	_, _ = h.Write([]byte("sluicebox " + name + " " + database)) // it never fails
 	return highIDs | h.Sum32()
 }
 
@@ -78,11 +78,11 @@ func New(cfg Config) (*Source, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, &store.SetupError{Problem: err.Error()}
 	}
-	cfg.setDefaults()
 	config, err := mystore.ParseURL(cfg.URL, "sluicebox "+cfg.Name+" control")
 	if err != nil {
 		return nil, err
 	}
+	cfg.setDefaults(config.DBName)
 	stream, err := mystore.ParseURL(cfg.StreamURL, "sluicebox "+cfg.Name+" stream")
 	if err != nil {
 		return nil, err

@@ -36,7 +36,7 @@ func (s *Source) cut(ctx context.Context, sv *server, tables capture.Tables) (st
 	if sv.flavour == mariaDB {
 		from, err = matching(view)
 	} else {
-		view, err = s.withoutOverlap(ctx, sv, view, from)
+		view, err = s.withoutOverlap(ctx, sv, view, &from)
 	}
 	if err != nil {
 		view.Close()
@@ -61,8 +61,8 @@ const cutMark = "cut "
 // withoutOverlap reads what was committed between a place and a marker that is
 // written now, and returns a view that leaves those rows out. gtid_executed would
 // not do as the end: it lacks transactions that a view may show, and holds such as
-// are not in this binlog.
-func (s *Source) withoutOverlap(ctx context.Context, sv *server, view store.View, from place) (store.View, error) {
+// are not in this binlog. It notes when the place's file was made.
+func (s *Source) withoutOverlap(ctx context.Context, sv *server, view store.View, from *place) (store.View, error) {
 	token := cutMark + rand.Text()
 	if err := s.Mark(ctx, token); err != nil {
 		return view, err
@@ -73,9 +73,10 @@ func (s *Source) withoutOverlap(ctx context.Context, sv *server, view store.View
 	ctx, cancel := context.WithCancel(ctx)
 	// A source of its own: what this one has sent is not touched.
 	reader := &Source{cfg: s.cfg, control: s.control, stream: s.stream, server: sv}
-	reader.begin(sv, from.position(), from)
+	reader.begin(sv, from.position(), *from)
+	start := *from
 	go func() {
-		r := &run{source: reader, serverID: anyServerID(), from: from, cutMark: token, out: out}
+		r := &run{source: reader, serverID: anyServerID(), from: start, cutMark: token, out: out}
 		done <- r.read(ctx)
 	}()
 	for {
@@ -87,8 +88,10 @@ func (s *Source) withoutOverlap(ctx context.Context, sv *server, view store.View
 			}
 			if slices.Contains(b.Marks, token) {
 				cancel()
-				err := <-done // it ends with the context
-				_ = err
+				<-done // it ends with the context
+				if now, err := parsePosition(b.Position); err == nil && now.file == from.file {
+					from.born = now.born
+				}
 				return &lessView{View: view, streamed: streamed}, nil
 			}
 		case err := <-done:

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-mysql-org/go-mysql/replication"
@@ -93,19 +94,67 @@ func (c *coords) bear(f flavour, raw []byte) error {
 	return nil
 }
 
-// sizeOf returns the length of a binlog file in bytes; -1 if there is none.
-func (s *Source) sizeOf(ctx context.Context, sv *server, file string) (int64, error) {
+// binlog is a file of a server's binlog.
+type binlog struct {
+	name string
+	size int64 // in bytes
+}
+
+// binlogs lists the files, the newest last.
+func (s *Source) binlogs(ctx context.Context, sv *server) ([]binlog, error) {
 	rows, err := s.control.named(ctx, "SHOW BINARY LOGS")
 	if denied(err) {
-		return 0, sv.mayNotLook(err).Err()
+		return nil, sv.mayNotLook(err).Err()
 	}
 	if err != nil {
-		return 0, fmt.Errorf("ask how long the binlog is: %w", mystore.Explain(err))
+		return nil, fmt.Errorf("ask how long the binlog is: %w", mystore.Explain(err))
 	}
-	for _, row := range rows {
-		if row["Log_name"] == file {
-			return strconv.ParseInt(row["File_size"], 10, 64)
+	list := make([]binlog, len(rows))
+	for i, row := range rows {
+		size, err := strconv.ParseInt(row["File_size"], 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("ask how long the binlog is: %w", err)
+		}
+		list[i] = binlog{row["Log_name"], size}
+	}
+	return list, nil
+}
+
+// sizeOf returns the length of a binlog file in bytes; -1 if it is gone. A file that
+// is yet to come was that of another log.
+func (s *Source) sizeOf(ctx context.Context, sv *server, file string) (int64, error) {
+	list, err := s.binlogs(ctx, sv)
+	if err != nil {
+		return 0, err
+	}
+	for _, one := range list {
+		if one.name == file {
+			return one.size, nil
+		}
+	}
+	if len(list) > 0 {
+		if newest := list[len(list)-1].name; later(file, newest) {
+			return 0, lost("the server's binlog has come to %s, and was read up to %s: it began anew", newest, file)
 		}
 	}
 	return -1, nil
+}
+
+// later reports whether one file of a binlog comes behind another, by the numbers
+// that end their names.
+func later(file, other string) bool {
+	base, number, found := cutLast(file, ".")
+	otherBase, otherNumber, also := cutLast(other, ".")
+	a, errA := strconv.ParseUint(number, 10, 64)
+	b, errB := strconv.ParseUint(otherNumber, 10, 64)
+	return found && also && base == otherBase && errA == nil && errB == nil && a > b
+}
+
+// cutLast is strings.Cut at the last separator.
+func cutLast(s, separator string) (before, after string, found bool) {
+	i := strings.LastIndex(s, separator)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(separator):], true
 }

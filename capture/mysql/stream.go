@@ -25,6 +25,9 @@ const (
 	// stands still would one day be older than the log.
 	idleEvery = 100 * time.Millisecond
 	ownEvery  = 10 * time.Minute
+	// aliveEvery is how often something is sent at the least; a heartbeat may come a
+	// little before its time.
+	aliveEvery = HeartbeatPeriod - HeartbeatPeriod/4
 )
 
 var (
@@ -51,6 +54,7 @@ type stream struct {
 
 	connected bool
 	idleAt    time.Time // when the next position without rows may be sent
+	aliveAt   time.Time // when something was last sent
 	waiting   *capture.Batch
 	progress  bool
 }
@@ -63,12 +67,12 @@ func (st *stream) HandleEvent(e *replication.BinlogEvent) error {
 		return st.fault(err)
 	}
 	st.connect(e.Header.EventType)
+	if !st.asm.open {
+		st.sendIdle(now)
+	}
+	st.sayAlive(now) // unless something was sent
 	if st.asm.open {
 		return nil
-	}
-	st.sendIdle(now)
-	if kind := e.Header.EventType; kind == replication.HEARTBEAT_EVENT || kind == replication.HEARTBEAT_LOG_EVENT_V2 {
-		st.sayAlive()
 	}
 	if st.ended() {
 		return errDone
@@ -122,6 +126,7 @@ func (st *stream) send(b capture.Batch) error {
 }
 
 func (st *stream) sent(b *capture.Batch) {
+	st.aliveAt = st.asm.reader.at
 	st.src.resume.Sent(len(b.Items), b.Position)
 	st.progress = true
 }
@@ -180,6 +185,9 @@ func (st *stream) sendWaiting() error {
 // transaction that was sent in part is complete.
 func (st *stream) sendIdle(now time.Time) {
 	due := &st.asm.idle
+	if st.asm.flavour == mySQL && st.asm.last.born == 0 {
+		return // between two files
+	}
 	if due.since.IsZero() || now.Before(st.idleAt) || !due.foreign && now.Sub(due.since) < ownEvery || st.src.resume.Partly() {
 		return
 	}
@@ -197,10 +205,15 @@ func (st *stream) sendIdle(now time.Time) {
 	}
 }
 
-// sayAlive lets a receiver that is there know that the server is.
-func (st *stream) sayAlive() {
+// sayAlive lets a receiver that is there know that the server is, where nothing else
+// has for a while: it is idle, or a long transaction of others is on its way.
+func (st *stream) sayAlive(now time.Time) {
+	if now.Sub(st.aliveAt) < aliveEvery {
+		return
+	}
 	select {
 	case st.out <- capture.Batch{}:
+		st.aliveAt = now
 	default:
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -54,7 +55,7 @@ func TestStatusConstraints(t *testing.T) {
 				}
 				continue
 			}
-			wantSetup(t, name, err, "constraint of "+box.Table, "does not allow "+c.refused+" in column status")
+			rigs.WantSetup(t, name, err, "constraint of "+box.Table, "does not allow "+c.refused+" in column status")
 			var setup *store.SetupError
 			if !errors.As(err, &setup) {
 				continue

@@ -47,6 +47,10 @@ func ParseURL(raw, application string) (*mysql.Config, error) {
 			Remedy:  "percent-encode special characters in the user name, password and database",
 		}
 	}
+	// Behind an unescaped ?, # or / would be the rest of a password.
+	if u.Fragment != "" || strings.Contains(u.Path, "@") || strings.Contains(u.RawQuery, "@") {
+		return nil, refuseURL("is not of the form "+urlForm, "percent-encode special characters in the user name and password (@ is %40, # is %23, / is %2F, ? is %3F)")
+	}
 	q, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
 		return nil, refuseURL("has parameters that cannot be read", "percent-encode special characters in them")

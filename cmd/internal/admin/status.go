@@ -48,7 +48,7 @@ const MostStatusLanes = 5
 // SourceStatus is how the database's log, or its tables, are read.
 type SourceStatus struct {
 	Connected bool `json:"connected"`
-	Paused    bool `json:"paused"` // because every sink's buffer is full
+	Paused    bool `json:"paused"` // for want of room in the sinks' buffers
 	// Position is the latest that was read, and HeardAt when something last came.
 	Position string     `json:"position"`
 	HeardAt  *time.Time `json:"heard_at"`

@@ -108,7 +108,7 @@ func NewMetrics(reg prometheus.Registerer, build Build) *Metrics {
 		bound:        r.gauges("source_retained_bound_bytes", "The most log that the database is to keep for this relay; past it rows are parked.").WithLabelValues(),
 		heard:        r.gauges("source_heard_timestamp_seconds", "When something last came from the log (or, polling, an answer from the tables), in Unix time; absent while nothing is read."),
 		failed:       r.gauges("dead_letters", "FAILED rows in the outbox, as they were last counted: a status with count=true counts them. Absent before.", "outbox"),
-		paused:       r.gauges("source_paused", "1 while nothing is read, because every sink's buffer is full.").WithLabelValues(),
+		paused:       r.gauges("source_paused", "1 while nothing is read for want of room in the sinks' buffers.").WithLabelValues(),
 		mode:         r.gauges("source_mode", "1 for the way in which rows are captured now.", "mode"),
 		leader:       r.gauges("leader", "1 while this relay leads; 0 while it stands by.").WithLabelValues(),
 		epoch:        r.gauges("leader_epoch", "Epoch of this relay's leadership; 0 while another relay leads.").WithLabelValues(),

@@ -111,7 +111,7 @@ sluicebox_source_losses_total 1
 # TYPE sluicebox_source_mode gauge
 sluicebox_source_mode{mode="poll"} 1
 sluicebox_source_mode{mode="stream"} 0
-# HELP sluicebox_source_paused 1 while nothing is read, because every sink's buffer is full.
+# HELP sluicebox_source_paused 1 while nothing is read for want of room in the sinks' buffers.
 # TYPE sluicebox_source_paused gauge
 sluicebox_source_paused 1
 # HELP sluicebox_source_reconnects_total Lost connections of the source.

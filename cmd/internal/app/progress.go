@@ -126,7 +126,7 @@ func (s *strides) source(now time.Time, detail string) admin.Check {
 	quiet, tooLong := s.silent(now)
 	switch {
 	case s.isPaused():
-		return right("source", detail+"; paused, because every sink's buffer is full")
+		return right("source", detail+"; paused for want of room in the sinks' buffers")
 	case tooLong && s.mode == "poll":
 		return wrong("source", fmt.Sprintf("the tables were last read %s ago", quiet.Round(time.Second)))
 	case tooLong:
