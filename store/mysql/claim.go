@@ -81,6 +81,9 @@ type claim struct {
 }
 
 func (c *claim) run(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Part) error {
+	if done, err := c.atOnce(ctx, epoch, parts); err != nil || done {
+		return err
+	}
 	return c.conn.tx(ctx, func() error {
 		clear(c.answers)
 		for _, p := range parts {
@@ -128,12 +131,22 @@ func (c *claim) look(ctx context.Context, p *byoutbox.Part) error {
 // lockPart locks the rows of one outbox that a claim has to look at, and says what
 // each is.
 func (c *claim) lockPart(ctx context.Context, t *table, p *byoutbox.Part) error {
+	plain, full := c.sort(t, p)
+	if err := c.lockRows(ctx, t, p, plain, false); err != nil {
+		return err
+	}
+	return c.lockRows(ctx, t, p, full, true)
+}
+
+// sort returns the rows of one outbox that have to be looked at, without a payload
+// and with it, and answers for the others.
+func (c *claim) sort(t *table, p *byoutbox.Part) (plain, full *lookup) {
+	plain, full = &lookup{}, &lookup{}
 	wants := make(map[int]bool, len(p.Repeat)) // one asks for more than the other
 	for i, j := range p.Repeat {
 		wants[j] = wants[j] || c.rows[i].WantPayload
 	}
 	id := t.id()
-	var plain, full lookup // without a payload, and with it
 	for _, i := range p.At {
 		row := &c.rows[i]
 		want := row.WantPayload || wants[i]
@@ -149,10 +162,7 @@ func (c *claim) lockPart(ctx context.Context, t *table, p *byoutbox.Part) error 
 			plain.add(i, key)
 		}
 	}
-	if err := c.lockRows(ctx, t, p, &plain, false); err != nil {
-		return err
-	}
-	return c.lockRows(ctx, t, p, &full, true)
+	return plain, full
 }
 
 // looksAt reports whether a claim has to look at a row. Where claims are not written
@@ -202,7 +212,7 @@ func (c *claim) lockChunk(ctx context.Context, t *table, p *byoutbox.Part, chunk
 		c.answers[i].Result = store.Gone
 	}
 	s := &statement{}
-	text := t.lockText(s, chunk.keys, payload)
+	text := t.lockText(s, chunk.keys, payload, c.takeover != 0)
 	if c.hurry {
 		text += " NOWAIT"
 	}
@@ -225,14 +235,14 @@ func (c *claim) lockChunk(ctx context.Context, t *table, p *byoutbox.Part, chunk
 
 // lockText is the statement that locks rows and reads of each its id, whether it is
 // unsettled, its retry count, whether it is pending, the time of its claim and its age
-// in microseconds, and its payload.
-func (t *table) lockText(s *statement, keys []any, payload bool) string {
+// in microseconds if that is held against it, and its payload.
+func (t *table) lockText(s *statement, keys []any, payload, held bool) string {
 	c := &t.Layout.Columns
 	open, pending, claimed, age, content := t.open(s), "FALSE", "NULL", "NULL", "NULL"
 	if t.Layout.State == store.StateWords || t.Layout.State == store.StateNumbers {
 		pending = "o." + Ident(c.Status) + " = " + s.arg(t.status(store.Pending))
 	}
-	if c.Claimed != "" && t.Layout.State != store.StateNone {
+	if held && c.Claimed != "" && t.Layout.State != store.StateNone {
 		claimed = "o." + Ident(c.Claimed)
 		age = "TIMESTAMPDIFF(MICROSECOND, " + claimed + ", UTC_TIMESTAMP(6))"
 	}
@@ -321,19 +331,29 @@ func (c *claim) take(ctx context.Context, t *table, p *byoutbox.Part) error {
 			of.add(i, key)
 		}
 	}
-	set := columns.Claim(&t.Layout)
 	return of.chunks(func(chunk *lookup) error {
 		s := &statement{}
-		text := "UPDATE " + t.from() + " SET " + t.assign(s, set, func(col column, v columns.Value) any {
-			if v == columns.Status {
-				return t.status(store.Processing)
-			}
-			return col.time(c.at)
-		}) + "\nWHERE " + t.locked(s, chunk.keys) + " AND " + t.open(s)
-		n, err := c.conn.exec(ctx, text, s.args...)
+		n, err := c.conn.exec(ctx, c.takeText(s, t, chunk.keys, true), s.args...)
 		if err == nil && n < int64(len(chunk.at)) {
 			return errMoved
 		}
 		return err
 	})
+}
+
+// takeText is the statement that writes the claims of rows. Seen: the transaction has
+// found rows of these very ids.
+func (c *claim) takeText(s *statement, t *table, keys []any, seen bool) string {
+	text := "UPDATE " + t.from() + " SET " + t.assign(s, columns.Claim(&t.Layout), func(col column, v columns.Value) any {
+		if v == columns.Status {
+			return t.status(store.Processing)
+		}
+		return col.time(c.at)
+	}) + "\nWHERE "
+	if seen {
+		text += t.locked(s, keys)
+	} else {
+		text += t.exactly(s, keys)
+	}
+	return text + " AND " + t.open(s)
 }

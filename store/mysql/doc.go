@@ -40,6 +40,13 @@
 // binlog is ahead of what statements see, and a plain update passes over rows whose
 // insert has not ended. A row that is not there then is gone.
 //
+// These statements travel as one packet as a rule, its COMMIT included, and so do the
+// outcomes of delivered rows: a round trip in place of four or three. The server stops
+// at the first statement that fails, and the look at the leader row fails where another
+// one leads, so a fenced claim does not reach its COMMIT (see script). Whatever fails is
+// taken back and done again step by step, and so is a claim that finds a row gone, and
+// every claim where the claims of others count.
+//
 // A row that somebody else keeps locked holds a claim up for 2 s at most
 // (innodb_lock_wait_timeout). After that, claims wait for no lock for a while: a
 // statement that meets one is split until the row stands alone that is locked, which is

@@ -101,7 +101,7 @@ func wantPlans(t *testing.T, f servers.Flavour, url string, db *sql.DB, rows int
 			keys = append(keys, key)
 		}
 		for what, make := range map[string]func(s *statement) string{
-			"lock": func(s *statement) string { return strings.TrimSuffix(tab.lockText(s, keys, true), "FOR UPDATE") },
+			"lock": func(s *statement) string { return strings.TrimSuffix(tab.lockText(s, keys, true, true), "FOR UPDATE") },
 			"update": func(s *statement) string {
 				return "UPDATE " + tab.from() + " SET o.status = 'x' WHERE " + tab.exactly(s, keys) + " AND " + tab.open(s)
 			},

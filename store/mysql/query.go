@@ -11,7 +11,11 @@ import (
 
 // statement gathers what is bound in a statement. Parameters have no numbers: they
 // are to be named in the order in which the text has them.
-type statement struct{ args []any }
+type statement struct {
+	args []any
+	// once: it is not kept prepared, so its lists may be of any length.
+	once bool
+}
 
 // arg binds a value and returns its place.
 func (s *statement) arg(v any) string {
@@ -37,7 +41,10 @@ func padded(n int) int {
 
 // list binds keys as a list of places.
 func (s *statement) list(place string, keys []any) string {
-	n := padded(len(keys))
+	n := len(keys)
+	if !s.once {
+		n = padded(n)
+	}
 	s.args = append(s.args, keys...)
 	for range n - len(keys) {
 		s.args = append(s.args, keys[len(keys)-1])

@@ -30,6 +30,9 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	call := &settling{Store: s, outcomes: outcomes, results: make([]store.SettleResult, len(outcomes))}
 	err := s.outcomes.do(ctx, func(ctx context.Context, c *conn) error {
 		call.conn = c
+		if done, err := call.atOnce(ctx, epoch); err != nil || done {
+			return err
+		}
 		for try := 1; ; try++ {
 			err := s.lead(ctx, c, epoch, func() error { return call.write(ctx, try > 1) })
 			if !errors.Is(err, errMoved) {
@@ -222,22 +225,26 @@ func (c *settling) wrote(p *settlePart, i int) {
 // it found.
 func (c *settling) writeChunk(ctx context.Context, p *settlePart, chunk *lookup) (int64, error) {
 	t, s := p.table, &statement{}
-	o := &c.outcomes[chunk.at[0]]
-	set := columns.Outcome(&t.Layout, p.status)
-	verb := ""
-	switch {
-	case p.status == store.Completed && t.Layout.DeleteDelivered:
-		verb = "DELETE o FROM " + t.from()
-	case len(set) == 0:
+	deletes := p.status == store.Completed && t.Layout.DeleteDelivered
+	if !deletes && len(columns.Outcome(&t.Layout, p.status)) == 0 {
 		// Nothing of it is kept, but it is told whether the row is open.
 		text := "SELECT COUNT(*) FROM " + t.from() + "\nWHERE " + t.exactly(s, chunk.keys) + " AND " + t.open(s)
 		var n int64
 		err := c.conn.row(ctx, text, s.args, &n)
 		return n, err
-	default:
-		verb = "UPDATE " + t.from() + " SET " + t.assign(s, set, func(col column, v columns.Value) any { return t.outcomeValue(col, v, o) })
 	}
-	return c.conn.exec(ctx, verb+"\nWHERE "+t.exactly(s, chunk.keys)+" AND "+t.open(s), s.args...)
+	return c.conn.exec(ctx, c.outcomeText(s, p, chunk), s.args...)
+}
+
+// outcomeText is the statement that writes outcomes which have their values in common.
+func (c *settling) outcomeText(s *statement, p *settlePart, chunk *lookup) string {
+	t, o := p.table, &c.outcomes[chunk.at[0]]
+	verb := "DELETE o FROM " + t.from()
+	if p.status != store.Completed || !t.Layout.DeleteDelivered {
+		verb = "UPDATE " + t.from() + " SET " + t.assign(s, columns.Outcome(&t.Layout, p.status),
+			func(col column, v columns.Value) any { return t.outcomeValue(col, v, o) })
+	}
+	return verb + "\nWHERE " + t.exactly(s, chunk.keys) + " AND " + t.open(s)
 }
 
 // outcomeValue is what a column is given by an outcome.

@@ -66,6 +66,9 @@ func New(cfg Config) (*Store, error) {
 		if err != nil {
 			return nil, err
 		}
+		if to.link == &s.claims || to.link == &s.outcomes { // they run scripts
+			url.MultiStatements, url.InterpolateParams = true, true
+		}
 		*to.link = newLink(url, writeSettings(to.wait), s.life)
 		(*to.link).awake = to.awake
 	}

@@ -16,6 +16,15 @@
 // says what those cost. Each turn has a new database; the median of the ratios of
 // the turns is what counts, because a machine is not equally fast all the time.
 //
+// # MySQL and MariaDB
+//
+// What differs between the databases is behind two small interfaces: server and
+// database, in postgres.go and mysql.go. On MySQL and MariaDB the floor's claim is a
+// transaction that locks the rows, changes them and commits, in one packet; the
+// durability of each commit is the server's, and so the same for both. How often the
+// outbox is searched is told by MySQL's performance schema; where a server does not
+// count it, the result says so.
+//
 // # What is measured
 //
 // The latency of a row is the time from the return of its COMMIT to the writer until

@@ -40,14 +40,15 @@ func (b *bench) drainRelay(ctx context.Context, p *place, to *receiver, rows, wa
 
 func floorDrain(ctx context.Context, b *bench) (figures, error) {
 	return b.inPlace(ctx, func(p *place, to *receiver) (figures, error) {
-		if err := p.stream(ctx); err != nil {
+		cfg, err := b.floor(ctx, p, to, true)
+		if err != nil {
 			return nil, err
 		}
 		t, err := b.backlog(ctx, p, to, b.opts.Rows)
 		if err != nil {
 			return nil, err
 		}
-		pr, err := b.startFloor(ctx, p, to, true)
+		pr, err := b.startFloor(ctx, p, cfg)
 		if err != nil {
 			return nil, err
 		}
@@ -63,7 +64,7 @@ func floorDrain(ctx context.Context, b *bench) (figures, error) {
 func (b *bench) backlog(ctx context.Context, p *place, to *receiver, rows int) (*tally, error) {
 	t := newTally(p.rows+1, rows, b.opts.Groups)
 	to.tally.Store(t)
-	return t, b.load(ctx, p, rows, b.group())
+	return t, b.load(ctx, p, rows, rowsOfALoad, nil)
 }
 
 // drained returns how fast rows came, from the first request on: those of the first

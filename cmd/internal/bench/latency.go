@@ -60,10 +60,11 @@ func (b *bench) beside(ctx context.Context, pr *process, p *place, before int, m
 
 func floorLatency(ctx context.Context, b *bench) (figures, error) {
 	return b.inPlace(ctx, func(p *place, to *receiver) (figures, error) {
-		if err := p.stream(ctx); err != nil {
+		cfg, err := b.floor(ctx, p, to, false)
+		if err != nil {
 			return nil, err
 		}
-		pr, err := b.startFloor(ctx, p, to, false)
+		pr, err := b.startFloor(ctx, p, cfg)
 		if err != nil {
 			return nil, err
 		}

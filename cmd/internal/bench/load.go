@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -28,34 +27,54 @@ func padding(size int) string {
 	return `","pad":"` + strings.Repeat("x", max(0, size-len(payloadHead)-idDigits-len(around))) + `"}`
 }
 
-// group is an expression for the group of row n; $2 is how many groups there are.
-func (b *bench) group() string {
+// rowSpan is rows that are written: of these numbers, and what they have in common.
+type rowSpan struct {
+	first, last int
+	groups      int    // 0 for rows without one
+	oneGroup    string // the group of all, if set
+	padding     string
+	completed   bool // they were delivered long ago
+}
+
+// group is an expression for the group of row n; the form has the number of groups in
+// it.
+func (r *rowSpan) group(form string) string {
+	switch {
+	case r.oneGroup != "":
+		return "'" + r.oneGroup + "'"
+	case r.groups == 0:
+		return "NULL"
+	}
+	return fmt.Sprintf(form, r.groups)
+}
+
+func (r *rowSpan) status(t *outboxTable) string {
+	if r.completed {
+		return t.completed
+	}
+	return t.pending
+}
+
+// span is the next rows of a place.
+func (b *bench) span(p *place, rows int) *rowSpan {
+	r := &rowSpan{first: p.rows + 1, last: p.rows + rows, groups: b.opts.Groups, padding: padding(b.opts.Size)}
 	if b.opts.Ungrouped {
-		return "CASE WHEN $2::int = 0 THEN '' END"
+		r.groups = 0
 	}
-	return "'g' || n % $2::int"
+	return r
 }
 
-// insert is the statement that writes the rows of a query of numbers n.
-func (p *place) insert(group, from string) string {
-	status := "'PENDING'"
-	if p.layout == layoutNumbers {
-		status = "0"
-	}
-	return fmt.Sprintf(`INSERT INTO %s (id, type, message_group, payload, status, created_at)
-SELECT lpad(n::text, %d, '0'), 'EVENT', %s, '%s' || lpad(n::text, %d, '0') || $1, %s, now() FROM %s`,
-		p.table, idDigits, group, payloadHead, idDigits, status, from)
-}
-
-// load commits rows, a thousand to a transaction.
-func (b *bench) load(ctx context.Context, p *place, rows int, group string) error {
-	statement := p.insert(group, "generate_series($3::bigint, $4::bigint) n")
-	for left := rows; left > 0; left -= rowsOfALoad {
-		n := min(left, rowsOfALoad)
-		if _, err := p.conn.Exec(ctx, statement, padding(b.opts.Size), b.opts.Groups, p.rows+1, p.rows+n); err != nil {
+// load commits rows, some in a transaction. What they have in common may be changed.
+func (b *bench) load(ctx context.Context, p *place, rows, atOnce int, change func(*rowSpan)) error {
+	for left := rows; left > 0; left -= atOnce {
+		r := b.span(p, min(left, atOnce))
+		if change != nil {
+			change(r)
+		}
+		if err := p.load(ctx, r); err != nil {
 			return fmt.Errorf("load rows: %w", err)
 		}
-		p.rows += n
+		p.rows = r.last
 	}
 	return nil
 }
@@ -64,44 +83,41 @@ func (b *bench) load(ctx context.Context, p *place, rows int, group string) erro
 // for a time. A row that falls due while the database is slow is written as soon as
 // it can be. A group's rows are all of one session, so that their order is known.
 func (b *bench) write(ctx context.Context, p *place, to *tally) error {
-	conns := make([]*pgx.Conn, 0, b.opts.Clients)
+	writers := make([]rowWriter, 0, b.opts.Clients)
 	defer func() {
-		for _, conn := range conns {
-			hangUp(conn)
+		for _, w := range writers {
+			w.close()
 		}
 	}()
-	statement := p.insert(b.group(), "(VALUES ($3::bigint)) v (n)")
+	rows := b.span(p, to.count)
 	for range b.opts.Clients {
-		conn, err := dial(ctx, p.url)
+		w, err := p.writer(ctx, rows)
 		if err != nil {
-			return err
-		}
-		conns = append(conns, conn)
-		if _, err := conn.Prepare(ctx, "write", statement); err != nil {
 			return fmt.Errorf("the writer: %w", err)
 		}
+		writers = append(writers, w)
 	}
-	begin, first := time.Now(), p.rows+1
+	begin := time.Now()
 	work, ctx := errgroup.WithContext(ctx)
-	for i, conn := range conns {
+	for i, w := range writers {
 		work.Go(func() error {
 			timer := time.NewTimer(0)
 			defer timer.Stop()
-			for k := i; k < to.count; k += len(conns) {
+			for k := i; k < to.count; k += len(writers) {
 				timer.Reset(time.Until(begin.Add(time.Duration(k) * time.Second / time.Duration(b.opts.Rate))))
 				select {
 				case <-ctx.Done():
 					return ctx.Err()
 				case <-timer.C:
 				}
-				if _, err := conn.Exec(ctx, "write", padding(b.opts.Size), b.opts.Groups, first+k); err != nil {
+				if err := w.write(ctx, rows.first+k); err != nil {
 					return fmt.Errorf("the writer: %w", err)
 				}
-				to.committed(first+k, time.Now())
+				to.committed(rows.first+k, time.Now())
 			}
 			return nil
 		})
 	}
-	p.rows += to.count
+	p.rows = rows.last
 	return work.Wait()
 }

@@ -16,7 +16,8 @@ import (
 // Options say what to measure. A zero stands for what the scenario has by itself,
 // see Scenarios.
 type Options struct {
-	// Source is a PostgreSQL database. The benchmark makes databases beside it.
+	// Source is a database of PostgreSQL, MySQL or MariaDB. The benchmark makes
+	// databases beside it.
 	Source   config.URL
 	Scenario string
 	// Rate is how many rows are written in a second.
@@ -62,6 +63,9 @@ const (
 	maxSenders = 1000
 )
 
+// sourceForms are the databases that are measured.
+const sourceForms = "postgres://user@host:port/database, mysql://… or mariadb://…"
+
 // Validate reports every option that is out of range, by its flag.
 func (o *Options) Validate() error {
 	var errs []error
@@ -96,9 +100,9 @@ func (o *Options) Validate() error {
 	}
 	switch {
 	case o.Source == "":
-		bad("--source is missing: a PostgreSQL database on whose server databases may be made, postgres://user@host:port/database")
-	case !o.Source.Postgres():
-		bad("--source must begin with postgres://, such as postgres://user@host:port/database")
+		bad("--source is missing: a database on whose server databases may be made, %s", sourceForms)
+	case !o.Source.Postgres() && !o.Source.MySQL():
+		bad("--source must be %s", sourceForms)
 	}
 	return errors.Join(errs...)
 }

@@ -14,7 +14,7 @@ func TestOptionsAreCheckedByTheirFlags(t *testing.T) {
 	}
 	for flag, spoil := range map[string]func(*Options){
 		"--source is missing":            func(o *Options) { o.Source = "" },
-		"--source must begin":            func(o *Options) { o.Source = "sqlite:x.db" },
+		"--source must be postgres://":   func(o *Options) { o.Source = "sqlite:x.db" },
 		`--scenario is "speed"`:          func(o *Options) { o.Scenario = "speed" },
 		"--rate is -1":                   func(o *Options) { o.Rate = -1 },
 		"--rows is 100000001":            func(o *Options) { o.Rows = maxRows + 1 },

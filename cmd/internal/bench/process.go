@@ -80,7 +80,7 @@ func (b *bench) startRelay(ctx context.Context, p *place, to *receiver) (*proces
 		kind = "kind: EVENT, "
 	}
 	text := fmt.Sprintf(relayFile, p.name, config.Quote(p.url), b.opts.Batch, b.opts.Senders, ungrouped, claims,
-		config.Quote(address), p.table, p.layout, profiling, kind, config.Quote(to.url))
+		config.Quote(address), p.table.name, p.layout, profiling, kind, config.Quote(to.url))
 	file := filepath.Join(b.folder, p.name+".yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil { // it may hold a password
 		return nil, fmt.Errorf("write the relay's configuration: %w", err)
@@ -93,12 +93,21 @@ func (b *bench) startRelay(ctx context.Context, p *place, to *receiver) (*proces
 	return pr, pr.await(ctx, pr.reads)
 }
 
-// startFloor starts a floor and waits until it reads the log.
-func (b *bench) startFloor(ctx context.Context, p *place, to *receiver, bulk bool) (*process, error) {
-	cfg, err := json.Marshal(floor.Config{
-		URL: p.url, Slot: p.name, Publication: p.name, Table: p.table, Layout: p.layout, Endpoint: to.url + eventsPath,
+// floor makes what a floor reads from, from now on.
+func (b *bench) floor(ctx context.Context, p *place, to *receiver, bulk bool) (*floor.Config, error) {
+	cfg := &floor.Config{
+		URL: p.url, Table: p.table.name, Layout: p.layout, Endpoint: to.url + eventsPath,
 		Bulk: bulk, Batch: b.opts.Batch, Senders: b.opts.Senders,
-	})
+	}
+	if err := p.floor(ctx, cfg); err != nil {
+		return nil, fmt.Errorf("make what the floor reads: %w", err)
+	}
+	return cfg, nil
+}
+
+// startFloor starts a floor and waits until it reads the log.
+func (b *bench) startFloor(ctx context.Context, p *place, of *floor.Config) (*process, error) {
+	cfg, err := json.Marshal(of)
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,9 +8,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // mostProfiled is the longest time that a profile of the processor covers.
@@ -24,9 +22,9 @@ func (b *bench) profile(ctx context.Context, p *place, pr *process) (wait func()
 	if b.opts.Profile == "" || b.turn > 0 {
 		return func() error { return nil }
 	}
-	counted := p.countStatements(ctx) == nil
-	if !counted {
-		b.say("statements are not counted: start the server with shared_preload_libraries = 'pg_stat_statements' for that")
+	uncounted := p.countStatements(ctx)
+	if uncounted != nil {
+		b.say("statements are not counted: %v", uncounted)
 	}
 	done := make(chan error, 1)
 	go func() { done <- b.processor(ctx, pr) }()
@@ -37,7 +35,7 @@ func (b *bench) profile(ctx context.Context, p *place, pr *process) (wait func()
 				err = errors.Join(err, b.fetch(ctx, pr, "/debug/pprof/"+kind, kind))
 			}
 		}
-		if counted {
+		if uncounted == nil {
 			err = errors.Join(err, b.writeStatements(ctx, p, pr))
 		}
 		return err
@@ -81,30 +79,9 @@ func (b *bench) save(name string, from io.Reader) error {
 	return errors.Join(err, f.Close())
 }
 
-// countStatements begins to count the statements of the database anew.
-func (p *place) countStatements(ctx context.Context) error {
-	_, err := p.conn.Exec(ctx, "CREATE EXTENSION IF NOT EXISTS pg_stat_statements; SELECT pg_stat_statements_reset()")
-	return err
-}
-
 // writeStatements writes what the statements of the database took.
 func (b *bench) writeStatements(ctx context.Context, p *place, pr *process) error {
-	rows, err := p.conn.Query(ctx, `
-SELECT calls, rows, total_exec_time, total_plan_time, shared_blks_dirtied, wal_bytes::float8, query
-FROM pg_stat_statements WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
-ORDER BY total_exec_time DESC LIMIT 20`)
-	if err != nil {
-		return fmt.Errorf("read the statements: %w", err)
-	}
-	var text bytes.Buffer
-	var calls, n, dirtied int64
-	var exec, plan, wal float64
-	var query string
-	_, err = pgx.ForEachRow(rows, []any{&calls, &n, &exec, &plan, &dirtied, &wal, &query}, func() error {
-		fmt.Fprintf(&text, "%d calls, %d rows, %.1f ms executing, %.1f ms planning, %d blocks dirtied, %.0f bytes of log\n%s\n\n",
-			calls, n, exec, plan, dirtied, wal, query)
-		return nil
-	})
+	text, err := p.statements(ctx)
 	if err != nil {
 		return fmt.Errorf("read the statements: %w", err)
 	}
@@ -112,5 +89,5 @@ ORDER BY total_exec_time DESC LIMIT 20`)
 	if pr.admin == "" {
 		side = floorSide
 	}
-	return b.save(side+"-statements.txt", &text)
+	return b.save(side+"-statements.txt", strings.NewReader(text))
 }

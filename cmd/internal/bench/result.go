@@ -70,11 +70,13 @@ type Measure struct {
 	// Goal bounds the ratio, or the median where there is none.
 	Goal    string `json:"goal,omitempty"`
 	Reached *bool  `json:"reached,omitempty"`
+	// Note says why there is no figure.
+	Note string `json:"note,omitempty"`
 }
 
 // result sums up what was measured.
 func (b *bench) result(measured [][]figures, took time.Duration, stolen float64) *Result {
-	o := &b.opts
+	o, is := &b.opts, b.server.about()
 	r := &Result{
 		Scenario: b.scenario.name, What: b.scenario.what, Took: took.Round(time.Second).String(),
 		Settings: Settings{
@@ -83,7 +85,7 @@ func (b *bench) result(measured [][]figures, took time.Duration, stolen float64)
 		},
 		Machine: Machine{
 			Cores: runtime.NumCPU(), Processor: processor(), System: runtime.GOOS + "/" + runtime.GOARCH,
-			Go: runtime.Version(), Sluicebox: b.env.Version, Server: "PostgreSQL " + b.server.version, Settings: b.server.settings,
+			Go: runtime.Version(), Sluicebox: b.env.Version, Server: is.version, Settings: is.set,
 			Stolen: stolen,
 		},
 	}
@@ -95,14 +97,19 @@ func (b *bench) result(measured [][]figures, took time.Duration, stolen float64)
 	}
 	for i := range b.scenario.compare {
 		c := &b.scenario.compare[i]
-		if m := b.measure(c, measured); len(m.Turns) > 0 {
+		m := b.measure(c, measured, is.mysql)
+		switch {
+		case len(m.Turns) > 0:
+			r.Measures = append(r.Measures, m)
+		case b.missing[c.measure]:
+			m.Note = errUncounted.Error()
 			r.Measures = append(r.Measures, m)
 		}
 	}
 	return r
 }
 
-func (b *bench) measure(c *comparison, measured [][]figures) Measure {
+func (b *bench) measure(c *comparison, measured [][]figures, mysql bool) Measure {
 	turns := func(of int) (values []float64) {
 		for _, f := range measured[of] {
 			if v, ok := f[c.measure]; ok {
@@ -122,13 +129,17 @@ func (b *bench) measure(c *comparison, measured [][]figures) Measure {
 			judged = m.Ratio
 		}
 	}
+	goal := c.goal
+	if mysql && c.mysql != (goalOf{}) {
+		goal = c.mysql
+	}
 	switch reached := false; {
-	case c.most > 0:
-		reached = judged <= c.most
-		m.Goal, m.Reached = "<= "+Number(c.most), &reached
-	case c.least > 0:
-		reached = judged >= c.least
-		m.Goal, m.Reached = ">= "+Number(c.least), &reached
+	case goal.most > 0:
+		reached = judged <= goal.most
+		m.Goal, m.Reached = "<= "+Number(goal.most), &reached
+	case goal.least > 0:
+		reached = judged >= goal.least
+		m.Goal, m.Reached = ">= "+Number(goal.least), &reached
 	}
 	return m
 }
@@ -196,6 +207,9 @@ func (r *Result) side() string {
 
 // line is a measure as a line of the table.
 func (m *Measure) line() string {
+	if m.Note != "" {
+		return m.Name + "\t" + m.Note + "\t\t\t\t\t"
+	}
 	cells := []string{m.Name, strings.TrimSpace(Number(m.Median) + " " + m.Unit), m.Against, "", "", m.Goal, ""}
 	if m.Against != "" {
 		cells[3], cells[4] = strings.TrimSpace(Number(m.AgainstMedian)+" "+m.Unit), fmt.Sprintf("%.2f", m.Ratio)

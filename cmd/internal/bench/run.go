@@ -16,8 +16,9 @@ type bench struct {
 	env      Surroundings
 	scenario *scenario
 	folder   string // configurations and logs
-	server   *server
-	full     *place // the table of big-table
+	server   server
+	full     *place          // the table of big-table
+	missing  map[string]bool // measures that the server does not have
 	turn     int
 }
 
@@ -89,7 +90,7 @@ func (f figures) String() string {
 
 // inPlace runs a turn in a new database, beside a receiver.
 func (b *bench) inPlace(ctx context.Context, turn func(*place, *receiver) (figures, error)) (f figures, err error) {
-	p, err := b.server.newPlace(ctx, b.opts.Layout)
+	p, err := b.newPlace(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -29,10 +29,13 @@ type comparison struct {
 	measure string // of the first side
 	against string // the other side; "" for none
 	unit    string
-	// most and least bound the ratio, or the figure where nothing stands against
-	// it; 0 is no bound.
-	most, least float64
+	// goal is what is to be reached, mysql the same on MySQL and MariaDB, if it is
+	// another one: there a claim is a transaction, whose commit is flushed twice.
+	goal, mysql goalOf
 }
+
+// goalOf bounds a ratio, or a figure where nothing stands against it; 0 is no bound.
+type goalOf struct{ most, least float64 }
 
 // The sides.
 const (
@@ -65,8 +68,8 @@ func besideTheFloor() []scenario {
 			defaults: Options{Rate: 300, Groups: 50, Duration: 10 * time.Second},
 			sides:    []side{{name: relaySide, run: relayLatency}, {name: floorSide, run: floorLatency}},
 			compare: []comparison{
-				{measure: p50, against: floorSide, unit: "ms", most: 1.2},
-				{measure: p99, against: floorSide, unit: "ms", most: 2},
+				{measure: p50, against: floorSide, unit: "ms", goal: goalOf{most: 1.2}, mysql: goalOf{most: 1.3}},
+				{measure: p99, against: floorSide, unit: "ms", goal: goalOf{most: 2}},
 				{measure: p999, against: floorSide, unit: "ms"},
 				{measure: cpuPerRow, against: floorSide, unit: "µs"},
 			},
@@ -76,7 +79,7 @@ func besideTheFloor() []scenario {
 			defaults: Options{Rows: 200_000, Groups: 1000},
 			sides:    []side{{name: relaySide, run: relayDrain}, {name: floorSide, run: floorDrain}},
 			compare: []comparison{
-				{measure: drainRate, against: floorSide, unit: "rows/s", least: 0.8},
+				{measure: drainRate, against: floorSide, unit: "rows/s", goal: goalOf{least: 0.8}, mysql: goalOf{least: 0.7}},
 				{measure: cpuPerRow, against: floorSide, unit: "µs"},
 				{measure: peakRSS, against: floorSide, unit: "MiB"},
 			},
@@ -86,7 +89,7 @@ func besideTheFloor() []scenario {
 			defaults: Options{Rows: 30_000, Groups: 1000, Senders: 64, Batch: 1, Delay: 20 * time.Millisecond},
 			sides:    []side{{name: relaySide, run: relaySlow}},
 			compare: []comparison{
-				{measure: ofAllowed, least: 0.95},
+				{measure: ofAllowed, goal: goalOf{least: 0.95}},
 				{measure: drainRate, unit: "rows/s"},
 			},
 		},
@@ -102,9 +105,9 @@ func besideItself() []scenario {
 			defaults: Options{Rate: 300, Rows: 100_000, Groups: 50, Duration: 10 * time.Second},
 			sides:    []side{{name: "with a blocked group", run: blockedLatency}, {name: "without", run: relayLatency}},
 			compare: []comparison{
-				{measure: p50, against: "without", unit: "ms", most: 1.2},
-				{measure: p99, against: "without", unit: "ms", most: 1.2},
-				{measure: peakRSS, unit: "MiB", most: 256},
+				{measure: p50, against: "without", unit: "ms", goal: goalOf{most: 1.2}},
+				{measure: p99, against: "without", unit: "ms", goal: goalOf{most: 1.2}},
+				{measure: peakRSS, unit: "MiB", goal: goalOf{most: 256}},
 			},
 		},
 		{
@@ -112,7 +115,7 @@ func besideItself() []scenario {
 			defaults: Options{Duration: time.Minute},
 			sides:    []side{{name: relaySide, run: relayIdle}},
 			compare: []comparison{
-				{measure: cpuOfCore, unit: "%", most: 0.5},
+				{measure: cpuOfCore, unit: "%", goal: goalOf{most: 0.5}},
 				// Those of the sweep: the server counts one for each word that it looks for.
 				{measure: scans},
 				{measure: peakRSS, unit: "MiB"},
@@ -126,9 +129,9 @@ func besideItself() []scenario {
 				{name: "empty table", run: emptyTable},
 			},
 			compare: []comparison{
-				{measure: p50, against: "empty table", unit: "ms", most: 1.1},
-				{measure: p99, against: "empty table", unit: "ms", most: 1.1},
-				{measure: drainRate, against: "empty table", unit: "rows/s", least: 1 / 1.1},
+				{measure: p50, against: "empty table", unit: "ms", goal: goalOf{most: 1.1}},
+				{measure: p99, against: "empty table", unit: "ms", goal: goalOf{most: 1.1}},
+				{measure: drainRate, against: "empty table", unit: "rows/s", goal: goalOf{least: 1 / 1.1}},
 			},
 		},
 	}

@@ -9,101 +9,76 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-
+	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/store"
-	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
 // callTimeout bounds a statement that should take no time.
 const callTimeout = 30 * time.Second
 
 // server is the database server, on which databases are made and removed.
-type server struct {
-	source  string // the URL
-	conn    *pgx.Conn
-	version string
-	// settings are those that a figure depends on.
-	settings map[string]string
+type server interface {
+	about() about
+	// create makes a database with an empty outbox, and drop removes it.
+	create(ctx context.Context, name, url string, of *outboxTable) (database, error)
+	drop(ctx context.Context, name string) error
+	close()
+}
+
+// about is what a server says of itself.
+type about struct {
+	version string            // with its name
+	set     map[string]string // settings that a figure depends on
+	mysql   bool              // MySQL or MariaDB, which have goals of their own
+}
+
+// database is one with an outbox, made for the benchmark.
+type database interface {
+	loader
+	// writer opens a session that commits single rows of a span.
+	writer(ctx context.Context, rows *rowSpan) (rowWriter, error)
+	// floor says what the floor is to read, and makes what it needs for that.
+	floor(ctx context.Context, cfg *floor.Config) error
+	counter
+	close()
+}
+
+// loader fills an outbox in bulk.
+type loader interface {
+	// load commits rows in one transaction.
+	load(ctx context.Context, rows *rowSpan) error
+	// settle lets the server put in order what was loaded.
+	settle(ctx context.Context) error
+}
+
+// counter is what a database can count.
+type counter interface {
+	// scans returns how often the outbox has been searched, errUncounted if the
+	// server does not count it.
+	scans(ctx context.Context) (int, error)
+	// countStatements begins to count what statements take, and statements tells it.
+	countStatements(ctx context.Context) error
+	statements(ctx context.Context) (string, error)
+}
+
+// errUncounted says that the server counts no such thing.
+var errUncounted = errors.New("not measured on this server")
+
+// rowWriter commits single rows.
+type rowWriter interface {
+	write(ctx context.Context, n int) error
+	close()
 }
 
 // connectServer connects to the server and makes sure that the benchmark can be
 // run there. The error is a *store.SetupError where the server says no.
-func connectServer(ctx context.Context, source config.URL) (*server, error) {
-	s := &server{source: source.Reveal(), settings: map[string]string{}}
-	var err error
-	if s.conn, err = dial(ctx, s.source); err != nil {
-		return nil, err
+func connectServer(ctx context.Context, source config.URL) (server, error) {
+	if source.MySQL() {
+		return connectMySQL(ctx, source.Reveal())
 	}
-	var mayMake, mayStream bool
-	var walLevel string
-	err = s.conn.QueryRow(ctx, `
-SELECT current_setting('server_version'), current_setting('wal_level'),
-	(SELECT rolcreatedb OR rolsuper FROM pg_roles WHERE rolname = current_user),
-	(SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user)`).
-		Scan(&s.version, &walLevel, &mayMake, &mayStream)
-	if err == nil {
-		err = s.readSettings(ctx)
-	}
-	if err != nil {
-		s.close()
-		return nil, fmt.Errorf("look at the server: %w", err)
-	}
-	user := pgstore.Ident(s.conn.Config().User)
-	switch {
-	case !mayMake || !mayStream:
-		err = &store.SetupError{
-			Problem: "the benchmark makes databases and reads their log, and the role may not",
-			Remedy:  fmt.Sprintf("run `ALTER ROLE %s CREATEDB REPLICATION;` as a superuser, or use another server", user),
-		}
-	case walLevel != "logical":
-		err = &store.SetupError{
-			Problem: fmt.Sprintf("wal_level is %s, which keeps no log that could be relayed", walLevel),
-			Remedy:  "run `ALTER SYSTEM SET wal_level = 'logical';` and restart the server",
-		}
-	}
-	if err != nil {
-		s.close()
-		return nil, err
-	}
-	return s, nil
+	return connectPostgres(ctx, source.Reveal())
 }
-
-func (s *server) readSettings(ctx context.Context) error {
-	var name, setting string
-	rows, err := s.conn.Query(ctx, `SELECT name, current_setting(name) FROM pg_settings
-WHERE name IN ('fsync', 'synchronous_commit', 'full_page_writes', 'shared_buffers', 'max_wal_size', 'wal_compression')`)
-	if err != nil {
-		return err
-	}
-	_, err = pgx.ForEachRow(rows, []any{&name, &setting}, func() error { s.settings[name] = setting; return nil })
-	return err
-}
-
-func dial(ctx context.Context, source string) (*pgx.Conn, error) {
-	cfg, err := pgstore.ParseURL(source, "sluicebox bench")
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, cfg)
-	if err != nil {
-		return nil, pgstore.ExplainConnect(cfg, err)
-	}
-	return conn, nil
-}
-
-// hangUp says goodbye for a second and then closes the connection all the same.
-func hangUp(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_ = conn.Close(ctx) // the server may be gone
-}
-
-func (s *server) close() { hangUp(s.conn) }
 
 // namePrefix begins the names of the databases, the relays and the slots.
 const namePrefix = "sluicebox_bench_"
@@ -114,121 +89,65 @@ const (
 	layoutNumbers = "outbox-messages"
 )
 
-// outboxTable returns the outbox table of a layout, with the indices that its users
-// have.
-func outboxTable(layout string) (name, statements string) {
-	if layout == layoutNumbers {
-		return "outbox_messages", `
-CREATE TABLE outbox_messages (
-	id VARCHAR(26) PRIMARY KEY,
-	type VARCHAR(20) NOT NULL,
-	message_group VARCHAR(255),
-	payload TEXT NOT NULL,
-	status SMALLINT NOT NULL DEFAULT 0,
-	retry_count SMALLINT NOT NULL DEFAULT 0,
-	created_at TIMESTAMPTZ NOT NULL DEFAULT now(),
-	updated_at TIMESTAMPTZ NOT NULL DEFAULT now(),
-	error_message TEXT,
-	client_id VARCHAR(26),
-	payload_size INT,
-	headers JSONB
-);
-CREATE INDEX ON outbox_messages (status, message_group, created_at) WHERE status IN (0, 9);
-CREATE INDEX ON outbox_messages (status, created_at) WHERE status IN (0, 9);
-CREATE INDEX ON outbox_messages (client_id, status, created_at);`
-	}
-	return "outbox_events", `
-CREATE TABLE outbox_events (
-	id VARCHAR(13) PRIMARY KEY,
-	type VARCHAR(20) NOT NULL,
-	message_group VARCHAR(255),
-	payload TEXT NOT NULL,
-	status VARCHAR(20) NOT NULL,
-	retry_count INT NOT NULL DEFAULT 0,
-	created_at TIMESTAMP NOT NULL,
-	processed_at TIMESTAMP,
-	error_message TEXT
-);
-CREATE INDEX ON outbox_events (status, message_group, created_at);`
+// outboxTable is the outbox table of a layout.
+type outboxTable struct {
+	name string
+	// pending and completed are literals, with which rows are loaded; a layout that
+	// deletes delivered rows has none for the second.
+	pending, completed string
+	// postgres and mysql make it, with the indices that its users have.
+	postgres, mysql []string
 }
 
 // place is a database with an outbox, made for the benchmark.
 type place struct {
-	srv    *server
+	database
+
+	srv    server
 	name   string // of the database, the relay, the slot and the publication
 	url    string
 	layout string
-	table  string
-	conn   *pgx.Conn
+	table  *outboxTable
 	rows   int // that were written so far
 }
 
 // newPlace makes a database with an empty outbox. Drop it.
-func (s *server) newPlace(ctx context.Context, layout string) (*place, error) {
-	var b [4]byte
-	_, _ = rand.Read(b[:]) // never fails
-	table, statements := outboxTable(layout)
-	p := &place{srv: s, name: namePrefix + hex.EncodeToString(b[:]), layout: layout, table: table}
-	u, err := url.Parse(s.source)
-	if err != nil {
-		return nil, errors.New("the URL of the source cannot be read") // its own error would show a password
+func (b *bench) newPlace(ctx context.Context) (*place, error) {
+	var random [4]byte
+	_, _ = rand.Read(random[:]) // never fails
+	p := &place{srv: b.server, name: namePrefix + hex.EncodeToString(random[:]), layout: b.opts.Layout, table: outboxOf(b.opts.Layout)}
+	var err error
+	if p.url, err = withDatabase(b.opts.Source.Reveal(), p.name); err != nil {
+		return nil, err
 	}
-	u.Path = "/" + p.name
-	p.url = u.String()
-	if _, err := s.conn.Exec(ctx, "CREATE DATABASE "+p.name); err != nil {
-		return nil, fmt.Errorf("make database %s: %w", p.name, err)
-	}
-	if p.conn, err = dial(ctx, p.url); err == nil {
-		_, err = p.conn.Exec(ctx, statements)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("make the outbox: %w", err), p.drop(ctx))
+	if p.database, err = p.srv.create(ctx, p.name, p.url, p.table); err != nil {
+		var setup *store.SetupError
+		if errors.As(err, &setup) {
+			return nil, err
+		}
+		return nil, errors.Join(fmt.Errorf("make database %s with an outbox: %w", p.name, err), p.srv.drop(context.WithoutCancel(ctx), p.name))
 	}
 	return p, nil
 }
 
-// drop removes the database and the slot, also after the end of the context.
+// withDatabase returns a URL that names another database.
+func withDatabase(source, name string) (string, error) {
+	u, err := url.Parse(source)
+	if err != nil {
+		return "", errors.New("the URL of the source cannot be read") // its own error would show a password
+	}
+	u.Path = "/" + name
+	return u.String(), nil
+}
+
+// drop removes the database and what the floor or the relay made for it, also after
+// the end of the context.
 func (p *place) drop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
-	if p.conn != nil {
-		hangUp(p.conn)
-	}
-	var err error
-	for { // a walsender may need a moment to end
-		_, err = p.srv.conn.Exec(ctx, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", p.name)
-		var pg *pgconn.PgError
-		if !errors.As(err, &pg) || pg.Code != "55006" { // object_in_use
-			break
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-	if err == nil {
-		_, err = p.srv.conn.Exec(ctx, "DROP DATABASE IF EXISTS "+p.name+" WITH (FORCE)")
-	}
-	if err != nil {
-		return fmt.Errorf("remove database %s and its slot: %w", p.name, err)
+	p.close()
+	if err := p.srv.drop(ctx, p.name); err != nil {
+		return fmt.Errorf("remove database %s: %w", p.name, err)
 	}
 	return nil
-}
-
-// stream makes the publication and the slot that the floor reads.
-func (p *place) stream(ctx context.Context) error {
-	_, err := p.conn.Exec(ctx, "CREATE PUBLICATION "+p.name+" FOR TABLE "+p.table+" WITH (publish = 'insert')")
-	if err == nil {
-		_, err = p.conn.Exec(ctx, "SELECT pg_create_logical_replication_slot($1, 'pgoutput')", p.name)
-	}
-	if err != nil {
-		return fmt.Errorf("make the floor's slot: %w", err)
-	}
-	return nil
-}
-
-// scans returns how often the outbox has been searched.
-func (p *place) scans(ctx context.Context) (n int, err error) {
-	err = p.conn.QueryRow(ctx, "SELECT coalesce(seq_scan, 0) + coalesce(idx_scan, 0) FROM pg_stat_user_tables WHERE relname = $1", p.table).Scan(&n)
-	return n, err
 }

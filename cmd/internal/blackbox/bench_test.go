@@ -81,13 +81,7 @@ func TestBench(t *testing.T) {
 				profiles := filepath.Join(t.TempDir(), "profiles")
 				flags := append([]string{"--scenario"}, strings.Fields(tc.flags)...)
 				m := newMeasuring(t, source, append(flags, "--repeat", "1", "--json", "--profile", profiles)...)
-				if err := m.cmd.Run(); err != nil {
-					t.Fatalf("%v\n%s", err, m.stderr.String())
-				}
-				var res benchResult
-				if err := json.Unmarshal(m.stdout.Bytes(), &res); err != nil {
-					t.Fatalf("%v: %s", err, m.stdout.String())
-				}
+				res := m.result(t)
 				if res.Scenario != flags[1] || res.Machine.Settings["fsync"] != "on" || !strings.HasPrefix(res.Machine.Server, "PostgreSQL ") {
 					t.Errorf("the result says %+v", res)
 				}
@@ -108,6 +102,58 @@ func TestBench(t *testing.T) {
 	}
 	if err != nil || len(left) > 0 {
 		t.Errorf("left on the server: %q, %v", left, err)
+	}
+}
+
+// result runs it to its end.
+func (m *measuring) result(t *testing.T) (res benchResult) {
+	t.Helper()
+	if err := m.cmd.Run(); err != nil {
+		t.Fatalf("%v\n%s", err, m.stderr.String())
+	}
+	if err := json.Unmarshal(m.stdout.Bytes(), &res); err != nil {
+		t.Fatalf("%v: %s", err, m.stdout.String())
+	}
+	return res
+}
+
+// TestBenchOnTheBinlog shows the same for MySQL and MariaDB, whose sources may name
+// no database.
+func TestBenchOnTheBinlog(t *testing.T) {
+	t.Parallel()
+	for _, f := range servers.Flavours() {
+		t.Run(string(f), func(t *testing.T) {
+			source := f.Shared(t)
+			for _, tc := range []struct {
+				flags    string
+				against  string
+				measures []string
+			}{
+				{"latency --rate 50 --duration 500ms", "floor", []string{"p50", "CPU per row"}},
+				{"drain --rows 2000 --groups 50", "floor", []string{"drain"}},
+				{"drain --rows 2000 --ungrouped --layout outbox-messages --no-claims", "floor", []string{"drain"}},
+				{"blocked-group --rows 2000 --rate 50 --duration 500ms", "without", []string{"p50"}},
+				{"idle --duration 500ms", "", []string{"memory at its peak"}},
+				{"big-table --rows 2000 --rate 50 --duration 500ms", "empty table", []string{"p50", "drain"}},
+			} {
+				t.Run(tc.flags, func(t *testing.T) {
+					m := newMeasuring(t, source, append(append([]string{"--scenario"}, strings.Fields(tc.flags)...), "--repeat", "1", "--json")...)
+					res := m.result(t)
+					if res.Machine.Settings["sync_binlog"] != "1" || !strings.HasPrefix(res.Machine.Server, string(f)+" ") {
+						t.Errorf("the result says %+v", res)
+					}
+					for _, name := range tc.measures {
+						res.expect(t, name, tc.against)
+					}
+				})
+			}
+			var left int
+			err := servers.OpenMySQL(t, source).QueryRowContext(t.Context(),
+				"SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name LIKE 'sluicebox\\_bench\\_%'").Scan(&left)
+			if err != nil || left > 0 {
+				t.Errorf("%d databases are left on the server, %v", left, err)
+			}
+		})
 	}
 }
 

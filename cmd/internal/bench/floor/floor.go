@@ -1,5 +1,5 @@
 // Package floor is the least program that does a relay's work: it decodes the
-// inserts of a logical slot, claims the rows, posts them and completes them, with
+// inserts of a logical slot or of a binlog, claims the rows, posts them and completes them, with
 // the durability of the relay's own writes. A relay that is measured against it
 // shows what lanes, fences, checkpoints and parking cost.
 //
@@ -7,6 +7,11 @@
 // alone before the next one is read, for the least latency. In bulk, reading, claiming,
 // posting and completing run beside each other and take whatever the stage before
 // has ready, for the most rows a second; rows are posted in any order.
+//
+// On MySQL and MariaDB a claim waits until the disk has it. One by one would fall
+// behind at rates at which a relay does not, and be no floor: there a claim takes the
+// rows that came while the one before was under way, and they are posted alone, one
+// after the other, beside the next claim.
 //
 // It is no relay. The first error ends it, a row that was claimed and not completed
 // stays so, and nothing keeps a second one from the same table. A receiver that
@@ -22,7 +27,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/store"
+	mystore "github.com/sluicebox/sluicebox/store/mysql"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
@@ -30,9 +37,10 @@ import (
 // floor's process.
 type Config struct {
 	URL         string // of the database
-	Slot        string // a logical slot of pgoutput, which exists
-	Publication string // publishes the inserts of the table
-	Table       string // as SQL has it: quoted where need be, with its schema
+	Slot        string // PostgreSQL: a logical slot of pgoutput, which exists
+	Publication string // PostgreSQL: publishes the inserts of the table
+	From        string // MySQL and MariaDB: the GTID set behind which the binlog is read
+	Table       string // as PostgreSQL's SQL has it, quoted where need be, with its schema; else the bare name
 	Layout      string // the table's: flowcatalyst or outbox-messages
 	Endpoint    string // the URL that is POSTed to
 	Bulk        bool   // false: one row after the other
@@ -50,12 +58,19 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	_, err := pgstore.ParseURL(c.URL, "")
-	wrong(err != nil, "URL: %w", err)
-	wrong(!slotName.MatchString(c.Slot), "Slot: %q is no name of a slot, which has 1 to 63 of a-z, 0-9 and _", c.Slot)
-	wrong(c.Publication == "", "Publication: none is named")
+	if config.URL(c.URL).MySQL() {
+		_, err := mystore.ParseURL(c.URL, "")
+		wrong(err != nil, "URL: %w", err)
+		_, err = parseGTIDs(c.From)
+		wrong(err != nil, "From: %w", err)
+	} else {
+		_, err := pgstore.ParseURL(c.URL, "")
+		wrong(err != nil, "URL: %w", err)
+		wrong(!slotName.MatchString(c.Slot), "Slot: %q is no name of a slot, which has 1 to 63 of a-z, 0-9 and _", c.Slot)
+		wrong(c.Publication == "", "Publication: none is named")
+	}
 	wrong(c.Table == "", "Table: none is named")
-	_, err = c.layout()
+	_, err := c.layout()
 	wrong(err != nil, "Layout: %w", err)
 	at, err := url.Parse(c.Endpoint)
 	wrong(err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https",
@@ -89,21 +104,16 @@ func Run(ctx context.Context, cfg Config, ready func()) error {
 }
 
 func run(ctx context.Context, cfg *Config, ready func()) error {
-	layout, err := cfg.layout()
+	db, err := cfg.open()
 	if err != nil {
 		return err
 	}
-	l, err := openLine(ctx, cfg, &table{name: cfg.Table, layout: layout})
+	l, err := openLine(ctx, cfg, db)
 	if err != nil {
 		return err
 	}
 	defer l.close()
-	oid, err := l.claims.find(ctx, cfg.Publication)
-	if err != nil {
-		return err
-	}
-	dec := &decoder{table: oid, name: cfg.Table, id: layout.Columns.ID, payload: layout.Columns.Payload}
-	in, err := openStream(ctx, cfg, dec, l.rows)
+	in, err := db.openStream(ctx, l.rows)
 	if err != nil {
 		return err
 	}
@@ -113,9 +123,12 @@ func run(ctx context.Context, cfg *Config, ready func()) error {
 	g, ctx := errgroup.WithContext(ctx)
 	defer l.claims.bind(ctx)()
 	defer l.completions.bind(ctx)()
-	if cfg.Bulk {
-		l.startBulk(ctx, g, in, cfg.Batch, cfg.Senders)
-	} else {
+	switch {
+	case cfg.Bulk:
+		l.startBulk(ctx, g, in, chunkRows, cfg.Batch, cfg.Senders)
+	case config.URL(cfg.URL).MySQL():
+		l.startBulk(ctx, g, in, 1, 1, 1)
+	default:
 		l.startOneByOne(ctx, g, in)
 	}
 	g.Go(func() error { return l.complete(ctx) })

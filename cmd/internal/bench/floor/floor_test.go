@@ -9,17 +9,16 @@ import (
 	"testing"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
-	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
 // eachShape runs a test on each server, with each layout, in both shapes.
 func eachShape(t *testing.T, test func(t *testing.T, p *place)) {
 	t.Helper()
-	for _, version := range servers.Versions() {
+	for _, k := range kinds() {
 		for _, layout := range []string{"flowcatalyst", "outbox-messages"} {
 			for _, bulk := range []bool{false, true} {
-				t.Run(fmt.Sprintf("pg%d/%s/bulk=%t", version, layout, bulk), func(t *testing.T) {
-					test(t, newPlace(t, version, layout, bulk))
+				t.Run(fmt.Sprintf("%s/%s/bulk=%t", k.name, layout, bulk), func(t *testing.T) {
+					test(t, newPlace(t, k, layout, bulk))
 				})
 			}
 		}
@@ -60,9 +59,9 @@ func TestRowIsClaimedAgainUntilItCanBe(t *testing.T) {
 	eachShape(t, func(t *testing.T, p *place) {
 		to := newReceiver(t)
 		p.start(to)
-		servers.Exec(t, p.cfg.URL, "ALTER TABLE "+p.cfg.Table+" ALTER status SET DEFAULT "+p.failed)
+		p.exec("ALTER TABLE " + p.table() + " ALTER status SET DEFAULT " + p.failed)
 		p.insert("late")
-		servers.Exec(t, p.cfg.URL, "ALTER TABLE "+p.cfg.Table+" ALTER status SET DEFAULT "+p.pending)
+		p.exec("ALTER TABLE " + p.table() + " ALTER status SET DEFAULT " + p.pending)
 		p.insert(numbered("other", 3)...)
 		if p.cfg.Bulk { // else they wait for their turn
 			to.await(t, 3)
@@ -70,7 +69,7 @@ func TestRowIsClaimedAgainUntilItCanBe(t *testing.T) {
 				t.Error("a row was delivered that was not pending")
 			}
 		}
-		servers.Exec(t, p.cfg.URL, "UPDATE "+p.cfg.Table+" SET status = "+p.pending+" WHERE id = 'late'")
+		p.exec("UPDATE " + p.table() + " SET status = " + p.pending + " WHERE id = 'late'")
 		to.await(t, 4)
 		p.awaitCompleted(4)
 		p.stop()
@@ -106,31 +105,35 @@ func TestContextEndsRunThatWaitsForAnAnswer(t *testing.T) {
 }
 
 func TestRunSaysWhatItCannotRead(t *testing.T) {
-	version := servers.Versions()[0]
+	pg, maria := kinds()[0], kinds()[len(kinds())-1]
 	for _, c := range []struct {
 		name   string
-		change func(t *testing.T, p *place)
+		on     kind
+		change func(p *place)
 		want   string
 	}{
-		{"no slot", func(_ *testing.T, p *place) { p.cfg.Slot = "missing" }, "slot missing"},
-		{"no table", func(_ *testing.T, p *place) { p.cfg.Table = "public.missing" }, "public.missing"},
-		{"no publication", func(_ *testing.T, p *place) { p.cfg.Publication = "missing" }, "publication missing"},
-		{"another table", func(t *testing.T, p *place) {
-			servers.Exec(t, p.cfg.URL, "CREATE TABLE other (id text PRIMARY KEY, payload text)",
+		{"no slot", pg, func(p *place) { p.cfg.Slot = "missing" }, "slot missing"},
+		{"no table", pg, func(p *place) { p.cfg.Table = "public.missing" }, "public.missing"},
+		{"no publication", pg, func(p *place) { p.cfg.Publication = "missing" }, "publication missing"},
+		{"another table", pg, func(p *place) {
+			p.exec("CREATE TABLE other (id text PRIMARY KEY, payload text)",
 				`ALTER PUBLICATION "The ""Rows""" ADD TABLE other`, "INSERT INTO other VALUES ('1', '{}')")
 		}, `"public"."other"`},
-		{"a column is not published", func(t *testing.T, p *place) {
-			servers.Exec(t, p.cfg.URL, `ALTER PUBLICATION "The ""Rows""" SET TABLE `+p.cfg.Table+" (id)")
+		{"a column is not published", pg, func(p *place) {
+			p.exec(`ALTER PUBLICATION "The ""Rows""" SET TABLE ` + p.table() + " (id)")
 			p.insert("1")
 		}, "columns id and payload"},
-		{"no payload", func(t *testing.T, p *place) {
-			servers.Exec(t, p.cfg.URL, "INSERT INTO "+p.cfg.Table+" (id) VALUES ('empty')")
-		}, "row empty"},
+		{"no payload", pg, func(p *place) { p.exec("INSERT INTO " + p.table() + " (id) VALUES ('empty')") }, "row empty"},
+		{"no table", maria, func(p *place) { p.cfg.Table = "missing" }, "no table missing"},
+		{"no payload", maria, func(p *place) { p.exec("INSERT INTO " + p.table() + " (id) VALUES ('empty')") }, "row empty"},
+		{"a type of another kind", maria, func(p *place) {
+			p.exec("ALTER TABLE "+p.table()+" ADD COLUMN place point NULL", "INSERT INTO "+p.table()+" (id, payload) VALUES ('1', '{}')")
+		}, "column 6 of the rows"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			p := newPlace(t, version, "flowcatalyst", true)
+		t.Run(c.on.name+"/"+c.name, func(t *testing.T) {
+			p := newPlace(t, c.on, "flowcatalyst", true)
 			p.cfg.Endpoint = newReceiver(t).url
-			c.change(t, p)
+			c.change(p)
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			err := floor.Run(ctx, p.cfg, func() {})
@@ -153,7 +156,9 @@ func TestConfigIsChecked(t *testing.T) {
 		want   string
 		change func(*floor.Config)
 	}{
+		{"URL: ", func(c *floor.Config) { c.URL = "sqlite:me:secret@localhost" }},
 		{"URL: ", func(c *floor.Config) { c.URL = "mysql://me:secret@localhost" }},
+		{"From: ", func(c *floor.Config) { c.URL, c.From = "mysql://me:secret@localhost/shop", "everything" }},
 		{"Slot: ", func(c *floor.Config) { c.Slot = "a b" }},
 		{"Publication: ", func(c *floor.Config) { c.Publication = "" }},
 		{"Table: ", func(c *floor.Config) { c.Table = "" }},

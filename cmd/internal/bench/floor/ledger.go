@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 
-	"github.com/jackc/pglogrepl"
 	"golang.org/x/sync/semaphore"
 )
 
@@ -19,8 +18,8 @@ type row struct {
 
 // transaction is one whose rows are not all completed, or not all read.
 type transaction struct {
-	end  pglogrepl.LSN // of its commit record; 0 until it was read
-	left int           // rows that were read and are not completed
+	end  uint64 // where in the log it ends; 0 until that was read
+	left int    // rows that were read and are not completed
 }
 
 // ledger knows how far all rows are completed.
@@ -29,7 +28,7 @@ type ledger struct {
 
 	mu   sync.Mutex
 	open []*transaction // in the order of the log
-	done pglogrepl.LSN
+	done uint64
 }
 
 func newLedger() *ledger { return &ledger{room: semaphore.NewWeighted(mostRows)} }
@@ -45,7 +44,7 @@ func (l *ledger) begin() *transaction {
 
 // read adds rows of a transaction, with its end if they are the last. It waits
 // for room.
-func (l *ledger) read(ctx context.Context, t *transaction, rows int, end pglogrepl.LSN) error {
+func (l *ledger) read(ctx context.Context, t *transaction, rows int, end uint64) error {
 	if err := l.room.Acquire(ctx, int64(rows)); err != nil {
 		return err
 	}
@@ -80,7 +79,7 @@ func (l *ledger) settle() {
 
 // idle takes a position before which the server has sent everything. It counts
 // if nothing is under way.
-func (l *ledger) idle(at pglogrepl.LSN) {
+func (l *ledger) idle(at uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.open) == 0 {
@@ -89,7 +88,7 @@ func (l *ledger) idle(at pglogrepl.LSN) {
 }
 
 // position is where the log may be let go up to.
-func (l *ledger) position() pglogrepl.LSN {
+func (l *ledger) position() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.done

@@ -26,24 +26,26 @@ const (
 
 // line is what a row passes through.
 type line struct {
-	claims, completions *session
-	post                *poster
-	rows                *ledger
-	done                chan []row // posted, to be completed
+	claims      claimer
+	completions session
+	table       string
+	post        *poster
+	rows        *ledger
+	done        chan []row // posted, to be completed
 }
 
-func openLine(ctx context.Context, cfg *Config, t *table) (*line, error) {
-	claims, err := openClaims(ctx, cfg.URL, t)
+func openLine(ctx context.Context, cfg *Config, db database) (*line, error) {
+	claims, err := db.openClaims(ctx)
 	if err != nil {
 		return nil, err
 	}
-	completions, err := openCompletions(ctx, cfg.URL, t)
+	completions, err := db.openCompletions(ctx)
 	if err != nil {
 		claims.close()
 		return nil, err
 	}
 	return &line{
-		claims: claims, completions: completions, post: newPoster(cfg.Endpoint, max(1, cfg.Senders)),
+		claims: claims, completions: completions, table: cfg.Table, post: newPoster(cfg.Endpoint, max(1, cfg.Senders)),
 		rows: newLedger(), done: make(chan []row, doneChunks),
 	}, nil
 }
@@ -56,7 +58,7 @@ func (l *line) close() {
 
 // startOneByOne claims and posts each row before the next. Its completion runs
 // beside the next row.
-func (l *line) startOneByOne(ctx context.Context, g *errgroup.Group, in *stream) {
+func (l *line) startOneByOne(ctx context.Context, g *errgroup.Group, in stream) {
 	g.Go(func() error {
 		return in.run(ctx, 1, func(rows []row) error {
 			for i := range rows {
@@ -93,11 +95,12 @@ func (l *line) claimOne(this []row) error {
 	}
 }
 
-// startBulk runs all stages beside each other.
-func (l *line) startBulk(ctx context.Context, g *errgroup.Group, in *stream, batch, senders int) {
-	read, claimed := make(chan []row, mostRows/chunkRows), make(chan []row, statementRows/batch+1)
+// startBulk runs all stages beside each other. A chunk is how many rows are handed on
+// together at most once they are read, and a batch how many are posted.
+func (l *line) startBulk(ctx context.Context, g *errgroup.Group, in stream, chunk, batch, senders int) {
+	read, claimed := make(chan []row, mostRows/chunk), make(chan []row, statementRows/batch+1)
 	g.Go(func() error {
-		return in.run(ctx, chunkRows, func(rows []row) error { return pass(ctx, read, rows) })
+		return in.run(ctx, chunk, func(rows []row) error { return pass(ctx, read, rows) })
 	})
 	g.Go(func() error { return l.claim(ctx, read, claimed, batch) })
 	for range senders {
@@ -185,7 +188,7 @@ func (l *line) patient(since *time.Time, rows []row) error {
 		time.Sleep(claimPause)
 		return nil
 	}
-	return l.failed("claim", rows, fmt.Errorf("none is pending after %s: somebody settled or deleted them; begin with a new slot", claimWait))
+	return l.failed("claim", rows, fmt.Errorf("none is pending after %s: somebody settled or deleted them; begin with a new table", claimWait))
 }
 
 // complete completes what was posted, whatever is there at a time.
@@ -207,7 +210,7 @@ func (l *line) complete(ctx context.Context) error {
 }
 
 func (l *line) failed(what string, rows []row, err error) error {
-	return fmt.Errorf("%s %d rows of %s, the first %s: %w", what, len(rows), l.claims.table.name, rows[0].id, err)
+	return fmt.Errorf("%s %d rows of %s, the first %s: %w", what, len(rows), l.table, rows[0].id, err)
 }
 
 // gather appends what a channel holds to rows, about as much as a statement takes.

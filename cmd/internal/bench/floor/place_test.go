@@ -8,12 +8,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
@@ -21,42 +18,63 @@ import (
 
 const patience = 30 * time.Second
 
-// tables have the columns of the layouts. The defaults are those of a pending row.
-var tables = map[string]string{
-	"flowcatalyst": `(id varchar(13) PRIMARY KEY, payload text, status varchar(20) NOT NULL DEFAULT 'PENDING',
-		created_at timestamp NOT NULL DEFAULT now(), processed_at timestamp)`,
-	"outbox-messages": `(id varchar(26) PRIMARY KEY, payload jsonb, status smallint NOT NULL DEFAULT 0,
-		created_at timestamptz NOT NULL DEFAULT now(), updated_at timestamptz)`,
-}
-
-// place is a database with a table, a publication and a slot, and a floor in it.
+// place is a database with a table and a log, and a floor in it.
 type place struct {
 	t                           *testing.T
-	conn                        *pgx.Conn
+	on                          server
 	cfg                         floor.Config
 	pending, processing, failed string // values of the status
+	recent                      string // the condition that a row was claimed just now
 
 	cancel context.CancelFunc
 	ended  chan error
 }
 
-func newPlace(t *testing.T, version int, layout string, bulk bool) *place {
+// server is a database that a place is in.
+type server interface {
+	exec(t *testing.T, statements ...string)
+	insert(ctx context.Context, into string, ids, payloads []string) error
+	count(ctx context.Context, from string) (int, error)
+}
+
+// kind is a server of the tests, by its name.
+type kind struct {
+	name  string
+	place func(t *testing.T, layout string) *place
+}
+
+func kinds() (all []kind) {
+	for _, version := range servers.Versions() {
+		all = append(all, kind{fmt.Sprint("pg", version), func(t *testing.T, layout string) *place { return newPostgres(t, version, layout) }})
+	}
+	for _, f := range servers.Flavours() {
+		all = append(all, kind{string(f), func(t *testing.T, layout string) *place { return newMySQL(t, f, layout) }})
+	}
+	return all
+}
+
+func newPlace(t *testing.T, k kind, layout string, bulk bool) *place {
 	t.Helper()
-	p := &place{t: t, pending: "'PENDING'", processing: "'PROCESSING'", failed: "'FAILED'"}
+	p := k.place(t, layout)
+	p.t, p.cfg.Layout, p.cfg.Bulk, p.cfg.Batch, p.cfg.Senders = t, layout, bulk, 40, 3
+	p.pending, p.processing, p.failed = "'PENDING'", "'PROCESSING'", "'FAILED'"
 	if layout == "outbox-messages" {
 		p.pending, p.processing, p.failed = "0", "9", "3"
 	}
-	p.cfg = floor.Config{
-		URL: servers.Database(t, version), Publication: `The "Rows"`, Table: `"The Shop".rows`, Layout: layout,
-		Bulk: bulk, Batch: 40, Senders: 3,
-	}
-	p.cfg.Slot = "floor_" + p.cfg.URL[strings.LastIndexByte(p.cfg.URL, '_')+1:][:12]
-	servers.Exec(t, p.cfg.URL, `CREATE SCHEMA "The Shop"`, "CREATE TABLE "+p.cfg.Table+" "+tables[layout],
-		"CREATE INDEX ON "+p.cfg.Table+" (status, created_at)",
-		`CREATE PUBLICATION "The ""Rows""" FOR TABLE `+p.cfg.Table+" WITH (publish = 'insert')",
-		"SELECT pg_create_logical_replication_slot('"+p.cfg.Slot+"', 'pgoutput')")
-	p.conn = servers.Connect(t, p.cfg.URL)
 	return p
+}
+
+func (p *place) exec(statements ...string) {
+	p.t.Helper()
+	p.on.exec(p.t, statements...)
+}
+
+// table is the table as SQL has it.
+func (p *place) table() string {
+	if p.cfg.Slot == "" {
+		return "`" + p.cfg.Table + "`"
+	}
+	return p.cfg.Table
 }
 
 // start runs a floor until stop, or until the test ends, and returns when it reads.
@@ -115,12 +133,7 @@ func (p *place) insert(ids ...string) {
 		}
 		payloads[i] = string(text)
 	}
-	column := "text"
-	if p.cfg.Layout == "outbox-messages" {
-		column = "jsonb"
-	}
-	sql := "INSERT INTO " + p.cfg.Table + " (id, payload) SELECT id, payload::" + column + " FROM unnest($1::text[], $2::text[]) u(id, payload)"
-	if _, err := p.conn.Exec(context.Background(), sql, ids, payloads); err != nil {
+	if err := p.on.insert(context.Background(), p.table(), ids, payloads); err != nil {
 		p.t.Fatal(err)
 	}
 }
@@ -133,9 +146,10 @@ func numbered(name string, n int) []string {
 	return ids
 }
 
-func (p *place) count(where string) (n int) {
+func (p *place) count(where string) int {
 	p.t.Helper()
-	if err := p.conn.QueryRow(context.Background(), "SELECT count(*) FROM "+p.cfg.Table+" WHERE "+where).Scan(&n); err != nil {
+	n, err := p.on.count(context.Background(), p.table()+" WHERE "+where)
+	if err != nil {
 		p.t.Fatal(err)
 	}
 	return n
@@ -148,26 +162,17 @@ func (p *place) awaitCompleted(n int) {
 		if p.cfg.Layout == "outbox-messages" {
 			return p.count("true") == 0
 		}
-		return p.count("status = 'COMPLETED' AND processed_at BETWEEN now() - interval '1 hour' AND now()") == n
+		return p.count("status = 'COMPLETED' AND "+p.recent) == n
 	})
 }
 
-// awaitConfirmed waits until the slot has moved over all that is written by now.
+// awaitConfirmed waits until the log is let go up to what is written by now, where it
+// is kept for its reader.
 func (p *place) awaitConfirmed() {
 	p.t.Helper()
-	ctx := context.Background()
-	var end string
-	if err := p.conn.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text").Scan(&end); err != nil {
-		p.t.Fatal(err)
+	if slot, keeps := p.on.(*pgServer); keeps {
+		slot.awaitConfirmed(p)
 	}
-	p.within("the slot does not move on", func() (moved bool) {
-		err := p.conn.QueryRow(ctx, "SELECT confirmed_flush_lsn >= $1::pg_lsn FROM pg_replication_slots WHERE slot_name = $2",
-			end, p.cfg.Slot).Scan(&moved)
-		if err != nil {
-			p.t.Fatal(err)
-		}
-		return moved
-	})
 }
 
 func (p *place) within(what string, done func() bool) {

@@ -8,15 +8,18 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/bench"
 )
 
-// What is measured stands between these lines of the page; the rest is written by
-// hand.
-const (
-	beginMark = "<!-- measured: make bench writes from here -->"
-	endMark   = "<!-- measured: to here -->"
-)
+// marks are the lines of the page between which stands what was measured; the rest is
+// written by hand. A page of several databases has a part for each.
+func marks(part string) (begin, end string) {
+	if part == "" {
+		return "<!-- measured: make bench writes from here -->", "<!-- measured: to here -->"
+	}
+	return "<!-- measured: make bench DB=" + part + " writes from here -->", "<!-- measured: " + part + " to here -->"
+}
 
-// writePage puts the results into the page.
-func writePage(results, page string) error {
+// writePage puts the results into a part of the page.
+func writePage(results, page, part string) error {
+	beginMark, endMark := marks(part)
 	all, err := readResults(results)
 	if err != nil {
 		return err
@@ -56,10 +59,15 @@ func render(all map[string]*bench.Result) string {
 }
 
 func machine(m *bench.Machine) string {
-	set := func(name string) string { return name + "=" + m.Settings[name] }
-	return fmt.Sprintf("%s, %s; %d cores (%s), %s, %s; everything on one machine. Medians of the turns; a ratio is the median of the turns' ratios.\n",
-		m.Server, strings.Join([]string{set("fsync"), set("synchronous_commit"), set("shared_buffers")}, ", "),
-		m.Cores, m.Processor, m.System, m.Go)
+	about := []string{m.Server}
+	for _, name := range []string{"fsync", "synchronous_commit", "shared_buffers", "sync_binlog", "innodb_flush_log_at_trx_commit",
+		"innodb_buffer_pool_size", "innodb_redo_log_capacity", "innodb_log_file_size"} {
+		if value, has := m.Settings[name]; has {
+			about = append(about, name+"="+value)
+		}
+	}
+	return fmt.Sprintf("%s; %d cores (%s), %s, %s; everything on one machine. Medians of the turns; a ratio is the median of the turns' ratios.\n",
+		strings.Join(about, ", "), m.Cores, m.Processor, m.System, m.Go)
 }
 
 // rows writes a line for each measure of the entries of a part.
@@ -85,7 +93,11 @@ func rows(b *strings.Builder, all map[string]*bench.Result, of part) {
 			} else if m.Reached != nil {
 				verdict = map[bool]string{true: "reached", false: "**missed**"}[*m.Reached]
 			}
-			fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s |\n", title, m.Name, withUnit(m.Median, m.Unit), against, ratio, goal, verdict)
+			figure := withUnit(m.Median, m.Unit)
+			if m.Note != "" {
+				figure = m.Note
+			}
+			fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s |\n", title, m.Name, figure, against, ratio, goal, verdict)
 			title = ""
 		}
 	}

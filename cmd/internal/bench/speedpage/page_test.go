@@ -11,12 +11,20 @@ import (
 )
 
 func TestThePageKeepsWhatIsWrittenByHand(t *testing.T) {
+	for _, part := range []string{"", "mariadb"} {
+		t.Run("part "+part, func(t *testing.T) { keepsByHand(t, part) })
+	}
+}
+
+func keepsByHand(t *testing.T, part string) {
+	beginMark, endMark := marks(part)
 	folder := t.TempDir()
 	results, page := filepath.Join(folder, "speed.json"), filepath.Join(folder, "speed.md")
 	missed := false
 	measured := map[string]*bench.Result{
 		"latency": {Machine: bench.Machine{Server: "PostgreSQL 15.1", Cores: 2}, Measures: []bench.Measure{
 			{Name: "p50", Unit: "ms", Median: 0.6, Against: "floor", AgainstMedian: 0.5, Ratio: 1.2, Goal: "<= 1.1", Reached: &missed}}},
+		"idle":        {Measures: []bench.Measure{{Name: "scans", Note: "not measured on this server"}}},
 		"groups-10":   {Measures: []bench.Measure{{Name: "drain", Unit: "rows/s", Median: 30000, AgainstMedian: 40000}}},
 		"groups-1000": {Measures: []bench.Measure{{Name: "drain", Unit: "rows/s", Median: 20000, AgainstMedian: 41000}}},
 	}
@@ -31,7 +39,7 @@ func TestThePageKeepsWhatIsWrittenByHand(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // the second finds the first's page
-		if err := writePage(results, page); err != nil {
+		if err := writePage(results, page, part); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -40,6 +48,7 @@ func TestThePageKeepsWhatIsWrittenByHand(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"by hand\n", "\nand more\n", "PostgreSQL 15.1", "| p50 | 0.6 ms | floor: 0.5 ms | 1.20 | <= 1.1 | **missed** |",
+		"| scans | not measured on this server |",
 		`x-axis "groups" ["10", "1000"]`, "line [30000, 20000]", "line [40000, 41000]"} {
 		if !strings.Contains(string(got), want) {
 			t.Errorf("%q is not on the page:\n%s", want, got)
@@ -59,7 +68,7 @@ func TestAPageWithoutTheMarksIsLeftAlone(t *testing.T) {
 	if err := os.WriteFile(page, []byte("by hand"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := writePage(results, page); err == nil || !strings.Contains(err.Error(), page) {
+	if err := writePage(results, page, ""); err == nil || !strings.Contains(err.Error(), page) {
 		t.Errorf("the error is %v", err)
 	}
 	if got, err := os.ReadFile(page); err != nil || string(got) != "by hand" {

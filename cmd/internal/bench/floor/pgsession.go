@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -24,13 +23,7 @@ type table struct {
 
 func (t *table) id() string { return pgstore.Ident(t.layout.Columns.ID) }
 
-// value is a status as a literal, which takes the type of its column.
-func (t *table) value(s store.Status) string {
-	if t.layout.State == store.StateNumbers {
-		return fmt.Sprintf("'%d'", t.layout.Numbers[s])
-	}
-	return "'" + strings.ReplaceAll(t.layout.Words[s], "'", "''") + "'"
-}
+func (t *table) value(s store.Status) string { return literal(&t.layout, s) }
 
 func (t *table) is(s store.Status) string {
 	return "(" + pgstore.Ident(t.layout.Columns.Status) + " = " + t.value(s) + ") IS TRUE"
@@ -61,8 +54,8 @@ const (
 	claimed = "claimed"
 )
 
-// session writes rows. It serves one goroutine at a time.
-type session struct {
+// pgSession is a session of PostgreSQL.
+type pgSession struct {
 	conn  *pgconn.PgConn
 	table *table
 	timed bool // the statements have a time
@@ -71,22 +64,38 @@ type session struct {
 	bound pgproto3.Bind
 }
 
-// openClaims opens the session that claims rows.
-func openClaims(ctx context.Context, url string, t *table) (*session, error) {
-	return openSession(ctx, url, t, true, map[string]string{
+// postgres is a database of PostgreSQL.
+type postgres struct {
+	cfg   *Config
+	table *table
+}
+
+func (p *postgres) openStream(ctx context.Context, rows *ledger) (stream, error) {
+	oid, err := p.find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	columns := &p.table.layout.Columns
+	dec := &decoder{table: oid, name: p.cfg.Table, id: columns.ID, payload: columns.Payload}
+	return openSlotStream(ctx, p.cfg, dec, rows)
+}
+
+func (p *postgres) openClaims(ctx context.Context) (claimer, error) {
+	t := p.table
+	return openSession(ctx, p.cfg.URL, t, true, map[string]string{
 		one: t.claim(" = $1"), many: t.claim(" = ANY ($1)"),
 		claimed: "SELECT " + t.id() + " FROM " + t.name + " WHERE " + t.id() + " = ANY ($1) AND " + t.is(store.Processing),
 	})
 }
 
-// openCompletions opens the session that completes rows.
-func openCompletions(ctx context.Context, url string, t *table) (*session, error) {
-	return openSession(ctx, url, t, !t.layout.DeleteDelivered, map[string]string{
+func (p *postgres) openCompletions(ctx context.Context) (session, error) {
+	t := p.table
+	return openSession(ctx, p.cfg.URL, t, !t.layout.DeleteDelivered, map[string]string{
 		one: t.complete(" = $1"), many: t.complete(" = ANY ($1)"),
 	})
 }
 
-func openSession(ctx context.Context, url string, t *table, timed bool, statements map[string]string) (*session, error) {
+func openSession(ctx context.Context, url string, t *table, timed bool, statements map[string]string) (*pgSession, error) {
 	config, err := pgstore.ParseURL(url, "sluicebox bench floor")
 	if err != nil {
 		return nil, err
@@ -107,7 +116,7 @@ func openSession(ctx context.Context, url string, t *table, timed bool, statemen
 			return nil, fmt.Errorf("prepare %q: %w", sql, pgstore.Explain(err))
 		}
 	}
-	s := &session{conn: conn, table: t, timed: timed}
+	s := &pgSession{conn: conn, table: t, timed: timed}
 	s.bound = pgproto3.Bind{Parameters: make([][]byte, 1), ParameterFormatCodes: make([]int16, 1)}
 	if timed {
 		s.bound.Parameters = append(s.bound.Parameters, make([]byte, 8))
@@ -116,11 +125,10 @@ func openSession(ctx context.Context, url string, t *table, timed bool, statemen
 	return s, nil
 }
 
-func (s *session) close() { hangUp(s.conn) }
+func (s *pgSession) close() { hangUp(s.conn) }
 
-// bind lets the end of a context cut short what the session does. Watching over
-// each statement costs more. The returned function ends that.
-func (s *session) bind(ctx context.Context) (unbind func()) {
+// bind implements session.
+func (s *pgSession) bind(ctx context.Context) (unbind func()) {
 	stop := context.AfterFunc(ctx, func() { _ = s.conn.Conn().SetDeadline(time.Unix(1, 0)) })
 	return func() { stop() }
 }
@@ -131,24 +139,29 @@ const findTable = `SELECT $1::regclass::oid, EXISTS (SELECT FROM pg_publication_
 	WHERE pubname = $2 AND format('%I.%I', schemaname, tablename)::regclass = $1::regclass)`
 
 // find returns the table's OID.
-func (s *session) find(ctx context.Context, publication string) (oid uint32, err error) {
+func (p *postgres) find(ctx context.Context) (oid uint32, err error) {
+	s, err := openSession(ctx, p.cfg.URL, p.table, false, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer s.close()
 	published := false
-	result := s.conn.ExecParams(ctx, findTable, [][]byte{[]byte(s.table.name), []byte(publication)}, nil, nil, []int16{1})
+	result := s.conn.ExecParams(ctx, findTable, [][]byte{[]byte(p.cfg.Table), []byte(p.cfg.Publication)}, nil, nil, []int16{1})
 	for result.NextRow() {
 		oid = binary.BigEndian.Uint32(result.Values()[0])
 		published = result.Values()[1][0] == 1
 	}
 	if _, err := result.Close(); err != nil {
-		return 0, fmt.Errorf("look for table %s: %w", s.table.name, pgstore.Explain(err))
+		return 0, fmt.Errorf("look for table %s: %w", p.cfg.Table, pgstore.Explain(err))
 	}
 	if !published {
-		return 0, fmt.Errorf("publication %s is not there, or does not publish %s", publication, s.table.name)
+		return 0, fmt.Errorf("publication %s is not there, or does not publish %s", p.cfg.Publication, p.cfg.Table)
 	}
 	return oid, nil
 }
 
-// write runs the session's statement and returns how many of the rows it wrote.
-func (s *session) write(rows []row) (int, error) {
+// write implements session.
+func (s *pgSession) write(rows []row) (int, error) {
 	statement := many
 	s.bound.Parameters[0] = rows[0].id
 	if len(rows) > 1 {
@@ -175,7 +188,7 @@ func (s *session) write(rows []row) (int, error) {
 // Unix time.
 const epoch = 946684800 * 1_000_000
 
-func (s *session) answer(f *pgproto3.Frontend) (wrote int, err error) {
+func (s *pgSession) answer(f *pgproto3.Frontend) (wrote int, err error) {
 	for {
 		msg, received := f.Receive()
 		if received != nil {
@@ -192,9 +205,8 @@ func (s *session) answer(f *pgproto3.Frontend) (wrote int, err error) {
 	}
 }
 
-// claimedOf returns the ids among those of some rows that are claimed. Nobody but
-// the floor claims any.
-func (s *session) claimedOf(rows []row) (map[string]bool, error) {
+// claimedOf implements claimer.
+func (s *pgSession) claimedOf(rows []row) (map[string]bool, error) {
 	ids := make(map[string]bool, len(rows))
 	result := s.conn.ExecPrepared(context.Background(), claimed, [][]byte{appendArray(nil, rows)}, nil, nil)
 	for result.NextRow() {

@@ -4,16 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-
-	"github.com/jackc/pglogrepl"
 )
 
-const (
-	// arenaBytes is what rows share as memory, so that not each has its own.
-	arenaBytes = 64 << 10
-	// noColumn stands for a column that was not found.
-	noColumn = -1
-)
+// noColumn stands for a column that was not found.
+const noColumn = -1
 
 // decoder reads the messages of pgoutput that the inserts of one table come in,
 // protocol version 1, https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
@@ -22,8 +16,8 @@ type decoder struct {
 	name        string
 	id, payload string // columns
 
-	idAt, payloadAt int    // their places in a tuple
-	arena           []byte // holds copies of the values
+	idAt, payloadAt int // their places in a tuple
+	arena           arena
 }
 
 // relation finds the columns. Its message comes before the first insert, and again
@@ -73,24 +67,14 @@ func (d *decoder) insert(body []byte) (row, error) {
 	if payload == nil {
 		return row{}, fmt.Errorf("the payload of row %s of %s is NULL", id, d.name)
 	}
-	return row{id: d.keep(id), payload: d.keep(payload)}, nil
-}
-
-// keep copies a value, which lies in the read buffer.
-func (d *decoder) keep(value []byte) []byte {
-	if cap(d.arena)-len(d.arena) < len(value) {
-		d.arena = make([]byte, 0, max(arenaBytes, len(value)))
-	}
-	from := len(d.arena)
-	d.arena = append(d.arena, value...)
-	return d.arena[from:len(d.arena):len(d.arena)]
+	return row{id: d.arena.keep(id), payload: d.arena.keep(payload)}, nil
 }
 
 // commitEnd returns where a commit record ends.
-func commitEnd(body []byte) pglogrepl.LSN {
+func commitEnd(body []byte) uint64 {
 	r := reader{body}
 	r.take(9) // flags, the record's beginning
-	return pglogrepl.LSN(binary.BigEndian.Uint64(r.take(8)))
+	return binary.BigEndian.Uint64(r.take(8))
 }
 
 // reader walks over one message of the server, which is trusted to be whole.

@@ -25,21 +25,18 @@ const (
 	goodbye    = time.Second
 )
 
-// stream reads the slot. All of it belongs to the goroutine of run.
-type stream struct {
+// slotStream reads the slot. All of it belongs to the goroutine of run.
+type slotStream struct {
 	conn *pgconn.PgConn
 	dec  *decoder
 	rows *ledger
-
-	txn   *transaction // nil between transactions
-	chunk []row        // read and not yet handed on
-	most  int          // rows in a chunk
+	out  chunks
 
 	heardAt, statusAt, deadline time.Time
 	wait                        time.Duration // until the next status, while nothing comes
 }
 
-func openStream(ctx context.Context, cfg *Config, dec *decoder, rows *ledger) (*stream, error) {
+func openSlotStream(ctx context.Context, cfg *Config, dec *decoder, rows *ledger) (*slotStream, error) {
 	config, err := pgstore.ParseURL(cfg.URL, "sluicebox bench floor stream")
 	if err != nil {
 		return nil, err
@@ -58,16 +55,14 @@ func openStream(ctx context.Context, cfg *Config, dec *decoder, rows *ledger) (*
 		hangUp(conn)
 		return nil, fmt.Errorf("start the stream of slot %s: %w", cfg.Slot, pgstore.Explain(err))
 	}
-	return &stream{conn: conn, dec: dec, rows: rows}, nil
+	return &slotStream{conn: conn, dec: dec, rows: rows, out: chunks{ledger: rows}}, nil
 }
 
-func (s *stream) close() { hangUp(s.conn) }
+func (s *slotStream) close() { hangUp(s.conn) }
 
-// run reads until the context ends. It hands the rows of a transaction on at its
-// end, or before it when there are most of them: protocol version 1 sends nothing
-// that is not committed. Whoever takes a chunk owns it.
-func (s *stream) run(ctx context.Context, most int, take func([]row) error) error {
-	s.most = most
+// run implements stream. Protocol version 1 sends nothing that is not committed.
+func (s *slotStream) run(ctx context.Context, most int, take func([]row) error) error {
+	s.out.most, s.out.take = most, take
 	conn := s.conn.Conn()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
 	s.statusAt = time.Now()
@@ -82,7 +77,7 @@ func (s *stream) run(ctx context.Context, most int, take func([]row) error) erro
 		case err != nil:
 			err = fmt.Errorf("read the stream: %w", err)
 		default:
-			err = s.message(ctx, msg, take)
+			err = s.message(ctx, msg)
 		}
 		if err != nil {
 			return err
@@ -93,12 +88,12 @@ func (s *stream) run(ctx context.Context, most int, take func([]row) error) erro
 	return ctx.Err()
 }
 
-func (s *stream) message(ctx context.Context, msg pgproto3.BackendMessage, take func([]row) error) error {
+func (s *slotStream) message(ctx context.Context, msg pgproto3.BackendMessage) error {
 	switch msg := msg.(type) {
 	case *pgproto3.CopyData:
 		switch msg.Data[0] {
 		case pglogrepl.XLogDataByteID:
-			return s.change(ctx, msg.Data[1+xlogHeader:], take)
+			return s.change(ctx, msg.Data[1+xlogHeader:])
 		case pglogrepl.PrimaryKeepaliveMessageByteID:
 			return s.keepalive(msg.Data[1:])
 		}
@@ -115,11 +110,11 @@ func (s *stream) message(ctx context.Context, msg pgproto3.BackendMessage, take 
 // xlogHeader is two positions and a time, before each message of pgoutput.
 const xlogHeader = 24
 
-func (s *stream) change(ctx context.Context, data []byte, take func([]row) error) error {
+func (s *slotStream) change(ctx context.Context, data []byte) error {
 	kind, body := data[0], data[1:]
 	switch kind {
 	case 'B':
-		s.txn = s.rows.begin()
+		s.out.begin()
 	case 'R':
 		return s.dec.relation(body)
 	case 'I':
@@ -127,35 +122,21 @@ func (s *stream) change(ctx context.Context, data []byte, take func([]row) error
 		if err != nil {
 			return err
 		}
-		r.txn = s.txn
-		s.chunk = append(s.chunk, r)
-		if len(s.chunk) == s.most {
-			return s.hand(ctx, 0, take)
-		}
+		return s.out.add(ctx, r)
 	case 'C':
-		err := s.hand(ctx, commitEnd(body), take)
-		s.txn = nil
+		err := s.out.end(ctx, commitEnd(body))
 		return errors.Join(err, s.heard(time.Now()))
 	}
 	return nil // what the table and its columns have besides
 }
 
-func (s *stream) hand(ctx context.Context, end pglogrepl.LSN, take func([]row) error) error {
-	chunk := s.chunk
-	if err := s.rows.read(ctx, s.txn, len(chunk), end); err != nil || len(chunk) == 0 {
-		return err
-	}
-	s.chunk = make([]row, 0, len(chunk)) // the next one is likely as large
-	return take(chunk)
-}
-
-func (s *stream) keepalive(data []byte) error {
+func (s *slotStream) keepalive(data []byte) error {
 	k, err := pglogrepl.ParsePrimaryKeepaliveMessage(data)
 	if err != nil {
 		return err
 	}
-	if s.txn == nil {
-		s.rows.idle(k.ServerWALEnd)
+	if s.out.txn == nil {
+		s.rows.idle(uint64(k.ServerWALEnd))
 	}
 	if k.ReplyRequested {
 		return s.status(time.Now())
@@ -164,7 +145,7 @@ func (s *stream) keepalive(data []byte) error {
 }
 
 // heard brings the next status forward to the end of a short silence.
-func (s *stream) heard(now time.Time) error {
+func (s *slotStream) heard(now time.Time) error {
 	s.heardAt, s.wait = now, firstNudge
 	if next := now.Add(firstNudge); next.Before(s.deadline) {
 		return s.listen(next)
@@ -173,7 +154,7 @@ func (s *stream) heard(now time.Time) error {
 }
 
 // tend sends the status that is due, if any.
-func (s *stream) tend(now time.Time) error {
+func (s *slotStream) tend(now time.Time) error {
 	next := min(s.heardAt.Add(s.wait).Sub(now), s.statusAt.Add(statusEvery).Sub(now))
 	if next <= 0 {
 		if err := s.status(now); err != nil {
@@ -189,14 +170,14 @@ func (s *stream) tend(now time.Time) error {
 }
 
 // listen bounds the reads. A bound that is met is set anew by tend.
-func (s *stream) listen(until time.Time) error {
+func (s *slotStream) listen(until time.Time) error {
 	s.deadline = until
 	return s.conn.Conn().SetReadDeadline(until)
 }
 
-func (s *stream) status(now time.Time) error {
+func (s *slotStream) status(now time.Time) error {
 	s.statusAt = now
-	at := s.rows.position()
+	at := pglogrepl.LSN(s.rows.position())
 	err := pglogrepl.SendStandbyStatusUpdate(context.Background(), s.conn, pglogrepl.StandbyStatusUpdate{WALWritePosition: at, ClientTime: now})
 	if err != nil {
 		return fmt.Errorf("send a status: %w", err)

@@ -1,0 +1,214 @@
+package floor
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/sluicebox/sluicebox/store"
+	mystore "github.com/sluicebox/sluicebox/store/mysql"
+)
+
+// mysqlDatabase is a database of MySQL or MariaDB.
+type mysqlDatabase struct {
+	cfg   *Config
+	table *mysqlTable
+}
+
+// mysqlTable makes the statements. They name the primary key, for the reason that
+// store/mysql has: the server would read all of a table that it thinks small.
+type mysqlTable struct {
+	name   string
+	layout store.Layout
+}
+
+func (t *mysqlTable) from() string {
+	return mystore.Ident(t.name) + " AS o FORCE INDEX (PRIMARY)"
+}
+
+func (t *mysqlTable) among() string { return " WHERE o." + mystore.Ident(t.layout.Columns.ID) + " IN " }
+
+func (t *mysqlTable) is(s store.Status) string {
+	return "o." + mystore.Ident(t.layout.Columns.Status) + " = " + literal(&t.layout, s)
+}
+
+// set is an update up to the value of its time.
+func (t *mysqlTable) set(s store.Status) string {
+	return "UPDATE " + t.from() + " SET " + t.is(s) + ", o." + mystore.Ident(t.layout.Columns.Claimed) + " = "
+}
+
+// mysqlSession is a session of MySQL or MariaDB. What it writes is one packet with
+// all statements of a transaction, and so one round trip.
+type mysqlSession struct {
+	conn    driver.Conn
+	netConn net.Conn
+	table   *mysqlTable
+	fill    func(s *mysqlSession, rows []row) // puts the statements into text
+	counts  int                               // the place of the one whose rows count
+	text    []byte
+}
+
+// openClaims opens the session that claims rows. A claim locks its rows first, which
+// waits for whoever inserts them just now: an update alone would pass over them, and
+// could not tell them from rows that are gone.
+func (d *mysqlDatabase) openClaims(ctx context.Context) (claimer, error) {
+	t := d.table
+	lock, update := "SELECT COUNT(*) FROM "+t.from()+t.among(), t.set(store.Processing)
+	only := " AND " + t.is(store.Pending)
+	return d.openSession(ctx, "0", 1, func(s *mysqlSession, rows []row) {
+		s.add(lock)
+		from := len(s.text)
+		s.addIDs(rows)
+		to := len(s.text)
+		s.add(" FOR UPDATE; " + update)
+		s.addTime()
+		s.add(t.among())
+		s.text = append(s.text, s.text[from:to]...)
+		s.add(only + "; COMMIT")
+	})
+}
+
+// openCompletions opens the session that completes rows.
+func (d *mysqlDatabase) openCompletions(ctx context.Context) (session, error) {
+	t := d.table
+	if t.layout.DeleteDelivered {
+		return d.openSession(ctx, "1", 0, func(s *mysqlSession, rows []row) {
+			s.add("DELETE o FROM " + t.from() + t.among())
+			s.addIDs(rows)
+		})
+	}
+	return d.openSession(ctx, "1", 0, func(s *mysqlSession, rows []row) {
+		s.add(t.set(store.Completed))
+		s.addTime()
+		s.add(t.among())
+		s.addIDs(rows)
+	})
+}
+
+// openSession opens a session with its own value of autocommit.
+func (d *mysqlDatabase) openSession(ctx context.Context, autocommit string, counts int, fill func(*mysqlSession, []row)) (*mysqlSession, error) {
+	cfg, err := mystore.ParseURL(d.cfg.URL, "sluicebox bench floor")
+	if err != nil {
+		return nil, err
+	}
+	s := &mysqlSession{table: d.table, fill: fill, counts: counts}
+	cfg.MultiStatements = true
+	cfg.Params = map[string]string{"autocommit": autocommit, "sql_mode": "'STRICT_ALL_TABLES'", "time_zone": "'+00:00'"}
+	cfg.DialFunc = func(ctx context.Context, network, addr string) (_ net.Conn, err error) {
+		s.netConn, err = new(net.Dialer).DialContext(ctx, network, addr)
+		return s.netConn, err
+	}
+	connector, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", cfg.Addr, err)
+	}
+	if s.conn, err = connector.Connect(ctx); err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", cfg.Addr, mystore.Explain(err))
+	}
+	if err := s.settle(ctx); err != nil {
+		s.close()
+		return nil, fmt.Errorf("prepare the session: %w", err)
+	}
+	return s, nil
+}
+
+// settle gives the session what its statements need. MariaDB makes a table of a long
+// list, and may then read all of the other one.
+func (s *mysqlSession) settle(ctx context.Context) error {
+	statements := []string{"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", "/*M! SET in_predicate_conversion_threshold = 0 */"}
+	for _, sql := range statements {
+		if _, err := s.exec(ctx, sql); err != nil && !isEmptyQuery(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// isEmptyQuery is what MySQL answers to a statement that is for MariaDB alone.
+func isEmptyQuery(err error) bool {
+	var e *mysql.MySQLError
+	return errors.As(err, &e) && e.Number == 1065 // ER_EMPTY_QUERY
+}
+
+func (s *mysqlSession) close() {
+	_ = s.netConn.SetDeadline(time.Now().Add(goodbye))
+	_ = s.conn.Close() // nothing hangs on it
+}
+
+// bind implements session.
+func (s *mysqlSession) bind(ctx context.Context) (unbind func()) {
+	stop := context.AfterFunc(ctx, func() { _ = s.netConn.SetDeadline(time.Unix(1, 0)) })
+	return func() { stop() }
+}
+
+func (s *mysqlSession) exec(ctx context.Context, sql string) (driver.Result, error) {
+	return s.conn.(driver.ExecerContext).ExecContext(ctx, sql, nil)
+}
+
+// write implements session.
+func (s *mysqlSession) write(rows []row) (int, error) {
+	s.text = s.text[:0]
+	s.fill(s, rows)
+	result, err := s.exec(context.Background(), string(s.text))
+	if err != nil {
+		return 0, err
+	}
+	all := result.(mysql.Result).AllRowsAffected()
+	return int(all[s.counts]), nil
+}
+
+// claimedOf implements claimer.
+func (s *mysqlSession) claimedOf(rows []row) (map[string]bool, error) {
+	t := s.table
+	s.text = s.text[:0]
+	s.add("SELECT " + mystore.Ident(t.layout.Columns.ID) + " FROM " + t.from() + t.among())
+	s.addIDs(rows)
+	s.add(" AND " + t.is(store.Processing))
+	found, err := s.conn.(driver.QueryerContext).QueryContext(context.Background(), string(s.text), nil)
+	if err != nil {
+		return nil, err
+	}
+	ids := make(map[string]bool, len(rows))
+	values := make([]driver.Value, 1)
+	for err = found.Next(values); err == nil; err = found.Next(values) {
+		ids[string(values[0].([]byte))] = true
+	}
+	if !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if err := found.Close(); err != nil {
+		return nil, err
+	}
+	_, err = s.exec(context.Background(), "COMMIT") // else the next look sees no more than this one
+	return ids, err
+}
+
+func (s *mysqlSession) add(text string) { s.text = append(s.text, text...) }
+
+func (s *mysqlSession) addTime() {
+	s.text = time.Now().UTC().AppendFormat(s.text, "'2006-01-02 15:04:05.000000'")
+}
+
+// addIDs adds a list of the rows' ids. Backslashes escape in the session's sql_mode,
+// and in UTF-8 no byte of another character is one or a quote.
+func (s *mysqlSession) addIDs(rows []row) {
+	sep := byte('(')
+	for i := range rows {
+		s.text = append(s.text, sep, '\'')
+		for _, c := range rows[i].id {
+			if c == '\'' || c == '\\' {
+				s.text = append(s.text, '\\')
+			}
+			s.text = append(s.text, c)
+		}
+		s.text = append(s.text, '\'')
+		sep = ','
+	}
+	s.text = append(s.text, ')')
+}

@@ -1,0 +1,189 @@
+package floor
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-mysql-org/go-mysql/client"
+	gomysql "github.com/go-mysql-org/go-mysql/mysql"
+	"github.com/go-mysql-org/go-mysql/replication"
+	"github.com/go-sql-driver/mysql"
+
+	mystore "github.com/sluicebox/sluicebox/store/mysql"
+)
+
+// The server says each second that it is there, and is given up after ten.
+const (
+	heartbeat = time.Second
+	silence   = 10 * time.Second
+)
+
+// parseGTIDs reads a set of either server. A colon is in one of the forms only.
+func parseGTIDs(text string) (gomysql.GTIDSet, error) {
+	if strings.Contains(text, ":") {
+		return gomysql.ParseMysqlGTIDSet(text)
+	}
+	return gomysql.ParseMariadbGTIDSet(text)
+}
+
+// binlogStream reads the binlog. It is the syncer's handler.
+type binlogStream struct {
+	syncer   *replication.BinlogSyncer
+	streamer *replication.BinlogStreamer
+	dec      rowsDecoder
+	out      chunks
+
+	ctx   context.Context // of run
+	began chan struct{}   // closed by run
+	over  chan struct{}   // closed by hangUp
+	once  sync.Once
+	conn  atomic.Pointer[net.Conn]
+}
+
+func (d *mysqlDatabase) openStream(ctx context.Context, rows *ledger) (stream, error) {
+	cfg, err := mystore.ParseURL(d.cfg.URL, "sluicebox bench floor stream")
+	if err != nil {
+		return nil, err
+	}
+	s := &binlogStream{began: make(chan struct{}), over: make(chan struct{}), out: chunks{ledger: rows}}
+	if s.dec, err = d.find(ctx, cfg); err != nil {
+		return nil, err
+	}
+	from, err := parseGTIDs(d.cfg.From)
+	if err != nil {
+		return nil, err
+	}
+	host, port, err := net.SplitHostPort(cfg.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("the floor reads a binlog over TCP: %w", err)
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return nil, err
+	}
+	flavor := gomysql.MySQLFlavor
+	if _, maria := from.(*gomysql.MariadbGTIDSet); maria {
+		flavor = gomysql.MariaDBFlavor
+	}
+	s.syncer = replication.NewBinlogSyncer(replication.BinlogSyncerConfig{
+		ServerID: rand.Uint32() | 1<<31, Flavor: flavor, Host: host, Port: uint16(number),
+		User: cfg.User, Password: cfg.Passwd, TLSConfig: cfg.TLS, Localhost: "sluicebox bench floor",
+		RawModeEnabled: true, SynchronousEventHandler: s, EventCacheCount: 1,
+		DisableRetrySync: true, DiscardGTIDSet: true, FillZeroLogPos: flavor == gomysql.MariaDBFlavor,
+		HeartbeatPeriod: heartbeat, ReadTimeout: silence,
+		Logger: slog.New(slog.DiscardHandler), // it would log the configuration
+		Dialer: s.dial,
+	})
+	if s.streamer, err = s.syncer.StartSyncGTID(from); err != nil {
+		s.close()
+		return nil, fmt.Errorf("start the stream: %w", mystore.Explain(err))
+	}
+	return s, nil
+}
+
+// find asks for the columns of the table.
+func (d *mysqlDatabase) find(ctx context.Context, cfg *mysql.Config) (dec rowsDecoder, err error) {
+	const ask = `SELECT
+  COALESCE(MAX(IF(column_name = ?, ordinal_position, 0)), 0), COALESCE(MAX(IF(column_name = ?, ordinal_position, 0)), 0)
+FROM information_schema.columns WHERE table_schema = ? AND table_name = ?`
+	dec.schema, dec.table = cfg.DBName, d.cfg.Table
+	connector, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return dec, err
+	}
+	pool := sql.OpenDB(connector)
+	defer func() { _ = pool.Close() }() // nothing hangs on it
+	columns := &d.table.layout.Columns
+	err = pool.QueryRowContext(ctx, ask, columns.ID, columns.Payload, dec.schema, dec.table).Scan(&dec.idAt, &dec.payloadAt)
+	if err != nil {
+		return dec, fmt.Errorf("look for table %s: %w", dec.table, mystore.Explain(err))
+	}
+	if dec.idAt == 0 || dec.payloadAt == 0 {
+		return dec, fmt.Errorf("there is no table %s in database %s, or it has no columns %s and %s", dec.table, dec.schema, columns.ID, columns.Payload)
+	}
+	dec.idAt--
+	dec.payloadAt--
+	return dec, nil
+}
+
+// dial connects for the syncer, once: it would connect again to end its session.
+func (s *binlogStream) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	if s.conn.Load() != nil {
+		return nil, errors.New("the stream has ended")
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err == nil {
+		s.conn.Store(&conn)
+	}
+	return conn, err
+}
+
+var _ client.Dialer = (*binlogStream)(nil).dial
+
+func (s *binlogStream) hangUp() {
+	s.once.Do(func() { close(s.over) })
+	if conn := s.conn.Load(); conn != nil {
+		_ = (*conn).Close()
+	}
+}
+
+// close ends the stream and waits for the syncer's goroutine.
+func (s *binlogStream) close() {
+	s.hangUp()
+	s.syncer.Close()
+}
+
+// run implements stream. The binlog has nothing that is not committed.
+func (s *binlogStream) run(ctx context.Context, most int, take func([]row) error) error {
+	s.ctx, s.out.most, s.out.take = ctx, most, take
+	close(s.began)
+	defer context.AfterFunc(ctx, s.hangUp)()
+	_, err := s.streamer.GetEvent(context.Background()) // it ends with the connection
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("read the binlog: %w", err)
+}
+
+// HandleEvent implements replication.EventHandler. Its error ends the stream.
+func (s *binlogStream) HandleEvent(e *replication.BinlogEvent) error {
+	select {
+	case <-s.began:
+	case <-s.over:
+		return errors.New("the stream has ended")
+	}
+	return s.event(e.Header, e.RawData)
+}
+
+func (s *binlogStream) event(head *replication.EventHeader, raw []byte) error {
+	switch head.EventType {
+	case replication.FORMAT_DESCRIPTION_EVENT:
+		s.dec.describe(raw)
+	case replication.TABLE_MAP_EVENT:
+		return s.dec.tableMap(raw)
+	case replication.WRITE_ROWS_EVENTv1, replication.WRITE_ROWS_EVENTv2:
+		return s.dec.inserts(head.EventType, raw, func(r row) error {
+			if s.out.txn == nil {
+				s.out.begin()
+			}
+			return s.out.add(s.ctx, r)
+		})
+	case replication.XID_EVENT:
+		if s.out.txn != nil {
+			return s.out.end(s.ctx, uint64(head.LogPos))
+		}
+	case replication.TRANSACTION_PAYLOAD_EVENT, replication.MARIADB_WRITE_ROWS_COMPRESSED_EVENT_V1:
+		return errors.New("the log is compressed, which the floor does not read")
+	}
+	return nil
+}

@@ -1,0 +1,287 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
+	"github.com/sluicebox/sluicebox/store"
+	mystore "github.com/sluicebox/sluicebox/store/mysql"
+)
+
+// mysqlServer is a server of MySQL or MariaDB.
+type mysqlServer struct {
+	session *mysqlSession
+	maria   bool
+	is      about
+}
+
+// mysqlSession is one session of the server.
+type mysqlSession struct {
+	*sql.Conn
+	pool *sql.DB
+}
+
+// dialMySQL opens a session with autocommit.
+func dialMySQL(ctx context.Context, source string) (*mysqlSession, error) {
+	cfg, err := mystore.ParseURL(source, "sluicebox bench")
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	cfg.Params = map[string]string{"time_zone": "'+00:00'", "sql_mode": "'STRICT_ALL_TABLES'"}
+	connector, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", cfg.Addr, err)
+	}
+	s := &mysqlSession{pool: sql.OpenDB(connector)}
+	if s.Conn, err = s.pool.Conn(ctx); err != nil {
+		_ = s.pool.Close()
+		return nil, fmt.Errorf("connect to %s: %w", cfg.Addr, mystore.Explain(err))
+	}
+	return s, nil
+}
+
+// close ends the session. The server may be gone.
+func (s *mysqlSession) close() {
+	_ = s.Close()
+	_ = s.pool.Close()
+}
+
+// connectMySQL connects to the server. A URL that names no database will do.
+func connectMySQL(ctx context.Context, source string) (*mysqlServer, error) {
+	if u, err := url.Parse(source); err == nil && strings.Trim(u.Path, "/") == "" {
+		if source, err = withDatabase(source, "information_schema"); err != nil {
+			return nil, err
+		}
+	}
+	session, err := dialMySQL(ctx, source)
+	if err != nil {
+		return nil, err
+	}
+	s := &mysqlServer{session: session, is: about{set: map[string]string{}, mysql: true}}
+	if err := s.look(ctx); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// look makes sure that the server has a binlog. What else a relay asks of it, the
+// relay says.
+func (s *mysqlServer) look(ctx context.Context) error {
+	rows, err := s.session.QueryContext(ctx, `SHOW GLOBAL VARIABLES WHERE variable_name IN ('version', 'log_bin', 'sync_binlog', 'gtid_mode',
+  'innodb_flush_log_at_trx_commit', 'innodb_doublewrite', 'innodb_buffer_pool_size', 'innodb_redo_log_capacity', 'innodb_log_file_size',
+  'innodb_flush_method', 'binlog_row_image', 'binlog_row_metadata', 'performance_schema')`)
+	if err != nil {
+		return fmt.Errorf("look at the server: %w", err)
+	}
+	defer func() { _ = rows.Close() }() // its error is that of rows.Err
+	for rows.Next() {
+		var name, value string
+		if err := rows.Scan(&name, &value); err != nil {
+			return fmt.Errorf("look at the server: %w", err)
+		}
+		s.is.set[name] = value
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("look at the server: %w", err)
+	}
+	version := s.is.set["version"]
+	delete(s.is.set, "version")
+	s.maria = strings.Contains(version, "MariaDB")
+	s.is.version = "MySQL " + version
+	if s.maria {
+		s.is.version = "MariaDB " + version
+	}
+	if s.is.set["log_bin"] != "ON" || !s.maria && s.is.set["gtid_mode"] != "ON" {
+		return &store.SetupError{
+			Problem: "the server keeps no binlog with GTIDs, which is what a relay reads",
+			Remedy:  "run `sluicebox doctor` on one of its databases, which tells what to set, or use another server",
+		}
+	}
+	return nil
+}
+
+func (s *mysqlServer) about() about { return s.is }
+func (s *mysqlServer) close()       { s.session.close() }
+
+func (s *mysqlServer) create(ctx context.Context, name, url string, of *outboxTable) (database, error) {
+	if _, err := s.session.ExecContext(ctx, "CREATE DATABASE "+name+" CHARACTER SET utf8mb4"); err != nil {
+		var refused *mysql.MySQLError
+		const denied, deniedDatabase = 1227, 1044 // ER_SPECIFIC_ACCESS_DENIED_ERROR, ER_DBACCESS_DENIED_ERROR
+		if errors.As(err, &refused) && (refused.Number == denied || refused.Number == deniedDatabase) {
+			return nil, &store.SetupError{
+				Problem: "the benchmark makes databases, and the account may not: " + refused.Message,
+				Remedy: "run ``GRANT ALL ON `sluicebox\\_bench\\_%`.* TO CURRENT_USER`` with the account in its place, and grant it REPLICATION SLAVE and " +
+					"REPLICATION CLIENT on *.*; or use another server",
+			}
+		}
+		return nil, err
+	}
+	session, err := dialMySQL(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	for _, statement := range of.mysql {
+		if _, err := session.ExecContext(ctx, statement); err != nil {
+			session.close()
+			return nil, err
+		}
+	}
+	return &mysqlDatabase{mysqlServer: s, name: name, url: url, table: of, session: session}, nil
+}
+
+func (s *mysqlServer) drop(ctx context.Context, name string) error {
+	_, err := s.session.ExecContext(ctx, "DROP DATABASE IF EXISTS "+name)
+	return err
+}
+
+// mysqlDatabase is a database of MySQL or MariaDB.
+type mysqlDatabase struct {
+	*mysqlServer
+	name, url string
+	table     *outboxTable
+	session   *mysqlSession
+}
+
+func (d *mysqlDatabase) close() { d.session.close() }
+
+// insert is the statement that writes the rows of a query of numbers n, in its order.
+func (d *mysqlDatabase) insert(r *rowSpan, from string) string {
+	columns, values := "", ""
+	if r.completed {
+		columns, values = ", processed_at", ", UTC_TIMESTAMP()"
+	}
+	return fmt.Sprintf(`INSERT INTO %s (id, type, message_group, payload, status, created_at%s)
+SELECT LPAD(n, %d, '0'), 'EVENT', %s, CONCAT('%s', LPAD(n, %d, '0'), ?), %s, UTC_TIMESTAMP()%s FROM %s`,
+		d.table.name, columns, idDigits, r.group("CONCAT('g', n %% %d)"), payloadHead, idDigits, r.status(d.table), values, from)
+}
+
+// loadDigits are the digits of the numbers that a load counts at most.
+const loadDigits = 6
+
+// load implements database. Rows that were delivered long ago need not be in the
+// binlog, if the account may leave them out.
+func (d *mysqlDatabase) load(ctx context.Context, r *rowSpan) error {
+	if r.completed {
+		if _, err := d.session.ExecContext(ctx, "SET SESSION sql_log_bin = 0"); err == nil {
+			defer func() { _, _ = d.session.ExecContext(ctx, "SET SESSION sql_log_bin = 1") }() // the session loads nothing else then
+		}
+	}
+	const ten = "(SELECT 0 AS d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL " +
+		"SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)"
+	number, digits, unit := "", "", 1
+	for i := 0; i < loadDigits && unit <= r.last-r.first; i, unit = i+1, unit*10 {
+		number += fmt.Sprintf(" + %d * d%d.d", unit, i)
+		digits += fmt.Sprintf(", %s AS d%d", ten, i)
+	}
+	from := "(SELECT 1 AS d) AS one" + digits
+	numbers := fmt.Sprintf("(SELECT %d%s AS n FROM %s) AS numbers WHERE n <= %d ORDER BY n", r.first, number, from, r.last)
+	_, err := d.session.ExecContext(ctx, d.insert(r, numbers), r.padding)
+	return err
+}
+
+// settle has the table counted and its pages written, the second if the account may.
+func (d *mysqlDatabase) settle(ctx context.Context) error {
+	if _, err := d.session.ExecContext(ctx, "ANALYZE TABLE "+d.table.name); err != nil {
+		return err
+	}
+	if _, err := d.session.ExecContext(ctx, "FLUSH TABLES "+d.table.name+" FOR EXPORT"); err != nil {
+		return nil //nolint:nilerr // a right that few accounts have
+	}
+	_, err := d.session.ExecContext(ctx, "UNLOCK TABLES")
+	return err
+}
+
+// mysqlWriter is a session that writes rows.
+type mysqlWriter struct {
+	session *mysqlSession
+	insert  *sql.Stmt
+	padding string
+}
+
+func (d *mysqlDatabase) writer(ctx context.Context, r *rowSpan) (rowWriter, error) {
+	session, err := dialMySQL(ctx, d.url)
+	if err != nil {
+		return nil, err
+	}
+	w := &mysqlWriter{session: session, padding: r.padding}
+	if w.insert, err = session.PrepareContext(ctx, d.insert(r, "(SELECT ? AS n) AS v")); err != nil {
+		session.close()
+		return nil, err
+	}
+	return w, nil
+}
+
+func (w *mysqlWriter) write(ctx context.Context, n int) error {
+	_, err := w.insert.ExecContext(ctx, w.padding, n)
+	return err
+}
+
+func (w *mysqlWriter) close() { w.session.close() }
+
+// floor says where the binlog ends.
+func (d *mysqlDatabase) floor(ctx context.Context, cfg *floor.Config) error {
+	ask := "SELECT @@GLOBAL.gtid_executed"
+	if d.maria {
+		ask = "SELECT @@GLOBAL.gtid_binlog_pos"
+	}
+	return d.session.QueryRowContext(ctx, ask).Scan(&cfg.From)
+}
+
+// scans counts statements that name the outbox, which MySQL does unless it is told
+// not to (performance_schema), and MariaDB only if it is told to. A table of counters
+// that is full counts no more databases.
+func (d *mysqlDatabase) scans(ctx context.Context) (int, error) {
+	if d.is.set["performance_schema"] != "ON" {
+		return 0, errUncounted
+	}
+	var n int
+	var full bool
+	err := d.session.QueryRowContext(ctx, `
+SELECT COALESCE(SUM(IF(schema_name = ? AND digest_text LIKE ?, count_star, 0)), 0), COUNT(*) >= @@performance_schema_digests_size
+FROM performance_schema.events_statements_summary_by_digest`, d.name, "%`"+d.table.name+"`%").Scan(&n, &full)
+	if err != nil || full {
+		return 0, errUncounted // the account may not read it
+	}
+	return n, nil
+}
+
+// countStatements implements counter. The database is new, so there is nothing to
+// take off but what was loaded.
+func (d *mysqlDatabase) countStatements(context.Context) error {
+	if d.is.set["performance_schema"] != "ON" {
+		return errors.New("start the server with performance_schema=ON for that")
+	}
+	return nil
+}
+
+func (d *mysqlDatabase) statements(ctx context.Context) (string, error) {
+	rows, err := d.session.QueryContext(ctx, `
+SELECT count_star, sum_rows_affected + sum_rows_sent, sum_rows_examined, sum_timer_wait / 1e9, sum_lock_time / 1e9, digest_text
+FROM performance_schema.events_statements_summary_by_digest WHERE schema_name = ? ORDER BY sum_timer_wait DESC LIMIT 30`, d.name)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = rows.Close() }() // its error is that of rows.Err
+	var text bytes.Buffer
+	for rows.Next() {
+		var calls, n, examined int64
+		var took, locked float64
+		var query sql.NullString
+		if err := rows.Scan(&calls, &n, &examined, &took, &locked, &query); err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&text, "%d calls, %d rows, %d rows examined, %.1f ms, %.1f ms of them for locks\n%s\n\n", calls, n, examined, took, locked, query.String)
+	}
+	return text.String(), rows.Err()
+}
