@@ -67,7 +67,7 @@ func (st *stream) HandleEvent(e *replication.BinlogEvent) error {
 		return st.fault(err)
 	}
 	st.connect(e.Header.EventType)
-	if !st.asm.open {
+	if !st.asm.open && e.Header.EventType != replication.ROTATE_EVENT { // between two files
 		st.sendIdle(now)
 	}
 	st.sayAlive(now) // unless something was sent
@@ -185,9 +185,6 @@ func (st *stream) sendWaiting() error {
 // transaction that was sent in part is complete.
 func (st *stream) sendIdle(now time.Time) {
 	due := &st.asm.idle
-	if st.asm.flavour == mySQL && st.asm.last.born == 0 {
-		return // between two files
-	}
 	if due.since.IsZero() || now.Before(st.idleAt) || !due.foreign && now.Sub(due.since) < ownEvery || st.src.resume.Partly() {
 		return
 	}
@@ -208,7 +205,7 @@ func (st *stream) sendIdle(now time.Time) {
 // sayAlive lets a receiver that is there know that the server is, where nothing else
 // has for a while: it is idle, or a long transaction of others is on its way.
 func (st *stream) sayAlive(now time.Time) {
-	if now.Sub(st.aliveAt) < aliveEvery {
+	if !st.connected || now.Sub(st.aliveAt) < aliveEvery {
 		return
 	}
 	select {

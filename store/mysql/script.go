@@ -3,6 +3,8 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
+	"errors"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -64,15 +66,19 @@ func (c *conn) most() int { return c.server.packet / 4 }
 
 // run runs a script, its COMMIT included. False says that it failed, and that what it
 // did was taken back: the caller does the same step by step. The error is one that
-// comes again there, a lock that was waited for among them.
+// comes again there, a lock that was waited for among them, or a *commitError.
 func (c *conn) run(ctx context.Context, s *script) (bool, error) {
 	s.text.WriteString("COMMIT")
 	err := c.answers(ctx, s)
 	if err == nil {
 		return true, nil
 	}
+	if code(err) == 0 && !errors.Is(err, driver.ErrBadConn) { // which says that nothing was sent
+		c.broken = true
+		return false, &commitError{err}
+	}
 	if taken := c.rollback(ctx); taken != nil {
-		return false, err
+		return false, taken
 	}
 	if code(err) == 0 || lockedOut(err) {
 		return false, err

@@ -140,7 +140,7 @@ func (s *site) namesake() {
 	if s.flavour == servers.MariaDB {
 		list, code = "SHOW SLAVE HOSTS", 78
 	}
-	rows, err := s.db.QueryContext(s.t.Context(), list)
+	rows, err := s.conn.QueryContext(s.t.Context(), list)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestAReplicaIsPromoted(t *testing.T) {
 		s.move(at(t, next.URL))
 		within(t, patience, func() string {
 			var n int
-			if err := s.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM outbox_events").Scan(&n); err != nil || n < 150 {
+			if err := s.conn.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM outbox_events").Scan(&n); err != nil || n < 150 {
 				return fmt.Sprintf("the replica has %d rows: %v", n, err)
 			}
 			return ""
@@ -235,5 +235,5 @@ func (s *site) move(address string) {
 	s.t.Helper()
 	database := strings.Replace(s.database, at(s.t, s.database), address, 1)
 	s.config = strings.Replace(s.config, s.database, database, 1)
-	s.database, s.db = database, servers.OpenMySQL(s.t, database)
+	s.database, s.conn = database, connect(s.t, database)
 }

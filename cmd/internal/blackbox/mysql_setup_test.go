@@ -1,7 +1,6 @@
 package blackbox
 
 import (
-	"database/sql"
 	"fmt"
 	"strings"
 	"testing"
@@ -52,25 +51,24 @@ func userURL(database, user string) string {
 	return strings.Replace(database, "://root@", "://"+user+"@", 1)
 }
 
-// site is a database of MySQL or MariaDB, a receiver, and a relay's configuration.
+// site is a scene in a database of MySQL or MariaDB that has no tables yet.
 type site struct {
-	t        *testing.T
-	flavour  servers.Flavour
-	database string // as the administrator
-	name     string // of the database
-	db       *sql.DB
-	to       *sinktest.Receiver
-	config   string
+	*scene
+	flavour servers.Flavour
+	name    string // of the database
 }
 
-// newSite takes an empty database. rest is the rest of the configuration.
+// newSite takes an empty database, as the administrator. rest is the rest of the
+// configuration.
 func newSite(t *testing.T, f servers.Flavour, database, rest string) *site {
 	t.Helper()
-	s := &site{t: t, flavour: f, database: database, db: servers.OpenMySQL(t, database), to: sinktest.NewReceiver(t)}
-	if err := s.db.QueryRowContext(t.Context(), "SELECT DATABASE()").Scan(&s.name); err != nil {
+	to := sinktest.NewReceiver(t)
+	s := &site{flavour: f, scene: &scene{
+		t: t, kind: mysqlKind(), database: database, conn: connect(t, database), to: to, config: preset(database, to.URL(), rest),
+	}}
+	if err := s.conn.row("SELECT DATABASE()").Scan(&s.name); err != nil {
 		t.Fatal(err)
 	}
-	s.config = preset(database, s.to.URL(), rest)
 	return s
 }
 
@@ -90,21 +88,10 @@ func (s *site) client(url, script string) {
 	}
 }
 
-// run starts a relay and waits until it reads.
-func (s *site) run() *relay {
-	s.t.Helper()
-	r := start(s.t, s.config)
-	r.waitFor("reading")
-	return r
-}
-
 // count returns the number that a query gives.
 func (s *site) count(query string, args ...any) (n int) {
 	s.t.Helper()
-	if err := s.db.QueryRowContext(s.t.Context(), query, args...).Scan(&n); err != nil {
-		s.t.Fatalf("%s: %v", query, err)
-	}
-	return n
+	return count(s.t, s.conn, query, args...)
 }
 
 // number writes the rows from..to in one transaction. group gives the message group of
@@ -120,22 +107,3 @@ func (s *site) number(from, to int, group func(i int) int) {
 
 // nine spreads rows over nine groups.
 func nine(i int) int { return i % 9 }
-
-// settled waits until every row but some is COMPLETED.
-func (s *site) settled(but ...string) {
-	s.t.Helper()
-	dwindle(s.t, "rows are not COMPLETED", func() int {
-		return s.count("SELECT COUNT(*) FROM outbox_events WHERE status <> 'COMPLETED' AND NOT FIND_IN_SET(id, ?)", strings.Join(but, ","))
-	})
-}
-
-// expectNumbered waits until the rows 1..n have arrived but for some, and are COMPLETED,
-// and expects each once and every group in order.
-func (s *site) expectNumbered(n int, but ...string) {
-	s.t.Helper()
-	arrive(s.t, s.to, n-len(but))
-	s.settled(but...)
-	if again := checkNumbered(s.t, s.to.Taken()); again > 0 {
-		s.t.Errorf("%d rows arrived more than once", again)
-	}
-}

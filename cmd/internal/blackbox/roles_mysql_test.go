@@ -95,7 +95,7 @@ func TestLeastPrivilegeMySQL(t *testing.T) {
 		})
 		c.sql("UPDATE outbox_events SET status = 'PENDING', processed_at = NULL WHERE id = '" + numbered(1) + "'")
 		r.waitFor("rows came back to PENDING")
-		c.settled()
+		settle(c.t, c.conn)
 		c.takeOver(r)
 		c.keep()
 	})
@@ -116,7 +116,7 @@ func (c *company) takeOver(leader *relay) {
 		leader.kill()
 		leader = next
 	}
-	c.settled()
+	settle(c.t, c.conn)
 	expectStop(c.t, leader)
 }
 
@@ -126,7 +126,7 @@ func (c *company) keep() {
 	c.sql("UPDATE outbox_events SET processed_at = NOW() - INTERVAL 2 DAY WHERE id < '" + numbered(1001) + "'")
 	c.config = strings.Replace(c.config, "flowcatalyst: {", "flowcatalyst: {retention: 1d, ", 1)
 	r := c.run()
-	dwindle(c.t, "rows are kept for too long", func() int { return c.count("SELECT COUNT(*) FROM outbox_events WHERE id < ?", numbered(1001)) })
+	dwindle(c.t, "rows are kept for too long", func() int { return c.count("SELECT COUNT(*) FROM outbox_events WHERE id < $1", numbered(1001)) })
 	expectStop(c.t, r)
 }
 
@@ -262,7 +262,7 @@ func TestDiscardNeedsDeleteMySQL(t *testing.T) {
 		}
 		c.script("outbox.sql", "relay", c.relay, "table", "outbox_events", "delete", "yes")
 		r.operate(discard...)
-		if n := c.count("SELECT COUNT(*) FROM outbox_events WHERE id = ?", numbered(1)); n > 0 {
+		if n := c.count("SELECT COUNT(*) FROM outbox_events WHERE id = $1", numbered(1)); n > 0 {
 			c.t.Error("the row is still there")
 		}
 		expectStop(c.t, r)
