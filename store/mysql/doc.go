@@ -15,7 +15,8 @@
 // and takes back what it left unfinished: a relay that is frozen or cut off keeps no
 // rows locked for longer. So the sessions for claims, outcomes and control are asked
 // for nothing now and then, and the others are opened again when they are needed. A
-// call whose session is gone before its commit was sent runs once more.
+// call whose session is gone runs once more, but for one that was at its COMMIT. A claim
+// does no harm twice; an outcome that cannot tell what it wrote says so.
 //
 // Sessions speak UTF-8, count time in UTC and refuse values that do not fit
 // (sql_mode), whatever the server's own settings are. Their transactions are READ

@@ -3,8 +3,6 @@ package mysql
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
-	"errors"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -66,21 +64,22 @@ func (c *conn) most() int { return c.server.packet / 4 }
 
 // run runs a script, its COMMIT included. False says that it failed, and that what it
 // did was taken back: the caller does the same step by step. The error is one that
-// comes again there, a lock that was waited for among them, or a *commitError.
+// comes again there, a lock that was waited for among them. One without a server's
+// number leaves open whether the COMMIT was done.
 func (c *conn) run(ctx context.Context, s *script) (bool, error) {
 	s.text.WriteString("COMMIT")
 	err := c.answers(ctx, s)
 	if err == nil {
 		return true, nil
 	}
-	if code(err) == 0 && !errors.Is(err, driver.ErrBadConn) { // which says that nothing was sent
+	if code(err) == 0 {
 		c.broken = true
-		return false, &commitError{err}
+		return false, err
 	}
 	if taken := c.rollback(ctx); taken != nil {
 		return false, taken
 	}
-	if code(err) == 0 || lockedOut(err) {
+	if lockedOut(err) {
 		return false, err
 	}
 	return false, nil
@@ -125,8 +124,12 @@ func (c *claim) atOnce(ctx context.Context, epoch store.Epoch, parts []*byoutbox
 	var updates []func()
 	for _, p := range parts {
 		t, err := c.conn.table(ctx, p.Outbox)
-		if err != nil || !t.Layout.WritesClaims() {
+		if err != nil {
+			_ = c.conn.rollback(ctx) // of what was read for it
 			return false, err
+		}
+		if !t.Layout.WritesClaims() {
+			return false, nil
 		}
 		plain, full := c.sort(t, p)
 		for _, of := range []struct {
@@ -178,6 +181,7 @@ func (c *settling) atOnce(ctx context.Context, epoch store.Epoch) (bool, error) 
 	}
 	parts, err := c.parts(ctx)
 	if err != nil {
+		_ = c.conn.rollback(ctx) // of what was read for them
 		return false, err
 	}
 	s, found := newScript(), 0
@@ -203,6 +207,9 @@ func (c *settling) atOnce(ctx context.Context, epoch store.Epoch) (bool, error) 
 	}
 	s.fence(c.Store, epoch, found)
 	done, err := c.conn.run(ctx, s)
+	if err != nil && code(err) == 0 {
+		c.unsure = err
+	}
 	if done {
 		for i := range c.results {
 			c.results[i] = store.Written

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
@@ -44,6 +45,9 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 			}
 		}
 	})
+	if err == nil && call.unsure != nil && slices.ContainsFunc(call.results, func(r store.SettleResult) bool { return r != store.Written }) {
+		err = &commitError{call.unsure} // the first time may have written them
+	}
 	if err != nil {
 		return nil, fmt.Errorf("settle: %w", refusal(err))
 	}
@@ -60,6 +64,7 @@ type settling struct {
 	conn     *conn
 	outcomes []store.Outcome
 	results  []store.SettleResult
+	unsure   error                  // that of a session that was lost, and perhaps behind its COMMIT
 	rows     map[store.Ref]rowState // what is known of the rows, nil without a look
 }
 

@@ -45,17 +45,27 @@ func render(all map[string]*bench.Result) string {
 			break
 		}
 	}
-	b.WriteString("\n| What | | Relay | Against | Ratio | Goal | |\n|---|---|---|---|---|---|---|\n")
+	const head = "| What | | Relay | Against | Ratio | Goal | |\n|---|---|---|---|---|---|---|\n"
+	b.WriteString("\n" + head)
 	rows(&b, all, goals)
-	b.WriteString("\nOther drains of 200 000 rows, each beside the bulk floor on the same table:\n\n" +
-		"| What | | Relay | Against | Ratio | Goal | |\n|---|---|---|---|---|---|---|\n")
-	rows(&b, all, drains)
-	rows(&b, all, another)
-	b.WriteString("\n### Growth\n\n")
-	plot(&b, all, "Drain by the number of groups", "groups", "drain", "rows/s", "groups-")
-	plot(&b, all, "Latency by the rate (p50)", "rows a second", "p50", "ms", "rate-")
-	plot(&b, all, "Latency by the rate (p99)", "rows a second", "p99", "ms", "rate-")
+	section(&b, "\nOther drains of 200 000 rows, each beside the bulk floor on the same table:\n\n"+head, func(b *strings.Builder) {
+		rows(b, all, drains)
+		rows(b, all, another)
+	})
+	section(&b, "\n### Growth\n\n", func(b *strings.Builder) {
+		plot(b, all, "Drain by the number of groups", "groups", "drain", "rows/s", "groups-")
+		plot(b, all, "Latency by the rate (p50)", "rows a second", "p50", "ms", "rate-")
+		plot(b, all, "Latency by the rate (p99)", "rows a second", "p99", "ms", "rate-")
+	})
 	return b.String()
+}
+
+// section writes a head and what stands under it, if anything does.
+func section(b *strings.Builder, head string, write func(b *strings.Builder)) {
+	var under strings.Builder
+	if write(&under); under.Len() > 0 {
+		b.WriteString(head + under.String())
+	}
 }
 
 func machine(m *bench.Machine) string {
