@@ -88,7 +88,7 @@ func (s *Source) withoutOverlap(ctx context.Context, sv *server, view store.View
 			}
 			if slices.Contains(b.Marks, token) {
 				cancel()
-				<-done // it ends with the context
+				_ = <-done // it ends with the context
 				if now, err := parsePosition(b.Position); err == nil && now.file == from.file {
 					from.born = now.born
 				}
