@@ -88,7 +88,8 @@ func (s *Source) withoutOverlap(ctx context.Context, sv *server, view store.View
 			}
 			if slices.Contains(b.Marks, token) {
 				cancel()
-				_ = <-done // it ends with the context
+				ended := <-done // with the context
+				_ = ended
 				if now, err := parsePosition(b.Position); err == nil && now.file == from.file {
 					from.born = now.born
 				}
