@@ -33,7 +33,7 @@ const canary = "canary-7d1"
 // What no statement mends is named with what does.
 func TestDoctorOfAConfigurationMySQL(t *testing.T) {
 	t.Parallel()
-	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+	aFlavour(t, func(t *testing.T, f servers.Flavour) {
 		s := newSite(t, f, f.Database(t), "")
 		s.sql(seedTablesMySQL, "CREATE TABLE legacy (id INT)")
 		user := nameFor(s.database)
@@ -81,7 +81,7 @@ func at(t *testing.T, text string) string {
 // A certificate that is not trusted, one that is, and an account that needs TLS.
 func TestDoctorOfTLSMySQL(t *testing.T) {
 	t.Parallel()
-	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+	aFlavour(t, func(t *testing.T, f servers.Flavour) {
 		server := f.Start(t, map[string]string{"binlog-row-metadata": "FULL"})
 		ca := server.TLS()
 		s := newSite(t, f, server.Database(), "")
@@ -103,7 +103,7 @@ func TestDoctorOfTLSMySQL(t *testing.T) {
 // Doctor runs beside a relay and its standby without disturbing either.
 func TestDoctorBesideRelaysMySQL(t *testing.T) {
 	t.Parallel()
-	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+	aFlavour(t, func(t *testing.T, f servers.Flavour) {
 		s := newSite(t, f, f.Database(t), "")
 		s.sql(seedTablesMySQL)
 		first := s.run()
@@ -186,7 +186,7 @@ func TestAClusterIsRefused(t *testing.T) {
 // primary did not deliver.
 func TestAReplicaIsPromoted(t *testing.T) {
 	t.Parallel()
-	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+	aFlavour(t, func(t *testing.T, f servers.Flavour) {
 		logs := map[servers.Flavour]string{servers.MySQL: "log-replica-updates", servers.MariaDB: "log-slave-updates"}[f]
 		old := f.Start(t, map[string]string{"server-id": "1", logs: ""})
 		next := f.Start(t, map[string]string{"server-id": "2", logs: ""})

@@ -70,7 +70,7 @@ func doctor(t *testing.T, yaml string) (d diagnosis, text string, code int) {
 // content once what it printed was done.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		p := newPatient(t, version)
 		p.expectWell()
 		for _, ill := range illnesses() {

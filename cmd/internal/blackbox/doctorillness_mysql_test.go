@@ -239,7 +239,7 @@ func (g *guest) settingsMySQL() []illness {
 // content once what it printed was done.
 func TestDoctorMySQL(t *testing.T) {
 	t.Parallel()
-	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+	aFlavour(t, func(t *testing.T, f servers.Flavour) {
 		g := newGuest(t, f)
 		g.expectWell()
 		for _, ill := range slices.Concat(g.illnessesMySQL(), g.settingsMySQL()) {

@@ -155,7 +155,7 @@ func (n *stranger) obey(d *diagnosis) (did bool) {
 // rights, doctor, what it says, run, and the first row is delivered.
 func TestAFirstUsersPathMySQL(t *testing.T) {
 	t.Parallel()
-	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+	aFlavour(t, func(t *testing.T, f servers.Flavour) {
 		n := &stranger{t: t, server: withoutBinlog(t, f), lines: map[string]string{}}
 		defer func() { t.Logf("the path:\n%s", n.lived.String()) }()
 		to := sinktest.NewReceiver(t)
@@ -205,7 +205,7 @@ func TestAFirstUsersPathMySQL(t *testing.T) {
 // once the server, started again, writes one.
 func TestAutoWithoutABinlog(t *testing.T) {
 	t.Parallel()
-	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+	aFlavour(t, func(t *testing.T, f servers.Flavour) {
 		server := withoutBinlog(t, f)
 		s := newSite(t, f, server.Database(), "")
 		s.config = strings.Replace(s.config, "mode: stream", "mode: auto, poll-interval: 100ms", 1)

@@ -12,16 +12,6 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// besideEachFlavour runs a test beside MySQL and MariaDB, in parallel.
-func besideEachFlavour(t *testing.T, test func(t *testing.T, f servers.Flavour)) {
-	for _, f := range servers.Flavours() {
-		t.Run(string(f), func(t *testing.T) {
-			t.Parallel()
-			test(t, f)
-		})
-	}
-}
-
 // ofMySQL reports whether a URL leads to MySQL or MariaDB.
 func ofMySQL(source string) bool {
 	return strings.HasPrefix(source, "mysql://") || strings.HasPrefix(source, "mariadb://")
@@ -103,7 +93,7 @@ func withoutNotes(said string) string {
 // statement that removes it, whichever database its URL names.
 func TestQuickstartAfterAKilledOneOnMySQL(t *testing.T) {
 	t.Parallel()
-	besideEachFlavour(t, func(t *testing.T, f servers.Flavour) {
+	aFlavour(t, func(t *testing.T, f servers.Flavour) {
 		source := f.Database(t)
 		q, _ := killed(t, source)
 		if !databaseIsThere(t, source, q.made) {
@@ -153,7 +143,7 @@ func sessionsOn(t *testing.T, f servers.Flavour, database string) (n int) {
 // same, polled, and is told what it lacks for the log; with that it streams.
 func TestQuickstartWithFewRightsOnMySQL(t *testing.T) {
 	t.Parallel()
-	besideEachFlavour(t, func(t *testing.T, f servers.Flavour) {
+	aFlavour(t, func(t *testing.T, f servers.Flavour) {
 		source := f.Database(t)
 		who := nameFor(source)
 		servers.ExecMySQL(t, source, "CREATE USER "+who+" IDENTIFIED BY 'canary'")
@@ -193,7 +183,7 @@ func TestQuickstartWithFewRightsOnMySQL(t *testing.T) {
 // Without a binlog the rows are polled, and the summary says why.
 func TestQuickstartWithoutABinlog(t *testing.T) {
 	t.Parallel()
-	besideEachFlavour(t, func(t *testing.T, f servers.Flavour) {
+	aFlavour(t, func(t *testing.T, f servers.Flavour) {
 		source := f.Start(t, map[string]string{"skip-log-bin": ""}).Database()
 		q := try(t, source, "--for", "500ms", "--rate", "50")
 		if code := q.exitCode(); code != 0 {

@@ -27,7 +27,7 @@ func eachDatabase(t *testing.T, test func(t *testing.T, source string)) {
 		test(t, "")
 	})
 	aVersion(t, func(t *testing.T, version int) { test(t, servers.Database(t, version)) })
-	besideEachFlavour(t, func(t *testing.T, f servers.Flavour) { test(t, f.Database(t)) })
+	aFlavour(t, func(t *testing.T, f servers.Flavour) { test(t, f.Database(t)) })
 }
 
 // trial is a `sluicebox quickstart` with a folder of its own for temporary

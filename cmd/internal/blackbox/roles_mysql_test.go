@@ -23,7 +23,7 @@ type company struct {
 // eachCompany sets the scripts' accounts up beside each flavour. The relay makes its own
 // tables. rest is the rest of the configuration, delete is that of outbox.sql.
 func eachCompany(t *testing.T, rest, deletes string, test func(c *company)) {
-	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+	aFlavour(t, func(t *testing.T, f servers.Flavour) {
 		s := newSite(t, f, f.Database(t), rest)
 		name := nameFor(s.database)
 		c := &company{site: s, relay: name + "_r", stream: name + "_s"}

@@ -28,7 +28,7 @@ type cast struct {
 // eachCast sets the scripts' roles up beside each version of the server. rest is
 // the rest of the configuration.
 func eachCast(t *testing.T, rest string, test func(c *cast)) {
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		database := servers.Database(t, version)
 		name := nameFor(database)
 		c := &cast{

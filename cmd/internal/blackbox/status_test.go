@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
 // relayStatus is as much of `sluicebox status --json` as the tests look at.
@@ -306,7 +307,7 @@ func (r *relay) readiness(want int) (body string) {
 // open; and it is again once that is over.
 func TestReadinessIsProgress(t *testing.T) {
 	t.Parallel()
-	anOwnScene(t, kinds(t), nil, "", func(s *scene, _ ownServer) {
+	anOwnScene(t, servers.Spread(t, hosts()), nil, "", func(s *scene, _ ownServer) {
 		w := newWire(s.t, s.database)
 		s.config = strings.Replace(s.config, s.database, w.url(s.database), 1)
 		r := s.run()

@@ -125,7 +125,7 @@ func received(rows []tappedRow) (list []sinktest.Received) {
 // is left on the server.
 func TestTap(t *testing.T) {
 	t.Parallel()
-	eachKind(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		const rows = 2000
 		slots := "SELECT count(*) FROM pg_replication_slots WHERE temporary AND slot_name LIKE '" + nameFor(s.database) + `\_tap\_%'`
 		r := s.run()

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
 // hooks relays a table of a team's own to a webhook.
@@ -58,7 +59,7 @@ func TestWebhook(t *testing.T) {
 		t.Parallel()
 		testWebhook(t, sqliteDeliveries(t))
 	})
-	onHosts(t, kinds(t), func(t *testing.T, h host) { testWebhook(t, hostDeliveries(t, h)) })
+	onHosts(t, servers.Spread(t, hosts()), func(t *testing.T, h host) { testWebhook(t, hostDeliveries(t, h)) })
 }
 
 func testWebhook(t *testing.T, d deliveries) {
