@@ -23,8 +23,8 @@ quickstart: build ## build it and show it at work, with nothing to set up
 
 # SQLite itself is Go code here: with the race detector its suite keeps a processor
 # busy for ten minutes, so of it only the tests of concurrency run that way.
-# The black-box scenarios run beside one server each, the most important beside each
-# kind; VERSIONS=all runs them beside each, VERSIONS=mysql beside that.
+# The black-box scenarios run beside one server each, the most important beside two;
+# VERSIONS=all runs them beside each, VERSIONS=mysql beside that.
 test: have-go have-cc ## run all tests, with the race detector, beside real servers
 	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) sh -c 'go test -race -timeout 20m $$(go list ./... | grep -v store/sqlite) && \
 		go test -timeout 20m ./store/sqlite && \

@@ -37,11 +37,7 @@ func TestABlockedGroup(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			on := aScene
-			if name == "skipped by the command" {
-				on = eachKind
-			}
-			on(t, "dispatch: {on-failed: block, max-retries: 1, backoff: {initial: 50ms}}\n", func(s *scene) {
+			aScene(t, "dispatch: {on-failed: block, max-retries: 1, backoff: {initial: 50ms}}\n", func(s *scene) {
 				poison(s.to, sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("no such thing")}, numbered(bad))
 				r := s.run()
 				s.number(1, 200, "i % 10")

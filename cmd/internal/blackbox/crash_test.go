@@ -49,7 +49,7 @@ func TestKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	eachKind(t, "", func(s *scene) {
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Delay: 10 * time.Millisecond} })
-		kills, inFlight := crashes(s.t, 5), 0
+		kills, inFlight := crashes(s.t, 3), 0
 		r := s.run()
 		for range kills {
 			wait := write(s.t, s.database, load{seconds: int(round / time.Second), clients: 8, rate: 300, scripts: lateScripts(50)})

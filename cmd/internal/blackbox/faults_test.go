@@ -213,7 +213,7 @@ func TestAColumnIsRenamedAndNamedBack(t *testing.T) {
 // receiver that takes none.
 func TestAFastShutdownIsNotHeldUp(t *testing.T) {
 	t.Parallel()
-	anOwnScene(t, kinds(t), nil, "", func(s *scene, server ownServer) {
+	anOwnScene(t, servers.Spread(t, hosts()), nil, "", func(s *scene, server ownServer) {
 		t, to := s.t, s.to
 		r := s.run()
 		answers, longest := []sinktest.Answer{{Delay: 20 * time.Millisecond}, {Status: 503}}, time.Duration(0)

@@ -11,7 +11,7 @@ import (
 )
 
 // loadSeconds is how long the loads of real input last.
-const loadSeconds = 10
+const loadSeconds = 6
 
 // A service writes into both tables of the seed; every row arrives once, in
 // commit order within its group, and is COMPLETED.

@@ -11,13 +11,14 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// mysqlHosts are the servers that write a binlog.
-func mysqlHosts() []host {
+// mysqlHosts are one of the servers that write a binlog, or those that are asked for.
+func mysqlHosts(t *testing.T) []host {
+	t.Helper()
 	var all []host
-	for _, f := range servers.Flavours() {
+	for _, f := range servers.Spread(t, servers.Flavours()) {
 		all = append(all, mysqlHost(f))
 	}
-	return servers.Chosen(all)
+	return all
 }
 
 // purge leaves of the binlog what is written from now on.
@@ -77,7 +78,7 @@ func losesTheBinlog(t *testing.T, spoil func(s *scene, h host, server ownServer)
 	for _, how := range []string{"stopped", "frozen"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			onHosts(t, mysqlHosts(), func(t *testing.T, h host) {
+			onHosts(t, mysqlHosts(t), func(t *testing.T, h host) {
 				database, server := h.start(t, nil)
 				s := sceneIn(t, h, database, "")
 				s.auto()
@@ -161,7 +162,7 @@ func TestTheBinlogOfAnotherServer(t *testing.T) {
 // MySQL tells them by something else.
 func TestTwoRelaysOfOneServerID(t *testing.T) {
 	t.Parallel()
-	scenes(t, mysqlHosts(), "", func(s *scene) {
+	scenes(t, mysqlHosts(t), "", func(s *scene) {
 		s.auto()
 		s.config = strings.Replace(s.config, "source: {", "source: {server-id: 4711, poll-interval: 50ms, ", 1)
 		other := sinktest.NewReceiver(s.t)

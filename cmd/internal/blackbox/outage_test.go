@@ -32,11 +32,7 @@ func TestReceiverDown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			on := aScene
-			if name == "50 groups" {
-				on = eachKind
-			}
-			on(t, "", func(s *scene) {
+			aScene(t, "", func(s *scene) {
 				outage := lasting(s.t, 3*time.Second)
 				way := newBreaker(s.t, s.to.URL())
 				way.open()

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -124,11 +123,7 @@ func TestABlockedGroupIsParked(t *testing.T) {
 			t.Parallel()
 			const rest = "dispatch: {on-failed: block, max-retries: 0}\ncheckpoint: {max-hold: 16MiB}\n"
 			settings := map[string]string{"fsync": "on", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
-			on := servers.Spread(t, hosts())
-			if strings.HasPrefix(name, "the relay") {
-				on = kinds(t)
-			}
-			anOwnScene(t, on, settings, rest, func(s *scene, server ownServer) {
+			anOwnScene(t, servers.Spread(t, hosts()), settings, rest, func(s *scene, server ownServer) {
 				s.exec(s.kind.business)
 				(&blockedGroup{scene: s, server: server}).test(fault)
 			})

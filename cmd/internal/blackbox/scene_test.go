@@ -26,8 +26,7 @@ func aScene(t *testing.T, rest string, test func(s *scene)) {
 	scenes(t, servers.Spread(t, hosts()), rest, test)
 }
 
-// eachKind is aScene beside each kind of server: one version of PostgreSQL, MySQL
-// and MariaDB.
+// eachKind is aScene beside a PostgreSQL and beside MySQL or MariaDB.
 func eachKind(t *testing.T, rest string, test func(s *scene)) {
 	scenes(t, kinds(t), rest, test)
 }
@@ -55,17 +54,17 @@ func sceneIn(t *testing.T, h host, database, rest string) *scene {
 	return &scene{t: t, kind: h.kind, database: database, conn: connect(t, database), to: to, config: preset(database, to.URL(), rest)}
 }
 
-// kinds are a server of each kind, or all servers if they are asked for.
+// kinds are a PostgreSQL and a MySQL or MariaDB, or all servers if they are asked for.
 func kinds(t *testing.T) []host {
 	t.Helper()
 	var all []host
 	for _, version := range servers.Spread(t, servers.Versions()) {
 		all = append(all, postgresHost(version))
 	}
-	for _, f := range servers.Flavours() {
+	for _, f := range servers.Spread(t, servers.Flavours()) {
 		all = append(all, mysqlHost(f))
 	}
-	return servers.Chosen(all)
+	return all
 }
 
 func onHosts(t *testing.T, all []host, test func(t *testing.T, h host)) {
