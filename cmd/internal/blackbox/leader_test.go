@@ -68,7 +68,7 @@ func (tr *troupe) join(w *wire) *member {
 	config := strings.Replace(tr.config, tr.database, w.url(url), 1)
 	config = strings.Replace(config, "api-base-url", "api-token: "+m.who+", api-base-url", 1)
 	m.relay = start(tr.t, config)
-	within(tr.t, 30*time.Second, func() string {
+	within(tr.t, patience, func() string {
 		c, err := net.Dial("tcp", strings.TrimPrefix(m.admin, "http://"))
 		if err == nil {
 			_ = c.Close()
@@ -88,7 +88,7 @@ func (m *member) leads() bool {
 // ready waits until a relay says that it is.
 func (m *member) ready() {
 	m.t.Helper()
-	within(m.t, 30*time.Second, func() string {
+	within(m.t, patience, func() string {
 		if status, body := m.get("/readyz?verbose"); status != 200 {
 			return m.who + " is not ready: " + body
 		}
@@ -99,7 +99,7 @@ func (m *member) ready() {
 // leader waits until one of two leads, and the other stands by.
 func (tr *troupe) leader(a, b *member) (leads, standsBy *member) {
 	tr.t.Helper()
-	within(tr.t, 30*time.Second, func() string {
+	within(tr.t, patience, func() string {
 		switch aLeads, bLeads := a.leads(), b.leads(); {
 		case aLeads == bLeads:
 			return fmt.Sprintf("%s leads: %v, %s leads: %v", a.who, aLeads, b.who, bLeads)
@@ -117,7 +117,7 @@ func (tr *troupe) leader(a, b *member) (leads, standsBy *member) {
 // long after.
 func (tr *troupe) delivers(m *member, since time.Time) (after time.Duration) {
 	tr.t.Helper()
-	within(tr.t, 30*time.Second, func() string {
+	within(tr.t, patience, func() string {
 		tr.mu.Lock()
 		defer tr.mu.Unlock()
 		times := tr.seen[m.who]

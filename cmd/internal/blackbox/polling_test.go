@@ -90,11 +90,18 @@ type legacy struct {
 	left map[string]time.Time // when they were claimed, at the earliest
 }
 
+// deadlock is how MySQL and MariaDB begin such an error (ER_LOCK_DEADLOCK): the
+// processor locks gaps, which the writers fill.
+const deadlock = "Error 1213"
+
 // run works until the context ends.
 func (l *legacy) run(ctx context.Context) error {
 	for batch := 1; ctx.Err() == nil; batch++ {
 		began := time.Now()
 		ids, err := l.claim()
+		if err != nil && strings.Contains(err.Error(), deadlock) {
+			continue // its next poll
+		}
 		if err != nil {
 			return err
 		}

@@ -110,7 +110,7 @@ func TestRoleWithoutReplication(t *testing.T) {
 // relay's other role may not stream.
 func TestRoleForTheStream(t *testing.T) {
 	t.Parallel()
-	aScene(t, "", func(s *scene) {
+	aPostgres(t, "", func(s *scene) {
 		who := role(s.t, s.database)
 		relayURL := roleURL(s.database, who)
 		servers.Exec(s.t, s.database, "CREATE ROLE "+who+"_stream LOGIN REPLICATION",

@@ -56,7 +56,7 @@ func longestPause(log []sinktest.Received) (longest time.Duration) {
 // led; so does a leader that has lost its lock to somebody, at once.
 func TestAStandbySaysSo(t *testing.T) {
 	t.Parallel()
-	aScene(t, "", func(s *scene) {
+	aPostgres(t, "", func(s *scene) {
 		first := s.run()
 		second := start(s.t, s.config)
 		second.waitFor("standing by")
@@ -136,7 +136,7 @@ func TestTwoRelaysOnSQLite(t *testing.T) {
 // refuses the settings of a session or passes them over.
 func TestAPooler(t *testing.T) {
 	t.Parallel()
-	aScene(t, "", func(s *scene) {
+	aPostgres(t, "", func(s *scene) {
 		for name, ignore := range map[string][]string{"refuses": nil, "passes over": ignored()} {
 			s.t.Run(name, func(t *testing.T) {
 				through := servers.Pooler(t, s.database, "transaction", ignore...)
