@@ -2,6 +2,7 @@ package blackbox
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -90,18 +91,11 @@ type legacy struct {
 	left map[string]time.Time // when they were claimed, at the earliest
 }
 
-// deadlock is how MySQL and MariaDB begin such an error (ER_LOCK_DEADLOCK): the
-// processor locks gaps, which the writers fill.
-const deadlock = "Error 1213"
-
 // run works until the context ends.
 func (l *legacy) run(ctx context.Context) error {
 	for batch := 1; ctx.Err() == nil; batch++ {
 		began := time.Now()
 		ids, err := l.claim()
-		if err != nil && strings.Contains(err.Error(), deadlock) {
-			continue // its next poll
-		}
 		if err != nil {
 			return err
 		}
@@ -128,7 +122,8 @@ func (l *legacy) run(ctx context.Context) error {
 // claim takes the next batch.
 func (l *legacy) claim() (ids []string, err error) {
 	ctx := context.Background()
-	tx, err := l.conn.BeginTx(ctx, nil)
+	// Else it would lock gaps on MySQL, and deadlock with the writers.
+	tx, err := l.conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return nil, err
 	}
