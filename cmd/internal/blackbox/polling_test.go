@@ -143,7 +143,7 @@ func (l *legacy) claim() (ids []string, err error) {
 	if err := rows.Err(); err != nil {
 		return nil, err
 	}
-	if _, err := tx.ExecContext(ctx, "UPDATE outbox_events SET status = 'PROCESSING', processed_at = now() WHERE id IN ("+quoted(ids...)+")"); err != nil {
+	if _, err := tx.ExecContext(ctx, "UPDATE outbox_events SET status = 'PROCESSING', processed_at = CURRENT_TIMESTAMP(6) WHERE id IN ("+quoted(ids...)+")"); err != nil {
 		return nil, err
 	}
 	return ids, tx.Commit()
