@@ -130,14 +130,14 @@ func (e *examination) retention(ctx context.Context) error {
 	if !e.server.logs() {
 		return nil
 	}
-	rows, err := e.source.control.named(ctx, "SHOW BINARY LOGS")
+	files, err := e.source.control.binlogs(ctx)
 	if denied(err) {
 		return nil // the grant is a fault by itself
 	}
 	if err != nil {
 		return fmt.Errorf("ask how long the binlog is: %w", mystore.Explain(err))
 	}
-	e.add("log", store.Fine, fmt.Sprintf("the binlog has %d files and ends at %s:%d", len(rows), e.server.end.file, e.server.end.at))
+	e.add("log", store.Fine, fmt.Sprintf("the binlog has %d files and ends at %s:%d", len(files), e.server.end.file, e.server.end.at))
 	return nil
 }
 

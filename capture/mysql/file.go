@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -100,20 +101,17 @@ type binlog struct {
 	size int64 // in bytes
 }
 
-// binlogs lists the files, the newest last.
-func (s *Source) binlogs(ctx context.Context, sv *server) ([]binlog, error) {
-	rows, err := s.control.named(ctx, "SHOW BINARY LOGS")
-	if denied(err) {
-		return nil, sv.mayNotLook(err).Err()
-	}
+// binlogs lists the files, the newest last. Its errors are the server's.
+func (c *control) binlogs(ctx context.Context) ([]binlog, error) {
+	rows, err := c.named(ctx, "SHOW BINARY LOGS")
 	if err != nil {
-		return nil, fmt.Errorf("ask how long the binlog is: %w", mystore.Explain(err))
+		return nil, err
 	}
 	list := make([]binlog, len(rows))
 	for i, row := range rows {
 		size, err := strconv.ParseInt(row["File_size"], 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("ask how long the binlog is: %w", err)
+			return nil, err
 		}
 		list[i] = binlog{row["Log_name"], size}
 	}
@@ -123,9 +121,12 @@ func (s *Source) binlogs(ctx context.Context, sv *server) ([]binlog, error) {
 // sizeOf returns the length of a binlog file in bytes; -1 if it is gone. A file that
 // is yet to come was that of another log.
 func (s *Source) sizeOf(ctx context.Context, sv *server, file string) (int64, error) {
-	list, err := s.binlogs(ctx, sv)
+	list, err := s.control.binlogs(ctx)
+	if denied(err) {
+		return 0, sv.mayNotLook(err).Err()
+	}
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("ask how long the binlog is: %w", mystore.Explain(err))
 	}
 	for _, one := range list {
 		if one.name == file {
@@ -143,18 +144,9 @@ func (s *Source) sizeOf(ctx context.Context, sv *server, file string) (int64, er
 // later reports whether one file of a binlog comes behind another, by the numbers
 // that end their names.
 func later(file, other string) bool {
-	base, number, found := cutLast(file, ".")
-	otherBase, otherNumber, also := cutLast(other, ".")
-	a, errA := strconv.ParseUint(number, 10, 64)
-	b, errB := strconv.ParseUint(otherNumber, 10, 64)
-	return found && also && base == otherBase && errA == nil && errB == nil && a > b
-}
-
-// cutLast is strings.Cut at the last separator.
-func cutLast(s, separator string) (before, after string, found bool) {
-	i := strings.LastIndex(s, separator)
-	if i < 0 {
-		return s, "", false
-	}
-	return s[:i], s[i+len(separator):], true
+	number, otherNumber := path.Ext(file), path.Ext(other)
+	a, errA := strconv.ParseUint(strings.TrimPrefix(number, "."), 10, 64)
+	b, errB := strconv.ParseUint(strings.TrimPrefix(otherNumber, "."), 10, 64)
+	sameLog := strings.TrimSuffix(file, number) == strings.TrimSuffix(other, otherNumber)
+	return sameLog && errA == nil && errB == nil && a > b
 }

@@ -137,7 +137,7 @@ func (sv *server) mayNotLook(err error) fault.Fault {
 		privilege = "BINLOG MONITOR"
 	}
 	return fault.Fault{Subject: "grants", Problem: fmt.Sprintf("role %s may not ask how far the binlog goes: %v", sv.user, err),
-		Statements: []string{fmt.Sprintf("GRANT %s ON *.* TO %s;", privilege, account(sv.user))}, How: "as an administrator"}
+		Statements: []string{fmt.Sprintf("GRANT %s ON *.* TO %s;", privilege, mystore.Account(sv.user))}, How: "as an administrator"}
 }
 
 // tryStream finds out by trying whether the role of the stream may read the binlog. A
@@ -149,7 +149,7 @@ func (s *Source) tryStream(ctx context.Context, sv *server, wrong *fault.List) e
 	err := s.tryNow(ctx, sv)
 	if f := fault.Of(err); f != nil && len(f.Statements) > 0 && s.stream.User != s.control.config.User {
 		if role, ok := s.streamRole(ctx); ok {
-			f.Statements = []string{"GRANT REPLICATION SLAVE ON *.* TO " + account(role) + ";"}
+			f.Statements = []string{"GRANT REPLICATION SLAVE ON *.* TO " + mystore.Account(role) + ";"}
 		}
 	}
 	return wrong.AddErr(err)
@@ -179,16 +179,6 @@ func (sv *server) replicasSQL() string {
 
 // streamName is what a dump calls itself among them.
 func (s *Source) streamName() string { return "sluicebox " + s.cfg.Name }
-
-// account quotes a role as a statement takes it: user@host.
-func account(user string) string {
-	quote := func(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
-	i := strings.LastIndexByte(user, '@')
-	if i < 0 {
-		return quote(user)
-	}
-	return quote(user[:i]) + "@" + quote(user[i+1:])
-}
 
 // checkMarks looks for the table of the markers.
 func (s *Source) checkMarks(ctx context.Context, wrong *fault.List) error {

@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 // only: where half of that has passed since the last acknowledgement, Limit is what
 // there is now, so that the relay does not let it become older.
 func (s *Source) Retained(ctx context.Context) (capture.Retained, error) {
-	rows, err := s.control.named(ctx, "SHOW BINARY LOGS")
+	list, err := s.control.binlogs(ctx)
 	if err != nil {
 		return capture.Retained{}, fmt.Errorf("ask how long the binlog is: %w", mystore.Explain(err))
 	}
@@ -27,14 +28,10 @@ func (s *Source) Retained(ctx context.Context) (capture.Retained, error) {
 		return capture.Retained{}, nil
 	}
 	var kept capture.Retained
-	for i := len(rows) - 1; i >= 0; i-- {
-		size, err := strconv.ParseInt(rows[i]["File_size"], 10, 64)
-		if err != nil {
-			return capture.Retained{}, fmt.Errorf("ask how long the binlog is: %w", err)
-		}
-		kept.Bytes += size
-		if rows[i]["Log_name"] == acked.place.file {
-			kept.Bytes -= min(size, int64(acked.place.at))
+	for _, one := range slices.Backward(list) {
+		kept.Bytes += one.size
+		if one.name == acked.place.file {
+			kept.Bytes -= min(one.size, int64(acked.place.at))
 			break
 		}
 	}

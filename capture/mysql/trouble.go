@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
 // reason is what error 1236 stands for: the number is that of all that keeps a
@@ -97,7 +98,7 @@ func (s *Source) mayNotStream(sv *server, d *dump, e *mysql.MyError) fault.Fault
 		if s.stream.User != s.control.config.User {
 			role = s.stream.User + "@%"
 		}
-		f.Statements = []string{"GRANT REPLICATION SLAVE ON *.* TO " + account(role) + ";"}
+		f.Statements = []string{"GRANT REPLICATION SLAVE ON *.* TO " + mystore.Account(role) + ";"}
 		return f
 	}
 	f.How = "check the user and the password of the URL, and that the role may log in from here"

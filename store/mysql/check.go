@@ -71,7 +71,7 @@ func (c *checker) ofServer(ctx context.Context) error {
 		}
 	}
 	c.Subject = "account"
-	c.Add(store.Fine, account(on.account))
+	c.Add(store.Fine, Account(on.account))
 	return nil
 }
 
@@ -163,7 +163,7 @@ func (c *checker) ownRights(ctx context.Context, t ownTable) error {
 		}
 	}
 	if len(lacks) > 0 {
-		c.Fault(fmt.Sprintf("%s lacks %s on %s%s", account(c.conn.server.account), strings.Join(lacks, ", "), ownPrefix, t.name),
+		c.Fault(fmt.Sprintf("%s lacks %s on %s%s", Account(c.conn.server.account), strings.Join(lacks, ", "), ownPrefix, t.name),
 			grant(&c.conn.server, lacks, ownPrefix+t.name))
 	}
 	return nil
@@ -262,7 +262,7 @@ func (c *checker) unseen(ctx context.Context, o *store.Outbox, names []string, s
 		on := &c.conn.server
 		all := list(columns.Missing(&o.Layout, func(string) bool { return false }))
 		setup = &store.SetupError{Problem: setup.Problem, Remedy: fmt.Sprintf("-- %s; or, if the account may not see what is there:\nGRANT SELECT (%s) ON %s TO %s;",
-			setup.Remedy, all, whole(o, on), account(on.account))}
+			setup.Remedy, all, whole(o, on), Account(on.account))}
 	} else if len(add) > 0 {
 		setup.Remedy = "-- or name others in layout " + o.Layout.Name + "\n" + strings.Join(add, "\n")
 	}

@@ -50,8 +50,8 @@ func (c *checker) rights(ctx context.Context, t *table) error {
 	on := &c.conn.server
 	for _, right := range []string{"SELECT", "UPDATE"} {
 		if list := strings.Join(lacks[right], ", "); list != "" {
-			c.Fault(fmt.Sprintf("%s lacks %s on %s (%s)", account(on.account), right, name, list),
-				fmt.Sprintf("GRANT %s (%s) ON %s TO %s;", right, list, whole(t.Outbox, on), account(on.account)))
+			c.Fault(fmt.Sprintf("%s lacks %s on %s (%s)", Account(on.account), right, name, list),
+				fmt.Sprintf("GRANT %s (%s) ON %s TO %s;", right, list, whole(t.Outbox, on), Account(on.account)))
 		}
 	}
 	if !deletes(t.Outbox) {
@@ -59,7 +59,7 @@ func (c *checker) rights(ctx context.Context, t *table) error {
 	}
 	may, err := c.may(ctx, "DELETE FROM "+name+" WHERE 1 = 0")
 	if err == nil && !may {
-		c.Fault(fmt.Sprintf("%s lacks DELETE on %s", account(on.account), name), fmt.Sprintf("GRANT DELETE ON %s TO %s;", whole(t.Outbox, on), account(on.account)))
+		c.Fault(fmt.Sprintf("%s lacks DELETE on %s", Account(on.account), name), fmt.Sprintf("GRANT DELETE ON %s TO %s;", whole(t.Outbox, on), Account(on.account)))
 	}
 	return err
 }
@@ -85,7 +85,7 @@ func grantOutbox(s *server, o *store.Outbox) string {
 	if deletes(o) {
 		rights += ", DELETE"
 	}
-	return fmt.Sprintf("GRANT %s ON %s TO %s;", rights, whole(o, s), account(s.account))
+	return fmt.Sprintf("GRANT %s ON %s TO %s;", rights, whole(o, s), Account(s.account))
 }
 
 // whole is a table's name with its database, which a grant needs.

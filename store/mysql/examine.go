@@ -12,9 +12,6 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/finding"
 )
 
-// clockSlack is by how much two clocks may differ before it is worth a word.
-const clockSlack = time.Second
-
 // Examine implements store.Examiner, on a session of its own. A server that refuses
 // the session for good is a finding, one that cannot be reached an error.
 func (s *Store) Examine(ctx context.Context) ([]store.Finding, error) {
@@ -121,15 +118,7 @@ func (c *checker) clock(ctx context.Context) error {
 	if !ok {
 		return fmt.Errorf("the server's time is %q", text)
 	}
-	const remedy = "have both machines keep the same time (chrony, systemd-timesyncd): the relay writes the times of claims by its own clock"
-	switch {
-	case server.Sub(after) > clockSlack:
-		c.Add(store.Advice, fmt.Sprintf("this machine is %s behind the server", server.Sub(after).Round(time.Millisecond)), remedy)
-	case before.Sub(server) > clockSlack:
-		c.Add(store.Advice, fmt.Sprintf("this machine is %s ahead of the server", before.Sub(server).Round(time.Millisecond)), remedy)
-	default:
-		c.Add(store.Fine, "this machine and the server differ by less than a second")
-	}
+	c.Clock(before, server, after)
 	return nil
 }
 

@@ -63,8 +63,8 @@ func (c *checker) limits(ctx context.Context) error {
 		if most < sessionsLeast {
 			grade = store.Fault
 		}
-		c.Add(grade, fmt.Sprintf("%s may have %d sessions at a time (max_user_connections), and a relay needs up to %d", account(on.account), most, sessionsNeeded),
-			"-- as an administrator; each relay that stands by needs as many", fmt.Sprintf("ALTER USER %s WITH MAX_USER_CONNECTIONS %d;", account(on.account), 5*sessionsNeeded))
+		c.Add(grade, fmt.Sprintf("%s may have %d sessions at a time (max_user_connections), and a relay needs up to %d", Account(on.account), most, sessionsNeeded),
+			"-- as an administrator; each relay that stands by needs as many", fmt.Sprintf("ALTER USER %s WITH MAX_USER_CONNECTIONS %d;", Account(on.account), 5*sessionsNeeded))
 	}
 	limit, more, err := on.statementLimit(ctx, c.conn)
 	if err != nil || limit == 0 || limit >= leastStatement {

@@ -206,8 +206,7 @@ func (s *server) snapshotPosition(ctx context.Context, c *conn) (store.Position,
 	return store.Position(set.String), nil
 }
 
-// literal is a text between quotes: it has neither quotes nor backslashes of its
-// own, being the name of a file that the server made.
+// literal is a text as it stands between quotes.
 func literal(text string) string {
 	return strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(text)
 }
@@ -229,7 +228,7 @@ func (s *server) setGlobal(name, value string) []string {
 func (s *server) statementLimit(ctx context.Context, c *conn) (limit float64, more []string, err error) {
 	if s.mariadb {
 		err = c.row(ctx, "SELECT @@max_statement_time", nil, &limit)
-		return limit, []string{"-- as an administrator", "ALTER USER " + account(s.account) + " WITH MAX_STATEMENT_TIME 3600;"}, err
+		return limit, []string{"-- as an administrator", "ALTER USER " + Account(s.account) + " WITH MAX_STATEMENT_TIME 3600;"}, err
 	}
 	err = c.row(ctx, "SELECT @@max_execution_time / 1000", nil, &limit)
 	return limit, s.setGlobal("max_execution_time", "0"), err

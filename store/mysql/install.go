@@ -151,14 +151,14 @@ func explainInstall(c *conn, have int, err error) error {
 		return err
 	}
 	return &store.SetupError{
-		Problem: fmt.Sprintf("the relay's own tables have version %d, this program needs %d, and %s may not make them: %s", have, version, account(c.server.account), err),
+		Problem: fmt.Sprintf("the relay's own tables have version %d, this program needs %d, and %s may not make them: %s", have, version, Account(c.server.account), err),
 		Remedy: "run `sluicebox init` as an account that has CREATE on database " + c.server.database +
 			", or run there what `sluicebox init --print` shows; then:\n" + strings.Join(grantAll(&c.server), "\n"),
 	}
 }
 
-// account quotes user@host.
-func account(text string) string {
+// Account quotes user@host, as CURRENT_USER() has it, for a statement.
+func Account(text string) string {
 	at := strings.LastIndexByte(text, '@')
 	if at < 0 {
 		return "'" + literal(text) + "'"
@@ -193,7 +193,7 @@ func grantAll(s *server) []string {
 }
 
 func grant(s *server, rights []string, table string) string {
-	return fmt.Sprintf("GRANT %s ON %s TO %s;", strings.Join(rights, ", "), Ident(s.database, table), account(s.account))
+	return fmt.Sprintf("GRANT %s ON %s TO %s;", strings.Join(rights, ", "), Ident(s.database, table), Account(s.account))
 }
 
 // MayInstall reports whether the own tables are not there or of an older version, and
