@@ -7,7 +7,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// settlePart is the outcomes of one kind, each id once.
+// settlePart is outcomes that have their values in common, each id once: a statement
+// writes them.
 type settlePart struct {
 	settleKey
 	table *table
@@ -18,8 +19,11 @@ type settleKey struct {
 	turn   int // an id's second outcome is written in the second turn, and so on
 	outbox string
 	status store.Status
-	when   time.Time // of COMPLETED rows, which are written together
-	place  int       // of all others, each of which has values of its own
+	when   time.Time
+	// What is written with every status but COMPLETED.
+	retries int
+	error   string
+	reason  store.Reason
 }
 
 // parts sorts the call. Turns keep the order of several outcomes of one id; parts come
@@ -37,7 +41,7 @@ func (c *settling) parts(ctx context.Context) ([]*settlePart, error) {
 		k := settleKey{turn: count[o.Ref], outbox: o.Outbox, status: o.Status, when: o.At}
 		count[o.Ref]++
 		if o.Status != store.Completed {
-			k.when, k.place = time.Time{}, i
+			k.retries, k.error, k.reason = o.RetryCount, o.Error, o.Reason
 		}
 		p := byKey[k]
 		if p == nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -232,7 +233,40 @@ func killed(t *testing.T, source string) (q *trial, file string) {
 	if err != nil || len(files) != 1 {
 		t.Fatalf("its configurations are %v, %v", files, err)
 	}
+	awaitSessionsEnd(t, source, files[0])
 	return q, files[0]
+}
+
+// awaitSessionsEnd returns when the server has ended the sessions of a killed
+// quickstart: until then it may commit what they had asked for.
+func awaitSessionsEnd(t *testing.T, source, file string) {
+	t.Helper()
+	var sessions func() int
+	switch {
+	case ofMySQL(source):
+		db, name := servers.OpenMySQL(t, source), keptName(t, file)
+		sessions = func() int {
+			return rigs.Ask[int](t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE db = ?", name)
+		}
+	case source != "":
+		conn := servers.Connect(t, source)
+		sessions = func() (n int) {
+			err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND "+
+				"backend_type = 'client backend' AND pid <> pg_backend_pid()").Scan(&n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	default:
+		return // a file has no server
+	}
+	within(t, patience, func() string {
+		if n := sessions(); n > 0 {
+			return fmt.Sprintf("%d sessions of the killed quickstart go on", n)
+		}
+		return ""
+	})
 }
 
 // event is a row's payload.

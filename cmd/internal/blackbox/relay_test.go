@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -36,15 +38,26 @@ type relay struct {
 // adminKey is replaced in a configuration by a free address for the endpoints.
 const adminKey = "ADMIN"
 
-// freeAddress returns a loopback address that nobody listens on.
+// nextPort is the port that was tried last for a free address.
+var nextPort atomic.Int32
+
+// freeAddress returns a loopback address that nobody listens on, and that is not among
+// those that a system gives to whoever asks for any: the relay takes it later, and
+// again after a restart (RFC 6335, section 6: those are 49152 and above; Linux begins
+// at 32768).
 func freeAddress(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	const low, high = 10_000, 30_000
+	nextPort.CompareAndSwap(0, low+rand.Int32N(high-low)) // apart from a run beside this one
+	for range high - low {
+		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", low+nextPort.Add(1)%(high-low)))
+		if err == nil {
+			_ = l.Close()
+			return l.Addr().String()
+		}
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	t.Fatal("no port of this machine is free")
+	return ""
 }
 
 // start runs `sluicebox run` on a configuration in which ADMIN stands for the

@@ -123,25 +123,28 @@ func awaitWaiting(t *testing.T, server, name string) {
 	}
 }
 
-// TestMySQLSetUpInterrupted: whatever statement a signal meets, nothing stays.
+// TestMySQLSetUpInterrupted: whatever statement a signal meets, nothing stays. The
+// signal comes ever later, until one met the middle and one came after the end.
 func TestMySQLSetUpInterrupted(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, server string) {
-		begun := false
-		for after := time.Duration(0); after < 40*time.Millisecond; after += 2 * time.Millisecond {
+		midway, done := false, false
+		for after := time.Duration(0); !midway || !done; {
 			m, _ := aDatabase(t, server)
 			ctx, cancel := context.WithTimeout(t.Context(), after)
 			_, err := m.setUp(ctx)
 			cancel()
-			begun = begun || m.begun
 			if err := m.leave(t.Context(), false); err != nil {
-				t.Errorf("set up for %s: %v; %v", after, err, m.begun)
+				t.Fatalf("set up for %s: %v; %v", after, err, m.begun)
 			}
 			if isThere(t, server, m.name) {
 				t.Errorf("interrupted after %s (%v), the database stays", after, err)
 			}
-		}
-		if !begun {
-			t.Error("nothing was ever made")
+			if err == nil {
+				done, after = true, after/2
+				continue
+			}
+			midway = midway || m.begun
+			after += 2*time.Millisecond + after/8
 		}
 	})
 }
