@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
@@ -23,21 +22,44 @@ import (
 type script struct {
 	statement
 
-	text strings.Builder
-	read []func(*sql.Rows) error // of each statement that answers with rows
+	text  strings.Builder
+	read  []func(*sql.Rows) error // of each statement that answers with rows
+	tells bool                    // the rows matter
+	found int                     // the rows that the last statement must find; 0 for any
 }
 
 func newScript() *script { return &script{statement: statement{once: true}} }
 
-// add adds a statement. Its values are bound already. Read takes its rows, if it has
-// any.
-func (s *script) add(text string, read func(*sql.Rows) error) {
+// add adds a statement that has no rows. Its values are bound already.
+func (s *script) add(text string) {
 	s.text.WriteString(text)
 	s.text.WriteString(";\n")
-	if read != nil {
-		s.read = append(s.read, read)
-	}
 }
+
+// ask adds a statement that has rows, which read takes.
+func (s *script) ask(text string, read func(*sql.Rows) error) {
+	s.add(text)
+	s.read, s.tells = append(s.read, read), true
+}
+
+// demand adds a statement that fails unless a condition holds. What stands behind the
+// condition may be empty.
+func (s *script) demand(condition, from string) {
+	s.add("SELECT " + failUnless(condition) + from)
+	s.read = append(s.read, func(*sql.Rows) error { return nil })
+}
+
+// write adds a statement that must find as many rows, which text makes.
+func (s *script) write(rows int, text func() string) {
+	if s.found > 0 {
+		s.demand(s.foundAll(), "")
+	}
+	s.add(text())
+	s.found = rows
+}
+
+// foundAll is the condition that the statement before found its rows.
+func (s *script) foundAll() string { return "ROW_COUNT() = " + s.arg(int64(s.found)) }
 
 // failUnless is an expression whose value cannot be had where a condition is false:
 // the largest BIGINT and one more is an error in every sql_mode
@@ -46,18 +68,16 @@ func failUnless(condition string) string {
 	return "9223372036854775807 + (NOT (" + condition + "))"
 }
 
-// fence adds what checkEpoch does. It fails unless the epoch leads, and unless the
-// statement before found as many rows, if that is said.
-func (s *script) fence(of *Store, epoch store.Epoch, found int) {
+// fence adds what checkEpoch does. It fails unless the epoch leads and the statement
+// before found its rows.
+func (s *script) fence(of *Store, epoch store.Epoch) {
 	condition := "COUNT(*) = 1"
-	if found > 0 {
-		condition += " AND ROW_COUNT() = " + s.arg(int64(found))
+	if s.found > 0 {
+		condition += " AND " + s.foundAll()
 	}
-	s.add("SELECT "+failUnless(condition)+" FROM "+ownPrefix+"leader AS l WHERE l.name = "+s.arg(of.name)+
-		" AND l.epoch = "+s.arg(int64(epoch))+" AND l.holder = "+s.arg(of.holder)+" LOCK IN SHARE MODE", passOver)
+	s.demand(condition, " FROM "+ownPrefix+"leader AS l WHERE l.name = "+s.arg(of.name)+
+		" AND l.epoch = "+s.arg(int64(epoch))+" AND l.holder = "+s.arg(of.holder)+" LOCK IN SHARE MODE")
 }
-
-func passOver(*sql.Rows) error { return nil }
 
 // most is the most bytes of a script, with room for what is escaped.
 func (c *conn) most() int { return c.server.packet / 4 }
@@ -86,7 +106,32 @@ func (c *conn) run(ctx context.Context, s *script) (bool, error) {
 }
 
 // answers runs a script and reads what its statements say.
+//
+// The driver's own way to end with a context wakes a goroutine at each call, and waits
+// for it at the end. A script is most of what a busy store does, so here the context
+// closes the connection by itself, which is what the driver would do.
 func (c *conn) answers(ctx context.Context, s *script) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.wire.Close() })
+	err := c.read(context.WithoutCancel(ctx), s)
+	if stop() {
+		return err
+	}
+	c.broken = true // or about to be
+	if err != nil {
+		err = ctx.Err()
+	}
+	return err
+}
+
+// read runs a script. One that says nothing but whether it failed needs no reader.
+func (c *conn) read(ctx context.Context, s *script) error {
+	if !s.tells {
+		_, err := c.on.ExecContext(ctx, s.text.String(), s.args...)
+		return err
+	}
 	rows, err := c.on.QueryContext(ctx, s.text.String(), s.args...)
 	if err != nil {
 		return err
@@ -101,68 +146,6 @@ func (c *conn) answers(ctx context.Context, s *script) error {
 		rows.NextResultSet() // the last one goes on to the answer of the COMMIT
 	}
 	return rows.Err()
-}
-
-// short reports whether a claim's ids, some times in a statement, fit into a packet.
-func (c *claim) short() bool {
-	const times, each = 3, 64
-	size := 0
-	for i := range c.rows {
-		size += times * (len(c.rows[i].ID) + each)
-	}
-	return size < c.conn.most()
-}
-
-// atOnce claims in one round trip, and reports whether it did. It answers as the way
-// step by step does; rows that seem gone are left to that.
-func (c *claim) atOnce(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Part) (bool, error) {
-	if c.hurry || c.takeover != 0 || !c.short() {
-		return false, nil
-	}
-	clear(c.answers)
-	s := newScript()
-	var updates []func()
-	for _, p := range parts {
-		t, err := c.conn.table(ctx, p.Outbox)
-		if err != nil {
-			_ = c.conn.rollback(ctx) // of what was read for it
-			return false, err
-		}
-		if !t.Layout.WritesClaims() {
-			return false, nil
-		}
-		plain, full := c.sort(t, p)
-		for _, of := range []struct {
-			*lookup
-			payload bool
-		}{{plain, false}, {full, true}} {
-			_ = of.chunks(func(chunk *lookup) error { // which fails nowhere
-				for _, i := range chunk.at {
-					c.answers[i].Result = store.Gone
-				}
-				s.add(t.lockText(&s.statement, chunk.keys, of.payload, false), func(rows *sql.Rows) error { return c.read(rows, t, p) })
-				updates = append(updates, func() { s.add(c.takeText(&s.statement, t, chunk.keys, false), nil) })
-				return nil
-			})
-		}
-	}
-	if len(updates) == 0 {
-		return false, nil
-	}
-	s.fence(c.Store, epoch, 0)
-	for _, update := range updates {
-		update()
-	}
-	done, err := c.conn.run(ctx, s)
-	if err != nil || !done {
-		return false, err
-	}
-	for i := range c.answers {
-		if c.answers[i].Result == store.Gone {
-			return false, nil
-		}
-	}
-	return true, nil
 }
 
 // atOnce writes outcomes in one round trip, and reports whether it did: COMPLETED
@@ -184,7 +167,7 @@ func (c *settling) atOnce(ctx context.Context, epoch store.Epoch) (bool, error) 
 		_ = c.conn.rollback(ctx) // of what was read for them
 		return false, err
 	}
-	s, found := newScript(), 0
+	s := newScript()
 	for _, p := range parts {
 		set := columns.Outcome(&p.table.Layout, p.status)
 		deletes := p.table.Layout.DeleteDelivered
@@ -197,15 +180,11 @@ func (c *settling) atOnce(ctx context.Context, epoch store.Epoch) (bool, error) 
 			}
 		}
 		_ = p.chunks(func(chunk *lookup) error { // which fails nowhere
-			if found > 0 {
-				s.add("SELECT "+failUnless("ROW_COUNT() = "+s.arg(int64(found))), passOver)
-			}
-			s.add(c.outcomeText(&s.statement, p, chunk), nil)
-			found = len(chunk.at)
+			s.write(len(chunk.at), func() string { return c.outcomeText(&s.statement, p, chunk) })
 			return nil
 		})
 	}
-	s.fence(c.Store, epoch, found)
+	s.fence(c.Store, epoch)
 	done, err := c.conn.run(ctx, s)
 	if err != nil && code(err) == 0 {
 		c.unsure = err

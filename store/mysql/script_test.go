@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"database/sql"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -57,10 +58,12 @@ func TestScript(t *testing.T) {
 				servers.ExecMySQL(t, url, "DELETE FROM outbox", "INSERT INTO outbox (id, status) VALUES ('a', 'old'), ('b', 'old'), ('c', 'old')")
 				err := s.claims.do(t.Context(), func(ctx context.Context, c *conn) error {
 					script := newScript()
-					script.add("UPDATE outbox SET status = "+script.arg(odd)+" WHERE id IN "+script.list("?", []any{"a", "b"}), nil)
-					script.fence(s, tc.epoch, tc.found)
+					script.write(tc.found, func() string {
+						return "UPDATE outbox SET status = " + script.arg(odd) + " WHERE id IN " + script.list("?", []any{"a", "b"})
+					})
+					script.fence(s, tc.epoch)
 					if tc.more != "" {
-						script.add(tc.more, passOver)
+						script.ask(tc.more, func(*sql.Rows) error { return nil })
 					}
 					done, err := c.run(ctx, script)
 					if done != tc.want {

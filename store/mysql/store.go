@@ -34,6 +34,7 @@ type Store struct {
 	views                                        *mysql.Config // of sessions that read
 
 	hurryUntil time.Time // claims wait for no lock until then; claims' turn guards it
+	lookUntil  time.Time // claims look at their rows first until then; so does it
 	led        *conn     // control's session at the last Lead; control's turn guards it
 
 	life   *lifetime.Lifetime
