@@ -87,8 +87,8 @@ func (c *claim) fresh(ctx context.Context, epoch store.Epoch, parts []*byoutbox.
 			return false, err
 		}
 		plain, _ := c.sort(t, p)
-		if !t.Layout.WritesClaims() || len(plain.at) < len(p.At) {
-			return false, nil
+		if !t.Layout.WritesClaims() || !t.single || len(plain.at) < len(p.At) {
+			return false, nil // or two rows of one id would stand for one that is gone
 		}
 		_ = plain.chunks(func(chunk *lookup) error { // which fails nowhere
 			s.write(len(chunk.at), func() string {

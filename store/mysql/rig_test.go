@@ -101,6 +101,9 @@ func (r *rig) insert(t *testing.T, ids ...string) {
 
 func row(id string) store.ClaimRow { return rigs.Row(id) }
 
+// fresh is a row as the log has just brought it, with its payload.
+func fresh(id string) store.ClaimRow { return store.ClaimRow{Ref: rigs.Row(id).Ref} }
+
 func outcome(id string, status store.Status) store.Outcome { return rigs.Outcome(id, status) }
 
 func (r *rig) claim(t testing.TB, rows ...store.ClaimRow) []store.ClaimAnswer {

@@ -168,6 +168,12 @@ func (s *site) namesake() {
 	}
 	other := strings.Replace(s.config, "name: "+name, "name: "+name+"b", 1)
 	other = strings.Replace(other, "source: {", "source: {server-id: "+id+", ", 1)
+	within(s.t, patience, func() string { // the relay may just begin a new stream
+		if _, text, _ := doctor(s.t, other); !strings.Contains(text, "source.server-id") {
+			return "doctor does not see the other relay:\n" + text
+		}
+		return ""
+	})
 	s.ask("a server id twice", other, code, fmt.Sprintf("reads the binlog under %s, the server id of this relay", id), "source.server-id")
 }
 

@@ -84,7 +84,7 @@ func TestCleanStopUnderLoad(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
 		r := s.run()
-		wait := write(s.t, s.database, load{seconds: 6, clients: 8, rate: 500, scripts: seedScripts(20)})
+		wait := write(s.t, s.database, load{transactions: 3000, clients: 8, rate: 500, scripts: seedScripts(20)})
 		for stop := 1; stop <= 3; stop++ {
 			arrive(s.t, s.to, stop*500)
 			expectStop(s.t, r)

@@ -242,18 +242,17 @@ func killed(t *testing.T, source string) (q *trial, file string) {
 func awaitSessionsEnd(t *testing.T, source, file string) {
 	t.Helper()
 	var sessions func() int
+	name := keptName(t, file)
 	switch {
 	case ofMySQL(source):
-		db, name := servers.OpenMySQL(t, source), keptName(t, file)
+		db := servers.OpenMySQL(t, source)
 		sessions = func() int {
 			return rigs.Ask[int](t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE db = ?", name)
 		}
 	case source != "":
 		conn := servers.Connect(t, source)
 		sessions = func() (n int) {
-			err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND "+
-				"backend_type = 'client backend' AND pid <> pg_backend_pid()").Scan(&n)
-			if err != nil {
+			if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE '%' || $1 || '%'", name).Scan(&n); err != nil {
 				t.Fatal(err)
 			}
 			return n

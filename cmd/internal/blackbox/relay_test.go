@@ -104,7 +104,9 @@ func environment() []string {
 			env = append(env, e)
 		}
 	}
-	return append(env, "GORACE=halt_on_error=1 exitcode=66")
+	// Else a program sleeps for a second at its end
+	// (https://go.dev/doc/articles/race_detector#Options).
+	return append(env, "GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=10")
 }
 
 // watch keeps what the process says and notes its end.

@@ -1,0 +1,76 @@
+package mysql_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// TestFreshClaims: whatever the rows are, claims that look first and claims that do not
+// answer the same, and leave the same behind.
+func TestFreshClaims(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox())
+		states := []string{"'PENDING', 0", "'PROCESSING', 0", "'PENDING', 2", "'COMPLETED', 0", "'FAILED', 3", ""}
+		rapid.Check(t, func(rt *rapid.T) {
+			// Mostly fresh rows, so that some calls are of nothing else.
+			picked := rapid.SliceOfN(rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5}), 1, 6).Draw(rt, "states")
+			r.exec(t, "DELETE FROM outbox_events")
+			var looked, unlooked []store.ClaimRow
+			for i, state := range picked {
+				for _, id := range []string{fmt.Sprint("a", i), fmt.Sprint("b", i)} {
+					if states[state] != "" {
+						r.exec(t, "INSERT INTO outbox_events (id, payload, status, retry_count) VALUES ('"+id+"', '{}', "+states[state]+")")
+					}
+				}
+				looked = append(looked, row(fmt.Sprint("a", i)))
+				unlooked = append(unlooked, fresh(fmt.Sprint("b", i)))
+			}
+			first, second := r.claim(t, looked...), r.claim(t, unlooked...)
+			for i := range picked {
+				first[i].Payload = nil
+				if fmt.Sprint(first[i]) != fmt.Sprint(second[i]) {
+					rt.Errorf("a row of (%s): %+v with a look, %+v without", states[picked[i]], first[i], second[i])
+				}
+			}
+			const shape = "SELECT GROUP_CONCAT(CONCAT_WS(' ', SUBSTR(id, 2), status, retry_count, processed_at IS NULL) ORDER BY id) FROM outbox_events WHERE id LIKE ?"
+			if a, b := ask[*string](t, r.db, shape, "a%"), ask[*string](t, r.db, shape, "b%"); (a == nil) != (b == nil) || a != nil && *a != *b {
+				rt.Errorf("with a look %v is left, without %v", a, b)
+			}
+		})
+	})
+}
+
+// TestOneIDTwice: where a table may hold two rows of one id, they do not stand for one
+// that is gone or settled.
+func TestOneIDTwice(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		ddl := strings.Replace(flowTable, "id VARCHAR(13) PRIMARY KEY", "id VARCHAR(13), day INT NOT NULL DEFAULT 1, PRIMARY KEY (id, day)", 1) +
+			" PARTITION BY RANGE (day) (PARTITION p1 VALUES LESS THAN (10), PARTITION p2 VALUES LESS THAN (20))"
+		r := newRig(t, url, ddl, 0, flowBox())
+		again := func() {
+			r.exec(t, "DELETE FROM outbox_events")
+			r.exec(t, "INSERT INTO outbox_events (id, day, payload, status) VALUES ('twice', 1, '{}', 'PENDING'), ('twice', 11, '{}', 'PENDING'), ('done', 1, '{}', 'COMPLETED')")
+		}
+		again()
+		for other, want := range map[string]store.ClaimResult{"gone": store.Gone, "done": store.AlreadySettled} {
+			if a := r.claim(t, fresh("twice"), fresh(other)); a[0].Result != store.Claimed || a[1].Result != want {
+				t.Errorf("beside %s: %s, %s", other, a[0].Result, a[1].Result)
+			}
+		}
+		for _, status := range []store.Status{store.Completed, store.Failed, store.Pending} {
+			for other, want := range map[string]store.SettleResult{"gone": store.WasGone, "done": store.WasSettled} {
+				again()
+				a, b := outcome("twice", status), outcome(other, status)
+				b.At = a.At
+				if got := r.settle(t, a, b); got[0] != store.Written || got[1] != want {
+					t.Errorf("%s beside %s: %v", status, other, got)
+				}
+			}
+		}
+	})
+}
