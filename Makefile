@@ -26,9 +26,10 @@ quickstart: build ## build it and show it at work, with nothing to set up
 # The black-box scenarios run beside one server each, the most important beside two;
 # VERSIONS=all runs them beside each, VERSIONS=mysql beside that.
 test: have-go have-cc ## run all tests, with the race detector, beside real servers
-	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) sh -c 'go test -race -timeout 20m $$(go list ./... | grep -v store/sqlite) && \
-		go test -timeout 20m ./store/sqlite && \
-		go test -race -timeout 20m -run "TestBusy|TestBesideServices|TestReplaced|TestLock|TestDurability" ./store/sqlite'
+	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) sh -c 'go test -timeout 20m ./store/sqlite & \
+		go test -race -timeout 20m $$(go list ./... | grep -v store/sqlite) && \
+		go test -race -timeout 20m -run "TestBusy|TestBesideServices|TestReplaced|TestLock|TestDurability" ./store/sqlite; \
+		raced=$$?; wait $$! && exit $$raced'
 
 short: have-go ## run the tests that need no server
 	go test -short ./...

@@ -74,3 +74,41 @@ func TestOneIDTwice(t *testing.T) {
 		}
 	})
 }
+
+// TestFreshClaimsOfMany: one row that is not fresh among those of several statements is
+// found wherever it stands.
+func TestFreshClaimsOfMany(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox())
+		const n = 1600 // more than three statements
+		var values []string
+		var rows []store.ClaimRow
+		for i := range n {
+			id := fmt.Sprintf("%06d", i)
+			values = append(values, "('"+id+"', '{}')")
+			rows = append(rows, fresh(id))
+		}
+		r.exec(t, "INSERT INTO outbox_events (id, payload) VALUES "+strings.Join(values, ", "))
+		for _, at := range []int{0, 511, 512, 1023, 1024, n - 1} {
+			for what, want := range map[string]store.ClaimAnswer{
+				"status = 'COMPLETED'":   {Result: store.AlreadySettled},
+				"retry_count = 2":        {Result: store.Claimed, RetryCount: 2},
+				"id = CONCAT(id, ' no')": {Result: store.Gone},
+			} {
+				r.exec(t, "UPDATE outbox_events SET "+what+" WHERE id = ?", rows[at].ID)
+				r.store = openStore(t, url, 0, flowBox()) // which knows of no call that had to look
+				r.lead(t)
+				for i, a := range r.claim(t, rows...) {
+					expected := store.ClaimAnswer{Result: store.Claimed}
+					if i == at {
+						expected = want
+					}
+					if fmt.Sprint(a) != fmt.Sprint(expected) {
+						t.Fatalf("row %d, with %s at %d: %+v, want %+v", i, what, at, a, expected)
+					}
+				}
+				r.exec(t, "UPDATE outbox_events SET id = ?, status = 'PENDING', retry_count = 0 WHERE id IN (?, CONCAT(?, ' no'))", rows[at].ID, rows[at].ID, rows[at].ID)
+			}
+		}
+	})
+}

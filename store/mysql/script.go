@@ -171,7 +171,7 @@ func (c *settling) atOnce(ctx context.Context, epoch store.Epoch) (bool, error) 
 	for _, p := range parts {
 		set := columns.Outcome(&p.table.Layout, p.status)
 		deletes := p.table.Layout.DeleteDelivered
-		if p.turn > 0 || p.table.Layout.State == store.StateNone || len(set) == 0 && !deletes {
+		if p.turn > 0 || !p.table.single || p.table.Layout.State == store.StateNone || len(set) == 0 && !deletes {
 			return false, nil
 		}
 		for k := range p.keys {

@@ -61,6 +61,9 @@ func (l *link) do(ctx context.Context, fn func(context.Context, *conn) error) er
 
 // Ready implements session.Link.
 func (l *link) Ready(ctx context.Context) error {
+	if l.conn != nil && l.conn.broken { // its call has ended well all the same
+		l.Drop()
+	}
 	if l.conn != nil {
 		return nil
 	}

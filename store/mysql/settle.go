@@ -85,7 +85,9 @@ func (c *settling) write(ctx context.Context, look bool) error {
 		return err
 	}
 	c.rows = nil
-	if look {
+	// Where two rows may have one id, they would stand for one that is gone.
+	twice := func(p *settlePart) bool { return !p.table.single }
+	if look || slices.ContainsFunc(parts, twice) {
 		if err := c.look(ctx); err != nil {
 			return err
 		}

@@ -24,7 +24,6 @@ type settleKey struct {
 	retries int
 	error   string
 	reason  store.Reason
-	place   int // where two rows may have one id, each is written by itself
 }
 
 // parts sorts the call. Turns keep the order of several outcomes of one id; parts come
@@ -43,9 +42,6 @@ func (c *settling) parts(ctx context.Context) ([]*settlePart, error) {
 		count[o.Ref]++
 		if o.Status != store.Completed {
 			k.retries, k.error, k.reason = o.RetryCount, o.Error, o.Reason
-		}
-		if !t.single {
-			k.place = i
 		}
 		p := byKey[k]
 		if p == nil {
