@@ -28,7 +28,7 @@ const (
 //
 // The rows are locked first, which waits for whoever inserts or changes them just
 // now, and then the leader row. An update alone would pass over rows whose
-// transaction has not ended.
+// transaction has not ended; where it finds every row, that has not happened.
 func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows []store.ClaimRow) ([]store.ClaimAnswer, error) {
 	if len(rows) == 0 {
 		return nil, nil

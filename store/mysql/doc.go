@@ -41,6 +41,12 @@
 // binlog is ahead of what statements see, and a plain update passes over rows whose
 // insert has not ended. A row that is not there then is gone.
 //
+// Rows that the log has just brought need no look: each is there, open and was never
+// tried. Their update says so in its conditions, and the claim goes on only if it has
+// found as many rows as there are. Else it is taken back, and looks. Triggers on the
+// outbox see the update that was taken back, too. Where two rows may have one id, every
+// claim and every outcome looks first.
+//
 // These statements travel as one packet as a rule, its COMMIT included, and so do the
 // outcomes of delivered rows: a round trip in place of four or three. The server stops
 // at the first statement that fails, and the look at the leader row fails where another
