@@ -215,13 +215,17 @@ func (d *Dispatcher) claimRows(ctx context.Context) error {
 	}
 }
 
-// announce wakes whoever waits for a change of the core.
+// announce wakes whoever waits for a change of the core. Who writes has nothing to do
+// behind most claims, which is when a processor is needed to send.
 func (d *Dispatcher) announce() {
 	d.mu.Lock()
 	d.tellParking()
+	write := len(d.core.outcomes) > 0
 	d.mu.Unlock()
 	notify(d.toClaim)
-	notify(d.toWrite)
+	if write {
+		notify(d.toWrite)
+	}
 	notify(d.freed)
 	notify(d.settled)
 	notify(d.roomy)
