@@ -70,13 +70,16 @@ func (p *private) Stop(mode string) time.Duration {
 	return took
 }
 
+// takenAway is the value of a setting that is not to be.
+const takenAway = "-"
+
 // Restart starts the server, after a fast stop if it runs. Settings are changed or
 // added, and taken away by the value "-"; nil keeps them.
 func (p *private) Restart(settings map[string]string) {
 	p.tb.Helper()
 	p.Stop("fast")
 	for name, value := range settings {
-		if p.settings[name] = value; value == "-" {
+		if p.settings[name] = value; value == takenAway {
 			delete(p.settings, name)
 		}
 	}

@@ -10,16 +10,17 @@
 //	SLUICEBOX_TEST_VERSIONS  all: what one version is enough for runs on each;
 //	                         names, such as pg15,mysql: only beside these
 //
-// and the same for PG18, MYSQL and MARIADB, and _BIN and _LIB for PGBOUNCER.
+// and the same for PG18, MYSQL, MARIADB and MONGO, and _BIN and _LIB for PGBOUNCER.
 // SLUICEBOX_TEST_MYSQL_DATA and SLUICEBOX_TEST_MARIADB_DATA are data folders that
-// new servers begin with. Whoever has servers of their own sets these variables
+// new servers begin with, SLUICEBOX_TEST_PYMONGO_BIN is what Python finds pymongo by. Whoever has servers of their own sets these variables
 // instead. A test whose server is not there is skipped by name; where CI=true it
 // fails, so that nothing is left out unseen.
 //
 // Most tests take a Database of their own in a shared server. Tests that need
 // other settings, TLS, or a server that dies take a private one with Start, and
 // a standby of that with Standby. Pooler puts a connection pooler in front of any
-// of them. For MySQL and MariaDB the same functions are methods of a Flavour.
+// of them. For MySQL and MariaDB the same functions are methods of a Flavour, and for
+// MongoDB they have its name.
 package servers
 
 import (

