@@ -26,6 +26,11 @@ type Harness struct {
 	// have positions, and a cut is possible. Without it, rows come in any order
 	// and come again while they are unsettled and not held.
 	Log bool
+	// Fine says that the log has a position for every row, also inside a transaction:
+	// then every batch has one, and may hold rows of several transactions.
+	Fine bool
+	// Bounded says that the database bounds its log in bytes.
+	Bounded bool
 	// Alone does what Setup does, where nobody else writes into the log. Nil is
 	// Setup.
 	Alone func(t *testing.T) Database
@@ -131,9 +136,9 @@ func Run(t *testing.T, h Harness) {
 		{"all rows of concurrent writers", false, testAllRows},
 		{"commit order of concurrent writers", true, testCommitOrder},
 		{"rolled back", false, testRolledBack},
-		{"larger than a batch", true, testLargeTransaction},
+		{"larger than a batch", true, func(t *testing.T, db Database) { testLargeTransaction(t, db, h.Fine) }},
 		{"goes on through cuts", true, testFollowThroughCuts},
-		{"cut inside a transaction", true, testCutInside},
+		{"cut inside a transaction", true, func(t *testing.T, db Database) { testCutInside(t, db, h.Fine) }},
 		{"reopened at an acknowledged position", true, testReopenAcknowledged},
 		{"reopened without an acknowledgement", true, testReopenUnacknowledged},
 		{"checkpoint ahead of the acknowledgement", true, testReopenAhead},

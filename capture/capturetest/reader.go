@@ -22,6 +22,8 @@ type reader struct {
 	stop context.CancelFunc
 	done chan error
 
+	bounded bool // the database bounds its log
+
 	batches []capture.Batch
 	ids     []string // in the order of arrival
 	marks   []string

@@ -22,7 +22,7 @@ func testRetained(t *testing.T, h Harness) {
 	one, two, three := largeRows("one"), largeRows("two"), largeRows("three")
 	each := h.Logged(one)
 
-	r := newReader(t, db.Source(t, Options{Outbox: outbox, BatchRows: batchRows}))
+	r := h.reader(t, db)
 	o := open(t, r.src, db, store.Checkpoint{})
 	r.retains("before anything is written", 0, each)
 	commit(t, db, one...)
@@ -44,7 +44,7 @@ func testRetained(t *testing.T, h Harness) {
 	r.retains("one more is written", 1, each)
 
 	at := r.end(o, r.last)
-	again := newReader(t, db.Source(t, Options{Outbox: outbox, BatchRows: batchRows}))
+	again := h.reader(t, db)
 	second := open(t, again.src, db, at)
 	if second.View != nil {
 		t.Errorf("the log is intact, the opening says: %s", second.Why)
@@ -56,6 +56,13 @@ func testRetained(t *testing.T, h Harness) {
 	again.until("the end of a transaction", func() bool { return again.last != second.From })
 	again.src.Acknowledge(again.last)
 	again.retains("all is acknowledged again", 0, each)
+}
+
+// reader makes a reader that knows whether the log is bounded.
+func (h *Harness) reader(t *testing.T, db Database) *reader {
+	r := newReader(t, db.Source(t, Options{Outbox: outbox, BatchRows: batchRows}))
+	r.bounded = h.Bounded
+	return r
 }
 
 // testNothingRetained is for a source that reads no log.
@@ -89,8 +96,8 @@ func (r *reader) retainsUpTo(when string, least, most, each int64) {
 	if kept.Bytes < from || kept.Bytes > to {
 		r.t.Errorf("%s: %d bytes are kept, want %d to %d", when, kept.Bytes, from, to)
 	}
-	if kept.Limit != 0 {
-		r.t.Errorf("%s: the limit is %d, there is none", when, kept.Limit)
+	if (kept.Limit > 0) != r.bounded {
+		r.t.Errorf("%s: the limit is %d; there is one: %v", when, kept.Limit, r.bounded)
 	}
 }
 

@@ -76,13 +76,13 @@ func (d *database) readOn(t *testing.T, n int, prefix string) store.Checkpoint {
 	for i := range n {
 		d.exec(t, insert(fmt.Sprintf("%s%d", prefix, i)))
 	}
-	fo.rows(n)
-	fo.end()
-	same, err := d.opening(t, store.Checkpoint{Origin: o.Origin, Position: fo.position})
+	fo.Rows(n)
+	fo.End()
+	same, err := d.opening(t, store.Checkpoint{Origin: o.Origin, Position: fo.Position})
 	if err != nil || same.Why != "" {
-		t.Fatalf("at its own place %s: %v, %s", fo.position, err, same.Why)
+		t.Fatalf("at its own place %s: %v, %s", fo.Position, err, same.Why)
 	}
-	return store.Checkpoint{Origin: o.Origin, Position: fo.position}
+	return store.Checkpoint{Origin: o.Origin, Position: fo.Position}
 }
 
 // A crash of the machine with sync_binlog other than 1 takes the end of the binlog

@@ -30,11 +30,11 @@ func TestSchemaChanges(t *testing.T) {
 		for i, change := range changes {
 			d.exec(t, change, insert(fmt.Sprintf("r%d", i+1)))
 			want = append(want, fmt.Sprintf("r%d", i+1))
-			fo.rows(len(want)) // one change at a time
+			fo.Rows(len(want)) // one change at a time
 		}
-		fo.expect(want...)
-		for i := range fo.items {
-			if it := &fo.items[i]; string(it.Payload) != "payload of "+it.ID || it.Group.Name != "g" || it.RetryCount != 0 {
+		fo.Expect(want...)
+		for i := range fo.Items {
+			if it := &fo.Items[i]; string(it.Payload) != "payload of "+it.ID || it.Group.Name != "g" || it.RetryCount != 0 {
 				t.Errorf("%+v", it)
 			}
 		}
@@ -56,16 +56,16 @@ func TestBehindASchemaChange(t *testing.T) {
 			t.Fatal(again.Why)
 		}
 		if strings.HasSuffix(t.Name(), "FULL") {
-			fo.rows(2)
-			fo.expect("before", "after")
+			fo.Rows(2)
+			fo.Expect("before", "after")
 			return
 		}
 		var lost *capture.LostError
-		if err := fo.ends(); !errors.As(err, &lost) {
+		if err := fo.Ends(); !errors.As(err, &lost) {
 			t.Fatalf("the source ended with %v, want a lost log", err)
 		}
 		t.Log(lost)
-		fo.expect()
+		fo.Expect()
 	})
 }
 
@@ -75,7 +75,7 @@ func TestDroppedColumn(t *testing.T) {
 		d := newDatabase(t, f, url)
 		fo, _, _ := follow(t, d, d.config(), store.Checkpoint{})
 		d.exec(t, "ALTER TABLE outbox_events DROP COLUMN message_group", "INSERT INTO outbox_events (id, payload) VALUES ('a', 'b')")
-		err := fo.ends()
+		err := fo.Ends()
 		var setup *store.SetupError
 		if !errors.As(err, &setup) || !strings.Contains(setup.Problem, "`message_group`") {
 			t.Errorf("the source ended with %v", err)
@@ -122,12 +122,12 @@ func TestHiddenColumns(t *testing.T) {
 			fo, src, _ := follow(t, d, d.config(), store.Checkpoint{})
 			d.exec(t, insert(fmt.Sprint("row-", try)))
 			if strings.HasSuffix(t.Name(), "FULL") {
-				fo.rows(1)
-				fo.expect(fmt.Sprint("row-", try))
-				fo.end()
+				fo.Rows(1)
+				fo.Expect(fmt.Sprint("row-", try))
+				fo.End()
 				continue
 			}
-			err := fo.ends()
+			err := fo.Ends()
 			t.Log(err)
 			var lost *capture.LostError
 			if !errors.As(err, &lost) {

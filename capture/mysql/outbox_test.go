@@ -35,14 +35,14 @@ func TestSystemVersioned(t *testing.T) {
 	d := newDatabase(t, servers.MariaDB, servers.MariaDB.Start(t, map[string]string{"binlog-row-metadata": "FULL"}).Database())
 	fo, src, _ := follow(t, d, d.config(), store.Checkpoint{})
 	d.exec(t, insert("a"))
-	fo.rows(1)
+	fo.Rows(1)
 	d.exec(t, "ALTER TABLE outbox_events ADD SYSTEM VERSIONING", "UPDATE outbox_events SET status = 'COMPLETED'")
-	err := fo.ends()
+	err := fo.Ends()
 	var lost *capture.LostError
 	if !errors.As(err, &lost) || !strings.Contains(lost.Reason, "system-versioned") {
 		t.Errorf("the source ended with %v, want a lost log", err)
 	}
-	fo.expect("a")
+	fo.Expect("a")
 	err = src.Ready(t.Context())
 	var no *capture.NoStreamError
 	if !errors.As(err, &no) || !strings.Contains(no.Error(), "DROP SYSTEM VERSIONING") {
@@ -67,9 +67,9 @@ func TestReplace(t *testing.T) {
 		if err := src.Mark(t.Context(), "end"); err != nil {
 			t.Fatal(err)
 		}
-		fo.until("the marker", func() bool { return len(fo.marks) > 0 })
-		fo.expect("r1", "r2", "r3")
-		fo.end()
+		fo.Until("the marker", func() bool { return len(fo.Marks) > 0 })
+		fo.Expect("r1", "r2", "r3")
+		fo.End()
 		again := newSource(t, d.config()) // which sees the key from the beginning
 		defer again.Close()
 		o := capturetest.Anew(t, again, d.tables())

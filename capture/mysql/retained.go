@@ -23,20 +23,20 @@ func (s *Source) Retained(ctx context.Context) (capture.Retained, error) {
 	if err != nil {
 		return capture.Retained{}, fmt.Errorf("ask how long the binlog is: %w", mystore.Explain(err))
 	}
-	acked := s.acked.Load()
+	acked := s.log.Last()
 	if acked == nil {
 		return capture.Retained{}, nil
 	}
 	var kept capture.Retained
 	for _, one := range slices.Backward(list) {
 		kept.Bytes += one.size
-		if one.name == acked.place.file {
-			kept.Bytes -= min(one.size, int64(acked.place.at))
+		if one.name == acked.Place.file {
+			kept.Bytes -= min(one.size, int64(acked.Place.at))
 			break
 		}
 	}
 	kept.Limit = s.server.limit()
-	if expiry := s.server.expiry(); expiry > 0 && kept.Bytes > 0 && time.Since(acked.at) > expiry/2 {
+	if expiry := s.server.expiry(); expiry > 0 && kept.Bytes > 0 && time.Since(acked.At) > expiry/2 {
 		kept.Limit = kept.Bytes
 	}
 	return kept, nil

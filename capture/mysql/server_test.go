@@ -34,13 +34,13 @@ func TestLongPause(t *testing.T) {
 			}
 			d.Begin(t, rows...)(true)
 		}
-		fo.rows(15)
+		fo.Rows(15)
 		<-time.After(13 * time.Second) // the pause itself
-		fo.rows(len(want))
-		fo.expect(want...)
-		fo.end()
-		if len(fo.lost) > 0 {
-			t.Errorf("the pause cost the connection: %v", fo.lost)
+		fo.Rows(len(want))
+		fo.Expect(want...)
+		fo.End()
+		if len(fo.Lost()) > 0 {
+			t.Errorf("the pause cost the connection: %v", fo.Lost())
 		}
 	})
 }
@@ -92,20 +92,20 @@ func TestServerIDClash(t *testing.T) {
 		two, _, _ := follow(t, d, cfg, store.Checkpoint{})
 		if f == servers.MySQL {
 			d.exec(t, insert("both"))
-			one.rows(1)
-			two.rows(1)
+			one.Rows(1)
+			two.Rows(1)
 			return
 		}
 		var err error
 		select {
-		case err = <-one.done:
-			close(one.done)
-		case err = <-two.done:
-			close(two.done)
+		case <-one.Done():
+			err = one.Err()
+		case <-two.Done():
+			err = two.Err()
 		case <-time.After(40 * time.Second):
-			one.end()
-			two.end()
-			t.Fatalf("nobody noticed the clash: %q, %q", one.lost, two.lost)
+			one.End()
+			two.End()
+			t.Fatalf("nobody noticed the clash: %q, %q", one.Lost(), two.Lost())
 		}
 		var no *capture.NoStreamError
 		if !errors.As(err, &no) || !strings.Contains(no.Error(), "4711") {
@@ -133,7 +133,7 @@ func TestTLSAndGrants(t *testing.T) {
 		cfg.URL, cfg.StreamURL = strings.Replace(control, "tls=false", secure, 1), strings.Replace(d.stream, "tls=false", secure, 1)
 		fo, _, _ := follow(t, d, cfg, store.Checkpoint{})
 		d.exec(t, insert("one"))
-		fo.rows(1)
+		fo.Rows(1)
 
 		cfg.StreamURL = d.stream // without TLS
 		src := newSource(t, cfg)
@@ -165,7 +165,7 @@ func TestShutdown(t *testing.T) {
 			d := newDatabase(t, servers.MySQL, srv.Database())
 			fo, _, _ := follow(t, d, d.config(), store.Checkpoint{})
 			d.exec(t, insert("one"))
-			fo.rows(1)
+			fo.Rows(1)
 			if paused {
 				for i := range 20 {
 					d.Begin(t, capturetest.Row{ID: fmt.Sprint(i), Payload: strings.Repeat("x", 512<<10)})(true)

@@ -3,12 +3,11 @@ package mysql
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
-	"time"
 
 	driver "github.com/go-sql-driver/mysql"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/acked"
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/store"
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
@@ -26,15 +25,7 @@ type Source struct {
 
 	server *server // what Open found; nil before
 
-	offered atomic.Pointer[store.Position] // the last that the receiver was offered since Open
-	acked   atomic.Pointer[acknowledged]
-}
-
-// acknowledged is a position that was given away.
-type acknowledged struct {
-	position store.Position
-	place    place
-	at       time.Time
+	log acked.Log[place]
 }
 
 var _ capture.Resumer = (*Source)(nil)
@@ -46,27 +37,13 @@ func (s *Source) Resume() *capture.Resume { return &s.resume }
 // Retained measures. Nobody is told: the server keeps its binlog by time. A
 // position that was not sent since Open is ignored: it is of another log.
 func (s *Source) Acknowledge(p store.Position) {
-	offered := s.offered.Load()
-	at, err := parsePosition(p)
-	if err != nil || offered == nil || comparePositions(p, *offered) > 0 {
-		return
-	}
-	for {
-		old := s.acked.Load()
-		if old != nil && comparePositions(p, old.position) <= 0 {
-			return
-		}
-		if s.acked.CompareAndSwap(old, &acknowledged{position: p, place: at, at: time.Now()}) {
-			return
-		}
-	}
+	s.log.Acknowledge(p, parsePosition, comparePositions)
 }
 
 // begin forgets what an earlier Open found.
 func (s *Source) begin(sv *server, from store.Position, at place) {
 	s.server = sv
-	s.offered.Store(&from)
-	s.acked.Store(&acknowledged{position: from, place: at, at: time.Now()})
+	s.log.Begin(from, at)
 	s.resume.Reset(from)
 }
 

@@ -33,13 +33,13 @@ func TestCompressed(t *testing.T) {
 		if err := src.Mark(t.Context(), "end"); err != nil {
 			t.Fatal(err)
 		}
-		fo.until("the marker", func() bool { return len(fo.marks) > 0 })
-		if len(fo.items) != 41 || fo.items[40].ID != "last" {
-			t.Fatalf("%d rows came", len(fo.items))
+		fo.Until("the marker", func() bool { return len(fo.Marks) > 0 })
+		if len(fo.Items) != 41 || fo.Items[40].ID != "last" {
+			t.Fatalf("%d rows came", len(fo.Items))
 		}
-		for i := range fo.items {
-			if string(fo.items[i].Payload) != long {
-				t.Errorf("row %s has another payload", fo.items[i].ID)
+		for i := range fo.Items {
+			if string(fo.Items[i].Payload) != long {
+				t.Errorf("row %s has another payload", fo.Items[i].ID)
 			}
 		}
 	})
@@ -60,8 +60,8 @@ func TestXA(t *testing.T) {
 		if err := src.Mark(t.Context(), "end"); err != nil {
 			t.Fatal(err)
 		}
-		fo.until("the marker", func() bool { return len(fo.marks) > 0 })
-		fo.expect(d.name+"one", d.name+"two", d.name+"gone", "after") // a claim finds the third gone
+		fo.Until("the marker", func() bool { return len(fo.Marks) > 0 })
+		fo.Expect(d.name+"one", d.name+"two", d.name+"gone", "after") // a claim finds the third gone
 	})
 }
 
@@ -89,8 +89,8 @@ func TestTransactions(t *testing.T) {
 		if err := src.Mark(t.Context(), "end"); err != nil {
 			t.Fatal(err)
 		}
-		fo.until("the marker", func() bool { return len(fo.marks) > 0 })
-		fo.expect("kept", "too", "mixed", "copy of s1", "copy of s2", "triggered", "replaced", "last")
+		fo.Until("the marker", func() bool { return len(fo.Marks) > 0 })
+		fo.Expect("kept", "too", "mixed", "copy of s1", "copy of s2", "triggered", "replaced", "last")
 	})
 }
 
@@ -100,9 +100,9 @@ func TestLargeRow(t *testing.T) {
 		d := newDatabase(t, f, f.Start(t, map[string]string{"max-allowed-packet": "64M"}).Database())
 		fo, _, _ := follow(t, d, d.config(), store.Checkpoint{})
 		d.exec(t, "INSERT INTO outbox_events (id, payload) VALUES ('large', repeat('0123456789abcdef', 2 * 1024 * 1024))", insert("after"))
-		fo.rows(2)
-		fo.expect("large", "after")
-		if n := len(fo.items[0].Payload); n != 32<<20 {
+		fo.Rows(2)
+		fo.Expect("large", "after")
+		if n := len(fo.Items[0].Payload); n != 32<<20 {
 			t.Errorf("the payload has %d bytes", n)
 		}
 	})
@@ -129,14 +129,14 @@ func TestTap(t *testing.T) {
 			b := <-out
 			rows += len(b.Items)
 		}
-		relay.rows(1)
+		relay.Rows(1)
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("the tap ended with %v", err)
 		}
-		relay.end()
-		if len(relay.lost) > 0 {
-			t.Errorf("the relay lost its stream: %v", relay.lost)
+		relay.End()
+		if len(relay.Lost()) > 0 {
+			t.Errorf("the relay lost its stream: %v", relay.Lost())
 		}
 	})
 }
@@ -147,12 +147,12 @@ func TestOwnWrites(t *testing.T) {
 		d := newDatabase(t, f, f.Start(t, nil).Database())
 		fo, _, _ := follow(t, d, d.config(), store.Checkpoint{})
 		d.exec(t, insert("one"))
-		fo.rows(1)
+		fo.Rows(1)
 		for range 3 {
 			d.exec(t, "INSERT INTO sluicebox_checkpoint VALUES ('another', '', '', 1, now(6)) ON DUPLICATE KEY UPDATE seq = seq + 1")
 		}
 		for range 2 {
-			if b := <-fo.out; b.Position != "" || len(b.Items)+len(b.Marks) > 0 {
+			if b := <-fo.Batches(); b.Position != "" || len(b.Items)+len(b.Marks) > 0 {
 				t.Errorf("%+v came, and not a heartbeat", b)
 			}
 		}
@@ -160,7 +160,7 @@ func TestOwnWrites(t *testing.T) {
 		late := time.After(10 * time.Second)
 		for {
 			select {
-			case b := <-fo.out:
+			case b := <-fo.Batches():
 				if b.Position == "" {
 					continue
 				}

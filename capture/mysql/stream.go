@@ -113,7 +113,7 @@ func (st *stream) send(b capture.Batch) error {
 	if !st.src.resume.Trim(&b) {
 		return nil
 	}
-	st.src.offer(b.Position)
+	st.src.log.Offer(b.Position)
 	select {
 	case st.out <- b:
 	default:
@@ -193,7 +193,7 @@ func (st *stream) sendIdle(now time.Time) {
 	if !st.src.resume.Trim(&b) {
 		return
 	}
-	st.src.offer(b.Position)
+	st.src.log.Offer(b.Position)
 	select {
 	case st.out <- b:
 		st.sent(&b)
@@ -212,13 +212,5 @@ func (st *stream) sayAlive(now time.Time) {
 	case st.out <- capture.Batch{}:
 		st.aliveAt = now
 	default:
-	}
-}
-
-// offer allows a position to be acknowledged, which may happen before a send
-// returns.
-func (s *Source) offer(p store.Position) {
-	if p != "" {
-		s.offered.Store(&p)
 	}
 }

@@ -1,0 +1,139 @@
+package capturetest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// followPatience bounds every wait of a Follower.
+const followPatience = 40 * time.Second
+
+// Follower follows a source and collects what comes, for tests of one source. It
+// receives only inside of its methods, so that between them the source is paused. One
+// goroutine uses it.
+type Follower struct {
+	// Items are the rows that came.
+	Items []store.Item
+	// Marks are the markers that came.
+	Marks []string
+	// Position is the last that came.
+	Position store.Position
+
+	t    *testing.T
+	out  chan capture.Batch
+	stop context.CancelFunc
+	done chan struct{} // closed when the source has ended
+	err  error         // why
+	lost []error
+}
+
+// FollowFrom follows a source that was opened. It ends with the test; End ends it
+// earlier.
+func FollowFrom(t *testing.T, src capture.Resumer, from store.Position) *Follower {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	f := &Follower{t: t, out: make(chan capture.Batch), stop: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(f.done)
+		f.err = capture.Follow(ctx, src, from, f.out, followed{f})
+	}()
+	t.Cleanup(f.End)
+	return f
+}
+
+// followed observes for a follower, on the goroutine of Follow.
+type followed struct{ *Follower }
+
+// Connected implements capture.Observer.
+func (followed) Connected() {}
+
+// Lost implements capture.Observer.
+func (f followed) Lost(err error, _ time.Duration) { f.lost = append(f.lost, err) }
+
+// End ends the source. It may be called again, and after the source has ended.
+func (f *Follower) End() {
+	f.stop()
+	<-f.done
+}
+
+// Batches is where the source sends to, for a test that looks at each batch itself.
+func (f *Follower) Batches() <-chan capture.Batch { return f.out }
+
+// Done is closed when the source has ended.
+func (f *Follower) Done() <-chan struct{} { return f.done }
+
+// Err returns why the source has ended.
+func (f *Follower) Err() error { return f.err }
+
+// Lost returns what the source lost its connection to, once it has ended.
+func (f *Follower) Lost() []error { return f.lost }
+
+// Rows receives until n rows came.
+func (f *Follower) Rows(n int) {
+	f.t.Helper()
+	f.Until(fmt.Sprintf("%d rows", n), func() bool { return len(f.Items) >= n })
+}
+
+// Until receives until something holds.
+func (f *Follower) Until(what string, holds func() bool) {
+	f.t.Helper()
+	timeout := time.NewTimer(followPatience)
+	defer timeout.Stop()
+	for !holds() {
+		select {
+		case b := <-f.out:
+			f.take(b)
+		case <-f.done:
+			f.t.Fatalf("waiting for %s: the source ended: %v", what, f.err)
+		case <-timeout.C:
+			f.t.Fatalf("waiting for %s: %d rows came", what, len(f.Items))
+		}
+	}
+}
+
+func (f *Follower) take(b capture.Batch) {
+	f.Items = append(f.Items, b.Items...)
+	f.Marks = append(f.Marks, b.Marks...)
+	if b.Position != "" {
+		f.Position = b.Position
+	}
+}
+
+// Ends receives until the source ends by itself, and returns its error.
+func (f *Follower) Ends() error {
+	f.t.Helper()
+	timeout := time.NewTimer(followPatience)
+	defer timeout.Stop()
+	for {
+		select {
+		case b := <-f.out:
+			f.take(b)
+		case <-f.done:
+			return f.err
+		case <-timeout.C:
+			f.t.Fatal("the source goes on")
+		}
+	}
+}
+
+// IDs returns those of the rows that came.
+func (f *Follower) IDs() (ids []string) {
+	for i := range f.Items {
+		ids = append(ids, f.Items[i].ID)
+	}
+	return ids
+}
+
+// Expect checks that exactly these rows came, in this order.
+func (f *Follower) Expect(ids ...string) {
+	f.t.Helper()
+	if got := f.IDs(); strings.Join(got, " ") != strings.Join(ids, " ") {
+		f.t.Errorf("rows %q came, want %q", got, ids)
+	}
+}
