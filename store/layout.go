@@ -58,6 +58,9 @@ type Layout struct {
 	// Unclaimed: claims write nothing, though the table could keep them. A row
 	// stays PENDING until its outcome; see the package's text.
 	Unclaimed bool
+	// TextTimes: times are texts as RFC 3339 has them, in UTC, and not the database's
+	// own type. For databases whose fields have no declared type.
+	TextTimes bool
 	// OrderBy are the columns in whose order rows are read where the log does
 	// not give the order. The id is always the last of them.
 	OrderBy []string

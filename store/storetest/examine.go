@@ -14,6 +14,8 @@ import (
 func (s *suite) testExamine(t *testing.T) {
 	box := s.outbox("a")
 	db := s.harness.Setup(t, box)
+	_, commit := db.Begin(t, "a", row("1"))
+	commit()
 	bad := s.outbox("b")
 	bad.Table = box.Table
 	bad.Layout.Columns.Payload = "no_such_payload"

@@ -43,6 +43,21 @@ type Database interface {
 	Delete(t *testing.T, outbox, id string)
 }
 
+// Schemaless is a Database whose tables have no columns: what a layout names is looked
+// for in their rows, and a row may lack any of it.
+type Schemaless interface {
+	Database
+	// Schemaless does nothing.
+	Schemaless()
+}
+
+// Namer is a Harness whose database does not take all names of columns.
+type Namer interface {
+	Harness
+	// Rename returns the layout with names in their place that the database takes.
+	Rename(store.Layout) store.Layout
+}
+
 // Config is what a store of the suite differs in.
 type Config struct {
 	// Outboxes are the outboxes given to Setup, or others for tests of Check.
@@ -125,6 +140,9 @@ func Run(t *testing.T, h Harness, layouts ...string) {
 		}
 		t.Run(kind.name, func(t *testing.T) {
 			s := &suite{harness: h, layout: kind.layout}
+			if n, ok := h.(Namer); ok {
+				s.layout = n.Rename(s.layout)
+			}
 			for _, test := range append(leadTests(), tests()...) {
 				if test.only != nil && !test.only(&s.layout) {
 					continue

@@ -1,0 +1,195 @@
+// Package documents makes, fills and reads the collections that package storetest asks
+// for, in MongoDB.
+package documents
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest"
+)
+
+// patience bounds every statement: one that hangs fails by name.
+const patience = 30 * time.Second
+
+// Database is all that a storetest.Database does with documents. Its methods fail the
+// test on an error.
+type Database struct {
+	db       *mongo.Database
+	outboxes map[string]*store.Outbox
+}
+
+// New makes the collections of some outboxes anew, and takes away the relay's own.
+func New(t *testing.T, db *mongo.Database, outboxes ...store.Outbox) *Database {
+	t.Helper()
+	d := &Database{
+		db:       db.Client().Database(db.Name(), options.Database().SetWriteConcern(writeconcern.Majority())),
+		outboxes: map[string]*store.Outbox{},
+	}
+	ctx, cancel := bound()
+	defer cancel()
+	own, err := d.db.ListCollectionNames(ctx, bson.D{{Key: "name", Value: bson.Regex{Pattern: "^sluicebox_"}}})
+	must(t, err)
+	for _, o := range outboxes {
+		d.outboxes[o.Name] = &o
+		own = append(own, o.Table)
+	}
+	for _, name := range own {
+		must(t, d.db.Collection(name).Drop(ctx))
+	}
+	for _, o := range outboxes {
+		must(t, d.db.CreateCollection(ctx, o.Table))
+		if id := o.Layout.Columns.ID; id != "_id" {
+			unique := mongo.IndexModel{Keys: bson.D{{Key: id, Value: 1}}, Options: options.Index().SetUnique(true)}
+			_, err := d.db.Collection(o.Table).Indexes().CreateOne(ctx, unique)
+			must(t, err)
+		}
+	}
+	return d
+}
+
+func bound() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), patience) // a test may be over
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Schemaless implements storetest.Schemaless.
+func (d *Database) Schemaless() {}
+
+// Begin implements storetest.Database. No source shows a document of an open
+// transaction.
+func (d *Database) Begin(t *testing.T, outbox string, rows ...storetest.Row) (store.Txn, func()) {
+	t.Helper()
+	o := d.outboxes[outbox]
+	docs := make([]bson.D, len(rows))
+	for i, r := range rows {
+		docs[i] = Document(&o.Layout, r)
+	}
+	session, err := d.db.Client().StartSession()
+	must(t, err)
+	must(t, session.StartTransaction(options.Transaction().SetWriteConcern(writeconcern.Majority())))
+	ctx, cancel := bound()
+	defer cancel()
+	_, err = d.db.Collection(o.Table).InsertMany(mongo.NewSessionContext(ctx, session), docs)
+	must(t, err)
+	done := false
+	return 0, func() {
+		if done {
+			return
+		}
+		done = true
+		ctx, cancel := bound()
+		defer cancel()
+		err := session.CommitTransaction(ctx)
+		session.EndSession(ctx)
+		must(t, err)
+	}
+}
+
+// Document is a row as a program inserts it, pending.
+func Document(l *store.Layout, r storetest.Row) bson.D {
+	c := &l.Columns
+	var doc bson.D
+	add := func(name string, value any) {
+		if name != "" {
+			doc = append(doc, bson.E{Key: name, Value: value})
+		}
+	}
+	add(c.ID, r.ID)
+	add(c.Payload, r.Payload)
+	add(c.Kind, r.Kind)
+	if group := storetest.GroupText(l, r.Group); group.Valid {
+		add(c.Group, group.String)
+	} else if len(r.ID)%2 == 0 { // programs do either
+		add(c.Group, nil)
+	}
+	add(c.Status, stored(l, store.Pending))
+	for _, name := range l.OrderBy {
+		add(name, at(l, r.Created))
+	}
+	return doc
+}
+
+// at is a time as the layout keeps it.
+func at(l *store.Layout, t time.Time) any {
+	if l.TextTimes {
+		return t.UTC().Format("2006-01-02T15:04:05.000000Z07:00") // of one length, to be sorted
+	}
+	return t
+}
+
+// stored is the value of a status in the status field.
+func stored(l *store.Layout, status store.Status) any {
+	if l.State == store.StateNumbers {
+		return l.Numbers[status]
+	}
+	return l.Words[status]
+}
+
+// Set implements storetest.Database.
+func (d *Database) Set(t *testing.T, outbox, id string, status store.Status, when time.Time) {
+	t.Helper()
+	o := d.outboxes[outbox]
+	l, c := &o.Layout, &o.Layout.Columns
+	var set bson.D
+	assign := func(name string, value any) { set = append(set, bson.E{Key: name, Value: value}) }
+	switch {
+	case l.State == store.StateNone:
+	case l.State != store.StateTimestamps:
+		assign(c.Status, stored(l, status))
+	case status == store.Completed:
+		assign(c.Delivered, at(l, when))
+	case status == store.Failed:
+		assign(c.Failed, at(l, when))
+	default:
+		assign(c.Failed, nil)
+	}
+	if c.Claimed != "" {
+		assign(c.Claimed, at(l, when))
+	}
+	if set == nil {
+		return
+	}
+	ctx, cancel := bound()
+	defer cancel()
+	_, err := d.db.Collection(o.Table).UpdateOne(ctx, bson.D{{Key: c.ID, Value: id}}, bson.D{{Key: "$set", Value: set}})
+	must(t, err)
+}
+
+// Delete implements storetest.Database.
+func (d *Database) Delete(t *testing.T, outbox, id string) {
+	t.Helper()
+	o := d.outboxes[outbox]
+	ctx, cancel := bound()
+	defer cancel()
+	_, err := d.db.Collection(o.Table).DeleteOne(ctx, bson.D{{Key: o.Layout.Columns.ID, Value: id}})
+	must(t, err)
+}
+
+// Read implements storetest.Database.
+func (d *Database) Read(t *testing.T, outbox, id string) storetest.Found {
+	t.Helper()
+	o := d.outboxes[outbox]
+	ctx, cancel := bound()
+	defer cancel()
+	doc, err := d.db.Collection(o.Table).FindOne(ctx, bson.D{{Key: o.Layout.Columns.ID, Value: id}}).Raw()
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return storetest.Found{}
+	}
+	must(t, err)
+	return found(t, &o.Layout, doc)
+}
