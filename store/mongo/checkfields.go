@@ -1,0 +1,179 @@
+package mongo
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// samples is how many of the newest documents are looked at for their fields.
+const samples = 50
+
+// sample is what some documents have, without their values.
+type sample struct {
+	docs   int
+	fields []string                   // of the top level, sorted
+	types  map[string]map[string]bool // of the layout's fields, "missing" among them
+}
+
+// sample looks at the newest documents.
+func (t *table) sample(ctx context.Context) (*sample, error) {
+	names := named(&t.Layout)
+	projection := bson.D{{Key: "_id", Value: 0}, {Key: "fields", Value: bson.D{{Key: "$map", Value: bson.D{
+		{Key: "input", Value: bson.D{{Key: "$objectToArray", Value: "$$ROOT"}}}, {Key: "in", Value: "$$this.k"},
+	}}}}}
+	for i, name := range names {
+		projection = append(projection, bson.E{Key: fmt.Sprintf("type%d", i), Value: bson.D{{Key: "$type", Value: "$" + name}}})
+	}
+	s := &sample{types: map[string]map[string]bool{}}
+	for _, name := range names {
+		s.types[name] = map[string]bool{}
+	}
+	opts := options.Find().SetSort(bson.D{{Key: "$natural", Value: -1}}).SetLimit(samples).SetProjection(projection)
+	err := each(ctx, silence, t.in, bson.D{}, opts, func(doc bson.Raw) error {
+		s.docs++
+		values, _ := doc.Lookup("fields").Array().Values()
+		for _, v := range values {
+			if name := v.StringValue(); !slices.Contains(s.fields, name) {
+				s.fields = append(s.fields, name)
+			}
+		}
+		for i, name := range names {
+			s.types[name][doc.Lookup(fmt.Sprintf("type%d", i)).StringValue()] = true
+		}
+		return nil
+	})
+	slices.Sort(s.fields)
+	return s, err
+}
+
+// named lists the fields that a layout names, each once.
+func named(l *store.Layout) (names []string) {
+	for _, n := range l.Named() {
+		if !slices.Contains(names, n.Column) {
+			names = append(names, n.Column)
+		}
+	}
+	return names
+}
+
+// lacks reports whether no document has a field.
+func (s *sample) lacks(name string) bool {
+	return len(s.types[name]) == 1 && s.types[name]["missing"]
+}
+
+// alike is a field that documents have in place of one that they lack, "" if there is
+// none: written in another case, or with other underscores.
+func (s *sample) alike(name string) string {
+	plain := func(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "")) }
+	for _, field := range s.fields {
+		if plain(field) == plain(name) && s.lacks(name) {
+			return field
+		}
+	}
+	return ""
+}
+
+// fields checks the layout by the newest documents: a collection has no columns.
+func (c *checker) fields(ctx context.Context, t *table) error {
+	s, err := t.sample(ctx)
+	if err != nil {
+		return err
+	}
+	if s.docs == 0 {
+		c.Add(store.Fine, fmt.Sprintf("%s is empty: its first documents will tell whether layout %s fits", t.path(), t.Layout.Name))
+		return c.badIDs(ctx, t)
+	}
+	l := &t.Layout.Columns
+	var lacks []string
+	for _, name := range named(&t.Layout) {
+		needed := slices.Contains([]string{l.ID, l.Payload, l.Status, l.Kind}, name)
+		if s.lacks(name) && needed || s.alike(name) != "" {
+			lacks = append(lacks, name+" ("+t.Layout.Key(name)+")")
+		}
+	}
+	if len(lacks) > 0 {
+		c.Fault(fmt.Sprintf("none of the newest %d documents of %s has the field %s, which layout %s names; their fields are %s",
+			s.docs, t.path(), strings.Join(lacks, ", "), t.Layout.Name, strings.Join(s.fields, ", ")),
+			"// name another layout, or the fields in a layout of your own (layout: custom)")
+		return nil
+	}
+	c.times(t, s)
+	c.statusType(t, s)
+	if l.Group != "" && s.lacks(l.Group) && c.thorough {
+		c.Add(store.Advice, fmt.Sprintf("none of the newest %d documents of %s has the field %s, the message group", s.docs, t.path(), l.Group))
+	}
+	return c.badIDs(ctx, t)
+}
+
+// times checks that times are kept as the layout says.
+func (c *checker) times(t *table, s *sample) {
+	l := &t.Layout.Columns
+	wrong, is, want := "string", "texts", "dates"
+	if t.Layout.TextTimes {
+		wrong, is, want = "date", "dates", "texts"
+	}
+	for _, name := range []string{l.Delivered, l.Failed, l.Claimed, l.Settled} {
+		if name != "" && s.types[name][wrong] {
+			c.Fault(fmt.Sprintf("documents of %s have %s in %s (%s), and layout %s writes %s", t.path(), is, name, t.Layout.Key(name), t.Layout.Name, want),
+				"// name the layout of the other form: outbox-messages has dates, outbox-messages-text has texts")
+			return
+		}
+	}
+}
+
+// statusType checks that the status is what the layout compares it with.
+func (c *checker) statusType(t *table, s *sample) {
+	name, want := t.Layout.Columns.Status, []string{"string", "missing"}
+	switch t.Layout.State {
+	case store.StateWords:
+	case store.StateNumbers:
+		want = []string{"int", "long", "double", "decimal", "missing"}
+	default:
+		return
+	}
+	for is := range s.types[name] {
+		if !slices.Contains(want, is) {
+			c.Fault(fmt.Sprintf("documents of %s have a status of type %s in %s, and layout %s one of type %s", t.path(), is, name, t.Layout.Name, want[0]),
+				"// name another layout")
+			return
+		}
+	}
+}
+
+// badIDs looks for unsettled documents with ids that the relay cannot know them by. It
+// takes no longer than a call may.
+func (c *checker) badIDs(ctx context.Context, t *table) error {
+	if !c.thorough || t.Layout.State == store.StateNone {
+		return nil
+	}
+	id := "$" + t.id()
+	fraction := bson.D{{Key: "$expr", Value: bson.D{{Key: "$cond", Value: bson.A{
+		bson.D{{Key: "$eq", Value: bson.A{bson.D{{Key: "$type", Value: id}}, "double"}}},
+		bson.D{{Key: "$ne", Value: bson.A{id, bson.D{{Key: "$trunc", Value: id}}}}}, false,
+	}}}}}
+	other := bson.D{{Key: "$nor", Value: bson.A{bson.D{t.identified()}}}}
+	filter := bson.D{{Key: "$and", Value: bson.A{t.open(), bson.D{{Key: "$or", Value: bson.A{other, fraction}}}}}}
+	var bad string
+	opts := options.Find().SetLimit(1).SetProjection(bson.D{{Key: "_id", Value: 0}, {Key: "type", Value: bson.D{{Key: "$type", Value: id}}}})
+	err := each(ctx, silence, t.in, filter, opts, func(doc bson.Raw) error {
+		bad = cmp.Or(doc.Lookup("type").StringValue(), "missing")
+		return nil
+	})
+	if bad != "" {
+		c.Add(store.Advice, fmt.Sprintf("%s has unsettled documents whose id, field %s, is %s: they are not relayed", t.path(), t.id(), bad),
+			"// give them an id that is an ObjectID, a string, a whole number or a UUID")
+	}
+	if has(err, codeTimeLimit) || ctx.Err() == nil && mongo.IsTimeout(err) {
+		return nil // the collection is large
+	}
+	return err
+}

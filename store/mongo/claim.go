@@ -1,0 +1,320 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
+	"github.com/sluicebox/sluicebox/store/mongo/document"
+)
+
+// moveTries bounds how often a call begins anew because a document changed in it. That
+// happens without transactions alone.
+const moveTries = 5
+
+// errMoved says that a document changed that was read a moment ago.
+var errMoved = errors.New("a document changed that was read a moment ago")
+
+// Claim implements store.Claimer. All outboxes of a call are claimed in one
+// transaction. The time at is cut to milliseconds.
+//
+// A document that somebody else keeps changed in an open transaction is answered as not
+// yet visible.
+func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows []store.ClaimRow) ([]store.ClaimAnswer, error) {
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	parts, err := byoutbox.Sort(s.outboxes, rows)
+	if err != nil {
+		return nil, fmt.Errorf("claim: %w", err)
+	}
+	c := &claim{Store: s, epoch: epoch, at: at, rows: rows, answers: make([]store.ClaimAnswer, len(rows))}
+	if err := c.run(ctx, parts); err != nil {
+		return nil, fmt.Errorf("claim: %w", refusal(err))
+	}
+	for _, p := range parts {
+		p.CopyRepeated(rows, c.answers)
+	}
+	return c.answers, nil
+}
+
+// claim is one call of Claim.
+type claim struct {
+	*Store
+	epoch   store.Epoch
+	at      time.Time
+	rows    []store.ClaimRow
+	answers []store.ClaimAnswer
+}
+
+// run claims the rows of some parts. Where somebody else changes one of them it claims
+// them by halves, until the one stands alone.
+func (c *claim) run(ctx context.Context, parts []*byoutbox.Part) error {
+	err := c.together(ctx, parts)
+	if !conflict(err) || errors.As(err, new(*leaderBusyError)) || errors.As(err, new(*commitError)) {
+		return err
+	}
+	n := 0
+	for _, p := range parts {
+		n += len(p.At)
+	}
+	if n == 1 {
+		for _, p := range parts {
+			c.clear(p, store.NotYetVisible)
+		}
+		return nil
+	}
+	first, second := halves(parts, n/2)
+	if err := c.run(ctx, first); err != nil {
+		return err
+	}
+	return c.run(ctx, second)
+}
+
+// halves splits parts behind n rows. Repeats stay with the first row of their id.
+func halves(parts []*byoutbox.Part, n int) (first, second []*byoutbox.Part) {
+	for _, p := range parts {
+		k := min(n, len(p.At))
+		n -= k
+		if k > 0 {
+			first = append(first, &byoutbox.Part{Outbox: p.Outbox, At: p.At[:k], First: p.First, Repeat: p.Repeat})
+		}
+		if k < len(p.At) {
+			second = append(second, &byoutbox.Part{Outbox: p.Outbox, At: p.At[k:], First: p.First, Repeat: p.Repeat})
+		}
+	}
+	return first, second
+}
+
+// clear answers the same for all rows of a part.
+func (c *claim) clear(p *byoutbox.Part, result store.ClaimResult) {
+	for _, i := range p.At {
+		c.answers[i] = store.ClaimAnswer{Result: result}
+	}
+}
+
+func (c *claim) together(ctx context.Context, parts []*byoutbox.Part) (err error) {
+	for range moveTries {
+		err = c.do(ctx, &job{epoch: c.epoch, shares: true, write: func(ctx context.Context, on *conn) error {
+			for _, p := range parts {
+				if err := c.part(ctx, on.table(p.Outbox), p); err != nil {
+					return err
+				}
+			}
+			return nil
+		}})
+		if !errors.Is(err, errMoved) {
+			return err
+		}
+	}
+	return &store.RefusedError{Err: err}
+}
+
+// part claims the rows of one outbox. New rows that nobody has touched, as the log
+// brings them, are claimed without a look, unless a count may hide that an id is there
+// twice.
+func (c *claim) part(ctx context.Context, t *table, p *byoutbox.Part) error {
+	c.clear(p, store.Gone)
+	plain, full := c.sort(t, p)
+	mixed := slices.ContainsFunc(plain, func(i int) bool { return document.Mixed(c.rows[i].ID) })
+	if len(full) == 0 && c.takeover == 0 && t.Layout.WritesClaims() && len(plain) > 0 && !mixed {
+		done, err := c.untouched(ctx, t, plain)
+		if err != nil || done {
+			return err
+		}
+	}
+	for k, places := range [][]int{plain, full} {
+		if err := c.look(ctx, t, p, places, k == 1); err != nil {
+			return err
+		}
+	}
+	return c.take(ctx, t, append(plain, full...))
+}
+
+// sort returns the rows of one outbox that have to be looked at, without a payload and
+// with it, and answers for the others: the log's word is taken for what it brought.
+func (c *claim) sort(t *table, p *byoutbox.Part) (plain, full []int) {
+	wants := make(map[int]bool, len(p.Repeat)) // one asks for more than the other
+	for i, j := range p.Repeat {
+		wants[j] = wants[j] || c.rows[i].WantPayload
+	}
+	for _, i := range p.At {
+		row := &c.rows[i]
+		switch {
+		case row.WantPayload || wants[i]:
+			full = append(full, i)
+		case t.Layout.State == store.StateNone, t.Layout.Unclaimed && row.Txn != 0:
+			c.answers[i] = store.ClaimAnswer{Result: store.Claimed, Unmarked: true}
+		default:
+			plain = append(plain, i)
+		}
+	}
+	return plain, full
+}
+
+// ids are those of some rows of the call.
+func (c *claim) ids(places []int) []string {
+	ids := make([]string, len(places))
+	for k, i := range places {
+		ids[k] = c.rows[i].ID
+	}
+	return ids
+}
+
+// untouched claims rows that are pending and were never tried, and reports false if
+// some of them are not.
+func (c *claim) untouched(ctx context.Context, t *table, places []int) (bool, error) {
+	l, fresh := &t.Layout, t.open()
+	if l.State != store.StateTimestamps {
+		fresh = bson.D{{Key: l.Columns.Status, Value: t.status(store.Pending)}}
+	}
+	if name := l.Columns.RetryCount; name != "" {
+		fresh = append(fresh, bson.E{Key: name, Value: bson.D{{Key: "$in", Value: bson.A{nil, int32(0)}}}})
+	}
+	n, err := inParts(c.ids(places), func(some []string) (int64, error) {
+		return t.update(ctx, append(bson.D{t.among(some)}, fresh...), c.mark(t))
+	})
+	if err != nil || n != int64(len(places)) {
+		return false, err
+	}
+	for _, i := range places {
+		c.answers[i] = store.ClaimAnswer{Result: store.Claimed}
+	}
+	return true, nil
+}
+
+// update updates documents of the collection.
+func (t *table) update(ctx context.Context, filter, to any) (int64, error) {
+	return update(ctx, t.in, filter, to)
+}
+
+// mark is the update that a claim makes.
+func (c *claim) mark(t *table) bson.D {
+	return set(columns.Claim(&t.Layout), func(v columns.Value) any {
+		if v == columns.Status {
+			return t.status(store.Processing)
+		}
+		return t.time(c.at)
+	})
+}
+
+// look reads rows and answers for each.
+func (c *claim) look(ctx context.Context, t *table, p *byoutbox.Part, places []int, payload bool) error {
+	if len(places) == 0 {
+		return nil
+	}
+	l := &t.Layout.Columns
+	fields := []string{l.ID, l.Status, l.Delivered, l.Failed, l.RetryCount}
+	held := c.takeover != 0 && l.Claimed != "" && t.Layout.State != store.StateNone
+	if held {
+		fields = append(fields, l.Claimed)
+	}
+	if payload {
+		fields = append(fields, l.Payload)
+	}
+	projection := project(fields...)
+	if held {
+		projection = append(projection, bson.E{Key: nowField, Value: "$$NOW"})
+	}
+	seen := make(map[int]bool, len(places))
+	return each(ctx, silence, t.in, bson.D{t.among(c.ids(places))}, options.Find().SetProjection(projection), func(doc bson.Raw) error {
+		id, err := document.ID(document.Lookup(doc, l.ID))
+		if err != nil {
+			return nil // no text finds such an id
+		}
+		i, asked := p.First[id]
+		if !asked {
+			return nil
+		}
+		if seen[i] {
+			return t.twinError(id)
+		}
+		seen[i] = true
+		return c.answer(t, p, i, doc, payload)
+	})
+}
+
+// answer answers for one row by its document.
+func (c *claim) answer(t *table, p *byoutbox.Part, i int, doc bson.Raw, payload bool) error {
+	a, l := &c.answers[i], &t.Layout
+	until := c.until(t, p, i, doc)
+	switch {
+	case !t.isOpen(doc):
+		*a = store.ClaimAnswer{Result: store.AlreadySettled}
+		return nil
+	case !until.IsZero():
+		*a = store.ClaimAnswer{Result: store.Held, Until: until}
+		return nil
+	}
+	*a = store.ClaimAnswer{Result: store.Claimed, Unmarked: !l.WritesClaims()}
+	if l.Columns.RetryCount != "" {
+		a.RetryCount = document.Count(document.Lookup(doc, l.Columns.RetryCount))
+	}
+	if payload {
+		if a.Payload = document.Payload(document.Lookup(doc, l.Columns.Payload)); a.Payload == nil {
+			return t.payloadError(c.rows[i].ID)
+		}
+	}
+	return nil
+}
+
+// until returns when somebody else's claim of a document ends, zero if none holds it. A
+// claim without a time holds nothing: nobody could say until when. The server counts
+// the time; only its length means something to a clock that may differ.
+func (c *claim) until(t *table, p *byoutbox.Part, i int, doc bson.Raw) time.Time {
+	if c.takeover == 0 || t.Layout.State == store.StateNone || t.Layout.State != store.StateTimestamps && t.is(doc, store.Pending) {
+		return time.Time{}
+	}
+	at, now := document.Time(document.Lookup(doc, t.Layout.Columns.Claimed)), document.Time(doc.Lookup(nowField))
+	left := c.takeover - now.Sub(at)
+	if at.IsZero() || left <= 0 || c.own(p, i, at) {
+		return time.Time{}
+	}
+	return time.Now().Add(left)
+}
+
+// own reports whether a time is that of the leader's own claim.
+func (c *claim) own(p *byoutbox.Part, i int, at time.Time) bool {
+	same := func(i int) bool {
+		own := c.rows[i].Own
+		return !own.IsZero() && own.UnixMilli() == at.UnixMilli()
+	}
+	if same(i) {
+		return true
+	}
+	for other, first := range p.Repeat {
+		if first == i && same(other) {
+			return true
+		}
+	}
+	return false
+}
+
+// take writes the claims of rows that were looked at.
+func (c *claim) take(ctx context.Context, t *table, places []int) error {
+	if !t.Layout.WritesClaims() {
+		return nil
+	}
+	var claimed []int
+	for _, i := range places {
+		if c.answers[i].Result == store.Claimed {
+			claimed = append(claimed, i)
+		}
+	}
+	if len(claimed) == 0 {
+		return nil
+	}
+	n, err := inParts(c.ids(claimed), func(some []string) (int64, error) { return t.update(ctx, t.openOf(some), c.mark(t)) })
+	if err == nil && n != int64(len(claimed)) {
+		return errMoved
+	}
+	return err
+}

@@ -1,0 +1,91 @@
+package mongo
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
+)
+
+// Config is what a store needs to know.
+type Config struct {
+	// URL is the mongodb:// or mongodb+srv:// URL with the database that holds the
+	// outboxes; see ParseURL.
+	URL string
+	// Name is the relay's name, [a-z0-9_]{1,40}. It keys the relay's own documents.
+	Name string
+	// Holder is what this relay calls itself, its host and process, say: operators
+	// and other relays of the name read it. The store adds a # and eight random
+	// digits, so that no two stores have the same.
+	Holder string
+	// Outboxes are the collections, each with its layout. Schema is another database
+	// than the URL's.
+	Outboxes []store.Outbox
+	// TakeoverTimeout is how long a claim of somebody else holds a document, by the
+	// server's clock. 0: documents in PROCESSING are claimed at once.
+	TakeoverTimeout time.Duration
+}
+
+// Validate reports everything that is wrong with the configuration, in one error. It
+// asks no name server.
+func (c *Config) Validate() error {
+	var errs []error
+	if strings.HasPrefix(c.URL, "mongodb+srv://") {
+		_, err := databaseOf(c.URL)
+		errs = append(errs, err)
+	} else {
+		_, _, err := ParseURL(c.URL, "")
+		errs = append(errs, err)
+	}
+	errs = append(errs, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, c.TakeoverTimeout))
+	for i := range c.Outboxes {
+		errs = append(errs, validateNames(&c.Outboxes[i]))
+	}
+	return errors.Join(errs...)
+}
+
+// validateNames refuses the names of a collection and of fields that the server does
+// not take, or not for what they are.
+func validateNames(o *store.Outbox) error {
+	var errs []error
+	fault := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("outbox %q: "+format, append([]any{o.Name}, args...)...))
+	}
+	switch {
+	case strings.ContainsAny(o.Table, "$\x00") || strings.HasPrefix(o.Table, "system."):
+		fault("%q cannot be the name of a collection", o.Table)
+	case strings.HasPrefix(o.Table, ownPrefix):
+		fault("collection %s is one of the relay's own", o.Table)
+	}
+	named := o.Layout.Named()
+	for _, n := range named {
+		if !isPath(n.Column) {
+			fault("layout %s: %s: %q cannot be the name of a field: none begins with $, and dots stand between the names of a path", o.Layout.Name, n.Key, n.Column)
+		}
+	}
+	// What is written must be no part of another field, nor have one as its part.
+	for _, u := range columns.Uses(&o.Layout) {
+		i := slices.IndexFunc(named, func(n store.NamedColumn) bool { return u.Write && within(n.Column, u.Column) })
+		if i >= 0 {
+			fault("layout %s: field %q (%s) is a part of field %q (%s), which the relay writes", o.Layout.Name, named[i].Column, named[i].Key, u.Column, o.Layout.Key(u.Column))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// isPath reports whether a name is that of a field, or a path of such names.
+func isPath(name string) bool {
+	for part := range strings.SplitSeq(name, ".") {
+		if part == "" || part[0] == '$' || strings.ContainsRune(part, 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// within reports whether one field lies inside of another.
+func within(inner, outer string) bool { return strings.HasPrefix(inner, outer+".") }

@@ -1,0 +1,151 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/mongo/document"
+)
+
+// CountFailed implements store.DeadLetters.
+func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int, error) {
+	n := 0
+	err := s.letters(ctx, f, func(ctx context.Context, l *letters) error {
+		l.fields = project(l.table.id(), l.c.Kind, l.c.Group, l.c.Error, l.table.Layout.FailedTime())
+		return l.each(ctx, 0, func(bson.Raw, string) error { n++; return nil })
+	})
+	if err != nil {
+		return 0, fmt.Errorf("count FAILED rows: %w", err)
+	}
+	return n, nil
+}
+
+// Failed implements store.DeadLetters.
+func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
+	found, err := s.failed(ctx, f, limit, payload)
+	if err != nil {
+		return nil, fmt.Errorf("read FAILED rows: %w", err)
+	}
+	return found, nil
+}
+
+func (s *Store) failed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) (found []store.DeadLetter, err error) {
+	if limit <= 0 {
+		return nil, fmt.Errorf("outbox %s: the limit is %d, must be positive", f.Outbox, limit)
+	}
+	err = s.letters(ctx, f, func(ctx context.Context, l *letters) error {
+		fields := []string{l.c.ID, l.c.Kind, l.c.Group, l.c.RetryCount, l.c.Error, l.table.Layout.FailedTime()}
+		if payload {
+			l.fields = project(append(fields, l.c.Payload)...)
+		} else {
+			l.fields = append(project(fields...), bson.E{Key: sizeField, Value: l.table.size()})
+		}
+		return l.each(ctx, limit, func(doc bson.Raw, id string) error {
+			found = append(found, l.letter(doc, id, payload))
+			return nil
+		})
+	})
+	return found, err
+}
+
+// letters is one reading of FAILED documents.
+type letters struct {
+	table  *table
+	c      *store.Columns
+	filter *store.DeadLetterFilter
+	reader *document.Reader
+	fields bson.D
+}
+
+// letters reads beside the relay, in a session of its own.
+func (s *Store) letters(ctx context.Context, f store.DeadLetterFilter, read func(context.Context, *letters) error) error {
+	o, err := s.outboxes.Check(f.Outbox, &f)
+	if err != nil {
+		return err
+	}
+	return Explain(s.read(ctx, func(ctx context.Context, on *conn) error {
+		return read(ctx, &letters{table: on.table(o), c: &o.Layout.Columns, filter: &f, reader: document.New(o)})
+	}))
+}
+
+// each gives the chosen documents in order with their ids, at most limit unless that is
+// 0. The program looks at kinds, groups, errors and times, byte for byte; the server at
+// the state and the ids.
+func (l *letters) each(ctx context.Context, limit int, give func(doc bson.Raw, id string) error) error {
+	filter := append(bson.D{l.table.identified()}, l.table.failed()...)
+	if len(l.filter.IDs) > 0 {
+		filter = bson.D{{Key: "$and", Value: bson.A{filter, bson.D{l.table.among(l.filter.IDs)}}}}
+	}
+	opts := options.Find().SetSort(l.table.order()).SetProjection(l.fields).SetAllowDiskUse(true)
+	f := l.filter
+	if f.Kind == "" && f.Group == nil && f.Error == "" && f.Since.IsZero() && f.Until.IsZero() {
+		opts.SetLimit(int64(limit))
+	}
+	n := 0
+	err := each(ctx, viewTime, l.table.in, filter, opts, func(doc bson.Raw) error {
+		id, err := document.ID(document.Lookup(doc, l.c.ID))
+		if err != nil || !l.chosen(doc) {
+			return nil
+		}
+		if err := give(doc, id); err != nil {
+			return err
+		}
+		if n++; n == limit {
+			return errEnough
+		}
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+// chosen reports whether the filter chooses a FAILED document.
+func (l *letters) chosen(doc bson.Raw) bool {
+	f, lane := l.filter, l.reader.Lane(doc)
+	if f.Kind != "" && lane.Kind != f.Kind || f.Group != nil && lane.Group != *f.Group {
+		return false
+	}
+	if f.Error != "" && !strings.Contains(l.text(doc), f.Error) {
+		return false
+	}
+	if f.Since.IsZero() && f.Until.IsZero() {
+		return true
+	}
+	at := document.Time(document.Lookup(doc, l.table.Layout.FailedTime()))
+	return !at.IsZero() && (f.Since.IsZero() || !at.Before(f.Since)) && (f.Until.IsZero() || at.Before(f.Until))
+}
+
+// text is the error text of a document.
+func (l *letters) text(doc bson.Raw) string {
+	if l.c.Error == "" {
+		return ""
+	}
+	return string(document.AppendText(nil, document.Lookup(doc, l.c.Error)))
+}
+
+func (l *letters) letter(doc bson.Raw, id string, payload bool) store.DeadLetter {
+	lane := l.reader.Lane(doc)
+	d := store.DeadLetter{Ref: store.Ref{Outbox: l.table.Name, ID: id}, Kind: lane.Kind, Group: lane.Group, Error: l.text(doc)}
+	if l.c.RetryCount != "" {
+		d.RetryCount = document.Count(document.Lookup(doc, l.c.RetryCount))
+	}
+	if name := l.table.Layout.FailedTime(); name != "" {
+		d.FailedAt = document.Time(document.Lookup(doc, name))
+	}
+	if payload {
+		d.Payload = document.Payload(document.Lookup(doc, l.c.Payload))
+		d.PayloadSize = len(d.Payload)
+		return d
+	}
+	size, _ := doc.Lookup(sizeField).AsInt64OK()
+	d.PayloadSize = int(size)
+	return d
+}

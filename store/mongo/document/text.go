@@ -1,0 +1,188 @@
+package document
+
+import (
+	"encoding/hex"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// Lookup returns the value of a field or, with dots in its name, of what a path
+// leads to; the zero value if it is not there.
+func Lookup(doc bson.Raw, name string) bson.RawValue {
+	for {
+		key, rest, more := strings.Cut(name, ".")
+		v := doc.Lookup(key)
+		if !more {
+			return v
+		}
+		if v.Type != bson.TypeEmbeddedDocument {
+			return bson.RawValue{}
+		}
+		doc, name = v.Document(), rest
+	}
+}
+
+// Absent reports whether a value stands for nothing: it is missing, null or
+// undefined.
+func Absent(v bson.RawValue) bool {
+	return v.Type == 0 || v.Type == bson.TypeNull || v.Type == bson.TypeUndefined
+}
+
+// AppendText adds the text of a kind or a group to dst. What is absent adds nothing.
+func AppendText(dst []byte, v bson.RawValue) []byte {
+	if text, ok := appendID(dst, v); ok {
+		return text
+	}
+	switch v.Type {
+	case bson.TypeNull, bson.TypeUndefined, 0:
+		return dst
+	case bson.TypeEmbeddedDocument, bson.TypeArray, bson.TypeTimestamp:
+		return AppendJSON(dst, v)
+	}
+	begin := len(dst)
+	dst = AppendJSON(dst, v)
+	if word := dst[begin:]; len(word) > 1 && word[0] == '"' {
+		dst = append(dst[:begin], bare(v, word)...)
+	}
+	return dst
+}
+
+// bare returns the characters of a value whose JSON is a string.
+func bare(v bson.RawValue, quoted []byte) []byte {
+	switch v.Type {
+	case bson.TypeSymbol:
+		return []byte(v.Symbol())
+	case bson.TypeJavaScript:
+		return []byte(v.JavaScript())
+	case bson.TypeCodeWithScope:
+		code, _ := v.CodeWithScope()
+		return []byte(code)
+	case bson.TypeRegex:
+		pattern, options := v.Regex()
+		return []byte("/" + pattern + "/" + options)
+	}
+	return quoted[1 : len(quoted)-1] // no character of the others is escaped
+}
+
+// ID returns the text of an id. The error says of which type it is.
+func ID(v bson.RawValue) (string, error) {
+	if text, ok := appendID(nil, v); ok {
+		return string(text), nil
+	}
+	if Absent(v) {
+		return "", fmt.Errorf("a document without an id (it is %s) cannot be relayed: an id is what it is claimed and settled by", TypeName(v))
+	}
+	return "", fmt.Errorf("the id is %s; an id may be an ObjectID, a string, a whole number, a UUID, or binary data of subtype 0, 3 or 5", TypeName(v))
+}
+
+// TypeName names the type of a value as $type does; "missing" if there is none.
+func TypeName(v bson.RawValue) string {
+	if v.Type == 0 {
+		return "missing"
+	}
+	return "of type " + v.Type.String()
+}
+
+// appendID adds the text of a value of a type that ids may have.
+func appendID(dst []byte, v bson.RawValue) (text []byte, ok bool) {
+	switch v.Type {
+	case bson.TypeString:
+		return append(dst, v.StringValue()...), true
+	case bson.TypeObjectID:
+		id := v.ObjectID()
+		return hex.AppendEncode(dst, id[:]), true
+	case bson.TypeInt32:
+		return strconv.AppendInt(dst, int64(v.Int32()), 10), true
+	case bson.TypeInt64:
+		return strconv.AppendInt(dst, v.Int64(), 10), true
+	case bson.TypeDouble:
+		n, whole := wholeNumber(v.Double())
+		if !whole {
+			return dst, false
+		}
+		return strconv.AppendInt(dst, n, 10), true
+	case bson.TypeBinary:
+		subtype, data := v.Binary()
+		if id, is := asUUID(subtype, data); is {
+			return append(dst, id.String()...), true
+		}
+		if known := binarySubtypes(); slices.Contains(known[:], subtype) {
+			return hex.AppendEncode(append(dst, "0x"...), data), true
+		}
+	}
+	return dst, false
+}
+
+func asUUID(subtype byte, data []byte) (id uuid.UUID, ok bool) {
+	if subtype != bson.TypeBinaryUUID || len(data) != len(id) {
+		return id, false
+	}
+	copy(id[:], data)
+	return id, true
+}
+
+// wholeNumber returns the integer that a double is. Doubles from 2^63 on are no
+// int64.
+func wholeNumber(f float64) (int64, bool) {
+	if f != math.Trunc(f) || f < -1<<63 || f >= 1<<63 {
+		return 0, false
+	}
+	return int64(f), true
+}
+
+// binarySubtypes are those that programs keep ids in besides UUIDs: generic, the old
+// UUID, whose order of bytes depends on the driver, and MD5.
+func binarySubtypes() [3]byte {
+	return [...]byte{bson.TypeBinaryGeneric, bson.TypeBinaryUUIDOld, bson.TypeBinaryMD5}
+}
+
+// IDs returns every value whose text, as ID has it, a text is. Numbers are int64: the
+// server finds ints and doubles by them.
+func IDs(text string) []any {
+	values := []any{text}
+	if n, is := number(text); is {
+		values = append(values, n)
+	}
+	if len(text) == 24 && lowerHex(text) {
+		if id, err := bson.ObjectIDFromHex(text); err == nil {
+			values = append(values, id)
+		}
+	}
+	if len(text) == 36 {
+		if id, err := uuid.Parse(text); err == nil && id.String() == text {
+			values = append(values, bson.Binary{Subtype: bson.TypeBinaryUUID, Data: id[:]})
+		}
+	}
+	if digits, is := strings.CutPrefix(text, "0x"); is && lowerHex(digits) {
+		if data, err := hex.DecodeString(digits); err == nil {
+			for _, subtype := range binarySubtypes() {
+				values = append(values, bson.Binary{Subtype: subtype, Data: data})
+			}
+		}
+	}
+	return values
+}
+
+// number returns the whole number that has a text.
+func number(text string) (int64, bool) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	return n, err == nil && strconv.FormatInt(n, 10) == text
+}
+
+// Mixed reports whether the text is that of a whole number, which programs write both
+// as a number and as a text. Of the other types none is ever met in two forms but by a
+// copy of the same document.
+func Mixed(text string) bool {
+	_, is := number(text)
+	return is
+}
+
+func lowerHex(text string) bool {
+	return strings.Trim(text, "0123456789abcdef") == ""
+}

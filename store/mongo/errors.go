@@ -1,0 +1,158 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+)
+
+// initialize is what makes the own collections.
+const initialize = "run `sluicebox init`"
+
+// The server's error codes (src/mongo/base/error_codes.yml, as the manual links it).
+const (
+	codeBadValue            = 2
+	codeUnauthorized        = 13
+	codeAuthentication      = 18
+	codeIllegalOperation    = 20
+	codeNamespaceNotFound   = 26
+	codeNamespaceExists     = 48
+	codeTimeLimit           = 50
+	codeWriteConflict       = 112
+	codeValidation          = 121
+	codeKeyTooLong          = 17280
+	codeSnapshotTooOld      = 239
+	codeSnapshotUnavailable = 246
+	codeDuplicate           = 11000
+	codeTooLarge            = 10334
+	codeTooLargeAfter       = 17419
+	codeTooLargeAfterUpsert = 17420
+	codePathViable          = 28 // a path through what is no subdocument
+	codeAtlas               = 8000
+)
+
+// has reports whether an error is one of the server's with one of these codes.
+func has(err error, codes ...int) bool {
+	if err == nil {
+		return false
+	}
+	return slices.ContainsFunc(mongo.ErrorCodes(err), func(code int) bool { return slices.Contains(codes, code) })
+}
+
+// labelled reports whether the server or the driver gave an error a label.
+func labelled(err error, label string) bool {
+	var by mongo.LabeledError
+	return errors.As(err, &by) && by.HasErrorLabel(label)
+}
+
+// conflict reports whether a transaction met a document that somebody else has
+// changed since it began, or is changing.
+func conflict(err error) bool { return has(err, codeWriteConflict) }
+
+// Explain turns an error that trying again does not mend into a *store.SetupError with
+// a way out. Other errors are returned as they are.
+func Explain(err error) error {
+	var setup *store.SetupError
+	if err == nil || errors.As(err, &setup) {
+		return err
+	}
+	explain := func(problem, remedy string) error {
+		return &explained{store.SetupError{Problem: problem + ": " + brief(err), Remedy: remedy}, err}
+	}
+	text := err.Error()
+	switch {
+	case has(err, codeAuthentication, codeAtlas) || strings.Contains(text, "auth error:"):
+		return explain("the database refuses the login", "check the user and password of the URL, and authSource: the database that keeps the user, often admin")
+	case has(err, codeUnauthorized):
+		return explain("the user lacks a right", "see what `sluicebox doctor` lists and grant it")
+	case has(err, codeSnapshotTooOld):
+		return explain("the server has forgotten what it held when the reading began",
+			"// as an administrator\ndb.adminCommand({setParameter: 1, minSnapshotHistoryWindowInSeconds: 3600});")
+	case has(err, codeIllegalOperation) && strings.Contains(text, "Transaction numbers"):
+		return explain("the server is no member of a replica set, so it has no transactions", replicaSet)
+	case strings.Contains(text, "x509:"):
+		return explain("the database's certificate is not trusted",
+			"add tlsCAFile=FILE of the issuing CA to the URL; the host name must be one that the certificate names")
+	}
+	return err
+}
+
+// brief is the text of an error without the command that the server repeats in it.
+func brief(err error) string {
+	text, _, _ := strings.Cut(err.Error(), " to execute command {")
+	return text
+}
+
+// replicaSet is the way to a server with transactions.
+const replicaSet = "start mongod with --replSet rs0 (replication.replSetName), and run rs.initiate() once; one member is enough"
+
+// explained is an error with a way out. It keeps the server's own.
+type explained struct {
+	setup store.SetupError
+	err   error
+}
+
+func (e *explained) Error() string { return e.setup.Error() }
+
+// Unwrap makes it a *store.SetupError.
+func (e *explained) Unwrap() []error { return []error{&e.setup, e.err} }
+
+// Unreachable reports whether an error means that no server could be had or that it was
+// lost, or that there is no primary just now, so that trying again may help.
+func Unreachable(err error) bool {
+	var setup *store.SetupError
+	if err == nil || errors.As(Explain(err), &setup) || errors.Is(err, store.ErrNotLeader) || errors.Is(err, lifetime.ErrClosed) {
+		return false
+	}
+	var said mongo.ServerError
+	if errors.As(err, &said) {
+		return mongo.IsNetworkError(err) || mongo.IsTimeout(err) || labelled(err, "TransientTransactionError") ||
+			labelled(err, "RetryableWriteError") || labelled(err, "UnknownTransactionCommitResult") || has(err, passing()...)
+	}
+	return !errors.Is(err, context.Canceled)
+}
+
+// passing are codes of a server that is about to end, or to be another thing.
+func passing() []int {
+	return []int{
+		6,     // HostUnreachable
+		7,     // HostNotFound
+		89,    // NetworkTimeout
+		91,    // ShutdownInProgress
+		189,   // PrimarySteppedDown
+		262,   // ExceededTimeLimit
+		9001,  // SocketException
+		10107, // NotWritablePrimary
+		11600, // InterruptedAtShutdown
+		11602, // InterruptedDueToReplStateChange
+		13435, // NotPrimaryNoSecondaryOk
+		13436, // NotPrimaryOrSecondary
+		64,    // WriteConcernFailed
+		100,   // UnsatisfiableWriteConcern: members are down
+		codeTimeLimit, codeWriteConflict, codeSnapshotUnavailable,
+	}
+}
+
+// refusal turns what the database has against a document into a *store.RefusedError: a
+// validator, a unique index, a document that grows too large, one that somebody else
+// keeps changing. Other errors are returned as Explain returns them.
+func refusal(err error) error {
+	var refused *store.RefusedError
+	var unsure *commitError
+	switch {
+	case err == nil || errors.As(err, &refused) || errors.As(err, &unsure) || errors.As(err, new(*leaderBusyError)):
+		return err
+	case has(err, codeTooLarge, codeTooLargeAfter, codeTooLargeAfterUpsert):
+		return &store.RefusedError{Err: fmt.Errorf("the document has no room left for its status (16 MiB is the most): make its payload smaller: %w", err)}
+	case has(err, codeWriteConflict, codeValidation, codeDuplicate, codeBadValue, codeKeyTooLong, codePathViable):
+		return &store.RefusedError{Err: err}
+	}
+	return Explain(err)
+}

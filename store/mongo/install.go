@@ -1,0 +1,205 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// version is the version of the own collections that this program works on.
+const version = 1
+
+// versionID is the _id of the document in sluicebox_meta that holds the version.
+const versionID = "version"
+
+// ownCollection is one of the relay's own collections, with what it does to it.
+type ownCollection struct {
+	name    string
+	actions []string
+	indices [][]string // besides that of the _id
+}
+
+func ownCollections() []ownCollection {
+	written := []string{"find", "insert", "update"}
+	emptied := []string{"find", "insert", "update", "remove"}
+	return []ownCollection{
+		{ownLeader, written, nil},
+		{ownLease, written, nil},
+		{ownCheckpoint, written, nil},
+		{ownMarker, written, nil},
+		{ownParked, emptied, [][]string{{"_id.relay", "_id.outbox", "_id.seq"}, {"_id.relay", "_id.outbox", "id"}}},
+		{ownHold, emptied, [][]string{{"_id.relay", "_id.outbox", "id"}}},
+		{ownMeta, written, nil}, // the version comes last
+	}
+}
+
+// keys are those of an index.
+func keys(fields []string) bson.D {
+	var by bson.D
+	for _, name := range fields {
+		by = append(by, bson.E{Key: name, Value: 1})
+	}
+	return by
+}
+
+// Install implements store.Installer. Several relays may do it at once: nothing is made
+// twice, and the version is written when all is there.
+func (s *Store) Install(ctx context.Context) error {
+	err := s.life.Do(ctx, func(ctx context.Context) error {
+		on, err := s.server.open(ctx)
+		if err != nil {
+			return err
+		}
+		err = installed(ctx, on)
+		var missing *missingError
+		if !errors.As(err, &missing) {
+			return err
+		}
+		return on.install(ctx)
+	})
+	if err != nil {
+		return fmt.Errorf("install the relay's own collections: %w", Explain(err))
+	}
+	return nil
+}
+
+func (c *conn) install(ctx context.Context) error {
+	for _, own := range ownCollections() {
+		if err := c.db.CreateCollection(ctx, own.name); err != nil && !has(err, codeNamespaceExists) {
+			return fmt.Errorf("make %s: %w", own.name, err)
+		}
+		for _, fields := range own.indices {
+			if _, err := c.own(own.name).Indexes().CreateOne(ctx, mongo.IndexModel{Keys: keys(fields)}); err != nil {
+				return fmt.Errorf("make an index of %s: %w", own.name, err)
+			}
+		}
+	}
+	return put(ctx, c.own(ownMeta), versionID, bson.D{{Key: "$set", Value: bson.D{{Key: "version", Value: version}}}})
+}
+
+// missingError says that the own collections, or some of them, have to be made.
+type missingError struct{ store.SetupError }
+
+// Unwrap makes it a *store.SetupError.
+func (e *missingError) Unwrap() error { return &e.SetupError }
+
+// installed returns a *store.SetupError unless the own collections are there and of this
+// program's version.
+func installed(ctx context.Context, on *conn) error {
+	there, err := on.collections(ctx, "^"+ownPrefix)
+	if err != nil {
+		return err
+	}
+	var lacks []string
+	for _, own := range ownCollections() {
+		if !slices.Contains(there, own.name) {
+			lacks = append(lacks, own.name)
+		}
+	}
+	switch len(lacks) {
+	case 0:
+	case len(ownCollections()):
+		return &missingError{store.SetupError{Problem: "the relay's own collections are not there", Remedy: initialize}}
+	default:
+		return &missingError{store.SetupError{Problem: "of the relay's own collections these are not there: " + strings.Join(lacks, ", "), Remedy: initialize}}
+	}
+	var meta struct {
+		Version int `bson:"version"`
+	}
+	err = one(ctx, on.own(ownMeta), versionID, &meta)
+	switch {
+	case err != nil && !errors.Is(err, mongo.ErrNoDocuments):
+		return err
+	case meta.Version > version:
+		return &store.SetupError{
+			Problem: fmt.Sprintf("the relay's own collections have version %d, and this program knows versions up to %d", meta.Version, version),
+			Remedy:  "run the newer release of sluicebox that made them",
+		}
+	case meta.Version < version:
+		return &missingError{store.SetupError{
+			Problem: fmt.Sprintf("the relay's own collections have version %d, and this program needs %d", meta.Version, version), Remedy: initialize,
+		}}
+	}
+	return nil
+}
+
+// collections lists those of the database that the user may read and whose names match.
+func (c *conn) collections(ctx context.Context, names string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, silence)
+	defer cancel()
+	filter := bson.D{{Key: "name", Value: bson.Regex{Pattern: names}}}
+	return c.db.ListCollectionNames(ctx, filter, options.ListCollections().SetAuthorizedCollections(true))
+}
+
+// Script implements store.Installer. It is what Install does, for mongosh.
+func (s *Store) Script() string {
+	var text strings.Builder
+	text.WriteString("// The relay's own collections; run this in mongosh, in the database of the outbox.\n")
+	for _, own := range ownCollections() {
+		fmt.Fprintf(&text, "db.createCollection(%q);\n", own.name)
+		for _, fields := range own.indices {
+			fmt.Fprintf(&text, "%s.createIndex(%s);\n", shell(own.name), shellKeys(fields))
+		}
+	}
+	fmt.Fprintf(&text, "%s.updateOne({_id: %q}, {$set: {version: %d}}, {upsert: true});\n", shell(ownMeta), versionID, version)
+	return text.String()
+}
+
+// shell names a collection in mongosh.
+func shell(collection string) string { return fmt.Sprintf("db.getCollection(%q)", collection) }
+
+// shellOf names the collection of an outbox in mongosh.
+func shellOf(o *store.Outbox) string {
+	if o.Schema == "" {
+		return shell(o.Table)
+	}
+	return fmt.Sprintf("db.getSiblingDB(%q).getCollection(%q)", o.Schema, o.Table)
+}
+
+// shellKeys writes the keys of an index for mongosh.
+func shellKeys(fields []string) string {
+	list := make([]string, len(fields))
+	for i, name := range fields {
+		list[i] = fmt.Sprintf("%q: 1", name)
+	}
+	return "{" + strings.Join(list, ", ") + "}"
+}
+
+// MayInstall reports whether the own collections are not there or of an older version,
+// and Install would mend that: the user may make collections. It changes nothing.
+func (s *Store) MayInstall(ctx context.Context) (may bool, err error) {
+	err = s.life.Do(ctx, func(ctx context.Context) error {
+		on, err := s.server.open(ctx)
+		if err != nil {
+			return err
+		}
+		err = installed(ctx, on)
+		var missing *missingError
+		var setup *store.SetupError
+		if err == nil || errors.As(err, &setup) && !errors.As(err, &missing) {
+			return nil
+		}
+		if missing == nil {
+			return err
+		}
+		rights, err := on.rights(ctx)
+		may = err == nil
+		for _, own := range ownCollections() {
+			lacks := rights.lacks(on.db.Name(), own.name, append([]string{"createCollection", "createIndex"}, own.actions...))
+			may = may && len(lacks) == 0
+		}
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("ask whether the own collections may be made: %w", Explain(err))
+	}
+	return may, nil
+}

@@ -1,0 +1,200 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+	"github.com/sluicebox/sluicebox/store/internal/sessionlock"
+)
+
+// leaseTime is how long a lease lasts after a ping, by the primary's clock. It is a
+// second more than store.LockHold: the clock of the next primary may be ahead by that.
+const leaseTime = store.LockHold + time.Second
+
+// lockTry bounds one command that asks for a lease.
+const lockTry = time.Second
+
+// leaseDocument is the lease of a relay in sluicebox_lease.
+type leaseDocument struct {
+	Holder  string        `bson:"holder"`
+	Token   bson.ObjectID `bson:"token"` // of the lock that has it
+	Until   time.Time     `bson:"until"`
+	Session bson.Binary   `bson:"session"` // that of the holder's writer
+}
+
+// extended is the end of a lease that begins now, by the server's clock.
+func extended() any {
+	return bson.D{{Key: "$add", Value: bson.A{"$$NOW", leaseTime.Milliseconds()}}}
+}
+
+// Lock implements store.Locker, by a lease that the pings extend. A relay that dies
+// without a word keeps it for leaseTime.
+func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
+	var taken *lock
+	err := s.life.Do(ctx, func(ctx context.Context) error {
+		on, err := s.server.open(ctx)
+		if err == nil {
+			taken, err = s.tryLock(ctx, on)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("take the relay's lock: %w", Explain(err))
+	}
+	if !s.life.Add(taken) {
+		taken.Release()
+		return nil, fmt.Errorf("take the relay's lock: %w", lifetime.ErrClosed)
+	}
+	return taken, nil
+}
+
+// tryLock asks for a lease. One whose answer is lost may have been given: it is asked for
+// again by its token, or the store would stand by for itself.
+func (s *Store) tryLock(ctx context.Context, on *conn) (*lock, error) {
+	s.locking.Lock()
+	defer s.locking.Unlock()
+	if s.token == nil {
+		token := bson.NewObjectID()
+		s.token = &token
+	}
+	token := *s.token
+	d, err := s.takeLease(ctx, on, token)
+	switch {
+	case has(err, codeDuplicate): // two make it at once
+		d, err = s.takeLease(ctx, on, token)
+	case mongo.IsTimeout(err), conflict(err):
+		s.endHolder(ctx, on)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.token = nil
+	if d.Token != token {
+		return nil, &store.LockedError{Holder: d.Holder}
+	}
+	s.locked.Store(true)
+	l := &lock{on: on, name: s.name, token: token, life: s.life}
+	l.Lock = sessionlock.New(l)
+	return l, nil
+}
+
+// takeLease takes the lease if it is free or the token's, and returns who has it then.
+func (s *Store) takeLease(ctx context.Context, on *conn, token bson.ObjectID) (d leaseDocument, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lockTry)
+	defer cancel()
+	held := bson.D{{Key: "$and", Value: bson.A{
+		bson.D{{Key: "$gt", Value: bson.A{"$until", "$$NOW"}}}, bson.D{{Key: "$ne", Value: bson.A{"$token", token}}},
+	}}}
+	unless := func(name string, value any) bson.E {
+		return bson.E{Key: name, Value: bson.D{{Key: "$cond", Value: bson.A{held, "$" + name, value}}}}
+	}
+	literal := func(v any) any { return bson.D{{Key: "$literal", Value: v}} }
+	take := bson.A{bson.D{{Key: "$set", Value: bson.D{
+		unless("holder", literal(s.holder)), unless("token", token), unless("session", on.sessionID()), unless("until", extended()),
+	}}}}
+	err = on.own(ownLease).FindOneAndUpdate(ctx, bson.D{{Key: "_id", Value: s.name}}, take,
+		options.FindOneAndUpdate().SetUpsert(true).SetReturnDocument(options.After)).Decode(&d)
+	return d, err
+}
+
+// endHolder kills the session of a holder whose lease is over: it may be frozen in the
+// transaction that raises the epoch, which holds the lease's document.
+func (s *Store) endHolder(ctx context.Context, on *conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockTry)
+	defer cancel()
+	var d leaseDocument
+	over := bson.D{{Key: "_id", Value: s.name}, {Key: "$expr", Value: bson.D{{Key: "$lte", Value: bson.A{"$until", "$$NOW"}}}}}
+	if on.own(ownLease).FindOne(ctx, over).Decode(&d) == nil {
+		on.kill(ctx, d.Session)
+	}
+}
+
+// leased is the condition that the store has the lease, or nobody took it since.
+func (s *Store) leased() bson.D {
+	return bson.D{{Key: "_id", Value: s.name}, {Key: "holder", Value: s.holder}}
+}
+
+// holdsLease reports whether the store has the lease, or nobody took it since.
+func (s *Store) holdsLease(ctx context.Context, on *conn) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, silence)
+	defer cancel()
+	err := on.own(ownLease).FindOne(ctx, s.leased()).Err()
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// lock is a lease that is held.
+type lock struct {
+	*sessionlock.Lock
+	on    *conn
+	name  string
+	token bson.ObjectID
+	life  *lifetime.Lifetime
+}
+
+func (l *lock) mine() bson.D {
+	return bson.D{{Key: "_id", Value: l.name}, {Key: "token", Value: l.token}}
+}
+
+// Ping implements store.Lock: it extends the lease. While there is no primary it asks
+// again, until the context ends.
+func (l *lock) Ping(ctx context.Context) error {
+	return l.Use(ctx, func(ctx context.Context) error {
+		for try := 0; ; try++ {
+			err := l.extend(ctx)
+			if err == nil || !Unreachable(err) || !pause(ctx, try) {
+				return err
+			}
+		}
+	})
+}
+
+func (l *lock) extend(ctx context.Context) error {
+	n, err := update(ctx, l.on.own(ownLease), l.mine(), bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "until", Value: extended()}}}}})
+	if err != nil {
+		return fmt.Errorf("extend the relay's lease: %w", err)
+	}
+	if n == 0 {
+		return fmt.Errorf("another relay has taken the lease: %w", store.ErrNotLeader)
+	}
+	return nil
+}
+
+// Watch implements store.Lock. Only a ping finds out that a lease is lost.
+func (l *lock) Watch(ctx context.Context) error {
+	return l.Use(ctx, func(ctx context.Context) error {
+		<-ctx.Done()
+		return nil
+	})
+}
+
+// Release implements store.Lock.
+func (l *lock) Release() {
+	l.Lock.Release()
+	l.life.Remove(l)
+}
+
+// Close is Release, at the end of the store.
+func (l *lock) Close() { l.Release() }
+
+// Lost implements sessionlock.Session: only a call finds it out.
+func (l *lock) Lost() bool { return false }
+
+// Unlock implements sessionlock.Session: it ends the lease.
+func (l *lock) Unlock(ctx context.Context) {
+	end := bson.D{{Key: "$set", Value: bson.D{{Key: "until", Value: time.Unix(0, 0)}}}}
+	_, _ = update(ctx, l.on.own(ownLease), l.mine(), end) // else it ends by itself
+}
+
+// Drop implements sessionlock.Session: there is no session.
+func (l *lock) Drop() {}

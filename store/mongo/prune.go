@@ -1,0 +1,124 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/mongo/document"
+)
+
+// pruneRows is how many documents of a collection one call looks at: some ms of reading.
+const pruneRows = 2000
+
+// Prune implements store.Pruner. It walks a collection by its ids, of which most kinds
+// grow with time.
+func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.Prune) (store.Pruned, error) {
+	o, err := s.outboxes.Check(p.Outbox, &p)
+	if err != nil {
+		return store.Pruned{}, fmt.Errorf("prune: %w", err)
+	}
+	from, err := pruneFrom(p.From)
+	if err != nil {
+		return store.Pruned{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
+	}
+	var w walked
+	err = s.read(ctx, func(ctx context.Context, on *conn) (err error) {
+		w, err = on.table(o).walk(ctx, from, p)
+		return err
+	})
+	if err != nil {
+		return store.Pruned{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, Explain(err))
+	}
+	n := int64(0)
+	err = s.do(ctx, &job{epoch: epoch, write: func(ctx context.Context, on *conn) (err error) {
+		n, err = on.table(o).prune(ctx, w.old, p)
+		return err
+	}})
+	if err == nil {
+		return store.Pruned{Rows: int(n), Next: w.next}, nil
+	}
+	err = refusal(err)
+	if !errors.As(err, new(*store.RefusedError)) {
+		w.next = ""
+	}
+	return store.Pruned{Next: w.next}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
+}
+
+// pruneFrom reads a place to go on, which is an id as extended JSON; nil is the
+// beginning.
+func pruneFrom(text string) (*bson.RawValue, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var place struct {
+		ID bson.RawValue `bson:"id"`
+	}
+	if err := bson.UnmarshalExtJSON([]byte(text), true, &place); err != nil || place.ID.Type == 0 {
+		return nil, fmt.Errorf("%q is no place to go on", text)
+	}
+	return &place.ID, nil
+}
+
+// walked is what a walk through documents found.
+type walked struct {
+	old  []bson.RawValue // the ids of those to delete
+	next string
+}
+
+// walk looks at documents in the order of their ids.
+func (t *table) walk(ctx context.Context, from *bson.RawValue, p store.Prune) (w walked, err error) {
+	c := &t.Layout.Columns
+	by := bson.D{{Key: t.id(), Value: 1}}
+	opts := options.Find().SetSort(by).SetHint(by).SetLimit(pruneRows + 2).
+		SetProjection(project(c.ID, c.Status, c.Delivered, t.Layout.DeliveredTime()))
+	if from != nil {
+		opts.SetMin(bson.D{{Key: t.id(), Value: *from}}) // whatever the types of the others are
+	}
+	seen := 0
+	var last bson.RawValue
+	err = each(ctx, silence, t.in, bson.D{t.identified()}, opts, func(doc bson.Raw) error {
+		id := document.Lookup(doc, c.ID)
+		if from != nil && seen == 0 && id.Equal(*from) {
+			return nil
+		}
+		if len(w.old) == p.Limit || seen == pruneRows {
+			return errEnough
+		}
+		seen++
+		last = cloned(id)
+		at := document.Time(document.Lookup(doc, t.Layout.DeliveredTime()))
+		if t.isDelivered(doc) && !at.IsZero() && at.Before(p.Before) {
+			w.old = append(w.old, last)
+		}
+		return nil
+	})
+	if !errors.Is(err, errEnough) {
+		return w, err
+	}
+	text, err := bson.MarshalExtJSON(bson.D{{Key: "id", Value: last}}, true, false)
+	w.next = strings.TrimSpace(string(text))
+	return w, err
+}
+
+// isDelivered reports whether a document that was read with its state is COMPLETED.
+func (t *table) isDelivered(doc bson.Raw) bool {
+	if t.Layout.State == store.StateTimestamps {
+		return !document.Absent(document.Lookup(doc, t.Layout.Columns.Delivered))
+	}
+	return t.is(doc, store.Completed)
+}
+
+// prune deletes documents that are still old, in the call's transaction.
+func (t *table) prune(ctx context.Context, old []bson.RawValue, p store.Prune) (int64, error) {
+	if len(old) == 0 {
+		return 0, nil
+	}
+	filter := append(bson.D{{Key: t.id(), Value: bson.D{{Key: "$in", Value: old}}}}, t.delivered()...)
+	return remove(ctx, t.in, bson.D{{Key: "$and", Value: bson.A{filter, bson.D{t.before(t.Layout.DeliveredTime(), p.Before)}}}})
+}

@@ -1,0 +1,278 @@
+package mongo_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// Claims, outcomes, checkpoints, parking and holds of one relay come at the same time.
+// They take turns, and none fails for another.
+func TestWritesTakeTurns(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), flowBox())
+	const writers, rounds, each = 4, 12, 5
+	var docs []bson.D
+	for i := range writers * rounds * each {
+		docs = append(docs, pending(fmt.Sprint(i)))
+	}
+	r.insert(t, docs...)
+	ctx := ctx(t)
+	var all sync.WaitGroup
+	errs := make(chan error, 1000)
+	run := func(what string, call func(n int) error) {
+		all.Go(func() {
+			for n := range rounds {
+				if err := call(n); err != nil {
+					errs <- fmt.Errorf("%s: %w", what, err)
+				}
+			}
+		})
+	}
+	for w := range writers {
+		run("claims and outcomes", func(n int) error {
+			var claims []store.ClaimRow
+			var outcomes []store.Outcome
+			for k := range each {
+				id := fmt.Sprint((w*rounds+n)*each + k)
+				claims = append(claims, row(id))
+				outcomes = append(outcomes, rigs.Outcome(id, store.Completed))
+			}
+			answers, err := r.store.Claim(ctx, r.epoch, time.Now(), claims)
+			for _, a := range answers {
+				if a.Result != store.Claimed {
+					err = errors.Join(err, fmt.Errorf("a row is %s", a.Result))
+				}
+			}
+			if err != nil {
+				return err
+			}
+			results, err := r.store.Settle(ctx, r.epoch, outcomes)
+			for _, result := range results {
+				if result != store.Written {
+					err = errors.Join(err, fmt.Errorf("an outcome: %d", result))
+				}
+			}
+			return err
+		})
+	}
+	run("checkpoints", func(n int) error {
+		return r.store.SaveCheckpoint(ctx, r.epoch, store.Checkpoint{Position: "p", Seq: store.Seq(n)})
+	})
+	run("parking", func(n int) error {
+		it := store.Item{Ref: store.Ref{Outbox: "events", ID: "p"}, Seq: store.Seq(n + 1)}
+		return errors.Join(r.store.Park(ctx, r.epoch, []store.Item{it}), r.store.Unpark(ctx, r.epoch, []store.ParkedRef{{Ref: it.Ref, Seq: it.Seq}}))
+	})
+	run("holds", func(int) error {
+		h := store.Hold{Lane: rigs.Lane(store.GroupOf("g")), Kind: store.Paused, Since: time.Now()}
+		return errors.Join(r.store.Hold(ctx, r.epoch, h), r.store.Release(ctx, r.epoch, h.Lane, h.Kind))
+	})
+	all.Wait()
+	close(errs)
+	for err := range errs {
+		t.Error(err)
+	}
+	if n, _ := r.docs().CountDocuments(ctx, bson.D{{Key: "status", Value: "COMPLETED"}}); n != writers*rounds*each {
+		t.Errorf("%d are COMPLETED", n)
+	}
+}
+
+// begin changes documents in a transaction of somebody else's and leaves it open.
+func (r *rig) begin(t *testing.T, ids ...any) (end func()) {
+	t.Helper()
+	session, err := r.db.Client().StartSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { session.EndSession(t.Context()) })
+	if err := session.StartTransaction(); err != nil {
+		t.Fatal(err)
+	}
+	change := bson.D{{Key: "$set", Value: bson.D{{Key: "note", Value: "mine"}}}}
+	_, err = r.docs().UpdateMany(driver.NewSessionContext(ctx(t), session), bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}, change)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := session.AbortTransaction(ctx(t)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A document that somebody keeps changed in an open transaction holds nobody else up: a
+// claim says that it is not yet visible, and an outcome is refused.
+func TestADocumentInUse(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), flowBox())
+	var claims []store.ClaimRow
+	for i := range 100 {
+		r.insert(t, pending(fmt.Sprint(i)))
+		claims = append(claims, row(fmt.Sprint(i)))
+	}
+	end := r.begin(t, "7", "50")
+	began := time.Now()
+	for i, a := range r.claim(t, claims...) {
+		want := store.Claimed
+		if i == 7 || i == 50 {
+			want = store.NotYetVisible
+		}
+		if a.Result != want {
+			t.Errorf("row %d is %s, want %s", i, a.Result, want)
+		}
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the claim took %s", took)
+	}
+	var refused *store.RefusedError
+	_, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{rigs.Outcome("6", store.Completed), rigs.Outcome("7", store.Completed)})
+	if !errors.As(err, &refused) || r.status(t, "6") != "PROCESSING" {
+		t.Errorf("an outcome of a document in use: %v; the other is %s", err, r.status(t, "6"))
+	}
+	// While an outcome waits for it, claims of other rows go on.
+	waits := rigs.Later(func() ([]store.SettleResult, error) {
+		return r.store.Settle(ctx(t), r.epoch, []store.Outcome{rigs.Outcome("50", store.Failed)})
+	})
+	claimed := 0
+	for waiting := true; waiting; {
+		select {
+		case got := <-waits:
+			waiting = false
+			if !errors.As(got.Err, &refused) {
+				t.Errorf("an outcome of a document in use: %v", got.Err)
+			}
+		default:
+			r.claim(t, row("8"))
+			claimed++
+		}
+	}
+	if claimed < 5 { // it was one
+		t.Errorf("%d claims went on beside it", claimed)
+	}
+	end()
+	if a := r.claim(t, row("7"))[0]; a.Result != store.Claimed {
+		t.Errorf("behind the end it is %s", a.Result)
+	}
+	r.settle(t, rigs.Outcome("6", store.Completed), rigs.Outcome("7", store.Completed))
+}
+
+// A large call is one transaction, and one larger than a command takes is written whole.
+func TestLargeCalls(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), flowBox())
+	const n = 12_000
+	docs, claims, outcomes := make([]bson.D, n), make([]store.ClaimRow, n), make([]store.Outcome, n)
+	for i := range n {
+		id := fmt.Sprint("row ", i)
+		docs[i], claims[i], outcomes[i] = pending(id), row(id), rigs.Outcome(id, store.Pending)
+		outcomes[i].RetryCount = i
+	}
+	if _, err := r.docs().InsertMany(ctx(t), docs, options.InsertMany().SetOrdered(false)); err != nil {
+		t.Fatal(err)
+	}
+	for i, a := range r.claim(t, claims...) {
+		if a.Result != store.Claimed {
+			t.Fatalf("row %d is %s", i, a.Result)
+		}
+	}
+	for i, result := range r.settle(t, outcomes...) {
+		if result != store.Written {
+			t.Fatalf("outcome %d: %d", i, result)
+		}
+	}
+	if count, _ := r.read(t, "row 11999").Lookup("retryCount").AsInt64OK(); count != 11999 {
+		t.Errorf("the last count is %d", count)
+	}
+}
+
+// Calls that are given up while they wait, or while another call runs them, hold nobody
+// up, and nothing of them is touched any more when they have returned.
+func TestCallsGivenUp(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), flowBox())
+	const n = 40
+	for i := range n {
+		r.insert(t, pending(fmt.Sprint(i)))
+	}
+	whole := ctx(t)
+	var all sync.WaitGroup
+	for w := range 4 {
+		all.Go(func() {
+			for round := range 60 {
+				short, cancel := context.WithTimeout(whole, time.Duration(rand.N(6*time.Millisecond)))
+				rows := []store.ClaimRow{row(fmt.Sprint(rand.N(n))), row(fmt.Sprint(rand.N(n)))}
+				outcomes := []store.Outcome{rigs.Outcome(rows[0].ID, store.Pending)}
+				if (w+round)%2 == 0 {
+					_, _ = r.store.Claim(short, r.epoch, time.Now(), rows)
+				} else {
+					_, _ = r.store.Settle(short, r.epoch, outcomes)
+				}
+				cancel()
+				clear(rows) // the race detector sees who reads on
+				clear(outcomes)
+			}
+		})
+	}
+	all.Wait()
+	var rows []store.ClaimRow
+	for i := range n {
+		rows = append(rows, row(fmt.Sprint(i)))
+	}
+	for i, a := range r.claim(t, rows...) {
+		if a.Result != store.Claimed {
+			t.Errorf("row %d is %s", i, a.Result)
+		}
+	}
+}
+
+// A backlog that is parked while it is read is read once and whole, without what was
+// parked before, and pages late in it take no longer than the first.
+func TestParkWhileReading(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), flowBox())
+	const n, page = 12_000, 1000
+	docs := make([]bson.D, n)
+	for i := range n {
+		docs[i] = pending(fmt.Sprintf("row %05d", i))
+	}
+	r.insert(t, docs...)
+	parked := func(id string, seq int) store.Item {
+		return store.Item{Ref: store.Ref{Outbox: "events", ID: id}, Kind: "EVENT", Group: store.GroupOf("g"), Seq: store.Seq(seq)}
+	}
+	if err := r.store.Park(ctx(t), r.epoch, []store.Item{parked("row 00003", 1), parked("row 11111", 2)}); err != nil {
+		t.Fatal(err)
+	}
+	view, err := r.store.View(ctx(t), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer view.Close()
+	seen := map[string]bool{}
+	whole := store.Unsettled{Outbox: "events", Limit: math.MaxInt32, NoPayload: true}
+	err = view.Pages(ctx(t), whole, page, func(items []store.Item) error {
+		for i := range items {
+			if seen[items[i].ID] {
+				t.Errorf("%s is read twice", items[i].ID)
+			}
+			seen[items[i].ID] = true
+			items[i].Seq = store.Seq(len(seen) + 10)
+		}
+		return r.store.Park(ctx(t), r.epoch, items)
+	})
+	if err != nil || len(seen) != n-2 || seen["row 00003"] || seen["row 11111"] {
+		t.Errorf("%d rows are read, %v; want %d", len(seen), err, n-2)
+	}
+}

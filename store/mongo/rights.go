@@ -1,0 +1,160 @@
+package mongo
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// rights is what the user may do.
+type rights struct {
+	all        bool // the server asks nobody who they are
+	user, from string
+	privileges []privilege
+	roles      []string // of the database admin
+	granted    bool     // what mends it all was said
+}
+
+type privilege struct {
+	Resource struct {
+		Database   *string `bson:"db"`
+		Collection *string `bson:"collection"`
+		Any        bool    `bson:"anyResource"`
+	} `bson:"resource"`
+	Actions []string `bson:"actions"`
+}
+
+// rights asks what the user may do. Where there is no user the server has no access
+// control, or lets a connection from its own machine do everything.
+func (c *conn) rights(ctx context.Context) (rights, error) {
+	var status struct {
+		Auth struct {
+			Users []struct {
+				User string `bson:"user"`
+				From string `bson:"db"`
+			} `bson:"authenticatedUsers"`
+			Roles []struct {
+				Role string `bson:"role"`
+				From string `bson:"db"`
+			} `bson:"authenticatedUserRoles"`
+			Privileges []privilege `bson:"authenticatedUserPrivileges"`
+		} `bson:"authInfo"`
+	}
+	if err := c.run(ctx, bson.D{{Key: "connectionStatus", Value: 1}, {Key: "showPrivileges", Value: true}}, &status); err != nil {
+		return rights{}, err
+	}
+	if len(status.Auth.Users) == 0 {
+		return rights{all: true}, nil
+	}
+	u := status.Auth.Users[0]
+	r := rights{user: u.User, from: u.From, privileges: status.Auth.Privileges}
+	for _, role := range status.Auth.Roles {
+		if role.From == "admin" {
+			r.roles = append(r.roles, role.Role)
+		}
+	}
+	return r, nil
+}
+
+// lacks lists those of some actions that the user may not do to a collection.
+func (r *rights) lacks(database, collection string, actions []string) []string {
+	if r.all {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(actions), func(action string) bool {
+		return slices.ContainsFunc(r.privileges, func(p privilege) bool {
+			return p.covers(database, collection) && slices.Contains(p.Actions, action)
+		})
+	})
+}
+
+func (p *privilege) covers(database, collection string) bool {
+	is := func(name *string, want string) bool { return name != nil && (*name == "" || *name == want) }
+	if p.Resource.Database != nil && *p.Resource.Database == "" && p.Resource.Collection != nil && *p.Resource.Collection == "" {
+		return !strings.HasPrefix(collection, "system.")
+	}
+	return p.Resource.Any || is(p.Resource.Database, database) && is(p.Resource.Collection, collection)
+}
+
+// outboxActions are those that the relay does to the collection of an outbox.
+func outboxActions(o *store.Outbox) []string {
+	actions := []string{"find", "update"}
+	if o.Layout.State == store.StateNone {
+		actions = actions[:1]
+	}
+	if o.Layout.DeleteDelivered || o.Retention > 0 {
+		actions = append(actions, "remove")
+	}
+	return actions
+}
+
+// right is a privilege as mongosh and the server write it.
+type right struct {
+	Resource struct {
+		Database   string `json:"db"`
+		Collection string `json:"collection"`
+	} `json:"resource"`
+	Actions []string `json:"actions"`
+}
+
+func rightOn(database, collection string, actions ...string) right {
+	r := right{Actions: actions}
+	r.Resource.Database, r.Resource.Collection = database, collection
+	return r
+}
+
+// written is a value as mongosh takes it.
+func written(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // it is texts
+	}
+	return string(text)
+}
+
+// grant gives the user what it lacks, in mongosh. A role with all that the relay does is
+// made once, the least that it needs; one that the user has gets what is missing.
+func (r *rights) grant(s *Store, database string, lacks right) []string {
+	name := "sluicebox_" + s.name
+	const administrator = "// as an administrator"
+	switch {
+	case slices.Contains(r.roles, name):
+		return []string{administrator, fmt.Sprintf("db.getSiblingDB(\"admin\").grantPrivilegesToRole(%q, %s);", name, written([]right{lacks}))}
+	case r.granted:
+		return []string{"// the role " + name + " has it too, see above"}
+	}
+	r.granted = true
+	role := struct {
+		Role       string   `json:"role"`
+		Privileges []right  `json:"privileges"`
+		Roles      []string `json:"roles"`
+	}{name, s.needs(database), []string{}}
+	user := []map[string]string{{"role": name, "db": "admin"}}
+	return []string{
+		administrator,
+		"db.getSiblingDB(\"admin\").createRole(" + written(role) + ");",
+		fmt.Sprintf("db.getSiblingDB(%q).grantRolesToUser(%q, %s);", r.from, r.user, written(user)),
+	}
+}
+
+// needs is all that the relay does, its source's reading included.
+func (s *Store) needs(database string) []right {
+	var list []right
+	for _, name := range s.outboxes.Names() {
+		o, in := s.outboxes.Known(name), database
+		if o.Schema != "" {
+			in = o.Schema
+		}
+		list = append(list, rightOn(in, o.Table, append(outboxActions(o), "listIndexes")...))
+	}
+	for _, own := range ownCollections() {
+		list = append(list, rightOn(database, own.name, own.actions...))
+	}
+	return list
+}

@@ -1,0 +1,324 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
+	"github.com/sluicebox/sluicebox/store/mongo/document"
+)
+
+// Settle implements store.Settler. All outcomes of a call are written in one
+// transaction, in their order. Error texts lose NUL bytes and invalid UTF-8 and are cut
+// to 2000 characters, times to milliseconds.
+//
+// Outcomes are written at first without a look at the documents. Where one hits none,
+// the transaction is taken back, and a second one reads them first and tells.
+func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.Outcome) ([]store.SettleResult, error) {
+	if len(outcomes) == 0 {
+		return nil, nil
+	}
+	for i := range outcomes {
+		if _, err := s.outboxes.Check(outcomes[i].Outbox, &outcomes[i]); err != nil {
+			return nil, fmt.Errorf("settle: %w", err)
+		}
+	}
+	c := &settling{Store: s, outcomes: outcomes, results: make([]store.SettleResult, len(outcomes))}
+	// A count may hide that an id is there twice, and without transactions nothing is taken
+	// back.
+	mixed := slices.ContainsFunc(outcomes, func(o store.Outcome) bool { return document.Mixed(o.ID) })
+	err := errMoved
+	for try := 0; errors.Is(err, errMoved) && try < moveTries; try++ {
+		err = s.do(ctx, &job{epoch: epoch, wait: rowPatience, shares: try == 0, write: func(ctx context.Context, on *conn) error {
+			c.on = on
+			return c.write(ctx, mixed || try > 0 || on.alone.Load())
+		}})
+	}
+	if errors.Is(err, errMoved) {
+		err = &store.RefusedError{Err: err}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("settle: %w", refusal(err))
+	}
+	return c.results, nil
+}
+
+// settling is one call of Settle.
+type settling struct {
+	*Store
+	on       *conn
+	outcomes []store.Outcome
+	results  []store.SettleResult
+	rows     map[store.Ref]rowState // what is known of the documents, nil without a look
+}
+
+// rowState is what became of a document so far.
+type rowState uint8
+
+const (
+	rowGone rowState = iota
+	rowOpen
+	rowSettled
+)
+
+// write writes the outcomes, in the call's transaction. It returns errMoved where an
+// outcome hits no document that is open as far as is known.
+func (c *settling) write(ctx context.Context, look bool) error {
+	c.rows = nil
+	if look {
+		if err := c.look(ctx); err != nil {
+			return err
+		}
+	}
+	for _, p := range c.parts() {
+		if err := c.writePart(ctx, p); err != nil {
+			return err
+		}
+	}
+	if err := c.afterFailed(ctx); err != nil {
+		return err
+	}
+	return c.unparkSettled(ctx)
+}
+
+// table returns the collection of an outbox of the call.
+func (c *settling) table(outbox string) *table { return c.on.table(c.outboxes.Known(outbox)) }
+
+// look reads the documents of the call and tells what they are.
+func (c *settling) look(ctx context.Context) error {
+	c.rows = map[store.Ref]rowState{}
+	ids := map[string][]string{}
+	asked := map[store.Ref]bool{}
+	for i := range c.outcomes {
+		if o := &c.outcomes[i]; !asked[o.Ref] {
+			asked[o.Ref] = true
+			ids[o.Outbox] = append(ids[o.Outbox], o.ID)
+		}
+	}
+	for _, name := range c.outboxes.Names() {
+		t := c.table(name)
+		if len(ids[name]) == 0 || t.Layout.State == store.StateNone {
+			continue
+		}
+		err := t.states(ctx, ids[name], func(id string, open bool) error {
+			ref := store.Ref{Outbox: name, ID: id}
+			if !asked[ref] {
+				return nil
+			}
+			if c.rows[ref] != rowGone {
+				return t.twinError(id)
+			}
+			c.rows[ref] = rowSettled
+			if open {
+				c.rows[ref] = rowOpen
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// states tells which documents of some ids are there, and which of them are open.
+func (t *table) states(ctx context.Context, ids []string, tell func(id string, open bool) error) error {
+	l := &t.Layout.Columns
+	return each(ctx, silence, t.in, bson.D{t.among(ids)}, options.Find().SetProjection(project(l.ID, l.Status, l.Delivered, l.Failed)), func(doc bson.Raw) error {
+		id, err := document.ID(document.Lookup(doc, l.ID))
+		if err != nil {
+			return nil // no text finds such an id
+		}
+		return tell(id, t.isOpen(doc))
+	})
+}
+
+// writePart writes the outcomes of one part and answers for them.
+func (c *settling) writePart(ctx context.Context, p *settlePart) error {
+	t := c.table(p.outbox)
+	if t.Layout.State == store.StateNone {
+		for _, i := range p.at {
+			c.results[i] = store.Written // the fence is all there is to it
+		}
+		return nil
+	}
+	var open []int
+	for _, i := range p.at {
+		state := rowOpen
+		if c.rows != nil {
+			state = c.rows[c.outcomes[i].Ref]
+		}
+		switch state {
+		case rowGone:
+			c.results[i] = store.WasGone
+		case rowSettled:
+			c.results[i] = store.WasSettled
+		default:
+			open = append(open, i)
+		}
+	}
+	if len(open) == 0 {
+		return nil
+	}
+	n, err := c.writeOpen(ctx, t, p, open)
+	if err == nil && n != int64(len(open)) {
+		return errMoved
+	}
+	for _, i := range open {
+		c.wrote(t, p, i)
+	}
+	return err
+}
+
+// wrote notes what a document is by now.
+func (c *settling) wrote(t *table, p *settlePart, i int) {
+	c.results[i] = store.Written
+	if c.rows == nil {
+		return
+	}
+	switch {
+	case p.status == store.Completed && t.Layout.DeleteDelivered:
+		c.rows[c.outcomes[i].Ref] = rowGone
+	case p.status.Settled():
+		c.rows[c.outcomes[i].Ref] = rowSettled
+	}
+}
+
+// ids are those of some outcomes of the call.
+func (c *settling) ids(places []int) []string {
+	ids := make([]string, len(places))
+	for k, i := range places {
+		ids[k] = c.outcomes[i].ID
+	}
+	return ids
+}
+
+// writeOpen writes outcomes and tells how many documents it found.
+func (c *settling) writeOpen(ctx context.Context, t *table, p *settlePart, places []int) (int64, error) {
+	if p.status == store.Completed && t.Layout.DeleteDelivered {
+		return inParts(c.ids(places), func(some []string) (int64, error) { return remove(ctx, t.in, t.openOf(some)) })
+	}
+	if set(columns.Outcome(&t.Layout, p.status), func(columns.Value) any { return nil }) == nil {
+		// Nothing of it is kept, but it is told whether the document is open.
+		n := int64(0)
+		err := t.states(ctx, c.ids(places), func(_ string, open bool) error {
+			if open {
+				n++
+			}
+			return nil
+		})
+		return n, err
+	}
+	alike := c.alike(p, places)
+	if len(alike) == 1 {
+		to := t.outcome(&c.outcomes[places[0]])
+		return inParts(c.ids(places), func(some []string) (int64, error) { return t.update(ctx, t.openOf(some), to) })
+	}
+	return c.writeEach(ctx, t, alike)
+}
+
+// openOf is the condition that an open document has one of some ids.
+func (t *table) openOf(ids []string) bson.D { return append(bson.D{t.among(ids)}, t.open()...) }
+
+// mostWrites is the most updates of one command, so that it is answered in good time.
+const mostWrites = 500
+
+// writeEach writes outcomes that have values of their own.
+func (c *settling) writeEach(ctx context.Context, t *table, alike [][]int) (n int64, err error) {
+	for some := range slices.Chunk(alike, mostWrites) {
+		models := make([]mongo.WriteModel, len(some))
+		for k, places := range some {
+			models[k] = mongo.NewUpdateManyModel().SetFilter(t.openOf(c.ids(places))).SetUpdate(t.outcome(&c.outcomes[places[0]]))
+		}
+		bound, cancel := context.WithTimeout(ctx, silence)
+		done, err := t.in.BulkWrite(bound, models, options.BulkWrite().SetOrdered(true))
+		cancel()
+		if err != nil {
+			return n, err
+		}
+		n += done.MatchedCount
+	}
+	return n, nil
+}
+
+// outcome is the update that an outcome makes.
+func (t *table) outcome(o *store.Outcome) any {
+	to := set(columns.Outcome(&t.Layout, o.Status), func(v columns.Value) any {
+		switch v {
+		case columns.At:
+			return t.time(o.At)
+		case columns.Retries:
+			return int32(min(o.RetryCount, math.MaxInt32)) //nolint:gosec // it fits
+		case columns.Error:
+			return errorText(o.Error)
+		}
+		if o.Status == store.Failed && t.Layout.State == store.StateNumbers {
+			return number(t.Layout.FailedNumber(o.Reason))
+		}
+		return t.status(o.Status)
+	})
+	if to == nil { // a retry without an error, of a layout that keeps no count
+		return bson.D{{Key: "$setOnInsert", Value: bson.D{{Key: "_id", Value: 0}}}} // which does nothing
+	}
+	return to
+}
+
+// afterFailed does what goes with failures, in the call's transaction: what the
+// documents blocked when they were FAILED before, and somebody set them back by other
+// means than the relay's, is forgotten, and the holds are recorded that the outcomes ask
+// for.
+func (c *settling) afterFailed(ctx context.Context) error {
+	written := map[string][]string{}
+	for i := range c.outcomes {
+		o := &c.outcomes[i]
+		if o.Status == store.Failed && c.results[i] == store.Written && c.outboxes.Known(o.Outbox).Layout.State != store.StateNone {
+			written[o.Outbox] = append(written[o.Outbox], o.ID)
+		}
+	}
+	for outbox, ids := range written {
+		if err := c.forget(ctx, c.on, outbox, ids); err != nil {
+			return err
+		}
+	}
+	for i := range c.outcomes {
+		o := &c.outcomes[i]
+		if o.Block == nil {
+			continue
+		}
+		failed := c.results[i] == store.Written
+		if !failed {
+			of, err := c.table(o.Outbox).failedAmong(ctx, []string{o.ID})
+			if err != nil {
+				return err
+			}
+			failed = len(of) > 0
+		}
+		if failed {
+			h := o.Hold()
+			if err := c.putHold(ctx, c.on, &h); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// unparkSettled forgets the parked rows of outcomes that settle theirs, in the call's
+// transaction.
+func (c *settling) unparkSettled(ctx context.Context) error {
+	var rows []store.ParkedRef
+	for i := range c.outcomes {
+		if o := &c.outcomes[i]; o.Parked != 0 && o.Status.Settled() {
+			rows = append(rows, store.ParkedRef{Ref: o.Ref, Seq: o.Parked})
+		}
+	}
+	return c.unpark(ctx, c.on, rows)
+}

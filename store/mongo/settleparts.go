@@ -1,0 +1,68 @@
+package mongo
+
+import "github.com/sluicebox/sluicebox/store"
+
+// settlePart is the outcomes of one kind, each id once.
+type settlePart struct {
+	settleKey
+	at []int // places in the call
+}
+
+type settleKey struct {
+	turn   int // an id's second outcome is written in the second turn, and so on
+	outbox string
+	status store.Status
+}
+
+// parts sorts the call. Turns keep the order of several outcomes of one id; parts come
+// in the order of their turns.
+func (c *settling) parts() []*settlePart {
+	var turns [][]*settlePart
+	byKey := map[settleKey]*settlePart{}
+	count := make(map[store.Ref]int, len(c.outcomes))
+	for i := range c.outcomes {
+		o := &c.outcomes[i]
+		k := settleKey{turn: count[o.Ref], outbox: o.Outbox, status: o.Status}
+		count[o.Ref]++
+		p := byKey[k]
+		if p == nil {
+			p = &settlePart{settleKey: k}
+			byKey[k] = p
+			if k.turn == len(turns) {
+				turns = append(turns, nil)
+			}
+			turns[k.turn] = append(turns[k.turn], p)
+		}
+		p.at = append(p.at, i)
+	}
+	var parts []*settlePart
+	for _, turn := range turns {
+		parts = append(parts, turn...)
+	}
+	return parts
+}
+
+// alike sorts outcomes of one part into those that make the same update: COMPLETED ones
+// of one time do.
+func (c *settling) alike(p *settlePart, places []int) [][]int {
+	if p.status != store.Completed {
+		each := make([][]int, len(places))
+		for k := range places {
+			each[k] = places[k : k+1]
+		}
+		return each
+	}
+	var sorted [][]int
+	byTime := map[int64]int{}
+	for _, i := range places {
+		at := c.outcomes[i].At.UnixMilli()
+		k, known := byTime[at]
+		if !known {
+			k = len(sorted)
+			byTime[at] = k
+			sorted = append(sorted, nil)
+		}
+		sorted[k] = append(sorted[k], i)
+	}
+	return sorted
+}

@@ -1,0 +1,194 @@
+package mongo_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/mongo"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// Collections that the relay cannot work on are named with what to do.
+func TestCheckCollections(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), flowBox())
+	for what, c := range map[string]struct {
+		make func() error
+		want []string
+	}{
+		"capped": {func() error {
+			return r.db.CreateCollection(ctx(t), "capped", options.CreateCollection().SetCapped(true).SetSizeInBytes(4096))
+		}, []string{"is capped"}},
+		"collated": {func() error {
+			return r.db.CreateCollection(ctx(t), "collated", options.CreateCollection().SetCollation(&options.Collation{Locale: "de", Strength: 1}))
+		}, []string{"collation de"}},
+		"looking": {func() error { return r.db.CreateView(ctx(t), "looking", r.box.Table, bson.A{}) }, []string{"is a view"}},
+		"absent":  {func() error { return nil }, []string{"no collection", r.box.Table, `createCollection("absent")`}},
+	} {
+		if err := c.make(); err != nil {
+			t.Fatal(err)
+		}
+		box := r.box
+		box.Table = what
+		rigs.WantSetup(t, what, openStore(t, r.url, box).Check(ctx(t)), c.want...)
+	}
+}
+
+// An id that is not the _id needs its unique index.
+func TestCheckIndex(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), flowBox())
+	box := store.Outbox{Name: "events", Table: r.box.Table, Layout: mongo.OutboxMessagesText()}
+	st := openStore(t, r.url, box)
+	want := `db.getCollection("outbox_events").createIndex({"id": 1}, {unique: true});`
+	rigs.WantSetup(t, "without an index", st.Check(ctx(t)), want)
+	index := func(unique, partial bool) {
+		opts := bson.D{{Key: "name", Value: "by_id"}, {Key: "key", Value: bson.D{{Key: "id", Value: 1}}}, {Key: "unique", Value: unique}}
+		if partial {
+			opts = append(opts, bson.E{Key: "partialFilterExpression", Value: bson.D{{Key: "status", Value: 0}}})
+		}
+		if err := r.db.RunCommand(ctx(t), bson.D{{Key: "createIndexes", Value: box.Table}, {Key: "indexes", Value: bson.A{opts}}}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, partial := range []bool{false, true} {
+		index(partial, partial)
+		rigs.WantSetup(t, "with an index that does not do", st.Check(ctx(t)), want)
+		if err := r.docs().Indexes().DropOne(ctx(t), "by_id"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	index(true, false)
+	if err := st.Check(ctx(t)); err != nil {
+		t.Errorf("with the index: %v", err)
+	}
+}
+
+// An examination says what would be better, in statements that can be run.
+func TestExamineAdvice(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), flowBox())
+	r.insert(t, pending("1"), with(pending(1.5), "messageGroup", nil))
+	said := func() string {
+		found, err := r.store.Examine(ctx(t))
+		if err != nil || store.CountFaults(found) > 0 {
+			t.Fatalf("%+v, %v", found, err)
+		}
+		var text strings.Builder
+		for _, f := range found {
+			text.WriteString(f.Grade.String() + " " + f.Subject + ": " + f.Text + "; " + f.Remedy + "\n")
+		}
+		return text.String()
+	}
+	const create = `db.getCollection("outbox_events").createIndex({"status": 1, "createdAt": 1, "_id": 1});`
+	for _, want := range []string{"replica set rs0 of 1 members", create, "are not relayed", "differ by less than a second", "survives a crash"} {
+		if text := said(); !strings.Contains(text, want) {
+			t.Errorf("it does not say %q:\n%s", want, text)
+		}
+	}
+	index := bson.D{{Key: "name", Value: "seed"}, {Key: "key", Value: bson.D{{Key: "status", Value: 1}, {Key: "messageGroup", Value: 1}, {Key: "createdAt", Value: 1}}}}
+	if err := r.db.RunCommand(ctx(t), bson.D{{Key: "createIndexes", Value: r.box.Table}, {Key: "indexes", Value: bson.A{index}}}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if text := said(); strings.Contains(text, create) {
+		t.Errorf("with the seed's index:\n%s", text)
+	}
+}
+
+// Own collections of a newer release are left alone.
+func TestNewerVersion(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), flowBox())
+	newer := bson.D{{Key: "$set", Value: bson.D{{Key: "version", Value: 99}}}}
+	if _, err := r.db.Collection("sluicebox_meta").UpdateOne(ctx(t), bson.D{{Key: "_id", Value: "version"}}, newer); err != nil {
+		t.Fatal(err)
+	}
+	_, led := r.store.Lead(ctx(t))
+	for what, err := range map[string]error{"install": r.store.Install(ctx(t)), "check": r.store.Check(ctx(t)), "lead": led} {
+		rigs.WantSetup(t, what, err, "version 99")
+	}
+	if may, err := r.store.MayInstall(ctx(t)); may || err != nil {
+		t.Errorf("it may install: %v, %v", may, err)
+	}
+	if err := r.db.Collection("sluicebox_hold").Drop(ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	if may, err := r.store.MayInstall(ctx(t)); !may || err != nil {
+		t.Errorf("with one of them gone it may install: %v, %v", may, err)
+	}
+}
+
+// Claims and outcomes find their documents by the index of the id, also where a text
+// may stand for values of several types.
+func TestPlans(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), flowBox())
+	var docs []bson.D
+	for range 2000 {
+		docs = append(docs, pending(bson.NewObjectID()))
+	}
+	r.insert(t, docs...)
+	if err := r.db.RunCommand(ctx(t), bson.D{{Key: "profile", Value: 2}}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		id := docs[i*100][0].Value.(bson.ObjectID).Hex()
+		full := row(id)
+		full.WantPayload = true
+		r.claim(t, row(id))
+		r.claim(t, full)
+		r.settle(t, rigs.Outcome(id, store.Completed))
+	}
+	if err := r.db.RunCommand(ctx(t), bson.D{{Key: "profile", Value: 0}}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	found, err := r.db.Collection("system.profile").Find(ctx(t), bson.D{{Key: "ns", Value: r.db.Name() + "." + r.box.Table}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var profiles []struct {
+		Op       string `bson:"op"`
+		Examined int    `bson:"docsExamined"`
+		Plan     string `bson:"planSummary"`
+	}
+	if err := found.All(ctx(t), &profiles); err != nil {
+		t.Fatal(err)
+	}
+	if len(profiles) < 15 {
+		t.Errorf("there are %d statements", len(profiles))
+	}
+	for _, p := range profiles {
+		if p.Examined > 2 || strings.Contains(p.Plan, "COLLSCAN") {
+			t.Errorf("%+v", p)
+		}
+	}
+}
+
+// A view is of one moment also for the time that it names: what it shows is at it or
+// below, and what it does not is above.
+func TestViewPosition(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), flowBox())
+	for i := range 20 {
+		r.insert(t, pending(i))
+		view, err := r.store.View(ctx(t), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, ok := mongo.ParseCutPosition(view.Position())
+		if !ok || time.Until(time.Unix(int64(at.T), 0)).Abs() > time.Minute {
+			t.Fatalf("the position is %q", view.Position())
+		}
+		items, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 100})
+		if err != nil || len(items) != i+1 {
+			t.Errorf("%d items, %v; want %d", len(items), err, i+1)
+		}
+		view.Close()
+	}
+}

@@ -1,0 +1,271 @@
+package mongo
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
+	"github.com/sluicebox/sluicebox/store/internal/errortext"
+	"github.com/sluicebox/sluicebox/store/mongo/document"
+)
+
+// table is the collection of an outbox, for one call.
+type table struct {
+	*store.Outbox
+	in *mongo.Collection
+}
+
+// table returns the collection of a configured outbox.
+func (c *conn) table(o *store.Outbox) *table { return &table{o, c.of(o)} }
+
+// path names a collection with its database.
+func (t *table) path() string { return t.in.Database().Name() + "." + t.in.Name() }
+
+// id is the field of the id.
+func (t *table) id() string { return t.Layout.Columns.ID }
+
+// among is the condition that an id is one of some, of whatever type.
+func (t *table) among(ids []string) bson.E {
+	keys := make(bson.A, 0, 2*len(ids))
+	for _, id := range ids {
+		keys = append(keys, document.IDs(id)...)
+	}
+	return bson.E{Key: t.id(), Value: bson.D{{Key: "$in", Value: keys}}}
+}
+
+// mostNames is the most documents that one command writes, so that it is answered in
+// good time.
+const mostNames = 2000
+
+// inParts writes the documents of some ids by commands of a bounded size, and counts
+// what they found.
+func inParts(ids []string, write func(some []string) (int64, error)) (all int64, err error) {
+	for some := range slices.Chunk(ids, mostNames) {
+		n, err := write(some)
+		if err != nil {
+			return all, err
+		}
+		all += n
+	}
+	return all, nil
+}
+
+// identified is the condition that a document has an id that the relay knows it by.
+func (t *table) identified() bson.E {
+	return bson.E{Key: t.id(), Value: bson.D{{Key: "$type", Value: bson.A{"string", "objectId", "int", "long", "double", "binData"}}}}
+}
+
+// status is the value of a status in the status field.
+func (t *table) status(to store.Status) any {
+	if n, ok := columns.Stored(&t.Layout, to).(int); ok {
+		return number(n)
+	}
+	return columns.Stored(&t.Layout, to)
+}
+
+// number is a number as most programs write it.
+func number(n int) any {
+	if n >= math.MinInt32 && n <= math.MaxInt32 {
+		return int32(n)
+	}
+	return int64(n)
+}
+
+// open is the condition that a document is pending or processing.
+func (t *table) open() bson.D {
+	c := &t.Layout.Columns
+	switch t.Layout.State {
+	case store.StateNone:
+		return bson.D{}
+	case store.StateTimestamps:
+		return bson.D{{Key: c.Delivered, Value: nil}, {Key: c.Failed, Value: nil}}
+	}
+	return bson.D{{Key: c.Status, Value: bson.D{{Key: "$in", Value: bson.A{t.status(store.Pending), t.status(store.Processing)}}}}}
+}
+
+// failed is the condition that a document is FAILED. One that was delivered as well is
+// not.
+func (t *table) failed() bson.D {
+	c := &t.Layout.Columns
+	switch t.Layout.State {
+	case store.StateTimestamps:
+		return bson.D{{Key: c.Failed, Value: bson.D{{Key: "$ne", Value: nil}}}, {Key: c.Delivered, Value: nil}}
+	case store.StateNumbers:
+		var list bson.A
+		for _, n := range t.Layout.FailedCodes() {
+			list = append(list, number(n))
+		}
+		return bson.D{{Key: c.Status, Value: bson.D{{Key: "$in", Value: list}}}}
+	}
+	return bson.D{{Key: c.Status, Value: t.status(store.Failed)}}
+}
+
+// delivered is the condition that a document is COMPLETED.
+func (t *table) delivered() bson.D {
+	c := &t.Layout.Columns
+	if t.Layout.State == store.StateTimestamps {
+		return bson.D{{Key: c.Delivered, Value: bson.D{{Key: "$ne", Value: nil}}}}
+	}
+	return bson.D{{Key: c.Status, Value: t.status(store.Completed)}}
+}
+
+// is reports whether a document that was read with its state has a status.
+func (t *table) is(doc bson.Raw, s store.Status) bool {
+	c := &t.Layout.Columns
+	v := document.Lookup(doc, c.Status)
+	if t.Layout.State == store.StateNumbers {
+		n, ok := v.AsFloat64OK()
+		return ok && n == float64(t.Layout.Numbers[s])
+	}
+	word, ok := v.StringValueOK()
+	return ok && word == t.Layout.Words[s]
+}
+
+// isOpen reports whether a document that was read with its state is pending or
+// processing.
+func (t *table) isOpen(doc bson.Raw) bool {
+	c := &t.Layout.Columns
+	switch t.Layout.State {
+	case store.StateNone:
+		return true
+	case store.StateTimestamps:
+		return document.Absent(document.Lookup(doc, c.Delivered)) && document.Absent(document.Lookup(doc, c.Failed))
+	}
+	return t.is(doc, store.Pending) || t.is(doc, store.Processing)
+}
+
+// order is the layout's order-by, the id last.
+func (t *table) order() bson.D {
+	var order bson.D
+	for _, name := range columns.Order(&t.Layout) {
+		order = append(order, bson.E{Key: name, Value: 1})
+	}
+	return order
+}
+
+// time is a time as the layout keeps it: both forms have milliseconds.
+func (t *table) time(at time.Time) any {
+	if t.Layout.TextTimes {
+		return document.FormatTime(at)
+	}
+	return bson.NewDateTimeFromTime(at)
+}
+
+// when is an expression for the time in a field, null if there is none.
+func (t *table) when(name string) any {
+	if !t.Layout.TextTimes {
+		return bson.D{{Key: "$cond", Value: bson.A{
+			bson.D{{Key: "$eq", Value: bson.A{bson.D{{Key: "$type", Value: "$" + name}}, "date"}}}, "$" + name, nil,
+		}}}
+	}
+	return bson.D{{Key: "$dateFromString", Value: bson.D{
+		{Key: "dateString", Value: "$" + name}, {Key: "onError", Value: nil}, {Key: "onNull", Value: nil},
+	}}}
+}
+
+// before is the condition that the time in a field is before another.
+func (t *table) before(name string, at time.Time) bson.E {
+	when, bound := t.when(name), bson.NewDateTimeFromTime(at)
+	if !t.Layout.TextTimes {
+		return bson.E{Key: name, Value: bson.D{{Key: "$lt", Value: bound}}}
+	}
+	return bson.E{Key: "$expr", Value: bson.D{{Key: "$and", Value: bson.A{
+		bson.D{{Key: "$gt", Value: bson.A{when, nil}}}, bson.D{{Key: "$lt", Value: bson.A{when, bound}}},
+	}}}}
+}
+
+// set is the update that assigns values to fields, which value gives; nil if there is
+// none. A skipped value leaves its field alone.
+func set(to []columns.Assignment, value func(columns.Value) any) bson.D {
+	var fields bson.D
+	for _, a := range to {
+		var v any
+		switch a.Value {
+		case columns.Null:
+		case columns.Zero:
+			v = int32(0)
+		case columns.Blank:
+			v = ""
+		default:
+			if v = value(a.Value); v == any(skipped{}) {
+				continue
+			}
+		}
+		fields = append(fields, bson.E{Key: a.Column, Value: v})
+	}
+	if fields == nil {
+		return nil
+	}
+	return bson.D{{Key: "$set", Value: fields}}
+}
+
+// skipped is no value.
+type skipped struct{}
+
+// errorText makes a text fit to be stored.
+func errorText(text string) any {
+	if text == "" {
+		return skipped{}
+	}
+	return errortext.Fit(text, 0, false)
+}
+
+// project is the projection of fields; empty names are left out.
+func project(fields ...string) bson.D {
+	projection := bson.D{{Key: "_id", Value: 0}}
+	for _, name := range document.Projected(fields) {
+		if name == "_id" {
+			projection[0].Value = 1
+			continue
+		}
+		projection = append(projection, bson.E{Key: name, Value: 1})
+	}
+	if len(projection) == 1 { // it would be all but the _id
+		projection[0].Value = 1
+	}
+	return projection
+}
+
+// sizeField is where a projection puts the size of the payload, and nowField the
+// server's time. No layout has such names.
+const (
+	sizeField = "sluicebox payload size"
+	nowField  = "sluicebox now"
+)
+
+// size is an expression for the length of the payload in bytes: of a text and binary
+// data it is exact, of anything else that of its BSON.
+func (t *table) size() any {
+	payload := "$" + t.Layout.Columns.Payload
+	is := func(types ...any) any {
+		return bson.D{{Key: "$in", Value: bson.A{bson.D{{Key: "$type", Value: payload}}, bson.A(types)}}}
+	}
+	branch := func(when, then any) any {
+		return bson.D{{Key: "case", Value: when}, {Key: "then", Value: then}}
+	}
+	return bson.D{{Key: "$switch", Value: bson.D{
+		{Key: "branches", Value: bson.A{
+			branch(is("string"), bson.D{{Key: "$strLenBytes", Value: payload}}),
+			branch(is("binData"), bson.D{{Key: "$binarySize", Value: payload}}),
+			branch(is("missing", "null", "undefined"), 0),
+		}},
+		{Key: "default", Value: bson.D{{Key: "$bsonSize", Value: bson.D{{Key: "payload", Value: payload}}}}},
+	}}}
+}
+
+// twinError says that two documents have ids whose texts are the same.
+func (t *table) twinError(id string) error {
+	return &store.RefusedError{Err: fmt.Errorf("outbox %s: two documents of %s have the id %q, of different types: give one of them another %s", t.Name, t.path(), id, t.id())}
+}
+
+// payloadError says that a document has no payload.
+func (t *table) payloadError(id string) error {
+	return &store.RefusedError{Err: fmt.Errorf("outbox %s: document %q of %s has no field %s, the payload: name another in layout %s, or give it one (null is an empty payload)",
+		t.Name, id, t.path(), t.Layout.Columns.Payload, t.Layout.Name)}
+}

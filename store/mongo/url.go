@@ -1,0 +1,119 @@
+package mongo
+
+import (
+	"errors"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// urlForm is what a URL looks like.
+const urlForm = "mongodb://user:password@host:27017/database or mongodb+srv://user:password@name/database"
+
+const (
+	// connectTimeout is how long a host is dialled.
+	connectTimeout = 3 * time.Second
+	// heartbeat is how often each server is asked for its state; one that steps down
+	// says so at once. It bounds how long a server that has fallen silent is taken for
+	// the primary: this long and connectTimeout. The least is 500 ms.
+	heartbeat = 2 * time.Second
+	// leastPool is the fewest connections that maxPoolSize may leave: a long read must not
+	// hold up a ping.
+	leastPool = 8
+	// selectTimeout bounds the search for a primary: an election takes a second or two
+	// as a rule, and a call tries again.
+	selectTimeout = 3 * time.Second
+)
+
+// ParseURL reads a connection string for the relay's own use, as MongoDB's drivers
+// have it (mongodb.com/docs/manual/reference/connection-string). It must name a
+// database. TLS is what the string says: without tls=true, and with mongodb:// , there
+// is none. Reads and writes go to the primary, whatever the string says, and retries
+// are the caller's.
+//
+// With mongodb+srv:// it asks the name server. Errors are *store.SetupError and hold
+// no password.
+func ParseURL(raw, application string) (opts *options.ClientOptions, database string, err error) {
+	database, err = databaseOf(raw)
+	if err != nil {
+		return nil, "", err
+	}
+	opts = options.Client().ApplyURI(raw)
+	if err := opts.Validate(); err != nil {
+		return nil, "", refuseURL("cannot be used: "+withoutSecrets(raw, err), "see https://www.mongodb.com/docs/manual/reference/connection-string")
+	}
+	opts.SetAppName(application).SetReadPreference(readpref.Primary()).SetRetryReads(false)
+	if opts.ConnectTimeout == nil {
+		opts.SetConnectTimeout(connectTimeout)
+	}
+	if opts.HeartbeatInterval == nil {
+		opts.SetHeartbeatInterval(heartbeat)
+	}
+	if opts.ServerSelectionTimeout == nil {
+		opts.SetServerSelectionTimeout(selectTimeout)
+	}
+	if n := opts.MaxPoolSize; n != nil && *n != 0 && *n < leastPool {
+		opts.SetMaxPoolSize(leastPool)
+	}
+	opts.Timeout = nil // each call has its own
+	return opts, database, nil
+}
+
+// databaseOf returns the database that a connection string names.
+func databaseOf(raw string) (string, error) {
+	rest, ok := strings.CutPrefix(raw, "mongodb://")
+	if !ok {
+		rest, ok = strings.CutPrefix(raw, "mongodb+srv://")
+	}
+	if !ok {
+		return "", refuseURL("is not of the form "+urlForm, "percent-encode special characters in the user name, password and database")
+	}
+	// An @ behind a / or ? is of a password with such a character.
+	rest, query, _ := strings.Cut(rest, "?")
+	at := strings.LastIndexByte(rest, '@')
+	if slash := strings.IndexByte(rest, '/'); strings.ContainsAny(rest, "#") || slash >= 0 && slash < at || strings.Contains(query, "@") {
+		return "", refuseURL("is not of the form "+urlForm, "percent-encode special characters in the user name and password (@ is %40, # is %23, / is %2F, ? is %3F)")
+	}
+	_, name, _ := strings.Cut(rest[at+1:], "/")
+	name, err := url.PathUnescape(name)
+	switch {
+	case err != nil || strings.ContainsAny(name, "/\\. \"$\x00"):
+		return "", refuseURL("names a database that cannot be", "write "+urlForm)
+	case name == "":
+		return "", refuseURL("names no database", "write "+urlForm)
+	case slices.Contains([]string{"admin", "local", "config"}, name):
+		return "", refuseURL("names the database "+name+", which is the server's own", "name the database that holds the outbox; ?authSource=admin says where the user is kept")
+	}
+	return name, nil
+}
+
+func refuseURL(problem, remedy string) error {
+	return &store.SetupError{Problem: "the database URL " + problem, Remedy: remedy}
+}
+
+// withoutSecrets is the text of an error without the URL's user and password.
+func withoutSecrets(raw string, err error) string {
+	text := errors.Unwrap(err)
+	if text == nil {
+		text = err
+	}
+	said := text.Error()
+	_, rest, _ := strings.Cut(raw, "://")
+	rest, _, _ = strings.Cut(rest, "?")
+	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
+		user, password, _ := strings.Cut(rest[:at], ":")
+		plain, _ := url.PathUnescape(password)
+		for _, secret := range []string{rest[:at], password, plain, user} {
+			if secret != "" {
+				said = strings.ReplaceAll(said, secret, "…")
+			}
+		}
+	}
+	return said
+}

@@ -1,0 +1,114 @@
+package mongo
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/sluicebox/sluicebox/store"
+	views "github.com/sluicebox/sluicebox/store/internal/view"
+)
+
+// cutForm begins the position of a view.
+const cutForm = "at:"
+
+// CutPosition is the position of an operation time. A view's own is what the view shows
+// last.
+func CutPosition(at bson.Timestamp) store.Position {
+	return store.Position(fmt.Sprintf("%s%d.%d", cutForm, at.T, at.I))
+}
+
+// ParseCutPosition reads what CutPosition returns.
+func ParseCutPosition(p store.Position) (at bson.Timestamp, ok bool) {
+	text, ok := strings.CutPrefix(string(p), cutForm)
+	seconds, increment, dot := strings.Cut(text, ".")
+	t, err1 := strconv.ParseUint(seconds, 10, 32)
+	i, err2 := strconv.ParseUint(increment, 10, 32)
+	return bson.Timestamp{T: uint32(t), I: uint32(i)}, ok && dot && err1 == nil && err2 == nil //nolint:gosec // both were parsed as such
+}
+
+// View implements store.Viewer. A view is a session of its own with snapshot reads; a
+// store may have several. There are no named snapshots. The server keeps one for 5
+// minutes (minSnapshotHistoryWindowInSeconds); reading for longer fails.
+func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
+	if snapshot != "" {
+		return nil, fmt.Errorf("open a view: MongoDB has no named snapshots, so none is named %q", snapshot)
+	}
+	return views.Open(ctx, s.life, s.outboxes, func(ctx context.Context) (views.Snapshot, error) {
+		on, err := s.server.open(ctx)
+		if err == nil {
+			err = on.joined(ctx)
+		}
+		return &view{store: s, on: on}, Explain(err)
+	})
+}
+
+// view is a session whose reads see one snapshot.
+type view struct {
+	store   *Store
+	on      *conn
+	session *mongo.Session
+	alone   bool // there are no snapshots
+}
+
+// snapshotPatience is how long a view waits for a snapshot of collections that were
+// made, or got an index, a moment ago.
+const snapshotPatience = 5 * time.Second
+
+// Begin implements view.Snapshot.
+func (v *view) Begin(ctx context.Context) error {
+	began := time.Now()
+	for try := 0; ; try++ {
+		err := v.begin(ctx)
+		if !has(err, codeSnapshotUnavailable) || time.Since(began) > snapshotPatience || !pause(ctx, try) {
+			return Explain(err)
+		}
+		v.Drop()
+	}
+}
+
+// begin takes the snapshot by reading of each collection: all must have been there then
+// as they are now.
+func (v *view) begin(ctx context.Context) (err error) {
+	v.alone = v.on.alone.Load()
+	if v.session, err = v.on.client.StartSession(options.Session().SetSnapshot(!v.alone)); err != nil {
+		return err
+	}
+	in := []*mongo.Collection{v.on.own(ownParked)}
+	for _, name := range v.store.outboxes.Names() {
+		in = append(in, v.on.of(v.store.outboxes.Known(name)))
+	}
+	for _, c := range in {
+		none := func(bson.Raw) error { return nil }
+		opts := options.Find().SetProjection(project("_id")).SetLimit(1)
+		if err := each(mongo.NewSessionContext(ctx, v.session), silence, c, bson.D{}, opts, none); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Position is the snapshot's time (atClusterTime). A server that is no member of a
+// replica set has none.
+func (v *view) Position() store.Position {
+	if v.alone {
+		return ""
+	}
+	return CutPosition(v.session.SnapshotTime())
+}
+
+// Drop implements view.Snapshot.
+func (v *view) Drop() {
+	if v.session == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+	defer cancel()
+	v.session.EndSession(ctx)
+}
