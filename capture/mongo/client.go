@@ -1,0 +1,97 @@
+package mongo
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	mongostore "github.com/sluicebox/sluicebox/store/mongo"
+)
+
+// askTimeout bounds every command that answers at once.
+const askTimeout = 10 * time.Second
+
+// leastPool is how many connections a client must be allowed: the stream waits on one of
+// them, and the others ask beside it.
+const leastPool = 4
+
+// door is a way into the database, as one user. Its client is made when it is needed
+// and kept.
+type door struct {
+	url         string
+	application string
+
+	mu       sync.Mutex
+	client   *mongo.Client
+	database string
+	user     string // "" where nobody logs in
+}
+
+// newDoor checks a URL without asking a name server.
+func newDoor(url, application string) (*door, error) {
+	d := &door{url: url, application: application}
+	if strings.HasPrefix(url, "mongodb+srv://") {
+		return d, nil
+	}
+	_, _, err := mongostore.ParseURL(url, application)
+	return d, err
+}
+
+// db returns the URL's database.
+func (d *door) db() (*mongo.Database, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.client == nil {
+		opts, database, err := mongostore.ParseURL(d.url, d.application)
+		if err != nil {
+			return nil, err
+		}
+		if opts.MaxPoolSize != nil && *opts.MaxPoolSize != 0 && *opts.MaxPoolSize < leastPool {
+			opts.SetMaxPoolSize(leastPool)
+		}
+		client, err := mongo.Connect(opts)
+		if err != nil {
+			return nil, err
+		}
+		d.client, d.database = client, database
+		if opts.Auth != nil {
+			d.user = opts.Auth.Username
+		}
+	}
+	return d.client.Database(d.database), nil
+}
+
+// close ends the client's connections. Nothing hangs on the goodbye.
+func (d *door) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.client == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = d.client.Disconnect(ctx)
+	d.client = nil
+}
+
+// ask runs a command in a database of the server and returns the answer.
+func ask(ctx context.Context, db *mongo.Database, command bson.D) (bson.Raw, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return db.RunCommand(ctx, command).Raw()
+}
+
+// askAdmin runs a command in the database admin.
+func askAdmin(ctx context.Context, db *mongo.Database, command bson.D) (bson.Raw, error) {
+	return ask(ctx, db.Client().Database("admin"), command)
+}
+
+// text returns a string of an answer; "" if it is not there.
+func text(answer bson.Raw, path ...string) string {
+	s, _ := answer.Lookup(path...).StringValueOK()
+	return s
+}

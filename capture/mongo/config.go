@@ -1,0 +1,81 @@
+package mongo
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/sluicebox/sluicebox/store"
+	mongostore "github.com/sluicebox/sluicebox/store/mongo"
+)
+
+// Config says what to read and how.
+type Config struct {
+	// URL is the database, mongodb://user@host:port/database. It serves all but the
+	// stream: the checks, markers.
+	URL string
+	// StreamURL is the same database for a role of its own that may stream. "" is
+	// URL.
+	StreamURL string
+	// Name is the relay's name, [a-z0-9_]{1,40}.
+	Name string
+	// Outboxes are the collections to read, all of them in the URL's database.
+	Outboxes []store.Outbox
+	// MaxBatchRows and MaxBatchBytes bound a batch; a single row may exceed the
+	// bytes, and the rows that several outboxes make of one document stay together.
+	// 0 is 500 rows and 4 MiB.
+	MaxBatchRows  int
+	MaxBatchBytes int
+}
+
+// Defaults of a Config.
+const (
+	defaultBatchRows  = 500
+	defaultBatchBytes = 4 << 20
+)
+
+// Validate reports every value that is missing or out of range, in one error. It asks
+// no name server.
+func (c *Config) Validate() error {
+	of := mongostore.Config{URL: c.URL, Name: c.Name, Outboxes: c.Outboxes}
+	errs := []error{of.Validate()}
+	if c.StreamURL != "" {
+		_, err := newDoor(c.StreamURL, "")
+		errs = append(errs, err)
+	}
+	if c.MaxBatchRows < 0 || c.MaxBatchBytes < 0 {
+		errs = append(errs, fmt.Errorf("the bounds of a batch are %d rows and %d bytes, must not be negative", c.MaxBatchRows, c.MaxBatchBytes))
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Config) setDefaults() {
+	if c.StreamURL == "" {
+		c.StreamURL = c.URL
+	}
+	if c.MaxBatchRows == 0 {
+		c.MaxBatchRows = defaultBatchRows
+	}
+	if c.MaxBatchBytes == 0 {
+		c.MaxBatchBytes = defaultBatchBytes
+	}
+}
+
+// New checks a configuration and returns its source. It connects to nothing. Close
+// it when no call on it is open.
+func New(cfg Config) (*Source, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, &store.SetupError{Problem: err.Error()}
+	}
+	cfg.setDefaults()
+	control, err := newDoor(cfg.URL, "sluicebox "+cfg.Name+" stream")
+	if err != nil {
+		return nil, err
+	}
+	stream := control
+	if cfg.StreamURL != cfg.URL {
+		if stream, err = newDoor(cfg.StreamURL, "sluicebox "+cfg.Name+" stream"); err != nil {
+			return nil, err
+		}
+	}
+	return &Source{cfg: cfg, control: control, stream: stream, plan: newPlan(&cfg)}, nil
+}

@@ -1,0 +1,117 @@
+package mongo
+
+import (
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/mongo/document"
+)
+
+// Kinds of events
+// (https://www.mongodb.com/docs/v6.0/reference/change-events/#operation-types).
+const (
+	kindInsert       = "insert"
+	kindReplace      = "replace"
+	kindDrop         = "drop"
+	kindRename       = "rename"
+	kindDropDatabase = "dropDatabase"
+	kindInvalidate   = "invalidate"
+)
+
+// event is one of a change stream, as the pipeline leaves it.
+type event struct {
+	place      place
+	kind       string
+	collection string
+	to         string // a rename's other name
+	at         time.Time
+	document   bson.Raw
+	whole      bson.Raw // all of the event
+}
+
+// eventOf reads an event in one pass. It shares its memory.
+func eventOf(raw bson.Raw, pipeline string) (event, error) {
+	elements, err := raw.Elements()
+	if err != nil {
+		return event{}, fmt.Errorf("an event cannot be read: %w", err)
+	}
+	e := event{whole: raw}
+	var token bson.Raw
+	for _, el := range elements {
+		v := el.Value()
+		switch el.Key() {
+		case fieldToken:
+			token, _ = v.DocumentOK()
+		case fieldKind:
+			e.kind, _ = v.StringValueOK()
+		case fieldFrom:
+			e.collection = collectionOf(v)
+		case fieldTo:
+			e.to = collectionOf(v)
+		case fieldTime:
+			e.at, _ = v.TimeOK()
+		case fieldDocument:
+			e.document, _ = v.DocumentOK()
+		}
+	}
+	if e.place, err = placeOf(token, pipeline); err != nil {
+		return e, err
+	}
+	if e.at.IsZero() {
+		e.at = time.Unix(int64(e.place.at.T), 0)
+	}
+	return e, nil
+}
+
+func collectionOf(namespace bson.RawValue) string {
+	doc, _ := namespace.DocumentOK()
+	name, _ := doc.Lookup("coll").StringValueOK()
+	return name
+}
+
+// items appends what the event's document is in each outbox over its collection.
+func (p *plan) items(list []store.Item, e *event, database string, now time.Time) ([]store.Item, error) {
+	for _, r := range p.readers[e.collection] {
+		it, err := r.Head(e.document)
+		if err != nil {
+			return list, &fault.RowError{Schema: database, Table: e.collection, ID: it.ID, Err: err}
+		}
+		it.Committed, it.Captured = e.at, now
+		value := document.Lookup(e.document, r.outbox.Layout.Columns.Payload)
+		if careful, _ := e.whole.Lookup(r.payload).DocumentOK(); careful != nil {
+			value = careful.Lookup(fieldValue)
+			if size, large := careful.Lookup(fieldSize).AsInt64OK(); large {
+				it.PayloadSize = int(size)
+				list = append(list, it)
+				continue
+			}
+		}
+		it.Payload = document.Payload(value) // nil if there is none, which the claim refuses
+		it.PayloadSize = len(it.Payload)
+		list = append(list, it)
+	}
+	return list, nil
+}
+
+// takesAway says what happened to a collection that is read, or to all of them; "" if
+// nothing did.
+func (e *event) takesAway(p *plan, database string) string {
+	ours := func(name string) bool { return len(p.readers[name]) > 0 }
+	switch {
+	case e.kind == kindDrop && ours(e.collection):
+		return fmt.Sprintf("collection %s.%s was dropped", database, e.collection)
+	case e.kind == kindRename && ours(e.to):
+		return fmt.Sprintf("collection %s.%s was put in the place of %s, with documents that were inserted under the other name", database, e.collection, e.to)
+	case e.kind == kindRename && ours(e.collection):
+		return fmt.Sprintf("collection %s.%s was renamed to %s", database, e.collection, e.to)
+	case e.kind == kindDropDatabase:
+		return fmt.Sprintf("database %s was dropped", database)
+	case e.kind == kindInvalidate:
+		return "the change stream was invalidated: what it watches is gone"
+	}
+	return ""
+}

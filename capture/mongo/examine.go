@@ -1,0 +1,151 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+const (
+	// leastWindow is how far the oplog should reach back: a relay that is down over
+	// night should find what it missed.
+	leastWindow = 24 * time.Hour
+	// mostBehind is how far behind a majority may be before events are late.
+	mostBehind = 10 * time.Second
+)
+
+// Examine looks at everything that a stream needs and returns what it found, in the
+// order in which it is to be read and mended. What keeps the role from streaming is a
+// store.Fault. It changes nothing, reads the change stream for a moment, and leaves a
+// relay that runs alone. An error means that the rest could not be looked at. What the
+// store examines too, it leaves to it.
+func (s *Source) Examine(ctx context.Context) ([]store.Finding, error) {
+	e := examination{source: s}
+	err := e.run(ctx)
+	var setup *store.SetupError
+	if errors.As(err, &setup) {
+		e.add("connection", store.Fault, setup.Problem, setup.Remedy)
+		err = nil
+	}
+	if err != nil {
+		err = fmt.Errorf("examine the log: %w", err)
+	}
+	return e.found, err
+}
+
+// examination gathers findings.
+type examination struct {
+	source *Source
+	db     *mongo.Database
+	server *server
+	wrong  fault.List
+	found  []store.Finding
+}
+
+func (e *examination) add(subject string, grade store.Grade, text string, remedies ...string) {
+	e.found = append(e.found, store.Finding{Grade: grade, Subject: subject, Text: text, Remedy: strings.Join(remedies, "\n")})
+}
+
+func (e *examination) run(ctx context.Context) error {
+	s := e.source
+	sv, db, wrong, err := s.inspect(ctx)
+	if err != nil {
+		return err
+	}
+	e.server, e.db, e.wrong = sv, db, wrong
+	streams := sv.noSet() == nil
+	if streams {
+		now := sv.now()
+		if err := e.wrong.AddErr(s.tryStream(ctx, db, sv, &now)); err != nil {
+			return err
+		}
+		e.add("server", store.Fine, "replica set "+sv.set)
+		streams = len(e.wrong.Wrong) == 0
+	}
+	for i := range e.wrong.Wrong {
+		e.found = append(e.found, e.wrong.Wrong[i].Finding(store.Fault))
+	}
+	if !streams {
+		return nil
+	}
+	who := "whoever comes may read the change stream of database " + db.Name()
+	if s.stream.user != "" {
+		who = "role " + s.stream.user + " may read the change stream of database " + db.Name()
+	}
+	e.add("stream", store.Fine, who)
+	e.identity(ctx)
+	e.behind()
+	return e.window(ctx)
+}
+
+// identity says whether the set can be told from another of its name.
+func (e *examination) identity(ctx context.Context) {
+	if e.server.id != "" {
+		return
+	}
+	e.add("identity", store.Advice, fmt.Sprintf("role %s may not ask for the id of replica set %s: a checkpoint of another set of that name would be taken for one of this", e.source.stream.user, e.server.set),
+		"-- in mongosh, as an administrator", grant(ctx, e.db, e.source.stream.user, "clusterMonitor", "admin"))
+}
+
+// behind says whether the majority keeps up: a stream sends what it has, and no more.
+func (e *examination) behind() {
+	if late := e.server.writtenAt.Sub(e.server.majority); late > mostBehind {
+		e.add("majority", store.Advice, fmt.Sprintf("the majority of replica set %s is %s behind: events come as late as that", e.server.set, late.Round(time.Second)),
+			"see which members are down or slow: rs.status()")
+	}
+}
+
+// window says how far the oplog reaches back.
+func (e *examination) window(ctx context.Context) error {
+	const subject = "oplog"
+	first, last, err := e.ends(ctx)
+	if denied(err) {
+		e.add(subject, store.Advice, fmt.Sprintf("role %s may not read the oplog: how much of it is behind the relay stays unknown, and it is not bounded", e.source.stream.user),
+			"-- in mongosh, as an administrator", grant(ctx, e.db, e.source.stream.user, "read", "local"))
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("ask how far the oplog reaches back: %w", err)
+	}
+	size, limit, err := oplogSize(ctx, e.db)
+	if err != nil {
+		return fmt.Errorf("ask how long the oplog is: %w", err)
+	}
+	reach := last.Sub(first)
+	said := fmt.Sprintf("it reaches back %s and has %d of at most %d MB", reach.Round(time.Second), size>>20, limit>>20)
+	if size < limit/10*9 || reach >= leastWindow { // one that is not full says nothing
+		e.add(subject, store.Fine, said+"; a relay that is down for longer than it reaches reads the collections instead")
+		return nil
+	}
+	e.add(subject, store.Advice, said+": a relay that is down for longer finds the log lost, and reads the collections instead",
+		"-- in mongosh, as an administrator, on each member", fmt.Sprintf("db.adminCommand({replSetResizeOplog: 1, size: %d})", max(990, 4*limit>>20)))
+	return nil
+}
+
+// ends returns the times of the oldest and of the newest entry of the oplog.
+func (e *examination) ends(ctx context.Context) (first, last time.Time, err error) {
+	for i, order := range []int{1, -1} {
+		raw, err := ask(ctx, e.db.Client().Database("local"), bson.D{
+			{Key: "find", Value: "oplog.rs"}, {Key: "sort", Value: bson.D{{Key: "$natural", Value: order}}},
+			{Key: "limit", Value: 1}, {Key: "projection", Value: bson.D{{Key: "ts", Value: 1}}},
+		})
+		if err != nil {
+			return first, last, err
+		}
+		t, _, _ := raw.Lookup("cursor", "firstBatch", "0", "ts").TimestampOK()
+		if i == 0 {
+			first = time.Unix(int64(t), 0)
+		} else {
+			last = time.Unix(int64(t), 0)
+		}
+	}
+	return first, last, nil
+}

@@ -1,0 +1,244 @@
+package mongo_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/capturetest"
+	"github.com/sluicebox/sluicebox/store"
+	mongostore "github.com/sluicebox/sluicebox/store/mongo"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// smallOplog is a set whose oplog is soon rolled: the server cuts off what its last
+// checkpoint no longer needs.
+func smallOplog(t *testing.T) *servers.MongoSet {
+	t.Helper()
+	return servers.StartMongo(t, 1, map[string]string{"oplogSize": "4", "syncdelay": "1"})
+}
+
+// The oplog is rolled past a paused reader.
+func TestRolled(t *testing.T) {
+	set := smallOplog(t)
+	capturetest.RunLost(t, capturetest.Harness{
+		Log:   true,
+		Setup: func(t *testing.T) capturetest.Database { return newDatabase(t, set.Database()) },
+		Losses: map[string]func(t *testing.T, db capturetest.Database){
+			"oplog rolled": func(t *testing.T, db capturetest.Database) {
+				set.RollOplog()
+				db.Cut(t)
+			},
+			"oplog rolled past an open cursor": func(*testing.T, capturetest.Database) { set.RollOplog() },
+		},
+	})
+}
+
+// A checkpoint that the oplog no longer holds is found at the opening.
+func TestCheckpointRolledAway(t *testing.T) {
+	set := smallOplog(t)
+	d := newDatabase(t, set.Database())
+	fo, _, o := d.follow(t, d.config(), store.Checkpoint{})
+	d.insert(t, "one")
+	fo.Rows(1)
+	fo.End()
+	set.RollOplog()
+	for _, at := range []store.Position{fo.Position, o.From} {
+		_, again := d.opening(t, d.config(), store.Checkpoint{Origin: o.Origin, Position: at})
+		t.Log(again.Why)
+		if again.View == nil || !strings.Contains(again.Why, "oplog no longer holds") {
+			t.Errorf("the checkpoint %s was taken: %q", at, again.Why)
+		}
+	}
+}
+
+// What takes the collection away ends the log, and the next one goes on with what is
+// there then.
+func TestCollectionTakenAway(t *testing.T) {
+	rename := func(t *testing.T, d *database, from, to string, drop bool) {
+		t.Helper()
+		d.admin(t, bson.D{{Key: "renameCollection", Value: d.db.Name() + "." + from}, {Key: "to", Value: d.db.Name() + "." + to}, {Key: "dropTarget", Value: drop}})
+	}
+	for name, c := range map[string]struct {
+		take   func(t *testing.T, d *database)
+		reason string
+		there  []string // documents that the cut finds
+	}{
+		"dropped": {func(t *testing.T, d *database) {
+			d.run(t, bson.D{{Key: "drop", Value: events}})
+		}, "dropped", []string{"after"}},
+		"dropped and made again": {func(t *testing.T, d *database) {
+			d.run(t, bson.D{{Key: "drop", Value: events}})
+			d.run(t, bson.D{{Key: "create", Value: events}})
+		}, "dropped", []string{"after"}},
+		"renamed": {func(t *testing.T, d *database) {
+			rename(t, d, events, "aside", false)
+		}, "renamed to aside", []string{"after"}},
+		"renamed and back": {func(t *testing.T, d *database) {
+			rename(t, d, events, "aside", false)
+			rename(t, d, "aside", events, false)
+		}, "renamed to aside", []string{"first", "after"}},
+		"another in its place": {func(t *testing.T, d *database) {
+			d.put(t, "staged", document(&d.outboxes(outboxName)[0], capturetest.Row{ID: "staged", Payload: "x"}))
+			rename(t, d, "staged", events, true)
+		}, "in the place", []string{"staged", "after"}},
+		"written out by an aggregation": {func(t *testing.T, d *database) {
+			d.run(t, bson.D{{Key: "aggregate", Value: events}, {Key: "pipeline", Value: bson.A{bson.D{{Key: "$out", Value: events}}}}, {Key: "cursor", Value: bson.D{}}})
+		}, "in the place", []string{"first", "after"}},
+		"database dropped": {func(t *testing.T, d *database) {
+			d.run(t, bson.D{{Key: "dropDatabase", Value: 1}})
+		}, "dropped", []string{"after"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDatabase(t, servers.Mongo(t))
+			fo, _, o := d.follow(t, d.config(), store.Checkpoint{})
+			d.insert(t, "first")
+			fo.Rows(1)
+			c.take(t, d)
+			err := fo.Ends()
+			t.Log(err)
+			var lost *capture.LostError
+			if !errors.As(err, &lost) || !strings.Contains(lost.Reason, c.reason) {
+				t.Fatalf("the source ended with %v, want a lost log: %s", err, c.reason)
+			}
+			d.insert(t, "after")
+			if got := d.unsettled(t); strings.Join(got, " ") != strings.Join(c.there, " ") {
+				t.Errorf("the view has %q, want %q", got, c.there)
+			}
+			again, _, _ := d.follow(t, d.config(), store.Checkpoint{})
+			d.insert(t, "later")
+			again.Rows(1)
+			again.Expect("later")
+			// From the old checkpoint the log is lost again, and not passed over.
+			old, _, opening := d.follow(t, d.config(), store.Checkpoint{Origin: o.Origin, Position: fo.Position})
+			if opening.View != nil {
+				return
+			}
+			if err := old.Ends(); !errors.As(err, &lost) {
+				t.Errorf("from the old checkpoint the source ended with %v", err)
+			}
+		})
+	}
+}
+
+// unsettled returns what a view shows.
+func (d *database) unsettled(t *testing.T) (ids []string) {
+	t.Helper()
+	view, err := d.views.View(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer view.Close()
+	items, err := view.Unsettled(t.Context(), store.Unsettled{Outbox: outboxName, Limit: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range items {
+		ids = append(ids, items[i].ID)
+	}
+	return ids
+}
+
+// What happens to other collections matters to nobody.
+func TestOthersTakenAway(t *testing.T) {
+	d := newDatabase(t, servers.Mongo(t))
+	fo, _, _ := d.follow(t, d.config(), store.Checkpoint{})
+	d.Unrelated(t)
+	d.admin(t, bson.D{{Key: "renameCollection", Value: d.db.Name() + ".unrelated"}, {Key: "to", Value: d.db.Name() + ".aside"}})
+	d.run(t, bson.D{{Key: "drop", Value: "aside"}})
+	d.insert(t, "one")
+	fo.Rows(1)
+	fo.Expect("one")
+}
+
+// A checkpoint of another replica set of the same name is refused, and so is one of a
+// set that was restored to an earlier state.
+func TestAnotherSet(t *testing.T) {
+	one, other := servers.StartMongo(t, 1, nil), servers.StartMongo(t, 1, nil)
+	d := newDatabase(t, one.Database())
+	fo, _, o := d.follow(t, d.config(), store.Checkpoint{})
+	d.insert(t, "one")
+	fo.Rows(1)
+	fo.End()
+	elsewhere := newDatabase(t, other.Database())
+	_, opening := elsewhere.opening(t, elsewhere.config(), store.Checkpoint{Origin: o.Origin, Position: fo.Position})
+	t.Log(opening.Why)
+	if opening.View == nil || !strings.Contains(opening.Why, o.Origin) || !strings.Contains(opening.Why, opening.Origin) {
+		t.Errorf("the checkpoint of another set was taken: %q", opening.Why)
+	}
+	ahead := store.Position("4000000000" + string(fo.Position[strings.IndexByte(string(fo.Position), '.'):]))
+	_, opening = d.opening(t, d.config(), store.Checkpoint{Origin: o.Origin, Position: ahead})
+	t.Log(opening.Why)
+	if opening.View == nil || !strings.Contains(opening.Why, "restored") {
+		t.Errorf("a checkpoint of the future was taken: %q", opening.Why)
+	}
+}
+
+// A checkpoint with a token that the server cannot read is not tried for ever.
+func TestUnreadableToken(t *testing.T) {
+	d := newDatabase(t, servers.Mongo(t))
+	fo, _, o := d.follow(t, d.config(), store.Checkpoint{})
+	d.insert(t, "one")
+	fo.Rows(1)
+	fo.End()
+	for _, damage := range []string{"2B092C", "2BFF", "FFFF"} { // the first is a version that is not yet known
+		at := store.Position(strings.Replace(string(fo.Position), "2B022C", damage, 1))
+		_, opening := d.opening(t, d.config(), store.Checkpoint{Origin: o.Origin, Position: at})
+		t.Log(opening.Why)
+		if opening.View == nil || opening.Why == "" {
+			t.Errorf("the checkpoint %s was taken: %q", at, opening.Why)
+		}
+	}
+}
+
+// What the server answers once or twice, as one that has just started may, is no reason
+// to forget the checkpoint.
+func TestPassingAnswer(t *testing.T) {
+	set := servers.StartMongo(t, 1, map[string]string{"setParameter enableTestCommands": "1"})
+	d := newDatabase(t, set.Database())
+	fo, _, o := d.follow(t, d.config(), store.Checkpoint{})
+	d.insert(t, "one")
+	fo.Rows(1)
+	fo.End()
+	const keyNotFound = 211
+	for times := range 4 {
+		set.Run("admin", bson.D{
+			{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: times}}},
+			{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"aggregate"}}, {Key: "errorCode", Value: keyNotFound}}},
+		})
+		src := newSource(t, d.config())
+		opening, err := src.Open(t.Context(), store.Checkpoint{Origin: o.Origin, Position: fo.Position}, d.tables())
+		t.Log(times, opening.Why, err)
+		if err == nil && opening.View != nil {
+			opening.View.Close()
+			t.Errorf("a cut after %d answers: %s", times, opening.Why)
+		}
+		src.Close()
+	}
+}
+
+// A document that has no id to claim it by ends the log by name; the view that comes
+// next is the store's.
+func TestNoID(t *testing.T) {
+	d := newDatabaseOf(t, servers.Mongo(t), func(name string) []store.Outbox {
+		return []store.Outbox{{Name: name, Table: events, Layout: mongostore.OutboxMessagesText()}}
+	})
+	src, o := d.opening(t, d.config(), store.Checkpoint{})
+	d.put(t, events, bson.D{{Key: "id", Value: "good"}, {Key: "type", Value: "EVENT"}, {Key: "payload", Value: "x"}, {Key: "status", Value: 0}})
+	d.put(t, events, bson.D{{Key: "type", Value: "EVENT"}, {Key: "payload", Value: "x"}, {Key: "status", Value: 0}})
+	out, done := make(chan capture.Batch, 10), make(chan error, 1)
+	go func() { done <- src.Run(context.Background(), capture.Span{From: o.From}, out) }()
+	err := <-done
+	t.Log(err)
+	var lost *capture.LostError
+	if !errors.As(err, &lost) || !strings.Contains(lost.Reason, "without an id") || !strings.Contains(lost.Reason, events) {
+		t.Errorf("the run ended with %v", err)
+	}
+	if b := <-out; len(b.Items) != 1 || b.Items[0].ID != "good" {
+		t.Errorf("%+v came before it", b)
+	}
+}

@@ -1,0 +1,119 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/store"
+	mongostore "github.com/sluicebox/sluicebox/store/mongo"
+)
+
+// Open checks the server and goes on from the checkpoint or makes a cut. One
+// *capture.NoStreamError names everything that is to be done by hand. Nothing is made
+// on the server.
+func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.Opening, error) {
+	sv, err := s.ready(ctx)
+	if err != nil {
+		return capture.Opening{}, err
+	}
+	why, err := s.whyCut(ctx, at, sv)
+	if err != nil {
+		return capture.Opening{}, err
+	}
+	if why == "" {
+		from, err := parsePosition(at.Position)
+		if err != nil {
+			return capture.Opening{}, err
+		}
+		s.begin(sv, from)
+		return capture.Opening{Origin: at.Origin, From: at.Position}, nil
+	}
+	if err := tables.Forget(ctx); err != nil {
+		return capture.Opening{}, err
+	}
+	view, from, err := cut(ctx, tables)
+	if err != nil {
+		return capture.Opening{}, fmt.Errorf("read the collections as of a time in the oplog: %w", err)
+	}
+	s.begin(sv, from)
+	return capture.Opening{Origin: sv.origin(), From: from.position(), View: view, Why: why}, nil
+}
+
+// whyCut says in one line why the log cannot be taken up at the checkpoint; "" if it
+// can.
+func (s *Source) whyCut(ctx context.Context, at store.Checkpoint, sv *server) (string, error) {
+	if at.Position == "" {
+		return "there is no checkpoint yet", nil
+	}
+	if !sv.hasOrigin(at.Origin) {
+		return fmt.Sprintf("the checkpoint is of %s, this is %s", at.Origin, sv.origin()), nil
+	}
+	from, err := parsePosition(at.Position)
+	if err != nil {
+		return "the checkpoint is unreadable: " + err.Error(), nil
+	}
+	db, err := s.stream.db()
+	if err != nil {
+		return "", err
+	}
+	if err = sv.checkBehind(ctx, db, &from); err == nil {
+		err = s.tryBehind(ctx, db, sv, &from)
+	}
+	var gone *capture.LostError
+	var unread *fault.LogError
+	switch {
+	case errors.As(err, &gone):
+		return gone.Reason, nil
+	case errors.As(err, &unread):
+		return fmt.Sprintf("the checkpoint cannot be taken up: %v", unread), nil
+	}
+	return "", err
+}
+
+const (
+	// tries is how often a place is tried before it is to blame for what the server
+	// says, and tryAfter the pause in between: a server that has just started says much
+	// that passes.
+	tries    = 3
+	tryAfter = 500 * time.Millisecond
+)
+
+// tryBehind opens a stream at a place. An answer that no other error explains is the
+// place's fault only if it comes each time, and a stream from now on can be opened.
+func (s *Source) tryBehind(ctx context.Context, db *mongo.Database, sv *server, from *place) error {
+	for try := 1; ; try++ {
+		err := s.tryStream(ctx, db, sv, from)
+		if !errors.As(err, new(*fault.LogError)) || try == tries {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(tryAfter):
+		}
+		if _, err := s.ready(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// cut opens a view of the collections and returns the place just behind it: what the
+// view shows was written at its time or before, and the stream brings the rest.
+func cut(ctx context.Context, tables capture.Tables) (store.View, place, error) {
+	view, err := tables.View(ctx, "")
+	if err != nil {
+		return nil, place{}, err
+	}
+	at, ok := mongostore.ParseCutPosition(view.Position())
+	if !ok {
+		view.Close()
+		return nil, place{}, fmt.Errorf("the view does not tell its time: its position is %q", view.Position())
+	}
+	return view, behind(at), nil
+}

@@ -1,0 +1,134 @@
+package mongo
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
+)
+
+// inspect looks at the server, without opening a stream.
+func (s *Source) inspect(ctx context.Context) (sv *server, db *mongo.Database, wrong fault.List, err error) {
+	if db, err = s.stream.db(); err != nil {
+		return nil, nil, wrong, err
+	}
+	sv, err = identify(ctx, db)
+	if has(err, errAuthenticationFailed) {
+		f := s.mayNotLogIn(err.Error())
+		return nil, db, wrong, f.Err()
+	}
+	if err != nil {
+		return nil, db, wrong, err
+	}
+	if f := sv.noSet(); f != nil {
+		wrong.Add(*f)
+		return sv, db, wrong, nil
+	}
+	if err := sv.checkPrimary(); err != nil {
+		return nil, db, wrong, err
+	}
+	control, err := s.control.db()
+	if err != nil {
+		return sv, db, wrong, err
+	}
+	if control.Name() != db.Name() {
+		wrong.Add(fault.Fault{
+			Subject: "stream", Problem: fmt.Sprintf("source.stream-url names database %s, source.url names %s", db.Name(), control.Name()), How: "let both name the same",
+		})
+	}
+	for i := range s.cfg.Outboxes {
+		if o := &s.cfg.Outboxes[i]; o.Schema != "" && o.Schema != db.Name() {
+			wrong.Add(fault.Fault{
+				Subject: "outbox " + o.Name, Problem: fmt.Sprintf("outbox %s: collection %s is in database %s; the change stream is that of one database, %s", o.Name, o.Table, o.Schema, db.Name()),
+				How: "run a relay for each database, or poll",
+			})
+		}
+	}
+	return sv, db, wrong, nil
+}
+
+// checkCollections finds out that what an outbox names is no ordinary collection, as
+// the store does before it, also of one that was made since. One that is not there yet
+// may come.
+func (s *Source) checkCollections(ctx context.Context, db *mongo.Database, wrong *fault.List) error {
+	found, err := collectionsOf(ctx, db, s.plan.collections())
+	if denied(err) {
+		return nil // the stream itself says what is missing
+	}
+	if err != nil {
+		return fmt.Errorf("look at the collections: %w", err)
+	}
+	for _, c := range found {
+		f := fault.Fault{Subject: "collection " + c.Name}
+		switch {
+		case c.Type == "timeseries":
+			f.Problem = fmt.Sprintf("collection %s.%s is a time series: it has no change stream, and its documents cannot be updated", db.Name(), c.Name)
+			wrong.Fatal = true
+		case c.Type == "view":
+			f.Problem = fmt.Sprintf("%s.%s is a view: nothing is inserted into it", db.Name(), c.Name)
+			wrong.Fatal = true
+		case c.Options.Capped:
+			f.Problem = fmt.Sprintf("collection %s.%s is capped: it drops its oldest documents, whether they were delivered or not", db.Name(), c.Name)
+			wrong.Fatal = true
+		default:
+			continue
+		}
+		f.How = "keep the outbox in an ordinary collection"
+		wrong.Add(f)
+	}
+	return nil
+}
+
+// collection is what a server says of one.
+type collection struct {
+	Name    string
+	Type    string
+	Options struct{ Capped bool }
+}
+
+// collectionsOf lists those of some names that there are. To a role that may not list
+// all collections the server tells less.
+func collectionsOf(ctx context.Context, db *mongo.Database, names []string) ([]collection, error) {
+	list := bson.D{{Key: "listCollections", Value: 1}, {Key: "filter", Value: bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: names}}}}}}
+	raw, err := ask(ctx, db, list)
+	if denied(err) {
+		raw, err = ask(ctx, db, append(list, bson.E{Key: "nameOnly", Value: true}, bson.E{Key: "authorizedCollections", Value: true}))
+	}
+	if err != nil {
+		return nil, err
+	}
+	var answer struct {
+		Cursor struct{ FirstBatch []collection }
+	}
+	if err := bson.Unmarshal(raw, &answer); err != nil {
+		return nil, err
+	}
+	// nameOnly knows no other filter than the type's.
+	return slices.DeleteFunc(answer.Cursor.FirstBatch, func(c collection) bool { return !slices.Contains(names, c.Name) }), nil
+}
+
+// tryStream finds out by trying whether the role may read the stream behind a place,
+// and whether the oplog still has it. A server that does not answer soon reads on from
+// there, so it has.
+func (s *Source) tryStream(ctx context.Context, db *mongo.Database, sv *server, from *place) error {
+	c, err := openCursor(ctx, db, sv, s.plan.pipeline(from, false), s.cfg.Name)
+	if err != nil {
+		return s.explain(ctx, db, from, err)
+	}
+	defer c.close(ctx)
+	c.wait = time.Millisecond
+	trying, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	if _, err = c.next(trying, 1); trying.Err() != nil || has(err, errTooLarge) {
+		return ctx.Err() // the oplog is there
+	}
+	return s.explain(ctx, db, from, err)
+}
+
+// now is the place behind all that a server has written.
+func (sv *server) now() place { return behind(sv.written) }

@@ -1,0 +1,202 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/sluicebox/sluicebox/capture"
+)
+
+// unmeasuredFor is how long an acknowledgement may stay away before a relay reads on
+// that may not look into the oplog, and so does not know how much is behind it.
+const unmeasuredFor = 10 * time.Minute
+
+// Retained measures the oplog behind the acknowledged position; before the first
+// acknowledgement since Open, behind where Open began. That is what the relay has yet
+// to get through, also where the server has cut a part of it off. Limit is the size up
+// to which the server lets its oplog grow.
+//
+// The role of the stream must be allowed to read local.oplog.rs. Where it is not, all
+// is zero, and after 10 minutes without an acknowledgement the limit counts as reached,
+// so that the relay reads on and parks.
+func (s *Source) Retained(ctx context.Context) (capture.Retained, error) {
+	acked := s.log.Last()
+	if acked == nil {
+		return capture.Retained{}, nil
+	}
+	db, err := s.stream.db()
+	if err != nil {
+		return capture.Retained{}, err
+	}
+	kept, err := s.oplog.measure(ctx, db, acked.Place.before())
+	if denied(err) {
+		if time.Since(acked.At) < unmeasuredFor {
+			return capture.Retained{}, nil
+		}
+		return capture.Retained{Bytes: 1, Limit: 1}, nil
+	}
+	if err != nil {
+		return capture.Retained{}, fmt.Errorf("ask how long the oplog is: %w", err)
+	}
+	return kept, nil
+}
+
+const (
+	// mostScanned is how many entries of the oplog are looked at in one go, which takes
+	// some 50 ms.
+	mostScanned = 20000
+	// mostSums is how many sums are kept.
+	mostSums = 1000
+	// limitFor is how long the oplog's size is believed (replSetResizeOplog changes it).
+	limitFor = time.Minute
+)
+
+// ledger knows how much oplog there is behind a time. The server does not tell, so the
+// sizes of the entries are added up, each once.
+type ledger struct {
+	mu      sync.Mutex
+	sums    []sum // ascending; the first is where it began
+	limit   int64
+	limitAt time.Time
+	// ahead is what lies between a time that was asked for and the first sum behind it.
+	ahead struct {
+		from  bson.Timestamp
+		bytes int64
+	}
+}
+
+// sum is how many bytes there are from the ledger's beginning up to a time, the time
+// included.
+type sum struct {
+	at    bson.Timestamp
+	bytes int64
+}
+
+// begin forgets everything and begins behind a time.
+func (l *ledger) begin(at bson.Timestamp) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sums = []sum{{at: at}}
+	l.ahead.from, l.ahead.bytes = at, 0
+}
+
+// measure tells how much there is behind a time.
+func (l *ledger) measure(ctx context.Context, db *mongo.Database, from bson.Timestamp) (capture.Retained, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.limitAt) > limitFor {
+		_, limit, err := oplogSize(ctx, db)
+		if err != nil {
+			return capture.Retained{}, err
+		}
+		l.limit, l.limitAt = limit, time.Now()
+	}
+	oplog := db.Client().Database("local")
+	if err := l.catchUp(ctx, oplog); err != nil {
+		return capture.Retained{}, err
+	}
+	l.thin()
+	last := l.sums[len(l.sums)-1]
+	for len(l.sums) > 1 && !l.sums[1].at.After(from) {
+		l.sums = l.sums[1:]
+	}
+	first := l.sums[0]
+	if len(l.sums) == 1 || !first.at.Before(from) {
+		return capture.Retained{Bytes: last.bytes - first.bytes, Limit: l.limit}, nil
+	}
+	first = l.sums[1]
+	if !l.ahead.from.Equal(from) {
+		part, _, err := scanOplog(ctx, oplog, from, first.at)
+		if err != nil {
+			return capture.Retained{}, err
+		}
+		l.ahead.from, l.ahead.bytes = from, part.bytes
+	}
+	return capture.Retained{Bytes: last.bytes - first.bytes + l.ahead.bytes, Limit: l.limit}, nil
+}
+
+// thin forgets every other sum where there are many: nobody acknowledges.
+func (l *ledger) thin() {
+	n := len(l.sums)
+	if n <= mostSums {
+		return
+	}
+	kept := l.sums[:0]
+	for i, s := range l.sums {
+		if i%2 == 0 || i == n-1 {
+			kept = append(kept, s)
+		}
+	}
+	l.sums = kept
+	l.ahead.from = bson.Timestamp{}
+}
+
+// catchUp adds up what the oplog has got since the last time. Where that is more than
+// it looks at in one go, what is told is too little until it has caught up.
+func (l *ledger) catchUp(ctx context.Context, oplog *mongo.Database) error {
+	const mostScans = 5
+	for range mostScans {
+		last := l.sums[len(l.sums)-1]
+		more, all, err := scanOplog(ctx, oplog, last.at, bson.Timestamp{T: math.MaxUint32})
+		if err != nil {
+			return err
+		}
+		if more.bytes > 0 {
+			l.sums = append(l.sums, sum{at: more.at, bytes: last.bytes + more.bytes})
+		}
+		if all {
+			return nil
+		}
+	}
+	return nil
+}
+
+// scanOplog adds up the sizes of the oplog's entries behind a time and up to another,
+// at most mostScanned of them, and reports whether these were all.
+func scanOplog(ctx context.Context, local *mongo.Database, after, upTo bson.Timestamp) (s sum, all bool, err error) {
+	raw, err := ask(ctx, local, bson.D{
+		{Key: "aggregate", Value: "oplog.rs"},
+		{Key: "pipeline", Value: bson.A{
+			bson.D{{Key: "$match", Value: bson.D{{Key: "ts", Value: bson.D{{Key: "$gt", Value: after}, {Key: "$lte", Value: upTo}}}}}},
+			bson.D{{Key: "$limit", Value: mostScanned}},
+			bson.D{{Key: "$group", Value: bson.D{
+				{Key: "_id", Value: nil},
+				{Key: "bytes", Value: bson.D{{Key: "$sum", Value: bson.D{{Key: "$bsonSize", Value: "$$ROOT"}}}}},
+				{Key: "at", Value: bson.D{{Key: "$max", Value: "$ts"}}},
+				{Key: "entries", Value: bson.D{{Key: "$sum", Value: 1}}},
+			}}},
+		}},
+		{Key: "cursor", Value: bson.D{}},
+	})
+	if err != nil {
+		return s, false, err
+	}
+	found, ok := raw.Lookup("cursor", "firstBatch", "0").DocumentOK()
+	if !ok {
+		return sum{at: after}, true, nil
+	}
+	s.bytes, _ = found.Lookup("bytes").AsInt64OK()
+	entries, _ := found.Lookup("entries").AsInt64OK()
+	if s.at.T, s.at.I, ok = found.Lookup("at").TimestampOK(); !ok {
+		return s, false, errors.New("the server's answer has another form: it has no time")
+	}
+	return s, entries < mostScanned, nil
+}
+
+// oplogSize is how long the oplog is and how long it may become, in bytes.
+func oplogSize(ctx context.Context, db *mongo.Database) (size, limit int64, err error) {
+	raw, err := ask(ctx, db.Client().Database("local"), bson.D{{Key: "collStats", Value: "oplog.rs"}})
+	if err != nil {
+		return 0, 0, err
+	}
+	size, _ = raw.Lookup("size").AsInt64OK()
+	limit, _ = raw.Lookup("maxSize").AsInt64OK()
+	return size, limit, nil
+}

@@ -1,0 +1,287 @@
+package mongo_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/capturetest"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// writeOn inserts documents until stop is called, each as often as it takes until the
+// set has it by majority, and stop returns their ids in their order. count is how many
+// there are by now.
+func (d *database) writeOn(t *testing.T) (count *atomic.Int64, stop func() []string) {
+	t.Helper()
+	var enough atomic.Bool
+	count = new(atomic.Int64)
+	written := make(chan []string, 1)
+	go func() {
+		var ids []string
+		pace := time.NewTicker(5 * time.Millisecond)
+		defer pace.Stop()
+		for i := 0; !enough.Load(); i++ {
+			<-pace.C
+			id := fmt.Sprintf("%06d", i)
+			doc := document(&d.outboxes(outboxName)[0], capturetest.Row{ID: id, Payload: "x"})
+			if d.insistOn(t, doc) {
+				ids = append(ids, id)
+				count.Add(1)
+			}
+		}
+		written <- ids
+	}()
+	var ids []string
+	stop = func() []string {
+		if !enough.Swap(true) {
+			ids = <-written
+		}
+		return ids
+	}
+	t.Cleanup(func() { stop() })
+	return count, stop
+}
+
+// insistOn inserts a document until a majority has it.
+func (d *database) insistOn(t *testing.T, doc bson.D) bool {
+	for end := time.Now().Add(time.Minute); ; {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		err := d.db.RunCommand(ctx, bson.D{
+			{Key: "insert", Value: events}, {Key: "documents", Value: bson.A{doc}},
+			{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}},
+		}).Err()
+		cancel()
+		if err == nil || strings.Contains(err.Error(), "E11000") {
+			return true
+		}
+		if time.Now().After(end) {
+			t.Errorf("no document could be written: %v", err)
+			return false
+		}
+		<-time.After(20 * time.Millisecond) // there is no primary for a moment
+	}
+}
+
+// Elections cost a connection and nothing else.
+func TestElections(t *testing.T) {
+	set := servers.StartMongo(t, 3, nil)
+	const within = 5 * time.Second // of a new primary
+	for name, fall := range map[string]func(){
+		"step-down": func() { set.StepDown() },
+		"crash": func() {
+			old := set.Primary()
+			old.Stop("immediate")
+			set.Primary()
+			old.Restart(nil)
+		},
+		"frozen": func() {
+			old := set.Primary()
+			old.Freeze()
+			defer old.Thaw()
+			set.Primary()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDatabase(t, set.Database())
+			fo, _, _ := d.follow(t, d.config(), store.Checkpoint{})
+			_, stop := d.writeOn(t)
+			fo.Rows(20)
+			for range 3 {
+				before, began := len(fo.Items), time.Now()
+				fall()
+				fallen := time.Now()
+				fo.Rows(before + 100) // those that waited, and new ones
+				took := time.Since(fallen)
+				t.Logf("a new primary after %s, rows again after another %s", fallen.Sub(began).Round(time.Millisecond), took.Round(time.Millisecond))
+				if took > within {
+					t.Errorf("rows came again after %s", took)
+				}
+			}
+			want := stop()
+			fo.Rows(len(want))
+			fo.Expect(want...)
+			fo.End()
+			t.Logf("%d rows, connections lost: %v", len(want), fo.Lost())
+		})
+	}
+}
+
+// A primary that is frozen is left for the one that takes its place, before it is back.
+func TestFrozenPrimary(t *testing.T) {
+	t.Parallel() // most of it is waiting
+	set := servers.StartMongo(t, 3, nil)
+	d := newDatabase(t, set.Database())
+	fo, _, _ := d.follow(t, d.config(), store.Checkpoint{})
+	written, stop := d.writeOn(t)
+	fo.Rows(20)
+	old := set.Primary()
+	old.Freeze()
+	set.Primary()
+	// The third member may take half a minute to notice whom it copies from.
+	for before := written.Load(); written.Load() < before+2; {
+		<-time.After(10 * time.Millisecond)
+	}
+	began := time.Now()
+	fo.Rows(int(written.Load()))
+	took := time.Since(began)
+	t.Logf("rows came %s after a majority had them", took)
+	if took > 8*time.Second {
+		t.Errorf("rows came %s after a majority had them", took)
+	}
+	old.Thaw()
+	want := stop()
+	fo.Rows(len(want))
+	fo.Expect(want...)
+	fo.End()
+	t.Logf("%d rows, connections lost: %v", len(want), fo.Lost())
+}
+
+// A pause that is longer than the cursor is kept loses nothing, and nothing was lost
+// for Follow.
+func TestLongPause(t *testing.T) {
+	t.Parallel() // most of it is waiting
+	set := servers.StartMongo(t, 1, map[string]string{"setParameter cursorTimeoutMillis": "11000", "setParameter clientCursorMonitorFrequencySecs": "1"})
+	d := newDatabase(t, set.Database())
+	cfg := d.config()
+	cfg.MaxBatchRows = 10
+	fo, _, _ := d.follow(t, cfg, store.Checkpoint{})
+	var want []string
+	for i := range 10 {
+		var rows []capturetest.Row
+		for j := range 25 {
+			id := fmt.Sprintf("%02d-%02d", i, j)
+			rows = append(rows, capturetest.Row{ID: id, Payload: strings.Repeat("x", 1<<10)})
+			want = append(want, id)
+		}
+		d.Begin(t, rows...)(true)
+	}
+	fo.Rows(15)
+	<-time.After(13 * time.Second) // the pause itself
+	if open := d.openCursors(t); open != 0 {
+		t.Errorf("%d cursors are open in the pause", open)
+	}
+	fo.Rows(len(want))
+	fo.Expect(want...)
+	fo.End()
+	if lost := fo.Lost(); len(lost) > 0 {
+		t.Errorf("the pause cost the connection: %v", lost)
+	}
+	for end := time.Now().Add(5 * time.Second); d.openCursors(t) != 0; { // the server ends it with what it is doing
+		if time.Now().After(end) {
+			t.Fatalf("%d cursors are open at the end", d.openCursors(t))
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+}
+
+// openCursors counts the cursors of change streams in the server.
+func (d *database) openCursors(t *testing.T) int64 {
+	t.Helper()
+	open, _ := d.admin(t, bson.D{{Key: "serverStatus", Value: 1}}).Lookup("metrics", "cursor", "open", "total").AsInt64OK()
+	return open
+}
+
+// A server that says nothing any more is found lost.
+func TestSilentServer(t *testing.T) {
+	t.Parallel() // most of it is waiting
+	set := servers.StartMongo(t, 1, nil)
+	d := newDatabase(t, set.Database())
+	src, o := d.opening(t, d.config(), store.Checkpoint{})
+	d.insert(t, "first")
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	out, done := make(chan capture.Batch), make(chan error, 1)
+	go func() { done <- src.Run(ctx, capture.Span{From: o.From}, out) }()
+	for b := range out {
+		if len(b.Items) > 0 {
+			break
+		}
+	}
+	frozen := set.Members[0]
+	frozen.Freeze()
+	defer frozen.Thaw()
+	began := time.Now()
+	late := time.After(20 * time.Second)
+	for {
+		select {
+		case <-out:
+		case err := <-done:
+			t.Logf("after %s: %v", time.Since(began), err)
+			if err == nil || errors.Is(err, context.Canceled) {
+				t.Errorf("the run ended with %v", err)
+			}
+			return
+		case <-late:
+			t.Error("a silent server was not noticed")
+			cancel()
+			drain(done)
+			return
+		}
+	}
+}
+
+// A tap shows what commits from now on, beside a relay.
+func TestTap(t *testing.T) {
+	d := newDatabase(t, servers.Mongo(t))
+	d.insert(t, "before")
+	fo, _, _ := d.follow(t, d.config(), store.Checkpoint{})
+	src := newSource(t, d.config())
+	defer src.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	out, begun, done := make(chan capture.Batch), make(chan struct{}), make(chan error, 1)
+	go func() { done <- src.Tap(ctx, out, func() { close(begun) }) }()
+	for open := true; open; {
+		select {
+		case <-begun:
+			open = false
+		case <-out:
+		case err := <-done:
+			t.Fatal(err)
+		}
+	}
+	d.insert(t, "one", "two")
+	var ids []string
+	for len(ids) < 2 {
+		b := <-out
+		for i := range b.Items {
+			ids = append(ids, b.Items[i].ID)
+		}
+	}
+	if !slices.Equal(ids, []string{"one", "two"}) {
+		t.Errorf("rows %q came", ids)
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("the tap ended with %v", err)
+	}
+	fo.Rows(2)
+}
+
+// Markers come at once, also from a server where nothing else happens.
+func TestMarkIsSoon(t *testing.T) {
+	d := newDatabase(t, servers.StartMongo(t, 1, nil).Database())
+	fo, src, _ := d.follow(t, d.config(), store.Checkpoint{})
+	for i := range 5 {
+		began := time.Now()
+		token := fmt.Sprintf("mark-%d", i)
+		if err := src.Mark(t.Context(), token); err != nil {
+			t.Fatal(err)
+		}
+		fo.Until("the marker", func() bool { return slices.Contains(fo.Marks, token) })
+		took := time.Since(began)
+		t.Logf("the marker took %s", took)
+		if took > 500*time.Millisecond {
+			t.Errorf("the marker took %s", took)
+		}
+	}
+}
