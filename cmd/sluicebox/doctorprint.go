@@ -53,8 +53,8 @@ func remedyLines(remedy string) (lines []string) {
 		switch {
 		case statement(line):
 			lines = append(lines, strings.Map(printable, line))
-		case strings.HasPrefix(line, "-- "):
-			lines = append(lines, wrap(oneLine(line), doctorWidth-doctorIndent, "-- ")...)
+		case comment(line) != "":
+			lines = append(lines, wrap(oneLine(line), doctorWidth-doctorIndent, comment(line))...)
 		case line != "":
 			lines = append(lines, wrap(oneLine(line), doctorWidth-doctorIndent, "")...)
 		}
@@ -64,7 +64,18 @@ func remedyLines(remedy string) (lines []string) {
 
 // statement reports whether a line of a remedy is one that can be run as it stands.
 func statement(line string) bool {
-	return strings.HasSuffix(line, ";") && !strings.HasPrefix(line, "--")
+	return strings.HasSuffix(line, ";") && comment(line) == ""
+}
+
+// comment is what begins a line that is a comment to those who run statements: that of
+// SQL or of MongoDB's shell; "" if it is none.
+func comment(line string) string {
+	for _, mark := range []string{"-- ", "// "} {
+		if strings.HasPrefix(line, mark) {
+			return mark
+		}
+	}
+	return ""
 }
 
 // wrap breaks a text at blanks into lines of a width. prefix begins all but the
@@ -118,7 +129,7 @@ func statementsOf(remedy string) (list []jsonStatement) {
 		if !above {
 			condition, above = "", true
 		}
-		condition = strings.TrimSpace(condition + " " + strings.TrimPrefix(line, "-- "))
+		condition = strings.TrimSpace(condition + " " + strings.TrimPrefix(line, comment(line)))
 	}
 	return list
 }

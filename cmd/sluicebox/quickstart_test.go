@@ -15,7 +15,7 @@ func TestQuickstartUsage(t *testing.T) {
 		"--rate 0":               "quickstart: --rate is 0, must be between 1 and 20000 rows a second",
 		"--for=-1s --groups 0":   "quickstart: --for is -1s, must be between 100ms and 1h0m0s; --groups is 0, must be between 1 and 10000",
 		"--fail-rate 2":          "quickstart: --fail-rate is 2, must be between 0 and 0.9: the share of requests that fail",
-		"--source mongo://c@d/e": "quickstart: --source must begin with postgres://, mysql:// or mariadb://, such as postgres://user@host:port/database",
+		"--source mongo://c@d/e": "quickstart: --source must begin with postgres://, mysql://, mariadb:// or mongodb://, such as postgres://user@host:port/database",
 		"--rate many":            `--rate: expected a valid 64 bit int but got "many"`,
 		"soon":                   "unexpected argument soon",
 	} {

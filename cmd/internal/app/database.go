@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/capture"
+	capturemongo "github.com/sluicebox/sluicebox/capture/mongo"
 	capturemysql "github.com/sluicebox/sluicebox/capture/mysql"
 	capturepg "github.com/sluicebox/sluicebox/capture/postgres"
 	capturesqlite "github.com/sluicebox/sluicebox/capture/sqlite"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/store"
+	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 	mysqlstore "github.com/sluicebox/sluicebox/store/mysql"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
@@ -74,6 +76,8 @@ func openDatabase(cfg *config.Config) (*database, error) {
 		return openPostgres(cfg)
 	case "mysql", "mariadb":
 		return openMySQL(cfg)
+	case "mongodb", "mongodb+srv":
+		return openMongo(cfg)
 	case "sqlite":
 		return openSQLite(cfg)
 	}
@@ -137,6 +141,23 @@ func openMySQL(cfg *config.Config) (*database, error) {
 		readable:    func() (readiness, error) { return open() },
 		heartbeat:   capturemysql.HeartbeatPeriod,
 		unreachable: mysqlstore.Unreachable,
+	}, nil
+}
+
+func openMongo(cfg *config.Config) (*database, error) {
+	c := cfg.MongoStore()
+	c.Holder = holder()
+	st, err := mongostore.New(c)
+	if err != nil {
+		return nil, err
+	}
+	open := func() (*capturemongo.Source, error) { return capturemongo.New(cfg.MongoStream()) }
+	return &database{
+		store:       st,
+		stream:      func() (stream, error) { return open() },
+		readable:    func() (readiness, error) { return open() },
+		heartbeat:   capturemongo.HeartbeatPeriod,
+		unreachable: mongostore.Unreachable,
 	}, nil
 }
 

@@ -139,7 +139,7 @@ type installer interface {
 func ownTables(ctx context.Context, of any) func(*store.Finding) {
 	by, asks := of.(installer)
 	return func(f *store.Finding) {
-		if !asks || f.Grade != store.Fault || f.Subject != "own tables" {
+		if !asks || f.Grade != store.Fault || f.Subject != "own tables" && f.Subject != "own collections" {
 			return
 		}
 		ctx, cancel := context.WithTimeout(ctx, doctorWait)

@@ -15,6 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
+	storemongo "github.com/sluicebox/sluicebox/store/mongo"
 	storemysql "github.com/sluicebox/sluicebox/store/mysql"
 	storepg "github.com/sluicebox/sluicebox/store/postgres"
 	storesqlite "github.com/sluicebox/sluicebox/store/sqlite"
@@ -151,7 +152,7 @@ func (d *decoder) check(s *Settings) {
 }
 
 // databaseForms are the forms that source.url may have.
-const databaseForms = "postgres://user@host:port/database, mysql:// or mariadb:// in the same way, or sqlite:///path/to/file.db"
+const databaseForms = "postgres://user@host:port/database, mysql://, mariadb:// or mongodb:// in the same way, or sqlite:///path/to/file.db"
 
 // mostServerID is what a server id's four bytes hold.
 const mostServerID = 1<<32 - 1
@@ -164,7 +165,7 @@ func (d *decoder) checkSource(s *Source) {
 	case s.StreamURL == "":
 	case s.URL.SQLite() && d.sound("source.stream-url"):
 		d.fail("source.stream-url", "has no place here: SQLite has no roles, source.url does for both; leave it out")
-	case s.StreamURL.SQLite(), s.URL.MySQL() != s.StreamURL.MySQL():
+	case s.StreamURL.SQLite(), s.URL.MySQL() != s.StreamURL.MySQL(), s.URL.Mongo() != s.StreamURL.Mongo():
 		d.fail("source.stream-url", "must be the same database as source.url")
 	default:
 		d.checkDatabase("source.stream-url", s.StreamURL)
@@ -214,8 +215,8 @@ func (d *decoder) checkDatabase(path string, raw URL) {
 	case !found:
 		d.fail(path, "is not a URL; write %s", databaseForms)
 		return
-	case slices.Contains([]string{"mongodb", "mongodb+srv"}, scheme):
-		d.fail(path, "is for %s, which this version does not have yet; write %s", scheme, databaseForms)
+	case raw.Mongo(): // with hosts that net/url does not take
+		d.checkMongo(path, raw)
 		return
 	case !raw.Postgres() && !raw.MySQL():
 		d.fail(path, "must be %s", databaseForms)
@@ -235,6 +236,15 @@ func (d *decoder) checkDatabase(path string, raw URL) {
 func (d *decoder) checkFile(path string, raw URL) {
 	_, err := storesqlite.ParseURL(raw.Reveal())
 	d.refuse(path, err)
+}
+
+// checkMongo asks the store itself, which asks no name server for that.
+func (d *decoder) checkMongo(path string, raw URL) {
+	c := storemongo.Config{URL: raw.Reveal()}
+	var setup *store.SetupError
+	if err := c.Validate(); errors.As(err, &setup) { // what it says of the rest is said elsewhere
+		d.refuse(path, setup)
+	}
 }
 
 // refuse records what a store has against its URL, if anything.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	capturemongo "github.com/sluicebox/sluicebox/capture/mongo"
 	capturemysql "github.com/sluicebox/sluicebox/capture/mysql"
 	"github.com/sluicebox/sluicebox/capture/poll"
 	capturepg "github.com/sluicebox/sluicebox/capture/postgres"
@@ -14,6 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
 	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
 	"github.com/sluicebox/sluicebox/store"
+	storemongo "github.com/sluicebox/sluicebox/store/mongo"
 	storemysql "github.com/sluicebox/sluicebox/store/mysql"
 	storepg "github.com/sluicebox/sluicebox/store/postgres"
 	storesqlite "github.com/sluicebox/sluicebox/store/sqlite"
@@ -24,7 +26,10 @@ func (c *Config) Outboxes() []store.Outbox {
 	outboxes := make([]store.Outbox, len(c.Settings.Outboxes))
 	for i, o := range c.Settings.Outboxes {
 		schema, table := splitTable(o.Table)
-		layout := o.layout()
+		if c.Settings.Source.URL.Mongo() { // a collection's name may have dots
+			schema, table = "", o.Table
+		}
+		layout := o.layout(c.Settings.Source.URL.Mongo())
 		layout.Unclaimed = c.Settings.Dispatch.Claims == claimsOff
 		outboxes[i] = store.Outbox{Name: o.Name, Schema: schema, Table: table, Layout: layout, Kind: o.Kind, Retention: o.Retention}
 	}
@@ -157,6 +162,16 @@ func (c *Config) MySQLStore() storemysql.Config {
 	}
 }
 
+// MongoStore returns the configuration of the store of a mongodb: URL.
+func (c *Config) MongoStore() storemongo.Config {
+	return storemongo.Config{
+		URL:             c.Settings.Source.URL.Reveal(),
+		Name:            c.Settings.Name,
+		Outboxes:        c.Outboxes(),
+		TakeoverTimeout: c.takeoverTimeout(),
+	}
+}
+
 // takeoverTimeout is 0 where rows in PROCESSING are taken at once.
 func (c *Config) takeoverTimeout() time.Duration {
 	if c.Settings.Dispatch.Takeover == "at-once" {
@@ -186,6 +201,17 @@ func (c *Config) MySQLStream() capturemysql.Config {
 		Name:      c.Settings.Name,
 		Outboxes:  c.Outboxes(),
 		ServerID:  uint32(c.Settings.Source.ServerID), //nolint:gosec // checked with the file
+	}
+}
+
+// MongoStream returns the configuration of the source that reads the change stream of
+// a mongodb: URL.
+func (c *Config) MongoStream() capturemongo.Config {
+	return capturemongo.Config{
+		URL:       c.Settings.Source.URL.Reveal(),
+		StreamURL: c.Settings.Source.StreamURL.Reveal(),
+		Name:      c.Settings.Name,
+		Outboxes:  c.Outboxes(),
 	}
 }
 

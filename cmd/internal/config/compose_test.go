@@ -9,6 +9,7 @@ import (
 	"github.com/sluicebox/sluicebox/capture/poll"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
+	storemongo "github.com/sluicebox/sluicebox/store/mongo"
 )
 
 const routed = `name: relay_1
@@ -108,6 +109,34 @@ func TestComposeWithoutClaims(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+func TestComposeMongo(t *testing.T) {
+	cfg := load(t, "name: relay_1\nsource: {url: 'mongodb://u:p@db1,db2/shop?replicaSet=rs0', stream-url: 'mongodb://s@db1,db2/shop?replicaSet=rs0'}\n"+
+		"dispatch: {takeover: timeout, processing-timeout-seconds: 60}\n"+
+		"outboxes:\n  - {table: outbox_events, layout: flowcatalyst, kind: EVENT, sink: s}\n  - {table: app.messages, layout: outbox-messages, sink: s}\n"+
+		"  - {table: texts, layout: outbox-messages-text, sink: s}\nsinks: {s: {type: flowcatalyst, wire: items, api-base-url: https://p}}\n")
+	st := cfg.MongoStore()
+	if st.URL != "mongodb://u:p@db1,db2/shop?replicaSet=rs0" || st.Name != "relay_1" || st.TakeoverTimeout != time.Minute {
+		t.Errorf("the store is %+v", st)
+	}
+	for i, want := range []store.Outbox{
+		{Table: "outbox_events", Kind: "EVENT", Layout: storemongo.FlowCatalyst()},
+		{Table: "app.messages", Layout: storemongo.OutboxMessages()},
+		{Table: "texts", Layout: storemongo.OutboxMessagesText()},
+	} {
+		want.Name = want.Table
+		if got := st.Outboxes[i]; !reflect.DeepEqual(got, want) {
+			t.Errorf("outbox %d is\n%+v, want\n%+v", i, got, want)
+		}
+	}
+	stream := cfg.MongoStream()
+	if stream.URL != st.URL || stream.StreamURL != "mongodb://s@db1,db2/shop?replicaSet=rs0" || stream.Name != st.Name || len(stream.Outboxes) != 3 {
+		t.Errorf("the stream is %+v", stream)
+	}
+	if err := errors.Join(st.Validate(), stream.Validate()); err != nil {
+		t.Errorf("their own checks say: %v", err)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 // FuzzParse: whatever a file holds, reading it ends in a configuration that can
 // be printed or in an *Error, and never in a panic.
 func FuzzParse(f *testing.F) {
-	for _, file := range []string{"testdata/complete.yaml", "testdata/outboxes.yaml", "testdata/custom.yaml"} {
+	for _, file := range []string{"testdata/complete.yaml", "testdata/outboxes.yaml", "testdata/custom.yaml", "testdata/documents.yaml"} {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			f.Fatal(err)

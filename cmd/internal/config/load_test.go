@@ -196,7 +196,7 @@ func TestFaults(t *testing.T) {
 		{"name", least + "name: My-Relay\n",
 			[]string{`relay.yaml:3: name: is "My-Relay", must be 1 to 40 of the characters a-z, 0-9 and _`}},
 		{"nothing", "",
-			[]string{"relay.yaml: source.url: is required; write postgres://user@host:port/database, mysql:// or mariadb:// in the same way, or sqlite:///path/to/file.db (or set SLUICEBOX_SOURCE_URL)",
+			[]string{"relay.yaml: source.url: is required; write postgres://user@host:port/database, mysql://, mariadb:// or mongodb:// in the same way, or sqlite:///path/to/file.db (or set SLUICEBOX_SOURCE_URL)",
 				"relay.yaml: there is nothing to relay; write a section flowcatalyst"}},
 		{"open address without a token", least + "admin:\n  listen: 0.0.0.0:8090\n",
 			[]string{"relay.yaml:4: admin.listen: is 0.0.0.0:8090, which others can reach: set admin.token (or SLUICEBOX_ADMIN_TOKEN)"}},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	storemongo "github.com/sluicebox/sluicebox/store/mongo"
 )
 
 // layoutCustom is the layout whose columns the configuration names.
@@ -23,7 +24,7 @@ const (
 type Outbox struct {
 	Name   string `yaml:"name" doc:"Names the outbox in messages and metrics. Default: the table as written. Give one before a table is renamed."`
 	Table  string `yaml:"table" doc:"Required. The table, [schema.]table, in its exact spelling."`
-	Layout string `yaml:"layout" doc:"Required. Which columns and words the table has. custom: those that the keys below name." enum:"flowcatalyst,outbox-messages,custom"`
+	Layout string `yaml:"layout" doc:"Required. Which columns and words the table has; of MongoDB, outbox-messages has _id and dates, outbox-messages-text has id and times as texts. custom: those that the keys below name." enum:"flowcatalyst,outbox-messages,outbox-messages-text,custom"`
 	Kind   string `yaml:"kind" doc:"What the rows are, where no column says so: EVENT, DISPATCH_JOB or AUDIT_LOG for a flowcatalyst sink, any word for others."`
 	Sink   string `yaml:"sink" doc:"Required. The name of the sink that the rows go to."`
 
@@ -37,6 +38,7 @@ type Outbox struct {
 	GroupPath       string        `yaml:"group-path" doc:"Where the message group stands in the JSON of columns.group: keys with dots between them, such as customer.id. Empty: the column is the group." only:"layout=custom"`
 	OrderBy         []string      `yaml:"order-by" doc:"The columns in whose order rows are read where the log does not give the order. The id is always the last of them." only:"layout=custom"`
 	DeleteDelivered bool          `yaml:"delete-delivered" doc:"Whether a delivered row is deleted instead of marked." only:"layout=custom"`
+	TextTimes       bool          `yaml:"text-times" doc:"MongoDB: whether times are texts as RFC 3339 has them, and not dates." only:"layout=custom"`
 }
 
 // Columns is the section columns.
@@ -79,15 +81,22 @@ type FailedNumbers struct {
 	Internal     *int `yaml:"internal" doc:"Everything else."`
 }
 
-// layout returns the layout that the outbox names.
-func (o *Outbox) layout() store.Layout {
-	switch o.Layout {
-	case layoutCustom:
-		return o.custom()
-	case store.OutboxMessages().Name:
-		return store.OutboxMessages()
+// layout returns the layout that the outbox names, of MongoDB's documents or of
+// tables.
+func (o *Outbox) layout(documents bool) store.Layout {
+	all := []store.Layout{store.FlowCatalyst(), store.OutboxMessages(), storemongo.OutboxMessagesText()}
+	if documents {
+		all = []store.Layout{storemongo.FlowCatalyst(), storemongo.OutboxMessages(), storemongo.OutboxMessagesText()}
 	}
-	return store.FlowCatalyst()
+	if o.Layout == layoutCustom {
+		return o.custom()
+	}
+	for _, l := range all {
+		if l.Name == o.Layout {
+			return l
+		}
+	}
+	return all[0]
 }
 
 func (o *Outbox) custom() store.Layout {
@@ -100,6 +109,7 @@ func (o *Outbox) custom() store.Layout {
 			RetryCount: c.RetryCount, Claimed: c.Claimed, Settled: c.Settled, Error: c.Error,
 		},
 		DeleteDelivered: o.DeleteDelivered,
+		TextTimes:       o.TextTimes,
 		OrderBy:         o.OrderBy,
 	}
 	switch o.State {
@@ -141,8 +151,9 @@ func present[K comparable](numbers map[K]*int) map[K]int {
 }
 
 // checkLayout looks after the keys of a layout that the configuration makes.
-func (d *decoder) checkLayout(path string, o *Outbox, timed bool) {
-	l := o.layout()
+func (d *decoder) checkLayout(path string, o *Outbox, documents, timed bool) {
+	l := o.layout(documents)
+	d.checkForm(path, o, documents)
 	if timed && l.Columns.Claimed == "" && d.sound(path+".columns.claimed") {
 		d.fail(path+".columns.claimed", "is required with dispatch.takeover: timeout, which asks when a row was taken; name a column, or take over at-once")
 	}
@@ -155,7 +166,11 @@ func (d *decoder) checkLayout(path string, o *Outbox, timed bool) {
 		}
 	}
 	for _, n := range l.Named() {
-		if p := path + "." + n.Key; badIdentifier(n.Column) && d.sound(p) {
+		switch p := path + "." + n.Key; {
+		case !d.sound(p):
+		case documents && badField(n.Column):
+			d.fail(p, "is %q, must be the field's name in its exact spelling, with dots between those of a path, and none of them begins with $", n.Column)
+		case !documents && badIdentifier(n.Column):
 			d.fail(p, "is %q, must be the column's name in its exact spelling, without quotes, 63 bytes at most", n.Column)
 		}
 	}
@@ -168,8 +183,21 @@ func (d *decoder) checkLayout(path string, o *Outbox, timed bool) {
 	}
 }
 
+// checkForm refuses for tables what only documents have.
+func (d *decoder) checkForm(path string, o *Outbox, documents bool) {
+	if documents {
+		return
+	}
+	if only := storemongo.OutboxMessagesText().Name; o.Layout == only && d.sound(path+".layout") {
+		d.fail(path+".layout", "is %s, a form of MongoDB's documents; write layout: %s", only, store.OutboxMessages().Name)
+	}
+	if o.TextTimes && d.sound(path+".text-times") {
+		d.fail(path+".text-times", "has no place here: the columns of a table say what they hold; take it out")
+	}
+}
+
 // checkRetention looks after how long delivered rows are kept.
-func (d *decoder) checkRetention(path string, o *Outbox) {
+func (d *decoder) checkRetention(path string, o *Outbox, documents bool) {
 	if !d.sound(path) {
 		return
 	}
@@ -177,7 +205,7 @@ func (d *decoder) checkRetention(path string, o *Outbox) {
 		d.notNegative(path, o.Retention)
 		return
 	}
-	box := store.Outbox{Name: o.Name, Layout: o.layout(), Retention: o.Retention}
+	box := store.Outbox{Name: o.Name, Layout: o.layout(documents), Retention: o.Retention}
 	var setup *store.SetupError
 	if err := box.ValidateRetention(); errors.As(err, &setup) {
 		d.fail(path, "%s; %s", strings.TrimPrefix(setup.Problem, fmt.Sprintf("outbox %q: ", o.Name)), setup.Remedy)

@@ -123,7 +123,7 @@ func (d *decoder) checkOutboxes(s *Settings) {
 	for i := range s.Outboxes {
 		o, path := &s.Outboxes[i], entry(i)
 		if d.need(path+".table", o.Table, "name the table") {
-			d.checkTable(path+".table", o.Table, s.Source.URL.SQLite())
+			d.checkTable(path+".table", o.Table, s.Source.URL)
 			if o.Name == "" {
 				o.Name = o.Table
 			}
@@ -133,10 +133,10 @@ func (d *decoder) checkOutboxes(s *Settings) {
 		}
 		d.checkPlaces(path, reflect.ValueOf(*o))
 		if d.need(path+".layout", o.Layout, "write layout: flowcatalyst, layout: outbox-messages, or layout: custom with the table's own columns") {
-			d.checkLayout(path, o, s.Dispatch.Takeover == "timeout")
-			d.checkRetention(path+".retention", o)
+			d.checkLayout(path, o, s.Source.URL.Mongo(), s.Dispatch.Takeover == "timeout")
+			d.checkRetention(path+".retention", o, s.Source.URL.Mongo())
 		}
-		d.checkKind(path+".kind", o, s.Sinks[o.Sink])
+		d.checkKind(path+".kind", o, s.Source.URL.Mongo(), s.Sinks[o.Sink])
 		d.checkRoute(path+".sink", o.Sink, s.Sinks)
 	}
 }
@@ -154,9 +154,15 @@ func (d *decoder) unique(seen map[string]int, path, value string, i int, what, r
 	return false
 }
 
-func (d *decoder) checkTable(path, table string, file bool) {
+func (d *decoder) checkTable(path, table string, database URL) {
 	parts := strings.Split(table, ".")
-	if file && len(parts) == 2 && !strings.EqualFold(parts[0], "main") {
+	if database.Mongo() {
+		if badCollection(table) {
+			d.fail(path, "is %q, must be a collection of the URL's database in its exact spelling, without $, %d bytes at most", table, mostCollection)
+		}
+		return
+	}
+	if database.SQLite() && len(parts) == 2 && !strings.EqualFold(parts[0], "main") {
 		d.fail(path, "is %q, but an SQLite file has no schemas; name the table alone", table)
 	} else if len(parts) > 2 || slices.ContainsFunc(parts, badIdentifier) {
 		d.fail(path, "is %q, must be table or schema.table in its exact spelling, without quotes, 63 bytes each at most", table)
@@ -169,10 +175,28 @@ func badIdentifier(name string) bool {
 	return name == "" || len(name) > 63 || strings.ContainsAny(name, "\x00\"") || name != strings.TrimSpace(name)
 }
 
+// mostCollection is what a collection's name may have: with its database, which has 63
+// bytes at most, it has 255 (mongodb.com/docs/manual/reference/limits).
+const mostCollection = 190
+
+// badCollection reports whether no collection of MongoDB can have the name.
+func badCollection(name string) bool {
+	return name == "" || len(name) > mostCollection || strings.ContainsAny(name, "$\x00") ||
+		strings.HasPrefix(name, "system.") || strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".")
+}
+
+// badField reports whether a name is neither that of a field of a document nor a path
+// of such names.
+func badField(path string) bool {
+	return slices.ContainsFunc(strings.Split(path, "."), func(name string) bool {
+		return name == "" || name[0] == '$' || strings.ContainsRune(name, 0)
+	})
+}
+
 // checkKind looks after the rows of a layout without a column for the kind, and
 // after kinds that a sink has no path for.
-func (d *decoder) checkKind(path string, o *Outbox, sink Sink) {
-	column := o.layout().Columns.Kind
+func (d *decoder) checkKind(path string, o *Outbox, documents bool, sink Sink) {
+	column := o.layout(documents).Columns.Kind
 	switch {
 	case !d.sound(path) || o.Layout == "" || !d.sound(path[:strings.LastIndexByte(path, '.')]+".columns.kind"):
 	case column == "" && o.Kind == "":

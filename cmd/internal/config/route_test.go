@@ -82,7 +82,13 @@ func TestSourceURLs(t *testing.T) {
 		{"mariadb://u:12?canary@db/shop", "is not a URL of the form mariadb://"},
 		{"mysql://u:canary@db/", "names no database; write mysql://"},
 		{"mysql://u:canary@db/shop?sslmode=disable", "has a parameter that is not known: \"sslmode\"; the parameters are tls, "},
-		{"mongodb://u:canary@db/shop", "is for mongodb, which this version does not have yet"},
+		{"mongodb://u:canary@db", "names no database; write mongodb://"},
+		{"mongodb://u:canary@db1:27017,db2:27017/?replicaSet=rs0", "names no database; write mongodb://"},
+		{"mongodb://u:canary@db/admin", "names the database admin, which is the server's own; "},
+		{"mongodb://u:12/canary@db/shop", "percent-encode special characters"},
+		{"mongodb://u:can#ary@db/shop", "percent-encode special characters"},
+		{"mongodb://u:canary@db/shop?tls=maybe", "cannot be used: |connection-string"},
+		{"mongodb+srv://u:canary@cluster.example/", "names no database; write mongodb://"},
 		{"oracle://u:canary@db/shop", "must be postgres://"},
 		{"host=db password=canary", "is not a URL; write postgres://user@host:port/database"},
 		{"postgres://u:can#ary@db/shop", "percent-encode special characters"},
@@ -94,7 +100,9 @@ func TestSourceURLs(t *testing.T) {
 		for _, tt := range tests {
 			t.Run(key+" "+tt.url, func(t *testing.T) {
 				text := "flowcatalyst: {api-base-url: https://p}\nsource:\n  " + key + ": '" + tt.url + "'\n"
-				if key == "stream-url" && (strings.HasPrefix(tt.url, "my") || strings.HasPrefix(tt.url, "ma")) {
+				if key == "stream-url" && strings.HasPrefix(tt.url, "mongo") {
+					text += "  url: mongodb://u@db/shop\n"
+				} else if key == "stream-url" && (strings.HasPrefix(tt.url, "my") || strings.HasPrefix(tt.url, "ma")) {
 					text += "  url: mysql://u@db/shop\n"
 				} else if key == "stream-url" {
 					text += "  url: postgres://db/shop\n"
@@ -105,9 +113,33 @@ func TestSourceURLs(t *testing.T) {
 			})
 		}
 	}
-	for _, url := range []string{"mysql://u@db/shop", "MariaDB://u:p%40ss@db:3307/shop?tls=skip-verify", "sqlite:///var/lib/shop.db", "sqlite:/var/lib/shop.db", "sqlite:shop.db", "SQLite:shop%20two.db", "postgres://db/shop", "postgresql://u:p%40ss@db:5432/shop?sslmode=disable", "POSTGRES://db/shop", "postgres:///shop?host=/run/postgresql",
+	for _, url := range []string{"mongodb://db/shop", "mongodb://u:p%40ss@db1:27017,db2:27018/shop?replicaSet=rs0&authSource=admin", "mongodb+srv://u:p@cluster.example/shop",
+		"mysql://u@db/shop", "MariaDB://u:p%40ss@db:3307/shop?tls=skip-verify", "sqlite:///var/lib/shop.db", "sqlite:/var/lib/shop.db", "sqlite:shop.db", "SQLite:shop%20two.db", "postgres://db/shop", "postgresql://u:p%40ss@db:5432/shop?sslmode=disable", "POSTGRES://db/shop", "postgres:///shop?host=/run/postgresql",
 		"postgres://u:p@db1:5432,db2:5433/shop", "postgres://db1,[::1]:5433,db3/shop?target_session_attrs=any"} {
 		load(t, "flowcatalyst: {api-base-url: https://p}\nsource: {url: '"+url+"'}\n")
+	}
+}
+
+// TestMongo: what documents have and tables have not.
+func TestMongo(t *testing.T) {
+	const platform = "sinks: {platform: {type: flowcatalyst, api-base-url: https://p}}\n"
+	const documents = "source: {url: 'mongodb://db/shop'}\n" + platform
+	load(t, documents+"outboxes: [{table: app.outbox_messages, layout: outbox-messages-text, sink: platform}]\n")
+	for _, tt := range []struct{ text, want string }{
+		{documents + "outboxes: [{table: 'a$b', layout: outbox-messages, sink: platform}]\n",
+			`relay.yaml:3: outboxes[0].table: is "a$b", must be a collection of the URL's database`},
+		{documents + "outboxes: [{table: system.users, layout: outbox-messages, sink: platform}]\n",
+			`relay.yaml:3: outboxes[0].table: is "system.users", must be a collection of the URL's database`},
+		{documents + "outboxes: [{table: a, layout: custom, sink: platform, kind: EVENT, columns: {id: _id, payload: a..b, delivered: sent, failed: given_up}, state: timestamps}]\n",
+			`relay.yaml:3: outboxes[0].columns.payload: is "a..b", must be the field's name`},
+		{"source: {url: 'postgres://db/shop'}\n" + platform + "outboxes: [{table: a, layout: outbox-messages-text, sink: platform}]\n",
+			"relay.yaml:3: outboxes[0].layout: is outbox-messages-text, a form of MongoDB's documents; write layout: outbox-messages"},
+		{"source: {url: 'postgres://db/shop'}\n" + platform + "outboxes: [{table: a, layout: custom, sink: platform, kind: EVENT, columns: {id: id, payload: p, delivered: sent, failed: given_up}, state: timestamps, text-times: true}]\n",
+			"relay.yaml:3: outboxes[0].text-times: has no place here: the columns of a table say what they hold"},
+		{"source: {url: 'mongodb://db/shop', stream-url: 'postgres://db/shop'}\nflowcatalyst: {api-base-url: https://p}\n",
+			"relay.yaml:1: source.stream-url: must be the same database as source.url"},
+	} {
+		compare(t, faults(t, tt.text), []string{tt.want})
 	}
 }
 

@@ -48,7 +48,7 @@ func TestSchemaDescribesEveryKey(t *testing.T) {
 
 // examples are files that together have every key.
 func examples() []string {
-	return []string{"testdata/complete.yaml", "testdata/outboxes.yaml", "testdata/custom.yaml"}
+	return []string{"testdata/complete.yaml", "testdata/outboxes.yaml", "testdata/custom.yaml", "testdata/documents.yaml"}
 }
 
 func examplesEnviron() []string {

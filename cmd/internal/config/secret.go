@@ -69,6 +69,12 @@ func (u URL) MySQL() bool {
 	return found && (strings.EqualFold(scheme, "mysql") || strings.EqualFold(scheme, "mariadb"))
 }
 
+// Mongo reports whether the address is that of a database of MongoDB.
+func (u URL) Mongo() bool {
+	scheme, _, found := strings.Cut(string(u), "://")
+	return found && (strings.EqualFold(scheme, "mongodb") || strings.EqualFold(scheme, "mongodb+srv"))
+}
+
 // String returns the address without its secrets.
 func (u URL) String() string { return Redact(string(u)) }
 
@@ -143,7 +149,8 @@ func redactQuery(u *url.URL) {
 
 func secretParameter(name string) bool {
 	name = strings.ToLower(name)
-	for _, word := range []string{"pass", "secret", "token", "key"} {
+	// MongoDB's authMechanismProperties may hold a session's token.
+	for _, word := range []string{"pass", "secret", "token", "key", "mechanismproperties"} {
 		if strings.Contains(name, word) {
 			return true
 		}
