@@ -2,8 +2,8 @@
 // up, and checks what it does.
 //
 // It makes an outbox, in an SQLite file of its own, in a schema of its own of a
-// PostgreSQL database, or in a database of its own on a server of MySQL or MariaDB,
-// commits orders into it from several writers, relays them with
+// PostgreSQL database, or in a database of its own on a server of MySQL, MariaDB or
+// MongoDB, commits orders into it from several writers, relays them with
 // the same code and the same kind of configuration file as `sluicebox run`, and
 // receives them over HTTP. It knows the order in which the rows of each group
 // were committed, because each group has one writer, and so it knows of every

@@ -62,8 +62,8 @@ func (o *Options) Validate() error {
 	case o.Source == "":
 	case o.Source.SQLite():
 		bad("--source takes a database server, such as postgres://user@host:port/database; without it the quickstart makes an SQLite file of its own")
-	case !o.Source.Postgres() && !o.Source.MySQL():
-		bad("--source must begin with postgres://, mysql:// or mariadb://, such as postgres://user@host:port/database")
+	case !o.Source.Postgres() && !o.Source.MySQL() && !o.Source.Mongo():
+		bad("--source must begin with postgres://, mysql://, mariadb:// or mongodb://, such as postgres://user@host:port/database")
 	}
 	return errors.Join(errs...)
 }

@@ -94,6 +94,8 @@ func (q *quickstart) open() error {
 		q.db, q.at = newFile(q.folder, name)
 	case source.MySQL():
 		q.db, q.at, err = newMySQL(source.Reveal(), name)
+	case source.Mongo():
+		q.db, q.at, err = newMongo(source.Reveal(), name)
 	default:
 		q.db, q.at, err = newPostgres(source.Reveal(), name)
 	}

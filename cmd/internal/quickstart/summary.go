@@ -162,8 +162,8 @@ func (q *quickstart) summary(s *state, wrong error) string {
 // next says what to do next. The URLs are of the source's kind.
 func next(command string, source config.URL) string {
 	command = shellWord(command)
-	scheme, other := "postgres", "in a schema of its own; mysql:// and mariadb:// take a database of its own"
-	if source.MySQL() {
+	scheme, other := "postgres", "in a schema of its own; mysql://, mariadb:// and mongodb:// take a database of its own"
+	if source.MySQL() || source.Mongo() {
 		scheme, _, _ = strings.Cut(source.Reveal(), ":")
 		other = "in a database of its own; postgres:// takes a schema of its own"
 	}

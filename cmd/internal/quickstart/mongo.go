@@ -1,0 +1,224 @@
+package quickstart
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/sluicebox/sluicebox/store"
+	mongostore "github.com/sluicebox/sluicebox/store/mongo"
+)
+
+// mongoDatabase is a database of its own in a replica set of MongoDB. The relay's own
+// collections are in it too.
+type mongoDatabase struct {
+	name    string // of the database and the relay
+	options *options.ClientOptions
+	endWait time.Duration // see the constant
+
+	client *mongo.Client
+	// begun says that there may be something to remove.
+	begun bool
+}
+
+// newMongo names a database in the server of a URL. It connects to nothing. The
+// database that the URL names is not used.
+func newMongo(raw, name string) (*mongoDatabase, place, error) {
+	at := inMongoDatabase(raw, name)
+	opts, _, err := mongostore.ParseURL(at, "sluicebox quickstart "+name)
+	if err != nil {
+		return nil, place{}, err
+	}
+	shell := "mongosh " + shellWord(withoutMongoPassword(at)) + " --eval "
+	return &mongoDatabase{name: name, options: opts, endWait: endWait}, place{
+		name: name, url: at, table: "outbox_events",
+		what:   fmt.Sprintf("database %s on %s", name, strings.Join(opts.Hosts, ", ")),
+		look:   shell + `'db.outbox_events.aggregate([{$group: {_id: "$status", documents: {$sum: 1}, retries: {$max: "$retryCount"}}}])'`,
+		remove: shell + "'db.dropDatabase()'",
+	}, nil
+}
+
+// inMongoDatabase is a connection string with another database in its path. The user
+// stays the one of the database that was named there.
+func inMongoDatabase(raw, name string) string {
+	scheme, rest, _ := strings.Cut(raw, "://")
+	rest, query, _ := strings.Cut(rest, "?")
+	hosts, was, _ := strings.Cut(rest, "/")
+	if strings.Contains(hosts, "@") && was != "" && !strings.Contains(strings.ToLower(query), "authsource=") {
+		query = strings.TrimPrefix(query+"&authSource="+was, "&")
+	}
+	if query != "" {
+		query = "?" + query
+	}
+	return scheme + "://" + hosts + "/" + name + query
+}
+
+// withoutMongoPassword is a connection string as the shell takes it, which asks for the
+// password.
+func withoutMongoPassword(raw string) string {
+	scheme, rest, _ := strings.Cut(raw, "://")
+	login, behind, has := strings.Cut(rest, "@")
+	if user, _, secret := strings.Cut(login, ":"); has && secret {
+		return scheme + "://" + user + "@" + behind
+	}
+	return raw
+}
+
+func (m *mongoDatabase) setUp(ctx context.Context) (note string, err error) {
+	if m.client, err = mongo.Connect(m.options); err != nil {
+		return "", fmt.Errorf("connect to %s: %w", m.hosts(), err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := m.isSet(ctx); err != nil {
+		return "", err
+	}
+	if note, err = m.leftovers(ctx); err != nil {
+		return "", err
+	}
+	if err := m.makeCollections(ctx); err != nil {
+		return "", m.explain(err)
+	}
+	return note, nil
+}
+
+func (m *mongoDatabase) hosts() string { return strings.Join(m.options.Hosts, ", ") }
+
+// isSet wants a replica set: an order and its document go into one transaction.
+func (m *mongoDatabase) isSet(ctx context.Context) error {
+	var hello struct {
+		SetName string `bson:"setName"`
+		Msg     string
+	}
+	if err := m.client.Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Decode(&hello); err != nil {
+		return fmt.Errorf("connect to %s: %w", m.hosts(), err)
+	}
+	const router = "isdbgrid" // what a mongos says
+	if hello.SetName == "" && hello.Msg != router {
+		return &store.SetupError{
+			Problem: "the server at " + m.hosts() + " is no replica set, and so it has no transactions",
+			Remedy:  "start mongod with --replSet rs0, and run once in mongosh:\nrs.initiate()",
+		}
+	}
+	return nil
+}
+
+// makeCollections makes those of the service.
+func (m *mongoDatabase) makeCollections(ctx context.Context) error {
+	db := m.client.Database(m.name)
+	err := db.CreateCollection(ctx, "orders")
+	m.begun = err == nil || mongo.IsNetworkError(err) || mongo.IsTimeout(err) // what the server refuses is not made
+	if err != nil {
+		return err
+	}
+	_, err = db.Collection("outbox_events").Indexes().CreateOne(ctx, mongo.IndexModel{
+		Keys: bson.D{{Key: "status", Value: 1}, {Key: "messageGroup", Value: 1}, {Key: "createdAt", Value: 1}},
+	})
+	return err
+}
+
+// codeUnauthorized is the server's error Unauthorized; see
+// https://github.com/mongodb/mongo/blob/v6.0/src/mongo/base/error_codes.yml.
+const codeUnauthorized = 13
+
+func hasCode(err error, code int) bool {
+	var server mongo.ServerError
+	return errors.As(err, &server) && server.HasErrorCode(code)
+}
+
+// explain says what to grant, if the user may not have a database of its own.
+func (m *mongoDatabase) explain(err error) error {
+	user := ""
+	if m.options.Auth != nil {
+		user = m.options.Auth.Username
+	}
+	if !hasCode(err, codeUnauthorized) || user == "" {
+		return fmt.Errorf("make database %s: %w", m.name, err)
+	}
+	source := m.options.Auth.AuthSource
+	return &store.SetupError{
+		Problem: fmt.Sprintf("user %s may not have a database of its own on the server: %s", user, err),
+		Remedy: "run in mongosh as an administrator, or name another user:\n" +
+			fmt.Sprintf(`db.getSiblingDB(%q).grantRolesToUser(%q, [{role: "readWrite", db: %q}, {role: "dbAdmin", db: %q}])`, source, user, m.name, m.name) +
+			"\nor, since each quickstart has a name of its own, for all of them: readWriteAnyDatabase and dbAdminAnyDatabase in admin",
+	}
+}
+
+func (m *mongoDatabase) session(ctx context.Context) (session, error) {
+	s, err := m.client.StartSession()
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", m.hosts(), err)
+	}
+	return &mongoSession{on: s, db: m.client.Database(m.name)}, nil
+}
+
+// mongoSession is a writer's.
+type mongoSession struct {
+	on *mongo.Session
+	db *mongo.Database
+}
+
+// commit writes both documents, again where the server asks for that.
+func (s *mongoSession) commit(ctx context.Context, o order) error {
+	_, err := s.on.WithTransaction(ctx, func(ctx context.Context) (any, error) {
+		now := time.Now()
+		_, err := s.db.Collection("orders").InsertOne(ctx, bson.D{
+			{Key: "_id", Value: o.id()}, {Key: "customer", Value: o.customer()}, {Key: "amountCents", Value: o.cents()}, {Key: "createdAt", Value: now},
+		})
+		if err != nil {
+			return nil, fmt.Errorf("insert order %s: %w", o.id(), err)
+		}
+		_, err = s.db.Collection("outbox_events").InsertOne(ctx, bson.D{
+			{Key: "_id", Value: o.id()}, {Key: "type", Value: "EVENT"}, {Key: "messageGroup", Value: o.customer()}, {Key: "payload", Value: o.payload()},
+			{Key: "status", Value: "PENDING"}, {Key: "retryCount", Value: 0}, {Key: "createdAt", Value: now},
+			{Key: "processedAt", Value: nil}, {Key: "errorMessage", Value: nil},
+		})
+		if err != nil {
+			return nil, fmt.Errorf("insert the outbox document of order %s: %w", o.id(), err)
+		}
+		return nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("commit order %s: %w", o.id(), err)
+	}
+	return nil
+}
+
+func (s *mongoSession) close() { s.on.EndSession(context.Background()) }
+
+func (m *mongoDatabase) states(ctx context.Context) (map[string]int, error) {
+	cursor, err := m.client.Database(m.name).Collection("outbox_events").Aggregate(ctx, mongo.Pipeline{
+		{{Key: "$group", Value: bson.D{{Key: "_id", Value: "$status"}, {Key: "n", Value: bson.D{{Key: "$sum", Value: 1}}}}}},
+	})
+	var counts []struct {
+		Status string `bson:"_id"`
+		N      int
+	}
+	if err == nil {
+		err = cursor.All(ctx, &counts)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the states of the documents: %w", err)
+	}
+	states := map[string]int{}
+	for _, c := range counts {
+		states[c.Status] = c.N
+	}
+	return states, nil
+}
+
+// streams tells of the relay's checkpoint: it forgets the one that it might have before
+// it reads the log, which makes the document, and one that polls saves none.
+func (m *mongoDatabase) streams(ctx context.Context) (bool, error) {
+	n, err := m.client.Database(m.name).Collection("sluicebox_checkpoint").CountDocuments(ctx, bson.D{{Key: "_id", Value: m.name}})
+	if err != nil {
+		return false, fmt.Errorf("look for the relay's checkpoint: %w", err)
+	}
+	return n > 0, nil
+}

@@ -1,0 +1,196 @@
+package quickstart
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// aMongo names a database, which is gone when the test ends.
+func aMongo(t *testing.T, server string) (*mongoDatabase, place) {
+	t.Helper()
+	m, at, err := newMongo(server, newName())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = servers.OpenMongo(t, at.url).Drop(context.Background()) })
+	return m, at
+}
+
+func mongoIsThere(t *testing.T, server, name string) bool {
+	t.Helper()
+	names, err := servers.OpenMongo(t, server).Client().ListDatabaseNames(context.Background(), bson.M{"name": name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(names) > 0
+}
+
+// TestMongoSetUpInterrupted: whatever command a signal meets, nothing stays.
+func TestMongoSetUpInterrupted(t *testing.T) {
+	t.Parallel()
+	server, begun := servers.SharedMongo(t), false
+	for after := time.Duration(0); after < 60*time.Millisecond; after += 4 * time.Millisecond {
+		m, _ := aMongo(t, server)
+		ctx, cancel := context.WithTimeout(t.Context(), after)
+		_, err := m.setUp(ctx)
+		cancel()
+		begun = begun || m.begun
+		if err := m.leave(t.Context(), false); err != nil {
+			t.Errorf("set up for %s: %v; %v", after, err, m.begun)
+		}
+		if mongoIsThere(t, server, m.name) {
+			t.Errorf("interrupted after %s (%v), the database stays", after, err)
+		}
+	}
+	if !begun {
+		t.Error("nothing was ever made")
+	}
+}
+
+// TestMongoTakesNothingAway: what was there before stays, even under the same name.
+func TestMongoTakesNothingAway(t *testing.T) {
+	t.Parallel()
+	server := servers.SharedMongo(t)
+	m, at := aMongo(t, server)
+	if err := servers.OpenMongo(t, at.url).CreateCollection(t.Context(), "orders"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.setUp(t.Context()); err == nil || !strings.Contains(err.Error(), "make database "+m.name) {
+		t.Errorf("set up: %v", err)
+	}
+	if err := m.leave(t.Context(), false); err != nil {
+		t.Error(err)
+	}
+	if !mongoIsThere(t, server, m.name) {
+		t.Error("a database is gone that somebody else has made")
+	}
+}
+
+// TestMongoLeftovers: what nobody uses is left; what lives, or is used, is not.
+func TestMongoLeftovers(t *testing.T) {
+	t.Parallel()
+	server := servers.SharedMongo(t)
+	kept, _ := aMongo(t, server)
+	used, at := aMongo(t, server)
+	lives, _ := aMongo(t, server)
+	for _, m := range []*mongoDatabase{kept, used, lives} {
+		if _, err := m.setUp(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range []*mongoDatabase{kept, used} {
+		if err := m.leave(t.Context(), true); err != nil {
+			t.Error(err)
+		}
+	}
+	relay, err := mongo.Connect(options.Client().ApplyURI(at.url).SetAppName("sluicebox " + used.name + " control"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hangUpMongo(t.Context(), relay)
+	if err := relay.Ping(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	next, _ := aMongo(t, server)
+	note, err := next.setUp(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{kept.name: true, used.name: false, lives.name: false, next.name: false} {
+		if got := strings.Contains(note, "has left database "+name+" on this server. To remove it:\n  db.getSiblingDB(\""+name+"\").dropDatabase();\n"); got != want {
+			t.Errorf("%s is named: %t, want %t, in:\n%s", name, got, want, note)
+		}
+	}
+	for _, m := range []*mongoDatabase{lives, next} {
+		if err := m.leave(t.Context(), false); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestMongoRights: a user who may not have a database is told what to grant.
+func TestMongoRights(t *testing.T) {
+	t.Parallel()
+	set := servers.StartMongo(t, 1, nil)
+	set.Auth()
+	set.Run("shop", bson.D{{Key: "createUser", Value: "u"}, {Key: "pwd", Value: "canary"}, {Key: "roles", Value: bson.A{"readWrite"}}})
+	own := strings.Replace(strings.Replace(set.URL, "root:root@", "u:canary@", 1), "/?", "/shop?", 1)
+	own = strings.Replace(own, "authSource=admin&", "", 1)
+	m, _, err := newMongo(own, newName())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = m.setUp(t.Context())
+	var setup *store.SetupError
+	if !errors.As(err, &setup) || m.begun || !strings.Contains(setup.Remedy, `db.getSiblingDB("shop").grantRolesToUser("u", [{role: "readWrite", db: "`+m.name+`"}`) {
+		t.Fatalf("without a right: %v", err)
+	}
+	if err := m.leave(t.Context(), false); err != nil {
+		t.Error(err)
+	}
+	roles := bson.A{bson.M{"role": "readWrite", "db": m.name}, bson.M{"role": "dbAdmin", "db": m.name}}
+	set.Run("shop", bson.D{{Key: "grantRolesToUser", Value: "u"}, {Key: "roles", Value: roles}})
+	again, _, err := newMongo(own, m.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := again.setUp(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := again.leave(t.Context(), false); err != nil {
+		t.Error(err)
+	}
+	if mongoIsThere(t, set.URL, m.name) {
+		t.Error("the database stays")
+	}
+}
+
+// TestMongoWithoutASet: one server alone has no transactions.
+func TestMongoWithoutASet(t *testing.T) {
+	t.Parallel()
+	m, _ := aMongo(t, servers.StandaloneMongo(t, nil).URL+"shop")
+	_, err := m.setUp(t.Context())
+	var setup *store.SetupError
+	if !errors.As(err, &setup) || !strings.Contains(setup.Remedy, "rs.initiate()") {
+		t.Errorf("set up: %v", err)
+	}
+	if err := m.leave(t.Context(), false); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMongoURLs(t *testing.T) {
+	for url, want := range map[string]string{
+		"mongodb://db/shop":                            "mongodb://db/NAME",
+		"mongodb://db1:1,db2:2":                        "mongodb://db1:1,db2:2/NAME",
+		"mongodb://db1,db2/?replicaSet=rs0":            "mongodb://db1,db2/NAME?replicaSet=rs0",
+		"mongodb://u:canary@db/shop":                   "mongodb://u:canary@db/NAME?authSource=shop",
+		"mongodb://u:canary@db/shop?tls=true":          "mongodb://u:canary@db/NAME?tls=true&authSource=shop",
+		"mongodb://u:canary@db/":                       "mongodb://u:canary@db/NAME",
+		"mongodb+srv://u@db/shop?authSource=admin&w=1": "mongodb+srv://u@db/NAME?authSource=admin&w=1",
+	} {
+		if got := inMongoDatabase(url, "NAME"); got != want {
+			t.Errorf("%s with another database is %s, want %s", url, got, want)
+		}
+	}
+	m, at, err := newMongo("mongodb://u:canary@db/shop", "NAME")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(at.look+at.remove+at.what, "canary") || !strings.HasPrefix(at.look, "mongosh 'mongodb://u@db/NAME?authSource=shop' --eval '") {
+		t.Errorf("%s: %s", at.what, at.look)
+	}
+	if m.options.Auth == nil || m.options.Auth.AuthSource != "shop" {
+		t.Errorf("the user is of %+v", m.options.Auth)
+	}
+}
