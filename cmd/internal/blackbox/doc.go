@@ -11,8 +11,8 @@
 //
 // SLUICEBOX_TEST_RACE=false builds the program without the race detector,
 // SLUICEBOX_TEST_VERSIONS=all runs a scenario beside each server, and not beside the
-// one that its name decides; pg15,pg18,mysql,mariadb runs it beside those of them that
-// are named.
+// one that its name decides; pg15,pg18,mysql,mariadb,mongo runs it beside those of them
+// that are named. MongoDB has scenarios of its own, TestMongo…, which run beside no other.
 //
 //	What happens                                  NAME                              VARIABLES
 //	the receiver is down                          TestReceiverDown$                 SLUICEBOX_TEST_OUTAGE=30s
@@ -79,4 +79,14 @@
 //	a blocked group on SQLite                     TestParkingOnSQLite
 //	what is wrong with a set-up is named and cured
 //	                                              TestDoctor
+//	MongoDB: real input by pymongo, each form     TestMongoRealInput
+//	the relay is killed under load                TestMongoKilledUnderLoad          SLUICEBOX_TEST_CRASHES=100
+//	the primary crashes, shuts down, steps down,
+//	freezes, in sets of one and of three          TestMongoThePrimary               SLUICEBOX_TEST_CRASHES=30 SLUICEBOX_TEST_RACE=false
+//	the leader of two relays is killed, stopped,
+//	frozen                                        TestMongoTwoRelays                SLUICEBOX_TEST_CRASHES=30 SLUICEBOX_TEST_RACE=false
+//	the oplog is rolled; a collection is dropped,
+//	renamed; documents of 16 MiB                  TestMongoTheOplog|TestMongoTheCollection|TestMongoADocument
+//	a server without a replica set becomes one    TestMongoWithoutASet
+//	the users of deploy/mongo; what doctor prints TestMongoLeastPrivilege|TestMongoReader|TestMongoDoctor
 package blackbox

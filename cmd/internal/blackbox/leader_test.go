@@ -17,10 +17,27 @@ import (
 // troupe is several relays of one name beside one database.
 type troupe struct {
 	*scene
+	*senders
 	started int
+}
 
+// senders notes which relay sends when: each has a token of its own.
+type senders struct {
 	mu   sync.Mutex
 	seen map[string][]time.Time // when requests of each relay were read
+}
+
+// noteSenders has a receiver note them, and answer after a while.
+func noteSenders(to *sinktest.Receiver, delay time.Duration) *senders {
+	n := &senders{seen: map[string][]time.Time{}}
+	to.Script(func(req *sinktest.Request) sinktest.Answer {
+		who := strings.TrimPrefix(req.Header.Get("Authorization"), "Bearer ")
+		n.mu.Lock()
+		n.seen[who] = append(n.seen[who], time.Now())
+		n.mu.Unlock()
+		return sinktest.Answer{Delay: delay}
+	})
+	return n
 }
 
 // member is one relay of a troupe.
@@ -41,15 +58,7 @@ func newTroupe(s *scene, delay time.Duration) *troupe {
 		s.t.Fatalf("init: %s", stderr)
 	}
 	s.exec(s.kind.audit)
-	tr := &troupe{scene: s, seen: map[string][]time.Time{}}
-	s.to.Script(func(req *sinktest.Request) sinktest.Answer {
-		who := strings.TrimPrefix(req.Header.Get("Authorization"), "Bearer ")
-		tr.mu.Lock()
-		tr.seen[who] = append(tr.seen[who], time.Now())
-		tr.mu.Unlock()
-		return sinktest.Answer{Delay: delay}
-	})
-	return tr
+	return &troupe{scene: s, senders: noteSenders(s.to, delay)}
 }
 
 // add starts a relay on a wire of its own.
@@ -66,16 +75,21 @@ func (tr *troupe) join(w *wire) *member {
 	url, who := tr.kind.as(tr.t, tr.database, fmt.Sprint("relay", tr.started))
 	m.who = who
 	config := strings.Replace(tr.config, tr.database, w.url(url), 1)
-	config = strings.Replace(config, "api-base-url", "api-token: "+m.who+", api-base-url", 1)
-	m.relay = start(tr.t, config)
-	within(tr.t, patience, func() string {
+	m.start(tr.t, config)
+	return m
+}
+
+// start starts the relay, with a token of its own, and waits until it can be asked.
+func (m *member) start(t testing.TB, config string) {
+	t.Helper()
+	m.relay = start(t, strings.Replace(config, "api-base-url", "api-token: "+m.who+", api-base-url", 1))
+	within(t, patience, func() string {
 		c, err := net.Dial("tcp", strings.TrimPrefix(m.admin, "http://"))
 		if err == nil {
 			_ = c.Close()
 		}
 		return failure(err)
 	})
-	return m
 }
 
 // leads reports what a relay says of itself.
@@ -96,10 +110,10 @@ func (m *member) ready() {
 	})
 }
 
-// leader waits until one of two leads, and the other stands by.
-func (tr *troupe) leader(a, b *member) (leads, standsBy *member) {
-	tr.t.Helper()
-	within(tr.t, patience, func() string {
+// leaderOf waits until one of two leads, and the other stands by.
+func leaderOf(a, b *member) (leads, standsBy *member) {
+	a.t.Helper()
+	within(a.t, patience, func() string {
 		switch aLeads, bLeads := a.leads(), b.leads(); {
 		case aLeads == bLeads:
 			return fmt.Sprintf("%s leads: %v, %s leads: %v", a.who, aLeads, b.who, bLeads)
@@ -115,12 +129,12 @@ func (tr *troupe) leader(a, b *member) (leads, standsBy *member) {
 
 // delivers waits until a relay's first request after a moment, and returns how
 // long after.
-func (tr *troupe) delivers(m *member, since time.Time) (after time.Duration) {
-	tr.t.Helper()
-	within(tr.t, patience, func() string {
-		tr.mu.Lock()
-		defer tr.mu.Unlock()
-		times := tr.seen[m.who]
+func (n *senders) delivers(m *member, since time.Time) (after time.Duration) {
+	m.t.Helper()
+	within(m.t, patience, func() string {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		times := n.seen[m.who]
 		i, _ := slices.BinarySearchFunc(times, since, time.Time.Compare)
 		if i == len(times) {
 			return m.who + " delivers nothing"
@@ -132,10 +146,10 @@ func (tr *troupe) delivers(m *member, since time.Time) (after time.Duration) {
 }
 
 // last is when a relay's last request was read.
-func (tr *troupe) last(m *member) time.Time {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	return tr.seen[m.who][len(tr.seen[m.who])-1]
+func (n *senders) last(m *member) time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.seen[m.who][len(n.seen[m.who])-1]
 }
 
 // check holds what was written against what may be: each epoch has one writer.
@@ -172,11 +186,11 @@ type takeover struct {
 
 func takeovers() []takeover {
 	return []takeover{
-		{"killed", time.Second, 4, func(m *member) { m.kill() },
-			func(tr *troupe, m *member) *member { return tr.join(m.wire) }},
-		{"stopped", time.Second, 4, func(m *member) { expectStop(m.t.(*testing.T), m.relay) },
-			func(tr *troupe, m *member) *member { return tr.join(m.wire) }},
-		{"frozen", 5 * time.Second, 9, (*member).freeze, func(tr *troupe, m *member) *member {
+		{name: "killed", within: time.Second, load: 4, strike: func(m *member) { m.kill() },
+			back: func(tr *troupe, m *member) *member { return tr.join(m.wire) }},
+		{name: "stopped", within: time.Second, load: 4, strike: func(m *member) { expectStop(m.t.(*testing.T), m.relay) },
+			back: func(tr *troupe, m *member) *member { return tr.join(m.wire) }},
+		{name: "frozen", within: 5 * time.Second, load: 9, strike: (*member).freeze, back: func(tr *troupe, m *member) *member {
 			<-time.After(frozen - 5*time.Second) // it is the time that counts
 			woken := count(tr.t, tr.conn, "SELECT coalesce(max(n), 0) FROM audit")
 			m.thaw()
@@ -188,7 +202,7 @@ func takeovers() []takeover {
 			}
 			return m
 		}},
-		{"cut off", 5 * time.Second, 9, func(m *member) { m.wire.cut() }, func(_ *troupe, m *member) *member {
+		{name: "cut off", within: 5 * time.Second, load: 9, strike: func(m *member) { m.wire.cut() }, back: func(_ *troupe, m *member) *member {
 			m.waitFor("leads no more")
 			m.wire.mend()
 			m.ready()
@@ -209,7 +223,7 @@ func TestTwoRelays(t *testing.T) {
 		leader := tr.add()
 		all := takeovers()
 		for i := range crashes(s.t, len(all)) {
-			leader, standby = tr.leader(leader, standby)
+			leader, standby = leaderOf(leader, standby)
 			standby.ready()
 			what := all[i%len(all)]
 			wait := write(s.t, s.database, load{seconds: what.load, clients: 8, rate: 300, scripts: lateScripts(50)})
@@ -249,7 +263,7 @@ func tell(t *testing.T, what takeover, took []time.Duration) {
 	}
 	slices.Sort(took)
 	at := func(q float64) time.Duration { return took[int(q*float64(len(took)-1)+0.5)].Round(time.Millisecond) }
-	t.Logf("%-8s %d times: the other delivered after p50 %s, p95 %s, at most %s", what.name, len(took), at(.5), at(.95), at(1))
+	t.Logf("%-8s %d times: delivered again after p50 %s, p95 %s, at most %s", what.name, len(took), at(.5), at(.95), at(1))
 	if !raced && at(.95) > what.within {
 		t.Errorf("%s: p95 %s is more than %s", what.name, at(.95), what.within)
 	}

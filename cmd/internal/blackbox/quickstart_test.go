@@ -478,7 +478,7 @@ func TestQuickstartUsage(t *testing.T) {
 	for flag, want := range map[string]string{
 		"--for=0s": "--for is 0s", "--for=soon": "--for", "--rate=0": "--rate is 0", "--rate=1.5": "--rate",
 		"--groups=0": "--groups is 0", "--fail-rate=1": "--fail-rate is 1", "--fail-rate=NaN": "--fail-rate is NaN",
-		"--source=mongodb://u:canary@db/x": "--source must begin with postgres://", "--source=sqlite:canary.db": "--source takes a database server",
+		"--source=oracle://u:canary@db/x": "--source must begin with postgres://", "--source=sqlite:canary.db": "--source takes a database server",
 		"--slow": "--slow",
 	} {
 		stdout, stderr, code := command(t, nil, "quickstart", flag)
@@ -486,7 +486,7 @@ func TestQuickstartUsage(t *testing.T) {
 			t.Errorf("%s: exit code %d, %q", flag, code, stderr)
 		}
 	}
-	for _, source := range []string{"postgres://u:canary@ADDRESS/x?sslmode=disable", "mysql://u:canary@ADDRESS/x?tls=false"} {
+	for _, source := range []string{"postgres://u:canary@ADDRESS/x?sslmode=disable", "mysql://u:canary@ADDRESS/x?tls=false", "mongodb://u:canary@ADDRESS/x"} {
 		stdout, stderr, code := command(t, nil, "quickstart", "--source", strings.Replace(source, "ADDRESS", freeAddress(t), 1))
 		if code != 1 || stdout != "" || !strings.Contains(stderr, "refused") || strings.Contains(stderr, "canary") {
 			t.Errorf("a dead server: exit code %d, %q", code, stderr)

@@ -1,0 +1,145 @@
+package blackbox
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// recovery is how soon documents arrive again that are written once a server is back.
+const recovery = 5 * time.Second
+
+// busy is a load whose commits are in another order than their createdAt, eight writers
+// and 300 documents a second, for some seconds; for 0, until the wait for its end.
+func busy(seconds int, broken bool) mongoLoad {
+	return mongoLoad{Seconds: seconds, Clients: 8, Rate: 150, Most: 3, Groups: 50, Late: true, Broken: broken}
+}
+
+// The relay is killed at random moments, its start among them, under eight writers:
+// everything arrives, the first arrivals of each group in the order of their commits,
+// and nothing again that was not in flight at a kill.
+func TestMongoKilledUnderLoad(t *testing.T) {
+	t.Parallel()
+	aMongo(t, "", func(s *mongoScene) {
+		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Delay: 10 * time.Millisecond} })
+		kills, inFlight := crashes(s.t, 3), 0
+		r := s.run()
+		for range kills {
+			wait := s.write(busy(int(round/time.Second), false))
+			<-time.After(time.Duration(rand.Int64N(int64(round)))) // at random
+			r.kill()
+			s.disconnected()
+			inFlight += s.processing()
+			r = start(s.t, s.config)
+			wait()
+		}
+		rows, again := s.expectAll()
+		if again > inFlight {
+			s.t.Errorf("%d documents arrived again, %d were in flight at the kills", again, inFlight)
+		}
+		reordered := s.reordered()
+		if reordered < kills {
+			s.t.Errorf("%d documents are out of the order of createdAt: nothing was proven", reordered)
+		}
+		s.t.Logf("%d documents under %d kills, first arrivals in order; %d were created before one that committed earlier; %d in flight at the kills, %d arrived again",
+			rows, kills, reordered, inFlight, again)
+		expectStop(s.t, r)
+	})
+}
+
+// mishap is something that happens to a replica set under load.
+type mishap struct {
+	name string
+	// strike makes it happen, and returns when the set takes writes again, with what
+	// puts back what was taken away.
+	strike func(set *servers.MongoSet) (mend func())
+}
+
+// mishaps are those of a set of so many members.
+func mishaps() map[int][]mishap {
+	down := func(mode string) func(set *servers.MongoSet) func() {
+		return func(set *servers.MongoSet) func() {
+			set.Stop(mode)
+			set.Restart(nil)
+			return func() {}
+		}
+	}
+	return map[int][]mishap{
+		1: {{"crashes", down("immediate")}, {"shuts down", down("fast")}},
+		3: {
+			{"steps down", func(set *servers.MongoSet) func() {
+				set.StepDown()
+				return func() {}
+			}},
+			{"crashes", func(set *servers.MongoSet) func() {
+				struck := set.Primary()
+				struck.Stop("immediate")
+				set.Primary()
+				return func() { struck.Restart(nil) }
+			}},
+			{"freezes", func(set *servers.MongoSet) func() {
+				struck := set.Primary()
+				struck.Freeze()
+				set.Primary()
+				return struck.Thaw
+			}},
+		},
+	}
+}
+
+// Whatever becomes of the primary under eight writers and a live relay: nothing is
+// lost, the first arrivals of each group are in the order of their commits, nothing
+// stays PROCESSING, and soon after the set takes writes again, they arrive.
+func TestMongoThePrimary(t *testing.T) {
+	t.Parallel()
+	for members, all := range mishaps() {
+		t.Run(fmt.Sprintf("of %d", members), func(t *testing.T) {
+			t.Parallel()
+			anOwnMongo(t, members, nil, "", func(s *mongoScene, set *servers.MongoSet) {
+				s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Delay: 5 * time.Millisecond} })
+				r := s.run()
+				times, took := crashes(s.t, len(all)), map[string][]time.Duration{}
+				for i := range times {
+					what := all[i%len(all)]
+					wait := s.write(busy(0, true))
+					<-time.After(time.Duration(int64(time.Second) + rand.Int64N(int64(round)))) // at random
+					mend := what.strike(set)
+					set.AwaitMajority()
+					took[what.name] = append(took[what.name], s.arrives(time.Now()))
+					mend()
+					s.arrives(time.Now())
+					wait()
+				}
+				rows, again := s.expectAll()
+				s.t.Logf("%d documents, %d times, first arrivals in order; %d were created before one that committed earlier; %d arrived again",
+					rows, times, s.reordered(), again)
+				for _, what := range all {
+					tell(s.t, takeover{name: what.name, within: recovery}, took[what.name])
+				}
+				expectStop(s.t, r)
+			})
+		})
+	}
+}
+
+// arrives waits until a document arrives that was written after a moment, and returns
+// how long after.
+func (s *mongoScene) arrives(since time.Time) (after time.Duration) {
+	s.t.Helper()
+	seen := 0
+	within(s.t, patience, func() string {
+		log := s.to.Log()
+		for ; seen < len(log); seen++ {
+			if r := log[seen]; r.At.After(since) && writtenIn(s.t, r.Payload).At >= since.UnixMilli() {
+				after = r.At.Sub(since)
+				return ""
+			}
+		}
+		return fmt.Sprintf("nothing that was written after %s has arrived", since.Format(time.TimeOnly))
+	})
+	return after
+}

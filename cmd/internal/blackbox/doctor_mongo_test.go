@@ -1,0 +1,182 @@
+package blackbox
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// ownMongo are the relay's own collections.
+func ownMongo() []string {
+	return []string{"sluicebox_meta", "sluicebox_leader", "sluicebox_lease", "sluicebox_checkpoint", "sluicebox_marker", "sluicebox_parked", "sluicebox_hold"}
+}
+
+// Each thing that is wrong is named with the statement that mends it, and doctor is
+// content once what it printed was done.
+func TestMongoDoctor(t *testing.T) {
+	t.Parallel()
+	chooseMongo(t)
+	set := servers.StartMongo(t, 1, nil)
+	set.Auth()
+	s := mongoSceneIn(t, set.Database(), "")
+	mongosh(t, s.db, s.deployed("roles.js"), "canary")
+	as := func(user string) string { return strings.Replace(s.config, s.database, s.as(user, "canary"), 1) }
+	both := strings.Replace(as("relay"), "source: {", "source: {stream-url: \""+s.as("relay_stream", "canary")+"\", ", 1)
+	if _, stderr, code := command(t, nil, "init", "-c", configFile(t, both)); code != 0 {
+		t.Fatalf("init: %s", stderr)
+	}
+	if d, text, code := doctor(t, both); code != 0 || d.Faults+d.Unreachable > 0 || strings.Contains(text, "canary") {
+		t.Fatalf("exit code %d of a relay that is well:\n%s", code, text)
+	}
+	revoke := func(role, collection string, actions ...string) {
+		set.Run(s.db.Name(), bson.D{{Key: "revokePrivilegesFromRole", Value: role}, {Key: "privileges", Value: bson.A{
+			bson.M{"resource": bson.M{"db": s.db.Name(), "collection": collection}, "actions": actions},
+		}}})
+	}
+	for _, ill := range []struct {
+		name, config string
+		cause        func()
+		want         []string
+		harmless     bool
+	}{
+		{"own collections dropped", both, func() {
+			for _, name := range ownMongo() {
+				s.must(s.db.Collection(name).Drop(t.Context()))
+			}
+		}, []string{"the relay's own collections are not there"}, true},
+		{"no stream", as("relay"), func() {}, []string{"may not read the change stream"}, false},
+		{"no update of the outbox", both, func() { revoke("relay_work", "outbox_events", "update") }, []string{"lacks update on"}, false},
+		{"no right on the lease", both, func() {
+			set.Run("admin", bson.D{{Key: "dropRole", Value: "sluicebox_" + nameFor(s.database)}}) // which was the cure
+			revoke("relay_work", "sluicebox_lease", "insert")
+		}, []string{"lacks insert on"}, false},
+		{"no index of the state", both, func() {
+			s.must(s.db.Collection("outbox_events").Indexes().DropAll(t.Context()))
+		}, []string{"index"}, true},
+	} {
+		t.Run(ill.name, func(t *testing.T) {
+			ill.cause()
+			d, text, code := doctor(t, ill.config)
+			if want := map[bool]int{false: 78, true: 0}[ill.harmless]; code != want {
+				t.Errorf("exit code %d, want %d", code, want)
+			}
+			for _, want := range ill.want {
+				if !strings.Contains(d.complaints(), want) {
+					t.Errorf("doctor does not say %q:\n%s", want, text)
+				}
+			}
+			s.cure(t, ill.config, d)
+		})
+	}
+}
+
+// cure does what doctor printed, and prints then, and nothing else, until it is content.
+func (s *mongoScene) cure(t *testing.T, config string, d diagnosis) {
+	t.Helper()
+	const most = 4 // what was mended may let doctor see more
+	for range most {
+		said := d.complaints()
+		if said == "" {
+			return
+		}
+		if strings.Contains(said, "run `sluicebox init`") {
+			if _, stderr, code := command(t, nil, "init", "-c", configFile(t, config)); code != 0 {
+				t.Fatalf("init: %s", stderr)
+			}
+		} else if len(d.statements()) == 0 {
+			t.Fatalf("nothing to do:\n%s", said)
+		}
+		for _, statement := range slices.Compact(slices.Sorted(slices.Values(d.statements()))) { // createRole before grant
+			mongosh(t, s.db, statement, "canary")
+		}
+		d = diagnose(t, config)
+	}
+	if said := d.complaints(); said != "" {
+		t.Fatalf("doctor is never content:\n%s", said)
+	}
+}
+
+// What `sluicebox init --print` shows is what init makes.
+func TestMongoInitPrint(t *testing.T) {
+	t.Parallel()
+	aMongo(t, "", func(s *mongoScene) {
+		file := configFile(t, s.config)
+		script, stderr, code := command(t, nil, "init", "--print", "-c", file)
+		if code != 0 {
+			t.Fatal(stderr)
+		}
+		mongosh(t, s.db, script, "")
+		d, text, code := doctor(t, s.config)
+		if code != 0 || strings.Contains(d.complaints(), "own collections") {
+			t.Errorf("exit code %d after what init printed:\n%s", code, text)
+		}
+	})
+}
+
+// A server that is no replica set is polled, and the relay says why; once it is one,
+// the relay streams by itself.
+func TestMongoWithoutASet(t *testing.T) {
+	t.Parallel()
+	chooseMongo(t)
+	set := servers.StandaloneMongo(t, nil)
+	s := mongoSceneIn(t, set.Database(), "")
+	s.auto()
+	s.config = strings.Replace(s.config, "source: {", "source: {poll-interval: 50ms, ", 1)
+	d, text, _ := doctor(t, s.config)
+	if said := d.complaints(); !strings.Contains(said, "replica set") || !strings.Contains(said, "rs.initiate()") {
+		t.Errorf("doctor does not say what is missing:\n%s", text)
+	}
+	r := s.run()
+	if said := r.said(); !strings.Contains(said, "polling, because the log cannot be read") || !strings.Contains(said, "rs.initiate()") {
+		t.Errorf("the relay does not say why it polls:\n%s", said)
+	}
+	s.backlog(100)
+	arrive(t, s.to, 100-s.count(bson.M{"status": "COMPLETED", "processedAt": nil}, "outbox_events"))
+	set.Found()
+	expectMode(t, r, "stream")
+	s.load(50)
+	arrive(t, s.to, s.rows()-s.count(bson.M{"status": "COMPLETED", "processedAt": nil}, "outbox_events"))
+	if c := s.to.Counts(); c.Duplicates > 0 {
+		t.Errorf("%d documents arrived more than once", c.Duplicates)
+	}
+	expectStop(t, r)
+}
+
+// tap shows what commits, in commit order, beside a relay, and changes nothing;
+// status, lanes and deadletters answer.
+func TestMongoCommands(t *testing.T) {
+	t.Parallel()
+	aMongo(t, "dispatch: {max-retries: 0}\n", func(s *mongoScene) {
+		const bad = "E000100000005"
+		poison(s.to, sinktest.Answer{Status: 400, Body: []byte("no such thing")}, bad)
+		r := s.run()
+		tap := startTap(t, s.config, "--json", "--payload")
+		s.write(mongoLoad{Transactions: 40, Clients: 1, Groups: 1})()
+		tap.awaitLines(s.rows())
+		last := map[string]int{}
+		for _, row := range tap.rows() {
+			if w := writtenIn(t, []byte(*row.Payload)); w.N != last[row.Kind]+1 {
+				t.Errorf("%s: number %d after %d", row.ID, w.N, last[row.Kind])
+			} else {
+				last[row.Kind] = w.N
+			}
+		}
+		r.waitFor("a row is FAILED")
+		for _, args := range []string{"status", "lanes list"} {
+			r.operate(strings.Fields(args)...)
+		}
+		stdout, stderr, code := command(t, nil, "deadletters", "list", "-c", configFile(t, s.config))
+		if code != 0 || !strings.Contains(stdout, bad) {
+			t.Errorf("deadletters list by the database: exit code %d: %s%s", code, stdout, stderr)
+		}
+		s.to.Script(nil)
+		r.operate("deadletters", "requeue", "--outbox", "outbox_events", "--yes", bad)
+		s.expectSet()
+		expectStop(t, r)
+	})
+}

@@ -1,0 +1,319 @@
+package blackbox
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// mongoScene is a database of MongoDB with the seed's two collections, a receiver, and
+// the configuration of a relay between them.
+type mongoScene struct {
+	t        *testing.T
+	database string
+	db       *mongo.Database
+	to       *sinktest.Receiver
+	config   string
+}
+
+// seedCollections are those of the FlowCatalyst outbox processor.
+func seedCollections() []string { return []string{"outbox_events", "outbox_dispatch_jobs"} }
+
+// aMongo runs a test beside the shared server of MongoDB, unless others are asked for.
+func aMongo(t *testing.T, rest string, test func(s *mongoScene)) {
+	t.Helper()
+	chooseMongo(t)
+	test(mongoSceneIn(t, servers.Mongo(t), rest))
+}
+
+// anOwnMongo is aMongo beside a replica set of so many members that the test has to
+// itself.
+func anOwnMongo(t *testing.T, members int, settings map[string]string, rest string, test func(s *mongoScene, set *servers.MongoSet)) {
+	t.Helper()
+	chooseMongo(t)
+	set := servers.StartMongo(t, members, settings)
+	test(mongoSceneIn(t, set.Database(), rest), set)
+}
+
+func chooseMongo(t *testing.T) {
+	t.Helper()
+	if len(servers.Chosen([]string{"mongo"})) == 0 {
+		t.Skip("none of the servers that were asked for")
+	}
+}
+
+// mongoSceneIn makes the seed's collections, with their indexes, and the counters.
+func mongoSceneIn(t *testing.T, database, rest string) *mongoScene {
+	t.Helper()
+	to := sinktest.NewReceiver(t)
+	s := &mongoScene{t: t, database: database, db: servers.OpenMongo(t, database), to: to, config: preset(database, to.URL(), rest)}
+	for _, name := range seedCollections() {
+		index := mongo.IndexModel{Keys: bson.D{{Key: "status", Value: 1}, {Key: "messageGroup", Value: 1}, {Key: "createdAt", Value: 1}}}
+		if _, err := s.db.Collection(name).Indexes().CreateOne(t.Context(), index); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.db.CreateCollection(t.Context(), "truth"); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// run starts a relay and waits until it reads.
+func (s *mongoScene) run() *relay {
+	s.t.Helper()
+	r := start(s.t, s.config)
+	r.waitFor("reading")
+	return r
+}
+
+// mongoLoad is what writers write; see testdata/mongowriter.py.
+type mongoLoad struct {
+	Seconds      int    `json:"seconds,omitempty"`
+	Transactions int    `json:"transactions,omitempty"` // without either, until the wait for its end
+	Clients      int    `json:"clients"`
+	Rate         int    `json:"rate,omitempty"` // transactions a second; 0 is as fast as it goes
+	Groups       int    `json:"groups"`
+	Most         int    `json:"most,omitempty"` // documents in a transaction
+	Form         string `json:"form,omitempty"`
+	Late         bool   `json:"late,omitempty"`
+	Broken       bool   `json:"broken,omitempty"`
+}
+
+// write starts a service that writes, a process of its own, and returns a function
+// that waits for its end. Every transaction that it began has committed or failed then.
+func (s *mongoScene) write(l mongoLoad) (wait func()) {
+	s.t.Helper()
+	options, err := json.Marshal(l)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cmd := servers.PyMongo(s.t, "testdata/mongowriter.py", s.database, string(options))
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	goOn, err := cmd.StdinPipe()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	s.t.Cleanup(func() { _ = cmd.Process.Kill() })
+	return func() {
+		s.t.Helper()
+		_ = goOn.Close() // it may have ended
+		select {
+		case err := <-done:
+			if err != nil {
+				s.t.Fatalf("the writer: %v: %s", err, said.String())
+			}
+			s.t.Logf("the writer: %s", strings.TrimSpace(said.String()))
+		case <-time.After(mostWritten):
+			s.t.Fatal("the writer does not end")
+		}
+	}
+}
+
+// load commits transactions, one after the other.
+func (s *mongoScene) load(transactions int) {
+	s.t.Helper()
+	s.write(mongoLoad{Transactions: transactions, Clients: 1, Groups: 3})()
+}
+
+// count counts the documents of some collections that a filter finds.
+func (s *mongoScene) count(filter bson.M, collections ...string) (n int) {
+	s.t.Helper()
+	for _, name := range collections {
+		some, err := s.db.Collection(name).CountDocuments(context.Background(), filter)
+		if err != nil {
+			s.t.Fatalf("counting %v in %s: %v", filter, name, err)
+		}
+		n += int(some)
+	}
+	return n
+}
+
+// rows is how many documents both collections have.
+func (s *mongoScene) rows() int {
+	s.t.Helper()
+	return s.count(bson.M{}, seedCollections()...)
+}
+
+// processing counts the documents that a relay has claimed.
+func (s *mongoScene) processing() int {
+	s.t.Helper()
+	return s.count(bson.M{"status": "PROCESSING"}, seedCollections()...)
+}
+
+// settle waits until every document is COMPLETED and has a processedAt.
+func (s *mongoScene) settle() {
+	s.t.Helper()
+	dwindle(s.t, "documents are not COMPLETED with processedAt", func() int {
+		open := bson.M{"$or": bson.A{bson.M{"status": bson.M{"$ne": "COMPLETED"}}, bson.M{"processedAt": nil}}}
+		return s.count(open, seedCollections()...)
+	})
+}
+
+// expectAll waits until every document of both collections has arrived and is
+// COMPLETED, and holds the order of the first arrivals against the truth. It returns
+// how many there are and how many arrived again.
+func (s *mongoScene) expectAll() (rows, again int) {
+	s.t.Helper()
+	rows = s.rows()
+	arrive(s.t, s.to, rows)
+	s.settle()
+	numbered, again := s.checkOrder()
+	if numbered != rows {
+		s.t.Errorf("the counters say %d, and there are %d documents", numbered, rows)
+	}
+	return rows, again
+}
+
+// expectOnce is expectAll where nothing may arrive twice.
+func (s *mongoScene) expectOnce() (rows int) {
+	s.t.Helper()
+	rows, again := s.expectAll()
+	if again > 0 {
+		s.t.Errorf("%d of %d documents arrived more than once", again, rows)
+	}
+	return rows
+}
+
+// expectSet waits until every document has arrived and is COMPLETED, in whatever order.
+func (s *mongoScene) expectSet() {
+	s.t.Helper()
+	arrive(s.t, s.to, s.rows())
+	s.settle()
+}
+
+// written is the payload that the writers make.
+type written struct {
+	ID, Group string
+	N         int
+	At        int64 // ms since 1970
+}
+
+func writtenIn(t testing.TB, payload []byte) (w written) {
+	t.Helper()
+	if err := json.Unmarshal(payload, &w); err != nil {
+		t.Fatalf("payload %q: %v", payload, err)
+	}
+	return w
+}
+
+// checkOrder holds the first arrivals of each group against the counters: all numbers
+// from 1 to the counter, each after the one before it. It returns how many documents
+// there are and how many arrived again.
+func (s *mongoScene) checkOrder() (rows, again int) {
+	s.t.Helper()
+	seen, last := map[string]bool{}, map[string]int{}
+	for _, r := range s.to.Taken() {
+		if seen[r.ID] {
+			again++
+			continue
+		}
+		seen[r.ID] = true
+		w := writtenIn(s.t, r.Payload)
+		of := r.ID[:1] + w.Group
+		if w.N != last[of]+1 {
+			s.t.Errorf("%s of %s: number %d arrived after %d", r.ID, w.Group, w.N, last[of])
+		}
+		last[of] = w.N
+	}
+	var truth []struct {
+		ID string `bson:"_id"`
+		N  int
+	}
+	cursor, err := s.db.Collection("truth").Find(context.Background(), bson.M{})
+	if err == nil {
+		err = cursor.All(context.Background(), &truth)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, counter := range truth {
+		rows += counter.N
+		outbox, group, _ := strings.Cut(counter.ID, ":")
+		if got := last[strings.ToUpper(outbox[:1])+"group-"+group]; got != counter.N {
+			s.t.Errorf("%s: %d of %d documents arrived", counter.ID, got, counter.N)
+		}
+	}
+	return rows, again
+}
+
+// reordered counts the events that were created before one of their group that
+// committed earlier.
+func (s *mongoScene) reordered() (n int) {
+	s.t.Helper()
+	var events []struct {
+		Payload   string
+		CreatedAt time.Time `bson:"createdAt"`
+	}
+	cursor, err := s.db.Collection("outbox_events").Find(context.Background(), bson.M{})
+	if err == nil {
+		err = cursor.All(context.Background(), &events)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	type born struct {
+		n  int
+		at time.Time
+	}
+	groups := map[string][]born{}
+	for _, e := range events {
+		w := writtenIn(s.t, []byte(e.Payload))
+		groups[w.Group] = append(groups[w.Group], born{w.N, e.CreatedAt})
+	}
+	for _, group := range groups {
+		slices.SortFunc(group, func(a, b born) int { return a.n - b.n })
+		for i := 1; i < len(group); i++ {
+			if group[i].at.Before(group[i-1].at) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// disconnected waits until the server has noticed that a relay is gone: what it had
+// sent is done by then.
+func (s *mongoScene) disconnected() {
+	s.t.Helper()
+	within(s.t, patience, func() string {
+		if n := s.connections(); n > 0 {
+			return fmt.Sprintf("%d connections of the killed relay", n)
+		}
+		return ""
+	})
+}
+
+// connections counts those of the scene's relays, which name themselves.
+func (s *mongoScene) connections() int {
+	s.t.Helper()
+	cursor, err := s.db.Client().Database("admin").Aggregate(context.Background(), mongo.Pipeline{
+		{{Key: "$currentOp", Value: bson.M{"allUsers": true, "idleConnections": true, "idleSessions": false}}},
+		{{Key: "$match", Value: bson.M{"appName": bson.M{"$regex": "^sluicebox " + nameFor(s.database)}}}},
+	})
+	var all []bson.Raw
+	if err == nil {
+		err = cursor.All(context.Background(), &all)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return len(all)
+}

@@ -1,0 +1,187 @@
+package blackbox
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+// mongoTakeover is a takeover whose relays are of a mongoScene.
+type mongoTakeover struct {
+	takeover
+	again func(s *mongoScene, m *member) *member // in place of back
+}
+
+// mongoTakeovers are what happens to a leader. After a crash and a freeze its lease of
+// 5 s must run out, of which up to a third has passed by then.
+func mongoTakeovers() []mongoTakeover {
+	join := func(s *mongoScene, m *member) *member { return s.join(m.who) }
+	return []mongoTakeover{
+		{takeover{name: "killed", within: 6 * time.Second, load: 10, strike: func(m *member) { m.kill() }}, join},
+		{takeover{name: "stopped", within: time.Second, load: 5, strike: func(m *member) { expectStop(m.t.(*testing.T), m.relay) }}, join},
+		{takeover{name: "frozen", within: 6 * time.Second, load: 14, strike: (*member).freeze}, func(_ *mongoScene, m *member) *member {
+			<-time.After(frozen - 5*time.Second) // it is the time that counts
+			m.thaw()
+			m.waitFor("leads no more")
+			m.ready()
+			return m
+		}},
+	}
+}
+
+// join starts a relay of the scene's name that says who it is.
+func (s *mongoScene) join(who string) *member {
+	s.t.Helper()
+	m := &member{who: who}
+	m.start(s.t, s.config)
+	return m
+}
+
+// Whatever becomes of the leader of two relays under load, the other takes over:
+// nothing is lost, first arrivals are in order, one session writes in each epoch, so
+// none of a relay that was woken, and nothing arrives again that was not in flight.
+func TestMongoTwoRelays(t *testing.T) {
+	t.Parallel()
+	aMongo(t, "", func(s *mongoScene) {
+		from := s.now()
+		who := noteSenders(s.to, 10*time.Millisecond)
+		leader, standby := s.join("relay1"), s.join("relay2")
+		took, all := map[string][]time.Duration{}, mongoTakeovers()
+		for i := range crashes(s.t, len(all)) {
+			leader, standby = leaderOf(leader, standby)
+			standby.ready()
+			what := all[i%len(all)]
+			wait := s.write(busy(what.load, false))
+			who.delivers(leader, time.Now())
+			<-time.After(time.Duration(rand.Int64N(int64(time.Second)))) // at random
+			struck := time.Now()
+			what.strike(leader)
+			if what.name == "stopped" {
+				struck = who.last(leader)
+			}
+			took[what.name] = append(took[what.name], who.delivers(standby, struck))
+			leader, standby = standby, what.again(s, leader)
+			wait()
+		}
+		rows, again := s.expectAll()
+		takenOver := s.audit(from)
+		if again > takenOver {
+			s.t.Errorf("%d documents arrived again, %d were in flight when another relay took over", again, takenOver)
+		}
+		s.t.Logf("%d documents; %d were in flight at a takeover, %d arrived again", rows, takenOver, again)
+		for _, what := range all {
+			tell(s.t, what.takeover, took[what.name])
+		}
+		for _, m := range []*member{leader, standby} {
+			expectStop(s.t, m.relay)
+		}
+	})
+}
+
+// now is a time of the server's log.
+func (s *mongoScene) now() *bson.Timestamp {
+	s.t.Helper()
+	session, err := s.db.Client().StartSession()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer session.EndSession(context.Background())
+	if err := s.db.RunCommand(mongo.NewSessionContext(context.Background(), session), bson.D{{Key: "ping", Value: 1}}).Err(); err != nil {
+		s.t.Fatal(err)
+	}
+	return session.OperationTime()
+}
+
+// change is an update of a document, as the server's log has it.
+type change struct {
+	Operation string `bson:"operationType"`
+	NS        struct{ Coll string }
+	Key       struct {
+		ID any `bson:"_id"` // of an outbox document a text
+	} `bson:"documentKey"`
+	Session struct{ ID bson.Binary } `bson:"lsid"`
+	Update  struct {
+		Fields struct {
+			Epoch  int64
+			Status string
+		} `bson:"updatedFields"`
+	} `bson:"updateDescription"`
+}
+
+// changes returns the updates since a time, up to now.
+func (s *mongoScene) changes(from *bson.Timestamp) (all []change) {
+	s.t.Helper()
+	const marker = "marker"
+	if _, err := s.db.Collection(marker).InsertOne(context.Background(), bson.M{"_id": marker}); err != nil {
+		s.t.Fatal(err)
+	}
+	stream, err := s.db.Watch(context.Background(), mongo.Pipeline{
+		{{Key: "$match", Value: bson.M{"$or": bson.A{bson.M{"operationType": bson.M{"$in": bson.A{"update", "replace"}}}, bson.M{"ns.coll": marker}}}}},
+	}, options.ChangeStream().SetStartAtOperationTime(from))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = stream.Close(context.Background()) }()
+	for stream.Next(context.Background()) {
+		var c change
+		if err := stream.Decode(&c); err != nil {
+			s.t.Fatal(err)
+		}
+		if c.NS.Coll == marker {
+			return all
+		}
+		all = append(all, c)
+	}
+	s.t.Fatalf("the server's log ends: %v", stream.Err())
+	return nil
+}
+
+// audit holds the server's log against what may be: in each epoch, one session writes
+// the outbox documents. It returns how many documents a leader found in the hands of
+// an earlier one.
+func (s *mongoScene) audit(from *bson.Timestamp) (takenOver int) {
+	s.t.Helper()
+	type hand struct {
+		epoch  int64
+		status string
+	}
+	epoch, epochs := int64(0), 0
+	writers, hands := map[int64][]string{}, map[string]hand{}
+	for _, c := range s.changes(from) {
+		if c.NS.Coll == "sluicebox_leader" && c.Update.Fields.Epoch > 0 {
+			epoch = c.Update.Fields.Epoch
+			epochs++
+		}
+		if !slices.Contains(seedCollections(), c.NS.Coll) {
+			continue
+		}
+		if by := fmt.Sprintf("%x", c.Session.ID.Data); !slices.Contains(writers[epoch], by) {
+			writers[epoch] = append(writers[epoch], by)
+		}
+		document := fmt.Sprint(c.NS.Coll, c.Key.ID)
+		was := hands[document]
+		if was.status == "PROCESSING" && was.epoch != epoch {
+			takenOver++
+		}
+		if c.Update.Fields.Status == "" {
+			c.Update.Fields.Status = was.status
+		}
+		hands[document] = hand{epoch, c.Update.Fields.Status}
+	}
+	for epoch, by := range writers {
+		if len(by) != 1 {
+			s.t.Errorf("in epoch %d the sessions %v wrote outbox documents", epoch, by)
+		}
+	}
+	if epochs < 2 || len(hands) == 0 {
+		s.t.Errorf("the server's log has %d changes of the epoch and %d documents that were written", epochs, len(hands))
+	}
+	return takenOver
+}

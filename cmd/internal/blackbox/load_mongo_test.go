@@ -1,0 +1,154 @@
+package blackbox
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+)
+
+// A service writes into both collections of the seed, in 50 groups, several documents
+// in a transaction, 300 a second: every one arrives once, in commit order within its
+// group, and is COMPLETED.
+func TestMongoRealInput(t *testing.T) {
+	t.Parallel()
+	aMongo(t, "", func(s *mongoScene) {
+		r := s.run()
+		s.write(mongoLoad{Seconds: loadSeconds, Clients: 8, Rate: 120, Most: 4, Groups: 50})()
+		rows := s.expectOnce()
+		if rows < loadSeconds*25 {
+			s.t.Errorf("the load wrote only %d documents", rows)
+		}
+		if gone := r.metric(`sluicebox_claims_total{result="gone"}`); gone > 0 {
+			s.t.Errorf("%.0f documents were taken for gone", gone)
+		}
+		s.t.Logf("%d documents, each once and in order", rows)
+		expectStop(s.t, r)
+	})
+}
+
+// The same through today's collection, in both of its forms, and today's wire:
+// delivered documents are deleted.
+func TestMongoRealInputOfToday(t *testing.T) {
+	t.Parallel()
+	for form, layout := range map[string]string{"messages": "outbox-messages", "text": "outbox-messages-text"} {
+		t.Run(form, func(t *testing.T) {
+			t.Parallel()
+			aMongo(t, "", func(s *mongoScene) {
+				s.must(s.db.CreateCollection(context.Background(), "outbox_messages"))
+				if form == "text" { // its id is a field like others
+					s.unique("outbox_messages", "id")
+				}
+				s.config = fmt.Sprintf(`
+name: %s
+source: {url: %q}
+outboxes:
+  - {table: outbox_messages, layout: %s, sink: platform}
+sinks:
+  platform: {type: flowcatalyst, wire: items, api-base-url: %q}
+admin: {listen: %s}
+`, nameFor(s.database), s.database, layout, s.to.URL(), adminKey)
+				r := s.run()
+				s.write(mongoLoad{Seconds: loadSeconds, Clients: 8, Rate: 120, Most: 4, Groups: 50, Form: form})()
+				within(s.t, patience, func() string {
+					if n := s.count(bson.M{}, "outbox_messages"); n > 0 {
+						return fmt.Sprintf("%d documents were not deleted", n)
+					}
+					return ""
+				})
+				rows, again := s.checkOrder()
+				if rows < loadSeconds*25 || again > 0 {
+					s.t.Errorf("%d documents, %d more than once", rows, again)
+				}
+				expectStop(s.t, r)
+			})
+		})
+	}
+}
+
+// A clean stop in the middle of a load leaves no document PROCESSING, and nothing
+// arrives twice after the next start.
+func TestMongoCleanStopUnderLoad(t *testing.T) {
+	t.Parallel()
+	aMongo(t, "", func(s *mongoScene) {
+		r := s.run()
+		wait := s.write(mongoLoad{Transactions: 400, Clients: 8, Rate: 120, Most: 4, Groups: 50})
+		for stop := 1; stop <= 3; stop++ {
+			arrive(s.t, s.to, stop*200)
+			expectStop(s.t, r)
+			if n := s.processing(); n > 0 {
+				s.t.Errorf("%d documents are left PROCESSING by a clean stop", n)
+			}
+			r = s.run()
+		}
+		wait()
+		s.expectOnce()
+		expectStop(s.t, r)
+	})
+}
+
+// Documents that were there before the first start come first, in createdAt order,
+// whether they were PENDING or left in PROCESSING; settled ones are left alone.
+func TestMongoBacklogOfTheFirstStart(t *testing.T) {
+	t.Parallel()
+	aMongo(t, "", func(s *mongoScene) {
+		settled := s.backlog(400)
+		wait := s.write(mongoLoad{Seconds: 3, Clients: 4, Rate: 100, Most: 3, Groups: 10})
+		r := start(s.t, s.config)
+		wait()
+		rows := s.rows() - settled
+		arrive(s.t, s.to, rows)
+		last := ""
+		for _, got := range s.to.Taken() {
+			if got.ID[0] != 'B' {
+				continue
+			}
+			if last != "" && got.ID >= last {
+				s.t.Errorf("document %s arrived after %s, which is younger", got.ID, last)
+			}
+			last = got.ID
+		}
+		if c := s.to.Counts(); c.Duplicates > 0 || c.Distinct != rows {
+			s.t.Errorf("%+v of %d documents", c, rows)
+		}
+		dwindle(s.t, "documents are not COMPLETED", func() int {
+			return s.count(bson.M{"status": bson.M{"$ne": "COMPLETED"}}, seedCollections()...)
+		})
+		expectStop(s.t, r)
+	})
+}
+
+// A poisoned document is FAILED with its reason after its retries; its group goes on,
+// in order.
+func TestMongoAPoisonedDocumentIsFailed(t *testing.T) {
+	t.Parallel()
+	aMongo(t, "dispatch: {max-retries: 2, backoff: {initial: 20ms}}\n", func(s *mongoScene) {
+		const poisoned = "E000100000005"
+		poison(s.to, sinktest.Answer{Status: 400, Body: []byte(`{"error":"schema: no such type"}`)}, poisoned)
+		r := s.run()
+		s.write(mongoLoad{Transactions: 40, Clients: 1, Groups: 1})()
+		arrive(s.t, s.to, s.rows()-1)
+		within(s.t, patience, func() string {
+			var d struct {
+				Status, ErrorMessage string
+				RetryCount           int `bson:"retryCount"`
+			}
+			got := s.db.Collection("outbox_events").FindOne(context.Background(), bson.M{"_id": poisoned})
+			raw, err := got.Raw()
+			if err != nil {
+				return err.Error()
+			}
+			if err := bson.Unmarshal(raw, &d); err != nil || d.Status != "FAILED" || d.RetryCount != 2 {
+				return fmt.Sprintf("the document is %s: %v", raw, err)
+			}
+			return ""
+		})
+		dwindle(s.t, "documents are not COMPLETED", func() int {
+			return s.count(bson.M{"status": bson.M{"$nin": bson.A{"COMPLETED", "FAILED"}}}, seedCollections()...)
+		})
+		expectStop(s.t, r)
+	})
+}

@@ -1,0 +1,99 @@
+package blackbox
+
+import (
+	"context"
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// madeMongo is what a quickstart says that it makes on a server of MongoDB.
+var madeMongo = regexp.MustCompile(`Outbox:\s+database (sluicebox_quickstart_\w+) on`)
+
+// tryMongo starts a quickstart on a server, and waits until it says which database it
+// has made. That is dropped when the test ends.
+func tryMongo(t *testing.T, source string, flags ...string) *trial {
+	t.Helper()
+	q := try(t, source, flags...)
+	q.waitFor("Receiver:")
+	q.made = madeMongo.FindStringSubmatch(q.said())[1]
+	db := servers.OpenMongo(t, source).Client().Database(q.made)
+	t.Cleanup(func() {
+		q.kill()
+		_ = db.Drop(context.Background())
+	})
+	return q
+}
+
+func mongoHas(t *testing.T, source, database string) bool {
+	t.Helper()
+	names, err := servers.OpenMongo(t, source).Client().ListDatabaseNames(context.Background(), bson.M{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Contains(names, database)
+}
+
+// A quickstart on a replica set streams, delivers everything once and in order, also
+// by way of failures, and leaves nothing behind; neither does one that a signal ends.
+func TestMongoQuickstart(t *testing.T) {
+	t.Parallel()
+	chooseMongo(t)
+	source := servers.Mongo(t)
+	q := tryMongo(t, source, "--for", "2s", "--rate", "100", "--fail-rate", "0.2")
+	if code := q.exitCode(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if said := q.stdout.String(); !strings.Contains(said, "each once, and each group in the order of its commits") || strings.Contains(said, "asked the table") {
+		t.Errorf("it says:\n%s", said)
+	}
+	if mongoHas(t, source, q.made) {
+		t.Errorf("database %s is left", q.made)
+	}
+	q = tryMongo(t, source, "--for", "30s", "--rate", "50")
+	_ = q.cmd.Process.Signal(syscall.SIGINT)
+	if code := q.exitCode(); code != 1 || !strings.Contains(q.said(), "nothing is left behind") || mongoHas(t, source, q.made) {
+		t.Errorf("exit code %d after a signal, database there: %v", code, mongoHas(t, source, q.made))
+	}
+	q = try(t, source, "--json", "--for", "500ms")
+	if code := q.exitCode(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	var o outcome
+	if err := json.Unmarshal(q.stdout.Bytes(), &o); err != nil || o.Delivered != o.Committed || o.Committed == 0 || o.Duplicates > 0 {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// What a kept quickstart has goes on as it says, and the next one there names what a
+// killed one has left, with the statement that removes it.
+func TestMongoQuickstartKeptAndKilled(t *testing.T) {
+	t.Parallel()
+	chooseMongo(t)
+	source := servers.Mongo(t)
+	kept := tryMongo(t, source, "--keep", "--for", "500ms")
+	if code := kept.exitCode(); code != 0 || !mongoHas(t, source, kept.made) || !strings.Contains(kept.stdout.String(), "mongosh ") {
+		t.Errorf("exit code %d of one that is kept:\n%s", code, kept.stdout.String())
+	}
+	killed := tryMongo(t, source, "--for", "30s")
+	killed.kill()
+	within(t, patience, func() string {
+		next := try(t, source, "--json", "--for", "200ms")
+		if code := next.exitCode(); code != 0 {
+			t.Fatalf("exit code %d", code)
+		}
+		for _, name := range []string{kept.made, killed.made} {
+			if !strings.Contains(next.said(), `db.getSiblingDB("`+name+`").dropDatabase();`) {
+				return name + " is not named:\n" + next.said()
+			}
+		}
+		return ""
+	})
+}

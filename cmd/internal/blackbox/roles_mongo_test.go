@@ -1,0 +1,126 @@
+package blackbox
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// deployed is a script of deploy/mongo for a database.
+func (s *mongoScene) deployed(name string) string {
+	s.t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "mongo", name))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return strings.ReplaceAll(string(text), `"shop"`, fmt.Sprintf("%q", s.db.Name()))
+}
+
+// as is the scene's URL for another user of its database.
+func (s *mongoScene) as(user, password string) string {
+	s.t.Helper()
+	u, err := url.Parse(s.database)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	u.User, u.RawQuery = url.UserPassword(user, password), strings.Replace(u.RawQuery, "authSource=admin", "authSource="+s.db.Name(), 1)
+	return u.String()
+}
+
+// guarded is a scene on a server that asks who comes, with the users of roles.js.
+func guarded(t *testing.T, rest string, test func(s *mongoScene)) {
+	t.Helper()
+	chooseMongo(t)
+	set := servers.StartMongo(t, 1, nil)
+	set.Auth()
+	s := mongoSceneIn(t, set.Database(), rest)
+	mongosh(t, s.db, s.deployed("roles.js"), "canary")
+	s.config = strings.Replace(s.config, fmt.Sprintf("%q", s.database), fmt.Sprintf("%q, stream-url: %q", s.as("relay", "canary"), s.as("relay_stream", "canary")), 1)
+	test(s)
+}
+
+// The relay does all of its work as the users of the scripts: it makes its collections,
+// streams, claims, settles, holds, parks, reads back, sweeps, deletes what was kept long
+// enough, and a second relay takes over from a frozen one.
+func TestMongoLeastPrivilege(t *testing.T) {
+	t.Parallel()
+	const rest = "dispatch: {on-failed: block, max-retries: 1, backoff: {initial: 50ms}, global-buffer-size: 100}\ncheckpoint: {sweep-interval: 1s}\n"
+	guarded(t, rest, func(s *mongoScene) {
+		const bad = "E000100000050"
+		poison(s.to, sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("no such thing")}, bad)
+		r := s.run()
+		if strings.Contains(r.said(), "polling") || strings.Contains(r.said(), "canary") {
+			t.Errorf("the relay says:\n%s", r.said())
+		}
+		s.write(mongoLoad{Transactions: 1600, Clients: 8, Most: 1, Groups: 2})()
+		within(s.t, patience, func() string {
+			if s.count(bson.M{}, "sluicebox_parked") == 0 {
+				return "nothing is parked"
+			}
+			return ""
+		})
+		lane := []string{"--outbox", "outbox_events", "--kind", "EVENT", "--group", "group-2"}
+		r.operate(append([]string{"lanes", "pause", "--reason", "to see whether it may"}, lane...)...)
+		r.operate(append([]string{"lanes", "resume"}, lane...)...)
+		s.to.Script(nil)
+		r.operate("deadletters", "requeue", "--outbox", "outbox_events", "--yes", bad)
+		s.expectSet()
+		dwindle(t, "documents are parked", func() int { return s.count(bson.M{}, "sluicebox_parked") })
+		_, err := s.db.Collection("outbox_events").UpdateByID(context.Background(), bad, bson.M{"$set": bson.M{"status": "PENDING"}})
+		s.must(err)
+		r.waitFor("rows came back to PENDING")
+		s.settle()
+
+		next := start(t, s.config)
+		next.waitFor("standing by")
+		r.freeze()
+		next.waitFor("reading")
+		s.load(50)
+		s.expectSet()
+		r.kill()
+		expectStop(t, next)
+
+		long := time.Now().Add(-48 * time.Hour)
+		_, err = s.db.Collection("outbox_events").UpdateMany(context.Background(), bson.M{}, bson.M{"$set": bson.M{"processedAt": long}})
+		s.must(err)
+		s.config = strings.Replace(s.config, "flowcatalyst: {", "flowcatalyst: {retention: 1d, ", 1)
+		r = s.run()
+		dwindle(t, "documents are kept for too long", func() int { return s.count(bson.M{}, "outbox_events") })
+		expectStop(t, r)
+	})
+}
+
+// A user of reader.js lists the dead letters and changes nothing.
+func TestMongoReader(t *testing.T) {
+	t.Parallel()
+	guarded(t, "dispatch: {max-retries: 0}\n", func(s *mongoScene) {
+		const bad = "E000100000005"
+		poison(s.to, sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("no such thing")}, bad)
+		r := s.run()
+		s.write(mongoLoad{Transactions: 40, Clients: 1, Groups: 1})()
+		r.waitFor("a row is FAILED")
+		mongosh(t, s.db, s.deployed("reader.js"), "look")
+		file := filepath.Join(t.TempDir(), "reader.yaml")
+		text := strings.Replace(s.config, s.as("relay", "canary"), s.as("relay_reader", "look"), 1)
+		s.must(os.WriteFile(file, []byte(strings.Replace(text, adminKey, "''", 1)), 0o600))
+		stdout, stderr, code := command(t, nil, "deadletters", "list", "-c", file)
+		if code != 0 || !strings.Contains(stdout, bad) {
+			t.Errorf("deadletters list: exit code %d: %s%s", code, stdout, stderr)
+		}
+		if _, stderr, code = command(t, nil, "deadletters", "requeue", "-c", file, "--outbox", "outbox_events", "--yes", bad); code == 0 {
+			t.Errorf("the reader may requeue: %s", stderr)
+		}
+		expectStop(t, r)
+	})
+}
