@@ -10,7 +10,10 @@ DB       ?=
 BENCHED   = $(or $(DB),pg15)
 SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-mysql.md)
 
-.PHONY: help build quickstart test short crash leader lint fuzz bench microbench clean have-go have-cc
+# What needs MongoDB, by the names of its tests.
+MONGO     = ^Test(Missing|Py|Shared)?Mongo
+
+.PHONY: help build quickstart test mongo short crash leader lint fuzz bench microbench clean have-go have-cc
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -25,22 +28,26 @@ quickstart: build ## build it and show it at work, with nothing to set up
 # busy for ten minutes, so of it only the tests of concurrency run that way.
 # The black-box scenarios run beside one server each, the most important beside two;
 # VERSIONS=all runs them beside each, VERSIONS=mysql beside that.
-test: have-go have-cc ## run all tests, with the race detector, beside real servers
-	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) sh -c 'go test -timeout 20m ./store/sqlite & \
-		go test -race -timeout 20m $$(go list ./... | grep -v store/sqlite) && \
+test: have-go have-cc ## run all tests but MongoDB's, with the race detector, beside real servers
+	$(SERVERS) exec pg15 pg18 mysql mariadb pgbouncer -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) sh -c 'go test -timeout 20m ./store/sqlite & \
+		go test -race -timeout 20m -skip "$(MONGO)" $$(go list ./... | grep -vE "store/sqlite|(store|capture)/mongo$$") && \
 		go test -race -timeout 20m -run "TestBusy|TestBesideServices|TestReplaced|TestLock|TestDurability" ./store/sqlite; \
 		raced=$$?; wait $$! && exit $$raced'
+
+mongo: have-go have-cc ## run the tests of MongoDB, a source that is not finished
+	$(SERVERS) exec mongo pymongo -- sh -c 'go test -race -timeout 20m ./store/mongo ./capture/mongo && \
+		go test -race -timeout 20m -run "$(MONGO)" ./cmd/internal/blackbox ./cmd/internal/quickstart ./store/storetest/servers'
 
 short: have-go ## run the tests that need no server
 	go test -short ./...
 
-crash: have-go have-cc ## kill the relay N times (20) under load, and the server as often (DB=pg15,pg18,mysql,mariadb)
+crash: have-go have-cc ## kill the relay N times (20) under load, and the server as often (DB=pg15,pg18,mysql,mariadb,mongo)
 	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(or $(DB),all) SLUICEBOX_TEST_CRASHES=$(N) go test -count=1 -v -timeout 60m \
-		-run 'TestKilledUnderLoad|TestTheServerCrashes|TestAFastShutdown' ./cmd/internal/blackbox
+		-run 'TestKilledUnderLoad|TestTheServerCrashes|TestAFastShutdown|TestMongoKilledUnderLoad|TestMongoThePrimary' ./cmd/internal/blackbox
 
-leader: have-go ## kill, stop, freeze and cut off the leader of two relays N times (20) under load, and replace both (DB=pg15,pg18,mysql,mariadb)
+leader: have-go ## kill, stop, freeze and cut off the leader of two relays N times (20) under load, and replace both (DB=pg15,pg18,mysql,mariadb,mongo)
 	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(or $(DB),all) SLUICEBOX_TEST_CRASHES=$(N) SLUICEBOX_TEST_RACE=false go test -count=1 -v -timeout 60m -parallel 1 \
-		-run 'TestTwoRelays$$|TestARollingRestart' ./cmd/internal/blackbox
+		-run 'TestTwoRelays$$|TestARollingRestart|TestMongoTwoRelays' ./cmd/internal/blackbox
 
 lint: have-go ## check the format and look for mistakes
 	@unformatted=$$(gofmt -l .) && test -z "$$unformatted" || { echo "gofmt -w these files:" $$unformatted >&2; exit 1; }
