@@ -97,8 +97,11 @@ func (s *Source) tryBehind(ctx context.Context, db *mongo.Database, sv *server, 
 			return ctx.Err()
 		case <-time.After(tryAfter):
 		}
-		if _, err := s.ready(ctx); err != nil {
-			return err
+		switch _, now := s.ready(ctx); {
+		case errors.As(now, new(*fault.LogError)):
+			return errors.New(now.Error()) // no place's fault
+		case now != nil:
+			return now
 		}
 	}
 }
