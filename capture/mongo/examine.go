@@ -2,9 +2,7 @@ package mongo
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -29,29 +27,17 @@ const (
 // store examines too, it leaves to it.
 func (s *Source) Examine(ctx context.Context) ([]store.Finding, error) {
 	e := examination{source: s}
-	err := e.run(ctx)
-	var setup *store.SetupError
-	if errors.As(err, &setup) {
-		e.add("connection", store.Fault, setup.Problem, setup.Remedy)
-		err = nil
-	}
-	if err != nil {
-		err = fmt.Errorf("examine the log: %w", err)
-	}
-	return e.found, err
+	return e.End(e.run(ctx))
 }
 
 // examination gathers findings.
 type examination struct {
+	fault.Findings
+
 	source *Source
 	db     *mongo.Database
 	server *server
 	wrong  fault.List
-	found  []store.Finding
-}
-
-func (e *examination) add(subject string, grade store.Grade, text string, remedies ...string) {
-	e.found = append(e.found, store.Finding{Grade: grade, Subject: subject, Text: text, Remedy: strings.Join(remedies, "\n")})
 }
 
 func (e *examination) run(ctx context.Context) error {
@@ -67,11 +53,11 @@ func (e *examination) run(ctx context.Context) error {
 		if err := e.wrong.AddErr(s.tryStream(ctx, db, sv, &now)); err != nil {
 			return err
 		}
-		e.add("server", store.Fine, "replica set "+sv.set)
+		e.Add("server", store.Fine, "replica set "+sv.set)
 		streams = len(e.wrong.Wrong) == 0
 	}
 	for i := range e.wrong.Wrong {
-		e.found = append(e.found, e.wrong.Wrong[i].Finding(store.Fault))
+		e.Found = append(e.Found, e.wrong.Wrong[i].Finding(store.Fault))
 	}
 	if !streams {
 		return nil
@@ -80,7 +66,7 @@ func (e *examination) run(ctx context.Context) error {
 	if s.stream.user != "" {
 		who = "role " + s.stream.user + " may read the change stream of database " + db.Name()
 	}
-	e.add("stream", store.Fine, who)
+	e.Add("stream", store.Fine, who)
 	e.identity(ctx)
 	e.behind()
 	return e.window(ctx)
@@ -91,14 +77,14 @@ func (e *examination) identity(ctx context.Context) {
 	if e.server.id != "" {
 		return
 	}
-	e.add("identity", store.Advice, fmt.Sprintf("role %s may not ask for the id of replica set %s: a checkpoint of another set of that name would be taken for one of this", e.source.stream.user, e.server.set),
+	e.Add("identity", store.Advice, fmt.Sprintf("role %s may not ask for the id of replica set %s: a checkpoint of another set of that name would be taken for one of this", e.source.stream.user, e.server.set),
 		"-- in mongosh, as an administrator", grant(ctx, e.db, e.source.stream.user, "clusterMonitor", "admin"))
 }
 
 // behind says whether the majority keeps up: a stream sends what it has, and no more.
 func (e *examination) behind() {
 	if late := e.server.writtenAt.Sub(e.server.majority); late > mostBehind {
-		e.add("majority", store.Advice, fmt.Sprintf("the majority of replica set %s is %s behind: events come as late as that", e.server.set, late.Round(time.Second)),
+		e.Add("majority", store.Advice, fmt.Sprintf("the majority of replica set %s is %s behind: events come as late as that", e.server.set, late.Round(time.Second)),
 			"see which members are down or slow: rs.status()")
 	}
 }
@@ -108,7 +94,7 @@ func (e *examination) window(ctx context.Context) error {
 	const subject = "oplog"
 	first, last, err := e.ends(ctx)
 	if denied(err) {
-		e.add(subject, store.Advice, fmt.Sprintf("role %s may not read the oplog: how much of it is behind the relay stays unknown, and it is not bounded", e.source.stream.user),
+		e.Add(subject, store.Advice, fmt.Sprintf("role %s may not read the oplog: how much of it is behind the relay stays unknown, and it is not bounded", e.source.stream.user),
 			"-- in mongosh, as an administrator", grant(ctx, e.db, e.source.stream.user, "read", "local"))
 		return nil
 	}
@@ -122,10 +108,10 @@ func (e *examination) window(ctx context.Context) error {
 	reach := last.Sub(first)
 	said := fmt.Sprintf("it reaches back %s and has %d of at most %d MB", reach.Round(time.Second), size>>20, limit>>20)
 	if size < limit/10*9 || reach >= leastWindow { // one that is not full says nothing
-		e.add(subject, store.Fine, said+"; a relay that is down for longer than it reaches reads the collections instead")
+		e.Add(subject, store.Fine, said+"; a relay that is down for longer than it reaches reads the collections instead")
 		return nil
 	}
-	e.add(subject, store.Advice, said+": a relay that is down for longer finds the log lost, and reads the collections instead",
+	e.Add(subject, store.Advice, said+": a relay that is down for longer finds the log lost, and reads the collections instead",
 		"-- in mongosh, as an administrator, on each member", fmt.Sprintf("db.adminCommand({replSetResizeOplog: 1, size: %d})", max(990, 4*limit>>20)))
 	return nil
 }

@@ -2,7 +2,6 @@ package mysql
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -20,28 +19,16 @@ import (
 // looked at. What the store examines too, it leaves to it.
 func (s *Source) Examine(ctx context.Context) ([]store.Finding, error) {
 	e := examination{source: s}
-	err := e.run(ctx)
-	var setup *store.SetupError
-	if errors.As(err, &setup) {
-		e.add("connection", store.Fault, setup.Problem, setup.Remedy)
-		err = nil
-	}
-	if err != nil {
-		err = fmt.Errorf("examine the log: %w", err)
-	}
-	return e.found, err
+	return e.End(e.run(ctx))
 }
 
 // examination gathers findings.
 type examination struct {
+	fault.Findings
+
 	source *Source
 	server *server
 	wrong  fault.List
-	found  []store.Finding
-}
-
-func (e *examination) add(subject string, grade store.Grade, text string, remedies ...string) {
-	e.found = append(e.found, store.Finding{Grade: grade, Subject: subject, Text: text, Remedy: strings.Join(remedies, "\n")})
 }
 
 // part adds the faults of a subject, or what is fine if there are none.
@@ -49,12 +36,12 @@ func (e *examination) part(subject, fine string) {
 	faulty := false
 	for i := range e.wrong.Wrong {
 		if f := &e.wrong.Wrong[i]; f.Subject == subject {
-			e.found = append(e.found, f.Finding(store.Fault))
+			e.Found = append(e.Found, f.Finding(store.Fault))
 			faulty = true
 		}
 	}
 	if fine != "" && !faulty {
-		e.add(subject, store.Fine, fine)
+		e.Add(subject, store.Fine, fine)
 	}
 }
 
@@ -98,13 +85,13 @@ func (e *examination) metadata() {
 	const subject = "binlog_row_metadata"
 	value := e.server.setting(subject)
 	if value == "FULL" {
-		e.add(subject, store.Fine, "FULL: the binlog names the columns")
+		e.Add(subject, store.Fine, "FULL: the binlog names the columns")
 		return
 	}
 	set := e.server.set(subject, "", "FULL", "")
 	finding := set.Finding(store.Advice)
 	finding.Text = fmt.Sprintf("%s: the binlog does not name the columns. The relay takes them in the order of the table as it is now; rows of before a change of the table are found in the table instead", value)
-	e.found = append(e.found, finding)
+	e.Found = append(e.Found, finding)
 }
 
 // durable says whether the log outlives a crash of the machine.
@@ -117,7 +104,7 @@ func (e *examination) durable() {
 	set := e.server.set(subject, "", "1", "")
 	finding := set.Finding(store.Advice)
 	finding.Text = fmt.Sprintf("%s: a crash of the machine may take the end of the binlog back, with transactions that were already sent. The relay then reads the tables instead", value)
-	e.found = append(e.found, finding)
+	e.Found = append(e.Found, finding)
 }
 
 // retention says how long the log is kept.
@@ -137,7 +124,7 @@ func (e *examination) retention(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ask how long the binlog is: %w", mystore.Explain(err))
 	}
-	e.add("log", store.Fine, fmt.Sprintf("the binlog has %d files and ends at %s:%d", len(files), e.server.end.file, e.server.end.at))
+	e.Add("log", store.Fine, fmt.Sprintf("the binlog has %d files and ends at %s:%d", len(files), e.server.end.file, e.server.end.at))
 	return nil
 }
 
@@ -160,9 +147,9 @@ func (e *examination) namesakes(ctx context.Context) error {
 		text := fmt.Sprintf("replica %q reads the binlog under %s, the server id of this relay", other, id)
 		const way = "give one of them another number (source.server-id)"
 		if e.server.flavour == mariaDB {
-			e.add("server_id", store.Fault, text+": the two end each other's streams", way)
+			e.Add("server_id", store.Fault, text+": the two end each other's streams", way)
 		} else {
-			e.add("server_id", store.Advice, text+": the server tells them apart by their UUIDs, people may not", way)
+			e.Add("server_id", store.Advice, text+": the server tells them apart by their UUIDs, people may not", way)
 		}
 	}
 	return nil

@@ -25,48 +25,39 @@ func (s *Source) Examine(ctx context.Context) ([]store.Finding, error) {
 		e = examination{source: s, conn: conn}
 		return e.run(ctx)
 	})
-	var setup *store.SetupError
 	switch {
 	case errors.Is(err, errStandby):
-		e.add("server", store.Fault, "it is a standby, whose log a relay does not read",
+		e.Add("server", store.Fault, "it is a standby, whose log a relay does not read",
 			"name the primary in source.url, or every host: the relay goes to the one that takes writes")
 		err = nil
 	case pgstore.LockedOut(err):
-		e.add("tables", store.Advice, "somebody holds a lock that keeps even readers out of a table: what follows was not looked at, and the relay waits for it",
+		e.Add("tables", store.Advice, "somebody holds a lock that keeps even readers out of a table: what follows was not looked at, and the relay waits for it",
 			pgstore.LockersRemedy)
 		err = nil
-	case errors.As(err, &setup):
-		e.add("connection", store.Fault, setup.Problem, setup.Remedy)
-		err = nil
-	case err != nil:
-		err = fmt.Errorf("examine the log: %w", err)
 	}
-	return e.found, err
+	return e.End(err)
 }
 
 // examination gathers findings.
 type examination struct {
+	fault.Findings
+
 	source *Source
 	conn   *pgx.Conn
 	server *server
 	wrong  []fault.Fault
 	slot   slot
-	found  []store.Finding
-}
-
-func (e *examination) add(subject string, grade store.Grade, text string, remedies ...string) {
-	e.found = append(e.found, store.Finding{Grade: grade, Subject: subject, Text: text, Remedy: strings.Join(remedies, "\n")})
 }
 
 // part adds the faults of a subject, or what is fine if there are none.
 func (e *examination) part(subject, fine string) {
 	for i := range e.wrong {
 		if e.wrong[i].Subject == subject {
-			e.found = append(e.found, e.wrong[i].Finding(store.Fault))
+			e.Found = append(e.Found, e.wrong[i].Finding(store.Fault))
 		}
 	}
 	if fine != "" && !e.faulty(subject) {
-		e.add(subject, store.Fine, fine)
+		e.Add(subject, store.Fine, fine)
 	}
 }
 
@@ -114,7 +105,7 @@ func (e *examination) stream(ctx context.Context) error {
 	case errors.As(err, &busy):
 		return e.noSender(ctx, busy.Problem)
 	case f != nil:
-		e.found = append(e.found, f.Finding(store.Fault))
+		e.Found = append(e.Found, f.Finding(store.Fault))
 		return nil
 	case err != nil:
 		return err
@@ -125,11 +116,11 @@ func (e *examination) stream(ctx context.Context) error {
 		return fmt.Errorf("ask which server it is: %w", pgstore.Explain(err))
 	}
 	if id.DBName != database || id.SystemID != system {
-		e.add("stream", store.Fault, fmt.Sprintf("source.stream-url leads to database %s of server %s, and source.url to %s of %s",
+		e.Add("stream", store.Fault, fmt.Sprintf("source.stream-url leads to database %s of server %s, and source.url to %s of %s",
 			id.DBName, id.SystemID, database, system), "name the same database in both, each with its own role")
 		return nil
 	}
-	e.add("stream", store.Fine, "role "+role+" may read the log")
+	e.Add("stream", store.Fine, "role "+role+" may read the log")
 	return nil
 }
 
@@ -137,7 +128,7 @@ func (e *examination) stream(ctx context.Context) error {
 // them serves a relay of this name, that is as it should be.
 func (e *examination) noSender(ctx context.Context, problem string) error {
 	if e.relayReads() {
-		e.add("stream", store.Fine, "every walsender is taken, one of them by the relay itself; so it was not tried whether the role may stream")
+		e.Add("stream", store.Fine, "every walsender is taken, one of them by the relay itself; so it was not tried whether the role may stream")
 		return nil
 	}
 	var most int
@@ -148,7 +139,7 @@ func (e *examination) noSender(ctx context.Context, problem string) error {
 		Subject: "stream", Problem: problem, Statements: []string{fmt.Sprintf("ALTER SYSTEM SET max_wal_senders = %d;", most+moreSlots)},
 		How: "as a superuser and restart the server, or end a stream that is not needed (SELECT * FROM pg_stat_replication)",
 	}
-	e.found = append(e.found, f.Finding(store.Fault))
+	e.Found = append(e.Found, f.Finding(store.Fault))
 	return nil
 }
 
@@ -165,7 +156,7 @@ func (e *examination) publication() {
 	}
 	if len(p.missing) > 0 && p.mends(s) {
 		f := p.incomplete(s.cfg.Name, "or leave it to `sluicebox init`, or to the relay itself")
-		e.found = append(e.found, f.Finding(store.Advice))
+		e.Found = append(e.Found, f.Finding(store.Advice))
 	}
 	fine := ""
 	if len(p.missing) == 0 {
@@ -182,20 +173,20 @@ func (e *examination) slotState(context.Context) error {
 	case e.faulty("slot"):
 		e.part("slot", "")
 	case !sl.exists:
-		e.add("slot", store.Fine, s.cfg.Name+" is not there yet; the relay makes it")
+		e.Add("slot", store.Fine, s.cfg.Name+" is not there yet; the relay makes it")
 	case sl.lost != "":
-		e.add("slot", store.Advice, fmt.Sprintf("%s has lost its log (%s): the relay reads the tables for what it held and makes it anew", s.cfg.Name, sl.lost),
+		e.Add("slot", store.Advice, fmt.Sprintf("%s has lost its log (%s): the relay reads the tables for what it held and makes it anew", s.cfg.Name, sl.lost),
 			free, s.dropStatement())
 	case e.relayReads():
-		e.add("slot", store.Fine, fmt.Sprintf("%s is read by a relay of this name, pid %d", s.cfg.Name, sl.pid))
+		e.Add("slot", store.Fine, fmt.Sprintf("%s is read by a relay of this name, pid %d", s.cfg.Name, sl.pid))
 	case sl.active:
 		f := fault.Fault{
 			Subject: "slot", Problem: fmt.Sprintf("%s is held by another program: pid %d, %s", s.cfg.Name, sl.pid, sl.holder),
 			Statements: []string{fmt.Sprintf("SELECT pg_terminate_backend(%d);", sl.pid)}, How: "or stop that program, or give the relay another name",
 		}
-		e.found = append(e.found, f.Finding(store.Fault))
+		e.Found = append(e.Found, f.Finding(store.Fault))
 	default:
-		e.add("slot", store.Fine, fmt.Sprintf("%s stands at %s", s.cfg.Name, sl.confirmed))
+		e.Add("slot", store.Fine, fmt.Sprintf("%s stands at %s", s.cfg.Name, sl.confirmed))
 	}
 	return nil
 }
@@ -229,11 +220,11 @@ func (e *examination) retained(ctx context.Context) error {
 	}
 	const subject = "retained log"
 	if limit < 0 {
-		e.add(subject, store.Advice, "max_slot_wal_keep_size is unlimited: a slot that no relay reads keeps the log until the disk is full",
+		e.Add(subject, store.Advice, "max_slot_wal_keep_size is unlimited: a slot that no relay reads keeps the log until the disk is full",
 			"-- as a superuser, with what the disk can spare", "ALTER SYSTEM SET max_slot_wal_keep_size = '20GB';", "SELECT pg_reload_conf();")
 	}
 	if idle != "0" {
-		e.add(subject, store.Advice, "idle_replication_slot_timeout is "+idle+": the server invalidates the slot of a relay that does not run for so long",
+		e.Add(subject, store.Advice, "idle_replication_slot_timeout is "+idle+": the server invalidates the slot of a relay that does not run for so long",
 			"-- as a superuser", "ALTER SYSTEM SET idle_replication_slot_timeout = 0;", "SELECT pg_reload_conf();")
 	}
 	text := "the slot keeps " + size(kept)
@@ -243,9 +234,9 @@ func (e *examination) retained(ctx context.Context) error {
 	switch {
 	case !e.usable():
 	case !e.slot.active && (kept > warnRetained || limit > 0 && kept > limit/2):
-		e.add(subject, store.Advice, text+", and no relay reads it", "-- start the relay; or, if none is to run any more", e.source.dropStatement())
+		e.Add(subject, store.Advice, text+", and no relay reads it", "-- start the relay; or, if none is to run any more", e.source.dropStatement())
 	default:
-		e.add(subject, store.Fine, text)
+		e.Add(subject, store.Fine, text)
 	}
 	return nil
 }
@@ -281,14 +272,14 @@ func (e *examination) failover(ctx context.Context) error {
 	const subject = "failover"
 	switch {
 	case failover != "true":
-		e.add(subject, store.Advice, fmt.Sprintf("slot %s is no failover slot: a promoted standby does not have it", e.source.cfg.Name),
+		e.Add(subject, store.Advice, fmt.Sprintf("slot %s is no failover slot: a promoted standby does not have it", e.source.cfg.Name),
 			"-- while no relay of the name runs; the next one makes it as a failover slot", e.source.dropStatement())
 	case len(standbys) > 0 && holds == "":
-		e.add(subject, store.Advice, "synchronized_standby_slots is empty: rows may be delivered that a promoted standby never had",
+		e.Add(subject, store.Advice, "synchronized_standby_slots is empty: rows may be delivered that a promoted standby never had",
 			"-- as a superuser; deliveries then wait for these standbys", fmt.Sprintf("ALTER SYSTEM SET synchronized_standby_slots = '%s';", strings.Join(standbys, ", ")),
 			"SELECT pg_reload_conf();")
 	default:
-		e.add(subject, store.Fine, "slot "+e.source.cfg.Name+" is a failover slot")
+		e.Add(subject, store.Fine, "slot "+e.source.cfg.Name+" is a failover slot")
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func (e *examination) transactions(ctx context.Context) error {
 		remedies = []string{terminateComment, terminateStatement(old.PID)}
 	}
 	_, since, _ := strings.Cut(old.Problem, " waits for ")
-	e.add("transactions", store.Advice, "there is "+since+": "+what, remedies...)
+	e.Add("transactions", store.Advice, "there is "+since+": "+what, remedies...)
 	return nil
 }
 
@@ -99,11 +99,11 @@ func (e *examination) hidden(ctx context.Context, what string) error {
 		left = slices.DeleteFunc(left, func(t hiddenTransaction) bool { return !slices.Contains(now, t) })
 	}
 	if len(left) == 0 {
-		e.add("transactions", store.Fine, "none is open for long")
+		e.Add("transactions", store.Fine, "none is open for long")
 		return nil
 	}
 	user := pgstore.Ident(e.server.user)
-	e.add("transactions", store.Advice,
+	e.Add("transactions", store.Advice,
 		fmt.Sprintf("pid %d has a transaction open for longer than %s, and since when cannot be told: %s may not see it (pg_read_all_stats); if it is old, %s",
 			left[0].PID, watch, user, what),
 		"-- as an administrator, so that the role sees it", "GRANT pg_read_all_stats TO "+user+";")
