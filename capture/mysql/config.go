@@ -3,7 +3,7 @@ package mysql
 import (
 	"errors"
 	"fmt"
-	"hash/fnv"
+	"math/rand/v2"
 
 	"github.com/sluicebox/sluicebox/store"
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
@@ -22,8 +22,9 @@ type Config struct {
 	// Outboxes are the tables to read.
 	Outboxes []store.Outbox
 	// ServerID is what the relay calls itself among the server's replicas; no
-	// other of them may have the number. 0 is one that is made of Name and the
-	// database, above 2^31.
+	// other of them may have the number. 0 is another for each stream, above 2^31:
+	// MariaDB ends an older stream of the same number before it begins one, and
+	// waits for net_write_timeout if nobody reads that stream any more.
 	ServerID uint32
 	// MaxBatchRows and MaxBatchBytes bound a batch; a single row may exceed the
 	// bytes. 0 is 500 rows and 4 MiB.
@@ -46,12 +47,9 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (c *Config) setDefaults(database string) {
+func (c *Config) setDefaults() {
 	if c.StreamURL == "" {
 		c.StreamURL = c.URL
-	}
-	if c.ServerID == 0 {
-		c.ServerID = serverIDOf(database, c.Name)
 	}
 	if c.MaxBatchRows == 0 {
 		c.MaxBatchRows = defaultBatchRows
@@ -65,12 +63,8 @@ func (c *Config) setDefaults(database string) {
 // with.
 const highIDs = 1 << 31
 
-// serverIDOf makes a server id of a relay's name and its database.
-func serverIDOf(database, name string) uint32 {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte("sluicebox " + name + " " + database)) // it never fails
-	return highIDs | h.Sum32()
-}
+// anyServerID is a number that nobody else will have by accident.
+func anyServerID() uint32 { return highIDs | rand.Uint32() }
 
 // New checks a configuration and returns its source. It connects to nothing.
 // Close it when no call on it is open.
@@ -82,7 +76,7 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.setDefaults(config.DBName)
+	cfg.setDefaults()
 	stream, err := mystore.ParseURL(cfg.StreamURL, "sluicebox "+cfg.Name+" stream")
 	if err != nil {
 		return nil, err

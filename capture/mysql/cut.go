@@ -4,15 +4,11 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	mathrand "math/rand/v2"
 	"slices"
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/store"
 )
-
-// anyServerID is a number that nobody else will have by accident.
-func anyServerID() uint32 { return highIDs | mathrand.Uint32() }
 
 // cut returns a view of the tables and the place in the binlog that matches.
 //

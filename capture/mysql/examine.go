@@ -128,9 +128,12 @@ func (e *examination) retention(ctx context.Context) error {
 	return nil
 }
 
-// namesakes looks for another replica that has the relay's server id. Few roles may see
+// namesakes looks for another replica that has the number that the relay was given. Few roles may see
 // them; the others find out when the two meet.
 func (e *examination) namesakes(ctx context.Context) error {
+	if e.source.cfg.ServerID == 0 {
+		return nil
+	}
 	rows, err := e.source.control.named(ctx, e.server.replicasSQL())
 	if denied(err) {
 		return nil

@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -39,7 +40,7 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 		if until != nil && from.set.contains(until) {
 			return nil
 		}
-		r := &run{source: s, serverID: s.cfg.ServerID, from: from, until: until, out: out}
+		r := &run{source: s, serverID: cmp.Or(s.cfg.ServerID, anyServerID()), from: from, until: until, out: out}
 		err = r.read(ctx)
 		progress = progress || r.progress
 		switch {

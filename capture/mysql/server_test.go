@@ -81,6 +81,32 @@ func TestSilentServer(t *testing.T) {
 	})
 }
 
+// A stream that nobody reads any more, but whose connection is there, keeps no other
+// stream of the relay from beginning.
+func TestStreamThatNobodyReads(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		d := newDatabase(t, f, f.Database(t))
+		way := servers.NewWire(t, d.stream)
+		cut := d.config()
+		cut.StreamURL = way.URL(d.stream)
+		first, _, o := follow(t, d, cut, store.Checkpoint{})
+		d.exec(t, "CREATE TABLE large (payload longblob)", insert("one"))
+		first.Rows(1)
+		way.Cut()
+		for range 40 { // more than the buffers on the way hold
+			d.exec(t, "INSERT INTO large VALUES (REPEAT('x', 1 << 20))")
+		}
+		d.exec(t, insert("two"))
+		fo, _, _ := follow(t, d, d.config(), store.Checkpoint{Origin: o.Origin, Position: o.From})
+		fo.Rows(2)
+		const stuck = "SELECT COUNT(*) FROM information_schema.processlist WHERE state IN ('Writing to net', 'Sending to client') AND user = ?"
+		var n int
+		if err := d.db.QueryRow(stuck, d.role).Scan(&n); err != nil || n == 0 {
+			t.Errorf("%d streams wait for a reader, %v", n, err)
+		}
+	})
+}
+
 // Two relays under one server id. MariaDB ends the older stream of the two, and
 // both would go on for ever; MySQL lets both read.
 func TestServerIDClash(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
 // troupe is several relays of one name beside one database.
@@ -44,7 +45,7 @@ func noteSenders(to *sinktest.Receiver, delay time.Duration) *senders {
 type member struct {
 	*relay
 	who  string
-	wire *wire
+	wire *servers.Wire
 }
 
 // newTroupe makes the relay's tables, and notes who writes and who sends.
@@ -64,17 +65,17 @@ func newTroupe(s *scene, delay time.Duration) *troupe {
 // add starts a relay on a wire of its own.
 func (tr *troupe) add() *member {
 	tr.t.Helper()
-	return tr.join(newWire(tr.t, tr.database))
+	return tr.join(servers.NewWire(tr.t, tr.database))
 }
 
 // join starts a relay on a wire.
-func (tr *troupe) join(w *wire) *member {
+func (tr *troupe) join(w *servers.Wire) *member {
 	tr.t.Helper()
 	tr.started++
 	m := &member{wire: w}
 	url, who := tr.kind.as(tr.t, tr.database, fmt.Sprint("relay", tr.started))
 	m.who = who
-	config := strings.Replace(tr.config, tr.database, w.url(url), 1)
+	config := strings.Replace(tr.config, tr.database, w.URL(url), 1)
 	m.start(tr.t, config)
 	return m
 }
@@ -202,9 +203,9 @@ func takeovers() []takeover {
 			}
 			return m
 		}},
-		{name: "cut off", within: 5 * time.Second, load: 9, strike: func(m *member) { m.wire.cut() }, back: func(_ *troupe, m *member) *member {
+		{name: "cut off", within: 5 * time.Second, load: 9, strike: func(m *member) { m.wire.Cut() }, back: func(_ *troupe, m *member) *member {
 			m.waitFor("leads no more")
-			m.wire.mend()
+			m.wire.Mend()
 			m.ready()
 			return m
 		}},

@@ -171,7 +171,7 @@ func (d *decoder) checkSource(s *Source) {
 		d.checkDatabase("source.stream-url", s.StreamURL)
 	}
 	if (s.ServerID < 0 || int64(s.ServerID) > mostServerID) && d.sound("source.server-id") {
-		d.fail("source.server-id", "is %d, must be 1 to %d, or 0 for one that is made of the name and the database", s.ServerID, int64(mostServerID))
+		d.fail("source.server-id", "is %d, must be 1 to %d, or 0 for another with each stream", s.ServerID, int64(mostServerID))
 	}
 	d.positive("source.heartbeat-interval", s.HeartbeatInterval)
 	d.checkPolling(s)

@@ -29,7 +29,7 @@ type Settings struct {
 type Source struct {
 	URL               URL           `yaml:"url" doc:"Required. The database: postgres://user:password@host:port/database, where TLS is verify-full unless the URL says otherwise (?sslmode=...); mysql://user:password@host:port/database or mariadb://..., where TLS is verified unless the URL says otherwise (?tls=...); mongodb://user:password@host:port/database or mongodb+srv://..., where TLS is what the URL says (?tls=true); sqlite:///absolute/path.db, or sqlite:relative.db."`
 	StreamURL         URL           `yaml:"stream-url" doc:"PostgreSQL, MySQL, MariaDB and MongoDB: the same database with the role that may stream its log (REPLICATION, REPLICATION SLAVE, changeStream). Empty: the role of url does both."`
-	ServerID          int           `yaml:"server-id" doc:"MySQL and MariaDB: what the relay calls itself among the server's replicas, 1 to 4294967295; no other of them may have the number. 0: one above 2147483647 that is made of the name and the database."`
+	ServerID          int           `yaml:"server-id" doc:"MySQL and MariaDB: what the relay calls itself among the server's replicas, 1 to 4294967295; no other of them may have the number. 0: another above 2147483647 for each stream."`
 	Mode              string        `yaml:"mode" doc:"stream reads the database's log; poll asks the tables; auto streams where the server allows it and polls where not." enum:"auto,stream,poll"`
 	PollInterval      time.Duration `yaml:"poll-interval" doc:"Polling: the time between two reads."`
 	PollBatchSize     int           `yaml:"poll-batch-size" doc:"Polling: the most rows in one read."`

@@ -1,4 +1,4 @@
-package blackbox
+package servers
 
 import (
 	"io"
@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// wire is a network between a relay and its database. Cut, it carries nothing and
+// Wire is a network between a relay and its database. Cut, it carries nothing and
 // tells nobody: connections stay open, new ones are not answered, and what was
 // sent arrives once it is mended, as far as anybody still waits for it.
-type wire struct {
+type Wire struct {
 	t        testing.TB
 	to       string
 	listener net.Listener
@@ -23,8 +23,8 @@ type wire struct {
 	conns []net.Conn
 }
 
-// newWire leads to the server of a database's URL.
-func newWire(t testing.TB, database string) *wire {
+// NewWire returns a wire to the server of a database's URL, until the test ends.
+func NewWire(t testing.TB, database string) *Wire {
 	t.Helper()
 	u, err := url.Parse(database)
 	if err != nil {
@@ -34,15 +34,15 @@ func newWire(t testing.TB, database string) *wire {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &wire{t: t, to: u.Host, listener: l, end: make(chan struct{}), whole: make(chan struct{})}
+	w := &Wire{t: t, to: u.Host, listener: l, end: make(chan struct{}), whole: make(chan struct{})}
 	close(w.whole)
 	w.work.Go(w.accept)
 	t.Cleanup(w.close)
 	return w
 }
 
-// url is the database's URL through the wire.
-func (w *wire) url(database string) string {
+// URL is the database's URL through the wire.
+func (w *Wire) URL(database string) string {
 	u, err := url.Parse(database)
 	if err != nil {
 		w.t.Fatal(err)
@@ -51,13 +51,15 @@ func (w *wire) url(database string) string {
 	return u.String()
 }
 
-func (w *wire) cut() {
+// Cut ends what the wire carries.
+func (w *Wire) Cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.whole = make(chan struct{})
 }
 
-func (w *wire) mend() {
+// Mend undoes Cut.
+func (w *Wire) Mend() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	select {
@@ -68,7 +70,7 @@ func (w *wire) mend() {
 }
 
 // carries waits until the wire is whole, and reports false once the test ends.
-func (w *wire) carries() bool {
+func (w *Wire) carries() bool {
 	w.mu.Lock()
 	whole := w.whole
 	w.mu.Unlock()
@@ -80,7 +82,7 @@ func (w *wire) carries() bool {
 	}
 }
 
-func (w *wire) accept() {
+func (w *Wire) accept() {
 	for {
 		in, err := w.listener.Accept()
 		if err != nil {
@@ -92,7 +94,7 @@ func (w *wire) accept() {
 }
 
 // keep closes a connection at the end of the test at the latest.
-func (w *wire) keep(c net.Conn) {
+func (w *Wire) keep(c net.Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.conns = append(w.conns, c)
@@ -103,7 +105,7 @@ func (w *wire) keep(c net.Conn) {
 	}
 }
 
-func (w *wire) connect(in net.Conn) {
+func (w *Wire) connect(in net.Conn) {
 	defer func() { _ = in.Close() }()
 	if !w.carries() {
 		return
@@ -121,7 +123,7 @@ func (w *wire) connect(in net.Conn) {
 }
 
 // carry brings what one side says, and that it has hung up, to the other.
-func (w *wire) carry(to, from net.Conn) {
+func (w *Wire) carry(to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
@@ -137,7 +139,7 @@ func (w *wire) carry(to, from net.Conn) {
 	_ = from.Close()
 }
 
-func (w *wire) close() {
+func (w *Wire) close() {
 	_ = w.listener.Close()
 	w.mu.Lock()
 	close(w.end)
