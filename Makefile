@@ -46,7 +46,7 @@ crash: have-go have-cc ## kill the relay N times (20) under load, and the server
 		-run 'TestKilledUnderLoad|TestTheServerCrashes|TestAFastShutdown|TestMongoKilledUnderLoad|TestMongoThePrimary' ./cmd/internal/blackbox
 
 leader: have-go ## kill, stop, freeze and cut off the leader of two relays N times (20) under load, and replace both (DB=pg15,pg18,mysql,mariadb,mongo)
-	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(or $(DB),all) SLUICEBOX_TEST_CRASHES=$(N) SLUICEBOX_TEST_RACE=false go test -count=1 -v -timeout 60m -parallel 1 \
+	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(or $(DB),all) SLUICEBOX_TEST_CRASHES=$(N) go test -count=1 -v -timeout 60m -parallel 1 \
 		-run 'TestTwoRelays$$|TestARollingRestart|TestMongoTwoRelays' ./cmd/internal/blackbox
 
 lint: have-go ## check the format and look for mistakes

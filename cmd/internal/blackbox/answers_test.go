@@ -200,7 +200,7 @@ func TestCutBehindTheTaking(t *testing.T) {
 // is delivered. By hand, where the bound on memory is that of the program without
 // the race detector:
 //
-//	SLUICEBOX_TEST_RACE=false go test -v -run 'TestEndlessAnswers' ./cmd/internal/blackbox
+//	go test -v -run 'TestEndlessAnswers' ./cmd/internal/blackbox
 func TestEndlessAnswers(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]struct {

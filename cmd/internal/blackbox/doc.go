@@ -9,7 +9,7 @@
 //
 //	store/storetest/servers/servers.sh exec -- env VARIABLES go test -v -run 'NAME' ./cmd/internal/blackbox
 //
-// SLUICEBOX_TEST_RACE=false builds the program without the race detector,
+// With -race the program has the race detector too, and not only the tests.
 // SLUICEBOX_TEST_VERSIONS=all runs a scenario beside each server, and not beside the
 // one that its name decides; pg15,pg18,mysql,mariadb,mongo runs it beside those of them
 // that are named. MongoDB has scenarios of its own, TestMongo…, which run beside no other.
@@ -26,12 +26,12 @@
 //	… refused item by item                        TestOneRefusedItem                SLUICEBOX_TEST_ROWS=100000
 //	… in the only group                           TestAPoisonedRowInTheOnlyGroup
 //	one of two sinks hangs                        TestOneOfTwoSinksHangs            SLUICEBOX_TEST_OUTAGE=30s
-//	a group for each row; one group               TestManyGroupsAndOne              SLUICEBOX_TEST_ROWS=100000 SLUICEBOX_TEST_RACE=false
+//	a group for each row; one group               TestManyGroupsAndOne              SLUICEBOX_TEST_ROWS=100000
 //	429 and 503, with and without Retry-After     TestComeBackLater$
 //	… for one group                               TestComeBackLaterForOneGroup      SLUICEBOX_TEST_OUTAGE=20s
 //	413                                           TestBodyTooLarge
 //	a connection cut behind the taking            TestCutBehindTheTaking
-//	answers without an end, and of 100 MB         TestEndlessAnswers                SLUICEBOX_TEST_RACE=false
+//	answers without an end, and of 100 MB         TestEndlessAnswers
 //	on-failed: block, a kill, skip and requeue    TestABlockedGroup
 //	a pause, across a kill                        TestAPausedGroup
 //	requests are shared                           TestRequestsAreShared             SLUICEBOX_TEST_ROWS=100000
@@ -46,27 +46,27 @@
 //	publication dropped, by its owner or not      TestTheSlotIs|TestThePublication|TestTheLogIsLost
 //	wal_level raised under a relay that polls     TestWALLevelReplica
 //	rows set back by SQL; sweeps under load       TestRowsThatAreSetBack|TestASweepSendsNoRowTwice
-//	a day of log behind the checkpoint            TestADayOfLog                     SLUICEBOX_TEST_ROWS=1000000 SLUICEBOX_TEST_RACE=false
+//	a day of log behind the checkpoint            TestADayOfLog                     SLUICEBOX_TEST_ROWS=1000000
 //	a blocked group of more rows than the buffer,
-//	kills and crashes while they are parked       TestABlockedGroupIsParked         SLUICEBOX_TEST_ROWS=1000000 SLUICEBOX_TEST_RACE=false
-//	a receiver is dead past max-hold              TestAReceiverDeadForLong          SLUICEBOX_TEST_OUTAGE=10m SLUICEBOX_TEST_RACE=false
+//	kills and crashes while they are parked       TestABlockedGroupIsParked         SLUICEBOX_TEST_ROWS=1000000
+//	a receiver is dead past max-hold              TestAReceiverDeadForLong          SLUICEBOX_TEST_OUTAGE=10m
 //	… with a buffer smaller than its requests     TestADeadReceiverWithASmallBuffer
 //	… killed while rows wait behind those in flight
 //	                                              TestKilledWithRowsInFlightBeforeParkedOnes
-//	… rows without groups, in parallel            TestDeadReceiverUngroupedParallel SLUICEBOX_TEST_ROWS=200000 SLUICEBOX_TEST_RACE=false
+//	… rows without groups, in parallel            TestDeadReceiverUngroupedParallel SLUICEBOX_TEST_ROWS=200000
 //	of three sinks one is dead and one slow       TestThreeSinksOneDeadOneSlow      SLUICEBOX_TEST_ROWS=50000 SLUICEBOX_TEST_OUTAGE=30s
-//	a catch-up parks nothing                      TestACatchUpParksNothing          SLUICEBOX_TEST_ROWS=200000 SLUICEBOX_TEST_RACE=false
+//	a catch-up parks nothing                      TestACatchUpParksNothing          SLUICEBOX_TEST_ROWS=200000
 //	a receiver that is slow for minutes           TestASlowReceiverPausesCapture    SLUICEBOX_TEST_OUTAGE=3m
 //	a transaction larger than memory              TestOneHugeTransaction|TestOneTransactionOfHugeRows
-//	                                                                                SLUICEBOX_TEST_ROWS=1000000 SLUICEBOX_TEST_RACE=false
-//	a backlog larger than the buffer              TestAFirstStartOverALargeBacklog  SLUICEBOX_TEST_ROWS=2000000 SLUICEBOX_TEST_RACE=false
+//	                                                                                SLUICEBOX_TEST_ROWS=1000000
+//	a backlog larger than the buffer              TestAFirstStartOverALargeBacklog  SLUICEBOX_TEST_ROWS=2000000
 //	parked rows change, odd names of groups       TestParkedRowsThatChange
 //	the binlog is purged, begins anew, is another
 //	server's; two relays under one server id      TestTheBinlog|TestTwoRelaysOfOneServerID
 //	the log goes while rows are parked            TestPollingWithParkedRows         SLUICEBOX_TEST_ROWS=50000
 //	the leader of two relays is killed, stopped,
-//	frozen, cut off                               TestTwoRelays$                    SLUICEBOX_TEST_CRASHES=50 SLUICEBOX_TEST_RACE=false
-//	both are replaced, one after the other        TestARollingRestart               SLUICEBOX_TEST_CRASHES=10 SLUICEBOX_TEST_RACE=false
+//	frozen, cut off                               TestTwoRelays$                    SLUICEBOX_TEST_CRASHES=50
+//	both are replaced, one after the other        TestARollingRestart               SLUICEBOX_TEST_CRASHES=10
 //	a standby's probes; its leader's lock is taken
 //	                                              TestAStandbySaysSo
 //	a takeover before the first row is delivered; a stop whose lock is taken;
@@ -82,9 +82,9 @@
 //	MongoDB: real input by pymongo, each form     TestMongoRealInput
 //	the relay is killed under load                TestMongoKilledUnderLoad          SLUICEBOX_TEST_CRASHES=100
 //	the primary crashes, shuts down, steps down,
-//	freezes, in sets of one and of three          TestMongoThePrimary               SLUICEBOX_TEST_CRASHES=30 SLUICEBOX_TEST_RACE=false
+//	freezes, in sets of one and of three          TestMongoThePrimary               SLUICEBOX_TEST_CRASHES=30
 //	the leader of two relays is killed, stopped,
-//	frozen                                        TestMongoTwoRelays                SLUICEBOX_TEST_CRASHES=30 SLUICEBOX_TEST_RACE=false
+//	frozen                                        TestMongoTwoRelays                SLUICEBOX_TEST_CRASHES=30
 //	the oplog is rolled; a collection is dropped,
 //	renamed; documents of 16 MiB                  TestMongoTheOplog|TestMongoTheCollection|TestMongoADocument
 //	a server without a replica set becomes one    TestMongoWithoutASet

@@ -255,8 +255,7 @@ func TestTwoRelays(t *testing.T) {
 	})
 }
 
-// tell says how long takeovers took, and holds them against the goal where the
-// program is built as users have it.
+// tell says how long takeovers took, and holds them against the goal.
 func tell(t *testing.T, what takeover, took []time.Duration) {
 	t.Helper()
 	if len(took) == 0 {
@@ -265,7 +264,7 @@ func tell(t *testing.T, what takeover, took []time.Duration) {
 	slices.Sort(took)
 	at := func(q float64) time.Duration { return took[int(q*float64(len(took)-1)+0.5)].Round(time.Millisecond) }
 	t.Logf("%-8s %d times: delivered again after p50 %s, p95 %s, at most %s", what.name, len(took), at(.5), at(.95), at(1))
-	if !raced && at(.95) > what.within {
+	if at(.95) > what.within+slack() {
 		t.Errorf("%s: p95 %s is more than %s", what.name, at(.95), what.within)
 	}
 }

@@ -14,7 +14,6 @@ import (
 const (
 	outageVariable = "SLUICEBOX_TEST_OUTAGE" // how long a fault lasts, such as 30s
 	rowsVariable   = "SLUICEBOX_TEST_ROWS"   // how many rows there are
-	raceVariable   = "SLUICEBOX_TEST_RACE"   // false: the program without the race detector
 )
 
 // lasting is how long a fault lasts.

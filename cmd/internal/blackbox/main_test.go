@@ -1,7 +1,6 @@
 package blackbox
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,14 +12,10 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// binary is the program under test, built once: with the race detector, unless
-// benchmarks are asked for or raceVariable says false.
+// binary is the program under test, built once, as the tests are: see raced.
 //
 //nolint:gochecknoglobals // what TestMain makes for all tests
-var (
-	binary string
-	raced  bool
-)
+var binary string
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
@@ -32,8 +27,6 @@ func testMain(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	binary = filepath.Join(dir, "sluicebox")
-	flag.Parse()
-	raced = flag.Lookup("test.bench").Value.String() == "" && os.Getenv(raceVariable) != "false"
 	build := exec.Command("go", "build", fmt.Sprintf("-race=%t", raced), "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, "github.com/sluicebox/sluicebox/cmd/sluicebox")
 	build.Stdout, build.Stderr = os.Stderr, os.Stderr
 	if err := build.Run(); err != nil {

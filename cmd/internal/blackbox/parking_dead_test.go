@@ -32,7 +32,7 @@ func (s *scene) steady(from, rate int, group string, lasts time.Duration, look f
 // waits for it has reached its bound, which it and memory keep; then the receiver
 // takes everything, in the order of the commits, and nothing was counted. By hand:
 //
-//	SLUICEBOX_TEST_OUTAGE=10m SLUICEBOX_TEST_RACE=false go test -v -run 'TestAReceiverDeadForLong' ./cmd/internal/blackbox
+//	SLUICEBOX_TEST_OUTAGE=10m go test -v -run 'TestAReceiverDeadForLong' ./cmd/internal/blackbox
 func TestAReceiverDeadForLong(t *testing.T) {
 	t.Parallel()
 	const maxHold = 4 << 20
@@ -132,7 +132,7 @@ func TestKilledWithRowsInFlightBeforeParkedOnes(t *testing.T) {
 // of them than the buffer holds: all are delivered once, and memory stays small.
 // By hand:
 //
-//	SLUICEBOX_TEST_ROWS=200000 SLUICEBOX_TEST_RACE=false go test -v -run 'TestDeadReceiverUngroupedParallel' ./cmd/internal/blackbox
+//	SLUICEBOX_TEST_ROWS=200000 go test -v -run 'TestDeadReceiverUngroupedParallel' ./cmd/internal/blackbox
 func TestDeadReceiverUngroupedParallel(t *testing.T) {
 	t.Parallel()
 	const buffer = 500

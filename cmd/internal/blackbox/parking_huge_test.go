@@ -16,7 +16,7 @@ import (
 // One transaction has more rows than the buffer holds: they arrive in order, and
 // memory stays small. By hand:
 //
-//	SLUICEBOX_TEST_ROWS=1000000 SLUICEBOX_TEST_RACE=false go test -v -run 'TestOneHugeTransaction' ./cmd/internal/blackbox
+//	SLUICEBOX_TEST_ROWS=1000000 go test -v -run 'TestOneHugeTransaction' ./cmd/internal/blackbox
 func TestOneHugeTransaction(t *testing.T) {
 	t.Parallel()
 	anOwnScene(t, servers.Spread(t, hosts()), nil, "", func(s *scene, _ ownServer) {
@@ -72,7 +72,7 @@ func (o *ordered) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // One transaction has rows of 1 MB each, many times the memory that the relay may
 // take. By hand, with a hundredth of the rows named:
 //
-//	SLUICEBOX_TEST_ROWS=1000000 SLUICEBOX_TEST_RACE=false go test -v -run 'TestOneTransactionOfHugeRows' ./cmd/internal/blackbox
+//	SLUICEBOX_TEST_ROWS=1000000 go test -v -run 'TestOneTransactionOfHugeRows' ./cmd/internal/blackbox
 func TestOneTransactionOfHugeRows(t *testing.T) {
 	t.Parallel()
 	anOwnScene(t, servers.Spread(t, hosts()), nil, "dispatch: {buffer-bytes: 16MiB}\n", func(s *scene, _ ownServer) {
@@ -102,7 +102,7 @@ func TestOneTransactionOfHugeRows(t *testing.T) {
 // then the later ones in the order of their commits, none twice, and none is
 // missing. By hand:
 //
-//	SLUICEBOX_TEST_ROWS=2000000 SLUICEBOX_TEST_RACE=false go test -v -run 'TestAFirstStartOverALargeBacklog' ./cmd/internal/blackbox
+//	SLUICEBOX_TEST_ROWS=2000000 go test -v -run 'TestAFirstStartOverALargeBacklog' ./cmd/internal/blackbox
 func TestAFirstStartOverALargeBacklog(t *testing.T) {
 	t.Parallel()
 	anOwnPostgres(t, nil, "", func(s *scene, _ *servers.Server) {

@@ -18,7 +18,7 @@ func expectNothingParked(t *testing.T, r *relay) {
 // Rows were written while the relay was stopped, more than the buffer holds: it
 // catches up without parking any. By hand:
 //
-//	SLUICEBOX_TEST_ROWS=200000 SLUICEBOX_TEST_RACE=false go test -v -run 'TestACatchUpParksNothing' ./cmd/internal/blackbox
+//	SLUICEBOX_TEST_ROWS=200000 go test -v -run 'TestACatchUpParksNothing' ./cmd/internal/blackbox
 func TestACatchUpParksNothing(t *testing.T) {
 	t.Parallel()
 	aScene(t, "dispatch: {global-buffer-size: 1000}\n", func(s *scene) {

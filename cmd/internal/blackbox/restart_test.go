@@ -9,7 +9,7 @@ import (
 // meanwhile: the rows that are left are sent in order from the start on, and the
 // rest costs no memory.
 //
-//	SLUICEBOX_TEST_ROWS=1000000 SLUICEBOX_TEST_RACE=false … -run TestADayOfLog
+//	SLUICEBOX_TEST_ROWS=1000000 … -run TestADayOfLog
 func TestADayOfLog(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {

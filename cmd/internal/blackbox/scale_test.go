@@ -9,7 +9,7 @@ import (
 // in order, and memory stays flat. By hand, where the bound is that of the
 // program without the race detector:
 //
-//	SLUICEBOX_TEST_ROWS=100000 SLUICEBOX_TEST_RACE=false go test -v -run 'TestManyGroupsAndOne' ./cmd/internal/blackbox
+//	SLUICEBOX_TEST_ROWS=100000 go test -v -run 'TestManyGroupsAndOne' ./cmd/internal/blackbox
 func TestManyGroupsAndOne(t *testing.T) {
 	t.Parallel()
 	for name, group := range map[string]string{"a group each": "i", "one group": "1"} {

@@ -1,0 +1,7 @@
+//go:build race
+
+package blackbox
+
+// raced says that the program under test is built with the race detector, as the
+// tests are.
+const raced = true
