@@ -3,6 +3,8 @@
 # Pinned; run from the module cache, so nothing is installed.
 GOLANGCI = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 SERVERS  = store/storetest/servers/servers.sh
+PLAIN    = ./cmd/internal/blackbox ./store/sqlite
+RACED    = TestBusy|TestBesideServices|TestReplaced|TestLock|TestDurability|RealInput$$|KilledUnderLoad|TwoRelays$$|CleanStopUnderLoad|TestABlockedGroupIsParked|TestPollingWithParkedRows|TestOneOfTwoSinksHangs|TestTokensAreFetched|TestRequestsAreShared|TestStatusUnderLoad|TestAPausedGroup|TestTap$$
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME ?= 10s
 N        ?= 20
@@ -10,10 +12,7 @@ DB       ?=
 BENCHED   = $(or $(DB),pg15)
 SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-mysql.md)
 
-# What needs MongoDB, by the names of its tests.
-MONGO     = ^Test(Missing|Py|Shared)?Mongo
-
-.PHONY: help build quickstart test mongo short crash leader lint fuzz bench microbench clean have-go have-cc
+.PHONY: help build quickstart test short crash leader lint fuzz bench microbench clean have-go have-cc
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -24,19 +23,16 @@ build: have-go ## build bin/sluicebox
 quickstart: build ## build it and show it at work, with nothing to set up
 	bin/sluicebox quickstart
 
-# SQLite itself is Go code here: with the race detector its suite keeps a processor
-# busy for ten minutes, so of it only the tests of concurrency run that way.
-# The black-box scenarios run beside one server each, the most important beside two;
-# VERSIONS=all runs them beside each, VERSIONS=mysql beside that.
-test: have-go have-cc ## run all tests but MongoDB's, with the race detector, beside real servers
-	$(SERVERS) exec pg15 pg18 mysql mariadb pgbouncer -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) sh -c 'go test -timeout 20m ./store/sqlite & \
-		go test -race -timeout 20m -skip "$(MONGO)" $$(go list ./... | grep -vE "store/sqlite|(store|capture)/mongo$$") && \
-		go test -race -timeout 20m -run "TestBusy|TestBesideServices|TestReplaced|TestLock|TestDurability" ./store/sqlite; \
+# The race detector slows the program down some five times, and SQLite, which is Go code
+# here, more. So the black-box scenarios run with the program as users have it, and
+# SQLite's suite without; of both, those run again with the detector that have the most
+# going on at once (RACED). A scenario runs beside one server, the most important beside
+# two; VERSIONS=all runs them beside each, VERSIONS=mysql beside that.
+test: have-go have-cc ## run all tests beside real servers, the packages' own with the race detector
+	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) sh -c 'go test -timeout 20m $(PLAIN) & \
+		go test -race -timeout 20m $$(go list ./... | grep -vE "store/sqlite|cmd/internal/blackbox") && \
+		go test -race -timeout 20m -run "$(RACED)" $(PLAIN); \
 		raced=$$?; wait $$! && exit $$raced'
-
-mongo: have-go have-cc ## run the tests of MongoDB, a source that is not finished
-	$(SERVERS) exec mongo pymongo -- sh -c 'go test -race -timeout 20m ./store/mongo ./capture/mongo && \
-		go test -race -timeout 20m -run "$(MONGO)" ./cmd/internal/blackbox ./cmd/internal/quickstart ./store/storetest/servers'
 
 short: have-go ## run the tests that need no server
 	go test -short ./...

@@ -53,6 +53,11 @@ func (h *harness) Setup(t *testing.T, outboxes ...store.Outbox) storetest.Databa
 	return &database{documents.New(t, servers.OpenMongo(t, h.url), outboxes...), h.url}
 }
 
+// Empty implements storetest.Emptier.
+func (h *harness) Empty(t *testing.T, outboxes ...store.Outbox) storetest.Database {
+	return &database{documents.Emptied(t, servers.OpenMongo(t, h.url), outboxes...), h.url}
+}
+
 type database struct {
 	*documents.Database
 	url string

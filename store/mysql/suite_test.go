@@ -53,16 +53,38 @@ func eachFlavour(t *testing.T, test func(t *testing.T, url string)) {
 type harness struct{ url string }
 
 func (h *harness) Setup(t *testing.T, outboxes ...store.Outbox) storetest.Database {
-	statements := []string{}
-	for _, name := range []string{"meta", "leader", "checkpoint", "marker", "parked", "hold"} {
-		statements = append(statements, "DROP TABLE IF EXISTS sluicebox_"+name)
+	statements := []string{"DROP TABLE IF EXISTS sluicebox_meta"}
+	for _, name := range ownTables() {
+		statements = append(statements, "DROP TABLE IF EXISTS "+name)
 	}
 	d := dialect()
 	for i := range outboxes {
 		statements = append(statements, d.Create(&outboxes[i])...)
 	}
 	servers.ExecMySQL(t, h.url, statements...)
-	return &database{tables.New(d, tables.NewPool(servers.OpenMySQL(t, h.url)), outboxes...), h.url}
+	return h.database(t, outboxes)
+}
+
+// Empty implements storetest.Emptier: a table costs these servers 15 ms.
+func (h *harness) Empty(t *testing.T, outboxes ...store.Outbox) storetest.Database {
+	var statements []string
+	for _, name := range ownTables() {
+		statements = append(statements, "DELETE FROM "+name)
+	}
+	for i := range outboxes {
+		statements = append(statements, "DELETE FROM "+mysql.TableName(&outboxes[i]))
+	}
+	servers.ExecMySQL(t, h.url, statements...)
+	return h.database(t, outboxes)
+}
+
+// ownTables are the relay's that hold rows of its work.
+func ownTables() []string {
+	return []string{"sluicebox_leader", "sluicebox_checkpoint", "sluicebox_marker", "sluicebox_parked", "sluicebox_hold"}
+}
+
+func (h *harness) database(t *testing.T, outboxes []store.Outbox) storetest.Database {
+	return &database{tables.New(dialect(), tables.NewPool(servers.OpenMySQL(t, h.url)), outboxes...), h.url}
 }
 
 // dialect has the servers' own collations. Transactions have no name: a claim waits for

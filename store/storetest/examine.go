@@ -13,7 +13,7 @@ import (
 // changes nothing.
 func (s *suite) testExamine(t *testing.T) {
 	box := s.outbox("a")
-	db := s.harness.Setup(t, box)
+	db := s.setup(t, box)
 	_, commit := db.Begin(t, "a", row("1"))
 	commit()
 	bad := s.outbox("b")

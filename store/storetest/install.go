@@ -10,7 +10,7 @@ import (
 
 func (s *suite) testInstall(t *testing.T) {
 	box := s.outbox("a")
-	db := s.harness.Setup(t, box)
+	db := s.setup(t, box)
 	open := func() store.Store {
 		st := db.Store(t, Config{Outboxes: []store.Outbox{box}})
 		t.Cleanup(st.Close)
@@ -56,7 +56,7 @@ func (s *suite) testInstall(t *testing.T) {
 // testCheck: everything that is missing is named in one error with a way out.
 func (s *suite) testCheck(t *testing.T) {
 	box := s.outbox("a")
-	db := s.harness.Setup(t, box)
+	db := s.setup(t, box)
 	_, commit := db.Begin(t, "a", row("1"))
 	commit()
 	bad := box

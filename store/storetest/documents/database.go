@@ -30,19 +30,10 @@ type Database struct {
 // New makes the collections of some outboxes anew, and takes away the relay's own.
 func New(t *testing.T, db *mongo.Database, outboxes ...store.Outbox) *Database {
 	t.Helper()
-	d := &Database{
-		db:       db.Client().Database(db.Name(), options.Database().SetWriteConcern(writeconcern.Majority())),
-		outboxes: map[string]*store.Outbox{},
-	}
+	d := open(db, outboxes)
 	ctx, cancel := bound()
 	defer cancel()
-	own, err := d.db.ListCollectionNames(ctx, bson.D{{Key: "name", Value: bson.Regex{Pattern: "^sluicebox_"}}})
-	must(t, err)
-	for _, o := range outboxes {
-		d.outboxes[o.Name] = &o
-		own = append(own, o.Table)
-	}
-	for _, name := range own {
+	for _, name := range d.collections(ctx, t) {
 		must(t, d.db.Collection(name).Drop(ctx))
 	}
 	for _, o := range outboxes {
@@ -54,6 +45,46 @@ func New(t *testing.T, db *mongo.Database, outboxes ...store.Outbox) *Database {
 		}
 	}
 	return d
+}
+
+// Emptied takes the documents of some outboxes and of the relay's own collections away.
+// What Install knows those by stays. Collections that are dropped stay open files of the
+// server for minutes.
+func Emptied(t *testing.T, db *mongo.Database, outboxes ...store.Outbox) *Database {
+	t.Helper()
+	d := open(db, outboxes)
+	ctx, cancel := bound()
+	defer cancel()
+	for _, name := range d.collections(ctx, t) {
+		if name == "sluicebox_meta" {
+			continue
+		}
+		_, err := d.db.Collection(name).DeleteMany(ctx, bson.D{})
+		must(t, err)
+	}
+	return d
+}
+
+func open(db *mongo.Database, outboxes []store.Outbox) *Database {
+	d := &Database{
+		db:       db.Client().Database(db.Name(), options.Database().SetWriteConcern(writeconcern.Majority())),
+		outboxes: map[string]*store.Outbox{},
+	}
+	for _, o := range outboxes {
+		d.outboxes[o.Name] = &o
+	}
+	return d
+}
+
+// collections are those of the outboxes and the relay's own that are there.
+func (d *Database) collections(ctx context.Context, t *testing.T) []string {
+	t.Helper()
+	names, err := d.db.ListCollectionNames(ctx, bson.D{{Key: "name", Value: bson.Regex{Pattern: "^sluicebox_"}}})
+	must(t, err)
+	for _, o := range d.outboxes {
+		names = append(names, o.Table)
+	}
+	return names
 }
 
 func bound() (context.Context, context.CancelFunc) {
