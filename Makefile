@@ -29,9 +29,9 @@ quickstart: build ## build it and show it at work, with nothing to set up
 # going on at once (RACED). A scenario runs beside one server, the most important beside
 # two; VERSIONS=all runs them beside each, VERSIONS=mysql beside that.
 test: have-go have-cc ## run all tests beside real servers, the packages' own with the race detector
-	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) sh -c 'go test -timeout 20m $(PLAIN) & \
-		go test -race -timeout 20m $$(go list ./... | grep -vE "store/sqlite|cmd/internal/blackbox") && \
-		go test -race -timeout 20m -run "$(RACED)" $(PLAIN); \
+	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) sh -c 'go test -p 1 -timeout 20m $(PLAIN) & \
+		go test -race -p 1 -timeout 20m $$(go list ./... | grep -vE "store/sqlite|cmd/internal/blackbox") && \
+		go test -race -p 1 -timeout 20m -run "$(RACED)" $(PLAIN); \
 		raced=$$?; wait $$! && exit $$raced'
 
 short: have-go ## run the tests that need no server

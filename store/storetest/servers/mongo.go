@@ -82,9 +82,12 @@ func OpenMongo(tb testing.TB, text string) *mongo.Database {
 	return client.Database(cmp.Or(name, "admin"))
 }
 
-// openMongo connects to nothing yet.
+// openMongo connects to nothing yet. Its driver asks the server every 10 s whether it is
+// there: else a question is always open, on a goroutine that is another each time, and
+// tests look for goroutines that are left.
 func openMongo(text string) (*mongo.Client, error) {
-	return mongo.Connect(options.Client().ApplyURI(text).SetServerSelectionTimeout(connectTimeout))
+	opts := options.Client().ApplyURI(text).SetServerSelectionTimeout(connectTimeout)
+	return mongo.Connect(opts.SetServerMonitoringMode(options.ServerMonitoringModePoll))
 }
 
 // closeMongo ends what the client has open at the server, if that still answers.
