@@ -54,12 +54,12 @@ func newDatabase(t testing.TB, url string) *database { return newDatabaseOf(t, u
 func newDatabaseOf(t testing.TB, url string, outboxes func(name string) []store.Outbox) *database {
 	t.Helper()
 	// The suite looks for goroutines that are left, and a client that is told of
-	// changes has new ones all the time. So these ask for them, often.
+	// changes has new ones all the time. So these ask for them, now and then.
 	quiet := url + "?"
 	if strings.Contains(url, "?") {
 		quiet = url + "&"
 	}
-	quiet += "serverMonitoringMode=poll&heartbeatFrequencyMS=500&connectTimeoutMS=2000"
+	quiet += "serverMonitoringMode=poll&heartbeatFrequencyMS=5000&connectTimeoutMS=2000"
 	d := &database{url: url, name: "t" + strconv.FormatInt(time.Now().UnixNano(), 36), outboxes: outboxes, db: servers.OpenMongo(t, quiet)}
 	for _, o := range outboxes(outboxName) {
 		d.run(t, bson.D{{Key: "create", Value: o.Table}})
