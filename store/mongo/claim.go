@@ -103,7 +103,7 @@ func (c *claim) clear(p *byoutbox.Part, result store.ClaimResult) {
 
 func (c *claim) together(ctx context.Context, parts []*byoutbox.Part) (err error) {
 	for range moveTries {
-		err = c.do(ctx, &job{epoch: c.epoch, shares: true, write: func(ctx context.Context, on *conn) error {
+		err = c.do(ctx, &job{epoch: c.epoch, shares: true, claims: true, write: func(ctx context.Context, on *conn) error {
 			for _, p := range parts {
 				if err := c.part(ctx, on.table(p.Outbox), p); err != nil {
 					return err

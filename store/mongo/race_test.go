@@ -90,6 +90,50 @@ func TestWritesTakeTurns(t *testing.T) {
 	}
 }
 
+// Outcomes are written in the transaction of the next claim, while claims come all the
+// time: a leader writes its document once for both.
+func TestOutcomesGoWithTheNextClaim(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), flowBox())
+	const rounds = 40
+	var docs []bson.D
+	for i := range rounds {
+		docs = append(docs, pending(fmt.Sprint(i)))
+	}
+	r.insert(t, docs...)
+	transactions := func() int64 {
+		var leader struct {
+			N int64 `bson:"n"`
+		}
+		if err := r.db.Collection("sluicebox_leader").FindOne(ctx(t), bson.D{{Key: "_id", Value: "rig"}}).Decode(&leader); err != nil {
+			t.Fatal(err)
+		}
+		return leader.N
+	}
+	before := transactions()
+	var outcomes sync.WaitGroup
+	for i := range rounds {
+		id := fmt.Sprint(i)
+		r.claim(t, row(id))
+		outcomes.Go(func() {
+			results, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{rigs.Outcome(id, store.Completed)})
+			if err != nil || results[0] != store.Written {
+				t.Errorf("outcome of %s: %v, %v", id, results, err)
+			}
+		})
+		<-time.After(3 * time.Millisecond) // enough for an outcome that does not wait
+	}
+	outcomes.Wait()
+	n := transactions() - before
+	t.Logf("%d claims and %d outcomes, one at a time, took %d transactions", rounds, rounds, n)
+	if n > 2*rounds-rounds/8 {
+		t.Error("no outcome went with a claim")
+	}
+	if got := r.status(t, "0"); got != "COMPLETED" {
+		t.Errorf("a row is %s", got)
+	}
+}
+
 // begin changes documents in a transaction of somebody else's and leaves it open.
 func (r *rig) begin(t *testing.T, ids ...any) (end func()) {
 	t.Helper()

@@ -35,9 +35,10 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	// A count may hide that an id is there twice, and without transactions nothing is taken
 	// back.
 	mixed := slices.ContainsFunc(outcomes, func(o store.Outcome) bool { return document.Mixed(o.ID) })
+	urgent := slices.ContainsFunc(outcomes, func(o store.Outcome) bool { return o.Status != store.Completed })
 	err := errMoved
 	for try := 0; errors.Is(err, errMoved) && try < moveTries; try++ {
-		err = s.do(ctx, &job{epoch: epoch, wait: rowPatience, shares: try == 0, write: func(ctx context.Context, on *conn) error {
+		err = s.do(ctx, &job{epoch: epoch, wait: rowPatience, shares: try == 0, urgent: urgent || try > 0, write: func(ctx context.Context, on *conn) error {
 			c.on = on
 			return c.write(ctx, mixed || try > 0 || on.alone.Load())
 		}})

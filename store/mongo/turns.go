@@ -16,7 +16,10 @@ type job struct {
 	wait   time.Duration // for documents that somebody else changes
 	shares bool
 	write  func(context.Context, *conn) error
+	claims bool // rows
+	urgent bool // it waits for no claim to share a transaction with
 
+	taken chan struct{} // closed when somebody takes it
 	turn  time.Duration // how much of wait it may keep the turn
 	ended chan struct{} // closed when whoever took it is done with it; nil while nobody has
 	done  bool          // err is the answer
@@ -37,7 +40,7 @@ func (s *Store) do(ctx context.Context, j *job) error {
 		if !busy || time.Since(began) > j.wait || !pause(ctx, mostTries+try) {
 			return err
 		}
-		*j = job{epoch: j.epoch, wait: j.wait, write: j.write}
+		*j = job{epoch: j.epoch, wait: j.wait, write: j.write, urgent: true}
 	}
 }
 
@@ -47,23 +50,58 @@ const mostTries = 10
 // inTurn runs a job once, in its turn or in that of another call.
 func (s *Store) inTurn(ctx context.Context, j *job) error {
 	w := s.writer
-	w.mu.Lock()
-	w.waiting = append(w.waiting, j)
-	w.mu.Unlock()
+	w.enter(ctx, j)
 	for {
+		ended, done := w.leave(j, false)
+		if done {
+			return j.err
+		}
+		if ended != nil {
+			<-ended // another call's transaction, which is bounded
+			continue
+		}
 		err := w.Do(ctx, func(ctx context.Context) error {
 			if together := w.take(j); together != nil {
 				s.together(ctx, together)
 			}
 			return nil
 		})
-		if ended, done := w.leave(j, err != nil); done {
-			return j.err
-		} else if ended == nil && err != nil {
-			return err // nobody has begun it
-		} else if ended != nil {
-			<-ended // another call's transaction, which is bounded
+		if err == nil {
+			continue
 		}
+		if ended, done := w.leave(j, true); ended == nil && !done {
+			return err // nobody has begun it
+		}
+	}
+}
+
+const (
+	// claimWait is how long outcomes wait for a claim, and claimGap how long ago the latest
+	// one was at the most for that.
+	claimWait = 10 * time.Millisecond
+	claimGap  = 50 * time.Millisecond
+)
+
+// enter queues a job. Outcomes that nobody waits for give way to the next claim while
+// claims come all the time, and are written in its transaction: else it would wait for
+// theirs.
+func (w *writer) enter(ctx context.Context, j *job) {
+	taken := make(chan struct{})
+	w.mu.Lock()
+	j.taken = taken
+	w.waiting = append(w.waiting, j)
+	if j.claims {
+		w.claimed = time.Now()
+	}
+	soon := time.Since(w.claimed) < claimGap
+	w.mu.Unlock()
+	if j.claims || j.urgent || !j.shares || !soon {
+		return
+	}
+	select {
+	case <-taken:
+	case <-time.After(claimWait):
+	case <-ctx.Done():
 	}
 }
 
@@ -84,6 +122,10 @@ func (w *writer) take(j *job) []*job {
 	w.waiting = slices.DeleteFunc(w.waiting, func(other *job) bool { return slices.Contains(together, other) })
 	for _, taken := range together {
 		taken.ended = make(chan struct{})
+		if taken.taken != nil {
+			close(taken.taken)
+			taken.taken = nil // it may come back
+		}
 	}
 	return together
 }

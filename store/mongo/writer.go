@@ -29,7 +29,8 @@ type writer struct {
 	on     *conn
 
 	mu      sync.Mutex
-	waiting []*job // in the order in which they came
+	waiting []*job    // in the order in which they came
+	claimed time.Time // when the latest claim came
 }
 
 func newWriter(v *server, life *lifetime.Lifetime) *writer {
