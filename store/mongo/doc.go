@@ -22,7 +22,8 @@
 // each is a transaction that begins with the leader document, so that two at a time
 // would take each other's turn away. Claims and outcomes that wait at the same time share
 // one: it has one leader document to write and one commit to wait for. Where one of them
-// fails in it, each has a transaction of its own. Reads have a causally consistent session each,
+// fails in it, each has a transaction of its own. While claims come all the time,
+// COMPLETED waits up to 10 ms for the next one, and for no turn of its own. Reads have a causally consistent session each,
 // which sees what the store has written, and read what a majority has. A command that is
 // not answered within store.LockHold fails.
 //
