@@ -11,7 +11,7 @@ FUZZTIME ?= 10s
 N        ?= 20
 DB       ?=
 BENCHED   = $(or $(DB),pg15)
-SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-mysql.md)
+SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-$(if $(filter mongo,$(BENCHED)),mongo,mysql).md)
 
 .PHONY: help build quickstart test short crash leader lint fuzz bench microbench clean have-go have-cc
 
@@ -60,7 +60,7 @@ fuzz: have-go ## run every fuzz test for FUZZTIME (10s)
 
 # Servers with redo logs of their default sizes: those of the tests are small.
 # DB=mysql and DB=mariadb share a page.
-bench: build ## measure the relay beside the floor on DB (pg15, mysql, mariadb) and write deploy/speed.md or speed-mysql.md (some 30 minutes, on an idle machine)
+bench: build ## measure the relay beside the floor on DB (pg15, mysql, mariadb, mongo) and write deploy/speed.md, speed-mysql.md or speed-mongo.md (some 30 minutes, on an idle machine)
 	SLUICEBOX_TEST_DATA=/var/tmp/sluicebox-bench SLUICEBOX_TEST_PG15_OPTIONS='-c shared_preload_libraries=pg_stat_statements' \
 	SLUICEBOX_TEST_MYSQL_OPTIONS=--innodb-redo-log-capacity=100M SLUICEBOX_TEST_MARIADB_OPTIONS=--innodb-log-file-size=96M \
 		$(SERVERS) exec $(BENCHED) -- sh -c 'go run ./cmd/internal/bench/speedpage -version "$(VERSION)" $(SPEEDPAGE) \

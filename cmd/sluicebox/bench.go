@@ -16,7 +16,7 @@ import (
 
 // benchCommand is `sluicebox bench`.
 type benchCommand struct {
-	Source   string        `placeholder:"URL" required:"" help:"A server of PostgreSQL, MySQL or MariaDB: postgres://user@host/database, mysql://… or mariadb://…. Databases are made on it, and removed afterwards."`
+	Source   string        `placeholder:"URL" required:"" help:"A server of PostgreSQL, MySQL, MariaDB or MongoDB: postgres://user@host/database, mysql://…, mariadb://… or mongodb://…. Databases are made on it, and removed afterwards."`
 	Scenario string        `default:"latency" placeholder:"NAME" help:"latency, drain, slow-receiver, blocked-group, idle or big-table. Default: ${default}."`
 	Rate     int           `placeholder:"N" help:"Rows that are written in a second. Each scenario has its own default for this and what follows."`
 	Rows     int           `placeholder:"N" help:"Rows that are drained, blocked, or in the table already."`

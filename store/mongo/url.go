@@ -117,3 +117,18 @@ func withoutSecrets(raw string, err error) string {
 	}
 	return said
 }
+
+// InDatabase returns a connection string, which may name several hosts, with another
+// database in its path. The user stays the one of the database that was named there.
+func InDatabase(raw, name string) string {
+	scheme, rest, _ := strings.Cut(raw, "://")
+	rest, query, _ := strings.Cut(rest, "?")
+	hosts, was, _ := strings.Cut(rest, "/")
+	if strings.Contains(hosts, "@") && was != "" && !strings.Contains(strings.ToLower(query), "authsource=") {
+		query = strings.TrimPrefix(query+"&authSource="+was, "&")
+	}
+	if query != "" {
+		query = "?" + query
+	}
+	return scheme + "://" + hosts + "/" + name + query
+}

@@ -19,11 +19,22 @@
 // # MySQL and MariaDB
 //
 // What differs between the databases is behind two small interfaces: server and
-// database, in postgres.go and mysql.go. On MySQL and MariaDB the floor's claim is a
+// database, in postgres.go, mysql.go and mongo.go. On MySQL and MariaDB the floor's claim is a
 // transaction that locks the rows, changes them and commits, in one packet; the
 // durability of each commit is the server's, and so the same for both. How often the
 // outbox is searched is told by MySQL's performance schema; where a server does not
 // count it, the result says so.
+//
+// # MongoDB
+//
+// A row is a document, which its writer inserts with a write concern of majority and
+// journal; rows that are loaded for a drain are inserted some in a transaction. All
+// writes of the relay and of the floor have that concern, so here too each waits for the
+// disk. The floor reads a change stream of the collection. Its claim and its completion
+// are one update each, of one document or of a list of them, and no transaction: that is
+// what a fence costs. How often the outbox is searched is told by $collStats. What
+// a kind of statement takes, MongoDB does not tell: beside the profiles stands what the
+// server counted of all statements.
 //
 // # What is measured
 //

@@ -67,7 +67,7 @@ func connectMySQL(ctx context.Context, source string) (*mysqlServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &mysqlServer{session: session, is: about{set: map[string]string{}, mysql: true}}
+	s := &mysqlServer{session: session, is: about{set: map[string]string{}, flushes: true}}
 	if err := s.look(ctx); err != nil {
 		s.close()
 		return nil, err

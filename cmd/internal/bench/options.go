@@ -16,7 +16,7 @@ import (
 // Options say what to measure. A zero stands for what the scenario has by itself,
 // see Scenarios.
 type Options struct {
-	// Source is a database of PostgreSQL, MySQL or MariaDB. The benchmark makes
+	// Source is a database of PostgreSQL, MySQL, MariaDB or MongoDB. The benchmark makes
 	// databases beside it.
 	Source   config.URL
 	Scenario string
@@ -64,7 +64,7 @@ const (
 )
 
 // sourceForms are the databases that are measured.
-const sourceForms = "postgres://user@host:port/database, mysql://… or mariadb://…"
+const sourceForms = "postgres://user@host:port/database, mysql://…, mariadb://… or mongodb://…"
 
 // Validate reports every option that is out of range, by its flag.
 func (o *Options) Validate() error {
@@ -101,7 +101,7 @@ func (o *Options) Validate() error {
 	switch {
 	case o.Source == "":
 		bad("--source is missing: a database on whose server databases may be made, %s", sourceForms)
-	case !o.Source.Postgres() && !o.Source.MySQL():
+	case !o.Source.Postgres() && !o.Source.MySQL() && !o.Source.Mongo():
 		bad("--source must be %s", sourceForms)
 	}
 	return errors.Join(errs...)

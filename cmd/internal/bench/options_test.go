@@ -46,3 +46,19 @@ func TestEachScenarioHasItsOwnDefaults(t *testing.T) {
 		t.Errorf("drain has %+v", drain)
 	}
 }
+
+func TestTheSourceIsTakenToAnotherDatabase(t *testing.T) {
+	for source, want := range map[string]string{
+		"postgres://me@host/shop?sslmode=disable": "postgres://me@host/new?sslmode=disable",
+		"mongodb://a:1,b:2/?replicaSet=rs0":       "mongodb://a:1,b:2/new?replicaSet=rs0",
+		"mongodb://a,b/shop?replicaSet=rs0":       "mongodb://a,b/new?replicaSet=rs0",
+		"mongodb://me:p@a/shop?tls=true":          "mongodb://me:p@a/new?tls=true&authSource=shop", // where the user is kept
+		"mongodb+srv://me:p@a/shop":               "mongodb+srv://me:p@a/new?authSource=shop",
+		"mongodb://me:p@a/?authSource=admin":      "mongodb://me:p@a/new?authSource=admin",
+		"mongodb://a:1":                           "mongodb://a:1/new",
+	} {
+		if got, err := withDatabase(source, "new"); err != nil || got != want {
+			t.Errorf("%s becomes %s, %v; want %s", source, got, err, want)
+		}
+	}
+}

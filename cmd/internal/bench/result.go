@@ -97,7 +97,7 @@ func (b *bench) result(measured [][]figures, took time.Duration, stolen float64)
 	}
 	for i := range b.scenario.compare {
 		c := &b.scenario.compare[i]
-		m := b.measure(c, measured, is.mysql)
+		m := b.measure(c, measured, is.flushes)
 		switch {
 		case len(m.Turns) > 0:
 			r.Measures = append(r.Measures, m)
@@ -109,7 +109,7 @@ func (b *bench) result(measured [][]figures, took time.Duration, stolen float64)
 	return r
 }
 
-func (b *bench) measure(c *comparison, measured [][]figures, mysql bool) Measure {
+func (b *bench) measure(c *comparison, measured [][]figures, flushes bool) Measure {
 	turns := func(of int) (values []float64) {
 		for _, f := range measured[of] {
 			if v, ok := f[c.measure]; ok {
@@ -130,8 +130,8 @@ func (b *bench) measure(c *comparison, measured [][]figures, mysql bool) Measure
 		}
 	}
 	goal := c.goal
-	if mysql && c.mysql != (goalOf{}) {
-		goal = c.mysql
+	if flushes && c.flushed != (goalOf{}) {
+		goal = c.flushed
 	}
 	switch reached := false; {
 	case goal.most > 0:

@@ -9,9 +9,12 @@ import (
 	"net/url"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/store"
+	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 )
 
 // callTimeout bounds a statement that should take no time.
@@ -30,7 +33,7 @@ type server interface {
 type about struct {
 	version string            // with its name
 	set     map[string]string // settings that a figure depends on
-	mysql   bool              // MySQL or MariaDB, which have goals of their own
+	flushes bool              // each of its commits waits for the disk, for which there are other goals
 }
 
 // database is one with an outbox, made for the benchmark.
@@ -74,7 +77,10 @@ type rowWriter interface {
 // connectServer connects to the server and makes sure that the benchmark can be
 // run there. The error is a *store.SetupError where the server says no.
 func connectServer(ctx context.Context, source config.URL) (server, error) {
-	if source.MySQL() {
+	switch {
+	case source.Mongo():
+		return connectMongo(ctx, source.Reveal())
+	case source.MySQL():
 		return connectMySQL(ctx, source.Reveal())
 	}
 	return connectPostgres(ctx, source.Reveal())
@@ -97,6 +103,13 @@ type outboxTable struct {
 	pending, completed string
 	// postgres and mysql make it, with the indices that its users have.
 	postgres, mysql []string
+	mongo           collection
+}
+
+// collection is an outbox in MongoDB.
+type collection struct {
+	layout  store.Layout
+	indices []bson.D // the keys of each
 }
 
 // place is a database with an outbox, made for the benchmark.
@@ -132,6 +145,9 @@ func (b *bench) newPlace(ctx context.Context) (*place, error) {
 
 // withDatabase returns a URL that names another database.
 func withDatabase(source, name string) (string, error) {
+	if config.URL(source).Mongo() {
+		return mongostore.InDatabase(source, name), nil
+	}
 	u, err := url.Parse(source)
 	if err != nil {
 		return "", errors.New("the URL of the source cannot be read") // its own error would show a password

@@ -1,5 +1,11 @@
 package bench
 
+import (
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	mongostore "github.com/sluicebox/sluicebox/store/mongo"
+)
+
 // outboxOf returns the outbox table of a layout, in the columns' types that its users
 // have.
 func outboxOf(layout string) *outboxTable {
@@ -46,6 +52,9 @@ func numbersTable() *outboxTable {
 	INDEX (status, created_at),
 	INDEX (client_id, status, created_at)
 )`},
+		mongo: collection{mongostore.OutboxMessages(), []bson.D{
+			keys("status", "messageGroup", "createdAt"), keys("status", "createdAt"), keys("clientId", "status", "createdAt"),
+		}},
 	}
 }
 
@@ -76,5 +85,14 @@ func wordsTable() *outboxTable {
 	error_message TEXT,
 	INDEX (status, message_group, created_at)
 )`},
+		mongo: collection{mongostore.FlowCatalyst(), []bson.D{keys("status", "messageGroup", "createdAt")}},
 	}
+}
+
+// keys are those of an index of MongoDB.
+func keys(fields ...string) (d bson.D) {
+	for _, name := range fields {
+		d = append(d, bson.E{Key: name, Value: 1})
+	}
+	return d
 }

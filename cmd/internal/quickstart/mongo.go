@@ -30,7 +30,7 @@ type mongoDatabase struct {
 // newMongo names a database in the server of a URL. It connects to nothing. The
 // database that the URL names is not used.
 func newMongo(raw, name string) (*mongoDatabase, place, error) {
-	at := inMongoDatabase(raw, name)
+	at := mongostore.InDatabase(raw, name)
 	opts, _, err := mongostore.ParseURL(at, "sluicebox quickstart "+name)
 	if err != nil {
 		return nil, place{}, err
@@ -42,21 +42,6 @@ func newMongo(raw, name string) (*mongoDatabase, place, error) {
 		look:   shell + `'db.outbox_events.aggregate([{$group: {_id: "$status", documents: {$sum: 1}, retries: {$max: "$retryCount"}}}])'`,
 		remove: shell + "'db.dropDatabase()'",
 	}, nil
-}
-
-// inMongoDatabase is a connection string with another database in its path. The user
-// stays the one of the database that was named there.
-func inMongoDatabase(raw, name string) string {
-	scheme, rest, _ := strings.Cut(raw, "://")
-	rest, query, _ := strings.Cut(rest, "?")
-	hosts, was, _ := strings.Cut(rest, "/")
-	if strings.Contains(hosts, "@") && was != "" && !strings.Contains(strings.ToLower(query), "authsource=") {
-		query = strings.TrimPrefix(query+"&authSource="+was, "&")
-	}
-	if query != "" {
-		query = "?" + query
-	}
-	return scheme + "://" + hosts + "/" + name + query
 }
 
 // withoutMongoPassword is a connection string as the shell takes it, which asks for the

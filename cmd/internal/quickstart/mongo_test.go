@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/sluicebox/sluicebox/store"
+	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -179,7 +180,7 @@ func TestMongoURLs(t *testing.T) {
 		"mongodb://u:canary@db/":                       "mongodb://u:canary@db/NAME",
 		"mongodb+srv://u@db/shop?authSource=admin&w=1": "mongodb+srv://u@db/NAME?authSource=admin&w=1",
 	} {
-		if got := inMongoDatabase(url, "NAME"); got != want {
+		if got := mongostore.InDatabase(url, "NAME"); got != want {
 			t.Errorf("%s with another database is %s, want %s", url, got, want)
 		}
 	}

@@ -48,7 +48,10 @@ func (c *Config) open() (database, error) {
 	if err != nil {
 		return nil, err
 	}
-	if config.URL(c.URL).MySQL() {
+	switch at := config.URL(c.URL); {
+	case at.Mongo():
+		return &mongoDatabase{cfg: c, layout: layout}, nil
+	case at.MySQL():
 		return &mysqlDatabase{cfg: c, table: &mysqlTable{name: c.Table, layout: layout}}, nil
 	}
 	return &postgres{cfg: c, table: &table{name: c.Table, layout: layout}}, nil

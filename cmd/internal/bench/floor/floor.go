@@ -1,6 +1,6 @@
 // Package floor is the least program that does a relay's work: it decodes the
-// inserts of a logical slot or of a binlog, claims the rows, posts them and completes them, with
-// the durability of the relay's own writes. A relay that is measured against it
+// inserts of a logical slot, a binlog or a change stream, claims the rows, posts them and
+// completes them, with the durability of the relay's own writes. A relay that is measured against it
 // shows what lanes, fences, checkpoints and parking cost.
 //
 // It has two shapes. One by one, a row is claimed as soon as the log has it and posted
@@ -8,7 +8,7 @@
 // posting and completing run beside each other and take whatever the stage before
 // has ready, for the most rows a second; rows are posted in any order.
 //
-// On MySQL and MariaDB a claim waits until the disk has it. One by one would fall
+// On MySQL, MariaDB and MongoDB a claim waits until the disk has it. One by one would fall
 // behind at rates at which a relay does not, and be no floor: there a claim takes the
 // rows that came while the one before was under way, and they are posted alone, one
 // after the other, beside the next claim.
@@ -29,6 +29,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/store"
+	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
@@ -39,8 +40,8 @@ type Config struct {
 	URL         string // of the database
 	Slot        string // PostgreSQL: a logical slot of pgoutput, which exists
 	Publication string // PostgreSQL: publishes the inserts of the table
-	From        string // MySQL and MariaDB: the GTID set behind which the binlog is read
-	Table       string // as PostgreSQL's SQL has it, quoted where need be, with its schema; else the bare name
+	From        string // behind which the log is read. MySQL and MariaDB: a GTID set; MongoDB: a time of the oplog, SECONDS.NUMBER
+	Table       string // as PostgreSQL's SQL has it, quoted where need be, with its schema; else the bare name, of a collection too
 	Layout      string // the table's: flowcatalyst or outbox-messages
 	Endpoint    string // the URL that is POSTed to
 	Bulk        bool   // false: one row after the other
@@ -58,12 +59,18 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	if config.URL(c.URL).MySQL() {
+	switch at := config.URL(c.URL); {
+	case at.Mongo():
+		_, _, err := mongostore.ParseURL(c.URL, "")
+		wrong(err != nil, "URL: %w", err)
+		_, err = parseTime(c.From)
+		wrong(err != nil, "From: %w", err)
+	case at.MySQL():
 		_, err := mystore.ParseURL(c.URL, "")
 		wrong(err != nil, "URL: %w", err)
 		_, err = parseGTIDs(c.From)
 		wrong(err != nil, "From: %w", err)
-	} else {
+	default:
 		_, err := pgstore.ParseURL(c.URL, "")
 		wrong(err != nil, "URL: %w", err)
 		wrong(!slotName.MatchString(c.Slot), "Slot: %q is no name of a slot, which has 1 to 63 of a-z, 0-9 and _", c.Slot)
@@ -82,6 +89,9 @@ func (c *Config) Validate() error {
 
 func (c *Config) layout() (store.Layout, error) {
 	layouts := []store.Layout{store.FlowCatalyst(), store.OutboxMessages()}
+	if config.URL(c.URL).Mongo() {
+		layouts = []store.Layout{mongostore.FlowCatalyst(), mongostore.OutboxMessages()}
+	}
 	for _, l := range layouts {
 		if l.Name == c.Layout {
 			return l, nil
@@ -126,7 +136,7 @@ func run(ctx context.Context, cfg *Config, ready func()) error {
 	switch {
 	case cfg.Bulk:
 		l.startBulk(ctx, g, in, chunkRows, cfg.Batch, cfg.Senders)
-	case config.URL(cfg.URL).MySQL():
+	case config.URL(cfg.URL).MySQL() || config.URL(cfg.URL).Mongo():
 		l.startBulk(ctx, g, in, 1, 1, 1)
 	default:
 		l.startOneByOne(ctx, g, in)

@@ -159,6 +159,8 @@ func TestConfigIsChecked(t *testing.T) {
 		{"URL: ", func(c *floor.Config) { c.URL = "sqlite:me:secret@localhost" }},
 		{"URL: ", func(c *floor.Config) { c.URL = "mysql://me:secret@localhost" }},
 		{"From: ", func(c *floor.Config) { c.URL, c.From = "mysql://me:secret@localhost/shop", "everything" }},
+		{"URL: ", func(c *floor.Config) { c.URL, c.From = "mongodb://me:secret@localhost", "1.1" }},
+		{"From: ", func(c *floor.Config) { c.URL, c.From = "mongodb://me:secret@localhost/shop", "now" }},
 		{"Slot: ", func(c *floor.Config) { c.Slot = "a b" }},
 		{"Publication: ", func(c *floor.Config) { c.Publication = "" }},
 		{"Table: ", func(c *floor.Config) { c.Table = "" }},

@@ -18,12 +18,12 @@ import (
 )
 
 func main() {
-	source := flag.String("source", "", "a server of PostgreSQL, MySQL or MariaDB on which databases may be made")
+	source := flag.String("source", "", "a server of PostgreSQL, MySQL, MariaDB or MongoDB on which databases may be made")
 	program := flag.String("program", "bin/sluicebox", "the program that is measured")
 	version := flag.String("version", "unknown", "its version")
 	results := flag.String("results", "deploy/speed.json", "the file with what was measured")
 	page := flag.String("page", "deploy/speed.md", "the page that shows it")
-	part := flag.String("part", "", "the part of the page, where it shows several databases: what its marks name")
+	part := flag.String("part", "", "the part of the page, where its marks name one: mysql, mariadb or mongo")
 	only := flag.String("only", "", "measure this entry alone, and keep the others as they are")
 	show := flag.Bool("show", false, "measure nothing: write the page from the results")
 	flag.Parse()

@@ -9,7 +9,7 @@ import (
 )
 
 // marks are the lines of the page between which stands what was measured; the rest is
-// written by hand. A page of several databases has a part for each.
+// written by hand. A page of several databases has a part for each, as has that of MongoDB.
 func marks(part string) (begin, end string) {
 	if part == "" {
 		return "<!-- measured: make bench writes from here -->", "<!-- measured: to here -->"
@@ -71,7 +71,8 @@ func section(b *strings.Builder, head string, write func(b *strings.Builder)) {
 func machine(m *bench.Machine) string {
 	about := []string{m.Server}
 	for _, name := range []string{"fsync", "synchronous_commit", "shared_buffers", "sync_binlog", "innodb_flush_log_at_trx_commit",
-		"innodb_buffer_pool_size", "innodb_redo_log_capacity", "innodb_log_file_size"} {
+		"innodb_buffer_pool_size", "innodb_redo_log_capacity", "innodb_log_file_size",
+		"members", "writeConcernMajorityJournalDefault", "wiredTigerCacheBytes"} {
 		if value, has := m.Settings[name]; has {
 			about = append(about, name+"="+value)
 		}

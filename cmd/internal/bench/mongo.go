@@ -1,0 +1,258 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/bench/floor"
+	"github.com/sluicebox/sluicebox/store"
+	mongostore "github.com/sluicebox/sluicebox/store/mongo"
+)
+
+// mongoServer is a replica set of MongoDB.
+type mongoServer struct {
+	client *mongo.Client
+	is     about
+}
+
+// connectMongo connects to the server. A URL that names no database will do.
+func connectMongo(ctx context.Context, source string) (*mongoServer, error) {
+	at, err := withDatabase(source, namePrefix+"none") // nothing is made in it
+	if err != nil {
+		return nil, err
+	}
+	opts, _, err := mongostore.ParseURL(at, "sluicebox bench")
+	if err != nil {
+		return nil, err
+	}
+	onDisk := true
+	client, err := mongo.Connect(opts.SetWriteConcern(&writeconcern.WriteConcern{W: writeconcern.WCMajority, Journal: &onDisk}))
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", strings.Join(opts.Hosts, ", "), mongostore.Explain(err))
+	}
+	s := &mongoServer{client: client, is: about{set: map[string]string{}, flushes: true}}
+	if err := s.look(ctx); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *mongoServer) about() about { return s.is }
+
+func (s *mongoServer) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = s.client.Disconnect(ctx) // the server may be gone
+}
+
+// admin runs a command of the server.
+func (s *mongoServer) admin(ctx context.Context, command bson.D) (bson.Raw, error) {
+	return s.client.Database("admin").RunCommand(ctx, command).Raw()
+}
+
+// look makes sure that the server is a replica set. What else a relay asks of it, the
+// relay says.
+func (s *mongoServer) look(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	hello, err := s.admin(ctx, bson.D{{Key: "hello", Value: 1}})
+	if err != nil {
+		return fmt.Errorf("look at the server: %w", mongostore.Explain(err))
+	}
+	build, err := s.admin(ctx, bson.D{{Key: "buildInfo", Value: 1}})
+	if err != nil {
+		return fmt.Errorf("look at the server: %w", mongostore.Explain(err))
+	}
+	version, _ := build.Lookup("version").StringValueOK()
+	s.is.version = "MongoDB " + version
+	if _, isSet := hello.Lookup("setName").StringValueOK(); !isSet {
+		return &store.SetupError{
+			Problem: "the server is no member of a replica set, so it has no change streams and no transactions, with which a relay is measured",
+			Remedy:  "start mongod with --replSet rs0, and run once in mongosh:\nrs.initiate()",
+		}
+	}
+	if hosts, ok := hello.Lookup("hosts").ArrayOK(); ok {
+		members, _ := hosts.Values()
+		s.is.set["members"] = strconv.Itoa(len(members))
+	}
+	s.readSettings(ctx)
+	return nil
+}
+
+// readSettings reads what the user may see.
+func (s *mongoServer) readSettings(ctx context.Context) {
+	if config, err := s.admin(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}); err == nil {
+		journals, ok := config.Lookup("config", "writeConcernMajorityJournalDefault").BooleanOK()
+		s.is.set["writeConcernMajorityJournalDefault"] = strconv.FormatBool(journals || !ok)
+	}
+	status, err := s.serverStatus(ctx)
+	if err != nil {
+		return // a right that few users have
+	}
+	s.is.set["storageEngine"], _ = status.Lookup("storageEngine", "name").StringValueOK()
+	if bytes, ok := status.Lookup("wiredTiger", "cache", "maximum bytes configured").AsInt64OK(); ok {
+		s.is.set["wiredTigerCacheBytes"] = strconv.FormatInt(bytes, 10)
+	}
+}
+
+func (s *mongoServer) create(ctx context.Context, name, _ string, of *outboxTable) (database, error) {
+	db := s.client.Database(name)
+	var models []mongo.IndexModel
+	for _, keys := range of.mongo.indices {
+		models = append(models, mongo.IndexModel{Keys: keys})
+	}
+	if err := db.CreateCollection(ctx, of.name); err != nil {
+		return nil, s.explain(err)
+	}
+	if _, err := db.Collection(of.name).Indexes().CreateMany(ctx, models); err != nil {
+		return nil, err
+	}
+	return &mongoDatabase{mongoServer: s, db: db, table: of, rows: db.Collection(of.name)}, nil
+}
+
+// codeUnauthorized is the server's error Unauthorized; see
+// https://github.com/mongodb/mongo/blob/v6.0/src/mongo/base/error_codes.yml.
+const codeUnauthorized = 13
+
+// explain says what to grant, if the user may not make databases.
+func (s *mongoServer) explain(err error) error {
+	var refused mongo.ServerError
+	if !errors.As(err, &refused) || !refused.HasErrorCode(codeUnauthorized) {
+		return err
+	}
+	return &store.SetupError{
+		Problem: "the benchmark makes databases, and the user may not: " + mongostore.Explain(err).Error(),
+		Remedy: "run in mongosh as an administrator, with the user's name and the database that keeps it, or use another server:\n" +
+			`db.getSiblingDB("admin").grantRolesToUser("USER", ["readWriteAnyDatabase", "dbAdminAnyDatabase", "clusterMonitor"])`,
+	}
+}
+
+func (s *mongoServer) drop(ctx context.Context, name string) error {
+	return s.client.Database(name).Drop(ctx)
+}
+
+// mongoDatabase is a database of MongoDB.
+type mongoDatabase struct {
+	*mongoServer
+	db      *mongo.Database
+	table   *outboxTable
+	rows    *mongo.Collection
+	looks   int      // how often the reads were asked for
+	counted bson.Raw // what the server had counted when it was to begin
+}
+
+// close does nothing: the connections are the server's.
+func (d *mongoDatabase) close() {}
+
+// document is row n.
+func (d *mongoDatabase) document(r *rowSpan, n int) bson.D {
+	var group, processed any
+	l, now, is := &d.table.mongo.layout, time.Now(), store.Pending
+	switch {
+	case r.oneGroup != "":
+		group = r.oneGroup
+	case r.groups > 0:
+		group = "g" + strconv.Itoa(n%r.groups)
+	}
+	if r.completed {
+		is, processed = store.Completed, now
+	}
+	id, c := rowID(n), &l.Columns
+	doc := bson.D{
+		{Key: c.ID, Value: id}, {Key: "type", Value: "EVENT"}, {Key: c.Group, Value: group}, {Key: c.Payload, Value: payloadHead + id + r.padding},
+		{Key: c.Status, Value: statusOf(l, is)}, {Key: c.RetryCount, Value: 0}, {Key: "createdAt", Value: now}, {Key: c.Error, Value: nil},
+	}
+	if c.Claimed == "processedAt" {
+		return append(doc, bson.E{Key: c.Claimed, Value: processed})
+	}
+	return append(doc, bson.E{Key: c.Claimed, Value: now})
+}
+
+func statusOf(l *store.Layout, s store.Status) any {
+	if l.State == store.StateNumbers {
+		return l.Numbers[s]
+	}
+	return l.Words[s]
+}
+
+// documentsOfACommand bounds what one transaction and one command holds.
+const documentsOfACommand = 10_000
+
+// load implements loader. Documents that were delivered long ago are many, and in no
+// transaction: the server ends those that take long.
+func (d *mongoDatabase) load(ctx context.Context, r *rowSpan) error {
+	if !r.completed {
+		session, err := d.client.StartSession()
+		if err != nil {
+			return err
+		}
+		defer session.EndSession(context.WithoutCancel(ctx))
+		_, err = session.WithTransaction(ctx, func(ctx context.Context) (any, error) { return nil, d.insert(ctx, r) })
+		return err
+	}
+	return d.insert(ctx, r)
+}
+
+func (d *mongoDatabase) insert(ctx context.Context, r *rowSpan) error {
+	for first := r.first; first <= r.last; first += documentsOfACommand {
+		var docs []bson.D
+		for n := first; n <= min(r.last, first+documentsOfACommand-1); n++ {
+			docs = append(docs, d.document(r, n))
+		}
+		if _, err := d.rows.InsertMany(ctx, docs, options.InsertMany().SetOrdered(!r.completed)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle has a checkpoint written, if the user may.
+func (d *mongoDatabase) settle(ctx context.Context) error {
+	_, err := d.admin(ctx, bson.D{{Key: "fsync", Value: 1}})
+	var refused mongo.ServerError
+	if errors.As(err, &refused) {
+		return nil // a right that few users have
+	}
+	return err
+}
+
+// mongoWriter writes documents. All writers share the connections.
+type mongoWriter struct {
+	*mongoDatabase
+	span *rowSpan
+}
+
+func (d *mongoDatabase) writer(_ context.Context, r *rowSpan) (rowWriter, error) {
+	return &mongoWriter{d, r}, nil
+}
+
+// write inserts a document as a service would by itself. It returns when a majority has
+// it in its journal.
+func (w *mongoWriter) write(ctx context.Context, n int) error {
+	_, err := w.rows.InsertOne(ctx, w.document(w.span, n))
+	return err
+}
+
+// floor says where the oplog ends.
+func (d *mongoDatabase) floor(ctx context.Context, cfg *floor.Config) error {
+	answer, err := d.db.RunCommand(ctx, bson.D{{Key: "ping", Value: 1}}).Raw()
+	if err != nil {
+		return err
+	}
+	t, i, ok := answer.Lookup("operationTime").TimestampOK()
+	if !ok {
+		return errors.New("the server does not tell the time of its oplog")
+	}
+	cfg.From = fmt.Sprintf("%d.%d", t, i)
+	return nil
+}

@@ -1,0 +1,91 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+)
+
+// scans counts the reads of the outbox, as the server does for each collection
+// (https://www.mongodb.com/docs/v6.0/reference/operator/aggregation/collStats/). What
+// reads the change stream is not among them. To ask is a read as well, which the next
+// answer has in it.
+func (d *mongoDatabase) scans(ctx context.Context) (int, error) {
+	cursor, err := d.rows.Aggregate(ctx, mongo.Pipeline{{{Key: "$collStats", Value: bson.D{{Key: "latencyStats", Value: bson.D{}}}}}})
+	if err != nil {
+		return 0, errUncounted // the user may not read it
+	}
+	var found []struct {
+		Stats struct {
+			Reads struct {
+				Ops int
+			}
+		} `bson:"latencyStats"`
+	}
+	if err := cursor.All(ctx, &found); err != nil || len(found) != 1 {
+		return 0, errors.Join(err, errUncounted)
+	}
+	d.looks++
+	return found[0].Stats.Reads.Ops - (d.looks - 1), nil
+}
+
+// serverStatus is what the server has counted since its start, of all of its clients.
+func (s *mongoServer) serverStatus(ctx context.Context) (bson.Raw, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return s.admin(ctx, bson.D{{Key: "serverStatus", Value: 1}})
+}
+
+// countStatements implements counter. MongoDB does not tell what a kind of statement
+// took: only how many there were, and the time of all reads, writes and commands.
+func (d *mongoDatabase) countStatements(ctx context.Context) (err error) {
+	if d.counted, err = d.serverStatus(ctx); err != nil {
+		return errors.New("grant the user the role clusterMonitor in admin for that")
+	}
+	return nil
+}
+
+// statements tells what was counted since then.
+func (d *mongoDatabase) statements(ctx context.Context) (string, error) {
+	now, err := d.serverStatus(ctx)
+	if err != nil {
+		return "", err
+	}
+	var text bytes.Buffer
+	text.WriteString("MongoDB counts no time of a kind of statement, and counts for all of its clients, the writers too:\n\n")
+	for _, of := range [][]string{
+		{"metrics", "commands"}, {"opLatencies"}, {"metrics", "document"}, {"metrics", "operation"}, {"metrics", "queryExecutor"}, {"metrics", "getLastError"}, {"transactions"}, {"wiredTiger", "log"}, {"extra_info"},
+	} {
+		for _, line := range grown(of, d.counted.Lookup(of...), now.Lookup(of...)) {
+			text.WriteString(line + "\n")
+		}
+	}
+	return text.String(), nil
+}
+
+// grown tells by how much the numbers in a document have grown, those that have.
+func grown(path []string, before, after bson.RawValue) (lines []string) {
+	if doc, ok := after.DocumentOK(); ok {
+		elements, err := doc.Elements()
+		if err != nil {
+			return nil
+		}
+		was, _ := before.DocumentOK()
+		for _, e := range elements {
+			lines = append(lines, grown(append(slices.Clone(path), e.Key()), was.Lookup(e.Key()), e.Value())...)
+		}
+		return lines
+	}
+	n, isNumber := after.AsInt64OK()
+	was, _ := before.AsInt64OK()
+	if !isNumber || n <= was {
+		return nil
+	}
+	return []string{fmt.Sprintf("%12d  %s", n-was, strings.Join(path, "."))}
+}
