@@ -166,7 +166,8 @@ func (r *benchResult) expect(t *testing.T, name, against string) {
 		return
 	}
 	m := r.Measures[i]
-	if m.Against != against || len(m.Turns) != 1 || m.Median <= 0 || against != "" && (len(m.AgainstTurns) != 1 || m.Ratio <= 0) {
+	soon := name == "p50" || name == "p99" // of few rows may be zero: a row may arrive before its writer knows of the commit
+	if m.Against != against || len(m.Turns) != 1 || m.Median <= 0 && !soon || against != "" && (len(m.AgainstTurns) != 1 || m.Ratio <= 0 && !soon) {
 		t.Errorf("measure %q is %+v", name, m)
 	}
 }
