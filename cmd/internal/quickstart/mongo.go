@@ -98,7 +98,10 @@ func (m *mongoDatabase) isSet(ctx context.Context) error {
 func (m *mongoDatabase) makeCollections(ctx context.Context) error {
 	db := m.client.Database(m.name)
 	err := db.CreateCollection(ctx, "orders")
-	m.begun = err == nil || mongo.IsNetworkError(err) || mongo.IsTimeout(err) // what the server refuses is not made
+	// What the server refuses is not made. It may be if the time was over while a majority
+	// was waited for, which is no error of the command.
+	var refusal mongo.CommandError
+	m.begun = !errors.As(err, &refusal) || mongo.IsNetworkError(err) || mongo.IsTimeout(err)
 	if err != nil {
 		return err
 	}
