@@ -32,10 +32,10 @@ quickstart: build ## build it and show it at work, with nothing to set up
 # time, in two rows of about the same length: three wait for each other on two processors.
 test: have-go have-cc ## run all tests beside real servers, the packages' own with the race detector
 	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) sh -c '( go test -p 1 -timeout 20m $(PLAIN); plain=$$?; \
-			go test -race -p 1 -timeout 20m $(STORES); exit $$((plain | $$?)) ) & \
+			go test -race -p 1 -timeout 20m $(STORES); stores=$$?; \
+			go test -race -p 1 -timeout 20m -run "$(RACED)" $(PLAIN); exit $$((plain | stores | $$?)) ) & \
 		go test -race -p 1 -timeout 20m $$(go list ./... | grep -vxF "$$(go list $(PLAIN) $(STORES))"); others=$$?; \
-		go test -race -p 1 -timeout 20m -run "$(RACED)" $(PLAIN); raced=$$?; \
-		wait $$!; exit $$((others | raced | $$?))'
+		wait $$!; exit $$((others | $$?))'
 
 short: have-go ## run the tests that need no server
 	go test -short ./...
