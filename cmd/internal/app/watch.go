@@ -1,7 +1,9 @@
 package app
 
 import (
+	"maps"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -10,8 +12,12 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// quietFor is how long the same alarm of one sink is not logged again.
-const quietFor = 10 * time.Second
+const (
+	// quietFor is how long the same alarm of one sink is not logged again.
+	quietFor = 10 * time.Second
+	// mostAlarms is how many different ones are logged in that time.
+	mostAlarms = 20
+)
 
 // sinkWatch observes one sink's dispatcher: it counts, logs what an operator
 // must know, and keeps the sink's readiness.
@@ -20,9 +26,11 @@ type sinkWatch struct {
 	relay *relay
 	sink  string
 
-	away       atomic.Bool     // statements
-	lastLogged atomic.Int64    // Unix nanoseconds of the last alarm
-	suspect    map[string]bool // endpoints
+	away    atomic.Bool     // statements
+	suspect map[string]bool // endpoints
+
+	mu     sync.Mutex
+	logged map[string]time.Time // alarms, by what failed
 }
 
 // begin is the state of a sink that nothing was sent to yet.
@@ -50,7 +58,7 @@ func (w *sinkWatch) Requested(req dispatch.Request, res *sink.Result, took time.
 			break
 		}
 	}
-	if worst.Class != sink.Delivered && worst.Class != 0 && w.due() {
+	if worst.Class != sink.Delivered && worst.Class != 0 && w.due("request") {
 		w.relay.log.Warn("a request failed", "sink", w.sink, "class", worst.Class.String(), "rows", req.Rows, "groups", req.Lanes, "error", worst.Detail)
 	}
 }
@@ -82,10 +90,21 @@ func (w *sinkWatch) Suspected(all []dispatch.Suspicion) {
 	}
 }
 
-// due reports whether an alarm is to be logged now.
-func (w *sinkWatch) due() bool {
-	now, last := time.Now().UnixNano(), w.lastLogged.Load()
-	return now-last >= int64(quietFor) && w.lastLogged.CompareAndSwap(last, now)
+// due reports whether an alarm is to be logged now. Rows that the database refuses are
+// told apart: one that it locks must not hide another that it never takes.
+func (w *sinkWatch) due(alarm string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(w.logged, func(_ string, at time.Time) bool { return now.Sub(at) >= quietFor })
+	if _, said := w.logged[alarm]; said || len(w.logged) >= mostAlarms {
+		return false
+	}
+	if w.logged == nil {
+		w.logged = map[string]time.Time{}
+	}
+	w.logged[alarm] = now
+	return true
 }
 
 // Settled implements dispatch.Observer.
@@ -102,7 +121,7 @@ func (w *sinkWatch) StoreFailed(op string, err error) {
 	w.SinkMetrics.StoreFailed(op, err)
 	w.away.Store(true)
 	w.relay.health.fail("database", err.Error())
-	if w.due() {
+	if w.due(op) {
 		w.relay.log.Warn("the database did not take a statement; trying again", "sink", w.sink, "statement", op, "error", err)
 	}
 }
