@@ -128,8 +128,8 @@ func (e *examination) retention(ctx context.Context) error {
 	return nil
 }
 
-// namesakes looks for another replica that has the number that the relay was given. Few roles may see
-// them; the others find out when the two meet.
+// namesakes looks for another replica that has the number that the relay was given. Few
+// roles may see them; the others find out when the two meet.
 func (e *examination) namesakes(ctx context.Context) error {
 	if e.source.cfg.ServerID == 0 {
 		return nil

@@ -40,17 +40,7 @@ func TestEachRowIsDeliveredOnceAndCompleted(t *testing.T) {
 		p.awaitCompleted(len(ids))
 		p.awaitConfirmed()
 		p.stop()
-		slices.Sort(ids)
-		if got := to.sorted(); !slices.Equal(got, ids) {
-			t.Errorf("got %q, want %q", got, ids)
-		}
-		most := 1
-		if p.cfg.Bulk {
-			most = p.cfg.Batch
-		}
-		if to.largest != most {
-			t.Errorf("the largest request had %d rows, want %d", to.largest, most)
-		}
+		to.expect(t, p.cfg, ids)
 	})
 }
 

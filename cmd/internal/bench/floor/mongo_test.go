@@ -111,17 +111,7 @@ func TestMongoEachRowIsDeliveredOnceAndCompleted(t *testing.T) {
 		to.await(t, len(ids))
 		p.awaitCompleted(len(ids))
 		p.stop()
-		slices.Sort(ids)
-		if got := to.sorted(); !slices.Equal(got, ids) {
-			t.Errorf("got %q, want %q", got, ids)
-		}
-		most := 1
-		if p.cfg.Bulk {
-			most = p.cfg.Batch
-		}
-		if to.largest != most {
-			t.Errorf("the largest request had %d rows, want %d", to.largest, most)
-		}
+		to.expect(t, p.cfg, ids)
 	})
 }
 

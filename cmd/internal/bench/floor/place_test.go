@@ -262,3 +262,19 @@ func (r *receiver) sorted() []string {
 	defer r.mu.Unlock()
 	return slices.Sorted(slices.Values(r.ids))
 }
+
+// expect expects each of some rows once, in requests as large as the floor may make them.
+func (r *receiver) expect(t *testing.T, cfg floor.Config, ids []string) {
+	t.Helper()
+	slices.Sort(ids)
+	if got := r.sorted(); !slices.Equal(got, ids) {
+		t.Errorf("got %q, want %q", got, ids)
+	}
+	most := 1
+	if cfg.Bulk {
+		most = cfg.Batch
+	}
+	if r.largest != most {
+		t.Errorf("the largest request had %d rows, want %d", r.largest, most)
+	}
+}
