@@ -137,13 +137,32 @@ func (s *mongoScene) load(transactions int) {
 func (s *mongoScene) count(filter bson.M, collections ...string) (n int) {
 	s.t.Helper()
 	for _, name := range collections {
-		some, err := s.db.Collection(name).CountDocuments(context.Background(), filter)
-		if err != nil {
-			s.t.Fatalf("counting %v in %s: %v", filter, name, err)
-		}
-		n += int(some)
+		s.read(func(ctx context.Context) error {
+			some, err := s.db.Collection(name).CountDocuments(ctx, filter)
+			n += int(some)
+			return err
+		})
 	}
 	return n
+}
+
+// documents reads a collection.
+func (s *mongoScene) documents(collection string, into any) {
+	s.t.Helper()
+	s.read(func(ctx context.Context) error {
+		cursor, err := s.db.Collection(collection).Find(ctx, bson.M{})
+		if err != nil {
+			return err
+		}
+		return cursor.All(ctx, into)
+	})
+}
+
+// read asks until the set answers: the driver tries twice, and the second time too it
+// may ask a primary that is none any more, or of a set that is just electing one.
+func (s *mongoScene) read(ask func(ctx context.Context) error) {
+	s.t.Helper()
+	within(s.t, patience, func() string { return failure(ask(context.Background())) })
 }
 
 // rows is how many documents both collections have.
@@ -237,13 +256,7 @@ func (s *mongoScene) checkOrder() (rows, again int) {
 		ID string `bson:"_id"`
 		N  int
 	}
-	cursor, err := s.db.Collection("truth").Find(context.Background(), bson.M{})
-	if err == nil {
-		err = cursor.All(context.Background(), &truth)
-	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	s.documents("truth", &truth)
 	for _, counter := range truth {
 		rows += counter.N
 		outbox, group, _ := strings.Cut(counter.ID, ":")
@@ -262,13 +275,7 @@ func (s *mongoScene) reordered() (n int) {
 		Payload   string
 		CreatedAt time.Time `bson:"createdAt"`
 	}
-	cursor, err := s.db.Collection("outbox_events").Find(context.Background(), bson.M{})
-	if err == nil {
-		err = cursor.All(context.Background(), &events)
-	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	s.documents("outbox_events", &events)
 	type born struct {
 		n  int
 		at time.Time

@@ -24,9 +24,9 @@ type mongoTakeover struct {
 func mongoTakeovers() []mongoTakeover {
 	join := func(s *mongoScene, m *member) *member { return s.join(m.who) }
 	return []mongoTakeover{
-		{takeover{name: "killed", within: 6 * time.Second, load: 10, strike: func(m *member) { m.kill() }}, join},
-		{takeover{name: "stopped", within: time.Second, load: 5, strike: func(m *member) { expectStop(m.t.(*testing.T), m.relay) }}, join},
-		{takeover{name: "frozen", within: 6 * time.Second, load: 14, strike: (*member).freeze}, func(_ *mongoScene, m *member) *member {
+		{takeover{name: "killed", within: 6 * time.Second, strike: func(m *member) { m.kill() }}, join},
+		{takeover{name: "stopped", within: time.Second, strike: func(m *member) { expectStop(m.t.(*testing.T), m.relay) }}, join},
+		{takeover{name: "frozen", within: 6 * time.Second, strike: (*member).freeze}, func(_ *mongoScene, m *member) *member {
 			<-time.After(frozen - 5*time.Second) // it is the time that counts
 			m.thaw()
 			m.waitFor("leads no more")
@@ -58,7 +58,7 @@ func TestMongoTwoRelays(t *testing.T) {
 			leader, standby = leaderOf(leader, standby)
 			standby.ready()
 			what := all[i%len(all)]
-			wait := s.write(busy(what.load, false))
+			wait := s.write(busy(false))
 			who.delivers(leader, time.Now())
 			<-time.After(time.Duration(rand.Int64N(int64(time.Second)))) // at random
 			struck := time.Now()

@@ -227,7 +227,7 @@ func TestTwoRelays(t *testing.T) {
 			leader, standby = leaderOf(leader, standby)
 			standby.ready()
 			what := all[i%len(all)]
-			wait := write(s.t, s.database, load{seconds: what.load, clients: 8, rate: 300, scripts: lateScripts(50)})
+			wait := write(s.t, s.database, load{seconds: what.load, clients: 8, rate: tempo(300), scripts: lateScripts(50)})
 			tr.delivers(leader, time.Now())
 			<-time.After(time.Duration(rand.Int64N(int64(time.Second)))) // at random
 			struck := time.Now()
@@ -235,6 +235,7 @@ func TestTwoRelays(t *testing.T) {
 			if what.name == "stopped" {
 				struck = tr.last(leader)
 			}
+			s.load(1) // there is something to deliver, if the load should end before the takeover
 			took[what.name] = append(took[what.name], tr.delivers(standby, struck))
 			old := leader
 			leader, standby = standby, what.back(tr, old)

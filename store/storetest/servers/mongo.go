@@ -38,7 +38,7 @@ func Mongo(tb testing.TB) string {
 	server := SharedMongo(tb)
 	at, name := mongoDatabase(tb, server)
 	tb.Cleanup(func() {
-		if err := dropMongo(server, name); err != nil {
+		if err := DropMongo(server, name); err != nil {
 			tb.Errorf("dropping the test's database: %v", err)
 		}
 	})
@@ -82,11 +82,14 @@ func OpenMongo(tb testing.TB, text string) *mongo.Database {
 	return client.Database(cmp.Or(name, "admin"))
 }
 
-// openMongo connects to nothing yet. Its driver asks the server every 10 s whether it is
-// there: else a question is always open, on a goroutine that is another each time, and
-// tests look for goroutines that are left.
+// openMongo connects to nothing yet. Its driver asks the servers now and then whether
+// they are there: else a question is always open, on a goroutine that is another each
+// time, and tests look for goroutines that are left. It asks as often as it may, 10 s
+// being its default: what it asks of a primary that has lost its place to another fails
+// until then.
 func openMongo(text string) (*mongo.Client, error) {
-	opts := options.Client().ApplyURI(text).SetServerSelectionTimeout(connectTimeout)
+	const often = 500 * time.Millisecond // https://www.mongodb.com/docs/manual/reference/connection-string-options/, heartbeatFrequencyMS
+	opts := options.Client().ApplyURI(text).SetServerSelectionTimeout(connectTimeout).SetHeartbeatInterval(often)
 	return mongo.Connect(opts.SetServerMonitoringMode(options.ServerMonitoringModePoll))
 }
 
@@ -105,10 +108,10 @@ func PyMongo(tb testing.TB, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// dropMongo drops a database of the shared server. A transaction that a process left
-// behind keeps it, and the server waits for a minute and more before it ends that by
-// itself.
-func dropMongo(server, name string) error {
+// DropMongo drops a database of the shared server, whose URL may name another one. A
+// transaction that a process left behind keeps it, and the server waits for a minute and
+// more before it ends that by itself.
+func DropMongo(server, name string) error {
 	const patience = 2 * time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
 	defer cancel()

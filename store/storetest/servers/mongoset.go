@@ -43,9 +43,14 @@ func (s *MongoSet) Run(database string, command bson.D) bson.Raw {
 	return answer
 }
 
-// ask runs a command at one member, whatever its state.
+// ask runs a command at one member, whatever its state. One that is silent counts as gone.
 func (m *MongoMember) ask(ctx context.Context, user *url.Userinfo, command bson.D) (bson.Raw, error) {
-	ctx, cancel := context.WithTimeout(ctx, silent)
+	return m.askWithin(ctx, silent, user, command)
+}
+
+// askWithin is ask with a limit of its own.
+func (m *MongoMember) askWithin(ctx context.Context, most time.Duration, user *url.Userinfo, command bson.D) (bson.Raw, error) {
+	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	at := url.URL{Scheme: "mongodb", User: user, Host: m.Address, Path: "/", RawQuery: "directConnection=true"}
 	if user != nil {
@@ -69,7 +74,7 @@ func (s *MongoSet) initiate() {
 	}
 	settings := doc("electionTimeoutMillis", 1000, "heartbeatIntervalMillis", 500)
 	config := doc("_id", mongoSet, "members", members, "settings", settings)
-	if _, err := s.Members[0].ask(s.tb.Context(), nil, doc("replSetInitiate", config)); err != nil {
+	if _, err := s.Members[0].askWithin(s.tb.Context(), connectTimeout, nil, doc("replSetInitiate", config)); err != nil {
 		s.tb.Fatal(err)
 	}
 }
