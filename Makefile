@@ -4,7 +4,7 @@
 GOLANGCI = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 SERVERS  = store/storetest/servers/servers.sh
 PLAIN    = ./cmd/internal/blackbox ./store/sqlite
-STORES   = ./store/mongo ./store/mysql ./store/postgres
+STORES   = ./store/mysql ./store/postgres
 RACED    = TestBusy|TestBesideServices|TestReplaced|TestLock|TestDurability|RealInput$$|KilledUnderLoad|TwoRelays$$|CleanStopUnderLoad|TestABlockedGroupIsParked|TestPollingWithParkedRows|TestOneOfTwoSinksHangs|TestTokensAreFetched|TestRequestsAreShared|TestStatusUnderLoad|TestAPausedGroup|TestTap$$
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME ?= 10s

@@ -126,7 +126,7 @@ const (
 	patience = 30 * time.Second
 )
 
-// Run runs the suite.
+// Run runs the suite, but for what RunAlone runs.
 func Run(t *testing.T, h Harness) {
 	for _, c := range []struct {
 		name string
@@ -149,7 +149,6 @@ func Run(t *testing.T, h Harness) {
 		{"cut beside writers", true, testCut},
 		{"payloads", false, testPayloads},
 		{"groups", false, testGroups},
-		{"end of the context", false, testContextEnd},
 	} {
 		if c.log && !h.Log {
 			continue
@@ -164,6 +163,12 @@ func Run(t *testing.T, h Harness) {
 	if h.Impatient != nil {
 		t.Run("pause", func(t *testing.T) { testPause(t, h.Impatient(t)) })
 	}
+}
+
+// RunAlone runs the part of the suite beside which no other test may run: it looks for
+// goroutines that are left.
+func RunAlone(t *testing.T, h Harness) {
+	t.Run("end of the context", func(t *testing.T) { testContextEnd(t, h.Setup(t)) })
 }
 
 // RunLost runs the part of the suite in which the log is lost.

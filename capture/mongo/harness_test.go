@@ -245,7 +245,7 @@ func logged(rows []capturetest.Row) (bytes int64) {
 }
 
 func TestSuite(t *testing.T) {
-	capturetest.Run(t, capturetest.Harness{
+	h := capturetest.Harness{
 		Log: true, Fine: true, Bounded: true,
 		Setup: func(t *testing.T) capturetest.Database { return newDatabase(t, servers.Mongo(t)) },
 		Alone: func(t *testing.T) capturetest.Database {
@@ -256,7 +256,9 @@ func TestSuite(t *testing.T) {
 			set := servers.StartMongo(t, 1, nil)
 			return newDatabase(t, set.Database()), func() time.Duration { return set.Stop("fast") }
 		},
-	})
+	}
+	capturetest.Run(t, h)
+	capturetest.RunAlone(t, h)
 	t.Run("odd names", func(t *testing.T) {
 		capturetest.RunLayout(t, capturetest.Harness{Log: true, Fine: true, Setup: func(t *testing.T) capturetest.Database {
 			return newDatabaseOf(t, servers.Mongo(t), oddNames)

@@ -74,6 +74,7 @@ func (d *database) insistOn(t *testing.T, doc bson.D) bool {
 
 // Elections cost a connection and nothing else.
 func TestElections(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	set := servers.StartMongo(t, 3, nil)
 	const within = 5 * time.Second // of a new primary
 	for name, fall := range map[string]func(){

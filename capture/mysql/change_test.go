@@ -13,137 +13,127 @@ import (
 )
 
 // The table is changed while the log is read.
-func TestSchemaChanges(t *testing.T) {
-	eachMetadata(t, func(t *testing.T, f servers.Flavour, url string) {
-		d := newDatabase(t, f, url)
-		fo, _, _ := follow(t, d, d.config(), store.Checkpoint{})
-		changes := []string{
-			"ALTER TABLE outbox_events ADD COLUMN first_one varchar(20) NOT NULL DEFAULT 'x' FIRST",
-			"ALTER TABLE outbox_events ADD COLUMN n int NOT NULL DEFAULT 7 AFTER id, DROP COLUMN error_message",
-			"ALTER TABLE outbox_events MODIFY payload mediumblob",
-			"ALTER TABLE outbox_events MODIFY COLUMN message_group varchar(100) CHARACTER SET latin1 FIRST",
-			"CREATE TABLE other LIKE outbox_events; RENAME TABLE outbox_events TO old, other TO outbox_events",
-			"DROP TABLE outbox_events; " + createTable,
+func testSchemaChanges(t *testing.T, f servers.Flavour, url string) {
+	d := newDatabase(t, f, url)
+	fo, _, _ := follow(t, d, d.config(), store.Checkpoint{})
+	changes := []string{
+		"ALTER TABLE outbox_events ADD COLUMN first_one varchar(20) NOT NULL DEFAULT 'x' FIRST",
+		"ALTER TABLE outbox_events ADD COLUMN n int NOT NULL DEFAULT 7 AFTER id, DROP COLUMN error_message",
+		"ALTER TABLE outbox_events MODIFY payload mediumblob",
+		"ALTER TABLE outbox_events MODIFY COLUMN message_group varchar(100) CHARACTER SET latin1 FIRST",
+		"CREATE TABLE other LIKE outbox_events; RENAME TABLE outbox_events TO old, other TO outbox_events",
+		"DROP TABLE outbox_events; " + createTable,
+	}
+	want := []string{"r0"}
+	d.exec(t, insert("r0"))
+	for i, change := range changes {
+		d.exec(t, change, insert(fmt.Sprintf("r%d", i+1)))
+		want = append(want, fmt.Sprintf("r%d", i+1))
+		fo.Rows(len(want)) // one change at a time
+	}
+	fo.Expect(want...)
+	for i := range fo.Items {
+		if it := &fo.Items[i]; string(it.Payload) != "payload of "+it.ID || it.Group.Name != "g" || it.RetryCount != 0 {
+			t.Errorf("%+v", it)
 		}
-		want := []string{"r0"}
-		d.exec(t, insert("r0"))
-		for i, change := range changes {
-			d.exec(t, change, insert(fmt.Sprintf("r%d", i+1)))
-			want = append(want, fmt.Sprintf("r%d", i+1))
-			fo.Rows(len(want)) // one change at a time
-		}
-		fo.Expect(want...)
-		for i := range fo.Items {
-			if it := &fo.Items[i]; string(it.Payload) != "payload of "+it.ID || it.Group.Name != "g" || it.RetryCount != 0 {
-				t.Errorf("%+v", it)
-			}
-		}
-	})
+	}
 }
 
 // Rows of before a change that the relay did not read in time: where the log names
 // the columns they come, else they are found in the table.
-func TestBehindASchemaChange(t *testing.T) {
-	eachMetadata(t, func(t *testing.T, f servers.Flavour, url string) {
-		d := newDatabase(t, f, url)
-		o, err := d.opening(t, store.Checkpoint{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		d.exec(t, insert("before"), "ALTER TABLE outbox_events ADD COLUMN n int FIRST", insert("after"))
-		fo, _, again := follow(t, d, d.config(), store.Checkpoint{Origin: o.Origin, Position: o.From})
-		if again.Why != "" {
-			t.Fatal(again.Why)
-		}
-		if strings.HasSuffix(t.Name(), "FULL") {
-			fo.Rows(2)
-			fo.Expect("before", "after")
-			return
-		}
-		var lost *capture.LostError
-		if err := fo.Ends(); !errors.As(err, &lost) {
-			t.Fatalf("the source ended with %v, want a lost log", err)
-		}
-		t.Log(lost)
-		fo.Expect()
-	})
+func testBehindASchemaChange(t *testing.T, f servers.Flavour, url string) {
+	d := newDatabase(t, f, url)
+	o, err := d.opening(t, store.Checkpoint{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.exec(t, insert("before"), "ALTER TABLE outbox_events ADD COLUMN n int FIRST", insert("after"))
+	fo, _, again := follow(t, d, d.config(), store.Checkpoint{Origin: o.Origin, Position: o.From})
+	if again.Why != "" {
+		t.Fatal(again.Why)
+	}
+	if strings.HasSuffix(t.Name(), "FULL") {
+		fo.Rows(2)
+		fo.Expect("before", "after")
+		return
+	}
+	var lost *capture.LostError
+	if err := fo.Ends(); !errors.As(err, &lost) {
+		t.Fatalf("the source ended with %v, want a lost log", err)
+	}
+	t.Log(lost)
+	fo.Expect()
 }
 
 // A column that the layout names is dropped: an operator must say what is to be.
-func TestDroppedColumn(t *testing.T) {
-	eachMetadata(t, func(t *testing.T, f servers.Flavour, url string) {
-		d := newDatabase(t, f, url)
-		fo, _, _ := follow(t, d, d.config(), store.Checkpoint{})
-		d.exec(t, "ALTER TABLE outbox_events DROP COLUMN message_group", "INSERT INTO outbox_events (id, payload) VALUES ('a', 'b')")
-		err := fo.Ends()
-		var setup *store.SetupError
-		if !errors.As(err, &setup) || !strings.Contains(setup.Problem, "`message_group`") {
-			t.Errorf("the source ended with %v", err)
-		}
-	})
+func testDroppedColumn(t *testing.T, f servers.Flavour, url string) {
+	d := newDatabase(t, f, url)
+	fo, _, _ := follow(t, d, d.config(), store.Checkpoint{})
+	d.exec(t, "ALTER TABLE outbox_events DROP COLUMN message_group", "INSERT INTO outbox_events (id, payload) VALUES ('a', 'b')")
+	err := fo.Ends()
+	var setup *store.SetupError
+	if !errors.As(err, &setup) || !strings.Contains(setup.Problem, "`message_group`") {
+		t.Errorf("the source ended with %v", err)
+	}
 }
 
 // Generated columns are in the log like others.
-func TestGeneratedColumns(t *testing.T) {
-	eachMetadata(t, func(t *testing.T, f servers.Flavour, url string) {
-		for _, how := range []string{"STORED", "VIRTUAL"} {
-			t.Run(how, func(t *testing.T) {
-				d := newDatabaseOf(t, f, url, strings.Replace(createTable, "message_group varchar(255)",
-					"message_group varchar(255) GENERATED ALWAYS AS (concat('group of ', id)) "+how, 1), outboxes)
-				defer d.exec(t, "DROP TABLE outbox_events, unrelated")
-				src := newSource(t, d.config())
-				defer src.Close()
-				o := capturetest.Anew(t, src, d.tables())
-				d.exec(t, "INSERT INTO outbox_events (id, payload) VALUES ('a', 'x')")
-				if err := src.Mark(t.Context(), "end-"+strings.ToLower(how)); err != nil {
-					t.Fatal(err)
-				}
-				items := upToMark(t, src, o.From)
-				if len(items) != 1 || items[0].Group.Name != "group of a" || string(items[0].Payload) != "x" {
-					t.Errorf("%+v came", items)
-				}
-			})
-		}
-	})
+func testGeneratedColumns(t *testing.T, f servers.Flavour, url string) {
+	for _, how := range []string{"STORED", "VIRTUAL"} {
+		t.Run(how, func(t *testing.T) {
+			d := newDatabaseOf(t, f, url, strings.Replace(createTable, "message_group varchar(255)",
+				"message_group varchar(255) GENERATED ALWAYS AS (concat('group of ', id)) "+how, 1), outboxes)
+			defer d.exec(t, "DROP TABLE outbox_events, unrelated")
+			src := newSource(t, d.config())
+			defer src.Close()
+			o := capturetest.Anew(t, src, d.tables())
+			d.exec(t, "INSERT INTO outbox_events (id, payload) VALUES ('a', 'x')")
+			if err := src.Mark(t.Context(), "end-"+strings.ToLower(how)); err != nil {
+				t.Fatal(err)
+			}
+			items := upToMark(t, src, o.From)
+			if len(items) != 1 || items[0].Group.Name != "group of a" || string(items[0].Payload) != "x" {
+				t.Errorf("%+v came", items)
+			}
+		})
+	}
 }
 
 // A table that has columns which the server does not show can be read where the log
 // names them; else the relay says so and does not cut again and again.
-func TestHiddenColumns(t *testing.T) {
-	eachMetadata(t, func(t *testing.T, f servers.Flavour, url string) {
-		if f == servers.MariaDB {
-			return // only system-versioned tables have any there, see TestSystemVersioned
+func testHiddenColumns(t *testing.T, f servers.Flavour, url string) {
+	if f == servers.MariaDB {
+		return // only system-versioned tables have any there, see TestSystemVersioned
+	}
+	create := "SET SESSION sql_generate_invisible_primary_key = ON; SET GLOBAL show_gipk_in_create_table_and_information_schema = OFF; " +
+		strings.Replace(createTable, "id varchar(64) PRIMARY KEY", "id varchar(64) NOT NULL", 1)
+	t.Cleanup(func() { servers.ExecMySQL(t, url, "SET GLOBAL show_gipk_in_create_table_and_information_schema = ON") })
+	d := newDatabaseOf(t, f, url, create, outboxes)
+	for try := range 3 {
+		fo, src, _ := follow(t, d, d.config(), store.Checkpoint{})
+		d.exec(t, insert(fmt.Sprint("row-", try)))
+		if strings.HasSuffix(t.Name(), "FULL") {
+			fo.Rows(1)
+			fo.Expect(fmt.Sprint("row-", try))
+			fo.End()
+			continue
 		}
-		create := "SET SESSION sql_generate_invisible_primary_key = ON; SET GLOBAL show_gipk_in_create_table_and_information_schema = OFF; " +
-			strings.Replace(createTable, "id varchar(64) PRIMARY KEY", "id varchar(64) NOT NULL", 1)
-		t.Cleanup(func() { servers.ExecMySQL(t, url, "SET GLOBAL show_gipk_in_create_table_and_information_schema = ON") })
-		d := newDatabaseOf(t, f, url, create, outboxes)
-		for try := range 3 {
-			fo, src, _ := follow(t, d, d.config(), store.Checkpoint{})
-			d.exec(t, insert(fmt.Sprint("row-", try)))
-			if strings.HasSuffix(t.Name(), "FULL") {
-				fo.Rows(1)
-				fo.Expect(fmt.Sprint("row-", try))
-				fo.End()
-				continue
-			}
-			err := fo.Ends()
-			t.Log(err)
-			var lost *capture.LostError
-			if !errors.As(err, &lost) {
-				t.Fatalf("the source ended with %v", err)
-			}
-			// The same source again, as a relay has it.
-			o := capturetest.Anew(t, src, d.tables())
-			d.exec(t, insert(fmt.Sprint("again-", try)))
-			err = src.Run(t.Context(), capture.Span{From: o.From}, make(chan capture.Batch))
-			var no *capture.NoStreamError
-			if !errors.As(err, &no) || !strings.Contains(no.Error(), "binlog_row_metadata = FULL") {
-				t.Errorf("the second time it ended with %v", err)
-			}
-			return
+		err := fo.Ends()
+		t.Log(err)
+		var lost *capture.LostError
+		if !errors.As(err, &lost) {
+			t.Fatalf("the source ended with %v", err)
 		}
-	})
+		// The same source again, as a relay has it.
+		o := capturetest.Anew(t, src, d.tables())
+		d.exec(t, insert(fmt.Sprint("again-", try)))
+		err = src.Run(t.Context(), capture.Span{From: o.From}, make(chan capture.Batch))
+		var no *capture.NoStreamError
+		if !errors.As(err, &no) || !strings.Contains(no.Error(), "binlog_row_metadata = FULL") {
+			t.Errorf("the second time it ended with %v", err)
+		}
+		return
+	}
 }
 
 // MariaDB's COMPRESSED columns are refused before the first row.

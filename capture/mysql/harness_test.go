@@ -178,6 +178,19 @@ func (d *database) Cut(t *testing.T) {
 	}
 }
 
+// ready asks a source whether it is ready, again if its server does not answer in time:
+// one that has just begun may not, on a busy machine.
+func ready(t *testing.T, src *mysql.Source) (err error) {
+	t.Helper()
+	for range 10 {
+		if err = src.Ready(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		t.Log(err)
+	}
+	return err
+}
+
 // inTurn runs a test beside each flavour, one after the other.
 func inTurn(t *testing.T, test func(t *testing.T, f servers.Flavour)) {
 	t.Helper()
@@ -186,17 +199,28 @@ func inTurn(t *testing.T, test func(t *testing.T, f servers.Flavour)) {
 	}
 }
 
+// eachFlavour runs a test beside each flavour, at once and beside other tests: most of a
+// test is waiting.
 func eachFlavour(t *testing.T, test func(t *testing.T, f servers.Flavour)) {
 	t.Helper()
+	t.Parallel()
 	inTurn(t, func(t *testing.T, f servers.Flavour) {
-		t.Parallel() // most of a test is waiting
+		t.Parallel()
 		test(t, f)
 	})
 }
 
-func TestSuite(t *testing.T) {
-	// One after the other: the suite looks for goroutines that are left.
+// TestSuiteAlone runs the part of the suite that looks for goroutines that are left.
+func TestSuiteAlone(t *testing.T) {
 	inTurn(t, func(t *testing.T, f servers.Flavour) {
+		capturetest.RunAlone(t, capturetest.Harness{
+			Setup: func(t *testing.T) capturetest.Database { return newDatabase(t, f, f.Database(t)) },
+		})
+	})
+}
+
+func TestSuite(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		var stopping func(t *testing.T) (capturetest.Database, func() time.Duration)
 		if f == servers.MariaDB { // MySQL's shutdown: see TestShutdown
 			stopping = func(t *testing.T) (capturetest.Database, func() time.Duration) {
@@ -233,7 +257,7 @@ func TestSuite(t *testing.T) {
 // With binlog_row_metadata=FULL the log names the columns; the servers' default is
 // that it does not.
 func TestSuiteNamed(t *testing.T) {
-	inTurn(t, func(t *testing.T, f servers.Flavour) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		srv := f.Start(t, map[string]string{"binlog-row-metadata": "FULL"})
 		setup := func(t *testing.T) capturetest.Database { return newDatabase(t, f, srv.Database()) }
 		capturetest.RunLayout(t, capturetest.Harness{Log: true, Setup: setup})

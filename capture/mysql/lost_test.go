@@ -247,11 +247,11 @@ func TestNoBinlog(t *testing.T) {
 		d := newDatabase(t, f, srv.Database())
 		src := newSource(t, d.config())
 		defer src.Close()
-		if err := src.Ready(t.Context()); err != nil {
+		if err := ready(t, src); err != nil {
 			t.Fatal(err)
 		}
 		srv.Restart(map[string]string{"skip-log-bin": ""})
-		err := src.Ready(t.Context())
+		err := ready(t, src)
 		var no *capture.NoStreamError
 		if !errors.As(err, &no) || !strings.Contains(no.Error(), "log_bin") {
 			t.Fatalf("%v, want a *capture.NoStreamError about log_bin", err)
@@ -264,7 +264,7 @@ func TestNoBinlog(t *testing.T) {
 			t.Errorf("%v, %+v", err, found)
 		}
 		srv.Restart(map[string]string{"skip-log-bin": "-"})
-		if err := src.Ready(t.Context()); err != nil {
+		if err := ready(t, src); err != nil {
 			t.Errorf("mended, and not ready: %v", err)
 		}
 	})

@@ -21,7 +21,7 @@ func TestMarkersAreFiltered(t *testing.T) {
 		cfg.Outboxes[0].Schema = "shop_of_others"
 		src := newSource(t, cfg)
 		defer src.Close()
-		err := src.Ready(t.Context())
+		err := ready(t, src)
 		var no *capture.NoStreamError
 		if !errors.As(err, &no) || !strings.Contains(no.Error(), "leaves database "+databaseOf(t, d.url)) {
 			t.Errorf("%v, want a *capture.NoStreamError about the filter", err)
@@ -43,43 +43,41 @@ func TestSystemVersioned(t *testing.T) {
 		t.Errorf("the source ended with %v, want a lost log", err)
 	}
 	fo.Expect("a")
-	err = src.Ready(t.Context())
+	err = ready(t, src)
 	var no *capture.NoStreamError
 	if !errors.As(err, &no) || !strings.Contains(no.Error(), "DROP SYSTEM VERSIONING") {
 		t.Fatalf("%v, want a *capture.NoStreamError with what to do", err)
 	}
 	d.exec(t, "ALTER TABLE outbox_events DROP SYSTEM VERSIONING")
-	if err := src.Ready(t.Context()); err != nil {
+	if err := ready(t, src); err != nil {
 		t.Error(err)
 	}
 }
 
 // A REPLACE that meets a row by another key than the id is an update in the log.
-func TestReplace(t *testing.T) {
-	eachMetadata(t, func(t *testing.T, f servers.Flavour, url string) {
-		d := newDatabase(t, f, url)
-		fo, src, _ := follow(t, d, d.config(), store.Checkpoint{})
-		replace := func(id string) string {
-			return "REPLACE INTO outbox_events (id, dedup, payload) VALUES ('" + id + "', 'k', 'payload of " + id + "')"
-		}
-		d.exec(t, "ALTER TABLE outbox_events ADD COLUMN dedup varchar(10) UNIQUE", replace("r1"), replace("r2"),
-			"UPDATE outbox_events SET status = 'COMPLETED'", replace("r3"))
-		if err := src.Mark(t.Context(), "end"); err != nil {
-			t.Fatal(err)
-		}
-		fo.Until("the marker", func() bool { return len(fo.Marks) > 0 })
-		fo.Expect("r1", "r2", "r3")
-		fo.End()
-		again := newSource(t, d.config()) // which sees the key from the beginning
-		defer again.Close()
-		o := capturetest.Anew(t, again, d.tables())
-		d.exec(t, "UPDATE outbox_events SET status = 'COMPLETED'", replace("r4"), "UPDATE outbox_events SET id = 'r5', payload = 'x'")
-		if err := again.Mark(t.Context(), "end again"); err != nil {
-			t.Fatal(err)
-		}
-		items := upToMark(t, again, o.From)
-		if len(items) != 2 || items[0].ID != "r4" || string(items[0].Payload) != "payload of r4" || items[1].ID != "r5" {
-			t.Errorf("%+v came", items)
-		}
-	})
+func testReplace(t *testing.T, f servers.Flavour, url string) {
+	d := newDatabase(t, f, url)
+	fo, src, _ := follow(t, d, d.config(), store.Checkpoint{})
+	replace := func(id string) string {
+		return "REPLACE INTO outbox_events (id, dedup, payload) VALUES ('" + id + "', 'k', 'payload of " + id + "')"
+	}
+	d.exec(t, "ALTER TABLE outbox_events ADD COLUMN dedup varchar(10) UNIQUE", replace("r1"), replace("r2"),
+		"UPDATE outbox_events SET status = 'COMPLETED'", replace("r3"))
+	if err := src.Mark(t.Context(), "end"); err != nil {
+		t.Fatal(err)
+	}
+	fo.Until("the marker", func() bool { return len(fo.Marks) > 0 })
+	fo.Expect("r1", "r2", "r3")
+	fo.End()
+	again := newSource(t, d.config()) // which sees the key from the beginning
+	defer again.Close()
+	o := capturetest.Anew(t, again, d.tables())
+	d.exec(t, "UPDATE outbox_events SET status = 'COMPLETED'", replace("r4"), "UPDATE outbox_events SET id = 'r5', payload = 'x'")
+	if err := again.Mark(t.Context(), "end again"); err != nil {
+		t.Fatal(err)
+	}
+	items := upToMark(t, again, o.From)
+	if len(items) != 2 || items[0].ID != "r4" || string(items[0].Payload) != "payload of r4" || items[1].ID != "r5" {
+		t.Errorf("%+v came", items)
+	}
 }

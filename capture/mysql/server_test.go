@@ -164,7 +164,7 @@ func TestTLSAndGrants(t *testing.T) {
 		cfg.StreamURL = d.stream // without TLS
 		src := newSource(t, cfg)
 		defer src.Close()
-		err := src.Ready(t.Context())
+		err := ready(t, src)
 		var no *capture.NoStreamError
 		if !errors.As(err, &no) {
 			t.Errorf("without the TLS that the role needs: %v", err)

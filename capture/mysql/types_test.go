@@ -74,28 +74,26 @@ func samplesOf(f servers.Flavour) []sample {
 
 // What comes out of the log is byte for byte what the table is read as: every type,
 // as a group and as a payload, with and without names in the log.
-func TestTypes(t *testing.T) {
-	eachMetadata(t, func(t *testing.T, f servers.Flavour, url string) {
-		list := samplesOf(f)
-		ddl := "CREATE TABLE outbox_events (id varchar(64) PRIMARY KEY, delivered_at datetime, failed_at datetime"
-		var boxes []store.Outbox
+func testTypes(t *testing.T, f servers.Flavour, url string) {
+	list := samplesOf(f)
+	ddl := "CREATE TABLE outbox_events (id varchar(64) PRIMARY KEY, delivered_at datetime, failed_at datetime"
+	var boxes []store.Outbox
+	for i, s := range list {
+		ddl += fmt.Sprintf(", c%d %s", i, s.ddl)
+		c := fmt.Sprintf("c%d", i)
+		boxes = append(boxes, store.Outbox{Name: fmt.Sprintf("%d %s", i, s.ddl), Table: "outbox_events", Layout: store.Layout{
+			Name: "custom", State: store.StateTimestamps, Columns: store.Columns{ID: "id", Group: c, Kind: c, Payload: c, Delivered: "delivered_at", Failed: "failed_at"},
+		}})
+	}
+	d := newDatabaseOf(t, f, url, ddl+") CHARACTER SET utf8mb4", func(string) []store.Outbox { return boxes })
+	got := d.stream1(t, boxes, func() {
 		for i, s := range list {
-			ddl += fmt.Sprintf(", c%d %s", i, s.ddl)
-			c := fmt.Sprintf("c%d", i)
-			boxes = append(boxes, store.Outbox{Name: fmt.Sprintf("%d %s", i, s.ddl), Table: "outbox_events", Layout: store.Layout{
-				Name: "custom", State: store.StateTimestamps, Columns: store.Columns{ID: "id", Group: c, Kind: c, Payload: c, Delivered: "delivered_at", Failed: "failed_at"},
-			}})
-		}
-		d := newDatabaseOf(t, f, url, ddl+") CHARACTER SET utf8mb4", func(string) []store.Outbox { return boxes })
-		got := d.stream1(t, boxes, func() {
-			for i, s := range list {
-				for j, v := range s.values {
-					d.exec(t, fmt.Sprintf("INSERT INTO outbox_events (id, c%d) VALUES ('%02d-%d', %s)", i, i, j, v))
-				}
+			for j, v := range s.values {
+				d.exec(t, fmt.Sprintf("INSERT INTO outbox_events (id, c%d) VALUES ('%02d-%d', %s)", i, i, j, v))
 			}
-		})
-		d.compare(t, boxes, got)
+		}
 	})
+	d.compare(t, boxes, got)
 }
 
 // idTypes are types that an id may have.
@@ -103,45 +101,47 @@ var idTypes = []string{"varchar(64)", "char(36)", "varchar(64) CHARACTER SET lat
 	"bigint", "bigint unsigned", "int unsigned", "mediumint unsigned", "decimal(20,0)", "uuid"}
 
 // An id in the log is the id that the store claims by.
-func TestIDTypes(t *testing.T) {
-	eachMetadata(t, func(t *testing.T, f servers.Flavour, url string) {
-		var ddl []string
-		var boxes []store.Outbox
-		values := map[string][]string{}
-		for _, s := range samplesOf(f) {
-			i := len(ddl)
-			if !slices.Contains(idTypes, s.ddl) {
-				continue
-			}
-			table := fmt.Sprintf("t%d", i)
-			ddl = append(ddl, fmt.Sprintf("CREATE TABLE %s (id %s PRIMARY KEY, payload text, delivered_at datetime, failed_at datetime) CHARACTER SET utf8mb4", table, s.ddl))
-			values[table] = s.values
-			boxes = append(boxes, store.Outbox{Name: s.ddl, Table: table, Layout: store.Layout{
-				Name: "custom", State: store.StateTimestamps, Columns: store.Columns{ID: "id", Payload: "payload", Delivered: "delivered_at", Failed: "failed_at"},
-			}})
+func testIDTypes(t *testing.T, f servers.Flavour, url string) {
+	var ddl []string
+	var boxes []store.Outbox
+	values := map[string][]string{}
+	for _, s := range samplesOf(f) {
+		i := len(ddl)
+		if !slices.Contains(idTypes, s.ddl) {
+			continue
 		}
-		d := newDatabaseOf(t, f, url, strings.Join(ddl, "; "), func(string) []store.Outbox { return boxes })
-		got := d.stream1(t, boxes, func() {
-			for table, list := range values {
-				for _, v := range list {
-					d.exec(t, fmt.Sprintf("INSERT IGNORE INTO %s (id, payload) VALUES (%s, 'x')", table, v))
-				}
+		table := fmt.Sprintf("t%d", i)
+		ddl = append(ddl, fmt.Sprintf("CREATE TABLE %s (id %s PRIMARY KEY, payload text, delivered_at datetime, failed_at datetime) CHARACTER SET utf8mb4", table, s.ddl))
+		values[table] = s.values
+		boxes = append(boxes, store.Outbox{Name: s.ddl, Table: table, Layout: store.Layout{
+			Name: "custom", State: store.StateTimestamps, Columns: store.Columns{ID: "id", Payload: "payload", Delivered: "delivered_at", Failed: "failed_at"},
+		}})
+	}
+	d := newDatabaseOf(t, f, url, strings.Join(ddl, "; "), func(string) []store.Outbox { return boxes })
+	got := d.stream1(t, boxes, func() {
+		for table, list := range values {
+			for _, v := range list {
+				d.exec(t, fmt.Sprintf("INSERT IGNORE INTO %s (id, payload) VALUES (%s, 'x')", table, v))
 			}
-		})
-		d.compare(t, boxes, got)
+		}
 	})
+	d.compare(t, boxes, got)
 }
 
-// eachMetadata runs a test beside each flavour, with and without the names of
-// columns in the log.
-func eachMetadata(t *testing.T, test func(t *testing.T, f servers.Flavour, url string)) {
-	t.Helper()
+// What the log has of a column's name and type is up to a setting: each of these runs
+// with the least and with all of it.
+func TestMetadata(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
-		none := map[servers.Flavour]string{servers.MySQL: "MINIMAL", servers.MariaDB: "NO_LOG"}[f]
-		t.Run(none, func(t *testing.T) { test(t, f, f.Database(t)) })
-		t.Run("FULL", func(t *testing.T) {
-			test(t, f, f.Start(t, map[string]string{"binlog-row-metadata": "FULL"}).Database())
-		})
+		least := map[servers.Flavour]string{servers.MySQL: "MINIMAL", servers.MariaDB: "NO_LOG"}[f]
+		all := f.Start(t, map[string]string{"binlog-row-metadata": "FULL"})
+		for name, test := range map[string]func(t *testing.T, f servers.Flavour, url string){
+			"schema changes": testSchemaChanges, "behind a schema change": testBehindASchemaChange,
+			"dropped column": testDroppedColumn, "generated columns": testGeneratedColumns, "hidden columns": testHiddenColumns,
+			"replace": testReplace, "types": testTypes, "types of ids": testIDTypes,
+		} {
+			t.Run(name+"/"+least, func(t *testing.T) { test(t, f, f.Database(t)) })
+			t.Run(name+"/FULL", func(t *testing.T) { test(t, f, all.Database()) })
+		}
 	})
 }
 

@@ -89,6 +89,7 @@ func TestSuite(t *testing.T) {
 	for _, version := range servers.Versions() {
 		t.Run("PostgreSQL "+strconv.Itoa(version), func(t *testing.T) {
 			capturetest.Run(t, harness(version, createTable, outboxes))
+			capturetest.RunAlone(t, harness(version, createTable, outboxes))
 			t.Run("odd names", func(t *testing.T) { capturetest.RunLayout(t, harness(version, createOdd, oddNames)) })
 		})
 	}

@@ -55,7 +55,7 @@ func follow(t *testing.T, d *database, cfg postgres.Config, at store.Checkpoint)
 		t.Fatal(err)
 	}
 	if f.o = o; o.View != nil {
-		items, err := o.View.Unsettled(ctx, store.Unsettled{Outbox: "shop", Limit: 10000})
+		items, err := o.View.Unsettled(ctx, store.Unsettled{Outbox: "shop", Limit: 1 << 20})
 		if err != nil {
 			t.Error(err)
 		}

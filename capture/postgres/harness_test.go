@@ -183,9 +183,17 @@ func eachVersion(t *testing.T, test func(t *testing.T, version int)) {
 	})
 }
 
-func TestSuite(t *testing.T) {
-	// One version after the other: the suite looks for goroutines that are left.
+// TestSuiteAlone runs the part of the suite that looks for goroutines that are left.
+func TestSuiteAlone(t *testing.T) {
 	inTurn(t, servers.Versions(), func(t *testing.T, version int) {
+		capturetest.RunAlone(t, capturetest.Harness{Setup: func(t *testing.T) capturetest.Database {
+			return newDatabase(t, servers.Database(t, version))
+		}})
+	})
+}
+
+func TestSuite(t *testing.T) {
+	eachVersion(t, func(t *testing.T, version int) {
 		capturetest.Run(t, capturetest.Harness{
 			Log: true,
 			Setup: func(t *testing.T) capturetest.Database {

@@ -25,7 +25,7 @@ const mib = 1 << 20
 // row comes in its place.
 func TestBackPressure(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes 30 s")
+		t.Skip("takes 20 s")
 	}
 	for _, c := range []struct {
 		name   string
@@ -37,13 +37,13 @@ func TestBackPressure(t *testing.T) {
 	}{
 		{
 			"many rows",
-			"INSERT INTO outbox_events (id, message_group, payload) SELECT 'row-' || i, i % 100, repeat(md5(i::text), 10) FROM generate_series(0, 299999) i",
-			300_000, 320 * 300_000, 10 * time.Second, 2 * 4 * mib,
+			"INSERT INTO outbox_events (id, message_group, payload) SELECT 'row-' || i, i % 100, repeat(md5(i::text), 10) FROM generate_series(0, 99999) i",
+			100_000, 320 * 100_000, 8 * time.Second, 2 * 4 * mib,
 		}, {
 			// A batch is bounded by 4 MiB too, so far fewer than 500 of these rows.
 			"large rows",
-			"INSERT INTO outbox_events (id, message_group, payload) SELECT 'row-' || i, 'g', repeat(md5(i::text), 32768) FROM generate_series(0, 299) i",
-			300, 300 * mib, 6 * time.Second, 2 * 16 * mib,
+			"INSERT INTO outbox_events (id, message_group, payload) SELECT 'row-' || i, 'g', repeat(md5(i::text), 32768) FROM generate_series(0, 99) i",
+			100, 100 * mib, 6 * time.Second, 2 * 16 * mib,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -211,7 +211,7 @@ func differs() map[string]string {
 }
 
 func TestSuite(t *testing.T) {
-	capturetest.Run(t, capturetest.Harness{
+	h := capturetest.Harness{
 		Log: true,
 		Setup: func(t *testing.T) capturetest.Database {
 			if why := differs()[t.Name()[strings.LastIndexByte(t.Name(), '/')+1:]]; why != "" {
@@ -226,7 +226,9 @@ func TestSuite(t *testing.T) {
 			}
 			return bytes
 		},
-	})
+	}
+	capturetest.Run(t, h)
+	capturetest.RunAlone(t, h)
 	t.Run("odd names", func(t *testing.T) {
 		capturetest.RunLayout(t, capturetest.Harness{Log: true, Setup: func(t *testing.T) capturetest.Database {
 			return newDatabaseOf(t, createOdd, capturetest.OddNames("shop"))

@@ -220,7 +220,7 @@ func TestAFastShutdownIsNotHeldUp(t *testing.T) {
 		times := crashes(t, 2)
 		for i := range times {
 			to.Script(func(*sinktest.Request) sinktest.Answer { return answers[i%2] })
-			wait := write(t, s.database, load{seconds: 60, clients: 8, rate: 300, scripts: seedScripts(20), broken: true})
+			wait := write(t, s.database, load{seconds: 60, clients: 8, rate: tempo(300), scripts: seedScripts(20), broken: true})
 			<-time.After(round / 3) // under load
 			took := server.Stop("fast")
 			wait()

@@ -38,7 +38,7 @@ func TestIdle(t *testing.T) {
 			t.Fatal("the server counts no scans of the outbox at all")
 		}
 		began := time.Now()
-		wait := write(t, s.database, load{seconds: 30, clients: 1, rate: 20, scripts: []script{{plain: "INSERT INTO other VALUES (1)"}}})
+		wait := write(t, s.database, load{seconds: 15, clients: 1, rate: 20, scripts: []script{{plain: "INSERT INTO other VALUES (1)"}}})
 		wait()
 		if now := scans(); now != settled {
 			t.Errorf("%d scans of the outbox in %s without a row", now-settled, time.Since(began).Round(time.Second))

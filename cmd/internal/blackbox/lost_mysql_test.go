@@ -171,7 +171,7 @@ func TestTwoRelaysOfOneServerID(t *testing.T) {
 		second = strings.Replace(second, "flowcatalyst: {", "flowcatalyst: {events-table: '', ", 1)
 		s.config = strings.Replace(s.config, "flowcatalyst: {", "flowcatalyst: {dispatch-jobs-table: '', ", 1)
 		a, b := s.run(), start(s.t, second)
-		wait := write(s.t, s.database, load{seconds: 6, clients: 8, rate: 300, scripts: seedScripts(20)})
+		wait := write(s.t, s.database, load{seconds: 6, clients: 8, rate: 150, scripts: seedScripts(20)})
 		if s.t.Name() == "TestTwoRelaysOfOneServerID/mariadb" {
 			within(s.t, patience, func() string {
 				for _, r := range []*relay{a, b} {

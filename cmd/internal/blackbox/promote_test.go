@@ -107,7 +107,7 @@ func TestTheDatabaseIsPromoted(t *testing.T) {
 		}
 		servers.Exec(p.t, p.database, "ALTER SYSTEM SET synchronized_standby_slots = '"+slot+"'", "SELECT pg_reload_conf()")
 		before := p.rows()
-		wait := write(p.t, p.database, load{seconds: 60, clients: 8, rate: 300, scripts: lateScripts(50), broken: true})
+		wait := write(p.t, p.database, load{seconds: 60, clients: 8, rate: tempo(300), scripts: lateScripts(50), broken: true})
 		arrive(p.t, p.to, before+300)
 		p.primary.Stop("immediate")
 		struck := time.Now()

@@ -24,10 +24,11 @@ func tryMongo(t *testing.T, source string, flags ...string) *trial {
 	q := try(t, source, flags...)
 	q.waitFor("Receiver:")
 	q.made = madeMongo.FindStringSubmatch(q.said())[1]
-	db := servers.OpenMongo(t, source).Client().Database(q.made)
 	t.Cleanup(func() {
 		q.kill()
-		_ = db.Drop(context.Background())
+		if err := servers.DropMongo(source, q.made); err != nil {
+			t.Errorf("dropping %s: %v", q.made, err)
+		}
 	})
 	return q
 }

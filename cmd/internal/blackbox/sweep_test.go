@@ -56,7 +56,7 @@ func TestASweepSendsNoRowTwice(t *testing.T) {
 	t.Parallel()
 	aScene(t, "checkpoint: {sweep-interval: 20ms}\n", func(s *scene) {
 		r := s.run()
-		write(s.t, s.database, load{seconds: 10, clients: 8, rate: 300, scripts: seedScripts(50)})()
+		write(s.t, s.database, load{seconds: 10, clients: 8, rate: 150, scripts: seedScripts(50)})()
 		rows := s.expectOnce()
 		s.t.Logf("%d rows, each once", rows)
 		expectStop(s.t, r)

@@ -183,6 +183,7 @@ func TestMySQLLeftovers(t *testing.T) {
 			}
 		}
 		straggler(t, at.url)
+		unused(t, lives, kept.name)
 		next, _ := aDatabase(t, server)
 		note, err := next.setUp(t.Context())
 		if err != nil {
@@ -199,6 +200,23 @@ func TestMySQLLeftovers(t *testing.T) {
 			}
 		}
 	})
+}
+
+// unused waits until the server has noticed that nobody uses a database any more.
+func unused(t *testing.T, m *mysqlDatabase, name string) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); ; <-time.After(10 * time.Millisecond) {
+		using, err := sessions(t.Context(), m.lock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(using[name]) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("database %s is in use: %v", name, using[name])
+		}
+	}
 }
 
 // TestMySQLRights: whichever right is missing, nothing is made that could not be used or
