@@ -172,6 +172,14 @@ func (m *MongoMember) Freeze() {
 	m.tb.Helper()
 	m.frozen = true
 	m.Signal(syscall.SIGSTOP)
+	for range 1000 { // where nobody can tell, not at all
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.process.os.Pid))
+		if err != nil || strings.Contains(string(stat), ") T ") {
+			return
+		}
+		<-time.After(time.Millisecond)
+	}
+	m.tb.Error("the server does not stop")
 }
 
 // Thaw lets a member go on that Freeze stopped.
