@@ -103,7 +103,8 @@ func (c *claim) clear(p *byoutbox.Part, result store.ClaimResult) {
 
 func (c *claim) together(ctx context.Context, parts []*byoutbox.Part) (err error) {
 	for range moveTries {
-		err = c.do(ctx, &job{epoch: c.epoch, shares: true, claims: true, write: func(ctx context.Context, on *conn) error {
+		singles := func(on *conn) []single { return c.singles(on, parts) }
+		err = c.do(ctx, &job{epoch: c.epoch, shares: true, claims: true, singles: singles, write: func(ctx context.Context, on *conn) error {
 			for _, p := range parts {
 				if err := c.part(ctx, on.table(p.Outbox), p); err != nil {
 					return err
@@ -124,8 +125,7 @@ func (c *claim) together(ctx context.Context, parts []*byoutbox.Part) (err error
 func (c *claim) part(ctx context.Context, t *table, p *byoutbox.Part) error {
 	c.clear(p, store.Gone)
 	plain, full := c.sort(t, p)
-	mixed := slices.ContainsFunc(plain, func(i int) bool { return document.Mixed(c.rows[i].ID) })
-	if len(full) == 0 && c.takeover == 0 && t.Layout.WritesClaims() && len(plain) > 0 && !mixed {
+	if len(plain) > 0 && c.blindly(t, plain, full) {
 		done, err := c.untouched(ctx, t, plain)
 		if err != nil || done {
 			return err
@@ -137,6 +137,35 @@ func (c *claim) part(ctx context.Context, t *table, p *byoutbox.Part) error {
 		}
 	}
 	return c.take(ctx, t, append(plain, full...))
+}
+
+// blindly reports whether rows may be claimed without a look.
+func (c *claim) blindly(t *table, plain, full []int) bool {
+	mixed := slices.ContainsFunc(plain, func(i int) bool { return document.Mixed(c.rows[i].ID) })
+	return len(full) == 0 && c.takeover == 0 && t.Layout.WritesClaims() && !mixed
+}
+
+// tried reports whether a row was claimed before, or has an id that needs a look.
+func (c *claim) tried(i int) bool { return !c.rows[i].Own.IsZero() || !isSingle(c.rows[i].ID) }
+
+// singles are the updates that claim the rows of some parts, if nobody has touched them.
+func (c *claim) singles(on *conn, parts []*byoutbox.Part) []single {
+	all := []single{}
+	for _, p := range parts {
+		t := on.table(p.Outbox)
+		plain, full := c.sort(t, p)
+		if !c.blindly(t, plain, full) || slices.ContainsFunc(plain, c.tried) {
+			return nil
+		}
+		if len(plain) == 0 {
+			continue
+		}
+		all = append(all, single{t.in, t.untouched(c.ids(plain)), c.mark(t), len(plain)})
+		for _, i := range plain {
+			c.answers[i] = store.ClaimAnswer{Result: store.Claimed}
+		}
+	}
+	return all
 }
 
 // sort returns the rows of one outbox that have to be looked at, without a payload and
@@ -172,6 +201,21 @@ func (c *claim) ids(places []int) []string {
 // untouched claims rows that are pending and were never tried, and reports false if
 // some of them are not.
 func (c *claim) untouched(ctx context.Context, t *table, places []int) (bool, error) {
+	n, err := inParts(c.ids(places), func(some []string) (int64, error) { return t.update(ctx, t.untouched(some), c.mark(t)) })
+	if err != nil || n != int64(len(places)) {
+		return false, err
+	}
+	if clear, err := t.oneType(ctx, c.ids(places)); err != nil || !clear {
+		return false, err
+	}
+	for _, i := range places {
+		c.answers[i] = store.ClaimAnswer{Result: store.Claimed}
+	}
+	return true, nil
+}
+
+// untouched is the condition that a document of some ids is pending and was never tried.
+func (t *table) untouched(ids []string) bson.D {
 	l, fresh := &t.Layout, t.open()
 	if l.State != store.StateTimestamps {
 		fresh = bson.D{{Key: l.Columns.Status, Value: t.status(store.Pending)}}
@@ -179,16 +223,7 @@ func (c *claim) untouched(ctx context.Context, t *table, places []int) (bool, er
 	if name := l.Columns.RetryCount; name != "" {
 		fresh = append(fresh, bson.E{Key: name, Value: bson.D{{Key: "$in", Value: bson.A{nil, int32(0)}}}})
 	}
-	n, err := inParts(c.ids(places), func(some []string) (int64, error) {
-		return t.update(ctx, append(bson.D{t.among(some)}, fresh...), c.mark(t))
-	})
-	if err != nil || n != int64(len(places)) {
-		return false, err
-	}
-	for _, i := range places {
-		c.answers[i] = store.ClaimAnswer{Result: store.Claimed}
-	}
-	return true, nil
+	return append(bson.D{t.among(ids)}, fresh...)
 }
 
 // update updates documents of the collection.

@@ -19,13 +19,13 @@
 //
 // A [Store] has one client, which the first call opens, and one session that writes. All
 // writes go through that session one after the other, in the order in which they came:
-// each is a transaction that begins with the leader document, so that two at a time
+// most are transactions that begin with the leader document, so that two at a time
 // would take each other's turn away. Claims and outcomes that wait at the same time share
 // one: it has one leader document to write and one commit to wait for. Where one of them
 // fails in it, each has a transaction of its own. While claims come all the time,
-// COMPLETED waits up to 10 ms for the next one, and for no turn of its own. Reads have a causally consistent session each,
-// which sees what the store has written, and read what a majority has. A command that is
-// not answered within store.LockHold fails.
+// COMPLETED waits up to 10 ms for the next one, and for no turn of its own. Reads have a
+// causally consistent session each, which sees what the store has written, and read what
+// a majority has. A command that is not answered within store.LockHold fails.
 //
 // # One leader
 //
@@ -38,6 +38,25 @@
 // has raised the epoch, and while another transaction has the document it conflicts
 // (WriteConflict), so of two writes one commits first and the other sees it. A plain read
 // of the epoch would let a write land that began before the change of leader.
+//
+// A few new rows, and outcomes that say COMPLETED, are written without a transaction
+// while the store has the lock: a transaction is three commands one after the other, and
+// such an update is one. Outcomes have a session of their own for it, so that no claim
+// waits for them. Each document stands for itself, and what keeps a stale leader out is
+// time. With the lock, and with each ping, comes a grant: until the lease ends by the
+// primary's clock ($$NOW), and for as long by the time that all members agree on
+// ($$CLUSTER_TIME), which every write pushes on and no election sets back. Every update
+// names both moments, less a second, in its filter: the server itself finds nothing once
+// one of them has come. Nobody else gets the lock before both have (the lease's fence is
+// the second), so members whose clocks differ cannot make two leaders. An update takes a
+// quarter of a second on the server at the most; what still runs is ended, and waited
+// for, before the epoch is raised: $currentOp shows it, to the same user. A lock that is
+// released gives the grant back, unless an update is under way or was not answered: that
+// might still come. Where an update does not find every document as expected, the
+// transaction does the work. It does it always for ids that more than one value may have,
+// ObjectIds among them: an update might change both of two documents. A mongos gives no
+// grants, and neither does a set whose time is ahead of its primary's clock. Whoever
+// deletes the lease's document while a relay leads takes that fence away.
 //
 // The leader document also names the session of the leader's writes, which the next
 // leader kills before it raises the epoch: a transaction that a frozen relay left open

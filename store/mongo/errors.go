@@ -56,6 +56,12 @@ func labelled(err error, label string) bool {
 // changed since it began, or is changing.
 func conflict(err error) bool { return has(err, codeWriteConflict) }
 
+// answered reports whether an error is the server's.
+func answered(err error) bool {
+	var said mongo.CommandError
+	return errors.Is(err, errSomeRefused) || errors.As(err, new(mongo.WriteException)) || errors.As(err, &said) && said.Code != 0
+}
+
 // Explain turns an error that trying again does not mend into a *store.SetupError with
 // a way out. Other errors are returned as they are.
 func Explain(err error) error {

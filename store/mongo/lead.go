@@ -24,11 +24,12 @@ type leaderDocument struct {
 	Holder  string      `bson:"holder"`
 	Since   time.Time   `bson:"since"`
 	Session bson.Binary `bson:"session"` // that of the leader's writer
+	Aside   bson.Binary `bson:"aside"`   // that of its outcomes, see Store.aside
 }
 
-// sessionID is the id of the session that writes.
-func (c *conn) sessionID() bson.Binary {
-	subtype, data := c.writing.ID().Lookup("id").Binary()
+// sessionID is the id of a session.
+func sessionID(s *mongo.Session) bson.Binary {
+	subtype, data := s.ID().Lookup("id").Binary()
 	return bson.Binary{Subtype: subtype, Data: data}
 }
 
@@ -39,6 +40,7 @@ func (s *Store) Lead(ctx context.Context) (store.Epoch, error) {
 	var epoch store.Epoch
 	err := s.writer.Do(ctx, func(ctx context.Context) error {
 		on := s.writer.on
+		s.grant.lead(0)
 		if err := errors.Join(on.joined(ctx), installed(ctx, on)); err != nil {
 			return err
 		}
@@ -50,6 +52,9 @@ func (s *Store) Lead(ctx context.Context) (store.Epoch, error) {
 				epoch, err = s.raise(ctx, on)
 				return err
 			})
+			if err == nil {
+				s.grant.lead(epoch)
+			}
 			if !conflict(err) {
 				return err
 			}
@@ -76,15 +81,22 @@ func (s *Store) endPredecessor(ctx context.Context, on *conn) error {
 			return errors.Join(err, lostLock(held))
 		}
 	}
+	if !s.locked.Load() {
+		if err := s.depose(ctx, on); err != nil {
+			return err
+		}
+	}
 	var d leaderDocument
 	err := one(ctx, on.own(ownLeader), s.name, &d)
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return nil
 	}
-	if err == nil {
-		on.kill(ctx, d.Session)
+	if err != nil {
+		return err
 	}
-	return err
+	on.kill(ctx, d.Session)
+	on.kill(ctx, d.Aside)
+	return on.ended(ctx, d.Session, d.Aside)
 }
 
 func lostLock(held bool) error {
@@ -97,7 +109,7 @@ func lostLock(held bool) error {
 // kill ends a session of another store. Where that fails the transaction ends later, by
 // itself: then whoever waits for it says so.
 func (c *conn) kill(ctx context.Context, id bson.Binary) {
-	if len(id.Data) == 0 || string(id.Data) == string(c.sessionID().Data) {
+	if len(id.Data) == 0 || string(id.Data) == string(sessionID(c.writing).Data) || string(id.Data) == string(sessionID(c.aside).Data) {
 		return
 	}
 	kill := bson.D{{Key: "killSessions", Value: bson.A{bson.D{{Key: "id", Value: id}}}}}
@@ -108,7 +120,7 @@ func (c *conn) kill(ctx context.Context, id bson.Binary) {
 // only while it has it still: one that was frozen in between must not depose its
 // successor.
 func (s *Store) raise(ctx context.Context, on *conn) (store.Epoch, error) {
-	if s.locked.Load() {
+	if s.locked.Load() || on.grants() {
 		n, err := update(ctx, on.own(ownLease), s.leased(), bson.D{{Key: "$inc", Value: bson.D{{Key: "raised", Value: int64(1)}}}})
 		if err != nil || n == 0 {
 			return 0, errors.Join(err, lostLock(n > 0))
@@ -119,7 +131,7 @@ func (s *Store) raise(ctx context.Context, on *conn) (store.Epoch, error) {
 	var d leaderDocument
 	err := on.own(ownLeader).FindOneAndUpdate(bound, bson.D{{Key: "_id", Value: s.name}}, bson.D{
 		{Key: "$inc", Value: bson.D{{Key: "epoch", Value: int64(1)}}},
-		{Key: "$set", Value: bson.D{{Key: "holder", Value: s.holder}, {Key: "session", Value: on.sessionID()}}},
+		{Key: "$set", Value: bson.D{{Key: "holder", Value: s.holder}, {Key: "session", Value: sessionID(on.writing)}, {Key: "aside", Value: sessionID(on.aside)}}},
 		{Key: "$currentDate", Value: bson.D{{Key: "since", Value: true}}},
 	}, options.FindOneAndUpdate().SetUpsert(true).SetReturnDocument(options.After)).Decode(&d)
 	return store.Epoch(d.Epoch), err

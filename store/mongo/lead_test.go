@@ -113,7 +113,7 @@ func TestALostLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	// As if it had been frozen until its lease was over.
-	over := bson.D{{Key: "$set", Value: bson.D{{Key: "until", Value: time.Unix(0, 0)}}}}
+	over := bson.D{{Key: "$set", Value: bson.D{{Key: "until", Value: time.Unix(0, 0)}, {Key: "fence", Value: time.Unix(0, 0)}}}}
 	if _, err := r.db.Collection("sluicebox_lease").UpdateOne(ctx(t), bson.D{{Key: "_id", Value: "rig"}}, over); err != nil {
 		t.Fatal(err)
 	}

@@ -27,6 +27,7 @@ type leaseDocument struct {
 	Holder  string        `bson:"holder"`
 	Token   bson.ObjectID `bson:"token"` // of the lock that has it
 	Until   time.Time     `bson:"until"`
+	Fence   time.Time     `bson:"fence"`   // the end of the holder's grant, by the cluster's time
 	Session bson.Binary   `bson:"session"` // that of the holder's writer
 }
 
@@ -81,7 +82,8 @@ func (s *Store) tryLock(ctx context.Context, on *conn) (*lock, error) {
 		return nil, &store.LockedError{Holder: d.Holder}
 	}
 	s.locked.Store(true)
-	l := &lock{on: on, name: s.name, token: token, life: s.life}
+	s.grant.begin(d.term())
+	l := &lock{on: on, name: s.name, token: token, life: s.life, grant: &s.grant}
 	l.Lock = sessionlock.New(l)
 	return l, nil
 }
@@ -90,16 +92,25 @@ func (s *Store) tryLock(ctx context.Context, on *conn) (*lock, error) {
 func (s *Store) takeLease(ctx context.Context, on *conn, token bson.ObjectID) (d leaseDocument, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockTry)
 	defer cancel()
+	later := bson.A{bson.D{{Key: "$gt", Value: bson.A{"$until", "$$NOW"}}}}
+	if on.grants() {
+		later = append(later, bson.D{{Key: "$gt", Value: bson.A{"$fence", clusterTime()}}})
+	}
 	held := bson.D{{Key: "$and", Value: bson.A{
-		bson.D{{Key: "$gt", Value: bson.A{"$until", "$$NOW"}}}, bson.D{{Key: "$ne", Value: bson.A{"$token", token}}},
+		bson.D{{Key: "$or", Value: later}}, bson.D{{Key: "$ne", Value: bson.A{"$token", token}}},
 	}}}
 	unless := func(name string, value any) bson.E {
 		return bson.E{Key: name, Value: bson.D{{Key: "$cond", Value: bson.A{held, "$" + name, value}}}}
 	}
 	literal := func(v any) any { return bson.D{{Key: "$literal", Value: v}} }
-	take := bson.A{bson.D{{Key: "$set", Value: bson.D{
-		unless("holder", literal(s.holder)), unless("token", token), unless("session", on.sessionID()), unless("until", extended()),
-	}}}}
+	fields := bson.D{unless("holder", literal(s.holder)), unless("token", token), unless("session", sessionID(on.writing)), unless("until", extended())}
+	if on.grants() {
+		// The cluster's time follows what is written, so something is when it is waited for.
+		soon := bson.D{{Key: "$lte", Value: bson.A{"$until", bson.D{{Key: "$add", Value: bson.A{"$$NOW", time.Second.Milliseconds()}}}}}}
+		asked := bson.D{{Key: "$add", Value: bson.A{bson.D{{Key: "$ifNull", Value: bson.A{"$asked", 0}}}, bson.D{{Key: "$toInt", Value: soon}}}}}
+		fields = append(fields, unless("fence", fenced()), bson.E{Key: "asked", Value: asked})
+	}
+	take := bson.A{bson.D{{Key: "$set", Value: fields}}}
 	err = on.own(ownLease).FindOneAndUpdate(ctx, bson.D{{Key: "_id", Value: s.name}}, take,
 		options.FindOneAndUpdate().SetUpsert(true).SetReturnDocument(options.After)).Decode(&d)
 	return d, err
@@ -140,6 +151,7 @@ type lock struct {
 	name  string
 	token bson.ObjectID
 	life  *lifetime.Lifetime
+	grant *grant
 }
 
 func (l *lock) mine() bson.D {
@@ -160,13 +172,22 @@ func (l *lock) Ping(ctx context.Context) error {
 }
 
 func (l *lock) extend(ctx context.Context) error {
-	n, err := update(ctx, l.on.own(ownLease), l.mine(), bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "until", Value: extended()}}}}})
+	ctx, cancel := context.WithTimeout(ctx, silence)
+	defer cancel()
+	fields := bson.D{{Key: "until", Value: extended()}}
+	if l.on.grants() {
+		fields = append(fields, bson.E{Key: "fence", Value: fenced()})
+	}
+	var d leaseDocument
+	err := l.on.own(ownLease).FindOneAndUpdate(ctx, l.mine(), bson.A{bson.D{{Key: "$set", Value: fields}}},
+		options.FindOneAndUpdate().SetReturnDocument(options.After)).Decode(&d)
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return fmt.Errorf("another relay has taken the lease: %w", store.ErrNotLeader)
+	}
 	if err != nil {
 		return fmt.Errorf("extend the relay's lease: %w", err)
 	}
-	if n == 0 {
-		return fmt.Errorf("another relay has taken the lease: %w", store.ErrNotLeader)
-	}
+	l.grant.extend(d.term())
 	return nil
 }
 
@@ -192,9 +213,12 @@ func (l *lock) Lost() bool { return false }
 
 // Unlock implements sessionlock.Session: it ends the lease.
 func (l *lock) Unlock(ctx context.Context) {
-	end := bson.D{{Key: "$set", Value: bson.D{{Key: "until", Value: time.Unix(0, 0)}}}}
-	_, _ = update(ctx, l.on.own(ownLease), l.mine(), end) // else it ends by itself
+	fields := bson.D{{Key: "until", Value: time.Unix(0, 0)}}
+	if l.grant.end() {
+		fields = append(fields, bson.E{Key: "fence", Value: noFence()})
+	}
+	_, _ = update(ctx, l.on.own(ownLease), l.mine(), bson.D{{Key: "$set", Value: fields}}) // else it ends by itself
 }
 
-// Drop implements sessionlock.Session: there is no session.
-func (l *lock) Drop() {}
+// Drop implements sessionlock.Session: there is no session, but the grant ends.
+func (l *lock) Drop() { l.grant.end() }

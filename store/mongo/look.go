@@ -51,7 +51,7 @@ func lookAt(ctx context.Context, t *table, p *byoutbox.Part, rows []store.ClaimR
 		settled[i] = true // gone, unless it is found
 	}
 	found := map[int]bool{}
-	return t.states(ctx, ids, func(id string, open bool) error {
+	return t.states(ctx, ids, func(id string, open bool, _ bson.Raw) error {
 		if i, asked := p.First[id]; asked {
 			settled[i] = !open && !found[i]
 			found[i] = true

@@ -70,6 +70,9 @@ func (v *server) open(ctx context.Context) (*conn, error) {
 		on.writing, err = client.StartSession(options.Session().SetDefaultTransactionOptions(
 			options.Transaction().SetReadConcern(readconcern.Snapshot()).SetWriteConcern(majority())))
 	}
+	if err == nil {
+		on.aside, err = client.StartSession()
+	}
 	if err != nil {
 		disconnect(client)
 		return nil, fmt.Errorf("connect: %w", Explain(err))
@@ -89,6 +92,7 @@ func (v *server) disconnect() {
 	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
 	v.on.writing.EndSession(ctx)
+	v.on.aside.EndSession(ctx)
 	disconnect(v.on.client)
 }
 
@@ -102,12 +106,24 @@ func disconnect(client *mongo.Client) {
 type conn struct {
 	client  *mongo.Client
 	db      *mongo.Database
-	writing *mongo.Session // the one session that writes; see writer
+	writing *mongo.Session // the one session that writes in transactions; see writer
+	aside   *mongo.Session // that of outcomes that need none; see Store.aside
+	routed  atomic.Bool    // the server is a mongos
 	version string
 
 	alone atomic.Bool // the server is no member of a replica set: it has no transactions
 
 	written atomic.Pointer[bson.Timestamp] // the operation time of the latest commit
+}
+
+// wrote notes when something was written: who reads later is to see it.
+func (c *conn) wrote(at *bson.Timestamp) {
+	for at != nil {
+		known := c.written.Load()
+		if known != nil && !known.Before(*at) || c.written.CompareAndSwap(known, at) {
+			return
+		}
+	}
 }
 
 // greeting is what the relay wants of the answer to hello.
@@ -141,6 +157,7 @@ func (c *conn) joined(ctx context.Context) error {
 	var hello greeting
 	err := c.run(ctx, bson.D{{Key: "hello", Value: 1}}, &hello)
 	if err == nil {
+		c.routed.Store(hello.Msg != "")
 		c.alone.Store(hello.SetName == "" && hello.Msg == "")
 	}
 	return err

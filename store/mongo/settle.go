@@ -34,8 +34,13 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	c := &settling{Store: s, outcomes: outcomes, results: make([]store.SettleResult, len(outcomes))}
 	// A count may hide that an id is there twice, and without transactions nothing is taken
 	// back.
-	mixed := slices.ContainsFunc(outcomes, func(o store.Outcome) bool { return document.Mixed(o.ID) })
+	mixed := slices.ContainsFunc(outcomes, func(o store.Outcome) bool {
+		return document.Mixed(o.ID) || s.outboxes.Known(o.Outbox).Layout.DeleteDelivered && !isSingle(o.ID)
+	})
 	urgent := slices.ContainsFunc(outcomes, func(o store.Outcome) bool { return o.Status != store.Completed })
+	if !mixed && !urgent && s.settleSingly(ctx, epoch, c) {
+		return c.results, nil
+	}
 	err := errMoved
 	for try := 0; errors.Is(err, errMoved) && try < moveTries; try++ {
 		err = s.do(ctx, &job{epoch: epoch, wait: rowPatience, shares: try == 0, urgent: urgent || try > 0, write: func(ctx context.Context, on *conn) error {
@@ -59,6 +64,34 @@ type settling struct {
 	outcomes []store.Outcome
 	results  []store.SettleResult
 	rows     map[store.Ref]rowState // what is known of the documents, nil without a look
+	tried    bool                   // without a transaction, so some of them may be written
+}
+
+// singles are the updates that write the outcomes if all documents are open. They are
+// COMPLETED, each of a document of its own.
+func (c *settling) singles(on *conn) []single {
+	c.on = on
+	all := []single{}
+	for _, p := range c.parts() {
+		t := c.table(p.outbox)
+		if p.turn > 0 || t.Layout.State == store.StateNone || t.Layout.DeleteDelivered {
+			return nil
+		}
+		for _, places := range c.alike(p, p.at) {
+			to, ok := t.outcome(&c.outcomes[places[0]]).(bson.D)
+			if !ok {
+				return nil
+			}
+			all = append(all, single{t.in, t.openOf(c.ids(places)), to, len(places)})
+		}
+	}
+	for i := range c.results {
+		c.results[i] = store.Written
+		if o := &c.outcomes[i]; o.Parked != 0 || o.Block != nil || !isSingle(o.ID) {
+			return nil
+		}
+	}
+	return all
 }
 
 // rowState is what became of a document so far.
@@ -68,6 +101,7 @@ const (
 	rowGone rowState = iota
 	rowOpen
 	rowSettled
+	rowOurs // by this call, when it wrote without a transaction
 )
 
 // write writes the outcomes, in the call's transaction. It returns errMoved where an
@@ -109,7 +143,7 @@ func (c *settling) look(ctx context.Context) error {
 		if len(ids[name]) == 0 || t.Layout.State == store.StateNone {
 			continue
 		}
-		err := t.states(ctx, ids[name], func(id string, open bool) error {
+		err := t.states(ctx, ids[name], func(id string, open bool, doc bson.Raw) error {
 			ref := store.Ref{Outbox: name, ID: id}
 			if !asked[ref] {
 				return nil
@@ -117,9 +151,13 @@ func (c *settling) look(ctx context.Context) error {
 			if c.rows[ref] != rowGone {
 				return t.twinError(id)
 			}
-			c.rows[ref] = rowSettled
-			if open {
+			switch {
+			case open:
 				c.rows[ref] = rowOpen
+			case c.tried && c.completes(t, ref, doc):
+				c.rows[ref] = rowOurs
+			default:
+				c.rows[ref] = rowSettled
 			}
 			return nil
 		})
@@ -130,15 +168,34 @@ func (c *settling) look(ctx context.Context) error {
 	return nil
 }
 
+// completes reports whether a document is COMPLETED as an outcome of the call says.
+func (c *settling) completes(t *table, ref store.Ref, doc bson.Raw) bool {
+	at := document.Time(document.Lookup(doc, t.completedAt()))
+	return !at.IsZero() && t.isDelivered(doc) && slices.ContainsFunc(c.outcomes, func(o store.Outcome) bool {
+		return o.Ref == ref && o.Status == store.Completed && o.At.UnixMilli() == at.UnixMilli()
+	})
+}
+
+// completedAt is the field with the time of COMPLETED, "" if there is none.
+func (t *table) completedAt() string {
+	for _, a := range columns.Outcome(&t.Layout, store.Completed) {
+		if a.Value == columns.At {
+			return a.Column
+		}
+	}
+	return ""
+}
+
 // states tells which documents of some ids are there, and which of them are open.
-func (t *table) states(ctx context.Context, ids []string, tell func(id string, open bool) error) error {
+func (t *table) states(ctx context.Context, ids []string, tell func(id string, open bool, doc bson.Raw) error) error {
 	l := &t.Layout.Columns
-	return each(ctx, silence, t.in, bson.D{t.among(ids)}, options.Find().SetProjection(project(l.ID, l.Status, l.Delivered, l.Failed)), func(doc bson.Raw) error {
+	fields := project(l.ID, l.Status, l.Delivered, l.Failed, t.completedAt())
+	return each(ctx, silence, t.in, bson.D{t.among(ids)}, options.Find().SetProjection(fields), func(doc bson.Raw) error {
 		id, err := document.ID(document.Lookup(doc, l.ID))
 		if err != nil {
 			return nil // no text finds such an id
 		}
-		return tell(id, t.isOpen(doc))
+		return tell(id, t.isOpen(doc), doc)
 	})
 }
 
@@ -162,6 +219,8 @@ func (c *settling) writePart(ctx context.Context, p *settlePart) error {
 			c.results[i] = store.WasGone
 		case rowSettled:
 			c.results[i] = store.WasSettled
+		case rowOurs:
+			c.results[i] = store.Written
 		default:
 			open = append(open, i)
 		}
@@ -172,6 +231,15 @@ func (c *settling) writePart(ctx context.Context, p *settlePart) error {
 	n, err := c.writeOpen(ctx, t, p, open)
 	if err == nil && n != int64(len(open)) {
 		return errMoved
+	}
+	if err == nil && c.rows == nil && !t.Layout.DeleteDelivered {
+		clear, err := t.oneType(ctx, c.ids(open))
+		if err != nil {
+			return err
+		}
+		if !clear {
+			return errMoved
+		}
 	}
 	for _, i := range open {
 		c.wrote(t, p, i)
@@ -210,7 +278,7 @@ func (c *settling) writeOpen(ctx context.Context, t *table, p *settlePart, place
 	if set(columns.Outcome(&t.Layout, p.status), func(columns.Value) any { return nil }) == nil {
 		// Nothing of it is kept, but it is told whether the document is open.
 		n := int64(0)
-		err := t.states(ctx, c.ids(places), func(_ string, open bool) error {
+		err := t.states(ctx, c.ids(places), func(_ string, open bool, _ bson.Raw) error {
 			if open {
 				n++
 			}

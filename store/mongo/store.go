@@ -39,7 +39,9 @@ type Store struct {
 
 	server *server
 	writer *writer
+	aside  *writer     // of outcomes that need no transaction, so that claims need not wait for them
 	locked atomic.Bool // the store has taken the lock once, and raises under it alone
+	grant  grant
 
 	locking sync.Mutex     // held by the call that asks for the lock
 	token   *bson.ObjectID // of a lease that was asked for and not answered; locking guards it
@@ -58,7 +60,7 @@ func New(cfg Config) (*Store, error) {
 		outboxes: outboxes.New(cfg.Outboxes), life: lifetime.New(),
 		server: &server{url: cfg.URL, application: "sluicebox " + cfg.Name},
 	}
-	s.writer = newWriter(s.server, s.life)
+	s.writer, s.aside = newWriter(s.server, s.life), newWriter(s.server, s.life)
 	return s, nil
 }
 
@@ -68,6 +70,7 @@ func (s *Store) Close() {
 	s.closed.Do(func() {
 		s.life.End()
 		s.writer.Close()
+		s.aside.Close()
 		s.life.Wait()
 		s.server.disconnect()
 	})

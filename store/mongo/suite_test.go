@@ -2,8 +2,11 @@ package mongo_test
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -34,10 +37,17 @@ func TestStoreTextTimes(t *testing.T) {
 	storetest.Run(t, &harness{url: servers.Mongo(t), text: true}, "words", "timestamps")
 }
 
+// Stores that have the lock, and so a grant to write without transactions.
+func TestStoreWithGrants(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, &harness{url: servers.Mongo(t), locks: true}, "words", "timestamps")
+}
+
 // harness lets the suite work on one database, cleared by each Setup.
 type harness struct {
-	url  string
-	text bool // times are texts
+	url   string
+	text  bool // times are texts
+	locks bool // who leads takes the lock first
 }
 
 // Rename implements storetest.Namer: the name of no field begins with $.
@@ -50,17 +60,43 @@ func (h *harness) Rename(l store.Layout) store.Layout {
 }
 
 func (h *harness) Setup(t *testing.T, outboxes ...store.Outbox) storetest.Database {
-	return &database{documents.New(t, servers.OpenMongo(t, h.url), outboxes...), h.url}
+	return &database{documents.New(t, servers.OpenMongo(t, h.url), outboxes...), h.url, h.locks, nil}
 }
 
 // Empty implements storetest.Emptier.
 func (h *harness) Empty(t *testing.T, outboxes ...store.Outbox) storetest.Database {
-	return &database{documents.Emptied(t, servers.OpenMongo(t, h.url), outboxes...), h.url}
+	return &database{documents.Emptied(t, servers.OpenMongo(t, h.url), outboxes...), h.url, h.locks, nil}
 }
 
 type database struct {
 	*documents.Database
-	url string
+	url   string
+	locks bool
+	held  store.Lock
+}
+
+// locking is a store that takes the lock when it leads. Who has it gives it back.
+type locking struct {
+	store.Store
+	in *database
+}
+
+func (l *locking) Lead(ctx context.Context) (store.Epoch, error) {
+	lock, err := l.Lock(ctx)
+	if err == nil {
+		l.in.held = lock
+	} else if !errors.As(err, new(*store.LockedError)) { // by the test
+		return 0, err
+	}
+	return l.Store.Lead(ctx)
+}
+
+func (l *locking) Lock(ctx context.Context) (store.Lock, error) {
+	if l.in.held != nil {
+		l.in.held.Release()
+		l.in.held = nil
+	}
+	return l.Store.Lock(ctx)
 }
 
 func (d *database) Store(t *testing.T, cfg storetest.Config) store.Store {
@@ -69,6 +105,10 @@ func (d *database) Store(t *testing.T, cfg storetest.Config) store.Store {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	// Where updates are under way the lock is free again after 5 s: too long for 40 times.
+	if d.locks && !strings.HasSuffix(t.Name(), "lands_behind_a_new_one") {
+		return &locking{st, d}
 	}
 	return st
 }

@@ -1,6 +1,7 @@
 package mongo
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -37,6 +38,25 @@ func (t *table) among(ids []string) bson.E {
 		keys = append(keys, document.IDs(id)...)
 	}
 	return bson.E{Key: t.id(), Value: bson.D{{Key: "$in", Value: keys}}}
+}
+
+// oneType reports whether documents of some ids, as many as there are ids, are one of each
+// for sure. Two documents may have ids of one text, an ObjectId and a string say, and
+// stand for one that is gone: not where all have the same type.
+func (t *table) oneType(ctx context.Context, ids []string) (bool, error) {
+	var texts bson.A
+	for _, id := range ids {
+		if !isSingle(id) {
+			texts = append(texts, id)
+		}
+	}
+	if len(ids) == 1 || len(texts) == 0 {
+		return true, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, silence)
+	defer cancel()
+	n, err := t.in.CountDocuments(ctx, bson.D{{Key: t.id(), Value: bson.D{{Key: "$in", Value: texts}}}})
+	return n == 0 || n == int64(len(texts)), err
 }
 
 // mostNames is the most documents that one command writes, so that it is answered in

@@ -16,8 +16,11 @@ type job struct {
 	wait   time.Duration // for documents that somebody else changes
 	shares bool
 	write  func(context.Context, *conn) error
-	claims bool // rows
-	urgent bool // it waits for no claim to share a transaction with
+	// singles is what it writes if all documents are as it expects, nil if only a
+	// transaction will do. The job ends with it, or write begins anew.
+	singles func(*conn) []single
+	claims  bool // rows
+	urgent  bool // it waits for no claim to share a transaction with
 
 	taken chan struct{} // closed when somebody takes it
 	turn  time.Duration // how much of wait it may keep the turn
@@ -147,6 +150,10 @@ func (w *writer) leave(j *job, giveUp bool) (ended <-chan struct{}, done bool) {
 // together runs jobs in one transaction. Where one of them fails in it, the first runs by
 // itself, and the others wait for turns of their own.
 func (s *Store) together(ctx context.Context, jobs []*job) {
+	if s.singly(ctx, jobs) {
+		s.writer.finish(jobs, nil)
+		return
+	}
 	first, err := jobs[0], error(nil)
 	if len(jobs) > 1 {
 		err = s.shared(ctx, jobs)

@@ -178,7 +178,7 @@ func (w *writer) commit(ctx context.Context, began time.Time) error {
 		err := w.on.writing.CommitTransaction(bound)
 		cancel()
 		if err == nil {
-			w.on.written.Store(w.on.writing.OperationTime())
+			w.on.wrote(w.on.writing.OperationTime())
 			return nil
 		}
 		if takenBack(err) {

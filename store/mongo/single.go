@@ -1,0 +1,140 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/mongo/document"
+)
+
+// single is an update of documents, each for itself, that is expected to find so many.
+type single struct {
+	in         *mongo.Collection
+	filter, to bson.D
+	count      int
+}
+
+const (
+	// mostSingles is the most documents that are updated without a transaction. More of
+	// them cost less in one (measured: from some 10 on).
+	mostSingles = 16
+	// singleTime bounds such an update on the server, the waiting for a majority included,
+	// and singlePatience the waiting for its answer.
+	singleTime     = 250 * time.Millisecond
+	singlePatience = time.Second
+)
+
+// errSomeRefused says that the server made some updates and not others.
+var errSomeRefused = errors.New("some updates were refused")
+
+// isSingle reports whether an id is one value alone, so that an update by it finds one
+// document at the most.
+func isSingle(id string) bool { return len(document.IDs(id)) == 1 }
+
+// singly runs jobs without a transaction, in the writer's turn, and reports whether
+// everything was found as expected. What was not, and what nobody knows of, a transaction
+// finds out.
+func (s *Store) singly(ctx context.Context, jobs []*job) bool {
+	on := s.writer.on
+	var all []single
+	for _, j := range jobs {
+		if j.singles == nil {
+			return false
+		}
+		some := j.singles(on)
+		if some == nil {
+			return false
+		}
+		all = append(all, some...)
+	}
+	return s.writeSingles(ctx, on, on.writing, jobs[0].epoch, all)
+}
+
+// settleSingly writes outcomes without a transaction, beside the claims, and reports
+// whether all documents were found as expected.
+func (s *Store) settleSingly(ctx context.Context, epoch store.Epoch, c *settling) (done bool) {
+	_ = s.aside.Do(ctx, func(ctx context.Context) error { // or a transaction tells why not
+		on := s.aside.on
+		if all := c.singles(on); all != nil {
+			c.tried = true
+			done = s.writeSingles(ctx, on, on.aside, epoch, all)
+		}
+		return nil
+	})
+	return done
+}
+
+// writeSingles makes updates in a session, if there is a grant, and reports whether they
+// found what they were to.
+func (s *Store) writeSingles(ctx context.Context, on *conn, in *mongo.Session, epoch store.Epoch, all []single) bool {
+	count := 0
+	for i := range all {
+		count += all[i].count
+	}
+	if count == 0 || count > mostSingles || !on.grants() {
+		return false
+	}
+	by, ok := s.grant.use(epoch)
+	if !ok {
+		return false
+	}
+	ctx, cancel := s.life.Bind(context.WithoutCancel(ctx))
+	defer cancel()
+	found, err := on.writeSingles(mongo.NewSessionContext(ctx, in), all, by)
+	s.grant.done(by, err)
+	if err == nil {
+		on.wrote(in.OperationTime())
+	}
+	return err == nil && found == count
+}
+
+// writeSingles makes updates, those of one collection by one command, and tells how many
+// documents they found.
+func (c *conn) writeSingles(ctx context.Context, all []single, by term) (found int, err error) {
+	for len(all) > 0 {
+		in, rest := all[0].in, []single(nil)
+		var updates bson.A
+		for _, one := range all {
+			if one.in.Name() != in.Name() || one.in.Database().Name() != in.Database().Name() {
+				rest = append(rest, one)
+				continue
+			}
+			filter := append(append(bson.D{}, one.filter...), by.before())
+			updates = append(updates, bson.D{{Key: "q", Value: filter}, {Key: "u", Value: one.to}, {Key: "multi", Value: true}})
+		}
+		n, err := c.update(ctx, in, updates)
+		found += n
+		if err != nil {
+			return found, err
+		}
+		all = rest
+	}
+	return found, nil
+}
+
+// update runs the command of that name in the context's session, and waits for a majority.
+func (c *conn) update(ctx context.Context, in *mongo.Collection, updates bson.A) (int, error) {
+	// A deadline would be the command's time limit too.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer time.AfterFunc(singlePatience, cancel).Stop()
+	var done struct {
+		N       int        `bson:"n"`
+		Errors  []bson.Raw `bson:"writeErrors"`
+		Concern bson.Raw   `bson:"writeConcernError"`
+	}
+	err := in.Database().RunCommand(ctx, bson.D{
+		{Key: "update", Value: in.Name()}, {Key: "updates", Value: updates}, {Key: "ordered", Value: false},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}, {Key: "j", Value: true}}},
+		{Key: "maxTimeMS", Value: singleTime.Milliseconds()},
+	}).Decode(&done)
+	if err == nil && (len(done.Errors) > 0 || done.Concern != nil) {
+		err = errSomeRefused
+	}
+	return done.N, err
+}
