@@ -106,11 +106,13 @@ type change struct {
 	Key       struct {
 		ID any `bson:"_id"` // of an outbox document a text
 	} `bson:"documentKey"`
-	Session struct{ ID bson.Binary } `bson:"lsid"`
+	Session struct{ ID bson.Binary } `bson:"lsid"`     // of a transaction
+	At      time.Time                `bson:"wallTime"` // by the server's clock, which is the relay's
 	Update  struct {
 		Fields struct {
-			Epoch  int64
-			Status string
+			Epoch       int64
+			Status      string
+			ProcessedAt time.Time `bson:"processedAt"`
 		} `bson:"updatedFields"`
 	} `bson:"updateDescription"`
 }
@@ -144,7 +146,8 @@ func (s *mongoScene) changes(from *bson.Timestamp) (all []change) {
 }
 
 // audit holds the server's log against what may be: in each epoch, one session writes
-// the outbox documents. It returns how many documents a leader found in the hands of
+// the outbox documents in transactions, and whatever is written was claimed or delivered
+// after the epoch began, by the writer's word. It returns how many documents a leader found in the hands of
 // an earlier one.
 func (s *mongoScene) audit(from *bson.Timestamp) (takenOver int) {
 	s.t.Helper()
@@ -152,18 +155,22 @@ func (s *mongoScene) audit(from *bson.Timestamp) (takenOver int) {
 		epoch  int64
 		status string
 	}
-	epoch, epochs := int64(0), 0
+	epoch, epochs, began := int64(0), 0, time.Time{}
 	writers, hands := map[int64][]string{}, map[string]hand{}
 	for _, c := range s.changes(from) {
 		if c.NS.Coll == "sluicebox_leader" && c.Update.Fields.Epoch > 0 {
 			epoch = c.Update.Fields.Epoch
-			epochs++
+			epochs, began = epochs+1, c.At
 		}
 		if !slices.Contains(seedCollections(), c.NS.Coll) {
 			continue
 		}
-		if by := fmt.Sprintf("%x", c.Session.ID.Data); !slices.Contains(writers[epoch], by) {
+		if by := fmt.Sprintf("%x", c.Session.ID.Data); by != "" && !slices.Contains(writers[epoch], by) {
 			writers[epoch] = append(writers[epoch], by)
+		}
+		if at := c.Update.Fields.ProcessedAt; !at.IsZero() && at.Before(began.Add(-time.Millisecond)) {
+			s.t.Errorf("in epoch %d, which began at %s, document %v became %s as of %s",
+				epoch, began.Format(time.StampMilli), c.Key.ID, c.Update.Fields.Status, at.Format(time.StampMilli))
 		}
 		document := fmt.Sprint(c.NS.Coll, c.Key.ID)
 		was := hands[document]
@@ -176,7 +183,7 @@ func (s *mongoScene) audit(from *bson.Timestamp) (takenOver int) {
 		hands[document] = hand{epoch, c.Update.Fields.Status}
 	}
 	for epoch, by := range writers {
-		if len(by) != 1 {
+		if len(by) > 1 {
 			s.t.Errorf("in epoch %d the sessions %v wrote outbox documents", epoch, by)
 		}
 	}
