@@ -102,6 +102,9 @@ func TestMongoLeftovers(t *testing.T) {
 	if err := relay.Ping(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
+	if err := kept.awaitEnds(t.Context(), lives.client); err != nil { // the server has to notice
+		t.Fatal(err)
+	}
 	next, _ := aMongo(t, server)
 	note, err := next.setUp(t.Context())
 	if err != nil {
