@@ -4,8 +4,7 @@
 GOLANGCI = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 SERVERS  = store/storetest/servers/servers.sh
 PLAIN    = ./cmd/internal/blackbox ./store/sqlite
-STORES   = ./store/mongo ./store/mysql ./store/postgres
-WAITING  = ./capture/mongo ./dispatch/sink/flowcatalyst ./store/storetest/servers
+STORES   = ./store/mysql ./store/postgres
 RACED    = TestBusy|TestBesideServices|TestReplaced|TestLock|TestDurability|RealInput$$|KilledUnderLoad|TwoRelays$$|CleanStopUnderLoad|TestABlockedGroupIsParked|TestPollingWithParkedRows|TestOneOfTwoSinksHangs|TestTokensAreFetched|TestRequestsAreShared|TestStatusUnderLoad|TestAPausedGroup|TestTap$$
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME ?= 10s
@@ -31,14 +30,12 @@ quickstart: build ## build it and show it at work, with nothing to set up
 # going on at once (RACED). A scenario runs beside one server, the most important beside
 # two; VERSIONS=all runs them beside each, VERSIONS=mysql beside that. Two suites run at a
 # time, in two rows of about the same length: three wait for each other on two processors.
-# Those of a third row do little but wait for servers.
 test: have-go have-cc ## run all tests beside real servers, the packages' own with the race detector
 	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) sh -c '( go test -p 1 -timeout 20m $(PLAIN); plain=$$?; \
 			go test -race -p 1 -timeout 20m $(STORES); stores=$$?; \
-			go test -race -p 1 -timeout 20m -run "$(RACED)" $(PLAIN); exit $$((plain | stores | $$?)) ) & first=$$!; \
-		go test -race -p 1 -timeout 20m $(WAITING) & third=$$!; \
-		go test -race -p 1 -timeout 20m $$(go list ./... | grep -vxF "$$(go list $(PLAIN) $(STORES) $(WAITING))"); second=$$?; \
-		wait $$first; first=$$?; wait $$third; exit $$((first | second | $$?))'
+			go test -race -p 1 -timeout 20m -run "$(RACED)" $(PLAIN); exit $$((plain | stores | $$?)) ) & \
+		go test -race -p 1 -timeout 20m $$(go list ./... | grep -vxF "$$(go list $(PLAIN) $(STORES))"); others=$$?; \
+		wait $$!; exit $$((others | $$?))'
 
 short: have-go ## run the tests that need no server
 	go test -short ./...
