@@ -106,7 +106,7 @@ func (r *run) catchUp(ctx context.Context) error {
 	for more := true; more && r.last < r.until; {
 		p, err := r.reader.read(ctx, r.last, r.until)
 		if err != nil {
-			return err
+			return r.unread(ctx, err)
 		}
 		if err := r.send(ctx, &p); err != nil {
 			return err
@@ -127,6 +127,15 @@ func (r *run) catchUp(ctx context.Context) error {
 		return &capture.LostError{Reason: fmt.Sprintf("the log's counter stands at %d and was at %d before: somebody has set it back", n, r.last)}
 	}
 	return nil
+}
+
+// unread says why the log could not be read: somebody may have dropped it since it was
+// looked at.
+func (r *run) unread(ctx context.Context, err error) error {
+	if lost := r.check(ctx); errors.As(lost, new(*capture.LostError)) {
+		return lost
+	}
+	return err
 }
 
 func (r *run) send(ctx context.Context, p *page) error {
