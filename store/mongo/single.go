@@ -3,12 +3,14 @@ package mongo
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
@@ -67,6 +69,51 @@ func (s *Store) settleSingly(ctx context.Context, epoch store.Epoch, c *settling
 		return nil
 	})
 	return done
+}
+
+// singles are the updates that write the outcomes if all documents are open. They are
+// COMPLETED, each of a document of its own.
+func (c *settling) singles(on *conn) []single {
+	c.on = on
+	all := []single{}
+	for _, p := range c.parts() {
+		t := c.table(p.outbox)
+		if p.turn > 0 || t.Layout.State == store.StateNone || t.Layout.DeleteDelivered {
+			return nil
+		}
+		for _, places := range c.alike(p, p.at) {
+			to, ok := t.outcome(&c.outcomes[places[0]]).(bson.D)
+			if !ok {
+				return nil
+			}
+			all = append(all, single{t.in, t.openOf(c.ids(places)), to, len(places)})
+		}
+	}
+	for i := range c.results {
+		c.results[i] = store.Written
+		if o := &c.outcomes[i]; o.Parked != 0 || o.Block != nil || !isSingle(o.ID) {
+			return nil
+		}
+	}
+	return all
+}
+
+// completes reports whether a document is COMPLETED as an outcome of the call says.
+func (c *settling) completes(t *table, ref store.Ref, doc bson.Raw) bool {
+	at := document.Time(document.Lookup(doc, t.completedAt()))
+	return !at.IsZero() && t.isDelivered(doc) && slices.ContainsFunc(c.outcomes, func(o store.Outcome) bool {
+		return o.Ref == ref && o.Status == store.Completed && o.At.UnixMilli() == at.UnixMilli()
+	})
+}
+
+// completedAt is the field with the time of COMPLETED, "" if there is none.
+func (t *table) completedAt() string {
+	for _, a := range columns.Outcome(&t.Layout, store.Completed) {
+		if a.Value == columns.At {
+			return a.Column
+		}
+	}
+	return ""
 }
 
 // writeSingles makes updates in a session, if there is a grant, and reports whether they

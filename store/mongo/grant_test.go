@@ -1,0 +1,285 @@
+package mongo_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/mongo"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// await has a store take the lock when it can, and returns how long that took.
+func await(t testing.TB, st *mongo.Store) time.Duration {
+	t.Helper()
+	for began := time.Now(); ; <-time.After(50 * time.Millisecond) {
+		_, err := st.Lock(ctx(t))
+		if err == nil {
+			return time.Since(began)
+		}
+		if !errors.As(err, new(*store.LockedError)) || time.Since(began) > 15*time.Second {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A leader that was frozen until another took over writes nothing when it wakes, though
+// it believes in its grant, and neither does one whose lock was taken by other means.
+func TestAnOldGrant(t *testing.T) {
+	t.Parallel()
+	for _, how := range []struct {
+		what    string
+		replace func(t *testing.T, next *mongo.Store)
+	}{
+		{"its lease is over", func(t *testing.T, next *mongo.Store) { await(t, next) }},
+		{"another leads without the lock", func(*testing.T, *mongo.Store) {}},
+	} {
+		t.Run(how.what, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, servers.Mongo(t), flowBox())
+			lock := r.lock(t)
+			r.insert(t, pending("a"), pending("b"), pending("c"))
+			r.claim(t, row("a"))
+			next := openStore(t, r.url, r.box)
+			how.replace(t, next)
+			if _, err := next.Lead(ctx(t)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("b")}); !errors.Is(err, store.ErrNotLeader) {
+				t.Errorf("its claim: %v", err)
+			}
+			if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{rigs.Outcome("a", store.Completed)}); !errors.Is(err, store.ErrNotLeader) {
+				t.Errorf("its outcome: %v", err)
+			}
+			if a, b := r.status(t, "a"), r.status(t, "b"); a != "PROCESSING" || b != "PENDING" {
+				t.Errorf("the rows are %s and %s", a, b)
+			}
+			if err := lock.Ping(ctx(t)); !errors.Is(err, store.ErrNotLeader) {
+				t.Errorf("its lock answers %v", err)
+			}
+		})
+	}
+}
+
+// An update does not begin in the last second of a grant, so that it has ended when the
+// next one leads, also one of another user who sees nothing of it. The cluster's time
+// tells nothing of that second on a server where nothing is written.
+func TestTheEndOfAGrant(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), flowBox())
+	lock := r.lock(t)
+	r.insert(t, pending("a"))
+	if err := lock.Ping(ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	pinged := time.Now()
+	unseen := bson.D{{Key: "$set", Value: bson.D{{Key: "session", Value: bson.Binary{Subtype: 4, Data: make([]byte, 16)}}, {Key: "aside", Value: bson.Binary{}}}}}
+	if _, err := r.db.Collection("sluicebox_leader").UpdateOne(ctx(t), bson.D{{Key: "_id", Value: "rig"}}, unseen); err != nil {
+		t.Fatal(err)
+	}
+	release := r.begin(t, "a")
+	<-time.After(time.Until(pinged.Add(4850 * time.Millisecond)))
+	claimed := rigs.Later(func() ([]store.ClaimAnswer, error) {
+		return r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("a")})
+	})
+	next := openStore(t, r.url, r.box)
+	await(t, next)
+	if _, err := next.Lead(ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	if got := <-claimed; got.Err == nil && got.Value[0].Result == store.Claimed || r.status(t, "a") != "PENDING" {
+		t.Errorf("a stale leader's claim: %+v, the row is %s", got, r.status(t, "a"))
+	}
+}
+
+// A store that leads again writes nothing in its old epoch.
+func TestAnOldEpochWithAGrant(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), flowBox())
+	r.lock(t)
+	r.insert(t, pending("a"))
+	old := r.epoch
+	var err error
+	if r.epoch, err = r.store.Lead(ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.store.Claim(ctx(t), old, time.Now(), []store.ClaimRow{row("a")}); !errors.Is(err, store.ErrNotLeader) || r.status(t, "a") != "PENDING" {
+		t.Errorf("a claim in the old epoch: %v, the row is %s", err, r.status(t, "a"))
+	}
+	if a := r.claim(t, row("a"))[0]; a.Result != store.Claimed {
+		t.Errorf("a claim: %+v", a)
+	}
+}
+
+// Where the time of the set is ahead of its primary's clock, as after another primary
+// whose clock was fast, a leader that says nothing is not waited for any longer.
+func TestAFastCluster(t *testing.T) {
+	t.Parallel()
+	set := servers.StartMongo(t, 1, testCommands())
+	r := newRig(t, set.Database(), flowBox())
+	session, err := r.db.Client().StartSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.EndSession(t.Context())
+	ahead := bson.D{{Key: "$clusterTime", Value: bson.D{
+		{Key: "clusterTime", Value: bson.Timestamp{T: uint32(time.Now().Add(30 * time.Second).Unix()), I: 1}}, //nolint:gosec // until 2106
+		{Key: "signature", Value: bson.D{{Key: "hash", Value: bson.Binary{Data: make([]byte, 20)}}, {Key: "keyId", Value: int64(0)}}},
+	}}}
+	raw, err := bson.Marshal(ahead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := session.AdvanceClusterTime(raw); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.docs().InsertOne(driver.NewSessionContext(ctx(t), session), pending("a")); err != nil {
+		t.Fatal(err)
+	}
+	r.lock(t)
+	before := r.transactions(t)
+	if a := r.claim(t, row("a"))[0]; a.Result != store.Claimed || r.transactions(t) != before+1 {
+		t.Errorf("a claim: %+v, by %d transactions", a, r.transactions(t)-before)
+	}
+	if took := await(t, openStore(t, r.url, r.box)); took > 10*time.Second {
+		t.Errorf("the next had the lock after %s", took)
+	}
+}
+
+// A lock that is given back takes the grant with it, so that the next leader waits for
+// nothing. One write that was not answered may still come: then it waits.
+func TestAGrantGivenBack(t *testing.T) {
+	t.Parallel()
+	set := servers.StartMongo(t, 1, testCommands())
+	r := newRig(t, set.Database(), flowBox())
+	r.insert(t, pending("a"), pending("b"))
+	lock := r.lock(t)
+	r.claim(t, row("a"))
+	lock.Release()
+	next := openStore(t, r.url, r.box)
+	taken, err := next.Lock(ctx(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken.Release()
+	lock = r.lock(t)
+	obstruct(set, 1, bson.E{Key: "failCommands", Value: bson.A{"update"}}, bson.E{Key: "closeConnection", Value: true})
+	before := r.transactions(t)
+	if a := r.claim(t, row("b"))[0]; a.Result != store.Claimed || r.status(t, "b") != "PROCESSING" || r.transactions(t) != before+1 {
+		t.Errorf("the claim whose answer was lost is %s, the row %s", a.Result, r.status(t, "b"))
+	}
+	lock.Release()
+	if _, err := next.Lock(ctx(t)); !errors.As(err, new(*store.LockedError)) {
+		t.Errorf("the lock is given at once: %v", err)
+	}
+	if took := await(t, next); took > 7*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
+
+// A lock that is given back while an update is under way keeps the grant, and one that
+// was not answered long ago keeps none.
+func TestAGrantInUse(t *testing.T) {
+	t.Parallel()
+	set := servers.StartMongo(t, 1, testCommands())
+	r := newRig(t, set.Database(), flowBox())
+	r.insert(t, pending("a"), pending("b"))
+	lock := r.lock(t)
+	obstruct(set, 1, bson.E{Key: "failCommands", Value: bson.A{"update"}}, bson.E{Key: "closeConnection", Value: true})
+	r.claim(t, row("a"))
+	for began := time.Now(); time.Since(began) < 6*time.Second; <-time.After(time.Second) {
+		if err := lock.Ping(ctx(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lock.Release()
+	next := openStore(t, r.url, r.box)
+	taken, err := next.Lock(ctx(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken.Release()
+	lock = r.lock(t)
+	obstruct(set, 1, bson.E{Key: "failCommands", Value: bson.A{"update"}}, bson.E{Key: "blockConnection", Value: true}, bson.E{Key: "blockTimeMS", Value: 700})
+	claimed := rigs.Later(func() ([]store.ClaimAnswer, error) {
+		return r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("b")})
+	})
+	<-time.After(200 * time.Millisecond) // the update is under way
+	lock.Release()
+	if _, err := next.Lock(ctx(t)); !errors.As(err, new(*store.LockedError)) {
+		t.Errorf("the lock is given beside an update: %v", err)
+	}
+	<-claimed
+}
+
+// A write of the old leader's that runs still when the next one leads is ended first,
+// and waited for where that takes its time.
+func TestARunningWriteOfAnOldLeader(t *testing.T) {
+	t.Parallel()
+	set := servers.StartMongo(t, 1, testCommands())
+	r := newRig(t, set.Database(), flowBox())
+	r.insert(t, pending("a"))
+	session, err := r.db.Client().StartSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { session.EndSession(t.Context()) })
+	subtype, data := session.ID().Lookup("id").Binary()
+	id := bson.Binary{Subtype: subtype, Data: data}
+	mine := bson.D{{Key: "$set", Value: bson.D{{Key: "session", Value: id}}}}
+	if _, err := r.db.Collection("sluicebox_leader").UpdateOne(ctx(t), bson.D{{Key: "_id", Value: "rig"}}, mine); err != nil {
+		t.Fatal(err)
+	}
+	hang := func(mode string) {
+		set.Run("admin", bson.D{{Key: "configureFailPoint", Value: "hangDuringBatchUpdate"}, {Key: "mode", Value: mode},
+			{Key: "data", Value: bson.D{{Key: "nss", Value: r.db.Name() + "." + r.box.Table}}}})
+	}
+	hang("alwaysOn")
+	wrote := rigs.Later(func() (*driver.UpdateResult, error) {
+		claim := bson.D{{Key: "$set", Value: bson.D{{Key: "status", Value: "PROCESSING"}}}}
+		return r.docs().UpdateMany(driver.NewSessionContext(ctx(t), session), bson.D{{Key: "_id", Value: "a"}}, claim)
+	})
+	runs := func(also ...bson.E) {
+		t.Helper()
+		look := append(bson.D{{Key: "currentOp", Value: 1}, {Key: "lsid.id", Value: id}, {Key: "active", Value: true}}, also...)
+		for range 1000 {
+			var ops struct {
+				Running []bson.Raw `bson:"inprog"`
+			}
+			if err := r.db.Client().Database("admin").RunCommand(ctx(t), look).Decode(&ops); err != nil {
+				t.Fatal(err)
+			}
+			if len(ops.Running) > 0 {
+				return
+			}
+			<-time.After(10 * time.Millisecond)
+		}
+		t.Fatal("no such command runs")
+	}
+	runs()
+	next := openStore(t, r.url, r.box)
+	led := rigs.Later(func() (store.Epoch, error) { return next.Lead(ctx(t)) })
+	runs(bson.E{Key: "killPending", Value: true})
+	select {
+	case got := <-led:
+		t.Errorf("the next leads beside it: %+v", got)
+		hang("off")
+	case <-time.After(500 * time.Millisecond):
+		hang("off")
+		if got := <-led; got.Err != nil {
+			t.Error(got.Err)
+		}
+	}
+	if got := <-wrote; got.Err == nil {
+		t.Errorf("the write was made: %+v", got.Value)
+	}
+	if got := r.status(t, "a"); got != "PENDING" {
+		t.Errorf("the row is %s", got)
+	}
+}
