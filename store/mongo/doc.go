@@ -18,8 +18,8 @@
 // # Sessions
 //
 // A [Store] has one client, which the first call opens, and one session that writes. All
-// writes go through that session one after the other, in the order in which they came:
-// most are transactions that begin with the leader document, so that two at a time
+// writes but some outcomes (see below) go through that session one after the other, in the
+// order in which they came: most are transactions that begin with the leader document, so that two at a time
 // would take each other's turn away. Claims and outcomes that wait at the same time share
 // one: it has one leader document to write and one commit to wait for. Where one of them
 // fails in it, each has a transaction of its own. While claims come all the time,

@@ -152,6 +152,19 @@ func TestAFastCluster(t *testing.T) {
 	}
 }
 
+// replaced gives a lock back, and returns a store that could have it at once.
+func (r *rig) replaced(t *testing.T, lock store.Lock) *mongo.Store {
+	t.Helper()
+	lock.Release()
+	next := openStore(t, r.url, r.box)
+	taken, err := next.Lock(ctx(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken.Release()
+	return next
+}
+
 // A lock that is given back takes the grant with it, so that the next leader waits for
 // nothing. One write that was not answered may still come: then it waits.
 func TestAGrantGivenBack(t *testing.T) {
@@ -161,13 +174,7 @@ func TestAGrantGivenBack(t *testing.T) {
 	r.insert(t, pending("a"), pending("b"))
 	lock := r.lock(t)
 	r.claim(t, row("a"))
-	lock.Release()
-	next := openStore(t, r.url, r.box)
-	taken, err := next.Lock(ctx(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	taken.Release()
+	next := r.replaced(t, lock)
 	lock = r.lock(t)
 	obstruct(set, 1, bson.E{Key: "failCommands", Value: bson.A{"update"}}, bson.E{Key: "closeConnection", Value: true})
 	before := r.transactions(t)
@@ -198,13 +205,7 @@ func TestAGrantInUse(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	lock.Release()
-	next := openStore(t, r.url, r.box)
-	taken, err := next.Lock(ctx(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	taken.Release()
+	next := r.replaced(t, lock)
 	lock = r.lock(t)
 	obstruct(set, 1, bson.E{Key: "failCommands", Value: bson.A{"update"}}, bson.E{Key: "blockConnection", Value: true}, bson.E{Key: "blockTimeMS", Value: 700})
 	claimed := rigs.Later(func() ([]store.ClaimAnswer, error) {
@@ -230,12 +231,7 @@ func TestARunningWriteOfAnOldLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { session.EndSession(t.Context()) })
-	subtype, data := session.ID().Lookup("id").Binary()
-	id := bson.Binary{Subtype: subtype, Data: data}
-	mine := bson.D{{Key: "$set", Value: bson.D{{Key: "session", Value: id}}}}
-	if _, err := r.db.Collection("sluicebox_leader").UpdateOne(ctx(t), bson.D{{Key: "_id", Value: "rig"}}, mine); err != nil {
-		t.Fatal(err)
-	}
+	id := r.impersonate(t, session, "sluicebox_leader")
 	hang := func(mode string) {
 		set.Run("admin", bson.D{{Key: "configureFailPoint", Value: "hangDuringBatchUpdate"}, {Key: "mode", Value: mode},
 			{Key: "data", Value: bson.D{{Key: "nss", Value: r.db.Name() + "." + r.box.Table}}}})

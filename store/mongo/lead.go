@@ -80,11 +80,8 @@ func (s *Store) endPredecessor(ctx context.Context, on *conn) error {
 		if err != nil || !held {
 			return errors.Join(err, lostLock(held))
 		}
-	}
-	if !s.locked.Load() {
-		if err := s.depose(ctx, on); err != nil {
-			return err
-		}
+	} else if err := s.depose(ctx, on); err != nil {
+		return err
 	}
 	var d leaderDocument
 	err := one(ctx, on.own(ownLeader), s.name, &d)

@@ -14,6 +14,20 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
+// impersonate names a session in documents as that of the leader's writer.
+func (r *rig) impersonate(t *testing.T, session *driver.Session, collections ...string) bson.Binary {
+	t.Helper()
+	subtype, data := session.ID().Lookup("id").Binary()
+	id := bson.Binary{Subtype: subtype, Data: data}
+	mine := bson.D{{Key: "$set", Value: bson.D{{Key: "session", Value: id}}}}
+	for _, name := range collections {
+		if _, err := r.db.Collection(name).UpdateOne(ctx(t), bson.D{{Key: "_id", Value: "rig"}}, mine); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return id
+}
+
 // freeze leaves a transaction open that has written the leader document, as a relay does
 // that is frozen in the middle of a claim, and names its session there as the leader's.
 func (r *rig) freeze(t *testing.T, collections ...string) (wake func() error) {
@@ -23,13 +37,7 @@ func (r *rig) freeze(t *testing.T, collections ...string) (wake func() error) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { session.EndSession(t.Context()) })
-	subtype, id := session.ID().Lookup("id").Binary()
-	for _, name := range collections {
-		mine := bson.D{{Key: "$set", Value: bson.D{{Key: "session", Value: bson.Binary{Subtype: subtype, Data: id}}}}}
-		if _, err := r.db.Collection(name).UpdateOne(ctx(t), bson.D{{Key: "_id", Value: "rig"}}, mine); err != nil {
-			t.Fatal(err)
-		}
-	}
+	r.impersonate(t, session, collections...)
 	if err := session.StartTransaction(); err != nil {
 		t.Fatal(err)
 	}

@@ -101,16 +101,7 @@ func TestOutcomesGoWithTheNextClaim(t *testing.T) {
 		docs = append(docs, pending(fmt.Sprint(i)))
 	}
 	r.insert(t, docs...)
-	transactions := func() int64 {
-		var leader struct {
-			N int64 `bson:"n"`
-		}
-		if err := r.db.Collection("sluicebox_leader").FindOne(ctx(t), bson.D{{Key: "_id", Value: "rig"}}).Decode(&leader); err != nil {
-			t.Fatal(err)
-		}
-		return leader.N
-	}
-	before := transactions()
+	before := r.transactions(t)
 	var outcomes sync.WaitGroup
 	for i := range rounds {
 		id := fmt.Sprint(i)
@@ -124,7 +115,7 @@ func TestOutcomesGoWithTheNextClaim(t *testing.T) {
 		<-time.After(3 * time.Millisecond) // enough for an outcome that does not wait
 	}
 	outcomes.Wait()
-	n := transactions() - before
+	n := r.transactions(t) - before
 	t.Logf("%d claims and %d outcomes, one at a time, took %d transactions", rounds, rounds, n)
 	if n > 2*rounds-rounds/8 {
 		t.Error("no outcome went with a claim")

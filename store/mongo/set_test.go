@@ -83,14 +83,6 @@ func TestAfterAnUnknownCommit(t *testing.T) {
 	box.Layout = store.Layout{Name: "none", State: store.StateNone, Columns: store.Columns{ID: "_id", Group: "messageGroup", Payload: "payload"}}
 	r := newRig(t, set.Database(), box)
 	r.insert(t, pending("a"))
-	writes := func() int64 {
-		doc, err := r.db.Collection("sluicebox_leader").FindOne(ctx(t), bson.D{}).Raw()
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, _ := doc.Lookup("n").AsInt64OK()
-		return n
-	}
 	r.claim(t, row("a"))
 	obstruct(set, 1, bson.E{Key: "failCommands", Value: bson.A{"commitTransaction"}},
 		bson.E{Key: "blockConnection", Value: true}, bson.E{Key: "blockTimeMS", Value: 3000})
@@ -104,9 +96,9 @@ func TestAfterAnUnknownCommit(t *testing.T) {
 	}
 	set.Restart(nil)
 	for range 4 {
-		before := writes()
+		before := r.transactions(t)
 		r.claim(t, row("a"))
-		if after := writes(); after != before+1 {
+		if after := r.transactions(t); after != before+1 {
 			t.Errorf("a claim wrote the leader document %d times", after-before)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/session"
 )
 
-// writer is the one session of a store that writes, one transaction at a time: each
+// writer is the session of a store that writes in transactions, one at a time: each
 // begins with the leader document, so that two of them would take each other's turn
 // away (WriteConflict). The session stays the same as long as the store lives: its id
 // stands in the leader document, where the next leader finds what to kill, and the
