@@ -213,6 +213,12 @@ func (m *mysqlDatabase) session(ctx context.Context) (session, error) {
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if _, err := conn.ExecContext(ctx, "USE "+m.name); err != nil { // the server's list of sessions then shows whose it is
+		_ = conn.Close()
+		return nil, fmt.Errorf("use database %s: %w", m.name, mysqlstore.Explain(err))
+	}
 	return &sqlSession{
 		on:    conn,
 		order: "INSERT INTO " + m.name + ".orders " + orderColumns + " VALUES (?, ?, ?, NOW(6))",

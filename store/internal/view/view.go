@@ -116,7 +116,12 @@ func (v *view) Pages(ctx context.Context, q store.Unsettled, page int, take func
 	if v.snapshot == nil {
 		return errors.New("read unsettled rows: the view is closed")
 	}
-	pages := &Pages{Size: page, left: q.Limit, take: take}
+	pages := &Pages{Size: page, left: q.Limit, take: func(items []store.Item) error {
+		if v.life.Ended() { // what Bind ends ends a moment later
+			return lifetime.ErrClosed
+		}
+		return take(items)
+	}}
 	if err := v.snapshot.Read(ctx, o, q, pages); err != nil {
 		v.drop() // the transaction may be over, and with it its snapshot
 		if pages.refused == nil {
