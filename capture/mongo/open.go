@@ -114,7 +114,7 @@ func cut(ctx context.Context, tables capture.Tables) (store.View, place, error) 
 		return nil, place{}, err
 	}
 	at, ok := mongostore.ParseCutPosition(view.Position())
-	if !ok {
+	if !ok || at.IsZero() { // it read of no collection that there is
 		view.Close()
 		return nil, place{}, fmt.Errorf("the view does not tell its time: its position is %q", view.Position())
 	}

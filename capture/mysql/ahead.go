@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-mysql-org/go-mysql/client"
+	"github.com/go-mysql-org/go-mysql/mysql"
 )
 
 // mostAhead bounds what is read of a connection while a receiver lets a batch
@@ -70,8 +71,9 @@ func (c *aheadConn) ahead() (ended <-chan struct{}, stop func()) {
 }
 
 // listen opens a session that does nothing until stop is called. The channel is
-// closed if the server ends it, as it does when it begins to shut down. That no
-// session is to be had means nothing.
+// closed if the server ends it, as it does when it begins to shut down, or if it no
+// longer answers: the shutdown has begun already. That it refuses the session means
+// nothing.
 func (s *Source) listen(ctx context.Context) (ended <-chan struct{}, stop func()) {
 	over := make(chan struct{})
 	ctx, cancel := context.WithCancel(ctx)
@@ -85,6 +87,9 @@ func (s *Source) listen(ctx context.Context) (ended <-chan struct{}, stop func()
 			return nil
 		})
 		if err != nil {
+			if ctx.Err() == nil && !answered(err) {
+				close(over)
+			}
 			return
 		}
 		defer func() { _ = c.Close() }() // nothing hangs on the goodbye
@@ -102,4 +107,10 @@ func (s *Source) listen(ctx context.Context) (ended <-chan struct{}, stop func()
 		cancel()
 		listening.Wait()
 	}
+}
+
+// answered reports whether a server that lives has refused a session.
+func answered(err error) bool {
+	var e *mysql.MyError
+	return errors.As(err, &e) && e.Code != mysql.ER_SERVER_SHUTDOWN
 }

@@ -32,7 +32,7 @@ func (d *database) purge(t *testing.T) {
 	t.Helper()
 	flush := "FLUSH BINARY LOGS"
 	d.exec(t, flush, "INSERT INTO unrelated VALUES (7)", flush)
-	for end := time.Now().Add(10 * time.Second); ; {
+	for end := time.Now().Add(30 * time.Second); ; {
 		names := d.logs(t)
 		d.exec(t, "PURGE BINARY LOGS TO '"+names[len(names)-1]+"'")
 		if len(d.logs(t)) == 1 {
@@ -115,8 +115,9 @@ func faults() []capturetest.Fault {
 
 func TestLost(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		srv := f.Start(t, nil)
 		capturetest.RunLost(t, capturetest.Harness{Losses: losses(), Faults: faults(), Setup: func(t *testing.T) capturetest.Database {
-			return newDatabase(t, f, f.Start(t, nil).Database())
+			return newDatabase(t, f, srv.Database())
 		}})
 	})
 }

@@ -71,7 +71,7 @@ func TestSilentServer(t *testing.T) {
 					t.Errorf("the run ended with %v", err)
 				}
 				return
-			case <-time.After(20 * time.Second):
+			case <-time.After(40 * time.Second):
 				t.Error("a silent server was not noticed")
 				cancel()
 				drain(done)

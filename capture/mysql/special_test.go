@@ -157,7 +157,7 @@ func TestOwnWrites(t *testing.T) {
 			}
 		}
 		d.Unrelated(t)
-		late := time.After(10 * time.Second)
+		late := time.After(40 * time.Second)
 		for {
 			select {
 			case b := <-fo.Batches():

@@ -18,7 +18,11 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-const patience = 20 * time.Second
+const patience = 40 * time.Second
+
+// atEase is how long something may take on a busy machine that takes a second on
+// another: less than the 10 s for which a slot in use is waited for.
+const atEase = 8 * time.Second
 
 // running is a source that runs, for tests that look at single batches.
 type running struct {
@@ -176,7 +180,7 @@ func TestReady(t *testing.T) {
 		if err := src.Ready(t.Context()); !errors.Is(err, context.DeadlineExceeded) || errors.As(err, &no) {
 			t.Errorf("the server hangs: %v", err)
 		}
-		if took := time.Since(began); took > 4*time.Second {
+		if took := time.Since(began); took > atEase {
 			t.Errorf("Ready took %s", took)
 		}
 	})
@@ -329,7 +333,7 @@ func TestSlotHeld(t *testing.T) {
 			cfg.TakeOver = true
 			began := time.Now()
 			second := run(t, d, cfg, store.Checkpoint{Origin: r.o.Origin, Position: r.o.From})
-			if took := time.Since(began); took > 5*time.Second {
+			if took := time.Since(began); took > atEase {
 				t.Errorf("it took %s", took)
 			}
 			if b := second.next(); b.Items[0].ID != "a" {
@@ -479,7 +483,7 @@ func TestLatency(t *testing.T) {
 			took = append(took, received.Sub(<-sent))
 		}
 		slices.Sort(took)
-		if longest := took[len(took)-1]; longest > 5*time.Second {
+		if longest := took[len(took)-1]; longest > atEase {
 			t.Errorf("a row was stuck for %s", longest)
 		}
 		t.Logf("commit answered -> batch received: median %s, 99 %% %s", took[len(took)/2], took[len(took)*99/100])

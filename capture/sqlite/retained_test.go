@@ -25,7 +25,7 @@ func TestRetained(t *testing.T) {
 			src := newSource(t, d.config())
 			defer src.Close()
 			open(t, d, src, store.Checkpoint{}).View.Close()
-			d.exec(t, fmt.Sprintf(`WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 20000)
+			d.exec(t, fmt.Sprintf(`WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 5000)
 				INSERT INTO outbox_events (id, payload) SELECT %s, 'p' FROM c`, id))
 			pages := ask[int64](t, d, "SELECT sum(pgsize) FROM dbstat WHERE name = 'sluicebox_log_relay'")
 			kept, err := src.Retained(t.Context())
