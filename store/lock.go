@@ -29,6 +29,10 @@ type Lock interface {
 	// called, unless an administrator ends the holder's session. Any error means
 	// that it is lost for good.
 	Ping(ctx context.Context) error
+	// Wishes is how many wishes had been written for the relay, see [Wishes], when the
+	// database answered the last Ping; 0 before the first. Where the count cannot be
+	// read, for want of the table or of a right to it, it is 0 too.
+	Wishes() int64
 	// Watch waits until the context ends and returns nil then, or the reason as
 	// soon as the lock is known to be lost. It asks nothing of the database.
 	Watch(ctx context.Context) error

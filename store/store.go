@@ -98,6 +98,12 @@ type View interface {
 	// order, so that any number of them takes little memory. It ends with the
 	// first error that take returns.
 	Pages(ctx context.Context, q Unsettled, page int, take func([]Item) error) error
+	// Delivered hands over the COMPLETED rows that q chooses, in the layout's order-by
+	// and in pages as Pages does, without payload. Committed of each is the time in
+	// the first column of order-by. Rows that have none there are not handed over;
+	// undated is how many of them the lists of q choose. A *SetupError says that the
+	// table cannot tell which rows were delivered, or of which time they are.
+	Delivered(ctx context.Context, q Delivered, page int, take func([]Item) error) (undated int, err error)
 	// Position is the place in the log that matches the view, where the
 	// database tells it, else "".
 	Position() Position
@@ -132,6 +138,11 @@ type Store interface {
 	Parking
 	Pruner
 	Viewer
+	Wishes
+	Replays
+	ReplayKeeper
+	ReplayLedger
+	ReplayReader
 	Installer
 	Examiner
 	// Close ends the sessions. Calls after it fail.

@@ -117,6 +117,51 @@ func TestDoubtPasses(t *testing.T) {
 	})
 }
 
+// Wishes are signalled once they are seen to be more than before, and not those of
+// before the tenure.
+func TestWished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{cut: map[string]bool{}, wishes: 7}
+		ctx, cancel := context.WithCancel(context.Background())
+		begun, ended := make(chan *Tenure, 1), make(chan error, 1)
+		go func() { ended <- reign(ctx, relay{s, "a"}, &diary{}, func(tn *Tenure) { begun <- tn }) }()
+		tenure := <-begun
+		expect := func(what string, want bool) {
+			t.Helper()
+			pass(3 * time.Second)
+			select {
+			case <-tenure.Wished():
+				if !want {
+					t.Errorf("%s: a signal", what)
+				}
+			default:
+				if want {
+					t.Errorf("%s: no signal", what)
+				}
+			}
+		}
+		wish := func(n int64) { s.set(func() { s.wishes = n }) }
+		expect("none since it began", false)
+		wish(8)
+		expect("one more", true)
+		expect("none more", false)
+		wish(9)
+		pass(3 * time.Second)
+		wish(10)
+		expect("two more, one by one", true)
+		expect("both were told of", false)
+		wish(0)
+		expect("the count was lost", false)
+		wish(1)
+		expect("the first of a new count", true)
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		expect("after the end", false)
+	})
+}
+
 // Nothing is heard of the database any more: the doubt begins before the lock can
 // be another's, and the tenure ends when it can.
 func TestSilenceEndsATenure(t *testing.T) {

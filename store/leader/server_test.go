@@ -21,6 +21,7 @@ type server struct {
 	opening time.Duration   // what opening a connection takes
 	down    bool            // every call fails
 	tries   int
+	wishes  int64
 }
 
 // hold is one holding of the lock.
@@ -30,6 +31,8 @@ type hold struct {
 	ended chan struct{} // the session is gone, and the relay was told
 	heard time.Time     // of the holder
 	freed bool
+	// wishes is how many there were at the latest ping.
+	wishes int64
 }
 
 // relay is one that asks the server for the lock.
@@ -100,9 +103,11 @@ func (h *hold) Ping(ctx context.Context) error {
 	if h.taken() != h {
 		return errGone
 	}
-	h.heard = time.Now()
+	h.heard, h.wishes = time.Now(), h.server.wishes
 	return nil
 }
+
+func (h *hold) Wishes() int64 { return h.wishes }
 
 func (h *hold) Watch(ctx context.Context) error {
 	select {

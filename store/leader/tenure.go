@@ -23,6 +23,9 @@ type Tenure struct {
 	lock store.Lock
 	lost chan struct{} // closed when the lock is lost
 
+	wishes int64         // as of the latest ping; Run's alone
+	wished chan struct{} // has room for one
+
 	mu     sync.Mutex
 	asked  time.Time     // when the latest ping that was answered was sent
 	heard  chan struct{} // closed and replaced with each answer
@@ -30,7 +33,10 @@ type Tenure struct {
 }
 
 func newTenure(lock store.Lock, asked time.Time) *Tenure {
-	return &Tenure{lock: lock, asked: asked, lost: make(chan struct{}), heard: make(chan struct{})}
+	return &Tenure{
+		lock: lock, asked: asked, lost: make(chan struct{}), heard: make(chan struct{}),
+		wishes: lock.Wishes(), wished: make(chan struct{}, 1),
+	}
 }
 
 // Run watches over the lock until the context ends, or until the lock is lost and
@@ -52,7 +58,19 @@ func (t *Tenure) Run(ctx context.Context) error {
 			return t.lose(err)
 		}
 		t.answered(asked)
+		t.wish(t.lock.Wishes())
 	}
+}
+
+// wish signals that there are more wishes than before.
+func (t *Tenure) wish(n int64) {
+	if n > t.wishes {
+		select {
+		case t.wished <- struct{}{}:
+		default: // the signal of earlier ones is not taken yet
+		}
+	}
+	t.wishes = n
 }
 
 // watch waits for the time of the next ping. After a slow answer that is now.
@@ -108,6 +126,12 @@ func (t *Tenure) Await(ctx context.Context) error {
 		}
 	}
 }
+
+// Wished has a signal once somebody has written wishes since the tenure began, see
+// store.Wishes: a second or so after they were written. It has one for all that came
+// until it is taken, and is never closed. Wishes of before are to be read when the
+// tenure begins.
+func (t *Tenure) Wished() <-chan struct{} { return t.wished }
 
 // Lost is closed when the lock is lost.
 func (t *Tenure) Lost() <-chan struct{} { return t.lost }

@@ -31,7 +31,9 @@
 //
 // The lock is a lease of 5 s by the primary's clock, in a document of its own; a ping
 // extends it. It is a second longer than store.LockHold, by which the clocks of two
-// members may differ. A relay that dies without a word keeps it until it ends.
+// members may differ. A relay that dies without a word keeps it until it ends. A ping that
+// has extended it reads how many wishes there are: in the lease's document a wish, which
+// is a transaction, could hold a ping up.
 //
 // The first operation of each write is an update of the leader document by its epoch and
 // its holder: {_id, epoch, holder}, {$inc: {n: 1}}. It finds nothing once another relay
@@ -104,6 +106,14 @@
 // They stand in the database of the URL, and their names begin with sluicebox_. Every _id
 // begins with the relay's name, but for that of the version in sluicebox_meta.
 //
+// # Replays
+//
+// A wish is a transaction of its own, which no leader has part in. Its count, in
+// sluicebox_wish, comes first and puts the wishes in an order. All else is the leader's
+// and goes through its one session. The rows of a replay are found by their n, which is
+// part of their _id, and by lane and n. The lanes that come next are found by going
+// through the rows by n: what lies before a lane's first row there is asked for.
+//
 // # Without a replica set
 //
 // A server that is no member of a replica set has no transactions, no snapshots and no
@@ -118,5 +128,7 @@
 //     holds and parked rows that go with them, so no row is lost: a parked row that is
 //     settled is found out when it is claimed, but a lane may go on that a FAILED row was
 //     to block.
+//   - Replays: rows may be there that are not counted, and a count may lack rows that are
+//     gone. What is left to send is what the rows say.
 //   - Views: each page is read as the collection is then.
 package mongo

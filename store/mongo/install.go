@@ -15,7 +15,7 @@ import (
 )
 
 // version is the version of the own collections that this program works on.
-const version = 1
+const version = 2
 
 // versionID is the _id of the document in sluicebox_meta that holds the version.
 const versionID = "version"
@@ -37,6 +37,11 @@ func ownCollections() []ownCollection {
 		{ownMarker, written, nil},
 		{ownParked, emptied, [][]string{{"_id.relay", "_id.outbox", "_id.seq"}, {"_id.relay", "_id.outbox", "id"}}},
 		{ownHold, emptied, [][]string{{"_id.relay", "_id.outbox", "id"}}},
+		{ownWish, written, nil},
+		{ownNamed, emptied, nil},
+		{ownReplay, emptied, nil},
+		{ownReplayRow, []string{"find", "insert", "remove"}, [][]string{{"_id.relay", "_id.job", "outbox", "lane", "_id.n"}}},
+		{ownReplayErr, []string{"find", "insert", "remove"}, nil},
 		{ownMeta, written, nil}, // the version comes last
 	}
 }

@@ -90,7 +90,7 @@ func TestAFrozenCandidate(t *testing.T) {
 	wake := r.freeze(t, "sluicebox_leader", "sluicebox_lease")
 	next := openStore(t, r.url, r.box)
 	began := time.Now()
-	for {
+	for ; ; <-time.After(20 * time.Millisecond) {
 		got, err := next.Lock(ctx(t))
 		if err == nil {
 			defer got.Release()

@@ -152,24 +152,51 @@ type lock struct {
 	token bson.ObjectID
 	life  *lifetime.Lifetime
 	grant *grant
+
+	wishes int64
 }
 
 func (l *lock) mine() bson.D {
 	return bson.D{{Key: "_id", Value: l.name}, {Key: "token", Value: l.token}}
 }
 
-// Ping implements store.Lock: it extends the lease. While there is no primary it asks
-// again, until the context ends.
+// Ping implements store.Lock: it extends the lease, and then reads how many wishes there
+// are. While there is no primary it asks again, until the context ends.
 func (l *lock) Ping(ctx context.Context) error {
 	return l.Use(ctx, func(ctx context.Context) error {
 		for try := 0; ; try++ {
 			err := l.extend(ctx)
-			if err == nil || !Unreachable(err) || !pause(ctx, try) {
+			if err == nil {
+				l.countWishes(ctx)
+				return nil
+			}
+			if !Unreachable(err) || !pause(ctx, try) {
 				return err
 			}
 		}
 	})
 }
+
+// countTime bounds how long a ping takes longer for the wishes.
+const countTime = 500 * time.Millisecond
+
+// countWishes reads the count of wishes. It is no part of the lease's document: a wish is
+// a transaction, which a ping would wait for. The lease was extended either way, so a
+// count that cannot be had stays as it is.
+func (l *lock) countWishes(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, countTime)
+	defer cancel()
+	var d struct {
+		N int64 `bson:"n"`
+	}
+	err := l.on.own(ownWish).FindOne(ctx, bson.D{{Key: "_id", Value: l.name}}).Decode(&d)
+	if err == nil || errors.Is(err, mongo.ErrNoDocuments) || has(err, codeUnauthorized) {
+		l.wishes = d.N
+	}
+}
+
+// Wishes implements store.Lock.
+func (l *lock) Wishes() int64 { return l.wishes }
 
 func (l *lock) extend(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, silence)

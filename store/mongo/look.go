@@ -10,9 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
 )
 
-// Settled implements store.Looker. It writes a document of its own first, by a
-// majority, and reads no earlier than that: a primary that was deposed and does not know
-// it yet would take a document for gone that its successor has.
+// Settled implements store.Looker.
 func (s *Store) Settled(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
 	parts, err := byoutbox.Sort(s.outboxes, rows)
 	if err != nil {
@@ -23,7 +21,7 @@ func (s *Store) Settled(ctx context.Context, rows []store.ClaimRow) ([]bool, err
 		return settled, nil
 	}
 	err = s.read(ctx, func(ctx context.Context, on *conn) error {
-		if err := put(ctx, on.own(ownMeta), bson.D{{Key: "relay", Value: s.name}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "looks", Value: int64(1)}}}}); err != nil {
+		if err := s.beforeLook(ctx, on); err != nil {
 			return err
 		}
 		for _, p := range parts {
@@ -37,6 +35,13 @@ func (s *Store) Settled(ctx context.Context, rows []store.ClaimRow) ([]bool, err
 		return nil, fmt.Errorf("look for settled rows: %w", Explain(err))
 	}
 	return settled, nil
+}
+
+// beforeLook writes a document of the relay's own, by a majority, and what is read later
+// in the session is no earlier than that: a primary that was deposed and does not know it
+// yet would take a document for gone that its successor has.
+func (s *Store) beforeLook(ctx context.Context, on *conn) error {
+	return put(ctx, on.own(ownMeta), bson.D{{Key: "relay", Value: s.name}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "looks", Value: int64(1)}}}})
 }
 
 // lookAt asks for the rows of one outbox. Of an id that came twice nothing is said at

@@ -37,7 +37,7 @@ type parkedDocument struct {
 	RetryCount  int64          `bson:"retryCount"`
 	PayloadSize int64          `bson:"payloadSize"`
 	Committed   *bson.DateTime `bson:"committedAt"`
-	Payload     *bson.Binary   `bson:"payload,omitempty"`
+	Payload     *bson.Binary   `bson:"payload"` // an empty one is no missing one
 }
 
 // Park implements store.Parking, by transactions of a bounded size. Commit times are cut
@@ -128,10 +128,7 @@ func (s *Store) parked(key parkedKey, it *store.Item) parkedDocument {
 	d := parkedDocument{
 		Key: key, ID: it.ID, Kind: it.Kind, Group: groupText(it.Group), RetryCount: int64(it.RetryCount), PayloadSize: int64(it.PayloadSize),
 	}
-	if !it.Committed.IsZero() {
-		at := bson.NewDateTimeFromTime(it.Committed)
-		d.Committed = &at
-	}
+	d.Committed = orNull(it.Committed)
 	if payload := s.keptPayload(it); payload != nil {
 		d.Payload = &bson.Binary{Data: payload}
 	}
@@ -144,9 +141,7 @@ func (d *parkedDocument) item() store.Item {
 		Ref: store.Ref{Outbox: d.Key.Outbox, ID: d.ID}, Kind: d.Kind, Group: groupOf(d.Group),
 		RetryCount: int(d.RetryCount), PayloadSize: int(d.PayloadSize), Seq: store.Seq(d.Key.Seq),
 	}
-	if d.Committed != nil {
-		it.Committed = d.Committed.Time().UTC()
-	}
+	it.Committed = instant(d.Committed)
 	if d.Payload != nil {
 		it.Payload = append([]byte{}, d.Payload.Data...)
 	}

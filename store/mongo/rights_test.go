@@ -91,6 +91,11 @@ func everyCall(t *testing.T, st store.Store) {
 	if err != nil {
 		t.Error(err)
 	}
+	for what, err := range rigs.Replay(ctx(t), st, epoch, "events") {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
 	if groups := rigs.Groups(t, st); len(groups) != 2 {
 		t.Errorf("the view shows %v", groups)
 	}

@@ -67,8 +67,7 @@ func (v *server) open(ctx context.Context) (*conn, error) {
 	}
 	on := &conn{client: client, db: client.Database(database)}
 	if err = on.greet(ctx); err == nil {
-		on.writing, err = client.StartSession(options.Session().SetDefaultTransactionOptions(
-			options.Transaction().SetReadConcern(readconcern.Snapshot()).SetWriteConcern(majority())))
+		on.writing, err = client.StartSession(options.Session().SetDefaultTransactionOptions(transactions()))
 	}
 	if err == nil {
 		on.aside, err = client.StartSession()
@@ -79,6 +78,11 @@ func (v *server) open(ctx context.Context) (*conn, error) {
 	}
 	v.on = on
 	return on, nil
+}
+
+// transactions are the options of all transactions.
+func transactions() *options.TransactionOptionsBuilder {
+	return options.Transaction().SetReadConcern(readconcern.Snapshot()).SetWriteConcern(majority())
 }
 
 // disconnect ends the connections for good. No call uses them any more.

@@ -26,6 +26,11 @@ const (
 	ownMarker     = ownPrefix + "marker" // the source's
 	ownParked     = ownPrefix + "parked"
 	ownHold       = ownPrefix + "hold"
+	ownWish       = ownPrefix + "wish"
+	ownNamed      = ownPrefix + "named"
+	ownReplay     = ownPrefix + "replay"
+	ownReplayRow  = ownPrefix + "replay_row"
+	ownReplayErr  = ownPrefix + "replay_error"
 )
 
 // Store keeps the state of outbox documents in their own collections, and the relay's

@@ -170,13 +170,7 @@ func (t *table) chosen(s *statement, f *store.DeadLetterFilter, keys []any) stri
 	c := &t.Layout.Columns
 	where := "WHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.failed(s)
 	if len(keys) > 0 {
-		var parts []string
-		for len(keys) > 0 {
-			n := min(len(keys), mostKeys)
-			parts = append(parts, "("+t.exactly(s, keys[:n])+")")
-			keys = keys[n:]
-		}
-		where += " AND (" + strings.Join(parts, " OR ") + ")"
+		where += " AND " + t.oneOf(s, keys)
 	}
 	if f.Kind != "" {
 		where += " AND " + t.is(s, c.Kind, f.Kind, f.Kind == t.Kind)

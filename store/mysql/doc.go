@@ -3,9 +3,9 @@
 //
 // # Sessions
 //
-// A [Store] holds six sessions: for claims, for outcomes, for control (epoch,
-// checkpoint, own tables), for parked rows, for what an operator asks (holds, and
-// changes to dead letters), and for the lock. Each serves one call at a time, and no
+// A [Store] holds at most seven sessions: for claims, for outcomes, for control (epoch,
+// checkpoint, own tables), for parked rows, for what an operator asks (holds, changes
+// to dead letters, wishes), for replays, and for the lock. Each serves one call at a time, and no
 // call waits for a call of another kind. They are opened by the first call that needs
 // them; a call that fails gives its session up and the next one opens it again. A
 // [store.View] has a session of its own, and so has each count or reading of dead
@@ -27,7 +27,8 @@
 //
 // The lock is GET_LOCK of a session of its own, under a name made of the database's and
 // the relay's. It is refused where several servers take writes (Galera, multi-primary
-// groups): the lock of one of them keeps nobody else out.
+// groups): the lock of one of them keeps nobody else out. A ping is the one statement
+// that reads how many wishes there are, so this session alone has autocommit on.
 //
 // Every write locks the leader row in share mode and looks at its epoch and its holder
 // before it commits, so [Store.Lead] can only raise the epoch when no write of an
@@ -87,6 +88,13 @@
 // (Binlog_snapshot_file and _position, as a GTID set by BINLOG_GTID_POS), which is
 // View.Position. MySQL does not tell that: the source reads gtid_executed first, and
 // then opens the view.
+//
+// # Replays
+//
+// Wishes are written without an epoch: each counts itself in sluicebox_wish first, which
+// puts them in an order. What adds rows to a replay or takes them from it locks its row
+// in sluicebox_replay first. The rows have one index for each way to look for them, by
+// lane and n and by n alone, and every statement names the one that it is to use.
 //
 // # Own tables
 //

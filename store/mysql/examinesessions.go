@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// sessionsNeeded is how many sessions a relay opens: six of the store, one for a view
+	// sessionsNeeded is how many sessions a relay opens: seven of the store, one for a view
 	// and one to spare, three of the source, and its stream.
-	sessionsNeeded = 12
+	sessionsNeeded = 13
 	// sessionsLeast is without how many no relay works, even one that polls: those of the
 	// lock, of the claims, of the outcomes, of the checkpoint, and a view.
 	sessionsLeast = 5

@@ -112,6 +112,7 @@ const (
 	codeNoDatabase        = 1049 // ER_BAD_DB_ERROR
 	codeTooManySessions   = 1040 // ER_CON_COUNT_ERROR
 	codeTableExists       = 1050 // ER_TABLE_EXISTS_ERROR
+	codeDuplicate         = 1062 // ER_DUP_ENTRY
 	codeShutdown          = 1053 // ER_SERVER_SHUTDOWN
 	codeNoColumn          = 1054 // ER_BAD_FIELD_ERROR
 	codeTableDenied       = 1142 // ER_TABLEACCESS_DENIED_ERROR

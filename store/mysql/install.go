@@ -18,7 +18,7 @@ import (
 var steps embed.FS
 
 // version is the version of the own tables that this program works on.
-const version = 1
+const version = 2
 
 // installWait is how long one installation waits for another, in seconds.
 const installWait = 60
@@ -180,6 +180,11 @@ func ownTables() []ownTable {
 		{"marker", []string{"SELECT", "INSERT", "UPDATE"}},
 		{"parked", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
 		{"hold", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
+		{"wish", []string{"SELECT", "INSERT", "UPDATE"}},
+		{"named", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
+		{"replay", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
+		{"replay_row", []string{"SELECT", "INSERT", "DELETE"}},
+		{"replay_error", []string{"SELECT", "INSERT", "DELETE"}},
 	}
 }
 

@@ -74,7 +74,13 @@ func (s *Store) tryLock(ctx context.Context, c *conn) (*lock, error) {
 		}
 		return nil, &store.LockedError{Holder: holder}
 	}
-	l := newLock(s.leader.take(), s.life, &s.locker)
+	// A ping reads a table: of now, without a transaction that stays open, and
+	// without waiting long for one that somebody alters.
+	if _, err := c.on.ExecContext(ctx, "SET SESSION autocommit = 1, lock_wait_timeout = 1"); err != nil {
+		s.leader.Drop() // and the lock with it
+		return nil, err
+	}
+	l := newLock(s.leader.take(), s.name, s.life, &s.locker)
 	s.locker.Store(l.conn.server.session)
 	if !s.life.Add(l) {
 		l.Release()
@@ -101,10 +107,15 @@ type lock struct {
 	conn   *conn
 	life   *lifetime.Lifetime
 	locker *atomic.Int64 // the store's
+
+	count  string // the statement that reads how many wishes there are
+	wishes int64
 }
 
-func newLock(c *conn, life *lifetime.Lifetime, locker *atomic.Int64) *lock {
+func newLock(c *conn, name string, life *lifetime.Lifetime, locker *atomic.Int64) *lock {
 	l := &lock{conn: c, life: life, locker: locker}
+	// With a parameter it would be two round trips; a relay's name needs no care.
+	l.count = "SELECT n FROM " + ownPrefix + "wish WHERE name = '" + name + "'"
 	l.Lock = sessionlock.New(l)
 	return l
 }
@@ -112,12 +123,31 @@ func newLock(c *conn, life *lifetime.Lifetime, locker *atomic.Int64) *lock {
 // Ping implements store.Lock, by one round trip.
 func (l *lock) Ping(ctx context.Context) error {
 	return l.Use(ctx, func(ctx context.Context) error {
-		if err := l.conn.on.PingContext(ctx); err != nil {
+		if err := l.ping(ctx); err != nil {
 			return fmt.Errorf("ping the relay's lock: %w", err)
 		}
 		return nil
 	})
 }
+
+// ping reads how many wishes there are. Whatever the server says to that, it has
+// answered on the session that holds the lock.
+func (l *lock) ping(ctx context.Context) error {
+	var n int64
+	err := l.conn.on.QueryRowContext(ctx, l.count).Scan(&n)
+	switch said := code(err); {
+	case err == nil:
+		l.wishes = n
+	case errors.Is(err, sql.ErrNoRows), said == codeNoTable, said == codeTableDenied, said == codeColumnDenied, said == codeDatabaseDenied:
+		l.wishes = 0
+	case said == 0 || lost(err):
+		return err
+	}
+	return nil
+}
+
+// Wishes implements store.Lock.
+func (l *lock) Wishes() int64 { return l.wishes }
 
 // Watch implements store.Lock: a server that ends a session hangs up.
 func (l *lock) Watch(ctx context.Context) error { return l.Use(ctx, l.conn.wire.watch) }

@@ -19,12 +19,55 @@ func (s *Store) Settled(ctx context.Context, rows []store.ClaimRow) ([]bool, err
 		return nil, fmt.Errorf("look for settled rows: %w", err)
 	}
 	settled := make([]bool, len(rows))
-	err = s.operator.do(ctx, func(ctx context.Context, c *conn) (err error) {
+	err = lookAll(ctx, s.operator, parts, func(ctx context.Context, c *conn, p *byoutbox.Part) error {
+		for _, i := range p.At {
+			settled[i] = false
+		}
+		if p.Outbox.Layout.State == store.StateNone {
+			return nil // a table without states tells nothing
+		}
+		return lookAt(ctx, c, p, func(t *table) []look { return []look{t.settledLook(p, rows, settled)} })
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for settled rows: %w", Explain(err))
+	}
+	return settled, nil
+}
+
+// settledLook tells which rows are settled. Of an id that came twice nothing is said at
+// its second place.
+func (t *table) settledLook(p *byoutbox.Part, rows []store.ClaimRow, settled []bool) look {
+	var open bool
+	return look{
+		at: p.At, rows: rows,
+		columns: func(s *statement) string { return t.open(s) + " IS TRUE" },
+		into:    []any{&open},
+		tell:    func(i int, again bool) { settled[i] = !open && (settled[i] || !again) },
+		gone:    func(i int) { settled[i] = true },
+		unknown: func(i int) { settled[i] = false },
+	}
+}
+
+// look is what is asked of rows of one outbox, by their places in a call.
+type look struct {
+	at   []int
+	rows []store.ClaimRow
+	// columns makes what is read of each row into some values.
+	columns func(*statement) string
+	into    []any
+	// tell takes what was read of a row; again says that there is another one of its
+	// id. gone and unknown say what else may be.
+	tell          func(i int, again bool)
+	gone, unknown func(i int)
+}
+
+// lookAll runs a look at the rows of each outbox in one transaction.
+func lookAll(ctx context.Context, on *link, parts []*byoutbox.Part, at func(context.Context, *conn, *byoutbox.Part) error) error {
+	return on.do(ctx, func(ctx context.Context, c *conn) (err error) {
 		for range claimTries {
 			err = c.tx(ctx, func() error {
-				clear(settled)
 				for _, p := range parts {
-					if err := lookAt(ctx, c, p, rows, settled); err != nil {
+					if err := at(ctx, c, p); err != nil {
 						return err
 					}
 				}
@@ -36,29 +79,34 @@ func (s *Store) Settled(ctx context.Context, rows []store.ClaimRow) ([]bool, err
 		}
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("look for settled rows: %w", Explain(err))
-	}
-	return settled, nil
 }
 
-// lookAt asks for the rows of one outbox. Of an id that came twice nothing is said at
-// its second place, and nothing of a table that somebody has locked whole. It returns
-// errMoved where rows seem gone and the table is not what it was.
-func lookAt(ctx context.Context, c *conn, p *byoutbox.Part, rows []store.ClaimRow, settled []bool) error {
+// lookAt asks for the rows of one outbox. Of a table that somebody has locked whole
+// nothing is known. It returns errMoved where rows seem gone and the table is not what
+// it was.
+func lookAt(ctx context.Context, c *conn, p *byoutbox.Part, looks func(*table) []look) error {
 	t, err := c.table(ctx, p.Outbox)
-	if err != nil || t.Layout.State == store.StateNone {
-		return err // a table without states tells nothing
-	}
-	gone, err := t.lookUp(ctx, c, p, rows, settled)
-	if errors.Is(err, errTableLocked) {
-		for _, i := range p.At {
-			settled[i] = false
-		}
-		return nil
-	}
-	if err != nil || !gone {
+	if err != nil {
 		return err
+	}
+	all, gone := looks(t), false
+	for k := range all {
+		missed, err := t.lookUp(ctx, c, p, &all[k])
+		if errors.Is(err, errTableLocked) {
+			for k := range all {
+				for _, i := range all[k].at {
+					all[k].unknown(i)
+				}
+			}
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		gone = gone || missed
+	}
+	if !gone {
+		return nil
 	}
 	altered, err := c.altered(ctx, p.Outbox)
 	if altered {
@@ -67,28 +115,28 @@ func lookAt(ctx context.Context, c *conn, p *byoutbox.Part, rows []store.ClaimRo
 	return err
 }
 
-// lookUp tells which rows are settled, and whether any of them is gone.
-func (t *table) lookUp(ctx context.Context, c *conn, p *byoutbox.Part, rows []store.ClaimRow, settled []bool) (gone bool, err error) {
+// lookUp looks at rows, and reports whether any of them is gone.
+func (t *table) lookUp(ctx context.Context, c *conn, p *byoutbox.Part, l *look) (gone bool, err error) {
 	var all, absent lookup
 	found := map[int]bool{}
-	for _, i := range p.At {
-		if key, can := t.id().key(rows[i].ID); can {
+	for _, i := range l.at {
+		if key, can := t.id().key(l.rows[i].ID); can {
 			all.add(i, key)
 		} else {
-			settled[i], gone = true, true // no row can have it
+			l.gone(i) // no row can have it
+			gone = true
 		}
 	}
 	err = all.chunks(func(chunk *lookup) error {
 		s := &statement{}
-		text := "SELECT " + t.id().textOf() + ", " + t.open(s) + " IS TRUE\nFROM " + t.from() + "\nWHERE " + t.among(s, chunk.keys)
+		text := "SELECT " + t.id().textOf() + ", " + l.columns(s) + "\nFROM " + t.from() + "\nWHERE " + t.among(s, chunk.keys)
 		return c.query(ctx, text, s.args, func(rows *sql.Rows) error {
 			var id string
-			var open bool
-			if err := rows.Scan(&id, &open); err != nil {
+			if err := rows.Scan(append([]any{&id}, l.into...)...); err != nil {
 				return err
 			}
 			if i, asked := p.First[id]; asked {
-				settled[i] = !open && (settled[i] || !found[i])
+				l.tell(i, found[i])
 				found[i] = true
 			}
 			return nil
@@ -105,13 +153,13 @@ func (t *table) lookUp(ctx context.Context, c *conn, p *byoutbox.Part, rows []st
 			absent.add(i, all.keys[k])
 		}
 	}
-	err = absent.chunks(func(chunk *lookup) error { return t.gone(ctx, c, p, chunk, settled) })
+	err = absent.chunks(func(chunk *lookup) error { return t.gone(ctx, c, p, chunk, l) })
 	return gone || len(absent.at) > 0, err
 }
 
 // gone tells which rows are not there and are not being inserted. A read that meets a
 // lock is split until the row stands alone that is locked.
-func (t *table) gone(ctx context.Context, c *conn, p *byoutbox.Part, chunk *lookup, settled []bool) error {
+func (t *table) gone(ctx context.Context, c *conn, p *byoutbox.Part, chunk *lookup, l *look) error {
 	there := map[int]bool{}
 	s := &statement{}
 	text := "SELECT " + t.id().textOf() + " FROM " + t.from() + "\nWHERE " + t.among(s, chunk.keys) + "\nFOR UPDATE NOWAIT"
@@ -126,7 +174,11 @@ func (t *table) gone(ctx context.Context, c *conn, p *byoutbox.Part, chunk *look
 	switch {
 	case err == nil:
 		for _, i := range chunk.at {
-			settled[i] = !there[i]
+			if there[i] {
+				l.unknown(i)
+			} else {
+				l.gone(i)
+			}
 		}
 		return nil
 	case !lockedOut(err):
@@ -134,11 +186,12 @@ func (t *table) gone(ctx context.Context, c *conn, p *byoutbox.Part, chunk *look
 	case c.server.tableLocked(err):
 		return errTableLocked
 	case len(chunk.at) == 1:
+		l.unknown(chunk.at[0])
 		return nil
 	}
 	half := len(chunk.at) / 2
-	if err := t.gone(ctx, c, p, &lookup{chunk.at[:half], chunk.keys[:half]}, settled); err != nil {
+	if err := t.gone(ctx, c, p, &lookup{chunk.at[:half], chunk.keys[:half]}, l); err != nil {
 		return err
 	}
-	return t.gone(ctx, c, p, &lookup{chunk.at[half:], chunk.keys[half:]}, settled)
+	return t.gone(ctx, c, p, &lookup{chunk.at[half:], chunk.keys[half:]}, l)
 }

@@ -6,14 +6,13 @@ import (
 	"fmt"
 	"math/bits"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/sluicebox/sluicebox/store"
 )
 
 const (
-	// mostParked is the most parked rows that one statement inserts.
+	// mostParked is the most rows that one statement inserts into an own table.
 	mostParked = 128
 	// forgetMost is the most rows that one transaction of ForgetParked deletes, so that
 	// it does not lock the leader row for long.
@@ -42,13 +41,19 @@ func (s *Store) Park(ctx context.Context, epoch store.Epoch, items []store.Item)
 
 // parkable reports what keeps a row from being parked.
 func (s *Store) parkable(it *store.Item) error {
-	const mostID = 3072 // bytes; see the schema
 	if _, err := s.outbox(it.Outbox); err != nil {
 		return err
 	}
-	switch {
-	case it.Seq == 0:
+	if it.Seq == 0 {
 		return fmt.Errorf("row %q of outbox %s has no seq", it.ID, it.Outbox)
+	}
+	return keepable(it)
+}
+
+// keepable reports what keeps a row from the own tables.
+func keepable(it *store.Item) error {
+	const mostID = 3072 // bytes; see the schema
+	switch {
 	case len(it.ID) > mostID:
 		return fmt.Errorf("row %.40q… of outbox %s: its id has %d bytes, and the relay's own tables hold %d; give it a shorter one", it.ID, it.Outbox, len(it.ID), mostID)
 	case !utf8.ValidString(it.Kind) || !utf8.ValidString(it.Group.Name):
@@ -57,24 +62,38 @@ func (s *Store) parkable(it *store.Item) error {
 	return nil
 }
 
-// park inserts rows, in the call's transaction, by statements of few lengths and of a
-// quarter of what the server takes at once.
+// park inserts rows, in the call's transaction.
 func (s *Store) park(ctx context.Context, c *conn, items []store.Item) error {
-	for len(items) > 0 {
-		n, size := 0, 0
-		for n < min(len(items), mostParked) {
-			size += len(items[n].ID) + len(items[n].Kind) + len(items[n].Group.Name) + len(s.keptPayload(&items[n]))
-			if n > 0 && size > c.server.packet/4 {
+	size := func(i int) int { return itemSize(&items[i], s.keptPayload(&items[i])) }
+	return c.batches(len(items), size, func(from, to int) error {
+		st := &statement{}
+		_, err := c.exec(ctx, s.parkText(st, items[from:to]), st.args...)
+		return err
+	})
+}
+
+// itemSize is about what a row takes in a statement that inserts it.
+func itemSize(it *store.Item, payload []byte) int {
+	return len(it.ID) + len(it.Kind) + len(it.Group.Name) + len(payload)
+}
+
+// batches writes n rows by statements of few lengths, and of a quarter of what the
+// server takes at once.
+func (c *conn) batches(n int, size func(i int) int, write func(from, to int) error) error {
+	for from := 0; from < n; {
+		to, sum := from, 0
+		for to < min(n, from+mostParked) {
+			sum += size(to)
+			if to > from && sum > c.server.packet/4 {
 				break
 			}
-			n++
+			to++
 		}
-		n = 1 << (bits.Len(uint(n)) - 1) // a power of two
-		st := &statement{}
-		if _, err := c.exec(ctx, s.parkText(st, items[:n]), st.args...); err != nil {
+		to = from + 1<<(bits.Len(uint(to-from))-1) // a power of two
+		if err := write(from, to); err != nil {
 			return err
 		}
-		items = items[n:]
+		from = to
 	}
 	return nil
 }
@@ -94,13 +113,12 @@ func (s *Store) parkText(st *statement, items []store.Item) string {
 	for i := range items {
 		it := &items[i]
 		lane := it.Lane().Hash()
-		committed := sql.NullString{Valid: !it.Committed.IsZero(), String: it.Committed.UTC().Truncate(time.Microsecond).Format(ownTime)}
 		if i > 0 {
 			text.WriteString(", ")
 		}
 		text.WriteString("(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
 		st.args = append(st.args, s.name, it.Outbox, lane[:], int64(it.Seq), it.ID, it.Kind, groupText(it.Group),
-			it.RetryCount, it.PayloadSize, committed, s.keptPayload(it))
+			it.RetryCount, it.PayloadSize, orNull(it.Committed), s.keptPayload(it))
 	}
 	text.WriteString("\nON DUPLICATE KEY UPDATE retry_count = " + ownPrefix + "parked.retry_count")
 	return text.String()

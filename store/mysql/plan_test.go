@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -184,7 +185,14 @@ func TestOwnPlans(t *testing.T) {
 			if err := st.Park(t.Context(), epoch, items); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := db.Exec("ANALYZE TABLE sluicebox_parked"); err != nil {
+			rows := make([]store.ReplayRow, len(items))
+			for i := range items {
+				rows[i] = store.ReplayRow{N: int64(i + 1), Item: items[i]}
+			}
+			if err := errors.Join(st.WishReplay(t.Context(), "job", "{}"), st.CopyRows(t.Context(), epoch, "job", rows, store.ReplayCursor{})); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := db.Exec("ANALYZE TABLE sluicebox_parked, sluicebox_replay_row"); err != nil {
 				t.Fatal(err)
 			}
 			lane := items[0].Lane().Hash()
@@ -195,7 +203,11 @@ func TestOwnPlans(t *testing.T) {
 				"SELECT * FROM sluicebox_parked WHERE name = ? AND outbox = ? AND lane = ? AND seq > ? ORDER BY seq LIMIT 10": {[]any{"rig", "box", lane[:], 7}, "PRIMARY"},
 				"DELETE FROM sluicebox_parked WHERE name = ? AND outbox = ? AND seq > ? ORDER BY seq LIMIT 100":               {[]any{"rig", "box", 4990}, "sluicebox_parked_seq"},
 				"SELECT * FROM sluicebox_parked FORCE INDEX (sluicebox_parked_id) WHERE name = ? AND outbox = ? AND id = ?":   {[]any{"rig", "box", []byte("id 7")}, "sluicebox_parked_id"},
-				"DELETE FROM sluicebox_hold WHERE name = ? AND outbox = ? AND id = ? AND hold = ?":                            {[]any{"rig", "box", "1", "blocked"}, ""},
+				"SELECT * FROM sluicebox_replay_row FORCE INDEX (PRIMARY) WHERE name = ? AND job = ? AND outbox = ? AND lane = ? AND n > ? ORDER BY n LIMIT 10": {
+					[]any{"rig", "job", "box", lane[:], 7}, "PRIMARY"},
+				"DELETE r FROM sluicebox_replay_row AS r FORCE INDEX (sluicebox_replay_row_n) WHERE r.name = ? AND r.job = ? AND r.n <= ?": {
+					[]any{"rig", "job", 100}, "sluicebox_replay_row_n"},
+				"DELETE FROM sluicebox_hold WHERE name = ? AND outbox = ? AND id = ? AND hold = ?": {[]any{"rig", "box", "1", "blocked"}, ""},
 			} {
 				access, key, looked := explain(t, f, db, text, c.args)
 				if access == "ALL" || access == "index" || c.key != "" && key != c.key || looked > 150 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/bits"
+	"slices"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -73,6 +74,15 @@ func (t *table) exactly(s *statement, keys []any) string {
 		texts[i] = []byte(text)
 	}
 	return found + " AND " + id.bytesOf() + " IN " + s.list("?", texts)
+}
+
+// oneOf is exactly for any number of keys.
+func (t *table) oneOf(s *statement, keys []any) string {
+	var parts []string
+	for some := range slices.Chunk(keys, mostKeys) {
+		parts = append(parts, "("+t.exactly(s, some)+")")
+	}
+	return "(" + strings.Join(parts, " OR ") + ")"
 }
 
 // locked is the same for rows that the transaction has locked and found to have these

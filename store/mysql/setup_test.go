@@ -83,6 +83,11 @@ func TestLeastRights(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
+		for what, err := range rigs.Replay(ctx(t), relay, r.epoch, box.Name) {
+			if err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
 		r.claim(t, row("2"))
 		r.settle(t, outcome("2", store.Failed))
 		_, err = relay.Discard(ctx(t), r.epoch, f, 1)

@@ -28,10 +28,10 @@ type Store struct {
 	takeover time.Duration
 	outboxes *outboxes.Set
 
-	claims, outcomes, control, operator, parking *link
-	leader                                       *link         // asks for the lock; who gets it takes its session
-	locker                                       atomic.Int64  // number of the session that holds, or has lost, the lock; 0 for none
-	views                                        *mysql.Config // of sessions that read
+	claims, outcomes, control, operator, parking, replay *link
+	leader                                               *link         // asks for the lock; who gets it takes its session
+	locker                                               atomic.Int64  // number of the session that holds, or has lost, the lock; 0 for none
+	views                                                *mysql.Config // of sessions that read
 
 	hurryUntil time.Time // claims wait for no lock until then; claims' turn guards it
 	lookUntil  time.Time // claims look at their rows first until then; so does it
@@ -61,6 +61,7 @@ func New(cfg Config) (*Store, error) {
 		{&s.control, "control", raiseWait, true},
 		{&s.operator, "operator", lockWait, false},
 		{&s.parking, "parking", lockWait, false},
+		{&s.replay, "replay", lockWait, false},
 		{&s.leader, "leader", lockWait, false},
 	} {
 		url, err := ParseURL(cfg.URL, "sluicebox "+cfg.Name+" "+to.purpose)
@@ -87,7 +88,7 @@ func New(cfg Config) (*Store, error) {
 func (s *Store) Close() {
 	s.closed.Do(func() {
 		s.life.End()
-		for _, l := range []*link{s.claims, s.outcomes, s.control, s.operator, s.parking, s.leader} {
+		for _, l := range []*link{s.claims, s.outcomes, s.control, s.operator, s.parking, s.replay, s.leader} {
 			l.Close()
 		}
 		s.life.Wait()

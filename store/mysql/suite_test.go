@@ -80,7 +80,10 @@ func (h *harness) Empty(t *testing.T, outboxes ...store.Outbox) storetest.Databa
 
 // ownTables are the relay's that hold rows of its work.
 func ownTables() []string {
-	return []string{"sluicebox_leader", "sluicebox_checkpoint", "sluicebox_marker", "sluicebox_parked", "sluicebox_hold"}
+	return []string{
+		"sluicebox_leader", "sluicebox_checkpoint", "sluicebox_marker", "sluicebox_parked", "sluicebox_hold",
+		"sluicebox_wish", "sluicebox_named", "sluicebox_replay", "sluicebox_replay_row", "sluicebox_replay_error",
+	}
 }
 
 func (h *harness) database(t *testing.T, outboxes []store.Outbox) storetest.Database {
@@ -94,8 +97,9 @@ func dialect() *tables.Dialect {
 	return &tables.Dialect{
 		Ident: func(name string) string { return mysql.Ident(name) }, Table: mysql.TableName, Place: tables.Question, Options: " DEFAULT CHARSET=utf8mb4",
 		Plain: "%s", Text: "CAST(%s AS CHAR)", Time: "CAST(%s AS CHAR)", TimePlace: "%s",
-		Bind:  func(at time.Time) any { return at.UTC().Format(form + ".000000") },
-		Parse: func(text string) (time.Time, error) { return time.ParseInLocation(form, text, time.UTC) },
+		Bind:   func(at time.Time) any { return at.UTC().Format(form + ".000000") },
+		Parse:  func(text string) (time.Time, error) { return time.ParseInLocation(form, text, time.UTC) },
+		Replay: "sluicebox_replay",
 		Types: tables.Types{
 			ID: "VARCHAR(26) PRIMARY KEY", Payload: "LONGTEXT NOT NULL", Kind: "VARCHAR(20)", Group: "VARCHAR(255)", JSON: "JSON",
 			Word: "VARCHAR(20) NOT NULL", Number: "SMALLINT NOT NULL DEFAULT 0", RetryCount: "SMALLINT NOT NULL DEFAULT 0", Error: "TEXT",

@@ -117,14 +117,19 @@ func (t *table) scanItem(rows *sql.Rows) (store.Item, error) {
 	if err := rows.Scan(&it.ID, &kind, &group, &it.Payload, &it.PayloadSize, &it.RetryCount); err != nil {
 		return it, err
 	}
-	if t.Layout.Columns.Kind != "" {
-		it.Kind = kind.String
-	}
-	it.Group = t.Layout.Group(group)
+	t.setLane(&it, kind, group)
 	if it.Payload != nil {
 		it.PayloadSize = len(it.Payload)
 	}
 	return it, nil
+}
+
+// setLane gives an item the kind and the group that its row has.
+func (t *table) setLane(it *store.Item, kind sql.NullString, group []byte) {
+	if t.Layout.Columns.Kind != "" {
+		it.Kind = kind.String
+	}
+	it.Group = t.Layout.Group(group)
 }
 
 // text is the statement that reads unsettled rows in order.

@@ -104,7 +104,7 @@ func (p *claimPart) bind(values map[string]any, rows []store.ClaimRow) {
 	for k, i := range p.At {
 		row := &rows[i]
 		ids[k], txns[k], wants[k] = row.ID, int64(uint32(row.Txn)), row.WantPayload
-		owns[k] = ownTime(row.Own)
+		owns[k] = orNull(row.Own)
 		if len(p.Repeat) > 0 {
 			place[i] = k
 		}
@@ -113,14 +113,10 @@ func (p *claimPart) bind(values map[string]any, rows []store.ClaimRow) {
 		k := place[j]
 		wants[k] = wants[k] || rows[i].WantPayload
 		if !owns[k].Valid {
-			owns[k] = ownTime(rows[i].Own)
+			owns[k] = orNull(rows[i].Own)
 		}
 	}
 	values["ids"], values["txns"], values["wants"], values["owns"] = arrayLiteral(ids), txns, wants, owns
-}
-
-func ownTime(at time.Time) pgtype.Timestamptz {
-	return pgtype.Timestamptz{Time: at.Truncate(time.Microsecond), Valid: !at.IsZero()}
 }
 
 // readClaims reads the answers of a batch, one statement for each part.

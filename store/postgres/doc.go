@@ -2,9 +2,9 @@
 //
 // # Sessions
 //
-// A [Store] holds six sessions: for claims, for outcomes, for control (epoch,
-// checkpoint, own tables), for parked rows, for what an operator asks (holds, and
-// changes to dead letters), and for the lock. Each serves one call at a time, and
+// A [Store] holds at most seven sessions: for claims, for outcomes, for control (epoch,
+// checkpoint, own tables), for parked rows, for what an operator asks (holds, changes
+// to dead letters, wishes), for the rows of replays, and for the lock. Each serves one call at a time, and
 // no call waits for a call of another kind. They are opened by the first call that needs them; a call that
 // fails closes its session and the next one opens it again. A [store.View] has a
 // session of its own, and so has each count or reading of dead letters. Sessions
@@ -14,7 +14,8 @@
 //
 // The lock is an advisory lock on a session of its own, which the server ends when
 // it has heard nothing for store.LockHold. A try never waits: a statement that does
-// would keep the server from removing old row versions.
+// would keep the server from removing old row versions. A ping is the one statement
+// that reads how many wishes there are.
 //
 // Every write locks the leader row FOR SHARE and looks at its epoch and its holder,
 // so [Store.Lead] can only raise the epoch when no write of an earlier leader is
@@ -59,6 +60,15 @@
 // second statement writes those that are still FAILED, looks at the leader row
 // and waits for a locked row as outcomes do: 1 s at most (lock_timeout in the
 // URL says otherwise).
+//
+// # Replays
+//
+// Wishes are written without an epoch: each adds 1 to the relay's row of the table
+// wish first, which puts them in an order. All else is fenced as every write is. The
+// rows of a replay stand in replay_row with an index for each way to look for them:
+// by lane and n, and by n alone, which finds the lanes in the order of their first
+// rows. What is sent is deleted and counted in one statement, asynchronously: after a
+// crash of the server these rows are sent again.
 //
 // # Retention
 //

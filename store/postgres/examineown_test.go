@@ -52,7 +52,7 @@ func TestMayInstall(t *testing.T) {
 				may          bool
 			}{
 				{"all is there", "SELECT", false},
-				{"older", "UPDATE sluicebox.meta SET version = 3; ALTER TABLE sluicebox.leader DROP holder", true},
+				{"older", "UPDATE sluicebox.meta SET version = 4; DROP TABLE sluicebox.wish, sluicebox.named, sluicebox.replay, sluicebox.replay_row, sluicebox.replay_error", true},
 				{"older, of another", "ALTER TABLE sluicebox.leader OWNER TO postgres", false},
 				{"newer", "UPDATE sluicebox.meta SET version = 99; ALTER TABLE sluicebox.leader OWNER TO " + role, false},
 				{"without its version", "DROP TABLE sluicebox.meta", false},

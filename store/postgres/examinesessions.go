@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// sessionsNeeded is how many sessions a relay opens: six of the store, one for
+	// sessionsNeeded is how many sessions a relay opens: seven of the store, one for
 	// a view and one to spare, two of the source beside its stream.
-	sessionsNeeded = 10
+	sessionsNeeded = 11
 	// sessionsLeast is without how many no relay works, even one that polls: those
 	// of the lock, of the claims, of the outcomes, of the checkpoint, and a view.
 	sessionsLeast = 5

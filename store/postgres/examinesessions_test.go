@@ -25,9 +25,9 @@ func TestConnectionLimits(t *testing.T) {
 			examine := examiner(t, url, store.Outbox{Name: "box", Table: "box", Kind: "EVENT", Layout: store.FlowCatalyst()})
 			for _, of := range []string{"ROLE " + role, "DATABASE " + database} {
 				quoted := strings.Replace(of, " ", ` "`, 1) + `"`
-				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT 10")
-				mended(t, admin, examine, "connections", store.Advice, quoted+" has CONNECTION LIMIT 10")
-				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT 11") // the rig's control session is one of them
+				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT 11")
+				mended(t, admin, examine, "connections", store.Advice, quoted+" has CONNECTION LIMIT 11")
+				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT 12") // the rig's control session is one of them
 				// The session that set it may not have ended yet.
 				for end := time.Now().Add(10 * time.Second); ; {
 					found := findingsOf(examine(), "connections")
@@ -35,12 +35,12 @@ func TestConnectionLimits(t *testing.T) {
 						break
 					}
 					if time.Now().After(end) {
-						t.Fatalf("%s, 11: %+v", of, found)
+						t.Fatalf("%s, 12: %+v", of, found)
 					}
 				}
 				other := servers.Connect(t, url)
 				if found := findingsOf(examine(), "connections"); len(found) != 2 || found[1].Grade != store.Advice || !strings.Contains(found[1].Text, "others use 1") {
-					t.Errorf("%s, 11 and another session: %+v", of, found)
+					t.Errorf("%s, 12 and another session: %+v", of, found)
 				}
 				_ = other.Close(t.Context())
 				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT 4")

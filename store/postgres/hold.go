@@ -66,10 +66,7 @@ func scanHold(row pgx.CollectableRow) (store.Hold, error) {
 	if err := row.Scan(&word, &h.Lane.Kind, &group, &h.ID, &h.RetryCount, &h.Reason, &h.Since); err != nil {
 		return h, err
 	}
-	if group != nil {
-		h.Lane.Group = store.GroupOf(*group)
-	}
-	h.Since = h.Since.UTC()
+	h.Lane.Group, h.Since = groupOf(group), h.Since.UTC()
 	var err error
 	h.Kind, err = store.ParseHoldKind(word)
 	return h, err

@@ -20,7 +20,7 @@ import (
 var steps embed.FS
 
 // version is the version of the own tables that this program works on.
-const version = 4
+const version = 5
 
 // installLock keeps two installations apart. It is "sluicebx" in ASCII.
 const installLock = 0x736c756963656278
@@ -179,6 +179,11 @@ func ownTables() []ownTable {
 		{"checkpoint", []string{"SELECT", "INSERT", "UPDATE"}},
 		{"parked", []string{"SELECT", "INSERT", "DELETE"}},
 		{"hold", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
+		{"wish", []string{"SELECT", "INSERT", "UPDATE"}},
+		{"named", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
+		{"replay", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
+		{"replay_row", []string{"SELECT", "INSERT", "DELETE"}},
+		{"replay_error", []string{"SELECT", "INSERT", "DELETE"}},
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -40,6 +39,11 @@ func (s *Store) parkable(it *store.Item) error {
 	if it.Seq == 0 {
 		return fmt.Errorf("row %q of outbox %s has no seq", it.ID, it.Outbox)
 	}
+	return keepable(it)
+}
+
+// keepable reports what keeps a row from the own tables.
+func keepable(it *store.Item) error {
 	for _, text := range []string{it.ID, it.Kind, it.Group.Name} {
 		if !utf8.ValidString(text) || strings.IndexByte(text, 0) >= 0 {
 			return fmt.Errorf("row %q of outbox %s, lane %s: %q is no text that PostgreSQL keeps; set it right in the row", it.ID, it.Outbox, it.Lane(), text)
@@ -59,7 +63,7 @@ func (s *Store) parkValues(items []store.Item) map[string]any {
 		lane := it.Lane().Hash()
 		outboxes[i], lanes[i], ids[i], kinds[i], groups[i] = it.Outbox, lane[:], it.ID, it.Kind, groupText(it.Group)
 		seqs[i], txns[i], retries[i], sizes[i] = int64(it.Seq), int64(uint32(it.Txn)), int64(it.RetryCount), int64(it.PayloadSize)
-		times[i] = pgtype.Timestamptz{Time: it.Committed.Truncate(time.Microsecond), Valid: !it.Committed.IsZero()}
+		times[i] = orNull(it.Committed)
 		if s.outboxes.Known(it.Outbox).Layout.State == store.StateNone {
 			payloads[i] = it.Payload
 		}
@@ -154,12 +158,7 @@ func scanParked(rows pgx.Rows, from []store.ParkedFrom, lists [][]store.Item) er
 			return err
 		}
 		it.Outbox, it.Txn = from[ord-1].Outbox, store.Txn(txn)
-		if group != nil {
-			it.Group = store.GroupOf(*group)
-		}
-		if at.Valid {
-			it.Committed = at.Time.UTC()
-		}
+		it.Group, it.Committed = groupOf(group), instant(at)
 		lists[ord-1] = append(lists[ord-1], it)
 	}
 	return rows.Err()

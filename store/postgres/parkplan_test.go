@@ -43,11 +43,11 @@ func TestParkPlans(t *testing.T) {
 				{"new", nil},
 				{"empty, analyzed", []string{"ANALYZE sluicebox.parked"}},
 				{"a row, analyzed", []string{parkedFill("plans", 1, 1), "ANALYZE sluicebox.parked"}},
-				{"full, with statistics of a row", []string{"DELETE FROM sluicebox.parked", parkedFill("plans", 200_000, 1000)}},
+				{"full, with statistics of a row", []string{"DELETE FROM sluicebox.parked", parkedFill("plans", 50_000, 1000)}},
 				{"full, analyzed", []string{"ANALYZE sluicebox.parked"}},
 				{"emptied and vacuumed", []string{"DELETE FROM sluicebox.parked", "VACUUM sluicebox.parked"}},
-				{"one lane of another relay, analyzed", []string{parkedFill("another", 50_000, 1), "ANALYZE sluicebox.parked"}},
-				{"full, with statistics of that lane", []string{parkedFill("plans", 200_000, 1000)}},
+				{"one lane of another relay, analyzed", []string{parkedFill("another", 20_000, 1), "ANALYZE sluicebox.parked"}},
+				{"full, with statistics of that lane", []string{parkedFill("plans", 50_000, 1000)}},
 			} {
 				servers.Exec(t, url, stage.statements...)
 				checkParkPlans(t, st, stage.name)

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluicebox/sluicebox/store"
+	views "github.com/sluicebox/sluicebox/store/internal/view"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -109,7 +110,8 @@ func checkPlans(ctx context.Context, t *testing.T, s *session, o *store.Outbox) 
 	box, unclaimed := *o, *table
 	box.Layout.Unclaimed = true
 	unclaimed.Outbox = &box
-	for name, q := range map[string]*query{
+	chosen := &views.Delivered{Delivered: store.Delivered{IDs: []string{"1"}}}
+	queries := map[string]*query{
 		"claim":           claimQuery(table, false, false),
 		"takeover":        claimQuery(table, true, false),
 		"claim around":    claimQuery(table, false, true),
@@ -122,7 +124,11 @@ func checkPlans(ctx context.Context, t *testing.T, s *session, o *store.Outbox) 
 		"failed":          settleQuery(table, store.Failed),
 		"look up":         lookQuery(table),
 		"block":           blockQuery(table),
-	} {
+	}
+	if len(o.Layout.OrderBy) > 0 {
+		queries["delivered"] = deliveredQuery(table, chosen, true, map[string]any{})
+	}
+	for name, q := range queries {
 		lines, err := plan(ctx, s.conn, q)
 		if err != nil {
 			return fmt.Errorf("%s %s: %w", o.Name, name, err)
@@ -136,7 +142,7 @@ func checkPlans(ctx context.Context, t *testing.T, s *session, o *store.Outbox) 
 			if strings.Contains(line, "Index Cond: ") && strings.Contains(line, "status") {
 				t.Errorf("%s %s goes by the status:\n%s", o.Name, name, text)
 			}
-			for _, cond := range []string{"(id = w", "((id)::text = (w", "(id = $", "((id)::text = ($", "(id = ANY (", "((id)::text = ANY ("} {
+			for _, cond := range []string{"(id = w", "((id)::text = (w", "(id = $", "((id)::text = ($", "(id = ANY (", "((id)::text = ANY (", "((id = ANY ("} {
 				if strings.Contains(line, "Index Cond: "+cond) {
 					found++
 				}

@@ -93,7 +93,7 @@ func (s *session) Keeps(err error) bool {
 	}
 	var locked *store.LockedError
 	return errors.As(err, &locked) || errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrNoCheckpoint) ||
-		errors.Is(err, store.ErrInterrupted)
+		errors.Is(err, store.ErrInterrupted) || errors.Is(err, store.ErrNoJob)
 }
 
 // Drop implements session.Link.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/postgres"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -91,7 +92,7 @@ func testGrants(t *testing.T, admin string, box store.Outbox) {
 	relay := openStore(t, asRole(t, admin, "relay_"+strings.ReplaceAll(box.Layout.Name, "-", "_")), 0, box)
 	err := relay.Install(ctx(t))
 	grants := remedies(t, err)
-	if !strings.Contains(err.Error(), "sluicebox init --print") || len(grants) != 6 {
+	if !strings.Contains(err.Error(), "sluicebox init --print") || len(grants) != 11 {
 		t.Fatalf("install without rights: %v", err)
 	}
 	// The way out: the script as another role, then the grants.
@@ -152,6 +153,11 @@ func work(t *testing.T, admin string, relay *postgres.Store, box store.Outbox) {
 	if cp, err := relay.LoadCheckpoint(ctx(t)); err != nil || cp.Position != "p" {
 		t.Errorf("checkpoint %+v, %v", cp, err)
 	}
+	for what, err := range rigs.Replay(ctx(t), relay, epoch, box.Name) {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
 }
 
 // firstVersion makes the own tables as the first release did, with a leader, a
@@ -178,7 +184,7 @@ func TestUpgrade(t *testing.T) {
 		r := &rig{url: url, conn: servers.Connect(t, url), store: openStore(t, url, 0, flowBox)}
 		r.insert(t, "1")
 		var setup *store.SetupError
-		if err := r.store.Check(ctx(t)); !errors.As(err, &setup) || !strings.Contains(err.Error(), "version 1, and this program needs 4") || !strings.Contains(err.Error(), "sluicebox init") {
+		if err := r.store.Check(ctx(t)); !errors.As(err, &setup) || !strings.Contains(err.Error(), "version 1, and this program needs 5") || !strings.Contains(err.Error(), "sluicebox init") {
 			t.Errorf("check of the first version: %v", err)
 		}
 		if _, err := r.store.LoadHolds(ctx(t)); !errors.As(err, &setup) || !strings.Contains(err.Error(), "sluicebox init") {
@@ -239,7 +245,7 @@ func TestUpgradeByAnother(t *testing.T) {
 		servers.Exec(t, admin, "GRANT USAGE ON SCHEMA sluicebox TO relay_upgrade", "GRANT ALL ON ALL TABLES IN SCHEMA sluicebox, public TO relay_upgrade")
 		err := relay.Install(ctx(t))
 		var setup *store.SetupError
-		if !errors.As(err, &setup) || !strings.Contains(err.Error(), "version 1, this program needs 4") || strings.Contains(err.Error(), "CREATE TABLE sluicebox.leader") {
+		if !errors.As(err, &setup) || !strings.Contains(err.Error(), "version 1, this program needs 5") || strings.Contains(err.Error(), "CREATE TABLE sluicebox.leader") {
 			t.Fatal(err)
 		}
 		script, grants, ok := strings.Cut(setup.Remedy[strings.Index(setup.Remedy, "BEGIN;"):], "then:")

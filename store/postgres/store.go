@@ -23,12 +23,12 @@ type Store struct {
 	outboxes     *outboxes.Set
 	applications []string // what the sessions call themselves
 
-	claims, outcomes, control, operator, parking *session
-	leader                                       *session      // asks for the lock; who gets it takes its connection
-	locker                                       atomic.Uint32 // server process of the session that holds, or has lost, the lock; 0 for none
-	candidate                                    *pgx.Conn     // leader's connection at the last try; leader's turn guards it
-	views                                        *pgx.ConnConfig
-	led                                          *pgx.Conn // control's connection at the last Lead; control's turn guards it
+	claims, outcomes, control, operator, parking, replay *session
+	leader                                               *session      // asks for the lock; who gets it takes its connection
+	locker                                               atomic.Uint32 // server process of the session that holds, or has lost, the lock; 0 for none
+	candidate                                            *pgx.Conn     // leader's connection at the last try; leader's turn guards it
+	views                                                *pgx.ConnConfig
+	led                                                  *pgx.Conn // control's connection at the last Lead; control's turn guards it
 
 	life   *lifetime.Lifetime
 	closed sync.Once
@@ -51,6 +51,7 @@ func New(cfg Config) (*Store, error) {
 		{&s.control, "control", controlSettings()},
 		{&s.operator, "operator", operatorSettings()},
 		{&s.parking, "parking", parkingSettings()},
+		{&s.replay, "replay", parkingSettings()},
 		{&s.leader, "leader", lockSettings()},
 	} {
 		conn, err := sessionConfig(cfg, to.purpose, to.settings)
@@ -82,7 +83,7 @@ func (s *Store) Close() {
 }
 
 func (s *Store) sessions() []*session {
-	return []*session{s.claims, s.outcomes, s.control, s.operator, s.parking, s.leader}
+	return []*session{s.claims, s.outcomes, s.control, s.operator, s.parking, s.replay, s.leader}
 }
 
 // commonSettings are those of every session. The statements lean on READ
@@ -146,8 +147,8 @@ func operatorSettings() map[string]string {
 	}
 }
 
-// parkingSettings are those of the session for parked rows. Its statements are
-// planned once, too, perhaps while nothing is parked. A lane is read by its index,
+// parkingSettings are those of the sessions for parked rows and for replays. Their
+// statements are planned once, too, perhaps while nothing is parked. A lane is read by its index,
 // in order, and as far as is asked for; a bitmap would take all of it.
 func parkingSettings() map[string]string {
 	set := rowSettings("1s")

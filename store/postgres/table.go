@@ -31,6 +31,7 @@ type table struct {
 	block   *query
 	unpark  *query
 	settled *query
+	states  *query
 }
 
 // column is a column of a table.

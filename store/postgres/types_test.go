@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"bytes"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -297,6 +298,14 @@ func TestOtherEncoding(t *testing.T) {
 		}
 		if got := ask[string](t, r.conn, "SELECT error_message FROM outbox_events"); got != "snow ?" {
 			t.Errorf("the text is %q", got)
+		}
+		r.job(t, "job", replayRow(1))
+		done := []store.ReplayDone{{N: 1, Lane: replayLane(), Result: store.ReplayRefused, Error: "snow ☃"}}
+		if err := errors.Join(r.store.DoneRows(ctx(t), r.epoch, "job", done), r.store.SaveJob(ctx(t), r.epoch, store.Job{ID: "job", State: store.JobFailed, Why: "more ☃"})); err != nil {
+			t.Fatal(err)
+		}
+		if got := ask[string](t, r.conn, "SELECT e.reason || ', ' || r.why FROM sluicebox.replay r JOIN sluicebox.replay_error e USING (job)"); got != "snow ?, more ?" {
+			t.Errorf("the texts are %q", got)
 		}
 	}
 }

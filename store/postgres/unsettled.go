@@ -35,26 +35,33 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled, to 
 	if err != nil {
 		return err
 	}
-	if _, err := v.conn.Exec(ctx, "DECLARE unsettled NO SCROLL CURSOR FOR "+read.sql, args...); err != nil {
-		return err
-	}
-	page := min(to.Size, mostFetched)
-	for {
-		rows, err := v.conn.Query(ctx, fmt.Sprintf("FETCH %d FROM unsettled", page))
-		if err != nil {
-			return err
-		}
-		items, err := pgx.CollectRows(rows, t.scanItem)
-		if err != nil {
-			return err
-		}
-		last := len(items) < page
+	return v.fetch(ctx, read.sql, args, to.Size, t.scanItem, func(items []store.Item) bool {
 		items = slices.DeleteFunc(items, func(it store.Item) bool {
 			_, out := left[it.Lane()]
 			return out
 		})
-		if more := to.Hand(items); last || !more {
-			_, err := v.conn.Exec(ctx, "CLOSE unsettled")
+		return to.Hand(items)
+	})
+}
+
+// fetch reads the rows of a statement by a cursor, page at a time, as long as take wants
+// more.
+func (v *view) fetch(ctx context.Context, read string, args []any, page int, scan pgx.RowToFunc[store.Item], take func([]store.Item) bool) error {
+	if _, err := v.conn.Exec(ctx, "DECLARE outbox NO SCROLL CURSOR FOR "+read, args...); err != nil {
+		return err
+	}
+	page = min(page, mostFetched)
+	for {
+		rows, err := v.conn.Query(ctx, fmt.Sprintf("FETCH %d FROM outbox", page))
+		if err != nil {
+			return err
+		}
+		items, err := pgx.CollectRows(rows, scan)
+		if err != nil {
+			return err
+		}
+		if more := take(items); len(items) < page || !more {
+			_, err := v.conn.Exec(ctx, "CLOSE outbox")
 			return err
 		}
 	}
@@ -126,31 +133,43 @@ func (t *table) scanItem(row pgx.CollectableRow) (store.Item, error) {
 	if err := row.Scan(&it.ID, &kind, &group, &it.Payload, &it.PayloadSize, &it.RetryCount); err != nil {
 		return it, err
 	}
-	if t.Layout.Columns.Kind != "" {
-		it.Kind = deref(kind)
-	}
-	it.Group = t.Layout.Group(group)
+	t.setLane(&it, kind, group)
 	if it.Payload != nil {
 		it.PayloadSize = len(it.Payload)
 	}
 	return it, nil
 }
 
+// setLane gives an item the kind and the group that its row has.
+func (t *table) setLane(it *store.Item, kind *string, group []byte) {
+	if t.Layout.Columns.Kind != "" {
+		it.Kind = deref(kind)
+	}
+	it.Group = t.Layout.Group(group)
+}
+
+// kind returns an expression for what a row has as its kind.
+func (t *table) kind() string {
+	if name := t.Layout.Columns.Kind; name != "" {
+		return t.text(name)
+	}
+	return "NULL::text"
+}
+
+// payloadSize is an expression for the length of the payload in bytes.
+func (t *table) payloadSize() string { return "coalesce(octet_length(" + t.payload() + "), 0)" }
+
 // unsettledQuery makes the statement that reads unsettled rows in order, with a
 // further condition if there is one.
 func unsettledQuery(t *table, b *builder, where string, noPayload, limited bool) *query {
 	c := &t.Layout.Columns
-	kind := "NULL::text"
-	if c.Kind != "" {
-		kind = t.text(c.Kind)
-	}
 	id := t.col(c.ID)
 	payload, size := t.payload(), "0"
 	if noPayload {
-		payload, size = "NULL::bytea", "coalesce(octet_length("+t.payload()+"), 0)"
+		payload, size = "NULL::bytea", t.payloadSize()
 	}
 	lines := []string{
-		"SELECT " + t.text(c.ID) + ", " + kind + ", " + t.group() + ", " + payload + ", " + size + ", " + t.retryCount(),
+		"SELECT " + t.text(c.ID) + ", " + t.kind() + ", " + t.group() + ", " + payload + ", " + size + ", " + t.retryCount(),
 		"FROM " + TableName(t.Outbox) + " AS o",
 		"WHERE " + Ident(c.ID) + " IS NOT NULL AND " + t.unsettled(b) + where,
 		// A hashed subplan, however many ids are held.

@@ -76,7 +76,10 @@ func (c *checker) own(ctx context.Context) error {
 		c.Fault(fmt.Sprintf("the relay's own tables have version %d, and this program needs %d", have, version), initialize)
 		return nil
 	}
-	for _, name := range []string{"sluicebox_leader", "sluicebox_checkpoint", "sluicebox_parked", "sluicebox_hold"} {
+	for _, name := range []string{
+		"sluicebox_leader", "sluicebox_checkpoint", "sluicebox_parked", "sluicebox_hold",
+		"sluicebox_wish", "sluicebox_named", "sluicebox_replay", "sluicebox_replay_row", "sluicebox_replay_error",
+	} {
 		there, err := hasTable(ctx, c.conn, name)
 		if err != nil {
 			return err

@@ -117,12 +117,6 @@ func idSet(ids []string) map[string]struct{} {
 func lettersQuery(t *table, f *store.DeadLetterFilter, payload bool) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
-	text := func(name string) string {
-		if name == "" {
-			return "NULL"
-		}
-		return TextOf(Ident(name))
-	}
 	at, content := "NULL", "NULL"
 	if name := t.Layout.FailedTime(); name != "" {
 		at = "+" + Ident(name) // the plus keeps the driver from reading it as a time
@@ -132,7 +126,7 @@ func lettersQuery(t *table, f *store.DeadLetterFilter, payload bool) *query {
 	}
 	id := IDText(Ident(c.ID))
 	sql := "SELECT " + strings.Join([]string{
-		id, text(c.Kind), text(c.Group), t.retryCount(), text(c.Error), at,
+		id, optional(c.Kind), optional(c.Group), t.retryCount(), optional(c.Error), at,
 		t.payloadSize(), content,
 	}, ", ") + "\nFROM " + TableName(t.Outbox) + "\nWHERE " + t.failed(b) + " AND " + id + " IS NOT NULL"
 	if len(f.IDs) > 0 {

@@ -20,8 +20,9 @@
 // order and without delay. It is opened by the first call that needs it; a call
 // that fails closes it and the next one opens it again. A [store.View] has a
 // connection of its own, and so has each call that only reads: LoadHolds,
-// CountFailed, Failed, Parked, ParkedLanes and Leader. Those need no lock that a
-// writer or another relay may hold.
+// CountFailed, Failed, Parked, ParkedLanes, Leader, and what shows and reads replays. Those need no lock that a
+// writer or another relay may hold. A ping of the lock keeps one, too: it asks whether
+// the file was changed (PRAGMA data_version), and reads how many wishes there are if so.
 //
 // A transaction that finds the database locked tries again, after 100 µs at
 // first and 1 ms at last. A claim does so for 250 ms and then answers that its
@@ -47,8 +48,8 @@
 // Claims and COMPLETED are committed with synchronous=NORMAL: in WAL mode that
 // survives the death of any process, and a power failure may take the last
 // commits back, newest first. Lead, FAILED, holds, requeued and discarded rows,
-// parked rows and their outcomes, and the checkpoint are committed with
-// synchronous=FULL, which syncs the WAL file after the commit record is in it.
+// parked rows and their outcomes, wishes, all of a replay but what became of its rows,
+// and the checkpoint are committed with synchronous=FULL, which syncs the WAL file after the commit record is in it.
 // Commits are appended to that one file in order, whichever connection makes
 // them, and a checkpoint of the WAL syncs it before it copies anything; so the
 // sync carries everything that was committed before. See "PRAGMA synchronous" in

@@ -121,11 +121,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (name, outbox, lane, hold) DO UPDATE SET kind = excluded.kind, message_group = excluded.message_group,
   id = excluded.id, retry_count = excluded.retry_count, reason = excluded.reason, since = excluded.since`
 	lane := h.Lane.Hash()
-	var group any
-	if h.Lane.Group.Valid {
-		group = h.Lane.Group.Name
-	}
-	_, err := s.writer.conn.Exec(ctx, put, s.name, h.Lane.Outbox, lane[:], h.Kind.String(), h.Lane.Kind, group,
+	_, err := s.writer.conn.Exec(ctx, put, s.name, h.Lane.Outbox, lane[:], h.Kind.String(), h.Lane.Kind, groupValue(h.Lane.Group),
 		h.ID, h.RetryCount, errortext.Fit(h.Reason, 0, false), formatTime(h.Since.Truncate(time.Millisecond)))
 	return err
 }

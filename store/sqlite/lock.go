@@ -42,7 +42,7 @@ func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 		}
 		return nil, fmt.Errorf("lock %s: %w", file.Name(), err)
 	}
-	held := &lock{file: file, of: &s.locks, lost: make(chan struct{})}
+	held := &lock{file: file, of: &s.locks, lost: make(chan struct{}), wishes: wishes{path: s.path, relay: s.name}}
 	if !s.locks.add(held) {
 		return nil, lifetime.ErrClosed
 	}
@@ -110,10 +110,14 @@ type lock struct {
 	file *os.File
 	of   *locks
 	lost chan struct{} // closed with the lock's release
+
+	wishes wishes
 }
 
-// Ping implements store.Lock: the lock is the process's own to give up.
-func (l *lock) Ping(context.Context) error {
+// Ping implements store.Lock: the lock is the process's own to give up, whatever becomes
+// of the database.
+func (l *lock) Ping(ctx context.Context) error {
+	l.wishes.look(ctx)
 	select {
 	case <-l.lost:
 		return errReleased
@@ -121,6 +125,9 @@ func (l *lock) Ping(context.Context) error {
 		return nil
 	}
 }
+
+// Wishes implements store.Lock.
+func (l *lock) Wishes() int64 { return l.wishes.n }
 
 // Watch implements store.Lock.
 func (l *lock) Watch(ctx context.Context) error {
@@ -179,5 +186,6 @@ func (l *locks) close() {
 // end gives the lock up, once.
 func (l *lock) end() {
 	_ = l.file.Close() // the kernel gives it up with the file
+	l.wishes.close()
 	close(l.lost)
 }

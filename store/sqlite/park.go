@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"fmt"
+	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -48,19 +49,29 @@ INSERT INTO sluicebox_parked (name, outbox, lane, seq, id, kind, message_group, 
 VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?)
 ON CONFLICT (name, outbox, lane, seq) DO NOTHING`
 	lane := it.Lane().Hash()
-	var group, committed, payload any
-	if it.Group.Valid {
-		group = it.Group.Name
-	}
-	if !it.Committed.IsZero() {
-		committed = it.Committed.UTC().Format(commitForm)
-	}
+	var payload any
 	if s.outboxes.Known(it.Outbox).Layout.State == store.StateNone {
 		payload = keptPayload(it.Payload)
 	}
-	_, err := s.writer.conn.Exec(ctx, put, s.name, it.Outbox, lane[:], int64(it.Seq), it.ID, it.Kind, group,
-		it.RetryCount, it.PayloadSize, committed, payload)
+	_, err := s.writer.conn.Exec(ctx, put, s.name, it.Outbox, lane[:], int64(it.Seq), it.ID, it.Kind, groupValue(it.Group),
+		it.RetryCount, it.PayloadSize, commitValue(it.Committed), payload)
 	return err
+}
+
+// groupValue returns a group as a value, NULL for none.
+func groupValue(g store.Group) any {
+	if !g.Valid {
+		return nil
+	}
+	return g.Name
+}
+
+// commitValue returns the time of a commit as a value, NULL if it is not known.
+func commitValue(at time.Time) any {
+	if at.IsZero() {
+		return nil
+	}
+	return at.UTC().Format(commitForm)
 }
 
 // keptPayload returns a payload as a value. An empty one is a text: the driver

@@ -49,7 +49,7 @@ func (s *session) Ready(ctx context.Context) error {
 // Keeps implements session.Link.
 func (s *session) Keeps(err error) bool {
 	var refused *store.RefusedError
-	return errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrNoCheckpoint) || Locked(err) ||
+	return errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrNoCheckpoint) || errors.Is(err, store.ErrNoJob) || Locked(err) ||
 		code(err) == codeConstraint || errors.As(err, &refused)
 }
 

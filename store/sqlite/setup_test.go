@@ -139,7 +139,7 @@ func TestVersion(t *testing.T) {
 	r.exec(t, "UPDATE sluicebox_meta SET version = 99")
 	rigs.WantSetup(t, "install", r.store.Install(ctx(t)), "version 99", "newer release")
 	rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "version 99", "newer release")
-	r.exec(t, "UPDATE sluicebox_meta SET version = 4; DROP TABLE sluicebox_parked")
+	r.exec(t, "UPDATE sluicebox_meta SET version = 5; DROP TABLE sluicebox_parked")
 	rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "sluicebox_parked")
 }
 
@@ -157,7 +157,7 @@ INSERT INTO outbox_events (id) VALUES ('1');
 INSERT INTO sluicebox_leader VALUES ('rig', 41, '2024-02-29 12:00:00.000');
 INSERT INTO sluicebox_checkpoint VALUES ('rig', 'o', 'p', 7, '2024-02-29 12:00:00.000')`)
 	r.store = openStore(t, path, "rig", 0, flowBox())
-	rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "version 1, and this program needs 4", "sluicebox init")
+	rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "version 1, and this program needs 5", "sluicebox init")
 	_, err = r.store.LoadHolds(ctx(t))
 	rigs.WantSetup(t, "holds", err, "sluicebox init")
 	_, err = r.store.Leader(ctx(t))

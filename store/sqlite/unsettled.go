@@ -49,16 +49,9 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled, to 
 }
 
 func unsettledItem(o *store.Outbox, row []driver.Value) (store.Item, error) {
-	it := store.Item{Ref: store.Ref{Outbox: o.Name}, Kind: o.Kind}
-	var ok bool
-	if it.ID, ok = textOf(row[0]); !ok {
+	it, ok := headOf(o, row)
+	if !ok {
 		return it, noID(o)
-	}
-	if o.Layout.Columns.Kind != "" {
-		it.Kind, _ = textOf(row[1])
-	}
-	if group, ok := textOf(row[2]); ok {
-		it.Group = o.Layout.Group([]byte(group))
 	}
 	it.Payload = bytesOf(row[3])
 	it.PayloadSize = len(it.Payload)
@@ -68,6 +61,20 @@ func unsettledItem(o *store.Outbox, row []driver.Value) (store.Item, error) {
 	retries, _ := row[5].(int64)
 	it.RetryCount = int(retries)
 	return it, nil
+}
+
+// headOf returns the item of a row that begins with its id, kind and group. It is false
+// if there is no id.
+func headOf(o *store.Outbox, row []driver.Value) (it store.Item, ok bool) {
+	it = store.Item{Ref: store.Ref{Outbox: o.Name}, Kind: o.Kind}
+	it.ID, ok = textOf(row[0])
+	if o.Layout.Columns.Kind != "" {
+		it.Kind, _ = textOf(row[1])
+	}
+	if group, ok := textOf(row[2]); ok {
+		it.Group = o.Layout.Group([]byte(group))
+	}
+	return it, ok
 }
 
 // noID is the error for a row that cannot be named.
@@ -86,12 +93,6 @@ func noID(o *store.Outbox) error {
 func unsettledQuery(t *table, parks, except, bare bool) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
-	optional := func(name string) string {
-		if name == "" {
-			return "NULL"
-		}
-		return TextOf(Ident(name))
-	}
 	id := IDText(TableName(t.Outbox) + "." + Ident(c.ID)) // the parked rows have an id, too
 	payload, size := "coalesce("+PayloadOf(Ident(c.Payload))+", '')", "NULL"
 	if bare {
@@ -113,6 +114,14 @@ func unsettledQuery(t *table, parks, except, bare bool) *query {
 	sql += "\nORDER BY " + t.order() +
 		"\nLIMIT " + b.arg(func(v *values) any { return v.limit })
 	return &query{sql, b.params}
+}
+
+// optional is an expression for the text of a column that the layout may lack.
+func optional(name string) string {
+	if name == "" {
+		return "NULL"
+	}
+	return TextOf(Ident(name))
 }
 
 // others is the condition that a row is of none of the lanes to leave out, byte

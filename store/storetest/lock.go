@@ -20,6 +20,7 @@ func leadTests() []test {
 		{"a lock has one holder", (*suite).testLock, nil},
 		{"a lock is watched and goes on", (*suite).testLockWatch, nil},
 		{"a closed store holds no lock", (*suite).testLockClosed, nil},
+		{"a lock counts wishes", (*suite).testLockWishes, isPlain},
 	}
 }
 

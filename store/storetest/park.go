@@ -102,6 +102,9 @@ func (b *bench) parkOdd(t *testing.T) (keys []store.LaneKey, lanes [][]store.Ite
 			if turn == 1 {
 				it.Committed, it.Payload = now().AddDate(-20, 0, 0), nil // as memory let it go
 			}
+			if turn == 2 {
+				it.Payload = []byte{}
+			}
 			lanes[i] = append(lanes[i], it)
 			all = append(all, it)
 		}

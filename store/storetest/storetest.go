@@ -35,6 +35,7 @@ type Emptier interface {
 
 // Database is what Setup made. Its methods fail the test on an error.
 type Database interface {
+	Changer
 	// Store opens a store of the relay "suite", or of another. It may be called several times:
 	// the stores are rivals on the same tables. The suite closes it.
 	Store(t *testing.T, cfg Config) store.Store
@@ -42,13 +43,18 @@ type Database interface {
 	// transaction's name is as the source would give it, or 0 if the database
 	// never shows a source a row that a claim cannot see.
 	Begin(t *testing.T, outbox string, rows ...Row) (txn store.Txn, commit func())
-	// Set writes a status into a row, as another program would: at is the time
-	// of its claim or settlement.
-	Set(t *testing.T, outbox, id string, status store.Status, at time.Time)
 	// Read reads a row as it is.
 	Read(t *testing.T, outbox, id string) Found
+}
+
+// Changer changes rows as another program would.
+type Changer interface {
+	// Set writes a status into a row: at is the time of its claim or settlement.
+	Set(t *testing.T, outbox, id string, status store.Status, at time.Time)
 	// Delete deletes a row.
 	Delete(t *testing.T, outbox, id string)
+	// Refused sets how many rows were refused of a replay of the relay "suite".
+	Refused(t *testing.T, job string, n int64)
 }
 
 // Schemaless is a Database whose tables have no columns: what a layout names is looked
@@ -151,7 +157,7 @@ func Run(t *testing.T, h Harness, layouts ...string) {
 			if n, ok := h.(Namer); ok {
 				s.layout = n.Rename(s.layout)
 			}
-			for _, test := range append(leadTests(), tests()...) {
+			for _, test := range slices.Concat(leadTests(), tests(), deliveredTests(), replayTests()) {
 				if test.only != nil && !test.only(&s.layout) {
 					continue
 				}

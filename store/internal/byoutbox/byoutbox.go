@@ -2,6 +2,8 @@
 package byoutbox
 
 import (
+	"bytes"
+
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
@@ -71,4 +73,39 @@ func (p *Part) Without(answers []store.ClaimAnswer) *Part {
 		}
 	}
 	return left
+}
+
+// Absent answers for all rows of an outbox that keeps no state, and reports whether it
+// is one.
+func (p *Part) Absent(states []store.StateOf) bool {
+	if p.Outbox.Layout.State != store.StateNone {
+		return false
+	}
+	for _, i := range p.At {
+		states[i] = store.StateOf{State: store.RowAbsent}
+	}
+	for i := range p.Repeat {
+		states[i] = store.StateOf{State: store.RowAbsent}
+	}
+	return true
+}
+
+// Wants reports whether the payload of an id is wanted, at its first place or another.
+func (p *Part) Wants(rows []store.ClaimRow, i int) bool {
+	wants := rows[i].WantPayload
+	for k, j := range p.Repeat {
+		wants = wants || j == i && rows[k].WantPayload
+	}
+	return wants
+}
+
+// CopyStates answers for ids that came twice, as CopyRepeated does.
+func (p *Part) CopyStates(rows []store.ClaimRow, states []store.StateOf) {
+	for i, j := range p.Repeat {
+		states[i] = states[j]
+		if states[i].State == store.RowAbsent && rows[i].Txn != rows[j].Txn {
+			states[i].State = store.RowOpen
+		}
+		states[i].Payload = bytes.Clone(states[j].Payload)
+	}
 }

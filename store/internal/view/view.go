@@ -1,4 +1,4 @@
-// Package view reads unsettled rows as they are at one moment, whatever the
+// Package view reads unsettled and delivered rows as they are at one moment, whatever the
 // database: it looks after the snapshot behind a view and hands pages over. Each
 // database has its own statements for it.
 package view
@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -28,6 +29,8 @@ type Snapshot interface {
 	// Read hands over the rows that q asks for, in order. After an error, which says
 	// what to do, the snapshot is taken for lost.
 	Read(ctx context.Context, o *store.Outbox, q store.Unsettled, to *Pages) error
+	// ReadDelivered is Read for COMPLETED rows; see Delivered.
+	ReadDelivered(ctx context.Context, o *store.Outbox, to *Delivered) error
 	// Drop gives the session up.
 	Drop()
 }
@@ -109,23 +112,59 @@ func (v *view) Pages(ctx context.Context, q store.Unsettled, page int, take func
 	if o.Layout.State == store.StateNone {
 		return nil // nothing tells a settled row from another
 	}
+	pages := &Pages{Size: page, left: q.Limit, take: v.whileOpen(take)}
+	err = v.read(ctx, pages, func(ctx context.Context) error { return v.snapshot.Read(ctx, o, q, pages) })
+	if err != nil && pages.refused == nil {
+		return fmt.Errorf("read unsettled rows of outbox %s: %w", q.Outbox, err)
+	}
+	return err
+}
+
+// Delivered implements store.View. What is said of Pages goes for it too.
+func (v *view) Delivered(ctx context.Context, q store.Delivered, page int, take func([]store.Item) error) (undated int, err error) {
+	o, err := v.outboxes.Find(q.Outbox)
+	if err == nil {
+		err = q.Validate(o)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read delivered rows: %w", err)
+	}
+	if page <= 0 {
+		return 0, fmt.Errorf("read delivered rows of outbox %s: the page is %d, must be positive", q.Outbox, page)
+	}
+	to := newDelivered(q, &Pages{Size: page, left: math.MaxInt, take: v.whileOpen(take)})
+	err = v.read(ctx, to.pages, func(ctx context.Context) error { return v.snapshot.ReadDelivered(ctx, o, to) })
+	if err != nil && to.pages.refused == nil {
+		err = fmt.Errorf("read delivered rows of outbox %s: %w", q.Outbox, err)
+	}
+	return to.undated, err
+}
+
+// whileOpen refuses pages once the store is closed: what its end interrupts is
+// interrupted a moment later.
+func (v *view) whileOpen(take func([]store.Item) error) func([]store.Item) error {
+	return func(items []store.Item) error {
+		if v.life.Ended() {
+			return lifetime.ErrClosed
+		}
+		return take(items)
+	}
+}
+
+// read uses the snapshot, and hands the last page over. The error is that of the
+// reader, if there is one.
+func (v *view) read(ctx context.Context, pages *Pages, do func(context.Context) error) error {
 	ctx, cancel := v.life.Bind(ctx)
 	defer cancel()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.snapshot == nil {
-		return errors.New("read unsettled rows: the view is closed")
+		return errors.New("the view is closed")
 	}
-	pages := &Pages{Size: page, left: q.Limit, take: func(items []store.Item) error {
-		if v.life.Ended() { // what Bind ends ends a moment later
-			return lifetime.ErrClosed
-		}
-		return take(items)
-	}}
-	if err := v.snapshot.Read(ctx, o, q, pages); err != nil {
+	if err := do(ctx); err != nil {
 		v.drop() // the transaction may be over, and with it its snapshot
 		if pages.refused == nil {
-			return fmt.Errorf("read unsettled rows of outbox %s: %w", q.Outbox, err)
+			return err
 		}
 	}
 	pages.flush()

@@ -211,6 +211,16 @@ func (d *Database) Delete(t *testing.T, outbox, id string) {
 	must(t, err)
 }
 
+// Refused implements storetest.Database.
+func (d *Database) Refused(t *testing.T, job string, n int64) {
+	t.Helper()
+	ctx, cancel := bound()
+	defer cancel()
+	_, err := d.db.Collection("sluicebox_replay").UpdateOne(ctx, bson.D{{Key: "_id.relay", Value: "suite"}, {Key: "_id.job", Value: job}},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "refused", Value: n}}}})
+	must(t, err)
+}
+
 // Read implements storetest.Database.
 func (d *Database) Read(t *testing.T, outbox, id string) storetest.Found {
 	t.Helper()

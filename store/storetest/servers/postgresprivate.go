@@ -1,7 +1,10 @@
 package servers
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"os"
 	"os/exec"
@@ -77,16 +80,58 @@ func (s *Server) HBA(lines ...string) {
 	s.Restart(nil)
 }
 
+// initialize makes the data folder, a copy where there is one to copy.
 func (s *Server) initialize() {
 	s.tb.Helper()
 	// Without a sync: the data is thrown away. The server itself does sync.
 	cmd := s.program("initdb", "-D", s.Dir, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+	from := os.Getenv(variable(s.version, "DATA"))
+	if from != "" {
+		cmd = exec.Command("cp", "-R", from, s.Dir)
+		cmd.SysProcAttr = attributes()
+	}
 	if out, err := cmd.CombinedOutput(); err != nil {
-		s.tb.Fatalf("initdb: %v\n%s", err, out)
+		s.tb.Fatalf("making a data folder: %v\n%s", err, out)
+	}
+	if from != "" {
+		s.becomeAnother()
 	}
 	s.config = s.read("postgresql.conf")
 	s.hba = s.read("pg_hba.conf")
 }
+
+// becomeAnother gives a copied data folder a system identifier of its own, as initdb
+// would. That is the first number of pg_control, with the seconds in its upper half, and
+// behind the last of them is a checksum of all before it. pg_resetwal begins a log of
+// that identifier.
+//
+// Source: src/include/catalog/pg_control.h of versions 15 and 18.
+func (s *Server) becomeAnother() {
+	s.tb.Helper()
+	path := filepath.Join(s.Dir, "global", "pg_control")
+	control, err := os.ReadFile(path)
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	end := 8
+	for castagnoli(control[:end]) != binary.LittleEndian.Uint32(control[end:]) {
+		if end += 4; end+4 > len(control) {
+			s.tb.Fatalf("%s has no checksum", path)
+		}
+	}
+	if _, err := rand.Read(control[:4]); err != nil { // the lower half
+		s.tb.Fatal(err)
+	}
+	binary.LittleEndian.PutUint32(control[end:], castagnoli(control[:end]))
+	if err := os.WriteFile(path, control, 0o600); err != nil {
+		s.tb.Fatal(err)
+	}
+	if out, err := s.program("pg_resetwal", "-D", s.Dir).CombinedOutput(); err != nil {
+		s.tb.Fatalf("pg_resetwal: %v\n%s", err, out)
+	}
+}
+
+func castagnoli(data []byte) uint32 { return crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)) }
 
 // serve writes the settings, and returns the program that serves by them.
 func (s *Server) serve() (cmd *exec.Cmd, ready string) {

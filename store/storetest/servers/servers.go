@@ -11,10 +11,10 @@
 //	                         names, such as pg15,mysql: only beside these
 //
 // and the same for PG18, MYSQL, MARIADB and MONGO, and _BIN and _LIB for PGBOUNCER.
-// SLUICEBOX_TEST_MYSQL_DATA and SLUICEBOX_TEST_MARIADB_DATA are data folders that
-// new servers begin with, SLUICEBOX_TEST_PYMONGO_BIN is what Python finds pymongo by. Whoever has servers of their own sets these variables
-// instead. A test whose server is not there is skipped by name; where CI=true it
-// fails, so that nothing is left out unseen.
+// SLUICEBOX_TEST_PG15_DATA and so on, but for MONGO, are data folders that new servers
+// begin with, SLUICEBOX_TEST_PYMONGO_BIN is what Python finds pymongo by. Whoever has
+// servers of their own sets these variables instead. A test whose server is not there
+// is skipped by name; where CI=true it fails, so that nothing is left out unseen.
 //
 // Most tests take a Database of their own in a shared server. Tests that need
 // other settings, TLS, or a server that dies take a private one with Start, and

@@ -30,11 +30,11 @@
 #                                 passed over
 #   SLUICEBOX_TEST_PG15_OPTIONS   more options for the server that is started
 # and the same for PG18 (5918), MYSQL (5921), MARIADB (5924) and MONGO (5927); _BIN
-# and _LIB also for PGBOUNCER, and PYMONGO_BIN is what goes into PYTHONPATH. MYSQL and
-# MARIADB have one more:
+# and _LIB also for PGBOUNCER, and PYMONGO_BIN is what goes into PYTHONPATH. All but
+# MONGO have one more:
 #   SLUICEBOX_TEST_MYSQL_DATA     a data folder to copy for each new server, else
 #                                 one is made each time (mysqld --initialize-insecure,
-#                                 mariadb-install-db)
+#                                 mariadb-install-db, initdb)
 #
 # A new server needs its name in `all` and three functions: fetch_NAME DIR,
 # programs_NAME DIR (its environment), start_NAME RUN DIR (prints its URL). What
@@ -195,6 +195,7 @@ postgres() {
   [ "$uid" != 0 ] || chown 65534:65534 "$data"
   "${env[@]}" "$bin/initdb" -D "$data" -U postgres -A trust -E UTF8 --locale=C \
     --no-sync >"$run/$name.log" 2>&1 || fail "$run" "$name"
+  cp -a "$data" "$data.data" # for the tests' own
   for ((try = 0; try < 10; try++, port += 20)); do
     # jit=off: its library is not unpacked
     if spawn "$run" "$name" 'ready to accept connections' \
@@ -401,7 +402,7 @@ python_with_pip() {
 folder() { echo "$cache/$1-$(declare -f "fetch_$1" | sha256sum | cut -c1-8)"; }
 
 upper() { echo "SLUICEBOX_TEST_${1^^}_$2"; }
-given() { # NAME URL|BIN: is it set by the user?
+given() { # NAME URL|BIN|DATA: is it set by the user?
   local var
   var=$(upper "$1" "$2")
   [ -n "${!var:-}" ]
@@ -472,7 +473,7 @@ end() {
     kill -$signal "$pid" || :
     wait_for 10 ended "$run/$name.pid" || kill -KILL "$pid" || :
   fi
-  rm -rf "${run:?}/$name" "$run/$name".{pid,env,log}
+  rm -rf "${run:?}/$name" "$run/$name".{pid,env,log,data}
 }
 ended() { ! alive "$1"; }
 
@@ -511,6 +512,7 @@ start() {
         "start_$name" "$run" "$(folder "$name")"
       )
       vars+=${vars:+$'\n'}$(upper "$name" URL)=$url
+      if [ -d "$run/$name.data" ] && ! given "$name" DATA; then vars+=$'\n'$(upper "$name" DATA)=$run/$name.data; fi
     fi
     echo "$vars" >"$run/$name.env"
   done

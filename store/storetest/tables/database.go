@@ -156,6 +156,13 @@ func (db *Database) Delete(t *testing.T, outbox, id string) {
 	db.exec(t, "DELETE FROM "+db.dialect.Table(o)+" WHERE "+db.dialect.Ident(o.Layout.Columns.ID)+" = "+db.dialect.Place(1), id)
 }
 
+// Refused implements storetest.Database.
+func (db *Database) Refused(t *testing.T, job string, n int64) {
+	t.Helper()
+	s := &statement{Dialect: db.dialect}
+	db.exec(t, "UPDATE "+s.Replay+" SET refused = "+s.arg(n)+" WHERE name = 'suite' AND job = "+s.arg(job), s.args...)
+}
+
 func (db *Database) exec(t *testing.T, query string, args ...any) {
 	t.Helper()
 	if err := db.session.Exec(context.Background(), query, args...); err != nil {

@@ -28,6 +28,8 @@ type Dialect struct {
 	// Bind gives a time as it is bound, and Parse reads the text of one.
 	Bind  func(at time.Time) any
 	Parse func(text string) (time.Time, error)
+	// Replay is the relay's own table of replays.
+	Replay string
 	// Txn is the statement that names the open transaction as the source would; "" if
 	// it has no name.
 	Txn string

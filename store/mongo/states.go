@@ -1,0 +1,113 @@
+package mongo
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
+	"github.com/sluicebox/sluicebox/store/mongo/document"
+)
+
+// States implements store.ReplayReader. It writes a document of its own first, as
+// Settled does.
+func (s *Store) States(ctx context.Context, rows []store.ClaimRow) ([]store.StateOf, error) {
+	parts, err := byoutbox.Sort(s.outboxes, rows)
+	if err != nil {
+		return nil, fmt.Errorf("look for the states of rows: %w", err)
+	}
+	states := make([]store.StateOf, len(rows))
+	parts = slices.DeleteFunc(parts, func(p *byoutbox.Part) bool { return p.Absent(states) })
+	if len(parts) == 0 {
+		return states, nil
+	}
+	err = s.read(ctx, func(ctx context.Context, on *conn) error {
+		if err := s.beforeLook(ctx, on); err != nil {
+			return err
+		}
+		for _, p := range parts {
+			if err := statesOf(ctx, on.table(p.Outbox), p, rows, states); err != nil {
+				return err
+			}
+			p.CopyStates(rows, states)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for the states of rows: %w", Explain(err))
+	}
+	return states, nil
+}
+
+// statesOf asks for the rows of one outbox. One that two documents have is left alone,
+// as an open one.
+func statesOf(ctx context.Context, t *table, p *byoutbox.Part, rows []store.ClaimRow, states []store.StateOf) error {
+	var plain, full []int
+	for _, i := range p.At {
+		states[i] = store.StateOf{State: store.RowAbsent}
+		if p.Wants(rows, i) {
+			full = append(full, i)
+		} else {
+			plain = append(plain, i)
+		}
+	}
+	l := &t.Layout.Columns
+	fields := []string{l.ID, l.Status, l.Delivered, l.Failed}
+	for _, ask := range []struct {
+		at     []int
+		fields []string
+	}{{plain, fields}, {full, append(fields, l.Payload)}} {
+		if len(ask.at) == 0 {
+			continue
+		}
+		ids := make([]string, len(ask.at))
+		for k, i := range ask.at {
+			ids[k] = rows[i].ID
+		}
+		opts := options.Find().SetProjection(project(ask.fields...))
+		err := each(ctx, silence, t.in, bson.D{t.among(ids)}, opts, func(doc bson.Raw) error {
+			id, err := document.ID(document.Lookup(doc, l.ID))
+			i, asked := p.First[id]
+			if err != nil || !asked {
+				return nil // no text finds such an id
+			}
+			again := states[i].State != store.RowAbsent
+			if states[i] = t.state(doc); again {
+				states[i] = store.StateOf{State: store.RowOpen}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// state is the state of a document that was read with it, and its payload if that was
+// read too and it is COMPLETED.
+func (t *table) state(doc bson.Raw) store.StateOf {
+	switch {
+	case t.isDelivered(doc):
+		return store.StateOf{State: store.RowCompleted, Payload: document.Payload(document.Lookup(doc, t.Layout.Columns.Payload))}
+	case t.isFailed(doc):
+		return store.StateOf{State: store.RowFailed}
+	}
+	return store.StateOf{State: store.RowOpen}
+}
+
+// isFailed reports whether a document that was read with its state is FAILED.
+func (t *table) isFailed(doc bson.Raw) bool {
+	switch t.Layout.State {
+	case store.StateTimestamps:
+		return !document.Absent(document.Lookup(doc, t.Layout.Columns.Failed))
+	case store.StateNumbers:
+		n, ok := document.Lookup(doc, t.Layout.Columns.Status).AsFloat64OK()
+		return ok && slices.ContainsFunc(t.Layout.FailedCodes(), func(code int) bool { return n == float64(code) })
+	}
+	return t.is(doc, store.Failed)
+}

@@ -1,0 +1,60 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/sluicebox/sluicebox/store"
+	views "github.com/sluicebox/sluicebox/store/internal/view"
+	"github.com/sluicebox/sluicebox/store/mongo/document"
+)
+
+// ReadDelivered implements view.Snapshot. The program looks at times that are texts.
+func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.Delivered) error {
+	t, reader := v.on.table(o), document.New(o)
+	c := &o.Layout.Columns
+	fields := append(project(c.ID, c.Kind, c.Group, o.Layout.OrderBy[0]), bson.E{Key: sizeField, Value: t.size()})
+	opts := options.Find().SetSort(t.order()).SetProjection(fields).SetAllowDiskUse(true).SetBatchSize(leastWindow)
+	err := each(mongo.NewSessionContext(ctx, v.session), viewTime, t.in, t.deliveredFilter(to), opts, func(doc bson.Raw) error {
+		it, err := reader.Head(doc)
+		if err != nil {
+			return nil // a number with a fraction: Check names such ids
+		}
+		size, _ := doc.Lookup(sizeField).AsInt64OK()
+		it.PayloadSize = int(size)
+		it.Committed = document.Time(document.Lookup(doc, o.Layout.OrderBy[0]))
+		if !to.Add(it) {
+			return errEnough
+		}
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return Explain(err)
+}
+
+// deliveredFilter chooses delivered documents whose time is in bounds, as far as it is a
+// date.
+func (t *table) deliveredFilter(q *views.Delivered) bson.D {
+	all := bson.A{bson.D{t.identified()}, t.delivered()}
+	var bounds bson.D
+	if !q.Since.IsZero() {
+		bounds = append(bounds, bson.E{Key: "$gte", Value: bson.NewDateTimeFromTime(q.Since)})
+	}
+	if !q.Until.IsZero() {
+		bounds = append(bounds, bson.E{Key: "$lte", Value: bson.NewDateTimeFromTime(q.Until)}) // which is cut to ms
+	}
+	if at := t.Layout.OrderBy[0]; len(bounds) > 0 {
+		other := bson.D{{Key: at, Value: bson.D{{Key: "$not", Value: bson.D{{Key: "$type", Value: "date"}}}}}}
+		all = append(all, bson.D{{Key: "$or", Value: bson.A{bson.D{{Key: at, Value: bounds}}, other}}})
+	}
+	if n := len(q.IDs); n > 0 && n <= mostNamed {
+		all = append(all, bson.D{t.among(q.IDs)})
+	}
+	return bson.D{{Key: "$and", Value: all}}
+}

@@ -1,0 +1,79 @@
+package mongo_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// Dates and texts are read in one collection, the texts first as the server sorts them,
+// and what is no time is counted.
+func TestDeliveredForms(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), flowBox())
+	at := time.Date(2024, 2, 29, 12, 0, 0, 1_000_000, time.UTC)
+	sent := func(id, created any) bson.D {
+		return with(with(pending(id), "status", "COMPLETED"), "createdAt", created)
+	}
+	r.insert(t, sent("b", at), sent(int32(4), at), sent("c", at.AddDate(0, 0, 1)), sent("d", "2024-02-29T13:00:00.000001+01:00"), sent("e", "soon"),
+		sent("f", nil), sent("g", 5), sent("h", bson.A{"x"}), sent(2.5, at), with(pending("i"), "createdAt", at))
+	const text, number, date = "d 2024-02-29T12:00:00.000001Z", "4 2024-02-29T12:00:00.001Z", "b 2024-02-29T12:00:00.001Z"
+	for _, c := range []struct {
+		q       store.Delivered
+		want    string
+		undated int
+	}{
+		{store.Delivered{}, text + ", " + number + ", " + date + ", c 2024-03-01T12:00:00.001Z", 4},
+		{store.Delivered{Since: at}, number + ", " + date + ", c 2024-03-01T12:00:00.001Z", 4},
+		{store.Delivered{Since: at.Add(-time.Millisecond + time.Microsecond), Until: at}, text, 4},
+		{store.Delivered{Since: at.Add(time.Nanosecond)}, "c 2024-03-01T12:00:00.001Z", 4},
+		{store.Delivered{IDs: []string{"4", "b", "B", "i", "g", ""}, Until: at.AddDate(0, 0, 1)}, number + ", " + date, 1},
+	} {
+		c.q.Outbox = "events"
+		rigs.WantDelivered(t, r.store, c.q, c.want, c.undated)
+	}
+}
+
+// A wish that is being written keeps no ping waiting, and one that is not there yet keeps
+// nobody from leading. The lease's document knows nothing of wishes.
+func TestLockWishes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), flowBox())
+	held := r.lock(t)
+	defer held.Release()
+	wish := func(name string) {
+		t.Helper()
+		if err := r.store.WishNamed(ctx(t), name, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wish("a")
+	rigs.WantWishes(t, "a wish", held, 1)
+	session, err := r.db.Client().StartSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.EndSession(ctx(t))
+	_, err = session.WithTransaction(ctx(t), func(in context.Context) (any, error) {
+		more := bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 5}}}}
+		if _, err := r.db.Collection("sluicebox_wish").UpdateOne(in, bson.D{{Key: "_id", Value: "rig"}}, more); err != nil {
+			return nil, err
+		}
+		rigs.WantWishes(t, "a wish that is not committed", held, 1)
+		return nil, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rigs.WantWishes(t, "one that is", held, 6)
+	if err := r.db.Collection("sluicebox_wish").Drop(ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	rigs.WantWishes(t, "no collection", held, 0)
+}

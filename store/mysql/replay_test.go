@@ -1,0 +1,87 @@
+package mysql_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// TestWishesCounted: each wish is counted for its relay; one that is not granted is not.
+func TestWishesCounted(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox())
+		rigs.Wishes(t, r.store, func() int {
+			return ask[int](t, r.db, "SELECT coalesce(max(n), 0) FROM sluicebox_wish WHERE name = 'rig'")
+		})
+		if nth := ask[int](t, r.db, "SELECT nth FROM sluicebox_replay WHERE job = 'job'"); nth != 3 {
+			t.Errorf("the replay is number %d", nth)
+		}
+	})
+}
+
+// TestOldReplays: the end of a replay forgets those that ended long ago.
+func TestOldReplays(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox())
+		for _, id := range []string{"old", "young", "open", "last"} {
+			state := store.JobDone
+			if id == "open" {
+				state = store.JobPlaying
+			}
+			rigs.EndJob(t, r.store, r.epoch, "events", id, state)
+			r.exec(t, "UPDATE sluicebox_replay SET began_at = UTC_TIMESTAMP(6) - INTERVAL 8 DAY WHERE job = 'open'")
+			r.exec(t, "UPDATE sluicebox_replay SET finished_at = UTC_TIMESTAMP(6) - INTERVAL 169 HOUR WHERE job = 'old'")
+			r.exec(t, "UPDATE sluicebox_replay SET finished_at = UTC_TIMESTAMP(6) - INTERVAL 167 HOUR WHERE job = 'young'")
+		}
+		for _, table := range []string{"sluicebox_replay", "sluicebox_replay_error"} {
+			if got := ask[string](t, r.db, "SELECT CONVERT(GROUP_CONCAT(job ORDER BY job SEPARATOR ' ') USING utf8mb4) FROM "+table); got != "last open young" {
+				t.Errorf("%s is of %s", table, got)
+			}
+		}
+	})
+}
+
+// TestUpgradeToReplays: the own tables of the version before are brought up to this one
+// with all that they hold. Until then replays say what is to be done.
+func TestUpgradeToReplays(t *testing.T) {
+	first, err := os.ReadFile("schema/0001.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eachFlavour(t, func(t *testing.T, url string) {
+		servers.ExecMySQL(t, url, append(strings.Split(strings.TrimSpace(string(first)), ";\n"), flowTable)...)
+		r := &rig{url: url, db: servers.OpenMySQL(t, url), store: openStore(t, url, 0, flowBox())}
+		r.lead(t)
+		item := store.Item{Ref: store.Ref{Outbox: "events", ID: "1"}, Kind: "EVENT", Group: store.GroupOf("g"), Seq: 7}
+		if err := r.store.Park(ctx(t), r.epoch, []store.Item{item}); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.store.Hold(ctx(t), r.epoch, store.Hold{Lane: item.Lane(), Kind: store.Paused, Reason: "x"}); err != nil {
+			t.Fatal(err)
+		}
+		_, named := r.store.Named(ctx(t))
+		for what, err := range map[string]error{
+			"check": r.store.Check(ctx(t)), "named": named, "wish": r.store.WishReplay(ctx(t), "job", "{}"),
+			"copy": r.store.CopyRows(ctx(t), r.epoch, "job", nil, store.ReplayCursor{}),
+		} {
+			rigs.WantSetup(t, what, err, "sluicebox init")
+		}
+		if may, err := r.store.MayInstall(ctx(t)); err != nil || !may {
+			t.Errorf("it may install: %t, %v", may, err)
+		}
+		before := r.epoch
+		r.epoch = rigs.Lead(t, r.store)
+		parked, err := r.store.Parked(ctx(t), []store.ParkedFrom{{Outbox: "events", Lane: item.Lane().Hash()}}, 5)
+		if err != nil || len(parked[0]) != 1 || parked[0][0].ID != "1" {
+			t.Errorf("parked are %+v, %v", parked, err)
+		}
+		if holds, err := r.store.LoadHolds(ctx(t)); err != nil || len(holds) != 1 || holds[0].Reason != "x" || r.epoch != before+1 {
+			t.Errorf("the holds are %+v, %v; the epoch is %d", holds, err, r.epoch)
+		}
+		rigs.EndJob(t, r.store, r.epoch, "events", "job", store.JobDone)
+	})
+}

@@ -1,0 +1,134 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/store"
+	views "github.com/sluicebox/sluicebox/store/internal/view"
+)
+
+// ReadDelivered implements view.Snapshot. The zero date is no time.
+func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.Delivered) error {
+	return Explain(v.readDelivered(ctx, o, to))
+}
+
+func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Delivered) error {
+	t, err := v.conn.table(ctx, o)
+	if err != nil {
+		return err
+	}
+	at := t.col(o.Layout.OrderBy[0])
+	if at.family != familyTime && at.typ != "date" {
+		return store.NoOrderTime(o, TableName(o), at.full)
+	}
+	keys, some := t.deliveredKeys(to.IDs)
+	if !some {
+		return nil
+	}
+	err = v.addDelivered(ctx, t, to, keys, true)
+	if err == nil && !at.notNull {
+		err = v.addDelivered(ctx, t, to, keys, false)
+	}
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+// deliveredKeys are the keys of ids to choose by, nil for all rows. It is false if no row
+// can have one of the ids.
+func (t *table) deliveredKeys(ids []string) (keys []any, some bool) {
+	for _, id := range ids {
+		if key, can := t.id().key(id); can {
+			keys = append(keys, key)
+		}
+	}
+	some = len(keys) > 0 || len(ids) == 0
+	if len(keys) > mostBound/4 { // for a statement; of some ids it has two lists
+		keys = nil
+	}
+	return keys, some
+}
+
+// addDelivered adds rows with a time in bounds, or those without one.
+func (v *view) addDelivered(ctx context.Context, t *table, to *views.Delivered, keys []any, timed bool) error {
+	s := &statement{}
+	text := t.deliveredText(s, to, keys, timed)
+	return v.conn.query(ctx, text, s.args, func(rows *sql.Rows) error {
+		it := store.Item{Ref: store.Ref{Outbox: t.Name}, Kind: t.Kind}
+		var kind, at sql.NullString
+		var group []byte
+		if err := rows.Scan(&it.ID, &kind, &group, &it.PayloadSize, &at); err != nil {
+			return err
+		}
+		t.setLane(&it, kind, group)
+		it.Committed, _ = readTime(at.String)
+		if !to.Add(it) {
+			return errEnough
+		}
+		return nil
+	})
+}
+
+// deliveredText is the statement that reads delivered rows in order. It binds no more
+// kinds and groups than fit beside the keys; the program looks at them, too.
+func (t *table) deliveredText(s *statement, q *views.Delivered, keys []any, timed bool) string {
+	c := &t.Layout.Columns
+	at, from := "o."+Ident(t.Layout.OrderBy[0]), TableName(t.Outbox)+" AS o"
+	if len(keys) > 0 {
+		from = t.from()
+	}
+	text := "SELECT " + strings.Join([]string{
+		t.id().textOf(), t.optional(c.Kind), t.group(), t.payloadSize(), "CAST(" + at + " AS DATETIME(6))",
+	}, ", ") + "\nFROM " + from + "\nWHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.delivered(s)
+	if !timed {
+		text += " AND " + at + " IS NULL"
+	} else {
+		text += " AND " + at + " IS NOT NULL"
+		if !q.Since.IsZero() {
+			text += " AND " + at + " >= CAST(" + s.arg(bound(q.Since)) + " AS DATETIME(6))"
+		}
+		if !q.Until.IsZero() {
+			text += " AND " + at + " < CAST(" + s.arg(bound(q.Until)) + " AS DATETIME(6))"
+		}
+	}
+	if len(keys) > 0 {
+		text += "\n  AND " + t.oneOf(s, keys)
+	}
+	if n := len(q.Kinds); n > 0 && n <= mostKeys && c.Kind != "" {
+		text += "\n  AND COALESCE(" + t.col(c.Kind).bytesOf() + ", '') IN " + s.list("?", bytesOf(q.Kinds))
+	}
+	if n := len(q.Groups); n > 0 && n <= mostKeys && c.Group != "" && len(t.Layout.GroupPath) == 0 {
+		text += "\n  AND (" + t.inGroups(s, q.Groups) + ")"
+	}
+	return text + "\nORDER BY " + t.order()
+}
+
+// inGroups is the condition that a row o is of one of some groups.
+func (t *table) inGroups(s *statement, groups []store.Group) string {
+	var names []string
+	none := "FALSE"
+	column := t.col(t.Layout.Columns.Group)
+	for _, g := range groups {
+		if g.Valid {
+			names = append(names, g.Name)
+		} else {
+			none = "o." + Ident(column.name) + " IS NULL"
+		}
+	}
+	if len(names) == 0 {
+		return none
+	}
+	return none + " OR " + column.bytesOf() + " IN " + s.list("?", bytesOf(names))
+}
+
+func bytesOf(texts []string) []any {
+	list := make([]any, len(texts))
+	for i, text := range texts {
+		list[i] = []byte(text)
+	}
+	return list
+}

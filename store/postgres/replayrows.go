@@ -1,0 +1,222 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/errortext"
+	"github.com/sluicebox/sluicebox/store/internal/replays"
+)
+
+// CopyRows implements store.ReplayKeeper, by one statement. Commit times are cut to
+// microseconds.
+func (s *Store) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows []store.ReplayRow, at store.ReplayCursor) error {
+	err := replays.CheckRows(s.outboxes, rows)
+	for i := 0; i < len(rows) && err == nil; i++ {
+		err = keepable(&rows[i].Item)
+	}
+	if err == nil {
+		values := s.fenced(epoch, copyValues(rows))
+		values["job"], values["position"], values["skip"] = id, string(at.Position), int64(at.Skip)
+		var moved int
+		if moved, err = s.replayWrite(ctx, copyQuery(), values); err == nil && moved == 0 {
+			err = store.ErrNoJob
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("copy rows for replay %s: %w", id, err)
+	}
+	return nil
+}
+
+// copyValues are the parameters that differ from row to row.
+func copyValues(rows []store.ReplayRow) map[string]any {
+	n := len(rows)
+	outboxes, lanes, ids, kinds, groups := make([]string, n), make([][]byte, n), make([]string, n), make([]string, n), make([]*string, n)
+	ns, txns, sizes := make([]int64, n), make([]int64, n), make([]int64, n)
+	times, payloads := make([]pgtype.Timestamptz, n), make([][]byte, n)
+	for i := range rows {
+		r := &rows[i]
+		lane := r.Lane().Hash()
+		outboxes[i], lanes[i], ids[i], kinds[i], groups[i] = r.Outbox, lane[:], r.ID, r.Kind, groupText(r.Group)
+		ns[i], txns[i], sizes[i] = r.N, int64(uint32(r.Txn)), int64(r.PayloadSize)
+		times[i], payloads[i] = orNull(r.Committed), r.Payload
+	}
+	return map[string]any{
+		"outboxes": outboxes, "lanes": lanes, "ids": ids, "kinds": kinds, "groups": groups,
+		"ns": ns, "txns": txns, "sizes": sizes, "times": times, "payloads": payloads,
+	}
+}
+
+// CountRows implements store.ReplayKeeper.
+func (s *Store) CountRows(ctx context.Context, epoch store.Epoch, id string, total, skipped int64) error {
+	b := &builder{}
+	count := b.query(
+		"WITH "+b.leader()+", counted AS (",
+		"  UPDATE sluicebox.replay SET total = "+b.arg("total", "bigint")+", skipped = "+b.arg("skipped", "bigint"),
+		"  WHERE name = "+b.arg("name", "text")+" AND job = "+b.arg("job", "text")+" AND EXISTS (SELECT FROM leader) RETURNING 1",
+		")",
+		countKept("counted"),
+	)
+	counted, err := s.replayWrite(ctx, count, s.fenced(epoch, map[string]any{"job": id, "total": total, "skipped": skipped}))
+	if err == nil && counted == 0 {
+		err = store.ErrNoJob
+	}
+	if err != nil {
+		return fmt.Errorf("count the rows of replay %s: %w", id, err)
+	}
+	return nil
+}
+
+// ClearRows implements store.ReplayKeeper.
+func (s *Store) ClearRows(ctx context.Context, epoch store.Epoch, id string, limit int) (int, error) {
+	err := replays.CheckLimit(limit)
+	cleared := 0
+	if err == nil {
+		cleared, err = s.replayWrite(ctx, clearQuery(), s.fenced(epoch, map[string]any{"job": id, "limit": int64(limit)}))
+	}
+	if err != nil {
+		return 0, fmt.Errorf("clear the rows of replay %s: %w", id, err)
+	}
+	return cleared, nil
+}
+
+// DoneRows implements store.ReplayLedger, by one statement that is committed
+// asynchronously.
+func (s *Store) DoneRows(ctx context.Context, epoch store.Epoch, id string, done []store.ReplayDone) error {
+	if len(done) == 0 {
+		return nil
+	}
+	err := replays.CheckDone(done)
+	if err == nil {
+		write := doneQuery()
+		err = s.replay.do(ctx, func(ctx context.Context, sess *session) error {
+			values := s.fenced(epoch, doneValues(done, ascii(sess.conn)))
+			values["job"], values["most"] = id, int64(store.JobErrorsKept)
+			batch := &pgx.Batch{}
+			begin(batch, "SET LOCAL synchronous_commit = off")
+			batch.Queue(write.sql, write.args(values)...)
+			commit(batch)
+			jobs, err := readDone(sess.conn.SendBatch(ctx, batch))
+			if err == nil && jobs == 0 {
+				err = store.ErrNoJob
+			}
+			return err
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("note what became of rows of replay %s: %w", id, explainOwn(err))
+	}
+	return nil
+}
+
+func readDone(results pgx.BatchResults) (jobs int, err error) {
+	defer finish(results, &err)
+	if err := begun(results); err != nil {
+		return 0, err
+	}
+	return wrote(results.QueryRow())
+}
+
+func doneValues(done []store.ReplayDone, ascii bool) map[string]any {
+	n := len(done)
+	outboxes, lanes, ns, results, reasons := make([]string, n), make([][]byte, n), make([]int64, n), make([]int16, n), make([]string, n)
+	for i := range done {
+		d := &done[i]
+		lane := d.Lane.Hash()
+		outboxes[i], lanes[i], ns[i], results[i] = d.Lane.Outbox, lane[:], d.N, int16(d.Result)
+		reasons[i] = errortext.Fit(d.Error, 0, ascii)
+	}
+	return map[string]any{
+		"outboxes": outboxes, "lanes": lanes, "ns": ns, "results": results, "reasons": reasons,
+		"skipped": int16(store.ReplaySkipped), "refused": int16(store.ReplayRefused), "sent": int16(store.ReplaySent),
+	}
+}
+
+// ReplayLanes implements store.ReplayReader.
+func (s *Store) ReplayLanes(ctx context.Context, id string, after int64, limit int) ([]store.ReplayLane, error) {
+	err := replays.CheckLimit(limit)
+	var lanes []store.ReplayLane
+	if err == nil {
+		read := lanesQuery()
+		err = s.replay.do(ctx, func(ctx context.Context, sess *session) error {
+			rows, err := sess.conn.Query(ctx, read.sql, read.args(map[string]any{
+				"name": s.name, "job": id, "after": after, "limit": int64(limit),
+			})...)
+			if err != nil {
+				return err
+			}
+			lanes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (l store.ReplayLane, err error) {
+				var group *string
+				var hash []byte
+				err = row.Scan(&l.Outbox, &l.Kind, &group, &hash, &l.First)
+				l.Group = groupOf(group)
+				copy(l.Hash[:], hash)
+				return l, err
+			})
+			return err
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the lanes of replay %s: %w", id, explainOwn(err))
+	}
+	return lanes, nil
+}
+
+// ReplayRows implements store.ReplayReader. The transaction of a row is told anew, as
+// that of a parked one is.
+func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayFrom, each int) ([][]store.ReplayRow, error) {
+	err := replays.CheckLimit(each)
+	if len(from) == 0 && err == nil {
+		return nil, nil
+	}
+	n := len(from)
+	lists := make([][]store.ReplayRow, n)
+	if err == nil {
+		outboxes, lanes, afters := make([]string, n), make([][]byte, n), make([]int64, n)
+		for i := range from {
+			outboxes[i], lanes[i], afters[i] = from[i].Outbox, from[i].Lane[:], from[i].After
+		}
+		read := replayRowsQuery()
+		err = s.replay.do(ctx, func(ctx context.Context, sess *session) error {
+			clear(lists)
+			rows, err := sess.conn.Query(ctx, read.sql, read.args(map[string]any{
+				"name": s.name, "job": id, "outboxes": outboxes, "lanes": lanes, "afters": afters, "each": int64(each),
+			})...)
+			if err != nil {
+				return err
+			}
+			return scanReplayRows(rows, from, lists)
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the rows of replay %s: %w", id, explainOwn(err))
+	}
+	for _, list := range lists { // the join may give them in any order
+		slices.SortFunc(list, func(a, b store.ReplayRow) int { return cmp.Compare(a.N, b.N) })
+	}
+	return lists, nil
+}
+
+// scanReplayRows sorts the rows of replayRowsQuery by their lane's place.
+func scanReplayRows(rows pgx.Rows, from []store.ReplayFrom, lists [][]store.ReplayRow) error {
+	defer rows.Close()
+	for rows.Next() {
+		var ord, txn int64
+		var r store.ReplayRow
+		var group *string
+		var at pgtype.Timestamptz
+		if err := rows.Scan(&ord, &r.N, &r.ID, &r.Kind, &group, &txn, &r.PayloadSize, &at, &r.Payload); err != nil {
+			return err
+		}
+		r.Outbox, r.Txn, r.Group, r.Committed = from[ord-1].Outbox, store.Txn(txn), groupOf(group), instant(at)
+		lists[ord-1] = append(lists[ord-1], r)
+	}
+	return rows.Err()
+}

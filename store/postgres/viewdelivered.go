@@ -1,0 +1,169 @@
+package postgres
+
+import (
+	"context"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/sluicebox/sluicebox/store"
+	views "github.com/sluicebox/sluicebox/store/internal/view"
+)
+
+// ReadDelivered implements view.Snapshot, by a cursor. A timestamp without time zone is
+// one in the session's zone, as everywhere; no infinite one is a time.
+func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.Delivered) error {
+	return explainOwn(v.readDelivered(ctx, o, to))
+}
+
+func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Delivered) error {
+	t, err := describe(ctx, v.conn, o)
+	if err != nil {
+		return err
+	}
+	at := t.col(o.Layout.OrderBy[0])
+	switch at.base {
+	case pgtype.TimestamptzOID, pgtype.TimestampOID, pgtype.DateOID:
+	default:
+		return store.NoOrderTime(o, TableName(o), at.full)
+	}
+	timed, err := v.addDelivered(ctx, t, to, true)
+	if err != nil || !timed || at.notNull {
+		return err
+	}
+	_, err = v.addDelivered(ctx, t, to, false)
+	return err
+}
+
+// addDelivered adds rows with a time in bounds, or those without one. It reports whether
+// more are wanted.
+func (v *view) addDelivered(ctx context.Context, t *table, to *views.Delivered, timed bool) (more bool, err error) {
+	more = true
+	values := t.values(v.name)
+	read := deliveredQuery(t, to, timed, values)
+	err = v.fetch(ctx, read.sql, read.args(values), to.Size(), t.scanDelivered, func(items []store.Item) bool {
+		for i := 0; i < len(items) && more; i++ {
+			more = to.Add(items[i])
+		}
+		return more
+	})
+	return more, err
+}
+
+// scanDelivered reads a row of deliveredQuery.
+func (t *table) scanDelivered(row pgx.CollectableRow) (store.Item, error) {
+	it := store.Item{Ref: store.Ref{Outbox: t.Name}, Kind: t.Kind}
+	var kind *string
+	var group []byte
+	var at pgtype.Timestamptz
+	if err := row.Scan(&it.ID, &kind, &group, &it.PayloadSize, &at); err != nil {
+		return it, err
+	}
+	t.setLane(&it, kind, group)
+	if at.Valid && at.InfinityModifier == pgtype.Finite {
+		it.Committed = at.Time.UTC()
+	}
+	return it, nil
+}
+
+// deliveredQuery makes the statement that reads delivered rows in order, and sets what
+// it binds. Kinds and groups are compared as texts: the types and collations of the
+// columns may take two for one.
+func deliveredQuery(t *table, q *views.Delivered, timed bool, values map[string]any) *query {
+	b := &builder{}
+	c := &t.Layout.Columns
+	at := "o." + Ident(t.Layout.OrderBy[0])
+	keys, keyed := t.idKeys(q.IDs)
+	bind := func(name, typ string, value any) string {
+		values[name] = value
+		return b.arg(name, typ)
+	}
+	where := []string{"o." + Ident(c.ID) + " IS NOT NULL", t.delivered(b)}
+	if keyed { // as in open, no index on the status is to look as good
+		where = []string{"o." + Ident(c.ID) + " = ANY (" + bind("ids", t.col(c.ID).typ+"[]", arrayLiteral(keys)) + ")", "(" + t.delivered(b) + ") IS TRUE"}
+	}
+	if !timed {
+		where = append(where, at+" IS NULL")
+	} else {
+		where = append(where, at+" IS NOT NULL")
+		if !q.Since.IsZero() {
+			where = append(where, at+" >= "+bind("since", "timestamptz", q.Since))
+		}
+		if !q.Until.IsZero() {
+			where = append(where, at+" < "+bind("until", "timestamptz", q.Until))
+		}
+	}
+	if len(q.Kinds) > 0 && c.Kind != "" {
+		where = append(where, "coalesce("+t.kind()+`, '') COLLATE "C" = ANY (`+bind("kinds", "text[]", arrayLiteral(q.Kinds))+")")
+	}
+	if len(q.Groups) > 0 && c.Group != "" && len(t.Layout.GroupPath) == 0 {
+		names, none := groupNames(q.Groups)
+		where = append(where, "(("+t.group()+`) COLLATE "C" = ANY (`+bind("groups", "text[]", arrayLiteral(names))+
+			") OR "+bind("none", "boolean", none)+" AND o."+Ident(c.Group)+" IS NULL)")
+	}
+	return b.query(
+		"SELECT "+t.text(c.ID)+", "+t.kind()+", "+t.group()+", "+t.payloadSize()+", "+at+"::timestamptz",
+		"FROM "+TableName(t.Outbox)+" AS o",
+		"WHERE "+strings.Join(where, "\n  AND "),
+		"ORDER BY "+t.order(),
+	)
+}
+
+// groupNames returns the names of groups, and whether no group is one of them.
+func groupNames(groups []store.Group) (names []string, none bool) {
+	for _, g := range groups {
+		if g.Valid {
+			names = append(names, g.Name)
+		} else {
+			none = true
+		}
+	}
+	return names, none
+}
+
+// uuidForm and numericForm are the forms in which the server writes these types.
+var (
+	uuidForm    = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	numericForm = regexp.MustCompile(`^-?[0-9]{1,1000}(\.[0-9]{1,1000})?$`)
+)
+
+// idKeys returns the ids that values of the id's type may have. It is false if there are
+// no ids to choose by, or if nobody knows which the type takes: one that it does not
+// take would end the statement.
+func (t *table) idKeys(ids []string) (keys []string, can bool) {
+	bits := 0
+	var takes func(id string) bool
+	switch t.col(t.Layout.Columns.ID).base {
+	case pgtype.TextOID, pgtype.VarcharOID, pgtype.BPCharOID:
+		takes = func(id string) bool { return utf8.ValidString(id) && !strings.Contains(id, "\x00") }
+	case pgtype.UUIDOID:
+		takes = uuidForm.MatchString
+	case pgtype.NumericOID:
+		takes = numericForm.MatchString
+	case pgtype.Int2OID:
+		bits = 16
+	case pgtype.Int4OID:
+		bits = 32
+	case pgtype.Int8OID:
+		bits = 64
+	}
+	if bits > 0 {
+		takes = func(id string) bool {
+			n, err := strconv.ParseInt(id, 10, bits)
+			return err == nil && strconv.FormatInt(n, 10) == id
+		}
+	}
+	if len(ids) == 0 || takes == nil || t.ascii {
+		return nil, false
+	}
+	for _, id := range ids {
+		if takes(id) {
+			keys = append(keys, id)
+		}
+	}
+	return keys, true
+}

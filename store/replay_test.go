@@ -1,0 +1,47 @@
+package store_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/replays"
+)
+
+func TestCheckNamed(t *testing.T) {
+	for _, name := range []string{"a", "before_v2", "0", "_", strings.Repeat("z", 18)} {
+		if err := store.CheckNamed(name); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, name := range []string{"", "A", "a-b", "a b", "a\n", "ä", "a'b", strings.Repeat("z", 19)} {
+		if err := store.CheckNamed(name); err == nil || !strings.Contains(err.Error(), "no name of a checkpoint") {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+func TestJobStates(t *testing.T) {
+	for state, want := range map[store.JobState]struct{ begun, ended bool }{
+		store.JobWaiting: {}, store.JobCopying: {begun: true}, store.JobPlaying: {begun: true}, store.JobPaused: {},
+		store.JobDone: {true, true}, store.JobFailed: {ended: true}, store.JobRefused: {ended: true}, store.JobCancelled: {ended: true},
+	} {
+		if state.Begun() != want.begun || state.Ended() != want.ended || slices.Contains(replays.Ends(), string(state)) != want.ended {
+			t.Errorf("%s: begun %t, ended %t, among the ends %t", state, state.Begun(), state.Ended(), slices.Contains(replays.Ends(), string(state)))
+		}
+	}
+}
+
+func TestJobWish(t *testing.T) {
+	for _, wish := range []store.JobWish{store.WishRun, store.WishPause, store.WishCancel} {
+		if err := wish.Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, wish := range []store.JobWish{"", "stop", "RUN"} {
+		if err := wish.Validate(); err == nil || !strings.Contains(err.Error(), "run, pause or cancel") {
+			t.Errorf("%q: %v", wish, err)
+		}
+	}
+}

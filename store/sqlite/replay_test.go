@@ -1,0 +1,78 @@
+package sqlite_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
+)
+
+// TestWishesCounted: each wish is counted for its relay, one that is not granted is not.
+func TestWishesCounted(t *testing.T) {
+	r := newRig(t, flowTable, 0, flowBox())
+	rigs.Wishes(t, r.store, func() int {
+		return ask[int](t, r.db, "SELECT coalesce(max(n), 0) FROM sluicebox_wish WHERE name = 'rig'")
+	})
+	if nth := ask[int](t, r.db, "SELECT nth FROM sluicebox_replay WHERE job = 'job'"); nth != 3 {
+		t.Errorf("the replay is number %d", nth)
+	}
+}
+
+// TestOldReplays: the end of a replay forgets those that ended long ago.
+func TestOldReplays(t *testing.T) {
+	r := newRig(t, flowTable, 0, flowBox())
+	for _, id := range []string{"old", "young", "open", "last"} {
+		state := store.JobDone
+		if id == "open" {
+			state = store.JobPlaying
+		}
+		rigs.EndJob(t, r.store, r.epoch, "events", id, state)
+		r.exec(t, "UPDATE sluicebox_replay SET began_at = datetime('now', '-8 days') WHERE job = 'open'")
+		r.exec(t, "UPDATE sluicebox_replay SET finished_at = datetime('now', '-169 hours') WHERE job = 'old'")
+		r.exec(t, "UPDATE sluicebox_replay SET finished_at = datetime('now', '-167 hours') WHERE job = 'young'")
+	}
+	for _, table := range []string{"sluicebox_replay", "sluicebox_replay_error"} {
+		if got := ask[string](t, r.db, "SELECT group_concat(job, ' ') FROM (SELECT job FROM "+table+" ORDER BY job)"); got != "last open young" {
+			t.Errorf("%s is of %s", table, got)
+		}
+	}
+}
+
+// TestUpgradeToReplays: the own tables of the version before are brought up to this one
+// with all that they hold. Until then replays say what is to be done.
+func TestUpgradeToReplays(t *testing.T) {
+	path := newFile(t)
+	r := &rig{path: path, db: openSQL(t, path)}
+	r.exec(t, flowTable)
+	for n := 1; n <= 4; n++ {
+		text, err := os.ReadFile(fmt.Sprintf("schema/%04d.sql", n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.exec(t, string(text))
+	}
+	r.store = openStore(t, path, "rig", 0, flowBox())
+	var err error
+	if r.epoch, err = r.store.Lead(ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	r.park(t, r.parkedItem("2", "a", 1))
+	paused := store.Hold{Lane: rigs.Lane(store.GroupOf("a")), Kind: store.Paused, Reason: "x"}
+	if err := r.store.Hold(ctx(t), r.epoch, paused); err != nil {
+		t.Fatal(err)
+	}
+	rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "version 4, and this program needs 5", "sluicebox init")
+	_, err = r.store.Named(ctx(t))
+	rigs.WantSetup(t, "named", err, "sluicebox init")
+	rigs.WantSetup(t, "wish", r.store.WishReplay(ctx(t), "job", "{}"), "sluicebox init")
+	rigs.WantSetup(t, "copy", r.store.CopyRows(ctx(t), r.epoch, "job", nil, store.ReplayCursor{}), "sluicebox init")
+	before := r.epoch
+	r.epoch = rigs.Lead(t, r.store)
+	wantIDs(t, "parked", r.parked(t, laneOf("a")), "2")
+	if holds, err := r.store.LoadHolds(ctx(t)); err != nil || len(holds) != 1 || holds[0].Reason != "x" || r.epoch != before+1 {
+		t.Errorf("the holds are %+v, %v; the epoch is %d", holds, err, r.epoch)
+	}
+	rigs.EndJob(t, r.store, r.epoch, "events", "job", store.JobDone)
+}

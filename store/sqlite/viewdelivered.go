@@ -1,0 +1,50 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/store"
+	views "github.com/sluicebox/sluicebox/store/internal/view"
+)
+
+// ReadDelivered implements view.Snapshot. The program looks at the times: rows of one
+// table may have them in several forms.
+func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.Delivered) error {
+	return Explain(v.readDelivered(ctx, o, to))
+}
+
+func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Delivered) error {
+	t, err := describe(ctx, v.conn, o)
+	if err != nil {
+		return err
+	}
+	read := deliveredQuery(t, to.IDs)
+	return v.conn.Query(ctx, read.sql, read.args(&values{}), func(row []driver.Value) error {
+		it, _ := headOf(o, row)
+		it.PayloadSize = int(numberAt(row, 3))
+		it.Committed, _ = readTime(row[4])
+		if !to.Add(it) {
+			return Enough()
+		}
+		return ctx.Err()
+	})
+}
+
+// deliveredQuery makes the statement that reads delivered rows in order. Rows without an
+// id are none of the relay's. All rows are read, or those of some ids: no index on the
+// status serves.
+func deliveredQuery(t *table, ids []string) *query {
+	b := &builder{}
+	c := &t.Layout.Columns
+	id := IDText(Ident(c.ID))
+	sql := "SELECT " + strings.Join([]string{
+		id, optional(c.Kind), optional(c.Group), t.payloadSize(),
+		"+" + Ident(t.Layout.OrderBy[0]), // the plus keeps the driver from reading it as a time
+	}, ", ") + "\nFROM " + TableName(t.Outbox) + "\nWHERE " + "(" + t.delivered(b) + ") IS TRUE AND " + id + " IS NOT NULL"
+	if len(ids) > 0 {
+		sql += " AND " + t.oneOf(b, ids)
+	}
+	return &query{sql + "\nORDER BY " + t.order(), b.params}
+}

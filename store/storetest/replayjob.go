@@ -1,0 +1,212 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+func (b *bench) saveJob(t *testing.T, j store.Job) {
+	t.Helper()
+	if err := b.store.SaveJob(b.ctx(t), b.epoch, j); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantJob compares a replay with what it is to be, but for its times.
+func (b *bench) wantJob(t *testing.T, what string, r store.Store, want store.Job, began, finished bool) store.Job {
+	t.Helper()
+	got := b.jobOf(t, r, want.ID)
+	bare := got
+	bare.Asked, bare.Began, bare.Finished = time.Time{}, time.Time{}, time.Time{}
+	if bare != want {
+		t.Errorf("%s: the replay is\n%.600s, want\n%.600s", what, fmt.Sprintf("%+v", bare), fmt.Sprintf("%+v", want))
+	}
+	for of, at := range map[string]struct {
+		time.Time
+		there bool
+	}{"asked": {got.Asked, true}, "began": {got.Began, began}, "finished": {got.Finished, finished}} {
+		if at.IsZero() == at.there || at.there && time.Since(at.Time).Abs() > time.Minute {
+			t.Errorf("%s: %s at %s, is that there: %t", what, of, at.Time, at.there)
+		}
+	}
+	return got
+}
+
+// testJobs lets a store that never led ask for replays, and say what it wants of them.
+func (s *suite) testJobs(t *testing.T) {
+	b := s.start(t, 0)
+	leader, other := b.store, b.open(t, 0)
+	if jobs, err := other.Jobs(b.ctx(t)); err != nil || len(jobs) != 0 {
+		t.Fatalf("at first: %+v, %v", jobs, err)
+	}
+	spec := `{"groups": ["ünï ☃ '\\\""], "more": "` + strings.Repeat("x", 100_000) + `"}`
+	for _, id := range []string{"zzz", "aaaaaaaaaaaaa", "mmm"} {
+		if err := other.WishReplay(b.ctx(t), id, spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := other.WishReplay(b.ctx(t), "mmm", "{}"); !errors.Is(err, store.ErrJobExists) {
+		t.Errorf("an id that is used: %v", err)
+	}
+	jobs, err := leader.Jobs(b.ctx(t))
+	if err != nil || len(jobs) != 3 || jobs[0].ID != "mmm" || jobs[1].ID != "aaaaaaaaaaaaa" || jobs[2].ID != "zzz" {
+		t.Fatalf("%d replays, %v", len(jobs), err)
+	}
+	want := store.Job{ID: "zzz", Wish: store.WishRun, Spec: spec, State: store.JobWaiting}
+	b.wantJob(t, "asked for", leader, want, false, false)
+	want.Wish = store.WishPause
+	for range 2 {
+		if err := other.WishJob(b.ctx(t), "zzz", store.WishPause); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.wantJob(t, "to be paused", leader, want, false, false)
+	if err := other.WishJob(b.ctx(t), "none", store.WishRun); !errors.Is(err, store.ErrNoJob) {
+		t.Errorf("a wish of no replay: %v", err)
+	}
+	if err := other.WishJob(b.ctx(t), "zzz", "stop"); err == nil {
+		t.Error("a replay may be asked to stop")
+	}
+	if _, err := leader.JobErrors(b.ctx(t), "zzz", 0); err == nil {
+		t.Error("no errors may be asked for")
+	}
+}
+
+// testJobsMany asks for more replays than are kept once they have ended: none is out of
+// sight, as whoever runs them finds them in the list.
+func (s *suite) testJobsMany(t *testing.T) {
+	b := s.start(t, 0)
+	r := b.store
+	var want []string
+	for i := range store.JobsKept + 5 {
+		id := fmt.Sprint("job ", i)
+		if err := r.WishReplay(b.ctx(t), id, "{}"); err != nil {
+			t.Fatal(err)
+		}
+		want = slices.Insert(want, 0, id)
+	}
+	jobs, err := r.Jobs(b.ctx(t))
+	var got []string
+	for i := range jobs {
+		got = append(got, jobs[i].ID)
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Fatalf("%d replays are %q, %v", len(got), got, err)
+	}
+	first := store.Job{ID: want[len(want)-1], Wish: store.WishPause, Spec: "{}", State: store.JobPaused}
+	if err := r.WishJob(b.ctx(t), first.ID, store.WishPause); err != nil {
+		t.Fatal(err)
+	}
+	b.saveJob(t, store.Job{ID: first.ID, State: store.JobPaused})
+	b.wantJob(t, "paused behind the others", r, first, false, false)
+}
+
+// testJobStates lets the leader say what becomes of a replay.
+func (s *suite) testJobStates(t *testing.T) {
+	b := s.start(t, 0)
+	other := b.open(t, 0)
+	want := store.Job{ID: "zzz", Wish: store.WishPause, Spec: "{}"}
+	b.job(t, "zzz")
+	if err := other.WishJob(b.ctx(t), "zzz", store.WishPause); err != nil {
+		t.Fatal(err)
+	}
+	want.State, want.Why = store.JobPaused, "not yet"
+	b.saveJob(t, store.Job{ID: "zzz", State: want.State, Why: want.Why})
+	b.wantJob(t, "paused before it began", other, want, false, false)
+	want.State, want.Why, want.Source, want.UntilAt = store.JobCopying, "waits for 1 paused group ☃", "log", now()
+	want.Until = store.Checkpoint{Origin: "o ünï", Position: "p '\"\\", Seq: 1<<62 + 1}
+	saved := want
+	saved.Wish, saved.Spec, saved.Total, saved.Sent = store.WishCancel, "another", 7, 7 // which are not to be saved
+	b.saveJob(t, saved)
+	first := b.wantJob(t, "begun", other, want, true, false)
+	want.State, want.Why, want.Until, want.UntilAt, want.Source = store.JobFailed, "", store.Checkpoint{}, time.Time{}, ""
+	b.saveJob(t, want)
+	ended := b.wantJob(t, "ended", other, want, true, true)
+	if err := other.WishJob(b.ctx(t), "zzz", store.WishCancel); err != nil {
+		t.Errorf("a wish of a replay that has ended: %v", err)
+	}
+	b.saveJob(t, want)
+	if again := b.wantJob(t, "ended again", other, want, true, true); again.Began != first.Began || again.Finished != ended.Finished || again.Asked != first.Asked {
+		t.Errorf("the times were %+v and are %+v", ended, again)
+	}
+	if err := b.store.SaveJob(b.ctx(t), b.epoch, store.Job{ID: "none", State: store.JobCopying}); !errors.Is(err, store.ErrNoJob) {
+		t.Errorf("no replay is saved: %v", err)
+	}
+	b.saveJob(t, store.Job{ID: "zzz", State: store.JobRefused, Why: "a\x00b \xff " + strings.Repeat("lóng ", 1000)})
+	if why := b.jobOf(t, other, "zzz").Why; !strings.HasPrefix(why, "ab ") || len(why) < 100 || len(why) > 4000 {
+		t.Errorf("a hostile reason has %d bytes", len(why))
+	}
+}
+
+// testJobsKept: the end of a replay forgets those that ended before the latest
+// store.JobsKept, with their errors, but none that has rows. When they were asked for
+// does not count.
+func (s *suite) testJobsKept(t *testing.T) {
+	b := s.start(t, 0)
+	r, key := b.store, lane("a", "EVENT", store.GroupOf("g"))
+	const open, late, rows, bare = "0 open", "1 ended late", "2 with a row", "3 bare"
+	list := []string{open, late, rows, bare}
+	for i := range store.JobsKept {
+		list = append(list, fmt.Sprint(len(list), " of ", i))
+	}
+	for i, id := range list {
+		if err := r.WishReplay(b.ctx(t), id, "{}"); err != nil {
+			t.Fatal(err)
+		}
+		if i > 4 {
+			continue
+		}
+		b.copyRows(t, id, store.ReplayCursor{}, replayRow(key, "1", 1), replayRow(key, "2", 2))
+		done := []store.ReplayDone{{N: 1, Lane: key, ID: "1", Result: store.ReplayRefused, Error: "no"}, {N: 2, Lane: key, ID: "2"}}
+		if id == rows {
+			done = done[:1]
+		}
+		if err := r.DoneRows(b.ctx(t), b.epoch, id, done); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept := func(what string, ids ...string) { t.Helper(); b.wantKept(t, what, list[:5], ids) }
+	end := func(ids ...string) {
+		t.Helper()
+		for _, id := range ids {
+			b.saveJob(t, store.Job{ID: id, State: store.JobCancelled})
+		}
+	}
+	rest := list[4:]
+	end(rows, bare)
+	end(rest[:store.JobsKept-2]...)
+	kept("as many have ended as are kept", open, late, rows, bare, rest[0])
+	end(late)
+	kept("the first of more has a row", open, late, rows, bare, rest[0])
+	end(rest[store.JobsKept-2])
+	kept("two more have ended", open, late, rows, rest[0])
+	if jobs, err := r.Jobs(b.ctx(t)); err != nil || len(jobs) != len(list)-1 || jobs[0].ID != list[len(list)-1] || jobs[len(jobs)-1].ID != open {
+		t.Errorf("%d replays are shown, %v", len(jobs), err)
+	}
+	if n, err := r.ClearRows(b.ctx(t), b.epoch, rows, 5); err != nil || n != 1 {
+		t.Errorf("%d rows were cleared, %v", n, err)
+	}
+	end(rest[store.JobsKept-1])
+	kept("its rows are cleared", open, late)
+}
+
+// wantKept looks which of some replays are still there, each with its error.
+func (b *bench) wantKept(t *testing.T, what string, of, want []string) {
+	t.Helper()
+	for _, id := range of {
+		there := slices.Contains(want, id)
+		errs, err := b.store.JobErrors(b.ctx(t), id, 5)
+		if err != nil || (len(errs) == 1) != there {
+			t.Errorf("%s: replay %q has the errors %+v, %v", what, id, errs, err)
+		}
+		if err := b.store.WishJob(b.ctx(t), id, store.WishRun); err == nil != there || !there && !errors.Is(err, store.ErrNoJob) {
+			t.Errorf("%s: replay %q: %v", what, id, err)
+		}
+	}
+}

@@ -1,0 +1,48 @@
+package rigs
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Delivered reads delivered rows of a view of now, in pages of two: of each its id and
+// the time in order-by, and how many have none.
+func Delivered(tb testing.TB, st store.Viewer, q store.Delivered) (rows []string, undated int, err error) {
+	tb.Helper()
+	view, err := st.View(Context(tb), "")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer view.Close()
+	undated, err = view.Delivered(Context(tb), q, 2, func(items []store.Item) error {
+		for i := range items {
+			rows = append(rows, items[i].ID+" "+items[i].Committed.Format(time.RFC3339Nano))
+		}
+		return nil
+	})
+	return rows, undated, err
+}
+
+// WantDelivered compares what Delivered reads with what it is to read, joined by commas.
+func WantDelivered(tb testing.TB, st store.Viewer, q store.Delivered, want string, undated int) {
+	tb.Helper()
+	rows, n, err := Delivered(tb, st, q)
+	if got := strings.Join(rows, ", "); got != want || n != undated || err != nil {
+		tb.Errorf("%s: %s and %d without a time, want %s and %d; %v", fmt.Sprint(q), got, n, want, undated, err)
+	}
+}
+
+// WantWishes pings a lock and compares how many wishes it sees.
+func WantWishes(tb testing.TB, what string, held store.Lock, want int64) {
+	tb.Helper()
+	if err := held.Ping(Context(tb)); err != nil {
+		tb.Fatalf("%s: %v", what, err)
+	}
+	if n := held.Wishes(); n != want {
+		tb.Errorf("%s: %d wishes, want %d", what, n, want)
+	}
+}

@@ -1,0 +1,89 @@
+package rigs
+
+import (
+	"context"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Replay takes a named checkpoint and a replay through all that is done to them, and
+// returns what each call said.
+func Replay(ctx context.Context, st store.Store, epoch store.Epoch, outbox string) map[string]error {
+	row := store.ReplayRow{N: 1, Item: store.Item{Ref: store.Ref{Outbox: outbox, ID: "1"}, Kind: "EVENT"}}
+	refused := store.ReplayDone{N: 1, Lane: row.Lane(), ID: "1", Result: store.ReplayRefused, Error: "no"}
+	said := map[string]error{}
+	for _, call := range []struct {
+		what string
+		err  func() error
+	}{
+		{"wish a checkpoint", func() error { return st.WishNamed(ctx, "here", true) }},
+		{"wish its end", func() error { return st.WishDrop(ctx, "here") }},
+		{"save it", func() error { return st.SaveNamed(ctx, epoch, store.Named{Name: "here", State: store.NamedKept}) }},
+		{"read it", func() error { return second(st.Named(ctx)) }},
+		{"forget it", func() error { return st.ForgetNamed(ctx, epoch, "here") }},
+		{"wish a replay", func() error { return st.WishReplay(ctx, "job", "{}") }},
+		{"wish of it", func() error { return st.WishJob(ctx, "job", store.WishPause) }},
+		{"copy", func() error {
+			return st.CopyRows(ctx, epoch, "job", []store.ReplayRow{row, {N: 2, Item: row.Item}}, store.ReplayCursor{Position: "p"})
+		}},
+		{"count", func() error { return st.CountRows(ctx, epoch, "job", 2, 0) }},
+		{"lanes", func() error { return second(st.ReplayLanes(ctx, "job", 0, 1)) }},
+		{"rows", func() error {
+			return second(st.ReplayRows(ctx, "job", []store.ReplayFrom{{Outbox: outbox, Lane: row.Lane().Hash()}}, 1))
+		}},
+		{"states", func() error {
+			return second(st.States(ctx, []store.ClaimRow{{Ref: row.Ref, WantPayload: true}}))
+		}},
+		{"done", func() error { return st.DoneRows(ctx, epoch, "job", []store.ReplayDone{refused}) }},
+		{"clear", func() error { return second(st.ClearRows(ctx, epoch, "job", 9)) }},
+		{"save", func() error { return st.SaveJob(ctx, epoch, store.Job{ID: "job", State: store.JobDone}) }},
+		{"read", func() error { return second(st.Jobs(ctx)) }},
+		{"errors", func() error { return second(st.JobErrors(ctx, "job", 9)) }},
+	} {
+		said[call.what] = call.err()
+	}
+	return said
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// Wishes asks for all that can be wished, as the third for the replay "job", and compares
+// how many wishes are counted after each.
+func Wishes(tb testing.TB, st store.Store, counted func() int) {
+	tb.Helper()
+	before := counted()
+	for i, wish := range []func(context.Context) error{
+		func(ctx context.Context) error { return st.WishNamed(ctx, "here", true) },
+		func(ctx context.Context) error { return st.WishDrop(ctx, "here") },
+		func(ctx context.Context) error { return st.WishReplay(ctx, "job", "{}") },
+		func(ctx context.Context) error { return st.WishJob(ctx, "job", store.WishCancel) },
+	} {
+		if err := wish(Context(tb)); err != nil {
+			tb.Fatal(err)
+		}
+		if n := counted() - before; n != i+1 {
+			tb.Errorf("after %d wishes %d are counted", i+1, n)
+		}
+	}
+}
+
+// EndJob takes a replay of one row, which is refused, to a state.
+func EndJob(tb testing.TB, st store.Store, epoch store.Epoch, outbox, id string, state store.JobState) {
+	tb.Helper()
+	row := store.ReplayRow{N: 1, Item: store.Item{Ref: store.Ref{Outbox: outbox, ID: "1"}, Kind: "EVENT"}}
+	for _, call := range []func(context.Context) error{
+		func(ctx context.Context) error { return st.WishReplay(ctx, id, "{}") },
+		func(ctx context.Context) error {
+			return st.CopyRows(ctx, epoch, id, []store.ReplayRow{row}, store.ReplayCursor{})
+		},
+		func(ctx context.Context) error {
+			return st.DoneRows(ctx, epoch, id, []store.ReplayDone{{N: 1, Lane: row.Lane(), Result: store.ReplayRefused}})
+		},
+		func(ctx context.Context) error { return st.SaveJob(ctx, epoch, store.Job{ID: id, State: state}) },
+	} {
+		if err := call(Context(tb)); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
