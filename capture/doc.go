@@ -29,6 +29,29 @@
 // position, and how much the database keeps at most. It works while the source
 // is paused, which is when it matters.
 //
+// # The past
+//
+// A source that is a [Past] reads a part of its log once more, beside a relay that
+// runs, for as long as the server has it. A [LogKeeper] has it kept. To name a place:
+//
+//	kept, err := keeper.KeepLog(ctx, "friday")        // before the marker, if it is to be kept
+//	err = source.Mark(ctx, token)                     // comes back in Batch.Marks, with its position
+//	at := Place{Checkpoint: marked, Kept: kept}
+//
+// And to read from there up to a later marker, with a source that does nothing else:
+//
+//	err = past.Reach(ctx, at)                         // *LostError, *OriginError: read the tables
+//	go func() { done <- past.Again(ctx, at, until, batches) }()
+//	for b := range received(batches, done) {
+//		at.Skip += len(b.Items)
+//		if b.Position != "" {
+//			at.Position, at.Skip = b.Position, 0
+//		}
+//		save(b.Items, at)                         // in one transaction: a successor goes on at it
+//	}
+//	err = <-done                                      // nil: all of it came; unless Final(err), try another source
+//	err = keeper.DropLog(ctx, "friday")
+//
 // # Rows in part
 //
 // A transaction larger than a batch comes in several batches. All but the last

@@ -47,7 +47,7 @@ func Follow(ctx context.Context, src Resumer, from store.Position, out chan<- Ba
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if final(err) {
+		if Final(err) {
 			return err
 		}
 		if resume.progress {
@@ -61,11 +61,12 @@ func Follow(ctx context.Context, src Resumer, from store.Position, out chan<- Ba
 	}
 }
 
-// final reports whether running again cannot mend an error.
-func final(err error) bool {
+// Final reports whether running again cannot mend an error of Run or Again.
+func Final(err error) bool {
 	var lost *LostError
+	var other *OriginError
 	var setup *store.SetupError
-	return errors.As(err, &lost) || errors.As(err, &setup) || errors.Is(err, store.ErrInterrupted)
+	return errors.As(err, &lost) || errors.As(err, &other) || errors.As(err, &setup) || errors.Is(err, store.ErrInterrupted)
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -23,8 +23,12 @@ type Resume struct {
 }
 
 // Reset forgets everything: Open found another place to go on from.
-func (r *Resume) Reset(from store.Position) {
-	r.last, r.rows, r.skip = from, 0, 0
+func (r *Resume) Reset(from store.Position) { r.Behind(from, 0) }
+
+// Behind forgets everything: rows of the transaction after a position were sent
+// before.
+func (r *Resume) Behind(from store.Position, rows int) {
+	r.last, r.rows, r.skip = from, rows, 0
 }
 
 // Start begins a run at its span's From and returns the position to run from:

@@ -122,6 +122,10 @@ func TestResumeModel(t *testing.T) {
 			want = append(want, tx.rows...)
 		}
 		for m.Run(t.Context(), capture.Span{}, nil) != nil {
+			if rapid.Bool().Draw(t, "another source goes on") {
+				m.resume = capture.Resume{}
+				m.resume.Behind(m.reached())
+			}
 		}
 		var got, marks []string
 		last, done := 0, 0
@@ -152,6 +156,17 @@ func TestResumeModel(t *testing.T) {
 			t.Fatalf("marks %q came for %d transactions", marks, len(m.log))
 		}
 	})
+}
+
+// reached returns the last position that was received, and how many rows were behind it.
+func (m *modelSource) reached() (last store.Position, rows int) {
+	for _, b := range m.took {
+		rows += len(b.Items)
+		if b.Position != "" {
+			last, rows = b.Position, 0
+		}
+	}
+	return last, rows
 }
 
 func rowsUpTo(log []transaction) int {
@@ -228,6 +243,7 @@ func TestFollowWaits(t *testing.T) {
 func TestFollowEnds(t *testing.T) {
 	for name, final := range map[string]error{
 		"lost":      fmt.Errorf("run: %w", &capture.LostError{Reason: "slot gone"}),
+		"origin":    fmt.Errorf("run: %w", &capture.OriginError{Reason: "another server"}),
 		"setup":     fmt.Errorf("run: %w", &store.SetupError{Problem: "no grant"}),
 		"no stream": &capture.NoStreamError{SetupError: store.SetupError{Problem: "wal_level"}},
 	} {

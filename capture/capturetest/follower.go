@@ -137,3 +137,27 @@ func (f *Follower) Expect(ids ...string) {
 		f.t.Errorf("rows %q came, want %q", got, ids)
 	}
 }
+
+// ReadAgain reads a part of a log once more with a source, which it closes, and returns
+// the rows. take, if not nil, is called with each batch before the next is received.
+func ReadAgain(t *testing.T, src capture.Past, at capture.Place, until store.Position, take func(capture.Batch)) (ids []string, err error) {
+	t.Helper()
+	defer src.(Source).Close()
+	ctx, cancel := context.WithTimeout(t.Context(), followPatience)
+	defer cancel()
+	out, done := make(chan capture.Batch), make(chan error, 1)
+	go func() { done <- src.Again(ctx, at, until, out) }()
+	for {
+		select {
+		case b := <-out:
+			for i := range b.Items {
+				ids = append(ids, b.Items[i].ID)
+			}
+			if take != nil {
+				take(b)
+			}
+		case err := <-done:
+			return ids, err
+		}
+	}
+}

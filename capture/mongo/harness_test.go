@@ -2,6 +2,7 @@ package mongo_test
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -209,8 +210,8 @@ func (d *database) Unrelated(t *testing.T) {
 	d.put(t, "unrelated", bson.D{{Key: "n", Value: 1}})
 }
 
-// Cut kills the cursors of the relay, also one that is being read.
-func (d *database) Cut(t *testing.T) {
+// cursors returns those of the relay's sources, also one that is being read.
+func (d *database) cursors(t *testing.T) (ids []int64) {
 	t.Helper()
 	answer, err := d.db.Client().Database("admin").RunCommand(context.Background(), bson.D{
 		{Key: "aggregate", Value: 1},
@@ -222,7 +223,7 @@ func (d *database) Cut(t *testing.T) {
 	}).Raw()
 	if err != nil {
 		t.Error(err)
-		return
+		return nil
 	}
 	list, _ := answer.Lookup("cursor", "firstBatch").ArrayOK()
 	found, err := list.Values()
@@ -230,7 +231,17 @@ func (d *database) Cut(t *testing.T) {
 		t.Error(err)
 	}
 	for _, op := range found {
-		id, _ := op.Document().Lookup("cursor", "cursorId").Int64OK()
+		if id, _ := op.Document().Lookup("cursor", "cursorId").Int64OK(); !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// Cut kills the cursors of the relay.
+func (d *database) Cut(t *testing.T) {
+	t.Helper()
+	for _, id := range d.cursors(t) {
 		kill := bson.D{{Key: "killCursors", Value: "$cmd.aggregate"}, {Key: "cursors", Value: bson.A{id}}}
 		_ = d.db.RunCommand(context.Background(), kill).Err() // it may have ended by itself
 	}
@@ -244,7 +255,15 @@ func logged(rows []capturetest.Row) (bytes int64) {
 	return bytes
 }
 
+// TestSuiteAlone runs the part of the suite that looks for goroutines that are left.
+func TestSuiteAlone(t *testing.T) {
+	capturetest.RunAlone(t, capturetest.Harness{
+		Setup: func(t *testing.T) capturetest.Database { return newDatabase(t, servers.Mongo(t)) },
+	})
+}
+
 func TestSuite(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	h := capturetest.Harness{
 		Log: true, Fine: true, Bounded: true,
 		Setup: func(t *testing.T) capturetest.Database { return newDatabase(t, servers.Mongo(t)) },
@@ -258,7 +277,6 @@ func TestSuite(t *testing.T) {
 		},
 	}
 	capturetest.Run(t, h)
-	capturetest.RunAlone(t, h)
 	t.Run("odd names", func(t *testing.T) {
 		capturetest.RunLayout(t, capturetest.Harness{Log: true, Fine: true, Setup: func(t *testing.T) capturetest.Database {
 			return newDatabaseOf(t, servers.Mongo(t), oddNames)

@@ -24,6 +24,7 @@ func smallOplog(t *testing.T) *servers.MongoSet {
 
 // The oplog is rolled past a paused reader.
 func TestRolled(t *testing.T) {
+	t.Parallel()
 	set := smallOplog(t)
 	capturetest.RunLost(t, capturetest.Harness{
 		Log:   true,
@@ -40,6 +41,7 @@ func TestRolled(t *testing.T) {
 
 // A checkpoint that the oplog no longer holds is found at the opening.
 func TestCheckpointRolledAway(t *testing.T) {
+	t.Parallel()
 	set := smallOplog(t)
 	d := newDatabase(t, set.Database())
 	fo, _, o := d.follow(t, d.config(), store.Checkpoint{})
@@ -158,6 +160,7 @@ func TestOthersTakenAway(t *testing.T) {
 // A checkpoint of another replica set of the same name is refused, and so is one of a
 // set that was restored to an earlier state.
 func TestAnotherSet(t *testing.T) {
+	t.Parallel()
 	one, other := servers.StartMongo(t, 1, nil), servers.StartMongo(t, 1, nil)
 	d := newDatabase(t, one.Database())
 	fo, _, o := d.follow(t, d.config(), store.Checkpoint{})
@@ -198,6 +201,7 @@ func TestUnreadableToken(t *testing.T) {
 // A server that reads no stream any more, not even one from now on, is no reason to
 // forget the checkpoint.
 func TestPassingAnswer(t *testing.T) {
+	t.Parallel()
 	set := servers.StartMongo(t, 1, map[string]string{"setParameter enableTestCommands": "1"})
 	d := newDatabase(t, set.Database())
 	fo, _, o := d.follow(t, d.config(), store.Checkpoint{})

@@ -33,7 +33,11 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 		return err
 	}
 	st := &stream{src: s, out: out, at: from, until: until}
-	err = st.read(ctx)
+	return s.ended(ctx, st, st.read(ctx))
+}
+
+// ended says what becomes of a stream that ended with an error.
+func (s *Source) ended(ctx context.Context, st *stream, err error) error {
 	switch {
 	case errors.Is(err, errDone):
 		return nil

@@ -38,6 +38,7 @@ func role(name, db string) bson.D { return bson.D{{Key: "role", Value: name}, {K
 // A role that loses its right to the stream is named, with the statement that gives it
 // back.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	set := servers.StartMongo(t, 1, nil)
 	set.Auth()
 	capturetest.RunLost(t, capturetest.Harness{
@@ -65,6 +66,7 @@ func TestFaults(t *testing.T) {
 
 // The least that a stream needs, and what is said of the rest.
 func TestLeastRole(t *testing.T) {
+	t.Parallel()
 	set := servers.StartMongo(t, 1, nil)
 	set.Auth()
 	d := newDatabase(t, set.Database())
@@ -127,6 +129,7 @@ func noStream(t *testing.T, src *mongo.Source) *capture.NoStreamError {
 
 // A server without a replica set has no stream, and gets one while the relay polls.
 func TestStandalone(t *testing.T) {
+	t.Parallel()
 	set := servers.StandaloneMongo(t, nil)
 	d := newDatabase(t, set.Database())
 	src := newSource(t, d.config())
@@ -182,6 +185,7 @@ func TestOtherDatabase(t *testing.T) {
 }
 
 func TestExamine(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t, servers.StartMongo(t, 1, nil).Database())
 	src := newSource(t, d.config())
 	defer src.Close()

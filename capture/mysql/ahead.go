@@ -82,10 +82,7 @@ func (s *Source) listen(ctx context.Context) (ended <-chan struct{}, stop func()
 		d := &dump{}
 		stopHanging := context.AfterFunc(ctx, d.hangUp)
 		defer stopHanging()
-		c, err := client.ConnectWithDialer(ctx, s.stream.Net, s.stream.Addr, s.stream.User, s.stream.Passwd, "", d.dialer(ctx), func(c *client.Conn) error {
-			c.SetTLSConfig(s.encryption(s.server))
-			return nil
-		})
+		c, err := s.session(ctx, d, s.server)
 		if err != nil {
 			if ctx.Err() == nil && !answered(err) {
 				close(over)
@@ -107,6 +104,15 @@ func (s *Source) listen(ctx context.Context) (ended <-chan struct{}, stop func()
 		cancel()
 		listening.Wait()
 	}
+}
+
+// session opens one of the role of the stream. It ends with the dump, which is otherwise
+// unused.
+func (s *Source) session(ctx context.Context, d *dump, sv *server) (*client.Conn, error) {
+	return client.ConnectWithDialer(ctx, s.stream.Net, s.stream.Addr, s.stream.User, s.stream.Passwd, "", d.dialer(ctx), func(c *client.Conn) error {
+		c.SetTLSConfig(s.encryption(sv))
+		return nil
+	})
 }
 
 // answered reports whether a server that lives has refused a session.

@@ -182,7 +182,7 @@ func greet(c *client.Conn, sv *server, from gtidSet) error {
 		return err
 	}
 	if was := sv.identity; now != was {
-		return lost("the server is %s, it was %s", now, was)
+		return anew("the server is %s, it was %s", now, was)
 	}
 	return checkBehind(c, sv, from)
 }
@@ -204,7 +204,7 @@ func checkBehind(c *client.Conn, sv *server, from gtidSet) error {
 		return err
 	}
 	if missing != "" {
-		return lost("the server has not executed %s, which was read from it: it was restored", missing)
+		return anew("the server has not executed %s, which was read from it: it was restored", missing)
 	}
 	return nil
 }

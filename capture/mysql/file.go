@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-mysql-org/go-mysql/replication"
 
+	"github.com/sluicebox/sluicebox/capture"
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
@@ -28,7 +29,7 @@ func (s *Source) checkFile(ctx context.Context, sv *server, from place) error {
 		return err
 	}
 	if uint64(size) < from.at {
-		return lost("the server's binlog file %s ends at %d, and was read up to %d: the binlog was cut back or began anew", from.file, size, from.at)
+		return anew("the server's binlog file %s ends at %d, and was read up to %d: the binlog was cut back or began anew", from.file, size, from.at)
 	}
 	// An event has 32 bits for its place: in a longer file it may be another one.
 	if sv.flavour == mySQL || size > math.MaxUint32 {
@@ -43,16 +44,27 @@ func (s *Source) checkFile(ctx context.Context, sv *server, from place) error {
 		if size, err = s.sizeOf(ctx, sv, from.file); err != nil || size < 0 {
 			return err
 		}
-		return lost("no event of the server's binlog ends at %s:%d, up to where it was read: it began anew", from.file, from.at)
+		return anew("no event of the server's binlog ends at %s:%d, up to where it was read: it began anew", from.file, from.at)
 	}
 	set, err := parseSet(text.String)
 	if err != nil {
 		return err
 	}
 	if !sameSet(set, from.set) {
-		return lost("the server's binlog is at %q at %s:%d, and was at %q when it was read: it began anew", set, from.file, from.at, from.set)
+		return anew("the server's binlog is at %q at %s:%d, and was at %q when it was read: it began anew", set, from.file, from.at, from.set)
 	}
 	return nil
+}
+
+// anewError says that the log is not the one that was read before, whatever its names.
+// It is a *capture.LostError.
+type anewError struct{ capture.LostError }
+
+// Unwrap makes the error a *capture.LostError.
+func (e *anewError) Unwrap() error { return &e.LostError }
+
+func anew(format string, args ...any) error {
+	return &anewError{capture.LostError{Reason: fmt.Sprintf(format, args...)}}
 }
 
 // nextFile returns the file that a ROTATE event names. The one that a dump begins
@@ -89,7 +101,7 @@ func (c *coords) bear(f flavour, raw []byte) error {
 	}
 	if c.born != 0 && c.born != born {
 		when := func(seconds uint32) string { return time.Unix(int64(seconds), 0).UTC().Format(time.DateTime) }
-		return lost("the server's binlog file %s was made at %s UTC, and the one that was read at %s: the binlog began anew", c.file, when(born), when(c.born))
+		return anew("the server's binlog file %s was made at %s UTC, and the one that was read at %s: the binlog began anew", c.file, when(born), when(c.born))
 	}
 	c.born = born
 	return nil
@@ -135,7 +147,7 @@ func (s *Source) sizeOf(ctx context.Context, sv *server, file string) (int64, er
 	}
 	if len(list) > 0 {
 		if newest := list[len(list)-1].name; later(file, newest) {
-			return 0, lost("the server's binlog has come to %s, and was read up to %s: it began anew", newest, file)
+			return 0, anew("the server's binlog has come to %s, and was read up to %s: it began anew", newest, file)
 		}
 	}
 	return -1, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/go-mysql-org/go-mysql/replication"
 
@@ -100,16 +101,23 @@ func (s *Source) executed(ctx context.Context, sv *server) (gtidSet, error) {
 // would send it. It does so under a server id of its own, which ends nobody's
 // stream.
 func (s *Source) try(ctx context.Context, sv *server, from place) error {
-	d := &dump{}
-	err := s.openDump(ctx, d, sv, anyServerID(), from, &trial{flavour: sv.flavour, from: from.coords})
-	if err != nil {
-		return err
+	_, err := s.tryDump(ctx, sv, from)
+	return err
+}
+
+// tryDump does the same, and returns what it found.
+func (s *Source) tryDump(ctx context.Context, sv *server, from place) (*trial, error) {
+	d, found := &dump{}, &trial{flavour: sv.flavour, from: from.coords}
+	if err := s.openDump(ctx, d, sv, anyServerID(), from, found); err != nil {
+		return nil, err
 	}
 	defer d.close()
-	if err = d.wait(ctx); errors.Is(err, errServed) {
-		return nil
+	err := d.wait(ctx)
+	if errors.Is(err, errServed) {
+		d.close() // found is this goroutine's from here on
+		return found, nil
 	}
-	return s.explainDump(sv, d, err)
+	return nil, s.explainDump(sv, d, err)
 }
 
 // trial is the handler of a dump that only finds out whether the server sends what
@@ -117,6 +125,7 @@ func (s *Source) try(ctx context.Context, sv *server, from place) error {
 type trial struct {
 	flavour flavour
 	from    coords
+	made    time.Time // when the file was that the server begins with, in whole seconds
 }
 
 var errServed = errors.New("the server sends its binlog")
@@ -132,6 +141,7 @@ func (t *trial) HandleEvent(e *replication.BinlogEvent) error {
 		if err := t.from.bear(t.flavour, e.RawData); err != nil {
 			return err
 		}
+		t.made = time.Unix(int64(e.Header.Timestamp), 0)
 		return errServed
 	}
 	return nil

@@ -31,16 +31,22 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 		}
 		until = end.set
 	}
+	return s.runFrom(ctx, span.From, until, s.cfg.ServerID, out)
+}
+
+// runFrom reads the binlog behind a position, up to a set or for ever, with another
+// dump after each pause. The server id of 0 is any.
+func (s *Source) runFrom(ctx context.Context, position store.Position, until gtidSet, serverID uint32, out chan<- capture.Batch) error {
 	progress := false
 	for {
-		from, err := s.start(span.From)
+		from, err := s.start(position)
 		if err != nil {
 			return err
 		}
 		if until != nil && from.set.contains(until) {
 			return nil
 		}
-		r := &run{source: s, serverID: cmp.Or(s.cfg.ServerID, anyServerID()), from: from, until: until, out: out}
+		r := &run{source: s, serverID: cmp.Or(serverID, anyServerID()), from: from, until: until, out: out}
 		err = r.read(ctx)
 		progress = progress || r.progress
 		switch {

@@ -64,6 +64,10 @@ func (m *memory) Pages(context.Context, store.Unsettled, int, func([]store.Item)
 	return errors.New("polling reads no pages")
 }
 
+func (m *memory) Delivered(context.Context, store.Delivered, int, func([]store.Item) error) (int, error) {
+	return 0, errors.New("polling reads no delivered rows")
+}
+
 func (m *memory) Unsettled(_ context.Context, q store.Unsettled) ([]store.Item, error) {
 	takes := time.Duration(0)
 	m.set(func() {

@@ -3,6 +3,7 @@ package postgres
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,7 +20,7 @@ type Config struct {
 	// StreamURL is the same database for a role of its own that may stream. ""
 	// is URL.
 	StreamURL string
-	// Name is the name of the slot and of the publication: [a-z0-9_]{1,40}.
+	// Name is the name of the slot and of the publication: [a-z0-9_]{1,40}, without _cp_.
 	Name string
 	// Outboxes are the tables to read.
 	Outboxes []store.Outbox
@@ -55,6 +56,9 @@ func (c *Config) Validate() error {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	// The replication commands do not quote the name of the slot.
 	errs = append(errs, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, 0))
+	if strings.Contains(c.Name, keptMark) {
+		bad("the name %q holds %s, which marks slots that keep log for a checkpoint of another relay: take another name", c.Name, keptMark)
+	}
 	if c.MaxBatchRows < 0 || c.MaxBatchBytes < 0 {
 		bad("the bounds of a batch are %d rows and %d bytes, must not be negative", c.MaxBatchRows, c.MaxBatchBytes)
 	}

@@ -86,7 +86,7 @@ func (e *examination) run(ctx context.Context) error {
 		return err
 	}
 	e.publication()
-	for _, look := range []func(context.Context) error{e.slotState, e.retained, e.transactions, e.failover} {
+	for _, look := range []func(context.Context) error{e.slotState, e.retained, e.keptLogs, e.transactions, e.failover} {
 		if err := look(ctx); err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func (e *examination) slotState(context.Context) error {
 		e.Add("slot", store.Fine, s.cfg.Name+" is not there yet; the relay makes it")
 	case sl.lost != "":
 		e.Add("slot", store.Advice, fmt.Sprintf("%s has lost its log (%s): the relay reads the tables for what it held and makes it anew", s.cfg.Name, sl.lost),
-			free, s.dropStatement())
+			free, dropStatement(s.cfg.Name))
 	case e.relayReads():
 		e.Add("slot", store.Fine, fmt.Sprintf("%s is read by a relay of this name, pid %d", s.cfg.Name, sl.pid))
 	case sl.active:
@@ -234,7 +234,7 @@ func (e *examination) retained(ctx context.Context) error {
 	switch {
 	case !e.usable():
 	case !e.slot.active && (kept > warnRetained || limit > 0 && kept > limit/2):
-		e.Add(subject, store.Advice, text+", and no relay reads it", "-- start the relay; or, if none is to run any more", e.source.dropStatement())
+		e.Add(subject, store.Advice, text+", and no relay reads it", "-- start the relay; or, if none is to run any more", dropStatement(e.source.cfg.Name))
 	default:
 		e.Add(subject, store.Fine, text)
 	}
@@ -273,7 +273,7 @@ func (e *examination) failover(ctx context.Context) error {
 	switch {
 	case failover != "true":
 		e.Add(subject, store.Advice, fmt.Sprintf("slot %s is no failover slot: a promoted standby does not have it", e.source.cfg.Name),
-			"-- while no relay of the name runs; the next one makes it as a failover slot", e.source.dropStatement())
+			"-- while no relay of the name runs; the next one makes it as a failover slot", dropStatement(e.source.cfg.Name))
 	case len(standbys) > 0 && holds == "":
 		e.Add(subject, store.Advice, "synchronized_standby_slots is empty: rows may be delivered that a promoted standby never had",
 			"-- as a superuser; deliveries then wait for these standbys", fmt.Sprintf("ALTER SYSTEM SET synchronized_standby_slots = '%s';", strings.Join(standbys, ", ")),

@@ -52,7 +52,10 @@ func (p *pair) load(t *testing.T) (stop func()) {
 	var work sync.WaitGroup
 	work.Go(func() {
 		var conn *pgx.Conn
+		pace := time.NewTicker(3 * time.Millisecond)
+		defer pace.Stop()
 		for n := 0; ctx.Err() == nil; n++ {
+			<-pace.C
 			var err error
 			if conn == nil || conn.IsClosed() {
 				if conn, err = pgx.Connect(ctx, p.d.url); err != nil {
@@ -91,7 +94,7 @@ func ids(t *testing.T, url, condition string) []string {
 func await(t *testing.T, url, sql string) {
 	t.Helper()
 	conn := servers.Connect(t, url)
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
 		var done bool
 		if err := conn.QueryRow(t.Context(), sql).Scan(&done); err != nil {
 			t.Fatal(err)

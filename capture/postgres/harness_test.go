@@ -183,6 +183,12 @@ func eachVersion(t *testing.T, test func(t *testing.T, version int)) {
 	})
 }
 
+// oneVersion is for what does not differ between the versions.
+func oneVersion(t *testing.T, test func(t *testing.T, version int)) {
+	t.Helper()
+	inTurn(t, servers.Spread(t, servers.Versions()), test)
+}
+
 // TestSuiteAlone runs the part of the suite that looks for goroutines that are left.
 func TestSuiteAlone(t *testing.T) {
 	inTurn(t, servers.Versions(), func(t *testing.T, version int) {
@@ -193,6 +199,7 @@ func TestSuiteAlone(t *testing.T) {
 }
 
 func TestSuite(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		capturetest.Run(t, capturetest.Harness{
 			Log: true,

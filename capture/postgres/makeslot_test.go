@@ -205,7 +205,7 @@ func makes(t *testing.T, d *database) func() {
 		done <- err
 	}()
 	conn := servers.Connect(t, d.url)
-	for made, began := false, time.Now(); !made; {
+	for made, began := false, time.Now(); !made; <-time.After(10 * time.Millisecond) {
 		if time.Since(began) > patience {
 			t.Fatal("no slot is begun")
 		}
@@ -239,7 +239,7 @@ func attends(t *testing.T, d *database) func() {
 	if _, err := lock.Exec(t.Context(), "BEGIN; LOCK TABLE pg_publication IN ACCESS EXCLUSIVE MODE", pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatal(err)
 	}
-	for waits, began := false, time.Now(); !waits; {
+	for waits, began := false, time.Now(); !waits; <-time.After(10 * time.Millisecond) {
 		if time.Since(began) > patience {
 			t.Fatal("nothing waits for the lock")
 		}

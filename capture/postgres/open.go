@@ -144,7 +144,7 @@ func (s *Source) whyCut(ctx context.Context, at store.Checkpoint, p placing) (st
 	if err != nil {
 		return "the checkpoint is unreadable: " + err.Error(), nil
 	}
-	if why, err := s.whyOther(ctx, at, lsn); err != nil || why != "" {
+	if why, err := s.whyOther(ctx, s.repl, s.holds, at); err != nil || why != "" {
 		return why, err
 	}
 	switch {

@@ -89,18 +89,19 @@ func (s *Source) startStream(ctx context.Context, from pglogrepl.LSN) (conn *pgc
 			return conn, 0, err
 		}
 	}
-	timeout, err = s.begin(ctx, conn, s.cfg.Name)
+	timeout, err = s.begin(ctx, conn, s.cfg.Name, 0)
 	return conn, timeout, err
 }
 
 // begin begins a stream from a slot on a replication session, and returns the
-// server's wal_sender_timeout.
-func (s *Source) begin(ctx context.Context, conn *pgconn.PgConn, slot string) (time.Duration, error) {
+// server's wal_sender_timeout. What ends at a place or before it the server leaves
+// out; 0 is where the slot stands.
+func (s *Source) begin(ctx context.Context, conn *pgconn.PgConn, slot string, from pglogrepl.LSN) (time.Duration, error) {
 	timeout, err := s.checkSlot(ctx, conn, slot)
 	if err != nil {
 		return 0, err
 	}
-	err = pglogrepl.StartReplication(ctx, conn, slot, 0, pglogrepl.StartReplicationOptions{PluginArgs: []string{
+	err = pglogrepl.StartReplication(ctx, conn, slot, from, pglogrepl.StartReplicationOptions{PluginArgs: []string{
 		"proto_version '1'", "publication_names '" + s.cfg.Name + "'", "messages 'true'",
 	}})
 	return timeout, s.explainStreaming(err)

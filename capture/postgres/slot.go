@@ -30,40 +30,56 @@ type slot struct {
 	confirmed pglogrepl.LSN
 }
 
-// Columns differ between versions: invalidation_reason is there since 17,
-// conflicting since 16.
+// slotLost says why the log is not to be had from a slot s. Columns differ between
+// versions: invalidation_reason is there since 17, conflicting since 16.
+const slotLost = `CASE WHEN to_jsonb(s) ->> 'invalidation_reason' IS NOT NULL THEN to_jsonb(s) ->> 'invalidation_reason'
+		WHEN s.wal_status = 'lost' THEN 'wal_removed'
+		WHEN to_jsonb(s) ->> 'conflicting' = 'true' THEN 'conflicting' ELSE '' END`
+
 const slotSQL = `
 SELECT s.plugin::text, s.slot_type::text, s.database::text, current_database()::text, s.active, coalesce(s.active_pid, 0),
 	coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''),
-	CASE WHEN to_jsonb(s) ->> 'invalidation_reason' IS NOT NULL THEN to_jsonb(s) ->> 'invalidation_reason'
-		WHEN s.wal_status = 'lost' THEN 'wal_removed'
-		WHEN to_jsonb(s) ->> 'conflicting' = 'true' THEN 'conflicting' ELSE '' END,
+	` + slotLost + `,
 	coalesce(s.confirmed_flush_lsn::text, ''),
 	coalesce((SELECT bool_or((m.rolsuper OR NOT r.rolsuper) AND (pg_has_role(m.oid, r.oid, 'USAGE') OR pg_has_role(m.oid, 'pg_signal_backend', 'USAGE')))
 		FROM pg_roles r, pg_roles m WHERE r.oid = a.usesysid AND m.rolname IN (current_user, $2)), false)
 		AND a.backend_type IS DISTINCT FROM 'client backend'
 FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = $1`
 
-// findSlot reads the slot's state. A slot of the relay's name that is not the
+// findSlot reads the state of the relay's slot. A slot of its name that is not the
 // relay's is a *store.SetupError.
 func (s *Source) findSlot(ctx context.Context, conn *pgx.Conn) (slot, error) {
+	return s.slotNamed(ctx, conn, s.cfg.Name)
+}
+
+// lookAt reads the state of a slot that may be another session's.
+func (s *Source) lookAt(ctx context.Context, name string) (sl slot, err error) {
+	err = s.control.twice(ctx, func(conn *pgx.Conn) error {
+		sl, err = s.slotNamed(ctx, conn, name)
+		return err
+	})
+	return sl, err
+}
+
+// slotNamed reads the state of a slot of the relay's.
+func (s *Source) slotNamed(ctx context.Context, conn *pgx.Conn, name string) (slot, error) {
 	var sl slot
 	var plug, kind, database, current, application, address, confirmed *string
-	err := conn.QueryRow(ctx, slotSQL, s.cfg.Name, s.streamConfig.User).Scan(&plug, &kind, &database, &current, &sl.active, &sl.pid,
+	err := conn.QueryRow(ctx, slotSQL, name, s.streamConfig.User).Scan(&plug, &kind, &database, &current, &sl.active, &sl.pid,
 		&application, &address, &sl.lost, &confirmed, &sl.endable)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return sl, nil
 	}
 	if err != nil {
-		return sl, fmt.Errorf("look for slot %s: %w", s.cfg.Name, pgstore.Explain(err))
+		return sl, fmt.Errorf("look for slot %s: %w", name, pgstore.Explain(err))
 	}
 	sl.exists = true
 	if plug == nil || database == nil || *plug != plugin || *database != *current {
 		foreign := fault.Fault{
 			Subject:    "slot",
-			Problem:    fmt.Sprintf("replication slot %s is another program's: %s, plugin %s, database %s", s.cfg.Name, *kind, text(plug), text(database)),
-			Statements: []string{s.dropStatement()},
-			How:        "if nobody needs the slot; else give the relay another name",
+			Problem:    fmt.Sprintf("replication slot %s is another program's: %s, plugin %s, database %s", name, *kind, text(plug), text(database)),
+			Statements: []string{dropStatement(name)},
+			How:        "if nobody needs the slot; else take another name",
 		}
 		return sl, foreign.Err()
 	}
@@ -73,9 +89,9 @@ func (s *Source) findSlot(ctx context.Context, conn *pgx.Conn) (slot, error) {
 	return sl, err
 }
 
-// dropStatement drops the slot. The name needs no quoting, see Config.Validate.
-func (s *Source) dropStatement() string {
-	return "SELECT pg_drop_replication_slot('" + s.cfg.Name + "');"
+// dropStatement drops a slot. The name needs no quoting, see Config.Validate.
+func dropStatement(name string) string {
+	return "SELECT pg_drop_replication_slot('" + name + "');"
 }
 
 // held says who holds the slot: a *capture.NoStreamError for a caller that leads,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/jackc/pglogrepl"
@@ -12,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
 )
 
 // Tap sends the rows that commit from now on, beside a relay that runs and
@@ -39,56 +39,72 @@ func (s *Source) Tap(ctx context.Context, out chan<- capture.Batch, begun func()
 // openTap begins a stream from a temporary slot. The session is the caller's to
 // close, also with an error.
 func (s *Source) openTap(ctx context.Context) (conn *pgconn.PgConn, p part, err error) {
-	err = s.control.do(ctx, func(c *pgx.Conn) error {
-		sv, wrong, err := s.inspect(ctx, c)
-		if err != nil {
-			return err
-		}
-		conn, s.log, err = s.dial(ctx)
-		if err := wrong.AddErr(err); err != nil {
-			return err
-		}
-		if err := wrong.Err(); err != nil {
-			return err
-		}
-		s.server = sv
-		s.published, err = s.publishedNow(ctx, c, sv)
-		return err
-	})
-	if err != nil {
-		return conn, p, err
+	b, err := s.openBeside(ctx)
+	if err == nil {
+		err = b.wrong.Err()
 	}
-	name := s.tapSlot()
-	made, _, err := s.createSlot(ctx, conn, name, pglogrepl.CreateReplicationSlotOptions{
+	if err != nil {
+		return b.conn, p, err
+	}
+	s.log, s.server, s.published = b.log, b.server, b.published
+	name := s.ownSlot("tap")
+	made, _, err := s.createSlot(ctx, b.conn, name, pglogrepl.CreateReplicationSlotOptions{
 		Temporary: true, SnapshotAction: "NOEXPORT_SNAPSHOT",
 	})
 	if err != nil {
-		return conn, p, s.explainFull(err)
+		return b.conn, p, explainFull(err, "a tap needs one for as long as it runs")
 	}
 	if p.from, err = pglogrepl.ParseLSN(made.ConsistentPoint); err != nil {
-		return conn, p, err
+		return b.conn, p, err
 	}
 	s.confirmed = p.from
 	s.acked.Store(0)
 	s.offered.Store(uint64(p.from))
 	s.resume.Reset(position(p.from))
-	p.timeout, err = s.begin(ctx, conn, name)
-	return conn, p, err
+	p.timeout, err = s.begin(ctx, b.conn, name, 0)
+	return b.conn, p, err
 }
 
-// tapSlot is a name that no other slot of the server has: the relay's, so that an
-// operator sees whose it is, and a random end. It needs no quoting.
-func (s *Source) tapSlot() string {
+// beside is a replication session beside the relay's, and what was found with it.
+type beside struct {
+	conn      *pgconn.PgConn
+	log       pglogrepl.IdentifySystemResult
+	server    *server
+	published string     // see publishedNow; "" if no outbox is to be found
+	wrong     fault.List // not all of which matters to everyone
+}
+
+// openBeside opens a session for a reader beside the relay. It changes nothing of the
+// source, and the session is the caller's to close, also with an error.
+func (s *Source) openBeside(ctx context.Context) (b beside, err error) {
+	err = s.control.twice(ctx, func(c *pgx.Conn) (err error) {
+		if b.server, b.wrong, err = s.inspect(ctx, c); err != nil || len(b.server.tables) == 0 {
+			return err
+		}
+		b.published, err = s.publishedNow(ctx, c, b.server)
+		return err
+	})
+	if err != nil {
+		return b, err
+	}
+	b.conn, b.log, err = s.dial(ctx)
+	return b, b.wrong.AddErr(err)
+}
+
+// ownSlot is a name that no other slot of the server has: the relay's, so that an
+// operator sees whose it is, what the slot is for, and a random end. It needs no
+// quoting.
+func (s *Source) ownSlot(purpose string) string {
 	const random = 8 // of 32 letters: 2^40 names
-	return s.cfg.Name + "_tap_" + strings.ToLower(rand.Text()[:random])
+	return s.cfg.Name + "_" + purpose + "_" + strings.ToLower(rand.Text()[:random])
 }
 
-// explainFull says what to do when there is a slot for the relay and none for a
-// tap.
-func (s *Source) explainFull(err error) error {
+// explainFull says what to do when there is a slot for the relay and none for
+// somebody beside it.
+func explainFull(err error, who string) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || pg.Code != "53400" { // configuration_limit_exceeded
 		return err
 	}
-	return noStream(fmt.Sprintf("all %d replication slots are taken, and a tap needs one for as long as it runs", s.server.maxSlots), slotsRemedy)
+	return noStream("all replication slots are taken, and "+who, slotsRemedy)
 }

@@ -21,8 +21,8 @@ func moved(now, was int32) error {
 		now, was, store.ErrInterrupted)
 }
 
-// whyOther says in one line why a position of the checkpoint's log is no place in
-// this one; "" if it is. Another timeline of the same server will do if the
+// whyOther says in one line why the checkpoint's position is no place in the log of
+// an origin, which the session is of; "" if it is. Another timeline of the same server will do if the
 // position lies on the part that both share: up to there they hold the same
 // transactions, and the slot, which stands no further, brings all that follow in
 // this one.
@@ -31,16 +31,20 @@ func moved(now, was int32) error {
 // its row was written after what it names, and has come over. So it does after a
 // restore to a point in time. It need not where the row was written to another
 // server than the log was read from, so the history of the timelines is asked.
-func (s *Source) whyOther(ctx context.Context, at store.Checkpoint, lsn pglogrepl.LSN) (string, error) {
-	if at.Origin == s.holds {
+func (s *Source) whyOther(ctx context.Context, conn *pgconn.PgConn, origin string, at store.Checkpoint) (string, error) {
+	if at.Origin == origin {
 		return "", nil
 	}
 	was, rest, ok := cutTimeline(at.Origin)
-	now, here, _ := cutTimeline(s.holds)
+	now, here, _ := cutTimeline(origin)
 	if !ok || rest != here {
-		return fmt.Sprintf("the checkpoint is of the log %s, this is %s", at.Origin, s.holds), nil
+		return fmt.Sprintf("the checkpoint is of the log %s, this is %s", at.Origin, origin), nil
 	}
-	branch, err := branchPoint(ctx, s.repl, was, now)
+	lsn, err := parseLSN(at.Position)
+	if err != nil {
+		return "", err
+	}
+	branch, err := branchPoint(ctx, conn, was, now)
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("read the history of timeline %d: %w", now, s.explainStream(err))

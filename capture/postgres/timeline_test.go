@@ -66,7 +66,7 @@ func cuts(t *testing.T, d *database, at store.Checkpoint, why ...string) *follow
 func writable(t *testing.T, url string) {
 	t.Helper()
 	conn := servers.Connect(t, url)
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
 		var standby bool
 		if err := conn.QueryRow(t.Context(), "SELECT pg_is_in_recovery()").Scan(&standby); err != nil {
 			t.Fatal(err)
