@@ -121,7 +121,7 @@ func (c *core) wanted(recv *receiver) bool {
 	if !recv.suspect {
 		return true
 	}
-	n := recv.ready.len() + recv.tried.len() + recv.probes
+	n := max(0, recv.ready.len()+recv.tried.len()-recv.shadows) + recv.probes
 	for i := range c.reads {
 		if c.readFor(&c.reads[i]) == recv {
 			n++

@@ -37,7 +37,7 @@ func catchingUp(t *testing.T, k *known, test func(f *feeding, in chan<- capture.
 		f := newFeeding(DefaultConfig())
 		f.CatchUp(k)
 		f.ClaimsTell = k.tell
-		f.Marked = func(token string) {
+		f.Marked = func(token string, _ store.Position, _ store.Seq) {
 			if token == "here" {
 				f.CaughtUp()
 			}

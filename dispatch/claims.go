@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"slices"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -16,7 +17,8 @@ const (
 )
 
 // nextClaims takes requests to claim, as long as senders are free and the
-// statement stays below maxRows. The caller reports each by claimed.
+// statement stays below maxRows. The caller reports each by claimed. Those with
+// replayed rows need no claim and wait for a sender at once.
 func (c *core) nextClaims(maxRows int, now time.Time) []*request {
 	if !c.mayClaim(now) {
 		return nil
@@ -30,8 +32,16 @@ func (c *core) nextClaims(maxRows int, now time.Time) []*request {
 		if req == nil {
 			break
 		}
+		state := laneClaiming
+		if req.job() != nil {
+			state = laneSending
+		}
 		for _, r := range req.runs {
-			r.lane.state, r.lane.inFlight = laneClaiming, len(r.rows)
+			r.lane.state, r.lane.inFlight = state, len(r.rows)
+		}
+		if state == laneSending {
+			c.toSend.push(req)
+			continue
 		}
 		c.claiming++
 		n += req.size()
@@ -41,26 +51,14 @@ func (c *core) nextClaims(maxRows int, now time.Time) []*request {
 }
 
 // gather makes one request of the lanes whose turn it is; nil if none is ready.
-// Each free sender takes its share of the ready lanes, as far as they fit.
+// Each free sender takes its share of the ready lanes, as far as they fit. Rows of
+// a job share a request with others of it alone: the receiver is told.
 func (c *core) gather() *request {
-	var turn *receiver // that of the lane that has waited longest
-	lanes := 0
-	for _, recv := range c.receivers {
-		if recv.suspect || recv.ready.len() == 0 {
-			continue
-		}
-		lanes += recv.ready.len()
-		if turn == nil || recv.ready.items[0].queued < turn.ready.items[0].queued {
-			turn = recv
-		}
-	}
-	if turn == nil {
+	ready, share := c.turn()
+	if ready == nil {
 		return nil
 	}
-	idle := max(1, c.free()-c.cfg.ahead()) // senders
-	share := (lanes + idle - 1) / idle
-	ready := &turn.ready
-	kind := ready.items[0].name.Kind
+	kind, job := ready.items[0].name.Kind, ready.items[0].job
 	limits := c.limits(kind)
 	roomRows, roomBytes := max(1, min(c.cfg.APIBatchSize, limits.MaxItems)), limits.MaxBytes
 	req := &request{}
@@ -69,7 +67,7 @@ func (c *core) gather() *request {
 			break
 		}
 		l := ready.items[0]
-		if len(req.runs) > 0 && (l.apart || l.name.Kind != kind || l.rows[0].PayloadSize > roomBytes) {
+		if len(req.runs) > 0 && (l.apart || l.job != job || l.name.Kind != kind || l.rows[0].PayloadSize > roomBytes) {
 			break
 		}
 		rows, bytes := l.head(min(roomRows, l.most(limits.Mode)), roomBytes)
@@ -81,6 +79,55 @@ func (c *core) gather() *request {
 		}
 	}
 	return req
+}
+
+// turn returns the queue of the lane that has waited longest, and how many lanes share
+// a request; nil if none is ready. Jobs have a part of the senders.
+func (c *core) turn() (queue *fifo[*lane], share int) {
+	var live, again *fifo[*lane]
+	lanes, shadows := 0, 0
+	for _, recv := range c.receivers {
+		if recv.suspect {
+			continue
+		}
+		live, again = longer(live, &recv.ready), longer(again, &recv.again)
+		lanes += recv.ready.len()
+		shadows += recv.again.len()
+	}
+	if again != nil && longer(live, again) == again {
+		if senders := c.forJobs(); senders > 0 {
+			return again, (shadows + senders - 1) / senders
+		}
+	}
+	senders := max(1, c.free()-c.cfg.ahead())
+	return live, (lanes + senders - 1) / senders
+}
+
+// longer returns the queue whose first lane has waited longer.
+func longer(a, b *fifo[*lane]) *fifo[*lane] {
+	if b.len() == 0 || a != nil && a.items[0].queued < b.items[0].queued {
+		return a
+	}
+	return b
+}
+
+// forJobs is how many requests with replayed rows may begin, so that live lanes find a
+// sender free: a quarter of them, or, while no live lane waits for one, all that live
+// requests leave but for a quarter. Probes and the halves of a request that failed may be
+// more.
+func (c *core) forJobs() int {
+	jobs := c.replaying
+	for _, req := range c.toSend.items {
+		if req.job() != nil {
+			jobs++
+		}
+	}
+	n := max(1, c.cfg.MaxConcurrentGroups/4)
+	if !slices.ContainsFunc(c.receivers, func(r *receiver) bool { return !r.suspect && r.ready.len() > 0 }) {
+		live := c.claiming + c.sending + c.toSend.len() - jobs
+		n = max(n, c.cfg.MaxConcurrentGroups-n-live)
+	}
+	return n - jobs
 }
 
 // most is how many rows the lane's next run may have.
@@ -197,6 +244,9 @@ func (c *core) nextRequest(now time.Time) *request {
 	}
 	req := c.toSend.pop()
 	c.sending++
+	if req.job() != nil {
+		c.replaying++
+	}
 	req.started = now
 	for _, r := range req.runs {
 		for _, rw := range r.rows {

@@ -23,6 +23,7 @@ type core struct {
 	waiting timers
 	// claiming and sending count the requests that are being claimed and sent.
 	claiming, sending int
+	replaying         int       // of those being sent, with replayed rows
 	frozen            bool      // nothing is claimed for now
 	notBefore         time.Time // nothing is claimed until then
 	ended             bool
@@ -51,6 +52,17 @@ type core struct {
 	back           int         // rows in memory that were read back
 	evicted        time.Time   // when room was last made for more of them
 
+	// jobs are the replays with rows in memory. Of their rows done are to be written
+	// down and noting are being so.
+	jobs         map[string]*job
+	done, noting []doneRow
+	// resting are rows without a group that were under way when a job came to
+	// theirs.
+	resting map[store.LaneKey]map[*row]bool
+	// moved: rows of a job left memory, or a lane was paused or goes on. restless: a
+	// lane was not yet still.
+	moved, restless bool
+
 	// watched are the rows that left their lanes since watch; nil while nobody
 	// asks.
 	watched map[store.Ref]bool
@@ -75,6 +87,7 @@ func newCore(cfg Config, limits func(kind string) sink.Limits, random func() flo
 	return &core{
 		cfg: cfg, limits: limits, random: random, lanes: map[LaneName]*lane{}, blocked: map[store.Ref]*lane{},
 		shrinking: map[*lane]bool{}, settling: map[store.ParkedRef]bool{},
+		jobs: map[string]*job{}, resting: map[store.LaneKey]map[*row]bool{},
 	}
 }
 
@@ -177,8 +190,7 @@ func (c *core) nameOf(it *store.Item) LaneName {
 func (c *core) lane(name LaneName) *lane {
 	l := c.lanes[name]
 	if l == nil {
-		c.stamp++
-		l = &lane{name: name, limit: c.cfg.APIBatchSize, to: c.receiver(name.Kind), born: c.stamp}
+		l = c.newLane(name)
 		c.lanes[name] = l
 		c.fetch(l)
 	}
@@ -199,15 +211,14 @@ func (c *core) wake(l *lane) {
 	switch {
 	case l.state != laneIdle:
 	case c.skipHead(l):
-	case l.standing():
+	case l.standing() && (l.job == nil || len(l.rows) > 0):
 		l.state = laneHeld
 	case len(l.rows) > 0:
 		if !l.rows[0].returning {
 			c.queue(l)
 		}
 	case !l.behind:
-		delete(c.lanes, l.name)
-		delete(c.shrinking, l)
+		c.forget(l)
 	}
 	if c.low(l) && !l.standing() {
 		c.hunger(l)
@@ -218,6 +229,9 @@ func (c *core) wake(l *lane) {
 // when it is empty.
 func (c *core) release(l *lane) {
 	l.state, l.inFlight = laneIdle, 0
+	if l.leaving() {
+		c.empty(l)
+	}
 	c.wake(l)
 	c.giveBack(l)
 }
@@ -225,7 +239,7 @@ func (c *core) release(l *lane) {
 // wait puts the lane aside until a time.
 func (c *core) wait(l *lane, until time.Time) {
 	l.state, l.inFlight, l.wakeAt = laneIdle, 0, until
-	if c.ended || l.rows[0].skippable() || l.standing() && l.rows[0].skip == nil {
+	if c.ended || l.leaving() || l.rows[0].skippable() || l.standing() && l.rows[0].skip == nil {
 		c.release(l)
 		return
 	}
@@ -238,7 +252,7 @@ func (c *core) takeOut(l *lane) {
 	switch l.state {
 	case laneReady:
 		is := func(other *lane) bool { return other == l }
-		_ = l.to.ready.remove(is) || l.to.tried.remove(is) || c.urgent.remove(is)
+		_ = l.to.ready.remove(is) || l.to.again.remove(is) || l.to.tried.remove(is) || c.urgent.remove(is)
 	case laneWaiting:
 		heap.Remove(&c.waiting, slices.Index(c.waiting, l))
 	case laneHeld:
@@ -277,7 +291,7 @@ func (c *core) nextWake() (at time.Time, ok bool) {
 	}
 	for _, recv := range c.receivers {
 		switch {
-		case recv.ready.len()+recv.tried.len() == 0:
+		case recv.ready.len()+recv.again.len()+recv.tried.len() == 0:
 		case recv.suspect && recv.probes == 0:
 			sooner(later(recv.nextProbe, c.notBefore))
 		case !recv.suspect && !c.notBefore.IsZero():

@@ -48,6 +48,7 @@ type desk struct {
 	observed   []string // "id status"
 	failures   []string // of the store, as observed
 	parkedRows int      // as observed
+	notes      notes
 }
 
 func newDesk() *desk {
@@ -127,12 +128,14 @@ func (d *desk) Settle(ctx context.Context, _ store.Epoch, outcomes []store.Outco
 	if err != nil {
 		return nil, err
 	}
+	var parked []store.ParkedRef
 	for i := range results {
 		results[i] = d.found
 		if o := &outcomes[i]; o.Parked != 0 && o.Status.Settled() {
-			d.forget(store.ParkedRef{Ref: o.Ref, Seq: o.Parked})
+			parked = append(parked, store.ParkedRef{Ref: o.Ref, Seq: o.Parked})
 		}
 	}
+	d.forget(parked...)
 	d.settles, d.outcomes = append(d.settles, lines), append(d.outcomes, outcomes...)
 	return results, d.lose
 }
@@ -237,7 +240,7 @@ func driveLeased(t *testing.T, cfg Config, lease Lease, test func(k *desk, d *Di
 	synctest.Test(t, func(t *testing.T) {
 		k := newDesk()
 		d := New(cfg, k, k, 1, k, time.Second)
-		d.Lease = lease
+		d.Lease, d.Replays, d.Replayed = lease, k, k.replayed
 		ctx, cancel := context.WithCancelCause(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- d.Run(ctx) }()

@@ -18,6 +18,12 @@ import (
 type Dispatcher struct {
 	// Lease, if there is one, is asked before each request. Set it before Run.
 	Lease Lease
+	// Replays takes what became of replayed rows. Set it before Run where Replay is
+	// called.
+	Replays store.ReplayLedger
+	// Replayed, if it is set before Run, is told how many rows of jobs were sent, and
+	// how many were refused, once that is written. It must return at once.
+	Replayed func(sent, refused int)
 
 	cfg   Config
 	store Ledger
@@ -39,7 +45,7 @@ type Dispatcher struct {
 	// relieved is when rows to park were last looked for; mu guards it.
 	relieved time.Time
 	// Signals with room for one: something changed for whoever waits.
-	toClaim, toWrite, toPark, freed, settled, roomy chan struct{}
+	toClaim, toWrite, toPark, toNote, freed, settled, roomy, replaying chan struct{}
 
 	// claims and outcomes are what is asked of the store, in memory that is used
 	// again: the one belongs to claimRows, the other to writeOutcomes.
@@ -58,7 +64,8 @@ func New(cfg Config, ledger Ledger, to sink.Sink, epoch store.Epoch, obs Observe
 	return &Dispatcher{
 		cfg: cfg, store: ledger, sink: to, epoch: epoch, obs: obs, drainTimeout: drainTimeout,
 		core:    newCore(cfg, to.Limits, rand.Float64),
-		toClaim: signal(), toWrite: signal(), toPark: signal(), freed: signal(), settled: signal(), roomy: signal(),
+		toClaim: signal(), toWrite: signal(), toPark: signal(), toNote: signal(),
+		freed: signal(), settled: signal(), roomy: signal(), replaying: signal(),
 		toSend: make(chan *request, cfg.MaxConcurrentGroups),
 		over:   make(chan struct{}),
 	}
@@ -123,6 +130,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	workers.Go(func() error { return d.claimRows(work) })
 	workers.Go(func() error { return d.writeOutcomes(work) })
 	workers.Go(func() error { return d.keepParked(work) })
+	if d.Replays != nil {
+		workers.Go(func() error { return d.noteReplayed(work) })
+	}
 	for range d.cfg.MaxConcurrentGroups {
 		workers.Go(func() error { return d.send(work) })
 	}
@@ -193,6 +203,7 @@ func (d *Dispatcher) claimRows(ctx context.Context) error {
 		}
 		d.tellParking() // a lane may be due whose rows are parked
 		reqs := d.core.nextClaims(maxStatementRows, now)
+		d.pump(now) // replayed rows need no claim
 		wake, waiting := d.core.nextWake()
 		d.mu.Unlock()
 		if len(reqs) > 0 {
@@ -220,11 +231,17 @@ func (d *Dispatcher) claimRows(ctx context.Context) error {
 func (d *Dispatcher) announce() {
 	d.mu.Lock()
 	d.tellParking()
-	write := len(d.core.outcomes) > 0
+	write, note, told := len(d.core.outcomes) > 0, len(d.core.done) > 0, d.core.told()
 	d.mu.Unlock()
 	notify(d.toClaim)
 	if write {
 		notify(d.toWrite)
+	}
+	if note {
+		notify(d.toNote)
+	}
+	if told {
+		notify(d.replaying)
 	}
 	notify(d.freed)
 	notify(d.settled)

@@ -14,7 +14,7 @@
 //	idle → ready → claiming → sending → ready or idle
 //	         ↑        │          └────→ writing → waiting → ready   (a failure)
 //	         │        └───────────────→ waiting → ready             (not yet visible, held)
-//	         └ held: blocked by a FAILED row, or paused by an operator
+//	         └ held: blocked by a FAILED row, paused by an operator, or replayed
 //
 // # The core and its workers
 //
@@ -70,6 +70,21 @@
 //
 // A parked row's outcome and the end of its parked copy are one transaction. While a
 // row is being parked its outcome waits, so that no parked row outlives it.
+//
+// # Replay
+//
+// A job sends rows again that were delivered before. They have lanes beside the
+// live ones, with the same turns, back-off and proof, and may be probes; but they
+// are not claimed, have no status and are never parked. Each is written down for its
+// job once it was taken or refused for good, and the store keeps it until then. So
+// nothing has to be given back, and what is sent twice after a crash is what was in
+// memory. A request has live rows or those of one job: its receiver is told.
+//
+// The live lane of the group stands meanwhile. Before the job looks which of its rows
+// were delivered, the lane has to be still: a COMPLETED that is not yet written looks
+// like a row that is still to come. For rows that a job sends to another sink it need
+// stand no longer than for that look. A pause of the group stops both its lanes. See
+// shadow.go and hold.go.
 //
 // # Failure policy
 //

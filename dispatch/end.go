@@ -12,11 +12,12 @@ import (
 // quiet reports whether nothing is on its way: no claim, no request, no outcome
 // but those that the store refuses. One that was too early is worth the wait.
 func (c *core) quiet() bool {
-	return len(c.parkings) == 0 && c.claiming+c.sending == 0 && len(c.outcomes) == 0 && len(c.writing) == 0 && c.early == 0
+	return len(c.parkings) == 0 && c.claiming+c.sending == 0 && len(c.outcomes) == 0 && len(c.writing) == 0 && c.early == 0 &&
+		len(c.done)+len(c.noting) == 0
 }
 
 // end stops new runs for good and gives back every claimed row that is not in a
-// request.
+// request. Replayed rows that are in none leave memory: the store has them.
 func (c *core) end() {
 	c.ended = true
 	for i := range c.toPark { // the log or the table brings them again
@@ -32,6 +33,9 @@ func (c *core) end() {
 		for _, r := range c.toSend.pop().runs {
 			c.release(r.lane)
 		}
+	}
+	for id := range c.jobs {
+		c.takeJobBack(id)
 	}
 	n := len(c.outcomes)
 	for _, l := range c.lanes {

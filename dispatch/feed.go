@@ -27,9 +27,10 @@ type Feed struct {
 	// spared how many of those that follow are taken without a look.
 	clean, spared int
 
-	// Marked, if set before Run, is told of each marker at its place among the
-	// rows.
-	Marked func(token string)
+	// Marked, if set before Run, is told of each marker once the rows of its batch are
+	// in their lanes, with the position of that batch and the last seq given out: all
+	// that committed before the marker is in a lane, parked or settled by then.
+	Marked func(token string, at store.Position, seq store.Seq)
 	// Parks, if set before Run, lets rows be parked. A source that reads tables
 	// leaves out instead what does not move.
 	Parks bool
@@ -173,13 +174,14 @@ func (f *Feed) Backlog(items []store.Item, parked int64, position store.Position
 }
 
 func (f *Feed) take(b *capture.Batch) error {
-	t := f.tracker.Begin(b.Position, f.number(b.Items), len(b.Items))
+	seq := f.number(b.Items)
+	t := f.tracker.Begin(b.Position, seq, len(b.Items))
 	if err := f.split(b.Items, func(d *Dispatcher, part []store.Item) { d.Append(part, t) }); err != nil {
 		return err
 	}
 	for _, token := range b.Marks {
 		if f.Marked != nil {
-			f.Marked(token)
+			f.Marked(token, b.Position, seq)
 		}
 	}
 	return nil

@@ -229,3 +229,32 @@ func TestTheFeedGoesOnWhenThereIsRoom(t *testing.T) {
 		ended(t, done)
 	})
 }
+
+// A marker is told behind the rows that committed before it, with the place up to
+// which all are in lanes; so, too, while the relay catches up.
+func TestAMarkerIsToldBehindTheRowsOfItsBatch(t *testing.T) {
+	for _, look := range []store.Looker{nil, &known{}} {
+		f := newFeeding(DefaultConfig())
+		if look != nil {
+			f.CatchUp(look)
+		}
+		var told []string
+		f.Marked = func(token string, at store.Position, seq store.Seq) {
+			events, _ := laneOf(t, f.events)
+			jobs, _ := laneOf(t, f.jobs)
+			told = append(told, fmt.Sprintf("%s at %s, %d of %d: %s, %s", token, at, seq-store.NewSeq(7, 0), seq.Epoch(), events, jobs))
+		}
+		err := f.run(
+			capture.Batch{Position: "p1", Marks: []string{"a"}},
+			capture.Batch{Items: of("events", "1")}, // its transaction goes on
+			capture.Batch{Position: "p2", Items: rowsOf(of("events", "2"), of("jobs", "3")), Marks: []string{"b", "c"}},
+			capture.Batch{Position: "p3", Items: of("events", "4")},
+			capture.Batch{Marks: []string{"d"}}, // of a source without a log
+		)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"a at p1, 0 of 7: , ", "b at p2, 3 of 7: 1 2, 3", "c at p2, 3 of 7: 1 2, 3", "d at , 4 of 7: 1 2 4, 3"}
+		newDesk().expect(t, "markers", strings.Join(told, "; "), strings.Join(want, "; "))
+	}
+}

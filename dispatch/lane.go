@@ -47,6 +47,9 @@ type row struct {
 	back, returning bool
 	// done: delivered, or found settled or gone; it leaves the lane.
 	done bool
+	// job sends the row again, as its n-th; nil: it is live.
+	job *job
+	n   int64
 }
 
 // memo is what a failing row leaves behind in its lane when it leaves memory.
@@ -81,12 +84,12 @@ const (
 	laneSending                   // in a request that waits for a sender or is being sent
 	laneWriting                   // an outcome of its head is being written
 	laneWaiting                   // until wakeAt
-	laneHeld                      // blocked or paused
+	laneHeld                      // blocked, paused, or standing while a job replays its rows
 	laneStates
 )
 
-// String names the state for metrics and operators. A held lane is blocked or
-// paused; see lane.word.
+// String names the state for metrics and operators. A held lane is blocked,
+// paused or replayed; see lane.word.
 func (s laneState) String() string {
 	return [...]string{"idle", "ready", "claiming", "sending", "writing", "waiting", "held"}[s]
 }
@@ -114,6 +117,8 @@ type lane struct {
 	tried           uint64 // the latest suspicion of its receiver under which it was tried
 	problem         string // the latest failure of its head
 	blocked, paused *store.Hold
+	job             *job     // whose rows it has; nil: it is live
+	replays         []string // jobs that keep it from moving
 
 	born uint64 // orders lanes
 	// behind: more rows of the lane are parked behind those in memory; beyond is
@@ -132,8 +137,12 @@ type lane struct {
 	probed          bool // it was sent as a probe
 }
 
-// parkedWord names the state of a lane whose rows are all parked.
-const parkedWord = "parked"
+const (
+	// parkedWord names the state of a lane whose rows are all parked.
+	parkedWord = "parked"
+	// replayingWord names that of a lane that stands while a job replays its rows.
+	replayingWord = "replaying"
+)
 
 // word names the lane's state for metrics and operators.
 func (l *lane) word() string {
@@ -144,12 +153,34 @@ func (l *lane) word() string {
 		return l.state.String()
 	case l.blocked != nil:
 		return store.Blocked.String()
+	case l.paused != nil:
+		return store.Paused.String()
 	}
-	return store.Paused.String()
+	return replayingWord
 }
 
 // standing reports whether somebody has to let the lane go.
-func (l *lane) standing() bool { return l.blocked != nil || l.paused != nil }
+func (l *lane) standing() bool { return l.blocked != nil || l.paused != nil || len(l.replays) > 0 }
+
+// leaving reports whether the lane is to give up its rows.
+func (l *lane) leaving() bool { return l.job != nil && l.job.leaving }
+
+// newLane makes the lane of a name.
+func (c *core) newLane(name LaneName) *lane {
+	c.stamp++
+	return &lane{name: name, limit: c.cfg.APIBatchSize, to: c.receiver(name.Kind), born: c.stamp}
+}
+
+// forget drops a lane that has nothing left.
+func (c *core) forget(l *lane) {
+	if l.job != nil {
+		l.to.shadows--
+		delete(l.job.lanes, l.name)
+		return
+	}
+	delete(c.lanes, l.name)
+	delete(c.shrinking, l)
+}
 
 // run is the head of a lane on its way through claim and request.
 type run struct {
@@ -171,6 +202,9 @@ type request struct {
 // to is the receiver that the request goes to.
 func (r *request) to() *receiver { return r.runs[0].lane.to }
 
+// job is the replay whose rows the request carries; nil: they are live.
+func (r *request) job() *job { return r.runs[0].lane.job }
+
 // size is how many rows the request carries.
 func (r *request) size() int {
 	n := 0
@@ -188,6 +222,7 @@ func (r *request) messages() []sink.Message {
 			msgs = append(msgs, sink.Message{
 				ID: rw.ID, Kind: rw.Kind, Group: rw.Group,
 				Payload: rw.Payload, Attempt: rw.attempts, Committed: rw.Committed,
+				Replay: run.lane.name.Job,
 			})
 		}
 	}

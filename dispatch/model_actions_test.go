@@ -71,7 +71,7 @@ func (w *world) inFlight(name LaneName) int {
 			}
 		}
 	}
-	if l := w.core.lanes[name]; l != nil && l.state == laneWriting {
+	if l := w.core.laneOf(name); l != nil && l.state == laneWriting {
 		return 1
 	}
 	return 0
@@ -102,7 +102,7 @@ func (w *world) claim(t *rapid.T) {
 	if len(w.claiming) > 0 {
 		return
 	}
-	most, taken := rapid.IntRange(1, 20).Draw(t, "most"), 0
+	most, taken, before := rapid.IntRange(1, 20).Draw(t, "most"), 0, w.core.toSend.len()
 	w.core.tick(w.now)
 	w.claiming = w.core.nextClaims(most, w.now)
 	for _, req := range w.claiming {
@@ -111,6 +111,14 @@ func (w *world) claim(t *rapid.T) {
 		}
 		taken += req.size()
 		w.checkRequest(req)
+		w.checkJob(req, false)
+	}
+	for _, req := range w.core.toSend.items[before:] {
+		if w.frozen || w.ended {
+			t.Fatalf("a replay while frozen %v, ended %v", w.frozen, w.ended)
+		}
+		w.checkRequest(req)
+		w.checkJob(req, true)
 	}
 	if wake, ok := w.core.nextWake(); ok && taken < most && !wake.After(w.now) {
 		t.Fatalf("whoever claims would spin: nothing more to claim at %v, and the next wake is %v", w.now, wake)
@@ -119,7 +127,11 @@ func (w *world) claim(t *rapid.T) {
 		if !w.frozen && !w.ended && !recv.suspect && taken < most && w.core.free() > 0 && recv.ready.len() > 0 {
 			t.Fatalf("a ready lane and a free sender are left")
 		}
+		if !w.frozen && !w.ended && !recv.suspect && taken < most && w.core.free() > 0 && recv.again.len() > 0 && w.core.forJobs() > 0 {
+			t.Fatalf("a ready lane of a job and a sender for jobs are left")
+		}
 	}
+	w.send()
 	w.check()
 }
 
@@ -129,13 +141,13 @@ func (w *world) checkRequest(req *request) {
 	for _, r := range req.runs {
 		name := r.lane.name
 		if name.Kind != kind || len(r.rows) == 0 || w.mode(kind) == sink.PerItem && len(r.rows) > 1 ||
-			w.standing(name) && w.table[w.queue[name][0]].skipped == nil {
+			w.standing(name) && w.row(w.queue[name][0]).skipped == nil {
 			w.t.Fatalf("a run of %d rows of lane %s, standing %v, in a request of kind %s", len(r.rows), name, w.standing(name), kind)
 		}
 		for i, rw := range r.rows {
-			bytes += w.table[rw.ID].size
-			if i >= len(w.queue[name]) || w.queue[name][i] != rw.ID {
-				w.t.Fatalf("row %s is taken from the lane of %v", rw.ID, w.queue[name])
+			bytes += w.of(rw).size
+			if i >= len(w.queue[name]) || w.queue[name][i] != label(rw) {
+				w.t.Fatalf("row %s is taken from the lane of %v", label(rw), w.queue[name])
 			}
 		}
 		if w.now.Before(w.notBefore[name]) || w.now.Before(w.paused[name]) {
@@ -191,10 +203,10 @@ func (w *world) send() {
 		}
 		for _, r := range req.runs {
 			for i, rw := range r.rows {
-				rec := w.table[rw.ID]
+				rec := w.of(rw)
 				rec.proof = !rec.failed.IsZero() && by.accepted.After(rec.failed)
-				if len(rw.Payload) != rec.size || rec.taken != w.epoch || w.queue[r.lane.name][i] != rw.ID {
-					w.t.Fatalf("row %s is sent with %d bytes of %d, claimed by %d, from %v", rw.ID, len(rw.Payload), rec.size, rec.taken, w.queue[r.lane.name])
+				if len(rw.Payload) != rec.size || rec.job == "" && rec.taken != w.epoch || w.queue[r.lane.name][i] != rec.id {
+					w.t.Fatalf("row %s is sent with %d bytes of %d, claimed by %d, from %v", rec.id, len(rw.Payload), rec.size, rec.taken, w.queue[r.lane.name])
 				}
 			}
 		}
@@ -267,6 +279,9 @@ func (w *world) end() {
 	if !w.ended {
 		w.core.end()
 		w.ended = true
+		for _, id := range w.ids {
+			w.leave(id)
+		}
 	}
 	w.check()
 }

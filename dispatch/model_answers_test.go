@@ -20,6 +20,7 @@ func (w *world) answer(t *rapid.T) {
 	res := w.receive(t, req)
 	w.remember(req, &res)
 	w.core.answered(req, &res, w.now)
+	w.leave(req.runs[0].lane.name.Job)
 	w.send()
 	w.check()
 }
@@ -29,7 +30,7 @@ func (w *world) receive(t *rapid.T, req *request) sink.Result {
 	var rows []*record
 	for _, r := range req.runs {
 		for _, rw := range r.rows {
-			rows = append(rows, w.table[rw.ID])
+			rows = append(rows, w.of(rw))
 		}
 	}
 	if w.down {
@@ -105,9 +106,12 @@ func (w *world) arrive(rec *record) {
 		if id == rec.id {
 			break
 		}
-		if before := w.table[id]; !rec.arrived && !before.arrived && !before.settled() {
+		if before := w.row(id); !rec.arrived && !before.arrived && !before.settled() {
 			w.t.Fatalf("row %s arrives before row %s, which is %s", rec.id, id, before.status)
 		}
+	}
+	if rec.job != "" && rec.known {
+		w.t.Fatalf("row %s is sent again after it was taken", rec.id)
 	}
 	rec.arrived = true
 }
@@ -138,7 +142,7 @@ func (w *world) learn(req *request, res *sink.Result) {
 			first = o.Class
 		}
 	}
-	head, by := w.table[req.runs[0].rows[0].ID], w.sight(req.runs[0].lane.name.Kind)
+	head, by := w.of(req.runs[0].rows[0]), w.sight(req.runs[0].lane.name.Kind)
 	switch {
 	case taken:
 		if by.fails, by.rejections = 0, 0; !req.started.Before(by.since) {
@@ -168,7 +172,7 @@ func (w *world) failTogether(req *request, res *sink.Result) {
 		!busy && (res.Class == sink.Refused || res.Class == sink.Misconfigured))
 	for _, r := range req.runs {
 		for _, rw := range r.rows {
-			w.table[rw.ID].fail(w.now)
+			w.of(rw).fail(w.now)
 		}
 		if !split {
 			w.putOff(r.lane.name, busy, res.RetryAfter)
@@ -178,7 +182,7 @@ func (w *world) failTogether(req *request, res *sink.Result) {
 
 // putOff notes how long a lane must rest.
 func (w *world) putOff(name LaneName, busy bool, retryAfter time.Duration) {
-	if w.table[w.queue[name][0]].skipped != nil {
+	if w.row(w.queue[name][0]).skipped != nil {
 		return // whoever passes over a row wants the next one sent
 	}
 	if busy {
@@ -199,7 +203,7 @@ func (r *record) fail(now time.Time) {
 func (w *world) rememberRun(req *request, r *run, res *sink.Result, at int) {
 	head := true // until the first row that was not delivered
 	for i, rw := range r.rows {
-		rec, class := w.table[rw.ID], res.At(at+i).Class
+		rec, class := w.of(rw), res.At(at+i).Class
 		switch {
 		case class == sink.Delivered:
 			rec.known = true

@@ -50,6 +50,7 @@ func (w *world) check() {
 	}
 	w.checkBytes()
 	w.checkLanes()
+	w.checkEncore()
 	w.checkSkips()
 }
 
@@ -93,17 +94,18 @@ func (w *world) checkSkips() {
 func (w *world) checkLanes() {
 	places := w.places()
 	for l, in := range places {
-		if w.core.lanes[l.name] != l || len(in) != 1 || in[0] != l.state {
+		if w.core.laneOf(l.name) != l || len(in) != 1 || in[0] != l.state {
 			w.t.Fatalf("lane %s, %s, is in %v", l.name, l.state, in)
 		}
 	}
-	for name, l := range w.core.lanes {
+	for l := range w.core.everyLane() {
+		name := l.name
 		ids := make([]string, len(l.rows))
 		for i, rw := range l.rows {
-			ids[i] = rw.ID
+			ids[i] = label(rw)
 		}
 		standing := w.standing(name)
-		if len(ids) == 0 && !standing || !slices.Equal(ids, w.queue[name]) || l.standing() != standing {
+		if len(ids) == 0 && (!standing || name.Job != "") || !slices.Equal(ids, w.queue[name]) || l.standing() != standing {
 			w.t.Fatalf("lane %s, standing %v, holds %v; left are %v, standing %v", name, l.standing(), ids, w.queue[name], standing)
 		}
 		if l.state == laneHeld && !standing || !w.ended && len(places[l]) != 1 && l.state != laneHeld {
@@ -111,11 +113,11 @@ func (w *world) checkLanes() {
 		}
 	}
 	for name, left := range w.queue {
-		if len(left) > 0 && w.core.lanes[name] == nil {
+		if len(left) > 0 && w.core.laneOf(name) == nil {
 			w.t.Fatalf("lane %s is forgotten with %v", name, left)
 		}
 	}
-	for key := range w.holds {
+	for _, key := range w.keys {
 		if w.standing(LaneName{LaneKey: key}) && w.core.lanes[LaneName{LaneKey: key}] == nil {
 			w.t.Fatalf("lane %s is forgotten though it stands still", key)
 		}
@@ -132,6 +134,7 @@ func (w *world) places() map[*lane][]laneState {
 	}
 	for _, recv := range c.receivers {
 		put(laneReady, recv.ready.items...)
+		put(laneReady, recv.again.items...)
 		put(laneReady, recv.tried.items...)
 	}
 	put(laneReady, c.urgent.items...)
@@ -150,6 +153,11 @@ func (w *world) places() map[*lane][]laneState {
 			if o.lane != nil {
 				put(laneWriting, o.lane)
 			}
+		}
+	}
+	for _, d := range slices.Concat(c.done, c.noting) {
+		if d.lane != nil {
+			put(laneWriting, d.lane)
 		}
 	}
 	return places

@@ -37,6 +37,9 @@ func (w *world) letGo(t *rapid.T) {
 func (w *world) letAllGo() {
 	for _, key := range w.keys {
 		w.letLaneGo(LaneName{LaneKey: key})
+		for _, id := range w.ids {
+			w.release(id, key)
+		}
 	}
 	w.check()
 }
@@ -65,7 +68,7 @@ func (w *world) left(t *rapid.T) (name LaneName, ok bool) {
 // skip passes over the head of a lane.
 func (w *world) skip(t *rapid.T) {
 	name, ok := w.left(t)
-	if !ok || w.ended {
+	if !ok || w.ended || name.Job != "" {
 		return
 	}
 	if _, blocked := w.holds[name.LaneKey][store.Blocked]; blocked && name.RowID == "" {
@@ -123,7 +126,7 @@ func (w *world) retryNow(t *rapid.T) {
 	if !ok {
 		return
 	}
-	l := w.core.lanes[name]
+	l := w.core.laneOf(name)
 	moves := l.state == laneWaiting || l.state == laneReady && w.sight(name.Kind).suspect
 	if err := w.core.retryNow(l); (err != nil) != (l.state == laneHeld) {
 		t.Fatalf("lane %s, %s: %v", name, l.state, err)

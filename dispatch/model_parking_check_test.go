@@ -54,6 +54,7 @@ func (y *yard) check(*rapid.T) {
 		y.t.Fatalf("%d rows were read back into a buffer of %d", n, y.cfg.BufferRows)
 	}
 	y.checkParked()
+	y.checkPlaying()
 	if rows != y.core.rows {
 		y.t.Fatalf("%d rows are counted, %d are held", y.core.rows, rows)
 	}

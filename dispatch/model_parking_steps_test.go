@@ -35,6 +35,8 @@ func (y *yard) claim(t *rapid.T) {
 	}
 	y.core.tick(y.now)
 	y.claiming = y.core.nextClaims(rapid.IntRange(1, 10).Draw(t, "most"), y.now)
+	y.checkClaims()
+	y.send()
 }
 
 func (y *yard) answerClaims(*rapid.T) {
@@ -78,6 +80,12 @@ func (y *yard) answer(t *rapid.T) {
 	i := rapid.IntRange(0, len(y.sending)-1).Draw(t, "request")
 	req := y.sending[i]
 	y.sending = slices.Delete(y.sending, i, i+1)
+	if req.job() != nil {
+		res := y.answerReplay(t, req)
+		y.core.answered(req, &res, y.now)
+		y.send()
+		return
+	}
 	res := sink.Result{Outcome: outcomeOf(sink.Delivered)}
 	for _, run := range req.runs {
 		for _, rw := range run.rows {
@@ -329,6 +337,9 @@ func (y *yard) end(t *rapid.T) {
 			y.write(t)
 			y.written(t)
 		}
+		for len(y.core.done)+len(y.core.noting) > 0 {
+			y.note(t)
+		}
 	}
 	if !y.core.quiet() {
 		t.Fatalf("an ended core is not quiet")
@@ -348,6 +359,9 @@ func (y *yard) end(t *rapid.T) {
 func (y *yard) crash(t *rapid.T) {
 	if len(y.parking) > 0 && rapid.Bool().Draw(t, "parked after all") {
 		_ = y.parked.Park(context.Background(), y.epoch, y.parking)
+	}
+	if len(y.noting) > 0 && rapid.Bool().Draw(t, "noted after all") {
+		y.delete(y.noting)
 	}
 	for _, b := range y.batches {
 		if b.told < len(b.rows) || rapid.IntRange(0, 3).Draw(t, "not saved") == 0 {

@@ -53,6 +53,8 @@ type yard struct {
 	found   []store.Item // found by a sweep that waits for its marker
 	sweeps  int          // 0: none, 1: it has its view, 2: it waits for the marker
 	mark    int          // in the log
+
+	playing // what is replayed
 }
 
 // stored is a row of the table.
@@ -121,6 +123,7 @@ func (y *yard) start() {
 	y.claiming, y.sending, y.writing, y.batches = nil, nil, nil, nil
 	y.parking, y.reading, y.answers = nil, false, nil
 	y.results, y.ended, y.found, y.sweeps = nil, false, nil, 0
+	y.startPlaying()
 	cut := y.lost
 	y.lost = false
 	if !cut {
@@ -261,6 +264,11 @@ func TestParkingAgainstModel(t *testing.T) {
 			"interfere": seldom(y.interfere),
 			"hold":      seldom(y.hold),
 			"let go":    y.letGo,
+			"hold for":  seldom(y.holdFor),
+			"move on":   y.letGoFor,
+			"replay":    seldom(y.replay),
+			"take back": seldom(y.takeBack),
+			"note":      y.note,
 			"set back":  seldom(y.setBack),
 			"sweep":     y.sweep,
 			"crash":     seldom(y.crash),
@@ -301,6 +309,7 @@ func (y *yard) finish(t *rapid.T) {
 	for range 2000 {
 		for _, key := range y.keys {
 			y.letLaneGo(key)
+			y.moveOn(key)
 		}
 		for _, step := range []func(*rapid.T){y.claim, y.answerClaims} {
 			step(t)
@@ -308,11 +317,14 @@ func (y *yard) finish(t *rapid.T) {
 		for len(y.sending) > 0 {
 			y.answer(t)
 		}
-		for _, step := range []func(*rapid.T){y.readLog, y.takeOutcomes, y.write, y.written, y.endBusy, y.park, y.endBusy, y.unpark, y.read, y.endBusy, y.sweep, y.check} {
+		for _, step := range []func(*rapid.T){y.readLog, y.takeOutcomes, y.write, y.written, y.endBusy, y.park, y.endBusy, y.unpark, y.read, y.endBusy, y.sweep, y.note, y.note, y.check} {
 			step(t)
 		}
 		y.now = y.now.Add(20 * time.Second)
-		if y.core.rows == 0 && len(y.parked.items) == 0 && y.brought == len(y.log) && y.sweeps == 0 && !slices.ContainsFunc(y.log, func(r *stored) bool { return !r.settled() }) {
+		if y.leaving {
+			y.replay(t)
+		}
+		if len(y.rows) == 0 && y.core.rows == 0 && len(y.parked.items) == 0 && y.brought == len(y.log) && y.sweeps == 0 && !slices.ContainsFunc(y.log, func(r *stored) bool { return !r.settled() }) {
 			break
 		}
 	}
@@ -325,7 +337,7 @@ func (y *yard) finish(t *rapid.T) {
 		}
 	}
 	c := y.core
-	if c.rows != 0 || c.bytes != 0 || c.parkedRows != 0 || c.passing != 0 || len(c.settling)+len(c.shrinking)+len(c.toPark) > 0 || !c.quiet() {
+	if c.rows != 0 || c.bytes != 0 || c.parkedRows != 0 || c.passing != 0 || len(c.settling)+len(c.shrinking)+len(c.toPark)+len(c.jobs)+len(y.rows) > 0 || !c.quiet() {
 		t.Fatalf("left over: %d rows, %d bytes, %d parked, %d passing, %d settling, %d shrinking", c.rows, c.bytes, c.parkedRows, c.passing, len(c.settling), len(c.shrinking))
 	}
 }

@@ -1,8 +1,8 @@
 package dispatch
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -47,6 +47,8 @@ type world struct {
 	sights map[string]*sight // by endpoint
 
 	holds map[store.LaneKey]map[store.HoldKind]store.Hold // as the store has them
+
+	encore // what is replayed
 }
 
 // sight is what the reference knows of an endpoint.
@@ -98,6 +100,10 @@ type record struct {
 	excuses int          // failures that the rule may hold against the row
 	skipped <-chan error // somebody waits for it to be passed over
 
+	copyOf string // the id of the row that a replay sends again
+	job    string
+	n      int64
+
 	refuse   int       // how often the table refuses an outcome yet
 	refusals int       // how often it has refused the present one
 	due      time.Time // when it may be tried again
@@ -131,7 +137,8 @@ func newWorld(t *rapid.T) *world {
 		unclaimed: rapid.IntRange(0, 2).Draw(t, "unclaimed") == 0,
 		t:         t, cfg: cfg, now: time.Unix(1e9, 0), limits: map[string]sink.Limits{},
 		table: map[string]*record{}, truth: map[LaneName][]string{},
-		holds: map[store.LaneKey]map[store.HoldKind]store.Hold{},
+		holds:  map[store.LaneKey]map[store.HoldKind]store.Hold{},
+		encore: newEncore(),
 	}
 	for kind, mode := range []sink.Mode{sink.Atomic, sink.Ordered, sink.PerItem} {
 		name := fmt.Sprint(kind)
@@ -156,15 +163,21 @@ func (w *world) counted(key store.LaneKey) bool { return w.mode(key.Kind) != sin
 
 // lane is the lane of a row.
 func (w *world) lane(r *record) LaneName {
+	name := LaneName{LaneKey: r.key, Job: r.job}
 	if !r.key.Group.Valid && w.cfg.Ungrouped == Parallel {
-		return LaneName{LaneKey: r.key, RowID: r.id}
+		name.RowID = cmp.Or(r.copyOf, r.id)
 	}
-	return LaneName{LaneKey: r.key}
+	return name
 }
 
-// standing reports whether somebody has to let a lane go.
+// standing reports whether somebody has to let a lane go. A pause is one of what is
+// replayed, too.
 func (w *world) standing(name LaneName) bool {
-	return name.RowID == "" && len(w.holds[name.LaneKey]) > 0
+	if name.Job != "" {
+		_, paused := w.holds[name.LaneKey][store.Paused]
+		return paused && name.RowID == ""
+	}
+	return name.RowID == "" && len(w.holds[name.LaneKey])+len(w.replays[name.LaneKey]) > 0
 }
 
 // start begins a core as a new leader does: with the holds in the store and the
@@ -182,6 +195,7 @@ func (w *world) start() {
 	w.queue = map[LaneName][]string{}
 	w.notBefore, w.paused = map[LaneName]time.Time{}, map[LaneName]time.Time{}
 	w.claims = map[LaneName]int{}
+	w.startEncore()
 	w.restore()
 	for _, key := range w.keys {
 		for _, id := range w.inserted(key) {
@@ -204,7 +218,7 @@ func (w *world) start() {
 func (w *world) inserted(key store.LaneKey) (ids []string) {
 	var names []LaneName
 	for name := range w.truth {
-		if name.LaneKey == key {
+		if name.LaneKey == key && name.Job == "" {
 			names = append(names, name)
 		}
 	}
@@ -289,6 +303,14 @@ func TestCoreAgainstModel(t *testing.T) {
 			"freeze":        seldom(func() { w.frozen = !w.frozen; w.core.freeze(w.frozen) }),
 			"pause":         w.pauseLane,
 			"let go":        w.letGo,
+			"copy":          w.copyRows,
+			"hold for":      w.holdFor,
+			"let go for":    w.letGoFor,
+			"replay":        w.replay,
+			"replay more":   w.replay,
+			"take back":     w.takeBack,
+			"note":          w.note,
+			"note more":     w.note,
 			"skip":          w.skip,
 			"requeue":       w.requeue,
 			"retry now":     w.retryNow,
@@ -301,69 +323,4 @@ func TestCoreAgainstModel(t *testing.T) {
 		t.Repeat(actions)
 		w.finish(t)
 	})
-}
-
-// finish heals the receivers and expects everything to end.
-func (w *world) finish(t *rapid.T) {
-	w.down, w.frozen = false, false
-	w.core.freeze(false)
-	if w.ended {
-		w.drain(t)
-		w.start()
-	}
-	for range 3000 {
-		if w.core.rows == 0 {
-			break
-		}
-		w.letAllGo()
-		w.claim(t)
-		w.answerClaims(t)
-		for len(w.sending) > 0 {
-			w.answer(t)
-		}
-		w.takeOutcomes(t)
-		w.write(t)
-		w.sleep(20 * time.Second)
-	}
-	w.letAllGo()
-	c := w.core
-	if c.rows != 0 || c.bytes != 0 || len(c.lanes) != 0 || !c.quiet() || len(c.waiting)+len(c.refused)+w.ready() > 0 {
-		t.Fatalf("left over: %d rows, %d bytes, %d lanes", c.rows, c.bytes, len(c.lanes))
-	}
-	for _, id := range slices.Sorted(maps.Keys(w.table)) {
-		r := w.table[id]
-		if !r.settled() {
-			t.Fatalf("row %s is %s", id, r.status)
-		}
-		if r.poison && !r.changed && r.status != store.Failed {
-			t.Fatalf("poisoned row %s is %s", id, r.status)
-		}
-	}
-}
-
-// drain lets an ended core come to rest: no claimed row may stay PROCESSING, but
-// for one whose table refuses that.
-func (w *world) drain(t *rapid.T) {
-	w.answerClaims(t)
-	for len(w.sending) > 0 {
-		w.answer(t)
-	}
-	for !w.core.quiet() {
-		w.takeOutcomes(t)
-		w.write(t)
-		w.sleep(lookMost) // an outcome may wait for its row
-	}
-	for id, r := range w.table {
-		if !w.unclaimed && r.status == store.Processing && r.holder == w.epoch && !r.gone && r.refusals == 0 {
-			t.Fatalf("row %s is left PROCESSING by a clean end", id)
-		}
-	}
-}
-
-// ready counts the lanes that wait for their turn.
-func (w *world) ready() (n int) {
-	for _, recv := range w.core.receivers {
-		n += recv.ready.len() + recv.tried.len()
-	}
-	return n + w.core.urgent.len()
 }

@@ -17,6 +17,8 @@ type LaneName struct {
 	// RowID names the lane of one row, where rows without a group have a lane
 	// each.
 	RowID string
+	// Job names the replay that sends the lane's rows again; "" is the live lane.
+	Job string
 }
 
 // LaneInfo is what a lane does at a moment.
@@ -24,8 +26,11 @@ type LaneInfo struct {
 	store.LaneKey
 	// RowID is set where rows without a group have a lane each.
 	RowID string
-	// State is ready, claiming, sending, writing, waiting, parked, blocked or
-	// paused.
+	// Job is set for the rows that a replay sends again. While it does, the group's
+	// live lane is replaying.
+	Job string
+	// State is ready, claiming, sending, writing, waiting, parked, blocked, paused
+	// or replaying.
 	State string
 	// Rows is how many rows are in memory, Parked how many more are not.
 	Rows, Parked int
@@ -37,7 +42,7 @@ type LaneInfo struct {
 	// NextAttempt is when a waiting lane is tried again; for one that waits for a
 	// suspect sink, when the next lane is.
 	NextAttempt time.Time
-	// Error is the head's latest failure, Reason why a lane is paused.
+	// Error is the head's latest failure, Reason why a lane is paused or replaying.
 	Error, Reason string
 	// Since is when a blocked or paused lane came to stand still.
 	Since time.Time
@@ -63,7 +68,8 @@ var (
 	errDelivered = fmt.Errorf("%w: its first row was settled or delivered meanwhile", ErrLaneState)
 	errWriting   = fmt.Errorf("%w: an outcome of its first row is being written; ask again", ErrLaneState)
 	errParked    = fmt.Errorf("%w: its rows are parked, and none is in memory; ask again", ErrLaneState)
-	errHeld      = fmt.Errorf("%w: it is blocked or paused; skip or requeue the row, or resume the lane", ErrLaneState)
+	errHeld      = fmt.Errorf("%w: it is blocked, paused or being replayed; skip or requeue the row, resume the lane, or pause the replay", ErrLaneState)
+	errReplayed  = fmt.Errorf("%w: its rows are sent by a replay; pause or cancel that", ErrLaneState)
 	errOneRow    = fmt.Errorf("%w: a row's own lane cannot be paused; skip the row", ErrLaneState)
 )
 
@@ -71,7 +77,7 @@ var (
 // and how many there are. The time is linear in the lanes.
 func (d *Dispatcher) Lanes(f LaneFilter, limit int) (lanes []LaneInfo, total int) {
 	d.mu.Lock()
-	for _, l := range d.core.lanes {
+	for l := range d.core.everyLane() {
 		if f.match(l) {
 			lanes = append(lanes, d.core.info(l))
 		}
@@ -94,7 +100,7 @@ func CompareLanes(a, b LaneInfo) int {
 		return 2
 	}
 	return cmp.Or(rank(&a)-rank(&b), b.Rows-a.Rows,
-		cmp.Compare(a.String(), b.String()), cmp.Compare(a.RowID, b.RowID))
+		cmp.Compare(a.String(), b.String()), cmp.Compare(a.RowID, b.RowID), cmp.Compare(a.Job, b.Job))
 }
 
 func (f *LaneFilter) match(l *lane) bool {
@@ -109,7 +115,7 @@ func (f *LaneFilter) match(l *lane) bool {
 func (d *Dispatcher) RetryNow(lane LaneName) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	err := d.core.retryNow(d.core.lanes[lane])
+	err := d.core.retryNow(d.core.laneOf(lane))
 	notify(d.toClaim)
 	return err
 }
@@ -117,8 +123,11 @@ func (d *Dispatcher) RetryNow(lane LaneName) error {
 // Skip lets a lane pass its first row: a row that blocks the lane stays FAILED,
 // another becomes FAILED with the reason as its error. A row in a request is
 // skipped if that fails. Skip returns when it is durable, or when the row was
-// delivered after all (ErrLaneState).
+// delivered after all (ErrLaneState). A replayed row cannot be skipped.
 func (d *Dispatcher) Skip(ctx context.Context, lane LaneName, reason string) error {
+	if lane.Job != "" {
+		return errReplayed
+	}
 	d.mu.Lock()
 	l := d.core.lanes[lane]
 	if l != nil && l.blocked != nil {
@@ -155,8 +164,11 @@ func (d *Dispatcher) pass(ctx context.Context, lane LaneName) error {
 
 // Pause keeps a lane from moving until Resume, also across restarts. A request
 // under way ends first. The lane need not have rows. It is durable when Pause
-// returns.
+// returns. What is replayed of the lane is paused with it.
 func (d *Dispatcher) Pause(ctx context.Context, lane LaneName, reason string) error {
+	if lane.Job != "" {
+		return errReplayed
+	}
 	if lane.RowID != "" || !lane.Group.Valid && d.cfg.Ungrouped == Parallel {
 		return errOneRow
 	}
@@ -167,13 +179,17 @@ func (d *Dispatcher) Pause(ctx context.Context, lane LaneName, reason string) er
 		return err
 	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.core.pause(lane, h)
+	d.mu.Unlock()
+	d.announce()
 	return nil
 }
 
 // Resume ends a pause, durably.
 func (d *Dispatcher) Resume(ctx context.Context, lane LaneName) error {
+	if lane.Job != "" {
+		return errReplayed
+	}
 	d.operating.Lock()
 	defer d.operating.Unlock()
 	d.mu.Lock()

@@ -155,7 +155,7 @@ func (d *Dispatcher) readSome(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// untilParked is untilStored for statements on the relay's own table, which can be
+// untilParked is untilStored for statements on the relay's own tables, which can be
 // refused for no row's sake.
 func (d *Dispatcher) untilParked(ctx context.Context, op string, do func() error) error {
 	_, err := d.untilStored(ctx, op, func() error {

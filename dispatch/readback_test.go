@@ -308,3 +308,29 @@ func TestAPausedLaneThatIsParkedCanBeSkipped(t *testing.T) {
 		t.Errorf("after ten tries in ten minutes: %v", err)
 	})
 }
+
+// Nor by what a job sends again: its lanes are none of those that a suspect receiver
+// keeps in memory.
+func TestWellLanesThatAreAwayAreNotStarvedByAReplay(t *testing.T) {
+	limits := func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 1 << 20} }
+	c, now := newCore(DefaultConfig(), limits, func() float64 { return 0 }), time.Unix(1e9, 0)
+	c.replay("job", replayOf(1, grouped(2*probeLanes)))
+	for !c.receivers[0].suspect {
+		c.nextClaims(maxStatementRows, now)
+		for req := c.nextRequest(now); req != nil; req = c.nextRequest(now) {
+			c.answered(req, &sink.Result{Outcome: sink.Outcome{Class: sink.Unavailable}}, now)
+		}
+		now = now.Add(time.Minute)
+		c.tick(now)
+	}
+	key := group("w")
+	c.shelve([]store.ParkedLane{{Outbox: "events", Kind: "EVENT", Hash: key.Hash(), Rows: 1}})
+	from, _ := c.nextReads(now)
+	if len(from) != 1 {
+		t.Fatalf("%d lanes are read back beside %d that are replayed", len(from), c.receivers[0].shadows)
+	}
+	c.readBack([][]store.Item{placed(1, items("w", "well"))}, 1)
+	if l := c.lanes[nameOf("w")]; l == nil || l.state != laneReady {
+		t.Errorf("the lane waits for nobody to try it: %+v", l)
+	}
+}

@@ -11,6 +11,9 @@ import (
 // answered takes the result of a request.
 func (c *core) answered(req *request, res *sink.Result, now time.Time) {
 	c.sending--
+	if req.job() != nil {
+		c.replaying--
+	}
 	c.observe(req, res, now)
 	if res.Items == nil && res.Class != sink.Delivered && len(req.runs) > 1 {
 		c.failedTogether(req, res, now)
@@ -36,7 +39,7 @@ func (c *core) failedTogether(req *request, res *sink.Result, now time.Time) {
 		}
 		r.lane.apart, r.lane.problem = true, res.Detail
 	}
-	if split && !c.ended {
+	if split && !c.ended && !req.runs[0].lane.leaving() {
 		half := len(req.runs) / 2
 		c.toSend.push(&request{runs: req.runs[:half:half], split: true})
 		c.toSend.push(&request{runs: req.runs[half:], split: true})
@@ -92,7 +95,9 @@ func (c *core) failed(l *lane, rw *row, f *failure, n int, now time.Time) {
 	v := c.judge(l, rw, f, now)
 	l.problem = f.Detail
 	l.apart = true
-	c.shed(rw)
+	if rw.job == nil {
+		c.shed(rw)
+	}
 	status := store.Pending
 	switch {
 	case rw.skip != nil, v == again:
@@ -170,6 +175,10 @@ func (c *core) backOff(l *lane, retryAfter time.Duration) time.Duration {
 
 // settle queues an outcome to be written. With a lane, the lane waits for it.
 func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
+	if rw.job != nil {
+		c.replayed(rw, o.Status, o.Error, l)
+		return
+	}
 	o.Ref, o.Txn, o.RetryCount, o.At = rw.Ref, rw.Txn, rw.RetryCount, now
 	if !rw.claimed.IsZero() {
 		o.Txn = 0 // its claim has found it: if it is not there, it is gone
@@ -273,13 +282,18 @@ func (c *core) passHead(o *outcome, result store.SettleResult, now time.Time) {
 		return
 	}
 	c.drop(o.row)
+	if o.Block != nil && result != store.WasGone {
+		c.block(l, o.Block)
+	}
+	c.goOn(l, now)
+}
+
+// goOn takes a head out of its lane that failed for good, and lets the lane go on.
+func (c *core) goOn(l *lane, now time.Time) {
 	l.prune(1)
 	l.failures, l.problem = 0, ""
 	if l.doubt > 0 || l.apart {
 		l.doubt, l.apart, l.limit = 0, false, c.cfg.APIBatchSize // it was the one to blame
-	}
-	if o.Block != nil && result != store.WasGone {
-		c.block(l, o.Block)
 	}
 	if len(l.rows) > 0 && l.wakeAt.After(now) {
 		c.wait(l, l.wakeAt) // the receiver asked for it

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -68,18 +69,24 @@ func (c *core) skipHead(l *lane) bool {
 	return true
 }
 
-// pause keeps a lane from moving. A run in flight ends first.
+// pause keeps a lane from moving, and what is replayed of it. A run in flight ends
+// first.
 func (c *core) pause(name LaneName, h store.Hold) {
-	l := c.lane(name)
-	l.paused = &h
-	c.takeOut(l)
-	c.wake(l)
+	for _, l := range append(c.shadowsOf(name), c.lane(name)) {
+		l.paused = &h
+		c.takeOut(l)
+		c.wake(l)
+	}
+	c.moved = true
 }
 
 // resume ends a pause.
 func (c *core) resume(l *lane, now time.Time) {
-	l.paused = nil
-	c.letGo(l, now)
+	for _, l := range append(c.shadowsOf(l.name), l) {
+		l.paused = nil
+		c.letGo(l, now)
+	}
+	c.moved = true
 }
 
 // letGo lets a lane go on that nothing holds any more.
@@ -240,7 +247,7 @@ func (c *core) retryNow(l *lane) error {
 // info describes a lane.
 func (c *core) info(l *lane) LaneInfo {
 	in := LaneInfo{
-		LaneKey: l.name.LaneKey, RowID: l.name.RowID, State: l.word(),
+		LaneKey: l.name.LaneKey, RowID: l.name.RowID, Job: l.name.Job, State: l.word(),
 		Rows: len(l.rows), Parked: l.beyond, Error: l.problem,
 	}
 	if len(l.rows) > 0 {
@@ -255,6 +262,9 @@ func (c *core) info(l *lane) LaneInfo {
 	}
 	if h := l.blocked; h != nil {
 		in.Head, in.RetryCount, in.Error, in.Since = h.ID, h.RetryCount, h.Reason, h.Since
+	}
+	if len(l.replays) > 0 {
+		in.Reason = "its rows are being replayed by " + strings.Join(l.replays, ", ")
 	}
 	if h := l.paused; h != nil {
 		in.Reason, in.Since = h.Reason, h.Since

@@ -6,13 +6,13 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Stats is what a dispatcher holds at a moment.
+// Stats is what a dispatcher holds at a moment, without what is replayed.
 type Stats struct {
 	Rows     int            // in memory, until their outcome is written
 	Parked   int            // in the store's parked rows, some of them in memory too
 	Waiting  int            // in memory or parked, each counted once
 	Bytes    int64          // payloads in memory
-	InFlight int            // claims and requests under way
+	InFlight int            // claims and requests under way, with those of replayed rows
 	Lanes    map[string]int // by state
 	// Oldest is when the oldest of the rows in memory was committed, or, where the
 	// log does not tell, captured. It is zero if there is none; of rows that are
@@ -31,7 +31,7 @@ func (d *Dispatcher) Stats() Stats {
 func (c *core) stats() Stats {
 	s := Stats{
 		Rows: c.rows, Parked: c.parkedRows, Bytes: c.bytes, InFlight: c.claiming + c.sending,
-		Lanes:   map[string]int{parkedWord: 0, store.Blocked.String(): 0, store.Paused.String(): 0},
+		Lanes:   map[string]int{parkedWord: 0, replayingWord: 0, store.Blocked.String(): 0, store.Paused.String(): 0},
 		Suspect: c.suspicions(),
 	}
 	for st := laneReady; st < laneHeld; st++ {

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"slices"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -26,7 +27,9 @@ const (
 type receiver struct {
 	endpoint string
 	ready    fifo[*lane] // to be claimed
+	again    fifo[*lane] // ready with replayed rows; while it is suspect they are with the others
 	tried    fifo[*lane] // tried since the receiver became suspect
+	shadows  int         // lanes of replayed rows that go to it
 
 	// accepted is the latest beginning of a request of which it took a row.
 	accepted time.Time
@@ -63,10 +66,18 @@ func (c *core) receiver(kind string) *receiver {
 func (c *core) queue(l *lane) {
 	c.stamp++
 	l.state, l.queued = laneReady, c.stamp
-	if recv := l.to; recv.suspect && l.tried == recv.round {
-		recv.tried.push(l)
-	} else {
-		recv.ready.push(l)
+	l.to.push(l)
+}
+
+// push puts a lane in the queue that it belongs to.
+func (r *receiver) push(l *lane) {
+	switch {
+	case r.suspect && l.tried == r.round:
+		r.tried.push(l)
+	case !r.suspect && l.job != nil:
+		r.again.push(l)
+	default:
+		r.ready.push(l)
 	}
 }
 
@@ -107,6 +118,9 @@ func (c *core) observe(req *request, res *sink.Result, now time.Time) {
 	if recv.fails >= suspectAfter || recv.rejections >= rejectedAfter || failed.Class == sink.Misconfigured && !proof {
 		recv.suspect, recv.since = true, now
 		recv.round++
+		for recv.again.len() > 0 {
+			recv.ready.push(recv.again.pop())
+		}
 		recv.rotated = 0
 		recv.atOnce, recv.misses = probesAtOnce, 0
 		recv.nextProbe = now.Add(delay(1, c.cfg.BackoffInitial, c.cfg.BackoffMax, c.random))
@@ -180,8 +194,10 @@ func (r *receiver) trust() {
 		return
 	}
 	r.suspect = false
-	for r.tried.len() > 0 {
-		r.ready.push(r.tried.pop())
+	waiting := slices.Concat(r.ready.items, r.tried.items)
+	r.ready, r.tried = fifo[*lane]{}, fifo[*lane]{}
+	for _, l := range waiting {
+		r.push(l)
 	}
 }
 

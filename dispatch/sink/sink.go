@@ -21,6 +21,9 @@ type Message struct {
 	// Committed is when the row's transaction committed, by the database's
 	// clock; zero where it is not known, as for a row from a table read.
 	Committed time.Time
+	// Replay names the replay that sends the row again; "" for a live row. All
+	// messages of a request have the same.
+	Replay string
 }
 
 // Mode says how a destination answers a request of several messages.

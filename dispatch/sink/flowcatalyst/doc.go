@@ -24,6 +24,9 @@
 // all messages, as if they had been in it: it is a cause to send fewer, and
 // then each comes to stand in a request that it is part of.
 //
+// A request with rows that a replay sends again names it in Sluicebox-Replay. All
+// else is as it was the first time, the ids too.
+//
 // # One attempt is one request
 //
 // The platform does not drop duplicates: a request that may have reached it is

@@ -161,6 +161,7 @@ func (s *Sink) request(token string, r *route, msgs []sink.Message) *httpsink.Re
 	if len(msgs) == 1 {
 		httpsink.SetIdempotencyKey(h, msgs[0].ID)
 	}
+	httpsink.SetReplay(h, msgs[0].Replay)
 	return &httpsink.Request{
 		Method: http.MethodPost, URL: s.base + r.path, Header: h, Body: r.body(msgs), MaxSuccess: maxSuccess,
 	}

@@ -72,6 +72,7 @@ func Run(t *testing.T, h Harness) {
 	t.Run("Payload", h.testPayload)
 	t.Run("IdempotencyKey", h.testIdempotencyKey)
 	t.Run("HeaderInjection", h.testHeaderInjection)
+	t.Run("Replay", h.testReplay)
 	t.Run("DeadPort", h.testDeadPort)
 	t.Run("Cancelled", h.testCancelled)
 	t.Run("Silence", h.testSilence)

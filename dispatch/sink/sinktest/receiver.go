@@ -29,6 +29,8 @@ type Received struct {
 	Request, Index int
 	// Key is the request's Idempotency-Key.
 	Key string
+	// Replay is the request's Sluicebox-Replay; "" for live rows.
+	Replay string
 	// Status is what was answered, 0 if the connection was cut instead. It is
 	// set when the answer is settled, just before it is written.
 	Status int
@@ -236,7 +238,7 @@ func (r *Receiver) note(req *Request) (Script, int) {
 	for i := range req.Items {
 		it := &req.Items[i]
 		it.Kind, it.At, it.Request, it.Index = req.Kind, now, req.N, i
-		it.Key = req.Header.Get("Idempotency-Key")
+		it.Key, it.Replay = req.Header.Get("Idempotency-Key"), req.Header.Get("Sluicebox-Replay")
 	}
 	r.log = append(r.log, req.Items...)
 	return r.script, first

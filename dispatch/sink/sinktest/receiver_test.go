@@ -101,6 +101,9 @@ func TestReceiverWebhook(t *testing.T) {
 			t.Fatal(err)
 		}
 		req.Header.Set("Webhook-Id", "a%2Eb")
+		if kind == "Ce-Type" {
+			req.Header.Set("Sluicebox-Replay", "job")
+		}
 		req.Header.Set(kind, "an%20"+kind)
 		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 		resp, err := client.Do(req)
@@ -114,7 +117,7 @@ func TestReceiverWebhook(t *testing.T) {
 	}
 	log := r.Taken()
 	if len(log) != 2 || log[0].ID != "a.b" || log[0].Kind != "an Sluicebox-Kind" || log[1].Kind != "an Ce-Type" ||
-		string(log[0].Payload) != "[1," {
+		string(log[0].Payload) != "[1," || log[0].Replay != "" || log[1].Replay != "job" {
 		t.Errorf("the log is %+v", log)
 	}
 }

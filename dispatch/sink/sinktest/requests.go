@@ -7,7 +7,9 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -85,6 +87,52 @@ func (h Harness) testIdempotencyKey(t *testing.T) {
 	defer mu.Unlock()
 	if want := slices.Repeat([]string{"0HZXEQ5Y8JY5Z"}, len(answers)); !slices.Equal(keys, want) {
 		t.Errorf("the keys are %q, want %q", keys, want)
+	}
+}
+
+// testReplay: a request with replayed rows names the replay, and no other does. The
+// rows are sent as they were, under the same key.
+func (h Harness) testReplay(t *testing.T) {
+	type request struct {
+		replay []string
+		key    string
+		body   []byte
+	}
+	requests := make(chan request, 1)
+	var n atomic.Int64
+	srv := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		b, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Errorf("read the request: %v", err)
+		}
+		requests <- request{r.Header.Values("Sluicebox-Replay"), r.Header.Get("Idempotency-Key"), b}
+		h.Success(int(n.Load())).write(w)
+	})
+	s := h.New(t, srv.URL, longTimeout)
+	for size := 1; size <= h.several(s); size++ {
+		n.Store(int64(size))
+		var live request
+		for _, replay := range []string{"", "k3jq7c2mzt5ad", "", "a\r\nX-Injected: 1"} {
+			msgs := h.messages(size)
+			for i := range msgs {
+				msgs[i].Replay = replay
+			}
+			want(t, deliver(t, s, msgs...), size, sink.Delivered)
+			got := <-requests
+			if replay == "" {
+				if live = got; got.replay != nil {
+					t.Errorf("%d live rows have Sluicebox-Replay %q", size, got.replay)
+				}
+				continue
+			}
+			if id, err := url.PathUnescape(strings.Join(got.replay, ",")); id != replay || err != nil {
+				t.Errorf("%d rows of the replay %q have Sluicebox-Replay %q", size, replay, got.replay)
+			}
+			if got.key != live.key || !bytes.Equal(got.body, live.body) {
+				t.Errorf("%d rows of a replay are sent under %q as %.200q, live ones under %q as %.200q",
+					size, got.key, got.body, live.key, live.body)
+			}
+		}
 	}
 }
 

@@ -10,6 +10,7 @@
 //	webhook-timestamp  the second of this attempt
 //	webhook-signature  v1,… for each of the secrets, by blanks apart; without secrets none
 //	Idempotency-Key    what webhook-id is
+//	Sluicebox-Replay   the id of the replay that sends the row again; for a live row none
 //
 // Characters that a header cannot carry, and %, are percent-encoded, in
 // webhook-id the full stop too: what is signed is "id.timestamp.body", which a

@@ -172,5 +172,6 @@ func (s *Sink) header(m *sink.Message) (h http.Header, why string) {
 		h.Set("Webhook-Signature", sign(keys, signedID, timestamp, m.Payload))
 	}
 	httpsink.SetIdempotencyKey(h, id)
+	httpsink.SetReplay(h, m.Replay)
 	return h, ""
 }

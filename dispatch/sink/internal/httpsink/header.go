@@ -22,6 +22,18 @@ func SetIdempotencyKey(h http.Header, id string) {
 	}
 }
 
+// ReplayHeader tells a receiver that it may have had the rows of a request before,
+// because somebody sends them again. Its value is the id of that replay.
+const ReplayHeader = "Sluicebox-Replay"
+
+// SetReplay names the replay that a request belongs to. One with live rows, whose
+// replay is "", has no such header.
+func SetReplay(h http.Header, replay string) {
+	if replay != "" {
+		h.Set(ReplayHeader, PercentEncode(replay, ""))
+	}
+}
+
 // idempotencyKey returns the id as a header value: as it is where it consists
 // of visible ASCII without %, else with the other bytes percent-encoded, so that
 // different ids stay different. It returns "" for an id that is empty or too

@@ -1,0 +1,55 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// notes is what a desk is told of replayed rows.
+type notes struct {
+	refuse        error      // what DoneRows answers while it is set
+	done          [][]string // "job n id result error" of each statement
+	sent, refused int        // as observed
+}
+
+// DoneRows takes its time as other statements do.
+func (d *desk) DoneRows(ctx context.Context, _ store.Epoch, job string, done []store.ReplayDone) error {
+	err := d.statement(ctx, nil)
+	defer d.mu.Unlock()
+	if err == nil {
+		err = d.notes.refuse
+	}
+	if err != nil {
+		return err
+	}
+	var lines []string
+	for _, r := range done {
+		word := map[store.ReplayResult]string{store.ReplaySent: "sent", store.ReplayRefused: "refused: "}[r.Result]
+		lines = append(lines, fmt.Sprintf("%s %d %s %s%s", job, r.N, r.ID, word, r.Error))
+	}
+	d.notes.done = append(d.notes.done, lines)
+	return nil
+}
+
+func (d *desk) replayed(sent, refused int) {
+	d.set(func() { d.notes.sent, d.notes.refused = d.notes.sent+sent, d.notes.refused+refused })
+}
+
+// replayOf numbers rows as those of a job, from a number on.
+func replayOf(from int64, rows []store.Item) []store.ReplayRow {
+	out := make([]store.ReplayRow, len(rows))
+	for i := range rows {
+		out[i] = store.ReplayRow{N: from + int64(i), Item: rows[i]}
+	}
+	return out
+}
+
+// jobs lists the replays of the messages that arrived.
+func (d *desk) jobs() (jobs []string) {
+	for _, m := range d.messages {
+		jobs = append(jobs, m.Replay)
+	}
+	return jobs
+}

@@ -1,0 +1,80 @@
+package dispatch
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// finish heals the receivers and expects everything to end.
+func (w *world) finish(t *rapid.T) {
+	w.down, w.frozen = false, false
+	w.core.freeze(false)
+	if w.ended {
+		w.drain(t)
+		w.start()
+	}
+	for range 3000 {
+		if w.core.rows == 0 && w.allEncore() {
+			break
+		}
+		w.letAllGo()
+		w.replay(t)
+		w.claim(t)
+		w.answerClaims(t)
+		for len(w.sending) > 0 {
+			w.answer(t)
+		}
+		w.takeOutcomes(t)
+		w.write(t)
+		w.note(t)
+		w.sleep(20 * time.Second)
+	}
+	w.letAllGo()
+	w.finishEncore()
+	c := w.core
+	if c.rows != 0 || c.bytes != 0 || len(c.lanes) != 0 || !c.quiet() || len(c.waiting)+len(c.refused)+w.ready() > 0 {
+		t.Fatalf("left over: %d rows, %d bytes, %d lanes", c.rows, c.bytes, len(c.lanes))
+	}
+	for _, id := range slices.Sorted(maps.Keys(w.table)) {
+		r := w.table[id]
+		if !r.settled() {
+			t.Fatalf("row %s is %s", id, r.status)
+		}
+		if r.poison && !r.changed && r.status != store.Failed {
+			t.Fatalf("poisoned row %s is %s", id, r.status)
+		}
+	}
+}
+
+// drain lets an ended core come to rest: no claimed row may stay PROCESSING, but
+// for one whose table refuses that.
+func (w *world) drain(t *rapid.T) {
+	w.answerClaims(t)
+	for len(w.sending) > 0 {
+		w.answer(t)
+	}
+	for !w.core.quiet() {
+		w.takeOutcomes(t)
+		w.write(t)
+		w.note(t)
+		w.sleep(lookMost) // an outcome may wait for its row
+	}
+	for id, r := range w.table {
+		if !w.unclaimed && r.status == store.Processing && r.holder == w.epoch && !r.gone && r.refusals == 0 {
+			t.Fatalf("row %s is left PROCESSING by a clean end", id)
+		}
+	}
+}
+
+// ready counts the lanes that wait for their turn.
+func (w *world) ready() (n int) {
+	for _, recv := range w.core.receivers {
+		n += recv.ready.len() + recv.again.len() + recv.tried.len()
+	}
+	return n + w.core.urgent.len()
+}

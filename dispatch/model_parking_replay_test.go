@@ -1,0 +1,185 @@
+package dispatch
+
+import (
+	"slices"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// theJob is the one replay of a yard.
+const theJob = "job"
+
+// playing is what a yard knows of a replay: the rows that the store has yet, and
+// the lanes that stand for it.
+type playing struct {
+	rows    []*echo // by n
+	last    int64
+	noting  []store.ReplayDone
+	stands  map[store.LaneKey]bool
+	leaving bool // rows were taken back, or a leader was lost
+}
+
+// echo is a row that is sent again.
+type echo struct {
+	n              int64
+	row            *stored
+	arrived, taken bool
+}
+
+// startPlaying is what a new leader finds.
+func (y *yard) startPlaying() {
+	y.noting, y.stands, y.leaving = nil, map[store.LaneKey]bool{}, true
+	for _, e := range y.rows {
+		e.taken = false
+	}
+}
+
+// replay sends rows again: new ones, or, once all of a job have left memory, what is
+// left of it.
+func (y *yard) replay(t *rapid.T) {
+	if y.ended || y.leaving && y.core.jobs[theJob] != nil {
+		return
+	}
+	from := len(y.rows)
+	if y.leaving {
+		from, y.leaving = 0, false
+	}
+	if len(y.log) > 0 && len(y.rows) < 20 {
+		for range rapid.IntRange(1, 5).Draw(t, "rows") {
+			y.last++
+			y.rows = append(y.rows, &echo{n: y.last, row: rapid.SampledFrom(y.log).Draw(t, "row")})
+		}
+	}
+	var rows []store.ReplayRow
+	for _, e := range y.rows[from:] {
+		rows = append(rows, store.ReplayRow{N: e.n, Item: e.row.item()})
+	}
+	y.core.replay(theJob, rows)
+}
+
+func (y *yard) takeBack(*rapid.T) {
+	y.core.takeJobBack(theJob)
+	y.leaving = true
+}
+
+// note takes rows that are done with, or deletes them from the store.
+func (y *yard) note(t *rapid.T) {
+	if len(y.noting) > 0 {
+		y.delete(y.noting)
+		y.noting = nil
+		y.core.noted(y.now)
+		return
+	}
+	_, y.noting = y.core.nextDone(rapid.IntRange(1, 4).Draw(t, "most"))
+	for _, d := range y.noting {
+		e := y.echo(d.N)
+		if (d.Result == store.ReplaySent) != e.taken || d.Lane != e.row.key || d.ID != e.row.id {
+			t.Fatalf("row %s, taken %v, is noted as %+v", e.row.id, e.taken, d)
+		}
+	}
+}
+
+func (y *yard) delete(done []store.ReplayDone) {
+	for _, d := range done {
+		y.rows = slices.DeleteFunc(y.rows, func(e *echo) bool { return e.n == d.N })
+	}
+}
+
+func (y *yard) echo(n int64) *echo {
+	i := slices.IndexFunc(y.rows, func(e *echo) bool { return e.n == n })
+	if i < 0 {
+		y.t.Fatalf("row %d of the job is done with\n%s", n, y.describe())
+	}
+	return y.rows[i]
+}
+
+// answerReplay is the receiver of replayed rows.
+func (y *yard) answerReplay(t *rapid.T, req *request) sink.Result {
+	res := sink.Result{Outcome: outcomeOf(rapid.SampledFrom([]sink.Class{
+		sink.Delivered, sink.Delivered, sink.Delivered, sink.Rejected, sink.Refused, sink.Unavailable,
+	}).Draw(t, "answer"))}
+	for _, run := range req.runs {
+		for _, rw := range run.rows {
+			switch e := y.echo(rw.n); {
+			case y.dead || y.away[e.row.key]:
+				res.Outcome = outcomeOf(sink.Unavailable)
+			case !rw.claimed.IsZero(), rw.parked, rw.parking, rw.Seq != 0, rw.ticket != nil:
+				t.Fatalf("row %s of the job is claimed, parked, has a seq or a ticket", rw.ID)
+			}
+		}
+	}
+	if res.Class != sink.Delivered {
+		return res
+	}
+	for _, run := range req.runs {
+		for _, rw := range run.rows {
+			e := y.echo(rw.n)
+			if e.taken {
+				t.Fatalf("row %s of the job is taken twice by one leader", rw.ID)
+			}
+			for _, before := range y.rows {
+				if before.row.key == e.row.key && before.n < e.n && !before.arrived && (e.row.key.Group.Valid || y.cfg.Ungrouped == FIFO) {
+					t.Fatalf("row %d of the job arrives before %d", e.n, before.n)
+				}
+			}
+			e.arrived, e.taken = true, true
+		}
+	}
+	return res
+}
+
+func (y *yard) holdFor(t *rapid.T) {
+	key := rapid.SampledFrom(y.keys).Draw(t, "lane")
+	y.core.holdFor(theJob, key)
+	y.stands[key] = key.Group.Valid || y.cfg.Ungrouped == FIFO
+}
+
+func (y *yard) letGoFor(t *rapid.T) { y.moveOn(rapid.SampledFrom(y.keys).Draw(t, "lane")) }
+
+func (y *yard) moveOn(key store.LaneKey) {
+	delete(y.stands, key)
+	y.core.letGoFor(theJob, key, y.now)
+}
+
+// checkClaims states that nothing is claimed of a lane that stands for the job, nor
+// of the job.
+func (y *yard) checkClaims() {
+	for _, req := range y.claiming {
+		for _, run := range req.runs {
+			name := run.lane.name
+			if name.Job != "" || y.stands[name.LaneKey] && run.rows[0].skip == nil {
+				y.t.Fatalf("lane %s of job %q is claimed; stands %v", name.LaneKey, name.Job, y.stands[name.LaneKey])
+			}
+		}
+	}
+}
+
+// checkPlaying states that a lane which stands is known, and still only if the table
+// tells what was delivered; and that nothing of a job is parked.
+func (y *yard) checkPlaying() {
+	for key := range y.stands {
+		if l := y.core.lanes[LaneName{LaneKey: key}]; y.stands[key] && (l == nil || len(l.replays) != 1) {
+			y.t.Fatalf("lane %s does not stand for the job\n%s", key, y.describe())
+		}
+	}
+	for _, r := range y.log {
+		if y.stands[r.key] && r.took == y.epoch && !r.settled() {
+			if still, _ := y.core.still(r.key); still {
+				y.t.Fatalf("lane %s is still, and row %s, which was delivered, is %s\n%s", r.key, r.id, r.status, y.describe())
+			}
+		}
+	}
+	for _, queue := range [][]parking{y.core.toPark, y.core.parkings} {
+		for i := range queue {
+			if queue[i].row.job != nil || queue[i].lane.job != nil {
+				y.t.Fatalf("row %s of the job is parked", queue[i].row.ID)
+			}
+		}
+	}
+	if y.core.jobs[theJob] != nil && len(y.core.jobs[theJob].rows) > len(y.rows) {
+		y.t.Fatalf("%d rows of the job are in memory, %d are left", len(y.core.jobs[theJob].rows), len(y.rows))
+	}
+}

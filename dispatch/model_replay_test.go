@@ -1,0 +1,374 @@
+package dispatch
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// encore is what the reference knows of replays: the rows that the store has yet for
+// each job, and who has them in memory.
+type encore struct {
+	ids     []string
+	copies  map[string]*record   // by label
+	stock   map[string][]*record // in the store, by n
+	leaving map[string]bool      // they were taken back
+	replays map[store.LaneKey]map[string]bool
+	resting map[store.LaneKey]map[string]bool // rows that were under way
+	noteFor string
+	noting  []store.ReplayDone
+}
+
+func newEncore() encore {
+	return encore{ids: []string{"a", "b"}, copies: map[string]*record{}, stock: map[string][]*record{}}
+}
+
+// startEncore is what a new leader finds: the rows that are left, and nothing held.
+// What was being written may have been.
+func (w *world) startEncore() {
+	if len(w.noting) > 0 && rapid.Bool().Draw(w.t, "noted after all") {
+		w.writeDown()
+	}
+	w.leaving = map[string]bool{}
+	w.replays, w.resting = map[store.LaneKey]map[string]bool{}, map[store.LaneKey]map[string]bool{}
+	w.noteFor, w.noting = "", nil
+	for _, r := range w.copies {
+		r.known = false
+		r.forget()
+	}
+}
+
+// forget is what the core does of a row that leaves its memory.
+func (r *record) forget() {
+	none := record{}
+	r.failing, r.failed, r.excuses, r.proof = none.failing, none.failed, 0, false
+}
+
+// label tells the rows of the table and of jobs apart.
+func label(rw *row) string {
+	if rw.job == nil {
+		return rw.ID
+	}
+	return fmt.Sprintf("%s#%d", rw.job.id, rw.n)
+}
+
+func (w *world) of(rw *row) *record { return w.row(label(rw)) }
+
+func (w *world) row(label string) *record {
+	if r := w.copies[label]; r != nil {
+		return r
+	}
+	return w.table[label]
+}
+
+// copyRows takes rows of the table for a job, whatever became of them.
+func (w *world) copyRows(t *rapid.T) {
+	id := rapid.SampledFrom(w.ids).Draw(t, "job")
+	if len(w.table) == 0 || len(w.stock[id]) > 30 {
+		return
+	}
+	for range rapid.IntRange(1, 6).Draw(t, "rows") {
+		of := w.table[fmt.Sprint(rapid.IntRange(1, len(w.table)).Draw(t, "row"))]
+		n := int64(1)
+		if had := w.stock[id]; len(had) > 0 {
+			n = had[len(had)-1].n + 1
+		}
+		for w.copies[fmt.Sprintf("%s#%d", id, n)] != nil {
+			n++
+		}
+		r := &record{
+			id: fmt.Sprintf("%s#%d", id, n), copyOf: of.id, job: id, n: n, key: of.key, size: of.size,
+			poison: of.poison || rapid.IntRange(0, 9).Draw(t, "poison") == 0, status: store.Pending,
+		}
+		w.copies[r.id], w.stock[id] = r, append(w.stock[id], r)
+		w.truth[w.lane(r)] = append(w.truth[w.lane(r)], r.id)
+	}
+}
+
+// inMemory reports whether the core has a row of a job.
+func (w *world) inMemory(r *record) bool {
+	return r.known || slices.Contains(w.queue[w.lane(r)], r.id)
+}
+
+// replay hands over rows of a job, some of them once more.
+func (w *world) replay(t *rapid.T) {
+	id := rapid.SampledFrom(w.ids).Draw(t, "job")
+	if w.leaving[id] && slices.ContainsFunc(w.stock[id], w.inMemory) {
+		return // whoever goes on waits until none is in memory
+	}
+	most, full := rapid.IntRange(1, 8).Draw(t, "rows"), map[LaneName]bool{}
+	var rows []store.ReplayRow
+	for _, r := range w.stock[id] {
+		name := w.lane(r)
+		if most == 0 || full[name] {
+			continue
+		}
+		if full[name] = rapid.IntRange(0, 4).Draw(t, "later") == 0; full[name] {
+			continue
+		}
+		it := w.items([]*record{r})[0]
+		it.ID, it.Seq, it.RetryCount = r.copyOf, 7, 9
+		rows = append(rows, store.ReplayRow{N: r.n, Item: it})
+		if !w.inMemory(r) && !w.ended {
+			w.queue[name] = append(w.queue[name], r.id)
+			most--
+		}
+	}
+	if w.core.replay(id, rows); len(rows) > 0 && !w.ended {
+		w.leaving[id] = false
+	}
+	w.check()
+}
+
+// takeBack takes the rows of a job back, if there is one in a request, or any now and
+// then.
+func (w *world) takeBack(t *rapid.T) {
+	var ids []string
+	for _, req := range slices.Concat(w.sending, w.core.toSend.items) {
+		if j := req.job(); j != nil {
+			ids = append(ids, j.id)
+		}
+	}
+	if len(ids) == 0 && rapid.IntRange(0, 3).Draw(t, "seldom") == 0 {
+		ids = w.ids
+	}
+	if len(ids) == 0 {
+		return
+	}
+	id := rapid.SampledFrom(ids).Draw(t, "job")
+	w.core.takeJobBack(id)
+	w.leaving[id] = true
+	w.leave(id)
+	w.allow()
+	w.check()
+}
+
+// leave takes the rows out of the lanes of a job that is leaving, or of any when the
+// core has ended, but for those in requests or with a refusal on its way.
+func (w *world) leave(id string) {
+	if id == "" || !w.leaving[id] && !w.ended {
+		return
+	}
+	for name, ids := range w.queue {
+		if name.Job != id {
+			continue
+		}
+		n := 0
+		for _, req := range w.sending {
+			for _, r := range req.runs {
+				if r.lane.name == name {
+					n = len(r.rows)
+				}
+			}
+		}
+		if l := w.core.laneOf(name); l != nil && l.state == laneWriting {
+			n = 1
+		}
+		for _, gone := range ids[n:] {
+			w.copies[gone].forget()
+		}
+		if w.queue[name] = ids[:n:n]; n == 0 {
+			delete(w.notBefore, name)
+			delete(w.paused, name)
+			delete(w.claims, name)
+		}
+	}
+}
+
+// note takes what is done with, or writes it down.
+func (w *world) note(t *rapid.T) {
+	if len(w.noting) == 0 {
+		w.noteFor, w.noting = w.core.nextDone(rapid.IntRange(1, 4).Draw(t, "most"))
+		for _, d := range w.noting {
+			w.checkDone(d)
+		}
+		return
+	}
+	if _, more := w.core.nextDone(1); more != nil {
+		t.Fatalf("a second batch of rows that are done with: %v", more)
+	}
+	for _, r := range w.writeDown() {
+		r.known = false
+		if r.status == store.Failed {
+			w.leaves(r)
+		}
+	}
+	w.noting = nil
+	w.core.noted(w.now)
+	w.leave(w.noteFor)
+	w.check()
+}
+
+// checkDone states what may be said of a row of a job.
+func (w *world) checkDone(d store.ReplayDone) {
+	r := w.copies[fmt.Sprintf("%s#%d", w.noteFor, d.N)]
+	gaveUp := w.cfg.GiveUpAfter > 0 && !r.failing.IsZero() && r.failed.Sub(r.failing) >= w.cfg.GiveUpAfter
+	switch {
+	case r.ID() != d.ID || r.key != d.Lane:
+		w.t.Fatalf("row %s is noted as %+v", r.id, d)
+	case d.Result == store.ReplaySent && r.arrived && r.known && d.Error == "":
+	case d.Result == store.ReplayRefused && !r.known && d.Error == r.detail && (gaveUp || r.excuses > w.cfg.MaxRetries):
+	default:
+		w.t.Fatalf("row %s is noted as %+v; arrived %v, known %v, %d failures that count, %q", r.id, d, r.arrived, r.known, r.excuses, r.detail)
+	}
+}
+
+// ID is the row's own.
+func (r *record) ID() string { return cmp.Or(r.copyOf, r.id) }
+
+// writeDown is the store that deletes rows of a job.
+func (w *world) writeDown() (rows []*record) {
+	for _, d := range w.noting {
+		r := w.copies[fmt.Sprintf("%s#%d", w.noteFor, d.N)]
+		if !slices.Contains(w.stock[w.noteFor], r) {
+			w.t.Fatalf("row %s is noted twice", r.id)
+		}
+		w.stock[w.noteFor] = slices.DeleteFunc(w.stock[w.noteFor], func(other *record) bool { return other == r })
+		if r.status = store.Completed; d.Result == store.ReplayRefused {
+			r.status = store.Failed
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+func (w *world) holdFor(t *rapid.T) {
+	id, key := rapid.SampledFrom(w.ids).Draw(t, "job"), rapid.SampledFrom(w.keys).Draw(t, "lane")
+	if !key.Group.Valid && w.cfg.Ungrouped == Parallel {
+		w.resting[key] = w.underWay(key)
+	} else {
+		if w.replays[key] == nil {
+			w.replays[key] = map[string]bool{}
+		}
+		w.replays[key][id] = true
+	}
+	w.core.holdFor(id, key)
+	w.check()
+}
+
+func (w *world) letGoFor(t *rapid.T) {
+	w.release(rapid.SampledFrom(w.ids).Draw(t, "job"), rapid.SampledFrom(w.keys).Draw(t, "lane"))
+	w.check()
+}
+
+func (w *world) release(id string, key store.LaneKey) {
+	delete(w.replays[key], id)
+	delete(w.resting, key)
+	w.core.letGoFor(id, key, w.now)
+}
+
+// underWay returns the live rows of a key that the table may say too little of.
+func (w *world) underWay(key store.LaneKey) map[string]bool {
+	rows := map[string]bool{}
+	for name, ids := range w.truth {
+		if name.LaneKey != key || name.Job != "" {
+			continue
+		}
+		for _, id := range ids {
+			if r := w.table[id]; r.known && !r.over {
+				rows[id] = true // its COMPLETED is on the way
+			}
+		}
+	}
+	for name, ids := range w.queue {
+		if name.LaneKey == key && name.Job == "" {
+			for _, id := range ids[:w.inFlight(name)] {
+				rows[id] = true
+			}
+		}
+	}
+	return rows
+}
+
+// checkJob states which requests are claimed, and that rows of a job share none with
+// others.
+func (w *world) checkJob(req *request, replayed bool) {
+	for i, m := range req.messages() {
+		if (m.Replay != "") != replayed || m.Replay != req.runs[0].lane.name.Job {
+			w.t.Fatalf("row %s (%d) of job %q in a request of job %q, unclaimed %v", m.ID, i, m.Replay, req.runs[0].lane.name.Job, replayed)
+		}
+	}
+}
+
+// checkEncore states what the core counts of jobs, and that a lane is still when the
+// table tells all of it.
+func (w *world) checkEncore() {
+	for _, id := range w.ids {
+		rows, bytes, byLane := 0, 0, map[store.LaneKey]int{}
+		for _, r := range w.stock[id] {
+			if w.inMemory(r) {
+				rows++
+				bytes += r.size
+				byLane[r.key]++
+			}
+		}
+		j := w.core.jobs[id]
+		switch {
+		case j == nil && rows == 0:
+		case j == nil, len(j.rows) != rows, j.bytes != int64(bytes), !maps.Equal(j.byLane, byLane):
+			w.t.Fatalf("job %s has %d rows in memory, %d bytes, %v: %+v", id, rows, bytes, byLane, j)
+		}
+	}
+	n := 0
+	for _, req := range w.sending {
+		if req.job() != nil {
+			n++
+		}
+	}
+	if w.core.replaying != n {
+		w.t.Fatalf("%d requests of jobs are being sent, %d are counted", n, w.core.replaying)
+	}
+	for _, recv := range w.core.receivers {
+		if !recv.suspect && slices.ContainsFunc(recv.ready.items, func(l *lane) bool { return l.job != nil }) || recv.suspect && recv.again.len() > 0 {
+			w.t.Fatalf("lanes of jobs wait in the wrong queue of %s, suspect %v", recv.endpoint, recv.suspect)
+		}
+		n := 0
+		for name, ids := range w.queue {
+			if name.Job != "" && len(ids) > 0 && w.limits[name.Kind].Endpoint == recv.endpoint {
+				n++
+			}
+		}
+		if recv.shadows != n {
+			w.t.Fatalf("%d lanes of jobs go to %s, %d are counted", n, recv.endpoint, recv.shadows)
+		}
+	}
+	for _, key := range w.keys {
+		rows, resting := w.resting[key]
+		if !resting && len(w.replays[key]) == 0 {
+			continue
+		}
+		now, paused := w.underWay(key), false
+		if resting {
+			maps.DeleteFunc(rows, func(id string, _ bool) bool { return !now[id] })
+			now = rows
+		} else {
+			_, paused = w.holds[key][store.Paused]
+		}
+		still, isPaused := w.core.still(key)
+		if still != (len(now) == 0) || paused != isPaused || !still && !w.core.told() {
+			w.t.Fatalf("lane %s is still %v, paused %v; under way are %v, paused %v", key, still, isPaused, now, paused)
+		}
+	}
+}
+
+// allEncore reports whether nothing is left of any job.
+func (w *world) allEncore() bool {
+	return !slices.ContainsFunc(w.ids, func(id string) bool { return len(w.stock[id]) > 0 })
+}
+
+// finishEncore states that every row of every job was taken, or refused for good.
+func (w *world) finishEncore() {
+	if c := w.core; !w.allEncore() || len(c.jobs) > 0 || len(c.resting) > 0 {
+		w.t.Fatalf("left over: %v of jobs; in memory %v, %v", w.stock, c.jobs, c.resting)
+	}
+	for _, r := range w.copies {
+		if !r.settled() || r.status == store.Completed && !r.arrived || r.poison && r.status != store.Failed {
+			w.t.Fatalf("row %s, poisoned %v, arrived %v, is %s", r.id, r.poison, r.arrived, r.status)
+		}
+	}
+}

@@ -1,0 +1,398 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// group is the key of a group's lane.
+func group(name string) store.LaneKey { return nameOf(name).LaneKey }
+
+// signalled reports whether the channel of ReplayLoad has something, and takes it.
+func signalled(d *Dispatcher, job string) bool {
+	_, _, changed := d.ReplayLoad(job)
+	select {
+	case <-changed:
+		return true
+	default:
+		return false
+	}
+}
+
+// Replayed rows go out without a claim and without an outcome, in front of what is
+// live of their group.
+func TestALaneStandsWhileItsRowsAreSentAgain(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		var c counter
+		d.HoldFor("job", group("a"))
+		add(t, d, &c, items("a", "3"))
+		add(t, d, &c, items("b", "4"))
+		k.pass(time.Second)
+		k.expect(t, "requests", k.requests, "[[4]]")
+		still, paused := d.Still(group("a"))
+		k.expect(t, "still, paused", []bool{still, paused}, "[true false]")
+
+		d.Replay("job", replayOf(7, items("a", "1", "2")))
+		total, byLane, _ := d.ReplayLoad("job")
+		k.expect(t, "load", fmt.Sprint(total, byLane[group("a")]), "{2 4} 2")
+		k.expect(t, "rows held", len(d.Held("events")), 1)
+		k.expect(t, "rows counted", d.Stats().Waiting, 1)
+		k.expect(t, "live lanes", d.Stats().Lanes["replaying"], 1)
+		k.pass(time.Second)
+		k.expect(t, "requests", k.requests, "[[4] [1 2]]")
+		k.expect(t, "written down", k.notes.done, "[[job 7 1 sent job 8 2 sent]]")
+		total, byLane, _ = d.ReplayLoad("job")
+		k.expect(t, "load", fmt.Sprint(total, byLane), "{0 0} map[]")
+		k.expect(t, "told of the load", signalled(d, "job"), true)
+
+		d.LetGo("job", group("a"))
+		k.pass(time.Second)
+		k.expect(t, "requests", k.requests, "[[4] [1 2] [3]]")
+		k.expect(t, "of replays", k.jobs(), "[ job job ]")
+		k.expect(t, "claims", k.claims, "[[4] [3]]")
+		k.expect(t, "outcomes", k.settles, "[[4 COMPLETED] [3 COMPLETED]]")
+		k.expect(t, "observed", fmt.Sprint(k.observed, k.notes.sent, k.notes.refused), "[4 COMPLETED 3 COMPLETED] 2 0")
+		k.expect(t, "rows done", c.n, 2)
+	})
+}
+
+// A row whose COMPLETED is on its way looks to a table as one that is still to come.
+func TestALaneIsStillOnceItsOutcomesAreWritten(t *testing.T) {
+	tests := map[string]struct {
+		ungrouped Ungrouped
+		key       store.LaneKey
+	}{
+		"in order":      {FIFO, group("a")},
+		"one by itself": {Parallel, store.LaneKey{Outbox: "events", Kind: "EVENT"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			cfg := DefaultConfig()
+			cfg.Ungrouped = tt.ungrouped
+			drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+				k.set(func() {
+					k.answer = func(ids []string) sink.Result {
+						<-time.After(time.Second)
+						k.set(func() { k.takes = time.Second })
+						return always(sink.Delivered)(ids)
+					}
+				})
+				row := items(tt.key.Group.Name, "1")
+				row[0].Group = tt.key.Group
+				add(t, d, nil, row)
+				still := func() bool { still, _ := d.Still(tt.key); return still }
+				k.expect(t, "nobody holds it", still(), false)
+				k.pass(500 * time.Millisecond)
+				d.HoldFor("job", tt.key)
+				signalled(d, "job")
+				k.expect(t, "while it is sent", still(), false)
+				k.pass(time.Second)
+				k.expect(t, "told that it was taken", signalled(d, "job"), true)
+				k.expect(t, "while COMPLETED is written", still(), false)
+				k.expect(t, "told before that", signalled(d, "job"), false)
+				k.pass(time.Second)
+				k.expect(t, "told that it is written", signalled(d, "job"), true)
+				k.expect(t, "outcomes", k.settles, "[[1 COMPLETED]]")
+				k.expect(t, "at rest", still(), true)
+				k.pass(time.Second)
+				k.expect(t, "told for no reason", signalled(d, "job"), false)
+				d.LetGo("job", tt.key)
+				k.expect(t, "after LetGo", still(), false)
+			})
+		})
+	}
+}
+
+// The outcome of a row that is being parked waits for that, and so does whoever asks.
+func TestALaneIsNotStillWhileADeliveredRowIsParked(t *testing.T) {
+	limits := func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 1 << 20} }
+	c, now := newCore(DefaultConfig(), limits, func() float64 { return 0 }), time.Unix(1e9, 0)
+	still := func(when string, want bool) {
+		t.Helper()
+		if got, _ := c.still(group("a")); got != want {
+			t.Errorf("%s: still %v", when, got)
+		}
+	}
+	c.append(placed(1, items("a", "1")), nil)
+	c.press(true)
+	for _, req := range c.nextClaims(1, now) {
+		c.claimed(req, []store.ClaimAnswer{{Result: store.Claimed}}, now, now)
+	}
+	c.answered(c.nextRequest(now), &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, now)
+	c.holdFor("job", group("a"))
+	still("before it is parked", false)
+	c.nextParks(1)
+	still("while it is parked", false)
+	c.parked()
+	still("before its outcome is written", false)
+	if n := len(c.nextOutcomes(1)); n != 1 {
+		t.Fatalf("%d outcomes", n)
+	}
+	still("while its outcome is written", false)
+	c.written([]store.SettleResult{store.Written}, now)
+	still("once it is written", true)
+}
+
+// The row behind a refused one leaves when the refusal is durable. Nothing is
+// blocked.
+func TestARefusedRowIsWrittenDownBeforeTheNextOneLeaves(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.OnFailed, cfg.MaxRetries = Block, 1
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.answer, k.notes.refuse = poisoned("2"), errors.New("connection refused") })
+		d.Replay("job", replayOf(1, items("a", "1", "2", "3")))
+		k.pass(time.Minute)
+		k.expect(t, "requests", k.requests, "[[1 2 3] [1] [2] [2]]")
+		k.set(func() { k.notes.refuse = nil })
+		k.pass(time.Minute)
+		k.expect(t, "requests", k.requests[4:], "[[3]]")
+		k.expect(t, "written down", k.notes.done, "[[job 1 1 sent] [job 2 2 refused: rejected] [job 3 3 sent]]")
+		k.expect(t, "observed", fmt.Sprint(k.notes.sent, k.notes.refused), "2 1")
+		k.expect(t, "holds and outcomes", fmt.Sprint(k.shelf.holds, k.outcomes), "[] []")
+		if !slices.Contains(k.failures, "note replayed rows") {
+			t.Errorf("the observer was told of %v", k.failures)
+		}
+	})
+}
+
+// Live rows and those of two jobs never share a request.
+func TestARequestIsOfOneJob(t *testing.T) {
+	drive(t, senders(1), func(k *desk, d *Dispatcher, _ func(error) error) {
+		d.Freeze(true)
+		live := grouped(30)
+		for i := range live {
+			switch i % 3 {
+			case 0:
+				add(t, d, nil, live[i:i+1])
+			case 1:
+				d.Replay("one", replayOf(int64(i), live[i:i+1]))
+			case 2:
+				d.Replay("two", replayOf(int64(i), live[i:i+1]))
+			}
+		}
+		k.pass(time.Second)
+		k.expect(t, "requests while frozen", k.requests, "[]")
+		d.Freeze(false)
+		k.pass(time.Second)
+		at := 0
+		for _, ids := range k.requests {
+			for _, m := range k.messages[at : at+len(ids)] {
+				if m.Replay != k.messages[at].Replay {
+					t.Errorf("a request of %q carries row %s of %q", k.messages[at].Replay, m.ID, m.Replay)
+				}
+			}
+			at += len(ids)
+		}
+		k.expect(t, "rows sent", at, 30)
+		count := map[string]int{}
+		for _, job := range k.jobs() {
+			count[job]++
+		}
+		k.expect(t, "of each", count, "map[:10 one:10 two:10]")
+	})
+}
+
+func TestNothingIsSentAgainInDoubt(t *testing.T) {
+	var l lease
+	driveLeased(t, DefaultConfig(), &l, func(k *desk, d *Dispatcher, _ func(error) error) {
+		settle := l.doubt()
+		d.Replay("job", replayOf(1, items("a", "1")))
+		k.pass(time.Minute)
+		k.expect(t, "requests in doubt", k.requests, "[]")
+		settle()
+		k.pass(time.Second)
+		k.expect(t, "requests", k.requests, "[[1]]")
+	})
+}
+
+// An operator's pause is one of the group, whoever sends its rows.
+func TestAPauseStopsAReplay(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		ctx := context.Background()
+		d.HoldFor("job", group("a"))
+		if err := d.Pause(ctx, nameOf("a"), "stock-taking"); err != nil {
+			t.Fatal(err)
+		}
+		_, paused := d.Still(group("a"))
+		k.expect(t, "paused", paused, true)
+		k.expect(t, "told of the pause", signalled(d, "job"), true)
+		d.Replay("job", replayOf(1, items("a", "1")))
+		d.Replay("job", replayOf(2, items("b", "2")))
+		k.pass(time.Minute)
+		k.expect(t, "requests", k.requests, "[[2]]")
+		states := func() (states []string) {
+			lanes, _ := d.Lanes(LaneFilter{}, 10)
+			for _, l := range lanes {
+				states = append(states, fmt.Sprintf("%s %q %s, %s", l.LaneKey, l.Job, l.State, l.Reason))
+			}
+			slices.Sort(states)
+			return states
+		}
+		k.expect(t, "lanes", states(), `[events/EVENT/a "" paused, stock-taking events/EVENT/a "job" paused, stock-taking]`)
+		signalled(d, "job")
+		if err := d.Resume(ctx, nameOf("a")); err != nil {
+			t.Fatal(err)
+		}
+		k.expect(t, "told that it goes on", signalled(d, "job"), true)
+		k.pass(time.Minute)
+		k.expect(t, "requests", k.requests, "[[2] [1]]")
+		k.expect(t, "lanes", states(), `[events/EVENT/a "" replaying, its rows are being replayed by job]`)
+		d.LetGo("another", group("a"))
+		k.expect(t, "lanes", len(states()), 1)
+		d.LetGo("job", group("a"))
+		k.expect(t, "lanes", states(), "[]")
+	})
+}
+
+func TestWhatAnOperatorMayDoWithAReplayedLane(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.answer = always(sink.Unavailable) })
+		d.HoldFor("job", group("a"))
+		add(t, d, nil, items("a", "2"))
+		d.Replay("job", replayOf(1, items("a", "1")))
+		k.pass(time.Second)
+		name, ctx := nameOf("a"), context.Background()
+		if err := d.RetryNow(name); !errors.Is(err, ErrLaneState) {
+			t.Errorf("the live lane can be tried: %v", err)
+		}
+		name.Job = "job"
+		for what, err := range map[string]error{
+			"skip": d.Skip(ctx, name, "x"), "pause": d.Pause(ctx, name, "x"), "resume": d.Resume(ctx, name),
+		} {
+			if !errors.Is(err, ErrLaneState) {
+				t.Errorf("%s of a replayed lane: %v", what, err)
+			}
+		}
+		before := len(k.requests)
+		if err := d.RetryNow(name); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		k.set(func() { k.expect(t, "requests after a wish", len(k.requests)-before, 1) })
+		name.Job = "none"
+		if err := d.RetryNow(name); !errors.Is(err, ErrNoLane) {
+			t.Errorf("a lane of no job: %v", err)
+		}
+	})
+}
+
+// A lane that stands takes no room for what is replayed, and may be parked meanwhile.
+func TestAReplayHasRoomOfItsOwn(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.BufferRows, cfg.BufferBytes = 10, 20
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.answer = always(sink.Unavailable) })
+		d.HoldFor("job", group("a"))
+		rows := numbered("a", 10)
+		for i := range rows {
+			rows[i].Seq = store.Seq(i + 1)
+		}
+		add(t, d, nil, rows)
+		d.Replay("job", replayOf(1, numbered("a", 30)))
+		k.pass(time.Second)
+		k.expect(t, "room", d.Room(), 0)
+		d.Relieve(true)
+		d.Press(true)
+		k.pass(time.Second)
+		k.expect(t, "room", d.Room(), 10)
+		k.expect(t, "parked", len(k.items), 10)
+		k.set(func() { k.answer = always(sink.Delivered) })
+		k.pass(time.Minute)
+		k.expect(t, "sent again", k.notes.sent, 30)
+		for _, m := range k.messages {
+			k.expect(t, "payload of "+m.ID, string(m.Payload), "{}")
+		}
+		k.expect(t, "parked", len(k.items), 10)
+		d.LetGo("job", group("a"))
+		k.pass(time.Minute)
+		k.expect(t, "parked", len(k.items), 0)
+		k.expect(t, "settled", len(k.outcomes), 10)
+	})
+}
+
+// A job may send its rows to another sink, perhaps one that no outbox goes to: only
+// the look at its rows needs the lane to stand, and a pause at home is none there.
+func TestAReplayToAnotherSink(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, home *Dispatcher, _ func(error) error) {
+		there := newDesk()
+		d := New(DefaultConfig(), there, there, 1, there, time.Second)
+		d.Replays, d.Replayed = there, there.replayed
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- d.Run(ctx) }()
+		add(t, home, nil, items("b", "4"))
+		home.HoldFor("job", group("a"))
+		add(t, home, nil, items("a", "3"))
+		still, _ := home.Still(group("a"))
+		k.expect(t, "still", still, true)
+		k.pass(time.Second)
+		home.LetGo("job", group("a"))
+		k.pass(time.Second)
+		if err := home.Pause(ctx, nameOf("a"), "stock-taking"); err != nil {
+			t.Fatal(err)
+		}
+		d.Replay("job", replayOf(1, items("a", "1", "2")))
+		k.pass(time.Second)
+		k.expect(t, "requests at home", k.requests, "[[4] [3]]")
+		k.expect(t, "requests there", there.requests, "[[1 2]]")
+		k.expect(t, "written down", there.notes.done, "[[job 1 1 sent job 2 2 sent]]")
+		k.expect(t, "claims and outcomes there", fmt.Sprint(there.claims, there.outcomes), "[] []")
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Live rows find a sender, however many rows a job has and however slow the receiver is;
+// nothing live, and the job has most of them.
+func TestAReplayLeavesSenders(t *testing.T) {
+	of := func(k *desk) string {
+		count := map[string]int{}
+		for at, i := 0, 0; i < len(k.requests); i++ {
+			count[k.messages[at].Replay]++
+			at += len(k.requests[i])
+		}
+		return fmt.Sprint(count)
+	}
+	cfg := senders(8)
+	cfg.APIBatchSize = 1
+	live := grouped(40)
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.hangs = true })
+		d.Replay("job", replayOf(1, live[:20]))
+		k.pass(time.Second)
+		k.expect(t, "requests of a job that is alone", of(k), "map[job:6]")
+		add(t, d, nil, live[20:])
+		k.pass(time.Second)
+		k.expect(t, "requests", of(k), "map[:2 job:6]")
+	})
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.hangs = true })
+		d.Freeze(true)
+		d.Replay("job", replayOf(1, live[:20]))
+		add(t, d, nil, live[20:])
+		d.Freeze(false)
+		k.pass(time.Second)
+		k.expect(t, "requests beside live rows", of(k), "map[:6 job:2]")
+	})
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.hangs = true })
+		add(t, d, nil, live[:4])
+		k.pass(time.Second)
+		d.Replay("job", replayOf(1, live[10:30]))
+		k.pass(time.Second)
+		k.expect(t, "requests beside live ones", of(k), "map[:4 job:2]")
+		add(t, d, nil, live[4:6])
+		k.pass(time.Second)
+		k.expect(t, "requests with more live rows", of(k), "map[:6 job:2]")
+	})
+}

@@ -1,0 +1,187 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// stage is a flaky receiver that knows which groups stand still, and what a job has
+// yet to send.
+type stage struct {
+	flaky
+	t      *testing.T
+	mu     sync.Mutex
+	stands map[string]bool
+	left   map[string][]store.ReplayRow // of each group, by n, as the store has them
+	taken  map[string]bool              // ids of replayed rows
+}
+
+func (s *stage) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
+	s.mu.Lock()
+	sent := map[string]bool{}
+	for _, m := range msgs {
+		group := m.Group.Name
+		switch {
+		case m.Replay != msgs[0].Replay:
+			s.t.Errorf("rows of %q and %q in a request", msgs[0].Replay, m.Replay)
+		case m.Replay == "" && s.stands[group]:
+			s.t.Errorf("live row %s is sent while group %s is replayed", m.ID, group)
+		case m.Replay == "":
+		case s.taken[m.ID]:
+			s.t.Errorf("row %s is sent again after it was taken", m.ID)
+		default:
+			for _, r := range s.left[group] {
+				if r.ID == m.ID {
+					break
+				}
+				if !sent[r.ID] && !s.taken[r.ID] {
+					s.t.Errorf("row %s is sent before %s", m.ID, r.ID)
+				}
+			}
+			sent[m.ID] = true
+		}
+	}
+	s.mu.Unlock()
+	res := s.flaky.Deliver(ctx, msgs)
+	if res.Class == sink.Delivered {
+		s.mu.Lock()
+		maps.Copy(s.taken, sent)
+		s.mu.Unlock()
+	}
+	return res
+}
+
+func (s *stage) DoneRows(_ context.Context, _ store.Epoch, _ string, done []store.ReplayDone) error {
+	nap()
+	s.mu.Lock()
+	for _, d := range done {
+		group := d.Lane.Group.Name
+		was := len(s.left[group])
+		s.left[group] = slices.DeleteFunc(s.left[group], func(r store.ReplayRow) bool { return r.N == d.N })
+		if len(s.left[group]) == was {
+			s.t.Errorf("row %d of group %s is written down twice", d.N, group)
+		}
+	}
+	s.mu.Unlock()
+	nap()
+	return nil
+}
+
+// play sends a group again, as whoever runs a job does. Now and then it takes the
+// rows back and goes on later.
+func (s *stage) play(ctx context.Context, d *Dispatcher, group string) {
+	key := nameOf(group).LaneKey
+	wait := func(until func() bool) {
+		_, _, changed := d.ReplayLoad("job")
+		for !until() {
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				s.t.Errorf("group %s does not come to rest", group)
+				return
+			}
+		}
+	}
+	empty := func() bool { _, byLane, _ := d.ReplayLoad("job"); return byLane[key] == 0 }
+	for ctx.Err() == nil {
+		s.mu.Lock()
+		rows := slices.Clone(s.left[group])
+		s.mu.Unlock()
+		if len(rows) == 0 {
+			return
+		}
+		d.HoldFor("job", key)
+		wait(func() bool { still, _ := d.Still(key); return still })
+		s.mu.Lock()
+		s.stands[group] = true
+		d.Replay("job", rows[:len(rows)/2])
+		d.Replay("job", rows) // nothing is delivered in between
+		s.mu.Unlock()
+		if rand.IntN(3) == 0 {
+			nap()
+			d.TakeBack("job")
+		}
+		wait(empty)
+		s.mu.Lock()
+		s.stands[group] = false
+		s.mu.Unlock()
+		d.LetGo("job", key)
+		nap()
+	}
+}
+
+// A job goes through groups that are busy and that operators pause: each of its rows
+// is done with once, in order, and nothing live leaves meanwhile.
+func TestAReplayBesideLiveRows(t *testing.T) {
+	const groups, each = 20, 30
+	s := &sheet{rows: map[string]store.Status{}, items: map[string]store.Item{}, holds: map[store.LaneKey]store.Hold{}, pause: map[store.LaneKey]bool{}}
+	to := &stage{t: t, stands: map[string]bool{}, left: map[string][]store.ReplayRow{}, taken: map[string]bool{}}
+	for n := range groups * each {
+		group := fmt.Sprint("g", n%groups)
+		to.left[group] = append(to.left[group], replayOf(int64(n+1), items(group, fmt.Sprint("r", n)))...)
+	}
+	cfg := DefaultConfig()
+	cfg.MaxRetries, cfg.BackoffInitial, cfg.BackoffMax = 0, time.Millisecond, 4*time.Millisecond
+	d := New(cfg, s, to, 1, newDesk(), time.Second)
+	d.Replays = to
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	run, end := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(run) }()
+	played := make(chan struct{})
+	var others sync.WaitGroup
+	act := func(f func()) {
+		others.Go(func() {
+			for {
+				select {
+				case <-played:
+					return
+				default:
+					f()
+					nap()
+				}
+			}
+		})
+	}
+	n := 0
+	act(func() {
+		n++
+		it := items(fmt.Sprint("g", n%groups), fmt.Sprint("l", n))
+		s.do(func() { s.rows[it[0].ID], s.items[it[0].ID] = store.Pending, it[0] })
+		d.Append(it, nil)
+	})
+	act(func() {
+		l := nameOf(fmt.Sprint("g", rand.IntN(groups)))
+		_ = d.Pause(ctx, l, "x")
+		nap()
+		_ = d.Resume(ctx, l)
+	})
+	act(func() { d.Stats(); d.Lanes(LaneFilter{}, 10); d.Relieve(true); d.Held("events") })
+	for _, group := range slices.Sorted(maps.Keys(to.left)) {
+		to.play(ctx, d, group)
+	}
+	close(played)
+	others.Wait()
+	for d.Stats().Rows > 0 && ctx.Err() == nil {
+		nap()
+	}
+	end()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	for id, status := range s.rows {
+		if !status.Settled() {
+			t.Errorf("live row %s is %s", id, status)
+		}
+	}
+}
