@@ -84,6 +84,10 @@ func (s *start) Pages(ctx context.Context, q store.Unsettled, page int, take fun
 	return err
 }
 
+func (s *start) Delivered(context.Context, store.Delivered, int, func([]store.Item) error) (int, error) {
+	return 0, nil
+}
+
 func (s *start) Park(_ context.Context, _ store.Epoch, items []store.Item) error {
 	s.parked = append(s.parked, items...)
 	s.steps = append(s.steps, fmt.Sprint("park ", len(items)))

@@ -50,6 +50,10 @@ func (m *meadow) Pages(context.Context, store.Unsettled, int, func([]store.Item)
 	return errors.New("a sweep reads no pages")
 }
 
+func (m *meadow) Delivered(context.Context, store.Delivered, int, func([]store.Item) error) (int, error) {
+	return 0, errors.New("a sweep reads no delivered rows")
+}
+
 func (m *meadow) Unsettled(_ context.Context, q store.Unsettled) ([]store.Item, error) {
 	err := m.note("read %s, %d at most, but %v", q.Outbox, q.Limit, q.Held)
 	return slices.Clone(m.rows), err

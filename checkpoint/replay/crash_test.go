@@ -1,0 +1,370 @@
+package replay_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/checkpoint/replay"
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/sqlite"
+)
+
+var errCrash = errors.New("the process has crashed")
+
+// doomed is a store whose process dies at a call: in front of it, or behind it, when
+// only the answer is lost.
+type doomed struct {
+	store.Store
+	die func()
+
+	mu     sync.Mutex
+	left   int // calls
+	behind bool
+	dead   bool
+}
+
+func (d *doomed) call(do func() error) error {
+	d.mu.Lock()
+	d.left--
+	last, dead := d.left == 0, d.dead
+	d.dead = d.dead || last
+	d.mu.Unlock()
+	if dead || last && !d.behind {
+		d.die()
+		return errCrash
+	}
+	err := do()
+	if last {
+		d.die()
+		return errCrash
+	}
+	return err
+}
+
+func (d *doomed) Named(ctx context.Context) (list []store.Named, err error) {
+	return list, d.call(func() error { list, err = d.Store.Named(ctx); return err })
+}
+
+func (d *doomed) Jobs(ctx context.Context) (list []store.Job, err error) {
+	return list, d.call(func() error { list, err = d.Store.Jobs(ctx); return err })
+}
+
+func (d *doomed) SaveJob(ctx context.Context, e store.Epoch, j store.Job) error {
+	return d.call(func() error { return d.Store.SaveJob(ctx, e, j) })
+}
+
+func (d *doomed) CopyRows(ctx context.Context, e store.Epoch, id string, rows []store.ReplayRow, at store.ReplayCursor) error {
+	return d.call(func() error { return d.Store.CopyRows(ctx, e, id, rows, at) })
+}
+
+func (d *doomed) ClearRows(ctx context.Context, e store.Epoch, id string, limit int) (n int, err error) {
+	return n, d.call(func() error { n, err = d.Store.ClearRows(ctx, e, id, limit); return err })
+}
+
+func (d *doomed) DoneRows(ctx context.Context, e store.Epoch, id string, done []store.ReplayDone) error {
+	return d.call(func() error { return d.Store.DoneRows(ctx, e, id, done) })
+}
+
+func (d *doomed) ReplayLanes(ctx context.Context, id string, after int64, limit int) (list []store.ReplayLane, err error) {
+	return list, d.call(func() error { list, err = d.Store.ReplayLanes(ctx, id, after, limit); return err })
+}
+
+func (d *doomed) ReplayRows(ctx context.Context, id string, from []store.ReplayFrom, each int) (list [][]store.ReplayRow, err error) {
+	return list, d.call(func() error { list, err = d.Store.ReplayRows(ctx, id, from, each); return err })
+}
+
+func (d *doomed) States(ctx context.Context, rows []store.ClaimRow) (list []store.StateOf, err error) {
+	return list, d.call(func() error { list, err = d.Store.States(ctx, rows); return err })
+}
+
+func (d *doomed) View(ctx context.Context, snapshot string) (v store.View, err error) {
+	return v, d.call(func() error { v, err = d.Store.View(ctx, snapshot); return err })
+}
+
+// scroll is a log that was written before: its markers come back at once, at its end.
+type scroll struct {
+	batches []capture.Batch
+	marked  func(token string, at store.Position, seq store.Seq)
+	lost    error
+}
+
+func (s *scroll) end() store.Position { return store.Position(fmt.Sprintf("%03d", len(s.batches))) }
+
+func (s *scroll) Mark(_ context.Context, token string) error {
+	s.marked(token, s.end(), 1)
+	return nil
+}
+
+func (s *scroll) Compare(a, b store.Position) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+func (s *scroll) Retained(context.Context) (capture.Retained, error) { return capture.Retained{}, nil }
+func (s *scroll) Reach(context.Context, capture.Place) error         { return s.lost }
+func (s *scroll) Close()                                             {}
+
+// Again cuts transactions into parts of three rows.
+func (s *scroll) Again(ctx context.Context, at capture.Place, until store.Position, out chan<- capture.Batch) error {
+	if s.lost != nil {
+		return s.lost
+	}
+	skip := at.Skip
+	for _, b := range s.batches {
+		if b.Position <= at.Position {
+			continue
+		}
+		items := b.Items[skip:]
+		skip = 0
+		for len(items) > 0 {
+			n := min(3, len(items))
+			part := capture.Batch{Items: slices.Clone(items[:n])}
+			if items = items[n:]; len(items) == 0 {
+				part.Position = b.Position
+			}
+			select {
+			case out <- part:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		if b.Position >= until {
+			break
+		}
+	}
+	return nil
+}
+
+// theatre is a table of rows with their states, and the log of their transactions.
+type theatre struct {
+	url    string
+	log    scroll
+	chosen map[string][]string // ids to be sent, by group
+}
+
+// folder returns one in memory, if there is any: what is tested here is no disk.
+func folder(t *testing.T) string {
+	dir, err := os.MkdirTemp("/dev/shm", "sluicebox-replay-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// newTheatre fills a table: five transactions, one of them longer than a page; some of the
+// rows are still open, FAILED, or deleted.
+func newTheatre(t *testing.T) *theatre {
+	path := filepath.Join(folder(t), "shop.db")
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(wal)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	exec := func(text string, args ...any) {
+		if _, err := db.ExecContext(t.Context(), text, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`CREATE TABLE outbox_events (id TEXT PRIMARY KEY, message_group TEXT, payload TEXT NOT NULL, status TEXT NOT NULL,
+		retry_count INT NOT NULL DEFAULT 0, created_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, processed_at TIMESTAMP, error_message TEXT)`)
+	th := &theatre{url: "sqlite://" + path, chosen: map[string][]string{}}
+	n := 0
+	for i, size := range []int{2, 11, 1, 4, 5} {
+		b := capture.Batch{Position: store.Position(fmt.Sprintf("%03d", i+1))}
+		for range size {
+			n++
+			group, id := string(rune('a'+n%3)), fmt.Sprintf("%03d", n)
+			status := map[int]string{5: "PENDING", 9: "FAILED", 14: "PROCESSING"}[n]
+			switch {
+			case status != "":
+			case n == 7:
+				th.chosen[group] = append(th.chosen[group], id) // deleted since
+			default:
+				status = "COMPLETED"
+				th.chosen[group] = append(th.chosen[group], id)
+			}
+			if status != "" {
+				exec("INSERT INTO outbox_events (id, message_group, payload, status, created_at) VALUES (?, ?, ?, ?, ?)", id, group, id, status,
+					time.Unix(1e9+int64(n), 0).UTC().Format(time.DateTime))
+			}
+			b.Items = append(b.Items, store.Item{
+				Ref: store.Ref{Outbox: "events", ID: id}, Kind: "EVENT", Group: store.GroupOf(group), Payload: []byte(id), PayloadSize: len(id), Committed: time.Unix(1e9+int64(n), 0),
+			})
+		}
+		th.log.batches = append(th.log.batches, b)
+	}
+	return th
+}
+
+func (th *theatre) open(t *testing.T) *sqlite.Store {
+	t.Helper()
+	st, err := sqlite.New(sqlite.Config{URL: th.url, Name: "r", Outboxes: []store.Outbox{eventsBox()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// act runs a leader until it dies at a call, or its job has ended; it reports which. The
+// log is nil where the table is read.
+func (th *theatre) act(t *testing.T, to *receiver, calls int, behind bool, log *scroll) (died bool) {
+	t.Helper()
+	st := th.open(t)
+	defer st.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	epoch, err := st.Lead(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	die := sync.OnceFunc(func() { died = true; cancel() })
+	frail := &doomed{Store: st, die: die, left: calls, behind: behind}
+	cfg := dispatch.DefaultConfig()
+	cfg.APIBatchSize, cfg.MaxConcurrentGroups = 2, 4
+	d := dispatch.New(cfg, st, to, epoch, quiet{}, 0)
+	d.Replays = frail
+	desk := &replay.Desk{
+		Store: frail, Epoch: epoch, Outboxes: []store.Outbox{eventsBox()}, Routes: map[string]string{"events": "sink"},
+		Sinks: map[string]replay.Sink{"sink": {Lanes: d, Config: cfg}}, Observer: &untilEnded{ended: ended},
+	}
+	desk.Small(4, 7)
+	if log != nil {
+		mine := *log
+		mine.marked = desk.Marked
+		desk.Log = &replay.Log{Live: &mine, Origin: "log", Past: func() (replay.Past, error) { return &mine, nil }}
+	}
+	work, ctx := errgroup.WithContext(ctx)
+	work.Go(func() error { return desk.Run(ctx) })
+	work.Go(func() error { return d.Run(ctx) })
+	select {
+	case <-ended:
+		cancel()
+	case <-ctx.Done():
+	}
+	_ = work.Wait()
+	return died
+}
+
+// untilEnded closes a channel when a job has ended.
+type untilEnded struct {
+	quiet
+	once  sync.Once
+	ended chan struct{}
+}
+
+func (u *untilEnded) Job(j *store.Job) {
+	if j.State.Ended() {
+		u.once.Do(func() { close(u.ended) })
+	}
+}
+
+// ask writes down what is wanted.
+func (th *theatre) ask(t *testing.T, id string, spec replay.Spec) {
+	t.Helper()
+	st := th.open(t)
+	defer st.Close()
+	text, err := spec.Text()
+	if err := errors.Join(err, st.Install(t.Context()), st.WishReplay(t.Context(), id, text)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// job returns the job that was asked for last.
+func (th *theatre) job(t *testing.T) store.Job {
+	t.Helper()
+	st := th.open(t)
+	defer st.Close()
+	jobs, err := st.Jobs(t.Context())
+	if err != nil || len(jobs) == 0 {
+		t.Fatalf("%d jobs, %v", len(jobs), err)
+	}
+	return jobs[0]
+}
+
+// inMemory is how many rows the desk of act may have in memory.
+const inMemory = 4
+
+// check holds what came of a job against what was chosen: all of it, in order, and no more
+// twice than was in memory.
+func (th *theatre) check(t *testing.T, to *receiver, j store.Job, source replay.Source) {
+	t.Helper()
+	twice, all := 0, 0
+	for group, want := range th.chosen {
+		all += len(want)
+		var first []string
+		for _, id := range to.of(group, true) {
+			if slices.Contains(first, id) {
+				twice++
+			} else {
+				first = append(first, id)
+			}
+		}
+		if !slices.Equal(first, want) {
+			t.Errorf("of group %s came %v, want %v", group, first, want)
+		}
+	}
+	if twice > inMemory {
+		t.Errorf("%d rows came twice", twice)
+	}
+	if j.State != store.JobDone || j.Sent != int64(all) || j.Total != j.Sent+j.Skipped || j.Refused != 0 || j.Source != string(source) {
+		t.Errorf("the job is %+v", j)
+	}
+}
+
+// TestCrashes: a process that dies at whatever call leaves a job that another finishes,
+// with nothing left out and little sent twice.
+func TestCrashes(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		source replay.Source
+		behind bool
+	}{
+		"log":                 {replay.SourceLog, false},
+		"log, answers lost":   {replay.SourceLog, true},
+		"table, answers lost": {replay.SourceTable, true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			th := newTheatre(t)
+			log := &th.log
+			if tt.source == replay.SourceTable {
+				log = nil
+				th.chosen["b"] = slices.DeleteFunc(th.chosen["b"], func(id string) bool { return id == "007" })
+			}
+			calls := 1
+			for died := true; died; calls += step {
+				to := newReceiver()
+				th.ask(t, fmt.Sprint("job ", calls), replay.Spec{Since: time.Unix(1e9, 0)})
+				if died = th.act(t, to, calls, tt.behind, log); died && !th.job(t).State.Ended() {
+					th.act(t, to, 0, false, log)
+				}
+				th.check(t, to, th.job(t), tt.source)
+				if t.Failed() {
+					t.Fatalf("dead at call %d", calls)
+				}
+			}
+			t.Logf("%d calls", calls-step)
+		})
+	}
+}

@@ -1,0 +1,230 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+const (
+	// wishEvery is how often the desk looks what is wanted of a job that it runs.
+	wishEvery = time.Second
+	// clearAtOnce is how many rows of an ended job are deleted in one statement.
+	clearAtOnce = 5000
+	// mostTries is how often a job may stop at one place before it FAILS, and
+	// mostWait the longest pause between two tries: together some minutes.
+	mostTries, mostWait = 12, 30 * time.Second
+)
+
+// endError says how a job has to end.
+type endError struct {
+	state store.JobState
+	why   string
+}
+
+func (e *endError) Error() string { return e.why }
+
+func refuse(format string, args ...any) error {
+	return &endError{store.JobRefused, fmt.Sprintf(format, args...)}
+}
+
+func fail(format string, args ...any) error {
+	return &endError{store.JobFailed, fmt.Sprintf(format, args...)}
+}
+
+// waitError says what a job that has not begun waits for. Somebody notifies toRun when
+// it may be there.
+type waitError struct{ why string }
+
+func (e *waitError) Error() string { return e.why }
+
+// wishError ends the work on a job because something else is wanted of it.
+type wishError struct{ wish store.JobWish }
+
+func (e *wishError) Error() string { return "wanted: " + string(e.wish) }
+
+// stuck counts how often a job has stopped at one place.
+type stuck struct {
+	at    stage
+	tries int
+}
+
+// stage is how far a job has come.
+type stage struct {
+	state  store.JobState
+	cursor store.ReplayCursor
+	total  int64
+	done   int64
+}
+
+func stageOf(j *store.Job) stage {
+	return stage{j.State, j.Cursor, j.Total, j.Sent + j.Skipped + j.Refused}
+}
+
+// jobs does what is wanted of all jobs, one after the other, the oldest first.
+func (d *Desk) jobs(ctx context.Context) (next time.Duration, err error) {
+	waits := map[string]bool{}
+	for {
+		list, err := d.list(ctx)
+		if err != nil {
+			return 0, err
+		}
+		slices.Reverse(list)
+		job, err := d.nextJob(ctx, list, waits)
+		if err != nil || job == nil {
+			return 0, err
+		}
+		if next, err := d.work(ctx, job, waits); next > 0 || err != nil {
+			return next, err
+		}
+	}
+}
+
+// nextJob returns the job to run now, if there is one, and does for the others what is
+// wanted of them.
+func (d *Desk) nextJob(ctx context.Context, list []store.Job, waits map[string]bool) (*store.Job, error) {
+	for i := range list {
+		j := &list[i]
+		switch {
+		case j.State.Ended():
+			if err := d.clear(ctx, j); err != nil {
+				return nil, err
+			}
+		case j.Wish == store.WishCancel:
+			if err := d.endJob(ctx, j, store.JobCancelled, ""); err != nil {
+				return nil, err
+			}
+		case j.Wish == store.WishPause:
+			why, _, _ := strings.Cut(j.Why, WaitsFor)
+			if err := d.saveJob(ctx, j, store.JobPaused, why); err != nil {
+				return nil, err
+			}
+		case !waits[j.ID]:
+			return j, nil
+		}
+	}
+	return nil, nil
+}
+
+// work runs a job until it has ended, or something else is wanted of it, or it cannot go
+// on for now: then next says when it is tried again.
+func (d *Desk) work(ctx context.Context, j *store.Job, waits map[string]bool) (next time.Duration, err error) {
+	err = d.run(ctx, j)
+	var end *endError
+	var wait *waitError
+	var wish *wishError
+	switch {
+	case ctx.Err() != nil:
+		return 0, ctx.Err()
+	case err == nil:
+		return 0, d.endJob(ctx, j, store.JobDone, "")
+	case errors.As(err, &end):
+		return 0, d.endJob(ctx, j, end.state, end.why)
+	case errors.As(err, &wish), errors.Is(err, store.ErrNoJob):
+		return 0, nil // it is in the list, or not any more
+	case errors.As(err, &wait):
+		waits[j.ID] = true
+		why, _, _ := strings.Cut(j.Why, WaitsFor)
+		return 0, d.saveJob(ctx, j, j.State, why+WaitsFor+wait.why)
+	case errors.Is(err, store.ErrNotLeader):
+		return 0, err
+	}
+	d.Observer.DeskFailed(fmt.Errorf("replay %s: %w", j.ID, err))
+	s := d.stuck[j.ID]
+	if at := stageOf(j); s == nil || s.at != at {
+		s = &stuck{at: at}
+		d.stuck[j.ID] = s
+	}
+	if s.tries++; s.tries >= mostTries {
+		return 0, d.endJob(ctx, j, store.JobFailed, fmt.Sprintf("given up after %d tries: %v", s.tries, err))
+	}
+	return min(time.Second<<min(s.tries-1, 10), mostWait), nil
+}
+
+// saveJob writes the state of a job.
+func (d *Desk) saveJob(ctx context.Context, j *store.Job, state store.JobState, why string) error {
+	if j.State == state && j.Why == why {
+		return nil
+	}
+	j.State, j.Why = state, why
+	return d.writeJob(ctx, j)
+}
+
+func (d *Desk) writeJob(ctx context.Context, j *store.Job) error {
+	err := d.Store.SaveJob(ctx, d.Epoch, *j)
+	if err == nil {
+		d.Observer.Job(j)
+	}
+	return err
+}
+
+// endJob writes the end of a job and deletes what is left of it. An end without a reason
+// of its own keeps what was said of the job: where its rows came from.
+func (d *Desk) endJob(ctx context.Context, j *store.Job, state store.JobState, why string) error {
+	delete(d.stuck, j.ID)
+	if why == "" {
+		why, _, _ = strings.Cut(j.Why, WaitsFor)
+	}
+	j.State, j.Why = state, why
+	if err := d.writeJob(ctx, j); err != nil {
+		return err
+	}
+	switch err := d.refresh(ctx, j); { // its counts
+	case errors.Is(err, store.ErrNoJob):
+		return nil
+	case err != nil:
+		return err
+	}
+	return d.clear(ctx, j)
+}
+
+// WaitsFor begins what is said of a job that goes on later, behind what is said of its
+// rows.
+const WaitsFor = "; waits for "
+
+// clear deletes the rows that are left of a job that has ended.
+func (d *Desk) clear(ctx context.Context, j *store.Job) error {
+	if spec, err := ParseSpec(j.Spec); err == nil && spec.DryRun {
+		return nil // it has counts, and no rows
+	}
+	for left := j.Total - j.Sent - j.Skipped - j.Refused; left > 0; {
+		n, err := d.Store.ClearRows(ctx, d.Epoch, j.ID, clearAtOnce)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			break
+		}
+		left -= int64(n)
+	}
+	return nil
+}
+
+// list reads all jobs.
+func (d *Desk) list(ctx context.Context) ([]store.Job, error) {
+	list, err := d.Store.Jobs(ctx)
+	if err == nil {
+		d.Observer.Jobs(list)
+	}
+	return list, err
+}
+
+// refresh reads a job as it is now.
+func (d *Desk) refresh(ctx context.Context, j *store.Job) error {
+	list, err := d.list(ctx)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(list, func(other store.Job) bool { return other.ID == j.ID })
+	if i < 0 {
+		return store.ErrNoJob
+	}
+	*j = list[i]
+	d.Observer.Job(j)
+	return nil
+}

@@ -1,0 +1,251 @@
+package replay_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/checkpoint/replay"
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// delivered is a scene with a kept checkpoint and rows of two groups behind it, which
+// were delivered.
+func delivered(t *testing.T, desks ...func(*replay.Desk)) (h host, to *receiver, l *life) {
+	t.Helper()
+	h = postgres(t)
+	to = newReceiver()
+	l = lead(t, h, to, desks...)
+	if n := l.named("here", true); n.State != store.NamedKept {
+		t.Fatalf("the checkpoint is %+v", n)
+	}
+	h.exec(t, insert("a", ids("a", 0, 300)...), insert("b", ids("b", 0, 300)...))
+	to.live(t, 600)
+	until(t, func() string { return l.open(0) })
+	return h, to, l
+}
+
+// A job that is paused lets live rows pass, and goes on where it stopped; one that is
+// cancelled leaves nothing.
+func TestPauseAndCancel(t *testing.T) {
+	t.Parallel()
+	h, to, l := delivered(t)
+	l.replay("job", replay.Spec{From: "here", Rate: 60})
+	again := func() int { return len(to.of("a", true)) + len(to.of("b", true)) }
+	until(t, func() string {
+		if again() < 20 {
+			return "rows that are sent again"
+		}
+		return ""
+	})
+	l.wish("job", store.WishPause)
+	if j := l.becomes("job", store.JobPaused); j.Sent == 0 || j.Sent >= 600 {
+		t.Errorf("the job is %+v", j)
+	}
+	came := again()
+	h.exec(t, insert("a", "live"))
+	to.live(t, 601)
+	if now := again(); now != came {
+		t.Errorf("%d rows came while the job was paused", now-came)
+	}
+	l.wish("job", store.WishRun)
+	l.becomes("job", store.JobPlaying)
+	until(t, func() string {
+		if again() < came+20 {
+			return "more rows"
+		}
+		return ""
+	})
+	l.wish("job", store.WishCancel)
+	j := l.becomes("job", store.JobCancelled)
+	until(t, func() string {
+		if j = l.job("job"); j.Total != j.Sent {
+			return "the rest is not cleared"
+		}
+		return ""
+	})
+	for _, g := range []string{"a", "b"} {
+		if got := to.of(g, true); !slices.Equal(got, ids(g, 0, len(got))) {
+			t.Errorf("of group %s came %v", g, got)
+		}
+	}
+	lanes, err := l.store.ReplayLanes(l.ctx(), "job", 0, 10)
+	if err != nil || len(lanes) > 0 {
+		t.Errorf("%d lanes are left, %v", len(lanes), err)
+	}
+	// A job that has not begun is cancelled, too, and one that was asked for behind it runs.
+	l.replay("second", replay.Spec{From: "here", Groups: []string{"b"}, IDs: ids("b", 7, 9)})
+	if j := l.becomes("second", store.JobDone); j.Sent != 2 {
+		t.Errorf("the job is %+v", j)
+	}
+}
+
+// What a receiver refuses is an error of the job, and changes nothing in the table.
+func TestRefusedRows(t *testing.T) {
+	t.Parallel()
+	_, to, l := delivered(t)
+	to.mu.Lock()
+	to.refuse = func(id string) bool { return strings.HasSuffix(id, "77") }
+	to.mu.Unlock()
+	l.replay("job", replay.Spec{From: "here", Groups: []string{"a"}})
+	j := l.becomes("job", store.JobDone)
+	if j.Sent != 297 || j.Refused != 3 || j.Total != 300 {
+		t.Errorf("the job is %+v", j)
+	}
+	errs, err := l.store.JobErrors(l.ctx(), "job", 100)
+	if err != nil || len(errs) != 3 || errs[0].ID != "a-077" || errs[0].Reason == "" {
+		t.Errorf("%d errors, %v: %+v", len(errs), err, errs)
+	}
+	if what := l.open(0); what != "" {
+		t.Error(what)
+	}
+}
+
+// A dry run says what a replay would send, and sends nothing.
+func TestDryRun(t *testing.T) {
+	t.Parallel()
+	h, to, l := delivered(t)
+	h.exec(t, "UPDATE outbox_events SET status = 'FAILED' WHERE id < 'a-010'", "DELETE FROM outbox_events WHERE id = 'b-001'")
+	spec := replay.Spec{From: "here", DryRun: true}
+	l.replay("dry", spec)
+	dry := l.becomes("dry", store.JobDone)
+	if dry.Total != 600 || dry.Skipped != 10 || dry.Sent != 0 || len(to.of("a", true)) > 0 {
+		t.Errorf("the dry run is %+v", dry)
+	}
+	spec.Read = replay.SourceTable
+	l.replay("dry table", spec)
+	if j := l.becomes("dry table", store.JobDone); j.Total != 589 || j.Skipped != 0 || j.Source != "table" {
+		t.Errorf("the dry run is %+v", j)
+	}
+	spec.DryRun = false
+	l.replay("table", spec)
+	if j := l.becomes("table", store.JobDone); j.Total != 589 || j.Sent != 589 || !strings.Contains(j.Why, "from the table") {
+		t.Errorf("the job is %+v", j)
+	}
+	want := slices.DeleteFunc(ids("b", 0, 300), func(id string) bool { return id == "b-001" })
+	if got := to.of("b", true); !slices.Equal(got, want) {
+		t.Errorf("of group b came %v", got)
+	}
+}
+
+// A checkpoint whose log is given up ends the job that reads it; one that begins later
+// reads the table, unless it may not.
+func TestKeptLogGivenUp(t *testing.T) {
+	t.Parallel()
+	_, to, l := delivered(t, func(d *replay.Desk) { d.Small(10, 20) })
+	l.replay("job", replay.Spec{From: "here", Rate: 40})
+	until(t, func() string {
+		if len(to.of("a", true)) < 10 {
+			return "rows that are sent again"
+		}
+		return ""
+	})
+	if err := l.store.WishDrop(l.ctx(), "here"); err != nil {
+		t.Fatal(err)
+	}
+	l.poke()
+	var j store.Job
+	until(t, func() string {
+		if j = l.job("job"); !j.State.Ended() {
+			return "the end of the job"
+		}
+		return ""
+	})
+	if j.State != store.JobFailed || !strings.Contains(j.Why, "here") {
+		t.Errorf("the job is %+v", j)
+	}
+	l.replay("gone", replay.Spec{From: "here"})
+	until(t, func() string {
+		if j = l.job("gone"); !j.State.Ended() {
+			return "the end of the job"
+		}
+		return ""
+	})
+	if j.State != store.JobRefused || !strings.Contains(j.Why, "no checkpoint here") {
+		t.Errorf("the job is %+v", j)
+	}
+	l.replay("log", replay.Spec{Since: time.Now().Add(-time.Hour), Read: replay.SourceLog})
+	until(t, func() string {
+		if j = l.job("log"); !j.State.Ended() {
+			return "the end of the job"
+		}
+		return ""
+	})
+	if j.State != store.JobRefused || !strings.Contains(j.Why, "no log was kept") {
+		t.Errorf("the job is %+v", j)
+	}
+	l.replay("since", replay.Spec{Since: time.Now().Add(-time.Hour)})
+	if j := l.becomes("since", store.JobDone); j.Source != "table" || j.Sent != 600 || !strings.Contains(j.Why, "the log is lost") {
+		t.Errorf("the job is %+v", j)
+	}
+}
+
+// More log than may be kept for a checkpoint is given up, and said.
+func TestKeptLogLimit(t *testing.T) {
+	t.Parallel()
+	h, _, l := delivered(t, func(d *replay.Desk) { d.MaxKept = 1 << 20 })
+	h.exec(t, "CREATE TABLE unrelated AS SELECT i, repeat('x', 500) FROM generate_series(1, 5000) i")
+	l.poke()
+	until(t, func() string {
+		list, err := l.store.Named(l.ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := list[0]; n.State != store.NamedDropped || !strings.Contains(n.Why, "max-kept") {
+			l.poke()
+			return "the end of the kept log"
+		}
+		return ""
+	})
+	l.replay("job", replay.Spec{From: "here"})
+	if j := l.becomes("job", store.JobDone); j.Source != "table" || j.Sent != 600 || !strings.Contains(j.Why, "max-kept") {
+		t.Errorf("the job is %+v", j)
+	}
+}
+
+// A group that somebody has paused waits with its rows, before its turn and in it; the
+// job says so, and others go on.
+func TestPausedGroups(t *testing.T) {
+	t.Parallel()
+	_, to, l := delivered(t)
+	lane := func(group string) dispatch.LaneName {
+		return dispatch.LaneName{LaneKey: store.LaneKey{Outbox: "events", Kind: "EVENT", Group: store.GroupOf(group)}}
+	}
+	if err := l.lanes.Pause(l.ctx(), lane("a"), "an incident"); err != nil {
+		t.Fatal(err)
+	}
+	l.replay("job", replay.Spec{From: "here", Rate: 200})
+	until(t, func() string {
+		if len(to.of("b", true)) == 0 {
+			return "a row of the group that may go"
+		}
+		return ""
+	})
+	if err := l.lanes.Pause(l.ctx(), lane("b"), "another"); err != nil {
+		t.Fatal(err)
+	}
+	until(t, func() string {
+		if j := l.job("job"); j.State != store.JobPlaying || !strings.Contains(j.Why, "waits for 2 paused groups") {
+			return "that it waits: " + j.Why
+		}
+		return ""
+	})
+	if n := len(to.of("a", true)); n > 0 {
+		t.Errorf("%d rows of the paused group came", n)
+	}
+	for _, group := range []string{"a", "b"} {
+		if err := l.lanes.Resume(l.ctx(), lane(group)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if j := l.becomes("job", store.JobDone); j.Sent != 600 || strings.Contains(j.Why, "waits") {
+		t.Errorf("the job is %+v", j)
+	}
+	for _, group := range []string{"a", "b"} {
+		if got := to.of(group, true); !slices.Equal(got, ids(group, 0, 300)) {
+			t.Errorf("of group %s came %v", group, got)
+		}
+	}
+}

@@ -1,0 +1,186 @@
+package replay_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	capturemongo "github.com/sluicebox/sluicebox/capture/mongo"
+	capturemysql "github.com/sluicebox/sluicebox/capture/mysql"
+	"github.com/sluicebox/sluicebox/checkpoint/replay"
+	"github.com/sluicebox/sluicebox/store"
+	mongostore "github.com/sluicebox/sluicebox/store/mongo"
+	mysqlstore "github.com/sluicebox/sluicebox/store/mysql"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// mysql is a database of its own in a shared server.
+func mysql(t *testing.T, f servers.Flavour) host {
+	url, boxes := f.Database(t), []store.Outbox{eventsBox()}
+	open := func() (*capturemysql.Source, error) {
+		return capturemysql.New(capturemysql.Config{URL: url, Name: "r", Outboxes: boxes})
+	}
+	servers.ExecMySQL(t, url, `CREATE TABLE outbox_events (id varchar(40) PRIMARY KEY, message_group varchar(40), payload text NOT NULL,
+		status varchar(20) NOT NULL DEFAULT 'PENDING', retry_count int NOT NULL DEFAULT 0, error_message text,
+		created_at timestamp(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6), processed_at timestamp(6) NULL)`)
+	return host{
+		insert: func(t *testing.T, group string, ids ...string) { servers.ExecMySQL(t, url, insert(group, ids...)) },
+		remove: func(t *testing.T, id string) {
+			servers.ExecMySQL(t, url, "DELETE FROM outbox_events WHERE id = '"+id+"'")
+		},
+		store: func(t *testing.T) store.Store {
+			st, err := mysqlstore.New(mysqlstore.Config{URL: url, Name: "r", Outboxes: boxes})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(st.Close)
+			return st
+		},
+		source: func() (source, error) { return open() },
+		look:   func() (replay.Looker, error) { return open() },
+	}
+}
+
+// mongo is a database of its own in a shared server.
+func mongo(t *testing.T) host {
+	url, boxes := servers.Mongo(t), []store.Outbox{eventsBox()}
+	open := func() (*capturemongo.Source, error) {
+		return capturemongo.New(capturemongo.Config{URL: url, Name: "r", Outboxes: boxes})
+	}
+	events := servers.OpenMongo(t, url).Collection("outbox_events")
+	unique := driver.IndexModel{Keys: bson.D{{Key: "id", Value: 1}}, Options: options.Index().SetUnique(true)}
+	if _, err := events.Indexes().CreateOne(t.Context(), unique); err != nil {
+		t.Fatal(err)
+	}
+	return host{
+		insert: func(t *testing.T, group string, ids ...string) {
+			var docs []any
+			for _, id := range ids {
+				docs = append(docs, bson.D{
+					{Key: "id", Value: id}, {Key: "message_group", Value: group}, {Key: "payload", Value: id},
+					{Key: "status", Value: "PENDING"}, {Key: "retry_count", Value: 0}, {Key: "created_at", Value: time.Now()},
+				})
+			}
+			if _, err := events.InsertMany(t.Context(), docs); err != nil {
+				t.Fatal(err)
+			}
+		},
+		remove: func(t *testing.T, id string) {
+			if _, err := events.DeleteOne(t.Context(), bson.D{{Key: "id", Value: id}}); err != nil {
+				t.Fatal(err)
+			}
+		},
+		store: func(t *testing.T) store.Store {
+			st, err := mongostore.New(mongostore.Config{URL: url, Name: "r", Outboxes: boxes})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(st.Close)
+			return st
+		},
+		source: func() (source, error) { return open() },
+		look:   func() (replay.Looker, error) { return open() },
+	}
+}
+
+// purging is a server whose log is gone once that is said.
+type purging struct {
+	replay.Looker
+	gone *atomic.Bool
+}
+
+func (p purging) Lost(ctx context.Context, of []store.Checkpoint) ([]string, error) {
+	why, err := p.Looker.Lost(ctx, of)
+	for i := range why {
+		if why[i] == "" && p.gone.Load() {
+			why[i] = "it was purged"
+		}
+	}
+	return why, err
+}
+
+// Where a server keeps its log for a time, whoever needs it, a replay reads it from a
+// checkpoint that was just named, or from a time.
+func TestReplayOfAServersLog(t *testing.T) {
+	hosts := map[string]func(*testing.T) host{"mongo": mongo}
+	for _, f := range servers.Chosen(servers.Flavours()) {
+		hosts[string(f)] = func(t *testing.T) host { return mysql(t, f) }
+	}
+	for name, open := range hosts {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h, to := open(t), newReceiver()
+			h.insert(t, "a", "first")
+			var gone atomic.Bool
+			l := lead(t, h, to, func(d *replay.Desk) {
+				d.LookEach(time.Millisecond)
+				d.Log.Look = func() (replay.Looker, error) {
+					server, err := h.look()
+					return purging{server, &gone}, err
+				}
+			})
+			l.named("plain", false)
+			n := l.named("here", true)
+			if n.State != store.NamedMade || !strings.Contains(n.Why, "for as long as it is set up to") || n.Position == "" {
+				t.Errorf("the checkpoint is %+v", n)
+			}
+			for i := 0; i < 60; i += 20 {
+				h.insert(t, "a", ids("a", i, i+20)...)
+				h.insert(t, "b", ids("b", i, i+20)...)
+			}
+			to.live(t, 121)
+			until(t, func() string { return l.open(0) })
+			h.remove(t, "a-007")
+			l.replay("job", replay.Spec{From: "here"})
+			j := l.becomes("job", store.JobDone)
+			if j.Source != "log" || j.Sent != 120 || j.Total != 120 {
+				t.Errorf("the job is %+v", j)
+			}
+			for _, g := range []string{"a", "b"} {
+				if got := to.of(g, true); !slices.Equal(got, ids(g, 0, 60)) {
+					t.Errorf("of group %s came %v", g, got)
+				}
+			}
+			l.replay("table", replay.Spec{From: "here", Read: replay.SourceTable, DryRun: true})
+			if j := l.becomes("table", store.JobDone); j.Total < 119 || j.Total > 120 { // the first may have the same time
+				t.Errorf("the job is %+v", j)
+			}
+			l.replay("since", replay.Spec{Since: time.Now().Add(-100 * 24 * time.Hour), Read: replay.SourceLog})
+			var said store.Job
+			until(t, func() string {
+				if said = l.job("since"); !said.State.Ended() {
+					return fmt.Sprintf("the end of %+v", said)
+				}
+				return ""
+			})
+			if said.State != store.JobRefused || !strings.Contains(said.Why, "begins at") {
+				t.Errorf("the job is %+v", said)
+			}
+			if n := l.find("here"); n.State != store.NamedMade {
+				t.Errorf("the checkpoint is %+v", n)
+			}
+			gone.Store(true)
+			until(t, func() string {
+				if n := l.find("here"); n.State != store.NamedDropped || n.Why != "it was purged" {
+					return fmt.Sprintf("that the log is gone: %+v", n)
+				}
+				return ""
+			})
+			if n := l.find("plain"); n.State != store.NamedMade || n.Why != "" {
+				t.Errorf("nothing was to be kept for %+v", n)
+			}
+			l.replay("still", replay.Spec{From: "here", DryRun: true}) // what the server has is read
+			if j := l.becomes("still", store.JobDone); j.Source != "log" || j.Total != 120 {
+				t.Errorf("the job is %+v", j)
+			}
+		})
+	}
+}

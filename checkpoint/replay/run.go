@@ -1,0 +1,227 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// run is a job at work.
+type run struct {
+	*Desk
+	*store.Job
+	spec    *Spec
+	player  *player
+	traffic traffic
+}
+
+// run works on a job until it is done, which is nil, or until it stops for the reason of
+// the error. The live lanes that stood for it move again then, and none of its rows is
+// in memory any more.
+func (d *Desk) run(ctx context.Context, j *store.Job) error {
+	spec, err := ParseSpec(j.Spec)
+	if err != nil {
+		return refuse("%v", err)
+	}
+	r := &run{Desk: d, Job: j, spec: spec, traffic: newTraffic(d.Sinks)}
+	work, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	watched, id := make(chan struct{}), j.ID // the job itself is read anew meanwhile
+	go func() { defer close(watched); stop(d.watch(work, id)) }()
+	r.player = newPlayer(r)
+	silence := r.player.listen(ctx)
+	defer silence()
+	err = r.steps(work)
+	if unclean := r.player.clear(ctx); err == nil {
+		err = unclean
+	}
+	stop(nil)
+	<-watched
+	if cause := context.Cause(work); err != nil && ctx.Err() == nil && errors.Is(err, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+// watch looks what is wanted of a job, and returns when that is no longer that it runs.
+func (d *Desk) watch(ctx context.Context, id string) error {
+	for {
+		if err := rest(ctx, wishEvery); err != nil {
+			return err
+		}
+		now := store.Job{ID: id}
+		err := d.refresh(ctx, &now)
+		switch {
+		case errors.Is(err, store.ErrNoJob):
+			return err
+		case err == nil && now.Wish != store.WishRun:
+			return &wishError{now.Wish}
+		}
+	}
+}
+
+// steps takes the job from where it is to its end.
+func (r *run) steps(ctx context.Context) error {
+	if err := r.check(); err != nil {
+		return err
+	}
+	if r.Source == "" {
+		if err := r.begin(ctx); err != nil {
+			return err
+		}
+	}
+	if r.spec.DryRun {
+		return r.count(ctx)
+	}
+	for {
+		if err := r.playLeft(ctx); err != nil {
+			return err
+		}
+		if r.whole() {
+			return nil
+		}
+		if err := r.say(ctx, store.JobCopying, ""); err != nil {
+			return err
+		}
+		if err := r.copy(ctx); err != nil {
+			return err
+		}
+		if err := r.refresh(ctx, r.Job); err != nil {
+			return err
+		}
+	}
+}
+
+// playLeft sends the rows that were copied, if there are any.
+func (r *run) playLeft(ctx context.Context) error {
+	if r.anew() {
+		return nil
+	}
+	lanes, err := r.Store.ReplayLanes(ctx, r.ID, 0, 1)
+	if err != nil || len(lanes) == 0 {
+		return err
+	}
+	if err := r.say(ctx, store.JobPlaying, ""); err != nil {
+		return err
+	}
+	err = r.player.play(ctx)
+	if err == nil {
+		err = r.refresh(ctx, r.Job)
+	}
+	return err
+}
+
+// say saves a state of the job, and what it waits for.
+func (r *run) say(ctx context.Context, state store.JobState, waits string) error {
+	why, _, _ := strings.Cut(r.Why, WaitsFor)
+	if waits != "" {
+		why += WaitsFor + waits
+	}
+	return r.saveJob(ctx, r.Job, state, why)
+}
+
+// begin finds where the job's rows are, and where it ends.
+func (r *run) begin(ctx context.Context) error {
+	from, err := r.find(ctx)
+	if err != nil {
+		return err
+	}
+	until, now := store.Checkpoint{}, time.Now()
+	if from.source == SourceLog {
+		late := func() {
+			if err := r.say(ctx, r.State, "the log to be read up to where it is now"); err != nil {
+				r.Observer.DeskFailed(err)
+			}
+		}
+		if until, err = r.mark(ctx, late); err != nil {
+			return err
+		}
+	}
+	r.Until, r.UntilAt, r.Source, r.State, r.Why = until, now, string(from.source), store.JobCopying, from.why
+	return r.writeJob(ctx, r.Job)
+}
+
+// check holds the spec against the configuration, which may have changed since the job
+// began.
+func (r *run) check() error {
+	end := refuse
+	if r.Source != "" {
+		end = fail
+	}
+	for _, name := range r.spec.Outboxes {
+		if !slices.ContainsFunc(r.Outboxes, func(o store.Outbox) bool { return o.Name == name }) {
+			return end("there is no outbox %q", name)
+		}
+	}
+	if _, there := r.Sinks[r.spec.Sink]; r.spec.Sink != "" && !there {
+		return end("there is no sink %q", r.spec.Sink)
+	}
+	return nil
+}
+
+// chosen returns the outboxes that the job may have rows of.
+func (r *run) chosen() (list []store.Outbox) {
+	for i := range r.Outboxes {
+		if len(r.spec.Outboxes) == 0 || slices.Contains(r.spec.Outboxes, r.Outboxes[i].Name) {
+			list = append(list, r.Outboxes[i])
+		}
+	}
+	return list
+}
+
+// tableCopied is the cursor of a job whose rows were all copied from the table: those of
+// a part are copied anew, as a table is read in another order than that of commits.
+const tableCopied = store.Position("whole")
+
+// whole reports whether all rows of the job were copied.
+func (r *run) whole() bool {
+	at := r.Cursor.Position
+	switch {
+	case r.Source == string(SourceTable):
+		return at == tableCopied
+	case r.Log == nil || at == r.Until.Position:
+		return at == r.Until.Position
+	}
+	return r.Log.Compare(at, r.Until.Position) >= 0
+}
+
+// anew reports whether what was copied says nothing of where to go on: it has to be
+// copied anew. Nothing of it was sent.
+func (r *run) anew() bool {
+	return r.Source == string(SourceTable) && !r.whole() || r.Cursor.Position == ""
+}
+
+// copy copies rows of the job, for as long as may be before they are played.
+func (r *run) copy(ctx context.Context) error {
+	if r.anew() {
+		if err := r.clearCopied(ctx); err != nil {
+			return err
+		}
+	}
+	if r.Source == string(SourceTable) {
+		return r.copyTable(ctx)
+	}
+	return r.copyLog(ctx)
+}
+
+// clearCopied takes the job back to where it has copied nothing.
+func (r *run) clearCopied(ctx context.Context) error {
+	for r.Total > 0 {
+		n, err := r.Store.ClearRows(ctx, r.Epoch, r.ID, clearAtOnce)
+		if err != nil {
+			return err
+		}
+		if r.Total -= int64(n); n == 0 {
+			break
+		}
+	}
+	if r.Cursor == (store.ReplayCursor{}) {
+		return nil
+	}
+	r.Cursor = store.ReplayCursor{}
+	return r.Store.CopyRows(ctx, r.Epoch, r.ID, nil, r.Cursor)
+}

@@ -1,0 +1,417 @@
+package replay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sluicebox/sluicebox/capture"
+	capturepg "github.com/sluicebox/sluicebox/capture/postgres"
+	"github.com/sluicebox/sluicebox/checkpoint"
+	"github.com/sluicebox/sluicebox/checkpoint/replay"
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+func TestMain(m *testing.M) {
+	if err := servers.Crowd(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// patience bounds every wait of a test.
+const patience = 60 * time.Second
+
+// source is what the relay reads, and what reads the log once more.
+type source interface {
+	capture.Resumer
+	capture.Past
+	Close()
+}
+
+// host is a database in a server.
+type host struct {
+	exec   func(t *testing.T, statements ...string)
+	insert func(t *testing.T, group string, ids ...string)
+	remove func(t *testing.T, id string)
+	store  func(t *testing.T) store.Store
+	source func() (source, error)
+	keeper func() (replay.Keeper, error)
+	look   func() (replay.Looker, error)
+}
+
+func eventsBox() store.Outbox {
+	return store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
+}
+
+// postgres is a database of its own in a shared server, of one of the versions.
+func postgres(t *testing.T) host {
+	versions := servers.Spread(t, servers.Versions())
+	if len(versions) == 0 {
+		t.Skip("no PostgreSQL is asked for")
+	}
+	url, name := servers.Database(t, versions[0]), fmt.Sprintf("r%d", time.Now().UnixNano())
+	boxes := []store.Outbox{eventsBox()}
+	servers.Exec(t, url, `CREATE TABLE outbox_events (id text PRIMARY KEY, message_group text, payload text NOT NULL,
+		status text NOT NULL DEFAULT 'PENDING', retry_count int NOT NULL DEFAULT 0, error_message text,
+		created_at timestamptz NOT NULL DEFAULT clock_timestamp(), processed_at timestamptz)`)
+	open := func() (*capturepg.Source, error) {
+		return capturepg.New(capturepg.Config{URL: url, StreamURL: url, Name: name, Outboxes: boxes, MayCreate: true, TakeOver: true})
+	}
+	return host{
+		exec: func(t *testing.T, statements ...string) { t.Helper(); servers.Exec(t, url, statements...) },
+		store: func(t *testing.T) store.Store {
+			st, err := pgstore.New(pgstore.Config{URL: url, Name: name, Outboxes: boxes})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(st.Close)
+			return st
+		},
+		source: func() (source, error) { return open() },
+		keeper: func() (replay.Keeper, error) { return open() },
+	}
+}
+
+// insert is a statement for rows of a group; their payload is their id.
+func insert(group string, ids ...string) string {
+	var rows []string
+	for _, id := range ids {
+		rows = append(rows, fmt.Sprintf("('%s', '%s', '\"%s\"')", id, group, id))
+	}
+	return "INSERT INTO outbox_events (id, message_group, payload) VALUES " + strings.Join(rows, ", ")
+}
+
+// arrival is a row as it came to the receiver.
+type arrival struct{ id, group, job string }
+
+// receiver takes rows, unless refuse says otherwise.
+type receiver struct {
+	mu     sync.Mutex
+	came   []arrival
+	grown  chan struct{}
+	refuse func(id string) bool
+	before func(job string) // a request is answered
+}
+
+func newReceiver() *receiver { return &receiver{grown: make(chan struct{})} }
+
+func (r *receiver) Limits(string) sink.Limits {
+	return sink.Limits{Mode: sink.Ordered, MaxItems: 100, MaxBytes: 1 << 20}
+}
+
+func (r *receiver) Deliver(_ context.Context, msgs []sink.Message) sink.Result {
+	r.mu.Lock()
+	before, refuse := r.before, r.refuse
+	r.mu.Unlock()
+	if before != nil {
+		before(msgs[0].Replay)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var res sink.Result
+	res.Class = sink.Delivered
+	for i := range msgs {
+		m := &msgs[i]
+		if refuse != nil && refuse(m.ID) {
+			res.Items = make([]sink.Outcome, len(msgs))
+			for k := range msgs {
+				switch {
+				case k < i:
+					res.Items[k].Class = sink.Delivered
+				case k == i:
+					res.Items[k] = sink.Outcome{Class: sink.Rejected, Detail: "no"}
+				default:
+					res.Items[k].Class = sink.NotSent
+				}
+			}
+			break
+		}
+		r.came = append(r.came, arrival{m.ID, m.Group.String(), m.Replay})
+	}
+	close(r.grown)
+	r.grown = make(chan struct{})
+	return res
+}
+
+// await waits until what came satisfies a check, which says what is missing.
+func (r *receiver) await(t *testing.T, missing func(came []arrival) string) {
+	t.Helper()
+	limit := time.After(patience)
+	for {
+		r.mu.Lock()
+		what, grown := missing(r.came), r.grown
+		r.mu.Unlock()
+		if what == "" {
+			return
+		}
+		select {
+		case <-grown:
+		case <-limit:
+			t.Fatalf("missing: %s", what)
+		}
+	}
+}
+
+// of returns the ids of a group in the order in which they came, those of a job or the
+// live ones.
+func (r *receiver) of(group string, replayed bool) (ids []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, a := range r.came {
+		if a.group == group && (a.job != "") == replayed {
+			ids = append(ids, a.id)
+		}
+	}
+	return ids
+}
+
+// between returns the live rows of a group that came between two that were sent again.
+func (r *receiver) between(group string) (ids []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var since []string
+	began := false
+	for _, a := range r.came {
+		switch {
+		case a.group != group:
+		case a.job != "":
+			ids, since, began = append(ids, since...), nil, true
+		case began:
+			since = append(since, a.id)
+		}
+	}
+	return ids
+}
+
+// live waits until rows have come live.
+func (r *receiver) live(t *testing.T, n int) {
+	t.Helper()
+	r.await(t, func(came []arrival) string {
+		got := 0
+		for _, a := range came {
+			if a.job == "" {
+				got++
+			}
+		}
+		if got < n {
+			return fmt.Sprintf("%d live rows of %d", n-got, n)
+		}
+		return ""
+	})
+}
+
+// quiet is an observer of all that a relay does; it logs what fails for a test, if there
+// is one.
+type quiet struct{ t *testing.T }
+
+func (q quiet) say(what string, err error) {
+	if q.t != nil {
+		q.t.Logf("%s: %v", what, err)
+	}
+}
+
+func (quiet) Claimed(store.ClaimResult, int)                          {}
+func (quiet) Requested(dispatch.Request, *sink.Result, time.Duration) {}
+func (quiet) Suspected([]dispatch.Suspicion)                          {}
+func (quiet) Settled(*store.Item, *store.Outcome)                     {}
+func (quiet) RowsParked(int)                                          {}
+func (q quiet) StoreFailed(op string, err error)                      { q.say(op, err) }
+func (quiet) Saved(store.Checkpoint)                                  {}
+func (quiet) SaveFailed(error)                                        {}
+func (quiet) Connected()                                              {}
+func (q quiet) Lost(err error, _ time.Duration)                       { q.say("source", err) }
+func (quiet) Named(*store.Named)                                      {}
+func (quiet) Kept([]capture.KeptLog)                                  {}
+func (quiet) Job(*store.Job)                                          {}
+func (quiet) Jobs([]store.Job)                                        {}
+func (quiet) Skipped(string, int)                                     {}
+func (q quiet) DeskFailed(err error)                                  { q.say("desk", err) }
+
+// life is a relay at work.
+type life struct {
+	t      *testing.T
+	store  store.Store
+	lanes  *dispatch.Dispatcher
+	wished chan struct{}
+	end    func()
+}
+
+// lead runs a relay until the test ends or end is called. desk may change its desk.
+func lead(t *testing.T, h host, to *receiver, desks ...func(*replay.Desk)) *life {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*patience)
+	st := h.store(t)
+	src, err := h.source()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(st.Install(ctx), st.Check(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	box := eventsBox()
+	begin, err := checkpoint.Start(ctx, src, st, []store.Outbox{box}, 1000, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := dispatch.DefaultConfig()
+	d := dispatch.New(cfg, st, to, begin.Epoch, quiet{t}, 5*time.Second)
+	d.Replays = st
+	tracker := checkpoint.NewTracker(begin.Frontier)
+	feed := dispatch.NewFeed(tracker, begin.Epoch, map[string]*dispatch.Dispatcher{box.Name: d}, func(string, int) {})
+	if begin.Why != "" {
+		if err := feed.Backlog(begin.Backlog, begin.Parked, begin.From); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := &life{t: t, store: st, lanes: d, wished: make(chan struct{}, 1)}
+	desk := &replay.Desk{
+		Store: st, Epoch: begin.Epoch, Outboxes: []store.Outbox{box}, Routes: map[string]string{box.Name: "sink"},
+		Sinks:  map[string]replay.Sink{"sink": {Lanes: d, Config: cfg}},
+		Log:    &replay.Log{Live: src, Origin: begin.Frontier.Origin, Past: func() (replay.Past, error) { return h.source() }, Look: h.look},
+		Keeper: h.keeper, Wished: l.wished, Observer: quiet{t},
+	}
+	for _, change := range desks {
+		change(desk)
+	}
+	feed.Marked = desk.Marked
+	keeper := &checkpoint.Keeper{
+		Config: checkpoint.DefaultKeeperConfig(), Tracker: tracker, Store: st, Source: src, Epoch: begin.Epoch, Observer: quiet{t},
+	}
+	batches := make(chan capture.Batch)
+	work, ctx := errgroup.WithContext(ctx)
+	for _, run := range []func(context.Context) error{
+		func(ctx context.Context) error { return capture.Follow(ctx, src, begin.From, batches, quiet{t}) },
+		func(ctx context.Context) error { return feed.Run(ctx, batches) },
+		d.Run, keeper.Run, desk.Run,
+	} {
+		work.Go(func() error {
+			err := run(ctx)
+			if ctx.Err() == nil {
+				t.Errorf("a part of the relay ended: %v", err)
+			}
+			return err
+		})
+	}
+	l.end = sync.OnceFunc(func() { cancel(); _ = work.Wait(); src.Close() })
+	t.Cleanup(l.end)
+	return l
+}
+
+func (l *life) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	l.t.Cleanup(cancel)
+	return ctx
+}
+
+// poke says that there are wishes.
+func (l *life) poke() {
+	select {
+	case l.wished <- struct{}{}:
+	default:
+	}
+}
+
+// named asks for a checkpoint and waits for it.
+func (l *life) named(name string, keep bool) store.Named {
+	l.t.Helper()
+	if err := l.store.WishNamed(l.ctx(), name, keep); err != nil {
+		l.t.Fatal(err)
+	}
+	l.poke()
+	var got store.Named
+	until(l.t, func() string {
+		list, err := l.store.Named(l.ctx())
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		i := slices.IndexFunc(list, func(n store.Named) bool { return n.Name == name })
+		if got = list[i]; got.State == store.NamedWanted {
+			return "checkpoint " + name
+		}
+		return ""
+	})
+	return got
+}
+
+// replay asks for a job.
+func (l *life) replay(id string, spec replay.Spec) {
+	l.t.Helper()
+	text, err := spec.Text()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if err := l.store.WishReplay(l.ctx(), id, text); err != nil {
+		l.t.Fatal(err)
+	}
+	l.poke()
+}
+
+func (l *life) wish(id string, wish store.JobWish) {
+	l.t.Helper()
+	if err := l.store.WishJob(l.ctx(), id, wish); err != nil {
+		l.t.Fatal(err)
+	}
+	l.poke()
+}
+
+// job returns a job as it is now.
+func (l *life) job(id string) store.Job {
+	l.t.Helper()
+	list, err := l.store.Jobs(l.ctx())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	i := slices.IndexFunc(list, func(j store.Job) bool { return j.ID == id })
+	if i < 0 {
+		l.t.Fatalf("there is no job %s", id)
+	}
+	return list[i]
+}
+
+// becomes waits until a job has come to a state.
+func (l *life) becomes(id string, state store.JobState) (j store.Job) {
+	l.t.Helper()
+	until(l.t, func() string {
+		if j = l.job(id); j.State == state {
+			return ""
+		}
+		if j.State.Ended() {
+			l.t.Fatalf("the job has ended: %+v", j)
+		}
+		return fmt.Sprintf("job %s is to be %s: %+v", id, state, j)
+	})
+	return j
+}
+
+// until asks again and again until nothing is missing.
+func until(t *testing.T, missing func() string) {
+	t.Helper()
+	limit, tick := time.After(patience), time.NewTicker(20*time.Millisecond)
+	defer tick.Stop()
+	for {
+		what := missing()
+		if what == "" {
+			return
+		}
+		select {
+		case <-limit:
+			t.Fatalf("missing: %s", what)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,105 @@
+// Package replay runs named checkpoints and replays for the leader.
+package replay
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Source says where a job's rows are read.
+type Source string
+
+// The sources. SourceAny is the log where it is kept, else the table.
+const (
+	SourceAny   Source = ""
+	SourceLog   Source = "log"
+	SourceTable Source = "table"
+)
+
+// Spec says what a job sends again, and how. Its JSON is what the store keeps as the
+// job's spec.
+type Spec struct {
+	// From is the named checkpoint behind which the job begins, Since the time from
+	// which on: one of them is set.
+	From  string    `json:"from,omitempty"`
+	Since time.Time `json:"since,omitzero"`
+	// Until ends the part, exclusively; zero: it ends where the log is when the job
+	// begins.
+	Until time.Time `json:"until,omitzero"`
+	// Outboxes, Groups, Kinds and IDs choose rows. An empty list chooses all. A row
+	// without a group is chosen by NoGroup, not by a name in Groups; with neither
+	// of the two, rows with and without a group are chosen.
+	Outboxes []string `json:"outboxes,omitempty"`
+	Groups   []string `json:"groups,omitempty"`
+	NoGroup  bool     `json:"no_group,omitempty"`
+	Kinds    []string `json:"kinds,omitempty"`
+	IDs      []string `json:"ids,omitempty"`
+	// Sink receives the rows, "" for that of each row's outbox.
+	Sink string `json:"sink,omitempty"`
+	// Rate is the most rows in a second, 0 for no limit.
+	Rate int `json:"rate,omitempty"`
+	// Read is where the rows are read.
+	Read Source `json:"read,omitempty"`
+	// DryRun counts the rows and sends none.
+	DryRun bool `json:"dry_run,omitempty"`
+}
+
+// Validate reports what keeps a spec from being one, wherever it is to run.
+func (s *Spec) Validate() error {
+	switch {
+	case s.From == "" && s.Since.IsZero():
+		return errors.New("a replay begins somewhere: name a checkpoint (from) or a time (since)")
+	case s.From != "" && !s.Since.IsZero():
+		return errors.New("a replay begins at a checkpoint (from) or at a time (since), not at both")
+	case !s.Since.IsZero() && !s.Until.IsZero() && !s.Since.Before(s.Until):
+		return fmt.Errorf("nothing is between %s (since) and %s (until)", s.Since.Format(time.RFC3339), s.Until.Format(time.RFC3339))
+	case s.Rate < 0:
+		return fmt.Errorf("%d rows in a second (rate) cannot be sent", s.Rate)
+	case s.Read != SourceAny && s.Read != SourceLog && s.Read != SourceTable:
+		return fmt.Errorf("%q is no place to read rows from; it is %s or %s", string(s.Read), SourceLog, SourceTable)
+	}
+	if s.From != "" {
+		return store.CheckNamed(s.From)
+	}
+	return nil
+}
+
+// Text returns what the store keeps of a spec.
+func (s *Spec) Text() (string, error) {
+	text, err := json.Marshal(s)
+	return string(text), err
+}
+
+// ParseSpec reads what Text wrote. A field that it does not know is an error: it may
+// narrow what a newer release was asked to send.
+func ParseSpec(text string) (*Spec, error) {
+	var s Spec
+	d := json.NewDecoder(bytes.NewReader([]byte(text)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&s); err != nil {
+		return nil, fmt.Errorf("read the spec of a replay: %w", err)
+	}
+	return &s, s.Validate()
+}
+
+// Match reports whether a row is chosen. It does not look at times.
+func (s *Spec) Match(item *store.Item) bool {
+	chosen := func(of []string, value string) bool { return len(of) == 0 || slices.Contains(of, value) }
+	return chosen(s.Outboxes, item.Outbox) && chosen(s.Kinds, item.Kind) && chosen(s.IDs, item.ID) && s.matchGroup(item.Group)
+}
+
+func (s *Spec) matchGroup(group store.Group) bool {
+	switch {
+	case len(s.Groups) == 0 && !s.NoGroup:
+		return true
+	case !group.Valid:
+		return s.NoGroup
+	}
+	return slices.Contains(s.Groups, group.Name)
+}
