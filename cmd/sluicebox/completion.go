@@ -53,7 +53,11 @@ func completions(at string, n *kong.Node) []completed {
 			own.words = append(own.words, completion{word: word})
 		}
 	}
-	for _, group := range n.AllFlags(true) {
+	flagged := n
+	if n.DefaultCmd != nil {
+		flagged = n.DefaultCmd // its word may be left out
+	}
+	for _, group := range flagged.AllFlags(true) {
 		for _, f := range group {
 			own.flags = append(own.flags, flagCompletion(f))
 		}

@@ -82,13 +82,19 @@ func TestCompletion(t *testing.T) {
 		words []string
 		want  string // behind commas; "…" stands for any more
 	}{
-		{[]string{""}, "bench,completion,config,deadletters,doctor,init,lanes,quickstart,run,status,tap,version"},
+		{[]string{""}, "bench,checkpoint,completion,config,deadletters,doctor,init,lanes,quickstart,replay,run,status,tap,version"},
 		{[]string{"con"}, "config"},
 		{[]string{"config", ""}, "check,schema"},
 		{[]string{"config", "ch"}, "check"},
 		{[]string{"completion", ""}, "bash,fish,zsh"},
 		{[]string{"lanes", ""}, "list,pause,resume,retry-now,skip"},
 		{[]string{"deadletters", ""}, "discard,list,requeue,show"},
+		{[]string{"checkpoint", ""}, "create,delete,list"},
+		{[]string{"checkpoint", "create", "--k"}, "--keep-log"},
+		{[]string{"replay", ""}, "cancel,errors,list,pause,resume,start"},
+		{[]string{"replay", "--d"}, "--detach,--dry-run"},
+		{[]string{"replay", "start", "--s"}, "--since,--source"},
+		{[]string{"replay", "list", "--j"}, "--json"},
 		{[]string{"lanes", "skip", "--r"}, "--reason,--row"},
 		{[]string{"lanes", "list", "--state", ""}, ""},
 		{[]string{"lanes", "pause", "--token-file", "re"}, "relay.yaml"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
@@ -45,7 +46,7 @@ type laneListCommand struct {
 	Outbox string `placeholder:"NAME" help:"The lanes of one outbox."`
 	Kind   string `placeholder:"KIND" help:"The lanes of one kind of rows."`
 	groupFlags
-	State string `placeholder:"STATE" help:"ready, claiming, sending, writing, waiting, blocked or paused."`
+	State string `placeholder:"STATE" help:"ready, claiming, sending, writing, waiting, blocked, paused or replaying."`
 	Limit int    `default:"100" placeholder:"N" help:"The most lanes to list. Default: ${default}."`
 	JSON  bool   `name:"json" help:"Print JSON."`
 }
@@ -95,22 +96,31 @@ func laneRows(lanes []admin.Lane, now time.Time) [][]string {
 	all := make([][]string, len(lanes))
 	for i := range lanes {
 		l := &lanes[i]
-		head, next, why := "-", "-", l.Reason
+		head, next := "-", "-"
 		if l.Head != "" {
 			head = cell(l.Head)
 		}
 		if !l.NextAttempt.IsZero() {
 			next = "in " + span(l.NextAttempt.Sub(now))
 		}
-		if why == "" {
-			why = l.Error
-		}
 		all[i] = []string{
 			cell(l.Outbox), cell(l.Kind), groupCell(l.Group), l.State, strconv.Itoa(l.Rows + l.Parked), head,
-			strconv.Itoa(l.Attempts), strconv.Itoa(l.RetryCount), next, age(l.Since, now), oneLine(why),
+			strconv.Itoa(l.Attempts), strconv.Itoa(l.RetryCount), next, age(l.Since, now), oneLine(laneWhy(l)),
 		}
 	}
 	return all
+}
+
+// laneWhy says why a lane stands still or fails, and which replay's it is.
+func laneWhy(l *admin.Lane) string {
+	why := l.Reason
+	if why == "" {
+		why = l.Error
+	}
+	if l.Replay != "" {
+		why = strings.TrimSuffix("replay "+l.Replay+": "+why, ": ")
+	}
+	return why
 }
 
 // laneFlags name one lane.
@@ -154,6 +164,9 @@ func (f *laneFlags) request(ctx context.Context, p *program, client *admin.Clien
 	}
 	var fit, single []admin.Lane
 	for _, l := range list.Lanes {
+		if l.Replay != "" {
+			continue // the replay's own lane: pause or cancel the replay
+		}
 		if l.RowID == f.Row && (f.Kind == nil || l.Kind == *f.Kind) {
 			fit = append(fit, l)
 		} else if f.Row == "" {

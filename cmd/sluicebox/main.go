@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/app"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/store"
@@ -31,7 +32,8 @@ func main() {
 		environ: os.Environ(),
 		signals: signals,
 		exit:    os.Exit,
-		relay:   relay{run: app.Run, init: app.Init, script: app.InitScript, deadLetters: app.DeadLetters},
+		relay: relay{run: app.Run, init: app.Init, script: app.InitScript, deadLetters: app.DeadLetters,
+			checkpoints: app.Checkpoints, replays: app.Replays},
 	}
 	os.Exit(p.main(os.Args[1:]))
 }
@@ -43,4 +45,7 @@ type relay struct {
 	script func(*config.Config) (string, error)
 	// deadLetters opens the FAILED rows; closed ends that.
 	deadLetters func(*config.Config) (letters store.DeadLetters, closed func(), err error)
+	// checkpoints and replays open the named checkpoints and the replays.
+	checkpoints func(*config.Config) (list admin.Checkpoints, closed func(), err error)
+	replays     func(*config.Config) (list admin.Replays, closed func(), err error)
 }

@@ -41,6 +41,8 @@ type commandLine struct {
 	Status      statusCommand      `cmd:"" help:"Show where the running relay stands; exits 1 if it is not ready."`
 	Lanes       laneCommands       `cmd:"" help:"Look at the lanes of the running relay, and retry, skip, pause or resume one."`
 	Deadletters deadLetterCommands `cmd:"" help:"Look at FAILED rows, and requeue or discard them."`
+	Checkpoint  checkpointCommands `cmd:"" help:"Name the place where the relay is, to replay from there later."`
+	Replay      replayCommands     `cmd:"" help:"Send delivered rows again, from a checkpoint or a time on."`
 	Tap         tapCommand         `cmd:"" help:"Show the rows that commit from now on, without sending any."`
 	Bench       benchCommand       `cmd:"" help:"Measure a relay on a real database, beside the least program that does the same."`
 	BenchFloor  floorCommand       `cmd:"" hidden:""`

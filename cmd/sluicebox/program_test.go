@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/app"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/store"
@@ -57,6 +58,12 @@ func tryWith(t *testing.T, p program, args ...string) result {
 	if r.deadLetters == nil {
 		r.deadLetters = func(*config.Config) (store.DeadLetters, func(), error) { fail(); return nil, nil, nil }
 	}
+	if r.checkpoints == nil {
+		r.checkpoints = func(*config.Config) (admin.Checkpoints, func(), error) { fail(); return nil, nil, nil }
+	}
+	if r.replays == nil {
+		r.replays = func(*config.Config) (admin.Replays, func(), error) { fail(); return nil, nil, nil }
+	}
 	var stdout, stderr bytes.Buffer
 	p.stdout, p.stderr, p.relay = &stdout, &stderr, r
 	p.exit = func(code int) { t.Errorf("the process ended with %d", code) }
@@ -94,7 +101,7 @@ func TestUsage(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	got := try(t, relay{}, nil, "--help")
-	for _, word := range []string{"run", "init", "lanes retry-now", "deadletters requeue", "config check", "config schema", "version"} {
+	for _, word := range []string{"run", "init", "lanes retry-now", "deadletters requeue", "checkpoint create", "replay start", "replay errors", "config check", "config schema", "version"} {
 		if got.code != 0 || !strings.Contains(got.stdout, word) {
 			t.Errorf("--help: exit %d, no %q in %q", got.code, word, got.stdout)
 		}

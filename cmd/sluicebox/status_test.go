@@ -66,7 +66,10 @@ func leadingStatus() admin.RelayStatus {
 		},
 		Lanes:      []admin.Lane{{Outbox: "orders", Kind: "EVENT", Group: &group, State: "blocked", Rows: 2, Parked: 10, Since: *ago(2*time.Hour + time.Minute), Error: "400: no"}},
 		LanesTotal: 9,
-		Failed:     []admin.FailedRows{{Outbox: "orders", Rows: &failed, At: *ago(5100 * time.Millisecond)}, {Outbox: "bills", Error: "it takes too long"}},
+		Replays: admin.ReplayStatus{Waiting: 2, Paused: 1, Current: &admin.Replay{
+			ID: "w3k7m2xq5r4ta", State: "playing", Why: "from the log; waits for 1 paused\ngroup", Rows: 100_000, Sent: 51_200, Refused: 2, Remaining: 48_798,
+		}},
+		Failed: []admin.FailedRows{{Outbox: "orders", Rows: &failed, At: *ago(5100 * time.Millisecond)}, {Outbox: "bills", Error: "it takes too long"}},
 	}
 }
 
@@ -79,6 +82,7 @@ waiting     120 rows, the oldest for 12s
 captured    250 rows/s in 10s, 31.2 in 1m
 FAILED      4 rows in orders, counted 5s ago
 FAILED      bills: not counted: it takes too long
+replay      w3k7m2xq5r4ta playing, 51 200 of 100 000 rows sent, 2 refused; waits for 1 paused group; 2 more waiting, 1 paused
 
 SINK      WAITING  PARKED  IN-FLIGHT  DELIVERED/S  FAILED/S  RETRIED/S
 platform  120      20      2          12.3         0         1200
@@ -137,6 +141,24 @@ func TestStatusText(t *testing.T) {
 	got = try(t, relay{}, nil, "status", at)
 	if got.code != 0 || !strings.HasSuffix(got.stdout, "state       ready, standing by; other process 8 leads\n") {
 		t.Errorf("exit %d\n%s%s", got.code, got.stdout, got.stderr)
+	}
+}
+
+// TestReplaysText: what a replay has yet to come to is not said of it.
+func TestReplaysText(t *testing.T) {
+	for _, c := range []struct {
+		replays admin.ReplayStatus
+		want    string
+	}{
+		{admin.ReplayStatus{}, ""},
+		{admin.ReplayStatus{Paused: 1}, "1 paused"},
+		{admin.ReplayStatus{Current: &admin.Replay{ID: "a", State: "waiting", Why: "; waits for checkpoint x to be made"}}, "a waiting; waits for checkpoint x to be made"},
+		{admin.ReplayStatus{Current: &admin.Replay{ID: "a", State: "copying", Rows: 1}, Waiting: 1}, "a copying, 1 row so far; 1 more waiting"},
+		{admin.ReplayStatus{Current: &admin.Replay{ID: "a", State: "copying", Rows: 3000, Sent: 1000, Skipped: 7}}, "a copying, 3 000 rows so far, 1 000 sent, 7 skipped"},
+	} {
+		if got := replaysText(&c.replays); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
 	}
 }
 

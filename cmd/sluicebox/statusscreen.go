@@ -45,3 +45,13 @@ func (s *screen) draw(text string) error {
 	_, err := io.WriteString(s.terminal, b.String())
 	return err
 }
+
+// line shows a text in the terminal's current line, in place of the one before, cut to
+// the width.
+func (s *screen) line(text string) error {
+	if width := width(s.terminal); width > 1 {
+		text = strings.TrimSuffix(cutLines(text, width-1), "\n") // the cursor takes the last column
+	}
+	_, err := io.WriteString(s.terminal, "\r"+text+"\x1b[K")
+	return err
+}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // statusText is a status in lines for people, as a rule within 80 columns.
@@ -37,6 +38,9 @@ func statusText(s *admin.RelayStatus, now time.Time) string {
 	line("captured", "%s rows/s in 10s, %s in 1m", rateText(s.Captured.TenSeconds), rateText(s.Captured.Minute))
 	for i := range s.Failed {
 		line("FAILED", "%s", failedText(&s.Failed[i], now))
+	}
+	if text := replaysText(&s.Replays); text != "" {
+		line("replay", "%s", text)
 	}
 	b.WriteString("\n")
 	_ = table(&b, sinkHeader(), sinkRows(s.Sinks)) // a buffer takes everything
@@ -123,6 +127,52 @@ func failedText(f *admin.FailedRows, now time.Time) string {
 	return fmt.Sprintf("%s in %s, counted %s ago", rows(*f.Rows), cell(f.Outbox), age(f.At, now))
 }
 
+// replaysText says which replay the relay is at, and how many there are besides; "" for
+// none at all.
+func replaysText(r *admin.ReplayStatus) string {
+	var parts, others []string
+	if job := r.Current; job != nil {
+		parts = append(parts, cell(job.ID)+" "+replayText(job))
+		if _, waits := whyParts(job.Why); waits != "" {
+			parts = append(parts, "waits for "+oneLine(waits))
+		}
+	}
+	if r.Waiting > 0 {
+		others = append(others, fmt.Sprintf("%d more waiting", r.Waiting))
+	}
+	if r.Paused > 0 {
+		others = append(others, fmt.Sprintf("%d paused", r.Paused))
+	}
+	if len(others) > 0 {
+		parts = append(parts, strings.Join(others, ", "))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// replayText is the phase of a replay, and how far it has come.
+func replayText(job *admin.Replay) string {
+	text := oneLine(job.State)
+	switch store.JobState(job.State) {
+	case store.JobWaiting:
+		return text
+	case store.JobCopying:
+		text += ", " + counted(job.Rows) + " so far"
+		if job.Sent == 0 {
+			return text
+		}
+		text += ", " + spaced(job.Sent) + " sent"
+	default:
+		text += fmt.Sprintf(", %s of %s sent", spaced(job.Sent), counted(job.Rows))
+	}
+	if job.Skipped > 0 {
+		text += ", " + spaced(job.Skipped) + " skipped"
+	}
+	if job.Refused > 0 {
+		text += ", " + spaced(job.Refused) + " refused"
+	}
+	return text
+}
+
 func sinkHeader() []string {
 	return []string{"SINK", "WAITING", "PARKED", "IN-FLIGHT", "DELIVERED/S", "FAILED/S", "RETRIED/S"}
 }
@@ -179,11 +229,7 @@ func troubledRows(s *admin.RelayStatus, now time.Time) [][]string {
 	all := make([][]string, len(s.Lanes))
 	for i := range s.Lanes {
 		l := &s.Lanes[i]
-		why := l.Reason
-		if why == "" {
-			why = l.Error
-		}
-		all[i] = []string{cell(l.Outbox), cell(l.Kind), groupCell(l.Group), laneState(l.State, suspect), strconv.Itoa(l.Rows + l.Parked), age(l.Since, now), oneLine(why)}
+		all[i] = []string{cell(l.Outbox), cell(l.Kind), groupCell(l.Group), laneState(l.State, suspect), strconv.Itoa(l.Rows + l.Parked), age(l.Since, now), oneLine(laneWhy(l))}
 	}
 	return all
 }

@@ -90,9 +90,9 @@ func statusOf(err error) int {
 		return http.StatusRequestEntityTooLarge
 	case errors.As(err, &request):
 		return http.StatusBadRequest
-	case errors.Is(err, dispatch.ErrNoLane):
+	case errors.Is(err, dispatch.ErrNoLane), errors.Is(err, store.ErrNoNamed), errors.Is(err, store.ErrNoJob):
 		return http.StatusNotFound
-	case errors.Is(err, dispatch.ErrLaneState), errors.Is(err, errUnexpected):
+	case errors.Is(err, dispatch.ErrLaneState), errors.Is(err, errUnexpected), errors.Is(err, store.ErrNamedExists), errors.Is(err, ErrReplayEnded):
 		return http.StatusConflict
 	case errors.Is(err, context.DeadlineExceeded):
 		return http.StatusGatewayTimeout
@@ -119,8 +119,15 @@ func textOf(err error) string {
 // fields are the fields of a JSON object as they were written.
 type fields map[string]json.RawMessage
 
-// null reports whether a field is there and null.
-func (f fields) null(name string) bool { return string(f[name]) == "null" }
+// noNull refuses null: a filter that somebody meant to set must not choose every row.
+func (f fields) noNull() error {
+	for name, value := range f {
+		if string(value) == "null" {
+			return badRequest("%s is null; leave it out, or give it a value (no_group: true chooses the rows without a group)", name)
+		}
+	}
+	return nil
+}
 
 // decode reads the one JSON object of a request into v, whose fields are all
 // that it may have.

@@ -121,11 +121,8 @@ func actOnDeadLetters(letters DeadLetters, do deadLetterAction, w http.ResponseW
 
 // check reports what is missing or contradictory, and fills in the limit.
 func (q *DeadLetterRequest) check(written fields) error {
-	for name := range written {
-		// A filter that somebody meant to set must not choose every row.
-		if written.null(name) {
-			return badRequest("%s is null; leave it out, or give it a value (no_group: true chooses the rows without a group)", name)
-		}
+	if err := written.noNull(); err != nil {
+		return err
 	}
 	_, ids := written["ids"]
 	switch {

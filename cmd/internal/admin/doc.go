@@ -1,6 +1,6 @@
 // Package admin serves the relay's HTTP endpoints for probes and metrics, and an
-// API to see where the relay stands, to look at lanes and FAILED rows and to act on
-// them; Client asks it.
+// API to see where the relay stands, to look at lanes, FAILED rows, named checkpoints
+// and replays and to act on them; Client asks it.
 //
 // # Who may ask
 //
@@ -20,7 +20,8 @@
 //
 // Requests and answers are JSON. A request that cannot be understood whole, an
 // unknown field included, changes nothing. An error is {"error": "..."} with
-// status 400 (the request), 401, 403, 404 (no such lane), 409 (the lane's state,
-// or another number of rows than expected), 413, 500 (such as a missing grant),
+// status 400 (the request), 401, 403, 404 (no such lane, checkpoint or replay),
+// 409 (the lane's state, another number of rows than expected, a name that is taken, a
+// replay that has ended), 413, 500 (such as a missing grant),
 // 503 (this relay does not lead) or 504 (it took too long, and may yet be done).
 package admin

@@ -22,6 +22,8 @@ const listing = `Sluicebox
 /api/v1/status       where the relay stands; ?count=true counts the FAILED rows too
 /api/v1/lanes        the lanes; POST to …/retry-now, …/skip, …/pause, …/resume
 /api/v1/deadletters  the FAILED rows, …/count; POST to …/requeue, …/discard
+/api/v1/checkpoints  the named checkpoints; POST makes one, POST to …/delete
+/api/v1/replays      the replays, …/errors?job=; POST begins one, POST to …/pause, …/resume, …/cancel
 `
 
 // What a caller without the token is told.
@@ -62,6 +64,12 @@ func newHandler(cfg Config, status Status) http.Handler {
 	}
 	if cfg.DeadLetters != nil {
 		h.deadLetterEndpoints(mux, cfg.DeadLetters)
+	}
+	if cfg.Checkpoints != nil {
+		h.checkpointEndpoints(mux, cfg.Checkpoints)
+	}
+	if cfg.Replays != nil {
+		h.replayEndpoints(mux, cfg.Replays)
 	}
 	return http.NewCrossOriginProtection().Handler(plain(mux))
 }

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -32,11 +33,13 @@ const (
 	usualLanes = 100
 	mostLanes  = 10_000
 	maxReason  = 500 // characters; it stands in the row's error and in logs
+	// manyReplays is more replays than send rows of one group at a time.
+	manyReplays = 8
 )
 
 // laneStates are the words of dispatch.LaneInfo.State.
 func laneStates() []string {
-	return []string{"ready", "claiming", "sending", "writing", "waiting", "blocked", "paused"}
+	return []string{"ready", "claiming", "sending", "writing", "waiting", "blocked", "paused", "replaying"}
 }
 
 // laneEndpoints serves the lanes.
@@ -124,9 +127,12 @@ func actOnLane(lanes Lanes, do laneAction, w http.ResponseWriter, r *http.Reques
 // rows without a group.
 func lookAt(lanes Lanes, name dispatch.LaneName) any {
 	f := dispatch.LaneFilter{Outbox: name.Outbox, Kind: name.Kind, Group: &store.Group{Name: name.Group.Name, Valid: name.Group.Valid}}
-	found, _, err := lanes.List(f, 1)
-	if err != nil || len(found) == 0 || found[0].LaneKey != name.LaneKey || found[0].RowID != name.RowID {
+	found, _, err := lanes.List(f, 1+manyReplays)
+	at := slices.IndexFunc(found, func(l dispatch.LaneInfo) bool {
+		return l.Job == "" && l.LaneKey == name.LaneKey && l.RowID == name.RowID
+	})
+	if err != nil || at < 0 {
 		return struct{}{} // what was asked for is done
 	}
-	return LaneOf(&found[0])
+	return LaneOf(&found[at])
 }

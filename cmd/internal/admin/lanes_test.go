@@ -179,9 +179,9 @@ func TestLaneActions(t *testing.T) {
 	for _, tt := range []struct{ action, body, asked, answer string }{
 		{"retry-now", `{"outbox":"o","kind":"EVENT","group":"<g>"}`, `retry o/EVENT/<g> ""`, `"state":"blocked"`},
 		{"skip", `{"outbox":"o","kind":"EVENT","group":"<g>","reason":"known bad"}`, `skip o/EVENT/<g> "": known bad`, `"head":"id-1"`},
-		{"pause", `{"outbox":"o","kind":"JOB","group":"","reason":"r"}`, `pause o/JOB/ "": r`, `{}`},
+		{"pause", `{"outbox":"o","kind":"JOB","group":"","reason":"r"}`, `pause o/JOB/ "": r`, `"reason":"stock-taking"`},
 		{"resume", `{"outbox":"o","kind":"","group":null}`, `resume o//(none) ""`, `{}`},
-		{"retry-now", `{"outbox":"o","kind":"EVENT","row_id":"id-9"}`, `retry o/EVENT/(none) "id-9"`, `{}`},
+		{"retry-now", `{"outbox":"o","kind":"EVENT","row_id":"id-9"}`, `retry o/EVENT/(none) "id-9"`, `"row_id":"id-9"`},
 	} {
 		got := post(t, base+tt.action, tt.body)
 		if got.status != 200 || !strings.Contains(got.body, tt.answer) {
@@ -194,6 +194,23 @@ func TestLaneActions(t *testing.T) {
 	d.lanes = nil // its rows have left it
 	if got := post(t, base+"skip", `{"outbox":"o","kind":"EVENT","group":"<g>","reason":"r"}`); got.status != 200 || got.body != "{}\n" {
 		t.Errorf("a lane that is gone answers %d %s", got.status, got.body)
+	}
+}
+
+// TestLaneBesideAReplay: an action answers with the group's own lane, not with that of a
+// replay.
+func TestLaneBesideAReplay(t *testing.T) {
+	lane := someLanes()[0]
+	own, shadow := lane, lane
+	own.State, own.Reason, shadow.State, shadow.Job = "replaying", "its rows are being replayed by abc", "sending", "abc"
+	d := &desk{lanes: []dispatch.LaneInfo{shadow, own}, total: 2}
+	base := serveDesk(t, d, "") + "/api/v1/lanes"
+	if got := ask(t, "GET", base+"?state=replaying"); got.status != 200 || d.filter.State != "replaying" || strings.Count(got.body, `"replay":"abc"`) != 1 {
+		t.Errorf("answers %d %s to %+v", got.status, got.body, d.filter)
+	}
+	got := post(t, base+"/pause", `{"outbox":"o","kind":"EVENT","group":"<g>","reason":"r"}`)
+	if got.status != 200 || !strings.Contains(got.body, `"state":"replaying"`) || strings.Contains(got.body, `"replay":`) {
+		t.Errorf("answers %d %s", got.status, got.body)
 	}
 }
 

@@ -25,10 +25,12 @@ type Config struct {
 	Metrics prometheus.Gatherer
 	// Leader is what /leader tells; without one it is not there.
 	Leader Leader
-	// Lanes and DeadLetters are what the API shows and acts on; without one, its
-	// endpoints are not there.
+	// Lanes, DeadLetters, Checkpoints and Replays are what the API shows and acts on;
+	// without one, its endpoints are not there.
 	Lanes       Lanes
 	DeadLetters DeadLetters
+	Checkpoints Checkpoints
+	Replays     Replays
 	// Report is what the status tells; without one its endpoint is not there.
 	Report Reporter
 	// Profiling serves the process's profiles under /debug/pprof/.

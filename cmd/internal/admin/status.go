@@ -36,10 +36,21 @@ type RelayStatus struct {
 	Sinks      []SinkStatus     `json:"sinks"`
 	// Lanes are the first of those that stand still or fail, and LanesTotal is how
 	// many there are.
-	Lanes      []Lane `json:"lanes"`
-	LanesTotal int    `json:"lanes_total"`
+	Lanes      []Lane       `json:"lanes"`
+	LanesTotal int          `json:"lanes_total"`
+	Replays    ReplayStatus `json:"replays"`
 	// Failed is null where it was not asked for.
 	Failed []FailedRows `json:"failed"`
+}
+
+// ReplayStatus is what there is to replay, as the relay knew it a second ago at the most
+// while it is at one.
+type ReplayStatus struct {
+	// Current is the replay that the relay is at; null if there is none that is not
+	// paused. Why also says what it waits for.
+	Current *Replay `json:"current"`
+	Waiting int     `json:"waiting"` // for their turn
+	Paused  int     `json:"paused"`
 }
 
 // MostStatusLanes is how many lanes a status shows.

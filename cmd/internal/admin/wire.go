@@ -14,7 +14,10 @@ type Lane struct {
 	Kind   string  `json:"kind"`
 	Group  *string `json:"group"` // nil: rows without a group
 	// RowID is set where rows without a group have a lane each.
-	RowID       string    `json:"row_id,omitempty"`
+	RowID string `json:"row_id,omitempty"`
+	// Replay is the id of the replay that sends the lane's rows again; the group's own
+	// lane, without one, is replaying meanwhile.
+	Replay      string    `json:"replay,omitempty"`
 	State       string    `json:"state"`
 	Rows        int       `json:"rows"`   // in memory
 	Parked      int       `json:"parked"` // more rows, that are not in memory
@@ -23,14 +26,14 @@ type Lane struct {
 	RetryCount  int       `json:"retry_count"`
 	NextAttempt time.Time `json:"next_attempt,omitzero"`
 	Error       string    `json:"error,omitempty"`  // the head's latest failure
-	Reason      string    `json:"reason,omitempty"` // why a lane is paused
+	Reason      string    `json:"reason,omitempty"` // why a lane is paused or replaying
 	Since       time.Time `json:"since,omitzero"`   // blocked or paused
 }
 
 // LaneOf returns a lane as the API shows it.
 func LaneOf(l *dispatch.LaneInfo) Lane {
 	return Lane{
-		Outbox: l.Outbox, Kind: l.Kind, Group: groupName(l.Group), RowID: l.RowID, State: l.State,
+		Outbox: l.Outbox, Kind: l.Kind, Group: groupName(l.Group), RowID: l.RowID, Replay: l.Job, State: l.State,
 		Rows: l.Rows, Parked: l.Parked, Head: l.Head, Attempts: l.Attempts, RetryCount: l.RetryCount,
 		NextAttempt: l.NextAttempt, Error: l.Error, Reason: l.Reason, Since: l.Since,
 	}

@@ -88,6 +88,7 @@ func (r *relay) serveAdmin(ctx context.Context, reg *prometheus.Registry) (stop 
 		runtime.SetMutexProfileFraction(mutexFraction)
 	}
 	cfg.Log, cfg.Leader, cfg.Lanes, cfg.DeadLetters, cfg.Report = r.log, r, laneDesk{r}, deadLetterDesk{r}, r
+	cfg.Checkpoints, cfg.Replays = checkpointDesk{r.cfg, r.wishes}, replayDesk{r.cfg, r.wishes}
 	server := admin.New(cfg, r)
 	if err := server.Listen(); err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	capturemysql "github.com/sluicebox/sluicebox/capture/mysql"
 	capturepg "github.com/sluicebox/sluicebox/capture/postgres"
 	capturesqlite "github.com/sluicebox/sluicebox/capture/sqlite"
+	"github.com/sluicebox/sluicebox/checkpoint/replay"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/store"
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
@@ -57,6 +58,15 @@ type database struct {
 	// readable returns what tells, without changing anything, why the log could not
 	// be read now; nil if it could. It is nil where a log can always be read.
 	readable func() (readiness, error)
+	// past returns a source that reads a part of the log once more. It is nil where
+	// the log does not hold the rows.
+	past func() (replay.Past, error)
+	// keeper returns what has log kept for named checkpoints; nil where the database
+	// keeps none.
+	keeper func() (replay.Keeper, error)
+	// look returns what looks how far back the server's log reaches; nil where log is
+	// kept for named checkpoints, or holds no rows.
+	look func() (replay.Looker, error)
 	// abandon gives up what the log is kept for, where the relay polls instead.
 	// It is nil where nothing is kept.
 	abandon func(ctx context.Context) error
@@ -110,6 +120,8 @@ func openPostgres(cfg *config.Config) (*database, error) {
 		store:    st,
 		stream:   func() (stream, error) { return open() },
 		readable: func() (readiness, error) { return open() },
+		past:     func() (replay.Past, error) { return open() },
+		keeper:   func() (replay.Keeper, error) { return open() },
 		abandon: func(ctx context.Context) error {
 			src, err := open()
 			if err != nil {
@@ -139,6 +151,8 @@ func openMySQL(cfg *config.Config) (*database, error) {
 		store:       st,
 		stream:      func() (stream, error) { return open() },
 		readable:    func() (readiness, error) { return open() },
+		past:        func() (replay.Past, error) { return open() },
+		look:        func() (replay.Looker, error) { return open() },
 		heartbeat:   capturemysql.HeartbeatPeriod,
 		unreachable: mysqlstore.Unreachable,
 	}, nil
@@ -156,6 +170,8 @@ func openMongo(cfg *config.Config) (*database, error) {
 		store:       st,
 		stream:      func() (stream, error) { return open() },
 		readable:    func() (readiness, error) { return open() },
+		past:        func() (replay.Past, error) { return open() },
+		look:        func() (replay.Looker, error) { return open() },
 		heartbeat:   capturemongo.HeartbeatPeriod,
 		unreachable: mongostore.Unreachable,
 	}, nil

@@ -184,34 +184,37 @@ type probe struct {
 	sink, kind, endpoint string
 }
 
-// probes lists what is to be asked: each endpoint of each sink once.
+// probes lists what is to be asked: each endpoint of each sink once. A replay may send
+// rows of every outbox to a sink that none routes to.
 func (d *doctor) probes(sinks map[string]destination) []probe {
 	routes := d.cfg.Routes()
 	var list []probe
-	for _, o := range d.cfg.Outboxes() {
-		name := routes[o.Name]
-		if sinks[name] == nil {
-			continue // it could not be opened
-		}
-		p := probe{name, o.Kind, sinks[name].Limits(o.Kind).Endpoint}
-		if o.Kind == "" {
-			p.endpoint = "" // the column says; any endpoint will do
-		}
-		if !slices.ContainsFunc(list, func(q probe) bool { return q.sink == p.sink && q.endpoint == p.endpoint }) {
-			list = append(list, p)
+	for _, name := range slices.Sorted(maps.Keys(sinks)) {
+		for _, o := range d.cfg.Outboxes() {
+			if routes[o.Name] != name && d.routed(name) {
+				continue
+			}
+			p := probe{name, o.Kind, sinks[name].Limits(o.Kind).Endpoint}
+			if o.Kind == "" {
+				p.endpoint = "" // the column says; any endpoint will do
+			}
+			if !slices.ContainsFunc(list, func(q probe) bool { return q.sink == p.sink && q.endpoint == p.endpoint }) {
+				list = append(list, p)
+			}
 		}
 	}
-	slices.SortStableFunc(list, func(a, b probe) int { return strings.Compare(a.sink, b.sink) })
 	return list
+}
+
+// routed reports whether an outbox routes to a sink.
+func (d *doctor) routed(sink string) bool {
+	return slices.Contains(slices.Collect(maps.Values(d.cfg.Routes())), sink)
 }
 
 // destinations asks every sink, all at once.
 func (d *doctor) destinations(ctx context.Context) {
 	sinks := map[string]destination{}
-	for _, name := range slices.Sorted(maps.Values(d.cfg.Routes())) {
-		if sinks[name] != nil {
-			continue
-		}
+	for _, name := range d.cfg.Sinks() {
 		s, err := d.sink(name)
 		if err != nil {
 			d.fail(PartSinks, name, &store.SetupError{Problem: err.Error()})
@@ -231,6 +234,9 @@ func (d *doctor) destinations(ctx context.Context) {
 	asking.Wait()
 	for i, out := range outcomes {
 		f, away := judgeProbe(probes[i].sink, out)
+		if !d.routed(probes[i].sink) {
+			f, away = forReplays(f), false
+		}
 		d.add(PartSinks, f, away)
 	}
 }
@@ -255,6 +261,16 @@ func judgeProbe(name string, out sink.Outcome) (f store.Finding, away bool) {
 		f.Remedy = "correct the address, the ca-file or the proxy (HTTPS_PROXY) of sink " + name
 	}
 	return f, false
+}
+
+// forReplays makes of what was found of a sink what it is of one that no outbox routes to:
+// nothing that the relay needs.
+func forReplays(f store.Finding) store.Finding {
+	if f.Grade == store.Fault {
+		f.Grade = store.Advice
+	}
+	f.Text += " (no outbox routes to it: for replays alone)"
+	return f
 }
 
 // address looks whether the relay could listen, or does so already.

@@ -57,7 +57,7 @@ func TestDoctor(t *testing.T) {
 		want                 string
 		away                 int
 	}{
-		"before init":         {"sqlite://" + path, "127.0.0.1:0", to.URL(), "configuration=ok database=fault log=ok sinks=ok admin address=ok", 0},
+		"before init":         {"sqlite://" + path, "127.0.0.1:0", to.URL(), "configuration=ok database=fault log=ok sinks=advice admin address=ok", 0},
 		"everything is wrong": {"sqlite://" + path + ".gone", taken.Listener.Addr().String(), "http://" + nobody, "configuration=ok database=fault sinks=fault admin address=fault", 1},
 		"nothing answers":     {"postgres://" + nobody + "/x?sslmode=disable", "''", "http://" + nobody, "configuration=ok database=fault sinks=fault admin address=ok", 2},
 	} {
@@ -65,17 +65,26 @@ func TestDoctor(t *testing.T) {
 source: {url: "%s"}
 admin: {listen: %s}
 outboxes: [{table: outbox_messages, layout: outbox-messages, sink: platform}]
-sinks: {platform: {type: flowcatalyst, wire: items, api-base-url: %q}}
-`, c.source, c.listen, c.sink))
+sinks: {platform: {type: flowcatalyst, wire: items, api-base-url: %q}, rebuilt: {type: flowcatalyst, wire: items, api-base-url: "http://%s"}}
+`, c.source, c.listen, c.sink, nobody))
 		found := Doctor(t.Context(), cfg, "test")
-		away := 0
+		away, replays := 0, 0
 		for _, f := range found {
 			if f.Away {
 				away++
 			}
+			if f.Subject == "rebuilt" {
+				replays++
+				if f.Grade != store.Advice || !strings.Contains(f.Text, "for replays") || f.Remedy == "" {
+					t.Errorf("%s: of a sink that no outbox routes to: %+v", name, f)
+				}
+			}
 			if f.Text == "" || f.Subject == "" || (f.Away && f.Grade != store.Fault) {
 				t.Errorf("%s: %+v", name, f)
 			}
+		}
+		if replays != 1 {
+			t.Errorf("%s: %d findings of the sink that no outbox routes to", name, replays)
 		}
 		if got := gradesOf(found); got != c.want || away != c.away {
 			t.Errorf("%s: %s with %d away, want %s with %d", name, got, away, c.want, c.away)

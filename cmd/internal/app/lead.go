@@ -66,6 +66,7 @@ func (r *relay) lead(ctx context.Context, tenure *leader.Tenure) error {
 	r.other.Store(nil)
 	r.epoch.Store(0)
 	r.tenure.Store(tenure)
+	r.wished = tenure.Wished()
 	defer r.tenure.Store(nil)
 	return r.lives(leads, tenure)
 }

@@ -37,6 +37,7 @@ type Metrics struct {
 	captured     *prometheus.CounterVec
 	claims       [store.Gone + 1]prometheus.Counter
 	sinks        sinkVecs
+	replays      replayMetrics
 	checkpoint   prometheus.Gauge
 	saveFailures prometheus.Counter
 	swept        prometheus.Counter
@@ -98,6 +99,7 @@ func NewMetrics(reg prometheus.Registerer, build Build) *Metrics {
 	m := &Metrics{
 		captured:     r.counters("rows_captured_total", "Rows captured, from the log or by polling.", "outbox"),
 		sinks:        newSinkVecs(r),
+		replays:      newReplayMetrics(r),
 		checkpoint:   r.gauges("checkpoint_timestamp_seconds", "When the checkpoint was last written, in Unix time.").WithLabelValues(),
 		saveFailures: r.counters("checkpoint_failures_total", "Writes of the checkpoint that failed.").WithLabelValues(),
 		swept:        r.counters("rows_swept_total", "Rows found in the tables that had come back to PENDING without an insert.").WithLabelValues(),
@@ -239,6 +241,7 @@ func (m *Metrics) StandsBy() {
 	m.noMode()
 	m.heard.Reset()
 	m.failed.Reset()
+	m.replays.reset()
 	m.known.Range(func(_, known any) bool {
 		s := known.(*SinkMetrics)
 		s.Holds(dispatch.Stats{})

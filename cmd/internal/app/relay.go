@@ -14,6 +14,8 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/checkpoint"
+	"github.com/sluicebox/sluicebox/checkpoint/replay"
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
@@ -51,9 +53,12 @@ type relay struct {
 	other  atomic.Pointer[string] // who leads instead, as far as is known
 	// lanes are the dispatchers of the life that runs, by sink; for the gauges
 	// and for polling.
-	lanes atomic.Pointer[map[string]*dispatch.Dispatcher]
-	ran   bool        // a life got as far as to have lanes, or another relay leads
-	polls atomic.Bool // the tables are read, not the log
+	lanes  atomic.Pointer[map[string]*dispatch.Dispatcher]
+	ran    bool            // a life got as far as to have lanes, or another relay leads
+	polls  atomic.Bool     // the tables are read, not the log
+	wished <-chan struct{} // of the tenure
+	// replays is what the desk of the life that runs has to do, nil before it looked.
+	replays atomic.Pointer[admin.ReplayStatus]
 	// reading says what is read, and why; it is set before a life begins.
 	reading string
 }
@@ -120,6 +125,7 @@ func (r *relay) live(ctx context.Context, tenure *leader.Tenure, lost *capture.L
 	r.lanes.Store(&lanes)
 	r.ran = true
 	defer r.lanes.Store(nil)
+	defer r.replays.Store(nil)
 	urge := make(chan struct{}, 1)
 	keeper := &checkpoint.Keeper{
 		Config: checkpoint.DefaultKeeperConfig(), Tracker: tracker, Store: r.db.store,
@@ -128,31 +134,37 @@ func (r *relay) live(ctx context.Context, tenure *leader.Tenure, lost *capture.L
 	if begin.Why == "" {
 		src.Acknowledge(begin.From) // it is saved; the server may not have heard
 	}
-	return r.flow(ctx, src, begin.From, feed, lanes, keeper, r.besides(src, feed, lanes, urge, epoch))
+	return r.flow(ctx, src, begin.From, feed, lanes, keeper, r.besides(src, feed, lanes, urge, &begin))
 }
 
 // besides returns what a life does besides the way of the rows: it looks for rows
 // that were set back, for a log that can be read or that grows too long, for rows
 // that were kept long enough.
 func (r *relay) besides(src source, feed *dispatch.Feed, lanes map[string]*dispatch.Dispatcher,
-	urge chan<- struct{}, epoch store.Epoch,
+	urge chan<- struct{}, begin *checkpoint.Begin,
 ) []func(context.Context) error {
+	epoch := begin.Epoch
 	retainer := &checkpoint.Retainer{Tables: r.db.store, Epoch: epoch, Outboxes: r.cfg.Outboxes(), Observer: retainWatch{r}}
 	r.metrics.Paused(false)
 	r.metrics.Retained(0, 0)
+	desk := r.desk(epoch, lanes)
 	if r.polls.Load() { // polling finds what a sweep would
-		return []func(context.Context) error{retainer.Run, r.watchLog}
+		return []func(context.Context) error{retainer.Run, desk.Run, r.watchLog}
 	}
+	desk.Log = &replay.Log{Live: src, Origin: begin.Frontier.Origin, Past: r.db.past, Look: r.db.look}
 	sweeper := &checkpoint.Sweeper{
 		Interval: r.cfg.Settings.Checkpoint.SweepInterval, Outboxes: r.cfg.Outboxes(), Most: r.leastBuffer(),
 		Source: src, Tables: r.db.store, Lanes: feed, Observer: sweepWatch{r}, Epoch: epoch, CaughtUp: feed.CaughtUp,
 	}
-	feed.Marked = sweeper.Marked
+	feed.Marked = func(token string, at store.Position, seq store.Seq) {
+		sweeper.Marked(token)
+		desk.Marked(token, at, seq)
+	}
 	feed.CatchUp(r.db.store)
 	feed.ClaimsTell = r.claimsTell()
 	feed.Parks = true
 	pressure := &pressure{relay: r, source: src, feed: feed, lanes: lanes, urge: urge}
-	return []func(context.Context) error{retainer.Run, sweeper.Run, pressure.run}
+	return []func(context.Context) error{retainer.Run, sweeper.Run, pressure.run, desk.Run}
 }
 
 // claimsTell reports whether every claim finds out if its row is settled.

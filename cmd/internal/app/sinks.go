@@ -18,13 +18,11 @@ type destination interface {
 	Close()
 }
 
-// sinks opens every sink that an outbox routes to, by name.
+// sinks opens every sink, by name: also those that no outbox routes to get what a replay
+// sends them.
 func (r *relay) sinks() (map[string]destination, error) {
 	sinks := map[string]destination{}
-	for _, name := range r.cfg.Routes() {
-		if sinks[name] != nil {
-			continue
-		}
+	for _, name := range r.cfg.Sinks() {
 		s, err := r.sink(name)
 		if err != nil {
 			for _, open := range sinks {
@@ -63,7 +61,8 @@ func (r *relay) dispatchers(sinks map[string]destination, epoch store.Epoch, lea
 		watch := &sinkWatch{relay: r, sink: name, SinkMetrics: r.metrics.Sink(name)}
 		watch.begin()
 		bySink[name] = dispatch.New(r.cfg.Dispatch(name), r.db.store, s, epoch, watch, r.cfg.RequestTimeout(name)+drainTimeout)
-		bySink[name].Lease = lease
+		bySink[name].Lease, bySink[name].Replays = lease, r.db.store
+		bySink[name].Replayed = watch.replayed
 	}
 	routes := r.cfg.Routes()
 	for outbox, name := range routes {

@@ -58,6 +58,9 @@ func (r *relay) Report(ctx context.Context, failed bool) admin.RelayStatus {
 		s.Lag.Seconds = &age
 	}
 	s.Lanes, s.LanesTotal = r.troubled()
+	if jobs := r.replays.Load(); jobs != nil {
+		s.Replays = *jobs
+	}
 	if failed {
 		s.Failed = r.countFailed(ctx)
 	}

@@ -90,6 +90,41 @@ func TestReportOfLanes(t *testing.T) {
 	}
 }
 
+// The replay that the desk is at is told from those that wait for it.
+func TestReportOfReplays(t *testing.T) {
+	r, _, _ := reportedRelay(t)
+	watch := &deskWatch{relay: r}
+	if s := r.Report(t.Context(), false); s.Replays.Current != nil {
+		t.Errorf("before the desk looked: %+v", s.Replays)
+	}
+	job := func(id string, state store.JobState, wish store.JobWish) store.Job {
+		return store.Job{ID: id, State: state, Wish: wish, Total: 7, Sent: 3}
+	}
+	done := job("done", store.JobDone, store.WishRun)
+	newer, older := job("newer", store.JobWaiting, store.WishRun), job("older", store.JobWaiting, store.WishRun)
+	begun := job("begun", store.JobPlaying, store.WishRun)
+	paused, resumed := job("paused", store.JobPaused, store.WishPause), job("resumed", store.JobPaused, store.WishRun)
+	for _, c := range []struct {
+		jobs            []store.Job // the latest first
+		current         string
+		waiting, paused int
+	}{
+		{nil, "", 0, 0},
+		{[]store.Job{done, paused}, "", 0, 1},
+		{[]store.Job{newer, older, done}, "older", 1, 0},
+		{[]store.Job{newer, begun, older, paused}, "begun", 2, 1},
+		{[]store.Job{begun, resumed}, "begun", 1, 0},
+		{[]store.Job{resumed}, "resumed", 0, 0},
+	} {
+		watch.Jobs(c.jobs)
+		s := r.Report(t.Context(), false).Replays
+		if s.Waiting != c.waiting || s.Paused != c.paused || (s.Current == nil) != (c.current == "") ||
+			s.Current != nil && (s.Current.ID != c.current || s.Current.Rows != 7 || s.Current.Sent != 3) {
+			t.Errorf("%+v, want %s, %d waiting, %d paused", s, c.current, c.waiting, c.paused)
+		}
+	}
+}
+
 // A relay that stands by knows who leads, as long as the database tells.
 func TestReportOfAStandby(t *testing.T) {
 	r, _, _ := reportedRelay(t)

@@ -84,8 +84,8 @@ func TestKilledUnderLoad(t *testing.T) {
 			s.t.Errorf("%d rows arrived again, %d were in flight at the kills", again, inFlight)
 		}
 		reordered := s.reordered()
-		if reordered < kills {
-			s.t.Errorf("%d rows are out of the order of created_at: nothing was proven", reordered)
+		if reordered == 0 {
+			s.t.Error("no row is out of the order of created_at: nothing was proven")
 		}
 		s.t.Logf("%d rows under %d kills, first arrivals in order; %d were created before one that committed earlier; %d in flight at the kills, %d arrived again",
 			rows, kills, reordered, inFlight, again)

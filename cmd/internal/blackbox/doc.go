@@ -77,6 +77,8 @@
 //	polling only: locked heads, a blocked group   TestPollingOnly
 //	a legacy processor on the same table          TestBesideALegacyProcessor
 //	a blocked group on SQLite                     TestParkingOnSQLite
+//	rows behind a checkpoint are sent again, also while their leader is killed
+//	                                              TestReplay|TestMongoReplay
 //	what is wrong with a set-up is named and cured
 //	                                              TestDoctor
 //	MongoDB: real input by pymongo, each form     TestMongoRealInput

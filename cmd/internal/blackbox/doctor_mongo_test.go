@@ -13,7 +13,10 @@ import (
 
 // ownMongo are the relay's own collections.
 func ownMongo() []string {
-	return []string{"sluicebox_meta", "sluicebox_leader", "sluicebox_lease", "sluicebox_checkpoint", "sluicebox_marker", "sluicebox_parked", "sluicebox_hold"}
+	return []string{
+		"sluicebox_meta", "sluicebox_leader", "sluicebox_lease", "sluicebox_checkpoint", "sluicebox_marker", "sluicebox_parked", "sluicebox_hold",
+		"sluicebox_wish", "sluicebox_named", "sluicebox_replay", "sluicebox_replay_row", "sluicebox_replay_error",
+	}
 }
 
 // Each thing that is wrong is named with the statement that mends it, and doctor is

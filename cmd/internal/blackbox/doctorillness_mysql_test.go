@@ -38,7 +38,10 @@ func newGuest(t *testing.T, f servers.Flavour) *guest {
 
 // ownMySQL are the relay's own tables.
 func ownMySQL() []string {
-	return []string{"sluicebox_meta", "sluicebox_leader", "sluicebox_checkpoint", "sluicebox_marker", "sluicebox_parked", "sluicebox_hold"}
+	return []string{
+		"sluicebox_meta", "sluicebox_leader", "sluicebox_checkpoint", "sluicebox_marker", "sluicebox_parked", "sluicebox_hold",
+		"sluicebox_wish", "sluicebox_named", "sluicebox_replay", "sluicebox_replay_row", "sluicebox_replay_error",
+	}
 }
 
 // init runs `sluicebox init` as the administrator.
@@ -173,7 +176,7 @@ func (g *guest) illnessesMySQL() []illness {
 			change: func(config string) string {
 				return strings.Replace(config, "source: {", fmt.Sprintf("source: {stream-url: %q, ", userURL(g.database, "streams")), 1)
 			}},
-		{name: "few sessions for the account", cause: []string{"ALTER USER relay WITH MAX_USER_CONNECTIONS 4"}, want: []string{"may have 4 sessions", "ALTER USER 'relay'@'%' WITH MAX_USER_CONNECTIONS 60;"},
+		{name: "few sessions for the account", cause: []string{"ALTER USER relay WITH MAX_USER_CONNECTIONS 4"}, want: []string{"may have 4 sessions", "ALTER USER 'relay'@'%' WITH MAX_USER_CONNECTIONS 65;"},
 			after: []string{"ALTER USER relay WITH MAX_USER_CONNECTIONS 0"}},
 	}
 }
@@ -304,7 +307,7 @@ func (g *guest) crowded(t *testing.T) {
 // cramped leaves the server too little room for a relay.
 func (g *guest) cramped(t *testing.T) {
 	g.quiet()
-	g.suffer(t, &illness{harmless: true, cause: []string{"SET GLOBAL max_connections = 13"}, want: []string{"and a relay needs 12", "max_connections = "}})
+	g.suffer(t, &illness{harmless: true, cause: []string{"SET GLOBAL max_connections = 13"}, want: []string{"and a relay needs 13", "max_connections = "}})
 }
 
 // withoutBinlog has the server write no binlog, and then one that leaves the database

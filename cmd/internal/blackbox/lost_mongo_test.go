@@ -25,8 +25,9 @@ func TestMongoTheOplogIsRolled(t *testing.T) {
 				s.auto()
 				r := s.run()
 				s.load(40)
-				s.expectOnce()
+				before := s.expectOnce()
 				if how == "stopped" {
+					r.checkpoint("before")
 					expectStop(t, r)
 				} else {
 					r.freeze()
@@ -48,6 +49,9 @@ func TestMongoTheOplogIsRolled(t *testing.T) {
 				s.expectSet()
 				if c := s.to.Counts(); c.Duplicates > 0 {
 					t.Errorf("%d documents arrived more than once", c.Duplicates)
+				}
+				if how == "stopped" {
+					s.replayRolled(r, before)
 				}
 				expectStop(t, r)
 			})

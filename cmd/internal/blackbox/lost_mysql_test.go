@@ -73,8 +73,9 @@ func (s *scene) forget(h host) {
 
 // losesTheBinlog has the relay lose its place in the binlog, while it is stopped or
 // frozen under eight writers: the loss is named, every row is delivered, none of them
-// twice that was settled, and the log is read again.
-func losesTheBinlog(t *testing.T, spoil func(s *scene, h host, server ownServer)) {
+// twice that was settled, and the log is read again. again replays what a checkpoint of
+// before is behind.
+func losesTheBinlog(t *testing.T, spoil func(s *scene, h host, server ownServer), again func(s *scene, r *relay, before int)) {
 	for _, how := range []string{"stopped", "frozen"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
@@ -84,8 +85,10 @@ func losesTheBinlog(t *testing.T, spoil func(s *scene, h host, server ownServer)
 				s.auto()
 				r := s.run()
 				s.load(40)
-				s.expectOnce()
+				before := s.expectOnce()
 				if how == "stopped" {
+					r.checkpoint("before")
+					s.nextSecond()
 					expectStop(t, r)
 				} else {
 					r.freeze()
@@ -115,6 +118,9 @@ func losesTheBinlog(t *testing.T, spoil func(s *scene, h host, server ownServer)
 				if c := s.to.Counts(); c.Duplicates > 0 {
 					t.Errorf("%d rows arrived more than once", c.Duplicates)
 				}
+				if how == "stopped" {
+					again(s, r, before)
+				}
 				expectStop(t, r)
 			})
 		})
@@ -134,13 +140,13 @@ func lastLine(text, word string) (last string) {
 // The binlog is purged past the checkpoint.
 func TestTheBinlogIsPurged(t *testing.T) {
 	t.Parallel()
-	losesTheBinlog(t, func(s *scene, _ host, _ ownServer) { s.purge() })
+	losesTheBinlog(t, func(s *scene, _ host, _ ownServer) { s.purge() }, (*scene).replayPurged)
 }
 
 // The binlog begins anew, as after RESET MASTER, and soon has as much as before.
 func TestTheBinlogBeginsAnew(t *testing.T) {
 	t.Parallel()
-	losesTheBinlog(t, func(s *scene, h host, _ ownServer) { s.forget(h) })
+	losesTheBinlog(t, func(s *scene, h host, _ ownServer) { s.forget(h) }, (*scene).replayAnother)
 }
 
 // The data is that of a server, and the binlog that of another one: a copy was put
@@ -154,7 +160,7 @@ func TestTheBinlogOfAnotherServer(t *testing.T) {
 			s.t.Fatal(err)
 		}
 		server.Restart(map[string]string{"server-id": "99"})
-	})
+	}, (*scene).replayAnother)
 }
 
 // Two relays read one binlog under one server id. MariaDB ends the older stream of

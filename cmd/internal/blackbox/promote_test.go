@@ -97,7 +97,8 @@ func (p *pair) follows(s *scene) (why string) {
 
 // The primary dies under load, and its standby is promoted. The primary let no row
 // out that the standby did not have (synchronized_standby_slots): the relay goes on
-// where it was, in commit order, and what was delivered is there.
+// where it was, in commit order, and what was delivered is there. So is a checkpoint: what
+// is behind it can be replayed, from the log if the standby has the slot for it.
 func TestTheDatabaseIsPromoted(t *testing.T) {
 	t.Parallel()
 	eachPair(t, func(p *pair) {
@@ -107,6 +108,7 @@ func TestTheDatabaseIsPromoted(t *testing.T) {
 		}
 		servers.Exec(p.t, p.database, "ALTER SYSTEM SET synchronized_standby_slots = '"+slot+"'", "SELECT pg_reload_conf()")
 		before := p.rows()
+		p.relay.checkpoint("before", "--keep-log")
 		wait := write(p.t, p.database, load{seconds: 60, clients: 8, rate: tempo(300), scripts: lateScripts(50), broken: true})
 		arrive(p.t, p.to, before+300)
 		p.primary.Stop("immediate")
@@ -121,6 +123,11 @@ func TestTheDatabaseIsPromoted(t *testing.T) {
 		rows, again := s.expectAll()
 		p.t.Logf("%d rows, first arrivals in order; %d arrived again; the relay led on the promoted server %s after the crash",
 			rows, again, took.Round(10*time.Millisecond))
+		job := p.relay.replay("--from=before")
+		if job.code != 0 || job.Sent != rows-before || job.Skipped+job.Refused > 0 {
+			p.t.Errorf("the replay is %+v, want %d rows", job, rows-before)
+		}
+		p.t.Logf("a replay goes on %s", job.Why)
 		expectStop(p.t, p.relay)
 	})
 }

@@ -236,18 +236,32 @@ func (r *relay) metric(sample string) float64 {
 // command runs the program to its end and returns what it printed.
 func command(t testing.TB, env []string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	return commandWithin(t, 60*time.Second, env, args...)
+}
+
+// commandWithin is command with a limit of its own.
+func commandWithin(t testing.TB, limit time.Duration, env []string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	stdout, stderr, code, err := execute(limit, env, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stdout, stderr, code
+}
+
+// execute is commandWithin for any goroutine.
+func execute(limit time.Duration, env []string, args ...string) (stdout, stderr string, code int, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Env = append(environment(), env...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
 	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
+	if err = cmd.Run(); err != nil && !errors.As(err, &exit) {
+		return "", "", 0, err
 	}
-	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode(), nil
 }
 
 // within calls check until it returns "", for as long as a state may take to

@@ -101,7 +101,8 @@ func (r *relay) expectStatus(wrong func(s *relayStatus) string) (s relayStatus) 
 func statusFields() []string {
 	return strings.Fields(`captured_per_second captured_per_second.10s captured_per_second.1m checkpoint checkpoint.position
 		checkpoint.saved_at checkpoint.seq checks epoch failed holder lag lag.oldest lag.rows lag.seconds lanes lanes_total leader
-		leads mode name reading ready sinks source source.connected source.heard_at source.paused source.position
+		leads mode name reading ready replays replays.current replays.paused replays.waiting sinks source source.connected
+		source.heard_at source.paused source.position
 		source.retained_bound_bytes source.retained_bytes started_at uptime_seconds version`)
 }
 

@@ -123,8 +123,9 @@ func (d *decoder) given(path string) bool {
 	return false
 }
 
-// leastHold is the least checkpoint.max-hold. Below it, what a few transactions
-// write while they are delivered would have rows parked.
+// leastHold is the least checkpoint.max-hold and checkpoint.max-kept. Below it, what a
+// few transactions write while they are delivered would have rows parked, or a kept log
+// given up.
 const leastHold Size = 1 << 20
 
 // check records what is missing or contradictory and expands the preset.
@@ -141,9 +142,8 @@ func (d *decoder) check(s *Settings) {
 	if s.Dispatch.Claims == claimsOff && s.Dispatch.Takeover == "timeout" && d.sound("dispatch.claims") && d.sound("dispatch.takeover") {
 		d.fail("dispatch.claims", "is off, but with dispatch.takeover: timeout two processors know by its claim whose a row is; leave claims on, or take over at-once")
 	}
-	if s.Checkpoint.MaxHold < leastHold && d.sound("checkpoint.max-hold") {
-		d.fail("checkpoint.max-hold", "is %s, must be at least %s", s.Checkpoint.MaxHold, leastHold)
-	}
+	d.holds("checkpoint.max-hold", s.Checkpoint.MaxHold)
+	d.holds("checkpoint.max-kept", s.Checkpoint.MaxKept)
 	d.positive("checkpoint.sweep-interval", s.Checkpoint.SweepInterval)
 	d.checkAdmin(&s.Admin)
 	d.expand(s)
@@ -185,6 +185,12 @@ func (d *decoder) checkPolling(s *Source) {
 		if p := "source." + key; strings.HasPrefix(key, "poll-") && d.sound(p) {
 			d.fail(p, "%s", rest)
 		}
+	}
+}
+
+func (d *decoder) holds(path string, size Size) {
+	if size < leastHold && d.sound(path) {
+		d.fail(path, "is %s, must be at least %s", size, leastHold)
 	}
 }
 

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -45,8 +47,12 @@ func (c *Config) Routes() map[string]string {
 	return routes
 }
 
+// Sinks returns the names of all sinks in their order: those that an outbox routes to, and
+// those that get what a replay is to send them.
+func (c *Config) Sinks() []string { return slices.Sorted(maps.Keys(c.Settings.Sinks)) }
+
 // Dispatch returns the dispatcher's configuration of a sink. The name is one
-// that Routes returned.
+// that Sinks returned.
 func (c *Config) Dispatch(sink string) dispatch.Config {
 	s := c.Settings.Sinks[sink]
 	d := s.dispatch()
@@ -55,18 +61,18 @@ func (c *Config) Dispatch(sink string) dispatch.Config {
 }
 
 // SinkType returns the type of a sink, SinkFlowCatalyst or SinkWebhook: the
-// method of that name returns its configuration. The name is one that Routes
+// method of that name returns its configuration. The name is one that Sinks
 // returned.
 func (c *Config) SinkType(sink string) string { return c.Settings.Sinks[sink].Type }
 
 // RequestTimeout returns the longest that one request of a sink may take. The
-// name is one that Routes returned.
+// name is one that Sinks returned.
 func (c *Config) RequestTimeout(sink string) time.Duration {
 	return c.Settings.Sinks[sink].RequestTimeout
 }
 
 // FlowCatalyst returns the configuration of a sink of that type. The name is one
-// that Routes returned.
+// that Sinks returned.
 func (c *Config) FlowCatalyst(sink string) flowcatalyst.Config {
 	s := c.Settings.Sinks[sink]
 	return s.flowCatalyst()
@@ -95,7 +101,7 @@ func (s *Sink) flowCatalyst() flowcatalyst.Config {
 }
 
 // Webhook returns the configuration of a sink of that type. Its UserAgent is
-// empty where the configuration has none. The name is one that Routes returned.
+// empty where the configuration has none. The name is one that Sinks returned.
 func (c *Config) Webhook(sink string) webhook.Config {
 	s := c.Settings.Sinks[sink]
 	return s.webhook()

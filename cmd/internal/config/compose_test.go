@@ -3,6 +3,7 @@ package config_test
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ sinks:
   today: {type: flowcatalyst, wire: items, api-base-url: "https://today", token: t, ca-file: ca.pem, api-batch-size: 5, max-concurrent-groups: 6,
           global-buffer-size: 7, buffer-bytes: 8, max-retries: 9, backoff: {initial: 10ms, max: 11ms}, request-timeout: 12s, proof-wait: 13s, retry-after-max: 14s}
   seed: {type: flowcatalyst, api-base-url: "https://seed"}
+  again: {type: webhook, url: "https://again/hooks"}
 `
 
 func TestComposeOutboxesAndSinks(t *testing.T) {
@@ -35,6 +37,9 @@ func TestComposeOutboxesAndSinks(t *testing.T) {
 	}
 	if got := cfg.Routes(); !reflect.DeepEqual(got, map[string]string{"shop.outbox_messages": "today", "jobs": "seed"}) {
 		t.Errorf("routes are %v", got)
+	}
+	if got := cfg.Sinks(); !slices.Equal(got, []string{"again", "seed", "today"}) {
+		t.Errorf("sinks are %v", got)
 	}
 	own := dispatch.Config{
 		APIBatchSize: 5, MaxConcurrentGroups: 6, BufferRows: 7, BufferBytes: 8, MaxRetries: 9,

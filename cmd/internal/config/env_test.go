@@ -23,6 +23,7 @@ func TestEnvironmentAlone(t *testing.T) {
 		"SLUICEBOX_DISPATCH_BACKOFF_INITIAL=1ms",
 		"SLUICEBOX_DISPATCH_BUFFER_BYTES=1MiB",
 		"SLUICEBOX_CHECKPOINT_MAX_HOLD=1MiB",
+		"SLUICEBOX_CHECKPOINT_MAX_KEPT=20GiB",
 		"PATH=/bin", "HOME=/",
 	})
 	if err != nil {
@@ -36,7 +37,7 @@ func TestEnvironmentAlone(t *testing.T) {
 	if sink.Token.Reveal() != "secret" || sink.MaxRetries != 9 || sink.Backoff.Initial != time.Millisecond || sink.BufferBytes != 1<<20 {
 		t.Errorf("the sink is %+v", sink)
 	}
-	if s.Checkpoint.MaxHold != 1<<20 {
+	if s.Checkpoint.MaxHold != 1<<20 || s.Checkpoint.MaxKept != 20<<30 {
 		t.Errorf("the checkpoint is %+v", s.Checkpoint)
 	}
 }

@@ -64,7 +64,7 @@ func TestDefaults(t *testing.T) {
 		d.RequestTimeout != 30*time.Second || d.ProcessingTimeoutSeconds != 300 || d.Takeover != "at-once" || d.Claims != "on" {
 		t.Errorf("dispatch defaults: %+v", d)
 	}
-	if s.Checkpoint.MaxHold != 1<<30 || s.Checkpoint.SweepInterval != time.Minute {
+	if s.Checkpoint.MaxHold != 1<<30 || s.Checkpoint.MaxKept != 10<<30 || s.Checkpoint.SweepInterval != time.Minute {
 		t.Errorf("checkpoint defaults: %+v", s.Checkpoint)
 	}
 	if s.Admin.Listen != "127.0.0.1:8090" || s.Log.Level != "info" || s.Log.Format != "text" {
@@ -166,6 +166,8 @@ func TestFaults(t *testing.T) {
 			[]string{"relay.yaml:5: checkpoint.max-hold: is 1023KiB, must be at least 1MiB"}},
 		{"no log at all", least + "checkpoint: {max-hold: 0}\n",
 			[]string{"relay.yaml:3: checkpoint.max-hold: is 0B, must be at least 1MiB"}},
+		{"no kept log at all", least + "checkpoint: {max-kept: 0}\n",
+			[]string{"relay.yaml:3: checkpoint.max-kept: is 0B, must be at least 1MiB"}},
 		{"log that is no size", least + "checkpoint: {max-hold: 1 gig}\n",
 			[]string{`relay.yaml:3: checkpoint.max-hold: "1 gig" is not a size such as 64MiB`}},
 		{"enum with a suggestion", least + "log: {level: inof}\n",

@@ -124,6 +124,7 @@ func TestSchemaDefaultsAndEnums(t *testing.T) {
 		{[]string{"dispatch", "backoff", "initial"}, "200ms"},
 		{[]string{"dispatch", "buffer-bytes"}, "64MiB"},
 		{[]string{"checkpoint", "max-hold"}, "1GiB"},
+		{[]string{"checkpoint", "max-kept"}, "10GiB"},
 		{[]string{"sinks", "*", "proof-wait"}, "5m"},
 		{[]string{"flowcatalyst", "events-table"}, "outbox_events"},
 		{[]string{"source", "url"}, nil},

@@ -22,7 +22,7 @@ type Settings struct {
 	Admin        Admin           `yaml:"admin" doc:"HTTP endpoints for probes and metrics."`
 	Log          Log             `yaml:"log" doc:"What is logged on standard error."`
 	Outboxes     []Outbox        `yaml:"outboxes" doc:"The outbox tables, each with its layout and its sink."`
-	Sinks        map[string]Sink `yaml:"sinks" doc:"The destinations by name: [a-z0-9_-], 40 characters at most."`
+	Sinks        map[string]Sink `yaml:"sinks" doc:"The destinations by name: [a-z0-9_-], 40 characters at most. One that no outbox names gets what sluicebox replay --to-sink sends it."`
 }
 
 // Source is the section source.
@@ -91,6 +91,7 @@ type Backoff struct {
 // Checkpoint is the section checkpoint.
 type Checkpoint struct {
 	MaxHold       Size          `yaml:"max-hold" doc:"How much of the database's log may be kept for rows that are not delivered, such as 1GiB; past it, and past half of what the server keeps, rows are parked."`
+	MaxKept       Size          `yaml:"max-kept" doc:"PostgreSQL: how much of the database's log may be kept for each named checkpoint that was made with --keep-log, such as 10GiB; past it that log is given up, with an alarm, and a replay from the checkpoint reads the table."`
 	SweepInterval time.Duration `yaml:"sweep-interval" doc:"How often the tables are searched for rows that came back to PENDING without an insert, while the log is read."`
 }
 
@@ -139,7 +140,7 @@ func Default() Settings {
 			Takeover:                 "at-once",
 			Claims:                   "on",
 		},
-		Checkpoint: Checkpoint{MaxHold: 1 << 30, SweepInterval: time.Minute},
+		Checkpoint: Checkpoint{MaxHold: 1 << 30, MaxKept: 10 << 30, SweepInterval: time.Minute},
 		Admin:      Admin{Listen: "127.0.0.1:8090"},
 		Log:        Log{Level: "info", Format: "text"},
 	}

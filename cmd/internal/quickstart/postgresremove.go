@@ -21,6 +21,11 @@ func postgresRemoval(name string) []string {
 		"DROP SCHEMA IF EXISTS " + name + " CASCADE",
 		"DELETE FROM sluicebox.parked WHERE name = '" + name + "'",
 		"DELETE FROM sluicebox.hold WHERE name = '" + name + "'",
+		"DELETE FROM sluicebox.replay_row WHERE name = '" + name + "'",
+		"DELETE FROM sluicebox.replay_error WHERE name = '" + name + "'",
+		"DELETE FROM sluicebox.replay WHERE name = '" + name + "'",
+		"DELETE FROM sluicebox.named WHERE name = '" + name + "'",
+		"DELETE FROM sluicebox.wish WHERE name = '" + name + "'",
 		"DELETE FROM sluicebox.checkpoint WHERE name = '" + name + "'",
 		"DELETE FROM sluicebox.leader WHERE name = '" + name + "'",
 	}

@@ -1,0 +1,246 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/sluicebox/sluicebox/checkpoint/replay"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Replays are the jobs that send rows again. They are called from several goroutines.
+// Errors: store.ErrNoJob, ErrReplayEnded, store.ErrNoNamed, ErrNotLeading, a
+// *RequestError for a spec that cannot be run, a *store.SetupError for own tables or a
+// grant that is missing; those of a Client are its own.
+type Replays interface {
+	// List returns the jobs, the one asked for last first.
+	List(ctx context.Context) ([]Replay, error)
+	// Start asks the relay that leads to run a job, and returns its id.
+	Start(ctx context.Context, spec *replay.Spec) (id string, err error)
+	// Errors returns rows of a job that their receiver refused, in the order of their
+	// commits, at most limit.
+	Errors(ctx context.Context, id string, limit int) ([]ReplayError, error)
+	// Act says what is wanted of a job that has not ended.
+	Act(ctx context.Context, id string, wish store.JobWish) error
+}
+
+// ErrReplayEnded says that nothing more can be wanted of a job.
+var ErrReplayEnded = errors.New("the replay has ended")
+
+// Replay is a job at a moment.
+type Replay struct {
+	ID    string        `json:"id"`
+	State string        `json:"state"` // waiting, copying, playing, paused, done, failed, refused or cancelled
+	Wish  store.JobWish `json:"wish"`  // what is wanted of it: run, pause or cancel
+	Why   string        `json:"why,omitempty"`
+	Spec  replay.Spec   `json:"spec"`
+	// Source is log or table, "" before that is known.
+	Source string `json:"source"`
+	// UntilPosition and UntilAt are where it ends, in the log and by the server's clock.
+	UntilPosition string    `json:"until_position,omitempty"`
+	UntilAt       time.Time `json:"until_at,omitzero"`
+	// Rows is how many rows were chosen so far. Those of them that are not done with
+	// are Remaining: those still to be sent, and, of a dry run, those that would be.
+	Rows      int64     `json:"rows"`
+	Sent      int64     `json:"sent"`
+	Skipped   int64     `json:"skipped"`
+	Refused   int64     `json:"refused"`
+	Remaining int64     `json:"remaining"`
+	AskedAt   time.Time `json:"asked_at,omitzero"` // by the server's clock, as the next two are
+	BeganAt   time.Time `json:"began_at,omitzero"`
+	EndedAt   time.Time `json:"ended_at,omitzero"`
+}
+
+// Ended reports whether nothing more comes of a job.
+func (r *Replay) Ended() bool { return store.JobState(r.State).Ended() }
+
+// ReplayOf returns a job as the API shows it. Of a spec that another release wrote it
+// shows what it knows.
+func ReplayOf(j *store.Job) Replay {
+	shown := Replay{
+		ID: j.ID, State: string(j.State), Wish: j.Wish, Why: j.Why, Source: j.Source,
+		UntilPosition: string(j.Until.Position), UntilAt: j.UntilAt,
+		Rows: j.Total, Sent: j.Sent, Skipped: j.Skipped, Refused: j.Refused, Remaining: j.Total - j.Sent - j.Skipped - j.Refused,
+		AskedAt: j.Asked, BeganAt: j.Began, EndedAt: j.Finished,
+	}
+	_ = json.Unmarshal([]byte(j.Spec), &shown.Spec)
+	return shown
+}
+
+// ReplayList answers GET /api/v1/replays.
+type ReplayList struct {
+	Replays []Replay `json:"replays"` // the one asked for last first
+}
+
+// ReplayError is a row of a job that its receiver refused.
+type ReplayError struct {
+	N      int64     `json:"n"` // its number among the rows of the job
+	Outbox string    `json:"outbox"`
+	ID     string    `json:"id"`
+	Kind   string    `json:"kind"`
+	Group  *string   `json:"group"` // nil: a row without a group
+	Reason string    `json:"reason"`
+	At     time.Time `json:"at"` // by the server's clock
+}
+
+// ReplayErrorOf returns a refused row as the API shows it.
+func ReplayErrorOf(e *store.ReplayError) ReplayError {
+	return ReplayError{N: e.N, Outbox: e.Outbox, ID: e.ID, Kind: e.Kind, Group: groupName(e.Group), Reason: e.Reason, At: e.At}
+}
+
+// ReplayErrorList answers GET /api/v1/replays/errors.
+type ReplayErrorList struct {
+	Errors []ReplayError `json:"errors"`
+}
+
+// ReplayRequest names a job.
+type ReplayRequest struct {
+	Job string `json:"job"`
+}
+
+// ReplayStarted answers POST /api/v1/replays.
+type ReplayStarted struct {
+	ID string `json:"id"`
+}
+
+const (
+	replaysPath       = "/api/v1/replays"
+	usualReplayErrors = 100
+)
+
+// replayActions are the wishes by the name of their endpoint.
+func replayActions() map[string]store.JobWish {
+	return map[string]store.JobWish{"pause": store.WishPause, "resume": store.WishRun, "cancel": store.WishCancel}
+}
+
+// replayEndpoints serves the jobs.
+func (h *handler) replayEndpoints(mux *http.ServeMux, of Replays) {
+	mux.Handle("GET "+replaysPath, h.api(func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		if err := newQuery(r.URL).done(); err != nil {
+			return nil, err
+		}
+		list, err := of.List(r.Context())
+		if list == nil {
+			list = []Replay{}
+		}
+		return ReplayList{list}, err
+	}))
+	mux.Handle("POST "+replaysPath, h.api(func(w http.ResponseWriter, r *http.Request) (any, error) {
+		return startReplay(of, w, r)
+	}))
+	mux.Handle("GET "+replaysPath+"/errors", h.api(func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		return listReplayErrors(of, r)
+	}))
+	for name, wish := range replayActions() {
+		mux.Handle("POST "+replaysPath+"/"+name, h.api(func(w http.ResponseWriter, r *http.Request) (any, error) {
+			return actOnReplay(of, wish, w, r)
+		}))
+	}
+}
+
+func startReplay(of Replays, w http.ResponseWriter, r *http.Request) (any, error) {
+	var spec replay.Spec
+	written, err := decode(w, r, &spec)
+	if err != nil {
+		return nil, err
+	}
+	if err := written.noNull(); err != nil {
+		return nil, err
+	}
+	for name, value := range written {
+		// A list that somebody meant to fill must not choose every row.
+		if string(value) == "[]" {
+			return nil, badRequest("%s is empty; leave it out, or name what it is to choose", name)
+		}
+	}
+	if err := spec.Validate(); err != nil {
+		return nil, badRequest("%s", err)
+	}
+	id, err := of.Start(r.Context(), &spec)
+	return ReplayStarted{id}, err
+}
+
+func listReplayErrors(of Replays, r *http.Request) (any, error) {
+	q := newQuery(r.URL)
+	job := q.text("job")
+	limit := q.limit(usualReplayErrors, store.JobErrorsKept)
+	if err := q.done(); err != nil {
+		return nil, err
+	}
+	if job == "" {
+		return nil, badRequest("job is required: the id of the replay")
+	}
+	list, err := of.Errors(r.Context(), job, limit)
+	if list == nil {
+		list = []ReplayError{}
+	}
+	return ReplayErrorList{list}, err
+}
+
+// actOnReplay answers with the job as it is then. The relay that leads does what is
+// wanted within seconds.
+func actOnReplay(of Replays, wish store.JobWish, w http.ResponseWriter, r *http.Request) (any, error) {
+	var req ReplayRequest
+	written, err := decode(w, r, &req)
+	if err == nil {
+		err = written.noNull()
+	}
+	if err == nil && req.Job == "" {
+		err = badRequest("job is required: the id of the replay")
+	}
+	if err == nil {
+		err = of.Act(r.Context(), req.Job, wish)
+	}
+	if err != nil {
+		return nil, err
+	}
+	list, _ := of.List(r.Context()) // what was asked for is done
+	for i := range list {
+		if list[i].ID == req.Job {
+			return list[i], nil
+		}
+	}
+	return struct{}{}, nil
+}
+
+// Replays returns the relay's jobs that send rows again.
+func (c *Client) Replays() Replays { return clientReplays{c} }
+
+type clientReplays struct{ *Client }
+
+// List implements Replays.
+func (c clientReplays) List(ctx context.Context) ([]Replay, error) {
+	var list ReplayList
+	err := c.ask(ctx, http.MethodGet, replaysPath, nil, &list)
+	return list.Replays, err
+}
+
+// Start implements Replays.
+func (c clientReplays) Start(ctx context.Context, spec *replay.Spec) (id string, err error) {
+	var started ReplayStarted
+	err = c.ask(ctx, http.MethodPost, replaysPath, spec, &started)
+	return started.ID, err
+}
+
+// Errors implements Replays.
+func (c clientReplays) Errors(ctx context.Context, id string, limit int) ([]ReplayError, error) {
+	q := url.Values{"job": {id}, "limit": {strconv.Itoa(limit)}}
+	var list ReplayErrorList
+	err := c.ask(ctx, http.MethodGet, replaysPath+"/errors?"+q.Encode(), nil, &list)
+	return list.Errors, err
+}
+
+// Act implements Replays.
+func (c clientReplays) Act(ctx context.Context, id string, wish store.JobWish) error {
+	for name, of := range replayActions() {
+		if of == wish {
+			return c.ask(ctx, http.MethodPost, replaysPath+"/"+name, ReplayRequest{Job: id}, &struct{}{})
+		}
+	}
+	return wish.Validate()
+}

@@ -1,0 +1,263 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/checkpoint/replay"
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// wishDesk is a Checkpoints and, as replayDesk, a Replays that keeps what it was asked.
+type wishDesk struct {
+	desk
+	named   []admin.Checkpoint
+	jobs    []admin.Replay
+	refused []admin.ReplayError
+	spec    *replay.Spec
+}
+
+func (d *wishDesk) List(context.Context) ([]admin.Checkpoint, error) { return d.named, d.err }
+
+func (d *wishDesk) Create(_ context.Context, name string, keepLog bool) error {
+	d.note("create %s %t", name, keepLog)
+	return d.err
+}
+
+func (d *wishDesk) Delete(_ context.Context, name string) error {
+	d.note("delete %s", name)
+	return d.err
+}
+
+type replayDesk struct{ *wishDesk }
+
+func (d replayDesk) List(context.Context) ([]admin.Replay, error) { return d.jobs, d.err }
+
+func (d replayDesk) Start(_ context.Context, spec *replay.Spec) (string, error) {
+	d.note("start")
+	d.spec = spec
+	return "abc", d.err
+}
+
+func (d replayDesk) Errors(_ context.Context, id string, limit int) ([]admin.ReplayError, error) {
+	d.note("errors %s %d", id, limit)
+	return d.refused, d.err
+}
+
+func (d replayDesk) Act(_ context.Context, id string, wish store.JobWish) error {
+	d.note("%s %s", wish, id)
+	return d.err
+}
+
+func serveWishes(t *testing.T, d *wishDesk, token string) (base string) {
+	t.Helper()
+	return serve(t, admin.Config{Token: token, Checkpoints: d, Replays: replayDesk{d}}, &checks{})
+}
+
+var someDay = time.Date(2026, 3, 4, 5, 6, 7, 800_000_000, time.UTC)
+
+func someNamed() []admin.Checkpoint {
+	kept := store.Named{Name: "a", Keep: true, State: store.NamedKept, At: someDay, Checkpoint: store.Checkpoint{Position: "0/1", Seq: 7}, Bytes: 12}
+	wanted := store.Named{Name: "b", Drop: true, State: store.NamedWanted, Why: "waits"}
+	return []admin.Checkpoint{admin.CheckpointOf(&kept, 34), admin.CheckpointOf(&wanted, 34)}
+}
+
+const (
+	aIsWire = `{"name":"a","state":"kept","keep_log":true,"made_at":"2026-03-04T05:06:07.8Z","position":"0/1","seq":7,"kept_bytes":12,"max_kept_bytes":34}`
+	bIsWire = `{"name":"b","state":"wanted","why":"waits","deleting":true,"keep_log":false,"position":"","seq":0,"kept_bytes":0}`
+)
+
+func TestCheckpointEndpoints(t *testing.T) {
+	d := &wishDesk{named: someNamed()}
+	base := serveWishes(t, d, "") + "/api/v1/checkpoints"
+	if got := ask(t, "GET", base); got.status != 200 || got.body != `{"checkpoints":[`+aIsWire+","+bIsWire+"]}\n" {
+		t.Errorf("answers %d %s", got.status, got.body)
+	}
+	for _, tt := range []struct{ path, body, asked, answer string }{
+		{"", `{"name":"a","keep_log":true}`, "create a true", aIsWire},
+		{"", `{"name":"c"}`, "create c false", "{}"},
+		{"/delete", `{"name":"b"}`, "delete b", bIsWire},
+	} {
+		got := post(t, base+tt.path, tt.body)
+		if asked := d.said(); got.status != 200 || got.body != tt.answer+"\n" || !slices.Equal(asked, []string{tt.asked}) {
+			t.Errorf("%s answers %d %s, asks %q", tt.body, got.status, got.body, asked)
+		}
+	}
+	for _, tt := range []struct{ path, body, want string }{
+		{"", `{}`, "name is required"}, {"", `{"name":null}`, "name is null"}, {"", `{"name":"a","keep":true}`, `unknown field "keep"`},
+		{"/delete", `{"name":"a","keep_log":true}`, "keep_log has no place in a delete"}, {"/delete", ``, "the body is empty"},
+	} {
+		expectError(t, tt.body, post(t, base+tt.path, tt.body), 400, tt.want)
+	}
+	if asked := d.said(); len(asked) > 0 {
+		t.Errorf("it asked %q", asked)
+	}
+	d.named = nil
+	if got := ask(t, "GET", base); got.body != `{"checkpoints":[]}`+"\n" {
+		t.Errorf("none are %s", got.body)
+	}
+	expectError(t, "a filter", ask(t, "GET", base+"?name=a"), 400, `there is no parameter "name"`)
+}
+
+func someJobs() []admin.Replay {
+	return []admin.Replay{
+		admin.ReplayOf(&store.Job{
+			ID: "abc", State: store.JobPlaying, Wish: store.WishPause, Why: "from the log", Spec: `{"from":"a","groups":["g"],"newer":1}`, Source: "log",
+			Until: store.Checkpoint{Position: "0/2"}, UntilAt: someDay, Total: 10, Sent: 4, Skipped: 2, Refused: 1, Asked: someDay, Began: someDay,
+		}),
+		admin.ReplayOf(&store.Job{ID: "old", State: store.JobDone, Wish: store.WishRun, Spec: "not JSON", Finished: someDay}),
+	}
+}
+
+const (
+	abcIsWire = `{"id":"abc","state":"playing","wish":"pause","why":"from the log","spec":{"from":"a","groups":["g"]},"source":"log",` +
+		`"until_position":"0/2","until_at":"2026-03-04T05:06:07.8Z","rows":10,"sent":4,"skipped":2,"refused":1,"remaining":3,` +
+		`"asked_at":"2026-03-04T05:06:07.8Z","began_at":"2026-03-04T05:06:07.8Z"}`
+	oldIsWire = `{"id":"old","state":"done","wish":"run","spec":{},"source":"","rows":0,"sent":0,"skipped":0,"refused":0,"remaining":0,"ended_at":"2026-03-04T05:06:07.8Z"}`
+)
+
+func TestReplayEndpoints(t *testing.T) {
+	refused := store.ReplayError{N: 3, Ref: store.Ref{Outbox: "o", ID: "1"}, Kind: "k", Group: store.GroupOf("g"), Reason: "422: <no>", At: someDay}
+	d := &wishDesk{jobs: someJobs(), refused: []admin.ReplayError{admin.ReplayErrorOf(&refused)}}
+	base := serveWishes(t, d, "") + "/api/v1/replays"
+	if got := ask(t, "GET", base); got.status != 200 || got.body != `{"replays":[`+abcIsWire+","+oldIsWire+"]}\n" {
+		t.Errorf("answers %d %s", got.status, got.body)
+	}
+	want := `{"errors":[{"n":3,"outbox":"o","id":"1","kind":"k","group":"g","reason":"422: <no>","at":"2026-03-04T05:06:07.8Z"}]}` + "\n"
+	if got := ask(t, "GET", base+"/errors?job=abc&limit=7"); got.status != 200 || got.body != want {
+		t.Errorf("answers %d %s", got.status, got.body)
+	}
+	ask(t, "GET", base+"/errors?job=abc")
+	post(t, base+"/pause", `{"job":"abc"}`)
+	post(t, base+"/resume", `{"job":"abc"}`)
+	if got := post(t, base+"/cancel", `{"job":"abc"}`); got.status != 200 || got.body != abcIsWire+"\n" {
+		t.Errorf("answers %d %s", got.status, got.body)
+	}
+	if got := post(t, base+"/cancel", `{"job":"forgotten"}`); got.status != 200 || got.body != "{}\n" {
+		t.Errorf("answers %d %s", got.status, got.body)
+	}
+	if asked := d.said(); !slices.Equal(asked, []string{"errors abc 7", "errors abc 100", "pause abc", "run abc", "cancel abc", "cancel forgotten"}) {
+		t.Errorf("asked %q", asked)
+	}
+	got := post(t, base, `{"since":"2026-03-04T05:06:07.8Z","until":"2026-03-05T05:06:07Z","outboxes":["o"],"groups":[""],"no_group":true,"kinds":["k"],"ids":["1"],"sink":"s","rate":5,"read":"log","dry_run":true}`)
+	spec := &replay.Spec{
+		Since: someDay, Until: time.Date(2026, 3, 5, 5, 6, 7, 0, time.UTC), Outboxes: []string{"o"}, Groups: []string{""}, NoGroup: true,
+		Kinds: []string{"k"}, IDs: []string{"1"}, Sink: "s", Rate: 5, Read: replay.SourceLog, DryRun: true,
+	}
+	if got.status != 200 || got.body != `{"id":"abc"}`+"\n" || !reflect.DeepEqual(d.spec, spec) {
+		t.Errorf("answers %d %s to %+v", got.status, got.body, d.spec)
+	}
+	d.jobs, d.refused = nil, nil
+	if got := ask(t, "GET", base); got.body != `{"replays":[]}`+"\n" {
+		t.Errorf("none are %s", got.body)
+	}
+	if got := ask(t, "GET", base+"/errors?job=abc"); got.body != `{"errors":[]}`+"\n" {
+		t.Errorf("none are %s", got.body)
+	}
+}
+
+// TestReplayEndpointFaults: what cannot be understood whole sends nothing.
+func TestReplayEndpointFaults(t *testing.T) {
+	d := &wishDesk{}
+	base := serveWishes(t, d, "") + "/api/v1/replays"
+	for _, tt := range []struct{ path, body, want string }{
+		{"", `{}`, "a replay begins somewhere"}, {"", `{"from":"a","since":"2026-03-04T05:06:07Z"}`, "not at both"}, {"", `{"from":"a","group":"g"}`, `unknown field "group"`},
+		{"", `{"from":"a","groups":null}`, "groups is null"}, {"", `{"from":"a","groups":[]}`, "groups is empty"}, {"", `{"from":"a","rate":-1}`, "cannot be sent"},
+		{"", `{"from":"A"}`, "is no name of a checkpoint"}, {"", `{"since":"2h"}`, "cannot be read"},
+		{"/cancel", `{}`, "job is required"}, {"/pause", `{"job":null}`, "job is null"}, {"/resume", `{"id":"abc"}`, `unknown field "id"`},
+	} {
+		expectError(t, tt.path+" "+tt.body, post(t, base+tt.path, tt.body), 400, tt.want)
+	}
+	expectError(t, "no job", ask(t, "GET", base+"/errors"), 400, "job is required")
+	expectError(t, "too many", ask(t, "GET", base+"/errors?job=abc&limit=10001"), 400, "must be between 1 and 10000")
+	locked := serveWishes(t, d, "right") + "/api/v1/"
+	for _, path := range []string{"checkpoints", "replays", "replays/errors?job=abc"} {
+		expectError(t, path, ask(t, "GET", locked+path), 401, "the admin token is needed")
+	}
+	for _, path := range []string{"checkpoints", "checkpoints/delete", "replays", "replays/pause", "replays/resume", "replays/cancel"} {
+		expectError(t, path, post(t, locked+path, `{"name":"a"}`), 401, "the admin token is needed")
+		if got := post(t, locked+path, `{"name":"a"}`, "Authorization", "Bearer right", "Sec-Fetch-Site", "cross-site"); got.status != 403 {
+			t.Errorf("%s from another site answers %d", path, got.status)
+		}
+	}
+	if asked := d.said(); len(asked) > 0 {
+		t.Errorf("it asked %q", asked)
+	}
+}
+
+// TestWishErrors: what a relay says against a wish is a status and a text, also by the
+// way of the client.
+func TestWishErrors(t *testing.T) {
+	d := &wishDesk{}
+	base := serveWishes(t, d, "")
+	c := newClient(t, base, "")
+	for _, tt := range []struct {
+		err    error
+		status int
+		want   string
+	}{
+		{fmt.Errorf("delete: %w", store.ErrNoNamed), 404, "there is no checkpoint of this name"},
+		{store.ErrNamedExists, 409, "already"},
+		{fmt.Errorf("pause: %w", store.ErrNoJob), 404, "there is no such replay"},
+		{fmt.Errorf("%w: it is done", admin.ErrReplayEnded), 409, "it is done"},
+		{admin.ErrNotLeading, 503, "does not lead"},
+		{&admin.RequestError{Problem: "there is no sink"}, 400, "there is no sink"},
+		{&store.SetupError{Problem: "no grant", Remedy: "GRANT"}, 500, "no grant; GRANT"},
+	} {
+		d.err = tt.err
+		for path, body := range map[string]string{"checkpoints": `{"name":"a"}`, "replays": `{"from":"a"}`, "checkpoints/delete": `{"name":"a"}`, "replays/pause": `{"job":"a"}`} {
+			expectError(t, path, post(t, base+"/api/v1/"+path, body), tt.status, tt.want)
+		}
+		for _, path := range []string{"checkpoints", "replays", "replays/errors?job=a"} {
+			expectError(t, path, ask(t, "GET", base+"/api/v1/"+path), tt.status, tt.want)
+		}
+		_, err := c.Replays().Start(t.Context(), &replay.Spec{From: "a"})
+		var refused *admin.APIError
+		if !errors.As(err, &refused) || refused.Status != tt.status {
+			t.Errorf("the client gets %v", err)
+		}
+	}
+}
+
+// TestWishClient: what the client sends is what the server's side is asked, and back.
+func TestWishClient(t *testing.T) {
+	d := &wishDesk{named: someNamed(), jobs: someJobs(), refused: []admin.ReplayError{{N: 1, ID: "x", Reason: "ü"}}}
+	c := newClient(t, serveWishes(t, d, "right"), "right")
+	ctx := t.Context()
+	named, err := c.Checkpoints().List(ctx)
+	if err != nil || !reflect.DeepEqual(named, d.named) {
+		t.Errorf("%+v, %v", named, err)
+	}
+	jobs, err := c.Replays().List(ctx)
+	if err != nil || !reflect.DeepEqual(jobs, d.jobs) {
+		t.Errorf("%+v, %v", jobs, err)
+	}
+	refused, err := c.Replays().Errors(ctx, "a&b", 9)
+	if err != nil || !reflect.DeepEqual(refused, d.refused) {
+		t.Errorf("%+v, %v", refused, err)
+	}
+	spec := &replay.Spec{From: "a", Groups: []string{"", "g"}, IDs: []string{"x"}}
+	id, err := c.Replays().Start(ctx, spec)
+	if err != nil || id != "abc" || !reflect.DeepEqual(d.spec, spec) {
+		t.Errorf("%q, %v, %+v", id, err, d.spec)
+	}
+	err = errors.Join(c.Checkpoints().Create(ctx, "a", true), c.Checkpoints().Delete(ctx, "b"),
+		c.Replays().Act(ctx, "j", store.WishPause), c.Replays().Act(ctx, "j", store.WishRun), c.Replays().Act(ctx, "j", store.WishCancel))
+	if asked := d.said(); err != nil || !slices.Equal(asked, []string{"errors a&b 9", "start", "create a true", "delete b", "pause j", "run j", "cancel j"}) {
+		t.Errorf("asked %q, %v", asked, err)
+	}
+	if err := c.Replays().Act(ctx, "j", "stop"); err == nil {
+		t.Error("there is no such wish")
+	}
+	_, err = newClient(t, serve(t, admin.Config{}, &checks{}), "").Replays().List(ctx)
+	var none *admin.APIError
+	if !errors.As(err, &none) || none.Status != 404 {
+		t.Errorf("a relay without replays answers %v", err)
+	}
+}

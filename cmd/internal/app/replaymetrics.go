@@ -1,0 +1,64 @@
+package app
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// replayMetrics are the metrics of replays and named checkpoints.
+type replayMetrics struct {
+	rows      *prometheus.CounterVec
+	remaining prometheus.Gauge
+	state     *prometheus.GaugeVec
+	kept      *prometheus.GaugeVec
+	dropped   prometheus.Counter
+}
+
+func newReplayMetrics(r registrar) replayMetrics {
+	return replayMetrics{
+		rows:      r.counters("replay_rows_total", "Rows of replays that are done with: sent, refused by the receiver for good, or skipped.", "sink", "outcome"),
+		remaining: r.gauges("replay_remaining_rows", "Rows that the replay at work has copied and that are not done with.").WithLabelValues(),
+		state:     r.gauges("replay_state", "1 for the state of the latest replay that was worked on.", "state"),
+		kept:      r.gauges("checkpoint_kept_bytes", "Log that the database keeps for a named checkpoint.", "checkpoint"),
+		dropped:   r.counters("checkpoint_kept_dropped_total", "Named checkpoints whose log was kept, and was lost or given up at checkpoint.max-kept.").WithLabelValues(),
+	}
+}
+
+// reset forgets what holds for a leader alone.
+func (m *replayMetrics) reset() {
+	m.remaining.Set(0)
+	m.state.Reset()
+	m.kept.Reset()
+}
+
+// Replayed counts rows of replays that would have gone to a sink, by what became of them.
+func (m *Metrics) Replayed(sink, outcome string, rows int) {
+	m.replays.rows.WithLabelValues(sink, outcome).Add(float64(rows))
+}
+
+// Replay notes how a replay stands.
+func (m *Metrics) Replay(j *store.Job) {
+	m.replays.state.Reset()
+	m.replays.state.WithLabelValues(string(j.State)).Set(1)
+	left := j.Total - j.Sent - j.Skipped - j.Refused
+	if j.State.Ended() {
+		left = 0
+	}
+	m.replays.remaining.Set(float64(left))
+}
+
+// Kept notes the log that is kept for named checkpoints.
+func (m *Metrics) Kept(list []capture.KeptLog) {
+	m.replays.kept.Reset()
+	for _, one := range list {
+		m.replays.kept.WithLabelValues(one.Name).Set(float64(one.Bytes))
+	}
+}
+
+// KeptDropped counts a named checkpoint whose log is lost.
+func (m *Metrics) KeptDropped(checkpoint string) {
+	m.replays.dropped.Inc()
+	m.replays.kept.DeleteLabelValues(checkpoint) // Kept is told later
+}

@@ -1,0 +1,162 @@
+package app
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/checkpoint/replay"
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Replays returns the replays of the configured relay, which need not run here. They
+// connect to nothing before they are asked. Call closed when done.
+func Replays(cfg *config.Config) (list admin.Replays, closed func(), err error) {
+	open, closed, err := openWishes(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	return replayDesk{cfg, open}, closed, nil
+}
+
+// replayDesk shows replays and writes down what is wanted of them.
+type replayDesk struct {
+	cfg  *config.Config
+	open func() (wishing, error)
+}
+
+// List implements admin.Replays.
+func (d replayDesk) List(ctx context.Context) ([]admin.Replay, error) {
+	st, err := d.open()
+	if err != nil {
+		return nil, err
+	}
+	jobs, err := st.Jobs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]admin.Replay, len(jobs))
+	for i := range jobs {
+		list[i] = admin.ReplayOf(&jobs[i])
+	}
+	return list, nil
+}
+
+// idLength is the letters of a job's id, each of five bits: enough that no two are the
+// same, and few enough to be typed.
+const idLength = 13
+
+// Start implements admin.Replays.
+func (d replayDesk) Start(ctx context.Context, spec *replay.Spec) (id string, err error) {
+	if err := d.check(spec); err != nil {
+		return "", err
+	}
+	st, err := d.open()
+	if err != nil {
+		return "", err
+	}
+	if spec.From != "" {
+		if err := standsReady(ctx, st, spec.From); err != nil {
+			return "", err
+		}
+	}
+	text, err := spec.Text()
+	if err != nil {
+		return "", err
+	}
+	id = strings.ToLower(rand.Text()[:idLength])
+	return id, st.WishReplay(ctx, id, text)
+}
+
+// check holds a spec against the configuration.
+func (d replayDesk) check(spec *replay.Spec) error {
+	if err := spec.Validate(); err != nil {
+		return &admin.RequestError{Problem: err.Error()}
+	}
+	var known []string
+	for _, o := range d.cfg.Outboxes() {
+		known = append(known, o.Name)
+	}
+	for _, outbox := range spec.Outboxes {
+		if !slices.Contains(known, outbox) {
+			return unknownOutbox(outbox, known)
+		}
+	}
+	if sinks := d.cfg.Sinks(); spec.Sink != "" && !slices.Contains(sinks, spec.Sink) {
+		return &admin.RequestError{Problem: fmt.Sprintf("there is no sink %q; the sinks are %s", spec.Sink, strings.Join(sinks, ", "))}
+	}
+	if spec.Until.After(time.Now()) {
+		return &admin.RequestError{Problem: fmt.Sprintf("until is %s, which is to come: rows that commit from now on are sent anyway; leave it out", spec.Until.Format(time.RFC3339))}
+	}
+	return nil
+}
+
+// standsReady reports what keeps a checkpoint from being the begin of a replay.
+func standsReady(ctx context.Context, st wishing, name string) error {
+	named, err := st.Named(ctx)
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(named, func(n store.Named) bool { return n.Name == name && !n.Drop })
+	if at < 0 {
+		return fmt.Errorf("replay from %s: %w", name, store.ErrNoNamed)
+	}
+	switch n := &named[at]; n.State {
+	case store.NamedWanted:
+		return &admin.RequestError{Problem: fmt.Sprintf("checkpoint %s is not made yet: the relay that leads makes it", name)}
+	case store.NamedRefused:
+		return &admin.RequestError{Problem: fmt.Sprintf("checkpoint %s was never made: %s", name, n.Why)}
+	}
+	return nil
+}
+
+// Errors implements admin.Replays.
+func (d replayDesk) Errors(ctx context.Context, id string, limit int) ([]admin.ReplayError, error) {
+	if _, err := d.find(ctx, id); err != nil {
+		return nil, err
+	}
+	st, err := d.open()
+	if err != nil {
+		return nil, err
+	}
+	refused, err := st.JobErrors(ctx, id, limit)
+	list := make([]admin.ReplayError, len(refused))
+	for i := range refused {
+		list[i] = admin.ReplayErrorOf(&refused[i])
+	}
+	return list, err
+}
+
+// Act implements admin.Replays.
+func (d replayDesk) Act(ctx context.Context, id string, wish store.JobWish) error {
+	job, err := d.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	if job.Ended() {
+		return fmt.Errorf("%w: it is %s", admin.ErrReplayEnded, job.State)
+	}
+	st, err := d.open()
+	if err != nil {
+		return err
+	}
+	return st.WishJob(ctx, id, wish)
+}
+
+// find returns a job, or store.ErrNoJob.
+func (d replayDesk) find(ctx context.Context, id string) (*admin.Replay, error) {
+	list, err := d.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	at := slices.IndexFunc(list, func(r admin.Replay) bool { return r.ID == id })
+	if at < 0 {
+		return nil, fmt.Errorf("replay %s: %w", id, store.ErrNoJob)
+	}
+	return &list[at], nil
+}

@@ -1,0 +1,42 @@
+package app
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/checkpoint/replay"
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+)
+
+// TestWishesOfAStandby: a relay that does not lead takes no wishes by its admin address.
+func TestWishesOfAStandby(t *testing.T) {
+	r := &relay{cfg: loadConfig(t, twoSinks)}
+	named, jobs := checkpointDesk{r.cfg, r.wishes}, replayDesk{r.cfg, r.wishes}
+	ctx := t.Context()
+	_, list := named.List(ctx)
+	_, start := jobs.Start(ctx, &replay.Spec{From: "a", Outboxes: []string{"orders", "bills"}, Sink: "far"})
+	_, refused := jobs.Errors(ctx, "abc", 1)
+	for what, err := range map[string]error{
+		"list": list, "create": named.Create(ctx, "a", false), "delete": named.Delete(ctx, "a"), "start": start,
+		"errors": refused, "act": jobs.Act(ctx, "abc", "pause"),
+	} {
+		if !errors.Is(err, admin.ErrNotLeading) {
+			t.Errorf("%s: got %v", what, err)
+		}
+	}
+}
+
+// TestLogOfARelayThatPolls: where it is told to poll, there is none to keep.
+func TestLogOfARelayThatPolls(t *testing.T) {
+	polls := strings.Replace(strings.Replace(twoSinks, "sqlite:///none.db", "postgres://db/shop", 1), `shop"`, `shop", mode: poll`, 1)
+	r := &relay{cfg: loadConfig(t, polls)}
+	err := checkpointDesk{r.cfg, r.wishes}.Create(t.Context(), "a", true)
+	var request *admin.RequestError
+	if !errors.As(err, &request) || !strings.Contains(request.Problem, "this relay polls (source.mode)") {
+		t.Errorf("got %v", err)
+	}
+	if err := (checkpointDesk{r.cfg, r.wishes}).Create(t.Context(), "a", false); !errors.Is(err, admin.ErrNotLeading) {
+		t.Errorf("without its log: %v", err)
+	}
+}

@@ -1,0 +1,64 @@
+package blackbox
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// A log that is kept for a checkpoint goes when it is larger than it may be, with an
+// alarm; a replay from there then reads the table, and says so. On another server, where
+// the data was copied to, a replay from a checkpoint reads the table or is refused.
+func TestAKeptLogIsGivenUp(t *testing.T) {
+	t.Parallel()
+	aVersion(t, func(t *testing.T, version int) {
+		s := newScene(t, postgresHost(version), "checkpoint: {max-kept: 1MiB}\n")
+		s.exec(s.kind.business)
+		r := s.run()
+		// Beside tests that write much it may go at once.
+		if out, why, code := r.sluicebox("checkpoint", "create", "early", "--keep-log"); code != 0 && !strings.Contains(why, "is made, but its log is not kept any more") {
+			s.t.Fatalf("checkpoint create: exit code %d: %s%s", code, out, why)
+		}
+		s.number(1, 50, "i % 5")
+		s.expectNumbered(50)
+		s.business(4 << 20)
+		// Where something is asked for, kept logs are looked at, too; else each 10 s.
+		r.checkpoint("plain")
+		r.waitFor("the log that was kept for a checkpoint is lost")
+		s.expectGivenUp(r, "early")
+		jobs := r.replays([]string{"--from=early"}, []string{"--from=early", "--dry-run"}, []string{"--from=early", "--source=log"}, []string{"--from=plain", "--source=log"})
+		expectTable(s.t, jobs[0], jobs[1], 50, "the log is lost: it was kept for checkpoint early, but ")
+		expectRefused(s.t, jobs[2], "the log is to be read, and it cannot be, because the log is lost: ", "checkpoint.max-kept")
+		expectRefused(s.t, jobs[3], "no log was kept for this place")
+		checkReplay(s.t, s.to.Taken(), jobs[0].ID, numbers(1, 50))
+		s.elsewhere(otherPostgres(version), "plain")
+		if out, why, code := r.sluicebox("checkpoint", "delete", "early"); code != 0 {
+			s.t.Errorf("checkpoint delete: exit code %d: %s%s", code, out, why)
+		}
+		expectStop(s.t, r)
+	})
+}
+
+// expectGivenUp waits until nothing is kept for a checkpoint any more.
+func (s *scene) expectGivenUp(r *relay, checkpoint string) {
+	s.t.Helper()
+	slots := func() int {
+		return count(s.t, s.conn, "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1", nameFor(s.database)+"_cp_"+checkpoint)
+	}
+	within(s.t, patience, func() string {
+		stdout, stderr, code := r.sluicebox("checkpoint", "list")
+		if code != 0 || !strings.Contains(stdout, "dropped") || !strings.Contains(stdout, "checkpoint.max-kept") || slots() > 0 {
+			return fmt.Sprintf("exit code %d, %d slots: %s%s", code, slots(), stdout, stderr)
+		}
+		return ""
+	})
+	if n := r.metric("sluicebox_checkpoint_kept_dropped_total"); n != 1 {
+		s.t.Errorf("%.0f logs were given up", n)
+	}
+	within(s.t, patience, func() string {
+		if _, body := r.get("/metrics"); strings.Contains(body, fmt.Sprintf("sluicebox_checkpoint_kept_bytes{checkpoint=%q}", checkpoint)) {
+			return "the metrics have log that is kept no more"
+		}
+		return ""
+	})
+}

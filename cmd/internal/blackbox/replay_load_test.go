@@ -1,0 +1,141 @@
+package blackbox
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+)
+
+// aloneFor is how long live rows come before a replay for each row of it, to be held
+// against those that come beside it.
+const aloneFor = 100 * time.Microsecond
+
+// lively writes three live rows in a transaction each 10 ms until done is closed: 300 a
+// second, a third of them in groups that no replay touches. It returns the last number.
+func (s *scene) lively(from int, done <-chan struct{}) (last int) {
+	s.t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for last = from - 1; ; last += 3 {
+		select {
+		case <-done:
+			return last
+		case <-tick.C:
+			s.number(last+1, last+3, "CASE WHEN i % 3 = 0 THEN 900 + i % 90 ELSE i % 90 END")
+		}
+	}
+}
+
+// untouched are the times from commit to receiver of the rows from..to whose groups no
+// replay touches, by the database's clock, in order.
+func (s *scene) untouched(taken []sinktest.Received, from, to int) (list []time.Duration) {
+	s.t.Helper()
+	began := map[string]time.Time{}
+	err := s.conn.each("SELECT id, created_at FROM outbox_events WHERE id BETWEEN $1 AND $2 AND message_group LIKE '9__'",
+		[]any{numbered(from), numbered(to)}, func(scan func(...any) error) error {
+			var id string
+			var at time.Time
+			err := scan(&id, &at)
+			began[id] = at
+			return err
+		})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, got := range taken {
+		if at, ok := began[got.ID]; ok {
+			list = append(list, got.At.Sub(at))
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// Rows behind a checkpoint are replayed while live rows come in the same groups and in
+// others: each is sent once more, in order, and the live rows of its group wait. By hand,
+// and for the times that live rows of other groups take meanwhile:
+//
+//	SLUICEBOX_TEST_ROWS=100000 go test -v -run 'TestReplayBesideLiveRows' ./cmd/internal/blackbox
+func TestReplayBesideLiveRows(t *testing.T) {
+	t.Parallel()
+	aScene(t, "", func(s *scene) {
+		rows, half := many(s.t, 3000), many(s.t, 3000)/2
+		r := s.run()
+		s.number(1, half, "i % 90")
+		s.expectNumbered(half)
+		r.checkpoint("half", "--keep-log")
+		s.number(half+1, rows, "i % 90")
+		s.expectNumbered(rows)
+
+		live := func(lasts func(done chan<- struct{})) (from, to int, began time.Time) {
+			done := make(chan struct{})
+			from, began = s.rows()+1, time.Now()
+			go lasts(done)
+			return from, s.lively(from, done), began
+		}
+		alone, aloneTo, _ := live(func(done chan<- struct{}) { <-time.After(time.Duration(rows) * aloneFor); close(done) })
+		var job replayed
+		var groups []string
+		for g := range 90 {
+			groups = append(groups, fmt.Sprintf("--group=%d", g))
+		}
+		beside, besideTo, began := live(func(done chan<- struct{}) {
+			defer close(done)
+			job = r.replay(append([]string{"--from=half"}, groups...)...)
+		})
+		took := time.Since(began)
+		if job.State != "done" || job.Sent < rows-half || job.Skipped+job.Refused > besideTo-rows {
+			s.t.Errorf("the replay is %+v", job)
+		}
+		arrive(s.t, s.to, besideTo)
+		taken := s.to.Taken()
+		s.checkLively(taken, job.ID, half, rows)
+		without, with := s.untouched(taken, alone, aloneTo), s.untouched(taken, beside, besideTo)
+		p := func(list []time.Duration, n int) time.Duration {
+			if len(list) == 0 {
+				return 0
+			}
+			return list[len(list)*n/100].Round(10 * time.Microsecond)
+		}
+		s.t.Logf("%d rows were replayed in %s; other groups' live rows took p50 %s, p99 %s alone (%d rows), p50 %s, p99 %s beside it (%d rows): p99 %.2f times as long",
+			job.Sent, took.Round(time.Millisecond), p(without, 50), p(without, 99), len(without), p(with, 50), p(with, 99), len(with),
+			float64(p(with, 99))/float64(p(without, 99)))
+		expectStop(s.t, r)
+	})
+}
+
+// checkLively expects that every row from half+1 to rows came once more of a replay, and
+// of the live rows those that had been delivered when it began, each once and in order,
+// and no live row of a group before its last replayed one.
+func (s *scene) checkLively(taken []sinktest.Received, job string, half, rows int) {
+	s.t.Helper()
+	seen, last, left := map[string]bool{}, map[string]string{}, map[string]int{}
+	for _, got := range taken {
+		if got.Replay == job {
+			left[groupOf(s.t, got.Payload)]++
+		}
+	}
+	came := 0
+	for _, got := range taken {
+		g := groupOf(s.t, got.Payload)
+		switch {
+		case got.Replay == job && (seen[got.ID] || got.ID <= last[g] || got.ID <= numbered(half) || strings.HasPrefix(g, "9") && len(g) == 3):
+			s.t.Errorf("row %s of group %s was replayed after row %q", got.ID, g, last[g])
+		case got.Replay == job:
+			seen[got.ID], last[g] = true, got.ID
+			left[g]--
+			if got.ID <= numbered(rows) {
+				came++
+			}
+		case last[g] != "" && left[g] > 0:
+			s.t.Errorf("group %s: live row %s arrived with %d rows to come", g, got.ID, left[g])
+		}
+	}
+	if came != rows-half {
+		s.t.Errorf("%d of %d rows were replayed", came, rows-half)
+	}
+}

@@ -1,0 +1,244 @@
+package blackbox
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// nextSecond waits until the server's clock is in another second: MySQL's now() has no
+// fraction.
+func (s *scene) nextSecond() {
+	s.t.Helper()
+	const second = "SELECT unix_timestamp(now())"
+	was := count(s.t, s.conn, second)
+	within(s.t, patience, func() string {
+		if count(s.t, s.conn, second) == was {
+			return "the server's clock stands still"
+		}
+		return ""
+	})
+}
+
+// seedIDs are the ids of all rows of the seed's tables.
+func (s *scene) seedIDs() []string {
+	s.t.Helper()
+	ids, err := s.conn.texts("SELECT id FROM outbox_events UNION ALL SELECT id FROM outbox_dispatch_jobs")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return ids
+}
+
+// removeSome deletes delivered rows, the latest events.
+func (s *scene) removeSome() (gone []string) {
+	s.t.Helper()
+	gone, err := s.conn.texts("SELECT id FROM outbox_events ORDER BY id DESC LIMIT 5")
+	if err == nil {
+		_, err = s.conn.exec("DELETE FROM outbox_events WHERE id IN (" + quoted(gone...) + ")")
+	}
+	if err != nil || len(gone) != 5 {
+		s.t.Fatalf("%q were to be deleted, %v", gone, err)
+	}
+	return gone
+}
+
+// expectTable expects of a replay that it read the table for a reason, and of a dry run
+// of it that it counted so.
+func expectTable(t *testing.T, job, dry replayed, rows int, why string) {
+	t.Helper()
+	for _, j := range []replayed{job, dry} {
+		if j.code != 0 || j.State != "done" || j.Source != "table" || !strings.HasPrefix(j.Why, "from the table, because "+why) || j.Refused+j.Skipped > 0 {
+			t.Errorf("the replay is %+v, want %q", j, why)
+		}
+		if !strings.Contains(j.stderr, "replay "+j.ID+": from the table, because "+why) || !strings.Contains(j.Why, "deleted since are not sent") {
+			t.Errorf("the replay does not say that it reads the table:\n%s\n%s", j.stderr, j.Why)
+		}
+	}
+	if job.Sent != rows || job.Remaining != 0 || dry.Sent != 0 || dry.Remaining != rows {
+		t.Errorf("%d rows were counted and %d were sent, want %d", dry.Remaining, job.Sent, rows)
+	}
+}
+
+// expectRefused expects of a replay that it was refused for a reason, and did nothing.
+func expectRefused(t *testing.T, job replayed, why ...string) {
+	t.Helper()
+	if job.code != 78 || job.State != "refused" || job.Rows+job.Sent > 0 || !strings.Contains(job.stderr, "replay "+job.ID+": refused: "+job.Why) {
+		t.Errorf("the replay is %+v, want it refused", job)
+	}
+	for _, part := range why {
+		if !strings.Contains(job.Why, part) {
+			t.Errorf("the replay was refused, as %s; want %q", job.Why, part)
+		}
+	}
+}
+
+// replayPurged replays from a checkpoint in front of which before rows were delivered,
+// and whose binlog is purged: the table is read, and the replay says so. What is left of
+// the binlog is read again from a time on, though there is a checkpoint before that.
+func (s *scene) replayPurged(r *relay, before int) {
+	s.t.Helper()
+	s.nextSecond()
+	left, was := time.Now().UTC().Format(time.RFC3339Nano), s.rows()
+	s.load(30)
+	s.expectSet()
+	var first []string
+	for _, got := range s.to.Taken()[:before] {
+		first = append(first, got.ID)
+	}
+	gone := s.removeSome()
+	jobs := r.replays([]string{"--from=before"}, []string{"--from=before", "--dry-run"}, []string{"--from=before", "--source=log"})
+	expectTable(s.t, jobs[0], jobs[1], was+30-before-len(gone), "the log is lost: ")
+	ids, twice := again(s.to.Taken(), jobs[0].ID)
+	want := slices.DeleteFunc(s.seedIDs(), func(id string) bool { return slices.Contains(first, id) })
+	slices.Sort(ids)
+	slices.Sort(want)
+	if twice > 0 || !slices.Equal(ids, want) {
+		s.t.Errorf("%d rows arrived, %d of them twice, want %d", len(ids), twice, len(want))
+	}
+	expectRefused(s.t, jobs[2], "the log is to be read, and it cannot be, because the log is lost: ")
+	s.t.Log(jobs[2].Why)
+	s.forgotten()
+	job := r.replay("--since="+left, "--dry-run")
+	if job.code != 0 || job.Source != "log" || job.Remaining != 30 {
+		s.t.Errorf("what is left of the log: %+v", job)
+	}
+}
+
+// replayAnother replays from a checkpoint of a binlog that is another one: that is
+// refused. A replay from a time on reads the table, though there is a checkpoint before
+// that.
+func (s *scene) replayAnother(r *relay, _ int) {
+	s.t.Helper()
+	s.forgotten()
+	jobs := r.replays([]string{"--from=before"}, []string{"--from=before", "--dry-run"}, []string{"--since=1h"}, []string{"--since=1h", "--dry-run"})
+	for _, job := range jobs[:2] {
+		expectRefused(s.t, job, "the place is of another log: ", "--source table reads the table")
+	}
+	s.t.Log(jobs[0].Why)
+	expectTable(s.t, jobs[2], jobs[3], s.rows(), "the ")
+	s.t.Log(jobs[2].Why)
+	if ids, twice := again(s.to.Taken(), jobs[2].ID); len(ids) != s.rows() || twice > 0 {
+		s.t.Errorf("%d rows arrived, %d of them twice", len(ids), twice)
+	}
+}
+
+// forgotten makes the checkpoint one of a time long ago.
+func (s *scene) forgotten() {
+	s.t.Helper()
+	if n, err := s.conn.exec("UPDATE sluicebox.named SET made_at = '2020-01-01 00:00:00' WHERE checkpoint = 'before'"); err != nil || n != 1 {
+		s.t.Fatalf("%d checkpoints, %v", n, err)
+	}
+}
+
+// replayRolled is replayPurged where the oplog is rolled. A copy of the data in another
+// set has the checkpoint, too, and not its log.
+func (s *mongoScene) replayRolled(r *relay, before int) {
+	s.t.Helper()
+	ctx := context.Background()
+	was := s.rows()
+	first := s.to.Taken()[:before]
+	var gone []struct {
+		ID string `bson:"_id"`
+	}
+	cursor, err := s.db.Collection("outbox_events").Find(ctx, bson.M{})
+	if err == nil {
+		err = cursor.All(ctx, &gone)
+	}
+	s.must(err)
+	gone = gone[len(gone)-5:]
+	for _, d := range gone {
+		_, err := s.db.Collection("outbox_events").DeleteOne(ctx, bson.M{"_id": d.ID})
+		s.must(err)
+	}
+	jobs := r.replays([]string{"--from=before"}, []string{"--from=before", "--dry-run"}, []string{"--from=before", "--source=log"})
+	expectTable(s.t, jobs[0], jobs[1], was-before-len(gone), "the log is lost: ")
+	expectRefused(s.t, jobs[2], "the log is to be read, and it cannot be, because the log is lost: ")
+	s.t.Log(jobs[2].Why)
+	ids, twice := again(s.to.Taken(), jobs[0].ID)
+	if len(ids) != jobs[0].Sent || twice > 0 {
+		s.t.Errorf("%d documents arrived, %d of them twice; %d were sent", len(ids), twice, jobs[0].Sent)
+	}
+	for _, got := range first {
+		if slices.Contains(ids, got.ID) {
+			s.t.Errorf("document %s of before the checkpoint was sent", got.ID)
+		}
+	}
+	s.elsewhere("before")
+}
+
+// elsewhere replays from a checkpoint that was copied into another set.
+func (s *mongoScene) elsewhere(checkpoint string) {
+	s.t.Helper()
+	there := mongoSceneIn(s.t, servers.Mongo(s.t), "")
+	r := there.run()
+	there.load(10)
+	there.expectOnce()
+	var named []bson.M
+	s.documents("sluicebox_named", &named)
+	for _, d := range named {
+		d["_id"] = bson.D{{Key: "relay", Value: nameFor(there.database)}, {Key: "name", Value: checkpoint}}
+		_, err := there.db.Collection("sluicebox_named").InsertOne(context.Background(), d)
+		s.must(err)
+	}
+	jobs := r.replays([]string{"--from=" + checkpoint}, []string{"--from=" + checkpoint, "--source=table"})
+	expectRefused(s.t, jobs[0], "the place is of another log: ", "--source table reads the table")
+	s.t.Log(jobs[0].Why)
+	if job := jobs[1]; job.code != 0 || job.Source != "table" || job.Sent != 10 {
+		s.t.Errorf("the replay is %+v", job)
+	}
+	expectStop(s.t, r)
+}
+
+// elsewhere replays from checkpoints that were copied into another server, as a dump does
+// it: one whose log is to be kept, which it is not there, and one that is a mere place.
+func (s *scene) elsewhere(h host, from string) {
+	s.t.Helper()
+	there := newScene(s.t, h, "")
+	if out, why, code := command(s.t, nil, "init", "-c", configFile(s.t, there.config)); code != 0 {
+		s.t.Fatalf("init: exit code %d: %s%s", code, out, why)
+	}
+	var origin, position string
+	var seq int64
+	var at time.Time
+	err := s.conn.row("SELECT origin, position, seq, made_at FROM sluicebox.named WHERE checkpoint = $1", from).Scan(&origin, &position, &seq, &at)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for name, state := range map[string]string{"plain": "made", "kept": "kept"} {
+		_, err := there.conn.exec(`INSERT INTO sluicebox.named (name, checkpoint, keep, wish, state, origin, position, seq, made_at)
+			VALUES ($1, $2, $3, 'make', $4, $5, $6, $7, $8)`, nameFor(there.database), name, state == "kept", state, origin, position, seq, at)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	r := there.run()
+	r.waitFor("the log that was kept for a checkpoint is lost")
+	there.number(1, 20, "i % 5")
+	there.expectNumbered(20)
+	jobs := r.replays([]string{"--from=plain"}, []string{"--from=kept"}, []string{"--from=kept", "--dry-run"}, []string{"--since=1h"}, []string{"--since=1h", "--dry-run"})
+	expectRefused(s.t, jobs[0], "the place is of another log: ", "--source table reads the table")
+	expectTable(s.t, jobs[1], jobs[2], 20, "the log is lost: it was kept for checkpoint kept, but what kept it is gone: somebody dropped it")
+	expectTable(s.t, jobs[3], jobs[4], 20, "the log is lost: ")
+	for _, job := range jobs {
+		s.t.Log(job.Why)
+	}
+	checkReplay(s.t, there.to.Taken(), jobs[1].ID, numbers(1, 20))
+	expectStop(s.t, r)
+}
+
+// otherPostgres is a server of another version, or the same where there is no other.
+func otherPostgres(version int) host {
+	for _, other := range servers.Chosen(servers.Versions()) {
+		if other != version {
+			return postgresHost(other)
+		}
+	}
+	return postgresHost(version)
+}

@@ -1,0 +1,74 @@
+package blackbox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+)
+
+// On SQLite a replay reads the table: rows that were deleted are not sent, and it says
+// so. A log cannot be kept there. Another sink gets what is replayed to it and nothing
+// else. By hand:
+//
+//	go test -v -run 'TestReplayOnSQLite' ./cmd/internal/blackbox
+func TestReplayOnSQLite(t *testing.T) {
+	t.Parallel()
+	source, db := seedFile(t)
+	to, other := sinktest.NewReceiver(t), sinktest.NewReceiver(t)
+	config := fmt.Sprintf(`
+name: %s
+source: {url: %q}
+outboxes: [{table: outbox_events, layout: flowcatalyst, kind: EVENT, sink: platform}]
+sinks:
+  platform: {type: flowcatalyst, api-base-url: %q}
+  rebuilt: {type: flowcatalyst, api-base-url: %q}
+admin: {listen: %s}
+`, nameFor(source), source, to.URL(), other.URL(), adminKey)
+	r := start(t, config)
+	r.waitFor("reading")
+	insertNumbered(t, db, 1, 50)
+	settledOnSQLite := func(rows int) {
+		t.Helper()
+		arrive(t, to, rows)
+		dwindle(t, "rows are not COMPLETED", func() (n int) {
+			if err := db.QueryRowContext(context.Background(), "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'").Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		})
+	}
+	settledOnSQLite(50)
+	if out, why, code := r.sluicebox("checkpoint", "create", "kept", "--keep-log"); code != 64 || !strings.Contains(why, "no log that could be kept") {
+		t.Errorf("--keep-log: exit code %d: %s%s", code, out, why)
+	}
+	r.checkpoint("before")
+	insertNumbered(t, db, 51, 150)
+	settledOnSQLite(150)
+	// A time of whole seconds, as CURRENT_TIMESTAMP is, counts up to the end of its second.
+	run(t, db, "UPDATE outbox_events SET created_at = '"+r.made("before").Format(time.DateTime)+"' WHERE id = '"+numbered(51)+"'")
+	run(t, db, "DELETE FROM outbox_events WHERE id IN ("+quoted(numbers(61, 70)...)+")")
+	want := slices.Concat(numbers(51, 60), numbers(71, 150))
+	jobs := r.replays([]string{"--from=before", "--source=log"}, []string{"--from=before", "--to-sink=rebuilt"})
+	expectRefused(t, jobs[0], "the log is to be read, and it cannot be, because this database's log holds no rows")
+	job := jobs[1]
+	if job.code != 0 || job.Sent != len(want) || job.Source != "table" || !strings.Contains(job.Why, "from the table") {
+		t.Errorf("the replay is %+v", job)
+	}
+	checkReplay(t, other.Taken(), job.ID, want)
+	if n := to.Counts().Duplicates; n > 0 || len(other.Taken()) != len(want) {
+		t.Errorf("%d rows arrived again at the outbox's own sink, %d at the other", n, len(other.Taken()))
+	}
+	stdout, stderr, code := commandWithin(t, patience, nil, "replay", "--from=before", "--id="+numbered(51), "--admin", r.admin)
+	if code != 0 || !strings.Contains(stdout, "done; 1 row sent") {
+		t.Errorf("over HTTP: exit code %d: %s%s", code, stdout, stderr)
+	}
+	if out, why, code := r.sluicebox("checkpoint", "delete", "before"); code != 0 {
+		t.Errorf("checkpoint delete: exit code %d: %s%s", code, out, why)
+	}
+	expectStop(t, r)
+}

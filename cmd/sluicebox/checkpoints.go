@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// checkpointCommands is `sluicebox checkpoint …`.
+type checkpointCommands struct {
+	Create checkpointCreateCommand `cmd:"" help:"Have the relay that leads note where it is, as a place to replay from later."`
+	List   checkpointListCommand   `cmd:"" help:"List the named checkpoints, with the log that is kept for them."`
+	Delete checkpointDeleteCommand `cmd:"" help:"Have the relay that leads forget a checkpoint and the log that is kept for it."`
+}
+
+// checkpointCreateCommand is `sluicebox checkpoint create`.
+type checkpointCreateCommand struct {
+	wishFlags
+	leaderFlags
+	Name    string `arg:"" help:"Its name: 1 to 18 of the characters a to z, 0 to 9 and _."`
+	KeepLog bool   `help:"Keep the database's log from here on, so that a replay also has the rows that are deleted by then. checkpoint.max-kept bounds it."`
+	JSON    bool   `name:"json" help:"Print the checkpoint as JSON."`
+}
+
+// Validate is called before Run.
+func (c *checkpointCreateCommand) Validate() error {
+	if c.Name != "" { // else it is missed anyway
+		if err := store.CheckNamed(c.Name); err != nil {
+			return err
+		}
+	}
+	return c.wishFlags.Validate()
+}
+
+// Run asks for a checkpoint and waits until it is made.
+func (c *checkpointCreateCommand) Run(ctx context.Context, p *program) error {
+	list, closed, err := c.checkpoints(p)
+	if err != nil {
+		return err
+	}
+	defer closed()
+	if err := list.Create(ctx, c.Name, c.KeepLog); err != nil {
+		return wishFault(err)
+	}
+	var made *admin.Checkpoint
+	said := ""
+	err = c.await(ctx, p, func(ctx context.Context) (done, taken bool, err error) {
+		if made, err = checkpointNamed(ctx, list, c.Name); err != nil {
+			return false, false, err
+		}
+		if made == nil {
+			return false, false, &commandError{code: exitFailed, problem: fmt.Sprintf("checkpoint %s: somebody has deleted it", c.Name)}
+		}
+		wanted := made.State == string(store.NamedWanted)
+		if wanted && made.Why != "" && made.Why != said {
+			said = made.Why
+			p.note("checkpoint %s: %s", c.Name, oneLine(said))
+		}
+		return !wanted, made.Why != "", nil
+	})
+	if err != nil {
+		return c.unfinished(err, "checkpoint "+c.Name, "it is made all the same", "sluicebox checkpoint delete "+c.Name+" takes it back")
+	}
+	return c.report(p, made)
+}
+
+// checkpointNamed returns a checkpoint, nil if there is none.
+func checkpointNamed(ctx context.Context, of admin.Checkpoints, name string) (*admin.Checkpoint, error) {
+	list, err := of.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	at := slices.IndexFunc(list, func(c admin.Checkpoint) bool { return c.Name == name })
+	if at < 0 {
+		return nil, nil
+	}
+	return &list[at], nil
+}
+
+func (c *checkpointCreateCommand) report(p *program, made *admin.Checkpoint) error {
+	if c.JSON {
+		if err := p.json(made); err != nil {
+			return err
+		}
+	}
+	if made.State == string(store.NamedRefused) {
+		return &commandError{code: exitConfig, problem: fmt.Sprintf("checkpoint %s was refused: %s", made.Name, oneLine(made.Why)),
+			remedy: "sluicebox checkpoint delete " + made.Name + " takes it off the list, so that the name is free again"}
+	}
+	if made.State == string(store.NamedDropped) {
+		return &commandError{code: exitFailed, problem: fmt.Sprintf("checkpoint %s is made, but its log is not kept any more: %s", made.Name, oneLine(made.Why)),
+			remedy: "a replay from it reads the table; sluicebox checkpoint delete " + made.Name + " makes room for another"}
+	}
+	if c.JSON {
+		return nil
+	}
+	at := "at " + oneLine(made.Position)
+	if made.Position == "" {
+		at = "without a place in the log, for the relay polls"
+	}
+	text := fmt.Sprintf("checkpoint %s: %s, %s, %s", made.Name, made.State, at, made.MadeAt.UTC().Format(time.RFC3339))
+	if made.Why != "" {
+		text += "; " + oneLine(made.Why)
+	}
+	_, err := fmt.Fprintln(p.stdout, text)
+	return err
+}
+
+// checkpointListCommand is `sluicebox checkpoint list`.
+type checkpointListCommand struct {
+	wishFlags
+	JSON bool `name:"json" help:"Print JSON."`
+}
+
+// Run lists the named checkpoints.
+func (c *checkpointListCommand) Run(ctx context.Context, p *program) error {
+	of, closed, err := c.checkpoints(p)
+	if err != nil {
+		return err
+	}
+	defer closed()
+	list, err := of.List(ctx)
+	if err != nil {
+		return wishFault(err)
+	}
+	if c.JSON {
+		return p.json(admin.CheckpointList{Checkpoints: append([]admin.Checkpoint{}, list...)})
+	}
+	if len(list) == 0 {
+		p.note("there is no named checkpoint")
+		return nil
+	}
+	lines := make([][]string, len(list))
+	for i := range list {
+		lines[i] = checkpointRow(&list[i])
+	}
+	return table(p.stdout, []string{"NAME", "STATE", "MADE", "SEQ", "KEPT", "POSITION", "WHY"}, lines)
+}
+
+// widestPosition is how much of a position a table shows: those of MySQL and MongoDB
+// have no bound.
+const widestPosition = 32
+
+func checkpointRow(c *admin.Checkpoint) []string {
+	state, made, seq, kept, position := c.State, "-", "-", "-", "-"
+	if c.Deleting {
+		state += ", to be deleted"
+	}
+	if !c.MadeAt.IsZero() {
+		made, seq = c.MadeAt.UTC().Format(time.RFC3339), strconv.FormatInt(c.Seq, 10)
+	}
+	if c.State == string(store.NamedKept) {
+		kept = sizeText(c.KeptBytes)
+		if c.MaxKeptBytes > 0 {
+			kept += " of " + sizeText(c.MaxKeptBytes)
+		}
+	}
+	if c.Position != "" {
+		position = oneLine(c.Position)
+	}
+	if runes := []rune(position); len(runes) > widestPosition {
+		position = string(runes[:widestPosition-1]) + "…"
+	}
+	return []string{cell(c.Name), state, made, seq, kept, position, oneLine(c.Why)}
+}
+
+// checkpointDeleteCommand is `sluicebox checkpoint delete`.
+type checkpointDeleteCommand struct {
+	wishFlags
+	leaderFlags
+	Name string `arg:"" help:"Its name."`
+}
+
+// Run asks for the end of a checkpoint and waits until it is gone.
+func (c *checkpointDeleteCommand) Run(ctx context.Context, p *program) error {
+	list, closed, err := c.checkpoints(p)
+	if err != nil {
+		return err
+	}
+	defer closed()
+	if err := list.Delete(ctx, c.Name); err != nil {
+		return wishFault(err)
+	}
+	err = c.await(ctx, p, func(ctx context.Context) (done, taken bool, err error) {
+		left, err := checkpointNamed(ctx, list, c.Name)
+		return left == nil || !left.Deleting, false, err
+	})
+	if err != nil {
+		return c.unfinished(err, "checkpoint "+c.Name, "it is deleted all the same", "until then its log is kept")
+	}
+	_, err = fmt.Fprintf(p.stdout, "checkpoint %s: deleted\n", c.Name)
+	return err
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// fakeCheckpoints are named checkpoints that a test makes up.
+type fakeCheckpoints struct {
+	mu    sync.Mutex
+	began time.Time
+	look  func(since time.Duration) ([]admin.Checkpoint, error) // since the first look
+	asked []string
+	err   error
+}
+
+func (f *fakeCheckpoints) List(context.Context) ([]admin.Checkpoint, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.began.IsZero() {
+		f.began = time.Now()
+	}
+	return f.look(time.Since(f.began))
+}
+
+func (f *fakeCheckpoints) Create(_ context.Context, name string, keepLog bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked = append(f.asked, fmt.Sprintf("create %s %t", name, keepLog))
+	return f.err
+}
+
+func (f *fakeCheckpoints) Delete(_ context.Context, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked = append(f.asked, "delete "+name)
+	return f.err
+}
+
+// checkpointing is a relay with these checkpoints.
+func checkpointing(f *fakeCheckpoints) relay {
+	return relay{checkpoints: func(*config.Config) (admin.Checkpoints, func(), error) { return f, func() {}, nil }}
+}
+
+// turning is a look at one checkpoint, which is another after three seconds.
+func turning(first, then []admin.Checkpoint) func(time.Duration) ([]admin.Checkpoint, error) {
+	return func(since time.Duration) ([]admin.Checkpoint, error) {
+		if since < 3*time.Second {
+			return first, nil
+		}
+		return then, nil
+	}
+}
+
+func TestCheckpointCreate(t *testing.T) {
+	path, at := file(t, good), time.Date(2026, 1, 31, 15, 4, 5, 0, time.UTC)
+	is := func(state, why string) []admin.Checkpoint {
+		c := admin.Checkpoint{Name: "a", State: state, Why: why}
+		if state != "wanted" && state != "refused" {
+			c.MadeAt, c.Position, c.Seq = at, "0/1A2B", 17
+		}
+		return []admin.Checkpoint{{Name: "0", State: "made"}, c}
+	}
+	polled := is("made", "")
+	polled[1].Position = ""
+	for what, tt := range map[string]struct {
+		look           func(time.Duration) ([]admin.Checkpoint, error)
+		code           int
+		stdout, stderr string
+	}{
+		"made": {turning(is("wanted", ""), is("kept", "")), 0, "checkpoint a: kept, at 0/1A2B, 2026-01-31T15:04:05Z\n", ""},
+		"polled": {turning(is("wanted", "waits for\nthe log"), polled), 0, "checkpoint a: made, without a place in the log, for the relay polls, 2026-01-31T15:04:05Z\n",
+			"checkpoint a: waits for the log\n"},
+		"refused": {turning(is("wanted", ""), is("refused", "no slot is\nfree")), 78, "",
+			"sluicebox: checkpoint a was refused: no slot is free\n  sluicebox checkpoint delete a takes it off the list, so that the name is free again\n"},
+		"dropped": {turning(is("wanted", ""), is("dropped", "too\nlarge")), 1, "", "sluicebox: checkpoint a is made, but its log is not kept any more: too large\n" +
+			"  a replay from it reads the table; sluicebox checkpoint delete a makes room for another\n"},
+		"no leader": {turning(is("wanted", ""), is("wanted", "")), 1, "", "sluicebox: checkpoint a: no relay that leads took it in 30s; it is done as soon as one does\n" +
+			"  sluicebox status says whether the relay leads; sluicebox checkpoint delete a takes it back\n"},
+		"deleted": {turning(is("wanted", ""), nil), 1, "", "sluicebox: checkpoint a: somebody has deleted it\n"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &fakeCheckpoints{look: tt.look}
+			got := try(t, checkpointing(f), nil, "checkpoint", "create", "a", "--keep-log", "-c", path)
+			if got.code != tt.code || got.stdout != tt.stdout || got.stderr != tt.stderr || len(f.asked) != 1 || f.asked[0] != "create a true" {
+				t.Errorf("%s: exit %d, %q, %q, %q", what, got.code, got.stdout, got.stderr, f.asked)
+			}
+		})
+	}
+	got := try(t, checkpointing(&fakeCheckpoints{look: turning(is("refused", "no"), nil)}), nil, "checkpoint", "create", "a", "--json", "-c", path)
+	var made admin.Checkpoint
+	if err := json.Unmarshal([]byte(got.stdout), &made); err != nil || got.code != 78 || made.Why != "no" {
+		t.Errorf("exit %d, %v: %s", got.code, err, got.stdout)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		signals := make(chan os.Signal)
+		go func() { signals <- os.Interrupt }()
+		got := tryWith(t, program{relay: checkpointing(&fakeCheckpoints{look: turning(is("wanted", ""), nil)}), signals: signals}, "checkpoint", "create", "a", "-c", path)
+		if got.code != 1 || got.stderr != "sluicebox: checkpoint a: interrupted; it is made all the same\n  sluicebox checkpoint delete a takes it back\n" {
+			t.Errorf("exit %d, %q", got.code, got.stderr)
+		}
+	})
+}
+
+func TestCheckpointList(t *testing.T) {
+	at := time.Date(2026, 1, 31, 15, 4, 5, 0, time.UTC)
+	f := &fakeCheckpoints{look: turning([]admin.Checkpoint{
+		{Name: "a", State: "kept", KeepLog: true, MadeAt: at, Position: "0/1A2B", Seq: 17, KeptBytes: 13_002_342, MaxKeptBytes: 10 << 30},
+		{Name: "b", State: "wanted", Deleting: true},
+		{Name: "c", State: "dropped", KeepLog: true, MadeAt: at, Position: strings.Repeat("9", 40), Seq: 18, KeptBytes: 7, MaxKeptBytes: 8, Why: "its log was\nlarger than checkpoint.max-kept"},
+	}, nil)}
+	got := try(t, checkpointing(f), nil, "checkpoint", "list", "-c", file(t, good))
+	want := `NAME  STATE                  MADE                  SEQ  KEPT                  POSITION                          WHY
+a     kept                   2026-01-31T15:04:05Z  17   12.4 MiB of 10.0 GiB  0/1A2B                            ` + `
+b     wanted, to be deleted  -                     -    -                     -                                 ` + `
+c     dropped                2026-01-31T15:04:05Z  18   -                     9999999999999999999999999999999…  its log was larger than checkpoint.max-kept
+`
+	if got.code != 0 || got.stdout != want || got.stderr != "" {
+		t.Errorf("exit %d\n%s\nwant\n%s%s", got.code, got.stdout, want, got.stderr)
+	}
+	f.look = turning(nil, nil)
+	if got := try(t, checkpointing(f), nil, "checkpoint", "list", "--json", "-c", file(t, good)); got.code != 0 || got.stdout != "{\n  \"checkpoints\": []\n}\n" {
+		t.Errorf("none are %q", got.stdout)
+	}
+	f.look = func(time.Duration) ([]admin.Checkpoint, error) { return nil, errors.New("the disk is full") }
+	if got := try(t, checkpointing(f), nil, "checkpoint", "list", "-c", file(t, good)); got.code != 1 || got.stderr != "sluicebox: the disk is full\n" {
+		t.Errorf("exit %d, %q", got.code, got.stderr)
+	}
+}
+
+func TestCheckpointDelete(t *testing.T) {
+	path := file(t, good)
+	there, other := admin.Checkpoint{Name: "a", State: "made", Deleting: true}, admin.Checkpoint{Name: "b", State: "made"}
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeCheckpoints{look: turning([]admin.Checkpoint{there, other}, []admin.Checkpoint{other})}
+		got := try(t, checkpointing(f), nil, "checkpoint", "delete", "a", "-c", path)
+		if got.code != 0 || got.stdout != "checkpoint a: deleted\n" || got.stderr != "" || f.asked[0] != "delete a" {
+			t.Errorf("exit %d, %q, %q", got.code, got.stdout, got.stderr)
+		}
+		f.look = turning([]admin.Checkpoint{there}, []admin.Checkpoint{there})
+		got = try(t, checkpointing(f), nil, "checkpoint", "delete", "a", "-c", path)
+		if got.code != 1 || !strings.Contains(got.stderr, "no relay that leads took it in 30s") || !strings.Contains(got.stderr, "until then its log is kept\n") {
+			t.Errorf("exit %d, %q", got.code, got.stderr)
+		}
+	})
+	f := &fakeCheckpoints{err: fmt.Errorf("ask for the end of checkpoint a: %w", store.ErrNoNamed)}
+	got := try(t, checkpointing(f), nil, "checkpoint", "delete", "a", "-c", path)
+	if got.code != 1 || got.stderr != "sluicebox: ask for the end of checkpoint a: there is no checkpoint of this name\n  sluicebox checkpoint list shows them\n" {
+		t.Errorf("exit %d, %q", got.code, got.stderr)
+	}
+}
+
+func TestCheckpointUsage(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                          "expected one of",
+		"create":                    `expected "<name>"`,
+		"create Before":             `"Before" is no name of a checkpoint: it has 1 to 18`,
+		"create a --wait=soon":      "--wait",
+		"create a --token-file=f":   "--token-file goes with --admin",
+		"list extra":                "unexpected argument extra",
+		"delete":                    `expected "<name>"`,
+		"delete a --admin=ftp://db": "no URL",
+	} {
+		got := try(t, relay{}, nil, append([]string{"checkpoint"}, strings.Fields(args)...)...)
+		if got.code != 64 || got.stdout != "" || !strings.Contains(got.stderr, want) {
+			t.Errorf("%q: exit %d, %q, want %q", args, got.code, got.stderr, want)
+		}
+	}
+}

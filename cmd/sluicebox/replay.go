@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/checkpoint/replay"
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// replayCommands is `sluicebox replay …`.
+type replayCommands struct {
+	Start  replayStartCommand  `cmd:"" default:"withargs" help:"Have the relay that leads send delivered rows again, and show how far it is. The word start may be left out."`
+	List   replayListCommand   `cmd:"" help:"List the replays, the latest first."`
+	Errors replayErrorsCommand `cmd:"" help:"List the rows of a replay that their receiver refused."`
+	Pause  replayPauseCommand  `cmd:"" help:"Let a replay rest, and live rows pass, until it is resumed."`
+	Resume replayResumeCommand `cmd:"" help:"Let a replay go on."`
+	Cancel replayCancelCommand `cmd:"" help:"End a replay before it is through."`
+}
+
+// replayStartCommand is `sluicebox replay start`, or `sluicebox replay` alone.
+type replayStartCommand struct {
+	wishFlags
+	leaderFlags
+	From    string   `placeholder:"NAME" help:"Begin behind this checkpoint (sluicebox checkpoint list)."`
+	Since   moment   `placeholder:"TIME" help:"Begin with this time: 2026-01-31T15:04:05Z, or 2h for two hours ago."`
+	Until   moment   `placeholder:"TIME" help:"End before this time. Default: now."`
+	Outbox  []string `sep:"none" placeholder:"NAME" help:"The rows of this outbox. It may be repeated, as --kind, --group and --id may. Default: all rows."`
+	Kind    []string `sep:"none" placeholder:"KIND" help:"The rows of this kind."`
+	Group   []string `sep:"none" placeholder:"GROUP" help:"The rows of this message group."`
+	NoGroup bool     `help:"The rows without a group; with --group, those too."`
+	ID      []string `name:"id" sep:"none" placeholder:"ID" help:"The row of this id."`
+	ToSink  string   `placeholder:"NAME" help:"Send them to this sink. Default: that of each row's outbox."`
+	Rate    int      `placeholder:"N" help:"At most so many rows a second. Default: as many as the receiver takes."`
+	Source  string   `enum:"auto,log,table" default:"auto" placeholder:"WHERE" help:"Where the rows are read: log, table, or auto for the log where it is kept and else the table. Default: ${default}."`
+	DryRun  bool     `help:"Count the rows and send none."`
+	Detach  bool     `help:"Do not wait for the end; print the replay's id."`
+	JSON    bool     `name:"json" help:"Print the replay as JSON."`
+}
+
+// Validate is called before Run.
+func (c *replayStartCommand) Validate() error {
+	switch {
+	case c.From == "" && c.Since.IsZero():
+		return errors.New("say where the replay begins, with --from NAME or --since TIME")
+	case c.From != "" && !c.Since.IsZero():
+		return errors.New("--from and --since can't be used together")
+	case !c.Since.IsZero() && !c.Until.IsZero() && !c.Since.Before(c.Until.Time):
+		return errors.New("--since is not before --until: no row fits")
+	case c.Rate < 0:
+		return fmt.Errorf("--rate is %d, must be at least 1", c.Rate)
+	}
+	if err := c.spec().Validate(); err != nil {
+		return err
+	}
+	return c.wishFlags.Validate()
+}
+
+func (c *replayStartCommand) spec() *replay.Spec {
+	s := &replay.Spec{
+		From: c.From, Since: c.Since.UTC(), Until: c.Until.UTC(), Outboxes: c.Outbox, Groups: c.Group, NoGroup: c.NoGroup,
+		Kinds: c.Kind, IDs: c.ID, Sink: c.ToSink, Rate: c.Rate, DryRun: c.DryRun,
+	}
+	if c.Source != "auto" {
+		s.Read = replay.Source(c.Source)
+	}
+	return s
+}
+
+// Run asks for a replay and shows how far it is until it has ended.
+func (c *replayStartCommand) Run(ctx context.Context, p *program) error {
+	of, closed, err := c.replays(p)
+	if err != nil {
+		return err
+	}
+	defer closed()
+	id, err := of.Start(ctx, c.spec())
+	if err != nil {
+		return wishFault(err)
+	}
+	if c.Detach {
+		return c.detached(ctx, p, of, id)
+	}
+	p.note("replay %s", id)
+	seen := &replayProgress{program: p, id: id, screen: newScreen(p.stderr)}
+	var job admin.Replay
+	err = c.await(ctx, p, func(ctx context.Context) (done, taken bool, err error) {
+		list, err := of.List(ctx)
+		at := slices.IndexFunc(list, func(r admin.Replay) bool { return r.ID == id })
+		switch {
+		case err != nil:
+			return false, false, err
+		case at < 0:
+			return false, false, &commandError{code: exitFailed, problem: fmt.Sprintf("replay %s is not among the latest %d any more", id, store.JobsKept)}
+		}
+		job = list[at]
+		seen.show(&job, ahead(list[at+1:]), time.Now())
+		return job.Ended(), begun(list[at:]), nil
+	})
+	seen.end()
+	if err != nil {
+		return c.unfinished(err, "replay "+id, "it goes on without this command",
+			fmt.Sprintf("sluicebox replay list shows it, sluicebox replay cancel %s ends it", id))
+	}
+	return c.report(p, &job)
+}
+
+// begun reports whether a relay that leads has begun with one of some replays, of which
+// the last comes first.
+func begun(list []admin.Replay) bool {
+	return slices.ContainsFunc(list, func(r admin.Replay) bool {
+		return !r.Ended() && (r.State != string(store.JobWaiting) || r.Why != "")
+	})
+}
+
+// ahead returns the id of the replay that comes to its turn next, "" for none, out of
+// those that were asked for earlier.
+func ahead(earlier []admin.Replay) string {
+	for i := len(earlier) - 1; i >= 0; i-- {
+		if !earlier[i].Ended() {
+			return earlier[i].ID
+		}
+	}
+	return ""
+}
+
+// detached prints what a program needs to find the replay again.
+func (c *replayStartCommand) detached(ctx context.Context, p *program, of admin.Replays, id string) error {
+	if !c.JSON {
+		_, err := fmt.Fprintln(p.stdout, id)
+		return err
+	}
+	job, err := replayOf(ctx, of, id)
+	if err != nil {
+		return wishFault(err)
+	}
+	return p.json(job)
+}
+
+// replayOf returns a replay, or store.ErrNoJob.
+func replayOf(ctx context.Context, of admin.Replays, id string) (*admin.Replay, error) {
+	list, err := of.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	at := slices.IndexFunc(list, func(r admin.Replay) bool { return r.ID == id })
+	if at < 0 {
+		return nil, fmt.Errorf("replay %s: %w", id, store.ErrNoJob)
+	}
+	return &list[at], nil
+}
+
+// report prints what a replay came to; the exit code says whether every row was taken.
+func (c *replayStartCommand) report(p *program, job *admin.Replay) error {
+	if c.JSON {
+		if err := p.json(job); err != nil {
+			return err
+		}
+	} else if store.JobState(job.State) == store.JobDone {
+		if _, err := fmt.Fprintln(p.stdout, replayResult(job)); err != nil {
+			return err
+		}
+	}
+	return replayFault(job)
+}
+
+// replayResult is a replay that is done, in a line or two.
+func replayResult(job *admin.Replay) string {
+	if !job.Spec.DryRun {
+		return fmt.Sprintf("replay %s: done; %s sent, %s", job.ID, counted(job.Sent), otherwise(job))
+	}
+	text := fmt.Sprintf("replay %s: a dry run; %s would be sent, %s", job.ID, counted(job.Remaining), otherwise(job))
+	if !job.UntilAt.IsZero() && job.Spec.Until.IsZero() {
+		text += "\nto send the rows up to this moment alone: --until " + job.UntilAt.UTC().Format(time.RFC3339Nano)
+	}
+	return text
+}
+
+// otherwise counts the rows that were not sent, or not taken.
+func otherwise(job *admin.Replay) string {
+	text := spaced(job.Skipped) + " skipped"
+	if job.Refused > 0 {
+		text += ", " + spaced(job.Refused) + " refused"
+	}
+	return text
+}
+
+// counted is a number of rows in words.
+func counted(n int64) string {
+	if n == 1 {
+		return "1 row"
+	}
+	return spaced(n) + " rows"
+}
+
+// spaced is a number in groups of three digits.
+func spaced(n int64) string {
+	digits := fmt.Sprint(n)
+	var b strings.Builder
+	for i, d := range digits {
+		if i > 0 && (len(digits)-i)%3 == 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteRune(d)
+	}
+	return b.String()
+}
+
+// replayFault is the end of a replay that did not do all that was asked for, nil of one
+// that did.
+func replayFault(job *admin.Replay) error {
+	code, text, remedy := exitFailed, "", ""
+	switch store.JobState(job.State) {
+	case store.JobDone:
+		if job.Refused == 0 {
+			return nil
+		}
+		text, remedy = counted(job.Refused)+" refused", fmt.Sprintf("sluicebox replay errors %s lists them, with the receiver's reasons", job.ID)
+	case store.JobRefused:
+		code, text = exitConfig, "refused: "+oneLine(job.Why)
+	case store.JobCancelled:
+		text = "cancelled; " + counted(job.Sent) + " sent before"
+	default:
+		text = fmt.Sprintf("failed: %s; %s sent before", oneLine(job.Why), counted(job.Sent))
+	}
+	return &commandError{code: code, problem: fmt.Sprintf("replay %s: %s", job.ID, text), remedy: remedy}
+}

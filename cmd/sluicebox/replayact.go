@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// replayListCommand is `sluicebox replay list`.
+type replayListCommand struct {
+	wishFlags
+	JSON bool `name:"json" help:"Print JSON."`
+}
+
+// Run lists the replays.
+func (c *replayListCommand) Run(ctx context.Context, p *program) error {
+	of, closed, err := c.replays(p)
+	if err != nil {
+		return err
+	}
+	defer closed()
+	list, err := of.List(ctx)
+	if err != nil {
+		return wishFault(err)
+	}
+	if c.JSON {
+		return p.json(admin.ReplayList{Replays: append([]admin.Replay{}, list...)})
+	}
+	if len(list) == 0 {
+		p.note("there is no replay")
+		return nil
+	}
+	lines := make([][]string, len(list))
+	now := time.Now()
+	for i := range list {
+		lines[i] = replayRow(&list[i], now)
+	}
+	return table(p.stdout, []string{"ID", "STATE", "FROM", "SOURCE", "ROWS", "SENT", "SKIPPED", "REFUSED", "LEFT", "ASKED", "WHY"}, lines)
+}
+
+func replayRow(r *admin.Replay, now time.Time) []string {
+	state, from, source := r.State, r.Spec.From, r.Source
+	if r.Spec.DryRun {
+		state += " (dry run)"
+	}
+	if !r.Ended() && (r.Wish == store.WishCancel || r.Wish == store.WishPause && r.State != string(store.JobPaused)) {
+		state += ", to " + string(r.Wish)
+	}
+	if from == "" {
+		from = r.Spec.Since.UTC().Format(time.RFC3339)
+	}
+	if source == "" {
+		source = "-"
+	}
+	count := func(n int64) string { return strconv.FormatInt(n, 10) }
+	return []string{
+		r.ID, state, cell(from), source, count(r.Rows), count(r.Sent), count(r.Skipped), count(r.Refused), count(r.Remaining),
+		age(r.AskedAt, now), oneLine(strings.TrimPrefix(r.Why, "; ")),
+	}
+}
+
+// replayErrorsCommand is `sluicebox replay errors`.
+type replayErrorsCommand struct {
+	wishFlags
+	Job   string `arg:"" name:"id" help:"The replay's id."`
+	Limit int    `default:"100" placeholder:"N" help:"The most rows to list. Default: ${default}."`
+	JSON  bool   `name:"json" help:"Print JSON."`
+}
+
+// Validate is called before Run.
+func (c *replayErrorsCommand) Validate() error {
+	if c.Limit > store.JobErrorsKept {
+		return fmt.Errorf("--limit is %d; no more than %d rows are kept of a replay", c.Limit, store.JobErrorsKept)
+	}
+	if err := atLeastOne(c.Limit); err != nil {
+		return err
+	}
+	return c.wishFlags.Validate()
+}
+
+// Run lists the rows that were refused.
+func (c *replayErrorsCommand) Run(ctx context.Context, p *program) error {
+	of, closed, err := c.replays(p)
+	if err != nil {
+		return err
+	}
+	defer closed()
+	list, err := of.Errors(ctx, c.Job, c.Limit)
+	if err != nil {
+		return wishFault(err)
+	}
+	if c.JSON {
+		return p.json(admin.ReplayErrorList{Errors: append([]admin.ReplayError{}, list...)})
+	}
+	if len(list) == 0 {
+		p.note("replay %s: no row was refused", c.Job)
+		return nil
+	}
+	lines := make([][]string, len(list))
+	now := time.Now()
+	for i := range list {
+		e := &list[i]
+		lines[i] = []string{cell(e.Outbox), cell(e.Kind), groupCell(e.Group), cell(e.ID), age(e.At, now), oneLine(e.Reason)}
+	}
+	if err := table(p.stdout, []string{"OUTBOX", "KIND", "GROUP", "ID", "AGE", "ERROR"}, lines); err != nil {
+		return err
+	}
+	if job, err := replayOf(ctx, of, c.Job); err == nil && job.Refused > int64(len(list)) {
+		p.note("%s more; --limit shows them, up to %d", spaced(job.Refused-int64(len(list))), store.JobErrorsKept)
+	}
+	return nil
+}
+
+// replayFlags name one replay.
+type replayFlags struct {
+	wishFlags
+	leaderFlags
+	Job  string `arg:"" name:"id" help:"The replay's id."`
+	JSON bool   `name:"json" help:"Print the replay as it is then, as JSON."`
+}
+
+// act writes down what is wanted of a replay and waits until it is so.
+func (f *replayFlags) act(ctx context.Context, p *program, wish store.JobWish, isSo func(job *admin.Replay) bool) error {
+	of, closed, err := f.replays(p)
+	if err != nil {
+		return err
+	}
+	defer closed()
+	if err := of.Act(ctx, f.Job, wish); err != nil {
+		return wishFault(err)
+	}
+	var job *admin.Replay
+	err = f.await(ctx, p, func(ctx context.Context) (done, taken bool, err error) {
+		if job, err = replayOf(ctx, of, f.Job); err != nil {
+			return false, false, err
+		}
+		return isSo(job), false, nil
+	})
+	if err != nil {
+		return f.unfinished(err, "replay "+f.Job, "what was asked for is done all the same", "sluicebox replay list shows it")
+	}
+	if f.JSON {
+		return p.json(job)
+	}
+	text := fmt.Sprintf("replay %s: %s; %s sent", f.Job, job.State, counted(job.Sent))
+	if !job.Ended() { // then what is left is given up, and soon not counted any more
+		text += ", " + spaced(job.Remaining) + " left"
+	}
+	_, err = fmt.Fprintln(p.stdout, text)
+	return err
+}
+
+// replayPauseCommand is `sluicebox replay pause`.
+type replayPauseCommand struct{ replayFlags }
+
+// Run lets a replay rest.
+func (c *replayPauseCommand) Run(ctx context.Context, p *program) error {
+	return c.act(ctx, p, store.WishPause, func(job *admin.Replay) bool { return job.Ended() || job.State == string(store.JobPaused) })
+}
+
+// replayResumeCommand is `sluicebox replay resume`.
+type replayResumeCommand struct{ replayFlags }
+
+// Run lets a replay go on.
+func (c *replayResumeCommand) Run(ctx context.Context, p *program) error {
+	return c.act(ctx, p, store.WishRun, func(job *admin.Replay) bool { return job.State != string(store.JobPaused) })
+}
+
+// replayCancelCommand is `sluicebox replay cancel`.
+type replayCancelCommand struct{ replayFlags }
+
+// Run ends a replay.
+func (c *replayCancelCommand) Run(ctx context.Context, p *program) error {
+	return c.act(ctx, p, store.WishCancel, (*admin.Replay).Ended)
+}
