@@ -5,8 +5,11 @@ GOLANGCI = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 SERVERS  = store/storetest/servers/servers.sh
 PLAIN    = ./cmd/internal/blackbox ./store/sqlite ./store/leader
 STORES   = ./store/mysql ./store/postgres
-LAYOUTS  = ^TestStore$$/./^(numbers|timestamps|timestamps-without-claim|none|odd-names|unclaimed)$$
-RACED    = TestBusy|TestBesideServices|TestReplaced|TestLock|TestDurability|RealInput$$|KilledUnderLoad|TwoRelays$$|CleanStopUnderLoad|TestABlockedGroupIsParked|TestPollingWithParkedRows|TestOneOfTwoSinksHangs|TestTokensAreFetched|TestRequestsAreShared|TestStatusUnderLoad|TestAPausedGroup|TestTap$$
+FURTHER  = ^(numbers|timestamps|timestamps-without-claim|none|odd-names|unclaimed)$$
+LAYOUTS  = ^TestStore$$/./$(FURTHER)
+MONGO    = ./store/mongo
+MLAYOUTS = ^TestStore$$/$(FURTHER)|^TestStoreTextTimes$$|^TestStoreWithGrants$$
+RACED    = TestBusy|TestBesideServices|TestReplaced|TestLock|TestDurability|KilledUnderLoad|TwoRelays$$|CleanStopUnderLoad|TestABlockedGroupIsParked|TestTokensAreFetched|TestRequestsAreShared|TestStatusUnderLoad|TestAPausedGroup|TestTap$$
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME ?= 10s
 N        ?= 20
@@ -26,19 +29,22 @@ quickstart: build ## build it and show it at work, with nothing to set up
 	bin/sluicebox quickstart
 
 # The race detector slows the program down some five times, and SQLite, which is Go code
-# here, more. So the black-box scenarios run with the program as users have it, and
-# SQLite's suite without, and the model of leaders in fake time, beside which the detector's
-# own memory fails now and then (StackDepot); of them, those run again with the detector that have the most
-# going on at once (RACED). The suites of the other SQL databases run with it but for a
-# table's further layouts, which are the same program with other words (LAYOUTS). A scenario runs beside one server, the most important beside
-# two; VERSIONS=all runs them beside each, VERSIONS=mysql beside that. Two suites run at a
-# time, in two rows of about the same length: three wait for each other on two processors.
+# here, more. So the black-box scenarios run with the program as users have it, and SQLite's
+# suite without; of both, those run again with the detector that have the most going on at
+# once (RACED). The model of leaders, in fake time, runs without it too: beside it the
+# detector's own memory fails now and then (StackDepot). The suites of the other databases
+# run with it but for a table's further layouts, which are the same program with other words
+# (LAYOUTS, MLAYOUTS). A scenario runs beside one server, the most important beside two;
+# VERSIONS=all runs them beside each, VERSIONS=mysql beside that. Two suites run at a time,
+# in two rows of about the same length: three wait for each other on two processors.
 test: have-go have-cc ## run all tests beside real servers, the packages' own with the race detector
 	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) sh -c '( go test -p 1 -timeout 20m $(PLAIN); plain=$$?; \
 			go test -p 1 -timeout 20m -run "$(LAYOUTS)" $(STORES); layouts=$$?; \
 			go test -race -p 1 -timeout 20m -skip "$(LAYOUTS)" $(STORES); stores=$$?; \
 			go test -race -p 1 -timeout 20m -run "$(RACED)" $(PLAIN); exit $$((plain | layouts | stores | $$?)) ) & \
-		go test -race -p 1 -timeout 20m $$(go list ./... | grep -vxF "$$(go list $(PLAIN) $(STORES))"); others=$$?; \
+		go test -race -p 1 -timeout 20m $$(go list ./... | grep -vxF "$$(go list $(PLAIN) $(STORES) $(MONGO))"); others=$$?; \
+			go test -p 1 -timeout 20m -run "$(MLAYOUTS)" $(MONGO); layouts=$$?; \
+			go test -race -p 1 -timeout 20m -skip "$(MLAYOUTS)" $(MONGO); others=$$((others | layouts | $$?)); \
 		wait $$!; exit $$((others | $$?))'
 
 short: have-go ## run the tests that need no server

@@ -13,6 +13,10 @@ db.getSiblingDB("shop").createRole({role: "relay_look", roles: [], privileges: [
   {resource: {db: "shop", collection: "sluicebox_leader"}, actions: ["find"]},
   {resource: {db: "shop", collection: "sluicebox_checkpoint"}, actions: ["find"]},
   {resource: {db: "shop", collection: "sluicebox_parked"}, actions: ["find"]},
-  {resource: {db: "shop", collection: "sluicebox_hold"}, actions: ["find"]}
+  {resource: {db: "shop", collection: "sluicebox_hold"}, actions: ["find"]},
+  {resource: {db: "shop", collection: "sluicebox_named"}, actions: ["find"]},
+  {resource: {db: "shop", collection: "sluicebox_replay"}, actions: ["find"]},
+  {resource: {db: "shop", collection: "sluicebox_replay_row"}, actions: ["find"]},
+  {resource: {db: "shop", collection: "sluicebox_replay_error"}, actions: ["find"]}
 ]});
 db.getSiblingDB("shop").createUser({user: "relay_reader", pwd: passwordPrompt(), roles: ["relay_look"]});
