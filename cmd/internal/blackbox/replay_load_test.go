@@ -15,37 +15,27 @@ import (
 const aloneFor = 100 * time.Microsecond
 
 // lively writes three live rows in a transaction each 10 ms until done is closed: 300 a
-// second, a third of them in groups that no replay touches. It returns the last number.
-func (s *scene) lively(from int, done <-chan struct{}) (last int) {
+// second, a third of them in groups that no replay touches. It returns when those were
+// written, by id, and the last number.
+func (s *scene) lively(from int, done <-chan struct{}) (apart map[string]time.Time, last int) {
 	s.t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
+	apart = map[string]time.Time{}
 	for last = from - 1; ; last += 3 {
 		select {
 		case <-done:
-			return last
+			return apart, last
 		case <-tick.C:
+			began := time.Now()
 			s.number(last+1, last+3, "CASE WHEN i % 3 = 0 THEN 900 + i % 90 ELSE i % 90 END")
+			apart[numbered((last+3)/3*3)] = began
 		}
 	}
 }
 
-// untouched are the times from commit to receiver of the rows from..to whose groups no
-// replay touches, by the database's clock, in order.
-func (s *scene) untouched(taken []sinktest.Received, from, to int) (list []time.Duration) {
-	s.t.Helper()
-	began := map[string]time.Time{}
-	err := s.conn.each("SELECT id, created_at FROM outbox_events WHERE id BETWEEN $1 AND $2 AND message_group LIKE '9__'",
-		[]any{numbered(from), numbered(to)}, func(scan func(...any) error) error {
-			var id string
-			var at time.Time
-			err := scan(&id, &at)
-			began[id] = at
-			return err
-		})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+// times are from when rows were written to when they were received, in order.
+func times(taken []sinktest.Received, began map[string]time.Time) (list []time.Duration) {
 	for _, got := range taken {
 		if at, ok := began[got.ID]; ok {
 			list = append(list, got.At.Sub(at))
@@ -71,19 +61,19 @@ func TestReplayBesideLiveRows(t *testing.T) {
 		s.number(half+1, rows, "i % 90")
 		s.expectNumbered(rows)
 
-		live := func(lasts func(done chan<- struct{})) (from, to int, began time.Time) {
+		live := func(lasts func(done chan<- struct{})) (map[string]time.Time, int) {
 			done := make(chan struct{})
-			from, began = s.rows()+1, time.Now()
 			go lasts(done)
-			return from, s.lively(from, done), began
+			return s.lively(s.rows()+1, done)
 		}
-		alone, aloneTo, _ := live(func(done chan<- struct{}) { <-time.After(time.Duration(rows) * aloneFor); close(done) })
+		alone, _ := live(func(done chan<- struct{}) { <-time.After(time.Duration(rows) * aloneFor); close(done) })
 		var job replayed
 		var groups []string
 		for g := range 90 {
 			groups = append(groups, fmt.Sprintf("--group=%d", g))
 		}
-		beside, besideTo, began := live(func(done chan<- struct{}) {
+		began := time.Now()
+		beside, besideTo := live(func(done chan<- struct{}) {
 			defer close(done)
 			job = r.replay(append([]string{"--from=half"}, groups...)...)
 		})
@@ -94,7 +84,7 @@ func TestReplayBesideLiveRows(t *testing.T) {
 		arrive(s.t, s.to, besideTo)
 		taken := s.to.Taken()
 		s.checkLively(taken, job.ID, half, rows)
-		without, with := s.untouched(taken, alone, aloneTo), s.untouched(taken, beside, besideTo)
+		without, with := times(taken, alone), times(taken, beside)
 		p := func(list []time.Duration, n int) time.Duration {
 			if len(list) == 0 {
 				return 0
