@@ -13,13 +13,13 @@ import (
 
 func leadTests() []test {
 	return []test{
-		{"lead raises the epoch for good", (*suite).testLead, nil},
+		{"lead raises the epoch for good", (*suite).testLead, isWords},
 		{"an old epoch writes nothing", (*suite).testOldEpoch, nil},
 		{"no write of an old epoch lands behind a new one", (*suite).testLeadRace, nil},
-		{"who leads", (*suite).testLeader, nil},
-		{"a lock has one holder", (*suite).testLock, nil},
-		{"a lock is watched and goes on", (*suite).testLockWatch, nil},
-		{"a closed store holds no lock", (*suite).testLockClosed, nil},
+		{"who leads", (*suite).testLeader, isWords},
+		{"a lock has one holder", (*suite).testLock, isWords},
+		{"a lock is watched and goes on", (*suite).testLockWatch, isWords},
+		{"a closed store holds no lock", (*suite).testLockClosed, isWords},
 		{"a lock counts wishes", (*suite).testLockWishes, isPlain},
 	}
 }
