@@ -26,6 +26,8 @@ const listing = `Sluicebox
 /api/v1/replays      the replays, …/errors?job=; POST begins one, POST to …/pause, …/resume, …/cancel
 `
 
+const apiPath = "/api/"
+
 // What a caller without the token is told.
 const (
 	challenge = `Bearer realm="sluicebox"`
@@ -71,7 +73,28 @@ func newHandler(cfg Config, status Status) http.Handler {
 	if cfg.Replays != nil {
 		h.replayEndpoints(mux, cfg.Replays)
 	}
-	return http.NewCrossOriginProtection().Handler(plain(mux))
+	return http.NewCrossOriginProtection().Handler(plain(h.known(mux)))
+}
+
+// known refuses requests under a foreign Host where there is no token: a page whose name
+// was rebound to a loopback address has that name in it, and would read what a browser
+// on this machine may read.
+func (h *handler) known(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case h.token != "" || local(r.Host):
+			next.ServeHTTP(w, r)
+		case strings.HasPrefix(r.URL.Path, apiPath):
+			writeJSON(w, http.StatusForbidden, wireError{foreignHost(r.Host)})
+		default:
+			text(w, http.StatusForbidden, foreignHost(r.Host)+"\n")
+		}
+	})
+}
+
+// foreignHost says why a request is refused whose Host names no loopback address.
+func foreignHost(host string) string {
+	return fmt.Sprintf("Host %s is refused: without admin.token only 127.0.0.1, [::1] and localhost are served; use one of them, or set admin.token", host)
 }
 
 // plain keeps browsers from reading more into an answer than is there, and

@@ -140,6 +140,7 @@ func TestLanesList(t *testing.T) {
 		"group=":                       {Group: &store.Group{Valid: true}},
 		"no-group":                     {Group: &store.Group{}},
 		"no-group=true":                {Group: &store.Group{}},
+		"state=parked":                 {State: "parked"},
 		"no-group=false&state=blocked": {State: "blocked"},
 	} {
 		ask(t, "GET", base+"/api/v1/lanes?"+query)
@@ -317,7 +318,7 @@ func TestAPIGuards(t *testing.T) {
 		if got := send(locked, path, "Authorization", "Bearer right", "Host", "relay.example"); got.status != 200 {
 			t.Errorf("%s with the token answers %d", path, got.status)
 		}
-		expectError(t, path, send(open, path, "Host", "evil.example:8090"), 403, "called by the name evil.example:8090")
+		expectError(t, path, send(open, path, "Host", "evil.example:8090"), 403, "Host evil.example:8090 is refused")
 		for _, host := range []string{"localhost", "127.0.0.1:1", "[::1]", "[::1]:8090"} {
 			if got := send(open, path, "Host", host); got.status != 200 {
 				t.Errorf("%s by the name %s answers %d %s", path, host, got.status, got.body)

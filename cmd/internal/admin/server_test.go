@@ -132,6 +132,30 @@ func TestProbes(t *testing.T) {
 	}
 }
 
+// TestForeignHost: without a token no endpoint answers a page whose name was rebound to
+// a loopback address; the token opens them under any name.
+func TestForeignHost(t *testing.T) {
+	var status checks
+	open := serve(t, admin.Config{Profiling: true, Leader: &place{}}, &status)
+	locked := serve(t, admin.Config{Profiling: true, Leader: &place{}, Token: "right"}, &status)
+	for _, path := range []string{
+		"/", "/livez", "/readyz", "/readyz?verbose", "/leader", "/leader?verbose", "/metrics",
+		"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/symbol", "/api/v1/status", "/nowhere",
+	} {
+		if got := ask(t, "GET", open+path, "Host", "evil.example"); got.status != http.StatusForbidden || !strings.Contains(got.body, "Host evil.example is refused") {
+			t.Errorf("%s under a foreign Host answers %d %.80q", path, got.status, got.body)
+		}
+		if got := ask(t, "GET", locked+path, "Host", "relay.example", "Authorization", "Bearer right"); got.status == http.StatusForbidden {
+			t.Errorf("%s with the token answers %d %.80q", path, got.status, got.body)
+		}
+	}
+	for _, host := range []string{"localhost", "127.0.0.1:1", "[::1]:8090"} {
+		if got := ask(t, "GET", open+"/metrics", "Host", host); got.status != http.StatusOK {
+			t.Errorf("/metrics under %s answers %d", host, got.status)
+		}
+	}
+}
+
 // place is a Leader.
 type place struct {
 	leads  atomic.Bool
