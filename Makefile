@@ -2,6 +2,7 @@
 
 # Pinned; run from the module cache, so nothing is installed.
 GOLANGCI = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GOVULN   = golang.org/x/vuln/cmd/govulncheck@v1.9.0
 SERVERS  = store/storetest/servers/servers.sh
 PLAIN    = ./cmd/internal/blackbox ./store/sqlite ./store/leader
 STORES   = ./store/mysql ./store/postgres
@@ -17,7 +18,7 @@ DB       ?=
 BENCHED   = $(or $(DB),pg15)
 SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-$(if $(filter mongo,$(BENCHED)),mongo,mysql).md)
 
-.PHONY: help build quickstart test short crash leader lint fuzz bench microbench clean have-go have-cc
+.PHONY: help build quickstart test short crash leader lint vuln fuzz bench microbench clean have-go have-cc
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -62,6 +63,10 @@ lint: have-go ## check the format and look for mistakes
 	@unformatted=$$(gofmt -l .) && test -z "$$unformatted" || { echo "gofmt -w these files:" $$unformatted >&2; exit 1; }
 	go vet ./...
 	go run $(GOLANGCI) run ./...
+
+# VULNDB=file:///… where the public database cannot be reached.
+vuln: have-go ## look for known vulnerabilities in what the program calls
+	go run $(GOVULN) $(if $(VULNDB),-db $(VULNDB)) ./...
 
 fuzz: have-go ## run every fuzz test for FUZZTIME (10s)
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's/:func /:/' | while IFS=: read -r file name; do \

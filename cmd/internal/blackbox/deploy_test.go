@@ -180,6 +180,7 @@ func instructions(t *testing.T) (stages [][]string) {
 		line = strings.TrimSpace(line)
 		switch {
 		case line == "" || strings.HasPrefix(line, "#"):
+		case len(stages) == 0 && strings.HasPrefix(line, "ARG "): // what the stages build on
 		case strings.HasPrefix(line, "FROM "):
 			stages = append(stages, []string{line})
 		default:
