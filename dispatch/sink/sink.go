@@ -76,6 +76,18 @@ type Prober interface {
 	Probe(ctx context.Context, kind string) Outcome
 }
 
+// Pinger is a sink whose receiver takes a request without rows. The answer proves what
+// no [Prober] can: that the API is there, works and takes the credentials. A sink
+// without such a request is no Pinger, because to send a row is the only proof then.
+type Pinger interface {
+	// Ping sends a request without rows to the endpoint of a kind, "" for any. It changes
+	// nothing at the receiver. Delivered: the receiver would have taken rows. Any other
+	// class means what it means for a request with rows, except Rejected and Refused:
+	// the receiver may just not like an empty request, so they prove nothing.
+	// ok is false where the kind has no such request; nothing was sent then.
+	Ping(ctx context.Context, kind string) (res Result, ok bool)
+}
+
 // Class says what an answer means for the rows.
 type Class uint8
 

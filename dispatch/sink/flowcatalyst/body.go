@@ -49,7 +49,7 @@ func (r *route) unfit(payload []byte) string {
 // body joins the payloads, byte for byte. The size is exact, so that a request
 // costs one allocation.
 func (r *route) body(msgs []sink.Message) []byte {
-	size := len(r.open) + len(r.shut) + len(msgs) - 1
+	size := len(r.open) + len(r.shut) + max(0, len(msgs)-1)
 	for i := range msgs {
 		size += len(msgs[i].Payload)
 	}

@@ -32,3 +32,13 @@ func (s *Sink) Probe(ctx context.Context, kind string) sink.Outcome {
 	defer cancel()
 	return s.tokens.Attempt(ctx, "HEAD "+r.path, ask).Outcome
 }
+
+// Ping implements sink.Pinger: an empty list, to which the platform answers like to any
+// other, credentials first.
+func (s *Sink) Ping(ctx context.Context, kind string) (sink.Result, bool) {
+	r, err := s.cfg.route(cmp.Or(kind, KindEvent))
+	if err != nil {
+		return sink.Result{}, false
+	}
+	return s.send(ctx, &r, nil), true
+}

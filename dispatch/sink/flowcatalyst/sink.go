@@ -25,6 +25,7 @@ type Sink struct {
 var (
 	_ sink.Sink   = (*Sink)(nil)
 	_ sink.Prober = (*Sink)(nil)
+	_ sink.Pinger = (*Sink)(nil)
 )
 
 // New makes a sink. It connects to nothing. The error is one of Validate, or
@@ -161,7 +162,9 @@ func (s *Sink) request(token string, r *route, msgs []sink.Message) *httpsink.Re
 	if len(msgs) == 1 {
 		httpsink.SetIdempotencyKey(h, msgs[0].ID)
 	}
-	httpsink.SetReplay(h, msgs[0].Replay)
+	if len(msgs) > 0 { // a ping has none
+		httpsink.SetReplay(h, msgs[0].Replay)
+	}
 	return &httpsink.Request{
 		Method: http.MethodPost, URL: s.base + r.path, Header: h, Body: r.body(msgs), MaxSuccess: maxSuccess,
 	}

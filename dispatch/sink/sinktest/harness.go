@@ -86,6 +86,7 @@ func Run(t *testing.T, h Harness) {
 	t.Run("FailureKeepsOthers", h.testFailureKeepsOthers)
 	t.Run("Concurrent", h.testConcurrent)
 	t.Run("Probe", h.testProbe)
+	t.Run("Ping", h.testPing)
 }
 
 // message is a well-formed message with a payload that names its id.

@@ -1,6 +1,7 @@
 package sinktest
 
 import (
+	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -69,4 +70,53 @@ func (h Harness) prober(t *testing.T, url string) sink.Prober {
 		t.Fatal("the sink is no sink.Prober")
 	}
 	return p
+}
+
+// testPing: a ping is a request without rows, with the credentials, and its answer means
+// what it would mean for rows.
+func (h Harness) testPing(t *testing.T) {
+	var status atomic.Int64
+	type request struct {
+		*http.Request
+		body string
+	}
+	requests := make(chan request, 4)
+	srv := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		requests <- request{r.Clone(r.Context()), string(body)}
+		if code := int(status.Load()); code != 0 {
+			w.WriteHeader(code)
+			return
+		}
+		h.Success(0).write(w)
+	})
+	p, ok := h.New(t, srv.URL, longTimeout).(sink.Pinger)
+	if !ok {
+		t.Skip("the sink is no sink.Pinger")
+	}
+	for code, class := range map[int]sink.Class{
+		0: sink.Delivered, 302: sink.Misconfigured, 400: sink.Rejected, 401: sink.Misconfigured,
+		403: sink.Misconfigured, 404: sink.Misconfigured, 429: sink.Unavailable, 500: sink.Refused, 503: sink.Unavailable,
+	} {
+		status.Store(int64(code))
+		res, ok := p.Ping(t.Context(), h.Kind)
+		if !ok || res.Items != nil || res.Class != class || (res.Detail == "") != (class == sink.Delivered) {
+			t.Errorf("a ping that is answered %d: %+v, %t, want %s", code, res, ok, class)
+		}
+		r := <-requests
+		if strings.Contains(r.body, `"id"`) || r.Header.Get("Idempotency-Key") != "" || r.Header.Get("Webhook-Id") != "" {
+			t.Errorf("the ping carries a row: %q, headers %v", r.body, r.Header)
+		}
+		if h.Secret != "" && !strings.Contains(r.Header.Get("Authorization"), h.Secret) {
+			t.Errorf("the ping is sent without the credentials")
+		}
+	}
+	if n := len(requests); n > 0 {
+		t.Errorf("%d requests more", n)
+	}
+	dead := serve(t, func(http.ResponseWriter, *http.Request) {})
+	dead.Close()
+	if res, ok := h.New(t, dead.URL, longTimeout).(sink.Pinger).Ping(t.Context(), ""); !ok || res.Class != sink.Unavailable {
+		t.Errorf("a dead port is %+v, %t", res, ok)
+	}
 }
