@@ -132,7 +132,7 @@ func TestSchemaDefaultsAndEnums(t *testing.T) {
 		{[]string{"dispatch", "ungrouped"}, "fifo"},
 		{[]string{"dispatch", "retry", "compat"}, "none"},
 		{[]string{"dispatch", "give-up-after"}, "0s"},
-		{[]string{"sinks", "*", "treat-409-as-delivered"}, true},
+		{[]string{"sinks", "*", "treat-409-as-delivered"}, false},
 		{[]string{"sinks", "*", "method"}, "POST"},
 		{[]string{"sinks", "*", "oauth", "client-id"}, nil},
 	} {

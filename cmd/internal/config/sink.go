@@ -29,7 +29,7 @@ type Sink struct {
 	Headers             map[string]Secret `yaml:"headers" doc:"Headers that are sent with each request, by name. Their values are kept secret." only:"type=webhook"`
 	MetadataHeaders     []string          `yaml:"metadata-headers" doc:"What headers tell of a row: its kind in Sluicebox-Kind, its message group in Sluicebox-Group, the number of the attempt in Sluicebox-Attempt." enum:"kind,group,attempt" only:"type=webhook"`
 	IDPrefix            string            `yaml:"id-prefix" doc:"Stands in front of the row's id in webhook-id, Idempotency-Key and ce-id, for a receiver that takes rows of two outboxes." only:"type=webhook"`
-	Treat409AsDelivered bool              `yaml:"treat-409-as-delivered" doc:"Whether the answer 409 means that the receiver has the row already." only:"type=webhook"`
+	Treat409AsDelivered bool              `yaml:"treat-409-as-delivered" doc:"Whether the answer 409 means that the receiver has the row already. Otherwise it counts like any other 4xx." only:"type=webhook"`
 	MaxRequestBytes     Size              `yaml:"max-request-bytes" doc:"The largest payload that is sent, such as 1MiB; a larger one is rejected. 0B: any." only:"type=webhook"`
 	UserAgent           string            `yaml:"user-agent" doc:"The User-Agent of the requests. Empty: sluicebox and its version." only:"type=webhook"`
 

@@ -32,13 +32,14 @@ func TestComposeSinks(t *testing.T) {
 		Headers:         map[string]webhook.Secret{"X-Api-Key": "k", "X-Team": "shop"},
 		MetadataHeaders: []string{"kind", "group", "attempt"}, IDPrefix: "shop-", Token: "k",
 		RequestTimeout: 30 * time.Second, MaxConnections: 10, MaxRequestBytes: 1 << 20, UserAgent: "shop/1",
+		Treat409AsDelivered: true,
 	}
 	if got := cfg.Webhook("hooks"); !reflect.DeepEqual(got, hooks) {
 		t.Errorf("hooks is\n%#v, want\n%#v", got, hooks)
 	}
 	events := webhook.Config{
 		URL: "http://events.example:8080", Method: "POST", Format: webhook.FormatCloudEvents, ContentType: "application/xml",
-		CloudEventsSource: "/shop/invoices", CloudEventsType: "com.example.invoice", Treat409AsDelivered: true,
+		CloudEventsSource: "/shop/invoices", CloudEventsType: "com.example.invoice",
 		RequestTimeout: 30 * time.Second, MaxConnections: 10,
 	}
 	if got := cfg.Webhook("events"); !reflect.DeepEqual(got, events) {
@@ -154,10 +155,10 @@ func TestVariablesOfWebhooks(t *testing.T) {
 	cfg := load(t, text,
 		"SLUICEBOX_SINKS_MY_HOOKS_SECRETS=['${env:KEY}']", "KEY=whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3",
 		"SLUICEBOX_SINKS_MY_HOOKS_HEADERS_X_API_KEY=variable", "SLUICEBOX_SINKS_MY_HOOKS_METADATA_HEADERS=[group]",
-		"SLUICEBOX_SINKS_MY_HOOKS_TREAT_409_AS_DELIVERED=false", "SLUICEBOX_SINKS_MY_HOOKS_RETRY_COMPAT=postbox")
+		"SLUICEBOX_SINKS_MY_HOOKS_TREAT_409_AS_DELIVERED=true", "SLUICEBOX_SINKS_MY_HOOKS_RETRY_COMPAT=postbox")
 	c := cfg.Webhook("my-hooks")
 	if len(c.Secrets) != 1 || string(c.Secrets[0]) != "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3" || string(c.Headers["X-Api-Key"]) != "variable" ||
-		string(c.Headers["X-B"]) != "b" || len(c.MetadataHeaders) != 1 || c.Treat409AsDelivered || cfg.Dispatch("my-hooks").Compat != dispatch.CompatPostbox {
+		string(c.Headers["X-B"]) != "b" || len(c.MetadataHeaders) != 1 || !c.Treat409AsDelivered || cfg.Dispatch("my-hooks").Compat != dispatch.CompatPostbox {
 		t.Errorf("the sink is %#v", c)
 	}
 	c = load(t, text, "SLUICEBOX_SINKS_MY_HOOKS_HEADERS={X-C: c}").Webhook("my-hooks")

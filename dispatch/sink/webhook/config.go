@@ -46,8 +46,8 @@ const (
 // to string yields it.
 type Secret = httpsink.Secret
 
-// Config is one endpoint. The zero value of every field but URL and
-// Treat409AsDelivered stands for its default.
+// Config is one endpoint. The zero value of every field but URL stands
+// for its default.
 type Config struct {
 	// URL is the endpoint, http or https. It may have a query. It is a Secret,
 	// since many endpoints are known by a key in their address.
@@ -77,8 +77,9 @@ type Config struct {
 	// ce-id, for receivers that take rows of two outboxes and drop duplicates by
 	// the id alone.
 	IDPrefix string
-	// Treat409AsDelivered takes the answer 409 for "I have it already";
-	// DefaultConfig sets it.
+	// Treat409AsDelivered takes the answer 409 for "I have it already". By default it
+	// is a failure like any other 4xx: most receivers mean a conflict by it, such as a
+	// stale version.
 	Treat409AsDelivered bool
 	// Token is sent as bearer token; empty sends none.
 	Token Secret
@@ -104,13 +105,12 @@ type Config struct {
 // set.
 func DefaultConfig() Config {
 	return Config{
-		Method:              http.MethodPost,
-		Format:              FormatRaw,
-		ContentType:         defaultContentType,
-		Treat409AsDelivered: true,
-		RequestTimeout:      defaultRequestTimeout,
-		MaxConnections:      defaultMaxConnections,
-		UserAgent:           defaultUserAgent,
+		Method:         http.MethodPost,
+		Format:         FormatRaw,
+		ContentType:    defaultContentType,
+		RequestTimeout: defaultRequestTimeout,
+		MaxConnections: defaultMaxConnections,
+		UserAgent:      defaultUserAgent,
 	}
 }
 

@@ -48,8 +48,9 @@
 //
 // A 2xx is a delivery whatever its body, a page too: Standard Webhooks says so,
 // and an endpoint has no answer of its own by which it could be told from another.
-// A body that breaks off, or is long or slow, changes nothing. 409 is "I have it
-// already" unless treat-409-as-delivered is off. 410 says that the endpoint wants
+// A body that breaks off, or is long or slow, changes nothing. 409 is
+// a failure like any other 4xx; with treat-409-as-delivered it means "I have it
+// already". 410 says that the endpoint wants
 // no more: the sink is misconfigured, no row is to blame. Redirects are not
 // followed. All else is as [sink.Classify] has it.
 //

@@ -40,6 +40,7 @@ func TestSuite(t *testing.T) {
 		"raw": {
 			func(c *webhook.Config) {
 				c.Secrets = []webhook.Secret{secretA, secretB}
+				c.Treat409AsDelivered = true
 			},
 			sinktest.Reply{Status: http.StatusOK, ContentType: "text/plain", Body: []byte("ok")},
 			map[int]sink.Class{409: sink.Delivered, 410: sink.Misconfigured},
@@ -48,7 +49,6 @@ func TestSuite(t *testing.T) {
 			func(c *webhook.Config) {
 				c.Method, c.Format, c.CloudEventsSource = http.MethodPut, webhook.FormatCloudEvents, "/shop/orders"
 				c.MetadataHeaders = []string{webhook.MetadataKind, webhook.MetadataGroup, webhook.MetadataAttempt}
-				c.Treat409AsDelivered = false
 			},
 			sinktest.Reply{Status: http.StatusAccepted, ContentType: "text/html", Body: []byte("<p>thank you")},
 			map[int]sink.Class{410: sink.Misconfigured},
