@@ -147,6 +147,7 @@ func (d *decoder) check(s *Settings) {
 	d.positive("checkpoint.sweep-interval", s.Checkpoint.SweepInterval)
 	d.checkAdmin(&s.Admin)
 	d.expand(s)
+	d.followLayouts(s)
 	d.checkSinks(s.Sinks)
 	d.checkOutboxes(s)
 }

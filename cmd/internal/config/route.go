@@ -56,6 +56,43 @@ func (d *decoder) expand(s *Settings) {
 	s.FlowCatalyst = nil
 }
 
+// followLayouts gives each sink of the FlowCatalyst API without a wire the one that its
+// rows are written for: who writes an outbox-messages table has today's API. The other
+// wire knows no audit logs, so that such rows would end FAILED without a request.
+func (d *decoder) followLayouts(s *Settings) {
+	for _, name := range slices.Sorted(maps.Keys(s.Sinks)) {
+		sink := s.Sinks[name]
+		if sink.Type != SinkFlowCatalyst {
+			continue
+		}
+		routed := routedTo(s, name)
+		var today *Outbox
+		for i := range s.Outboxes {
+			if o := &s.Outboxes[i]; (o.Sink == name || !routed) && strings.HasPrefix(o.Layout, layoutToday) {
+				today = o
+			}
+		}
+		switch path := "sinks." + name + ".wire"; {
+		case sink.Wire == "" && today != nil:
+			sink.Wire = string(flowcatalyst.WireItems)
+		case sink.Wire == "":
+			sink.Wire = string(flowcatalyst.WireArray)
+		case sink.Wire == string(flowcatalyst.WireArray) && today != nil && routed && d.sound(path):
+			d.fail(path, "is array, but the outbox %s has the layout %s, whose rows are for today's API; write wire: items, or leave it out", today.Table, today.Layout)
+		}
+		s.Sinks[name] = sink
+	}
+}
+
+// layoutToday begins the names of the layouts that today's SDKs write.
+const layoutToday = "outbox-messages"
+
+// routedTo reports whether an outbox routes to a sink. One that none does gets what
+// replays send it, from any outbox.
+func routedTo(s *Settings, sink string) bool {
+	return slices.ContainsFunc(s.Outboxes, func(o Outbox) bool { return o.Sink == sink })
+}
+
 func entry(i int) string { return "outboxes[" + strconv.Itoa(i) + "]" }
 
 func (d *decoder) checkSinks(sinks map[string]Sink) {

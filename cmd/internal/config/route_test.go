@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
 )
 
 const source = "source: {url: \"postgres://db/shop\"}\n"
@@ -45,6 +47,8 @@ func TestRouteFaults(t *testing.T) {
 			[]string{"relay.yaml:3: outboxes[0].kind: has no place here"}},
 		{"kind without a path", source + "outboxes:\n  - {table: a, layout: flowcatalyst, kind: AUDIT_LOG, sink: platform}\n" + sinks,
 			[]string{"relay.yaml:3: outboxes[0].kind: rows of kind AUDIT_LOG have no path under wire array; set wire to items in the sink platform"}},
+		{"the first API's wire for today's table", source + "outboxes:\n  - {table: a, layout: outbox-messages, sink: p}\nsinks:\n  p:\n    type: flowcatalyst\n    wire: array\n    api-base-url: https://p\n",
+			[]string{"relay.yaml:7: sinks.p.wire: is array, but the outbox a has the layout outbox-messages, whose rows are for today's API; write wire: items, or leave it out"}},
 		{"unknown kind", source + "outboxes:\n  - {table: a, layout: flowcatalyst, kind: EVENTS, sink: platform}\n" + sinks,
 			[]string{`relay.yaml:3: outboxes[0].kind: is "EVENTS", must be one of EVENT, DISPATCH_JOB, AUDIT_LOG; did you mean EVENT?`}},
 		{"two of one name", source + "outboxes:\n  - {name: n, table: a, layout: outbox-messages, sink: platform}\n  - {name: n, table: b, layout: outbox-messages, sink: platform}\n" + sinks,
@@ -73,6 +77,39 @@ func TestRouteFaults(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			compare(t, faults(t, tt.text), tt.want)
 		})
+	}
+}
+
+// A sink without a wire has that of the tables that go to it. Under the other one audit
+// logs end FAILED unsent, and events use up their retries.
+func TestWireFollowsTheLayout(t *testing.T) {
+	const (
+		today  = "  - {table: a, layout: outbox-messages, sink: %s}\n"
+		first  = "  - {table: b, layout: flowcatalyst, kind: EVENT, sink: %s}\n"
+		custom = "  - {table: c, layout: custom, kind: EVENT, sink: %s, columns: {id: i, payload: p, delivered: d, failed: f}, state: timestamps, order-by: [i]}\n"
+	)
+	for _, c := range []struct {
+		outboxes string
+		wire     flowcatalyst.Wire
+	}{
+		{fmt.Sprintf(today, "p"), flowcatalyst.WireItems},
+		{fmt.Sprintf(first, "p"), flowcatalyst.WireArray},
+		{fmt.Sprintf(custom, "p"), flowcatalyst.WireArray},
+		{fmt.Sprintf(first+today, "p", "p"), flowcatalyst.WireItems},     // the only one that both can have
+		{fmt.Sprintf(first+today, "p", "other"), flowcatalyst.WireArray}, // another sink's table
+		{fmt.Sprintf(today, "other"), flowcatalyst.WireItems},            // for replays alone
+		{fmt.Sprintf(first, "other"), flowcatalyst.WireArray},
+	} {
+		text := source + "outboxes:\n" + c.outboxes + "sinks:\n  p: {type: flowcatalyst, api-base-url: https://p}\n  other: {type: webhook, url: https://h}\n"
+		if got := load(t, text).FlowCatalyst("p").Wire; got != c.wire {
+			t.Errorf("the wire is %s, want %s, for\n%s", got, c.wire, c.outboxes)
+		}
+	}
+	if got := load(t, least).FlowCatalyst("flowcatalyst").Wire; got != flowcatalyst.WireArray {
+		t.Errorf("the preset's wire is %s", got)
+	}
+	if got := load(t, least, "SLUICEBOX_FLOWCATALYST_WIRE=items").FlowCatalyst("flowcatalyst").Wire; got != flowcatalyst.WireItems {
+		t.Errorf("a wire that is given is %s", got)
 	}
 }
 

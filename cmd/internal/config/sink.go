@@ -16,7 +16,7 @@ const (
 type Sink struct {
 	Type string `yaml:"type" doc:"Required. What the destination is: the API of FlowCatalyst, or an HTTP endpoint that takes one row a request." enum:"flowcatalyst,webhook" later:"kafka,nats,camunda,redis"`
 
-	Wire       string `yaml:"wire" doc:"array: the body is a list of rows. items: the body is an object with a list, and the answer has a result for each row." enum:"array,items" only:"type=flowcatalyst"`
+	Wire       string `yaml:"wire" doc:"array: the body is a list of rows, as the first API takes it. items: the body is an object with a list, and the answer has a result for each row, as in today's API. Default: items for a sink that gets rows of an outbox-messages table, array for any other." enum:"array,items" only:"type=flowcatalyst"`
 	APIBaseURL URL    `yaml:"api-base-url" doc:"Required. The address of the API without its paths: https://host[:port][/prefix]." only:"type=flowcatalyst"`
 
 	URL                 Secret            `yaml:"url" doc:"Required. The address of the endpoint: https://host[:port]/path. It is kept secret, for a key may be part of it." only:"type=webhook" placeholder:"https://xxxxx"`
@@ -53,8 +53,7 @@ type OAuth struct {
 // defaultSink returns a sink that says nothing for itself.
 func defaultSink(d Delivery) Sink {
 	w := webhook.DefaultConfig()
-	return Sink{
-		Wire:   "array",
+	return Sink{ // what Wire is follows from the outboxes
 		Method: w.Method, Format: string(w.Format), ContentType: w.ContentType, Treat409AsDelivered: w.Treat409AsDelivered,
 		Delivery: d,
 	}
@@ -62,7 +61,7 @@ func defaultSink(d Delivery) Sink {
 
 // FlowCatalyst is the section flowcatalyst, the preset.
 type FlowCatalyst struct {
-	Wire              string `yaml:"wire" doc:"array: the body is a list of rows. items: the body is an object with a list, and the answer has a result for each row." enum:"array,items"`
+	Wire              string `yaml:"wire" doc:"array: the body is a list of rows, as the first API takes it. items: the body is an object with a list, and the answer has a result for each row, as in today's API. Default: array." enum:"array,items"`
 	APIBaseURL        URL    `yaml:"api-base-url" doc:"Required. The address of the API without its paths: https://host[:port][/prefix]."`
 	APIToken          Secret `yaml:"api-token" doc:"Bearer token. Best a reference: ${file:/run/secrets/token} or ${env:NAME}."`
 	OAuth             *OAuth `yaml:"oauth" doc:"Gets the bearer tokens from a token endpoint. In place of api-token."`
@@ -76,7 +75,6 @@ type FlowCatalyst struct {
 // defaultPreset returns the preset as it is where only its address is given.
 func defaultPreset() FlowCatalyst {
 	return FlowCatalyst{
-		Wire:              "array",
 		EventsTable:       "outbox_events",
 		DispatchJobsTable: "outbox_dispatch_jobs",
 	}
