@@ -11,13 +11,18 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// The relay fetches its bearer token itself, and one does for all requests.
+// The relay fetches its bearer token itself, and one does for all requests. The endpoint
+// reads the client's credentials in the form alone, as FlowCatalyst's does.
 func TestTokensAreFetched(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
 		var issued atomic.Int32
 		tokens := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			user, password, _ := r.BasicAuth()
+			user, password := r.PostFormValue("client_id"), r.PostFormValue("client_secret")
+			if user == "" {
+				http.Error(w, `{"error": "invalid_request", "error_description": "Missing client_id"}`, http.StatusBadRequest)
+				return
+			}
 			if user != "relay" || password != "secret" || r.PostFormValue("grant_type") != "client_credentials" {
 				http.Error(w, `{"error": "invalid_client"}`, http.StatusUnauthorized)
 				return

@@ -47,7 +47,7 @@ type OAuth struct {
 	ClientSecret Secret `yaml:"client-secret" doc:"Required. The client's secret. Best a reference: ${file:/run/secrets/client} or ${env:NAME}."`
 	Scope        string `yaml:"scope" doc:"The scopes to ask for, with blanks between them. Empty: what the endpoint gives."`
 	Audience     string `yaml:"audience" doc:"The audience to ask for, where the endpoint wants one."`
-	ClientAuth   string `yaml:"client-auth" doc:"How the client's id and secret are sent: basic, the default, by HTTP Basic; body, as parameters." enum:"basic,body"`
+	ClientAuth   string `yaml:"client-auth" doc:"How the client's id and secret are sent: basic, by HTTP Basic; body, as parameters; auto, the default, by HTTP Basic and then as parameters if the endpoint refuses that." enum:"auto,basic,body"`
 }
 
 // defaultSink returns a sink that says nothing for itself.

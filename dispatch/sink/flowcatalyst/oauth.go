@@ -25,7 +25,10 @@ type ClientAuth = oauth.ClientAuth
 
 // The ways of a client's credentials (RFC 6749, section 2.3.1).
 const (
-	// AuthBasic: by HTTP Basic, the default.
+	// AuthAuto: by HTTP Basic, and in the body where the endpoint refuses that; the
+	// default.
+	AuthAuto = oauth.AuthAuto
+	// AuthBasic: by HTTP Basic.
 	AuthBasic = oauth.AuthBasic
 	// AuthBody: as client_id and client_secret in the body.
 	AuthBody = oauth.AuthBody

@@ -320,7 +320,8 @@ func TestOAuthUnknownClient(t *testing.T) {
 			}
 		}
 	}
-	if n, got := l.fetches(), recv.Log(); n != 1 || len(got) != 0 {
+	if n, got := l.fetches(), recv.Log(); n != 2 || // one fetch, by each way of the credentials
+		len(got) != 0 {
 		t.Errorf("%d fetches, %d rows arrived", n, len(got))
 	}
 }

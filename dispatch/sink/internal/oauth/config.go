@@ -14,6 +14,10 @@ type ClientAuth string
 
 // The ways.
 const (
+	// AuthAuto: by HTTP Basic, which every endpoint must take (RFC 6749, section
+	// 2.3.1), and in the body where the endpoint refuses that. The way that worked is
+	// kept.
+	AuthAuto ClientAuth = "auto"
 	// AuthBasic: id and secret, each form-encoded, by HTTP Basic.
 	AuthBasic ClientAuth = "basic"
 	// AuthBody: as client_id and client_secret in the body.
@@ -33,7 +37,7 @@ type Config struct {
 	// Audience is sent as the parameter of that name, which some endpoints want;
 	// empty sends none.
 	Audience string
-	// ClientAuth is the way of the credentials; the default is AuthBasic.
+	// ClientAuth is the way of the credentials; the default is AuthAuto.
 	ClientAuth ClientAuth
 }
 
@@ -68,8 +72,10 @@ func (c *Config) Validate() error {
 	if !printable(c.Audience) {
 		bad("oauth.audience %s", strayChar)
 	}
-	if c.ClientAuth != "" && c.ClientAuth != AuthBasic && c.ClientAuth != AuthBody {
-		bad("oauth.client-auth is %q, must be %s or %s", string(c.ClientAuth), AuthBasic, AuthBody)
+	switch c.ClientAuth {
+	case "", AuthAuto, AuthBasic, AuthBody:
+	default:
+		bad("oauth.client-auth is %q, must be %s, %s or %s", string(c.ClientAuth), AuthAuto, AuthBasic, AuthBody)
 	}
 	return errors.Join(errs...)
 }

@@ -30,7 +30,7 @@ func TestValidate(t *testing.T) {
 		"scope":            {func(c *Config) { c.Scope = `"a"` }, "oauth.scope"},
 		"scope tab":        {func(c *Config) { c.Scope = "a\tb" }, "oauth.scope"},
 		"audience":         {func(c *Config) { c.Audience = "a\r\n" }, "oauth.audience holds a line break"},
-		"auth":             {func(c *Config) { c.ClientAuth = "post" }, `oauth.client-auth is "post", must be basic or body`},
+		"auth":             {func(c *Config) { c.ClientAuth = "post" }, `oauth.client-auth is "post", must be auto, basic or body`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := config("https://login.example/token")

@@ -15,6 +15,10 @@
 // first 5 s is not: the platform will not have the next one either. So a
 // platform that always says 401 costs one fetch in 5 s at most.
 //
+// An endpoint that does not know the client by HTTP Basic is asked once more, with the
+// client's credentials in the form: not every one reads both. The way that brought a
+// token is kept.
+//
 // After a failed fetch the next one is 2 s away, or as far as the endpoint's
 // Retry-After asks, up to a minute. Until then its error stands for all who have
 // no valid token, or a refused one.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -28,9 +29,10 @@ const (
 // endpoint asks for tokens. Each field is a secret or holds one.
 type endpoint struct {
 	client  *httpsink.Client
-	request httpsink.Request
-	name    string   // for errors: the method and the address without its query
-	secrets []string // in every form in which they are sent, the longest first
+	ways    []httpsink.Request // of the credentials, the first to try first
+	worked  atomic.Int32       // which of them brought a token, from 1; 0: none yet
+	name    string             // for errors: the method and the address without its query
+	secrets []string           // in every form in which they are sent, the longest first
 }
 
 func newEndpoint(cfg Config, userAgent string, client *httpsink.Client) *endpoint {
@@ -49,19 +51,27 @@ func newEndpoint(cfg Config, userAgent string, client *httpsink.Client) *endpoin
 	// RFC 6749, section 2.3.1: the form encoding comes first, then that of Basic.
 	id, secret := url.QueryEscape(cfg.ClientID), url.QueryEscape(string(cfg.ClientSecret))
 	basic := base64.StdEncoding.EncodeToString([]byte(id + ":" + secret))
-	if cfg.ClientAuth == AuthBody {
+	way := func() httpsink.Request {
+		return httpsink.Request{
+			Method: http.MethodPost, URL: cfg.TokenURL,
+			Header: head.Clone(), Body: []byte(form.Encode()), MaxSuccess: maxAnswer,
+		}
+	}
+	var ways []httpsink.Request
+	if cfg.ClientAuth != AuthBody {
+		by := way()
+		by.Header.Set("Authorization", "Basic "+basic)
+		ways = append(ways, by)
+	}
+	if cfg.ClientAuth != AuthBasic {
 		form.Set("client_id", cfg.ClientID)
 		form.Set("client_secret", string(cfg.ClientSecret))
-	} else {
-		head.Set("Authorization", "Basic "+basic)
+		ways = append(ways, way())
 	}
 	name, _, _ := strings.Cut(cfg.TokenURL, "?")
 	return &endpoint{
-		client: client,
-		request: httpsink.Request{
-			Method: http.MethodPost, URL: cfg.TokenURL,
-			Header: head, Body: []byte(form.Encode()), MaxSuccess: maxAnswer,
-		},
+		client:  client,
+		ways:    ways,
 		name:    "POST " + name,
 		secrets: []string{basic, secret, string(cfg.ClientSecret)},
 	}
@@ -89,11 +99,32 @@ func (l *lifetime) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// fetch asks once and waits for the answer.
+// fetch asks and waits for the answer; once more where the endpoint does not know the
+// client by the first way of its credentials. A refusal took nothing.
 func (e *endpoint) fetch(ctx context.Context) (*grant, *Error) {
+	if i := e.worked.Load(); i > 0 {
+		return e.ask(ctx, e.ways[i-1])
+	}
+	var refusal *Error
+	for i := range e.ways {
+		got, err := e.ask(ctx, e.ways[i])
+		switch {
+		case err == nil:
+			e.worked.Store(int32(i) + 1)
+			return got, nil
+		case !err.unknown:
+			return nil, err
+		case refusal == nil || refusal.code != invalidClient && err.code == invalidClient:
+			refusal = err // of the way that the endpoint reads
+		}
+	}
+	return nil, refusal
+}
+
+// ask makes one request.
+func (e *endpoint) ask(ctx context.Context, request httpsink.Request) (*grant, *Error) {
 	sent := time.Now()
-	request := e.request
-	request.Header = e.request.Header.Clone()
+	request.Header = request.Header.Clone()
 	a, err := e.client.Do(ctx, &request)
 	if err != nil {
 		res := httpsink.Unanswered(e.name, err, e.secrets...)
@@ -154,12 +185,26 @@ func (e *endpoint) refusal(a *httpsink.Answer, said *reply) *Error {
 	default:
 		class = sink.Misconfigured
 	}
-	if a.Status == http.StatusUnauthorized || said.Error == "invalid_client" {
-		// In front, where the bound on details does not cut it off.
-		text = "; look at oauth.client-id, oauth.client-secret and oauth.client-auth" + text
+	unknown := a.Status == http.StatusUnauthorized ||
+		a.Status == http.StatusBadRequest && (said.Error == "" || said.Error == invalidRequest) || said.Error == invalidClient
+	if unknown { // in front, where the bound on details does not cut it off
+		look := "; look at oauth.client-id, oauth.client-secret and oauth.client-auth"
+		if len(e.ways) > 1 {
+			look = "; look at oauth.client-id and oauth.client-secret (oauth.client-auth: auto tries basic and body)"
+		}
+		text = look + text
 	}
-	return e.failure(class, a, text)
+	err := e.failure(class, a, text)
+	err.unknown, err.code = unknown && class == sink.Misconfigured, said.Error
+	return err
 }
+
+// The codes of RFC 6749, section 5.2, by which an endpoint says that it does not know
+// the client, or that it has not found its credentials where it looks for them.
+const (
+	invalidClient  = "invalid_client"
+	invalidRequest = "invalid_request"
+)
 
 // passing reports whether an error code stands for a state that ends by itself:
 // those of RFC 6749, section 4.1.2.1, which some servers use here too, and that

@@ -101,6 +101,74 @@ func TestForm(t *testing.T) {
 	}
 }
 
+// An endpoint need not read both ways of a client's credentials: the one that it reads is
+// found with one request more, and kept. FlowCatalyst's reads the form alone.
+func TestClientAuth(t *testing.T) {
+	const (
+		noClient  = `{"error":"invalid_client","error_description":"unknown client"}`
+		noRequest = `{"error":"invalid_request","error_description":"Missing client_id"}`
+	)
+	reads := func(way ClientAuth, secret string, status int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			_, password, basic := r.BasicAuth()
+			given, _ := url.QueryUnescape(password)
+			if way == AuthBody {
+				basic, given = !basic, r.PostFormValue("client_secret")
+			}
+			switch {
+			case !basic:
+				w.WriteHeader(status)
+				_, _ = io.WriteString(w, body)
+			case given != secret:
+				w.WriteHeader(http.StatusUnauthorized)
+				_, _ = io.WriteString(w, noClient)
+			default:
+				_, _ = io.WriteString(w, `{"access_token":"t1","expires_in":3600}`)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		auth     ClientAuth
+		endpoint http.HandlerFunc
+		requests int // of the first fetch; the second takes one if there was a token
+		want     string
+	}{
+		"form alone":             {"", reads(AuthBody, canary, 400, noRequest), 2, ""},
+		"form alone, by 401":     {AuthAuto, reads(AuthBody, canary, 401, noClient), 2, ""},
+		"form alone, no reason":  {AuthAuto, reads(AuthBody, canary, 400, ""), 2, ""},
+		"Basic alone":            {AuthAuto, reads(AuthBasic, canary, 401, noClient), 1, ""},
+		"form, other secret":     {AuthAuto, reads(AuthBody, "other", 400, noRequest), 2, "401 Unauthorized"},
+		"Basic, other secret":    {AuthAuto, reads(AuthBasic, "other", 400, noRequest), 2, "401 Unauthorized"},
+		"form, told to be Basic": {AuthBasic, reads(AuthBody, canary, 400, noRequest), 1, "oauth.client-secret and oauth.client-auth: invalid_request (Missing client_id)"},
+		"no such scope":          {AuthAuto, reads(AuthBody, canary, 400, `{"error":"invalid_scope"}`), 1, "invalid_scope"},
+		"down":                   {AuthAuto, reads(AuthBody, canary, 503, ""), 1, "503"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var requests atomic.Int32
+			cfg := config(serve(t, func(w http.ResponseWriter, r *http.Request) {
+				requests.Add(1)
+				c.endpoint(w, r)
+			}))
+			cfg.ClientAuth = c.auth
+			s := newSource(t, cfg)
+			token, err := s.Token(t.Context())
+			if got := int(requests.Load()); got != c.requests {
+				t.Errorf("%d requests, want %d", got, c.requests)
+			}
+			if c.want != "" {
+				if err == nil || !strings.Contains(err.Error(), c.want) {
+					t.Fatalf("%q, %v, want %q", token, err, c.want)
+				}
+				wantHidden(t, err.Error())
+				return
+			}
+			if _, again := s.fetch(t.Context()); err != nil || again != nil || int(requests.Load()) != c.requests+1 {
+				t.Errorf("%v, then %v after %d requests", err, again, requests.Load())
+			}
+		})
+	}
+}
+
 // TestLifetime: what endpoints put into expires_in.
 func TestLifetime(t *testing.T) {
 	for member, want := range map[string]time.Duration{
@@ -148,7 +216,7 @@ func TestAnswers(t *testing.T) {
 	}{
 		"other case":      {200, "", `{"access_token":"t1","token_type":"bearer"}`, 0, ""},
 		"created":         {201, "", `{"access_token":"t1","token_type":"BEARER","scope":"x"}`, 0, ""},
-		"invalid client":  {401, "", `{"error":"invalid_client","error_description":"no such client"}`, m, "401 Unauthorized from POST %s; look at oauth.client-id, oauth.client-secret and oauth.client-auth: invalid_client (no such client)"},
+		"invalid client":  {401, "", `{"error":"invalid_client","error_description":"no such client"}`, m, "401 Unauthorized from POST %s; look at oauth.client-id and oauth.client-secret (oauth.client-auth: auto tries basic and body): invalid_client (no such client)"},
 		"invalid, 400":    {400, "", `{"error":"invalid_client"}`, m, "; look at oauth.client-id"},
 		"grant":           {400, "", `{"error":"unsupported_grant_type"}`, m, "400 Bad Request from POST %s: unsupported_grant_type"},
 		"scope":           {400, "", `{"error":"invalid_scope","error_description":"line\r\nbreak"}`, m, "invalid_scope (line break)"},

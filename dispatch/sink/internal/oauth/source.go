@@ -213,6 +213,9 @@ type Error struct {
 
 	text string
 	at   time.Time // when RetryAfter began
+
+	unknown bool   // the endpoint does not know the client
+	code    string // of the endpoint's error, if it has one
 }
 
 // Error returns one line without secrets.
