@@ -89,11 +89,14 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 		database, _ := prepare(t, postgresHost(version), seedTables)
 		const token = "the-right-token"
 		receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			status := http.StatusMethodNotAllowed
-			if r.Header.Get("Authorization") != "Bearer "+token {
-				status = http.StatusUnauthorized
+			switch { // in the platform's order: another method first, then the credentials
+			case r.Method != http.MethodPost:
+				w.WriteHeader(http.StatusMethodNotAllowed)
+			case r.Header.Get("Authorization") != "Bearer "+token:
+				w.WriteHeader(http.StatusUnauthorized)
+			default:
+				w.WriteHeader(http.StatusCreated)
 			}
-			w.WriteHeader(status)
 		}))
 		t.Cleanup(receiver.Close)
 		right := strings.Replace(preset(database, receiver.URL, ""), "api-base-url", "api-token: "+token+", api-base-url", 1)
@@ -117,7 +120,7 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 			"a pooler by transaction": {pooler, 78, []string{"pooler", "give the URL of the database itself"}},
 			"a token that is refused": {strings.Replace(right, token, "another", 1), 78, []string{"401 Unauthorized", "give sink flowcatalyst a token"}},
 			"nobody at the sink":      {strings.Replace(right, receiver.URL, refused, 1), 1, []string{"connection refused", "start the receiver"}},
-			"nobody at the database":  {away, 1, []string{"connection refused", "correct source.url", "does not refuse the credentials"}},
+			"nobody at the database":  {away, 1, []string{"connection refused", "correct source.url", "takes the credentials and an empty list"}},
 			"nobody of the name":      {strings.Replace(right, "postgres@", "nobody_at_all@", 1), 78, []string{"nobody_at_all", "check the user and password"}},
 			"no session left":         {strings.Replace(right, "postgres@", full+"@", 1), 1, []string{"no session left for the relay", "FROM pg_stat_activity GROUP BY"}},
 			"an unknown parameter":    {strings.Replace(right, "?sslmode", "?sslmod=x&sslmode", 1), 78, []string{`unrecognized configuration parameter "sslmod"`, "take it out"}},

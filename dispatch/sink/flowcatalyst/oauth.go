@@ -1,12 +1,9 @@
 package flowcatalyst
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"strings"
 
-	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/oauth"
 )
 
@@ -56,16 +53,4 @@ func newTokens(cfg *Config, base string) (*oauth.Source, error) {
 		client.TokenURL = strings.TrimRight(base, "/") + tokenPath
 	}
 	return oauth.NewSource(client, cfg.CAFile, cfg.UserAgent)
-}
-
-// sendFresh sends with the token of the moment, and once more if that turns out
-// to have ended. RequestTimeout bounds the wait for tokens and both requests
-// together.
-func (s *Sink) sendFresh(ctx context.Context, r *route, msgs []sink.Message) sink.Result {
-	slow := fmt.Errorf("no answer within request-timeout (%s)", s.cfg.RequestTimeout)
-	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.RequestTimeout, slow)
-	defer cancel()
-	return s.tokens.Attempt(ctx, r.name(), func(token string) sink.Result {
-		return s.sendWith(ctx, token, r, msgs)
-	})
 }

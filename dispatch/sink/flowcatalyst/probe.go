@@ -3,35 +3,12 @@ package flowcatalyst
 import (
 	"cmp"
 	"context"
-	"fmt"
+	"net/http"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 	"github.com/sluicebox/sluicebox/store"
 )
-
-// Probe implements sink.Prober: it asks the path of a kind, that of events for "",
-// by HEAD, with a token that it gets for it where OAuth is configured.
-func (s *Sink) Probe(ctx context.Context, kind string) sink.Outcome {
-	r, err := s.cfg.route(cmp.Or(kind, KindEvent))
-	if err != nil {
-		return sink.Outcome{Class: sink.Misconfigured, Reason: store.ReasonBadRequest, Detail: httpsink.Clean(err.Error())}
-	}
-	ask := func(token string) sink.Result {
-		p, err := s.client.Probe(ctx, s.base+r.path, s.header(token))
-		if err != nil {
-			return sink.Result{Outcome: httpsink.Unproven(r.path, err, token)}
-		}
-		return sink.Result{Outcome: p.Outcome(r.path, true, token)}
-	}
-	if s.tokens == nil {
-		return ask(s.token()).Outcome
-	}
-	slow := fmt.Errorf("no answer within request-timeout (%s)", s.cfg.RequestTimeout)
-	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.RequestTimeout, slow)
-	defer cancel()
-	return s.tokens.Attempt(ctx, "HEAD "+r.path, ask).Outcome
-}
 
 // Ping implements sink.Pinger: an empty list, to which the platform answers like to any
 // other, credentials first.
@@ -41,4 +18,32 @@ func (s *Sink) Ping(ctx context.Context, kind string) (sink.Result, bool) {
 		return sink.Result{}, false
 	}
 	return s.send(ctx, &r, nil), true
+}
+
+// Probe implements sink.Prober by a ping to the path of a kind, that of events for "".
+// A HEAD would not do: the platform answers it with 405 before it looks at the
+// credentials.
+func (s *Sink) Probe(ctx context.Context, kind string) sink.Outcome {
+	r, err := s.cfg.route(cmp.Or(kind, KindEvent))
+	if err != nil {
+		return sink.Outcome{Class: sink.Misconfigured, Reason: store.ReasonBadRequest, Detail: httpsink.Clean(err.Error())}
+	}
+	return s.post(ctx, &r, nil, func(a *httpsink.Answer, token string) sink.Result {
+		return sink.Result{Outcome: prove(a, &r, token)}
+	}).Outcome
+}
+
+// prove says what the answer to an empty list proves.
+func prove(a *httpsink.Answer, r *route, token string) sink.Outcome {
+	out := judge(a, r, 0, token).Outcome
+	switch {
+	case out.Class == sink.Delivered:
+		out.Detail = a.Detail(r.name(), ": the receiver takes the credentials and an empty list; whether it takes a row, only a delivery proves", token)
+	case out.Class == sink.Unavailable || a.Status >= http.StatusInternalServerError:
+		out.Class, out.Detail = sink.Refused, a.Detail(r.name(), ": the receiver is reached, but is not well", token)
+	case out.Class != sink.Misconfigured:
+		out.Class = sink.Refused
+		out.Detail = a.Detail(r.name(), ": the receiver is reached, but refuses an empty list; whether it takes the credentials and rows, only a delivery proves", token)
+	}
+	return out
 }

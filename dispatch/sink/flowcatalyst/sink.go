@@ -2,6 +2,7 @@ package flowcatalyst
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -129,20 +130,30 @@ func extend(res sink.Result, n, all int) sink.Result {
 	return res
 }
 
-// send makes one request and waits for its answer, RequestTimeout at most.
+// send makes one request and says what the answer means for the messages.
 func (s *Sink) send(ctx context.Context, r *route, msgs []sink.Message) sink.Result {
-	if s.tokens != nil {
-		return s.sendFresh(ctx, r, msgs)
-	}
-	return s.sendWith(ctx, s.token(), r, msgs)
+	return s.post(ctx, r, msgs, func(a *httpsink.Answer, token string) sink.Result {
+		return judge(a, r, len(msgs), token)
+	})
 }
 
-func (s *Sink) sendWith(ctx context.Context, token string, r *route, msgs []sink.Message) sink.Result {
-	a, err := s.client.Do(ctx, s.request(token, r, msgs))
-	if err != nil {
-		return httpsink.Unanswered(r.name(), err, token)
+// post makes one request, and once more if its token turns out to have ended. It waits
+// RequestTimeout at most, for tokens and both requests together.
+func (s *Sink) post(ctx context.Context, r *route, msgs []sink.Message, judge func(a *httpsink.Answer, token string) sink.Result) sink.Result {
+	with := func(token string) sink.Result {
+		a, err := s.client.Do(ctx, s.request(token, r, msgs))
+		if err != nil {
+			return httpsink.Unanswered(r.name(), err, token)
+		}
+		return judge(a, token)
 	}
-	return judge(a, r, len(msgs), token)
+	if s.tokens == nil {
+		return with(s.token())
+	}
+	slow := fmt.Errorf("no answer within request-timeout (%s)", s.cfg.RequestTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.RequestTimeout, slow)
+	defer cancel()
+	return s.tokens.Attempt(ctx, r.name(), with)
 }
 
 // header returns the headers of every request.

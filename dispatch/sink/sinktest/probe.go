@@ -21,14 +21,26 @@ func (h Harness) testProbe(t *testing.T) {
 		if echo.Load() {
 			w.Header().Set("Location", "/login/"+h.Secret)
 		}
-		w.WriteHeader(int(status.Load()))
+		if code := int(status.Load()); code != http.StatusOK {
+			w.WriteHeader(code)
+			return
+		}
+		reply := h.Success(0)
+		reply.Status = http.StatusOK
+		reply.write(w)
 	})
 	p := h.prober(t, srv.URL)
-	for code, class := range map[int]sink.Class{
+	classes := map[int]sink.Class{
 		200: sink.Delivered, 204: sink.Delivered, 400: sink.Delivered, 405: sink.Delivered, 415: sink.Delivered,
 		404: sink.Refused, 429: sink.Refused, 500: sink.Refused, 503: sink.Refused,
 		401: sink.Misconfigured, 403: sink.Misconfigured, 407: sink.Misconfigured, 302: sink.Misconfigured, 308: sink.Misconfigured,
-	} {
+	}
+	_, pings := p.(sink.Pinger)
+	if pings { // by the method of a delivery, so that its answer says more
+		delete(classes, 204) // whether that is a success is the API's to say
+		classes[404], classes[405], classes[400], classes[415] = sink.Misconfigured, sink.Misconfigured, sink.Refused, sink.Refused
+	}
+	for code, class := range classes {
 		status.Store(int64(code))
 		echo.Store(code/100 == 3)
 		out := p.Probe(t.Context(), h.Kind)
@@ -39,12 +51,15 @@ func (h Harness) testProbe(t *testing.T) {
 			t.Errorf("%d: the detail shows the secret: %q", code, out.Detail)
 		}
 		methods := []string{http.MethodHead}
-		if code == http.StatusNotFound {
+		switch {
+		case pings:
+			methods = []string{http.MethodPost}
+		case code == http.StatusNotFound:
 			methods = append(methods, http.MethodOptions)
 		}
 		for _, method := range methods {
 			r := <-requests
-			if r.Method != method || r.ContentLength > 0 || r.Header.Get("Idempotency-Key") != "" || r.Header.Get("Webhook-Id") != "" {
+			if r.Method != method || r.ContentLength > 0 && !pings || r.Header.Get("Idempotency-Key") != "" || r.Header.Get("Webhook-Id") != "" {
 				t.Errorf("%d: the probe is %s with %d bytes and the headers %v, want %s without a message", code, r.Method, r.ContentLength, r.Header, method)
 			}
 			if h.Secret != "" && !strings.Contains(r.Header.Get("Authorization"), h.Secret) {

@@ -18,5 +18,5 @@ func (s *Sink) Probe(ctx context.Context, _ string) sink.Outcome {
 	if err != nil {
 		return httpsink.Unproven(where, err, s.secrets()...)
 	}
-	return p.Outcome(where, false, s.secrets()...)
+	return p.Outcome(where, s.secrets()...)
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
-	"github.com/sluicebox/sluicebox/store"
 )
 
 // Probe is what a receiver answers to a request that delivers nothing.
@@ -35,14 +33,8 @@ func (c *Client) Probe(ctx context.Context, url string, header http.Header) (*Pr
 	return &p, nil
 }
 
-// Page reports whether the answer is a page for people.
-func (p *Probe) Page() bool {
-	return p.Answer.Success() && strings.HasPrefix(strings.ToLower(p.Answer.ContentType), "text/html")
-}
-
 // Outcome says what the answer of an address proves; where names it in the detail.
-// page says that a page leaves a doubt.
-func (p *Probe) Outcome(where string, page bool, secrets ...string) sink.Outcome {
+func (p *Probe) Outcome(where string, secrets ...string) sink.Outcome {
 	request := p.Method + " " + where
 	class, reason := sink.Classify(p.Answer.Status)
 	detail := func(text string) string { return p.Answer.Detail(request, text, secrets...) }
@@ -55,11 +47,12 @@ func (p *Probe) Outcome(where string, page bool, secrets ...string) sink.Outcome
 		return sink.Outcome{Class: class, Reason: reason, Detail: p.Answer.Failure(request, secrets...)}
 	case class == sink.Unavailable || status >= 500:
 		return sink.Outcome{Class: sink.Refused, Reason: reason, Detail: detail(reached + ", but is not well")}
-	case page && p.Page():
-		return sink.Outcome{Class: sink.Refused, Reason: store.ReasonInternal,
-			Detail: detail(" with a page: it may be a web site in place of the API; look at the address")}
 	}
-	return sink.Outcome{Class: sink.Delivered, Detail: detail(reached + " and does not refuse the credentials; whether it takes rows, only a delivery proves")}
+	text := reached + " and does not refuse the credentials; whether it takes rows, only a delivery proves"
+	if !p.Answer.Success() { // it may have answered before it looked at them
+		text = reached + "; whether it takes the credentials and rows, only a delivery proves"
+	}
+	return sink.Outcome{Class: sink.Delivered, Detail: detail(text)}
 }
 
 // Unproven is the outcome of a probe without an answer.
