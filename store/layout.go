@@ -113,6 +113,20 @@ func (l *Layout) Named() []NamedColumn {
 	return slices.DeleteFunc(all, func(n NamedColumn) bool { return n.Column == "" })
 }
 
+// written lists the columns that are not only read.
+func (c *Columns) written() []string {
+	all := []string{c.Status, c.Delivered, c.Failed, c.RetryCount, c.Claimed, c.Settled, c.Error}
+	return slices.DeleteFunc(all, func(name string) bool { return name == "" })
+}
+
+// Written lists the columns that claims, outcomes and requeues write.
+func (l *Layout) Written() []string {
+	if l.State == StateNone {
+		return nil
+	}
+	return l.Columns.written()
+}
+
 // Key returns the configuration key that names a column, the first of several.
 func (l *Layout) Key(column string) string {
 	for _, n := range l.Named() {
@@ -169,7 +183,7 @@ func (l *Layout) fault(key, format string, args ...any) error {
 // row, or a text would overwrite its state. What is only read may have several.
 func (l *Layout) validateColumns() error {
 	c := &l.Columns
-	written := []string{c.Status, c.Delivered, c.Failed, c.RetryCount, c.Claimed, c.Settled, c.Error}
+	written := c.written()
 	seen := map[string]string{}
 	var errs []error
 	for _, n := range l.Named() {

@@ -69,17 +69,18 @@ func ending(err error) bool {
 }
 
 // checkPublished returns a *capture.LostError if the tables are no longer
-// published as they were.
+// published as they were, or have parts by now that the log misrepresents.
 func (s *Source) checkPublished(ctx context.Context) error {
-	var now string
-	err := s.control.twice(ctx, func(conn *pgx.Conn) (err error) {
-		now, err = s.publishedNow(ctx, conn, s.server)
-		return err
+	return s.control.twice(ctx, func(conn *pgx.Conn) error {
+		now, err := s.publishedNow(ctx, conn, s.server)
+		if err == nil && now != s.published {
+			err = &capture.LostError{Reason: publishedChange(s.cfg.Name, s.published, now)}
+		}
+		if err != nil {
+			return err
+		}
+		return s.lostParts(ctx, conn)
 	})
-	if err == nil && now != s.published {
-		err = &capture.LostError{Reason: publishedChange(s.cfg.Name, s.published, now)}
-	}
-	return err
 }
 
 // publishedChange says what differs between two answers of publishedNow.

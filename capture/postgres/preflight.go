@@ -61,6 +61,9 @@ func (s *Source) inspect(ctx context.Context, conn *pgx.Conn) (*server, fault.Li
 	if err = s.checkGenerated(ctx, conn, sv.tables, &wrong); err != nil {
 		return nil, wrong, err
 	}
+	if err = s.checkParts(ctx, conn, sv.tables, &wrong); err != nil {
+		return nil, wrong, err
+	}
 	if sv.published, err = s.findPublication(ctx, conn, &sv); err != nil {
 		return nil, wrong, err
 	}

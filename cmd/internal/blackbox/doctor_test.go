@@ -17,12 +17,14 @@ import (
 
 // diagnosis is what `sluicebox doctor --json` prints.
 type diagnosis struct {
-	Findings []struct {
-		Part, Grade, Subject, Text, Remedy string
-		Statements                         []struct{ SQL, Condition string }
-		Unreachable                        bool
-	}
+	Findings                    []finding
 	Faults, Unreachable, Advice int
+}
+
+type finding struct {
+	Part, Grade, Subject, Text, Remedy string
+	Statements                         []struct{ SQL, Condition string }
+	Unreachable                        bool
 }
 
 // statements are those that doctor prints, in its order.
