@@ -43,6 +43,9 @@ type Observer interface {
 type StoreObserver interface {
 	// Settled: an outcome of the row is in the store.
 	Settled(it *store.Item, o *store.Outcome)
+	// Vanished: a statement found these rows no longer in their tables, and they are
+	// done with.
+	Vanished(rows []*store.Item)
 	// RowsParked: n rows are in the store's parked rows.
 	RowsParked(n int)
 	// StoreFailed: a claim or an outcome did not reach the store and is tried

@@ -46,6 +46,7 @@ type desk struct {
 	suspicions []string
 	shelf      shelf
 	observed   []string // "id status"
+	vanished   []string // ids
 	failures   []string // of the store, as observed
 	parkedRows int      // as observed
 	notes      notes
@@ -170,6 +171,14 @@ func (d *desk) Claimed(store.ClaimResult, int) {}
 
 func (d *desk) Settled(it *store.Item, o *store.Outcome) {
 	d.set(func() { d.observed = append(d.observed, it.ID+" "+o.Status.String()) })
+}
+
+func (d *desk) Vanished(rows []*store.Item) {
+	d.set(func() {
+		for _, it := range rows {
+			d.vanished = append(d.vanished, it.ID)
+		}
+	})
 }
 
 func (d *desk) RowsParked(n int) { d.set(func() { d.parkedRows += n }) }

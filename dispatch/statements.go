@@ -39,6 +39,7 @@ func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 		return err
 	}
 	d.countAnswers(answers)
+	d.vanished(reqs, answers)
 	d.mu.Lock()
 	now := time.Now()
 	for _, req := range reqs {
@@ -76,6 +77,24 @@ func (d *Dispatcher) countAnswers(answers []store.ClaimAnswer) {
 	}
 }
 
+// vanished tells the observer of the rows that a claim did not find.
+func (d *Dispatcher) vanished(reqs []*request, answers []store.ClaimAnswer) {
+	var rows []*store.Item
+	for _, req := range reqs {
+		for _, run := range req.runs {
+			for i, rw := range run.rows {
+				if answers[i].Result == store.Gone {
+					rows = append(rows, &rw.Item)
+				}
+			}
+			answers = answers[len(run.rows):]
+		}
+	}
+	if len(rows) > 0 {
+		d.obs.Vanished(rows)
+	}
+}
+
 // write writes outcomes and takes the results to the core.
 func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 	outcomes, at := d.outcomes[:0], time.Now()
@@ -101,11 +120,18 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 	if err != nil {
 		return err
 	}
+	var vanished []*store.Item
 	for i := range batch {
+		if results[i] == store.WasGone && !unsure {
+			vanished = append(vanished, &batch[i].row.Item)
+		}
 		// After a try whose answer was lost, a row that is settled is so by us.
 		if results[i] == store.Written || unsure && !results[i].Again() {
 			d.obs.Settled(&batch[i].row.Item, &batch[i].Outcome)
 		}
+	}
+	if len(vanished) > 0 {
+		d.obs.Vanished(vanished)
 	}
 	d.mu.Lock()
 	for i := range batch {

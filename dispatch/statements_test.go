@@ -192,11 +192,13 @@ func TestOutcomesAreObservedWhenWritten(t *testing.T) {
 		found store.SettleResult
 		lose  bool // the answer to the first try
 		want  string
+		gone  string
 	}{
-		"written":                            {found: store.Written, want: "[1 COMPLETED]"},
-		"settled by somebody else":           {found: store.WasSettled, want: "[]"},
-		"deleted":                            {found: store.WasGone, want: "[]"},
-		"settled by a try whose answer lost": {found: store.WasSettled, lose: true, want: "[1 COMPLETED]"},
+		"written":                            {found: store.Written, want: "[1 COMPLETED]", gone: "[]"},
+		"settled by somebody else":           {found: store.WasSettled, want: "[]", gone: "[]"},
+		"deleted":                            {found: store.WasGone, want: "[]", gone: "[1]"},
+		"settled by a try whose answer lost": {found: store.WasSettled, lose: true, want: "[1 COMPLETED]", gone: "[]"},
+		"deleted by a try whose answer lost": {found: store.WasGone, lose: true, want: "[1 COMPLETED]", gone: "[]"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -217,9 +219,33 @@ func TestOutcomesAreObservedWhenWritten(t *testing.T) {
 				k.pass(time.Second)
 				k.expect(t, "rows done", c.n, 1)
 				k.expect(t, "observed", k.observed, tt.want)
+				k.expect(t, "vanished", k.vanished, tt.gone)
 			})
 		})
 	}
+}
+
+// TestRowsThatAClaimDoesNotFindAreObserved: they are done with, and somebody must be able
+// to tell which.
+func TestRowsThatAClaimDoesNotFindAreObserved(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() {
+			k.grant = func(r *store.ClaimRow) store.ClaimAnswer {
+				if r.ID == "2" || r.ID == "4" {
+					return store.ClaimAnswer{Result: store.Gone}
+				}
+				return store.ClaimAnswer{Result: store.Claimed}
+			}
+		})
+		d.Freeze(true)
+		add(t, d, nil, items("a", "1", "2", "3"))
+		add(t, d, nil, items("b", "4", "5"))
+		d.Freeze(false)
+		k.pass(time.Second)
+		slices.Sort(k.vanished)
+		k.expect(t, "vanished", k.vanished, "[2 4]")
+		k.expect(t, "observed", len(k.observed), 3)
+	})
 }
 
 func TestAnOutcomeRefusedAfterAnOutageIsNotObserved(t *testing.T) {

@@ -86,6 +86,7 @@ func (watch) Claimed(store.ClaimResult, int)                          {}
 func (watch) Requested(dispatch.Request, *sink.Result, time.Duration) {}
 func (watch) Suspected([]dispatch.Suspicion)                          {}
 func (watch) Settled(*store.Item, *store.Outcome)                     {}
+func (watch) Vanished([]*store.Item)                                  {}
 func (watch) RowsParked(int)                                          {}
 func (watch) StoreFailed(string, error)                               {}
 func (watch) Connected()                                              {}

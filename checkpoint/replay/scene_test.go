@@ -229,6 +229,7 @@ func (quiet) Claimed(store.ClaimResult, int)                          {}
 func (quiet) Requested(dispatch.Request, *sink.Result, time.Duration) {}
 func (quiet) Suspected([]dispatch.Suspicion)                          {}
 func (quiet) Settled(*store.Item, *store.Outcome)                     {}
+func (quiet) Vanished([]*store.Item)                                  {}
 func (quiet) RowsParked(int)                                          {}
 func (q quiet) StoreFailed(op string, err error)                      { q.say(op, err) }
 func (quiet) Saved(store.Checkpoint)                                  {}

@@ -36,6 +36,7 @@ func ackBuckets() []float64 {
 type Metrics struct {
 	captured     *prometheus.CounterVec
 	claims       [store.Gone + 1]prometheus.Counter
+	vanished     *prometheus.CounterVec
 	sinks        sinkVecs
 	replays      replayMetrics
 	checkpoint   prometheus.Gauge
@@ -98,6 +99,7 @@ func NewMetrics(reg prometheus.Registerer, build Build) *Metrics {
 	claims := r.counters("claims_total", "Rows that claims were asked for, by answer.", "result")
 	m := &Metrics{
 		captured:     r.counters("rows_captured_total", "Rows captured, from the log or by polling.", "outbox"),
+		vanished:     r.counters("rows_vanished_total", "Rows that were no longer in their table when they were claimed or settled.", "outbox"),
 		sinks:        newSinkVecs(r),
 		replays:      newReplayMetrics(r),
 		checkpoint:   r.gauges("checkpoint_timestamp_seconds", "When the checkpoint was last written, in Unix time.").WithLabelValues(),

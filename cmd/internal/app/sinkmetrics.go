@@ -159,6 +159,13 @@ func (s *SinkMetrics) Settled(it *store.Item, o *store.Outcome) {
 	}
 }
 
+// Vanished counts rows that are no longer in their tables.
+func (s *SinkMetrics) Vanished(rows []*store.Item) {
+	for _, it := range rows {
+		s.m.vanished.WithLabelValues(it.Outbox).Inc()
+	}
+}
+
 // StoreFailed counts a claim or an outcome that did not reach the database.
 func (s *SinkMetrics) StoreFailed(string, error) { s.failures.Inc() }
 

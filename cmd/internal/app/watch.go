@@ -29,8 +29,9 @@ type sinkWatch struct {
 	away    atomic.Bool     // statements
 	suspect map[string]bool // endpoints
 
-	mu     sync.Mutex
-	logged map[string]time.Time // alarms, by what failed
+	mu       sync.Mutex
+	logged   map[string]time.Time // alarms, by what failed
+	vanished map[string]int       // rows that no line has counted yet, by outbox
 }
 
 // begin is the state of a sink that nothing was sent to yet.
@@ -114,6 +115,41 @@ func (w *sinkWatch) Settled(it *store.Item, o *store.Outcome) {
 		w.relay.log.Error("a row is FAILED", "sink", w.sink, "outbox", it.Outbox, "id", it.ID,
 			"group", it.Group.String(), "retries", o.RetryCount, "error", o.Error)
 	}
+}
+
+// Vanished implements dispatch.Observer. A line names the first rows of a statement, and
+// counts with them those since the line before: a mass deletion must not flood the log.
+// It is no warning: after a crash, rows that were delivered and deleted come again.
+func (w *sinkWatch) Vanished(rows []*store.Item) {
+	w.SinkMetrics.Vanished(rows)
+	const named = 3
+	ids, groups := map[string][]string{}, map[string][]string{}
+	w.mu.Lock()
+	if w.vanished == nil {
+		w.vanished = map[string]int{}
+	}
+	for _, it := range rows {
+		if w.vanished[it.Outbox]++; len(ids[it.Outbox]) < named {
+			ids[it.Outbox] = append(ids[it.Outbox], it.ID)
+			groups[it.Outbox] = append(groups[it.Outbox], it.Group.String())
+		}
+	}
+	w.mu.Unlock()
+	for outbox, first := range ids {
+		if w.due("vanished from " + outbox) {
+			w.relay.log.Info("rows dropped, no longer in their table", "sink", w.sink, "outbox", outbox,
+				"rows", w.countVanished(outbox), "ids", first, "groups", groups[outbox])
+		}
+	}
+}
+
+// countVanished returns how many rows of an outbox no line has counted yet.
+func (w *sinkWatch) countVanished(outbox string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := w.vanished[outbox]
+	delete(w.vanished, outbox)
+	return n
 }
 
 // StoreFailed implements dispatch.Observer.

@@ -1,11 +1,54 @@
 package app
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluicebox/sluicebox/store"
 )
+
+// Rows that vanished are counted by outbox. A line names the first of them; a mass deletion
+// gets one in ten seconds, which counts all since the one before.
+func TestVanishedRowsAreNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, m := newTestMetrics(t)
+		var said bytes.Buffer
+		w := &sinkWatch{SinkMetrics: m.Sink("platform"), sink: "platform", relay: &relay{log: slog.New(slog.NewTextHandler(&said, nil))}}
+		vanish := func(outbox string, n int) {
+			rows := make([]*store.Item, n)
+			for i := range rows {
+				rows[i] = &store.Item{Ref: store.Ref{Outbox: outbox, ID: fmt.Sprint(i)}, Group: store.GroupOf("shop")}
+			}
+			w.Vanished(rows)
+		}
+		vanish("jobs", 1)
+		for range 1000 {
+			vanish("events", 500)
+		}
+		time.Sleep(quietFor)
+		vanish("events", 2)
+		lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+		want := []string{`outbox=jobs rows=1 ids=[0] groups=`, `outbox=events rows=500 ids="[0 1 2]" groups=`, `outbox=events rows=499502 ids="[0 1]" groups=`}
+		if len(lines) != len(want) {
+			t.Fatalf("%d lines, want %d:\n%s", len(lines), len(want), said.String())
+		}
+		for i, line := range lines {
+			if !strings.Contains(line, want[i]) || !strings.Contains(line, "shop") {
+				t.Errorf("line %d is %s, want %s", i, line, want[i])
+			}
+		}
+		if n := testutil.ToFloat64(m.vanished.WithLabelValues("events")); n != 500_002 {
+			t.Errorf("%v events are counted, want 500002", n)
+		}
+	})
+}
 
 // An alarm is logged once in a while, and hides no other one; a storm of them is bounded.
 func TestAlarmsThatAreDue(t *testing.T) {
