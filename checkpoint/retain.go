@@ -71,7 +71,15 @@ func (r *Retainer) Run(ctx context.Context) error {
 // walk goes through one table. It reports false where something kept it from the
 // end. Its error ends Run.
 func (r *Retainer) walk(ctx context.Context, o *store.Outbox) (ended bool, err error) {
-	p := store.Prune{Outbox: o.Name, Before: time.Now().Add(-o.Retention), Limit: retainRows}
+	now, err := r.now(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return false, ctx.Err()
+		}
+		r.Observer.PruneFailed(o.Name, err)
+		return false, nil
+	}
+	p := store.Prune{Outbox: o.Name, Before: now.Add(-o.Retention), Limit: retainRows}
 	for {
 		began := time.Now()
 		done, err := r.Tables.Prune(ctx, r.Epoch, p)
@@ -95,6 +103,16 @@ func (r *Retainer) walk(ctx context.Context, o *store.Outbox) (ended bool, err e
 			return false, err
 		}
 	}
+}
+
+// now is the time by this machine's clock or by the database's, whichever is behind: one
+// that jumps ahead must not make rows look old.
+func (r *Retainer) now(ctx context.Context) (time.Time, error) {
+	server, err := r.Tables.Clock(ctx)
+	if now := time.Now(); now.Before(server) {
+		return now, err
+	}
+	return server, err
 }
 
 // rest waits for a time, or for the end of the context, whose error it returns.

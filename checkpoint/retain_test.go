@@ -26,7 +26,20 @@ type attic struct {
 	walks []string        // outbox and time of each call from the beginning
 	fail  func(p store.Prune) (store.Pruned, error)
 	seen  []string
+	ahead time.Duration // the database's clock, of the relay's
 }
+
+func (a *attic) Clock(context.Context) (time.Time, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ahead == mute {
+		return time.Time{}, errors.New("away")
+	}
+	return time.Now().Add(a.ahead), nil
+}
+
+// mute is an attic that does not tell the time.
+const mute = time.Duration(-1)
 
 func (a *attic) Prune(_ context.Context, epoch store.Epoch, p store.Prune) (store.Pruned, error) {
 	if p.From == "" {
@@ -125,6 +138,31 @@ func TestRetainer(t *testing.T) {
 			t.Error("a row that has become old is left")
 		}
 	})
+}
+
+// TestAClockThatIsAhead: a row goes when it is old by both clocks, the relay's and the
+// database's. Either may be ahead by more than the retention.
+func TestAClockThatIsAhead(t *testing.T) {
+	for _, ahead := range []time.Duration{-10 * 365 * 24 * time.Hour, 10 * 365 * 24 * time.Hour, mute} {
+		retaining(t, context.Canceled, func(a *attic) {
+			// What is old by one clock alone is young by the other.
+			a.set(func() {
+				a.ahead = ahead
+				for i := range a.rows["week"] {
+					a.rows["week"][i] = time.Now().Add(min(ahead, 0) - time.Hour)
+				}
+			})
+			time.Sleep(3 * time.Hour)
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if n := len(a.rows["week"]); n != 1200 {
+				t.Errorf("the database's clock is ahead by %s: %d rows of 1200 are left", ahead, n)
+			}
+			if ahead == mute && len(a.seen) == 0 {
+				t.Error("nobody is told that the time is not to be had")
+			}
+		})
+	}
 }
 
 // A part that is refused is passed over and tried at the next walk; a database

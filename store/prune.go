@@ -46,6 +46,8 @@ type Pruner interface {
 	// ErrNotLeader and *RefusedError mean that nothing was deleted; after the
 	// latter Next, if it is not "", is where to go on without these rows.
 	Prune(ctx context.Context, epoch Epoch, p Prune) (Pruned, error)
+	// Clock returns the time by the database's clock.
+	Clock(ctx context.Context) (time.Time, error)
 }
 
 // DeliveredTime returns the column that tells when a row was delivered, "" if

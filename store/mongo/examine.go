@@ -91,14 +91,12 @@ func (c *checker) state(ctx context.Context) error {
 // clock compares this machine's clock with the primary's: claims carry times.
 func (c *checker) clock(ctx context.Context) error {
 	c.Subject = "clock"
-	var hello struct {
-		Now time.Time `bson:"localTime"`
-	}
 	before := time.Now()
-	if err := c.conn.run(ctx, bson.D{{Key: "hello", Value: 1}}, &hello); err != nil {
+	now, err := c.conn.clock(ctx)
+	if err != nil {
 		return err
 	}
-	c.Clock(before, hello.Now, time.Now())
+	c.Clock(before, now, time.Now())
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -48,6 +49,27 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.Prune) (st
 		w.next = ""
 	}
 	return store.Pruned{Next: w.next}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
+}
+
+// Clock implements store.Pruner.
+func (s *Store) Clock(ctx context.Context) (now time.Time, err error) {
+	err = s.read(ctx, func(ctx context.Context, on *conn) (err error) {
+		now, err = on.clock(ctx)
+		return err
+	})
+	if err != nil {
+		return now, fmt.Errorf("ask for the server's time: %w", Explain(err))
+	}
+	return now, nil
+}
+
+// clock returns the time by the primary's clock.
+func (c *conn) clock(ctx context.Context) (time.Time, error) {
+	var hello struct {
+		Now time.Time `bson:"localTime"`
+	}
+	err := c.run(ctx, bson.D{{Key: "hello", Value: 1}}, &hello)
+	return hello.Now, err
 }
 
 // pruneFrom reads a place to go on, which is an id as extended JSON; nil is the

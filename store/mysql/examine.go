@@ -109,16 +109,11 @@ func (c *checker) state(ctx context.Context) error {
 func (c *checker) clock(ctx context.Context) error {
 	c.Subject = "clock"
 	before := time.Now()
-	var text string
-	if err := c.conn.row(ctx, "SELECT UTC_TIMESTAMP(6)", nil, &text); err != nil {
+	server, err := serverTime(ctx, c.conn)
+	if err != nil {
 		return err
 	}
-	after := time.Now()
-	server, ok := readTime(text)
-	if !ok {
-		return fmt.Errorf("the server's time is %q", text)
-	}
-	c.Clock(before, server, after)
+	c.Clock(before, server, time.Now())
 	return nil
 }
 

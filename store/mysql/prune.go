@@ -47,6 +47,30 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.Prune) (st
 	return store.Pruned{Next: done.Next}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
 }
 
+// Clock implements store.Pruner.
+func (s *Store) Clock(ctx context.Context) (now time.Time, err error) {
+	err = s.operator.do(ctx, func(ctx context.Context, c *conn) (err error) {
+		now, err = serverTime(ctx, c)
+		return err
+	})
+	if err != nil {
+		return now, fmt.Errorf("ask for the server's time: %w", Explain(err))
+	}
+	return now, nil
+}
+
+func serverTime(ctx context.Context, c *conn) (time.Time, error) {
+	var text string
+	if err := c.row(ctx, "SELECT UTC_TIMESTAMP(6)", nil, &text); err != nil {
+		return time.Time{}, err
+	}
+	now, ok := readTime(text)
+	if !ok {
+		return now, fmt.Errorf("the server's time is %q", text)
+	}
+	return now, nil
+}
+
 // pruneFrom reads a place to go on, which is an id with a colon in front; nil is the
 // beginning.
 func (t *table) pruneFrom(text string) (any, error) {

@@ -110,8 +110,8 @@ func (c *checker) habits(ctx context.Context) error {
 func (c *checker) clock(ctx context.Context) error {
 	c.Subject = "clock"
 	before := c.now()
-	var server time.Time
-	if err := c.conn.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&server); err != nil {
+	server, err := serverTime(ctx, c.conn)
+	if err != nil {
 		return err
 	}
 	c.Clock(before, server, c.now())

@@ -44,6 +44,23 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.Prune) (st
 	return done, nil
 }
 
+// Clock implements store.Pruner.
+func (s *Store) Clock(ctx context.Context) (now time.Time, err error) {
+	err = s.operator.do(ctx, func(ctx context.Context, sess *session) (err error) {
+		now, err = serverTime(ctx, sess.conn)
+		return err
+	})
+	if err != nil {
+		return now, fmt.Errorf("ask for the server's time: %w", Explain(err))
+	}
+	return now, nil
+}
+
+func serverTime(ctx context.Context, conn *pgx.Conn) (now time.Time, err error) {
+	err = conn.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now)
+	return now, err
+}
+
 func pruneFrom(text string) (int64, error) {
 	if text == "" {
 		return 0, nil

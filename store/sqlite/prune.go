@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -51,6 +52,9 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.Prune) (st
 	}
 	return store.Pruned{Next: next}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
 }
+
+// Clock implements store.Pruner: the database has no clock but this machine's.
+func (s *Store) Clock(context.Context) (time.Time, error) { return time.Now(), nil }
 
 // oldRow is a delivered row as it was found.
 type oldRow struct{ key, settled any }

@@ -95,6 +95,21 @@ func (s *suite) testPrune(t *testing.T) {
 	}
 }
 
+// testClock asks for the database's time, which goes with this machine's, beside which the
+// tests' servers run.
+func (s *suite) testClock(t *testing.T) {
+	b := s.start(t, 0)
+	before := time.Now()
+	at, err := b.store.Clock(b.ctx(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const slack = 2 * time.Second
+	if at.Before(before.Add(-slack)) || at.After(time.Now().Add(slack)) {
+		t.Errorf("the database's time is %s, it is %s", at, before)
+	}
+}
+
 // testPruneMany goes through a table of 5000 rows, by a few and by all at once.
 func (s *suite) testPruneMany(t *testing.T) {
 	b := s.start(t, 0)

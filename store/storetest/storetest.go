@@ -199,6 +199,7 @@ func tests() []test {
 		{"a view without some lanes", (*suite).testViewExcept, keepsState},
 		{"a view without a large lane", (*suite).testViewExceptLarge, keepsState},
 		{"delivered rows after their retention", (*suite).testPrune, prunes},
+		{"the database's time", (*suite).testClock, nil},
 		{"5000 delivered rows", (*suite).testPruneMany, func(l *store.Layout) bool { return many(l) && prunes(l) }},
 		{"an old epoch deletes nothing", (*suite).testPruneFence, prunes},
 		{"what cannot be deleted", (*suite).testPruneRefused, nil},
