@@ -21,7 +21,8 @@ type Config struct {
 	// BufferBytes is the most payload bytes in memory of rows that wait; past it
 	// payloads are dropped, and read again when the row is claimed.
 	BufferBytes int64
-	// MaxRetries are the counted attempts after the first; then a row FAILED.
+	// MaxRetries is the number of retries before a refused row is FAILED. An attempt
+	// that the receiver was unavailable for uses none up.
 	MaxRetries int
 	// BackoffInitial is the wait before the first retry of a row. It doubles
 	// with each failure in a row up to BackoffMax. Both are shortened at random
@@ -30,10 +31,12 @@ type Config struct {
 	// RetryAfterMax caps the wait that a receiver may ask for.
 	RetryAfterMax time.Duration
 	// ProofWait is how often a refused row counts without proof that the
-	// receiver lives.
+	// receiver lives, and how long a row may be left unanswered beside others that
+	// are taken before its lane is stalled.
 	ProofWait time.Duration
 	// GiveUpAfter is how long a row may fail, whatever the reason, before it is
-	// FAILED without proof; 0 is for ever.
+	// FAILED: also a row that was only left unanswered, with proof or without. 0 is
+	// for ever.
 	GiveUpAfter time.Duration
 	// OnFailed says what becomes of a lane whose row FAILED.
 	OnFailed OnFailed

@@ -36,6 +36,9 @@ type Observer interface {
 	Requested(req Request, res *sink.Result, took time.Duration)
 	// Suspected: these endpoints of the sink are suspect now; nil: none is.
 	Suspected(all []Suspicion)
+	// Stalled: for proof-wait the receiver has left the lane's first row unanswered
+	// while it took other rows.
+	Stalled(lane *LaneInfo)
 	StoreObserver
 }
 

@@ -63,6 +63,8 @@ type core struct {
 	// lane was not yet still.
 	moved, restless bool
 
+	stalled []LaneInfo // lanes that stalled and that nobody was told of yet
+
 	// watched are the rows that left their lanes since watch; nil while nobody
 	// asks.
 	watched map[store.Ref]bool

@@ -82,6 +82,8 @@ func (d *desk) Suspected(all []Suspicion) {
 	})
 }
 
+func (d *desk) Stalled(lane *LaneInfo) { d.set(func() { d.stalled = append(d.stalled, lane.Head) }) }
+
 func (d *desk) Requested(req Request, _ *sink.Result, _ time.Duration) {
 	d.set(func() { d.seen = append(d.seen, req) })
 }

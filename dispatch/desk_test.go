@@ -44,6 +44,7 @@ type desk struct {
 	at         []time.Duration // of each request, since the test began
 	seen       []Request       // as observed
 	suspicions []string
+	stalled    []string // heads of lanes
 	shelf      shelf
 	observed   []string // "id status"
 	vanished   []string // ids

@@ -278,8 +278,13 @@ func (d *Dispatcher) answered(req *request, res *sink.Result, began time.Time) {
 	d.mu.Lock()
 	d.core.answered(req, res, now)
 	d.pump(now)
+	stalled := d.core.stalled
+	d.core.stalled = nil
 	d.mu.Unlock()
 	d.announce()
+	for i := range stalled {
+		d.obs.Stalled(&stalled[i])
+	}
 	d.tellSuspicions()
 }
 

@@ -43,11 +43,13 @@
 // lane whose last request failed shares none. What fails for want of an answer is
 // not searched: the lanes of the request go on one by one. See settle.go.
 //
-// A failure counts against a row only with proof that the receiver lives: it
+// A refusal counts against a row only with proof that the receiver lives: it
 // accepted another request that began after this row's last failure, or it
-// rejected this row alone. Without proof a refused row counts once in a while,
-// and an unavailable or misconfigured receiver never costs a row anything. See
-// verdict.go.
+// rejected this row alone. Without proof a refused row counts once in a while.
+// An answer that says unavailable or misconfigured never costs a row anything: a
+// part of the receiver may be away, and every row that needs it would become a dead
+// letter. A row that is so left unanswered for ProofWait while others are taken
+// stalls its lane, with an alarm. See verdict.go.
 //
 // # A suspect sink
 //

@@ -116,6 +116,9 @@ type lane struct {
 	queued          uint64 // its turn among those that are ready
 	tried           uint64 // the latest suspicion of its receiver under which it was tried
 	problem         string // the latest failure of its head
+	// stalled: its head fails for want of an answer, for long, while the receiver
+	// takes other rows.
+	stalled         bool
 	blocked, paused *store.Hold
 	job             *job     // whose rows it has; nil: it is live
 	replays         []string // jobs that keep it from moving
@@ -142,6 +145,9 @@ const (
 	parkedWord = "parked"
 	// replayingWord names that of a lane that stands while a job replays its rows.
 	replayingWord = "replaying"
+	// stalledWord names that of a lane whose head the receiver leaves unanswered while
+	// it takes other rows.
+	stalledWord = "stalled"
 )
 
 // word names the lane's state for metrics and operators.
@@ -149,6 +155,8 @@ func (l *lane) word() string {
 	switch {
 	case l.state == laneIdle:
 		return parkedWord
+	case l.state != laneHeld && l.stalled:
+		return stalledWord
 	case l.state != laneHeld:
 		return l.state.String()
 	case l.blocked != nil:
@@ -277,7 +285,7 @@ func (l *lane) insert(rows []*row) {
 
 // passed notes that the receiver took the first n rows of the lane.
 func (l *lane) passed(n, most int) {
-	l.failures, l.problem = 0, ""
+	l.recover()
 	if l.doubt = max(0, l.doubt-n); l.doubt > 0 {
 		l.limit = max(1, l.doubt/2)
 		return
@@ -285,6 +293,9 @@ func (l *lane) passed(n, most int) {
 	l.apart = false
 	l.limit = min(2*l.limit, most)
 }
+
+// recover forgets the failures of a head that has left the lane.
+func (l *lane) recover() { l.failures, l.problem, l.stalled = 0, "", false }
 
 // search halves the first n rows of the lane, one of which is to blame.
 func (l *lane) search(n int) {

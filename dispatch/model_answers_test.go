@@ -41,6 +41,9 @@ func (w *world) receive(t *rapid.T, req *request) sink.Result {
 		}
 		return res
 	}
+	if rapid.IntRange(0, 9).Draw(t, "flaky") == 0 { // one of its servers is away
+		return sink.Result{Outcome: outcomeOf(rapid.SampledFrom([]sink.Class{sink.Unavailable, sink.Misconfigured}).Draw(t, "flake"))}
+	}
 	poison := rapid.SampledFrom([]sink.Class{sink.Rejected, sink.Refused}).Draw(t, "poisoned")
 	switch w.mode(rows[0].key.Kind) {
 	case sink.Atomic:
@@ -225,7 +228,7 @@ func (w *world) failure(rec *record, out sink.Outcome, alone, searching bool, re
 	rec.detail = out.Detail
 	proof := rec.proof
 	busy := retryAfter > 0 && out.Class != sink.Rejected
-	counts := proof || out.Class == sink.Rejected || out.Class == sink.Refused
+	counts := out.Class == sink.Rejected || out.Class == sink.Refused // whatever was unavailable costs nothing
 	switch w.cfg.Compat {
 	case CompatFlowCatalyst:
 		counts = true

@@ -29,8 +29,9 @@ type LaneInfo struct {
 	// Job is set for the rows that a replay sends again. While it does, the group's
 	// live lane is replaying.
 	Job string
-	// State is ready, claiming, sending, writing, waiting, parked, blocked, paused
-	// or replaying.
+	// State is ready, claiming, sending, writing, waiting, stalled, parked, blocked,
+	// paused or replaying. A stalled lane is tried again like a waiting one, but the
+	// receiver leaves its head unanswered while it takes other rows.
 	State string
 	// Rows is how many rows are in memory, Parked how many more are not.
 	Rows, Parked int
@@ -44,7 +45,8 @@ type LaneInfo struct {
 	NextAttempt time.Time
 	// Error is the head's latest failure, Reason why a lane is paused or replaying.
 	Error, Reason string
-	// Since is when a blocked or paused lane came to stand still.
+	// Since is when a blocked or paused lane came to stand still, or the head of a
+	// stalled one first failed.
 	Since time.Time
 }
 

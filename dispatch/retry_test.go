@@ -257,7 +257,7 @@ func TestOnlyARequestThatBeganAfterTheFailureIsProof(t *testing.T) {
 					k.answer = func(ids []string) sink.Result {
 						<-time.After(takes[ids[0]])
 						if ids[0] == "x" {
-							return always(sink.Unavailable)(ids)
+							return always(sink.Refused)(ids)
 						}
 						return always(sink.Delivered)(ids)
 					}

@@ -101,6 +101,7 @@ func (c *core) failed(l *lane, rw *row, f *failure, n int, now time.Time) {
 	status := store.Pending
 	switch {
 	case rw.skip != nil, v == again:
+		c.stall(l, rw, f, now)
 		c.rest(l, f.retryAfter, now)
 		return
 	case v == halve:
@@ -109,9 +110,6 @@ func (c *core) failed(l *lane, rw *row, f *failure, n int, now time.Time) {
 		return
 	case v == single:
 		l.limit, l.doubt = 1, 0
-		c.rest(l, f.retryAfter, now)
-		return
-	case v == count && rw.RetryCount >= c.cfg.MaxRetries && c.tooSoon(rw, f.Class, now):
 		c.rest(l, f.retryAfter, now)
 		return
 	case v == giveUp || rw.RetryCount >= c.cfg.MaxRetries:
@@ -138,11 +136,16 @@ func (c *core) failed(l *lane, rw *row, f *failure, n int, now time.Time) {
 	c.settle(rw, o, l, now)
 }
 
-// tooSoon reports whether a row that the receiver did not answer has yet to fail
-// for a while: one of its servers may be away, and the others take other rows.
-func (c *core) tooSoon(rw *row, class sink.Class, now time.Time) bool {
-	return c.cfg.Compat == CompatNone && (class == sink.Unavailable || class == sink.Misconfigured) &&
-		now.Sub(rw.failing) < c.cfg.ProofWait
+// stall raises the alarm for a row that holds up its lane: the receiver takes other
+// rows and has left this one unanswered for proof-wait. Such a row is not FAILED,
+// because a part of the receiver may be away, and every row that waits for it would
+// follow.
+func (c *core) stall(l *lane, rw *row, f *failure, now time.Time) {
+	if l.stalled || f.refusal() || !f.alone || !rw.proof || now.Sub(rw.failing) < c.cfg.ProofWait {
+		return
+	}
+	l.stalled = true
+	c.stalled = append(c.stalled, c.info(l))
 }
 
 // blocks reports whether a FAILED row blocks its lane.
@@ -291,7 +294,7 @@ func (c *core) passHead(o *outcome, result store.SettleResult, now time.Time) {
 // goOn takes a head out of its lane that failed for good, and lets the lane go on.
 func (c *core) goOn(l *lane, now time.Time) {
 	l.prune(1)
-	l.failures, l.problem = 0, ""
+	l.recover()
 	if l.doubt > 0 || l.apart {
 		l.doubt, l.apart, l.limit = 0, false, c.cfg.APIBatchSize // it was the one to blame
 	}

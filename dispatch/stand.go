@@ -260,6 +260,9 @@ func (c *core) info(l *lane) LaneInfo {
 	case l.state == laneReady && l.to.suspect:
 		in.NextAttempt = l.to.nextProbe
 	}
+	if l.stalled && len(l.rows) > 0 {
+		in.Since = l.rows[0].failing
+	}
 	if h := l.blocked; h != nil {
 		in.Head, in.RetryCount, in.Error, in.Since = h.ID, h.RetryCount, h.Reason, h.Since
 	}

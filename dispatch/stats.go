@@ -31,7 +31,7 @@ func (d *Dispatcher) Stats() Stats {
 func (c *core) stats() Stats {
 	s := Stats{
 		Rows: c.rows, Parked: c.parkedRows, Bytes: c.bytes, InFlight: c.claiming + c.sending,
-		Lanes:   map[string]int{parkedWord: 0, replayingWord: 0, store.Blocked.String(): 0, store.Paused.String(): 0},
+		Lanes:   map[string]int{parkedWord: 0, replayingWord: 0, stalledWord: 0, store.Blocked.String(): 0, store.Paused.String(): 0},
 		Suspect: c.suspicions(),
 	}
 	for st := laneReady; st < laneHeld; st++ {

@@ -31,11 +31,16 @@ type failure struct {
 	retryAfter time.Duration
 }
 
+// refusal reports whether the receiver had something against the rows. Everything
+// else is unavailability. A receiver that names the time to come back is alive and
+// busy: that is no row's fault, whatever it takes from others meanwhile.
+func (f *failure) refusal() bool {
+	return f.Class == sink.Rejected || f.Class == sink.Refused && f.retryAfter == 0
+}
+
 // judge decides what a failed attempt means. It reads and then updates what the
-// row remembers of its failures.
-//
-// A receiver that names the time to come back is alive and busy: that is no
-// row's fault, whatever it takes from others meanwhile.
+// row remembers of its failures. Only refusals of the row alone count: a receiver
+// that is away for some rows and takes others must not make dead letters.
 func (c *core) judge(l *lane, rw *row, f *failure, now time.Time) verdict {
 	proof := rw.proof
 	rw.fail(f.Class, now)
@@ -45,15 +50,12 @@ func (c *core) judge(l *lane, rw *row, f *failure, now time.Time) verdict {
 	switch {
 	case c.cfg.Compat != CompatNone:
 		return c.judgeCompat(f)
-	case f.retryAfter > 0 && f.Class != sink.Rejected:
-	case proof || f.Class == sink.Rejected:
+	case !f.refusal():
+	case proof || f.Class == sink.Rejected || !rw.refused.IsZero() && now.Sub(rw.refused) >= c.cfg.ProofWait:
 		rw.refused = now
 		return count
-	case f.Class == sink.Refused && rw.refused.IsZero():
+	case rw.refused.IsZero():
 		rw.refused = now
-	case f.Class == sink.Refused && now.Sub(rw.refused) >= c.cfg.ProofWait:
-		rw.refused = now
-		return count
 	}
 	if c.cfg.GiveUpAfter > 0 && now.Sub(rw.failing) >= c.cfg.GiveUpAfter {
 		return giveUp

@@ -48,11 +48,23 @@ func TestJudge(t *testing.T) {
 		"an unknown class is as unavailable": {{at: 1, want: again}, {at: 1000, want: again}, {at: 1001, several: true, want: single}},
 
 		"a first failure has no proof": {{at: 10, class: unavailable, accepted: 9, want: again}},
-		"proof counts once": {
+		"unavailable never counts with proof either": {
 			{at: 10, class: unavailable, want: again},
-			{at: 20, class: unavailable, accepted: 15, want: count},
-			{at: 30, class: unavailable, accepted: 15, want: again},
-			{at: 40, class: misconfigured, accepted: 35, want: count},
+			{at: 20, class: unavailable, accepted: 15, want: again},
+			{at: 1000, class: misconfigured, accepted: 900, want: again},
+			{at: 2000, class: unavailable, accepted: 1900, want: again},
+		},
+		"an unavailability before it is a failure to prove against": {
+			{at: 10, class: unavailable, want: again},
+			{at: 20, class: refused, accepted: 15, want: count},
+			{at: 30, class: unavailable, accepted: 25, want: again},
+			{at: 40, class: rejected, want: count},
+		},
+		"proof counts once": {
+			{at: 10, class: refused, want: again},
+			{at: 20, class: refused, accepted: 15, want: count},
+			{at: 30, class: refused, accepted: 15, want: again},
+			{at: 40, class: refused, accepted: 35, want: count},
 		},
 		"a request that began before the failure proves nothing": {
 			{at: 10, class: refused, want: again},

@@ -85,6 +85,7 @@ type watch struct{}
 func (watch) Claimed(store.ClaimResult, int)                          {}
 func (watch) Requested(dispatch.Request, *sink.Result, time.Duration) {}
 func (watch) Suspected([]dispatch.Suspicion)                          {}
+func (watch) Stalled(*dispatch.LaneInfo)                              {}
 func (watch) Settled(*store.Item, *store.Outcome)                     {}
 func (watch) Vanished([]*store.Item)                                  {}
 func (watch) RowsParked(int)                                          {}

@@ -228,6 +228,7 @@ func (q quiet) say(what string, err error) {
 func (quiet) Claimed(store.ClaimResult, int)                          {}
 func (quiet) Requested(dispatch.Request, *sink.Result, time.Duration) {}
 func (quiet) Suspected([]dispatch.Suspicion)                          {}
+func (quiet) Stalled(*dispatch.LaneInfo)                              {}
 func (quiet) Settled(*store.Item, *store.Outcome)                     {}
 func (quiet) Vanished([]*store.Item)                                  {}
 func (quiet) RowsParked(int)                                          {}

@@ -157,7 +157,7 @@ func TestQueryFaults(t *testing.T) {
 		"lanes?limit=0":                 `limit is "0", must be between 1 and 10000`,
 		"lanes?limit=10001":             "must be between 1 and 10000",
 		"lanes?limit=many":              `limit is "many"`,
-		"lanes?state=stuck":             `state is "stuck", must be one of ready, claiming, sending, writing, waiting, blocked, paused`,
+		"lanes?state=stuck":             `state is "stuck", must be one of ready, claiming, sending, writing, waiting, stalled, blocked, paused`,
 		"lanes?group=a&no-group":        "group and no-group are both given",
 		"lanes?group=a&group=b":         "group is given more than once",
 		"lanes?no-group=maybe":          `no-group is "maybe", must be true or false`,

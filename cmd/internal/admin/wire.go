@@ -27,7 +27,7 @@ type Lane struct {
 	NextAttempt time.Time `json:"next_attempt,omitzero"`
 	Error       string    `json:"error,omitempty"`  // the head's latest failure
 	Reason      string    `json:"reason,omitempty"` // why a lane is paused or replaying
-	Since       time.Time `json:"since,omitzero"`   // blocked or paused
+	Since       time.Time `json:"since,omitzero"`   // blocked, paused or stalled
 }
 
 // LaneOf returns a lane as the API shows it.

@@ -127,6 +127,9 @@ func (s *SinkMetrics) Suspected(all []dispatch.Suspicion) {
 	}
 }
 
+// Stalled implements dispatch.Observer: the lanes are counted by their states.
+func (s *SinkMetrics) Stalled(*dispatch.LaneInfo) {}
+
 func count(counters []prometheus.Counter, class sink.Class, n int) {
 	if class >= sink.Delivered && class <= sink.Misconfigured {
 		counters[class].Add(float64(n))

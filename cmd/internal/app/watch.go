@@ -91,6 +91,15 @@ func (w *sinkWatch) Suspected(all []dispatch.Suspicion) {
 	}
 }
 
+// Stalled implements dispatch.Observer.
+func (w *sinkWatch) Stalled(l *dispatch.LaneInfo) {
+	if w.due("stalled") {
+		w.relay.log.Error("message group stalled", "sink", w.sink, "outbox", l.Outbox, "kind", l.Kind, "group", l.Group.String(),
+			"row", l.Head, "since", l.Since, "error", l.Error,
+			"remedy", "other rows are delivered; repair the receiver, or pass the row over with lanes skip")
+	}
+}
+
 // due reports whether an alarm is to be logged now. Rows that the database refuses are
 // told apart: one that it locks must not hide another that it never takes.
 func (w *sinkWatch) due(alarm string) bool {

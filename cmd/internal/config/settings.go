@@ -60,12 +60,12 @@ type Delivery struct {
 	MaxConcurrentGroups int           `yaml:"max-concurrent-groups" doc:"The most requests in flight at once; each carries rows of other message groups."`
 	GlobalBufferSize    int           `yaml:"global-buffer-size" doc:"The most rows of a sink in memory. Past it rows are parked in the relay's own table if the sink does not move and another does; reading pauses when every sink is full."`
 	BufferBytes         Size          `yaml:"buffer-bytes" doc:"The most bytes of payload in memory of rows that wait, such as 64MiB. Past it payloads are read again when their turn comes."`
-	MaxRetries          int           `yaml:"max-retries" doc:"Counted attempts after the first; then the row is FAILED."`
+	MaxRetries          int           `yaml:"max-retries" doc:"Retries before a row that the receiver refuses is FAILED. An answer that says unavailable, or none, uses no retry up."`
 	Backoff             Backoff       `yaml:"backoff" doc:"The wait before a retry; it doubles from initial to max."`
 	RequestTimeout      time.Duration `yaml:"request-timeout" doc:"The longest that one request may take."`
-	ProofWait           time.Duration `yaml:"proof-wait" doc:"How often a refused row is counted while nothing proves that the receiver works."`
+	ProofWait           time.Duration `yaml:"proof-wait" doc:"How often a refused row is counted while nothing proves that the receiver works, and how long a row may stay unanswered beside others that are taken before its message group is shown as stalled."`
 	RetryAfterMax       time.Duration `yaml:"retry-after-max" doc:"The longest wait that a receiver may ask for with Retry-After."`
-	GiveUpAfter         time.Duration `yaml:"give-up-after" doc:"How long a row may fail, whatever the reason, before it is FAILED without proof that the receiver works. 0s: for ever."`
+	GiveUpAfter         time.Duration `yaml:"give-up-after" doc:"How long a row may fail, whatever the reason, before it is FAILED, also one that was only left unanswered. A longer outage of the receiver then makes dead letters. 0s: for ever."`
 	OnFailed            string        `yaml:"on-failed" doc:"What becomes of a message group whose row is FAILED: continue sends the next row, block keeps the group waiting until somebody skips or requeues the row." enum:"continue,block"`
 	Ungrouped           string        `yaml:"ungrouped" doc:"The order of rows without a message group: fifo sends those of a kind one after the other, parallel in any order." enum:"fifo,parallel"`
 	Retry               Retry         `yaml:"retry" doc:"How failures are counted."`
