@@ -19,6 +19,7 @@ type Ledger interface {
 
 // Request is what an observer is told of a request.
 type Request struct {
+	Kind  string // of all rows
 	Rows  int
 	Lanes int
 	// Probe: a single row, to see whether a suspect sink has come back.

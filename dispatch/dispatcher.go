@@ -273,7 +273,7 @@ func (d *Dispatcher) send(ctx context.Context) error {
 // answered takes an answer to the core.
 func (d *Dispatcher) answered(req *request, res *sink.Result, began time.Time) {
 	now := time.Now()
-	seen := Request{Rows: req.size(), Lanes: len(req.runs), Probe: req.probe, Split: req.split}
+	seen := Request{Kind: req.runs[0].rows[0].Kind, Rows: req.size(), Lanes: len(req.runs), Probe: req.probe, Split: req.split}
 	d.obs.Requested(seen, res, now.Sub(began))
 	d.mu.Lock()
 	d.core.answered(req, res, now)

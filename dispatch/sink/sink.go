@@ -146,6 +146,9 @@ type Result struct {
 	// Items are per-message outcomes, by position; nil where the answer is one
 	// for all.
 	Items []Outcome
+	// Skipped is how many of the delivered messages the receiver has, but says that it
+	// did nothing with: they are COMPLETED, and counted.
+	Skipped int
 	// RetryAfter is how long the receiver asks to be left alone; zero if it
 	// does not say. The dispatcher caps it.
 	RetryAfter time.Duration

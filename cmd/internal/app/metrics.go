@@ -67,7 +67,7 @@ type sinkVecs struct {
 	duration, ack                 *prometheus.HistogramVec
 	rows, bytes, lanes, inFlight  *prometheus.GaugeVec
 	parked, oldest                *prometheus.GaugeVec
-	rowsParked                    *prometheus.CounterVec
+	rowsParked, skipped           *prometheus.CounterVec
 	suspect                       *prometheus.GaugeVec
 }
 
@@ -135,6 +135,7 @@ func newSinkVecs(r registrar) sinkVecs {
 		shared:        r.counters("shared_requests_total", "Requests with rows of several message groups.", "sink"),
 		suspect:       r.gauges("sink_suspect", "1 while nothing but probes goes to an endpoint of the sink, by what its latest failure means.", "sink", "class"),
 		retries:       r.counters("retries_total", "Failed attempts that were counted against a row, which is tried again.", "sink"),
+		skipped:       r.counters("rows_skipped_total", "Delivered rows that the receiver has and did nothing with, as it said.", "sink", "kind"),
 		rowsParked:    r.counters("rows_parked_total", "Rows moved into the relay's own table, to bound the memory and the log that they hold.", "sink"),
 		storeFailures: r.counters("store_failures_total", "Claims and outcomes that did not reach the database and were tried again.", "sink"),
 		duration:      r.histograms("delivery_duration_seconds", "Time that a request took.", requestBuckets(), "sink"),

@@ -95,6 +95,9 @@ func (s *SinkMetrics) Claimed(result store.ClaimResult, n int) {
 // Requested counts an answered request and what became of each of its rows.
 func (s *SinkMetrics) Requested(req dispatch.Request, res *sink.Result, took time.Duration) {
 	s.duration.Observe(took.Seconds())
+	if res.Skipped > 0 {
+		s.m.sinks.skipped.WithLabelValues(s.name, req.Kind).Add(float64(res.Skipped))
+	}
 	if req.Probe {
 		s.probes.Inc()
 	}

@@ -28,6 +28,7 @@ type sinkWatch struct {
 
 	away    atomic.Bool     // statements
 	suspect map[string]bool // endpoints
+	skipped atomic.Int64    // rows that the log does not tell of yet
 
 	mu       sync.Mutex
 	logged   map[string]time.Time // alarms, by what failed
@@ -52,6 +53,12 @@ func (w *sinkWatch) Claimed(result store.ClaimResult, n int) {
 // Requested implements dispatch.Observer.
 func (w *sinkWatch) Requested(req dispatch.Request, res *sink.Result, took time.Duration) {
 	w.SinkMetrics.Requested(req, res, took)
+	if res.Skipped > 0 {
+		w.skipped.Add(int64(res.Skipped))
+		if w.due("skipped") {
+			w.relay.log.Info("rows skipped by the receiver", "sink", w.sink, "kind", req.Kind, "rows", w.skipped.Swap(0))
+		}
+	}
 	worst := sink.Outcome{Class: res.Class, Detail: res.Detail}
 	for i := range res.Items {
 		if res.Items[i].Class != sink.Delivered && res.Items[i].Class != sink.NotSent {

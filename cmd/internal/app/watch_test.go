@@ -11,6 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -46,6 +48,28 @@ func TestVanishedRowsAreNamed(t *testing.T) {
 		}
 		if n := testutil.ToFloat64(m.vanished.WithLabelValues("events")); n != 500_002 {
 			t.Errorf("%v events are counted, want 500002", n)
+		}
+	})
+}
+
+// Rows that the receiver has and did nothing with are COMPLETED; the log and a metric say
+// how many, the log in one line for all of a while.
+func TestSkippedRowsAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		_, m := newTestMetrics(t)
+		w := &sinkWatch{relay: &relay{log: slog.New(slog.NewTextHandler(&log, nil))}, sink: "p", SinkMetrics: m.Sink("p")}
+		for range 3 {
+			w.Requested(dispatch.Request{Kind: "AUDIT_LOG", Rows: 5, Lanes: 1}, &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}, Skipped: 2}, 0)
+			w.Requested(dispatch.Request{Kind: "EVENT", Rows: 5, Lanes: 1}, &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, 0)
+			time.Sleep(quietFor * 2 / 3)
+		}
+		if n := testutil.ToFloat64(m.sinks.skipped.WithLabelValues("p", "AUDIT_LOG")); n != 6 {
+			t.Errorf("the metric is %v, want 6", n)
+		}
+		said := log.String()
+		if strings.Count(said, "rows skipped by the receiver") != 2 || !strings.Contains(said, "kind=AUDIT_LOG rows=2\n") || !strings.Contains(said, "kind=AUDIT_LOG rows=4\n") {
+			t.Errorf("the log says:\n%s", said)
 		}
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
@@ -54,13 +53,8 @@ func results(a *httpsink.Answer, r *route, n int, token string) (sink.Result, er
 		return sink.Result{}, a.Err
 	}
 	body := bytes.TrimSpace(a.Body)
-	if !r.needsResults {
-		if len(body) == 0 && !strings.HasPrefix(strings.ToLower(a.ContentType), "text/html") {
-			return delivered(), nil
-		}
-		if len(body) > 0 && body[0] == '[' && json.Valid(body) {
-			return delivered(), nil
-		}
+	if !r.needsResults && (len(body) == 0 || body[0] == '[') {
+		return loose(a, body, r, n, token)
 	}
 	list, err := parseResults(body)
 	if errors.Is(err, errNoObject) && !r.needsResults {
@@ -73,7 +67,7 @@ func results(a *httpsink.Answer, r *route, n int, token string) (sink.Result, er
 		if r.needsResults {
 			return sink.Result{}, errors.New("no results in it")
 		}
-		return delivered(), nil
+		return loose(a, body, r, n, token)
 	}
 	if len(list) != n {
 		return sink.Result{}, fmt.Errorf("%d results for %d items", len(list), n)
@@ -113,7 +107,7 @@ func parseResults(body []byte) ([]result, error) {
 // outcomes turns results into outcomes: one for all where all were taken.
 func outcomes(list []result, r *route, token string) (sink.Result, error) {
 	items := make([]sink.Outcome, len(list))
-	taken := 0
+	taken, skipped := 0, 0
 	for i := range list {
 		switch word := list[i].Status; word {
 		case "":
@@ -121,29 +115,44 @@ func outcomes(list []result, r *route, token string) (sink.Result, error) {
 		case wordSuccess, wordSkipped:
 			items[i] = sink.Outcome{Class: sink.Delivered}
 			taken++
-		default:
-			detail := fmt.Sprintf("%s answered %s for the item: %s", r.name(), word, list[i].reason())
-			items[i] = sink.Outcome{
-				Class: sink.Refused, Reason: store.ReasonInternal, Detail: httpsink.Clean(detail, token),
+			if word == wordSkipped {
+				skipped++
 			}
+		default:
+			items[i] = refused(r, word, list[i].reason(), token)
 		}
 	}
 	if taken == len(list) {
-		return delivered(), nil
+		items = nil
 	}
-	return sink.Result{Items: items}, nil
+	res := sink.Result{Items: items, Skipped: skipped}
+	if items == nil {
+		res.Outcome = delivered().Outcome
+	}
+	return res, nil
+}
+
+// refused is the outcome of an item that was answered with a word that is no success.
+func refused(r *route, word, reason, token string) sink.Outcome {
+	detail := fmt.Sprintf("%s answered %s for the item: %s", r.name(), word, reason)
+	return sink.Outcome{Class: sink.Refused, Reason: store.ReasonInternal, Detail: httpsink.Clean(detail, token)}
 }
 
 // reason is the error of a result, which may be a text or any other value.
 func (r *result) reason() string {
-	if len(r.Error) == 0 || string(r.Error) == "null" {
+	return textOf(r.Error)
+}
+
+// textOf is a value that says why, which may be a text or any other.
+func textOf(raw json.RawMessage) string {
+	if len(raw) == 0 || string(raw) == "null" {
 		return "no reason given"
 	}
 	var text string
-	if json.Unmarshal(r.Error, &text) == nil {
+	if json.Unmarshal(raw, &text) == nil {
 		return text
 	}
-	return string(r.Error)
+	return string(raw)
 }
 
 func delivered() sink.Result {

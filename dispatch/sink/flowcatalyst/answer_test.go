@@ -37,6 +37,18 @@ func TestJudgeSuccess(t *testing.T) {
 		"empty page":      {"Text/HTML", "", m, m, "it is empty"},
 		"object":          {"application/json", `{"ok":true}`, d, m, "no results in it"},
 		"array":           {"application/json", `[]`, d, m, "it is not a JSON object"},
+		"ids":             {"application/json", `["a","b"]`, d, m, "it is not a JSON object"},
+		"accepted":        {"application/json", `{"status":"ACCEPTED","errors":[],"error":null}`, d, m, "no results in it"},
+		"status 202":      {"application/json", `{"status":202}`, d, m, "no results in it"},
+		"items taken":     {"application/json", `[{"id":"1","status":"SUCCESS"},{"id":"2","status":"created"}]`, d, m, "it is not a JSON object"},
+		"an error":        {"application/json", `{"error":"db is down"}`, sink.Refused, m, "no results in it"},
+		"errors":          {"application/json", `{"errors":[{"at":1}]}`, sink.Refused, m, "no results in it"},
+		"error and 503":   {"application/json", `{"error":"db is down","status":503}`, sink.Unavailable, m, "no results in it"},
+		"status 401":      {"application/json", `{"status":"401"}`, m, m, "no results in it"},
+		"status 400":      {"application/json", `{"status":400,"message":"bad"}`, sink.Rejected, m, "no results in it"},
+		"failed":          {"application/json", `{"status":"FAILED"}`, sink.Refused, m, "no results in it"},
+		"no success":      {"application/json", `{"success":false}`, sink.Refused, m, "no results in it"},
+		"one failed":      {"application/json", `[{"status":"FAILED","error":"x"}]`, sink.Refused, m, "it is not a JSON object"},
 		"number":          {"application/json", `1`, m, m, "it is not a JSON object"},
 		"null":            {"application/json", `null`, m, m, "it is not a JSON object"},
 		"text":            {"text/plain", `OK`, m, m, "it is not a JSON object"},
@@ -82,6 +94,31 @@ func TestJudgeItems(t *testing.T) {
 		got.Reason = 0
 		if got != want {
 			t.Errorf("%s is %+v, want %+v", body, got, want)
+		}
+	}
+}
+
+// TestJudgeLooseItems: an entry of an array is about the item at its place.
+func TestJudgeLooseItems(t *testing.T) {
+	a := httpsink.Answer{Status: 200, Body: []byte(`[{"status":"SUCCESS"}, {"status":"FAILED","error":"no customer"}]`)}
+	res := judge(&a, routeOf(t, WireArray), 2, "")
+	if first, second := res.At(0), res.At(1); first.Class != sink.Delivered || second.Class != sink.Refused ||
+		second.Detail != "POST /api/events/batch answered FAILED for the item: no customer" {
+		t.Errorf("%+v, %+v", first, second)
+	}
+}
+
+// TestSkipped: items that the platform has and does nothing with are counted.
+func TestSkipped(t *testing.T) {
+	for body, skipped := range map[string]int{
+		`{"results":[{"status":"SUCCESS"},{"status":"SUCCESS"}]}`: 0,
+		`{"results":[{"status":"SKIPPED"},{"status":"SUCCESS"}]}`: 1,
+		`{"results":[{"status":"SKIPPED"},{"status":"SKIPPED"}]}`: 2,
+		`{"results":[{"status":"SKIPPED"},{"status":"ERROR"}]}`:   1,
+	} {
+		a := httpsink.Answer{Status: 200, Body: []byte(body)}
+		if res := judge(&a, routeOf(t, WireItems), 2, ""); res.Skipped != skipped || res.At(0).Class != sink.Delivered {
+			t.Errorf("%s: %+v", body, res)
 		}
 	}
 }

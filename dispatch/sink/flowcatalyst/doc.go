@@ -6,8 +6,10 @@
 // [WireArray] is the API of the first outbox processors: the body is the JSON
 // array of the payloads, there are two paths, and what a success looks like is
 // not laid down. A 2xx with an empty body, a JSON object or a JSON array is
-// taken for one; an object with "results" is checked like the other wire's. A
-// page is not.
+// taken for one, unless it says otherwise itself: with an "error", with "success"
+// false, with a "status" that is 400 or more or no word of a success, in the object
+// or in the entry of an item. An object with "results" is checked like the other
+// wire's. A page is no success.
 //
 // [WireItems] is today's API: the body is {"items":[…]}, there are three paths,
 // and a success is {"results":[…]} with one entry per item, by position, each

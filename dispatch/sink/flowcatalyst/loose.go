@@ -1,0 +1,130 @@
+package flowcatalyst
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+)
+
+// loose reads a success of WireArray, whose body is not laid down: nothing, an array or
+// an object. It is a delivery unless it says otherwise itself, as a gateway does that
+// answers 200 with an error in the body.
+func loose(a *httpsink.Answer, body []byte, r *route, n int, token string) (sink.Result, error) {
+	switch {
+	case len(body) == 0 && strings.HasPrefix(strings.ToLower(a.ContentType), "text/html"):
+		return sink.Result{}, errors.New("it is an empty page")
+	case len(body) == 0:
+		return delivered(), nil
+	case body[0] == '{':
+		var said verdict
+		if err := json.Unmarshal(body, &said); err != nil {
+			return sink.Result{}, errNoObject
+		}
+		return said.whole(a, r, token), nil
+	}
+	var list []json.RawMessage
+	if err := json.Unmarshal(body, &list); err != nil {
+		return sink.Result{}, fmt.Errorf("%w, nor an array, nor empty", errNoObject)
+	}
+	return looseItems(a, list, r, n, token), nil
+}
+
+// looseItems reads an array: what stands at the place of an item is about it.
+func looseItems(a *httpsink.Answer, list []json.RawMessage, r *route, n int, token string) sink.Result {
+	items := make([]sink.Outcome, len(list))
+	failed := false
+	for i := range list {
+		items[i] = sink.Outcome{Class: sink.Delivered}
+		var said verdict
+		if !bytes.HasPrefix(list[i], []byte("{")) || json.Unmarshal(list[i], &said) != nil {
+			continue // an id, say
+		}
+		word, reason, failure := said.failure()
+		if !failure {
+			continue
+		}
+		failed = true
+		items[i] = refused(r, word, reason, token)
+		if len(list) != n { // whose entry it is, nobody knows
+			return said.whole(a, r, token)
+		}
+	}
+	if !failed {
+		return delivered()
+	}
+	return sink.Result{Items: items}
+}
+
+// verdict is what an object may say about a success of its own.
+type verdict struct {
+	Status  json.RawMessage `json:"status"`
+	Error   json.RawMessage `json:"error"`
+	Errors  json.RawMessage `json:"errors"`
+	Success *bool           `json:"success"`
+	Message json.RawMessage `json:"message"`
+}
+
+// whole is the outcome of a request whose answer is one object. A status of HTTP means
+// what it would have meant in the first line.
+func (v *verdict) whole(a *httpsink.Answer, r *route, token string) sink.Result {
+	word, reason, failure := v.failure()
+	if !failure {
+		return delivered()
+	}
+	class, why := sink.Classify(500)
+	if code, err := strconv.Atoi(word); err == nil && code >= 400 && code <= 599 {
+		class, why = sink.Classify(code)
+	}
+	text := fmt.Sprintf(", whose body says %s: %s", word, reason)
+	return sink.Result{Outcome: sink.Outcome{Class: class, Reason: why, Detail: a.Detail(r.name(), text, token)}}
+}
+
+// failure reports whether an object says that something failed: in which word, and why.
+func (v *verdict) failure() (word, reason string, failure bool) {
+	word = strings.Trim(string(v.Status), `"`)
+	why := v.Error
+	if !says(why) {
+		why = v.Errors
+	}
+	switch {
+	case says(v.Status) && !successWord(word):
+	case says(why):
+		word = "an error"
+	case v.Success != nil && !*v.Success:
+		word = "success: false"
+	default:
+		return "", "", false
+	}
+	if !says(why) {
+		why = v.Message
+	}
+	return word, textOf(why), true
+}
+
+// says reports whether a value is there and not empty.
+func says(raw json.RawMessage) bool {
+	empty := []string{"", "null", `""`, "false", "0", "[]", "{}"}
+	return !slices.Contains(empty, strings.Join(strings.Fields(string(raw)), ""))
+}
+
+// successWord reports whether a status is one of a success: of HTTP below 400, or a word
+// by which APIs say that they have, or had, an item.
+func successWord(word string) bool {
+	if code, err := strconv.ParseFloat(word, 64); err == nil {
+		return code < 400
+	}
+	switch strings.ToLower(word) {
+	case "success", "succeeded", "successful", "ok", "okay", "true", "skipped", "duplicate", "accepted", "created",
+		"received", "stored", "saved", "queued", "enqueued", "scheduled", "pending", "processing", "processed",
+		"published", "sent", "delivered", "done", "complete", "completed", "new", "active":
+		return true
+	}
+	return false
+}
