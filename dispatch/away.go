@@ -50,6 +50,7 @@ func (c *core) putAway(l *lane) {
 		return
 	}
 	c.takeOut(l)
+	l.to.lanes--
 	delete(c.lanes, l.name)
 	if l.name.RowID == "" {
 		c.awayOf(l.name.Outbox, l.name.Kind).put(l.name.Hash(), l.beyond)

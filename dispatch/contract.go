@@ -35,7 +35,8 @@ type Observer interface {
 	Claimed(result store.ClaimResult, n int)
 	// Requested: a request was answered.
 	Requested(req Request, res *sink.Result, took time.Duration)
-	// Suspected: these endpoints of the sink are suspect now; nil: none is.
+	// Suspected: these endpoints of the sink are suspect now; nil: none is. It is
+	// called again when one begins or ceases to be idle.
 	Suspected(all []Suspicion)
 	// Stalled: for proof-wait the receiver has left the lane's first row unanswered
 	// while it took other rows.

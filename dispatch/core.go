@@ -214,7 +214,7 @@ func (c *core) wake(l *lane) {
 	case l.state != laneIdle:
 	case c.skipHead(l):
 	case l.standing() && (l.job == nil || len(l.rows) > 0):
-		l.state = laneHeld
+		l.hold()
 	case len(l.rows) > 0:
 		if !l.rows[0].returning {
 			c.queue(l)
@@ -258,6 +258,7 @@ func (c *core) takeOut(l *lane) {
 	case laneWaiting:
 		heap.Remove(&c.waiting, slices.Index(c.waiting, l))
 	case laneHeld:
+		l.letGo()
 	default:
 		return // it comes back by itself
 	}

@@ -77,6 +77,9 @@ func (d *desk) Suspected(all []Suspicion) {
 				words = ""
 			}
 			words += s.Endpoint + s.Why.Class.String()
+			if s.Idle {
+				words += ", idle"
+			}
 		}
 		d.suspicions = append(d.suspicions, words)
 	})

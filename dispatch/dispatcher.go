@@ -206,6 +206,7 @@ func (d *Dispatcher) claimRows(ctx context.Context) error {
 		d.pump(now) // replayed rows need no claim
 		wake, waiting := d.core.nextWake()
 		d.mu.Unlock()
+		d.tellSuspicions() // a row came for a suspect receiver, or the last one has left
 		if len(reqs) > 0 {
 			if err := d.claim(ctx, reqs); err != nil {
 				return err
@@ -296,7 +297,9 @@ func (d *Dispatcher) tellSuspicions() {
 	d.mu.Lock()
 	now := d.core.suspicions()
 	d.mu.Unlock()
-	same := slices.EqualFunc(now, d.suspect, func(a, b Suspicion) bool { return a.Endpoint == b.Endpoint && a.Why.Class == b.Why.Class })
+	same := slices.EqualFunc(now, d.suspect, func(a, b Suspicion) bool {
+		return a.Endpoint == b.Endpoint && a.Why.Class == b.Why.Class && a.Idle == b.Idle
+	})
 	if d.suspect = now; !same {
 		d.obs.Suspected(now)
 	}

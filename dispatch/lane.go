@@ -176,11 +176,28 @@ func (l *lane) leaving() bool { return l.job != nil && l.job.leaving }
 // newLane makes the lane of a name.
 func (c *core) newLane(name LaneName) *lane {
 	c.stamp++
-	return &lane{name: name, limit: c.cfg.APIBatchSize, to: c.receiver(name.Kind), born: c.stamp}
+	l := &lane{name: name, limit: c.cfg.APIBatchSize, to: c.receiver(name.Kind), born: c.stamp}
+	l.to.lanes++
+	return l
+}
+
+// hold keeps the lane until somebody lets it go.
+func (l *lane) hold() {
+	if l.state != laneHeld {
+		l.to.held++
+	}
+	l.state = laneHeld
+}
+
+// letGo ends hold.
+func (l *lane) letGo() {
+	l.to.held--
+	l.state = laneIdle
 }
 
 // forget drops a lane that has nothing left.
 func (c *core) forget(l *lane) {
+	l.to.lanes--
 	if l.job != nil {
 		l.to.shadows--
 		delete(l.job.lanes, l.name)

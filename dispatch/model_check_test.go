@@ -2,6 +2,8 @@ package dispatch
 
 import (
 	"slices"
+
+	"pgregory.net/rapid"
 )
 
 // check states what holds at every moment.
@@ -48,10 +50,32 @@ func (w *world) check() {
 			w.t.Fatalf("endpoint %s is suspect %v, by the rule %v after %d failed requests", recv.endpoint, recv.suspect, by.suspect, by.fails)
 		}
 	}
+	checkReceivers(w.t, c)
 	w.checkBytes()
 	w.checkLanes()
 	w.checkEncore()
 	w.checkSkips()
+}
+
+// checkReceivers states that each endpoint knows how many lanes wait for it, so that
+// readiness fails only while one does.
+func checkReceivers(t *rapid.T, c *core) {
+	for _, recv := range c.receivers {
+		lanes, held := 0, 0
+		for l := range c.everyLane() {
+			switch {
+			case l.to != recv:
+			case l.state == laneHeld:
+				held++
+				fallthrough
+			default:
+				lanes++
+			}
+		}
+		if recv.lanes != lanes || recv.held != held {
+			t.Fatalf("endpoint %s counts %d lanes, %d held; there are %d, %d held", recv.endpoint, recv.lanes, recv.held, lanes, held)
+		}
+	}
 }
 
 // checkBytes states what the buffer holds: no payload but those in flight is

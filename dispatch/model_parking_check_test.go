@@ -53,6 +53,7 @@ func (y *yard) check(*rapid.T) {
 	if n := y.core.back; n > max(1, y.cfg.BufferRows/2)+y.each || n < 0 {
 		y.t.Fatalf("%d rows were read back into a buffer of %d", n, y.cfg.BufferRows)
 	}
+	checkReceivers(y.t, y.core)
 	y.checkParked()
 	y.checkPlaying()
 	if rows != y.core.rows {

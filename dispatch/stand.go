@@ -94,7 +94,7 @@ func (c *core) letGo(l *lane, now time.Time) {
 	if l.state != laneHeld || l.standing() {
 		return
 	}
-	l.state = laneIdle
+	l.letGo()
 	if len(l.rows) > 0 && l.wakeAt.After(now) {
 		c.wait(l, l.wakeAt)
 		return
@@ -160,7 +160,7 @@ func (c *core) restore(holds []store.Hold) {
 		} else {
 			l.paused = h
 		}
-		l.state = laneHeld
+		l.hold()
 	}
 }
 

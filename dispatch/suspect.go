@@ -30,6 +30,9 @@ type receiver struct {
 	again    fifo[*lane] // ready with replayed rows; while it is suspect they are with the others
 	tried    fifo[*lane] // tried since the receiver became suspect
 	shadows  int         // lanes of replayed rows that go to it
+	// lanes are all that go to it and are known, held those of them that somebody has
+	// to let go.
+	lanes, held int
 
 	// accepted is the latest beginning of a request of which it took a row.
 	accepted time.Time
@@ -207,7 +210,7 @@ func (c *core) nextProbe(now time.Time) *request {
 	for c.urgent.len() > 0 {
 		l := c.urgent.pop()
 		if l.standing() && l.rows[0].skip == nil {
-			l.state = laneHeld // another row came in front of the one to pass over
+			l.hold() // another row came in front of the one to pass over
 			continue
 		}
 		return probe(l, true)
@@ -261,13 +264,28 @@ type Suspicion struct {
 	Endpoint string
 	Why      sink.Outcome // its latest failure
 	Since    time.Time
+	// Idle: no row waits for the endpoint, so nothing is wrong for now. The next row
+	// is sent as a probe.
+	Idle bool
+}
+
+// waitingFor counts the lanes with rows that wait for a receiver, in memory or parked,
+// but for those that somebody has to let go.
+func (c *core) waitingFor(recv *receiver) int {
+	n := recv.lanes - recv.held
+	for _, away := range c.away {
+		if len(away.rows) > 0 && c.receiver(away.kind) == recv {
+			n += len(away.rows)
+		}
+	}
+	return n
 }
 
 // suspicions returns the endpoints that are suspect.
 func (c *core) suspicions() (all []Suspicion) {
 	for _, recv := range c.receivers {
 		if recv.suspect {
-			all = append(all, Suspicion{recv.endpoint, recv.why, recv.since})
+			all = append(all, Suspicion{recv.endpoint, recv.why, recv.since, c.waitingFor(recv) == 0})
 		}
 	}
 	return all

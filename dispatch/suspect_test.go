@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -215,6 +216,60 @@ func TestNothingIsSentBeforeTheTakeoverWait(t *testing.T) {
 		k.pass(time.Minute)
 		k.expect(t, "claims", k.claims, "[[1]]")
 		k.expect(t, "requests", k.at, []time.Duration{5*time.Second + time.Millisecond})
+	})
+}
+
+// A suspect endpoint is a fault only while rows wait for it, in memory or parked. Six
+// rows FAILED and no other came: nothing is wrong until the next one.
+func TestSuspectEndpointWithoutRowsIsIdle(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.ProofWait, cfg.MaxRetries, cfg.BackoffMax = time.Second, 1, time.Second
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.answer = always(sink.Refused) })
+		add(t, d, nil, grouped(6))
+		k.pass(100 * time.Millisecond)
+		k.expect(t, "while rows wait", k.suspicions, "[refused]")
+		k.pass(10 * time.Minute)
+		k.expect(t, "FAILED", len(failed(k.outcomes)), 6)
+		k.expect(t, "without a row", k.suspicions, "[refused refused, idle]")
+		if s := d.Stats().Suspect; len(s) != 1 || !s[0].Idle {
+			t.Errorf("suspect: %+v", s)
+		}
+
+		add(t, d, nil, items("late", "x"))
+		k.pass(time.Millisecond)
+		k.expect(t, "with a row again", k.suspicions, "[refused refused, idle refused]")
+		if err := d.Pause(context.Background(), nameOf("late"), "test"); err != nil {
+			t.Error(err)
+		}
+		k.pass(time.Second)
+		k.expect(t, "with a paused group alone", k.suspicions, "[refused refused, idle refused refused, idle]")
+		if err := d.Resume(context.Background(), nameOf("late")); err != nil {
+			t.Error(err)
+		}
+		k.set(func() { k.answer = always(sink.Delivered) })
+		k.pass(time.Minute)
+		k.expect(t, "after a row was taken", k.suspicions[4:], "[refused trusted]")
+	})
+}
+
+// Rows that are parked wait for the endpoint as those in memory do.
+func TestSuspectEndpointWithParkedRowsIsNotIdle(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.BufferRows = 10
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.answer = always(sink.Unavailable) })
+		for i := range 40 {
+			add(t, d, nil, placed(i+1, items(fmt.Sprint("g", i), fmt.Sprint(i))))
+		}
+		for range 60 {
+			d.Relieve(true)
+			k.pass(time.Second)
+		}
+		if s := d.Stats(); s.Parked == 0 || len(s.Suspect) != 1 || s.Suspect[0].Idle {
+			t.Errorf("%+v", s)
+		}
+		k.expect(t, "observed", k.suspicions, "[unavailable]")
 	})
 }
 

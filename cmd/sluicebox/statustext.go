@@ -201,7 +201,11 @@ func sinkLines(b *bytes.Buffer, s *admin.SinkStatus, now time.Time) {
 		fmt.Fprintf(b, "%s: lanes %s\n", cell(s.Name), strings.Join(lanes, ", "))
 	}
 	for _, e := range s.Suspect {
-		fmt.Fprintf(b, "%s: suspect for %s, %s at %s: %s\n", cell(s.Name), age(e.Since, now), oneLine(e.Class), oneLine(e.Endpoint), oneLine(e.Error))
+		idle := ""
+		if e.Idle {
+			idle = " (no row waits for it)"
+		}
+		fmt.Fprintf(b, "%s: suspect for %s%s, %s at %s: %s\n", cell(s.Name), age(e.Since, now), idle, oneLine(e.Class), oneLine(e.Endpoint), oneLine(e.Error))
 	}
 }
 

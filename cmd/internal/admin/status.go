@@ -113,6 +113,7 @@ type Suspect struct {
 	Class    string    `json:"class"`
 	Since    time.Time `json:"since"`
 	Error    string    `json:"error"` // its latest failure
+	Idle     bool      `json:"idle"`  // no row waits for it: it fails no readiness
 }
 
 // FailedRows is how many FAILED rows an outbox has.

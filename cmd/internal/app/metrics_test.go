@@ -179,6 +179,7 @@ func TestSinkMetrics(t *testing.T) {
 	s.Suspected(nil)
 	s.Suspected(suspect(sink.Misconfigured))
 	s.Suspected(suspect(sink.Misconfigured + 1)) // no class
+	s.Suspected([]dispatch.Suspicion{{Endpoint: "/", Why: sink.Outcome{Class: sink.Refused}, Idle: true}})
 	s.Suspected(suspect(sink.Misconfigured))
 	expect(t, reg, `
 # HELP sluicebox_claims_total Rows that claims were asked for, by answer.

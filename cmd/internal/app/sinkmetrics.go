@@ -118,13 +118,14 @@ func (s *SinkMetrics) Requested(req dispatch.Request, res *sink.Result, took tim
 	}
 }
 
-// Suspected notes which endpoints of the sink are suspect, and for what.
+// Suspected notes which endpoints of the sink are suspect, and for what. One that no row
+// waits for is no fault.
 func (s *SinkMetrics) Suspected(all []dispatch.Suspicion) {
 	for class := sink.Rejected; class <= sink.Misconfigured; class++ {
 		s.suspect[class].Set(0)
 	}
 	for i := range all {
-		if class := all[i].Why.Class; class >= sink.Rejected && class <= sink.Misconfigured {
+		if class := all[i].Why.Class; !all[i].Idle && class >= sink.Rejected && class <= sink.Misconfigured {
 			s.suspect[class].Set(1)
 		}
 	}

@@ -103,7 +103,7 @@ func (r *relay) reportSink(name string, stats dispatch.Stats, lag *admin.Lag, no
 		Delivered: rates(&m.delivered, now), Failed: rates(&m.failed, now), Retried: rates(&m.retried, now),
 	}
 	for i, of := range stats.Suspect {
-		s.Suspect[i] = admin.Suspect{Endpoint: of.Endpoint, Class: of.Why.Class.String(), Since: of.Since, Error: of.Why.Detail}
+		s.Suspect[i] = admin.Suspect{Endpoint: of.Endpoint, Class: of.Why.Class.String(), Since: of.Since, Error: of.Why.Detail, Idle: of.Idle}
 	}
 	lag.Rows += stats.Waiting
 	if oldest := known(stats.Oldest); oldest != nil && (lag.Oldest == nil || oldest.Before(*lag.Oldest)) {

@@ -76,11 +76,15 @@ func (w *sinkWatch) Suspected(all []dispatch.Suspicion) {
 	w.SinkMetrics.Suspected(all)
 	before := w.suspect
 	w.suspect = map[string]bool{}
-	var what []string
+	var what, idle []string
 	for i := range all {
 		s := &all[i]
 		w.suspect[s.Endpoint] = true
-		what = append(what, s.Why.Class.String()+": "+s.Why.Detail)
+		if s.Idle {
+			idle = append(idle, s.Endpoint)
+		} else {
+			what = append(what, s.Why.Class.String()+": "+s.Why.Detail)
+		}
 		if !before[s.Endpoint] {
 			w.relay.log.Error("the sink is suspect: single rows are sent until one is taken",
 				"sink", w.sink, "endpoint", s.Endpoint, "class", s.Why.Class.String(), "error", s.Why.Detail)
@@ -91,10 +95,13 @@ func (w *sinkWatch) Suspected(all []dispatch.Suspicion) {
 			w.relay.log.Info("the sink delivers again", "sink", w.sink, "endpoint", endpoint)
 		}
 	}
-	if len(all) == 0 {
-		w.relay.health.ok("sink "+w.sink, "delivers")
-	} else {
+	switch {
+	case len(what) > 0:
 		w.relay.health.fail("sink "+w.sink, "suspect, "+strings.Join(what, "; "))
+	case len(idle) > 0:
+		w.relay.health.ok("sink "+w.sink, "no row waits; suspect is "+strings.Join(idle, ", "))
+	default:
+		w.relay.health.ok("sink "+w.sink, "delivers")
 	}
 }
 
