@@ -202,6 +202,9 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 	}
 	l.prune(n)
 	r.rows = send
+	if stop != nil && stop.Result == store.TableLocked {
+		c.lockTable(l.name.Outbox, now)
+	}
 	switch {
 	case c.ended || stop == nil && len(send) == 0 || len(send) > 0 && send[0].skip != nil:
 		c.release(l)
@@ -209,6 +212,9 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 	case len(send) > 0:
 		l.state, l.inFlight, l.looks = laneSending, len(send), 0
 		return true
+	case stop.Result == store.TableLocked:
+		c.release(l)
+		return false
 	}
 	c.wait(l, c.lookAgain(l, stop, now))
 	return false

@@ -12,6 +12,7 @@ import (
 type Ledger interface {
 	store.Claimer
 	store.Settler
+	store.TableAwaiter
 	store.Holds
 	store.DeadLetters
 	store.Parker

@@ -36,6 +36,9 @@ type core struct {
 	refused  refusals  // that the store refused or that were too early, until they are tried again
 	early    int       // that were too early when they were last tried, wherever they are
 
+	// tables are the outboxes whose table is locked or was so, by name.
+	tables map[string]*lockedTable
+
 	toPark   []parking // rows on their way to the parked table, in order
 	parkings []parking // being parked
 	passing  int       // rows among both that the lanes do not keep
@@ -80,16 +83,17 @@ type outcome struct {
 	row  *row
 	lane *lane // waits for the write; nil if it went on
 	// tries counts the times that the store refused it, looks those in a row that
-	// it was too early, and due is when it is tried again.
-	tries, looks int
-	due          time.Time
+	// it was too early, locks those that its row was locked, and due is when it is
+	// tried again.
+	tries, looks, locks int
+	due                 time.Time
 }
 
 func newCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {
 	return &core{
 		cfg: cfg, limits: limits, random: random, lanes: map[LaneName]*lane{}, blocked: map[store.Ref]*lane{},
 		shrinking: map[*lane]bool{}, settling: map[store.ParkedRef]bool{},
-		jobs: map[string]*job{}, resting: map[store.LaneKey]map[*row]bool{},
+		tables: map[string]*lockedTable{}, jobs: map[string]*job{}, resting: map[store.LaneKey]map[*row]bool{},
 	}
 }
 
@@ -255,6 +259,11 @@ func (c *core) takeOut(l *lane) {
 	case laneReady:
 		is := func(other *lane) bool { return other == l }
 		_ = l.to.ready.remove(is) || l.to.again.remove(is) || l.to.tried.remove(is) || c.urgent.remove(is)
+		if l.locked {
+			t := c.tables[l.name.Outbox]
+			_ = t.ready.remove(is) || t.urgent.remove(is)
+			l.locked = false
+		}
 	case laneWaiting:
 		heap.Remove(&c.waiting, slices.Index(c.waiting, l))
 	case laneHeld:
@@ -268,7 +277,7 @@ func (c *core) takeOut(l *lane) {
 // tick queues the lanes and the outcomes whose wait is over.
 func (c *core) tick(now time.Time) {
 	for len(c.refused) > 0 && !c.refused[0].due.After(now) {
-		c.outcomes = append(c.outcomes, heap.Pop(&c.refused).(outcome))
+		c.post(heap.Pop(&c.refused).(outcome))
 	}
 	for len(c.waiting) > 0 && !c.waiting[0].wakeAt.After(now) {
 		c.release(heap.Pop(&c.waiting).(*lane))
@@ -337,11 +346,9 @@ func (c *core) heldIDs(outbox string) []string {
 			ids = append(ids, rw.ID)
 		}
 	}
-	for _, queue := range [][]outcome{c.outcomes, c.writing, c.refused} {
-		for i := range queue {
-			if queue[i].Outbox == outbox {
-				ids = append(ids, queue[i].ID)
-			}
+	for o := range c.unwritten() {
+		if o.Outbox == outbox {
+			ids = append(ids, o.ID)
 		}
 	}
 	for _, queue := range [][]parking{c.toPark, c.parkings} {

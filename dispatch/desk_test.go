@@ -31,6 +31,8 @@ type desk struct {
 	bad    map[string]bool // ids that the table refuses
 	grant  func(r *store.ClaimRow) store.ClaimAnswer
 	found  store.SettleResult
+	locks  map[string]bool // outboxes whose table is locked
+	kept   map[string]bool // ids of rows that are locked when an outcome is written
 
 	// What it saw.
 	tries      []time.Duration // of each statement, since the test began
@@ -51,6 +53,7 @@ type desk struct {
 	failures   []string // of the store, as observed
 	parkedRows int      // as observed
 	notes      notes
+	awaited    []time.Duration // of each question for a locked table, since the test began
 }
 
 func newDesk() *desk {
@@ -103,6 +106,13 @@ func (d *desk) statement(ctx context.Context, ids []string) error {
 func (d *desk) Claim(ctx context.Context, _ store.Epoch, at time.Time, rows []store.ClaimRow) ([]store.ClaimAnswer, error) {
 	ids := make([]string, len(rows))
 	for i := range rows {
+		locked := false
+		if d.set(func() { locked = d.locks[rows[i].Outbox] }); locked {
+			<-time.After(500 * time.Millisecond) // as long as a store waits
+			break
+		}
+	}
+	for i := range rows {
 		ids[i] = rows[i].ID
 	}
 	err := d.statement(ctx, ids)
@@ -114,7 +124,9 @@ func (d *desk) Claim(ctx context.Context, _ store.Epoch, at time.Time, rows []st
 	d.claims = append(d.claims, ids)
 	answers := make([]store.ClaimAnswer, len(rows))
 	for i := range rows {
-		answers[i] = d.grant(&rows[i])
+		if answers[i] = d.grant(&rows[i]); d.locks[rows[i].Outbox] {
+			answers[i] = store.ClaimAnswer{Result: store.TableLocked}
+		}
 	}
 	return answers, d.lose
 }
@@ -132,14 +144,37 @@ func (d *desk) Settle(ctx context.Context, _ store.Epoch, outcomes []store.Outco
 	}
 	var parked []store.ParkedRef
 	for i := range results {
-		results[i] = d.found
-		if o := &outcomes[i]; o.Parked != 0 && o.Status.Settled() {
+		o := &outcomes[i]
+		switch results[i] = d.found; {
+		case d.locks[o.Outbox]:
+			results[i] = store.TableWasLocked
+		case d.kept[o.ID]:
+			results[i] = store.WasLocked
+		}
+		if !results[i].Again() && o.Parked != 0 && o.Status.Settled() {
 			parked = append(parked, store.ParkedRef{Ref: o.Ref, Seq: o.Parked})
 		}
 	}
 	d.forget(parked...)
 	d.settles, d.outcomes = append(d.settles, lines), append(d.outcomes, outcomes...)
 	return results, d.lose
+}
+
+// AwaitTable waits as long as a store does.
+func (d *desk) AwaitTable(ctx context.Context, outbox string) error {
+	d.set(func() { d.awaited = append(d.awaited, time.Since(d.began)) })
+	for range 100 {
+		locked := false
+		if d.set(func() { locked = d.locks[outbox] }); !locked {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return &store.OutboxLockedError{Outbox: outbox}
 }
 
 // Limits gives each kind but EVENT an endpoint of its name.

@@ -45,7 +45,7 @@ type Dispatcher struct {
 	// relieved is when rows to park were last looked for; mu guards it.
 	relieved time.Time
 	// Signals with room for one: something changed for whoever waits.
-	toClaim, toWrite, toPark, toNote, freed, settled, roomy, replaying chan struct{}
+	toClaim, toWrite, toPark, toNote, toAwait, freed, settled, roomy, replaying chan struct{}
 
 	// claims and outcomes are what is asked of the store, in memory that is used
 	// again: the one belongs to claimRows, the other to writeOutcomes.
@@ -64,7 +64,7 @@ func New(cfg Config, ledger Ledger, to sink.Sink, epoch store.Epoch, obs Observe
 	return &Dispatcher{
 		cfg: cfg, store: ledger, sink: to, epoch: epoch, obs: obs, drainTimeout: drainTimeout,
 		core:    newCore(cfg, to.Limits, rand.Float64),
-		toClaim: signal(), toWrite: signal(), toPark: signal(), toNote: signal(),
+		toClaim: signal(), toWrite: signal(), toPark: signal(), toNote: signal(), toAwait: signal(),
 		freed: signal(), settled: signal(), roomy: signal(), replaying: signal(),
 		toSend: make(chan *request, cfg.MaxConcurrentGroups),
 		over:   make(chan struct{}),
@@ -130,6 +130,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	workers.Go(func() error { return d.claimRows(work) })
 	workers.Go(func() error { return d.writeOutcomes(work) })
 	workers.Go(func() error { return d.keepParked(work) })
+	workers.Go(func() error { return d.awaitTables(work) })
 	if d.Replays != nil {
 		workers.Go(func() error { return d.noteReplayed(work) })
 	}
@@ -233,6 +234,7 @@ func (d *Dispatcher) announce() {
 	d.mu.Lock()
 	d.tellParking()
 	write, note, told := len(d.core.outcomes) > 0, len(d.core.done) > 0, d.core.told()
+	_, _, locked := d.core.nextLocked()
 	d.mu.Unlock()
 	notify(d.toClaim)
 	if write {
@@ -243,6 +245,9 @@ func (d *Dispatcher) announce() {
 	}
 	if told {
 		notify(d.replaying)
+	}
+	if locked {
+		notify(d.toAwait)
 	}
 	notify(d.freed)
 	notify(d.settled)

@@ -88,6 +88,14 @@
 // stand no longer than for that look. A pause of the group stops both its lanes. See
 // shadow.go and hold.go.
 //
+// # Locked rows and tables
+//
+// While another session keeps the table of an outbox locked, its lanes and outcomes are
+// put aside: nothing of it is claimed or written, and other outboxes go on. One worker
+// waits in the store until the table is free. A table that is locked again and again is
+// tried at growing intervals, up to 2 s. Outcomes of locked rows are written again
+// together, about once a second. See locked.go.
+//
 // # Failure policy
 //
 // A store that cannot be reached is tried again for ever: rows stay where they

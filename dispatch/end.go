@@ -10,7 +10,8 @@ import (
 )
 
 // quiet reports whether nothing is on its way: no claim, no request, no outcome
-// but those that the store refuses. One that was too early is worth the wait.
+// but those that the store refuses or whose table is locked. One that was too early is
+// worth the wait.
 func (c *core) quiet() bool {
 	return len(c.parkings) == 0 && c.claiming+c.sending == 0 && len(c.outcomes) == 0 && len(c.writing) == 0 && c.early == 0 &&
 		len(c.done)+len(c.noting) == 0
@@ -69,7 +70,7 @@ func (c *core) unclaim(rw *row) {
 		return
 	}
 	rw.claimed = time.Time{}
-	c.outcomes = append(c.outcomes, outcome{row: rw, Outcome: store.Outcome{
+	c.post(outcome{row: rw, Outcome: store.Outcome{
 		Ref: rw.Ref, Status: store.Pending, RetryCount: rw.RetryCount,
 	}})
 }

@@ -94,12 +94,9 @@ func (c *core) underWay(key store.LaneKey, lanes []*lane) iter.Seq[*row] {
 				}
 			}
 		}
-		for _, queue := range [][]outcome{c.outcomes, c.writing, c.refused} {
-			for i := range queue {
-				o := &queue[i]
-				if o.Outbox == key.Outbox && o.Status.Settled() && o.row.Lane() == key && !yield(o.row) {
-					return
-				}
+		for o := range c.unwritten() {
+			if o.Outbox == key.Outbox && o.Status.Settled() && o.row.Lane() == key && !yield(o.row) {
+				return
 			}
 		}
 		for _, queue := range [][]parking{c.toPark, c.parkings} {

@@ -79,7 +79,7 @@ type laneState uint8
 
 const (
 	laneIdle     laneState = iota // no rows; not kept
-	laneReady                     // in the ready queue, or tried and waiting for a suspect sink
+	laneReady                     // in the ready queue, or waiting for a suspect sink or a locked table
 	laneClaiming                  // in a request that is being claimed
 	laneSending                   // in a request that waits for a sender or is being sent
 	laneWriting                   // an outcome of its head is being written
@@ -138,6 +138,7 @@ type lane struct {
 	memo            *memo
 	asked           bool // somebody wants to see its first row
 	probed          bool // it was sent as a probe
+	locked          bool // ready, and its table is locked; see lockedTable
 }
 
 const (
@@ -157,6 +158,8 @@ func (l *lane) word() string {
 		return parkedWord
 	case l.state != laneHeld && l.stalled:
 		return stalledWord
+	case l.locked:
+		return laneWaiting.String()
 	case l.state != laneHeld:
 		return l.state.String()
 	case l.blocked != nil:

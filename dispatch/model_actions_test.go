@@ -21,6 +21,9 @@ func (w *world) insert(t *rapid.T, most int) []*record {
 			size: rapid.IntRange(1, 50).Draw(t, "size"), dropped: rare("dropped"),
 			poison: rare("poison"), visible: !rare("unseen"), status: store.Pending,
 		}
+		if rare("locked") {
+			rows[i].lock = rapid.IntRange(1, 8).Draw(t, "locks")
+		}
 		if rare("refused") {
 			rows[i].refuse = rapid.IntRange(1, 8).Draw(t, "refusals")
 		}
@@ -150,6 +153,9 @@ func (w *world) checkRequest(req *request) {
 				w.t.Fatalf("row %s is taken from the lane of %v", label(rw), w.queue[name])
 			}
 		}
+		if w.known[name.Outbox] && name.Job == "" {
+			w.t.Fatalf("lane %s is claimed though its table is locked", name)
+		}
 		if w.now.Before(w.notBefore[name]) || w.now.Before(w.paused[name]) {
 			w.t.Fatalf("lane %s goes on at %v, Retry-After %v, back-off %v", name, w.now, w.notBefore[name], w.paused[name])
 		}
@@ -174,9 +180,13 @@ func (w *world) answerClaims(t *rapid.T) {
 				rec := w.table[rw.ID]
 				a := w.answerClaim(t, rec, rw)
 				answers = append(answers, a)
-				if a.Result == store.AlreadySettled || a.Result == store.Gone {
+				switch a.Result {
+				case store.AlreadySettled, store.Gone:
 					rec.over = true
 					w.leaves(rec)
+				case store.TableLocked:
+					w.known[rec.key.Outbox] = true
+					w.claims[r.lane.name] = 0
 				}
 			}
 		}
@@ -219,6 +229,8 @@ func (w *world) answerClaim(t *rapid.T, rec *record, rw *row) store.ClaimAnswer 
 		return store.ClaimAnswer{Result: store.Claimed, Unmarked: true}
 	}
 	switch {
+	case w.locked[rec.key.Outbox]:
+		return store.ClaimAnswer{Result: store.TableLocked}
 	case rec.gone:
 		return store.ClaimAnswer{Result: store.Gone}
 	case rec.status.Settled():

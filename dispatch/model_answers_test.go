@@ -262,6 +262,9 @@ func (w *world) takeOutcomes(t *rapid.T) {
 		t.Fatalf("%d outcomes of %d, at most %d", len(w.writing), waiting, most)
 	}
 	for _, o := range w.writing {
+		if w.known[o.Outbox] {
+			t.Fatalf("the outcome of row %s is tried though its table is locked", o.ID)
+		}
 		if r := w.table[o.ID]; r.refusals > 0 && (len(w.writing) > 1 || w.now.Before(r.due)) {
 			t.Fatalf("the outcome of row %s, refused %d times, is tried among %d, due %v, at %v", o.ID, r.refusals, len(w.writing), r.due, w.now)
 		}
@@ -307,6 +310,12 @@ func (w *world) settle(t *rapid.T, r *record, o *outcome) store.SettleResult {
 		t.Fatalf("row %s: error %q, count %d after %s and %d failures that count", r.id, o.Error, o.RetryCount, r.detail, r.excuses)
 	}
 	switch {
+	case w.locked[r.key.Outbox]:
+		w.known[r.key.Outbox] = true
+		return store.TableWasLocked
+	case r.lock > 0:
+		r.lock--
+		return store.WasLocked
 	case r.refuse > 0:
 		r.refuse--
 		r.due = w.now.Add(min(time.Second<<r.refusals, time.Minute))

@@ -55,6 +55,7 @@ func (w *world) check() {
 	w.checkLanes()
 	w.checkEncore()
 	w.checkSkips()
+	w.checkLocks()
 }
 
 // checkReceivers states that each endpoint knows how many lanes wait for it, so that
@@ -90,12 +91,10 @@ func (w *world) checkBytes() {
 			}
 		}
 	}
-	for _, queue := range [][]outcome{w.core.outcomes, w.core.writing, w.core.refused} {
-		for _, o := range queue {
-			if o.lane == nil && o.Status.Settled() {
-				bytes += len(o.row.Payload)
-				late += len(o.row.Payload)
-			}
+	for o := range w.core.unwritten() {
+		if o.lane == nil && o.Status.Settled() {
+			bytes += len(o.row.Payload)
+			late += len(o.row.Payload)
 		}
 	}
 	if w.core.bytes != int64(bytes) || !w.ended && int64(bytes-late) > w.cfg.BufferBytes {
@@ -172,11 +171,13 @@ func (w *world) places() map[*lane][]laneState {
 			}
 		}
 	}
-	for _, queue := range [][]outcome{c.outcomes, c.writing, c.refused} {
-		for _, o := range queue {
-			if o.lane != nil {
-				put(laneWriting, o.lane)
-			}
+	for _, t := range c.tables {
+		put(laneReady, t.ready.items...)
+		put(laneReady, t.urgent.items...)
+	}
+	for o := range c.unwritten() {
+		if o.lane != nil {
+			put(laneWriting, o.lane)
 		}
 	}
 	for _, d := range slices.Concat(c.done, c.noting) {

@@ -14,6 +14,7 @@ import (
 func (w *world) finish(t *rapid.T) {
 	w.down, w.frozen = false, false
 	w.core.freeze(false)
+	w.unlockAll()
 	if w.ended {
 		w.drain(t)
 		w.start()
@@ -23,6 +24,7 @@ func (w *world) finish(t *rapid.T) {
 			break
 		}
 		w.letAllGo()
+		w.await(t)
 		w.replay(t)
 		w.claim(t)
 		w.answerClaims(t)
@@ -65,7 +67,7 @@ func (w *world) drain(t *rapid.T) {
 		w.sleep(lookMost) // an outcome may wait for its row
 	}
 	for id, r := range w.table {
-		if !w.unclaimed && r.status == store.Processing && r.holder == w.epoch && !r.gone && r.refusals == 0 {
+		if !w.unclaimed && r.status == store.Processing && r.holder == w.epoch && !r.gone && r.refusals == 0 && !w.rowLocked(r) {
 			t.Fatalf("row %s is left PROCESSING by a clean end", id)
 		}
 	}
@@ -75,6 +77,9 @@ func (w *world) drain(t *rapid.T) {
 func (w *world) ready() (n int) {
 	for _, recv := range w.core.receivers {
 		n += recv.ready.len() + recv.again.len() + recv.tried.len()
+	}
+	for _, t := range w.core.tables {
+		n += t.ready.len() + t.urgent.len() + len(t.outcomes)
 	}
 	return n + w.core.urgent.len()
 }

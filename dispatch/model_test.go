@@ -49,6 +49,7 @@ type world struct {
 	holds map[store.LaneKey]map[store.HoldKind]store.Hold // as the store has them
 
 	encore // what is replayed
+	locks  // that others hold
 }
 
 // sight is what the reference knows of an endpoint.
@@ -104,6 +105,7 @@ type record struct {
 	job    string
 	n      int64
 
+	lock     int       // how often the row is yet locked when an outcome is written
 	refuse   int       // how often the table refuses an outcome yet
 	refusals int       // how often it has refused the present one
 	due      time.Time // when it may be tried again
@@ -138,7 +140,7 @@ func newWorld(t *rapid.T) *world {
 		t:         t, cfg: cfg, now: time.Unix(1e9, 0), limits: map[string]sink.Limits{},
 		table: map[string]*record{}, truth: map[LaneName][]string{},
 		holds:  map[store.LaneKey]map[store.HoldKind]store.Hold{},
-		encore: newEncore(),
+		encore: newEncore(), locks: newLocks(),
 	}
 	for kind, mode := range []sink.Mode{sink.Atomic, sink.Ordered, sink.PerItem} {
 		name := fmt.Sprint(kind)
@@ -195,6 +197,7 @@ func (w *world) start() {
 	w.queue = map[LaneName][]string{}
 	w.notBefore, w.paused = map[LaneName]time.Time{}, map[LaneName]time.Time{}
 	w.claims = map[LaneName]int{}
+	clear(w.known)
 	w.startEncore()
 	w.restore()
 	for _, key := range w.keys {
@@ -300,6 +303,9 @@ func TestCoreAgainstModel(t *testing.T) {
 			"time":          w.pass,
 			"toggle":        func(*rapid.T) { w.down = !w.down },
 			"interfere":     w.interfere,
+			"lock":          w.lockTable,
+			"await":         w.await,
+			"await more":    w.await,
 			"freeze":        seldom(func() { w.frozen = !w.frozen; w.core.freeze(w.frozen) }),
 			"pause":         w.pauseLane,
 			"let go":        w.letGo,

@@ -26,6 +26,20 @@ func (q *fifo[T]) remove(is func(T) bool) bool {
 	return true
 }
 
+// takeAll takes all values out that are so, in their order.
+func (q *fifo[T]) takeAll(is func(T) bool) (taken []T) {
+	var kept []T
+	for _, v := range q.items {
+		if is(v) {
+			taken = append(taken, v)
+		} else {
+			kept = append(kept, v)
+		}
+	}
+	q.items = kept
+	return taken
+}
+
 // timers is a heap of waiting lanes by wakeAt; see container/heap.
 type timers []*lane
 

@@ -67,7 +67,7 @@ func (c *core) nextReads(now time.Time) (from []store.ParkedFrom, each int) {
 		l.hungry = false
 		switch {
 		case c.lanes[l.name] != l || l.standing() && !l.asked || !c.low(l):
-		case len(c.reads) == most || c.shrinking[l]:
+		case len(c.reads) == most || c.shrinking[l] || c.lockOf(l.name.Outbox) != nil:
 			c.hunger(l)
 		case len(l.rows) == 0 && !c.wanted(l.to):
 			c.hunger(l)

@@ -210,7 +210,7 @@ func (c *core) enqueue(o outcome) {
 				c.settling[store.ParkedRef{Ref: rw.Ref, Seq: rw.Seq}] = true
 			}
 		}
-		c.outcomes = append(c.outcomes, o)
+		c.post(o)
 	}
 }
 
@@ -245,7 +245,7 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 			c.wrote(o, final)
 		}
 		switch {
-		case c.tooEarly(o, results[i], now):
+		case c.tooEarly(o, results[i], now), c.putOff(o, results[i], now):
 		case results[i] == store.Refused:
 			c.refuse(o, now)
 		case o.lane == nil && o.Status == store.Pending:

@@ -60,8 +60,7 @@ func (c *core) skipHead(l *lane) bool {
 	}
 	rw := l.rows[0]
 	if !rw.skippable() {
-		l.state = laneReady
-		c.urgent.push(l)
+		c.rush(l)
 		return true
 	}
 	rw.skip.asked, l.wakeAt = true, time.Time{}
@@ -238,8 +237,7 @@ func (c *core) retryNow(l *lane) error {
 		return errParked
 	case l.state == laneWaiting, l.state == laneReady && l.to.suspect:
 		c.takeOut(l)
-		l.state = laneReady
-		c.urgent.push(l)
+		c.rush(l)
 	}
 	return nil
 }
@@ -265,6 +263,9 @@ func (c *core) info(l *lane) LaneInfo {
 	}
 	if h := l.blocked; h != nil {
 		in.Head, in.RetryCount, in.Error, in.Since = h.ID, h.RetryCount, h.Reason, h.Since
+	}
+	if l.locked {
+		in.Reason = "its table is locked by another session"
 	}
 	if len(l.replays) > 0 {
 		in.Reason = "its rows are being replayed by " + strings.Join(l.replays, ", ")

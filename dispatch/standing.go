@@ -41,9 +41,10 @@ func (d *Dispatcher) Unload(outbox string) {
 	}
 }
 
-// still reports whether the lane waits for a time or for a suspect sink.
+// still reports whether the lane waits for a time, for a suspect sink or for a locked
+// table.
 func (l *lane) still() bool {
-	return l.state == laneWaiting || l.state == laneReady && l.to.suspect
+	return l.state == laneWaiting || l.state == laneReady && (l.to.suspect || l.locked)
 }
 
 // keeps is how many rows a lane keeps that is still: what one request takes, but
@@ -67,11 +68,9 @@ func (c *core) standing(outbox string) (lanes []store.LaneKey) {
 			lanes = append(lanes, l.name.LaneKey)
 		}
 	}
-	for _, queue := range [][]outcome{c.outcomes, c.writing, c.refused} {
-		for i := range queue { // rows that are given back go in front of what is read
-			if o := &queue[i]; o.Outbox == outbox && o.lane == nil && o.Status == store.Pending {
-				lanes = append(lanes, o.row.Lane())
-			}
+	for o := range c.unwritten() { // rows that are given back go in front of what is read
+		if o.Outbox == outbox && o.lane == nil && o.Status == store.Pending {
+			lanes = append(lanes, o.row.Lane())
 		}
 	}
 	return lanes

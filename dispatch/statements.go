@@ -66,7 +66,7 @@ func (r *request) claims(rows []store.ClaimRow) []store.ClaimRow {
 }
 
 func (d *Dispatcher) countAnswers(answers []store.ClaimAnswer) {
-	var counts [store.Gone + 1]int
+	var counts [store.TableLocked + 1]int
 	for i := range answers {
 		counts[answers[i].Result]++
 	}
@@ -133,6 +133,7 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 	if len(vanished) > 0 {
 		d.obs.Vanished(vanished)
 	}
+	d.tellLocked(batch, results)
 	d.mu.Lock()
 	for i := range batch {
 		if results[i] == store.WasSettled && !unsure {
@@ -143,6 +144,19 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 	d.mu.Unlock()
 	d.announce()
 	return nil
+}
+
+// tellLocked tells the observer of outcomes whose rows are locked.
+func (d *Dispatcher) tellLocked(batch []outcome, results []store.SettleResult) {
+	locked := map[string]int{}
+	for i, result := range results {
+		if result == store.WasLocked {
+			locked[batch[i].Outbox]++
+		}
+	}
+	for outbox, n := range locked {
+		d.obs.StoreFailed("outcomes of locked rows of "+outbox, &store.OutboxLockedError{Outbox: outbox, Rows: n})
+	}
 }
 
 // untilStored calls do until it succeeds, the context ends, leadership is lost or

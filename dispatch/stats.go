@@ -55,13 +55,11 @@ func (c *core) stats() Stats {
 			see(rw)
 		}
 	}
-	for _, queue := range [][]outcome{c.outcomes, c.writing, c.refused} {
-		for i := range queue {
-			// Its lane has gone on without it. What is given back left memory, or is
-			// still in its lane.
-			if o := &queue[i]; o.lane == nil && o.Status.Settled() {
-				see(o.row)
-			}
+	for o := range c.unwritten() {
+		// Its lane has gone on without it. What is given back left memory, or is
+		// still in its lane.
+		if o.lane == nil && o.Status.Settled() {
+			see(o.row)
 		}
 	}
 	s.Waiting = max(0, s.Rows+s.Parked-copies)

@@ -45,6 +45,9 @@ func (s *sheet) Claim(_ context.Context, _ store.Epoch, _ time.Time, rows []stor
 	return out, nil
 }
 
+// AwaitTable is asked for nothing: no table is locked.
+func (s *sheet) AwaitTable(context.Context, string) error { return nil }
+
 func (s *sheet) Settle(_ context.Context, _ store.Epoch, os []store.Outcome) (out []store.SettleResult, _ error) {
 	s.do(func() {
 		for _, o := range os {

@@ -69,6 +69,11 @@ func (c *core) receiver(kind string) *receiver {
 func (c *core) queue(l *lane) {
 	c.stamp++
 	l.state, l.queued = laneReady, c.stamp
+	if t := c.lockOf(l.name.Outbox); t != nil && t.has(l) {
+		l.locked = true
+		t.ready.push(l)
+		return
+	}
 	l.to.push(l)
 }
 

@@ -37,6 +37,9 @@ const (
 	NotYetVisible
 	// Gone: the transaction is visible and the row is not there. Drop it.
 	Gone
+	// TableLocked: somebody keeps the table of the row's outbox locked, and nothing
+	// was written of this outbox. Wait for it with AwaitTable, then claim again.
+	TableLocked
 )
 
 // String names the result for logs and metrics.
@@ -52,6 +55,8 @@ func (r ClaimResult) String() string {
 		return "not_yet_visible"
 	case Gone:
 		return "gone"
+	case TableLocked:
+		return "table_locked"
 	}
 	return "unknown"
 }
@@ -96,8 +101,8 @@ type Outcome struct {
 	Block *Hold
 	// Parked is the seq under which the row is parked, 0 if it is not. With an
 	// outcome that settles the row the parked one is forgotten in the same
-	// transaction, whatever Settle answers for it but TooEarly, and the call is
-	// durable: a server that crashed must not bring the one back without the other.
+	// transaction, whatever Settle answers for it, unless it is to be written Again,
+	// and the call is durable: a server that crashed must not bring the one back without the other.
 	Parked Seq
 }
 
@@ -139,11 +144,19 @@ const (
 	// TooEarly: the log is ahead of what statements see, and no claim has waited
 	// for the row. Nothing was written of this outcome; write it again soon.
 	TooEarly
-	// Refused: the table did not take the outcome (a trigger, a constraint, a
-	// row that somebody keeps locked). Settle does not answer it: whoever
-	// settles finds it out by a RefusedError for this row alone.
+	// WasLocked: somebody keeps the row locked. Nothing was written of this outcome;
+	// write it again, together with others.
+	WasLocked
+	// TableWasLocked: somebody keeps the table of the outbox locked, and nothing was
+	// written of this outbox. Wait for it with AwaitTable, then write again.
+	TableWasLocked
+	// Refused: the table did not take the outcome (a trigger or a constraint
+	// objects). Settle does not answer it: the caller derives it from a RefusedError
+	// for a single row.
 	Refused
 )
 
 // Again reports whether the outcome has yet to be written.
-func (r SettleResult) Again() bool { return r == TooEarly || r == Refused }
+func (r SettleResult) Again() bool {
+	return r == TooEarly || r == WasLocked || r == TableWasLocked || r == Refused
+}

@@ -41,6 +41,13 @@
 // once it returns, everything that had been written before it began survives a
 // crash. Only then may the log be acknowledged.
 //
+// # Locks of other sessions
+//
+// A session that keeps rows or a table locked must not hold up other rows. [Claimer] and
+// [Settler] wait for a lock a short while; then they answer for the locked rows, or for
+// all rows of the locked table, and write the rest. The caller waits for a locked table
+// with [TableAwaiter] and asks again for a locked row.
+//
 // # Where this is implemented
 //
 // One folder per database. Package storetest holds one suite that every

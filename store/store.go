@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -12,6 +13,10 @@ type Claimer interface {
 	// time of the claim, so that a leader knows its own. An error means that
 	// nothing is known: claim again, or, after a *RefusedError, fewer at once.
 	// ErrNotLeader means that nothing was written and nothing may be sent.
+	//
+	// Claim waits for locks that somebody else holds for a short while in all, however
+	// many rows are locked. After that a locked row is NotYetVisible and all rows of a
+	// locked table are TableLocked; the other rows are answered as usual.
 	Claim(ctx context.Context, epoch Epoch, at time.Time, rows []ClaimRow) ([]ClaimAnswer, error)
 }
 
@@ -22,7 +27,19 @@ type Settler interface {
 	// returns. An error means that nothing is known: writing the same outcomes
 	// again is safe, and, after a *RefusedError, fewer at once. ErrNotLeader
 	// means that nothing was written.
+	//
+	// Settle waits for locks as Claim does, and then answers WasLocked and
+	// TableWasLocked.
 	Settle(ctx context.Context, epoch Epoch, outcomes []Outcome) ([]SettleResult, error)
+}
+
+// TableAwaiter waits for locks on whole tables.
+type TableAwaiter interface {
+	// AwaitTable returns nil as soon as nobody's lock on an outbox's table keeps its
+	// rows from being written. It waits for a second or so and then returns a
+	// *OutboxLockedError. Meanwhile calls of other kinds go on: they share no session
+	// with it.
+	AwaitTable(ctx context.Context, outbox string) error
 }
 
 // Leadership gives out epochs.
@@ -129,6 +146,7 @@ type Installer interface {
 type Store interface {
 	Claimer
 	Settler
+	TableAwaiter
 	Locker
 	Leadership
 	Checkpoints
@@ -161,7 +179,7 @@ var (
 )
 
 // RefusedError says that the database is there and did not take a claim or an
-// outcome: a trigger or a constraint objects, or somebody keeps a row locked.
+// outcome: a trigger or a constraint objects, say.
 // Nothing was written. It may be one row's doing: the others of the call can be
 // written without it.
 type RefusedError struct {
@@ -172,6 +190,29 @@ func (e *RefusedError) Error() string { return e.Err.Error() }
 
 // Unwrap returns what the database said.
 func (e *RefusedError) Unwrap() error { return e.Err }
+
+// OutboxLockedError says that another session keeps rows of an outbox locked, or its
+// table. The database is well.
+type OutboxLockedError struct {
+	Outbox string
+	Rows   int   // how many; 0: the table
+	Err    error // what the database said; may be nil
+}
+
+func (e *OutboxLockedError) Error() string {
+	what := "the table is"
+	if e.Rows > 0 {
+		what = fmt.Sprintf("%d rows are", e.Rows)
+	}
+	text := "outbox " + e.Outbox + ": " + what + " locked by another session; wait for its transaction, or end it"
+	if e.Err != nil {
+		text += " (" + e.Err.Error() + ")"
+	}
+	return text
+}
+
+// Unwrap returns what the database said.
+func (e *OutboxLockedError) Unwrap() error { return e.Err }
 
 // SetupError is a fault that only the configuration, a grant or an
 // administrator mends: trying again does not help. Its text names the way out.

@@ -1,6 +1,7 @@
 package mongo
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,4 +80,10 @@ func (s *Store) Close() {
 		s.life.Wait()
 		s.server.disconnect()
 	})
+}
+
+// AwaitTable implements store.TableAwaiter.
+func (s *Store) AwaitTable(_ context.Context, outbox string) error {
+	_, err := s.outboxes.Find(outbox)
+	return err
 }

@@ -237,7 +237,7 @@ func (r *rig) wantPast(t *testing.T, rows []store.ClaimRow, lock string) {
 	}()
 	began := time.Now()
 	for i, a := range r.claim(t, rows...) {
-		want := store.NotYetVisible
+		want := store.TableLocked
 		switch {
 		case rows[i].Outbox == "c" && i%20 < 10:
 			want = store.Claimed

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// hurryFor is how long claims wait for no lock after one has held up a claim for
-	// lockWait: somebody who locks a row that long, in a forgotten transaction say, must
-	// not stop the other rows. A row that is locked is answered as not yet visible.
+	// hurryFor is how long the calls of a session wait for no row after a locked one was
+	// last met: somebody who keeps rows locked, in a forgotten transaction say, must not
+	// stop the other rows. A locked row is not yet visible for a claim.
 	hurryFor = 10 * time.Second
 	// claimTries bounds how often a claim begins anew because a row changed in it.
 	claimTries = 5
@@ -41,11 +41,17 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	err = s.claims.do(ctx, func(ctx context.Context, c *conn) error {
 		call := &claim{Store: s, conn: c, at: at, rows: rows, answers: answers}
 		for range claimTries {
-			call.hurry = time.Now().Before(s.hurryUntil)
+			began := time.Now()
+			call.hurry = began.Before(s.claims.hurryUntil)
 			err := call.run(ctx, epoch, parts)
 			switch {
+			case lockedOut(err) && call.hurry: // by a lock that no look at a row meets
+				return err
+			case lockedOut(err) && len(parts) == 1 && time.Since(began) < tableWaited:
+				call.tableIsLocked(parts[0])
+				return nil
 			case lockedOut(err):
-				s.hurryUntil = time.Now().Add(hurryFor)
+				s.claims.hurryUntil = time.Now().Add(hurryFor)
 			case !errors.Is(err, errMoved): // nil, as a rule
 				return err
 			}
@@ -66,10 +72,6 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 // trigger keeps the row. Or the table was altered since the session looked it up.
 var errMoved = errors.New("a row changed that was locked, or its table")
 
-// errTableLocked says that somebody has locked a table whole, so that no row of it can
-// be locked.
-var errTableLocked = errors.New("the table is locked")
-
 // claim is one call of Claim.
 type claim struct {
 	*Store
@@ -84,8 +86,15 @@ func (c *claim) run(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Pa
 	if done, err := c.atOnce(ctx, epoch, parts); err != nil || done {
 		return err
 	}
-	return c.conn.tx(ctx, func() error {
+	all := parts
+	return c.conn.tx(ctx, func() (err error) {
 		clear(c.answers)
+		parts := all
+		if c.hurry {
+			if parts, err = c.lockedTables(ctx, all); err != nil {
+				return err
+			}
+		}
 		for _, p := range parts {
 			if err := c.look(ctx, p); err != nil {
 				return err
@@ -111,12 +120,6 @@ func (c *claim) look(ctx context.Context, p *byoutbox.Part) error {
 		return err
 	}
 	err = c.lockPart(ctx, t, p)
-	if errors.Is(err, errTableLocked) {
-		for _, i := range p.At {
-			c.answers[i] = store.ClaimAnswer{Result: store.NotYetVisible}
-		}
-		return nil
-	}
 	gone := func(i int) bool { return c.answers[i].Result == store.Gone }
 	if err != nil || !slices.ContainsFunc(p.At, gone) {
 		return err
@@ -220,9 +223,8 @@ func (c *claim) lockChunk(ctx context.Context, t *table, p *byoutbox.Part, chunk
 	switch {
 	case !c.hurry || !lockedOut(err):
 		return err
-	case c.conn.server.tableLocked(err):
-		return errTableLocked
 	case len(chunk.at) == 1:
+		c.claims.hurryUntil = time.Now().Add(hurryFor)
 		c.answers[chunk.at[0]] = store.ClaimAnswer{Result: store.NotYetVisible}
 		return nil
 	}

@@ -3,9 +3,10 @@
 //
 // # Sessions
 //
-// A [Store] holds at most seven sessions: for claims, for outcomes, for control (epoch,
+// A [Store] holds at most eight sessions: for claims, for outcomes, for control (epoch,
 // checkpoint, own tables), for parked rows, for what an operator asks (holds, changes
-// to dead letters, wishes), for replays, and for the lock. Each serves one call at a time, and no
+// to dead letters, wishes), for replays, for the lock, and for waiting until a table that
+// another session keeps locked is free. Each serves one call at a time, and no
 // call waits for a call of another kind. They are opened by the first call that needs
 // them; a call that fails gives its session up and the next one opens it again. A
 // [store.View] has a session of its own, and so has each count or reading of dead
@@ -55,12 +56,19 @@
 // taken back and done again step by step, and so is a claim that finds a row gone, and
 // every claim where the claims of others count.
 //
-// A row that somebody else keeps locked holds a claim up for 2 s at most
-// (innodb_lock_wait_timeout). After that, claims wait for no lock for a while: a
-// statement that meets one is split until the row stands alone that is locked, which is
-// answered as not yet visible. So are all rows of a table that is locked whole, which
-// MySQL says only after lock_wait_timeout, 2 s. SKIP LOCKED is no way out: a locked row would seem gone.
-// Outcomes wait for a locked row, and are refused after 2 s.
+// # Locks
+//
+// A row that another session keeps locked delays a claim by 2 s at most, and an outcome by
+// 1 s (innodb_lock_wait_timeout; MySQL looks at it once a second). After that, and until
+// 10 s after it last met a locked row, the session waits for no row. A claim's statement
+// that meets a lock (NOWAIT) is split until the locked row stands alone, which is not yet
+// visible. An outcome's passes over locked rows (SKIP LOCKED) and then reads those that
+// are left without a lock: what is there is locked. A claim cannot do that: a row whose
+// insert has not ended would seem gone.
+//
+// A table that is locked whole delays a call by 1 s (lock_wait_timeout), on MySQL once
+// more where the call is for several outboxes, to tell which table it is. Both have one
+// error; a claim tells them apart by the time that it has waited.
 //
 // All statements on rows name the index on the id. A server that thinks a table small
 // would else read all of it, and lock rows that nobody asked for.

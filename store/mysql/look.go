@@ -61,6 +61,10 @@ type look struct {
 	gone, unknown func(i int)
 }
 
+// errTableLocked says that somebody has locked a table whole, so that no row of it can
+// be locked.
+var errTableLocked = errors.New("the table is locked")
+
 // lookAll runs a look at the rows of each outbox in one transaction.
 func lookAll(ctx context.Context, on *link, parts []*byoutbox.Part, at func(context.Context, *conn, *byoutbox.Part) error) error {
 	return on.do(ctx, func(ctx context.Context, c *conn) (err error) {

@@ -31,6 +31,8 @@ type link struct {
 	conn  *conn
 	fresh bool         // conn has served no call yet
 	id    atomic.Int64 // of conn's session, 0 without one
+
+	hurryUntil time.Time // calls wait for no row until then; their turn guards it
 }
 
 func newLink(cfg *mysql.Config, settings map[string]string, life *lifetime.Lifetime) *link {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
@@ -30,12 +31,21 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	}
 	call := &settling{Store: s, outcomes: outcomes, results: make([]store.SettleResult, len(outcomes))}
 	err := s.outcomes.do(ctx, func(ctx context.Context, c *conn) error {
-		call.conn = c
-		if done, err := call.atOnce(ctx, epoch); err != nil || done {
-			return err
+		call.conn, call.hurry = c, time.Now().Before(s.outcomes.hurryUntil)
+		if !call.hurry {
+			switch done, err := call.atOnce(ctx, epoch); {
+			case lockedOut(err):
+				call.hurries()
+			case err != nil || done:
+				return err
+			}
 		}
 		for try := 1; ; try++ {
 			err := s.lead(ctx, c, epoch, func() error { return call.write(ctx, try > 1) })
+			if lockedOut(err) && !call.hurry {
+				call.hurries()
+				continue
+			}
 			if !errors.Is(err, errMoved) {
 				return err
 			}
@@ -66,6 +76,13 @@ type settling struct {
 	results  []store.SettleResult
 	unsure   error                  // that of a session that was lost, and perhaps behind its COMMIT
 	rows     map[store.Ref]rowState // what is known of the rows, nil without a look
+	hurry    bool                   // pass over what is locked
+}
+
+// hurries makes the call, and those of some time, pass over what is locked.
+func (c *settling) hurries() {
+	c.hurry = true
+	c.Store.outcomes.hurryUntil = time.Now().Add(hurryFor)
 }
 
 // rowState is what became of a row so far.
@@ -75,6 +92,8 @@ const (
 	rowGone rowState = iota
 	rowOpen
 	rowSettled
+	rowLocked
+	rowTableLocked
 )
 
 // write writes the outcomes, in the call's transaction. It returns errMoved where an
@@ -87,10 +106,14 @@ func (c *settling) write(ctx context.Context, look bool) error {
 	c.rows = nil
 	// Where two rows may have one id, they would stand for one that is gone.
 	twice := func(p *settlePart) bool { return !p.table.single }
-	if look || slices.ContainsFunc(parts, twice) {
-		if err := c.look(ctx); err != nil {
-			return err
-		}
+	switch {
+	case c.hurry:
+		err = c.lookPast(ctx)
+	case look || slices.ContainsFunc(parts, twice):
+		err = c.look(ctx)
+	}
+	if err != nil {
+		return err
 	}
 	if err := c.checkAltered(ctx, parts); err != nil {
 		return err
@@ -112,6 +135,22 @@ func (c *settling) write(ctx context.Context, look bool) error {
 // inserts one just now.
 func (c *settling) look(ctx context.Context) error {
 	c.rows = map[store.Ref]rowState{}
+	byOutbox := c.lookups()
+	for _, name := range c.outboxes.Names() {
+		of, t := byOutbox[name], c.conn.tables[name]
+		if of == nil || t.Layout.State == store.StateNone {
+			continue
+		}
+		err := of.chunks(func(chunk *lookup) error { return c.lockAmong(ctx, t, chunk.keys, " FOR UPDATE", false) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lookups are the rows of the call by outbox, each once.
+func (c *settling) lookups() map[string]*lookup {
 	byOutbox := map[string]*lookup{}
 	asked := map[store.Ref]bool{}
 	for i := range c.outcomes {
@@ -126,35 +165,33 @@ func (c *settling) look(ctx context.Context) error {
 		}
 		byOutbox[o.Outbox].add(i, key)
 	}
-	for _, name := range c.outboxes.Names() {
-		of, t := byOutbox[name], c.conn.tables[name]
-		if of == nil || t.Layout.State == store.StateNone {
-			continue
-		}
-		err := of.chunks(func(chunk *lookup) error {
-			s := &statement{}
-			text := "SELECT " + t.id().textOf() + ", " + t.open(s) + " IS TRUE\nFROM " + t.from() + "\nWHERE " + t.among(s, chunk.keys) + "\nFOR UPDATE"
-			return c.conn.query(ctx, text, s.args, func(rows *sql.Rows) error {
-				var id string
-				var open bool
-				if err := rows.Scan(&id, &open); err != nil {
-					return err
-				}
-				ref := store.Ref{Outbox: name, ID: id}
-				switch {
-				case open: // a table without a unique id: one of its rows
-					c.rows[ref] = rowOpen
-				case c.rows[ref] != rowOpen:
-					c.rows[ref] = rowSettled
-				}
-				return nil
-			})
-		})
-		if err != nil {
+	return byOutbox
+}
+
+// lockAmong reads rows, with a lock or without, and tells what they are; locked says that
+// those which it finds are locked by somebody else.
+func (c *settling) lockAmong(ctx context.Context, t *table, keys []any, lock string, locked bool) error {
+	s := &statement{}
+	text := "SELECT " + t.id().textOf() + ", " + t.open(s) + " IS TRUE\nFROM " + t.from() + "\nWHERE " + t.among(s, keys) + lock
+	return c.conn.query(ctx, text, s.args, func(rows *sql.Rows) error {
+		var id string
+		var open bool
+		if err := rows.Scan(&id, &open); err != nil {
 			return err
 		}
-	}
-	return nil
+		ref := store.Ref{Outbox: t.Outbox.Name, ID: id}
+		switch {
+		case locked:
+			if _, known := c.rows[ref]; !known {
+				c.rows[ref] = rowLocked
+			}
+		case open: // a table without a unique id: one of its rows
+			c.rows[ref] = rowOpen
+		case c.rows[ref] != rowOpen:
+			c.rows[ref] = rowSettled
+		}
+		return nil
+	})
 }
 
 // checkAltered returns errMoved where rows seem gone and their table is not what it
@@ -194,6 +231,11 @@ func (c *settling) writePart(ctx context.Context, p *settlePart) error {
 			state = c.rows[c.outcomes[i].Ref]
 		}
 		switch {
+		case state == rowLocked:
+			c.results[i] = store.WasLocked
+			c.hurries()
+		case state == rowTableLocked:
+			c.results[i] = store.TableWasLocked
 		case p.keys[k] == nil || state == rowGone:
 			c.results[i] = store.WasGone
 		case state == rowSettled:
@@ -287,7 +329,7 @@ func (c column) errorText(text string) string {
 func (c *settling) afterFailed(ctx context.Context, i int) error {
 	o := &c.outcomes[i]
 	t := c.conn.tables[o.Outbox]
-	if o.Status != store.Failed || t.Layout.State == store.StateNone {
+	if o.Status != store.Failed || t.Layout.State == store.StateNone || c.results[i].Again() {
 		return nil
 	}
 	if c.results[i] == store.Written {
@@ -311,7 +353,7 @@ func (c *settling) afterFailed(ctx context.Context, i int) error {
 func (c *settling) unparkSettled(ctx context.Context) error {
 	var rows []store.ParkedRef
 	for i := range c.outcomes {
-		if o := &c.outcomes[i]; o.Parked != 0 && o.Status.Settled() {
+		if o := &c.outcomes[i]; o.Parked != 0 && o.Status.Settled() && !c.results[i].Again() {
 			rows = append(rows, store.ParkedRef{Ref: o.Ref, Seq: o.Parked})
 		}
 	}

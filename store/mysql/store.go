@@ -29,13 +29,13 @@ type Store struct {
 	outboxes *outboxes.Set
 
 	claims, outcomes, control, operator, parking, replay *link
+	tables                                               *link         // waits for tables that somebody has locked
 	leader                                               *link         // asks for the lock; who gets it takes its session
 	locker                                               atomic.Int64  // number of the session that holds, or has lost, the lock; 0 for none
 	views                                                *mysql.Config // of sessions that read
 
-	hurryUntil time.Time // claims wait for no lock until then; claims' turn guards it
-	lookUntil  time.Time // claims look at their rows first until then; so does it
-	led        *conn     // control's session at the last Lead; control's turn guards it
+	lookUntil time.Time // claims look at their rows first until then; so does it
+	led       *conn     // control's session at the last Lead; control's turn guards it
 
 	life   *lifetime.Lifetime
 	closed sync.Once
@@ -56,8 +56,9 @@ func New(cfg Config) (*Store, error) {
 		wait    time.Duration
 		awake   bool
 	}{
-		{&s.claims, "claims", lockWait, true},
-		{&s.outcomes, "outcomes", lockWait, true},
+		{&s.claims, "claims", claimWait, true},
+		{&s.outcomes, "outcomes", outcomeWait, true},
+		{&s.tables, "tables", outcomeWait, false},
 		{&s.control, "control", raiseWait, true},
 		{&s.operator, "operator", lockWait, false},
 		{&s.parking, "parking", lockWait, false},
@@ -71,7 +72,11 @@ func New(cfg Config) (*Store, error) {
 		if to.link == &s.claims || to.link == &s.outcomes { // they run scripts
 			url.MultiStatements, url.InterpolateParams = true, true
 		}
-		*to.link = newLink(url, writeSettings(to.wait), s.life)
+		settings := writeSettings(to.wait)
+		if to.link == &s.claims || to.link == &s.outcomes || to.link == &s.tables {
+			settings["lock_wait_timeout"] = seconds(tableWait)
+		}
+		*to.link = newLink(url, settings, s.life)
 		(*to.link).awake = to.awake
 	}
 	s.leader.check = checkOnePrimary
@@ -88,7 +93,7 @@ func New(cfg Config) (*Store, error) {
 func (s *Store) Close() {
 	s.closed.Do(func() {
 		s.life.End()
-		for _, l := range []*link{s.claims, s.outcomes, s.control, s.operator, s.parking, s.replay, s.leader} {
+		for _, l := range []*link{s.claims, s.outcomes, s.control, s.operator, s.parking, s.replay, s.tables, s.leader} {
 			l.Close()
 		}
 		s.life.Wait()

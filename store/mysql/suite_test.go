@@ -2,10 +2,12 @@ package mysql_test
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -121,4 +123,42 @@ func (d *database) Store(t *testing.T, cfg storetest.Config) store.Store {
 		t.Fatal(err)
 	}
 	return st
+}
+
+// LockRows implements storetest.Locking. At READ COMMITTED no plan locks other rows.
+func (d *database) LockRows(t *testing.T, outbox string, ids ...string) func() {
+	o := d.Outbox(outbox)
+	var texts []string
+	for _, id := range ids {
+		texts = append(texts, "'"+id+"'")
+	}
+	return d.lock(t, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION", "SELECT 1 FROM "+mysql.TableName(o)+" WHERE "+mysql.Ident(o.Layout.Columns.ID)+
+		" IN ("+strings.Join(texts, ", ")+") FOR UPDATE")
+}
+
+// LockTable implements storetest.Locking.
+func (d *database) LockTable(t *testing.T, outbox string) func() {
+	return d.lock(t, "LOCK TABLES "+mysql.TableName(d.Outbox(outbox))+" READ")
+}
+
+// lock runs statements on a session of its own.
+func (d *database) lock(t *testing.T, statements ...string) (end func()) {
+	t.Helper()
+	conn, err := servers.OpenMySQL(t, d.url).Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range statements {
+		if _, err := conn.ExecContext(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return sync.OnceFunc(func() {
+		for _, text := range []string{"UNLOCK TABLES", "ROLLBACK"} {
+			if _, err := conn.ExecContext(context.Background(), text); err != nil {
+				t.Error(err)
+			}
+		}
+		_ = conn.Close()
+	})
 }

@@ -24,18 +24,20 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	}
 	answers := make([]store.ClaimAnswer, len(rows))
 	err = s.claims.do(ctx, func(ctx context.Context, sess *session) error {
-		if !time.Now().Before(sess.skipLocked) {
-			left, err := s.claimMany(ctx, sess, epoch, at, rows, parts, answers)
-			if err == nil && len(left) > 0 {
-				err = s.claimOnce(ctx, sess, epoch, at, rows, left, answers, false)
-			}
-			if !LockedOut(err) {
-				return err
-			}
-			sess.skipLocked = time.Now().Add(skipFor)
-			clear(answers)
+		call := &claim{s, sess, epoch, at, rows, answers}
+		if time.Now().Before(sess.skipLocked) {
+			return call.past(ctx, parts)
 		}
-		return s.claimOnce(ctx, sess, epoch, at, rows, parts, answers, true)
+		left, err := s.claimMany(ctx, sess, epoch, at, rows, parts, answers)
+		if err == nil && len(left) > 0 {
+			err = call.once(ctx, left, false)
+		}
+		if !LockedOut(err) {
+			return err
+		}
+		sess.skipLocked = time.Now().Add(skipFor)
+		clear(answers)
+		return call.past(ctx, parts)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", refusal(err))
@@ -46,40 +48,65 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	return answers, nil
 }
 
-// skipFor is how long claims pass over locked rows after one has held up a
-// claim for the lock_timeout of its session: somebody who locks a row that long, in a forgotten
-// transaction say, must not stop the other rows. A row that is passed over is
-// answered as not yet visible.
-const skipFor = 10 * time.Second
+// claim is one call of Claim.
+type claim struct {
+	*Store
+	sess    *session
+	epoch   store.Epoch
+	at      time.Time
+	rows    []store.ClaimRow
+	answers []store.ClaimAnswer
+}
 
-// claimOnce sends the statements of a call.
-func (s *Store) claimOnce(ctx context.Context, sess *session, epoch store.Epoch, at time.Time,
-	rows []store.ClaimRow, parts []*claimPart, answers []store.ClaimAnswer, skip bool,
-) error {
+// past claims what is not locked.
+func (c *claim) past(ctx context.Context, parts []*claimPart) error {
+	boxes := make([]*store.Outbox, len(parts))
+	for i, p := range parts {
+		boxes[i] = p.Outbox
+	}
+	return c.Store.past(ctx, c.sess.conn, c.epoch, false, boxes, func(locked map[string]bool) error {
+		var free []*claimPart
+		for _, p := range parts {
+			if !locked[p.Outbox.Name] {
+				free = append(free, p)
+				continue
+			}
+			for _, i := range p.At {
+				c.answers[i] = store.ClaimAnswer{Result: store.TableLocked}
+			}
+		}
+		return c.once(ctx, free, true)
+	})
+}
+
+// once sends the statements of a call. Those that skip locked rows are in a transaction
+// that past has begun.
+func (c *claim) once(ctx context.Context, parts []*claimPart, skip bool) error {
 	batch, variant := &pgx.Batch{}, 0
 	if skip {
 		variant = 1
-		// No row holds it up, and the leader row is worth waiting for; a lock on
-		// the whole table is not.
-		begin(batch, "SET LOCAL lock_timeout = '2s'")
 	}
 	for _, p := range parts {
-		t, err := sess.table(ctx, p.Outbox)
+		t, err := c.sess.table(ctx, p.Outbox)
 		if err != nil {
 			return err
 		}
 		if t.claim[variant] == nil {
-			t.claim[variant] = claimQuery(t, s.takeover > 0, skip)
+			t.claim[variant] = claimQuery(t, c.takeover > 0, skip)
 		}
-		values := s.fenced(epoch, t.values(s.name))
-		p.bind(values, rows)
-		values["at"], values["timeout"] = at.Truncate(time.Microsecond), s.takeover
+		values := c.fenced(c.epoch, t.values(c.name))
+		p.bind(values, c.rows)
+		values["at"], values["timeout"] = c.at.Truncate(time.Microsecond), c.takeover
 		batch.Queue(t.claim[variant].sql, t.claim[variant].args(values)...)
 	}
 	if skip {
 		commit(batch)
 	}
-	return readClaims(sess.conn.SendBatch(ctx, batch), parts, answers, skip)
+	met, err := readClaims(c.sess.conn.SendBatch(ctx, batch), parts, c.answers)
+	if met {
+		c.sess.skipLocked = time.Now().Add(skipFor)
+	}
+	return err
 }
 
 // claimPart is what a call claims of one outbox.
@@ -119,37 +146,34 @@ func (p *claimPart) bind(values map[string]any, rows []store.ClaimRow) {
 	values["ids"], values["txns"], values["wants"], values["owns"] = arrayLiteral(ids), txns, wants, owns
 }
 
-// readClaims reads the answers of a batch, one statement for each part.
-func readClaims(results pgx.BatchResults, parts []*claimPart, answers []store.ClaimAnswer, explicit bool) (err error) {
+// readClaims reads the answers of a batch, one statement for each part. met reports
+// whether it has passed over a locked row.
+func readClaims(results pgx.BatchResults, parts []*claimPart, answers []store.ClaimAnswer) (met bool, err error) {
 	defer finish(results, &err)
-	if explicit {
-		if err := begun(results); err != nil {
-			return err
-		}
-	}
 	for _, p := range parts {
 		result, err := results.Query()
 		if err != nil {
-			return err
+			return met, err
 		}
-		n, err := p.read(result, answers)
+		n, locked, err := p.read(result, answers)
 		if err != nil {
-			return err
+			return met, err
 		}
-		if n == 0 {
-			return store.ErrNotLeader
+		if met = met || locked; n == 0 {
+			return met, store.ErrNotLeader
 		}
 		for _, i := range p.At {
 			if answers[i].Result == 0 {
-				return fmt.Errorf("outbox %s: the server gave no answer for place %d of the call", p.Outbox.Name, i)
+				return met, fmt.Errorf("outbox %s: the server gave no answer for place %d of the call", p.Outbox.Name, i)
 			}
 		}
 	}
-	return nil
+	return met, nil
 }
 
-// read reads the answers for one outbox and counts them.
-func (p *claimPart) read(rows pgx.Rows, answers []store.ClaimAnswer) (n int, err error) {
+// read reads the answers for one outbox and counts them. met reports whether a row of
+// them was passed over.
+func (p *claimPart) read(rows pgx.Rows, answers []store.ClaimAnswer) (n int, met bool, err error) {
 	defer rows.Close()
 	var (
 		ord     int64
@@ -161,9 +185,12 @@ func (p *claimPart) read(rows pgx.Rows, answers []store.ClaimAnswer) (n int, err
 	now := time.Now()
 	for rows.Next() {
 		if err := rows.Scan(&ord, &result, &wait, &retry, &payload); err != nil {
-			return n, err
+			return n, met, err
 		}
 		n++
+		if result == passedOver {
+			met, result = true, int32(store.NotYetVisible)
+		}
 		a := &answers[p.At[ord-1]]
 		if a.Result == store.Claimed {
 			continue // a table without a unique id: one of its rows is claimed
@@ -178,5 +205,5 @@ func (p *claimPart) read(rows pgx.Rows, answers []store.ClaimAnswer) (n int, err
 			a.Until = now.Add(time.Duration(*wait * float64(time.Second)))
 		}
 	}
-	return n, rows.Err()
+	return n, met, rows.Err()
 }

@@ -50,7 +50,7 @@ func claimQuery(t *table, timeout, skip bool) *query {
 		")",
 		fmt.Sprintf("SELECT ord, %d, NULL::float8, retry, payload FROM claimed", store.Claimed),
 		"UNION ALL",
-		"SELECT w.ord, "+t.unclaimed(timeout)+", o.wait, 0, NULL",
+		"SELECT w.ord, "+t.unclaimed(timeout, skip)+", o.wait, 0, NULL",
 		"FROM leader CROSS JOIN snap CROSS JOIN want w",
 		t.lookup(b, wait, "true"),
 		// A hashed subplan: it takes linear time, though hash joins are off.
@@ -154,16 +154,22 @@ func absent() string {
 		store.Gone, visible, store.Gone, store.NotYetVisible)
 }
 
+// passedOver is what a statement with skip answers for a locked row.
+const passedOver = 0
+
 // unclaimed says what a row is that the statement did not update.
-func (t *table) unclaimed(timeout bool) string {
-	held := ""
+func (t *table) unclaimed(timeout, skip bool) string {
+	held, left := "", int(store.NotYetVisible)
+	if skip {
+		left = passedOver
+	}
 	if timeout {
 		held = fmt.Sprintf(" WHEN o.wait IS NOT NULL THEN %d", store.Held)
 	}
 	// Open and free when the statement began, and yet not updated: somebody
 	// changed or deleted it meanwhile. A new statement will see.
 	return fmt.Sprintf("CASE WHEN o.found IS NULL THEN %s WHEN NOT o.open THEN %d%s ELSE %d END",
-		absent(), store.AlreadySettled, held, store.NotYetVisible)
+		absent(), store.AlreadySettled, held, left)
 }
 
 // needsRow is the condition that a claim without a write looks at the row.

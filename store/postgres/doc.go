@@ -2,9 +2,10 @@
 //
 // # Sessions
 //
-// A [Store] holds at most seven sessions: for claims, for outcomes, for control (epoch,
+// A [Store] holds at most eight sessions: for claims, for outcomes, for control (epoch,
 // checkpoint, own tables), for parked rows, for what an operator asks (holds, changes
-// to dead letters, wishes), for the rows of replays, and for the lock. Each serves one call at a time, and
+// to dead letters, wishes), for the rows of replays, for the lock, and for waiting until
+// a table that another session keeps locked is free. Each serves one call at a time, and
 // no call waits for a call of another kind. They are opened by the first call that needs them; a call that
 // fails closes its session and the next one opens it again. A [store.View] has a
 // session of its own, and so has each count or reading of dead letters. Sessions
@@ -35,13 +36,18 @@
 // the transaction's number whether the row is gone or not visible yet: the log is
 // ahead of what statements see, behind a synchronous standby by as long as that takes.
 //
-// A row that somebody else keeps locked holds a claim up for 250 ms at most
-// (lock_timeout in the URL says otherwise). After that, claims pass over locked
-// rows for a while and answer them as not yet visible, so that a forgotten
-// transaction stops no other row. Outcomes wait for a locked row.
-//
 // A row whose status is none of the layout's pending and processing values
 // counts as settled: somebody took it out of the relay's hands.
+//
+// # Locks
+//
+// A lock that another session holds delays a claim or an outcome by 250 ms at most
+// (lock_timeout in the URL says otherwise). After that, and until 10 s after it last
+// met a lock, the session passes over locked rows (SKIP LOCKED), so that a forgotten
+// transaction stops no other row. Such a call is one transaction: it locks the leader row,
+// then asks for the lock on each table (EXPLAIN of a write takes it and fires no trigger),
+// for 500 ms at most, and then writes the rest. Rows of a table that it does not get
+// are answered as such.
 //
 // # Parked rows
 //

@@ -42,7 +42,7 @@ type session struct {
 	pid    atomic.Uint32     // of conn's server process, 0 without one
 	tables map[string]*table // what conn knows of the outboxes, by name
 
-	skipLocked time.Time // claims pass over locked rows until then
+	skipLocked time.Time // calls pass over locked rows until then
 }
 
 func newSession(cfg *pgx.ConnConfig, life *lifetime.Lifetime) *session {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -35,8 +36,19 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		}
 	}
 	err := s.outcomes.do(ctx, func(ctx context.Context, sess *session) error {
+		call := &settling{s, sess, epoch, outcomes, results}
+		if time.Now().Before(sess.skipLocked) {
+			return call.past(ctx, todo)
+		}
 		for range settleTries {
-			missed, err := s.settleOnce(ctx, sess, epoch, outcomes, todo, results)
+			missed, err := call.once(ctx, todo)
+			if LockedOut(err) {
+				sess.skipLocked = time.Now().Add(skipFor)
+				for _, i := range todo {
+					results[i] = 0 // it was taken back
+				}
+				return call.past(ctx, todo)
+			}
 			if err != nil || len(missed) == 0 {
 				return err
 			}
@@ -67,67 +79,128 @@ type settleKey struct {
 
 func (k *settleKey) hot() bool { return !k.when.IsZero() }
 
-// settleOnce writes the outcomes at todo and returns those whose row was there
+// settling is one call of Settle.
+type settling struct {
+	*Store
+	sess     *session
+	epoch    store.Epoch
+	outcomes []store.Outcome
+	results  []store.SettleResult
+}
+
+// once writes the outcomes at todo and returns those whose row was there
 // and unsettled and was not written all the same.
-func (s *Store) settleOnce(ctx context.Context, sess *session, epoch store.Epoch,
-	outcomes []store.Outcome, todo []int, results []store.SettleResult,
-) ([]int, error) {
-	parts, durable, err := s.settleParts(ctx, sess, outcomes, todo)
-	if err != nil {
-		return nil, err
-	}
-	holds, err := s.partsOf(ctx, sess, outcomes, blocks)
-	if err != nil {
-		return nil, err
-	}
-	parked, err := s.partsOf(ctx, sess, outcomes, unparks)
-	if err != nil {
-		return nil, err
-	}
-	durable = durable || len(holds) > 0 || len(parked) > 0
+func (c *settling) once(ctx context.Context, todo []int) ([]int, error) {
 	batch := &pgx.Batch{}
+	durable := c.durable()
 	if durable {
 		begin(batch, "SET LOCAL synchronous_commit = on")
 	}
-	for _, p := range parts {
-		p.queue(batch, s.fenced(epoch, p.table.values(s.name)), outcomes)
-	}
-	for _, p := range holds {
-		p.queueBlock(batch, s.fenced(epoch, p.table.values(s.name)), outcomes)
-	}
-	for _, p := range parked {
-		p.queueUnpark(batch, s.fenced(epoch, p.table.values(s.name)), outcomes)
+	parts, err := c.queue(ctx, batch, todo, nil, false)
+	if err != nil {
+		return nil, err
 	}
 	if durable {
 		commit(batch)
 	}
-	missed, err := readSettled(sess.conn.SendBatch(ctx, batch), parts, durable, outcomes, results)
+	missed, err := c.read(c.sess.conn.SendBatch(ctx, batch), parts, durable)
 	if err != nil || len(missed) == 0 {
 		return nil, err
 	}
-	return readBack(ctx, sess.conn, missed, outcomes, results)
+	return c.readBack(ctx, missed)
 }
 
-// settleParts sorts a call. Turns keep the order of several outcomes of one id;
-// parts come in the order of their turns.
-func (s *Store) settleParts(ctx context.Context, sess *session, outcomes []store.Outcome, todo []int) (parts []*settlePart, durable bool, err error) {
+// past writes the outcomes at todo, but for those of rows and tables that are locked.
+func (c *settling) past(ctx context.Context, todo []int) error {
+	var boxes []*store.Outbox
+	for _, i := range todo {
+		if o := c.outboxes.Known(c.outcomes[i].Outbox); !slices.Contains(boxes, o) {
+			boxes = append(boxes, o)
+		}
+	}
+	var missed []outboxPart
+	err := c.Store.past(ctx, c.sess.conn, c.epoch, c.durable(), boxes, func(locked map[string]bool) error {
+		free := make([]int, 0, len(todo))
+		for _, i := range todo {
+			if locked[c.outcomes[i].Outbox] {
+				c.results[i] = store.TableWasLocked
+			} else {
+				free = append(free, i)
+			}
+		}
+		batch := &pgx.Batch{}
+		parts, err := c.queue(ctx, batch, free, locked, true)
+		if err != nil {
+			return err
+		}
+		commit(batch)
+		missed, err = c.read(c.sess.conn.SendBatch(ctx, batch), parts, false)
+		return err
+	})
+	if err != nil || len(missed) == 0 {
+		return err
+	}
+	left, err := c.readBack(ctx, missed)
+	for _, i := range left { // there and unsettled
+		c.results[i] = store.WasLocked
+		c.sess.skipLocked = time.Now().Add(skipFor)
+	}
+	return err
+}
+
+// durable reports whether the call is to be durable when it returns.
+func (c *settling) durable() bool {
+	return slices.ContainsFunc(c.outcomes, func(o store.Outcome) bool {
+		return o.Status == store.Failed || blocks(&o) || unparks(&o)
+	})
+}
+
+// queue adds the statements that write the outcomes at todo to a batch, and what goes
+// with the call's outcomes, but for those whose table is locked.
+func (c *settling) queue(ctx context.Context, batch *pgx.Batch, todo []int, locked map[string]bool, skip bool) ([]*settlePart, error) {
+	parts, err := c.parts(ctx, todo, skip)
+	if err != nil {
+		return nil, err
+	}
+	holds, err := c.partsOf(ctx, func(o *store.Outcome) bool { return blocks(o) && !locked[o.Outbox] })
+	if err != nil {
+		return nil, err
+	}
+	parked, err := c.partsOf(ctx, func(o *store.Outcome) bool { return unparks(o) && !locked[o.Outbox] })
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range parts {
+		p.queue(batch, c.fenced(c.epoch, p.table.values(c.name)), c.outcomes, skip)
+	}
+	for _, p := range holds {
+		p.queueBlock(batch, c.fenced(c.epoch, p.table.values(c.name)), c.outcomes)
+	}
+	for _, p := range parked {
+		p.queueUnpark(batch, c.fenced(c.epoch, p.table.values(c.name)), c.outcomes)
+	}
+	return parts, nil
+}
+
+// parts sorts a call. Turns keep the order of several outcomes of one id; parts come in
+// the order of their turns. Those of the hot path wait for locks.
+func (c *settling) parts(ctx context.Context, todo []int, skip bool) (parts []*settlePart, err error) {
 	byKey := map[settleKey]*settlePart{}
 	turns := make(map[store.Ref]int, len(todo))
 	var part *settlePart
 	last := 0
 	for _, i := range todo {
-		o := &outcomes[i]
-		t, err := sess.table(ctx, s.outboxes.Known(o.Outbox))
+		o := &c.outcomes[i]
+		t, err := c.sess.table(ctx, c.outboxes.Known(o.Outbox))
 		if err != nil {
-			return nil, false, err
+			return nil, err
 		}
 		key := settleKey{turn: turns[o.Ref], outbox: o.Outbox, status: o.Status}
-		if o.Status == store.Completed && t.Layout.State != store.StateNone && t.knowsRows() {
+		if !skip && o.Status == store.Completed && t.Layout.State != store.StateNone && t.knowsRows() {
 			key.when = o.At.Truncate(time.Microsecond)
 		}
 		turns[o.Ref]++
 		last = max(last, key.turn)
-		durable = durable || o.Status == store.Failed
 		if part == nil || part.settleKey != key { // most are like the one before
 			part = byKey[key]
 		}
@@ -139,7 +212,7 @@ func (s *Store) settleParts(ctx context.Context, sess *session, outcomes []store
 		part.at = append(part.at, i)
 	}
 	if last == 0 {
-		return parts, durable, nil
+		return parts, nil
 	}
 	ordered := make([]*settlePart, 0, len(parts))
 	for turn := 0; turn <= last; turn++ {
@@ -149,18 +222,22 @@ func (s *Store) settleParts(ctx context.Context, sess *session, outcomes []store
 			}
 		}
 	}
-	return ordered, durable, nil
+	return ordered, nil
 }
 
 // queue adds the part's statement to a batch.
-func (p *settlePart) queue(batch *pgx.Batch, values map[string]any, outcomes []store.Outcome) {
-	t := p.table
+func (p *settlePart) queue(batch *pgx.Batch, values map[string]any, outcomes []store.Outcome, skip bool) {
+	t, variant := p.table, 0
+	if skip {
+		variant = 1
+	}
 	if p.hot() {
 		p.queueMany(batch, values, outcomes)
 		return
 	}
-	if t.write[p.status] == nil {
-		t.write[p.status] = settleQuery(t, p.status)
+	write := &t.write[p.status][variant]
+	if *write == nil {
+		*write = settleQuery(t, p.status, skip)
 	}
 	n := len(p.at)
 	ids, times := make([]string, n), make([]time.Time, n)
@@ -181,7 +258,7 @@ func (p *settlePart) queue(batch *pgx.Batch, values map[string]any, outcomes []s
 		}
 		values["numbers"] = arrayLiteral(numbers)
 	}
-	batch.Queue(t.write[p.status].sql, t.write[p.status].args(values)...)
+	batch.Queue((*write).sql, (*write).args(values)...)
 }
 
 // maxRetry is the largest count that the column holds.
@@ -204,11 +281,11 @@ func (t *table) errorLimit() int {
 	return 0
 }
 
-// readSettled reads the answers of a batch and returns the places of the
-// outcomes that hit no row.
-func readSettled(batch pgx.BatchResults, parts []*settlePart, durable bool, outcomes []store.Outcome, results []store.SettleResult) (missed []outboxPart, err error) {
+// read reads the answers of a batch, which may begin a transaction, and returns the
+// places of the outcomes that hit no row.
+func (c *settling) read(batch pgx.BatchResults, parts []*settlePart, begins bool) (missed []outboxPart, err error) {
 	defer finish(batch, &err)
-	if durable {
+	if begins {
 		if err := begun(batch); err != nil {
 			return nil, err
 		}
@@ -219,13 +296,13 @@ func readSettled(batch pgx.BatchResults, parts []*settlePart, durable bool, outc
 		if p.hot() {
 			read = p.readMany
 		}
-		passed, written, err := read(batch.QueryRow(), outcomes, results)
+		passed, written, err := read(batch.QueryRow(), c.outcomes, c.results)
 		if err != nil {
 			return nil, err
 		}
 		fenced = fenced || passed
 		if written < len(p.at) {
-			missed = append(missed, p.missed(results))
+			missed = append(missed, p.missed(c.results))
 		}
 	}
 	if fenced {
@@ -258,16 +335,16 @@ type outboxPart struct {
 }
 
 // partsOf sorts those outcomes of a call by outbox that which chooses.
-func (s *Store) partsOf(ctx context.Context, sess *session, outcomes []store.Outcome, which func(*store.Outcome) bool) ([]*outboxPart, error) {
+func (c *settling) partsOf(ctx context.Context, which func(*store.Outcome) bool) ([]*outboxPart, error) {
 	var parts []*outboxPart
 	byName := map[string]*outboxPart{}
-	for i := range outcomes {
-		o := &outcomes[i]
+	for i := range c.outcomes {
+		o := &c.outcomes[i]
 		if !which(o) {
 			continue
 		}
 		if byName[o.Outbox] == nil {
-			t, err := sess.table(ctx, s.outboxes.Known(o.Outbox))
+			t, err := c.sess.table(ctx, c.outboxes.Known(o.Outbox))
 			if err != nil {
 				return nil, err
 			}
@@ -292,7 +369,7 @@ func (p *settlePart) missed(results []store.SettleResult) outboxPart {
 
 // readBack tells why outcomes hit no row, with a new snapshot, and returns the
 // places of those that have yet to be written.
-func readBack(ctx context.Context, conn *pgx.Conn, missed []outboxPart, outcomes []store.Outcome, results []store.SettleResult) (again []int, err error) {
+func (c *settling) readBack(ctx context.Context, missed []outboxPart) (again []int, err error) {
 	for _, m := range missed {
 		t := m.table
 		if t.look == nil {
@@ -300,11 +377,11 @@ func readBack(ctx context.Context, conn *pgx.Conn, missed []outboxPart, outcomes
 		}
 		ids, txns := make([]string, len(m.at)), make([]int64, len(m.at))
 		for k, i := range m.at {
-			ids[k], txns[k] = outcomes[i].ID, int64(uint32(outcomes[i].Txn))
+			ids[k], txns[k] = c.outcomes[i].ID, int64(uint32(c.outcomes[i].Txn))
 		}
 		values := t.values("")
 		values["ids"], values["txns"] = arrayLiteral(ids), txns
-		rows, err := conn.Query(ctx, t.look.sql, t.look.args(values)...)
+		rows, err := c.sess.conn.Query(ctx, t.look.sql, t.look.args(values)...)
 		if err != nil {
 			return nil, err
 		}
@@ -315,13 +392,13 @@ func readBack(ctx context.Context, conn *pgx.Conn, missed []outboxPart, outcomes
 			i := m.at[ord-1]
 			switch {
 			case early:
-				results[i] = store.TooEarly
+				c.results[i] = store.TooEarly
 			case open == nil:
-				results[i] = store.WasGone
+				c.results[i] = store.WasGone
 			case *open:
 				again = append(again, i)
 			default:
-				results[i] = store.WasSettled
+				c.results[i] = store.WasSettled
 			}
 			return nil
 		})

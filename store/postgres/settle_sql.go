@@ -11,14 +11,20 @@ import (
 
 // settleQuery makes the statement that writes outcomes of one status. It gives
 // one row: the epoch, NULL if it has passed, and the places of the outcomes
-// that were written.
-func settleQuery(t *table, to store.Status) *query {
+// that were written. With skip, rows that somebody else has locked are passed over.
+func settleQuery(t *table, to store.Status, skip bool) *query {
 	b := &builder{}
-	lines := []string{
-		"WITH " + b.leader() + ",",
-		b.outcomes(t, to) + ",",
-		"done AS (", "  " + t.writeOutcomes(b, to), ")",
+	lines := []string{"WITH " + b.leader() + ",", b.outcomes(t, to) + ","}
+	if skip = skip && t.Layout.State != store.StateNone; skip {
+		strength := "NO KEY UPDATE"
+		if to == store.Completed && t.Layout.DeleteDelivered {
+			strength = "UPDATE"
+		}
+		lines = append(lines, "locked AS MATERIALIZED (",
+			"  SELECT w.ord FROM want w, "+TableName(t.Outbox)+" AS o WHERE o."+Ident(t.Layout.Columns.ID)+" = w.id",
+			"    AND EXISTS (SELECT FROM leader) FOR "+strength+" OF o SKIP LOCKED", "),")
 	}
+	lines = append(lines, "done AS (", "  "+t.writeOutcomes(b, to, skip), ")")
 	if forgets(t, to) {
 		lines = append(lines, ", "+forgetDone(b))
 	}
@@ -32,13 +38,16 @@ func forgets(t *table, to store.Status) bool {
 }
 
 // writeOutcomes is the part that writes, and gives the places that it wrote.
-func (t *table) writeOutcomes(b *builder, to store.Status) string {
+func (t *table) writeOutcomes(b *builder, to store.Status, skip bool) string {
 	if t.Layout.State == store.StateNone {
 		// The fence is all there is to it: every outcome counts as written.
 		return "SELECT ord FROM want"
 	}
 	name := TableName(t.Outbox)
 	where := " WHERE o." + Ident(t.Layout.Columns.ID) + " = w.id AND " + t.open(b) + " AND EXISTS (SELECT FROM leader)"
+	if skip {
+		where += " AND (w.ord IN (SELECT ord FROM locked)) IS TRUE" // hashed
+	}
 	if to == store.Completed && t.Layout.DeleteDelivered {
 		return "DELETE FROM " + name + " AS o USING want w" + where + " RETURNING w.ord"
 	}

@@ -24,6 +24,7 @@ type Store struct {
 	applications []string // what the sessions call themselves
 
 	claims, outcomes, control, operator, parking, replay *session
+	tables                                               *session      // waits for tables that somebody has locked
 	leader                                               *session      // asks for the lock; who gets it takes its connection
 	locker                                               atomic.Uint32 // server process of the session that holds, or has lost, the lock; 0 for none
 	candidate                                            *pgx.Conn     // leader's connection at the last try; leader's turn guards it
@@ -47,7 +48,8 @@ func New(cfg Config) (*Store, error) {
 		settings map[string]string
 	}{
 		{&s.claims, "claims", rowSettings("250ms")},
-		{&s.outcomes, "outcomes", rowSettings("1s")},
+		{&s.outcomes, "outcomes", rowSettings("250ms")},
+		{&s.tables, "tables", rowSettings(awaitTimeout)},
 		{&s.control, "control", controlSettings()},
 		{&s.operator, "operator", operatorSettings()},
 		{&s.parking, "parking", parkingSettings()},
@@ -83,7 +85,7 @@ func (s *Store) Close() {
 }
 
 func (s *Store) sessions() []*session {
-	return []*session{s.claims, s.outcomes, s.control, s.operator, s.parking, s.replay, s.leader}
+	return []*session{s.claims, s.outcomes, s.control, s.operator, s.parking, s.replay, s.tables, s.leader}
 }
 
 // commonSettings are those of every session. The statements lean on READ
@@ -119,9 +121,8 @@ func commonSettings() map[string]string {
 // that read a whole table are ruled out, and one generic plan serves from the
 // first call on.
 //
-// They wait so long for a row that somebody else has locked: claims then pass
-// over it, and an outcome is refused. A lock_timeout in the URL goes before this
-// one.
+// They wait so long for what somebody else has locked: claims and outcomes then pass
+// over it. A lock_timeout in the URL goes before this one.
 func rowSettings(lockTimeout string) map[string]string {
 	return map[string]string{
 		"lock_timeout":       lockTimeout,

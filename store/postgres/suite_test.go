@@ -161,3 +161,32 @@ func (d *database) Store(t *testing.T, cfg storetest.Config) store.Store {
 	}
 	return st
 }
+
+// LockRows implements storetest.Locking.
+func (d *database) LockRows(t *testing.T, outbox string, ids ...string) func() {
+	o := d.Outbox(outbox)
+	return d.lock(t, "SELECT FROM "+postgres.TableName(o)+" WHERE "+postgres.Ident(o.Layout.Columns.ID)+" = ANY ($1) FOR UPDATE", ids)
+}
+
+// LockTable implements storetest.Locking, with the lock that CREATE INDEX takes.
+func (d *database) LockTable(t *testing.T, outbox string) func() {
+	return d.lock(t, "LOCK TABLE "+postgres.TableName(d.Outbox(outbox))+" IN SHARE MODE")
+}
+
+// lock runs a statement in a transaction of its own.
+func (d *database) lock(t *testing.T, statement string, args ...any) (end func()) {
+	t.Helper()
+	conn := servers.Connect(t, d.url)
+	tx, err := conn.Begin(t.Context())
+	if err == nil {
+		_, err = tx.Exec(t.Context(), statement, args...)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := tx.Rollback(context.Background()); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+			t.Error(err)
+		}
+	}
+}

@@ -26,8 +26,9 @@ type table struct {
 	// claimOne, claimMany and completeMany are those of the hot path.
 	claimOne, claimMany, completeMany *query
 
-	look    *query
-	write   [store.Failed + 1]*query // by the status that is written
+	look *query
+	// write is by the status that is written; the second of each passes over locked rows.
+	write   [store.Failed + 1][2]*query
 	block   *query
 	unpark  *query
 	settled *query

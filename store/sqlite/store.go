@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -56,3 +57,10 @@ func (s *Store) Close() {
 
 // outbox finds a configured outbox.
 func (s *Store) outbox(name string) (*store.Outbox, error) { return s.outboxes.Find(name) }
+
+// AwaitTable implements store.TableAwaiter. SQLite locks no single table: a writer that
+// keeps the database locked holds up everything that writes.
+func (s *Store) AwaitTable(_ context.Context, outbox string) error {
+	_, err := s.outboxes.Find(outbox)
+	return err
+}

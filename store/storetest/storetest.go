@@ -191,6 +191,8 @@ func tests() []test {
 		{"an outcome without a claim", (*suite).testSettleUnclaimed, nil},
 		{"an outcome of an open transaction", (*suite).testSettleOpenTxn, nil},
 		{"an outcome of an open transaction, parked and blocking", (*suite).testSettleOpenTxnParked, keepsState},
+		{"a locked table", (*suite).testLockedTable, isWords},
+		{"locked rows", (*suite).testLockedRows, keepsState},
 		{"a reason of failure", (*suite).testReasons, keepsCodes},
 		{"hostile error texts", (*suite).testErrorTexts, keepsErrors},
 		{"a checkpoint", (*suite).testCheckpoint, isWords},

@@ -243,3 +243,6 @@ func statusOf(l *store.Layout, text string, claimed, delivered, failed bool) sto
 	}
 	return store.Pending
 }
+
+// Outbox returns an outbox by its name.
+func (db *Database) Outbox(name string) *store.Outbox { return db.outboxes[name] }

@@ -1,0 +1,74 @@
+package dispatch
+
+import "pgregory.net/rapid"
+
+// locks are what other sessions hold locked in the reference's tables, by outbox.
+type locks struct {
+	locked map[string]bool
+	known  map[string]bool // as the core was told
+}
+
+func newLocks() locks { return locks{map[string]bool{}, map[string]bool{}} }
+
+// lockTable locks or frees a table.
+func (w *world) lockTable(t *rapid.T) {
+	key := rapid.SampledFrom(w.keys).Draw(t, "lane")
+	w.locked[key.Outbox] = !w.locked[key.Outbox] && rapid.Bool().Draw(t, "locked")
+}
+
+// unlockAll frees all tables and rows, and takes that to the core.
+func (w *world) unlockAll() {
+	clear(w.locked)
+	clear(w.known)
+	for _, r := range w.table {
+		r.lock = 0
+	}
+	for outbox := range w.core.tables {
+		w.core.unlockTable(outbox, w.now)
+	}
+	w.check()
+}
+
+// await asks for the locked table whose turn it is.
+func (w *world) await(*rapid.T) {
+	outbox, due, ok := w.core.nextLocked()
+	if !ok || due.After(w.now) {
+		return
+	}
+	if w.locked[outbox] {
+		w.core.stillLocked(outbox, w.now.Add(lockTurn))
+	} else {
+		delete(w.known, outbox)
+		w.core.unlockTable(outbox, w.now)
+	}
+	w.check()
+}
+
+// rowLocked reports whether the outcome of a row waits for a lock on it.
+func (w *world) rowLocked(r *record) bool {
+	for _, o := range w.core.refused {
+		if o.ID == r.id && o.locks > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// checkLocks states that the core knows which tables are locked, and asks for each of
+// them in time.
+func (w *world) checkLocks() {
+	for _, key := range w.keys {
+		t := w.core.lockOf(key.Outbox)
+		if (t != nil) != w.known[key.Outbox] {
+			w.t.Fatalf("the table of %s is locked %v, as the core knows; it was told %v", key.Outbox, t != nil, w.known[key.Outbox])
+		}
+		if t != nil && t.due.After(w.now.Add(max(lockMost, lockTurn))) {
+			w.t.Fatalf("the table of %s is asked for at %v, now it is %v", key.Outbox, t.due, w.now)
+		}
+	}
+	for l := range w.core.everyLane() {
+		if l.locked && !w.known[l.name.Outbox] {
+			w.t.Fatalf("lane %s waits for a table that is not locked", l.name)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
+)
+
+// How long a statement waits for what somebody else has locked. The servers count whole
+// seconds.
+const (
+	// tableWait is for a lock on a whole table, LOCK TABLES or one on its metadata.
+	tableWait = time.Second
+	// claimWait is for a row that is claimed. It is longer than tableWait, so that the
+	// time tells which of the two a claim has waited for: both have the same error.
+	claimWait = 2 * time.Second
+	// outcomeWait is for a row whose outcome is written.
+	outcomeWait = time.Second
+	// tableWaited is a time that only a wait for a table takes no longer than.
+	tableWaited = claimWait - 500*time.Millisecond
+)
+
+// lockQuery is the statement that takes the lock on an outbox's table that its claims and
+// outcomes need. It reads no row.
+func lockQuery(o *store.Outbox) string {
+	text := "SELECT 1 FROM " + TableName(o) + " WHERE FALSE"
+	if o.Layout.State != store.StateNone {
+		text += " FOR UPDATE"
+	}
+	return text
+}
+
+// tableLocked reports whether somebody keeps the table of an outbox locked. MariaDB tells
+// at once, and MySQL after tableWait.
+func (c *conn) tableLocked(ctx context.Context, o *store.Outbox) (bool, error) {
+	text := lockQuery(o)
+	if c.server.mariadb && o.Layout.State != store.StateNone {
+		text += " NOWAIT"
+	}
+	err := c.query(ctx, text, nil, func(*sql.Rows) error { return nil })
+	if lockedOut(err) {
+		return true, nil
+	}
+	return false, err
+}
+
+// AwaitTable implements store.TableAwaiter.
+func (s *Store) AwaitTable(ctx context.Context, outbox string) error {
+	o, err := s.outbox(outbox)
+	if err != nil {
+		return err
+	}
+	return s.tables.do(ctx, func(ctx context.Context, c *conn) error {
+		err := c.tx(ctx, func() error { return c.query(ctx, lockQuery(o), nil, func(*sql.Rows) error { return nil }) })
+		if lockedOut(err) {
+			return &store.OutboxLockedError{Outbox: outbox, Err: err}
+		}
+		return Explain(err)
+	})
+}
+
+// lockedTables answers for the rows of tables that are locked, and returns the other
+// parts of the call.
+func (c *claim) lockedTables(ctx context.Context, parts []*byoutbox.Part) (free []*byoutbox.Part, err error) {
+	for _, p := range parts {
+		locked, err := c.conn.tableLocked(ctx, p.Outbox)
+		switch {
+		case err != nil:
+			return nil, err
+		case locked:
+			c.tableIsLocked(p)
+		default:
+			free = append(free, p)
+		}
+	}
+	return free, nil
+}
+
+func (c *claim) tableIsLocked(p *byoutbox.Part) {
+	for _, i := range p.At {
+		c.answers[i] = store.ClaimAnswer{Result: store.TableLocked}
+	}
+}
+
+// lookPast is look for a call that passes over what is locked.
+func (c *settling) lookPast(ctx context.Context) error {
+	c.rows = map[store.Ref]rowState{}
+	byOutbox := c.lookups()
+	for _, name := range c.outboxes.Names() {
+		of, t := byOutbox[name], c.conn.tables[name]
+		if of == nil || t.Layout.State == store.StateNone {
+			continue
+		}
+		locked, err := c.conn.tableLocked(ctx, t.Outbox)
+		switch {
+		case err != nil:
+			return err
+		case locked:
+			for _, i := range of.at {
+				c.rows[c.outcomes[i].Ref] = rowTableLocked
+			}
+			continue
+		}
+		if err := of.chunks(func(chunk *lookup) error { return c.lookChunk(ctx, t, chunk) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lookChunk locks the rows that are free, and tells what the others are. A row that is
+// not there may be one that somebody inserts just now.
+func (c *settling) lookChunk(ctx context.Context, t *table, chunk *lookup) error {
+	if err := c.lockAmong(ctx, t, chunk.keys, " FOR UPDATE SKIP LOCKED", false); err != nil {
+		return err
+	}
+	left := c.unknown(chunk)
+	if len(left.at) == 0 {
+		return nil
+	}
+	if err := c.lockAmong(ctx, t, left.keys, "", true); err != nil {
+		return err
+	}
+	if left = c.unknown(left); len(left.at) == 0 {
+		return nil
+	}
+	err := c.lockAmong(ctx, t, left.keys, " FOR UPDATE NOWAIT", false)
+	if lockedOut(err) {
+		for _, i := range c.unknown(left).at {
+			c.rows[c.outcomes[i].Ref] = rowLocked
+		}
+		return nil
+	}
+	return err
+}
+
+// unknown returns the rows of which nothing is known yet.
+func (c *settling) unknown(of *lookup) *lookup {
+	left := &lookup{}
+	for k, i := range of.at {
+		if _, known := c.rows[c.outcomes[i].Ref]; !known {
+			left.add(i, of.keys[k])
+		}
+	}
+	return left
+}

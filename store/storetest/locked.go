@@ -1,0 +1,251 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Locking is a Database in which one session can keep what others write.
+type Locking interface {
+	Database
+	// LockRows locks rows of an outbox until unlock is called.
+	LockRows(t *testing.T, outbox string, ids ...string) (unlock func())
+	// LockTable locks the table of an outbox until unlock is called; unlock is nil where
+	// the database has no such lock.
+	LockTable(t *testing.T, outbox string) (unlock func())
+}
+
+const (
+	// maxLockWait bounds the first call that meets a lock: a server may count whole
+	// seconds, and wait for the lock once more to tell what it is of.
+	maxLockWait = 4500 * time.Millisecond
+	// maxTableWait bounds a later call for a locked table, maxRowWait one for locked rows,
+	// however many these are.
+	maxTableWait, maxRowWait = 2500 * time.Millisecond, 900 * time.Millisecond
+)
+
+// locking skips tests of locks that a database does not have.
+func (b *bench) locking(t *testing.T) Locking {
+	db, ok := b.db.(Locking)
+	if !ok {
+		t.Skip("in this database no session locks single rows or tables")
+	}
+	return db
+}
+
+// within fails the test unless a call ends in time.
+func within(t *testing.T, what string, limit time.Duration, call func()) {
+	t.Helper()
+	began := time.Now()
+	call()
+	if took := time.Since(began); took > limit {
+		t.Errorf("%s took %s, want at most %s", what, took, limit)
+	}
+}
+
+// testLockedTable: a table that somebody keeps locked holds up the rows of its outbox
+// alone, for claims and outcomes alike, and each call by no more than maxTableWait.
+func (s *suite) testLockedTable(t *testing.T) {
+	b := s.start(t, 0)
+	db := b.locking(t)
+	var inFlight, waiting, all []Row
+	for i := range 20 {
+		inFlight, waiting = append(inFlight, row(fmt.Sprint("in flight ", i))), append(waiting, row(fmt.Sprint("waiting ", i)))
+	}
+	all = append(append(all, inFlight...), waiting...)
+	b.insert(t, "a", all...)
+	b.insert(t, "b", all...)
+	for _, outbox := range []string{"a", "b"} {
+		for i := range inFlight {
+			b.take(t, outbox, inFlight[i].ID)
+		}
+	}
+	unlock := db.LockTable(t, "a")
+	if unlock == nil {
+		t.Skip("in this database no session locks a table")
+	}
+	defer unlock()
+
+	var claim []store.ClaimRow
+	for i := range waiting {
+		claim = append(claim, store.ClaimRow{Ref: ref("a", waiting[i].ID)}, store.ClaimRow{Ref: ref("b", waiting[i].ID), WantPayload: i%2 == 0})
+	}
+	outcomes := append(outcomesFor("a", inFlight), outcomesFor("b", inFlight)...)
+	for turn, limit := range []time.Duration{maxLockWait, maxTableWait} {
+		within(t, fmt.Sprint("claim ", turn), limit, func() {
+			for i, a := range b.claim(t, claim...) {
+				want := store.TableLocked
+				if claim[i].Outbox == "b" {
+					want = store.Claimed
+				}
+				if a.Result != want && (b.looks() || a.Result != store.Claimed) {
+					t.Errorf("claim %d of row %s of %s: %s, want %s", turn, claim[i].ID, claim[i].Outbox, a.Result, want)
+				}
+			}
+		})
+		within(t, fmt.Sprint("settle ", turn), limit, func() {
+			for i, got := range b.settle(t, outcomes...) {
+				want := store.TableWasLocked
+				switch {
+				case outcomes[i].Outbox == "a":
+				case turn == 0:
+					want = store.Written
+				default:
+					continue
+				}
+				if got != want {
+					t.Errorf("settle %d: outcome %d of %s: %d, want %d", turn, i, outcomes[i].Outbox, got, want)
+				}
+			}
+		})
+		outcomes[0], outcomes[len(inFlight)] = outcomes[len(inFlight)], outcomes[0] // any order
+	}
+	b.wantAwaited(t, unlock)
+
+	for i, a := range b.claim(t, claim...) {
+		if a.Result != store.Claimed {
+			t.Errorf("with nothing locked: row %d is %s", i, a.Result)
+		}
+	}
+	for i, got := range b.settle(t, outcomesFor("a", inFlight)...) {
+		if got != store.Written {
+			t.Errorf("with nothing locked: outcome %d: %d", i, got)
+		}
+	}
+}
+
+// outcomesFor are outcomes of each status for rows.
+func outcomesFor(outbox string, rows []Row) (list []store.Outcome) {
+	for i := range rows {
+		o := store.Outcome{Ref: ref(outbox, rows[i].ID), Status: store.Completed, At: now()}
+		switch i % 5 {
+		case 1:
+			o.Status, o.RetryCount, o.Error = store.Failed, 3, "no"
+		case 2:
+			o.Status, o.RetryCount, o.Error = store.Pending, 1, "later"
+		}
+		list = append(list, o)
+	}
+	return list
+}
+
+// wantAwaited expects that AwaitTable waits for outbox a and for no other, for some time
+// and not for long, and hears of the end of the lock.
+func (b *bench) wantAwaited(t *testing.T, unlock func()) {
+	t.Helper()
+	within(t, "awaiting another table", maxRowWait, func() {
+		if err := b.store.AwaitTable(b.ctx(t), "b"); err != nil {
+			t.Errorf("awaiting another table: %v", err)
+		}
+	})
+	began := time.Now()
+	within(t, "awaiting the table", maxTableWait, func() {
+		if err := b.store.AwaitTable(b.ctx(t), "a"); !errors.As(err, new(*store.OutboxLockedError)) {
+			t.Errorf("awaiting the table: %v", err)
+		}
+	})
+	if time.Since(began) < 400*time.Millisecond {
+		t.Errorf("it was waited for %s", time.Since(began))
+	}
+	ctx, cancel := context.WithCancel(b.ctx(t))
+	defer cancel()
+	free := make(chan error, 1)
+	go func() {
+		for {
+			err := b.store.AwaitTable(ctx, "a")
+			if !errors.As(err, new(*store.OutboxLockedError)) {
+				free <- err
+				return
+			}
+		}
+	}()
+	unlock()
+	within(t, "hearing that the table is free", maxRowWait, func() {
+		if err := <-free; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// testLockedRows: rows that somebody keeps locked hold up no other row of a call, and
+// after the first call that met them, none.
+func (s *suite) testLockedRows(t *testing.T) {
+	b := s.start(t, 0)
+	db := b.locking(t)
+	var list []Row
+	var locked []string
+	for i := range 120 {
+		list = append(list, row(fmt.Sprintf("row %03d", i)))
+		if i%3 > 0 {
+			locked = append(locked, list[i].ID)
+		}
+	}
+	b.insert(t, "a", list...)
+	b.insert(t, "b", row("other"))
+	var ids []string
+	for i := range list {
+		ids = append(ids, list[i].ID)
+	}
+	b.take(t, "a", ids...)
+	key := lane("a", "EVENT", store.GroupOf("g"))
+	parked := parkable(key, ids[1], 1)
+	b.park(t, parked)
+
+	unlock := db.LockRows(t, "a", locked...)
+	defer unlock()
+	outcomes := outcomesFor("a", list)
+	outcomes[1].Parked = parked.Seq // it is FAILED, and locked
+	held := blocks(&outcomes[1], key)
+	for turn, limit := range []time.Duration{maxLockWait, maxRowWait, maxRowWait} {
+		within(t, fmt.Sprint("settle ", turn), limit, func() {
+			for i, got := range b.settle(t, outcomes...) {
+				switch settles := outcomes[i].Status.Settled(); {
+				case i%3 > 0 && got != store.WasLocked:
+					t.Errorf("settle %d: outcome %d of a locked row: %d", turn, i, got)
+				case i%3 == 0 && (turn == 0 || !settles) && got != store.Written:
+					t.Errorf("settle %d: outcome %d: %d", turn, i, got)
+				}
+			}
+		})
+	}
+	within(t, "settle of no locked row", maxRowWait, func() {
+		if got := b.settle(t, outcomesFor("b", []Row{row("other")})...); got[0] != store.Written {
+			t.Errorf("an outcome of another outbox: %d", got[0])
+		}
+	})
+	b.wantLane(t, "while the row is locked", key, parked)
+	b.wantHolds(t, "while the row is locked", b.store)
+	var claim []store.ClaimRow
+	for i := range list {
+		if outcomes[i].Status == store.Pending {
+			claim = append(claim, store.ClaimRow{Ref: ref("a", ids[i])})
+		}
+	}
+	for turn, limit := range []time.Duration{maxLockWait, maxRowWait, maxRowWait} {
+		within(t, fmt.Sprint("claim ", turn), limit, func() {
+			for i, a := range b.claim(t, claim...) {
+				want := store.Claimed
+				if b.marks() && slices.Contains(locked, claim[i].ID) {
+					want = store.NotYetVisible
+				}
+				if a.Result != want && (b.marks() || a.Result != store.NotYetVisible) {
+					t.Errorf("claim %d of row %s: %s, want %s", turn, claim[i].ID, a.Result, want)
+				}
+			}
+		})
+	}
+	unlock()
+	for i, got := range b.settle(t, outcomes...) {
+		if i%3 > 0 && got != store.Written {
+			t.Errorf("with nothing locked: outcome %d: %d", i, got)
+		}
+	}
+	b.wantLane(t, "with nothing locked", key)
+	b.wantHolds(t, "with nothing locked", b.store, held)
+}
