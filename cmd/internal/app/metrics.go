@@ -35,7 +35,7 @@ func ackBuckets() []float64 {
 // batch or row allocate nothing, once the outbox and the sink are known.
 type Metrics struct {
 	captured     *prometheus.CounterVec
-	claims       [store.Gone + 1]prometheus.Counter
+	claims       [store.TableLocked + 1]prometheus.Counter
 	vanished     *prometheus.CounterVec
 	sinks        sinkVecs
 	replays      replayMetrics
@@ -117,7 +117,7 @@ func NewMetrics(reg prometheus.Registerer, build Build) *Metrics {
 		leader:       r.gauges("leader", "1 while this relay leads; 0 while it stands by.").WithLabelValues(),
 		epoch:        r.gauges("leader_epoch", "Epoch of this relay's leadership; 0 while another relay leads.").WithLabelValues(),
 	}
-	for result := store.Claimed; result <= store.Gone; result++ {
+	for result := store.Claimed; result <= store.TableLocked; result++ {
 		m.claims[result] = claims.WithLabelValues(result.String())
 	}
 	r.gauges("build_info", "1 for the version of this program.", "version", "goversion").

@@ -189,6 +189,7 @@ sluicebox_claims_total{result="claimed"} 4
 sluicebox_claims_total{result="gone"} 1
 sluicebox_claims_total{result="held"} 0
 sluicebox_claims_total{result="not_yet_visible"} 0
+sluicebox_claims_total{result="table_locked"} 0
 # HELP sluicebox_deliveries_total Rows that were in a request, by what became of them.
 # TYPE sluicebox_deliveries_total counter
 sluicebox_deliveries_total{outcome="delivered",sink="platform"} 4

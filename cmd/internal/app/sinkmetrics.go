@@ -87,7 +87,7 @@ func (m *Metrics) newSink(name string) *SinkMetrics {
 // Claimed counts n rows that a claim answered in one way. What is no
 // ClaimResult is ignored.
 func (s *SinkMetrics) Claimed(result store.ClaimResult, n int) {
-	if result >= store.Claimed && result <= store.Gone {
+	if result >= store.Claimed && result <= store.TableLocked {
 		s.m.claims[result].Add(float64(n))
 	}
 }

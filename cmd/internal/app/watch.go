@@ -1,6 +1,7 @@
 package app
 
 import (
+	"errors"
 	"maps"
 	"strings"
 	"sync"
@@ -45,7 +46,7 @@ func (w *sinkWatch) begin() {
 // refused claim comes to: it is no sign that the database takes them again.
 func (w *sinkWatch) Claimed(result store.ClaimResult, n int) {
 	w.SinkMetrics.Claimed(result, n)
-	if result != store.NotYetVisible && w.away.CompareAndSwap(true, false) {
+	if result != store.NotYetVisible && result != store.TableLocked && w.away.CompareAndSwap(true, false) {
 		w.relay.health.ok("database", "reached")
 	}
 }
@@ -178,6 +179,13 @@ func (w *sinkWatch) countVanished(outbox string) int {
 // StoreFailed implements dispatch.Observer.
 func (w *sinkWatch) StoreFailed(op string, err error) {
 	w.SinkMetrics.StoreFailed(op, err)
+	var locked *store.OutboxLockedError
+	if errors.As(err, &locked) { // the database is well
+		if w.due(op) {
+			w.relay.log.Warn("outbox locked by another session", "sink", w.sink, "outbox", locked.Outbox, "error", err)
+		}
+		return
+	}
 	w.away.Store(true)
 	w.relay.health.fail("database", err.Error())
 	if w.due(op) {

@@ -105,3 +105,30 @@ func TestAlarmsThatAreDue(t *testing.T) {
 		}
 	})
 }
+
+// TestLockedOutboxFailsNoDatabase: rows and tables that another session keeps locked are
+// named in the log and fail no readiness of the database.
+func TestLockedOutboxFailsNoDatabase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		_, m := newTestMetrics(t)
+		r := &relay{log: slog.New(slog.NewTextHandler(&log, nil)), health: newHealth()}
+		r.health.only(right("database", "reached"))
+		w := &sinkWatch{SinkMetrics: m.Sink("platform"), sink: "platform", relay: r}
+		for range 15 { // one line in ten seconds
+			w.StoreFailed("write to outbox events", &store.OutboxLockedError{Outbox: "events"})
+			w.StoreFailed("outcomes of locked rows of jobs", &store.OutboxLockedError{Outbox: "jobs", Rows: 7})
+			time.Sleep(time.Second)
+		}
+		for _, c := range r.health.Checks() {
+			if !c.OK {
+				t.Errorf("%s failed: %s", c.Name, c.Detail)
+			}
+		}
+		for text, want := range map[string]int{"the table is locked": 2, "7 rows are locked": 2, "outbox locked by another session": 4} {
+			if n := strings.Count(log.String(), text); n != want {
+				t.Errorf("%q is logged %d times, want %d:\n%s", text, n, want, log.String())
+			}
+		}
+	})
+}
