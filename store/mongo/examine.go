@@ -11,7 +11,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/finding"
 )
 
@@ -151,6 +150,6 @@ func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 		return nil
 	}
 	c.Add(store.Advice, fmt.Sprintf("no index of %s finds the documents that are not settled: polling, sweeps and the first start read all of them", t.path()),
-		fmt.Sprintf("%s.createIndex(%s);", shellOf(t.Outbox), shellKeys(slices.Concat(state, columns.Order(l)))))
+		fmt.Sprintf("%s.createIndex(%s);", shellOf(t.Outbox), shellKeys(slices.Concat(state, t.ordered()))))
 	return nil
 }

@@ -160,14 +160,20 @@ func (t *table) isOpen(doc bson.Raw) bool {
 	return t.is(doc, store.Pending) || t.is(doc, store.Processing)
 }
 
-// order is the layout's order-by, the id last.
+// order is the layout's order-by, then _id, which grows with time where drivers or servers
+// make it, the id last.
 func (t *table) order() bson.D {
 	var order bson.D
-	for _, name := range columns.Order(&t.Layout) {
+	for _, name := range t.ordered() {
 		order = append(order, bson.E{Key: name, Value: 1})
 	}
 	return order
 }
+
+// ordered are the fields of order.
+func (t *table) ordered() []string { return columns.Order(&t.Layout, sameName, "_id") }
+
+func sameName(a, b string) bool { return a == b }
 
 // time is a time as the layout keeps it: both forms have milliseconds.
 func (t *table) time(at time.Time) any {

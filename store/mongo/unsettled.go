@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -36,6 +37,7 @@ type reading struct {
 	held   map[string]struct{}
 	lanes  map[store.LaneKey]struct{}
 	seen   int // documents of the window
+	ties   ties
 
 	waiting []store.Item // to be asked for whether they are parked
 	parked  idSet        // all that are, where that is known; else nil
@@ -51,8 +53,9 @@ func hashID(id string) [16]byte {
 
 // Read implements view.Snapshot.
 func (v *view) Read(ctx context.Context, o *store.Outbox, q store.Unsettled, to *views.Pages) error {
+	t := v.on.table(o)
 	r := &reading{
-		view: v, table: v.on.table(o), reader: document.New(o), query: q, to: to,
+		view: v, table: t, ties: ties{table: t}, reader: document.New(o), query: q, to: to,
 		held: make(map[string]struct{}, len(q.Held)), lanes: store.LaneSet(q.Left(o)),
 	}
 	for _, id := range q.Held {
@@ -78,15 +81,18 @@ func (r *reading) read(ctx context.Context) error {
 		}
 		r.seen = 0
 		opts := options.Find().SetSort(r.table.order()).SetProjection(r.projection()).SetAllowDiskUse(true).
-			SetBatchSize(leastWindow).SetSkip(int64(from)).SetLimit(int64(window))
+			SetBatchSize(leastWindow).SetSkip(int64(from)).SetLimit(int64(window)).SetShowRecordID(r.ties.sorts())
 		if err := each(ctx, viewTime, r.table.in, filter, opts, func(doc bson.Raw) error { return r.take(ctx, doc) }); err != nil {
 			return err
 		}
-		if err := r.ask(ctx); err != nil {
-			return err
+		last := window == 0 || r.seen < window
+		if last {
+			if err := r.untie(ctx); err != nil {
+				return err
+			}
 		}
-		if window == 0 || r.seen < window {
-			return nil
+		if err := r.ask(ctx); err != nil || last {
+			return err
 		}
 	}
 }
@@ -148,11 +154,12 @@ func oneOf(name string, values bson.A) bson.E {
 }
 
 func (r *reading) projection() bson.D {
+	order := r.table.Layout.OrderBy
 	if !r.query.NoPayload {
-		return project(r.reader.Fields()...)
+		return project(slices.Concat(r.reader.Fields(), order)...)
 	}
 	c := &r.table.Layout.Columns
-	fields := project(c.ID, c.Kind, c.Group, c.RetryCount)
+	fields := project(slices.Concat([]string{c.ID, c.Kind, c.Group, c.RetryCount}, order)...)
 	return append(fields, bson.E{Key: sizeField, Value: r.table.size()})
 }
 
@@ -176,6 +183,30 @@ func (r *reading) take(ctx context.Context, doc bson.Raw) error {
 	if isHeld || isLeft {
 		return nil
 	}
+	if !r.ties.sorts() {
+		return r.wait(ctx, it)
+	}
+	if r.ties.next(doc) {
+		if err := r.untie(ctx); err != nil {
+			return err
+		}
+	}
+	r.ties.add(doc, it)
+	return nil
+}
+
+// untie takes the documents that are at hand to be put in order.
+func (r *reading) untie(ctx context.Context) error {
+	for _, t := range r.ties.take() {
+		if err := r.wait(ctx, t.item); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wait has a document wait to be asked for.
+func (r *reading) wait(ctx context.Context, it store.Item) error {
 	if r.waiting = append(r.waiting, it); len(r.waiting) < lookup {
 		return nil
 	}

@@ -62,6 +62,7 @@ type column struct {
 	scale     int // digits behind the point of a decimal
 	fraction  int // digits of the seconds of a time
 	notNull   bool
+	serial    bool // numbers the rows as they are inserted
 }
 
 // textOf returns an expression for a column's value as text: that of its type, and of

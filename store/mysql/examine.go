@@ -158,7 +158,7 @@ WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ? AND 
 		return nil
 	}
 	var columns []string
-	for _, name := range slices.Concat(state, t.Layout.OrderBy, []string{t.Layout.Columns.ID}) {
+	for _, name := range slices.Concat(state, t.ordered()) {
 		columns = append(columns, Ident(name))
 	}
 	c.Add(store.Advice, fmt.Sprintf("no index of %s finds the rows that are not settled: polling, sweeps and the first start read the whole table", TableName(t.Outbox)),

@@ -115,6 +115,13 @@ type database struct {
 	url string
 }
 
+// Number implements storetest.Numberer.
+func (d *database) Number(t *testing.T, outbox string) {
+	table := mysql.TableName(d.Outbox(outbox))
+	servers.ExecMySQL(t, d.url, "ALTER TABLE "+table+" ADD COLUMN suite_number BIGINT NOT NULL AUTO_INCREMENT UNIQUE")
+	t.Cleanup(func() { servers.ExecMySQL(t, d.url, "ALTER TABLE "+table+" DROP COLUMN suite_number") })
+}
+
 func (d *database) Store(t *testing.T, cfg storetest.Config) store.Store {
 	st, err := mysql.New(mysql.Config{
 		URL: d.url, Name: cmp.Or(cfg.Name, "suite"), Holder: cfg.Holder, Outboxes: cfg.Outboxes, TakeoverTimeout: cfg.TakeoverTimeout,

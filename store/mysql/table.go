@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -32,7 +33,8 @@ WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?`
 
 const findColumns = `
 SELECT column_name, data_type, column_type, COALESCE(character_set_name, ''), COALESCE(collation_name, ''),
-  COALESCE(character_maximum_length, 0), COALESCE(numeric_scale, 0), COALESCE(datetime_precision, 0), is_nullable = 'NO'
+  COALESCE(character_maximum_length, 0), COALESCE(numeric_scale, 0), COALESCE(datetime_precision, 0), is_nullable = 'NO',
+  extra LIKE '%auto_increment%' AND FIND_IN_SET('select', privileges) > 0
 FROM information_schema.columns
 WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ? ORDER BY ordinal_position`
 
@@ -103,7 +105,7 @@ func readColumns(ctx context.Context, c *conn, o *store.Outbox) (list []column, 
 	err = c.query(ctx, findColumns, []any{o.Schema, o.Table}, func(rows *sql.Rows) error {
 		var col column
 		var limit uint64 // of a longtext: 2^32 - 1
-		err := rows.Scan(&col.name, &col.typ, &col.full, &col.charset, &col.collation, &limit, &col.scale, &col.fraction, &col.notNull)
+		err := rows.Scan(&col.name, &col.typ, &col.full, &col.charset, &col.collation, &limit, &col.scale, &col.fraction, &col.notNull, &col.serial)
 		col.typ = strings.ToLower(col.typ)
 		col.family, col.unsigned, col.limit = familyOf(col.typ), strings.Contains(col.full, "unsigned"), int(limit)
 		list = append(list, col)
@@ -214,11 +216,21 @@ func (t *table) delivered(s *statement) string {
 // status is the value of a status in the status column.
 func (t *table) status(to store.Status) any { return columns.Stored(&t.Layout, to) }
 
-// order is the layout's order-by for rows o, the id last.
+// order is the layout's order-by for rows o, with a serial number if they have one, and the
+// id last.
 func (t *table) order() string {
 	var order []string
-	for _, name := range columns.Order(&t.Layout) {
+	for _, name := range t.ordered() {
 		order = append(order, "o."+Ident(name))
 	}
 	return strings.Join(order, ", ")
+}
+
+// ordered are the columns of order.
+func (t *table) ordered() []string {
+	serial := ""
+	if i := slices.IndexFunc(t.columns, func(c column) bool { return c.serial }); i >= 0 {
+		serial = t.columns[i].name
+	}
+	return columns.Order(&t.Layout, sameName, serial)
 }

@@ -4,12 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
 // unsettledIndex looks for an index that finds the rows that are not settled: a
@@ -116,9 +116,9 @@ func (n *planNode) indices(list []string) []string {
 // be made beside writers.
 func (t *table) partialIndex(partitioned bool) string {
 	l := &t.Layout
-	var columns []string
-	for _, name := range append(slices.Clone(l.OrderBy), l.Columns.ID) {
-		columns = append(columns, Ident(name))
+	var names []string
+	for _, name := range columns.Order(l, sameName, t.serial) {
+		names = append(names, Ident(name))
 	}
 	var where string
 	switch l.State {
@@ -133,7 +133,7 @@ func (t *table) partialIndex(partitioned bool) string {
 	if partitioned {
 		how = ""
 	}
-	return fmt.Sprintf("CREATE INDEX%s ON %s (%s) WHERE %s;", how, TableName(t.Outbox), strings.Join(columns, ", "), where)
+	return fmt.Sprintf("CREATE INDEX%s ON %s (%s) WHERE %s;", how, TableName(t.Outbox), strings.Join(names, ", "), where)
 }
 
 // literal quotes a text for a statement that an operator runs, where backslashes

@@ -21,6 +21,8 @@ type table struct {
 	columns []column // all of the table, in its order
 	ascii   bool     // the database's encoding is not UTF-8
 	unique  bool     // there is one row of each id
+	serial  string   // a column that numbers the rows as they are inserted; "" if none
+	placed  bool     // the role may read where a row stands
 
 	claim [2]*query // the second passes over locked rows
 	// claimOne, claimMany and completeMany are those of the hot path.
@@ -65,7 +67,11 @@ const findTable = `
 SELECT c.oid, current_setting('server_encoding') <> 'UTF8', c.relkind::text,
   NOT (c.relkind = 'r' AND c.relhassubclass) AND EXISTS (SELECT FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
     WHERE i.indrelid = c.oid AND a.attname = $3 AND i.indisunique AND i.indimmediate AND i.indisvalid
-      AND i.indnkeyatts = 1 AND i.indpred IS NULL)
+      AND i.indnkeyatts = 1 AND i.indpred IS NULL),
+  coalesce((SELECT a.attname::text FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND pg_catalog.has_column_privilege(c.oid, a.attnum, 'SELECT')
+      AND (a.attidentity <> '' OR pg_catalog.pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%') ORDER BY a.attnum LIMIT 1), ''),
+  c.relkind IN ('r', 'p') AND coalesce(pg_catalog.has_column_privilege(c.oid, 'ctid', 'SELECT'), false)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relname = $1 AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
   AND CASE WHEN $2 = '' THEN pg_catalog.pg_table_is_visible(c.oid) ELSE n.nspname = $2 END`
@@ -97,7 +103,7 @@ func describe(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, err
 func readTable(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, error) {
 	t := &table{Outbox: o}
 	var kind string
-	err := conn.QueryRow(ctx, findTable, o.Table, o.Schema, o.Layout.Columns.ID).Scan(&t.oid, &t.ascii, &kind, &t.unique)
+	err := conn.QueryRow(ctx, findTable, o.Table, o.Schema, o.Layout.Columns.ID).Scan(&t.oid, &t.ascii, &kind, &t.unique, &t.serial, &t.placed)
 	if err == pgx.ErrNoRows {
 		return nil, &store.SetupError{
 			Problem: fmt.Sprintf("outbox %s: there is no table %s that the role can see", o.Name, TableName(o)),
@@ -222,13 +228,37 @@ func (t *table) failed(b *builder) string {
 	return fmt.Sprintf("(o.%s = %s)", Ident(c.Status), b.arg("failed", t.col(c.Status).typ))
 }
 
-// order is the layout's order-by for rows o, the id last.
-func (t *table) order() string {
+// order is the layout's order-by for rows o, with a serial number if they have one, and the
+// id last.
+func (t *table) order() string { return t.orderBy(t.serial) }
+
+func (t *table) orderBy(inserted string) string {
 	var order []string
-	for _, name := range columns.Order(&t.Layout) {
+	for _, name := range columns.Order(&t.Layout, sameName, inserted) {
 		order = append(order, "o."+Ident(name))
 	}
 	return strings.Join(order, ", ")
+}
+
+// arrival is order for unsettled rows o. Where nothing numbers them, those that are equal in
+// order-by follow their place in the table: a transaction's rows stand there as they were
+// inserted, unless they fill space of rows that are gone. A claim moves a row, so claimed
+// ones come first: they were first in their groups.
+func (t *table) arrival(b *builder) string {
+	if t.serial != "" || !t.placed {
+		return t.order()
+	}
+	const place = "ctid"
+	order, at := t.orderBy(place), "o."+Ident(place)
+	c := &t.Layout.Columns
+	switch {
+	case !t.Layout.WritesClaims():
+	case t.Layout.State == store.StateTimestamps:
+		order = strings.Replace(order, at, "(o."+Ident(c.Claimed)+" IS NULL), "+at, 1)
+	default:
+		order = strings.Replace(order, at, "(o."+Ident(c.Status)+" = "+b.arg("pending", t.col(c.Status).typ)+"), "+at, 1)
+	}
+	return order
 }
 
 // status returns the text of a status in the status column.

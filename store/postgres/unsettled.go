@@ -174,7 +174,7 @@ func unsettledQuery(t *table, b *builder, where string, noPayload, limited bool)
 		"WHERE " + Ident(c.ID) + " IS NOT NULL AND " + t.unsettled(b) + where,
 		// A hashed subplan, however many ids are held.
 		"  AND o." + Ident(id.name) + " NOT IN (SELECT h.id FROM unnest(" + b.arg("held", id.typ+"[]") + ") AS h(id))",
-		"ORDER BY " + t.order(),
+		"ORDER BY " + t.arrival(b),
 	}
 	if limited {
 		lines = append(lines, "LIMIT "+b.arg("limit", "bigint"))

@@ -58,6 +58,7 @@ type table struct {
 	*store.Outbox
 	kind    string // table, view, virtual or shadow
 	columns []column
+	rowid   string // what the number of a row is called, "" if it has none
 
 	claim, look, isFailed, prune *query
 	write                        [store.Failed + 1]*query // by the status that is written
@@ -74,8 +75,9 @@ func describe(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error) 
 
 func readTable(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error) {
 	t := &table{Outbox: o}
-	read := func(row []driver.Value) error { t.kind, _ = textOf(row[0]); return nil }
-	err := conn.Query(ctx, "SELECT type FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE", []any{o.Table}, read)
+	bare := false // WITHOUT ROWID
+	read := func(row []driver.Value) error { t.kind, _ = textOf(row[0]); bare = row[1] != int64(0); return nil }
+	err := conn.Query(ctx, "SELECT type, wr FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE", []any{o.Table}, read)
 	if err != nil {
 		return nil, fmt.Errorf("look up table %s: %w", TableName(o), err)
 	}
@@ -101,7 +103,20 @@ func readTable(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error)
 	if err != nil {
 		return nil, fmt.Errorf("look up the columns of %s: %w", TableName(o), err)
 	}
+	if !bare {
+		t.rowid = t.nameOfRowid()
+	}
 	return t, nil
+}
+
+// nameOfRowid returns a name of the rowid that is not that of a column.
+func (t *table) nameOfRowid() string {
+	for _, name := range []string{"rowid", "_rowid_", "oid"} {
+		if _, taken := columns.Find(t.columns, sameName, name); !taken {
+			return name
+		}
+	}
+	return ""
 }
 
 // Name implements columns.Named.
@@ -251,10 +266,10 @@ func (t *table) failed(b *builder) string {
 	return fmt.Sprintf("(%s = %s)", Ident(c.Status), b.status(&t.Layout, store.Failed))
 }
 
-// order is the layout's order-by, the id last.
+// order is the layout's order-by, then the order of insertion, the id last.
 func (t *table) order() string {
 	var order []string
-	for _, name := range columns.Order(&t.Layout) {
+	for _, name := range columns.Order(&t.Layout, sameName, t.rowid) {
 		order = append(order, Ident(name))
 	}
 	return strings.Join(order, ", ")

@@ -57,8 +57,8 @@ func (s *suite) testDelivered(t *testing.T) {
 		mk("same-b", 3, "B", store.GroupOf("g")), mk("G", 4, "B", store.GroupOf("G")), mk("parked", 5, "A", store.GroupOf("g ")),
 	}
 	open := []Row{mk("pending", 2, "A", store.GroupOf("g")), mk("taken", 2, "A", store.Group{}), mk("failed", 2, "A", store.GroupOf(""))}
-	for i := range sent { // as they come
-		b.insert(t, "a", sent[len(sent)-1-i])
+	for _, i := range []int{5, 4, 2, 3, 1, 0} { // of those that are equal, the first id first
+		b.insert(t, "a", sent[i])
 	}
 	b.insert(t, "a", open...)
 	b.insert(t, "b", mk("elsewhere", 2, "A", store.GroupOf("g")))

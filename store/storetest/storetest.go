@@ -65,6 +65,14 @@ type Schemaless interface {
 	Schemaless()
 }
 
+// Numberer is a Database whose tables do not tell by themselves in what order rows were
+// inserted.
+type Numberer interface {
+	Database
+	// Number gives an outbox's empty table a column that does, until the test ends.
+	Number(t *testing.T, outbox string)
+}
+
 // Namer is a Harness whose database does not take all names of columns.
 type Namer interface {
 	Harness
@@ -197,6 +205,7 @@ func tests() []test {
 		{"hostile error texts", (*suite).testErrorTexts, keepsErrors},
 		{"a checkpoint", (*suite).testCheckpoint, isWords},
 		{"a view in order", (*suite).testViewOrder, nil},
+		{"a view of rows that are equal in order-by", (*suite).testTies, keepsState},
 		{"a view of one moment", (*suite).testViewMoment, keepsState},
 		{"a view without some lanes", (*suite).testViewExcept, keepsState},
 		{"a view without a large lane", (*suite).testViewExceptLarge, keepsState},

@@ -45,8 +45,8 @@ func (s *suite) testViewOrder(t *testing.T) {
 	b.insert(t, "a",
 		mk("third", 3, store.GroupOf(""), "3"),
 		mk("first", 1, store.Group{}, `{"a": [1, "ü"]}`),
-		mk("same-b", 2, store.GroupOf("g"), "22"),
 		mk("same-a", 2, store.GroupOf("g"), "222"),
+		mk("same-b", 2, store.GroupOf("g"), "22"),
 		mk("completed", 0, store.GroupOf("g"), "0"),
 		mk("failed", 0, store.GroupOf("g"), "0"),
 		mk("taken", 4, store.GroupOf("h"), "4"),
@@ -89,6 +89,50 @@ func (s *suite) testViewOrder(t *testing.T) {
 		if _, err := v.Unsettled(b.ctx(t), q); err == nil {
 			t.Errorf("%+v is read", q)
 		}
+	}
+}
+
+// testTies reads rows that are equal in order-by: they come as they were inserted, whatever
+// their ids, whether a few or all are asked for, and also those that were claimed and not
+// settled, which a claim may have moved.
+func (s *suite) testTies(t *testing.T) {
+	b := s.start(t, 0)
+	if db, ok := b.db.(Numberer); ok {
+		db.Number(t, "a")
+	}
+	const n, batch, few = 300, 60, 45
+	list := rows(n)
+	want := make([]string, n)
+	for i := range list {
+		list[i].Created = origin().Add(time.Duration(i/batch) * time.Second)
+		want[i] = list[i].ID
+	}
+	for some := range slices.Chunk(list, batch/2) {
+		b.insert(t, "a", some...)
+	}
+	b.take(t, "a", want[:7]...)
+	v := b.view(t)
+	if got := ids(b.unsettled(t, v, store.Unsettled{Outbox: "a", Limit: n})); !slices.Equal(got, want) {
+		t.Errorf("all of them come as\n%v, want\n%v", got, want)
+	}
+	var polled []string
+	for len(polled) < n {
+		got := ids(b.unsettled(t, v, store.Unsettled{Outbox: "a", Limit: few, Held: polled}))
+		if len(got) == 0 {
+			break
+		}
+		polled = append(polled, got...)
+	}
+	if !slices.Equal(polled, want) {
+		t.Errorf("%d at a time they come as\n%v, want\n%v", few, polled, want)
+	}
+	var paged []string
+	err := v.Pages(b.ctx(t), store.Unsettled{Outbox: "a", Limit: n, NoPayload: true}, few, func(page []store.Item) error {
+		paged = append(paged, ids(page)...)
+		return nil
+	})
+	if err != nil || !slices.Equal(paged, want) {
+		t.Errorf("by pages (%v) they come as\n%v, want\n%v", err, paged, want)
 	}
 }
 

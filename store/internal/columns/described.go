@@ -60,8 +60,21 @@ func Complete[C Named](o *store.Outbox, table string, list []C, same Same) error
 	return &store.SetupError{Problem: LackingText(o, table, missing, list), Remedy: "add them, or name others in the layout"}
 }
 
-// Order lists what rows are read by: the layout's order-by, and the id last.
-func Order(l *store.Layout) []string { return append(slices.Clone(l.OrderBy), l.Columns.ID) }
+// Order lists what rows are read by: the layout's order-by, what else the database knows
+// of the order in which they were inserted, if it is not "", and the id last. Nothing
+// follows an id that order-by names.
+func Order(l *store.Layout, same Same, inserted string) []string {
+	var list []string
+	for _, name := range slices.Concat(l.OrderBy, []string{inserted, l.Columns.ID}) {
+		if name != "" && !slices.ContainsFunc(list, func(has string) bool { return same(has, name) }) {
+			list = append(list, name)
+		}
+		if same(name, l.Columns.ID) {
+			break
+		}
+	}
+	return list
+}
 
 // Stored is the value of a status in the status column.
 func Stored(l *store.Layout, s store.Status) any {
