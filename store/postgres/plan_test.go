@@ -65,6 +65,29 @@ INSERT INTO outbox_events SELECT lpad(i::text, 13, '0'), 'EVENT', (i % 10)::text
 	}
 }
 
+// TestOrderedPlan: with many unsettled rows, a poll reads as many as it wants in the order of
+// an index, and sorts only those that are equal in order-by.
+func TestOrderedPlan(t *testing.T) {
+	const table = `
+CREATE TABLE outbox_events (
+  id text PRIMARY KEY, message_group text, payload text, status text NOT NULL, retry_count int, created_at timestamptz NOT NULL, processed_at timestamptz, error_message text);
+CREATE INDEX ON outbox_events (created_at, id) WHERE status IN ('PENDING', 'PROCESSING');
+INSERT INTO outbox_events SELECT md5(i::text), (i % 10)::text, '', 'PENDING', 0, now() + i / 100 * interval '1 ms' FROM generate_series(1, 100000) i`
+	box := store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
+	for _, version := range servers.Versions() {
+		url := servers.Database(t, version)
+		servers.Exec(t, url, table, "ANALYZE outbox_events")
+		st, err := New(Config{URL: url, Name: "plans", Outboxes: []store.Outbox{box}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		servers.Exec(t, url, st.Script())
+		planOf(t, st, nil, nil, "Presorted Key: o.created_at")
+		planOf(t, st, nil, nil, "Index Scan using outbox_events_created_at_id_idx")
+		st.Close()
+	}
+}
+
 // newView returns the transaction of a view. Drop it before the store is closed.
 func newView(t *testing.T, st *Store) *view {
 	t.Helper()

@@ -179,7 +179,7 @@ sinks:
 		name := "SLUICEBOX_" + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_", "[", "_", "]", "").Replace(path))
 		text := entries
 		if strings.HasPrefix(path, "flowcatalyst.") {
-			text = least
+			text = strings.Replace(least, `platform"}`, `platform", order-by: [b]}`, 1)
 		}
 		// A reference that leads nowhere is a fault under every text key, and no
 		// value for any other.

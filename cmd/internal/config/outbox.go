@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,7 +37,7 @@ type Outbox struct {
 	Numbers         Numbers       `yaml:"numbers" doc:"What columns.status holds." only:"layout=custom state=numbers"`
 	FailedNumbers   FailedNumbers `yaml:"failed-numbers" doc:"What columns.status holds for a row that failed for a known reason. Default: numbers.failed." only:"layout=custom state=numbers"`
 	GroupPath       string        `yaml:"group-path" doc:"Where the message group stands in the JSON of columns.group: keys with dots between them, such as customer.id. Empty: the column is the group." only:"layout=custom"`
-	OrderBy         []string      `yaml:"order-by" doc:"The columns in whose order rows are read where the log does not give the order. The id is always the last of them." only:"layout=custom"`
+	OrderBy         []string      `yaml:"order-by" doc:"The columns in whose order rows are read where the log does not give the order. Rows that are equal in them follow the order of insertion, where the database knows it, and then the id. Name the id as well where ids grow. Default: created_at (createdAt), but none with layout: custom."`
 	DeleteDelivered bool          `yaml:"delete-delivered" doc:"Whether a delivered row is deleted instead of marked." only:"layout=custom"`
 	TextTimes       bool          `yaml:"text-times" doc:"MongoDB: whether times are texts as RFC 3339 has them, and not dates." only:"layout=custom"`
 }
@@ -91,12 +92,14 @@ func (o *Outbox) layout(documents bool) store.Layout {
 	if o.Layout == layoutCustom {
 		return o.custom()
 	}
-	for _, l := range all {
-		if l.Name == o.Layout {
-			return l
-		}
+	l := all[0]
+	if i := slices.IndexFunc(all, func(l store.Layout) bool { return l.Name == o.Layout }); i >= 0 {
+		l = all[i]
 	}
-	return all[0]
+	if len(o.OrderBy) > 0 {
+		l.OrderBy = o.OrderBy
+	}
+	return l
 }
 
 func (o *Outbox) custom() store.Layout {
@@ -157,7 +160,7 @@ func (d *decoder) checkLayout(path string, o *Outbox, documents, timed bool) {
 	if timed && l.Columns.Claimed == "" && d.sound(path+".columns.claimed") {
 		d.fail(path+".columns.claimed", "is required with dispatch.takeover: timeout, which asks when a row was taken; name a column, or take over at-once")
 	}
-	if o.Layout != layoutCustom {
+	if o.Layout != layoutCustom && len(o.OrderBy) == 0 {
 		return
 	}
 	if o.GroupPath != "" && d.sound(path+".group-path") {
@@ -174,7 +177,9 @@ func (d *decoder) checkLayout(path string, o *Outbox, documents, timed bool) {
 			d.fail(p, "is %q, must be the column's name in its exact spelling, without quotes, 63 bytes at most", n.Column)
 		}
 	}
-	d.checkState(path, o)
+	if o.Layout == layoutCustom {
+		d.checkState(path, o)
+	}
 	for _, text := range messages(l.Validate()) {
 		key, rest, _ := strings.Cut(strings.TrimPrefix(text, "layout "+l.Name+": "), ": ")
 		if p := path + "." + key; d.sound(p) {

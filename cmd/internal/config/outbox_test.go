@@ -1,7 +1,9 @@
 package config_test
 
 import (
+	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -148,7 +150,6 @@ func TestCustomKeysOfOtherLayouts(t *testing.T) {
   state: words
   words: {pending: NEW}
   group-path: a
-  order-by: [a]
   delete-delivered: true
 `
 	compare(t, faults(t, text), []string{
@@ -156,9 +157,28 @@ func TestCustomKeysOfOtherLayouts(t *testing.T) {
 		"relay.yaml:11: outboxes[0].state: goes with layout: custom",
 		"relay.yaml:12: outboxes[0].words: goes with layout: custom",
 		"relay.yaml:13: outboxes[0].group-path: goes with layout: custom",
-		"relay.yaml:14: outboxes[0].order-by: goes with layout: custom",
-		"relay.yaml:15: outboxes[0].delete-delivered: goes with layout: custom",
+		"relay.yaml:14: outboxes[0].delete-delivered: goes with layout: custom",
 	})
+}
+
+// TestOrderByOfEveryLayout: it may be named for the layouts that are known, too, by the
+// preset as well.
+func TestOrderByOfEveryLayout(t *testing.T) {
+	for layout, kind := range map[string]string{"flowcatalyst": "  kind: EVENT\n", "outbox-messages": ""} {
+		text := strings.Replace(custom, "layout: custom", "layout: "+layout, 1) + "  sink: hooks\n" + kind
+		if o := load(t, text).Outboxes()[0]; !slices.Equal(o.Layout.OrderBy, []string{"created_at"}) {
+			t.Errorf("%s: %v by default", layout, o.Layout.OrderBy)
+		}
+		if o := load(t, text+"  order-by: [made, id]\n").Outboxes()[0]; !slices.Equal(o.Layout.OrderBy, []string{"made", "id"}) {
+			t.Errorf("%s: %v", layout, o.Layout.OrderBy)
+		}
+		compare(t, faults(t, text+"  order-by: [' x']\n"), []string{fmt.Sprint("relay.yaml:", strings.Count(text, "\n")+1, `: outboxes[0].order-by: is " x", must be the column's name`)})
+	}
+	for _, o := range load(t, strings.Replace(least, `platform"}`, `platform", order-by: [made]}`, 1)).Outboxes() {
+		if !slices.Equal(o.Layout.OrderBy, []string{"made"}) {
+			t.Errorf("the preset's %s: %v", o.Name, o.Layout.OrderBy)
+		}
+	}
 }
 
 func TestVariablesOfLayouts(t *testing.T) {

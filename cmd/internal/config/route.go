@@ -48,7 +48,8 @@ func (d *decoder) expand(s *Settings) {
 		}
 		d.written[entry(len(s.Outboxes))+".table"] = "flowcatalyst." + o.key
 		d.written[entry(len(s.Outboxes))+".retention"] = "flowcatalyst.retention"
-		s.Outboxes = append(s.Outboxes, Outbox{Table: o.table, Layout: "flowcatalyst", Kind: o.kind, Sink: presetSink, Retention: p.Retention})
+		d.written[entry(len(s.Outboxes))+".order-by"] = "flowcatalyst.order-by"
+		s.Outboxes = append(s.Outboxes, Outbox{Table: o.table, Layout: "flowcatalyst", Kind: o.kind, Sink: presetSink, OrderBy: p.OrderBy, Retention: p.Retention})
 	}
 	if len(s.Outboxes) == 0 && d.sound("flowcatalyst") {
 		d.fail("flowcatalyst", "has neither an events-table nor a dispatch-jobs-table; name one at least")

@@ -69,6 +69,8 @@ type FlowCatalyst struct {
 	DispatchJobsTable string `yaml:"dispatch-jobs-table" doc:"The table of dispatch jobs, [schema.]table. Empty: no dispatch jobs are relayed."`
 	CAFile            string `yaml:"ca-file" doc:"PEM file of the authorities to trust for the API, in place of the system's."`
 
+	OrderBy []string `yaml:"order-by" doc:"The columns in whose order rows are read where the log does not give the order, in both tables; see outboxes[].order-by. Default: created_at (createdAt)."`
+
 	Retention time.Duration `yaml:"retention" doc:"How long a delivered row is kept, such as 7d or 36h. Then it is deleted, within the hour; FAILED rows stay. 0s: for ever."`
 }
 
