@@ -82,9 +82,6 @@ func (db *Database) Begin(t *testing.T, outbox string, rows ...storetest.Row) (s
 	}
 }
 
-// Outbox returns an outbox of the database.
-func (db *Database) Outbox(name string) *store.Outbox { return db.outboxes[name] }
-
 // insert is the statement that inserts rows, pending.
 func (s *statement) insert(o *store.Outbox, rows []storetest.Row) string {
 	c := &o.Layout.Columns
