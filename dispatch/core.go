@@ -66,6 +66,9 @@ type core struct {
 	// lane was not yet still.
 	moved, restless bool
 
+	canPing bool // the sink has requests without rows
+	toPing  fifo[*ping]
+
 	stalled []LaneInfo // lanes that stalled and that nobody was told of yet
 
 	// watched are the rows that left their lanes since watch; nil while nobody

@@ -282,9 +282,14 @@ func drive(t *testing.T, cfg Config, test func(k *desk, d *Dispatcher, end func(
 
 // driveLeased drives a dispatcher under a lease.
 func driveLeased(t *testing.T, cfg Config, lease Lease, test func(k *desk, d *Dispatcher, end func(error) error)) {
+	driveSink(t, cfg, lease, func(k *desk) sink.Sink { return k }, test)
+}
+
+// driveSink drives a dispatcher of a sink that is made of a desk.
+func driveSink(t *testing.T, cfg Config, lease Lease, made func(*desk) sink.Sink, test func(k *desk, d *Dispatcher, end func(error) error)) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newDesk()
-		d := New(cfg, k, k, 1, k, time.Second)
+		d := New(cfg, k, made(k), 1, k, time.Second)
 		d.Lease, d.Replays, d.Replayed = lease, k, k.replayed
 		ctx, cancel := context.WithCancelCause(context.Background())
 		done := make(chan error, 1)

@@ -45,7 +45,7 @@ type Dispatcher struct {
 	// relieved is when rows to park were last looked for; mu guards it.
 	relieved time.Time
 	// Signals with room for one: something changed for whoever waits.
-	toClaim, toWrite, toPark, toNote, toAwait, freed, settled, roomy, replaying chan struct{}
+	toClaim, toWrite, toPark, toNote, toAwait, toPing, freed, settled, roomy, replaying chan struct{}
 
 	// claims and outcomes are what is asked of the store, in memory that is used
 	// again: the one belongs to claimRows, the other to writeOutcomes.
@@ -61,14 +61,16 @@ type Dispatcher struct {
 // to end.
 func New(cfg Config, ledger Ledger, to sink.Sink, epoch store.Epoch, obs Observer, drainTimeout time.Duration) *Dispatcher {
 	signal := func() chan struct{} { return make(chan struct{}, 1) }
-	return &Dispatcher{
+	d := &Dispatcher{
 		cfg: cfg, store: ledger, sink: to, epoch: epoch, obs: obs, drainTimeout: drainTimeout,
 		core:    newCore(cfg, to.Limits, rand.Float64),
-		toClaim: signal(), toWrite: signal(), toPark: signal(), toNote: signal(), toAwait: signal(),
+		toClaim: signal(), toWrite: signal(), toPark: signal(), toNote: signal(), toAwait: signal(), toPing: signal(),
 		freed: signal(), settled: signal(), roomy: signal(), replaying: signal(),
 		toSend: make(chan *request, cfg.MaxConcurrentGroups),
 		over:   make(chan struct{}),
 	}
+	_, d.core.canPing = to.(sink.Pinger)
+	return d
 }
 
 func notify(signal chan struct{}) {
@@ -136,6 +138,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	}
 	for range d.cfg.MaxConcurrentGroups {
 		workers.Go(func() error { return d.send(work) })
+	}
+	if to, ok := d.sink.(sink.Pinger); ok {
+		workers.Go(func() error { return d.ping(work, to) })
 	}
 	if d.Lease != nil {
 		workers.Go(func() error { return d.watchLease(work) })
@@ -284,9 +289,12 @@ func (d *Dispatcher) answered(req *request, res *sink.Result, began time.Time) {
 	d.mu.Lock()
 	d.core.answered(req, res, now)
 	d.pump(now)
-	stalled := d.core.stalled
+	stalled, ping := d.core.stalled, d.core.toPing.len() > 0
 	d.core.stalled = nil
 	d.mu.Unlock()
+	if ping {
+		notify(d.toPing)
+	}
 	d.announce()
 	for i := range stalled {
 		d.obs.Stalled(&stalled[i])

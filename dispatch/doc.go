@@ -45,7 +45,8 @@
 //
 // A refusal counts against a row only with proof that the receiver lives: it
 // accepted another request that began after this row's last failure, or it
-// rejected this row alone. Without proof a refused row counts once in a while.
+// rejected this row alone. Without proof a refused row counts once in a while. A
+// lone row on a quiet system may have proof by a request without rows: see ping.go.
 // An answer that says unavailable or misconfigured never costs a row anything: a
 // part of the receiver may be away, and every row that needs it would become a dead
 // letter. A row that is so left unanswered for ProofWait while others are taken

@@ -20,6 +20,7 @@ func (w *world) answer(t *rapid.T) {
 	res := w.receive(t, req)
 	w.remember(req, &res)
 	w.core.answered(req, &res, w.now)
+	w.sendPings()
 	w.leave(req.runs[0].lane.name.Job)
 	w.send()
 	w.check()
@@ -148,11 +149,8 @@ func (w *world) learn(req *request, res *sink.Result) {
 	head, by := w.of(req.runs[0].rows[0]), w.sight(req.runs[0].lane.name.Kind)
 	switch {
 	case taken:
-		if by.fails, by.rejections = 0, 0; !req.started.Before(by.since) {
-			clear(w.claims)
-			by.suspect = false
-		}
-		by.accepted = later(by.accepted, req.started)
+		by.takes(w, req.started)
+		by.rejections, by.pings = 0, 0
 	default:
 		by.fails++
 		if first == sink.Rejected {
@@ -165,6 +163,15 @@ func (w *world) learn(req *request, res *sink.Result) {
 			by.probes, by.allowed = 0, probesAtOnce+1
 		}
 	}
+}
+
+// takes notes that an endpoint took a request that began at a time.
+func (s *sight) takes(w *world, began time.Time) {
+	if s.fails = 0; !began.Before(s.since) {
+		clear(w.claims)
+		s.suspect = false
+	}
+	s.accepted = later(s.accepted, began)
 }
 
 // failTogether notes the failure of a request that lanes shared: what may be one

@@ -31,6 +31,7 @@ func (w *world) finish(t *rapid.T) {
 		for len(w.sending) > 0 {
 			w.answer(t)
 		}
+		w.answerPing(t)
 		w.takeOutcomes(t)
 		w.write(t)
 		w.note(t)

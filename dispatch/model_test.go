@@ -29,6 +29,7 @@ type world struct {
 	down   bool // the receivers are away
 	// unclaimed: claims write nothing, and look at no row of the log.
 	unclaimed bool
+	canPing   bool // the sink is a Pinger
 
 	keys    []store.LaneKey
 	table   map[string]*record
@@ -38,6 +39,7 @@ type world struct {
 
 	claiming []*request
 	sending  []*request
+	pings    []sentPing
 	writing  []outcome
 
 	notBefore map[LaneName]time.Time // by Retry-After
@@ -61,6 +63,8 @@ type sight struct {
 	since      time.Time // when it became so
 	probes     int       // requests while it was
 	allowed    int       // how many of them there may be by now
+	pings      int       // that were taken since a row was
+	nextPing   time.Time
 }
 
 // sight returns what is known of where a kind goes.
@@ -137,6 +141,7 @@ func newWorld(t *rapid.T) *world {
 	cfg.Compat = rapid.SampledFrom([]Compat{CompatNone, CompatNone, CompatNone, CompatFlowCatalyst, CompatPostbox}).Draw(t, "compat")
 	w := &world{
 		unclaimed: rapid.IntRange(0, 2).Draw(t, "unclaimed") == 0,
+		canPing:   rapid.Bool().Draw(t, "pings"),
 		t:         t, cfg: cfg, now: time.Unix(1e9, 0), limits: map[string]sink.Limits{},
 		table: map[string]*record{}, truth: map[LaneName][]string{},
 		holds:  map[store.LaneKey]map[store.HoldKind]store.Hold{},
@@ -189,7 +194,8 @@ func (w *world) start() {
 	w.ended, w.frozen = false, false
 	limits := func(kind string) sink.Limits { return w.limits[kind] }
 	w.core = newCore(w.cfg, limits, rand.New(rand.NewPCG(1, 2)).Float64)
-	w.claiming, w.sending, w.writing, w.batches = nil, nil, nil, nil
+	w.core.canPing = w.canPing
+	w.claiming, w.sending, w.pings, w.writing, w.batches = nil, nil, nil, nil, nil
 	w.sights = map[string]*sight{}
 	for _, limits := range w.limits {
 		w.sights[limits.Endpoint] = &sight{}
@@ -298,6 +304,7 @@ func TestCoreAgainstModel(t *testing.T) {
 			"claim":         w.claim,
 			"answer claims": w.answerClaims,
 			"answer":        w.answer,
+			"answer ping":   w.answerPing,
 			"take outcomes": w.takeOutcomes,
 			"write":         w.write,
 			"time":          w.pass,

@@ -101,6 +101,7 @@ func (c *core) failed(l *lane, rw *row, f *failure, n int, now time.Time) {
 	status := store.Pending
 	switch {
 	case rw.skip != nil, v == again:
+		c.askAfter(l, f, now)
 		c.stall(l, rw, f, now)
 		c.rest(l, f.retryAfter, now)
 		return
@@ -115,6 +116,7 @@ func (c *core) failed(l *lane, rw *row, f *failure, n int, now time.Time) {
 	case v == giveUp || rw.RetryCount >= c.cfg.MaxRetries:
 		status = store.Failed
 	default:
+		c.askAfter(l, f, now)
 		rw.RetryCount++
 		rw.claimed = time.Time{}
 	}

@@ -50,6 +50,8 @@ type receiver struct {
 	// with it. The next may go at nextProbe.
 	probes, atOnce, misses int
 	nextProbe              time.Time
+
+	pinging pinging
 }
 
 // receiver returns the receiver that rows of a kind go to.
@@ -105,11 +107,8 @@ func (c *core) observe(req *request, res *sink.Result, now time.Time) {
 	}
 	failed, taken := worst(req, res)
 	if taken {
-		recv.accepted = later(recv.accepted, req.started)
-		recv.fails, recv.rejections = 0, 0
-		if !req.started.Before(recv.since) { // an older request proves nothing of now
-			recv.trust()
-		}
+		recv.lives(req.started)
+		recv.rejections, recv.pinging.proofs = 0, 0
 		return
 	}
 	recv.fails++
@@ -134,6 +133,15 @@ func (c *core) observe(req *request, res *sink.Result, now time.Time) {
 		recv.nextProbe = now.Add(delay(1, c.cfg.BackoffInitial, c.cfg.BackoffMax, c.random))
 		c.comeBack(recv, res.RetryAfter, now)
 		c.dissolve(recv)
+	}
+}
+
+// lives notes that the receiver took a request that began at a time.
+func (r *receiver) lives(began time.Time) {
+	r.accepted = later(r.accepted, began)
+	r.fails = 0
+	if !began.Before(r.since) { // an older request proves nothing of now
+		r.trust()
 	}
 }
 

@@ -25,6 +25,9 @@
 //	… several                                     TestSeveralPoisonedRows           SLUICEBOX_TEST_ROWS=100000
 //	… refused item by item                        TestOneRefusedItem                SLUICEBOX_TEST_ROWS=100000
 //	… in the only group                           TestAPoisonedRowInTheOnlyGroup
+//	… alone on a quiet system                     TestLoneRefusedRow
+//	a flaky receiver                              TestFlakyReceiver                 SLUICEBOX_TEST_ROWS=20000
+//	a suspect endpoint that no row waits for      TestSuspectEndpointWithoutRows
 //	one of two sinks hangs                        TestOneOfTwoSinksHangs            SLUICEBOX_TEST_OUTAGE=30s
 //	a group for each row; one group               TestManyGroupsAndOne              SLUICEBOX_TEST_ROWS=100000
 //	429 and 503, with and without Retry-After     TestComeBackLater$

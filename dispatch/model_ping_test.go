@@ -1,0 +1,62 @@
+package dispatch
+
+import (
+	"slices"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+)
+
+// sentPing is a ping under way.
+type sentPing struct {
+	*ping
+	began time.Time
+}
+
+// sendPings takes the pings that the core wants. It states when there may be one: behind
+// the refusal of a row that no other lane waits beside, one at a time, and no more
+// than one row needs to end since the receiver took one.
+func (w *world) sendPings() {
+	for p := w.core.nextPing(); p != nil; p = w.core.nextPing() {
+		by := w.sight(p.kind)
+		if under := slices.ContainsFunc(w.pings, func(o sentPing) bool { return o.to == p.to }); under || !w.core.canPing || w.ended {
+			w.t.Fatalf("a ping to %s, one under way %v, possible %v, ended %v", p.to.endpoint, under, w.core.canPing, w.ended)
+		}
+		if by.pings > w.cfg.MaxRetries || w.now.Before(by.nextPing) {
+			w.t.Fatalf("a ping to %s after %d proofs at %v, the next may go at %v", p.to.endpoint, by.pings, w.now, by.nextPing)
+		}
+		lanes := 0
+		for name, left := range w.queue {
+			if len(left) > 0 && !w.standing(name) && w.sight(name.Kind) == by {
+				lanes++
+			}
+		}
+		if lanes > 1 {
+			w.t.Fatalf("a ping to %s, which %d lanes wait for", p.to.endpoint, lanes)
+		}
+		w.pings = append(w.pings, sentPing{p, w.now})
+	}
+}
+
+func (w *world) answerPing(t *rapid.T) {
+	if len(w.pings) == 0 {
+		return
+	}
+	p := w.pings[0]
+	w.pings = w.pings[1:]
+	classes := []sink.Class{sink.Delivered, sink.Delivered, sink.Refused, sink.Rejected, sink.Unavailable, sink.Misconfigured}
+	if w.down {
+		classes = classes[2:]
+	}
+	res := sink.Result{Outcome: outcomeOf(rapid.SampledFrom(classes).Draw(t, "pinged"))}
+	by := w.sight(p.kind)
+	by.nextPing = w.now.Add(w.cfg.BackoffInitial)
+	if res.Class == sink.Delivered {
+		by.pings++
+		by.takes(w, later(p.began, p.after.Add(1)))
+	}
+	w.core.pinged(p.ping, &res, true, p.began, w.now)
+	w.check()
+}
