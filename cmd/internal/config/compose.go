@@ -87,6 +87,7 @@ func (s *Sink) flowCatalyst() flowcatalyst.Config {
 	c.RequestTimeout = s.RequestTimeout
 	c.MaxConnections = s.MaxConcurrentGroups
 	c.CAFile = s.CAFile
+	c.ErrorDetail = flowcatalyst.ErrorDetail(s.ErrorDetail)
 	if s.OAuth != nil {
 		c.OAuth = flowcatalyst.OAuth{
 			TokenURL:     s.OAuth.TokenURL.Reveal(),
@@ -121,6 +122,7 @@ func (s *Sink) webhook() webhook.Config {
 		Treat409AsDelivered: s.Treat409AsDelivered,
 		Token:               webhook.Secret(s.Token.Reveal()),
 		CAFile:              s.CAFile,
+		ErrorDetail:         webhook.ErrorDetail(s.ErrorDetail),
 		RequestTimeout:      s.RequestTimeout,
 		MaxConnections:      s.MaxConcurrentGroups,
 		MaxRequestBytes:     int(s.MaxRequestBytes),

@@ -29,10 +29,10 @@ func (d *decoder) expand(s *Settings) {
 		return
 	}
 	sink := defaultSink(s.Dispatch.Delivery)
-	sink.Type, sink.Wire, sink.APIBaseURL, sink.Token, sink.OAuth, sink.CAFile =
-		SinkFlowCatalyst, p.Wire, p.APIBaseURL, p.APIToken, p.OAuth, p.CAFile
+	sink.Type, sink.Wire, sink.APIBaseURL, sink.Token, sink.OAuth, sink.CAFile, sink.ErrorDetail =
+		SinkFlowCatalyst, p.Wire, p.APIBaseURL, p.APIToken, p.OAuth, p.CAFile, p.ErrorDetail
 	s.Sinks = map[string]Sink{presetSink: sink}
-	for _, key := range []string{"wire", "api-base-url", "oauth", "ca-file"} {
+	for _, key := range []string{"wire", "api-base-url", "oauth", "ca-file", "error-detail"} {
 		d.written["sinks."+presetSink+"."+key] = "flowcatalyst." + key
 	}
 	for _, f := range fieldsOf(reflect.TypeFor[OAuth]()) {

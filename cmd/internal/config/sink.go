@@ -37,6 +37,8 @@ type Sink struct {
 	OAuth  *OAuth `yaml:"oauth" doc:"Gets the bearer tokens from a token endpoint. In place of token." only:"type=flowcatalyst"`
 	CAFile string `yaml:"ca-file" doc:"PEM file of the authorities to trust for the destination, in place of the system's."`
 
+	ErrorDetail string `yaml:"error-detail" doc:"What a row's error column and the log show of an answer that fails. body: the status and the first 300 characters of the body, without the sink's secrets. status: the status alone, for receivers that quote payloads." enum:"body,status"`
+
 	Delivery `yaml:",inline"`
 }
 
@@ -55,7 +57,8 @@ func defaultSink(d Delivery) Sink {
 	w := webhook.DefaultConfig()
 	return Sink{ // what Wire is follows from the outboxes
 		Method: w.Method, Format: string(w.Format), ContentType: w.ContentType, Treat409AsDelivered: w.Treat409AsDelivered,
-		Delivery: d,
+		ErrorDetail: string(webhook.ErrorDetailBody),
+		Delivery:    d,
 	}
 }
 
@@ -69,7 +72,8 @@ type FlowCatalyst struct {
 	DispatchJobsTable string `yaml:"dispatch-jobs-table" doc:"The table of dispatch jobs, [schema.]table. Empty: no dispatch jobs are relayed."`
 	CAFile            string `yaml:"ca-file" doc:"PEM file of the authorities to trust for the API, in place of the system's."`
 
-	OrderBy []string `yaml:"order-by" doc:"The columns in whose order rows are read where the log does not give the order, in both tables; see outboxes[].order-by. Default: created_at (createdAt)."`
+	OrderBy     []string `yaml:"order-by" doc:"The columns in whose order rows are read where the log does not give the order, in both tables; see outboxes[].order-by. Default: created_at (createdAt)."`
+	ErrorDetail string   `yaml:"error-detail" doc:"What a row's error column and the log show of an answer that fails. body: the status and the first 300 characters of the body, without the sink's secrets. status: the status alone, for receivers that quote payloads." enum:"body,status"`
 
 	Retention time.Duration `yaml:"retention" doc:"How long a delivered row is kept, such as 7d or 36h. Then it is deleted, within the hour; FAILED rows stay. 0s: for ever."`
 }
@@ -77,6 +81,7 @@ type FlowCatalyst struct {
 // defaultPreset returns the preset as it is where only its address is given.
 func defaultPreset() FlowCatalyst {
 	return FlowCatalyst{
+		ErrorDetail:       string(webhook.ErrorDetailBody),
 		EventsTable:       "outbox_events",
 		DispatchJobsTable: "outbox_dispatch_jobs",
 	}

@@ -32,14 +32,14 @@ func TestComposeSinks(t *testing.T) {
 		Headers:         map[string]webhook.Secret{"X-Api-Key": "k", "X-Team": "shop"},
 		MetadataHeaders: []string{"kind", "group", "attempt"}, IDPrefix: "shop-", Token: "k",
 		RequestTimeout: 30 * time.Second, MaxConnections: 10, MaxRequestBytes: 1 << 20, UserAgent: "shop/1",
-		Treat409AsDelivered: true,
+		Treat409AsDelivered: true, ErrorDetail: webhook.ErrorDetailStatus,
 	}
 	if got := cfg.Webhook("hooks"); !reflect.DeepEqual(got, hooks) {
 		t.Errorf("hooks is\n%#v, want\n%#v", got, hooks)
 	}
 	events := webhook.Config{
 		URL: "http://events.example:8080", Method: "POST", Format: webhook.FormatCloudEvents, ContentType: "application/xml",
-		CloudEventsSource: "/shop/invoices", CloudEventsType: "com.example.invoice",
+		CloudEventsSource: "/shop/invoices", CloudEventsType: "com.example.invoice", ErrorDetail: webhook.ErrorDetailBody,
 		RequestTimeout: 30 * time.Second, MaxConnections: 10,
 	}
 	if got := cfg.Webhook("events"); !reflect.DeepEqual(got, events) {

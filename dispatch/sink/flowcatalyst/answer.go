@@ -23,7 +23,7 @@ const (
 var errNoObject = errors.New("it is not a JSON object")
 
 // judge says what an answer to n messages means.
-func judge(a *httpsink.Answer, r *route, n int, token string) sink.Result {
+func judge(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor) sink.Result {
 	class, reason := sink.Classify(a.Status)
 	fail := func(class sink.Class, reason store.Reason, detail string) sink.Result {
 		return sink.Result{
@@ -32,29 +32,29 @@ func judge(a *httpsink.Answer, r *route, n int, token string) sink.Result {
 		}
 	}
 	if class != sink.Delivered {
-		return fail(class, reason, a.Failure(r.name(), token))
+		return fail(class, reason, a.Failure(r.name(), red))
 	}
 	if a.Err != nil && !errors.Is(a.Err, httpsink.ErrTooLong) {
 		// It may have been taken. Only a whole answer says so.
 		text := ": the answer broke off: " + httpsink.Plain(a.Err)
-		return fail(sink.Unavailable, store.ReasonGateway, a.Detail(r.name(), text, token))
+		return fail(sink.Unavailable, store.ReasonGateway, a.Detail(r.name(), text, red))
 	}
-	res, err := results(a, r, n, token)
+	res, err := results(a, r, n, red)
 	if err != nil {
-		text := fmt.Sprintf(": not the API's answer (%v), content type %q%s", err, a.ContentType, a.Excerpt())
-		return fail(sink.Misconfigured, store.ReasonInternal, a.Detail(r.name(), text, token))
+		text := fmt.Sprintf(": not the API's answer (%v), content type %q%s", err, a.ContentType, a.Excerpt(red))
+		return fail(sink.Misconfigured, store.ReasonInternal, a.Detail(r.name(), text, red))
 	}
 	return res
 }
 
 // results reads the answer of a success. An error says why it is not the API's.
-func results(a *httpsink.Answer, r *route, n int, token string) (sink.Result, error) {
+func results(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor) (sink.Result, error) {
 	if a.Err != nil {
 		return sink.Result{}, a.Err
 	}
 	body := bytes.TrimSpace(a.Body)
 	if !r.needsResults && (len(body) == 0 || body[0] == '[') {
-		return loose(a, body, r, n, token)
+		return loose(a, body, r, n, red)
 	}
 	list, err := parseResults(body)
 	if errors.Is(err, errNoObject) && !r.needsResults {
@@ -67,12 +67,12 @@ func results(a *httpsink.Answer, r *route, n int, token string) (sink.Result, er
 		if r.needsResults {
 			return sink.Result{}, errors.New("no results in it")
 		}
-		return loose(a, body, r, n, token)
+		return loose(a, body, r, n, red)
 	}
 	if len(list) != n {
 		return sink.Result{}, fmt.Errorf("%d results for %d items", len(list), n)
 	}
-	return outcomes(list, r, token)
+	return outcomes(list, r, red)
 }
 
 // result is one entry of an answer. Its id is the platform's, not the row's.
@@ -105,7 +105,7 @@ func parseResults(body []byte) ([]result, error) {
 }
 
 // outcomes turns results into outcomes: one for all where all were taken.
-func outcomes(list []result, r *route, token string) (sink.Result, error) {
+func outcomes(list []result, r *route, red *httpsink.Redactor) (sink.Result, error) {
 	items := make([]sink.Outcome, len(list))
 	taken, skipped := 0, 0
 	for i := range list {
@@ -119,7 +119,7 @@ func outcomes(list []result, r *route, token string) (sink.Result, error) {
 				skipped++
 			}
 		default:
-			items[i] = refused(r, word, list[i].reason(), token)
+			items[i] = refused(r, word, list[i].reason(), red)
 		}
 	}
 	if taken == len(list) {
@@ -133,9 +133,12 @@ func outcomes(list []result, r *route, token string) (sink.Result, error) {
 }
 
 // refused is the outcome of an item that was answered with a word that is no success.
-func refused(r *route, word, reason, token string) sink.Outcome {
+func refused(r *route, word, reason string, red *httpsink.Redactor) sink.Outcome {
 	detail := fmt.Sprintf("%s answered %s for the item: %s", r.name(), word, reason)
-	return sink.Outcome{Class: sink.Refused, Reason: store.ReasonInternal, Detail: httpsink.Clean(detail, token)}
+	if red.Mute() {
+		detail = r.name() + " answered with a word that is no success for the item"
+	}
+	return sink.Outcome{Class: sink.Refused, Reason: store.ReasonInternal, Detail: red.Line(detail)}
 }
 
 // reason is the error of a result, which may be a text or any other value.

@@ -50,6 +50,18 @@ const (
 // is one, never which. A conversion to string yields the token.
 type Token = httpsink.Secret
 
+// ErrorDetail says how much of an answer that fails the row's error column and the log
+// show.
+type ErrorDetail = httpsink.ErrorDetail
+
+// The words of ErrorDetail.
+const (
+	// ErrorDetailBody: the status and the beginning of the body.
+	ErrorDetailBody = httpsink.ErrorDetailBody
+	// ErrorDetailStatus: the status alone, for receivers that quote payloads.
+	ErrorDetailStatus = httpsink.ErrorDetailStatus
+)
+
 // Config is one platform. The zero value of every field but BaseURL stands for
 // its default.
 type Config struct {
@@ -76,6 +88,8 @@ type Config struct {
 	// CAFile names a PEM file with the authorities that are trusted in place of
 	// the system's, for the token endpoint too.
 	CAFile string
+	// ErrorDetail is what a failure's detail shows; the default is ErrorDetailBody.
+	ErrorDetail ErrorDetail
 	// UserAgent is sent with each request, such as "sluicebox/1.2.3".
 	UserAgent string
 }
@@ -119,6 +133,7 @@ func (c *Config) Validate() error {
 	if _, err := parseBaseURL(c.BaseURL); err != nil {
 		errs = append(errs, err)
 	}
+	errs = append(errs, c.ErrorDetail.Check())
 	if !httpsink.Visible(string(c.Token)) {
 		bad("api-token holds a blank, a line break or a character outside ASCII; look for a stray newline at its end")
 	}

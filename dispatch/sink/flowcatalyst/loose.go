@@ -16,7 +16,7 @@ import (
 // loose reads a success of WireArray, whose body is not laid down: nothing, an array or
 // an object. It is a delivery unless it says otherwise itself, as a gateway does that
 // answers 200 with an error in the body.
-func loose(a *httpsink.Answer, body []byte, r *route, n int, token string) (sink.Result, error) {
+func loose(a *httpsink.Answer, body []byte, r *route, n int, red *httpsink.Redactor) (sink.Result, error) {
 	switch {
 	case len(body) == 0 && strings.HasPrefix(strings.ToLower(a.ContentType), "text/html"):
 		return sink.Result{}, errors.New("it is an empty page")
@@ -27,17 +27,17 @@ func loose(a *httpsink.Answer, body []byte, r *route, n int, token string) (sink
 		if err := json.Unmarshal(body, &said); err != nil {
 			return sink.Result{}, errNoObject
 		}
-		return said.whole(a, r, token), nil
+		return said.whole(a, r, red), nil
 	}
 	var list []json.RawMessage
 	if err := json.Unmarshal(body, &list); err != nil {
 		return sink.Result{}, fmt.Errorf("%w, nor an array, nor empty", errNoObject)
 	}
-	return looseItems(a, list, r, n, token), nil
+	return looseItems(a, list, r, n, red), nil
 }
 
 // looseItems reads an array: what stands at the place of an item is about it.
-func looseItems(a *httpsink.Answer, list []json.RawMessage, r *route, n int, token string) sink.Result {
+func looseItems(a *httpsink.Answer, list []json.RawMessage, r *route, n int, red *httpsink.Redactor) sink.Result {
 	items := make([]sink.Outcome, len(list))
 	failed := false
 	for i := range list {
@@ -51,9 +51,9 @@ func looseItems(a *httpsink.Answer, list []json.RawMessage, r *route, n int, tok
 			continue
 		}
 		failed = true
-		items[i] = refused(r, word, reason, token)
+		items[i] = refused(r, word, reason, red)
 		if len(list) != n { // whose entry it is, nobody knows
-			return said.whole(a, r, token)
+			return said.whole(a, r, red)
 		}
 	}
 	if !failed {
@@ -73,7 +73,7 @@ type verdict struct {
 
 // whole is the outcome of a request whose answer is one object. A status of HTTP means
 // what it would have meant in the first line.
-func (v *verdict) whole(a *httpsink.Answer, r *route, token string) sink.Result {
+func (v *verdict) whole(a *httpsink.Answer, r *route, red *httpsink.Redactor) sink.Result {
 	word, reason, failure := v.failure()
 	if !failure {
 		return delivered()
@@ -83,7 +83,10 @@ func (v *verdict) whole(a *httpsink.Answer, r *route, token string) sink.Result 
 		class, why = sink.Classify(code)
 	}
 	text := fmt.Sprintf(", whose body says %s: %s", word, reason)
-	return sink.Result{Outcome: sink.Outcome{Class: class, Reason: why, Detail: a.Detail(r.name(), text, token)}}
+	if red.Mute() {
+		text = ", whose body says that something failed"
+	}
+	return sink.Result{Outcome: sink.Outcome{Class: class, Reason: why, Detail: a.Detail(r.name(), text, red)}}
 }
 
 // failure reports whether an object says that something failed: in which word, and why.

@@ -28,22 +28,22 @@ func (s *Sink) Probe(ctx context.Context, kind string) sink.Outcome {
 	if err != nil {
 		return sink.Outcome{Class: sink.Misconfigured, Reason: store.ReasonBadRequest, Detail: httpsink.Clean(err.Error())}
 	}
-	return s.post(ctx, &r, nil, func(a *httpsink.Answer, token string) sink.Result {
-		return sink.Result{Outcome: prove(a, &r, token)}
+	return s.post(ctx, &r, nil, func(a *httpsink.Answer, red *httpsink.Redactor) sink.Result {
+		return sink.Result{Outcome: prove(a, &r, red)}
 	}).Outcome
 }
 
 // prove says what the answer to an empty list proves.
-func prove(a *httpsink.Answer, r *route, token string) sink.Outcome {
-	out := judge(a, r, 0, token).Outcome
+func prove(a *httpsink.Answer, r *route, red *httpsink.Redactor) sink.Outcome {
+	out := judge(a, r, 0, red).Outcome
 	switch {
 	case out.Class == sink.Delivered:
-		out.Detail = a.Detail(r.name(), ": the receiver takes the credentials and an empty list; whether it takes a row, only a delivery proves", token)
+		out.Detail = a.Detail(r.name(), ": the receiver takes the credentials and an empty list; whether it takes a row, only a delivery proves", red)
 	case out.Class == sink.Unavailable || a.Status >= http.StatusInternalServerError:
-		out.Class, out.Detail = sink.Refused, a.Detail(r.name(), ": the receiver is reached, but is not well", token)
+		out.Class, out.Detail = sink.Refused, a.Detail(r.name(), ": the receiver is reached, but is not well", red)
 	case out.Class != sink.Misconfigured:
 		out.Class = sink.Refused
-		out.Detail = a.Detail(r.name(), ": the receiver is reached, but refuses an empty list; whether it takes the credentials and rows, only a delivery proves", token)
+		out.Detail = a.Detail(r.name(), ": the receiver is reached, but refuses an empty list; whether it takes the credentials and rows, only a delivery proves", red)
 	}
 	return out
 }

@@ -21,6 +21,8 @@ type Sink struct {
 	token  func() string
 	tokens *oauth.Source // in place of token; nil without OAuth
 	client *httpsink.Client
+	// redactor is that of a token that is fixed.
+	redactor *httpsink.Redactor
 }
 
 var (
@@ -58,6 +60,8 @@ func New(cfg Config) (*Sink, error) {
 		token:  func() string { return token },
 		tokens: tokens,
 		client: client,
+
+		redactor: httpsink.NewRedactor(cfg.ErrorDetail == ErrorDetailStatus, token),
 	}, nil
 }
 
@@ -132,20 +136,24 @@ func extend(res sink.Result, n, all int) sink.Result {
 
 // send makes one request and says what the answer means for the messages.
 func (s *Sink) send(ctx context.Context, r *route, msgs []sink.Message) sink.Result {
-	return s.post(ctx, r, msgs, func(a *httpsink.Answer, token string) sink.Result {
-		return judge(a, r, len(msgs), token)
+	return s.post(ctx, r, msgs, func(a *httpsink.Answer, red *httpsink.Redactor) sink.Result {
+		return judge(a, r, len(msgs), red)
 	})
 }
 
 // post makes one request, and once more if its token turns out to have ended. It waits
 // RequestTimeout at most, for tokens and both requests together.
-func (s *Sink) post(ctx context.Context, r *route, msgs []sink.Message, judge func(a *httpsink.Answer, token string) sink.Result) sink.Result {
+func (s *Sink) post(ctx context.Context, r *route, msgs []sink.Message, judge func(a *httpsink.Answer, red *httpsink.Redactor) sink.Result) sink.Result {
 	with := func(token string) sink.Result {
+		red := s.redactor
+		if s.tokens != nil {
+			red = httpsink.NewRedactor(red.Mute(), token)
+		}
 		a, err := s.client.Do(ctx, s.request(token, r, msgs))
 		if err != nil {
-			return httpsink.Unanswered(r.name(), err, token)
+			return httpsink.Unanswered(r.name(), err, red)
 		}
-		return judge(a, token)
+		return judge(a, red)
 	}
 	if s.tokens == nil {
 		return with(s.token())

@@ -69,6 +69,7 @@ func Run(t *testing.T, h Harness) {
 	t.Run("Redirect", h.testRedirect)
 	t.Run("RetryAfter", h.testRetryAfter)
 	t.Run("Detail", h.testDetail)
+	t.Run("Echo", h.testEcho)
 	t.Run("Payload", h.testPayload)
 	t.Run("IdempotencyKey", h.testIdempotencyKey)
 	t.Run("HeaderInjection", h.testHeaderInjection)

@@ -46,6 +46,18 @@ const (
 // to string yields it.
 type Secret = httpsink.Secret
 
+// ErrorDetail says how much of an answer that fails the row's error column and the log
+// show.
+type ErrorDetail = httpsink.ErrorDetail
+
+// The words of ErrorDetail.
+const (
+	// ErrorDetailBody: the status and the beginning of the body.
+	ErrorDetailBody = httpsink.ErrorDetailBody
+	// ErrorDetailStatus: the status alone, for receivers that quote payloads.
+	ErrorDetailStatus = httpsink.ErrorDetailStatus
+)
+
 // Config is one endpoint. The zero value of every field but URL stands
 // for its default.
 type Config struct {
@@ -97,6 +109,8 @@ type Config struct {
 	// rejected without a request. The default is no bound: the endpoint answers
 	// 413 for itself.
 	MaxRequestBytes int
+	// ErrorDetail is what a failure's detail shows; the default is ErrorDetailBody.
+	ErrorDetail ErrorDetail
 	// UserAgent is sent with each request, such as "sluicebox/1.2.3".
 	UserAgent string
 }
@@ -156,6 +170,7 @@ func (c *Config) Validate() error {
 	if !httpsink.Visible(string(c.Token)) {
 		bad("token holds a blank, a line break or a character outside ASCII; look for a stray newline at its end")
 	}
+	errs = append(errs, c.ErrorDetail.Check())
 	errs = append(errs, httpsink.CheckBounds(c.RequestTimeout, c.MaxConnections, c.MaxRequestBytes))
 	errs = append(errs, c.validateFormat()...)
 	errs = append(errs, c.validateHeaders()...)

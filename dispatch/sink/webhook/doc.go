@@ -57,6 +57,7 @@
 // # Secrets
 //
 // An endpoint's address is often its key. Details name scheme and host only, and
-// what a receiver echoes of path, query, token and fixed headers is taken out.
-// Payloads are not: a receiver that quotes one puts it into the row's error.
+// what a receiver echoes of path, query, token, fixed headers and signing keys is taken
+// out, in whatever form. Payloads are not: a receiver that quotes one puts it into the
+// row's error, unless error-detail is status.
 package webhook

@@ -1,7 +1,6 @@
 package webhook
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -73,46 +72,19 @@ func fixedHeaders(c *Config) http.Header {
 	return h
 }
 
-// minEcho is the length from which on a part of a request is taken out of what
-// the receiver said. What is shorter is no secret, and to take it out would spoil
-// any text.
-const minEcho = 4
-
-// secretTexts returns what a receiver may echo of a request and nobody is to
-// see, the longest first: the token, the values of fixed headers, and where the
-// address goes on after the host.
+// secretTexts returns what a receiver may echo of a request, or knows of it, and nobody is
+// to see: the token, the values of fixed headers, the keys of signatures, and of the
+// address its path, the parts of it that may be a key, and its query.
 func secretTexts(c *Config, to *url.URL) []string {
-	var texts []string
-	add := func(s string) {
-		if len(s) >= minEcho {
-			texts = append(texts, s)
-		}
-	}
+	texts := []string{string(c.Token)}
 	for _, value := range c.Headers {
-		add(string(value))
-		if _, credentials, ok := strings.Cut(string(value), " "); ok {
-			add(credentials) // behind a scheme such as Basic
-		}
+		texts = append(texts, httpsink.HeaderSecrets(string(value))...)
 	}
-	add(to.EscapedPath())
-	add(to.Path)
-	for _, pair := range strings.Split(to.RawQuery, "&") {
-		_, value, ok := strings.Cut(pair, "=")
-		if !ok {
-			value = pair
-		}
-		add(value)
-		if plain, err := url.QueryUnescape(value); err == nil {
-			add(plain)
-		}
+	for _, secret := range c.Secrets {
+		texts = append(texts, string(secret), strings.TrimPrefix(string(secret), "whsec_"))
 	}
-	if c.Token != "" {
-		texts = append(texts, string(c.Token)) // however short
-	}
-	slices.SortFunc(texts, func(a, b string) int {
-		return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b))
-	})
-	return slices.Compact(texts)
+	texts = append(texts, httpsink.PathSecrets(to)...)
+	return append(texts, httpsink.QuerySecrets(to)...)
 }
 
 // reserved says why a header is not free to be set, "" if it is. The name is in

@@ -20,12 +20,13 @@ type Sink struct {
 	cfg  Config // without what is not to be printed
 	name string // what details call a request
 	// What follows is in functions, so that no printing of a Sink shows it.
-	url     func() string
-	keys    func() [][]byte
-	fixed   func() http.Header // the headers that every request has
-	secrets func() []string    // what a receiver may echo and no detail shows
-	now     func() time.Time
-	client  *httpsink.Client
+	url    func() string
+	keys   func() [][]byte
+	fixed  func() http.Header // the headers that every request has
+	now    func() time.Time
+	client *httpsink.Client
+
+	redactor *httpsink.Redactor // of what a receiver may echo and no detail shows
 }
 
 var (
@@ -56,18 +57,20 @@ func New(cfg Config) (*Sink, error) {
 			return nil, fmt.Errorf("secrets[%d] %w", i, err)
 		}
 	}
-	fixed, secrets, address := fixedHeaders(&cfg), secretTexts(&cfg, to), to.String()
+	fixed, address := fixedHeaders(&cfg), to.String()
+	redactor := httpsink.NewRedactor(cfg.ErrorDetail == ErrorDetailStatus, secretTexts(&cfg, to)...)
 	cfg.URL, cfg.Token, cfg.Secrets, cfg.Headers = "", "", nil, nil
 	cfg.MetadataHeaders = slices.Clone(cfg.MetadataHeaders)
 	return &Sink{
-		cfg:     cfg,
-		name:    cfg.Method + " " + to.Scheme + "://" + to.Host,
-		url:     func() string { return address },
-		keys:    func() [][]byte { return keys },
-		fixed:   func() http.Header { return fixed },
-		secrets: func() []string { return secrets },
-		now:     time.Now,
-		client:  client,
+		cfg:    cfg,
+		name:   cfg.Method + " " + to.Scheme + "://" + to.Host,
+		url:    func() string { return address },
+		keys:   func() [][]byte { return keys },
+		fixed:  func() http.Header { return fixed },
+		now:    time.Now,
+		client: client,
+
+		redactor: redactor,
 	}, nil
 }
 
@@ -115,7 +118,7 @@ func (s *Sink) send(ctx context.Context, m *sink.Message) sink.Result {
 		Method: s.cfg.Method, URL: s.url(), Header: header, Body: m.Payload,
 	})
 	if err != nil {
-		return httpsink.Unanswered(s.name, err, s.secrets()...)
+		return httpsink.Unanswered(s.name, err, s.redactor)
 	}
 	return s.judge(a)
 }
@@ -136,7 +139,7 @@ func (s *Sink) judge(a *httpsink.Answer) sink.Result {
 		return delivered()
 	}
 	return sink.Result{
-		Outcome:    sink.Outcome{Class: class, Reason: reason, Detail: a.Failure(s.name, s.secrets()...)},
+		Outcome:    sink.Outcome{Class: class, Reason: reason, Detail: a.Failure(s.name, s.redactor)},
 		RetryAfter: a.RetryAfter,
 	}
 }

@@ -225,3 +225,21 @@ func TestDetailsHideSecrets(t *testing.T) {
 		}
 	}
 }
+
+// TestErrorDetailStatus: with error-detail status nothing of an answer's body is shown,
+// which may quote the payload.
+func TestErrorDetailStatus(t *testing.T) {
+	r := sinktest.NewReceiver(t)
+	r.Script(func(req *sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: 400, Body: req.Body} })
+	for detail, want := range map[webhook.ErrorDetail]string{
+		"":                        ": {\"customer\":\"Miller\"}",
+		webhook.ErrorDetailBody:   ": {\"customer\":\"Miller\"}",
+		webhook.ErrorDetailStatus: "",
+	} {
+		s := newSink(t, webhook.Config{URL: webhook.Secret(r.URL()), ErrorDetail: detail})
+		want = "400 Bad Request from POST " + r.URL() + want
+		if res := s.Deliver(t.Context(), []sink.Message{row("1", `{"customer":"Miller"}`)}); res.Detail != want {
+			t.Errorf("%q: the detail is %q, want %q", detail, res.Detail, want)
+		}
+	}
+}

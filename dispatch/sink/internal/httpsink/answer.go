@@ -88,10 +88,10 @@ func success(status int) bool { return status >= 200 && status < 300 }
 // Success reports whether the status is a 2xx.
 func (a *Answer) Success() bool { return success(a.Status) }
 
-// Excerpt returns ": " and the beginning of the body, "" if it is blank. Clean
-// shortens it.
-func (a *Answer) Excerpt() string {
-	if len(bytes.TrimSpace(a.Body)) == 0 {
+// Excerpt returns ": " and the beginning of the body, "" if it is blank or not to be
+// shown. Detail shortens it.
+func (a *Answer) Excerpt(r *Redactor) string {
+	if len(bytes.TrimSpace(a.Body)) == 0 || r.Mute() {
 		return ""
 	}
 	return ": " + string(a.Body[:min(len(a.Body), maxKept)])
@@ -99,15 +99,15 @@ func (a *Answer) Excerpt() string {
 
 // Failure returns the detail of an answer that fails by its status: what the
 // receiver said, or where it redirects to.
-func (a *Answer) Failure(request string, secrets ...string) string {
+func (a *Answer) Failure(request string, r *Redactor) string {
 	if a.Location != "" {
-		return a.Detail(request, ", which redirects to "+a.Location, secrets...)
+		return a.Detail(request, ", which redirects to "+a.Location, r)
 	}
-	return a.Detail(request, a.Excerpt(), secrets...)
+	return a.Detail(request, a.Excerpt(r), r)
 }
 
 // Detail returns a detail that names the status and the request, such as
 // "POST /path", goes on with the text, and shows none of the secrets.
-func (a *Answer) Detail(request, text string, secrets ...string) string {
-	return Clean(fmt.Sprintf("%d %s from %s%s", a.Status, http.StatusText(a.Status), request, text), secrets...)
+func (a *Answer) Detail(request, text string, r *Redactor) string {
+	return r.Line(fmt.Sprintf("%d %s from %s%s", a.Status, http.StatusText(a.Status), request, text))
 }

@@ -82,7 +82,7 @@ func TestSlowSuccess(t *testing.T) {
 	ended, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("not the leader any more"))
 	_, err = client.Do(ended, &Request{Method: "POST", URL: srv.URL})
-	res := Unanswered("POST /secret", err, "secret")
+	res := Unanswered("POST /secret", err, NewRedactor(false, "secret"))
 	if res.Class != sink.Unavailable || res.Detail != "POST /[redacted]: the relay broke the request off: not the leader any more" {
 		t.Errorf("a request that was broken off is %+v", res)
 	}
@@ -95,7 +95,7 @@ func TestFailureText(t *testing.T) {
 		"302 Found from POST /x, which redirects to https://h/[redacted]": {Status: 302, Body: []byte("b"), Location: "https://h/key"},
 		"599 from POST /x": {Status: 599},
 	} {
-		if got := a.Failure("POST /x", "key"); strings.Join(strings.Fields(got), " ") != want {
+		if got := a.Failure("POST /x", NewRedactor(false, "key")); strings.Join(strings.Fields(got), " ") != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

@@ -116,14 +116,14 @@ func (c *Client) noAnswer(ctx, attempt context.Context, err error) error {
 
 // Unanswered is the result of an attempt for which Do returned an error. The
 // detail names the request, such as "POST /path", and shows none of the secrets.
-func Unanswered(request string, err error, secrets ...string) sink.Result {
+func Unanswered(request string, err error, r *Redactor) sink.Result {
 	class := sink.Unavailable
 	if e := (*noAnswerError)(nil); errors.As(err, &e) {
 		class = e.class
 	}
 	return sink.Result{Outcome: sink.Outcome{
 		Class: class, Reason: store.ReasonGateway,
-		Detail: Clean(request+": "+err.Error(), secrets...),
+		Detail: r.Line(request + ": " + err.Error()),
 	}}
 }
 

@@ -48,12 +48,12 @@ func send(t *testing.T, c *Client, to string) sink.Result {
 	SetIdempotencyKey(h, "1")
 	a, err := c.Do(t.Context(), &Request{Method: http.MethodPost, URL: to, Header: h, Body: []byte(`{"id":"1"}`)})
 	if err != nil {
-		return Unanswered("POST /x", err)
+		return Unanswered("POST /x", err, nil)
 	}
 	class, reason := sink.Classify(a.Status)
 	res := sink.Result{Outcome: sink.Outcome{Class: class, Reason: reason}, RetryAfter: a.RetryAfter}
 	if class != sink.Delivered {
-		res.Detail = a.Failure("POST /x")
+		res.Detail = a.Failure("POST /x", nil)
 	}
 	return res
 }

@@ -1,40 +1,67 @@
 package httpsink
 
 import (
+	"fmt"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // maxDetail is the length of a detail in characters.
 const maxDetail = 300
 
-// Clean makes one line of at most 300 printable characters out of s, and an
-// ellipsis if it was longer. It takes the secrets out, which a receiver may well
-// echo; where one is a part of another, the longer one goes first.
-func Clean(s string, secrets ...string) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	for _, secret := range secrets {
-		if secret != "" {
-			s = strings.ReplaceAll(s, secret, Redacted)
-		}
+// ErrorDetail says how much of an answer that fails a detail shows.
+type ErrorDetail string
+
+// The words of ErrorDetail; "" stands for the first.
+const (
+	ErrorDetailBody   ErrorDetail = "body"
+	ErrorDetailStatus ErrorDetail = "status"
+)
+
+// Check reports a word that is none of them.
+func (e ErrorDetail) Check() error {
+	if e == "" || e == ErrorDetailBody || e == ErrorDetailStatus {
+		return nil
 	}
+	return fmt.Errorf("error-detail is %q, must be %s or %s", string(e), ErrorDetailBody, ErrorDetailStatus)
+}
+
+// Clean makes one line of at most 300 printable characters out of s, and an
+// ellipsis if it was longer.
+func Clean(s string) string { return (*Redactor)(nil).Line(s) }
+
+// Line is Clean with the secrets taken out.
+func (r *Redactor) Line(s string) string {
+	s = r.redact(plain(s))
+	end := 0 // of the first maxDetail characters
+	for range maxDetail {
+		_, size := utf8.DecodeRuneInString(s[end:])
+		end += size
+	}
+	if end < len(s) {
+		return strings.TrimSpace(s[:end]) + "…"
+	}
+	return strings.TrimSpace(s)
+}
+
+// plain makes one blank out of what is no printable character, and takes no more of a
+// text than redact looks at.
+func plain(s string) string {
 	var b strings.Builder
-	n, blank := 0, false
-	for _, r := range s {
-		if unicode.IsSpace(r) || !unicode.IsPrint(r) {
-			blank = n > 0
+	blank := false
+	for _, c := range s { // a byte that is no UTF-8 is U+FFFD
+		if unicode.IsSpace(c) || !unicode.IsPrint(c) {
+			blank = b.Len() > 0
 			continue
 		}
 		if blank {
 			b.WriteByte(' ')
-			n++
 			blank = false
 		}
-		if n >= maxDetail {
-			return strings.TrimSpace(b.String()) + "…"
+		if b.WriteRune(c); b.Len() >= maxSeen {
+			break
 		}
-		b.WriteRune(r)
-		n++
 	}
 	return b.String()
 }

@@ -34,17 +34,17 @@ func (c *Client) Probe(ctx context.Context, url string, header http.Header) (*Pr
 }
 
 // Outcome says what the answer of an address proves; where names it in the detail.
-func (p *Probe) Outcome(where string, secrets ...string) sink.Outcome {
+func (p *Probe) Outcome(where string, r *Redactor) sink.Outcome {
 	request := p.Method + " " + where
 	class, reason := sink.Classify(p.Answer.Status)
-	detail := func(text string) string { return p.Answer.Detail(request, text, secrets...) }
+	detail := func(text string) string { return p.Answer.Detail(request, text, r) }
 	const reached = ": the receiver is reached"
 	switch status := p.Answer.Status; {
 	case status == http.StatusNotFound:
 		return sink.Outcome{Class: sink.Refused, Reason: reason,
 			Detail: detail(reached + ", but does not know the path, or for POST alone; if deliveries answer 404 too, look at the address")}
 	case class == sink.Misconfigured && status != http.StatusMethodNotAllowed:
-		return sink.Outcome{Class: class, Reason: reason, Detail: p.Answer.Failure(request, secrets...)}
+		return sink.Outcome{Class: class, Reason: reason, Detail: p.Answer.Failure(request, r)}
 	case class == sink.Unavailable || status >= 500:
 		return sink.Outcome{Class: sink.Refused, Reason: reason, Detail: detail(reached + ", but is not well")}
 	}
@@ -56,6 +56,6 @@ func (p *Probe) Outcome(where string, secrets ...string) sink.Outcome {
 }
 
 // Unproven is the outcome of a probe without an answer.
-func Unproven(where string, err error, secrets ...string) sink.Outcome {
-	return Unanswered(fmt.Sprintf("%s %s", http.MethodHead, where), err, secrets...).Outcome
+func Unproven(where string, err error, r *Redactor) sink.Outcome {
+	return Unanswered(fmt.Sprintf("%s %s", http.MethodHead, where), err, r).Outcome
 }

@@ -41,7 +41,7 @@ func (s *Source) Attempt(ctx context.Context, name string, request func(token st
 func tokenless(name string, err error) sink.Result {
 	failed := (*Error)(nil)
 	if !errors.As(err, &failed) {
-		return httpsink.Unanswered(name, fmt.Errorf("the relay did not wait for a token any longer: %w", err))
+		return httpsink.Unanswered(name, fmt.Errorf("the relay did not wait for a token any longer: %w", err), nil)
 	}
 	reason := store.ReasonGateway
 	if failed.Class == sink.Misconfigured {

@@ -28,11 +28,12 @@ const (
 
 // endpoint asks for tokens. Each field is a secret or holds one.
 type endpoint struct {
-	client  *httpsink.Client
-	ways    []httpsink.Request // of the credentials, the first to try first
-	worked  atomic.Int32       // which of them brought a token, from 1; 0: none yet
-	name    string             // for errors: the method and the address without its query
-	secrets []string           // in every form in which they are sent, the longest first
+	client *httpsink.Client
+	ways   []httpsink.Request // of the credentials, the first to try first
+	worked atomic.Int32       // which of them brought a token, from 1; 0: none yet
+	name   string             // for errors: the method and the address without its query
+
+	redactor *httpsink.Redactor
 }
 
 func newEndpoint(cfg Config, userAgent string, client *httpsink.Client) *endpoint {
@@ -70,11 +71,21 @@ func newEndpoint(cfg Config, userAgent string, client *httpsink.Client) *endpoin
 	}
 	name, _, _ := strings.Cut(cfg.TokenURL, "?")
 	return &endpoint{
-		client:  client,
-		ways:    ways,
-		name:    "POST " + name,
-		secrets: []string{basic, secret, string(cfg.ClientSecret)},
+		client: client,
+		ways:   ways,
+		name:   "POST " + name,
+
+		redactor: httpsink.NewRedactor(false, append(queryValues(cfg.TokenURL), basic, secret, string(cfg.ClientSecret))...),
 	}
+}
+
+// queryValues returns what may be a key in an address.
+func queryValues(address string) (values []string) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil
+	}
+	return httpsink.QuerySecrets(u)
 }
 
 // reply is what an endpoint says, in RFC 6749, sections 5.1 and 5.2.
@@ -127,7 +138,7 @@ func (e *endpoint) ask(ctx context.Context, request httpsink.Request) (*grant, *
 	request.Header = request.Header.Clone()
 	a, err := e.client.Do(ctx, &request)
 	if err != nil {
-		res := httpsink.Unanswered(e.name, err, e.secrets...)
+		res := httpsink.Unanswered(e.name, err, e.redactor)
 		return nil, newError(res.Class, res.Detail)
 	}
 	var said reply
@@ -177,7 +188,7 @@ func (e *endpoint) refusal(a *httpsink.Answer, said *reply) *Error {
 			text += " (" + said.Description + ")"
 		}
 	case !a.Success():
-		text = a.Excerpt()
+		text = a.Excerpt(e.redactor)
 	}
 	switch {
 	case class == sink.Unavailable, a.Status >= 500 && a.Status < 600, passing(said.Error):
@@ -214,7 +225,7 @@ func passing(code string) bool {
 }
 
 func (e *endpoint) failure(class sink.Class, a *httpsink.Answer, text string) *Error {
-	err := newError(class, a.Detail(e.name, text, e.secrets...))
+	err := newError(class, a.Detail(e.name, text, e.redactor))
 	if class == sink.Unavailable {
 		err.RetryAfter = a.RetryAfter
 	}

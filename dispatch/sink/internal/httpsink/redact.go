@@ -1,0 +1,378 @@
+package httpsink
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/base64"
+	"encoding/hex"
+	"html"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// Redactor makes details of what receivers say. It takes a sink's secrets out of them, which
+// a receiver may echo in whatever form: as they were sent, escaped as JSON, a URL or HTML
+// escapes, several times over, in base64 or hexadecimal, in another case, or broken by
+// blanks. A nil Redactor has no secrets.
+type Redactor struct {
+	// secrets is a function, so that no printing of a Redactor shows what it returns:
+	// in lower case, the longest first.
+	secrets func() [][]byte
+	mute    bool
+}
+
+// NewRedactor makes one that takes these secrets out. mute leaves out all that a receiver
+// says in a body, which may quote payloads.
+func NewRedactor(mute bool, secrets ...string) *Redactor {
+	var all [][]byte
+	add := func(s string) {
+		if s != "" {
+			all = append(all, lower([]byte(s)))
+		}
+	}
+	for _, s := range secrets {
+		add(s)
+		add(strings.ReplaceAll(s, " ", "+")) // as forms have it
+		add(strings.ReplaceAll(s, " ", ""))  // where blanks are not looked at
+	}
+	slices.SortFunc(all, func(a, b []byte) int { return cmp.Or(cmp.Compare(len(b), len(a)), bytes.Compare(a, b)) })
+	all = slices.CompactFunc(all, bytes.Equal)
+	return &Redactor{secrets: func() [][]byte { return all }, mute: mute}
+}
+
+// Mute reports whether what a receiver says in a body is left out.
+func (r *Redactor) Mute() bool { return r != nil && r.mute }
+
+const (
+	// maxShown is how much of a text may become a detail, and maxSeen how much of it is
+	// looked at, so that no secret is cut in two.
+	maxShown = 2 << 10
+	maxSeen  = maxShown + 1<<10
+	// maxEscapes is how many times over a text may have been escaped, maxEncodings how
+	// many times over it may be base64 or hexadecimal.
+	maxEscapes, maxEncodings = 5, 2
+	// minHidden is the length from which on a secret is looked for where chance would
+	// find a shorter one: in an encoding, cut off at the end. minBroken is that of one
+	// with blanks in between.
+	minHidden, minBroken = 4, 8
+)
+
+// redact puts a stand-in in the place of each secret in s, and cuts it to maxShown.
+func (r *Redactor) redact(s string) string {
+	s = s[:min(len(s), maxSeen)]
+	if r == nil || len(r.secrets()) == 0 {
+		return s[:min(len(s), maxShown)]
+	}
+	hidden := make([]bool, len(s))
+	r.search([]byte(s), maxEncodings, func(from, to int) {
+		for i := from; i < to; i++ {
+			hidden[i] = true
+		}
+	})
+	var b strings.Builder
+	for i := range min(len(s), maxShown) {
+		switch {
+		case !hidden[i]:
+			b.WriteByte(s[i])
+		case i == 0 || !hidden[i-1]:
+			b.WriteString(Redacted)
+		}
+	}
+	return b.String()
+}
+
+// search calls found with each place of a text that gives a secret away. Encodings are
+// looked into up to depth times over.
+func (r *Redactor) search(text []byte, depth int, found func(from, to int)) {
+	t := &view{text: text}
+	for n := 0; t != nil && n < maxEscapes; n++ {
+		r.look(t, depth, found)
+		t = t.unescape()
+	}
+	t = (&view{text: text}).squeeze()
+	for n := 0; t != nil && n < maxEscapes; n++ {
+		r.look(t, depth, found)
+		if t = t.unescape(); t != nil {
+			t = t.squeeze()
+		}
+	}
+}
+
+// look is search for one view of the text.
+func (r *Redactor) look(t *view, depth int, found func(from, to int)) {
+	folded := lower(t.text)
+	least := 0
+	for _, secret := range r.secrets() {
+		if t.squeezed && len(secret) < minBroken {
+			continue
+		}
+		least = len(secret) // the shortest comes last
+		for at := 0; ; at++ {
+			i := bytes.Index(folded[at:], secret)
+			if i < 0 {
+				break
+			}
+			at += i
+			found(t.origin(at, at+len(secret)))
+		}
+		for n := min(len(secret)-1, len(folded)); n >= minHidden; n-- { // cut off at the end
+			if bytes.HasSuffix(folded, secret[:n]) {
+				found(t.origin(len(folded)-n, len(folded)))
+				break
+			}
+		}
+	}
+	if least = max(least, minHidden); depth > 0 {
+		r.lookInto(t, base64Char, fromBase64, least*4/3, depth, found)
+		r.lookInto(t, hexChar, fromHex, least*2, depth, found)
+	}
+}
+
+// lookInto finds the runs of an encoding's characters that hide a secret, or a text with
+// one. A shorter one than least cannot.
+func (r *Redactor) lookInto(t *view, has func(byte) bool, decode func([]byte) [][]byte, least, depth int, found func(from, to int)) {
+	for i := 0; i < len(t.text); i++ {
+		end := i
+		for end < len(t.text) && has(t.text[end]) {
+			end++
+		}
+		hides := false
+		if end-i >= least {
+			for _, plain := range decode(t.text[i:end]) {
+				r.search(plain, depth-1, func(from, to int) { hides = hides || to-from >= minHidden })
+			}
+		}
+		if hides {
+			found(t.origin(i, end))
+		}
+		i = end
+	}
+}
+
+// fromBase64 returns what a run may encode: where in it the encoding begins is not known.
+func fromBase64(run []byte) (plain [][]byte) {
+	run = []byte(strings.NewReplacer("-", "+", "_", "/").Replace(string(run)))
+	for from := range min(4, len(run)) {
+		part := run[from:]
+		if len(part)%4 == 1 {
+			part = part[:len(part)-1]
+		}
+		b := make([]byte, base64.RawStdEncoding.DecodedLen(len(part)))
+		n, _ := base64.RawStdEncoding.Decode(b, part)
+		plain = append(plain, b[:n])
+	}
+	return plain
+}
+
+// fromHex is fromBase64 for hexadecimal.
+func fromHex(run []byte) (plain [][]byte) {
+	for from := range min(2, len(run)) {
+		part := run[from : len(run)-(len(run)-from)%2]
+		b := make([]byte, hex.DecodedLen(len(part)))
+		n, _ := hex.Decode(b, part)
+		plain = append(plain, b[:n])
+	}
+	return plain
+}
+
+func base64Char(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || strings.IndexByte("+/-_", c) >= 0
+}
+
+func hexChar(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+}
+
+// view is a text, or what it says without escapes. from and to are where each byte came
+// from in the original; nil for the original itself.
+type view struct {
+	text     []byte
+	from, to []int
+	squeezed bool // it has no blanks
+}
+
+// origin returns where bytes i to j came from.
+func (t *view) origin(i, j int) (from, to int) {
+	if t.from == nil || i == j {
+		return i, j
+	}
+	return t.from[i], t.to[j-1]
+}
+
+// add appends bytes that stand for those from i to j of another view.
+func (t *view) add(text []byte, of *view, i, j int) {
+	from, to := of.origin(i, j)
+	for _, c := range text {
+		t.text, t.from, t.to = append(t.text, c), append(t.from, from), append(t.to, to)
+	}
+}
+
+// unescape returns what a view says without one layer of escapes, nil if it has none.
+func (t *view) unescape() *view {
+	var next *view
+	out := &view{squeezed: t.squeezed}
+	for i := 0; i < len(t.text); {
+		plain, n := unescape(t.text[i:])
+		if n == 0 {
+			plain, n = t.text[i:i+1], 1
+		} else {
+			next = out
+		}
+		out.add(plain, t, i, i+n)
+		i += n
+	}
+	return next
+}
+
+// squeeze leaves out blanks and what cannot be seen.
+func (t *view) squeeze() *view {
+	out := &view{squeezed: true}
+	for i := 0; i < len(t.text); {
+		r, n := utf8.DecodeRune(t.text[i:])
+		if !unicode.IsSpace(r) && unicode.IsPrint(r) {
+			for k := range n {
+				out.add(t.text[i+k:i+k+1], t, i+k, i+k+1)
+			}
+		}
+		i += n
+	}
+	return out
+}
+
+// unescape returns what an escape at the beginning of b stands for, and its length; 0 if
+// there is none.
+func unescape(b []byte) (plain []byte, n int) {
+	switch b[0] {
+	case '%':
+		return hexByte(b, 1)
+	case '&':
+		end := bytes.IndexByte(b[:min(len(b), 12)], ';')
+		if end < 0 {
+			return nil, 0
+		}
+		entity := string(b[:end+1])
+		if text := html.UnescapeString(entity); text != entity {
+			return []byte(text), end + 1
+		}
+	case '\\':
+		if len(b) < 2 {
+			return nil, 0
+		}
+		switch b[1] {
+		case '/', '\\', '"', '\'':
+			return b[1:2], 2
+		case 'n', 'r', 't', 'N', 'R', 'T':
+			return []byte{'\n'}, 2
+		case 'x', 'X':
+			return hexByte(b, 2)
+		case 'u', 'U':
+			return unicodeEscape(b)
+		}
+	}
+	return nil, 0
+}
+
+// hexByte reads two hexadecimal digits behind the first characters of an escape.
+func hexByte(b []byte, behind int) (plain []byte, n int) {
+	if len(b) < behind+2 {
+		return nil, 0
+	}
+	v, err := strconv.ParseUint(string(b[behind:behind+2]), 16, 8)
+	if err != nil {
+		return nil, 0
+	}
+	return []byte{byte(v)}, behind + 2
+}
+
+// unicodeEscape reads \uXXXX, or two of them that are one character.
+func unicodeEscape(b []byte) (plain []byte, n int) {
+	unit := func(b []byte) (rune, bool) {
+		if len(b) < 6 || b[0] != '\\' || b[1]|0x20 != 'u' {
+			return 0, false
+		}
+		v, err := strconv.ParseUint(string(b[2:6]), 16, 16)
+		return rune(v), err == nil
+	}
+	first, ok := unit(b)
+	if !ok {
+		return nil, 0
+	}
+	if second, ok := unit(b[6:]); ok && utf16.IsSurrogate(first) {
+		return utf8.AppendRune(nil, utf16.DecodeRune(first, second)), 12
+	}
+	return utf8.AppendRune(nil, first), 6
+}
+
+// lower makes small letters of the capital ones of ASCII, byte for byte.
+func lower(b []byte) []byte {
+	b = bytes.Clone(b)
+	for i, c := range b {
+		if 'A' <= c && c <= 'Z' {
+			b[i] = c + 'a' - 'A'
+		}
+	}
+	return b
+}
+
+// long leaves out what is too short for a secret: to take it out would spoil any text.
+func long(texts ...string) []string {
+	return slices.DeleteFunc(texts, func(s string) bool { return len(s) < minHidden })
+}
+
+// HeaderSecrets returns what of a header's value is secret: all of it, the credentials behind
+// a scheme, and for Basic what they encode, of which the password also alone.
+func HeaderSecrets(value string) []string {
+	scheme, credentials, ok := strings.Cut(value, " ")
+	if !ok {
+		return long(value)
+	}
+	texts := []string{value, credentials}
+	if plain, err := base64.StdEncoding.DecodeString(credentials); err == nil && strings.EqualFold(scheme, "Basic") {
+		_, password, _ := strings.Cut(string(plain), ":")
+		texts = append(texts, string(plain), password)
+	}
+	return long(texts...)
+}
+
+// PathSecrets returns what of an address' path may be a key: the path as a whole, its last
+// part, and those that are no plain words.
+func PathSecrets(u *url.URL) []string {
+	texts := []string{u.Path}
+	parts := strings.FieldsFunc(u.EscapedPath(), func(r rune) bool { return r == '/' })
+	for i, part := range parts {
+		if plain, err := url.PathUnescape(part); err == nil {
+			part = plain
+		}
+		if i == len(parts)-1 || !plainWord(part) {
+			texts = append(texts, part)
+		}
+	}
+	return long(texts...)
+}
+
+// plainWord reports whether a part of a path reads like one of an API, such as "services",
+// and not like a key.
+func plainWord(s string) bool {
+	const most = 16
+	return len(s) < most && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz-_") == ""
+}
+
+// QuerySecrets returns the values of an address' query.
+func QuerySecrets(u *url.URL) (texts []string) {
+	for pair := range strings.SplitSeq(u.RawQuery, "&") {
+		_, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			value = pair
+		}
+		texts = append(texts, value)
+		if plain, err := url.QueryUnescape(value); err == nil {
+			texts = append(texts, plain)
+		}
+	}
+	return long(texts...)
+}

@@ -1,0 +1,97 @@
+package httpsink
+
+import (
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+)
+
+const secret = "canary-7f3d/2a+91c4=Zq"
+
+// TestRedact: no form in which a receiver may give a secret back shows it, whatever stands
+// around it, and what it says besides is left.
+func TestRedact(t *testing.T) {
+	r := NewRedactor(false, secret)
+	escapes := sinktest.Escapes()
+	for first, escape := range escapes {
+		for second, again := range escapes {
+			for _, form := range []string{"%s", "no %s here", `{"you":"%s"}`, "https://h/a/%s/b", "x%s"} {
+				text := fmt.Sprintf(form, again(escape(secret)))
+				got := r.Line("said: " + text)
+				if second == "upper case" && strings.HasPrefix(first, "base64") {
+					continue // nobody can read it back
+				}
+				if !strings.Contains(got, Redacted) || !strings.HasPrefix(got, "said: ") || sinktest.Readable(got, secret) != "" {
+					t.Errorf("%s, then %s, of %q: %q", first, second, text, got)
+				}
+			}
+		}
+	}
+	for _, plain := range []string{"no customer 4711 in /orders", "canaries, 7f3d and 2a", `{"error":"x \u00e9 %20 &amp;"}`, "aGVsbG8gd29ybGQ="} {
+		if got := r.Line(plain); got != plain {
+			t.Errorf("%q becomes %q", plain, got)
+		}
+	}
+	if got := r.Line("cut off: " + secret[:12]); got != "cut off: "+Redacted {
+		t.Error(got)
+	}
+	if shown := fmt.Sprintf("%+v %#v", r, r); strings.Contains(shown, "canary") {
+		t.Error(shown)
+	}
+}
+
+// FuzzRedact: escapes of any depth hide nothing from it.
+func FuzzRedact(f *testing.F) {
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(sinktest.Escapes())), func(name string) bool {
+		return strings.HasPrefix(name, "base64") || strings.HasPrefix(strings.ToLower(name), "hexa")
+	})
+	f.Add("key=", secret, "&", uint(0), uint(1), uint(2))
+	f.Add("%", "0123456789abcdef", "\\u0", uint(5), uint(7), uint(9))
+	f.Fuzz(func(t *testing.T, before, key, behind string, a, b, c uint) {
+		if len(key) < minBroken || !Visible(key) || strings.ContainsAny(key, `%&\`) || len(before)+len(behind) > 200 || len(key) > 40 {
+			t.Skip() // a key may look like an escape of another text
+		}
+		escapes, text := sinktest.Escapes(), key
+		for _, i := range []uint{a, b, c} {
+			text = escapes[names[i%uint(len(names))]](text)
+		}
+		got := NewRedactor(false, key).Line(before + " " + text + " " + behind)
+		if strings.Contains(Redacted, key) {
+			t.Skip()
+		}
+		if strings.Contains(got, key) || len(text) >= minBroken && strings.Contains(got, text) {
+			t.Fatalf("%q shows %q", got, key)
+		}
+	})
+}
+
+// TestAddressSecrets: what of an address and of a header may be a key.
+func TestAddressSecrets(t *testing.T) {
+	for address, want := range map[string][]string{
+		"https://h/services/T00A/B00000/xXxXxX": {"/services/T00A/B00000/xXxXxX", "T00A", "B00000", "xXxXxX"},
+		"https://h/hooks/orders":                {"/hooks/orders", "orders"},
+		"https://h/v1/averylongwordwithoutend/": {"/v1/averylongwordwithoutend/", "averylongwordwithoutend"},
+		"https://h/a%2Fsecret":                  {"/a/secret", "a/secret"},
+		"https://h/":                            nil,
+	} {
+		u, err := url.Parse(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := PathSecrets(u); !slices.Equal(got, want) {
+			t.Errorf("%s has %q, want %q", address, got, want)
+		}
+	}
+	if got := HeaderSecrets("Basic bWU6c2VzYW1l"); !slices.Equal(got, []string{"Basic bWU6c2VzYW1l", "bWU6c2VzYW1l", "me:sesame", "sesame"}) {
+		t.Errorf("a header of Basic has %q", got)
+	}
+	u := &url.URL{RawQuery: "k=a%20key&bare-key&x=1"}
+	if got := QuerySecrets(u); !slices.Equal(got, []string{"a%20key", "a key", "bare-key", "bare-key"}) {
+		t.Errorf("a query has %q", got)
+	}
+}
