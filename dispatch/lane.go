@@ -43,8 +43,9 @@ type row struct {
 	parked, parking bool
 	late            *outcome
 	// back: it was read back; returning: its claim is being given back, so that it
-	// may leave memory.
-	back, returning bool
+	// may leave memory; spilled: the table refuses its outcome, and it is parked and in
+	// no lane.
+	back, returning, spilled bool
 	// done: delivered, or found settled or gone; it leaves the lane.
 	done bool
 	// job sends the row again, as its n-th; nil: it is live.
@@ -118,7 +119,11 @@ type lane struct {
 	problem         string // the latest failure of its head
 	// stalled: its head fails for want of an answer, for long, while the receiver
 	// takes other rows.
-	stalled         bool
+	stalled bool
+	// refusal says what the table has against the claim or the outcome of the head,
+	// since then; "" if nothing.
+	refusal         string
+	refusedSince    time.Time
 	blocked, paused *store.Hold
 	job             *job     // whose rows it has; nil: it is live
 	replays         []string // jobs that keep it from moving

@@ -9,7 +9,7 @@ import "github.com/sluicebox/sluicebox/store"
 
 // parking is a row on its way to the parked table.
 type parking struct {
-	lane *lane
+	lane *lane // nil: a row that was delivered and is in no lane
 	row  *row
 	// copied: the lane keeps the row in memory.
 	copied bool
@@ -72,6 +72,10 @@ func (c *core) parked() {
 		if o := rw.late; o != nil {
 			rw.late = nil
 			c.enqueue(*o)
+		}
+		if l == nil {
+			c.setAside(rw)
+			continue
 		}
 		l.parking--
 		if last := len(lanes) - 1; last < 0 || lanes[last] != l {
@@ -139,13 +143,26 @@ func (rw *row) pass() {
 // leave takes a row out of memory that is not settled.
 func (c *core) leave(rw *row) {
 	c.rows--
+	c.noLongerBack(rw)
+	if rw.spilled {
+		rw.spilled = false
+		c.spilled--
+	}
+	c.dropPayload(rw)
+	if c.watched != nil {
+		c.watched[rw.Ref] = true
+	}
+}
+
+// noLongerBack ends that a row counts among those that were read back.
+func (c *core) noLongerBack(rw *row) {
 	if rw.back {
 		rw.back = false
 		c.back--
 	}
+}
+
+func (c *core) dropPayload(rw *row) {
 	c.bytes -= int64(len(rw.Payload))
 	rw.Payload = nil
-	if c.watched != nil {
-		c.watched[rw.Ref] = true
-	}
 }

@@ -90,6 +90,7 @@ func (watch) Settled(*store.Item, *store.Outcome)                     {}
 func (watch) Vanished([]*store.Item)                                  {}
 func (watch) RowsParked(int)                                          {}
 func (watch) StoreFailed(string, error)                               {}
+func (watch) Refused(store.Ref, string, error)                        {}
 func (watch) Connected()                                              {}
 func (watch) Lost(error, time.Duration)                               {}
 

@@ -176,6 +176,9 @@ func (s *SinkMetrics) Vanished(rows []*store.Item) {
 // StoreFailed counts a claim or an outcome that did not reach the database.
 func (s *SinkMetrics) StoreFailed(string, error) { s.failures.Inc() }
 
+// Refused counts a claim or an outcome of a row that its table refused.
+func (s *SinkMetrics) Refused(store.Ref, string, error) { s.failures.Inc() }
+
 // RowsParked counts rows that were parked.
 func (s *SinkMetrics) RowsParked(n int) { s.rowsParked.Add(float64(n)) }
 
