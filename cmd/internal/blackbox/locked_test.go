@@ -1,0 +1,194 @@
+package blackbox
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+)
+
+// A lock on one outbox table, with a backlog of 500 groups behind it, holds up that outbox
+// alone: rows of another outbox of the same sink arrive within a second, and the locked
+// ones soon after the lock is gone. MySQL counts its lock timeouts in whole seconds. By
+// hand:
+//
+//	SLUICEBOX_TEST_VERSIONS=pg15,mysql,mariadb SLUICEBOX_TEST_OUTAGE=40s go test -v -run 'TestALockedTable' ./cmd/internal/blackbox
+func TestALockedTable(t *testing.T) {
+	t.Parallel()
+	eachKind(t, "", func(s *scene) {
+		const backlog = 500
+		limit := time.Second
+		if !s.kind.postgres {
+			limit = 2500 * time.Millisecond
+		}
+		r := s.run()
+		r.freeze()
+		s.numberIn("outbox_events", 1, backlog, "i", 0)
+		unlock := s.lockTable("outbox_events")
+		r.thaw()
+		took := s.trickle(lasting(s.t, 6*time.Second), 250*time.Millisecond, func() (ids []string) {
+			for _, rec := range s.to.Taken() {
+				ids = append(ids, rec.ID)
+			}
+			return ids
+		})
+		if slowest := took[len(took)-1]; slowest > limit {
+			s.t.Errorf("a row of the free table took %s, want at most %s", slowest, limit)
+		}
+		if n := s.to.Counts().Distinct - len(took); n > 0 {
+			s.t.Errorf("%d rows of the locked table were sent", n)
+		}
+		r.waitFor("outbox locked by another session")
+		unlock()
+		began := time.Now()
+		arrive(s.t, s.to, backlog+len(took))
+		if took := time.Since(began); took > 3*time.Second {
+			s.t.Errorf("the rows of the locked table arrived %s after it was free", took)
+		}
+		settle(s.t, s.conn)
+		if c := s.to.Counts(); c.Duplicates > 0 {
+			s.t.Errorf("%+v", c)
+		}
+		expectStop(s.t, r)
+	})
+}
+
+// Rows in flight that another session keeps locked hold up no outcome but their own:
+// COMPLETED of other rows is written within two seconds, and so is FAILED, behind which
+// its group waits. By hand:
+//
+//	SLUICEBOX_TEST_VERSIONS=pg15,mysql,mariadb SLUICEBOX_TEST_OUTAGE=60s go test -v -run 'TestLockedRowsInFlight' ./cmd/internal/blackbox
+func TestLockedRowsInFlight(t *testing.T) {
+	t.Parallel()
+	eachKind(t, "", func(s *scene) {
+		const locked = 140
+		limit := 2 * time.Second
+		if !s.kind.postgres {
+			limit = 3500 * time.Millisecond
+		}
+		r := s.run()
+		held := make(chan struct{})
+		s.to.Script(func(req *sinktest.Request) sinktest.Answer {
+			if slices.ContainsFunc(req.Items, func(it sinktest.Received) bool { return it.ID <= numbered(locked) }) {
+				return sinktest.Answer{Release: held}
+			}
+			if req.Items[0].ID == "poisoned" {
+				return sinktest.Answer{Status: http.StatusBadRequest}
+			}
+			return sinktest.Answer{}
+		})
+		s.numberIn("outbox_events", 1, locked, "i", 0)
+		within(s.t, patience, func() string {
+			if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status = 'PROCESSING'"); n != locked {
+				return fmt.Sprintf("%d of %d rows are in flight", n, locked)
+			}
+			return ""
+		})
+		unlock := s.lock("outbox_events WHERE status = 'PROCESSING'")
+		close(held)
+		began := time.Now()
+		s.insertInto("outbox_dispatch_jobs", "poisoned", "poison")
+		s.insertInto("outbox_dispatch_jobs", "behind it", "poison")
+		took := s.trickle(lasting(s.t, 8*time.Second), 250*time.Millisecond, func() []string {
+			ids, err := s.conn.texts("SELECT id FROM outbox_dispatch_jobs WHERE status = 'COMPLETED'")
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			return ids
+		})
+		if slowest := took[len(took)-1]; slowest > limit {
+			s.t.Errorf("COMPLETED of an unlocked row took %s, want at most %s", slowest, limit)
+		}
+		behind := slices.IndexFunc(s.to.Taken(), func(rec sinktest.Received) bool { return rec.ID == "behind it" })
+		if behind < 0 {
+			s.t.Errorf("the row behind one that FAILED has not left")
+		} else if after := s.to.Taken()[behind].At.Sub(began); after > 8*time.Second {
+			s.t.Errorf("the row behind one that FAILED left after %s", after)
+		}
+		if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status = 'PROCESSING'"); n != locked {
+			s.t.Errorf("%d of %d locked rows are in flight", n, locked)
+		}
+		r.waitFor("outbox locked by another session")
+		unlock()
+		within(s.t, 5*time.Second, func() string {
+			return none(s.t, s.conn, "are not COMPLETED though they are free", "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'")
+		})
+		if c := s.to.Counts(); c.Duplicates > 0 {
+			s.t.Errorf("%+v", c)
+		}
+		expectStop(s.t, r)
+	})
+}
+
+// trickle inserts rows into the second table for a while, one every interval, and returns
+// after how long each was among those that are through, in order of size.
+func (s *scene) trickle(lasts, interval time.Duration, through func() []string) []time.Duration {
+	s.t.Helper()
+	var took []time.Duration
+	committed := map[string]time.Time{}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	n, began := int(lasts/interval), time.Now()
+	for written := 0; written < n || len(committed) > 0; <-tick.C {
+		if time.Since(began) >= time.Duration(written)*interval && written < n {
+			written++
+			id := fmt.Sprint("free ", written)
+			s.insertInto("outbox_dispatch_jobs", id, id)
+			committed[id] = time.Now()
+		}
+		for _, id := range through() {
+			if at, waits := committed[id]; waits {
+				took = append(took, time.Since(at).Round(time.Millisecond))
+				delete(committed, id)
+			}
+		}
+		if time.Since(began) > lasts+patience {
+			s.t.Fatalf("%d of %d rows are not through %s after the last was written", len(committed), n, patience)
+		}
+	}
+	slices.Sort(took)
+	s.t.Logf("%d rows: p50 %s, p99 %s, slowest %s", n, took[n/2], took[n*99/100], took[n-1])
+	return took
+}
+
+func (s *scene) insertInto(table, id, group string) {
+	s.t.Helper()
+	_, err := s.conn.exec("INSERT INTO "+table+" (id, type, message_group, payload, status, created_at) VALUES ($1, 'EVENT', $2, $3, 'PENDING', now())",
+		id, group, fmt.Sprintf(`{"id": %q}`, id))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// lockTable locks a table of the database against writers.
+func (s *scene) lockTable(table string) (unlock func()) {
+	s.t.Helper()
+	ctx := context.Background()
+	conn, err := s.conn.Conn(ctx)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	take, give := []string{"BEGIN", "LOCK TABLE " + table + " IN SHARE MODE"}, "ROLLBACK"
+	if !s.kind.postgres {
+		take, give = []string{"LOCK TABLES " + table + " READ"}, "UNLOCK TABLES"
+	}
+	s.execOn(conn, take...)
+	return func() {
+		s.execOn(conn, give)
+		_ = conn.Close()
+	}
+}
+
+func (s *scene) execOn(conn *sql.Conn, statements ...string) {
+	s.t.Helper()
+	for _, text := range statements {
+		if _, err := conn.ExecContext(context.Background(), text); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
