@@ -168,8 +168,9 @@ type Store interface {
 }
 
 var (
-	// ErrNotLeader says that another relay of the same name has taken over.
-	ErrNotLeader = errors.New("another relay of this name has taken over")
+	// ErrNotLeader says that this relay does not lead: the leader row has another epoch,
+	// or the lock was lost, whether or not another relay has taken over. Leader tells.
+	ErrNotLeader = errors.New("this relay leads no more")
 	// ErrInterrupted says that the session that took leadership was lost. The
 	// server may have crashed since and taken back what was committed
 	// asynchronously. Lead again, and start at the saved checkpoint.

@@ -3,6 +3,7 @@ package leader
 import (
 	"context"
 	"errors"
+	"strings"
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
@@ -182,8 +183,8 @@ func TestSilenceEndsATenure(t *testing.T) {
 		}
 		waits := make(chan error, 1)
 		go func() { waits <- tenure.Await(context.Background()) }()
-		if err := <-ended; !errors.Is(err, store.ErrNotLeader) {
-			t.Errorf("it ends with %v", err)
+		if err := <-ended; !errors.Is(err, store.ErrNotLeader) || !strings.Contains(err.Error(), "has not answered for 4s") || strings.Contains(err.Error(), "taken over") {
+			t.Errorf("it ends with %v", err) // nobody else is known to lead
 		}
 		if took := time.Since(began); took != store.LockHold {
 			t.Errorf("it ends after %s", took)

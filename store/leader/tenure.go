@@ -2,6 +2,7 @@ package leader
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -96,7 +97,10 @@ func (t *Tenure) answered(asked time.Time) {
 }
 
 func (t *Tenure) lose(err error) error {
-	err = fmt.Errorf("the leader's lock is lost: %w: %w", err, store.ErrNotLeader)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("the database has not answered for %s: %w", store.LockHold, err)
+	}
+	err = fmt.Errorf("the lock is lost: %w: %w", err, store.ErrNotLeader)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.reason = err

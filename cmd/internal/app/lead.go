@@ -32,13 +32,26 @@ func (r *relay) run(ctx context.Context) error {
 		if ctx.Err() != nil || !errors.Is(err, store.ErrNotLeader) {
 			return err
 		}
-		r.log.Warn("this relay leads no more; it stands by and competes again", "reason", err)
+		r.log.Warn("leadership lost; standing by", append([]any{"reason", err}, r.successor(ctx)...)...)
 		r.metrics.StandsBy()
 		r.health.only(wrong("leader", err.Error()))
 		if err := rest(ctx, firstRest); err != nil {
 			return err
 		}
 	}
+}
+
+// successor names the relay that has taken the lead since, if there is one and the
+// database tells: a lost session alone says nothing of another relay.
+func (r *relay) successor(ctx context.Context) (attributes []any) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	led := r.epoch.Load()
+	now, err := r.db.store.Leader(ctx)
+	if err != nil || led == 0 || int64(now.Epoch) <= led {
+		return nil
+	}
+	return []any{"successor", now.Holder, "epoch", int64(now.Epoch)}
 }
 
 // lead lives for as long as the tenure lasts or the context does, and gives the

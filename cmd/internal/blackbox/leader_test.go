@@ -195,7 +195,8 @@ func takeovers() []takeover {
 			<-time.After(frozen - 5*time.Second) // it is the time that counts
 			woken := count(tr.t, tr.conn, "SELECT coalesce(max(n), 0) FROM audit")
 			m.thaw()
-			m.waitFor("leads no more")
+			m.waitFor("leadership lost; standing by")
+			m.waitFor(" successor=")
 			m.ready()
 			if wrong := none(tr.t, tr.conn, "of the audit are by a relay that was woken", fmt.Sprintf(
 				"SELECT count(*) FROM audit WHERE n > %d AND who = '%s'", woken, m.who)); wrong != "" {

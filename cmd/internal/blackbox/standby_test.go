@@ -85,6 +85,32 @@ func TestAStandbySaysSo(t *testing.T) {
 	})
 }
 
+// A leader whose session the server ends leads again, and its log names no other relay:
+// there is none.
+func TestALostSessionNamesNoOtherRelay(t *testing.T) {
+	t.Parallel()
+	eachKind(t, "", func(s *scene) {
+		r := s.run()
+		s.kind.end(s.t, s)
+		r.waitFor("leadership lost; standing by")
+		within(s.t, patience, func() string {
+			if _, body := r.get("/leader?verbose"); !strings.Contains(body, "leading, epoch") || strings.Contains(body, "epoch 1") {
+				return body
+			}
+			return ""
+		})
+		for line := range strings.Lines(r.said()) {
+			if strings.Contains(line, "taken over") || strings.Contains(line, "successor") || strings.Contains(line, "another relay") {
+				s.t.Errorf("the log names another relay: %s", line)
+			}
+			if strings.Contains(line, "leadership lost") && !strings.Contains(line, "the lock is lost: ") {
+				s.t.Errorf("the log does not say why: %s", line)
+			}
+		}
+		expectStop(s.t, r)
+	})
+}
+
 func expectFace(t *testing.T, r *relay, leader int, says string, metric float64) {
 	t.Helper()
 	within(t, patience, func() string {
