@@ -3,9 +3,9 @@ package leader
 import (
 	"context"
 	"errors"
-	"strings"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
