@@ -22,7 +22,9 @@ import (
 //     groups, and no digit of a large one is lost. The string "1" and the number
 //     1 are one group.
 //   - An object or a list is its JSON text without the blanks between its parts.
-//     The order of its keys counts.
+//     The order of its keys counts. Each byte that is no UTF-8, which a column of
+//     bytes may hold, is U+FFFD, as it is in a string. Groups that differ in such
+//     bytes alone become one, which keeps the order of each.
 //   - null, a key that is not there, and a path that leads through what is no
 //     object are no group.
 //   - Of a key that is there twice the last counts, as in jsonb.
@@ -60,6 +62,9 @@ func groupOfJSON(text []byte) Group {
 			panic("store: JSON that was valid is not: " + err.Error())
 		}
 		value = compact.Bytes()
+		if !utf8.Valid(value) {
+			return GroupOf(string([]rune(string(value))))
+		}
 	}
 	return GroupOf(string(value))
 }
