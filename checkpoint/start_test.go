@@ -100,7 +100,7 @@ func (s *start) ForgetParked(_ context.Context, e store.Epoch, after store.Seq) 
 }
 
 func (s *start) Unpark(context.Context, store.Epoch, []store.ParkedRef) error { return nil }
-func (s *start) ParkedLanes(context.Context) ([]store.ParkedLane, error)      { return nil, nil }
+func (s *start) ParkedLanes(context.Context, func(store.ParkedLane)) error    { return nil }
 func (s *start) Parked(context.Context, []store.ParkedFrom, int) ([][]store.Item, error) {
 	return nil, nil
 }

@@ -1,6 +1,8 @@
 package dispatch
 
 import (
+	"bytes"
+	"cmp"
 	"slices"
 	"strings"
 
@@ -11,108 +13,110 @@ import (
 // is in memory.
 type awayLanes struct {
 	outbox, kind string
-	rows         map[store.LaneHash]int
-	order        fifo[store.LaneHash] // in which they are read back; some are there no more
+	hash         store.KindHash
+	lanes        laneSet
+	last         groupHash // that was read back
 }
 
-func (c *core) awayOf(outbox, kind string) *awayLanes {
+func (s *awayLanes) laneHash(group groupHash) (h store.LaneHash) {
+	copy(h[copy(h[:], s.hash[:]):], group[:])
+	return h
+}
+
+// awayOf returns the lanes of a kind that are away, nil if there never were any.
+func (c *core) awayOf(outbox string, kind store.KindHash) *awayLanes {
 	for _, s := range c.away {
-		if s.outbox == outbox && s.kind == kind {
+		if s.hash == kind && s.outbox == outbox {
 			return s
 		}
 	}
-	s := &awayLanes{outbox: outbox, kind: kind, rows: map[store.LaneHash]int{}}
-	c.away = append(c.away, s)
-	slices.SortFunc(c.away, func(a, b *awayLanes) int { // whatever the order in which they came
-		return strings.Compare(a.outbox+"\x00"+a.kind, b.outbox+"\x00"+b.kind)
-	})
-	return s
+	return nil
 }
 
-func (s *awayLanes) put(hash store.LaneHash, rows int) {
-	s.rows[hash] = rows
-	s.order.push(hash)
-	if s.order.len() > 2*len(s.rows)+readLanes {
-		seen := make(map[store.LaneHash]bool, len(s.rows))
-		s.order.items = slices.DeleteFunc(s.order.items, func(h store.LaneHash) bool {
-			_, there := s.rows[h]
-			again := seen[h]
-			seen[h] = true
-			return !there || again
+// putLane notes that a lane is away with so many rows, and returns how many it was
+// known to have.
+func (c *core) putLane(outbox, kind string, hash store.LaneHash, rows int) (before int) {
+	s := c.awayOf(outbox, hash.Kind())
+	if s == nil {
+		s = &awayLanes{outbox: outbox, kind: kind, hash: hash.Kind()}
+		c.away = append(c.away, s)
+		slices.SortFunc(c.away, func(a, b *awayLanes) int { // whatever the order in which they came
+			return cmp.Or(strings.Compare(a.outbox, b.outbox), strings.Compare(a.kind, b.kind), bytes.Compare(a.hash[:], b.hash[:]))
 		})
 	}
+	return s.lanes.put(groupOf(hash), rows)
 }
 
 // putAway forgets a lane whose rows are all parked. One that waits for a time or
 // for somebody stays known.
 func (c *core) putAway(l *lane) {
-	if l.standing() || l.name.RowID == "" && l.state != laneIdle && l.state != laneReady {
+	if l.standing() || len(l.tail) > 0 || l.name.RowID == "" && l.state != laneIdle && l.state != laneReady {
 		return
 	}
 	c.takeOut(l)
 	l.to.lanes--
 	delete(c.lanes, l.name)
 	if l.name.RowID == "" {
-		c.awayOf(l.name.Outbox, l.name.Kind).put(l.name.Hash(), l.beyond)
+		c.putLane(l.name.Outbox, l.name.Kind, l.name.Hash(), l.beyond)
 	}
 }
 
 // idle puts a lane away that has nothing in memory and is not to be read back for
 // now.
 func (c *core) idle(l *lane) {
-	if l.state == laneIdle && l.behind && len(l.rows) == 0 && l.parking == 0 && !c.apart(l) && !c.wanted(l.to) {
+	if l.state == laneIdle && l.behind && len(l.rows)+len(l.tail) == 0 && l.parking == 0 && !c.apart(l) && !c.wanted(l.to) {
 		c.putAway(l)
 	}
 }
 
 // fetch makes a new lane go on where its parked rows end, if it was away.
 func (c *core) fetch(l *lane) {
-	if len(c.away) == 0 || l.name.RowID != "" {
-		return
-	}
-	s := c.awayOf(l.name.Outbox, l.name.Kind)
-	if len(s.rows) == 0 {
+	if l.name.RowID != "" || !c.someAway() {
 		return
 	}
 	hash := l.name.Hash()
-	if n, there := s.rows[hash]; there {
-		delete(s.rows, hash)
-		l.behind, l.beyond = true, n
-	}
-}
-
-// shelve is told which lanes have parked rows, before anything else.
-func (c *core) shelve(lanes []store.ParkedLane) {
-	for i := range lanes {
-		p := &lanes[i]
-		c.parkedRows += p.Rows
-		c.awayOf(p.Outbox, p.Kind).put(p.Hash, p.Rows)
-	}
-	if c.cfg.Ungrouped != Parallel {
-		return
-	}
-	for _, s := range c.away { // rows without a group are read as one lane
-		key := store.LaneKey{Outbox: s.outbox, Kind: s.kind}
-		if _, there := s.rows[key.Hash()]; there {
-			c.wake(c.lane(LaneName{LaneKey: key}))
+	if s := c.awayOf(l.name.Outbox, hash.Kind()); s != nil {
+		if rows, there := s.lanes.take(groupOf(hash)); there {
+			l.behind, l.beyond = true, rows
 		}
 	}
 }
 
-func (c *core) someAway() bool {
-	return slices.ContainsFunc(c.away, func(s *awayLanes) bool { return len(s.rows) > 0 })
+// shelve is told which lanes have parked rows, before anything else. It may be told of
+// a lane again.
+func (c *core) shelve(lanes []store.ParkedLane) {
+	for i := range lanes {
+		p := &lanes[i]
+		key := store.LaneKey{Outbox: p.Outbox, Kind: p.Kind}
+		if c.cfg.Ungrouped == Parallel && p.Hash == key.Hash() { // rows without a group are read as one lane
+			if l := c.lane(LaneName{LaneKey: key}); !l.behind {
+				l.behind, l.beyond = true, p.Rows
+				c.parkedRows += p.Rows
+				c.wake(l)
+			}
+			continue
+		}
+		c.parkedRows += p.Rows - c.putLane(p.Outbox, p.Kind, p.Hash, p.Rows)
+	}
 }
 
-// readAway takes lanes that are away.
-func (c *core) readAway(s *awayLanes, most int) {
-	to := c.receiver(s.kind)
-	if len(s.rows) > 0 && !c.wanted(to) {
-		c.rotate(to)
-	}
-	for len(c.reads) < most && s.order.len() > 0 && c.wanted(to) {
-		hash := s.order.pop()
-		if _, there := s.rows[hash]; there {
-			c.reads = append(c.reads, reading{away: s, hash: hash})
+func (c *core) someAway() bool {
+	return slices.ContainsFunc(c.away, func(s *awayLanes) bool { return s.lanes.n > 0 })
+}
+
+// readAway takes lanes that are away, of each kind in turn: in the order of their
+// hashes, behind the one that was read last.
+func (c *core) readAway(most int) {
+	c.awayTurn++
+	for i := range c.away {
+		s := c.away[(c.awayTurn+i)%len(c.away)]
+		to := c.receiver(s.kind)
+		if s.lanes.n > 0 && !c.wanted(to) {
+			c.rotate(to)
+		}
+		for left := s.lanes.n; left > 0 && len(c.reads) < most && c.wanted(to); left-- {
+			s.last = s.lanes.next(s.last)
+			c.reads = append(c.reads, reading{away: s, hash: s.last})
 		}
 	}
 }

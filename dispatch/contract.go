@@ -54,12 +54,14 @@ type StoreObserver interface {
 	Vanished(rows []*store.Item)
 	// RowsParked: n rows are in the store's parked rows.
 	RowsParked(n int)
+	// Unparkable: the store does not take a row for its own sake. It stays in memory,
+	// in its place, and the checkpoint waits for it.
+	Unparkable(it *store.Item, err error)
+	// Parkable: no such row is left.
+	Parkable()
 	// StoreFailed: a claim or an outcome did not reach the store and is tried
 	// again.
 	StoreFailed(op string, err error)
-	// Refused: the store refuses the claim or the outcome of one row, for the row's
-	// sake. It is tried again; Dispatcher.Refused tells until when.
-	Refused(row store.Ref, what string, err error)
 }
 
 // Lease tells whether this relay still leads.

@@ -35,11 +35,6 @@ type core struct {
 	spare    []outcome // empty; its memory is used again
 	refused  refusals  // that the store refused or that were too early, until they are tried again
 	early    int       // that were too early when they were last tried, wherever they are
-	stuck    int       // that the store has refused, wherever they are
-	// parks: rows may be parked. spilled counts those of the stuck rows that are parked
-	// and in no lane; see refused.go.
-	parks   bool
-	spilled int
 
 	// tables are the outboxes whose table is locked or was so, by name.
 	tables map[string]*lockedTable
@@ -53,9 +48,10 @@ type core struct {
 	// settling are the parked rows whose outcome or unparking is on its way, and
 	// left those of which it was written while a reading is under way.
 	settling, left map[store.ParkedRef]bool
-	loose          map[store.Ref]*row // while the rows of a reading are taken
-	parkedRows     int                // in the store
+	parkedRows     int // in the store
 	away           []*awayLanes
+	awayTurn       int         // counts readings: kinds come first in turn
+	unparkable     int         // rows in memory that the store does not take
 	hungry         fifo[*lane] // to be read back
 	reads          []reading   // being read
 	back           int         // rows in memory that were read back
@@ -96,9 +92,6 @@ type outcome struct {
 	// tried again.
 	tries, looks, locks int
 	due                 time.Time
-	// refusal is what the database said when it last refused it, since the first time.
-	refusal string
-	since   time.Time
 }
 
 func newCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {
@@ -190,7 +183,8 @@ func (c *core) count(rw *row) {
 // shed drops the payload of a row that waits, if the buffer has too many.
 func (c *core) shed(rw *row) {
 	if c.bytes > c.cfg.BufferBytes {
-		c.dropPayload(rw)
+		c.bytes -= int64(len(rw.Payload))
+		rw.Payload = nil
 	}
 }
 
@@ -288,7 +282,7 @@ func (c *core) takeOut(l *lane) {
 // tick queues the lanes and the outcomes whose wait is over.
 func (c *core) tick(now time.Time) {
 	for len(c.refused) > 0 && !c.refused[0].due.After(now) {
-		c.retry(heap.Pop(&c.refused).(outcome))
+		c.post(heap.Pop(&c.refused).(outcome))
 	}
 	for len(c.waiting) > 0 && !c.waiting[0].wakeAt.After(now) {
 		c.release(heap.Pop(&c.waiting).(*lane))
@@ -337,9 +331,7 @@ func (c *core) mayClaim(now time.Time) bool {
 
 // clogged reports whether the table takes claims and refuses outcomes, or shows
 // its rows much later than the log: what waits must not fill the memory.
-func (c *core) clogged() bool {
-	return max(len(c.refused), c.stuck, c.early) > max(1, c.cfg.BufferRows/2)
-}
+func (c *core) clogged() bool { return max(len(c.refused), c.early) > max(1, c.cfg.BufferRows/2) }
 
 // free is how many requests may begin: as many as there are senders, and some more,
 // so that a sender that has its answer finds the next one claimed.
@@ -355,8 +347,10 @@ func (c *core) heldIDs(outbox string) []string {
 		if l.name.Outbox != outbox {
 			continue
 		}
-		for _, rw := range l.rows {
-			ids = append(ids, rw.ID)
+		for _, rows := range [][]*row{l.rows, l.tail} {
+			for _, rw := range rows {
+				ids = append(ids, rw.ID)
+			}
 		}
 	}
 	for o := range c.unwritten() {

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -12,14 +13,20 @@ import (
 // parkedTable is the parked rows of a store.
 type parkedTable struct {
 	guard sync.Mutex
-	items []store.Item // by seq
-	parks int          // statements
+	items []store.Item    // by seq
+	parks int             // statements
+	never map[string]bool // ids that it refuses, with all of the call
 }
 
 func (p *parkedTable) Park(_ context.Context, _ store.Epoch, items []store.Item) error {
 	p.guard.Lock()
 	defer p.guard.Unlock()
 	p.parks++
+	for _, it := range items {
+		if p.never[it.ID] {
+			return &store.RefusedError{Err: errors.New("no row for this table: " + it.ID)}
+		}
+	}
 	for _, it := range items {
 		if it.Seq == 0 {
 			panic("a row without a seq is parked: " + it.ID)

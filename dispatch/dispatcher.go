@@ -44,6 +44,10 @@ type Dispatcher struct {
 	suspect []Suspicion
 	// relieved is when rows to park were last looked for; mu guards it.
 	relieved time.Time
+	// retried is when rows that the store did not take were last tried; mu guards it.
+	retried time.Time
+	// unparkable: the observer knows of rows that the store did not take; mu guards it.
+	unparkable bool
 	// Signals with room for one: something changed for whoever waits.
 	toClaim, toWrite, toPark, toNote, toAwait, toPing, freed, settled, roomy, replaying chan struct{}
 
@@ -240,7 +244,14 @@ func (d *Dispatcher) announce() {
 	d.tellParking()
 	write, note, told := len(d.core.outcomes) > 0, len(d.core.done) > 0, d.core.told()
 	_, _, locked := d.core.nextLocked()
+	parkable := d.unparkable && d.core.unparkable == 0
+	if parkable {
+		d.unparkable = false
+	}
 	d.mu.Unlock()
+	if parkable {
+		d.obs.Parkable()
+	}
 	notify(d.toClaim)
 	if write {
 		notify(d.toWrite)

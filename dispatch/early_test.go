@@ -154,7 +154,7 @@ func TestAParkedRowWhoseOutcomeIsTooEarly(t *testing.T) {
 	c.append(rows, nil)
 	c.press(true)
 	c.nextParks(10)
-	c.parked()
+	c.parked(make([]bool, len(c.parkings)))
 	req := c.nextClaims(10, now)[0]
 	c.claimed(req, []store.ClaimAnswer{{Result: store.Claimed, Unmarked: true}}, now, now)
 	c.answered(c.nextRequest(now), &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, now)

@@ -42,10 +42,11 @@ type row struct {
 	// put there, and late is its outcome, which waits for that.
 	parked, parking bool
 	late            *outcome
+	// unparkable: the store does not take it.
+	unparkable bool
 	// back: it was read back; returning: its claim is being given back, so that it
-	// may leave memory; spilled: the table refuses its outcome, and it is parked and in
-	// no lane.
-	back, returning, spilled bool
+	// may leave memory.
+	back, returning bool
 	// done: delivered, or found settled or gone; it leaves the lane.
 	done bool
 	// job sends the row again, as its n-th; nil: it is live.
@@ -97,10 +98,12 @@ func (s laneState) String() string {
 
 // lane is the FIFO of one group. The rows that are in flight are its first.
 type lane struct {
-	name     LaneName
-	to       *receiver
-	state    laneState
-	rows     []*row
+	name  LaneName
+	to    *receiver
+	state laneState
+	rows  []*row
+	// tail are rows behind parked ones that the store does not take.
+	tail     []*row
 	inFlight int // rows of the run being claimed or sent, or the one being written
 	// limit is the most rows in the next run, doubled by successes.
 	limit int
@@ -119,11 +122,7 @@ type lane struct {
 	problem         string // the latest failure of its head
 	// stalled: its head fails for want of an answer, for long, while the receiver
 	// takes other rows.
-	stalled bool
-	// refusal says what the table has against the claim or the outcome of the head,
-	// since then; "" if nothing.
-	refusal         string
-	refusedSince    time.Time
+	stalled         bool
 	blocked, paused *store.Hold
 	job             *job     // whose rows it has; nil: it is live
 	replays         []string // jobs that keep it from moving

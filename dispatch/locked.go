@@ -143,9 +143,7 @@ func (c *core) unlockTable(outbox string, now time.Time) {
 		l.locked = false
 		c.queue(l)
 	}
-	for _, o := range outcomes {
-		c.retry(o)
-	}
+	c.outcomes = append(c.outcomes, outcomes...)
 }
 
 // putOff puts aside an outcome whose row is locked, or whose table is, and reports

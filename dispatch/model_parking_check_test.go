@@ -25,21 +25,24 @@ func (y *yard) check(*rapid.T) {
 	rows := y.core.passing
 	seen := map[*row]bool{}
 	for _, l := range y.core.lanes {
-		rows += len(l.rows)
+		rows += len(l.rows) + len(l.tail)
 		if l.state == laneReady && len(l.rows) == 0 {
 			y.t.Fatalf("lane %s is ready without a row", l.name)
 		}
-		for _, rw := range l.rows {
-			seen[rw] = true
+		for _, rows := range [][]*row{l.rows, l.tail} {
+			for _, rw := range rows {
+				seen[rw] = true
+			}
 		}
 	}
-	for o := range y.core.unwritten() {
-		if o.Status == store.Pending && o.row.done {
-			continue // it was refused, and its row passed over meanwhile
-		}
-		if !seen[o.row] {
-			seen[o.row] = true
-			rows++
+	for _, queue := range [][]outcome{y.core.outcomes, y.core.writing, y.core.refused} {
+		for i := range queue {
+			if queue[i].Status == store.Pending && queue[i].row.done {
+				continue // it was refused, and its row passed over meanwhile
+			}
+			if rw := queue[i].row; !seen[rw] && !slices.ContainsFunc(queue[:i], func(o outcome) bool { return o.row == rw }) {
+				rows++
+			}
 		}
 	}
 	for _, queue := range [][]parking{y.core.toPark, y.core.parkings} {
@@ -49,7 +52,6 @@ func (y *yard) check(*rapid.T) {
 			}
 		}
 	}
-	y.checkStuck()
 	if n := y.core.back; n > max(1, y.cfg.BufferRows/2)+y.each || n < 0 {
 		y.t.Fatalf("%d rows were read back into a buffer of %d", n, y.cfg.BufferRows)
 	}
@@ -58,25 +60,6 @@ func (y *yard) check(*rapid.T) {
 	y.checkPlaying()
 	if rows != y.core.rows {
 		y.t.Fatalf("%d rows are counted, %d are held", y.core.rows, rows)
-	}
-}
-
-// checkStuck states that the rows are counted whose outcome the table refuses, and that
-// each is parked or about to be, unless it has no place in the log.
-func (y *yard) checkStuck() {
-	stuck, spilled := 0, map[*row]bool{}
-	for o := range y.core.stuckOutcomes() {
-		stuck++
-		if o.row.spilled {
-			spilled[o.row] = true
-		}
-		givenBack := o.lane == nil && o.Status == store.Pending
-		if rw := o.row; rw.Seq != 0 && !rw.parked && !rw.parking && !givenBack && !y.ended {
-			y.t.Fatalf("row %s has an outcome that is refused, and is not parked\n%s", rw.ID, y.describe())
-		}
-	}
-	if stuck != y.core.stuck || len(spilled) > y.core.spilled {
-		y.t.Fatalf("%d outcomes are refused, %d counted; %d rows are spilled, %d counted", stuck, y.core.stuck, len(spilled), y.core.spilled)
 	}
 }
 
@@ -98,8 +81,37 @@ func (y *yard) checkParked() {
 	if passing != c.passing && !y.ended {
 		y.t.Fatalf("%d rows pass, %d are counted", passing, c.passing)
 	}
-	for o := range c.unwritten() {
-		inMemory[store.ParkedRef{Ref: o.row.Ref, Seq: o.row.Seq}] = true
+	for _, queue := range [][]outcome{c.outcomes, c.writing, c.refused} {
+		for i := range queue {
+			inMemory[store.ParkedRef{Ref: queue[i].row.Ref, Seq: queue[i].row.Seq}] = true
+		}
+	}
+	unparkable := map[*row]bool{}
+	see := func(rw *row) {
+		if rw.unparkable {
+			unparkable[rw] = true
+		}
+		if rw.unparkable && !y.byID[rw.ID].unparkable {
+			y.t.Fatalf("row %s is taken for one that cannot be parked", rw.ID)
+		}
+	}
+	for _, queue := range [][]outcome{c.outcomes, c.writing, c.refused} {
+		for i := range queue {
+			see(queue[i].row)
+		}
+	}
+	for _, l := range c.lanes {
+		for _, rows := range [][]*row{l.rows, l.tail} {
+			for _, rw := range rows {
+				see(rw)
+			}
+		}
+		if len(l.tail) > 0 && (!l.behind || l.tail[0].Seq <= l.reach()) {
+			y.t.Fatalf("lane %s has rows in memory behind parked ones: behind %v, from %d, reach %d", l.name, l.behind, l.tail[0].Seq, l.reach())
+		}
+	}
+	if len(unparkable) != c.unparkable && !y.ended {
+		y.t.Fatalf("%d rows cannot be parked, %d are counted\n%s", len(unparkable), c.unparkable, y.describe())
 	}
 	hungry := map[*lane]bool{}
 	for _, l := range c.hungry.items {
@@ -160,11 +172,11 @@ func (y *yard) checkParked() {
 		}
 		away := false
 		for _, s := range c.away {
-			_, there := s.rows[hashOf(it)]
-			away = away || there && s.outbox == it.Outbox
+			_, _, there := s.lanes.find(groupOf(hashOf(it)))
+			away = away || there && s.outbox == it.Outbox && s.hash == hashOf(it).Kind()
 		}
 		for j := range c.reads {
-			away = away || c.reads[j].lane == nil && c.reads[j].hash == hashOf(it)
+			away = away || c.reads[j].lane == nil && c.reads[j].away.laneHash(c.reads[j].hash) == hashOf(it)
 		}
 		if !away && !y.byID[it.ID].settled() {
 			y.t.Fatalf("row %s is parked and on no way back\n%s", it.ID, y.describe())
@@ -190,13 +202,17 @@ func (y *yard) checkWaiting() {
 		}
 	}
 	for _, l := range c.lanes {
-		for _, rw := range l.rows {
-			see(rw)
+		for _, rows := range [][]*row{l.rows, l.tail} {
+			for _, rw := range rows {
+				see(rw)
+			}
 		}
 	}
-	for o := range c.unwritten() {
-		if o.Status.Settled() {
-			see(o.row)
+	for _, queue := range [][]outcome{c.outcomes, c.writing, c.refused} {
+		for i := range queue {
+			if queue[i].Status.Settled() {
+				see(queue[i].row)
+			}
 		}
 	}
 	for _, queue := range [][]parking{c.toPark, c.parkings} {

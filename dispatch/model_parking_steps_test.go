@@ -46,10 +46,6 @@ func (y *yard) answerClaims(*rapid.T) {
 			for _, rw := range run.rows {
 				r, a := y.byID[rw.ID], store.ClaimAnswer{Result: store.Claimed}
 				switch {
-				case y.tables[rw.Outbox]:
-					a.Result = store.TableLocked
-				case r.claimless:
-					a.Result, a.Error = store.NotYetVisible, "a trigger objects"
 				case r.unseen:
 					a.Result, r.unseen = store.NotYetVisible, false
 				case r.gone:
@@ -136,13 +132,6 @@ func (y *yard) arrive(r *stored) {
 
 func (y *yard) takeOutcomes(t *rapid.T) {
 	y.core.tick(y.now)
-	if outbox, due, ok := y.core.nextLocked(); ok && !due.After(y.now) {
-		if y.tables[outbox] {
-			y.core.stillLocked(outbox, y.now.Add(lockTurn))
-		} else {
-			y.core.unlockTable(outbox, y.now)
-		}
-	}
 	if len(y.writing) > 0 {
 		return
 	}
@@ -161,15 +150,9 @@ func (y *yard) write(*rapid.T) {
 		o := &y.writing[i]
 		r := y.byID[o.ID]
 		switch {
-		case y.tables[o.Outbox]:
-			results[i] = store.TableWasLocked
-			continue
-		case r.locked:
-			results[i] = store.WasLocked
-			continue
 		case r.refuse > 0:
 			r.refuse--
-			results[i], o.refusal = store.Refused, "a trigger objects"
+			results[i] = store.Refused
 			continue
 		case r.status == store.Failed && o.Status == store.Failed && o.Error == "passed over":
 			results[i], o.Block = store.WasSettled, nil
@@ -207,9 +190,16 @@ func (y *yard) busy() bool { return len(y.parking) > 0 || y.reading }
 func (y *yard) park(t *rapid.T) {
 	switch {
 	case len(y.parking) > 0:
-		_ = y.parked.Park(context.Background(), y.epoch, y.parking)
+		refused := make([]bool, len(y.parking))
+		var taken []store.Item
+		for i := range y.parking {
+			if refused[i] = y.byID[y.parking[i].ID].unparkable; !refused[i] {
+				taken = append(taken, y.parking[i])
+			}
+		}
+		_ = y.parked.Park(context.Background(), y.epoch, taken)
 		y.parking = nil
-		y.core.parked()
+		y.core.parked(refused)
 	case !y.busy():
 		y.parking = y.core.nextParks(rapid.IntRange(1, 10).Draw(t, "most"))
 	}
@@ -365,21 +355,11 @@ func (y *yard) end(t *rapid.T) {
 		t.Fatalf("an ended core parks")
 	}
 	for _, r := range y.log {
-		if r.status == store.Processing && r.holder == y.epoch && !r.gone && !y.unwritten(r.id) {
+		if r.status == store.Processing && r.holder == y.epoch && !r.gone && r.refuse == 0 && !slices.ContainsFunc(y.core.refused, func(o outcome) bool { return o.ID == r.id }) {
 			t.Fatalf("row %s is left PROCESSING by a clean end\n%s", r.id, y.describe())
 		}
 	}
 	y.crash(t)
-}
-
-// unwritten reports whether a row has an outcome that is not in the table.
-func (y *yard) unwritten(id string) bool {
-	for o := range y.core.unwritten() {
-		if o.ID == id {
-			return true
-		}
-	}
-	return false
 }
 
 // crash ends the core. A statement under way may have been carried out.

@@ -36,7 +36,6 @@ type yard struct {
 	counts          int64 // seqs given out in this life
 	dead, bad, lost bool
 	away            map[store.LaneKey]bool
-	tables          map[string]bool // outboxes whose table is locked
 
 	batches  []*stretch // of this life, in order
 	claiming []*request
@@ -65,19 +64,15 @@ type stored struct {
 	status           store.Status
 	gone, unseen     bool
 	poison, requeued bool
+	unparkable       bool // the store does not park it
 	arrived          bool
-	refuse           int         // how often the table refuses an outcome yet
-	claimless        bool        // it refuses the claim
-	locked           bool        // somebody locks the row when its outcome is written
+	refuse           int
 	loose            bool        // its order is not that of the log any more
 	holder           store.Epoch // that claimed it last
 	took             store.Epoch // the leader under which it was delivered
 }
 
 func (r *stored) settled() bool { return r.gone || r.status.Settled() }
-
-// forEver is how often a table refuses until somebody mends it.
-const forEver = 1 << 30
 
 // stretch is a batch of the log and the ticket of its rows.
 type stretch struct {
@@ -100,7 +95,6 @@ func newYard(t *rapid.T) *yard {
 	y := &yard{
 		t: t, cfg: cfg, now: time.Unix(1e9, 0), byID: map[string]*stored{},
 		holds: map[store.LaneKey]store.Hold{}, away: map[store.LaneKey]bool{},
-		tables: map[string]bool{},
 	}
 	many := 0
 	if rapid.IntRange(0, 3).Draw(t, "many lanes") == 0 { // more than a suspect receiver keeps in memory
@@ -127,7 +121,6 @@ func (y *yard) start() {
 		return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20, Endpoint: kind}
 	}
 	y.core = newCore(y.cfg, limits, rand.New(rand.NewPCG(1, 2)).Float64)
-	y.core.parks = true
 	y.claiming, y.sending, y.writing, y.batches = nil, nil, nil, nil
 	y.parking, y.reading, y.answers = nil, false, nil
 	y.results, y.ended, y.found, y.sweeps = nil, false, nil, 0
@@ -224,11 +217,10 @@ func (y *yard) insert(t *rapid.T) {
 			id: fmt.Sprint(len(y.log) + 1), key: rapid.SampledFrom(y.keys).Draw(t, "lane"), status: store.Pending,
 			poison: y.rare(t, "poison"), unseen: y.rare(t, "unseen"),
 		}
+		r.unparkable = y.rare(t, "unparkable")
 		if y.rare(t, "refused") {
-			r.refuse = rapid.SampledFrom([]int{2, forEver}).Draw(t, "refusals")
+			r.refuse = 2
 		}
-		r.claimless = y.rare(t, "claimless") && y.rare(t, "so")
-		r.locked = y.rare(t, "locked") && y.rare(t, "so")
 		y.log, y.byID[r.id] = append(y.log, r), r
 	}
 }
@@ -262,6 +254,7 @@ func TestParkingAgainstModel(t *testing.T) {
 			"read":          y.read,
 			"unpark":        y.unpark,
 			"relieve":       func(t *rapid.T) { y.core.relieve(rapid.Bool().Draw(t, "others")) },
+			"try":           seldom(func(*rapid.T) { y.core.tryParked() }),
 			"press":         seldom(func(t *rapid.T) { y.core.press(rapid.Bool().Draw(t, "all")) }),
 			"time": func(t *rapid.T) {
 				y.now = y.now.Add(time.Duration(rapid.IntRange(1, 5000).Draw(t, "ms")) * time.Millisecond)
@@ -271,10 +264,6 @@ func TestParkingAgainstModel(t *testing.T) {
 				key := rapid.SampledFrom(y.keys).Draw(t, "lane")
 				y.away[key] = !y.away[key]
 			},
-			"lock table": seldom(func(t *rapid.T) {
-				key := rapid.SampledFrom(y.keys).Draw(t, "lane")
-				y.tables[key.Outbox] = !y.tables[key.Outbox]
-			}),
 			"interfere": seldom(y.interfere),
 			"hold":      seldom(y.hold),
 			"let go":    y.letGo,
@@ -301,12 +290,12 @@ func (y *yard) describe() string {
 	text := fmt.Sprintf("%d rows, %d parked, %d hungry", y.core.rows, y.core.parkedRows, y.core.hungry.len())
 	for _, l := range y.core.byAge() {
 		text += fmt.Sprintf("\n%s %s: %s, behind %v, after %d, beyond %d, parking %d, shrinking %v:", l.name.LaneKey, l.name.RowID, l.word(), l.behind, l.after, l.beyond, l.parking, y.core.shrinking[l])
-		for _, rw := range l.rows {
+		for _, rw := range append(slices.Clone(l.rows), l.tail...) {
 			text += fmt.Sprintf(" %s/%d", rw.ID, rw.Seq)
 		}
 	}
 	for _, s := range y.core.away {
-		text += fmt.Sprintf("\naway of %s: %d, in order %d", s.kind, len(s.rows), s.order.len())
+		text += fmt.Sprintf("\naway of %s: %d", s.kind, s.lanes.n)
 	}
 	for i := range y.parked.items {
 		it := &y.parked.items[i]
@@ -315,44 +304,12 @@ func (y *yard) describe() string {
 	return text
 }
 
-// finish heals everything and expects every row to be settled, and nothing left. First
-// it heals all but the tables, and expects the checkpoint to pass the rows that they
-// refuse or keep locked.
+// finish heals everything and expects every row to be settled, and nothing left.
 func (y *yard) finish(t *rapid.T) {
 	y.dead = false
 	clear(y.away)
 	y.written(t)
-	y.goOn(t, 1000, func() bool {
-		y.core.press(y.core.clogged())
-		return y.brought == len(y.log) && y.stuck() == nil
-	})
-	if b := y.stuck(); b != nil {
-		t.Fatalf("the log is held: a ticket was told of %d of %d rows\n%s", b.told, len(b.rows), y.describe())
-	}
-	for _, r := range y.log {
-		r.refuse, r.claimless, r.locked = 0, false, false
-	}
-	clear(y.tables)
-	y.goOn(t, 2000, func() bool {
-		return len(y.rows) == 0 && y.core.rows == 0 && len(y.parked.items) == 0 && y.brought == len(y.log) && y.sweeps == 0 && !slices.ContainsFunc(y.log, func(r *stored) bool { return !r.settled() })
-	})
-	y.checkLeft(t)
-}
-
-// stuck returns a batch of the log that the checkpoint cannot pass; nil if there is
-// none.
-func (y *yard) stuck() *stretch {
-	for _, b := range y.batches {
-		if b.told < len(b.rows) {
-			return b
-		}
-	}
-	return nil
-}
-
-// goOn has everything happen that is due until done, at most so often.
-func (y *yard) goOn(t *rapid.T, most int, done func() bool) {
-	for range most {
+	for range 2000 {
 		for _, key := range y.keys {
 			y.letLaneGo(key)
 			y.moveOn(key)
@@ -370,14 +327,10 @@ func (y *yard) goOn(t *rapid.T, most int, done func() bool) {
 		if y.leaving {
 			y.replay(t)
 		}
-		if done() {
-			return
+		if len(y.rows) == 0 && y.core.rows == 0 && len(y.parked.items) == 0 && y.brought == len(y.log) && y.sweeps == 0 && !slices.ContainsFunc(y.log, func(r *stored) bool { return !r.settled() }) {
+			break
 		}
 	}
-}
-
-// checkLeft expects nothing to be left.
-func (y *yard) checkLeft(t *rapid.T) {
 	for _, key := range y.keys {
 		y.letLaneGo(key)
 	}
@@ -387,7 +340,7 @@ func (y *yard) checkLeft(t *rapid.T) {
 		}
 	}
 	c := y.core
-	if c.rows != 0 || c.bytes != 0 || c.stuck+c.spilled != 0 || c.parkedRows != 0 || c.passing != 0 || len(c.settling)+len(c.shrinking)+len(c.toPark)+len(c.jobs)+len(y.rows) > 0 || !c.quiet() {
+	if c.rows != 0 || c.bytes != 0 || c.parkedRows != 0 || c.passing != 0 || len(c.settling)+len(c.shrinking)+len(c.toPark)+len(c.jobs)+len(y.rows)+c.unparkable > 0 || !c.quiet() {
 		t.Fatalf("left over: %d rows, %d bytes, %d parked, %d passing, %d settling, %d shrinking", c.rows, c.bytes, c.parkedRows, c.passing, len(c.settling), len(c.shrinking))
 	}
 }

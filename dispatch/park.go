@@ -9,7 +9,7 @@ import "github.com/sluicebox/sluicebox/store"
 
 // parking is a row on its way to the parked table.
 type parking struct {
-	lane *lane // nil: a row that was delivered and is in no lane
+	lane *lane
 	row  *row
 	// copied: the lane keeps the row in memory.
 	copied bool
@@ -28,10 +28,10 @@ func (c *core) park(l *lane, rw *row, copied bool) {
 }
 
 // parkRows parks those rows of a lane that are in memory alone, but for the ones
-// in flight. Rows that were set back are found in their table again.
+// in flight and those that the store does not take. Rows that were set back are found in their table again.
 func (c *core) parkRows(l *lane) {
 	for i, rw := range l.rows {
-		if i >= l.inFlight && rw.Seq != 0 && !rw.parked && !rw.parking {
+		if i >= l.inFlight && rw.Seq != 0 && !rw.parked && !rw.parking && !rw.unparkable {
 			c.park(l, rw, true)
 		}
 	}
@@ -53,29 +53,31 @@ func (c *core) nextParks(most int) []store.Item {
 	return items
 }
 
-// parked is told that the batch of nextParks is durable: the checkpoint may pass
-// its rows.
-func (c *core) parked() {
+// parked is told that the batch of nextParks is durable, but for the rows that the
+// store refused: the checkpoint may pass the others.
+func (c *core) parked(refused []bool) {
 	batch := c.parkings
 	c.parkings = nil
 	var lanes []*lane
 	for i := range batch {
 		l, rw := batch[i].lane, batch[i].row
-		rw.parking, rw.parked = false, true
-		c.parkedRows++
-		rw.pass()
-		if !batch[i].copied {
-			c.passing--
-			l.beyond++
-			c.leave(rw)
+		rw.parking = false
+		switch {
+		case refused[i]:
+			c.keep(&batch[i])
+		default:
+			rw.parked = true
+			c.parkedRows++
+			rw.pass()
+			if !batch[i].copied {
+				c.passing--
+				l.beyond++
+				c.leave(rw)
+			}
 		}
 		if o := rw.late; o != nil {
 			rw.late = nil
 			c.enqueue(*o)
-		}
-		if l == nil {
-			c.setAside(rw)
-			continue
 		}
 		l.parking--
 		if last := len(lanes) - 1; last < 0 || lanes[last] != l {
@@ -93,6 +95,38 @@ func (c *core) parked() {
 			c.wake(l)
 			c.idle(l)
 		}
+	}
+}
+
+// keep keeps a row in memory that the store does not take. Its lane keeps its place,
+// and rows of the lane that come later are parked behind it all the same.
+func (c *core) keep(p *parking) {
+	if !p.row.done {
+		p.row.unparkable = true
+		c.unparkable++
+	}
+	if !p.copied {
+		c.passing--
+		p.lane.tail = append(p.lane.tail, p.row)
+	}
+}
+
+// tryParked lets rows that the store did not take be parked once more.
+func (c *core) tryParked() {
+	if c.unparkable == 0 {
+		return
+	}
+	for _, l := range c.lanes {
+		for _, rw := range l.rows {
+			c.takable(rw)
+		}
+	}
+}
+
+func (c *core) takable(rw *row) {
+	if rw.unparkable {
+		rw.unparkable = false
+		c.unparkable--
 	}
 }
 
@@ -143,26 +177,14 @@ func (rw *row) pass() {
 // leave takes a row out of memory that is not settled.
 func (c *core) leave(rw *row) {
 	c.rows--
-	c.noLongerBack(rw)
-	if rw.spilled {
-		rw.spilled = false
-		c.spilled--
-	}
-	c.dropPayload(rw)
-	if c.watched != nil {
-		c.watched[rw.Ref] = true
-	}
-}
-
-// noLongerBack ends that a row counts among those that were read back.
-func (c *core) noLongerBack(rw *row) {
+	c.takable(rw)
 	if rw.back {
 		rw.back = false
 		c.back--
 	}
-}
-
-func (c *core) dropPayload(rw *row) {
 	c.bytes -= int64(len(rw.Payload))
 	rw.Payload = nil
+	if c.watched != nil {
+		c.watched[rw.Ref] = true
+	}
 }

@@ -16,9 +16,13 @@ const maxParkRows = 5000
 // through all lanes.
 const relieveEvery = 50 * time.Millisecond
 
+// retryParks is the least time between two tries to park rows that the store did not
+// take.
+const retryParks = time.Minute
+
 // RestoreParked says which lanes have parked rows from before. Call it before
-// Restore, and before any row comes.
-func (d *Dispatcher) RestoreParked(lanes []store.ParkedLane) {
+// Restore, and before any row comes; a lane may be named again.
+func (d *Dispatcher) RestoreParked(lanes ...store.ParkedLane) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.core.shelve(lanes)
@@ -61,6 +65,10 @@ func (d *Dispatcher) flying() (n int) {
 // that do not move, or of all lanes. It does not wait.
 func (d *Dispatcher) Press(all bool) {
 	d.mu.Lock()
+	if now := time.Now(); now.Sub(d.retried) >= retryParks {
+		d.retried = now
+		d.core.tryParked()
+	}
 	d.core.press(all)
 	d.mu.Unlock()
 	notify(d.toPark)
@@ -104,14 +112,23 @@ func (d *Dispatcher) parkSome(ctx context.Context) (bool, error) {
 	if len(items) == 0 {
 		return false, nil
 	}
-	err := d.untilParked(ctx, "park", func() error { return d.store.Park(ctx, d.epoch, items) })
+	n := len(items)
+	refused, err := split(items, func(items []store.Item) ([]bool, error) {
+		_, err := d.untilStored(ctx, "park", func() error { return d.store.Park(ctx, d.epoch, items) })
+		return make([]bool, len(items)), err
+	}, func(it *store.Item, err error) bool {
+		n--
+		d.obs.Unparkable(it, err)
+		return true
+	})
 	if err != nil {
 		return true, err
 	}
 	d.mu.Lock()
-	d.core.parked()
+	d.core.parked(refused)
+	d.unparkable = d.unparkable || n < len(items)
 	d.mu.Unlock()
-	d.obs.RowsParked(len(items))
+	d.obs.RowsParked(n)
 	d.announce()
 	return true, nil
 }
@@ -123,7 +140,14 @@ func (d *Dispatcher) unparkSome(ctx context.Context) (bool, error) {
 	if len(refs) == 0 {
 		return false, nil
 	}
-	err := d.untilParked(ctx, "unpark", func() error { return d.store.Unpark(ctx, d.epoch, refs) })
+	_, err := split(refs, func(refs []store.ParkedRef) ([]bool, error) {
+		_, err := d.untilStored(ctx, "unpark", func() error { return d.store.Unpark(ctx, d.epoch, refs) })
+		return make([]bool, len(refs)), err
+	}, func(ref *store.ParkedRef, err error) bool {
+		// It stays in the store and is settled: the next leader finds that out.
+		d.obs.StoreFailed("the end of parked row "+ref.ID+" of "+ref.Outbox, err)
+		return true
+	})
 	if err != nil {
 		return true, err
 	}
@@ -155,8 +179,8 @@ func (d *Dispatcher) readSome(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// untilParked is untilStored for statements on the relay's own tables, which can be
-// refused for no row's sake.
+// untilParked is untilStored for statements on the relay's own tables that name no
+// rows to refuse.
 func (d *Dispatcher) untilParked(ctx context.Context, op string, do func() error) error {
 	_, err := d.untilStored(ctx, op, func() error {
 		err := do()

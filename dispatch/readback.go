@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -22,7 +23,7 @@ const (
 type reading struct {
 	lane *lane
 	away *awayLanes
-	hash store.LaneHash
+	hash groupHash
 }
 
 // readFor is the receiver that the rows of a reading go to.
@@ -77,9 +78,7 @@ func (c *core) nextReads(now time.Time) (from []store.ParkedFrom, each int) {
 			c.reads = append(c.reads, reading{lane: l})
 		}
 	}
-	for _, s := range c.away {
-		c.readAway(s, most)
-	}
+	c.readAway(most)
 	if len(c.reads) == 0 {
 		return nil, 0
 	}
@@ -90,7 +89,7 @@ func (c *core) nextReads(now time.Time) (from []store.ParkedFrom, each int) {
 		if l := r.lane; l != nil {
 			from = append(from, store.ParkedFrom{Outbox: l.name.Outbox, Lane: l.name.Hash(), After: l.reach()})
 		} else {
-			from = append(from, store.ParkedFrom{Outbox: r.away.outbox, Lane: r.hash})
+			from = append(from, store.ParkedFrom{Outbox: r.away.outbox, Lane: r.away.laneHash(r.hash)})
 		}
 		probes = probes && c.readFor(r).suspect
 	}
@@ -145,16 +144,15 @@ func (l *lane) reach() store.Seq {
 func (c *core) readBack(answers [][]store.Item, each int) {
 	reads := c.reads
 	c.reads = nil
-	c.loose = c.looseRows()
 	for i := range reads {
 		l, items := reads[i].lane, answers[i]
 		if l == nil {
 			if len(items) == 0 {
-				delete(reads[i].away.rows, reads[i].hash)
+				reads[i].away.lanes.take(reads[i].hash)
 				continue
 			}
 			l = c.lane(LaneName{LaneKey: items[0].Lane()})
-			if recv := l.to; recv.suspect && recv.rotated > len(reads[i].away.rows) {
+			if recv := l.to; recv.suspect && recv.rotated > reads[i].away.lanes.n {
 				l.tried = recv.round // each was tried once: from now on with back-off
 			}
 		}
@@ -173,24 +171,13 @@ func (c *core) readBack(answers [][]store.Item, each int) {
 			c.takeApart(l, items)
 		}
 		if len(items) < each {
+			l.takeTail(math.MaxInt64)
 			l.behind, l.beyond, l.after = false, 0, l.reach()
 			c.unqueue(l)
 		}
 		c.wake(l)
 	}
-	c.left, c.loose = nil, nil
-}
-
-// looseRows are the rows that were set back and delivered, and whose COMPLETED is not
-// written: a parked copy from before is theirs.
-func (c *core) looseRows() map[store.Ref]*row {
-	rows := map[store.Ref]*row{}
-	for o := range c.unwritten() {
-		if o.row.requeued && o.row.Seq == 0 && o.Status.Settled() {
-			rows[o.Ref] = o.row
-		}
-	}
-	return rows
+	c.left = nil
 }
 
 // apart reports whether the lane stands for rows that have lanes of their own.
@@ -201,6 +188,7 @@ func (c *core) apart(l *lane) bool {
 // takeBack puts parked rows behind those of a lane that are in memory.
 func (c *core) takeBack(l *lane, items []store.Item) {
 	for i := range items {
+		l.takeTail(items[i].Seq)
 		if items[i].Seq <= l.reach() {
 			continue
 		}
@@ -216,6 +204,16 @@ func (c *core) takeBack(l *lane, items []store.Item) {
 		l.recall(rw)
 		l.rows = append(l.rows, rw)
 	}
+}
+
+// takeTail puts rows that are in memory alone back into their place in front of a seq.
+func (l *lane) takeTail(before store.Seq) {
+	n := 0
+	for n < len(l.tail) && l.tail[n].Seq < before {
+		n++
+	}
+	l.rows = append(l.rows, l.tail[:n]...)
+	l.tail = slices.Delete(l.tail, 0, n)
 }
 
 // has reports whether one of the lane's first rows, which were set back, is the one
@@ -268,11 +266,6 @@ func (c *core) takeApart(all *lane, items []store.Item) {
 // the way out.
 func (c *core) known(it *store.Item) bool {
 	ref := store.ParkedRef{Ref: it.Ref, Seq: it.Seq}
-	if rw := c.loose[it.Ref]; rw != nil {
-		rw.Seq, rw.parked = it.Seq, true
-		c.settling[ref] = true
-		delete(c.loose, it.Ref)
-	}
 	return c.settling[ref] || c.left[ref]
 }
 

@@ -18,7 +18,7 @@ func restarted(t *testing.T, cfg Config, parked []store.Item, test func(k *desk,
 		k := newDesk()
 		_ = k.Park(context.Background(), 1, parked)
 		d := New(cfg, k, k, 2, k, time.Second)
-		d.RestoreParked(k.lanes())
+		d.RestoreParked(k.lanes()...)
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- d.Run(ctx) }()
@@ -100,7 +100,7 @@ func TestProbesReachLanesThatAreAway(t *testing.T) {
 			}
 		})
 		d := New(DefaultConfig(), k, k, 2, k, time.Second)
-		d.RestoreParked(k.lanes())
+		d.RestoreParked(k.lanes()...)
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- d.Run(ctx) }()

@@ -36,21 +36,14 @@ func (c *core) relieve(others bool) {
 
 // live is how many rows in memory count against the buffer. Those that were read
 // back have room of their own: neither they nor what the log brings keeps the other
-// away. So do those whose outcome is refused; clogged bounds them.
-func (c *core) live() int { return c.rows - c.back - c.spilled }
+// away.
+func (c *core) live() int { return c.rows - c.back }
 
 // press parks what keeps the log from being given away: the rows of lanes that do
-// not move, or of all, and those whose outcome the store does not take for now. They
-// stay in memory, too.
+// not move, or of all. They stay in memory, too.
 func (c *core) press(all bool) {
 	if c.ended {
 		return
-	}
-	for o := range c.putAside() {
-		c.spill(o)
-		if o.lane != nil {
-			c.parkRows(o.lane)
-		}
 	}
 	for _, l := range c.byAge() {
 		if all || l.state == laneHeld || l.still() {
@@ -74,7 +67,7 @@ func (c *core) byAge() []*lane {
 func (c *core) movable(others bool) []*lane {
 	rank := func(l *lane) int {
 		switch {
-		case l.state == laneHeld, l.state == laneWaiting && l.failures > 1 && !l.to.suspect, l.refused():
+		case l.state == laneHeld, l.state == laneWaiting && l.failures > 1 && !l.to.suspect:
 			return 0
 		case l.still():
 			return 1
@@ -86,7 +79,7 @@ func (c *core) movable(others bool) []*lane {
 	var lanes []*lane
 	ranks := map[*lane]int{}
 	for _, l := range c.lanes {
-		if c.shrinking[l] || l.reading || len(l.rows) == 0 || l.allBack() {
+		if c.shrinking[l] || l.reading || len(l.rows) == 0 || l.allBack() || l.rows[len(l.rows)-1].unparkable {
 			continue
 		}
 		if r := rank(l); others || r == 0 {
@@ -147,7 +140,7 @@ func (c *core) returnRows(l *lane, keep int) {
 		return
 	}
 	for i, rw := range l.rows {
-		if i >= max(keep, l.inFlight) && !rw.claimed.IsZero() && rw.skip == nil && !rw.mended {
+		if i >= keep && !rw.claimed.IsZero() && rw.skip == nil && !rw.mended {
 			rw.returning = true
 			c.unclaim(rw)
 		}
@@ -230,7 +223,7 @@ func (c *core) trim(l *lane) {
 	l.rows = slices.Clone(l.rows[:n])
 	switch {
 	case n > 0:
-	case l.parking == 0:
+	case l.parking == 0 && len(l.tail) == 0:
 		c.putAway(l)
 	case l.state == laneReady:
 		c.takeOut(l)

@@ -186,7 +186,7 @@ func TestRowsThatLeaveDuringAReadingComeBack(t *testing.T) {
 	c.append(all, nil) // of the log
 	c.press(true)
 	_ = table.Park(ctx, 1, c.nextParks(100))
-	c.parked()
+	c.parked(make([]bool, len(c.parkings)))
 	leave := func(id string) { // the buffer is full
 		l := c.lanes[LaneName{LaneKey: all[0].Lane(), RowID: id}]
 		c.shrink(l, 0)

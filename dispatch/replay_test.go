@@ -131,7 +131,7 @@ func TestALaneIsNotStillWhileADeliveredRowIsParked(t *testing.T) {
 	still("before it is parked", false)
 	c.nextParks(1)
 	still("while it is parked", false)
-	c.parked()
+	c.parked(make([]bool, len(c.parkings)))
 	still("before its outcome is written", false)
 	if n := len(c.nextOutcomes(1)); n != 1 {
 		t.Fatalf("%d outcomes", n)

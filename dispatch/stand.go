@@ -185,8 +185,10 @@ func (c *core) requeue(items []store.Item) {
 // parked.
 func (c *core) idsOf(l *lane) map[string]bool {
 	ids := map[string]bool{}
-	for _, rw := range l.rows {
-		ids[rw.ID] = true
+	for _, rows := range [][]*row{l.rows, l.tail} {
+		for _, rw := range rows {
+			ids[rw.ID] = true
+		}
 	}
 	for _, queue := range [][]parking{c.toPark, c.parkings} {
 		for i := range queue {
@@ -260,9 +262,6 @@ func (c *core) info(l *lane) LaneInfo {
 	}
 	if l.stalled && len(l.rows) > 0 {
 		in.Since = l.rows[0].failing
-	}
-	if l.refusal != "" {
-		in.Error, in.Since = l.refusal, l.refusedSince
 	}
 	if h := l.blocked; h != nil {
 		in.Head, in.RetryCount, in.Error, in.Since = h.ID, h.RetryCount, h.Reason, h.Since

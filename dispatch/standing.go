@@ -41,14 +41,11 @@ func (d *Dispatcher) Unload(outbox string) {
 	}
 }
 
-// still reports whether the lane waits for a time, for a suspect sink, for a locked
-// table or for one that refuses the outcome of its head.
+// still reports whether the lane waits for a time, for a suspect sink or for a locked
+// table.
 func (l *lane) still() bool {
-	return l.state == laneWaiting || l.state == laneReady && (l.to.suspect || l.locked) || l.refused()
+	return l.state == laneWaiting || l.state == laneReady && (l.to.suspect || l.locked)
 }
-
-// refused reports whether the lane waits for an outcome that the table refuses.
-func (l *lane) refused() bool { return l.state == laneWriting && l.refusal != "" }
 
 // keeps is how many rows a lane keeps that is still: what one request takes, but
 // half the buffer for all of them together.

@@ -8,12 +8,14 @@ import (
 
 // Stats is what a dispatcher holds at a moment, without what is replayed.
 type Stats struct {
-	Rows     int            // in memory, until their outcome is written
-	Parked   int            // in the store's parked rows, some of them in memory too
-	Waiting  int            // in memory or parked, each counted once
-	Bytes    int64          // payloads in memory
-	InFlight int            // claims and requests under way, with those of replayed rows
-	Lanes    map[string]int // by state
+	Rows   int // in memory, until their outcome is written
+	Parked int // in the store's parked rows, some of them in memory too
+	// Unparkable rows are in memory because the store does not take them.
+	Unparkable int
+	Waiting    int            // in memory or parked, each counted once
+	Bytes      int64          // payloads in memory
+	InFlight   int            // claims and requests under way, with those of replayed rows
+	Lanes      map[string]int // by state
 	// Oldest is when the oldest of the rows in memory was committed, or, where the
 	// log does not tell, captured. It is zero if there is none; of rows that are
 	// parked alone it is not known.
@@ -30,7 +32,7 @@ func (d *Dispatcher) Stats() Stats {
 
 func (c *core) stats() Stats {
 	s := Stats{
-		Rows: c.rows, Parked: c.parkedRows, Bytes: c.bytes, InFlight: c.claiming + c.sending,
+		Rows: c.rows, Parked: c.parkedRows, Unparkable: c.unparkable, Bytes: c.bytes, InFlight: c.claiming + c.sending,
 		Lanes:   map[string]int{parkedWord: 0, replayingWord: 0, stalledWord: 0, store.Blocked.String(): 0, store.Paused.String(): 0},
 		Suspect: c.suspicions(),
 	}
@@ -38,7 +40,7 @@ func (c *core) stats() Stats {
 		s.Lanes[st.String()] = 0
 	}
 	for _, away := range c.away {
-		s.Lanes[parkedWord] += len(away.rows)
+		s.Lanes[parkedWord] += away.lanes.n
 	}
 	copies := 0 // of parked rows in memory
 	see := func(rw *row) {
@@ -52,6 +54,9 @@ func (c *core) stats() Stats {
 	for _, l := range c.lanes {
 		s.Lanes[l.word()]++
 		for _, rw := range l.rows {
+			see(rw)
+		}
+		for _, rw := range l.tail {
 			see(rw)
 		}
 	}

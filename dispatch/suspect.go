@@ -287,8 +287,8 @@ type Suspicion struct {
 func (c *core) waitingFor(recv *receiver) int {
 	n := recv.lanes - recv.held
 	for _, away := range c.away {
-		if len(away.rows) > 0 && c.receiver(away.kind) == recv {
-			n += len(away.rows)
+		if away.lanes.n > 0 && c.receiver(away.kind) == recv {
+			n += away.lanes.n
 		}
 	}
 	return n

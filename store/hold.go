@@ -41,20 +41,42 @@ func ParseHoldKind(word string) (HoldKind, error) {
 }
 
 // LaneHash names a lane inside its outbox in the relay's own tables, in one
-// length for any kind and group.
-type LaneHash [sha256.Size]byte
+// length for any kind and group. It begins with the KindHash of its kind, so that
+// the lanes of a kind are a range of every index.
+type LaneHash [20]byte
 
-// Hash returns the SHA-256 of the kind's length in bytes (8 bytes, big-endian),
-// the kind, a byte that is 1 if there is a group and 0 if it is NULL, and the
-// group's name. The outbox is not part of it.
-func (k LaneKey) Hash() LaneHash {
+// KindHash names a kind in a LaneHash.
+type KindHash [4]byte
+
+// Hash returns the first 4 bytes of the SHA-256 of the kind, and the first 16 of
+// that of the kind's length in bytes (8 bytes, big-endian), the kind, a byte that is
+// 1 if there is a group and 0 if it is NULL, and the group's name. The outbox is not
+// part of it.
+func (k LaneKey) Hash() (h LaneHash) {
+	kind := sha256.Sum256([]byte(k.Kind))
 	text := binary.BigEndian.AppendUint64(nil, uint64(len(k.Kind)))
 	text = append(text, k.Kind...)
-	if !k.Group.Valid {
-		return sha256.Sum256(append(text, 0))
+	if k.Group.Valid {
+		text = append(append(text, 1), k.Group.Name...)
+	} else {
+		text = append(text, 0)
 	}
-	text = append(text, 1)
-	return sha256.Sum256(append(text, k.Group.Name...))
+	lane := sha256.Sum256(text)
+	n := copy(h[:], kind[:len(KindHash{})])
+	copy(h[n:], lane[:])
+	return h
+}
+
+// Kind is the kind that the lane is of. Two kinds of one hash are possible, if
+// unlikely.
+func (h LaneHash) Kind() KindHash { return KindHash(h[:len(KindHash{})]) }
+
+// Last is the last hash that a lane of the kind could have.
+func (k KindHash) Last() (h LaneHash) {
+	for i := copy(h[:], k[:]); i < len(h); i++ {
+		h[i] = 0xff
+	}
+	return h
 }
 
 // Hold is the record of a lane that stands still, also across restarts.

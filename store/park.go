@@ -34,11 +34,13 @@ type Parker interface {
 	// no state, and with it perhaps no row. A transaction that is visible by then
 	// is not kept, so that a Txn never grows too old to be told. It is durable
 	// when Park returns; a row that is parked under its Seq already is left as it
-	// is, so that a lost answer may be asked for again. ErrNotLeader means that
-	// nothing was written.
+	// is, so that a lost answer may be asked for again. Ids, kinds and groups of any
+	// length and with any bytes are taken. A *RefusedError says that some row is to
+	// blame; others may have been parked. ErrNotLeader means that nothing was written.
 	Park(ctx context.Context, epoch Epoch, items []Item) error
 	// Unpark forgets rows that were found settled or gone; those that are not
-	// parked are no error. ErrNotLeader means that nothing was written.
+	// parked are no error. A *RefusedError says that some row is to blame.
+	// ErrNotLeader means that nothing was written.
 	Unpark(ctx context.Context, epoch Epoch, rows []ParkedRef) error
 	// Parked returns, for each lane by position, at most each of its rows behind
 	// the given seq, in the order of their seq: as they were parked, without
@@ -50,9 +52,11 @@ type Parker interface {
 // are left alone.
 type Parking interface {
 	Parker
-	// ParkedLanes returns the lanes of the relay's outboxes that have parked
-	// rows, in no order.
-	ParkedLanes(ctx context.Context) ([]ParkedLane, error)
+	// ParkedLanes hands over the lanes of the relay's outboxes that have parked
+	// rows, in no order, while it reads them: there may be millions. A lane may come
+	// twice, and all come again when it is called after an error. Of a Kind whose
+	// KindHash another one has too, either may be told.
+	ParkedLanes(ctx context.Context, take func(ParkedLane)) error
 	// ForgetParked deletes the rows that are parked under a larger seq than
 	// after, durably, and returns how many: the log brings them again.
 	// ErrNotLeader means that nothing was written.

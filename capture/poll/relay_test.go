@@ -89,8 +89,9 @@ func (watch) Stalled(*dispatch.LaneInfo)                              {}
 func (watch) Settled(*store.Item, *store.Outcome)                     {}
 func (watch) Vanished([]*store.Item)                                  {}
 func (watch) RowsParked(int)                                          {}
+func (watch) Unparkable(*store.Item, error)                           {}
+func (watch) Parkable()                                               {}
 func (watch) StoreFailed(string, error)                               {}
-func (watch) Refused(store.Ref, string, error)                        {}
 func (watch) Connected()                                              {}
 func (watch) Lost(error, time.Duration)                               {}
 

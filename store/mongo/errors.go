@@ -162,3 +162,12 @@ func refusal(err error) error {
 	}
 	return Explain(err)
 }
+
+// ownRefusal is refusal for documents of the own collections, which nobody else keeps
+// changing.
+func ownRefusal(err error) error {
+	if has(err, codeTooLarge, codeTooLargeAfter, codeTooLargeAfterUpsert, codeValidation, codeBadValue, codeKeyTooLong) {
+		return &store.RefusedError{Err: err}
+	}
+	return Explain(err)
+}

@@ -15,7 +15,7 @@ import (
 )
 
 // version is the version of the own collections that this program works on.
-const version = 2
+const version = 3
 
 // versionID is the _id of the document in sluicebox_meta that holds the version.
 const versionID = "version"
@@ -87,7 +87,33 @@ func (c *conn) install(ctx context.Context) error {
 			}
 		}
 	}
+	if err := c.forgetOldLanes(ctx); err != nil {
+		return fmt.Errorf("forget lanes of version 2: %w", err)
+	}
 	return put(ctx, c.own(ownMeta), versionID, bson.D{{Key: "$set", Value: bson.D{{Key: "version", Value: version}}}})
+}
+
+// forgetOldLanes empties the collections that know lanes by a hash of before version 3.
+// What was parked is found by a snapshot of the outboxes, since the checkpoint is
+// forgotten.
+func (c *conn) forgetOldLanes(ctx context.Context) error {
+	var meta struct {
+		Version int `bson:"version"`
+	}
+	err := one(ctx, c.own(ownMeta), versionID, &meta)
+	if errors.Is(err, mongo.ErrNoDocuments) || err == nil && meta.Version >= version {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{ownParked, ownHold, ownReplayRow} {
+		if _, err := c.own(name).DeleteMany(ctx, bson.D{}); err != nil {
+			return err
+		}
+	}
+	_, err = c.own(ownCheckpoint).UpdateMany(ctx, bson.D{}, bson.D{{Key: "$set", Value: bson.D{{Key: "origin", Value: ""}, {Key: "position", Value: ""}}}})
+	return err
 }
 
 // missingError says that the own collections, or some of them, have to be made.

@@ -59,7 +59,7 @@ func (s *Store) Park(ctx context.Context, epoch store.Epoch, items []store.Item)
 		some := items[:n]
 		items = items[n:]
 		if err := s.lead(ctx, epoch, func(ctx context.Context, on *conn) error { return s.park(ctx, on, some) }); err != nil {
-			return fmt.Errorf("park: %w", Explain(err))
+			return fmt.Errorf("park: %w", ownRefusal(err))
 		}
 	}
 	return nil
@@ -157,7 +157,7 @@ func (s *Store) Unpark(ctx context.Context, epoch store.Epoch, rows []store.Park
 	}
 	for some := range slices.Chunk(rows, mostParked) {
 		if err := s.lead(ctx, epoch, func(ctx context.Context, on *conn) error { return s.unpark(ctx, on, some) }); err != nil {
-			return fmt.Errorf("unpark: %w", Explain(err))
+			return fmt.Errorf("unpark: %w", ownRefusal(err))
 		}
 	}
 	return nil

@@ -8,56 +8,72 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lanekinds"
 )
 
 // ParkedLanes implements store.Parking.
-func (s *Store) ParkedLanes(ctx context.Context) ([]store.ParkedLane, error) {
-	var lanes []store.ParkedLane
+func (s *Store) ParkedLanes(ctx context.Context, take func(store.ParkedLane)) error {
 	err := s.read(ctx, func(ctx context.Context, on *conn) error {
 		for _, name := range s.outboxes.Names() {
-			of, err := s.countLanes(ctx, on, name)
-			if err != nil {
+			if err := s.countLanes(ctx, on, name, take); err != nil {
 				return err
 			}
-			lanes = append(lanes, of...)
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the parked lanes: %w", Explain(err))
+		return fmt.Errorf("read the parked lanes: %w", Explain(err))
 	}
-	return lanes, nil
+	return nil
 }
 
-func (s *Store) countLanes(ctx context.Context, on *conn, outbox string) (lanes []store.ParkedLane, err error) {
+// parkedIn is the range of an outbox's parked rows behind a lane.
+func (s *Store) parkedIn(outbox string, after any) bson.D {
+	key := func(lane any) bson.D {
+		return bson.D{{Key: "relay", Value: s.name}, {Key: "outbox", Value: outbox}, {Key: "lane", Value: lane}, {Key: "seq", Value: bson.MaxKey{}}}
+	}
+	return bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: key(after)}, {Key: "$lt", Value: key(bson.MaxKey{})}}}}
+}
+
+func (s *Store) countLanes(ctx context.Context, on *conn, outbox string, take func(store.ParkedLane)) error {
 	ctx, cancel := context.WithTimeout(ctx, viewTime)
 	defer cancel()
-	found, err := on.own(ownParked).Aggregate(ctx, bson.A{
-		bson.D{{Key: "$match", Value: bson.D{{Key: "_id.relay", Value: s.name}, {Key: "_id.outbox", Value: outbox}}}},
-		bson.D{{Key: "$group", Value: bson.D{
-			{Key: "_id", Value: "$_id.lane"},
-			{Key: "rows", Value: bson.D{{Key: "$sum", Value: 1}}},
-			{Key: "kind", Value: bson.D{{Key: "$first", Value: "$kind"}}},
-		}}},
-	}, options.Aggregate().SetAllowDiskUse(true))
+	in, byID := on.own(ownParked), bson.D{{Key: "_id", Value: 1}}
+	kinds, err := lanekinds.Find(func(after store.LaneHash) (lane store.LaneHash, kind string, found bool, err error) {
+		opts := options.Find().SetSort(byID).SetLimit(1)
+		err = each(ctx, silence, in, s.parkedIn(outbox, hashOf(after)), opts, func(doc bson.Raw) error {
+			found = true
+			_, hash := doc.Lookup("_id", "lane").Binary()
+			copy(lane[:], hash)
+			kind = doc.Lookup("kind").StringValue()
+			return nil
+		})
+		return lane, kind, found, err
+	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var counts []struct {
-		Lane bson.Binary `bson:"_id"`
-		Rows int64       `bson:"rows"`
-		Kind string      `bson:"kind"`
+	found, err := in.Aggregate(ctx, bson.A{
+		bson.D{{Key: "$match", Value: s.parkedIn(outbox, bson.MinKey{})}},
+		bson.D{{Key: "$group", Value: bson.D{{Key: "_id", Value: "$_id.lane"}, {Key: "rows", Value: bson.D{{Key: "$sum", Value: 1}}}}}},
+	}, options.Aggregate().SetAllowDiskUse(true).SetBatchSize(lanesAtOnce))
+	if err != nil {
+		return err
 	}
-	if err := found.All(ctx, &counts); err != nil {
-		return nil, err
+	defer found.Close(context.WithoutCancel(ctx))
+	l := store.ParkedLane{Outbox: outbox}
+	for next(ctx, silence, found) {
+		_, hash := found.Current.Lookup("_id").Binary()
+		copy(l.Hash[:], hash)
+		rows, _ := found.Current.Lookup("rows").AsInt64OK()
+		l.Rows, l.Kind = int(rows), kinds[l.Hash.Kind()]
+		take(l)
 	}
-	for _, of := range counts {
-		lane := store.ParkedLane{Outbox: outbox, Kind: of.Kind, Rows: int(of.Rows)}
-		copy(lane.Hash[:], of.Lane.Data)
-		lanes = append(lanes, lane)
-	}
-	return lanes, nil
+	return found.Err()
 }
+
+// lanesAtOnce is how many lanes the server sends at a time.
+const lanesAtOnce = 50_000
 
 // ForgetParked implements store.Parking, by transactions of a bounded size. After an
 // error some of the rows may be gone.

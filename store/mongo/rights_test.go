@@ -84,7 +84,7 @@ func everyCall(t *testing.T, st store.Store) {
 	_, requeued := st.Requeue(ctx(t), epoch, f, 1)
 	_, counted := st.CountFailed(ctx(t), f)
 	_, loaded := st.LoadHolds(ctx(t))
-	_, lanes := st.ParkedLanes(ctx(t))
+	lanes := st.ParkedLanes(ctx(t), func(store.ParkedLane) {})
 	err = errors.Join(lock.Ping(ctx(t)), st.SaveCheckpoint(ctx(t), epoch, store.Checkpoint{}), st.Park(ctx(t), epoch, []store.Item{it}),
 		st.Unpark(ctx(t), epoch, []store.ParkedRef{{Ref: it.Ref, Seq: 1}}), st.Hold(ctx(t), epoch, h), st.Release(ctx(t), epoch, h.Lane, h.Kind),
 		looked, requeued, counted, loaded, lanes)

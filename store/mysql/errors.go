@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -167,8 +168,22 @@ func refusal(err error) error {
 	return Explain(err)
 }
 
+// ownRefusal is refusal for rows of the own tables, which nobody else locks: there a
+// statement that was cancelled says nothing of its rows.
+func ownRefusal(err error) error {
+	switch code(err) {
+	case codeLockTimeout, codeNoWaitMySQL, codeDeadlock, codeTimeoutMariaDB, codeTimeoutMySQL, codeInterrupted:
+		return Explain(err)
+	}
+	if errors.Is(err, mysql.ErrPktTooLarge) || code(err) == codePacket {
+		return &store.RefusedError{Err: fmt.Errorf("raise max_allowed_packet of the server: %w", err)}
+	}
+	return refusal(err)
+}
+
 // Errors about a value whose SQLSTATE is the general HY000 or 01000.
 const (
+	codePacket    = 1153 // ER_NET_PACKET_TOO_LARGE
 	codeTruncated = 1265 // WARN_DATA_TRUNCATED
 	codeNoDefault = 1364 // ER_NO_DEFAULT_FOR_FIELD
 	codeBadValue  = 1366 // ER_TRUNCATED_WRONG_VALUE_FOR_FIELD

@@ -55,7 +55,7 @@ func (s *Store) readHolds(ctx context.Context, c *conn, o *store.Outbox) ([]stor
 		if err := rows.Scan(&word, &h.Lane.Kind, &group, &h.ID, &h.RetryCount, &h.Reason, &since); err != nil {
 			return err
 		}
-		h.Lane.Group = store.Group{Name: group.String, Valid: group.Valid}
+		h.Lane.Group = groupOf(group)
 		h.Since, _ = readTime(since) // the relay wrote it
 		if h.Kind, err = store.ParseHoldKind(word); err != nil {
 			return fmt.Errorf("in %shold: %w", ownPrefix, err)
@@ -117,19 +117,30 @@ func (s *Store) putHold(ctx context.Context, c *conn, h *store.Hold) error {
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON DUPLICATE KEY UPDATE kind = ?, message_group = ?, id = ?, retry_count = ?, reason = ?, since = ?`
 	lane := h.Lane.Hash()
-	kind, group, reason := h.Lane.Kind, groupText(h.Lane.Group), errortext.Fit(h.Reason, 0, false)
+	kind, group, id, reason := []byte(h.Lane.Kind), groupBytes(h.Lane.Group), []byte(h.ID), errortext.Fit(h.Reason, 0, false)
 	since := h.Since.UTC().Truncate(time.Microsecond).Format(ownTime)
-	_, err := c.exec(ctx, put, s.name, h.Lane.Outbox, lane[:], h.Kind.String(), kind, group, h.ID, h.RetryCount, reason, since,
-		kind, group, h.ID, h.RetryCount, reason, since)
+	_, err := c.exec(ctx, put, s.name, h.Lane.Outbox, lane[:], h.Kind.String(), kind, group, id, h.RetryCount, reason, since,
+		kind, group, id, h.RetryCount, reason, since)
 	return err
 }
 
-func groupText(g store.Group) sql.NullString { return sql.NullString{String: g.Name, Valid: g.Valid} }
+// groupBytes is a group in the own tables, NULL for none. Bytes go to the server as they
+// are: it checks the charset of texts.
+func groupBytes(g store.Group) []byte {
+	if !g.Valid {
+		return nil
+	}
+	return append([]byte{}, g.Name...)
+}
+
+func groupOf(name sql.NullString) store.Group {
+	return store.Group{Name: name.String, Valid: name.Valid}
+}
 
 // forget takes away what a row has blocked, in the call's transaction.
 func (s *Store) forget(ctx context.Context, c *conn, row store.Ref) error {
 	const forget = "DELETE FROM " + ownPrefix + "hold WHERE name = ? AND outbox = ? AND id = ? AND hold = ?"
-	_, err := c.exec(ctx, forget, s.name, row.Outbox, row.ID, store.Blocked.String())
+	_, err := c.exec(ctx, forget, s.name, row.Outbox, []byte(row.ID), store.Blocked.String())
 	return err
 }
 

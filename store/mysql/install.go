@@ -18,7 +18,7 @@ import (
 var steps embed.FS
 
 // version is the version of the own tables that this program works on.
-const version = 2
+const version = 3
 
 // installWait is how long one installation waits for another, in seconds.
 const installWait = 60

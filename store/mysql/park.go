@@ -3,12 +3,13 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"math/bits"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lanekinds"
 )
 
 const (
@@ -34,7 +35,7 @@ func (s *Store) Park(ctx context.Context, epoch store.Epoch, items []store.Item)
 		return s.lead(ctx, c, epoch, func() error { return s.park(ctx, c, items) })
 	})
 	if err != nil {
-		return fmt.Errorf("park: %w", Explain(err))
+		return fmt.Errorf("park: %w", ownRefusal(err))
 	}
 	return nil
 }
@@ -46,18 +47,6 @@ func (s *Store) parkable(it *store.Item) error {
 	}
 	if it.Seq == 0 {
 		return fmt.Errorf("row %q of outbox %s has no seq", it.ID, it.Outbox)
-	}
-	return keepable(it)
-}
-
-// keepable reports what keeps a row from the own tables.
-func keepable(it *store.Item) error {
-	const mostID = 3072 // bytes; see the schema
-	switch {
-	case len(it.ID) > mostID:
-		return fmt.Errorf("row %.40q… of outbox %s: its id has %d bytes, and the relay's own tables hold %d; give it a shorter one", it.ID, it.Outbox, len(it.ID), mostID)
-	case !utf8.ValidString(it.Kind) || !utf8.ValidString(it.Group.Name):
-		return fmt.Errorf("row %q of outbox %s: its lane %s is no text; set it right in the row", it.ID, it.Outbox, it.Lane())
 	}
 	return nil
 }
@@ -117,7 +106,7 @@ func (s *Store) parkText(st *statement, items []store.Item) string {
 			text.WriteString(", ")
 		}
 		text.WriteString("(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
-		st.args = append(st.args, s.name, it.Outbox, lane[:], int64(it.Seq), it.ID, it.Kind, groupText(it.Group),
+		st.args = append(st.args, s.name, it.Outbox, lane[:], int64(it.Seq), []byte(it.ID), []byte(it.Kind), groupBytes(it.Group),
 			it.RetryCount, it.PayloadSize, orNull(it.Committed), s.keptPayload(it))
 	}
 	text.WriteString("\nON DUPLICATE KEY UPDATE retry_count = " + ownPrefix + "parked.retry_count")
@@ -138,7 +127,7 @@ func (s *Store) Unpark(ctx context.Context, epoch store.Epoch, rows []store.Park
 		return s.lead(ctx, c, epoch, func() error { return s.unpark(ctx, c, rows) })
 	})
 	if err != nil {
-		return fmt.Errorf("unpark: %w", Explain(err))
+		return fmt.Errorf("unpark: %w", ownRefusal(err))
 	}
 	return nil
 }
@@ -212,31 +201,17 @@ func scanParked(rows *sql.Rows, outbox string) (store.Item, error) {
 	it := store.Item{Ref: store.Ref{Outbox: outbox}}
 	var group, committed sql.NullString
 	err := rows.Scan(&it.Seq, &it.ID, &it.Kind, &group, &it.RetryCount, &it.PayloadSize, &committed, &it.Payload)
-	it.Group = store.Group{Name: group.String, Valid: group.Valid}
+	it.Group = groupOf(group)
 	it.Committed, _ = readTime(committed.String) // the relay wrote it
 	return it, err
 }
 
 // ParkedLanes implements store.Parking. Lanes are counted by the table's key.
-func (s *Store) ParkedLanes(ctx context.Context) ([]store.ParkedLane, error) {
-	const count = `
-SELECT l.lane, l.n, p.kind
-FROM (SELECT lane, COUNT(*) AS n, MIN(seq) AS seq FROM ` + ownPrefix + `parked FORCE INDEX (PRIMARY) WHERE name = ? AND outbox = ? GROUP BY lane) AS l
-JOIN ` + ownPrefix + `parked AS p ON p.name = ? AND p.outbox = ? AND p.lane = l.lane AND p.seq = l.seq`
-	var lanes []store.ParkedLane
+func (s *Store) ParkedLanes(ctx context.Context, take func(store.ParkedLane)) error {
 	err := s.parking.do(ctx, func(ctx context.Context, c *conn) error {
 		return c.tx(ctx, func() error {
-			lanes = nil // it may begin anew
 			for _, name := range s.outboxes.Names() {
-				err := c.query(ctx, count, []any{s.name, name, s.name, name}, func(rows *sql.Rows) error {
-					lane := store.ParkedLane{Outbox: name}
-					var hash []byte
-					err := rows.Scan(&hash, &lane.Rows, &lane.Kind)
-					copy(lane.Hash[:], hash)
-					lanes = append(lanes, lane)
-					return err
-				})
-				if err != nil {
+				if err := s.parkedLanes(ctx, c, name, take); err != nil {
 					return err
 				}
 			}
@@ -244,9 +219,35 @@ JOIN ` + ownPrefix + `parked AS p ON p.name = ? AND p.outbox = ? AND p.lane = l.
 		})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the parked lanes: %w", Explain(err))
+		return fmt.Errorf("read the parked lanes: %w", Explain(err))
 	}
-	return lanes, nil
+	return nil
+}
+
+func (s *Store) parkedLanes(ctx context.Context, c *conn, outbox string, take func(store.ParkedLane)) error {
+	const count = "SELECT lane, COUNT(*) FROM " + ownPrefix + "parked FORCE INDEX (PRIMARY) WHERE name = ? AND outbox = ? GROUP BY lane"
+	const next = "SELECT lane, kind FROM " + ownPrefix + "parked FORCE INDEX (PRIMARY) WHERE name = ? AND outbox = ? AND lane > ? ORDER BY lane, seq LIMIT 1"
+	kinds, err := lanekinds.Find(func(after store.LaneHash) (lane store.LaneHash, kind string, found bool, err error) {
+		var hash []byte
+		err = c.row(ctx, next, []any{s.name, outbox, after[:]}, &hash, &kind)
+		copy(lane[:], hash)
+		if errors.Is(err, sql.ErrNoRows) {
+			return lane, "", false, nil
+		}
+		return lane, kind, true, err
+	})
+	if err != nil {
+		return err
+	}
+	l := store.ParkedLane{Outbox: outbox}
+	var hash sql.RawBytes // valid until the next row
+	return c.query(ctx, count, []any{s.name, outbox}, func(rows *sql.Rows) error {
+		err := rows.Scan(&hash, &l.Rows)
+		copy(l.Hash[:], hash)
+		l.Kind = kinds[l.Hash.Kind()]
+		take(l)
+		return err
+	})
 }
 
 // ForgetParked implements store.Parking, by transactions of a bounded size. After an

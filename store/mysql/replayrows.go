@@ -40,9 +40,6 @@ func (s *Store) keepRows(ctx context.Context, epoch store.Epoch, id string, writ
 func (s *Store) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows []store.ReplayRow, at store.ReplayCursor) error {
 	const move = "UPDATE " + ownPrefix + "replay SET cursor_position = ?, cursor_skip = ?, total = total + ? WHERE name = ? AND job = ?"
 	err := replays.CheckRows(s.outboxes, rows)
-	for i := 0; i < len(rows) && err == nil; i++ {
-		err = keepable(&rows[i].Item)
-	}
 	if err == nil {
 		err = s.keepRows(ctx, epoch, id, func(c *conn, _ int64) error {
 			fresh, err := s.without(ctx, c, id, rows)
@@ -102,7 +99,7 @@ func (s *Store) copyText(st *statement, id string, rows []store.ReplayRow) strin
 			text.WriteString(", ")
 		}
 		text.WriteString("(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
-		st.args = append(st.args, s.name, id, r.Outbox, lane[:], r.N, r.ID, r.Kind, groupText(r.Group), r.PayloadSize, orNull(r.Committed), r.Payload)
+		st.args = append(st.args, s.name, id, r.Outbox, lane[:], r.N, []byte(r.ID), []byte(r.Kind), groupBytes(r.Group), r.PayloadSize, orNull(r.Committed), r.Payload)
 	}
 	return text.String()
 }
@@ -222,7 +219,7 @@ func (s *Store) rowsOf(ctx context.Context, c *conn, id string, done []store.Rep
 func (s *Store) note(ctx context.Context, c *conn, id string, d *store.ReplayDone, r *replayRow) error {
 	const note = "INSERT IGNORE INTO " + ownPrefix + `replay_error (name, job, n, outbox, id, kind, message_group, reason, at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6))`
-	_, err := c.exec(ctx, note, s.name, id, d.N, r.outbox, r.id, r.kind, r.group, errortext.Fit(d.Error, 0, false))
+	_, err := c.exec(ctx, note, s.name, id, d.N, r.outbox, []byte(r.id), []byte(r.kind), groupBytes(groupOf(r.group)), errortext.Fit(d.Error, 0, false))
 	return err
 }
 
@@ -244,7 +241,7 @@ ORDER BY r.n LIMIT ?`
 				var group sql.NullString
 				var hash []byte
 				err := rows.Scan(&l.Outbox, &l.Kind, &group, &hash, &l.First)
-				l.Group = store.Group{Name: group.String, Valid: group.Valid}
+				l.Group = groupOf(group)
 				copy(l.Hash[:], hash)
 				lanes = append(lanes, l)
 				return err

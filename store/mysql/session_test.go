@@ -71,7 +71,7 @@ func TestKilledSessions(t *testing.T) {
 				"hold": func() error {
 					return r.store.Hold(ctx(t), r.epoch, store.Hold{Lane: key, Kind: store.Paused, Since: time.Now()})
 				},
-				"parked": func() error { _, err := r.store.ParkedLanes(ctx(t)); return err },
+				"parked": func() error { return r.store.ParkedLanes(ctx(t), func(store.ParkedLane) {}) },
 			} {
 				if err := call(); err != nil {
 					t.Errorf("%s, turn %d: %v", what, turn, err)

@@ -119,8 +119,9 @@ func (r *rig) wantRow(t *testing.T, id string) {
 	if got := r.settle(t, o)[0]; got != store.Written {
 		t.Errorf("row %q COMPLETED: %d", id, got)
 	}
-	if lanes, err := r.store.ParkedLanes(ctx(t)); err != nil || len(lanes) != 0 {
-		t.Errorf("row %q is still parked: %v, %v", id, lanes, err)
+	err := r.store.ParkedLanes(ctx(t), func(l store.ParkedLane) { t.Errorf("row %q is still parked: %v", id, l) })
+	if err != nil {
+		t.Error(err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -156,12 +157,26 @@ func refusal(err error) error {
 	if !errors.As(err, &pg) {
 		return err
 	}
-	switch {
-	case pg.Code == "55P03", pg.Code == "57014", strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"),
-		strings.HasPrefix(pg.Code, "44"), strings.HasPrefix(pg.Code, "P0"):
+	if pg.Code == "55P03" || pg.Code == "57014" || dataError(pg) {
 		return &store.RefusedError{Err: err}
 	}
 	return Explain(err)
+}
+
+// ownRefusal is refusal for rows of the own tables, which nobody else locks: there a
+// statement that was cancelled says nothing of its rows.
+func ownRefusal(err error) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && dataError(pg) {
+		return &store.RefusedError{Err: err}
+	}
+	return explainOwn(err)
+}
+
+// dataError reports whether the server has something against a row: bad data, a
+// constraint, a limit of the program, a check option, a trigger's RAISE.
+func dataError(err *pgconn.PgError) bool {
+	return len(err.Code) == 5 && slices.Contains([]string{"22", "23", "44", "54", "P0"}, err.Code[:2])
 }
 
 // Ident quotes an identifier.

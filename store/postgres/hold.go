@@ -54,7 +54,7 @@ func holdsQuery(t *table) *query {
 		// The id of a pause is empty, and no id of every type. OFFSET 0 keeps it a
 		// lookup by id: hashed, it would read all FAILED rows.
 		"AND CASE WHEN h.hold = "+b.arg("blocked", "text")+" THEN EXISTS (",
-		"  SELECT FROM "+TableName(t.Outbox)+" AS o WHERE o."+Ident(c.ID)+" = h.id::"+t.col(c.ID).typ+" AND "+t.failed(b)+" IS TRUE OFFSET 0",
+		"  SELECT FROM "+TableName(t.Outbox)+" AS o WHERE o."+Ident(c.ID)+" = convert_from(h.id, 'UTF8')::"+t.col(c.ID).typ+" AND "+t.failed(b)+" IS TRUE OFFSET 0",
 		") ELSE true END",
 	)
 }
@@ -62,11 +62,11 @@ func holdsQuery(t *table) *query {
 func scanHold(row pgx.CollectableRow) (store.Hold, error) {
 	var h store.Hold
 	var word string
-	var group *string
-	if err := row.Scan(&word, &h.Lane.Kind, &group, &h.ID, &h.RetryCount, &h.Reason, &h.Since); err != nil {
+	var id, kind, group []byte
+	if err := row.Scan(&word, &kind, &group, &id, &h.RetryCount, &h.Reason, &h.Since); err != nil {
 		return h, err
 	}
-	h.Lane.Group, h.Since = groupOf(group), h.Since.UTC()
+	h.Lane.Kind, h.Lane.Group, h.ID, h.Since = string(kind), groupOf(group), string(id), h.Since.UTC()
 	var err error
 	h.Kind, err = store.ParseHoldKind(word)
 	return h, err
@@ -98,14 +98,14 @@ func (s *Store) writeHold(ctx context.Context, conn *pgx.Conn, epoch store.Epoch
 		"WITH "+b.leader(),
 		"INSERT INTO sluicebox.hold AS h (name, outbox, lane, hold, kind, message_group, id, retry_count, reason, since)",
 		"SELECT "+b.arg("name", "text")+", "+b.arg("outbox", "text")+", "+b.arg("lane", "bytea")+", "+b.arg("hold", "text")+", "+
-			b.arg("kind", "text")+", "+b.arg("group", "text")+", "+b.arg("id", "text")+", "+b.arg("retries", "bigint")+", "+
+			b.arg("kind", "bytea")+", "+b.arg("group", "bytea")+", "+b.arg("id", "bytea")+", "+b.arg("retries", "bigint")+", "+
 			b.arg("reason", "text")+", "+b.arg("since", "timestamptz")+" FROM leader",
 		replaceHold,
 	)
 	values := s.fenced(epoch, t.values(s.name))
 	lane := h.Lane.Hash()
 	values["lane"], values["hold"] = lane[:], h.Kind.String()
-	values["kind"], values["group"], values["id"] = h.Lane.Kind, groupText(h.Lane.Group), h.ID
+	values["kind"], values["group"], values["id"] = []byte(h.Lane.Kind), groupBytes(h.Lane.Group), []byte(h.ID)
 	values["retries"], values["reason"] = int64(h.RetryCount), errortext.Fit(h.Reason, 0, t.ascii)
 	values["since"] = h.Since.Truncate(time.Microsecond)
 	tag, err := conn.Exec(ctx, put.sql, put.args(values)...)
@@ -119,12 +119,15 @@ func (s *Store) writeHold(ctx context.Context, conn *pgx.Conn, epoch store.Epoch
 const replaceHold = `ON CONFLICT (name, outbox, lane, hold) DO UPDATE SET kind = excluded.kind, message_group = excluded.message_group,
   id = excluded.id, retry_count = excluded.retry_count, reason = excluded.reason, since = excluded.since`
 
-func groupText(g store.Group) *string {
+// groupBytes is a group in the own tables, NULL for none.
+func groupBytes(g store.Group) []byte {
 	if !g.Valid {
 		return nil
 	}
-	return &g.Name
+	return append([]byte{}, g.Name...)
 }
+
+func groupOf(name []byte) store.Group { return store.Group{Name: string(name), Valid: name != nil} }
 
 // Release implements store.Holds.
 func (s *Store) Release(ctx context.Context, epoch store.Epoch, lane store.LaneKey, kind store.HoldKind) error {
@@ -167,16 +170,16 @@ func (p *outboxPart) queueBlock(batch *pgx.Batch, values map[string]any, outcome
 		t.block = blockQuery(t)
 	}
 	n := len(p.at)
-	ids, lanes, kinds, groups := make([]string, n), make([][]byte, n), make([]string, n), make([]*string, n)
+	ids, texts, lanes, kinds, groups := make([]string, n), make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
 	retries, reasons, times := make([]int64, n), make([]string, n), make([]time.Time, n)
 	for k, i := range p.at {
 		h := outcomes[i].Hold()
 		lane := h.Lane.Hash()
-		ids[k], lanes[k], kinds[k], groups[k] = h.ID, lane[:], h.Lane.Kind, groupText(h.Lane.Group)
+		ids[k], texts[k], lanes[k], kinds[k], groups[k] = h.ID, []byte(h.ID), lane[:], []byte(h.Lane.Kind), groupBytes(h.Lane.Group)
 		retries[k], reasons[k] = int64(h.RetryCount), errortext.Fit(h.Reason, 0, t.ascii)
 		times[k] = h.Since.Truncate(time.Microsecond)
 	}
-	values["ids"], values["texts"], values["lanes"], values["kinds"], values["groups"] = arrayLiteral(ids), ids, lanes, kinds, groups
+	values["ids"], values["texts"], values["lanes"], values["kinds"], values["groups"] = arrayLiteral(ids), texts, lanes, kinds, groups
 	values["retries"], values["reasons"], values["times"] = retries, reasons, times
 	batch.Queue(t.block.sql, t.block.args(values)...)
 }
@@ -190,8 +193,8 @@ func blockQuery(t *table) *query {
 	return b.query(
 		"WITH "+b.leader()+",",
 		"want AS MATERIALIZED (",
-		"  SELECT * FROM unnest("+b.arg("ids", id.typ+"[]")+", "+b.arg("texts", "text[]")+", "+b.arg("lanes", "bytea[]")+", "+
-			b.arg("kinds", "text[]")+", "+b.arg("groups", "text[]")+", "+b.arg("retries", "bigint[]")+", "+
+		"  SELECT * FROM unnest("+b.arg("ids", id.typ+"[]")+", "+b.arg("texts", "bytea[]")+", "+b.arg("lanes", "bytea[]")+", "+
+			b.arg("kinds", "bytea[]")+", "+b.arg("groups", "bytea[]")+", "+b.arg("retries", "bigint[]")+", "+
 			b.arg("reasons", "text[]")+", "+b.arg("times", "timestamptz[]"),
 		"  ) WITH ORDINALITY AS u(id, text, lane, kind, message_group, retry, reason, since, ord)",
 		"),",

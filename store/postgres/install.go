@@ -20,7 +20,7 @@ import (
 var steps embed.FS
 
 // version is the version of the own tables that this program works on.
-const version = 5
+const version = 6
 
 // installLock keeps two installations apart. It is "sluicebx" in ASCII.
 const installLock = 0x736c756963656278

@@ -58,12 +58,12 @@ func (s *Store) mendThese(ctx context.Context, epoch store.Epoch, outbox string,
 		if err != nil {
 			return err
 		}
-		ids := make([]string, len(letters))
+		ids, texts := make([]string, len(letters)), make([][]byte, len(letters))
 		for i := range letters {
-			ids[i] = letters[i].ID
+			ids[i], texts[i] = letters[i].ID, []byte(letters[i].ID)
 		}
 		write, values := mendQuery(t, m), s.fenced(epoch, t.values(s.name))
-		values["ids"], values["texts"] = arrayLiteral(ids), ids
+		values["ids"], values["texts"] = arrayLiteral(ids), texts
 		var leads *int64
 		var ords []int64
 		if err := sess.conn.QueryRow(ctx, write.sql, write.args(values)...).Scan(&leads, &ords); err != nil {
@@ -109,7 +109,7 @@ func mendQuery(t *table, m mending) *query {
 	return b.query(
 		"WITH "+b.leader()+",",
 		"want AS MATERIALIZED (",
-		"  SELECT * FROM unnest("+b.arg("ids", t.col(t.Layout.Columns.ID).typ+"[]")+", "+b.arg("texts", "text[]")+
+		"  SELECT * FROM unnest("+b.arg("ids", t.col(t.Layout.Columns.ID).typ+"[]")+", "+b.arg("texts", "bytea[]")+
 			") WITH ORDINALITY AS u(id, text, ord)",
 		"),",
 		"done AS ("+m.write(t, b)+"),",
@@ -146,6 +146,6 @@ func forgetDone(b *builder) string {
 	return `forgotten AS (
   DELETE FROM sluicebox.hold h USING done d
   WHERE h.name = ` + b.arg("name", "text") + " AND h.outbox = " + b.arg("outbox", "text") +
-		" AND h.hold = " + b.arg("blocked", "text") + ` AND h.id = d.text
+		" AND h.hold = " + b.arg("blocked", "text") + ` AND substr(h.id, 1, 512) = substr(d.text, 1, 512) AND h.id = d.text
 )`
 }

@@ -3,15 +3,15 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lanekinds"
 )
 
 // Park implements store.Parking, by one statement on the session for parking.
@@ -39,29 +39,19 @@ func (s *Store) parkable(it *store.Item) error {
 	if it.Seq == 0 {
 		return fmt.Errorf("row %q of outbox %s has no seq", it.ID, it.Outbox)
 	}
-	return keepable(it)
-}
-
-// keepable reports what keeps a row from the own tables.
-func keepable(it *store.Item) error {
-	for _, text := range []string{it.ID, it.Kind, it.Group.Name} {
-		if !utf8.ValidString(text) || strings.IndexByte(text, 0) >= 0 {
-			return fmt.Errorf("row %q of outbox %s, lane %s: %q is no text that PostgreSQL keeps; set it right in the row", it.ID, it.Outbox, it.Lane(), text)
-		}
-	}
 	return nil
 }
 
 // parkValues are the parameters that differ from row to row.
 func (s *Store) parkValues(items []store.Item) map[string]any {
 	n := len(items)
-	outboxes, lanes, ids, kinds, groups := make([]string, n), make([][]byte, n), make([]string, n), make([]string, n), make([]*string, n)
+	outboxes, lanes, ids, kinds, groups := make([]string, n), make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
 	seqs, txns, retries, sizes := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	times, payloads := make([]pgtype.Timestamptz, n), make([][]byte, n)
 	for i := range items {
 		it := &items[i]
 		lane := it.Lane().Hash()
-		outboxes[i], lanes[i], ids[i], kinds[i], groups[i] = it.Outbox, lane[:], it.ID, it.Kind, groupText(it.Group)
+		outboxes[i], lanes[i], ids[i], kinds[i], groups[i] = it.Outbox, lane[:], []byte(it.ID), []byte(it.Kind), groupBytes(it.Group)
 		seqs[i], txns[i], retries[i], sizes[i] = int64(it.Seq), int64(uint32(it.Txn)), int64(it.RetryCount), int64(it.PayloadSize)
 		times[i] = orNull(it.Committed)
 		if s.outboxes.Known(it.Outbox).Layout.State == store.StateNone {
@@ -80,12 +70,12 @@ func (s *Store) Unpark(ctx context.Context, epoch store.Epoch, rows []store.Park
 		return nil
 	}
 	n := len(rows)
-	outboxes, ids, seqs := make([]string, n), make([]string, n), make([]int64, n)
+	outboxes, ids, seqs := make([]string, n), make([][]byte, n), make([]int64, n)
 	for i := range rows {
 		if _, err := s.outbox(rows[i].Outbox); err != nil {
 			return fmt.Errorf("unpark: %w", err)
 		}
-		outboxes[i], ids[i], seqs[i] = rows[i].Outbox, rows[i].ID, int64(rows[i].Seq)
+		outboxes[i], ids[i], seqs[i] = rows[i].Outbox, []byte(rows[i].ID), int64(rows[i].Seq)
 	}
 	err := s.parkWrite(ctx, unparkQuery(), s.fenced(epoch, map[string]any{
 		"outboxes": outboxes, "ids": ids, "seqs": seqs,
@@ -98,7 +88,7 @@ func (s *Store) Unpark(ctx context.Context, epoch store.Epoch, rows []store.Park
 
 // parkWrite runs a statement that tells how many leader rows it found.
 func (s *Store) parkWrite(ctx context.Context, write *query, values map[string]any) error {
-	return explainOwn(s.parking.do(ctx, func(ctx context.Context, sess *session) error {
+	return ownRefusal(s.parking.do(ctx, func(ctx context.Context, sess *session) error {
 		var leads int
 		err := sess.conn.QueryRow(ctx, write.sql, write.args(values)...).Scan(&leads)
 		if err == nil && leads == 0 {
@@ -152,12 +142,13 @@ func scanParked(rows pgx.Rows, from []store.ParkedFrom, lists [][]store.Item) er
 	for rows.Next() {
 		var ord, txn int64
 		var it store.Item
-		var group *string
+		var id, kind, group []byte
 		var at pgtype.Timestamptz
-		if err := rows.Scan(&ord, &it.Seq, &it.ID, &it.Kind, &group, &txn, &it.RetryCount, &it.PayloadSize, &at, &it.Payload); err != nil {
+		if err := rows.Scan(&ord, &it.Seq, &id, &kind, &group, &txn, &it.RetryCount, &it.PayloadSize, &at, &it.Payload); err != nil {
 			return err
 		}
 		it.Outbox, it.Txn = from[ord-1].Outbox, store.Txn(txn)
+		it.ID, it.Kind = string(id), string(kind)
 		it.Group, it.Committed = groupOf(group), instant(at)
 		lists[ord-1] = append(lists[ord-1], it)
 	}
@@ -166,26 +157,56 @@ func scanParked(rows pgx.Rows, from []store.ParkedFrom, lists [][]store.Item) er
 
 // ParkedLanes implements store.Parking. It counts by the index, some million rows
 // a second.
-func (s *Store) ParkedLanes(ctx context.Context) ([]store.ParkedLane, error) {
-	var lanes []store.ParkedLane
+func (s *Store) ParkedLanes(ctx context.Context, take func(store.ParkedLane)) error {
+	oneMoment := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err := s.parking.do(ctx, func(ctx context.Context, sess *session) error {
-		read := parkedLanesQuery()
-		rows, err := sess.conn.Query(ctx, read.sql, read.args(map[string]any{"name": s.name, "outboxes": s.outboxes.Names()})...)
-		if err != nil {
-			return err
-		}
-		lanes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (l store.ParkedLane, err error) {
-			var hash []byte
-			err = row.Scan(&l.Outbox, &l.Kind, &hash, &l.Rows)
-			copy(l.Hash[:], hash)
-			return l, err
+		return pgx.BeginTxFunc(ctx, sess.conn, oneMoment, func(tx pgx.Tx) error {
+			for _, name := range s.outboxes.Names() {
+				if err := s.parkedLanes(ctx, tx, name, take); err != nil {
+					return err
+				}
+			}
+			return nil
 		})
-		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the parked lanes: %w", explainOwn(err))
+		return fmt.Errorf("read the parked lanes: %w", explainOwn(err))
 	}
-	return lanes, nil
+	return nil
+}
+
+func (s *Store) parkedLanes(ctx context.Context, tx pgx.Tx, outbox string, take func(store.ParkedLane)) error {
+	values := map[string]any{"name": s.name, "outbox": outbox}
+	next, count := parkedKindQuery(), parkedLanesQuery()
+	kinds, err := lanekinds.Find(func(after store.LaneHash) (lane store.LaneHash, kind string, found bool, err error) {
+		var hash, text []byte
+		values["after"] = after[:]
+		err = tx.QueryRow(ctx, next.sql, next.args(values)...).Scan(&hash, &text)
+		copy(lane[:], hash)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return lane, "", false, nil
+		}
+		return lane, string(text), true, err
+	})
+	if err != nil {
+		return err
+	}
+	rows, err := tx.Query(ctx, count.sql, count.args(values)...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	l := store.ParkedLane{Outbox: outbox}
+	var hash pgtype.DriverBytes // valid until the next row
+	for rows.Next() {
+		if err := rows.Scan(&hash, &l.Rows); err != nil {
+			return err
+		}
+		copy(l.Hash[:], hash)
+		l.Kind = kinds[l.Hash.Kind()]
+		take(l)
+	}
+	return rows.Err()
 }
 
 // forgetMost is the most rows that one statement of ForgetParked deletes, so that
@@ -231,11 +252,11 @@ func (p *outboxPart) queueUnpark(batch *pgx.Batch, values map[string]any, outcom
 		t.unpark = unparkSettledQuery(t)
 	}
 	n := len(p.at)
-	ids, seqs, txns := make([]string, n), make([]int64, n), make([]int64, n)
+	ids, texts, seqs, txns := make([]string, n), make([][]byte, n), make([]int64, n), make([]int64, n)
 	for k, i := range p.at {
 		o := &outcomes[i]
-		ids[k], seqs[k], txns[k] = o.ID, int64(o.Parked), int64(uint32(o.Txn))
+		ids[k], texts[k], seqs[k], txns[k] = o.ID, []byte(o.ID), int64(o.Parked), int64(uint32(o.Txn))
 	}
-	values["ids"], values["texts"], values["seqs"], values["txns"] = arrayLiteral(ids), ids, seqs, txns
+	values["ids"], values["texts"], values["seqs"], values["txns"] = arrayLiteral(ids), texts, seqs, txns
 	batch.Queue(t.unpark.sql, t.unpark.args(values)...)
 }

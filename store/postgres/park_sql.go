@@ -5,7 +5,7 @@ import "github.com/sluicebox/sluicebox/store"
 // The table parked has one index for each way to look for its rows. Which one a
 // statement can use is settled by how it names the columns, see the third step of
 // the schema: as they are, the primary key; with the collation POSIX, the one on
-// the id; in expressions, the one on the seq.
+// the id, of which it has the beginning; in expressions, the one on the seq.
 
 // parkQuery makes the statement that parks rows. It gives how many leader rows
 // hold the epoch. Rows of a transaction that its snapshot shows lose its number.
@@ -18,8 +18,8 @@ func parkQuery() *query {
 		"    CASE WHEN w.txn = 0 OR "+visible+" THEN 0 ELSE "+wholeXid+" END,",
 		"    w.retry_count, w.payload_size, w.committed_at, w.payload",
 		"  FROM leader CROSS JOIN snap CROSS JOIN unnest("+
-			b.arg("outboxes", "text[]")+", "+b.arg("lanes", "bytea[]")+", "+b.arg("seqs", "bigint[]")+", "+b.arg("ids", "text[]")+", "+
-			b.arg("kinds", "text[]")+", "+b.arg("groups", "text[]")+", "+b.arg("txns", "bigint[]")+", "+b.arg("retries", "bigint[]")+", "+
+			b.arg("outboxes", "text[]")+", "+b.arg("lanes", "bytea[]")+", "+b.arg("seqs", "bigint[]")+", "+b.arg("ids", "bytea[]")+", "+
+			b.arg("kinds", "bytea[]")+", "+b.arg("groups", "bytea[]")+", "+b.arg("txns", "bigint[]")+", "+b.arg("retries", "bigint[]")+", "+
 			b.arg("sizes", "bigint[]")+", "+b.arg("times", "timestamptz[]")+", "+b.arg("payloads", "bytea[]"),
 		"  ) AS w(outbox, lane, seq, id, kind, message_group, txn, retry_count, payload_size, committed_at, payload)",
 		"  ON CONFLICT DO NOTHING",
@@ -46,18 +46,24 @@ func parkedQuery() *query {
 	)
 }
 
-// parkedLanesQuery makes the statement that counts the rows of each lane. All rows
-// of a lane have its kind.
+// parkedLanesQuery makes the statement that counts the rows of each lane. It needs
+// nothing but the index.
 func parkedLanesQuery() *query {
 	b := &builder{}
-	name := b.arg("name", "text")
 	return b.query(
-		"SELECT w.outbox, k.kind, l.lane, l.rows FROM unnest("+b.arg("outboxes", "text[]")+") AS w(outbox)",
-		"CROSS JOIN LATERAL (",
-		"  SELECT p.lane, count(*) AS rows FROM sluicebox.parked p WHERE p.name = "+name+" AND p.outbox = w.outbox GROUP BY p.lane OFFSET 0",
-		") l CROSS JOIN LATERAL (",
-		"  SELECT p.kind FROM sluicebox.parked p WHERE p.name = "+name+" AND p.outbox = w.outbox AND p.lane = l.lane ORDER BY p.seq LIMIT 1",
-		") k",
+		"SELECT p.lane, count(*) FROM sluicebox.parked p",
+		"WHERE p.name = "+b.arg("name", "text")+" AND p.outbox = "+b.arg("outbox", "text")+" GROUP BY p.lane",
+	)
+}
+
+// parkedKindQuery makes the statement that finds the first lane behind a hash, and its
+// kind.
+func parkedKindQuery() *query {
+	b := &builder{}
+	return b.query(
+		"SELECT p.lane, p.kind FROM sluicebox.parked p",
+		"WHERE p.name = "+b.arg("name", "text")+" AND p.outbox = "+b.arg("outbox", "text")+" AND p.lane > "+b.arg("after", "bytea"),
+		"ORDER BY p.lane, p.seq LIMIT 1",
 	)
 }
 
@@ -84,7 +90,7 @@ func unparkQuery() *query {
 		"WITH "+b.leader()+",",
 		"want AS MATERIALIZED (",
 		"  SELECT "+b.arg("name", "text")+" AS name, u.* FROM unnest("+
-			b.arg("outboxes", "text[]")+", "+b.arg("ids", "text[]")+", "+b.arg("seqs", "bigint[]")+") AS u(outbox, text, seq)",
+			b.arg("outboxes", "text[]")+", "+b.arg("ids", "bytea[]")+", "+b.arg("seqs", "bigint[]")+") AS u(outbox, text, seq)",
 		"), gone AS ("+unparkWanted+" AND EXISTS (SELECT FROM leader))",
 		"SELECT count(*) FROM leader",
 	)
@@ -95,7 +101,8 @@ func unparkQuery() *query {
 // is gone through.
 const unparkWanted = `
   DELETE FROM sluicebox.parked p USING want w
-  WHERE p.name COLLATE "POSIX" = w.name AND p.outbox COLLATE "POSIX" = w.outbox AND p.id COLLATE "POSIX" = w.text AND p.seq = w.seq`
+  WHERE p.name COLLATE "POSIX" = w.name AND p.outbox COLLATE "POSIX" = w.outbox AND substr(p.id, 1, 512) = substr(w.text, 1, 512)
+    AND p.id = w.text AND p.seq = w.seq`
 
 // unparkSettledQuery makes the statement that forgets the parked rows of outcomes.
 // It follows the outcomes in their transaction and sees what they wrote: a row is
@@ -117,7 +124,7 @@ func unparkSettledQuery(t *table) *query {
 		"WITH "+b.leader()+",", snapshotCTE+",",
 		"want AS MATERIALIZED (",
 		"  SELECT "+b.arg("name", "text")+" AS name, "+b.arg("outbox", "text")+" AS outbox, w.id, w.text, w.seq FROM snap CROSS JOIN unnest("+
-			b.arg("ids", id.typ+"[]")+", "+b.arg("texts", "text[]")+", "+b.arg("seqs", "bigint[]")+", "+b.arg("txns", "bigint[]")+
+			b.arg("ids", id.typ+"[]")+", "+b.arg("texts", "bytea[]")+", "+b.arg("seqs", "bigint[]")+", "+b.arg("txns", "bigint[]")+
 			") AS w(id, text, seq, txn)",
 		seen,
 		")",

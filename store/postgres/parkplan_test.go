@@ -17,7 +17,7 @@ import (
 func parkedFill(name string, rows, lanes int) string {
 	return fmt.Sprintf(`
 INSERT INTO sluicebox.parked (name, outbox, lane, seq, id, kind, xid, retry_count, payload_size)
-SELECT '%s', 'events', sha256(int8send(i %% %d)), i, 'row ' || i, 'EVENT', 0, 0, 0 FROM generate_series(1, %d) i`, name, lanes, rows)
+SELECT '%s', 'events', substr(sha256(int8send(i %% %d)), 1, 20), i, convert_to('row ' || i, 'UTF8'), 'EVENT', 0, 0, 0 FROM generate_series(1, %d) i`, name, lanes, rows)
 }
 
 // TestParkPlans: whatever the table held when its statistics were made and the
@@ -91,6 +91,7 @@ func checkParkPlans(t *testing.T, st *Store, stage string) {
 	plain := func(make func() *query) func(*table) *query { return func(*table) *query { return make() } }
 	check("reading lanes", st.parking, plain(parkedQuery), "parked_pkey")
 	check("counting lanes", st.parking, plain(parkedLanesQuery), "parked_pkey")
+	check("the kinds of lanes", st.parking, plain(parkedKindQuery), "parked_pkey")
 	check("unparking", st.parking, plain(unparkQuery), "parked_id")
 	check("forgetting", st.parking, plain(forgetParkedQuery), "parked_seq")
 	check("unparking what is settled", st.outcomes, unparkSettledQuery, "parked_id")

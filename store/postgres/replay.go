@@ -65,17 +65,10 @@ WHERE name = $1 AND job = $2 ORDER BY n LIMIT $3`
 }
 
 func scanReplayError(row pgx.CollectableRow) (e store.ReplayError, err error) {
-	var group *string
-	err = row.Scan(&e.N, &e.Outbox, &e.ID, &e.Kind, &group, &e.Reason, &e.At)
-	e.Group, e.At = groupOf(group), e.At.UTC()
+	var id, kind, group []byte
+	err = row.Scan(&e.N, &e.Outbox, &id, &kind, &group, &e.Reason, &e.At)
+	e.ID, e.Kind, e.Group, e.At = string(id), string(kind), groupOf(group), e.At.UTC()
 	return e, err
-}
-
-func groupOf(text *string) store.Group {
-	if text == nil {
-		return store.Group{}
-	}
-	return store.GroupOf(*text)
 }
 
 // SaveJob implements store.ReplayKeeper. The time of the end is cut to microseconds.

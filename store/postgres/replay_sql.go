@@ -16,8 +16,8 @@ func copyQuery() *query {
 		"  SELECT "+name+", "+job+", w.outbox, w.lane, w.n, w.id, w.kind, w.message_group,",
 		"    CASE WHEN w.txn = 0 OR "+visible+" THEN 0 ELSE "+wholeXid+" END, w.payload_size, w.committed_at, w.payload",
 		"  FROM leader CROSS JOIN snap CROSS JOIN unnest("+
-			b.arg("outboxes", "text[]")+", "+b.arg("lanes", "bytea[]")+", "+b.arg("ns", "bigint[]")+", "+b.arg("ids", "text[]")+", "+
-			b.arg("kinds", "text[]")+", "+b.arg("groups", "text[]")+", "+b.arg("txns", "bigint[]")+", "+
+			b.arg("outboxes", "text[]")+", "+b.arg("lanes", "bytea[]")+", "+b.arg("ns", "bigint[]")+", "+b.arg("ids", "bytea[]")+", "+
+			b.arg("kinds", "bytea[]")+", "+b.arg("groups", "bytea[]")+", "+b.arg("txns", "bigint[]")+", "+
 			b.arg("sizes", "bigint[]")+", "+b.arg("times", "timestamptz[]")+", "+b.arg("payloads", "bytea[]"),
 		"  ) AS w(outbox, lane, n, id, kind, message_group, txn, payload_size, committed_at, payload)",
 		"  WHERE EXISTS (SELECT FROM sluicebox.replay AS r WHERE r.name = "+name+" AND r.job = "+job+" OFFSET 0)",

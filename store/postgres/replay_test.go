@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
@@ -174,12 +173,9 @@ func TestUpgradeToReplays(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.insert(t, "1")
-		r.park(t, parkedRow("1", 7))
-		r.fail(t, "2")
-		paused := store.Hold{Lane: replayLane(), Kind: store.Paused, Since: time.Now().UTC().Truncate(time.Millisecond)}
-		if err := r.store.Hold(ctx(t), r.epoch, paused); err != nil {
-			t.Fatal(err)
-		}
+		const lane = "sha256(int8send(5) || 'EVENT\001g'::bytea)" // of versions 2 to 5
+		r.exec(t, "INSERT INTO sluicebox.parked VALUES (7, 0, 0, 2, NULL, 'rig', 'events', "+lane+", '1', 'EVENT', 'g')")
+		r.exec(t, "INSERT INTO sluicebox.hold VALUES ('rig', 'events', "+lane+", 'paused', 'EVENT', 'g', '', 0, '', now())")
 		_, named := r.store.Named(ctx(t))
 		for what, err := range map[string]error{
 			"check": r.store.Check(ctx(t)), "named": named, "wish": r.store.WishReplay(ctx(t), "job", "{}"),
@@ -192,8 +188,13 @@ func TestUpgradeToReplays(t *testing.T) {
 		}
 		before := r.epoch
 		r.install(t)
-		if r.parked(t) != "1" || r.holds(t) != 2 || r.epoch != before+1 {
-			t.Errorf("%q are parked, there are %d holds, the epoch is %d", r.parked(t), r.holds(t), r.epoch)
+		it := parkedRow("1", 7)
+		lists, err := r.store.Parked(ctx(t), []store.ParkedFrom{laneOf(it)}, 9)
+		if err != nil || len(lists[0]) != 1 || lists[0][0].ID != "1" || lists[0][0].Lane() != it.Lane() {
+			t.Errorf("parked are %+v, %v", lists, err)
+		}
+		if err := r.store.Release(ctx(t), r.epoch, it.Lane(), store.Paused); err != nil || r.holds(t) != 0 || r.epoch != before+1 {
+			t.Errorf("there are %d holds, the epoch is %d, %v", r.holds(t), r.epoch, err)
 		}
 		r.job(t, "job", replayRow(1))
 	})

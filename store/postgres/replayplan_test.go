@@ -15,7 +15,7 @@ import (
 func replayFill(job string, rows, lanes int) string {
 	return fmt.Sprintf(`
 INSERT INTO sluicebox.replay_row (name, job, outbox, lane, n, id, kind, xid, payload_size)
-SELECT 'plans', '%s', 'events', sha256(int8send(i %% %d)), i, 'row ' || i, 'EVENT', 0, 0 FROM generate_series(1, %d) i`, job, lanes, rows)
+SELECT 'plans', '%s', 'events', substr(sha256(int8send(i %% %d)), 1, 20), i, convert_to('row ' || i, 'UTF8'), 'EVENT', 0, 0 FROM generate_series(1, %d) i`, job, lanes, rows)
 }
 
 // TestReplayPlans: whatever the table held when its statistics were made and the plans

@@ -18,9 +18,6 @@ import (
 // microseconds.
 func (s *Store) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows []store.ReplayRow, at store.ReplayCursor) error {
 	err := replays.CheckRows(s.outboxes, rows)
-	for i := 0; i < len(rows) && err == nil; i++ {
-		err = keepable(&rows[i].Item)
-	}
 	if err == nil {
 		values := s.fenced(epoch, copyValues(rows))
 		values["job"], values["position"], values["skip"] = id, string(at.Position), int64(at.Skip)
@@ -38,13 +35,13 @@ func (s *Store) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows
 // copyValues are the parameters that differ from row to row.
 func copyValues(rows []store.ReplayRow) map[string]any {
 	n := len(rows)
-	outboxes, lanes, ids, kinds, groups := make([]string, n), make([][]byte, n), make([]string, n), make([]string, n), make([]*string, n)
+	outboxes, lanes, ids, kinds, groups := make([]string, n), make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
 	ns, txns, sizes := make([]int64, n), make([]int64, n), make([]int64, n)
 	times, payloads := make([]pgtype.Timestamptz, n), make([][]byte, n)
 	for i := range rows {
 		r := &rows[i]
 		lane := r.Lane().Hash()
-		outboxes[i], lanes[i], ids[i], kinds[i], groups[i] = r.Outbox, lane[:], r.ID, r.Kind, groupText(r.Group)
+		outboxes[i], lanes[i], ids[i], kinds[i], groups[i] = r.Outbox, lane[:], []byte(r.ID), []byte(r.Kind), groupBytes(r.Group)
 		ns[i], txns[i], sizes[i] = r.N, int64(uint32(r.Txn)), int64(r.PayloadSize)
 		times[i], payloads[i] = orNull(r.Committed), r.Payload
 	}
@@ -153,10 +150,9 @@ func (s *Store) ReplayLanes(ctx context.Context, id string, after int64, limit i
 				return err
 			}
 			lanes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (l store.ReplayLane, err error) {
-				var group *string
-				var hash []byte
-				err = row.Scan(&l.Outbox, &l.Kind, &group, &hash, &l.First)
-				l.Group = groupOf(group)
+				var kind, group, hash []byte
+				err = row.Scan(&l.Outbox, &kind, &group, &hash, &l.First)
+				l.Kind, l.Group = string(kind), groupOf(group)
 				copy(l.Hash[:], hash)
 				return l, err
 			})
@@ -210,11 +206,12 @@ func scanReplayRows(rows pgx.Rows, from []store.ReplayFrom, lists [][]store.Repl
 	for rows.Next() {
 		var ord, txn int64
 		var r store.ReplayRow
-		var group *string
+		var id, kind, group []byte
 		var at pgtype.Timestamptz
-		if err := rows.Scan(&ord, &r.N, &r.ID, &r.Kind, &group, &txn, &r.PayloadSize, &at, &r.Payload); err != nil {
+		if err := rows.Scan(&ord, &r.N, &id, &kind, &group, &txn, &r.PayloadSize, &at, &r.Payload); err != nil {
 			return err
 		}
+		r.ID, r.Kind = string(id), string(kind)
 		r.Outbox, r.Txn, r.Group, r.Committed = from[ord-1].Outbox, store.Txn(txn), groupOf(group), instant(at)
 		lists[ord-1] = append(lists[ord-1], r)
 	}

@@ -240,17 +240,17 @@ func (p *settlePart) queue(batch *pgx.Batch, values map[string]any, outcomes []s
 		*write = settleQuery(t, p.status, skip)
 	}
 	n := len(p.at)
-	ids, times := make([]string, n), make([]time.Time, n)
+	ids, idTexts, times := make([]string, n), make([][]byte, n), make([]time.Time, n)
 	retries, texts := make([]int64, n), make([]string, n)
 	most, limit := t.maxRetry(), t.errorLimit()
 	for k, i := range p.at {
 		o := &outcomes[i]
-		ids[k], times[k] = o.ID, o.At.Truncate(time.Microsecond)
+		ids[k], idTexts[k], times[k] = o.ID, []byte(o.ID), o.At.Truncate(time.Microsecond)
 		retries[k] = min(int64(o.RetryCount), most)
 		texts[k] = errortext.Fit(o.Error, limit, t.ascii)
 	}
 	values["ids"], values["times"], values["retries"], values["texts"] = arrayLiteral(ids), times, retries, texts
-	values["id texts"] = ids
+	values["id texts"] = idTexts
 	if t.Layout.State == store.StateNumbers && p.status == store.Failed {
 		numbers := make([]string, n)
 		for k, i := range p.at {

@@ -81,7 +81,7 @@ func (b *builder) outcomes(t *table, to store.Status) string {
 			add("texts", "text", "error")
 		}
 		if forgets(t, to) {
-			add("id texts", "text", "text")
+			add("id texts", "bytea", "text")
 		}
 		if to == store.Failed && t.Layout.State == store.StateNumbers {
 			add("numbers", t.col(c.Status).typ, "number")

@@ -184,7 +184,7 @@ func TestUpgrade(t *testing.T) {
 		r := &rig{url: url, conn: servers.Connect(t, url), store: openStore(t, url, 0, flowBox)}
 		r.insert(t, "1")
 		var setup *store.SetupError
-		if err := r.store.Check(ctx(t)); !errors.As(err, &setup) || !strings.Contains(err.Error(), "version 1, and this program needs 5") || !strings.Contains(err.Error(), "sluicebox init") {
+		if err := r.store.Check(ctx(t)); !errors.As(err, &setup) || !strings.Contains(err.Error(), "version 1, and this program needs 6") || !strings.Contains(err.Error(), "sluicebox init") {
 			t.Errorf("check of the first version: %v", err)
 		}
 		if _, err := r.store.LoadHolds(ctx(t)); !errors.As(err, &setup) || !strings.Contains(err.Error(), "sluicebox init") {
@@ -245,7 +245,7 @@ func TestUpgradeByAnother(t *testing.T) {
 		servers.Exec(t, admin, "GRANT USAGE ON SCHEMA sluicebox TO relay_upgrade", "GRANT ALL ON ALL TABLES IN SCHEMA sluicebox, public TO relay_upgrade")
 		err := relay.Install(ctx(t))
 		var setup *store.SetupError
-		if !errors.As(err, &setup) || !strings.Contains(err.Error(), "version 1, this program needs 5") || strings.Contains(err.Error(), "CREATE TABLE sluicebox.leader") {
+		if !errors.As(err, &setup) || !strings.Contains(err.Error(), "version 1, this program needs 6") || strings.Contains(err.Error(), "CREATE TABLE sluicebox.leader") {
 			t.Fatal(err)
 		}
 		script, grants, ok := strings.Cut(setup.Remedy[strings.Index(setup.Remedy, "BEGIN;"):], "then:")

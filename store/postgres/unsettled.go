@@ -95,7 +95,7 @@ func (v *view) unsettled(ctx context.Context, t *table, q store.Unsettled) (read
 
 // parked returns the ids of parked rows of the outbox, one more than mostHashed at
 // most. Where the own tables are not made yet, nothing is parked.
-func (v *view) parked(ctx context.Context, t *table) ([]string, error) {
+func (v *view) parked(ctx context.Context, t *table) ([][]byte, error) {
 	var there bool
 	err := v.conn.QueryRow(ctx, "SELECT pg_catalog.to_regclass('sluicebox.parked') IS NOT NULL").Scan(&there)
 	if err != nil || !there {
@@ -106,23 +106,24 @@ func (v *view) parked(ctx context.Context, t *table) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, pgx.RowTo[string])
+	return pgx.CollectRows(rows, pgx.RowTo[[]byte])
 }
 
 // unparked is the further condition that a row o is none of those parked. Texts are
-// compared: what was parked need not be of the type that the column has by now.
+// compared, as they are sent: what was parked need not be of the type that the column
+// has by now, and the database need not be in UTF-8.
 // OFFSET 0 keeps it a lookup for each row: as a join it could be one with all that
 // is parked.
-func (t *table) unparked(b *builder, parked []string) string {
-	id := "(" + t.text(t.Layout.Columns.ID) + ")"
+func (t *table) unparked(b *builder, parked [][]byte) string {
+	id := "textsend(" + t.text(t.Layout.Columns.ID) + ")"
 	switch {
 	case len(parked) == 0:
 		return ""
 	case len(parked) <= mostHashed:
-		return " AND " + id + ` COLLATE "C" NOT IN (SELECT p.id FROM unnest(` + b.arg("parked", "text[]") + ") AS p(id))"
+		return " AND " + id + " NOT IN (SELECT p.id FROM unnest(" + b.arg("parked", "bytea[]") + ") AS p(id))"
 	}
 	return ` AND NOT EXISTS (SELECT FROM sluicebox.parked p WHERE p.name COLLATE "POSIX" = ` + b.arg("name", "text") +
-		` AND p.outbox COLLATE "POSIX" = ` + b.arg("outbox", "text") + ` AND p.id COLLATE "POSIX" = ` + id + " OFFSET 0)"
+		` AND p.outbox COLLATE "POSIX" = ` + b.arg("outbox", "text") + " AND substr(p.id, 1, 512) = substr(" + id + ", 1, 512) AND p.id = " + id + " OFFSET 0)"
 }
 
 // scanItem reads a row of unsettledQuery.

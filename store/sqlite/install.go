@@ -17,7 +17,7 @@ import (
 var steps embed.FS
 
 // version is the version of the own tables that this program works on.
-const version = 5
+const version = 6
 
 // initialize is what makes the own tables.
 const initialize = "run `sluicebox init`"

@@ -83,7 +83,7 @@ func closed(st store.Store) <-chan struct{} {
 	go func() {
 		defer close(done)
 		for err := error(nil); err == nil; {
-			_, err = st.ParkedLanes(context.Background())
+			err = st.ParkedLanes(context.Background(), func(store.ParkedLane) {})
 		}
 	}()
 	return done

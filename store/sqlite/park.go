@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/lanekinds"
 )
 
 // partRows is the most parked rows that one transaction writes, so that nobody
@@ -37,7 +38,7 @@ func (s *Store) Park(ctx context.Context, epoch store.Epoch, items []store.Item)
 		return s.park(ctx, &items[i])
 	})
 	if err != nil {
-		return fmt.Errorf("park: %w", Explain(err))
+		return fmt.Errorf("park: %w", refusal(err))
 	}
 	return nil
 }
@@ -98,7 +99,7 @@ func (s *Store) Unpark(ctx context.Context, epoch store.Epoch, rows []store.Park
 		return s.unpark(ctx, rows[i])
 	})
 	if err != nil {
-		return fmt.Errorf("unpark: %w", Explain(err))
+		return fmt.Errorf("unpark: %w", refusal(err))
 	}
 	return nil
 }
@@ -227,33 +228,50 @@ func parkedItem(outbox string, row []driver.Value) store.Item {
 
 // ParkedLanes implements store.Parking, on a connection of its own. Lanes are
 // counted by the index of the table's key.
-func (s *Store) ParkedLanes(ctx context.Context) ([]store.ParkedLane, error) {
-	const count = `
-SELECT lane, n, (SELECT kind FROM sluicebox_parked AS p WHERE p.name = ?1 AND p.outbox = ?2 AND p.lane = l.lane LIMIT 1)
-FROM (SELECT lane, count(*) AS n FROM sluicebox_parked WHERE name = ?1 AND outbox = ?2 GROUP BY lane) AS l`
-	var lanes []store.ParkedLane
+func (s *Store) ParkedLanes(ctx context.Context, take func(store.ParkedLane)) error {
 	err := s.look(ctx, func(ctx context.Context, conn *Conn) error {
-		lanes = nil // read again
 		for _, name := range s.outboxes.Names() {
-			err := conn.Query(ctx, count, []any{s.name, name}, func(row []driver.Value) error {
-				hash, _ := row[0].([]byte)
-				n, _ := row[1].(int64)
-				lane := store.ParkedLane{Outbox: name, Rows: int(n)}
-				lane.Kind, _ = textOf(row[2])
-				if copy(lane.Hash[:], hash) != len(lane.Hash) {
-					return fmt.Errorf("in sluicebox_parked, outbox %s: a lane is %x, no SHA-256", name, hash)
-				}
-				lanes = append(lanes, lane)
-				return ctx.Err()
-			})
-			if err != nil {
+			if err := s.parkedLanes(ctx, conn, name, take); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("count the parked rows: %w", Explain(err))
+		return fmt.Errorf("count the parked rows: %w", Explain(err))
 	}
-	return lanes, nil
+	return nil
+}
+
+func (s *Store) parkedLanes(ctx context.Context, conn *Conn, outbox string, take func(store.ParkedLane)) error {
+	const next = "SELECT lane, kind FROM sluicebox_parked WHERE name = ? AND outbox = ? AND lane > ? ORDER BY lane, seq LIMIT 1"
+	const count = "SELECT lane, count(*) FROM sluicebox_parked WHERE name = ? AND outbox = ? GROUP BY lane"
+	lane := func(value driver.Value) (hash store.LaneHash, err error) {
+		if bytes, _ := value.([]byte); copy(hash[:], bytes) != len(hash) {
+			err = fmt.Errorf("in sluicebox_parked, outbox %s: a lane is %x, no hash of one", outbox, bytes)
+		}
+		return hash, err
+	}
+	kinds, err := lanekinds.Find(func(after store.LaneHash) (hash store.LaneHash, kind string, found bool, err error) {
+		err = conn.Query(ctx, next, []any{s.name, outbox, after[:]}, func(row []driver.Value) (err error) {
+			found = true
+			kind, _ = textOf(row[1])
+			hash, err = lane(row[0])
+			return err
+		})
+		return hash, kind, found, err
+	})
+	if err != nil {
+		return err
+	}
+	l := store.ParkedLane{Outbox: outbox}
+	return conn.Query(ctx, count, []any{s.name, outbox}, func(row []driver.Value) (err error) {
+		if l.Hash, err = lane(row[0]); err != nil {
+			return err
+		}
+		n, _ := row[1].(int64)
+		l.Rows, l.Kind = int(n), kinds[l.Hash.Kind()]
+		take(l)
+		return ctx.Err()
+	})
 }

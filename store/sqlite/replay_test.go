@@ -40,8 +40,8 @@ func TestOldReplays(t *testing.T) {
 	}
 }
 
-// TestUpgradeToReplays: the own tables of the version before are brought up to this one
-// with all that they hold. Until then replays say what is to be done.
+// TestUpgradeToReplays: the own tables of a version before are brought up to this one.
+// Until then replays say what is to be done.
 func TestUpgradeToReplays(t *testing.T) {
 	path := newFile(t)
 	r := &rig{path: path, db: openSQL(t, path)}
@@ -63,15 +63,15 @@ func TestUpgradeToReplays(t *testing.T) {
 	if err := r.store.Hold(ctx(t), r.epoch, paused); err != nil {
 		t.Fatal(err)
 	}
-	rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "version 4, and this program needs 5", "sluicebox init")
+	rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "version 4, and this program needs 6", "sluicebox init")
 	_, err = r.store.Named(ctx(t))
 	rigs.WantSetup(t, "named", err, "sluicebox init")
 	rigs.WantSetup(t, "wish", r.store.WishReplay(ctx(t), "job", "{}"), "sluicebox init")
 	rigs.WantSetup(t, "copy", r.store.CopyRows(ctx(t), r.epoch, "job", nil, store.ReplayCursor{}), "sluicebox init")
 	before := r.epoch
 	r.epoch = rigs.Lead(t, r.store)
-	wantIDs(t, "parked", r.parked(t, laneOf("a")), "2")
-	if holds, err := r.store.LoadHolds(ctx(t)); err != nil || len(holds) != 1 || holds[0].Reason != "x" || r.epoch != before+1 {
+	wantIDs(t, "parked", r.parked(t, laneOf("a"))) // by hashes of before version 6
+	if holds, err := r.store.LoadHolds(ctx(t)); err != nil || len(holds) != 0 || r.epoch != before+1 {
 		t.Errorf("the holds are %+v, %v; the epoch is %d", holds, err, r.epoch)
 	}
 	rigs.EndJob(t, r.store, r.epoch, "events", "job", store.JobDone)

@@ -21,12 +21,13 @@ func oddLanes(outbox string) []store.LaneKey {
 	for _, g := range []store.Group{
 		{}, store.GroupOf(""), store.GroupOf("a/b"), store.GroupOf("a"), store.GroupOf("A"), store.GroupOf("a "),
 		store.GroupOf(" a"), store.GroupOf("(none)"), store.GroupOf("NULL"), store.GroupOf(`'"\`), store.GroupOf("ünï ☃"),
-		store.GroupOf(long), store.GroupOf(long + "x"),
+		store.GroupOf(long), store.GroupOf(long + "x"), store.GroupOf("kunde-€ 😀"), store.GroupOf("a\x00"), store.GroupOf("a\xff"), store.GroupOf("a\xfe"),
 	} {
 		list = append(list, lane(outbox, "EVENT", g))
 	}
 	return append(list, lane(outbox, "EVENT/a", store.GroupOf("b")), lane(outbox, "EVENTa", store.Group{}), lane(outbox, "", store.Group{}),
-		lane(outbox, "EVEN", store.GroupOf("Ta")), lane(outbox, "event", store.GroupOf("a")))
+		lane(outbox, "EVEN", store.GroupOf("Ta")), lane(outbox, "event", store.GroupOf("a")), lane(outbox, long, store.GroupOf("a")),
+		lane(outbox, "a\x00\xff€", store.GroupOf("a")))
 }
 
 func (b *bench) loadHolds(t *testing.T, st store.Store) []store.Hold {

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -203,7 +205,7 @@ func (s *suite) testParkRefused(t *testing.T) {
 	b.store.Close()
 	for what, err := range map[string]error{
 		"park": b.store.Park(b.ctx(t), b.epoch, []store.Item{good}), "unpark": b.store.Unpark(b.ctx(t), b.epoch, []store.ParkedRef{parkedRef(&good)}),
-		"read": second(b.store.Parked(b.ctx(t), []store.ParkedFrom{behind(key, 0)}, 1)), "lanes": second(b.store.ParkedLanes(b.ctx(t))),
+		"read": second(b.store.Parked(b.ctx(t), []store.ParkedFrom{behind(key, 0)}, 1)), "lanes": b.store.ParkedLanes(b.ctx(t), func(store.ParkedLane) {}),
 		"forget": second(b.store.ForgetParked(b.ctx(t), b.epoch, 0)),
 	} {
 		if err == nil || errors.Is(err, store.ErrNotLeader) {
@@ -329,20 +331,56 @@ func (s *suite) testParkedLanes(t *testing.T) {
 
 func (b *bench) wantParkedLanes(t *testing.T, what string, st store.Store, want ...store.ParkedLane) {
 	t.Helper()
-	got, err := st.ParkedLanes(b.ctx(t))
-	if err != nil {
-		t.Fatal(err)
-	}
 	set := map[store.ParkedLane]bool{}
-	for _, l := range got {
+	for _, l := range b.parkedLanes(t, st) {
 		set[l] = true
 	}
 	for _, l := range want {
 		if !set[l] {
-			t.Errorf("%s: %+v is not there", what, l)
+			t.Errorf("%s: %.300s is not there", what, fmt.Sprintf("%+v", l))
 		}
 	}
-	if len(got) != len(want) {
-		t.Errorf("%s: %d lanes, want %d", what, len(got), len(want))
+	if len(set) != len(want) {
+		t.Errorf("%s: %d lanes, want %d", what, len(set), len(want))
+	}
+}
+
+func (b *bench) parkedLanes(t *testing.T, st store.Store) (lanes []store.ParkedLane) {
+	t.Helper()
+	if err := st.ParkedLanes(b.ctx(t), func(l store.ParkedLane) { lanes = append(lanes, l) }); err != nil {
+		t.Fatal(err)
+	}
+	return lanes
+}
+
+// testParkOddIDs: ids of any length and with any bytes are parked, told apart, read
+// back and forgotten.
+func (s *suite) testParkOddIDs(t *testing.T) {
+	b := s.start(t, 0)
+	key := lane("a", "EVENT", store.GroupOf("g"))
+	long := make([]byte, 5000) // nothing that compresses
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range long {
+		long[i] = byte(rng.IntN(256))
+	}
+	odd := []string{"", " ", "a", "A", "a ", "a\x00", "a\xff", "a\xfe", "kunde-€ 😀", string(long), string(long) + "x", strings.Repeat("☃", 30_000)}
+	var items []store.Item
+	for i, id := range odd {
+		items = append(items, parkable(key, id, store.Seq(i+1)))
+	}
+	b.park(t, items...)
+	b.park(t, items...)
+	b.wantLane(t, "parked", key, items...)
+	var gone []store.ParkedRef
+	for i := range items {
+		wrong := parkedRef(&items[i])
+		wrong.Seq = store.Seq(1 + (i+1)%len(items)) // that of its neighbour
+		gone = append(gone, wrong)
+	}
+	b.unpark(t, gone...)
+	b.wantLane(t, "rows of these ids and other seqs forgotten", key, items...)
+	for i := range items {
+		b.unpark(t, parkedRef(&items[i]))
+		b.wantLane(t, "one forgotten", key, items[i+1:]...)
 	}
 }

@@ -281,8 +281,8 @@ func (s *suite) testReplayApart(t *testing.T) {
 		t.Helper()
 		b.wantLane(t, what, key, parked)
 		b.wantHolds(t, what, b.store, paused)
-		if lanes, err := b.store.ParkedLanes(b.ctx(t)); err != nil || len(lanes) != 1 || lanes[0].Rows != 1 {
-			t.Errorf("%s: the parked lanes are %+v, %v", what, lanes, err)
+		if lanes := b.parkedLanes(t, b.store); len(lanes) != 1 || lanes[0].Rows != 1 {
+			t.Errorf("%s: the parked lanes are %+v", what, lanes)
 		}
 		if s.stateful() {
 			got := ids(b.unsettled(t, b.view(t), store.Unsettled{Outbox: "a", Limit: 9}))

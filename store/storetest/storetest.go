@@ -230,6 +230,7 @@ func tests() []test {
 		{"dead letters that cannot be asked for", (*suite).testLettersRefused, nil},
 		{"holds and dead letters of a closed store", (*suite).testLettersClosed, isWords},
 		{"rows parked and read back", (*suite).testPark, wordsOrNone},
+		{"parked rows with odd ids", (*suite).testParkOddIDs, isWords},
 		{"rows parked again", (*suite).testParkAgain, isWords},
 		{"what cannot be parked", (*suite).testParkRefused, wordsOrNone},
 		{"an old epoch parks nothing", (*suite).testParkFence, isWords},

@@ -3,8 +3,6 @@ package app
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -120,15 +118,7 @@ func (r *relay) Checks() []admin.Check {
 			*c = s.source(now, c.Detail)
 		}
 	}
-	checks = append(checks, s.checkpoint(now))
-	if lanes := r.lanes.Load(); lanes != nil {
-		for _, name := range slices.Sorted(maps.Keys(*lanes)) {
-			if c, some := refused(name, (*lanes)[name]); some {
-				checks = append(checks, c)
-			}
-		}
-	}
-	return checks
+	return append(checks, s.checkpoint(now))
 }
 
 // source is the check of a source that is connected.

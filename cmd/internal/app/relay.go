@@ -103,17 +103,17 @@ func (r *relay) live(ctx context.Context, tenure *leader.Tenure, lost *capture.L
 		"backlog", int64(len(begin.Backlog))+begin.Parked, "why", begin.Why)
 
 	var holds []store.Hold
-	var parked []store.ParkedLane
+	lanes, routes := r.dispatchers(sinks, epoch, tenure)
 	err = r.reach(ctx, time.Time{}, func(ctx context.Context) (err error) {
 		if holds, err = r.db.store.LoadHolds(ctx); err == nil {
-			parked, err = r.db.store.ParkedLanes(ctx)
+			err = r.db.store.ParkedLanes(ctx, func(l store.ParkedLane) { routes[l.Outbox].RestoreParked(l) })
 		}
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("read which message groups stand still: %w", err)
 	}
-	lanes, routes := r.dispatchers(sinks, epoch, tenure, holds, parked)
+	r.restore(routes, holds)
 	tracker := checkpoint.NewTracker(begin.Frontier)
 	feed := dispatch.NewFeed(tracker, epoch, routes, r.metrics.Captured)
 	if begin.Why != "" {

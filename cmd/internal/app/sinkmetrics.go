@@ -29,6 +29,7 @@ type SinkMetrics struct {
 	ack        prometheus.Observer
 	rows       prometheus.Gauge
 	parked     prometheus.Gauge
+	unparkable prometheus.Gauge
 	rowsParked prometheus.Counter
 	bytes      prometheus.Gauge
 	inFlight   prometheus.Gauge
@@ -56,16 +57,17 @@ func (m *Metrics) newSink(name string) *SinkMetrics {
 	v := &m.sinks
 	s := &SinkMetrics{
 		m: m, name: name, now: time.Now,
-		mixed:    v.requests.WithLabelValues(name, "mixed"),
-		probes:   v.probes.WithLabelValues(name),
-		splits:   v.splits.WithLabelValues(name),
-		shared:   v.shared.WithLabelValues(name),
-		retries:  v.retries.WithLabelValues(name),
-		failures: v.storeFailures.WithLabelValues(name),
-		duration: v.duration.WithLabelValues(name),
-		ack:      v.ack.WithLabelValues(name),
-		rows:     v.rows.WithLabelValues(name),
-		parked:   v.parked.WithLabelValues(name),
+		mixed:      v.requests.WithLabelValues(name, "mixed"),
+		probes:     v.probes.WithLabelValues(name),
+		splits:     v.splits.WithLabelValues(name),
+		shared:     v.shared.WithLabelValues(name),
+		retries:    v.retries.WithLabelValues(name),
+		failures:   v.storeFailures.WithLabelValues(name),
+		duration:   v.duration.WithLabelValues(name),
+		ack:        v.ack.WithLabelValues(name),
+		rows:       v.rows.WithLabelValues(name),
+		parked:     v.parked.WithLabelValues(name),
+		unparkable: v.unparkable.WithLabelValues(name),
 
 		rowsParked: v.rowsParked.WithLabelValues(name),
 		bytes:      v.bytes.WithLabelValues(name),
@@ -176,8 +178,11 @@ func (s *SinkMetrics) Vanished(rows []*store.Item) {
 // StoreFailed counts a claim or an outcome that did not reach the database.
 func (s *SinkMetrics) StoreFailed(string, error) { s.failures.Inc() }
 
-// Refused counts a claim or an outcome of a row that its table refused.
-func (s *SinkMetrics) Refused(store.Ref, string, error) { s.failures.Inc() }
+// Unparkable implements dispatch.Observer: Holds has their number.
+func (s *SinkMetrics) Unparkable(*store.Item, error) {}
+
+// Parkable implements dispatch.Observer.
+func (s *SinkMetrics) Parkable() {}
 
 // RowsParked counts rows that were parked.
 func (s *SinkMetrics) RowsParked(n int) { s.rowsParked.Add(float64(n)) }
@@ -186,6 +191,7 @@ func (s *SinkMetrics) RowsParked(n int) { s.rowsParked.Add(float64(n)) }
 func (s *SinkMetrics) Holds(stats dispatch.Stats) {
 	s.rows.Set(float64(stats.Rows))
 	s.parked.Set(float64(stats.Parked))
+	s.unparkable.Set(float64(stats.Unparkable))
 	s.bytes.Set(float64(stats.Bytes))
 	s.inFlight.Set(float64(stats.InFlight))
 	stamp(s.m.sinks.oldest, stats.Oldest, s.name)

@@ -51,11 +51,8 @@ func (r *relay) sink(name string) (destination, error) {
 }
 
 // dispatchers returns one per sink, by the sink's name, and the one that each
-// outbox goes to, by the outbox's. Lanes that stood still when the relay last ran
-// do so again.
-func (r *relay) dispatchers(sinks map[string]destination, epoch store.Epoch, lease dispatch.Lease,
-	holds []store.Hold, parked []store.ParkedLane,
-) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
+// outbox goes to, by the outbox's.
+func (r *relay) dispatchers(sinks map[string]destination, epoch store.Epoch, lease dispatch.Lease) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
 	bySink, byOutbox = map[string]*dispatch.Dispatcher{}, map[string]*dispatch.Dispatcher{}
 	for name, s := range sinks {
 		watch := &sinkWatch{relay: r, sink: name, SinkMetrics: r.metrics.Sink(name)}
@@ -64,19 +61,15 @@ func (r *relay) dispatchers(sinks map[string]destination, epoch store.Epoch, lea
 		bySink[name].Lease, bySink[name].Replays = lease, r.db.store
 		bySink[name].Replayed = watch.replayed
 	}
-	routes := r.cfg.Routes()
-	for outbox, name := range routes {
+	for outbox, name := range r.cfg.Routes() {
 		byOutbox[outbox] = bySink[name]
 	}
-	bySinkParked := map[*dispatch.Dispatcher][]store.ParkedLane{}
-	for i := range parked {
-		if d := byOutbox[parked[i].Outbox]; d != nil {
-			bySinkParked[d] = append(bySinkParked[d], parked[i])
-		}
-	}
-	for d, of := range bySinkParked {
-		d.RestoreParked(of)
-	}
+	return bySink, byOutbox
+}
+
+// restore makes lanes stand still that did so when the relay last ran.
+func (r *relay) restore(byOutbox map[string]*dispatch.Dispatcher, holds []store.Hold) {
+	routes := r.cfg.Routes()
 	for _, h := range holds {
 		if d := byOutbox[h.Lane.Outbox]; d != nil {
 			d.Restore([]store.Hold{h})
@@ -84,5 +77,4 @@ func (r *relay) dispatchers(sinks map[string]destination, epoch store.Epoch, lea
 				"group", h.Lane.Group.String(), "state", h.Kind.String(), "row", h.ID, "reason", h.Reason)
 		}
 	}
-	return bySink, byOutbox
 }

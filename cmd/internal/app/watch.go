@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
@@ -178,6 +177,20 @@ func (w *sinkWatch) countVanished(outbox string) int {
 	return n
 }
 
+// Unparkable implements dispatch.Observer.
+func (w *sinkWatch) Unparkable(it *store.Item, err error) {
+	w.relay.health.fail("parking of "+w.sink, fmt.Sprintf("row %.40q of %s stays in memory: %v", it.ID, it.Outbox, err))
+	if w.due("unparkable") {
+		w.relay.log.Error("row cannot be parked", "sink", w.sink, "outbox", it.Outbox, "id", it.ID, "group", it.Group.String(), "error", err,
+			"remedy", "it is delivered all the same; until then the log is kept, and a sluicebox_unparkable_rows above 0 counts such rows")
+	}
+}
+
+// Parkable implements dispatch.Observer.
+func (w *sinkWatch) Parkable() {
+	w.relay.health.ok("parking of "+w.sink, "the database takes every row")
+}
+
 // StoreFailed implements dispatch.Observer.
 func (w *sinkWatch) StoreFailed(op string, err error) {
 	w.SinkMetrics.StoreFailed(op, err)
@@ -193,40 +206,6 @@ func (w *sinkWatch) StoreFailed(op string, err error) {
 	if w.due(op) {
 		w.relay.log.Warn("the database did not take a statement; trying again", "sink", w.sink, "statement", op, "error", err)
 	}
-}
-
-// Refused implements dispatch.Observer. The database is well: it has something against
-// one row.
-func (w *sinkWatch) Refused(row store.Ref, what string, err error) {
-	w.SinkMetrics.Refused(row, what, err)
-	if w.due(what + " " + row.Outbox + " " + row.ID) {
-		w.relay.log.Warn("row refused by its table; trying again", "sink", w.sink, "outbox", row.Outbox, "id", row.ID, "statement", what, "error", err)
-	}
-}
-
-// namedRefusals is how many refused rows readiness names.
-const namedRefusals = 3
-
-// refused is the check of the rows that their tables refuse; there is none while they
-// refuse none. It fails if there are so many that nothing is sent.
-func refused(sink string, d *dispatch.Dispatcher) (c admin.Check, some bool) {
-	rows, byOutbox, stopped := d.Refused(namedRefusals)
-	if len(rows) == 0 {
-		return c, false
-	}
-	total := 0
-	for _, n := range byOutbox {
-		total += n
-	}
-	var text strings.Builder
-	fmt.Fprintf(&text, "%d, trying again", total)
-	if stopped {
-		text.WriteString(", and nothing is sent until they are fewer")
-	}
-	for _, row := range rows {
-		fmt.Fprintf(&text, "; row %s of %s since %s: %s", row.ID, row.Outbox, row.Since.UTC().Format(time.RFC3339), row.Error)
-	}
-	return admin.Check{Name: "refused rows of sink " + sink, OK: !stopped, Warning: true, Detail: text.String()}, true
 }
 
 // checkpointWatch observes the keeper.
@@ -297,10 +276,6 @@ func (r *relay) count() {
 	}
 	for name, d := range *lanes {
 		r.metrics.Sink(name).Holds(d.Stats())
-	}
-	for outbox, sink := range r.cfg.Routes() {
-		_, rows, _ := (*lanes)[sink].Refused(0)
-		r.metrics.RefusedRows(sink, outbox, rows[outbox])
 	}
 }
 

@@ -108,9 +108,9 @@ func Pgbench(tb testing.TB) (path string, env []string) {
 }
 
 // Database makes an empty database in the shared server of a major version and
-// returns its URL. When the test ends, its sessions are ended, its replication
+// returns its URL. options are further ones of CREATE DATABASE. When the test ends, its sessions are ended, its replication
 // slots are dropped, and then the database.
-func Database(tb testing.TB, version int) string {
+func Database(tb testing.TB, version int, options ...string) string {
 	tb.Helper()
 	server := Postgres(tb, version)
 	at, err := url.Parse(server)
@@ -121,7 +121,7 @@ func Database(tb testing.TB, version int) string {
 	at.Path = "/" + name
 	// template0: nobody is connected to it, so copies never wait. A copy of its files costs
 	// half as much as one by way of the log, which every relay beside would have to read.
-	Exec(tb, server, "CREATE DATABASE "+name+" TEMPLATE template0 STRATEGY file_copy")
+	Exec(tb, server, "CREATE DATABASE "+name+" TEMPLATE template0 STRATEGY file_copy "+strings.Join(options, " "))
 	tb.Cleanup(func() {
 		if err := dropDatabase(server, name); err != nil {
 			tb.Errorf("dropping the test's database: %v", err)

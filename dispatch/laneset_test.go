@@ -1,0 +1,93 @@
+package dispatch
+
+import (
+	"maps"
+	"runtime"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// TestLaneSetAgainstModel: it holds what a map would, and its lanes come in turn.
+func TestLaneSetAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var s laneSet
+		model := map[groupHash]int{}
+		hash := func(n int) (h groupHash) {
+			h[0], h[9], h[15] = byte(n>>8), 1, byte(n)
+			return h
+		}
+		some := rapid.IntRange(0, 4*maxPage)
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			from, n := some.Draw(t, "from"), some.Draw(t, "n")
+			remove, stride := rapid.IntRange(0, 2).Draw(t, "what") == 0, rapid.SampledFrom([]int{1, -1, 7}).Draw(t, "stride")
+			for i := range n {
+				h := hash((from + i*stride + 100*maxPage) % (4 * maxPage))
+				before, there := model[h]
+				if remove {
+					if rows, was := s.take(h); was != there || rows != before {
+						t.Fatalf("%x had %d rows, %v, want %d, %v", h, rows, was, before, there)
+					}
+					delete(model, h)
+					continue
+				}
+				if got := s.put(h, i); got != before {
+					t.Fatalf("%x had %d rows, want %d", h, got, before)
+				}
+				model[h] = i
+			}
+			if s.n != len(model) {
+				t.Fatalf("%d lanes, want %d", s.n, len(model))
+			}
+		}
+		if len(model) == 0 {
+			return
+		}
+		want := slices.SortedFunc(maps.Keys(model), func(a, b groupHash) int { return slices.Compare(a[:], b[:]) })
+		at := groupHash{}
+		for i := range 2 * len(want) { // twice around
+			if at = s.next(at); at != want[i%len(want)] {
+				t.Fatalf("lane %d is %x, want %x", i, at, want[i%len(want)])
+			}
+		}
+		for i := range s.pages {
+			if len(s.pages[i]) == 0 || i > 0 && len(s.pages[i])+len(s.pages[i-1]) < maxPage/4 {
+				t.Fatalf("page %d of %d has %d lanes", i, len(s.pages), len(s.pages[i]))
+			}
+		}
+	})
+}
+
+// A million parked groups are to fit into 64 MB: each takes 40 bytes at the most,
+// in whatever order the groups come to be parked, and after a restart.
+func TestBytesOfALaneThatIsAway(t *testing.T) {
+	const lanes, most = 200_000, 40
+	hashes := make([]store.LaneHash, lanes)
+	for i := range hashes {
+		key := store.LaneKey{Outbox: "events", Kind: "EVENT", Group: store.GroupOf(string(rune(i)) + "g" + string(rune(i/7)))}
+		hashes[i] = key.Hash()
+	}
+	live := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	for _, order := range []string{"random", "sorted"} {
+		c := newCore(DefaultConfig(), nil, nil)
+		before := live()
+		for i := range hashes {
+			c.shelve([]store.ParkedLane{{Outbox: "events", Kind: "EVENT", Hash: hashes[i], Rows: 1}})
+		}
+		each := float64(live()-before) / float64(c.away[0].lanes.n)
+		t.Logf("%s: %.1f bytes a lane", order, each)
+		if each > most {
+			t.Errorf("%s: a lane that is away takes %.1f bytes, want %d at the most", order, each, most)
+		}
+		slices.SortFunc(hashes, func(a, b store.LaneHash) int { return slices.Compare(a[:], b[:]) })
+		runtime.KeepAlive(c)
+	}
+}

@@ -1,0 +1,75 @@
+package dispatch
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+)
+
+// Rows that the store does not park cost nobody else anything: the others are parked
+// and read back, healthy groups are delivered, and once the receiver is back the group
+// of such rows is too, in its order. One that comes behind parked rows keeps its place.
+func TestARowThatCannotBeParkedStandsAlone(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.BufferRows, cfg.APIBatchSize, cfg.MaxRetries = 8, 3, math.MaxInt32
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.never = map[string]bool{"1": true, "5": true, "8": true}
+		k.set(func() {
+			k.answer = func(ids []string) sink.Result {
+				if ids[0][0] != 'w' {
+					return always(sink.Refused)(ids)
+				}
+				return always(sink.Delivered)(ids)
+			}
+		})
+		var told counter
+		add(t, d, &told, placed(1, numbered("bad", 4)))
+		add(t, d, &told, placed(100, items("other bad", "o1", "o2")))
+		k.pass(time.Minute)
+		d.Relieve(true)
+		d.Press(true)
+		k.pass(time.Second)
+		for i := 4; i < 10; i++ { // behind what is parked
+			add(t, d, &told, placed(200+i, items("bad", fmt.Sprint(i))))
+			k.pass(time.Second)
+		}
+		for i := range 100 {
+			add(t, d, &told, placed(300+i, items(fmt.Sprint("well", i), fmt.Sprint("w", i))))
+			d.Relieve(true)
+			k.pass(100 * time.Millisecond)
+		}
+		k.expect(t, "well rows delivered", k.delivered('w'), 100)
+		s := d.Stats()
+		k.expect(t, "rows that cannot be parked", s.Unparkable, 3)
+		k.expect(t, "rows told of", told.n, 100+12-3)
+		statements := k.parks
+		for range 100 { // it is not tried time and again
+			d.Relieve(true)
+			d.Press(false)
+			k.pass(100 * time.Millisecond)
+		}
+		if again := k.parks - statements; again > 20 {
+			t.Errorf("%d statements try to park in 10 s", again)
+		}
+		k.set(func() { k.requests, k.answer = nil, always(sink.Delivered) })
+		k.pass(10 * time.Minute)
+		var sent []string
+		for _, id := range slices.Concat(k.requests...) {
+			if id[0] != 'o' {
+				sent = append(sent, id)
+			}
+		}
+		k.expect(t, "sent", sent, "[0 1 2 3 4 5 6 7 8 9]")
+		s = d.Stats()
+		k.expect(t, "rows told of, in memory, parked, unparkable", []int{told.n, s.Rows, s.Parked, s.Unparkable}, "[112 0 0 0]")
+		names := slices.Compact(slices.Sorted(slices.Values(k.unparkable)))
+		k.expect(t, "the observer was told of", names, "[1 5 8 none]")
+		if last := k.unparkable[len(k.unparkable)-1]; last != "none" {
+			t.Errorf("it was told of %s last", last)
+		}
+	})
+}

@@ -1,0 +1,18 @@
+// Package lanekinds finds the kinds of parked lanes without reading a row of each.
+package lanekinds
+
+import "github.com/sluicebox/sluicebox/store"
+
+// Find returns the kinds by their hash. next reads the first lane of the outbox
+// behind a hash, and its kind.
+func Find(next func(after store.LaneHash) (lane store.LaneHash, kind string, found bool, err error)) (map[store.KindHash]string, error) {
+	kinds := map[store.KindHash]string{}
+	for after := (store.LaneHash{}); ; {
+		lane, kind, found, err := next(after)
+		if err != nil || !found {
+			return kinds, err
+		}
+		kinds[lane.Kind()] = kind
+		after = lane.Kind().Last()
+	}
+}
