@@ -25,6 +25,13 @@ type assembler struct {
 	emit func(b capture.Batch) error
 	// refresh reads the columns of a table that the log does not name.
 	refresh func(t *table) error
+	// findWriters reads what statements may write outboxes through; nil: only those that
+	// name one count. writers is what it found, nil if it is to be asked.
+	findWriters func() (*writers, error)
+	writers     *writers
+	// doubt is why rows may be missing, if they may, and doubtFrom when that is said.
+	doubt     string
+	doubtFrom time.Time
 
 	last   place // everything up to here was read, and emitted but for bare positions
 	idle   idle
@@ -88,7 +95,10 @@ func (a *assembler) event(kind replication.EventType, raw []byte, end uint32) er
 	case replication.ROTATE_EVENT:
 		return a.rotate(raw)
 	case replication.HEARTBEAT_EVENT, replication.HEARTBEAT_LOG_EVENT_V2:
-		return nil
+		return a.doubted()
+	}
+	if err := a.doubted(); err != nil {
+		return err
 	}
 	if a.outer == nil {
 		return fmt.Errorf("an event (%s) before the description of the format", kind)
@@ -123,7 +133,7 @@ func (a *assembler) inside(d *decoder, kind replication.EventType, raw []byte, e
 	case replication.INCIDENT_EVENT:
 		return lost("the server notes an incident behind %s: its binlog lacks transactions", a.last.position())
 	case replication.EXECUTE_LOAD_QUERY_EVENT:
-		return a.statement(raw)
+		return a.statement("", append([]byte("LOAD "), raw...))
 	case replication.STOP_EVENT, replication.ROWS_QUERY_EVENT, replication.PREVIOUS_GTIDS_EVENT, replication.TRANSACTION_CONTEXT_EVENT,
 		replication.VIEW_CHANGE_EVENT, replication.IGNORABLE_EVENT, replication.INTVAR_EVENT, replication.RAND_EVENT, replication.USER_VAR_EVENT,
 		replication.BEGIN_LOAD_QUERY_EVENT, replication.APPEND_BLOCK_EVENT, replication.MARIADB_ANNOTATE_ROWS_EVENT,

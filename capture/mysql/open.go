@@ -21,6 +21,10 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	if err != nil {
 		return capture.Opening{}, err
 	}
+	s.follows, s.doubtFrom = true, time.Time{}
+	if at.Position == "" && at.Seq > 0 { // a cut, and not the first
+		s.doubtFrom = time.Now().Add(doubtPause)
+	}
 	why, err := s.whyCut(ctx, at, sv)
 	if err != nil {
 		return capture.Opening{}, err

@@ -46,7 +46,7 @@ func (a *assembler) query(d *decoder, raw []byte, end uint32) error {
 	}
 	a.foreign = true
 	if a.began {
-		return a.statement(q.Query)
+		return a.statement(string(q.Schema), q.Query)
 	}
 	if err := a.changed(q.Query); err != nil {
 		return err
@@ -69,6 +69,7 @@ func words(query []byte) (first, second string) {
 
 // changed notes the tables that a statement may have changed.
 func (a *assembler) changed(query []byte) error {
+	a.writers = nil // it may have made or dropped one
 	text := strings.ToLower(string(query))
 	for _, t := range a.tables.byKey {
 		if strings.Contains(text, strings.ToLower(t.name)) {
@@ -83,16 +84,17 @@ func (a *assembler) changed(query []byte) error {
 
 // statement takes a statement inside a transaction. The rows that it wrote are not
 // in the log: a session wrote with binlog_format=STATEMENT or MIXED.
-func (a *assembler) statement(query []byte) error {
-	text := strings.ToLower(string(query))
-	first, _ := words(query)
-	if first == "CREATE" { // … SELECT, whose rows follow
+func (a *assembler) statement(schema string, query []byte) error {
+	if first, _ := words(query); first == "CREATE" { // … SELECT, whose rows follow
 		return a.changed(query)
 	}
-	for _, t := range a.tables.byKey {
-		if strings.Contains(text, strings.ToLower(t.name)) && first != "UPDATE" && first != "DELETE" {
-			return lost("a session wrote table %s.%s with a binlog_format that is not ROW: its rows are not in the binlog", t.schema, t.name)
-		}
+	why, doubt, err := a.unseen(schema, query)
+	switch {
+	case err != nil || why == "":
+		return err
+	case doubt:
+		a.doubt = why
+		return a.doubted()
 	}
-	return nil
+	return lost("%s", why)
 }

@@ -94,6 +94,10 @@ func (r *run) read(ctx context.Context) error {
 	st := &stream{src: s, ctx: ctx, dump: d, asm: asm, out: r.out, until: r.until, begun: r.begun}
 	asm.emit, asm.cutMark = st.send, r.cutMark
 	asm.refresh = func(t *table) error { return s.refresh(ctx, t) }
+	if s.follows {
+		asm.doubtFrom = s.doubtFrom
+		asm.findWriters = func() (*writers, error) { return s.findWriters(ctx, s.server.tables) }
+	}
 	s.server.tables.charsets.load = func(name string) (*charset, error) { return s.loadCharset(ctx, name) }
 	err := s.openDump(ctx, d, s.server, r.serverID, r.from, st)
 	if err != nil {

@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"fmt"
+	"time"
 
 	driver "github.com/go-sql-driver/mysql"
 
@@ -24,6 +25,10 @@ type Source struct {
 	misfits string // the table whose columns did not fit the last time
 
 	server *server // what Open found; nil before
+	// follows: Open was called, and rows that the log does not show are lost. doubtFrom is
+	// when it may be said that there may be some.
+	follows   bool
+	doubtFrom time.Time
 
 	log acked.Log[place]
 }

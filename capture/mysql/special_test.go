@@ -94,6 +94,19 @@ func TestTransactions(t *testing.T) {
 	})
 }
 
+// A row that the relay's own UPDATE moves to another partition is no new row in the binlog.
+func TestPartitionedByStatus(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		d := newDatabase(t, f, f.Database(t))
+		d.exec(t, "ALTER TABLE outbox_events DROP PRIMARY KEY, ADD PRIMARY KEY (id, status)",
+			"ALTER TABLE outbox_events PARTITION BY LIST COLUMNS (status) (PARTITION open VALUES IN ('PENDING'), PARTITION busy VALUES IN ('PROCESSING'), PARTITION done VALUES IN ('COMPLETED', 'FAILED'))")
+		fo, _, _ := follow(t, d, d.config(), store.Checkpoint{})
+		d.exec(t, insert("a"), "UPDATE outbox_events SET status = 'PROCESSING'", "UPDATE outbox_events SET status = 'PENDING'", "UPDATE outbox_events SET status = 'COMPLETED'", insert("b"))
+		fo.Rows(2)
+		fo.Expect("a", "b")
+	})
+}
+
 // A row that is larger than a packet of the protocol.
 func TestLargeRow(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {

@@ -1,0 +1,191 @@
+package mysql
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	mystore "github.com/sluicebox/sluicebox/store/mysql"
+)
+
+// doubtPause is the shortest time between two cuts for statements that may have written
+// rows: a session that writes many, about other tables, must not have the tables read for
+// each.
+const doubtPause = time.Minute
+
+// writers are what a statement may write outboxes through without naming them.
+type writers struct {
+	// names are those of the outboxes, and of views, routines and tables with triggers that
+	// write them, in small letters; hidden are those whose bodies the account may not see.
+	names, hidden []string
+	// shown are the databases whose triggers the account may see; all are if it has "*".
+	shown map[string]bool
+}
+
+// A trigger's table stands for it. Views and routines are what statements name.
+const bodiesSQL = `SELECT EVENT_OBJECT_TABLE, COALESCE(ACTION_STATEMENT, '') FROM information_schema.TRIGGERS
+UNION ALL SELECT TABLE_NAME, COALESCE(VIEW_DEFINITION, '') FROM information_schema.VIEWS WHERE TABLE_SCHEMA NOT IN ('sys', 'mysql', 'information_schema', 'performance_schema')
+UNION ALL SELECT ROUTINE_NAME, COALESCE(ROUTINE_DEFINITION, '') FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA NOT IN ('sys', 'mysql')`
+
+// findWriters asks the server for them.
+func (s *Source) findWriters(ctx context.Context, tables *tables) (*writers, error) {
+	rows, err := s.control.db.QueryContext(ctx, bodiesSQL)
+	if err != nil {
+		return nil, fmt.Errorf("look for triggers, views and routines: %w", mystore.Explain(err))
+	}
+	defer func() { _ = rows.Close() }()
+	bodies := map[string][]string{} // by name
+	for rows.Next() {
+		var name, body string
+		if err := rows.Scan(&name, &body); err != nil {
+			return nil, fmt.Errorf("look for triggers, views and routines: %w", err)
+		}
+		name = strings.ToLower(name)
+		bodies[name] = append(bodies[name], strings.ToLower(body))
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("look for triggers, views and routines: %w", mystore.Explain(err))
+	}
+	w := &writers{names: through(bodies, tables.names(), false)}
+	w.hidden = through(bodies, nil, true)
+	grants, err := s.control.strings(ctx, "SHOW GRANTS")
+	if err != nil {
+		return nil, fmt.Errorf("ask for the account's grants: %w", mystore.Explain(err))
+	}
+	w.shown = triggersShown(grants)
+	return w, nil
+}
+
+// through adds to some names those whose bodies have one of them, or none to be seen if hidden
+// is set, and those that write through such. It takes them out of bodies.
+func through(bodies map[string][]string, list []string, hidden bool) []string {
+	for grown := true; grown; {
+		grown = false
+		for name, texts := range bodies {
+			if slices.ContainsFunc(texts, func(body string) bool { return hidden && body == "" || anyNamed(body, list) != "" }) {
+				list, grown = append(list, name), true
+				delete(bodies, name)
+			}
+		}
+	}
+	return list
+}
+
+// names are those of the outboxes' tables, in small letters.
+func (t *tables) names() (list []string) {
+	for _, tb := range t.byKey {
+		list = append(list, strings.ToLower(tb.name))
+	}
+	return list
+}
+
+// anyNamed returns the first of some names that a text in small letters has, "" if none.
+func anyNamed(text string, list []string) string {
+	for _, name := range list {
+		if names(text, name) {
+			return name
+		}
+	}
+	return ""
+}
+
+// names reports whether a text has a name as a word.
+func names(text, name string) bool {
+	inside := func(c byte) bool {
+		return c == '_' || c == '$' || c >= 0x80 || '0' <= c && c <= '9' || 'a' <= c && c <= 'z'
+	}
+	for from := 0; ; {
+		i := strings.Index(text[from:], name)
+		if i < 0 {
+			return false
+		}
+		i += from
+		end := i + len(name)
+		if (i == 0 || !inside(text[i-1])) && (end == len(text) || !inside(text[end])) {
+			return true
+		}
+		from = i + 1
+	}
+}
+
+// grantForm is a grant on all databases or on one.
+var grantForm = regexp.MustCompile("^GRANT (.*) ON (\\*|`[^`]*`)\\.\\* TO ")
+
+// triggersShown are the databases whose triggers an account of some grants may see.
+func triggersShown(grants []string) map[string]bool {
+	shown := map[string]bool{}
+	for _, grant := range grants {
+		m := grantForm.FindStringSubmatch(grant)
+		if m == nil {
+			continue
+		}
+		if rights := strings.Split(m[1], ", "); slices.Contains(rights, "TRIGGER") || slices.Contains(rights, "ALL PRIVILEGES") {
+			shown[strings.ReplaceAll(strings.Trim(m[2], "`"), `\`, "")] = true
+		}
+	}
+	return shown
+}
+
+// comments are what a statement may begin with.
+var comments = regexp.MustCompile(`^(\s+|/\*(?s:.*?)\*/|(--\s|#)[^\n]*\n)+`)
+
+// unseen says why a statement inside a transaction may have written rows of an outbox, which
+// are not in the log then; "" if it has not. In doubt the server does not show the account
+// whether it has.
+func (a *assembler) unseen(schema string, query []byte) (why string, doubt bool, err error) {
+	query = comments.ReplaceAll(query, nil)
+	text := strings.ToLower(string(query))
+	first, _ := words(query)
+	switch first {
+	case "CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE", "ANALYZE", "OPTIMIZE", "REPAIR", "GRANT", "REVOKE", "FLUSH", "SET":
+		return "", false, nil
+	}
+	shown := head(query)
+	for _, t := range a.tables.byKey {
+		if strings.Contains(text, strings.ToLower(t.name)) && first != "UPDATE" && first != "DELETE" {
+			return fmt.Sprintf("a session wrote table %s.%s with a binlog_format that is not ROW: its rows are not in the binlog (%s)", t.schema, t.name, shown), false, nil
+		}
+	}
+	if a.findWriters == nil {
+		return "", false, nil
+	}
+	if a.writers == nil {
+		if a.writers, err = a.findWriters(); err != nil {
+			return "", false, err
+		}
+	}
+	w, outboxes := a.writers, a.tables.names()
+	others := slices.DeleteFunc(slices.Clone(w.names), func(name string) bool { return slices.Contains(outboxes, name) })
+	if name := anyNamed(text, others); name != "" || first == "SELECT" { // which is logged for the function that wrote
+		return fmt.Sprintf("a session wrote with a binlog_format that is not ROW, through %q, which may write an outbox: its rows are not in the binlog; SET SESSION binlog_format = 'ROW' for it (%s)",
+			cmp.Or(name, "a function"), shown), false, nil
+	}
+	if (w.shown["*"] || w.shown[schema]) && anyNamed(text, w.hidden) == "" {
+		return "", false, nil
+	}
+	return fmt.Sprintf("a session wrote with a binlog_format that is not ROW, and the account may not see whether a trigger or a view wrote an outbox then; "+
+		"SET SESSION binlog_format = 'ROW' for it, or GRANT TRIGGER ON the database to the relay's account (%s)", shown), true, nil
+}
+
+// head is how a statement begins, without any value.
+func head(query []byte) string {
+	const longest = 80
+	value := func(r rune) bool { return r < ' ' || strings.ContainsRune("('\"=0123456789", r) }
+	if i := bytes.IndexFunc(query, value); i >= 0 {
+		query = query[:i]
+	}
+	return strings.Join(strings.Fields(strings.ToValidUTF8(string(query[:min(len(query), longest)]), "")), " ") + " …"
+}
+
+// doubted returns the *capture.LostError of a doubt, once it is time for it.
+func (a *assembler) doubted() error {
+	if a.doubt == "" || time.Now().Before(a.doubtFrom) {
+		return nil
+	}
+	return lost("%s", a.doubt)
+}
