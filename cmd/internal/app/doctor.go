@@ -107,7 +107,9 @@ func (d *doctor) data(ctx context.Context) {
 		return
 	}
 	defer db.store.Close()
-	if !d.examine(ctx, PartDatabase, "database", db.store, ownTables(ctx, db.store)) {
+	reached := d.examine(ctx, PartDatabase, "database", db.store, ownTables(ctx, db.store))
+	d.todaysTable(ctx)
+	if !reached {
 		return // the log is in the same place
 	}
 	mode := d.cfg.Settings.Source.Mode
@@ -127,6 +129,42 @@ func (d *doctor) data(ctx context.Context) {
 			f.Text += "; until that is mended the relay polls (source.mode: auto)"
 		}
 	})
+}
+
+// todaysTable looks for the table that FlowCatalyst's SDKs write today, where one of the
+// older processor is configured and something is wrong with it.
+func (d *doctor) todaysTable(ctx context.Context) {
+	today, s := store.OutboxMessages().Name, &d.cfg.Settings
+	table := strings.ReplaceAll(today, "-", "_")
+	faulty := func(o config.Outbox) bool {
+		return o.Layout == store.FlowCatalyst().Name && slices.ContainsFunc(d.found, func(f Finding) bool {
+			return f.Part == PartDatabase && f.Grade == store.Fault && f.Subject == "outbox "+o.Name
+		})
+	}
+	i := slices.IndexFunc(s.Outboxes, faulty)
+	if i < 0 || slices.ContainsFunc(s.Outboxes, func(o config.Outbox) bool { return o.Layout == today }) {
+		return
+	}
+	cfg, of := *d.cfg, s.Outboxes[i]
+	cfg.Settings.Outboxes = []config.Outbox{{Name: table, Table: of.Table[:strings.LastIndex(of.Table, ".")+1] + table, Layout: today, Sink: of.Sink}}
+	db, err := openDatabase(&cfg)
+	if err != nil {
+		return
+	}
+	defer db.store.Close()
+	ctx, cancel := context.WithTimeoutCause(ctx, doctorWait, errDoctorWait)
+	defer cancel()
+	found, _ := db.store.Examine(ctx) // what keeps it from an answer was found before
+	if !slices.ContainsFunc(found, func(f store.Finding) bool { return f.Grade == store.Fine && f.Subject == "outbox "+table }) {
+		return
+	}
+	name := cfg.Settings.Outboxes[0].Table
+	d.add(PartDatabase, store.Finding{
+		Grade: store.Advice, Subject: "outbox " + of.Name,
+		Text: fmt.Sprintf("table %s is there, which FlowCatalyst's SDKs write today; %s is one of the processor before it", name, of.Table),
+		Remedy: fmt.Sprintf("if they write yours, put this into the configuration, in place of what names %s:\noutboxes: [{table: %s, layout: %s, sink: platform}]\n"+
+			"sinks: {platform: {type: flowcatalyst, api-base-url: '…', token: '…'}}", of.Table, name, today),
+	}, false)
 }
 
 // installer is a store that knows whether Install would mend what is wrong with the

@@ -84,6 +84,34 @@ func TestDoctor(t *testing.T) {
 	})
 }
 
+// Who begins with the preset beside the table that SDKs write today is told so, with the
+// configuration to use, and that one is right.
+func TestDoctorSeesTodaysTable(t *testing.T) {
+	t.Parallel()
+	onHosts(t, kinds(t), func(t *testing.T, h host) {
+		database, _ := prepare(t, h, func(k *kind) string { return k.messages })
+		const receiver = "http://127.0.0.1:1"
+		preset := preset(database, receiver, "")
+		d, text, code := doctor(t, preset)
+		i := slices.IndexFunc(d.Findings, func(f finding) bool { return f.Grade == "advice" && strings.Contains(f.Text, "table outbox_messages is there") })
+		if i < 0 || code != 78 {
+			t.Fatalf("exit code %d:\n%s", code, text)
+		}
+		_, use, _ := strings.Cut(d.Findings[i].Remedy, "\n")
+		use = strings.Replace(strings.Replace(use, "…", receiver, 1), "…", "token", 1)
+		for line := range strings.Lines(preset) {
+			if !strings.HasPrefix(line, "flowcatalyst:") {
+				use += "\n" + strings.TrimSpace(line)
+			}
+		}
+		d, text, _ = doctor(t, use)
+		if !slices.ContainsFunc(d.Findings, func(f finding) bool { return f.Grade == "ok" && f.Subject == "outbox outbox_messages" }) ||
+			strings.Contains(text, "outbox_events") {
+			t.Errorf("with\n%s\ndoctor says\n%s", use, text)
+		}
+	})
+}
+
 // What no statement mends is named with what does.
 func TestDoctorOfAConfiguration(t *testing.T) {
 	t.Parallel()
