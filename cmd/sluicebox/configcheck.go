@@ -20,6 +20,9 @@ func (c *checkCommand) Run(p *program) error {
 	if err != nil {
 		return err
 	}
+	if err := cfg.Unread(); err != nil {
+		return err
+	}
 	print := cfg.YAML
 	if c.JSON {
 		print = cfg.JSON

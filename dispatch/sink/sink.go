@@ -88,6 +88,24 @@ type Pinger interface {
 	Ping(ctx context.Context, kind string) (res Result, ok bool)
 }
 
+// FileError says that a sink cannot be opened for want of a file, or for what is in it.
+// The same configuration may work later.
+type FileError struct {
+	Key string // of the configuration; "" where Err names it
+	Err error
+}
+
+// Error returns the key and what is wrong.
+func (e *FileError) Error() string {
+	if e.Key == "" {
+		return e.Err.Error()
+	}
+	return e.Key + ": " + e.Err.Error()
+}
+
+// Unwrap returns what is wrong.
+func (e *FileError) Unwrap() error { return e.Err }
+
 // Class says what an answer means for the rows.
 type Class uint8
 

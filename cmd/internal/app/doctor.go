@@ -253,7 +253,7 @@ func (d *doctor) routed(sink string) bool {
 func (d *doctor) destinations(ctx context.Context) {
 	sinks := map[string]destination{}
 	for _, name := range d.cfg.Sinks() {
-		s, err := d.sink(name)
+		s, err := d.sink(d.cfg, name)
 		if err != nil {
 			d.fail(PartSinks, name, &store.SetupError{Problem: err.Error()})
 			continue

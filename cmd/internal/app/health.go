@@ -38,6 +38,13 @@ func (h *health) only(checks ...admin.Check) {
 	}
 }
 
+// forget takes a check away.
+func (h *health) forget(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.checks, name)
+}
+
 func (h *health) set(c admin.Check) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

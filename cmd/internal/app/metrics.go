@@ -68,7 +68,7 @@ type sinkVecs struct {
 	rows, bytes, lanes, inFlight  *prometheus.GaugeVec
 	parked, unparkable, oldest    *prometheus.GaugeVec
 	rowsParked, skipped           *prometheus.CounterVec
-	suspect                       *prometheus.GaugeVec
+	suspect, unopened             *prometheus.GaugeVec
 }
 
 // registrar makes metrics of the program and registers them.
@@ -134,6 +134,7 @@ func newSinkVecs(r registrar) sinkVecs {
 		splits:        r.counters("splits_total", "Requests that looked for the row to blame for an earlier failure.", "sink"),
 		shared:        r.counters("shared_requests_total", "Requests with rows of several message groups.", "sink"),
 		suspect:       r.gauges("sink_suspect", "1 while nothing but probes goes to an endpoint of the sink, by what its latest failure means.", "sink", "class"),
+		unopened:      r.gauges("sink_unopened", "1 while the sink cannot be opened, because a file that it needs cannot be used.", "sink"),
 		retries:       r.counters("retries_total", "Failed attempts that were counted against a row, which is tried again.", "sink"),
 		skipped:       r.counters("rows_skipped_total", "Delivered rows that the receiver has and did nothing with, as it said.", "sink", "kind"),
 		rowsParked:    r.counters("rows_parked_total", "Rows moved into the relay's own table, to bound the memory and the log that they hold.", "sink"),

@@ -80,11 +80,7 @@ func (r *relay) live(ctx context.Context, tenure *leader.Tenure, lost *capture.L
 	if err != nil {
 		return err
 	}
-	defer func() {
-		for _, s := range sinks {
-			s.Close()
-		}
-	}()
+	defer sinks.close()
 	var src source
 	var begin checkpoint.Begin
 	err = r.reach(ctx, time.Time{}, func(ctx context.Context) (err error) {
@@ -103,7 +99,7 @@ func (r *relay) live(ctx context.Context, tenure *leader.Tenure, lost *capture.L
 		"backlog", int64(len(begin.Backlog))+begin.Parked, "why", begin.Why)
 
 	var holds []store.Hold
-	lanes, routes := r.dispatchers(sinks, epoch, tenure)
+	lanes, routes := r.dispatchers(sinks.sinks, epoch, tenure)
 	err = r.reach(ctx, time.Time{}, func(ctx context.Context) (err error) {
 		if holds, err = r.db.store.LoadHolds(ctx); err == nil {
 			err = r.db.store.ParkedLanes(ctx, func(l store.ParkedLane) { routes[l.Outbox].RestoreParked(l) })
@@ -134,7 +130,7 @@ func (r *relay) live(ctx context.Context, tenure *leader.Tenure, lost *capture.L
 	if begin.Why == "" {
 		src.Acknowledge(begin.From) // it is saved; the server may not have heard
 	}
-	return r.flow(ctx, src, begin.From, feed, lanes, keeper, r.besides(src, feed, lanes, urge, &begin))
+	return r.flow(ctx, src, begin.From, feed, lanes, keeper, append(r.besides(src, feed, lanes, urge, &begin), sinks.keepOpen))
 }
 
 // besides returns what a life does besides the way of the rows: it looks for rows

@@ -23,6 +23,7 @@ type SinkMetrics struct {
 	splits     prometheus.Counter
 	shared     prometheus.Counter
 	suspect    [sink.Misconfigured + 1]prometheus.Gauge
+	unopened   prometheus.Gauge
 	retries    prometheus.Counter
 	failures   prometheus.Counter
 	duration   prometheus.Observer
@@ -68,6 +69,7 @@ func (m *Metrics) newSink(name string) *SinkMetrics {
 		rows:       v.rows.WithLabelValues(name),
 		parked:     v.parked.WithLabelValues(name),
 		unparkable: v.unparkable.WithLabelValues(name),
+		unopened:   v.unopened.WithLabelValues(name),
 
 		rowsParked: v.rowsParked.WithLabelValues(name),
 		bytes:      v.bytes.WithLabelValues(name),
@@ -135,6 +137,14 @@ func (s *SinkMetrics) Suspected(all []dispatch.Suspicion) {
 
 // Stalled implements dispatch.Observer: the lanes are counted by their states.
 func (s *SinkMetrics) Stalled(*dispatch.LaneInfo) {}
+
+// Opened notes whether the sink is open, or cannot be opened.
+func (s *SinkMetrics) Opened(open bool) {
+	s.unopened.Set(0)
+	if !open {
+		s.unopened.Set(1)
+	}
+}
 
 func count(counters []prometheus.Counter, class sink.Class, n int) {
 	if class >= sink.Delivered && class <= sink.Misconfigured {

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
@@ -19,40 +20,75 @@ type destination interface {
 }
 
 // sinks opens every sink, by name: also those that no outbox routes to get what a replay
-// sends them.
-func (r *relay) sinks() (map[string]destination, error) {
-	sinks := map[string]destination{}
+// sends them. One whose files are away is opened later; an error says that one can never
+// be opened.
+func (r *relay) sinks() (*files, error) {
+	f := &files{relay: r, sinks: map[string]*reopener{}, refused: make(chan struct{}, 1), said: map[string]string{}}
+	f.changed(r.cfg.Files())
+	cfg, err := r.cfg.Reread() // a life may begin long after the start
+	if err != nil {
+		cfg = r.cfg
+	}
 	for _, name := range r.cfg.Sinks() {
-		s, err := r.sink(name)
-		if err != nil {
-			for _, open := range sinks {
-				open.Close()
-			}
+		s := &reopener{
+			name: name, limits: r.limits(name), refused: f.urge,
+			open: func(cfg *config.Config) (destination, error) { return r.sink(cfg, name) },
+		}
+		f.sinks[name] = s
+		_, err := s.reopen(cfg)
+		var file *sink.FileError
+		if err != nil && !errors.As(err, &file) {
+			f.close()
 			return nil, &store.SetupError{Problem: fmt.Sprintf("sink %s: %v", name, err)}
 		}
-		sinks[name] = s
+		f.say(name, err)
 	}
-	return sinks, nil
+	return f, nil
+}
+
+// urge has the files looked at.
+func (f *files) urge() {
+	select {
+	case f.refused <- struct{}{}:
+	default:
+	}
+}
+
+func (f *files) close() {
+	for _, s := range f.sinks {
+		s.Close()
+	}
+}
+
+// limits returns the Limits of one sink.
+func (r *relay) limits(name string) func(kind string) sink.Limits {
+	if r.cfg.SinkType(name) == config.SinkWebhook {
+		return r.cfg.Webhook(name).Limits
+	}
+	return r.cfg.FlowCatalyst(name).Limits
 }
 
 // sink opens one sink, of whatever type.
-func (r *relay) sink(name string) (destination, error) {
-	agent := "sluicebox/" + r.version
-	if r.cfg.SinkType(name) == config.SinkWebhook {
-		cfg := r.cfg.Webhook(name)
-		if cfg.UserAgent == "" {
-			cfg.UserAgent = agent
-		}
-		return webhook.New(cfg)
+func (r *relay) sink(cfg *config.Config, name string) (destination, error) {
+	if err := cfg.UnreadBy(name); err != nil {
+		return nil, &sink.FileError{Err: err}
 	}
-	cfg := r.cfg.FlowCatalyst(name)
-	cfg.UserAgent = agent
-	return flowcatalyst.New(cfg)
+	agent := "sluicebox/" + r.version
+	if cfg.SinkType(name) == config.SinkWebhook {
+		c := cfg.Webhook(name)
+		if c.UserAgent == "" {
+			c.UserAgent = agent
+		}
+		return webhook.New(c)
+	}
+	c := cfg.FlowCatalyst(name)
+	c.UserAgent = agent
+	return flowcatalyst.New(c)
 }
 
 // dispatchers returns one per sink, by the sink's name, and the one that each
 // outbox goes to, by the outbox's.
-func (r *relay) dispatchers(sinks map[string]destination, epoch store.Epoch, lease dispatch.Lease) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
+func (r *relay) dispatchers(sinks map[string]*reopener, epoch store.Epoch, lease dispatch.Lease) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
 	bySink, byOutbox = map[string]*dispatch.Dispatcher{}, map[string]*dispatch.Dispatcher{}
 	for name, s := range sinks {
 		watch := &sinkWatch{relay: r, sink: name, SinkMetrics: r.metrics.Sink(name)}

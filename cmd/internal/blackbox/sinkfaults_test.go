@@ -2,11 +2,18 @@ package blackbox
 
 import (
 	"encoding/base64"
+	"encoding/pem"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
@@ -82,6 +89,133 @@ admin: {listen: %s}
 				t.Errorf("%s shows %s", what, form)
 			}
 		}
+	}
+	expectStop(t, r)
+}
+
+// sinksOfFiles are three on one database: the first needs a file of authorities, the second one with
+// its token.
+const sinksOfFiles = `
+name: %s
+source: {url: %q}
+outboxes:
+  - {table: Deliveries, layout: custom, kind: order, sink: secure, state: timestamps, order-by: [made], columns: &columns {id: row_key, group: body, payload: body, delivered: sent_at, failed: dead_at, error: why}}
+  - {table: Tokens, layout: custom, kind: order, sink: token, state: timestamps, order-by: [made], columns: *columns}
+  - {table: Plain, layout: custom, kind: order, sink: plain, state: timestamps, order-by: [made], columns: *columns}
+sinks:
+  secure: {type: webhook, url: "%s/a", ca-file: %q, backoff: {initial: 50ms, max: 1s}}
+  token: {type: webhook, url: "%s/b", token: "${file:%s}", backoff: {initial: 50ms, max: 1s}}
+  plain: {type: webhook, url: "%s/c"}
+admin: {listen: %s}
+`
+
+// A sink whose file is gone keeps no other from delivering: it is not opened, with an alarm
+// that names it, and opened once the file is back; its rows then arrive in order. A changed
+// token is used without a restart.
+func TestASinkThatCannotBeOpened(t *testing.T) {
+	t.Parallel()
+	d, dir := sqliteDeliveries(t), t.TempDir()
+	for _, name := range []string{"Tokens", "Plain"} {
+		table := strings.Replace(deliveriesTable, "Deliveries", name, 1)
+		d.exec(fmt.Sprintf(table, "DATETIME", "(strftime('%Y-%m-%d %H:%M:%f', 'now'))", "TEXT"))
+	}
+	var to [3]*sinktest.Receiver // of the sinks, in their order
+	for i := range to {
+		to[i] = sinktest.NewReceiver(t)
+	}
+	behind, err := url.Parse(to[0].URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure := httptest.NewTLSServer(httputil.NewSingleHostReverseProxy(behind))
+	t.Cleanup(secure.Close)
+	to[1].Script(func(r *sinktest.Request) sinktest.Answer {
+		if r.Header.Get("Authorization") != "Bearer new" {
+			return sinktest.Answer{Status: http.StatusUnauthorized}
+		}
+		return sinktest.Answer{}
+	})
+	ca, token := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "token")
+	put := func(path string, text []byte) {
+		t.Helper()
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const rows = 50
+	insert := func(table string, first int) {
+		for i := first; i < first+rows; i++ {
+			d.exec(fmt.Sprintf(`INSERT INTO %q (row_key, body) VALUES (%d, 'one group')`, table, i))
+		}
+	}
+	config := fmt.Sprintf(sinksOfFiles, nameFor(d.source), d.source, secure.URL, ca, to[1].URL(), token, to[2].URL(), adminKey)
+	// Other commands say so, and that the sink alone is at fault.
+	out, stderr, code := command(t, nil, "config", "check", "-c", configFile(t, config))
+	if want := ": sinks.token.token: refers to the file " + token + ": no such file"; code != 78 || !strings.Contains(stderr, want) {
+		t.Errorf("config check exits with %d: %s%s", code, out, stderr)
+	}
+	_, text, code := doctor(t, config)
+	if said := strings.Join(strings.Fields(text), " "); code != 78 || !strings.Contains(said, "ca-file: open "+ca) || !strings.Contains(said, "refers to the file "+token) {
+		t.Errorf("doctor exits with %d:\n%s", code, text)
+	}
+
+	r := start(t, config)
+	r.waitFor("reading")
+	for table, first := range map[string]int{"Deliveries": 1000, "Tokens": 2000, "Plain": 3000} {
+		insert(table, first)
+	}
+	arrive(t, to[2], rows)
+	for sink, want := range map[string]string{"secure": "ca-file: open " + ca, "token": "refers to the file " + token} {
+		status, body := r.get("/readyz?verbose")
+		if status == 200 || !strings.Contains(body, "sink "+sink+" open") || !strings.Contains(body, want) {
+			t.Errorf("/readyz is %d:\n%s", status, body)
+		}
+		if n := r.metric(fmt.Sprintf("sluicebox_sink_unopened{sink=%q}", sink)); n != 1 {
+			t.Errorf("the metric of %s is %v", sink, n)
+		}
+		r.waitFor(`msg="sink not opened" sink=` + sink)
+		r.waitFor(`sink=` + sink + ` endpoint="" class=misconfigured`)
+	}
+	if n := r.metric(`sluicebox_sink_unopened{sink="plain"}`); n != 0 {
+		t.Errorf("the metric of the sink that is open is %v", n)
+	}
+	if n := to[0].Counts().Requests + to[1].Counts().Requests; n > 0 {
+		t.Errorf("%d requests came from sinks that are not open", n)
+	}
+
+	put(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}))
+	arrive(t, to[0], rows)
+	put(token, []byte("old\n"))
+	within(t, patience, func() string {
+		if to[1].Counts().Requests == 0 {
+			return "nothing came with the old token"
+		}
+		return ""
+	})
+	put(token, []byte("new\n"))
+	changed := time.Now()
+	arrive(t, to[1], rows)
+	t.Logf("a row was taken %s after the token had changed", to[1].Taken()[0].At.Sub(changed).Round(time.Millisecond))
+	for i, of := range to {
+		var ids []string
+		for _, got := range of.Taken() {
+			ids = append(ids, got.ID)
+		}
+		if !slices.IsSorted(ids) || len(ids) != rows {
+			t.Errorf("the rows of sink %d came as %q", i, ids)
+		}
+	}
+	within(t, patience, func() string {
+		if status, body := r.get("/readyz?verbose"); status != 200 || strings.Contains(body, "sink secure open") {
+			return body
+		}
+		return ""
+	})
+	if n := d.count(`SELECT (SELECT count(*) FROM "Deliveries" WHERE dead_at IS NOT NULL) + (SELECT count(*) FROM "Tokens" WHERE dead_at IS NOT NULL)`); n > 0 {
+		t.Errorf("%d rows are FAILED", n)
+	}
+	if n := strings.Count(r.said(), "sink not opened"); n != 2 {
+		t.Errorf("the log has %d alarms of two sinks", n)
 	}
 	expectStop(t, r)
 }

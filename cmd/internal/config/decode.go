@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -27,6 +28,7 @@ type decoder struct {
 	faulty    map[string]bool   // the keys that have a problem
 	delivery  Delivery          // what sinks begin with
 	problems  problems
+	unread    map[string]problems // by sink, of files that may be there later
 }
 
 func newDecoder(file string, environ []string, readFile func(string) ([]byte, error)) *decoder {
@@ -38,6 +40,7 @@ func newDecoder(file string, environ []string, readFile func(string) ([]byte, er
 		at:        map[string]place{},
 		written:   map[string]string{},
 		faulty:    map[string]bool{},
+		unread:    map[string]problems{},
 	}
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
@@ -71,6 +74,23 @@ func (d *decoder) settings(root *yaml.Node) Settings {
 func (d *decoder) fail(path, format string, args ...any) {
 	path = d.original(path)
 	d.failAt(d.placeOf(path), path, fmt.Sprintf(format, args...))
+}
+
+// unresolved records a reference that stands for nothing. One of a sink to a file that
+// cannot be read keeps that sink from being opened, and nothing else from working.
+func (d *decoder) unresolved(path string, err error) {
+	d.fail(path, "%s", err)
+	sink := ""
+	if rest, ok := strings.CutPrefix(path, "sinks."); ok {
+		sink, _, _ = strings.Cut(rest, ".")
+	} else if strings.HasPrefix(path, "flowcatalyst.") {
+		sink = presetSink
+	}
+	if unread := (*unreadError)(nil); sink != "" && errors.As(err, &unread) {
+		last := len(d.problems) - 1
+		d.unread[sink] = append(d.unread[sink], d.problems[last])
+		d.problems = d.problems[:last]
+	}
 }
 
 func (d *decoder) failAt(p place, path, text string) {

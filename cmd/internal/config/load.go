@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
@@ -28,6 +30,40 @@ type Config struct {
 	// resolved, the preset expanded into Outboxes and Sinks (FlowCatalyst is
 	// nil). Its secrets print as a placeholder.
 	Settings Settings
+
+	unread map[string]problems // by sink
+	files  []string            // that references name
+	again  func() (*Config, error)
+}
+
+// Unread returns what keeps sinks from being opened though the configuration is sound:
+// references to files that cannot be read. Nil if nothing does. Such a key is empty in
+// Settings.
+func (c *Config) Unread() error {
+	var all problems
+	for _, name := range slices.Sorted(maps.Keys(c.unread)) {
+		all = append(all, c.unread[name]...)
+	}
+	return all.err()
+}
+
+// UnreadBy is Unread for one sink.
+func (c *Config) UnreadBy(sink string) error { return c.unread[sink].err() }
+
+// Reread returns the configuration with what the files that it refers to hold now. The
+// configuration file itself is not read again.
+func (c *Config) Reread() (*Config, error) { return c.again() }
+
+// Files returns the files that references name, and the sinks' authorities.
+func (c *Config) Files() []string {
+	files := slices.Clone(c.files)
+	for _, s := range c.Settings.Sinks {
+		if s.CAFile != "" {
+			files = append(files, s.CAFile)
+		}
+	}
+	slices.Sort(files)
+	return slices.Compact(files)
 }
 
 // Load reads a configuration: the file at path ("-" is standard input, "" is no
@@ -60,14 +96,36 @@ func parse(name string, data []byte, environ []string, readFile func(string) ([]
 	if err != nil {
 		return nil, err
 	}
-	d := newDecoder(name, environ, readFile)
+	var files []string
+	kept := map[string][]byte{}
+	again := func(path string) ([]byte, error) {
+		if data, ok := kept[path]; ok {
+			return data, nil
+		}
+		return readFile(path)
+	}
+	d := newDecoder(name, environ, func(path string) ([]byte, error) {
+		data, err := again(path)
+		if info, stat := os.Stat(path); err == nil && stat == nil && !info.Mode().IsRegular() {
+			kept[path] = data // a pipe is read once
+		} else {
+			files = append(files, path)
+		}
+		return data, err
+	})
 	settings := d.settings(root)
 	d.unknownVariables()
 	d.check(&settings)
-	if err := d.problems.err(); err != nil {
-		return nil, err
+	if len(d.problems) > 0 {
+		for _, of := range d.unread {
+			d.problems = append(d.problems, of...)
+		}
+		return nil, d.problems.err()
 	}
-	return &Config{Settings: settings}, nil
+	return &Config{
+		Settings: settings, unread: d.unread, files: files,
+		again: func() (*Config, error) { return parse(name, data, environ, again) },
+	}, nil
 }
 
 // document returns the root of the one document in data, or nil if there is

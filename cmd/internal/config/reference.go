@@ -58,12 +58,22 @@ func (r *resolver) reference(name string) (string, error) {
 	if path, ok := strings.CutPrefix(name, "file:"); ok {
 		data, err := r.readFile(path)
 		if err != nil {
-			return "", fmt.Errorf("refers to the file %s: %w", path, cause(err))
+			return "", &unreadError{path, cause(err)}
 		}
 		return strings.TrimRight(string(data), "\r\n"), nil
 	}
 	return "", fmt.Errorf("has ${%s}, which is neither ${env:NAME} nor ${file:/path}; write $${ for the characters ${", name)
 }
+
+// unreadError says that a file that a reference names cannot be read. That may pass.
+type unreadError struct {
+	path string
+	err  error
+}
+
+func (e *unreadError) Error() string { return fmt.Sprintf("refers to the file %s: %v", e.path, e.err) }
+
+func (e *unreadError) Unwrap() error { return e.err }
 
 // cause returns the system's part of a file error; its path is named already.
 func cause(err error) error {

@@ -114,7 +114,7 @@ func (d *decoder) setText(path, text string, v reflect.Value, f field) {
 	}
 	value, err := d.resolve(text)
 	if err != nil {
-		d.fail(path, "%s", err)
+		d.unresolved(path, err)
 		return
 	}
 	v.SetString(value)

@@ -75,8 +75,12 @@ func (s *Sink) Close() {
 }
 
 // Limits returns what the platform takes in one request.
-func (s *Sink) Limits(kind string) sink.Limits {
-	r, err := s.cfg.route(kind)
+func (s *Sink) Limits(kind string) sink.Limits { return s.cfg.Limits(kind) }
+
+// Limits returns what the Limits of the sink of a valid configuration are.
+func (c Config) Limits(kind string) sink.Limits {
+	c = c.withDefaults()
+	r, err := c.route(kind)
 	if err != nil {
 		return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 1}
 	}

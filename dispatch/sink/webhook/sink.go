@@ -78,8 +78,11 @@ func New(cfg Config) (*Sink, error) {
 func (s *Sink) Close() { s.client.Close() }
 
 // Limits says that a request carries one message, whatever the kind.
-func (s *Sink) Limits(string) sink.Limits {
-	most := s.cfg.MaxRequestBytes
+func (s *Sink) Limits(kind string) sink.Limits { return s.cfg.Limits(kind) }
+
+// Limits returns what the Limits of the sink of a valid configuration are.
+func (c Config) Limits(string) sink.Limits {
+	most := c.MaxRequestBytes
 	if most == 0 {
 		most = math.MaxInt32
 	}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
 const (
@@ -74,11 +76,11 @@ func authorities(file string) (*x509.CertPool, error) {
 	}
 	pem, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("ca-file: %w", err)
+		return nil, &sink.FileError{Key: "ca-file", Err: err}
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("ca-file: %s holds no certificate in PEM form", file)
+		return nil, &sink.FileError{Key: "ca-file", Err: fmt.Errorf("%s holds no certificate in PEM form", file)}
 	}
 	return roots, nil
 }

@@ -1,0 +1,136 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// fakeDestination answers with its class when it is let.
+type fakeDestination struct {
+	destination
+	answer sink.Outcome
+	let    chan struct{}
+	closed chan struct{}
+}
+
+func (f *fakeDestination) Deliver(context.Context, []sink.Message) sink.Result {
+	<-f.let
+	return sink.Result{Outcome: f.answer}
+}
+
+func (f *fakeDestination) Close() { close(f.closed) }
+
+// A sink is opened anew for changed files alone, also while requests are in flight, which
+// end with the old one; what cannot be opened takes nothing away.
+func TestReopen(t *testing.T) {
+	dir := t.TempDir()
+	ca, token := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "token")
+	put := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(token, "first")
+	file := filepath.Join(dir, "sluicebox.yaml")
+	put(file, `{source: {url: "sqlite:///x.db"}, outboxes: [{table: a, layout: outbox-messages, sink: s}],
+sinks: {s: {type: webhook, url: "https://h", ca-file: '`+ca+`', token: '${file:`+token+`}'}}}`)
+	cfg, err := config.Load(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var made []*fakeDestination
+	var fails error
+	refused := 0
+	s := &reopener{name: "s", limits: cfg.Webhook("s").Limits, refused: func() { refused++ }, open: func(*config.Config) (destination, error) {
+		if fails != nil {
+			return nil, fails
+		}
+		f := &fakeDestination{let: make(chan struct{}), closed: make(chan struct{}), answer: sink.Outcome{Class: sink.Delivered}}
+		made = append(made, f)
+		return f, nil
+	}}
+	again := func(want bool) {
+		t.Helper()
+		now, err := cfg.Reread()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if changed, err := s.reopen(now); changed != want || !errors.Is(err, fails) {
+			t.Fatalf("opened anew: %t (%v), want %t", changed, err, want)
+		}
+	}
+	deliver := func() sink.Result { return s.Deliver(t.Context(), []sink.Message{{}}) }
+
+	fails = errors.New("no such file")
+	again(false)
+	if res := deliver(); res.Class != sink.Misconfigured || !strings.Contains(res.Detail, "no such file") {
+		t.Errorf("a sink that is not open answers %+v", res)
+	}
+	if res, ok := s.Ping(t.Context(), ""); !ok || res.Class != sink.Misconfigured {
+		t.Errorf("a ping of it answers %+v, %t", res, ok)
+	}
+	if l := s.Limits("x"); l.MaxItems != 1 {
+		t.Errorf("its limits are %+v", l)
+	}
+	fails = nil
+	again(true)
+	again(false)
+	first := made[0]
+	answers := make(chan sink.Result)
+	go func() { answers <- deliver() }()
+	first.let <- struct{}{}
+	<-answers
+
+	flies := make(chan sink.Result)
+	go func() { flies <- deliver() }()
+	for s.users() == 0 {
+		runtime.Gosched()
+	}
+	put(token, "second")
+	again(true)
+	put(ca, "another authority")
+	again(true)
+	select {
+	case <-first.closed:
+		t.Error("a sink is closed under a request")
+	default:
+	}
+	<-made[1].closed // nobody used it
+	first.let <- struct{}{}
+	<-flies
+	<-first.closed
+	if len(made) != 3 {
+		t.Errorf("%d sinks were opened", len(made))
+	}
+
+	put(token, "third")
+	fails = errors.New("unusable")
+	again(false)
+	made[2].answer = sink.Outcome{Class: sink.Misconfigured, Reason: store.ReasonUnauthorized}
+	go func() { made[2].let <- struct{}{} }()
+	if res := deliver(); res.Class != sink.Misconfigured || refused != 1 {
+		t.Errorf("the sink that is still open answers %+v, and the relay was told %d times", res, refused)
+	}
+	s.Close()
+	<-made[2].closed
+	if res := deliver(); res.Class != sink.Misconfigured {
+		t.Errorf("a closed sink answers %+v", res)
+	}
+}
+
+// users is how many use the real sink.
+func (s *reopener) users() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.real.users
+}
