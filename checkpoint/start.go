@@ -46,8 +46,9 @@ type Begin struct {
 // Start opens the source at the saved checkpoint and takes leadership. Where the
 // log begins anew (the first start, a lost log) it makes a cut: the unsettled
 // rows of the tables as they were at that place are the backlog, without those
-// that are parked. A backlog of more than most rows is parked itself. Where that
-// fails, what was made for the cut is given up, so that no log is held for a relay
+// that are parked. A backlog of more than the bound is parked itself, and of one
+// within it a payload above its share of the bytes is left in its table, where the
+// claim reads it. Where parking fails, what was made for the cut is given up, so that no log is held for a relay
 // that does not run.
 //
 // A cut forgets the old checkpoint first, and none is saved until the backlog has
@@ -60,7 +61,7 @@ type Begin struct {
 //
 // lost, if not nil, says how the log was found lost while it was read: the
 // checkpoint no longer counts, whatever the source finds in its place.
-func Start(ctx context.Context, src Opener, tables Tables, outboxes []store.Outbox, most int, lost *capture.LostError) (Begin, error) {
+func Start(ctx context.Context, src Opener, tables Tables, outboxes []store.Outbox, most store.Bound, lost *capture.LostError) (Begin, error) {
 	at, err := tables.LoadCheckpoint(ctx)
 	if err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
 		return Begin{}, fmt.Errorf("load the checkpoint: %w", err)
@@ -141,9 +142,10 @@ type backlog struct {
 	tables   store.Parker
 	epoch    store.Epoch
 	outboxes []store.Outbox
-	most     int
+	most     store.Bound
 
 	items  []store.Item
+	bytes  int64 // of items
 	parked int64
 }
 
@@ -152,11 +154,12 @@ type backlog struct {
 func (b *backlog) read(ctx context.Context) error {
 	for i := range b.outboxes {
 		name := b.outboxes[i].Name
-		items, err := b.view.Unsettled(ctx, store.Unsettled{Outbox: name, Limit: b.most - len(b.items) + 1})
+		items, err := b.view.Unsettled(ctx, b.most.Less(len(b.items), b.bytes).Read(name))
 		if err != nil {
 			return fmt.Errorf("read the backlog of %s: %w", name, err)
 		}
-		if b.items = append(b.items, items...); len(b.items) > b.most {
+		b.items = append(b.items, items...)
+		if b.bytes += store.BytesOf(items); b.most.Exceeded(len(b.items), b.bytes) {
 			b.items = nil
 			return b.park(ctx)
 		}
@@ -167,7 +170,7 @@ func (b *backlog) read(ctx context.Context) error {
 func (b *backlog) park(ctx context.Context) error {
 	for i := range b.outboxes {
 		name := b.outboxes[i].Name
-		all := store.Unsettled{Outbox: name, Limit: math.MaxInt32, NoPayload: true}
+		all := store.Unsettled{Outbox: name, Limit: math.MaxInt32, NoPayload: true, MaxBytes: b.most.Bytes}
 		err := b.view.Pages(ctx, all, backlogPage, func(page []store.Item) error {
 			for i := range page {
 				b.parked++

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/sluicebox/sluicebox/capture"
@@ -12,16 +13,21 @@ import (
 
 // start is a log and its tables for one start.
 type start struct {
-	saved     *store.Checkpoint
-	opening   capture.Opening
-	rows      map[string]int // by outbox
-	opened    store.Checkpoint
-	closed    int
-	discarded int
-	parked    []store.Item
-	full      error    // what parking answers
-	steps     []string // what was done, in order
-	leads     int
+	saved   *store.Checkpoint
+	opening capture.Opening
+	rows    map[string]int // by outbox
+	payload int            // bytes of each row's payload and group
+	group   int
+	// read is how many bytes Unsettled gave in all, and mostParked how many were parked
+	// at a time.
+	read, mostParked int64
+	opened           store.Checkpoint
+	closed           int
+	discarded        int
+	parked           []store.Item
+	full             error    // what parking answers
+	steps            []string // what was done, in order
+	leads            int
 }
 
 func (s *start) LoadCheckpoint(context.Context) (store.Checkpoint, error) {
@@ -69,17 +75,35 @@ func (s *start) Position() store.Position                         { return "" }
 func (s *start) Close()                                           { s.closed++ }
 
 func (s *start) Unsettled(_ context.Context, q store.Unsettled) ([]store.Item, error) {
-	items := make([]store.Item, min(q.Limit, s.rows[q.Outbox]))
-	for i := range items {
-		items[i].Ref = store.Ref{Outbox: q.Outbox, ID: fmt.Sprint(i)}
+	var items []store.Item
+	for i := 0; i < s.rows[q.Outbox] && (i == 0 || !q.More(items)); i++ {
+		items = append(items, sized(q, i, s.payload, s.group))
 	}
+	s.read += store.BytesOf(items)
 	return items, nil
 }
 
+// sized is a row with a payload and a group of some bytes, as a view reads it.
+func sized(q store.Unsettled, i, payload, group int) store.Item {
+	it := store.Item{Ref: store.Ref{Outbox: q.Outbox, ID: fmt.Sprint(i)}, PayloadSize: payload}
+	if it.Group = store.GroupOf(strings.Repeat("g", group)); payload <= q.Inline() {
+		it.Payload = make([]byte, payload)
+	}
+	return it
+}
+
 func (s *start) Pages(ctx context.Context, q store.Unsettled, page int, take func([]store.Item) error) error {
+	bytes, read := q.MaxBytes, s.read
+	q.MaxBytes = 0
 	items, err := s.Unsettled(ctx, q)
-	if err == nil {
-		err = take(items[:min(page, len(items))])
+	s.read = read
+	for len(items) > 0 && err == nil {
+		n := 1
+		for n < min(page, len(items)) && (bytes == 0 || store.BytesOf(items[:n]) < bytes) {
+			n++
+		}
+		err = take(items[:n])
+		items = items[n:]
 	}
 	return err
 }
@@ -90,6 +114,7 @@ func (s *start) Delivered(context.Context, store.Delivered, int, func([]store.It
 
 func (s *start) Park(_ context.Context, _ store.Epoch, items []store.Item) error {
 	s.parked = append(s.parked, items...)
+	s.mostParked = max(s.mostParked, store.BytesOf(items))
 	s.steps = append(s.steps, fmt.Sprint("park ", len(items)))
 	return s.full
 }
@@ -112,7 +137,7 @@ func TestStartGoesOnAtTheCheckpoint(t *testing.T) {
 		saved:   &store.Checkpoint{Origin: "o", Position: "7", Seq: 5},
 		opening: capture.Opening{Origin: "o", From: "7"},
 	}
-	b, err := Start(t.Context(), s, s, twoOutboxes, 10, nil)
+	b, err := Start(t.Context(), s, s, twoOutboxes, store.Bound{Rows: 10}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +157,7 @@ func TestStartForgetsTheCheckpointBeforeACut(t *testing.T) {
 		opening: capture.Opening{Origin: "o", From: "9", Why: "the slot is gone"},
 		rows:    map[string]int{"a": 1},
 	}
-	b, err := Start(t.Context(), s, s, twoOutboxes, 5, nil)
+	b, err := Start(t.Context(), s, s, twoOutboxes, store.Bound{Rows: 5}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +167,7 @@ func TestStartForgetsTheCheckpointBeforeACut(t *testing.T) {
 	if b.Frontier.Position != "" || b.Frontier.Seq != 5 || b.Epoch != 1 {
 		t.Errorf("%+v", b)
 	}
-	if _, err := Start(t.Context(), s, s, twoOutboxes, 5, nil); err != nil {
+	if _, err := Start(t.Context(), s, s, twoOutboxes, store.Bound{Rows: 5}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if s.opened.Position != "" {
@@ -157,7 +182,7 @@ func TestStartMakesACut(t *testing.T) {
 		opening: capture.Opening{Origin: "o", From: "9", Why: "there is no checkpoint yet"},
 		rows:    map[string]int{"a": 2, "b": 3},
 	}
-	b, err := Start(t.Context(), s, s, twoOutboxes, 5, nil)
+	b, err := Start(t.Context(), s, s, twoOutboxes, store.Bound{Rows: 5}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +203,7 @@ func TestStartParksABacklogLargerThanTheBuffer(t *testing.T) {
 		opening: capture.Opening{Origin: "o", From: "9", Why: "there is no checkpoint yet"},
 		rows:    map[string]int{"a": 3, "b": 3},
 	}
-	b, err := Start(t.Context(), s, s, twoOutboxes, 5, nil)
+	b, err := Start(t.Context(), s, s, twoOutboxes, store.Bound{Rows: 5}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +228,7 @@ func TestStartGivesACutUpWhoseBacklogCannotBeParked(t *testing.T) {
 		opening: capture.Opening{Origin: "o", From: "9", Why: "there is no checkpoint yet"},
 		rows:    map[string]int{"a": 6}, full: errors.New("the disk is full"),
 	}
-	if _, err := Start(t.Context(), s, s, twoOutboxes, 5, nil); !errors.Is(err, s.full) {
+	if _, err := Start(t.Context(), s, s, twoOutboxes, store.Bound{Rows: 5}, nil); !errors.Is(err, s.full) {
 		t.Fatalf("%v", err)
 	}
 	if s.closed != 1 || s.discarded != 1 {
@@ -216,10 +241,45 @@ func TestStartAfterALostLog(t *testing.T) {
 		saved:   &store.Checkpoint{Origin: "o", Position: "7", Seq: 5},
 		opening: capture.Opening{Origin: "o", From: "9", Why: "there is no checkpoint yet"},
 	}
-	if _, err := Start(t.Context(), s, s, twoOutboxes, 5, &capture.LostError{Reason: "dropped"}); err != nil {
+	if _, err := Start(t.Context(), s, s, twoOutboxes, store.Bound{Rows: 5}, &capture.LostError{Reason: "dropped"}); err != nil {
 		t.Fatal(err)
 	}
 	if want := (store.Checkpoint{Seq: 5}); s.opened != want {
 		t.Errorf("the log was opened at %+v", s.opened)
+	}
+}
+
+// A start reads at most the bytes of the buffer, and parks no more at a time, however
+// large payloads are, and groups that stand in them. Rows whose payloads alone are too
+// large are taken without them.
+func TestStartTakesNoMoreBytesThanTheBuffer(t *testing.T) {
+	const most, slack = 10_000, 1100
+	for name, c := range map[string]struct {
+		rows, payload, group int
+		payloads             bool
+		parked               int64
+	}{
+		"payloads that fit":        {rows: 50, payload: 90, payloads: true},
+		"payloads that do not fit": {rows: 50, payload: 1 << 20},
+		"groups that do not fit":   {rows: 50, payload: 1 << 20, group: 1000, parked: 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &start{
+				opening: capture.Opening{Origin: "o", From: "9", Why: "there is no checkpoint yet"},
+				rows:    map[string]int{"a": c.rows, "b": c.rows}, payload: c.payload, group: c.group,
+			}
+			b, err := Start(t.Context(), s, s, twoOutboxes, store.Bound{Rows: 100, Bytes: most}, nil)
+			if err != nil || b.Parked != c.parked || len(b.Backlog)+len(s.parked) != 2*c.rows {
+				t.Fatalf("%d rows and %d parked, %v", len(b.Backlog), b.Parked, err)
+			}
+			if s.read > most+slack || s.mostParked > most+slack {
+				t.Errorf("%d bytes were read at once and %d parked, where %d are allowed", s.read, s.mostParked, most)
+			}
+			for _, it := range b.Backlog {
+				if (it.Payload != nil) != c.payloads {
+					t.Fatalf("row %s has %d bytes of payload", it.ID, len(it.Payload))
+				}
+			}
+		})
 	}
 }

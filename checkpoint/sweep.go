@@ -48,9 +48,10 @@ type SweepObserver interface {
 type Sweeper struct {
 	// Interval is the time between two sweeps. The first begins at once.
 	Interval time.Duration
-	// Outboxes are the tables; of each, at most Most rows are taken at a time.
+	// Outboxes are the tables; of each, at most Most.Rows are taken at a time, and of
+	// all together so many bytes.
 	Outboxes []store.Outbox
-	Most     int
+	Most     store.Bound
 	Source   Marker
 	Tables   store.Viewer
 	Lanes    Lanes
@@ -169,11 +170,13 @@ func (s *Sweeper) read(ctx context.Context) (found []store.Item, more bool, err 
 	defer view.Close()
 	for i := range s.Outboxes {
 		name := s.Outboxes[i].Name
-		items, err := view.Unsettled(ctx, store.Unsettled{Outbox: name, Limit: s.Most, Held: s.Lanes.Held(name)})
+		q := store.Bound{Rows: s.Most.Rows, Bytes: s.Most.Bytes / int64(len(s.Outboxes))}.Read(name)
+		q.Held = s.Lanes.Held(name)
+		items, err := view.Unsettled(ctx, q)
 		if err != nil {
 			return nil, false, fmt.Errorf("look for rows that were set back: %w", err)
 		}
-		more = more || len(items) == s.Most
+		more = more || q.More(items)
 		found = append(found, items...)
 	}
 	return found, more, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -21,6 +22,7 @@ type meadow struct {
 	marks []string
 	rows  []store.Item // what the tables have unsettled
 	held  []string
+	asked store.Unsettled
 	fail  error // of the next call
 	watch bool
 }
@@ -55,6 +57,7 @@ func (m *meadow) Delivered(context.Context, store.Delivered, int, func([]store.I
 }
 
 func (m *meadow) Unsettled(_ context.Context, q store.Unsettled) ([]store.Item, error) {
+	m.asked = q
 	err := m.note("read %s, %d at most, but %v", q.Outbox, q.Limit, q.Held)
 	return slices.Clone(m.rows), err
 }
@@ -90,7 +93,7 @@ func sweeping(t *testing.T, test func(m *meadow, s *Sweeper, back func())) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &meadow{held: []string{"7"}}
 		s := &Sweeper{
-			Interval: time.Minute, Outboxes: []store.Outbox{{Name: "events"}}, Most: 9,
+			Interval: time.Minute, Outboxes: []store.Outbox{{Name: "events"}}, Most: store.Bound{Rows: 9, Bytes: 90},
 			Source: m, Tables: m, Lanes: m, Observer: m,
 		}
 		ctx, cancel := context.WithCancel(context.Background())
@@ -170,9 +173,31 @@ func TestASweepThatFailsIsTriedAgain(t *testing.T) {
 	}
 }
 
+// A sweep asks for no more bytes than the buffer has, all outboxes together, and for
+// payloads that have room in it by their number. Where the bytes end it there is more.
+func TestASweepTakesNoMoreBytesThanTheBuffer(t *testing.T) {
+	sweeping(t, func(m *meadow, s *Sweeper, back func()) {
+		m.rows = []store.Item{{Group: store.GroupOf(strings.Repeat("g", 100))}}
+		sweep := func(payload int, bytes int64, want ...string) {
+			back()
+			synctest.Wait()
+			if q := m.asked; q.MaxPayload != payload || q.MaxBytes != bytes {
+				t.Errorf("it asked for %+v", q)
+			}
+			m.lines = nil
+			back()
+			pass(soon)
+			m.expect(t, want...)
+		}
+		sweep(10, 90, "found 1", "mark")
+		s.Outboxes = append(s.Outboxes, store.Outbox{Name: "others"})
+		sweep(5, 45, "found 2", "swept 1", "mark")
+	})
+}
+
 func TestASweepThatFindsMoreThanItMayTakeGoesOnSoon(t *testing.T) {
 	sweeping(t, func(m *meadow, s *Sweeper, back func()) {
-		m.rows = make([]store.Item, s.Most)
+		m.rows = make([]store.Item, s.Most.Rows)
 		caughtUp := 0
 		m.expect(t, "mark")
 		s.CaughtUp = func() { caughtUp++ }

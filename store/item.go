@@ -71,6 +71,20 @@ type Item struct {
 	Captured time.Time
 }
 
+// Bytes is how much memory the row's texts and its payload take.
+func (it *Item) Bytes() int { return it.TextBytes() + len(it.Payload) }
+
+// TextBytes is how much the row takes without its payload: a group may be as large.
+func (it *Item) TextBytes() int { return len(it.ID) + len(it.Kind) + len(it.Group.Name) }
+
+// BytesOf is the sum of the bytes of some rows.
+func BytesOf(items []Item) (sum int64) {
+	for i := range items {
+		sum += int64(items[i].Bytes())
+	}
+	return sum
+}
+
 // Lane returns the key of the row's lane.
 func (it *Item) Lane() LaneKey {
 	return LaneKey{Outbox: it.Outbox, Kind: it.Kind, Group: it.Group}

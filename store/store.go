@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -74,8 +75,62 @@ type Unsettled struct {
 	// Except are lanes to leave out, byte for byte: those that stand still. Lanes
 	// of another outbox mean nothing.
 	Except []LaneKey
-	// NoPayload leaves Item.Payload nil; PayloadSize is still set.
+	// MaxPayload is the largest payload that is read with its row, in bytes. A longer
+	// one leaves Item.Payload nil, and PayloadSize is still set. 0 is no bound.
+	MaxPayload int
+	// NoPayload reads none at all.
 	NoPayload bool
+	// MaxBytes ends a page, and what Unsettled returns, with the row that brings it to
+	// so many bytes; see Item.Bytes. 0 is no bound.
+	MaxBytes int64
+}
+
+// Inline returns the size up to which a payload is read with its row, -1 if none is.
+func (q *Unsettled) Inline() int {
+	switch {
+	case q.NoPayload:
+		return -1
+	case q.MaxPayload > 0:
+		return q.MaxPayload
+	}
+	return math.MaxInt32
+}
+
+// More reports whether a bound may have ended the reading that returned items.
+func (q *Unsettled) More(items []Item) bool {
+	return len(items) == q.Limit || q.MaxBytes > 0 && BytesOf(items) >= q.MaxBytes
+}
+
+// Bound is how much memory rows that are read from the tables may take. Bytes of 0 are
+// no bound.
+type Bound struct {
+	Rows  int
+	Bytes int64
+}
+
+// Read asks for rows of an outbox within the bound: as many as it allows may have their
+// payload with them.
+func (b Bound) Read(outbox string) Unsettled {
+	q := Unsettled{Outbox: outbox, Limit: b.Rows, MaxBytes: b.Bytes}
+	if b.Bytes > 0 {
+		q.MaxPayload = int(max(1, b.Bytes/int64(max(1, b.Rows))))
+	}
+	return q
+}
+
+// Less returns what n rows of some bytes leave of the bound, and one row and one byte
+// more, which tell that there are more.
+func (b Bound) Less(n int, bytes int64) Bound {
+	b.Rows += 1 - n
+	if b.Bytes > 0 {
+		b.Bytes += 1 - bytes
+	}
+	return b
+}
+
+// Exceeded reports whether n rows of some bytes are more than the bound.
+func (b Bound) Exceeded(n int, bytes int64) bool {
+	return n > b.Rows || b.Bytes > 0 && bytes > b.Bytes
 }
 
 // Left returns those lanes of Except that rows of the outbox can have.
@@ -109,7 +164,8 @@ type Viewer interface {
 // View is the outbox tables at one moment.
 type View interface {
 	// Unsettled returns rows in the layout's order-by, at most q.Limit of them,
-	// without those that the relay has parked. They carry no Txn and no Seq.
+	// without those that the relay has parked. They carry no Txn and no Seq. Whether
+	// there may be more q.More tells.
 	Unsettled(ctx context.Context, q Unsettled) ([]Item, error)
 	// Pages hands over what Unsettled returns in pages of at most page rows, in
 	// order, so that any number of them takes little memory. It ends with the

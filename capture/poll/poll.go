@@ -22,7 +22,14 @@ type Config struct {
 	// Backoff is how much less often an outbox is read that has no rows.
 	Backoff  Backoff
 	Outboxes []store.Outbox
+	// Room is what the lanes have room for: a payload above its share of the bytes is
+	// left in its table, and what one read finds is a small part of them. The zero
+	// Bound is none.
+	Room store.Bound
 }
+
+// part is by how much less than the room one read may find: more than one is on its way.
+const part = 16
 
 // Backoff stretches the interval of an outbox while its reads find nothing.
 type Backoff struct {
@@ -273,13 +280,14 @@ func (r *reading) find(ctx context.Context, turns []*turn) (found []capture.Batc
 	}
 	for _, t := range turns {
 		began := time.Now()
-		items, err := view.Unsettled(ctx, r.query(t))
+		q := r.query(t)
+		items, err := view.Unsettled(ctx, q)
 		if err != nil {
 			return nil, false, err
 		}
 		now := time.Now()
-		t.took(&r.cfg, len(items), now.Sub(began), now)
-		full = full || len(items) == r.cfg.BatchSize
+		t.took(&r.cfg, len(items), q.More(items), now.Sub(began), now)
+		full = full || q.More(items)
 		if len(items) == 0 {
 			continue
 		}
@@ -300,7 +308,10 @@ func (r *reading) query(t *turn) store.Unsettled {
 	}
 	t.left = r.lanes.Standing(t.outbox)
 	held = append(held, r.lanes.Held(t.outbox)...)
-	return store.Unsettled{Outbox: t.outbox, Limit: r.cfg.BatchSize, Held: held, Except: t.left}
+	q := r.cfg.Room.Read(t.outbox)
+	q.Limit, q.MaxBytes = r.cfg.BatchSize, (q.MaxBytes+part-1)/part
+	q.Held, q.Except = held, t.left
+	return q
 }
 
 // Acknowledge does nothing: there is no log to give away.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/poll"
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // Rows wait in a channel and are not yet held: they are not read again, and a
@@ -76,6 +77,47 @@ func TestRequeued(t *testing.T) {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("Run returned %v", err)
+		}
+	})
+}
+
+// large is tables whose rows take all the bytes that a read may have.
+type large struct {
+	*memory
+	asked []store.Unsettled
+}
+
+func (l *large) View(context.Context, string) (store.View, error) { return l, nil }
+
+func (l *large) Unsettled(_ context.Context, q store.Unsettled) ([]store.Item, error) {
+	l.asked = append(l.asked, q)
+	if len(l.asked) > 2 {
+		return nil, nil
+	}
+	return []store.Item{{Ref: store.Ref{Outbox: "shop", ID: strings.Repeat("x", int(q.MaxBytes))}}}, nil
+}
+
+// TestBytes: a read takes a small part of the bytes that the buffer has, and no payload
+// above its share of them. One that the bytes ended is followed by the next at once.
+func TestBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tables, out := &large{memory: newMemory()}, make(chan capture.Batch)
+		cfg := config(10, "shop")
+		cfg.Room = store.Bound{Rows: 100, Bytes: 64_000}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- poll.New(cfg, tables, poll.HeldFunc(nil)).Run(ctx, capture.Span{}, out) }()
+		began, rows := time.Now(), 0
+		for rows < 2 {
+			rows += len((<-out).Items)
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("two reads took %s", took)
+		}
+		cancel()
+		<-done
+		if q := tables.asked[0]; q.MaxPayload != 640 || q.MaxBytes != 4000 || q.Limit != 10 {
+			t.Errorf("it asked for %+v", q)
 		}
 	})
 }

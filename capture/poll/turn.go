@@ -46,10 +46,11 @@ func (t *turn) next(now time.Time) time.Time {
 	return t.due
 }
 
-// took notes a read of n rows that ended now and took its time.
-func (t *turn) took(cfg *Config, n int, d time.Duration, now time.Time) {
+// took notes a read of n rows that ended now and took its time, and whether there may
+// be more.
+func (t *turn) took(cfg *Config, n int, more bool, d time.Duration, now time.Time) {
 	switch {
-	case n == cfg.BatchSize:
+	case more:
 		t.empty, t.due = 0, now
 		return
 	case n > 0:

@@ -268,7 +268,7 @@ func lead(t *testing.T, h host, to *receiver, desks ...func(*replay.Desk)) *life
 		t.Fatal(err)
 	}
 	box := eventsBox()
-	begin, err := checkpoint.Start(ctx, src, st, []store.Outbox{box}, 1000, nil)
+	begin, err := checkpoint.Start(ctx, src, st, []store.Outbox{box}, store.Bound{Rows: 1000}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

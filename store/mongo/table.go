@@ -262,7 +262,9 @@ func project(fields ...string) bson.D {
 // server's time. No layout has such names.
 const (
 	sizeField = "sluicebox payload size"
-	nowField  = "sluicebox now"
+	// payloadField is where one puts a payload that may be left out for its size.
+	payloadField = "sluicebox payload"
+	nowField     = "sluicebox now"
 )
 
 // size is an expression for the length of the payload in bytes: of a text and binary

@@ -200,9 +200,9 @@ func TestPaths(t *testing.T) {
 		{Key: "_id", Value: "1"}, {Key: "createdAt", Value: time.Now()}, {Key: "relay", Value: bson.D{{Key: "state", Value: "PENDING"}}},
 		{Key: "body", Value: bson.D{{Key: "customer", Value: bson.D{{Key: "id", Value: 77}}}}},
 	})
-	for _, lean := range []bool{false, true} {
-		items := r.unsettled(t, store.Unsettled{NoPayload: lean})
-		if len(items) != 1 || items[0].Group != store.GroupOf("77") || (items[0].Payload == nil) != lean {
+	for q, lean := range map[*store.Unsettled]bool{{}: false, {NoPayload: true}: true, {MaxPayload: 1}: true, {MaxPayload: 100}: false} {
+		items := r.unsettled(t, *q)
+		if len(items) != 1 || items[0].Group != store.GroupOf("77") || (items[0].Payload == nil) != lean || items[0].PayloadSize == 0 {
 			t.Errorf("the items are %+v", items)
 		}
 	}

@@ -154,29 +154,24 @@ func oneOf(name string, values bson.A) bson.E {
 }
 
 func (r *reading) projection() bson.D {
-	order := r.table.Layout.OrderBy
-	if !r.query.NoPayload {
-		return project(slices.Concat(r.reader.Fields(), order)...)
-	}
-	c := &r.table.Layout.Columns
-	fields := project(slices.Concat([]string{c.ID, c.Kind, c.Group, c.RetryCount}, order)...)
-	return append(fields, bson.E{Key: sizeField, Value: r.table.size()})
+	c, size := &r.table.Layout.Columns, r.table.size()
+	fits := bson.D{{Key: "$lte", Value: bson.A{size, r.query.Inline()}}}
+	payload := bson.D{{Key: "$cond", Value: bson.A{fits, "$" + c.Payload, "$$REMOVE"}}}
+	fields := project(slices.Concat([]string{c.ID, c.Kind, c.Group, c.RetryCount}, r.table.Layout.OrderBy)...)
+	return append(fields, bson.E{Key: sizeField, Value: size}, bson.E{Key: payloadField, Value: payload})
 }
 
 // take takes one document.
 func (r *reading) take(ctx context.Context, doc bson.Raw) error {
 	r.seen++
-	make := r.reader.Item
-	if r.query.NoPayload {
-		make = r.reader.Head
-	}
-	it, err := make(doc)
+	it, err := r.reader.Head(doc)
 	if err != nil {
 		return nil // a number with a fraction: Check names such ids
 	}
-	if r.query.NoPayload {
-		size, _ := doc.Lookup(sizeField).AsInt64OK()
-		it.PayloadSize = int(size)
+	size, _ := doc.Lookup(sizeField).AsInt64OK()
+	it.Payload, it.PayloadSize = document.Payload(doc.Lookup(payloadField)), int(size)
+	if it.Payload != nil {
+		it.PayloadSize = len(it.Payload) // JSON is not quite as long as BSON
 	}
 	_, isHeld := r.held[it.ID]
 	_, isLeft := r.lanes[it.Lane()]

@@ -118,9 +118,6 @@ func (t *table) scanItem(rows *sql.Rows) (store.Item, error) {
 		return it, err
 	}
 	t.setLane(&it, kind, group)
-	if it.Payload != nil {
-		it.PayloadSize = len(it.Payload)
-	}
 	return it, nil
 }
 
@@ -136,10 +133,8 @@ func (t *table) setLane(it *store.Item, kind sql.NullString, group []byte) {
 func (r *reading) text(s *statement) string {
 	t := r.table
 	c := &t.Layout.Columns
-	payload, size := t.payload(), "0"
-	if r.query.NoPayload {
-		payload, size = "NULL", t.payloadSize()
-	}
+	size := t.payloadSize()
+	payload := "CASE WHEN " + size + " <= " + s.arg(r.query.Inline()) + " THEN " + t.payload() + " END"
 	text := "SELECT " + strings.Join([]string{
 		t.id().textOf(), t.optional(c.Kind), t.group(), payload, size, t.retryCount(),
 	}, ", ") + "\nFROM " + TableName(t.Outbox) + " AS o\nWHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.open(s)

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -13,9 +12,9 @@ import (
 	views "github.com/sluicebox/sluicebox/store/internal/view"
 )
 
-// mostFetched is the most rows that are fetched at a time, whatever the size of a
-// page.
-const mostFetched = 100_000
+// fetched is how many rows are fetched at a time. Each is taken as it comes, so that
+// no more than one is in memory that may be as large as its group's JSON.
+const fetched = 1000
 
 // mostHashed is the most parked rows that are left out by a hash that is made for
 // the reading. More are looked up one by one, by their index.
@@ -35,36 +34,43 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled, to 
 	if err != nil {
 		return err
 	}
-	return v.fetch(ctx, read.sql, args, to.Size, t.scanItem, func(items []store.Item) bool {
-		items = slices.DeleteFunc(items, func(it store.Item) bool {
-			_, out := left[it.Lane()]
-			return out
-		})
-		return to.Hand(items)
+	return v.fetch(ctx, read.sql, args, t.scanItem, func(it store.Item) bool {
+		if _, out := left[it.Lane()]; out {
+			return true
+		}
+		return to.Add(it)
 	})
 }
 
-// fetch reads the rows of a statement by a cursor, page at a time, as long as take wants
-// more.
-func (v *view) fetch(ctx context.Context, read string, args []any, page int, scan pgx.RowToFunc[store.Item], take func([]store.Item) bool) error {
+// fetch reads the rows of a statement by a cursor, as long as add wants more.
+func (v *view) fetch(ctx context.Context, read string, args []any, scan pgx.RowToFunc[store.Item], add func(store.Item) bool) error {
 	if _, err := v.conn.Exec(ctx, "DECLARE outbox NO SCROLL CURSOR FOR "+read, args...); err != nil {
 		return err
 	}
-	page = min(page, mostFetched)
-	for {
-		rows, err := v.conn.Query(ctx, fmt.Sprintf("FETCH %d FROM outbox", page))
+	next := fmt.Sprintf("FETCH %d FROM outbox", fetched)
+	for more := true; more; {
+		rows, err := v.conn.Query(ctx, next)
 		if err != nil {
 			return err
 		}
-		items, err := pgx.CollectRows(rows, scan)
-		if err != nil {
+		n := 0
+		for more && rows.Next() {
+			it, err := scan(rows)
+			if err != nil {
+				rows.Close()
+				return err
+			}
+			n++
+			more = add(it)
+		}
+		rows.Close() // reads past what is not wanted
+		if err := rows.Err(); err != nil {
 			return err
 		}
-		if more := take(items); len(items) < page || !more {
-			_, err := v.conn.Exec(ctx, "CLOSE outbox")
-			return err
-		}
+		more = more && n == fetched
 	}
+	_, err := v.conn.Exec(ctx, "CLOSE outbox")
+	return err
 }
 
 // unsettled makes the statement that reads unsettled rows. Where the group stands
@@ -89,7 +95,8 @@ func (v *view) unsettled(ctx context.Context, t *table, q store.Unsettled) (read
 	}
 	where += t.unparked(b, parked)
 	values["held"], values["parked"] = arrayLiteral(q.Held), parked
-	read = unsettledQuery(t, b, where, q.NoPayload, left == nil)
+	values["inline"] = q.Inline()
+	read = unsettledQuery(t, b, where, left == nil)
 	return read, read.args(values), left, nil
 }
 
@@ -135,9 +142,6 @@ func (t *table) scanItem(row pgx.CollectableRow) (store.Item, error) {
 		return it, err
 	}
 	t.setLane(&it, kind, group)
-	if it.Payload != nil {
-		it.PayloadSize = len(it.Payload)
-	}
 	return it, nil
 }
 
@@ -162,13 +166,10 @@ func (t *table) payloadSize() string { return "coalesce(octet_length(" + t.paylo
 
 // unsettledQuery makes the statement that reads unsettled rows in order, with a
 // further condition if there is one.
-func unsettledQuery(t *table, b *builder, where string, noPayload, limited bool) *query {
+func unsettledQuery(t *table, b *builder, where string, limited bool) *query {
 	c := &t.Layout.Columns
-	id := t.col(c.ID)
-	payload, size := t.payload(), "0"
-	if noPayload {
-		payload, size = "NULL::bytea", t.payloadSize()
-	}
+	id, size := t.col(c.ID), t.payloadSize()
+	payload := "CASE WHEN " + size + " <= " + b.arg("inline", "integer") + " THEN " + t.payload() + " END"
 	lines := []string{
 		"SELECT " + t.text(c.ID) + ", " + t.kind() + ", " + t.group() + ", " + payload + ", " + size + ", " + t.retryCount(),
 		"FROM " + TableName(t.Outbox) + " AS o",

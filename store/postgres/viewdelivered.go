@@ -45,10 +45,8 @@ func (v *view) addDelivered(ctx context.Context, t *table, to *views.Delivered, 
 	more = true
 	values := t.values(v.name)
 	read := deliveredQuery(t, to, timed, values)
-	err = v.fetch(ctx, read.sql, read.args(values), to.Size(), t.scanDelivered, func(items []store.Item) bool {
-		for i := 0; i < len(items) && more; i++ {
-			more = to.Add(items[i])
-		}
+	err = v.fetch(ctx, read.sql, read.args(values), t.scanDelivered, func(it store.Item) bool {
+		more = to.Add(it)
 		return more
 	})
 	return more, err

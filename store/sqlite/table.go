@@ -202,6 +202,7 @@ type values struct {
 	relay   string
 	settled any
 	limit   int
+	inline  int
 }
 
 // query is a statement and where its parameters come from, in their order.

@@ -31,8 +31,8 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled, to 
 	if err != nil {
 		return err
 	}
-	stmt := unsettledQuery(t, parks, len(left) > 0 && !byPath, q.NoPayload)
-	args := stmt.args(&values{limit: limit, held: jsonArray(q.Held), left: jsonLanes(left), relay: v.name})
+	stmt := unsettledQuery(t, parks, len(left) > 0 && !byPath)
+	args := stmt.args(&values{limit: limit, inline: q.Inline(), held: jsonArray(q.Held), left: jsonLanes(left), relay: v.name})
 	return v.conn.Query(ctx, stmt.sql, args, func(row []driver.Value) error {
 		it, err := unsettledItem(o, row)
 		if err != nil {
@@ -53,10 +53,10 @@ func unsettledItem(o *store.Outbox, row []driver.Value) (store.Item, error) {
 	if !ok {
 		return it, noID(o)
 	}
-	it.Payload = bytesOf(row[3])
-	it.PayloadSize = len(it.Payload)
-	if size, bare := row[4].(int64); bare {
-		it.PayloadSize = int(size)
+	size, _ := row[4].(int64)
+	it.Payload, it.PayloadSize = bytesOf(row[3]), int(size)
+	if it.Payload != nil {
+		it.PayloadSize = len(it.Payload) // the file may have it in another encoding
 	}
 	retries, _ := row[5].(int64)
 	it.RetryCount = int(retries)
@@ -89,15 +89,14 @@ func noID(o *store.Outbox) error {
 
 // unsettledQuery makes the statement that reads unsettled rows in order: without
 // the parked ones, if there is a table of these, without the lanes that except
-// says are given; bare ones have no payload.
-func unsettledQuery(t *table, parks, except, bare bool) *query {
+// says are given.
+func unsettledQuery(t *table, parks, except bool) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
 	id := IDText(TableName(t.Outbox) + "." + Ident(c.ID)) // the parked rows have an id, too
-	payload, size := "coalesce("+PayloadOf(Ident(c.Payload))+", '')", "NULL"
-	if bare {
-		payload, size = "NULL", t.payloadSize()
-	}
+	size := t.payloadSize()
+	payload := "CASE WHEN " + size + " <= " + b.arg(func(v *values) any { return v.inline }) +
+		" THEN coalesce(" + PayloadOf(Ident(c.Payload)) + ", '') END"
 	sql := "SELECT " + strings.Join([]string{
 		id, optional(c.Kind), optional(c.Group), payload, size, t.retryCount(),
 	}, ", ") + "\nFROM " + TableName(t.Outbox) +

@@ -207,6 +207,7 @@ func tests() []test {
 		{"a view in order", (*suite).testViewOrder, nil},
 		{"a view of rows that are equal in order-by", (*suite).testTies, keepsState},
 		{"a view of one moment", (*suite).testViewMoment, keepsState},
+		{"a view of few bytes", (*suite).testViewBytes, keepsState},
 		{"a view without some lanes", (*suite).testViewExcept, keepsState},
 		{"a view without a large lane", (*suite).testViewExceptLarge, keepsState},
 		{"delivered rows after their retention", (*suite).testPrune, prunes},

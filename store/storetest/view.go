@@ -3,6 +3,7 @@ package storetest
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -199,5 +200,53 @@ func (s *suite) testViewMoment(t *testing.T) {
 	v.Close()
 	if fresh := ids(b.unsettled(t, b.view(t), store.Unsettled{Outbox: "a", Limit: n})); fmt.Sprint(fresh) != "[later]" {
 		t.Errorf("a new view shows %v", fresh)
+	}
+}
+
+// testViewBytes: a payload above the bound stays in its table, and its size and its
+// group are known all the same; rows that take too many bytes end a reading.
+func (s *suite) testViewBytes(t *testing.T) {
+	b := s.start(t, 0)
+	sizes := []int{0, 7, 8, 9, 3000, 5}
+	var list []Row
+	for i, size := range sizes {
+		r := row(fmt.Sprint("row ", i))
+		r.Payload, r.Created = strings.Repeat("ü", size/2)+strings.Repeat("x", size%2), origin().Add(time.Duration(i)*time.Second)
+		r.Group = store.GroupOf(fmt.Sprintf("group %d", i%4))
+		list = append(list, r)
+	}
+	b.insert(t, "a", list...)
+	v := b.view(t)
+	for _, most := range []int{0, 8, 2999, 3000} {
+		items := b.unsettled(t, v, store.Unsettled{Outbox: "a", Limit: 10, MaxPayload: most})
+		if len(items) != len(list) {
+			t.Fatalf("payloads up to %d: %v", most, ids(items))
+		}
+		for i, it := range items {
+			want := list[i]
+			left := most > 0 && sizes[i] > most
+			if it.PayloadSize != sizes[i] || left != (it.Payload == nil) || !left && string(it.Payload) != want.Payload || it.Group != want.Group {
+				t.Errorf("payloads up to %d, row of %d: %q of %d bytes in group %v", most, sizes[i], it.Payload, it.PayloadSize, it.Group)
+			}
+		}
+	}
+	one := int64(len("row 0") + len("EVENT") + len("group 0"))
+	for most, want := range map[int64]int{0: 6, 1: 1, one: 1, one + 1: 2, 3*one + 15: 3, 3*one + 16: 4, 1 << 40: 6} {
+		q := store.Unsettled{Outbox: "a", Limit: 6, MaxPayload: 100, MaxBytes: most}
+		items := b.unsettled(t, v, q)
+		if len(items) != want || !q.More(items) && want < 6 {
+			t.Errorf("at most %d bytes: %v", most, ids(items))
+		}
+		var pages []string
+		err := v.Pages(b.ctx(t), q, 100, func(page []store.Item) error {
+			if len(pages) == 0 && len(page) != want {
+				t.Errorf("pages of %d bytes begin with %v", most, ids(page))
+			}
+			pages = append(pages, ids(page)...)
+			return nil
+		})
+		if err != nil || len(pages) != len(list) {
+			t.Errorf("pages of %d bytes: %v, %v", most, pages, err)
+		}
 	}
 }

@@ -53,7 +53,7 @@ func (r *relay) open(ctx context.Context, lost *capture.LostError) (source, chec
 		if err != nil {
 			return nil, checkpoint.Begin{}, err
 		}
-		begin, err := checkpoint.Start(ctx, src, r.db.store, r.cfg.Outboxes(), r.leastBuffer(), lost)
+		begin, err := checkpoint.Start(ctx, src, r.db.store, r.cfg.Outboxes(), r.cfg.Buffer(), lost)
 		if err == nil {
 			r.metrics.Mode("stream")
 			r.polls.Store(false)
@@ -74,7 +74,7 @@ func (r *relay) open(ctx context.Context, lost *capture.LostError) (source, chec
 	src := poll.New(r.cfg.Poll(), reader{r.db.store, &r.progress}, polled{r})
 	r.metrics.Mode("poll")
 	r.polls.Store(true)
-	begin, err := checkpoint.Start(ctx, src, r.db.store, r.cfg.Outboxes(), r.leastBuffer(), lost)
+	begin, err := checkpoint.Start(ctx, src, r.db.store, r.cfg.Outboxes(), r.cfg.Buffer(), lost)
 	return pollSource{src}, begin, err
 }
 
@@ -92,14 +92,3 @@ func (r *relay) abandon(ctx context.Context) {
 type pollSource struct{ *poll.Source }
 
 func (pollSource) Close() {}
-
-// leastBuffer is the room of the smallest buffer.
-func (r *relay) leastBuffer() int {
-	least := 0
-	for _, name := range r.cfg.Routes() {
-		if n := r.cfg.Dispatch(name).BufferRows; least == 0 || n < least {
-			least = n
-		}
-	}
-	return least
-}

@@ -149,7 +149,7 @@ func (r *relay) besides(src source, feed *dispatch.Feed, lanes map[string]*dispa
 	}
 	desk.Log = &replay.Log{Live: src, Origin: begin.Frontier.Origin, Past: r.db.past, Look: r.db.look}
 	sweeper := &checkpoint.Sweeper{
-		Interval: r.cfg.Settings.Checkpoint.SweepInterval, Outboxes: r.cfg.Outboxes(), Most: r.leastBuffer(),
+		Interval: r.cfg.Settings.Checkpoint.SweepInterval, Outboxes: r.cfg.Outboxes(), Most: r.cfg.Buffer(),
 		Source: src, Tables: r.db.store, Lanes: feed, Observer: sweepWatch{r}, Epoch: epoch, CaughtUp: feed.CaughtUp,
 	}
 	feed.Marked = func(token string, at store.Position, seq store.Seq) {

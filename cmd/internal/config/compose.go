@@ -236,7 +236,22 @@ func (c *Config) Poll() poll.Config {
 		BatchSize: c.Settings.Source.PollBatchSize,
 		Backoff:   poll.Backoff(c.Settings.Source.PollBackoff),
 		Outboxes:  c.Outboxes(),
+		Room:      c.Buffer(),
 	}
+}
+
+// Buffer is the room of the smallest buffer of a sink.
+func (c *Config) Buffer() (least store.Bound) {
+	for _, name := range c.Routes() {
+		d := c.Dispatch(name)
+		if least.Rows == 0 || d.BufferRows < least.Rows {
+			least.Rows = d.BufferRows
+		}
+		if least.Bytes == 0 || d.BufferBytes < least.Bytes {
+			least.Bytes = d.BufferBytes
+		}
+	}
+	return least
 }
 
 // Admin returns the configuration of the HTTP endpoints, which show metrics.

@@ -7,7 +7,9 @@ type Pages struct {
 	// Size is the most rows of a page.
 	Size int
 
-	left    int // how many more are wanted
+	most    int64 // bytes that end a page, 0 for any number
+	bytes   int64 // of the page that is being filled
+	left    int   // how many more are wanted
 	take    func([]store.Item) error
 	items   []store.Item // the page that is being filled
 	refused error        // by take: it is no fault of the snapshot
@@ -16,19 +18,11 @@ type Pages struct {
 // Add adds a row, and reports whether more are wanted.
 func (p *Pages) Add(it store.Item) bool {
 	p.items = append(p.items, it)
+	p.bytes += int64(it.Bytes())
 	p.left--
-	if len(p.items) == p.Size {
+	if len(p.items) == p.Size || p.most > 0 && p.bytes >= p.most {
 		p.flush()
 	}
-	return p.more()
-}
-
-// Hand hands a page over, at most as many rows of it as are wanted, and reports
-// whether more are. It is not to be mixed with Add.
-func (p *Pages) Hand(page []store.Item) bool {
-	p.items = page[:min(len(page), p.left)]
-	p.left -= len(p.items)
-	p.flush()
 	return p.more()
 }
 
@@ -37,7 +31,7 @@ func (p *Pages) more() bool { return p.left > 0 && p.refused == nil }
 // flush hands over what is there.
 func (p *Pages) flush() {
 	if full := p.items; len(full) > 0 && p.refused == nil {
-		p.items = nil
+		p.items, p.bytes = nil, 0
 		p.refused = p.take(full)
 	}
 }

@@ -8,38 +8,32 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// TestPages: pages are full but for the last one, no more rows come than are wanted,
-// and none after one was refused.
+// TestPages: pages are full but for the last one and those that have their bytes, no
+// more rows come than are wanted, and none after one was refused.
 func TestPages(t *testing.T) {
 	refusal := errors.New("no more")
 	for name, c := range map[string]struct {
 		left, refuseAt int
-		hand           bool
+		bytes          int64 // of a page at most, where a row has 10
 		want           string
 	}{
 		"added one by one":     {left: 7, want: "[3 3 1]"},
 		"as many as there are": {left: 100, want: "[3 3 3 1]"},
 		"refused":              {left: 7, refuseAt: 2, want: "[3 3]"},
-		"handed over":          {left: 7, hand: true, want: "[3 3 1]"},
-		"a page refused":       {left: 7, refuseAt: 1, hand: true, want: "[3]"},
+		"by bytes":             {left: 7, bytes: 11, want: "[2 2 2 1]"},
+		"a row at the least":   {left: 3, bytes: 1, want: "[1 1 1]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var sizes []int
-			p := &Pages{Size: 3, left: c.left, take: func(items []store.Item) error {
+			p := &Pages{Size: 3, most: c.bytes, left: c.left, take: func(items []store.Item) error {
 				if sizes = append(sizes, len(items)); len(sizes) == c.refuseAt {
 					return refusal
 				}
 				return nil
 			}}
 			for n, more := 10, true; n > 0 && more; {
-				if c.hand {
-					some := min(n, p.Size)
-					n -= some
-					more = p.Hand(make([]store.Item, some))
-				} else {
-					n--
-					more = p.Add(store.Item{})
-				}
+				n--
+				more = p.Add(store.Item{Ref: store.Ref{ID: "id"}, Group: store.GroupOf("group"), Kind: "k", Payload: []byte("{}")})
 			}
 			p.flush()
 			if got := fmt.Sprint(sizes); got != c.want || (c.refuseAt > 0) != errors.Is(p.refused, refusal) {

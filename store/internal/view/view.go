@@ -88,15 +88,24 @@ func (v *view) Position() store.Position { return v.position }
 // Unsettled implements store.View.
 func (v *view) Unsettled(ctx context.Context, q store.Unsettled) ([]store.Item, error) {
 	var items []store.Item
-	err := v.Pages(ctx, q, unsettledPage, func(page []store.Item) error {
-		items = append(items, page...)
+	size := unsettledPage
+	if q.MaxBytes > 0 {
+		size = max(q.Limit, 1) // the bound ends a page: there is but one
+	}
+	err := v.Pages(ctx, q, size, func(page []store.Item) error {
+		if items = append(items, page...); q.More(items) {
+			return errEnough
+		}
 		return nil
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, errEnough) {
 		return nil, err
 	}
 	return items, nil
 }
+
+// errEnough ends a reading that has what was asked for.
+var errEnough = errors.New("enough rows were read")
 
 // Pages implements store.View. The view is in use until it returns: take may call
 // the store, but it must neither read from the view nor close it. Each page is a
@@ -112,7 +121,7 @@ func (v *view) Pages(ctx context.Context, q store.Unsettled, page int, take func
 	if o.Layout.State == store.StateNone {
 		return nil // nothing tells a settled row from another
 	}
-	pages := &Pages{Size: page, left: q.Limit, take: v.whileOpen(take)}
+	pages := &Pages{Size: page, most: q.MaxBytes, left: q.Limit, take: v.whileOpen(take)}
 	err = v.read(ctx, pages, func(ctx context.Context) error { return v.snapshot.Read(ctx, o, q, pages) })
 	if err != nil && pages.refused == nil {
 		return fmt.Errorf("read unsettled rows of outbox %s: %w", q.Outbox, err)

@@ -27,13 +27,6 @@ func New(o *store.Outbox) *Reader {
 	return &Reader{outbox: o, kinds: map[string]string{}}
 }
 
-// Fields returns the fields that Item reads, each once: what to project.
-func (r *Reader) Fields() []string {
-	c := &r.outbox.Layout.Columns
-	list := []string{c.ID, c.Kind, c.Group, c.Payload, c.RetryCount}
-	return Projected(list)
-}
-
 // Projected returns the names that project some fields, each once and without those
 // inside of another one, which the server refuses. Empty names are left out.
 func Projected(names []string) []string {
@@ -45,21 +38,9 @@ func Projected(names []string) []string {
 	})
 }
 
-// Item makes an item of a document. It shares no memory with the document. Txn, Seq
-// and the times are zero. The payload is nil if the document has no such field, and
-// only then: the claim reads it again, and refuses the document by name. The error
-// names the field; the item has its id if that could be read.
-func (r *Reader) Item(doc bson.Raw) (store.Item, error) {
-	it, err := r.Head(doc)
-	if err != nil {
-		return it, err
-	}
-	it.Payload = Payload(Lookup(doc, r.outbox.Layout.Columns.Payload))
-	it.PayloadSize = len(it.Payload)
-	return it, nil
-}
-
-// Head is Item without the payload.
+// Head makes an item of a document, without its payload. It shares no memory with the
+// document. Txn, Seq and the times are zero. The error names the field; the item has its
+// id if that could be read.
 func (r *Reader) Head(doc bson.Raw) (store.Item, error) {
 	c := &r.outbox.Layout.Columns
 	lane := r.Lane(doc)
