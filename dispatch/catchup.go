@@ -83,7 +83,7 @@ func bundle(in <-chan capture.Batch, out chan<- []capture.Batch, stop <-chan str
 			held = append(held, b)
 			rows += len(b.Items)
 			for i := range b.Items {
-				bytes += len(b.Items[i].Payload)
+				bytes += b.Items[i].Bytes()
 			}
 		case to <- held:
 			held, rows, bytes = nil, 0, 0

@@ -27,11 +27,15 @@ func (c *core) nextClaims(maxRows int, now time.Time) []*request {
 	for n := 0; n < maxRows && c.free() > 0; {
 		req := c.nextProbe(now)
 		if req == nil {
+			req = c.nextLarge()
+		}
+		if req == nil {
 			req = c.gather()
 		}
 		if req == nil {
 			break
 		}
+		c.begin(req)
 		state := laneClaiming
 		if req.job() != nil {
 			state = laneSending
@@ -55,12 +59,19 @@ func (c *core) nextClaims(maxRows int, now time.Time) []*request {
 // a job share a request with others of it alone: the receiver is told.
 func (c *core) gather() *request {
 	ready, share := c.turn()
+	for ready != nil && c.tooLarge(ready.items[0]) {
+		c.large.push(ready.pop())
+		ready, share = c.turn()
+	}
 	if ready == nil {
 		return nil
 	}
 	kind, job := ready.items[0].name.Kind, ready.items[0].job
 	limits := c.limits(kind)
 	roomRows, roomBytes := max(1, min(c.cfg.APIBatchSize, limits.MaxItems)), limits.MaxBytes
+	if job == nil {
+		roomBytes = int(min(int64(roomBytes), c.share()))
+	}
 	req := &request{}
 	for range share {
 		if ready.len() == 0 || roomRows == 0 {
@@ -163,8 +174,11 @@ func (c *core) claimed(req *request, answers []store.ClaimAnswer, at, now time.T
 	switch {
 	case len(kept) > 0:
 		c.toSend.push(req)
-	case req.probe:
-		recv.probes--
+	default:
+		c.over(req)
+		if req.probe {
+			recv.probes--
+		}
 	}
 	if recv.suspect {
 		c.dissolve(recv)

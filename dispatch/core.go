@@ -19,6 +19,7 @@ type core struct {
 	lanes   map[LaneName]*lane
 	blocked map[store.Ref]*lane // by the FAILED row
 	urgent  fifo[*lane]         // to be claimed at once, suspect sink or not
+	large   fifo[*lane]         // whose heads wait for others that are as large; see large.go
 	toSend  fifo[*request]      // claimed
 	waiting timers
 	// claiming and sending count the requests that are being claimed and sent.
@@ -80,6 +81,10 @@ type core struct {
 	gone  int64 // rows that were done with
 	rows  int   // in lanes or with an outcome unwritten
 	bytes int64 // their payloads in memory
+	heavy int64 // payloads of the requests under way that are large
+	// extra is by how many rows more those count whose texts are long, and extraBack
+	// those of them that were read back.
+	extra, extraBack int
 }
 
 // outcome is a row's outcome on its way to the store.
@@ -116,6 +121,7 @@ func (c *core) append(items []store.Item, t Ticket) {
 		if l == nil {
 			l = c.lane(name)
 		}
+		l.lend(rw)
 		c.add(l, rw)
 	}
 }
@@ -169,24 +175,13 @@ func (c *core) place(items []store.Item) {
 // take counts a row in and returns its lane.
 func (c *core) take(rw *row) *lane {
 	c.count(rw)
-	return c.lane(c.nameOf(&rw.Item))
+	l := c.lane(c.nameOf(&rw.Item))
+	l.lend(rw)
+	return l
 }
 
-// count counts a row in. Past the bytes that the buffer may have, the payload is
-// dropped: the claim reads it again.
-func (c *core) count(rw *row) {
-	c.rows++
-	c.bytes += int64(len(rw.Payload))
-	c.shed(rw)
-}
-
-// shed drops the payload of a row that waits, if the buffer has too many.
-func (c *core) shed(rw *row) {
-	if c.bytes > c.cfg.BufferBytes {
-		c.bytes -= int64(len(rw.Payload))
-		rw.Payload = nil
-	}
-}
+// lend lets a row share the memory of its lane's name.
+func (l *lane) lend(rw *row) { rw.Kind, rw.Group = l.name.Kind, l.name.Group }
 
 // nameOf returns the lane that an item goes to.
 func (c *core) nameOf(it *store.Item) LaneName {
@@ -263,7 +258,7 @@ func (c *core) takeOut(l *lane) {
 	switch l.state {
 	case laneReady:
 		is := func(other *lane) bool { return other == l }
-		_ = l.to.ready.remove(is) || l.to.again.remove(is) || l.to.tried.remove(is) || c.urgent.remove(is)
+		_ = l.to.ready.remove(is) || l.to.again.remove(is) || l.to.tried.remove(is) || c.urgent.remove(is) || c.large.remove(is)
 		if l.locked {
 			t := c.tables[l.name.Outbox]
 			_ = t.ready.remove(is) || t.urgent.remove(is)

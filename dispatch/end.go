@@ -31,7 +31,9 @@ func (c *core) end() {
 	}
 	c.toPark = nil
 	for c.toSend.len() > 0 {
-		for _, r := range c.toSend.pop().runs {
+		req := c.toSend.pop()
+		c.over(req)
+		for _, r := range req.runs {
 			c.release(r.lane)
 		}
 	}

@@ -47,6 +47,8 @@ type row struct {
 	// back: it was read back; returning: its claim is being given back, so that it
 	// may leave memory.
 	back, returning bool
+	// extra is by how many rows more it counts, for its texts are long.
+	extra int
 	// done: delivered, or found settled or gone; it leaves the lane.
 	done bool
 	// job sends the row again, as its n-th; nil: it is live.
@@ -229,6 +231,7 @@ type request struct {
 	// split: it looks for the row to blame for an earlier failure.
 	split   bool
 	started time.Time // when it was handed to a sender
+	heavy   int64     // what it takes of the bytes for large rows
 }
 
 // to is the receiver that the request goes to.

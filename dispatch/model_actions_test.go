@@ -109,6 +109,7 @@ func (w *world) claim(t *rapid.T) {
 	w.core.tick(w.now)
 	w.claiming = w.core.nextClaims(most, w.now)
 	for _, req := range w.claiming {
+		w.checkShare(req)
 		if w.frozen || w.ended || taken >= most {
 			t.Fatalf("a claim while frozen %v, ended %v, with %d rows of %d", w.frozen, w.ended, taken, most)
 		}

@@ -52,6 +52,7 @@ func (w *world) check() {
 	}
 	checkReceivers(w.t, c)
 	w.checkBytes()
+	w.checkFlying()
 	w.checkLanes()
 	w.checkEncore()
 	w.checkSkips()
@@ -99,6 +100,36 @@ func (w *world) checkBytes() {
 	}
 	if w.core.bytes != int64(bytes) || !w.ended && int64(bytes-late) > w.cfg.BufferBytes {
 		w.t.Fatalf("%d bytes are counted, %d are held, %d of rows that wait; %d allowed", w.core.bytes, bytes, bytes-late, w.cfg.BufferBytes)
+	}
+}
+
+// checkFlying states what the large rows under way have together: no more bytes than
+// the buffer, or one of them, but for the probes of endpoints that are away and what
+// an operator wants tried.
+func (w *world) checkFlying() {
+	var large, largest, all int64
+	for _, req := range slices.Concat(w.claiming, w.sending, w.core.toSend.items) {
+		if all += req.heavy; !req.probe {
+			large += req.heavy
+			largest = max(largest, req.heavy)
+		}
+	}
+	if w.core.heavy != all || large > w.cfg.BufferBytes && large > largest {
+		w.t.Fatalf("large rows of %d bytes are under way, %d with probes, counted %d; the buffer has %d", large, all, w.core.heavy, w.cfg.BufferBytes)
+	}
+}
+
+// checkShare states what a request may carry: its share of the buffer's bytes, or one
+// row that counts as large.
+func (w *world) checkShare(req *request) {
+	bytes := int64(0)
+	for _, r := range req.runs {
+		for _, rw := range r.rows {
+			bytes += int64(rw.PayloadSize)
+		}
+	}
+	if over := bytes > w.core.share(); over && req.size() > 1 || over != (req.heavy == bytes && bytes > 0) {
+		w.t.Fatalf("a request of %d rows has %d bytes and counts as large with %d, its share is %d", req.size(), bytes, req.heavy, w.core.share())
 	}
 }
 
@@ -161,6 +192,7 @@ func (w *world) places() map[*lane][]laneState {
 		put(laneReady, recv.tried.items...)
 	}
 	put(laneReady, c.urgent.items...)
+	put(laneReady, c.large.items...)
 	put(laneWaiting, c.waiting...)
 	for state, reqs := range map[laneState][]*request{
 		laneClaiming: w.claiming, laneSending: slices.Concat(w.sending, c.toSend.items),

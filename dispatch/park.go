@@ -177,13 +177,13 @@ func (rw *row) pass() {
 // leave takes a row out of memory that is not settled.
 func (c *core) leave(rw *row) {
 	c.rows--
+	c.lighten(rw)
 	c.takable(rw)
 	if rw.back {
 		rw.back = false
 		c.back--
 	}
-	c.bytes -= int64(len(rw.Payload))
-	rw.Payload = nil
+	c.dropPayload(rw)
 	if c.watched != nil {
 		c.watched[rw.Ref] = true
 	}

@@ -106,7 +106,7 @@ const evictEvery = 10 * time.Millisecond
 // roomBack returns how many rows may be read back. Those of lanes that do not move
 // after all make room for others.
 func (c *core) roomBack(now time.Time) int {
-	room := max(1, c.cfg.BufferRows/2) - c.back
+	room := max(1, c.cfg.BufferRows/2) - c.back - c.extraBack
 	if room > 0 || now.Sub(c.evicted) < evictEvery {
 		return room
 	}
@@ -120,7 +120,7 @@ func (c *core) roomBack(now time.Time) int {
 			c.shrink(l, 1)
 		}
 	}
-	return max(1, c.cfg.BufferRows/2) - c.back
+	return max(1, c.cfg.BufferRows/2) - c.back - c.extraBack
 }
 
 // allBack reports whether the lane's rows in memory were read back: the first and
@@ -201,6 +201,7 @@ func (c *core) takeBack(l *lane, items []store.Item) {
 			continue
 		}
 		rw := c.takeIn(&items[i])
+		l.lend(rw)
 		l.recall(rw)
 		l.rows = append(l.rows, rw)
 	}
@@ -237,10 +238,10 @@ func (l *lane) has(it *store.Item) bool {
 
 // takeIn counts a row in that was read back.
 func (c *core) takeIn(it *store.Item) *row {
-	c.rows++
+	rw := &row{Item: *it, parked: true, back: true}
 	c.back++
-	c.bytes += int64(len(it.Payload))
-	return &row{Item: *it, parked: true, back: true}
+	c.count(rw)
+	return rw
 }
 
 // takeApart gives each parked row a lane of its own.

@@ -37,7 +37,7 @@ func (c *core) relieve(others bool) {
 // live is how many rows in memory count against the buffer. Those that were read
 // back have room of their own: neither they nor what the log brings keeps the other
 // away.
-func (c *core) live() int { return c.rows - c.back }
+func (c *core) live() int { return c.rows - c.back + c.extra }
 
 // press parks what keeps the log from being given away: the rows of lanes that do
 // not move, or of all. They stay in memory, too.

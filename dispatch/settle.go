@@ -11,6 +11,7 @@ import (
 // answered takes the result of a request.
 func (c *core) answered(req *request, res *sink.Result, now time.Time) {
 	c.sending--
+	c.over(req)
 	if req.job() != nil {
 		c.replaying--
 	}
@@ -46,6 +47,7 @@ func (c *core) failedTogether(req *request, res *sink.Result, now time.Time) {
 		return
 	}
 	for _, r := range req.runs {
+		c.shedRun(r)
 		c.rest(r.lane, res.RetryAfter, now)
 	}
 }
@@ -95,9 +97,7 @@ func (c *core) failed(l *lane, rw *row, f *failure, n int, now time.Time) {
 	v := c.judge(l, rw, f, now)
 	l.problem = f.Detail
 	l.apart = true
-	if rw.job == nil {
-		c.shed(rw)
-	}
+	c.shedRun(&run{lane: l, rows: l.rows[:min(n, len(l.rows))]})
 	status := store.Pending
 	switch {
 	case rw.skip != nil, v == again:
@@ -183,6 +183,9 @@ func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 	if rw.job != nil {
 		c.replayed(rw, o.Status, o.Error, l)
 		return
+	}
+	if o.Status.Settled() {
+		c.dropPayload(rw) // it is not sent again
 	}
 	o.Ref, o.Txn, o.RetryCount, o.At = rw.Ref, rw.Txn, rw.RetryCount, now
 	if !rw.claimed.IsZero() {

@@ -60,7 +60,7 @@ func (c *core) keeps() int {
 }
 
 func (c *core) standing(outbox string) (lanes []store.LaneKey) {
-	keeps, room := c.keeps(), max(c.cfg.BufferRows-c.rows, c.cfg.APIBatchSize)
+	keeps, room := c.keeps(), max(c.cfg.BufferRows-c.rows-c.extra-c.extraBack, c.cfg.APIBatchSize)
 	for _, l := range c.lanes {
 		switch {
 		case l.name.Outbox != outbox || c.ofOneRow(l):

@@ -128,6 +128,7 @@ func (c *core) observe(req *request, res *sink.Result, now time.Time) {
 		for recv.again.len() > 0 {
 			recv.ready.push(recv.again.pop())
 		}
+		c.comeOut(recv)
 		recv.rotated = 0
 		recv.atOnce, recv.misses = probesAtOnce, 0
 		recv.nextProbe = now.Add(delay(1, c.cfg.BackoffInitial, c.cfg.BackoffMax, c.random))
@@ -171,7 +172,9 @@ func (c *core) dissolve(recv *receiver) {
 			c.toSend.push(req)
 			continue
 		}
+		c.over(req)
 		for _, r := range req.runs {
+			c.shedRun(r)
 			c.release(r.lane)
 		}
 	}
@@ -252,6 +255,9 @@ func (c *core) probeOf(recv *receiver, now time.Time) *request {
 		lanes := recv.ready.items
 		i := min(n-1, int(c.random()*float64(n)))
 		lanes[0], lanes[i] = lanes[i], lanes[0]
+		if recv.probes > 0 && !c.fits(lanes[0].rows[0]) {
+			return nil
+		}
 		if eager {
 			recv.atOnce--
 		}
