@@ -187,6 +187,7 @@ func (p *claimPart) read(rows pgx.Rows, answers []store.ClaimAnswer) (n int, met
 		if err := rows.Scan(&ord, &result, &wait, &retry, &payload); err != nil {
 			return n, met, err
 		}
+		forget(rows)
 		n++
 		if result == passedOver {
 			met, result = true, int32(store.NotYetVisible)

@@ -117,6 +117,7 @@ func scanLetters(rows pgx.Rows, t *table, each func(store.DeadLetter)) (n int, e
 		if err := rows.Scan(&d.ID, &kind, &group, &d.RetryCount, &text, &at, &d.PayloadSize, &d.Payload); err != nil {
 			return n, err
 		}
+		forget(rows)
 		n++
 		if t.Layout.Columns.Kind != "" {
 			d.Kind = deref(kind)

@@ -147,6 +147,7 @@ func scanParked(rows pgx.Rows, from []store.ParkedFrom, lists [][]store.Item) er
 		if err := rows.Scan(&ord, &it.Seq, &id, &kind, &group, &txn, &it.RetryCount, &it.PayloadSize, &at, &it.Payload); err != nil {
 			return err
 		}
+		forget(rows)
 		it.Outbox, it.Txn = from[ord-1].Outbox, store.Txn(txn)
 		it.ID, it.Kind = string(id), string(kind)
 		it.Group, it.Committed = groupOf(group), instant(at)

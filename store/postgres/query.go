@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -89,3 +91,7 @@ func arrayLiteral(elements []string) string {
 	sb.WriteByte('}')
 	return sb.String()
 }
+
+// forget lets go of the message in which a row came that was scanned: its session would
+// keep it until another row comes, and it may be as large as a payload.
+func forget(rows pgx.Rows) { clear(rows.RawValues()) }

@@ -212,6 +212,7 @@ func scanReplayRows(rows pgx.Rows, from []store.ReplayFrom, lists [][]store.Repl
 			return err
 		}
 		r.ID, r.Kind = string(id), string(kind)
+		forget(rows)
 		r.Outbox, r.Txn, r.Group, r.Committed = from[ord-1].Outbox, store.Txn(txn), groupOf(group), instant(at)
 		lists[ord-1] = append(lists[ord-1], r)
 	}
