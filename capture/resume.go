@@ -15,6 +15,11 @@ import "github.com/sluicebox/sluicebox/store"
 //
 // It belongs to the goroutine of Run.
 type Resume struct {
+	// MaxPayload, if set before Follow, is the largest payload that is carried, in
+	// bytes. A longer one is left in its table, and the claim reads it: the batches that
+	// wait for a receiver would hold it. 0 is no bound.
+	MaxPayload int
+
 	last      store.Position // everything at or below it was sent
 	rows      int            // rows sent of the transaction after last
 	skip      int            // of those, how many this run has yet to drop
@@ -46,6 +51,13 @@ func (r *Resume) Start(src Source, from store.Position) store.Position {
 func (r *Resume) Connected() {
 	if r.connected != nil {
 		r.connected()
+	}
+}
+
+// Carry leaves the payload of a row out if it is too large.
+func (r *Resume) Carry(it *store.Item) {
+	if r.MaxPayload > 0 && len(it.Payload) > r.MaxPayload {
+		it.Payload = nil
 	}
 }
 

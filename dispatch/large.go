@@ -111,11 +111,7 @@ func (c *core) over(req *request) {
 
 // comeOut puts the lanes of a receiver that wait for large rows back among its others.
 func (c *core) comeOut(recv *receiver) {
-	for range c.large.len() {
-		if l := c.large.pop(); l.to == recv {
-			recv.push(l)
-		} else {
-			c.large.push(l)
-		}
+	for _, l := range c.large.takeAll(func(l *lane) bool { return l.to == recv }) {
+		recv.push(l)
 	}
 }

@@ -185,7 +185,7 @@ func TestLongGroupsCountAgainstTheBuffer(t *testing.T) {
 		h.shrink(l, 0)
 	}
 	h.nextParks(10)
-	h.parked(nil)
+	h.parked(make([]bool, 3))
 	if n := h.live(); n != 0 {
 		t.Errorf("parked rows count as %d", n)
 	}

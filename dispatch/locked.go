@@ -73,6 +73,7 @@ func (c *core) lockTable(outbox string, now time.Time) {
 		t.ready.items = append(t.ready.items, recv.ready.takeAll(t.has)...)
 		t.ready.items = append(t.ready.items, recv.tried.takeAll(t.has)...)
 	}
+	t.ready.items = append(t.ready.items, c.large.takeAll(t.has)...)
 	slices.SortFunc(t.ready.items, func(a, b *lane) int { return cmp.Compare(a.queued, b.queued) })
 	t.urgent.items = c.urgent.takeAll(t.has)
 	for _, l := range slices.Concat(t.ready.items, t.urgent.items) {

@@ -151,6 +151,7 @@ func Run(t *testing.T, h Harness) {
 		{"position of an idle outbox", true, testIdlePosition},
 		{"cut beside writers", true, testCut},
 		{"payloads", false, testPayloads},
+		{"payloads that are carried", true, testCarried},
 		{"groups", false, testGroups},
 	} {
 		if c.log && !h.Log {

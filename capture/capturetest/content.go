@@ -2,6 +2,7 @@ package capturetest
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +40,27 @@ func testPayloads(t *testing.T, db Database) {
 			}
 			if it.Payload == nil {
 				t.Errorf("%s: the payload is nil, which stands for bytes that were dropped", it.ID)
+			}
+		}
+	}
+}
+
+// testCarried: a payload above the bound is left out, and its size is known.
+func testCarried(t *testing.T, db Database) {
+	r := newReader(t, db.Source(t, Options{Outbox: outbox, BatchRows: batchRows}))
+	const most = 1000
+	r.src.Resume().MaxPayload = most
+	r.start(open(t, r.src, db, store.Checkpoint{}).From)
+	sizes := []int{0, most - 1, most, most + 1, 1 << 20}
+	for i, size := range sizes {
+		commit(t, db, Row{ID: fmt.Sprint(i), Payload: strings.Repeat("x", size)})
+	}
+	r.rows(len(sizes))
+	for _, b := range r.batches {
+		for _, it := range b.Items {
+			i, _ := strconv.Atoi(it.ID)
+			if it.PayloadSize != sizes[i] || (it.Payload == nil) != (sizes[i] > most) {
+				t.Errorf("a payload of %d bytes came as %d, said to be %d", sizes[i], len(it.Payload), it.PayloadSize)
 			}
 		}
 	}

@@ -199,6 +199,7 @@ func (st *stream) add(ctx context.Context, e *event, now time.Time) error {
 	}
 	size := 0
 	for i := range items[before:] {
+		st.src.resume.Carry(&items[before+i])
 		size += len(items[before+i].Payload)
 	}
 	if before > 0 && (len(items) > st.src.cfg.MaxBatchRows || st.bytes+size > st.src.cfg.MaxBatchBytes) {

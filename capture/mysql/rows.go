@@ -188,6 +188,7 @@ type itemReader struct {
 	kinds   map[string]string
 	scratch []byte
 	at      time.Time // when what is read came from the server
+	carry   func(*store.Item)
 }
 
 // mostKinds bounds the interned kinds: a table that puts something unique there
@@ -236,6 +237,9 @@ func (ir *itemReader) fill(it *store.Item, l *layout, rm *rowMap, values []any) 
 		}
 	}
 	it.PayloadSize = len(it.Payload)
+	if ir.carry != nil {
+		ir.carry(it)
+	}
 	return nil
 }
 

@@ -89,6 +89,7 @@ type run struct {
 func (r *run) read(ctx context.Context) error {
 	s := r.source
 	asm := newAssembler(s.server, &s.cfg, place{set: r.from.set.clone(), coords: r.from.coords})
+	asm.reader.carry = s.resume.Carry
 	defer asm.close()
 	d := &dump{}
 	st := &stream{src: s, ctx: ctx, dump: d, asm: asm, out: r.out, until: r.until, begun: r.begun}

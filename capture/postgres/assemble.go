@@ -168,6 +168,7 @@ func (a *assembler) insert(body []byte) (part capture.Batch, ready bool, err err
 		it.Txn, it.Committed = a.xid, a.committed
 		a.items = append(a.items, it)
 	}
+	clear(a.tuple.values) // they lie in the message, which may be the last for long
 	return part, ready, nil
 }
 

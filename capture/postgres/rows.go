@@ -139,6 +139,8 @@ type itemReader struct {
 	// unchecked: the database takes text of any bytes. What a row is known by
 	// must be UTF-8 all the same; its payload is bytes.
 	unchecked bool
+	// maxPayload is the largest payload that is carried, 0 for any; see capture.Resume.
+	maxPayload int
 }
 
 // mostKinds bounds the interned kinds: a table that puts something unique there
@@ -173,10 +175,16 @@ func (ir *itemReader) read(rel *relation, rm *rowMap, values [][]byte) (store.It
 			return fault(fmt.Errorf("%q in column %q is not a count", values[rm.retries], c.RetryCount))
 		}
 	}
+	it.PayloadSize = len(values[rm.payload])
+	if rm.hexPayload {
+		it.PayloadSize = max(0, hex.DecodedLen(it.PayloadSize-2))
+	}
+	if ir.maxPayload > 0 && it.PayloadSize > ir.maxPayload {
+		return it, nil
+	}
 	if it.Payload, err = content(values[rm.payload], rm.hexPayload); err != nil {
 		return fault(fmt.Errorf("the payload: %w", err))
 	}
-	it.PayloadSize = len(it.Payload)
 	return it, nil
 }
 

@@ -58,6 +58,7 @@ func (s *Source) read(ctx context.Context, conn *pgconn.PgConn, p part, out chan
 	defer closeSession(conn)
 	asm := newAssembler(newTables(s.server.tables), s.cfg.Name, s.cfg.MaxBatchRows, s.cfg.MaxBatchBytes)
 	asm.after, asm.until, asm.reader.unchecked = p.from, p.until, unchecked(conn)
+	asm.reader.maxPayload = s.resume.MaxPayload
 	st := newStream(s, conn, asm, out, p.from, p.timeout)
 	s.setWake(conn.Conn())
 	defer s.setWake(nil)

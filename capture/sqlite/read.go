@@ -137,13 +137,15 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 		return true, nil
 	}
 	payload := bytesOf(row[colPayload])
-	if len(p.batch.Marks) > 0 || len(p.batch.Items) > 0 && p.bytes+len(payload) > r.source.cfg.MaxBatchBytes {
+	size := len(payload)
+	if len(p.batch.Marks) > 0 || len(p.batch.Items) > 0 && p.bytes+size > r.source.cfg.MaxBatchBytes {
 		return false, nil // marks come behind the rows of a batch
 	}
 	it := store.Item{
 		Ref: store.Ref{Outbox: name, ID: id}, Kind: o.Kind,
-		Payload: payload, PayloadSize: len(payload), Captured: now,
+		Payload: payload, PayloadSize: size, Captured: now,
 	}
+	r.source.resume.Carry(&it)
 	if o.Layout.Columns.Kind != "" {
 		it.Kind, _ = row[colKind].(string)
 	}
@@ -157,7 +159,7 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 		it.Committed = time.UnixMilli(at)
 	}
 	p.batch.Items = append(p.batch.Items, it)
-	p.bytes += len(payload)
+	p.bytes += size
 	p.last = seq
 	return true, nil
 }

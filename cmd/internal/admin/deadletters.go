@@ -30,7 +30,10 @@ const (
 	usualDeadLetters = 100
 	// MostDeadLetters is how many rows one request reads or acts on.
 	MostDeadLetters = 1000
-	mostPayloads    = 25 // a megabyte each is common
+	// mostPayloads is how many rows one request reads with payload, and
+	// mostPayloadBytes how many bytes those may have: they are in the relay's memory.
+	mostPayloads     = 25
+	mostPayloadBytes = 4 << 20
 )
 
 // errUnexpected says that a filter chose another number of rows than the caller
@@ -79,7 +82,10 @@ func listDeadLetters(letters DeadLetters, r *http.Request) (any, error) {
 	if err := q.done(); err != nil {
 		return nil, err
 	}
-	rows, err := letters.List(r.Context(), f, limit, payload)
+	rows, err := letters.List(r.Context(), f, limit, false)
+	if err == nil && payload {
+		err = readPayloads(r.Context(), letters, rows)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -88,6 +94,30 @@ func listDeadLetters(letters DeadLetters, r *http.Request) (any, error) {
 		answer.DeadLetters[i] = DeadLetterOf(&rows[i])
 	}
 	return answer, nil
+}
+
+// readPayloads reads the payloads of rows in their order, but for those that are too
+// large for what is left of the bytes.
+func readPayloads(ctx context.Context, letters DeadLetters, rows []store.DeadLetter) error {
+	var ids []string
+	places, bytes := map[string]int{}, 0
+	for i := range rows {
+		if size := rows[i].PayloadSize; bytes+size <= mostPayloadBytes {
+			bytes += size
+			places[rows[i].ID] = i
+			ids = append(ids, rows[i].ID)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	whole, err := letters.List(ctx, store.DeadLetterFilter{Outbox: rows[0].Outbox, IDs: ids}, len(ids), true)
+	for i := range whole {
+		if at, asked := places[whole[i].ID]; asked {
+			rows[at].Payload, rows[at].PayloadSize = whole[i].Payload, whole[i].PayloadSize
+		}
+	}
+	return err
 }
 
 // deadLetterAction does something to at most limit of the chosen rows.

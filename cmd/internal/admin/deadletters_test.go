@@ -2,11 +2,13 @@ package admin_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -24,8 +26,18 @@ func (d letterDesk) Count(_ context.Context, f store.DeadLetterFilter) (int, err
 
 func (d letterDesk) List(_ context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
 	d.note("list %d %t", limit, payload)
-	d.chosen = f
-	return d.letters, d.err
+	if !payload {
+		d.chosen = f
+	} else if len(f.IDs) != limit {
+		d.note("for %q", f.IDs)
+	}
+	rows := slices.Clone(d.letters)
+	for i := range rows {
+		if !payload || !slices.Contains(f.IDs, rows[i].ID) {
+			rows[i].Payload = nil
+		}
+	}
+	return rows, d.err
 }
 
 func (d letterDesk) Requeue(_ context.Context, f store.DeadLetterFilter, limit int) (int, error) {
@@ -80,12 +92,35 @@ func TestDeadLettersList(t *testing.T) {
 	}
 	ask(t, "GET", base+"/api/v1/deadletters?outbox=o&group=a")
 	ask(t, "GET", base+"/api/v1/deadletters?outbox=o&payload")
-	if asked := d.said(); !slices.Equal(asked, []string{"list 7 true", "list 100 false", "list 25 true"}) {
+	if asked := d.said(); !slices.Equal(asked, []string{"list 7 false", "list 4 true", "list 100 false", "list 25 false", "list 4 true"}) {
 		t.Errorf("asks %q", asked)
 	}
 	d.letters = nil
 	if got := ask(t, "GET", base+"/api/v1/deadletters?outbox=o"); got.body != `{"deadletters":[]}`+"\n" {
 		t.Errorf("none are %s", got.body)
+	}
+}
+
+// TestDeadLetterPayloads: payloads of at most 4 MiB are in memory, however many rows were
+// asked for and however large theirs are.
+func TestDeadLetterPayloads(t *testing.T) {
+	d := &desk{}
+	for i, size := range []int{100 << 20, 3 << 20, 2 << 20, 1 << 20, 1} {
+		d.letters = append(d.letters, store.DeadLetter{Ref: store.Ref{Outbox: "o", ID: fmt.Sprint(i)}, PayloadSize: size, Payload: []byte("x")})
+	}
+	got := ask(t, "GET", serveDesk(t, d, "")+"/api/v1/deadletters?payload=true")
+	var list admin.DeadLetterList
+	if err := json.Unmarshal([]byte(got.body), &list); err != nil {
+		t.Fatal(err)
+	}
+	with := ""
+	for _, l := range list.DeadLetters {
+		if l.Payload != nil {
+			with += l.ID
+		}
+	}
+	if with != "13" || len(list.DeadLetters) != 5 || list.DeadLetters[0].PayloadSize != 100<<20 {
+		t.Errorf("rows %q have payloads: %.300s", with, got.body)
 	}
 }
 

@@ -48,6 +48,9 @@ func Run(ctx context.Context, o Options) error {
 		began:   time.Now(),
 	}
 
+	memory, stop := context.WithCancel(ctx)
+	defer stop()
+	go returnMemory(memory, limitMemory(o.Config.Buffers()))
 	stopAdmin, err := r.serveAdmin(ctx, reg)
 	if err != nil {
 		return err

@@ -30,9 +30,6 @@ const (
 	// may end the next at once.
 	firstRest = 100 * time.Millisecond
 	mostRest  = 10 * time.Second
-	// batchesAhead is how many batches may wait between the source and the
-	// lanes, so that neither waits for the other's next turn.
-	batchesAhead = 16
 )
 
 // relay is one relay from start to end.
@@ -226,7 +223,8 @@ func (r *relay) flow(ctx context.Context, src source, from store.Position, feed 
 		return func(why error) error { cancel(why); return <-done }
 	}
 
-	batches := make(chan capture.Batch, batchesAhead)
+	batches := make(chan capture.Batch, config.BatchesAhead)
+	src.Resume().MaxPayload = r.cfg.MaxCarried()
 	stopSource := part(func(ctx context.Context) error {
 		return capture.Follow(ctx, src, from, batches, sourceWatch{r})
 	})

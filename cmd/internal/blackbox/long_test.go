@@ -44,16 +44,21 @@ func many(t testing.TB, usual int) int {
 	return n
 }
 
-// peak is the most memory that the process ever had resident, in bytes
-// (proc_pid_status(5): VmHWM, in kB).
-func (r *relay) peak() int {
+// peak is the most memory that the process ever had resident, in bytes.
+func (r *relay) peak() int { r.t.Helper(); return r.memory("VmHWM:") }
+
+// resident is how much it has now.
+func (r *relay) resident() int { r.t.Helper(); return r.memory("VmRSS:") }
+
+// memory reads what proc_pid_status(5) has in kB.
+func (r *relay) memory(name string) int {
 	r.t.Helper()
 	path := fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid)
 	text, err := os.ReadFile(path)
 	if err != nil {
 		r.t.Skipf("the memory of a process cannot be read here: %v", err)
 	}
-	_, rest, found := strings.Cut(string(text), "VmHWM:")
+	_, rest, found := strings.Cut(string(text), name)
 	var kB int
 	if _, err := fmt.Sscanf(rest, "%d kB", &kB); err != nil || !found {
 		r.t.Fatalf("%s: %v\n%s", path, err, text)

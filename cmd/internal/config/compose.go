@@ -197,6 +197,7 @@ func (c *Config) Stream() capturepg.Config {
 		Name:              c.Settings.Name,
 		Outboxes:          c.Outboxes(),
 		HeartbeatInterval: c.Settings.Source.HeartbeatInterval,
+		MaxBatchBytes:     c.batchBytes(),
 	}
 }
 
@@ -209,6 +210,8 @@ func (c *Config) MySQLStream() capturemysql.Config {
 		Name:      c.Settings.Name,
 		Outboxes:  c.Outboxes(),
 		ServerID:  uint32(c.Settings.Source.ServerID), //nolint:gosec // checked with the file
+
+		MaxBatchBytes: c.batchBytes(),
 	}
 }
 
@@ -220,13 +223,17 @@ func (c *Config) MongoStream() capturemongo.Config {
 		StreamURL: c.Settings.Source.StreamURL.Reveal(),
 		Name:      c.Settings.Name,
 		Outboxes:  c.Outboxes(),
+
+		MaxBatchBytes: c.batchBytes(),
 	}
 }
 
 // SQLiteStream returns the configuration of the source that reads the log of a
 // sqlite: URL.
 func (c *Config) SQLiteStream() capturesqlite.Config {
-	return capturesqlite.Config{URL: c.Settings.Source.URL.Reveal(), Name: c.Settings.Name, Outboxes: c.Outboxes()}
+	return capturesqlite.Config{
+		URL: c.Settings.Source.URL.Reveal(), Name: c.Settings.Name, Outboxes: c.Outboxes(), MaxBatchBytes: c.batchBytes(),
+	}
 }
 
 // Poll returns the configuration of the source that reads the tables.
@@ -238,6 +245,31 @@ func (c *Config) Poll() poll.Config {
 		Outboxes:  c.Outboxes(),
 		Room:      c.Buffer(),
 	}
+}
+
+// BatchesAhead is how many batches may wait between the source and the lanes, so that
+// neither waits for the other's next turn.
+const BatchesAhead = 16
+
+// batchBytes bounds a batch, so that those that wait have no more than a buffer.
+func (c *Config) batchBytes() int {
+	return int(max(64<<10, min(4<<20, c.Buffer().Bytes/BatchesAhead)))
+}
+
+// MaxCarried is the largest payload that a source carries: one in each batch that waits
+// is a quarter of a buffer. Larger ones are left to the claim.
+func (c *Config) MaxCarried() int { return int(max(1, c.Buffer().Bytes/(4*BatchesAhead))) }
+
+// Buffers is how many bytes the buffers of all sinks have.
+func (c *Config) Buffers() (sum int64) {
+	seen := map[string]bool{}
+	for _, name := range c.Routes() {
+		if !seen[name] {
+			seen[name] = true
+			sum += c.Dispatch(name).BufferBytes
+		}
+	}
+	return sum
 }
 
 // Buffer is the room of the smallest buffer of a sink.
