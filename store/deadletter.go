@@ -111,6 +111,13 @@ type DeadLetters interface {
 	Discard(ctx context.Context, epoch Epoch, f DeadLetterFilter, limit int) ([]Ref, error)
 }
 
+// FailedReader reads FAILED rows however many they are.
+type FailedReader interface {
+	// EachFailed hands over every chosen row without payload, in the layout's order-by. It
+	// takes little memory and needs no leader. It may begin again from the first row.
+	EachFailed(ctx context.Context, f DeadLetterFilter, take func(*DeadLetter)) error
+}
+
 // RequeuedItems returns dead letters as the items that they are once they are
 // requeued, captured now.
 func RequeuedItems(letters []DeadLetter, now time.Time) []Item {

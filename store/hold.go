@@ -115,7 +115,8 @@ func cannotBlock(o *Outbox) error {
 	}
 }
 
-// Holds keeps which lanes stand still. A lane becomes Blocked by an Outcome.
+// Holds keeps which lanes stand still. A lane becomes Blocked by an Outcome, or by Hold
+// where its row FAILED before the relay came.
 type Holds interface {
 	// LoadHolds returns the holds of the relay's outboxes, in no order. A row
 	// that blocked its lane and is no longer FAILED blocks nothing: its hold is

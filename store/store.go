@@ -209,6 +209,7 @@ type Store interface {
 	Looker
 	Holds
 	DeadLetters
+	FailedReader
 	Parking
 	Pruner
 	Viewer

@@ -35,11 +35,25 @@ func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int,
 	return found, nil
 }
 
+// EachFailed implements store.FailedReader.
+func (s *Store) EachFailed(ctx context.Context, f store.DeadLetterFilter, take func(*store.DeadLetter)) error {
+	if err := s.eachFailed(ctx, f, 0, false, take); err != nil {
+		return fmt.Errorf("read FAILED rows: %w", err)
+	}
+	return nil
+}
+
 func (s *Store) failed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) (found []store.DeadLetter, err error) {
 	if limit <= 0 {
 		return nil, fmt.Errorf("outbox %s: the limit is %d, must be positive", f.Outbox, limit)
 	}
-	err = s.letters(ctx, f, func(ctx context.Context, l *letters) error {
+	err = s.eachFailed(ctx, f, limit, payload, func(d *store.DeadLetter) { found = append(found, *d) })
+	return found, err
+}
+
+// eachFailed hands over the chosen documents in order, at most limit unless that is 0.
+func (s *Store) eachFailed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool, take func(*store.DeadLetter)) error {
+	return s.letters(ctx, f, func(ctx context.Context, l *letters) error {
 		fields := []string{l.c.ID, l.c.Kind, l.c.Group, l.c.RetryCount, l.c.Error, l.table.Layout.FailedTime()}
 		if payload {
 			l.fields = project(append(fields, l.c.Payload)...)
@@ -47,11 +61,11 @@ func (s *Store) failed(ctx context.Context, f store.DeadLetterFilter, limit int,
 			l.fields = append(project(fields...), bson.E{Key: sizeField, Value: l.table.size()})
 		}
 		return l.each(ctx, limit, func(doc bson.Raw, id string) error {
-			found = append(found, l.letter(doc, id, payload))
+			d := l.letter(doc, id, payload)
+			take(&d)
 			return nil
 		})
 	})
-	return found, err
 }
 
 // letters is one reading of FAILED documents.

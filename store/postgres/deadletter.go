@@ -41,6 +41,17 @@ func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int,
 	return letters, nil
 }
 
+// EachFailed implements store.FailedReader, on a session of its own.
+func (s *Store) EachFailed(ctx context.Context, f store.DeadLetterFilter, take func(*store.DeadLetter)) error {
+	err := s.look(ctx, f, func(ctx context.Context, conn *pgx.Conn, t *table) error {
+		return eachLetter(ctx, conn, t, &f, 0, false, func(d store.DeadLetter) { take(&d) })
+	})
+	if err != nil {
+		return fmt.Errorf("read FAILED rows: %w", err)
+	}
+	return nil
+}
+
 func (s *Store) letters(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
 	if limit <= 0 {
 		return nil, fmt.Errorf("outbox %s: the limit is %d, must be positive", f.Outbox, limit)

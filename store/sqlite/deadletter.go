@@ -30,6 +30,14 @@ func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int,
 	return letters, nil
 }
 
+// EachFailed implements store.FailedReader, on a connection of its own.
+func (s *Store) EachFailed(ctx context.Context, f store.DeadLetterFilter, take func(*store.DeadLetter)) error {
+	if err := s.eachLetter(ctx, f, 0, false, func() {}, take); err != nil {
+		return fmt.Errorf("read FAILED rows: %w", err)
+	}
+	return nil
+}
+
 func (s *Store) letters(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) (letters []store.DeadLetter, err error) {
 	if limit <= 0 {
 		return nil, fmt.Errorf("outbox %s: the limit is %d, must be positive", f.Outbox, limit)

@@ -50,8 +50,11 @@ func (s *suite) testBlock(t *testing.T) {
 	if err := b.store.Release(b.ctx(t), b.epoch, want[2].Lane, store.Blocked); err != nil {
 		t.Fatal(err)
 	}
+	before := want[2]
 	want[2] = paused
 	b.wantHolds(t, "one let go", b.store, want...)
+	b.hold(t, before)
+	b.wantHolds(t, "one that FAILED before", b.store, append(slices.Clone(want), before)...)
 	if b.read(t, "a", outcomes[2].ID).Status != store.Failed {
 		t.Error("letting a lane go has changed the row")
 	}

@@ -161,6 +161,11 @@ func (s *suite) testFailed(t *testing.T) {
 			t.Errorf("%+v (group %v): %d are counted, want %d", f.filter, f.filter.Group, n, len(want))
 		}
 	}
+	var each []store.DeadLetter
+	if err := b.store.EachFailed(b.ctx(t), store.DeadLetterFilter{Outbox: "a"}, func(d *store.DeadLetter) { each = append(each, *d) }); err != nil {
+		t.Fatal(err)
+	}
+	b.checkLetters(t, letters, each, false)
 	for _, payload := range []bool{false, true} {
 		b.checkLetters(t, letters, b.failed(t, store.DeadLetterFilter{Outbox: "a"}, 100, payload), payload)
 	}

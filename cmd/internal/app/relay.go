@@ -107,6 +107,9 @@ func (r *relay) live(ctx context.Context, tenure *leader.Tenure, lost *capture.L
 		return fmt.Errorf("read which message groups stand still: %w", err)
 	}
 	r.restore(routes, holds)
+	if err := r.takeBlocks(ctx, &begin, routes); err != nil {
+		return err
+	}
 	tracker := checkpoint.NewTracker(begin.Frontier)
 	feed := dispatch.NewFeed(tracker, epoch, routes, r.metrics.Captured)
 	if begin.Why != "" {

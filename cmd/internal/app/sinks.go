@@ -1,9 +1,13 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
+	"github.com/sluicebox/sluicebox/checkpoint"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -113,4 +117,54 @@ func (r *relay) restore(byOutbox map[string]*dispatch.Dispatcher, holds []store.
 				"group", h.Lane.Group.String(), "state", h.Kind.String(), "row", h.ID, "reason", h.Reason)
 		}
 	}
+}
+
+// takeBlocks records a hold for each message group in which rows wait behind a row that
+// FAILED before the relay's first start, where on-failed is block. Nothing is saved
+// or sent before, so a start that ends here is followed by another first one. Then a
+// checkpoint without a position says that the blocks are taken: a group that somebody
+// lets go must not be blocked again if the relay ends before its backlog is safe.
+func (r *relay) takeBlocks(ctx context.Context, begin *checkpoint.Begin, byOutbox map[string]*dispatch.Dispatcher) error {
+	if !begin.First() {
+		return nil
+	}
+	routes := r.cfg.Routes()
+	var outboxes []string
+	for _, o := range r.cfg.Outboxes() {
+		if o.Layout.State != store.StateNone && r.cfg.Dispatch(routes[o.Name]).OnFailed == dispatch.Block {
+			outboxes = append(outboxes, o.Name)
+		}
+	}
+	if len(outboxes) == 0 {
+		return nil
+	}
+	var holds []store.Hold
+	err := r.reach(ctx, time.Time{}, func(ctx context.Context) (err error) {
+		holds, err = checkpoint.Blocks(ctx, r.db.store, outboxes, begin.Backlog)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	holds = slices.DeleteFunc(holds, func(h store.Hold) bool { // rows without a group that have lanes of their own block none
+		return !h.Lane.Group.Valid && r.cfg.Dispatch(routes[h.Lane.Outbox]).Ungrouped == dispatch.Parallel
+	})
+	for i := range holds {
+		err := r.reach(ctx, time.Time{}, func(ctx context.Context) error { return r.db.store.Hold(ctx, begin.Epoch, holds[i]) })
+		if err != nil {
+			return fmt.Errorf("record which message groups are blocked: %w", err)
+		}
+		byOutbox[holds[i].Lane.Outbox].Restore(holds[i : i+1])
+	}
+	err = r.reach(ctx, time.Time{}, func(ctx context.Context) error {
+		return r.db.store.SaveCheckpoint(ctx, begin.Epoch, store.Checkpoint{Seq: store.NewSeq(begin.Epoch, 0)})
+	})
+	if err != nil {
+		return fmt.Errorf("record that blocked groups were taken over: %w", err)
+	}
+	if len(holds) > 0 {
+		r.log.Warn("message groups blocked by earlier FAILED rows", "groups", len(holds), "for example", holds[0].Lane.String(), "row", holds[0].ID,
+			"remedy", "deadletters requeue sends the rows again, lanes skip passes them over")
+	}
+	return nil
 }

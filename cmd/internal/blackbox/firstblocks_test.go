@@ -1,0 +1,98 @@
+package blackbox
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// A first start with on-failed: block keeps the order that an earlier processor left: a
+// group in which a row FAILED and others wait is blocked, whether those fit into memory
+// or are parked, also after a kill, until somebody skips the row. A group in which
+// nothing waited goes on. By hand:
+//
+//	go test -v -run 'TestFirstStartTakesBlocks' ./cmd/internal/blackbox
+func TestFirstStartTakesBlocks(t *testing.T) {
+	t.Parallel()
+	for name, buffer := range map[string]int{"in memory": 1000, "parked": 20} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachKind(t, fmt.Sprintf("dispatch: {on-failed: block, global-buffer-size: %d}\n", buffer), func(s *scene) {
+				s.number(1, 100, "i % 10")
+				for sql, ids := range map[string]string{ // group 0 waits behind row 30, of group 1 nothing waits
+					"UPDATE outbox_events SET status = 'FAILED', error_message = 'no such thing', retry_count = 1 WHERE id IN (": quoted(numbered(10), numbered(30), numbered(11)),
+					"UPDATE outbox_events SET status = 'COMPLETED' WHERE message_group = '1' AND id NOT IN (":                    quoted(numbered(11)),
+				} {
+					s.exec(sql + ids + ")")
+				}
+				r := s.run()
+				r.waitFor("message groups blocked by earlier FAILED rows")
+				const sent, behind = 80, 8 // groups 2 to 9; of group 0 the row 20 and what is behind 30
+				arrive(s.t, s.to, sent)
+				s.number(101, 110, "i % 10")
+				arrive(s.t, s.to, sent+9)
+				s.expectHead(r)
+				within(s.t, patience, func() string {
+					if n := s.completed(); n != sent+9+9 {
+						return fmt.Sprintf("%d rows are COMPLETED", n)
+					}
+					return ""
+				})
+				r.kill()
+				r = s.run()
+				s.expectHead(r)
+				if c := s.to.Counts(); c.Distinct != sent+9 {
+					s.t.Errorf("%d rows were taken, want %d", c.Distinct, sent+9)
+				}
+				r.operate("lanes", "skip", "--group", "0", "--reason", "we know why")
+				arrive(s.t, s.to, sent+9+behind+1)
+				if again := checkNumbered(s.t, s.to.Taken()); again > 0 {
+					s.t.Errorf("%d rows arrived more than once", again)
+				}
+				expectStop(s.t, r)
+			})
+		})
+	}
+}
+
+// expectHead waits until group 0 alone is blocked, by row 30.
+func (s *scene) expectHead(r *relay) {
+	s.t.Helper()
+	within(s.t, patience, func() string {
+		l := r.lane("0")
+		if n := r.metric(`sluicebox_lanes{sink="flowcatalyst",state="blocked"}`); n != 1 || l.State != "blocked" || l.Head != numbered(30) || l.Error != "no such thing" {
+			return fmt.Sprintf("%.0f lanes are blocked, that of group 0 is %+v", n, l)
+		}
+		return ""
+	})
+}
+
+// The same beside MongoDB.
+func TestMongoFirstStartTakesBlocks(t *testing.T) {
+	t.Parallel()
+	aMongo(t, "dispatch: {on-failed: block}\n", func(s *mongoScene) {
+		s.load(60)
+		events := s.db.Collection("outbox_events")
+		var some bson.M
+		s.must(events.FindOne(context.Background(), bson.M{"messageGroup": bson.M{"$ne": nil}}).Decode(&some))
+		group := some["messageGroup"]
+		_, err := events.UpdateOne(context.Background(), bson.M{"_id": some["_id"]}, bson.M{"$set": bson.M{"status": "FAILED"}})
+		s.must(err)
+		waiting := s.count(bson.M{"messageGroup": group, "status": "PENDING"}, "outbox_events")
+		if waiting == 0 {
+			t.Fatal("no row waits behind the FAILED one")
+		}
+		r := s.run()
+		r.waitFor("message groups blocked by earlier FAILED rows")
+		arrive(t, s.to, s.rows()-waiting-1)
+		within(t, patience, func() string {
+			if n := s.count(bson.M{"messageGroup": group, "status": "PENDING"}, "outbox_events"); n != waiting {
+				return fmt.Sprintf("%d of %d rows wait behind the FAILED one", n, waiting)
+			}
+			return ""
+		})
+		expectStop(t, r)
+	})
+}
