@@ -52,6 +52,14 @@ type StoreObserver interface {
 	// Vanished: a statement found these rows no longer in their tables, and they are
 	// done with.
 	Vanished(rows []*store.Item)
+	// StoreFailed: a claim or an outcome did not reach the store and is tried
+	// again.
+	StoreFailed(op string, err error)
+	ParkObserver
+}
+
+// ParkObserver is told what became of rows that were to be parked.
+type ParkObserver interface {
 	// RowsParked: n rows are in the store's parked rows.
 	RowsParked(n int)
 	// Unparkable: the store does not take a row for its own sake. It stays in memory,
@@ -59,9 +67,6 @@ type StoreObserver interface {
 	Unparkable(it *store.Item, err error)
 	// Parkable: no such row is left.
 	Parkable()
-	// StoreFailed: a claim or an outcome did not reach the store and is tried
-	// again.
-	StoreFailed(op string, err error)
 }
 
 // Lease tells whether this relay still leads.

@@ -62,7 +62,8 @@ type Layout struct {
 	// own type. For databases whose fields have no declared type.
 	TextTimes bool
 	// OrderBy are the columns in whose order rows are read where the log does
-	// not give the order. The id is always the last of them.
+	// not give the order. Rows that are equal in them come as they were inserted, where
+	// the database knows that; the id is always the last.
 	OrderBy []string
 	// GroupPath are the keys that lead to the group in the JSON of the group
 	// column, which may be the payload's; empty: the column's text is the group.
