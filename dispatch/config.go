@@ -19,7 +19,9 @@ type Config struct {
 	// buffers of all sinks are full.
 	BufferRows int
 	// BufferBytes is the most payload bytes in memory of rows that wait; past it
-	// payloads are dropped, and read again when the row is claimed.
+	// payloads are dropped, and read again when the row is claimed. Payloads in claims
+	// and requests have as many bytes again, and so have rows that are larger than a
+	// request's share of them, or there is one of these; see large.go.
 	BufferBytes int64
 	// MaxRetries is the number of retries before a refused row is FAILED. An attempt
 	// that the receiver was unavailable for uses none up.

@@ -71,6 +71,10 @@
 // the same is done, without leaving memory, with what holds a log that has grown
 // too long. See feed.go, park.go and readback.go.
 //
+// Memory is bounded in bytes, too: payloads past the bound are read again at the claim,
+// requests have a share of as many bytes again, and rows larger than that take turns.
+// See large.go.
+//
 // A parked row's outcome and the end of its parked copy are one transaction. While a
 // row is being parked its outcome waits, so that no parked row outlives it.
 //

@@ -59,7 +59,7 @@ type Delivery struct {
 	APIBatchSize        int           `yaml:"api-batch-size" doc:"The most rows in one request."`
 	MaxConcurrentGroups int           `yaml:"max-concurrent-groups" doc:"The most requests in flight at once; each carries rows of other message groups."`
 	GlobalBufferSize    int           `yaml:"global-buffer-size" doc:"The most rows of a sink in memory. Past it rows are parked in the relay's own table if the sink does not move and another does; reading pauses when every sink is full."`
-	BufferBytes         Size          `yaml:"buffer-bytes" doc:"The most bytes of payload in memory of rows that wait, such as 64MiB. Past it payloads are read again when their turn comes."`
+	BufferBytes         Size          `yaml:"buffer-bytes" doc:"The most bytes of payload in memory of rows that wait, such as 64MiB. Past it payloads are read again when their turn comes. Those in requests have as many, and rows too large for a request's share of them as many again, or one row."`
 	MaxRetries          int           `yaml:"max-retries" doc:"Retries before a row that the receiver refuses is FAILED. An answer that says unavailable, or none, uses no retry up."`
 	Backoff             Backoff       `yaml:"backoff" doc:"The wait before a retry; it doubles from initial to max."`
 	RequestTimeout      time.Duration `yaml:"request-timeout" doc:"The longest that one request may take."`
