@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/lanekinds"
 )
 
-// ParkedLanes implements store.Parking.
+// ParkedLanes implements store.Parking. It reads nothing but the index of the _id.
 func (s *Store) ParkedLanes(ctx context.Context, take func(store.ParkedLane)) error {
 	err := s.read(ctx, func(ctx context.Context, on *conn) error {
 		for _, name := range s.outboxes.Names() {
@@ -53,27 +53,28 @@ func (s *Store) countLanes(ctx context.Context, on *conn, outbox string, take fu
 	if err != nil {
 		return err
 	}
-	found, err := in.Aggregate(ctx, bson.A{
-		bson.D{{Key: "$match", Value: s.parkedIn(outbox, bson.MinKey{})}},
-		bson.D{{Key: "$group", Value: bson.D{{Key: "_id", Value: "$_id.lane"}, {Key: "rows", Value: bson.D{{Key: "$sum", Value: 1}}}}}},
-	}, options.Aggregate().SetAllowDiskUse(true).SetBatchSize(lanesAtOnce))
-	if err != nil {
-		return err
-	}
-	defer found.Close(context.WithoutCancel(ctx))
+	// The server would have to read each document to group them.
 	l := store.ParkedLane{Outbox: outbox}
-	for next(ctx, silence, found) {
-		_, hash := found.Current.Lookup("_id").Binary()
+	opts := options.Find().SetSort(byID).SetProjection(byID).SetBatchSize(keysAtOnce)
+	err = each(ctx, silence, in, s.parkedIn(outbox, bson.MinKey{}), opts, func(doc bson.Raw) error {
+		_, hash := doc.Lookup("_id", "lane").Binary()
+		if l.Rows > 0 && string(hash) != string(l.Hash[:]) {
+			take(l)
+			l.Rows = 0
+		}
 		copy(l.Hash[:], hash)
-		rows, _ := found.Current.Lookup("rows").AsInt64OK()
-		l.Rows, l.Kind = int(rows), kinds[l.Hash.Kind()]
+		l.Kind = kinds[l.Hash.Kind()]
+		l.Rows++
+		return nil
+	})
+	if err == nil && l.Rows > 0 {
 		take(l)
 	}
-	return found.Err()
+	return err
 }
 
-// lanesAtOnce is how many lanes the server sends at a time.
-const lanesAtOnce = 50_000
+// keysAtOnce is how many keys the server sends at a time.
+const keysAtOnce = 50_000
 
 // ForgetParked implements store.Parking, by transactions of a bounded size. After an
 // error some of the rows may be gone.

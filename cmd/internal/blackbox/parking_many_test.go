@@ -1,0 +1,103 @@
+package blackbox
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// Each row has a group of its own, and all are parked behind a dead receiver: they
+// take little memory, a relay that starts over them soon reads, and once the receiver
+// is back a fresh group does not wait for all of them. For a million groups the bounds
+// are 64 MB of live memory and 2 s. By hand:
+//
+//	SLUICEBOX_TEST_ROWS=1000000 go test -v -timeout 30m -run 'TestManyParkedGroups' ./cmd/internal/blackbox
+func TestManyParkedGroups(t *testing.T) {
+	t.Parallel()
+	anOwnScene(t, servers.Spread(t, hosts()), nil, "dispatch: {backoff: {max: 1s}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene, _ ownServer) {
+		rows := many(s.t, 4000)
+		patience := patience + time.Duration(rows)*time.Millisecond
+		s.config = strings.Replace(s.config, "admin: {listen: "+adminKey+"}", "admin: {listen: "+adminKey+", profiling: true}", 1)
+		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: http.StatusServiceUnavailable} })
+		r := s.run()
+		for from := 1; from <= rows; from += 20_000 {
+			s.number(from, min(from+19_999, rows), "i")
+		}
+		began := time.Now()
+		parked := func() {
+			s.t.Helper()
+			within(s.t, patience, func() string {
+				if n := r.metric(`sluicebox_lanes{sink="flowcatalyst",state="parked"}`); int(n) < rows-2000 {
+					return fmt.Sprintf("%.0f groups are parked of %d", n, rows)
+				}
+				return ""
+			})
+		}
+		parked()
+		s.t.Logf("%d groups were parked %s after the last was written", rows, time.Since(began).Round(time.Millisecond))
+		s.expectLittle(r, rows, "parked")
+		r.kill()
+
+		r = start(s.t, s.config)
+		r.waitForWithin("msg=reading", patience)
+		took := r.when("msg=reading").Sub(r.when("msg=leading"))
+		s.t.Logf("from leading to reading: %s", took.Round(time.Millisecond))
+		if most := time.Second + time.Duration(rows)*time.Microsecond; took > most {
+			s.t.Errorf("it took %s from leading to reading, want %s at the most", took, most)
+		}
+		parked()
+		s.expectLittle(r, rows, "restarted")
+
+		s.to.Script(nil)
+		began = time.Now()
+		arrive(s.t, s.to, 100)
+		first := time.Now()
+		s.number(rows+1, rows+1, "i")
+		fresh := fmt.Sprintf("%013d", rows+1)
+		within(s.t, patience, func() string {
+			if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status = 'COMPLETED' AND id = '"+fresh+"'"); n == 0 {
+				return "the fresh group waits"
+			}
+			return ""
+		})
+		s.t.Logf("a fresh group waited %s", time.Since(first).Round(time.Millisecond))
+		within(s.t, patience, func() string {
+			if n := s.to.Counts().Distinct; n < rows+1 {
+				return fmt.Sprintf("%d rows arrived of %d", n, rows+1)
+			}
+			return ""
+		})
+		all := time.Since(began)
+		s.t.Logf("%d rows arrived in %s (%.0f/s)", rows, all.Round(time.Millisecond), float64(rows)/all.Seconds())
+		s.expectLittle(r, 0, "delivered")
+		expectStop(s.t, r)
+	})
+}
+
+// expectLittle expects that so many groups that are parked take little memory.
+func (s *scene) expectLittle(r *relay, groups int, when string) {
+	s.t.Helper()
+	r.get("/debug/pprof/heap?gc=1")
+	live, rss := r.metric("go_memstats_heap_alloc_bytes"), r.metric("process_resident_memory_bytes")
+	s.t.Logf("%s: %.1f MB of live memory, %.1f MB resident", when, live/1e6, rss/1e6)
+	if most := 24e6 + 40*float64(groups); live > most {
+		s.t.Errorf("%s: %.1f MB of live memory, want %.1f at the most", when, live/1e6, most/1e6)
+	}
+}
+
+// when is when the relay said something last.
+func (r *relay) when(text string) (at time.Time) {
+	r.t.Helper()
+	for line := range strings.Lines(r.said()) {
+		stamp, _, _ := strings.Cut(strings.TrimPrefix(line, "time="), " ")
+		if t, err := time.Parse(time.RFC3339Nano, stamp); err == nil && strings.Contains(line, text) {
+			at = t
+		}
+	}
+	return at
+}
