@@ -7,7 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -70,10 +73,22 @@ func (s *Spec) Validate() error {
 	return nil
 }
 
-// Text returns what the store keeps of a spec.
+// Text returns what the store keeps of a spec, in ASCII: a database need not be in
+// UTF-8.
 func (s *Spec) Text() (string, error) {
 	text, err := json.Marshal(s)
-	return string(text), err
+	var ascii strings.Builder
+	for _, r := range string(text) {
+		switch {
+		case r < utf8.RuneSelf:
+			ascii.WriteRune(r)
+		default:
+			for _, unit := range utf16.Encode([]rune{r}) {
+				fmt.Fprintf(&ascii, "\\u%04x", unit)
+			}
+		}
+	}
+	return ascii.String(), err
 }
 
 // ParseSpec reads what Text wrote. A field that it does not know is an error: it may

@@ -57,6 +57,10 @@
 // outcome looks whether its row is settled by what it and others have written, and
 // forgets the parked row in the same transaction if so.
 //
+// The ids, kinds and groups of the own tables are bytes, in UTF-8, so that a database
+// of any encoding takes all of them; convert_from(id, 'UTF8') shows them. An index has
+// the first 512 bytes of an id, since it takes none of more than about 2700.
+//
 // A view leaves out the ids that were parked when it was opened: up to 2000 by
 // a hash, more by a lookup for each row.
 //

@@ -14,12 +14,12 @@ import (
 // Each row has a group of its own, and all are parked behind a dead receiver: they
 // take little memory, a relay that starts over them soon reads, and once the receiver
 // is back a fresh group does not wait for all of them. For a million groups the bounds
-// are 64 MB of live memory and 2 s. By hand:
+// are 64 MB of live memory and, where nothing else runs, 2 s. By hand:
 //
 //	SLUICEBOX_TEST_ROWS=1000000 go test -v -timeout 30m -run 'TestManyParkedGroups' ./cmd/internal/blackbox
 func TestManyParkedGroups(t *testing.T) {
 	t.Parallel()
-	anOwnScene(t, servers.Spread(t, hosts()), nil, "dispatch: {backoff: {max: 1s}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene, _ ownServer) {
+	anOwnPostgres(t, nil, "dispatch: {global-buffer-size: 1000, backoff: {max: 1s}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene, _ *servers.Server) {
 		rows := many(s.t, 4000)
 		patience := patience + time.Duration(rows)*time.Millisecond
 		s.config = strings.Replace(s.config, "admin: {listen: "+adminKey+"}", "admin: {listen: "+adminKey+", profiling: true}", 1)
@@ -32,8 +32,10 @@ func TestManyParkedGroups(t *testing.T) {
 		parked := func() {
 			s.t.Helper()
 			within(s.t, patience, func() string {
-				if n := r.metric(`sluicebox_lanes{sink="flowcatalyst",state="parked"}`); int(n) < rows-2000 {
-					return fmt.Sprintf("%.0f groups are parked of %d", n, rows)
+				// Some 10000 may be in memory, too.
+				away, all := r.metric(`sluicebox_lanes{sink="flowcatalyst",state="parked"}`), r.metric(`sluicebox_parked_rows{sink="flowcatalyst"}`)
+				if int(all) < rows-1000 || int(away) < rows-10_000 || away < 1000 {
+					return fmt.Sprintf("%.0f groups of %d are away, %.0f rows are parked", away, rows, all)
 				}
 				return ""
 			})
@@ -47,7 +49,7 @@ func TestManyParkedGroups(t *testing.T) {
 		r.waitForWithin("msg=reading", patience)
 		took := r.when("msg=reading").Sub(r.when("msg=leading"))
 		s.t.Logf("from leading to reading: %s", took.Round(time.Millisecond))
-		if most := time.Second + time.Duration(rows)*time.Microsecond; took > most {
+		if most := time.Second + 4*time.Duration(rows)*time.Microsecond; took > most {
 			s.t.Errorf("it took %s from leading to reading, want %s at the most", took, most)
 		}
 		parked()
