@@ -93,7 +93,9 @@ func TestDoctorSeesTodaysTable(t *testing.T) {
 		const receiver = "http://127.0.0.1:1"
 		preset := preset(database, receiver, "")
 		d, text, code := doctor(t, preset)
-		i := slices.IndexFunc(d.Findings, func(f finding) bool { return f.Grade == "advice" && strings.Contains(f.Text, "table outbox_messages is there") })
+		i := slices.IndexFunc(d.Findings, func(f finding) bool {
+			return f.Grade == "advice" && strings.Contains(f.Text, "table outbox_messages is there")
+		})
 		if i < 0 || code != 78 {
 			t.Fatalf("exit code %d:\n%s", code, text)
 		}

@@ -75,6 +75,9 @@ func TestReceiverAnswersWrong(t *testing.T) {
 		"401":  {sinktest.Answer{Status: http.StatusUnauthorized}, "misconfigured"},
 		"500":  {sinktest.Answer{Status: http.StatusInternalServerError}, "refused"},
 		"page": {page, "misconfigured"},
+		"200 that says 503": {sinktest.Answer{
+			Status: http.StatusOK, Body: []byte(`{"error": "the queue is down", "status": 503}`), Astray: true,
+		}, "unavailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
