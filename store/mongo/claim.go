@@ -55,43 +55,44 @@ type claim struct {
 	answers []store.ClaimAnswer
 }
 
-// run claims the rows of some parts. Where somebody else changes one of them it claims
-// them by halves, until the one stands alone.
+// run claims the rows of some parts. A row whose document another session keeps changed
+// is not yet visible, and holds up no other.
 func (c *claim) run(ctx context.Context, parts []*byoutbox.Part) error {
-	err := c.together(ctx, parts)
-	if !conflict(err) || errors.As(err, new(*leaderBusyError)) || errors.As(err, new(*commitError)) {
-		return err
+	var places []int
+	for _, p := range parts {
+		places = append(places, p.At...)
 	}
+	some := func(ctx context.Context, at []int, wait time.Duration) error {
+		return c.together(ctx, among(parts, at), wait)
+	}
+	left := func(i int) {
+		c.answers[i] = store.ClaimAnswer{Result: store.NotYetVisible}
+	}
+	return c.kept.apart(ctx, places, func(i int) store.Ref { return c.rows[i].Ref }, turnPatience, some, left)
+}
+
+// among returns what is at some places of the parts of a call. Repeats stay with the first
+// row of their id.
+func among(parts []*byoutbox.Part, at []int) (some []*byoutbox.Part) {
 	n := 0
 	for _, p := range parts {
 		n += len(p.At)
 	}
-	if n == 1 {
-		for _, p := range parts {
-			c.clear(p, store.NotYetVisible)
-		}
-		return nil
+	if n == len(at) {
+		return parts
 	}
-	first, second := halves(parts, n/2)
-	if err := c.run(ctx, first); err != nil {
-		return err
-	}
-	return c.run(ctx, second)
-}
-
-// halves splits parts behind n rows. Repeats stay with the first row of their id.
-func halves(parts []*byoutbox.Part, n int) (first, second []*byoutbox.Part) {
 	for _, p := range parts {
-		k := min(n, len(p.At))
-		n -= k
-		if k > 0 {
-			first = append(first, &byoutbox.Part{Outbox: p.Outbox, At: p.At[:k], First: p.First, Repeat: p.Repeat})
+		part := &byoutbox.Part{Outbox: p.Outbox, First: p.First, Repeat: p.Repeat}
+		for _, i := range p.At {
+			if slices.Contains(at, i) {
+				part.At = append(part.At, i)
+			}
 		}
-		if k < len(p.At) {
-			second = append(second, &byoutbox.Part{Outbox: p.Outbox, At: p.At[k:], First: p.First, Repeat: p.Repeat})
+		if len(part.At) > 0 {
+			some = append(some, part)
 		}
 	}
-	return first, second
+	return some
 }
 
 // clear answers the same for all rows of a part.
@@ -101,10 +102,10 @@ func (c *claim) clear(p *byoutbox.Part, result store.ClaimResult) {
 	}
 }
 
-func (c *claim) together(ctx context.Context, parts []*byoutbox.Part) (err error) {
+func (c *claim) together(ctx context.Context, parts []*byoutbox.Part, wait time.Duration) (err error) {
 	for range moveTries {
 		singles := func(on *conn) []single { return c.singles(on, parts) }
-		err = c.do(ctx, &job{epoch: c.epoch, shares: true, claims: true, singles: singles, write: func(ctx context.Context, on *conn) error {
+		err = c.do(ctx, &job{epoch: c.epoch, wait: wait, shares: wait > 0, claims: true, singles: singles, write: func(ctx context.Context, on *conn) error {
 			for _, p := range parts {
 				if err := c.part(ctx, on.table(p.Outbox), p); err != nil {
 					return err

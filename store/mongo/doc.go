@@ -84,10 +84,15 @@
 //
 // Rows that are pending and were never tried are claimed by one update, which counts
 // them; only where it finds fewer, or somebody else's claims count, are the documents
-// read. A document that somebody else keeps changed in an open transaction conflicts
-// with the claim, which is then split until that document stands alone; it is answered
-// as not yet visible. Outcomes wait for it for 2 s, in turns with the other writes, and are
-// refused then.
+// read.
+//
+// # Documents that another session changes
+//
+// A document that another session keeps changed in an open transaction conflicts with a
+// claim or an outcome of it. After a short wait, 40 and 250 ms, the call is split until
+// that document stands alone: a claim calls it not yet visible, an outcome locked. For
+// 10 s after that, calls write it apart from the others, without a wait, and in at most 16
+// transactions that fail: each tells only that one of its documents still conflicts.
 //
 // A document whose status is none of the layout's pending and processing values counts
 // as settled: somebody took it out of the relay's hands.

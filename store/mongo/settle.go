@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -20,6 +21,9 @@ import (
 // transaction, in their order. Error texts lose NUL bytes and invalid UTF-8 and are cut
 // to 2000 characters, times to milliseconds.
 //
+// An outcome whose document another session changes in an open transaction is answered as
+// such, after one short wait.
+//
 // Outcomes are written at first without a look at the documents. Where one hits none,
 // the transaction is taken back, and a second one reads them first and tells.
 func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.Outcome) ([]store.SettleResult, error) {
@@ -31,19 +35,46 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 			return nil, fmt.Errorf("settle: %w", err)
 		}
 	}
-	c := &settling{Store: s, outcomes: outcomes, results: make([]store.SettleResult, len(outcomes))}
+	results := make([]store.SettleResult, len(outcomes))
+	some := func(ctx context.Context, at []int, wait time.Duration) error {
+		part := make([]store.Outcome, len(at))
+		for k, i := range at {
+			part[k] = outcomes[i]
+		}
+		got, err := s.settle(ctx, epoch, part, wait)
+		if err == nil {
+			for k, i := range at {
+				results[i] = got[k]
+			}
+		}
+		return err
+	}
+	places := make([]int, len(outcomes))
+	for i := range places {
+		places[i] = i
+	}
+	left := func(i int) { results[i] = store.WasLocked }
+	if err := s.kept.apart(ctx, places, func(i int) store.Ref { return outcomes[i].Ref }, keptWait, some, left); err != nil {
+		return nil, fmt.Errorf("settle: %w", refusal(err))
+	}
+	return results, nil
+}
+
+// settle writes outcomes, together or none.
+func (s *Store) settle(ctx context.Context, epoch store.Epoch, outcomes []store.Outcome, wait time.Duration) ([]store.SettleResult, error) {
+	c := &settling{Store: s, outcomes: outcomes, results: make([]store.SettleResult, len(outcomes)), tried: wait == 0}
 	// A count may hide that an id is there twice, and without transactions nothing is taken
 	// back.
 	mixed := slices.ContainsFunc(outcomes, func(o store.Outcome) bool {
 		return document.Mixed(o.ID) || s.outboxes.Known(o.Outbox).Layout.DeleteDelivered && !isSingle(o.ID)
 	})
 	urgent := slices.ContainsFunc(outcomes, func(o store.Outcome) bool { return o.Status != store.Completed })
-	if !mixed && !urgent && s.settleSingly(ctx, epoch, c) {
+	if !mixed && !urgent && wait > 0 && s.settleSingly(ctx, epoch, c) {
 		return c.results, nil
 	}
 	err := errMoved
 	for try := 0; errors.Is(err, errMoved) && try < moveTries; try++ {
-		err = s.do(ctx, &job{epoch: epoch, wait: rowPatience, shares: try == 0, urgent: urgent || try > 0, write: func(ctx context.Context, on *conn) error {
+		err = s.do(ctx, &job{epoch: epoch, wait: wait, shares: try == 0 && wait > 0, urgent: urgent || try > 0, write: func(ctx context.Context, on *conn) error {
 			c.on = on
 			return c.write(ctx, mixed || try > 0 || on.alone.Load())
 		}})
@@ -51,10 +82,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	if errors.Is(err, errMoved) {
 		err = &store.RefusedError{Err: err}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("settle: %w", refusal(err))
-	}
-	return c.results, nil
+	return c.results, err
 }
 
 // settling is one call of Settle.

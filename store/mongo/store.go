@@ -48,6 +48,7 @@ type Store struct {
 	aside  *writer     // of outcomes that need no transaction, so that claims need not wait for them
 	locked atomic.Bool // the store has taken the lock once, and raises under it alone
 	grant  grant
+	kept   kept
 
 	locking sync.Mutex     // held by the call that asks for the lock
 	token   *bson.ObjectID // of a lease that was asked for and not answered; locking guards it

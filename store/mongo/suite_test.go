@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.uber.org/goleak"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -112,3 +115,31 @@ func (d *database) Store(t *testing.T, cfg storetest.Config) store.Store {
 	}
 	return st
 }
+
+// LockRows implements storetest.Locking, by a change that is not committed.
+func (d *database) LockRows(t *testing.T, outbox string, ids ...string) func() {
+	t.Helper()
+	o := d.Outbox(outbox)
+	db := servers.OpenMongo(t, d.url)
+	session, err := db.Client().StartSession()
+	if err == nil {
+		err = session.StartTransaction()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := driver.NewSessionContext(t.Context(), session)
+	change := bson.D{{Key: "$set", Value: bson.D{{Key: "changed", Value: true}}}}
+	if _, err := db.Collection(o.Table).UpdateMany(in, bson.D{{Key: o.Layout.Columns.ID, Value: bson.D{{Key: "$in", Value: ids}}}}, change); err != nil {
+		t.Fatal(err)
+	}
+	return sync.OnceFunc(func() {
+		if err := session.AbortTransaction(context.Background()); err != nil {
+			t.Error(err)
+		}
+		session.EndSession(context.Background())
+	})
+}
+
+// LockTable implements storetest.Locking: no session locks a collection for long.
+func (d *database) LockTable(*testing.T, string) func() { return nil }

@@ -36,7 +36,7 @@ const turnPatience = 40 * time.Millisecond
 // do runs a job, or waits until another call has run it. Where somebody else changes a
 // document of it, the job gives up its turn between two tries: it holds nobody up.
 func (s *Store) do(ctx context.Context, j *job) error {
-	j.turn = turnPatience
+	j.turn = min(turnPatience, j.wait)
 	for began, try := time.Now(), 0; ; try++ {
 		err := s.inTurn(ctx, j)
 		busy := conflict(err) && !errors.As(err, new(*leaderBusyError)) && !errors.As(err, new(*commitError))

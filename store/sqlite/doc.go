@@ -24,6 +24,9 @@
 // writer or another relay may hold. A ping of the lock keeps one, too: it asks whether
 // the file was changed (PRAGMA data_version), and reads how many wishes there are if so.
 //
+// SQLite has one write lock for the whole database and none for rows or tables: another
+// program that keeps it holds up everything that writes.
+//
 // A transaction that finds the database locked tries again, after 100 µs at
 // first and 1 ms at last. A claim does so for 250 ms and then answers that its
 // rows are not yet visible, so that nobody's long transaction looks like a fault;

@@ -234,3 +234,6 @@ func (d *Database) Read(t *testing.T, outbox, id string) storetest.Found {
 	must(t, err)
 	return found(t, &o.Layout, doc)
 }
+
+// Outbox returns an outbox by its name.
+func (d *Database) Outbox(name string) *store.Outbox { return d.outboxes[name] }
