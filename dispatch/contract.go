@@ -10,9 +10,7 @@ import (
 
 // Ledger is what a dispatcher asks of a store.
 type Ledger interface {
-	store.Claimer
-	store.Settler
-	store.TableAwaiter
+	store.RowWriter
 	store.Holds
 	store.DeadLetters
 	store.Parker

@@ -43,6 +43,13 @@ type TableAwaiter interface {
 	AwaitTable(ctx context.Context, outbox string) error
 }
 
+// RowWriter writes what becomes of rows into their tables.
+type RowWriter interface {
+	Claimer
+	Settler
+	TableAwaiter
+}
+
 // Leadership gives out epochs.
 type Leadership interface {
 	// Lead makes the caller the leader: it raises the epoch, durably, and
@@ -200,9 +207,7 @@ type Installer interface {
 // Store is everything that a relay asks of a database besides its log. Every
 // implementation passes the suite in package storetest.
 type Store interface {
-	Claimer
-	Settler
-	TableAwaiter
+	RowWriter
 	Locker
 	Leadership
 	Checkpoints

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"math"
 	"math/rand/v2"
 	"sync"
@@ -149,7 +150,7 @@ func (r *rig) begin(t *testing.T, ids ...any) (end func()) {
 }
 
 // A document that somebody keeps changed in an open transaction holds nobody else up: a
-// claim says that it is not yet visible, and an outcome is refused.
+// claim says that it is not yet visible, and an outcome that it is locked.
 func TestADocumentInUse(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -172,10 +173,9 @@ func TestADocumentInUse(t *testing.T) {
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("the claim took %s", took)
 	}
-	var refused *store.RefusedError
-	_, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{rigs.Outcome("6", store.Completed), rigs.Outcome("7", store.Completed)})
-	if !errors.As(err, &refused) || r.status(t, "6") != "PROCESSING" {
-		t.Errorf("an outcome of a document in use: %v; the other is %s", err, r.status(t, "6"))
+	got, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{rigs.Outcome("6", store.Completed), rigs.Outcome("7", store.Completed)})
+	if err != nil || !slices.Equal(got, []store.SettleResult{store.Written, store.WasLocked}) || r.status(t, "6") != "COMPLETED" {
+		t.Errorf("an outcome of a document in use: %v, %v; the other is %s", got, err, r.status(t, "6"))
 	}
 	// While an outcome waits for it, claims of other rows go on.
 	waits := rigs.Later(func() ([]store.SettleResult, error) {
@@ -186,8 +186,8 @@ func TestADocumentInUse(t *testing.T) {
 		select {
 		case got := <-waits:
 			waiting = false
-			if !errors.As(got.Err, &refused) {
-				t.Errorf("an outcome of a document in use: %v", got.Err)
+			if got.Err != nil || got.Value[0] != store.WasLocked {
+				t.Errorf("an outcome of a document in use: %v, %v", got.Value, got.Err)
 			}
 		default:
 			r.claim(t, row("8"))
@@ -201,7 +201,7 @@ func TestADocumentInUse(t *testing.T) {
 	if a := r.claim(t, row("7"))[0]; a.Result != store.Claimed {
 		t.Errorf("behind the end it is %s", a.Result)
 	}
-	r.settle(t, rigs.Outcome("6", store.Completed), rigs.Outcome("7", store.Completed))
+	r.settle(t, rigs.Outcome("7", store.Completed), rigs.Outcome("50", store.Completed))
 }
 
 // A large call is one transaction, and one larger than a command takes is written whole.

@@ -179,7 +179,7 @@ func (c *settling) lockAmong(ctx context.Context, t *table, keys []any, lock str
 		if err := rows.Scan(&id, &open); err != nil {
 			return err
 		}
-		ref := store.Ref{Outbox: t.Outbox.Name, ID: id}
+		ref := store.Ref{Outbox: t.Name, ID: id}
 		switch {
 		case locked:
 			if _, known := c.rows[ref]; !known {

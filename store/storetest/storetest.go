@@ -165,7 +165,7 @@ func Run(t *testing.T, h Harness, layouts ...string) {
 			if n, ok := h.(Namer); ok {
 				s.layout = n.Rename(s.layout)
 			}
-			for _, test := range slices.Concat(leadTests(), tests(), deliveredTests(), replayTests()) {
+			for _, test := range slices.Concat(leadTests(), tests(), lockTests(), deliveredTests(), replayTests()) {
 				if test.only != nil && !test.only(&s.layout) {
 					continue
 				}
@@ -199,8 +199,6 @@ func tests() []test {
 		{"an outcome without a claim", (*suite).testSettleUnclaimed, nil},
 		{"an outcome of an open transaction", (*suite).testSettleOpenTxn, nil},
 		{"an outcome of an open transaction, parked and blocking", (*suite).testSettleOpenTxnParked, keepsState},
-		{"a locked table", (*suite).testLockedTable, isWords},
-		{"locked rows", (*suite).testLockedRows, keepsState},
 		{"a reason of failure", (*suite).testReasons, keepsCodes},
 		{"hostile error texts", (*suite).testErrorTexts, keepsErrors},
 		{"a checkpoint", (*suite).testCheckpoint, isWords},
