@@ -36,6 +36,7 @@
 //	a connection cut behind the taking            TestCutBehindTheTaking
 //	answers without an end, and of 100 MB         TestEndlessAnswers
 //	on-failed: block, a kill, skip and requeue    TestABlockedGroup
+//	… that are in the table at the first start    FirstStartTakesBlocks
 //	a pause, across a kill                        TestAPausedGroup
 //	requests are shared                           TestRequestsAreShared             SLUICEBOX_TEST_ROWS=100000
 //	a table of one's own to a webhook             TestWebhook
