@@ -219,6 +219,11 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 	if stop != nil && stop.Result == store.TableLocked {
 		c.lockTable(l.name.Outbox, now)
 	}
+	if stop != nil && stop.Error != "" && len(send) == 0 {
+		l.refuse(stop.Error, now)
+	} else {
+		l.refusal = ""
+	}
 	switch {
 	case c.ended || stop == nil && len(send) == 0 || len(send) > 0 && send[0].skip != nil:
 		c.release(l)

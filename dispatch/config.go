@@ -15,8 +15,9 @@ type Config struct {
 	MaxConcurrentGroups int
 	// BufferRows is the most rows in memory that came from the source, but for
 	// those in flight; up to twice as many while lanes are being parked. Half as
-	// many more may be rows that were parked and read back. Capture pauses when the
-	// buffers of all sinks are full.
+	// many more may be rows that were parked and read back, and half as many rows
+	// whose outcome their table refuses, before nothing more is sent. Capture pauses
+	// when the buffers of all sinks are full.
 	BufferRows int
 	// BufferBytes is the most payload bytes in memory of rows that wait; past it
 	// payloads are dropped, and read again when the row is claimed. Payloads in claims

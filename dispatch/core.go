@@ -36,6 +36,11 @@ type core struct {
 	spare    []outcome // empty; its memory is used again
 	refused  refusals  // that the store refused or that were too early, until they are tried again
 	early    int       // that were too early when they were last tried, wherever they are
+	stuck    int       // that the store has refused, wherever they are
+	// parks: rows may be parked. spilled counts those of the stuck rows that are parked
+	// and in no lane; see refused.go.
+	parks   bool
+	spilled int
 
 	// tables are the outboxes whose table is locked or was so, by name.
 	tables map[string]*lockedTable
@@ -49,7 +54,8 @@ type core struct {
 	// settling are the parked rows whose outcome or unparking is on its way, and
 	// left those of which it was written while a reading is under way.
 	settling, left map[store.ParkedRef]bool
-	parkedRows     int // in the store
+	loose          map[store.Ref]*row // while the rows of a reading are taken
+	parkedRows     int                // in the store
 	away           []*awayLanes
 	awayTurn       int         // counts readings: kinds come first in turn
 	unparkable     int         // rows in memory that the store does not take
@@ -97,6 +103,9 @@ type outcome struct {
 	// tried again.
 	tries, looks, locks int
 	due                 time.Time
+	// refusal is what the database said when it last refused it, since the first time.
+	refusal string
+	since   time.Time
 }
 
 func newCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {
@@ -277,7 +286,7 @@ func (c *core) takeOut(l *lane) {
 // tick queues the lanes and the outcomes whose wait is over.
 func (c *core) tick(now time.Time) {
 	for len(c.refused) > 0 && !c.refused[0].due.After(now) {
-		c.post(heap.Pop(&c.refused).(outcome))
+		c.retry(heap.Pop(&c.refused).(outcome))
 	}
 	for len(c.waiting) > 0 && !c.waiting[0].wakeAt.After(now) {
 		c.release(heap.Pop(&c.waiting).(*lane))
@@ -326,7 +335,9 @@ func (c *core) mayClaim(now time.Time) bool {
 
 // clogged reports whether the table takes claims and refuses outcomes, or shows
 // its rows much later than the log: what waits must not fill the memory.
-func (c *core) clogged() bool { return max(len(c.refused), c.early) > max(1, c.cfg.BufferRows/2) }
+func (c *core) clogged() bool {
+	return max(len(c.refused), c.stuck, c.early) > max(1, c.cfg.BufferRows/2)
+}
 
 // free is how many requests may begin: as many as there are senders, and some more,
 // so that a sender that has its answer finds the next one claimed.

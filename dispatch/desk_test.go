@@ -29,10 +29,12 @@ type desk struct {
 	refuse error           // what statements answer while it is set
 	lose   error           // as refuse, but the statement was carried out
 	bad    map[string]bool // ids that the table refuses
-	grant  func(r *store.ClaimRow) store.ClaimAnswer
-	found  store.SettleResult
-	locks  map[string]bool // outboxes whose table is locked
-	kept   map[string]bool // ids of rows that are locked when an outcome is written
+	// objects are the outcomes that it refuses.
+	objects func(*store.Outcome) bool
+	grant   func(r *store.ClaimRow) store.ClaimAnswer
+	found   store.SettleResult
+	locks   map[string]bool // outboxes whose table is locked
+	kept    map[string]bool // ids of rows that are locked when an outcome is written
 
 	// What it saw.
 	tries      []time.Duration // of each statement, since the test began
@@ -140,6 +142,11 @@ func (d *desk) Settle(ctx context.Context, _ store.Epoch, outcomes []store.Outco
 	}
 	err := d.statement(ctx, ids)
 	defer d.mu.Unlock()
+	for i := range outcomes {
+		if err == nil && d.objects != nil && d.objects(&outcomes[i]) {
+			err = &store.RefusedError{Err: errors.New("a trigger objects to " + outcomes[i].ID)}
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -226,6 +233,10 @@ func (d *desk) Unparkable(it *store.Item, _ error) {
 func (d *desk) Parkable() { d.set(func() { d.unparkable = append(d.unparkable, "none") }) }
 func (d *desk) StoreFailed(op string, _ error) {
 	d.set(func() { d.failures = append(d.failures, op) })
+}
+
+func (d *desk) Refused(row store.Ref, what string, _ error) {
+	d.set(func() { d.failures = append(d.failures, what+" of row "+row.ID+" of "+row.Outbox) })
 }
 
 func (d *desk) set(change func()) { d.mu.Lock(); defer d.mu.Unlock(); change() }

@@ -78,6 +78,9 @@
 // A parked row's outcome and the end of its parked copy are one transaction. While a
 // row is being parked its outcome waits, so that no parked row outlives it.
 //
+// A row whose outcome its table refuses is parked at once, so that it holds no log, and
+// the outcome is tried again with back-off until the table takes it. See refused.go.
+//
 // # Replay
 //
 // A job sends rows again that were delivered before. They have lanes beside the

@@ -129,6 +129,9 @@ const lookForRoom = 100 * time.Millisecond
 // Run takes batches until the context ends or the channel is closed. While there
 // is no room it takes none, which pauses the source.
 func (f *Feed) Run(ctx context.Context, in <-chan capture.Batch) error {
+	for _, t := range f.tanks {
+		t.mayPark(f.Parks)
+	}
 	if f.look != nil {
 		if err := f.catchUp(ctx, in); err != nil {
 			return err

@@ -45,8 +45,9 @@ type row struct {
 	// unparkable: the store does not take it.
 	unparkable bool
 	// back: it was read back; returning: its claim is being given back, so that it
-	// may leave memory.
-	back, returning bool
+	// may leave memory; spilled: the table refuses its outcome, and it is parked and in
+	// no lane.
+	back, returning, spilled bool
 	// extra is by how many rows more it counts, for its texts are long.
 	extra int
 	// done: delivered, or found settled or gone; it leaves the lane.
@@ -124,7 +125,11 @@ type lane struct {
 	problem         string // the latest failure of its head
 	// stalled: its head fails for want of an answer, for long, while the receiver
 	// takes other rows.
-	stalled         bool
+	stalled bool
+	// refusal says what the table has against the claim or the outcome of the head,
+	// since then; "" if nothing.
+	refusal         string
+	refusedSince    time.Time
 	blocked, paused *store.Hold
 	job             *job     // whose rows it has; nil: it is live
 	replays         []string // jobs that keep it from moving

@@ -144,7 +144,9 @@ func (c *core) unlockTable(outbox string, now time.Time) {
 		l.locked = false
 		c.queue(l)
 	}
-	c.outcomes = append(c.outcomes, outcomes...)
+	for _, o := range outcomes {
+		c.retry(o)
+	}
 }
 
 // putOff puts aside an outcome whose row is locked, or whose table is, and reports

@@ -327,6 +327,7 @@ func (w *world) settle(t *rapid.T, r *record, o *outcome) store.SettleResult {
 		r.refuse--
 		r.due = w.now.Add(min(time.Second<<r.refusals, time.Minute))
 		r.refusals++
+		o.refusal = "a trigger objects"
 		return store.Refused
 	case r.gone:
 		return store.WasGone

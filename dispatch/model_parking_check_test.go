@@ -52,6 +52,7 @@ func (y *yard) check(*rapid.T) {
 			}
 		}
 	}
+	y.checkStuck()
 	if n := y.core.back; n > max(1, y.cfg.BufferRows/2)+y.each || n < 0 {
 		y.t.Fatalf("%d rows were read back into a buffer of %d", n, y.cfg.BufferRows)
 	}
@@ -60,6 +61,25 @@ func (y *yard) check(*rapid.T) {
 	y.checkPlaying()
 	if rows != y.core.rows {
 		y.t.Fatalf("%d rows are counted, %d are held", y.core.rows, rows)
+	}
+}
+
+// checkStuck states that the rows are counted whose outcome the table refuses, and that
+// each is parked or about to be, unless it has no place in the log.
+func (y *yard) checkStuck() {
+	stuck, spilled := 0, map[*row]bool{}
+	for o := range y.core.stuckOutcomes() {
+		stuck++
+		if o.row.spilled {
+			spilled[o.row] = true
+		}
+		givenBack := o.lane == nil && o.Status == store.Pending
+		if rw := o.row; rw.Seq != 0 && !rw.parked && !rw.parking && !givenBack && !y.ended && !y.byID[rw.ID].unparkable {
+			y.t.Fatalf("row %s has an outcome that is refused, and is not parked\n%s", rw.ID, y.describe())
+		}
+	}
+	if stuck != y.core.stuck || len(spilled) > y.core.spilled {
+		y.t.Fatalf("%d outcomes are refused, %d counted; %d rows are spilled, %d counted", stuck, y.core.stuck, len(spilled), y.core.spilled)
 	}
 }
 

@@ -174,7 +174,7 @@ func (y *yard) checkPlaying() {
 	}
 	for _, queue := range [][]parking{y.core.toPark, y.core.parkings} {
 		for i := range queue {
-			if queue[i].row.job != nil || queue[i].lane.job != nil {
+			if queue[i].row.job != nil || queue[i].lane != nil && queue[i].lane.job != nil {
 				y.t.Fatalf("row %s of the job is parked", queue[i].row.ID)
 			}
 		}

@@ -46,6 +46,8 @@ func (y *yard) answerClaims(*rapid.T) {
 			for _, rw := range run.rows {
 				r, a := y.byID[rw.ID], store.ClaimAnswer{Result: store.Claimed}
 				switch {
+				case r.claimless:
+					a.Result, a.Error = store.NotYetVisible, "a trigger objects"
 				case r.unseen:
 					a.Result, r.unseen = store.NotYetVisible, false
 				case r.gone:
@@ -152,7 +154,7 @@ func (y *yard) write(*rapid.T) {
 		switch {
 		case r.refuse > 0:
 			r.refuse--
-			results[i] = store.Refused
+			results[i], o.refusal = store.Refused, "a trigger objects"
 			continue
 		case r.status == store.Failed && o.Status == store.Failed && o.Error == "passed over":
 			results[i], o.Block = store.WasSettled, nil

@@ -33,9 +33,12 @@ type LaneInfo struct {
 	// paused or replaying. A stalled lane is tried again like a waiting one, but the
 	// receiver leaves its head unanswered while it takes other rows.
 	State string
-	// Rows is how many rows are in memory, Parked how many more are not.
-	Rows, Parked int
-	// Head is the id of the first row, or of the FAILED one that blocks the lane.
+	// Rows is how many rows are in memory, Parked how many more are not. Unwritten is
+	// how many other rows were delivered and their COMPLETED is refused by the table; a
+	// lane that has no rows left is writing then.
+	Rows, Parked, Unwritten int
+	// Head is the id of the first row, or of the FAILED one that blocks the lane. Where
+	// there is none, it is that of the first unwritten row.
 	Head string
 	// Attempts is how many requests under this leader carried the head, and
 	// RetryCount how many of its failures were counted.
@@ -43,10 +46,11 @@ type LaneInfo struct {
 	// NextAttempt is when a waiting lane is tried again; for one that waits for a
 	// suspect sink, when the next lane is.
 	NextAttempt time.Time
-	// Error is the head's latest failure, Reason why a lane is paused or replaying.
+	// Error is the head's latest failure, or what the table has against the outcome of a
+	// row. Reason is why a lane is paused or replaying.
 	Error, Reason string
-	// Since is when a blocked or paused lane came to stand still, or the head of a
-	// stalled one first failed.
+	// Since is when a blocked or paused lane came to stand still, the table first refused
+	// its head, or the head of a stalled one first failed.
 	Since time.Time
 }
 
@@ -79,12 +83,26 @@ var (
 // and how many there are. The time is linear in the lanes.
 func (d *Dispatcher) Lanes(f LaneFilter, limit int) (lanes []LaneInfo, total int) {
 	d.mu.Lock()
+	unwritten := d.core.unwrittenLanes()
 	for l := range d.core.everyLane() {
-		if f.match(l) {
-			lanes = append(lanes, d.core.info(l))
+		more := unwritten[l.name]
+		delete(unwritten, l.name)
+		if !f.chooses(l.name) || f.State != "" && f.State != l.word() ||
+			f.Troubled && !l.standing() && l.problem == "" && l.refusal == "" && more == nil {
+			continue
 		}
+		in := d.core.info(l)
+		if more != nil {
+			in.Unwritten, in.Error = more.Unwritten, cmp.Or(in.Error, "row "+more.Head+": "+more.Error)
+		}
+		lanes = append(lanes, in)
 	}
 	d.mu.Unlock()
+	for name, in := range unwritten {
+		if f.chooses(name) && (f.State == "" || f.State == in.State) {
+			lanes = append(lanes, *in)
+		}
+	}
 	slices.SortFunc(lanes, CompareLanes)
 	return lanes[:min(limit, len(lanes))], len(lanes)
 }
@@ -105,12 +123,11 @@ func CompareLanes(a, b LaneInfo) int {
 		cmp.Compare(a.String(), b.String()), cmp.Compare(a.RowID, b.RowID), cmp.Compare(a.Job, b.Job))
 }
 
-func (f *LaneFilter) match(l *lane) bool {
-	return (f.Outbox == "" || f.Outbox == l.name.Outbox) &&
-		(f.Kind == "" || f.Kind == l.name.Kind) &&
-		(f.Group == nil || *f.Group == l.name.Group) &&
-		(f.State == "" || f.State == l.word()) &&
-		(!f.Troubled || l.standing() || l.problem != "")
+// chooses reports whether the filter chooses a lane by its name.
+func (f *LaneFilter) chooses(name LaneName) bool {
+	return (f.Outbox == "" || f.Outbox == name.Outbox) &&
+		(f.Kind == "" || f.Kind == name.Kind) &&
+		(f.Group == nil || *f.Group == name.Group)
 }
 
 // RetryNow tries a waiting lane at once, also while the sink is suspect.

@@ -9,7 +9,7 @@ import "github.com/sluicebox/sluicebox/store"
 
 // parking is a row on its way to the parked table.
 type parking struct {
-	lane *lane
+	lane *lane // nil: a row that was delivered and is in no lane
 	row  *row
 	// copied: the lane keeps the row in memory.
 	copied bool
@@ -28,7 +28,8 @@ func (c *core) park(l *lane, rw *row, copied bool) {
 }
 
 // parkRows parks those rows of a lane that are in memory alone, but for the ones
-// in flight and those that the store does not take. Rows that were set back are found in their table again.
+// in flight and those that the store does not take. Rows that were set back are found in
+// their table again.
 func (c *core) parkRows(l *lane) {
 	for i, rw := range l.rows {
 		if i >= l.inFlight && rw.Seq != 0 && !rw.parked && !rw.parking && !rw.unparkable {
@@ -64,6 +65,7 @@ func (c *core) parked(refused []bool) {
 		rw.parking = false
 		switch {
 		case refused[i]:
+			delete(c.settling, store.ParkedRef{Ref: rw.Ref, Seq: rw.Seq}) // there is no copy
 			c.keep(&batch[i])
 		default:
 			rw.parked = true
@@ -78,6 +80,12 @@ func (c *core) parked(refused []bool) {
 		if o := rw.late; o != nil {
 			rw.late = nil
 			c.enqueue(*o)
+		}
+		if l == nil {
+			if rw.parked {
+				c.setAside(rw)
+			}
+			continue
 		}
 		l.parking--
 		if last := len(lanes) - 1; last < 0 || lanes[last] != l {
@@ -179,12 +187,21 @@ func (c *core) leave(rw *row) {
 	c.rows--
 	c.lighten(rw)
 	c.takable(rw)
-	if rw.back {
-		rw.back = false
-		c.back--
+	c.noLongerBack(rw)
+	if rw.spilled {
+		rw.spilled = false
+		c.spilled--
 	}
 	c.dropPayload(rw)
 	if c.watched != nil {
 		c.watched[rw.Ref] = true
+	}
+}
+
+// noLongerBack ends that a row counts among those that were read back.
+func (c *core) noLongerBack(rw *row) {
+	if rw.back {
+		rw.back = false
+		c.back--
 	}
 }

@@ -144,6 +144,7 @@ func (l *lane) reach() store.Seq {
 func (c *core) readBack(answers [][]store.Item, each int) {
 	reads := c.reads
 	c.reads = nil
+	c.loose = c.looseRows()
 	for i := range reads {
 		l, items := reads[i].lane, answers[i]
 		if l == nil {
@@ -177,7 +178,19 @@ func (c *core) readBack(answers [][]store.Item, each int) {
 		}
 		c.wake(l)
 	}
-	c.left = nil
+	c.left, c.loose = nil, nil
+}
+
+// looseRows are the rows that were set back and delivered, and whose COMPLETED is not
+// written: a parked copy from before is theirs.
+func (c *core) looseRows() map[store.Ref]*row {
+	rows := map[store.Ref]*row{}
+	for o := range c.unwritten() {
+		if o.row.requeued && o.row.Seq == 0 && o.Status.Settled() {
+			rows[o.Ref] = o.row
+		}
+	}
+	return rows
 }
 
 // apart reports whether the lane stands for rows that have lanes of their own.
@@ -267,6 +280,11 @@ func (c *core) takeApart(all *lane, items []store.Item) {
 // the way out.
 func (c *core) known(it *store.Item) bool {
 	ref := store.ParkedRef{Ref: it.Ref, Seq: it.Seq}
+	if rw := c.loose[it.Ref]; rw != nil {
+		rw.Seq, rw.parked = it.Seq, true
+		c.settling[ref] = true
+		delete(c.loose, it.Ref)
+	}
 	return c.settling[ref] || c.left[ref]
 }
 

@@ -36,14 +36,21 @@ func (c *core) relieve(others bool) {
 
 // live is how many rows in memory count against the buffer. Those that were read
 // back have room of their own: neither they nor what the log brings keeps the other
-// away.
-func (c *core) live() int { return c.rows - c.back + c.extra }
+// away. So do those whose outcome is refused; clogged bounds them.
+func (c *core) live() int { return c.rows - c.back - c.spilled + c.extra }
 
 // press parks what keeps the log from being given away: the rows of lanes that do
-// not move, or of all. They stay in memory, too.
+// not move, or of all, and those whose outcome the store does not take for now. They
+// stay in memory, too.
 func (c *core) press(all bool) {
 	if c.ended {
 		return
+	}
+	for o := range c.putAside() {
+		c.spill(o)
+		if o.lane != nil {
+			c.parkRows(o.lane)
+		}
 	}
 	for _, l := range c.byAge() {
 		if all || l.state == laneHeld || l.still() {
@@ -67,7 +74,7 @@ func (c *core) byAge() []*lane {
 func (c *core) movable(others bool) []*lane {
 	rank := func(l *lane) int {
 		switch {
-		case l.state == laneHeld, l.state == laneWaiting && l.failures > 1 && !l.to.suspect:
+		case l.state == laneHeld, l.state == laneWaiting && l.failures > 1 && !l.to.suspect, l.refused():
 			return 0
 		case l.still():
 			return 1
@@ -140,7 +147,7 @@ func (c *core) returnRows(l *lane, keep int) {
 		return
 	}
 	for i, rw := range l.rows {
-		if i >= keep && !rw.claimed.IsZero() && rw.skip == nil && !rw.mended {
+		if i >= max(keep, l.inFlight) && !rw.claimed.IsZero() && rw.skip == nil && !rw.mended {
 			rw.returning = true
 			c.unclaim(rw)
 		}

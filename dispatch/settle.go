@@ -246,8 +246,14 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 	for i := range batch {
 		o := &batch[i]
 		final := o.Status.Settled() || results[i] != store.Written
-		if o.Parked != 0 && !results[i].Again() {
-			c.wrote(o, final)
+		if !results[i].Again() {
+			c.accepted(o)
+			switch {
+			case o.Parked != 0:
+				c.wrote(o, final)
+			case o.row.parked && o.Status.Settled(): // its copy was found meanwhile
+				c.unpark(o.row)
+			}
 		}
 		switch {
 		case c.tooEarly(o, results[i], now), c.putOff(o, results[i], now):
@@ -308,20 +314,6 @@ func (c *core) goOn(l *lane, now time.Time) {
 		return
 	}
 	c.release(l)
-}
-
-// refusalFirst and refusalMost bound the wait before an outcome that the store
-// refused is tried again.
-const (
-	refusalFirst = time.Second
-	refusalMost  = time.Minute
-)
-
-// refuse puts an outcome aside that the store did not take.
-func (c *core) refuse(o *outcome, now time.Time) {
-	o.due = now.Add(min(refusalFirst<<min(o.tries, 10), refusalMost))
-	o.tries++
-	heap.Push(&c.refused, *o)
 }
 
 // tooEarly puts an outcome aside if the store does not see its row yet. It asks

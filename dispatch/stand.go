@@ -263,6 +263,9 @@ func (c *core) info(l *lane) LaneInfo {
 	if l.stalled && len(l.rows) > 0 {
 		in.Since = l.rows[0].failing
 	}
+	if l.refusal != "" {
+		in.Error, in.Since = l.refusal, l.refusedSince
+	}
 	if h := l.blocked; h != nil {
 		in.Head, in.RetryCount, in.Error, in.Since = h.ID, h.RetryCount, h.Reason, h.Since
 	}

@@ -41,11 +41,14 @@ func (d *Dispatcher) Unload(outbox string) {
 	}
 }
 
-// still reports whether the lane waits for a time, for a suspect sink or for a locked
-// table.
+// still reports whether the lane waits for a time, for a suspect sink, for a locked
+// table or for one that refuses the outcome of its head.
 func (l *lane) still() bool {
-	return l.state == laneWaiting || l.state == laneReady && (l.to.suspect || l.locked)
+	return l.state == laneWaiting || l.state == laneReady && (l.to.suspect || l.locked) || l.refused()
 }
+
+// refused reports whether the lane waits for an outcome that the table refuses.
+func (l *lane) refused() bool { return l.state == laneWriting && l.refusal != "" }
 
 // keeps is how many rows a lane keeps that is still: what one request takes, but
 // half the buffer for all of them together.

@@ -32,8 +32,9 @@ func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 		})
 		return answers, err
 	}, func(row *store.ClaimRow, err error) store.ClaimAnswer {
-		d.obs.StoreFailed("claim of row "+row.ID+" of "+row.Outbox, err)
-		return store.ClaimAnswer{Result: store.NotYetVisible} // the lane asks again, by itself
+		d.obs.Refused(row.Ref, "claim", err)
+		// The lane asks again, by itself.
+		return store.ClaimAnswer{Result: store.NotYetVisible, Error: "the table refuses its claim: " + brief(err.Error())}
 	})
 	if err != nil {
 		return err
@@ -106,6 +107,7 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 	}
 	d.outcomes = outcomes
 	unsure := false
+	var refusals map[store.Ref]string
 	results, err := split(outcomes, func(outcomes []store.Outcome) (results []store.SettleResult, err error) {
 		tries, err := d.untilStored(ctx, "settle", func() (err error) {
 			results, err = d.store.Settle(ctx, d.epoch, outcomes)
@@ -114,7 +116,11 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 		unsure = unsure || tries > 1
 		return results, err
 	}, func(o *store.Outcome, err error) store.SettleResult {
-		d.obs.StoreFailed("outcome of row "+o.ID+" of "+o.Outbox, err)
+		d.obs.Refused(o.Ref, o.Status.String(), err)
+		if refusals == nil {
+			refusals = map[store.Ref]string{}
+		}
+		refusals[o.Ref] = "the table refuses " + o.Status.String() + ": " + brief(err.Error())
 		return store.Refused
 	})
 	if err != nil {
@@ -138,6 +144,9 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 	for i := range batch {
 		if results[i] == store.WasSettled && !unsure {
 			batch[i].Block = nil // somebody else settled it
+		}
+		if results[i] == store.Refused {
+			batch[i].refusal = refusals[batch[i].Ref]
 		}
 	}
 	d.core.written(results, time.Now())

@@ -332,7 +332,7 @@ func TestAnOutcomeThatTheTableRefusesStopsNoOther(t *testing.T) {
 		k.pass(20 * time.Millisecond)
 		k.expect(t, "rows done", c.n, 7)
 		k.expect(t, "held", d.Held("events"), "[3]")
-		k.expect(t, "failures", k.failures, "[outcome of row 3 of events]")
+		k.expect(t, "failures", k.failures, "[COMPLETED of row 3 of events]")
 		if slices.Contains(k.observed, "3 COMPLETED") {
 			t.Errorf("an outcome that was not written is observed: %v", k.observed)
 		}

@@ -73,6 +73,9 @@ type ClaimAnswer struct {
 	Unmarked bool
 	// Payload is a Claimed row's payload, if it was wanted. The caller owns it.
 	Payload []byte
+	// Error says why the table refused the claim of a row. Claim leaves it empty: the
+	// caller derives it, with NotYetVisible, from a RefusedError for a single row.
+	Error string
 }
 
 // Outcome is what a relay writes into a row.

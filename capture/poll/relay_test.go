@@ -92,6 +92,7 @@ func (watch) RowsParked(int)                                          {}
 func (watch) Unparkable(*store.Item, error)                           {}
 func (watch) Parkable()                                               {}
 func (watch) StoreFailed(string, error)                               {}
+func (watch) Refused(store.Ref, string, error)                        {}
 func (watch) Connected()                                              {}
 func (watch) Lost(error, time.Duration)                               {}
 

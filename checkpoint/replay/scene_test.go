@@ -234,6 +234,7 @@ func (quiet) Vanished([]*store.Item)                                  {}
 func (quiet) RowsParked(int)                                          {}
 func (q quiet) Unparkable(it *store.Item, err error)                  { q.say(it.ID, err) }
 func (quiet) Parkable()                                               {}
+func (q quiet) Refused(row store.Ref, what string, err error)         { q.say(what+" of "+row.ID, err) }
 func (q quiet) StoreFailed(op string, err error)                      { q.say(op, err) }
 func (quiet) Saved(store.Checkpoint)                                  {}
 func (quiet) SaveFailed(error)                                        {}

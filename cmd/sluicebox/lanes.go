@@ -104,7 +104,7 @@ func laneRows(lanes []admin.Lane, now time.Time) [][]string {
 			next = "in " + span(l.NextAttempt.Sub(now))
 		}
 		all[i] = []string{
-			cell(l.Outbox), cell(l.Kind), groupCell(l.Group), l.State, strconv.Itoa(l.Rows + l.Parked), head,
+			cell(l.Outbox), cell(l.Kind), groupCell(l.Group), l.State, strconv.Itoa(l.Rows + l.Parked + l.Unwritten), head,
 			strconv.Itoa(l.Attempts), strconv.Itoa(l.RetryCount), next, age(l.Since, now), oneLine(laneWhy(l)),
 		}
 	}

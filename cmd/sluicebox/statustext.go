@@ -24,6 +24,8 @@ func statusText(s *admin.RelayStatus, now time.Time) string {
 	for _, c := range s.Checks {
 		if !c.OK {
 			line("NOT READY", "%s: %s", oneLine(c.Name), oneLine(c.Detail))
+		} else if c.Warning {
+			line("WARNING", "%s: %s", oneLine(c.Name), oneLine(c.Detail))
 		}
 	}
 	if s.Mode == "" {

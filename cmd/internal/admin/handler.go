@@ -130,6 +130,9 @@ func (h *handler) readyz(w http.ResponseWriter, r *http.Request) {
 	var lines strings.Builder
 	for _, c := range h.status.Checks() {
 		mark, state := "+", "ok"
+		if c.Warning {
+			mark, state = "!", "warning"
+		}
 		if !c.OK {
 			mark, state = "-", "failed"
 			status, word = http.StatusServiceUnavailable, "not ready"

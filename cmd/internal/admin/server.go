@@ -41,9 +41,11 @@ type Config struct {
 
 // Check is one condition of readiness.
 type Check struct {
-	Name   string `json:"name"` // a word for the probe's output
-	OK     bool   `json:"ok"`
-	Detail string `json:"detail"` // the reason, without secrets; may be empty where OK
+	Name string `json:"name"` // a word for the probe's output
+	OK   bool   `json:"ok"`
+	// Warning: there is something to mend, also where OK.
+	Warning bool   `json:"warning,omitempty"`
+	Detail  string `json:"detail"` // the reason, without secrets; may be empty where OK
 }
 
 // Status tells whether the relay is ready. Checks returns at once, from what is

@@ -17,24 +17,27 @@ type Lane struct {
 	RowID string `json:"row_id,omitempty"`
 	// Replay is the id of the replay that sends the lane's rows again; the group's own
 	// lane, without one, is replaying meanwhile.
-	Replay      string    `json:"replay,omitempty"`
-	State       string    `json:"state"`
-	Rows        int       `json:"rows"`   // in memory
-	Parked      int       `json:"parked"` // more rows, that are not in memory
-	Head        string    `json:"head"`   // the id of the first row
+	Replay string `json:"replay,omitempty"`
+	State  string `json:"state"`
+	Rows   int    `json:"rows"`   // in memory
+	Parked int    `json:"parked"` // more rows, that are not in memory
+	// Unwritten is how many more rows were delivered and their COMPLETED is refused by
+	// the table.
+	Unwritten   int       `json:"unwritten"`
+	Head        string    `json:"head"` // the id of the first row, or of the first unwritten one
 	Attempts    int       `json:"attempts"`
 	RetryCount  int       `json:"retry_count"`
 	NextAttempt time.Time `json:"next_attempt,omitzero"`
-	Error       string    `json:"error,omitempty"`  // the head's latest failure
+	Error       string    `json:"error,omitempty"`  // the head's latest failure, or what the table refuses
 	Reason      string    `json:"reason,omitempty"` // why a lane is paused or replaying
-	Since       time.Time `json:"since,omitzero"`   // blocked, paused or stalled
+	Since       time.Time `json:"since,omitzero"`   // blocked, paused, stalled or refused by the table
 }
 
 // LaneOf returns a lane as the API shows it.
 func LaneOf(l *dispatch.LaneInfo) Lane {
 	return Lane{
 		Outbox: l.Outbox, Kind: l.Kind, Group: groupName(l.Group), RowID: l.RowID, Replay: l.Job, State: l.State,
-		Rows: l.Rows, Parked: l.Parked, Head: l.Head, Attempts: l.Attempts, RetryCount: l.RetryCount,
+		Rows: l.Rows, Parked: l.Parked, Unwritten: l.Unwritten, Head: l.Head, Attempts: l.Attempts, RetryCount: l.RetryCount,
 		NextAttempt: l.NextAttempt, Error: l.Error, Reason: l.Reason, Since: l.Since,
 	}
 }

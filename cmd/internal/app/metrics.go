@@ -67,6 +67,7 @@ type sinkVecs struct {
 	duration, ack                 *prometheus.HistogramVec
 	rows, bytes, lanes, inFlight  *prometheus.GaugeVec
 	parked, unparkable, oldest    *prometheus.GaugeVec
+	refused                       *prometheus.GaugeVec
 	rowsParked, skipped           *prometheus.CounterVec
 	suspect, unopened             *prometheus.GaugeVec
 }
@@ -143,12 +144,18 @@ func newSinkVecs(r registrar) sinkVecs {
 		ack:           r.histograms("commit_to_ack_seconds", "Time from a row's commit (from its capture, where the log does not tell it) until its COMPLETED was written.", ackBuckets(), "sink"),
 		parked:        r.gauges("parked_rows", "Rows that were moved out of memory into the relay's own table.", "sink"),
 		unparkable:    r.gauges("unparkable_rows", "Rows that the relay's own table does not take. They stay in memory, and the log is kept for them.", "sink"),
+		refused:       r.gauges("refused_rows", "Rows whose claim or outcome their table refuses now, because of a trigger or a constraint, say.", "sink", "outbox"),
 		oldest:        r.gauges("oldest_pending_timestamp_seconds", "When the oldest row in memory was committed (captured, where the log does not tell it), in Unix time; absent while there is none.", "sink"),
 		rows:          r.gauges("pending_rows", "Rows in memory whose outcome is not written.", "sink"),
 		bytes:         r.gauges("pending_bytes", "Bytes of payload in memory.", "sink"),
 		lanes:         r.gauges("lanes", "Message groups with rows to deliver, or held, by state.", "sink", "state"),
 		inFlight:      r.gauges("requests_in_flight", "Requests and claims under way.", "sink"),
 	}
+}
+
+// RefusedRows sets how many rows of an outbox its table refuses now.
+func (m *Metrics) RefusedRows(sink, outbox string, n int) {
+	m.sinks.refused.WithLabelValues(sink, outbox).Set(float64(n))
 }
 
 // Captured counts rows of an outbox that were captured.

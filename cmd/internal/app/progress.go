@@ -3,6 +3,8 @@ package app
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -118,7 +120,15 @@ func (r *relay) Checks() []admin.Check {
 			*c = s.source(now, c.Detail)
 		}
 	}
-	return append(checks, s.checkpoint(now))
+	checks = append(checks, s.checkpoint(now))
+	if lanes := r.lanes.Load(); lanes != nil {
+		for _, name := range slices.Sorted(maps.Keys(*lanes)) {
+			if c, some := refused(name, (*lanes)[name]); some {
+				checks = append(checks, c)
+			}
+		}
+	}
+	return checks
 }
 
 // source is the check of a source that is connected.

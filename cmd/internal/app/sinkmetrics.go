@@ -194,6 +194,9 @@ func (s *SinkMetrics) Unparkable(*store.Item, error) {}
 // Parkable implements dispatch.Observer.
 func (s *SinkMetrics) Parkable() {}
 
+// Refused counts a claim or an outcome of a row that its table refused.
+func (s *SinkMetrics) Refused(store.Ref, string, error) { s.failures.Inc() }
+
 // RowsParked counts rows that were parked.
 func (s *SinkMetrics) RowsParked(n int) { s.rowsParked.Add(float64(n)) }
 

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
@@ -208,6 +209,40 @@ func (w *sinkWatch) StoreFailed(op string, err error) {
 	}
 }
 
+// Refused implements dispatch.Observer. The database is well: it has something against
+// one row.
+func (w *sinkWatch) Refused(row store.Ref, what string, err error) {
+	w.SinkMetrics.Refused(row, what, err)
+	if w.due(what + " " + row.Outbox + " " + row.ID) {
+		w.relay.log.Warn("row refused by its table; trying again", "sink", w.sink, "outbox", row.Outbox, "id", row.ID, "statement", what, "error", err)
+	}
+}
+
+// namedRefusals is how many refused rows readiness names.
+const namedRefusals = 3
+
+// refused is the check of the rows that their tables refuse; there is none while they
+// refuse none. It fails if there are so many that nothing is sent.
+func refused(sink string, d *dispatch.Dispatcher) (c admin.Check, some bool) {
+	rows, byOutbox, stopped := d.Refused(namedRefusals)
+	if len(rows) == 0 {
+		return c, false
+	}
+	total := 0
+	for _, n := range byOutbox {
+		total += n
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "%d, trying again", total)
+	if stopped {
+		text.WriteString(", and nothing is sent until they are fewer")
+	}
+	for _, row := range rows {
+		fmt.Fprintf(&text, "; row %s of %s since %s: %s", row.ID, row.Outbox, row.Since.UTC().Format(time.RFC3339), row.Error)
+	}
+	return admin.Check{Name: "refused rows of sink " + sink, OK: !stopped, Warning: true, Detail: text.String()}, true
+}
+
 // checkpointWatch observes the keeper.
 type checkpointWatch struct{ *relay }
 
@@ -276,6 +311,10 @@ func (r *relay) count() {
 	}
 	for name, d := range *lanes {
 		r.metrics.Sink(name).Holds(d.Stats())
+	}
+	for outbox, sink := range r.cfg.Routes() {
+		_, rows, _ := (*lanes)[sink].Refused(0)
+		r.metrics.RefusedRows(sink, outbox, rows[outbox])
 	}
 }
 
