@@ -35,14 +35,13 @@ func (y *yard) check(*rapid.T) {
 			}
 		}
 	}
-	for _, queue := range [][]outcome{y.core.outcomes, y.core.writing, y.core.refused} {
-		for i := range queue {
-			if queue[i].Status == store.Pending && queue[i].row.done {
-				continue // it was refused, and its row passed over meanwhile
-			}
-			if rw := queue[i].row; !seen[rw] && !slices.ContainsFunc(queue[:i], func(o outcome) bool { return o.row == rw }) {
-				rows++
-			}
+	for o := range y.core.unwritten() {
+		if o.Status == store.Pending && o.row.done {
+			continue // it was refused, and its row passed over meanwhile
+		}
+		if !seen[o.row] {
+			seen[o.row] = true
+			rows++
 		}
 	}
 	for _, queue := range [][]parking{y.core.toPark, y.core.parkings} {
@@ -101,10 +100,8 @@ func (y *yard) checkParked() {
 	if passing != c.passing && !y.ended {
 		y.t.Fatalf("%d rows pass, %d are counted", passing, c.passing)
 	}
-	for _, queue := range [][]outcome{c.outcomes, c.writing, c.refused} {
-		for i := range queue {
-			inMemory[store.ParkedRef{Ref: queue[i].row.Ref, Seq: queue[i].row.Seq}] = true
-		}
+	for o := range c.unwritten() {
+		inMemory[store.ParkedRef{Ref: o.row.Ref, Seq: o.row.Seq}] = true
 	}
 	unparkable := map[*row]bool{}
 	see := func(rw *row) {
@@ -228,11 +225,9 @@ func (y *yard) checkWaiting() {
 			}
 		}
 	}
-	for _, queue := range [][]outcome{c.outcomes, c.writing, c.refused} {
-		for i := range queue {
-			if queue[i].Status.Settled() {
-				see(queue[i].row)
-			}
+	for o := range c.unwritten() {
+		if o.Status.Settled() {
+			see(o.row)
 		}
 	}
 	for _, queue := range [][]parking{c.toPark, c.parkings} {

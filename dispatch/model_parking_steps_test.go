@@ -46,6 +46,8 @@ func (y *yard) answerClaims(*rapid.T) {
 			for _, rw := range run.rows {
 				r, a := y.byID[rw.ID], store.ClaimAnswer{Result: store.Claimed}
 				switch {
+				case y.tables[rw.Outbox]:
+					a.Result = store.TableLocked
 				case r.claimless:
 					a.Result, a.Error = store.NotYetVisible, "a trigger objects"
 				case r.unseen:
@@ -134,6 +136,13 @@ func (y *yard) arrive(r *stored) {
 
 func (y *yard) takeOutcomes(t *rapid.T) {
 	y.core.tick(y.now)
+	if outbox, due, ok := y.core.nextLocked(); ok && !due.After(y.now) {
+		if y.tables[outbox] {
+			y.core.stillLocked(outbox, y.now.Add(lockTurn))
+		} else {
+			y.core.unlockTable(outbox, y.now)
+		}
+	}
 	if len(y.writing) > 0 {
 		return
 	}
@@ -152,6 +161,12 @@ func (y *yard) write(*rapid.T) {
 		o := &y.writing[i]
 		r := y.byID[o.ID]
 		switch {
+		case y.tables[o.Outbox]:
+			results[i] = store.TableWasLocked
+			continue
+		case r.locked:
+			results[i] = store.WasLocked
+			continue
 		case r.refuse > 0:
 			r.refuse--
 			results[i], o.refusal = store.Refused, "a trigger objects"
@@ -357,11 +372,21 @@ func (y *yard) end(t *rapid.T) {
 		t.Fatalf("an ended core parks")
 	}
 	for _, r := range y.log {
-		if r.status == store.Processing && r.holder == y.epoch && !r.gone && r.refuse == 0 && !slices.ContainsFunc(y.core.refused, func(o outcome) bool { return o.ID == r.id }) {
+		if r.status == store.Processing && r.holder == y.epoch && !r.gone && !y.unwritten(r.id) {
 			t.Fatalf("row %s is left PROCESSING by a clean end\n%s", r.id, y.describe())
 		}
 	}
 	y.crash(t)
+}
+
+// unwritten reports whether a row has an outcome that is not in the table.
+func (y *yard) unwritten(id string) bool {
+	for o := range y.core.unwritten() {
+		if o.ID == id {
+			return true
+		}
+	}
+	return false
 }
 
 // crash ends the core. A statement under way may have been carried out.

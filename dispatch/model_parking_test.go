@@ -36,6 +36,7 @@ type yard struct {
 	counts          int64 // seqs given out in this life
 	dead, bad, lost bool
 	away            map[store.LaneKey]bool
+	tables          map[string]bool // outboxes whose table is locked
 
 	batches  []*stretch // of this life, in order
 	claiming []*request
@@ -68,6 +69,7 @@ type stored struct {
 	arrived          bool
 	refuse           int         // how often the table refuses an outcome yet
 	claimless        bool        // it refuses the claim
+	locked           bool        // somebody locks the row when its outcome is written
 	loose            bool        // its order is not that of the log any more
 	holder           store.Epoch // that claimed it last
 	took             store.Epoch // the leader under which it was delivered
@@ -99,6 +101,7 @@ func newYard(t *rapid.T) *yard {
 	y := &yard{
 		t: t, cfg: cfg, now: time.Unix(1e9, 0), byID: map[string]*stored{},
 		holds: map[store.LaneKey]store.Hold{}, away: map[store.LaneKey]bool{},
+		tables: map[string]bool{},
 	}
 	many := 0
 	if rapid.IntRange(0, 3).Draw(t, "many lanes") == 0 { // more than a suspect receiver keeps in memory
@@ -227,6 +230,7 @@ func (y *yard) insert(t *rapid.T) {
 			r.refuse = rapid.SampledFrom([]int{2, forEver}).Draw(t, "refusals")
 		}
 		r.claimless = y.rare(t, "claimless") && y.rare(t, "so")
+		r.locked = y.rare(t, "locked") && y.rare(t, "so")
 		y.log, y.byID[r.id] = append(y.log, r), r
 	}
 }
@@ -270,6 +274,10 @@ func TestParkingAgainstModel(t *testing.T) {
 				key := rapid.SampledFrom(y.keys).Draw(t, "lane")
 				y.away[key] = !y.away[key]
 			},
+			"lock table": seldom(func(t *rapid.T) {
+				key := rapid.SampledFrom(y.keys).Draw(t, "lane")
+				y.tables[key.Outbox] = !y.tables[key.Outbox]
+			}),
 			"interfere": seldom(y.interfere),
 			"hold":      seldom(y.hold),
 			"let go":    y.letGo,
@@ -311,8 +319,8 @@ func (y *yard) describe() string {
 }
 
 // finish heals everything and expects every row to be settled, and nothing left. First
-// it heals all but the table, and expects the checkpoint to pass the rows that it
-// refuses.
+// it heals all but the tables, and expects the checkpoint to pass the rows that they
+// refuse or keep locked.
 func (y *yard) finish(t *rapid.T) {
 	y.dead = false
 	clear(y.away)
@@ -325,8 +333,9 @@ func (y *yard) finish(t *rapid.T) {
 		t.Fatalf("the log is held: a ticket was told of %d of %d rows\n%s", b.told, len(b.rows), y.describe())
 	}
 	for _, r := range y.log {
-		r.refuse, r.claimless = 0, false
+		r.refuse, r.claimless, r.locked = 0, false, false
 	}
+	clear(y.tables)
 	y.goOn(t, 2000, func() bool {
 		return len(y.rows) == 0 && y.core.rows == 0 && len(y.parked.items) == 0 && y.brought == len(y.log) && y.sweeps == 0 && !slices.ContainsFunc(y.log, func(r *stored) bool { return !r.settled() })
 	})
