@@ -346,7 +346,7 @@ func (y *yard) finish(t *rapid.T) {
 // be parked; nil if there is none.
 func (y *yard) stuck() *stretch {
 	for _, b := range y.batches {
-		kept := slices.ContainsFunc(b.rows, func(r *stored) bool { return r.unparkable && !r.settled() })
+		kept := slices.ContainsFunc(b.rows, func(r *stored) bool { return r.unparkable })
 		if b.told < len(b.rows) && !kept {
 			return b
 		}
