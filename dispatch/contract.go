@@ -65,9 +65,6 @@ type ParkObserver interface {
 	Unparkable(it *store.Item, err error)
 	// Parkable: no such row is left.
 	Parkable()
-	// StoreFailed: a claim or an outcome did not reach the store and is tried
-	// again.
-	StoreFailed(op string, err error)
 	// Refused: the store refuses the claim or the outcome of one row, for the row's
 	// sake. It is tried again; Dispatcher.Refused tells until when.
 	Refused(row store.Ref, what string, err error)
