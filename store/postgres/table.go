@@ -242,24 +242,43 @@ func (t *table) orderBy(inserted string) string {
 
 // arrival is order for unsettled rows o. Where nothing numbers them, those that are equal in
 // order-by follow their place in the table: a transaction's rows stand there as they were
-// inserted, unless they fill space of rows that are gone. A claim moves a row, so claimed
-// ones come first: they were first in their groups.
+// inserted, unless they fill space of rows that are gone. A write moves a row, so rows that
+// the relay has written to come first, because they were first in their groups, and follow
+// their ids.
 func (t *table) arrival(b *builder) string {
 	if t.serial != "" || !t.placed {
 		return t.order()
 	}
 	const place = "ctid"
 	order, at := t.orderBy(place), "o."+Ident(place)
-	c := &t.Layout.Columns
-	switch {
-	case !t.Layout.WritesClaims():
-	case t.Layout.State == store.StateTimestamps:
-		order = strings.Replace(order, at, "(o."+Ident(c.Claimed)+" IS NULL), "+at, 1)
-	default:
-		order = strings.Replace(order, at, "(o."+Ident(c.Status)+" = "+b.arg("pending", t.col(c.Status).typ)+"), "+at, 1)
+	if touched := t.touched(b); touched != "" {
+		order = strings.Replace(order, at, "("+touched+") IS NOT TRUE, CASE WHEN ("+touched+") IS TRUE THEN NULL ELSE "+at+" END", 1)
 	}
 	return order
 }
+
+// touched tells, of an unsettled row o, whether a claim or a retry was written to it: it is
+// PROCESSING, was claimed since its insert, or has retries. "" if nothing is ever written.
+func (t *table) touched(b *builder) string {
+	c := &t.Layout.Columns
+	var traces []string
+	if t.Layout.WritesClaims() && c.Status != "" {
+		traces = append(traces, "o."+Ident(c.Status)+" <> "+b.arg("pending", t.col(c.Status).typ))
+	}
+	if c.Claimed != "" {
+		trace := "o." + Ident(c.Claimed) + " IS NOT NULL"
+		if first := t.Layout.OrderBy; len(first) > 0 && t.isTime(c.Claimed) && t.isTime(first[0]) {
+			trace = "o." + Ident(c.Claimed) + " > o." + Ident(first[0]) // services may fill it at the insert
+		}
+		traces = append(traces, trace)
+	}
+	if c.RetryCount != "" {
+		traces = append(traces, "o."+Ident(c.RetryCount)+" > 0")
+	}
+	return strings.Join(traces, " OR ")
+}
+
+func (t *table) isTime(column string) bool { return strings.HasPrefix(t.col(column).typ, "timestamp") }
 
 // status returns the text of a status in the status column.
 func status(l *store.Layout, s store.Status) string { return fmt.Sprint(columns.Stored(l, s)) }
