@@ -155,9 +155,9 @@ func TestParkRefused(t *testing.T) {
 		`unpark: no outbox "nowhere"`:            r.store.Unpark(ctx(t), r.epoch, []store.ParkedRef{{Ref: unknown.Ref, Seq: 1}}),
 		"each lane is 0":                         each,
 		`read parked rows: no outbox "nowhere"`:  from,
-		"another relay":                          r.store.Park(ctx(t), r.epoch-1, []store.Item{fine}),
-		"unpark: another relay":                  r.store.Unpark(ctx(t), r.epoch-1, []store.ParkedRef{{Ref: fine.Ref, Seq: fine.Seq}}),
-		"behind seq 0: another relay of this na": func() error { _, err := r.store.ForgetParked(ctx(t), r.epoch-1, 0); return err }(),
+		"park: this relay leads no more":         r.store.Park(ctx(t), r.epoch-1, []store.Item{fine}),
+		"unpark: this relay leads no more":       r.store.Unpark(ctx(t), r.epoch-1, []store.ParkedRef{{Ref: fine.Ref, Seq: fine.Seq}}),
+		"behind seq 0: this relay leads no more": func() error { _, err := r.store.ForgetParked(ctx(t), r.epoch-1, 0); return err }(),
 	} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("%v, want %q", err, part)
