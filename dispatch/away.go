@@ -64,7 +64,8 @@ func (c *core) putAway(l *lane) {
 // idle puts a lane away that has nothing in memory and is not to be read back for
 // now.
 func (c *core) idle(l *lane) {
-	if l.state == laneIdle && l.behind && len(l.rows)+len(l.tail) == 0 && l.parking == 0 && !c.apart(l) && !c.wanted(l.to) {
+	if l.state == laneIdle && l.behind && len(l.rows)+len(l.tail) == 0 && l.parking == 0 && !c.apart(l) &&
+		(c.lockOf(l.name.Outbox) != nil || !c.wanted(l.to)) {
 		c.putAway(l)
 	}
 }
@@ -110,6 +111,9 @@ func (c *core) readAway(most int) {
 	c.awayTurn++
 	for i := range c.away {
 		s := c.away[(c.awayTurn+i)%len(c.away)]
+		if c.lockOf(s.outbox) != nil {
+			continue
+		}
 		to := c.receiver(s.kind)
 		if s.lanes.n > 0 && !c.wanted(to) {
 			c.rotate(to)

@@ -99,7 +99,8 @@
 // # Locked rows and tables
 //
 // While another session keeps the table of an outbox locked, its lanes and outcomes are
-// put aside: nothing of it is claimed or written, and other outboxes go on. One worker
+// put aside: nothing of it is claimed, written or read back, and other outboxes go on.
+// Its rows leave the buffer like those of other lanes that stand still. One worker
 // waits in the store until the table is free. A table that is locked again and again is
 // tried at growing intervals, up to 2 s. Outcomes of locked rows are written again
 // together, about once a second. See locked.go.

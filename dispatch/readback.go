@@ -68,9 +68,9 @@ func (c *core) nextReads(now time.Time) (from []store.ParkedFrom, each int) {
 		l.hungry = false
 		switch {
 		case c.lanes[l.name] != l || l.standing() && !l.asked || !c.low(l):
-		case len(c.reads) == most || c.shrinking[l] || c.lockOf(l.name.Outbox) != nil:
+		case len(c.reads) == most || c.shrinking[l]:
 			c.hunger(l)
-		case len(l.rows) == 0 && !c.wanted(l.to):
+		case c.lockOf(l.name.Outbox) != nil, len(l.rows) == 0 && !c.wanted(l.to):
 			c.hunger(l)
 			c.idle(l)
 		default:
@@ -114,7 +114,7 @@ func (c *core) roomBack(now time.Time) int {
 	for _, l := range c.byAge() {
 		switch {
 		case !l.allBack() || l.reading || c.shrinking[l]:
-		case l.state == laneHeld, l.state == laneWaiting && l.name.RowID == "":
+		case l.state == laneHeld, l.state == laneWaiting && l.name.RowID == "", l.locked:
 			c.shrink(l, 0) // the lane is still known, and when it is due
 		case l.still() && len(l.rows) > 1:
 			c.shrink(l, 1)

@@ -74,7 +74,7 @@ func (c *core) byAge() []*lane {
 func (c *core) movable(others bool) []*lane {
 	rank := func(l *lane) int {
 		switch {
-		case l.state == laneHeld, l.state == laneWaiting && l.failures > 1 && !l.to.suspect, l.refused():
+		case l.state == laneHeld, l.state == laneWaiting && l.failures > 1 && !l.to.suspect, l.locked, l.refused():
 			return 0
 		case l.still():
 			return 1
