@@ -14,6 +14,9 @@ import (
 const (
 	lookFirst = time.Millisecond
 	lookMost  = time.Second
+	// lookAlone is how often a row is asked for by itself. Then those that wait are asked
+	// for together: another session may keep many locked, each the first of its lane.
+	lookAlone = 7
 )
 
 // nextClaims takes requests to claim, as long as senders are free and the
@@ -254,7 +257,11 @@ func (c *core) lookAgain(l *lane, a *store.ClaimAnswer, now time.Time) time.Time
 		return a.Until
 	}
 	l.looks++
-	return now.Add(lookPause(l.looks))
+	until := now.Add(lookPause(l.looks))
+	if l.looks > lookAlone {
+		until = until.Truncate(lookPause(l.looks) / 8) // with others that wait so long
+	}
+	return until
 }
 
 // lookPause is the wait after a row was not yet visible for the n-th time in a

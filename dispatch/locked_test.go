@@ -166,3 +166,24 @@ func TestALaneWaitsForTheOutcomeOfALockedRow(t *testing.T) {
 		k.expect(t, "observed", k.observed[len(k.observed)-2:], "[1 FAILED 2 COMPLETED]")
 	})
 }
+
+// TestClaimsOfLockedRowsAreMadeTogether: lanes whose first rows are locked, and that came at
+// different times, are claimed about once a second.
+func TestClaimsOfLockedRowsAreMadeTogether(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() {
+			k.grant = func(*store.ClaimRow) store.ClaimAnswer { return store.ClaimAnswer{Result: store.NotYetVisible} }
+		})
+		var c counter
+		for i := range 1000 {
+			add(t, d, &c, items(fmt.Sprint(i), fmt.Sprint(i)))
+			k.pass(7 * time.Millisecond)
+		}
+		k.pass(20 * time.Second)
+		k.reset()
+		k.pass(10 * time.Second)
+		if n := len(k.claims); n > 200 {
+			t.Errorf("%d claims in 10 s", n)
+		}
+	})
+}

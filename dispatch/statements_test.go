@@ -87,6 +87,15 @@ func TestARowGivenUpIsNoLongerOwn(t *testing.T) {
 	})
 }
 
+// wantWait checks a wait for a row that is not visible: longer ones are shortened by an
+// eighth at the most.
+func wantWait(t *testing.T, got, want time.Duration) {
+	t.Helper()
+	if got > want || got < want*7/8 || got < want && want < 100*time.Millisecond {
+		t.Errorf("wait: %s, want %s", got, want)
+	}
+}
+
 func TestARowThatIsNotVisibleIsAskedForAgain(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
@@ -99,7 +108,7 @@ func TestARowThatIsNotVisibleIsAskedForAgain(t *testing.T) {
 		k.pass(10 * time.Second)
 		k.expect(t, "first claims", k.claims[:2], "[[1 2] [1]]")
 		for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000} {
-			k.expect(t, "wait", k.tries[i+1]-k.tries[i], want*time.Millisecond)
+			wantWait(t, k.tries[i+1]-k.tries[i], want*time.Millisecond)
 		}
 	})
 }
@@ -306,7 +315,7 @@ func TestAClaimThatTheTableRefusesStopsNoOther(t *testing.T) {
 		k.pass(10 * time.Second)
 		n := len(k.tries)
 		for i, want := range []time.Duration{2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000} {
-			k.expect(t, "wait", k.tries[i+1]-k.tries[i], want*time.Millisecond)
+			wantWait(t, k.tries[i+1]-k.tries[i], want*time.Millisecond)
 		}
 		if n > 20 {
 			t.Errorf("%d claims of a refused row in 10 s", n)
