@@ -106,6 +106,8 @@ type outcome struct {
 	// refusal is what the database said when it last refused it, since the first time.
 	refusal string
 	since   time.Time
+	// unsure: the answer to a try was lost, and it may be written since.
+	unsure bool
 }
 
 func newCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -185,5 +186,28 @@ func TestClaimsOfLockedRowsAreMadeTogether(t *testing.T) {
 		if n := len(k.claims); n > 200 {
 			t.Errorf("%d claims in 10 s", n)
 		}
+	})
+}
+
+// TestABlockOutlivesALockBehindALostAnswer: FAILED is written with the block of its lane,
+// the answer is lost, and then the table is locked for a while. The lane is blocked.
+func TestABlockOutlivesALockBehindALostAnswer(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.OnFailed, cfg.MaxRetries = Block, 0
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.answer, k.takes = poisoned("1"), time.Second })
+		var c counter
+		add(t, d, &c, items("a", "1"))
+		k.pass(1500 * time.Millisecond) // FAILED is on its way
+		k.set(func() { k.lose = errors.New("connection lost") })
+		k.pass(time.Second)
+		k.set(func() { k.lose, k.found, k.locks = nil, store.WasSettled, map[string]bool{"events": true} })
+		k.pass(5 * time.Second)
+		k.set(func() { k.locks = nil })
+		add(t, d, &c, items("a", "2"))
+		k.pass(10 * time.Second)
+		k.expect(t, "blocked lanes", d.Stats().Lanes["blocked"], 1)
+		k.expect(t, "requests", k.requests, "[[1]]")
+		k.expect(t, "observed", k.observed, "[1 FAILED]")
 	})
 }

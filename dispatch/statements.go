@@ -128,6 +128,8 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 	}
 	var vanished []*store.Item
 	for i := range batch {
+		batch[i].unsure = batch[i].unsure || unsure
+		unsure := batch[i].unsure
 		if results[i] == store.WasGone && !unsure {
 			vanished = append(vanished, &batch[i].row.Item)
 		}
@@ -142,7 +144,7 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 	d.tellLocked(batch, results)
 	d.mu.Lock()
 	for i := range batch {
-		if results[i] == store.WasSettled && !unsure {
+		if results[i] == store.WasSettled && !batch[i].unsure {
 			batch[i].Block = nil // somebody else settled it
 		}
 		if results[i] == store.Refused {
