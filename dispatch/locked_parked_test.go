@@ -87,7 +87,7 @@ func TestRowsOfALockedTableDoNotFillTheBuffer(t *testing.T) {
 		pass(time.Minute)
 		k.expect(t, "rows of the locked table once it is free", k.delivered('p'), 500)
 		cancel()
-		<-done
-		<-done
+		_ = <-done
+		_ = <-done
 	})
 }

@@ -199,8 +199,8 @@ func TestATableThatRefusesEveryOutcome(t *testing.T) {
 				k.expect(t, "rows in memory, parked", []int{d.Stats().Rows, d.Stats().Parked}, "[0 0]")
 				k.expect(t, "rows sent", len(k.messages), rows)
 				cancel()
-				<-done
-				<-done
+				_ = <-done
+				_ = <-done
 			})
 		})
 	}

@@ -165,7 +165,7 @@ func Run(t *testing.T, h Harness, layouts ...string) {
 			if n, ok := h.(Namer); ok {
 				s.layout = n.Rename(s.layout)
 			}
-			for _, test := range slices.Concat(leadTests(), tests(), lockTests(), deliveredTests(), replayTests()) {
+			for _, test := range slices.Concat(leadTests(), tests(), parkTests(), lockTests(), deliveredTests(), replayTests()) {
 				if test.only != nil && !test.only(&s.layout) {
 					continue
 				}
@@ -228,6 +228,16 @@ func tests() []test {
 		{"5000 dead letters", (*suite).testLettersMany, many},
 		{"dead letters that cannot be asked for", (*suite).testLettersRefused, nil},
 		{"holds and dead letters of a closed store", (*suite).testLettersClosed, isWords},
+		{"a view by pages", (*suite).testPages, many},
+		{"install again and at once", (*suite).testInstall, isWords},
+		{"check names what is missing", (*suite).testCheck, nil},
+		{"an examination", (*suite).testExamine, nil},
+		{"cancel, close and go on", (*suite).testEnds, isWords},
+	}
+}
+
+func parkTests() []test {
+	return []test{
 		{"rows parked and read back", (*suite).testPark, wordsOrNone},
 		{"parked rows with odd ids", (*suite).testParkOddIDs, isWords},
 		{"rows parked again", (*suite).testParkAgain, isWords},
@@ -240,11 +250,6 @@ func tests() []test {
 		{"a parked row of an open transaction", (*suite).testParkOpenTxn, nil},
 		{"3000 parked rows", (*suite).testParkMany, many},
 		{"a view without parked rows", (*suite).testParkView, keepsState},
-		{"a view by pages", (*suite).testPages, many},
-		{"install again and at once", (*suite).testInstall, isWords},
-		{"check names what is missing", (*suite).testCheck, nil},
-		{"an examination", (*suite).testExamine, nil},
-		{"cancel, close and go on", (*suite).testEnds, isWords},
 	}
 }
 

@@ -57,10 +57,10 @@ func count(names io.Reader, out io.Writer) error {
 	if words == 0 {
 		return fmt.Errorf("no comment in the files that standard input names")
 	}
-	fmt.Fprintf(out, "%d words of comments; in 1000 of them:\n", words)
+	_, _ = fmt.Fprintf(out, "%d words of comments; in 1000 of them:\n", words)
 	for _, p := range phrases() {
 		n := len(p.pattern.FindAllString(all, -1))
-		fmt.Fprintf(out, "  %-22s %5.2f  (goal: %s)\n", p.name, 1000*float64(n)/float64(words), p.goal)
+		_, _ = fmt.Fprintf(out, "  %-22s %5.2f  (goal: %s)\n", p.name, 1000*float64(n)/float64(words), p.goal)
 	}
 	return nil
 }
