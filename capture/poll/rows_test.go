@@ -115,7 +115,7 @@ func TestBytes(t *testing.T) {
 			t.Errorf("two reads took %s", took)
 		}
 		cancel()
-		<-done
+		_ = <-done
 		if q := tables.asked[0]; q.MaxPayload != 640 || q.MaxBytes != 4000 || q.Limit != 10 {
 			t.Errorf("it asked for %+v", q)
 		}
