@@ -17,11 +17,10 @@ const (
 	// have as many times their buffers.
 	softLimit      = 512 << 20
 	buffersOfLimit = 8
-	// worthwhile is how much memory a process must have to be looked at, and churn how
-	// much it must have allocated since it last was.
-	worthwhile, churn = 128 << 20, 32 << 20
+	// worthwhile is how much memory a process must have to give some back.
+	worthwhile = 96 << 20
 	// lookFirst doubles to lookMost while hardly anything can be given back.
-	lookFirst, lookMost = time.Second, time.Minute
+	lookFirst, lookMost = time.Second, 20 * time.Second
 )
 
 // limitMemory sets the soft limit, unless GOMEMLIMIT does, and returns it; 0 if it is
@@ -39,35 +38,31 @@ func limitMemory(buffers int64) int64 {
 // ends. It raises a limit that what is live comes close to: collecting garbage all the
 // time would not help.
 func returnMemory(ctx context.Context, limit int64) {
-	wait, last := lookFirst, memoryUse{}
+	wait := lookFirst
 	for rest(ctx, wait) == nil {
-		now := readMemory()
-		if now.held < worthwhile || now.allocated < last.allocated+churn {
+		before, _ := readMemory()
+		if before < worthwhile {
 			wait = lookFirst
 			continue
 		}
 		debug.FreeOSMemory()
-		last = readMemory()
+		held, live := readMemory()
 		if limit > 0 {
-			debug.SetMemoryLimit(max(limit, 2*last.live))
+			debug.SetMemoryLimit(max(limit, 2*live))
 		}
-		if wait = min(2*wait, lookMost); last.held < now.held*2/3 {
+		if wait = min(2*wait, lookMost); held < before*2/3 {
 			wait = lookFirst
 		}
 	}
 }
 
-// memoryUse is what the runtime says of its memory, in bytes.
-type memoryUse struct {
-	held, live, allocated int64 // from the system; as of the last collection; ever
-}
-
-func readMemory() memoryUse {
+// readMemory returns how much memory the runtime has from the system, and how much of
+// it was live after the last collection, in bytes.
+func readMemory() (held, live int64) {
 	samples := []metrics.Sample{
-		{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"},
-		{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"},
+		{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}, {Name: "/gc/heap/live:bytes"},
 	}
 	metrics.Read(samples)
 	of := func(i int) int64 { return int64(samples[i].Value.Uint64()) } //nolint:gosec // bytes
-	return memoryUse{held: of(0) - of(1), live: of(2), allocated: of(3)}
+	return of(0) - of(1), of(2)
 }

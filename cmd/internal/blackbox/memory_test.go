@@ -224,12 +224,12 @@ func TestMemoryOfLargeRows(t *testing.T) {
 //	SLUICEBOX_TEST_HUGE=30x100 go test -v -run 'TestMemoryOfHugeRows' ./cmd/internal/blackbox
 func TestMemoryOfHugeRows(t *testing.T) {
 	t.Parallel()
-	n, size, most, idle, rest := 30, 10, 200, 128, "  buffer-bytes: 16MiB\n"
+	n, size, most, idle, rest := 30, 10, 300, 128, "  buffer-bytes: 16MiB\n"
 	if text := os.Getenv(hugeVariable); text != "" {
 		if _, err := fmt.Sscanf(text, "%dx%d", &n, &size); err != nil {
 			t.Fatalf("%s is %q, must be such as 30x100", hugeVariable, text)
 		}
-		most, idle, rest = max(256, 7*size), 200, ""
+		most, idle, rest = max(300, 7*size), 200, ""
 	}
 	if raced {
 		most, idle = 2*most, 2*idle
