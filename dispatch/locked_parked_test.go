@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -87,7 +88,10 @@ func TestRowsOfALockedTableDoNotFillTheBuffer(t *testing.T) {
 		pass(time.Minute)
 		k.expect(t, "rows of the locked table once it is free", k.delivered('p'), 500)
 		cancel()
-		_ = <-done
-		_ = <-done
+		for range 2 {
+			if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
 	})
 }

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -199,8 +200,11 @@ func TestATableThatRefusesEveryOutcome(t *testing.T) {
 				k.expect(t, "rows in memory, parked", []int{d.Stats().Rows, d.Stats().Parked}, "[0 0]")
 				k.expect(t, "rows sent", len(k.messages), rows)
 				cancel()
-				_ = <-done
-				_ = <-done
+				for range 2 {
+					if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+						t.Error(err)
+					}
+				}
 			})
 		})
 	}

@@ -115,7 +115,9 @@ func TestBytes(t *testing.T) {
 			t.Errorf("two reads took %s", took)
 		}
 		cancel()
-		_ = <-done
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("the source ends with %v", err)
+		}
 		if q := tables.asked[0]; q.MaxPayload != 640 || q.MaxBytes != 4000 || q.Limit != 10 {
 			t.Errorf("it asked for %+v", q)
 		}
