@@ -219,6 +219,53 @@ func TestLockedTables(t *testing.T) {
 	})
 }
 
+// TestALockedTableIsWaitedForOnce: a claim of rows of two tables, one of which is locked,
+// takes no longer than one of the locked table's rows, whether it looks at rows or not: the
+// session knows at which part it has waited.
+func TestALockedTableIsWaitedForOnce(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		a, b := flowBox(), flowBox()
+		b.Name, b.Table = "free", "outbox_free"
+		r := newRig(t, url, flowTable+";\n"+strings.Replace(flowTable, "outbox_events", b.Table, 1), 0, a, b)
+		conn, err := r.db.Conn(ctx(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		if _, err := conn.ExecContext(ctx(t), "LOCK TABLES outbox_events READ, outbox_free WRITE"); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 4 {
+			if _, err := conn.ExecContext(ctx(t), "INSERT INTO outbox_free (id, payload) VALUES (?, '{}')", fmt.Sprint(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := conn.ExecContext(ctx(t), "LOCK TABLES outbox_events READ"); err != nil {
+			t.Fatal(err)
+		}
+		claim := func(rows ...store.ClaimRow) (took time.Duration, answers []store.ClaimAnswer) {
+			began := time.Now()
+			answers = r.claim(t, rows...)
+			return time.Since(began), answers
+		}
+		locked := store.ClaimRow{Ref: store.Ref{Outbox: a.Name, ID: "1"}}
+		alone, _ := claim(locked)
+		for i, looks := range []bool{false, true} {
+			locked.WantPayload = looks
+			free := func(n int) store.ClaimRow {
+				return store.ClaimRow{Ref: store.Ref{Outbox: b.Name, ID: fmt.Sprint(2*i + n)}, WantPayload: looks}
+			}
+			took, answers := claim(free(0), locked, free(1))
+			if answers[0].Result != store.Claimed || answers[1].Result != store.TableLocked || answers[2].Result != store.Claimed {
+				t.Errorf("looks at rows %t: %+v", looks, answers)
+			}
+			if took > alone+alone/2 {
+				t.Errorf("looks at rows %t: the claim took %s, %s of the locked table alone", looks, took, alone)
+			}
+		}
+	})
+}
+
 // wantPast claims rows and looks for settled ones beside a lock on tables a and b.
 func (r *rig) wantPast(t *testing.T, rows []store.ClaimRow, lock string) {
 	t.Helper()

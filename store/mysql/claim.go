@@ -40,23 +40,7 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	answers := make([]store.ClaimAnswer, len(rows))
 	err = s.claims.do(ctx, func(ctx context.Context, c *conn) error {
 		call := &claim{Store: s, conn: c, at: at, rows: rows, answers: answers}
-		for range claimTries {
-			began := time.Now()
-			call.hurry = began.Before(s.claims.hurryUntil)
-			err := call.run(ctx, epoch, parts)
-			switch {
-			case lockedOut(err) && call.hurry: // by a lock that no look at a row meets
-				return err
-			case lockedOut(err) && len(parts) == 1 && time.Since(began) < tableWaited:
-				call.tableIsLocked(parts[0])
-				return nil
-			case lockedOut(err):
-				s.claims.hurryUntil = time.Now().Add(hurryFor)
-			case !errors.Is(err, errMoved): // nil, as a rule
-				return err
-			}
-		}
-		return &store.RefusedError{Err: errors.New("rows of the claim are changed by somebody else again and again, or a trigger keeps them as they are")}
+		return call.free(ctx, epoch, parts)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", refusal(err))
@@ -65,6 +49,42 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 		p.CopyRepeated(rows, answers)
 	}
 	return answers, nil
+}
+
+// free claims what no lock on a table keeps, and answers for the rest.
+func (c *claim) free(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Part) error {
+	var locked []*byoutbox.Part
+	for tries := 0; len(parts) > 0; {
+		began := time.Now()
+		c.hurry = began.Before(c.claims.hurryUntil)
+		err := c.run(ctx, epoch, parts)
+		switch {
+		case lockedOut(err) && c.hurry: // by a lock that no look at a row meets
+			return err
+		case lockedOut(err) && time.Since(began) < tableWaited:
+			i, err := c.reached(ctx, parts)
+			if err != nil {
+				return err
+			}
+			locked = append(locked, parts[i])
+			parts = slices.Concat(parts[:i], parts[i+1:])
+			continue
+		case lockedOut(err):
+			c.claims.hurryUntil = time.Now().Add(hurryFor)
+		case err != nil && !errors.Is(err, errMoved):
+			return err
+		case err == nil:
+			parts = nil
+			continue
+		}
+		if tries++; tries == claimTries {
+			return &store.RefusedError{Err: errors.New("rows of the claim are changed by somebody else again and again, or a trigger keeps them as they are")}
+		}
+	}
+	for _, p := range locked {
+		c.tableIsLocked(p)
+	}
+	return nil
 }
 
 // errMoved says that a call is to begin anew. A row was not written that the
@@ -78,11 +98,13 @@ type claim struct {
 	conn    *conn
 	at      time.Time
 	hurry   bool // wait for no lock
+	step    int  // the place of the part that is worked on, where each takes steps of its own; -1 in a script
 	rows    []store.ClaimRow
 	answers []store.ClaimAnswer
 }
 
 func (c *claim) run(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Part) error {
+	c.step = -1
 	if done, err := c.atOnce(ctx, epoch, parts); err != nil || done {
 		return err
 	}
@@ -95,15 +117,15 @@ func (c *claim) run(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Pa
 				return err
 			}
 		}
-		for _, p := range parts {
-			if err := c.look(ctx, p); err != nil {
+		for c.step = range parts {
+			if err := c.look(ctx, parts[c.step]); err != nil {
 				return err
 			}
 		}
 		if err := c.checkEpoch(ctx, c.conn, epoch); err != nil {
 			return err
 		}
-		for _, p := range parts {
+		for _, p := range parts { // their tables are locked by now
 			if err := c.take(ctx, c.conn.tables[p.Outbox.Name], p); err != nil {
 				return err
 			}

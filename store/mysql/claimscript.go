@@ -26,7 +26,8 @@ func (c *claim) atOnce(ctx context.Context, epoch store.Epoch, parts []*byoutbox
 	clear(c.answers)
 	s := newScript()
 	var updates []func()
-	for _, p := range parts {
+	for i, p := range parts {
+		s.reach(i, len(parts))
 		t, err := c.conn.table(ctx, p.Outbox)
 		if err != nil {
 			_ = c.conn.rollback(ctx) // of what was read for it
@@ -80,7 +81,8 @@ func (c *claim) fresh(ctx context.Context, epoch store.Epoch, parts []*byoutbox.
 	}
 	clear(c.answers)
 	s := newScript()
-	for _, p := range parts {
+	for i, p := range parts {
+		s.reach(i, len(parts))
 		t, err := c.conn.table(ctx, p.Outbox)
 		if err != nil {
 			_ = c.conn.rollback(ctx) // of what was read for it

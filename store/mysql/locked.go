@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -60,6 +61,22 @@ func (s *Store) AwaitTable(ctx context.Context, outbox string) error {
 		}
 		return Explain(err)
 	})
+}
+
+// reached returns the place of the part at which a claim met a lock.
+func (c *claim) reached(ctx context.Context, parts []*byoutbox.Part) (int, error) {
+	at := c.step
+	if len(parts) == 1 {
+		at = 0
+	} else if at < 0 {
+		if err := c.conn.row(ctx, "SELECT "+place, nil, &at); err != nil {
+			return 0, err
+		}
+	}
+	if at < 0 || at >= len(parts) {
+		return 0, fmt.Errorf("the server names part %d of %d", at, len(parts))
+	}
+	return at, nil
 }
 
 // lockedTables answers for the rows of tables that are locked, and returns the other

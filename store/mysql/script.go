@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"strconv"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -40,6 +41,22 @@ func (s *script) add(text string) {
 func (s *script) ask(text string, read func(*sql.Rows) error) {
 	s.add(text)
 	s.read, s.tells = append(s.read, read), true
+}
+
+// place is the variable of the session that says which of several parts a script has
+// reached. It outlives the script's failure.
+const place = "@sluicebox_part"
+
+// reach notes that the script comes to a part, if it has several.
+func (s *script) reach(part, of int) {
+	if of < 2 {
+		return
+	}
+	if s.found > 0 {
+		s.demand(s.foundAll(), "")
+		s.found = 0
+	}
+	s.add("SET " + place + " = " + strconv.Itoa(part))
 }
 
 // demand adds a statement that fails unless a condition holds. What stands behind the
