@@ -5,6 +5,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
 // theRefused is the id of the row whose COMPLETED the table refuses.
@@ -30,7 +34,7 @@ func TestARefusedOutcomeKeepsNoLog(t *testing.T) {
 		if most > 2*maxHold {
 			s.t.Errorf("%.0f bytes of log were kept, want at most twice %d", most, maxHold)
 		}
-		r.expectRefused(s)
+		r.expectRefused("not this one")
 		if n := r.metric(`sluicebox_rows_parked_total{sink="flowcatalyst"}`); n != 1 {
 			s.t.Errorf("%.0f rows were parked, want the refused one alone", n)
 		}
@@ -47,7 +51,7 @@ func TestARefusedOutcomeKeepsNoLog(t *testing.T) {
 			return ""
 		})
 		r.waitFor("row refused by its table")
-		r.expectRefused(s)
+		r.expectRefused("not this one")
 		s.exec(s.kind.unobject)
 		settle(s.t, s.conn)
 		s.expectNoneParked(r)
@@ -84,24 +88,118 @@ func (r *relay) numbersUnder(s *scene, from, to int) (most float64) {
 }
 
 // expectRefused expects the relay to name the refused row and to be ready.
-func (r *relay) expectRefused(s *scene) {
-	s.t.Helper()
+func (r *relay) expectRefused(reason string) {
+	r.t.Helper()
 	body := ""
-	within(s.t, patience, func() string { // it is logged before the rest of its statement is written
+	within(r.t, patience, func() string { // it is logged before the rest of its statement is written
 		if body = r.readiness(200); !strings.Contains(body, "refused rows") {
 			return body
 		}
 		return ""
 	})
-	for _, part := range []string{"[+] database ok", "[!] refused rows of sink flowcatalyst warning: 1,", "row " + theRefused + " of outbox_events since ", "not this one"} {
+	for _, part := range []string{"[+] database ok", "[!] refused rows of sink flowcatalyst warning: 1,", "row " + theRefused + " of outbox_events since ", reason} {
 		if !strings.Contains(body, part) {
-			s.t.Errorf("readiness has no %q:\n%s", part, body)
+			r.t.Errorf("readiness has no %q:\n%s", part, body)
 		}
 	}
 	if n := r.metric(`sluicebox_refused_rows{outbox="outbox_events",sink="flowcatalyst"}`); n != 1 {
-		s.t.Errorf("%.0f rows are refused by the metrics", n)
+		r.t.Errorf("%.0f rows are refused by the metrics", n)
 	}
-	if l := r.lane("refused"); l.State != "writing" || l.Head != theRefused || !strings.Contains(l.Error, "not this one") {
-		s.t.Errorf("the lane is %+v", l)
+	if l := r.lane("refused"); l.State != "writing" || l.Head != theRefused || !strings.Contains(l.Error, reason) {
+		r.t.Errorf("the lane is %+v", l)
 	}
+}
+
+// refuser is a database whose outbox refuses COMPLETED of the row theRefused.
+type refuser struct {
+	config   string
+	to       *sinktest.Receiver
+	reason   string      // what the database says
+	insert   func()      // theRefused
+	write    func(n int) // so many other rows
+	unobject func()
+	open     func() int // rows that are not COMPLETED
+	gone     func()     // waits until a killed relay is gone
+}
+
+// On MongoDB and SQLite, too, the refused row alone is parked, and it is named. After a
+// kill it is sent once more, and it is COMPLETED once it may be.
+func (f *refuser) test(t *testing.T) {
+	const rows = 300
+	r := start(t, f.config)
+	r.waitFor("reading")
+	f.insert()
+	r.waitFor("row refused by its table")
+	f.write(rows)
+	arrive(t, f.to, rows+1)
+	r.expectRefused(f.reason)
+	if n := r.metric(`sluicebox_rows_parked_total{sink="flowcatalyst"}`); n != 1 {
+		t.Errorf("%.0f rows were parked, want the refused one alone", n)
+	}
+	dwindle(t, "rows are not COMPLETED beside the refused one", func() int { return f.open() - 1 })
+	r.kill()
+	f.gone()
+	r = start(t, f.config)
+	r.waitFor("row refused by its table")
+	r.expectRefused(f.reason)
+	f.unobject()
+	dwindle(t, "rows are not COMPLETED", f.open)
+	dwindle(t, "rows are parked", func() int { return int(r.metric(`sluicebox_parked_rows{sink="flowcatalyst"}`)) })
+	if c := f.to.Counts(); c.Duplicates != 1 || c.Distinct != rows+1 {
+		t.Errorf("%+v of %d rows", c, rows+1)
+	}
+	expectStop(t, r)
+}
+
+func TestARefusedOutcomeOnSQLite(t *testing.T) {
+	t.Parallel()
+	source, db := seedFile(t)
+	run(t, db, `CREATE TRIGGER object BEFORE UPDATE ON outbox_events WHEN NEW.id = '`+theRefused+`' AND NEW.status = 'COMPLETED'
+		BEGIN SELECT RAISE(ABORT, 'not this one'); END`)
+	to := sinktest.NewReceiver(t)
+	(&refuser{
+		config: preset(source, to.URL(), ""), to: to, reason: "not this one",
+		insert: func() {
+			run(t, db, "INSERT INTO outbox_events (id, type, message_group, payload, status, created_at) VALUES ('"+theRefused+
+				"', 'EVENT', 'refused', '{\"id\": \""+theRefused+"\"}', 'PENDING', strftime('%Y-%m-%d %H:%M:%f', 'now'))")
+		},
+		write:    func(n int) { insertNumbered(t, db, 1, n) },
+		unobject: func() { run(t, db, "DROP TRIGGER object") },
+		open: func() (n int) {
+			if err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'").Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		},
+		gone: func() {},
+	}).test(t)
+}
+
+func TestMongoARefusedOutcome(t *testing.T) {
+	t.Parallel()
+	aMongo(t, "", func(s *mongoScene) {
+		validate := func(filter bson.M) {
+			s.must(s.db.RunCommand(t.Context(), bson.D{{Key: "collMod", Value: "outbox_events"}, {Key: "validator", Value: filter}}).Err())
+		}
+		validate(bson.M{"$nor": bson.A{bson.M{"_id": theRefused, "status": "COMPLETED"}}})
+		insert := func(id, group string) {
+			_, err := s.db.Collection("outbox_events").InsertOne(t.Context(), bson.M{
+				"_id": id, "type": "EVENT", "messageGroup": group, "status": "PENDING", "retryCount": 0,
+				"createdAt": bson.DateTime(1767225600000), "payload": `{"id": "` + id + `"}`,
+			})
+			s.must(err)
+		}
+		(&refuser{
+			config: s.config, to: s.to, reason: "validation",
+			insert: func() { insert(theRefused, "refused") },
+			write: func(n int) {
+				for i := range n {
+					insert(numbered(i+1), fmt.Sprint(i%20))
+				}
+			},
+			unobject: func() { validate(bson.M{}) },
+			open:     func() int { return s.count(bson.M{"status": bson.M{"$ne": "COMPLETED"}}, "outbox_events") },
+			gone:     s.disconnected,
+		}).test(t)
+	})
 }
