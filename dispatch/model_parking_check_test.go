@@ -112,10 +112,8 @@ func (y *yard) checkParked() {
 			y.t.Fatalf("row %s is taken for one that cannot be parked", rw.ID)
 		}
 	}
-	for _, queue := range [][]outcome{c.outcomes, c.writing, c.refused} {
-		for i := range queue {
-			see(queue[i].row)
-		}
+	for o := range c.unwritten() {
+		see(o.row)
 	}
 	for _, l := range c.lanes {
 		for _, rows := range [][]*row{l.rows, l.tail} {
