@@ -280,12 +280,16 @@ func (c *core) takeApart(all *lane, items []store.Item) {
 // the way out.
 func (c *core) known(it *store.Item) bool {
 	ref := store.ParkedRef{Ref: it.Ref, Seq: it.Seq}
-	if rw := c.loose[it.Ref]; rw != nil {
+	if c.settling[ref] || c.left[ref] {
+		return true
+	}
+	rw := c.loose[it.Ref]
+	if rw != nil {
 		rw.Seq, rw.parked = it.Seq, true
 		c.settling[ref] = true
 		delete(c.loose, it.Ref)
 	}
-	return c.settling[ref] || c.left[ref]
+	return rw != nil
 }
 
 // unqueue takes rows of a lane that is whole back from those that wait to be
