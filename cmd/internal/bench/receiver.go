@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,7 +56,8 @@ func (r *receiver) stop() error {
 	return err
 }
 
-// take answers a request: with nothing, which is an answer of the API.
+// take answers a request. The first API has nothing to say; today's, whose body is an
+// object, has a result for each row.
 func (r *receiver) take(w http.ResponseWriter, req *http.Request) {
 	body := r.bodies.Get().(*bytes.Buffer)
 	body.Reset()
@@ -77,6 +79,11 @@ func (r *receiver) take(w http.ResponseWriter, req *http.Request) {
 	}
 	w.Header()["Date"] = nil
 	w.WriteHeader(http.StatusOK)
+	if bytes.HasPrefix(body.Bytes(), []byte("{")) {
+		const result = `{"id":"bench","status":"SUCCESS"},`
+		rows := strings.Repeat(result, bytes.Count(body.Bytes(), []byte(payloadHead)))
+		_, _ = io.WriteString(w, `{"results":[`+strings.TrimSuffix(rows, ",")+"]}") // whoever is gone asks again
+	}
 }
 
 // serviceTime is how long a request took on the average.
