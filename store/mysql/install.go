@@ -20,6 +20,10 @@ var steps embed.FS
 // version is the version of the own tables that this program works on.
 const version = 3
 
+// reshaped is the step that changes tables which an earlier build made. Steps before it
+// make them in their present form, so a new installation needs no right to drop one.
+const reshaped = 3
+
 // installWait is how long one installation waits for another, in seconds.
 const installWait = 60
 
@@ -70,7 +74,11 @@ func install(ctx context.Context, c *conn) (err error) {
 		return err
 	}
 	for n := have + 1; n <= version; n++ {
-		for _, text := range statements(n) {
+		texts := statements(n)
+		if have == 0 && n == reshaped {
+			texts = texts[len(texts)-1:]
+		}
+		for _, text := range texts {
 			if _, err := c.on.ExecContext(ctx, text); err != nil {
 				return fmt.Errorf("step %d: %w", n, err)
 			}

@@ -70,7 +70,8 @@ INSERT INTO outbox_events SELECT lpad(i::text, 13, '0'), 'EVENT', (i % 10)::text
 func TestOrderedPlan(t *testing.T) {
 	const table = `
 CREATE TABLE outbox_events (
-  id text PRIMARY KEY, message_group text, payload text, status text NOT NULL, retry_count int, created_at timestamptz NOT NULL, processed_at timestamptz, error_message text);
+  id text PRIMARY KEY, message_group text, payload text, status text NOT NULL, retry_count int, created_at timestamptz NOT NULL, processed_at timestamptz, error_message text,
+  n bigint GENERATED ALWAYS AS IDENTITY);
 CREATE INDEX ON outbox_events (created_at, id) WHERE status IN ('PENDING', 'PROCESSING');
 INSERT INTO outbox_events SELECT md5(i::text), (i % 10)::text, '', 'PENDING', 0, now() + i / 100 * interval '1 ms' FROM generate_series(1, 100000) i`
 	box := store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}

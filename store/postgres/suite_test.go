@@ -152,6 +152,13 @@ type database struct {
 	url string
 }
 
+// Number implements storetest.Numberer.
+func (d *database) Number(t *testing.T, outbox string) {
+	table := postgres.TableName(d.Outbox(outbox))
+	servers.Exec(t, d.url, "ALTER TABLE "+table+" ADD COLUMN suite_number bigint GENERATED ALWAYS AS IDENTITY")
+	t.Cleanup(func() { servers.Exec(t, d.url, "ALTER TABLE "+table+" DROP COLUMN suite_number") })
+}
+
 func (d *database) Store(t *testing.T, cfg storetest.Config) store.Store {
 	st, err := postgres.New(postgres.Config{
 		URL: d.url, Name: cmp.Or(cfg.Name, "suite"), Holder: cfg.Holder, Outboxes: cfg.Outboxes, TakeoverTimeout: cfg.TakeoverTimeout,

@@ -22,7 +22,6 @@ type table struct {
 	ascii   bool     // the database's encoding is not UTF-8
 	unique  bool     // there is one row of each id
 	serial  string   // a column that numbers the rows as they are inserted; "" if none
-	placed  bool     // the role may read where a row stands
 
 	claim [2]*query // the second passes over locked rows
 	// claimOne, claimMany and completeMany are those of the hot path.
@@ -70,8 +69,7 @@ SELECT c.oid, current_setting('server_encoding') <> 'UTF8', c.relkind::text,
       AND i.indnkeyatts = 1 AND i.indpred IS NULL),
   coalesce((SELECT a.attname::text FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND pg_catalog.has_column_privilege(c.oid, a.attnum, 'SELECT')
-      AND (a.attidentity <> '' OR pg_catalog.pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%') ORDER BY a.attnum LIMIT 1), ''),
-  c.relkind IN ('r', 'p') AND coalesce(pg_catalog.has_column_privilege(c.oid, 'ctid', 'SELECT'), false)
+      AND (a.attidentity <> '' OR pg_catalog.pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%') ORDER BY a.attnum LIMIT 1), '')
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relname = $1 AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
   AND CASE WHEN $2 = '' THEN pg_catalog.pg_table_is_visible(c.oid) ELSE n.nspname = $2 END`
@@ -103,7 +101,7 @@ func describe(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, err
 func readTable(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, error) {
 	t := &table{Outbox: o}
 	var kind string
-	err := conn.QueryRow(ctx, findTable, o.Table, o.Schema, o.Layout.Columns.ID).Scan(&t.oid, &t.ascii, &kind, &t.unique, &t.serial, &t.placed)
+	err := conn.QueryRow(ctx, findTable, o.Table, o.Schema, o.Layout.Columns.ID).Scan(&t.oid, &t.ascii, &kind, &t.unique, &t.serial)
 	if err == pgx.ErrNoRows {
 		return nil, &store.SetupError{
 			Problem: fmt.Sprintf("outbox %s: there is no table %s that the role can see", o.Name, TableName(o)),
@@ -229,56 +227,15 @@ func (t *table) failed(b *builder) string {
 }
 
 // order is the layout's order-by for rows o, with a serial number if they have one, and the
-// id last.
-func (t *table) order() string { return t.orderBy(t.serial) }
-
-func (t *table) orderBy(inserted string) string {
+// id last. A row's place in the table (ctid) tells no order: new rows fill the space of rows
+// that are gone, and a claim moves a row.
+func (t *table) order() string {
 	var order []string
-	for _, name := range columns.Order(&t.Layout, sameName, inserted) {
+	for _, name := range columns.Order(&t.Layout, sameName, t.serial) {
 		order = append(order, "o."+Ident(name))
 	}
 	return strings.Join(order, ", ")
 }
-
-// arrival is order for unsettled rows o. Where nothing numbers them, those that are equal in
-// order-by follow their place in the table: a transaction's rows stand there as they were
-// inserted, unless they fill space of rows that are gone. A write moves a row, so rows that
-// the relay has written to come first, because they were first in their groups, and follow
-// their ids.
-func (t *table) arrival(b *builder) string {
-	if t.serial != "" || !t.placed {
-		return t.order()
-	}
-	const place = "ctid"
-	order, at := t.orderBy(place), "o."+Ident(place)
-	if touched := t.touched(b); touched != "" {
-		order = strings.Replace(order, at, "("+touched+") IS NOT TRUE, CASE WHEN ("+touched+") IS TRUE THEN NULL ELSE "+at+" END", 1)
-	}
-	return order
-}
-
-// touched tells, of an unsettled row o, whether a claim or a retry was written to it: it is
-// PROCESSING, was claimed since its insert, or has retries. "" if nothing is ever written.
-func (t *table) touched(b *builder) string {
-	c := &t.Layout.Columns
-	var traces []string
-	if t.Layout.WritesClaims() && c.Status != "" {
-		traces = append(traces, "o."+Ident(c.Status)+" <> "+b.arg("pending", t.col(c.Status).typ))
-	}
-	if c.Claimed != "" {
-		trace := "o." + Ident(c.Claimed) + " IS NOT NULL"
-		if first := t.Layout.OrderBy; len(first) > 0 && t.isTime(c.Claimed) && t.isTime(first[0]) {
-			trace = "o." + Ident(c.Claimed) + " > o." + Ident(first[0]) // services may fill it at the insert
-		}
-		traces = append(traces, trace)
-	}
-	if c.RetryCount != "" {
-		traces = append(traces, "o."+Ident(c.RetryCount)+" > 0")
-	}
-	return strings.Join(traces, " OR ")
-}
-
-func (t *table) isTime(column string) bool { return strings.HasPrefix(t.col(column).typ, "timestamp") }
 
 // status returns the text of a status in the status column.
 func status(l *store.Layout, s store.Status) string { return fmt.Sprint(columns.Stored(l, s)) }

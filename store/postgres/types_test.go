@@ -74,7 +74,7 @@ func cut(values string) (first, second string, ok bool) {
 // checkIDs follows two rows from the log's form of their ids to COMPLETED.
 func checkIDs(t *testing.T, r *rig) {
 	t.Helper()
-	ids := asLog(t, r.conn, "SELECT id FROM outbox_events ORDER BY ctid")
+	ids := asLog(t, r.conn, "SELECT id FROM outbox_events ORDER BY id")
 	for i := range ids { // COPY doubles backslashes
 		ids[i] = strings.ReplaceAll(ids[i], `\\`, `\`)
 	}

@@ -176,7 +176,7 @@ func unsettledQuery(t *table, b *builder, where string, limited bool) *query {
 		"WHERE " + Ident(c.ID) + " IS NOT NULL AND " + t.unsettled(b) + where,
 		// A hashed subplan, however many ids are held.
 		"  AND o." + Ident(id.name) + " NOT IN (SELECT h.id FROM unnest(" + b.arg("held", id.typ+"[]") + ") AS h(id))",
-		"ORDER BY " + t.arrival(b),
+		"ORDER BY " + t.order(),
 	}
 	if limited {
 		lines = append(lines, "LIMIT "+b.arg("limit", "bigint"))

@@ -61,14 +61,16 @@ func expectTied(t *testing.T, config string, to *sinktest.Receiver) {
 }
 
 // Rows of one batch share created_at, and their ids say nothing: a first start delivers them
-// as they were inserted, where the database knows that. MySQL does by a column of the table.
+// as they were inserted, where the database knows that. SQL servers do by a column of the table.
 func TestRowsThatShareCreatedAt(t *testing.T) {
 	t.Parallel()
 	t.Run("tables", func(t *testing.T) {
 		eachKind(t, "", func(s *scene) {
+			number := "GENERATED ALWAYS AS IDENTITY"
 			if !s.kind.postgres {
-				s.exec("ALTER TABLE outbox_events ADD COLUMN seq BIGINT NOT NULL AUTO_INCREMENT UNIQUE")
+				number = "NOT NULL AUTO_INCREMENT UNIQUE"
 			}
+			s.exec("ALTER TABLE outbox_events ADD COLUMN seq BIGINT " + number)
 			s.exec(tiedInserts()...)
 			expectTied(s.t, s.config, s.to)
 		})

@@ -26,16 +26,16 @@ CREATE TABLE IF NOT EXISTS sluicebox_marker (
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- The rows of lanes that were moved out of memory, in the order of seq. The lane
--- is the SHA-256 of kind, NULL flag and group. The payload is kept only for
+-- is 4 bytes of the SHA-256 of the kind, and 16 of that of kind, NULL flag and group. The payload is kept only for
 -- outboxes without a state.
 CREATE TABLE IF NOT EXISTS sluicebox_parked (
   name          VARBINARY(40) NOT NULL,
   outbox        VARBINARY(255) NOT NULL,
-  lane          BINARY(32) NOT NULL,
+  lane          BINARY(20) NOT NULL,
   seq           BIGINT NOT NULL,
-  id            VARBINARY(3072) NOT NULL,
-  kind          LONGTEXT NOT NULL,
-  message_group LONGTEXT,
+  id            LONGBLOB NOT NULL,
+  kind          LONGBLOB NOT NULL,
+  message_group LONGBLOB,
   retry_count   BIGINT NOT NULL,
   payload_size  BIGINT NOT NULL,
   committed_at  DATETIME(6),
@@ -50,11 +50,11 @@ CREATE TABLE IF NOT EXISTS sluicebox_parked (
 CREATE TABLE IF NOT EXISTS sluicebox_hold (
   name          VARBINARY(40) NOT NULL,
   outbox        VARBINARY(255) NOT NULL,
-  lane          BINARY(32) NOT NULL,
+  lane          BINARY(20) NOT NULL,
   hold          VARBINARY(16) NOT NULL,
-  kind          LONGTEXT NOT NULL,
-  message_group LONGTEXT,
-  id            VARBINARY(3072) NOT NULL,
+  kind          LONGBLOB NOT NULL,
+  message_group LONGBLOB,
+  id            LONGBLOB NOT NULL,
   retry_count   BIGINT NOT NULL,
   reason        LONGTEXT NOT NULL,
   since         DATETIME(6) NOT NULL,

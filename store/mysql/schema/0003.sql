@@ -1,7 +1,6 @@
--- Step 3: the tables with ids, kinds and groups are made anew, which are bytes of any
--- length now: no charset refuses one. The lane begins with 4 bytes of the SHA-256 of its
--- kind, and 16 of that of kind, NULL flag and group follow. What was parked is found by a
--- snapshot of the outboxes, since the checkpoint is forgotten.
+-- Step 3, for tables that steps 1 and 2 made in an earlier form. Those with ids, kinds and
+-- groups are made anew, because these are bytes of any length now: no charset refuses one.
+-- What was parked is found by a snapshot of the outboxes, since the checkpoint is forgotten.
 UPDATE sluicebox_checkpoint SET origin = '', position = '';
 DROP TABLE IF EXISTS sluicebox_parked, sluicebox_hold, sluicebox_replay_row, sluicebox_replay_error;
 
