@@ -203,7 +203,9 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 			c.refresh(rw, a.Payload)
 			if stop == nil {
 				send = append(send, rw)
+				break
 			}
+			c.shed(rw)
 		case store.AlreadySettled, store.Gone:
 			c.unpark(rw)
 			c.drop(rw)
@@ -229,6 +231,7 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 	}
 	switch {
 	case c.ended || stop == nil && len(send) == 0 || len(send) > 0 && send[0].skip != nil:
+		c.shedRun(r)
 		c.release(l)
 		return false
 	case len(send) > 0:

@@ -156,6 +156,54 @@ func TestPayloadsInMemory(t *testing.T) {
 	}
 }
 
+// Payloads that a claim read leave memory again with rows that are not sent: those behind
+// one that is not visible, and those that the receiver did not get to.
+func TestPayloadsThatAreNotSent(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.BufferBytes = 1000
+	h := hang(t, cfg)
+	for i := range 400 {
+		rows := sized(fmt.Sprint("r", i, " "), 30, 30)
+		rows[1].Group = rows[0].Group
+		h.append(rows, nil)
+	}
+	for reqs := h.nextClaims(10, h.now); reqs != nil; reqs = h.nextClaims(10, h.now) {
+		for _, req := range reqs {
+			answers := make([]store.ClaimAnswer, 0, req.size())
+			for _, run := range req.runs {
+				answers = append(answers, store.ClaimAnswer{Result: store.NotYetVisible})
+				for range run.rows[1:] {
+					answers = append(answers, store.ClaimAnswer{Result: store.Claimed, Payload: make([]byte, 30)})
+				}
+			}
+			h.claimed(req, answers, h.now, h.now)
+		}
+	}
+	if h.bytes > cfg.BufferBytes {
+		t.Errorf("%d bytes wait behind rows that are not visible, where the buffer has %d", h.bytes, cfg.BufferBytes)
+	}
+	for range 400 {
+		h.now = h.now.Add(time.Second)
+		h.tick(h.now)
+		h.fly()
+		for _, req := range h.reqs { // it takes one and does not get to the others
+			res := sink.Result{Items: make([]sink.Outcome, req.size())}
+			for i := range res.Items {
+				res.Items[i].Class = sink.NotSent
+			}
+			res.Items[0].Class = sink.Delivered
+			h.answered(req, &res, h.now)
+		}
+		h.reqs = nil
+		if h.bytes > 3*cfg.BufferBytes {
+			t.Fatalf("%d bytes of payload are in memory, where the buffer has %d", h.bytes, cfg.BufferBytes)
+		}
+		if batch := h.nextOutcomes(1000); batch != nil {
+			h.written(slices.Repeat([]store.SettleResult{store.Written}, len(batch)), h.now)
+		}
+	}
+}
+
 // A payload leaves memory when its row was delivered, and does not wait for the table.
 func TestADeliveredPayloadLeavesMemory(t *testing.T) {
 	h := hang(t, DefaultConfig())

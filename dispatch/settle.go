@@ -77,6 +77,7 @@ func (c *core) answeredRun(req *request, r *run, res *sink.Result, at int, now t
 		l.passed(delivered, c.cfg.APIBatchSize)
 	}
 	if failed < 0 || at+failed > 0 && res.At(at+failed).Class == sink.NotSent {
+		c.shedRun(r)
 		c.release(l)
 		return
 	}
