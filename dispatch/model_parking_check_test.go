@@ -73,7 +73,8 @@ func (y *yard) checkStuck() {
 			spilled[o.row] = true
 		}
 		givenBack := o.lane == nil && o.Status == store.Pending
-		if rw := o.row; rw.Seq != 0 && !rw.parked && !rw.parking && !givenBack && !y.ended && !y.byID[rw.ID].unparkable {
+		kept := y.byID[o.row.ID].unparkable || y.byID[o.row.ID].wasSo // till its outcome is tried again
+		if rw := o.row; rw.Seq != 0 && !rw.parked && !rw.parking && !givenBack && !y.ended && !kept {
 			y.t.Fatalf("row %s has an outcome that is refused, and is not parked\n%s", rw.ID, y.describe())
 		}
 	}

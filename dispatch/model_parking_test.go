@@ -66,6 +66,7 @@ type stored struct {
 	gone, unseen     bool
 	poison, requeued bool
 	unparkable       bool // the store does not park it
+	wasSo            bool // and takes it now
 	arrived          bool
 	refuse           int         // how often the table refuses an outcome yet
 	claimless        bool        // it refuses the claim
@@ -265,6 +266,7 @@ func TestParkingAgainstModel(t *testing.T) {
 			"unpark":        y.unpark,
 			"relieve":       func(t *rapid.T) { y.core.relieve(rapid.Bool().Draw(t, "others")) },
 			"try":           seldom(func(*rapid.T) { y.core.tryParked() }),
+			"parkable":      seldom(seldom(func(*rapid.T) { y.makeParkable() })),
 			"press":         seldom(func(t *rapid.T) { y.core.press(rapid.Bool().Draw(t, "all")) }),
 			"time": func(t *rapid.T) {
 				y.now = y.now.Add(time.Duration(rapid.IntRange(1, 5000).Draw(t, "ms")) * time.Millisecond)
@@ -340,6 +342,18 @@ func (y *yard) finish(t *rapid.T) {
 		return len(y.rows) == 0 && y.core.rows == 0 && len(y.parked.items) == 0 && y.brought == len(y.log) && y.sweeps == 0 && !slices.ContainsFunc(y.log, func(r *stored) bool { return !r.settled() })
 	})
 	y.checkLeft(t)
+}
+
+// makeParkable has the store take every row from now on.
+func (y *yard) makeParkable() {
+	if y.ended {
+		return
+	}
+	for _, r := range y.log {
+		r.unparkable, r.wasSo = false, r.wasSo || r.unparkable
+	}
+	y.core.tryParked()
+	y.core.press(false)
 }
 
 // stuck returns a batch of the log that the checkpoint cannot pass, though its rows can

@@ -1,6 +1,10 @@
 package dispatch
 
-import "github.com/sluicebox/sluicebox/store"
+import (
+	"slices"
+
+	"github.com/sluicebox/sluicebox/store"
+)
 
 // A lane in memory is the beginning of what is to be delivered of its group. Rows
 // that are parked lie behind it in the store, in the order of their seq, and what
@@ -96,6 +100,7 @@ func (c *core) parked(refused []bool) {
 		if c.lanes[l.name] != l {
 			continue
 		}
+		c.letTailGo(l)
 		if !l.copying() {
 			c.trim(l)
 		}
@@ -119,16 +124,35 @@ func (c *core) keep(p *parking) {
 	}
 }
 
-// tryParked lets rows that the store did not take be parked once more.
+// tryParked lets rows that the store did not take be parked once more: at once those
+// behind parked ones.
 func (c *core) tryParked() {
-	if c.unparkable == 0 {
+	if c.unparkable == 0 || c.ended {
 		return
 	}
-	for _, l := range c.lanes {
+	for _, l := range c.byAge() {
 		for _, rw := range l.rows {
 			c.takable(rw)
 		}
+		for _, rw := range l.tail {
+			if !rw.parking {
+				c.takable(rw)
+				c.park(l, rw, true)
+			}
+		}
 	}
+}
+
+// letTailGo takes rows out of memory that the store has taken after all and that lie
+// behind other parked ones.
+func (c *core) letTailGo(l *lane) {
+	l.tail = slices.DeleteFunc(l.tail, func(rw *row) bool {
+		if rw.parked {
+			c.leave(rw)
+			l.beyond++
+		}
+		return rw.parked
+	})
 }
 
 func (c *core) takable(rw *row) {

@@ -35,6 +35,7 @@ func (d *Dispatcher) Relieve(others bool) {
 	d.mu.Lock()
 	if now := time.Now(); now.Sub(d.relieved) >= relieveEvery {
 		d.relieved = now
+		d.tryParked(now)
 		d.core.relieve(others)
 	}
 	d.mu.Unlock()
@@ -65,13 +66,19 @@ func (d *Dispatcher) flying() (n int) {
 // that do not move, or of all lanes. It does not wait.
 func (d *Dispatcher) Press(all bool) {
 	d.mu.Lock()
-	if now := time.Now(); now.Sub(d.retried) >= retryParks {
-		d.retried = now
-		d.core.tryParked()
-	}
+	d.tryParked(time.Now())
 	d.core.press(all)
 	d.mu.Unlock()
 	notify(d.toPark)
+}
+
+// tryParked lets rows be parked once more that the store did not take, now and then.
+// The caller holds the lock.
+func (d *Dispatcher) tryParked(now time.Time) {
+	if now.Sub(d.retried) >= retryParks {
+		d.retried = now
+		d.core.tryParked()
+	}
 }
 
 // tellParking wakes keepParked if there is something for it: most of the time there

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -71,5 +72,48 @@ func TestARowThatCannotBeParkedStandsAlone(t *testing.T) {
 		if last := k.unparkable[len(k.unparkable)-1]; last != "none" {
 			t.Errorf("it was told of %s last", last)
 		}
+	})
+}
+
+// Rows that could not be parked are parked once the store takes them, also where they lie
+// behind parked ones of a group that stands: they keep neither the log nor the buffer.
+func TestRowsBehindParkedOnesAreTriedAgain(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.BufferRows, cfg.APIBatchSize = 8, 3
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		rows := placed(1, numbered("paused", 40))
+		lane := LaneName{LaneKey: rows[0].Lane()}
+		if err := d.Pause(context.Background(), lane, "a test"); err != nil {
+			t.Fatal(err)
+		}
+		var told counter
+		add(t, d, &told, rows[:8])
+		d.Relieve(true)
+		k.pass(time.Second)
+		k.never = map[string]bool{}
+		for _, it := range rows[8:] {
+			k.never[it.ID] = true
+		}
+		add(t, d, &told, rows[8:])
+		k.pass(2 * time.Minute)
+		k.expect(t, "rows told of, unparkable", []int{told.n, d.Stats().Unparkable}, "[8 32]")
+		k.never = nil
+		for range 3 { // as the feed does, whose buffer is full
+			d.Relieve(true)
+			k.pass(time.Minute)
+		}
+		s := d.Stats()
+		k.expect(t, "rows told of, unparkable, in memory, room", []int{told.n, s.Unparkable, s.Rows, d.Room()}, "[40 0 0 8]")
+		if err := d.Resume(context.Background(), lane); err != nil {
+			t.Fatal(err)
+		}
+		k.pass(time.Minute)
+		var ids []string
+		for i := range rows {
+			ids = append(ids, rows[i].ID)
+		}
+		k.expect(t, "sent", slices.Concat(k.requests...), ids)
+		s = d.Stats()
+		k.expect(t, "rows in memory, parked", []int{s.Rows, s.Parked}, "[0 0]")
 	})
 }
