@@ -171,6 +171,9 @@ type files struct {
 	refused chan struct{} // a receiver refuses credentials
 	seen    map[string]os.FileInfo
 	said    map[string]string // the fault of each sink that the log has
+	// unused: what changed was not used, and the next try may find it in order without
+	// another change, like a file whose owner is corrected.
+	unused bool
 }
 
 // keepOpen looks at the files in intervals, and soon after a receiver refused what came from
@@ -195,7 +198,7 @@ func (f *files) keepOpen(ctx context.Context) error {
 				return err
 			}
 		}
-		if f.changed(paths) || f.waiting() {
+		if f.changed(paths) || f.unused || f.waiting() {
 			f.renew()
 		}
 	}
@@ -232,15 +235,15 @@ func (f *files) changed(paths []string) bool {
 // renew reads the files and opens the sinks anew for which something else is in them.
 func (f *files) renew() {
 	cfg, err := f.cfg.Reread()
-	if err != nil {
-		f.say("", err)
+	f.say("", err)
+	if f.unused = err != nil; f.unused {
 		return
 	}
-	f.say("", nil)
 	for name, s := range f.sinks {
 		was, _ := s.isOpen()
 		changed, err := s.reopen(cfg)
 		f.say(name, err)
+		f.unused = f.unused || err != nil
 		if changed {
 			f.log.Info("sink opened", "sink", name, "again", was)
 		}

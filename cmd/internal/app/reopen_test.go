@@ -3,11 +3,17 @@ package app
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -126,6 +132,58 @@ sinks: {s: {type: webhook, url: "https://h", ca-file: '`+ca+`', token: '${file:`
 	if res := deliver(); res.Class != sink.Misconfigured {
 		t.Errorf("a closed sink answers %+v", res)
 	}
+}
+
+// What changed and could not be used is tried again, though the files do not change any
+// more: who owns one does not show in its time.
+func TestChangedFilesAreTriedAgain(t *testing.T) {
+	dir := t.TempDir()
+	token, file := filepath.Join(dir, "token"), filepath.Join(dir, "sluicebox.yaml")
+	put := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(token, "first")
+	put(file, `{source: {url: "sqlite:///x.db"}, outboxes: [{table: a, layout: outbox-messages, sink: s}],
+sinks: {s: {type: webhook, url: "https://h", token: '${file:`+token+`}'}}}`)
+	cfg, err := config.Load(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var denied atomic.Bool
+	opened := 0
+	s := &reopener{name: "s", open: func(*config.Config) (destination, error) {
+		if denied.Load() {
+			return nil, errors.New("permission denied")
+		}
+		opened++
+		return &fakeDestination{closed: make(chan struct{})}, nil
+	}}
+	if _, err := s.reopen(cfg); err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{cfg: cfg, log: slog.New(slog.DiscardHandler), health: newHealth(), metrics: NewMetrics(prometheus.NewRegistry(), Build{})}
+	f := &files{relay: r, sinks: map[string]*reopener{"s": s}, said: map[string]string{}}
+	f.changed(cfg.Files())
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error)
+		go func() { done <- f.keepOpen(ctx) }()
+		denied.Store(true)
+		put(token, "another")
+		time.Sleep(2 * filesInterval)
+		synctest.Wait()
+		denied.Store(false)
+		time.Sleep(2 * filesInterval)
+		synctest.Wait()
+		if opened != 2 {
+			t.Errorf("the sink was opened %d times, want 2", opened)
+		}
+		cancel()
+		<-done
+	})
 }
 
 // users is how many use the real sink.

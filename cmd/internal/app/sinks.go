@@ -30,7 +30,7 @@ func (r *relay) sinks() (*files, error) {
 	f := &files{relay: r, sinks: map[string]*reopener{}, refused: make(chan struct{}, 1), said: map[string]string{}}
 	f.changed(r.cfg.Files())
 	cfg, err := r.cfg.Reread() // a life may begin long after the start
-	if err != nil {
+	if f.unused = err != nil; f.unused {
 		cfg = r.cfg
 	}
 	for _, name := range r.cfg.Sinks() {
