@@ -128,6 +128,10 @@ func TestStatementsElsewhere(t *testing.T) {
 		const elsewhere = "SET SESSION binlog_format = STATEMENT; INSERT INTO notes VALUES ('secret'); UPDATE notes SET n = 'secret'; DELETE FROM notes"
 		fo, _, _ := follow(t, d, d.config(), store.Checkpoint{})
 		servers.ExecMySQL(t, d.url, elsewhere)
+		// Tables of the same names, of which one writes the other, in a database of its own.
+		servers.ExecMySQL(t, f.Database(t), "CREATE TABLE outbox_events (n varchar(64))", "CREATE TABLE orders (n varchar(64))",
+			"CREATE TRIGGER writes AFTER INSERT ON orders FOR EACH ROW INSERT INTO outbox_events VALUES (NEW.n)",
+			"SET SESSION binlog_format = STATEMENT; INSERT INTO orders VALUES ('x'); INSERT INTO outbox_events VALUES ('y')")
 		d.exec(t, insert("a"))
 		fo.Rows(1)
 		fo.Expect("a")

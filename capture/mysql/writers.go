@@ -20,17 +20,26 @@ const doubtPause = time.Minute
 
 // writers are what a statement may write outboxes through without naming them.
 type writers struct {
-	// names are those of the outboxes, and of views, routines and tables with triggers that
-	// write them, in small letters; hidden are those whose bodies the account may not see.
-	names, hidden []string
+	// names are the outboxes, and views, routines and tables with triggers that write them;
+	// hidden are those whose bodies the account may not see.
+	names, hidden []object
 	// shown are the databases whose triggers the account may see; all are if it has "*".
 	shown map[string]bool
 }
 
+// object is a table, view or routine of a database, both names in small letters.
+type object struct{ schema, name string }
+
+// refers reports whether a text in small letters, whose bare names are those of a database,
+// may mean the object: databases have objects of the same names.
+func (o object) refers(text, schema string) bool {
+	return names(text, o.name) && (schema == o.schema || names(text, o.schema))
+}
+
 // A trigger's table stands for it. Views and routines are what statements name.
-const bodiesSQL = `SELECT EVENT_OBJECT_TABLE, COALESCE(ACTION_STATEMENT, '') FROM information_schema.TRIGGERS
-UNION ALL SELECT TABLE_NAME, COALESCE(VIEW_DEFINITION, '') FROM information_schema.VIEWS WHERE TABLE_SCHEMA NOT IN ('sys', 'mysql', 'information_schema', 'performance_schema')
-UNION ALL SELECT ROUTINE_NAME, COALESCE(ROUTINE_DEFINITION, '') FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA NOT IN ('sys', 'mysql')`
+const bodiesSQL = `SELECT EVENT_OBJECT_SCHEMA, EVENT_OBJECT_TABLE, COALESCE(ACTION_STATEMENT, '') FROM information_schema.TRIGGERS
+UNION ALL SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(VIEW_DEFINITION, '') FROM information_schema.VIEWS WHERE TABLE_SCHEMA NOT IN ('sys', 'mysql', 'information_schema', 'performance_schema')
+UNION ALL SELECT ROUTINE_SCHEMA, ROUTINE_NAME, COALESCE(ROUTINE_DEFINITION, '') FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA NOT IN ('sys', 'mysql')`
 
 // findWriters asks the server for them.
 func (s *Source) findWriters(ctx context.Context, tables *tables) (*writers, error) {
@@ -39,19 +48,19 @@ func (s *Source) findWriters(ctx context.Context, tables *tables) (*writers, err
 		return nil, fmt.Errorf("look for triggers, views and routines: %w", mystore.Explain(err))
 	}
 	defer func() { _ = rows.Close() }()
-	bodies := map[string][]string{} // by name
+	bodies := map[object][]string{}
 	for rows.Next() {
-		var name, body string
-		if err := rows.Scan(&name, &body); err != nil {
+		var schema, name, body string
+		if err := rows.Scan(&schema, &name, &body); err != nil {
 			return nil, fmt.Errorf("look for triggers, views and routines: %w", err)
 		}
-		name = strings.ToLower(name)
-		bodies[name] = append(bodies[name], strings.ToLower(body))
+		o := object{strings.ToLower(schema), strings.ToLower(name)}
+		bodies[o] = append(bodies[o], strings.ToLower(body))
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("look for triggers, views and routines: %w", mystore.Explain(err))
 	}
-	w := &writers{names: through(bodies, tables.names(), false)}
+	w := &writers{names: through(bodies, tables.objects(), false)}
 	w.hidden = through(bodies, nil, true)
 	grants, err := s.control.strings(ctx, "SHOW GRANTS")
 	if err != nil {
@@ -63,32 +72,33 @@ func (s *Source) findWriters(ctx context.Context, tables *tables) (*writers, err
 
 // through adds to some names those whose bodies have one of them, or none to be seen if hidden
 // is set, and those that write through such. It takes them out of bodies.
-func through(bodies map[string][]string, list []string, hidden bool) []string {
+func through(bodies map[object][]string, list []object, hidden bool) []object {
 	for grown := true; grown; {
 		grown = false
-		for name, texts := range bodies {
-			if slices.ContainsFunc(texts, func(body string) bool { return hidden && body == "" || anyNamed(body, list) != "" }) {
-				list, grown = append(list, name), true
-				delete(bodies, name)
+		for o, texts := range bodies {
+			if slices.ContainsFunc(texts, func(body string) bool { return hidden && body == "" || anyNamed(body, o.schema, list) != "" }) {
+				list, grown = append(list, o), true
+				delete(bodies, o)
 			}
 		}
 	}
 	return list
 }
 
-// names are those of the outboxes' tables, in small letters.
-func (t *tables) names() (list []string) {
+// objects are the outboxes' tables.
+func (t *tables) objects() (list []object) {
 	for _, tb := range t.byKey {
-		list = append(list, strings.ToLower(tb.name))
+		list = append(list, object{strings.ToLower(tb.schema), strings.ToLower(tb.name)})
 	}
 	return list
 }
 
-// anyNamed returns the first of some names that a text in small letters has, "" if none.
-func anyNamed(text string, list []string) string {
-	for _, name := range list {
-		if names(text, name) {
-			return name
+// anyNamed returns the name of the first of some objects that a text of a database may mean,
+// "" if it means none.
+func anyNamed(text, schema string, list []object) string {
+	for _, o := range list {
+		if o.refers(text, schema) {
+			return o.name
 		}
 	}
 	return ""
@@ -139,7 +149,7 @@ var comments = regexp.MustCompile(`^(\s+|/\*(?s:.*?)\*/|(--\s|#)[^\n]*\n)+`)
 // whether it has.
 func (a *assembler) unseen(schema string, query []byte) (why string, doubt bool, err error) {
 	query = comments.ReplaceAll(query, nil)
-	text := strings.ToLower(string(query))
+	text, within := strings.ToLower(string(query)), strings.ToLower(schema)
 	first, _ := words(query)
 	switch first {
 	case "CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE", "ANALYZE", "OPTIMIZE", "REPAIR", "GRANT", "REVOKE", "FLUSH", "SET":
@@ -147,7 +157,8 @@ func (a *assembler) unseen(schema string, query []byte) (why string, doubt bool,
 	}
 	shown := head(query)
 	for _, t := range a.tables.byKey {
-		if strings.Contains(text, strings.ToLower(t.name)) && first != "UPDATE" && first != "DELETE" {
+		here := within == strings.ToLower(t.schema) || strings.Contains(text, strings.ToLower(t.schema))
+		if here && strings.Contains(text, strings.ToLower(t.name)) && first != "UPDATE" && first != "DELETE" {
 			return fmt.Sprintf("a session wrote table %s.%s with a binlog_format that is not ROW: its rows are not in the binlog (%s)", t.schema, t.name, shown), false, nil
 		}
 	}
@@ -159,13 +170,15 @@ func (a *assembler) unseen(schema string, query []byte) (why string, doubt bool,
 			return "", false, err
 		}
 	}
-	w, outboxes := a.writers, a.tables.names()
-	others := slices.DeleteFunc(slices.Clone(w.names), func(name string) bool { return slices.Contains(outboxes, name) })
-	if name := anyNamed(text, others); name != "" || first == "SELECT" { // which is logged for the function that wrote
+	w, outboxes := a.writers, a.tables.objects()
+	others := slices.DeleteFunc(slices.Clone(w.names), func(o object) bool { return slices.Contains(outboxes, o) })
+	// What another database has writes an outbox only if it names the outbox's database.
+	near := slices.ContainsFunc(outboxes, func(o object) bool { return within == o.schema || names(text, o.schema) })
+	if name := anyNamed(text, within, others); name != "" || near && first == "SELECT" { // which is logged for the function that wrote
 		return fmt.Sprintf("a session wrote with a binlog_format that is not ROW, through %q, which may write an outbox: its rows are not in the binlog; SET SESSION binlog_format = 'ROW' for it (%s)",
 			cmp.Or(name, "a function"), shown), false, nil
 	}
-	if (w.shown["*"] || w.shown[schema]) && anyNamed(text, w.hidden) == "" {
+	if !near || (w.shown["*"] || w.shown[schema]) && anyNamed(text, within, w.hidden) == "" {
 		return "", false, nil
 	}
 	return fmt.Sprintf("a session wrote with a binlog_format that is not ROW, and the account may not see whether a trigger or a view wrote an outbox then; "+

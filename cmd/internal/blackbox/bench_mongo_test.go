@@ -29,7 +29,7 @@ func TestMongoBench(t *testing.T) {
 		{"drain --rows 2000 --ungrouped --layout outbox-messages --no-claims", "floor", []string{"drain"}},
 		{"slow-receiver --rows 500 --groups 50 --senders 8", "", []string{"drain", "share of what the service time allows"}},
 		{"blocked-group --rows 2000 --rate 50 --duration 500ms", "without", []string{"p50"}},
-		{"idle --duration 500ms", "", []string{"memory at its peak"}},
+		{"idle --duration 1500ms", "", []string{"memory at its peak"}},
 		{"big-table --rows 2000 --rate 50 --duration 500ms", "empty table", []string{"p50", "drain"}},
 	} {
 		t.Run(tc.flags, func(t *testing.T) {
