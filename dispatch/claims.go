@@ -196,12 +196,7 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 	for i, rw := range r.rows {
 		switch a := &answers[i]; a.Result {
 		case store.Claimed:
-			if rw.seen = true; !a.Unmarked {
-				rw.claimed = at
-			}
-			rw.RetryCount = max(rw.RetryCount, a.RetryCount) // a table may have no column for it
-			c.refresh(rw, a.Payload)
-			if stop == nil {
+			if c.took(rw, a, at); stop == nil {
 				send = append(send, rw)
 				break
 			}
@@ -243,6 +238,15 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 	}
 	c.wait(l, c.lookAgain(l, stop, now))
 	return false
+}
+
+// took notes that the claim has the row.
+func (c *core) took(rw *row, a *store.ClaimAnswer, at time.Time) {
+	if rw.seen = true; !a.Unmarked {
+		rw.claimed = at
+	}
+	rw.RetryCount = max(rw.RetryCount, a.RetryCount) // a table may have no column for it
+	c.refresh(rw, a.Payload)
 }
 
 // refresh keeps a payload that the claim read again.

@@ -182,7 +182,9 @@ sinks: {s: {type: webhook, url: "https://h", token: '${file:`+token+`}'}}}`)
 			t.Errorf("the sink was opened %d times, want 2", opened)
 		}
 		cancel()
-		<-done
+		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 	})
 }
 
