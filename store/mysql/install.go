@@ -20,8 +20,8 @@ var steps embed.FS
 // version is the version of the own tables that this program works on.
 const version = 3
 
-// reshaped is the step that changes tables which an earlier build made. Steps before it
-// make them in their present form, so a new installation needs no right to drop one.
+// reshaped is the first version of tables in their present form. Older ones are dropped
+// before the steps, so a new installation needs no right to drop one.
 const reshaped = 3
 
 // installWait is how long one installation waits for another, in seconds.
@@ -73,15 +73,15 @@ func install(ctx context.Context, c *conn) (err error) {
 	if err != nil {
 		return err
 	}
-	for n := have + 1; n <= version; n++ {
-		texts := statements(n)
-		if have == 0 && n == reshaped {
-			texts = texts[len(texts)-1:]
+	if 0 < have && have < reshaped {
+		if err := c.install(ctx, "reshape"); err != nil {
+			return err
 		}
-		for _, text := range texts {
-			if _, err := c.on.ExecContext(ctx, text); err != nil {
-				return fmt.Errorf("step %d: %w", n, err)
-			}
+		have = 0
+	}
+	for n := have + 1; n <= version; n++ {
+		if err := c.install(ctx, stepName(n)); err != nil {
+			return err
 		}
 		if _, err := c.on.ExecContext(ctx, "COMMIT"); err != nil {
 			return err
@@ -90,9 +90,19 @@ func install(ctx context.Context, c *conn) (err error) {
 	return nil
 }
 
-// statements are those of a step.
-func statements(n int) (list []string) {
-	for _, text := range strings.SplitAfter(step(n), ";\n") {
+// install runs the statements of a file.
+func (c *conn) install(ctx context.Context, name string) error {
+	for _, text := range statements(name) {
+		if _, err := c.on.ExecContext(ctx, text); err != nil {
+			return fmt.Errorf("step %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// statements are those of a file.
+func statements(name string) (list []string) {
+	for _, text := range strings.SplitAfter(step(name), ";\n") {
 		if text = strings.TrimSuffix(strings.TrimSpace(text), ";"); text != "" {
 			list = append(list, text)
 		}
@@ -100,8 +110,10 @@ func statements(n int) (list []string) {
 	return list
 }
 
-func step(n int) string {
-	text, err := steps.ReadFile(fmt.Sprintf("schema/%04d.sql", n))
+func stepName(n int) string { return fmt.Sprintf("%04d", n) }
+
+func step(name string) string {
+	text, err := steps.ReadFile("schema/" + name + ".sql")
 	if err != nil {
 		panic(err) // the file is part of the program
 	}
@@ -143,11 +155,12 @@ func installed(ctx context.Context, c *conn) (int, error) {
 	return have, nil
 }
 
-// Script implements store.Installer. It is the text of the steps that Install runs.
+// Script implements store.Installer. It is the text of the steps that Install runs, and
+// drops nothing.
 func (s *Store) Script() string {
 	var text strings.Builder
 	for n := 1; n <= version; n++ {
-		text.WriteString(step(n))
+		text.WriteString(step(stepName(n)))
 		text.WriteByte('\n')
 	}
 	return text.String()
