@@ -19,14 +19,14 @@ import (
 //	SLUICEBOX_TEST_ROWS=1000000 go test -v -timeout 30m -run 'TestManyParkedGroups' ./cmd/internal/blackbox
 func TestManyParkedGroups(t *testing.T) {
 	t.Parallel()
-	anOwnPostgres(t, nil, "dispatch: {global-buffer-size: 1000, backoff: {max: 1s}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene, _ *servers.Server) {
+	anOwnScene(t, servers.Spread(t, hosts()), nil, "dispatch: {global-buffer-size: 1000, backoff: {max: 1s}}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene, _ ownServer) {
 		rows := many(s.t, 4000)
 		patience := patience + time.Duration(rows)*time.Millisecond
 		s.config = strings.Replace(s.config, "admin: {listen: "+adminKey+"}", "admin: {listen: "+adminKey+", profiling: true}", 1)
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: http.StatusServiceUnavailable} })
 		r := s.run()
 		for from := 1; from <= rows; from += 20_000 {
-			s.number(from, min(from+19_999, rows), "i")
+			s.numberIn("outbox_events", from, min(from+19_999, rows), "i", 400) // a log beyond max-hold on each server
 		}
 		began := time.Now()
 		parked := func() {
