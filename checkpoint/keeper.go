@@ -99,6 +99,8 @@ func (k *Keeper) rounds(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-pause.C:
+		case <-k.Urged:
+			k.savedAt = time.Time{}
 		}
 		if err := k.saveUntilDone(ctx); err != nil {
 			return err

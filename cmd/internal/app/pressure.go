@@ -8,11 +8,13 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch"
 )
 
-// retainedEvery is how often the relay asks how much log is kept for it, and
-// retainedOften how often once an eighth of the bound is.
+// The relay asks how much log the database retains for it every retainedEvery. Once an
+// eighth of the bound is retained it asks every retainedOften, and sooner, down to
+// retainedLeast, where another eighth is written before that.
 const (
 	retainedEvery = 2 * time.Second
 	retainedOften = 200 * time.Millisecond
+	retainedLeast = 20 * time.Millisecond
 )
 
 // pressure bounds the log that the database keeps for the relay: once there is too
@@ -25,6 +27,7 @@ type pressure struct {
 	urge   chan<- struct{} // has the checkpoint saved
 
 	pressed time.Time // since when the log is at its bound; zero if it is not
+	growth  growth
 }
 
 // run looks at the log until the context ends and returns its error.
@@ -41,10 +44,37 @@ func (p *pressure) run(ctx context.Context) error {
 		}
 		p.retained(kept)
 		p.press(kept, time.Now())
-		if wait = retainedEvery; kept.Bytes >= p.bound(kept)/8 || !p.pressed.IsZero() {
-			wait = retainedOften
+		eighth := p.bound(kept) / 8
+		often := p.growth.until(eighth, kept.Bytes, time.Now())
+		if wait = retainedEvery; kept.Bytes >= eighth || !p.pressed.IsZero() {
+			wait = often
 		}
 	}
+}
+
+// growth is how fast the retained log grows.
+type growth struct {
+	bytes int64 // at the last look
+	at    time.Time
+	rate  float64 // bytes a second
+}
+
+// until takes a look, and returns how long it takes until so many bytes more are
+// retained: retainedLeast at least and retainedOften at most. A checkpoint that is saved
+// between two looks hides how much was written, so a rate outlasts it and fades by half
+// with each look that saw less.
+func (g *growth) until(bytes, retained int64, now time.Time) time.Duration {
+	took := now.Sub(g.at).Seconds()
+	if g.at.IsZero() || took <= 0 {
+		g.bytes, g.at = retained, now
+		return retainedOften
+	}
+	g.rate = max(float64(retained-g.bytes)/took, g.rate/2)
+	g.bytes, g.at = retained, now
+	if g.rate*retainedOften.Seconds() <= float64(bytes) {
+		return retainedOften
+	}
+	return max(retainedLeast, time.Duration(float64(bytes)/g.rate*float64(time.Second)))
 }
 
 // press parks what is in the way where the log has reached its bound, or where no
