@@ -32,9 +32,9 @@
 // # The past
 //
 // A source that is a [Past] reads a part of its log once more, beside a relay that
-// runs, for as long as the server has it. A [LogKeeper] has it kept. To name a place:
+// runs, for as long as the server has it. A [SlotRetainer] has it kept. To name a place:
 //
-//	kept, err := keeper.KeepLog(ctx, "friday")        // before the marker, if it is to be kept
+//	kept, err := keeper.RetainLog(ctx, "friday")        // before the marker, if it is to be kept
 //	err = source.Mark(ctx, token)                     // comes back in Batch.Marks, with its position
 //	at := Place{Checkpoint: marked, Kept: kept}
 //
@@ -50,7 +50,7 @@
 //		save(b.Items, at)                         // in one transaction: a successor goes on at it
 //	}
 //	err = <-done                                      // nil: all of it came; unless Final(err), try another source
-//	err = keeper.DropLog(ctx, "friday")
+//	err = keeper.ReleaseLog(ctx, "friday")
 //
 // # Rows in part
 //

@@ -11,8 +11,8 @@ import (
 
 // Bounds of the wait before a lost connection is taken up again.
 const (
-	firstWait = 50 * time.Millisecond
-	mostWait  = 5 * time.Second
+	minBackoff = 50 * time.Millisecond
+	maxBackoff = 5 * time.Second
 )
 
 // Resumer is a source whose runs go on where the last one ended.
@@ -26,8 +26,8 @@ type Resumer interface {
 type Observer interface {
 	// Connected: the source reads the log.
 	Connected()
-	// Lost: it no longer does, and tries again after the wait.
-	Lost(err error, wait time.Duration)
+	// Disconnected: it no longer does, and tries again after the wait.
+	Disconnected(err error, wait time.Duration)
 }
 
 // Follow runs a source from a position and runs it again whenever its
@@ -42,27 +42,27 @@ func Follow(ctx context.Context, src Resumer, from store.Position, out chan<- Ba
 	resume := src.Resume()
 	resume.connected = obs.Connected
 	defer func() { resume.connected = nil }()
-	for wait := firstWait; ; wait = min(2*wait, mostWait) {
+	for wait := minBackoff; ; wait = min(2*wait, maxBackoff) {
 		err := src.Run(ctx, Span{From: from}, out)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if Final(err) {
+		if IsFinal(err) {
 			return err
 		}
 		if resume.progress {
-			wait = firstWait
+			wait = minBackoff
 		}
 		pause := wait - rand.N(wait/5)
-		obs.Lost(err, pause)
+		obs.Disconnected(err, pause)
 		if err := sleep(ctx, pause); err != nil {
 			return err
 		}
 	}
 }
 
-// Final reports whether running again cannot mend an error of Run or Again.
-func Final(err error) bool {
+// IsFinal reports whether running again cannot mend an error of Run or Again.
+func IsFinal(err error) bool {
 	var lost *LostError
 	var other *OriginError
 	var setup *store.SetupError

@@ -28,11 +28,11 @@ type Resume struct {
 }
 
 // Reset forgets everything: Open found another place to go on from.
-func (r *Resume) Reset(from store.Position) { r.Behind(from, 0) }
+func (r *Resume) Reset(from store.Position) { r.ResetPartial(from, 0) }
 
-// Behind forgets everything: rows of the transaction after a position were sent
+// ResetPartial forgets everything: rows of the transaction after a position were sent
 // before.
-func (r *Resume) Behind(from store.Position, rows int) {
+func (r *Resume) ResetPartial(from store.Position, rows int) {
 	r.last, r.rows, r.skip = from, rows, 0
 }
 
@@ -54,8 +54,8 @@ func (r *Resume) Connected() {
 	}
 }
 
-// Carry leaves the payload of a row out if it is too large.
-func (r *Resume) Carry(it *store.Item) {
+// DropLargePayload leaves the payload of a row out if it is too large.
+func (r *Resume) DropLargePayload(it *store.Item) {
 	if r.MaxPayload > 0 && len(it.Payload) > r.MaxPayload {
 		it.Payload = nil
 	}
@@ -86,5 +86,5 @@ func (r *Resume) Sent(n int, position store.Position) {
 // Last returns the last position sent, or where the first run began.
 func (r *Resume) Last() store.Position { return r.last }
 
-// Partly reports whether a transaction was sent in part.
-func (r *Resume) Partly() bool { return r.rows > 0 }
+// MidTransaction reports whether a transaction was sent in part.
+func (r *Resume) MidTransaction() bool { return r.rows > 0 }

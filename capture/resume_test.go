@@ -36,13 +36,13 @@ type modelSource struct {
 	took   []capture.Batch
 }
 
-func (m *modelSource) Open(context.Context, store.Checkpoint, capture.Tables) (capture.Opening, error) {
-	return capture.Opening{}, nil
+func (m *modelSource) Open(context.Context, store.Checkpoint, capture.Tables) (capture.OpenResult, error) {
+	return capture.OpenResult{}, nil
 }
 func (m *modelSource) Acknowledge(store.Position)         {}
 func (m *modelSource) Mark(context.Context, string) error { return nil }
-func (m *modelSource) Retained(context.Context) (capture.Retained, error) {
-	return capture.Retained{}, nil
+func (m *modelSource) Retained(context.Context) (capture.RetainedLog, error) {
+	return capture.RetainedLog{}, nil
 }
 func (m *modelSource) Resume() *capture.Resume { return &m.resume }
 
@@ -124,7 +124,7 @@ func TestResumeModel(t *testing.T) {
 		for m.Run(t.Context(), capture.Span{}, nil) != nil {
 			if rapid.Bool().Draw(t, "another source goes on") {
 				m.resume = capture.Resume{}
-				m.resume.Behind(m.reached())
+				m.resume.ResetPartial(m.reached())
 			}
 		}
 		var got, marks []string
@@ -206,8 +206,8 @@ type losses struct {
 	waits     []time.Duration
 }
 
-func (l *losses) Connected()                    { l.connected++ }
-func (l *losses) Lost(_ error, w time.Duration) { l.waits = append(l.waits, w) }
+func (l *losses) Connected()                            { l.connected++ }
+func (l *losses) Disconnected(_ error, w time.Duration) { l.waits = append(l.waits, w) }
 
 func TestFollowWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -31,8 +31,8 @@ type Span struct {
 	Until store.Position
 }
 
-// Opening is the place from which a relay goes on.
-type Opening struct {
+// OpenResult is the place from which a relay goes on.
+type OpenResult struct {
 	// Origin names the log, see store.Checkpoint.
 	Origin string
 	// From is where to run from.
@@ -45,15 +45,15 @@ type Opening struct {
 	// brings up to a marker written after the view was read may be in both, and
 	// the streamed copy is the one to keep.
 	Overlap bool
-	// Why says in one line why the log begins anew, for the operator.
-	Why string
+	// SnapshotReason says in one line why the log begins anew, for the operator.
+	SnapshotReason string
 	// Discard gives up what Open made on the server (a slot), for a caller that
 	// cannot go on from here. Nil if it made nothing.
 	Discard func(ctx context.Context) error
 }
 
-// Retained is how much log a database keeps for a source.
-type Retained struct {
+// RetainedLog is how much log a database keeps for a source.
+type RetainedLog struct {
 	// Bytes is the log behind the last acknowledged position, what was not yet
 	// read included.
 	Bytes int64
@@ -65,11 +65,11 @@ type Retained struct {
 // Tables is what a source asks of the tables while it opens.
 type Tables interface {
 	store.Viewer
-	// Forget makes durable that no checkpoint holds any more. A source calls it
+	// ClearCheckpoint makes durable that no checkpoint holds any more. A source calls it
 	// before it changes anything that the log depends on (a slot, a
 	// publication): a start that ends half-way then begins with a cut again,
 	// whatever of the new log is there by then.
-	Forget(ctx context.Context) error
+	ClearCheckpoint(ctx context.Context) error
 }
 
 // Retention is how long a source's log is kept.
@@ -80,7 +80,7 @@ type Retention interface {
 	// Retained asks the database how much log it keeps for the source. The answer
 	// counts an acknowledgement as soon as it was made, also one that the database
 	// has yet to hear of. It is zero for a source that reads no log.
-	Retained(ctx context.Context) (Retained, error)
+	Retained(ctx context.Context) (RetainedLog, error)
 }
 
 // Source reads the log of one database.
@@ -92,7 +92,7 @@ type Source interface {
 	// Checkpoint, another origin, a lost log), makes a cut: it has the old
 	// checkpoint forgotten, takes a new place, and opens a view of the tables.
 	// An error is a *store.SetupError where trying again does not help.
-	Open(ctx context.Context, at store.Checkpoint, tables Tables) (Opening, error)
+	Open(ctx context.Context, at store.Checkpoint, tables Tables) (OpenResult, error)
 	// Run sends batches in commit order until the context ends (it then
 	// returns the context's error), the span ends (nil), or it fails. A source
 	// that is a Resumer sends nothing again that it sent in an earlier run. It

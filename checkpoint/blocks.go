@@ -10,13 +10,13 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// BlockTables is what Blocks asks of a store.
-type BlockTables interface {
+// BlockStore is what Blocks asks of a store.
+type BlockStore interface {
 	store.FailedReader
-	ParkedLanes(ctx context.Context, take func(store.ParkedLane)) error
+	SpilledLanes(ctx context.Context, take func(store.SpilledLane)) error
 }
 
-// Blocks returns the holds that a first start adds where a FAILED row blocks its lane:
+// FindBlocks returns the holds that a first start adds where a FAILED row blocks its lane:
 // one for each lane of some outboxes in which rows wait and a row FAILED before the relay
 // came. Without them the relay would deliver past the rows that an earlier processor
 // had stopped at. Later starts find the holds that were recorded.
@@ -24,9 +24,9 @@ type BlockTables interface {
 // The row of a hold is the last of its lane that FAILED, by the layout's order-by, so
 // nothing waits in front of another FAILED row once it is requeued or skipped. Lanes
 // without rows that wait are left alone, because a table may keep FAILED rows for years.
-// The memory that Blocks takes is linear in the lanes with rows that wait, some 50 bytes
+// The memory that FindBlocks takes is linear in the lanes with rows that wait, some 50 bytes
 // for each.
-func Blocks(ctx context.Context, tables BlockTables, outboxes []string, backlog []store.Item) ([]store.Hold, error) {
+func FindBlocks(ctx context.Context, tables BlockStore, outboxes []string, backlog []store.Item) ([]store.Hold, error) {
 	type lane struct {
 		outbox string
 		hash   uint64 // a part of the lane's: one in 10^10 lanes is taken for another
@@ -37,7 +37,7 @@ func Blocks(ctx context.Context, tables BlockTables, outboxes []string, backlog 
 		key := backlog[i].Lane()
 		waiting[laneOf(key.Outbox, key.Hash())] = true
 	}
-	err := tables.ParkedLanes(ctx, func(l store.ParkedLane) { waiting[laneOf(l.Outbox, l.Hash)] = true })
+	err := tables.SpilledLanes(ctx, func(l store.SpilledLane) { waiting[laneOf(l.Outbox, l.Hash)] = true })
 	if err != nil {
 		return nil, fmt.Errorf("read which groups are parked: %w", err)
 	}
@@ -74,6 +74,6 @@ func Blocks(ctx context.Context, tables BlockTables, outboxes []string, backlog 
 	return holds, nil
 }
 
-// First reports whether the start is the first that reads the log under this name: no
+// IsFirst reports whether the start is the first that reads the log under this name: no
 // row was captured before, and no earlier start has taken over what blocks groups.
-func (b *Begin) First() bool { return b.Why != "" && b.Frontier.Seq == 0 }
+func (b *StartPoint) IsFirst() bool { return b.SnapshotReason != "" && b.Watermark.Seq == 0 }

@@ -14,11 +14,11 @@ import (
 // fakeFailed is a table's FAILED rows, by outbox.
 type fakeFailed struct {
 	rows   map[string][]store.DeadLetter
-	parked []store.ParkedLane
+	parked []store.SpilledLane
 	err    error
 }
 
-func (f *fakeFailed) ParkedLanes(_ context.Context, take func(store.ParkedLane)) error {
+func (f *fakeFailed) SpilledLanes(_ context.Context, take func(store.SpilledLane)) error {
 	for _, l := range f.parked {
 		take(l)
 	}
@@ -51,8 +51,8 @@ func TestBlocksOfAFirstStart(t *testing.T) {
 		"continues": {letter("continues", "memory", "6", "no")},
 	}}
 	backlog := []store.Item{item("o", "memory"), item("o", "sound"), item("continues", "memory"), {Ref: store.Ref{Outbox: "o", ID: "w"}, Kind: "K"}}
-	tables.parked = []store.ParkedLane{{Outbox: "o", Kind: "K", Hash: parked.Lane().Hash(), Rows: 1}}
-	holds, err := checkpoint.Blocks(t.Context(), tables, []string{"o"}, backlog)
+	tables.parked = []store.SpilledLane{{Outbox: "o", Kind: "K", Hash: parked.Lane().Hash(), Rows: 1}}
+	holds, err := checkpoint.FindBlocks(t.Context(), tables, []string{"o"}, backlog)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,11 +69,11 @@ func TestBlocksOfAFirstStart(t *testing.T) {
 	}
 
 	tables.err = errors.New("down")
-	if _, err := checkpoint.Blocks(t.Context(), tables, []string{"o"}, backlog); !errors.Is(err, tables.err) {
+	if _, err := checkpoint.FindBlocks(t.Context(), tables, []string{"o"}, backlog); !errors.Is(err, tables.err) {
 		t.Errorf("got %v", err)
 	}
 	tables.parked = nil
-	if holds, err := checkpoint.Blocks(t.Context(), tables, []string{"o"}, nil); err != nil || holds != nil {
+	if holds, err := checkpoint.FindBlocks(t.Context(), tables, []string{"o"}, nil); err != nil || holds != nil {
 		t.Errorf("without rows that wait: %v, %v", holds, err)
 	}
 }

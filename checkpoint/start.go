@@ -13,34 +13,34 @@ import (
 // Opener finds the place in the log from which a relay goes on; see
 // capture.Source.
 type Opener interface {
-	Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.Opening, error)
+	Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.OpenResult, error)
 }
 
-// Tables is what a start asks of a store.
-type Tables interface {
+// StartStore is what a start asks of a store.
+type StartStore interface {
 	store.Checkpoints
 	store.Leadership
-	store.Parking
+	store.SpillStore
 	store.Viewer
 }
 
-// Begin is where a relay begins.
-type Begin struct {
+// StartPoint is where a relay begins.
+type StartPoint struct {
 	// Epoch is that of the leadership that the start took.
 	Epoch store.Epoch
-	// Frontier is where the watermark stands. Its Position is "" after a cut:
+	// Watermark is where the watermark stands. Its Position is "" after a cut:
 	// nothing may be saved before the backlog has settled.
-	Frontier store.Checkpoint
+	Watermark store.Checkpoint
 	// From is where to run the source from.
 	From store.Position
 	// Backlog are rows that are in the tables and not in the log, in the order
 	// in which they are to be delivered, before anything that the log brings.
 	Backlog []store.Item
-	// Parked is how many rows of a backlog too large for memory were parked, under
+	// Spilled is how many rows of a backlog too large for memory were parked, under
 	// the first seqs of the epoch.
-	Parked int64
-	// Why is set when the log begins anew, and says why.
-	Why string
+	Spilled int64
+	// SnapshotReason is set when the log begins anew, and says why.
+	SnapshotReason string
 }
 
 // Start opens the source at the saved checkpoint and takes leadership. Where the
@@ -61,70 +61,70 @@ type Begin struct {
 //
 // lost, if not nil, says how the log was found lost while it was read: the
 // checkpoint no longer counts, whatever the source finds in its place.
-func Start(ctx context.Context, src Opener, tables Tables, outboxes []store.Outbox, most store.Bound, lost *capture.LostError) (Begin, error) {
+func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.Outbox, most store.ReadLimit, lost *capture.LostError) (StartPoint, error) {
 	at, err := tables.LoadCheckpoint(ctx)
 	if err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
-		return Begin{}, fmt.Errorf("load the checkpoint: %w", err)
+		return StartPoint{}, fmt.Errorf("load the checkpoint: %w", err)
 	}
 	if lost != nil {
 		at = store.Checkpoint{Seq: at.Seq}
 	}
-	leader := &leader{Tables: tables, seq: at.Seq}
+	leader := &lazyLeader{StartStore: tables, seq: at.Seq}
 	opening, err := src.Open(ctx, at, leader)
 	if err != nil {
-		return Begin{}, err
+		return StartPoint{}, err
 	}
 	if opening.View != nil {
 		defer opening.View.Close()
 	}
-	if err := leader.lead(ctx); err != nil {
-		return Begin{}, err
+	if err := leader.acquire(ctx); err != nil {
+		return StartPoint{}, err
 	}
-	begin := Begin{
-		Epoch:    leader.epoch,
-		Frontier: store.Checkpoint{Origin: opening.Origin, Position: opening.From, Seq: at.Seq},
-		From:     opening.From,
-		Why:      opening.Why,
+	begin := StartPoint{
+		Epoch:          leader.epoch,
+		Watermark:      store.Checkpoint{Origin: opening.Origin, Position: opening.From, Seq: at.Seq},
+		From:           opening.From,
+		SnapshotReason: opening.SnapshotReason,
 	}
 	if opening.View == nil {
 		if at.Position != "" && opening.From == at.Position {
-			_, err = tables.ForgetParked(ctx, begin.Epoch, at.Seq)
+			_, err = tables.DeleteSpilledAfter(ctx, begin.Epoch, at.Seq)
 		}
 		return begin, err
 	}
 	if lost != nil {
-		begin.Why = lost.Reason
+		begin.SnapshotReason = lost.Reason
 	}
-	begin.Frontier.Position = ""
-	b := backlog{view: opening.View, tables: tables, epoch: begin.Epoch, outboxes: outboxes, most: most}
+	begin.Watermark.Position = ""
+	b := backlog{view: opening.View, tables: tables, epoch: begin.Epoch, outboxes: outboxes, bound: most}
 	err = b.read(ctx)
 	if err != nil && opening.Discard != nil {
 		err = errors.Join(err, opening.Discard(context.WithoutCancel(ctx)))
 	}
-	begin.Backlog, begin.Parked = b.items, b.parked
+	begin.Backlog, begin.Spilled = b.items, b.spilled
 	return begin, err
 }
 
-// leader takes leadership when it is first needed.
-type leader struct {
-	Tables
+// lazyLeader takes leadership when it is first needed.
+type lazyLeader struct {
+	StartStore
 	epoch store.Epoch // 0 until then
 	seq   store.Seq
 }
 
-func (l *leader) lead(ctx context.Context) (err error) {
+func (l *lazyLeader) acquire(ctx context.Context) (err error) {
 	if l.epoch != 0 {
 		return nil
 	}
-	if l.epoch, err = l.Lead(ctx); err != nil {
+	if l.epoch, err = l.AcquireLeadership(ctx); err != nil {
 		return fmt.Errorf("take leadership: %w", err)
 	}
 	return nil
 }
 
-// Forget implements capture.Tables. The seq stays: parked rows are known by it.
-func (l *leader) Forget(ctx context.Context) error {
-	if err := l.lead(ctx); err != nil {
+// ClearCheckpoint implements capture.Tables. The seq stays: parked rows are known by it.
+func (l *lazyLeader) ClearCheckpoint(ctx context.Context) error {
+	if err := l.acquire(ctx); err != nil {
 		return err
 	}
 	if err := l.SaveCheckpoint(ctx, l.epoch, store.Checkpoint{Seq: l.seq}); err != nil {
@@ -133,20 +133,20 @@ func (l *leader) Forget(ctx context.Context) error {
 	return nil
 }
 
-// backlogPage is how many rows of a backlog are parked in one statement.
-const backlogPage = 5000
+// backlogPageRows is how many rows of a backlog are parked in one statement.
+const backlogPageRows = 5000
 
 // backlog is the unsettled rows of a view.
 type backlog struct {
 	view     store.View
-	tables   store.Parker
+	tables   store.Spiller
 	epoch    store.Epoch
 	outboxes []store.Outbox
-	most     store.Bound
+	bound    store.ReadLimit
 
-	items  []store.Item
-	bytes  int64 // of items
-	parked int64
+	items   []store.Item
+	bytes   int64 // of items
+	spilled int64
 }
 
 // read takes the rows of all outboxes into memory if they are few, and parks them
@@ -154,29 +154,29 @@ type backlog struct {
 func (b *backlog) read(ctx context.Context) error {
 	for i := range b.outboxes {
 		name := b.outboxes[i].Name
-		items, err := b.view.Unsettled(ctx, b.most.Less(len(b.items), b.bytes).Read(name))
+		items, err := b.view.Unsettled(ctx, b.bound.Remaining(len(b.items), b.bytes).Query(name))
 		if err != nil {
 			return fmt.Errorf("read the backlog of %s: %w", name, err)
 		}
 		b.items = append(b.items, items...)
-		if b.bytes += store.BytesOf(items); b.most.Exceeded(len(b.items), b.bytes) {
+		if b.bytes += store.BytesOf(items); b.bound.Exceeded(len(b.items), b.bytes) {
 			b.items = nil
-			return b.park(ctx)
+			return b.spill(ctx)
 		}
 	}
 	return nil
 }
 
-func (b *backlog) park(ctx context.Context) error {
+func (b *backlog) spill(ctx context.Context) error {
 	for i := range b.outboxes {
 		name := b.outboxes[i].Name
-		all := store.Unsettled{Outbox: name, Limit: math.MaxInt32, NoPayload: true, MaxBytes: b.most.Bytes}
-		err := b.view.Pages(ctx, all, backlogPage, func(page []store.Item) error {
+		all := store.UnsettledQuery{Outbox: name, Limit: math.MaxInt32, NoPayload: true, MaxBytes: b.bound.Bytes}
+		err := b.view.Pages(ctx, all, backlogPageRows, func(page []store.Item) error {
 			for i := range page {
-				b.parked++
-				page[i].Seq = store.NewSeq(b.epoch, b.parked)
+				b.spilled++
+				page[i].Seq = store.NewSeq(b.epoch, b.spilled)
 			}
-			return b.tables.Park(ctx, b.epoch, page)
+			return b.tables.Spill(ctx, b.epoch, page)
 		})
 		if err != nil {
 			return fmt.Errorf("park the backlog of %s: %w", name, err)

@@ -14,11 +14,11 @@ import (
 // start is a log and its tables for one start.
 type start struct {
 	saved   *store.Checkpoint
-	opening capture.Opening
+	opening capture.OpenResult
 	rows    map[string]int // by outbox
 	payload int            // bytes of each row's payload and group
 	group   int
-	// read is how many bytes Unsettled gave in all, and mostParked how many were parked
+	// read is how many bytes Unsettled gave in all, and maxSpillRows how many were parked
 	// at a time.
 	read, mostParked int64
 	opened           store.Checkpoint
@@ -37,7 +37,7 @@ func (s *start) LoadCheckpoint(context.Context) (store.Checkpoint, error) {
 	return *s.saved, nil
 }
 
-func (s *start) Lead(context.Context) (store.Epoch, error) {
+func (s *start) AcquireLeadership(context.Context) (store.Epoch, error) {
 	s.leads++
 	s.steps = append(s.steps, "lead")
 	return store.Epoch(s.leads), nil
@@ -53,12 +53,12 @@ func (s *start) SaveCheckpoint(_ context.Context, e store.Epoch, cp store.Checkp
 	return nil
 }
 
-func (s *start) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.Opening, error) {
+func (s *start) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.OpenResult, error) {
 	s.opened = at
 	o := s.opening
-	if o.Why != "" {
+	if o.SnapshotReason != "" {
 		var err error
-		if err := tables.Forget(ctx); err != nil {
+		if err := tables.ClearCheckpoint(ctx); err != nil {
 			return o, err
 		}
 		s.steps = append(s.steps, "cut")
@@ -74,9 +74,9 @@ func (s *start) View(context.Context, string) (store.View, error) { return s, ni
 func (s *start) Position() store.Position                         { return "" }
 func (s *start) Close()                                           { s.closed++ }
 
-func (s *start) Unsettled(_ context.Context, q store.Unsettled) ([]store.Item, error) {
+func (s *start) Unsettled(_ context.Context, q store.UnsettledQuery) ([]store.Item, error) {
 	var items []store.Item
-	for i := 0; i < s.rows[q.Outbox] && (i == 0 || !q.More(items)); i++ {
+	for i := 0; i < s.rows[q.Outbox] && (i == 0 || !q.MayHaveMore(items)); i++ {
 		items = append(items, sized(q, i, s.payload, s.group))
 	}
 	s.read += store.BytesOf(items)
@@ -84,15 +84,15 @@ func (s *start) Unsettled(_ context.Context, q store.Unsettled) ([]store.Item, e
 }
 
 // sized is a row with a payload and a group of some bytes, as a view reads it.
-func sized(q store.Unsettled, i, payload, group int) store.Item {
+func sized(q store.UnsettledQuery, i, payload, group int) store.Item {
 	it := store.Item{Ref: store.Ref{Outbox: q.Outbox, ID: fmt.Sprint(i)}, PayloadSize: payload}
-	if it.Group = store.GroupOf(strings.Repeat("g", group)); payload <= q.Inline() {
+	if it.Group = store.GroupOf(strings.Repeat("g", group)); payload <= q.MaxInlinePayload() {
 		it.Payload = make([]byte, payload)
 	}
 	return it
 }
 
-func (s *start) Pages(ctx context.Context, q store.Unsettled, page int, take func([]store.Item) error) error {
+func (s *start) Pages(ctx context.Context, q store.UnsettledQuery, page int, take func([]store.Item) error) error {
 	bytes, read := q.MaxBytes, s.read
 	q.MaxBytes = 0
 	items, err := s.Unsettled(ctx, q)
@@ -108,25 +108,25 @@ func (s *start) Pages(ctx context.Context, q store.Unsettled, page int, take fun
 	return err
 }
 
-func (s *start) Delivered(context.Context, store.Delivered, int, func([]store.Item) error) (int, error) {
+func (s *start) Delivered(context.Context, store.DeliveredQuery, int, func([]store.Item) error) (int, error) {
 	return 0, nil
 }
 
-func (s *start) Park(_ context.Context, _ store.Epoch, items []store.Item) error {
+func (s *start) Spill(_ context.Context, _ store.Epoch, items []store.Item) error {
 	s.parked = append(s.parked, items...)
 	s.mostParked = max(s.mostParked, store.BytesOf(items))
 	s.steps = append(s.steps, fmt.Sprint("park ", len(items)))
 	return s.full
 }
 
-func (s *start) ForgetParked(_ context.Context, e store.Epoch, after store.Seq) (int, error) {
+func (s *start) DeleteSpilledAfter(_ context.Context, e store.Epoch, after store.Seq) (int, error) {
 	s.steps = append(s.steps, fmt.Sprintf("forget what is parked behind %d as %d", after, e))
 	return 0, nil
 }
 
-func (s *start) Unpark(context.Context, store.Epoch, []store.ParkedRef) error { return nil }
-func (s *start) ParkedLanes(context.Context, func(store.ParkedLane)) error    { return nil }
-func (s *start) Parked(context.Context, []store.ParkedFrom, int) ([][]store.Item, error) {
+func (s *start) DeleteSpilled(context.Context, store.Epoch, []store.SpilledRef) error { return nil }
+func (s *start) SpilledLanes(context.Context, func(store.SpilledLane)) error          { return nil }
+func (s *start) ReadSpilled(context.Context, []store.SpilledRange, int) ([][]store.Item, error) {
 	return nil, nil
 }
 
@@ -135,13 +135,13 @@ var twoOutboxes = []store.Outbox{{Name: "a"}, {Name: "b"}}
 func TestStartGoesOnAtTheCheckpoint(t *testing.T) {
 	s := &start{
 		saved:   &store.Checkpoint{Origin: "o", Position: "7", Seq: 5},
-		opening: capture.Opening{Origin: "o", From: "7"},
+		opening: capture.OpenResult{Origin: "o", From: "7"},
 	}
-	b, err := Start(t.Context(), s, s, twoOutboxes, store.Bound{Rows: 10}, nil)
+	b, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 10}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := *s.saved; b.Frontier != want || s.opened != want || b.From != "7" || len(b.Backlog) > 0 || b.Why != "" {
+	if want := *s.saved; b.Watermark != want || s.opened != want || b.From != "7" || len(b.Backlog) > 0 || b.SnapshotReason != "" {
 		t.Errorf("%+v, opened at %+v", b, s.opened)
 	}
 	if fmt.Sprint(s.steps) != "[lead forget what is parked behind 5 as 1]" || b.Epoch != 1 {
@@ -154,20 +154,20 @@ func TestStartGoesOnAtTheCheckpoint(t *testing.T) {
 func TestStartForgetsTheCheckpointBeforeACut(t *testing.T) {
 	s := &start{
 		saved:   &store.Checkpoint{Origin: "o", Position: "7", Seq: 5},
-		opening: capture.Opening{Origin: "o", From: "9", Why: "the slot is gone"},
+		opening: capture.OpenResult{Origin: "o", From: "9", SnapshotReason: "the slot is gone"},
 		rows:    map[string]int{"a": 1},
 	}
-	b, err := Start(t.Context(), s, s, twoOutboxes, store.Bound{Rows: 5}, nil)
+	b, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 5}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want := `[lead save "" as 1 cut]`; fmt.Sprint(s.steps) != want {
 		t.Errorf("the start did %v, want %s", s.steps, want)
 	}
-	if b.Frontier.Position != "" || b.Frontier.Seq != 5 || b.Epoch != 1 {
+	if b.Watermark.Position != "" || b.Watermark.Seq != 5 || b.Epoch != 1 {
 		t.Errorf("%+v", b)
 	}
-	if _, err := Start(t.Context(), s, s, twoOutboxes, store.Bound{Rows: 5}, nil); err != nil {
+	if _, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 5}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if s.opened.Position != "" {
@@ -179,18 +179,18 @@ func TestStartForgetsTheCheckpointBeforeACut(t *testing.T) {
 // position.
 func TestStartMakesACut(t *testing.T) {
 	s := &start{
-		opening: capture.Opening{Origin: "o", From: "9", Why: "there is no checkpoint yet"},
+		opening: capture.OpenResult{Origin: "o", From: "9", SnapshotReason: "there is no checkpoint yet"},
 		rows:    map[string]int{"a": 2, "b": 3},
 	}
-	b, err := Start(t.Context(), s, s, twoOutboxes, store.Bound{Rows: 5}, nil)
+	b, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 5}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(b.Backlog) != 5 || b.Backlog[2].Outbox != "b" || b.From != "9" || b.Why == "" {
+	if len(b.Backlog) != 5 || b.Backlog[2].Outbox != "b" || b.From != "9" || b.SnapshotReason == "" {
 		t.Errorf("%+v", b)
 	}
-	if b.Frontier != (store.Checkpoint{Origin: "o"}) {
-		t.Errorf("the watermark stands at %+v", b.Frontier)
+	if b.Watermark != (store.Checkpoint{Origin: "o"}) {
+		t.Errorf("the watermark stands at %+v", b.Watermark)
 	}
 	if s.closed != 1 || s.discarded != 0 {
 		t.Errorf("view closed %d times, cut discarded %d times", s.closed, s.discarded)
@@ -200,17 +200,17 @@ func TestStartMakesACut(t *testing.T) {
 // What was parked before the cut is in no log: it stays.
 func TestStartParksABacklogLargerThanTheBuffer(t *testing.T) {
 	s := &start{
-		opening: capture.Opening{Origin: "o", From: "9", Why: "there is no checkpoint yet"},
+		opening: capture.OpenResult{Origin: "o", From: "9", SnapshotReason: "there is no checkpoint yet"},
 		rows:    map[string]int{"a": 3, "b": 3},
 	}
-	b, err := Start(t.Context(), s, s, twoOutboxes, store.Bound{Rows: 5}, nil)
+	b, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 5}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want := `[lead save "" as 1 cut park 3 park 3]`; fmt.Sprint(s.steps) != want {
 		t.Errorf("the start did %v, want %s", s.steps, want)
 	}
-	if len(b.Backlog) > 0 || b.Parked != 6 || b.Frontier.Position != "" {
+	if len(b.Backlog) > 0 || b.Spilled != 6 || b.Watermark.Position != "" {
 		t.Errorf("%+v", b)
 	}
 	for i, it := range s.parked {
@@ -225,10 +225,10 @@ func TestStartParksABacklogLargerThanTheBuffer(t *testing.T) {
 
 func TestStartGivesACutUpWhoseBacklogCannotBeParked(t *testing.T) {
 	s := &start{
-		opening: capture.Opening{Origin: "o", From: "9", Why: "there is no checkpoint yet"},
+		opening: capture.OpenResult{Origin: "o", From: "9", SnapshotReason: "there is no checkpoint yet"},
 		rows:    map[string]int{"a": 6}, full: errors.New("the disk is full"),
 	}
-	if _, err := Start(t.Context(), s, s, twoOutboxes, store.Bound{Rows: 5}, nil); !errors.Is(err, s.full) {
+	if _, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 5}, nil); !errors.Is(err, s.full) {
 		t.Fatalf("%v", err)
 	}
 	if s.closed != 1 || s.discarded != 1 {
@@ -239,9 +239,9 @@ func TestStartGivesACutUpWhoseBacklogCannotBeParked(t *testing.T) {
 func TestStartAfterALostLog(t *testing.T) {
 	s := &start{
 		saved:   &store.Checkpoint{Origin: "o", Position: "7", Seq: 5},
-		opening: capture.Opening{Origin: "o", From: "9", Why: "there is no checkpoint yet"},
+		opening: capture.OpenResult{Origin: "o", From: "9", SnapshotReason: "there is no checkpoint yet"},
 	}
-	if _, err := Start(t.Context(), s, s, twoOutboxes, store.Bound{Rows: 5}, &capture.LostError{Reason: "dropped"}); err != nil {
+	if _, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 5}, &capture.LostError{Reason: "dropped"}); err != nil {
 		t.Fatal(err)
 	}
 	if want := (store.Checkpoint{Seq: 5}); s.opened != want {
@@ -265,12 +265,12 @@ func TestStartTakesNoMoreBytesThanTheBuffer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &start{
-				opening: capture.Opening{Origin: "o", From: "9", Why: "there is no checkpoint yet"},
+				opening: capture.OpenResult{Origin: "o", From: "9", SnapshotReason: "there is no checkpoint yet"},
 				rows:    map[string]int{"a": c.rows, "b": c.rows}, payload: c.payload, group: c.group,
 			}
-			b, err := Start(t.Context(), s, s, twoOutboxes, store.Bound{Rows: 100, Bytes: most}, nil)
-			if err != nil || b.Parked != c.parked || len(b.Backlog)+len(s.parked) != 2*c.rows {
-				t.Fatalf("%d rows and %d parked, %v", len(b.Backlog), b.Parked, err)
+			b, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 100, Bytes: most}, nil)
+			if err != nil || b.Spilled != c.parked || len(b.Backlog)+len(s.parked) != 2*c.rows {
+				t.Fatalf("%d rows and %d parked, %v", len(b.Backlog), b.Spilled, err)
 			}
 			if s.read > most+slack || s.mostParked > most+slack {
 				t.Errorf("%d bytes were read at once and %d parked, where %d are allowed", s.read, s.mostParked, most)

@@ -19,13 +19,13 @@ type Lanes interface {
 	// Held returns the ids of an outbox that lanes hold or whose outcome is not
 	// written yet.
 	Held(outbox string) []string
-	// Watch(true) begins to remember which rows settle, Watch(false) forgets
+	// TrackSettled(true) begins to remember which rows settle, TrackSettled(false) forgets
 	// them.
-	Watch(on bool)
-	// Found places rows that were found in the tables in front of their lanes,
+	TrackSettled(on bool)
+	// InsertFound places rows that were found in the tables in front of their lanes,
 	// in the given order, but for those that lanes hold by now or that settled
 	// since Watch, and returns how many it placed.
-	Found(items []store.Item) int
+	InsertFound(items []store.Item) int
 }
 
 // SweepObserver is told what a sweep does. It must return at once.
@@ -51,7 +51,7 @@ type Sweeper struct {
 	// Outboxes are the tables; of each, at most Most.Rows are taken at a time, and of
 	// all together so many bytes.
 	Outboxes []store.Outbox
-	Most     store.Bound
+	Bound    store.ReadLimit
 	Source   Marker
 	Tables   store.Viewer
 	Lanes    Lanes
@@ -59,18 +59,18 @@ type Sweeper struct {
 	// Epoch tells this leader's markers from those of an earlier one, which the
 	// log may bring again.
 	Epoch store.Epoch
-	// CaughtUp, if set, is called when the first marker has come back, at its
+	// OnCaughtUp, if set, is called when the first marker has come back, at its
 	// place in the log.
-	CaughtUp func()
+	OnCaughtUp func()
 
 	mu      sync.Mutex
 	waiting map[string]func() // by token
 	tokens  int
 }
 
-// Marked is told of each marker that the log brings, at its place among the
+// OnMarker is told of each marker that the log brings, at its place among the
 // rows.
-func (s *Sweeper) Marked(token string) {
+func (s *Sweeper) OnMarker(token string) {
 	s.mu.Lock()
 	then := s.waiting[token]
 	delete(s.waiting, token)
@@ -97,9 +97,9 @@ func (s *Sweeper) Run(ctx context.Context) error {
 			return ctx.Err()
 		case err != nil:
 			s.Observer.SweepFailed(err)
-			wait = min(wait, again)
+			wait = min(wait, sweepRetryInterval)
 		case more:
-			wait = min(wait, soon)
+			wait = min(wait, sweepMoreInterval)
 		}
 		next.Reset(wait)
 	}
@@ -107,36 +107,36 @@ func (s *Sweeper) Run(ctx context.Context) error {
 
 // The pause before the next sweep where one has found more than it may take, and
 // where one has failed.
-const soon, again = time.Second, 5 * time.Second
+const sweepMoreInterval, sweepRetryInterval = time.Second, 5 * time.Second
 
 // sweep makes one round over all outboxes, and reports whether there is more.
 func (s *Sweeper) sweep(ctx context.Context) (more bool, err error) {
-	if err := s.mark(ctx, s.caughtUp); err != nil {
+	if err := s.awaitMarker(ctx, s.caughtUp); err != nil {
 		return false, err
 	}
-	s.Lanes.Watch(true)
-	defer s.Lanes.Watch(false)
-	items, more, err := s.read(ctx)
+	s.Lanes.TrackSettled(true)
+	defer s.Lanes.TrackSettled(false)
+	items, more, err := s.findRequeued(ctx)
 	if err != nil || len(items) == 0 {
 		return false, err
 	}
-	return more, s.mark(ctx, func() {
-		if n := s.Lanes.Found(items); n > 0 {
+	return more, s.awaitMarker(ctx, func() {
+		if n := s.Lanes.InsertFound(items); n > 0 {
 			s.Observer.Swept(n)
 		}
 	})
 }
 
 func (s *Sweeper) caughtUp() {
-	if s.CaughtUp != nil {
-		s.CaughtUp()
-		s.CaughtUp = nil
+	if s.OnCaughtUp != nil {
+		s.OnCaughtUp()
+		s.OnCaughtUp = nil
 	}
 }
 
-// mark writes a marker and returns when it has come back and then has run, at its
+// awaitMarker writes a marker and returns when it has come back and then has run, at its
 // place in the log.
-func (s *Sweeper) mark(ctx context.Context, then func()) error {
+func (s *Sweeper) awaitMarker(ctx context.Context, then func()) error {
 	came := make(chan struct{})
 	s.mu.Lock()
 	s.tokens++
@@ -160,9 +160,9 @@ func (s *Sweeper) mark(ctx context.Context, then func()) error {
 	}
 }
 
-// read returns the unsettled rows that no lane holds, and whether an outbox has
+// findRequeued returns the unsettled rows that no lane holds, and whether an outbox has
 // more of them.
-func (s *Sweeper) read(ctx context.Context) (found []store.Item, more bool, err error) {
+func (s *Sweeper) findRequeued(ctx context.Context) (found []store.Item, more bool, err error) {
 	view, err := s.Tables.View(ctx, "")
 	if err != nil {
 		return nil, false, fmt.Errorf("look for rows that were set back: %w", err)
@@ -170,13 +170,13 @@ func (s *Sweeper) read(ctx context.Context) (found []store.Item, more bool, err 
 	defer view.Close()
 	for i := range s.Outboxes {
 		name := s.Outboxes[i].Name
-		q := store.Bound{Rows: s.Most.Rows, Bytes: s.Most.Bytes / int64(len(s.Outboxes))}.Read(name)
-		q.Held = s.Lanes.Held(name)
+		q := store.ReadLimit{Rows: s.Bound.Rows, Bytes: s.Bound.Bytes / int64(len(s.Outboxes))}.Query(name)
+		q.ExcludeIDs = s.Lanes.Held(name)
 		items, err := view.Unsettled(ctx, q)
 		if err != nil {
 			return nil, false, fmt.Errorf("look for rows that were set back: %w", err)
 		}
-		more = more || q.More(items)
+		more = more || q.MayHaveMore(items)
 		found = append(found, items...)
 	}
 	return found, more, nil

@@ -22,7 +22,7 @@ type meadow struct {
 	marks []string
 	rows  []store.Item // what the tables have unsettled
 	held  []string
-	asked store.Unsettled
+	asked store.UnsettledQuery
 	fail  error // of the next call
 	watch bool
 }
@@ -48,25 +48,25 @@ func (m *meadow) View(context.Context, string) (store.View, error) { return m, m
 func (m *meadow) Position() store.Position                         { return "" }
 func (m *meadow) Close()                                           { _ = m.note("close") }
 
-func (m *meadow) Pages(context.Context, store.Unsettled, int, func([]store.Item) error) error {
+func (m *meadow) Pages(context.Context, store.UnsettledQuery, int, func([]store.Item) error) error {
 	return errors.New("a sweep reads no pages")
 }
 
-func (m *meadow) Delivered(context.Context, store.Delivered, int, func([]store.Item) error) (int, error) {
+func (m *meadow) Delivered(context.Context, store.DeliveredQuery, int, func([]store.Item) error) (int, error) {
 	return 0, errors.New("a sweep reads no delivered rows")
 }
 
-func (m *meadow) Unsettled(_ context.Context, q store.Unsettled) ([]store.Item, error) {
+func (m *meadow) Unsettled(_ context.Context, q store.UnsettledQuery) ([]store.Item, error) {
 	m.asked = q
-	err := m.note("read %s, %d at most, but %v", q.Outbox, q.Limit, q.Held)
+	err := m.note("read %s, %d at most, but %v", q.Outbox, q.Limit, q.ExcludeIDs)
 	return slices.Clone(m.rows), err
 }
 
 func (m *meadow) Held(string) []string { return m.held }
 
-func (m *meadow) Watch(on bool) { m.watch = on }
+func (m *meadow) TrackSettled(on bool) { m.watch = on }
 
-func (m *meadow) Found(items []store.Item) int {
+func (m *meadow) InsertFound(items []store.Item) int {
 	_ = m.note("found %d", len(items))
 	if !m.watch {
 		_ = m.note("unwatched")
@@ -93,7 +93,7 @@ func sweeping(t *testing.T, test func(m *meadow, s *Sweeper, back func())) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &meadow{held: []string{"7"}}
 		s := &Sweeper{
-			Interval: time.Minute, Outboxes: []store.Outbox{{Name: "events"}}, Most: store.Bound{Rows: 9, Bytes: 90},
+			Interval: time.Minute, Outboxes: []store.Outbox{{Name: "events"}}, Bound: store.ReadLimit{Rows: 9, Bytes: 90},
 			Source: m, Tables: m, Lanes: m, Observer: m,
 		}
 		ctx, cancel := context.WithCancel(context.Background())
@@ -104,7 +104,7 @@ func sweeping(t *testing.T, test func(m *meadow, s *Sweeper, back func())) {
 			marks := m.marks
 			m.marks = nil
 			for _, token := range marks {
-				s.Marked(token)
+				s.OnMarker(token)
 			}
 		}
 		test(m, s, back)
@@ -123,7 +123,7 @@ func TestASweepPlacesWhatTheLogDidNotBring(t *testing.T) {
 		m.expect(t) // the log is read up to the present first
 		back()
 		m.expect(t, "view", "read events, 9 at most, but [7]", "close", "mark")
-		s.Marked("somebody else's")
+		s.OnMarker("somebody else's")
 		pass(time.Hour)
 		m.expect(t)
 		back()
@@ -163,7 +163,7 @@ func TestASweepThatFailsIsTriedAgain(t *testing.T) {
 					want = []string{"view", "failed: look for rows that were set back: down"}
 				}
 				m.expect(t, want...)
-				pass(again)
+				pass(sweepRetryInterval)
 				m.expect(t, "mark")
 				if len(s.waiting) != 1 {
 					t.Errorf("%d markers are waited for", len(s.waiting))
@@ -186,7 +186,7 @@ func TestASweepTakesNoMoreBytesThanTheBuffer(t *testing.T) {
 			}
 			m.lines = nil
 			back()
-			pass(soon)
+			pass(sweepMoreInterval)
 			m.expect(t, want...)
 		}
 		sweep(10, 90, "found 1", "mark")
@@ -197,16 +197,16 @@ func TestASweepTakesNoMoreBytesThanTheBuffer(t *testing.T) {
 
 func TestASweepThatFindsMoreThanItMayTakeGoesOnSoon(t *testing.T) {
 	sweeping(t, func(m *meadow, s *Sweeper, back func()) {
-		m.rows = make([]store.Item, s.Most.Rows)
+		m.rows = make([]store.Item, s.Bound.Rows)
 		caughtUp := 0
 		m.expect(t, "mark")
-		s.CaughtUp = func() { caughtUp++ }
+		s.OnCaughtUp = func() { caughtUp++ }
 		for range 3 {
 			back()
 			m.expect(t, "view", "read events, 9 at most, but [7]", "close", "mark")
 			back()
 			m.expect(t, "found 9", "swept 8")
-			pass(soon)
+			pass(sweepMoreInterval)
 			m.expect(t, "mark")
 		}
 		if caughtUp != 1 {
@@ -224,7 +224,7 @@ func TestTheMarkersOfAnEarlierLeaderAreNotOurs(t *testing.T) {
 		other := &Sweeper{Source: m, Epoch: s.Epoch + 1}
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = other.mark(ctx, func() {})
+		_ = other.awaitMarker(ctx, func() {})
 		if theirs := m.marks[1]; theirs == mine {
 			t.Errorf("two leaders write the marker %s", mine)
 		}

@@ -14,14 +14,14 @@ import (
 // It holds one entry per batch with unsettled rows: a batch that is done lends
 // its place to the one before it.
 type Tracker struct {
-	mu       sync.Mutex
-	head     *Ticket // oldest batch with unsettled rows
-	tail     *Ticket
-	frontier store.Checkpoint
-	settled  int64
-	read     store.Position // the latest that entered
-	readAt   time.Time      // when anything did
-	changed  chan struct{}
+	mu        sync.Mutex
+	head      *Ticket // oldest batch with unsettled rows
+	tail      *Ticket
+	watermark store.Checkpoint
+	settled   int64
+	read      store.Position // the latest that entered
+	readAt    time.Time      // when anything did
+	changed   chan struct{}
 }
 
 // Ticket stands for one batch. Call Done for each of its rows.
@@ -29,19 +29,19 @@ type Ticket struct {
 	tracker    *Tracker
 	prev, next *Ticket
 	open       int
-	place      place
+	place      watermarkTarget
 }
 
-// place is how far the watermark may go once a ticket and all before it are
+// watermarkTarget is how far the watermark may go once a ticket and all before it are
 // done.
-type place struct {
+type watermarkTarget struct {
 	position store.Position
 	seq      store.Seq
 }
 
 // NewTracker starts at a checkpoint.
 func NewTracker(start store.Checkpoint) *Tracker {
-	return &Tracker{frontier: start, read: start.Position, changed: make(chan struct{}, 1)}
+	return &Tracker{watermark: start, read: start.Position, changed: make(chan struct{}, 1)}
 }
 
 // Begin enters a batch of n rows that ends at a position, with seq the last seq
@@ -54,7 +54,7 @@ func (t *Tracker) Begin(position store.Position, seq store.Seq, n int) *Ticket {
 	if position != "" {
 		t.read = position
 	}
-	at := place{position, seq}
+	at := watermarkTarget{position, seq}
 	if n == 0 {
 		t.advance(t.tail, at)
 		return nil
@@ -90,7 +90,7 @@ func (tk *Ticket) Done(n int) {
 
 // advance gives a place to the ticket that still stands before it, or, if none
 // does, to the watermark.
-func (t *Tracker) advance(before *Ticket, to place) {
+func (t *Tracker) advance(before *Ticket, to watermarkTarget) {
 	if to.position == "" {
 		return
 	}
@@ -98,7 +98,7 @@ func (t *Tracker) advance(before *Ticket, to place) {
 		before.place = to
 		return
 	}
-	t.frontier.Position, t.frontier.Seq = to.position, to.seq
+	t.watermark.Position, t.watermark.Seq = to.position, to.seq
 	select {
 	case t.changed <- struct{}{}:
 	default:
@@ -119,17 +119,17 @@ func (t *Tracker) unlink(tk *Ticket) {
 	tk.prev, tk.next = nil, nil
 }
 
-// Frontier returns the watermark, and how many rows were reported done since
+// Watermark returns the watermark, and how many rows were reported done since
 // the tracker began.
-func (t *Tracker) Frontier() (cp store.Checkpoint, settled int64) {
+func (t *Tracker) Watermark() (cp store.Checkpoint, settled int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.frontier, t.settled
+	return t.watermark, t.settled
 }
 
-// Read returns the latest position that was entered, and when a batch last was;
+// LastRead returns the latest position that was entered, and when a batch last was;
 // the time is zero before the first.
-func (t *Tracker) Read() (store.Position, time.Time) {
+func (t *Tracker) LastRead() (store.Position, time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.read, t.readAt

@@ -14,7 +14,7 @@ import (
 type modelBatch struct {
 	ticket *Ticket
 	open   int
-	place  place
+	place  watermarkTarget
 }
 
 // TestTrackerAgainstModel holds the tracker against the definition: the
@@ -27,7 +27,7 @@ func TestTrackerAgainstModel(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"begin": func(t *rapid.T) {
 				n := rapid.IntRange(0, 3).Draw(t, "rows")
-				b := &modelBatch{open: n, place: place{seq: store.Seq(len(batches) + 1)}}
+				b := &modelBatch{open: n, place: watermarkTarget{seq: store.Seq(len(batches) + 1)}}
 				if n == 0 || rapid.IntRange(0, 3).Draw(t, "whole") > 0 {
 					b.place.position = store.Position(fmt.Sprint("p", len(batches)))
 				}
@@ -48,7 +48,7 @@ func TestTrackerAgainstModel(t *testing.T) {
 				b.ticket.Done(n)
 			},
 			"": func(t *rapid.T) {
-				want := place{position: "start"}
+				want := watermarkTarget{position: "start"}
 				for _, b := range batches {
 					if b.open > 0 {
 						break
@@ -57,7 +57,7 @@ func TestTrackerAgainstModel(t *testing.T) {
 						want = b.place
 					}
 				}
-				got, n := tr.Frontier()
+				got, n := tr.Watermark()
 				if got.Position != want.position || got.Seq != want.seq || got.Origin != "o" {
 					t.Fatalf("watermark %+v, want %+v", got, want)
 				}
@@ -97,21 +97,21 @@ func TestTrackerRefusesTooManyRows(t *testing.T) {
 // transaction in part has no position.
 func TestTrackerKnowsWhatWasRead(t *testing.T) {
 	tr := NewTracker(store.Checkpoint{Position: "start"})
-	if position, at := tr.Read(); position != "start" || !at.IsZero() {
+	if position, at := tr.LastRead(); position != "start" || !at.IsZero() {
 		t.Errorf("before anything: %s at %s", position, at)
 	}
 	before := time.Now()
 	tr.Begin("a", 1, 2)
 	tr.Begin("", 2, 1)
-	position, at := tr.Read()
+	position, at := tr.LastRead()
 	if position != "a" || at.Before(before) {
 		t.Errorf("read up to %s at %s", position, at)
 	}
 	tr.Begin("c", 2, 0)
-	if position, _ := tr.Read(); position != "c" {
+	if position, _ := tr.LastRead(); position != "c" {
 		t.Errorf("read up to %s", position)
 	}
-	if cp, _ := tr.Frontier(); cp.Position != "start" {
+	if cp, _ := tr.Watermark(); cp.Position != "start" {
 		t.Errorf("the watermark is %s", cp.Position)
 	}
 }

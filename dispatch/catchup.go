@@ -9,28 +9,28 @@ import (
 
 // Bounds of one look-up of what the log brings again.
 const (
-	lookRows  = 2000
-	lookBytes = 8 << 20
-	// mostSpared bounds the rows that are taken without a look.
-	mostSpared = 50_000
+	statusBatchRows  = 2000
+	statusBatchBytes = 8 << 20
+	// maxUncheckedRows bounds the rows that are taken without a look.
+	maxUncheckedRows = 50_000
 )
 
-// CatchUp makes Run leave out rows that the log brings again and that are settled
+// BeginCatchUp makes Run leave out rows that the log brings again and that are settled
 // already, until CaughtUp is called from Marked. After a start most of what the log
 // holds behind the checkpoint may be so. They would be found by their claims as
 // well, but behind a lane that stands still no row is claimed. Call it before Run.
-func (f *Feed) CatchUp(look store.Looker) { f.look = look }
+func (f *Feed) BeginCatchUp(look store.StatusReader) { f.statuses = look }
 
-// CaughtUp says that the log has been read up to where it was when the relay
+// EndCatchUp says that the log has been read up to where it was when the relay
 // began. Call it from Marked only.
-func (f *Feed) CaughtUp() { f.look = nil }
+func (f *Feed) EndCatchUp() { f.statuses = nil }
 
 // catchUp takes batches as Run does, without the rows that are settled.
 func (f *Feed) catchUp(ctx context.Context, in <-chan capture.Batch) error {
 	bundles, stop, left := make(chan []capture.Batch), make(chan struct{}), make(chan []capture.Batch, 1)
-	go func() { left <- bundle(in, bundles, stop) }()
+	go func() { left <- coalesce(in, bundles, stop) }()
 	var err error
-	for err == nil && f.look != nil {
+	for err == nil && f.statuses != nil {
 		if err = f.waitForRoom(ctx); err != nil {
 			break
 		}
@@ -39,36 +39,36 @@ func (f *Feed) catchUp(ctx context.Context, in <-chan capture.Batch) error {
 			err = ctx.Err()
 		case b, open := <-bundles:
 			if !open { // the source has ended
-				return f.takeAll(<-left)
+				return f.appendBatches(<-left)
 			}
-			err = f.takeAll(f.leave(ctx, b))
+			err = f.appendBatches(f.dropSettled(ctx, b))
 		}
 	}
 	close(stop)
 	if rest := <-left; err == nil {
-		err = f.takeAll(rest)
+		err = f.appendBatches(rest)
 	}
 	return err
 }
 
-func (f *Feed) takeAll(batches []capture.Batch) error {
+func (f *Feed) appendBatches(batches []capture.Batch) error {
 	for i := range batches {
-		if err := f.take(&batches[i]); err != nil {
+		if err := f.appendBatch(&batches[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// bundle puts batches together while nobody takes them, up to the bounds of a
+// coalesce puts batches together while nobody takes them, up to the bounds of a
 // look-up. It returns what it holds when it is stopped, or when in is closed; then
 // it closes out.
-func bundle(in <-chan capture.Batch, out chan<- []capture.Batch, stop <-chan struct{}) []capture.Batch {
+func coalesce(in <-chan capture.Batch, out chan<- []capture.Batch, stop <-chan struct{}) []capture.Batch {
 	var held []capture.Batch
 	rows, bytes := 0, 0
 	for {
 		from, to := in, out
-		if rows >= lookRows || bytes >= lookBytes || len(held) >= lookRows { // some are positions alone
+		if rows >= statusBatchRows || bytes >= statusBatchBytes || len(held) >= statusBatchRows { // some are positions alone
 			from = nil
 		}
 		if len(held) == 0 {
@@ -93,35 +93,35 @@ func bundle(in <-chan capture.Batch, out chan<- []capture.Batch, stop <-chan str
 	}
 }
 
-// leave takes the rows out of batches that need no delivery any more, unless it may
+// dropSettled takes the rows out of batches that need no delivery any more, unless it may
 // spare itself the look: what was settled when the relay ended stands at the
 // beginning of what the log brings again, or behind it in the lanes of a receiver
 // that took nothing. So the more rows in a row were not, the fewer are looked up.
-func (f *Feed) leave(ctx context.Context, batches []capture.Batch) []capture.Batch {
+func (f *Feed) dropSettled(ctx context.Context, batches []capture.Batch) []capture.Batch {
 	n := 0
 	for i := range batches {
 		n += len(batches[i].Items)
 	}
-	if n <= f.spared {
-		f.spared -= n
+	if n <= f.uncheckedRows {
+		f.uncheckedRows -= n
 		return batches
 	}
-	kept, settled := f.unsettled(ctx, batches)
-	f.clean += n
+	kept, settled := f.filterSettled(ctx, batches)
+	f.unsettledStreak += n
 	if settled {
-		f.clean = 0
+		f.unsettledStreak = 0
 	}
-	if f.spared = 0; f.ClaimsTell {
-		f.spared = min(f.clean, mostSpared)
-		f.clean += f.spared
+	if f.uncheckedRows = 0; f.ClaimsDetectSettled {
+		f.uncheckedRows = min(f.unsettledStreak, maxUncheckedRows)
+		f.unsettledStreak += f.uncheckedRows
 	}
 	return kept
 }
 
-// unsettled takes the rows out of batches that need no delivery any more, and
+// filterSettled takes the rows out of batches that need no delivery any more, and
 // reports whether there were any. Where the store does not answer, the claims find
 // out: also those that write nothing look at a row whose payload they read.
-func (f *Feed) unsettled(ctx context.Context, batches []capture.Batch) (kept []capture.Batch, some bool) {
+func (f *Feed) filterSettled(ctx context.Context, batches []capture.Batch) (kept []capture.Batch, some bool) {
 	var rows []store.ClaimRow
 	for i := range batches {
 		for k := range batches[i].Items {
@@ -132,7 +132,7 @@ func (f *Feed) unsettled(ctx context.Context, batches []capture.Batch) (kept []c
 	if len(rows) == 0 {
 		return batches, false
 	}
-	settled, err := f.look.Settled(ctx, rows)
+	settled, err := f.statuses.ReadSettled(ctx, rows)
 	if err != nil {
 		for i := range batches {
 			for k := range batches[i].Items {

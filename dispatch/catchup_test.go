@@ -21,7 +21,7 @@ type known struct {
 	err   error
 }
 
-func (k *known) Settled(_ context.Context, rows []store.ClaimRow) ([]bool, error) {
+func (k *known) ReadSettled(_ context.Context, rows []store.ClaimRow) ([]bool, error) {
 	k.asked = append(k.asked, len(rows))
 	<-time.After(k.takes)
 	settled := make([]bool, len(rows))
@@ -35,11 +35,11 @@ func (k *known) Settled(_ context.Context, rows []store.ClaimRow) ([]bool, error
 func catchingUp(t *testing.T, k *known, test func(f *feeding, in chan<- capture.Batch)) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFeeding(DefaultConfig())
-		f.CatchUp(k)
-		f.ClaimsTell = k.tell
-		f.Marked = func(token string, _ store.Position, _ store.Seq) {
+		f.BeginCatchUp(k)
+		f.ClaimsDetectSettled = k.tell
+		f.OnMarker = func(token string, _ store.Position, _ store.Seq) {
 			if token == "here" {
-				f.CaughtUp()
+				f.EndCatchUp()
 			}
 		}
 		in, done := make(chan capture.Batch), make(chan error, 1)
@@ -66,7 +66,7 @@ func TestWhatIsSettledIsLeftOutUntilTheRelayHasCaughtUp(t *testing.T) {
 		f.expect(t, f.events, "2 5 s7", 1, 2, 3)
 		f.expect(t, f.jobs, "")
 		newDesk().expect(t, "observed", f.observed, "map[events:3]")
-		cp, _ := f.tracker.Frontier()
+		cp, _ := f.tracker.Watermark()
 		newDesk().expect(t, "checkpoint", cp.Position, "")
 	})
 }
@@ -108,7 +108,7 @@ func TestATransactionThatIsSettledMovesTheCheckpoint(t *testing.T) {
 		in <- capture.Batch{Items: of("events", "s1")} // its transaction goes on
 		in <- capture.Batch{Position: "p1", Items: of("events", "s2")}
 		synctest.Wait()
-		cp, _ := f.tracker.Frontier()
+		cp, _ := f.tracker.Watermark()
 		newDesk().expect(t, "checkpoint", cp.Position, "p1")
 	})
 }
@@ -138,7 +138,7 @@ func TestWithoutAnAnswerTheClaimsFindOut(t *testing.T) {
 
 func TestASourceThatEndsWhileTheRelayCatchesUp(t *testing.T) {
 	f := newFeeding(DefaultConfig())
-	f.CatchUp(&known{})
+	f.BeginCatchUp(&known{})
 	if err := f.run(capture.Batch{Position: "p1", Items: of("events", "1")}, capture.Batch{Position: "p2", Items: of("events", "2")}); err != nil {
 		t.Fatal(err)
 	}

@@ -8,15 +8,15 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// A row that is not yet visible is asked for again after lookFirst, doubling to
-// lookMost: visibility follows the log by well under a millisecond, unless the
+// A row that is not yet visible is asked for again after minVisibilityWait, doubling to
+// maxVisibilityWait: visibility follows the log by well under a millisecond, unless the
 // server waits for a synchronous standby.
 const (
-	lookFirst = time.Millisecond
-	lookMost  = time.Second
-	// lookAlone is how often a row is asked for by itself. Then those that wait are asked
+	minVisibilityWait = time.Millisecond
+	maxVisibilityWait = time.Second
+	// maxSoloLookups is how often a row is asked for by itself. Then those that wait are asked
 	// for together: another session may keep many locked, each the first of its lane.
-	lookAlone = 7
+	maxSoloLookups = 7
 )
 
 // nextClaims takes requests to claim, as long as senders are free and the
@@ -27,18 +27,18 @@ func (c *core) nextClaims(maxRows int, now time.Time) []*request {
 		return nil
 	}
 	var reqs []*request
-	for n := 0; n < maxRows && c.free() > 0; {
+	for n := 0; n < maxRows && c.freeRequests() > 0; {
 		req := c.nextProbe(now)
 		if req == nil {
 			req = c.nextLarge()
 		}
 		if req == nil {
-			req = c.gather()
+			req = c.buildRequest()
 		}
 		if req == nil {
 			break
 		}
-		c.begin(req)
+		c.reserveLarge(req)
 		state := laneClaiming
 		if req.job() != nil {
 			state = laneSending
@@ -57,14 +57,14 @@ func (c *core) nextClaims(maxRows int, now time.Time) []*request {
 	return reqs
 }
 
-// gather makes one request of the lanes whose turn it is; nil if none is ready.
+// buildRequest makes one request of the lanes whose turn it is; nil if none is ready.
 // Each free sender takes its share of the ready lanes, as far as they fit. Rows of
 // a job share a request with others of it alone: the receiver is told.
-func (c *core) gather() *request {
-	ready, share := c.turn()
-	for ready != nil && c.tooLarge(ready.items[0]) {
+func (c *core) buildRequest() *request {
+	ready, share := c.nextQueue()
+	for ready != nil && c.waitsForLarge(ready.items[0]) {
 		c.large.push(ready.pop())
-		ready, share = c.turn()
+		ready, share = c.nextQueue()
 	}
 	if ready == nil {
 		return nil
@@ -73,7 +73,7 @@ func (c *core) gather() *request {
 	limits := c.limits(kind)
 	roomRows, roomBytes := max(1, min(c.cfg.APIBatchSize, limits.MaxItems)), limits.MaxBytes
 	if job == nil {
-		roomBytes = int(min(int64(roomBytes), c.share()))
+		roomBytes = int(min(int64(roomBytes), c.requestShare()))
 	}
 	req := &request{}
 	for range share {
@@ -81,55 +81,55 @@ func (c *core) gather() *request {
 			break
 		}
 		l := ready.items[0]
-		if len(req.runs) > 0 && (l.apart || l.job != job || l.name.Kind != kind || l.rows[0].PayloadSize > roomBytes) {
+		if len(req.runs) > 0 && (l.isolated || l.job != job || l.name.Kind != kind || l.rows[0].PayloadSize > roomBytes) {
 			break
 		}
-		rows, bytes := l.head(min(roomRows, l.most(limits.Mode)), roomBytes)
+		rows, bytes := l.head(min(roomRows, l.maxRunRows(limits.Mode)), roomBytes)
 		req.add(ready.pop(), rows)
 		roomRows -= len(rows)
 		roomBytes -= bytes
-		if l.apart {
+		if l.isolated {
 			break
 		}
 	}
 	return req
 }
 
-// turn returns the queue of the lane that has waited longest, and how many lanes share
+// nextQueue returns the queue of the lane that has waited longest, and how many lanes share
 // a request; nil if none is ready. Jobs have a part of the senders.
-func (c *core) turn() (queue *fifo[*lane], share int) {
+func (c *core) nextQueue() (queue *fifo[*lane], share int) {
 	var live, again *fifo[*lane]
 	lanes, shadows := 0, 0
 	for _, recv := range c.receivers {
-		if recv.suspect {
+		if recv.breakerOpen {
 			continue
 		}
-		live, again = longer(live, &recv.ready), longer(again, &recv.again)
+		live, again = longerWaiting(live, &recv.ready), longerWaiting(again, &recv.readyReplay)
 		lanes += recv.ready.len()
-		shadows += recv.again.len()
+		shadows += recv.readyReplay.len()
 	}
-	if again != nil && longer(live, again) == again {
-		if senders := c.forJobs(); senders > 0 {
+	if again != nil && longerWaiting(live, again) == again {
+		if senders := c.replayRequestRoom(); senders > 0 {
 			return again, (shadows + senders - 1) / senders
 		}
 	}
-	senders := max(1, c.free()-c.cfg.ahead())
+	senders := max(1, c.freeRequests()-c.cfg.claimAhead())
 	return live, (lanes + senders - 1) / senders
 }
 
-// longer returns the queue whose first lane has waited longer.
-func longer(a, b *fifo[*lane]) *fifo[*lane] {
-	if b.len() == 0 || a != nil && a.items[0].queued < b.items[0].queued {
+// longerWaiting returns the queue whose first lane has waited longer.
+func longerWaiting(a, b *fifo[*lane]) *fifo[*lane] {
+	if b.len() == 0 || a != nil && a.items[0].readyOrder < b.items[0].readyOrder {
 		return a
 	}
 	return b
 }
 
-// forJobs is how many requests with replayed rows may begin, so that live lanes find a
+// replayRequestRoom is how many requests with replayed rows may begin, so that live lanes find a
 // sender free: a quarter of them, or, while no live lane waits for one, all that live
 // requests leave but for a quarter. Probes and the halves of a request that failed may be
 // more.
-func (c *core) forJobs() int {
+func (c *core) replayRequestRoom() int {
 	jobs := c.replaying
 	for _, req := range c.toSend.items {
 		if req.job() != nil {
@@ -137,16 +137,16 @@ func (c *core) forJobs() int {
 		}
 	}
 	n := max(1, c.cfg.MaxConcurrentGroups/4)
-	if !slices.ContainsFunc(c.receivers, func(r *receiver) bool { return !r.suspect && r.ready.len() > 0 }) {
+	if !slices.ContainsFunc(c.receivers, func(r *receiver) bool { return !r.breakerOpen && r.ready.len() > 0 }) {
 		live := c.claiming + c.sending + c.toSend.len() - jobs
 		n = max(n, c.cfg.MaxConcurrentGroups-n-live)
 	}
 	return n - jobs
 }
 
-// most is how many rows the lane's next run may have.
-func (l *lane) most(mode sink.Mode) int {
-	if mode == sink.PerItem || l.looks > 0 {
+// maxRunRows is how many rows the lane's next run may have.
+func (l *lane) maxRunRows(mode sink.Mode) int {
+	if mode == sink.PerItem || l.lookups > 0 {
 		// A receiver that takes what comes after a failure would break the
 		// order; behind a row that is not visible nothing can go out anyway.
 		return 1
@@ -156,7 +156,7 @@ func (l *lane) most(mode sink.Mode) int {
 
 func (r *request) add(l *lane, rows []*row) {
 	r.runs = append(r.runs, &run{lane: l, rows: rows})
-	r.split = r.split || l.doubt > 0
+	r.split = r.split || l.bisecting > 0
 }
 
 // claimed takes the answers for a request, by position, and the time at that the
@@ -164,7 +164,7 @@ func (r *request) add(l *lane, rows []*row) {
 // out; settled ones are dropped.
 func (c *core) claimed(req *request, answers []store.ClaimAnswer, at, now time.Time) {
 	c.claiming--
-	recv := req.to()
+	recv := req.receiver()
 	kept := make([]*run, 0, len(req.runs))
 	for _, r := range req.runs {
 		n := len(r.rows)
@@ -178,13 +178,13 @@ func (c *core) claimed(req *request, answers []store.ClaimAnswer, at, now time.T
 	case len(kept) > 0:
 		c.toSend.push(req)
 	default:
-		c.over(req)
+		c.releaseLarge(req)
 		if req.probe {
 			recv.probes--
 		}
 	}
-	if recv.suspect {
-		c.dissolve(recv)
+	if recv.breakerOpen {
+		c.cancelUnsent(recv)
 	}
 }
 
@@ -196,61 +196,61 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 	for i, rw := range r.rows {
 		switch a := &answers[i]; a.Result {
 		case store.Claimed:
-			if c.took(rw, a, at); stop == nil {
+			if c.recordClaim(rw, a, at); stop == nil {
 				send = append(send, rw)
 				break
 			}
-			c.shed(rw)
+			c.shedPayload(rw)
 		case store.AlreadySettled, store.Gone:
-			c.unpark(rw)
+			c.deleteSpilled(rw)
 			c.drop(rw)
 		default:
 			if a.Result == store.Held {
 				rw.claimed = time.Time{} // it is somebody else's, and not ours to give back
-				c.shed(rw)
+				c.shedPayload(rw)
 			}
 			if stop == nil {
 				stop = a
 			}
 		}
 	}
-	l.prune(n)
+	l.removeDone(n)
 	r.rows = send
 	if stop != nil && stop.Result == store.TableLocked {
 		c.lockTable(l.name.Outbox, now)
 	}
 	if stop != nil && stop.Error != "" && len(send) == 0 {
-		l.refuse(stop.Error, now)
+		l.setRefusal(stop.Error, now)
 	} else {
 		l.refusal = ""
 	}
 	switch {
 	case c.ended || stop == nil && len(send) == 0 || len(send) > 0 && send[0].skip != nil:
-		c.shedRun(r)
+		c.shedPayloads(r)
 		c.release(l)
 		return false
 	case len(send) > 0:
-		l.state, l.inFlight, l.looks = laneSending, len(send), 0
+		l.state, l.inFlight, l.lookups = laneSending, len(send), 0
 		return true
 	case stop.Result == store.TableLocked:
 		c.release(l)
 		return false
 	}
-	c.wait(l, c.lookAgain(l, stop, now))
+	c.wait(l, c.nextVisibilityCheck(l, stop, now))
 	return false
 }
 
-// took notes that the claim has the row.
-func (c *core) took(rw *row, a *store.ClaimAnswer, at time.Time) {
-	if rw.seen = true; !a.Unmarked {
+// recordClaim notes that the claim has the row.
+func (c *core) recordClaim(rw *row, a *store.ClaimAnswer, at time.Time) {
+	if rw.seen = true; !a.Unwritten {
 		rw.claimed = at
 	}
 	rw.RetryCount = max(rw.RetryCount, a.RetryCount) // a table may have no column for it
-	c.refresh(rw, a.Payload)
+	c.setPayload(rw, a.Payload)
 }
 
-// refresh keeps a payload that the claim read again.
-func (c *core) refresh(rw *row, payload []byte) {
+// setPayload keeps a payload that the claim read again.
+func (c *core) setPayload(rw *row, payload []byte) {
 	if payload == nil {
 		return
 	}
@@ -258,22 +258,24 @@ func (c *core) refresh(rw *row, payload []byte) {
 	rw.Payload, rw.PayloadSize = payload, len(payload)
 }
 
-// lookAgain returns when to claim again after an answer that says wait.
-func (c *core) lookAgain(l *lane, a *store.ClaimAnswer, now time.Time) time.Time {
+// nextVisibilityCheck returns when to claim again after an answer that says wait.
+func (c *core) nextVisibilityCheck(l *lane, a *store.ClaimAnswer, now time.Time) time.Time {
 	if a.Result == store.Held && a.Until.After(now) {
 		return a.Until
 	}
-	l.looks++
-	until := now.Add(lookPause(l.looks))
-	if l.looks > lookAlone {
-		until = until.Truncate(lookPause(l.looks) / 8) // with others that wait so long
+	l.lookups++
+	until := now.Add(visibilityWait(l.lookups))
+	if l.lookups > maxSoloLookups {
+		until = until.Truncate(visibilityWait(l.lookups) / 8) // with others that wait so long
 	}
 	return until
 }
 
-// lookPause is the wait after a row was not yet visible for the n-th time in a
+// visibilityWait is the wait after a row was not yet visible for the n-th time in a
 // row, n from 1.
-func lookPause(n int) time.Duration { return min(lookFirst<<min(n-1, 10), lookMost) }
+func visibilityWait(n int) time.Duration {
+	return min(minVisibilityWait<<min(n-1, 10), maxVisibilityWait)
+}
 
 // nextRequest takes a claimed request to send; nil if there is none or no sender
 // is free. The caller reports it by answered.
@@ -290,7 +292,7 @@ func (c *core) nextRequest(now time.Time) *request {
 	for _, r := range req.runs {
 		for _, rw := range r.rows {
 			rw.attempts++
-			rw.proof = r.lane.to.livedSince(rw.failed)
+			rw.proof = r.lane.receiver.acceptedSince(rw.lastFailed)
 		}
 	}
 	return req

@@ -51,10 +51,10 @@ type Config struct {
 	TakeoverWait time.Duration
 }
 
-// ahead is how many requests are claimed before a sender is free for them. With one
+// claimAhead is how many requests are claimed before a sender is free for them. With one
 // row a request and a receiver that takes 20 ms, 64 senders have 3 answers in a
 // millisecond, and a claim takes some milliseconds.
-func (c *Config) ahead() int { return (c.MaxConcurrentGroups + 3) / 4 }
+func (c *Config) claimAhead() int { return (c.MaxConcurrentGroups + 3) / 4 }
 
 // OnFailed says what becomes of a lane whose row FAILED.
 type OnFailed string

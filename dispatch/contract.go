@@ -8,16 +8,16 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Ledger is what a dispatcher asks of a store.
-type Ledger interface {
+// Store is what a dispatcher asks of a store.
+type Store interface {
 	store.RowWriter
 	store.Holds
 	store.DeadLetters
-	store.Parker
+	store.Spiller
 }
 
-// Request is what an observer is told of a request.
-type Request struct {
+// RequestInfo is what an observer is told of a request.
+type RequestInfo struct {
 	Kind  string // of all rows
 	Rows  int
 	Lanes int
@@ -33,10 +33,10 @@ type Observer interface {
 	// Claimed: a claim answered n rows in this way.
 	Claimed(result store.ClaimResult, n int)
 	// Requested: a request was answered.
-	Requested(req Request, res *sink.Result, took time.Duration)
-	// Suspected: these endpoints of the sink are suspect now; nil: none is. It is
+	Requested(req RequestInfo, res *sink.Result, took time.Duration)
+	// BreakersChanged: these endpoints of the sink are suspect now; nil: none is. It is
 	// called again when one begins or ceases to be idle.
-	Suspected(all []Suspicion)
+	BreakersChanged(all []OpenBreaker)
 	// Stalled: for proof-wait the receiver has left the lane's first row unanswered
 	// while it took other rows.
 	Stalled(lane *LaneInfo)
@@ -53,18 +53,18 @@ type StoreObserver interface {
 	// StoreFailed: a claim or an outcome did not reach the store and is tried
 	// again.
 	StoreFailed(op string, err error)
-	ParkObserver
+	SpillObserver
 }
 
-// ParkObserver is told what became of rows that were to be parked.
-type ParkObserver interface {
-	// RowsParked: n rows are in the store's parked rows.
-	RowsParked(n int)
-	// Unparkable: the store does not take a row for its own sake. It stays in memory,
+// SpillObserver is told what became of rows that were to be parked.
+type SpillObserver interface {
+	// RowsSpilled: n rows are in the store's parked rows.
+	RowsSpilled(n int)
+	// RowUnspillable: the store does not take a row for its own sake. It stays in memory,
 	// in its place, and the checkpoint waits for it.
-	Unparkable(it *store.Item, err error)
-	// Parkable: no such row is left.
-	Parkable()
+	RowUnspillable(it *store.Item, err error)
+	// UnspillableCleared: no such row is left.
+	UnspillableCleared()
 	// Refused: the store refuses the claim or the outcome of one row, for the row's
 	// sake. It is tried again; Dispatcher.Refused tells until when.
 	Refused(row store.Ref, what string, err error)

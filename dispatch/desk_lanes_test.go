@@ -69,14 +69,14 @@ func (d *desk) Discard(ctx context.Context, _ store.Epoch, _ store.DeadLetterFil
 	return refs, err
 }
 
-func (d *desk) Suspected(all []Suspicion) {
+func (d *desk) BreakersChanged(all []OpenBreaker) {
 	d.set(func() {
 		words := "trusted"
 		for i, s := range all {
 			if i == 0 {
 				words = ""
 			}
-			words += s.Endpoint + s.Why.Class.String()
+			words += s.Endpoint + s.LastFailure.Class.String()
 			if s.Idle {
 				words += ", idle"
 			}
@@ -87,6 +87,6 @@ func (d *desk) Suspected(all []Suspicion) {
 
 func (d *desk) Stalled(lane *LaneInfo) { d.set(func() { d.stalled = append(d.stalled, lane.Head) }) }
 
-func (d *desk) Requested(req Request, _ *sink.Result, _ time.Duration) {
+func (d *desk) Requested(req RequestInfo, _ *sink.Result, _ time.Duration) {
 	d.set(func() { d.seen = append(d.seen, req) })
 }

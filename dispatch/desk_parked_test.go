@@ -18,7 +18,7 @@ type parkedTable struct {
 	never map[string]bool // ids that it refuses, with all of the call
 }
 
-func (p *parkedTable) Park(_ context.Context, _ store.Epoch, items []store.Item) error {
+func (p *parkedTable) Spill(_ context.Context, _ store.Epoch, items []store.Item) error {
 	p.guard.Lock()
 	defer p.guard.Unlock()
 	p.parks++
@@ -42,27 +42,27 @@ func (p *parkedTable) Park(_ context.Context, _ store.Epoch, items []store.Item)
 
 func bySeq(a, b store.Item) int { return cmp.Compare(a.Seq, b.Seq) }
 
-func (p *parkedTable) Unpark(_ context.Context, _ store.Epoch, rows []store.ParkedRef) error {
+func (p *parkedTable) DeleteSpilled(_ context.Context, _ store.Epoch, rows []store.SpilledRef) error {
 	p.forget(rows...)
 	return nil
 }
 
-func (p *parkedTable) forget(rows ...store.ParkedRef) {
+func (p *parkedTable) forget(rows ...store.SpilledRef) {
 	p.guard.Lock()
 	defer p.guard.Unlock()
 	if len(rows) == 0 {
 		return
 	}
-	gone := make(map[store.ParkedRef]bool, len(rows))
+	gone := make(map[store.SpilledRef]bool, len(rows))
 	for _, ref := range rows {
 		gone[ref] = true
 	}
 	p.items = slices.DeleteFunc(p.items, func(it store.Item) bool {
-		return gone[store.ParkedRef{Ref: it.Ref, Seq: it.Seq}]
+		return gone[store.SpilledRef{Ref: it.Ref, Seq: it.Seq}]
 	})
 }
 
-func (p *parkedTable) Parked(_ context.Context, from []store.ParkedFrom, each int) ([][]store.Item, error) {
+func (p *parkedTable) ReadSpilled(_ context.Context, from []store.SpilledRange, each int) ([][]store.Item, error) {
 	p.guard.Lock()
 	defer p.guard.Unlock()
 	answers := make([][]store.Item, len(from))
@@ -89,15 +89,15 @@ func hashOf(it *store.Item) store.LaneHash {
 }
 
 // lanes is what a store tells of its parked rows at a start.
-func (p *parkedTable) lanes() (lanes []store.ParkedLane) {
+func (p *parkedTable) lanes() (lanes []store.SpilledLane) {
 	p.guard.Lock()
 	defer p.guard.Unlock()
 	for i := range p.items {
 		it := &p.items[i]
-		at := slices.IndexFunc(lanes, func(l store.ParkedLane) bool { return l.Outbox == it.Outbox && l.Hash == hashOf(it) })
+		at := slices.IndexFunc(lanes, func(l store.SpilledLane) bool { return l.Outbox == it.Outbox && l.Hash == hashOf(it) })
 		if at < 0 {
 			at = len(lanes)
-			lanes = append(lanes, store.ParkedLane{Outbox: it.Outbox, Kind: it.Kind, Hash: hashOf(it)})
+			lanes = append(lanes, store.SpilledLane{Outbox: it.Outbox, Kind: it.Kind, Hash: hashOf(it)})
 		}
 		lanes[at].Rows++
 	}

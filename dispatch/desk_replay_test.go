@@ -9,13 +9,13 @@ import (
 
 // notes is what a desk is told of replayed rows.
 type notes struct {
-	refuse        error      // what DoneRows answers while it is set
+	refuse        error      // what FinishRows answers while it is set
 	done          [][]string // "job n id result error" of each statement
 	sent, refused int        // as observed
 }
 
-// DoneRows takes its time as other statements do.
-func (d *desk) DoneRows(ctx context.Context, _ store.Epoch, job string, done []store.ReplayDone) error {
+// FinishRows takes its time as other statements do.
+func (d *desk) FinishRows(ctx context.Context, _ store.Epoch, job string, done []store.FinishedRow) error {
 	err := d.statement(ctx, nil)
 	defer d.mu.Unlock()
 	if err == nil {
@@ -37,7 +37,7 @@ func (d *desk) replayed(sent, refused int) {
 	d.set(func() { d.notes.sent, d.notes.refused = d.notes.sent+sent, d.notes.refused+refused })
 }
 
-// replayOf numbers rows as those of a job, from a number on.
+// findReplay numbers rows as those of a job, from a number on.
 func replayOf(from int64, rows []store.Item) []store.ReplayRow {
 	out := make([]store.ReplayRow, len(rows))
 	for i := range rows {

@@ -46,7 +46,7 @@ type desk struct {
 	requests   [][]string
 	messages   []sink.Message
 	at         []time.Duration // of each request, since the test began
-	seen       []Request       // as observed
+	seen       []RequestInfo   // as observed
 	suspicions []string
 	stalled    []string // heads of lanes
 	shelf      shelf
@@ -150,7 +150,7 @@ func (d *desk) Settle(ctx context.Context, _ store.Epoch, outcomes []store.Outco
 	if err != nil {
 		return nil, err
 	}
-	var parked []store.ParkedRef
+	var parked []store.SpilledRef
 	for i := range results {
 		o := &outcomes[i]
 		switch results[i] = d.found; {
@@ -159,8 +159,8 @@ func (d *desk) Settle(ctx context.Context, _ store.Epoch, outcomes []store.Outco
 		case d.kept[o.ID]:
 			results[i] = store.WasLocked
 		}
-		if !results[i].Again() && o.Parked != 0 && o.Status.Settled() {
-			parked = append(parked, store.ParkedRef{Ref: o.Ref, Seq: o.Parked})
+		if !results[i].NeedsRetry() && o.SpilledSeq != 0 && o.Status.Settled() {
+			parked = append(parked, store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq})
 		}
 	}
 	d.forget(parked...)
@@ -225,12 +225,12 @@ func (d *desk) Vanished(rows []*store.Item) {
 	})
 }
 
-func (d *desk) RowsParked(n int) { d.set(func() { d.parkedRows += n }) }
+func (d *desk) RowsSpilled(n int) { d.set(func() { d.parkedRows += n }) }
 
-func (d *desk) Unparkable(it *store.Item, _ error) {
+func (d *desk) RowUnspillable(it *store.Item, _ error) {
 	d.set(func() { d.unparkable = append(d.unparkable, it.ID) })
 }
-func (d *desk) Parkable() { d.set(func() { d.unparkable = append(d.unparkable, "none") }) }
+func (d *desk) UnspillableCleared() { d.set(func() { d.unparkable = append(d.unparkable, "none") }) }
 func (d *desk) StoreFailed(op string, _ error) {
 	d.set(func() { d.failures = append(d.failures, op) })
 }

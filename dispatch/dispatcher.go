@@ -20,13 +20,13 @@ type Dispatcher struct {
 	Lease Lease
 	// Replays takes what became of replayed rows. Set it before Run where Replay is
 	// called.
-	Replays store.ReplayLedger
+	Replays store.ReplayFinisher
 	// Replayed, if it is set before Run, is told how many rows of jobs were sent, and
 	// how many were refused, once that is written. It must return at once.
 	Replayed func(sent, refused int)
 
 	cfg   Config
-	store Ledger
+	store Store
 	sink  sink.Sink
 	epoch store.Epoch
 	obs   Observer
@@ -35,43 +35,43 @@ type Dispatcher struct {
 
 	mu   sync.Mutex
 	core *core
-	// operating keeps what operators ask apart: the store's part and the core's
+	// operatorMu keeps what operators ask apart: the store's part and the core's
 	// belong together.
-	operating sync.Mutex
-	// telling keeps what the observer is told of suspicions in order; suspect is
+	operatorMu sync.Mutex
+	// breakersMu keeps what the observer is told of suspicions in order; suspect is
 	// what it was told last.
-	telling sync.Mutex
-	suspect []Suspicion
-	// relieved is when rows to park were last looked for; mu guards it.
-	relieved time.Time
-	// retried is when rows that the store did not take were last tried; mu guards it.
-	retried time.Time
-	// unparkable: the observer knows of rows that the store did not take; mu guards it.
-	unparkable bool
+	breakersMu   sync.Mutex
+	openBreakers []OpenBreaker
+	// lastExcessScan is when rows to park were last looked for; mu guards it.
+	lastExcessScan time.Time
+	// lastSpillRetry is when rows that the store did not take were last tried; mu guards it.
+	lastSpillRetry time.Time
+	// unspillableReported: the observer knows of rows that the store did not take; mu guards it.
+	unspillableReported bool
 	// Signals with room for one: something changed for whoever waits.
-	toClaim, toWrite, toPark, toNote, toAwait, toPing, freed, settled, roomy, replaying chan struct{}
+	toClaim, toWrite, toSpill, toRecord, toAwait, toPing, freed, settled, roomFreed, replayChanged chan struct{}
 
 	// claims and outcomes are what is asked of the store, in memory that is used
 	// again: the one belongs to claimRows, the other to writeOutcomes.
 	claims   []store.ClaimRow
 	outcomes []store.Outcome
 
-	toSend chan *request
-	over   chan struct{} // closed when Run ends
+	toSend  chan *request
+	stopped chan struct{} // closed when Run ends
 }
 
 // New returns the dispatcher of one sink for the leader of an epoch. It starts
 // nothing. drainTimeout is how long requests in flight may take once Run is asked
 // to end.
-func New(cfg Config, ledger Ledger, to sink.Sink, epoch store.Epoch, obs Observer, drainTimeout time.Duration) *Dispatcher {
+func New(cfg Config, ledger Store, to sink.Sink, epoch store.Epoch, obs Observer, drainTimeout time.Duration) *Dispatcher {
 	signal := func() chan struct{} { return make(chan struct{}, 1) }
 	d := &Dispatcher{
 		cfg: cfg, store: ledger, sink: to, epoch: epoch, obs: obs, drainTimeout: drainTimeout,
 		core:    newCore(cfg, to.Limits, rand.Float64),
-		toClaim: signal(), toWrite: signal(), toPark: signal(), toNote: signal(), toAwait: signal(), toPing: signal(),
-		freed: signal(), settled: signal(), roomy: signal(), replaying: signal(),
-		toSend: make(chan *request, cfg.MaxConcurrentGroups),
-		over:   make(chan struct{}),
+		toClaim: signal(), toWrite: signal(), toSpill: signal(), toRecord: signal(), toAwait: signal(), toPing: signal(),
+		freed: signal(), settled: signal(), roomFreed: signal(), replayChanged: signal(),
+		toSend:  make(chan *request, cfg.MaxConcurrentGroups),
+		stopped: make(chan struct{}),
 	}
 	_, d.core.canPing = to.(sink.Pinger)
 	return d
@@ -89,7 +89,7 @@ func notify(signal chan struct{}) {
 func (d *Dispatcher) Append(items []store.Item, t Ticket) {
 	d.mu.Lock()
 	d.core.append(items, t)
-	d.tellParking()
+	d.notifySpill()
 	d.mu.Unlock()
 	notify(d.toClaim)
 }
@@ -99,7 +99,7 @@ func (d *Dispatcher) Append(items []store.Item, t Ticket) {
 func (d *Dispatcher) Room() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.cfg.BufferRows - d.core.live()
+	return d.cfg.BufferRows - d.core.bufferedRows()
 }
 
 // Freeze keeps rows from being claimed until it is called with false.
@@ -126,7 +126,7 @@ func (d *Dispatcher) Held(outbox string) []string {
 func (d *Dispatcher) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	defer close(d.over)
+	defer close(d.stopped)
 	if d.cfg.TakeoverWait > 0 {
 		d.mu.Lock()
 		d.core.notBefore = time.Now().Add(d.cfg.TakeoverWait)
@@ -135,10 +135,10 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	workers, work := errgroup.WithContext(work)
 	workers.Go(func() error { return d.claimRows(work) })
 	workers.Go(func() error { return d.writeOutcomes(work) })
-	workers.Go(func() error { return d.keepParked(work) })
+	workers.Go(func() error { return d.runSpill(work) })
 	workers.Go(func() error { return d.awaitTables(work) })
 	if d.Replays != nil {
-		workers.Go(func() error { return d.noteReplayed(work) })
+		workers.Go(func() error { return d.recordReplayed(work) })
 	}
 	for range d.cfg.MaxConcurrentGroups {
 		workers.Go(func() error { return d.send(work) })
@@ -185,7 +185,7 @@ func (d *Dispatcher) drain(work context.Context) {
 	defer limit.Stop()
 	for {
 		d.mu.Lock()
-		quiet := d.core.quiet()
+		quiet := d.core.drained()
 		d.mu.Unlock()
 		if quiet {
 			return
@@ -211,12 +211,12 @@ func (d *Dispatcher) claimRows(ctx context.Context) error {
 		if len(d.core.outcomes) > 0 {
 			notify(d.toWrite) // some were due again
 		}
-		d.tellParking() // a lane may be due whose rows are parked
+		d.notifySpill() // a lane may be due whose rows are parked
 		reqs := d.core.nextClaims(maxStatementRows, now)
-		d.pump(now) // replayed rows need no claim
+		d.dispatchRequests(now) // replayed rows need no claim
 		wake, waiting := d.core.nextWake()
 		d.mu.Unlock()
-		d.tellSuspicions() // a row came for a suspect receiver, or the last one has left
+		d.notifyBreakers() // a row came for a suspect receiver, or the last one has left
 		if len(reqs) > 0 {
 			if err := d.claim(ctx, reqs); err != nil {
 				return err
@@ -237,37 +237,37 @@ func (d *Dispatcher) claimRows(ctx context.Context) error {
 	}
 }
 
-// announce wakes whoever waits for a change of the core. Who writes has nothing to do
+// wakeWorkers wakes whoever waits for a change of the core. Who writes has nothing to do
 // behind most claims, which is when a processor is needed to send.
-func (d *Dispatcher) announce() {
+func (d *Dispatcher) wakeWorkers() {
 	d.mu.Lock()
-	d.tellParking()
-	write, note, told := len(d.core.outcomes) > 0, len(d.core.done) > 0, d.core.told()
-	_, _, locked := d.core.nextLocked()
-	parkable := d.unparkable && d.core.unparkable == 0
+	d.notifySpill()
+	write, note, told := len(d.core.outcomes) > 0, len(d.core.replayDone) > 0, d.core.takeReplayChanged()
+	_, _, locked := d.core.nextLockedTable()
+	parkable := d.unspillableReported && d.core.unspillableRows == 0
 	if parkable {
-		d.unparkable = false
+		d.unspillableReported = false
 	}
 	d.mu.Unlock()
 	if parkable {
-		d.obs.Parkable()
+		d.obs.UnspillableCleared()
 	}
 	notify(d.toClaim)
 	if write {
 		notify(d.toWrite)
 	}
 	if note {
-		notify(d.toNote)
+		notify(d.toRecord)
 	}
 	if told {
-		notify(d.replaying)
+		notify(d.replayChanged)
 	}
 	if locked {
 		notify(d.toAwait)
 	}
 	notify(d.freed)
 	notify(d.settled)
-	notify(d.roomy)
+	notify(d.roomFreed)
 }
 
 // send is one sender.
@@ -295,43 +295,43 @@ func (d *Dispatcher) send(ctx context.Context) error {
 // answered takes an answer to the core.
 func (d *Dispatcher) answered(req *request, res *sink.Result, began time.Time) {
 	now := time.Now()
-	seen := Request{Kind: req.runs[0].rows[0].Kind, Rows: req.size(), Lanes: len(req.runs), Probe: req.probe, Split: req.split}
+	seen := RequestInfo{Kind: req.runs[0].rows[0].Kind, Rows: req.size(), Lanes: len(req.runs), Probe: req.probe, Split: req.split}
 	d.obs.Requested(seen, res, now.Sub(began))
 	d.mu.Lock()
 	d.core.answered(req, res, now)
-	d.pump(now)
-	stalled, ping := d.core.stalled, d.core.toPing.len() > 0
-	d.core.stalled = nil
+	d.dispatchRequests(now)
+	stalled, ping := d.core.newlyStalled, d.core.toPing.len() > 0
+	d.core.newlyStalled = nil
 	d.mu.Unlock()
 	if ping {
 		notify(d.toPing)
 	}
-	d.announce()
+	d.wakeWorkers()
 	for i := range stalled {
 		d.obs.Stalled(&stalled[i])
 	}
-	d.tellSuspicions()
+	d.notifyBreakers()
 }
 
-// tellSuspicions tells the observer of endpoints that became suspect or are so no
+// notifyBreakers tells the observer of endpoints that became suspect or are so no
 // more.
-func (d *Dispatcher) tellSuspicions() {
-	d.telling.Lock()
-	defer d.telling.Unlock()
+func (d *Dispatcher) notifyBreakers() {
+	d.breakersMu.Lock()
+	defer d.breakersMu.Unlock()
 	d.mu.Lock()
-	now := d.core.suspicions()
+	now := d.core.openBreakers()
 	d.mu.Unlock()
-	same := slices.EqualFunc(now, d.suspect, func(a, b Suspicion) bool {
-		return a.Endpoint == b.Endpoint && a.Why.Class == b.Why.Class && a.Idle == b.Idle
+	same := slices.EqualFunc(now, d.openBreakers, func(a, b OpenBreaker) bool {
+		return a.Endpoint == b.Endpoint && a.LastFailure.Class == b.LastFailure.Class && a.Idle == b.Idle
 	})
-	if d.suspect = now; !same {
-		d.obs.Suspected(now)
+	if d.openBreakers = now; !same {
+		d.obs.BreakersChanged(now)
 	}
 }
 
-// pump hands claimed requests to the senders, which have room for all that may
+// dispatchRequests hands claimed requests to the senders, which have room for all that may
 // be sent at once. The caller holds the lock.
-func (d *Dispatcher) pump(now time.Time) {
+func (d *Dispatcher) dispatchRequests(now time.Time) {
 	for req := d.core.nextRequest(now); req != nil; req = d.core.nextRequest(now) {
 		d.toSend <- req
 	}

@@ -13,7 +13,7 @@ import (
 
 // unmarked is a claim that wrote nothing.
 func unmarked(*store.ClaimRow) store.ClaimAnswer {
-	return store.ClaimAnswer{Result: store.Claimed, Unmarked: true}
+	return store.ClaimAnswer{Result: store.Claimed, Unwritten: true}
 }
 
 // early makes the desk a table that does not show its rows yet.
@@ -152,20 +152,20 @@ func TestAParkedRowWhoseOutcomeIsTooEarly(t *testing.T) {
 	rows := items("a", "1")
 	rows[0].Seq = 1
 	c.append(rows, nil)
-	c.press(true)
-	c.nextParks(10)
-	c.parked(make([]bool, len(c.parkings)))
+	c.spillForLog(true)
+	c.nextSpills(10)
+	c.spillsWritten(make([]bool, len(c.spilling)))
 	req := c.nextClaims(10, now)[0]
-	c.claimed(req, []store.ClaimAnswer{{Result: store.Claimed, Unmarked: true}}, now, now)
+	c.claimed(req, []store.ClaimAnswer{{Result: store.Claimed, Unwritten: true}}, now, now)
 	c.answered(c.nextRequest(now), &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, now)
 	for i, result := range []store.SettleResult{store.TooEarly, store.Written} {
-		c.tick(now.Add(time.Duration(i) * lookFirst))
-		if batch := c.nextOutcomes(10); len(batch) != 1 || batch[0].Parked != 1 {
+		c.tick(now.Add(time.Duration(i) * minVisibilityWait))
+		if batch := c.nextOutcomes(10); len(batch) != 1 || batch[0].SpilledSeq != 1 {
 			t.Fatalf("outcomes: %v", batch)
 		}
 		c.written([]store.SettleResult{result}, now)
-		if s := c.stats(); s.Parked != 1-i || s.Waiting != 1-i {
-			t.Errorf("after %d: %d parked, %d waiting", result, s.Parked, s.Waiting)
+		if s := c.stats(); s.Spilled != 1-i || s.Waiting != 1-i {
+			t.Errorf("after %d: %d parked, %d waiting", result, s.Spilled, s.Waiting)
 		}
 	}
 }
@@ -181,16 +181,16 @@ func TestAMendedRowIsLookedAt(t *testing.T) {
 	rows[0].Txn = 7
 	c.append(rows, nil)
 	req := c.nextClaims(10, now)[0]
-	c.claimed(req, []store.ClaimAnswer{{Result: store.Claimed, Unmarked: true}}, now, now)
+	c.claimed(req, []store.ClaimAnswer{{Result: store.Claimed, Unwritten: true}}, now, now)
 	c.answered(c.nextRequest(now), &sink.Result{Outcome: sink.Outcome{Class: sink.Rejected}}, now)
 	c.nextOutcomes(10)
-	c.mended([]store.Ref{rows[0].Ref}, now)
+	c.releaseFixed([]store.Ref{rows[0].Ref}, now)
 	c.written([]store.SettleResult{store.Written}, now)
 	again := c.nextClaims(10, now)
 	if len(again) != 1 {
 		t.Fatalf("%d claims", len(again))
 	}
-	if claim := again[0].claims(nil)[0]; claim.Txn != 0 {
+	if claim := again[0].appendClaims(nil)[0]; claim.Txn != 0 {
 		t.Errorf("the claim names transaction %d: it would take the log's word for the row", claim.Txn)
 	}
 }

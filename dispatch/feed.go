@@ -19,71 +19,71 @@ type Feed struct {
 	epoch    store.Epoch
 	captured int64 // rows numbered under this epoch
 	routes   map[string]*Dispatcher
-	tanks    []*tank // of each sink
-	observed func(outbox string, rows int)
-	freed    chan struct{} // a buffer may have room again
-	look     store.Looker  // while the relay catches up
-	// clean counts the rows since the last look that found a settled one, and
+	buffers  []*bufferState // of each sink
+	onRows   func(outbox string, rows int)
+	freed    chan struct{}      // a buffer may have room again
+	statuses store.StatusReader // while the relay catches up
+	// unsettledStreak counts the rows since the last look that found a settled one, and
 	// spared how many of those that follow are taken without a look.
-	clean, spared int
+	unsettledStreak, uncheckedRows int
 
-	// Marked, if set before Run, is told of each marker once the rows of its batch are
+	// OnMarker, if set before Run, is told of each marker once the rows of its batch are
 	// in their lanes, with the position of that batch and the last seq given out: all
 	// that committed before the marker is in a lane, parked or settled by then.
-	Marked func(token string, at store.Position, seq store.Seq)
-	// Parks, if set before Run, lets rows be parked. A source that reads tables
+	OnMarker func(token string, at store.Position, seq store.Seq)
+	// SpillEnabled, if set before Run, lets rows be parked. A source that reads tables
 	// leaves out instead what does not move.
-	Parks bool
-	// ClaimsTell, if set before Run, says that every claim finds out whether its row
+	SpillEnabled bool
+	// ClaimsDetectSettled, if set before Run, says that every claim finds out whether its row
 	// is settled: while the relay catches up, rows need not all be looked up.
-	ClaimsTell bool
+	ClaimsDetectSettled bool
 
-	pressed, paused atomic.Bool
+	logPressure, paused atomic.Bool
 }
 
 // NewFeed returns the feed of a leader. routes gives the dispatcher of each
 // outbox by name; observed is told how many rows of an outbox came. Call it
 // before the dispatchers run.
 func NewFeed(tracker *checkpoint.Tracker, epoch store.Epoch, routes map[string]*Dispatcher, observed func(outbox string, rows int)) *Feed {
-	f := &Feed{tracker: tracker, epoch: epoch, routes: routes, observed: observed, freed: make(chan struct{}, 1)}
+	f := &Feed{tracker: tracker, epoch: epoch, routes: routes, onRows: observed, freed: make(chan struct{}, 1)}
 	for _, d := range routes {
 		d.freed = f.freed
-		if !slices.ContainsFunc(f.tanks, func(t *tank) bool { return t.Dispatcher == d }) {
-			f.tanks = append(f.tanks, &tank{Dispatcher: d})
+		if !slices.ContainsFunc(f.buffers, func(t *bufferState) bool { return t.Dispatcher == d }) {
+			f.buffers = append(f.buffers, &bufferState{Dispatcher: d})
 		}
 	}
 	return f
 }
 
-// overflow is how many times its buffer a sink may hold in rows while it is being
+// maxBufferFactor is how many times its buffer a sink may hold in rows while it is being
 // relieved.
-const overflow = 2
+const maxBufferFactor = 2
 
-// Press says whether the log that is kept for the relay has reached its bound: then
+// SetLogPressure says whether the log that is kept for the relay has reached its bound: then
 // the source is not paused any more, and whatever is in the way is parked.
-func (f *Feed) Press(pressed bool) {
-	f.pressed.Store(pressed)
+func (f *Feed) SetLogPressure(pressed bool) {
+	f.logPressure.Store(pressed)
 	notify(f.freed)
 }
 
 // Paused reports whether the source is paused for want of room.
 func (f *Feed) Paused() bool { return f.paused.Load() }
 
-// room reports whether more may be read: some buffer has room, and none is over by
+// hasRoom reports whether more may be read: some buffer has room, and none is over by
 // too much. A full buffer is relieved: of lanes that stand still, and beside a sink
 // with room, or a log at its bound, of others too. So a sink that is slow or dead
 // takes nothing from the others, and one that catches up parks nothing.
-func (f *Feed) room() bool {
+func (f *Feed) hasRoom() bool {
 	some, over, now := false, false, time.Now()
-	for _, t := range f.tanks {
-		n := t.look(now)
+	for _, t := range f.buffers {
+		n := t.measure(now)
 		some = some || n > 0
-		over = over || n <= -(overflow-1)*t.cfg.BufferRows && n+t.flying() <= -(overflow-1)*t.cfg.BufferRows
+		over = over || n <= -(maxBufferFactor-1)*t.cfg.BufferRows && n+t.inFlightRows() <= -(maxBufferFactor-1)*t.cfg.BufferRows
 	}
-	pressed := f.Parks && f.pressed.Load()
-	for _, t := range f.tanks {
-		if f.Parks && t.full {
-			t.Relieve(pressed || some && t.slow)
+	pressed := f.SpillEnabled && f.logPressure.Load()
+	for _, t := range f.buffers {
+		if f.SpillEnabled && t.full {
+			t.SpillExcess(pressed || some && t.slow)
 		}
 	}
 	may := (some || pressed) && !over
@@ -91,22 +91,22 @@ func (f *Feed) room() bool {
 	return may
 }
 
-// tank is what the feed knows of a sink's buffer.
-type tank struct {
+// bufferState is what the feed knows of a sink's buffer.
+type bufferState struct {
 	*Dispatcher
-	full  bool
-	slow  bool      // it will stay full for long
-	since time.Time // when rows were last counted, zero while there is room
-	gone  int64     // rows that had left by then
+	full     bool
+	slow     bool      // it will stay full for long
+	since    time.Time // when rows were last counted, zero while there is room
+	doneRows int64     // rows that had left by then
 }
 
-// A buffer is slow if less than a quarter of it has left after slowAfter: it would
+// A buffer is slow if less than a quarter of it has left after slowBufferAfter: it would
 // take more than two seconds to empty.
-const slowAfter = 500 * time.Millisecond
+const slowBufferAfter = 500 * time.Millisecond
 
-// look returns how many rows fit in.
-func (t *tank) look(now time.Time) (room int) {
-	room, gone, suspect := t.level()
+// measure returns how many rows fit in.
+func (t *bufferState) measure(now time.Time) (room int) {
+	room, gone, suspect := t.bufferLevel()
 	t.full = room <= 0
 	switch {
 	case room > t.cfg.BufferRows/4:
@@ -115,24 +115,24 @@ func (t *tank) look(now time.Time) (room int) {
 	case suspect:
 		t.slow = true
 	case t.since.IsZero():
-		t.since, t.gone = now, gone
-	case now.Sub(t.since) >= slowAfter:
-		t.slow = gone-t.gone < int64(t.cfg.BufferRows/4)
-		t.since, t.gone = now, gone
+		t.since, t.doneRows = now, gone
+	case now.Sub(t.since) >= slowBufferAfter:
+		t.slow = gone-t.doneRows < int64(t.cfg.BufferRows/4)
+		t.since, t.doneRows = now, gone
 	}
 	return room
 }
 
-// lookForRoom is how often a paused source looks for rows to park.
-const lookForRoom = 100 * time.Millisecond
+// roomPollInterval is how often a paused source looks for rows to park.
+const roomPollInterval = 100 * time.Millisecond
 
 // Run takes batches until the context ends or the channel is closed. While there
 // is no room it takes none, which pauses the source.
 func (f *Feed) Run(ctx context.Context, in <-chan capture.Batch) error {
-	for _, t := range f.tanks {
-		t.mayPark(f.Parks)
+	for _, t := range f.buffers {
+		t.enableSpill(f.SpillEnabled)
 	}
-	if f.look != nil {
+	if f.statuses != nil {
 		if err := f.catchUp(ctx, in); err != nil {
 			return err
 		}
@@ -148,7 +148,7 @@ func (f *Feed) Run(ctx context.Context, in <-chan capture.Batch) error {
 			if !open {
 				return nil
 			}
-			if err := f.take(&b); err != nil {
+			if err := f.appendBatch(&b); err != nil {
 				return err
 			}
 		}
@@ -156,12 +156,12 @@ func (f *Feed) Run(ctx context.Context, in <-chan capture.Batch) error {
 }
 
 func (f *Feed) waitForRoom(ctx context.Context) error {
-	for !f.room() {
+	for !f.hasRoom() {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-f.freed:
-		case <-time.After(lookForRoom): // a lane may stand still by now
+		case <-time.After(roomPollInterval): // a lane may stand still by now
 		}
 	}
 	return nil
@@ -176,15 +176,15 @@ func (f *Feed) Backlog(items []store.Item, parked int64, position store.Position
 	return f.split(items, func(d *Dispatcher, part []store.Item) { d.Append(part, t) })
 }
 
-func (f *Feed) take(b *capture.Batch) error {
+func (f *Feed) appendBatch(b *capture.Batch) error {
 	seq := f.number(b.Items)
 	t := f.tracker.Begin(b.Position, seq, len(b.Items))
 	if err := f.split(b.Items, func(d *Dispatcher, part []store.Item) { d.Append(part, t) }); err != nil {
 		return err
 	}
 	for _, token := range b.Marks {
-		if f.Marked != nil {
-			f.Marked(token, b.Position, seq)
+		if f.OnMarker != nil {
+			f.OnMarker(token, b.Position, seq)
 		}
 	}
 	return nil
@@ -193,19 +193,19 @@ func (f *Feed) take(b *capture.Batch) error {
 // Held implements checkpoint.Lanes.
 func (f *Feed) Held(outbox string) []string { return f.routes[outbox].Held(outbox) }
 
-// Watch implements checkpoint.Lanes.
-func (f *Feed) Watch(on bool) {
+// TrackSettled implements checkpoint.Lanes.
+func (f *Feed) TrackSettled(on bool) {
 	for _, d := range f.routes {
-		d.Watch(on)
+		d.TrackSettled(on)
 	}
 }
 
-// Found implements checkpoint.Lanes. Nobody waits for these rows: what is lost
+// InsertFound implements checkpoint.Lanes. Nobody waits for these rows: what is lost
 // with the process is found again.
-func (f *Feed) Found(items []store.Item) (placed int) {
+func (f *Feed) InsertFound(items []store.Item) (placed int) {
 	for len(items) > 0 {
 		n := sameOutbox(items)
-		placed += f.routes[items[0].Outbox].Found(items[:n])
+		placed += f.routes[items[0].Outbox].InsertFound(items[:n])
 		items = items[n:]
 	}
 	return placed
@@ -228,7 +228,7 @@ func (f *Feed) split(items []store.Item, hand func(*Dispatcher, []store.Item)) e
 		if !ok {
 			return fmt.Errorf("row %s of outbox %s has no sink", items[0].ID, outbox)
 		}
-		f.observed(outbox, n)
+		f.onRows(outbox, n)
 		hand(d, items[:n])
 		items = items[n:]
 	}

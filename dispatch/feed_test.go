@@ -126,7 +126,7 @@ func TestThePositionFollowsWhatIsSettled(t *testing.T) {
 		f := newFeeding(DefaultConfig())
 		at := func(position store.Position, n int64) {
 			t.Helper()
-			cp, _ := f.tracker.Frontier()
+			cp, _ := f.tracker.Watermark()
 			newDesk().expect(t, "checkpoint", cp, store.Checkpoint{Position: position, Seq: store.NewSeq(7, n)})
 		}
 		if err := f.run(capture.Batch{Position: "p1"}); err != nil {
@@ -185,7 +185,7 @@ func TestFullBuffersPauseTheFeed(t *testing.T) {
 		in := make(chan capture.Batch)
 		done := make(chan error, 1)
 		go func() { done <- f.Run(ctx, in) }()
-		newDesk().expect(t, "rows taken for one sink while the other has room", fill(in, "jobs", 1000), 3*overflow)
+		newDesk().expect(t, "rows taken for one sink while the other has room", fill(in, "jobs", 1000), 3*maxBufferFactor)
 		newDesk().expect(t, "rows taken for the other", fill(in, "events", 1000), 0)
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
@@ -233,13 +233,13 @@ func TestTheFeedGoesOnWhenThereIsRoom(t *testing.T) {
 // A marker is told behind the rows that committed before it, with the place up to
 // which all are in lanes; so, too, while the relay catches up.
 func TestAMarkerIsToldBehindTheRowsOfItsBatch(t *testing.T) {
-	for _, look := range []store.Looker{nil, &known{}} {
+	for _, look := range []store.StatusReader{nil, &known{}} {
 		f := newFeeding(DefaultConfig())
 		if look != nil {
-			f.CatchUp(look)
+			f.BeginCatchUp(look)
 		}
 		var told []string
-		f.Marked = func(token string, at store.Position, seq store.Seq) {
+		f.OnMarker = func(token string, at store.Position, seq store.Seq) {
 			events, _ := laneOf(t, f.events)
 			jobs, _ := laneOf(t, f.jobs)
 			told = append(told, fmt.Sprintf("%s at %s, %d of %d: %s, %s", token, at, seq-store.NewSeq(7, 0), seq.Epoch(), events, jobs))

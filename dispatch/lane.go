@@ -22,60 +22,60 @@ type row struct {
 	claimed time.Time
 	// attempts counts the requests that carried the row.
 	attempts int
-	// failing is when the first of the failures in a row ended that no success
+	// firstFailed is when the first of the failures in a row ended that no success
 	// of the row can follow, failed when the latest did, and refused when it was
 	// last counted without proof or first refused.
-	failing, failed, refused time.Time
+	firstFailed, lastFailed, lastRefused time.Time
 	// proof says that the receiver took another row between the latest failure
 	// and the attempt under way.
 	proof bool
 	// seen: a claim has found it, so it is visible.
 	seen bool
-	// mended: somebody requeued or discarded it while its FAILED was on its way
+	// requeuedInFlight: somebody requeued or discarded it while its FAILED was on its way
 	// back from the store.
-	mended bool
+	requeuedInFlight bool
 	// skip is set when somebody waits for the row to be passed over.
-	skip *skip
+	skip *skipRequest
 	// requeued: it was FAILED, and somebody set it back.
 	requeued bool
-	// parked: the store has it in its lane's parked rows; parking: it is being
+	// spilled: the store has it in its lane's parked rows; parking: it is being
 	// put there, and late is its outcome, which waits for that.
-	parked, parking bool
-	late            *outcome
-	// unparkable: the store does not take it.
-	unparkable bool
-	// back: it was read back; returning: its claim is being given back, so that it
+	spilled, spilling bool
+	pendingOutcome    *outcome
+	// unspillable: the store does not take it.
+	unspillable bool
+	// reloaded: it was read back; returning: its claim is being given back, so that it
 	// may leave memory; spilled: the table refuses its outcome, and it is parked and in
 	// no lane.
-	back, returning, spilled bool
-	// extra is by how many rows more it counts, for its texts are long.
-	extra int
+	reloaded, unclaiming, detached bool
+	// extraWeight is by how many rows more it counts, for its texts are long.
+	extraWeight int
 	// done: delivered, or found settled or gone; it leaves the lane.
 	done bool
 	// job sends the row again, as its n-th; nil: it is live.
-	job *job
-	n   int64
+	job     *job
+	replayN int64
 }
 
-// memo is what a failing row leaves behind in its lane when it leaves memory.
-type memo struct {
-	ref                      store.Ref
-	retries                  int
-	failing, failed, refused time.Time
+// failureMemo is what a failing row leaves behind in its lane when it leaves memory.
+type failureMemo struct {
+	ref                                  store.Ref
+	retries                              int
+	firstFailed, lastFailed, lastRefused time.Time
 }
 
-// note keeps what is known of the failures of the lane's first row.
-func (l *lane) note() {
-	if rw := l.rows[0]; !rw.failed.IsZero() {
-		l.memo = &memo{rw.Ref, rw.RetryCount, rw.failing, rw.failed, rw.refused}
+// saveFailures keeps what is known of the failures of the lane's first row.
+func (l *lane) saveFailures() {
+	if rw := l.rows[0]; !rw.lastFailed.IsZero() {
+		l.memo = &failureMemo{rw.Ref, rw.RetryCount, rw.firstFailed, rw.lastFailed, rw.lastRefused}
 	}
 }
 
-// recall gives it back to the row.
-func (l *lane) recall(rw *row) {
+// restoreFailures gives it back to the row.
+func (l *lane) restoreFailures(rw *row) {
 	if m := l.memo; m != nil && m.ref == rw.Ref {
 		rw.RetryCount = max(rw.RetryCount, m.retries)
-		rw.failing, rw.failed, rw.refused = m.failing, m.failed, m.refused
+		rw.firstFailed, rw.lastFailed, rw.lastRefused = m.firstFailed, m.lastFailed, m.lastRefused
 		l.memo = nil
 	}
 }
@@ -101,28 +101,28 @@ func (s laneState) String() string {
 
 // lane is the FIFO of one group. The rows that are in flight are its first.
 type lane struct {
-	name  LaneName
-	to    *receiver
-	state laneState
-	rows  []*row
-	// tail are rows behind parked ones that the store does not take.
-	tail     []*row
-	inFlight int // rows of the run being claimed or sent, or the one being written
+	name     LaneName
+	receiver *receiver
+	state    laneState
+	rows     []*row
+	// unspillableTail are rows behind parked ones that the store does not take.
+	unspillableTail []*row
+	inFlight        int // rows of the run being claimed or sent, or the one being written
 	// limit is the most rows in the next run, doubled by successes.
 	limit int
-	// doubt is how many rows from the head on are known to hold one that the
+	// bisecting is how many rows from the head on are known to hold one that the
 	// receiver does not take; 0 if nothing is known.
-	doubt int
-	// apart: its last request failed. It shares none with other lanes, so that
+	bisecting int
+	// isolated: its last request failed. It shares none with other lanes, so that
 	// they do not suffer for its rows.
-	apart bool
+	isolated bool
 	// failures counts failed attempts since the last success, looks the claims
 	// in a row that found the head not yet visible.
-	failures, looks int
-	wakeAt          time.Time
-	queued          uint64 // its turn among those that are ready
-	tried           uint64 // the latest suspicion of its receiver under which it was tried
-	problem         string // the latest failure of its head
+	failures, lookups int
+	wakeAt            time.Time
+	readyOrder        uint64 // its turn among those that are ready
+	triedOpening      uint64 // the latest suspicion of its receiver under which it was tried
+	lastError         string // the latest failure of its head
 	// stalled: its head fails for want of an answer, for long, while the receiver
 	// takes other rows.
 	stalled bool
@@ -132,43 +132,43 @@ type lane struct {
 	refusedSince    time.Time
 	blocked, paused *store.Hold
 	job             *job     // whose rows it has; nil: it is live
-	replays         []string // jobs that keep it from moving
+	replayHolds     []string // jobs that keep it from moving
 
-	born uint64 // orders lanes
-	// behind: more rows of the lane are parked behind those in memory; beyond is
+	createdOrder uint64 // orders lanes
+	// hasSpilled: more rows of the lane are parked behind those in memory; beyond is
 	// how many, as far as it is known.
-	behind bool
-	beyond int
-	after  store.Seq // no row up to it is to be read back
-	// parking counts the lane's rows that are on their way to the store. Once
+	hasSpilled   bool
+	spilledRows  int
+	reloadedUpTo store.Seq // no row up to it is to be read back
+	// spilling counts the lane's rows that are on their way to the store. Once
 	// they are there, a lane that shrinks keeps keep rows in memory.
-	parking, keep int
-	// hungry: queued to be read back; reading: being read.
-	hungry, reading bool
-	missed          bool // while it was being read, rows came behind it
-	memo            *memo
-	asked           bool // somebody wants to see its first row
-	probed          bool // it was sent as a probe
-	locked          bool // ready, and its table is locked; see lockedTable
+	spilling, keepRows int
+	// needsReload: queued to be read back; reading: being read.
+	needsReload, reloading bool
+	missedDuringReload     bool // while it was being read, rows came behind it
+	memo                   *failureMemo
+	headRequested          bool // somebody wants to see its first row
+	probed                 bool // it was sent as a probe
+	locked                 bool // ready, and its table is locked; see lockedTable
 }
 
 const (
-	// parkedWord names the state of a lane whose rows are all parked.
-	parkedWord = "parked"
-	// replayingWord names that of a lane that stands while a job replays its rows.
-	replayingWord = "replaying"
-	// stalledWord names that of a lane whose head the receiver leaves unanswered while
+	// stateSpilled names the state of a lane whose rows are all parked.
+	stateSpilled = "parked"
+	// stateReplaying names that of a lane that stands while a job replays its rows.
+	stateReplaying = "replaying"
+	// stateStalled names that of a lane whose head the receiver leaves unanswered while
 	// it takes other rows.
-	stalledWord = "stalled"
+	stateStalled = "stalled"
 )
 
-// word names the lane's state for metrics and operators.
-func (l *lane) word() string {
+// stateName names the lane's state for metrics and operators.
+func (l *lane) stateName() string {
 	switch {
 	case l.state == laneIdle:
-		return parkedWord
+		return stateSpilled
 	case l.state != laneHeld && l.stalled:
-		return stalledWord
+		return stateStalled
 	case l.locked:
 		return laneWaiting.String()
 	case l.state != laneHeld:
@@ -178,42 +178,42 @@ func (l *lane) word() string {
 	case l.paused != nil:
 		return store.Paused.String()
 	}
-	return replayingWord
+	return stateReplaying
 }
 
-// standing reports whether somebody has to let the lane go.
-func (l *lane) standing() bool { return l.blocked != nil || l.paused != nil || len(l.replays) > 0 }
+// onHold reports whether somebody has to let the lane go.
+func (l *lane) onHold() bool { return l.blocked != nil || l.paused != nil || len(l.replayHolds) > 0 }
 
-// leaving reports whether the lane is to give up its rows.
-func (l *lane) leaving() bool { return l.job != nil && l.job.leaving }
+// withdrawing reports whether the lane is to give up its rows.
+func (l *lane) withdrawing() bool { return l.job != nil && l.job.withdrawing }
 
 // newLane makes the lane of a name.
 func (c *core) newLane(name LaneName) *lane {
-	c.stamp++
-	l := &lane{name: name, limit: c.cfg.APIBatchSize, to: c.receiver(name.Kind), born: c.stamp}
-	l.to.lanes++
+	c.lastOrder++
+	l := &lane{name: name, limit: c.cfg.APIBatchSize, receiver: c.receiver(name.Kind), createdOrder: c.lastOrder}
+	l.receiver.lanes++
 	return l
 }
 
 // hold keeps the lane until somebody lets it go.
 func (l *lane) hold() {
 	if l.state != laneHeld {
-		l.to.held++
+		l.receiver.held++
 	}
 	l.state = laneHeld
 }
 
-// letGo ends hold.
-func (l *lane) letGo() {
-	l.to.held--
+// unhold ends hold.
+func (l *lane) unhold() {
+	l.receiver.held--
 	l.state = laneIdle
 }
 
-// forget drops a lane that has nothing left.
-func (c *core) forget(l *lane) {
-	l.to.lanes--
+// removeLane drops a lane that has nothing left.
+func (c *core) removeLane(l *lane) {
+	l.receiver.lanes--
 	if l.job != nil {
-		l.to.shadows--
+		l.receiver.replayLanes--
 		delete(l.job.lanes, l.name)
 		return
 	}
@@ -234,13 +234,13 @@ type request struct {
 	// one that did not wait for its time.
 	probe, eager bool
 	// split: it looks for the row to blame for an earlier failure.
-	split   bool
-	started time.Time // when it was handed to a sender
-	heavy   int64     // what it takes of the bytes for large rows
+	split      bool
+	started    time.Time // when it was handed to a sender
+	largeBytes int64     // what it takes of the bytes for large rows
 }
 
-// to is the receiver that the request goes to.
-func (r *request) to() *receiver { return r.runs[0].lane.to }
+// receiver is the receiver that the request goes to.
+func (r *request) receiver() *receiver { return r.runs[0].lane.receiver }
 
 // job is the replay whose rows the request carries; nil: they are live.
 func (r *request) job() *job { return r.runs[0].lane.job }
@@ -276,7 +276,7 @@ func (l *lane) head(maxRows, maxBytes int) (rows []*row, bytes int) {
 	n := 0
 	for n < len(l.rows) && n < maxRows {
 		size := l.rows[n].PayloadSize
-		if n > 0 && (bytes+size > maxBytes || l.rows[n].returning) {
+		if n > 0 && (bytes+size > maxBytes || l.rows[n].unclaiming) {
 			break
 		}
 		bytes += size
@@ -285,8 +285,8 @@ func (l *lane) head(maxRows, maxBytes int) (rows []*row, bytes int) {
 	return slices.Clone(l.rows[:n]), bytes
 }
 
-// prune takes the rows that are done out of the first n of the lane.
-func (l *lane) prune(n int) {
+// removeDone takes the rows that are done out of the first n of the lane.
+func (l *lane) removeDone(n int) {
 	kept := 0
 	for _, rw := range l.rows[:n] {
 		switch {
@@ -294,7 +294,7 @@ func (l *lane) prune(n int) {
 			l.rows[kept] = rw
 			kept++
 		case !rw.requeued:
-			l.after = max(l.after, rw.Seq)
+			l.reloadedUpTo = max(l.reloadedUpTo, rw.Seq)
 		}
 	}
 	if kept == 0 {
@@ -315,21 +315,21 @@ func (l *lane) insert(rows []*row) {
 	l.rows = slices.Insert(l.rows, at, rows...)
 }
 
-// passed notes that the receiver took the first n rows of the lane.
-func (l *lane) passed(n, most int) {
-	l.recover()
-	if l.doubt = max(0, l.doubt-n); l.doubt > 0 {
-		l.limit = max(1, l.doubt/2)
+// recordDelivered notes that the receiver took the first n rows of the lane.
+func (l *lane) recordDelivered(n, most int) {
+	l.resetFailures()
+	if l.bisecting = max(0, l.bisecting-n); l.bisecting > 0 {
+		l.limit = max(1, l.bisecting/2)
 		return
 	}
-	l.apart = false
+	l.isolated = false
 	l.limit = min(2*l.limit, most)
 }
 
-// recover forgets the failures of a head that has left the lane.
-func (l *lane) recover() { l.failures, l.problem, l.stalled = 0, "", false }
+// resetFailures forgets the failures of a head that has left the lane.
+func (l *lane) resetFailures() { l.failures, l.lastError, l.stalled = 0, "", false }
 
-// search halves the first n rows of the lane, one of which is to blame.
-func (l *lane) search(n int) {
-	l.doubt, l.limit, l.apart = n, max(1, n/2), true
+// bisect halves the first n rows of the lane, one of which is to blame.
+func (l *lane) bisect(n int) {
+	l.bisecting, l.limit, l.isolated = n, max(1, n/2), true
 }

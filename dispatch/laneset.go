@@ -70,8 +70,8 @@ func (s *laneSet) put(hash groupHash, rows int) (before int) {
 	return 0
 }
 
-// take removes a lane, and returns how many rows it had.
-func (s *laneSet) take(hash groupHash) (rows int, there bool) {
+// remove removes a lane, and returns how many rows it had.
+func (s *laneSet) remove(hash groupHash) (rows int, there bool) {
 	page, at, there := s.find(hash)
 	if !there {
 		return 0, false

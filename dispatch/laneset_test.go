@@ -28,7 +28,7 @@ func TestLaneSetAgainstModel(t *testing.T) {
 				h := hash((from + i*stride + 100*maxPage) % (4 * maxPage))
 				before, there := model[h]
 				if remove {
-					if rows, was := s.take(h); was != there || rows != before {
+					if rows, was := s.remove(h); was != there || rows != before {
 						t.Fatalf("%x had %d rows, %v, want %d, %v", h, rows, was, before, there)
 					}
 					delete(model, h)
@@ -80,9 +80,9 @@ func TestBytesOfALaneThatIsAway(t *testing.T) {
 		c := newCore(DefaultConfig(), nil, nil)
 		before := live()
 		for i := range hashes {
-			c.shelve([]store.ParkedLane{{Outbox: "events", Kind: "EVENT", Hash: hashes[i], Rows: 1}})
+			c.addSpilledLanes([]store.SpilledLane{{Outbox: "events", Kind: "EVENT", Hash: hashes[i], Rows: 1}})
 		}
-		each := float64(live()-before) / float64(c.away[0].lanes.n)
+		each := float64(live()-before) / float64(c.spilledLanes[0].lanes.n)
 		t.Logf("%s: %.1f bytes a lane", order, each)
 		if each > most {
 			t.Errorf("%s: a lane that is away takes %.1f bytes, want %d at the most", order, each, most)

@@ -109,7 +109,7 @@ func TestALostLeaseEndsEverything(t *testing.T) {
 					l.lose()
 				}()
 				if !drains {
-					<-d.over
+					<-d.stopped
 				}
 				err := end(nil)
 				if !errors.Is(err, store.ErrNotLeader) {

@@ -128,10 +128,10 @@ func (w *world) claim(t *rapid.T) {
 		t.Fatalf("whoever claims would spin: nothing more to claim at %v, and the next wake is %v", w.now, wake)
 	}
 	for _, recv := range w.core.receivers {
-		if !w.frozen && !w.ended && !recv.suspect && taken < most && w.core.free() > 0 && recv.ready.len() > 0 {
+		if !w.frozen && !w.ended && !recv.breakerOpen && taken < most && w.core.freeRequests() > 0 && recv.ready.len() > 0 {
 			t.Fatalf("a ready lane and a free sender are left")
 		}
-		if !w.frozen && !w.ended && !recv.suspect && taken < most && w.core.free() > 0 && recv.again.len() > 0 && w.core.forJobs() > 0 {
+		if !w.frozen && !w.ended && !recv.breakerOpen && taken < most && w.core.freeRequests() > 0 && recv.readyReplay.len() > 0 && w.core.replayRequestRoom() > 0 {
 			t.Fatalf("a ready lane of a job and a sender for jobs are left")
 		}
 	}
@@ -227,7 +227,7 @@ func (w *world) send() {
 func (w *world) answerClaim(t *rapid.T, rec *record, rw *row) store.ClaimAnswer {
 	if w.unclaimed && rw.Payload != nil && rw.Txn != 0 {
 		rec.holder, rec.taken = w.epoch, w.epoch
-		return store.ClaimAnswer{Result: store.Claimed, Unmarked: true}
+		return store.ClaimAnswer{Result: store.Claimed, Unwritten: true}
 	}
 	switch {
 	case w.locked[rec.key.Outbox]:
@@ -246,7 +246,7 @@ func (w *world) answerClaim(t *rapid.T, rec *record, rw *row) store.ClaimAnswer 
 		}
 		return store.ClaimAnswer{Result: store.Held, Until: until}
 	}
-	a := store.ClaimAnswer{Result: store.Claimed, Unmarked: w.unclaimed}
+	a := store.ClaimAnswer{Result: store.Claimed, Unwritten: w.unclaimed}
 	rec.taken = w.epoch
 	if rec.holder = w.epoch; !w.unclaimed {
 		rec.status = store.Processing
@@ -271,7 +271,7 @@ func (w *world) sleep(d time.Duration) {
 	clear(w.claims)
 	w.core.tick(w.now)
 	wake, ok := w.core.nextWake()
-	probe := slices.ContainsFunc(w.core.receivers, func(r *receiver) bool { return r.suspect && !wake.Before(r.nextProbe) })
+	probe := slices.ContainsFunc(w.core.receivers, func(r *receiver) bool { return r.breakerOpen && !wake.Before(r.nextProbe) })
 	if ok && !probe && !wake.After(w.now) {
 		w.t.Fatalf("what was due at %v still waits at %v", wake, w.now)
 	}
@@ -280,7 +280,7 @@ func (w *world) sleep(d time.Duration) {
 			w.t.Fatalf("lane %s is due at %v, before the next wake at %v", l.name, l.wakeAt, wake)
 		}
 	}
-	for _, o := range w.core.refused {
+	for _, o := range w.core.retryQueue {
 		if !ok || o.due.Before(wake) {
 			w.t.Fatalf("the outcome of row %s is due at %v, before the next wake at %v", o.ID, o.due, wake)
 		}

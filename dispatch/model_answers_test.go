@@ -158,9 +158,9 @@ func (w *world) learn(req *request, res *sink.Result) {
 			by.rejections++
 		}
 		proof := by.accepted.After(req.started) || head.proof
-		if !by.suspect && (by.fails == suspectAfter || by.rejections >= rejectedAfter || first == sink.Misconfigured && !proof) {
+		if !by.suspect && (by.fails == breakerFailures || by.rejections >= breakerRejections || first == sink.Misconfigured && !proof) {
 			by.suspect, by.since = true, w.now
-			by.probes, by.allowed = 0, probesAtOnce+1
+			by.probes, by.allowed = 0, maxEagerProbes+1
 		}
 	}
 }
@@ -190,7 +190,7 @@ func (w *world) failTogether(req *request, res *sink.Result) {
 	}
 }
 
-// putOff notes how long a lane must rest.
+// deferLocked notes how long a lane must rest.
 func (w *world) putOff(name LaneName, busy bool, retryAfter time.Duration) {
 	if w.row(w.queue[name][0]).skipped != nil {
 		return // whoever passes over a row wants the next one sent
@@ -286,7 +286,7 @@ func (w *world) write(t *rapid.T) {
 	for i := range w.writing {
 		o := &w.writing[i]
 		r := w.table[o.ID]
-		if results[i] = w.settle(t, r, o); results[i].Again() {
+		if results[i] = w.settle(t, r, o); results[i].NeedsRetry() {
 			continue
 		}
 		r.refusals = 0

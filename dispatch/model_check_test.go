@@ -10,7 +10,7 @@ import (
 func (w *world) check() {
 	c := w.core
 	if c.claiming != len(w.claiming) || c.sending != len(w.sending) ||
-		c.sending > w.cfg.MaxConcurrentGroups || c.claiming > w.cfg.MaxConcurrentGroups+w.cfg.ahead() {
+		c.sending > w.cfg.MaxConcurrentGroups || c.claiming > w.cfg.MaxConcurrentGroups+w.cfg.claimAhead() {
 		w.t.Fatalf("%d claims of %d, %d requests of %d, %d allowed", c.claiming, len(w.claiming), c.sending, len(w.sending), w.cfg.MaxConcurrentGroups)
 	}
 	rows, over := 0, map[string]bool{}
@@ -46,8 +46,8 @@ func (w *world) check() {
 		}
 	}
 	for _, recv := range c.receivers {
-		if by := w.sights[recv.endpoint]; recv.suspect != by.suspect {
-			w.t.Fatalf("endpoint %s is suspect %v, by the rule %v after %d failed requests", recv.endpoint, recv.suspect, by.suspect, by.fails)
+		if by := w.sights[recv.endpoint]; recv.breakerOpen != by.suspect {
+			w.t.Fatalf("endpoint %s is suspect %v, by the rule %v after %d failed requests", recv.endpoint, recv.breakerOpen, by.suspect, by.fails)
 		}
 	}
 	checkReceivers(w.t, c)
@@ -64,9 +64,9 @@ func (w *world) check() {
 func checkReceivers(t *rapid.T, c *core) {
 	for _, recv := range c.receivers {
 		lanes, held := 0, 0
-		for l := range c.everyLane() {
+		for l := range c.allLanes() {
 			switch {
-			case l.to != recv:
+			case l.receiver != recv:
 			case l.state == laneHeld:
 				held++
 				fallthrough
@@ -92,7 +92,7 @@ func (w *world) checkBytes() {
 			}
 		}
 	}
-	for o := range w.core.unwritten() {
+	for o := range w.core.unwrittenOutcomes() {
 		if o.lane == nil && o.Status.Settled() {
 			bytes += len(o.row.Payload)
 			late += len(o.row.Payload)
@@ -109,13 +109,13 @@ func (w *world) checkBytes() {
 func (w *world) checkFlying() {
 	var large, largest, all int64
 	for _, req := range slices.Concat(w.claiming, w.sending, w.core.toSend.items) {
-		if all += req.heavy; !req.probe {
-			large += req.heavy
-			largest = max(largest, req.heavy)
+		if all += req.largeBytes; !req.probe {
+			large += req.largeBytes
+			largest = max(largest, req.largeBytes)
 		}
 	}
-	if w.core.heavy != all || large > w.cfg.BufferBytes && large > largest {
-		w.t.Fatalf("large rows of %d bytes are under way, %d with probes, counted %d; the buffer has %d", large, all, w.core.heavy, w.cfg.BufferBytes)
+	if w.core.largeBytes != all || large > w.cfg.BufferBytes && large > largest {
+		w.t.Fatalf("large rows of %d bytes are under way, %d with probes, counted %d; the buffer has %d", large, all, w.core.largeBytes, w.cfg.BufferBytes)
 	}
 }
 
@@ -128,8 +128,8 @@ func (w *world) checkShare(req *request) {
 			bytes += int64(rw.PayloadSize)
 		}
 	}
-	if over := bytes > w.core.share(); over && req.size() > 1 || over != (req.heavy == bytes && bytes > 0) {
-		w.t.Fatalf("a request of %d rows has %d bytes and counts as large with %d, its share is %d", req.size(), bytes, req.heavy, w.core.share())
+	if over := bytes > w.core.requestShare(); over && req.size() > 1 || over != (req.largeBytes == bytes && bytes > 0) {
+		w.t.Fatalf("a request of %d rows has %d bytes and counts as large with %d, its share is %d", req.size(), bytes, req.largeBytes, w.core.requestShare())
 	}
 }
 
@@ -152,15 +152,15 @@ func (w *world) checkLanes() {
 			w.t.Fatalf("lane %s, %s, is in %v", l.name, l.state, in)
 		}
 	}
-	for l := range w.core.everyLane() {
+	for l := range w.core.allLanes() {
 		name := l.name
 		ids := make([]string, len(l.rows))
 		for i, rw := range l.rows {
 			ids[i] = label(rw)
 		}
 		standing := w.standing(name)
-		if len(ids) == 0 && (!standing || name.Job != "") || !slices.Equal(ids, w.queue[name]) || l.standing() != standing {
-			w.t.Fatalf("lane %s, standing %v, holds %v; left are %v, standing %v", name, l.standing(), ids, w.queue[name], standing)
+		if len(ids) == 0 && (!standing || name.Job != "") || !slices.Equal(ids, w.queue[name]) || l.onHold() != standing {
+			w.t.Fatalf("lane %s, standing %v, holds %v; left are %v, standing %v", name, l.onHold(), ids, w.queue[name], standing)
 		}
 		if l.state == laneHeld && !standing || !w.ended && len(places[l]) != 1 && l.state != laneHeld {
 			w.t.Fatalf("lane %s, %s, is nowhere", name, l.state)
@@ -188,7 +188,7 @@ func (w *world) places() map[*lane][]laneState {
 	}
 	for _, recv := range c.receivers {
 		put(laneReady, recv.ready.items...)
-		put(laneReady, recv.again.items...)
+		put(laneReady, recv.readyReplay.items...)
 		put(laneReady, recv.tried.items...)
 	}
 	put(laneReady, c.urgent.items...)
@@ -203,16 +203,16 @@ func (w *world) places() map[*lane][]laneState {
 			}
 		}
 	}
-	for _, t := range c.tables {
+	for _, t := range c.tableLocks {
 		put(laneReady, t.ready.items...)
 		put(laneReady, t.urgent.items...)
 	}
-	for o := range c.unwritten() {
+	for o := range c.unwrittenOutcomes() {
 		if o.lane != nil {
 			put(laneWriting, o.lane)
 		}
 	}
-	for _, d := range slices.Concat(c.done, c.noting) {
+	for _, d := range slices.Concat(c.replayDone, c.recordingDone) {
 		if d.lane != nil {
 			put(laneWriting, d.lane)
 		}

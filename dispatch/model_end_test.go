@@ -40,7 +40,7 @@ func (w *world) finish(t *rapid.T) {
 	w.letAllGo()
 	w.finishEncore()
 	c := w.core
-	if c.rows != 0 || c.bytes != 0 || len(c.lanes) != 0 || !c.quiet() || len(c.waiting)+len(c.refused)+w.ready() > 0 {
+	if c.rows != 0 || c.bytes != 0 || len(c.lanes) != 0 || !c.drained() || len(c.waiting)+len(c.retryQueue)+w.ready() > 0 {
 		t.Fatalf("left over: %d rows, %d bytes, %d lanes", c.rows, c.bytes, len(c.lanes))
 	}
 	for _, id := range slices.Sorted(maps.Keys(w.table)) {
@@ -61,11 +61,11 @@ func (w *world) drain(t *rapid.T) {
 	for len(w.sending) > 0 {
 		w.answer(t)
 	}
-	for !w.core.quiet() {
+	for !w.core.drained() {
 		w.takeOutcomes(t)
 		w.write(t)
 		w.note(t)
-		w.sleep(lookMost) // an outcome may wait for its row
+		w.sleep(maxVisibilityWait) // an outcome may wait for its row
 	}
 	for id, r := range w.table {
 		if !w.unclaimed && r.status == store.Processing && r.holder == w.epoch && !r.gone && r.refusals == 0 && !w.rowLocked(r) {
@@ -77,9 +77,9 @@ func (w *world) drain(t *rapid.T) {
 // ready counts the lanes that wait for their turn.
 func (w *world) ready() (n int) {
 	for _, recv := range w.core.receivers {
-		n += recv.ready.len() + recv.again.len() + recv.tried.len()
+		n += recv.ready.len() + recv.readyReplay.len() + recv.tried.len()
 	}
-	for _, t := range w.core.tables {
+	for _, t := range w.core.tableLocks {
 		n += t.ready.len() + t.urgent.len() + len(t.outcomes)
 	}
 	return n + w.core.urgent.len()

@@ -23,7 +23,7 @@ func (w *world) unlockAll() {
 	for _, r := range w.table {
 		r.lock = 0
 	}
-	for outbox := range w.core.tables {
+	for outbox := range w.core.tableLocks {
 		w.core.unlockTable(outbox, w.now)
 	}
 	w.check()
@@ -31,12 +31,12 @@ func (w *world) unlockAll() {
 
 // await asks for the locked table whose turn it is.
 func (w *world) await(*rapid.T) {
-	outbox, due, ok := w.core.nextLocked()
+	outbox, due, ok := w.core.nextLockedTable()
 	if !ok || due.After(w.now) {
 		return
 	}
 	if w.locked[outbox] {
-		w.core.stillLocked(outbox, w.now.Add(lockTurn))
+		w.core.deferTable(outbox, w.now.Add(minTableLockInterval))
 	} else {
 		delete(w.known, outbox)
 		w.core.unlockTable(outbox, w.now)
@@ -46,8 +46,8 @@ func (w *world) await(*rapid.T) {
 
 // rowLocked reports whether the outcome of a row waits for a lock on it.
 func (w *world) rowLocked(r *record) bool {
-	for _, o := range w.core.refused {
-		if o.ID == r.id && o.locks > 0 {
+	for _, o := range w.core.retryQueue {
+		if o.ID == r.id && o.lockedTries > 0 {
 			return true
 		}
 	}
@@ -58,15 +58,15 @@ func (w *world) rowLocked(r *record) bool {
 // them in time.
 func (w *world) checkLocks() {
 	for _, key := range w.keys {
-		t := w.core.lockOf(key.Outbox)
+		t := w.core.tableLock(key.Outbox)
 		if (t != nil) != w.known[key.Outbox] {
 			w.t.Fatalf("the table of %s is locked %v, as the core knows; it was told %v", key.Outbox, t != nil, w.known[key.Outbox])
 		}
-		if t != nil && t.due.After(w.now.Add(max(lockMost, lockTurn))) {
+		if t != nil && t.due.After(w.now.Add(max(maxTableLockWait, minTableLockInterval))) {
 			w.t.Fatalf("the table of %s is asked for at %v, now it is %v", key.Outbox, t.due, w.now)
 		}
 	}
-	for l := range w.core.everyLane() {
+	for l := range w.core.allLanes() {
 		if l.locked && !w.known[l.name.Outbox] {
 			w.t.Fatalf("lane %s waits for a table that is not locked", l.name)
 		}

@@ -116,7 +116,7 @@ func (w *world) requeue(t *rapid.T) {
 	if w.holds[r.key][store.Blocked].ID == r.id {
 		delete(w.holds[r.key], store.Blocked)
 	}
-	w.core.mended([]store.Ref{{Outbox: r.key.Outbox, ID: r.id}}, w.now)
+	w.core.releaseFixed([]store.Ref{{Outbox: r.key.Outbox, ID: r.id}}, w.now)
 	w.check()
 }
 

@@ -22,20 +22,20 @@ func (y *yard) check(*rapid.T) {
 			y.t.Fatalf("a ticket was told of %d rows, %d of its %d are settled or parked", b.told, safe, len(b.rows))
 		}
 	}
-	rows := y.core.passing
+	rows := y.core.directSpills
 	seen := map[*row]bool{}
 	for _, l := range y.core.lanes {
-		rows += len(l.rows) + len(l.tail)
+		rows += len(l.rows) + len(l.unspillableTail)
 		if l.state == laneReady && len(l.rows) == 0 {
 			y.t.Fatalf("lane %s is ready without a row", l.name)
 		}
-		for _, rows := range [][]*row{l.rows, l.tail} {
+		for _, rows := range [][]*row{l.rows, l.unspillableTail} {
 			for _, rw := range rows {
 				seen[rw] = true
 			}
 		}
 	}
-	for o := range y.core.unwritten() {
+	for o := range y.core.unwrittenOutcomes() {
 		if o.Status == store.Pending && o.row.done {
 			continue // it was refused, and its row passed over meanwhile
 		}
@@ -44,15 +44,15 @@ func (y *yard) check(*rapid.T) {
 			rows++
 		}
 	}
-	for _, queue := range [][]parking{y.core.toPark, y.core.parkings} {
+	for _, queue := range [][]pendingSpill{y.core.toSpill, y.core.spilling} {
 		for i := range queue {
-			if rw := queue[i].row; queue[i].copied && !seen[rw] && rw.late != nil && rw.late.Status != 0 {
+			if rw := queue[i].row; queue[i].copied && !seen[rw] && rw.pendingOutcome != nil && rw.pendingOutcome.Status != 0 {
 				rows++
 			}
 		}
 	}
 	y.checkStuck()
-	if n := y.core.back; n > max(1, y.cfg.BufferRows/2)+y.each || n < 0 {
+	if n := y.core.reloadedRows; n > max(1, y.cfg.BufferRows/2)+y.each || n < 0 {
 		y.t.Fatalf("%d rows were read back into a buffer of %d", n, y.cfg.BufferRows)
 	}
 	checkReceivers(y.t, y.core)
@@ -67,19 +67,19 @@ func (y *yard) check(*rapid.T) {
 // each is parked or about to be, unless it has no place in the log.
 func (y *yard) checkStuck() {
 	stuck, spilled := 0, map[*row]bool{}
-	for o := range y.core.stuckOutcomes() {
+	for o := range y.core.eachRefusedOutcome() {
 		stuck++
-		if o.row.spilled {
+		if o.row.detached {
 			spilled[o.row] = true
 		}
 		givenBack := o.lane == nil && o.Status == store.Pending
 		kept := y.byID[o.row.ID].unparkable || y.byID[o.row.ID].wasSo // till its outcome is tried again
-		if rw := o.row; rw.Seq != 0 && !rw.parked && !rw.parking && !givenBack && !y.ended && !kept {
+		if rw := o.row; rw.Seq != 0 && !rw.spilled && !rw.spilling && !givenBack && !y.ended && !kept {
 			y.t.Fatalf("row %s has an outcome that is refused, and is not parked\n%s", rw.ID, y.describe())
 		}
 	}
-	if stuck != y.core.stuck || len(spilled) > y.core.spilled {
-		y.t.Fatalf("%d outcomes are refused, %d counted; %d rows are spilled, %d counted", stuck, y.core.stuck, len(spilled), y.core.spilled)
+	if stuck != y.core.refusedOutcomes || len(spilled) > y.core.detachedRows {
+		y.t.Fatalf("%d outcomes are refused, %d counted; %d rows are spilled, %d counted", stuck, y.core.refusedOutcomes, len(spilled), y.core.detachedRows)
 	}
 }
 
@@ -88,76 +88,76 @@ func (y *yard) checkStuck() {
 func (y *yard) checkParked() {
 	c := y.core
 	onTheWay, passing := map[*lane]int{}, 0
-	inMemory := map[store.ParkedRef]bool{}
-	for _, queue := range [][]parking{c.toPark, c.parkings} {
+	inMemory := map[store.SpilledRef]bool{}
+	for _, queue := range [][]pendingSpill{c.toSpill, c.spilling} {
 		for i := range queue {
 			onTheWay[queue[i].lane]++
 			if !queue[i].copied {
 				passing++
 			}
-			inMemory[store.ParkedRef{Ref: queue[i].row.Ref, Seq: queue[i].row.Seq}] = true
+			inMemory[store.SpilledRef{Ref: queue[i].row.Ref, Seq: queue[i].row.Seq}] = true
 		}
 	}
-	if passing != c.passing && !y.ended {
-		y.t.Fatalf("%d rows pass, %d are counted", passing, c.passing)
+	if passing != c.directSpills && !y.ended {
+		y.t.Fatalf("%d rows pass, %d are counted", passing, c.directSpills)
 	}
-	for o := range c.unwritten() {
-		inMemory[store.ParkedRef{Ref: o.row.Ref, Seq: o.row.Seq}] = true
+	for o := range c.unwrittenOutcomes() {
+		inMemory[store.SpilledRef{Ref: o.row.Ref, Seq: o.row.Seq}] = true
 	}
 	unparkable := map[*row]bool{}
 	see := func(rw *row) {
-		if rw.unparkable {
+		if rw.unspillable {
 			unparkable[rw] = true
 		}
-		if rw.unparkable && !y.byID[rw.ID].unparkable {
+		if rw.unspillable && !y.byID[rw.ID].unparkable {
 			y.t.Fatalf("row %s is taken for one that cannot be parked", rw.ID)
 		}
 	}
-	for o := range c.unwritten() {
+	for o := range c.unwrittenOutcomes() {
 		see(o.row)
 	}
 	for _, l := range c.lanes {
-		for _, rows := range [][]*row{l.rows, l.tail} {
+		for _, rows := range [][]*row{l.rows, l.unspillableTail} {
 			for _, rw := range rows {
 				see(rw)
 			}
 		}
-		if len(l.tail) > 0 && (!l.behind || l.tail[0].Seq <= l.reach()) {
-			y.t.Fatalf("lane %s has rows in memory behind parked ones: behind %v, from %d, reach %d", l.name, l.behind, l.tail[0].Seq, l.reach())
+		if len(l.unspillableTail) > 0 && (!l.hasSpilled || l.unspillableTail[0].Seq <= l.lastSeq()) {
+			y.t.Fatalf("lane %s has rows in memory behind parked ones: behind %v, from %d, reach %d", l.name, l.hasSpilled, l.unspillableTail[0].Seq, l.lastSeq())
 		}
 	}
-	if len(unparkable) != c.unparkable && !y.ended {
-		y.t.Fatalf("%d rows cannot be parked, %d are counted\n%s", len(unparkable), c.unparkable, y.describe())
+	if len(unparkable) != c.unspillableRows && !y.ended {
+		y.t.Fatalf("%d rows cannot be parked, %d are counted\n%s", len(unparkable), c.unspillableRows, y.describe())
 	}
 	hungry := map[*lane]bool{}
-	for _, l := range c.hungry.items {
+	for _, l := range c.reloadQueue.items {
 		hungry[l] = true
 	}
 	back := 0
 	for name, l := range c.lanes {
-		if l.name != name || l.parking != onTheWay[l] && !y.ended {
-			y.t.Fatalf("lane %s: %d rows are being parked, %d are counted", name, onTheWay[l], l.parking)
+		if l.name != name || l.spilling != onTheWay[l] && !y.ended {
+			y.t.Fatalf("lane %s: %d rows are being parked, %d are counted", name, onTheWay[l], l.spilling)
 		}
-		if c.shrinking[l] && l.parking == 0 && !y.ended && !slices.ContainsFunc(l.rows, func(rw *row) bool { return rw.returning }) {
+		if c.shrinking[l] && l.spilling == 0 && !y.ended && !slices.ContainsFunc(l.rows, func(rw *row) bool { return rw.unclaiming }) {
 			y.t.Fatalf("lane %s shrinks, and nothing is being parked\n%s", name, y.describe())
 		}
-		if l.hungry != hungry[l] {
-			y.t.Fatalf("lane %s: hungry %v, queued %v", name, l.hungry, hungry[l])
+		if l.needsReload != hungry[l] {
+			y.t.Fatalf("lane %s: hungry %v, queued %v", name, l.needsReload, hungry[l])
 		}
-		if l.state == laneIdle && (len(l.rows) == 0 || !l.rows[0].returning) && (len(l.rows) > 0 || !l.behind || !l.hungry && !l.reading) && !y.ended {
-			y.t.Fatalf("lane %s is idle: %d rows, behind %v, hungry %v, reading %v\n%s", name, len(l.rows), l.behind, l.hungry, l.reading, y.describe())
+		if l.state == laneIdle && (len(l.rows) == 0 || !l.rows[0].unclaiming) && (len(l.rows) > 0 || !l.hasSpilled || !l.needsReload && !l.reloading) && !y.ended {
+			y.t.Fatalf("lane %s is idle: %d rows, behind %v, hungry %v, reading %v\n%s", name, len(l.rows), l.hasSpilled, l.needsReload, l.reloading, y.describe())
 		}
 		ids := map[string]bool{}
 		for _, rw := range l.rows {
-			if rw.back {
+			if rw.reloaded {
 				back++
 			}
-			inMemory[store.ParkedRef{Ref: rw.Ref, Seq: rw.Seq}] = true
+			inMemory[store.SpilledRef{Ref: rw.Ref, Seq: rw.Seq}] = true
 			if ids[rw.ID] {
 				y.t.Fatalf("row %s is twice in lane %s\n%s", rw.ID, name, y.describe())
 			}
 			ids[rw.ID] = true
-			if !rw.parked && rw.ticket == nil && rw.Seq != 0 {
+			if !rw.spilled && rw.ticket == nil && rw.Seq != 0 {
 				y.t.Fatalf("row %s has a seq, no ticket and is not parked", rw.ID)
 			}
 			for _, other := range c.lanes {
@@ -172,27 +172,27 @@ func (y *yard) checkParked() {
 			y.t.Fatalf("lane %s shrinks and is forgotten", l.name)
 		}
 	}
-	if y.results == nil && len(y.parked.items) != c.parkedRows {
-		y.t.Fatalf("%d rows are parked, %d are counted\n%s", len(y.parked.items), c.parkedRows, y.describe())
+	if y.results == nil && len(y.parked.items) != c.spilledRows {
+		y.t.Fatalf("%d rows are parked, %d are counted\n%s", len(y.parked.items), c.spilledRows, y.describe())
 	}
 	y.checkWaiting()
 	for i := range y.parked.items {
 		it := &y.parked.items[i]
-		ref := store.ParkedRef{Ref: it.Ref, Seq: it.Seq}
-		if inMemory[ref] || c.settling[ref] || y.ended {
+		ref := store.SpilledRef{Ref: it.Ref, Seq: it.Seq}
+		if inMemory[ref] || c.settlingSpilled[ref] || y.ended {
 			continue
 		}
 		l := c.lanes[LaneName{LaneKey: it.Lane()}]
-		if l != nil && l.behind && it.Seq > l.reach() {
+		if l != nil && l.hasSpilled && it.Seq > l.lastSeq() {
 			continue
 		}
 		away := false
-		for _, s := range c.away {
+		for _, s := range c.spilledLanes {
 			_, _, there := s.lanes.find(groupOf(hashOf(it)))
 			away = away || there && s.outbox == it.Outbox && s.hash == hashOf(it).Kind()
 		}
-		for j := range c.reads {
-			away = away || c.reads[j].lane == nil && c.reads[j].away.laneHash(c.reads[j].hash) == hashOf(it)
+		for j := range c.reloading {
+			away = away || c.reloading[j].lane == nil && c.reloading[j].spilled.laneHash(c.reloading[j].hash) == hashOf(it)
 		}
 		if !away && !y.byID[it.ID].settled() {
 			y.t.Fatalf("row %s is parked and on no way back\n%s", it.ID, y.describe())
@@ -208,30 +208,30 @@ func (y *yard) checkWaiting() {
 	}
 	waiting := map[any]bool{}
 	for i := range y.parked.items {
-		waiting[store.ParkedRef{Ref: y.parked.items[i].Ref, Seq: y.parked.items[i].Seq}] = true
+		waiting[store.SpilledRef{Ref: y.parked.items[i].Ref, Seq: y.parked.items[i].Seq}] = true
 	}
 	see := func(rw *row) {
-		if rw.parked {
-			waiting[store.ParkedRef{Ref: rw.Ref, Seq: rw.Seq}] = true
+		if rw.spilled {
+			waiting[store.SpilledRef{Ref: rw.Ref, Seq: rw.Seq}] = true
 		} else {
 			waiting[rw] = true
 		}
 	}
 	for _, l := range c.lanes {
-		for _, rows := range [][]*row{l.rows, l.tail} {
+		for _, rows := range [][]*row{l.rows, l.unspillableTail} {
 			for _, rw := range rows {
 				see(rw)
 			}
 		}
 	}
-	for o := range c.unwritten() {
+	for o := range c.unwrittenOutcomes() {
 		if o.Status.Settled() {
 			see(o.row)
 		}
 	}
-	for _, queue := range [][]parking{c.toPark, c.parkings} {
+	for _, queue := range [][]pendingSpill{c.toSpill, c.spilling} {
 		for i := range queue {
-			if rw := queue[i].row; !rw.done || rw.late != nil && rw.late.Status.Settled() {
+			if rw := queue[i].row; !rw.done || rw.pendingOutcome != nil && rw.pendingOutcome.Status.Settled() {
 				see(rw)
 			}
 		}

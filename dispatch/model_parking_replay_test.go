@@ -17,7 +17,7 @@ const theJob = "job"
 type playing struct {
 	rows    []*echo // by n
 	last    int64
-	noting  []store.ReplayDone
+	noting  []store.FinishedRow
 	stands  map[store.LaneKey]bool
 	leaving bool // rows were taken back, or a leader was lost
 }
@@ -61,7 +61,7 @@ func (y *yard) replay(t *rapid.T) {
 }
 
 func (y *yard) takeBack(*rapid.T) {
-	y.core.takeJobBack(theJob)
+	y.core.withdrawJob(theJob)
 	y.leaving = true
 }
 
@@ -70,10 +70,10 @@ func (y *yard) note(t *rapid.T) {
 	if len(y.noting) > 0 {
 		y.delete(y.noting)
 		y.noting = nil
-		y.core.noted(y.now)
+		y.core.replayDoneWritten(y.now)
 		return
 	}
-	_, y.noting = y.core.nextDone(rapid.IntRange(1, 4).Draw(t, "most"))
+	_, y.noting = y.core.nextReplayDone(rapid.IntRange(1, 4).Draw(t, "most"))
 	for _, d := range y.noting {
 		e := y.echo(d.N)
 		if (d.Result == store.ReplaySent) != e.taken || d.Lane != e.row.key || d.ID != e.row.id {
@@ -82,7 +82,7 @@ func (y *yard) note(t *rapid.T) {
 	}
 }
 
-func (y *yard) delete(done []store.ReplayDone) {
+func (y *yard) delete(done []store.FinishedRow) {
 	for _, d := range done {
 		y.rows = slices.DeleteFunc(y.rows, func(e *echo) bool { return e.n == d.N })
 	}
@@ -103,10 +103,10 @@ func (y *yard) answerReplay(t *rapid.T, req *request) sink.Result {
 	}).Draw(t, "answer"))}
 	for _, run := range req.runs {
 		for _, rw := range run.rows {
-			switch e := y.echo(rw.n); {
+			switch e := y.echo(rw.replayN); {
 			case y.dead || y.away[e.row.key]:
 				res.Outcome = outcomeOf(sink.Unavailable)
-			case !rw.claimed.IsZero(), rw.parked, rw.parking, rw.Seq != 0, rw.ticket != nil:
+			case !rw.claimed.IsZero(), rw.spilled, rw.spilling, rw.Seq != 0, rw.ticket != nil:
 				t.Fatalf("row %s of the job is claimed, parked, has a seq or a ticket", rw.ID)
 			}
 		}
@@ -116,7 +116,7 @@ func (y *yard) answerReplay(t *rapid.T, req *request) sink.Result {
 	}
 	for _, run := range req.runs {
 		for _, rw := range run.rows {
-			e := y.echo(rw.n)
+			e := y.echo(rw.replayN)
 			if e.taken {
 				t.Fatalf("row %s of the job is taken twice by one leader", rw.ID)
 			}
@@ -133,7 +133,7 @@ func (y *yard) answerReplay(t *rapid.T, req *request) sink.Result {
 
 func (y *yard) holdFor(t *rapid.T) {
 	key := rapid.SampledFrom(y.keys).Draw(t, "lane")
-	y.core.holdFor(theJob, key)
+	y.core.holdForReplay(theJob, key)
 	y.stands[key] = key.Group.Valid || y.cfg.Ungrouped == FIFO
 }
 
@@ -141,7 +141,7 @@ func (y *yard) letGoFor(t *rapid.T) { y.moveOn(rapid.SampledFrom(y.keys).Draw(t,
 
 func (y *yard) moveOn(key store.LaneKey) {
 	delete(y.stands, key)
-	y.core.letGoFor(theJob, key, y.now)
+	y.core.releaseReplayHold(theJob, key, y.now)
 }
 
 // checkClaims states that nothing is claimed of a lane that stands for the job, nor
@@ -161,18 +161,18 @@ func (y *yard) checkClaims() {
 // tells what was delivered; and that nothing of a job is parked.
 func (y *yard) checkPlaying() {
 	for key := range y.stands {
-		if l := y.core.lanes[LaneName{LaneKey: key}]; y.stands[key] && (l == nil || len(l.replays) != 1) {
+		if l := y.core.lanes[LaneName{LaneKey: key}]; y.stands[key] && (l == nil || len(l.replayHolds) != 1) {
 			y.t.Fatalf("lane %s does not stand for the job\n%s", key, y.describe())
 		}
 	}
 	for _, r := range y.log {
 		if y.stands[r.key] && r.took == y.epoch && !r.settled() {
-			if still, _ := y.core.still(r.key); still {
+			if still, _ := y.core.quiescent(r.key); still {
 				y.t.Fatalf("lane %s is still, and row %s, which was delivered, is %s\n%s", r.key, r.id, r.status, y.describe())
 			}
 		}
 	}
-	for _, queue := range [][]parking{y.core.toPark, y.core.parkings} {
+	for _, queue := range [][]pendingSpill{y.core.toSpill, y.core.spilling} {
 		for i := range queue {
 			if queue[i].row.job != nil || queue[i].lane != nil && queue[i].lane.job != nil {
 				y.t.Fatalf("row %s of the job is parked", queue[i].row.ID)

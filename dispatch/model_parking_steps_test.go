@@ -136,9 +136,9 @@ func (y *yard) arrive(r *stored) {
 
 func (y *yard) takeOutcomes(t *rapid.T) {
 	y.core.tick(y.now)
-	if outbox, due, ok := y.core.nextLocked(); ok && !due.After(y.now) {
+	if outbox, due, ok := y.core.nextLockedTable(); ok && !due.After(y.now) {
 		if y.tables[outbox] {
-			y.core.stillLocked(outbox, y.now.Add(lockTurn))
+			y.core.deferTable(outbox, y.now.Add(minTableLockInterval))
 		} else {
 			y.core.unlockTable(outbox, y.now)
 		}
@@ -185,8 +185,8 @@ func (y *yard) write(*rapid.T) {
 				y.holds[r.key] = o.Hold()
 			}
 		}
-		if o.Parked != 0 && o.Status.Settled() {
-			y.parked.forget(store.ParkedRef{Ref: o.Ref, Seq: o.Parked})
+		if o.SpilledSeq != 0 && o.Status.Settled() {
+			y.parked.forget(store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq})
 		}
 	}
 	y.results = results
@@ -214,11 +214,11 @@ func (y *yard) park(t *rapid.T) {
 				taken = append(taken, y.parking[i])
 			}
 		}
-		_ = y.parked.Park(context.Background(), y.epoch, taken)
+		_ = y.parked.Spill(context.Background(), y.epoch, taken)
 		y.parking = nil
-		y.core.parked(refused)
+		y.core.spillsWritten(refused)
 	case !y.busy():
-		y.parking = y.core.nextParks(rapid.IntRange(1, 10).Draw(t, "most"))
+		y.parking = y.core.nextSpills(rapid.IntRange(1, 10).Draw(t, "most"))
 	}
 }
 
@@ -227,11 +227,11 @@ func (y *yard) read(*rapid.T) {
 	switch {
 	case y.reading:
 		y.reading = false
-		y.core.readBack(y.answers, y.each)
+		y.core.addReloaded(y.answers, y.each)
 	case !y.busy():
-		from, each := y.core.nextReads(y.now)
+		from, each := y.core.nextReloads(y.now)
 		if y.reading, y.each = len(from) > 0, each; y.reading {
-			y.answers, _ = y.parked.Parked(context.Background(), from, each)
+			y.answers, _ = y.parked.ReadSpilled(context.Background(), from, each)
 		}
 	}
 }
@@ -248,9 +248,9 @@ func (y *yard) endBusy(t *rapid.T) {
 
 func (y *yard) unpark(*rapid.T) {
 	if !y.busy() {
-		refs := y.core.nextUnparks(3)
+		refs := y.core.nextDeletes(3)
 		y.parked.forget(refs...)
-		y.core.unparked(refs...)
+		y.core.spilledDeleted(refs...)
 	}
 }
 
@@ -291,7 +291,7 @@ func (y *yard) setBack(t *rapid.T) {
 	}
 	it := r.item()
 	y.core.requeue([]store.Item{it})
-	y.core.mended([]store.Ref{it.Ref}, y.now)
+	y.core.releaseFixed([]store.Ref{it.Ref}, y.now)
 }
 
 // sweep makes the next step of a sweep: a view, what lanes hold, and, at the marker,
@@ -301,7 +301,7 @@ func (y *yard) sweep(*rapid.T) {
 	case y.ended:
 	case y.sweeps == 0 && y.brought == len(y.log):
 		y.sweeps, y.found = 1, nil
-		y.core.watch(true)
+		y.core.trackSettled(true)
 		for _, r := range y.log {
 			if !r.settled() && !y.parked.has(r.id) {
 				y.found = append(y.found, r.item())
@@ -320,16 +320,16 @@ func (y *yard) sweep(*rapid.T) {
 		y.sweeps = 0
 		for _, it := range y.found {
 			r := y.byID[it.ID]
-			known := slices.Contains(y.core.heldIDs(it.Outbox), it.ID) || y.core.watched[it.Ref]
+			known := slices.Contains(y.core.heldIDs(it.Outbox), it.ID) || y.core.leftSinceWatch[it.Ref]
 			if !known && !r.requeued {
 				y.t.Fatalf("row %s is %s, and nobody knows it\n%s", r.id, r.status, y.describe())
 			}
 			if !known && y.parked.has(it.ID) {
 				y.t.Fatalf("row %s is placed beside its parked copy", r.id)
 			}
-			y.core.found([]store.Item{it}, y.now)
+			y.core.insertFound([]store.Item{it}, y.now)
 		}
-		y.core.watch(false)
+		y.core.trackSettled(false)
 	}
 }
 
@@ -361,14 +361,14 @@ func (y *yard) end(t *rapid.T) {
 			y.write(t)
 			y.written(t)
 		}
-		for len(y.core.done)+len(y.core.noting) > 0 {
+		for len(y.core.replayDone)+len(y.core.recordingDone) > 0 {
 			y.note(t)
 		}
 	}
-	if !y.core.quiet() {
+	if !y.core.drained() {
 		t.Fatalf("an ended core is not quiet")
 	}
-	if y.core.nextParks(10) != nil || y.core.nextUnparks(10) != nil {
+	if y.core.nextSpills(10) != nil || y.core.nextDeletes(10) != nil {
 		t.Fatalf("an ended core parks")
 	}
 	for _, r := range y.log {
@@ -381,7 +381,7 @@ func (y *yard) end(t *rapid.T) {
 
 // unwritten reports whether a row has an outcome that is not in the table.
 func (y *yard) unwritten(id string) bool {
-	for o := range y.core.unwritten() {
+	for o := range y.core.unwrittenOutcomes() {
 		if o.ID == id {
 			return true
 		}
@@ -392,7 +392,7 @@ func (y *yard) unwritten(id string) bool {
 // crash ends the core. A statement under way may have been carried out.
 func (y *yard) crash(t *rapid.T) {
 	if len(y.parking) > 0 && rapid.Bool().Draw(t, "parked after all") {
-		_ = y.parked.Park(context.Background(), y.epoch, y.parking)
+		_ = y.parked.Spill(context.Background(), y.epoch, y.parking)
 	}
 	if len(y.noting) > 0 && rapid.Bool().Draw(t, "noted after all") {
 		y.delete(y.noting)

@@ -129,7 +129,7 @@ func (y *yard) start() {
 		return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20, Endpoint: kind}
 	}
 	y.core = newCore(y.cfg, limits, rand.New(rand.NewPCG(1, 2)).Float64)
-	y.core.parks = true
+	y.core.spillEnabled = true
 	y.claiming, y.sending, y.writing, y.batches = nil, nil, nil, nil
 	y.parking, y.reading, y.answers = nil, false, nil
 	y.results, y.ended, y.found, y.sweeps = nil, false, nil, 0
@@ -144,7 +144,7 @@ func (y *yard) start() {
 			y.t.Fatalf("row %s is behind the checkpoint, neither settled nor parked", r.id)
 		}
 	}
-	y.core.shelve(y.parked.lanes())
+	y.core.addSpilledLanes(y.parked.lanes())
 	var holds []store.Hold
 	for _, key := range y.keys {
 		if h, held := y.holds[key]; held {
@@ -264,10 +264,10 @@ func TestParkingAgainstModel(t *testing.T) {
 			"park":          y.park,
 			"read":          y.read,
 			"unpark":        y.unpark,
-			"relieve":       func(t *rapid.T) { y.core.relieve(rapid.Bool().Draw(t, "others")) },
-			"try":           seldom(func(*rapid.T) { y.core.tryParked() }),
+			"relieve":       func(t *rapid.T) { y.core.spillExcess(rapid.Bool().Draw(t, "others")) },
+			"try":           seldom(func(*rapid.T) { y.core.retryUnspillable() }),
 			"parkable":      seldom(seldom(func(*rapid.T) { y.makeParkable() })),
-			"press":         seldom(func(t *rapid.T) { y.core.press(rapid.Bool().Draw(t, "all")) }),
+			"press":         seldom(func(t *rapid.T) { y.core.spillForLog(rapid.Bool().Draw(t, "all")) }),
 			"time": func(t *rapid.T) {
 				y.now = y.now.Add(time.Duration(rapid.IntRange(1, 5000).Draw(t, "ms")) * time.Millisecond)
 			},
@@ -303,14 +303,14 @@ func TestParkingAgainstModel(t *testing.T) {
 
 // describe says what the core holds.
 func (y *yard) describe() string {
-	text := fmt.Sprintf("%d rows, %d parked, %d hungry", y.core.rows, y.core.parkedRows, y.core.hungry.len())
-	for _, l := range y.core.byAge() {
-		text += fmt.Sprintf("\n%s %s: %s, behind %v, after %d, beyond %d, parking %d, shrinking %v:", l.name.LaneKey, l.name.RowID, l.word(), l.behind, l.after, l.beyond, l.parking, y.core.shrinking[l])
-		for _, rw := range append(slices.Clone(l.rows), l.tail...) {
+	text := fmt.Sprintf("%d rows, %d parked, %d hungry", y.core.rows, y.core.spilledRows, y.core.reloadQueue.len())
+	for _, l := range y.core.lanesByAge() {
+		text += fmt.Sprintf("\n%s %s: %s, behind %v, after %d, beyond %d, parking %d, shrinking %v:", l.name.LaneKey, l.name.RowID, l.stateName(), l.hasSpilled, l.reloadedUpTo, l.spilledRows, l.spilling, y.core.shrinking[l])
+		for _, rw := range append(slices.Clone(l.rows), l.unspillableTail...) {
 			text += fmt.Sprintf(" %s/%d", rw.ID, rw.Seq)
 		}
 	}
-	for _, s := range y.core.away {
+	for _, s := range y.core.spilledLanes {
 		text += fmt.Sprintf("\naway of %s: %d", s.kind, s.lanes.n)
 	}
 	for i := range y.parked.items {
@@ -328,7 +328,7 @@ func (y *yard) finish(t *rapid.T) {
 	clear(y.away)
 	y.written(t)
 	y.goOn(t, 1000, func() bool {
-		y.core.press(y.core.clogged())
+		y.core.spillForLog(y.core.tooManyUnwritten())
 		return y.brought == len(y.log) && y.stuck() == nil
 	})
 	if b := y.stuck(); b != nil {
@@ -352,8 +352,8 @@ func (y *yard) makeParkable() {
 	for _, r := range y.log {
 		r.unparkable, r.wasSo = false, r.wasSo || r.unparkable
 	}
-	y.core.tryParked()
-	y.core.press(false)
+	y.core.retryUnspillable()
+	y.core.spillForLog(false)
 }
 
 // stuck returns a batch of the log that the checkpoint cannot pass, though its rows can
@@ -368,7 +368,7 @@ func (y *yard) stuck() *stretch {
 	return nil
 }
 
-// goOn has everything happen that is due until done, at most so often.
+// advancePastHead has everything happen that is due until done, at most so often.
 func (y *yard) goOn(t *rapid.T, most int, done func() bool) {
 	for range most {
 		for _, key := range y.keys {
@@ -405,7 +405,7 @@ func (y *yard) checkLeft(t *rapid.T) {
 		}
 	}
 	c := y.core
-	if c.rows != 0 || c.bytes != 0 || c.stuck+c.spilled != 0 || c.parkedRows != 0 || c.passing != 0 || len(c.settling)+len(c.shrinking)+len(c.toPark)+len(c.jobs)+len(y.rows)+c.unparkable > 0 || !c.quiet() {
-		t.Fatalf("left over: %d rows, %d bytes, %d parked, %d passing, %d settling, %d shrinking", c.rows, c.bytes, c.parkedRows, c.passing, len(c.settling), len(c.shrinking))
+	if c.rows != 0 || c.bytes != 0 || c.refusedOutcomes+c.detachedRows != 0 || c.spilledRows != 0 || c.directSpills != 0 || len(c.settlingSpilled)+len(c.shrinking)+len(c.toSpill)+len(c.jobs)+len(y.rows)+c.unspillableRows > 0 || !c.drained() {
+		t.Fatalf("left over: %d rows, %d bytes, %d parked, %d passing, %d settling, %d shrinking", c.rows, c.bytes, c.spilledRows, c.directSpills, len(c.settlingSpilled), len(c.shrinking))
 	}
 }

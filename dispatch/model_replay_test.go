@@ -21,7 +21,7 @@ type encore struct {
 	replays map[store.LaneKey]map[string]bool
 	resting map[store.LaneKey]map[string]bool // rows that were under way
 	noteFor string
-	noting  []store.ReplayDone
+	noting  []store.FinishedRow
 }
 
 func newEncore() encore {
@@ -54,7 +54,7 @@ func label(rw *row) string {
 	if rw.job == nil {
 		return rw.ID
 	}
-	return fmt.Sprintf("%s#%d", rw.job.id, rw.n)
+	return fmt.Sprintf("%s#%d", rw.job.id, rw.replayN)
 }
 
 func (w *world) of(rw *row) *record { return w.row(label(rw)) }
@@ -125,7 +125,7 @@ func (w *world) replay(t *rapid.T) {
 	w.check()
 }
 
-// takeBack takes the rows of a job back, if there is one in a request, or any now and
+// appendReloaded takes the rows of a job back, if there is one in a request, or any now and
 // then.
 func (w *world) takeBack(t *rapid.T) {
 	var ids []string
@@ -141,7 +141,7 @@ func (w *world) takeBack(t *rapid.T) {
 		return
 	}
 	id := rapid.SampledFrom(ids).Draw(t, "job")
-	w.core.takeJobBack(id)
+	w.core.withdrawJob(id)
 	w.leaving[id] = true
 	w.leave(id)
 	w.allow()
@@ -183,13 +183,13 @@ func (w *world) leave(id string) {
 // note takes what is done with, or writes it down.
 func (w *world) note(t *rapid.T) {
 	if len(w.noting) == 0 {
-		w.noteFor, w.noting = w.core.nextDone(rapid.IntRange(1, 4).Draw(t, "most"))
+		w.noteFor, w.noting = w.core.nextReplayDone(rapid.IntRange(1, 4).Draw(t, "most"))
 		for _, d := range w.noting {
 			w.checkDone(d)
 		}
 		return
 	}
-	if _, more := w.core.nextDone(1); more != nil {
+	if _, more := w.core.nextReplayDone(1); more != nil {
 		t.Fatalf("a second batch of rows that are done with: %v", more)
 	}
 	for _, r := range w.writeDown() {
@@ -199,13 +199,13 @@ func (w *world) note(t *rapid.T) {
 		}
 	}
 	w.noting = nil
-	w.core.noted(w.now)
+	w.core.replayDoneWritten(w.now)
 	w.leave(w.noteFor)
 	w.check()
 }
 
 // checkDone states what may be said of a row of a job.
-func (w *world) checkDone(d store.ReplayDone) {
+func (w *world) checkDone(d store.FinishedRow) {
 	r := w.copies[fmt.Sprintf("%s#%d", w.noteFor, d.N)]
 	gaveUp := w.cfg.GiveUpAfter > 0 && !r.failing.IsZero() && r.failed.Sub(r.failing) >= w.cfg.GiveUpAfter
 	switch {
@@ -247,7 +247,7 @@ func (w *world) holdFor(t *rapid.T) {
 		}
 		w.replays[key][id] = true
 	}
-	w.core.holdFor(id, key)
+	w.core.holdForReplay(id, key)
 	w.check()
 }
 
@@ -259,10 +259,10 @@ func (w *world) letGoFor(t *rapid.T) {
 func (w *world) release(id string, key store.LaneKey) {
 	delete(w.replays[key], id)
 	delete(w.resting, key)
-	w.core.letGoFor(id, key, w.now)
+	w.core.releaseReplayHold(id, key, w.now)
 }
 
-// underWay returns the live rows of a key that the table may say too little of.
+// inFlightRows returns the live rows of a key that the table may say too little of.
 func (w *world) underWay(key store.LaneKey) map[string]bool {
 	rows := map[string]bool{}
 	for name, ids := range w.truth {
@@ -324,8 +324,8 @@ func (w *world) checkEncore() {
 		w.t.Fatalf("%d requests of jobs are being sent, %d are counted", n, w.core.replaying)
 	}
 	for _, recv := range w.core.receivers {
-		if !recv.suspect && slices.ContainsFunc(recv.ready.items, func(l *lane) bool { return l.job != nil }) || recv.suspect && recv.again.len() > 0 {
-			w.t.Fatalf("lanes of jobs wait in the wrong queue of %s, suspect %v", recv.endpoint, recv.suspect)
+		if !recv.breakerOpen && slices.ContainsFunc(recv.ready.items, func(l *lane) bool { return l.job != nil }) || recv.breakerOpen && recv.readyReplay.len() > 0 {
+			w.t.Fatalf("lanes of jobs wait in the wrong queue of %s, suspect %v", recv.endpoint, recv.breakerOpen)
 		}
 		n := 0
 		for name, ids := range w.queue {
@@ -333,8 +333,8 @@ func (w *world) checkEncore() {
 				n++
 			}
 		}
-		if recv.shadows != n {
-			w.t.Fatalf("%d lanes of jobs go to %s, %d are counted", n, recv.endpoint, recv.shadows)
+		if recv.replayLanes != n {
+			w.t.Fatalf("%d lanes of jobs go to %s, %d are counted", n, recv.endpoint, recv.replayLanes)
 		}
 	}
 	for _, key := range w.keys {
@@ -349,8 +349,8 @@ func (w *world) checkEncore() {
 		} else {
 			_, paused = w.holds[key][store.Paused]
 		}
-		still, isPaused := w.core.still(key)
-		if still != (len(now) == 0) || paused != isPaused || !still && !w.core.told() {
+		still, isPaused := w.core.quiescent(key)
+		if still != (len(now) == 0) || paused != isPaused || !still && !w.core.takeReplayChanged() {
 			w.t.Fatalf("lane %s is still %v, paused %v; under way are %v, paused %v", key, still, isPaused, now, paused)
 		}
 	}
@@ -363,8 +363,8 @@ func (w *world) allEncore() bool {
 
 // finishEncore states that every row of every job was taken, or refused for good.
 func (w *world) finishEncore() {
-	if c := w.core; !w.allEncore() || len(c.jobs) > 0 || len(c.resting) > 0 {
-		w.t.Fatalf("left over: %v of jobs; in memory %v, %v", w.stock, c.jobs, c.resting)
+	if c := w.core; !w.allEncore() || len(c.jobs) > 0 || len(c.inFlightAtHold) > 0 {
+		w.t.Fatalf("left over: %v of jobs; in memory %v, %v", w.stock, c.jobs, c.inFlightAtHold)
 	}
 	for _, r := range w.copies {
 		if !r.settled() || r.status == store.Completed && !r.arrived || r.poison && r.status != store.Failed {

@@ -24,25 +24,25 @@ type ping struct {
 	after time.Time
 }
 
-// pinging is what a receiver's pings have come to.
-type pinging struct {
-	underway bool
-	next     time.Time // earliest
-	proofs   int       // pings that it took since it last took a row
-	none     bool      // it has no such request
+// pingState is what a receiver's pings have come to.
+type pingState struct {
+	inFlight    bool
+	next        time.Time // earliest
+	proofs      int       // pings that it took since it last took a row
+	unsupported bool      // it has no such request
 }
 
-// askAfter asks for a ping after the refusal of a lane's head, if it may become proof
+// requestPing asks for a ping after the refusal of a lane's head, if it may become proof
 // for the head's next attempt.
-func (c *core) askAfter(l *lane, f *failure, now time.Time) {
-	p := &l.to.pinging
+func (c *core) requestPing(l *lane, f *failure, now time.Time) {
+	p := &l.receiver.pings
 	switch {
 	case !c.canPing || c.ended || c.cfg.Compat != CompatNone:
-	case !f.alone || f.Class != sink.Refused || !f.refusal():
-	case p.none || p.underway || now.Before(p.next) || p.proofs > c.cfg.MaxRetries:
-	case c.waitingFor(l.to) == 1:
-		p.underway = true
-		c.toPing.push(&ping{kind: l.name.Kind, to: l.to, after: now})
+	case !f.single || f.Class != sink.Refused || !f.isRefusal():
+	case p.unsupported || p.inFlight || now.Before(p.next) || p.proofs > c.cfg.MaxRetries:
+	case c.waitingLanes(l.receiver) == 1:
+		p.inFlight = true
+		c.toPing.push(&ping{kind: l.name.Kind, to: l.receiver, after: now})
 	}
 }
 
@@ -58,14 +58,14 @@ func (c *core) nextPing() *ping {
 // no such request.
 func (c *core) pinged(p *ping, res *sink.Result, ok bool, began, now time.Time) {
 	recv := p.to
-	recv.pinging.underway = false
-	recv.pinging.next = now.Add(max(3*c.cfg.BackoffInitial, min(res.RetryAfter, c.cfg.RetryAfterMax)))
-	recv.pinging.none = !ok
+	recv.pings.inFlight = false
+	recv.pings.next = now.Add(max(3*c.cfg.BackoffInitial, min(res.RetryAfter, c.cfg.RetryAfterMax)))
+	recv.pings.unsupported = !ok
 	if !ok || res.Class != sink.Delivered {
 		return // what else it answers proves nothing
 	}
-	recv.pinging.proofs++
-	recv.lives(later(began, p.after.Add(1))) // it began behind the refusal, however coarse the clock
+	recv.pings.proofs++
+	recv.recordSuccess(later(began, p.after.Add(1))) // it began behind the refusal, however coarse the clock
 }
 
 // ping sends the core's pings, one at a time.
@@ -95,7 +95,7 @@ func (d *Dispatcher) ping(ctx context.Context, to sink.Pinger) error {
 		d.mu.Lock()
 		d.core.pinged(p, &res, ok, began, time.Now())
 		d.mu.Unlock()
-		d.announce()
-		d.tellSuspicions()
+		d.wakeWorkers()
+		d.notifyBreakers()
 	}
 }

@@ -26,8 +26,8 @@ func (q *fifo[T]) remove(is func(T) bool) bool {
 	return true
 }
 
-// takeAll takes all values out that are so, in their order.
-func (q *fifo[T]) takeAll(is func(T) bool) (taken []T) {
+// removeAll takes all values out that are so, in their order.
+func (q *fifo[T]) removeAll(is func(T) bool) (taken []T) {
 	var kept []T
 	for _, v := range q.items {
 		if is(v) {
@@ -56,15 +56,15 @@ func (t *timers) Pop() any {
 	return l
 }
 
-// refusals is a heap of outcomes by due; see container/heap.
-type refusals []outcome
+// outcomeHeap is a heap of outcomes by due; see container/heap.
+type outcomeHeap []outcome
 
-func (r refusals) Len() int           { return len(r) }
-func (r refusals) Less(i, j int) bool { return r[i].due.Before(r[j].due) }
-func (r refusals) Swap(i, j int)      { r[i], r[j] = r[j], r[i] }
-func (r *refusals) Push(x any)        { *r = append(*r, x.(outcome)) }
+func (r outcomeHeap) Len() int           { return len(r) }
+func (r outcomeHeap) Less(i, j int) bool { return r[i].due.Before(r[j].due) }
+func (r outcomeHeap) Swap(i, j int)      { r[i], r[j] = r[j], r[i] }
+func (r *outcomeHeap) Push(x any)        { *r = append(*r, x.(outcome)) }
 
-func (r *refusals) Pop() any {
+func (r *outcomeHeap) Pop() any {
 	old := *r
 	o := old[len(old)-1]
 	old[len(old)-1] = outcome{}

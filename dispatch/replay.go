@@ -9,42 +9,42 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Load is how much of a job is in memory.
-type Load struct {
+// JobLoad is how much of a job is in memory.
+type JobLoad struct {
 	Rows  int
 	Bytes int64 // of payload
 }
 
-// HoldFor keeps a lane from moving while a job sends its rows again, until LetGo.
+// HoldForReplay keeps a lane from moving while a job sends its rows again, until ReleaseReplayHold.
 // It is not durable, and need not be: the job is. A request under way ends first; the
 // lane need not have rows. Where rows without a group have lanes of their own these
 // move on.
-func (d *Dispatcher) HoldFor(job string, lane store.LaneKey) {
+func (d *Dispatcher) HoldForReplay(job string, lane store.LaneKey) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.core.holdFor(job, lane)
+	d.core.holdForReplay(job, lane)
 }
 
-// Still reports whether nothing of a lane under HoldFor is in a claim or a request,
+// Quiescent reports whether nothing of a lane under HoldForReplay is in a claim or a request,
 // or waits for its outcome to be written: only then does the table tell which of its
 // rows were delivered. A lane that its table refuses an outcome of may not be still
 // for long. Where rows without a group have lanes of their own, the answer is about
-// those that were under way at HoldFor. After a no the channel of ReplayLoad is
+// those that were under way at HoldForReplay. After a no the channel of ReplayLoad is
 // signalled when it may have changed. It also reports whether somebody has paused
 // the lane: then what is replayed of it waits, too.
-func (d *Dispatcher) Still(lane store.LaneKey) (still, paused bool) {
+func (d *Dispatcher) Quiescent(lane store.LaneKey) (still, paused bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.core.still(lane)
+	return d.core.quiescent(lane)
 }
 
-// LetGo ends HoldFor; what others hold stays held. Whoever wants the group in order
+// ReleaseReplayHold ends HoldForReplay; what others hold stays held. Whoever wants the group in order
 // first waits until ReplayLoad has none of its rows.
-func (d *Dispatcher) LetGo(job string, lane store.LaneKey) {
+func (d *Dispatcher) ReleaseReplayHold(job string, lane store.LaneKey) {
 	d.mu.Lock()
-	d.core.letGoFor(job, lane, time.Now())
+	d.core.releaseReplayHold(job, lane, time.Now())
 	d.mu.Unlock()
-	d.announce()
+	d.wakeWorkers()
 }
 
 // Replay sends rows again. They go to the end of the job's own lane of their group,
@@ -64,49 +64,49 @@ func (d *Dispatcher) Replay(job string, rows []store.ReplayRow) {
 // those included that are done with and not yet written down. The channel is
 // signalled when it falls, and when a lane was paused or resumed; it is one for all
 // jobs and has room for one.
-func (d *Dispatcher) ReplayLoad(job string) (total Load, byLane map[store.LaneKey]int, changed <-chan struct{}) {
+func (d *Dispatcher) ReplayLoad(job string) (total JobLoad, byLane map[store.LaneKey]int, changed <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if j := d.core.jobs[job]; j != nil {
-		total, byLane = Load{Rows: len(j.rows), Bytes: j.bytes}, maps.Clone(j.byLane)
+		total, byLane = JobLoad{Rows: len(j.rows), Bytes: j.bytes}, maps.Clone(j.byLane)
 	}
-	return total, byLane, d.replaying
+	return total, byLane, d.replayChanged
 }
 
-// Gone returns how many live rows were done with since New: delivered, FAILED, or found
+// DoneCount returns how many live rows were done with since New: delivered, FAILED, or found
 // settled or deleted.
-func (d *Dispatcher) Gone() int64 {
+func (d *Dispatcher) DoneCount() int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.core.gone
+	return d.core.doneRows
 }
 
-// TakeBack takes the rows of a job out of memory, those in a request as soon as that
+// WithdrawReplay takes the rows of a job out of memory, those in a request as soon as that
 // has ended. It does not wait. Whoever goes on afterwards waits until ReplayLoad has
 // none, and reads the rows that are left from the first.
-func (d *Dispatcher) TakeBack(job string) {
+func (d *Dispatcher) WithdrawReplay(job string) {
 	d.mu.Lock()
-	d.core.takeJobBack(job)
+	d.core.withdrawJob(job)
 	d.mu.Unlock()
-	d.announce()
+	d.wakeWorkers()
 }
 
-// noteReplayed writes down what became of replayed rows, one batch at a time.
-func (d *Dispatcher) noteReplayed(ctx context.Context) error {
+// recordReplayed writes down what became of replayed rows, one batch at a time.
+func (d *Dispatcher) recordReplayed(ctx context.Context) error {
 	for {
 		d.mu.Lock()
-		job, done := d.core.nextDone(maxStatementRows)
+		job, done := d.core.nextReplayDone(maxStatementRows)
 		d.mu.Unlock()
 		if len(done) == 0 {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-d.toNote:
+			case <-d.toRecord:
 			}
 			continue
 		}
-		err := d.untilParked(ctx, "note replayed rows", func() error {
-			err := d.Replays.DoneRows(ctx, d.epoch, job, done)
+		err := d.retryOwnTables(ctx, "note replayed rows", func() error {
+			err := d.Replays.FinishRows(ctx, d.epoch, job, done)
 			if errors.Is(err, store.ErrNoJob) {
 				return nil // nothing is left to note it in, and lanes wait for it
 			}
@@ -116,14 +116,14 @@ func (d *Dispatcher) noteReplayed(ctx context.Context) error {
 			return err
 		}
 		d.mu.Lock()
-		d.core.noted(time.Now())
+		d.core.replayDoneWritten(time.Now())
 		d.mu.Unlock()
-		d.tellReplayed(done)
-		d.announce()
+		d.notifyReplayed(done)
+		d.wakeWorkers()
 	}
 }
 
-func (d *Dispatcher) tellReplayed(done []store.ReplayDone) {
+func (d *Dispatcher) notifyReplayed(done []store.FinishedRow) {
 	if d.Replayed == nil {
 		return
 	}

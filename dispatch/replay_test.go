@@ -32,12 +32,12 @@ func signalled(d *Dispatcher, job string) bool {
 func TestALaneStandsWhileItsRowsAreSentAgain(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
 		var c counter
-		d.HoldFor("job", group("a"))
+		d.HoldForReplay("job", group("a"))
 		add(t, d, &c, items("a", "3"))
 		add(t, d, &c, items("b", "4"))
 		k.pass(time.Second)
 		k.expect(t, "requests", k.requests, "[[4]]")
-		still, paused := d.Still(group("a"))
+		still, paused := d.Quiescent(group("a"))
 		k.expect(t, "still, paused", []bool{still, paused}, "[true false]")
 
 		d.Replay("job", replayOf(7, items("a", "1", "2")))
@@ -53,7 +53,7 @@ func TestALaneStandsWhileItsRowsAreSentAgain(t *testing.T) {
 		k.expect(t, "load", fmt.Sprint(total, byLane), "{0 0} map[]")
 		k.expect(t, "told of the load", signalled(d, "job"), true)
 
-		d.LetGo("job", group("a"))
+		d.ReleaseReplayHold("job", group("a"))
 		k.pass(time.Second)
 		k.expect(t, "requests", k.requests, "[[4] [1 2] [3]]")
 		k.expect(t, "of replays", k.jobs(), "[ job job ]")
@@ -88,10 +88,10 @@ func TestALaneIsStillOnceItsOutcomesAreWritten(t *testing.T) {
 				row := items(tt.key.Group.Name, "1")
 				row[0].Group = tt.key.Group
 				add(t, d, nil, row)
-				still := func() bool { still, _ := d.Still(tt.key); return still }
+				still := func() bool { still, _ := d.Quiescent(tt.key); return still }
 				k.expect(t, "nobody holds it", still(), false)
 				k.pass(500 * time.Millisecond)
-				d.HoldFor("job", tt.key)
+				d.HoldForReplay("job", tt.key)
 				signalled(d, "job")
 				k.expect(t, "while it is sent", still(), false)
 				k.pass(time.Second)
@@ -104,7 +104,7 @@ func TestALaneIsStillOnceItsOutcomesAreWritten(t *testing.T) {
 				k.expect(t, "at rest", still(), true)
 				k.pass(time.Second)
 				k.expect(t, "told for no reason", signalled(d, "job"), false)
-				d.LetGo("job", tt.key)
+				d.ReleaseReplayHold("job", tt.key)
 				k.expect(t, "after LetGo", still(), false)
 			})
 		})
@@ -117,21 +117,21 @@ func TestALaneIsNotStillWhileADeliveredRowIsParked(t *testing.T) {
 	c, now := newCore(DefaultConfig(), limits, func() float64 { return 0 }), time.Unix(1e9, 0)
 	still := func(when string, want bool) {
 		t.Helper()
-		if got, _ := c.still(group("a")); got != want {
+		if got, _ := c.quiescent(group("a")); got != want {
 			t.Errorf("%s: still %v", when, got)
 		}
 	}
 	c.append(placed(1, items("a", "1")), nil)
-	c.press(true)
+	c.spillForLog(true)
 	for _, req := range c.nextClaims(1, now) {
 		c.claimed(req, []store.ClaimAnswer{{Result: store.Claimed}}, now, now)
 	}
 	c.answered(c.nextRequest(now), &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, now)
-	c.holdFor("job", group("a"))
+	c.holdForReplay("job", group("a"))
 	still("before it is parked", false)
-	c.nextParks(1)
+	c.nextSpills(1)
 	still("while it is parked", false)
-	c.parked(make([]bool, len(c.parkings)))
+	c.spillsWritten(make([]bool, len(c.spilling)))
 	still("before its outcome is written", false)
 	if n := len(c.nextOutcomes(1)); n != 1 {
 		t.Fatalf("%d outcomes", n)
@@ -217,11 +217,11 @@ func TestNothingIsSentAgainInDoubt(t *testing.T) {
 func TestAPauseStopsAReplay(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
 		ctx := context.Background()
-		d.HoldFor("job", group("a"))
+		d.HoldForReplay("job", group("a"))
 		if err := d.Pause(ctx, nameOf("a"), "stock-taking"); err != nil {
 			t.Fatal(err)
 		}
-		_, paused := d.Still(group("a"))
+		_, paused := d.Quiescent(group("a"))
 		k.expect(t, "paused", paused, true)
 		k.expect(t, "told of the pause", signalled(d, "job"), true)
 		d.Replay("job", replayOf(1, items("a", "1")))
@@ -245,9 +245,9 @@ func TestAPauseStopsAReplay(t *testing.T) {
 		k.pass(time.Minute)
 		k.expect(t, "requests", k.requests, "[[2] [1]]")
 		k.expect(t, "lanes", states(), `[events/EVENT/a "" replaying, its rows are being replayed by job]`)
-		d.LetGo("another", group("a"))
+		d.ReleaseReplayHold("another", group("a"))
 		k.expect(t, "lanes", len(states()), 1)
-		d.LetGo("job", group("a"))
+		d.ReleaseReplayHold("job", group("a"))
 		k.expect(t, "lanes", states(), "[]")
 	})
 }
@@ -255,7 +255,7 @@ func TestAPauseStopsAReplay(t *testing.T) {
 func TestWhatAnOperatorMayDoWithAReplayedLane(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Unavailable) })
-		d.HoldFor("job", group("a"))
+		d.HoldForReplay("job", group("a"))
 		add(t, d, nil, items("a", "2"))
 		d.Replay("job", replayOf(1, items("a", "1")))
 		k.pass(time.Second)
@@ -290,7 +290,7 @@ func TestAReplayHasRoomOfItsOwn(t *testing.T) {
 	cfg.BufferRows, cfg.BufferBytes = 10, 20
 	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = always(sink.Unavailable) })
-		d.HoldFor("job", group("a"))
+		d.HoldForReplay("job", group("a"))
 		rows := numbered("a", 10)
 		for i := range rows {
 			rows[i].Seq = store.Seq(i + 1)
@@ -299,8 +299,8 @@ func TestAReplayHasRoomOfItsOwn(t *testing.T) {
 		d.Replay("job", replayOf(1, numbered("a", 30)))
 		k.pass(time.Second)
 		k.expect(t, "room", d.Room(), 0)
-		d.Relieve(true)
-		d.Press(true)
+		d.SpillExcess(true)
+		d.Spill(true)
 		k.pass(time.Second)
 		k.expect(t, "room", d.Room(), 10)
 		k.expect(t, "parked", len(k.items), 10)
@@ -311,7 +311,7 @@ func TestAReplayHasRoomOfItsOwn(t *testing.T) {
 			k.expect(t, "payload of "+m.ID, string(m.Payload), "{}")
 		}
 		k.expect(t, "parked", len(k.items), 10)
-		d.LetGo("job", group("a"))
+		d.ReleaseReplayHold("job", group("a"))
 		k.pass(time.Minute)
 		k.expect(t, "parked", len(k.items), 0)
 		k.expect(t, "settled", len(k.outcomes), 10)
@@ -329,12 +329,12 @@ func TestAReplayToAnotherSink(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- d.Run(ctx) }()
 		add(t, home, nil, items("b", "4"))
-		home.HoldFor("job", group("a"))
+		home.HoldForReplay("job", group("a"))
 		add(t, home, nil, items("a", "3"))
-		still, _ := home.Still(group("a"))
+		still, _ := home.Quiescent(group("a"))
 		k.expect(t, "still", still, true)
 		k.pass(time.Second)
-		home.LetGo("job", group("a"))
+		home.ReleaseReplayHold("job", group("a"))
 		k.pass(time.Second)
 		if err := home.Pause(ctx, nameOf("a"), "stock-taking"); err != nil {
 			t.Fatal(err)

@@ -16,16 +16,16 @@ const maxStatementRows = 2000
 func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 	rows := d.claims[:0]
 	for _, req := range reqs {
-		rows = req.claims(rows)
+		rows = req.appendClaims(rows)
 	}
 	d.claims = rows
 	at := time.Now().Truncate(time.Microsecond) // what every database keeps
-	answers, err := split(rows, func(rows []store.ClaimRow) (answers []store.ClaimAnswer, err error) {
-		_, err = d.untilStored(ctx, "claim", func() (err error) {
+	answers, err := bisectRefused(rows, func(rows []store.ClaimRow) (answers []store.ClaimAnswer, err error) {
+		_, err = d.retryStore(ctx, "claim", func() (err error) {
 			var refused *store.RefusedError // nothing was written then
 			if answers, err = d.store.Claim(ctx, d.epoch, at, rows); err != nil && !errors.As(err, &refused) {
 				for i := range rows {
-					rows[i].Own = at // it may have been made, and its answer lost
+					rows[i].OwnClaimAt = at // it may have been made, and its answer lost
 				}
 			}
 			return err
@@ -34,13 +34,13 @@ func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 	}, func(row *store.ClaimRow, err error) store.ClaimAnswer {
 		d.obs.Refused(row.Ref, "claim", err)
 		// The lane asks again, by itself.
-		return store.ClaimAnswer{Result: store.NotYetVisible, Error: "the table refuses its claim: " + brief(err.Error())}
+		return store.ClaimAnswer{Result: store.NotYetVisible, Error: "the table refuses its claim: " + shortenError(err.Error())}
 	})
 	if err != nil {
 		return err
 	}
 	d.countAnswers(answers)
-	d.vanished(reqs, answers)
+	d.reportVanished(reqs, answers)
 	d.mu.Lock()
 	now := time.Now()
 	for _, req := range reqs {
@@ -48,18 +48,18 @@ func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 		d.core.claimed(req, answers[:n], at, now)
 		answers = answers[n:]
 	}
-	d.pump(now)
+	d.dispatchRequests(now)
 	d.mu.Unlock()
-	d.announce()
+	d.wakeWorkers()
 	return nil
 }
 
-// claims appends the rows of a request.
-func (r *request) claims(rows []store.ClaimRow) []store.ClaimRow {
+// appendClaims appends the rows of a request.
+func (r *request) appendClaims(rows []store.ClaimRow) []store.ClaimRow {
 	for _, run := range r.runs {
 		for _, rw := range run.rows {
 			rows = append(rows, store.ClaimRow{
-				Ref: rw.Ref, Txn: rw.Txn, Own: rw.claimed, WantPayload: rw.Payload == nil,
+				Ref: rw.Ref, Txn: rw.Txn, OwnClaimAt: rw.claimed, WantPayload: rw.Payload == nil,
 			})
 		}
 	}
@@ -78,8 +78,8 @@ func (d *Dispatcher) countAnswers(answers []store.ClaimAnswer) {
 	}
 }
 
-// vanished tells the observer of the rows that a claim did not find.
-func (d *Dispatcher) vanished(reqs []*request, answers []store.ClaimAnswer) {
+// reportVanished tells the observer of the rows that a claim did not find.
+func (d *Dispatcher) reportVanished(reqs []*request, answers []store.ClaimAnswer) {
 	var rows []*store.Item
 	for _, req := range reqs {
 		for _, run := range req.runs {
@@ -108,8 +108,8 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 	d.outcomes = outcomes
 	unsure := false
 	var refusals map[store.Ref]string
-	results, err := split(outcomes, func(outcomes []store.Outcome) (results []store.SettleResult, err error) {
-		tries, err := d.untilStored(ctx, "settle", func() (err error) {
+	results, err := bisectRefused(outcomes, func(outcomes []store.Outcome) (results []store.SettleResult, err error) {
+		tries, err := d.retryStore(ctx, "settle", func() (err error) {
 			results, err = d.store.Settle(ctx, d.epoch, outcomes)
 			return err
 		})
@@ -120,7 +120,7 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 		if refusals == nil {
 			refusals = map[store.Ref]string{}
 		}
-		refusals[o.Ref] = "the table refuses " + o.Status.String() + ": " + brief(err.Error())
+		refusals[o.Ref] = "the table refuses " + o.Status.String() + ": " + shortenError(err.Error())
 		return store.Refused
 	})
 	if err != nil {
@@ -128,23 +128,23 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 	}
 	var vanished []*store.Item
 	for i := range batch {
-		batch[i].unsure = batch[i].unsure || unsure
-		unsure := batch[i].unsure
+		batch[i].maybeWritten = batch[i].maybeWritten || unsure
+		unsure := batch[i].maybeWritten
 		if results[i] == store.WasGone && !unsure {
 			vanished = append(vanished, &batch[i].row.Item)
 		}
 		// After a try whose answer was lost, a row that is settled is so by us.
-		if results[i] == store.Written || unsure && !results[i].Again() {
+		if results[i] == store.Written || unsure && !results[i].NeedsRetry() {
 			d.obs.Settled(&batch[i].row.Item, &batch[i].Outcome)
 		}
 	}
 	if len(vanished) > 0 {
 		d.obs.Vanished(vanished)
 	}
-	d.tellLocked(batch, results)
+	d.reportLocked(batch, results)
 	d.mu.Lock()
 	for i := range batch {
-		if results[i] == store.WasSettled && !batch[i].unsure {
+		if results[i] == store.WasSettled && !batch[i].maybeWritten {
 			batch[i].Block = nil // somebody else settled it
 		}
 		if results[i] == store.Refused {
@@ -153,12 +153,12 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 	}
 	d.core.written(results, time.Now())
 	d.mu.Unlock()
-	d.announce()
+	d.wakeWorkers()
 	return nil
 }
 
-// tellLocked tells the observer of outcomes whose rows are locked.
-func (d *Dispatcher) tellLocked(batch []outcome, results []store.SettleResult) {
+// reportLocked tells the observer of outcomes whose rows are locked.
+func (d *Dispatcher) reportLocked(batch []outcome, results []store.SettleResult) {
 	locked := map[string]int{}
 	for i, result := range results {
 		if result == store.WasLocked {
@@ -170,10 +170,10 @@ func (d *Dispatcher) tellLocked(batch []outcome, results []store.SettleResult) {
 	}
 }
 
-// untilStored calls do until it succeeds, the context ends, leadership is lost or
+// retryStore calls do until it succeeds, the context ends, leadership is lost or
 // the store refuses it, and returns how often it called. A database that is away
 // is waited for: the rows are safe where they are.
-func (d *Dispatcher) untilStored(ctx context.Context, op string, do func() error) (tries int, err error) {
+func (d *Dispatcher) retryStore(ctx context.Context, op string, do func() error) (tries int, err error) {
 	const first, most = 20 * time.Millisecond, 2 * time.Second
 	for wait := first; ; wait = min(2*wait, most) {
 		tries++
@@ -194,10 +194,10 @@ func (d *Dispatcher) untilStored(ctx context.Context, op string, do func() error
 	}
 }
 
-// split does something for many rows in one statement; when the store refuses
+// bisectRefused does something for many rows in one statement; when the store refuses
 // that, in halves, down to the row that it refuses alone: one row that its table
 // does not take must not hold up the others.
-func split[In, Out any](in []In, do func([]In) ([]Out, error), refused func(*In, error) Out) ([]Out, error) {
+func bisectRefused[In, Out any](in []In, do func([]In) ([]Out, error), refused func(*In, error) Out) ([]Out, error) {
 	out, err := do(in)
 	var refusal *store.RefusedError
 	if !errors.As(err, &refusal) {
@@ -206,10 +206,10 @@ func split[In, Out any](in []In, do func([]In) ([]Out, error), refused func(*In,
 	if len(in) == 1 {
 		return []Out{refused(&in[0], err)}, nil
 	}
-	first, err := split(in[:len(in)/2], do, refused)
+	first, err := bisectRefused(in[:len(in)/2], do, refused)
 	if err != nil {
 		return nil, err
 	}
-	second, err := split(in[len(in)/2:], do, refused)
+	second, err := bisectRefused(in[len(in)/2:], do, refused)
 	return append(first, second...), err
 }

@@ -28,12 +28,12 @@ func TestAClaimTellsItsOwn(t *testing.T) {
 		k.pass(time.Second)
 		first := k.began.Add(time.Microsecond) // what every database keeps
 		for i, want := range []time.Time{{}, first, first} {
-			k.expect(t, fmt.Sprintf("claim %d tells", i+1), k.rows[i].Own, want)
+			k.expect(t, fmt.Sprintf("claim %d tells", i+1), k.rows[i].OwnClaimAt, want)
 		}
 		for i, want := range []time.Time{first, first} { // again, and at the same time
 			k.expect(t, fmt.Sprintf("claim %d writes", i+1), k.times[i], want)
 		}
-		k.expect(t, "claim 4 tells", k.rows[3].Own, k.times[2])
+		k.expect(t, "claim 4 tells", k.rows[3].OwnClaimAt, k.times[2])
 		k.expect(t, "its transaction", k.rows[3].Txn, store.Txn(5))
 	})
 }
@@ -54,7 +54,7 @@ func TestARefusedClaimTellsItsEarlierOwn(t *testing.T) {
 		k.pass(10 * time.Millisecond)
 		k.expect(t, "claims", k.claims[0], "[1]")
 		for _, r := range k.rows {
-			k.expect(t, "claim of "+r.ID+" tells", r.Own, k.began)
+			k.expect(t, "claim of "+r.ID+" tells", r.OwnClaimAt, k.began)
 		}
 	})
 }
@@ -65,7 +65,7 @@ func TestARowGivenUpIsNoLongerOwn(t *testing.T) {
 			k.set(func() { k.answer = always(sink.Rejected) })
 			add(t, d, nil, items("a", "1"))
 			k.pass(300 * time.Millisecond)
-			k.expect(t, "the second claim tells", k.rows[1].Own, time.Time{})
+			k.expect(t, "the second claim tells", k.rows[1].OwnClaimAt, time.Time{})
 		})
 	})
 	t.Run("held", func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestARowGivenUpIsNoLongerOwn(t *testing.T) {
 			k.pass(5 * time.Second)
 			k.expect(t, "claims before it is free", len(k.rows), 2)
 			k.pass(6 * time.Second)
-			k.expect(t, "the third claim tells", k.rows[2].Own, time.Time{})
+			k.expect(t, "the third claim tells", k.rows[2].OwnClaimAt, time.Time{})
 		})
 	})
 }

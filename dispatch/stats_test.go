@@ -25,20 +25,20 @@ func TestStatsOfADeadSink(t *testing.T) {
 		add(t, d, nil, other)
 		k.pass(time.Minute)
 		before := d.Stats()
-		k.expect(t, "waiting, in memory, parked", []int{before.Waiting, before.Rows, before.Parked}, "[13 13 0]")
+		k.expect(t, "waiting, in memory, parked", []int{before.Waiting, before.Rows, before.Spilled}, "[13 13 0]")
 		k.expect(t, "oldest", before.Oldest, other[0].Captured)
-		d.Relieve(true)
+		d.SpillExcess(true)
 		k.pass(time.Second)
 		s := d.Stats()
-		if s.Waiting != 13 || s.Parked == 0 || s.Rows+s.Parked < 13 {
+		if s.Waiting != 13 || s.Spilled == 0 || s.Rows+s.Spilled < 13 {
 			t.Errorf("while rows are parked: %+v", s)
 		}
-		if len(s.Suspect) != 1 || s.Suspect[0].Why.Class != sink.Unavailable || s.Suspect[0].Since.Before(began) || s.Suspect[0].Since.After(began.Add(time.Minute)) {
-			t.Errorf("suspect: %+v", s.Suspect)
+		if len(s.OpenBreakers) != 1 || s.OpenBreakers[0].LastFailure.Class != sink.Unavailable || s.OpenBreakers[0].Since.Before(began) || s.OpenBreakers[0].Since.After(began.Add(time.Minute)) {
+			t.Errorf("suspect: %+v", s.OpenBreakers)
 		}
 		k.set(func() { k.answer = always(sink.Delivered) })
 		k.pass(time.Minute)
-		if s := d.Stats(); s.Waiting != 0 || !s.Oldest.IsZero() || len(s.Suspect) != 0 {
+		if s := d.Stats(); s.Waiting != 0 || !s.Oldest.IsZero() || len(s.OpenBreakers) != 0 {
 			t.Errorf("at rest: %+v", s)
 		}
 	})

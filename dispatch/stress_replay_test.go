@@ -60,7 +60,7 @@ func (s *stage) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	return res
 }
 
-func (s *stage) DoneRows(_ context.Context, _ store.Epoch, _ string, done []store.ReplayDone) error {
+func (s *stage) FinishRows(_ context.Context, _ store.Epoch, _ string, done []store.FinishedRow) error {
 	nap()
 	s.mu.Lock()
 	for _, d := range done {
@@ -99,8 +99,8 @@ func (s *stage) play(ctx context.Context, d *Dispatcher, group string) {
 		if len(rows) == 0 {
 			return
 		}
-		d.HoldFor("job", key)
-		wait(func() bool { still, _ := d.Still(key); return still })
+		d.HoldForReplay("job", key)
+		wait(func() bool { still, _ := d.Quiescent(key); return still })
 		s.mu.Lock()
 		s.stands[group] = true
 		d.Replay("job", rows[:len(rows)/2])
@@ -108,13 +108,13 @@ func (s *stage) play(ctx context.Context, d *Dispatcher, group string) {
 		s.mu.Unlock()
 		if rand.IntN(3) == 0 {
 			nap()
-			d.TakeBack("job")
+			d.WithdrawReplay("job")
 		}
 		wait(empty)
 		s.mu.Lock()
 		s.stands[group] = false
 		s.mu.Unlock()
-		d.LetGo("job", key)
+		d.ReleaseReplayHold("job", key)
 		nap()
 	}
 }
@@ -166,7 +166,7 @@ func TestAReplayBesideLiveRows(t *testing.T) {
 		nap()
 		_ = d.Resume(ctx, l)
 	})
-	act(func() { d.Stats(); d.Lanes(LaneFilter{}, 10); d.Relieve(true); d.Held("events") })
+	act(func() { d.Stats(); d.Lanes(LaneFilter{}, 10); d.SpillExcess(true); d.Held("events") })
 	for _, group := range slices.Sorted(maps.Keys(to.left)) {
 		to.play(ctx, d, group)
 	}

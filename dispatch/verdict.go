@@ -11,30 +11,30 @@ import (
 type verdict uint8
 
 const (
-	// again: send the row again, it has cost nothing.
-	again verdict = iota
-	// halve: one of several rows is to blame; send half of them at once.
-	halve
-	// single: one of several rows may be to blame; send one after the back-off.
-	single
-	// count: the failure counts against the row.
-	count
-	// giveUp: the row has failed for long enough; it is FAILED.
-	giveUp
+	// verdictRetry: send the row again, it has cost nothing.
+	verdictRetry verdict = iota
+	// verdictHalve: one of several rows is to blame; send half of them at once.
+	verdictHalve
+	// verdictSingle: one of several rows may be to blame; send one after the back-off.
+	verdictSingle
+	// verdictCount: the failure counts against the row.
+	verdictCount
+	// verdictGiveUp: the row has failed for long enough; it is FAILED.
+	verdictGiveUp
 )
 
 // failure is what is known of a failed attempt.
 type failure struct {
 	sink.Outcome
-	alone      bool // it is about the head row and no other
-	searching  bool // the rows are what is left of an earlier failure
+	single     bool // it is about the head row and no other
+	bisecting  bool // the rows are what is left of an earlier failure
 	retryAfter time.Duration
 }
 
-// refusal reports whether the receiver had something against the rows. Everything
+// isRefusal reports whether the receiver had something against the rows. Everything
 // else is unavailability. A receiver that names the time to come back is alive and
 // busy: that is no row's fault, whatever it takes from others meanwhile.
-func (f *failure) refusal() bool {
+func (f *failure) isRefusal() bool {
 	return f.Class == sink.Rejected || f.Class == sink.Refused && f.retryAfter == 0
 }
 
@@ -43,24 +43,24 @@ func (f *failure) refusal() bool {
 // that is away for some rows and takes others must not make dead letters.
 func (c *core) judge(l *lane, rw *row, f *failure, now time.Time) verdict {
 	proof := rw.proof
-	rw.fail(f.Class, now)
-	if !f.alone {
-		return judgeSeveral(l.to, f, proof)
+	rw.recordFailure(f.Class, now)
+	if !f.single {
+		return judgeSeveral(l.receiver, f, proof)
 	}
 	switch {
 	case c.cfg.Compat != CompatNone:
 		return c.judgeCompat(f)
-	case !f.refusal():
-	case proof || f.Class == sink.Rejected || !rw.refused.IsZero() && now.Sub(rw.refused) >= c.cfg.ProofWait:
-		rw.refused = now
-		return count
-	case rw.refused.IsZero():
-		rw.refused = now
+	case !f.isRefusal():
+	case proof || f.Class == sink.Rejected || !rw.lastRefused.IsZero() && now.Sub(rw.lastRefused) >= c.cfg.ProofWait:
+		rw.lastRefused = now
+		return verdictCount
+	case rw.lastRefused.IsZero():
+		rw.lastRefused = now
 	}
-	if c.cfg.GiveUpAfter > 0 && now.Sub(rw.failing) >= c.cfg.GiveUpAfter {
-		return giveUp
+	if c.cfg.GiveUpAfter > 0 && now.Sub(rw.firstFailed) >= c.cfg.GiveUpAfter {
+		return verdictGiveUp
 	}
-	return again
+	return verdictRetry
 }
 
 // judgeSeveral decides about several rows of one lane, of which any may be to
@@ -68,34 +68,34 @@ func (c *core) judge(l *lane, rw *row, f *failure, now time.Time) verdict {
 // a search.
 func judgeSeveral(recv *receiver, f *failure, proof bool) verdict {
 	switch {
-	case recv.suspect || f.retryAfter > 0 && f.Class != sink.Rejected:
-		return single
-	case f.Class == sink.Rejected, proof, f.Class == sink.Refused && !f.searching:
-		return halve
+	case recv.breakerOpen || f.retryAfter > 0 && f.Class != sink.Rejected:
+		return verdictSingle
+	case f.Class == sink.Rejected, proof, f.Class == sink.Refused && !f.bisecting:
+		return verdictHalve
 	}
-	return single
+	return verdictSingle
 }
 
 // judgeCompat counts as the processors do that teams come from.
 func (c *core) judgeCompat(f *failure) verdict {
 	if c.cfg.Compat == CompatFlowCatalyst {
-		return count
+		return verdictCount
 	}
 	switch f.Reason {
 	case store.ReasonBadRequest, store.ReasonUnauthorized, store.ReasonForbidden:
-		return count // 4xx
+		return verdictCount // 4xx
 	}
-	return again
+	return verdictRetry
 }
 
-// fail notes a failed attempt. Refusals count from the first in a row.
-func (rw *row) fail(class sink.Class, now time.Time) {
-	rw.failed = now
-	if rw.failing.IsZero() {
-		rw.failing = now
+// recordFailure notes a failed attempt. Refusals count from the first in a row.
+func (rw *row) recordFailure(class sink.Class, now time.Time) {
+	rw.lastFailed = now
+	if rw.firstFailed.IsZero() {
+		rw.firstFailed = now
 	}
 	if class != sink.Refused {
-		rw.refused = time.Time{}
+		rw.lastRefused = time.Time{}
 	}
 }
 

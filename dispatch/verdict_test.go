@@ -27,91 +27,91 @@ func TestJudge(t *testing.T) {
 		misconfigured = sink.Misconfigured
 	)
 	tests := map[string][]attempt{
-		"rejected alone is the row's":  {{at: 1, class: rejected, want: count}, {at: 2, class: rejected, want: count}},
-		"rejected among several":       {{at: 1, class: rejected, several: true, want: halve}},
-		"rejected, whatever else":      {{at: 1, class: rejected, after: 60, want: count}},
-		"rejected of several and busy": {{at: 1, class: rejected, several: true, after: 60, want: halve}},
+		"rejected alone is the row's":  {{at: 1, class: rejected, want: verdictCount}, {at: 2, class: rejected, want: verdictCount}},
+		"rejected among several":       {{at: 1, class: rejected, several: true, want: verdictHalve}},
+		"rejected, whatever else":      {{at: 1, class: rejected, after: 60, want: verdictCount}},
+		"rejected of several and busy": {{at: 1, class: rejected, several: true, after: 60, want: verdictHalve}},
 
 		"refused among several is looked into once": {
-			{at: 1, class: refused, several: true, want: halve},
-			{at: 2, class: refused, several: true, searching: true, want: single},
+			{at: 1, class: refused, several: true, want: verdictHalve},
+			{at: 2, class: refused, several: true, searching: true, want: verdictSingle},
 		},
-		"unavailable among several":   {{at: 1, class: unavailable, several: true, want: single}},
-		"misconfigured among several": {{at: 1, class: misconfigured, several: true, want: single}},
+		"unavailable among several":   {{at: 1, class: unavailable, several: true, want: verdictSingle}},
+		"misconfigured among several": {{at: 1, class: misconfigured, several: true, want: verdictSingle}},
 
 		"unavailable never counts without proof": {
-			{at: 1, class: unavailable, want: again}, {at: 1000, class: unavailable, want: again}, {at: 2000, class: unavailable, want: again},
+			{at: 1, class: unavailable, want: verdictRetry}, {at: 1000, class: unavailable, want: verdictRetry}, {at: 2000, class: unavailable, want: verdictRetry},
 		},
 		"misconfigured never counts without proof": {
-			{at: 1, class: misconfigured, want: again}, {at: 1000, class: misconfigured, want: again}, {at: 2000, class: misconfigured, want: again},
+			{at: 1, class: misconfigured, want: verdictRetry}, {at: 1000, class: misconfigured, want: verdictRetry}, {at: 2000, class: misconfigured, want: verdictRetry},
 		},
-		"an unknown class is as unavailable": {{at: 1, want: again}, {at: 1000, want: again}, {at: 1001, several: true, want: single}},
+		"an unknown class is as unavailable": {{at: 1, want: verdictRetry}, {at: 1000, want: verdictRetry}, {at: 1001, several: true, want: verdictSingle}},
 
-		"a first failure has no proof": {{at: 10, class: unavailable, accepted: 9, want: again}},
+		"a first failure has no proof": {{at: 10, class: unavailable, accepted: 9, want: verdictRetry}},
 		"unavailable never counts with proof either": {
-			{at: 10, class: unavailable, want: again},
-			{at: 20, class: unavailable, accepted: 15, want: again},
-			{at: 1000, class: misconfigured, accepted: 900, want: again},
-			{at: 2000, class: unavailable, accepted: 1900, want: again},
+			{at: 10, class: unavailable, want: verdictRetry},
+			{at: 20, class: unavailable, accepted: 15, want: verdictRetry},
+			{at: 1000, class: misconfigured, accepted: 900, want: verdictRetry},
+			{at: 2000, class: unavailable, accepted: 1900, want: verdictRetry},
 		},
 		"an unavailability before it is a failure to prove against": {
-			{at: 10, class: unavailable, want: again},
-			{at: 20, class: refused, accepted: 15, want: count},
-			{at: 30, class: unavailable, accepted: 25, want: again},
-			{at: 40, class: rejected, want: count},
+			{at: 10, class: unavailable, want: verdictRetry},
+			{at: 20, class: refused, accepted: 15, want: verdictCount},
+			{at: 30, class: unavailable, accepted: 25, want: verdictRetry},
+			{at: 40, class: rejected, want: verdictCount},
 		},
 		"proof counts once": {
-			{at: 10, class: refused, want: again},
-			{at: 20, class: refused, accepted: 15, want: count},
-			{at: 30, class: refused, accepted: 15, want: again},
-			{at: 40, class: refused, accepted: 35, want: count},
+			{at: 10, class: refused, want: verdictRetry},
+			{at: 20, class: refused, accepted: 15, want: verdictCount},
+			{at: 30, class: refused, accepted: 15, want: verdictRetry},
+			{at: 40, class: refused, accepted: 35, want: verdictCount},
 		},
 		"a request that began before the failure proves nothing": {
-			{at: 10, class: refused, want: again},
-			{at: 20, class: refused, accepted: 9, want: again},
-			{at: 30, class: refused, accepted: 20, want: again}, // at the same moment
-			{at: 40, class: refused, accepted: 31, want: count},
+			{at: 10, class: refused, want: verdictRetry},
+			{at: 20, class: refused, accepted: 9, want: verdictRetry},
+			{at: 30, class: refused, accepted: 20, want: verdictRetry}, // at the same moment
+			{at: 40, class: refused, accepted: 31, want: verdictCount},
 		},
 		"proof looks for the row among several": {
-			{at: 10, class: unavailable, several: true, want: single},
-			{at: 20, class: unavailable, several: true, accepted: 15, want: halve},
-			{at: 30, class: refused, several: true, searching: true, accepted: 25, want: halve},
+			{at: 10, class: unavailable, several: true, want: verdictSingle},
+			{at: 20, class: unavailable, several: true, accepted: 15, want: verdictHalve},
+			{at: 30, class: refused, several: true, searching: true, accepted: 25, want: verdictHalve},
 		},
 
 		"refused counts once in a while": {
-			{at: 1, class: refused, want: again},
-			{at: 300, class: refused, want: again},
-			{at: 301, class: refused, want: count},
-			{at: 600, class: refused, want: again},
-			{at: 601, class: refused, want: count},
+			{at: 1, class: refused, want: verdictRetry},
+			{at: 300, class: refused, want: verdictRetry},
+			{at: 301, class: refused, want: verdictCount},
+			{at: 600, class: refused, want: verdictRetry},
+			{at: 601, class: refused, want: verdictCount},
 		},
 		"refused counts from the first in a row": {
-			{at: 1, class: refused, want: again},
-			{at: 200, class: unavailable, want: again},
-			{at: 400, class: refused, want: again},
-			{at: 699, class: refused, want: again},
-			{at: 700, class: refused, want: count},
+			{at: 1, class: refused, want: verdictRetry},
+			{at: 200, class: unavailable, want: verdictRetry},
+			{at: 400, class: refused, want: verdictRetry},
+			{at: 699, class: refused, want: verdictRetry},
+			{at: 700, class: refused, want: verdictCount},
 		},
 		"refused among several counts towards nothing": {
-			{at: 1, class: refused, several: true, want: halve},
-			{at: 400, class: refused, want: again},
-			{at: 700, class: refused, want: count},
+			{at: 1, class: refused, several: true, want: verdictHalve},
+			{at: 400, class: refused, want: verdictRetry},
+			{at: 700, class: refused, want: verdictCount},
 		},
 		"a count with proof begins the wait anew": {
-			{at: 1, class: refused, want: again},
-			{at: 310, class: refused, accepted: 305, want: count},
-			{at: 311, class: refused, accepted: 305, want: again},
-			{at: 610, class: refused, accepted: 305, want: count},
+			{at: 1, class: refused, want: verdictRetry},
+			{at: 310, class: refused, accepted: 305, want: verdictCount},
+			{at: 311, class: refused, accepted: 305, want: verdictRetry},
+			{at: 610, class: refused, accepted: 305, want: verdictCount},
 		},
 
 		"whoever asks for time is not at fault": {
-			{at: 1, class: unavailable, want: again},
-			{at: 10, class: unavailable, after: 5, accepted: 5, want: again},
-			{at: 20, class: refused, after: 5, accepted: 15, want: again},
-			{at: 30, class: refused, several: true, after: 5, accepted: 25, want: single},
-			{at: 400, class: refused, after: 5, accepted: 25, want: again},
-			{at: 401, class: refused, accepted: 400, want: again},
-			{at: 402, class: refused, accepted: 400, want: again},
+			{at: 1, class: unavailable, want: verdictRetry},
+			{at: 10, class: unavailable, after: 5, accepted: 5, want: verdictRetry},
+			{at: 20, class: refused, after: 5, accepted: 15, want: verdictRetry},
+			{at: 30, class: refused, several: true, after: 5, accepted: 25, want: verdictSingle},
+			{at: 400, class: refused, after: 5, accepted: 25, want: verdictRetry},
+			{at: 401, class: refused, accepted: 400, want: verdictRetry},
+			{at: 402, class: refused, accepted: 400, want: verdictRetry},
 		},
 	}
 	epoch := time.Unix(1e9, 0)
@@ -120,14 +120,14 @@ func TestJudge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := DefaultConfig()
 			cfg.ProofWait = 300 * time.Second
-			rw, c, l := &row{}, newCore(cfg, nil, nil), &lane{to: &receiver{}}
+			rw, c, l := &row{}, newCore(cfg, nil, nil), &lane{receiver: &receiver{}}
 			for i, a := range attempts {
 				if a.accepted > 0 {
-					l.to.accepted = second(a.accepted)
+					l.receiver.lastAccepted = second(a.accepted)
 				}
-				rw.proof = l.to.livedSince(rw.failed)
+				rw.proof = l.receiver.acceptedSince(rw.lastFailed)
 				f := failure{
-					Outcome: sink.Outcome{Class: a.class}, alone: !a.several, searching: a.searching,
+					Outcome: sink.Outcome{Class: a.class}, single: !a.several, bisecting: a.searching,
 					retryAfter: time.Duration(a.after) * time.Second,
 				}
 				if got := c.judge(l, rw, &f, second(a.at)); got != a.want {

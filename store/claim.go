@@ -12,10 +12,10 @@ type ClaimRow struct {
 	// row that was read from its table, and in databases whose log is never ahead
 	// of what statements see.
 	Txn Txn
-	// Own is the time that this leader wrote at an earlier claim of the row;
+	// OwnClaimAt is the time that this leader wrote at an earlier claim of the row;
 	// zero if there was none. With a takeover time-out it tells the leader's
 	// own claim from somebody else's.
-	Own time.Time
+	OwnClaimAt time.Time
 	// WantPayload asks for the payload as the row has it now.
 	WantPayload bool
 }
@@ -69,8 +69,8 @@ type ClaimAnswer struct {
 	// RetryCount is the count that a Claimed row records, 0 if the claim did not
 	// look at the row.
 	RetryCount int
-	// Unmarked: the claim left no trace in the row. There is nothing to give back.
-	Unmarked bool
+	// Unwritten: the claim left no trace in the row. There is nothing to give back.
+	Unwritten bool
 	// Payload is a Claimed row's payload, if it was wanted. The caller owns it.
 	Payload []byte
 	// Error says why the table refused the claim of a row. Claim leaves it empty: the
@@ -102,11 +102,11 @@ type Outcome struct {
 	// one lane in a call, the last one's hold stays. Layouts that keep no state
 	// cannot block: Settle refuses the call with a *SetupError.
 	Block *Hold
-	// Parked is the seq under which the row is parked, 0 if it is not. With an
+	// SpilledSeq is the seq under which the row is parked, 0 if it is not. With an
 	// outcome that settles the row the parked one is forgotten in the same
 	// transaction, whatever Settle answers for it, unless it is to be written Again,
 	// and the call is durable: a server that crashed must not bring the one back without the other.
-	Parked Seq
+	SpilledSeq Seq
 }
 
 // Validate reports whether an outcome may be written for its outbox.
@@ -159,7 +159,7 @@ const (
 	Refused
 )
 
-// Again reports whether the outcome has yet to be written.
-func (r SettleResult) Again() bool {
+// NeedsRetry reports whether the outcome has yet to be written.
+func (r SettleResult) NeedsRetry() bool {
 	return r == TooEarly || r == WasLocked || r == TableWasLocked || r == Refused
 }

@@ -89,7 +89,7 @@ func (d *DeadLetter) Item(now time.Time) Item {
 	return Item{Ref: d.Ref, Kind: d.Kind, Group: d.Group, PayloadSize: d.PayloadSize, Captured: now}
 }
 
-// DeadLetters reads and mends FAILED rows. Layouts that keep no state have none;
+// OpenDeadLetters reads and mends FAILED rows. Layouts that keep no state have none;
 // asking for theirs is an error that says so. Counting and reading need no
 // leader and hold nothing up, so another process may do it beside a relay.
 type DeadLetters interface {

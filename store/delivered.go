@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Delivered asks for COMPLETED rows of one outbox.
-type Delivered struct {
+// DeliveredQuery asks for COMPLETED rows of one outbox.
+type DeliveredQuery struct {
 	Outbox string
 	// Since and Until bound the time in the first column of order-by:
 	// Since <= t < Until. A zero one is no bound.
@@ -19,30 +19,30 @@ type Delivered struct {
 
 // Validate reports whether the rows of its outbox can be read so, as far as the layout
 // tells. The error is a *SetupError.
-func (q *Delivered) Validate(o *Outbox) error {
+func (q *DeliveredQuery) Validate(o *Outbox) error {
 	switch l := &o.Layout; {
 	case l.State == StateNone:
-		return NotDelivered(o, "layout "+l.Name+" keeps no state", "")
+		return DeliveredReadError(o, "layout "+l.Name+" keeps no state", "")
 	case l.DeleteDelivered:
-		return NotDelivered(o, "layout "+l.Name+" deletes them at once", "")
+		return DeliveredReadError(o, "layout "+l.Name+" deletes them at once", "")
 	case len(l.OrderBy) == 0:
-		return NotDelivered(o, "layout "+l.Name+" names no column in order-by that tells when a row was inserted",
+		return DeliveredReadError(o, "layout "+l.Name+" names no column in order-by that tells when a row was inserted",
 			"name that column first in order-by, or ")
 	}
 	return nil
 }
 
-// NotDelivered says why the delivered rows of an outbox cannot be read. A remedy but
+// DeliveredReadError says why the delivered rows of an outbox cannot be read. A remedy but
 // for the log ends with "or ".
-func NotDelivered(o *Outbox, why, remedy string) error {
+func DeliveredReadError(o *Outbox, why, remedy string) error {
 	return &SetupError{
 		Problem: fmt.Sprintf("outbox %q: delivered rows cannot be read from the table: %s", o.Name, why),
 		Remedy:  remedy + "replay from the log",
 	}
 }
 
-// NoOrderTime says that a table has no time in the column with which order-by begins.
-func NoOrderTime(o *Outbox, table, typ string) error {
-	return NotDelivered(o, fmt.Sprintf("column %s of %s, with which order-by of layout %s begins, is of type %s and no time", o.Layout.OrderBy[0], table, o.Layout.Name, typ),
+// OrderTimeError says that a table has no time in the column with which order-by begins.
+func OrderTimeError(o *Outbox, table, typ string) error {
+	return DeliveredReadError(o, fmt.Sprintf("column %s of %s, with which order-by of layout %s begins, is of type %s and no time", o.Layout.OrderBy[0], table, o.Layout.Name, typ),
 		"name a column with the time of the insert first in order-by, or ")
 }

@@ -37,7 +37,7 @@
 // Claims and COMPLETED may be committed asynchronously: a server crash may take
 // them back. FAILED is always committed synchronously, because the next row of
 // its group leaves on the strength of it, and so are [Holds] and what is done to
-// [DeadLetters]. [Checkpoints.SaveCheckpoint] is synchronous and is the barrier:
+// [OpenDeadLetters]. [Checkpoints.SaveCheckpoint] is synchronous and is the barrier:
 // once it returns, everything that had been written before it began survives a
 // crash. Only then may the log be acknowledged.
 //

@@ -39,7 +39,7 @@ func (l *Layout) Group(text []byte) Group {
 	case !json.Valid(text):
 		return GroupOf("")
 	}
-	value := bytes.TrimLeft(text, blanks)
+	value := bytes.TrimLeft(text, jsonSpace)
 	for _, key := range l.GroupPath {
 		if value = member(value, key); value == nil {
 			return Group{}
@@ -69,8 +69,8 @@ func groupOfJSON(text []byte) Group {
 	return GroupOf(string(value))
 }
 
-// blanks are what JSON has between its parts.
-const blanks = " \t\r\n"
+// jsonSpace are what JSON has between its parts.
+const jsonSpace = " \t\r\n"
 
 // member returns the text from the value of a key on, or nil if the valid JSON
 // that text begins with is no object or lacks the key.
@@ -78,18 +78,18 @@ func member(text []byte, key string) (found []byte) {
 	if text[0] != '{' {
 		return nil
 	}
-	rest := bytes.TrimLeft(text[1:], blanks)
+	rest := bytes.TrimLeft(text[1:], jsonSpace)
 	for rest[0] == '"' {
 		end := stringEnd(rest)
 		name := unquote(rest[:end])
-		rest = bytes.TrimLeft(rest[end:], blanks)
-		rest = bytes.TrimLeft(rest[1:], blanks) // the colon
+		rest = bytes.TrimLeft(rest[end:], jsonSpace)
+		rest = bytes.TrimLeft(rest[1:], jsonSpace) // the colon
 		if string(name) == key {
 			found = rest
 		}
-		rest = bytes.TrimLeft(rest[valueEnd(rest):], blanks)
+		rest = bytes.TrimLeft(rest[valueEnd(rest):], jsonSpace)
 		if rest[0] == ',' {
-			rest = bytes.TrimLeft(rest[1:], blanks)
+			rest = bytes.TrimLeft(rest[1:], jsonSpace)
 		}
 	}
 	return found
@@ -115,7 +115,7 @@ func valueEnd(text []byte) int {
 			}
 		}
 	}
-	if i := bytes.IndexAny(text, ",]}"+blanks); i >= 0 {
+	if i := bytes.IndexAny(text, ",]}"+jsonSpace); i >= 0 {
 		return i
 	}
 	return len(text)
@@ -166,7 +166,7 @@ func ParseGroupPath(text string) ([]string, error) {
 		}
 		if rest[0] != '.' {
 			at = utf8.RuneCountInString(text[:len(text)-len(rest)]) + 1
-			return nil, fmt.Errorf("is %q: at character %d, %s", text, at, unexpected(rest))
+			return nil, fmt.Errorf("is %q: at character %d, %s", text, at, unexpectedText(rest))
 		}
 		rest = rest[1:]
 	}
@@ -175,7 +175,7 @@ func ParseGroupPath(text string) ([]string, error) {
 // pathKey reads the key that text begins with.
 func pathKey(text string) (key string, length int, err error) {
 	if strings.HasPrefix(text, `"`) {
-		end := closing(text)
+		end := closingQuote(text)
 		if end < 0 {
 			return "", 0, errors.New("a quoted key has no closing quote")
 		}
@@ -191,16 +191,16 @@ func pathKey(text string) (key string, length int, err error) {
 	case text == "" || text[0] == '.':
 		return "", 0, errors.New("a key is missing")
 	case length == 0:
-		return "", 0, errors.New(unexpected(text))
+		return "", 0, errors.New(unexpectedText(text))
 	case length < 0:
 		length = len(text)
 	}
 	return text[:length], length, nil
 }
 
-// closing returns the length of the quoted key that text begins with, -1 if its
+// closingQuote returns the length of the quoted key that text begins with, -1 if its
 // quote is not closed.
-func closing(text string) int {
+func closingQuote(text string) int {
 	for i := 1; i < len(text); i++ {
 		switch text[i] {
 		case '\\':
@@ -212,8 +212,8 @@ func closing(text string) int {
 	return -1
 }
 
-// unexpected says what to write in place of what text begins with.
-func unexpected(text string) string {
+// unexpectedText says what to write in place of what text begins with.
+func unexpectedText(text string) string {
 	switch r, _ := utf8.DecodeRuneInString(text); r {
 	case '$':
 		return "begin with the first key, without $"

@@ -98,9 +98,9 @@ func (l *Layout) SettledNumbers() []int {
 // NamedColumn is a column with the configuration key that names it.
 type NamedColumn struct{ Key, Column string }
 
-// Named returns the columns that the layout names, in a fixed order. A column may
+// NamedColumns returns the columns that the layout names, in a fixed order. A column may
 // have several keys.
-func (l *Layout) Named() []NamedColumn {
+func (l *Layout) NamedColumns() []NamedColumn {
 	c := &l.Columns
 	all := []NamedColumn{
 		{"columns.id", c.ID}, {"columns.kind", c.Kind}, {"columns.group", c.Group}, {"columns.payload", c.Payload},
@@ -120,17 +120,17 @@ func (c *Columns) written() []string {
 	return slices.DeleteFunc(all, func(name string) bool { return name == "" })
 }
 
-// Written lists the columns that claims, outcomes and requeues write.
-func (l *Layout) Written() []string {
+// WrittenColumns lists the columns that claims, outcomes and requeues write.
+func (l *Layout) WrittenColumns() []string {
 	if l.State == StateNone {
 		return nil
 	}
 	return l.Columns.written()
 }
 
-// Key returns the configuration key that names a column, the first of several.
-func (l *Layout) Key(column string) string {
-	for _, n := range l.Named() {
+// ConfigKey returns the configuration key that names a column, the first of several.
+func (l *Layout) ConfigKey(column string) string {
+	for _, n := range l.NamedColumns() {
 		if n.Column == column {
 			return n.Key
 		}
@@ -149,14 +149,14 @@ func (l *Layout) Validate() error {
 	}
 	need := func(column, key string) {
 		if column == "" {
-			add(l.fault("columns."+key, "no %s column is named", key))
+			add(l.fieldError("columns."+key, "no %s column is named", key))
 		}
 	}
 	need(l.Columns.ID, "id")
 	need(l.Columns.Payload, "payload")
 	add(l.validateColumns())
 	if len(l.GroupPath) > 0 && l.Columns.Group == "" {
-		add(l.fault("group-path", "needs columns.group, the column with the JSON; name the payload's column there to find the group in the payload"))
+		add(l.fieldError("group-path", "needs columns.group, the column with the JSON; name the payload's column there to find the group in the payload"))
 	}
 	switch l.State {
 	case StateWords:
@@ -171,12 +171,12 @@ func (l *Layout) Validate() error {
 		need(l.Columns.Failed, "failed")
 	case StateNone:
 	default:
-		add(l.fault("state", "no kind of state is chosen"))
+		add(l.fieldError("state", "no kind of state is chosen"))
 	}
 	return errors.Join(errs...)
 }
 
-func (l *Layout) fault(key, format string, args ...any) error {
+func (l *Layout) fieldError(key, format string, args ...any) error {
 	return fmt.Errorf("layout %s: %s: "+format, append([]any{l.Name, key}, args...)...)
 }
 
@@ -187,7 +187,7 @@ func (l *Layout) validateColumns() error {
 	written := c.written()
 	seen := map[string]string{}
 	var errs []error
-	for _, n := range l.Named() {
+	for _, n := range l.NamedColumns() {
 		other, taken := seen[n.Column]
 		if !taken {
 			seen[n.Column] = n.Key
@@ -195,7 +195,7 @@ func (l *Layout) validateColumns() error {
 		}
 		both := slices.Contains([]string{other, n.Key}, "columns.id") && slices.Contains([]string{other, n.Key}, "columns.payload")
 		if (both || slices.Contains(written, n.Column)) && n.Key != "order-by" {
-			errs = append(errs, l.fault(n.Key, "column %q is named for both %s and %s", n.Column, other, n.Key))
+			errs = append(errs, l.fieldError(n.Key, "column %q is named for both %s and %s", n.Column, other, n.Key))
 		}
 	}
 	return errors.Join(errs...)
@@ -209,11 +209,11 @@ func validateStates[V comparable](l *Layout, section string, values map[Status]V
 		key := section + "." + strings.ToLower(s.String())
 		v, ok := values[s]
 		if !ok || !is(v) {
-			errs = append(errs, l.fault(key, "no %s for %s", what, s))
+			errs = append(errs, l.fieldError(key, "no %s for %s", what, s))
 			continue
 		}
 		if other, taken := seen[v]; taken {
-			errs = append(errs, l.fault(key, "%s stands for both %s and %s", quoted(v), other, s))
+			errs = append(errs, l.fieldError(key, "%s stands for both %s and %s", quoted(v), other, s))
 		}
 		seen[v] = s
 	}
@@ -235,7 +235,7 @@ func (l *Layout) validateReasons() error {
 		n, ok := l.FailedNumbers[r]
 		for s := Pending; ok && s < Failed; s++ {
 			if have, given := l.Numbers[s]; given && have == n {
-				errs = append(errs, l.fault("failed-numbers."+r.String(), "%d stands for both %s and %s", n, s, Failed))
+				errs = append(errs, l.fieldError("failed-numbers."+r.String(), "%d stands for both %s and %s", n, s, Failed))
 			}
 		}
 	}

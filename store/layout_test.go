@@ -84,12 +84,12 @@ func TestNamedColumns(t *testing.T) {
 		"id": "columns.id", "type": "columns.kind", "message_group": "columns.group", "updated_at": "columns.claimed",
 		"created_at": "order-by", "no such column": "", "": "",
 	} {
-		if got := l.Key(column); got != want {
+		if got := l.ConfigKey(column); got != want {
 			t.Errorf("column %q is named by %q, want %q", column, got, want)
 		}
 	}
-	if n := len(l.Named()); n != 10 {
-		t.Errorf("%d columns are named: %v", n, l.Named())
+	if n := len(l.NamedColumns()); n != 10 {
+		t.Errorf("%d columns are named: %v", n, l.NamedColumns())
 	}
 }
 

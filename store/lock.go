@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// LockHold is how long a database keeps a lock at the least after it has answered
+// MinLockLease is how long a database keeps a lock at the least after it has answered
 // a ping, whatever becomes of the holder meanwhile.
-const LockHold = 4 * time.Second
+const MinLockLease = 4 * time.Second
 
 // Locker lets one relay of a name lead at a time. The lock gives liveness: two
 // relays do not take the lead from each other in turns. The epoch gives safety:
@@ -25,14 +25,14 @@ type Locker interface {
 // come from any.
 type Lock interface {
 	// Ping returns nil if the lock is held: it was when the database answered,
-	// and nobody else can have it for LockHold from the moment that Ping was
+	// and nobody else can have it for MinLockLease from the moment that Ping was
 	// called, unless an administrator ends the holder's session. Any error means
 	// that it is lost for good.
 	Ping(ctx context.Context) error
-	// Wishes is how many wishes had been written for the relay, see [Wishes], when the
+	// RequestCount is how many wishes had been written for the relay, see [RequestCount], when the
 	// database answered the last Ping; 0 before the first. Where the count cannot be
 	// read, for want of the table or of a right to it, it is 0 too.
-	Wishes() int64
+	RequestCount() int64
 	// Watch waits until the context ends and returns nil then, or the reason as
 	// soon as the lock is known to be lost. It asks nothing of the database.
 	Watch(ctx context.Context) error
@@ -62,8 +62,8 @@ type Leader struct {
 	Since time.Time
 }
 
-// mostHolder is the most characters of the name that a holder is given.
-const mostHolder = 200
+// maxHolderLength is the most characters of the name that a holder is given.
+const maxHolderLength = 200
 
 // NewHolder makes what a store calls itself, which no other store does: the name,
 // which may be empty, and a few digits at random. It is ASCII, since it must fit
@@ -77,5 +77,5 @@ func NewHolder(name string) string {
 		}
 		return r
 	}, name)
-	return strings.TrimPrefix(name[:min(len(name), mostHolder)]+"#"+hex.EncodeToString(digits[:]), "#")
+	return strings.TrimPrefix(name[:min(len(name), maxHolderLength)]+"#"+hex.EncodeToString(digits[:]), "#")
 }

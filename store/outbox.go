@@ -21,13 +21,13 @@ type Outbox struct {
 	Retention time.Duration
 }
 
-// nameForm is narrow enough for what a relay's name becomes part of: slots,
+// namePattern is narrow enough for what a relay's name becomes part of: slots,
 // publications, tables, files.
-var nameForm = regexp.MustCompile(`^[a-z0-9_]{1,40}$`)
+var namePattern = regexp.MustCompile(`^[a-z0-9_]{1,40}$`)
 
 // ValidateName reports whether a relay may have a name.
 func ValidateName(name string) error {
-	if nameForm.MatchString(name) {
+	if namePattern.MatchString(name) {
 		return nil
 	}
 	return fmt.Errorf("name %q: use 1 to 40 of a-z, 0-9 and _", name)

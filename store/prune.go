@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Prune asks for the deletion of delivered rows of one outbox.
-type Prune struct {
+// PruneRequest asks for the deletion of delivered rows of one outbox.
+type PruneRequest struct {
 	Outbox string
 	// Before: rows that were settled at this time or later stay.
 	Before time.Time
@@ -19,15 +19,15 @@ type Prune struct {
 }
 
 // Validate reports whether rows of its outbox may be deleted so.
-func (p *Prune) Validate(o *Outbox) error {
+func (p *PruneRequest) Validate(o *Outbox) error {
 	if p.Limit <= 0 {
 		return fmt.Errorf("outbox %s: the limit is %d, must be positive", o.Name, p.Limit)
 	}
-	return o.prunes()
+	return o.validatePrunable()
 }
 
-// Pruned is what a Prune did.
-type Pruned struct {
+// PruneResult is what a Prune did.
+type PruneResult struct {
 	// Rows is how many rows were deleted.
 	Rows int
 	// Next is where to go on, for the same store alone; "" says that the end of
@@ -45,7 +45,7 @@ type Pruner interface {
 	//
 	// ErrNotLeader and *RefusedError mean that nothing was deleted; after the
 	// latter Next, if it is not "", is where to go on without these rows.
-	Prune(ctx context.Context, epoch Epoch, p Prune) (Pruned, error)
+	Prune(ctx context.Context, epoch Epoch, p PruneRequest) (PruneResult, error)
 	// Clock returns the time by the database's clock.
 	Clock(ctx context.Context) (time.Time, error)
 }
@@ -77,11 +77,11 @@ func (o *Outbox) ValidateRetention() error {
 			Remedy:  "give a time such as 168h, or 0 to keep delivered rows for ever",
 		}
 	}
-	return o.prunes()
+	return o.validatePrunable()
 }
 
-// prunes reports whether it can be told which rows were delivered, and when.
-func (o *Outbox) prunes() error {
+// validatePrunable reports whether it can be told which rows were delivered, and when.
+func (o *Outbox) validatePrunable() error {
 	l := &o.Layout
 	fault := func(why, remedy string) error {
 		return &SetupError{Problem: fmt.Sprintf("outbox %q: delivered rows cannot be deleted after a retention: layout %s %s", o.Name, l.Name, why), Remedy: remedy}

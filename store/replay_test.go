@@ -11,12 +11,12 @@ import (
 
 func TestCheckNamed(t *testing.T) {
 	for _, name := range []string{"a", "before_v2", "0", "_", strings.Repeat("z", 18)} {
-		if err := store.CheckNamed(name); err != nil {
+		if err := store.ValidateSavepointName(name); err != nil {
 			t.Error(err)
 		}
 	}
 	for _, name := range []string{"", "A", "a-b", "a b", "a\n", "ä", "a'b", strings.Repeat("z", 19)} {
-		if err := store.CheckNamed(name); err == nil || !strings.Contains(err.Error(), "no name of a checkpoint") {
+		if err := store.ValidateSavepointName(name); err == nil || !strings.Contains(err.Error(), "no name of a checkpoint") {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
@@ -27,19 +27,19 @@ func TestJobStates(t *testing.T) {
 		store.JobWaiting: {}, store.JobCopying: {begun: true}, store.JobPlaying: {begun: true}, store.JobPaused: {},
 		store.JobDone: {true, true}, store.JobFailed: {ended: true}, store.JobRefused: {ended: true}, store.JobCancelled: {ended: true},
 	} {
-		if state.Begun() != want.begun || state.Ended() != want.ended || slices.Contains(replays.Ends(), string(state)) != want.ended {
-			t.Errorf("%s: begun %t, ended %t, among the ends %t", state, state.Begun(), state.Ended(), slices.Contains(replays.Ends(), string(state)))
+		if state.Started() != want.begun || state.Ended() != want.ended || slices.Contains(replays.EndedStates(), string(state)) != want.ended {
+			t.Errorf("%s: begun %t, ended %t, among the ends %t", state, state.Started(), state.Ended(), slices.Contains(replays.EndedStates(), string(state)))
 		}
 	}
 }
 
 func TestJobWish(t *testing.T) {
-	for _, wish := range []store.JobWish{store.WishRun, store.WishPause, store.WishCancel} {
+	for _, wish := range []store.DesiredState{store.DesiredRun, store.DesiredPause, store.DesiredCancel} {
 		if err := wish.Validate(); err != nil {
 			t.Error(err)
 		}
 	}
-	for _, wish := range []store.JobWish{"", "stop", "RUN"} {
+	for _, wish := range []store.DesiredState{"", "stop", "RUN"} {
 		if err := wish.Validate(); err == nil || !strings.Contains(err.Error(), "run, pause or cancel") {
 			t.Errorf("%q: %v", wish, err)
 		}

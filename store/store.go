@@ -52,11 +52,11 @@ type RowWriter interface {
 
 // Leadership gives out epochs.
 type Leadership interface {
-	// Lead makes the caller the leader: it raises the epoch, durably, and
+	// AcquireLeadership makes the caller the leader: it raises the epoch, durably, and
 	// returns it. All writes of earlier epochs are refused from then on, and all
 	// of another store's, whatever epoch they name. It does not wait long for
 	// writes that an earlier leader left unfinished: it ends them.
-	Lead(ctx context.Context) (Epoch, error)
+	AcquireLeadership(ctx context.Context) (Epoch, error)
 	// Leader returns who took the lead last; ErrNotLeader if nobody ever did.
 	Leader(ctx context.Context) (Leader, error)
 }
@@ -72,16 +72,16 @@ type Checkpoints interface {
 	SaveCheckpoint(ctx context.Context, epoch Epoch, cp Checkpoint) error
 }
 
-// Unsettled asks for rows that are neither COMPLETED nor FAILED.
-type Unsettled struct {
+// UnsettledQuery asks for rows that are neither COMPLETED nor FAILED.
+type UnsettledQuery struct {
 	Outbox string
 	// Limit is the most rows to read; it must be positive.
 	Limit int
-	// Held are ids to leave out: the rows that lanes hold.
-	Held []string
-	// Except are lanes to leave out, byte for byte: those that stand still. Lanes
+	// ExcludeIDs are ids to leave out: the rows that lanes hold.
+	ExcludeIDs []string
+	// ExcludeLanes are lanes to leave out, byte for byte: those that stand still. Lanes
 	// of another outbox mean nothing.
-	Except []LaneKey
+	ExcludeLanes []LaneKey
 	// MaxPayload is the largest payload that is read with its row, in bytes. A longer
 	// one leaves Item.Payload nil, and PayloadSize is still set. 0 is no bound.
 	MaxPayload int
@@ -92,8 +92,8 @@ type Unsettled struct {
 	MaxBytes int64
 }
 
-// Inline returns the size up to which a payload is read with its row, -1 if none is.
-func (q *Unsettled) Inline() int {
+// MaxInlinePayload returns the size up to which a payload is read with its row, -1 if none is.
+func (q *UnsettledQuery) MaxInlinePayload() int {
 	switch {
 	case q.NoPayload:
 		return -1
@@ -103,31 +103,31 @@ func (q *Unsettled) Inline() int {
 	return math.MaxInt32
 }
 
-// More reports whether a bound may have ended the reading that returned items.
-func (q *Unsettled) More(items []Item) bool {
+// MayHaveMore reports whether a bound may have ended the reading that returned items.
+func (q *UnsettledQuery) MayHaveMore(items []Item) bool {
 	return len(items) == q.Limit || q.MaxBytes > 0 && BytesOf(items) >= q.MaxBytes
 }
 
-// Bound is how much memory rows that are read from the tables may take. Bytes of 0 are
+// ReadLimit is how much memory rows that are read from the tables may take. Bytes of 0 are
 // no bound.
-type Bound struct {
+type ReadLimit struct {
 	Rows  int
 	Bytes int64
 }
 
-// Read asks for rows of an outbox within the bound: as many as it allows may have their
+// Query asks for rows of an outbox within the bound: as many as it allows may have their
 // payload with them.
-func (b Bound) Read(outbox string) Unsettled {
-	q := Unsettled{Outbox: outbox, Limit: b.Rows, MaxBytes: b.Bytes}
+func (b ReadLimit) Query(outbox string) UnsettledQuery {
+	q := UnsettledQuery{Outbox: outbox, Limit: b.Rows, MaxBytes: b.Bytes}
 	if b.Bytes > 0 {
 		q.MaxPayload = int(max(1, b.Bytes/int64(max(1, b.Rows))))
 	}
 	return q
 }
 
-// Less returns what n rows of some bytes leave of the bound, and one row and one byte
+// Remaining returns what n rows of some bytes leave of the bound, and one row and one byte
 // more, which tell that there are more.
-func (b Bound) Less(n int, bytes int64) Bound {
+func (b ReadLimit) Remaining(n int, bytes int64) ReadLimit {
 	b.Rows += 1 - n
 	if b.Bytes > 0 {
 		b.Bytes += 1 - bytes
@@ -136,14 +136,14 @@ func (b Bound) Less(n int, bytes int64) Bound {
 }
 
 // Exceeded reports whether n rows of some bytes are more than the bound.
-func (b Bound) Exceeded(n int, bytes int64) bool {
+func (b ReadLimit) Exceeded(n int, bytes int64) bool {
 	return n > b.Rows || b.Bytes > 0 && bytes > b.Bytes
 }
 
-// Left returns those lanes of Except that rows of the outbox can have.
-func (q *Unsettled) Left(o *Outbox) (lanes []LaneKey) {
+// ExcludedLanes returns those lanes of Except that rows of the outbox can have.
+func (q *UnsettledQuery) ExcludedLanes(o *Outbox) (lanes []LaneKey) {
 	c := &o.Layout.Columns
-	for _, k := range q.Except {
+	for _, k := range q.ExcludeLanes {
 		if k.Outbox == o.Name && (c.Kind != "" || k.Kind == o.Kind) && (c.Group != "" || !k.Group.Valid) {
 			lanes = append(lanes, k)
 		}
@@ -173,17 +173,17 @@ type View interface {
 	// Unsettled returns rows in the layout's order-by, at most q.Limit of them,
 	// without those that the relay has parked. They carry no Txn and no Seq. Whether
 	// there may be more q.More tells.
-	Unsettled(ctx context.Context, q Unsettled) ([]Item, error)
+	Unsettled(ctx context.Context, q UnsettledQuery) ([]Item, error)
 	// Pages hands over what Unsettled returns in pages of at most page rows, in
 	// order, so that any number of them takes little memory. It ends with the
 	// first error that take returns.
-	Pages(ctx context.Context, q Unsettled, page int, take func([]Item) error) error
+	Pages(ctx context.Context, q UnsettledQuery, page int, take func([]Item) error) error
 	// Delivered hands over the COMPLETED rows that q chooses, in the layout's order-by
 	// and in pages as Pages does, without payload. Committed of each is the time in
 	// the first column of order-by. Rows that have none there are not handed over;
 	// undated is how many of them the lists of q choose. A *SetupError says that the
 	// table cannot tell which rows were delivered, or of which time they are.
-	Delivered(ctx context.Context, q Delivered, page int, take func([]Item) error) (undated int, err error)
+	Delivered(ctx context.Context, q DeliveredQuery, page int, take func([]Item) error) (undated int, err error)
 	// Position is the place in the log that matches the view, where the
 	// database tells it, else "".
 	Position() Position
@@ -211,20 +211,20 @@ type Store interface {
 	Locker
 	Leadership
 	Checkpoints
-	Looker
+	StatusReader
 	Holds
 	DeadLetters
 	FailedReader
-	Parking
+	SpillStore
 	Pruner
 	Viewer
-	Wishes
-	Replays
-	ReplayKeeper
-	ReplayLedger
+	Requester
+	ReplayLister
+	ReplayWriter
+	ReplayFinisher
 	ReplayReader
 	Installer
-	Examiner
+	Diagnoser
 	// Close ends the sessions. Calls after it fail.
 	Close()
 }

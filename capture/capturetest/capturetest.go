@@ -19,38 +19,38 @@ import (
 type Harness struct {
 	// Setup makes an empty outbox table in a database of its own.
 	Setup func(t *testing.T) Database
-	// Impatient does the same on a server that gives up a client which is
+	// ShortTimeout does the same on a server that gives up a client which is
 	// silent for 2 s. Nil leaves the test of a pause out.
-	Impatient func(t *testing.T) Database
+	ShortTimeout func(t *testing.T) Database
 	// Log says that the source reads a log: rows come in commit order, batches
 	// have positions, and a cut is possible. Without it, rows come in any order
 	// and come again while they are unsettled and not held.
 	Log bool
-	// Fine says that the log has a position for every row, also inside a transaction:
+	// RowPositions says that the log has a position for every row, also inside a transaction:
 	// then every batch has one, and may hold rows of several transactions.
-	Fine bool
+	RowPositions bool
 	// Bounded says that the database bounds its log in bytes.
 	Bounded bool
-	// Alone does what Setup does, where nobody else writes into the log. Nil is
+	// Isolated does what Setup does, where nobody else writes into the log. Nil is
 	// Setup.
-	Alone func(t *testing.T) Database
-	// Logged tells how many bytes of log it makes to insert rows, good to a third.
-	Logged func(rows []Row) int64
+	Isolated func(t *testing.T) Database
+	// LogBytes tells how many bytes of log it makes to insert rows, good to a third.
+	LogBytes func(rows []Row) int64
 	// Losses are ways in which the log is lost, by name, that a new cut mends.
 	// The rows of the table stay.
 	Losses map[string]func(t *testing.T, db Database)
 	// Faults are what keeps a source from reading its log until an operator
 	// mends it.
 	Faults []Fault
-	// Stopping makes a database whose server stop shuts down in an orderly way,
+	// Shutdown makes a database whose server stop shuts down in an orderly way,
 	// and tells how long that took. Nil leaves the test of it out.
-	Stopping func(t *testing.T) (db Database, stop func() time.Duration)
+	Shutdown func(t *testing.T) (db Database, stop func() time.Duration)
 }
 
 // Fault takes the log away from a source and gives it back.
 type Fault struct {
-	Name        string
-	Break, Mend func(t *testing.T, db Database)
+	Name       string
+	Break, Fix func(t *testing.T, db Database)
 	// Remedy is in the error that names the fault.
 	Remedy string
 }
@@ -68,8 +68,8 @@ type Database interface {
 	Begin(t *testing.T, rows ...Row) (end func(commit bool))
 	// Unrelated commits a write to a table that is no outbox.
 	Unrelated(t *testing.T)
-	// Cut ends the source's connection to the server, if it has one.
-	Cut(t *testing.T)
+	// Disconnect ends the source's connection to the server, if it has one.
+	Disconnect(t *testing.T)
 }
 
 // Source is what the suite tests.
@@ -78,9 +78,9 @@ type Source interface {
 	Close()
 }
 
-// Readier is a source that tells a relay that polls whether it could open its
+// ReadyChecker is a source that tells a relay that polls whether it could open its
 // log by now.
-type Readier interface {
+type ReadyChecker interface {
 	// Ready returns nil if it could, else what Open would return. It changes
 	// nothing.
 	Ready(ctx context.Context) error
@@ -90,15 +90,15 @@ type Readier interface {
 // concurrent use.
 type Tables struct {
 	store.Viewer
-	// Forgotten counts how often the checkpoint was forgotten.
-	Forgotten int
+	// Cleared counts how often the checkpoint was forgotten.
+	Cleared int
 	// Fail, if set, is what Forget answers.
 	Fail error
 }
 
-// Forget implements capture.Tables.
-func (t *Tables) Forget(context.Context) error {
-	t.Forgotten++
+// ClearCheckpoint implements capture.Tables.
+func (t *Tables) ClearCheckpoint(context.Context) error {
+	t.Cleared++
 	return t.Fail
 }
 
@@ -122,14 +122,14 @@ type Row struct {
 const (
 	outbox    = "shop"
 	batchRows = 50
-	// patience bounds every wait of the suite: what hangs fails by name.
-	patience = 30 * time.Second
-	// atEase is how long an orderly shutdown may take on a busy machine: less than the
+	// waitTimeout bounds every wait of the suite: what hangs fails by name.
+	waitTimeout = 30 * time.Second
+	// maxShutdownTime is how long an orderly shutdown may take on a busy machine: less than the
 	// 10 s after which a source gives up a connection that it does not read.
-	atEase = 8 * time.Second
+	maxShutdownTime = 8 * time.Second
 )
 
-// Run runs the suite, but for what RunAlone runs.
+// Run runs the suite, but for what RunIsolated runs.
 func Run(t *testing.T, h Harness) {
 	for _, c := range []struct {
 		name string
@@ -139,9 +139,9 @@ func Run(t *testing.T, h Harness) {
 		{"all rows of concurrent writers", false, testAllRows},
 		{"commit order of concurrent writers", true, testCommitOrder},
 		{"rolled back", false, testRolledBack},
-		{"larger than a batch", true, func(t *testing.T, db Database) { testLargeTransaction(t, db, h.Fine) }},
+		{"larger than a batch", true, func(t *testing.T, db Database) { testLargeTransaction(t, db, h.RowPositions) }},
 		{"goes on through cuts", true, testFollowThroughCuts},
-		{"cut inside a transaction", true, func(t *testing.T, db Database) { testCutInside(t, db, h.Fine) }},
+		{"cut inside a transaction", true, func(t *testing.T, db Database) { testCutInside(t, db, h.RowPositions) }},
 		{"reopened at an acknowledged position", true, testReopenAcknowledged},
 		{"reopened without an acknowledgement", true, testReopenUnacknowledged},
 		{"checkpoint ahead of the acknowledgement", true, testReopenAhead},
@@ -161,17 +161,17 @@ func Run(t *testing.T, h Harness) {
 	}
 	t.Run("retained log", func(t *testing.T) { testRetained(t, h) })
 	RunLost(t, h)
-	if h.Stopping != nil {
+	if h.Shutdown != nil {
 		t.Run("shutdown", func(t *testing.T) { testShutdown(t, h) })
 	}
-	if h.Impatient != nil {
-		t.Run("pause", func(t *testing.T) { testPause(t, h.Impatient(t)) })
+	if h.ShortTimeout != nil {
+		t.Run("pause", func(t *testing.T) { testPause(t, h.ShortTimeout(t)) })
 	}
 }
 
-// RunAlone runs the part of the suite beside which no other test may run: it looks for
+// RunIsolated runs the part of the suite beside which no other test may run: it looks for
 // goroutines that are left.
-func RunAlone(t *testing.T, h Harness) {
+func RunIsolated(t *testing.T, h Harness) {
 	t.Run("end of the context", func(t *testing.T) { testContextEnd(t, h.Setup(t)) })
 }
 
@@ -203,9 +203,9 @@ func RunLayout(t *testing.T, h Harness) {
 	}
 }
 
-// OddNames is an outbox whose names need their quotes, with times for its state
+// QuotedNames is an outbox whose names need their quotes, with times for its state
 // and the group inside of JSON. Every column but these three has a default.
-func OddNames(name string) store.Outbox {
+func QuotedNames(name string) store.Outbox {
 	return store.Outbox{Name: name, Table: `Out "Box"`, Kind: "an order", Layout: store.Layout{
 		Name: "custom",
 		Columns: store.Columns{
@@ -218,9 +218,9 @@ func OddNames(name string) store.Outbox {
 	}}
 }
 
-// Anew opens a source without a checkpoint, whose log so begins anew, does without
+// OpenWithoutCheckpoint opens a source without a checkpoint, whose log so begins anew, does without
 // the rows of the cut, and returns the opening.
-func Anew(tb testing.TB, src capture.Resumer, tables capture.Tables) capture.Opening {
+func OpenWithoutCheckpoint(tb testing.TB, src capture.Resumer, tables capture.Tables) capture.OpenResult {
 	tb.Helper()
 	o, err := src.Open(tb.Context(), store.Checkpoint{}, tables)
 	if err != nil {
@@ -258,17 +258,17 @@ func idsOf(rows []Row) []string {
 
 // open opens a source, closes the view that it may have, and returns the
 // opening.
-func open(t *testing.T, src Source, db Database, at store.Checkpoint) capture.Opening {
+func open(t *testing.T, src Source, db Database, at store.Checkpoint) capture.OpenResult {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	tables := &Tables{Viewer: db.Viewer(t)}
 	o, err := src.Open(ctx, at, tables)
 	if err != nil {
 		t.Fatalf("Open: %v", err)
 	}
-	if cut := o.View != nil; cut != (tables.Forgotten > 0) {
-		t.Errorf("the log begins anew: %v; the checkpoint was forgotten %d times", cut, tables.Forgotten)
+	if cut := o.View != nil; cut != (tables.Cleared > 0) {
+		t.Errorf("the log begins anew: %v; the checkpoint was forgotten %d times", cut, tables.Cleared)
 	}
 	if o.View != nil {
 		o.View.Close()

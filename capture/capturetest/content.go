@@ -97,12 +97,12 @@ func testContextEnd(t *testing.T, db Database) {
 		}
 		began := time.Now()
 		r.close()
-		if took := time.Since(began); took > atEase {
+		if took := time.Since(began); took > maxShutdownTime {
 			t.Errorf("the source took %s to end", took)
 		}
 	}
 	left := goleak.Find(before) // which waits for half a second
-	for end := time.Now().Add(patience); left != nil && time.Now().Before(end); {
+	for end := time.Now().Add(waitTimeout); left != nil && time.Now().Before(end); {
 		left = goleak.Find(before)
 	}
 	if left != nil {

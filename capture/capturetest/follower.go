@@ -11,8 +11,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// followPatience bounds every wait of a Follower.
-const followPatience = 40 * time.Second
+// followTimeout bounds every wait of a Follower.
+const followTimeout = 40 * time.Second
 
 // Follower follows a source and collects what comes, for tests of one source. It
 // receives only inside of its methods, so that between them the source is paused. One
@@ -53,8 +53,8 @@ type followed struct{ *Follower }
 // Connected implements capture.Observer.
 func (followed) Connected() {}
 
-// Lost implements capture.Observer.
-func (f followed) Lost(err error, _ time.Duration) { f.lost = append(f.lost, err) }
+// Disconnected implements capture.Observer.
+func (f followed) Disconnected(err error, _ time.Duration) { f.lost = append(f.lost, err) }
 
 // End ends the source. It may be called again, and after the source has ended.
 func (f *Follower) End() {
@@ -71,8 +71,8 @@ func (f *Follower) Done() <-chan struct{} { return f.done }
 // Err returns why the source has ended.
 func (f *Follower) Err() error { return f.err }
 
-// Lost returns what the source lost its connection to, once it has ended.
-func (f *Follower) Lost() []error { return f.lost }
+// Disconnects returns what the source lost its connection to, once it has ended.
+func (f *Follower) Disconnects() []error { return f.lost }
 
 // Rows receives until n rows came.
 func (f *Follower) Rows(n int) {
@@ -83,7 +83,7 @@ func (f *Follower) Rows(n int) {
 // Until receives until something holds.
 func (f *Follower) Until(what string, holds func() bool) {
 	f.t.Helper()
-	timeout := time.NewTimer(followPatience)
+	timeout := time.NewTimer(followTimeout)
 	defer timeout.Stop()
 	for !holds() {
 		select {
@@ -105,10 +105,10 @@ func (f *Follower) take(b capture.Batch) {
 	}
 }
 
-// Ends receives until the source ends by itself, and returns its error.
-func (f *Follower) Ends() error {
+// WaitEnd receives until the source ends by itself, and returns its error.
+func (f *Follower) WaitEnd() error {
 	f.t.Helper()
-	timeout := time.NewTimer(followPatience)
+	timeout := time.NewTimer(followTimeout)
 	defer timeout.Stop()
 	for {
 		select {
@@ -138,15 +138,15 @@ func (f *Follower) Expect(ids ...string) {
 	}
 }
 
-// ReadAgain reads a part of a log once more with a source, which it closes, and returns
+// ReadRange reads a part of a log once more with a source, which it closes, and returns
 // the rows. take, if not nil, is called with each batch before the next is received.
-func ReadAgain(t *testing.T, src capture.Past, at capture.Place, until store.Position, take func(capture.Batch)) (ids []string, err error) {
+func ReadRange(t *testing.T, src capture.HistoryReader, at capture.StartPoint, until store.Position, take func(capture.Batch)) (ids []string, err error) {
 	t.Helper()
 	defer src.(Source).Close()
-	ctx, cancel := context.WithTimeout(t.Context(), followPatience)
+	ctx, cancel := context.WithTimeout(t.Context(), followTimeout)
 	defer cancel()
 	out, done := make(chan capture.Batch), make(chan error, 1)
-	go func() { done <- src.Again(ctx, at, until, out) }()
+	go func() { done <- src.ReadRange(ctx, at, until, out) }()
 	for {
 		select {
 		case b := <-out:

@@ -67,7 +67,7 @@ func testLoss(t *testing.T, db Database, lose func(*testing.T, Database)) {
 // counts as received.
 func reopen(t *testing.T, db Database, src Source) *reader {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	o, err := src.Open(ctx, store.Checkpoint{}, &Tables{Viewer: db.Viewer(t)})
 	if err != nil {
@@ -79,7 +79,7 @@ func reopen(t *testing.T, db Database, src Source) *reader {
 		src.Close()
 		t.Fatal("the log is lost, and the opening is no cut")
 	}
-	items, err := o.View.Unsettled(ctx, store.Unsettled{Outbox: outbox, Limit: 1000000})
+	items, err := o.View.Unsettled(ctx, store.UnsettledQuery{Outbox: outbox, Limit: 1000000})
 	if err != nil {
 		t.Error(err)
 	}
@@ -109,7 +109,7 @@ func testFault(t *testing.T, db Database, f Fault) {
 	src := db.Source(t, Options{Outbox: outbox, BatchRows: batchRows})
 	_, err = src.Open(t.Context(), store.Checkpoint{}, &Tables{Viewer: db.Viewer(t)})
 	expectFault(t, err, f.Remedy)
-	readier, ready := src.(Readier)
+	readier, ready := src.(ReadyChecker)
 	if ready {
 		expectFault(t, readyAtLast(t, readier), f.Remedy)
 	}
@@ -119,12 +119,12 @@ func testFault(t *testing.T, db Database, f Fault) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	polled, err := view.Unsettled(t.Context(), store.Unsettled{Outbox: outbox, Limit: 1000000})
+	polled, err := view.Unsettled(t.Context(), store.UnsettledQuery{Outbox: outbox, Limit: 1000000})
 	view.Close()
 	if err != nil || !slices.ContainsFunc(polled, func(it store.Item) bool { return it.ID == rowsOf("between", 2)[0].ID }) {
 		t.Errorf("a row of meanwhile cannot be polled: %v", err)
 	}
-	f.Mend(t, db)
+	f.Fix(t, db)
 	if ready {
 		if err := readyAtLast(t, readier); err != nil {
 			t.Errorf("mended, and not ready: %v", err)
@@ -139,9 +139,9 @@ func testFault(t *testing.T, db Database, f Fault) {
 
 // readyAtLast asks a source until its answer says something about the stream: it may
 // have run out of time, which is short, on a busy machine.
-func readyAtLast(t *testing.T, r Readier) error {
+func readyAtLast(t *testing.T, r ReadyChecker) error {
 	t.Helper()
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(waitTimeout); ; {
 		err := r.Ready(t.Context())
 		if !errors.Is(err, context.DeadlineExceeded) || time.Now().After(end) {
 			return err
@@ -186,7 +186,7 @@ func testShutdown(t *testing.T, h Harness) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			db, stop := h.Stopping(t)
+			db, stop := h.Shutdown(t)
 			r, _ := follow(t, db, store.Checkpoint{})
 			commit(t, db, rowsOf("first", 3)...)
 			c.busy(t, r, db)
@@ -205,7 +205,7 @@ func testShutdown(t *testing.T, h Harness) {
 				}
 			}
 			t.Logf("the shutdown took %s", took)
-			if took > atEase {
+			if took > maxShutdownTime {
 				t.Errorf("the shutdown took %s", took)
 			}
 		})

@@ -152,10 +152,10 @@ func testCut(t *testing.T, db Database) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if opening.View == nil || opening.Why == "" || opening.Origin == "" || opening.From == "" {
+	if opening.View == nil || opening.SnapshotReason == "" || opening.Origin == "" || opening.From == "" {
 		t.Fatalf("a cut is incomplete: %+v", opening)
 	}
-	items, err := opening.View.Unsettled(t.Context(), store.Unsettled{Outbox: outbox, Limit: 100000})
+	items, err := opening.View.Unsettled(t.Context(), store.UnsettledQuery{Outbox: outbox, Limit: 100000})
 	if err != nil {
 		t.Fatal(err)
 	}

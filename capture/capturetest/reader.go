@@ -41,7 +41,7 @@ func newReader(t *testing.T, src Source) *reader {
 }
 
 // follow opens a source at a checkpoint and follows it.
-func follow(t *testing.T, db Database, at store.Checkpoint) (*reader, capture.Opening) {
+func follow(t *testing.T, db Database, at store.Checkpoint) (*reader, capture.OpenResult) {
 	t.Helper()
 	r := newReader(t, nil)
 	r.src = db.Source(t, Options{Outbox: outbox, BatchRows: batchRows, Held: r.hold})
@@ -64,8 +64,8 @@ func (r *reader) Connected() {
 	r.connected++
 }
 
-// Lost implements capture.Observer.
-func (r *reader) Lost(err error, _ time.Duration) {
+// Disconnected implements capture.Observer.
+func (r *reader) Disconnected(err error, _ time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lost = append(r.lost, err)
@@ -80,7 +80,7 @@ func (r *reader) loses() {
 	r.t.Helper()
 	select {
 	case <-r.lostOnce:
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		r.t.Fatal("the source did not notice that its connection was cut")
 	}
 }
@@ -110,8 +110,8 @@ func (r *reader) close() {
 		if !errors.Is(err, context.Canceled) {
 			r.t.Errorf("Follow ended with %v, want the context's error", err)
 		}
-	case <-time.After(patience):
-		r.t.Errorf("Follow has not ended %s after its context", patience)
+	case <-time.After(waitTimeout):
+		r.t.Errorf("Follow has not ended %s after its context", waitTimeout)
 	}
 	r.src.Close()
 }
@@ -119,7 +119,7 @@ func (r *reader) close() {
 // until receives batches until the condition holds.
 func (r *reader) until(what string, holds func() bool) {
 	r.t.Helper()
-	timeout := time.NewTimer(patience)
+	timeout := time.NewTimer(waitTimeout)
 	defer timeout.Stop()
 	for !holds() {
 		select {
@@ -130,7 +130,7 @@ func (r *reader) until(what string, holds func() bool) {
 			r.src.Close()
 			r.t.Fatalf("waiting for %s: Follow ended with %v", what, err)
 		case <-timeout.C:
-			r.t.Fatalf("waiting for %s: not there after %s; %d rows came, connections lost: %v", what, patience, len(r.ids), r.losses())
+			r.t.Fatalf("waiting for %s: not there after %s; %d rows came, connections lost: %v", what, waitTimeout, len(r.ids), r.losses())
 		}
 	}
 }
@@ -139,7 +139,7 @@ func (r *reader) until(what string, holds func() bool) {
 // error.
 func (r *reader) ends() error {
 	r.t.Helper()
-	timeout := time.NewTimer(patience)
+	timeout := time.NewTimer(waitTimeout)
 	defer timeout.Stop()
 	for {
 		select {
@@ -151,7 +151,7 @@ func (r *reader) ends() error {
 			r.src.Close()
 			return err
 		case <-timeout.C:
-			r.t.Fatalf("the source goes on after %s; %d rows came, connections lost: %v", patience, len(r.ids), r.losses())
+			r.t.Fatalf("the source goes on after %s; %d rows came, connections lost: %v", waitTimeout, len(r.ids), r.losses())
 		}
 	}
 }

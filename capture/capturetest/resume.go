@@ -32,7 +32,7 @@ func testFollowThroughCuts(t *testing.T, db Database) {
 		if rnd.IntN(2) == 0 && len(r.batches) > 0 {
 			r.src.Acknowledge(r.last)
 		}
-		db.Cut(t)
+		db.Disconnect(t)
 	}
 	r.rows(len(want))
 	r.expect(want)
@@ -55,7 +55,7 @@ func testCutInside(t *testing.T, db Database, fine bool) {
 		if !fine && r.batches[len(r.batches)-1].Position != "" || len(r.ids) >= len(rows) {
 			t.Fatal("the transaction did not come in parts")
 		}
-		db.Cut(t)
+		db.Disconnect(t)
 		if !fine {
 			r.loses()
 		}
@@ -70,7 +70,7 @@ func testCutInside(t *testing.T, db Database, fine bool) {
 }
 
 // end stops a reader and returns the checkpoint that stands for its position.
-func (r *reader) end(o capture.Opening, at store.Position) store.Checkpoint {
+func (r *reader) end(o capture.OpenResult, at store.Position) store.Checkpoint {
 	r.t.Helper()
 	r.close()
 	return store.Checkpoint{Origin: o.Origin, Position: at}
@@ -92,7 +92,7 @@ func threeTransactions(t *testing.T, db Database, r *reader) (first store.Positi
 func expectRest(t *testing.T, db Database, at store.Checkpoint) {
 	t.Helper()
 	again, o := follow(t, db, at)
-	if o.View != nil || o.Why != "" || o.From != at.Position || o.Origin != at.Origin {
+	if o.View != nil || o.SnapshotReason != "" || o.From != at.Position || o.Origin != at.Origin {
 		t.Fatalf("the log is intact from %+v, the opening is %+v", at, o)
 	}
 	again.rows(batchRows + 6)
@@ -120,7 +120,7 @@ func testReopenUnacknowledged(t *testing.T, db Database) {
 	want := r.ids
 	again, second := follow(t, db, r.end(o, o.From))
 	if second.View != nil {
-		t.Fatalf("the log is intact, the opening says: %s", second.Why)
+		t.Fatalf("the log is intact, the opening says: %s", second.SnapshotReason)
 	}
 	again.rows(len(want))
 	again.expect(want)
@@ -132,7 +132,7 @@ func testOtherOrigin(t *testing.T, db Database) {
 	at := r.end(o, first)
 	at.Origin = "another/" + at.Origin
 	again, second := follow(t, db, at)
-	if second.Why == "" || second.Origin != o.Origin {
+	if second.SnapshotReason == "" || second.Origin != o.Origin {
 		t.Fatalf("a checkpoint of another origin was taken: %+v", second)
 	}
 	commit(t, db, rowsOf("new", 1)...)
@@ -156,7 +156,7 @@ func testUntil(t *testing.T, db Database) {
 	src := db.Source(t, Options{Outbox: outbox, BatchRows: batchRows})
 	open(t, src, db, r.end(o, o.From))
 	defer src.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	out := make(chan capture.Batch, 100)
 	if err := src.Run(ctx, capture.Span{From: o.From, Until: two}, out); err != nil {

@@ -15,12 +15,12 @@ func testRetained(t *testing.T, h Harness) {
 		return
 	}
 	setup := h.Setup
-	if h.Alone != nil {
-		setup = h.Alone
+	if h.Isolated != nil {
+		setup = h.Isolated
 	}
 	db := setup(t)
 	one, two, three := largeRows("one"), largeRows("two"), largeRows("three")
-	each := h.Logged(one)
+	each := h.LogBytes(one)
 
 	r := h.reader(t, db)
 	o := open(t, r.src, db, store.Checkpoint{})
@@ -47,7 +47,7 @@ func testRetained(t *testing.T, h Harness) {
 	again := h.reader(t, db)
 	second := open(t, again.src, db, at)
 	if second.View != nil {
-		t.Errorf("the log is intact, the opening says: %s", second.Why)
+		t.Errorf("the log is intact, the opening says: %s", second.SnapshotReason)
 	}
 	// A source that ends may not get through to the server with its last word.
 	again.retainsUpTo("opened at the checkpoint", 1, 3, each)

@@ -23,7 +23,7 @@ func benchmarkStream(b *testing.B, together bool) {
 	d := newDatabase(b, servers.Mongo(b))
 	src := newSource(b, d.config())
 	defer src.Close()
-	o := capturetest.Anew(b, src, d.tables())
+	o := capturetest.OpenWithoutCheckpoint(b, src, d.tables())
 	payload := strings.Repeat(`{"n": 1234567890}`, 20)
 	for i := 0; i < b.N; i += per {
 		var docs []any

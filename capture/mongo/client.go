@@ -12,16 +12,16 @@ import (
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 )
 
-// askTimeout bounds every command that answers at once.
-const askTimeout = 10 * time.Second
+// commandTimeout bounds every command that answers at once.
+const commandTimeout = 10 * time.Second
 
-// leastPool is how many connections a client must be allowed: the stream waits on one of
+// minPoolSize is how many connections a client must be allowed: the stream waits on one of
 // them, and the others ask beside it.
-const leastPool = 4
+const minPoolSize = 4
 
-// door is a way into the database, as one user. Its client is made when it is needed
+// lazyClient is a way into the database, as one user. Its client is made when it is needed
 // and kept.
-type door struct {
+type lazyClient struct {
 	url         string
 	application string
 
@@ -31,9 +31,9 @@ type door struct {
 	user     string // "" where nobody logs in
 }
 
-// newDoor checks a URL without asking a name server.
-func newDoor(url, application string) (*door, error) {
-	d := &door{url: url, application: application}
+// newLazyClient checks a URL without asking a name server.
+func newLazyClient(url, application string) (*lazyClient, error) {
+	d := &lazyClient{url: url, application: application}
 	if strings.HasPrefix(url, "mongodb+srv://") {
 		return d, nil
 	}
@@ -42,7 +42,7 @@ func newDoor(url, application string) (*door, error) {
 }
 
 // db returns the URL's database.
-func (d *door) db() (*mongo.Database, error) {
+func (d *lazyClient) db() (*mongo.Database, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.client == nil {
@@ -50,8 +50,8 @@ func (d *door) db() (*mongo.Database, error) {
 		if err != nil {
 			return nil, err
 		}
-		if opts.MaxPoolSize != nil && *opts.MaxPoolSize != 0 && *opts.MaxPoolSize < leastPool {
-			opts.SetMaxPoolSize(leastPool)
+		if opts.MaxPoolSize != nil && *opts.MaxPoolSize != 0 && *opts.MaxPoolSize < minPoolSize {
+			opts.SetMaxPoolSize(minPoolSize)
 		}
 		client, err := mongo.Connect(opts)
 		if err != nil {
@@ -66,7 +66,7 @@ func (d *door) db() (*mongo.Database, error) {
 }
 
 // close ends the client's connections. Nothing hangs on the goodbye.
-func (d *door) close() {
+func (d *lazyClient) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.client == nil {
@@ -78,20 +78,20 @@ func (d *door) close() {
 	d.client = nil
 }
 
-// ask runs a command in a database of the server and returns the answer.
-func ask(ctx context.Context, db *mongo.Database, command bson.D) (bson.Raw, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+// runCommand runs a command in a database of the server and returns the answer.
+func runCommand(ctx context.Context, db *mongo.Database, command bson.D) (bson.Raw, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	return db.RunCommand(ctx, command).Raw()
 }
 
-// askAdmin runs a command in the database admin.
-func askAdmin(ctx context.Context, db *mongo.Database, command bson.D) (bson.Raw, error) {
-	return ask(ctx, db.Client().Database("admin"), command)
+// runAdminCommand runs a command in the database admin.
+func runAdminCommand(ctx context.Context, db *mongo.Database, command bson.D) (bson.Raw, error) {
+	return runCommand(ctx, db.Client().Database("admin"), command)
 }
 
-// text returns a string of an answer; "" if it is not there.
-func text(answer bson.Raw, path ...string) string {
+// lookupString returns a string of an answer; "" if it is not there.
+func lookupString(answer bson.Raw, path ...string) string {
 	s, _ := answer.Lookup(path...).StringValueOK()
 	return s
 }

@@ -39,7 +39,7 @@ func (c *Config) Validate() error {
 	of := mongostore.Config{URL: c.URL, Name: c.Name, Outboxes: c.Outboxes}
 	errs := []error{of.Validate()}
 	if c.StreamURL != "" {
-		_, err := newDoor(c.StreamURL, "")
+		_, err := newLazyClient(c.StreamURL, "")
 		errs = append(errs, err)
 	}
 	if c.MaxBatchRows < 0 || c.MaxBatchBytes < 0 {
@@ -67,13 +67,13 @@ func New(cfg Config) (*Source, error) {
 		return nil, &store.SetupError{Problem: err.Error()}
 	}
 	cfg.setDefaults()
-	control, err := newDoor(cfg.URL, "sluicebox "+cfg.Name+" stream")
+	control, err := newLazyClient(cfg.URL, "sluicebox "+cfg.Name+" stream")
 	if err != nil {
 		return nil, err
 	}
 	stream := control
 	if cfg.StreamURL != cfg.URL {
-		if stream, err = newDoor(cfg.StreamURL, "sluicebox "+cfg.Name+" stream"); err != nil {
+		if stream, err = newLazyClient(cfg.StreamURL, "sluicebox "+cfg.Name+" stream"); err != nil {
 			return nil, err
 		}
 	}

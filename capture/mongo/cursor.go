@@ -17,14 +17,14 @@ const (
 	HeartbeatPeriod = 2 * time.Second
 	// awaitTime is how long the server waits for an event before it answers without.
 	awaitTime = time.Second
-	// patience is how long a server may say nothing, longer than awaitTime, before it is
+	// silenceTimeout is how long a server may say nothing, longer than awaitTime, before it is
 	// asked whether it is still there. It may be reading its way through an oplog
 	// without an event.
-	patience = 2500 * time.Millisecond
+	silenceTimeout = 2500 * time.Millisecond
 	// pingTimeout is how long it may take to answer that.
 	pingTimeout = 3 * time.Second
-	// goodbyeTimeout bounds the end of a cursor.
-	goodbyeTimeout = time.Second
+	// closeTimeout bounds the end of a cursor.
+	closeTimeout = time.Second
 )
 
 // cursor is a change stream that is open on one server. The commands are the relay's
@@ -32,33 +32,33 @@ const (
 // word, and hides the token that stands for the end of an empty answer. A cursor is
 // opened once; what ends it is told.
 type cursor struct {
-	db      *mongo.Database
-	session *mongo.Session // the server lets only the session that opened it read on
-	server  string         // address
-	id      int64
-	wait    time.Duration // for an event
-	// alive is called, if set, whenever a server that has been silent for long is
+	db       *mongo.Database
+	session  *mongo.Session // the server lets only the session that opened it read on
+	server   string         // address
+	id       int64
+	maxAwait time.Duration // for an event
+	// onAlive is called, if set, whenever a server that has been silent for long is
 	// found to be there, from any goroutine.
-	alive func()
+	onAlive func()
 
 	// While the answers are full the next one is asked for before it is wanted: the
 	// server works on it while the last one is read. id belongs to who asks.
-	ahead chan fetched // nil: nobody asks
-	stop  context.CancelFunc
+	prefetched   chan fetchResult // nil: nobody asks
+	stopPrefetch context.CancelFunc
 }
 
-// fetched is what came of asking.
-type fetched struct {
-	answer
+// fetchResult is what came of asking.
+type fetchResult struct {
+	cursorBatch
 	err error
 }
 
-// answer is what the server had to say.
-type answer struct {
+// cursorBatch is what the server had to say.
+type cursorBatch struct {
 	events []bson.RawValue
-	// end is the token of the last event, or, if that is later, of the time up to
+	// postBatchToken is the token of the last event, or, if that is later, of the time up to
 	// which there is none: the post-batch resume token.
-	end bson.Raw
+	postBatchToken bson.Raw
 }
 
 // openCursor opens a stream. It answers at once; whether the oplog still
@@ -68,8 +68,8 @@ func openCursor(ctx context.Context, db *mongo.Database, sv *server, pipeline bs
 	if err != nil {
 		return nil, fmt.Errorf("begin a session: %w", err)
 	}
-	c := &cursor{db: db, session: session, server: sv.address, wait: awaitTime}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	c := &cursor{db: db, session: session, server: sv.address, maxAwait: awaitTime}
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	raw, err := c.run(ctx, bson.D{
 		{Key: "aggregate", Value: 1},
@@ -79,7 +79,7 @@ func openCursor(ctx context.Context, db *mongo.Database, sv *server, pipeline bs
 		{Key: "comment", Value: "sluicebox " + relay},
 	})
 	if err == nil {
-		_, err = c.take(raw, "firstBatch")
+		_, err = c.parseBatch(raw, "firstBatch")
 	}
 	if err != nil {
 		c.close(ctx)
@@ -97,33 +97,33 @@ var errClosed = errors.New("the server has closed the change stream")
 
 // next waits for events, at most rows of them, no longer than c.wait where there are
 // none.
-func (c *cursor) next(ctx context.Context, rows int) (answer, error) {
-	var f fetched
-	if c.ahead != nil {
-		f = <-c.ahead
-		c.ahead = nil
-		c.stop()
+func (c *cursor) next(ctx context.Context, rows int) (cursorBatch, error) {
+	var f fetchResult
+	if c.prefetched != nil {
+		f = <-c.prefetched
+		c.prefetched = nil
+		c.stopPrefetch()
 	} else {
-		f.answer, f.err = c.fetch(ctx, rows)
+		f.cursorBatch, f.err = c.fetch(ctx, rows)
 	}
 	if f.err == nil && len(f.events) >= rows && rows > 1 {
-		ctx, c.stop = context.WithCancel(ctx)
-		ahead := make(chan fetched, 1)
-		c.ahead = ahead
+		ctx, c.stopPrefetch = context.WithCancel(ctx)
+		ahead := make(chan fetchResult, 1)
+		c.prefetched = ahead
 		go func() {
 			a, err := c.fetch(ctx, rows)
-			ahead <- fetched{a, err}
+			ahead <- fetchResult{a, err}
 		}()
 	}
-	return f.answer, f.err
+	return f.cursorBatch, f.err
 }
 
 // fetch asks for events. A server that says nothing for long is asked whether it is
 // there; the context bounds nothing but the relay's own patience, since a server may
 // look for the next event for minutes.
-func (c *cursor) fetch(ctx context.Context, rows int) (answer, error) {
+func (c *cursor) fetch(ctx context.Context, rows int) (cursorBatch, error) {
 	if c.id == 0 {
-		return answer{}, errClosed
+		return cursorBatch{}, errClosed
 	}
 	// Of a deadline the driver would make a second maxTimeMS.
 	waits, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -136,7 +136,7 @@ func (c *cursor) fetch(ctx context.Context, rows int) (answer, error) {
 		{Key: "getMore", Value: c.id},
 		{Key: "collection", Value: "$cmd.aggregate"},
 		{Key: "batchSize", Value: rows},
-		{Key: "maxTimeMS", Value: c.wait.Milliseconds()},
+		{Key: "maxTimeMS", Value: c.maxAwait.Milliseconds()},
 	})
 	end()
 	watching.Wait()
@@ -144,15 +144,15 @@ func (c *cursor) fetch(ctx context.Context, rows int) (answer, error) {
 		if why := context.Cause(waits); why != nil && ctx.Err() == nil {
 			err = why
 		}
-		return answer{}, err
+		return cursorBatch{}, err
 	}
-	return c.take(raw, "nextBatch")
+	return c.parseBatch(raw, "nextBatch")
 }
 
 // watch gives a server up that does not answer, or that is no longer the one that the
 // cursor is on. It ends with the context.
 func (c *cursor) watch(ctx context.Context, giveUp context.CancelCauseFunc) {
-	tick := time.NewTimer(patience)
+	tick := time.NewTimer(silenceTimeout)
 	defer tick.Stop()
 	for {
 		select {
@@ -161,38 +161,38 @@ func (c *cursor) watch(ctx context.Context, giveUp context.CancelCauseFunc) {
 		case <-tick.C:
 		}
 		asking, cancel := context.WithTimeout(ctx, pingTimeout)
-		raw, err := askAdmin(asking, c.db, bson.D{{Key: "hello", Value: 1}})
+		raw, err := runAdminCommand(asking, c.db, bson.D{{Key: "hello", Value: 1}})
 		cancel()
-		switch now := text(raw, "me"); {
+		switch now := lookupString(raw, "me"); {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			giveUp(fmt.Errorf("the server at %s has said nothing for %s, and nothing to a hello either: %w", c.server, patience+pingTimeout, err))
+			giveUp(fmt.Errorf("the server at %s has said nothing for %s, and nothing to a hello either: %w", c.server, silenceTimeout+pingTimeout, err))
 			return
 		case now != c.server:
-			giveUp(fmt.Errorf("the server at %s has said nothing for %s, and by now %s takes its place", c.server, patience, now))
+			giveUp(fmt.Errorf("the server at %s has said nothing for %s, and by now %s takes its place", c.server, silenceTimeout, now))
 			return
 		}
-		if c.alive != nil {
-			c.alive()
+		if c.onAlive != nil {
+			c.onAlive()
 		}
-		tick.Reset(patience)
+		tick.Reset(silenceTimeout)
 	}
 }
 
-// take reads an answer.
-func (c *cursor) take(raw bson.Raw, batch string) (answer, error) {
+// parseBatch reads an answer.
+func (c *cursor) parseBatch(raw bson.Raw, batch string) (cursorBatch, error) {
 	said, ok := raw.Lookup("cursor").DocumentOK()
 	if !ok {
-		return answer{}, errors.New("the server's answer has another form: it has no cursor")
+		return cursorBatch{}, errors.New("the server's answer has another form: it has no cursor")
 	}
 	c.id, _ = said.Lookup("id").Int64OK()
-	var a answer
-	a.end, _ = said.Lookup("postBatchResumeToken").DocumentOK()
+	var a cursorBatch
+	a.postBatchToken, _ = said.Lookup("postBatchResumeToken").DocumentOK()
 	if list, ok := said.Lookup(batch).ArrayOK(); ok {
 		var err error
 		if a.events, err = list.Values(); err != nil {
-			return answer{}, fmt.Errorf("the server's answer cannot be read: %w", err)
+			return cursorBatch{}, fmt.Errorf("the server's answer cannot be read: %w", err)
 		}
 	}
 	return a, nil
@@ -200,12 +200,12 @@ func (c *cursor) take(raw bson.Raw, batch string) (answer, error) {
 
 // close ends the cursor at the server, also when the context has ended.
 func (c *cursor) close(ctx context.Context) {
-	if c.ahead != nil {
-		c.stop()
-		<-c.ahead
-		c.ahead = nil
+	if c.prefetched != nil {
+		c.stopPrefetch()
+		<-c.prefetched
+		c.prefetched = nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbyeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	if c.id != 0 {
 		_, _ = c.run(ctx, bson.D{{Key: "killCursors", Value: "$cmd.aggregate"}, {Key: "cursors", Value: bson.A{c.id}}})

@@ -24,13 +24,13 @@ const (
 
 // event is one of a change stream, as the pipeline leaves it.
 type event struct {
-	place      place
+	place      oplogPosition
 	kind       string
 	collection string
 	to         string // a rename's other name
 	at         time.Time
 	document   bson.Raw
-	whole      bson.Raw // all of the event
+	raw        bson.Raw // all of the event
 }
 
 // eventOf reads an event in one pass. It shares its memory.
@@ -39,7 +39,7 @@ func eventOf(raw bson.Raw, pipeline string) (event, error) {
 	if err != nil {
 		return event{}, fmt.Errorf("an event cannot be read: %w", err)
 	}
-	e := event{whole: raw}
+	e := event{raw: raw}
 	var token bson.Raw
 	for _, el := range elements {
 		v := el.Value()
@@ -58,7 +58,7 @@ func eventOf(raw bson.Raw, pipeline string) (event, error) {
 			e.document, _ = v.DocumentOK()
 		}
 	}
-	if e.place, err = placeOf(token, pipeline); err != nil {
+	if e.place, err = parseToken(token, pipeline); err != nil {
 		return e, err
 	}
 	if e.at.IsZero() {
@@ -82,7 +82,7 @@ func (p *plan) items(list []store.Item, e *event, database string, now time.Time
 		}
 		it.Committed, it.Captured = e.at, now
 		value := document.Lookup(e.document, r.outbox.Layout.Columns.Payload)
-		if careful, _ := e.whole.Lookup(r.payload).DocumentOK(); careful != nil {
+		if careful, _ := e.raw.Lookup(r.payload).DocumentOK(); careful != nil {
 			value = careful.Lookup(fieldValue)
 			if size, large := careful.Lookup(fieldSize).AsInt64OK(); large {
 				it.PayloadSize = int(size)
@@ -97,9 +97,9 @@ func (p *plan) items(list []store.Item, e *event, database string, now time.Time
 	return list, nil
 }
 
-// takesAway says what happened to a collection that is read, or to all of them; "" if
+// lossReason says what happened to a collection that is read, or to all of them; "" if
 // nothing did.
-func (e *event) takesAway(p *plan, database string) string {
+func (e *event) lossReason(p *plan, database string) string {
 	ours := func(name string) bool { return len(p.readers[name]) > 0 }
 	switch {
 	case e.kind == kindDrop && ours(e.collection):

@@ -13,7 +13,7 @@ import (
 
 // opening opens a source, which is closed when the test ends, and closes the view that
 // the opening may have.
-func (d *database) opening(t *testing.T, cfg mongo.Config, at store.Checkpoint) (*mongo.Source, capture.Opening) {
+func (d *database) opening(t *testing.T, cfg mongo.Config, at store.Checkpoint) (*mongo.Source, capture.OpenResult) {
 	t.Helper()
 	src := newSource(t, cfg)
 	t.Cleanup(src.Close)
@@ -28,7 +28,7 @@ func (d *database) opening(t *testing.T, cfg mongo.Config, at store.Checkpoint) 
 }
 
 // follow opens a source and follows it. It ends with the test.
-func (d *database) follow(t *testing.T, cfg mongo.Config, at store.Checkpoint) (*capturetest.Follower, *mongo.Source, capture.Opening) {
+func (d *database) follow(t *testing.T, cfg mongo.Config, at store.Checkpoint) (*capturetest.Follower, *mongo.Source, capture.OpenResult) {
 	t.Helper()
 	src, o := d.opening(t, cfg, at)
 	return capturetest.FollowFrom(t, src, o.From), src, o

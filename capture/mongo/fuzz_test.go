@@ -19,9 +19,9 @@ func FuzzPosition(f *testing.F) {
 		if err != nil || text == "" {
 			return
 		}
-		again, err := parsePosition(p.position())
+		again, err := parsePosition(p.format())
 		if err != nil || again != p || p.compare(&again) != 0 {
-			t.Errorf("%q became %q, %v", text, p.position(), err)
+			t.Errorf("%q became %q, %v", text, p.format(), err)
 		}
 	})
 }
@@ -45,7 +45,7 @@ func FuzzEvent(f *testing.F) {
 			return // the driver reads none that is not whole
 		}
 		e, err := eventOf(raw, p.hash)
-		if err != nil || e.takesAway(p, "shop") != "" {
+		if err != nil || e.lossReason(p, "shop") != "" {
 			return
 		}
 		_, err = p.items(nil, &e, "shop", time.Time{})

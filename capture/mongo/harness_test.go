@@ -34,7 +34,7 @@ func outboxes(name string) []store.Outbox {
 // oddNames is an outbox with an id that is not _id, names that need care, paths through
 // subdocuments, times for its state and the group inside of JSON.
 func oddNames(name string) []store.Outbox {
-	box := capturetest.OddNames(name)
+	box := capturetest.QuotedNames(name)
 	c := &box.Layout.Columns
 	c.Payload, c.RetryCount = "select.the 'payload'", "count.of all"
 	return []store.Outbox{box}
@@ -238,8 +238,8 @@ func (d *database) cursors(t *testing.T) (ids []int64) {
 	return ids
 }
 
-// Cut kills the cursors of the relay.
-func (d *database) Cut(t *testing.T) {
+// Disconnect kills the cursors of the relay.
+func (d *database) Disconnect(t *testing.T) {
 	t.Helper()
 	for _, id := range d.cursors(t) {
 		kill := bson.D{{Key: "killCursors", Value: "$cmd.aggregate"}, {Key: "cursors", Value: bson.A{id}}}
@@ -257,7 +257,7 @@ func logged(rows []capturetest.Row) (bytes int64) {
 
 // TestSuiteAlone runs the part of the suite that looks for goroutines that are left.
 func TestSuiteAlone(t *testing.T) {
-	capturetest.RunAlone(t, capturetest.Harness{
+	capturetest.RunIsolated(t, capturetest.Harness{
 		Setup: func(t *testing.T) capturetest.Database { return newDatabase(t, servers.Mongo(t)) },
 	})
 }
@@ -265,20 +265,20 @@ func TestSuiteAlone(t *testing.T) {
 func TestSuite(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	h := capturetest.Harness{
-		Log: true, Fine: true, Bounded: true,
+		Log: true, RowPositions: true, Bounded: true,
 		Setup: func(t *testing.T) capturetest.Database { return newDatabase(t, servers.Mongo(t)) },
-		Alone: func(t *testing.T) capturetest.Database {
+		Isolated: func(t *testing.T) capturetest.Database {
 			return newDatabase(t, servers.StartMongo(t, 1, nil).Database())
 		},
-		Logged: logged,
-		Stopping: func(t *testing.T) (capturetest.Database, func() time.Duration) {
+		LogBytes: logged,
+		Shutdown: func(t *testing.T) (capturetest.Database, func() time.Duration) {
 			set := servers.StartMongo(t, 1, nil)
 			return newDatabase(t, set.Database()), func() time.Duration { return set.Stop("fast") }
 		},
 	}
 	capturetest.Run(t, h)
 	t.Run("odd names", func(t *testing.T) {
-		capturetest.RunLayout(t, capturetest.Harness{Log: true, Fine: true, Setup: func(t *testing.T) capturetest.Database {
+		capturetest.RunLayout(t, capturetest.Harness{Log: true, RowPositions: true, Setup: func(t *testing.T) capturetest.Database {
 			return newDatabaseOf(t, servers.Mongo(t), oddNames)
 		}})
 	})

@@ -84,7 +84,7 @@ func TestTypes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer view.Close()
-	shown, err := view.Unsettled(t.Context(), store.Unsettled{Outbox: outboxName, Limit: 100})
+	shown, err := view.Unsettled(t.Context(), store.UnsettledQuery{Outbox: outboxName, Limit: 100})
 	if err != nil {
 		t.Fatal(err)
 	}

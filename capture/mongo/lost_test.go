@@ -32,7 +32,7 @@ func TestRolled(t *testing.T) {
 		Losses: map[string]func(t *testing.T, db capturetest.Database){
 			"oplog rolled": func(t *testing.T, db capturetest.Database) {
 				set.RollOplog()
-				db.Cut(t)
+				db.Disconnect(t)
 			},
 			"oplog rolled past an open cursor": func(*testing.T, capturetest.Database) { set.RollOplog() },
 		},
@@ -51,9 +51,9 @@ func TestCheckpointRolledAway(t *testing.T) {
 	set.RollOplog()
 	for _, at := range []store.Position{fo.Position, o.From} {
 		_, again := d.opening(t, d.config(), store.Checkpoint{Origin: o.Origin, Position: at})
-		t.Log(again.Why)
-		if again.View == nil || !strings.Contains(again.Why, "oplog no longer holds") {
-			t.Errorf("the checkpoint %s was taken: %q", at, again.Why)
+		t.Log(again.SnapshotReason)
+		if again.View == nil || !strings.Contains(again.SnapshotReason, "oplog no longer holds") {
+			t.Errorf("the checkpoint %s was taken: %q", at, again.SnapshotReason)
 		}
 	}
 }
@@ -101,7 +101,7 @@ func TestCollectionTakenAway(t *testing.T) {
 			d.insert(t, "first")
 			fo.Rows(1)
 			c.take(t, d)
-			err := fo.Ends()
+			err := fo.WaitEnd()
 			t.Log(err)
 			var lost *capture.LostError
 			if !errors.As(err, &lost) || !strings.Contains(lost.Reason, c.reason) {
@@ -120,7 +120,7 @@ func TestCollectionTakenAway(t *testing.T) {
 			if opening.View != nil {
 				return
 			}
-			if err := old.Ends(); !errors.As(err, &lost) {
+			if err := old.WaitEnd(); !errors.As(err, &lost) {
 				t.Errorf("from the old checkpoint the source ended with %v", err)
 			}
 		})
@@ -135,7 +135,7 @@ func (d *database) unsettled(t *testing.T) (ids []string) {
 		t.Fatal(err)
 	}
 	defer view.Close()
-	items, err := view.Unsettled(t.Context(), store.Unsettled{Outbox: outboxName, Limit: 1000})
+	items, err := view.Unsettled(t.Context(), store.UnsettledQuery{Outbox: outboxName, Limit: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,15 +169,15 @@ func TestAnotherSet(t *testing.T) {
 	fo.End()
 	elsewhere := newDatabase(t, other.Database())
 	_, opening := elsewhere.opening(t, elsewhere.config(), store.Checkpoint{Origin: o.Origin, Position: fo.Position})
-	t.Log(opening.Why)
-	if opening.View == nil || !strings.Contains(opening.Why, o.Origin) || !strings.Contains(opening.Why, opening.Origin) {
-		t.Errorf("the checkpoint of another set was taken: %q", opening.Why)
+	t.Log(opening.SnapshotReason)
+	if opening.View == nil || !strings.Contains(opening.SnapshotReason, o.Origin) || !strings.Contains(opening.SnapshotReason, opening.Origin) {
+		t.Errorf("the checkpoint of another set was taken: %q", opening.SnapshotReason)
 	}
 	ahead := store.Position("4000000000" + string(fo.Position[strings.IndexByte(string(fo.Position), '.'):]))
 	_, opening = d.opening(t, d.config(), store.Checkpoint{Origin: o.Origin, Position: ahead})
-	t.Log(opening.Why)
-	if opening.View == nil || !strings.Contains(opening.Why, "restored") {
-		t.Errorf("a checkpoint of the future was taken: %q", opening.Why)
+	t.Log(opening.SnapshotReason)
+	if opening.View == nil || !strings.Contains(opening.SnapshotReason, "restored") {
+		t.Errorf("a checkpoint of the future was taken: %q", opening.SnapshotReason)
 	}
 }
 
@@ -191,9 +191,9 @@ func TestUnreadableToken(t *testing.T) {
 	for _, damage := range []string{"2B092C", "2BFF", "FFFF"} { // the first is a version that is not yet known
 		at := store.Position(strings.Replace(string(fo.Position), "2B022C", damage, 1))
 		_, opening := d.opening(t, d.config(), store.Checkpoint{Origin: o.Origin, Position: at})
-		t.Log(opening.Why)
-		if opening.View == nil || opening.Why == "" {
-			t.Errorf("the checkpoint %s was taken: %q", at, opening.Why)
+		t.Log(opening.SnapshotReason)
+		if opening.View == nil || opening.SnapshotReason == "" {
+			t.Errorf("the checkpoint %s was taken: %q", at, opening.SnapshotReason)
 		}
 	}
 }
@@ -221,7 +221,7 @@ func TestPassingAnswer(t *testing.T) {
 	}
 	set.Run("admin", bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: "off"}})
 	if _, again := d.opening(t, d.config(), store.Checkpoint{Origin: o.Origin, Position: fo.Position}); again.View != nil {
-		t.Errorf("a cut: %s", again.Why)
+		t.Errorf("a cut: %s", again.SnapshotReason)
 	}
 }
 

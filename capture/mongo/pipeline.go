@@ -18,13 +18,13 @@ const (
 	// markCollection is one of the store's own. It holds a document for each relay,
 	// whose token its source finds in the stream.
 	markCollection = "sluicebox_marker"
-	// mostPayload is the size up to which an event holds its payload, in bytes, where one
+	// maxEventPayload is the size up to which an event holds its payload, in bytes, where one
 	// of them was too large for the server. It bounds an event as it bounds a document,
 	// to 16 MiB
 	// (https://www.mongodb.com/docs/v6.0/administration/change-streams-production-recommendations/),
 	// and there are a resume token and other fields beside the payload. Larger ones are
 	// read at the claim.
-	mostPayload = 15 << 20
+	maxEventPayload = 15 << 20
 )
 
 // Fields of an event as the pipeline leaves it; see
@@ -45,10 +45,10 @@ const (
 // plan is what to ask a change stream for, and how to read what it answers.
 type plan struct {
 	match bson.D
-	// whole is the projection with the payloads in the document, and careful that without
+	// fullProjection is the projection with the payloads in the document, and careful that without
 	// the payloads that are too large: to ask for the size of each costs the server a
 	// tenth of its speed or more.
-	whole, careful bson.D
+	fullProjection, limitedProjection bson.D
 	// hash is that of match: the token of an event that another one let through need
 	// not be found.
 	hash string
@@ -88,8 +88,8 @@ func newPlan(cfg *Config) *plan {
 	}
 	p.match = matchOf(p.collections())
 	p.hash = hashOf(p.match)
-	p.whole = projectOf(slices.Concat(heads, columns), nil)
-	p.careful = projectOf(heads, payloads)
+	p.fullProjection = projectOf(slices.Concat(heads, columns), nil)
+	p.limitedProjection = projectOf(heads, payloads)
 	return p
 }
 
@@ -132,7 +132,7 @@ func projectOf(fields []string, payloads map[string]string) bson.D {
 	for _, column := range slices.Sorted(maps.Keys(payloads)) {
 		whole := bson.D{{Key: fieldValue, Value: "$" + fieldDocument + "." + column}}
 		size := bson.D{{Key: "$bsonSize", Value: whole}}
-		large := bson.D{{Key: "$gt", Value: bson.A{size, mostPayload}}}
+		large := bson.D{{Key: "$gt", Value: bson.A{size, maxEventPayload}}}
 		d = append(d, bson.E{Key: payloads[column], Value: bson.D{{Key: "$cond", Value: bson.A{large, bson.D{{Key: fieldSize, Value: size}}, whole}}}})
 	}
 	return d
@@ -151,14 +151,14 @@ func hashOf(match bson.D) string {
 
 // pipeline is the pipeline of a stream that goes on at a place. Behind the token of
 // another filter it begins with the token's time; see stream.event.
-func (p *plan) pipeline(from *place, careful bool) bson.A {
+func (p *plan) pipeline(from *oplogPosition, careful bool) bson.A {
 	start := bson.E{Key: "startAtOperationTime", Value: from.at}
-	if from.resumes(p) {
+	if from.canResume(p) {
 		start = bson.E{Key: "resumeAfter", Value: from.resumeToken()}
 	}
-	project := p.whole
+	project := p.fullProjection
 	if careful {
-		project = p.careful
+		project = p.limitedProjection
 	}
 	return bson.A{
 		bson.D{{Key: "$changeStream", Value: bson.D{start}}},
@@ -167,5 +167,5 @@ func (p *plan) pipeline(from *place, careful bool) bson.A {
 	}
 }
 
-// resumes reports whether the server goes on behind the place by itself.
-func (p *place) resumes(of *plan) bool { return p.token != "" && p.pipeline == of.hash }
+// canResume reports whether the server goes on behind the place by itself.
+func (p *oplogPosition) canResume(of *plan) bool { return p.token != "" && p.pipeline == of.hash }

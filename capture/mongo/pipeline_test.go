@@ -55,7 +55,7 @@ func TestPipelineFields(t *testing.T) {
 		p := newPlan(boxes(c.change, "a"))
 		var got []string
 		separate := false
-		for _, e := range p.careful {
+		for _, e := range p.limitedProjection {
 			if name, is := strings.CutPrefix(e.Key, fieldDocument+"."); is {
 				got = append(got, name)
 			}

@@ -15,38 +15,38 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// place is a point in a replica set's oplog: just before everything of a time, or
+// oplogPosition is a point in a replica set's oplog: just before everything of a time, or
 // just behind what a resume token names.
-type place struct {
+type oplogPosition struct {
 	at bson.Timestamp
 	// token is the hexadecimal text of a resume token (_data). "" is the time alone.
 	token string
-	// bits are what the token's text lacks to be exact (_typeBits), most often nothing.
-	bits string
+	// typeBits are what the token's text lacks to be exact (_typeBits), most often nothing.
+	typeBits string
 	// pipeline is the hash of the pipeline that the token came from.
 	pipeline string
 }
 
-// position is the place in text: the time, in seconds since 1970 and the increment,
+// format is the place in text: the time, in seconds since 1970 and the increment,
 // the pipeline's hash, the token, and its type bits in hexadecimal where it has some:
 // 1795338000.5/3f2a9c01/8267C867A2000000192B…
-func (p *place) position() store.Position {
+func (p *oplogPosition) format() store.Position {
 	text := strconv.FormatUint(uint64(p.at.T), 10) + "." + strconv.FormatUint(uint64(p.at.I), 10)
 	if p.token == "" {
 		return store.Position(text)
 	}
 	text += "/" + p.pipeline + "/" + p.token
-	if p.bits != "" {
-		text += "/" + hex.EncodeToString([]byte(p.bits))
+	if p.typeBits != "" {
+		text += "/" + hex.EncodeToString([]byte(p.typeBits))
 	}
 	return store.Position(text)
 }
 
 // String is the place in text.
-func (p *place) String() string { return string(p.position()) }
+func (p *oplogPosition) String() string { return string(p.format()) }
 
-// before is the time up to which everything is below the place, as far as times tell.
-func (p *place) before() bson.Timestamp {
+// previousTime is the time up to which everything is below the place, as far as times tell.
+func (p *oplogPosition) previousTime() bson.Timestamp {
 	switch {
 	case p.token != "" || p.at.T == 0:
 		return p.at
@@ -56,28 +56,28 @@ func (p *place) before() bson.Timestamp {
 	return bson.Timestamp{T: p.at.T - 1, I: math.MaxUint32}
 }
 
-// behind is the place just behind everything of a time.
-func behind(at bson.Timestamp) place {
+// positionAfter is the place just behind everything of a time.
+func positionAfter(at bson.Timestamp) oplogPosition {
 	if at.I == math.MaxUint32 {
-		return place{at: bson.Timestamp{T: at.T + 1}}
+		return oplogPosition{at: bson.Timestamp{T: at.T + 1}}
 	}
-	return place{at: bson.Timestamp{T: at.T, I: at.I + 1}}
+	return oplogPosition{at: bson.Timestamp{T: at.T, I: at.I + 1}}
 }
 
 // parsePosition reads a position. "" is before everything.
-func parsePosition(p store.Position) (place, error) {
+func parsePosition(p store.Position) (oplogPosition, error) {
 	if p == "" {
-		return place{}, nil
+		return oplogPosition{}, nil
 	}
-	refuse := func() (place, error) {
-		return place{}, fmt.Errorf("%q is not a position of MongoDB, such as 1795338000.5 or 1795338000.5/3f2a9c01/8267C867A2000000192B", p)
+	refuse := func() (oplogPosition, error) {
+		return oplogPosition{}, fmt.Errorf("%q is not a position of MongoDB, such as 1795338000.5 or 1795338000.5/3f2a9c01/8267C867A2000000192B", p)
 	}
 	parts := strings.Split(string(p), "/")
 	at, err := parseTime(parts[0])
 	if err != nil || len(parts) == 2 || len(parts) > 4 || slices.Contains(parts, "") {
 		return refuse()
 	}
-	read := place{at: at}
+	read := oplogPosition{at: at}
 	if len(parts) > 2 {
 		read.pipeline, read.token = parts[1], parts[2]
 	}
@@ -86,7 +86,7 @@ func parsePosition(p store.Position) (place, error) {
 		if err != nil {
 			return refuse()
 		}
-		read.bits = string(bits)
+		read.typeBits = string(bits)
 	}
 	return read, nil
 }
@@ -107,7 +107,7 @@ func parseTime(text string) (bson.Timestamp, error) {
 // (https://www.mongodb.com/docs/v4.2/changeStreams/#resume-tokens; DOCS-11616 and
 // SERVER-34314 in the server's tracker, the latter for events of one transaction). The
 // time alone is before all tokens of it.
-func (p *place) compare(q *place) int {
+func (p *oplogPosition) compare(q *oplogPosition) int {
 	return cmp.Or(p.at.Compare(q.at), strings.Compare(p.token, q.token))
 }
 
@@ -129,30 +129,30 @@ const (
 	timeDigits    = 8
 )
 
-// placeOf reads a resume token.
-func placeOf(token bson.Raw, pipeline string) (place, error) {
+// parseToken reads a resume token.
+func parseToken(token bson.Raw, pipeline string) (oplogPosition, error) {
 	data, ok := token.Lookup("_data").StringValueOK()
 	if !ok || len(data) < len(timestampType)+2*timeDigits || !strings.HasPrefix(data, timestampType) {
-		return place{}, fmt.Errorf("the resume token %s has a form that the relay does not know", token)
+		return oplogPosition{}, fmt.Errorf("the resume token %s has a form that the relay does not know", token)
 	}
 	digits := data[len(timestampType):]
 	t, errT := strconv.ParseUint(digits[:timeDigits], 16, 32)
 	i, errI := strconv.ParseUint(digits[timeDigits:2*timeDigits], 16, 32)
 	if err := errors.Join(errT, errI); err != nil {
-		return place{}, fmt.Errorf("the resume token %s has a form that the relay does not know: %w", token, err)
+		return oplogPosition{}, fmt.Errorf("the resume token %s has a form that the relay does not know: %w", token, err)
 	}
-	p := place{at: bson.Timestamp{T: uint32(t), I: uint32(i)}, token: data, pipeline: pipeline}
+	p := oplogPosition{at: bson.Timestamp{T: uint32(t), I: uint32(i)}, token: data, pipeline: pipeline}
 	if _, bits, ok := token.Lookup("_typeBits").BinaryOK(); ok {
-		p.bits = string(bits)
+		p.typeBits = string(bits)
 	}
 	return p, nil
 }
 
 // resumeToken is the token as the server takes it.
-func (p *place) resumeToken() bson.D {
+func (p *oplogPosition) resumeToken() bson.D {
 	token := bson.D{{Key: "_data", Value: p.token}}
-	if p.bits != "" {
-		token = append(token, bson.E{Key: "_typeBits", Value: bson.Binary{Data: []byte(p.bits)}})
+	if p.typeBits != "" {
+		token = append(token, bson.E{Key: "_typeBits", Value: bson.Binary{Data: []byte(p.typeBits)}})
 	}
 	return token
 }

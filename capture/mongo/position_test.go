@@ -47,7 +47,7 @@ func TestPositionText(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 			continue
 		}
-		if got := p.position(); got != text {
+		if got := p.format(); got != text {
 			t.Errorf("%q became %q", text, got)
 		}
 	}
@@ -67,12 +67,12 @@ func TestPlaceOfToken(t *testing.T) {
 		return raw
 	}
 	bits := bson.E{Key: "_typeBits", Value: bson.Binary{Data: []byte{0x80}}}
-	p, err := placeOf(token(bson.D{{Key: "_data", Value: tokenFirst}, bits}), "h")
-	if want := store.Position("1741186978.1/h/" + tokenFirst + "/80"); err != nil || p.position() != want {
+	p, err := parseToken(token(bson.D{{Key: "_data", Value: tokenFirst}, bits}), "h")
+	if want := store.Position("1741186978.1/h/" + tokenFirst + "/80"); err != nil || p.format() != want {
 		t.Errorf("%s, %v, want %s", &p, err, want)
 	}
 	for _, bad := range []bson.D{{}, {{Key: "_data", Value: "82"}}, {{Key: "_data", Value: 1}}, {{Key: "_data", Value: "83" + tokenFirst[2:]}}, {{Key: "_data", Value: "82zzzzzzzz00000001"}}} {
-		if p, err := placeOf(token(bad), "h"); err == nil {
+		if p, err := parseToken(token(bad), "h"); err == nil {
 			t.Errorf("%v was taken for %s", bad, &p)
 		}
 	}
@@ -83,16 +83,16 @@ func TestPlaces(t *testing.T) {
 		{bson.Timestamp{T: 7, I: 1}, bson.Timestamp{T: 7, I: 2}},
 		{bson.Timestamp{T: 7, I: 1<<32 - 1}, bson.Timestamp{T: 8}},
 	} {
-		p := behind(c.at)
-		if p.at != c.behind || p.before() != c.at {
-			t.Errorf("behind %v is %v, before that is %v", c.at, p.at, p.before())
+		p := positionAfter(c.at)
+		if p.at != c.behind || p.previousTime() != c.at {
+			t.Errorf("behind %v is %v, before that is %v", c.at, p.at, p.previousTime())
 		}
 	}
 }
 
 func TestOrigins(t *testing.T) {
-	sv := &server{set: "rs0", id: "67c867a2fb1cbcd579f4e4de", database: "shop"}
-	unseen := &server{set: "rs0", database: "shop"}
+	sv := &server{setName: "rs0", id: "67c867a2fb1cbcd579f4e4de", database: "shop"}
+	unseen := &server{setName: "rs0", database: "shop"}
 	for _, c := range []struct {
 		origin string
 		want   bool

@@ -18,14 +18,14 @@ func (s *Source) inspect(ctx context.Context) (sv *server, db *mongo.Database, w
 		return nil, nil, wrong, err
 	}
 	sv, err = identify(ctx, db)
-	if has(err, errAuthenticationFailed) {
-		f := s.mayNotLogIn(err.Error())
+	if hasCode(err, errAuthenticationFailed) {
+		f := s.loginFault(err.Error())
 		return nil, db, wrong, f.Err()
 	}
 	if err != nil {
 		return nil, db, wrong, err
 	}
-	if f := sv.noSet(); f != nil {
+	if f := sv.streamFault(); f != nil {
 		wrong.Add(*f)
 		return sv, db, wrong, nil
 	}
@@ -38,14 +38,14 @@ func (s *Source) inspect(ctx context.Context) (sv *server, db *mongo.Database, w
 	}
 	if control.Name() != db.Name() {
 		wrong.Add(fault.Fault{
-			Subject: "stream", Problem: fmt.Sprintf("source.stream-url names database %s, source.url names %s", db.Name(), control.Name()), How: "let both name the same",
+			Subject: "stream", Problem: fmt.Sprintf("source.stream-url names database %s, source.url names %s", db.Name(), control.Name()), Instructions: "let both name the same",
 		})
 	}
 	for i := range s.cfg.Outboxes {
 		if o := &s.cfg.Outboxes[i]; o.Schema != "" && o.Schema != db.Name() {
 			wrong.Add(fault.Fault{
 				Subject: "outbox " + o.Name, Problem: fmt.Sprintf("outbox %s: collection %s is in database %s; the change stream is that of one database, %s", o.Name, o.Table, o.Schema, db.Name()),
-				How: "run a relay for each database, or poll",
+				Instructions: "run a relay for each database, or poll",
 			})
 		}
 	}
@@ -78,7 +78,7 @@ func (s *Source) checkCollections(ctx context.Context, db *mongo.Database, wrong
 		default:
 			continue
 		}
-		f.How = "keep the outbox in an ordinary collection"
+		f.Instructions = "keep the outbox in an ordinary collection"
 		wrong.Add(f)
 	}
 	return nil
@@ -95,9 +95,9 @@ type collection struct {
 // all collections the server tells less.
 func collectionsOf(ctx context.Context, db *mongo.Database, names []string) ([]collection, error) {
 	list := bson.D{{Key: "listCollections", Value: 1}, {Key: "filter", Value: bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: names}}}}}}
-	raw, err := ask(ctx, db, list)
+	raw, err := runCommand(ctx, db, list)
 	if denied(err) {
-		raw, err = ask(ctx, db, append(list, bson.E{Key: "nameOnly", Value: true}, bson.E{Key: "authorizedCollections", Value: true}))
+		raw, err = runCommand(ctx, db, append(list, bson.E{Key: "nameOnly", Value: true}, bson.E{Key: "authorizedCollections", Value: true}))
 	}
 	if err != nil {
 		return nil, err
@@ -115,20 +115,20 @@ func collectionsOf(ctx context.Context, db *mongo.Database, names []string) ([]c
 // tryStream finds out by trying whether the role may read the stream behind a place,
 // and whether the oplog still has it. A server that does not answer soon reads on from
 // there, so it has.
-func (s *Source) tryStream(ctx context.Context, db *mongo.Database, sv *server, from *place) error {
+func (s *Source) tryStream(ctx context.Context, db *mongo.Database, sv *server, from *oplogPosition) error {
 	c, err := openCursor(ctx, db, sv, s.plan.pipeline(from, false), s.cfg.Name)
 	if err != nil {
 		return s.explain(ctx, db, from, err)
 	}
 	defer c.close(ctx)
-	c.wait = time.Millisecond
+	c.maxAwait = time.Millisecond
 	trying, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
-	if _, err = c.next(trying, 1); trying.Err() != nil || has(err, errTooLarge) {
+	if _, err = c.next(trying, 1); trying.Err() != nil || hasCode(err, errTooLarge) {
 		return ctx.Err() // the oplog is there
 	}
 	return s.explain(ctx, db, from, err)
 }
 
-// now is the place behind all that a server has written.
-func (sv *server) now() place { return behind(sv.written) }
+// endPosition is the place behind all that a server has written.
+func (sv *server) endPosition() oplogPosition { return positionAfter(sv.written) }

@@ -8,7 +8,7 @@ import (
 const (
 	// readyTimeout bounds Ready.
 	readyTimeout = 3 * time.Second
-	// tryTimeout bounds the wait for the first answer of a stream that is tried.
+	// constraintTimeout bounds the wait for the first answer of a stream that is tried.
 	tryTimeout = 2 * time.Second
 )
 
@@ -29,11 +29,11 @@ func (s *Source) ready(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if sv.noSet() == nil {
+	if sv.streamFault() == nil {
 		if err := s.checkCollections(ctx, db, &wrong); err != nil {
 			return nil, err
 		}
-		now := sv.now()
+		now := sv.endPosition()
 		if err := wrong.AddErr(s.tryStream(ctx, db, sv, &now)); err != nil {
 			return nil, err
 		}

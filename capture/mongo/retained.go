@@ -14,9 +14,9 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 )
 
-// unmeasuredFor is how long an acknowledgement may stay away before a relay reads on
+// maxUnmeasured is how long an acknowledgement may stay away before a relay reads on
 // that may not look into the oplog, and so does not know how much is behind it.
-const unmeasuredFor = 10 * time.Minute
+const maxUnmeasured = 10 * time.Minute
 
 // Retained measures the oplog behind the acknowledged position; before the first
 // acknowledgement since Open, behind where Open began. That is what the relay has yet
@@ -26,81 +26,81 @@ const unmeasuredFor = 10 * time.Minute
 // The role of the stream must be allowed to read local.oplog.rs. Where it is not, all
 // is zero, and after 10 minutes without an acknowledgement the limit counts as reached,
 // so that the relay reads on and parks.
-func (s *Source) Retained(ctx context.Context) (capture.Retained, error) {
-	acked := s.log.Last()
+func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
+	acked := s.acks.Last()
 	if acked == nil {
-		return capture.Retained{}, nil
+		return capture.RetainedLog{}, nil
 	}
 	db, err := s.stream.db()
 	if err != nil {
-		return capture.Retained{}, err
+		return capture.RetainedLog{}, err
 	}
-	kept, err := s.oplog.measure(ctx, db, acked.Place.before())
+	kept, err := s.oplog.measure(ctx, db, acked.Parsed.previousTime())
 	if denied(err) {
-		if time.Since(acked.At) < unmeasuredFor {
-			return capture.Retained{}, nil
+		if time.Since(acked.At) < maxUnmeasured {
+			return capture.RetainedLog{}, nil
 		}
-		return capture.Retained{Bytes: 1, Limit: 1}, nil
+		return capture.RetainedLog{Bytes: 1, Limit: 1}, nil
 	}
 	if err != nil {
-		return capture.Retained{}, fmt.Errorf("ask how long the oplog is: %w", err)
+		return capture.RetainedLog{}, fmt.Errorf("ask how long the oplog is: %w", err)
 	}
 	return kept, nil
 }
 
 const (
-	// mostScanned is how many entries of the oplog are looked at in one go, which takes
+	// maxScanned is how many entries of the oplog are looked at in one go, which takes
 	// some 50 ms.
-	mostScanned = 20000
-	// mostSums is how many sums are kept.
-	mostSums = 1000
-	// limitFor is how long the oplog's size is believed (replSetResizeOplog changes it).
-	limitFor = time.Minute
+	maxScanned = 20000
+	// maxSums is how many sums are kept.
+	maxSums = 1000
+	// limitTTL is how long the oplog's size is believed (replSetResizeOplog changes it).
+	limitTTL = time.Minute
 )
 
-// ledger knows how much oplog there is behind a time. The server does not tell, so the
+// oplogMeter knows how much oplog there is behind a time. The server does not tell, so the
 // sizes of the entries are added up, each once.
-type ledger struct {
+type oplogMeter struct {
 	mu      sync.Mutex
-	sums    []sum // ascending; the first is where it began
+	sums    []cumulativeSize // ascending; the first is where it began
 	limit   int64
 	limitAt time.Time
-	// ahead is what lies between a time that was asked for and the first sum behind it.
-	ahead struct {
+	// partial is what lies between a time that was asked for and the first sum behind it.
+	partial struct {
 		from  bson.Timestamp
 		bytes int64
 	}
 }
 
-// sum is how many bytes there are from the ledger's beginning up to a time, the time
+// cumulativeSize is how many bytes there are from the ledger's beginning up to a time, the time
 // included.
-type sum struct {
+type cumulativeSize struct {
 	at    bson.Timestamp
 	bytes int64
 }
 
-// begin forgets everything and begins behind a time.
-func (l *ledger) begin(at bson.Timestamp) {
+// reset forgets everything and begins behind a time.
+func (l *oplogMeter) reset(at bson.Timestamp) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sums = []sum{{at: at}}
-	l.ahead.from, l.ahead.bytes = at, 0
+	l.sums = []cumulativeSize{{at: at}}
+	l.partial.from, l.partial.bytes = at, 0
 }
 
 // measure tells how much there is behind a time.
-func (l *ledger) measure(ctx context.Context, db *mongo.Database, from bson.Timestamp) (capture.Retained, error) {
+func (l *oplogMeter) measure(ctx context.Context, db *mongo.Database, from bson.Timestamp) (capture.RetainedLog, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if time.Since(l.limitAt) > limitFor {
+	if time.Since(l.limitAt) > limitTTL {
 		_, limit, err := oplogSize(ctx, db)
 		if err != nil {
-			return capture.Retained{}, err
+			return capture.RetainedLog{}, err
 		}
 		l.limit, l.limitAt = limit, time.Now()
 	}
 	oplog := db.Client().Database("local")
 	if err := l.catchUp(ctx, oplog); err != nil {
-		return capture.Retained{}, err
+		return capture.RetainedLog{}, err
 	}
 	l.thin()
 	last := l.sums[len(l.sums)-1]
@@ -109,23 +109,23 @@ func (l *ledger) measure(ctx context.Context, db *mongo.Database, from bson.Time
 	}
 	first := l.sums[0]
 	if len(l.sums) == 1 || !first.at.Before(from) {
-		return capture.Retained{Bytes: last.bytes - first.bytes, Limit: l.limit}, nil
+		return capture.RetainedLog{Bytes: last.bytes - first.bytes, Limit: l.limit}, nil
 	}
 	first = l.sums[1]
-	if !l.ahead.from.Equal(from) {
+	if !l.partial.from.Equal(from) {
 		part, _, err := scanOplog(ctx, oplog, from, first.at)
 		if err != nil {
-			return capture.Retained{}, err
+			return capture.RetainedLog{}, err
 		}
-		l.ahead.from, l.ahead.bytes = from, part.bytes
+		l.partial.from, l.partial.bytes = from, part.bytes
 	}
-	return capture.Retained{Bytes: last.bytes - first.bytes + l.ahead.bytes, Limit: l.limit}, nil
+	return capture.RetainedLog{Bytes: last.bytes - first.bytes + l.partial.bytes, Limit: l.limit}, nil
 }
 
 // thin forgets every other sum where there are many: nobody acknowledges.
-func (l *ledger) thin() {
+func (l *oplogMeter) thin() {
 	n := len(l.sums)
-	if n <= mostSums {
+	if n <= maxSums {
 		return
 	}
 	kept := l.sums[:0]
@@ -135,12 +135,12 @@ func (l *ledger) thin() {
 		}
 	}
 	l.sums = kept
-	l.ahead.from = bson.Timestamp{}
+	l.partial.from = bson.Timestamp{}
 }
 
 // catchUp adds up what the oplog has got since the last time. Where that is more than
 // it looks at in one go, what is told is too little until it has caught up.
-func (l *ledger) catchUp(ctx context.Context, oplog *mongo.Database) error {
+func (l *oplogMeter) catchUp(ctx context.Context, oplog *mongo.Database) error {
 	const mostScans = 5
 	for range mostScans {
 		last := l.sums[len(l.sums)-1]
@@ -149,7 +149,7 @@ func (l *ledger) catchUp(ctx context.Context, oplog *mongo.Database) error {
 			return err
 		}
 		if more.bytes > 0 {
-			l.sums = append(l.sums, sum{at: more.at, bytes: last.bytes + more.bytes})
+			l.sums = append(l.sums, cumulativeSize{at: more.at, bytes: last.bytes + more.bytes})
 		}
 		if all {
 			return nil
@@ -159,13 +159,13 @@ func (l *ledger) catchUp(ctx context.Context, oplog *mongo.Database) error {
 }
 
 // scanOplog adds up the sizes of the oplog's entries behind a time and up to another,
-// at most mostScanned of them, and reports whether these were all.
-func scanOplog(ctx context.Context, local *mongo.Database, after, upTo bson.Timestamp) (s sum, all bool, err error) {
-	raw, err := ask(ctx, local, bson.D{
+// at most maxScanned of them, and reports whether these were all.
+func scanOplog(ctx context.Context, local *mongo.Database, after, upTo bson.Timestamp) (s cumulativeSize, all bool, err error) {
+	raw, err := runCommand(ctx, local, bson.D{
 		{Key: "aggregate", Value: "oplog.rs"},
 		{Key: "pipeline", Value: bson.A{
 			bson.D{{Key: "$match", Value: bson.D{{Key: "ts", Value: bson.D{{Key: "$gt", Value: after}, {Key: "$lte", Value: upTo}}}}}},
-			bson.D{{Key: "$limit", Value: mostScanned}},
+			bson.D{{Key: "$limit", Value: maxScanned}},
 			bson.D{{Key: "$group", Value: bson.D{
 				{Key: "_id", Value: nil},
 				{Key: "bytes", Value: bson.D{{Key: "$sum", Value: bson.D{{Key: "$bsonSize", Value: "$$ROOT"}}}}},
@@ -180,19 +180,19 @@ func scanOplog(ctx context.Context, local *mongo.Database, after, upTo bson.Time
 	}
 	found, ok := raw.Lookup("cursor", "firstBatch", "0").DocumentOK()
 	if !ok {
-		return sum{at: after}, true, nil
+		return cumulativeSize{at: after}, true, nil
 	}
 	s.bytes, _ = found.Lookup("bytes").AsInt64OK()
 	entries, _ := found.Lookup("entries").AsInt64OK()
 	if s.at.T, s.at.I, ok = found.Lookup("at").TimestampOK(); !ok {
 		return s, false, errors.New("the server's answer has another form: it has no time")
 	}
-	return s, entries < mostScanned, nil
+	return s, entries < maxScanned, nil
 }
 
 // oplogSize is how long the oplog is and how long it may become, in bytes.
 func oplogSize(ctx context.Context, db *mongo.Database) (size, limit int64, err error) {
-	raw, err := ask(ctx, db.Client().Database("local"), bson.D{{Key: "collStats", Value: "oplog.rs"}})
+	raw, err := runCommand(ctx, db.Client().Database("local"), bson.D{{Key: "collStats", Value: "oplog.rs"}})
 	if err != nil {
 		return 0, 0, err
 	}

@@ -20,7 +20,7 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 	if s.server == nil {
 		return errors.New("a source runs only after Open")
 	}
-	var until *place
+	var until *oplogPosition
 	if span.Until != "" {
 		end, err := parsePosition(span.Until)
 		if err != nil {
@@ -33,18 +33,18 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 		return err
 	}
 	st := &stream{src: s, out: out, at: from, until: until}
-	return s.ended(ctx, st, st.read(ctx))
+	return s.classifyEnd(ctx, st, st.read(ctx))
 }
 
-// ended says what becomes of a stream that ended with an error.
-func (s *Source) ended(ctx context.Context, st *stream, err error) error {
+// classifyEnd says what becomes of a stream that ended with an error.
+func (s *Source) classifyEnd(ctx context.Context, st *stream, err error) error {
 	switch {
-	case errors.Is(err, errDone):
+	case errors.Is(err, errSpanEnd):
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
-	return s.trouble.Ended(err, st.progress, s.resume.Last())
+	return s.failures.Classify(err, st.progress, s.resume.Last())
 }
 
 // read sends what the stream brings, and says what its end means.

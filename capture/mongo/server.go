@@ -13,14 +13,14 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 )
 
-// leastWire is the wire version of MongoDB 5.0, the first that reads at a snapshot
+// minWireVersion is the wire version of MongoDB 5.0, the first that reads at a snapshot
 // outside of a transaction, as the cut does.
-const leastWire = 13
+const minWireVersion = 13
 
 // server is the replica set behind a URL, and its member that answers.
 type server struct {
 	database string
-	set      string // the set's name; "" if it is none
+	setName  string // the set's name; "" if it is none
 	id       string // the set's id in hexadecimal; "" if the role may not see it
 	router   bool   // it is a mongos
 	wire     int64
@@ -35,34 +35,34 @@ type server struct {
 
 // identify asks who answers.
 func identify(ctx context.Context, db *mongo.Database) (*server, error) {
-	hello, err := askAdmin(ctx, db, bson.D{{Key: "hello", Value: 1}})
+	hello, err := runAdminCommand(ctx, db, bson.D{{Key: "hello", Value: 1}})
 	if err != nil {
 		return nil, fmt.Errorf("ask the server who it is: %w", err)
 	}
 	sv := &server{
-		database: db.Name(), set: text(hello, "setName"), router: text(hello, "msg") == "isdbgrid",
-		address: text(hello, "me"), primary: text(hello, "primary"),
+		database: db.Name(), setName: lookupString(hello, "setName"), router: lookupString(hello, "msg") == "isdbgrid",
+		address: lookupString(hello, "me"), primary: lookupString(hello, "primary"),
 	}
 	sv.wire, _ = hello.Lookup("maxWireVersion").AsInt64OK()
 	sv.writable, _ = hello.Lookup("isWritablePrimary").BooleanOK()
 	sv.written.T, sv.written.I, _ = hello.Lookup("lastWrite", "opTime", "ts").TimestampOK()
 	sv.writtenAt, _ = hello.Lookup("lastWrite", "lastWriteDate").TimeOK()
 	sv.majority, _ = hello.Lookup("lastWrite", "majorityWriteDate").TimeOK()
-	if sv.set == "" {
+	if sv.setName == "" {
 		return sv, nil
 	}
-	sv.id, err = setID(ctx, db)
+	sv.id, err = replicaSetID(ctx, db)
 	return sv, err
 }
 
-// setID returns the id that a replica set was given when it was initiated, "" if the
+// replicaSetID returns the id that a replica set was given when it was initiated, "" if the
 // role may not see it.
-func setID(ctx context.Context, db *mongo.Database) (string, error) {
-	answer, err := askAdmin(ctx, db, bson.D{{Key: "replSetGetConfig", Value: 1}})
+func replicaSetID(ctx context.Context, db *mongo.Database) (string, error) {
+	answer, err := runAdminCommand(ctx, db, bson.D{{Key: "replSetGetConfig", Value: 1}})
 	if denied(err) {
 		// Who may read the oplog often may read this too.
 		find := bson.D{{Key: "find", Value: "system.replset"}, {Key: "limit", Value: 1}}
-		if answer, err = ask(ctx, db.Client().Database("local"), find); denied(err) {
+		if answer, err = runCommand(ctx, db.Client().Database("local"), find); denied(err) {
 			return "", nil
 		}
 	}
@@ -86,7 +86,7 @@ func (sv *server) origin() string {
 	if id == "" {
 		id = unknownID
 	}
-	return strings.Join([]string{"mongodb", sv.set, id, sv.database}, "/")
+	return strings.Join([]string{"mongodb", sv.setName, id, sv.database}, "/")
 }
 
 // hasOrigin reports whether an origin is the server's. An id that could not be seen
@@ -104,23 +104,23 @@ func (sv *server) hasOrigin(origin string) bool {
 	return true
 }
 
-// checkSame makes sure that a server is the one that Open saw and has what was read.
-func (sv *server) checkSame(ctx context.Context, db *mongo.Database, was *server, from *place) error {
+// checkSameServer makes sure that a server is the one that Open saw and has what was read.
+func (sv *server) checkSameServer(ctx context.Context, db *mongo.Database, was *server, from *oplogPosition) error {
 	if !sv.hasOrigin(was.origin()) {
-		return lost("the server is %s, it was %s", sv.origin(), was.origin())
+		return lostErrorf("the server is %s, it was %s", sv.origin(), was.origin())
 	}
-	return sv.checkBehind(ctx, db, from)
+	return sv.checkReached(ctx, db, from)
 }
 
-// checkBehind makes sure that the server has got as far as what was read from it. What
+// checkReached makes sure that the server has got as far as what was read from it. What
 // a stream sends a majority has, and whoever is elected then has it too.
-func (sv *server) checkBehind(ctx context.Context, db *mongo.Database, from *place) error {
-	if !sv.lacks(from) {
+func (sv *server) checkReached(ctx context.Context, db *mongo.Database, from *oplogPosition) error {
+	if !sv.isBehind(from) {
 		return nil
 	}
 	// A primary that was away may not know yet that another took its place. It can make
 	// no such read; see https://www.mongodb.com/docs/v6.0/reference/read-concern-linearizable/.
-	if _, err := ask(ctx, db, bson.D{
+	if _, err := runCommand(ctx, db, bson.D{
 		{Key: "find", Value: markCollection}, {Key: "filter", Value: bson.D{{Key: "_id", Value: 0}}}, {Key: "limit", Value: 1},
 		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "linearizable"}}},
 	}); err != nil {
@@ -130,15 +130,15 @@ func (sv *server) checkBehind(ctx context.Context, db *mongo.Database, from *pla
 	if err != nil {
 		return err
 	}
-	if now.lacks(from) {
-		return lost("the server's oplog ends at %d.%d, it was read up to %s: it was restored", now.written.T, now.written.I, from.when())
+	if now.isBehind(from) {
+		return lostErrorf("the server's oplog ends at %d.%d, it was read up to %s: it was restored", now.written.T, now.written.I, from.describe())
 	}
 	return nil
 }
 
-// lacks reports whether a place is behind all that the server has.
-func (sv *server) lacks(from *place) bool {
-	return !sv.written.IsZero() && from.before().After(sv.written)
+// isBehind reports whether a place is behind all that the server has.
+func (sv *server) isBehind(from *oplogPosition) bool {
+	return !sv.written.IsZero() && from.previousTime().After(sv.written)
 }
 
 // checkPrimary makes sure that the server takes writes: markers are some.
@@ -146,10 +146,10 @@ func (sv *server) checkPrimary() error {
 	if sv.writable {
 		return nil
 	}
-	return fmt.Errorf("the server at %s is not the primary, %q is; if that stays so, name the whole set in the URL: replicaSet=%s in place of directConnection", sv.address, sv.primary, sv.set)
+	return fmt.Errorf("the server at %s is not the primary, %q is; if that stays so, name the whole set in the URL: replicaSet=%s in place of directConnection", sv.address, sv.primary, sv.setName)
 }
 
-func lost(format string, args ...any) error {
+func lostErrorf(format string, args ...any) error {
 	return &capture.LostError{Reason: fmt.Sprintf(format, args...)}
 }
 
@@ -166,10 +166,10 @@ const (
 	errOnlyReplicaSets      = 40573 // $changeStream anywhere else
 )
 
-// has reports whether the server has answered with an error of one of some numbers.
-func has(err error, codes ...int) bool {
+// hasCode reports whether the server has answered with an error of one of some numbers.
+func hasCode(err error, codes ...int) bool {
 	return slices.ContainsFunc(mongo.ErrorCodes(err), func(code int) bool { return slices.Contains(codes, code) })
 }
 
 // denied reports whether the server says that the role may not.
-func denied(err error) bool { return has(err, errUnauthorized) }
+func denied(err error) bool { return hasCode(err, errUnauthorized) }

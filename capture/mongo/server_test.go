@@ -112,7 +112,7 @@ func TestElections(t *testing.T) {
 			fo.Rows(len(want))
 			fo.Expect(want...)
 			fo.End()
-			t.Logf("%d rows, connections lost: %v", len(want), fo.Lost())
+			t.Logf("%d rows, connections lost: %v", len(want), fo.Disconnects())
 		})
 	}
 }
@@ -144,7 +144,7 @@ func TestFrozenPrimary(t *testing.T) {
 	fo.Rows(len(want))
 	fo.Expect(want...)
 	fo.End()
-	t.Logf("%d rows, connections lost: %v", len(want), fo.Lost())
+	t.Logf("%d rows, connections lost: %v", len(want), fo.Disconnects())
 }
 
 // A pause that is longer than the cursor is kept loses nothing, and nothing was lost
@@ -174,7 +174,7 @@ func TestLongPause(t *testing.T) {
 	fo.Rows(len(want))
 	fo.Expect(want...)
 	fo.End()
-	if lost := fo.Lost(); len(lost) > 0 {
+	if lost := fo.Disconnects(); len(lost) > 0 {
 		t.Errorf("the pause cost the connection: %v", lost)
 	}
 	for end := time.Now().Add(30 * time.Second); d.openCursors(t) != 0; { // the server ends it with what it is doing

@@ -53,9 +53,9 @@ func TestFaults(t *testing.T) {
 			Break: func(t *testing.T, db capturetest.Database) {
 				d := db.(*database)
 				d.admin(t, bson.D{{Key: "revokeRolesFromUser", Value: d.name}, {Key: "roles", Value: bson.A{role("read", d.db.Name())}}})
-				d.Cut(t)
+				d.Disconnect(t)
 			},
-			Mend: func(t *testing.T, db capturetest.Database) {
+			Fix: func(t *testing.T, db capturetest.Database) {
 				d := db.(*database)
 				d.admin(t, bson.D{{Key: "grantRolesToUser", Value: d.name}, {Key: "roles", Value: bson.A{role("read", d.db.Name())}}})
 			},
@@ -81,7 +81,7 @@ func TestLeastRole(t *testing.T) {
 	fo, src, o := d.follow(t, d.config(), store.Checkpoint{})
 	d.insert(t, "one")
 	fo.Rows(1)
-	if kept, err := src.Retained(t.Context()); err != nil || kept != (capture.Retained{}) {
+	if kept, err := src.Retained(t.Context()); err != nil || kept != (capture.RetainedLog{}) {
 		t.Errorf("retained: %+v, %v", kept, err)
 	}
 	findings := examined(t, src)
@@ -89,7 +89,7 @@ func TestLeastRole(t *testing.T) {
 		"identity": `db.getSiblingDB("admin").grantRolesToUser("least", [{role: "clusterMonitor", db: "admin"}])`,
 		"oplog":    `db.getSiblingDB("admin").grantRolesToUser("least", [{role: "read", db: "local"}])`,
 	} {
-		if f := findings[subject]; f.Grade != store.Advice || !strings.Contains(f.Remedy, remedy) {
+		if f := findings[subject]; f.Grade != store.GradeAdvice || !strings.Contains(f.Remedy, remedy) {
 			t.Errorf("%s: %+v", subject, f)
 		}
 	}
@@ -98,13 +98,13 @@ func TestLeastRole(t *testing.T) {
 	d.stream = ""
 	_, again := d.opening(t, d.config(), store.Checkpoint{Origin: o.Origin, Position: fo.Position})
 	if again.View != nil {
-		t.Errorf("the checkpoint was not taken: %s", again.Why)
+		t.Errorf("the checkpoint was not taken: %s", again.SnapshotReason)
 	}
 }
 
 func examined(t *testing.T, src *mongo.Source) map[string]store.Finding {
 	t.Helper()
-	list, err := src.Examine(t.Context())
+	list, err := src.Diagnose(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,11 +136,11 @@ func TestStandalone(t *testing.T) {
 	if no := noStream(t, src); !strings.Contains(no.Error(), "rs.initiate()") {
 		t.Errorf("the error does not say what to do: %v", no)
 	}
-	if f := examined(t, src)["server"]; f.Grade != store.Fault {
+	if f := examined(t, src)["server"]; f.Grade != store.GradeFault {
 		t.Errorf("examined: %+v", f)
 	}
 	src.Close()
-	set.Found()
+	set.ConvertToReplicaSet()
 	src = newSource(t, d.config())
 	defer src.Close()
 	if err := src.Ready(t.Context()); err != nil {
@@ -190,7 +190,7 @@ func TestExamine(t *testing.T) {
 	src := newSource(t, d.config())
 	defer src.Close()
 	for subject, f := range examined(t, src) {
-		if f.Grade != store.Fine {
+		if f.Grade != store.GradeOK {
 			t.Errorf("%s: %+v", subject, f)
 		}
 	}

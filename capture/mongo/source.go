@@ -17,17 +17,17 @@ import (
 
 // Source is the oplog of one replica set, by way of a change stream of one database.
 type Source struct {
-	cfg     Config
-	plan    *plan
-	control *door
-	stream  *door
-	resume  capture.Resume
-	trouble fault.Trouble
+	cfg      Config
+	plan     *plan
+	control  *lazyClient
+	stream   *lazyClient
+	resume   capture.Resume
+	failures fault.FailureCounter
 
 	server *server // what Open found; nil before
 
-	log   acked.Log[place]
-	oplog ledger
+	acks  acked.Tracker[oplogPosition]
+	oplog oplogMeter
 }
 
 var _ capture.Resumer = (*Source)(nil)
@@ -39,15 +39,15 @@ func (s *Source) Resume() *capture.Resume { return &s.resume }
 // Retained measures. Nobody is told: the server bounds its oplog by its size. A
 // position that was not sent since Open is ignored: it is of another log.
 func (s *Source) Acknowledge(p store.Position) {
-	s.log.Acknowledge(p, parsePosition, comparePositions)
+	s.acks.Acknowledge(p, parsePosition, comparePositions)
 }
 
-// begin forgets what an earlier Open found.
-func (s *Source) begin(sv *server, at place) {
-	from := at.position()
+// resetState forgets what an earlier Open found.
+func (s *Source) resetState(sv *server, at oplogPosition) {
+	from := at.format()
 	s.server = sv
-	s.log.Begin(from, at)
-	s.oplog.begin(at.before())
+	s.acks.Reset(from, at)
+	s.oplog.reset(at.previousTime())
 	s.resume.Reset(from)
 }
 
@@ -63,7 +63,7 @@ func (s *Source) Mark(ctx context.Context, token string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	marks := db.Collection(markCollection, options.Collection().SetWriteConcern(writeconcern.Majority()))
 	// A document that is replaced by the same leaves no trace in the oplog.

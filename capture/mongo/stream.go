@@ -13,49 +13,49 @@ import (
 )
 
 const (
-	// pauseKept is how long a receiver may let a batch wait before the cursor is given
+	// pauseTimeout is how long a receiver may let a batch wait before the cursor is given
 	// up: the server forgets one that is not used for 10 minutes (cursorTimeoutMillis),
 	// and keeps memory for it.
-	pauseKept = 10 * time.Second
+	pauseTimeout = 10 * time.Second
 	// batchesAtOnce is how many batches the server may send in one answer, of 16 MiB at
 	// most: each answer is waited for.
 	batchesAtOnce = 4
-	// idleEvery is the shortest time between two positions without rows. The server
+	// idleInterval is the shortest time between two positions without rows. The server
 	// writes into an idle oplog by itself each 10 s (periodicNoopIntervalSecs), and a
 	// checkpoint that is saved moves it too: sooner, each would bring the next.
-	idleEvery = 10 * time.Second
+	idleInterval = 10 * time.Second
 )
 
-// errDone ends a stream at the end of the span.
-var errDone = errors.New("the span has ended")
+// errSpanEnd ends a stream at the end of the span.
+var errSpanEnd = errors.New("the span has ended")
 
 // stream hands on what a cursor brings. It belongs to the goroutine of Run.
 type stream struct {
-	src   *Source
-	db    *mongo.Database
-	out   chan<- capture.Batch
-	until *place // nil is for ever
-	begun func() // called once the server sends, if set
+	src     *Source
+	db      *mongo.Database
+	out     chan<- capture.Batch
+	until   *oplogPosition // nil is for ever
+	onStart func()         // called once the server sends, if set
 
-	at        place // everything up to here was sent
-	cursor    *cursor
-	careful   bool // an event was too large; the cursor leaves large payloads out
-	connected bool
-	idle      *place    // a later place without rows, not yet sent
-	idleAt    time.Time // when it may be
-	progress  bool      // something new was sent
+	at            oplogPosition // everything up to here was sent
+	cursor        *cursor
+	limitPayloads bool // an event was too large; the cursor leaves large payloads out
+	connected     bool
+	idle          *oplogPosition // a later place without rows, not yet sent
+	idleAt        time.Time      // when it may be
+	progress      bool           // something new was sent
 
 	batch capture.Batch // what is being made
-	last  place         // its end
+	last  oplogPosition // its end
 	bytes int
 }
 
-// run sends until the context ends, the span ends (errDone), or the cursor is lost.
+// run sends until the context ends, the span ends (errSpanEnd), or the cursor is lost.
 func (st *stream) run(ctx context.Context) error {
-	defer func() { st.giveUp(ctx) }()
+	defer func() { st.closeCursor(ctx) }()
 	for {
-		if st.done() {
-			return errDone
+		if st.reachedEnd() {
+			return errSpanEnd
 		}
 		if st.cursor == nil {
 			if err := st.open(ctx); err != nil {
@@ -63,21 +63,21 @@ func (st *stream) run(ctx context.Context) error {
 			}
 		}
 		a, err := st.cursor.next(ctx, batchesAtOnce*st.src.cfg.MaxBatchRows)
-		if has(err, errTooLarge) && !st.careful {
-			st.careful = true
-			st.giveUp(ctx)
+		if hasCode(err, errTooLarge) && !st.limitPayloads {
+			st.limitPayloads = true
+			st.closeCursor(ctx)
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		st.connect()
-		if err := st.take(ctx, a); err != nil {
+		st.reportConnected()
+		if err := st.handleBatch(ctx, a); err != nil {
 			return err
 		}
-		if st.careful && len(a.events) > 0 { // the large event was among them, or is to come
-			st.careful = false
-			st.giveUp(ctx)
+		if st.limitPayloads && len(a.events) > 0 { // the large event was among them, or is to come
+			st.limitPayloads = false
+			st.closeCursor(ctx)
 		}
 	}
 }
@@ -88,53 +88,53 @@ func (st *stream) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f := now.noSet(); f != nil {
+	if f := now.streamFault(); f != nil {
 		return f.Err()
 	}
 	if err := now.checkPrimary(); err != nil {
 		return err
 	}
-	if err := now.checkSame(ctx, st.db, st.src.server, &st.at); err != nil {
+	if err := now.checkSameServer(ctx, st.db, st.src.server, &st.at); err != nil {
 		return err
 	}
-	if st.cursor, err = openCursor(ctx, st.db, now, st.src.plan.pipeline(&st.at, st.careful), st.src.cfg.Name); err != nil {
+	if st.cursor, err = openCursor(ctx, st.db, now, st.src.plan.pipeline(&st.at, st.limitPayloads), st.src.cfg.Name); err != nil {
 		return err
 	}
-	st.cursor.alive = st.sayAlive
+	st.cursor.onAlive = st.sendAlive
 	return nil
 }
 
-func (st *stream) giveUp(ctx context.Context) {
+func (st *stream) closeCursor(ctx context.Context) {
 	if st.cursor != nil {
 		st.cursor.close(ctx)
 		st.cursor = nil
 	}
 }
 
-// connect says that the server sends. That the oplog reaches back is known with the
+// reportConnected says that the server sends. That the oplog reaches back is known with the
 // first answer.
-func (st *stream) connect() {
+func (st *stream) reportConnected() {
 	if st.connected {
 		return
 	}
 	st.connected = true
 	st.src.resume.Connected()
-	if st.begun != nil {
-		st.begun()
+	if st.onStart != nil {
+		st.onStart()
 	}
 }
 
-// done reports whether everything up to the span's end was sent.
-func (st *stream) done() bool { return st.until != nil && st.at.compare(st.until) >= 0 }
+// reachedEnd reports whether everything up to the span's end was sent.
+func (st *stream) reachedEnd() bool { return st.until != nil && st.at.compare(st.until) >= 0 }
 
-// take sends what an answer holds. Of one with nothing to send its end is a place
+// handleBatch sends what an answer holds. Of one with nothing to send its end is a place
 // without rows.
-func (st *stream) take(ctx context.Context, a answer) error {
+func (st *stream) handleBatch(ctx context.Context, a cursorBatch) error {
 	now, before := time.Now(), st.at
 	for _, raw := range a.events {
 		doc, ok := raw.DocumentOK()
 		if !ok {
-			return &fault.LogError{Err: errors.New("an event is not a document")}
+			return &fault.UnreadableLogError{Err: errors.New("an event is not a document")}
 		}
 		if err := st.event(ctx, doc, now); err != nil {
 			return err
@@ -144,7 +144,7 @@ func (st *stream) take(ctx context.Context, a answer) error {
 		return err
 	}
 	if st.at == before {
-		return st.quiet(a.end, now)
+		return st.handleIdle(a.postBatchToken, now)
 	}
 	return nil
 }
@@ -156,7 +156,7 @@ func (st *stream) event(ctx context.Context, raw bson.Raw, now time.Time) error 
 	p := st.src.plan
 	e, err := eventOf(raw, p.hash)
 	if err != nil {
-		return &fault.LogError{Err: err}
+		return &fault.UnreadableLogError{Err: err}
 	}
 	if e.place.compare(&st.at) <= 0 {
 		return nil
@@ -165,13 +165,13 @@ func (st *stream) event(ctx context.Context, raw bson.Raw, now time.Time) error 
 		if err := st.flush(ctx); err != nil {
 			return err
 		}
-		return errDone
+		return errSpanEnd
 	}
-	if why := e.takesAway(p, st.db.Name()); why != "" {
+	if why := e.lossReason(p, st.db.Name()); why != "" {
 		if err := st.flush(ctx); err != nil {
 			return err
 		}
-		return lost("%s", why)
+		return lostErrorf("%s", why)
 	}
 	switch {
 	case e.collection == markCollection:
@@ -199,7 +199,7 @@ func (st *stream) add(ctx context.Context, e *event, now time.Time) error {
 	}
 	size := 0
 	for i := range items[before:] {
-		st.src.resume.Carry(&items[before+i])
+		st.src.resume.DropLargePayload(&items[before+i])
 		size += len(items[before+i].Payload)
 	}
 	if before > 0 && (len(items) > st.src.cfg.MaxBatchRows || st.bytes+size > st.src.cfg.MaxBatchBytes) {
@@ -221,15 +221,15 @@ func (st *stream) flush(ctx context.Context) error {
 	if len(b.Items) == 0 && len(b.Marks) == 0 {
 		return nil
 	}
-	b.Position = st.last.position()
+	b.Position = st.last.format()
 	if !st.src.resume.Trim(&b) {
 		return nil
 	}
-	st.src.log.Offer(b.Position)
+	st.src.acks.Offer(b.Position)
 	select {
 	case st.out <- b:
 	default:
-		if err := st.sendSlowly(ctx, b); err != nil {
+		if err := st.sendBlocking(ctx, b); err != nil {
 			return err
 		}
 	}
@@ -237,15 +237,15 @@ func (st *stream) flush(ctx context.Context) error {
 	return nil
 }
 
-func (st *stream) sent(rows int, at place) {
+func (st *stream) sent(rows int, at oplogPosition) {
 	st.at, st.idle, st.progress = at, nil, true
-	st.src.resume.Sent(rows, at.position())
+	st.src.resume.Sent(rows, at.format())
 }
 
-// sendSlowly waits for the receiver. After a while the cursor is given up, and another
+// sendBlocking waits for the receiver. After a while the cursor is given up, and another
 // is opened once the receiver has taken all that this one brought.
-func (st *stream) sendSlowly(ctx context.Context, b capture.Batch) error {
-	late := time.NewTimer(pauseKept)
+func (st *stream) sendBlocking(ctx context.Context, b capture.Batch) error {
+	late := time.NewTimer(pauseTimeout)
 	defer late.Stop()
 	for {
 		select {
@@ -254,55 +254,55 @@ func (st *stream) sendSlowly(ctx context.Context, b capture.Batch) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-late.C:
-			st.giveUp(ctx)
+			st.closeCursor(ctx)
 		}
 	}
 }
 
-// quiet takes an answer without rows and markers: its token is a place without rows.
-func (st *stream) quiet(token bson.Raw, now time.Time) error {
-	p, err := placeOf(token, st.src.plan.hash)
+// handleIdle takes an answer without rows and markers: its token is a place without rows.
+func (st *stream) handleIdle(token bson.Raw, now time.Time) error {
+	p, err := parseToken(token, st.src.plan.hash)
 	if err != nil {
-		return &fault.LogError{Err: err}
+		return &fault.UnreadableLogError{Err: err}
 	}
 	// A token of the same time as an event's means no more than the event's.
-	if last := st.newest(); p.at.After(last.at) {
+	if last := st.newestPosition(); p.at.After(last.at) {
 		st.idle = &p
 	}
-	if st.idle == nil || now.Before(st.idleAt) && !st.ends(st.idle) {
-		st.sayAlive()
+	if st.idle == nil || now.Before(st.idleAt) && !st.isAtEnd(st.idle) {
+		st.sendAlive()
 		return nil
 	}
-	b := capture.Batch{Position: st.idle.position()}
+	b := capture.Batch{Position: st.idle.format()}
 	if !st.src.resume.Trim(&b) {
 		return nil
 	}
-	st.src.log.Offer(b.Position)
+	st.src.acks.Offer(b.Position)
 	select {
 	case st.out <- b:
-		st.idleAt = now.Add(idleEvery)
+		st.idleAt = now.Add(idleInterval)
 		st.sent(0, *st.idle)
 	default: // a later one takes its place
-		if st.ends(st.idle) {
+		if st.isAtEnd(st.idle) {
 			st.at = *st.idle
 		}
 	}
 	return nil
 }
 
-// newest is how far the stream was read.
-func (st *stream) newest() *place {
+// newestPosition is how far the stream was read.
+func (st *stream) newestPosition() *oplogPosition {
 	if st.idle != nil {
 		return st.idle
 	}
 	return &st.at
 }
 
-// ends reports whether the span ends at a place or before it.
-func (st *stream) ends(p *place) bool { return st.until != nil && p.compare(st.until) >= 0 }
+// isAtEnd reports whether the span ends at a place or before it.
+func (st *stream) isAtEnd(p *oplogPosition) bool { return st.until != nil && p.compare(st.until) >= 0 }
 
-// sayAlive lets a receiver that is there know that the server is.
-func (st *stream) sayAlive() {
+// sendAlive lets a receiver that is there know that the server is.
+func (st *stream) sendAlive() {
 	select {
 	case st.out <- capture.Batch{}:
 	default:

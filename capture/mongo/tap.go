@@ -19,9 +19,9 @@ func (s *Source) Tap(ctx context.Context, out chan<- capture.Batch, begun func()
 	if err != nil {
 		return err
 	}
-	from := sv.now()
-	s.begin(sv, from)
-	st := &stream{src: s, out: out, at: from, begun: begun}
+	from := sv.endPosition()
+	s.resetState(sv, from)
+	st := &stream{src: s, out: out, at: from, onStart: begun}
 	if err := st.read(ctx); ctx.Err() == nil {
 		return err
 	}

@@ -97,7 +97,7 @@ func TestHugeTransaction(t *testing.T) {
 		}
 		again, opening := d.opening(t, cfg, store.Checkpoint{Origin: o.Origin, Position: b.Position})
 		if opening.View != nil {
-			t.Fatalf("the log is intact at %s, the opening says: %s", b.Position, opening.Why)
+			t.Fatalf("the log is intact at %s, the opening says: %s", b.Position, opening.SnapshotReason)
 		}
 		expectItems(t, itemsOf(upToMark(t, again, opening.From)), want[received:])
 	}
@@ -144,7 +144,7 @@ func TestPipelineChanged(t *testing.T) {
 			}
 			again, opening := d.opening(t, *cfg, store.Checkpoint{Origin: o.Origin, Position: b.Position})
 			if opening.View != nil {
-				t.Fatalf("%s: the log is intact at %s, the opening says: %s", name, b.Position, opening.Why)
+				t.Fatalf("%s: the log is intact at %s, the opening says: %s", name, b.Position, opening.SnapshotReason)
 			}
 			expectItems(t, itemsOf(upToMark(t, again, opening.From)), want)
 		}
@@ -203,7 +203,7 @@ func TestKindsOfIDs(t *testing.T) {
 	for i, b := range all {
 		again, opening := d.opening(t, cfg, store.Checkpoint{Origin: o.Origin, Position: b.Position})
 		if opening.View != nil {
-			t.Fatalf("the log is intact at %s, the opening says: %s", b.Position, opening.Why)
+			t.Fatalf("the log is intact at %s, the opening says: %s", b.Position, opening.SnapshotReason)
 		}
 		var want []string
 		for _, it := range itemsOf(all[i+1:]) {

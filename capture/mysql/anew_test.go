@@ -39,16 +39,16 @@ func TestLogBeganAnew(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				t.Logf("at %s: %s", at.Position, o.Why)
-				if o.Why == "" {
+				t.Logf("at %s: %s", at.Position, o.SnapshotReason)
+				if o.SnapshotReason == "" {
 					t.Errorf("the checkpoint %s was taken for one of the new log", at.Position)
 				}
 				if f == servers.MariaDB { // where an event ends too, but another one
 					now := d.readOn(t, 3, "z")
 					_, coords, _ := strings.Cut(string(now.Position), "@")
 					now.Position = store.Position("0-1-40@" + coords)
-					if o, err = d.opening(t, now); err != nil || !strings.Contains(o.Why, "was at") {
-						t.Errorf("at %s: %v, %s", now.Position, err, o.Why)
+					if o, err = d.opening(t, now); err != nil || !strings.Contains(o.SnapshotReason, "was at") {
+						t.Errorf("at %s: %v, %s", now.Position, err, o.SnapshotReason)
 					}
 				}
 			})
@@ -69,8 +69,8 @@ func TestLogBeganAnewWithFewerFiles(t *testing.T) {
 			d.exec(t, insert(fmt.Sprintf("y%d", i)))
 		}
 		o, err := d.opening(t, at)
-		if err != nil || !strings.Contains(o.Why, "began anew") {
-			t.Errorf("at %s: %v, %q", at.Position, err, o.Why)
+		if err != nil || !strings.Contains(o.SnapshotReason, "began anew") {
+			t.Errorf("at %s: %v, %q", at.Position, err, o.SnapshotReason)
 		}
 	})
 }
@@ -85,8 +85,8 @@ func (d *database) readOn(t *testing.T, n int, prefix string) store.Checkpoint {
 	fo.Rows(n)
 	fo.End()
 	same, err := d.opening(t, store.Checkpoint{Origin: o.Origin, Position: fo.Position})
-	if err != nil || same.Why != "" {
-		t.Fatalf("at its own place %s: %v, %s", fo.Position, err, same.Why)
+	if err != nil || same.SnapshotReason != "" {
+		t.Fatalf("at its own place %s: %v, %s", fo.Position, err, same.SnapshotReason)
 	}
 	return store.Checkpoint{Origin: o.Origin, Position: fo.Position}
 }
@@ -103,8 +103,8 @@ func TestLogCutBack(t *testing.T) {
 		if _, err := src.Open(t.Context(), at, d.tables()); err != nil {
 			t.Fatal(err)
 		}
-		found, err := src.Examine(t.Context())
-		if err != nil || !slices.ContainsFunc(found, func(f store.Finding) bool { return f.Subject == "sync_binlog" && f.Grade == store.Advice }) {
+		found, err := src.Diagnose(t.Context())
+		if err != nil || !slices.ContainsFunc(found, func(f store.Finding) bool { return f.Subject == "sync_binlog" && f.Grade == store.GradeAdvice }) {
 			t.Errorf("%v, %+v", err, found)
 		}
 		// The same, from the server's side: as much is in its binlog again, but not
@@ -124,8 +124,8 @@ func TestLogCutBack(t *testing.T) {
 		}
 		t.Log(err)
 		o, err := d.opening(t, at)
-		if err != nil || !strings.Contains(o.Why, "ends at") {
-			t.Errorf("at %s: %v, %s", at.Position, err, o.Why)
+		if err != nil || !strings.Contains(o.SnapshotReason, "ends at") {
+			t.Errorf("at %s: %v, %s", at.Position, err, o.SnapshotReason)
 		}
 	})
 }

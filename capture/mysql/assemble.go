@@ -15,36 +15,36 @@ import (
 // assembler makes batches of the events of a binlog. It knows no connection:
 // bytes in, batches out.
 type assembler struct {
-	flavour  flavour
-	tables   *tables
-	name     string // the relay's, whose markers are kept
-	cutMark  string // and the one of a cut's that is, too
-	maxRows  int
-	maxBytes int
+	flavour      flavour
+	tables       *tables
+	name         string // the relay's, whose markers are kept
+	snapshotMark string // and the one of a cut's that is, too
+	maxRows      int
+	maxBytes     int
 	// emit takes a batch.
 	emit func(b capture.Batch) error
 	// refresh reads the columns of a table that the log does not name.
 	refresh func(t *table) error
 	// findWriters reads what statements may write outboxes through; nil: only those that
 	// name one count. writers is what it found, nil if it is to be asked.
-	findWriters func() (*writers, error)
-	writers     *writers
-	// doubt is why rows may be missing, if they may, and doubtFrom when that is said.
-	doubt     string
-	doubtFrom time.Time
+	findWriters func() (*indirectWriters, error)
+	writers     *indirectWriters
+	// missingRows is why rows may be missing, if they may, and missingRowsFrom when that is said.
+	missingRows     string
+	missingRowsFrom time.Time
 
-	last   place // everything up to here was read, and emitted but for bare positions
-	idle   idle
-	format []byte // the FORMAT_DESCRIPTION event of the file
-	outer  *decoder
-	inner  *decoder // for what is inside a compressed transaction; made when it is needed
-	unpack *zstd.Decoder
-	mapped map[uint64]*layout // by table id, while a statement lasts; nil: not an outbox
-	known  map[*table]*layouts
-	marker *layout // stands for the table of the markers, whose columns are known
+	last         binlogPosition // everything up to here was read, and emitted but for bare positions
+	idle         idleState
+	format       []byte // the FORMAT_DESCRIPTION event of the file
+	outer        *decoder
+	inner        *decoder // for what is inside a compressed transaction; made when it is needed
+	decompressor *zstd.Decoder
+	mapped       map[uint64]*layout // by table id, while a statement lasts; nil: not an outbox
+	layouts      map[*table]*layouts
+	marker       *layout // stands for the table of the markers, whose columns are known
 
 	open      bool // inside a transaction
-	began     bool // and behind its BEGIN
+	sawBegin  bool // and behind its BEGIN
 	id        gtid
 	committed time.Time
 	items     []store.Item
@@ -56,8 +56,8 @@ type assembler struct {
 	reader itemReader
 }
 
-// idle is what was read behind the last batch.
-type idle struct {
+// idleState is what was read behind the last batch.
+type idleState struct {
 	foreign bool // somebody else wrote it, and not only the relay itself
 	since   time.Time
 }
@@ -66,21 +66,21 @@ type idle struct {
 // says the same as the one before.
 type layouts map[string]*layout
 
-// mostLayouts bounds them.
-const mostLayouts = 100
+// maxLayouts bounds them.
+const maxLayouts = 100
 
-func newAssembler(sv *server, cfg *Config, from place) *assembler {
+func newAssembler(sv *server, cfg *Config, from binlogPosition) *assembler {
 	return &assembler{
 		flavour: sv.flavour, tables: sv.tables, name: cfg.Name, maxRows: cfg.MaxBatchRows, maxBytes: cfg.MaxBatchBytes,
-		last: from, mapped: map[uint64]*layout{}, known: map[*table]*layouts{}, marker: &layout{},
+		last: from, mapped: map[uint64]*layout{}, layouts: map[*table]*layouts{}, marker: &layout{},
 		reader: itemReader{kinds: map[string]string{}},
 	}
 }
 
 // close gives the memory of the decompressor back.
 func (a *assembler) close() {
-	if a.unpack != nil {
-		a.unpack.Close()
+	if a.decompressor != nil {
+		a.decompressor.Close()
 	}
 }
 
@@ -88,16 +88,16 @@ func (a *assembler) close() {
 func (a *assembler) event(kind replication.EventType, raw []byte, end uint32) error {
 	switch kind {
 	case replication.FORMAT_DESCRIPTION_EVENT:
-		if err := a.last.bear(a.flavour, raw); err != nil {
+		if err := a.last.checkCreated(a.flavour, raw); err != nil {
 			return err
 		}
-		return a.describe(raw)
+		return a.formatDescription(raw)
 	case replication.ROTATE_EVENT:
 		return a.rotate(raw)
 	case replication.HEARTBEAT_EVENT, replication.HEARTBEAT_LOG_EVENT_V2:
-		return a.doubted()
+		return a.checkMissingRows()
 	}
-	if err := a.doubted(); err != nil {
+	if err := a.checkMissingRows(); err != nil {
 		return err
 	}
 	if a.outer == nil {
@@ -107,15 +107,15 @@ func (a *assembler) event(kind replication.EventType, raw []byte, end uint32) er
 	case replication.GTID_EVENT, replication.GTID_TAGGED_LOG_EVENT, replication.MARIADB_GTID_EVENT:
 		return a.begin(kind, raw)
 	case replication.ANONYMOUS_GTID_EVENT:
-		return noStream("the binlog holds a transaction without a GTID: gtid_mode was not ON", "set gtid_mode to ON, which the relay's next start explains")
+		return noStreamError("the binlog holds a transaction without a GTID: gtid_mode was not ON", "set gtid_mode to ON, which the relay's next start explains")
 	case replication.TRANSACTION_PAYLOAD_EVENT:
-		return a.payload(raw, end)
+		return a.compressedTransaction(raw, end)
 	}
-	return a.inside(a.outer, kind, raw, end)
+	return a.transactionEvent(a.outer, kind, raw, end)
 }
 
-// inside takes an event of a transaction.
-func (a *assembler) inside(d *decoder, kind replication.EventType, raw []byte, end uint32) error {
+// transactionEvent takes an event of a transaction.
+func (a *assembler) transactionEvent(d *decoder, kind replication.EventType, raw []byte, end uint32) error {
 	switch kind {
 	case replication.QUERY_EVENT, replication.MARIADB_QUERY_COMPRESSED_EVENT:
 		return a.query(d, raw, end)
@@ -125,13 +125,13 @@ func (a *assembler) inside(d *decoder, kind replication.EventType, raw []byte, e
 		replication.UPDATE_ROWS_EVENTv1, replication.UPDATE_ROWS_EVENTv2, replication.MARIADB_UPDATE_ROWS_COMPRESSED_EVENT_V1,
 		replication.DELETE_ROWS_EVENTv1, replication.DELETE_ROWS_EVENTv2, replication.MARIADB_DELETE_ROWS_COMPRESSED_EVENT_V1,
 		replication.PARTIAL_UPDATE_ROWS_EVENT:
-		return a.rows(d, kind, raw)
+		return a.readRows(d, kind, raw)
 	case replication.XID_EVENT, replication.XA_PREPARE_LOG_EVENT:
 		// The rows of an XA transaction are in the log when it is prepared, and not
 		// again when it is committed.
 		return a.end(end)
 	case replication.INCIDENT_EVENT:
-		return lost("the server notes an incident behind %s: its binlog lacks transactions", a.last.position())
+		return lostErrorf("the server notes an incident behind %s: its binlog lacks transactions", a.last.format())
 	case replication.EXECUTE_LOAD_QUERY_EVENT:
 		return a.statement("", append([]byte("LOAD "), raw...))
 	case replication.STOP_EVENT, replication.ROWS_QUERY_EVENT, replication.PREVIOUS_GTIDS_EVENT, replication.TRANSACTION_CONTEXT_EVENT,
@@ -148,7 +148,7 @@ func (a *assembler) inside(d *decoder, kind replication.EventType, raw []byte, e
 	return fmt.Errorf("an event of a type that the relay does not know (%d, %s)", byte(kind), kind)
 }
 
-func (a *assembler) describe(raw []byte) (err error) {
+func (a *assembler) formatDescription(raw []byte) (err error) {
 	a.format, a.inner = raw, nil
 	a.outer, err = newDecoder(a.flavour, raw)
 	return err
@@ -157,7 +157,7 @@ func (a *assembler) describe(raw []byte) (err error) {
 func (a *assembler) rotate(raw []byte) error {
 	file, err := nextFile(raw, a.outer != nil && a.checksums())
 	if err == nil {
-		a.last.enter(file)
+		a.last.rotate(file)
 	}
 	return err
 }
@@ -169,32 +169,32 @@ func (a *assembler) checksums() bool {
 
 func (a *assembler) begin(kind replication.EventType, raw []byte) error {
 	if a.open {
-		return fmt.Errorf("a transaction begins inside of %s", a.last.position())
+		return fmt.Errorf("a transaction begins inside of %s", a.last.format())
 	}
 	e, err := a.outer.events.Parse(raw)
 	if err != nil {
 		return err
 	}
-	a.open, a.began, a.foreign = true, false, false
+	a.open, a.sawBegin, a.foreign = true, false, false
 	a.committed = time.Unix(int64(e.Header.Timestamp), 0)
 	a.id = gtid{}
 	switch g := e.Event.(type) {
 	case *replication.MariadbGTIDEvent:
 		a.id.maria = g.GTID
-		a.began = !g.IsStandalone() // there is no BEGIN
+		a.sawBegin = !g.IsStandalone() // there is no BEGIN
 	case *replication.GTIDEvent:
-		return a.named(g)
+		return a.setGTID(g)
 	case *replication.GtidTaggedLogEvent:
-		return a.named(&g.GTIDEvent)
+		return a.setGTID(&g.GTIDEvent)
 	default:
 		return fmt.Errorf("an event of type %s is a %T", kind, g)
 	}
 	return nil
 }
 
-func (a *assembler) named(g *replication.GTIDEvent) error {
+func (a *assembler) setGTID(g *replication.GTIDEvent) error {
 	if len(g.SID) != len(a.id.server) {
-		return errShort
+		return errTruncated
 	}
 	copy(a.id.server[:], g.SID)
 	a.id.tag, a.id.number = g.Tag, g.GNO
@@ -204,13 +204,13 @@ func (a *assembler) named(g *replication.GTIDEvent) error {
 	return nil
 }
 
-func (a *assembler) payload(raw []byte, end uint32) error {
+func (a *assembler) compressedTransaction(raw []byte, end uint32) error {
 	if a.checksums() && len(raw) > replication.BinlogChecksumLength {
 		raw = raw[:len(raw)-replication.BinlogChecksumLength]
 	}
 	var err error
-	if a.unpack == nil {
-		if a.unpack, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(mostInflated)); err != nil {
+	if a.decompressor == nil {
+		if a.decompressor, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxDecompressed)); err != nil {
 			return err
 		}
 	}
@@ -219,13 +219,13 @@ func (a *assembler) payload(raw []byte, end uint32) error {
 			return err
 		}
 	}
-	unpacked, err := inflate(a.unpack, raw)
+	unpacked, err := decompress(a.decompressor, raw)
 	if err != nil {
 		return fmt.Errorf("unpack a compressed transaction: %w", err)
 	}
 	return eachEvent(unpacked, func(raw []byte) error {
 		const kindAt = 4
-		return a.inside(a.inner, replication.EventType(raw[kindAt]), raw, end)
+		return a.transactionEvent(a.inner, replication.EventType(raw[kindAt]), raw, end)
 	})
 }
 
@@ -236,19 +236,19 @@ func (a *assembler) end(at uint32) error {
 	}
 	a.last.set.add(&a.id)
 	a.last.at = uint64(at)
-	a.open, a.began = false, false
+	a.open, a.sawBegin = false, false
 	b := capture.Batch{Items: a.items, Marks: a.marks}
 	a.items, a.bytes, a.marks = nil, 0, nil
 	a.expected = len(b.Items) // transactions are often alike
 	if len(b.Items) == 0 && len(b.Marks) == 0 {
 		a.idle.foreign = a.idle.foreign || a.foreign
 		if a.idle.since.IsZero() {
-			a.idle.since = a.reader.at
+			a.idle.since = a.reader.receivedAt
 		}
 		return nil
 	}
-	a.idle = idle{}
-	b.Position = a.last.position()
+	a.idle = idleState{}
+	b.Position = a.last.format()
 	return a.emit(b)
 }
 
@@ -259,20 +259,20 @@ func (a *assembler) tableMap(d *decoder, raw []byte) error {
 	if err != nil {
 		return err
 	}
-	key, rest, err := mapKey(raw)
+	key, rest, err := tableMapKey(raw)
 	if err != nil {
 		return err
 	}
-	if a.tables.folded {
-		key = lower(key)
+	if a.tables.foldCase {
+		key = foldKey(key)
 	}
 	if d == a.outer && a.checksums() && len(rest) > replication.BinlogChecksumLength {
 		rest = rest[:len(rest)-replication.BinlogChecksumLength] // else no two would be alike
 	}
 	t, outbox := a.tables.byKey[string(key)]
-	marks := string(key) == a.tables.marks
+	marks := string(key) == a.tables.markerKey
 	if !outbox && !marks {
-		a.foreign = a.foreign || !own(key)
+		a.foreign = a.foreign || !isOwnTable(key)
 		delete(a.mapped, id)
 		return nil
 	}
@@ -292,10 +292,10 @@ func (a *assembler) tableMap(d *decoder, raw []byte) error {
 
 // layoutOf returns the layout of a TABLE_MAP event, most often one that is known.
 func (a *assembler) layoutOf(d *decoder, t *table, raw, rest []byte) (*layout, error) {
-	known := a.known[t]
-	if known == nil || len(*known) >= mostLayouts {
+	known := a.layouts[t]
+	if known == nil || len(*known) >= maxLayouts {
 		known = &layouts{}
-		a.known[t] = known
+		a.layouts[t] = known
 	}
 	l := (*known)[string(rest)]
 	if l != nil && (l.named || !t.stale) {
@@ -316,7 +316,7 @@ func (a *assembler) layoutOf(d *decoder, t *table, raw, rest []byte) (*layout, e
 		}
 	}
 	if l, err = newLayout(t, a.tables.charsets, m); err != nil {
-		return nil, a.misfit(t, err)
+		return nil, a.layoutMismatch(t, err)
 	}
 	(*known)[string(rest)] = l
 	return l, nil

@@ -14,7 +14,7 @@ func TestEventsOfOtherTypes(t *testing.T) {
 	const partialRowData = 172 // MariaDB 12
 	plain, ignorable := make([]byte, headerSize), make([]byte, headerSize)
 	ignorable[17] = byte(replication.LOG_EVENT_IGNORABLE_F)
-	a := newAssembler(&server{flavour: mySQL, tables: &tables{}}, &Config{}, place{set: emptySet(mySQL)})
+	a := newAssembler(&server{flavour: mySQL, tables: &tables{}}, &Config{}, binlogPosition{set: emptySet(mySQL)})
 	a.outer = &decoder{}
 	var lost *capture.LostError
 	if err := a.event(replication.INCIDENT_EVENT, plain, 0); !errors.As(err, &lost) {
@@ -45,9 +45,9 @@ func TestReasons(t *testing.T) {
 		"Could not find GTID state requested by slave in any binlog files. Probably the slave state is too old":                                lostReason,
 		"Error: connecting slave requested to start from GTID 0-1-100, which is not in the master's binlog":                                    lostReason,
 		"Replica has more GTIDs than the source has, using the source's SERVER_UUID. This may indicate that the end of the binary log was cut": lostReason,
-		"Binary log is not open": offReason,
+		"Binary log is not open": noBinlogReason,
 		"The replication sender thread cannot start in AUTO_POSITION mode: this server has GTID_MODE = OFF instead of ON.": gtidReason,
-		"Misconfigured master - server_id was not set":                                                                     noServerID,
+		"Misconfigured master - server_id was not set":                                                                     noServerIDReason,
 		"log event entry exceeded max_allowed_packet":                                                                      otherReason,
 	} {
 		if got := reasonOf(message); got != want {

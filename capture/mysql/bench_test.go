@@ -25,7 +25,7 @@ func benchmarkStream(b *testing.B, f servers.Flavour, per int) {
 	d := newDatabaseOf(b, f, f.Database(b), createTable, outboxes)
 	src := newSource(b, d.config())
 	defer src.Close()
-	o := capturetest.Anew(b, src, d.tables())
+	o := capturetest.OpenWithoutCheckpoint(b, src, d.tables())
 	d.db.SetMaxIdleConns(2)
 	payload := strings.Repeat(`{"n": 1234567890}`, 20)
 	for i := 0; i < b.N; i += per {

@@ -49,8 +49,8 @@ func testBehindASchemaChange(t *testing.T, f servers.Flavour, url string) {
 	}
 	d.exec(t, insert("before"), "ALTER TABLE outbox_events ADD COLUMN n int FIRST", insert("after"))
 	fo, _, again := follow(t, d, d.config(), store.Checkpoint{Origin: o.Origin, Position: o.From})
-	if again.Why != "" {
-		t.Fatal(again.Why)
+	if again.SnapshotReason != "" {
+		t.Fatal(again.SnapshotReason)
 	}
 	if strings.HasSuffix(t.Name(), "FULL") {
 		fo.Rows(2)
@@ -58,7 +58,7 @@ func testBehindASchemaChange(t *testing.T, f servers.Flavour, url string) {
 		return
 	}
 	var lost *capture.LostError
-	if err := fo.Ends(); !errors.As(err, &lost) {
+	if err := fo.WaitEnd(); !errors.As(err, &lost) {
 		t.Fatalf("the source ended with %v, want a lost log", err)
 	}
 	t.Log(lost)
@@ -70,7 +70,7 @@ func testDroppedColumn(t *testing.T, f servers.Flavour, url string) {
 	d := newDatabase(t, f, url)
 	fo, _, _ := follow(t, d, d.config(), store.Checkpoint{})
 	d.exec(t, "ALTER TABLE outbox_events DROP COLUMN message_group", "INSERT INTO outbox_events (id, payload) VALUES ('a', 'b')")
-	err := fo.Ends()
+	err := fo.WaitEnd()
 	var setup *store.SetupError
 	if !errors.As(err, &setup) || !strings.Contains(setup.Problem, "`message_group`") {
 		t.Errorf("the source ended with %v", err)
@@ -86,7 +86,7 @@ func testGeneratedColumns(t *testing.T, f servers.Flavour, url string) {
 			defer d.exec(t, "DROP TABLE outbox_events, unrelated")
 			src := newSource(t, d.config())
 			defer src.Close()
-			o := capturetest.Anew(t, src, d.tables())
+			o := capturetest.OpenWithoutCheckpoint(t, src, d.tables())
 			d.exec(t, "INSERT INTO outbox_events (id, payload) VALUES ('a', 'x')")
 			if err := src.Mark(t.Context(), "end-"+strings.ToLower(how)); err != nil {
 				t.Fatal(err)
@@ -118,14 +118,14 @@ func testHiddenColumns(t *testing.T, f servers.Flavour, url string) {
 			fo.End()
 			continue
 		}
-		err := fo.Ends()
+		err := fo.WaitEnd()
 		t.Log(err)
 		var lost *capture.LostError
 		if !errors.As(err, &lost) {
 			t.Fatalf("the source ended with %v", err)
 		}
 		// The same source again, as a relay has it.
-		o := capturetest.Anew(t, src, d.tables())
+		o := capturetest.OpenWithoutCheckpoint(t, src, d.tables())
 		d.exec(t, insert(fmt.Sprint("again-", try)))
 		err = src.Run(t.Context(), capture.Span{From: o.From}, make(chan capture.Batch))
 		var no *capture.NoStreamError

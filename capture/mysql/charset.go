@@ -90,7 +90,7 @@ func (t *byteTable) append(dst, text []byte) ([]byte, error) {
 // latin1, say, is neither ISO 8859-1 nor quite cp1252. It returns nil for one of
 // more than 256.
 func (s *Source) loadCharset(ctx context.Context, name string) (*charset, error) {
-	most, err := s.control.strings(ctx, "SELECT CAST(MAXLEN AS CHAR) FROM information_schema.CHARACTER_SETS WHERE CHARACTER_SET_NAME = ?", name)
+	most, err := s.control.queryStrings(ctx, "SELECT CAST(MAXLEN AS CHAR) FROM information_schema.CHARACTER_SETS WHERE CHARACTER_SET_NAME = ?", name)
 	if err != nil || len(most) == 0 || most[0] != "1" {
 		return nil, mystore.Explain(err)
 	}

@@ -59,12 +59,12 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// highIDs is the half of all server ids that people do not number their servers
+// minRandomServerID is the half of all server ids that people do not number their servers
 // with.
-const highIDs = 1 << 31
+const minRandomServerID = 1 << 31
 
 // anyServerID is a number that nobody else will have by accident.
-func anyServerID() uint32 { return highIDs | rand.Uint32() }
+func anyServerID() uint32 { return minRandomServerID | rand.Uint32() }
 
 // New checks a configuration and returns its source. It connects to nothing.
 // Close it when no call on it is open.

@@ -13,9 +13,9 @@ import (
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// controlSessions is how many statements may run beside each other: a look at the
+// maxControlSessions is how many statements may run beside each other: a look at the
 // log must not wait for a marker that waits for a lock.
-const controlSessions = 3
+const maxControlSessions = 3
 
 // control is the ordinary sessions, opened when they are needed and kept.
 type control struct {
@@ -30,16 +30,16 @@ func newControl(config *driver.Config) (*control, error) {
 		return nil, &store.SetupError{Problem: err.Error()}
 	}
 	db := sql.OpenDB(connector)
-	db.SetMaxOpenConns(controlSessions)
-	db.SetMaxIdleConns(controlSessions)
+	db.SetMaxOpenConns(maxControlSessions)
+	db.SetMaxIdleConns(maxControlSessions)
 	db.SetConnMaxIdleTime(time.Minute)
 	return &control{config: config, db: db}, nil
 }
 
 func (c *control) close() { _ = c.db.Close() } // nothing hangs on the goodbye
 
-// strings reads the only column of a query.
-func (c *control) strings(ctx context.Context, query string, args ...any) ([]string, error) {
+// queryStrings reads the only column of a query.
+func (c *control) queryStrings(ctx context.Context, query string, args ...any) ([]string, error) {
 	rows, err := c.db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
@@ -56,9 +56,9 @@ func (c *control) strings(ctx context.Context, query string, args ...any) ([]str
 	return list, rows.Err()
 }
 
-// named reads the rows of a SHOW statement, whose columns differ between servers:
+// queryMaps reads the rows of a SHOW statement, whose columns differ between servers:
 // each row is a map from the columns' names.
-func (c *control) named(ctx context.Context, query string) ([]map[string]string, error) {
+func (c *control) queryMaps(ctx context.Context, query string) ([]map[string]string, error) {
 	rows, err := c.db.QueryContext(ctx, query)
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func (c *control) named(ctx context.Context, query string) ([]map[string]string,
 // variables reads global settings; those that the server does not have are left
 // out.
 func (c *control) variables(ctx context.Context, names ...string) (map[string]string, error) {
-	rows, err := c.named(ctx, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('"+strings.Join(names, "', '")+"')")
+	rows, err := c.queryMaps(ctx, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('"+strings.Join(names, "', '")+"')")
 	if err != nil {
 		return nil, fmt.Errorf("read the server's settings: %w", mystore.Explain(err))
 	}

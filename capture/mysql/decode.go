@@ -63,44 +63,44 @@ const (
 	flagsSize   = 2
 )
 
-// errShort is an event that ends too early.
-var errShort = errors.New("a truncated event")
+// errTruncated is an event that ends too early.
+var errTruncated = errors.New("a truncated event")
 
 // tableIDOf reads the table that a TABLE_MAP or rows event is about.
 func tableIDOf(raw []byte) (id uint64, flags uint16, err error) {
 	if len(raw) < headerSize+tableIDSize+flagsSize {
-		return 0, 0, errShort
+		return 0, 0, errTruncated
 	}
 	body := raw[headerSize:]
 	id = uint64(binary.LittleEndian.Uint32(body)) | uint64(binary.LittleEndian.Uint16(body[4:]))<<32
 	return id, binary.LittleEndian.Uint16(body[tableIDSize:]), nil
 }
 
-// mapKey reads the name of the table in a TABLE_MAP event, in the form of
+// tableMapKey reads the name of the table in a TABLE_MAP event, in the form of
 // tables.keyOf, and what follows it.
-func mapKey(raw []byte) (key, rest []byte, err error) {
+func tableMapKey(raw []byte) (key, rest []byte, err error) {
 	const begin = headerSize + tableIDSize + flagsSize
 	if len(raw) <= begin {
-		return nil, nil, errShort
+		return nil, nil, errTruncated
 	}
 	end := begin + 1 + int(raw[begin]) + 1 // the schema, with its length in front and 0 behind
 	if len(raw) <= end {
-		return nil, nil, errShort
+		return nil, nil, errTruncated
 	}
 	end += 1 + int(raw[end])
 	if len(raw) <= end {
-		return nil, nil, errShort
+		return nil, nil, errTruncated
 	}
 	return raw[begin+1 : end], raw[end+1:], nil
 }
 
-// mostInflated bounds what a compressed transaction may grow to in memory: the
+// maxDecompressed bounds what a compressed transaction may grow to in memory: the
 // server keeps one in memory too, at most of max_allowed_packet, which is 1 GiB at
 // most, so only what is corrupt is larger.
-const mostInflated = 4 << 30
+const maxDecompressed = 4 << 30
 
-// inflate unpacks a TRANSACTION_PAYLOAD event.
-func inflate(unpack *zstd.Decoder, raw []byte) ([]byte, error) {
+// decompress unpacks a TRANSACTION_PAYLOAD event.
+func decompress(unpack *zstd.Decoder, raw []byte) ([]byte, error) {
 	const (
 		endMark     = 0
 		compression = 2
@@ -110,7 +110,7 @@ func inflate(unpack *zstd.Decoder, raw []byte) ([]byte, error) {
 	for kind := uint64(endMark); ; {
 		field, rest, ok := lengthEncoded(body)
 		if !ok {
-			return nil, errShort
+			return nil, errTruncated
 		}
 		if field == endMark {
 			if kind != zstandard {
@@ -120,11 +120,11 @@ func inflate(unpack *zstd.Decoder, raw []byte) ([]byte, error) {
 		}
 		size, rest, ok := lengthEncoded(rest)
 		if !ok || uint64(len(rest)) < size {
-			return nil, errShort
+			return nil, errTruncated
 		}
 		if field == compression {
 			if kind, _, ok = lengthEncoded(rest); !ok {
-				return nil, errShort
+				return nil, errTruncated
 			}
 		}
 		body = rest[size:]
@@ -163,11 +163,11 @@ func eachEvent(unpacked []byte, take func(raw []byte) error) error {
 	for len(unpacked) > 0 {
 		const sizeAt = 9
 		if len(unpacked) < headerSize {
-			return errShort
+			return errTruncated
 		}
 		size := int(binary.LittleEndian.Uint32(unpacked[sizeAt:]))
 		if size < headerSize || size > len(unpacked) {
-			return errShort
+			return errTruncated
 		}
 		if err := take(unpacked[:size]); err != nil {
 			return err

@@ -16,7 +16,7 @@ func TestWordsOf(t *testing.T) {
 		"int":                        nil,
 		"enum('open":                 nil,
 	} {
-		if got := wordsOf(text); !slices.Equal(got, want) {
+		if got := parseMembers(text); !slices.Equal(got, want) {
 			t.Errorf("%s has the words %q, want %q", text, got, want)
 		}
 	}
@@ -39,7 +39,7 @@ func TestWords(t *testing.T) {
 		"COMMIT;":                     {"COMMIT", ""},
 		"create table outbox (a int)": {"CREATE", "TABLE"},
 	} {
-		if first, second := words([]byte(query)); first != want[0] || second != want[1] {
+		if first, second := firstWords([]byte(query)); first != want[0] || second != want[1] {
 			t.Errorf("%q begins with %q and %q", query, first, second)
 		}
 	}
@@ -69,14 +69,14 @@ func FuzzEvents(f *testing.F) {
 		if _, _, err := tableIDOf(raw); err == nil && len(raw) < headerSize+8 {
 			t.Error("a truncated event has a table")
 		}
-		if key, _, err := mapKey(raw); err == nil {
-			own(key)
+		if key, _, err := tableMapKey(raw); err == nil {
+			isOwnTable(key)
 		}
 		if len(raw) >= headerSize {
-			_, _ = inflate(unpack, raw)
+			_, _ = decompress(unpack, raw)
 		}
 		_ = eachEvent(raw, func([]byte) error { return nil })
-		words(raw)
-		wordsOf(string(raw))
+		firstWords(raw)
+		parseMembers(string(raw))
 	})
 }

@@ -23,7 +23,7 @@ const (
 	// writeTimeout is how long the server may wait for this side to read, in
 	// place of its net_write_timeout: longer than a pause that keeps the
 	// connection.
-	writeTimeout = 6 * pauseKept
+	writeTimeout = 6 * pauseTimeout
 )
 
 // dump is one connection that the server sends its binlog over. The events go to
@@ -32,18 +32,18 @@ type dump struct {
 	syncer   *replication.BinlogSyncer
 	streamer *replication.BinlogStreamer
 
-	in bool // the server let the role log in
+	loggedIn bool // the server let the role log in
 
-	mu   sync.Mutex
-	conn *aheadConn
-	over bool
+	mu     sync.Mutex
+	conn   *prefetchConn
+	closed bool
 }
 
-var errHungUp = errors.New("the connection is hung up")
+var errDumpClosed = errors.New("the connection is hung up")
 
 // openDump asks the server for its binlog behind a place. The caller closes the
 // dump.
-func (s *Source) openDump(ctx context.Context, d *dump, sv *server, serverID uint32, from place, handler replication.EventHandler) error {
+func (s *Source) openDump(ctx context.Context, d *dump, sv *server, serverID uint32, from binlogPosition, handler replication.EventHandler) error {
 	host, port, err := net.SplitHostPort(s.stream.Addr)
 	if s.stream.Net == "unix" {
 		host, port, err = s.stream.Addr, "0", nil
@@ -77,14 +77,14 @@ func (s *Source) openDump(ctx context.Context, d *dump, sv *server, serverID uin
 		Logger:                  slog.New(slog.DiscardHandler), // it would log the configuration
 		Dialer:                  d.dialer(ctx),
 		Option: func(c *client.Conn) error {
-			d.in = true
-			if err := greet(c, sv, from.set); err != nil {
+			d.loggedIn = true
+			if err := prepareSession(c, sv, from.set); err != nil {
 				return err
 			}
 			return s.checkFile(ctx, sv, from)
 		},
 	})
-	stop := context.AfterFunc(ctx, d.hangUp)
+	stop := context.AfterFunc(ctx, d.abort)
 	defer stop()
 	if d.streamer, err = d.syncer.StartSyncGTID(from.set.forDump()); err != nil {
 		d.close()
@@ -111,8 +111,8 @@ func (d *dump) dialer(ctx context.Context) client.Dialer {
 	return func(_ context.Context, network, addr string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, readTimeout)
 		defer cancel()
-		if d.hungUp() {
-			return nil, errHungUp
+		if d.isClosed() {
+			return nil, errDumpClosed
 		}
 		var plain net.Dialer
 		conn, err := plain.DialContext(ctx, network, addr)
@@ -121,29 +121,29 @@ func (d *dump) dialer(ctx context.Context) client.Dialer {
 		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if d.over {
+		if d.closed {
 			_ = conn.Close()
-			return nil, errHungUp
+			return nil, errDumpClosed
 		}
-		d.conn = &aheadConn{Conn: conn}
+		d.conn = &prefetchConn{Conn: conn}
 		return d.conn, nil
 	}
 }
 
-func (d *dump) hungUp() bool {
+func (d *dump) isClosed() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.over
+	return d.closed
 }
 
-// hangUp ends the connection. The syncer's goroutine then ends too.
-func (d *dump) hangUp() {
+// abort ends the connection. The syncer's goroutine then ends too.
+func (d *dump) abort() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.over {
+	if d.closed {
 		return
 	}
-	d.over = true
+	d.closed = true
 	if d.conn != nil {
 		_ = d.conn.Close()
 	}
@@ -151,7 +151,7 @@ func (d *dump) hangUp() {
 
 // wait returns why the dump ended, the context's error if that is why.
 func (d *dump) wait(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, d.hangUp)
+	stop := context.AfterFunc(ctx, d.abort)
 	defer stop()
 	_, err := d.streamer.GetEvent(context.Background()) // it ends with the connection
 	if ctx.Err() != nil {
@@ -162,13 +162,13 @@ func (d *dump) wait(ctx context.Context) error {
 
 // close ends the dump and waits for the syncer's goroutine.
 func (d *dump) close() {
-	d.hangUp()
+	d.abort()
 	d.syncer.Close()
 }
 
-// greet prepares the session of a dump, and makes sure that the server is the one
+// prepareSession prepares the session of a dump, and makes sure that the server is the one
 // that Open saw and goes on from what was read.
-func greet(c *client.Conn, sv *server, from gtidSet) error {
+func prepareSession(c *client.Conn, sv *server, from gtidSet) error {
 	seconds := int(writeTimeout / time.Second)
 	if _, err := c.Execute(fmt.Sprintf("SET SESSION net_write_timeout = %d", seconds)); err != nil {
 		return err
@@ -182,15 +182,15 @@ func greet(c *client.Conn, sv *server, from gtidSet) error {
 		return err
 	}
 	if was := sv.identity; now != was {
-		return anew("the server is %s, it was %s", now, was)
+		return logReplacedErrorf("the server is %s, it was %s", now, was)
 	}
-	return checkBehind(c, sv, from)
+	return checkGTIDsExecuted(c, sv, from)
 }
 
-// checkBehind makes sure that the server has executed what was read: one that was
+// checkGTIDsExecuted makes sure that the server has executed what was read: one that was
 // restored may give the same names to other transactions. MariaDB refuses such a
 // dump by itself.
-func checkBehind(c *client.Conn, sv *server, from gtidSet) error {
+func checkGTIDsExecuted(c *client.Conn, sv *server, from gtidSet) error {
 	if sv.flavour == mariaDB || isEmpty(from) {
 		return nil
 	}
@@ -204,7 +204,7 @@ func checkBehind(c *client.Conn, sv *server, from gtidSet) error {
 		return err
 	}
 	if missing != "" {
-		return anew("the server has not executed %s, which was read from it: it was restored", missing)
+		return logReplacedErrorf("the server has not executed %s, which was read from it: it was restored", missing)
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // follow opens a source and follows it. It ends with the test.
-func follow(t *testing.T, d *database, cfg mysql.Config, at store.Checkpoint) (*capturetest.Follower, *mysql.Source, capture.Opening) {
+func follow(t *testing.T, d *database, cfg mysql.Config, at store.Checkpoint) (*capturetest.Follower, *mysql.Source, capture.OpenResult) {
 	t.Helper()
 	src := newSource(t, cfg)
 	t.Cleanup(src.Close)

@@ -31,7 +31,7 @@ const createOdd = "CREATE TABLE `Out \"Box\"` (" +
 	"`table` datetime(6) NOT NULL DEFAULT current_timestamp(6), `Meta 'data'` json, `select` longtext, `Order` varchar(64) PRIMARY KEY," +
 	"`größe` datetime(6), `deliveredAt` datetime(6), `$1` bigint NOT NULL DEFAULT 0) CHARACTER SET utf8mb4"
 
-func oddNames(name string) []store.Outbox { return []store.Outbox{capturetest.OddNames(name)} }
+func oddNames(name string) []store.Outbox { return []store.Outbox{capturetest.QuotedNames(name)} }
 
 // database is one database for a test.
 type database struct {
@@ -147,7 +147,7 @@ func (d *database) Unrelated(t *testing.T) {
 	d.exec(t, "INSERT INTO unrelated VALUES (1)")
 }
 
-func (d *database) Cut(t *testing.T) {
+func (d *database) Disconnect(t *testing.T) {
 	t.Helper()
 	list := "information_schema.processlist"
 	if d.flavour == servers.MySQL {
@@ -191,7 +191,7 @@ func ready(t *testing.T, src *mysql.Source) (err error) {
 	return err
 }
 
-// inTurn runs a test beside each flavour, one after the other.
+// runInTurn runs a test beside each flavour, one after the other.
 func inTurn(t *testing.T, test func(t *testing.T, f servers.Flavour)) {
 	t.Helper()
 	for _, f := range servers.Flavours() {
@@ -213,7 +213,7 @@ func eachFlavour(t *testing.T, test func(t *testing.T, f servers.Flavour)) {
 // TestSuiteAlone runs the part of the suite that looks for goroutines that are left.
 func TestSuiteAlone(t *testing.T) {
 	inTurn(t, func(t *testing.T, f servers.Flavour) {
-		capturetest.RunAlone(t, capturetest.Harness{
+		capturetest.RunIsolated(t, capturetest.Harness{
 			Setup: func(t *testing.T) capturetest.Database { return newDatabase(t, f, f.Database(t)) },
 		})
 	})
@@ -229,10 +229,10 @@ func TestSuite(t *testing.T) {
 			}
 		}
 		capturetest.Run(t, capturetest.Harness{
-			Log:   true,
-			Setup: func(t *testing.T) capturetest.Database { return newDatabase(t, f, f.Database(t)) },
-			Alone: func(t *testing.T) capturetest.Database { return newDatabase(t, f, f.Start(t, nil).Database()) },
-			Logged: func(rows []capturetest.Row) (bytes int64) {
+			Log:      true,
+			Setup:    func(t *testing.T) capturetest.Database { return newDatabase(t, f, f.Database(t)) },
+			Isolated: func(t *testing.T) capturetest.Database { return newDatabase(t, f, f.Start(t, nil).Database()) },
+			LogBytes: func(rows []capturetest.Row) (bytes int64) {
 				for _, r := range rows {
 					bytes += int64(len(r.ID) + len(r.Group.Name) + len(r.Payload) + 50)
 				}
@@ -241,10 +241,10 @@ func TestSuite(t *testing.T) {
 				}
 				return bytes
 			},
-			Impatient: func(t *testing.T) capturetest.Database {
+			ShortTimeout: func(t *testing.T) capturetest.Database {
 				return newDatabase(t, f, f.Start(t, map[string]string{"net-write-timeout": "2"}).Database())
 			},
-			Stopping: stopping,
+			Shutdown: stopping,
 		})
 		t.Run("odd names", func(t *testing.T) {
 			capturetest.RunLayout(t, capturetest.Harness{Log: true, Setup: func(t *testing.T) capturetest.Database {

@@ -36,7 +36,7 @@ type column struct {
 	uuid     bool     // its bytes are a UUID
 	padded   int      // a BINARY column's length in bytes
 	charset  *charset // nil: bytes
-	words    []string // of an ENUM or SET
+	members  []string // of an ENUM or SET
 	isSet    bool
 }
 
@@ -46,7 +46,7 @@ type column struct {
 func newLayout(t *table, cs *charsets, e *replication.TableMapEvent) (*layout, error) {
 	l := &layout{table: t, columns: make([]column, e.ColumnCount)}
 	var err error
-	if i := slices.IndexFunc(e.ColumnType, compressed); i >= 0 {
+	if i := slices.IndexFunc(e.ColumnType, isCompressed); i >= 0 {
 		return nil, fmt.Errorf("column %d is COMPRESSED, which the relay does not read", i+1)
 	}
 	if len(e.ColumnName) == int(e.ColumnCount) && e.ColumnCount > 0 {
@@ -68,13 +68,13 @@ func newLayout(t *table, cs *charsets, e *replication.TableMapEvent) (*layout, e
 	return l, nil
 }
 
-// compressed reports whether a column is MariaDB's BLOB_COMPRESSED or
+// isCompressed reports whether a column is MariaDB's BLOB_COMPRESSED or
 // VARCHAR_COMPRESSED (field_types.h), whose description in the event the library
 // takes for another one's.
-func compressed(typ byte) bool { return typ == 140 || typ == 141 }
+func isCompressed(typ byte) bool { return typ == 140 || typ == 141 }
 
-// base takes what every TABLE_MAP event tells.
-func (c *column) base(e *replication.TableMapEvent, i int) {
+// readType takes what every TABLE_MAP event tells.
+func (c *column) readType(e *replication.TableMapEvent, i int) {
 	c.typ = e.ColumnType[i]
 	if c.typ == mysql.MYSQL_TYPE_STRING {
 		switch high := byte(e.ColumnMeta[i] >> 8); high {
@@ -93,7 +93,7 @@ func (l *layout) fromLog(e *replication.TableMapEvent, cs *charsets) error {
 	wordCollations, sets := e.EnumSetCollationMap(), e.SetStrValueMap()
 	for i := range l.columns {
 		c := &l.columns[i]
-		c.base(e, i)
+		c.readType(e, i)
 		c.name, c.unsigned = string(e.ColumnName[i]), unsigned[i]
 		list, isWords := words[i]
 		if !isWords {
@@ -101,7 +101,7 @@ func (l *layout) fromLog(e *replication.TableMapEvent, cs *charsets) error {
 		}
 		if isWords || c.isSet {
 			var err error
-			if c.words, err = cs.words(list, wordCollations[i]); err != nil {
+			if c.members, err = cs.decodeMembers(list, wordCollations[i]); err != nil {
 				return fmt.Errorf("the words of column %s: %w", c.name, err)
 			}
 			continue
@@ -118,8 +118,8 @@ func (l *layout) fromLog(e *replication.TableMapEvent, cs *charsets) error {
 	return nil
 }
 
-// words makes UTF-8 of an ENUM's or SET's words.
-func (cs *charsets) words(list []string, collation uint64) ([]string, error) {
+// decodeMembers makes UTF-8 of an ENUM's or SET's words.
+func (cs *charsets) decodeMembers(list []string, collation uint64) ([]string, error) {
 	set, err := cs.find(cs.byCollation[collation])
 	if err != nil {
 		return nil, err
@@ -168,14 +168,14 @@ func (l *layout) fromDescription(e *replication.TableMapEvent, cs *charsets) err
 	}
 	for i := range l.columns {
 		c, d := &l.columns[i], &t.columns[i]
-		c.base(e, i)
+		c.readType(e, i)
 		if !d.hasType(c.typ) {
 			return fmt.Errorf("column %d is %s (%s) in the table, and of another type (%d) in the binlog: the table was changed since; SET GLOBAL binlog_row_metadata = FULL has the binlog name its columns", i+1, d.name, d.fullType, c.typ)
 		}
 		c.name, c.unsigned = d.name, strings.Contains(d.fullType, "unsigned")
 		switch c.typ {
 		case mysql.MYSQL_TYPE_ENUM, mysql.MYSQL_TYPE_SET:
-			c.words, c.isSet = wordsOf(d.fullType), c.typ == mysql.MYSQL_TYPE_SET
+			c.members, c.isSet = parseMembers(d.fullType), c.typ == mysql.MYSQL_TYPE_SET
 			continue
 		}
 		var err error
@@ -184,7 +184,7 @@ func (l *layout) fromDescription(e *replication.TableMapEvent, cs *charsets) err
 			c.setUUID()
 		case d.charset != "":
 			err = c.setCharset(cs, d.charset, e.ColumnMeta[i])
-		case d.holdsBytes():
+		case d.isBinary():
 			err = c.setCharset(cs, "binary", e.ColumnMeta[i])
 		}
 		if err != nil {
@@ -194,8 +194,8 @@ func (l *layout) fromDescription(e *replication.TableMapEvent, cs *charsets) err
 	return nil
 }
 
-// wordsOf reads the words of enum('a','it”s').
-func wordsOf(fullType string) []string {
+// parseMembers reads the words of enum('a','it”s').
+func parseMembers(fullType string) []string {
 	_, text, _ := strings.Cut(fullType, "(")
 	var words []string
 	for strings.HasPrefix(text, "'") {
@@ -220,7 +220,7 @@ func wordsOf(fullType string) []string {
 
 // hasType reports whether columns of a type have that one in a TABLE_MAP event
 // (enum_field_types, field_types.h).
-func (d *described) hasType(typ byte) bool {
+func (d *columnInfo) hasType(typ byte) bool {
 	switch d.dataType {
 	case "date":
 		return typ == mysql.MYSQL_TYPE_DATE || typ == mysql.MYSQL_TYPE_NEWDATE
@@ -278,16 +278,16 @@ func numberType(dataType string) byte {
 	return mysql.MYSQL_TYPE_NULL // which no column has
 }
 
-// columnError says that a layout names columns that a table in the log does not
+// missingColumnError says that a layout names columns that a table in the log does not
 // have.
-type columnError struct {
+type missingColumnError struct {
 	store.SetupError
 	schema, name string
 	columns      []string
 }
 
 // Unwrap makes the error a *store.SetupError.
-func (e *columnError) Unwrap() error { return &e.SetupError }
+func (e *missingColumnError) Unwrap() error { return &e.SetupError }
 
 func (l *layout) rowMap(o *store.Outbox) (rowMap, error) {
 	var missing []string
@@ -307,7 +307,7 @@ func (l *layout) rowMap(o *store.Outbox) (rowMap, error) {
 		payload: find(c.Payload), retries: find(c.RetryCount),
 	}
 	if len(missing) > 0 {
-		return rm, &columnError{schema: l.table.schema, name: l.table.name, columns: missing, SetupError: store.SetupError{
+		return rm, &missingColumnError{schema: l.table.schema, name: l.table.name, columns: missing, SetupError: store.SetupError{
 			Problem: fmt.Sprintf("outbox %s: the binlog shows table %s.%s without column %s", o.Name, l.table.schema, l.table.name, "`"+strings.Join(missing, "` and `")+"`"),
 			Remedy:  "correct the layout, or put the column back",
 		}}

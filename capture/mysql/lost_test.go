@@ -17,7 +17,7 @@ import (
 func (d *database) shutOut(t *testing.T) (letIn func()) {
 	t.Helper()
 	d.exec(t, "ALTER USER '"+d.role+"'@'%' ACCOUNT LOCK")
-	d.Cut(t)
+	d.Disconnect(t)
 	return func() { d.exec(t, "ALTER USER '"+d.role+"'@'%' ACCOUNT UNLOCK") }
 }
 
@@ -154,7 +154,7 @@ func TestStatementsElsewhere(t *testing.T) {
 		last, _, _ := follow(t, d, cfg, store.Checkpoint{})
 		servers.ExecMySQL(t, d.url, elsewhere)
 		var lost *capture.LostError
-		if err := last.Ends(); !errors.As(err, &lost) || !strings.Contains(lost.Reason, "GRANT TRIGGER") || !strings.Contains(lost.Reason, "(INSERT INTO notes VALUES …)") {
+		if err := last.WaitEnd(); !errors.As(err, &lost) || !strings.Contains(lost.Reason, "GRANT TRIGGER") || !strings.Contains(lost.Reason, "(INSERT INTO notes VALUES …)") {
 			t.Errorf("the run ended with %v", err)
 		}
 	})
@@ -166,9 +166,9 @@ func faults() []capturetest.Fault {
 		Break: func(t *testing.T, db capturetest.Database) {
 			d := db.(*database)
 			d.exec(t, "REVOKE REPLICATION SLAVE ON *.* FROM '"+d.role+"'@'%'")
-			d.Cut(t)
+			d.Disconnect(t)
 		},
-		Mend: func(t *testing.T, db capturetest.Database) {
+		Fix: func(t *testing.T, db capturetest.Database) {
 			d := db.(*database)
 			d.exec(t, "GRANT REPLICATION SLAVE ON *.* TO '"+d.role+"'@'%'")
 		},
@@ -186,7 +186,7 @@ func TestLost(t *testing.T) {
 }
 
 // opening opens a source of a database at a checkpoint and closes both.
-func (d *database) opening(t *testing.T, at store.Checkpoint) (capture.Opening, error) {
+func (d *database) opening(t *testing.T, at store.Checkpoint) (capture.OpenResult, error) {
 	t.Helper()
 	src := newSource(t, d.config())
 	defer src.Close()
@@ -215,24 +215,24 @@ func TestCheckpointOfAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 		same, err := d.opening(t, store.Checkpoint{Origin: later.Origin, Position: later.From})
-		if err != nil || same.Why != "" {
-			t.Fatalf("at its own checkpoint: %v, %s", err, same.Why)
+		if err != nil || same.SnapshotReason != "" {
+			t.Fatalf("at its own checkpoint: %v, %s", err, same.SnapshotReason)
 		}
 		// The set of another server: whatever its numbers are.
 		other := f.Start(t, map[string]string{"server-id": "2"})
 		o := newDatabase(t, f, other.Database())
 		foreign, err := o.opening(t, store.Checkpoint{Origin: later.Origin, Position: later.From})
-		if err != nil || !strings.Contains(foreign.Why, "the checkpoint is of") || foreign.Origin == later.Origin {
+		if err != nil || !strings.Contains(foreign.SnapshotReason, "the checkpoint is of") || foreign.Origin == later.Origin {
 			t.Errorf("at the checkpoint of another server: %v, %+v", err, foreign)
 		}
-		t.Log(foreign.Why)
+		t.Log(foreign.SnapshotReason)
 		// Restored: the server is the same, and has yet to execute what was read.
 		d.exec(t, d.reset(), "INSERT INTO unrelated VALUES (1)")
 		restored, err := d.opening(t, store.Checkpoint{Origin: later.Origin, Position: later.From})
-		if err != nil || restored.Why == "" {
+		if err != nil || restored.SnapshotReason == "" {
 			t.Errorf("at a checkpoint that the server has yet to reach: %v, %+v", err, restored)
 		}
-		t.Log(restored.Why)
+		t.Log(restored.SnapshotReason)
 		_ = first
 	})
 }
@@ -247,13 +247,13 @@ func TestPurgedBeforeThePosition(t *testing.T) {
 		defer src.Close()
 		at := d.readOn(t, 1, "before") // also behind the marker of a cut
 		o, err := src.Open(t.Context(), at, d.tables())
-		if err != nil || o.Why != "" {
-			t.Fatal(err, o.Why)
+		if err != nil || o.SnapshotReason != "" {
+			t.Fatal(err, o.SnapshotReason)
 		}
 		d.exec(t, "FLUSH BINARY LOGS", "PURGE BINARY LOGS BEFORE now() + INTERVAL 1 DAY")
 		again, err := d.opening(t, store.Checkpoint{Origin: o.Origin, Position: o.From})
-		if err != nil || again.Why != "" {
-			t.Fatalf("%v, %s", err, again.Why)
+		if err != nil || again.SnapshotReason != "" {
+			t.Fatalf("%v, %s", err, again.SnapshotReason)
 		}
 		d.Begin(t, capturetest.Row{ID: "after", Payload: "x"})(true)
 		if err := src.Mark(t.Context(), "end"); err != nil {
@@ -323,7 +323,7 @@ func TestNoBinlog(t *testing.T) {
 		if _, err := d.opening(t, store.Checkpoint{}); !errors.As(err, &no) {
 			t.Errorf("%v, want a *capture.NoStreamError", err)
 		}
-		found, err := src.Examine(t.Context())
+		found, err := src.Diagnose(t.Context())
 		if err != nil || store.CountFaults(found) == 0 {
 			t.Errorf("%v, %+v", err, found)
 		}

@@ -37,7 +37,7 @@ func TestSystemVersioned(t *testing.T) {
 	d.exec(t, insert("a"))
 	fo.Rows(1)
 	d.exec(t, "ALTER TABLE outbox_events ADD SYSTEM VERSIONING", "UPDATE outbox_events SET status = 'COMPLETED'")
-	err := fo.Ends()
+	err := fo.WaitEnd()
 	var lost *capture.LostError
 	if !errors.As(err, &lost) || !strings.Contains(lost.Reason, "system-versioned") {
 		t.Errorf("the source ended with %v, want a lost log", err)
@@ -71,7 +71,7 @@ func testReplace(t *testing.T, f servers.Flavour, url string) {
 	fo.End()
 	again := newSource(t, d.config()) // which sees the key from the beginning
 	defer again.Close()
-	o := capturetest.Anew(t, again, d.tables())
+	o := capturetest.OpenWithoutCheckpoint(t, again, d.tables())
 	d.exec(t, "UPDATE outbox_events SET status = 'COMPLETED'", replace("r4"), "UPDATE outbox_events SET id = 'r5', payload = 'x'")
 	if err := again.Mark(t.Context(), "end again"); err != nil {
 		t.Fatal(err)

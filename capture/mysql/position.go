@@ -13,9 +13,9 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// place is a point in a server's binlog: the transactions up to it, and where in
+// binlogPosition is a point in a server's binlog: the transactions up to it, and where in
 // the files it is.
-type place struct {
+type binlogPosition struct {
 	set gtidSet
 	coords
 }
@@ -24,36 +24,36 @@ type place struct {
 type coords struct {
 	file string
 	at   uint64
-	// born is when MySQL made the file, in seconds since 1970: the time of its
+	// created is when MySQL made the file, in seconds since 1970: the time of its
 	// FORMAT_DESCRIPTION event. 0 is unknown.
-	born uint32
+	created uint32
 }
 
-// position is the place in text: the GTID set as the server writes it, the
+// format is the place in text: the GTID set as the server writes it, the
 // coordinates, by which the log behind it is measured, and when the file was made:
 // 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5@binlog.000003:4711+1795338000.
-func (p *place) position() store.Position {
+func (p *binlogPosition) format() store.Position {
 	text := p.set.String() + "@" + p.file + ":" + strconv.FormatUint(p.at, 10)
-	if p.born != 0 {
-		text += "+" + strconv.FormatUint(uint64(p.born), 10)
+	if p.created != 0 {
+		text += "+" + strconv.FormatUint(uint64(p.created), 10)
 	}
 	return store.Position(text)
 }
 
 // parsePosition reads a position, with or without coordinates.
-func parsePosition(p store.Position) (place, error) {
+func parsePosition(p store.Position) (binlogPosition, error) {
 	text, at, located := strings.Cut(string(p), "@")
 	set, err := parseSet(text)
 	if err == nil && located {
 		var c coords
 		if c, err = parseCoords(at); err == nil {
-			return place{set: set, coords: c}, nil
+			return binlogPosition{set: set, coords: c}, nil
 		}
 	}
 	if err != nil || p == "" {
-		return place{}, fmt.Errorf("%q is not a position of MySQL or MariaDB, such as 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5@binlog.000003:4711 or 0-1-270@binlog.000003:4711", p)
+		return binlogPosition{}, fmt.Errorf("%q is not a position of MySQL or MariaDB, such as 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5@binlog.000003:4711 or 0-1-270@binlog.000003:4711", p)
 	}
-	return place{set: set}, nil
+	return binlogPosition{set: set}, nil
 }
 
 func parseCoords(text string) (coords, error) {
@@ -67,7 +67,7 @@ func parseCoords(text string) (coords, error) {
 		return coords{file: text[:i], at: at}, err
 	}
 	born, err := strconv.ParseUint(since, 10, 32)
-	return coords{file: text[:i], at: at, born: uint32(born)}, err
+	return coords{file: text[:i], at: at, created: uint32(born)}, err
 }
 
 // comparePositions orders two positions. Those that a source emits are nested:
@@ -114,7 +114,7 @@ type gtidSet interface {
 // a colon is in one of them only.
 func parseSet(text string) (gtidSet, error) {
 	if text == "" {
-		return noneSet{}, nil
+		return flavourlessSet{}, nil
 	}
 	if strings.Contains(text, ":") {
 		set, err := mysql.ParseMysqlGTIDSet(text)
@@ -148,14 +148,14 @@ func sameSet(a, b gtidSet) bool {
 // isEmpty reports whether a set is that of no transactions.
 func isEmpty(set gtidSet) bool { return set.String() == "" }
 
-// noneSet is the set of no transactions, of a flavour that is not known.
-type noneSet struct{}
+// flavourlessSet is the set of no transactions, of a flavour that is not known.
+type flavourlessSet struct{}
 
-func (noneSet) add(*gtid)                   {}
-func (noneSet) contains(other gtidSet) bool { return isEmpty(other) }
-func (noneSet) clone() gtidSet              { return noneSet{} }
-func (noneSet) String() string              { return "" }
-func (noneSet) forDump() mysql.GTIDSet      { return nil }
+func (flavourlessSet) add(*gtid)                   {}
+func (flavourlessSet) contains(other gtidSet) bool { return isEmpty(other) }
+func (flavourlessSet) clone() gtidSet              { return flavourlessSet{} }
+func (flavourlessSet) String() string              { return "" }
+func (flavourlessSet) forDump() mysql.GTIDSet      { return nil }
 
 // mysqlSet is a set of MySQL: intervals of each server's numbers.
 type mysqlSet struct{ set *mysql.MysqlGTIDSet }
@@ -213,9 +213,9 @@ func emptySet(f flavour) gtidSet {
 	return &mysqlSet{set: &none}
 }
 
-// inFlavour gives the set of no transactions its flavour.
-func (p *place) inFlavour(f flavour) {
-	if _, none := p.set.(noneSet); none {
+// resolveFlavour gives the set of no transactions its flavour.
+func (p *binlogPosition) resolveFlavour(f flavour) {
+	if _, none := p.set.(flavourlessSet); none {
 		p.set = emptySet(f)
 	}
 }

@@ -54,7 +54,7 @@ func TestPositionText(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 			continue
 		}
-		if got := p.position(); got != text {
+		if got := p.format(); got != text {
 			t.Errorf("%q became %q", text, got)
 		}
 	}

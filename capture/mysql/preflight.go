@@ -15,39 +15,39 @@ import (
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// leastExpiry is how long a server must keep its binlog: a relay that is down over
+// minExpiry is how long a server must keep its binlog: a relay that is down over
 // night must find it.
-const leastExpiry = 24 * time.Hour
+const minExpiry = 24 * time.Hour
 
-// check looks at the settings.
-func (sv *server) check(wrong *fault.List) {
-	if least := sv.flavour.leastVersion(); sv.version.before(least) {
+// checkSettings looks at the settings.
+func (sv *server) checkSettings(wrong *fault.List) {
+	if least := sv.flavour.minVersion(); sv.version.before(least) {
 		wrong.Add(fault.Fault{Subject: "server",
-			Problem: fmt.Sprintf("the server is %s %s, %d.%d or later is needed", sv.flavour, sv.text, least[0], least[1]), How: "upgrade it, or poll"})
+			Problem: fmt.Sprintf("the server is %s %s, %d.%d or later is needed", sv.flavour, sv.versionText, least[0], least[1]), Instructions: "upgrade it, or poll"})
 	}
-	if !sv.logs() {
+	if !sv.binlogEnabled() {
 		wrong.Add(fault.Fault{Subject: "log_bin", Problem: "log_bin is off: the server writes no binlog",
-			How: "put `log_bin=binlog` and a `server_id` into the section [mysqld] of the server's configuration (and take skip_log_bin or disable_log_bin out), and restart it"})
+			Instructions: "put `log_bin=binlog` and a `server_id` into the section [mysqld] of the server's configuration (and take skip_log_bin or disable_log_bin out), and restart it"})
 	}
 	if sv.setting("server_id") == "0" {
-		wrong.Add(sv.set("server_id", "server_id is 0: the server sends its binlog to nobody", "1", "with a number that no other server of the replication has"))
+		wrong.Add(sv.settingFault("server_id", "server_id is 0: the server sends its binlog to nobody", "1", "with a number that no other server of the replication has"))
 	}
 	const sessions = "and have the services connect again: a session keeps what it began with"
 	if format := sv.setting("binlog_format"); format != "ROW" && format != "" { // it is about to be the only one
-		wrong.Add(sv.set("binlog_format", "binlog_format is "+format+", must be ROW", "ROW", sessions))
+		wrong.Add(sv.settingFault("binlog_format", "binlog_format is "+format+", must be ROW", "ROW", sessions))
 	}
 	if image := sv.setting("binlog_row_image"); image != "FULL" {
-		wrong.Add(sv.set("binlog_row_image", "binlog_row_image is "+image+", must be FULL", "FULL", sessions))
+		wrong.Add(sv.settingFault("binlog_row_image", "binlog_row_image is "+image+", must be FULL", "FULL", sessions))
 	}
 	if options := sv.setting("binlog_row_value_options"); options != "" {
-		wrong.Add(sv.set("binlog_row_value_options", "binlog_row_value_options is "+options+", must be empty", "", sessions))
+		wrong.Add(sv.settingFault("binlog_row_value_options", "binlog_row_value_options is "+options+", must be empty", "", sessions))
 	}
 	if mode := sv.setting("gtid_mode"); sv.flavour == mySQL && mode != "ON" {
 		wrong.Add(fault.Fault{Subject: "gtid_mode", Problem: "gtid_mode is " + mode + ", must be ON", Statements: gtidSteps(mode),
-			How: "as an administrator, one after the other, on every server of the replication before the next"})
+			Instructions: "as an administrator, one after the other, on every server of the replication before the next"})
 	}
-	if kept := sv.expiry(); kept != 0 && kept < leastExpiry {
-		wrong.Add(sv.set("retention", "the server keeps its binlog for "+forPeople(kept)+" (binlog_expire_logs_seconds), must be a day or more", "604800", ""))
+	if kept := sv.expiry(); kept != 0 && kept < minExpiry {
+		wrong.Add(sv.settingFault("retention", "the server keeps its binlog for "+formatDuration(kept)+" (binlog_expire_logs_seconds), must be a day or more", "604800", ""))
 	}
 }
 
@@ -62,8 +62,8 @@ func gtidSteps(mode string) []string {
 	return steps
 }
 
-// set is the fault of a setting that can be changed while the server runs.
-func (sv *server) set(subject, problem, value, how string) fault.Fault {
+// settingFault is the fault of a setting that can be changed while the server runs.
+func (sv *server) settingFault(subject, problem, value, how string) fault.Fault {
 	name := subject
 	if subject == "retention" {
 		name = "binlog_expire_logs_seconds"
@@ -71,15 +71,15 @@ func (sv *server) set(subject, problem, value, how string) fault.Fault {
 	if name != "server_id" && name != "binlog_expire_logs_seconds" && name != "sync_binlog" {
 		value = "'" + value + "'"
 	}
-	f := fault.Fault{Subject: subject, Problem: problem, How: "as an administrator"}
+	f := fault.Fault{Subject: subject, Problem: problem, Instructions: "as an administrator"}
 	if sv.flavour == mariaDB {
 		f.Statements = []string{fmt.Sprintf("SET GLOBAL %s = %s;", name, value)}
-		f.How += fmt.Sprintf(", and put `%s=%s` into the server's configuration", name, strings.Trim(value, "'"))
+		f.Instructions += fmt.Sprintf(", and put `%s=%s` into the server's configuration", name, strings.Trim(value, "'"))
 	} else {
 		f.Statements = []string{fmt.Sprintf("SET PERSIST %s = %s;", name, value)}
 	}
 	if how != "" {
-		f.How += ", " + how
+		f.Instructions += ", " + how
 	}
 	return f
 }
@@ -87,7 +87,7 @@ func (sv *server) set(subject, problem, value, how string) fault.Fault {
 // checkFilters finds out that the binlog leaves out the databases of the outboxes
 // or that of the markers.
 func (sv *server) checkFilters(s *Source, wrong *fault.List) {
-	only, ignored := list(sv.filters["binlog_do_db"]), list(sv.filters["binlog_ignore_db"])
+	only, ignored := splitList(sv.filters["binlog_do_db"]), splitList(sv.filters["binlog_ignore_db"])
 	seen := map[string]bool{}
 	names := []string{s.database()} // where the markers are
 	for i := range s.cfg.Outboxes {
@@ -99,11 +99,11 @@ func (sv *server) checkFilters(s *Source, wrong *fault.List) {
 		}
 		seen[name] = true
 		wrong.Add(fault.Fault{Subject: "log_bin", Problem: fmt.Sprintf("the binlog leaves database %s out: binlog_do_db is %q, binlog_ignore_db is %q",
-			name, sv.filters["binlog_do_db"], sv.filters["binlog_ignore_db"]), How: "change these options in the server's configuration and restart it"})
+			name, sv.filters["binlog_do_db"], sv.filters["binlog_ignore_db"]), Instructions: "change these options in the server's configuration and restart it"})
 	}
 }
 
-func list(text string) []string {
+func splitList(text string) []string {
 	if text == "" {
 		return nil
 	}
@@ -130,14 +130,14 @@ func denied(err error) bool {
 	return errors.As(err, &e) && (e.Number == errPrivilege || e.Number == errDatabaseDenied || e.Number == errTableDenied)
 }
 
-// mayNotLook is the fault of a role that may not ask where the binlog ends.
-func (sv *server) mayNotLook(err error) fault.Fault {
+// monitorGrantFault is the fault of a role that may not ask where the binlog ends.
+func (sv *server) monitorGrantFault(err error) fault.Fault {
 	privilege := "REPLICATION CLIENT"
 	if sv.flavour == mariaDB {
 		privilege = "BINLOG MONITOR"
 	}
 	return fault.Fault{Subject: "grants", Problem: fmt.Sprintf("role %s may not ask how far the binlog goes: %v", sv.user, err),
-		Statements: []string{fmt.Sprintf("GRANT %s ON *.* TO %s;", privilege, mystore.Account(sv.user))}, How: "as an administrator"}
+		Statements: []string{fmt.Sprintf("GRANT %s ON *.* TO %s;", privilege, mystore.Account(sv.user))}, Instructions: "as an administrator"}
 }
 
 // tryStream finds out by trying whether the role of the stream may read the binlog. A
@@ -146,8 +146,8 @@ func (s *Source) tryStream(ctx context.Context, sv *server, wrong *fault.List) e
 	if sv.setting("server_id") == "0" {
 		return nil // it sends to nobody, which is a fault by itself
 	}
-	err := s.tryNow(ctx, sv)
-	if f := fault.Of(err); f != nil && len(f.Statements) > 0 && s.stream.User != s.control.config.User {
+	err := s.tryStreamFromEnd(ctx, sv)
+	if f := fault.FromError(err); f != nil && len(f.Statements) > 0 && s.stream.User != s.control.config.User {
 		if role, ok := s.streamRole(ctx); ok {
 			f.Statements = []string{"GRANT REPLICATION SLAVE ON *.* TO " + mystore.Account(role) + ";"}
 		}
@@ -180,16 +180,16 @@ func (sv *server) replicasSQL() string {
 // streamName is what a dump calls itself among them.
 func (s *Source) streamName() string { return "sluicebox " + s.cfg.Name }
 
-// checkMarks looks for the table of the markers.
-func (s *Source) checkMarks(ctx context.Context, wrong *fault.List) error {
+// checkMarkerTable looks for the table of the markers.
+func (s *Source) checkMarkerTable(ctx context.Context, wrong *fault.List) error {
 	const look = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?"
-	found, err := s.control.strings(ctx, look, s.database(), markTable)
+	found, err := s.control.queryStrings(ctx, look, s.database(), markTable)
 	if err != nil {
 		return fmt.Errorf("look for table %s: %w", markTable, mystore.Explain(err))
 	}
 	if len(found) == 0 {
 		wrong.Add(fault.Fault{Subject: "own tables", Problem: fmt.Sprintf("there is no table %s in database %s, by which the relay marks places in the binlog", markTable, s.database()),
-			How: "run `sluicebox init`"})
+			Instructions: "run `sluicebox init`"})
 	}
 	return nil
 }

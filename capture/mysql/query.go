@@ -19,9 +19,9 @@ func (a *assembler) query(d *decoder, raw []byte, end uint32) error {
 	if !ok {
 		return fmt.Errorf("a QUERY event is a %T", e.Event)
 	}
-	switch first, second := words(q.Query); first {
+	switch first, second := firstWords(q.Query); first {
 	case "BEGIN":
-		a.began = true
+		a.sawBegin = true
 		return nil
 	case "COMMIT":
 		return a.end(end)
@@ -37,7 +37,7 @@ func (a *assembler) query(d *decoder, raw []byte, end uint32) error {
 	case "XA":
 		switch second {
 		case "START", "BEGIN":
-			a.began = true
+			a.sawBegin = true
 			return nil
 		case "END":
 			return nil
@@ -45,17 +45,17 @@ func (a *assembler) query(d *decoder, raw []byte, end uint32) error {
 		return a.end(end) // XA COMMIT or ROLLBACK: the rows came when it was prepared
 	}
 	a.foreign = true
-	if a.began {
+	if a.sawBegin {
 		return a.statement(string(q.Schema), q.Query)
 	}
-	if err := a.changed(q.Query); err != nil {
+	if err := a.markStale(q.Query); err != nil {
 		return err
 	}
 	return a.end(end)
 }
 
-// words returns the first two words of a statement, in capitals.
-func words(query []byte) (first, second string) {
+// firstWords returns the first two words of a statement, in capitals.
+func firstWords(query []byte) (first, second string) {
 	const most = 40 // enough for two words of those that matter
 	fields := bytes.Fields(query[:min(len(query), most)])
 	if len(fields) > 0 {
@@ -67,15 +67,15 @@ func words(query []byte) (first, second string) {
 	return first, second
 }
 
-// changed notes the tables that a statement may have changed.
-func (a *assembler) changed(query []byte) error {
+// markStale notes the tables that a statement may have changed.
+func (a *assembler) markStale(query []byte) error {
 	a.writers = nil // it may have made or dropped one
 	text := strings.ToLower(string(query))
 	for _, t := range a.tables.byKey {
 		if strings.Contains(text, strings.ToLower(t.name)) {
-			t.stale, t.replaced = true, true
+			t.stale, t.hasOtherUniqueKey = true, true
 			if strings.Contains(text, "system versioning") {
-				return lost("table %s.%s was made system-versioned, or no longer is: rows of before may be versions of others", t.schema, t.name)
+				return lostErrorf("table %s.%s was made system-versioned, or no longer is: rows of before may be versions of others", t.schema, t.name)
 			}
 		}
 	}
@@ -85,16 +85,16 @@ func (a *assembler) changed(query []byte) error {
 // statement takes a statement inside a transaction. The rows that it wrote are not
 // in the log: a session wrote with binlog_format=STATEMENT or MIXED.
 func (a *assembler) statement(schema string, query []byte) error {
-	if first, _ := words(query); first == "CREATE" { // … SELECT, whose rows follow
-		return a.changed(query)
+	if first, _ := firstWords(query); first == "CREATE" { // … SELECT, whose rows follow
+		return a.markStale(query)
 	}
-	why, doubt, err := a.unseen(schema, query)
+	why, doubt, err := a.findUnloggedWrite(schema, query)
 	switch {
 	case err != nil || why == "":
 		return err
 	case doubt:
-		a.doubt = why
-		return a.doubted()
+		a.missingRows = why
+		return a.checkMissingRows()
 	}
-	return lost("%s", why)
+	return lostErrorf("%s", why)
 }

@@ -26,7 +26,7 @@ func (s *Source) ready(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if sv.sends() {
+	if sv.canStream() {
 		if err := s.tryStream(ctx, sv, &wrong); err != nil {
 			return nil, err
 		}

@@ -18,20 +18,20 @@ import (
 // Limit is that of a server that bounds its binlog in bytes. Most bound it by time
 // only: where half of that has passed since the last acknowledgement, Limit is what
 // there is now, so that the relay does not let it become older.
-func (s *Source) Retained(ctx context.Context) (capture.Retained, error) {
+func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 	list, err := s.control.binlogs(ctx)
 	if err != nil {
-		return capture.Retained{}, fmt.Errorf("ask how long the binlog is: %w", mystore.Explain(err))
+		return capture.RetainedLog{}, fmt.Errorf("ask how long the binlog is: %w", mystore.Explain(err))
 	}
-	acked := s.log.Last()
+	acked := s.acks.Last()
 	if acked == nil {
-		return capture.Retained{}, nil
+		return capture.RetainedLog{}, nil
 	}
-	var kept capture.Retained
+	var kept capture.RetainedLog
 	for _, one := range slices.Backward(list) {
 		kept.Bytes += one.size
-		if one.name == acked.Place.file {
-			kept.Bytes -= min(one.size, int64(acked.Place.at))
+		if one.name == acked.Parsed.file {
+			kept.Bytes -= min(one.size, int64(acked.Parsed.at))
 			break
 		}
 	}

@@ -25,20 +25,20 @@ const (
 	markColumns
 )
 
-// own reports whether the key of a table is that of a relay's own table.
-func own(key []byte) bool {
+// isOwnTable reports whether the key of a table is that of a relay's own table.
+func isOwnTable(key []byte) bool {
 	i := bytes.IndexByte(key, 0)
 	return i >= 0 && len(key) > i+1 && bytes.HasPrefix(key[i+2:], []byte(ownPrefix))
 }
 
-func lower(key []byte) []byte {
+func foldKey(key []byte) []byte {
 	// Bytes above 127 are no capitals to the server either, but for letters of its
 	// own collation, which it has folded by itself.
 	return bytes.ToLower(key)
 }
 
-// rows takes the rows of a statement, in part.
-func (a *assembler) rows(d *decoder, kind replication.EventType, raw []byte) error {
+// readRows takes the rows of a statement, in part.
+func (a *assembler) readRows(d *decoder, kind replication.EventType, raw []byte) error {
 	id, flags, err := tableIDOf(raw)
 	if err != nil {
 		return err
@@ -53,8 +53,8 @@ func (a *assembler) rows(d *decoder, kind replication.EventType, raw []byte) err
 	case !a.open:
 		return errors.New("rows outside a transaction")
 	case l == a.marker:
-		return a.markers(d, raw)
-	case !inserts(kind) && (!updates(kind) || !l.table.replaced):
+		return a.readMarkers(d, raw)
+	case !isInsert(kind) && (!isUpdate(kind) || !l.table.hasOtherUniqueKey):
 		return nil
 	}
 	e, err := d.events.Parse(raw)
@@ -66,24 +66,24 @@ func (a *assembler) rows(d *decoder, kind replication.EventType, raw []byte) err
 		return fmt.Errorf("an event of type %s is a %T", kind, e.Event)
 	}
 	for i, values := range rows.Rows {
-		if updates(kind) && (i%2 == 0 || !l.renamed(rows, i)) {
+		if isUpdate(kind) && (i%2 == 0 || !l.changedID(rows, i)) {
 			continue
 		}
-		if err := a.insert(l, values, rows.SkippedColumns[i]); err != nil {
+		if err := a.addRow(l, values, rows.SkippedColumns[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func updates(kind replication.EventType) bool {
+func isUpdate(kind replication.EventType) bool {
 	return kind == replication.UPDATE_ROWS_EVENTv2 || kind == replication.UPDATE_ROWS_EVENTv1 ||
 		kind == replication.MARIADB_UPDATE_ROWS_COMPRESSED_EVENT_V1
 }
 
-// renamed reports whether an update gave the row of the image in front of i
+// changedID reports whether an update gave the row of the image in front of i
 // another id: so the servers log a REPLACE that met a row by another unique key.
-func (l *layout) renamed(rows *replication.RowsEvent, i int) bool {
+func (l *layout) changedID(rows *replication.RowsEvent, i int) bool {
 	for k := range l.rows {
 		at := l.rows[k].id
 		if slices.Contains(rows.SkippedColumns[i], at) {
@@ -96,14 +96,14 @@ func (l *layout) renamed(rows *replication.RowsEvent, i int) bool {
 	return false
 }
 
-func inserts(kind replication.EventType) bool {
+func isInsert(kind replication.EventType) bool {
 	return kind == replication.WRITE_ROWS_EVENTv2 || kind == replication.WRITE_ROWS_EVENTv1 ||
 		kind == replication.MARIADB_WRITE_ROWS_COMPRESSED_EVENT_V1
 }
 
-// markers keeps the relay's own markers. An update has the old row, then the new
+// readMarkers keeps the relay's own markers. An update has the old row, then the new
 // one.
-func (a *assembler) markers(d *decoder, raw []byte) error {
+func (a *assembler) readMarkers(d *decoder, raw []byte) error {
 	e, err := d.events.Parse(raw)
 	if err != nil {
 		return err
@@ -121,16 +121,16 @@ func (a *assembler) markers(d *decoder, raw []byte) error {
 		}
 		name, _ := values[markName].(string)
 		token, ok := values[markToken].(string)
-		if ok && name == a.name && (token == a.cutMark || !strings.HasPrefix(token, cutMark)) {
+		if ok && name == a.name && (token == a.snapshotMark || !strings.HasPrefix(token, snapshotMarkPrefix)) {
 			a.marks = append(a.marks, strings.Clone(token))
 		}
 	}
 	return nil
 }
 
-// insert takes a row. A part of a transaction is given out only when the next row
+// addRow takes a row. A part of a transaction is given out only when the next row
 // is there: the batch that ends it always holds at least one.
-func (a *assembler) insert(l *layout, values []any, skipped []int) error {
+func (a *assembler) addRow(l *layout, values []any, skipped []int) error {
 	size := 0
 	for i := range l.rows {
 		size += sizeOf(values[l.rows[i].payload])
@@ -148,7 +148,7 @@ func (a *assembler) insert(l *layout, values []any, skipped []int) error {
 	}
 	for i := range l.rows {
 		rm := &l.rows[i]
-		if at := rm.lacks(skipped); at >= 0 {
+		if at := rm.missingColumn(skipped); at >= 0 {
 			return &fault.RowError{Schema: l.table.schema, Table: l.table.name, Err: fmt.Errorf(
 				"column %s is left out of the binlog: the session that wrote the row has a binlog_row_image that is not FULL", mystore.Ident(l.columns[at].name))}
 		}
@@ -162,9 +162,9 @@ func (a *assembler) insert(l *layout, values []any, skipped []int) error {
 	return nil
 }
 
-// lacks returns a column of the outbox that is among those left out; -1 if none
+// missingColumn returns a column of the outbox that is among those left out; -1 if none
 // is.
-func (rm *rowMap) lacks(skipped []int) int {
+func (rm *rowMap) missingColumn(skipped []int) int {
 	for _, at := range []int{rm.id, rm.kind, rm.group, rm.payload, rm.retries} {
 		if at >= 0 && slices.Contains(skipped, at) {
 			return at
@@ -185,20 +185,20 @@ func sizeOf(v any) int {
 
 // itemReader turns rows into items. It interns kinds, of which there are few.
 type itemReader struct {
-	kinds   map[string]string
-	scratch []byte
-	at      time.Time // when what is read came from the server
-	carry   func(*store.Item)
+	kinds            map[string]string
+	scratch          []byte
+	receivedAt       time.Time // when what is read came from the server
+	dropLargePayload func(*store.Item)
 }
 
-// mostKinds bounds the interned kinds: a table that puts something unique there
+// maxKinds bounds the interned kinds: a table that puts something unique there
 // must not fill the memory.
-const mostKinds = 1024
+const maxKinds = 1024
 
 // read makes one item of a row. Its memory is its own. The error is a
 // *fault.RowError.
 func (ir *itemReader) read(l *layout, rm *rowMap, values []any) (store.Item, error) {
-	it := store.Item{Kind: rm.outbox.Kind, Captured: ir.at}
+	it := store.Item{Kind: rm.outbox.Kind, Captured: ir.receivedAt}
 	it.Outbox = rm.outbox.Name
 	err := ir.fill(&it, l, rm, values)
 	if err != nil {
@@ -237,8 +237,8 @@ func (ir *itemReader) fill(it *store.Item, l *layout, rm *rowMap, values []any) 
 		}
 	}
 	it.PayloadSize = len(it.Payload)
-	if ir.carry != nil {
-		ir.carry(it)
+	if ir.dropLargePayload != nil {
+		ir.dropLargePayload(it)
 	}
 	return nil
 }
@@ -282,29 +282,29 @@ func (ir *itemReader) kind(c *column, v any) (string, error) {
 		return s, nil
 	}
 	s := string(text)
-	if len(ir.kinds) < mostKinds {
+	if len(ir.kinds) < maxKinds {
 		ir.kinds[s] = s
 	}
 	return s, nil
 }
 
-// misfit says what becomes of a table that the log describes otherwise than it is
+// layoutMismatch says what becomes of a table that the log describes otherwise than it is
 // described now. Rows that were written before the table was changed cannot be
 // read for sure, and are in the table.
-func (a *assembler) misfit(t *table, err error) error {
-	var missing *columnError
+func (a *assembler) layoutMismatch(t *table, err error) error {
+	var missing *missingColumnError
 	if errors.As(err, &missing) {
 		return err
 	}
-	return &misfitError{table: t, RowError: fault.RowError{Schema: t.schema, Table: t.name, Err: err}}
+	return &layoutMismatchError{table: t, RowError: fault.RowError{Schema: t.schema, Table: t.name, Err: err}}
 }
 
-// misfitError is a table whose columns in the log are not those of its
+// layoutMismatchError is a table whose columns in the log are not those of its
 // description.
-type misfitError struct {
+type layoutMismatchError struct {
 	fault.RowError
 	table *table
 }
 
 // Unwrap makes the error a *fault.RowError.
-func (e *misfitError) Unwrap() error { return &e.RowError }
+func (e *layoutMismatchError) Unwrap() error { return &e.RowError }

@@ -39,65 +39,65 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 func (s *Source) runFrom(ctx context.Context, position store.Position, until gtidSet, serverID uint32, out chan<- capture.Batch) error {
 	progress := false
 	for {
-		from, err := s.start(position)
+		from, err := s.resumePosition(position)
 		if err != nil {
 			return err
 		}
 		if until != nil && from.set.contains(until) {
 			return nil
 		}
-		r := &run{source: s, serverID: cmp.Or(serverID, anyServerID()), from: from, until: until, out: out}
+		r := &dumpRun{source: s, serverID: cmp.Or(serverID, anyServerID()), from: from, until: until, out: out}
 		err = r.read(ctx)
 		progress = progress || r.progress
 		switch {
-		case errors.Is(err, errDone):
+		case errors.Is(err, errSpanEnd):
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case !errors.Is(err, errPaused):
-			return s.ended(ctx, err, progress)
+			return s.classifyEnd(ctx, err, progress)
 		}
 	}
 }
 
-// start returns the place to read from.
-func (s *Source) start(from store.Position) (place, error) {
+// resumePosition returns the place to read from.
+func (s *Source) resumePosition(from store.Position) (binlogPosition, error) {
 	at, err := parsePosition(s.resume.Start(s, from))
 	if err != nil {
-		return place{}, err
+		return binlogPosition{}, err
 	}
-	at.inFlavour(s.server.flavour)
+	at.resolveFlavour(s.server.flavour)
 	return at, nil
 }
 
-// run is one dump.
-type run struct {
-	source   *Source
-	serverID uint32
-	from     place
-	until    gtidSet
-	out      chan<- capture.Batch
-	begun    func() // called once the server sends, if set
-	cutMark  string // the marker of a cut to hand on, if set
+// dumpRun is one dump.
+type dumpRun struct {
+	source       *Source
+	serverID     uint32
+	from         binlogPosition
+	until        gtidSet
+	out          chan<- capture.Batch
+	onStart      func() // called once the server sends, if set
+	snapshotMark string // the marker of a cut to hand on, if set
 
 	progress bool // it sent something new
 }
 
-// read sends what a dump brings until the context ends, the span ends (errDone),
+// read sends what a dump brings until the context ends, the span ends (errSpanEnd),
 // the receiver pauses (errPaused; the batch that waited was received) or the
 // connection is lost.
-func (r *run) read(ctx context.Context) error {
+func (r *dumpRun) read(ctx context.Context) error {
 	s := r.source
-	asm := newAssembler(s.server, &s.cfg, place{set: r.from.set.clone(), coords: r.from.coords})
-	asm.reader.carry = s.resume.Carry
+	asm := newAssembler(s.server, &s.cfg, binlogPosition{set: r.from.set.clone(), coords: r.from.coords})
+	asm.reader.dropLargePayload = s.resume.DropLargePayload
 	defer asm.close()
 	d := &dump{}
-	st := &stream{src: s, ctx: ctx, dump: d, asm: asm, out: r.out, until: r.until, begun: r.begun}
-	asm.emit, asm.cutMark = st.send, r.cutMark
+	st := &stream{src: s, ctx: ctx, dump: d, asm: asm, out: r.out, until: r.until, onStart: r.onStart}
+	asm.emit, asm.snapshotMark = st.send, r.snapshotMark
 	asm.refresh = func(t *table) error { return s.refresh(ctx, t) }
-	if s.follows {
-		asm.doubtFrom = s.doubtFrom
-		asm.findWriters = func() (*writers, error) { return s.findWriters(ctx, s.server.tables) }
+	if s.checkUnlogged {
+		asm.missingRowsFrom = s.missingRowsFrom
+		asm.findWriters = func() (*indirectWriters, error) { return s.findWriters(ctx, s.server.tables) }
 	}
 	s.server.tables.charsets.load = func(name string) (*charset, error) { return s.loadCharset(ctx, name) }
 	err := s.openDump(ctx, d, s.server, r.serverID, r.from, st)
@@ -107,7 +107,7 @@ func (r *run) read(ctx context.Context) error {
 	err = d.wait(ctx)
 	d.close() // from here on the stream is this goroutine's
 	if errors.Is(err, errPaused) {
-		if sendErr := st.sendWaiting(); sendErr != nil {
+		if sendErr := st.sendPending(); sendErr != nil {
 			err = sendErr
 		}
 	}

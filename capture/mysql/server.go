@@ -58,8 +58,8 @@ func (sv *server) statusSQL() string {
 	return "SHOW BINARY LOG STATUS"
 }
 
-// leastVersion is the first that the relay works with, see store/mysql.
-func (f flavour) leastVersion() version {
+// minVersion is the first that the relay works with, see store/mysql.
+func (f flavour) minVersion() version {
 	if f == mariaDB {
 		return version{10, 6}
 	}
@@ -82,16 +82,16 @@ func (v version) before(w version) bool { return v[0] < w[0] || v[0] == w[0] && 
 
 // server is what the checks and the stream need to know of it.
 type server struct {
-	flavour  flavour
-	version  version
-	text     string // the version as the server says it
-	identity string
-	user     string
-	tls      bool // the server can; asked for by tls=preferred alone
-	settings map[string]string
-	end      coords // of the binlog, as Open saw it; zero if it has none
-	filters  map[string]string
-	tables   *tables
+	flavour     flavour
+	version     version
+	versionText string // the version as the server says it
+	identity    string
+	user        string
+	tls         bool // the server can; asked for by tls=preferred alone
+	settings    map[string]string
+	binlogEnd   coords // of the binlog, as Open saw it; zero if it has none
+	filters     map[string]string
+	tables      *tables
 }
 
 // origin names the server's log.
@@ -130,9 +130,9 @@ func (s *Source) inspect(ctx context.Context) (*server, fault.List, error) {
 	if err != nil {
 		return nil, wrong, err
 	}
-	sv.check(&wrong)
-	if sv.logs() {
-		if err := wrong.AddErr(s.locate(ctx, sv)); err != nil {
+	sv.checkSettings(&wrong)
+	if sv.binlogEnabled() {
+		if err := wrong.AddErr(s.readBinlogEnd(ctx, sv)); err != nil {
 			return nil, wrong, err
 		}
 	}
@@ -140,33 +140,33 @@ func (s *Source) inspect(ctx context.Context) (*server, fault.List, error) {
 		return nil, wrong, err
 	}
 	sv.checkFilters(s, &wrong)
-	if err := s.checkMarks(ctx, &wrong); err != nil {
+	if err := s.checkMarkerTable(ctx, &wrong); err != nil {
 		return nil, wrong, err
 	}
 	return sv, wrong, nil
 }
 
-// sends reports whether the settings let the server send its binlog at all.
-func (sv *server) sends() bool {
-	return sv.logs() && !sv.version.before(sv.flavour.leastVersion()) && (sv.flavour == mariaDB || sv.setting("gtid_mode") == "ON")
+// canStream reports whether the settings let the server send its binlog at all.
+func (sv *server) canStream() bool {
+	return sv.binlogEnabled() && !sv.version.before(sv.flavour.minVersion()) && (sv.flavour == mariaDB || sv.setting("gtid_mode") == "ON")
 }
 
-func (sv *server) logs() bool { return sv.setting("log_bin") == "ON" }
+func (sv *server) binlogEnabled() bool { return sv.setting("log_bin") == "ON" }
 
 // identify asks which server it is.
 func (s *Source) identify(ctx context.Context) (*server, error) {
 	var sv server
-	if err := s.control.db.QueryRowContext(ctx, "SELECT VERSION(), CURRENT_USER()").Scan(&sv.text, &sv.user); err != nil {
+	if err := s.control.db.QueryRowContext(ctx, "SELECT VERSION(), CURRENT_USER()").Scan(&sv.versionText, &sv.user); err != nil {
 		return nil, fmt.Errorf("inspect the server: %w", mystore.Explain(err))
 	}
-	sv.flavour, sv.version = mySQL, parseVersion(sv.text)
-	if strings.Contains(sv.text, "MariaDB") {
+	sv.flavour, sv.version = mySQL, parseVersion(sv.versionText)
+	if strings.Contains(sv.versionText, "MariaDB") {
 		sv.flavour = mariaDB
 	}
 	if err := s.control.db.QueryRowContext(ctx, "SELECT "+sv.flavour.identitySQL()).Scan(&sv.identity); err != nil {
 		return nil, fmt.Errorf("ask which server it is: %w", mystore.Explain(err))
 	}
-	status, err := s.control.named(ctx, "SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+	status, err := s.control.queryMaps(ctx, "SHOW SESSION STATUS LIKE 'Ssl_cipher'")
 	if err != nil {
 		return nil, fmt.Errorf("ask whether the session is encrypted: %w", mystore.Explain(err))
 	}
@@ -174,21 +174,21 @@ func (s *Source) identify(ctx context.Context) (*server, error) {
 	return &sv, nil
 }
 
-// locate finds the end of the binlog.
-func (s *Source) locate(ctx context.Context, sv *server) error {
-	if sv.version.before(sv.flavour.leastVersion()) {
+// readBinlogEnd finds the end of the binlog.
+func (s *Source) readBinlogEnd(ctx context.Context, sv *server) error {
+	if sv.version.before(sv.flavour.minVersion()) {
 		return nil // the statement is another one; the version is a fault by itself
 	}
-	rows, err := s.control.named(ctx, sv.statusSQL())
+	rows, err := s.control.queryMaps(ctx, sv.statusSQL())
 	if denied(err) {
-		return sv.mayNotLook(err).Err()
+		return sv.monitorGrantFault(err).Err()
 	}
 	if err != nil || len(rows) == 0 {
 		return fmt.Errorf("ask where the binlog ends: %w", mystore.Explain(errors.Join(err, noRows(rows))))
 	}
 	sv.filters = map[string]string{"binlog_do_db": rows[0]["Binlog_Do_DB"], "binlog_ignore_db": rows[0]["Binlog_Ignore_DB"]}
-	sv.end.file = rows[0]["File"]
-	if sv.end.at, err = strconv.ParseUint(rows[0]["Position"], 10, 64); err != nil {
+	sv.binlogEnd.file = rows[0]["File"]
+	if sv.binlogEnd.at, err = strconv.ParseUint(rows[0]["Position"], 10, 64); err != nil {
 		return fmt.Errorf("ask where the binlog ends: %w", err)
 	}
 	return nil
@@ -201,12 +201,12 @@ func noRows(rows []map[string]string) error {
 	return nil
 }
 
-// lost makes a *capture.LostError.
-func lost(format string, args ...any) error {
+// lostErrorf makes a *capture.LostError.
+func lostErrorf(format string, args ...any) error {
 	return &capture.LostError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// noStream makes a *capture.NoStreamError.
-func noStream(problem, remedy string) error {
+// noStreamError makes a *capture.NoStreamError.
+func noStreamError(problem, remedy string) error {
 	return &capture.NoStreamError{SetupError: store.SetupError{Problem: problem, Remedy: remedy}}
 }

@@ -39,8 +39,8 @@ func TestLongPause(t *testing.T) {
 		fo.Rows(len(want))
 		fo.Expect(want...)
 		fo.End()
-		if len(fo.Lost()) > 0 {
-			t.Errorf("the pause cost the connection: %v", fo.Lost())
+		if len(fo.Disconnects()) > 0 {
+			t.Errorf("the pause cost the connection: %v", fo.Disconnects())
 		}
 	})
 }
@@ -52,7 +52,7 @@ func TestSilentServer(t *testing.T) {
 		d := newDatabase(t, f, srv.Database())
 		src := newSource(t, d.config())
 		defer src.Close()
-		o := capturetest.Anew(t, src, d.tables())
+		o := capturetest.OpenWithoutCheckpoint(t, src, d.tables())
 		d.exec(t, insert("first"))
 		out, done := make(chan capture.Batch), make(chan error, 1)
 		ctx, cancel := context.WithCancel(context.Background())
@@ -86,13 +86,13 @@ func TestSilentServer(t *testing.T) {
 func TestStreamThatNobodyReads(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
 		d := newDatabase(t, f, f.Start(t, nil).Database()) // the log of all has no place for that much
-		way := servers.NewWire(t, d.stream)
+		way := servers.NewProxy(t, d.stream)
 		cut := d.config()
 		cut.StreamURL = way.URL(d.stream)
 		first, _, o := follow(t, d, cut, store.Checkpoint{})
 		d.exec(t, "CREATE TABLE large (payload longblob)", insert("one"))
 		first.Rows(1)
-		way.Cut()
+		way.Disconnect()
 		for range 40 { // more than the buffers on the way hold
 			d.exec(t, "INSERT INTO large VALUES (REPEAT('x', 1 << 20))")
 		}
@@ -131,7 +131,7 @@ func TestServerIDClash(t *testing.T) {
 		case <-time.After(40 * time.Second):
 			one.End()
 			two.End()
-			t.Fatalf("nobody noticed the clash: %q, %q", one.Lost(), two.Lost())
+			t.Fatalf("nobody noticed the clash: %q, %q", one.Disconnects(), two.Disconnects())
 		}
 		var no *capture.NoStreamError
 		if !errors.As(err, &no) || !strings.Contains(no.Error(), "4711") {

@@ -16,21 +16,21 @@ import (
 
 // Source is the binlog of one server of MySQL or MariaDB.
 type Source struct {
-	cfg     Config
-	control *control
-	stream  *driver.Config
-	resume  capture.Resume
-	trouble fault.Trouble
-	clash   clash
-	misfits string // the table whose columns did not fit the last time
+	cfg             Config
+	control         *control
+	stream          *driver.Config
+	resume          capture.Resume
+	failures        fault.FailureCounter
+	clash           serverIDClash
+	mismatchedTable string // the table whose columns did not fit the last time
 
 	server *server // what Open found; nil before
-	// follows: Open was called, and rows that the log does not show are lost. doubtFrom is
+	// checkUnlogged: Open was called, and rows that the log does not show are lost. missingRowsFrom is
 	// when it may be said that there may be some.
-	follows   bool
-	doubtFrom time.Time
+	checkUnlogged   bool
+	missingRowsFrom time.Time
 
-	log acked.Log[place]
+	acks acked.Tracker[binlogPosition]
 }
 
 var _ capture.Resumer = (*Source)(nil)
@@ -42,13 +42,13 @@ func (s *Source) Resume() *capture.Resume { return &s.resume }
 // Retained measures. Nobody is told: the server keeps its binlog by time. A
 // position that was not sent since Open is ignored: it is of another log.
 func (s *Source) Acknowledge(p store.Position) {
-	s.log.Acknowledge(p, parsePosition, comparePositions)
+	s.acks.Acknowledge(p, parsePosition, comparePositions)
 }
 
-// begin forgets what an earlier Open found.
-func (s *Source) begin(sv *server, from store.Position, at place) {
+// resetState forgets what an earlier Open found.
+func (s *Source) resetState(sv *server, from store.Position, at binlogPosition) {
 	s.server = sv
-	s.log.Begin(from, at)
+	s.acks.Reset(from, at)
 	s.resume.Reset(from)
 }
 

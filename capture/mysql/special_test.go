@@ -148,8 +148,8 @@ func TestTap(t *testing.T) {
 			t.Errorf("the tap ended with %v", err)
 		}
 		relay.End()
-		if len(relay.Lost()) > 0 {
-			t.Errorf("the relay lost its stream: %v", relay.Lost())
+		if len(relay.Disconnects()) > 0 {
+			t.Errorf("the relay lost its stream: %v", relay.Disconnects())
 		}
 	})
 }

@@ -13,111 +13,111 @@ import (
 )
 
 const (
-	// pauseKept is how long a receiver may let a batch wait before the connection
+	// pauseTimeout is how long a receiver may let a batch wait before the connection
 	// is given up: a server that cannot write ends it by itself after
 	// net_write_timeout, and that is an error and no pause.
-	pauseKept = 10 * time.Second
-	// pauseUnwatched is how long it may wait before the connection is watched.
-	pauseUnwatched = 50 * time.Millisecond
-	// idleEvery is the shortest time between two positions without rows, and
-	// ownEvery that where only relays wrote. Their writes must not keep each other
+	pauseTimeout = 10 * time.Second
+	// watchDelay is how long it may wait before the connection is watched.
+	watchDelay = 50 * time.Millisecond
+	// idleInterval is the shortest time between two positions without rows, and
+	// ownIdleInterval that where only relays wrote. Their writes must not keep each other
 	// going: a checkpoint that is saved is a transaction too. But a position that
 	// stands still would one day be older than the log.
-	idleEvery = 100 * time.Millisecond
-	ownEvery  = 10 * time.Minute
-	// aliveEvery is how often something is sent at the least; a heartbeat may come a
+	idleInterval    = 100 * time.Millisecond
+	ownIdleInterval = 10 * time.Minute
+	// aliveInterval is how often something is sent at the least; a heartbeat may come a
 	// little before its time.
-	aliveEvery = HeartbeatPeriod - HeartbeatPeriod/4
+	aliveInterval = HeartbeatPeriod - HeartbeatPeriod/4
 )
 
 var (
 	// errPaused ends a dump whose receiver lets it wait.
 	errPaused = errors.New("the receiver has paused for long")
-	// errLost ends a dump whose connection has ended meanwhile.
-	errLost = errors.New("the connection ended while the receiver let a batch wait")
+	// errConnectionLost ends a dump whose connection has ended meanwhile.
+	errConnectionLost = errors.New("the connection ended while the receiver let a batch wait")
 	// errShutdown ends a dump whose server would wait for it.
 	errShutdown = errors.New("the server ends its sessions")
-	// errDone ends a dump at the end of the span.
-	errDone = errors.New("the span has ended")
+	// errSpanEnd ends a dump at the end of the span.
+	errSpanEnd = errors.New("the span has ended")
 )
 
 // stream hands on what a dump brings. It is the syncer's handler, whose goroutine
 // it belongs to until the dump is closed.
 type stream struct {
-	src   *Source
-	ctx   context.Context
-	dump  *dump
-	asm   *assembler
-	out   chan<- capture.Batch
-	until gtidSet // nil is for ever
-	begun func()  // called once the server sends, if set
+	src     *Source
+	ctx     context.Context
+	dump    *dump
+	asm     *assembler
+	out     chan<- capture.Batch
+	until   gtidSet // nil is for ever
+	onStart func()  // called once the server sends, if set
 
-	connected bool
-	idleAt    time.Time // when the next position without rows may be sent
-	aliveAt   time.Time // when something was last sent
-	waiting   *capture.Batch
-	progress  bool
+	connected    bool
+	idleAt       time.Time // when the next position without rows may be sent
+	aliveAt      time.Time // when something was last sent
+	pendingBatch *capture.Batch
+	progress     bool
 }
 
 // HandleEvent implements replication.EventHandler. Its error ends the dump.
 func (st *stream) HandleEvent(e *replication.BinlogEvent) error {
 	now := time.Now()
-	st.asm.reader.at = now
+	st.asm.reader.receivedAt = now
 	if err := st.asm.event(e.Header.EventType, e.RawData, e.Header.LogPos); err != nil {
-		return st.fault(err)
+		return st.classify(err)
 	}
-	st.connect(e.Header.EventType)
+	st.reportConnected(e.Header.EventType)
 	if !st.asm.open && e.Header.EventType != replication.ROTATE_EVENT { // between two files
 		st.sendIdle(now)
 	}
-	st.sayAlive(now) // unless something was sent
+	st.sendAlive(now) // unless something was sent
 	if st.asm.open {
 		return nil
 	}
-	if st.ended() {
-		return errDone
+	if st.reachedEnd() {
+		return errSpanEnd
 	}
 	return nil
 }
 
-// connect says that the server sends. What it has against that it says before the
+// reportConnected says that the server sends. What it has against that it says before the
 // description of its format.
-func (st *stream) connect(kind replication.EventType) {
+func (st *stream) reportConnected(kind replication.EventType) {
 	if st.connected || kind != replication.FORMAT_DESCRIPTION_EVENT {
 		return
 	}
 	st.connected = true
 	st.src.resume.Connected()
-	if st.begun != nil {
-		st.begun()
+	if st.onStart != nil {
+		st.onStart()
 	}
 }
 
-// fault tells what cannot be decoded from what ends a dump otherwise.
-func (st *stream) fault(err error) error {
+// classify tells what cannot be decoded from what ends a dump otherwise.
+func (st *stream) classify(err error) error {
 	var lost *capture.LostError
 	var setup *store.SetupError
 	var row *fault.RowError
-	if err == errPaused || err == errLost || err == errShutdown || st.ctx.Err() != nil ||
+	if err == errPaused || err == errConnectionLost || err == errShutdown || st.ctx.Err() != nil ||
 		errors.As(err, &lost) || errors.As(err, &setup) || errors.As(err, &row) {
 		return err
 	}
-	return &fault.LogError{Err: err}
+	return &fault.UnreadableLogError{Err: err}
 }
 
-// ended reports whether everything up to the span's end was sent.
-func (st *stream) ended() bool { return st.until != nil && st.asm.last.set.contains(st.until) }
+// reachedEnd reports whether everything up to the span's end was sent.
+func (st *stream) reachedEnd() bool { return st.until != nil && st.asm.last.set.contains(st.until) }
 
 // send hands a batch over.
 func (st *stream) send(b capture.Batch) error {
 	if !st.src.resume.Trim(&b) {
 		return nil
 	}
-	st.src.log.Offer(b.Position)
+	st.src.acks.Offer(b.Position)
 	select {
 	case st.out <- b:
 	default:
-		if err := st.sendSlowly(b); err != nil {
+		if err := st.sendBlocking(b); err != nil {
 			return err
 		}
 	}
@@ -126,15 +126,15 @@ func (st *stream) send(b capture.Batch) error {
 }
 
 func (st *stream) sent(b *capture.Batch) {
-	st.aliveAt = st.asm.reader.at
+	st.aliveAt = st.asm.reader.receivedAt
 	st.src.resume.Sent(len(b.Items), b.Position)
 	st.progress = true
 }
 
-// sendSlowly waits for the receiver. What comes meanwhile is read ahead, up to a
+// sendBlocking waits for the receiver. What comes meanwhile is read ahead, up to a
 // bound, so that a connection that ends is noticed.
-func (st *stream) sendSlowly(b capture.Batch) error {
-	soon := time.NewTimer(pauseUnwatched)
+func (st *stream) sendBlocking(b capture.Batch) error {
+	soon := time.NewTimer(watchDelay)
 	defer soon.Stop()
 	select {
 	case st.out <- b:
@@ -143,37 +143,37 @@ func (st *stream) sendSlowly(b capture.Batch) error {
 		return st.ctx.Err()
 	case <-soon.C:
 	}
-	ended, stop := st.dump.conn.ahead()
+	ended, stop := st.dump.conn.prefetch()
 	defer stop()
 	var shutdown <-chan struct{}
 	if st.src.server.flavour == mariaDB { // see the package's text
-		listening, stopListening := st.src.listen(st.ctx)
+		listening, stopListening := st.src.watchShutdown(st.ctx)
 		defer stopListening()
 		shutdown = listening
 	}
-	late := time.NewTimer(pauseKept)
+	late := time.NewTimer(pauseTimeout)
 	defer late.Stop()
 	select {
 	case st.out <- b:
 		return nil
 	case <-ended:
-		return errLost
+		return errConnectionLost
 	case <-shutdown:
 		return errShutdown
 	case <-late.C:
-		st.waiting = &b
+		st.pendingBatch = &b
 		return errPaused
 	case <-st.ctx.Done():
 		return st.ctx.Err()
 	}
 }
 
-// sendWaiting hands over the batch that was waiting when the dump was given up.
-func (st *stream) sendWaiting() error {
+// sendPending hands over the batch that was waiting when the dump was given up.
+func (st *stream) sendPending() error {
 	select {
-	case st.out <- *st.waiting:
-		st.sent(st.waiting)
-		st.waiting = nil
+	case st.out <- *st.pendingBatch:
+		st.sent(st.pendingBatch)
+		st.pendingBatch = nil
 		return nil
 	case <-st.ctx.Done():
 		return st.ctx.Err()
@@ -185,27 +185,27 @@ func (st *stream) sendWaiting() error {
 // transaction that was sent in part is complete.
 func (st *stream) sendIdle(now time.Time) {
 	due := &st.asm.idle
-	if due.since.IsZero() || now.Before(st.idleAt) || !due.foreign && now.Sub(due.since) < ownEvery || st.src.resume.Partly() {
+	if due.since.IsZero() || now.Before(st.idleAt) || !due.foreign && now.Sub(due.since) < ownIdleInterval || st.src.resume.MidTransaction() {
 		return
 	}
-	st.idleAt = now.Add(idleEvery)
-	b := capture.Batch{Position: st.asm.last.position()}
+	st.idleAt = now.Add(idleInterval)
+	b := capture.Batch{Position: st.asm.last.format()}
 	if !st.src.resume.Trim(&b) {
 		return
 	}
-	st.src.log.Offer(b.Position)
+	st.src.acks.Offer(b.Position)
 	select {
 	case st.out <- b:
 		st.sent(&b)
-		*due = idle{}
+		*due = idleState{}
 	default:
 	}
 }
 
-// sayAlive lets a receiver that is there know that the server is, where nothing else
+// sendAlive lets a receiver that is there know that the server is, where nothing else
 // has for a while: it is idle, or a long transaction of others is on its way.
-func (st *stream) sayAlive(now time.Time) {
-	if !st.connected || now.Sub(st.aliveAt) < aliveEvery {
+func (st *stream) sendAlive(now time.Time) {
+	if !st.connected || now.Sub(st.aliveAt) < aliveInterval {
 		return
 	}
 	select {

@@ -15,38 +15,38 @@ import (
 
 // table is an outbox table as Open found it, with the outboxes over it.
 type table struct {
-	schema, name string
-	outboxes     []*store.Outbox
-	columns      []described
-	stale        bool // a statement may have changed it since
-	replaced     bool // it may have a unique key without the id: see layout.renamed
+	schema, name      string
+	outboxes          []*store.Outbox
+	columns           []columnInfo
+	stale             bool // a statement may have changed it since
+	hasOtherUniqueKey bool // it may have a unique key without the id: see layout.renamed
 }
 
-// described is a column as the server describes it.
-type described struct {
+// columnInfo is a column as the server describes it.
+type columnInfo struct {
 	name     string
 	dataType string // such as varchar
 	fullType string // such as enum('a','b') or bigint unsigned
 	charset  string // "" for what is no text
 }
 
-// holdsBytes reports whether the column holds bytes and no text.
-func (c *described) holdsBytes() bool {
+// isBinary reports whether the column holds bytes and no text.
+func (c *columnInfo) isBinary() bool {
 	return strings.HasSuffix(c.dataType, "binary") || strings.HasSuffix(c.dataType, "blob")
 }
 
 // tables finds the tables that the log is read for.
 type tables struct {
-	folded   bool // the server knows names in small letters only
-	byKey    map[string]*table
-	marks    string
-	charsets *charsets
+	foldCase  bool // the server knows names in small letters only
+	byKey     map[string]*table
+	markerKey string
+	charsets  *charsets
 }
 
 // keyOf is how a TABLE_MAP event holds the name of a table: schema, 0, the length
 // of the table's name, the name.
 func (t *tables) keyOf(schema, name string) string {
-	if t.folded {
+	if t.foldCase {
 		schema, name = strings.ToLower(schema), strings.ToLower(name)
 	}
 	return schema + "\x00" + string([]byte{byte(len(name))}) + name
@@ -66,8 +66,8 @@ func (t *tables) list() []*table {
 
 // findTables looks the outboxes' tables up.
 func (s *Source) findTables(ctx context.Context, sv *server, wrong *fault.List) (*tables, error) {
-	t := &tables{folded: sv.setting("lower_case_table_names") != "0", byKey: map[string]*table{}}
-	t.marks = t.keyOf(s.database(), markTable)
+	t := &tables{foldCase: sv.setting("lower_case_table_names") != "0", byKey: map[string]*table{}}
+	t.markerKey = t.keyOf(s.database(), markTable)
 	t.charsets = newCharsets()
 	t.charsets.load = func(name string) (*charset, error) { return s.loadCharset(ctx, name) }
 	for i := range s.cfg.Outboxes {
@@ -80,12 +80,12 @@ func (s *Source) findTables(ctx context.Context, sv *server, wrong *fault.List) 
 				return nil, err
 			}
 			if len(tb.columns) == 0 {
-				wrong.Add(fault.Fault{Subject: notATable, Problem: fmt.Sprintf("outbox %s: there is no table %s, or the role may not see it", o.Name, mystore.TableName(o)),
-					How: "create it, correct the name, or name its schema"})
+				wrong.Add(fault.Fault{Subject: subjectNoTable, Problem: fmt.Sprintf("outbox %s: there is no table %s, or the role may not see it", o.Name, mystore.TableName(o)),
+					Instructions: "create it, correct the name, or name its schema"})
 				wrong.Fatal = true
 				continue
 			}
-			if err := s.checkHistory(ctx, sv, tb, wrong); err != nil {
+			if err := s.checkSystemVersioned(ctx, sv, tb, wrong); err != nil {
 				return nil, err
 			}
 			t.byKey[key] = tb
@@ -106,8 +106,8 @@ func (s *Source) findTables(ctx context.Context, sv *server, wrong *fault.List) 
 	return t, nil
 }
 
-// notATable is the subject of faults that the store finds as well.
-const notATable = "no table"
+// subjectNoTable is the subject of faults that the store finds as well.
+const subjectNoTable = "no table"
 
 const describeSQL = `SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, COALESCE(CHARACTER_SET_NAME, '')
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? ORDER BY ORDINAL_POSITION`
@@ -119,9 +119,9 @@ func (s *Source) describe(ctx context.Context, t *table) error {
 		return fmt.Errorf("describe table %s.%s: %w", t.schema, t.name, mystore.Explain(err))
 	}
 	defer func() { _ = rows.Close() }()
-	var columns []described
+	var columns []columnInfo
 	for rows.Next() {
-		var c described
+		var c columnInfo
 		if err := rows.Scan(&c.name, &c.dataType, &c.fullType, &c.charset); err != nil {
 			return fmt.Errorf("describe table %s.%s: %w", t.schema, t.name, err)
 		}
@@ -147,34 +147,34 @@ GROUP BY INDEX_NAME HAVING SUM(COALESCE(COLUMN_NAME = ?, 0)) = 0`
 // describeKeys finds out whether rows of a table can be replaced by another key
 // than the id.
 func (s *Source) describeKeys(ctx context.Context, t *table, id string) error {
-	keys, err := s.control.strings(ctx, keysSQL, t.schema, t.name, id)
+	keys, err := s.control.queryStrings(ctx, keysSQL, t.schema, t.name, id)
 	if err != nil {
 		return fmt.Errorf("describe the keys of table %s.%s: %w", t.schema, t.name, mystore.Explain(err))
 	}
-	t.replaced = t.replaced || len(keys) > 0
+	t.hasOtherUniqueKey = t.hasOtherUniqueKey || len(keys) > 0
 	return nil
 }
 
-// checkHistory finds out that MariaDB keeps the history of a table.
-func (s *Source) checkHistory(ctx context.Context, sv *server, t *table, wrong *fault.List) error {
+// checkSystemVersioned finds out that MariaDB keeps the history of a table.
+func (s *Source) checkSystemVersioned(ctx context.Context, sv *server, t *table, wrong *fault.List) error {
 	if sv.flavour != mariaDB {
 		return nil
 	}
-	versioned, err := s.control.strings(ctx, versionedSQL, t.schema, t.name)
+	versioned, err := s.control.queryStrings(ctx, versionedSQL, t.schema, t.name)
 	if err != nil {
 		return fmt.Errorf("describe table %s.%s: %w", t.schema, t.name, mystore.Explain(err))
 	}
 	if len(versioned) > 0 {
 		name := mystore.Ident(t.schema, t.name)
 		wrong.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("table %s is system-versioned: the binlog shows each version of a row as a new row", name),
-			Statements: []string{"ALTER TABLE " + name + " DROP SYSTEM VERSIONING;"}, How: "as its owner (the history goes), or poll"})
+			Statements: []string{"ALTER TABLE " + name + " DROP SYSTEM VERSIONING;"}, Instructions: "as its owner (the history goes), or poll"})
 	}
 	return nil
 }
 
 // column finds a column; nil if there is none. The server does not tell capitals
 // from small letters in names of columns.
-func (t *table) column(name string) *described {
+func (t *table) column(name string) *columnInfo {
 	for i := range t.columns {
 		if strings.EqualFold(t.columns[i].name, name) {
 			return &t.columns[i]
@@ -207,11 +207,11 @@ func (t *table) check(cs *charsets, wrong *fault.List) error {
 	for i := range t.columns {
 		if c := &t.columns[i]; strings.Contains(c.fullType, "COMPRESSED") { // MariaDB
 			wrong.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("outbox %s: column %s of table %s is COMPRESSED, and the binlog holds such a table's rows in a form that the relay does not read",
-				t.outboxes[0].Name, mystore.Ident(c.name), mystore.TableName(t.outboxes[0])), How: "take COMPRESSED off the column, or poll"})
+				t.outboxes[0].Name, mystore.Ident(c.name), mystore.TableName(t.outboxes[0])), Instructions: "take COMPRESSED off the column, or poll"})
 		}
 	}
 	for _, o := range t.outboxes {
-		for _, name := range logged.Columns(&o.Layout.Columns) {
+		for _, name := range logged.CapturedColumns(&o.Layout.Columns) {
 			c := t.column(name)
 			if c == nil {
 				continue // the store says so, and names every one
@@ -221,14 +221,14 @@ func (t *table) check(cs *charsets, wrong *fault.List) error {
 				return err
 			}
 			if why != "" {
-				wrong.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("outbox %s: column %s (%s) of table %s %s", o.Name, mystore.Ident(c.name), o.Layout.Key(name), mystore.TableName(o), why), How: how})
+				wrong.Add(fault.Fault{Subject: "tables", Problem: fmt.Sprintf("outbox %s: column %s (%s) of table %s %s", o.Name, mystore.Ident(c.name), o.Layout.ConfigKey(name), mystore.TableName(o), why), Instructions: how})
 			}
 		}
 	}
 	return nil
 }
 
-func (c *described) unreadable(cs *charsets) (why, how string, err error) {
+func (c *columnInfo) unreadable(cs *charsets) (why, how string, err error) {
 	if isUnreadable(c.dataType) {
 		return "is of type " + c.dataType + ", which the relay does not read out of the binlog", "name another column, or poll", nil
 	}

@@ -20,20 +20,20 @@ func (s *Source) Tap(ctx context.Context, out chan<- capture.Batch, begun func()
 	if err != nil {
 		return err
 	}
-	now, err := s.executed(ctx, sv)
+	now, err := s.executedGTIDs(ctx, sv)
 	if err != nil {
 		return err
 	}
-	from := place{set: now}
-	s.begin(sv, from.position(), from)
+	from := binlogPosition{set: now}
+	s.resetState(sv, from.format(), from)
 	id := anyServerID()
 	for {
-		r := &run{source: s, serverID: id, from: from, out: out, begun: begun}
+		r := &dumpRun{source: s, serverID: id, from: from, out: out, onStart: begun}
 		err := r.read(ctx)
 		if !errors.Is(err, errPaused) {
-			return s.explainColumns(ctx, err)
+			return s.explainMissingColumns(ctx, err)
 		}
-		if from, err = s.start(from.position()); err != nil {
+		if from, err = s.resumePosition(from.format()); err != nil {
 			return err
 		}
 		begun = nil

@@ -153,7 +153,7 @@ func (d *database) stream1(t *testing.T, boxes []store.Outbox, write func()) []s
 	cfg.Outboxes = boxes
 	src := newSource(t, cfg)
 	defer src.Close()
-	o := capturetest.Anew(t, src, d.tables())
+	o := capturetest.OpenWithoutCheckpoint(t, src, d.tables())
 	write()
 	if err := src.Mark(t.Context(), "end"); err != nil {
 		t.Fatal(err)
@@ -200,7 +200,7 @@ func (d *database) compare(t *testing.T, boxes []store.Outbox, got []store.Item)
 	}
 	read := 0
 	for i := range boxes {
-		want, err := view.Unsettled(t.Context(), store.Unsettled{Outbox: boxes[i].Name, Limit: 10000})
+		want, err := view.Unsettled(t.Context(), store.UnsettledQuery{Outbox: boxes[i].Name, Limit: 10000})
 		if err != nil {
 			t.Fatalf("%s: %v", boxes[i].Name, err)
 		}

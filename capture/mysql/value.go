@@ -49,9 +49,9 @@ func (c *column) append(dst []byte, v any) ([]byte, error) {
 	case int64:
 		switch c.typ {
 		case mysql.MYSQL_TYPE_ENUM:
-			return c.appendWord(dst, x)
+			return c.appendEnum(dst, x)
 		case mysql.MYSQL_TYPE_SET:
-			return c.appendWords(dst, uint64(x))
+			return c.appendSet(dst, uint64(x))
 		}
 		return c.appendInt(dst, x, 64)
 	case int: // YEAR
@@ -68,32 +68,32 @@ func (c *column) appendInt(dst []byte, n int64, bits int) ([]byte, error) {
 	return strconv.AppendInt(dst, n, 10), nil
 }
 
-// appendWord writes an ENUM's word; 0 is the empty word of a value that was none.
-func (c *column) appendWord(dst []byte, n int64) ([]byte, error) {
+// appendEnum writes an ENUM's word; 0 is the empty word of a value that was none.
+func (c *column) appendEnum(dst []byte, n int64) ([]byte, error) {
 	switch {
 	case n == 0:
 		return dst, nil
-	case n > int64(len(c.words)):
-		return dst, fmt.Errorf("column %s has the value number %d of an ENUM of %d", mystore.Ident(c.name), n, len(c.words))
+	case n > int64(len(c.members)):
+		return dst, fmt.Errorf("column %s has the value number %d of an ENUM of %d", mystore.Ident(c.name), n, len(c.members))
 	}
-	return append(dst, c.words[n-1]...), nil
+	return append(dst, c.members[n-1]...), nil
 }
 
-// appendWords writes a SET's words.
-func (c *column) appendWords(dst []byte, bits uint64) ([]byte, error) {
+// appendSet writes a SET's words.
+func (c *column) appendSet(dst []byte, bits uint64) ([]byte, error) {
 	first := true
 	for i := 0; bits != 0; i, bits = i+1, bits>>1 {
 		if bits&1 == 0 {
 			continue
 		}
-		if i >= len(c.words) {
-			return dst, fmt.Errorf("column %s has the value number %d of a SET of %d", mystore.Ident(c.name), i+1, len(c.words))
+		if i >= len(c.members) {
+			return dst, fmt.Errorf("column %s has the value number %d of a SET of %d", mystore.Ident(c.name), i+1, len(c.members))
 		}
 		if !first {
 			dst = append(dst, ',')
 		}
 		first = false
-		dst = append(dst, c.words[i]...)
+		dst = append(dst, c.members[i]...)
 	}
 	return dst, nil
 }

@@ -25,11 +25,11 @@ type Config struct {
 	// Room is what the lanes have room for: a payload above its share of the bytes is
 	// left in its table, and what one read finds is a small part of them. The zero
 	// Bound is none.
-	Room store.Bound
+	Room store.ReadLimit
 }
 
-// part is by how much less than the room one read may find: more than one is on its way.
-const part = 16
+// roomDivisor is by how much less than the room one read may find: more than one is on its way.
+const roomDivisor = 16
 
 // Backoff stretches the interval of an outbox while its reads find nothing.
 type Backoff struct {
@@ -78,10 +78,10 @@ func (c *Config) Validate() error {
 type Lanes interface {
 	// Held returns the ids of an outbox that lanes hold.
 	Held(outbox string) []string
-	// Standing returns the lanes of an outbox whose rows are to be left out. It is
+	// ExcludedLanes returns the lanes of an outbox whose rows are to be left out. It is
 	// asked before Held: rows that Held names then, of a lane that it did not name,
 	// are the first of their lane.
-	Standing(outbox string) []store.LaneKey
+	ExcludedLanes(outbox string) []store.LaneKey
 	// Unload lets go of rows of standing lanes, which Held then does not return.
 	// It is called while no row of the outbox is on its way.
 	Unload(outbox string)
@@ -101,8 +101,8 @@ func (f HeldFunc) Held(outbox string) []string {
 	return f(outbox)
 }
 
-// Standing implements Lanes.
-func (HeldFunc) Standing(string) []store.LaneKey { return nil }
+// ExcludedLanes implements Lanes.
+func (HeldFunc) ExcludedLanes(string) []store.LaneKey { return nil }
 
 // Unload implements Lanes.
 func (HeldFunc) Unload(string) {}
@@ -112,12 +112,12 @@ func (HeldFunc) Room(string) int { return math.MaxInt }
 
 // Source reads tables.
 type Source struct {
-	cfg    Config
-	views  store.Viewer
-	lanes  Lanes
-	resume capture.Resume
-	way    []load // on the way to the lanes, also after a read that failed
-	woken  chan struct{}
+	cfg      Config
+	views    store.Viewer
+	lanes    Lanes
+	resume   capture.Resume
+	inFlight []sentBatch // on the way to the lanes, also after a read that failed
+	woken    chan struct{}
 
 	mu    sync.Mutex
 	marks []string // asked for, not yet brought back
@@ -132,8 +132,8 @@ func New(cfg Config, views store.Viewer, lanes Lanes) *Source {
 }
 
 // Open has nothing to find: every read shows what is there.
-func (s *Source) Open(context.Context, store.Checkpoint, capture.Tables) (capture.Opening, error) {
-	return capture.Opening{Origin: "poll"}, nil
+func (s *Source) Open(context.Context, store.Checkpoint, capture.Tables) (capture.OpenResult, error) {
+	return capture.OpenResult{Origin: "poll"}, nil
 }
 
 // Run reads at once, then as often as the package's text says. A failed read ends
@@ -141,11 +141,11 @@ func (s *Source) Open(context.Context, store.Checkpoint, capture.Tables) (captur
 func (s *Source) Run(ctx context.Context, _ capture.Span, out chan<- capture.Batch) error {
 	s.resume.Reset("") // what is unsettled is read again; there is no place to resume at
 	s.resume.Start(s, "")
-	r := reading{Source: s, sender: sender{out: out, resume: &s.resume, way: s.way}}
-	defer func() { s.way = r.sender.way }()
+	r := pollRun{Source: s, sender: sender{out: out, resume: &s.resume, inFlight: s.inFlight}}
+	defer func() { s.inFlight = r.sender.inFlight }()
 	now := time.Now()
 	for i := range s.cfg.Outboxes {
-		r.turns = append(r.turns, &turn{outbox: s.cfg.Outboxes[i].Name, due: now})
+		r.schedules = append(r.schedules, &schedule{outbox: s.cfg.Outboxes[i].Name, due: now})
 	}
 	wait := time.NewTimer(0)
 	defer wait.Stop()
@@ -163,29 +163,29 @@ func (s *Source) Run(ctx context.Context, _ capture.Span, out chan<- capture.Bat
 			}
 			return err
 		}
-		wait.Reset(r.pause(time.Now()))
+		wait.Reset(r.untilNext(time.Now()))
 	}
 }
 
-// reading is one run.
-type reading struct {
+// pollRun is one run.
+type pollRun struct {
 	*Source
 	sender
-	turns     []*turn
+	schedules []*schedule
 	connected bool
 }
 
-func (r *reading) wake(now time.Time) {
-	for _, t := range r.turns {
+func (r *pollRun) wake(now time.Time) {
+	for _, t := range r.schedules {
 		t.wake(now)
 	}
 }
 
-// pause is how long no outbox is to be asked for.
-func (r *reading) pause(now time.Time) time.Duration {
-	next := r.turns[0].next(now)
-	for _, t := range r.turns[1:] {
-		if at := t.next(now); at.Before(next) {
+// untilNext is how long no outbox is to be asked for.
+func (r *pollRun) untilNext(now time.Time) time.Duration {
+	next := r.schedules[0].nextCheck(now)
+	for _, t := range r.schedules[1:] {
+		if at := t.nextCheck(now); at.Before(next) {
 			next = at
 		}
 	}
@@ -194,19 +194,19 @@ func (r *reading) pause(now time.Time) time.Duration {
 
 // read reads each outbox whose turn it is once, in one view, and sends what it
 // found once the view is closed.
-func (r *reading) read(ctx context.Context) error {
-	asked := r.asked() // before the view, which shows what had committed by then
+func (r *pollRun) read(ctx context.Context) error {
+	asked := r.pendingMarks() // before the view, which shows what had committed by then
 	if len(asked) > 0 {
 		r.wake(time.Now())
 	}
-	turns := r.ready(time.Now())
+	turns := r.dueSchedules(time.Now())
 	if len(turns) == 0 {
-		return r.push(ctx)
+		return r.sendBarrierAfterRows(ctx)
 	}
-	if err := r.settle(ctx); err != nil {
+	if err := r.sendBarrier(ctx); err != nil {
 		return err
 	}
-	found, full, err := r.find(ctx, turns)
+	found, full, err := r.readRows(ctx, turns)
 	if err != nil {
 		return err
 	}
@@ -215,29 +215,29 @@ func (r *reading) read(ctx context.Context) error {
 			return err
 		}
 	}
-	if full || len(turns) < len(r.turns) || len(asked) == 0 {
+	if full || len(turns) < len(r.schedules) || len(asked) == 0 {
 		return nil // markers come behind everything that was there
 	}
 	if err := r.send(ctx, capture.Batch{Marks: asked}); err != nil {
 		return err
 	}
-	r.brought(len(asked))
+	r.dropMarks(len(asked))
 	return nil
 }
 
-// ready returns the outboxes to read now: their turn has come, and there is room
+// dueSchedules returns the outboxes to read now: their turn has come, and there is room
 // for a batch of each, or for a part of one. So all that is sent is taken, and
 // nothing waits on its way for rows that do not move. Those that had no room are
 // asked first the next time, or what one has would never leave room for another.
-func (r *reading) ready(now time.Time) (turns []*turn) {
-	coming := r.coming()
-	var others []*turn
-	for _, t := range r.turns {
-		t.full = false
-		if t.asks(now, r.lanes) {
+func (r *pollRun) dueSchedules(now time.Time) (turns []*schedule) {
+	coming := r.inFlightRows()
+	var others []*schedule
+	for _, t := range r.schedules {
+		t.noRoom = false
+		if t.isDue(now, r.lanes) {
 			room := r.lanes.Room(t.outbox) - coming
 			if room <= 0 {
-				coming -= r.unload()
+				coming -= r.evict()
 				room = r.lanes.Room(t.outbox) - coming
 			}
 			if room > 0 {
@@ -245,30 +245,30 @@ func (r *reading) ready(now time.Time) (turns []*turn) {
 				coming += r.cfg.BatchSize
 				continue
 			}
-			t.full = true
+			t.noRoom = true
 		}
 		others = append(others, t)
 	}
-	r.turns = append(others, turns...)
+	r.schedules = append(others, turns...)
 	return turns
 }
 
-// unload lets go of rows in memory that do not move, and returns how many rows
+// evict lets go of rows in memory that do not move, and returns how many rows
 // have come to the lanes meanwhile.
-func (r *reading) unload() (landed int) {
-	landed = r.landed(r.lanes.Held)
-	if r.coming() > 0 {
+func (r *pollRun) evict() (landed int) {
+	landed = r.dropLanded(r.lanes.Held)
+	if r.inFlightRows() > 0 {
 		return landed
 	}
-	for _, t := range r.turns {
+	for _, t := range r.schedules {
 		r.lanes.Unload(t.outbox)
 	}
 	return landed
 }
 
-// find reads what no lane holds, and reports whether an outbox may have more. It
+// readRows reads what no lane holds, and reports whether an outbox may have more. It
 // keeps no view open while a full lane waits.
-func (r *reading) find(ctx context.Context, turns []*turn) (found []capture.Batch, full bool, err error) {
+func (r *pollRun) readRows(ctx context.Context, turns []*schedule) (found []capture.Batch, full bool, err error) {
 	view, err := r.views.View(ctx, "")
 	if err != nil {
 		return nil, false, err
@@ -286,8 +286,8 @@ func (r *reading) find(ctx context.Context, turns []*turn) (found []capture.Batc
 			return nil, false, err
 		}
 		now := time.Now()
-		t.took(&r.cfg, len(items), q.More(items), now.Sub(began), now)
-		full = full || q.More(items)
+		t.recordRead(&r.cfg, len(items), q.MayHaveMore(items), now.Sub(began), now)
+		full = full || q.MayHaveMore(items)
 		if len(items) == 0 {
 			continue
 		}
@@ -300,17 +300,17 @@ func (r *reading) find(ctx context.Context, turns []*turn) (found []capture.Batc
 }
 
 // query asks for what an outbox may give now.
-func (r *reading) query(t *turn) store.Unsettled {
+func (r *pollRun) query(t *schedule) store.UnsettledQuery {
 	// The rows on their way first: they come to the lanes meanwhile.
-	held := r.onTheWay(t.outbox)
+	held := r.inFlightIDs(t.outbox)
 	if len(held) == 0 {
 		r.lanes.Unload(t.outbox)
 	}
-	t.left = r.lanes.Standing(t.outbox)
+	t.excluded = r.lanes.ExcludedLanes(t.outbox)
 	held = append(held, r.lanes.Held(t.outbox)...)
-	q := r.cfg.Room.Read(t.outbox)
-	q.Limit, q.MaxBytes = r.cfg.BatchSize, (q.MaxBytes+part-1)/part
-	q.Held, q.Except = held, t.left
+	q := r.cfg.Room.Query(t.outbox)
+	q.Limit, q.MaxBytes = r.cfg.BatchSize, (q.MaxBytes+roomDivisor-1)/roomDivisor
+	q.ExcludeIDs, q.ExcludeLanes = held, t.excluded
 	return q
 }
 
@@ -318,8 +318,8 @@ func (r *reading) query(t *turn) store.Unsettled {
 func (s *Source) Acknowledge(store.Position) {}
 
 // Retained returns zero: there is no log to keep.
-func (s *Source) Retained(context.Context) (capture.Retained, error) {
-	return capture.Retained{}, nil
+func (s *Source) Retained(context.Context) (capture.RetainedLog, error) {
+	return capture.RetainedLog{}, nil
 }
 
 // Mark asks for a marker behind what the next full reading finds, and wakes the
@@ -346,13 +346,13 @@ func (s *Source) Compare(_, _ store.Position) int { return 0 }
 // Resume returns whether something was sent; a run begins anew each time.
 func (s *Source) Resume() *capture.Resume { return &s.resume }
 
-func (s *Source) asked() []string {
+func (s *Source) pendingMarks() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.marks)
 }
 
-func (s *Source) brought(n int) {
+func (s *Source) dropMarks(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.marks = s.marks[n:]

@@ -31,7 +31,7 @@ const createOdd = `CREATE TABLE "Out ""Box""" (
 	"table" timestamptz NOT NULL DEFAULT now(), "Meta 'data'" jsonb, "select" text, "Order" text PRIMARY KEY,
 	"größe" timestamp, "deliveredAt" timestamptz, "$1" bigint NOT NULL DEFAULT 0)`
 
-func oddNames(name string) []store.Outbox { return []store.Outbox{capturetest.OddNames(name)} }
+func oddNames(name string) []store.Outbox { return []store.Outbox{capturetest.QuotedNames(name)} }
 
 type database struct {
 	url      string
@@ -50,7 +50,7 @@ func (source) Close() {}
 
 func (d *database) Viewer(*testing.T) store.Viewer { return d.views }
 func (d *database) Unrelated(*testing.T)           {}
-func (d *database) Cut(*testing.T)                 {}
+func (d *database) Disconnect(*testing.T)          {}
 
 func (d *database) Begin(t *testing.T, rows ...capturetest.Row) func(commit bool) {
 	t.Helper()
@@ -89,7 +89,7 @@ func TestSuite(t *testing.T) {
 	for _, version := range servers.Versions() {
 		t.Run("PostgreSQL "+strconv.Itoa(version), func(t *testing.T) {
 			capturetest.Run(t, harness(version, createTable, outboxes))
-			capturetest.RunAlone(t, harness(version, createTable, outboxes))
+			capturetest.RunIsolated(t, harness(version, createTable, outboxes))
 			t.Run("odd names", func(t *testing.T) { capturetest.RunLayout(t, harness(version, createOdd, oddNames)) })
 		})
 	}

@@ -82,19 +82,19 @@ func (r *receiver) wait(t *testing.T, what string, fulfilled func() bool) {
 
 type watch struct{}
 
-func (watch) Claimed(store.ClaimResult, int)                          {}
-func (watch) Requested(dispatch.Request, *sink.Result, time.Duration) {}
-func (watch) Suspected([]dispatch.Suspicion)                          {}
-func (watch) Stalled(*dispatch.LaneInfo)                              {}
-func (watch) Settled(*store.Item, *store.Outcome)                     {}
-func (watch) Vanished([]*store.Item)                                  {}
-func (watch) RowsParked(int)                                          {}
-func (watch) Unparkable(*store.Item, error)                           {}
-func (watch) Parkable()                                               {}
-func (watch) StoreFailed(string, error)                               {}
-func (watch) Refused(store.Ref, string, error)                        {}
-func (watch) Connected()                                              {}
-func (watch) Lost(error, time.Duration)                               {}
+func (watch) Claimed(store.ClaimResult, int)                              {}
+func (watch) Requested(dispatch.RequestInfo, *sink.Result, time.Duration) {}
+func (watch) BreakersChanged([]dispatch.OpenBreaker)                      {}
+func (watch) Stalled(*dispatch.LaneInfo)                                  {}
+func (watch) Settled(*store.Item, *store.Outcome)                         {}
+func (watch) Vanished([]*store.Item)                                      {}
+func (watch) RowsSpilled(int)                                             {}
+func (watch) RowUnspillable(*store.Item, error)                           {}
+func (watch) UnspillableCleared()                                         {}
+func (watch) StoreFailed(string, error)                                   {}
+func (watch) Refused(store.Ref, string, error)                            {}
+func (watch) Connected()                                                  {}
+func (watch) Disconnected(error, time.Duration)                           {}
 
 // pollingRelay is a polling relay of one outbox on PostgreSQL.
 type pollingRelay struct {
@@ -114,7 +114,7 @@ func startRelay(t *testing.T, url string, cfg poll.Config, dcfg dispatch.Config)
 	if err := st.Install(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	epoch, err := st.Lead(t.Context())
+	epoch, err := st.AcquireLeadership(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

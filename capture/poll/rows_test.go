@@ -84,12 +84,12 @@ func TestRequeued(t *testing.T) {
 // large is tables whose rows take all the bytes that a read may have.
 type large struct {
 	*memory
-	asked []store.Unsettled
+	asked []store.UnsettledQuery
 }
 
 func (l *large) View(context.Context, string) (store.View, error) { return l, nil }
 
-func (l *large) Unsettled(_ context.Context, q store.Unsettled) ([]store.Item, error) {
+func (l *large) Unsettled(_ context.Context, q store.UnsettledQuery) ([]store.Item, error) {
 	l.asked = append(l.asked, q)
 	if len(l.asked) > 2 {
 		return nil, nil
@@ -103,7 +103,7 @@ func TestBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tables, out := &large{memory: newMemory()}, make(chan capture.Batch)
 		cfg := config(10, "shop")
-		cfg.Room = store.Bound{Rows: 100, Bytes: 64_000}
+		cfg.Room = store.ReadLimit{Rows: 100, Bytes: 64_000}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- poll.New(cfg, tables, poll.HeldFunc(nil)).Run(ctx, capture.Span{}, out) }()

@@ -21,15 +21,15 @@ type assembler struct {
 	maxRows    int
 	maxBytes   int
 
-	open      bool
-	leaveOut  bool
-	done      bool // until was reached
-	xid       store.Txn
-	committed time.Time
-	items     []store.Item
-	expected  int // how many there may be
-	bytes     int
-	marks     []string
+	open       bool
+	skip       bool
+	reachedEnd bool // until was reached
+	xid        store.Txn
+	committed  time.Time
+	items      []store.Item
+	expected   int // how many there may be
+	bytes      int
+	marks      []string
 
 	tuple  tuple
 	reader itemReader
@@ -61,9 +61,9 @@ func (a *assembler) message(wal []byte) (b capture.Batch, ready bool, err error)
 	case msgInsert:
 		return a.insert(body)
 	case msgMessage:
-		return b, false, a.logical(body)
+		return b, false, a.logicalMessage(body)
 	case msgType:
-		return b, false, a.typ(body)
+		return b, false, a.typeMessage(body)
 	case msgOrigin, msgTruncate, msgUpdate, msgDelete:
 		return b, false, nil // not rows of an outbox
 	}
@@ -79,12 +79,12 @@ func (a *assembler) begin(body []byte) error {
 		return fmt.Errorf("pgoutput: a Begin message inside a transaction")
 	}
 	if a.until != 0 && m.commit >= a.until {
-		a.done = true
+		a.reachedEnd = true
 		return nil
 	}
 	// Positions are ends of records, so a commit record that begins before one
 	// also ends there or before.
-	a.open, a.leaveOut = true, m.commit < a.after
+	a.open, a.skip = true, m.commit < a.after
 	a.xid, a.committed = store.Txn(m.xid), m.committed
 	return nil
 }
@@ -97,9 +97,9 @@ func (a *assembler) commit(body []byte) (capture.Batch, bool, error) {
 	if !a.open {
 		return capture.Batch{}, false, fmt.Errorf("pgoutput: a Commit message outside a transaction")
 	}
-	b := capture.Batch{Position: position(end), Items: a.items, Marks: a.marks}
-	ready := !a.leaveOut
-	a.open, a.leaveOut = false, false
+	b := capture.Batch{Position: formatLSN(end), Items: a.items, Marks: a.marks}
+	ready := !a.skip
+	a.open, a.skip = false, false
 	a.items, a.bytes, a.marks = nil, 0, nil
 	a.expected = len(b.Items) // transactions are often alike
 	return b, ready, nil
@@ -118,9 +118,9 @@ func (a *assembler) relation(body []byte) error {
 	return nil
 }
 
-// typ learns of the types over bytea. The server names them, by the type that
+// typeMessage learns of the types over bytea. The server names them, by the type that
 // they are a domain over, before each relation that has one.
-func (a *assembler) typ(body []byte) error {
+func (a *assembler) typeMessage(body []byte) error {
 	m, err := parseType(body)
 	if err == nil && m.schema == "" && m.name == "bytea" {
 		a.tables.bytea[m.oid] = true
@@ -140,7 +140,7 @@ func (a *assembler) insert(body []byte) (part capture.Batch, ready bool, err err
 	if !known {
 		return part, false, fmt.Errorf("pgoutput: a row of relation %d, which no Relation message described", oid)
 	}
-	if rel == nil || a.leaveOut {
+	if rel == nil || a.skip {
 		return part, false, nil
 	}
 	if len(a.tuple.values) != rel.columns {
@@ -172,9 +172,9 @@ func (a *assembler) insert(body []byte) (part capture.Batch, ready bool, err err
 	return part, ready, nil
 }
 
-// logical keeps the markers. Messages of all prefixes arrive, also other
+// logicalMessage keeps the markers. Messages of all prefixes arrive, also other
 // programs'.
-func (a *assembler) logical(body []byte) error {
+func (a *assembler) logicalMessage(body []byte) error {
 	m, err := parseMessage(body)
 	if err != nil {
 		return err
@@ -185,10 +185,10 @@ func (a *assembler) logical(body []byte) error {
 	if !a.open {
 		return fmt.Errorf("pgoutput: a transactional message outside a transaction")
 	}
-	if !a.leaveOut {
+	if !a.skip {
 		a.marks = append(a.marks, string(m.content))
 	}
 	return nil
 }
 
-func position(lsn pglogrepl.LSN) store.Position { return store.Position(lsn.String()) }
+func formatLSN(lsn pglogrepl.LSN) store.Position { return store.Position(lsn.String()) }

@@ -56,8 +56,8 @@ func (c *Config) Validate() error {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	// The replication commands do not quote the name of the slot.
 	errs = append(errs, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, 0))
-	if strings.Contains(c.Name, keptMark) {
-		bad("the name %q holds %s, which marks slots that keep log for a checkpoint of another relay: take another name", c.Name, keptMark)
+	if strings.Contains(c.Name, retainedSlotInfix) {
+		bad("the name %q holds %s, which marks slots that keep log for a checkpoint of another relay: take another name", c.Name, retainedSlotInfix)
 	}
 	if c.MaxBatchRows < 0 || c.MaxBatchBytes < 0 {
 		bad("the bounds of a batch are %d rows and %d bytes, must not be negative", c.MaxBatchRows, c.MaxBatchBytes)

@@ -16,13 +16,13 @@ import (
 // context allows.
 type control struct {
 	config *pgx.ConnConfig
-	turn   chan struct{} // holds one token
+	sem    chan struct{} // holds one token
 	conn   *pgx.Conn
 }
 
 func newControl(config *pgx.ConnConfig) *control {
-	c := &control{config: config, turn: make(chan struct{}, 1)}
-	c.turn <- struct{}{}
+	c := &control{config: config, sem: make(chan struct{}, 1)}
+	c.sem <- struct{}{}
 	return c
 }
 
@@ -31,9 +31,9 @@ func (c *control) do(ctx context.Context, fn func(*pgx.Conn) error) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-c.turn:
+	case <-c.sem:
 	}
-	defer func() { c.turn <- struct{}{} }()
+	defer func() { c.sem <- struct{}{} }()
 	if c.conn == nil || c.conn.IsClosed() {
 		conn, err := pgx.ConnectConfig(ctx, c.config)
 		if err != nil {
@@ -50,41 +50,41 @@ func (c *control) do(ctx context.Context, fn func(*pgx.Conn) error) error {
 
 // exec runs a statement whose effect may come twice.
 func (c *control) exec(ctx context.Context, sql string, args ...any) error {
-	return c.twice(ctx, func(conn *pgx.Conn) error {
+	return c.retryOnce(ctx, func(conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, sql, args...)
 		return err
 	})
 }
 
-// twice does what may be done twice: if a session that was kept turns out to be
+// retryOnce does what may be done twice: if a session that was kept turns out to be
 // lost, fn is called again with a new one.
-func (c *control) twice(ctx context.Context, fn func(*pgx.Conn) error) error {
+func (c *control) retryOnce(ctx context.Context, fn func(*pgx.Conn) error) error {
 	run := func(conn *pgx.Conn) error {
 		err := fn(conn)
 		if err != nil && conn.IsClosed() {
-			err = &lostSession{err}
+			err = &sessionLostError{err}
 		}
 		return err
 	}
 	err := c.do(ctx, run)
-	if _, lost := err.(*lostSession); lost && ctx.Err() == nil {
+	if _, lost := err.(*sessionLostError); lost && ctx.Err() == nil {
 		err = c.do(ctx, run)
 	}
 	return err
 }
 
-type lostSession struct{ err error }
+type sessionLostError struct{ err error }
 
-func (e *lostSession) Error() string { return e.err.Error() }
-func (e *lostSession) Unwrap() error { return e.err }
+func (e *sessionLostError) Error() string { return e.err.Error() }
+func (e *sessionLostError) Unwrap() error { return e.err }
 
 // closeTimeout bounds the goodbye to a server that may not be there.
 const closeTimeout = 2 * time.Second
 
 // close ends the session once the statement that uses it has ended.
 func (c *control) close() {
-	<-c.turn
-	defer func() { c.turn <- struct{}{} }()
+	<-c.sem
+	defer func() { c.sem <- struct{}{} }()
 	if c.conn != nil {
 		c.drop()
 	}

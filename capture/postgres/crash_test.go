@@ -14,8 +14,8 @@ import (
 
 type counter struct{ connected, lost atomic.Int32 }
 
-func (c *counter) Connected()                { c.connected.Add(1) }
-func (c *counter) Lost(error, time.Duration) { c.lost.Add(1) }
+func (c *counter) Connected()                        { c.connected.Add(1) }
+func (c *counter) Disconnected(error, time.Duration) { c.lost.Add(1) }
 
 // A server that crashes and comes back is followed further, nothing twice.
 func TestServerCrash(t *testing.T) {
@@ -25,7 +25,7 @@ func TestServerCrash(t *testing.T) {
 		d := newDatabase(t, srv.URL)
 		src := newSource(t, d.config())
 		defer src.Close()
-		o := capturetest.Anew(t, src, d.tables())
+		o := capturetest.OpenWithoutCheckpoint(t, src, d.tables())
 		ctx, cancel := context.WithCancel(t.Context())
 		out, done := make(chan capture.Batch), make(chan error, 1)
 		var seen counter

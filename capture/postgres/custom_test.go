@@ -26,7 +26,7 @@ func TestCustomTable(t *testing.T) {
 		if err := d.views.Check(c); err != nil {
 			t.Fatal(err)
 		}
-		epoch, err := d.views.Lead(c)
+		epoch, err := d.views.AcquireLeadership(c)
 		if err != nil {
 			t.Fatal(err)
 		}

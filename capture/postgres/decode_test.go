@@ -150,7 +150,7 @@ func TestAssembleLeavesOut(t *testing.T) {
 	if len(got) != 1 || len(got[0].Items) != 1 || got[0].Items[0].ID != "new" {
 		t.Errorf("batches %+v", got)
 	}
-	if !a.done {
+	if !a.reachedEnd {
 		t.Error("the end was not noticed")
 	}
 }
@@ -384,8 +384,8 @@ func TestParseLSN(t *testing.T) {
 		if got, err := parseLSN(text); err != nil || got != want {
 			t.Errorf("%q is %s, %v", text, got, err)
 		}
-		if text != "" && position(want) != text {
-			t.Errorf("%q comes back as %q", text, position(want))
+		if text != "" && formatLSN(want) != text {
+			t.Errorf("%q comes back as %q", text, formatLSN(want))
 		}
 	}
 	for _, text := range []store.Position{"/", "1/", "/1", "1/2/3", "x/1", "100000000/0", "-1/2", "16", "gtid:1-2"} {

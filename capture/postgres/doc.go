@@ -78,12 +78,12 @@
 // # The past
 //
 // The relay's own slot lets the log go that is settled. Log is kept for a checkpoint
-// (KeepLog) by a copy of that slot, made before the checkpoint and never moved; it is
+// (RetainLog) by a copy of that slot, made before the checkpoint and never moved; it is
 // read once more (Again) through a temporary copy of the copy. The checkpoint's origin
 // is compared as Open does: what was published another way since cannot be read.
 //
 // A kept slot holds back the catalogs' old rows too, and max_slot_wal_keep_size and
-// idle_replication_slot_timeout take it like any other: KeptLogs tells.
+// idle_replication_slot_timeout take it like any other: RetainedSlots tells.
 //
 // # The server's shutdown
 //

@@ -17,7 +17,7 @@ import (
 type following struct {
 	t    *testing.T
 	src  *postgres.Source
-	o    capture.Opening
+	o    capture.OpenResult
 	out  chan capture.Batch
 	done chan error
 	stop context.CancelFunc
@@ -30,8 +30,8 @@ type following struct {
 // Connected implements capture.Observer.
 func (f *following) Connected() {}
 
-// Lost implements capture.Observer.
-func (f *following) Lost(err error, _ time.Duration) {
+// Disconnected implements capture.Observer.
+func (f *following) Disconnected(err error, _ time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.why = append(f.why, err)
@@ -55,7 +55,7 @@ func follow(t *testing.T, d *database, cfg postgres.Config, at store.Checkpoint)
 		t.Fatal(err)
 	}
 	if f.o = o; o.View != nil {
-		items, err := o.View.Unsettled(ctx, store.Unsettled{Outbox: "shop", Limit: 1 << 20})
+		items, err := o.View.Unsettled(ctx, store.UnsettledQuery{Outbox: "shop", Limit: 1 << 20})
 		if err != nil {
 			t.Error(err)
 		}

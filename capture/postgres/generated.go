@@ -27,7 +27,7 @@ ORDER BY a.attnum`
 func (s *Source) checkGenerated(ctx context.Context, conn *pgx.Conn, tables []*table, wrong *fault.List) error {
 	for _, t := range tables {
 		for _, o := range t.outboxes {
-			rows, err := conn.Query(ctx, generatedSQL, t.oid, logged.Columns(&o.Layout.Columns), s.cfg.Name)
+			rows, err := conn.Query(ctx, generatedSQL, t.oid, logged.CapturedColumns(&o.Layout.Columns), s.cfg.Name)
 			if err != nil {
 				return fmt.Errorf("look for generated columns of %s: %w", t.quoted(), pgstore.Explain(err))
 			}
@@ -39,8 +39,8 @@ func (s *Source) checkGenerated(ctx context.Context, conn *pgx.Conn, tables []*t
 				wrong.Add(fault.Fault{
 					Subject: "tables",
 					Problem: fmt.Sprintf("outbox %s: column %s (%s) of table %s is generated, and the log does not hold such columns",
-						o.Name, pgstore.Ident(name), o.Layout.Key(name), t.quoted()),
-					How: "name an ordinary column (group-path finds a group in the JSON of another one), or poll",
+						o.Name, pgstore.Ident(name), o.Layout.ConfigKey(name), t.quoted()),
+					Instructions: "name an ordinary column (group-path finds a group in the JSON of another one), or poll",
 				})
 			}
 		}
@@ -48,9 +48,9 @@ func (s *Source) checkGenerated(ctx context.Context, conn *pgx.Conn, tables []*t
 	return nil
 }
 
-// needs reports whether an outbox of the table reads one of the columns.
-func (t *table) needs(columns []string) bool {
+// readsAny reports whether an outbox of the table reads one of the columns.
+func (t *table) readsAny(columns []string) bool {
 	return slices.ContainsFunc(t.outboxes, func(o *store.Outbox) bool {
-		return slices.ContainsFunc(logged.Columns(&o.Layout.Columns), func(name string) bool { return slices.Contains(columns, name) })
+		return slices.ContainsFunc(logged.CapturedColumns(&o.Layout.Columns), func(name string) bool { return slices.Contains(columns, name) })
 	})
 }

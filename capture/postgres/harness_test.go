@@ -33,7 +33,7 @@ const createOdd = `CREATE SCHEMA "The Shop"; CREATE TABLE "The Shop"."Out ""Box"
 	"größe" timestamp, "deliveredAt" timestamptz, "$1" bigint NOT NULL DEFAULT 0)`
 
 func oddNames(name string) []store.Outbox {
-	o := capturetest.OddNames(name)
+	o := capturetest.QuotedNames(name)
 	o.Schema = "The Shop"
 	return []store.Outbox{o}
 }
@@ -161,13 +161,13 @@ func (d *database) Unrelated(t *testing.T) {
 	servers.Exec(t, d.url, "INSERT INTO unrelated VALUES (1)")
 }
 
-func (d *database) Cut(t *testing.T) {
+func (d *database) Disconnect(t *testing.T) {
 	t.Helper()
 	servers.Exec(t, d.url, fmt.Sprintf(
 		"SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '%s' AND active", d.name))
 }
 
-// inTurn runs a test beside each version of the server, one after the other.
+// runInTurn runs a test beside each version of the server, one after the other.
 func inTurn(t *testing.T, versions []int, test func(t *testing.T, version int)) {
 	t.Helper()
 	for _, version := range versions {
@@ -192,7 +192,7 @@ func oneVersion(t *testing.T, test func(t *testing.T, version int)) {
 // TestSuiteAlone runs the part of the suite that looks for goroutines that are left.
 func TestSuiteAlone(t *testing.T) {
 	inTurn(t, servers.Versions(), func(t *testing.T, version int) {
-		capturetest.RunAlone(t, capturetest.Harness{Setup: func(t *testing.T) capturetest.Database {
+		capturetest.RunIsolated(t, capturetest.Harness{Setup: func(t *testing.T) capturetest.Database {
 			return newDatabase(t, servers.Database(t, version))
 		}})
 	})
@@ -206,19 +206,19 @@ func TestSuite(t *testing.T) {
 			Setup: func(t *testing.T) capturetest.Database {
 				return newDatabase(t, servers.Database(t, version))
 			},
-			Alone: func(t *testing.T) capturetest.Database {
+			Isolated: func(t *testing.T) capturetest.Database {
 				return privateDatabase(t, servers.Start(t, version, nil))
 			},
-			Logged: func(rows []capturetest.Row) (bytes int64) {
+			LogBytes: func(rows []capturetest.Row) (bytes int64) {
 				for _, r := range rows {
 					bytes += int64(len(r.ID) + len(r.Group.Name) + len(r.Payload) + 200)
 				}
 				return bytes
 			},
-			Impatient: func(t *testing.T) capturetest.Database {
+			ShortTimeout: func(t *testing.T) capturetest.Database {
 				return newDatabase(t, servers.Start(t, version, map[string]string{"wal_sender_timeout": "2s"}).URL)
 			},
-			Stopping: func(t *testing.T) (capturetest.Database, func() time.Duration) {
+			Shutdown: func(t *testing.T) (capturetest.Database, func() time.Duration) {
 				srv := servers.Start(t, version, nil)
 				return newDatabase(t, srv.URL), func() time.Duration { return srv.Stop("fast") }
 			},

@@ -61,15 +61,15 @@ func faults() []capturetest.Fault {
 	return []capturetest.Fault{
 		{
 			Name: "row filter", Break: script("ALTER PUBLICATION @NAME@ SET TABLE outbox_events WHERE (retry_count = 7)"),
-			Mend: whole, Remedy: `DROP TABLE "public"."outbox_events"; ALTER PUBLICATION`,
+			Fix: whole, Remedy: `DROP TABLE "public"."outbox_events"; ALTER PUBLICATION`,
 		},
 		{
 			Name: "column list", Break: script("ALTER PUBLICATION @NAME@ SET TABLE outbox_events (id, created_at)"),
-			Mend: whole, Remedy: "leaves columns out that the layout names",
+			Fix: whole, Remedy: "leaves columns out that the layout names",
 		},
 		{
 			Name: "publish changed", Break: script("ALTER PUBLICATION @NAME@ SET (publish = 'update')"),
-			Mend:   script("ALTER PUBLICATION @NAME@ SET (publish = 'insert', publish_via_partition_root = true)"),
+			Fix:    script("ALTER PUBLICATION @NAME@ SET (publish = 'insert', publish_via_partition_root = true)"),
 			Remedy: "SET (publish = 'insert', publish_via_partition_root = true);",
 		},
 	}
@@ -81,19 +81,19 @@ func faultsOfRole() []capturetest.Fault {
 	return []capturetest.Fault{
 		{
 			Name: "publication of another owner dropped", Break: script("DROP PUBLICATION @NAME@"),
-			Mend: script(publish), Remedy: "run `CREATE PUBLICATION",
+			Fix: script(publish), Remedy: "run `CREATE PUBLICATION",
 		},
 		{
 			Name: "table of another owner taken out", Break: script("ALTER PUBLICATION @NAME@ SET TABLE unrelated"),
-			Mend: script("ALTER PUBLICATION @NAME@ ADD TABLE outbox_events"), Remedy: "ADD TABLE",
+			Fix: script("ALTER PUBLICATION @NAME@ ADD TABLE outbox_events"), Remedy: "ADD TABLE",
 		},
 		{
 			Name: "REPLICATION revoked", Break: func(t *testing.T, db capturetest.Database) {
 				d := db.(*database)
 				servers.Exec(t, d.url, "ALTER ROLE "+d.role+" NOREPLICATION")
-				d.Cut(t)
+				d.Disconnect(t)
 			},
-			Mend: func(t *testing.T, db capturetest.Database) {
+			Fix: func(t *testing.T, db capturetest.Database) {
 				d := db.(*database)
 				servers.Exec(t, d.url, "ALTER ROLE "+d.role+" REPLICATION")
 			},
@@ -114,7 +114,7 @@ func faultsOfServer() []capturetest.Fault {
 				}
 				script(dropSlot)(t, db)
 			},
-			Mend: func(t *testing.T, db capturetest.Database) {
+			Fix: func(t *testing.T, db capturetest.Database) {
 				if _, err := db.(*database).old.Exec(t.Context(), "COMMIT"); err != nil {
 					t.Fatal(err)
 				}

@@ -18,7 +18,7 @@ import (
 // beginning. One *capture.NoStreamError names everything that is to be done by
 // hand. That a new slot would have to wait too long for a transaction is an
 // *OldTransactionError; the checkpoint may be forgotten by then.
-func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.Opening, error) {
+func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.OpenResult, error) {
 	closeSession(s.repl)
 	s.repl = nil
 	var sv *server
@@ -39,37 +39,37 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 		}
 		defer func() {
 			if err == nil {
-				s.published, err = s.publishedNow(ctx, conn, sv)
+				s.publicationState, err = s.readPublicationState(ctx, conn, sv)
 			}
 		}()
 		// A relay that runs is left alone: nothing changes before the slot is
 		// known to be free.
-		if sl, err = s.freeSlot(ctx, conn); err != nil {
+		if sl, err = s.waitForSlot(ctx, conn); err != nil {
 			return err
 		}
-		if mended = len(sv.published.missing) > 0; !mended {
+		if mended = len(sv.publication.missing) > 0; !mended {
 			return nil
 		}
-		if err := tables.Forget(ctx); err != nil {
+		if err := tables.ClearCheckpoint(ctx); err != nil {
 			return err
 		}
-		return sv.published.mend(ctx, conn, s.cfg.Name)
+		return sv.publication.fix(ctx, conn, s.cfg.Name)
 	})
-	var opening capture.Opening
+	var opening capture.OpenResult
 	if err == nil {
-		s.log = id
+		s.system = id
 		s.server = sv
-		s.holds = originOf(id) + " " + s.published
-		opening, err = s.place(ctx, at, tables, placing{server: sv, slot: sl, mended: mended, end: id.XLogPos})
+		s.origin = originOf(id) + " " + s.publicationState
+		opening, err = s.resumeOrSnapshot(ctx, at, tables, openState{server: sv, slot: sl, publicationFixed: mended, logEnd: id.XLogPos})
 	}
 	if err != nil {
 		closeSession(s.repl)
 		s.repl = nil
-		return capture.Opening{}, err
+		return capture.OpenResult{}, err
 	}
 	from, err := parseLSN(opening.From)
 	if err != nil {
-		return capture.Opening{}, err
+		return capture.OpenResult{}, err
 	}
 	s.acked.Store(0)
 	s.offered.Store(uint64(from))
@@ -77,46 +77,46 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	return opening, nil
 }
 
-// placing is what decides whether the slot goes on from the checkpoint.
-type placing struct {
-	server *server
-	slot   slot
-	mended bool          // the publication lacked a table until now
-	end    pglogrepl.LSN // of the server's log
+// openState is what decides whether the slot goes on from the checkpoint.
+type openState struct {
+	server           *server
+	slot             slot
+	publicationFixed bool          // the publication lacked a table until now
+	logEnd           pglogrepl.LSN // of the server's log
 }
 
-// place goes on from the checkpoint or makes a cut.
-func (s *Source) place(ctx context.Context, at store.Checkpoint, tables capture.Tables, p placing) (capture.Opening, error) {
-	why, err := s.whyCut(ctx, at, p)
+// resumeOrSnapshot goes on from the checkpoint or makes a cut.
+func (s *Source) resumeOrSnapshot(ctx context.Context, at store.Checkpoint, tables capture.Tables, p openState) (capture.OpenResult, error) {
+	why, err := s.snapshotReason(ctx, at, p)
 	if err != nil {
-		return capture.Opening{}, err
+		return capture.OpenResult{}, err
 	}
 	if why == "" {
 		s.confirmed = p.slot.confirmed
-		return capture.Opening{Origin: s.holds, From: at.Position}, nil
+		return capture.OpenResult{Origin: s.origin, From: at.Position}, nil
 	}
-	if err := tables.Forget(ctx); err != nil {
-		return capture.Opening{}, err
+	if err := tables.ClearCheckpoint(ctx); err != nil {
+		return capture.OpenResult{}, err
 	}
 	if p.slot.exists {
 		if err := s.dropSlot(ctx, s.repl); err != nil {
-			return capture.Opening{}, err
+			return capture.OpenResult{}, err
 		}
 	}
-	made, err := s.makeSlot(ctx, s.repl, p.server.version)
+	made, err := s.createOwnSlot(ctx, s.repl, p.server.version)
 	if err != nil {
-		return capture.Opening{}, fmt.Errorf("a new slot is needed, because %s: %w", why, err)
+		return capture.OpenResult{}, fmt.Errorf("a new slot is needed, because %s: %w", why, err)
 	}
 	if s.confirmed, err = parseLSN(store.Position(made.ConsistentPoint)); err != nil {
-		return capture.Opening{}, err
+		return capture.OpenResult{}, err
 	}
 	view, err := tables.View(ctx, made.SnapshotName)
 	if err != nil {
 		err = fmt.Errorf("read the tables as of slot %s: %w", s.cfg.Name, err)
-		return capture.Opening{}, errors.Join(err, s.discard(context.WithoutCancel(ctx)))
+		return capture.OpenResult{}, errors.Join(err, s.discard(context.WithoutCancel(ctx)))
 	}
-	return capture.Opening{
-		Origin: s.holds, From: position(s.confirmed), View: view, Why: why, Discard: s.discard,
+	return capture.OpenResult{
+		Origin: s.origin, From: formatLSN(s.confirmed), View: view, SnapshotReason: why, Discard: s.discard,
 	}, nil
 }
 
@@ -131,20 +131,20 @@ func (s *Source) discard(ctx context.Context) error {
 	return s.dropSlot(ctx, conn)
 }
 
-// whyCut says in one line why the log cannot be taken up at the checkpoint; ""
+// snapshotReason says in one line why the log cannot be taken up at the checkpoint; ""
 // if it can.
-func (s *Source) whyCut(ctx context.Context, at store.Checkpoint, p placing) (string, error) {
+func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, p openState) (string, error) {
 	if at.Position == "" {
 		return "there is no checkpoint yet", nil
 	}
-	if p.mended {
+	if p.publicationFixed {
 		return fmt.Sprintf("publication %s lacked a table until now", s.cfg.Name), nil
 	}
 	lsn, err := parseLSN(at.Position)
 	if err != nil {
 		return "the checkpoint is unreadable: " + err.Error(), nil
 	}
-	if why, err := s.whyOther(ctx, s.repl, s.holds, at); err != nil || why != "" {
+	if why, err := s.originMismatch(ctx, s.repl, s.origin, at); err != nil || why != "" {
 		return why, err
 	}
 	switch {
@@ -154,8 +154,8 @@ func (s *Source) whyCut(ctx context.Context, at store.Checkpoint, p placing) (st
 		return fmt.Sprintf("slot %s has lost its log: %s", s.cfg.Name, p.slot.lost), nil
 	case p.slot.confirmed > lsn:
 		return fmt.Sprintf("slot %s stands at %s, ahead of the checkpoint %s: somebody moved it on or made it anew", s.cfg.Name, p.slot.confirmed, at.Position), nil
-	case lsn > p.end:
-		return fmt.Sprintf("the checkpoint %s is ahead of the server's log, which ends at %s: the server was restored", at.Position, p.end), nil
+	case lsn > p.logEnd:
+		return fmt.Sprintf("the checkpoint %s is ahead of the server's log, which ends at %s: the server was restored", at.Position, p.logEnd), nil
 	}
 	return "", nil
 }

@@ -13,24 +13,24 @@ import (
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-func noStream(problem, remedy string) error {
+func noStreamError(problem, remedy string) error {
 	return &capture.NoStreamError{SetupError: store.SetupError{Problem: problem, Remedy: remedy}}
 }
 
-// leastVersion is the first with messages in pgoutput.
-const leastVersion = 140000
+// minVersion is the first with messages in pgoutput.
+const minVersion = 140000
 
 // server is what the checks and the slot need to know of it.
 type server struct {
-	version   int // as in server_version_num
-	user      string
-	walLevel  string
-	slots     int
-	maxSlots  int
-	hasSlot   bool // the relay's own
-	recovery  bool
-	tables    []*table
-	published publication
+	version     int // as in server_version_num
+	user        string
+	walLevel    string
+	slots       int
+	maxSlots    int
+	hasSlot     bool // the relay's own
+	recovery    bool
+	tables      []*table
+	publication publication
 }
 
 var errStandby = errors.New("the server is a standby: with several hosts in the URL, target_session_attrs=read-write picks the primary")
@@ -61,48 +61,48 @@ func (s *Source) inspect(ctx context.Context, conn *pgx.Conn) (*server, fault.Li
 	if err = s.checkGenerated(ctx, conn, sv.tables, &wrong); err != nil {
 		return nil, wrong, err
 	}
-	if err = s.checkParts(ctx, conn, sv.tables, &wrong); err != nil {
+	if err = s.checkPartitions(ctx, conn, sv.tables, &wrong); err != nil {
 		return nil, wrong, err
 	}
-	if sv.published, err = s.findPublication(ctx, conn, &sv); err != nil {
+	if sv.publication, err = s.findPublication(ctx, conn, &sv); err != nil {
 		return nil, wrong, err
 	}
-	sv.published.check(s, &sv, &wrong)
+	sv.publication.check(s, &sv, &wrong)
 	return &sv, wrong, nil
 }
 
 func (s *Source) checkServer(sv *server, wrong *fault.List) {
-	if sv.version < leastVersion {
+	if sv.version < minVersion {
 		wrong.Add(fault.Fault{Subject: "server", Problem: fmt.Sprintf("the server is PostgreSQL %d, 14 or later is needed", sv.version/10000),
-			How: "upgrade it, or poll"})
+			Instructions: "upgrade it, or poll"})
 	}
 	if sv.walLevel != "logical" {
 		wrong.Add(fault.Fault{
 			Subject: "wal_level", Problem: "wal_level is " + sv.walLevel + ", must be logical",
 			Statements: []string{"ALTER SYSTEM SET wal_level = logical;"},
-			How: "as a superuser and restart the server " +
+			Instructions: "as a superuser and restart the server " +
 				"(managed services have a switch of their own: rds.logical_replication on Amazon RDS, cloudsql.logical_decoding on Cloud SQL)",
 		})
 	}
 	if !sv.hasSlot && sv.slots >= sv.maxSlots {
 		wrong.Add(fault.Fault{
 			Subject: "slots", Problem: fmt.Sprintf("all %d replication slots are taken", sv.maxSlots),
-			Statements: []string{fmt.Sprintf("ALTER SYSTEM SET max_replication_slots = %d;", sv.maxSlots+moreSlots)},
-			How: "as a superuser and restart the server, or drop a slot that is not needed " +
+			Statements: []string{fmt.Sprintf("ALTER SYSTEM SET max_replication_slots = %d;", sv.maxSlots+spareSlots)},
+			Instructions: "as a superuser and restart the server, or drop a slot that is not needed " +
 				"(SELECT slot_name, active FROM pg_replication_slots; SELECT pg_drop_replication_slot('…');)",
 		})
 	}
 }
 
-// moreSlots is how many slots more a server is to have that has none to spare.
-const moreSlots = 5
+// spareSlots is how many slots more a server is to have that has none to spare.
+const spareSlots = 5
 
 // slotsRemedy is what gives the server a slot to spare.
 const slotsRemedy = "drop one that is not needed (SELECT slot_name, active FROM pg_replication_slots; SELECT pg_drop_replication_slot('…');), " +
 	"or run `ALTER SYSTEM SET max_replication_slots = …;` with a larger number and restart the server"
 
-// notATable is the subject of faults that the store finds as well.
-const notATable = "no table"
+// subjectNoTable is the subject of faults that the store finds as well.
+const subjectNoTable = "no table"
 
 const tableSQL = `
 SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text,
@@ -121,14 +121,14 @@ func (s *Source) findTables(ctx context.Context, conn *pgx.Conn, wrong *fault.Li
 		err := conn.QueryRow(ctx, tableSQL, quoted).Scan(&t.oid, &t.schema, &t.name, &kind, &persistence, &t.owned)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
-			wrong.Add(fault.Fault{Subject: notATable, Problem: fmt.Sprintf("outbox %s: there is no table %s, or the role may not use its schema", o.Name, quoted),
-				How: "create it, correct the name, or name its schema"})
+			wrong.Add(fault.Fault{Subject: subjectNoTable, Problem: fmt.Sprintf("outbox %s: there is no table %s, or the role may not use its schema", o.Name, quoted),
+				Instructions: "create it, correct the name, or name its schema"})
 			wrong.Fatal = true
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("look for table %s: %w", quoted, pgstore.Explain(err))
 		case kind != "r" && kind != "p":
-			wrong.Add(fault.Fault{Subject: notATable, Problem: fmt.Sprintf("outbox %s: %s is not a table", o.Name, quoted), How: "name the table that the rows are inserted into"})
+			wrong.Add(fault.Fault{Subject: subjectNoTable, Problem: fmt.Sprintf("outbox %s: %s is not a table", o.Name, quoted), Instructions: "name the table that the rows are inserted into"})
 			wrong.Fatal = true
 			continue
 		case persistence != "p":

@@ -16,13 +16,13 @@ import (
 // publication is the relay's publication as it is, and what it takes to make it
 // right.
 type publication struct {
-	exists     bool
-	owned      bool
-	insertOnly bool
-	viaRoot    bool
-	missing    []*table // outbox tables that it does not publish
-	filtered   []*table // outbox tables of which it publishes some rows only
-	narrow     []*table // outbox tables of which it leaves needed columns out
+	exists        bool
+	owned         bool
+	insertOnly    bool
+	viaRoot       bool
+	missing       []*table // outbox tables that it does not publish
+	filtered      []*table // outbox tables of which it publishes some rows only
+	columnLimited []*table // outbox tables of which it leaves needed columns out
 }
 
 const publicationSQL = `
@@ -43,7 +43,7 @@ SELECT r.prrelid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.pr
 WHERE p.pubname = $1 AND to_jsonb(r) ->> 'prqual' IS NOT NULL`
 
 // Column lists too.
-const leftOutSQL = `
+const omittedColumnsSQL = `
 SELECT a.attrelid, a.attname::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
 JOIN pg_attribute a ON a.attrelid = r.prrelid AND a.attnum > 0 AND NOT a.attisdropped
 WHERE p.pubname = $1 AND jsonb_typeof(to_jsonb(r) -> 'prattrs') = 'array' AND NOT to_jsonb(r) -> 'prattrs' @> to_jsonb(a.attnum)`
@@ -62,21 +62,21 @@ func (s *Source) findPublication(ctx context.Context, conn *pgx.Conn, sv *server
 		return fail(err)
 	}
 	p.exists = true
-	published, err := oids(ctx, conn, publishedSQL, s.cfg.Name)
+	published, err := queryOIDs(ctx, conn, publishedSQL, s.cfg.Name)
 	if err != nil {
 		return fail(err)
 	}
-	filtered, err := oids(ctx, conn, filteredSQL, s.cfg.Name)
+	filtered, err := queryOIDs(ctx, conn, filteredSQL, s.cfg.Name)
 	if err != nil {
 		return fail(err)
 	}
-	leftOut, err := s.leftOut(ctx, conn)
+	leftOut, err := s.omittedColumns(ctx, conn)
 	if err != nil {
 		return fail(err)
 	}
 	for _, t := range sv.tables {
-		if t.needs(leftOut[t.oid]) {
-			p.narrow = append(p.narrow, t)
+		if t.readsAny(leftOut[t.oid]) {
+			p.columnLimited = append(p.columnLimited, t)
 		}
 		if !published[t.oid] {
 			p.missing = append(p.missing, t)
@@ -88,9 +88,9 @@ func (s *Source) findPublication(ctx context.Context, conn *pgx.Conn, sv *server
 	return p, nil
 }
 
-// leftOut returns the columns that the publication leaves out, by table.
-func (s *Source) leftOut(ctx context.Context, conn *pgx.Conn) (map[uint32][]string, error) {
-	rows, err := conn.Query(ctx, leftOutSQL, s.cfg.Name)
+// omittedColumns returns the columns that the publication leaves out, by table.
+func (s *Source) omittedColumns(ctx context.Context, conn *pgx.Conn) (map[uint32][]string, error) {
+	rows, err := conn.Query(ctx, omittedColumnsSQL, s.cfg.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (s *Source) leftOut(ctx context.Context, conn *pgx.Conn) (map[uint32][]stri
 	return columns, err
 }
 
-func oids(ctx context.Context, conn *pgx.Conn, sql, name string) (map[uint32]bool, error) {
+func queryOIDs(ctx context.Context, conn *pgx.Conn, sql, name string) (map[uint32]bool, error) {
 	rows, err := conn.Query(ctx, sql, name)
 	if err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func (p *publication) check(s *Source, sv *server, wrong *fault.List) {
 	for _, of := range []struct {
 		problem string
 		tables  []*table
-	}{{"filters the rows", p.filtered}, {"leaves columns out that the layout names", p.narrow}} {
+	}{{"filters the rows", p.filtered}, {"leaves columns out that the layout names", p.columnLimited}} {
 		for _, t := range of.tables {
 			wrong.Add(fault.Fault{
 				Subject: "publication", Problem: fmt.Sprintf("publication %s %s of table %s", s.cfg.Name, of.problem, t.quoted()),
@@ -144,20 +144,20 @@ func (p *publication) check(s *Source, sv *server, wrong *fault.List) {
 			})
 		}
 	}
-	if len(p.missing) > 0 && !p.mends(s) {
-		wrong.Add(p.incomplete(s.cfg.Name, "as the owner"))
+	if len(p.missing) > 0 && !p.canFix(s) {
+		wrong.Add(p.missingTablesFault(s.cfg.Name, "as the owner"))
 	}
 }
 
-// incomplete is the fault that the publication lacks a table.
-func (p *publication) incomplete(name, how string) fault.Fault {
-	return fault.Fault{Subject: "publication", Problem: p.lack(name), Statements: []string{p.statement(name)}, How: how}
+// missingTablesFault is the fault that the publication lacks a table.
+func (p *publication) missingTablesFault(name, how string) fault.Fault {
+	return fault.Fault{Subject: "publication", Problem: p.describeMissing(name), Statements: []string{p.fixStatement(name)}, Instructions: how}
 }
 
-// mends reports whether the relay may make or complete the publication itself.
-func (p *publication) mends(s *Source) bool { return s.cfg.MayCreate && p.mayMend() }
+// canFix reports whether the relay may make or complete the publication itself.
+func (p *publication) canFix(s *Source) bool { return s.cfg.MayCreate && p.ownsAll() }
 
-func (p *publication) mayMend() bool {
+func (p *publication) ownsAll() bool {
 	for _, t := range p.missing {
 		if !t.owned {
 			return false
@@ -166,9 +166,9 @@ func (p *publication) mayMend() bool {
 	return !p.exists || p.owned
 }
 
-// statement is what makes or completes the publication; "" if nothing is
+// fixStatement is what makes or completes the publication; "" if nothing is
 // missing.
-func (p *publication) statement(name string) string {
+func (p *publication) fixStatement(name string) string {
 	if len(p.missing) == 0 {
 		return ""
 	}
@@ -183,7 +183,7 @@ func createPublication(name, tables string) string {
 		pgstore.Ident(name), tables)
 }
 
-func (p *publication) lack(name string) string {
+func (p *publication) describeMissing(name string) string {
 	if p.exists {
 		return fmt.Sprintf("publication %s lacks %s", name, tableList(p.missing))
 	}
@@ -198,9 +198,9 @@ func tableList(list []*table) string {
 	return strings.Join(names, ", ")
 }
 
-// mend makes or completes the publication.
-func (p *publication) mend(ctx context.Context, conn *pgx.Conn, name string) error {
-	statement := p.statement(name)
+// fix makes or completes the publication.
+func (p *publication) fix(ctx context.Context, conn *pgx.Conn, name string) error {
+	statement := p.fixStatement(name)
 	if statement == "" {
 		return nil
 	}
@@ -210,7 +210,7 @@ func (p *publication) mend(ctx context.Context, conn *pgx.Conn, name string) err
 	case err == nil:
 		return nil
 	case errors.As(err, &pg) && pg.Code == "42501":
-		f := p.incomplete(name, "as an administrator")
+		f := p.missingTablesFault(name, "as an administrator")
 		f.Problem += ", and the role may not mend that: " + pg.Message
 		return f.Err()
 	case errors.As(err, &pg) && pg.Code == "42710":

@@ -22,14 +22,14 @@ func (s *Source) Publish(ctx context.Context) error {
 		if sv.tables, err = s.findTables(ctx, conn, &wrong); err != nil {
 			return err
 		}
-		if sv.published, err = s.findPublication(ctx, conn, &sv); err != nil {
+		if sv.publication, err = s.findPublication(ctx, conn, &sv); err != nil {
 			return err
 		}
-		sv.published.check(s, &sv, &wrong)
+		sv.publication.check(s, &sv, &wrong)
 		if err := wrong.Err(); err != nil {
 			return err
 		}
-		return sv.published.mend(ctx, conn, s.cfg.Name)
+		return sv.publication.fix(ctx, conn, s.cfg.Name)
 	})
 }
 

@@ -19,7 +19,7 @@ const readyTimeout = 2 * time.Second
 func (s *Source) Ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	err := s.control.twice(ctx, func(conn *pgx.Conn) error {
+	err := s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
 		_, wrong, err := s.inspect(ctx, conn)
 		if err != nil {
 			return err
@@ -32,14 +32,14 @@ func (s *Source) Ready(ctx context.Context) error {
 		if err := wrong.Err(); err != nil {
 			return err
 		}
-		sl, err := s.findSlot(ctx, conn)
-		if err == nil && sl.active && (!s.cfg.TakeOver || !sl.endable) {
-			err = s.held(&sl)
+		sl, err := s.readOwnSlot(ctx, conn)
+		if err == nil && sl.active && (!s.cfg.TakeOver || !sl.terminable) {
+			err = s.slotHeldError(&sl)
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return s.checkOldest(ctx)
+	return s.checkOldestTransaction(ctx)
 }

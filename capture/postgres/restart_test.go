@@ -127,7 +127,7 @@ func TestRestoredFromFiles(t *testing.T) {
 		servers.Exec(t, d.url, insert("d"))
 		f.loses("the server was restored")
 		again := follow(t, d, d.config(), store.Checkpoint{Origin: f.o.Origin, Position: "7F/0"})
-		expectText(t, errors.New(again.o.Why), "the server was restored")
+		expectText(t, errors.New(again.o.SnapshotReason), "the server was restored")
 		servers.Exec(t, d.url, insert("e"))
 		again.expect("a", "d", "e")
 	})
@@ -201,7 +201,7 @@ func TestNoWalsenderForLong(t *testing.T) {
 		f.expect("a")
 		var thief *pgconn.PgConn
 		for thief == nil { // the source may be as fast
-			d.Cut(t)
+			d.Disconnect(t)
 			thief, _ = pgconn.Connect(t.Context(), d.url+"&replication=database")
 		}
 		defer func() { _ = thief.Close(context.Background()) }()
@@ -277,7 +277,7 @@ func steal(t *testing.T, d *database) *pgconn.PgConn {
 	}
 	t.Cleanup(func() { _ = thief.Close(context.Background()) })
 	for err = errors.New("not yet"); err != nil; { // the source may be as fast
-		d.Cut(t)
+		d.Disconnect(t)
 		err = pglogrepl.StartReplication(t.Context(), thief, d.name, 0, pglogrepl.StartReplicationOptions{
 			PluginArgs: []string{"proto_version '1'", "publication_names '" + d.name + "'"},
 		})

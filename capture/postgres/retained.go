@@ -24,21 +24,21 @@ FROM pg_replication_slots s WHERE s.slot_name = $1`
 // that from the slot's restart_lsn, which is earlier by as much as the oldest
 // transaction that was open at the acknowledged position. A slot that is gone is a
 // *capture.LostError.
-func (s *Source) Retained(ctx context.Context) (capture.Retained, error) {
+func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 	var acked *string
 	if lsn := pglogrepl.LSN(s.acked.Load()); lsn != 0 {
 		text := lsn.String()
 		acked = &text
 	}
-	var kept capture.Retained
-	err := s.control.twice(ctx, func(conn *pgx.Conn) error {
+	var kept capture.RetainedLog
+	err := s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, retainedSQL, s.cfg.Name, acked).Scan(&kept.Bytes, &kept.Limit)
 	})
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return capture.Retained{}, &capture.LostError{Reason: fmt.Sprintf("slot %s is gone", s.cfg.Name)}
+		return capture.RetainedLog{}, &capture.LostError{Reason: fmt.Sprintf("slot %s is gone", s.cfg.Name)}
 	case err != nil:
-		return capture.Retained{}, fmt.Errorf("ask how much log slot %s keeps: %w", s.cfg.Name, pgstore.Explain(err))
+		return capture.RetainedLog{}, fmt.Errorf("ask how much log slot %s keeps: %w", s.cfg.Name, pgstore.Explain(err))
 	}
 	switch {
 	case kept.Limit < 0:

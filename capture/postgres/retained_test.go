@@ -20,7 +20,7 @@ func TestRetainedLimit(t *testing.T) {
 		script(publish, "GRANT SELECT ON outbox_events TO "+d.role)(t, d)
 		src := newSource(t, d.config())
 		defer src.Close()
-		capturetest.Anew(t, src, d.tables())
+		capturetest.OpenWithoutCheckpoint(t, src, d.tables())
 		for _, c := range []struct {
 			setting string
 			want    int64
@@ -49,7 +49,7 @@ func TestRetainedWithoutASlot(t *testing.T) {
 		d := newDatabase(t, servers.Database(t, version))
 		src := newSource(t, d.config())
 		defer src.Close()
-		capturetest.Anew(t, src, d.tables())
+		capturetest.OpenWithoutCheckpoint(t, src, d.tables())
 		script(dropSlot)(t, d)
 		var lost *capture.LostError
 		if kept, err := src.Retained(t.Context()); !errors.As(err, &lost) {

@@ -16,21 +16,21 @@ import (
 // byteaOID is the type of bytea (pg_type.dat).
 const byteaOID = 17
 
-// rowError says that a row in the log is none that could be relayed. It names
+// unrelayableRowError says that a row in the log is none that could be relayed. It names
 // the table and, where it has one, the row's id.
-type rowError struct {
+type unrelayableRowError struct {
 	schema, name, id string
 	err              error
 }
 
-func (e *rowError) Error() string {
+func (e *unrelayableRowError) Error() string {
 	if e.id == "" {
 		return fmt.Sprintf("table %s.%s: %v", e.schema, e.name, e.err)
 	}
 	return fmt.Sprintf("table %s.%s: row %q: %v", e.schema, e.name, e.id, e.err)
 }
 
-func (e *rowError) Unwrap() error { return e.err }
+func (e *unrelayableRowError) Unwrap() error { return e.err }
 
 // table is an outbox table as Open found it, with the outboxes over it.
 type table struct {
@@ -121,7 +121,7 @@ func (t *tables) rowMap(m *relationMsg, o *store.Outbox) (rowMap, error) {
 		payload: find(c.Payload), retries: find(c.RetryCount),
 	}
 	if len(missing) > 0 {
-		return rm, &columnError{outbox: o, columns: missing, SetupError: store.SetupError{
+		return rm, &missingColumnError{outbox: o, columns: missing, SetupError: store.SetupError{
 			Problem: fmt.Sprintf("outbox %s: the log shows table %s.%s without column %s", o.Name, m.schema, m.name, `"`+strings.Join(missing, `" and "`)+`"`),
 			Remedy:  "correct the layout, put the column back, or take the column list off the table in the publication",
 		}}
@@ -133,35 +133,35 @@ func (t *tables) rowMap(m *relationMsg, o *store.Outbox) (rowMap, error) {
 
 // itemReader turns tuples into items. It interns kinds, of which there are few.
 type itemReader struct {
-	kinds   map[string]string
-	scratch []byte
-	at      time.Time // when what is read came from the server
-	// unchecked: the database takes text of any bytes. What a row is known by
+	kinds      map[string]string
+	scratch    []byte
+	receivedAt time.Time // when what is read came from the server
+	// acceptsAnyBytes: the database takes text of any bytes. What a row is known by
 	// must be UTF-8 all the same; its payload is bytes.
-	unchecked bool
+	acceptsAnyBytes bool
 	// maxPayload is the largest payload that is carried, 0 for any; see capture.Resume.
 	maxPayload int
 }
 
-// mostKinds bounds the interned kinds: a table that puts something unique there
+// maxKinds bounds the interned kinds: a table that puts something unique there
 // must not fill the memory.
-const mostKinds = 1024
+const maxKinds = 1024
 
-// read makes one item of a row. Its memory is its own. The error is a *rowError.
+// read makes one item of a row. Its memory is its own. The error is a *unrelayableRowError.
 func (ir *itemReader) read(rel *relation, rm *rowMap, values [][]byte) (store.Item, error) {
 	fault := func(err error) (store.Item, error) {
-		return store.Item{}, &rowError{schema: rel.schema, name: rel.name, id: string(values[rm.id]), err: err}
+		return store.Item{}, &unrelayableRowError{schema: rel.schema, name: rel.name, id: string(values[rm.id]), err: err}
 	}
 	c := &rm.outbox.Layout.Columns
 	if values[rm.id] == nil {
 		return fault(fmt.Errorf("a row with NULL in its id column %q cannot be relayed: an id is what it is claimed and settled by", c.ID))
 	}
-	if ir.unchecked {
-		if err := checkText(rm, values); err != nil {
+	if ir.acceptsAnyBytes {
+		if err := checkUTF8(rm, values); err != nil {
 			return fault(err)
 		}
 	}
-	it := store.Item{Kind: rm.outbox.Kind, Captured: ir.at}
+	it := store.Item{Kind: rm.outbox.Kind, Captured: ir.receivedAt}
 	it.Outbox = rm.outbox.Name
 	var err error
 	if it.ID, it.Group, err = ir.identify(rm, values[rm.id], values); err != nil {
@@ -182,14 +182,14 @@ func (ir *itemReader) read(rel *relation, rm *rowMap, values [][]byte) (store.It
 	if ir.maxPayload > 0 && it.PayloadSize > ir.maxPayload {
 		return it, nil
 	}
-	if it.Payload, err = content(values[rm.payload], rm.hexPayload); err != nil {
+	if it.Payload, err = decodeColumn(values[rm.payload], rm.hexPayload); err != nil {
 		return fault(fmt.Errorf("the payload: %w", err))
 	}
 	return it, nil
 }
 
-// checkText checks what a row is known by.
-func checkText(rm *rowMap, values [][]byte) error {
+// checkUTF8 checks what a row is known by.
+func checkUTF8(rm *rowMap, values [][]byte) error {
 	c := &rm.outbox.Layout.Columns
 	group := rm.group
 	if len(rm.outbox.Layout.GroupPath) > 0 {
@@ -216,7 +216,7 @@ func (ir *itemReader) identify(rm *rowMap, id []byte, values [][]byte) (string, 
 	if len(rm.outbox.Layout.GroupPath) > 0 {
 		if rm.hexGroup && group != nil {
 			var err error
-			if group, err = content(group, true); err != nil {
+			if group, err = decodeColumn(group, true); err != nil {
 				return "", store.Group{}, fmt.Errorf("the group: %w", err)
 			}
 		}
@@ -233,15 +233,15 @@ func (ir *itemReader) intern(kind []byte) string {
 		return s
 	}
 	s := string(kind)
-	if len(ir.kinds) < mostKinds {
+	if len(ir.kinds) < maxKinds {
 		ir.kinds[s] = s
 	}
 	return s
 }
 
-// content copies what a column holds out of the message. NULL is empty and not
+// decodeColumn copies what a column holds out of the message. NULL is empty and not
 // nil, which in a payload would stand for bytes that were dropped.
-func content(text []byte, isHex bool) ([]byte, error) {
+func decodeColumn(text []byte, isHex bool) ([]byte, error) {
 	if !isHex || text == nil {
 		return append(make([]byte, 0, len(text)), text...), nil
 	}

@@ -38,34 +38,34 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 	}
 	conn, timeout, err := s.startStream(ctx, from)
 	if err != nil {
-		return s.refused(ctx, err)
+		return s.classifyRefusal(ctx, err)
 	}
-	s.trouble.refused = time.Time{}
-	progress, err := s.read(ctx, conn, part{from: from, until: until, timeout: timeout}, out)
-	return s.failed(s.explainColumns(ctx, err), progress)
+	s.failures.refusedSince = time.Time{}
+	progress, err := s.readStream(ctx, conn, streamRange{from: from, until: until, timeout: timeout}, out)
+	return s.classifyFailure(s.explainMissingColumns(ctx, err), progress)
 }
 
-// part is what a stream that has begun is to read.
-type part struct {
+// streamRange is what a stream that has begun is to read.
+type streamRange struct {
 	from, until pglogrepl.LSN // an until of 0 is for ever
 	timeout     time.Duration // the server's wal_sender_timeout
 }
 
-// read sends what a stream brings until the context ends, the part ends or the
+// readStream sends what a stream brings until the context ends, the part ends or the
 // connection is lost, and ends its session. progress says that something new was
 // sent.
-func (s *Source) read(ctx context.Context, conn *pgconn.PgConn, p part, out chan<- capture.Batch) (progress bool, err error) {
+func (s *Source) readStream(ctx context.Context, conn *pgconn.PgConn, p streamRange, out chan<- capture.Batch) (progress bool, err error) {
 	defer closeSession(conn)
 	asm := newAssembler(newTables(s.server.tables), s.cfg.Name, s.cfg.MaxBatchRows, s.cfg.MaxBatchBytes)
-	asm.after, asm.until, asm.reader.unchecked = p.from, p.until, unchecked(conn)
+	asm.after, asm.until, asm.reader.acceptsAnyBytes = p.from, p.until, acceptsAnyBytes(conn)
 	asm.reader.maxPayload = s.resume.MaxPayload
 	st := newStream(s, conn, asm, out, p.from, p.timeout)
 	s.setWake(conn.Conn())
 	defer s.setWake(nil)
 	beside, end := context.WithCancel(ctx)
 	var work sync.WaitGroup
-	work.Go(func() { s.attend(beside, st) })
-	work.Go(func() { s.watch(beside, st) })
+	work.Go(func() { s.monitor(beside, st) })
+	work.Go(func() { s.watchShutdown(beside, st) })
 	defer func() {
 		end()
 		work.Wait()
@@ -90,14 +90,14 @@ func (s *Source) startStream(ctx context.Context, from pglogrepl.LSN) (conn *pgc
 			return conn, 0, err
 		}
 	}
-	timeout, err = s.begin(ctx, conn, s.cfg.Name, 0)
+	timeout, err = s.beginStream(ctx, conn, s.cfg.Name, 0)
 	return conn, timeout, err
 }
 
-// begin begins a stream from a slot on a replication session, and returns the
+// beginStream begins a stream from a slot on a replication session, and returns the
 // server's wal_sender_timeout. What ends at a place or before it the server leaves
 // out; 0 is where the slot stands.
-func (s *Source) begin(ctx context.Context, conn *pgconn.PgConn, slot string, from pglogrepl.LSN) (time.Duration, error) {
+func (s *Source) beginStream(ctx context.Context, conn *pgconn.PgConn, slot string, from pglogrepl.LSN) (time.Duration, error) {
 	timeout, err := s.checkSlot(ctx, conn, slot)
 	if err != nil {
 		return 0, err
@@ -105,7 +105,7 @@ func (s *Source) begin(ctx context.Context, conn *pgconn.PgConn, slot string, fr
 	err = pglogrepl.StartReplication(ctx, conn, slot, from, pglogrepl.StartReplicationOptions{PluginArgs: []string{
 		"proto_version '1'", "publication_names '" + s.cfg.Name + "'", "messages 'true'",
 	}})
-	return timeout, s.explainStreaming(err)
+	return timeout, s.explainStreamError(err)
 }
 
 // redial opens a replication session after a lost one, and makes sure that what
@@ -115,10 +115,10 @@ func (s *Source) redial(ctx context.Context, from pglogrepl.LSN) (*pgconn.PgConn
 	if err != nil {
 		return nil, err
 	}
-	switch now, was := originOf(id), originOf(s.log); {
+	switch now, was := originOf(id), originOf(s.system); {
 	case now == was:
-	case id.SystemID == s.log.SystemID && id.DBName == s.log.DBName:
-		return conn, moved(id.Timeline, s.log.Timeline)
+	case id.SystemID == s.system.SystemID && id.DBName == s.system.DBName:
+		return conn, timelineChangedError(id.Timeline, s.system.Timeline)
 	default:
 		return conn, &capture.LostError{Reason: fmt.Sprintf("the server, timeline and database are %s, they were %s", now, was)}
 	}

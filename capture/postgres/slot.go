@@ -20,53 +20,53 @@ const plugin = "pgoutput"
 
 // slot is the relay's slot as it is.
 type slot struct {
-	exists    bool
-	active    bool
-	pid       int
-	program   string // application name of the session that holds it
-	holder    string // the same in words, with its address
-	endable   bool   // the relay, as one of its roles, may end that session
-	lost      string // why the log is not to be had from it; "" if it is
-	confirmed pglogrepl.LSN
+	exists          bool
+	active          bool
+	pid             int
+	applicationName string // application name of the session that holds it
+	holder          string // the same in words, with its address
+	terminable      bool   // the relay, as one of its roles, may end that session
+	lost            string // why the log is not to be had from it; "" if it is
+	confirmed       pglogrepl.LSN
 }
 
-// slotLost says why the log is not to be had from a slot s. Columns differ between
+// slotLostExpr says why the log is not to be had from a slot s. Columns differ between
 // versions: invalidation_reason is there since 17, conflicting since 16.
-const slotLost = `CASE WHEN to_jsonb(s) ->> 'invalidation_reason' IS NOT NULL THEN to_jsonb(s) ->> 'invalidation_reason'
+const slotLostExpr = `CASE WHEN to_jsonb(s) ->> 'invalidation_reason' IS NOT NULL THEN to_jsonb(s) ->> 'invalidation_reason'
 		WHEN s.wal_status = 'lost' THEN 'wal_removed'
 		WHEN to_jsonb(s) ->> 'conflicting' = 'true' THEN 'conflicting' ELSE '' END`
 
 const slotSQL = `
 SELECT s.plugin::text, s.slot_type::text, s.database::text, current_database()::text, s.active, coalesce(s.active_pid, 0),
 	coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''),
-	` + slotLost + `,
+	` + slotLostExpr + `,
 	coalesce(s.confirmed_flush_lsn::text, ''),
 	coalesce((SELECT bool_or((m.rolsuper OR NOT r.rolsuper) AND (pg_has_role(m.oid, r.oid, 'USAGE') OR pg_has_role(m.oid, 'pg_signal_backend', 'USAGE')))
 		FROM pg_roles r, pg_roles m WHERE r.oid = a.usesysid AND m.rolname IN (current_user, $2)), false)
 		AND a.backend_type IS DISTINCT FROM 'client backend'
 FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = $1`
 
-// findSlot reads the state of the relay's slot. A slot of its name that is not the
+// readOwnSlot reads the state of the relay's slot. A slot of its name that is not the
 // relay's is a *store.SetupError.
-func (s *Source) findSlot(ctx context.Context, conn *pgx.Conn) (slot, error) {
-	return s.slotNamed(ctx, conn, s.cfg.Name)
+func (s *Source) readOwnSlot(ctx context.Context, conn *pgx.Conn) (slot, error) {
+	return s.querySlot(ctx, conn, s.cfg.Name)
 }
 
-// lookAt reads the state of a slot that may be another session's.
-func (s *Source) lookAt(ctx context.Context, name string) (sl slot, err error) {
-	err = s.control.twice(ctx, func(conn *pgx.Conn) error {
-		sl, err = s.slotNamed(ctx, conn, name)
+// readSlot reads the state of a slot that may be another session's.
+func (s *Source) readSlot(ctx context.Context, name string) (sl slot, err error) {
+	err = s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
+		sl, err = s.querySlot(ctx, conn, name)
 		return err
 	})
 	return sl, err
 }
 
-// slotNamed reads the state of a slot of the relay's.
-func (s *Source) slotNamed(ctx context.Context, conn *pgx.Conn, name string) (slot, error) {
+// querySlot reads the state of a slot of the relay's.
+func (s *Source) querySlot(ctx context.Context, conn *pgx.Conn, name string) (slot, error) {
 	var sl slot
 	var plug, kind, database, current, application, address, confirmed *string
 	err := conn.QueryRow(ctx, slotSQL, name, s.streamConfig.User).Scan(&plug, &kind, &database, &current, &sl.active, &sl.pid,
-		&application, &address, &sl.lost, &confirmed, &sl.endable)
+		&application, &address, &sl.lost, &confirmed, &sl.terminable)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return sl, nil
 	}
@@ -76,15 +76,15 @@ func (s *Source) slotNamed(ctx context.Context, conn *pgx.Conn, name string) (sl
 	sl.exists = true
 	if plug == nil || database == nil || *plug != plugin || *database != *current {
 		foreign := fault.Fault{
-			Subject:    "slot",
-			Problem:    fmt.Sprintf("replication slot %s is another program's: %s, plugin %s, database %s", name, *kind, text(plug), text(database)),
-			Statements: []string{dropStatement(name)},
-			How:        "if nobody needs the slot; else take another name",
+			Subject:      "slot",
+			Problem:      fmt.Sprintf("replication slot %s is another program's: %s, plugin %s, database %s", name, *kind, textOrNone(plug), textOrNone(database)),
+			Statements:   []string{dropStatement(name)},
+			Instructions: "if nobody needs the slot; else take another name",
 		}
 		return sl, foreign.Err()
 	}
-	sl.program = *application // coalesced, never NULL
-	sl.holder = fmt.Sprintf("application %q, address %s", text(application), text(address))
+	sl.applicationName = *application // coalesced, never NULL
+	sl.holder = fmt.Sprintf("application %q, address %s", textOrNone(application), textOrNone(address))
 	sl.confirmed, err = parseLSN(store.Position(*confirmed)) // coalesced, never NULL
 	return sl, err
 }
@@ -94,10 +94,10 @@ func dropStatement(name string) string {
 	return "SELECT pg_drop_replication_slot('" + name + "');"
 }
 
-// held says who holds the slot: a *capture.NoStreamError for a caller that leads,
+// slotHeldError says who holds the slot: a *capture.NoStreamError for a caller that leads,
 // so that whoever it is will be no relay that works, and a *store.SetupError for
 // any other, since two relays must not poll the same tables.
-func (s *Source) held(sl *slot) error {
+func (s *Source) slotHeldError(sl *slot) error {
 	held := store.SetupError{
 		Problem: fmt.Sprintf("replication slot %s is held by another session: pid %d, %s", s.cfg.Name, sl.pid, sl.holder),
 		Remedy: fmt.Sprintf("another relay of this name runs, or another program reads the slot: stop it, give this one another name, "+
@@ -109,7 +109,7 @@ func (s *Source) held(sl *slot) error {
 	return &held
 }
 
-func text(p *string) string {
+func textOrNone(p *string) string {
 	if p == nil || *p == "" {
 		return "(none)"
 	}
@@ -117,27 +117,27 @@ func text(p *string) string {
 }
 
 const (
-	// activeWait is how long a slot may stay in use: the server notices the
+	// slotBusyTimeout is how long a slot may stay in use: the server notices the
 	// death of a relay only when it next writes to it.
-	activeWait = 10 * time.Second
-	activePoll = 100 * time.Millisecond
+	slotBusyTimeout  = 10 * time.Second
+	slotPollInterval = 100 * time.Millisecond
 )
 
-// freeSlot waits until no session holds the slot.
-func (s *Source) freeSlot(ctx context.Context, conn *pgx.Conn) (slot, error) {
-	deadline := time.Now().Add(activeWait)
-	tick := time.NewTicker(activePoll)
+// waitForSlot waits until no session holds the slot.
+func (s *Source) waitForSlot(ctx context.Context, conn *pgx.Conn) (slot, error) {
+	deadline := time.Now().Add(slotBusyTimeout)
+	tick := time.NewTicker(slotPollInterval)
 	defer tick.Stop()
 	for {
-		sl, err := s.findSlot(ctx, conn)
+		sl, err := s.readOwnSlot(ctx, conn)
 		if err != nil || !sl.active {
 			return sl, err
 		}
 		if time.Now().After(deadline) {
-			return sl, s.held(&sl)
+			return sl, s.slotHeldError(&sl)
 		}
 		if s.cfg.TakeOver {
-			if err := s.endHolder(ctx, conn, sl.pid); err != nil {
+			if err := s.terminateHolder(ctx, conn, sl.pid); err != nil {
 				return sl, fmt.Errorf("end the session that holds slot %s: %w", s.cfg.Name, err)
 			}
 		}
@@ -149,11 +149,11 @@ func (s *Source) freeSlot(ctx context.Context, conn *pgx.Conn) (slot, error) {
 	}
 }
 
-// endHolder asks the server to end the session that holds the slot. The stream's
+// terminateHolder asks the server to end the session that holds the slot. The stream's
 // role may always end a stream of its own; another role's session may be the
 // control role's to end. Where neither may, waiting is all that is left, and that
 // is no error.
-func (s *Source) endHolder(ctx context.Context, conn *pgx.Conn, pid int) error {
+func (s *Source) terminateHolder(ctx context.Context, conn *pgx.Conn, pid int) error {
 	// A relay streams. Somebody who looks at the slot by SQL is waited for.
 	const end = "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity WHERE pid = %d AND backend_type IS DISTINCT FROM 'client backend'"
 	if s.repl != nil {
@@ -174,7 +174,7 @@ func (s *Source) endHolder(ctx context.Context, conn *pgx.Conn, pid int) error {
 func (s *Source) DropSlot(ctx context.Context) error {
 	var sl slot
 	err := s.control.do(ctx, func(conn *pgx.Conn) (err error) {
-		sl, err = s.findSlot(ctx, conn)
+		sl, err = s.readOwnSlot(ctx, conn)
 		return err
 	})
 	if err != nil || !sl.exists || sl.active {
@@ -191,7 +191,7 @@ func (s *Source) DropSlot(ctx context.Context) error {
 // dropSlot drops the slot on a replication session.
 func (s *Source) dropSlot(ctx context.Context, conn *pgconn.PgConn) error {
 	if err := pglogrepl.DropReplicationSlot(ctx, conn, s.cfg.Name, pglogrepl.DropReplicationSlotOptions{}); err != nil {
-		return fmt.Errorf("drop slot %s: %w", s.cfg.Name, s.explainStream(err))
+		return fmt.Errorf("drop slot %s: %w", s.cfg.Name, s.explainConnect(err))
 	}
 	return nil
 }

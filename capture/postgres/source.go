@@ -29,15 +29,15 @@ type Source struct {
 	resume       capture.Resume
 
 	// What Open found.
-	log       pglogrepl.IdentifySystemResult
-	holds     string // originOf log, and what is published of it
-	published string // see publishedNow
-	server    *server
-	confirmed pglogrepl.LSN // where the slot stood
-	repl      *pgconn.PgConn
+	system           pglogrepl.IdentifySystemResult
+	origin           string // originOf log, and what is published of it
+	publicationState string // see readPublicationState
+	server           *server
+	confirmed        pglogrepl.LSN // where the slot stood
+	repl             *pgconn.PgConn
 
-	trouble trouble
-	oldest  oldest
+	failures failureCounter
+	oldest   oldestTransaction
 
 	offered atomic.Uint64 // highest LSN that the receiver was offered since Open
 	acked   atomic.Uint64 // highest acknowledged LSN
@@ -110,30 +110,30 @@ func (s *Source) dial(ctx context.Context) (*pgconn.PgConn, pglogrepl.IdentifySy
 	var id pglogrepl.IdentifySystemResult
 	conn, err := pgconn.ConnectConfig(ctx, &s.streamConfig.Config)
 	if err != nil {
-		return nil, id, s.explainStream(err)
+		return nil, id, s.explainConnect(err)
 	}
-	if id, err = pglogrepl.IdentifySystem(ctx, conn); err == nil && unchecked(conn) {
+	if id, err = pglogrepl.IdentifySystem(ctx, conn); err == nil && acceptsAnyBytes(conn) {
 		// What such a database holds need not be UTF-8, and a server that is to
 		// send it as UTF-8 ends the stream at the first value that is not.
 		_, err = conn.Exec(ctx, "SET client_encoding = 'SQL_ASCII'").ReadAll()
 	}
 	if err != nil {
 		closeSession(conn)
-		return nil, id, s.explainStream(err)
+		return nil, id, s.explainConnect(err)
 	}
 	return conn, id, nil
 }
 
-// unchecked reports whether the database takes text of any bytes.
-func unchecked(conn *pgconn.PgConn) bool {
+// acceptsAnyBytes reports whether the database takes text of any bytes.
+func acceptsAnyBytes(conn *pgconn.PgConn) bool {
 	return conn.ParameterStatus("server_encoding") == "SQL_ASCII"
 }
 
-// explainStream says what keeps the role from streaming: a
+// explainConnect says what keeps the role from streaming: a
 // *capture.NoStreamError where trying again does not help. Whether the role may
 // is found out by trying: managed services grant it by other means than the
 // role's attribute.
-func (s *Source) explainStream(err error) error {
+func (s *Source) explainConnect(err error) error {
 	role := s.streamConfig.User
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
@@ -142,11 +142,11 @@ func (s *Source) explainStream(err error) error {
 			return fault.Fault{
 				Subject: "stream", Problem: fmt.Sprintf("role %s may not stream: %s", role, pg.Message),
 				Statements: []string{"ALTER ROLE " + pgstore.Ident(role) + " REPLICATION;"},
-				How: fmt.Sprintf("as an administrator, or what the service has instead, such as `GRANT rds_replication TO %s;` on Amazon RDS and Aurora",
+				Instructions: fmt.Sprintf("as an administrator, or what the service has instead, such as `GRANT rds_replication TO %s;` on Amazon RDS and Aurora",
 					pgstore.Ident(role)),
 			}.Err()
 		case pg.Code == "53300" && strings.Contains(pg.Message, "max_wal_senders"):
-			return &busyError{capture.NoStreamError{SetupError: store.SetupError{
+			return &noWalsenderError{capture.NoStreamError{SetupError: store.SetupError{
 				Problem: "the server has no walsender left: " + pg.Message,
 				Remedy: "run `ALTER SYSTEM SET max_wal_senders = …;` with a larger number and restart the server, " +
 					"or end a stream that is not needed (SELECT * FROM pg_stat_replication)",
@@ -156,7 +156,7 @@ func (s *Source) explainStream(err error) error {
 	err = pgstore.Explain(err)
 	var setup *store.SetupError
 	if errors.As(err, &setup) {
-		return noStream(fmt.Sprintf("role %s gets no replication session: %s", role, setup.Problem), setup.Remedy)
+		return noStreamError(fmt.Sprintf("role %s gets no replication session: %s", role, setup.Problem), setup.Remedy)
 	}
 	return fmt.Errorf("open a replication session on %s: %w", s.streamConfig.Host, err)
 }

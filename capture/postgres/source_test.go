@@ -20,7 +20,7 @@ import (
 
 const patience = 40 * time.Second
 
-// atEase is how long something may take on a busy machine that takes a second on
+// maxShutdownTime is how long something may take on a busy machine that takes a second on
 // another: less than the 10 s for which a slot in use is waited for.
 const atEase = 8 * time.Second
 
@@ -28,7 +28,7 @@ const atEase = 8 * time.Second
 type running struct {
 	t    *testing.T
 	src  *postgres.Source
-	o    capture.Opening
+	o    capture.OpenResult
 	out  chan capture.Batch
 	stop context.CancelFunc
 	done chan error
@@ -257,7 +257,7 @@ func TestLostLog(t *testing.T) {
 			"slot dropped": {func(t *testing.T, d *database) { servers.Exec(t, d.url, drop(d)) }, "is gone"},
 			"publication dropped": {func(t *testing.T, d *database) {
 				servers.Exec(t, d.url, "DROP PUBLICATION "+d.name)
-				d.Cut(t)
+				d.Disconnect(t)
 			}, "lacked a table"},
 			"slot moved on": {func(t *testing.T, d *database) {
 				servers.Exec(t, d.url, drop(d), insert("between"), fmt.Sprintf("SELECT pg_create_logical_replication_slot('%s', 'pgoutput')", d.name))
@@ -283,8 +283,8 @@ func TestLostLog(t *testing.T) {
 					return
 				}
 				again := run(t, d, d.config(), at)
-				if !strings.Contains(again.o.Why, c.why) {
-					t.Errorf("the log begins anew because %q", again.o.Why)
+				if !strings.Contains(again.o.SnapshotReason, c.why) {
+					t.Errorf("the log begins anew because %q", again.o.SnapshotReason)
 				}
 				servers.Exec(t, d.url, insert("b"))
 				if b := again.next(); b.Items[0].ID != "b" {
@@ -307,8 +307,8 @@ func TestInvalidatedSlot(t *testing.T) {
 		}
 		servers.Exec(t, d.url, "CHECKPOINT")
 		again := run(t, d, d.config(), at)
-		if !strings.Contains(again.o.Why, "has lost its log") {
-			t.Errorf("the log begins anew because %q", again.o.Why)
+		if !strings.Contains(again.o.SnapshotReason, "has lost its log") {
+			t.Errorf("the log begins anew because %q", again.o.SnapshotReason)
 		}
 	})
 }
@@ -350,7 +350,7 @@ func TestDiscard(t *testing.T) {
 	d := newDatabase(t, servers.Database(t, servers.Versions()[0]))
 	src := newSource(t, d.config())
 	defer src.Close()
-	o := capturetest.Anew(t, src, d.tables())
+	o := capturetest.OpenWithoutCheckpoint(t, src, d.tables())
 	if err := o.Discard(t.Context()); err != nil {
 		t.Fatal(err)
 	}

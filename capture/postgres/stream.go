@@ -16,26 +16,26 @@ import (
 )
 
 const (
-	// mostStatus is the longest time between two statuses, pauseStatus that
-	// while a receiver lets a batch wait, and ackStatus the shortest after an
+	// maxStatusInterval is the longest time between two statuses, pausedStatusInterval that
+	// while a receiver lets a batch wait, and minStatusInterval the shortest after an
 	// acknowledgement.
-	mostStatus  = 10 * time.Second
-	pauseStatus = time.Second
-	ackStatus   = 100 * time.Millisecond
-	// idleEvery is the shortest time between two positions without rows.
-	idleEvery = 100 * time.Millisecond
-	// defaultTimeout stands for a wal_sender_timeout that is turned off. The
+	maxStatusInterval    = 10 * time.Second
+	pausedStatusInterval = time.Second
+	minStatusInterval    = 100 * time.Millisecond
+	// idleInterval is the shortest time between two positions without rows.
+	idleInterval = 100 * time.Millisecond
+	// defaultSenderTimeout stands for a wal_sender_timeout that is turned off. The
 	// server's own default is the same.
-	defaultTimeout = time.Minute
-	writeTimeout   = 10 * time.Second
+	defaultSenderTimeout = time.Minute
+	writeTimeout         = 10 * time.Second
 	// Since version 16 a walsender that goes to sleep at the moment of a commit
 	// may miss it: it looks for new log before it joins the list of those that a
 	// commit wakes (WalSndWaitForWal, WalSndWait in walsender.c). It then sleeps
 	// until the next commit, or until the client says something. So after rows
 	// the client does, soon and then less and less often.
-	sleepyVersion = 160000
-	firstNudge    = 5 * time.Millisecond
-	mostNudge     = time.Second
+	missedCommitVersion = 160000
+	minNudge            = 5 * time.Millisecond
+	maxNudge            = time.Second
 )
 
 // stream is one run on one connection. All of it but moved and failed
@@ -47,42 +47,42 @@ type stream struct {
 	asm  *assembler
 	out  chan<- capture.Batch
 
-	every   time.Duration // between statuses
-	silence time.Duration // after which the server counts as lost
+	statusInterval time.Duration // between statuses
+	silenceTimeout time.Duration // after which the server counts as lost
 
-	sent     pglogrepl.LSN // the last position that the receiver got
-	idle     pglogrepl.LSN // a later one without rows, not yet sent
-	idleAt   time.Time     // when it may be
-	status   pglogrepl.LSN // the position of the last status
-	statusAt time.Time
-	heardAt  time.Time
-	sleepy   bool          // the server may miss a commit
-	nudge    time.Duration // the wait before the next nudge
-	nudgeAt  time.Time
-	deadline time.Time    // the bound of reads as it is set; zero if unknown
-	progress bool         // something new was sent
-	moved    atomic.Int64 // when the log last went on, in Unix nanoseconds
-	failed   atomic.Pointer[error]
+	sent          pglogrepl.LSN // the last position that the receiver got
+	idle          pglogrepl.LSN // a later one without rows, not yet sent
+	idleAt        time.Time     // when it may be
+	status        pglogrepl.LSN // the position of the last status
+	statusAt      time.Time
+	receivedAt    time.Time
+	mayMissCommit bool          // the server may miss a commit
+	nudge         time.Duration // the wait before the next nudge
+	nudgeAt       time.Time
+	deadline      time.Time    // the bound of reads as it is set; zero if unknown
+	progress      bool         // something new was sent
+	lastActivity  atomic.Int64 // when the log last went on, in Unix nanoseconds
+	failure       atomic.Pointer[error]
 }
 
 // fail ends the run with an error. It may be called from any goroutine.
 func (st *stream) fail(err error) {
-	st.failed.CompareAndSwap(nil, &err)
+	st.failure.CompareAndSwap(nil, &err)
 	st.src.interrupt()
 }
 
 func newStream(s *Source, conn *pgconn.PgConn, asm *assembler, out chan<- capture.Batch, from pglogrepl.LSN, timeout time.Duration) *stream {
 	if timeout <= 0 {
-		timeout = defaultTimeout
+		timeout = defaultSenderTimeout
 	}
 	now := time.Now()
 	st := &stream{
 		src: s, conn: conn, net: conn.Conn(), asm: asm, out: out,
-		every: min(mostStatus, timeout/3), silence: timeout,
-		sent: from, statusAt: now, heardAt: now,
-		sleepy: s.server.version >= sleepyVersion, nudge: firstNudge, nudgeAt: now.Add(firstNudge),
+		statusInterval: min(maxStatusInterval, timeout/3), silenceTimeout: timeout,
+		sent: from, statusAt: now, receivedAt: now,
+		mayMissCommit: s.server.version >= missedCommitVersion, nudge: minNudge, nudgeAt: now.Add(minNudge),
 	}
-	st.moved.Store(now.UnixNano())
+	st.lastActivity.Store(now.UnixNano())
 	return st
 }
 
@@ -90,18 +90,18 @@ func newStream(s *Source, conn *pgconn.PgConn, asm *assembler, out chan<- captur
 func (st *stream) run(ctx context.Context) error {
 	frontend := st.conn.Frontend()
 	for {
-		acked, err := st.tend(time.Now())
+		acked, err := st.maintain(time.Now())
 		if err != nil {
 			return err
 		}
-		if err := st.bound(acked); err != nil {
+		if err := st.setReadDeadline(acked); err != nil {
 			return err
 		}
 		// After the bound was set, so that no wake-up before it is lost.
 		if err := ctx.Err(); err != nil {
-			return st.goodbye(err)
+			return st.sendFinalStatus(err)
 		}
-		if err := st.failed.Load(); err != nil {
+		if err := st.failure.Load(); err != nil {
 			return *err
 		}
 		if st.src.acked.Load() != acked {
@@ -116,41 +116,41 @@ func (st *stream) run(ctx context.Context) error {
 			}
 			return fmt.Errorf("read from the server: %w", err)
 		}
-		st.heardAt = time.Now()
-		if done, err := st.take(ctx, msg); done || err != nil {
+		st.receivedAt = time.Now()
+		if done, err := st.handle(ctx, msg); done || err != nil {
 			if err == nil || ctx.Err() != nil {
-				return st.goodbye(ctx.Err())
+				return st.sendFinalStatus(ctx.Err())
 			}
 			return err
 		}
 	}
 }
 
-// take handles one message of the server. done says that the span has ended.
-func (st *stream) take(ctx context.Context, msg pgproto3.BackendMessage) (done bool, err error) {
+// handle handles one message of the server. done says that the span has ended.
+func (st *stream) handle(ctx context.Context, msg pgproto3.BackendMessage) (done bool, err error) {
 	switch msg := msg.(type) {
 	case *pgproto3.CopyData:
-		if err := st.data(ctx, msg.Data); err != nil {
+		if err := st.handleData(ctx, msg.Data); err != nil {
 			return false, err
 		}
-		return st.ended(), nil
+		return st.reachedEnd(), nil
 	case *pgproto3.NoticeResponse, *pgproto3.ParameterStatus:
 		return false, nil
 	case *pgproto3.ErrorResponse:
-		return false, st.src.explainStreaming(pgconn.ErrorResponseToPgError(msg))
+		return false, st.src.explainStreamError(pgconn.ErrorResponseToPgError(msg))
 	case *pgproto3.CopyDone:
 		return false, errors.New("the server ended the stream")
 	}
 	return false, fmt.Errorf("the server sent a %T in the stream", msg)
 }
 
-// ended reports whether everything up to the span's end was sent.
-func (st *stream) ended() bool {
+// reachedEnd reports whether everything up to the span's end was sent.
+func (st *stream) reachedEnd() bool {
 	until := st.asm.until
-	return until != 0 && (st.asm.done || !st.asm.open && (st.sent >= until || st.idle >= until))
+	return until != 0 && (st.asm.reachedEnd || !st.asm.open && (st.sent >= until || st.idle >= until))
 }
 
-func (st *stream) data(ctx context.Context, data []byte) error {
+func (st *stream) handleData(ctx context.Context, data []byte) error {
 	if len(data) == 0 {
 		return errors.New("the server sent an empty message in the stream")
 	}
@@ -158,41 +158,41 @@ func (st *stream) data(ctx context.Context, data []byte) error {
 	case pglogrepl.XLogDataByteID:
 		x, err := pglogrepl.ParseXLogData(data[1:])
 		if err != nil {
-			return &logError{err}
+			return &unreadableLogError{err}
 		}
-		st.nudge, st.nudgeAt = firstNudge, st.heardAt.Add(firstNudge)
-		st.asm.reader.at = st.heardAt
+		st.nudge, st.nudgeAt = minNudge, st.receivedAt.Add(minNudge)
+		st.asm.reader.receivedAt = st.receivedAt
 		b, ready, err := st.asm.message(x.WALData)
 		if err != nil {
-			return &logError{err}
+			return &unreadableLogError{err}
 		}
 		if !ready {
 			return nil
 		}
-		st.moved.Store(st.heardAt.UnixNano())
+		st.lastActivity.Store(st.receivedAt.UnixNano())
 		return st.send(ctx, b)
 	case pglogrepl.PrimaryKeepaliveMessageByteID:
 		k, err := pglogrepl.ParsePrimaryKeepaliveMessage(data[1:])
 		if err != nil {
-			return &logError{err}
+			return &unreadableLogError{err}
 		}
 		st.keepalive(k.ServerWALEnd)
 		if k.ReplyRequested {
-			return st.report(st.heardAt, false)
+			return st.sendStatus(st.receivedAt, false)
 		}
 		return nil
 	}
-	return &logError{fmt.Errorf("the server sent a message of unknown type %q in the stream", data[0])}
+	return &unreadableLogError{fmt.Errorf("the server sent a message of unknown type %q in the stream", data[0])}
 }
 
 // keepalive takes the place up to which the server has sent everything. It means
 // nothing inside a transaction, nor before one sent in part is complete.
 func (st *stream) keepalive(end pglogrepl.LSN) {
-	if st.asm.open || st.src.resume.Partly() || end <= max(st.sent, st.idle) {
+	if st.asm.open || st.src.resume.MidTransaction() || end <= max(st.sent, st.idle) {
 		return
 	}
 	st.idle = end
-	st.moved.Store(st.heardAt.UnixNano())
+	st.lastActivity.Store(st.receivedAt.UnixNano())
 }
 
 // send hands a batch over. While the receiver lets it wait nothing is read, and
@@ -219,7 +219,7 @@ func (st *stream) send(ctx context.Context, b capture.Batch) error {
 	select {
 	case st.out <- b:
 	default:
-		if err := st.sendSlowly(ctx, b); err != nil {
+		if err := st.sendBlocking(ctx, b); err != nil {
 			return err
 		}
 	}
@@ -237,41 +237,41 @@ func (st *stream) offer(lsn pglogrepl.LSN) {
 	}
 }
 
-func (st *stream) sendSlowly(ctx context.Context, b capture.Batch) error {
-	tick := time.NewTicker(min(pauseStatus, st.every))
+func (st *stream) sendBlocking(ctx context.Context, b capture.Batch) error {
+	tick := time.NewTicker(min(pausedStatusInterval, st.statusInterval))
 	defer tick.Stop()
 	for {
 		select {
 		case st.out <- b:
-			st.heardAt = time.Now() // nothing was listened to
+			st.receivedAt = time.Now() // nothing was listened to
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
 		case now := <-tick.C:
-			if err := st.failed.Load(); err != nil {
+			if err := st.failure.Load(); err != nil {
 				return *err
 			}
-			if err := st.report(now, false); err != nil {
+			if err := st.sendStatus(now, false); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// tend does what is due: a status, a position without rows, and finding the
+// maintain does what is due: a status, a position without rows, and finding the
 // server lost. It returns the acknowledgement that it has seen.
-func (st *stream) tend(now time.Time) (acked uint64, err error) {
-	if quiet := now.Sub(st.heardAt); quiet > st.silence {
+func (st *stream) maintain(now time.Time) (acked uint64, err error) {
+	if quiet := now.Sub(st.receivedAt); quiet > st.silenceTimeout {
 		return 0, fmt.Errorf("the server has said nothing for %s", quiet.Round(time.Millisecond))
 	}
 	acked = st.src.acked.Load()
 	if !now.Before(st.nextStatus(acked)) {
 		if !now.Before(st.nudgeAt) {
-			st.nudge = min(4*st.nudge, mostNudge)
+			st.nudge = min(4*st.nudge, maxNudge)
 			st.nudgeAt = now.Add(st.nudge)
 		}
 		// A server that is idle answers only when it is asked.
-		if err := st.report(now, now.Sub(st.heardAt) >= st.every); err != nil {
+		if err := st.sendStatus(now, now.Sub(st.receivedAt) >= st.statusInterval); err != nil {
 			return 0, err
 		}
 	}
@@ -284,8 +284,8 @@ func (st *stream) tend(now time.Time) (acked uint64, err error) {
 // sendIdle hands a position without rows over if the receiver is there to take
 // it; a later one takes its place otherwise.
 func (st *stream) sendIdle(now time.Time) {
-	st.idleAt = now.Add(idleEvery)
-	b := capture.Batch{Position: position(st.idle)}
+	st.idleAt = now.Add(idleInterval)
+	b := capture.Batch{Position: formatLSN(st.idle)}
 	if !st.src.resume.Trim(&b) {
 		return
 	}
@@ -300,19 +300,19 @@ func (st *stream) sendIdle(now time.Time) {
 
 // nextStatus returns when the next status is due.
 func (st *stream) nextStatus(acked uint64) time.Time {
-	next := st.statusAt.Add(st.every)
-	if st.ackable(acked) > st.status {
-		next = st.statusAt.Add(ackStatus)
+	next := st.statusAt.Add(st.statusInterval)
+	if st.ackPosition(acked) > st.status {
+		next = st.statusAt.Add(minStatusInterval)
 	}
-	if st.sleepy && st.nudgeAt.Before(next) {
+	if st.mayMissCommit && st.nudgeAt.Before(next) {
 		next = st.nudgeAt
 	}
 	return next
 }
 
-// bound sets how long the next read may take. A bound that is set already and
+// setReadDeadline sets how long the next read may take. A bound that is set already and
 // comes earlier stays: rows move it away all the time, and setting it costs.
-func (st *stream) bound(acked uint64) error {
+func (st *stream) setReadDeadline(acked uint64) error {
 	next := st.nextStatus(acked)
 	if st.idle > st.sent && st.idleAt.Before(next) {
 		next = st.idleAt
@@ -327,16 +327,16 @@ func (st *stream) bound(acked uint64) error {
 	return nil
 }
 
-// ackable is what a status may carry: no more than what was acknowledged, and no
+// ackPosition is what a status may carry: no more than what was acknowledged, and no
 // more than what was sent, whatever was acknowledged.
-func (st *stream) ackable(acked uint64) pglogrepl.LSN {
+func (st *stream) ackPosition(acked uint64) pglogrepl.LSN {
 	return min(pglogrepl.LSN(acked), st.sent)
 }
 
-// report sends a status. Its one position is never 0 in part: a zero flush
+// sendStatus sends a status. Its one position is never 0 in part: a zero flush
 // position would be taken for the written one.
-func (st *stream) report(now time.Time, ask bool) error {
-	at := st.ackable(st.src.acked.Load())
+func (st *stream) sendStatus(now time.Time, ask bool) error {
+	at := st.ackPosition(st.src.acked.Load())
 	st.src.confirmed = max(st.src.confirmed, at)
 	if err := st.net.SetWriteDeadline(now.Add(writeTimeout)); err != nil {
 		return fmt.Errorf("send a status: %w", err)
@@ -351,9 +351,9 @@ func (st *stream) report(now time.Time, ask bool) error {
 	return nil
 }
 
-// goodbye tells the server the last acknowledgement and returns why the run
+// sendFinalStatus tells the server the last acknowledgement and returns why the run
 // ends.
-func (st *stream) goodbye(why error) error {
-	_ = st.report(time.Now(), false) // else the server sends again what was settled
+func (st *stream) sendFinalStatus(why error) error {
+	_ = st.sendStatus(time.Now(), false) // else the server sends again what was settled
 	return why
 }

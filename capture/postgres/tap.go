@@ -32,27 +32,27 @@ func (s *Source) Tap(ctx context.Context, out chan<- capture.Batch, begun func()
 		return err
 	}
 	begun()
-	_, err = s.read(ctx, conn, p, out)
-	return s.explainColumns(ctx, err)
+	_, err = s.readStream(ctx, conn, p, out)
+	return s.explainMissingColumns(ctx, err)
 }
 
 // openTap begins a stream from a temporary slot. The session is the caller's to
 // close, also with an error.
-func (s *Source) openTap(ctx context.Context) (conn *pgconn.PgConn, p part, err error) {
-	b, err := s.openBeside(ctx)
+func (s *Source) openTap(ctx context.Context) (conn *pgconn.PgConn, p streamRange, err error) {
+	b, err := s.openSideSession(ctx)
 	if err == nil {
-		err = b.wrong.Err()
+		err = b.faults.Err()
 	}
 	if err != nil {
 		return b.conn, p, err
 	}
-	s.log, s.server, s.published = b.log, b.server, b.published
-	name := s.ownSlot("tap")
+	s.system, s.server, s.publicationState = b.system, b.server, b.publicationState
+	name := s.tempSlotName("tap")
 	made, _, err := s.createSlot(ctx, b.conn, name, pglogrepl.CreateReplicationSlotOptions{
 		Temporary: true, SnapshotAction: "NOEXPORT_SNAPSHOT",
 	})
 	if err != nil {
-		return b.conn, p, explainFull(err, "a tap needs one for as long as it runs")
+		return b.conn, p, explainNoFreeSlot(err, "a tap needs one for as long as it runs")
 	}
 	if p.from, err = pglogrepl.ParseLSN(made.ConsistentPoint); err != nil {
 		return b.conn, p, err
@@ -60,51 +60,51 @@ func (s *Source) openTap(ctx context.Context) (conn *pgconn.PgConn, p part, err 
 	s.confirmed = p.from
 	s.acked.Store(0)
 	s.offered.Store(uint64(p.from))
-	s.resume.Reset(position(p.from))
-	p.timeout, err = s.begin(ctx, b.conn, name, 0)
+	s.resume.Reset(formatLSN(p.from))
+	p.timeout, err = s.beginStream(ctx, b.conn, name, 0)
 	return b.conn, p, err
 }
 
-// beside is a replication session beside the relay's, and what was found with it.
-type beside struct {
-	conn      *pgconn.PgConn
-	log       pglogrepl.IdentifySystemResult
-	server    *server
-	published string     // see publishedNow; "" if no outbox is to be found
-	wrong     fault.List // not all of which matters to everyone
+// sideSession is a replication session beside the relay's, and what was found with it.
+type sideSession struct {
+	conn             *pgconn.PgConn
+	system           pglogrepl.IdentifySystemResult
+	server           *server
+	publicationState string     // see readPublicationState; "" if no outbox is to be found
+	faults           fault.List // not all of which matters to everyone
 }
 
-// openBeside opens a session for a reader beside the relay. It changes nothing of the
+// openSideSession opens a session for a reader beside the relay. It changes nothing of the
 // source, and the session is the caller's to close, also with an error.
-func (s *Source) openBeside(ctx context.Context) (b beside, err error) {
-	err = s.control.twice(ctx, func(c *pgx.Conn) (err error) {
-		if b.server, b.wrong, err = s.inspect(ctx, c); err != nil || len(b.server.tables) == 0 {
+func (s *Source) openSideSession(ctx context.Context) (b sideSession, err error) {
+	err = s.control.retryOnce(ctx, func(c *pgx.Conn) (err error) {
+		if b.server, b.faults, err = s.inspect(ctx, c); err != nil || len(b.server.tables) == 0 {
 			return err
 		}
-		b.published, err = s.publishedNow(ctx, c, b.server)
+		b.publicationState, err = s.readPublicationState(ctx, c, b.server)
 		return err
 	})
 	if err != nil {
 		return b, err
 	}
-	b.conn, b.log, err = s.dial(ctx)
-	return b, b.wrong.AddErr(err)
+	b.conn, b.system, err = s.dial(ctx)
+	return b, b.faults.AddErr(err)
 }
 
-// ownSlot is a name that no other slot of the server has: the relay's, so that an
+// tempSlotName is a name that no other slot of the server has: the relay's, so that an
 // operator sees whose it is, what the slot is for, and a random end. It needs no
 // quoting.
-func (s *Source) ownSlot(purpose string) string {
+func (s *Source) tempSlotName(purpose string) string {
 	const random = 8 // of 32 letters: 2^40 names
 	return s.cfg.Name + "_" + purpose + "_" + strings.ToLower(rand.Text()[:random])
 }
 
-// explainFull says what to do when there is a slot for the relay and none for
+// explainNoFreeSlot says what to do when there is a slot for the relay and none for
 // somebody beside it.
-func explainFull(err error, who string) error {
+func explainNoFreeSlot(err error, who string) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || pg.Code != "53400" { // configuration_limit_exceeded
 		return err
 	}
-	return noStream("all replication slots are taken, and "+who, slotsRemedy)
+	return noStreamError("all replication slots are taken, and "+who, slotsRemedy)
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// moved says that the server's log goes on in another timeline than the one that
+// timelineChangedError says that the server's log goes on in another timeline than the one that
 // was read: a standby was promoted, or the server was restored. Open decides at the
 // checkpoint where to go on.
-func moved(now, was int32) error {
+func timelineChangedError(now, was int32) error {
 	return fmt.Errorf("the server was promoted or restored: its log goes on in timeline %d, it was read in timeline %d: %w",
 		now, was, store.ErrInterrupted)
 }
 
-// whyOther says in one line why the checkpoint's position is no place in the log of
+// originMismatch says in one line why the checkpoint's position is no place in the log of
 // an origin, which the session is of; "" if it is. Another timeline of the same server will do if the
 // position lies on the part that both share: up to there they hold the same
 // transactions, and the slot, which stands no further, brings all that follow in
@@ -31,12 +31,12 @@ func moved(now, was int32) error {
 // its row was written after what it names, and has come over. So it does after a
 // restore to a point in time. It need not where the row was written to another
 // server than the log was read from, so the history of the timelines is asked.
-func (s *Source) whyOther(ctx context.Context, conn *pgconn.PgConn, origin string, at store.Checkpoint) (string, error) {
+func (s *Source) originMismatch(ctx context.Context, conn *pgconn.PgConn, origin string, at store.Checkpoint) (string, error) {
 	if at.Origin == origin {
 		return "", nil
 	}
-	was, rest, ok := cutTimeline(at.Origin)
-	now, here, _ := cutTimeline(origin)
+	was, rest, ok := splitTimeline(at.Origin)
+	now, here, _ := splitTimeline(origin)
 	if !ok || rest != here {
 		return fmt.Sprintf("the checkpoint is of the log %s, this is %s", at.Origin, origin), nil
 	}
@@ -47,7 +47,7 @@ func (s *Source) whyOther(ctx context.Context, conn *pgconn.PgConn, origin strin
 	branch, err := branchPoint(ctx, conn, was, now)
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("read the history of timeline %d: %w", now, s.explainStream(err))
+		return "", fmt.Errorf("read the history of timeline %d: %w", now, s.explainConnect(err))
 	case branch == 0:
 		return fmt.Sprintf("the checkpoint is of timeline %d, which is no ancestor of the server's timeline %d", was, now), nil
 	case lsn > branch:
@@ -57,8 +57,8 @@ func (s *Source) whyOther(ctx context.Context, conn *pgconn.PgConn, origin strin
 	return "", nil
 }
 
-// cutTimeline takes the timeline out of an origin; see originOf.
-func cutTimeline(origin string) (timeline int32, rest string, ok bool) {
+// splitTimeline takes the timeline out of an origin; see originOf.
+func splitTimeline(origin string) (timeline int32, rest string, ok bool) {
 	system, rest, _ := strings.Cut(origin, "/")
 	number, rest, found := strings.Cut(rest, "/")
 	n, err := strconv.ParseInt(number, 10, 32)
@@ -77,12 +77,12 @@ func branchPoint(ctx context.Context, conn *pgconn.PgConn, was, now int32) (pglo
 	if err != nil {
 		return 0, err
 	}
-	return parseHistory(history.Content, was)
+	return parseTimelineHistory(history.Content, was)
 }
 
-// parseHistory reads the file of a timeline: a line for each ancestor, with its
+// parseTimelineHistory reads the file of a timeline: a line for each ancestor, with its
 // number and where it was left.
-func parseHistory(content []byte, was int32) (pglogrepl.LSN, error) {
+func parseTimelineHistory(content []byte, was int32) (pglogrepl.LSN, error) {
 	for line := range strings.Lines(string(content)) {
 		fields := strings.Fields(line)
 		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {

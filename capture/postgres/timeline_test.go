@@ -41,8 +41,8 @@ func (f *following) quits() {
 func goesOn(t *testing.T, d *database, at store.Checkpoint) *following {
 	t.Helper()
 	f := follow(t, d, d.config(), at)
-	if f.o.View != nil || f.o.Why != "" || f.o.From != at.Position {
-		t.Fatalf("it does not go on at %s: from %s, because %s", at.Position, f.o.From, f.o.Why)
+	if f.o.View != nil || f.o.SnapshotReason != "" || f.o.From != at.Position {
+		t.Fatalf("it does not go on at %s: from %s, because %s", at.Position, f.o.From, f.o.SnapshotReason)
 	}
 	system, _, _ := strings.Cut(at.Origin, "/")
 	if !strings.HasPrefix(f.o.Origin, system+"/2/") {
@@ -58,7 +58,7 @@ func cuts(t *testing.T, d *database, at store.Checkpoint, why ...string) *follow
 	if f.o.View == nil {
 		t.Fatalf("it goes on at %s without a cut", f.o.From)
 	}
-	expectText(t, errors.New(f.o.Why), why...)
+	expectText(t, errors.New(f.o.SnapshotReason), why...)
 	return f
 }
 

@@ -87,11 +87,11 @@ func (r *reader) cstring() []byte {
 
 func (r *reader) lsn() pglogrepl.LSN { return pglogrepl.LSN(r.uint64()) }
 
-// epoch is the zero of the server's time stamps, 2000-01-01 UTC, in
+// pgEpoch is the zero of the server's time stamps, 2000-01-01 UTC, in
 // microseconds of Unix time.
-const epoch = 946684800 * 1_000_000
+const pgEpoch = 946684800 * 1_000_000
 
-func (r *reader) time() time.Time { return time.UnixMicro(int64(r.uint64()) + epoch) }
+func (r *reader) time() time.Time { return time.UnixMicro(int64(r.uint64()) + pgEpoch) }
 
 // end returns an error if the message was too short or too long.
 func (r *reader) end(what string) error {

@@ -30,9 +30,9 @@ const (
 	defaultBatchBytes = 4 << 20
 )
 
-// mostOutboxes is below the 64 tables that SQLite joins in one statement
+// maxOutboxes is below the 64 tables that SQLite joins in one statement
 // (https://www.sqlite.org/limits.html).
-const mostOutboxes = 50
+const maxOutboxes = 50
 
 // Validate reports every value that is missing or out of range, in one error.
 func (c *Config) Validate() error {
@@ -42,8 +42,8 @@ func (c *Config) Validate() error {
 		errs = append(errs, err)
 	}
 	errs = append(errs, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, 0))
-	if n := len(c.Outboxes); n > mostOutboxes {
-		bad("outboxes: %d are configured, must be at most %d; spread more over several relays", n, mostOutboxes)
+	if n := len(c.Outboxes); n > maxOutboxes {
+		bad("outboxes: %d are configured, must be at most %d; spread more over several relays", n, maxOutboxes)
 	}
 	seen := map[string]bool{}
 	for i := range c.Outboxes {
@@ -76,5 +76,5 @@ func New(cfg Config) (*Source, error) {
 	if cfg.MaxBatchBytes == 0 {
 		cfg.MaxBatchBytes = defaultBatchBytes
 	}
-	return &Source{cfg: cfg, path: path, writes: newSession(path), looks: newSession(path), ack: make(chan struct{}, 1)}, nil
+	return &Source{cfg: cfg, path: path, writeSession: newSession(path), readSession: newSession(path), ackSignal: make(chan struct{}, 1)}, nil
 }

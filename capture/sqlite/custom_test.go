@@ -15,14 +15,14 @@ import (
 // TestCustomTable takes rows of a table with times for its state through the log
 // and through polling, each to an outcome. Both ways agree on the groups.
 func TestCustomTable(t *testing.T) {
-	boxes := []store.Outbox{capturetest.OddNames("shop")}
+	boxes := []store.Outbox{capturetest.QuotedNames("shop")}
 	d := newDatabaseOf(t, createOdd, boxes...)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if err := errors.Join(d.views.Install(ctx), d.views.Check(ctx)); err != nil {
 		t.Fatal(err)
 	}
-	epoch, err := d.views.Lead(ctx)
+	epoch, err := d.views.AcquireLeadership(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -162,7 +162,7 @@ func (d *database) Unrelated(t *testing.T) {
 	d.exec(t, "INSERT INTO unrelated VALUES (1)")
 }
 
-func (d *database) Cut(t *testing.T) {
+func (d *database) Disconnect(t *testing.T) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.last.cut()
@@ -220,7 +220,7 @@ func TestSuite(t *testing.T) {
 			return newDatabase(t)
 		},
 		// Only keys are logged: TestRetained holds the size against the file.
-		Logged: func(rows []capturetest.Row) (bytes int64) {
+		LogBytes: func(rows []capturetest.Row) (bytes int64) {
 			for _, r := range rows {
 				bytes += int64(len("shop") + len(r.ID) + 20)
 			}
@@ -228,10 +228,10 @@ func TestSuite(t *testing.T) {
 		},
 	}
 	capturetest.Run(t, h)
-	capturetest.RunAlone(t, h)
+	capturetest.RunIsolated(t, h)
 	t.Run("odd names", func(t *testing.T) {
 		capturetest.RunLayout(t, capturetest.Harness{Log: true, Setup: func(t *testing.T) capturetest.Database {
-			return newDatabaseOf(t, createOdd, capturetest.OddNames("shop"))
+			return newDatabaseOf(t, createOdd, capturetest.QuotedNames("shop"))
 		}})
 	})
 }

@@ -70,9 +70,9 @@ func (s *Source) Publish(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
-	st, err := s.look(ctx, conn)
+	st, err := s.readLogState(ctx, conn)
 	if err == nil && st.incomplete() {
-		_, err = s.complete(ctx, conn)
+		_, err = s.completeLog(ctx, conn)
 	}
 	return err
 }
@@ -80,58 +80,58 @@ func (s *Source) Publish(ctx context.Context) error {
 // logState is the log as it is in the file.
 type logState struct {
 	id      string // which log it is, "" if it is not registered
-	given   int64
+	trimmed int64
 	counter int64 // the highest number that was ever given out
 	table   bool
 	// missing and stale are triggers to make and to drop, by name.
-	missing map[string]string
-	stale   []string
-	why     string // why rows may be missing in the log, "" if none are
+	missing    map[string]string
+	stale      []string
+	lossReason string // lossReason rows may be missing in the log, "" if none are
 }
 
 // incomplete reports whether there is something to make or to drop.
-func (st *logState) incomplete() bool { return st.why != "" || len(st.stale) > 0 }
+func (st *logState) incomplete() bool { return st.lossReason != "" || len(st.stale) > 0 }
 
-// look finds out what is there.
-func (s *Source) look(ctx context.Context, conn *sqlitestore.Conn) (st logState, err error) {
+// readLogState finds out what is there.
+func (s *Source) readLogState(ctx context.Context, conn *sqlitestore.Conn) (st logState, err error) {
 	err = conn.Read(ctx, func(ctx context.Context) error {
 		for i := range s.cfg.Outboxes {
 			if err := sqlitestore.CheckTable(ctx, conn, &s.cfg.Outboxes[i]); err != nil {
 				return err
 			}
 		}
-		st, err = s.inspect(ctx, conn)
+		st, err = s.inspectLog(ctx, conn)
 		return err
 	})
-	return st, explain(err)
+	return st, wrapInstallError(err)
 }
 
-// complete makes what is missing and drops what is too much, in one transaction,
+// completeLog makes what is missing and drops what is too much, in one transaction,
 // and returns the log as it then is.
-func (s *Source) complete(ctx context.Context, conn *sqlitestore.Conn) (st logState, err error) {
+func (s *Source) completeLog(ctx context.Context, conn *sqlitestore.Conn) (st logState, err error) {
 	err = conn.Write(ctx, sqlitestore.Full, func(ctx context.Context) error {
-		was, err := s.inspect(ctx, conn)
+		was, err := s.inspectLog(ctx, conn)
 		if err != nil {
 			return err
 		}
-		if err := s.mend(ctx, conn, &was); err != nil {
+		if err := s.fixLog(ctx, conn, &was); err != nil {
 			return err
 		}
-		st, err = s.inspect(ctx, conn)
+		st, err = s.inspectLog(ctx, conn)
 		return err
 	})
-	return st, explain(err)
+	return st, wrapInstallError(err)
 }
 
-func explain(err error) error {
+func wrapInstallError(err error) error {
 	if err != nil {
 		return fmt.Errorf("make the log and its triggers: %w", sqlitestore.Explain(err))
 	}
 	return nil
 }
 
-// inspect looks at the log and its triggers.
-func (s *Source) inspect(ctx context.Context, conn *sqlitestore.Conn) (logState, error) {
+// inspectLog looks at the log and its triggers.
+func (s *Source) inspectLog(ctx context.Context, conn *sqlitestore.Conn) (logState, error) {
 	st := logState{missing: map[string]string{}}
 	registry := false
 	err := conn.Query(ctx, "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'sluicebox_log'", nil,
@@ -139,7 +139,7 @@ func (s *Source) inspect(ctx context.Context, conn *sqlitestore.Conn) (logState,
 	if err == nil && registry {
 		err = conn.Query(ctx, "SELECT id, given FROM sluicebox_log WHERE name = ?", []any{s.cfg.Name}, func(row []driver.Value) error {
 			st.id, _ = row[0].(string)
-			st.given, _ = row[1].(int64)
+			st.trimmed, _ = row[1].(int64)
 			return nil
 		})
 	}
@@ -151,9 +151,9 @@ func (s *Source) inspect(ctx context.Context, conn *sqlitestore.Conn) (logState,
 	}
 	switch {
 	case st.id == "" && !st.table:
-		st.why = "there was no log yet"
+		st.lossReason = "there was no log yet"
 	case st.id == "" || !st.table:
-		st.why = "the log was dropped"
+		st.lossReason = "the log was dropped"
 	}
 	return st, s.inspectTriggers(ctx, conn, &st)
 }
@@ -182,8 +182,8 @@ func (s *Source) inspectTriggers(ctx context.Context, conn *sqlitestore.Conn, st
 		if there {
 			st.stale = append(st.stale, name)
 		}
-		if st.why == "" {
-			st.why = fmt.Sprintf("the trigger of outbox %s on %s was not there: the table was made anew, or is new to the relay", o.Name, o.Table)
+		if st.lossReason == "" {
+			st.lossReason = fmt.Sprintf("the trigger of outbox %s on %s was not there: the table was made anew, or is new to the relay", o.Name, o.Table)
 		}
 	}
 	for name := range have { // of outboxes that are no longer configured
@@ -192,13 +192,13 @@ func (s *Source) inspectTriggers(ctx context.Context, conn *sqlitestore.Conn, st
 	return nil
 }
 
-// mend makes what inspect found missing.
-func (s *Source) mend(ctx context.Context, conn *sqlitestore.Conn, st *logState) error {
+// fixLog makes what inspect found missing.
+func (s *Source) fixLog(ctx context.Context, conn *sqlitestore.Conn, st *logState) error {
 	var script []string
 	for _, name := range st.stale {
 		script = append(script, "DROP TRIGGER "+sqlitestore.Ident(name))
 	}
-	if st.why != "" {
+	if st.lossReason != "" {
 		script = append(script, registrySQL, fmt.Sprintf(registerSQL, literal(s.cfg.Name)))
 	}
 	if !st.table {

@@ -49,11 +49,11 @@ func TestLostLog(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if again.View == nil || again.Why == "" || tables.Forgotten != 1 {
+			if again.View == nil || again.SnapshotReason == "" || tables.Cleared != 1 {
 				t.Fatalf("the log is taken up again: %+v", again)
 			}
-			t.Log(again.Why)
-			items, err := again.View.Unsettled(t.Context(), store.Unsettled{Outbox: "shop", Limit: 10})
+			t.Log(again.SnapshotReason)
+			items, err := again.View.Unsettled(t.Context(), store.UnsettledQuery{Outbox: "shop", Limit: 10})
 			again.View.Close()
 			if err != nil || len(items) == 0 || items[len(items)-1].ID != "unseen" {
 				t.Fatalf("the view shows %v, %v", items, err)

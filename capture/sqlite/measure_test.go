@@ -112,7 +112,7 @@ func BenchmarkDrain(b *testing.B) {
 		if err := d.views.Install(b.Context()); err != nil {
 			b.Fatal(err)
 		}
-		epoch, err := d.views.Lead(b.Context())
+		epoch, err := d.views.AcquireLeadership(b.Context())
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -13,50 +13,50 @@ import (
 // Open makes the log and its triggers where they are missing, and goes on from
 // the checkpoint or makes a cut. The tables must be those of store/sqlite, in a
 // store of the same relay.
-func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.Opening, error) {
+func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.OpenResult, error) {
 	conn, err := sqlitestore.Dial(ctx, s.path)
 	if err != nil {
-		return capture.Opening{}, err
+		return capture.OpenResult{}, err
 	}
 	defer conn.Close()
-	st, err := s.look(ctx, conn)
+	st, err := s.readLogState(ctx, conn)
 	if err != nil {
-		return capture.Opening{}, err
+		return capture.OpenResult{}, err
 	}
-	opening := capture.Opening{From: at.Position, Why: whyCut(at, &st)}
-	if opening.Why != "" {
-		if err := tables.Forget(ctx); err != nil {
-			return capture.Opening{}, err
+	opening := capture.OpenResult{From: at.Position, SnapshotReason: snapshotReason(at, &st)}
+	if opening.SnapshotReason != "" {
+		if err := tables.ClearCheckpoint(ctx); err != nil {
+			return capture.OpenResult{}, err
 		}
-		if st.why != "" {
+		if st.lossReason != "" {
 			opening.Discard = s.discard
 		}
 	}
 	if st.incomplete() {
-		if st, err = s.complete(ctx, conn); err != nil {
-			return capture.Opening{}, err
+		if st, err = s.completeLog(ctx, conn); err != nil {
+			return capture.OpenResult{}, err
 		}
-		if opening.Why == "" && st.id != at.Origin {
-			return capture.Opening{}, errors.New("the log was changed by somebody else at the same moment")
+		if opening.SnapshotReason == "" && st.id != at.Origin {
+			return capture.OpenResult{}, errors.New("the log was changed by somebody else at the same moment")
 		}
 	}
-	if opening.Why != "" {
+	if opening.SnapshotReason != "" {
 		// The triggers are there, so what is inserted after the view was opened
 		// has a higher number than the counter that the view shows.
 		if opening.View, err = tables.View(ctx, ""); err != nil {
-			return capture.Opening{}, fmt.Errorf("read the tables as of the log: %w", err)
+			return capture.OpenResult{}, fmt.Errorf("read the tables as of the log: %w", err)
 		}
 		if opening.From = opening.View.Position(); opening.From == "" {
 			opening.View.Close()
-			return capture.Opening{}, errors.New("read the tables as of the log: the view does not tell its place in the log; it is of another database or relay")
+			return capture.OpenResult{}, errors.New("read the tables as of the log: the view does not tell its place in the log; it is of another database or relay")
 		}
 	}
 	opening.Origin = st.id
-	return opening, s.begin(st.id, opening.From)
+	return opening, s.resetState(st.id, opening.From)
 }
 
-// begin forgets what an earlier Open found.
-func (s *Source) begin(log string, at store.Position) error {
+// resetState forgets what an earlier Open found.
+func (s *Source) resetState(log string, at store.Position) error {
 	from, err := parsePosition(at)
 	if err != nil {
 		return err
@@ -68,23 +68,23 @@ func (s *Source) begin(log string, at store.Position) error {
 	return nil
 }
 
-// whyCut says in one line why the log cannot be taken up at the checkpoint; ""
+// snapshotReason says in one line why the log cannot be taken up at the checkpoint; ""
 // if it can.
-func whyCut(at store.Checkpoint, st *logState) string {
+func snapshotReason(at store.Checkpoint, st *logState) string {
 	n, err := parsePosition(at.Position)
 	switch {
 	case at.Position == "":
 		return "there is no checkpoint yet"
-	case st.why != "":
-		return st.why
+	case st.lossReason != "":
+		return st.lossReason
 	case at.Origin != st.id:
 		return fmt.Sprintf("the checkpoint is of the log %s, this is %s", at.Origin, st.id)
 	case err != nil:
 		return "the checkpoint is unreadable: " + err.Error()
 	case n > st.counter:
 		return fmt.Sprintf("the checkpoint %d is ahead of the log, whose counter stands at %d: somebody has set it back", n, st.counter)
-	case n < st.given:
-		return fmt.Sprintf("the log up to %d was given away, the checkpoint is %d", st.given, n)
+	case n < st.trimmed:
+		return fmt.Sprintf("the log up to %d was given away, the checkpoint is %d", st.trimmed, n)
 	}
 	return ""
 }
@@ -93,7 +93,7 @@ func whyCut(at store.Checkpoint, st *logState) string {
 // log that nobody reads.
 func (s *Source) discard(ctx context.Context) error {
 	s.log = ""
-	err := s.writes.write(ctx, func(ctx context.Context, conn *sqlitestore.Conn) error {
+	err := s.writeSession.write(ctx, func(ctx context.Context, conn *sqlitestore.Conn) error {
 		for i := range s.cfg.Outboxes {
 			if err := conn.Script(ctx, "DROP TRIGGER IF EXISTS "+sqlitestore.Ident(s.triggerPrefix()+s.cfg.Outboxes[i].Name)); err != nil {
 				return err

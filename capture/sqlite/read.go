@@ -96,7 +96,7 @@ func (r *logReader) read(ctx context.Context, after, until int64) (page, error) 
 		fits, err := r.add(&p, row, now)
 		if err == nil && !fits {
 			p.more = true
-			return sqlitestore.Enough()
+			return sqlitestore.StopIteration()
 		}
 		return err
 	})
@@ -105,7 +105,7 @@ func (r *logReader) read(ctx context.Context, after, until int64) (page, error) 
 	}
 	p.more = p.more || rows == limit
 	if p.last > after {
-		p.batch.Position = position(p.last)
+		p.batch.Position = formatPosition(p.last)
 	}
 	return p, nil
 }
@@ -129,7 +129,7 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 		return true, nil
 	}
 	if kind := row[colLogged]; kind == "null" || kind == "real" {
-		return false, r.noID(o, seq)
+		return false, r.missingIDError(o, seq)
 	}
 	id, there := row[colID].(string)
 	if !there {
@@ -145,7 +145,7 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 		Ref: store.Ref{Outbox: name, ID: id}, Kind: o.Kind,
 		Payload: payload, PayloadSize: size, Captured: now,
 	}
-	r.source.resume.Carry(&it)
+	r.source.resume.DropLargePayload(&it)
 	if o.Layout.Columns.Kind != "" {
 		it.Kind, _ = row[colKind].(string)
 	}
@@ -164,9 +164,9 @@ func (r *logReader) add(p *page, row []driver.Value, now time.Time) (bool, error
 	return true, nil
 }
 
-// noID refuses a row that could not be claimed. It is not left out: nobody would
+// missingIDError refuses a row that could not be claimed. It is not left out: nobody would
 // notice.
-func (r *logReader) noID(o *store.Outbox, seq int64) error {
+func (r *logReader) missingIDError(o *store.Outbox, seq int64) error {
 	return &store.SetupError{
 		Problem: fmt.Sprintf("outbox %s: a row was inserted into %s whose id, column %s, is NULL or a REAL number; a row is claimed and settled by its id",
 			o.Name, o.Table, o.Layout.Columns.ID),

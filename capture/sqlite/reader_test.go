@@ -31,7 +31,7 @@ type reading struct {
 	last    store.Position
 }
 
-func open(t testing.TB, d *database, src *sqlite.Source, at store.Checkpoint) capture.Opening {
+func open(t testing.TB, d *database, src *sqlite.Source, at store.Checkpoint) capture.OpenResult {
 	t.Helper()
 	o, err := src.Open(t.Context(), at, &capturetest.Tables{Viewer: d.views})
 	if err != nil {
@@ -44,7 +44,7 @@ func open(t testing.TB, d *database, src *sqlite.Source, at store.Checkpoint) ca
 }
 
 // read opens a source from a checkpoint and runs it.
-func read(t testing.TB, d *database, cfg sqlite.Config, at store.Checkpoint) (*reading, capture.Opening) {
+func read(t testing.TB, d *database, cfg sqlite.Config, at store.Checkpoint) (*reading, capture.OpenResult) {
 	t.Helper()
 	src := newSource(t, cfg)
 	o := open(t, d, src, at)

@@ -26,14 +26,14 @@ const (
 //
 // What was acknowledged and is not yet deleted does not count. Before the first
 // acknowledgement since Open, all that the log has does.
-func (s *Source) Retained(ctx context.Context) (capture.Retained, error) {
+func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 	table := s.logTable()
 	query := fmt.Sprintf(`SELECT (SELECT min(seq) FROM %[1]s), (SELECT max(seq) FROM %[1]s),
 	(SELECT avg(length(CAST(outbox AS BLOB)) + coalesce(length(CAST(id AS BLOB)), 0))
 		FROM (SELECT outbox, id FROM %[1]s ORDER BY seq DESC LIMIT %[2]d))`, table, retainedSample)
 	var first, last int64
 	var texts float64
-	err := s.looks.do(ctx, func(conn *sqlitestore.Conn) error {
+	err := s.readSession.do(ctx, func(conn *sqlitestore.Conn) error {
 		return conn.Query(ctx, query, nil, func(row []driver.Value) error {
 			first, _ = row[0].(int64)
 			last, _ = row[1].(int64)
@@ -42,8 +42,8 @@ func (s *Source) Retained(ctx context.Context) (capture.Retained, error) {
 		})
 	})
 	if err != nil {
-		return capture.Retained{}, fmt.Errorf("look how long the log is: %w", sqlitestore.Explain(err))
+		return capture.RetainedLog{}, fmt.Errorf("look how long the log is: %w", sqlitestore.Explain(err))
 	}
 	rows := max(0, last-max(s.acked.Load(), first-1))
-	return capture.Retained{Bytes: int64(float64(rows) * (rowBytes + texts))}, nil
+	return capture.RetainedLog{Bytes: int64(float64(rows) * (rowBytes + texts))}, nil
 }

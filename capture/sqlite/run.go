@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// askEvery is how often a reader that is told of appends asks all the same,
-	// and blindEvery how often one that is not.
-	askEvery   = time.Second
-	blindEvery = 25 * time.Millisecond
-	// After an append the reader asks until it sees a commit: quickAsks times at
+	// pollInterval is how often a reader that is told of appends asks all the same,
+	// and blindPollInterval how often one that is not.
+	pollInterval      = time.Second
+	blindPollInterval = 25 * time.Millisecond
+	// After an append the reader asks until it sees a commit: spinPolls times at
 	// once, for some 50 µs (an idle Go program's timers are good to 1 ms), then
-	// after firstAsk, then after twice as long each time, up to mostAsk. A commit
+	// after minPollWait, then after twice as long each time, up to maxPollWait. A commit
 	// that syncs the WAL takes as long as the disk does.
-	quickAsks = 8
-	firstAsk  = 100 * time.Microsecond
-	mostAsk   = 250 * time.Millisecond
+	spinPolls   = 8
+	minPollWait = 100 * time.Microsecond
+	maxPollWait = 250 * time.Millisecond
 )
 
 // Run sends what the triggers wrote. A log that was made anew, or that lacks a
@@ -74,14 +74,14 @@ type run struct {
 	last   int64 // read and sent up to here
 	until  int64
 
-	watch   *watch
-	version int64 // of the data, as last seen; SQLite counts from 1
-	schema  int64
-	looked  time.Time // when the file's name was last looked at
+	watch         *watch
+	version       int64 // of the data, as last seen; SQLite counts from 1
+	schema        int64
+	fileCheckedAt time.Time // when the file's name was last looked at
 }
 
 func (r *run) follow(ctx context.Context) error {
-	if err := r.check(ctx); err != nil {
+	if err := r.checkLog(ctx); err != nil {
 		return err
 	}
 	r.watch = newWatch(r.conn.Path()) // before the first read, so that nothing falls between
@@ -106,7 +106,7 @@ func (r *run) catchUp(ctx context.Context) error {
 	for more := true; more && r.last < r.until; {
 		p, err := r.reader.read(ctx, r.last, r.until)
 		if err != nil {
-			return r.unread(ctx, err)
+			return r.explainReadError(ctx, err)
 		}
 		if err := r.send(ctx, &p); err != nil {
 			return err
@@ -129,10 +129,10 @@ func (r *run) catchUp(ctx context.Context) error {
 	return nil
 }
 
-// unread says why the log could not be read: somebody may have dropped it since it was
+// explainReadError says why the log could not be read: somebody may have dropped it since it was
 // looked at.
-func (r *run) unread(ctx context.Context, err error) error {
-	if lost := r.check(ctx); errors.As(lost, new(*capture.LostError)) {
+func (r *run) explainReadError(ctx context.Context, err error) error {
+	if lost := r.checkLog(ctx); errors.As(lost, new(*capture.LostError)) {
 		return lost
 	}
 	return err
@@ -160,13 +160,13 @@ func (r *run) send(ctx context.Context, p *page) error {
 // often at first, as after an append: the append of a commit that cannot be read
 // yet may have been told of before.
 func (r *run) wait(ctx context.Context) error {
-	idle := askEvery
+	idle := pollInterval
 	if r.watch == nil {
-		idle = blindEvery
+		idle = blindPollInterval
 	}
 	timer := time.NewTimer(idle)
 	defer timer.Stop()
-	soon := firstAsk // the next wait after an append, 0 long after it
+	soon := minPollWait // the next wait after an append, 0 long after it
 	for quick := 0; ; {
 		if changed, err := r.changed(ctx); err != nil || changed {
 			return err
@@ -185,15 +185,15 @@ func (r *run) wait(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-r.watch.appended():
-			soon, quick = firstAsk, quickAsks
+			soon, quick = minPollWait, spinPolls
 		case now := <-timer.C:
-			if soon *= 2; soon > mostAsk {
+			if soon *= 2; soon > maxPollWait {
 				soon = 0
 			}
-			if now.Sub(r.looked) < askEvery {
+			if now.Sub(r.fileCheckedAt) < pollInterval {
 				continue
 			}
-			r.looked = now
+			r.fileCheckedAt = now
 			if err := r.conn.Replaced(); err != nil {
 				return err
 			}
@@ -204,7 +204,7 @@ func (r *run) wait(ctx context.Context) error {
 // changed reports whether another connection has committed since it was last
 // asked.
 func (r *run) changed(ctx context.Context) (bool, error) {
-	version, err := r.header(ctx, "PRAGMA data_version")
+	version, err := r.readPragma(ctx, "PRAGMA data_version")
 	changed := version != r.version
 	r.version = version
 	return changed, err
@@ -212,16 +212,16 @@ func (r *run) changed(ctx context.Context) (bool, error) {
 
 // checkSchema looks at the triggers if the schema has changed.
 func (r *run) checkSchema(ctx context.Context) error {
-	version, err := r.header(ctx, "PRAGMA schema_version")
+	version, err := r.readPragma(ctx, "PRAGMA schema_version")
 	if err != nil || version == r.schema {
 		return err
 	}
-	return r.check(ctx)
+	return r.checkLog(ctx)
 }
 
-// header reads a number of the file's header. It is not worth a goroutine that
+// readPragma reads a number of the file's header. It is not worth a goroutine that
 // waits for the context.
-func (r *run) header(ctx context.Context, pragma string) (n int64, err error) {
+func (r *run) readPragma(ctx context.Context, pragma string) (n int64, err error) {
 	err = r.conn.Query(context.WithoutCancel(ctx), pragma, nil, func(row []driver.Value) error {
 		n, _ = row[0].(int64)
 		return nil
@@ -232,21 +232,21 @@ func (r *run) header(ctx context.Context, pragma string) (n int64, err error) {
 	return n, nil
 }
 
-// check makes sure that the log is the one that Open saw and that nothing is
+// checkLog makes sure that the log is the one that Open saw and that nothing is
 // missing in it.
-func (r *run) check(ctx context.Context) error {
+func (r *run) checkLog(ctx context.Context) error {
 	var st logState
 	err := r.conn.Read(ctx, func(ctx context.Context) (err error) {
-		if r.schema, err = r.header(ctx, "PRAGMA schema_version"); err == nil {
-			st, err = r.source.inspect(ctx, r.conn)
+		if r.schema, err = r.readPragma(ctx, "PRAGMA schema_version"); err == nil {
+			st, err = r.source.inspectLog(ctx, r.conn)
 		}
 		return err
 	})
 	switch {
 	case err != nil:
 		return fmt.Errorf("look at the log: %w", sqlitestore.Explain(err))
-	case st.why != "":
-		return &capture.LostError{Reason: st.why}
+	case st.lossReason != "":
+		return &capture.LostError{Reason: st.lossReason}
 	case st.id != r.source.log:
 		return &capture.LostError{Reason: fmt.Sprintf("the log is %s, it was %s: rows may be missing in between", st.id, r.source.log)}
 	}

@@ -13,16 +13,16 @@ import (
 
 // Source is the log of one relay in a SQLite file.
 type Source struct {
-	cfg    Config
-	path   string
-	writes session
-	looks  session // apart, so that no look waits for a write that waits for its lock
-	resume capture.Resume
-	log    string // which log Open found; "" before
+	cfg          Config
+	path         string
+	writeSession session
+	readSession  session // apart, so that no look waits for a write that waits for its lock
+	resume       capture.Resume
+	log          string // which log Open found; "" before
 
-	offered atomic.Int64  // highest position that the receiver was offered since Open
-	acked   atomic.Int64  // highest acknowledged position
-	ack     chan struct{} // holds a signal after an acknowledgement
+	offered   atomic.Int64  // highest position that the receiver was offered since Open
+	acked     atomic.Int64  // highest acknowledged position
+	ackSignal chan struct{} // holds a signal after an acknowledgement
 }
 
 var _ capture.Resumer = (*Source)(nil)
@@ -48,7 +48,7 @@ func (s *Source) Acknowledge(p store.Position) {
 		}
 	}
 	select {
-	case s.ack <- struct{}{}:
+	case s.ackSignal <- struct{}{}:
 	default:
 	}
 }
@@ -56,7 +56,7 @@ func (s *Source) Acknowledge(p store.Position) {
 // Mark writes a marker into the log, in a transaction of its own.
 func (s *Source) Mark(ctx context.Context, token string) error {
 	insert := "INSERT INTO " + s.logTable() + " (outbox, id, at) VALUES ('', ?, 0)"
-	err := s.writes.write(ctx, func(ctx context.Context, conn *sqlitestore.Conn) error {
+	err := s.writeSession.write(ctx, func(ctx context.Context, conn *sqlitestore.Conn) error {
 		_, err := conn.Exec(ctx, insert, token)
 		return err
 	})
@@ -73,8 +73,8 @@ func (s *Source) Compare(a, b store.Position) int {
 
 // Close ends the connections. Call it when no other call is open.
 func (s *Source) Close() {
-	s.writes.close()
-	s.looks.close()
+	s.writeSession.close()
+	s.readSession.close()
 }
 
 // logTable returns the name of the log's table, quoted.
@@ -92,19 +92,19 @@ func parsePosition(p store.Position) (int64, error) {
 	return n, nil
 }
 
-func position(n int64) store.Position { return store.Position(strconv.FormatInt(n, 10)) }
+func formatPosition(n int64) store.Position { return store.Position(strconv.FormatInt(n, 10)) }
 
 // session is one connection that is opened when it is needed and kept. Its
 // transactions run one at a time.
 type session struct {
 	path string
-	turn chan struct{} // holds one token
+	sem  chan struct{} // holds one token
 	conn *sqlitestore.Conn
 }
 
 func newSession(path string) session {
-	ses := session{path: path, turn: make(chan struct{}, 1)}
-	ses.turn <- struct{}{}
+	ses := session{path: path, sem: make(chan struct{}, 1)}
+	ses.sem <- struct{}{}
 	return ses
 }
 
@@ -121,9 +121,9 @@ func (ses *session) do(ctx context.Context, fn func(*sqlitestore.Conn) error) er
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-ses.turn:
+	case <-ses.sem:
 	}
-	defer func() { ses.turn <- struct{}{} }()
+	defer func() { ses.sem <- struct{}{} }()
 	if ses.conn != nil && ses.conn.Replaced() != nil {
 		ses.drop()
 	}
@@ -135,7 +135,7 @@ func (ses *session) do(ctx context.Context, fn func(*sqlitestore.Conn) error) er
 		ses.conn = conn
 	}
 	err := fn(ses.conn)
-	if err != nil && !sqlitestore.Locked(err) {
+	if err != nil && !sqlitestore.IsLocked(err) {
 		ses.drop()
 	}
 	return err
@@ -143,8 +143,8 @@ func (ses *session) do(ctx context.Context, fn func(*sqlitestore.Conn) error) er
 
 // close ends the connection once the transaction that uses it has ended.
 func (ses *session) close() {
-	<-ses.turn
-	defer func() { ses.turn <- struct{}{} }()
+	<-ses.sem
+	defer func() { ses.sem <- struct{}{} }()
 	ses.drop()
 }
 

@@ -88,8 +88,8 @@ func TestCutInside(t *testing.T) {
 
 type losses chan error
 
-func (losses) Connected()                        {}
-func (l losses) Lost(err error, _ time.Duration) { l <- err }
+func (losses) Connected()                                {}
+func (l losses) Disconnected(err error, _ time.Duration) { l <- err }
 
 func TestSpanEnds(t *testing.T) {
 	d := newDatabase(t)
@@ -279,7 +279,7 @@ COMMIT`)
 	at := store.Checkpoint{Origin: originOf(t, d), Position: r.last}
 	r, o := read(t, d, d.config(), at)
 	if o.View != nil {
-		t.Errorf("an outbox less: %s", o.Why)
+		t.Errorf("an outbox less: %s", o.SnapshotReason)
 	}
 	if n := ask[int](t, d, "SELECT count(*) FROM sqlite_schema WHERE type = 'trigger'"); n != 1 {
 		t.Errorf("%d triggers are left", n)

@@ -23,14 +23,14 @@ func (s *Source) Tap(ctx context.Context, out chan<- capture.Batch, begun func()
 		return err
 	}
 	defer conn.Close()
-	st, err := s.look(ctx, conn)
+	st, err := s.readLogState(ctx, conn)
 	switch {
 	case err != nil:
 		return err
-	case st.why != "":
-		return &store.SetupError{Problem: "the log of the inserts is not complete: " + st.why, Remedy: "run `sluicebox init`"}
+	case st.lossReason != "":
+		return &store.SetupError{Problem: "the log of the inserts is not complete: " + st.lossReason, Remedy: "run `sluicebox init`"}
 	}
-	if err := s.begin(st.id, position(st.counter)); err != nil {
+	if err := s.resetState(st.id, formatPosition(st.counter)); err != nil {
 		return err
 	}
 	begun()

@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// trimEvery is the least time between two rounds that delete what was
+	// trimInterval is the least time between two rounds that delete what was
 	// acknowledged, and trimRows the most rows of a transaction.
-	trimEvery = 100 * time.Millisecond
-	trimRows  = 500
+	trimInterval = 100 * time.Millisecond
+	trimRows     = 500
 	// trimPause lets services that wait for the write lock have it between two
 	// transactions: SQLite's own wait tries again after 1 ms and 2 ms.
 	trimPause = 2 * time.Millisecond
-	// lastTrim bounds the round that ends a run.
-	lastTrim = time.Second
+	// finalTrimTimeout bounds the round that ends a run.
+	finalTrimTimeout = time.Second
 )
 
 // trim deletes the log up to the acknowledged position until the context ends,
@@ -28,28 +28,28 @@ func (s *Source) trim(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTrim)
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalTrimTimeout)
 			defer cancel()
 			_ = s.trimAll(last) // what stays is deleted by the next run
 			return nil
-		case <-s.ack:
+		case <-s.ackSignal:
 		}
 		err := s.trimAll(ctx)
 		switch {
 		case err == nil || ctx.Err() != nil:
-		case sqlitestore.Locked(err):
-			s.signal() // it is not urgent
+		case sqlitestore.IsLocked(err):
+			s.requestTrim() // it is not urgent
 		default:
 			return err
 		}
-		_ = pause(ctx, trimEvery) // the next round sees that the context has ended
+		_ = pause(ctx, trimInterval) // the next round sees that the context has ended
 	}
 }
 
-// signal asks for a round of trim.
-func (s *Source) signal() {
+// requestTrim asks for a round of trim.
+func (s *Source) requestTrim() {
 	select {
-	case s.ack <- struct{}{}:
+	case s.ackSignal <- struct{}{}:
 	default:
 	}
 }
@@ -72,7 +72,7 @@ func (s *Source) trimAll(ctx context.Context) error {
 // trimOnce deletes the first rows of the log up to a number.
 func (s *Source) trimOnce(ctx context.Context, acked int64) (more bool, err error) {
 	const given = "UPDATE sluicebox_log SET given = ? WHERE name = ? AND id = ?"
-	err = s.writes.write(ctx, func(ctx context.Context, conn *sqlitestore.Conn) error {
+	err = s.writeSession.write(ctx, func(ctx context.Context, conn *sqlitestore.Conn) error {
 		more = false
 		first := acked + 1
 		err := conn.Query(ctx, "SELECT min(seq) FROM "+s.logTable(), nil, func(row []driver.Value) error {

@@ -54,8 +54,8 @@ func (d *doomed) call(do func() error) error {
 	return err
 }
 
-func (d *doomed) Named(ctx context.Context) (list []store.Named, err error) {
-	return list, d.call(func() error { list, err = d.Store.Named(ctx); return err })
+func (d *doomed) Savepoints(ctx context.Context) (list []store.Savepoint, err error) {
+	return list, d.call(func() error { list, err = d.Store.Savepoints(ctx); return err })
 }
 
 func (d *doomed) Jobs(ctx context.Context) (list []store.Job, err error) {
@@ -74,20 +74,20 @@ func (d *doomed) ClearRows(ctx context.Context, e store.Epoch, id string, limit 
 	return n, d.call(func() error { n, err = d.Store.ClearRows(ctx, e, id, limit); return err })
 }
 
-func (d *doomed) DoneRows(ctx context.Context, e store.Epoch, id string, done []store.ReplayDone) error {
-	return d.call(func() error { return d.Store.DoneRows(ctx, e, id, done) })
+func (d *doomed) FinishRows(ctx context.Context, e store.Epoch, id string, done []store.FinishedRow) error {
+	return d.call(func() error { return d.Store.FinishRows(ctx, e, id, done) })
 }
 
 func (d *doomed) ReplayLanes(ctx context.Context, id string, after int64, limit int) (list []store.ReplayLane, err error) {
 	return list, d.call(func() error { list, err = d.Store.ReplayLanes(ctx, id, after, limit); return err })
 }
 
-func (d *doomed) ReplayRows(ctx context.Context, id string, from []store.ReplayFrom, each int) (list [][]store.ReplayRow, err error) {
+func (d *doomed) ReplayRows(ctx context.Context, id string, from []store.ReplayRange, each int) (list [][]store.ReplayRow, err error) {
 	return list, d.call(func() error { list, err = d.Store.ReplayRows(ctx, id, from, each); return err })
 }
 
-func (d *doomed) States(ctx context.Context, rows []store.ClaimRow) (list []store.StateOf, err error) {
-	return list, d.call(func() error { list, err = d.Store.States(ctx, rows); return err })
+func (d *doomed) ReadStatuses(ctx context.Context, rows []store.ClaimRow) (list []store.RowStatus, err error) {
+	return list, d.call(func() error { list, err = d.Store.ReadStatuses(ctx, rows); return err })
 }
 
 func (d *doomed) View(ctx context.Context, snapshot string) (v store.View, err error) {
@@ -118,12 +118,14 @@ func (s *scroll) Compare(a, b store.Position) int {
 	return 0
 }
 
-func (s *scroll) Retained(context.Context) (capture.Retained, error) { return capture.Retained{}, nil }
-func (s *scroll) Reach(context.Context, capture.Place) error         { return s.lost }
-func (s *scroll) Close()                                             {}
+func (s *scroll) Retained(context.Context) (capture.RetainedLog, error) {
+	return capture.RetainedLog{}, nil
+}
+func (s *scroll) CheckReachable(context.Context, capture.StartPoint) error { return s.lost }
+func (s *scroll) Close()                                                   {}
 
-// Again cuts transactions into parts of three rows.
-func (s *scroll) Again(ctx context.Context, at capture.Place, until store.Position, out chan<- capture.Batch) error {
+// ReadRange cuts transactions into parts of three rows.
+func (s *scroll) ReadRange(ctx context.Context, at capture.StartPoint, until store.Position, out chan<- capture.Batch) error {
 	if s.lost != nil {
 		return s.lost
 	}
@@ -232,7 +234,7 @@ func (th *theatre) act(t *testing.T, to *receiver, calls int, behind bool, log *
 	defer st.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	epoch, err := st.Lead(ctx)
+	epoch, err := st.AcquireLeadership(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,15 +245,15 @@ func (th *theatre) act(t *testing.T, to *receiver, calls int, behind bool, log *
 	cfg.APIBatchSize, cfg.MaxConcurrentGroups = 2, 4
 	d := dispatch.New(cfg, st, to, epoch, quiet{}, 0)
 	d.Replays = frail
-	desk := &replay.Desk{
+	desk := &replay.Controller{
 		Store: frail, Epoch: epoch, Outboxes: []store.Outbox{eventsBox()}, Routes: map[string]string{"events": "sink"},
 		Sinks: map[string]replay.Sink{"sink": {Lanes: d, Config: cfg}}, Observer: &untilEnded{ended: ended},
 	}
 	desk.Small(4, 7)
 	if log != nil {
 		mine := *log
-		mine.marked = desk.Marked
-		desk.Log = &replay.Log{Live: &mine, Origin: "log", Past: func() (replay.Past, error) { return &mine, nil }}
+		mine.marked = desk.OnMarker
+		desk.Log = &replay.Log{LiveSource: &mine, Origin: "log", OpenHistory: func() (replay.HistoryReader, error) { return &mine, nil }}
 	}
 	work, ctx := errgroup.WithContext(ctx)
 	work.Go(func() error { return desk.Run(ctx) })
@@ -284,7 +286,7 @@ func (th *theatre) ask(t *testing.T, id string, spec replay.Spec) {
 	st := th.open(t)
 	defer st.Close()
 	text, err := spec.Text()
-	if err := errors.Join(err, st.Install(t.Context()), st.WishReplay(t.Context(), id, text)); err != nil {
+	if err := errors.Join(err, st.Install(t.Context()), st.RequestReplay(t.Context(), id, text)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -41,7 +41,7 @@ func TestASinkThatIsDownHoldsNoLiveRows(t *testing.T) {
 	h, to := postgres(t), newReceiver()
 	ctx, cancel := context.WithCancel(context.Background())
 	var work errgroup.Group
-	l := lead(t, h, to, func(d *replay.Desk) {
+	l := lead(t, h, to, func(d *replay.Controller) {
 		cfg := dispatch.DefaultConfig()
 		other := dispatch.New(cfg, d.Store.(store.Store), down{to}, d.Epoch, quiet{nil}, time.Second)
 		other.Replays = d.Store
@@ -60,7 +60,7 @@ func TestASinkThatIsDownHoldsNoLiveRows(t *testing.T) {
 	until(t, func() string { return l.open(0) })
 	h.exec(t, insertEach(groups, "late"))
 	to.live(t, 4*groups)
-	l.wish("job", store.WishCancel)
+	l.wish("job", store.DesiredCancel)
 	l.becomes("job", store.JobCancelled)
 }
 
@@ -68,7 +68,7 @@ func TestASinkThatIsDownHoldsNoLiveRows(t *testing.T) {
 func TestTheSinkOfAReplayGoes(t *testing.T) {
 	t.Parallel()
 	h, to := postgres(t), newReceiver()
-	l := lead(t, h, to, func(d *replay.Desk) { d.Sinks["other"] = d.Sinks["sink"] })
+	l := lead(t, h, to, func(d *replay.Controller) { d.Sinks["other"] = d.Sinks["sink"] })
 	l.named("here", true)
 	h.exec(t, insert("a", ids("a", 0, 300)...))
 	to.live(t, 300)
@@ -81,7 +81,7 @@ func TestTheSinkOfAReplayGoes(t *testing.T) {
 	})
 	l.end()
 	l = lead(t, h, to)
-	if j := l.becomes("job", store.JobFailed); !strings.Contains(j.Why, `"other"`) {
+	if j := l.becomes("job", store.JobFailed); !strings.Contains(j.Reason, `"other"`) {
 		t.Errorf("the job is %+v", j)
 	}
 }
@@ -92,16 +92,16 @@ type crowded struct {
 	gone, stand, most atomic.Int64
 }
 
-func (c *crowded) Gone() int64 { return c.gone.Add(1) }
+func (c *crowded) DoneCount() int64 { return c.gone.Add(1) }
 
-func (c *crowded) HoldFor(job string, lane store.LaneKey) {
+func (c *crowded) HoldForReplay(job string, lane store.LaneKey) {
 	c.most.Store(max(c.most.Load(), c.stand.Add(1)))
-	c.Lanes.HoldFor(job, lane)
+	c.Lanes.HoldForReplay(job, lane)
 }
 
-func (c *crowded) LetGo(job string, lane store.LaneKey) {
+func (c *crowded) ReleaseReplayHold(job string, lane store.LaneKey) {
 	c.stand.Add(-1)
-	c.Lanes.LetGo(job, lane)
+	c.Lanes.ReleaseReplayHold(job, lane)
 }
 
 // While live rows flow, no more lanes stand than a small page has rows for.
@@ -109,7 +109,7 @@ func TestFewLanesStandBesideLiveRows(t *testing.T) {
 	t.Parallel()
 	const groups = 120
 	h, to, lanes := postgres(t), newReceiver(), &crowded{}
-	l := lead(t, h, to, func(d *replay.Desk) {
+	l := lead(t, h, to, func(d *replay.Controller) {
 		lanes.Lanes = d.Sinks["sink"].Lanes
 		d.Sinks["sink"] = replay.Sink{Lanes: lanes, Config: d.Sinks["sink"].Config}
 	})

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// wishEvery is how often the desk looks what is wanted of a job that it runs.
-	wishEvery = time.Second
-	// clearAtOnce is how many rows of an ended job are deleted in one statement.
-	clearAtOnce = 5000
-	// mostTries is how often a job may stop at one place before it FAILS, and
-	// mostWait the longest pause between two tries: together some minutes.
-	mostTries, mostWait = 12, 30 * time.Second
+	// requestPollInterval is how often the desk looks what is wanted of a job that it runs.
+	requestPollInterval = time.Second
+	// clearBatchRows is how many rows of an ended job are deleted in one statement.
+	clearBatchRows = 5000
+	// maxTries is how often a job may stop at one place before it FAILS, and
+	// maxRetryWait the longest pause between two tries: together some minutes.
+	maxTries, maxRetryWait = 12, 30 * time.Second
 )
 
 // endError says how a job has to end.
@@ -29,48 +29,48 @@ type endError struct {
 
 func (e *endError) Error() string { return e.why }
 
-func refuse(format string, args ...any) error {
+func refusef(format string, args ...any) error {
 	return &endError{store.JobRefused, fmt.Sprintf(format, args...)}
 }
 
-func fail(format string, args ...any) error {
+func failf(format string, args ...any) error {
 	return &endError{store.JobFailed, fmt.Sprintf(format, args...)}
 }
 
-// waitError says what a job that has not begun waits for. Somebody notifies toRun when
+// waitError says what a job that has not begun waits for. Somebody notifies jobsChanged when
 // it may be there.
 type waitError struct{ why string }
 
 func (e *waitError) Error() string { return e.why }
 
-// wishError ends the work on a job because something else is wanted of it.
-type wishError struct{ wish store.JobWish }
+// desiredStateError ends the work on a job because something else is wanted of it.
+type desiredStateError struct{ desired store.DesiredState }
 
-func (e *wishError) Error() string { return "wanted: " + string(e.wish) }
+func (e *desiredStateError) Error() string { return "wanted: " + string(e.desired) }
 
-// stuck counts how often a job has stopped at one place.
-type stuck struct {
-	at    stage
+// retryState counts how often a job has stopped at one place.
+type retryState struct {
+	at    jobProgress
 	tries int
 }
 
-// stage is how far a job has come.
-type stage struct {
+// jobProgress is how far a job has come.
+type jobProgress struct {
 	state  store.JobState
 	cursor store.ReplayCursor
 	total  int64
 	done   int64
 }
 
-func stageOf(j *store.Job) stage {
-	return stage{j.State, j.Cursor, j.Total, j.Sent + j.Skipped + j.Refused}
+func progressOf(j *store.Job) jobProgress {
+	return jobProgress{j.State, j.Cursor, j.Total, j.Sent + j.Skipped + j.Refused}
 }
 
-// jobs does what is wanted of all jobs, one after the other, the oldest first.
-func (d *Desk) jobs(ctx context.Context) (next time.Duration, err error) {
+// runJobs does what is wanted of all jobs, one after the other, the oldest first.
+func (d *Controller) runJobs(ctx context.Context) (next time.Duration, err error) {
 	waits := map[string]bool{}
 	for {
-		list, err := d.list(ctx)
+		list, err := d.listJobs(ctx)
 		if err != nil {
 			return 0, err
 		}
@@ -79,7 +79,7 @@ func (d *Desk) jobs(ctx context.Context) (next time.Duration, err error) {
 		if err != nil || job == nil {
 			return 0, err
 		}
-		if next, err := d.work(ctx, job, waits); next > 0 || err != nil {
+		if next, err := d.runUntilBlocked(ctx, job, waits); next > 0 || err != nil {
 			return next, err
 		}
 	}
@@ -87,20 +87,20 @@ func (d *Desk) jobs(ctx context.Context) (next time.Duration, err error) {
 
 // nextJob returns the job to run now, if there is one, and does for the others what is
 // wanted of them.
-func (d *Desk) nextJob(ctx context.Context, list []store.Job, waits map[string]bool) (*store.Job, error) {
+func (d *Controller) nextJob(ctx context.Context, list []store.Job, waits map[string]bool) (*store.Job, error) {
 	for i := range list {
 		j := &list[i]
 		switch {
 		case j.State.Ended():
-			if err := d.clear(ctx, j); err != nil {
+			if err := d.deleteLeftRows(ctx, j); err != nil {
 				return nil, err
 			}
-		case j.Wish == store.WishCancel:
+		case j.Desired == store.DesiredCancel:
 			if err := d.endJob(ctx, j, store.JobCancelled, ""); err != nil {
 				return nil, err
 			}
-		case j.Wish == store.WishPause:
-			why, _, _ := strings.Cut(j.Why, WaitsFor)
+		case j.Desired == store.DesiredPause:
+			why, _, _ := strings.Cut(j.Reason, WaitsFor)
 			if err := d.saveJob(ctx, j, store.JobPaused, why); err != nil {
 				return nil, err
 			}
@@ -111,13 +111,13 @@ func (d *Desk) nextJob(ctx context.Context, list []store.Job, waits map[string]b
 	return nil, nil
 }
 
-// work runs a job until it has ended, or something else is wanted of it, or it cannot go
+// runUntilBlocked runs a job until it has ended, or something else is wanted of it, or it cannot go
 // on for now: then next says when it is tried again.
-func (d *Desk) work(ctx context.Context, j *store.Job, waits map[string]bool) (next time.Duration, err error) {
-	err = d.run(ctx, j)
+func (d *Controller) runUntilBlocked(ctx context.Context, j *store.Job, waits map[string]bool) (next time.Duration, err error) {
+	err = d.runJob(ctx, j)
 	var end *endError
 	var wait *waitError
-	var wish *wishError
+	var wish *desiredStateError
 	switch {
 	case ctx.Err() != nil:
 		return 0, ctx.Err()
@@ -129,33 +129,33 @@ func (d *Desk) work(ctx context.Context, j *store.Job, waits map[string]bool) (n
 		return 0, nil // it is in the list, or not any more
 	case errors.As(err, &wait):
 		waits[j.ID] = true
-		why, _, _ := strings.Cut(j.Why, WaitsFor)
+		why, _, _ := strings.Cut(j.Reason, WaitsFor)
 		return 0, d.saveJob(ctx, j, j.State, why+WaitsFor+wait.why)
 	case errors.Is(err, store.ErrNotLeader):
 		return 0, err
 	}
-	d.Observer.DeskFailed(fmt.Errorf("replay %s: %w", j.ID, err))
-	s := d.stuck[j.ID]
-	if at := stageOf(j); s == nil || s.at != at {
-		s = &stuck{at: at}
-		d.stuck[j.ID] = s
+	d.Observer.ControllerFailed(fmt.Errorf("replay %s: %w", j.ID, err))
+	s := d.retries[j.ID]
+	if at := progressOf(j); s == nil || s.at != at {
+		s = &retryState{at: at}
+		d.retries[j.ID] = s
 	}
-	if s.tries++; s.tries >= mostTries {
+	if s.tries++; s.tries >= maxTries {
 		return 0, d.endJob(ctx, j, store.JobFailed, fmt.Sprintf("given up after %d tries: %v", s.tries, err))
 	}
-	return min(time.Second<<min(s.tries-1, 10), mostWait), nil
+	return min(time.Second<<min(s.tries-1, 10), maxRetryWait), nil
 }
 
 // saveJob writes the state of a job.
-func (d *Desk) saveJob(ctx context.Context, j *store.Job, state store.JobState, why string) error {
-	if j.State == state && j.Why == why {
+func (d *Controller) saveJob(ctx context.Context, j *store.Job, state store.JobState, why string) error {
+	if j.State == state && j.Reason == why {
 		return nil
 	}
-	j.State, j.Why = state, why
+	j.State, j.Reason = state, why
 	return d.writeJob(ctx, j)
 }
 
-func (d *Desk) writeJob(ctx context.Context, j *store.Job) error {
+func (d *Controller) writeJob(ctx context.Context, j *store.Job) error {
 	err := d.Store.SaveJob(ctx, d.Epoch, *j)
 	if err == nil {
 		d.Observer.Job(j)
@@ -165,35 +165,35 @@ func (d *Desk) writeJob(ctx context.Context, j *store.Job) error {
 
 // endJob writes the end of a job and deletes what is left of it. An end without a reason
 // of its own keeps what was said of the job: where its rows came from.
-func (d *Desk) endJob(ctx context.Context, j *store.Job, state store.JobState, why string) error {
-	delete(d.stuck, j.ID)
+func (d *Controller) endJob(ctx context.Context, j *store.Job, state store.JobState, why string) error {
+	delete(d.retries, j.ID)
 	if why == "" {
-		why, _, _ = strings.Cut(j.Why, WaitsFor)
+		why, _, _ = strings.Cut(j.Reason, WaitsFor)
 	}
-	j.State, j.Why = state, why
+	j.State, j.Reason = state, why
 	if err := d.writeJob(ctx, j); err != nil {
 		return err
 	}
-	switch err := d.refresh(ctx, j); { // its counts
+	switch err := d.refreshJob(ctx, j); { // its counts
 	case errors.Is(err, store.ErrNoJob):
 		return nil
 	case err != nil:
 		return err
 	}
-	return d.clear(ctx, j)
+	return d.deleteLeftRows(ctx, j)
 }
 
 // WaitsFor begins what is said of a job that goes on later, behind what is said of its
 // rows.
 const WaitsFor = "; waits for "
 
-// clear deletes the rows that are left of a job that has ended.
-func (d *Desk) clear(ctx context.Context, j *store.Job) error {
+// deleteLeftRows deletes the rows that are left of a job that has ended.
+func (d *Controller) deleteLeftRows(ctx context.Context, j *store.Job) error {
 	if spec, err := ParseSpec(j.Spec); err == nil && spec.DryRun {
 		return nil // it has counts, and no rows
 	}
 	for left := j.Total - j.Sent - j.Skipped - j.Refused; left > 0; {
-		n, err := d.Store.ClearRows(ctx, d.Epoch, j.ID, clearAtOnce)
+		n, err := d.Store.ClearRows(ctx, d.Epoch, j.ID, clearBatchRows)
 		if err != nil {
 			return err
 		}
@@ -205,8 +205,8 @@ func (d *Desk) clear(ctx context.Context, j *store.Job) error {
 	return nil
 }
 
-// list reads all jobs.
-func (d *Desk) list(ctx context.Context) ([]store.Job, error) {
+// listJobs reads all jobs.
+func (d *Controller) listJobs(ctx context.Context) ([]store.Job, error) {
 	list, err := d.Store.Jobs(ctx)
 	if err == nil {
 		d.Observer.Jobs(list)
@@ -214,9 +214,9 @@ func (d *Desk) list(ctx context.Context) ([]store.Job, error) {
 	return list, err
 }
 
-// refresh reads a job as it is now.
-func (d *Desk) refresh(ctx context.Context, j *store.Job) error {
-	list, err := d.list(ctx)
+// refreshJob reads a job as it is now.
+func (d *Controller) refreshJob(ctx context.Context, j *store.Job) error {
+	list, err := d.listJobs(ctx)
 	if err != nil {
 		return err
 	}

@@ -13,12 +13,12 @@ import (
 
 // delivered is a scene with a kept checkpoint and rows of two groups behind it, which
 // were delivered.
-func delivered(t *testing.T, desks ...func(*replay.Desk)) (h host, to *receiver, l *life) {
+func delivered(t *testing.T, desks ...func(*replay.Controller)) (h host, to *receiver, l *life) {
 	t.Helper()
 	h = postgres(t)
 	to = newReceiver()
 	l = lead(t, h, to, desks...)
-	if n := l.named("here", true); n.State != store.NamedKept {
+	if n := l.named("here", true); n.State != store.SavepointRetained {
 		t.Fatalf("the checkpoint is %+v", n)
 	}
 	h.exec(t, insert("a", ids("a", 0, 300)...), insert("b", ids("b", 0, 300)...))
@@ -40,7 +40,7 @@ func TestPauseAndCancel(t *testing.T) {
 		}
 		return ""
 	})
-	l.wish("job", store.WishPause)
+	l.wish("job", store.DesiredPause)
 	if j := l.becomes("job", store.JobPaused); j.Sent == 0 || j.Sent >= 600 {
 		t.Errorf("the job is %+v", j)
 	}
@@ -50,7 +50,7 @@ func TestPauseAndCancel(t *testing.T) {
 	if now := again(); now != came {
 		t.Errorf("%d rows came while the job was paused", now-came)
 	}
-	l.wish("job", store.WishRun)
+	l.wish("job", store.DesiredRun)
 	l.becomes("job", store.JobPlaying)
 	until(t, func() string {
 		if again() < came+20 {
@@ -58,7 +58,7 @@ func TestPauseAndCancel(t *testing.T) {
 		}
 		return ""
 	})
-	l.wish("job", store.WishCancel)
+	l.wish("job", store.DesiredCancel)
 	j := l.becomes("job", store.JobCancelled)
 	until(t, func() string {
 		if j = l.job("job"); j.Total != j.Sent {
@@ -121,7 +121,7 @@ func TestDryRun(t *testing.T) {
 	}
 	spec.DryRun = false
 	l.replay("table", spec)
-	if j := l.becomes("table", store.JobDone); j.Total != 589 || j.Sent != 589 || !strings.Contains(j.Why, "from the table") {
+	if j := l.becomes("table", store.JobDone); j.Total != 589 || j.Sent != 589 || !strings.Contains(j.Reason, "from the table") {
 		t.Errorf("the job is %+v", j)
 	}
 	want := slices.DeleteFunc(ids("b", 0, 300), func(id string) bool { return id == "b-001" })
@@ -134,7 +134,7 @@ func TestDryRun(t *testing.T) {
 // reads the table, unless it may not.
 func TestKeptLogGivenUp(t *testing.T) {
 	t.Parallel()
-	_, to, l := delivered(t, func(d *replay.Desk) { d.Small(10, 20) })
+	_, to, l := delivered(t, func(d *replay.Controller) { d.Small(10, 20) })
 	l.replay("job", replay.Spec{From: "here", Rate: 40})
 	until(t, func() string {
 		if len(to.of("a", true)) < 10 {
@@ -142,7 +142,7 @@ func TestKeptLogGivenUp(t *testing.T) {
 		}
 		return ""
 	})
-	if err := l.store.WishDrop(l.ctx(), "here"); err != nil {
+	if err := l.store.RequestSavepointDeletion(l.ctx(), "here"); err != nil {
 		t.Fatal(err)
 	}
 	l.poke()
@@ -153,7 +153,7 @@ func TestKeptLogGivenUp(t *testing.T) {
 		}
 		return ""
 	})
-	if j.State != store.JobFailed || !strings.Contains(j.Why, "here") {
+	if j.State != store.JobFailed || !strings.Contains(j.Reason, "here") {
 		t.Errorf("the job is %+v", j)
 	}
 	l.replay("gone", replay.Spec{From: "here"})
@@ -163,7 +163,7 @@ func TestKeptLogGivenUp(t *testing.T) {
 		}
 		return ""
 	})
-	if j.State != store.JobRefused || !strings.Contains(j.Why, "no checkpoint here") {
+	if j.State != store.JobRefused || !strings.Contains(j.Reason, "no checkpoint here") {
 		t.Errorf("the job is %+v", j)
 	}
 	l.replay("log", replay.Spec{Since: time.Now().Add(-time.Hour), Read: replay.SourceLog})
@@ -173,11 +173,11 @@ func TestKeptLogGivenUp(t *testing.T) {
 		}
 		return ""
 	})
-	if j.State != store.JobRefused || !strings.Contains(j.Why, "no log was kept") {
+	if j.State != store.JobRefused || !strings.Contains(j.Reason, "no log was kept") {
 		t.Errorf("the job is %+v", j)
 	}
 	l.replay("since", replay.Spec{Since: time.Now().Add(-time.Hour)})
-	if j := l.becomes("since", store.JobDone); j.Source != "table" || j.Sent != 600 || !strings.Contains(j.Why, "the log is lost") {
+	if j := l.becomes("since", store.JobDone); j.Source != "table" || j.Sent != 600 || !strings.Contains(j.Reason, "the log is lost") {
 		t.Errorf("the job is %+v", j)
 	}
 }
@@ -185,22 +185,22 @@ func TestKeptLogGivenUp(t *testing.T) {
 // More log than may be kept for a checkpoint is given up, and said.
 func TestKeptLogLimit(t *testing.T) {
 	t.Parallel()
-	h, _, l := delivered(t, func(d *replay.Desk) { d.MaxKept = 1 << 20 })
+	h, _, l := delivered(t, func(d *replay.Controller) { d.MaxRetainedBytes = 1 << 20 })
 	h.exec(t, "CREATE TABLE unrelated AS SELECT i, repeat('x', 500) FROM generate_series(1, 5000) i")
 	l.poke()
 	until(t, func() string {
-		list, err := l.store.Named(l.ctx())
+		list, err := l.store.Savepoints(l.ctx())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := list[0]; n.State != store.NamedDropped || !strings.Contains(n.Why, "max-kept") {
+		if n := list[0]; n.State != store.SavepointLogLost || !strings.Contains(n.Reason, "max-kept") {
 			l.poke()
 			return "the end of the kept log"
 		}
 		return ""
 	})
 	l.replay("job", replay.Spec{From: "here"})
-	if j := l.becomes("job", store.JobDone); j.Source != "table" || j.Sent != 600 || !strings.Contains(j.Why, "max-kept") {
+	if j := l.becomes("job", store.JobDone); j.Source != "table" || j.Sent != 600 || !strings.Contains(j.Reason, "max-kept") {
 		t.Errorf("the job is %+v", j)
 	}
 }
@@ -227,8 +227,8 @@ func TestPausedGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, func() string {
-		if j := l.job("job"); j.State != store.JobPlaying || !strings.Contains(j.Why, "waits for 2 paused groups") {
-			return "that it waits: " + j.Why
+		if j := l.job("job"); j.State != store.JobPlaying || !strings.Contains(j.Reason, "waits for 2 paused groups") {
+			return "that it waits: " + j.Reason
 		}
 		return ""
 	})
@@ -240,7 +240,7 @@ func TestPausedGroups(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if j := l.becomes("job", store.JobDone); j.Sent != 600 || strings.Contains(j.Why, "waits") {
+	if j := l.becomes("job", store.JobDone); j.Sent != 600 || strings.Contains(j.Reason, "waits") {
 		t.Errorf("the job is %+v", j)
 	}
 	for _, group := range []string{"a", "b"} {

@@ -45,7 +45,7 @@ func mysql(t *testing.T, f servers.Flavour) host {
 			return st
 		},
 		source: func() (source, error) { return open() },
-		look:   func() (replay.Looker, error) { return open() },
+		look:   func() (replay.RetentionChecker, error) { return open() },
 	}
 }
 
@@ -87,18 +87,18 @@ func mongo(t *testing.T) host {
 			return st
 		},
 		source: func() (source, error) { return open() },
-		look:   func() (replay.Looker, error) { return open() },
+		look:   func() (replay.RetentionChecker, error) { return open() },
 	}
 }
 
 // purging is a server whose log is gone once that is said.
 type purging struct {
-	replay.Looker
+	replay.RetentionChecker
 	gone *atomic.Bool
 }
 
-func (p purging) Lost(ctx context.Context, of []store.Checkpoint) ([]string, error) {
-	why, err := p.Looker.Lost(ctx, of)
+func (p purging) LostReasons(ctx context.Context, of []store.Checkpoint) ([]string, error) {
+	why, err := p.RetentionChecker.LostReasons(ctx, of)
 	for i := range why {
 		if why[i] == "" && p.gone.Load() {
 			why[i] = "it was purged"
@@ -120,16 +120,16 @@ func TestReplayOfAServersLog(t *testing.T) {
 			h, to := open(t), newReceiver()
 			h.insert(t, "a", "first")
 			var gone atomic.Bool
-			l := lead(t, h, to, func(d *replay.Desk) {
+			l := lead(t, h, to, func(d *replay.Controller) {
 				d.LookEach(time.Millisecond)
-				d.Log.Look = func() (replay.Looker, error) {
+				d.Log.OpenRetention = func() (replay.RetentionChecker, error) {
 					server, err := h.look()
 					return purging{server, &gone}, err
 				}
 			})
 			l.named("plain", false)
 			n := l.named("here", true)
-			if n.State != store.NamedMade || !strings.Contains(n.Why, "for as long as it is set up to") || n.Position == "" {
+			if n.State != store.SavepointMade || !strings.Contains(n.Reason, "for as long as it is set up to") || n.Position == "" {
 				t.Errorf("the checkpoint is %+v", n)
 			}
 			for i := 0; i < 60; i += 20 {
@@ -161,20 +161,20 @@ func TestReplayOfAServersLog(t *testing.T) {
 				}
 				return ""
 			})
-			if said.State != store.JobRefused || !strings.Contains(said.Why, "begins at") {
+			if said.State != store.JobRefused || !strings.Contains(said.Reason, "begins at") {
 				t.Errorf("the job is %+v", said)
 			}
-			if n := l.find("here"); n.State != store.NamedMade {
+			if n := l.find("here"); n.State != store.SavepointMade {
 				t.Errorf("the checkpoint is %+v", n)
 			}
 			gone.Store(true)
 			until(t, func() string {
-				if n := l.find("here"); n.State != store.NamedDropped || n.Why != "it was purged" {
+				if n := l.find("here"); n.State != store.SavepointLogLost || n.Reason != "it was purged" {
 					return fmt.Sprintf("that the log is gone: %+v", n)
 				}
 				return ""
 			})
-			if n := l.find("plain"); n.State != store.NamedMade || n.Why != "" {
+			if n := l.find("plain"); n.State != store.SavepointMade || n.Reason != "" {
 				t.Errorf("nothing was to be kept for %+v", n)
 			}
 			l.replay("still", replay.Spec{From: "here", DryRun: true}) // what the server has is read

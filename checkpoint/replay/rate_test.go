@@ -8,10 +8,10 @@ import (
 // A bound lets its burst go at once, and then no more rows in a second than it says.
 func TestRate(t *testing.T) {
 	now := time.Unix(1000, 0)
-	r := newRate(50, 10)
+	r := newRateLimiter(50, 10)
 	sent, begun := 0, now
 	for now.Sub(begun) < 10*time.Second {
-		rows, next := r.room(now, 7)
+		rows, next := r.available(now, 7)
 		if rows > 7 {
 			t.Fatalf("%d rows may go", rows)
 		}
@@ -22,18 +22,18 @@ func TestRate(t *testing.T) {
 			now = next
 			continue
 		}
-		r.take(now, rows)
+		r.consume(now, rows)
 		sent += rows
 	}
 	if sent < 499 || sent > 511 {
 		t.Errorf("%d rows went in 10 s", sent)
 	}
 	now = now.Add(time.Hour)
-	if rows, _ := r.room(now, 100); rows != 10 {
+	if rows, _ := r.available(now, 100); rows != 10 {
 		t.Errorf("after an hour %d rows may go at once", rows)
 	}
-	none := newRate(0, 10)
-	if rows, _ := none.room(now, 100); rows != 100 {
+	none := newRateLimiter(0, 10)
+	if rows, _ := none.available(now, 100); rows != 100 {
 		t.Errorf("without a bound %d rows may go", rows)
 	}
 }

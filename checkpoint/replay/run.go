@@ -10,33 +10,33 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// run is a job at work.
-type run struct {
-	*Desk
+// jobRun is a job at work.
+type jobRun struct {
+	*Controller
 	*store.Job
 	spec    *Spec
 	player  *player
 	traffic traffic
 }
 
-// run works on a job until it is done, which is nil, or until it stops for the reason of
+// runJob works on a job until it is done, which is nil, or until it stops for the reason of
 // the error. The live lanes that stood for it move again then, and none of its rows is
 // in memory any more.
-func (d *Desk) run(ctx context.Context, j *store.Job) error {
+func (d *Controller) runJob(ctx context.Context, j *store.Job) error {
 	spec, err := ParseSpec(j.Spec)
 	if err != nil {
-		return refuse("%v", err)
+		return refusef("%v", err)
 	}
-	r := &run{Desk: d, Job: j, spec: spec, traffic: newTraffic(d.Sinks)}
+	r := &jobRun{Controller: d, Job: j, spec: spec, traffic: newTraffic(d.Sinks)}
 	work, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	watched, id := make(chan struct{}), j.ID // the job itself is read anew meanwhile
-	go func() { defer close(watched); stop(d.watch(work, id)) }()
+	go func() { defer close(watched); stop(d.watchJob(work, id)) }()
 	r.player = newPlayer(r)
-	silence := r.player.listen(ctx)
+	silence := r.player.forwardChanges(ctx)
 	defer silence()
 	err = r.steps(work)
-	if unclean := r.player.clear(ctx); err == nil {
+	if unclean := r.player.withdrawAll(ctx); err == nil {
 		err = unclean
 	}
 	stop(nil)
@@ -47,26 +47,26 @@ func (d *Desk) run(ctx context.Context, j *store.Job) error {
 	return err
 }
 
-// watch looks what is wanted of a job, and returns when that is no longer that it runs.
-func (d *Desk) watch(ctx context.Context, id string) error {
+// watchJob looks what is wanted of a job, and returns when that is no longer that it runs.
+func (d *Controller) watchJob(ctx context.Context, id string) error {
 	for {
-		if err := rest(ctx, wishEvery); err != nil {
+		if err := sleep(ctx, requestPollInterval); err != nil {
 			return err
 		}
 		now := store.Job{ID: id}
-		err := d.refresh(ctx, &now)
+		err := d.refreshJob(ctx, &now)
 		switch {
 		case errors.Is(err, store.ErrNoJob):
 			return err
-		case err == nil && now.Wish != store.WishRun:
-			return &wishError{now.Wish}
+		case err == nil && now.Desired != store.DesiredRun:
+			return &desiredStateError{now.Desired}
 		}
 	}
 }
 
 // steps takes the job from where it is to its end.
-func (r *run) steps(ctx context.Context) error {
-	if err := r.check(); err != nil {
+func (r *jobRun) steps(ctx context.Context) error {
+	if err := r.checkSpec(); err != nil {
 		return err
 	}
 	if r.Source == "" {
@@ -75,49 +75,49 @@ func (r *run) steps(ctx context.Context) error {
 		}
 	}
 	if r.spec.DryRun {
-		return r.count(ctx)
+		return r.countRows(ctx)
 	}
 	for {
-		if err := r.playLeft(ctx); err != nil {
+		if err := r.playCopied(ctx); err != nil {
 			return err
 		}
-		if r.whole() {
+		if r.allCopied() {
 			return nil
 		}
-		if err := r.say(ctx, store.JobCopying, ""); err != nil {
+		if err := r.saveProgress(ctx, store.JobCopying, ""); err != nil {
 			return err
 		}
 		if err := r.copy(ctx); err != nil {
 			return err
 		}
-		if err := r.refresh(ctx, r.Job); err != nil {
+		if err := r.refreshJob(ctx, r.Job); err != nil {
 			return err
 		}
 	}
 }
 
-// playLeft sends the rows that were copied, if there are any.
-func (r *run) playLeft(ctx context.Context) error {
-	if r.anew() {
+// playCopied sends the rows that were copied, if there are any.
+func (r *jobRun) playCopied(ctx context.Context) error {
+	if r.mustRecopy() {
 		return nil
 	}
 	lanes, err := r.Store.ReplayLanes(ctx, r.ID, 0, 1)
 	if err != nil || len(lanes) == 0 {
 		return err
 	}
-	if err := r.say(ctx, store.JobPlaying, ""); err != nil {
+	if err := r.saveProgress(ctx, store.JobPlaying, ""); err != nil {
 		return err
 	}
 	err = r.player.play(ctx)
 	if err == nil {
-		err = r.refresh(ctx, r.Job)
+		err = r.refreshJob(ctx, r.Job)
 	}
 	return err
 }
 
-// say saves a state of the job, and what it waits for.
-func (r *run) say(ctx context.Context, state store.JobState, waits string) error {
-	why, _, _ := strings.Cut(r.Why, WaitsFor)
+// saveProgress saves a state of the job, and what it waits for.
+func (r *jobRun) saveProgress(ctx context.Context, state store.JobState, waits string) error {
+	why, _, _ := strings.Cut(r.Reason, WaitsFor)
 	if waits != "" {
 		why += WaitsFor + waits
 	}
@@ -125,32 +125,32 @@ func (r *run) say(ctx context.Context, state store.JobState, waits string) error
 }
 
 // begin finds where the job's rows are, and where it ends.
-func (r *run) begin(ctx context.Context) error {
-	from, err := r.find(ctx)
+func (r *jobRun) begin(ctx context.Context) error {
+	from, err := r.chooseSource(ctx)
 	if err != nil {
 		return err
 	}
 	until, now := store.Checkpoint{}, time.Now()
 	if from.source == SourceLog {
 		late := func() {
-			if err := r.say(ctx, r.State, "the log to be read up to where it is now"); err != nil {
-				r.Observer.DeskFailed(err)
+			if err := r.saveProgress(ctx, r.State, "the log to be read up to where it is now"); err != nil {
+				r.Observer.ControllerFailed(err)
 			}
 		}
-		if until, err = r.mark(ctx, late); err != nil {
+		if until, err = r.writeMarker(ctx, late); err != nil {
 			return err
 		}
 	}
-	r.Until, r.UntilAt, r.Source, r.State, r.Why = until, now, string(from.source), store.JobCopying, from.why
+	r.Until, r.UntilAt, r.Source, r.State, r.Reason = until, now, string(from.source), store.JobCopying, from.why
 	return r.writeJob(ctx, r.Job)
 }
 
-// check holds the spec against the configuration, which may have changed since the job
+// checkSpec holds the spec against the configuration, which may have changed since the job
 // began.
-func (r *run) check() error {
-	end := refuse
+func (r *jobRun) checkSpec() error {
+	end := refusef
 	if r.Source != "" {
-		end = fail
+		end = failf
 	}
 	for _, name := range r.spec.Outboxes {
 		if !slices.ContainsFunc(r.Outboxes, func(o store.Outbox) bool { return o.Name == name }) {
@@ -163,8 +163,8 @@ func (r *run) check() error {
 	return nil
 }
 
-// chosen returns the outboxes that the job may have rows of.
-func (r *run) chosen() (list []store.Outbox) {
+// selectedOutboxes returns the outboxes that the job may have rows of.
+func (r *jobRun) selectedOutboxes() (list []store.Outbox) {
 	for i := range r.Outboxes {
 		if len(r.spec.Outboxes) == 0 || slices.Contains(r.spec.Outboxes, r.Outboxes[i].Name) {
 			list = append(list, r.Outboxes[i])
@@ -177,8 +177,8 @@ func (r *run) chosen() (list []store.Outbox) {
 // a part are copied anew, as a table is read in another order than that of commits.
 const tableCopied = store.Position("whole")
 
-// whole reports whether all rows of the job were copied.
-func (r *run) whole() bool {
+// allCopied reports whether all rows of the job were copied.
+func (r *jobRun) allCopied() bool {
 	at := r.Cursor.Position
 	switch {
 	case r.Source == string(SourceTable):
@@ -189,15 +189,15 @@ func (r *run) whole() bool {
 	return r.Log.Compare(at, r.Until.Position) >= 0
 }
 
-// anew reports whether what was copied says nothing of where to go on: it has to be
+// mustRecopy reports whether what was copied says nothing of where to go on: it has to be
 // copied anew. Nothing of it was sent.
-func (r *run) anew() bool {
-	return r.Source == string(SourceTable) && !r.whole() || r.Cursor.Position == ""
+func (r *jobRun) mustRecopy() bool {
+	return r.Source == string(SourceTable) && !r.allCopied() || r.Cursor.Position == ""
 }
 
 // copy copies rows of the job, for as long as may be before they are played.
-func (r *run) copy(ctx context.Context) error {
-	if r.anew() {
+func (r *jobRun) copy(ctx context.Context) error {
+	if r.mustRecopy() {
 		if err := r.clearCopied(ctx); err != nil {
 			return err
 		}
@@ -209,9 +209,9 @@ func (r *run) copy(ctx context.Context) error {
 }
 
 // clearCopied takes the job back to where it has copied nothing.
-func (r *run) clearCopied(ctx context.Context) error {
+func (r *jobRun) clearCopied(ctx context.Context) error {
 	for r.Total > 0 {
-		n, err := r.Store.ClearRows(ctx, r.Epoch, r.ID, clearAtOnce)
+		n, err := r.Store.ClearRows(ctx, r.Epoch, r.ID, clearBatchRows)
 		if err != nil {
 			return err
 		}

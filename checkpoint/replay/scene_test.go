@@ -39,7 +39,7 @@ const patience = 60 * time.Second
 // source is what the relay reads, and what reads the log once more.
 type source interface {
 	capture.Resumer
-	capture.Past
+	capture.HistoryReader
 	Close()
 }
 
@@ -50,8 +50,8 @@ type host struct {
 	remove func(t *testing.T, id string)
 	store  func(t *testing.T) store.Store
 	source func() (source, error)
-	keeper func() (replay.Keeper, error)
-	look   func() (replay.Looker, error)
+	keeper func() (replay.SlotRetainer, error)
+	look   func() (replay.RetentionChecker, error)
 }
 
 func eventsBox() store.Outbox {
@@ -83,7 +83,7 @@ func postgres(t *testing.T) host {
 			return st
 		},
 		source: func() (source, error) { return open() },
-		keeper: func() (replay.Keeper, error) { return open() },
+		keeper: func() (replay.SlotRetainer, error) { return open() },
 	}
 }
 
@@ -225,27 +225,27 @@ func (q quiet) say(what string, err error) {
 	}
 }
 
-func (quiet) Claimed(store.ClaimResult, int)                          {}
-func (quiet) Requested(dispatch.Request, *sink.Result, time.Duration) {}
-func (quiet) Suspected([]dispatch.Suspicion)                          {}
-func (quiet) Stalled(*dispatch.LaneInfo)                              {}
-func (quiet) Settled(*store.Item, *store.Outcome)                     {}
-func (quiet) Vanished([]*store.Item)                                  {}
-func (quiet) RowsParked(int)                                          {}
-func (q quiet) Unparkable(it *store.Item, err error)                  { q.say(it.ID, err) }
-func (quiet) Parkable()                                               {}
-func (q quiet) Refused(row store.Ref, what string, err error)         { q.say(what+" of "+row.ID, err) }
-func (q quiet) StoreFailed(op string, err error)                      { q.say(op, err) }
-func (quiet) Saved(store.Checkpoint)                                  {}
-func (quiet) SaveFailed(error)                                        {}
-func (quiet) Connected()                                              {}
-func (q quiet) Lost(err error, _ time.Duration)                       { q.say("source", err) }
-func (quiet) Named(*store.Named)                                      {}
-func (quiet) Kept([]capture.KeptLog)                                  {}
-func (quiet) Job(*store.Job)                                          {}
-func (quiet) Jobs([]store.Job)                                        {}
-func (quiet) Skipped(string, int)                                     {}
-func (q quiet) DeskFailed(err error)                                  { q.say("desk", err) }
+func (quiet) Claimed(store.ClaimResult, int)                              {}
+func (quiet) Requested(dispatch.RequestInfo, *sink.Result, time.Duration) {}
+func (quiet) BreakersChanged([]dispatch.OpenBreaker)                      {}
+func (quiet) Stalled(*dispatch.LaneInfo)                                  {}
+func (quiet) Settled(*store.Item, *store.Outcome)                         {}
+func (quiet) Vanished([]*store.Item)                                      {}
+func (quiet) RowsSpilled(int)                                             {}
+func (q quiet) RowUnspillable(it *store.Item, err error)                  { q.say(it.ID, err) }
+func (quiet) UnspillableCleared()                                         {}
+func (q quiet) Refused(row store.Ref, what string, err error)             { q.say(what+" of "+row.ID, err) }
+func (q quiet) StoreFailed(op string, err error)                          { q.say(op, err) }
+func (quiet) Saved(store.Checkpoint)                                      {}
+func (quiet) SaveFailed(error)                                            {}
+func (quiet) Connected()                                                  {}
+func (q quiet) Disconnected(err error, _ time.Duration)                   { q.say("source", err) }
+func (quiet) SavepointChanged(*store.Savepoint)                           {}
+func (quiet) LogsRetained([]capture.RetainedSlot)                         {}
+func (quiet) Job(*store.Job)                                              {}
+func (quiet) Jobs([]store.Job)                                            {}
+func (quiet) Skipped(string, int)                                         {}
+func (q quiet) ControllerFailed(err error)                                { q.say("desk", err) }
 
 // life is a relay at work.
 type life struct {
@@ -257,7 +257,7 @@ type life struct {
 }
 
 // lead runs a relay until the test ends or end is called. desk may change its desk.
-func lead(t *testing.T, h host, to *receiver, desks ...func(*replay.Desk)) *life {
+func lead(t *testing.T, h host, to *receiver, desks ...func(*replay.Controller)) *life {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*patience)
 	st := h.store(t)
@@ -269,33 +269,33 @@ func lead(t *testing.T, h host, to *receiver, desks ...func(*replay.Desk)) *life
 		t.Fatal(err)
 	}
 	box := eventsBox()
-	begin, err := checkpoint.Start(ctx, src, st, []store.Outbox{box}, store.Bound{Rows: 1000}, nil)
+	begin, err := checkpoint.Start(ctx, src, st, []store.Outbox{box}, store.ReadLimit{Rows: 1000}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := dispatch.DefaultConfig()
 	d := dispatch.New(cfg, st, to, begin.Epoch, quiet{t}, 5*time.Second)
 	d.Replays = st
-	tracker := checkpoint.NewTracker(begin.Frontier)
+	tracker := checkpoint.NewTracker(begin.Watermark)
 	feed := dispatch.NewFeed(tracker, begin.Epoch, map[string]*dispatch.Dispatcher{box.Name: d}, func(string, int) {})
-	if begin.Why != "" {
-		if err := feed.Backlog(begin.Backlog, begin.Parked, begin.From); err != nil {
+	if begin.SnapshotReason != "" {
+		if err := feed.Backlog(begin.Backlog, begin.Spilled, begin.From); err != nil {
 			t.Fatal(err)
 		}
 	}
 	l := &life{t: t, store: st, lanes: d, wished: make(chan struct{}, 1)}
-	desk := &replay.Desk{
+	desk := &replay.Controller{
 		Store: st, Epoch: begin.Epoch, Outboxes: []store.Outbox{box}, Routes: map[string]string{box.Name: "sink"},
-		Sinks:  map[string]replay.Sink{"sink": {Lanes: d, Config: cfg}},
-		Log:    &replay.Log{Live: src, Origin: begin.Frontier.Origin, Past: func() (replay.Past, error) { return h.source() }, Look: h.look},
-		Keeper: h.keeper, Wished: l.wished, Observer: quiet{t},
+		Sinks:        map[string]replay.Sink{"sink": {Lanes: d, Config: cfg}},
+		Log:          &replay.Log{LiveSource: src, Origin: begin.Watermark.Origin, OpenHistory: func() (replay.HistoryReader, error) { return h.source() }, OpenRetention: h.look},
+		OpenRetainer: h.keeper, RequestsChanged: l.wished, Observer: quiet{t},
 	}
 	for _, change := range desks {
 		change(desk)
 	}
-	feed.Marked = desk.Marked
-	keeper := &checkpoint.Keeper{
-		Config: checkpoint.DefaultKeeperConfig(), Tracker: tracker, Store: st, Source: src, Epoch: begin.Epoch, Observer: quiet{t},
+	feed.OnMarker = desk.OnMarker
+	keeper := &checkpoint.CheckpointSaver{
+		Config: checkpoint.DefaultSaverConfig(), Tracker: tracker, Store: st, Source: src, Epoch: begin.Epoch, Observer: quiet{t},
 	}
 	batches := make(chan capture.Batch)
 	work, ctx := errgroup.WithContext(ctx)
@@ -332,20 +332,20 @@ func (l *life) poke() {
 }
 
 // named asks for a checkpoint and waits for it.
-func (l *life) named(name string, keep bool) store.Named {
+func (l *life) named(name string, keep bool) store.Savepoint {
 	l.t.Helper()
-	if err := l.store.WishNamed(l.ctx(), name, keep); err != nil {
+	if err := l.store.RequestSavepoint(l.ctx(), name, keep); err != nil {
 		l.t.Fatal(err)
 	}
 	l.poke()
-	var got store.Named
+	var got store.Savepoint
 	until(l.t, func() string {
-		list, err := l.store.Named(l.ctx())
+		list, err := l.store.Savepoints(l.ctx())
 		if err != nil {
 			l.t.Fatal(err)
 		}
-		i := slices.IndexFunc(list, func(n store.Named) bool { return n.Name == name })
-		if got = list[i]; got.State == store.NamedWanted {
+		i := slices.IndexFunc(list, func(n store.Savepoint) bool { return n.Name == name })
+		if got = list[i]; got.State == store.SavepointRequested {
 			return "checkpoint " + name
 		}
 		return ""
@@ -360,15 +360,15 @@ func (l *life) replay(id string, spec replay.Spec) {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	if err := l.store.WishReplay(l.ctx(), id, text); err != nil {
+	if err := l.store.RequestReplay(l.ctx(), id, text); err != nil {
 		l.t.Fatal(err)
 	}
 	l.poke()
 }
 
-func (l *life) wish(id string, wish store.JobWish) {
+func (l *life) wish(id string, wish store.DesiredState) {
 	l.t.Helper()
-	if err := l.store.WishJob(l.ctx(), id, wish); err != nil {
+	if err := l.store.RequestJobState(l.ctx(), id, wish); err != nil {
 		l.t.Fatal(err)
 	}
 	l.poke()

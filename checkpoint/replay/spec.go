@@ -68,7 +68,7 @@ func (s *Spec) Validate() error {
 		return fmt.Errorf("%q is no place to read rows from; it is %s or %s", string(s.Read), SourceLog, SourceTable)
 	}
 	if s.From != "" {
-		return store.CheckNamed(s.From)
+		return store.ValidateSavepointName(s.From)
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func (c *benchCommand) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return fmt.Errorf("find the program that is to be measured: %w", err)
 	}
-	return bench.Run(ctx, c.options(), bench.Surroundings{
+	return bench.Run(ctx, c.options(), bench.Environment{
 		Stdout: p.stdout, Stderr: p.stderr, Program: file, Version: currentVersion().Version,
 	})
 }
@@ -73,5 +73,5 @@ func (floorCommand) Run(ctx context.Context, p *program) error {
 	if err := json.NewDecoder(p.stdin).Decode(&cfg); err != nil {
 		return fmt.Errorf("read the floor's configuration from standard input: %w", err)
 	}
-	return floor.Run(ctx, cfg, func() { _, _ = fmt.Fprintln(p.stdout, bench.FloorReads) })
+	return floor.Run(ctx, cfg, func() { _, _ = fmt.Fprintln(p.stdout, bench.FloorReady) })
 }

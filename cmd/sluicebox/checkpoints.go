@@ -20,7 +20,7 @@ type checkpointCommands struct {
 
 // checkpointCreateCommand is `sluicebox checkpoint create`.
 type checkpointCreateCommand struct {
-	wishFlags
+	requestFlags
 	leaderFlags
 	Name    string `arg:"" help:"Its name: 1 to 18 of the characters a to z, 0 to 9 and _."`
 	KeepLog bool   `help:"Keep the database's log from here on, so that a replay also has the rows that are deleted by then. checkpoint.max-kept bounds it."`
@@ -30,11 +30,11 @@ type checkpointCreateCommand struct {
 // Validate is called before Run.
 func (c *checkpointCreateCommand) Validate() error {
 	if c.Name != "" { // else it is missed anyway
-		if err := store.CheckNamed(c.Name); err != nil {
+		if err := store.ValidateSavepointName(c.Name); err != nil {
 			return err
 		}
 	}
-	return c.wishFlags.Validate()
+	return c.requestFlags.Validate()
 }
 
 // Run asks for a checkpoint and waits until it is made.
@@ -45,18 +45,18 @@ func (c *checkpointCreateCommand) Run(ctx context.Context, p *program) error {
 	}
 	defer closed()
 	if err := list.Create(ctx, c.Name, c.KeepLog); err != nil {
-		return wishFault(err)
+		return requestFailure(err)
 	}
 	var made *admin.Checkpoint
 	said := ""
 	err = c.await(ctx, p, func(ctx context.Context) (done, taken bool, err error) {
-		if made, err = checkpointNamed(ctx, list, c.Name); err != nil {
+		if made, err = findCheckpoint(ctx, list, c.Name); err != nil {
 			return false, false, err
 		}
 		if made == nil {
 			return false, false, &commandError{code: exitFailed, problem: fmt.Sprintf("checkpoint %s: somebody has deleted it", c.Name)}
 		}
-		wanted := made.State == string(store.NamedWanted)
+		wanted := made.State == string(store.SavepointRequested)
 		if wanted && made.Why != "" && made.Why != said {
 			said = made.Why
 			p.note("checkpoint %s: %s", c.Name, oneLine(said))
@@ -64,13 +64,13 @@ func (c *checkpointCreateCommand) Run(ctx context.Context, p *program) error {
 		return !wanted, made.Why != "", nil
 	})
 	if err != nil {
-		return c.unfinished(err, "checkpoint "+c.Name, "it is made all the same", "sluicebox checkpoint delete "+c.Name+" takes it back")
+		return c.unfinishedError(err, "checkpoint "+c.Name, "it is made all the same", "sluicebox checkpoint delete "+c.Name+" takes it back")
 	}
 	return c.report(p, made)
 }
 
-// checkpointNamed returns a checkpoint, nil if there is none.
-func checkpointNamed(ctx context.Context, of admin.Checkpoints, name string) (*admin.Checkpoint, error) {
+// findCheckpoint returns a checkpoint, nil if there is none.
+func findCheckpoint(ctx context.Context, of admin.Checkpoints, name string) (*admin.Checkpoint, error) {
 	list, err := of.List(ctx)
 	if err != nil {
 		return nil, err
@@ -88,11 +88,11 @@ func (c *checkpointCreateCommand) report(p *program, made *admin.Checkpoint) err
 			return err
 		}
 	}
-	if made.State == string(store.NamedRefused) {
+	if made.State == string(store.SavepointRefused) {
 		return &commandError{code: exitConfig, problem: fmt.Sprintf("checkpoint %s was refused: %s", made.Name, oneLine(made.Why)),
 			remedy: "sluicebox checkpoint delete " + made.Name + " takes it off the list, so that the name is free again"}
 	}
-	if made.State == string(store.NamedDropped) {
+	if made.State == string(store.SavepointLogLost) {
 		return &commandError{code: exitFailed, problem: fmt.Sprintf("checkpoint %s is made, but its log is not kept any more: %s", made.Name, oneLine(made.Why)),
 			remedy: "a replay from it reads the table; sluicebox checkpoint delete " + made.Name + " makes room for another"}
 	}
@@ -113,7 +113,7 @@ func (c *checkpointCreateCommand) report(p *program, made *admin.Checkpoint) err
 
 // checkpointListCommand is `sluicebox checkpoint list`.
 type checkpointListCommand struct {
-	wishFlags
+	requestFlags
 	JSON bool `name:"json" help:"Print JSON."`
 }
 
@@ -126,7 +126,7 @@ func (c *checkpointListCommand) Run(ctx context.Context, p *program) error {
 	defer closed()
 	list, err := of.List(ctx)
 	if err != nil {
-		return wishFault(err)
+		return requestFailure(err)
 	}
 	if c.JSON {
 		return p.json(admin.CheckpointList{Checkpoints: append([]admin.Checkpoint{}, list...)})
@@ -139,12 +139,12 @@ func (c *checkpointListCommand) Run(ctx context.Context, p *program) error {
 	for i := range list {
 		lines[i] = checkpointRow(&list[i])
 	}
-	return table(p.stdout, []string{"NAME", "STATE", "MADE", "SEQ", "KEPT", "POSITION", "WHY"}, lines)
+	return printTable(p.stdout, []string{"NAME", "STATE", "MADE", "SEQ", "KEPT", "POSITION", "WHY"}, lines)
 }
 
-// widestPosition is how much of a position a table shows: those of MySQL and MongoDB
+// maxPositionWidth is how much of a position a table shows: those of MySQL and MongoDB
 // have no bound.
-const widestPosition = 32
+const maxPositionWidth = 32
 
 func checkpointRow(c *admin.Checkpoint) []string {
 	state, made, seq, kept, position := c.State, "-", "-", "-", "-"
@@ -154,24 +154,24 @@ func checkpointRow(c *admin.Checkpoint) []string {
 	if !c.MadeAt.IsZero() {
 		made, seq = c.MadeAt.UTC().Format(time.RFC3339), strconv.FormatInt(c.Seq, 10)
 	}
-	if c.State == string(store.NamedKept) {
-		kept = sizeText(c.KeptBytes)
-		if c.MaxKeptBytes > 0 {
-			kept += " of " + sizeText(c.MaxKeptBytes)
+	if c.State == string(store.SavepointRetained) {
+		kept = sizeText(c.RetainedBytes)
+		if c.MaxRetainedBytes > 0 {
+			kept += " of " + sizeText(c.MaxRetainedBytes)
 		}
 	}
 	if c.Position != "" {
 		position = oneLine(c.Position)
 	}
-	if runes := []rune(position); len(runes) > widestPosition {
-		position = string(runes[:widestPosition-1]) + "…"
+	if runes := []rune(position); len(runes) > maxPositionWidth {
+		position = string(runes[:maxPositionWidth-1]) + "…"
 	}
-	return []string{cell(c.Name), state, made, seq, kept, position, oneLine(c.Why)}
+	return []string{quoteCell(c.Name), state, made, seq, kept, position, oneLine(c.Why)}
 }
 
 // checkpointDeleteCommand is `sluicebox checkpoint delete`.
 type checkpointDeleteCommand struct {
-	wishFlags
+	requestFlags
 	leaderFlags
 	Name string `arg:"" help:"Its name."`
 }
@@ -184,14 +184,14 @@ func (c *checkpointDeleteCommand) Run(ctx context.Context, p *program) error {
 	}
 	defer closed()
 	if err := list.Delete(ctx, c.Name); err != nil {
-		return wishFault(err)
+		return requestFailure(err)
 	}
 	err = c.await(ctx, p, func(ctx context.Context) (done, taken bool, err error) {
-		left, err := checkpointNamed(ctx, list, c.Name)
+		left, err := findCheckpoint(ctx, list, c.Name)
 		return left == nil || !left.Deleting, false, err
 	})
 	if err != nil {
-		return c.unfinished(err, "checkpoint "+c.Name, "it is deleted all the same", "until then its log is kept")
+		return c.unfinishedError(err, "checkpoint "+c.Name, "it is deleted all the same", "until then its log is kept")
 	}
 	_, err = fmt.Fprintf(p.stdout, "checkpoint %s: deleted\n", c.Name)
 	return err

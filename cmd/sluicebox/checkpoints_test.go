@@ -50,8 +50,8 @@ func (f *fakeCheckpoints) Delete(_ context.Context, name string) error {
 }
 
 // checkpointing is a relay with these checkpoints.
-func checkpointing(f *fakeCheckpoints) relay {
-	return relay{checkpoints: func(*config.Config) (admin.Checkpoints, func(), error) { return f, func() {}, nil }}
+func checkpointing(f *fakeCheckpoints) backend {
+	return backend{checkpoints: func(*config.Config) (admin.Checkpoints, func(), error) { return f, func() {}, nil }}
 }
 
 // turning is a look at one checkpoint, which is another after three seconds.
@@ -117,9 +117,9 @@ func TestCheckpointCreate(t *testing.T) {
 func TestCheckpointList(t *testing.T) {
 	at := time.Date(2026, 1, 31, 15, 4, 5, 0, time.UTC)
 	f := &fakeCheckpoints{look: turning([]admin.Checkpoint{
-		{Name: "a", State: "kept", KeepLog: true, MadeAt: at, Position: "0/1A2B", Seq: 17, KeptBytes: 13_002_342, MaxKeptBytes: 10 << 30},
+		{Name: "a", State: "kept", KeepLog: true, MadeAt: at, Position: "0/1A2B", Seq: 17, RetainedBytes: 13_002_342, MaxRetainedBytes: 10 << 30},
 		{Name: "b", State: "wanted", Deleting: true},
-		{Name: "c", State: "dropped", KeepLog: true, MadeAt: at, Position: strings.Repeat("9", 40), Seq: 18, KeptBytes: 7, MaxKeptBytes: 8, Why: "its log was\nlarger than checkpoint.max-kept"},
+		{Name: "c", State: "dropped", KeepLog: true, MadeAt: at, Position: strings.Repeat("9", 40), Seq: 18, RetainedBytes: 7, MaxRetainedBytes: 8, Why: "its log was\nlarger than checkpoint.max-kept"},
 	}, nil)}
 	got := try(t, checkpointing(f), nil, "checkpoint", "list", "-c", file(t, good))
 	want := `NAME  STATE                  MADE                  SEQ  KEPT                  POSITION                          WHY
@@ -155,7 +155,7 @@ func TestCheckpointDelete(t *testing.T) {
 			t.Errorf("exit %d, %q", got.code, got.stderr)
 		}
 	})
-	f := &fakeCheckpoints{err: fmt.Errorf("ask for the end of checkpoint a: %w", store.ErrNoNamed)}
+	f := &fakeCheckpoints{err: fmt.Errorf("ask for the end of checkpoint a: %w", store.ErrNoSavepoint)}
 	got := try(t, checkpointing(f), nil, "checkpoint", "delete", "a", "-c", path)
 	if got.code != 1 || got.stderr != "sluicebox: ask for the end of checkpoint a: there is no checkpoint of this name\n  sluicebox checkpoint list shows them\n" {
 		t.Errorf("exit %d, %q", got.code, got.stderr)
@@ -173,7 +173,7 @@ func TestCheckpointUsage(t *testing.T) {
 		"delete":                    `expected "<name>"`,
 		"delete a --admin=ftp://db": "no URL",
 	} {
-		got := try(t, relay{}, nil, append([]string{"checkpoint"}, strings.Fields(args)...)...)
+		got := try(t, backend{}, nil, append([]string{"checkpoint"}, strings.Fields(args)...)...)
 		if got.code != 64 || got.stdout != "" || !strings.Contains(got.stderr, want) {
 			t.Errorf("%q: exit %d, %q, want %q", args, got.code, got.stderr, want)
 		}

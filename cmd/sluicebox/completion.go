@@ -23,28 +23,28 @@ Put the line into ~/.bashrc, ~/.zshrc (behind compinit) or ~/.config/fish/config
 
 // Run prints the script.
 func (c *completionCommand) Run(k *kong.Context, p *program) error {
-	print := map[string]func(string, []completed) string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[c.Shell]
+	print := map[string]func(string, []commandCompletions) string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[c.Shell]
 	_, err := fmt.Fprint(p.stdout, print(k.Model.Name, completions("", k.Model.Node)))
 	return err
 }
 
-// completed is a command with what may follow it.
-type completed struct {
-	at    string // the command's words, each behind a blank; "" is the program
-	words []completion
-	flags []completion
+// commandCompletions is a command with what may follow it.
+type commandCompletions struct {
+	command string // the command's words, each behind a blank; "" is the program
+	words   []completion
+	flags   []completion
 }
 
 // completion is one word that may follow.
 type completion struct {
-	word, short string // of a flag with its dashes
-	help        string
-	takes       string // what a flag's value is: nothing (""), file, or text
+	word, shortFlag string // of a flag with its dashes
+	help            string
+	valueKind       string // what a flag's value is: nothing (""), file, or text
 }
 
 // completions returns the completions of a command and of those below it.
-func completions(at string, n *kong.Node) []completed {
-	own := completed{at: at}
+func completions(at string, n *kong.Node) []commandCompletions {
+	own := commandCompletions{command: at}
 	for _, arg := range n.Positional {
 		if arg.Enum == "" {
 			continue // an id, which nobody guesses
@@ -62,27 +62,27 @@ func completions(at string, n *kong.Node) []completed {
 			own.flags = append(own.flags, flagCompletion(f))
 		}
 	}
-	var below []completed
+	var below []commandCompletions
 	for _, child := range n.Children {
 		if !child.Hidden {
 			own.words = append(own.words, completion{word: child.Name, help: sentence(child.Help)})
 			below = append(below, completions(at+" "+child.Name, child)...)
 		}
 	}
-	return append([]completed{own}, below...)
+	return append([]commandCompletions{own}, below...)
 }
 
 func flagCompletion(f *kong.Flag) completion {
 	c := completion{word: "--" + f.Name, help: sentence(f.Help)}
 	if f.Short != 0 {
-		c.short = "-" + string(f.Short)
+		c.shortFlag = "-" + string(f.Short)
 	}
 	switch {
 	case f.IsBool():
 	case f.PlaceHolder == "FILE":
-		c.takes = "file"
+		c.valueKind = "file"
 	default:
-		c.takes = "text"
+		c.valueKind = "text"
 	}
 	return c
 }

@@ -40,7 +40,7 @@ func offered(t *testing.T, shell string, words ...string) []string {
 	if err != nil {
 		t.Skipf("%s is not there", shell)
 	}
-	got := try(t, relay{}, nil, "completion", shell)
+	got := try(t, backend{}, nil, "completion", shell)
 	if got.code != 0 || got.stderr != "" {
 		t.Fatalf("exit %d, %s", got.code, got.stderr)
 	}
@@ -131,9 +131,9 @@ func TestCompletionBehindEquals(t *testing.T) {
 
 // TestCompletionIsWhole: nothing that the program knows is left out.
 func TestCompletionIsWhole(t *testing.T) {
-	help := try(t, relay{}, nil, "quickstart", "--help").stdout
+	help := try(t, backend{}, nil, "quickstart", "--help").stdout
 	for shell := range shells() {
-		got := try(t, relay{}, nil, "completion", shell)
+		got := try(t, backend{}, nil, "completion", shell)
 		for _, word := range strings.Fields(help) {
 			flag, _, _ := strings.Cut(word, "=")
 			if name, ok := strings.CutPrefix(flag, "--"); ok && !strings.Contains(got.stdout, name) {
@@ -142,11 +142,11 @@ func TestCompletionIsWhole(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{{"completion"}, {"completion", "tcsh"}, {"completion", "bash", "zsh"}} {
-		if got := try(t, relay{}, nil, args...); got.code != 64 || got.stdout != "" {
+		if got := try(t, backend{}, nil, args...); got.code != 64 || got.stdout != "" {
 			t.Errorf("%v: exit %d, %q", args, got.code, got.stdout)
 		}
 	}
-	if got := try(t, relay{}, nil, "completion", "--help"); got.code != 0 || !strings.Contains(got.stdout, "source <(sluicebox completion bash)") {
+	if got := try(t, backend{}, nil, "completion", "--help"); got.code != 0 || !strings.Contains(got.stdout, "source <(sluicebox completion bash)") {
 		t.Errorf("its help: exit %d, %q", got.code, got.stdout)
 	}
 }

@@ -28,10 +28,10 @@ _%[1]s() {
 complete -F _%[1]s %[1]s
 `
 
-func bashScript(name string, all []completed) string {
+func bashScript(name string, all []commandCompletions) string {
 	var lists strings.Builder
 	for _, c := range all {
-		fmt.Fprintf(&lists, "    %q) words=%q flags=%q ;;\n", c.at, joined(c.words), joined(c.flags))
+		fmt.Fprintf(&lists, "    %q) words=%q flags=%q ;;\n", c.command, joined(c.words), joined(c.flags))
 	}
 	values := valueCases(all, `        local IFS=$'\n'; compopt -o filenames 2>/dev/null
         COMPREPLY=($(compgen -f -- "$cur")); return ;;`, "        return ;;")
@@ -57,7 +57,7 @@ _%[1]s() {
 if [[ $funcstack[1] == _%[1]s ]]; then _%[1]s "$@"; else compdef _%[1]s %[1]s; fi
 `
 
-func zshScript(name string, all []completed) string {
+func zshScript(name string, all []commandCompletions) string {
 	described := func(list []completion) string {
 		var b strings.Builder
 		for _, c := range list {
@@ -69,7 +69,7 @@ func zshScript(name string, all []completed) string {
 	}
 	var lists strings.Builder
 	for _, c := range all {
-		fmt.Fprintf(&lists, "    %q)\n        list=(%s )\n        options=(%s ) ;;\n", c.at, described(c.words), described(c.flags))
+		fmt.Fprintf(&lists, "    %q)\n        list=(%s )\n        options=(%s ) ;;\n", c.command, described(c.words), described(c.flags))
 	}
 	values := valueCases(all, "        _files; return ;;", "        _message value; return ;;")
 	return fmt.Sprintf(zshText, name, commandPatterns(all), values, lists.String())
@@ -89,20 +89,20 @@ end
 complete -c %[1]s -f
 `
 
-func fishScript(name string, all []completed) string {
+func fishScript(name string, all []commandCompletions) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, fishText, name, strings.ReplaceAll(commandPatterns(all), "|", " "))
 	for _, c := range all {
-		begin := fmt.Sprintf("complete -c %s -n '__%s_at %q'", name, name, c.at)
+		begin := fmt.Sprintf("complete -c %s -n '__%s_at %q'", name, name, c.command)
 		for _, w := range c.words {
 			fmt.Fprintf(&b, "%s -a %s -d %s\n", begin, w.word, singleQuoted(w.help))
 		}
 		for _, f := range c.flags {
 			line := begin + " -l " + strings.TrimPrefix(f.word, "--")
-			if f.short != "" {
-				line += " -s " + strings.TrimPrefix(f.short, "-")
+			if f.shortFlag != "" {
+				line += " -s " + strings.TrimPrefix(f.shortFlag, "-")
 			}
-			line += map[string]string{"file": " -r -F", "text": " -x", "": ""}[f.takes]
+			line += map[string]string{"file": " -r -F", "text": " -x", "": ""}[f.valueKind]
 			fmt.Fprintf(&b, "%s -d %s\n", line, singleQuoted(f.help))
 		}
 	}
@@ -111,8 +111,8 @@ func fishScript(name string, all []completed) string {
 
 // spellings are the ways to write a word.
 func (c *completion) spellings() []string {
-	if c.short != "" {
-		return []string{c.word, c.short}
+	if c.shortFlag != "" {
+		return []string{c.word, c.shortFlag}
 	}
 	return []string{c.word}
 }
@@ -126,29 +126,29 @@ func joined(list []completion) string {
 }
 
 // commandPatterns are all commands, as patterns of a case.
-func commandPatterns(all []completed) string {
+func commandPatterns(all []commandCompletions) string {
 	var patterns []string
 	for _, c := range all[1:] {
-		patterns = append(patterns, fmt.Sprintf("%q", c.at))
+		patterns = append(patterns, fmt.Sprintf("%q", c.command))
 	}
 	return strings.Join(patterns, "|")
 }
 
 // valueCases are the cases of flags that take a value, which is a file or
 // something that cannot be guessed.
-func valueCases(all []completed, file, text string) string {
+func valueCases(all []commandCompletions, file, text string) string {
 	var b strings.Builder
 	for _, c := range all {
 		for _, f := range c.flags {
-			if f.takes == "" {
+			if f.valueKind == "" {
 				continue
 			}
 			var patterns []string
 			for _, word := range f.spellings() {
-				patterns = append(patterns, fmt.Sprintf("%q", c.at+" "+word))
+				patterns = append(patterns, fmt.Sprintf("%q", c.command+" "+word))
 			}
 			then := text
-			if f.takes == "file" {
+			if f.valueKind == "file" {
 				then = file
 			}
 			fmt.Fprintf(&b, "    %s)\n%s\n", strings.Join(patterns, "|"), then)

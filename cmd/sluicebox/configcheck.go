@@ -20,7 +20,7 @@ func (c *checkCommand) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	if err := cfg.Unread(); err != nil {
+	if err := cfg.ReferenceErrors(); err != nil {
 		return err
 	}
 	print := cfg.YAML

@@ -27,16 +27,16 @@ type deadLetterFlags struct {
 	Outbox string `placeholder:"NAME" help:"The rows of one outbox. Without it, list reads all of them; requeue and discard need it where there are several."`
 	Kind   string `placeholder:"KIND" help:"The rows of one kind."`
 	groupFlags
-	Error string `placeholder:"TEXT" help:"The rows whose error holds this text."`
-	Since moment `placeholder:"TIME" help:"The rows that FAILED at this time or later: 2026-01-31T15:04:05Z, or 2h for two hours ago."`
-	Until moment `placeholder:"TIME" help:"The rows that FAILED before this time."`
+	Error string   `placeholder:"TEXT" help:"The rows whose error holds this text."`
+	Since timeFlag `placeholder:"TIME" help:"The rows that FAILED at this time or later: 2026-01-31T15:04:05Z, or 2h for two hours ago."`
+	Until timeFlag `placeholder:"TIME" help:"The rows that FAILED before this time."`
 }
 
-// moment is a time, or how long ago it was.
-type moment struct{ time.Time }
+// timeFlag is a time, or how long ago it was.
+type timeFlag struct{ time.Time }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (m *moment) UnmarshalText(text []byte) error {
+func (m *timeFlag) UnmarshalText(text []byte) error {
 	if ago, err := time.ParseDuration(string(text)); err == nil && ago >= 0 {
 		m.Time = time.Now().Add(-ago)
 		return nil
@@ -59,7 +59,7 @@ func (f *deadLetterFlags) Validate() error {
 
 func (f *deadLetterFlags) filter(outbox string, ids []string) store.DeadLetterFilter {
 	return store.DeadLetterFilter{
-		Outbox: outbox, IDs: ids, Kind: f.Kind, Group: f.chosen(), Error: f.Error,
+		Outbox: outbox, IDs: ids, Kind: f.Kind, Group: f.selectedGroup(), Error: f.Error,
 		Since: f.Since.Time, Until: f.Until.Time,
 	}
 }
@@ -103,7 +103,7 @@ type deadLetterListCommand struct {
 
 // Validate is called before Run.
 func (c *deadLetterListCommand) Validate() error {
-	return errors.Join(atLeastOne(c.Limit), c.deadLetterFlags.Validate())
+	return errors.Join(checkLimit(c.Limit), c.deadLetterFlags.Validate())
 }
 
 // Run reads FAILED rows from the database.
@@ -169,11 +169,11 @@ func (c *deadLetterListCommand) print(p *program, found []admin.DeadLetter) erro
 	for i := range found {
 		d := &found[i]
 		lines[i] = []string{
-			cell(d.Outbox), cell(d.Kind), groupCell(d.Group), cell(d.ID), age(d.FailedAt, now),
+			quoteCell(d.Outbox), quoteCell(d.Kind), groupCell(d.Group), quoteCell(d.ID), ageText(d.FailedAt, now),
 			strconv.Itoa(d.RetryCount), strconv.Itoa(d.PayloadSize), oneLine(d.Error),
 		}
 	}
-	return table(p.stdout, []string{"OUTBOX", "KIND", "GROUP", "ID", "AGE", "RETRIES", "BYTES", "ERROR"}, lines)
+	return printTable(p.stdout, []string{"OUTBOX", "KIND", "GROUP", "ID", "AGE", "RETRIES", "BYTES", "ERROR"}, lines)
 }
 
 // deadLetterShowCommand is `sluicebox deadletters show`.
@@ -184,8 +184,8 @@ type deadLetterShowCommand struct {
 	JSON   bool     `name:"json" help:"Print JSON."`
 }
 
-// payloadsAtOnce is how many payloads are in memory.
-const payloadsAtOnce = 25
+// maxPayloadsInMemory is how many payloads are in memory.
+const maxPayloadsInMemory = 25
 
 // Run shows FAILED rows in full. An id without one is an error.
 func (c *deadLetterShowCommand) Run(ctx context.Context, p *program) error {
@@ -197,7 +197,7 @@ func (c *deadLetterShowCommand) Run(ctx context.Context, p *program) error {
 	shown := []admin.DeadLetter{} // with --json
 	missing := c.IDs
 	for _, outbox := range outboxes {
-		for ids := range slices.Chunk(c.IDs, payloadsAtOnce) {
+		for ids := range slices.Chunk(c.IDs, maxPayloadsInMemory) {
 			rows, err := letters.Failed(ctx, store.DeadLetterFilter{Outbox: outbox, IDs: ids}, len(ids), true)
 			if err != nil {
 				return fmt.Errorf("read FAILED rows of %s: %w", outbox, err)
@@ -229,7 +229,7 @@ func (c *deadLetterShowCommand) Run(ctx context.Context, p *program) error {
 func showDeadLetter(p *program, d *admin.DeadLetter) error {
 	failed := "unknown"
 	if !d.FailedAt.IsZero() {
-		failed = fmt.Sprintf("%s (%s ago)", d.FailedAt.UTC().Format(time.RFC3339), age(d.FailedAt, time.Now()))
+		failed = fmt.Sprintf("%s (%s ago)", d.FailedAt.UTC().Format(time.RFC3339), ageText(d.FailedAt, time.Now()))
 	}
 	payload := "(not text; --json has it in base64)"
 	if d.PayloadBytes == nil {
@@ -245,6 +245,6 @@ func showDeadLetter(p *program, d *admin.DeadLetter) error {
 		}, text)
 	}
 	_, err := fmt.Fprintf(p.stdout, "outbox   %s\nid       %s\nkind     %s\ngroup    %s\nfailed   %s\nretries  %d\nerror    %s\npayload  %d bytes\n%s\n\n",
-		cell(d.Outbox), cell(d.ID), cell(d.Kind), groupCell(d.Group), failed, d.RetryCount, oneLine(d.Error), d.PayloadSize, payload)
+		quoteCell(d.Outbox), quoteCell(d.ID), quoteCell(d.Kind), groupCell(d.Group), failed, d.RetryCount, oneLine(d.Error), d.PayloadSize, payload)
 	return err
 }

@@ -52,8 +52,8 @@ func (l *fakeLetters) Failed(_ context.Context, f store.DeadLetterFilter, limit 
 }
 
 // reading is a relay whose FAILED rows are these.
-func reading(l *fakeLetters) relay {
-	return relay{deadLetters: func(*config.Config) (store.DeadLetters, func(), error) {
+func reading(l *fakeLetters) backend {
+	return backend{deadLetters: func(*config.Config) (store.DeadLetters, func(), error) {
 		return l, func() { l.closed++ }, nil
 	}}
 }
@@ -184,7 +184,7 @@ func TestDeadLetterReadingFails(t *testing.T) {
 		}
 	}
 	setup := &store.SetupError{Problem: "no grant", Remedy: "GRANT SELECT"}
-	got := try(t, relay{deadLetters: func(*config.Config) (store.DeadLetters, func(), error) { return nil, nil, setup }}, nil, "deadletters", "list", "-c", path)
+	got := try(t, backend{deadLetters: func(*config.Config) (store.DeadLetters, func(), error) { return nil, nil, setup }}, nil, "deadletters", "list", "-c", path)
 	if got.code != 78 || got.stderr != "sluicebox: no grant\n  GRANT SELECT\n" {
 		t.Errorf("exit %d, %q", got.code, got.stderr)
 	}
@@ -208,7 +208,7 @@ func TestDeadLetterUsage(t *testing.T) {
 		if want == "source.url" {
 			code = 78 // an id twice is an id
 		}
-		got := try(t, relay{}, nil, append([]string{"deadletters"}, strings.Fields(args)...)...)
+		got := try(t, backend{}, nil, append([]string{"deadletters"}, strings.Fields(args)...)...)
 		if got.code != code || got.stdout != "" || !strings.Contains(got.stderr, want) {
 			t.Errorf("%s: exit %d, %q; want %q", args[:min(60, len(args))], got.code, got.stderr, want)
 		}
@@ -314,7 +314,7 @@ func TestMend(t *testing.T) {
 	} {
 		m := &mended{rows: map[string][]string{"outbox_events": ids(tt.events), "outbox_dispatch_jobs": ids(tt.jobs)}, timed: true}
 		path := mendedBy(t, m)
-		got := try(t, relay{}, nil, append([]string{"deadletters"}, append(strings.Fields(tt.args), "-c", path)...)...)
+		got := try(t, backend{}, nil, append([]string{"deadletters"}, append(strings.Fields(tt.args), "-c", path)...)...)
 		if got.code != tt.code || got.stdout != tt.stdout || !slices.Equal(m.did, tt.did) {
 			t.Errorf("%s: exit %d, did %q\n%s%s", tt.args, got.code, m.did, got.stdout, got.stderr)
 		}
@@ -331,12 +331,12 @@ func TestMend(t *testing.T) {
 func TestMendOnlyWhatWasCounted(t *testing.T) {
 	began := time.Now()
 	m := &mended{rows: map[string][]string{"outbox_events": ids(1200)}, timed: true}
-	got := try(t, relay{}, nil, "deadletters", "requeue", "--outbox=outbox_events", "--yes", "-c", mendedBy(t, m))
+	got := try(t, backend{}, nil, "deadletters", "requeue", "--outbox=outbox_events", "--yes", "-c", mendedBy(t, m))
 	if got.code != 0 || len(m.filters) != 2 || m.filters[0].Until.Before(began) || !m.filters[1].Until.Equal(m.filters[0].Until) {
 		t.Errorf("exit %d, %+v, %s", got.code, m.filters, got.stderr)
 	}
 	m = &mended{rows: map[string][]string{"outbox_events": ids(1200)}}
-	got = try(t, relay{}, nil, "deadletters", "requeue", "--outbox=outbox_events", "--yes", "-c", mendedBy(t, m))
+	got = try(t, backend{}, nil, "deadletters", "requeue", "--outbox=outbox_events", "--yes", "-c", mendedBy(t, m))
 	if got.code != 0 || len(m.filters) != 2 || !m.filters[0].Until.IsZero() {
 		t.Errorf("exit %d, %+v, %s", got.code, m.filters, got.stderr)
 	}
@@ -355,12 +355,12 @@ func TestMendFails(t *testing.T) {
 		"grant":    {&mended{err: &store.SetupError{Problem: "no DELETE", Remedy: "GRANT DELETE"}, failAt: 1}, "sluicebox: no DELETE; GRANT DELETE; the rows stay FAILED\n", 1},
 	} {
 		tt.m.rows, tt.m.timed = map[string][]string{"outbox_events": ids(1500)}, true
-		got := try(t, relay{}, nil, "deadletters", "discard", "--outbox=outbox_events", "--yes", "-c", mendedBy(t, tt.m))
+		got := try(t, backend{}, nil, "deadletters", "discard", "--outbox=outbox_events", "--yes", "-c", mendedBy(t, tt.m))
 		if got.code != tt.code || got.stdout != "" || !strings.HasSuffix(got.stderr, tt.want) {
 			t.Errorf("%s: exit %d, %q", what, got.code, got.stderr)
 		}
 	}
-	got := try(t, relay{}, nil, "deadletters", "requeue", "--outbox=o", "--yes", "--admin=127.0.0.1:111")
+	got := try(t, backend{}, nil, "deadletters", "requeue", "--outbox=o", "--yes", "--admin=127.0.0.1:111")
 	if got.code != 1 || !strings.Contains(got.stderr, "no relay answers at http://127.0.0.1:111: ") || !strings.Contains(got.stderr, "; the rows stay FAILED\n  the relay (sluicebox run) must be running") {
 		t.Errorf("exit %d, %q", got.code, got.stderr)
 	}

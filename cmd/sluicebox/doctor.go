@@ -48,7 +48,7 @@ func (c *doctorCommand) Run(ctx context.Context, p *program) error {
 	if err := print(found); err != nil {
 		return err
 	}
-	return verdict(found)
+	return doctorError(found)
 }
 
 // configFindings are the faults of a configuration that cannot be used.
@@ -56,23 +56,23 @@ func configFindings(faults *config.Error) []app.Finding {
 	found := make([]app.Finding, len(faults.Problems))
 	for i, problem := range faults.Problems {
 		found[i] = app.Finding{Part: app.PartConfiguration, Finding: store.Finding{
-			Grade: store.Fault, Subject: problem.Where, Text: strings.TrimPrefix(problem.String(), problem.Where+": "),
+			Grade: store.GradeFault, Subject: problem.Where, Text: strings.TrimPrefix(problem.String(), problem.Where+": "),
 		}}
 	}
 	return found
 }
 
-// tally counts findings by what they mean for whoever asked.
-type tally struct{ faults, away, advice int }
+// findingCounts counts findings by what they mean for whoever asked.
+type findingCounts struct{ faults, unreachable, advice int }
 
-func count(found []app.Finding) (n tally) {
+func countFindings(found []app.Finding) (n findingCounts) {
 	for i := range found {
 		switch f := &found[i]; {
-		case f.Grade == store.Fault && f.Away:
-			n.away++
-		case f.Grade == store.Fault:
+		case f.Grade == store.GradeFault && f.Unreachable:
+			n.unreachable++
+		case f.Grade == store.GradeFault:
 			n.faults++
-		case f.Grade == store.Advice:
+		case f.Grade == store.GradeAdvice:
 			n.advice++
 		}
 	}
@@ -80,14 +80,14 @@ func count(found []app.Finding) (n tally) {
 }
 
 // String sums up in one line.
-func (n tally) String() string {
+func (n findingCounts) String() string {
 	var parts []string
 	for _, part := range []struct {
 		n         int
 		one, many string
 	}{
 		{n.faults, "1 fault", "%d faults"},
-		{n.away, "1 thing that could not be reached", "%d things that could not be reached"},
+		{n.unreachable, "1 thing that could not be reached", "%d things that could not be reached"},
 		{n.advice, "1 piece of advice", "%d pieces of advice"},
 	} {
 		switch {
@@ -100,21 +100,21 @@ func (n tally) String() string {
 	switch {
 	case len(parts) == 0:
 		return "All is well."
-	case n.faults+n.away == 0:
+	case n.faults+n.unreachable == 0:
 		return "No fault, " + strings.Join(parts, ", ") + "."
 	}
 	return strings.Join(parts, ", ") + "."
 }
 
-// verdict is the end of the command: an error with its exit code if there is a
+// doctorError is the end of the command: an error with its exit code if there is a
 // fault.
-func verdict(found []app.Finding) error {
-	n := count(found)
+func doctorError(found []app.Finding) error {
+	n := countFindings(found)
 	text := strings.TrimSuffix(n.String(), ".")
 	switch {
 	case n.faults > 0:
 		return &commandError{code: exitConfig, problem: "not ready: " + text, remedy: "mend what is marked fault, from the top, and ask again"}
-	case n.away > 0:
+	case n.unreachable > 0:
 		return &commandError{code: exitFailed, problem: "not ready: " + text}
 	}
 	return nil

@@ -26,9 +26,9 @@ func TestDoctorOutput(t *testing.T) {
 	const statement = `GRANT SELECT ("id", "message_group", "payload", "created_at", "status", "retry_count", "error_message") ON "outbox_events" TO "relay";`
 	const words = "look at this and that and at much more besides, which takes more than a line of eighty columns to say"
 	found := []app.Finding{
-		finding(app.PartDatabase, store.Fine, "server", "PostgreSQL 18", ""),
-		finding(app.PartDatabase, store.Fault, "outbox x", "it lacks\x1b[31m a right\nor two, "+words, "-- as an administrator; "+words+"\n"+statement),
-		finding(app.PartSinks, store.Advice, "hooks", "reached", words),
+		finding(app.PartDatabase, store.GradeOK, "server", "PostgreSQL 18", ""),
+		finding(app.PartDatabase, store.GradeFault, "outbox x", "it lacks\x1b[31m a right\nor two, "+words, "-- as an administrator; "+words+"\n"+statement),
+		finding(app.PartSinks, store.GradeAdvice, "hooks", "reached", words),
 	}
 	var out bytes.Buffer
 	p := &program{stdout: &out}
@@ -94,9 +94,9 @@ func TestDoctorStatements(t *testing.T) {
 // TestDoctorVerdict: advice is no fault, and what is away is none that can be
 // mended here.
 func TestDoctorVerdict(t *testing.T) {
-	fine, advice := finding("p", store.Fine, "s", "t", ""), finding("p", store.Advice, "s", "t", "r")
-	fault, away := finding("p", store.Fault, "s", "t", "r"), finding("p", store.Fault, "s", "t", "")
-	away.Away = true
+	fine, advice := finding("p", store.GradeOK, "s", "t", ""), finding("p", store.GradeAdvice, "s", "t", "r")
+	fault, away := finding("p", store.GradeFault, "s", "t", "r"), finding("p", store.GradeFault, "s", "t", "")
+	away.Unreachable = true
 	for _, c := range []struct {
 		found []app.Finding
 		code  int
@@ -109,10 +109,10 @@ func TestDoctorVerdict(t *testing.T) {
 	} {
 		code := exitOK
 		var end *commandError
-		if errors.As(verdict(c.found), &end) {
+		if errors.As(doctorError(c.found), &end) {
 			code = end.code
 		}
-		if sum := count(c.found).String(); code != c.code || sum != c.sum {
+		if sum := countFindings(c.found).String(); code != c.code || sum != c.sum {
 			t.Errorf("exit code %d and %q, want %d and %q", code, sum, c.code, c.sum)
 		}
 	}

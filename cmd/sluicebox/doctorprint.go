@@ -40,7 +40,7 @@ func (p *program) printFindings(found []app.Finding) error {
 			b.WriteString(strings.Repeat(" ", doctorIndent) + line + "\n")
 		}
 	}
-	fmt.Fprintf(&b, "\n%s\n", count(found))
+	fmt.Fprintf(&b, "\n%s\n", countFindings(found))
 	_, err := io.WriteString(p.stdout, b.String())
 	return err
 }
@@ -51,10 +51,10 @@ func remedyLines(remedy string) (lines []string) {
 	for line := range strings.Lines(remedy) {
 		line = strings.TrimRight(line, "\n")
 		switch {
-		case statement(line):
+		case isStatement(line):
 			lines = append(lines, strings.Map(printable, line))
-		case comment(line) != "":
-			lines = append(lines, wrap(oneLine(line), doctorWidth-doctorIndent, comment(line))...)
+		case commentPrefix(line) != "":
+			lines = append(lines, wrap(oneLine(line), doctorWidth-doctorIndent, commentPrefix(line))...)
 		case line != "":
 			lines = append(lines, wrap(oneLine(line), doctorWidth-doctorIndent, "")...)
 		}
@@ -62,14 +62,14 @@ func remedyLines(remedy string) (lines []string) {
 	return lines
 }
 
-// statement reports whether a line of a remedy is one that can be run as it stands.
-func statement(line string) bool {
-	return strings.HasSuffix(line, ";") && comment(line) == ""
+// isStatement reports whether a line of a remedy is one that can be run as it stands.
+func isStatement(line string) bool {
+	return strings.HasSuffix(line, ";") && commentPrefix(line) == ""
 }
 
-// comment is what begins a line that is a comment to those who run statements: that of
+// commentPrefix is what begins a line that is a comment to those who run statements: that of
 // SQL or of MongoDB's shell; "" if it is none.
-func comment(line string) string {
+func commentPrefix(line string) string {
 	for _, mark := range []string{"-- ", "// "} {
 		if strings.HasPrefix(line, mark) {
 			return mark
@@ -122,14 +122,14 @@ func statementsOf(remedy string) (list []jsonStatement) {
 	condition, above := "", false
 	for line := range strings.Lines(remedy) {
 		line = strings.TrimRight(line, "\n")
-		if statement(line) {
+		if isStatement(line) {
 			list, above = append(list, jsonStatement{line, condition}), false
 			continue
 		}
 		if !above {
 			condition, above = "", true
 		}
-		condition = strings.TrimSpace(condition + " " + strings.TrimPrefix(line, comment(line)))
+		condition = strings.TrimSpace(condition + " " + strings.TrimPrefix(line, commentPrefix(line)))
 	}
 	return list
 }
@@ -139,13 +139,13 @@ func (p *program) jsonFindings(found []app.Finding) error {
 	list := make([]jsonFinding, len(found))
 	for i := range found {
 		f := &found[i]
-		list[i] = jsonFinding{Part: f.Part, Grade: f.Grade.String(), Subject: f.Subject, Text: f.Text, Remedy: f.Remedy, Statements: statementsOf(f.Remedy), Unreachable: f.Away}
+		list[i] = jsonFinding{Part: f.Part, Grade: f.Grade.String(), Subject: f.Subject, Text: f.Text, Remedy: f.Remedy, Statements: statementsOf(f.Remedy), Unreachable: f.Unreachable}
 	}
-	n := count(found)
+	n := countFindings(found)
 	return p.json(struct {
 		Findings    []jsonFinding `json:"findings"`
 		Faults      int           `json:"faults"`
 		Unreachable int           `json:"unreachable"`
 		Advice      int           `json:"advice"`
-	}{list, n.faults, n.away, n.advice})
+	}{list, n.faults, n.unreachable, n.advice})
 }

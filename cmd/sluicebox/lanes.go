@@ -29,8 +29,8 @@ type groupFlags struct {
 	NoGroup bool    `xor:"group" help:"The rows without a group."`
 }
 
-// chosen is nil where no group was chosen.
-func (f *groupFlags) chosen() *store.Group {
+// selectedGroup is nil where no group was chosen.
+func (f *groupFlags) selectedGroup() *store.Group {
 	switch {
 	case f.Group != nil:
 		return &store.Group{Name: *f.Group, Valid: true}
@@ -52,9 +52,9 @@ type laneListCommand struct {
 }
 
 // Validate is called before Run.
-func (c *laneListCommand) Validate() error { return atLeastOne(c.Limit) }
+func (c *laneListCommand) Validate() error { return checkLimit(c.Limit) }
 
-func atLeastOne(limit int) error {
+func checkLimit(limit int) error {
 	if limit < 1 {
 		return fmt.Errorf("--limit is %d, must be at least 1", limit)
 	}
@@ -68,9 +68,9 @@ func (c *laneListCommand) Run(ctx context.Context, p *program) error {
 		return err
 	}
 	defer client.Close()
-	list, err := client.Lanes(ctx, dispatch.LaneFilter{Outbox: c.Outbox, Kind: c.Kind, Group: c.chosen(), State: c.State}, c.Limit)
+	list, err := client.Lanes(ctx, dispatch.LaneFilter{Outbox: c.Outbox, Kind: c.Kind, Group: c.selectedGroup(), State: c.State}, c.Limit)
 	if err != nil {
-		return relayFault(err)
+		return relayFailure(err)
 	}
 	if c.JSON {
 		return p.json(list)
@@ -79,7 +79,7 @@ func (c *laneListCommand) Run(ctx context.Context, p *program) error {
 		p.note("no lane fits")
 		return nil
 	}
-	if err := table(p.stdout, laneHeader(), laneRows(list.Lanes, time.Now())); err != nil {
+	if err := printTable(p.stdout, laneHeader(), laneRows(list.Lanes, time.Now())); err != nil {
 		return err
 	}
 	if more := list.Total - len(list.Lanes); more > 0 {
@@ -98,21 +98,21 @@ func laneRows(lanes []admin.Lane, now time.Time) [][]string {
 		l := &lanes[i]
 		head, next := "-", "-"
 		if l.Head != "" {
-			head = cell(l.Head)
+			head = quoteCell(l.Head)
 		}
 		if !l.NextAttempt.IsZero() {
-			next = "in " + span(l.NextAttempt.Sub(now))
+			next = "in " + durationText(l.NextAttempt.Sub(now))
 		}
 		all[i] = []string{
-			cell(l.Outbox), cell(l.Kind), groupCell(l.Group), l.State, strconv.Itoa(l.Rows + l.Parked + l.Unwritten), head,
-			strconv.Itoa(l.Attempts), strconv.Itoa(l.RetryCount), next, age(l.Since, now), oneLine(laneWhy(l)),
+			quoteCell(l.Outbox), quoteCell(l.Kind), groupCell(l.Group), l.State, strconv.Itoa(l.Rows + l.Spilled + l.Unwritten), head,
+			strconv.Itoa(l.Attempts), strconv.Itoa(l.RetryCount), next, ageText(l.Since, now), oneLine(laneReason(l)),
 		}
 	}
 	return all
 }
 
-// laneWhy says why a lane stands still or fails, and which replay's it is.
-func laneWhy(l *admin.Lane) string {
+// laneReason says why a lane stands still or fails, and which replay's it is.
+func laneReason(l *admin.Lane) string {
 	why := l.Reason
 	if why == "" {
 		why = l.Error
@@ -138,7 +138,7 @@ func (f *laneFlags) Validate() error {
 	if f.Row != "" && f.Group != nil {
 		return errors.New("--row is for rows without a group, not with --group")
 	}
-	if f.Row == "" && f.chosen() == nil {
+	if f.Row == "" && f.selectedGroup() == nil {
 		return errors.New("name the lane with --group GROUP, or --no-group for the rows without a group")
 	}
 	return nil
@@ -156,11 +156,11 @@ func (f *laneFlags) request(ctx context.Context, p *program, client *admin.Clien
 	}
 	of := dispatch.LaneFilter{Outbox: f.Outbox, Kind: req.Kind, Group: &store.Group{}}
 	if f.Group != nil {
-		of.Group = f.chosen()
+		of.Group = f.selectedGroup()
 	}
-	list, err := client.Lanes(ctx, of, manyLanes)
+	list, err := client.Lanes(ctx, of, maxLanesSearched)
 	if err != nil {
-		return req, relayFault(err)
+		return req, relayFailure(err)
 	}
 	var fit, single []admin.Lane
 	for _, l := range list.Lanes {
@@ -178,7 +178,7 @@ func (f *laneFlags) request(ctx context.Context, p *program, client *admin.Clien
 		req.Outbox, req.Kind = fit[0].Outbox, fit[0].Kind
 		return req, nil
 	case len(fit) > 1:
-		if err := table(p.stderr, laneHeader(), laneRows(fit, time.Now())); err != nil {
+		if err := printTable(p.stderr, laneHeader(), laneRows(fit, time.Now())); err != nil {
 			return req, err
 		}
 		return req, usageError(fmt.Sprintf("%d lanes fit; nothing was done", len(fit)), "say which one with --outbox and --kind")
@@ -189,8 +189,8 @@ func (f *laneFlags) request(ctx context.Context, p *program, client *admin.Clien
 		remedy: "sluicebox lanes list shows them; a lane without rows can be named with both --outbox and --kind"}
 }
 
-// manyLanes is how many lanes are looked through for one.
-const manyLanes = 10_000
+// maxLanesSearched is how many lanes are looked through for one.
+const maxLanesSearched = 10_000
 
 // act does something to the lane and says how it is then.
 func (f *laneFlags) act(ctx context.Context, p *program, action, reason, done string) error {
@@ -206,7 +206,7 @@ func (f *laneFlags) act(ctx context.Context, p *program, action, reason, done st
 	req.Reason = reason
 	lane, err := client.ActOnLane(ctx, action, req)
 	if err != nil {
-		return laneFault(err, &req)
+		return laneFailure(err, &req)
 	}
 	if f.JSON {
 		if lane.State == "" {
@@ -216,7 +216,7 @@ func (f *laneFlags) act(ctx context.Context, p *program, action, reason, done st
 	}
 	now := "no row of it is in memory"
 	if lane.State != "" {
-		now = fmt.Sprintf("it is %s, with %s", lane.State, rows(lane.Rows+lane.Parked))
+		now = fmt.Sprintf("it is %s, with %s", lane.State, rowsText(lane.Rows+lane.Spilled))
 	}
 	_, err = fmt.Fprintf(p.stdout, "%s: %s; %s\n", laneText(&req), done, now)
 	return err
@@ -224,20 +224,20 @@ func (f *laneFlags) act(ctx context.Context, p *program, action, reason, done st
 
 // laneText names a lane in a sentence.
 func laneText(req *admin.LaneRequest) string {
-	text := fmt.Sprintf("lane %s %s %s", cell(req.Outbox), cell(req.Kind), groupCell(req.Group))
+	text := fmt.Sprintf("lane %s %s %s", quoteCell(req.Outbox), quoteCell(req.Kind), groupCell(req.Group))
 	if req.RowID != "" {
-		text += " " + cell(req.RowID)
+		text += " " + quoteCell(req.RowID)
 	}
 	return text
 }
 
-// laneFault names the lane where the relay found fault with it.
-func laneFault(err error, req *admin.LaneRequest) error {
+// laneFailure names the lane where the relay found fault with it.
+func laneFailure(err error, req *admin.LaneRequest) error {
 	var refused *admin.APIError
 	if errors.As(err, &refused) && (refused.Status == http.StatusNotFound || refused.Status == http.StatusConflict) {
 		return &commandError{code: exitFailed, problem: laneText(req) + ": " + refused.Text, remedy: "sluicebox lanes list shows the lanes and their states"}
 	}
-	return relayFault(err)
+	return relayFailure(err)
 }
 
 // laneRetryCommand is `sluicebox lanes retry-now`.

@@ -123,7 +123,7 @@ func severalLanes() *fakeLanes {
 func TestLanesList(t *testing.T) {
 	lanes := severalLanes()
 	at := "--admin=http://" + serveAdmin(t, lanes, nil, "")
-	got := try(t, relay{}, nil, "lanes", "list", at)
+	got := try(t, backend{}, nil, "lanes", "list", at)
 	want := `OUTBOX         KIND   GROUP        STATE    ROWS  FIRST  TRIES  RETRIES  NEXT    SINCE  WHY
 outbox_events  EVENT  o-1          blocked  12    0JPX1  4      3        -       3m     400: name is �[31mmissing
 outbox_jobs    JOB    o-1          paused   1     7      0      0        -       3m     stock-taking
@@ -134,7 +134,7 @@ outbox_events  EVENT  "two words"  ready    0     -      0      0        -      
 	if got.code != 0 || got.stdout != want || got.stderr != "" {
 		t.Errorf("exit %d\n%s\nwant\n%s%s", got.code, got.stdout, want, got.stderr)
 	}
-	got = try(t, relay{}, nil, "lanes", "list", at, "--json", "--limit=1")
+	got = try(t, backend{}, nil, "lanes", "list", at, "--json", "--limit=1")
 	if want := `{
   "lanes": [
     {
@@ -148,7 +148,7 @@ outbox_events  EVENT  "two words"  ready    0     -      0      0        -      
 	for args, lines := range map[string]int{
 		"--outbox outbox_jobs": 2, "--kind EVENT --group o-1": 2, "--no-group": 2, "--state ready": 3, "--group=": 0, "--limit 2": 3,
 	} {
-		got := try(t, relay{}, nil, append([]string{"lanes", "list", at}, strings.Fields(args)...)...)
+		got := try(t, backend{}, nil, append([]string{"lanes", "list", at}, strings.Fields(args)...)...)
 		if n := strings.Count(got.stdout, "\n"); got.code != 0 || n != lines {
 			t.Errorf("%s: exit %d, %d lines:\n%s%s", args, got.code, n, got.stdout, got.stderr)
 		}
@@ -176,17 +176,17 @@ func TestLaneActions(t *testing.T) {
 		{[]string{"resume", "--no-group"}, "", "", "sluicebox: rows without a group have a lane each; nothing was done\n  say which one with --row ID (sluicebox lanes list --no-group)\n", 64},
 		{[]string{"resume", "--group", "o-3"}, "", "", "sluicebox: there is no such lane among those of the relay; nothing was done\n", 1},
 	} {
-		got := try(t, relay{}, nil, slices.Concat([]string{"lanes"}, tt.args, []string{at})...)
+		got := try(t, backend{}, nil, slices.Concat([]string{"lanes"}, tt.args, []string{at})...)
 		did := strings.Join(lanes.done(), ", ")
 		if got.code != tt.code || did != tt.did || got.stdout != tt.said || !strings.Contains(got.stderr, tt.why) || tt.why == "" && got.stderr != "" {
 			t.Errorf("%q: exit %d, did %q, %q, %q", tt.args, got.code, did, got.stdout, got.stderr)
 		}
 	}
-	got := try(t, relay{}, nil, "lanes", "skip", "--group", "o-1", "--reason", "r", at)
+	got := try(t, backend{}, nil, "lanes", "skip", "--group", "o-1", "--reason", "r", at)
 	if !strings.Contains(got.stderr, "outbox_events  EVENT  o-1") || !strings.Contains(got.stderr, "outbox_jobs    JOB    o-1") {
 		t.Errorf("the lanes that fit are not shown: %s", got.stderr)
 	}
-	got = try(t, relay{}, nil, "lanes", "resume", "--group", "o-1", "--kind", "JOB", "--json", at)
+	got = try(t, backend{}, nil, "lanes", "resume", "--group", "o-1", "--kind", "JOB", "--json", at)
 	if got.code != 0 || !strings.Contains(got.stdout, `"reason": "stock-taking"`) {
 		t.Errorf("exit %d, %s", got.code, got.stdout)
 	}
@@ -203,7 +203,7 @@ func TestLaneUsage(t *testing.T) {
 		"resume --group g --admin ftp://relay": "--admin: the relay's address is no URL such as http://127.0.0.1:8090",
 		"list extra":                           "unexpected argument extra",
 	} {
-		got := try(t, relay{}, nil, append([]string{"lanes"}, strings.Fields(args)...)...)
+		got := try(t, backend{}, nil, append([]string{"lanes"}, strings.Fields(args)...)...)
 		if got.code != 64 || got.stdout != "" || !strings.Contains(got.stderr, want) {
 			t.Errorf("%s: exit %d, %q; want %q", args, got.code, got.stderr, want)
 		}
@@ -227,7 +227,7 @@ func TestRelayAnswers(t *testing.T) {
 		{fmt.Errorf("the disk is full"), 1, "sluicebox: the disk is full\n"},
 	} {
 		lanes.err = tt.err
-		got := try(t, relay{}, nil, "lanes", "resume", "--outbox=o", "--kind=K", "--group=g", at)
+		got := try(t, backend{}, nil, "lanes", "resume", "--outbox=o", "--kind=K", "--group=g", at)
 		if got.code != tt.code || got.stdout != "" || !strings.Contains(got.stderr, tt.want) {
 			t.Errorf("%v: exit %d, %q", tt.err, got.code, got.stderr)
 		}
@@ -268,7 +268,7 @@ func TestRelayAddress(t *testing.T) {
 		{"no configuration", nil, nil, 78, "source.url: is required"},
 		{"a broken one", nil, []string{"--admin", address, "-c", write("broken.yaml", "nam: x")}, 78, "nam: unknown key"},
 	} {
-		got := try(t, relay{}, tt.environ, append([]string{"lanes", "list", "--limit=1"}, tt.args...)...)
+		got := try(t, backend{}, tt.environ, append([]string{"lanes", "list", "--limit=1"}, tt.args...)...)
 		if got.code != tt.code || !strings.Contains(got.stderr, tt.want) || strings.Contains(got.stderr, "secret") {
 			t.Errorf("%s: exit %d, %q", tt.name, got.code, got.stderr)
 		}
@@ -282,12 +282,12 @@ func TestRelayAddress(t *testing.T) {
 		if strings.Contains(admin, ":111") {
 			code = 1
 		}
-		got := try(t, relay{}, nil, "lanes", "list", "-c", config(admin))
+		got := try(t, backend{}, nil, "lanes", "list", "-c", config(admin))
 		if got.code != code || !strings.Contains(got.stderr, want) {
 			t.Errorf("%s: exit %d, %q", admin, got.code, got.stderr)
 		}
 	}
-	got := try(t, relay{}, nil, "lanes", "list", "--admin", "127.0.0.1:111")
+	got := try(t, backend{}, nil, "lanes", "list", "--admin", "127.0.0.1:111")
 	if !strings.Contains(got.stderr, "connection refused\n  the relay (sluicebox run) must be running, with this address in admin.listen") {
 		t.Errorf("says %q", got.stderr)
 	}

@@ -98,7 +98,7 @@ func TestTableOnATerminal(t *testing.T) {
 		0:  "ID          ERROR\n0123456789  " + strings.Repeat("x", 60) + "\n",
 	} {
 		tty, person := terminalPair(t, columns)
-		if err := table(tty, []string{"ID", "ERROR"}, [][]string{{"0123456789", strings.Repeat("x", 60)}}); err != nil {
+		if err := printTable(tty, []string{"ID", "ERROR"}, [][]string{{"0123456789", strings.Repeat("x", 60)}}); err != nil {
 			t.Fatal(err)
 		}
 		shown := bufio.NewReader(person)

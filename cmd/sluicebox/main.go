@@ -32,14 +32,14 @@ func main() {
 		environ: os.Environ(),
 		signals: signals,
 		exit:    os.Exit,
-		relay: relay{run: app.Run, init: app.Init, script: app.InitScript, deadLetters: app.DeadLetters,
-			checkpoints: app.Checkpoints, replays: app.Replays},
+		relay: backend{run: app.Run, init: app.Init, script: app.InitScript, deadLetters: app.OpenDeadLetters,
+			checkpoints: app.OpenCheckpoints, replays: app.OpenReplays},
 	}
 	os.Exit(p.main(os.Args[1:]))
 }
 
-// relay is what the commands start or open. Tests put something else in its place.
-type relay struct {
+// backend is what the commands start or open. Tests put something else in its place.
+type backend struct {
 	run    func(context.Context, app.Options) error
 	init   func(context.Context, *config.Config, *slog.Logger) error
 	script func(*config.Config) (string, error)

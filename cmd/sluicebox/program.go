@@ -29,7 +29,7 @@ type program struct {
 	environ        []string
 	signals        <-chan os.Signal
 	exit           func(code int) // for the second signal
-	relay          relay
+	relay          backend
 }
 
 // commandLine is what the user may write; each command has a file of its own.
@@ -95,7 +95,7 @@ func (p *program) main(args []string) int {
 		return exitOK
 	}
 	if err != nil {
-		p.complain(err.Error(), "see sluicebox --help")
+		p.printProblem(err.Error(), "see sluicebox --help")
 		return exitUsage
 	}
 	ctx, stop := p.untilSignal()
@@ -124,7 +124,7 @@ func (p *program) untilSignal() (ctx context.Context, stop func()) {
 		select {
 		case <-done:
 		case <-p.signals:
-			p.complain("a second signal ended it at once", "")
+			p.printProblem("a second signal ended it at once", "")
 			p.exit(exitFailed)
 		}
 	})

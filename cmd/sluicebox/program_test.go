@@ -36,7 +36,7 @@ type result struct {
 
 // try runs a command line with a relay that must not be started, unless one is
 // given.
-func try(t *testing.T, r relay, environ []string, args ...string) result {
+func try(t *testing.T, r backend, environ []string, args ...string) result {
 	t.Helper()
 	return tryWith(t, program{relay: r, environ: environ}, args...)
 }
@@ -92,7 +92,7 @@ func TestUsage(t *testing.T) {
 		{}, {"rum"}, {"run", "--colour"}, {"run", "-c"}, {"run", "extra"}, {"config"}, {"config", "chekc"},
 		{"version", "-c", "x"}, {"init", "--print=maybe"},
 	} {
-		got := try(t, relay{}, nil, args...)
+		got := try(t, backend{}, nil, args...)
 		if got.code != 64 || got.stdout != "" || !strings.HasPrefix(got.stderr, "sluicebox: ") || !strings.HasSuffix(got.stderr, "\n  see sluicebox --help\n") {
 			t.Errorf("%v: exit %d, stdout %q, stderr %q", args, got.code, got.stdout, got.stderr)
 		}
@@ -100,13 +100,13 @@ func TestUsage(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	got := try(t, relay{}, nil, "--help")
+	got := try(t, backend{}, nil, "--help")
 	for _, word := range []string{"run", "init", "lanes retry-now", "deadletters requeue", "checkpoint create", "replay start", "replay errors", "config check", "config schema", "version"} {
 		if got.code != 0 || !strings.Contains(got.stdout, word) {
 			t.Errorf("--help: exit %d, no %q in %q", got.code, word, got.stdout)
 		}
 	}
-	got = try(t, relay{}, nil, "run", "--help")
+	got = try(t, backend{}, nil, "run", "--help")
 	if got.code != 0 || !strings.Contains(got.stdout, "$SLUICEBOX_CONFIG") {
 		t.Errorf("run --help: exit %d, %q", got.code, got.stdout)
 	}
@@ -114,11 +114,11 @@ func TestHelp(t *testing.T) {
 
 func TestConfigCheck(t *testing.T) {
 	path := file(t, good)
-	got := try(t, relay{}, nil, "config", "check", "-c", path)
+	got := try(t, backend{}, nil, "config", "check", "-c", path)
 	if got.code != 0 || got.stderr != "" || !strings.Contains(got.stdout, "url: postgres://relay:xxxxx@db/shop\n") || strings.Contains(got.stdout, "canary") {
 		t.Errorf("exit %d, stdout %q, stderr %q", got.code, got.stdout, got.stderr)
 	}
-	got = try(t, relay{}, []string{config.FileVariable + "=" + path, "SLUICEBOX_NAME=named"}, "config", "check", "--json")
+	got = try(t, backend{}, []string{config.FileVariable + "=" + path, "SLUICEBOX_NAME=named"}, "config", "check", "--json")
 	var shown struct {
 		Name  string
 		Sinks map[string]map[string]any
@@ -134,7 +134,7 @@ func TestConfigCheck(t *testing.T) {
 func TestConfigFaults(t *testing.T) {
 	path := file(t, good+"nam: x\nlog: {level: loud}\n")
 	for _, args := range [][]string{{"config", "check"}, {"run"}, {"init"}, {"init", "--print"}} {
-		got := try(t, relay{}, nil, append(args, "-c", path)...)
+		got := try(t, backend{}, nil, append(args, "-c", path)...)
 		want := "sluicebox: the configuration has 2 faults:\n" +
 			"  " + path + ":3: nam: unknown key; did you mean name?\n" +
 			"  " + path + ":4: log.level: is \"loud\", must be one of debug, info, warn, error\n"
@@ -142,14 +142,14 @@ func TestConfigFaults(t *testing.T) {
 			t.Errorf("%v: exit %d, stdout %q, stderr %q", args, got.code, got.stdout, got.stderr)
 		}
 	}
-	got := try(t, relay{}, nil, "run", "-c", "/none/relay.yaml")
+	got := try(t, backend{}, nil, "run", "-c", "/none/relay.yaml")
 	if want := "sluicebox: /none/relay.yaml: the configuration file cannot be read: no such file or directory\n"; got.code != 78 || got.stderr != want {
 		t.Errorf("exit %d, %q", got.code, got.stderr)
 	}
 }
 
 func TestConfigSchema(t *testing.T) {
-	got := try(t, relay{}, nil, "config", "schema")
+	got := try(t, backend{}, nil, "config", "schema")
 	if got.code != 0 || !json.Valid([]byte(got.stdout)) || !strings.Contains(got.stdout, config.SchemaID) {
 		t.Errorf("exit %d, %q", got.code, got.stdout)
 	}
@@ -157,7 +157,7 @@ func TestConfigSchema(t *testing.T) {
 
 func TestRunPassesTheConfigurationOn(t *testing.T) {
 	var options app.Options
-	r := relay{run: func(_ context.Context, o app.Options) error {
+	r := backend{run: func(_ context.Context, o app.Options) error {
 		options = o
 		o.Log.Info("running", "url", o.Config.Settings.Source.URL)
 		o.Log.Debug("unseen")
@@ -206,7 +206,7 @@ func TestLogger(t *testing.T) {
 func TestInit(t *testing.T) {
 	path := file(t, good)
 	called := false
-	r := relay{init: func(_ context.Context, c *config.Config, log *slog.Logger) error {
+	r := backend{init: func(_ context.Context, c *config.Config, log *slog.Logger) error {
 		called = true
 		log.Info("made", "name", c.Settings.Name)
 		return nil
@@ -215,7 +215,7 @@ func TestInit(t *testing.T) {
 	if got.code != 0 || !called || got.stdout != "" || !strings.Contains(got.stderr, "name=sluicebox") {
 		t.Errorf("exit %d, called %t, stdout %q, stderr %q", got.code, called, got.stdout, got.stderr)
 	}
-	got = try(t, relay{script: func(c *config.Config) (string, error) {
+	got = try(t, backend{script: func(c *config.Config) (string, error) {
 		return "CREATE SCHEMA " + c.Settings.Name + ";\n\n", nil
 	}}, nil, "init", "--print", "-c", path)
 	if got.code != 0 || got.stdout != "CREATE SCHEMA sluicebox;\n" || got.stderr != "" {
@@ -244,7 +244,7 @@ func TestExitCodes(t *testing.T) {
 		{"cancelled without a signal", context.Canceled, 1, "sluicebox: context canceled\n"},
 	}
 	for _, tt := range tests {
-		r := relay{run: func(context.Context, app.Options) error { return tt.err }}
+		r := backend{run: func(context.Context, app.Options) error { return tt.err }}
 		got := try(t, r, nil, "run", "-c", path)
 		if got.code != tt.code || got.stderr != tt.want {
 			t.Errorf("%s: exit %d, stderr %q; want %d, %q", tt.name, got.code, got.stderr, tt.code, tt.want)

@@ -41,14 +41,14 @@ func (c *quickstartCommand) Validate() error {
 
 // Run shows a relay at work.
 func (c *quickstartCommand) Run(ctx context.Context, p *program) error {
-	return quickstart.Run(ctx, c.options(), quickstart.Surroundings{
-		Stdout: p.stdout, Stderr: p.stderr, Terminal: p.terminal(),
+	return quickstart.Run(ctx, c.options(), quickstart.Environment{
+		Stdout: p.stdout, Stderr: p.stderr, Terminal: p.stderrIsTerminal(),
 		Command: os.Args[0], Version: currentVersion().Version, Relay: p.relay.run,
 	})
 }
 
-// terminal reports whether a line on standard error can be rewritten.
-func (p *program) terminal() bool {
+// stderrIsTerminal reports whether a line on standard error can be rewritten.
+func (p *program) stderrIsTerminal() bool {
 	f, ok := p.stderr.(*os.File)
 	if !ok || p.variable("TERM") == "dumb" {
 		return false

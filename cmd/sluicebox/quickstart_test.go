@@ -19,7 +19,7 @@ func TestQuickstartUsage(t *testing.T) {
 		"--rate many":            `--rate: expected a valid 64 bit int but got "many"`,
 		"soon":                   "unexpected argument soon",
 	} {
-		got := try(t, relay{}, nil, append([]string{"quickstart"}, strings.Fields(args)...)...)
+		got := try(t, backend{}, nil, append([]string{"quickstart"}, strings.Fields(args)...)...)
 		if got.code != 64 || got.stdout != "" || !strings.HasPrefix(got.stderr, "sluicebox: "+want) {
 			t.Errorf("%s: exit %d, %q; want %q", args, got.code, got.stderr, want)
 		}
@@ -32,7 +32,7 @@ func TestQuickstartStartsTheRelay(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	enough := errors.New("that is enough")
 	var options app.Options
-	got := try(t, relay{run: func(_ context.Context, o app.Options) error {
+	got := try(t, backend{run: func(_ context.Context, o app.Options) error {
 		options = o
 		return enough
 	}}, []string{"SLUICEBOX_SOURCE_URL=postgres://production/shop"}, "quickstart", "--for", "1s", "--json")
@@ -64,13 +64,13 @@ func TestTerminal(t *testing.T) {
 		"pipe": {program{stderr: end}, false},
 		"dumb": {program{stderr: os.Stderr, environ: []string{"TERM=dumb"}}, false},
 	} {
-		if got := tt.p.terminal(); got != tt.want {
+		if got := tt.p.stderrIsTerminal(); got != tt.want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}
 	if tty, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0); err == nil {
 		defer func() { _ = tty.Close() }()
-		if p := (program{stderr: tty}); !p.terminal() {
+		if p := (program{stderr: tty}); !p.stderrIsTerminal() {
 			t.Error("a terminal is none")
 		}
 	}

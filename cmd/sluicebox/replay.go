@@ -25,11 +25,11 @@ type replayCommands struct {
 
 // replayStartCommand is `sluicebox replay start`, or `sluicebox replay` alone.
 type replayStartCommand struct {
-	wishFlags
+	requestFlags
 	leaderFlags
 	From    string   `placeholder:"NAME" help:"Begin behind this checkpoint (sluicebox checkpoint list)."`
-	Since   moment   `placeholder:"TIME" help:"Begin with this time: 2026-01-31T15:04:05Z, or 2h for two hours ago."`
-	Until   moment   `placeholder:"TIME" help:"End before this time. Default: now."`
+	Since   timeFlag `placeholder:"TIME" help:"Begin with this time: 2026-01-31T15:04:05Z, or 2h for two hours ago."`
+	Until   timeFlag `placeholder:"TIME" help:"End before this time. Default: now."`
 	Outbox  []string `sep:"none" placeholder:"NAME" help:"The rows of this outbox. It may be repeated, as --kind, --group and --id may. Default: all rows."`
 	Kind    []string `sep:"none" placeholder:"KIND" help:"The rows of this kind."`
 	Group   []string `sep:"none" placeholder:"GROUP" help:"The rows of this message group."`
@@ -58,7 +58,7 @@ func (c *replayStartCommand) Validate() error {
 	if err := c.spec().Validate(); err != nil {
 		return err
 	}
-	return c.wishFlags.Validate()
+	return c.requestFlags.Validate()
 }
 
 func (c *replayStartCommand) spec() *replay.Spec {
@@ -81,10 +81,10 @@ func (c *replayStartCommand) Run(ctx context.Context, p *program) error {
 	defer closed()
 	id, err := of.Start(ctx, c.spec())
 	if err != nil {
-		return wishFault(err)
+		return requestFailure(err)
 	}
 	if c.Detach {
-		return c.detached(ctx, p, of, id)
+		return c.printDetached(ctx, p, of, id)
 	}
 	p.note("replay %s", id)
 	seen := &replayProgress{program: p, id: id, screen: newScreen(p.stderr)}
@@ -96,31 +96,31 @@ func (c *replayStartCommand) Run(ctx context.Context, p *program) error {
 		case err != nil:
 			return false, false, err
 		case at < 0:
-			return false, false, &commandError{code: exitFailed, problem: fmt.Sprintf("replay %s is not among the latest %d any more", id, store.JobsKept)}
+			return false, false, &commandError{code: exitFailed, problem: fmt.Sprintf("replay %s is not among the latest %d any more", id, store.MaxEndedJobs)}
 		}
 		job = list[at]
-		seen.show(&job, ahead(list[at+1:]), time.Now())
-		return job.Ended(), begun(list[at:]), nil
+		seen.update(&job, nextReplayID(list[at+1:]), time.Now())
+		return job.Ended(), anyBegun(list[at:]), nil
 	})
 	seen.end()
 	if err != nil {
-		return c.unfinished(err, "replay "+id, "it goes on without this command",
+		return c.unfinishedError(err, "replay "+id, "it goes on without this command",
 			fmt.Sprintf("sluicebox replay list shows it, sluicebox replay cancel %s ends it", id))
 	}
 	return c.report(p, &job)
 }
 
-// begun reports whether a relay that leads has begun with one of some replays, of which
+// anyBegun reports whether a relay that leads has begun with one of some replays, of which
 // the last comes first.
-func begun(list []admin.Replay) bool {
+func anyBegun(list []admin.Replay) bool {
 	return slices.ContainsFunc(list, func(r admin.Replay) bool {
 		return !r.Ended() && (r.State != string(store.JobWaiting) || r.Why != "")
 	})
 }
 
-// ahead returns the id of the replay that comes to its turn next, "" for none, out of
+// nextReplayID returns the id of the replay that comes to its turn next, "" for none, out of
 // those that were asked for earlier.
-func ahead(earlier []admin.Replay) string {
+func nextReplayID(earlier []admin.Replay) string {
 	for i := len(earlier) - 1; i >= 0; i-- {
 		if !earlier[i].Ended() {
 			return earlier[i].ID
@@ -129,21 +129,21 @@ func ahead(earlier []admin.Replay) string {
 	return ""
 }
 
-// detached prints what a program needs to find the replay again.
-func (c *replayStartCommand) detached(ctx context.Context, p *program, of admin.Replays, id string) error {
+// printDetached prints what a program needs to find the replay again.
+func (c *replayStartCommand) printDetached(ctx context.Context, p *program, of admin.Replays, id string) error {
 	if !c.JSON {
 		_, err := fmt.Fprintln(p.stdout, id)
 		return err
 	}
-	job, err := replayOf(ctx, of, id)
+	job, err := findReplay(ctx, of, id)
 	if err != nil {
-		return wishFault(err)
+		return requestFailure(err)
 	}
 	return p.json(job)
 }
 
-// replayOf returns a replay, or store.ErrNoJob.
-func replayOf(ctx context.Context, of admin.Replays, id string) (*admin.Replay, error) {
+// findReplay returns a replay, or store.ErrNoJob.
+func findReplay(ctx context.Context, of admin.Replays, id string) (*admin.Replay, error) {
 	list, err := of.List(ctx)
 	if err != nil {
 		return nil, err
@@ -162,44 +162,44 @@ func (c *replayStartCommand) report(p *program, job *admin.Replay) error {
 			return err
 		}
 	} else if store.JobState(job.State) == store.JobDone {
-		if _, err := fmt.Fprintln(p.stdout, replayResult(job)); err != nil {
+		if _, err := fmt.Fprintln(p.stdout, replayResultText(job)); err != nil {
 			return err
 		}
 	}
-	return replayFault(job)
+	return replayFailure(job)
 }
 
-// replayResult is a replay that is done, in a line or two.
-func replayResult(job *admin.Replay) string {
+// replayResultText is a replay that is done, in a line or two.
+func replayResultText(job *admin.Replay) string {
 	if !job.Spec.DryRun {
-		return fmt.Sprintf("replay %s: done; %s sent, %s", job.ID, counted(job.Sent), otherwise(job))
+		return fmt.Sprintf("replay %s: done; %s sent, %s", job.ID, rowCountText(job.Sent), undeliveredText(job))
 	}
-	text := fmt.Sprintf("replay %s: a dry run; %s would be sent, %s", job.ID, counted(job.Remaining), otherwise(job))
+	text := fmt.Sprintf("replay %s: a dry run; %s would be sent, %s", job.ID, rowCountText(job.Remaining), undeliveredText(job))
 	if !job.UntilAt.IsZero() && job.Spec.Until.IsZero() {
 		text += "\nto send the rows up to this moment alone: --until " + job.UntilAt.UTC().Format(time.RFC3339Nano)
 	}
 	return text
 }
 
-// otherwise counts the rows that were not sent, or not taken.
-func otherwise(job *admin.Replay) string {
-	text := spaced(job.Skipped) + " skipped"
+// undeliveredText counts the rows that were not sent, or not taken.
+func undeliveredText(job *admin.Replay) string {
+	text := groupDigits(job.Skipped) + " skipped"
 	if job.Refused > 0 {
-		text += ", " + spaced(job.Refused) + " refused"
+		text += ", " + groupDigits(job.Refused) + " refused"
 	}
 	return text
 }
 
-// counted is a number of rows in words.
-func counted(n int64) string {
+// rowCountText is a number of rows in words.
+func rowCountText(n int64) string {
 	if n == 1 {
 		return "1 row"
 	}
-	return spaced(n) + " rows"
+	return groupDigits(n) + " rows"
 }
 
-// spaced is a number in groups of three digits.
-func spaced(n int64) string {
+// groupDigits is a number in groups of three digits.
+func groupDigits(n int64) string {
 	digits := fmt.Sprint(n)
 	var b strings.Builder
 	for i, d := range digits {
@@ -211,22 +211,22 @@ func spaced(n int64) string {
 	return b.String()
 }
 
-// replayFault is the end of a replay that did not do all that was asked for, nil of one
+// replayFailure is the end of a replay that did not do all that was asked for, nil of one
 // that did.
-func replayFault(job *admin.Replay) error {
+func replayFailure(job *admin.Replay) error {
 	code, text, remedy := exitFailed, "", ""
 	switch store.JobState(job.State) {
 	case store.JobDone:
 		if job.Refused == 0 {
 			return nil
 		}
-		text, remedy = counted(job.Refused)+" refused", fmt.Sprintf("sluicebox replay errors %s lists them, with the receiver's reasons", job.ID)
+		text, remedy = rowCountText(job.Refused)+" refused", fmt.Sprintf("sluicebox replay errors %s lists them, with the receiver's reasons", job.ID)
 	case store.JobRefused:
 		code, text = exitConfig, "refused: "+oneLine(job.Why)
 	case store.JobCancelled:
-		text = "cancelled; " + counted(job.Sent) + " sent before"
+		text = "cancelled; " + rowCountText(job.Sent) + " sent before"
 	default:
-		text = fmt.Sprintf("failed: %s; %s sent before", oneLine(job.Why), counted(job.Sent))
+		text = fmt.Sprintf("failed: %s; %s sent before", oneLine(job.Why), rowCountText(job.Sent))
 	}
 	return &commandError{code: code, problem: fmt.Sprintf("replay %s: %s", job.ID, text), remedy: remedy}
 }

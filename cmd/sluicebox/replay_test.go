@@ -59,7 +59,7 @@ func (f *fakeReplays) Errors(_ context.Context, id string, limit int) ([]admin.R
 	return f.refused[:min(limit, len(f.refused))], f.err
 }
 
-func (f *fakeReplays) Act(_ context.Context, id string, wish store.JobWish) error {
+func (f *fakeReplays) Act(_ context.Context, id string, wish store.DesiredState) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.wished = append(f.wished, id+" "+string(wish))
@@ -67,8 +67,8 @@ func (f *fakeReplays) Act(_ context.Context, id string, wish store.JobWish) erro
 }
 
 // replaying is a relay with these replays.
-func replaying(f *fakeReplays) relay {
-	return relay{replays: func(*config.Config) (admin.Replays, func(), error) {
+func replaying(f *fakeReplays) backend {
+	return backend{replays: func(*config.Config) (admin.Replays, func(), error) {
 		return f, func() { f.closed++ }, nil
 	}}
 }
@@ -83,7 +83,7 @@ const fromTheLog = "from the log: rows deleted since are sent too"
 // course is a replay that takes its usual way: it waits for two seconds, reads 100 000
 // rows in three, and sends 1000 of them a second.
 func course(since time.Duration) ([]admin.Replay, error) {
-	r := admin.Replay{ID: jobID, State: "waiting", Wish: store.WishRun}
+	r := admin.Replay{ID: jobID, State: "waiting", DesiredState: store.DesiredRun}
 	s := int64(since / time.Second)
 	if s >= 2 {
 		r.State, r.Source, r.Why, r.Rows = "copying", "log", fromTheLog, (s-2)*30_000
@@ -289,7 +289,7 @@ func TestReplayUsage(t *testing.T) {
 		"pause":                              `expected "<id>"`,
 		"resume a b":                         "unexpected argument b",
 	} {
-		got := try(t, relay{}, nil, append([]string{"replay"}, strings.Fields(args)...)...)
+		got := try(t, backend{}, nil, append([]string{"replay"}, strings.Fields(args)...)...)
 		if got.code != 64 || got.stdout != "" || !strings.Contains(got.stderr, want) {
 			t.Errorf("%q: exit %d, %q, want %q", args, got.code, got.stderr, want)
 		}

@@ -13,7 +13,7 @@ import (
 
 // replayListCommand is `sluicebox replay list`.
 type replayListCommand struct {
-	wishFlags
+	requestFlags
 	JSON bool `name:"json" help:"Print JSON."`
 }
 
@@ -26,7 +26,7 @@ func (c *replayListCommand) Run(ctx context.Context, p *program) error {
 	defer closed()
 	list, err := of.List(ctx)
 	if err != nil {
-		return wishFault(err)
+		return requestFailure(err)
 	}
 	if c.JSON {
 		return p.json(admin.ReplayList{Replays: append([]admin.Replay{}, list...)})
@@ -40,7 +40,7 @@ func (c *replayListCommand) Run(ctx context.Context, p *program) error {
 	for i := range list {
 		lines[i] = replayRow(&list[i], now)
 	}
-	return table(p.stdout, []string{"ID", "STATE", "FROM", "SOURCE", "ROWS", "SENT", "SKIPPED", "REFUSED", "LEFT", "ASKED", "WHY"}, lines)
+	return printTable(p.stdout, []string{"ID", "STATE", "FROM", "SOURCE", "ROWS", "SENT", "SKIPPED", "REFUSED", "LEFT", "ASKED", "WHY"}, lines)
 }
 
 func replayRow(r *admin.Replay, now time.Time) []string {
@@ -48,8 +48,8 @@ func replayRow(r *admin.Replay, now time.Time) []string {
 	if r.Spec.DryRun {
 		state += " (dry run)"
 	}
-	if !r.Ended() && (r.Wish == store.WishCancel || r.Wish == store.WishPause && r.State != string(store.JobPaused)) {
-		state += ", to " + string(r.Wish)
+	if !r.Ended() && (r.DesiredState == store.DesiredCancel || r.DesiredState == store.DesiredPause && r.State != string(store.JobPaused)) {
+		state += ", to " + string(r.DesiredState)
 	}
 	if from == "" {
 		from = r.Spec.Since.UTC().Format(time.RFC3339)
@@ -59,14 +59,14 @@ func replayRow(r *admin.Replay, now time.Time) []string {
 	}
 	count := func(n int64) string { return strconv.FormatInt(n, 10) }
 	return []string{
-		r.ID, state, cell(from), source, count(r.Rows), count(r.Sent), count(r.Skipped), count(r.Refused), count(r.Remaining),
-		age(r.AskedAt, now), oneLine(strings.TrimPrefix(r.Why, "; ")),
+		r.ID, state, quoteCell(from), source, count(r.Rows), count(r.Sent), count(r.Skipped), count(r.Refused), count(r.Remaining),
+		ageText(r.AskedAt, now), oneLine(strings.TrimPrefix(r.Why, "; ")),
 	}
 }
 
 // replayErrorsCommand is `sluicebox replay errors`.
 type replayErrorsCommand struct {
-	wishFlags
+	requestFlags
 	Job   string `arg:"" name:"id" help:"The replay's id."`
 	Limit int    `default:"100" placeholder:"N" help:"The most rows to list. Default: ${default}."`
 	JSON  bool   `name:"json" help:"Print JSON."`
@@ -74,13 +74,13 @@ type replayErrorsCommand struct {
 
 // Validate is called before Run.
 func (c *replayErrorsCommand) Validate() error {
-	if c.Limit > store.JobErrorsKept {
-		return fmt.Errorf("--limit is %d; no more than %d rows are kept of a replay", c.Limit, store.JobErrorsKept)
+	if c.Limit > store.MaxJobErrors {
+		return fmt.Errorf("--limit is %d; no more than %d rows are kept of a replay", c.Limit, store.MaxJobErrors)
 	}
-	if err := atLeastOne(c.Limit); err != nil {
+	if err := checkLimit(c.Limit); err != nil {
 		return err
 	}
-	return c.wishFlags.Validate()
+	return c.requestFlags.Validate()
 }
 
 // Run lists the rows that were refused.
@@ -92,7 +92,7 @@ func (c *replayErrorsCommand) Run(ctx context.Context, p *program) error {
 	defer closed()
 	list, err := of.Errors(ctx, c.Job, c.Limit)
 	if err != nil {
-		return wishFault(err)
+		return requestFailure(err)
 	}
 	if c.JSON {
 		return p.json(admin.ReplayErrorList{Errors: append([]admin.ReplayError{}, list...)})
@@ -105,51 +105,51 @@ func (c *replayErrorsCommand) Run(ctx context.Context, p *program) error {
 	now := time.Now()
 	for i := range list {
 		e := &list[i]
-		lines[i] = []string{cell(e.Outbox), cell(e.Kind), groupCell(e.Group), cell(e.ID), age(e.At, now), oneLine(e.Reason)}
+		lines[i] = []string{quoteCell(e.Outbox), quoteCell(e.Kind), groupCell(e.Group), quoteCell(e.ID), ageText(e.At, now), oneLine(e.Reason)}
 	}
-	if err := table(p.stdout, []string{"OUTBOX", "KIND", "GROUP", "ID", "AGE", "ERROR"}, lines); err != nil {
+	if err := printTable(p.stdout, []string{"OUTBOX", "KIND", "GROUP", "ID", "AGE", "ERROR"}, lines); err != nil {
 		return err
 	}
-	if job, err := replayOf(ctx, of, c.Job); err == nil && job.Refused > int64(len(list)) {
-		p.note("%s more; --limit shows them, up to %d", spaced(job.Refused-int64(len(list))), store.JobErrorsKept)
+	if job, err := findReplay(ctx, of, c.Job); err == nil && job.Refused > int64(len(list)) {
+		p.note("%s more; --limit shows them, up to %d", groupDigits(job.Refused-int64(len(list))), store.MaxJobErrors)
 	}
 	return nil
 }
 
 // replayFlags name one replay.
 type replayFlags struct {
-	wishFlags
+	requestFlags
 	leaderFlags
 	Job  string `arg:"" name:"id" help:"The replay's id."`
 	JSON bool   `name:"json" help:"Print the replay as it is then, as JSON."`
 }
 
 // act writes down what is wanted of a replay and waits until it is so.
-func (f *replayFlags) act(ctx context.Context, p *program, wish store.JobWish, isSo func(job *admin.Replay) bool) error {
+func (f *replayFlags) act(ctx context.Context, p *program, wish store.DesiredState, isSo func(job *admin.Replay) bool) error {
 	of, closed, err := f.replays(p)
 	if err != nil {
 		return err
 	}
 	defer closed()
 	if err := of.Act(ctx, f.Job, wish); err != nil {
-		return wishFault(err)
+		return requestFailure(err)
 	}
 	var job *admin.Replay
 	err = f.await(ctx, p, func(ctx context.Context) (done, taken bool, err error) {
-		if job, err = replayOf(ctx, of, f.Job); err != nil {
+		if job, err = findReplay(ctx, of, f.Job); err != nil {
 			return false, false, err
 		}
 		return isSo(job), false, nil
 	})
 	if err != nil {
-		return f.unfinished(err, "replay "+f.Job, "what was asked for is done all the same", "sluicebox replay list shows it")
+		return f.unfinishedError(err, "replay "+f.Job, "what was asked for is done all the same", "sluicebox replay list shows it")
 	}
 	if f.JSON {
 		return p.json(job)
 	}
-	text := fmt.Sprintf("replay %s: %s; %s sent", f.Job, job.State, counted(job.Sent))
+	text := fmt.Sprintf("replay %s: %s; %s sent", f.Job, job.State, rowCountText(job.Sent))
 	if !job.Ended() { // then what is left is given up, and soon not counted any more
-		text += ", " + spaced(job.Remaining) + " left"
+		text += ", " + groupDigits(job.Remaining) + " left"
 	}
 	_, err = fmt.Fprintln(p.stdout, text)
 	return err
@@ -160,7 +160,7 @@ type replayPauseCommand struct{ replayFlags }
 
 // Run lets a replay rest.
 func (c *replayPauseCommand) Run(ctx context.Context, p *program) error {
-	return c.act(ctx, p, store.WishPause, func(job *admin.Replay) bool { return job.Ended() || job.State == string(store.JobPaused) })
+	return c.act(ctx, p, store.DesiredPause, func(job *admin.Replay) bool { return job.Ended() || job.State == string(store.JobPaused) })
 }
 
 // replayResumeCommand is `sluicebox replay resume`.
@@ -168,7 +168,7 @@ type replayResumeCommand struct{ replayFlags }
 
 // Run lets a replay go on.
 func (c *replayResumeCommand) Run(ctx context.Context, p *program) error {
-	return c.act(ctx, p, store.WishRun, func(job *admin.Replay) bool { return job.State != string(store.JobPaused) })
+	return c.act(ctx, p, store.DesiredRun, func(job *admin.Replay) bool { return job.State != string(store.JobPaused) })
 }
 
 // replayCancelCommand is `sluicebox replay cancel`.
@@ -176,5 +176,5 @@ type replayCancelCommand struct{ replayFlags }
 
 // Run ends a replay.
 func (c *replayCancelCommand) Run(ctx context.Context, p *program) error {
-	return c.act(ctx, p, store.WishCancel, (*admin.Replay).Ended)
+	return c.act(ctx, p, store.DesiredCancel, (*admin.Replay).Ended)
 }

@@ -63,8 +63,8 @@ func TestReplayList(t *testing.T) {
 	ago := time.Now().Add(-3*time.Hour - time.Minute)
 	f := &fakeReplays{look: func(time.Duration) ([]admin.Replay, error) {
 		return []admin.Replay{
-			{ID: jobID, State: "playing", Wish: store.WishCancel, Spec: replay.Spec{From: "before_deploy"}, Source: "log", Why: "from\nthe log", Rows: 10, Sent: 5, Skipped: 1, Refused: 1, Remaining: 3, AskedAt: ago},
-			{ID: "second", State: "done", Wish: store.WishRun, Spec: replay.Spec{Since: time.Date(2026, 1, 31, 15, 4, 5, 0, time.UTC), DryRun: true}, Rows: 4, Remaining: 4},
+			{ID: jobID, State: "playing", DesiredState: store.DesiredCancel, Spec: replay.Spec{From: "before_deploy"}, Source: "log", Why: "from\nthe log", Rows: 10, Sent: 5, Skipped: 1, Refused: 1, Remaining: 3, AskedAt: ago},
+			{ID: "second", State: "done", DesiredState: store.DesiredRun, Spec: replay.Spec{Since: time.Date(2026, 1, 31, 15, 4, 5, 0, time.UTC), DryRun: true}, Rows: 4, Remaining: 4},
 		}, nil
 	}}
 	got := try(t, replaying(f), nil, "replay", "list", "-c", path)

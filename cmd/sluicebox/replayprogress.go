@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// progressEvery is how often a line tells of progress where none can be redrawn.
-	progressEvery = 10 * time.Second
-	// rateOver is the time over which a rate is taken.
-	rateOver = 10 * time.Second
-	barWidth = 20
+	// progressInterval is how often a line tells of progress where none can be redrawn.
+	progressInterval = 10 * time.Second
+	// rateWindow is the time over which a rate is taken.
+	rateWindow = 10 * time.Second
+	barWidth   = 20
 )
 
 // replayProgress shows how far a replay is: in one line of a terminal, else in a line
@@ -27,19 +27,19 @@ type replayProgress struct {
 
 	state, why string
 	text       string    // the latest line
-	told       time.Time // when it was written
-	past       []doneAt
+	lastNoteAt time.Time // when it was written
+	samples    []progressSample
 }
 
-// doneAt is how many rows were done with at a moment.
-type doneAt struct {
+// progressSample is how many rows were done with at a moment.
+type progressSample struct {
 	at   time.Time
 	rows int64
 }
 
-// show tells of the replay as it is now, and which one it waits for.
-func (g *replayProgress) show(job *admin.Replay, behind string, now time.Time) {
-	if said, _ := whyParts(job.Why); said != g.why {
+// update tells of the replay as it is now, and which one it waits for.
+func (g *replayProgress) update(job *admin.Replay, behind string, now time.Time) {
+	if said, _ := splitReplayNote(job.Why); said != g.why {
 		g.why = said
 		// That of an end is told with the end.
 		if state := store.JobState(job.State); g.why != "" && (!state.Ended() || state == store.JobDone) {
@@ -53,8 +53,8 @@ func (g *replayProgress) show(job *admin.Replay, behind string, now time.Time) {
 		g.text = text
 		_ = g.screen.line(text) // there is nowhere else to show it
 	case g.screen != nil:
-	case !job.Ended() && (job.State != g.state || now.Sub(g.told) >= progressEvery && (text != g.text || store.JobState(job.State).Begun())):
-		g.told, g.text = now, text
+	case !job.Ended() && (job.State != g.state || now.Sub(g.lastNoteAt) >= progressInterval && (text != g.text || store.JobState(job.State).Started())):
+		g.lastNoteAt, g.text = now, text
 		g.program.note("replay %s: %s", g.id, text)
 	}
 	g.state = job.State
@@ -79,21 +79,21 @@ func (g *replayProgress) end() {
 // known.
 func (g *replayProgress) rate(job *admin.Replay, now time.Time) float64 {
 	done := doneRows(job)
-	if n := len(g.past); n > 0 && g.past[n-1].rows > done || job.State != g.state {
-		g.past = nil // it reads or sends, but not both at one rate
+	if n := len(g.samples); n > 0 && g.samples[n-1].rows > done || job.State != g.state {
+		g.samples = nil // it reads or sends, but not both at one rate
 	}
-	g.past = append(g.past, doneAt{now, done})
-	for len(g.past) > 2 && now.Sub(g.past[1].at) >= rateOver {
-		g.past = g.past[1:]
+	g.samples = append(g.samples, progressSample{now, done})
+	for len(g.samples) > 2 && now.Sub(g.samples[1].at) >= rateWindow {
+		g.samples = g.samples[1:]
 	}
-	first := g.past[0]
+	first := g.samples[0]
 	if over := now.Sub(first.at).Seconds(); over > 0 {
 		return float64(done-first.rows) / over
 	}
 	return 0
 }
 
-// doneRows is how many rows a replay is done with, or has read where it only reads.
+// finishRows is how many rows a replay is done with, or has read where it only reads.
 func doneRows(job *admin.Replay) int64 {
 	if job.State == string(store.JobCopying) || job.Spec.DryRun {
 		return job.Rows
@@ -101,16 +101,16 @@ func doneRows(job *admin.Replay) int64 {
 	return job.Sent + job.Skipped + job.Refused
 }
 
-// whyParts tells what there is to say of a replay from what it waits for now, which the
+// splitReplayNote tells what there is to say of a replay from what it waits for now, which the
 // relay that leads writes behind it.
-func whyParts(why string) (said, waits string) {
+func splitReplayNote(why string) (said, waits string) {
 	said, waits, _ = strings.Cut(why, replay.WaitsFor)
 	return said, waits
 }
 
 // progressText is a replay in a line without its id.
 func progressText(job *admin.Replay, behind string, rate float64) string {
-	_, waits := whyParts(job.Why)
+	_, waits := splitReplayNote(job.Why)
 	if waits != "" {
 		waits = "waits for " + oneLine(waits)
 	}
@@ -122,9 +122,9 @@ func progressText(job *admin.Replay, behind string, rate float64) string {
 	case state == store.JobWaiting:
 		return "waits for the relay that leads"
 	case state == store.JobCopying || job.Spec.DryRun && !state.Ended():
-		return strings.Join(append([]string{"reads; " + counted(job.Rows) + " so far"}, rateParts(rate, 0)...), "  ")
+		return strings.Join(append([]string{"reads; " + rowCountText(job.Rows) + " so far"}, rateParts(rate, 0)...), "  ")
 	case job.Spec.DryRun:
-		return job.State + "; " + counted(job.Rows)
+		return job.State + "; " + rowCountText(job.Rows)
 	}
 	done := job.Rows - job.Remaining
 	share := 0.0
@@ -133,14 +133,14 @@ func progressText(job *admin.Replay, behind string, rate float64) string {
 	}
 	filled := int(share * barWidth)
 	parts := []string{fmt.Sprintf("[%s%s] %d%%", strings.Repeat("#", filled), strings.Repeat("-", barWidth-filled), int(share*100)),
-		spaced(done) + "/" + spaced(job.Rows)}
+		groupDigits(done) + "/" + groupDigits(job.Rows)}
 	if job.State == string(store.JobPlaying) {
 		parts = append(parts, rateParts(rate, job.Remaining)...)
 	} else {
 		parts = append(parts, job.State)
 	}
 	if job.Refused > 0 {
-		parts = append(parts, spaced(job.Refused)+" refused")
+		parts = append(parts, groupDigits(job.Refused)+" refused")
 	}
 	if waits != "" {
 		parts = append(parts, waits)
@@ -156,10 +156,10 @@ func rateParts(rate float64, left int64) (parts []string) {
 	if rate < 100 {
 		parts = append(parts, rateText(rate)+"/s")
 	} else {
-		parts = append(parts, spaced(int64(rate))+"/s")
+		parts = append(parts, groupDigits(int64(rate))+"/s")
 	}
 	if left > 0 {
-		parts = append(parts, span(time.Duration(float64(left)/rate*float64(time.Second)))+" left")
+		parts = append(parts, durationText(time.Duration(float64(left)/rate*float64(time.Second)))+" left")
 	}
 	return parts
 }

@@ -13,11 +13,11 @@ import (
 func (p *program) fail(err error) int {
 	var faults *config.Error
 	if errors.As(err, &faults) {
-		p.complain(err.Error(), "")
+		p.printProblem(err.Error(), "")
 		return exitConfig
 	}
 	code := exitFailed
-	for _, one := range parts(err) {
+	for _, one := range joinedErrors(err) {
 		text, remedy := one.Error(), ""
 		var setup *store.SetupError
 		if errors.As(one, &setup) {
@@ -28,26 +28,26 @@ func (p *program) fail(err error) int {
 		if errors.As(one, &own) {
 			code, text, remedy = own.code, own.problem, own.remedy
 		}
-		p.complain(text, remedy)
+		p.printProblem(text, remedy)
 	}
 	return code
 }
 
-// parts returns the errors that were joined into one.
-func parts(err error) []error {
+// joinedErrors returns the errors that were joined into one.
+func joinedErrors(err error) []error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok || strings.Count(err.Error(), "\n") == 0 {
 		return []error{err}
 	}
 	var all []error
 	for _, e := range joined.Unwrap() {
-		all = append(all, parts(e)...)
+		all = append(all, joinedErrors(e)...)
 	}
 	return all
 }
 
-// complain writes one block: the problem, then the remedy on a line of its own.
-func (p *program) complain(problem, remedy string) {
+// printProblem writes one block: the problem, then the remedy on a line of its own.
+func (p *program) printProblem(problem, remedy string) {
 	block := "sluicebox: " + problem + "\n"
 	if remedy != "" {
 		block += "  " + strings.ReplaceAll(remedy, "\n", "\n  ") + "\n"

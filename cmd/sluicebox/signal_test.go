@@ -27,7 +27,7 @@ func child() {
 	way := os.Getenv(childVariable)
 	p := program{
 		stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ(), signals: signals, exit: os.Exit,
-		relay: relay{run: func(ctx context.Context, _ app.Options) error {
+		relay: backend{run: func(ctx context.Context, _ app.Options) error {
 			fmt.Println("running")
 			<-ctx.Done()
 			fmt.Println("ending")

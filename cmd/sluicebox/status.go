@@ -17,9 +17,9 @@ const (
 	// statusTimeout is how long one status may take: counts of FAILED rows end
 	// sooner.
 	statusTimeout = 15 * time.Second
-	// usualWatch and leastWatch are the time between two statuses of --watch.
-	usualWatch = 2 * time.Second
-	leastWatch = 100 * time.Millisecond
+	// defaultWatchInterval and minWatchInterval are the time between two statuses of --watch.
+	defaultWatchInterval = 2 * time.Second
+	minWatchInterval     = 100 * time.Millisecond
 )
 
 // statusCommand is `sluicebox status`.
@@ -38,14 +38,14 @@ func (*watchFlag) IsBool() bool { return true }
 
 // Decode reads the value, if there is one.
 func (w *watchFlag) Decode(ctx *kong.DecodeContext) error {
-	*w = watchFlag(usualWatch)
+	*w = watchFlag(defaultWatchInterval)
 	if ctx.Scan.Peek().Type != kong.FlagValueToken {
 		return nil
 	}
 	text := ctx.Scan.Pop().String()
 	every, err := time.ParseDuration(text)
-	if err != nil || every < leastWatch {
-		return fmt.Errorf("%q is no time between two statuses; write one such as 2s, at least %s", text, leastWatch)
+	if err != nil || every < minWatchInterval {
+		return fmt.Errorf("%q is no time between two statuses; write one such as 2s, at least %s", text, minWatchInterval)
 	}
 	*w = watchFlag(every)
 	return nil
@@ -61,7 +61,7 @@ func (c *statusCommand) Run(ctx context.Context, p *program) error {
 	if c.Watch > 0 {
 		return c.watch(ctx, p, client)
 	}
-	s, err := ask(ctx, client)
+	s, err := fetchStatus(ctx, client)
 	if err != nil {
 		return err
 	}
@@ -69,13 +69,13 @@ func (c *statusCommand) Run(ctx context.Context, p *program) error {
 		return err
 	}
 	if !s.Ready {
-		return notReady(s)
+		return notReadyError(s)
 	}
 	return nil
 }
 
-// ask asks for one status.
-func ask(ctx context.Context, client *admin.Client) (*admin.RelayStatus, error) {
+// fetchStatus asks for one status.
+func fetchStatus(ctx context.Context, client *admin.Client) (*admin.RelayStatus, error) {
 	short, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	s, err := client.Status(short, true)
@@ -85,7 +85,7 @@ func ask(ctx context.Context, client *admin.Client) (*admin.RelayStatus, error) 
 	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
 		return nil, &commandError{code: exitFailed, problem: fmt.Sprintf("the relay did not answer in %s", statusTimeout)}
 	}
-	return nil, relayFault(err)
+	return nil, relayFailure(err)
 }
 
 func (c *statusCommand) show(p *program, s *admin.RelayStatus) error {
@@ -93,15 +93,15 @@ func (c *statusCommand) show(p *program, s *admin.RelayStatus) error {
 		return p.json(s)
 	}
 	text := statusText(s, time.Now())
-	if width := width(p.stdout); width > 0 {
+	if width := terminalWidth(p.stdout); width > 0 {
 		text = cutLines(text, width)
 	}
 	_, err := io.WriteString(p.stdout, text)
 	return err
 }
 
-// notReady says which checks fail.
-func notReady(s *admin.RelayStatus) error {
+// notReadyError says which checks fail.
+func notReadyError(s *admin.RelayStatus) error {
 	var why []string
 	for _, c := range s.Checks {
 		if !c.OK {
@@ -119,7 +119,7 @@ func (c *statusCommand) watch(ctx context.Context, p *program, client *admin.Cli
 		screen = nil
 	}
 	for {
-		s, err := ask(ctx, client)
+		s, err := fetchStatus(ctx, client)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -136,7 +136,7 @@ func (c *statusCommand) watch(ctx context.Context, p *program, client *admin.Cli
 		case screen != nil:
 			err = screen.draw(time.Now().Format(time.TimeOnly) + "  " + fault.problem + "\n")
 		default:
-			p.complain(fault.problem, "")
+			p.printProblem(fault.problem, "")
 			err = nil
 		}
 		if err != nil {

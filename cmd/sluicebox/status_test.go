@@ -52,19 +52,19 @@ func leadingStatus() admin.RelayStatus {
 	kept, bound, lag, failed := int64(13_002_342), int64(1<<30), 12.3, 4
 	group := "o-1"
 	return admin.RelayStatus{
-		Name: "shop", Version: "1.2.3", Holder: "host process 7", Uptime: 7500, Leads: true, Epoch: 3, Leader: "host process 7",
-		Mode: "stream", Reading: "reading the log",
-		Source:     admin.SourceStatus{Connected: true, Position: "0/1A2B", HeardAt: ago(1100 * time.Millisecond), RetainedBytes: &kept, BoundBytes: &bound},
+		Name: "shop", Version: "1.2.3", Holder: "host process 7", Uptime: 7500, IsLeader: true, Epoch: 3, Leader: "host process 7",
+		Mode: "stream", SourceDetail: "reading the log",
+		Source:     admin.SourceStatus{Connected: true, Position: "0/1A2B", LastReceivedAt: ago(1100 * time.Millisecond), RetainedBytes: &kept, RetainedLimitBytes: &bound},
 		Checkpoint: admin.CheckpointStatus{Position: "0/1A00", Seq: 17, SavedAt: ago(2100 * time.Millisecond)},
 		Lag:        admin.Lag{Rows: 120, Seconds: &lag},
 		Captured:   admin.Rates{TenSeconds: 250.4, Minute: 31.25},
 		Sinks: []admin.SinkStatus{
-			{Name: "platform", Waiting: 120, Rows: 100, Parked: 20, InFlight: 2, Lanes: map[string]int{"waiting": 3, "blocked": 1, "ready": 0},
+			{Name: "platform", Waiting: 120, Rows: 100, Spilled: 20, InFlight: 2, Lanes: map[string]int{"waiting": 3, "blocked": 1, "ready": 0},
 				Delivered: admin.Rates{TenSeconds: 12.34}, Retried: admin.Rates{TenSeconds: 1200},
-				Suspect: []admin.Suspect{{Endpoint: "http://p/batch", Class: "unavailable", Since: *ago(3*time.Minute + time.Second), Error: "connection\n refused\x1b[31m"}}},
+				OpenBreakers: []admin.OpenBreaker{{Endpoint: "http://p/batch", Class: "unavailable", Since: *ago(3*time.Minute + time.Second), Error: "connection\n refused\x1b[31m"}}},
 			{Name: "other"},
 		},
-		Lanes:      []admin.Lane{{Outbox: "orders", Kind: "EVENT", Group: &group, State: "blocked", Rows: 2, Parked: 10, Since: *ago(2*time.Hour + time.Minute), Error: "400: no"}},
+		Lanes:      []admin.Lane{{Outbox: "orders", Kind: "EVENT", Group: &group, State: "blocked", Rows: 2, Spilled: 10, Since: *ago(2*time.Hour + time.Minute), Error: "400: no"}},
 		LanesTotal: 9,
 		Replays: admin.ReplayStatus{Waiting: 2, Paused: 1, Current: &admin.Replay{
 			ID: "w3k7m2xq5r4ta", State: "playing", Why: "from the log; waits for 1 paused\ngroup", Rows: 100_000, Sent: 51_200, Refused: 2, Remaining: 48_798,
@@ -108,7 +108,7 @@ func TestStatusOfASuspectSink(t *testing.T) {
 	if text := statusText(&s, time.Now()); !strings.Contains(text, "o-1    waiting for the sink ") {
 		t.Errorf("with none that is well:\n%s", text)
 	}
-	s.Sinks[0].Suspect = nil
+	s.Sinks[0].OpenBreakers = nil
 	if text := statusText(&s, time.Now()); !strings.Contains(text, ", 7 ready, ") || !strings.Contains(text, "o-1    ready ") {
 		t.Errorf("with none that is suspect:\n%s", text)
 	}
@@ -123,14 +123,14 @@ func tells(t *testing.T, from *teller) string {
 func TestStatusText(t *testing.T) {
 	from := &teller{status: leadingStatus()}
 	at := tells(t, from)
-	got := try(t, relay{}, nil, "status", at)
+	got := try(t, backend{}, nil, "status", at)
 	if got.code != 0 || got.stdout != leadingText || got.stderr != "" {
 		t.Errorf("exit %d\n%s\nwant\n%s%s", got.code, got.stdout, leadingText, got.stderr)
 	}
 	from.change(func() {
 		from.checks = []admin.Check{{Name: "database", OK: true}, {Name: "source", Detail: "the server has\nsaid nothing"}}
 	})
-	got = try(t, relay{}, nil, "status", at)
+	got = try(t, backend{}, nil, "status", at)
 	if got.code != 1 || !strings.Contains(got.stdout, "state       not ready, leading in epoch 3\nNOT READY   source: the server has said nothing\n") ||
 		got.stderr != "sluicebox: the relay is not ready: source: the server has said nothing\n" {
 		t.Errorf("exit %d\n%s%s", got.code, got.stdout, got.stderr)
@@ -138,7 +138,7 @@ func TestStatusText(t *testing.T) {
 	from.change(func() {
 		from.status, from.checks = admin.RelayStatus{Name: "shop", Version: "1.2.3", Leader: "other process 8", Uptime: 3}, nil
 	})
-	got = try(t, relay{}, nil, "status", at)
+	got = try(t, backend{}, nil, "status", at)
 	if got.code != 0 || !strings.HasSuffix(got.stdout, "state       ready, standing by; other process 8 leads\n") {
 		t.Errorf("exit %d\n%s%s", got.code, got.stdout, got.stderr)
 	}
@@ -164,7 +164,7 @@ func TestReplaysText(t *testing.T) {
 
 func TestStatusJSON(t *testing.T) {
 	from := &teller{status: leadingStatus(), checks: []admin.Check{{Name: "source", Detail: "silent"}}}
-	got := try(t, relay{}, nil, "status", tells(t, from), "--json")
+	got := try(t, backend{}, nil, "status", tells(t, from), "--json")
 	var s admin.RelayStatus
 	if err := json.Unmarshal([]byte(got.stdout), &s); err != nil {
 		t.Fatal(err)
@@ -188,7 +188,7 @@ func TestStatusUsage(t *testing.T) {
 		"-c nosuchfile.yaml":      {78, "nosuchfile.yaml"},
 		"--token-file nosuchfile": {78, ""},
 	} {
-		got := try(t, relay{}, nil, append([]string{"status"}, strings.Fields(args)...)...)
+		got := try(t, backend{}, nil, append([]string{"status"}, strings.Fields(args)...)...)
 		if got.code != want.code || got.stdout != "" || !strings.Contains(got.stderr, want.says) {
 			t.Errorf("%s: exit %d, %q, %q", args, got.code, got.stdout, got.stderr)
 		}
@@ -251,7 +251,7 @@ func TestStatusWatched(t *testing.T) {
 	if code := interrupt(); code != 0 || out.String() != "" {
 		t.Errorf("exit %d\n%s%s", code, out.String(), why.String())
 	}
-	got := try(t, relay{}, nil, "status", "--watch", "--admin="+serveConfig(t, admin.Config{Token: "x", Report: from}, from))
+	got := try(t, backend{}, nil, "status", "--watch", "--admin="+serveConfig(t, admin.Config{Token: "x", Report: from}, from))
 	if got.code != 78 || !strings.Contains(got.stderr, "admin token") {
 		t.Errorf("without its token: exit %d\n%s%s", got.code, got.stdout, got.stderr)
 	}

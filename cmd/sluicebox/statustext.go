@@ -19,7 +19,7 @@ func statusText(s *admin.RelayStatus, now time.Time) string {
 	line := func(label, format string, args ...any) {
 		fmt.Fprintf(&b, "%-11s %s\n", label, fmt.Sprintf(format, args...))
 	}
-	line("relay", "%s, version %s, up %s, %s", cell(s.Name), oneLine(s.Version), span(time.Duration(s.Uptime*float64(time.Second))), oneLine(s.Holder))
+	line("relay", "%s, version %s, up %s, %s", quoteCell(s.Name), oneLine(s.Version), durationText(time.Duration(s.Uptime*float64(time.Second))), oneLine(s.Holder))
 	line("state", "%s", stateText(s))
 	for _, c := range s.Checks {
 		if !c.OK {
@@ -32,8 +32,8 @@ func statusText(s *admin.RelayStatus, now time.Time) string {
 		return b.String()
 	}
 	line("source", "%s", sourceText(s, now))
-	if s.Source.RetainedBytes != nil && s.Source.BoundBytes != nil {
-		line("log kept", "%s of %s at the most", sizeText(*s.Source.RetainedBytes), sizeText(*s.Source.BoundBytes))
+	if s.Source.RetainedBytes != nil && s.Source.RetainedLimitBytes != nil {
+		line("log kept", "%s of %s at the most", sizeText(*s.Source.RetainedBytes), sizeText(*s.Source.RetainedLimitBytes))
 	}
 	line("checkpoint", "%s", checkpointText(&s.Checkpoint, now))
 	line("waiting", "%s", lagText(&s.Lag))
@@ -45,13 +45,13 @@ func statusText(s *admin.RelayStatus, now time.Time) string {
 		line("replay", "%s", text)
 	}
 	b.WriteString("\n")
-	_ = table(&b, sinkHeader(), sinkRows(s.Sinks)) // a buffer takes everything
+	_ = printTable(&b, sinkHeader(), sinkRows(s.Sinks)) // a buffer takes everything
 	for i := range s.Sinks {
 		sinkLines(&b, &s.Sinks[i], now)
 	}
 	if len(s.Lanes) > 0 {
 		fmt.Fprintf(&b, "\nlanes that stand still or fail: %d%s\n", s.LanesTotal, moreLanes(s))
-		_ = table(&b, troubledHeader(), troubledRows(s, now))
+		_ = printTable(&b, troubledHeader(), troubledRows(s, now))
 	}
 	return b.String()
 }
@@ -70,7 +70,7 @@ func stateText(s *admin.RelayStatus) string {
 		ready = "not ready"
 	}
 	switch {
-	case s.Leads:
+	case s.IsLeader:
 		return fmt.Sprintf("%s, leading in epoch %d", ready, s.Epoch)
 	case s.Leader != "":
 		return fmt.Sprintf("%s, standing by; %s leads", ready, oneLine(s.Leader))
@@ -79,15 +79,15 @@ func stateText(s *admin.RelayStatus) string {
 }
 
 func sourceText(s *admin.RelayStatus, now time.Time) string {
-	text := oneLine(s.Reading)
+	text := oneLine(s.SourceDetail)
 	if !s.Source.Connected {
 		text = "not connected; " + text
 	}
 	if s.Source.Position != "" {
 		text += ", at " + oneLine(s.Source.Position)
 	}
-	if s.Source.HeardAt != nil {
-		text += fmt.Sprintf(", heard %s ago", age(*s.Source.HeardAt, now))
+	if s.Source.LastReceivedAt != nil {
+		text += fmt.Sprintf(", heard %s ago", ageText(*s.Source.LastReceivedAt, now))
 	}
 	if s.Source.Paused {
 		text += "; PAUSED, every buffer is full"
@@ -101,32 +101,32 @@ func checkpointText(c *admin.CheckpointStatus, now time.Time) string {
 	}
 	text := "at " + oneLine(c.Position)
 	if c.SavedAt != nil {
-		text += fmt.Sprintf(", saved %s ago", age(*c.SavedAt, now))
+		text += fmt.Sprintf(", saved %s ago", ageText(*c.SavedAt, now))
 	}
 	return text
 }
 
 func lagText(l *admin.Lag) string {
-	text := rows(l.Rows)
+	text := rowsText(l.Rows)
 	if l.Seconds != nil {
-		text += fmt.Sprintf(", the oldest for %s", lagSpan(*l.Seconds))
+		text += fmt.Sprintf(", the oldest for %s", lagDurationText(*l.Seconds))
 	}
 	return text
 }
 
-// lagSpan is a number of seconds, which are few in good times.
-func lagSpan(seconds float64) string {
+// lagDurationText is a number of seconds, which are few in good times.
+func lagDurationText(seconds float64) string {
 	if seconds < 10 {
 		return fmt.Sprintf("%.2fs", seconds)
 	}
-	return span(time.Duration(seconds * float64(time.Second)))
+	return durationText(time.Duration(seconds * float64(time.Second)))
 }
 
 func failedText(f *admin.FailedRows, now time.Time) string {
 	if f.Rows == nil {
-		return fmt.Sprintf("%s: not counted: %s", cell(f.Outbox), oneLine(f.Error))
+		return fmt.Sprintf("%s: not counted: %s", quoteCell(f.Outbox), oneLine(f.Error))
 	}
-	return fmt.Sprintf("%s in %s, counted %s ago", rows(*f.Rows), cell(f.Outbox), age(f.At, now))
+	return fmt.Sprintf("%s in %s, counted %s ago", rowsText(*f.Rows), quoteCell(f.Outbox), ageText(f.At, now))
 }
 
 // replaysText says which replay the relay is at, and how many there are besides; "" for
@@ -134,8 +134,8 @@ func failedText(f *admin.FailedRows, now time.Time) string {
 func replaysText(r *admin.ReplayStatus) string {
 	var parts, others []string
 	if job := r.Current; job != nil {
-		parts = append(parts, cell(job.ID)+" "+replayText(job))
-		if _, waits := whyParts(job.Why); waits != "" {
+		parts = append(parts, quoteCell(job.ID)+" "+replayText(job))
+		if _, waits := splitReplayNote(job.Why); waits != "" {
 			parts = append(parts, "waits for "+oneLine(waits))
 		}
 	}
@@ -158,19 +158,19 @@ func replayText(job *admin.Replay) string {
 	case store.JobWaiting:
 		return text
 	case store.JobCopying:
-		text += ", " + counted(job.Rows) + " so far"
+		text += ", " + rowCountText(job.Rows) + " so far"
 		if job.Sent == 0 {
 			return text
 		}
-		text += ", " + spaced(job.Sent) + " sent"
+		text += ", " + groupDigits(job.Sent) + " sent"
 	default:
-		text += fmt.Sprintf(", %s of %s sent", spaced(job.Sent), counted(job.Rows))
+		text += fmt.Sprintf(", %s of %s sent", groupDigits(job.Sent), rowCountText(job.Rows))
 	}
 	if job.Skipped > 0 {
-		text += ", " + spaced(job.Skipped) + " skipped"
+		text += ", " + groupDigits(job.Skipped) + " skipped"
 	}
 	if job.Refused > 0 {
-		text += ", " + spaced(job.Refused) + " refused"
+		text += ", " + groupDigits(job.Refused) + " refused"
 	}
 	return text
 }
@@ -184,7 +184,7 @@ func sinkRows(sinks []admin.SinkStatus) [][]string {
 	for i := range sinks {
 		s := &sinks[i]
 		all[i] = []string{
-			cell(s.Name), strconv.Itoa(s.Waiting), strconv.Itoa(s.Parked), strconv.Itoa(s.InFlight), rateText(s.Delivered.TenSeconds),
+			quoteCell(s.Name), strconv.Itoa(s.Waiting), strconv.Itoa(s.Spilled), strconv.Itoa(s.InFlight), rateText(s.Delivered.TenSeconds),
 			rateText(s.Failed.TenSeconds), rateText(s.Retried.TenSeconds),
 		}
 	}
@@ -196,34 +196,34 @@ func sinkLines(b *bytes.Buffer, s *admin.SinkStatus, now time.Time) {
 	var lanes []string
 	for _, state := range slices.Sorted(maps.Keys(s.Lanes)) {
 		if n := s.Lanes[state]; n > 0 {
-			lanes = append(lanes, fmt.Sprintf("%d %s", n, laneState(state, len(s.Suspect) > 0)))
+			lanes = append(lanes, fmt.Sprintf("%d %s", n, laneStateText(state, len(s.OpenBreakers) > 0)))
 		}
 	}
 	if len(lanes) > 0 {
-		fmt.Fprintf(b, "%s: lanes %s\n", cell(s.Name), strings.Join(lanes, ", "))
+		fmt.Fprintf(b, "%s: lanes %s\n", quoteCell(s.Name), strings.Join(lanes, ", "))
 	}
-	for _, e := range s.Suspect {
+	for _, e := range s.OpenBreakers {
 		idle := ""
 		if e.Idle {
 			idle = " (no row waits for it)"
 		}
-		fmt.Fprintf(b, "%s: suspect for %s%s, %s at %s: %s\n", cell(s.Name), age(e.Since, now), idle, oneLine(e.Class), oneLine(e.Endpoint), oneLine(e.Error))
+		fmt.Fprintf(b, "%s: suspect for %s%s, %s at %s: %s\n", quoteCell(s.Name), ageText(e.Since, now), idle, oneLine(e.Class), oneLine(e.Endpoint), oneLine(e.Error))
 	}
 }
 
-// laneState is a lane's state for people. One that is ready goes nowhere while its
+// laneStateText is a lane's state for people. One that is ready goes nowhere while its
 // sink gets probes alone.
-func laneState(state string, suspect bool) string {
+func laneStateText(state string, suspect bool) string {
 	if state == "ready" && suspect {
 		return "waiting for the sink"
 	}
 	return oneLine(state)
 }
 
-// allSuspect reports whether no sink takes anything: a lane does not say which is
+// allBreakersOpen reports whether no sink takes anything: a lane does not say which is
 // its own.
-func allSuspect(sinks []admin.SinkStatus) bool {
-	return len(sinks) > 0 && !slices.ContainsFunc(sinks, func(s admin.SinkStatus) bool { return len(s.Suspect) == 0 })
+func allBreakersOpen(sinks []admin.SinkStatus) bool {
+	return len(sinks) > 0 && !slices.ContainsFunc(sinks, func(s admin.SinkStatus) bool { return len(s.OpenBreakers) == 0 })
 }
 
 func troubledHeader() []string {
@@ -231,11 +231,11 @@ func troubledHeader() []string {
 }
 
 func troubledRows(s *admin.RelayStatus, now time.Time) [][]string {
-	suspect := allSuspect(s.Sinks)
+	suspect := allBreakersOpen(s.Sinks)
 	all := make([][]string, len(s.Lanes))
 	for i := range s.Lanes {
 		l := &s.Lanes[i]
-		all[i] = []string{cell(l.Outbox), cell(l.Kind), groupCell(l.Group), laneState(l.State, suspect), strconv.Itoa(l.Rows + l.Parked), age(l.Since, now), oneLine(laneWhy(l))}
+		all[i] = []string{quoteCell(l.Outbox), quoteCell(l.Kind), groupCell(l.Group), laneStateText(l.State, suspect), strconv.Itoa(l.Rows + l.Spilled), ageText(l.Since, now), oneLine(laneReason(l))}
 	}
 	return all
 }

@@ -36,8 +36,8 @@ func (c *tapCommand) Validate() error {
 	return nil
 }
 
-// errEnough ends a tap that has shown as much as was asked for.
-var errEnough = errors.New("enough was shown")
+// errStopIteration ends a tap that has shown as much as was asked for.
+var errStopIteration = errors.New("enough was shown")
 
 // Run prints rows until the limit or the context's end.
 func (c *tapCommand) Run(ctx context.Context, p *program) error {
@@ -49,42 +49,42 @@ func (c *tapCommand) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return err
 	}
-	ctx, end := whileRead(ctx, p.stdout)
+	ctx, end := withOpenOutput(ctx, p.stdout)
 	defer end()
 	shown := 0
 	err = app.Tap(ctx, cfg, p.logger(cfg.Settings.Log), func(it *store.Item) error {
-		if !slices.Contains(outboxes, it.Outbox) || !c.fits(it) {
+		if !slices.Contains(outboxes, it.Outbox) || !c.matches(it) {
 			return nil
 		}
 		if err := c.print(p.stdout, it); err != nil {
 			return err
 		}
 		if shown++; shown == c.Limit {
-			return errEnough
+			return errStopIteration
 		}
 		return nil
 	})
-	if errors.Is(err, errEnough) || errors.Is(err, syscall.EPIPE) || errors.Is(context.Cause(ctx), errUnread) {
+	if errors.Is(err, errStopIteration) || errors.Is(err, syscall.EPIPE) || errors.Is(context.Cause(ctx), errOutputClosed) {
 		return nil
 	}
 	return err
 }
 
-func (c *tapCommand) fits(it *store.Item) bool {
-	group := c.chosen()
+func (c *tapCommand) matches(it *store.Item) bool {
+	group := c.selectedGroup()
 	return (c.Kind == "" || c.Kind == it.Kind) && (group == nil || *group == it.Group)
 }
 
 func (c *tapCommand) print(to io.Writer, it *store.Item) error {
 	if c.JSON {
-		return writeJSON(to, tappedOf(it), "")
+		return writeJSON(to, newTapRow(it), "")
 	}
 	_, err := io.WriteString(to, tapLine(it, c.Payload))
 	return err
 }
 
-// tapped is a row as --json prints it.
-type tapped struct {
+// tapRow is a row as --json prints it.
+type tapRow struct {
 	CommittedAt time.Time `json:"committed_at,omitzero"` // by the database's clock
 	Outbox      string    `json:"outbox"`
 	Kind        string    `json:"kind"`
@@ -96,8 +96,8 @@ type tapped struct {
 	PayloadBytes []byte  `json:"payload_base64,omitempty"`
 }
 
-func tappedOf(it *store.Item) *tapped {
-	row := &tapped{
+func newTapRow(it *store.Item) *tapRow {
+	row := &tapRow{
 		CommittedAt: it.Committed.UTC(), Outbox: it.Outbox, Kind: it.Kind, Group: groupText(it.Group), ID: it.ID, PayloadSize: it.PayloadSize,
 	}
 	if utf8.Valid(it.Payload) {
@@ -123,18 +123,18 @@ const tapTime = "2006-01-02T15:04:05.000000Z"
 // tapLine is a row in a line: when it committed, outbox, kind, group, id, size.
 func tapLine(it *store.Item, payload bool) string {
 	fields := []string{
-		it.Committed.UTC().Format(tapTime), cell(it.Outbox), cell(it.Kind), groupCell(groupText(it.Group)), cell(it.ID),
+		it.Committed.UTC().Format(tapTime), quoteCell(it.Outbox), quoteCell(it.Kind), groupCell(groupText(it.Group)), quoteCell(it.ID),
 		strconv.Itoa(it.PayloadSize) + " B",
 	}
 	if payload {
-		fields = append(fields, escaped(it.Payload))
+		fields = append(fields, escapePayload(it.Payload))
 	}
 	return strings.Join(fields, "  ") + "\n"
 }
 
-// escaped is a payload in one line, with nothing in it that a terminal would obey.
+// escapePayload is a payload in one line, with nothing in it that a terminal would obey.
 // What --json prints of it reads back byte for byte.
-func escaped(payload []byte) string {
+func escapePayload(payload []byte) string {
 	var b strings.Builder
 	for rest := payload; len(rest) > 0; {
 		r, n := utf8.DecodeRune(rest)

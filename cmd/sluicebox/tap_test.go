@@ -28,7 +28,7 @@ func TestTapJSONOnATerminal(t *testing.T) {
 			t.Errorf("the line lacks %s: %s", want, line)
 		}
 	}
-	var row tapped
+	var row tapRow
 	if err := json.Unmarshal(out.Bytes(), &row); err != nil {
 		t.Fatal(err)
 	}

@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// readerEvery is how often a tap looks whether its output is still read.
-const readerEvery = time.Second
+// readerCheckInterval is how often a tap looks whether its output is still read.
+const readerCheckInterval = time.Second
 
-// errUnread ends a tap whose output nobody reads any more.
-var errUnread = errors.New("nobody reads what is shown")
+// errOutputClosed ends a tap whose output nobody reads any more.
+var errOutputClosed = errors.New("nobody reads what is shown")
 
-// whileRead returns a context that ends with errUnread once nobody reads an output
+// withOpenOutput returns a context that ends with errOutputClosed once nobody reads an output
 // any more: a tap would else notice at the next row, and the database keep its log
 // for it. What is returned besides ends the watch and waits for it.
-func whileRead(ctx context.Context, out io.Writer) (context.Context, func()) {
+func withOpenOutput(ctx context.Context, out io.Writer) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	f, ok := out.(*os.File)
 	if !ok {
@@ -26,16 +26,16 @@ func whileRead(ctx context.Context, out io.Writer) (context.Context, func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		tick := time.NewTicker(readerEvery)
+		tick := time.NewTicker(readerCheckInterval)
 		defer tick.Stop()
-		for !unread(f) {
+		for !isOutputClosed(f) {
 			select {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
 			}
 		}
-		cancel(errUnread)
+		cancel(errOutputClosed)
 	}()
 	return ctx, func() { cancel(nil); <-done }
 }

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unread reports whether nobody reads a pipe any more, or a terminal is gone. Of any
+// isOutputClosed reports whether nobody reads a pipe any more, or a terminal is gone. Of any
 // other file it is false.
-func unread(f *os.File) (gone bool) {
+func isOutputClosed(f *os.File) (gone bool) {
 	conn, err := f.SyscallConn()
 	if err != nil {
 		return false

@@ -29,18 +29,18 @@ func TestWhileRead(t *testing.T) {
 	}
 	defer func() { _ = out.Close() }()
 	for _, f := range []*os.File{file, null, out} {
-		if unread(f) {
+		if isOutputClosed(f) {
 			t.Errorf("%s is taken for one that nobody reads", f.Name())
 		}
 	}
-	ctx, end := whileRead(t.Context(), out)
+	ctx, end := withOpenOutput(t.Context(), out)
 	defer end()
 	if ctx.Err() != nil {
 		t.Error("it ends although somebody reads")
 	}
 	_ = person.Close()
 	<-ctx.Done()
-	if !errors.Is(context.Cause(ctx), errUnread) {
+	if !errors.Is(context.Cause(ctx), errOutputClosed) {
 		t.Errorf("it ends because of %v", context.Cause(ctx))
 	}
 }

@@ -9,11 +9,11 @@ import (
 )
 
 func TestVersionCommand(t *testing.T) {
-	got := try(t, relay{}, nil, "version")
+	got := try(t, backend{}, nil, "version")
 	if got.code != 0 || !regexp.MustCompile(`^sluicebox \S+ \(commit .+, go1\..+\)\n$`).MatchString(got.stdout) {
 		t.Errorf("exit %d, %q", got.code, got.stdout)
 	}
-	got = try(t, relay{}, nil, "version", "--json")
+	got = try(t, backend{}, nil, "version", "--json")
 	var v versionInfo
 	if err := json.Unmarshal([]byte(got.stdout), &v); err != nil || v.Version == "" || v.Commit == "" || v.Go != runtime.Version() {
 		t.Errorf("%q is %+v, %v", got.stdout, v, err)

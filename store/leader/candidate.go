@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	// tryEvery is how often a standby tries: the death of the leader goes
+	// tryInterval is how often a standby tries: the death of the leader goes
 	// unnoticed for as long at the most. Each try is a round trip or two.
-	tryEvery = 250 * time.Millisecond
-	// tryTimeout bounds one try, in which a connection may have to be opened, and
+	tryInterval = 250 * time.Millisecond
+	// constraintTimeout bounds one try, in which a connection may have to be opened, and
 	// several hosts tried for it.
 	tryTimeout = 15 * time.Second
 )
 
 // Observer is told what a candidate finds. It must return at once.
 type Observer interface {
-	// StandsBy: another relay holds the lock; it calls itself holder, if that is
+	// Standby: another relay holds the lock; it calls itself holder, if that is
 	// known.
-	StandsBy(holder string)
-	// TryFailed: the lock could not be asked for. It is tried again.
-	TryFailed(err error)
+	Standby(holder string)
+	// LockFailed: the lock could not be asked for. It is tried again.
+	LockFailed(err error)
 }
 
 // Candidate is a relay that wants to lead.
@@ -48,16 +48,16 @@ func (c *Candidate) Compete(ctx context.Context) (*Tenure, error) {
 		var setup *store.SetupError
 		switch {
 		case errors.As(err, &held):
-			c.Observer.StandsBy(held.Holder)
+			c.Observer.Standby(held.Holder)
 		case errors.As(err, &setup):
 			return nil, err
 		default:
-			c.Observer.TryFailed(err)
+			c.Observer.LockFailed(err)
 		}
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-time.After(tryEvery):
+		case <-time.After(tryInterval):
 		}
 	}
 }

@@ -7,7 +7,7 @@
 // still held, and which others ask before they do what only a leader may do.
 //
 // Three spans fit into each other. The database keeps the lock for at least
-// store.LockHold after a ping. A leader is in doubt a second before that: it
+// store.MinLockLease after a ping. A leader is in doubt a second before that: it
 // starts nothing until a ping is answered again, which takes a database that is
 // slow for a moment for what it is. It is no leader any more once its session is
 // lost or the database may have given the lock away.

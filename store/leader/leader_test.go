@@ -24,8 +24,8 @@ type diary struct {
 	failed atomic.Pointer[error]
 }
 
-func (d *diary) StandsBy(holder string) { d.holder.Store(&holder) }
-func (d *diary) TryFailed(err error)    { d.failed.Store(&err) }
+func (d *diary) Standby(holder string) { d.holder.Store(&holder) }
+func (d *diary) LockFailed(err error)  { d.failed.Store(&err) }
 
 // reign competes, and runs the tenure until it is lost or the context ends.
 func reign(ctx context.Context, r relay, obs Observer, begun func(*Tenure)) error {
@@ -64,18 +64,18 @@ func TestAStandbyTakesOver(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- reign(ctx, relay{s, "b"}, &d, second.Store) }()
 		pass(10 * time.Minute)
-		if !first.Sure() || second.Load() != nil || *d.holder.Load() != "a" || s.tries < 2390 || s.tries > 2402 {
-			t.Errorf("after ten minutes: first leads %v, second %v, told of %q, %d tries", first.Sure(), second.Load(), *d.holder.Load(), s.tries)
+		if !first.IsLeader() || second.Load() != nil || *d.holder.Load() != "a" || s.tries < 2390 || s.tries > 2402 {
+			t.Errorf("after ten minutes: first leads %v, second %v, told of %q, %d tries", first.IsLeader(), second.Load(), *d.holder.Load(), s.tries)
 		}
 		s.end()
 		if err := <-ended; !errors.Is(err, store.ErrNotLeader) || !errors.Is(err, errGone) {
 			t.Errorf("the first ends with %v", err)
 		}
-		if err := first.Await(ctx); !errors.Is(err, store.ErrNotLeader) || first.Sure() {
+		if err := first.Await(ctx); !errors.Is(err, store.ErrNotLeader) || first.IsLeader() {
 			t.Errorf("the first is still let to: %v", err)
 		}
 		<-first.Lost()
-		pass(tryEvery)
+		pass(tryInterval)
 		if tn := second.Load(); tn == nil || tn.Await(ctx) != nil {
 			t.Error("the second does not lead after one try")
 		}
@@ -101,7 +101,7 @@ func TestDoubtPasses(t *testing.T) {
 			t.Errorf("in doubt after %s: %v", time.Since(began), err)
 		}
 		pass(200 * time.Millisecond)
-		if tenure.Sure() {
+		if tenure.IsLeader() {
 			t.Errorf("still sure after %s", time.Since(began))
 		}
 		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
@@ -131,7 +131,7 @@ func TestWished(t *testing.T) {
 			t.Helper()
 			pass(3 * time.Second)
 			select {
-			case <-tenure.Wished():
+			case <-tenure.Requested():
 				if !want {
 					t.Errorf("%s: a signal", what)
 				}
@@ -173,12 +173,12 @@ func TestSilenceEndsATenure(t *testing.T) {
 		if err := tenure.Await(context.Background()); err != nil {
 			t.Error(err)
 		}
-		pass(sureFor - time.Millisecond)
-		if !tenure.Sure() {
+		pass(pingValidity - time.Millisecond)
+		if !tenure.IsLeader() {
 			t.Error("in doubt too early")
 		}
 		pass(time.Millisecond)
-		if tenure.Sure() {
+		if tenure.IsLeader() {
 			t.Error("sure for too long")
 		}
 		waits := make(chan error, 1)
@@ -186,7 +186,7 @@ func TestSilenceEndsATenure(t *testing.T) {
 		if err := <-ended; !errors.Is(err, store.ErrNotLeader) || !strings.Contains(err.Error(), "has not answered for 4s") || strings.Contains(err.Error(), "taken over") {
 			t.Errorf("it ends with %v", err) // nobody else is known to lead
 		}
-		if took := time.Since(began); took != store.LockHold {
+		if took := time.Since(began); took != store.MinLockLease {
 			t.Errorf("it ends after %s", took)
 		}
 		if err := <-waits; !errors.Is(err, store.ErrNotLeader) {
@@ -202,7 +202,7 @@ func TestAnAnswerCountsFromTheQuestion(t *testing.T) {
 		pass(2 * time.Minute)
 		var sure int
 		for range 3600 {
-			if pass(time.Millisecond); tenure.Sure() {
+			if pass(time.Millisecond); tenure.IsLeader() {
 				sure++
 			}
 		}
@@ -222,7 +222,7 @@ func TestASlowConnection(t *testing.T) {
 		go func() { ended <- reign(ctx, relay{s, "a"}, &diary{}, func(tn *Tenure) { begun <- tn }) }()
 		tenure := <-begun
 		for range 60 {
-			if !tenure.Sure() {
+			if !tenure.IsLeader() {
 				t.Fatal("it does not lead")
 			}
 			pass(time.Second)
@@ -247,7 +247,7 @@ func TestCompete(t *testing.T) {
 			t.Errorf("told %v", err)
 		}
 		s.set(func() { s.down = false })
-		pass(tryEvery)
+		pass(tryInterval)
 		if tenure.Load() == nil {
 			t.Error("it does not lead once the database is there")
 		}
@@ -293,7 +293,7 @@ func threeRelays(t *testing.T, random *rand.Rand) {
 	}
 	sure := func() (n int) {
 		for i := range tenures {
-			if tn := tenures[i].Load(); tn != nil && tn.Sure() {
+			if tn := tenures[i].Load(); tn != nil && tn.IsLeader() {
 				n++
 			}
 		}
@@ -322,7 +322,7 @@ func threeRelays(t *testing.T, random *rand.Rand) {
 		})
 	}
 	s.set(func() { clear(s.cut); s.slow, s.down = 0, false })
-	pass(store.LockHold + tryTimeout + tryEvery)
+	pass(store.MinLockLease + tryTimeout + tryInterval)
 	if n := sure(); n != 1 || turns == 0 {
 		t.Errorf("%d relays lead at the end, and somebody led in %d of 400 moments", n, turns)
 	}

@@ -12,7 +12,7 @@ import (
 var errGone = errors.New("the session is gone")
 
 // server is a database's lock as it is kept there: it is free once its holder has
-// released it, its session was ended, or nothing was heard of it for LockHold.
+// released it, its session was ended, or nothing was heard of it for MinLockLease.
 type server struct {
 	mu      sync.Mutex
 	held    *hold
@@ -66,7 +66,7 @@ func (s *server) answers(ctx context.Context, who string) error {
 
 // taken is the holding that counts now. The caller holds the lock.
 func (s *server) taken() *hold {
-	if h := s.held; h != nil && !h.freed && time.Since(h.heard) < store.LockHold {
+	if h := s.held; h != nil && !h.freed && time.Since(h.heard) < store.MinLockLease {
 		return h
 	}
 	return nil
@@ -107,7 +107,7 @@ func (h *hold) Ping(ctx context.Context) error {
 	return nil
 }
 
-func (h *hold) Wishes() int64 { return h.wishes }
+func (h *hold) RequestCount() int64 { return h.wishes }
 
 func (h *hold) Watch(ctx context.Context) error {
 	select {

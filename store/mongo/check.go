@@ -18,7 +18,7 @@ import (
 // Examine grades a store.Fault, but for what may pass by itself.
 func (s *Store) Check(ctx context.Context) error {
 	c := checker{store: s}
-	err := s.life.Do(ctx, func(ctx context.Context) (err error) {
+	err := s.lifetime.Do(ctx, func(ctx context.Context) (err error) {
 		if c.conn, err = s.server.open(ctx); err != nil {
 			return err
 		}
@@ -41,12 +41,12 @@ type checker struct {
 
 func (c *checker) run(ctx context.Context) (err error) {
 	c.Subject = "server"
-	c.Add(store.Fine, "MongoDB "+c.conn.version)
-	if c.conn.alone.Load() {
-		c.Add(store.Advice, "it is no member of a replica set: it has no change stream, no snapshots and no transactions, so the relay polls, and a relay that was frozen may write once more after another has taken over", "// "+replicaSet)
+	c.Add(store.GradeOK, "MongoDB "+c.conn.version)
+	if c.conn.standalone.Load() {
+		c.Add(store.GradeAdvice, "it is no member of a replica set: it has no change stream, no snapshots and no transactions, so the relay polls, and a relay that was frozen may write once more after another has taken over", "// "+replicaSet)
 	}
 	if c.thorough {
-		if err := c.state(ctx); err != nil {
+		if err := c.checkWritable(ctx); err != nil {
 			return err
 		}
 	}
@@ -54,55 +54,55 @@ func (c *checker) run(ctx context.Context) (err error) {
 		return err
 	}
 	c.Subject = "user"
-	if c.rights.all {
-		c.Add(store.Fine, "the server has no access control")
+	if c.rights.unrestricted {
+		c.Add(store.GradeOK, "the server has no access control")
 	} else {
-		c.Add(store.Fine, c.rights.user+" of "+c.rights.from)
+		c.Add(store.GradeOK, c.rights.user+" of "+c.rights.from)
 	}
-	if err := c.own(ctx); err != nil {
+	if err := c.checkOwnTables(ctx); err != nil {
 		return err
 	}
 	for _, name := range c.store.outboxes.Names() {
-		if err := c.outbox(ctx, c.conn.table(c.store.outboxes.Known(name))); err != nil {
+		if err := c.outbox(ctx, c.conn.table(c.store.outboxes.Lookup(name))); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// own checks the relay's own collections.
-func (c *checker) own(ctx context.Context) error {
+// checkOwnTables checks the relay's own collections.
+func (c *checker) checkOwnTables(ctx context.Context) error {
 	c.Subject = "own collections"
 	err := installed(ctx, c.conn)
 	var setup *store.SetupError
 	switch {
 	case errors.As(err, &setup):
-		c.Setup(setup)
+		c.AddSetupError(setup)
 		return nil
-	case has(err, codeUnauthorized):
+	case hasCode(err, codeUnauthorized):
 		database := c.conn.db.Name()
-		c.Fault(fmt.Sprintf("user %s has no right on %s", c.rights.user, database), c.rights.grant(c.store, database, rightOn(database, ownMeta, "find"))...)
+		c.AddFault(fmt.Sprintf("user %s has no right on %s", c.rights.user, database), c.rights.grant(c.store, database, rightOn(database, ownMeta, "find"))...)
 		return nil
 	case err != nil:
 		return err
 	}
-	before := c.Faults()
+	before := c.CountFaults()
 	for _, own := range ownCollections() {
-		c.lacking(c.conn.db.Name(), own.name, own.actions)
+		c.reportMissingActions(c.conn.db.Name(), own.name, own.actions)
 	}
-	if c.Faults() == before {
-		c.Add(store.Fine, fmt.Sprintf("version %d, with the rights that the relay needs", version))
+	if c.CountFaults() == before {
+		c.Add(store.GradeOK, fmt.Sprintf("version %d, with the rights that the relay needs", version))
 	}
 	return nil
 }
 
-// lacking says what the user may not do to a collection, if there is any of it.
-func (c *checker) lacking(database, collection string, actions []string) bool {
+// reportMissingActions says what the user may not do to a collection, if there is any of it.
+func (c *checker) reportMissingActions(database, collection string, actions []string) bool {
 	lacks := c.rights.lacks(database, collection, actions)
 	if len(lacks) == 0 {
 		return false
 	}
-	c.Fault(fmt.Sprintf("user %s lacks %s on %s.%s", c.rights.user, strings.Join(lacks, ", "), database, collection),
+	c.AddFault(fmt.Sprintf("user %s lacks %s on %s.%s", c.rights.user, strings.Join(lacks, ", "), database, collection),
 		c.rights.grant(c.store, c.conn.db.Name(), rightOn(database, collection, lacks...))...)
 	return true
 }
@@ -110,12 +110,12 @@ func (c *checker) lacking(database, collection string, actions []string) bool {
 // outbox checks the collection of an outbox.
 func (c *checker) outbox(ctx context.Context, t *table) error {
 	c.Subject = "outbox " + t.Name
-	before := c.Faults()
+	before := c.CountFaults()
 	there, err := c.collection(ctx, t)
 	if err != nil || !there {
 		return err
 	}
-	if c.lacking(t.in.Database().Name(), t.in.Name(), outboxActions(t.Outbox)) {
+	if c.reportMissingActions(t.collection.Database().Name(), t.collection.Name(), outboxActions(t.Outbox)) {
 		return nil
 	}
 	for _, look := range []func(context.Context, *table) error{c.index, c.fields} {
@@ -123,10 +123,10 @@ func (c *checker) outbox(ctx context.Context, t *table) error {
 			return err
 		}
 	}
-	if c.Faults() > before {
+	if c.CountFaults() > before {
 		return nil
 	}
-	c.Add(store.Fine, fmt.Sprintf("%s serves layout %s, and the user has the rights that the relay needs", t.path(), t.Layout.Name))
+	c.Add(store.GradeOK, fmt.Sprintf("%s serves layout %s, and the user has the rights that the relay needs", t.path(), t.Layout.Name))
 	if !c.thorough {
 		return nil
 	}
@@ -135,13 +135,13 @@ func (c *checker) outbox(ctx context.Context, t *table) error {
 
 // collection checks that the collection is there, and one that transactions write to.
 func (c *checker) collection(ctx context.Context, t *table) (bool, error) {
-	bound, cancel := context.WithTimeout(ctx, silence)
+	bound, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	specs, err := t.in.Database().ListCollectionSpecifications(bound, bson.D{{Key: "name", Value: t.in.Name()}})
-	if has(err, codeUnauthorized) { // as it is without the action listCollections
-		names, err := t.visible(ctx, bson.D{{Key: "name", Value: t.in.Name()}})
-		if err == nil && len(names) == 0 && len(c.rights.lacks(t.in.Database().Name(), t.in.Name(), []string{"find"})) == 0 {
-			return false, c.absent(ctx, t)
+	specs, err := t.collection.Database().ListCollectionSpecifications(bound, bson.D{{Key: "name", Value: t.collection.Name()}})
+	if hasCode(err, codeUnauthorized) { // as it is without the action listCollections
+		names, err := t.visible(ctx, bson.D{{Key: "name", Value: t.collection.Name()}})
+		if err == nil && len(names) == 0 && len(c.rights.lacks(t.collection.Database().Name(), t.collection.Name(), []string{"find"})) == 0 {
+			return false, c.reportMissing(ctx, t)
 		}
 		return true, nil // the rights say more
 	}
@@ -149,26 +149,26 @@ func (c *checker) collection(ctx context.Context, t *table) (bool, error) {
 		return false, err
 	}
 	if len(specs) == 0 {
-		return false, c.absent(ctx, t)
+		return false, c.reportMissing(ctx, t)
 	}
 	capped, _ := specs[0].Options.Lookup("capped").BooleanOK()
 	locale, _ := specs[0].Options.Lookup("collation", "locale").StringValueOK()
 	switch {
 	case specs[0].Type != "collection":
-		c.Fault(fmt.Sprintf("%s is a %s, which cannot be written to", t.path(), specs[0].Type), "// name the collection behind it")
+		c.AddFault(fmt.Sprintf("%s is a %s, which cannot be written to", t.path(), specs[0].Type), "// name the collection behind it")
 		return false, nil
 	case capped:
-		c.Fault(t.path()+" is capped: no transaction writes to it, and it loses documents that were not delivered", "// copy the documents into a collection that is not")
+		c.AddFault(t.path()+" is capped: no transaction writes to it, and it loses documents that were not delivered", "// copy the documents into a collection that is not")
 		return false, nil
 	case locale != "" && locale != "simple":
-		c.Fault(fmt.Sprintf("%s compares texts by the collation %s, which may take two ids for one", t.path(), locale), "// copy the documents into a collection without a collation")
+		c.AddFault(fmt.Sprintf("%s compares texts by the collation %s, which may take two ids for one", t.path(), locale), "// copy the documents into a collection without a collation")
 		return false, nil
 	}
 	return true, nil
 }
 
-// absent says that a collection is not there, and which the user can see.
-func (c *checker) absent(ctx context.Context, t *table) error {
+// reportMissing says that a collection is not there, and which the user can see.
+func (c *checker) reportMissing(ctx context.Context, t *table) error {
 	names, err := t.visible(ctx, bson.D{{Key: "name", Value: bson.Regex{Pattern: "^(?!" + ownPrefix + "|system\\.)"}}})
 	if err != nil {
 		return err
@@ -178,16 +178,16 @@ func (c *checker) absent(ctx context.Context, t *table) error {
 	if len(names) > 0 {
 		seen = "; the database has " + strings.Join(names[:min(len(names), 5)], ", ")
 	}
-	c.Fault(fmt.Sprintf("there is no collection %s%s", t.path(), seen), "// check its name in the configuration, or make it:",
+	c.AddFault(fmt.Sprintf("there is no collection %s%s", t.path(), seen), "// check its name in the configuration, or make it:",
 		strings.Replace(shellOf(t.Outbox), "getCollection(", "createCollection(", 1)+";")
 	return nil
 }
 
 // visible lists collections beside the outbox's that the user has a right on.
 func (t *table) visible(ctx context.Context, filter bson.D) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, silence)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	return t.in.Database().ListCollectionNames(ctx, filter, options.ListCollections().SetAuthorizedCollections(true))
+	return t.collection.Database().ListCollectionNames(ctx, filter, options.ListCollections().SetAuthorizedCollections(true))
 }
 
 // index checks that a document can be found by its id, and only it: without an index
@@ -205,7 +205,7 @@ func (c *checker) index(ctx context.Context, t *table) error {
 	if err != nil || found {
 		return err
 	}
-	c.Fault(fmt.Sprintf("%s has no unique index of its id, field %s", t.path(), t.id()),
+	c.AddFault(fmt.Sprintf("%s has no unique index of its id, field %s", t.path(), t.id()),
 		fmt.Sprintf("%s.createIndex(%s, {unique: true});", shellOf(t.Outbox), shellKeys([]string{t.id()})))
 	return nil
 }
@@ -217,9 +217,9 @@ func isAscending(v bson.RawValue) bool {
 
 // indices reports whether any index of the collection is as wanted.
 func (t *table) indices(ctx context.Context, wanted func(spec bson.Raw) bool) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, silence)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	list, err := t.in.Indexes().List(ctx)
+	list, err := t.collection.Indexes().List(ctx)
 	if err != nil {
 		return false, err
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// samples is how many of the newest documents are looked at for their fields.
-const samples = 50
+// sampleSize is how many of the newest documents are looked at for their fields.
+const sampleSize = 50
 
 // sample is what some documents have, without their values.
 type sample struct {
@@ -26,7 +26,7 @@ type sample struct {
 
 // sample looks at the newest documents.
 func (t *table) sample(ctx context.Context) (*sample, error) {
-	names := named(&t.Layout)
+	names := layoutFields(&t.Layout)
 	projection := bson.D{{Key: "_id", Value: 0}, {Key: "fields", Value: bson.D{{Key: "$map", Value: bson.D{
 		{Key: "input", Value: bson.D{{Key: "$objectToArray", Value: "$$ROOT"}}}, {Key: "in", Value: "$$this.k"},
 	}}}}}
@@ -37,8 +37,8 @@ func (t *table) sample(ctx context.Context) (*sample, error) {
 	for _, name := range names {
 		s.types[name] = map[string]bool{}
 	}
-	opts := options.Find().SetSort(bson.D{{Key: "$natural", Value: -1}}).SetLimit(samples).SetProjection(projection)
-	err := each(ctx, silence, t.in, bson.D{}, opts, func(doc bson.Raw) error {
+	opts := options.Find().SetSort(bson.D{{Key: "$natural", Value: -1}}).SetLimit(sampleSize).SetProjection(projection)
+	err := forEach(ctx, commandTimeout, t.collection, bson.D{}, opts, func(doc bson.Raw) error {
 		s.docs++
 		values, _ := doc.Lookup("fields").Array().Values()
 		for _, v := range values {
@@ -55,9 +55,9 @@ func (t *table) sample(ctx context.Context) (*sample, error) {
 	return s, err
 }
 
-// named lists the fields that a layout names, each once.
-func named(l *store.Layout) (names []string) {
-	for _, n := range l.Named() {
+// layoutFields lists the fields that a layout names, each once.
+func layoutFields(l *store.Layout) (names []string) {
+	for _, n := range l.NamedColumns() {
 		if !slices.Contains(names, n.Column) {
 			names = append(names, n.Column)
 		}
@@ -70,9 +70,9 @@ func (s *sample) lacks(name string) bool {
 	return len(s.types[name]) == 1 && s.types[name]["missing"]
 }
 
-// alike is a field that documents have in place of one that they lack, "" if there is
+// similarField is a field that documents have in place of one that they lack, "" if there is
 // none: written in another case, or with other underscores.
-func (s *sample) alike(name string) string {
+func (s *sample) similarField(name string) string {
 	plain := func(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "")) }
 	for _, field := range s.fields {
 		if plain(field) == plain(name) && s.lacks(name) {
@@ -89,19 +89,19 @@ func (c *checker) fields(ctx context.Context, t *table) error {
 		return err
 	}
 	if s.docs == 0 {
-		c.Add(store.Fine, fmt.Sprintf("%s is empty: its first documents will tell whether layout %s fits", t.path(), t.Layout.Name))
+		c.Add(store.GradeOK, fmt.Sprintf("%s is empty: its first documents will tell whether layout %s fits", t.path(), t.Layout.Name))
 		return c.badIDs(ctx, t)
 	}
 	l := &t.Layout.Columns
 	var lacks []string
-	for _, name := range named(&t.Layout) {
+	for _, name := range layoutFields(&t.Layout) {
 		needed := slices.Contains([]string{l.ID, l.Payload, l.Status, l.Kind}, name)
-		if s.lacks(name) && needed || s.alike(name) != "" {
-			lacks = append(lacks, name+" ("+t.Layout.Key(name)+")")
+		if s.lacks(name) && needed || s.similarField(name) != "" {
+			lacks = append(lacks, name+" ("+t.Layout.ConfigKey(name)+")")
 		}
 	}
 	if len(lacks) > 0 {
-		c.Fault(fmt.Sprintf("none of the newest %d documents of %s has the field %s, which layout %s names; their fields are %s",
+		c.AddFault(fmt.Sprintf("none of the newest %d documents of %s has the field %s, which layout %s names; their fields are %s",
 			s.docs, t.path(), strings.Join(lacks, ", "), t.Layout.Name, strings.Join(s.fields, ", ")),
 			"// name another layout, or the fields in a layout of your own (layout: custom)")
 		return nil
@@ -109,7 +109,7 @@ func (c *checker) fields(ctx context.Context, t *table) error {
 	c.times(t, s)
 	c.statusType(t, s)
 	if l.Group != "" && s.lacks(l.Group) && c.thorough {
-		c.Add(store.Advice, fmt.Sprintf("none of the newest %d documents of %s has the field %s, the message group", s.docs, t.path(), l.Group))
+		c.Add(store.GradeAdvice, fmt.Sprintf("none of the newest %d documents of %s has the field %s, the message group", s.docs, t.path(), l.Group))
 	}
 	return c.badIDs(ctx, t)
 }
@@ -123,7 +123,7 @@ func (c *checker) times(t *table, s *sample) {
 	}
 	for _, name := range []string{l.Delivered, l.Failed, l.Claimed, l.Settled} {
 		if name != "" && s.types[name][wrong] {
-			c.Fault(fmt.Sprintf("documents of %s have %s in %s (%s), and layout %s writes %s", t.path(), is, name, t.Layout.Key(name), t.Layout.Name, want),
+			c.AddFault(fmt.Sprintf("documents of %s have %s in %s (%s), and layout %s writes %s", t.path(), is, name, t.Layout.ConfigKey(name), t.Layout.Name, want),
 				"// name the layout of the other form: outbox-messages has dates, outbox-messages-text has texts")
 			return
 		}
@@ -142,7 +142,7 @@ func (c *checker) statusType(t *table, s *sample) {
 	}
 	for is := range s.types[name] {
 		if !slices.Contains(want, is) {
-			c.Fault(fmt.Sprintf("documents of %s have a status of type %s in %s, and layout %s one of type %s", t.path(), is, name, t.Layout.Name, want[0]),
+			c.AddFault(fmt.Sprintf("documents of %s have a status of type %s in %s, and layout %s one of type %s", t.path(), is, name, t.Layout.Name, want[0]),
 				"// name another layout")
 			return
 		}
@@ -164,15 +164,15 @@ func (c *checker) badIDs(ctx context.Context, t *table) error {
 	filter := bson.D{{Key: "$and", Value: bson.A{t.open(), bson.D{{Key: "$or", Value: bson.A{other, fraction}}}}}}
 	var bad string
 	opts := options.Find().SetLimit(1).SetProjection(bson.D{{Key: "_id", Value: 0}, {Key: "type", Value: bson.D{{Key: "$type", Value: id}}}})
-	err := each(ctx, silence, t.in, filter, opts, func(doc bson.Raw) error {
+	err := forEach(ctx, commandTimeout, t.collection, filter, opts, func(doc bson.Raw) error {
 		bad = cmp.Or(doc.Lookup("type").StringValue(), "missing")
 		return nil
 	})
 	if bad != "" {
-		c.Add(store.Advice, fmt.Sprintf("%s has unsettled documents whose id, field %s, is %s: they are not relayed", t.path(), t.id(), bad),
+		c.Add(store.GradeAdvice, fmt.Sprintf("%s has unsettled documents whose id, field %s, is %s: they are not relayed", t.path(), t.id(), bad),
 			"// give them an id that is an ObjectID, a string, a whole number or a UUID")
 	}
-	if has(err, codeTimeLimit) || ctx.Err() == nil && mongo.IsTimeout(err) {
+	if hasCode(err, codeTimeLimit) || ctx.Err() == nil && mongo.IsTimeout(err) {
 		return nil // the collection is large
 	}
 	return err

@@ -16,12 +16,12 @@ import (
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
-// moveTries bounds how often a call begins anew because a document changed in it. That
+// maxClaimTries bounds how often a call begins anew because a document changed in it. That
 // happens without transactions alone.
-const moveTries = 5
+const maxClaimTries = 5
 
-// errMoved says that a document changed that was read a moment ago.
-var errMoved = errors.New("a document changed that was read a moment ago")
+// errDocumentChanged says that a document changed that was read a moment ago.
+var errDocumentChanged = errors.New("a document changed that was read a moment ago")
 
 // Claim implements store.Claimer. All outboxes of a call are claimed in one
 // transaction. The time at is cut to milliseconds.
@@ -32,16 +32,16 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	if len(rows) == 0 {
 		return nil, nil
 	}
-	parts, err := byoutbox.Sort(s.outboxes, rows)
+	parts, err := byoutbox.Split(s.outboxes, rows)
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
 	c := &claim{Store: s, epoch: epoch, at: at, rows: rows, answers: make([]store.ClaimAnswer, len(rows))}
 	if err := c.run(ctx, parts); err != nil {
-		return nil, fmt.Errorf("claim: %w", refusal(err))
+		return nil, fmt.Errorf("claim: %w", asRefused(err))
 	}
 	for _, p := range parts {
-		p.CopyRepeated(rows, c.answers)
+		p.CopyDuplicates(rows, c.answers)
 	}
 	return c.answers, nil
 }
@@ -60,108 +60,110 @@ type claim struct {
 func (c *claim) run(ctx context.Context, parts []*byoutbox.Part) error {
 	var places []int
 	for _, p := range parts {
-		places = append(places, p.At...)
+		places = append(places, p.Indexes...)
 	}
 	some := func(ctx context.Context, at []int, wait time.Duration) error {
-		return c.together(ctx, among(parts, at), wait)
+		return c.claimTogether(ctx, collectParts(parts, at), wait)
 	}
 	left := func(i int) {
 		c.answers[i] = store.ClaimAnswer{Result: store.NotYetVisible}
 	}
-	return c.kept.apart(ctx, places, func(i int) store.Ref { return c.rows[i].Ref }, turnPatience, some, left)
+	return c.contention.isolate(ctx, places, func(i int) store.Ref { return c.rows[i].Ref }, turnTimeout, some, left)
 }
 
-// among returns what is at some places of the parts of a call. Repeats stay with the first
+// collectParts returns what is at some places of the parts of a call. Repeats stay with the first
 // row of their id.
-func among(parts []*byoutbox.Part, at []int) (some []*byoutbox.Part) {
+func collectParts(parts []*byoutbox.Part, at []int) (some []*byoutbox.Part) {
 	n := 0
 	for _, p := range parts {
-		n += len(p.At)
+		n += len(p.Indexes)
 	}
 	if n == len(at) {
 		return parts
 	}
 	for _, p := range parts {
-		part := &byoutbox.Part{Outbox: p.Outbox, First: p.First, Repeat: p.Repeat}
-		for _, i := range p.At {
+		part := &byoutbox.Part{Outbox: p.Outbox, FirstIndex: p.FirstIndex, Duplicates: p.Duplicates}
+		for _, i := range p.Indexes {
 			if slices.Contains(at, i) {
-				part.At = append(part.At, i)
+				part.Indexes = append(part.Indexes, i)
 			}
 		}
-		if len(part.At) > 0 {
+		if len(part.Indexes) > 0 {
 			some = append(some, part)
 		}
 	}
 	return some
 }
 
-// clear answers the same for all rows of a part.
-func (c *claim) clear(p *byoutbox.Part, result store.ClaimResult) {
-	for _, i := range p.At {
+// answerPart answers the same for all rows of a part.
+func (c *claim) answerPart(p *byoutbox.Part, result store.ClaimResult) {
+	for _, i := range p.Indexes {
 		c.answers[i] = store.ClaimAnswer{Result: result}
 	}
 }
 
-func (c *claim) together(ctx context.Context, parts []*byoutbox.Part, wait time.Duration) (err error) {
-	for range moveTries {
-		singles := func(on *conn) []single { return c.singles(on, parts) }
-		err = c.do(ctx, &job{epoch: c.epoch, wait: wait, shares: wait > 0, claims: true, singles: singles, write: func(ctx context.Context, on *conn) error {
+func (c *claim) claimTogether(ctx context.Context, parts []*byoutbox.Part, wait time.Duration) (err error) {
+	for range maxClaimTries {
+		singles := func(on *conn) []singleUpdate { return c.singles(on, parts) }
+		err = c.runJob(ctx, &writeJob{epoch: c.epoch, contentionTimeout: wait, sharesTransaction: wait > 0, isClaim: true, singles: singles, write: func(ctx context.Context, on *conn) error {
 			for _, p := range parts {
-				if err := c.part(ctx, on.table(p.Outbox), p); err != nil {
+				if err := c.claimOutbox(ctx, on.table(p.Outbox), p); err != nil {
 					return err
 				}
 			}
 			return nil
 		}})
-		if !errors.Is(err, errMoved) {
+		if !errors.Is(err, errDocumentChanged) {
 			return err
 		}
 	}
 	return &store.RefusedError{Err: err}
 }
 
-// part claims the rows of one outbox. New rows that nobody has touched, as the log
+// claimOutbox claims the rows of one outbox. New rows that nobody has touched, as the log
 // brings them, are claimed without a look, unless a count may hide that an id is there
 // twice.
-func (c *claim) part(ctx context.Context, t *table, p *byoutbox.Part) error {
-	c.clear(p, store.Gone)
-	plain, full := c.sort(t, p)
-	if len(plain) > 0 && c.blindly(t, plain, full) {
-		done, err := c.untouched(ctx, t, plain)
+func (c *claim) claimOutbox(ctx context.Context, t *table, p *byoutbox.Part) error {
+	c.answerPart(p, store.Gone)
+	plain, full := c.partition(t, p)
+	if len(plain) > 0 && c.canClaimUnread(t, plain, full) {
+		done, err := c.claimUntouched(ctx, t, plain)
 		if err != nil || done {
 			return err
 		}
 	}
 	for k, places := range [][]int{plain, full} {
-		if err := c.look(ctx, t, p, places, k == 1); err != nil {
+		if err := c.readAndAnswer(ctx, t, p, places, k == 1); err != nil {
 			return err
 		}
 	}
-	return c.take(ctx, t, append(plain, full...))
+	return c.writeClaims(ctx, t, append(plain, full...))
 }
 
-// blindly reports whether rows may be claimed without a look.
-func (c *claim) blindly(t *table, plain, full []int) bool {
-	mixed := slices.ContainsFunc(plain, func(i int) bool { return document.Mixed(c.rows[i].ID) })
+// canClaimUnread reports whether rows may be claimed without a look.
+func (c *claim) canClaimUnread(t *table, plain, full []int) bool {
+	mixed := slices.ContainsFunc(plain, func(i int) bool { return document.IsNumberText(c.rows[i].ID) })
 	return len(full) == 0 && c.takeover == 0 && t.Layout.WritesClaims() && !mixed
 }
 
-// tried reports whether a row was claimed before, or has an id that needs a look.
-func (c *claim) tried(i int) bool { return !c.rows[i].Own.IsZero() || !isSingle(c.rows[i].ID) }
+// needsRead reports whether a row was claimed before, or has an id that needs a look.
+func (c *claim) needsRead(i int) bool {
+	return !c.rows[i].OwnClaimAt.IsZero() || !isSingle(c.rows[i].ID)
+}
 
 // singles are the updates that claim the rows of some parts, if nobody has touched them.
-func (c *claim) singles(on *conn, parts []*byoutbox.Part) []single {
-	all := []single{}
+func (c *claim) singles(on *conn, parts []*byoutbox.Part) []singleUpdate {
+	all := []singleUpdate{}
 	for _, p := range parts {
 		t := on.table(p.Outbox)
-		plain, full := c.sort(t, p)
-		if !c.blindly(t, plain, full) || slices.ContainsFunc(plain, c.tried) {
+		plain, full := c.partition(t, p)
+		if !c.canClaimUnread(t, plain, full) || slices.ContainsFunc(plain, c.needsRead) {
 			return nil
 		}
 		if len(plain) == 0 {
 			continue
 		}
-		all = append(all, single{t.in, t.untouched(c.ids(plain)), c.mark(t), len(plain)})
+		all = append(all, singleUpdate{t.collection, t.untouched(c.ids(plain)), c.claimUpdate(t), len(plain)})
 		for _, i := range plain {
 			c.answers[i] = store.ClaimAnswer{Result: store.Claimed}
 		}
@@ -169,20 +171,20 @@ func (c *claim) singles(on *conn, parts []*byoutbox.Part) []single {
 	return all
 }
 
-// sort returns the rows of one outbox that have to be looked at, without a payload and
+// partition returns the rows of one outbox that have to be looked at, without a payload and
 // with it, and answers for the others: the log's word is taken for what it brought.
-func (c *claim) sort(t *table, p *byoutbox.Part) (plain, full []int) {
-	wants := make(map[int]bool, len(p.Repeat)) // one asks for more than the other
-	for i, j := range p.Repeat {
+func (c *claim) partition(t *table, p *byoutbox.Part) (plain, full []int) {
+	wants := make(map[int]bool, len(p.Duplicates)) // one asks for more than the other
+	for i, j := range p.Duplicates {
 		wants[j] = wants[j] || c.rows[i].WantPayload
 	}
-	for _, i := range p.At {
+	for _, i := range p.Indexes {
 		row := &c.rows[i]
 		switch {
 		case row.WantPayload || wants[i]:
 			full = append(full, i)
 		case t.Layout.State == store.StateNone, t.Layout.Unclaimed && row.Txn != 0:
-			c.answers[i] = store.ClaimAnswer{Result: store.Claimed, Unmarked: true}
+			c.answers[i] = store.ClaimAnswer{Result: store.Claimed, Unwritten: true}
 		default:
 			plain = append(plain, i)
 		}
@@ -199,14 +201,14 @@ func (c *claim) ids(places []int) []string {
 	return ids
 }
 
-// untouched claims rows that are pending and were never tried, and reports false if
+// claimUntouched claims rows that are pending and were never tried, and reports false if
 // some of them are not.
-func (c *claim) untouched(ctx context.Context, t *table, places []int) (bool, error) {
-	n, err := inParts(c.ids(places), func(some []string) (int64, error) { return t.update(ctx, t.untouched(some), c.mark(t)) })
+func (c *claim) claimUntouched(ctx context.Context, t *table, places []int) (bool, error) {
+	n, err := inBatches(c.ids(places), func(some []string) (int64, error) { return t.update(ctx, t.untouched(some), c.claimUpdate(t)) })
 	if err != nil || n != int64(len(places)) {
 		return false, err
 	}
-	if clear, err := t.oneType(ctx, c.ids(places)); err != nil || !clear {
+	if clear, err := t.oneDocumentEach(ctx, c.ids(places)); err != nil || !clear {
 		return false, err
 	}
 	for _, i := range places {
@@ -224,16 +226,16 @@ func (t *table) untouched(ids []string) bson.D {
 	if name := l.Columns.RetryCount; name != "" {
 		fresh = append(fresh, bson.E{Key: name, Value: bson.D{{Key: "$in", Value: bson.A{nil, int32(0)}}}})
 	}
-	return append(bson.D{t.among(ids)}, fresh...)
+	return append(bson.D{t.idIn(ids)}, fresh...)
 }
 
 // update updates documents of the collection.
 func (t *table) update(ctx context.Context, filter, to any) (int64, error) {
-	return update(ctx, t.in, filter, to)
+	return update(ctx, t.collection, filter, to)
 }
 
-// mark is the update that a claim makes.
-func (c *claim) mark(t *table) bson.D {
+// claimUpdate is the update that a claim makes.
+func (c *claim) claimUpdate(t *table) bson.D {
 	return set(columns.Claim(&t.Layout), func(v columns.Value) any {
 		if v == columns.Status {
 			return t.status(store.Processing)
@@ -242,8 +244,8 @@ func (c *claim) mark(t *table) bson.D {
 	})
 }
 
-// look reads rows and answers for each.
-func (c *claim) look(ctx context.Context, t *table, p *byoutbox.Part, places []int, payload bool) error {
+// readAndAnswer reads rows and answers for each.
+func (c *claim) readAndAnswer(ctx context.Context, t *table, p *byoutbox.Part, places []int, payload bool) error {
 	if len(places) == 0 {
 		return nil
 	}
@@ -261,12 +263,12 @@ func (c *claim) look(ctx context.Context, t *table, p *byoutbox.Part, places []i
 		projection = append(projection, bson.E{Key: nowField, Value: "$$NOW"})
 	}
 	seen := make(map[int]bool, len(places))
-	return each(ctx, silence, t.in, bson.D{t.among(c.ids(places))}, options.Find().SetProjection(projection), func(doc bson.Raw) error {
+	return forEach(ctx, commandTimeout, t.collection, bson.D{t.idIn(c.ids(places))}, options.Find().SetProjection(projection), func(doc bson.Raw) error {
 		id, err := document.ID(document.Lookup(doc, l.ID))
 		if err != nil {
 			return nil // no text finds such an id
 		}
-		i, asked := p.First[id]
+		i, asked := p.FirstIndex[id]
 		if !asked {
 			return nil
 		}
@@ -281,7 +283,7 @@ func (c *claim) look(ctx context.Context, t *table, p *byoutbox.Part, places []i
 // answer answers for one row by its document.
 func (c *claim) answer(t *table, p *byoutbox.Part, i int, doc bson.Raw, payload bool) error {
 	a, l := &c.answers[i], &t.Layout
-	until := c.until(t, p, i, doc)
+	until := c.heldUntil(t, p, i, doc)
 	switch {
 	case !t.isOpen(doc):
 		*a = store.ClaimAnswer{Result: store.AlreadySettled}
@@ -290,7 +292,7 @@ func (c *claim) answer(t *table, p *byoutbox.Part, i int, doc bson.Raw, payload 
 		*a = store.ClaimAnswer{Result: store.Held, Until: until}
 		return nil
 	}
-	*a = store.ClaimAnswer{Result: store.Claimed, Unmarked: !l.WritesClaims()}
+	*a = store.ClaimAnswer{Result: store.Claimed, Unwritten: !l.WritesClaims()}
 	if l.Columns.RetryCount != "" {
 		a.RetryCount = document.Count(document.Lookup(doc, l.Columns.RetryCount))
 	}
@@ -302,31 +304,31 @@ func (c *claim) answer(t *table, p *byoutbox.Part, i int, doc bson.Raw, payload 
 	return nil
 }
 
-// until returns when somebody else's claim of a document ends, zero if none holds it. A
+// heldUntil returns when somebody else's claim of a document ends, zero if none holds it. A
 // claim without a time holds nothing: nobody could say until when. The server counts
 // the time; only its length means something to a clock that may differ.
-func (c *claim) until(t *table, p *byoutbox.Part, i int, doc bson.Raw) time.Time {
-	if c.takeover == 0 || t.Layout.State == store.StateNone || t.Layout.State != store.StateTimestamps && t.is(doc, store.Pending) {
+func (c *claim) heldUntil(t *table, p *byoutbox.Part, i int, doc bson.Raw) time.Time {
+	if c.takeover == 0 || t.Layout.State == store.StateNone || t.Layout.State != store.StateTimestamps && t.hasStatus(doc, store.Pending) {
 		return time.Time{}
 	}
 	at, now := document.Time(document.Lookup(doc, t.Layout.Columns.Claimed)), document.Time(doc.Lookup(nowField))
 	left := c.takeover - now.Sub(at)
-	if at.IsZero() || left <= 0 || c.own(p, i, at) {
+	if at.IsZero() || left <= 0 || c.isOwnClaim(p, i, at) {
 		return time.Time{}
 	}
 	return time.Now().Add(left)
 }
 
-// own reports whether a time is that of the leader's own claim.
-func (c *claim) own(p *byoutbox.Part, i int, at time.Time) bool {
+// isOwnClaim reports whether a time is that of the leader's own claim.
+func (c *claim) isOwnClaim(p *byoutbox.Part, i int, at time.Time) bool {
 	same := func(i int) bool {
-		own := c.rows[i].Own
+		own := c.rows[i].OwnClaimAt
 		return !own.IsZero() && own.UnixMilli() == at.UnixMilli()
 	}
 	if same(i) {
 		return true
 	}
-	for other, first := range p.Repeat {
+	for other, first := range p.Duplicates {
 		if first == i && same(other) {
 			return true
 		}
@@ -334,8 +336,8 @@ func (c *claim) own(p *byoutbox.Part, i int, at time.Time) bool {
 	return false
 }
 
-// take writes the claims of rows that were looked at.
-func (c *claim) take(ctx context.Context, t *table, places []int) error {
+// writeClaims writes the claims of rows that were looked at.
+func (c *claim) writeClaims(ctx context.Context, t *table, places []int) error {
 	if !t.Layout.WritesClaims() {
 		return nil
 	}
@@ -348,9 +350,9 @@ func (c *claim) take(ctx context.Context, t *table, places []int) error {
 	if len(claimed) == 0 {
 		return nil
 	}
-	n, err := inParts(c.ids(claimed), func(some []string) (int64, error) { return t.update(ctx, t.openOf(some), c.mark(t)) })
+	n, err := inBatches(c.ids(claimed), func(some []string) (int64, error) { return t.update(ctx, t.openOf(some), c.claimUpdate(t)) })
 	if err == nil && n != int64(len(claimed)) {
-		return errMoved
+		return errDocumentChanged
 	}
 	return err
 }

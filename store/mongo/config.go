@@ -61,17 +61,17 @@ func validateNames(o *store.Outbox) error {
 	case strings.HasPrefix(o.Table, ownPrefix):
 		fault("collection %s is one of the relay's own", o.Table)
 	}
-	named := o.Layout.Named()
+	named := o.Layout.NamedColumns()
 	for _, n := range named {
 		if !isPath(n.Column) {
 			fault("layout %s: %s: %q cannot be the name of a field: none begins with $, and dots stand between the names of a path", o.Layout.Name, n.Key, n.Column)
 		}
 	}
 	// What is written must be no part of another field, nor have one as its part.
-	for _, u := range columns.Uses(&o.Layout) {
-		i := slices.IndexFunc(named, func(n store.NamedColumn) bool { return u.Write && within(n.Column, u.Column) })
+	for _, u := range columns.UsedColumns(&o.Layout) {
+		i := slices.IndexFunc(named, func(n store.NamedColumn) bool { return u.Write && isNestedField(n.Column, u.Column) })
 		if i >= 0 {
-			fault("layout %s: field %q (%s) is a part of field %q (%s), which the relay writes", o.Layout.Name, named[i].Column, named[i].Key, u.Column, o.Layout.Key(u.Column))
+			fault("layout %s: field %q (%s) is a part of field %q (%s), which the relay writes", o.Layout.Name, named[i].Column, named[i].Key, u.Column, o.Layout.ConfigKey(u.Column))
 		}
 	}
 	return errors.Join(errs...)
@@ -87,5 +87,5 @@ func isPath(name string) bool {
 	return true
 }
 
-// within reports whether one field lies inside of another.
-func within(inner, outer string) bool { return strings.HasPrefix(inner, outer+".") }
+// isNestedField reports whether one field lies inside of another.
+func isNestedField(inner, outer string) bool { return strings.HasPrefix(inner, outer+".") }

@@ -22,7 +22,7 @@ type checkpointDocument struct {
 func (s *Store) LoadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
 	var d checkpointDocument
 	err := s.read(ctx, func(ctx context.Context, on *conn) error {
-		err := one(ctx, on.own(ownCheckpoint), s.name, &d)
+		err := findOne(ctx, on.ownCollection(ownCheckpoint), s.name, &d)
 		if !errors.Is(err, mongo.ErrNoDocuments) {
 			return err
 		}
@@ -40,8 +40,8 @@ func (s *Store) LoadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
 // SaveCheckpoint implements store.Checkpoints. Every commit is one of a majority, on
 // disk, so what came before it is as durable as it is.
 func (s *Store) SaveCheckpoint(ctx context.Context, epoch store.Epoch, cp store.Checkpoint) error {
-	err := s.lead(ctx, epoch, func(ctx context.Context, on *conn) error {
-		return put(ctx, on.own(ownCheckpoint), s.name, bson.D{
+	err := s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error {
+		return upsertOne(ctx, on.ownCollection(ownCheckpoint), s.name, bson.D{
 			{Key: "$set", Value: checkpointDocument{cp.Origin, string(cp.Position), int64(cp.Seq)}},
 			{Key: "$currentDate", Value: bson.D{{Key: "updatedAt", Value: true}}},
 		})

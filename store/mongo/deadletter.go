@@ -13,7 +13,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
-// CountFailed implements store.DeadLetters.
+// CountFailed implements store.OpenDeadLetters.
 func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int, error) {
 	n := 0
 	err := s.letters(ctx, f, func(ctx context.Context, l *letters) error {
@@ -26,7 +26,7 @@ func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int,
 	return n, nil
 }
 
-// Failed implements store.DeadLetters.
+// Failed implements store.OpenDeadLetters.
 func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
 	found, err := s.failed(ctx, f, limit, payload)
 	if err != nil {
@@ -79,7 +79,7 @@ type letters struct {
 
 // letters reads beside the relay, in a session of its own.
 func (s *Store) letters(ctx context.Context, f store.DeadLetterFilter, read func(context.Context, *letters) error) error {
-	o, err := s.outboxes.Check(f.Outbox, &f)
+	o, err := s.outboxes.FindValid(f.Outbox, &f)
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (s *Store) letters(ctx context.Context, f store.DeadLetterFilter, read func
 func (l *letters) each(ctx context.Context, limit int, give func(doc bson.Raw, id string) error) error {
 	filter := append(bson.D{l.table.identified()}, l.table.failed()...)
 	if len(l.filter.IDs) > 0 {
-		filter = bson.D{{Key: "$and", Value: bson.A{filter, bson.D{l.table.among(l.filter.IDs)}}}}
+		filter = bson.D{{Key: "$and", Value: bson.A{filter, bson.D{l.table.idIn(l.filter.IDs)}}}}
 	}
 	opts := options.Find().SetSort(l.table.order()).SetProjection(l.fields).SetAllowDiskUse(true)
 	f := l.filter
@@ -102,7 +102,7 @@ func (l *letters) each(ctx context.Context, limit int, give func(doc bson.Raw, i
 		opts.SetLimit(int64(limit))
 	}
 	n := 0
-	err := each(ctx, viewTime, l.table.in, filter, opts, func(doc bson.Raw) error {
+	err := forEach(ctx, viewTimeout, l.table.collection, filter, opts, func(doc bson.Raw) error {
 		id, err := document.ID(document.Lookup(doc, l.c.ID))
 		if err != nil || !l.chosen(doc) {
 			return nil
@@ -111,11 +111,11 @@ func (l *letters) each(ctx context.Context, limit int, give func(doc bson.Raw, i
 			return err
 		}
 		if n++; n == limit {
-			return errEnough
+			return errStopIteration
 		}
 		return nil
 	})
-	if errors.Is(err, errEnough) {
+	if errors.Is(err, errStopIteration) {
 		return nil
 	}
 	return err

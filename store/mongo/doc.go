@@ -25,12 +25,12 @@
 // fails in it, each has a transaction of its own. While claims come all the time,
 // COMPLETED waits up to 10 ms for the next one, and for no turn of its own. Reads have a
 // causally consistent session each, which sees what the store has written, and read what
-// a majority has. A command that is not answered within store.LockHold fails.
+// a majority has. A command that is not answered within store.MinLockLease fails.
 //
 // # One leader
 //
 // The lock is a lease of 5 s by the primary's clock, in a document of its own; a ping
-// extends it. It is a second longer than store.LockHold, by which the clocks of two
+// extends it. It is a second longer than store.MinLockLease, by which the clocks of two
 // members may differ. A relay that dies without a word keeps it until it ends. A ping that
 // has extended it reads how many wishes there are: in the lease's document a wish, which
 // is a transaction, could hold a ping up.
@@ -100,7 +100,7 @@
 // # Views
 //
 // A view is a session with snapshot reads. Its atClusterTime is View.Position, see
-// [CutPosition]. Where payloads are left out, the size of one that is no text is that of
+// [SnapshotPosition]. Where payloads are left out, the size of one that is no text is that of
 // its BSON. The server keeps the snapshot for 5 minutes
 // (minSnapshotHistoryWindowInSeconds), which bounds how long a backlog may take to read,
 // parking included: it is enough for about three million rows. Times that are texts sort

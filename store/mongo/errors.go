@@ -13,8 +13,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 )
 
-// initialize is what makes the own collections.
-const initialize = "run `sluicebox init`"
+// initHint is what makes the own collections.
+const initHint = "run `sluicebox init`"
 
 // The server's error codes (src/mongo/base/error_codes.yml, as the manual links it).
 const (
@@ -38,28 +38,28 @@ const (
 	codeAtlas               = 8000
 )
 
-// has reports whether an error is one of the server's with one of these codes.
-func has(err error, codes ...int) bool {
+// hasCode reports whether an error is one of the server's with one of these codes.
+func hasCode(err error, codes ...int) bool {
 	if err == nil {
 		return false
 	}
 	return slices.ContainsFunc(mongo.ErrorCodes(err), func(code int) bool { return slices.Contains(codes, code) })
 }
 
-// labelled reports whether the server or the driver gave an error a label.
-func labelled(err error, label string) bool {
+// hasLabel reports whether the server or the driver gave an error a label.
+func hasLabel(err error, label string) bool {
 	var by mongo.LabeledError
 	return errors.As(err, &by) && by.HasErrorLabel(label)
 }
 
-// conflict reports whether a transaction met a document that somebody else has
+// isWriteConflict reports whether a transaction met a document that somebody else has
 // changed since it began, or is changing.
-func conflict(err error) bool { return has(err, codeWriteConflict) }
+func isWriteConflict(err error) bool { return hasCode(err, codeWriteConflict) }
 
-// answered reports whether an error is the server's.
-func answered(err error) bool {
+// isServerError reports whether an error is the server's.
+func isServerError(err error) bool {
 	var said mongo.CommandError
-	return errors.Is(err, errSomeRefused) || errors.As(err, new(mongo.WriteException)) || errors.As(err, &said) && said.Code != 0
+	return errors.Is(err, errSomeUpdatesFailed) || errors.As(err, new(mongo.WriteException)) || errors.As(err, &said) && said.Code != 0
 }
 
 // Explain turns an error that trying again does not mend into a *store.SetupError with
@@ -70,18 +70,18 @@ func Explain(err error) error {
 		return err
 	}
 	explain := func(problem, remedy string) error {
-		return &explained{store.SetupError{Problem: problem + ": " + brief(err), Remedy: remedy}, err}
+		return &explained{store.SetupError{Problem: problem + ": " + shortErrorText(err), Remedy: remedy}, err}
 	}
 	text := err.Error()
 	switch {
-	case has(err, codeAuthentication, codeAtlas) || strings.Contains(text, "auth error:"):
+	case hasCode(err, codeAuthentication, codeAtlas) || strings.Contains(text, "auth error:"):
 		return explain("the database refuses the login", "check the user and password of the URL, and authSource: the database that keeps the user, often admin")
-	case has(err, codeUnauthorized):
+	case hasCode(err, codeUnauthorized):
 		return explain("the user lacks a right", "see what `sluicebox doctor` lists and grant it")
-	case has(err, codeSnapshotTooOld):
+	case hasCode(err, codeSnapshotTooOld):
 		return explain("the server has forgotten what it held when the reading began",
 			"// as an administrator\ndb.adminCommand({setParameter: 1, minSnapshotHistoryWindowInSeconds: 3600});")
-	case has(err, codeIllegalOperation) && strings.Contains(text, "Transaction numbers"):
+	case hasCode(err, codeIllegalOperation) && strings.Contains(text, "Transaction numbers"):
 		return explain("the server is no member of a replica set, so it has no transactions", replicaSet)
 	case strings.Contains(text, "x509:"):
 		return explain("the database's certificate is not trusted",
@@ -90,8 +90,8 @@ func Explain(err error) error {
 	return err
 }
 
-// brief is the text of an error without the command that the server repeats in it.
-func brief(err error) string {
+// shortErrorText is the text of an error without the command that the server repeats in it.
+func shortErrorText(err error) string {
 	text, _, _ := strings.Cut(err.Error(), " to execute command {")
 	return text
 }
@@ -119,14 +119,14 @@ func Unreachable(err error) bool {
 	}
 	var said mongo.ServerError
 	if errors.As(err, &said) {
-		return mongo.IsNetworkError(err) || mongo.IsTimeout(err) || labelled(err, "TransientTransactionError") ||
-			labelled(err, "RetryableWriteError") || labelled(err, "UnknownTransactionCommitResult") || has(err, passing()...)
+		return mongo.IsNetworkError(err) || mongo.IsTimeout(err) || hasLabel(err, "TransientTransactionError") ||
+			hasLabel(err, "RetryableWriteError") || hasLabel(err, "UnknownTransactionCommitResult") || hasCode(err, transientCodes()...)
 	}
 	return !errors.Is(err, context.Canceled)
 }
 
-// passing are codes of a server that is about to end, or to be another thing.
-func passing() []int {
+// transientCodes are codes of a server that is about to end, or to be another thing.
+func transientCodes() []int {
 	return []int{
 		6,     // HostUnreachable
 		7,     // HostNotFound
@@ -146,27 +146,27 @@ func passing() []int {
 	}
 }
 
-// refusal turns what the database has against a document into a *store.RefusedError: a
+// asRefused turns what the database has against a document into a *store.RefusedError: a
 // validator, a unique index, a document that grows too large, one that somebody else
 // keeps changing. Other errors are returned as Explain returns them.
-func refusal(err error) error {
+func asRefused(err error) error {
 	var refused *store.RefusedError
 	var unsure *commitError
 	switch {
 	case err == nil || errors.As(err, &refused) || errors.As(err, &unsure) || errors.As(err, new(*leaderBusyError)):
 		return err
-	case has(err, codeTooLarge, codeTooLargeAfter, codeTooLargeAfterUpsert):
+	case hasCode(err, codeTooLarge, codeTooLargeAfter, codeTooLargeAfterUpsert):
 		return &store.RefusedError{Err: fmt.Errorf("the document has no room left for its status (16 MiB is the most): make its payload smaller: %w", err)}
-	case has(err, codeWriteConflict, codeValidation, codeDuplicate, codeBadValue, codeKeyTooLong, codePathViable):
+	case hasCode(err, codeWriteConflict, codeValidation, codeDuplicate, codeBadValue, codeKeyTooLong, codePathViable):
 		return &store.RefusedError{Err: err}
 	}
 	return Explain(err)
 }
 
-// ownRefusal is refusal for documents of the own collections, which nobody else keeps
+// asOwnRefused is refusal for documents of the own collections, which nobody else keeps
 // changing.
-func ownRefusal(err error) error {
-	if has(err, codeTooLarge, codeTooLargeAfter, codeTooLargeAfterUpsert, codeValidation, codeBadValue, codeKeyTooLong) {
+func asOwnRefused(err error) error {
+	if hasCode(err, codeTooLarge, codeTooLargeAfter, codeTooLargeAfterUpsert, codeValidation, codeBadValue, codeKeyTooLong) {
 		return &store.RefusedError{Err: err}
 	}
 	return Explain(err)

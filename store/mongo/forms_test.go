@@ -51,7 +51,7 @@ func TestBothForms(t *testing.T) {
 			if err := r.store.Check(ctx(t)); err != nil {
 				t.Errorf("check: %v", err)
 			}
-			items := r.unsettled(t, store.Unsettled{})
+			items := r.unsettled(t, store.UnsettledQuery{})
 			if len(items) != 3 || items[0].ID != "0ABC" || items[0].Kind != "EVENT" || items[0].Group != store.GroupOf(f.group) {
 				t.Fatalf("the items are %+v", items)
 			}

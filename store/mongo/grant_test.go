@@ -47,7 +47,7 @@ func TestAnOldGrant(t *testing.T) {
 			r.claim(t, row("a"))
 			next := openStore(t, r.url, r.box)
 			how.replace(t, next)
-			if _, err := next.Lead(ctx(t)); err != nil {
+			if _, err := next.AcquireLeadership(ctx(t)); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("b")}); !errors.Is(err, store.ErrNotLeader) {
@@ -84,12 +84,12 @@ func TestTheEndOfAGrant(t *testing.T) {
 	}
 	release := r.begin(t, "a")
 	<-time.After(time.Until(pinged.Add(4850 * time.Millisecond)))
-	claimed := rigs.Later(func() ([]store.ClaimAnswer, error) {
+	claimed := rigs.Async(func() ([]store.ClaimAnswer, error) {
 		return r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("a")})
 	})
 	next := openStore(t, r.url, r.box)
 	await(t, next)
-	if _, err := next.Lead(ctx(t)); err != nil {
+	if _, err := next.AcquireLeadership(ctx(t)); err != nil {
 		t.Fatal(err)
 	}
 	release()
@@ -106,7 +106,7 @@ func TestAnOldEpochWithAGrant(t *testing.T) {
 	r.insert(t, pending("a"))
 	old := r.epoch
 	var err error
-	if r.epoch, err = r.store.Lead(ctx(t)); err != nil {
+	if r.epoch, err = r.store.AcquireLeadership(ctx(t)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.store.Claim(ctx(t), old, time.Now(), []store.ClaimRow{row("a")}); !errors.Is(err, store.ErrNotLeader) || r.status(t, "a") != "PENDING" {
@@ -208,7 +208,7 @@ func TestAGrantInUse(t *testing.T) {
 	next := r.replaced(t, lock)
 	lock = r.lock(t)
 	obstruct(set, 1, bson.E{Key: "failCommands", Value: bson.A{"update"}}, bson.E{Key: "blockConnection", Value: true}, bson.E{Key: "blockTimeMS", Value: 700})
-	claimed := rigs.Later(func() ([]store.ClaimAnswer, error) {
+	claimed := rigs.Async(func() ([]store.ClaimAnswer, error) {
 		return r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("b")})
 	})
 	<-time.After(200 * time.Millisecond) // the update is under way
@@ -237,7 +237,7 @@ func TestARunningWriteOfAnOldLeader(t *testing.T) {
 			{Key: "data", Value: bson.D{{Key: "nss", Value: r.db.Name() + "." + r.box.Table}}}})
 	}
 	hang("alwaysOn")
-	wrote := rigs.Later(func() (*driver.UpdateResult, error) {
+	wrote := rigs.Async(func() (*driver.UpdateResult, error) {
 		claim := bson.D{{Key: "$set", Value: bson.D{{Key: "status", Value: "PROCESSING"}}}}
 		return r.docs().UpdateMany(driver.NewSessionContext(ctx(t), session), bson.D{{Key: "_id", Value: "a"}}, claim)
 	})
@@ -260,7 +260,7 @@ func TestARunningWriteOfAnOldLeader(t *testing.T) {
 	}
 	runs()
 	next := openStore(t, r.url, r.box)
-	led := rigs.Later(func() (store.Epoch, error) { return next.Lead(ctx(t)) })
+	led := rigs.Async(func() (store.Epoch, error) { return next.AcquireLeadership(ctx(t)) })
 	runs(bson.E{Key: "killPending", Value: true})
 	select {
 	case got := <-led:

@@ -61,7 +61,7 @@ func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 			if err != nil {
 				return err
 			}
-			if of, err = stand(ctx, on.table(s.outboxes.Known(name)), of); err != nil {
+			if of, err = activeHolds(ctx, on.table(s.outboxes.Lookup(name)), of); err != nil {
 				return err
 			}
 			holds = append(holds, of...)
@@ -77,7 +77,7 @@ func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 // readHolds reads the holds of an outbox.
 func (s *Store) readHolds(ctx context.Context, on *conn, outbox string) (holds []store.Hold, err error) {
 	filter := bson.D{{Key: "_id.relay", Value: s.name}, {Key: "_id.outbox", Value: outbox}}
-	err = each(ctx, silence, on.own(ownHold), filter, options.Find(), func(doc bson.Raw) error {
+	err = forEach(ctx, commandTimeout, on.ownCollection(ownHold), filter, options.Find(), func(doc bson.Raw) error {
 		var d holdDocument
 		if err := bson.Unmarshal(doc, &d); err != nil {
 			return fmt.Errorf("in %s: %w", ownHold, err)
@@ -95,9 +95,9 @@ func (s *Store) readHolds(ctx context.Context, on *conn, outbox string) (holds [
 	return holds, err
 }
 
-// stand returns the holds that stand: a lane is blocked as long as the document is
+// activeHolds returns the holds that stand: a lane is blocked as long as the document is
 // FAILED.
-func stand(ctx context.Context, t *table, all []store.Hold) ([]store.Hold, error) {
+func activeHolds(ctx context.Context, t *table, all []store.Hold) ([]store.Hold, error) {
 	var ids []string
 	for i := range all {
 		if all[i].Kind == store.Blocked {
@@ -123,8 +123,8 @@ func (t *table) failedAmong(ctx context.Context, ids []string) (map[string]bool,
 	if len(ids) == 0 {
 		return failed, nil
 	}
-	filter := append(bson.D{t.among(ids)}, t.failed()...)
-	err := each(ctx, silence, t.in, filter, options.Find().SetProjection(project(t.id())), func(doc bson.Raw) error {
+	filter := append(bson.D{t.idIn(ids)}, t.failed()...)
+	err := forEach(ctx, commandTimeout, t.collection, filter, options.Find().SetProjection(project(t.id())), func(doc bson.Raw) error {
 		if id, err := document.ID(document.Lookup(doc, t.id())); err == nil {
 			failed[id] = true
 		}
@@ -136,28 +136,28 @@ func (t *table) failedAmong(ctx context.Context, ids []string) (map[string]bool,
 // Hold implements store.Holds. The reason loses what an error text of Settle loses, and
 // the time is cut to milliseconds.
 func (s *Store) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) error {
-	if _, err := s.outboxes.Check(h.Lane.Outbox, &h); err != nil {
+	if _, err := s.outboxes.FindValid(h.Lane.Outbox, &h); err != nil {
 		return fmt.Errorf("hold: %w", err)
 	}
-	err := s.lead(ctx, epoch, func(ctx context.Context, on *conn) error { return s.putHold(ctx, on, &h) })
+	err := s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error { return s.putHold(ctx, on, &h) })
 	if err != nil {
-		return fmt.Errorf("hold lane %s: %w", h.Lane, refusal(err))
+		return fmt.Errorf("hold lane %s: %w", h.Lane, asRefused(err))
 	}
 	return nil
 }
 
 // putHold records a hold, in the call's transaction.
 func (s *Store) putHold(ctx context.Context, on *conn, h *store.Hold) error {
-	return put(ctx, on.own(ownHold), s.holdKey(h.Lane, h.Kind), bson.D{{Key: "$set", Value: bson.D{
+	return upsertOne(ctx, on.ownCollection(ownHold), s.holdKey(h.Lane, h.Kind), bson.D{{Key: "$set", Value: bson.D{
 		{Key: "kind", Value: h.Lane.Kind}, {Key: "group", Value: groupText(h.Lane.Group)}, {Key: "id", Value: h.ID},
-		{Key: "retryCount", Value: int64(h.RetryCount)}, {Key: "reason", Value: errortext.Fit(h.Reason, 0, false)},
+		{Key: "retryCount", Value: int64(h.RetryCount)}, {Key: "reason", Value: errortext.Sanitize(h.Reason, 0, false)},
 		{Key: "since", Value: bson.NewDateTimeFromTime(h.Since)},
 	}}})
 }
 
-// forget takes away what documents have blocked, in the call's transaction.
-func (s *Store) forget(ctx context.Context, on *conn, outbox string, ids []string) error {
-	_, err := remove(ctx, on.own(ownHold), bson.D{
+// deleteBlocks takes away what documents have blocked, in the call's transaction.
+func (s *Store) deleteBlocks(ctx context.Context, on *conn, outbox string, ids []string) error {
+	_, err := remove(ctx, on.ownCollection(ownHold), bson.D{
 		{Key: "_id.relay", Value: s.name}, {Key: "_id.outbox", Value: outbox},
 		{Key: "id", Value: bson.D{{Key: "$in", Value: ids}}}, {Key: "_id.hold", Value: store.Blocked.String()},
 	})
@@ -169,12 +169,12 @@ func (s *Store) Release(ctx context.Context, epoch store.Epoch, lane store.LaneK
 	if _, err := s.outboxes.Find(lane.Outbox); err != nil {
 		return fmt.Errorf("release lane %s: %w", lane, err)
 	}
-	err := s.lead(ctx, epoch, func(ctx context.Context, on *conn) error {
-		_, err := remove(ctx, on.own(ownHold), bson.D{{Key: "_id", Value: s.holdKey(lane, kind)}})
+	err := s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error {
+		_, err := remove(ctx, on.ownCollection(ownHold), bson.D{{Key: "_id", Value: s.holdKey(lane, kind)}})
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("release lane %s: %w", lane, refusal(err))
+		return fmt.Errorf("release lane %s: %w", lane, asRefused(err))
 	}
 	return nil
 }

@@ -35,10 +35,10 @@ func ownCollections() []ownCollection {
 		{ownLease, written, nil},
 		{ownCheckpoint, written, nil},
 		{ownMarker, written, nil},
-		{ownParked, emptied, [][]string{{"_id.relay", "_id.outbox", "_id.seq"}, {"_id.relay", "_id.outbox", "id"}}},
+		{ownSpilled, emptied, [][]string{{"_id.relay", "_id.outbox", "_id.seq"}, {"_id.relay", "_id.outbox", "id"}}},
 		{ownHold, emptied, [][]string{{"_id.relay", "_id.outbox", "id"}}},
-		{ownWish, written, nil},
-		{ownNamed, emptied, nil},
+		{ownRequest, written, nil},
+		{ownSavepoint, emptied, nil},
 		{ownReplay, emptied, nil},
 		{ownReplayRow, []string{"find", "insert", "remove"}, [][]string{{"_id.relay", "_id.job", "outbox", "lane", "_id.n"}}},
 		{ownReplayErr, []string{"find", "insert", "remove"}, nil},
@@ -58,7 +58,7 @@ func keys(fields []string) bson.D {
 // Install implements store.Installer. Several relays may do it at once: nothing is made
 // twice, and the version is written when all is there.
 func (s *Store) Install(ctx context.Context) error {
-	err := s.life.Do(ctx, func(ctx context.Context) error {
+	err := s.lifetime.Do(ctx, func(ctx context.Context) error {
 		on, err := s.server.open(ctx)
 		if err != nil {
 			return err
@@ -78,41 +78,41 @@ func (s *Store) Install(ctx context.Context) error {
 
 func (c *conn) install(ctx context.Context) error {
 	for _, own := range ownCollections() {
-		if err := c.db.CreateCollection(ctx, own.name); err != nil && !has(err, codeNamespaceExists) {
+		if err := c.db.CreateCollection(ctx, own.name); err != nil && !hasCode(err, codeNamespaceExists) {
 			return fmt.Errorf("make %s: %w", own.name, err)
 		}
 		for _, fields := range own.indices {
-			if _, err := c.own(own.name).Indexes().CreateOne(ctx, mongo.IndexModel{Keys: keys(fields)}); err != nil {
+			if _, err := c.ownCollection(own.name).Indexes().CreateOne(ctx, mongo.IndexModel{Keys: keys(fields)}); err != nil {
 				return fmt.Errorf("make an index of %s: %w", own.name, err)
 			}
 		}
 	}
-	if err := c.forgetOldLanes(ctx); err != nil {
+	if err := c.deleteOldLanes(ctx); err != nil {
 		return fmt.Errorf("forget lanes of version 2: %w", err)
 	}
-	return put(ctx, c.own(ownMeta), versionID, bson.D{{Key: "$set", Value: bson.D{{Key: "version", Value: version}}}})
+	return upsertOne(ctx, c.ownCollection(ownMeta), versionID, bson.D{{Key: "$set", Value: bson.D{{Key: "version", Value: version}}}})
 }
 
-// forgetOldLanes empties the collections that know lanes by a hash of before version 3.
+// deleteOldLanes empties the collections that know lanes by a hash of before version 3.
 // What was parked is found by a snapshot of the outboxes, since the checkpoint is
 // forgotten.
-func (c *conn) forgetOldLanes(ctx context.Context) error {
+func (c *conn) deleteOldLanes(ctx context.Context) error {
 	var meta struct {
 		Version int `bson:"version"`
 	}
-	err := one(ctx, c.own(ownMeta), versionID, &meta)
+	err := findOne(ctx, c.ownCollection(ownMeta), versionID, &meta)
 	if errors.Is(err, mongo.ErrNoDocuments) || err == nil && meta.Version >= version {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{ownParked, ownHold, ownReplayRow} {
-		if _, err := c.own(name).DeleteMany(ctx, bson.D{}); err != nil {
+	for _, name := range []string{ownSpilled, ownHold, ownReplayRow} {
+		if _, err := c.ownCollection(name).DeleteMany(ctx, bson.D{}); err != nil {
 			return err
 		}
 	}
-	_, err = c.own(ownCheckpoint).UpdateMany(ctx, bson.D{}, bson.D{{Key: "$set", Value: bson.D{{Key: "origin", Value: ""}, {Key: "position", Value: ""}}}})
+	_, err = c.ownCollection(ownCheckpoint).UpdateMany(ctx, bson.D{}, bson.D{{Key: "$set", Value: bson.D{{Key: "origin", Value: ""}, {Key: "position", Value: ""}}}})
 	return err
 }
 
@@ -138,14 +138,14 @@ func installed(ctx context.Context, on *conn) error {
 	switch len(lacks) {
 	case 0:
 	case len(ownCollections()):
-		return &missingError{store.SetupError{Problem: "the relay's own collections are not there", Remedy: initialize}}
+		return &missingError{store.SetupError{Problem: "the relay's own collections are not there", Remedy: initHint}}
 	default:
-		return &missingError{store.SetupError{Problem: "of the relay's own collections these are not there: " + strings.Join(lacks, ", "), Remedy: initialize}}
+		return &missingError{store.SetupError{Problem: "of the relay's own collections these are not there: " + strings.Join(lacks, ", "), Remedy: initHint}}
 	}
 	var meta struct {
 		Version int `bson:"version"`
 	}
-	err = one(ctx, on.own(ownMeta), versionID, &meta)
+	err = findOne(ctx, on.ownCollection(ownMeta), versionID, &meta)
 	switch {
 	case err != nil && !errors.Is(err, mongo.ErrNoDocuments):
 		return err
@@ -156,7 +156,7 @@ func installed(ctx context.Context, on *conn) error {
 		}
 	case meta.Version < version:
 		return &missingError{store.SetupError{
-			Problem: fmt.Sprintf("the relay's own collections have version %d, and this program needs %d", meta.Version, version), Remedy: initialize,
+			Problem: fmt.Sprintf("the relay's own collections have version %d, and this program needs %d", meta.Version, version), Remedy: initHint,
 		}}
 	}
 	return nil
@@ -164,7 +164,7 @@ func installed(ctx context.Context, on *conn) error {
 
 // collections lists those of the database that the user may read and whose names match.
 func (c *conn) collections(ctx context.Context, names string) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, silence)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	filter := bson.D{{Key: "name", Value: bson.Regex{Pattern: names}}}
 	return c.db.ListCollectionNames(ctx, filter, options.ListCollections().SetAuthorizedCollections(true))
@@ -207,7 +207,7 @@ func shellKeys(fields []string) string {
 // MayInstall reports whether the own collections are not there or of an older version,
 // and Install would mend that: the user may make collections. It changes nothing.
 func (s *Store) MayInstall(ctx context.Context) (may bool, err error) {
-	err = s.life.Do(ctx, func(ctx context.Context) error {
+	err = s.lifetime.Do(ctx, func(ctx context.Context) error {
 		on, err := s.server.open(ctx)
 		if err != nil {
 			return err

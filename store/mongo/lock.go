@@ -16,11 +16,11 @@ import (
 )
 
 // leaseTime is how long a lease lasts after a ping, by the primary's clock. It is a
-// second more than store.LockHold: the clock of the next primary may be ahead by that.
-const leaseTime = store.LockHold + time.Second
+// second more than store.MinLockLease: the clock of the next primary may be ahead by that.
+const leaseTime = store.MinLockLease + time.Second
 
-// lockTry bounds one command that asks for a lease.
-const lockTry = time.Second
+// lockTryTimeout bounds one command that asks for a lease.
+const lockTryTimeout = time.Second
 
 // leaseDocument is the lease of a relay in sluicebox_lease.
 type leaseDocument struct {
@@ -31,8 +31,8 @@ type leaseDocument struct {
 	Session bson.Binary   `bson:"session"` // that of the holder's writer
 }
 
-// extended is the end of a lease that begins now, by the server's clock.
-func extended() any {
+// leaseEnd is the end of a lease that begins now, by the server's clock.
+func leaseEnd() any {
 	return bson.D{{Key: "$add", Value: bson.A{"$$NOW", leaseTime.Milliseconds()}}}
 }
 
@@ -40,7 +40,7 @@ func extended() any {
 // without a word keeps it for leaseTime.
 func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 	var taken *lock
-	err := s.life.Do(ctx, func(ctx context.Context) error {
+	err := s.lifetime.Do(ctx, func(ctx context.Context) error {
 		on, err := s.server.open(ctx)
 		if err == nil {
 			taken, err = s.tryLock(ctx, on)
@@ -50,7 +50,7 @@ func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("take the relay's lock: %w", Explain(err))
 	}
-	if !s.life.Add(taken) {
+	if !s.lifetime.Add(taken) {
 		taken.Release()
 		return nil, fmt.Errorf("take the relay's lock: %w", lifetime.ErrClosed)
 	}
@@ -67,11 +67,11 @@ func (s *Store) tryLock(ctx context.Context, on *conn) (*lock, error) {
 		s.token = &token
 	}
 	token := *s.token
-	d, err := s.takeLease(ctx, on, token)
+	d, err := s.acquireLease(ctx, on, token)
 	switch {
-	case has(err, codeDuplicate): // two make it at once
-		d, err = s.takeLease(ctx, on, token)
-	case mongo.IsTimeout(err), conflict(err):
+	case hasCode(err, codeDuplicate): // two make it at once
+		d, err = s.acquireLease(ctx, on, token)
+	case mongo.IsTimeout(err), isWriteConflict(err):
 		s.endHolder(ctx, on)
 	}
 	if err != nil {
@@ -81,19 +81,19 @@ func (s *Store) tryLock(ctx context.Context, on *conn) (*lock, error) {
 	if d.Token != token {
 		return nil, &store.LockedError{Holder: d.Holder}
 	}
-	s.locked.Store(true)
-	s.grant.begin(d.term())
-	l := &lock{on: on, name: s.name, token: token, life: s.life, grant: &s.grant}
+	s.hasTakenLock.Store(true)
+	s.grant.start(d.term())
+	l := &lock{conn: on, name: s.name, token: token, lifetime: s.lifetime, grant: &s.grant}
 	l.Lock = sessionlock.New(l)
 	return l, nil
 }
 
-// takeLease takes the lease if it is free or the token's, and returns who has it then.
-func (s *Store) takeLease(ctx context.Context, on *conn, token bson.ObjectID) (d leaseDocument, err error) {
-	ctx, cancel := context.WithTimeout(ctx, lockTry)
+// acquireLease takes the lease if it is free or the token's, and returns who has it then.
+func (s *Store) acquireLease(ctx context.Context, on *conn, token bson.ObjectID) (d leaseDocument, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lockTryTimeout)
 	defer cancel()
 	later := bson.A{bson.D{{Key: "$gt", Value: bson.A{"$until", "$$NOW"}}}}
-	if on.grants() {
+	if on.supportsGrants() {
 		later = append(later, bson.D{{Key: "$gt", Value: bson.A{"$fence", clusterTime()}}})
 	}
 	held := bson.D{{Key: "$and", Value: bson.A{
@@ -103,41 +103,41 @@ func (s *Store) takeLease(ctx context.Context, on *conn, token bson.ObjectID) (d
 		return bson.E{Key: name, Value: bson.D{{Key: "$cond", Value: bson.A{held, "$" + name, value}}}}
 	}
 	literal := func(v any) any { return bson.D{{Key: "$literal", Value: v}} }
-	fields := bson.D{unless("holder", literal(s.holder)), unless("token", token), unless("session", sessionID(on.writing)), unless("until", extended())}
-	if on.grants() {
+	fields := bson.D{unless("holder", literal(s.holder)), unless("token", token), unless("session", sessionID(on.writeSession)), unless("until", leaseEnd())}
+	if on.supportsGrants() {
 		// The cluster's time follows what is written, so something is when it is waited for.
 		soon := bson.D{{Key: "$lte", Value: bson.A{"$until", bson.D{{Key: "$add", Value: bson.A{"$$NOW", time.Second.Milliseconds()}}}}}}
 		asked := bson.D{{Key: "$add", Value: bson.A{bson.D{{Key: "$ifNull", Value: bson.A{"$asked", 0}}}, bson.D{{Key: "$toInt", Value: soon}}}}}
-		fields = append(fields, unless("fence", fenced()), bson.E{Key: "asked", Value: asked})
+		fields = append(fields, unless("fence", fenceEnd()), bson.E{Key: "asked", Value: asked})
 	}
 	take := bson.A{bson.D{{Key: "$set", Value: fields}}}
-	err = on.own(ownLease).FindOneAndUpdate(ctx, bson.D{{Key: "_id", Value: s.name}}, take,
+	err = on.ownCollection(ownLease).FindOneAndUpdate(ctx, bson.D{{Key: "_id", Value: s.name}}, take,
 		options.FindOneAndUpdate().SetUpsert(true).SetReturnDocument(options.After)).Decode(&d)
 	return d, err
 }
 
-// endHolder kills the session of a holder whose lease is over: it may be frozen in the
+// terminateHolder kills the session of a holder whose lease is over: it may be frozen in the
 // transaction that raises the epoch, which holds the lease's document.
 func (s *Store) endHolder(ctx context.Context, on *conn) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockTry)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockTryTimeout)
 	defer cancel()
 	var d leaseDocument
 	over := bson.D{{Key: "_id", Value: s.name}, {Key: "$expr", Value: bson.D{{Key: "$lte", Value: bson.A{"$until", "$$NOW"}}}}}
-	if on.own(ownLease).FindOne(ctx, over).Decode(&d) == nil {
-		on.kill(ctx, d.Session)
+	if on.ownCollection(ownLease).FindOne(ctx, over).Decode(&d) == nil {
+		on.killSession(ctx, d.Session)
 	}
 }
 
-// leased is the condition that the store has the lease, or nobody took it since.
-func (s *Store) leased() bson.D {
+// leaseCondition is the condition that the store has the lease, or nobody took it since.
+func (s *Store) leaseCondition() bson.D {
 	return bson.D{{Key: "_id", Value: s.name}, {Key: "holder", Value: s.holder}}
 }
 
 // holdsLease reports whether the store has the lease, or nobody took it since.
 func (s *Store) holdsLease(ctx context.Context, on *conn) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, silence)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	err := on.own(ownLease).FindOne(ctx, s.leased()).Err()
+	err := on.ownCollection(ownLease).FindOne(ctx, s.leaseCondition()).Err()
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return false, nil
 	}
@@ -147,16 +147,16 @@ func (s *Store) holdsLease(ctx context.Context, on *conn) (bool, error) {
 // lock is a lease that is held.
 type lock struct {
 	*sessionlock.Lock
-	on    *conn
-	name  string
-	token bson.ObjectID
-	life  *lifetime.Lifetime
-	grant *grant
+	conn     *conn
+	name     string
+	token    bson.ObjectID
+	lifetime *lifetime.Lifetime
+	grant    *grant
 
-	wishes int64
+	requests int64
 }
 
-func (l *lock) mine() bson.D {
+func (l *lock) filter() bson.D {
 	return bson.D{{Key: "_id", Value: l.name}, {Key: "token", Value: l.token}}
 }
 
@@ -167,46 +167,46 @@ func (l *lock) Ping(ctx context.Context) error {
 		for try := 0; ; try++ {
 			err := l.extend(ctx)
 			if err == nil {
-				l.countWishes(ctx)
+				l.countRequests(ctx)
 				return nil
 			}
-			if !Unreachable(err) || !pause(ctx, try) {
+			if !Unreachable(err) || !retryPause(ctx, try) {
 				return err
 			}
 		}
 	})
 }
 
-// countTime bounds how long a ping takes longer for the wishes.
-const countTime = 500 * time.Millisecond
+// countTimeout bounds how long a ping takes longer for the wishes.
+const countTimeout = 500 * time.Millisecond
 
-// countWishes reads the count of wishes. It is no part of the lease's document: a wish is
+// countRequests reads the count of wishes. It is no part of the lease's document: a wish is
 // a transaction, which a ping would wait for. The lease was extended either way, so a
 // count that cannot be had stays as it is.
-func (l *lock) countWishes(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, countTime)
+func (l *lock) countRequests(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
 	var d struct {
 		N int64 `bson:"n"`
 	}
-	err := l.on.own(ownWish).FindOne(ctx, bson.D{{Key: "_id", Value: l.name}}).Decode(&d)
-	if err == nil || errors.Is(err, mongo.ErrNoDocuments) || has(err, codeUnauthorized) {
-		l.wishes = d.N
+	err := l.conn.ownCollection(ownRequest).FindOne(ctx, bson.D{{Key: "_id", Value: l.name}}).Decode(&d)
+	if err == nil || errors.Is(err, mongo.ErrNoDocuments) || hasCode(err, codeUnauthorized) {
+		l.requests = d.N
 	}
 }
 
-// Wishes implements store.Lock.
-func (l *lock) Wishes() int64 { return l.wishes }
+// RequestCount implements store.Lock.
+func (l *lock) RequestCount() int64 { return l.requests }
 
 func (l *lock) extend(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, silence)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	fields := bson.D{{Key: "until", Value: extended()}}
-	if l.on.grants() {
-		fields = append(fields, bson.E{Key: "fence", Value: fenced()})
+	fields := bson.D{{Key: "until", Value: leaseEnd()}}
+	if l.conn.supportsGrants() {
+		fields = append(fields, bson.E{Key: "fence", Value: fenceEnd()})
 	}
 	var d leaseDocument
-	err := l.on.own(ownLease).FindOneAndUpdate(ctx, l.mine(), bson.A{bson.D{{Key: "$set", Value: fields}}},
+	err := l.conn.ownCollection(ownLease).FindOneAndUpdate(ctx, l.filter(), bson.A{bson.D{{Key: "$set", Value: fields}}},
 		options.FindOneAndUpdate().SetReturnDocument(options.After)).Decode(&d)
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return fmt.Errorf("another relay has taken the lease: %w", store.ErrNotLeader)
@@ -229,7 +229,7 @@ func (l *lock) Watch(ctx context.Context) error {
 // Release implements store.Lock.
 func (l *lock) Release() {
 	l.Lock.Release()
-	l.life.Remove(l)
+	l.lifetime.Remove(l)
 }
 
 // Close is Release, at the end of the store.
@@ -241,11 +241,11 @@ func (l *lock) Lost() bool { return false }
 // Unlock implements sessionlock.Session: it ends the lease.
 func (l *lock) Unlock(ctx context.Context) {
 	fields := bson.D{{Key: "until", Value: time.Unix(0, 0)}}
-	if l.grant.end() {
-		fields = append(fields, bson.E{Key: "fence", Value: noFence()})
+	if l.grant.revoke() {
+		fields = append(fields, bson.E{Key: "fence", Value: zeroFence()})
 	}
-	_, _ = update(ctx, l.on.own(ownLease), l.mine(), bson.D{{Key: "$set", Value: fields}}) // else it ends by itself
+	_, _ = update(ctx, l.conn.ownCollection(ownLease), l.filter(), bson.D{{Key: "$set", Value: fields}}) // else it ends by itself
 }
 
 // Drop implements sessionlock.Session: there is no session, but the grant ends.
-func (l *lock) Drop() { l.grant.end() }
+func (l *lock) Drop() { l.grant.revoke() }

@@ -19,36 +19,36 @@ const pruneRows = 2000
 
 // Prune implements store.Pruner. It walks a collection by its ids, of which most kinds
 // grow with time.
-func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.Prune) (store.Pruned, error) {
-	o, err := s.outboxes.Check(p.Outbox, &p)
+func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneRequest) (store.PruneResult, error) {
+	o, err := s.outboxes.FindValid(p.Outbox, &p)
 	if err != nil {
-		return store.Pruned{}, fmt.Errorf("prune: %w", err)
+		return store.PruneResult{}, fmt.Errorf("prune: %w", err)
 	}
 	from, err := pruneFrom(p.From)
 	if err != nil {
-		return store.Pruned{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
+		return store.PruneResult{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
 	}
-	var w walked
+	var w walkResult
 	err = s.read(ctx, func(ctx context.Context, on *conn) (err error) {
 		w, err = on.table(o).walk(ctx, from, p)
 		return err
 	})
 	if err != nil {
-		return store.Pruned{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, Explain(err))
+		return store.PruneResult{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, Explain(err))
 	}
 	n := int64(0)
-	err = s.do(ctx, &job{epoch: epoch, write: func(ctx context.Context, on *conn) (err error) {
+	err = s.runJob(ctx, &writeJob{epoch: epoch, write: func(ctx context.Context, on *conn) (err error) {
 		n, err = on.table(o).prune(ctx, w.old, p)
 		return err
 	}})
 	if err == nil {
-		return store.Pruned{Rows: int(n), Next: w.next}, nil
+		return store.PruneResult{Rows: int(n), Next: w.next}, nil
 	}
-	err = refusal(err)
+	err = asRefused(err)
 	if !errors.As(err, new(*store.RefusedError)) {
 		w.next = ""
 	}
-	return store.Pruned{Next: w.next}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
+	return store.PruneResult{Next: w.next}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
 }
 
 // Clock implements store.Pruner.
@@ -87,14 +87,14 @@ func pruneFrom(text string) (*bson.RawValue, error) {
 	return &place.ID, nil
 }
 
-// walked is what a walk through documents found.
-type walked struct {
+// walkResult is what a walk through documents found.
+type walkResult struct {
 	old  []bson.RawValue // the ids of those to delete
 	next string
 }
 
 // walk looks at documents in the order of their ids.
-func (t *table) walk(ctx context.Context, from *bson.RawValue, p store.Prune) (w walked, err error) {
+func (t *table) walk(ctx context.Context, from *bson.RawValue, p store.PruneRequest) (w walkResult, err error) {
 	c := &t.Layout.Columns
 	by := bson.D{{Key: t.id(), Value: 1}}
 	opts := options.Find().SetSort(by).SetHint(by).SetLimit(pruneRows + 2).
@@ -104,13 +104,13 @@ func (t *table) walk(ctx context.Context, from *bson.RawValue, p store.Prune) (w
 	}
 	seen := 0
 	var last bson.RawValue
-	err = each(ctx, silence, t.in, bson.D{t.identified()}, opts, func(doc bson.Raw) error {
+	err = forEach(ctx, commandTimeout, t.collection, bson.D{t.identified()}, opts, func(doc bson.Raw) error {
 		id := document.Lookup(doc, c.ID)
 		if from != nil && seen == 0 && id.Equal(*from) {
 			return nil
 		}
 		if len(w.old) == p.Limit || seen == pruneRows {
-			return errEnough
+			return errStopIteration
 		}
 		seen++
 		last = cloned(id)
@@ -120,7 +120,7 @@ func (t *table) walk(ctx context.Context, from *bson.RawValue, p store.Prune) (w
 		}
 		return nil
 	})
-	if !errors.Is(err, errEnough) {
+	if !errors.Is(err, errStopIteration) {
 		return w, err
 	}
 	text, err := bson.MarshalExtJSON(bson.D{{Key: "id", Value: last}}, true, false)
@@ -133,14 +133,14 @@ func (t *table) isDelivered(doc bson.Raw) bool {
 	if t.Layout.State == store.StateTimestamps {
 		return !document.Absent(document.Lookup(doc, t.Layout.Columns.Delivered))
 	}
-	return t.is(doc, store.Completed)
+	return t.hasStatus(doc, store.Completed)
 }
 
 // prune deletes documents that are still old, in the call's transaction.
-func (t *table) prune(ctx context.Context, old []bson.RawValue, p store.Prune) (int64, error) {
+func (t *table) prune(ctx context.Context, old []bson.RawValue, p store.PruneRequest) (int64, error) {
 	if len(old) == 0 {
 		return 0, nil
 	}
 	filter := append(bson.D{{Key: t.id(), Value: bson.D{{Key: "$in", Value: old}}}}, t.delivered()...)
-	return remove(ctx, t.in, bson.D{{Key: "$and", Value: bson.A{filter, bson.D{t.before(t.Layout.DeliveredTime(), p.Before)}}}})
+	return remove(ctx, t.collection, bson.D{{Key: "$and", Value: bson.A{filter, bson.D{t.before(t.Layout.DeliveredTime(), p.Before)}}}})
 }

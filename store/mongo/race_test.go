@@ -75,7 +75,7 @@ func TestWritesTakeTurns(t *testing.T) {
 	})
 	run("parking", func(n int) error {
 		it := store.Item{Ref: store.Ref{Outbox: "events", ID: "p"}, Seq: store.Seq(n + 1)}
-		return errors.Join(r.store.Park(ctx, r.epoch, []store.Item{it}), r.store.Unpark(ctx, r.epoch, []store.ParkedRef{{Ref: it.Ref, Seq: it.Seq}}))
+		return errors.Join(r.store.Spill(ctx, r.epoch, []store.Item{it}), r.store.DeleteSpilled(ctx, r.epoch, []store.SpilledRef{{Ref: it.Ref, Seq: it.Seq}}))
 	})
 	run("holds", func(int) error {
 		h := store.Hold{Lane: rigs.Lane(store.GroupOf("g")), Kind: store.Paused, Since: time.Now()}
@@ -178,7 +178,7 @@ func TestADocumentInUse(t *testing.T) {
 		t.Errorf("an outcome of a document in use: %v, %v; the other is %s", got, err, r.status(t, "6"))
 	}
 	// While an outcome waits for it, claims of other rows go on.
-	waits := rigs.Later(func() ([]store.SettleResult, error) {
+	waits := rigs.Async(func() ([]store.SettleResult, error) {
 		return r.store.Settle(ctx(t), r.epoch, []store.Outcome{rigs.Outcome("50", store.Failed)})
 	})
 	claimed := 0
@@ -287,7 +287,7 @@ func TestParkWhileReading(t *testing.T) {
 	parked := func(id string, seq int) store.Item {
 		return store.Item{Ref: store.Ref{Outbox: "events", ID: id}, Kind: "EVENT", Group: store.GroupOf("g"), Seq: store.Seq(seq)}
 	}
-	if err := r.store.Park(ctx(t), r.epoch, []store.Item{parked("row 00003", 1), parked("row 11111", 2)}); err != nil {
+	if err := r.store.Spill(ctx(t), r.epoch, []store.Item{parked("row 00003", 1), parked("row 11111", 2)}); err != nil {
 		t.Fatal(err)
 	}
 	view, err := r.store.View(ctx(t), "")
@@ -296,7 +296,7 @@ func TestParkWhileReading(t *testing.T) {
 	}
 	defer view.Close()
 	seen := map[string]bool{}
-	whole := store.Unsettled{Outbox: "events", Limit: math.MaxInt32, NoPayload: true}
+	whole := store.UnsettledQuery{Outbox: "events", Limit: math.MaxInt32, NoPayload: true}
 	err = view.Pages(ctx(t), whole, page, func(items []store.Item) error {
 		for i := range items {
 			if seen[items[i].ID] {
@@ -305,7 +305,7 @@ func TestParkWhileReading(t *testing.T) {
 			seen[items[i].ID] = true
 			items[i].Seq = store.Seq(len(seen) + 10)
 		}
-		return r.store.Park(ctx(t), r.epoch, items)
+		return r.store.Spill(ctx(t), r.epoch, items)
 	})
 	if err != nil || len(seen) != n-2 || seen["row 00003"] || seen["row 11111"] {
 		t.Errorf("%d rows are read, %v; want %d", len(seen), err, n-2)

@@ -23,24 +23,24 @@ type jobKey struct {
 // jobDocument is a replay in sluicebox_replay. Whoever asks for one writes Wish and Spec,
 // the leader the rest. Nth is the count of the wish, and so their order.
 type jobDocument struct {
-	Key      jobKey             `bson:"_id"`
-	Nth      int64              `bson:"nth"`
-	Wish     string             `bson:"wish"`
-	Spec     string             `bson:"spec"`
-	State    string             `bson:"state"`
-	Why      string             `bson:"why"`
-	Source   string             `bson:"source"`
-	Until    checkpointDocument `bson:"until"`
-	UntilAt  *bson.DateTime     `bson:"untilAt"`
-	Position string             `bson:"cursorPosition"`
-	Skip     int64              `bson:"cursorSkip"`
-	Total    int64              `bson:"total"`
-	Sent     int64              `bson:"sent"`
-	Skipped  int64              `bson:"skipped"`
-	Refused  int64              `bson:"refused"`
-	Asked    *bson.DateTime     `bson:"askedAt"`
-	Began    *bson.DateTime     `bson:"beganAt"`
-	Finished *bson.DateTime     `bson:"finishedAt"`
+	Key         jobKey             `bson:"_id"`
+	Nth         int64              `bson:"nth"`
+	Desired     string             `bson:"wish"`
+	Spec        string             `bson:"spec"`
+	State       string             `bson:"state"`
+	Reason      string             `bson:"why"`
+	Source      string             `bson:"source"`
+	Until       checkpointDocument `bson:"until"`
+	UntilAt     *bson.DateTime     `bson:"untilAt"`
+	Position    string             `bson:"cursorPosition"`
+	Skip        int64              `bson:"cursorSkip"`
+	Total       int64              `bson:"total"`
+	Sent        int64              `bson:"sent"`
+	Skipped     int64              `bson:"skipped"`
+	Refused     int64              `bson:"refused"`
+	RequestedAt *bson.DateTime     `bson:"askedAt"`
+	StartedAt   *bson.DateTime     `bson:"beganAt"`
+	FinishedAt  *bson.DateTime     `bson:"finishedAt"`
 }
 
 // Jobs implements store.Replays.
@@ -61,11 +61,11 @@ func (s *Store) Jobs(ctx context.Context) ([]store.Job, error) {
 
 func (d *jobDocument) job() store.Job {
 	return store.Job{
-		ID: d.Key.Job, Wish: store.JobWish(d.Wish), Spec: d.Spec, State: store.JobState(d.State), Why: d.Why, Source: d.Source,
+		ID: d.Key.Job, Desired: store.DesiredState(d.Desired), Spec: d.Spec, State: store.JobState(d.State), Reason: d.Reason, Source: d.Source,
 		Until:   store.Checkpoint{Origin: d.Until.Origin, Position: store.Position(d.Until.Position), Seq: store.Seq(d.Until.Seq)},
-		UntilAt: instant(d.UntilAt), Cursor: store.ReplayCursor{Position: store.Position(d.Position), Skip: int(d.Skip)},
+		UntilAt: timeOrZero(d.UntilAt), Cursor: store.ReplayCursor{Position: store.Position(d.Position), Skip: int(d.Skip)},
 		Total: d.Total, Sent: d.Sent, Skipped: d.Skipped, Refused: d.Refused,
-		Asked: instant(d.Asked), Began: instant(d.Began), Finished: instant(d.Finished),
+		RequestedAt: timeOrZero(d.RequestedAt), StartedAt: timeOrZero(d.StartedAt), FinishedAt: timeOrZero(d.FinishedAt),
 	}
 }
 
@@ -77,8 +77,8 @@ type rowKey struct {
 	N     any    `bson:"n"`
 }
 
-// behind chooses the documents of a replay behind an n, by their _id.
-func (s *Store) behind(id string, n int64) bson.D {
+// afterN chooses the documents of a replay behind an n, by their _id.
+func (s *Store) afterN(id string, n int64) bson.D {
 	return bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: rowKey{s.name, id, n}}, {Key: "$lt", Value: rowKey{s.name, id, bson.MaxKey{}}}}}}
 }
 
@@ -99,7 +99,7 @@ func (s *Store) JobErrors(ctx context.Context, id string, limit int) ([]store.Re
 	var list []store.ReplayError
 	if err == nil {
 		opts := options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetLimit(int64(limit))
-		err = s.show(ctx, ownReplayErr, s.behind(id, 0), opts, func(doc bson.Raw) error {
+		err = s.show(ctx, ownReplayErr, s.afterN(id, 0), opts, func(doc bson.Raw) error {
 			var d errorDocument
 			err := bson.Unmarshal(doc, &d)
 			n, _ := d.Key.N.(int64)
@@ -117,23 +117,23 @@ func (s *Store) JobErrors(ctx context.Context, id string, limit int) ([]store.Re
 
 // stamp writes the server's time into a field of a replay that has none there.
 func (c *conn) stamp(ctx context.Context, job jobKey, field string) error {
-	_, err := update(ctx, c.own(ownReplay), bson.D{{Key: "_id", Value: job}, {Key: field, Value: nil}},
+	_, err := update(ctx, c.ownCollection(ownReplay), bson.D{{Key: "_id", Value: job}, {Key: field, Value: nil}},
 		bson.D{{Key: "$currentDate", Value: bson.D{{Key: field, Value: true}}}})
 	return err
 }
 
-// SaveJob implements store.ReplayKeeper. The time of the end is cut to milliseconds.
+// SaveJob implements store.ReplayWriter. The time of the end is cut to milliseconds.
 func (s *Store) SaveJob(ctx context.Context, epoch store.Epoch, j store.Job) error {
-	err := s.lead(ctx, epoch, func(ctx context.Context, on *conn) error {
+	err := s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error {
 		key := jobKey{s.name, j.ID}
-		there, err := setOne(ctx, on.own(ownReplay), key, bson.D{
-			{Key: "state", Value: string(j.State)}, {Key: "why", Value: errortext.Fit(j.Why, 0, false)}, {Key: "source", Value: j.Source},
-			{Key: "until", Value: checkpointDocument{j.Until.Origin, string(j.Until.Position), int64(j.Until.Seq)}}, {Key: "untilAt", Value: orNull(j.UntilAt)},
+		there, err := setOne(ctx, on.ownCollection(ownReplay), key, bson.D{
+			{Key: "state", Value: string(j.State)}, {Key: "why", Value: errortext.Sanitize(j.Reason, 0, false)}, {Key: "source", Value: j.Source},
+			{Key: "until", Value: checkpointDocument{j.Until.Origin, string(j.Until.Position), int64(j.Until.Seq)}}, {Key: "untilAt", Value: timeOrNull(j.UntilAt)},
 		})
 		if err == nil && !there {
 			return store.ErrNoJob
 		}
-		if err == nil && j.State.Begun() {
+		if err == nil && j.State.Started() {
 			err = on.stamp(ctx, key, "beganAt")
 		}
 		if err == nil && j.State.Ended() {
@@ -142,7 +142,7 @@ func (s *Store) SaveJob(ctx context.Context, epoch store.Epoch, j store.Job) err
 		return err
 	})
 	if err == nil && j.State.Ended() {
-		err = s.forgetJobs(ctx, epoch)
+		err = s.deleteOldJobs(ctx, epoch)
 	}
 	if err != nil {
 		return fmt.Errorf("save replay %s: %w", j.ID, Explain(err))
@@ -150,10 +150,10 @@ func (s *Store) SaveJob(ctx context.Context, epoch store.Epoch, j store.Job) err
 	return nil
 }
 
-// CountRows implements store.ReplayKeeper.
-func (s *Store) CountRows(ctx context.Context, epoch store.Epoch, id string, total, skipped int64) error {
-	err := s.lead(ctx, epoch, func(ctx context.Context, on *conn) error {
-		there, err := setOne(ctx, on.own(ownReplay), jobKey{s.name, id}, bson.D{{Key: "total", Value: total}, {Key: "skipped", Value: skipped}})
+// SetRowCounts implements store.ReplayWriter.
+func (s *Store) SetRowCounts(ctx context.Context, epoch store.Epoch, id string, total, skipped int64) error {
+	err := s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error {
+		there, err := setOne(ctx, on.ownCollection(ownReplay), jobKey{s.name, id}, bson.D{{Key: "total", Value: total}, {Key: "skipped", Value: skipped}})
 		if err == nil && !there {
 			return store.ErrNoJob
 		}
@@ -165,16 +165,16 @@ func (s *Store) CountRows(ctx context.Context, epoch store.Epoch, id string, tot
 	return nil
 }
 
-// forgetJobs deletes ended replays that are too many or too old. A change of leader
+// deleteOldJobs deletes ended replays that are too many or too old. A change of leader
 // leaves them to the next one: the replay of the call is saved.
-func (s *Store) forgetJobs(ctx context.Context, epoch store.Epoch) error {
+func (s *Store) deleteOldJobs(ctx context.Context, epoch store.Epoch) error {
 	var gone []string
 	err := s.read(ctx, func(ctx context.Context, on *conn) (err error) {
-		gone, err = s.oldJobs(ctx, on.own(ownReplay))
+		gone, err = s.oldJobs(ctx, on.ownCollection(ownReplay))
 		return err
 	})
 	for i := 0; i < len(gone) && err == nil; i++ {
-		err = s.forgetJob(ctx, epoch, gone[i])
+		err = s.deleteJob(ctx, epoch, gone[i])
 	}
 	if errors.Is(err, store.ErrNotLeader) {
 		return nil
@@ -185,12 +185,12 @@ func (s *Store) forgetJobs(ctx context.Context, epoch store.Epoch) error {
 // oldJobs returns ended replays that are too many or too old.
 func (s *Store) oldJobs(ctx context.Context, in *mongo.Collection) (ids []string, err error) {
 	mine := bson.E{Key: "_id.relay", Value: s.name}
-	age := bson.D{{Key: "$lt", Value: bson.A{"$finishedAt", bson.D{{Key: "$subtract", Value: bson.A{"$$NOW", store.JobKeptFor.Milliseconds()}}}}}}
+	age := bson.D{{Key: "$lt", Value: bson.A{"$finishedAt", bson.D{{Key: "$subtract", Value: bson.A{"$$NOW", store.EndedJobRetention.Milliseconds()}}}}}}
 	ended := bson.E{Key: "finishedAt", Value: bson.D{{Key: "$ne", Value: nil}}}
 	old := bson.A{bson.D{ended, {Key: "$expr", Value: age}}}
-	opts := options.Find().SetSort(bson.D{{Key: "finishedAt", Value: -1}, {Key: "nth", Value: -1}}).SetSkip(store.JobsKept).SetLimit(1).
+	opts := options.Find().SetSort(bson.D{{Key: "finishedAt", Value: -1}, {Key: "nth", Value: -1}}).SetSkip(store.MaxEndedJobs).SetLimit(1).
 		SetProjection(project("finishedAt", "nth"))
-	err = each(ctx, silence, in, bson.D{mine, ended}, opts, func(doc bson.Raw) error {
+	err = forEach(ctx, commandTimeout, in, bson.D{mine, ended}, opts, func(doc bson.Raw) error {
 		at, _ := doc.Lookup("finishedAt").DateTimeOK()
 		nth, _ := doc.Lookup("nth").AsInt64OK()
 		last := bson.DateTime(at)
@@ -201,33 +201,33 @@ func (s *Store) oldJobs(ctx context.Context, in *mongo.Collection) (ids []string
 	if err != nil {
 		return nil, err
 	}
-	filter := bson.D{mine, {Key: "state", Value: bson.D{{Key: "$in", Value: replays.Ends()}}}, {Key: "$or", Value: old}}
-	err = each(ctx, silence, in, filter, options.Find().SetProjection(project("_id")), func(doc bson.Raw) error {
+	filter := bson.D{mine, {Key: "state", Value: bson.D{{Key: "$in", Value: replays.EndedStates()}}}, {Key: "$or", Value: old}}
+	err = forEach(ctx, commandTimeout, in, filter, options.Find().SetProjection(project("_id")), func(doc bson.Raw) error {
 		ids = append(ids, doc.Lookup("_id", "job").StringValue())
 		return nil
 	})
 	return ids, err
 }
 
-// forgetJob deletes a replay and its errors, unless it has rows, by transactions of a
+// deleteJob deletes a replay and its errors, unless it has rows, by transactions of a
 // bounded size.
-func (s *Store) forgetJob(ctx context.Context, epoch store.Epoch, id string) error {
+func (s *Store) deleteJob(ctx context.Context, epoch store.Epoch, id string) error {
 	for more := true; more; {
-		err := s.lead(ctx, epoch, func(ctx context.Context, on *conn) error {
+		err := s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error {
 			rows := false
 			opts := options.Find().SetLimit(1).SetProjection(project("_id"))
-			err := each(ctx, silence, on.own(ownReplayRow), s.behind(id, 0), opts, func(bson.Raw) error {
+			err := forEach(ctx, commandTimeout, on.ownCollection(ownReplayRow), s.afterN(id, 0), opts, func(bson.Raw) error {
 				rows = true
 				return nil
 			})
 			if more = false; err != nil || rows {
 				return err
 			}
-			n, err := s.clear(ctx, on.own(ownReplayErr), id, mostParked)
-			if more = n == mostParked; err != nil || more {
+			n, err := s.clear(ctx, on.ownCollection(ownReplayErr), id, maxSpillRows)
+			if more = n == maxSpillRows; err != nil || more {
 				return err
 			}
-			_, err = remove(ctx, on.own(ownReplay), bson.D{{Key: "_id", Value: jobKey{s.name, id}}})
+			_, err = remove(ctx, on.ownCollection(ownReplay), bson.D{{Key: "_id", Value: jobKey{s.name, id}}})
 			return err
 		})
 		if err != nil {

@@ -21,17 +21,17 @@ func TestWishesCounted(t *testing.T) {
 	for i := range together {
 		st := openStore(t, r.url, r.box)
 		c := ctx(t)
-		go func() { asked <- st.WishReplay(c, string(rune('a'+i)), "{}") }()
+		go func() { asked <- st.RequestReplay(c, string(rune('a'+i)), "{}") }()
 	}
 	for range together {
 		if err := <-asked; err != nil {
 			t.Error(err)
 		}
 	}
-	if err := r.store.WishReplay(ctx(t), "last", "{}"); err != nil {
+	if err := r.store.RequestReplay(ctx(t), "last", "{}"); err != nil {
 		t.Fatal(err)
 	}
-	rigs.Wishes(t, r.store, func() int {
+	rigs.CheckRequestCounts(t, r.store, func() int {
 		var count struct {
 			N int `bson:"n"`
 		}
@@ -85,7 +85,7 @@ func TestUpgradeToReplays(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
 	item := store.Item{Ref: store.Ref{Outbox: "events", ID: "1"}, Kind: "EVENT", Group: store.GroupOf("g"), Seq: 7}
-	if err := r.store.Park(ctx(t), r.epoch, []store.Item{item}); err != nil {
+	if err := r.store.Spill(ctx(t), r.epoch, []store.Item{item}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.store.Hold(ctx(t), r.epoch, store.Hold{Lane: item.Lane(), Kind: store.Paused, Reason: "x"}); err != nil {
@@ -100,11 +100,11 @@ func TestUpgradeToReplays(t *testing.T) {
 	if _, err := r.db.Collection("sluicebox_meta").UpdateOne(ctx(t), bson.D{{Key: "_id", Value: "version"}}, older); err != nil {
 		t.Fatal(err)
 	}
-	_, named := r.store.Named(ctx(t))
+	_, named := r.store.Savepoints(ctx(t))
 	_, jobs := r.store.Jobs(ctx(t))
 	_, errs := r.store.JobErrors(ctx(t), "job", 1)
 	for what, err := range map[string]error{
-		"check": r.store.Check(ctx(t)), "named": named, "jobs": jobs, "errors": errs, "wish": r.store.WishReplay(ctx(t), "job", "{}"),
+		"check": r.store.Check(ctx(t)), "named": named, "jobs": jobs, "errors": errs, "wish": r.store.RequestReplay(ctx(t), "job", "{}"),
 	} {
 		rigs.WantSetup(t, what, err, "sluicebox init")
 	}
@@ -115,8 +115,8 @@ func TestUpgradeToReplays(t *testing.T) {
 		t.Errorf("it may install: %t, %v", may, err)
 	}
 	before := r.epoch
-	r.epoch = rigs.Lead(t, r.store)
-	parked, err := r.store.Parked(ctx(t), []store.ParkedFrom{{Outbox: "events", Lane: item.Lane().Hash()}}, 5)
+	r.epoch = rigs.InstallAndLead(t, r.store)
+	parked, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{{Outbox: "events", Lane: item.Lane().Hash()}}, 5)
 	if err != nil || len(parked[0]) != 0 { // by hashes of before version 3
 		t.Errorf("parked are %+v, %v", parked, err)
 	}
@@ -130,7 +130,7 @@ func TestUpgradeToReplays(t *testing.T) {
 func TestReplayPlans(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
-	if err := r.store.WishReplay(ctx(t), "job", "{}"); err != nil {
+	if err := r.store.RequestReplay(ctx(t), "job", "{}"); err != nil {
 		t.Fatal(err)
 	}
 	rows := make([]store.ReplayRow, 2000)
@@ -145,15 +145,15 @@ func TestReplayPlans(t *testing.T) {
 	}
 	for i := range 5 {
 		lane := rows[i].Lane()
-		got, err := r.store.ReplayRows(ctx(t), "job", []store.ReplayFrom{{Outbox: "events", Lane: lane.Hash(), After: 900}}, 10)
+		got, err := r.store.ReplayRows(ctx(t), "job", []store.ReplayRange{{Outbox: "events", Lane: lane.Hash(), After: 900}}, 10)
 		if err != nil || len(got[0]) != 10 {
 			t.Fatalf("%d rows, %v", len(got), err)
 		}
 		if _, err := r.store.ReplayLanes(ctx(t), "job", int64(i), 1); err != nil {
 			t.Fatal(err)
 		}
-		done := store.ReplayDone{N: int64(500 + i), Lane: rows[499+i].Lane(), Result: store.ReplayRefused}
-		if err := r.store.DoneRows(ctx(t), r.epoch, "job", []store.ReplayDone{done}); err != nil {
+		done := store.FinishedRow{N: int64(500 + i), Lane: rows[499+i].Lane(), Result: store.ReplayRefused}
+		if err := r.store.FinishRows(ctx(t), r.epoch, "job", []store.FinishedRow{done}); err != nil {
 			t.Fatal(err)
 		}
 	}

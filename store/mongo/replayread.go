@@ -14,7 +14,7 @@ import (
 )
 
 // ReplayRows implements store.ReplayReader.
-func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayFrom, each int) ([][]store.ReplayRow, error) {
+func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayRange, each int) ([][]store.ReplayRow, error) {
 	err := replays.CheckLimit(each)
 	if len(from) == 0 && err == nil {
 		return nil, nil
@@ -23,7 +23,7 @@ func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayFr
 	if err == nil {
 		err = s.read(ctx, func(ctx context.Context, on *conn) (err error) {
 			for i := 0; i < len(from) && err == nil; i++ {
-				lists[i], err = s.readReplay(ctx, on, id, &from[i], each)
+				lists[i], err = s.readReplayRows(ctx, on, id, &from[i], each)
 			}
 			return err
 		})
@@ -41,10 +41,10 @@ func (s *Store) inLane(id, outbox string, lane bson.Binary, n bson.D) bson.D {
 	}
 }
 
-func (s *Store) readReplay(ctx context.Context, on *conn, id string, from *store.ReplayFrom, most int) (rows []store.ReplayRow, err error) {
+func (s *Store) readReplayRows(ctx context.Context, on *conn, id string, from *store.ReplayRange, most int) (rows []store.ReplayRow, err error) {
 	filter := s.inLane(id, from.Outbox, hashOf(from.Lane), bson.D{{Key: "$gt", Value: from.After}})
 	opts := options.Find().SetSort(bson.D{{Key: "_id.n", Value: 1}}).SetLimit(int64(most))
-	err = each(ctx, silence, on.own(ownReplayRow), filter, opts, func(doc bson.Raw) error {
+	err = forEach(ctx, commandTimeout, on.ownCollection(ownReplayRow), filter, opts, func(doc bson.Raw) error {
 		d, err := rowOf(doc)
 		rows = append(rows, d.row())
 		return err
@@ -73,38 +73,38 @@ func (s *Store) readLanes(ctx context.Context, on *conn, id string, after int64,
 	type lane struct{ outbox, hash string }
 	known := map[lane]bool{}
 	opts := options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetProjection(project("_id", "outbox", "lane", "kind", "group"))
-	err = each(ctx, silence, on.own(ownReplayRow), s.behind(id, after), opts, func(doc bson.Raw) error {
+	err = forEach(ctx, commandTimeout, on.ownCollection(ownReplayRow), s.afterN(id, after), opts, func(doc bson.Raw) error {
 		d, err := rowOf(doc)
 		of := lane{d.Outbox, string(d.Lane.Data)}
 		if err != nil || known[of] {
 			return err
 		}
 		known[of] = true
-		if began, err := s.began(ctx, on, id, &d, after); err != nil || began {
+		if began, err := s.laneBegan(ctx, on, id, &d, after); err != nil || began {
 			return err
 		}
 		l := store.ReplayLane{LaneKey: store.LaneKey{Outbox: d.Outbox, Kind: d.Kind, Group: groupOf(d.Group)}}
 		l.First, _ = d.Key.N.(int64)
 		copy(l.Hash[:], d.Lane.Data)
 		if lanes = append(lanes, l); len(lanes) == limit {
-			return errEnough
+			return errStopIteration
 		}
 		return nil
 	})
-	if errors.Is(err, errEnough) {
+	if errors.Is(err, errStopIteration) {
 		err = nil
 	}
 	return lanes, err
 }
 
-// began reports whether the lane of a row has rows up to an n, too.
-func (s *Store) began(ctx context.Context, on *conn, id string, d *rowDocument, n int64) (bool, error) {
+// laneBegan reports whether the lane of a row has rows up to an n, too.
+func (s *Store) laneBegan(ctx context.Context, on *conn, id string, d *rowDocument, n int64) (bool, error) {
 	if n <= 0 {
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, silence)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	err := on.own(ownReplayRow).FindOne(ctx, s.inLane(id, d.Outbox, d.Lane, bson.D{{Key: "$lte", Value: n}}), options.FindOne().SetProjection(project("_id"))).Err()
+	err := on.ownCollection(ownReplayRow).FindOne(ctx, s.inLane(id, d.Outbox, d.Lane, bson.D{{Key: "$lte", Value: n}}), options.FindOne().SetProjection(project("_id"))).Err()
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return false, nil
 	}

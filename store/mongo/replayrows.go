@@ -30,7 +30,7 @@ type rowDocument struct {
 // row is the row as it was copied.
 func (d *rowDocument) row() store.ReplayRow {
 	r := store.ReplayRow{Item: store.Item{
-		Ref: store.Ref{Outbox: d.Outbox, ID: d.ID}, Kind: d.Kind, Group: groupOf(d.Group), PayloadSize: int(d.PayloadSize), Committed: instant(d.Committed),
+		Ref: store.Ref{Outbox: d.Outbox, ID: d.ID}, Kind: d.Kind, Group: groupOf(d.Group), PayloadSize: int(d.PayloadSize), Committed: timeOrZero(d.Committed),
 	}}
 	r.N, _ = d.Key.N.(int64)
 	if d.Payload != nil {
@@ -46,13 +46,13 @@ func rowOf(doc bson.Raw) (d rowDocument, err error) {
 	return d, err
 }
 
-// CopyRows implements store.ReplayKeeper. Commit times are cut to milliseconds. A payload
+// CopyRows implements store.ReplayWriter. Commit times are cut to milliseconds. A payload
 // of more than 15 MiB has no room in a document and is not kept. The replay's document
 // comes first: whoever changes it meanwhile waits, and takes nothing back.
 func (s *Store) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows []store.ReplayRow, at store.ReplayCursor) error {
 	err := replays.CheckRows(s.outboxes, rows)
 	if err == nil {
-		err = s.lead(ctx, epoch, func(ctx context.Context, on *conn) error {
+		err = s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error {
 			there, err := s.count(ctx, on, id, bson.D{
 				{Key: "$set", Value: bson.D{{Key: "cursorPosition", Value: string(at.Position)}, {Key: "cursorSkip", Value: int64(at.Skip)}}},
 				{Key: "$inc", Value: bson.D{{Key: "total", Value: int64(len(rows))}}},
@@ -78,13 +78,13 @@ func (s *Store) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows
 
 // copyRows adds rows to a job, in the call's transaction, and tells how many were new.
 func (s *Store) copyRows(ctx context.Context, on *conn, id string, rows []store.ReplayRow) (int, error) {
-	in := on.own(ownReplayRow)
+	in := on.ownCollection(ownReplayRow)
 	numbers := make([]int64, len(rows))
 	for i := range rows {
 		numbers[i] = rows[i].N
 	}
 	there := map[int64]bool{}
-	err := each(ctx, silence, in, s.numbered(id, numbers), options.Find().SetProjection(project("_id")), func(doc bson.Raw) error {
+	err := forEach(ctx, commandTimeout, in, s.numbered(id, numbers), options.Find().SetProjection(project("_id")), func(doc bson.Raw) error {
 		n, _ := doc.Lookup("_id", "n").AsInt64OK()
 		there[n] = true
 		return nil
@@ -99,7 +99,7 @@ func (s *Store) copyRows(ctx context.Context, on *conn, id string, rows []store.
 	if err != nil || len(docs) == 0 {
 		return 0, err
 	}
-	bound, cancel := context.WithTimeout(ctx, silence)
+	bound, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	_, err = in.InsertMany(bound, docs)
 	return len(docs), err
@@ -108,9 +108,9 @@ func (s *Store) copyRows(ctx context.Context, on *conn, id string, rows []store.
 func (s *Store) copied(id string, r *store.ReplayRow) rowDocument {
 	d := rowDocument{
 		Key: rowKey{s.name, id, r.N}, Outbox: r.Outbox, Lane: hashOf(r.Lane().Hash()), ID: r.ID, Kind: r.Kind, Group: groupText(r.Group),
-		PayloadSize: int64(r.PayloadSize), Committed: orNull(r.Committed),
+		PayloadSize: int64(r.PayloadSize), Committed: timeOrNull(r.Committed),
 	}
-	if r.Payload != nil && len(r.Payload) <= mostKept {
+	if r.Payload != nil && len(r.Payload) <= maxSpilledPayload {
 		d.Payload = &bson.Binary{Data: r.Payload}
 	}
 	return d
@@ -125,13 +125,13 @@ func (s *Store) numbered(id string, numbers []int64) bson.D {
 	return bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: keys}}}}
 }
 
-// ClearRows implements store.ReplayKeeper.
+// ClearRows implements store.ReplayWriter.
 func (s *Store) ClearRows(ctx context.Context, epoch store.Epoch, id string, limit int) (int, error) {
 	err := replays.CheckLimit(limit)
 	cleared := 0
 	if err == nil {
-		err = s.lead(ctx, epoch, func(ctx context.Context, on *conn) (err error) {
-			if cleared, err = s.clear(ctx, on.own(ownReplayRow), id, limit); err != nil || cleared == 0 {
+		err = s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) (err error) {
+			if cleared, err = s.clear(ctx, on.ownCollection(ownReplayRow), id, limit); err != nil || cleared == 0 {
 				return err
 			}
 			_, err = s.count(ctx, on, id, bson.D{{Key: "$inc", Value: bson.D{{Key: "total", Value: -int64(cleared)}}}})
@@ -149,7 +149,7 @@ func (s *Store) ClearRows(ctx context.Context, epoch store.Epoch, id string, lim
 func (s *Store) clear(ctx context.Context, in *mongo.Collection, id string, limit int) (int, error) {
 	var numbers []int64
 	opts := options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetLimit(int64(limit)).SetProjection(project("_id"))
-	err := each(ctx, silence, in, s.behind(id, 0), opts, func(doc bson.Raw) error {
+	err := forEach(ctx, commandTimeout, in, s.afterN(id, 0), opts, func(doc bson.Raw) error {
 		n, _ := doc.Lookup("_id", "n").AsInt64OK()
 		numbers = append(numbers, n)
 		return nil
@@ -164,26 +164,26 @@ func (s *Store) clear(ctx context.Context, in *mongo.Collection, id string, limi
 // count changes a replay, in the call's transaction, and returns what it was before; nil
 // if there is none.
 func (s *Store) count(ctx context.Context, on *conn, id string, change bson.D) (*jobDocument, error) {
-	ctx, cancel := context.WithTimeout(ctx, silence)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	var d jobDocument
 	opts := options.FindOneAndUpdate().SetProjection(bson.D{{Key: "spec", Value: 0}})
-	err := on.own(ownReplay).FindOneAndUpdate(ctx, bson.D{{Key: "_id", Value: jobKey{s.name, id}}}, change, opts).Decode(&d)
+	err := on.ownCollection(ownReplay).FindOneAndUpdate(ctx, bson.D{{Key: "_id", Value: jobKey{s.name, id}}}, change, opts).Decode(&d)
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return nil, nil
 	}
 	return &d, err
 }
 
-// DoneRows implements store.ReplayLedger. It shares no transaction with claims: a few of
+// FinishRows implements store.ReplayFinisher. It shares no transaction with claims: a few of
 // them take none, and would wait for its.
-func (s *Store) DoneRows(ctx context.Context, epoch store.Epoch, id string, done []store.ReplayDone) error {
+func (s *Store) FinishRows(ctx context.Context, epoch store.Epoch, id string, done []store.FinishedRow) error {
 	if len(done) == 0 {
 		return nil
 	}
-	err := replays.CheckDone(done)
+	err := replays.CheckFinished(done)
 	if err == nil {
-		err = s.lead(ctx, epoch, func(ctx context.Context, on *conn) error { return s.doneRows(ctx, on, id, done) })
+		err = s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error { return s.finishRows(ctx, on, id, done) })
 	}
 	if err != nil {
 		return fmt.Errorf("note what became of rows of replay %s: %w", id, Explain(err))
@@ -191,14 +191,14 @@ func (s *Store) DoneRows(ctx context.Context, epoch store.Epoch, id string, done
 	return nil
 }
 
-// doneRows takes rows from a job, in the call's transaction. It counts all of them first,
+// finishRows takes rows from a job, in the call's transaction. It counts all of them first,
 // as CopyRows does, and takes off those that were not there.
-func (s *Store) doneRows(ctx context.Context, on *conn, id string, done []store.ReplayDone) error {
+func (s *Store) finishRows(ctx context.Context, on *conn, id string, done []store.FinishedRow) error {
 	var all, tally replays.Tally
 	for i := range done {
 		all.Count(done[i].Result)
 	}
-	job, err := s.count(ctx, on, id, counted(all, 1))
+	job, err := s.count(ctx, on, id, countUpdate(all, 1))
 	if err == nil && job == nil {
 		return store.ErrNoJob
 	}
@@ -219,55 +219,55 @@ func (s *Store) doneRows(ctx context.Context, on *conn, id string, done []store.
 		}
 		delete(there, of.N)
 		gone = append(gone, of.N)
-		if tally.Count(of.Result); of.Result == store.ReplayRefused && tally.Keeps(job.Refused) {
+		if tally.Count(of.Result); of.Result == store.ReplayRefused && tally.StoresError(job.Refused) {
 			noted = append(noted, errorDocument{
-				Key: rowKey{s.name, id, of.N}, Outbox: row.Outbox, ID: row.ID, Kind: row.Kind, Group: row.Group, Reason: errortext.Fit(of.Error, 0, false), At: row.now,
+				Key: rowKey{s.name, id, of.N}, Outbox: row.Outbox, ID: row.ID, Kind: row.Kind, Group: row.Group, Reason: errortext.Sanitize(of.Error, 0, false), At: row.now,
 			})
 		}
 	}
 	if len(gone) > 0 {
-		_, err = remove(ctx, on.own(ownReplayRow), s.numbered(id, gone))
+		_, err = remove(ctx, on.ownCollection(ownReplayRow), s.numbered(id, gone))
 	}
 	if err == nil {
-		err = s.note(ctx, on, id, noted)
+		err = s.saveErrors(ctx, on, id, noted)
 	}
 	if err == nil && len(gone) < len(done) {
-		_, err = s.count(ctx, on, id, counted(replays.Tally{Sent: all.Sent - tally.Sent, Skipped: all.Skipped - tally.Skipped, Refused: all.Refused - tally.Refused}, -1))
+		_, err = s.count(ctx, on, id, countUpdate(replays.Tally{Sent: all.Sent - tally.Sent, Skipped: all.Skipped - tally.Skipped, Refused: all.Refused - tally.Refused}, -1))
 	}
 	return err
 }
 
-// counted is the change that adds rows to the counts of a replay, or takes them off.
-func counted(t replays.Tally, sign int64) bson.D {
+// countUpdate is the change that adds rows to the counts of a replay, or takes them off.
+func countUpdate(t replays.Tally, sign int64) bson.D {
 	return bson.D{{Key: "$inc", Value: bson.D{{Key: "sent", Value: sign * t.Sent}, {Key: "skipped", Value: sign * t.Skipped}, {Key: "refused", Value: sign * t.Refused}}}}
 }
 
-// doneRow is a row that is to be done with, and the server's time.
-type doneRow struct {
+// finishedRow is a row that is to be done with, and the server's time.
+type finishedRow struct {
 	rowDocument
 	now bson.DateTime
 }
 
 // rowsOf reads the rows of a job that are to be done with, by n, without their payloads.
-func (s *Store) rowsOf(ctx context.Context, on *conn, id string, done []store.ReplayDone) (map[int64]doneRow, error) {
+func (s *Store) rowsOf(ctx context.Context, on *conn, id string, done []store.FinishedRow) (map[int64]finishedRow, error) {
 	numbers := make([]int64, len(done))
 	for i := range done {
 		numbers[i] = done[i].N
 	}
-	there := map[int64]doneRow{}
+	there := map[int64]finishedRow{}
 	fields := append(project("_id", "outbox", "lane", "id", "kind", "group"), bson.E{Key: nowField, Value: "$$NOW"})
-	err := each(ctx, silence, on.own(ownReplayRow), s.numbered(id, numbers), options.Find().SetProjection(fields), func(doc bson.Raw) error {
+	err := forEach(ctx, commandTimeout, on.ownCollection(ownReplayRow), s.numbered(id, numbers), options.Find().SetProjection(fields), func(doc bson.Raw) error {
 		d, err := rowOf(doc)
 		n, _ := d.Key.N.(int64)
-		there[n] = doneRow{d, bson.NewDateTimeFromTime(doc.Lookup(nowField).Time())}
+		there[n] = finishedRow{d, bson.NewDateTimeFromTime(doc.Lookup(nowField).Time())}
 		return err
 	})
 	return there, err
 }
 
-// note keeps the errors of refused rows, in the call's transaction, in place of those
+// saveErrors keeps the errors of refused rows, in the call's transaction, in place of those
 // that a row of the same n left before it was cleared.
-func (s *Store) note(ctx context.Context, on *conn, id string, errs []errorDocument) error {
+func (s *Store) saveErrors(ctx context.Context, on *conn, id string, errs []errorDocument) error {
 	if len(errs) == 0 {
 		return nil
 	}
@@ -275,11 +275,11 @@ func (s *Store) note(ctx context.Context, on *conn, id string, errs []errorDocum
 	for i := range errs {
 		numbers[i], _ = errs[i].Key.N.(int64)
 	}
-	if _, err := remove(ctx, on.own(ownReplayErr), s.numbered(id, numbers)); err != nil {
+	if _, err := remove(ctx, on.ownCollection(ownReplayErr), s.numbered(id, numbers)); err != nil {
 		return err
 	}
-	bound, cancel := context.WithTimeout(ctx, silence)
+	bound, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	_, err := on.own(ownReplayErr).InsertMany(bound, errs)
+	_, err := on.ownCollection(ownReplayErr).InsertMany(bound, errs)
 	return err
 }

@@ -19,7 +19,7 @@ import (
 // flowBox is the outbox events in the collection outbox_events, in the form of the
 // first FlowCatalyst processor.
 func flowBox() store.Outbox {
-	o := rigs.FlowBox()
+	o := rigs.EventsOutbox()
 	o.Layout = mongo.FlowCatalyst()
 	return o
 }
@@ -47,7 +47,7 @@ func newRig(t testing.TB, url string, box store.Outbox) *rig {
 			t.Fatal(err)
 		}
 	}
-	r.epoch = rigs.Lead(t, r.store)
+	r.epoch = rigs.InstallAndLead(t, r.store)
 	return r
 }
 
@@ -121,7 +121,7 @@ func (r *rig) settle(t testing.TB, outcomes ...store.Outcome) []store.SettleResu
 }
 
 // unsettled reads all that a view shows.
-func (r *rig) unsettled(t testing.TB, q store.Unsettled) []store.Item {
+func (r *rig) unsettled(t testing.TB, q store.UnsettledQuery) []store.Item {
 	t.Helper()
 	view, err := r.store.View(ctx(t), "")
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 
 // rights is what the user may do.
 type rights struct {
-	all        bool // the server asks nobody who they are
-	user, from string
-	privileges []privilege
-	roles      []string // of the database admin
-	granted    bool     // what mends it all was said
+	unrestricted bool // the server asks nobody who they are
+	user, from   string
+	privileges   []privilege
+	roles        []string // of the database admin
+	remedyShown  bool     // what mends it all was said
 }
 
 type privilege struct {
@@ -50,7 +50,7 @@ func (c *conn) rights(ctx context.Context) (rights, error) {
 		return rights{}, err
 	}
 	if len(status.Auth.Users) == 0 {
-		return rights{all: true}, nil
+		return rights{unrestricted: true}, nil
 	}
 	u := status.Auth.Users[0]
 	r := rights{user: u.User, from: u.From, privileges: status.Auth.Privileges}
@@ -64,7 +64,7 @@ func (c *conn) rights(ctx context.Context) (rights, error) {
 
 // lacks lists those of some actions that the user may not do to a collection.
 func (r *rights) lacks(database, collection string, actions []string) []string {
-	if r.all {
+	if r.unrestricted {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(actions), func(action string) bool {
@@ -126,15 +126,15 @@ func (r *rights) grant(s *Store, database string, lacks right) []string {
 	switch {
 	case slices.Contains(r.roles, name):
 		return []string{administrator, fmt.Sprintf("db.getSiblingDB(\"admin\").grantPrivilegesToRole(%q, %s);", name, written([]right{lacks}))}
-	case r.granted:
+	case r.remedyShown:
 		return []string{"// the role " + name + " has it too, see above"}
 	}
-	r.granted = true
+	r.remedyShown = true
 	role := struct {
 		Role       string   `json:"role"`
 		Privileges []right  `json:"privileges"`
 		Roles      []string `json:"roles"`
-	}{name, s.needs(database), []string{}}
+	}{name, s.requiredPrivileges(database), []string{}}
 	user := []map[string]string{{"role": name, "db": "admin"}}
 	return []string{
 		administrator,
@@ -143,11 +143,11 @@ func (r *rights) grant(s *Store, database string, lacks right) []string {
 	}
 }
 
-// needs is all that the relay does, its source's reading included.
-func (s *Store) needs(database string) []right {
+// requiredPrivileges is all that the relay does, its source's reading included.
+func (s *Store) requiredPrivileges(database string) []right {
 	var list []right
 	for _, name := range s.outboxes.Names() {
-		o, in := s.outboxes.Known(name), database
+		o, in := s.outboxes.Lookup(name), database
 		if o.Schema != "" {
 			in = o.Schema
 		}

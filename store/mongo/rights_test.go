@@ -44,7 +44,7 @@ func TestLeastPrivilege(t *testing.T) {
 	if err := st.Check(ctx(t)); err != nil {
 		t.Errorf("with the role: %v", err)
 	}
-	if found, err := st.Examine(ctx(t)); err != nil || store.CountFaults(found) > 0 {
+	if found, err := st.Diagnose(ctx(t)); err != nil || store.CountFaults(found) > 0 {
 		t.Errorf("an examination with the role: %+v, %v", found, err)
 	}
 	if may, err := st.MayInstall(ctx(t)); may || err != nil {
@@ -70,7 +70,7 @@ func everyCall(t *testing.T, st store.Store) {
 		t.Fatal(err)
 	}
 	defer lock.Release()
-	epoch, err := st.Lead(ctx(t))
+	epoch, err := st.AcquireLeadership(ctx(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,13 +80,13 @@ func everyCall(t *testing.T, st store.Store) {
 	it := store.Item{Ref: row("3").Ref, Seq: 1}
 	h := store.Hold{Lane: rigs.Lane(store.GroupOf("g")), Kind: store.Paused, Since: time.Now()}
 	f := store.DeadLetterFilter{Outbox: "events"}
-	_, looked := st.Settled(ctx(t), rows)
+	_, looked := st.ReadSettled(ctx(t), rows)
 	_, requeued := st.Requeue(ctx(t), epoch, f, 1)
 	_, counted := st.CountFailed(ctx(t), f)
 	_, loaded := st.LoadHolds(ctx(t))
-	lanes := st.ParkedLanes(ctx(t), func(store.ParkedLane) {})
-	err = errors.Join(lock.Ping(ctx(t)), st.SaveCheckpoint(ctx(t), epoch, store.Checkpoint{}), st.Park(ctx(t), epoch, []store.Item{it}),
-		st.Unpark(ctx(t), epoch, []store.ParkedRef{{Ref: it.Ref, Seq: 1}}), st.Hold(ctx(t), epoch, h), st.Release(ctx(t), epoch, h.Lane, h.Kind),
+	lanes := st.SpilledLanes(ctx(t), func(store.SpilledLane) {})
+	err = errors.Join(lock.Ping(ctx(t)), st.SaveCheckpoint(ctx(t), epoch, store.Checkpoint{}), st.Spill(ctx(t), epoch, []store.Item{it}),
+		st.DeleteSpilled(ctx(t), epoch, []store.SpilledRef{{Ref: it.Ref, Seq: 1}}), st.Hold(ctx(t), epoch, h), st.Release(ctx(t), epoch, h.Lane, h.Kind),
 		looked, requeued, counted, loaded, lanes)
 	if err != nil {
 		t.Error(err)

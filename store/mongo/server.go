@@ -19,17 +19,17 @@ import (
 )
 
 const (
-	// silence is how long a command may take that a relay waits for: a server that says
+	// commandTimeout is how long a command may take that a relay waits for: a server that says
 	// nothing costs a claim this long.
-	silence = store.LockHold
-	// goodbye bounds the farewell to a server that may be gone.
-	goodbye = time.Second
-	// viewTime bounds each batch of what reads whole collections.
-	viewTime = 10 * time.Minute
+	commandTimeout = store.MinLockLease
+	// closeTimeout bounds the farewell to a server that may be gone.
+	closeTimeout = time.Second
+	// viewTimeout bounds each batch of what reads whole collections.
+	viewTimeout = 10 * time.Minute
 )
 
-// errEnough is what the reader of documents returns to be given no more.
-var errEnough = errors.New("that is enough")
+// errStopIteration is what the reader of documents returns to be given no more.
+var errStopIteration = errors.New("that is enough")
 
 // majority is the concern of every write: a majority of the members has it on disk.
 func majority() *writeconcern.WriteConcern {
@@ -43,7 +43,7 @@ type server struct {
 	url, application string
 
 	mu     sync.Mutex
-	on     *conn
+	conn   *conn
 	closed bool
 }
 
@@ -54,8 +54,8 @@ func (v *server) open(ctx context.Context) (*conn, error) {
 	switch {
 	case v.closed:
 		return nil, lifetime.ErrClosed
-	case v.on != nil:
-		return v.on, nil
+	case v.conn != nil:
+		return v.conn, nil
 	}
 	opts, database, err := ParseURL(v.url, v.application)
 	if err != nil {
@@ -66,17 +66,17 @@ func (v *server) open(ctx context.Context) (*conn, error) {
 		return nil, refuseURL("cannot be used: "+withoutSecrets(v.url, err), "see https://www.mongodb.com/docs/manual/reference/connection-string")
 	}
 	on := &conn{client: client, db: client.Database(database)}
-	if err = on.greet(ctx); err == nil {
-		on.writing, err = client.StartSession(options.Session().SetDefaultTransactionOptions(transactions()))
+	if err = on.hello(ctx); err == nil {
+		on.writeSession, err = client.StartSession(options.Session().SetDefaultTransactionOptions(transactions()))
 	}
 	if err == nil {
-		on.aside, err = client.StartSession()
+		on.outcomeSession, err = client.StartSession()
 	}
 	if err != nil {
 		disconnect(client)
 		return nil, fmt.Errorf("connect: %w", Explain(err))
 	}
-	v.on = on
+	v.conn = on
 	return on, nil
 }
 
@@ -90,41 +90,41 @@ func (v *server) disconnect() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.closed = true
-	if v.on == nil {
+	if v.conn == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	v.on.writing.EndSession(ctx)
-	v.on.aside.EndSession(ctx)
-	disconnect(v.on.client)
+	v.conn.writeSession.EndSession(ctx)
+	v.conn.outcomeSession.EndSession(ctx)
+	disconnect(v.conn.client)
 }
 
 func disconnect(client *mongo.Client) {
-	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	_ = client.Disconnect(ctx) // it is given up either way
 }
 
 // conn is the connections to a server, with what is known of it.
 type conn struct {
-	client  *mongo.Client
-	db      *mongo.Database
-	writing *mongo.Session // the one session that writes in transactions; see writer
-	aside   *mongo.Session // that of outcomes that need none; see Store.aside
-	routed  atomic.Bool    // the server is a mongos
-	version string
+	client         *mongo.Client
+	db             *mongo.Database
+	writeSession   *mongo.Session // the one session that writes in transactions; see writer
+	outcomeSession *mongo.Session // that of outcomes that need none; see Store.aside
+	isMongos       atomic.Bool    // the server is a mongos
+	version        string
 
-	alone atomic.Bool // the server is no member of a replica set: it has no transactions
+	standalone atomic.Bool // the server is no member of a replica set: it has no transactions
 
-	written atomic.Pointer[bson.Timestamp] // the operation time of the latest commit
+	lastWrite atomic.Pointer[bson.Timestamp] // the operation time of the latest commit
 }
 
-// wrote notes when something was written: who reads later is to see it.
-func (c *conn) wrote(at *bson.Timestamp) {
+// recordWrite notes when something was written: who reads later is to see it.
+func (c *conn) recordWrite(at *bson.Timestamp) {
 	for at != nil {
-		known := c.written.Load()
-		if known != nil && !known.Before(*at) || c.written.CompareAndSwap(known, at) {
+		known := c.lastWrite.Load()
+		if known != nil && !known.Before(*at) || c.lastWrite.CompareAndSwap(known, at) {
 			return
 		}
 	}
@@ -136,8 +136,8 @@ type greeting struct {
 	Msg     string `bson:"msg"` // "isdbgrid" of a mongos
 }
 
-// greet finds out what kind of server it is.
-func (c *conn) greet(ctx context.Context) error {
+// hello finds out what kind of server it is.
+func (c *conn) hello(ctx context.Context) error {
 	var build struct {
 		Version string `bson:"version"`
 		Array   []int  `bson:"versionArray"`
@@ -145,51 +145,51 @@ func (c *conn) greet(ctx context.Context) error {
 	if err := c.run(ctx, bson.D{{Key: "buildInfo", Value: 1}}, &build); err != nil {
 		return err
 	}
-	if len(build.Array) == 0 || build.Array[0] < leastVersion {
-		return &store.SetupError{Problem: "MongoDB " + build.Version + " is too old", Remedy: fmt.Sprintf("use %d.0 or later", leastVersion)}
+	if len(build.Array) == 0 || build.Array[0] < minVersion {
+		return &store.SetupError{Problem: "MongoDB " + build.Version + " is too old", Remedy: fmt.Sprintf("use %d.0 or later", minVersion)}
 	}
 	c.version = build.Version
-	c.alone.Store(true)
-	return c.joined(ctx)
+	c.standalone.Store(true)
+	return c.recheckStandalone(ctx)
 }
 
-// joined finds out whether a server that was no member of a replica set is one by now.
-func (c *conn) joined(ctx context.Context) error {
-	if !c.alone.Load() {
+// recheckStandalone finds out whether a server that was no member of a replica set is one by now.
+func (c *conn) recheckStandalone(ctx context.Context) error {
+	if !c.standalone.Load() {
 		return nil
 	}
 	var hello greeting
 	err := c.run(ctx, bson.D{{Key: "hello", Value: 1}}, &hello)
 	if err == nil {
-		c.routed.Store(hello.Msg != "")
-		c.alone.Store(hello.SetName == "" && hello.Msg == "")
+		c.isMongos.Store(hello.Msg != "")
+		c.standalone.Store(hello.SetName == "" && hello.Msg == "")
 	}
 	return err
 }
 
-// leastVersion is the first major version with snapshot reads outside of transactions
+// minVersion is the first major version with snapshot reads outside of transactions
 // (mongodb.com/docs/manual/reference/read-concern-snapshot).
-const leastVersion = 5
+const minVersion = 5
 
 // run runs a command of the database.
 func (c *conn) run(ctx context.Context, command bson.D, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, silence)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	return c.db.RunCommand(ctx, command).Decode(into)
 }
 
 // admin runs a command of the server.
 func (c *conn) admin(ctx context.Context, command bson.D, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, silence)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	return c.client.Database("admin").RunCommand(ctx, command).Decode(into)
 }
 
-// own returns one of the relay's own collections.
-func (c *conn) own(name string) *mongo.Collection { return c.db.Collection(name) }
+// ownCollection returns one of the relay's own collections.
+func (c *conn) ownCollection(name string) *mongo.Collection { return c.db.Collection(name) }
 
-// of returns the collection of an outbox.
-func (c *conn) of(o *store.Outbox) *mongo.Collection {
+// outboxCollection returns the collection of an outbox.
+func (c *conn) outboxCollection(o *store.Outbox) *mongo.Collection {
 	if o.Schema == "" {
 		return c.db.Collection(o.Table)
 	}
@@ -198,7 +198,7 @@ func (c *conn) of(o *store.Outbox) *mongo.Collection {
 
 // update updates all documents of a filter and tells how many there are.
 func update(ctx context.Context, in *mongo.Collection, filter, update any) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, silence)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	done, err := in.UpdateMany(ctx, filter, update)
 	if err != nil {
@@ -207,9 +207,9 @@ func update(ctx context.Context, in *mongo.Collection, filter, update any) (int6
 	return done.MatchedCount, nil
 }
 
-// put updates the document of an _id, which it makes if there is none.
-func put(ctx context.Context, in *mongo.Collection, id, update any) error {
-	ctx, cancel := context.WithTimeout(ctx, silence)
+// upsertOne updates the document of an _id, which it makes if there is none.
+func upsertOne(ctx context.Context, in *mongo.Collection, id, update any) error {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	_, err := in.UpdateOne(ctx, bson.D{{Key: "_id", Value: id}}, update, options.UpdateOne().SetUpsert(true))
 	return err
@@ -217,7 +217,7 @@ func put(ctx context.Context, in *mongo.Collection, id, update any) error {
 
 // remove deletes all documents of a filter and tells how many there were.
 func remove(ctx context.Context, in *mongo.Collection, filter any) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, silence)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	done, err := in.DeleteMany(ctx, filter)
 	if err != nil {
@@ -226,16 +226,16 @@ func remove(ctx context.Context, in *mongo.Collection, filter any) (int64, error
 	return done.DeletedCount, nil
 }
 
-// one reads the one document of an _id; mongo.ErrNoDocuments says that there is none.
-func one(ctx context.Context, in *mongo.Collection, id, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, silence)
+// findOne reads the one document of an _id; mongo.ErrNoDocuments says that there is none.
+func findOne(ctx context.Context, in *mongo.Collection, id, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	return in.FindOne(ctx, bson.D{{Key: "_id", Value: id}}).Decode(into)
 }
 
-// each gives the documents of a filter to read, which may keep nothing of them. Each
+// forEach gives the documents of a filter to read, which may keep nothing of them. Each
 // batch may take as long as wait.
-func each(ctx context.Context, wait time.Duration, in *mongo.Collection, filter any, opts *options.FindOptionsBuilder, read func(bson.Raw) error) error {
+func forEach(ctx context.Context, wait time.Duration, in *mongo.Collection, filter any, opts *options.FindOptionsBuilder, read func(bson.Raw) error) error {
 	first, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	docs, err := in.Find(first, filter, opts)
@@ -243,7 +243,7 @@ func each(ctx context.Context, wait time.Duration, in *mongo.Collection, filter 
 		return err
 	}
 	defer func() {
-		bye, stop := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+		bye, stop := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer stop()
 		_ = docs.Close(bye) // its error is that of docs.Err
 	}()

@@ -86,7 +86,7 @@ func TestAfterAnUnknownCommit(t *testing.T) {
 	r.claim(t, row("a"))
 	obstruct(set, 1, bson.E{Key: "failCommands", Value: bson.A{"commitTransaction"}},
 		bson.E{Key: "blockConnection", Value: true}, bson.E{Key: "blockTimeMS", Value: 3000})
-	claimed := rigs.Later(func() ([]store.ClaimAnswer, error) {
+	claimed := rigs.Async(func() ([]store.ClaimAnswer, error) {
 		return r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("a")})
 	})
 	time.Sleep(300 * time.Millisecond) // the commit is under way
@@ -102,7 +102,7 @@ func TestAfterAnUnknownCommit(t *testing.T) {
 			t.Errorf("a claim wrote the leader document %d times", after-before)
 		}
 	}
-	if epoch, err := r.store.Lead(ctx(t)); err != nil || epoch != r.epoch+1 {
+	if epoch, err := r.store.AcquireLeadership(ctx(t)); err != nil || epoch != r.epoch+1 {
 		t.Errorf("the next epoch is %d, %v", epoch, err)
 	}
 	if l, err := r.store.Leader(ctx(t)); err != nil || l.Epoch != r.epoch+1 {
@@ -251,7 +251,7 @@ func TestLargeDocuments(t *testing.T) {
 	if _, err := r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("full")}); !errors.As(err, &refused) || !strings.Contains(err.Error(), "16 MiB") {
 		t.Errorf("a full document: %v", err)
 	}
-	if items := r.unsettled(t, store.Unsettled{}); len(items) != 2 {
+	if items := r.unsettled(t, store.UnsettledQuery{}); len(items) != 2 {
 		t.Errorf("%d are read", len(items))
 	}
 	if result := r.settle(t, rigs.Outcome("fits", store.Completed))[0]; result != store.Written {
@@ -274,11 +274,11 @@ func TestParkLargePayload(t *testing.T) {
 	ask.WantPayload = true
 	payload := r.claim(t, ask)[0].Payload
 	it := store.Item{Ref: ask.Ref, Seq: 1, Payload: payload, PayloadSize: len(payload)}
-	if err := r.store.Park(ctx(t), r.epoch, []store.Item{it}); err != nil || len(payload) <= 16<<20 {
+	if err := r.store.Spill(ctx(t), r.epoch, []store.Item{it}); err != nil || len(payload) <= 16<<20 {
 		t.Fatalf("%d bytes: %v", len(payload), err)
 	}
 	lane := it.Lane()
-	lists, err := r.store.Parked(ctx(t), []store.ParkedFrom{{Outbox: "events", Lane: lane.Hash()}}, 5)
+	lists, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{{Outbox: "events", Lane: lane.Hash()}}, 5)
 	if err != nil || len(lists[0]) != 1 || lists[0][0].Payload != nil || lists[0][0].PayloadSize != len(payload) {
 		t.Errorf("%d are parked, %v", len(lists[0]), err)
 	}
@@ -292,7 +292,7 @@ func TestAlone(t *testing.T) {
 	for i := range 20 {
 		r.insert(t, pending(fmt.Sprint(i)))
 	}
-	items := r.unsettled(t, store.Unsettled{})
+	items := r.unsettled(t, store.UnsettledQuery{})
 	if len(items) != 20 {
 		t.Fatalf("%d items", len(items))
 	}
@@ -312,7 +312,7 @@ func TestAlone(t *testing.T) {
 			t.Errorf("an outcome: %d", result)
 		}
 	}
-	if settled, err := r.store.Settled(ctx(t), claims); err != nil || !settled[0] {
+	if settled, err := r.store.ReadSettled(ctx(t), claims); err != nil || !settled[0] {
 		t.Errorf("settled: %v, %v", settled, err)
 	}
 	lock, err := r.store.Lock(ctx(t))
@@ -324,13 +324,13 @@ func TestAlone(t *testing.T) {
 		t.Error(err)
 	}
 	next := openStore(t, r.url, r.box)
-	if _, err := next.Lead(ctx(t)); err != nil {
+	if _, err := next.AcquireLeadership(ctx(t)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.store.Claim(ctx(t), r.epoch, time.Now(), claims); !errors.Is(err, store.ErrNotLeader) {
 		t.Errorf("an old epoch: %v", err)
 	}
-	found, err := r.store.Examine(ctx(t))
+	found, err := r.store.Diagnose(ctx(t))
 	if err != nil || store.CountFaults(found) != 0 || !strings.Contains(fmt.Sprint(found), "rs.initiate()") {
 		t.Errorf("an examination finds %+v, %v", found, err)
 	}

@@ -31,7 +31,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		return nil, nil
 	}
 	for i := range outcomes {
-		if _, err := s.outboxes.Check(outcomes[i].Outbox, &outcomes[i]); err != nil {
+		if _, err := s.outboxes.FindValid(outcomes[i].Outbox, &outcomes[i]); err != nil {
 			return nil, fmt.Errorf("settle: %w", err)
 		}
 	}
@@ -54,32 +54,32 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		places[i] = i
 	}
 	left := func(i int) { results[i] = store.WasLocked }
-	if err := s.kept.apart(ctx, places, func(i int) store.Ref { return outcomes[i].Ref }, keptWait, some, left); err != nil {
-		return nil, fmt.Errorf("settle: %w", refusal(err))
+	if err := s.contention.isolate(ctx, places, func(i int) store.Ref { return outcomes[i].Ref }, contentionWait, some, left); err != nil {
+		return nil, fmt.Errorf("settle: %w", asRefused(err))
 	}
 	return results, nil
 }
 
 // settle writes outcomes, together or none.
 func (s *Store) settle(ctx context.Context, epoch store.Epoch, outcomes []store.Outcome, wait time.Duration) ([]store.SettleResult, error) {
-	c := &settling{Store: s, outcomes: outcomes, results: make([]store.SettleResult, len(outcomes)), tried: wait == 0}
+	c := &settling{Store: s, outcomes: outcomes, results: make([]store.SettleResult, len(outcomes)), mayBeWritten: wait == 0}
 	// A count may hide that an id is there twice, and without transactions nothing is taken
 	// back.
 	mixed := slices.ContainsFunc(outcomes, func(o store.Outcome) bool {
-		return document.Mixed(o.ID) || s.outboxes.Known(o.Outbox).Layout.DeleteDelivered && !isSingle(o.ID)
+		return document.IsNumberText(o.ID) || s.outboxes.Lookup(o.Outbox).Layout.DeleteDelivered && !isSingle(o.ID)
 	})
 	urgent := slices.ContainsFunc(outcomes, func(o store.Outcome) bool { return o.Status != store.Completed })
-	if !mixed && !urgent && wait > 0 && s.settleSingly(ctx, epoch, c) {
+	if !mixed && !urgent && wait > 0 && s.settleWithoutTransaction(ctx, epoch, c) {
 		return c.results, nil
 	}
-	err := errMoved
-	for try := 0; errors.Is(err, errMoved) && try < moveTries; try++ {
-		err = s.do(ctx, &job{epoch: epoch, wait: wait, shares: try == 0 && wait > 0, urgent: urgent || try > 0, write: func(ctx context.Context, on *conn) error {
-			c.on = on
-			return c.write(ctx, mixed || try > 0 || on.alone.Load())
+	err := errDocumentChanged
+	for try := 0; errors.Is(err, errDocumentChanged) && try < maxClaimTries; try++ {
+		err = s.runJob(ctx, &writeJob{epoch: epoch, contentionTimeout: wait, sharesTransaction: try == 0 && wait > 0, urgent: urgent || try > 0, write: func(ctx context.Context, on *conn) error {
+			c.conn = on
+			return c.write(ctx, mixed || try > 0 || on.standalone.Load())
 		}})
 	}
-	if errors.Is(err, errMoved) {
+	if errors.Is(err, errDocumentChanged) {
 		err = &store.RefusedError{Err: err}
 	}
 	return c.results, err
@@ -88,11 +88,11 @@ func (s *Store) settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 // settling is one call of Settle.
 type settling struct {
 	*Store
-	on       *conn
-	outcomes []store.Outcome
-	results  []store.SettleResult
-	rows     map[store.Ref]rowState // what is known of the documents, nil without a look
-	tried    bool                   // without a transaction, so some of them may be written
+	conn         *conn
+	outcomes     []store.Outcome
+	results      []store.SettleResult
+	rows         map[store.Ref]rowState // what is known of the documents, nil without a look
+	mayBeWritten bool                   // without a transaction, so some of them may be written
 }
 
 // rowState is what became of a document so far.
@@ -100,9 +100,9 @@ type rowState uint8
 
 const (
 	rowGone rowState = iota
-	rowOpen
+	rowUnsettled
 	rowSettled
-	rowOurs // by this call, when it wrote without a transaction
+	rowWrittenByCall // by this call, when it wrote without a transaction
 )
 
 // write writes the outcomes, in the call's transaction. It returns errMoved where an
@@ -110,7 +110,7 @@ const (
 func (c *settling) write(ctx context.Context, look bool) error {
 	c.rows = nil
 	if look {
-		if err := c.look(ctx); err != nil {
+		if err := c.readDocuments(ctx); err != nil {
 			return err
 		}
 	}
@@ -122,14 +122,14 @@ func (c *settling) write(ctx context.Context, look bool) error {
 	if err := c.afterFailed(ctx); err != nil {
 		return err
 	}
-	return c.unparkSettled(ctx)
+	return c.deleteSettledSpilled(ctx)
 }
 
 // table returns the collection of an outbox of the call.
-func (c *settling) table(outbox string) *table { return c.on.table(c.outboxes.Known(outbox)) }
+func (c *settling) table(outbox string) *table { return c.conn.table(c.outboxes.Lookup(outbox)) }
 
-// look reads the documents of the call and tells what they are.
-func (c *settling) look(ctx context.Context) error {
+// readDocuments reads the documents of the call and tells what they are.
+func (c *settling) readDocuments(ctx context.Context) error {
 	c.rows = map[store.Ref]rowState{}
 	ids := map[string][]string{}
 	asked := map[store.Ref]bool{}
@@ -154,9 +154,9 @@ func (c *settling) look(ctx context.Context) error {
 			}
 			switch {
 			case open:
-				c.rows[ref] = rowOpen
-			case c.tried && c.completes(t, ref, doc):
-				c.rows[ref] = rowOurs
+				c.rows[ref] = rowUnsettled
+			case c.mayBeWritten && c.isCompletedByCall(t, ref, doc):
+				c.rows[ref] = rowWrittenByCall
 			default:
 				c.rows[ref] = rowSettled
 			}
@@ -173,7 +173,7 @@ func (c *settling) look(ctx context.Context) error {
 func (t *table) states(ctx context.Context, ids []string, tell func(id string, open bool, doc bson.Raw) error) error {
 	l := &t.Layout.Columns
 	fields := project(l.ID, l.Status, l.Delivered, l.Failed, t.completedAt())
-	return each(ctx, silence, t.in, bson.D{t.among(ids)}, options.Find().SetProjection(fields), func(doc bson.Raw) error {
+	return forEach(ctx, commandTimeout, t.collection, bson.D{t.idIn(ids)}, options.Find().SetProjection(fields), func(doc bson.Raw) error {
 		id, err := document.ID(document.Lookup(doc, l.ID))
 		if err != nil {
 			return nil // no text finds such an id
@@ -193,7 +193,7 @@ func (c *settling) writePart(ctx context.Context, p *settlePart) error {
 	}
 	var open []int
 	for _, i := range p.at {
-		state := rowOpen
+		state := rowUnsettled
 		if c.rows != nil {
 			state = c.rows[c.outcomes[i].Ref]
 		}
@@ -202,7 +202,7 @@ func (c *settling) writePart(ctx context.Context, p *settlePart) error {
 			c.results[i] = store.WasGone
 		case rowSettled:
 			c.results[i] = store.WasSettled
-		case rowOurs:
+		case rowWrittenByCall:
 			c.results[i] = store.Written
 		default:
 			open = append(open, i)
@@ -213,25 +213,25 @@ func (c *settling) writePart(ctx context.Context, p *settlePart) error {
 	}
 	n, err := c.writeOpen(ctx, t, p, open)
 	if err == nil && n != int64(len(open)) {
-		return errMoved
+		return errDocumentChanged
 	}
 	if err == nil && c.rows == nil && !t.Layout.DeleteDelivered {
-		clear, err := t.oneType(ctx, c.ids(open))
+		clear, err := t.oneDocumentEach(ctx, c.ids(open))
 		if err != nil {
 			return err
 		}
 		if !clear {
-			return errMoved
+			return errDocumentChanged
 		}
 	}
 	for _, i := range open {
-		c.wrote(t, p, i)
+		c.recordState(t, p, i)
 	}
 	return err
 }
 
-// wrote notes what a document is by now.
-func (c *settling) wrote(t *table, p *settlePart, i int) {
+// recordState notes what a document is by now.
+func (c *settling) recordState(t *table, p *settlePart, i int) {
 	c.results[i] = store.Written
 	if c.rows == nil {
 		return
@@ -256,7 +256,7 @@ func (c *settling) ids(places []int) []string {
 // writeOpen writes outcomes and tells how many documents it found.
 func (c *settling) writeOpen(ctx context.Context, t *table, p *settlePart, places []int) (int64, error) {
 	if p.status == store.Completed && t.Layout.DeleteDelivered {
-		return inParts(c.ids(places), func(some []string) (int64, error) { return remove(ctx, t.in, t.openOf(some)) })
+		return inBatches(c.ids(places), func(some []string) (int64, error) { return remove(ctx, t.collection, t.openOf(some)) })
 	}
 	if set(columns.Outcome(&t.Layout, p.status), func(columns.Value) any { return nil }) == nil {
 		// Nothing of it is kept, but it is told whether the document is open.
@@ -269,29 +269,29 @@ func (c *settling) writeOpen(ctx context.Context, t *table, p *settlePart, place
 		})
 		return n, err
 	}
-	alike := c.alike(p, places)
+	alike := c.groupUpdates(p, places)
 	if len(alike) == 1 {
 		to := t.outcome(&c.outcomes[places[0]])
-		return inParts(c.ids(places), func(some []string) (int64, error) { return t.update(ctx, t.openOf(some), to) })
+		return inBatches(c.ids(places), func(some []string) (int64, error) { return t.update(ctx, t.openOf(some), to) })
 	}
 	return c.writeEach(ctx, t, alike)
 }
 
 // openOf is the condition that an open document has one of some ids.
-func (t *table) openOf(ids []string) bson.D { return append(bson.D{t.among(ids)}, t.open()...) }
+func (t *table) openOf(ids []string) bson.D { return append(bson.D{t.idIn(ids)}, t.open()...) }
 
-// mostWrites is the most updates of one command, so that it is answered in good time.
-const mostWrites = 500
+// maxBatchWrites is the most updates of one command, so that it is answered in good time.
+const maxBatchWrites = 500
 
 // writeEach writes outcomes that have values of their own.
 func (c *settling) writeEach(ctx context.Context, t *table, alike [][]int) (n int64, err error) {
-	for some := range slices.Chunk(alike, mostWrites) {
+	for some := range slices.Chunk(alike, maxBatchWrites) {
 		models := make([]mongo.WriteModel, len(some))
 		for k, places := range some {
 			models[k] = mongo.NewUpdateManyModel().SetFilter(t.openOf(c.ids(places))).SetUpdate(t.outcome(&c.outcomes[places[0]]))
 		}
-		bound, cancel := context.WithTimeout(ctx, silence)
-		done, err := t.in.BulkWrite(bound, models, options.BulkWrite().SetOrdered(true))
+		bound, cancel := context.WithTimeout(ctx, commandTimeout)
+		done, err := t.collection.BulkWrite(bound, models, options.BulkWrite().SetOrdered(true))
 		cancel()
 		if err != nil {
 			return n, err
@@ -305,7 +305,7 @@ func (c *settling) writeEach(ctx context.Context, t *table, alike [][]int) (n in
 func (t *table) outcome(o *store.Outcome) any {
 	to := set(columns.Outcome(&t.Layout, o.Status), func(v columns.Value) any {
 		switch v {
-		case columns.At:
+		case columns.Time:
 			return t.time(o.At)
 		case columns.Retries:
 			return int32(min(o.RetryCount, math.MaxInt32)) //nolint:gosec // it fits
@@ -331,12 +331,12 @@ func (c *settling) afterFailed(ctx context.Context) error {
 	written := map[string][]string{}
 	for i := range c.outcomes {
 		o := &c.outcomes[i]
-		if o.Status == store.Failed && c.results[i] == store.Written && c.outboxes.Known(o.Outbox).Layout.State != store.StateNone {
+		if o.Status == store.Failed && c.results[i] == store.Written && c.outboxes.Lookup(o.Outbox).Layout.State != store.StateNone {
 			written[o.Outbox] = append(written[o.Outbox], o.ID)
 		}
 	}
 	for outbox, ids := range written {
-		if err := c.forget(ctx, c.on, outbox, ids); err != nil {
+		if err := c.deleteBlocks(ctx, c.conn, outbox, ids); err != nil {
 			return err
 		}
 	}
@@ -355,7 +355,7 @@ func (c *settling) afterFailed(ctx context.Context) error {
 		}
 		if failed {
 			h := o.Hold()
-			if err := c.putHold(ctx, c.on, &h); err != nil {
+			if err := c.putHold(ctx, c.conn, &h); err != nil {
 				return err
 			}
 		}
@@ -363,14 +363,14 @@ func (c *settling) afterFailed(ctx context.Context) error {
 	return nil
 }
 
-// unparkSettled forgets the parked rows of outcomes that settle theirs, in the call's
+// deleteSettledSpilled forgets the parked rows of outcomes that settle theirs, in the call's
 // transaction.
-func (c *settling) unparkSettled(ctx context.Context) error {
-	var rows []store.ParkedRef
+func (c *settling) deleteSettledSpilled(ctx context.Context) error {
+	var rows []store.SpilledRef
 	for i := range c.outcomes {
-		if o := &c.outcomes[i]; o.Parked != 0 && o.Status.Settled() {
-			rows = append(rows, store.ParkedRef{Ref: o.Ref, Seq: o.Parked})
+		if o := &c.outcomes[i]; o.SpilledSeq != 0 && o.Status.Settled() {
+			rows = append(rows, store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq})
 		}
 	}
-	return c.unpark(ctx, c.on, rows)
+	return c.deleteSpilledRows(ctx, c.conn, rows)
 }

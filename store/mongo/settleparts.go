@@ -9,7 +9,7 @@ type settlePart struct {
 }
 
 type settleKey struct {
-	turn   int // an id's second outcome is written in the second turn, and so on
+	round  int // an id's second outcome is written in the second turn, and so on
 	outbox string
 	status store.Status
 }
@@ -22,16 +22,16 @@ func (c *settling) parts() []*settlePart {
 	count := make(map[store.Ref]int, len(c.outcomes))
 	for i := range c.outcomes {
 		o := &c.outcomes[i]
-		k := settleKey{turn: count[o.Ref], outbox: o.Outbox, status: o.Status}
+		k := settleKey{round: count[o.Ref], outbox: o.Outbox, status: o.Status}
 		count[o.Ref]++
 		p := byKey[k]
 		if p == nil {
 			p = &settlePart{settleKey: k}
 			byKey[k] = p
-			if k.turn == len(turns) {
+			if k.round == len(turns) {
 				turns = append(turns, nil)
 			}
-			turns[k.turn] = append(turns[k.turn], p)
+			turns[k.round] = append(turns[k.round], p)
 		}
 		p.at = append(p.at, i)
 	}
@@ -42,9 +42,9 @@ func (c *settling) parts() []*settlePart {
 	return parts
 }
 
-// alike sorts outcomes of one part into those that make the same update: COMPLETED ones
+// groupUpdates sorts outcomes of one part into those that make the same update: COMPLETED ones
 // of one time do.
-func (c *settling) alike(p *settlePart, places []int) [][]int {
+func (c *settling) groupUpdates(p *settlePart, places []int) [][]int {
 	if p.status != store.Completed {
 		each := make([][]int, len(places))
 		for k := range places {

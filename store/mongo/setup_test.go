@@ -76,7 +76,7 @@ func TestExamineAdvice(t *testing.T) {
 	r := newRig(t, servers.Mongo(t), flowBox())
 	r.insert(t, pending("1"), with(pending(1.5), "messageGroup", nil))
 	said := func() string {
-		found, err := r.store.Examine(ctx(t))
+		found, err := r.store.Diagnose(ctx(t))
 		if err != nil || store.CountFaults(found) > 0 {
 			t.Fatalf("%+v, %v", found, err)
 		}
@@ -109,7 +109,7 @@ func TestNewerVersion(t *testing.T) {
 	if _, err := r.db.Collection("sluicebox_meta").UpdateOne(ctx(t), bson.D{{Key: "_id", Value: "version"}}, newer); err != nil {
 		t.Fatal(err)
 	}
-	_, led := r.store.Lead(ctx(t))
+	_, led := r.store.AcquireLeadership(ctx(t))
 	for what, err := range map[string]error{"install": r.store.Install(ctx(t)), "check": r.store.Check(ctx(t)), "lead": led} {
 		rigs.WantSetup(t, what, err, "version 99")
 	}
@@ -181,11 +181,11 @@ func TestViewPosition(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		at, ok := mongo.ParseCutPosition(view.Position())
+		at, ok := mongo.ParseSnapshotPosition(view.Position())
 		if !ok || time.Until(time.Unix(int64(at.T), 0)).Abs() > time.Minute {
 			t.Fatalf("the position is %q", view.Position())
 		}
-		items, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 100})
+		items, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 100})
 		if err != nil || len(items) != i+1 {
 			t.Errorf("%d items, %v; want %d", len(items), err, i+1)
 		}

@@ -13,27 +13,27 @@ import (
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
-// States implements store.ReplayReader. It writes a document of its own first, as
+// ReadStatuses implements store.ReplayReader. It writes a document of its own first, as
 // Settled does.
-func (s *Store) States(ctx context.Context, rows []store.ClaimRow) ([]store.StateOf, error) {
-	parts, err := byoutbox.Sort(s.outboxes, rows)
+func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
+	parts, err := byoutbox.Split(s.outboxes, rows)
 	if err != nil {
 		return nil, fmt.Errorf("look for the states of rows: %w", err)
 	}
-	states := make([]store.StateOf, len(rows))
-	parts = slices.DeleteFunc(parts, func(p *byoutbox.Part) bool { return p.Absent(states) })
+	states := make([]store.RowStatus, len(rows))
+	parts = slices.DeleteFunc(parts, func(p *byoutbox.Part) bool { return p.MarkAbsent(states) })
 	if len(parts) == 0 {
 		return states, nil
 	}
 	err = s.read(ctx, func(ctx context.Context, on *conn) error {
-		if err := s.beforeLook(ctx, on); err != nil {
+		if err := s.awaitMajorityRead(ctx, on); err != nil {
 			return err
 		}
 		for _, p := range parts {
 			if err := statesOf(ctx, on.table(p.Outbox), p, rows, states); err != nil {
 				return err
 			}
-			p.CopyStates(rows, states)
+			p.CopyDuplicateStatuses(rows, states)
 		}
 		return nil
 	})
@@ -43,13 +43,13 @@ func (s *Store) States(ctx context.Context, rows []store.ClaimRow) ([]store.Stat
 	return states, nil
 }
 
-// statesOf asks for the rows of one outbox. One that two documents have is left alone,
+// readStatusesOf asks for the rows of one outbox. One that two documents have is left alone,
 // as an open one.
-func statesOf(ctx context.Context, t *table, p *byoutbox.Part, rows []store.ClaimRow, states []store.StateOf) error {
+func statesOf(ctx context.Context, t *table, p *byoutbox.Part, rows []store.ClaimRow, states []store.RowStatus) error {
 	var plain, full []int
-	for _, i := range p.At {
-		states[i] = store.StateOf{State: store.RowAbsent}
-		if p.Wants(rows, i) {
+	for _, i := range p.Indexes {
+		states[i] = store.RowStatus{State: store.RowAbsent}
+		if p.WantsPayload(rows, i) {
 			full = append(full, i)
 		} else {
 			plain = append(plain, i)
@@ -69,15 +69,15 @@ func statesOf(ctx context.Context, t *table, p *byoutbox.Part, rows []store.Clai
 			ids[k] = rows[i].ID
 		}
 		opts := options.Find().SetProjection(project(ask.fields...))
-		err := each(ctx, silence, t.in, bson.D{t.among(ids)}, opts, func(doc bson.Raw) error {
+		err := forEach(ctx, commandTimeout, t.collection, bson.D{t.idIn(ids)}, opts, func(doc bson.Raw) error {
 			id, err := document.ID(document.Lookup(doc, l.ID))
-			i, asked := p.First[id]
+			i, asked := p.FirstIndex[id]
 			if err != nil || !asked {
 				return nil // no text finds such an id
 			}
 			again := states[i].State != store.RowAbsent
 			if states[i] = t.state(doc); again {
-				states[i] = store.StateOf{State: store.RowOpen}
+				states[i] = store.RowStatus{State: store.RowUnsettled}
 			}
 			return nil
 		})
@@ -90,14 +90,14 @@ func statesOf(ctx context.Context, t *table, p *byoutbox.Part, rows []store.Clai
 
 // state is the state of a document that was read with it, and its payload if that was
 // read too and it is COMPLETED.
-func (t *table) state(doc bson.Raw) store.StateOf {
+func (t *table) state(doc bson.Raw) store.RowStatus {
 	switch {
 	case t.isDelivered(doc):
-		return store.StateOf{State: store.RowCompleted, Payload: document.Payload(document.Lookup(doc, t.Layout.Columns.Payload))}
+		return store.RowStatus{State: store.RowCompleted, Payload: document.Payload(document.Lookup(doc, t.Layout.Columns.Payload))}
 	case t.isFailed(doc):
-		return store.StateOf{State: store.RowFailed}
+		return store.RowStatus{State: store.RowFailed}
 	}
-	return store.StateOf{State: store.RowOpen}
+	return store.RowStatus{State: store.RowUnsettled}
 }
 
 // isFailed reports whether a document that was read with its state is FAILED.
@@ -109,5 +109,5 @@ func (t *table) isFailed(doc bson.Raw) bool {
 		n, ok := document.Lookup(doc, t.Layout.Columns.Status).AsFloat64OK()
 		return ok && slices.ContainsFunc(t.Layout.FailedCodes(), func(code int) bool { return n == float64(code) })
 	}
-	return t.is(doc, store.Failed)
+	return t.hasStatus(doc, store.Failed)
 }

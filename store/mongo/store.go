@@ -25,10 +25,10 @@ const (
 	ownLease      = ownPrefix + "lease"
 	ownCheckpoint = ownPrefix + "checkpoint"
 	ownMarker     = ownPrefix + "marker" // the source's
-	ownParked     = ownPrefix + "parked"
+	ownSpilled    = ownPrefix + "parked"
 	ownHold       = ownPrefix + "hold"
-	ownWish       = ownPrefix + "wish"
-	ownNamed      = ownPrefix + "named"
+	ownRequest    = ownPrefix + "wish"
+	ownSavepoint  = ownPrefix + "named"
 	ownReplay     = ownPrefix + "replay"
 	ownReplayRow  = ownPrefix + "replay_row"
 	ownReplayErr  = ownPrefix + "replay_error"
@@ -43,18 +43,18 @@ type Store struct {
 	takeover time.Duration
 	outboxes *outboxes.Set
 
-	server *server
-	writer *writer
-	aside  *writer     // of outcomes that need no transaction, so that claims need not wait for them
-	locked atomic.Bool // the store has taken the lock once, and raises under it alone
-	grant  grant
-	kept   kept
+	server        *server
+	writer        *writer
+	outcomeWriter *writer     // of outcomes that need no transaction, so that claims need not wait for them
+	hasTakenLock  atomic.Bool // the store has taken the lock once, and raises under it alone
+	grant         grant
+	contention    contention
 
 	locking sync.Mutex     // held by the call that asks for the lock
 	token   *bson.ObjectID // of a lease that was asked for and not answered; locking guards it
 
-	life   *lifetime.Lifetime
-	closed sync.Once
+	lifetime *lifetime.Lifetime
+	closed   sync.Once
 }
 
 // New returns a store. It opens no connection.
@@ -64,10 +64,10 @@ func New(cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout,
-		outboxes: outboxes.New(cfg.Outboxes), life: lifetime.New(),
+		outboxes: outboxes.New(cfg.Outboxes), lifetime: lifetime.New(),
 		server: &server{url: cfg.URL, application: "sluicebox " + cfg.Name},
 	}
-	s.writer, s.aside = newWriter(s.server, s.life), newWriter(s.server, s.life)
+	s.writer, s.outcomeWriter = newWriter(s.server, s.lifetime), newWriter(s.server, s.lifetime)
 	return s, nil
 }
 
@@ -75,10 +75,10 @@ func New(cfg Config) (*Store, error) {
 // returns when nothing of the store is left. Calls after it fail.
 func (s *Store) Close() {
 	s.closed.Do(func() {
-		s.life.End()
+		s.lifetime.End()
 		s.writer.Close()
-		s.aside.Close()
-		s.life.Wait()
+		s.outcomeWriter.Close()
+		s.lifetime.Wait()
 		s.server.disconnect()
 	})
 }

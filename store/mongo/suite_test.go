@@ -68,7 +68,7 @@ func (h *harness) Setup(t *testing.T, outboxes ...store.Outbox) storetest.Databa
 
 // Empty implements storetest.Emptier.
 func (h *harness) Empty(t *testing.T, outboxes ...store.Outbox) storetest.Database {
-	return &database{documents.Emptied(t, servers.OpenMongo(t, h.url), outboxes...), h.url, h.locks, nil}
+	return &database{documents.Reset(t, servers.OpenMongo(t, h.url), outboxes...), h.url, h.locks, nil}
 }
 
 type database struct {
@@ -84,14 +84,14 @@ type locking struct {
 	in *database
 }
 
-func (l *locking) Lead(ctx context.Context) (store.Epoch, error) {
+func (l *locking) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 	lock, err := l.Lock(ctx)
 	if err == nil {
 		l.in.held = lock
 	} else if !errors.As(err, new(*store.LockedError)) { // by the test
 		return 0, err
 	}
-	return l.Store.Lead(ctx)
+	return l.Store.AcquireLeadership(ctx)
 }
 
 func (l *locking) Lock(ctx context.Context) (store.Lock, error) {

@@ -19,20 +19,20 @@ import (
 // table is the collection of an outbox, for one call.
 type table struct {
 	*store.Outbox
-	in *mongo.Collection
+	collection *mongo.Collection
 }
 
 // table returns the collection of a configured outbox.
-func (c *conn) table(o *store.Outbox) *table { return &table{o, c.of(o)} }
+func (c *conn) table(o *store.Outbox) *table { return &table{o, c.outboxCollection(o)} }
 
 // path names a collection with its database.
-func (t *table) path() string { return t.in.Database().Name() + "." + t.in.Name() }
+func (t *table) path() string { return t.collection.Database().Name() + "." + t.collection.Name() }
 
 // id is the field of the id.
 func (t *table) id() string { return t.Layout.Columns.ID }
 
-// among is the condition that an id is one of some, of whatever type.
-func (t *table) among(ids []string) bson.E {
+// idIn is the condition that an id is one of some, of whatever type.
+func (t *table) idIn(ids []string) bson.E {
 	keys := make(bson.A, 0, 2*len(ids))
 	for _, id := range ids {
 		keys = append(keys, document.IDs(id)...)
@@ -40,10 +40,10 @@ func (t *table) among(ids []string) bson.E {
 	return bson.E{Key: t.id(), Value: bson.D{{Key: "$in", Value: keys}}}
 }
 
-// oneType reports whether documents of some ids, as many as there are ids, are one of each
+// oneDocumentEach reports whether documents of some ids, as many as there are ids, are one of each
 // for sure. Two documents may have ids of one text, an ObjectId and a string say, and
 // stand for one that is gone: not where all have the same type.
-func (t *table) oneType(ctx context.Context, ids []string) (bool, error) {
+func (t *table) oneDocumentEach(ctx context.Context, ids []string) (bool, error) {
 	var texts bson.A
 	for _, id := range ids {
 		if !isSingle(id) {
@@ -53,20 +53,20 @@ func (t *table) oneType(ctx context.Context, ids []string) (bool, error) {
 	if len(ids) == 1 || len(texts) == 0 {
 		return true, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, silence)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	n, err := t.in.CountDocuments(ctx, bson.D{{Key: t.id(), Value: bson.D{{Key: "$in", Value: texts}}}})
+	n, err := t.collection.CountDocuments(ctx, bson.D{{Key: t.id(), Value: bson.D{{Key: "$in", Value: texts}}}})
 	return n == 0 || n == int64(len(texts)), err
 }
 
-// mostNames is the most documents that one command writes, so that it is answered in
+// maxBatchIDs is the most documents that one command writes, so that it is answered in
 // good time.
-const mostNames = 2000
+const maxBatchIDs = 2000
 
-// inParts writes the documents of some ids by commands of a bounded size, and counts
+// inBatches writes the documents of some ids by commands of a bounded size, and counts
 // what they found.
-func inParts(ids []string, write func(some []string) (int64, error)) (all int64, err error) {
-	for some := range slices.Chunk(ids, mostNames) {
+func inBatches(ids []string, write func(some []string) (int64, error)) (all int64, err error) {
+	for some := range slices.Chunk(ids, maxBatchIDs) {
 		n, err := write(some)
 		if err != nil {
 			return all, err
@@ -135,8 +135,8 @@ func (t *table) delivered() bson.D {
 	return bson.D{{Key: c.Status, Value: t.status(store.Completed)}}
 }
 
-// is reports whether a document that was read with its state has a status.
-func (t *table) is(doc bson.Raw, s store.Status) bool {
+// hasStatus reports whether a document that was read with its state has a status.
+func (t *table) hasStatus(doc bson.Raw, s store.Status) bool {
 	c := &t.Layout.Columns
 	v := document.Lookup(doc, c.Status)
 	if t.Layout.State == store.StateNumbers {
@@ -157,7 +157,7 @@ func (t *table) isOpen(doc bson.Raw) bool {
 	case store.StateTimestamps:
 		return document.Absent(document.Lookup(doc, c.Delivered)) && document.Absent(document.Lookup(doc, c.Failed))
 	}
-	return t.is(doc, store.Pending) || t.is(doc, store.Processing)
+	return t.hasStatus(doc, store.Pending) || t.hasStatus(doc, store.Processing)
 }
 
 // order is the layout's order-by, then _id, which grows with time where drivers or servers
@@ -239,13 +239,13 @@ func errorText(text string) any {
 	if text == "" {
 		return skipped{}
 	}
-	return errortext.Fit(text, 0, false)
+	return errortext.Sanitize(text, 0, false)
 }
 
 // project is the projection of fields; empty names are left out.
 func project(fields ...string) bson.D {
 	projection := bson.D{{Key: "_id", Value: 0}}
-	for _, name := range document.Projected(fields) {
+	for _, name := range document.ProjectedFields(fields) {
 		if name == "_id" {
 			projection[0].Value = 1
 			continue

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// placeField is where the server shows a document's record number: it numbers them as
+	// recordNumberField is where the server shows a document's record number: it numbers them as
 	// they are inserted. No query can sort by it.
-	placeField = "$recordId"
+	recordNumberField = "$recordId"
 	// maxTies and maxTieBytes bound how many documents of one order-by are put in order.
 	// What follows is read in the order of the ids.
 	maxTies     = 10_000
@@ -31,19 +31,19 @@ type ties struct {
 }
 
 type tie struct {
-	place int64
-	item  store.Item
+	recordNumber int64
+	item         store.Item
 }
 
-// sorts reports whether documents have to be put in order.
-func (t *ties) sorts() bool {
+// needsSort reports whether documents have to be put in order.
+func (t *ties) needsSort() bool {
 	l := &t.table.Layout
 	return l.Columns.ID == "_id" && !slices.Contains(l.OrderBy, "_id")
 }
 
-// next reports whether a document is not to be put in order with those at hand: these have
+// startsNewRun reports whether a document is not to be put in order with those at hand: these have
 // to be taken first.
-func (t *ties) next(doc bson.Raw) bool {
+func (t *ties) startsNewRun(doc bson.Raw) bool {
 	var by []byte
 	for _, name := range t.table.Layout.OrderBy {
 		value := document.Lookup(doc, name)
@@ -59,15 +59,15 @@ func (t *ties) next(doc bson.Raw) bool {
 func (t *ties) add(doc bson.Raw, it store.Item) {
 	n := tie{item: it}
 	if doc.Lookup("_id").Type != bson.TypeObjectID {
-		n.place, _ = doc.Lookup(placeField).AsInt64OK()
+		n.recordNumber, _ = doc.Lookup(recordNumberField).AsInt64OK()
 	}
 	t.list, t.bytes = append(t.list, n), t.bytes+len(it.Payload)
 }
 
-// take returns the documents at hand in order.
-func (t *ties) take() []tie {
+// drain returns the documents at hand in order.
+func (t *ties) drain() []tie {
 	list := t.list
 	t.list, t.bytes = nil, 0
-	slices.SortStableFunc(list, func(a, b tie) int { return cmp.Compare(a.place, b.place) })
+	slices.SortStableFunc(list, func(a, b tie) int { return cmp.Compare(a.recordNumber, b.recordNumber) })
 	return list
 }

@@ -46,7 +46,7 @@ func TestTypesOfIDs(t *testing.T) {
 		r.insert(t, pending(id))
 		want = append(want, text)
 	}
-	items := r.unsettled(t, store.Unsettled{})
+	items := r.unsettled(t, store.UnsettledQuery{})
 	var got []string
 	var claims, full []store.ClaimRow
 	var outcomes []store.Outcome
@@ -81,13 +81,13 @@ func TestTypesOfIDs(t *testing.T) {
 			t.Errorf("id %q is %s, want %s", outcomes[i].ID, status, outcomes[i].Status)
 		}
 	}
-	left := r.unsettled(t, store.Unsettled{Held: want[:3]})
+	left := r.unsettled(t, store.UnsettledQuery{ExcludeIDs: want[:3]})
 	for _, it := range left {
 		if slices.Contains(want[:3], it.ID) {
 			t.Errorf("id %q is held and shown", it.ID)
 		}
 	}
-	if settled, err := r.store.Settled(ctx(t), claims); err != nil || !settled[0] || !settled[1] || settled[2] {
+	if settled, err := r.store.ReadSettled(ctx(t), claims); err != nil || !settled[0] || !settled[1] || settled[2] {
 		t.Errorf("settled are %v, %v", settled, err)
 	}
 }
@@ -142,7 +142,7 @@ func TestTypesOfGroups(t *testing.T) {
 	for i, g := range groups {
 		r.insert(t, with(with(pending(i), "messageGroup", g.value), "createdAt", time.Unix(int64(i), 0)))
 	}
-	for i, got := range rigs.LeaveOut(t, r.store, 9)[:9] {
+	for i, got := range rigs.CheckExcludeLanes(t, r.store, 9)[:9] {
 		if got != groups[i].group {
 			t.Errorf("%v is in group %v, want %v", groups[i].value, got, groups[i].group)
 		}
@@ -167,7 +167,7 @@ func TestTypesOfPayloads(t *testing.T) {
 		r.insert(t, with(with(pending(i), "payload", p.value), "createdAt", time.Unix(int64(i), 0)))
 	}
 	r.insert(t, bson.D{{Key: "_id", Value: "none"}, {Key: "status", Value: "PENDING"}})
-	items := r.unsettled(t, store.Unsettled{})
+	items := r.unsettled(t, store.UnsettledQuery{})
 	if len(items) != len(payloads)+1 || items[0].ID != "none" || items[0].Payload != nil {
 		t.Fatalf("there are %d items, the first is %+v", len(items), items[0])
 	}
@@ -200,7 +200,7 @@ func TestPaths(t *testing.T) {
 		{Key: "_id", Value: "1"}, {Key: "createdAt", Value: time.Now()}, {Key: "relay", Value: bson.D{{Key: "state", Value: "PENDING"}}},
 		{Key: "body", Value: bson.D{{Key: "customer", Value: bson.D{{Key: "id", Value: 77}}}}},
 	})
-	for q, lean := range map[*store.Unsettled]bool{{}: false, {NoPayload: true}: true, {MaxPayload: 1}: true, {MaxPayload: 100}: false} {
+	for q, lean := range map[*store.UnsettledQuery]bool{{}: false, {NoPayload: true}: true, {MaxPayload: 1}: true, {MaxPayload: 100}: false} {
 		items := r.unsettled(t, *q)
 		if len(items) != 1 || items[0].Group != store.GroupOf("77") || (items[0].Payload == nil) != lean || items[0].PayloadSize == 0 {
 			t.Errorf("the items are %+v", items)

@@ -16,31 +16,31 @@ import (
 )
 
 const (
-	// mostNamed is the most ids and lanes that one filter leaves out. Where there are
+	// maxFilterValues is the most ids and lanes that one filter leaves out. Where there are
 	// more the program alone leaves them out, as it does with all.
-	mostNamed = 20_000
-	// lookup is how many documents are asked for at a time whether they are parked.
-	lookup = 500
-	// leastWindow and mostWindow are how many documents are read at a time: the server
+	maxFilterValues = 20_000
+	// spilledLookupSize is how many documents are asked for at a time whether they are parked.
+	spilledLookupSize = 500
+	// minWindow and maxWindow are how many documents are read at a time: the server
 	// sorts a few of many faster than all.
-	leastWindow = 1000
-	mostWindow  = 100_000
+	minWindow = 1000
+	maxWindow = 100_000
 )
 
 // reading is what a call reads of an outbox.
 type reading struct {
 	*view
-	table  *table
-	reader *document.Reader
-	query  store.Unsettled
-	to     *views.Pages
-	held   map[string]struct{}
-	lanes  map[store.LaneKey]struct{}
-	seen   int // documents of the window
-	ties   ties
+	table        *table
+	reader       *document.Reader
+	query        store.UnsettledQuery
+	to           *views.Pages
+	excludeIDs   map[string]struct{}
+	excludeLanes map[store.LaneKey]struct{}
+	seen         int // documents of the window
+	ties         ties
 
 	waiting []store.Item // to be asked for whether they are parked
-	parked  idSet        // all that are, where that is known; else nil
+	spilled idSet        // all that are, where that is known; else nil
 }
 
 // idSet is a set of ids, by hashes that no two of them share.
@@ -52,21 +52,21 @@ func hashID(id string) [16]byte {
 }
 
 // Read implements view.Snapshot.
-func (v *view) Read(ctx context.Context, o *store.Outbox, q store.Unsettled, to *views.Pages) error {
-	t := v.on.table(o)
+func (v *view) Read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery, to *views.Pages) error {
+	t := v.conn.table(o)
 	r := &reading{
 		view: v, table: t, ties: ties{table: t}, reader: document.New(o), query: q, to: to,
-		held: make(map[string]struct{}, len(q.Held)), lanes: store.LaneSet(q.Left(o)),
+		excludeIDs: make(map[string]struct{}, len(q.ExcludeIDs)), excludeLanes: store.LaneSet(q.ExcludedLanes(o)),
 	}
-	for _, id := range q.Held {
-		r.held[id] = struct{}{}
+	for _, id := range q.ExcludeIDs {
+		r.excludeIDs[id] = struct{}{}
 	}
 	ctx = mongo.NewSessionContext(ctx, v.session)
-	err := r.askOnce(ctx)
+	err := r.loadSpilledIDs(ctx)
 	if err == nil {
 		err = r.read(ctx)
 	}
-	if errors.Is(err, errEnough) {
+	if errors.Is(err, errStopIteration) {
 		return nil
 	}
 	return Explain(err)
@@ -75,23 +75,23 @@ func (v *view) Read(ctx context.Context, o *store.Outbox, q store.Unsettled, to 
 // read reads windows of documents, each larger than the last, until there are enough.
 func (r *reading) read(ctx context.Context) error {
 	filter := r.filter()
-	for from, window := 0, max(leastWindow, 2*r.query.Limit); ; from, window = from+window, 2*window {
-		if r.query.Limit > mostWindow || window > mostWindow {
+	for from, window := 0, max(minWindow, 2*r.query.Limit); ; from, window = from+window, 2*window {
+		if r.query.Limit > maxWindow || window > maxWindow {
 			window = 0 // all
 		}
 		r.seen = 0
 		opts := options.Find().SetSort(r.table.order()).SetProjection(r.projection()).SetAllowDiskUse(true).
-			SetBatchSize(leastWindow).SetSkip(int64(from)).SetLimit(int64(window)).SetShowRecordID(r.ties.sorts())
-		if err := each(ctx, viewTime, r.table.in, filter, opts, func(doc bson.Raw) error { return r.take(ctx, doc) }); err != nil {
+			SetBatchSize(minWindow).SetSkip(int64(from)).SetLimit(int64(window)).SetShowRecordID(r.ties.needsSort())
+		if err := forEach(ctx, viewTimeout, r.table.collection, filter, opts, func(doc bson.Raw) error { return r.addDocument(ctx, doc) }); err != nil {
 			return err
 		}
 		last := window == 0 || r.seen < window
 		if last {
-			if err := r.untie(ctx); err != nil {
+			if err := r.flushTies(ctx); err != nil {
 				return err
 			}
 		}
-		if err := r.ask(ctx); err != nil || last {
+		if err := r.flushWaiting(ctx); err != nil || last {
 			return err
 		}
 	}
@@ -104,20 +104,20 @@ func (r *reading) filter() bson.D {
 	if open := r.table.open(); len(open) > 0 {
 		all = append(all, open)
 	}
-	if n := len(r.query.Held); n > 0 && n <= mostNamed {
-		all = append(all, bson.D{{Key: "$nor", Value: bson.A{bson.D{r.table.among(r.query.Held)}}}})
+	if n := len(r.query.ExcludeIDs); n > 0 && n <= maxFilterValues {
+		all = append(all, bson.D{{Key: "$nor", Value: bson.A{bson.D{r.table.idIn(r.query.ExcludeIDs)}}}})
 	}
-	if n := len(r.lanes); n > 0 && n <= mostNamed && len(r.table.Layout.GroupPath) == 0 {
-		all = append(all, bson.D{{Key: "$nor", Value: r.leftLanes()}})
+	if n := len(r.excludeLanes); n > 0 && n <= maxFilterValues && len(r.table.Layout.GroupPath) == 0 {
+		all = append(all, bson.D{{Key: "$nor", Value: r.laneConditions()}})
 	}
 	return bson.D{{Key: "$and", Value: all}}
 }
 
-// leftLanes are conditions for the lanes to leave out, one for each kind.
-func (r *reading) leftLanes() (list bson.A) {
+// laneConditions are conditions for the lanes to leave out, one for each kind.
+func (r *reading) laneConditions() (list bson.A) {
 	c := &r.table.Layout.Columns
 	groups := map[string]bson.A{}
-	for k := range r.lanes {
+	for k := range r.excludeLanes {
 		var name any
 		if k.Group.Valid {
 			name = k.Group.Name
@@ -146,7 +146,7 @@ func (r *reading) leftLanes() (list bson.A) {
 	return list
 }
 
-// oneOf is the condition that a field is one of some values. $in alone would also find
+// idOneOf is the condition that a field is one of some values. $in alone would also find
 // a list that has one of them.
 func oneOf(name string, values bson.A) bson.E {
 	list := bson.D{{Key: "$type", Value: "array"}}
@@ -155,14 +155,14 @@ func oneOf(name string, values bson.A) bson.E {
 
 func (r *reading) projection() bson.D {
 	c, size := &r.table.Layout.Columns, r.table.size()
-	fits := bson.D{{Key: "$lte", Value: bson.A{size, r.query.Inline()}}}
+	fits := bson.D{{Key: "$lte", Value: bson.A{size, r.query.MaxInlinePayload()}}}
 	payload := bson.D{{Key: "$cond", Value: bson.A{fits, "$" + c.Payload, "$$REMOVE"}}}
 	fields := project(slices.Concat([]string{c.ID, c.Kind, c.Group, c.RetryCount}, r.table.Layout.OrderBy)...)
 	return append(fields, bson.E{Key: sizeField, Value: size}, bson.E{Key: payloadField, Value: payload})
 }
 
-// take takes one document.
-func (r *reading) take(ctx context.Context, doc bson.Raw) error {
+// addDocument takes one document.
+func (r *reading) addDocument(ctx context.Context, doc bson.Raw) error {
 	r.seen++
 	it, err := r.reader.Head(doc)
 	if err != nil {
@@ -173,16 +173,16 @@ func (r *reading) take(ctx context.Context, doc bson.Raw) error {
 	if it.Payload != nil {
 		it.PayloadSize = len(it.Payload) // JSON is not quite as long as BSON
 	}
-	_, isHeld := r.held[it.ID]
-	_, isLeft := r.lanes[it.Lane()]
+	_, isHeld := r.excludeIDs[it.ID]
+	_, isLeft := r.excludeLanes[it.Lane()]
 	if isHeld || isLeft {
 		return nil
 	}
-	if !r.ties.sorts() {
-		return r.wait(ctx, it)
+	if !r.ties.needsSort() {
+		return r.addWaiting(ctx, it)
 	}
-	if r.ties.next(doc) {
-		if err := r.untie(ctx); err != nil {
+	if r.ties.startsNewRun(doc) {
+		if err := r.flushTies(ctx); err != nil {
 			return err
 		}
 	}
@@ -190,51 +190,51 @@ func (r *reading) take(ctx context.Context, doc bson.Raw) error {
 	return nil
 }
 
-// untie takes the documents that are at hand to be put in order.
-func (r *reading) untie(ctx context.Context) error {
-	for _, t := range r.ties.take() {
-		if err := r.wait(ctx, t.item); err != nil {
+// flushTies takes the documents that are at hand to be put in order.
+func (r *reading) flushTies(ctx context.Context) error {
+	for _, t := range r.ties.drain() {
+		if err := r.addWaiting(ctx, t.item); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// wait has a document wait to be asked for.
-func (r *reading) wait(ctx context.Context, it store.Item) error {
-	if r.waiting = append(r.waiting, it); len(r.waiting) < lookup {
+// addWaiting has a document wait to be asked for.
+func (r *reading) addWaiting(ctx context.Context, it store.Item) error {
+	if r.waiting = append(r.waiting, it); len(r.waiting) < spilledLookupSize {
 		return nil
 	}
-	return r.ask(ctx)
+	return r.flushWaiting(ctx)
 }
 
-// parkedHere chooses the parked rows of the outbox.
-func (r *reading) parkedHere() bson.D {
+// spilledFilter chooses the parked rows of the outbox.
+func (r *reading) spilledFilter() bson.D {
 	return bson.D{{Key: "_id.relay", Value: r.store.name}, {Key: "_id.outbox", Value: r.table.Name}}
 }
 
-// askOnce finds out what is parked before a whole collection is read: whoever reads it
+// loadSpilledIDs finds out what is parked before a whole collection is read: whoever reads it
 // may park as it goes, and the server would walk over all of that, which is too new for
 // the view, each time that it is asked.
-func (r *reading) askOnce(ctx context.Context) error {
-	if r.query.Limit <= mostWindow {
+func (r *reading) loadSpilledIDs(ctx context.Context) error {
+	if r.query.Limit <= maxWindow {
 		return nil
 	}
-	r.parked = idSet{}
-	return r.eachParked(ctx, r.parkedHere(), func(id string) { r.parked[hashID(id)] = struct{}{} })
+	r.spilled = idSet{}
+	return r.eachSpilled(ctx, r.spilledFilter(), func(id string) { r.spilled[hashID(id)] = struct{}{} })
 }
 
-func (r *reading) eachParked(ctx context.Context, filter bson.D, tell func(id string)) error {
+func (r *reading) eachSpilled(ctx context.Context, filter bson.D, tell func(id string)) error {
 	opts := options.Find().SetProjection(bson.D{{Key: "_id", Value: 0}, {Key: "id", Value: 1}})
-	return each(ctx, viewTime, r.on.own(ownParked), filter, opts, func(doc bson.Raw) error {
+	return forEach(ctx, viewTimeout, r.conn.ownCollection(ownSpilled), filter, opts, func(doc bson.Raw) error {
 		tell(doc.Lookup("id").StringValue())
 		return nil
 	})
 }
 
-// ask adds the documents that wait, without those that are parked.
-func (r *reading) ask(ctx context.Context) error {
-	waiting, parked := r.waiting, r.parked
+// flushWaiting adds the documents that wait, without those that are parked.
+func (r *reading) flushWaiting(ctx context.Context) error {
+	waiting, parked := r.waiting, r.spilled
 	r.waiting = nil
 	if len(waiting) == 0 {
 		return nil
@@ -245,8 +245,8 @@ func (r *reading) ask(ctx context.Context) error {
 		for i := range waiting {
 			ids[i] = waiting[i].ID
 		}
-		among := append(r.parkedHere(), bson.E{Key: "id", Value: bson.D{{Key: "$in", Value: ids}}})
-		if err := r.eachParked(ctx, among, func(id string) { parked[hashID(id)] = struct{}{} }); err != nil {
+		among := append(r.spilledFilter(), bson.E{Key: "id", Value: bson.D{{Key: "$in", Value: ids}}})
+		if err := r.eachSpilled(ctx, among, func(id string) { parked[hashID(id)] = struct{}{} }); err != nil {
 			return err
 		}
 	}
@@ -257,7 +257,7 @@ func (r *reading) ask(ctx context.Context) error {
 			}
 		}
 		if !r.to.Add(it) {
-			return errEnough
+			return errStopIteration
 		}
 	}
 	return nil

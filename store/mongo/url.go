@@ -19,13 +19,13 @@ const urlForm = "mongodb://user:password@host:27017/database or mongodb+srv://us
 const (
 	// connectTimeout is how long a host is dialled.
 	connectTimeout = 3 * time.Second
-	// heartbeat is how often each server is asked for its state; one that steps down
+	// heartbeatInterval is how often each server is asked for its state; one that steps down
 	// says so at once. It bounds how long a server that has fallen silent is taken for
 	// the primary: this long and connectTimeout. The least is 500 ms.
-	heartbeat = 2 * time.Second
-	// leastPool is the fewest connections that maxPoolSize may leave: a long read must not
+	heartbeatInterval = 2 * time.Second
+	// minPoolSize is the fewest connections that maxPoolSize may leave: a long read must not
 	// hold up a ping.
-	leastPool = 8
+	minPoolSize = 8
 	// selectTimeout bounds the search for a primary: an election takes a second or two
 	// as a rule, and a call tries again.
 	selectTimeout = 3 * time.Second
@@ -53,13 +53,13 @@ func ParseURL(raw, application string) (opts *options.ClientOptions, database st
 		opts.SetConnectTimeout(connectTimeout)
 	}
 	if opts.HeartbeatInterval == nil {
-		opts.SetHeartbeatInterval(heartbeat)
+		opts.SetHeartbeatInterval(heartbeatInterval)
 	}
 	if opts.ServerSelectionTimeout == nil {
 		opts.SetServerSelectionTimeout(selectTimeout)
 	}
-	if n := opts.MaxPoolSize; n != nil && *n != 0 && *n < leastPool {
-		opts.SetMaxPoolSize(leastPool)
+	if n := opts.MaxPoolSize; n != nil && *n != 0 && *n < minPoolSize {
+		opts.SetMaxPoolSize(minPoolSize)
 	}
 	opts.Timeout = nil // each call has its own
 	return opts, database, nil

@@ -15,18 +15,18 @@ import (
 	views "github.com/sluicebox/sluicebox/store/internal/view"
 )
 
-// cutForm begins the position of a view.
-const cutForm = "at:"
+// snapshotPositionPrefix begins the position of a view.
+const snapshotPositionPrefix = "at:"
 
-// CutPosition is the position of an operation time. A view's own is what the view shows
+// SnapshotPosition is the position of an operation time. A view's own is what the view shows
 // last.
-func CutPosition(at bson.Timestamp) store.Position {
-	return store.Position(fmt.Sprintf("%s%d.%d", cutForm, at.T, at.I))
+func SnapshotPosition(at bson.Timestamp) store.Position {
+	return store.Position(fmt.Sprintf("%s%d.%d", snapshotPositionPrefix, at.T, at.I))
 }
 
-// ParseCutPosition reads what CutPosition returns.
-func ParseCutPosition(p store.Position) (at bson.Timestamp, ok bool) {
-	text, ok := strings.CutPrefix(string(p), cutForm)
+// ParseSnapshotPosition reads what SnapshotPosition returns.
+func ParseSnapshotPosition(p store.Position) (at bson.Timestamp, ok bool) {
+	text, ok := strings.CutPrefix(string(p), snapshotPositionPrefix)
 	seconds, increment, dot := strings.Cut(text, ".")
 	t, err1 := strconv.ParseUint(seconds, 10, 32)
 	i, err2 := strconv.ParseUint(increment, 10, 32)
@@ -40,33 +40,33 @@ func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
 	if snapshot != "" {
 		return nil, fmt.Errorf("open a view: MongoDB has no named snapshots, so none is named %q", snapshot)
 	}
-	return views.Open(ctx, s.life, s.outboxes, func(ctx context.Context) (views.Snapshot, error) {
+	return views.Open(ctx, s.lifetime, s.outboxes, func(ctx context.Context) (views.Snapshot, error) {
 		on, err := s.server.open(ctx)
 		if err == nil {
-			err = on.joined(ctx)
+			err = on.recheckStandalone(ctx)
 		}
-		return &view{store: s, on: on}, Explain(err)
+		return &view{store: s, conn: on}, Explain(err)
 	})
 }
 
 // view is a session whose reads see one snapshot.
 type view struct {
-	store   *Store
-	on      *conn
-	session *mongo.Session
-	alone   bool // there are no snapshots
+	store      *Store
+	conn       *conn
+	session    *mongo.Session
+	standalone bool // there are no snapshots
 }
 
-// snapshotPatience is how long a view waits for a snapshot of collections that were
+// snapshotTimeout is how long a view waits for a snapshot of collections that were
 // made, or got an index, a moment ago.
-const snapshotPatience = 5 * time.Second
+const snapshotTimeout = 5 * time.Second
 
 // Begin implements view.Snapshot.
 func (v *view) Begin(ctx context.Context) error {
 	began := time.Now()
 	for try := 0; ; try++ {
 		err := v.begin(ctx)
-		if !has(err, codeSnapshotUnavailable) || time.Since(began) > snapshotPatience || !pause(ctx, try) {
+		if !hasCode(err, codeSnapshotUnavailable) || time.Since(began) > snapshotTimeout || !retryPause(ctx, try) {
 			return Explain(err)
 		}
 		v.Drop()
@@ -76,18 +76,18 @@ func (v *view) Begin(ctx context.Context) error {
 // begin takes the snapshot by reading of each collection: all must have been there then
 // as they are now.
 func (v *view) begin(ctx context.Context) (err error) {
-	v.alone = v.on.alone.Load()
-	if v.session, err = v.on.client.StartSession(options.Session().SetSnapshot(!v.alone)); err != nil {
+	v.standalone = v.conn.standalone.Load()
+	if v.session, err = v.conn.client.StartSession(options.Session().SetSnapshot(!v.standalone)); err != nil {
 		return err
 	}
-	in := []*mongo.Collection{v.on.own(ownParked)}
+	in := []*mongo.Collection{v.conn.ownCollection(ownSpilled)}
 	for _, name := range v.store.outboxes.Names() {
-		in = append(in, v.on.of(v.store.outboxes.Known(name)))
+		in = append(in, v.conn.outboxCollection(v.store.outboxes.Lookup(name)))
 	}
 	for _, c := range in {
 		none := func(bson.Raw) error { return nil }
 		opts := options.Find().SetProjection(project("_id")).SetLimit(1)
-		if err := each(mongo.NewSessionContext(ctx, v.session), silence, c, bson.D{}, opts, none); err != nil {
+		if err := forEach(mongo.NewSessionContext(ctx, v.session), commandTimeout, c, bson.D{}, opts, none); err != nil {
 			return err
 		}
 	}
@@ -97,10 +97,10 @@ func (v *view) begin(ctx context.Context) (err error) {
 // Position is the snapshot's time (atClusterTime). A server that is no member of a
 // replica set has none.
 func (v *view) Position() store.Position {
-	if v.alone {
+	if v.standalone {
 		return ""
 	}
-	return CutPosition(v.session.SnapshotTime())
+	return SnapshotPosition(v.session.SnapshotTime())
 }
 
 // Drop implements view.Snapshot.
@@ -108,7 +108,7 @@ func (v *view) Drop() {
 	if v.session == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	v.session.EndSession(ctx)
 }

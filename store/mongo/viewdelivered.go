@@ -14,12 +14,12 @@ import (
 )
 
 // ReadDelivered implements view.Snapshot. The program looks at times that are texts.
-func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.Delivered) error {
-	t, reader := v.on.table(o), document.New(o)
+func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.DeliveredRows) error {
+	t, reader := v.conn.table(o), document.New(o)
 	c := &o.Layout.Columns
 	fields := append(project(c.ID, c.Kind, c.Group, o.Layout.OrderBy[0]), bson.E{Key: sizeField, Value: t.size()})
-	opts := options.Find().SetSort(t.order()).SetProjection(fields).SetAllowDiskUse(true).SetBatchSize(leastWindow)
-	err := each(mongo.NewSessionContext(ctx, v.session), viewTime, t.in, t.deliveredFilter(to), opts, func(doc bson.Raw) error {
+	opts := options.Find().SetSort(t.order()).SetProjection(fields).SetAllowDiskUse(true).SetBatchSize(minWindow)
+	err := forEach(mongo.NewSessionContext(ctx, v.session), viewTimeout, t.collection, t.deliveredFilter(to), opts, func(doc bson.Raw) error {
 		it, err := reader.Head(doc)
 		if err != nil {
 			return nil // a number with a fraction: Check names such ids
@@ -28,11 +28,11 @@ func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 		it.PayloadSize = int(size)
 		it.Committed = document.Time(document.Lookup(doc, o.Layout.OrderBy[0]))
 		if !to.Add(it) {
-			return errEnough
+			return errStopIteration
 		}
 		return nil
 	})
-	if errors.Is(err, errEnough) {
+	if errors.Is(err, errStopIteration) {
 		return nil
 	}
 	return Explain(err)
@@ -40,7 +40,7 @@ func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 
 // deliveredFilter chooses delivered documents whose time is in bounds, as far as it is a
 // date.
-func (t *table) deliveredFilter(q *views.Delivered) bson.D {
+func (t *table) deliveredFilter(q *views.DeliveredRows) bson.D {
 	all := bson.A{bson.D{t.identified()}, t.delivered()}
 	var bounds bson.D
 	if !q.Since.IsZero() {
@@ -53,8 +53,8 @@ func (t *table) deliveredFilter(q *views.Delivered) bson.D {
 		other := bson.D{{Key: at, Value: bson.D{{Key: "$not", Value: bson.D{{Key: "$type", Value: "date"}}}}}}
 		all = append(all, bson.D{{Key: "$or", Value: bson.A{bson.D{{Key: at, Value: bounds}}, other}}})
 	}
-	if n := len(q.IDs); n > 0 && n <= mostNamed {
-		all = append(all, bson.D{t.among(q.IDs)})
+	if n := len(q.IDs); n > 0 && n <= maxFilterValues {
+		all = append(all, bson.D{t.idIn(q.IDs)})
 	}
 	return bson.D{{Key: "$and", Value: all}}
 }

@@ -25,15 +25,15 @@ func TestDeliveredForms(t *testing.T) {
 		sent("f", nil), sent("g", 5), sent("h", bson.A{"x"}), sent(2.5, at), with(pending("i"), "createdAt", at))
 	const text, number, date = "d 2024-02-29T12:00:00.000001Z", "4 2024-02-29T12:00:00.001Z", "b 2024-02-29T12:00:00.001Z"
 	for _, c := range []struct {
-		q       store.Delivered
+		q       store.DeliveredQuery
 		want    string
 		undated int
 	}{
-		{store.Delivered{}, text + ", " + number + ", " + date + ", c 2024-03-01T12:00:00.001Z", 4},
-		{store.Delivered{Since: at}, number + ", " + date + ", c 2024-03-01T12:00:00.001Z", 4},
-		{store.Delivered{Since: at.Add(-time.Millisecond + time.Microsecond), Until: at}, text, 4},
-		{store.Delivered{Since: at.Add(time.Nanosecond)}, "c 2024-03-01T12:00:00.001Z", 4},
-		{store.Delivered{IDs: []string{"4", "b", "B", "i", "g", ""}, Until: at.AddDate(0, 0, 1)}, number + ", " + date, 1},
+		{store.DeliveredQuery{}, text + ", " + number + ", " + date + ", c 2024-03-01T12:00:00.001Z", 4},
+		{store.DeliveredQuery{Since: at}, number + ", " + date + ", c 2024-03-01T12:00:00.001Z", 4},
+		{store.DeliveredQuery{Since: at.Add(-time.Millisecond + time.Microsecond), Until: at}, text, 4},
+		{store.DeliveredQuery{Since: at.Add(time.Nanosecond)}, "c 2024-03-01T12:00:00.001Z", 4},
+		{store.DeliveredQuery{IDs: []string{"4", "b", "B", "i", "g", ""}, Until: at.AddDate(0, 0, 1)}, number + ", " + date, 1},
 	} {
 		c.q.Outbox = "events"
 		rigs.WantDelivered(t, r.store, c.q, c.want, c.undated)
@@ -49,12 +49,12 @@ func TestLockWishes(t *testing.T) {
 	defer held.Release()
 	wish := func(name string) {
 		t.Helper()
-		if err := r.store.WishNamed(ctx(t), name, false); err != nil {
+		if err := r.store.RequestSavepoint(ctx(t), name, false); err != nil {
 			t.Fatal(err)
 		}
 	}
 	wish("a")
-	rigs.WantWishes(t, "a wish", held, 1)
+	rigs.WantRequestCount(t, "a wish", held, 1)
 	session, err := r.db.Client().StartSession()
 	if err != nil {
 		t.Fatal(err)
@@ -65,15 +65,15 @@ func TestLockWishes(t *testing.T) {
 		if _, err := r.db.Collection("sluicebox_wish").UpdateOne(in, bson.D{{Key: "_id", Value: "rig"}}, more); err != nil {
 			return nil, err
 		}
-		rigs.WantWishes(t, "a wish that is not committed", held, 1)
+		rigs.WantRequestCount(t, "a wish that is not committed", held, 1)
 		return nil, nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	rigs.WantWishes(t, "one that is", held, 6)
+	rigs.WantRequestCount(t, "one that is", held, 6)
 	if err := r.db.Collection("sluicebox_wish").Drop(ctx(t)); err != nil {
 		t.Fatal(err)
 	}
-	rigs.WantWishes(t, "no collection", held, 0)
+	rigs.WantRequestCount(t, "no collection", held, 0)
 }

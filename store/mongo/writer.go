@@ -26,11 +26,11 @@ import (
 type writer struct {
 	*session.Session
 	server *server
-	on     *conn
+	conn   *conn
 
-	mu      sync.Mutex
-	waiting []*job    // in the order in which they came
-	claimed time.Time // when the latest claim came
+	mu          sync.Mutex
+	queue       []*writeJob // in the order in which they came
+	lastClaimAt time.Time   // when the latest claim came
 }
 
 func newWriter(v *server, life *lifetime.Lifetime) *writer {
@@ -41,39 +41,39 @@ func newWriter(v *server, life *lifetime.Lifetime) *writer {
 
 // Ready implements session.Link.
 func (w *writer) Ready(ctx context.Context) (err error) {
-	w.on, err = w.server.open(ctx)
+	w.conn, err = w.server.open(ctx)
 	return err
 }
 
-// Keeps implements session.Link: the driver replaces connections that fail.
-func (w *writer) Keeps(error) bool { return true }
+// Survives implements session.Link: the driver replaces connections that fail.
+func (w *writer) Survives(error) bool { return true }
 
 // Drop implements session.Link. The session ends with the connections.
 func (w *writer) Drop() {}
 
 const (
-	// patience bounds how long a call begins transactions anew that the server has
+	// transactionTimeout bounds how long a call begins transactions anew that the server has
 	// taken back.
-	patience = silence
-	// rowPatience is how long a call waits for documents that somebody else changes.
-	rowPatience = 2 * time.Second
-	// mostPause is the longest pause between two tries.
-	mostPause = 50 * time.Millisecond
+	transactionTimeout = commandTimeout
+	// rowTimeout is how long a call waits for documents that somebody else changes.
+	rowTimeout = 2 * time.Second
+	// maxRetryPause is the longest pause between two tries.
+	maxRetryPause = 50 * time.Millisecond
 )
 
-// lead runs write in a transaction of the leader of an epoch. It may run it several
+// runAsLeader runs write in a transaction of the leader of an epoch. It may run it several
 // times: what it did before was taken back.
-func (s *Store) lead(ctx context.Context, epoch store.Epoch, write func(context.Context, *conn) error) error {
-	return s.do(ctx, &job{epoch: epoch, wait: rowPatience, write: write})
+func (s *Store) runAsLeader(ctx context.Context, epoch store.Epoch, write func(context.Context, *conn) error) error {
+	return s.runJob(ctx, &writeJob{epoch: epoch, contentionTimeout: rowTimeout, write: write})
 }
 
 // transact runs write in a transaction of the leader of an epoch, in the writer's turn.
 func (s *Store) transact(ctx context.Context, epoch store.Epoch, wait time.Duration, write func(context.Context, *conn) error) error {
 	return s.writer.transact(ctx, wait, func(ctx context.Context) error {
-		if err := s.checkEpoch(ctx, s.writer.on, epoch); err != nil {
+		if err := s.checkEpoch(ctx, s.writer.conn, epoch); err != nil {
 			return err
 		}
-		return write(ctx, s.writer.on)
+		return write(ctx, s.writer.conn)
 	})
 }
 
@@ -83,10 +83,10 @@ func (s *Store) transact(ctx context.Context, epoch store.Epoch, wait time.Durat
 // the document changed. The name tells two relays apart that two servers gave the same
 // epoch.
 func (s *Store) checkEpoch(ctx context.Context, on *conn, epoch store.Epoch) error {
-	n, err := update(ctx, on.own(ownLeader),
+	n, err := update(ctx, on.ownCollection(ownLeader),
 		bson.D{{Key: "_id", Value: s.name}, {Key: "epoch", Value: int64(epoch)}, {Key: "holder", Value: s.holder}},
 		bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: int64(1)}}}})
-	if conflict(err) {
+	if isWriteConflict(err) {
 		return &leaderBusyError{err}
 	}
 	if err == nil && n == 0 {
@@ -106,28 +106,28 @@ func (e *leaderBusyError) Unwrap() error { return e.err }
 // where it was for a document that somebody else changes, as long as wait. Without a
 // replica set there are no transactions: do runs as it is.
 func (w *writer) transact(ctx context.Context, wait time.Duration, do func(context.Context) error) error {
-	if w.on.alone.Load() {
+	if w.conn.standalone.Load() {
 		return do(ctx)
 	}
 	began := time.Now()
 	for try := 0; ; try++ {
-		err := w.once(ctx, began, do)
-		if err == nil || !labelled(err, "TransientTransactionError") || mongo.IsTimeout(err) {
+		err := w.runOnce(ctx, began, do)
+		if err == nil || !hasLabel(err, "TransientTransactionError") || mongo.IsTimeout(err) {
 			return err
 		}
-		left := patience
-		if conflict(err) && !errors.As(err, new(*leaderBusyError)) {
+		left := transactionTimeout
+		if isWriteConflict(err) && !errors.As(err, new(*leaderBusyError)) {
 			left = wait
 		}
-		if time.Since(began) > left || !pause(ctx, try) {
+		if time.Since(began) > left || !retryPause(ctx, try) {
 			return err
 		}
 	}
 }
 
-// pause waits a little before the next try, and reports false if the context has ended.
-func pause(ctx context.Context, try int) bool {
-	most := min(mostPause, time.Millisecond<<min(try, 10))
+// retryPause waits a little before the next try, and reports false if the context has ended.
+func retryPause(ctx context.Context, try int) bool {
+	most := min(maxRetryPause, time.Millisecond<<min(try, 10))
 	select {
 	case <-ctx.Done():
 		return false
@@ -136,68 +136,68 @@ func pause(ctx context.Context, try int) bool {
 	}
 }
 
-// once runs do in one transaction.
-func (w *writer) once(ctx context.Context, began time.Time, do func(context.Context) error) error {
-	if err := w.on.writing.StartTransaction(); err != nil {
+// runOnce runs do in one transaction.
+func (w *writer) runOnce(ctx context.Context, began time.Time, do func(context.Context) error) error {
+	if err := w.conn.writeSession.StartTransaction(); err != nil {
 		return err
 	}
-	err := do(mongo.NewSessionContext(ctx, w.on.writing))
+	err := do(mongo.NewSessionContext(ctx, w.conn.writeSession))
 	if err == nil {
 		return w.commit(ctx, began)
 	}
 	if mongo.IsTimeout(err) {
-		w.forget() // a server that says nothing hears of it by the next transaction of the session
+		w.abandon() // a server that says nothing hears of it by the next transaction of the session
 		return err
 	}
-	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	_ = w.on.writing.AbortTransaction(bye) // the reason is err
+	_ = w.conn.writeSession.AbortTransaction(bye) // the reason is err
 	return err
 }
 
-// forget lets the driver begin another transaction, and tells the server nothing. After
+// abandon lets the driver begin another transaction, and tells the server nothing. After
 // a commit that was answered once and then not any more, the driver goes on committing:
 // it would take the next transaction for committed without a word to the server. To abort
 // clears that only before the first answer, a transaction that cannot be begun always.
-func (w *writer) forget() {
+func (w *writer) abandon() {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	_ = w.on.writing.AbortTransaction(ended) // it fails where there is none any more
-	if w.on.writing.StartTransaction(options.Transaction().SetWriteConcern(writeconcern.Unacknowledged())) == nil {
-		_ = w.on.writing.AbortTransaction(ended) // nothing was sent of it
+	_ = w.conn.writeSession.AbortTransaction(ended) // it fails where there is none any more
+	if w.conn.writeSession.StartTransaction(options.Transaction().SetWriteConcern(writeconcern.Unacknowledged())) == nil {
+		_ = w.conn.writeSession.AbortTransaction(ended) // nothing was sent of it
 	}
 }
 
 // commit commits, and asks again for as long as nobody knows whether it was: the
 // server tells what became of a transaction, also a new primary of what the old one
-// did. An error is either one by which it was not committed for sure, see takenBack, or a
+// did. An error is either one by which it was not committed for sure, see isAborted, or a
 // *commitError.
 func (w *writer) commit(ctx context.Context, began time.Time) error {
 	for try := 0; ; try++ {
-		bound, cancel := context.WithTimeout(ctx, silence)
-		err := w.on.writing.CommitTransaction(bound)
+		bound, cancel := context.WithTimeout(ctx, commandTimeout)
+		err := w.conn.writeSession.CommitTransaction(bound)
 		cancel()
 		if err == nil {
-			w.on.wrote(w.on.writing.OperationTime())
+			w.conn.recordWrite(w.conn.writeSession.OperationTime())
 			return nil
 		}
-		if takenBack(err) {
+		if isAborted(err) {
 			return err
 		}
-		unknown := labelled(err, "UnknownTransactionCommitResult") || labelled(err, "TransientTransactionError") || mongo.IsTimeout(err)
-		if !unknown || time.Since(began) > patience || !pause(ctx, try) {
-			w.forget()
+		unknown := hasLabel(err, "UnknownTransactionCommitResult") || hasLabel(err, "TransientTransactionError") || mongo.IsTimeout(err)
+		if !unknown || time.Since(began) > transactionTimeout || !retryPause(ctx, try) {
+			w.abandon()
 			return &commitError{err}
 		}
 	}
 }
 
-// takenBack reports whether the server said that a transaction was not committed. The
+// isAborted reports whether the server said that a transaction was not committed. The
 // driver gives the same label to errors of its own, also where an earlier commit is not
 // answered.
-func takenBack(err error) bool {
+func isAborted(err error) bool {
 	var said mongo.CommandError
-	return labelled(err, "TransientTransactionError") && errors.As(err, &said) && said.Code != 0
+	return hasLabel(err, "TransientTransactionError") && errors.As(err, &said) && said.Code != 0
 }
 
 // commitError says that nobody knows whether a transaction was committed.
@@ -212,7 +212,7 @@ func (e *commitError) Unwrap() error { return e.err }
 
 // read runs a call that reads what a majority has, no older than what the store wrote.
 func (s *Store) read(ctx context.Context, call func(context.Context, *conn) error) error {
-	return s.life.Do(ctx, func(ctx context.Context) error {
+	return s.lifetime.Do(ctx, func(ctx context.Context) error {
 		on, err := s.server.open(ctx)
 		if err != nil {
 			return err
@@ -222,7 +222,7 @@ func (s *Store) read(ctx context.Context, call func(context.Context, *conn) erro
 			return err
 		}
 		defer reading.EndSession(context.WithoutCancel(ctx))
-		if at := on.written.Load(); at != nil {
+		if at := on.lastWrite.Load(); at != nil {
 			if err := reading.AdvanceOperationTime(at); err != nil {
 				return fmt.Errorf("a session: %w", err)
 			}

@@ -22,7 +22,7 @@ func TestTakenBack(t *testing.T) {
 		"a majority that is slow":            {mongo.CommandError{Code: 64, Labels: []string{"UnknownTransactionCommitResult"}}, false},
 		"no answer of any kind":              {errors.New("eof"), false},
 	} {
-		if got := takenBack(c.err); got != c.want {
+		if got := isAborted(c.err); got != c.want {
 			t.Errorf("%s: %v", what, got)
 		}
 	}

@@ -74,7 +74,7 @@ func (r *rig) insertID(t *testing.T, id string) {
 
 func (r *rig) wantSettled(t *testing.T, id string, want bool) {
 	t.Helper()
-	settled, err := r.store.Settled(ctx(t), []store.ClaimRow{row(id)})
+	settled, err := r.store.ReadSettled(ctx(t), []store.ClaimRow{row(id)})
 	if err != nil || settled[0] != want {
 		t.Errorf("row %s is settled: %v, %v, want %v", id, settled, err, want)
 	}
@@ -126,7 +126,7 @@ func TestHeldDecimals(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			items, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 100, Held: held})
+			items, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 100, ExcludeIDs: held})
 			view.Close()
 			if err != nil || len(items) != n-len(held) {
 				t.Errorf("%d rows, %v, with %d of %d held", len(items), err, len(held), n)
@@ -148,14 +148,14 @@ func TestZerofill(t *testing.T) {
 				seq++
 				r.wantIDs(t, "", map[string]string{"one": ids[0], "other": ids[1]})
 				it := store.Item{Ref: store.Ref{Outbox: "events", ID: ids[1]}, Kind: "EVENT", Seq: seq}
-				if err := r.store.Park(ctx(t), r.epoch, []store.Item{it}); err != nil {
+				if err := r.store.Spill(ctx(t), r.epoch, []store.Item{it}); err != nil {
 					t.Fatal(err)
 				}
 				view, err := r.store.View(ctx(t), "")
 				if err != nil {
 					t.Fatal(err)
 				}
-				items, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 9})
+				items, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 9})
 				view.Close()
 				if err != nil || len(items) != 1 || items[0].ID != ids[0] {
 					t.Errorf("beside a parked row: %+v, %v", items, err)
@@ -299,7 +299,7 @@ func (r *rig) wantPast(t *testing.T, rows []store.ClaimRow, lock string) {
 		t.Errorf("the claim took %s", took)
 	}
 	began = time.Now()
-	settled, err := r.store.Settled(ctx(t), rows)
+	settled, err := r.store.ReadSettled(ctx(t), rows)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func BenchmarkRows(b *testing.B) {
 					b.Fatal(err)
 				}
 				defer st.Close()
-				epoch := rigs.Lead(b, st)
+				epoch := rigs.InstallAndLead(b, st)
 				next := 0
 				var claiming, settling time.Duration
 				for b.Loop() {

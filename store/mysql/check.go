@@ -18,7 +18,7 @@ import (
 // its own: MariaDB shows columns to one as the rights were when it first asked.
 func (s *Store) Check(ctx context.Context) error {
 	var c checker
-	err := s.onOwn(ctx, func(ctx context.Context, on *conn) error {
+	err := s.onNewSession(ctx, func(ctx context.Context, on *conn) error {
 		c.conn = on
 		return c.run(ctx, s)
 	})
@@ -36,42 +36,42 @@ type checker struct {
 }
 
 func (c *checker) run(ctx context.Context, s *Store) error {
-	if err := c.ofServer(ctx); err != nil {
+	if err := c.checkServer(ctx); err != nil {
 		return err
 	}
-	if err := c.own(ctx); err != nil {
+	if err := c.checkOwnTables(ctx); err != nil {
 		return err
 	}
 	for _, name := range s.outboxes.Names() {
-		if err := c.outbox(ctx, s.outboxes.Known(name)); err != nil {
+		if err := c.outbox(ctx, s.outboxes.Lookup(name)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// ofServer looks at the server and the account.
-func (c *checker) ofServer(ctx context.Context) error {
+// checkServer looks at the server and the account.
+func (c *checker) checkServer(ctx context.Context) error {
 	on := &c.conn.server
 	c.Subject = "server"
-	c.Add(store.Fine, on.name()+" "+on.version)
+	c.Add(store.GradeOK, on.name()+" "+on.version)
 	what, err := on.multiPrimary(ctx, c.conn)
 	if err != nil {
 		return err
 	}
 	if what != "" {
-		c.Fault("it is one of several that take writes, "+what+": two relays could lead at a time", onePrimary)
+		c.AddFault("it is one of several that take writes, "+what+": two relays could lead at a time", onePrimary)
 	}
 	if err := c.format(ctx); err != nil {
 		return err
 	}
 	if c.thorough {
-		if err := c.state(ctx); err != nil {
+		if err := c.checkWritable(ctx); err != nil {
 			return err
 		}
 	}
 	c.Subject = "account"
-	c.Add(store.Fine, Account(on.account))
+	c.Add(store.GradeOK, Account(on.account))
 	return nil
 }
 
@@ -84,15 +84,15 @@ func (c *checker) format(ctx context.Context) error {
 	}
 	format, err := c.conn.variable(ctx, "binlog_format")
 	if err == nil && format == "STATEMENT" {
-		c.Fault("binlog_format is STATEMENT: it refuses what a relay writes, which is READ COMMITTED", c.conn.server.setGlobal("binlog_format", "ROW")...)
+		c.AddFault("binlog_format is STATEMENT: it refuses what a relay writes, which is READ COMMITTED", c.conn.server.setGlobal("binlog_format", "ROW")...)
 	}
 	return err
 }
 
-// own checks the relay's own tables.
-func (c *checker) own(ctx context.Context) error {
+// checkOwnTables checks the relay's own tables.
+func (c *checker) checkOwnTables(ctx context.Context) error {
 	c.Subject = "own tables"
-	before, there := c.Faults(), 0
+	before, there := c.CountFaults(), 0
 	for _, t := range ownTables() {
 		found, err := hasTable(ctx, c.conn, ownPrefix+t.name)
 		if err != nil {
@@ -103,7 +103,7 @@ func (c *checker) own(ctx context.Context) error {
 		}
 	}
 	if there == 0 {
-		return c.ownAbsent(ctx)
+		return c.reportNoOwnTables(ctx)
 	}
 	for _, t := range ownTables() {
 		found, err := hasTable(ctx, c.conn, ownPrefix+t.name)
@@ -111,37 +111,37 @@ func (c *checker) own(ctx context.Context) error {
 			return err
 		}
 		if !found {
-			c.Fault("the relay's own table "+ownPrefix+t.name+" is not there, or the account has no right on it", initialize)
+			c.AddFault("the relay's own table "+ownPrefix+t.name+" is not there, or the account has no right on it", initHint)
 			continue
 		}
-		if err := c.ownRights(ctx, t); err != nil {
+		if err := c.checkOwnRights(ctx, t); err != nil {
 			return err
 		}
 	}
-	if c.Faults() > before {
+	if c.CountFaults() > before {
 		return nil
 	}
 	return c.version(ctx)
 }
 
-// ownAbsent says that the own tables are not there, or that the account may not see
+// reportNoOwnTables says that the own tables are not there, or that the account may not see
 // them: a server tells nobody who has no right on a table that it is there.
-func (c *checker) ownAbsent(ctx context.Context) error {
-	sees, err := c.may(ctx, "SELECT 1 FROM "+Ident(ownPrefix+"meta"))
+func (c *checker) reportNoOwnTables(ctx context.Context) error {
+	sees, err := c.canRun(ctx, "SELECT 1 FROM "+Ident(ownPrefix+"meta"))
 	if sees || code(err) == codeNoTable {
-		c.Fault("the relay's own tables are not there", initialize)
+		c.AddFault("the relay's own tables are not there", initHint)
 		return nil
 	}
 	if err == nil {
-		c.Fault("the relay's own tables are not there, or the account has no right on them",
-			append([]string{"-- unless they are there, " + initialize + " as an account that has CREATE; then"}, grantAll(&c.conn.server)...)...)
+		c.AddFault("the relay's own tables are not there, or the account has no right on them",
+			append([]string{"-- unless they are there, " + initHint + " as an account that has CREATE; then"}, grantAll(&c.conn.server)...)...)
 	}
 	return err
 }
 
-// ownRights checks what the account may do to one of the own tables, by asking for the
+// checkOwnRights checks what the account may do to one of the own tables, by asking for the
 // plans of statements that would do it.
-func (c *checker) ownRights(ctx context.Context, t ownTable) error {
+func (c *checker) checkOwnRights(ctx context.Context, t ownTable) error {
 	name, key := Ident(ownPrefix+t.name), "name"
 	if t.name == "meta" {
 		key = "one"
@@ -154,7 +154,7 @@ func (c *checker) ownRights(ctx context.Context, t ownTable) error {
 	}
 	var lacks []string
 	for _, right := range t.rights {
-		may, err := c.may(ctx, try[right])
+		may, err := c.canRun(ctx, try[right])
 		if err != nil {
 			return err
 		}
@@ -163,7 +163,7 @@ func (c *checker) ownRights(ctx context.Context, t ownTable) error {
 		}
 	}
 	if len(lacks) > 0 {
-		c.Fault(fmt.Sprintf("%s lacks %s on %s%s", Account(c.conn.server.account), strings.Join(lacks, ", "), ownPrefix, t.name),
+		c.AddFault(fmt.Sprintf("%s lacks %s on %s%s", Account(c.conn.server.account), strings.Join(lacks, ", "), ownPrefix, t.name),
 			grant(&c.conn.server, lacks, ownPrefix+t.name))
 	}
 	return nil
@@ -174,59 +174,59 @@ func (c *checker) version(ctx context.Context) error {
 	var newer *store.SetupError
 	switch {
 	case errors.As(err, &newer):
-		c.Setup(newer)
+		c.AddSetupError(newer)
 		return nil
 	case err != nil:
 		return err
 	case have < version:
-		c.Fault(fmt.Sprintf("the relay's own tables have version %d, and this program needs %d", have, version), initialize)
+		c.AddFault(fmt.Sprintf("the relay's own tables have version %d, and this program needs %d", have, version), initHint)
 		return nil
 	}
-	c.Add(store.Fine, fmt.Sprintf("version %d, with the rights that the relay needs", version))
+	c.Add(store.GradeOK, fmt.Sprintf("version %d, with the rights that the relay needs", version))
 	return nil
 }
 
 // outbox checks a table of rows.
 func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	c.Subject = "outbox " + o.Name
-	before := c.Faults()
+	before := c.CountFaults()
 	t, err := readTable(ctx, c.conn, o)
 	var setup *store.SetupError
 	if errors.As(err, &setup) {
-		if err := c.near(ctx, o, setup); err != nil {
+		if err := c.similarTables(ctx, o, setup); err != nil {
 			return err
 		}
-		return c.unseen(ctx, o, columns.Missing(&o.Layout, func(string) bool { return false }), setup, nil)
+		return c.reportUnseen(ctx, o, columns.Missing(&o.Layout, func(string) bool { return false }), setup, nil)
 	}
 	if err != nil {
 		return err
 	}
-	if missing := t.lacks(); len(missing) > 0 {
-		return c.unseen(ctx, o, missing, &store.SetupError{
+	if missing := t.missingColumns(); len(missing) > 0 {
+		return c.reportUnseen(ctx, o, missing, &store.SetupError{
 			Problem: t.missingText(missing),
 			Remedy:  fmt.Sprintf("add the columns to %s, or name others in layout %s", TableName(o), o.Layout.Name),
-		}, t.additions(missing))
+		}, t.addStatements(missing))
 	}
 	c.types(t)
-	if c.Faults() == before {
+	if c.CountFaults() == before {
 		if err := c.statusConstraints(ctx, t); err != nil {
 			return err
 		}
 	}
 	c.index(t)
-	if err := c.rights(ctx, t); err != nil || c.Faults() > before {
+	if err := c.rights(ctx, t); err != nil || c.CountFaults() > before {
 		return err
 	}
-	c.Add(store.Fine, fmt.Sprintf("%s has the columns of layout %s, and the account the rights that the relay needs", TableName(o), o.Layout.Name))
+	c.Add(store.GradeOK, fmt.Sprintf("%s has the columns of layout %s, and the account the rights that the relay needs", TableName(o), o.Layout.Name))
 	if !c.thorough {
 		return nil
 	}
 	return c.unsettledIndex(ctx, t)
 }
 
-// near adds to what is wrong with a table's name the tables that the account can see
+// similarTables adds to what is wrong with a table's name the tables that the account can see
 // beside it, those first that are written or sound like it.
-func (c *checker) near(ctx context.Context, o *store.Outbox, setup *store.SetupError) error {
+func (c *checker) similarTables(ctx context.Context, o *store.Outbox, setup *store.SetupError) error {
 	const find = `
 SELECT table_name FROM information_schema.tables
 WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_type <> 'VIEW' AND table_name <> ? AND table_name NOT LIKE 'sluicebox\\_%'
@@ -244,9 +244,9 @@ ORDER BY LOCATE(?, table_name) > 0 OR LOCATE(table_name, ?) > 0 DESC, LEFT(SOUND
 	return err
 }
 
-// unseen says that a table or columns of it are not there, or that the account may not
+// reportUnseen says that a table or columns of it are not there, or that the account may not
 // see them. add are statements that add them.
-func (c *checker) unseen(ctx context.Context, o *store.Outbox, names []string, setup *store.SetupError, add []string) error {
+func (c *checker) reportUnseen(ctx context.Context, o *store.Outbox, names []string, setup *store.SetupError, add []string) error {
 	list := func(names []string) string {
 		quoted := make([]string, len(names))
 		for i, name := range names {
@@ -254,7 +254,7 @@ func (c *checker) unseen(ctx context.Context, o *store.Outbox, names []string, s
 		}
 		return strings.Join(quoted, ", ")
 	}
-	may, err := c.may(ctx, "SELECT "+list(names)+" FROM "+TableName(o)+" WHERE 1 = 0")
+	may, err := c.canRun(ctx, "SELECT "+list(names)+" FROM "+TableName(o)+" WHERE 1 = 0")
 	if err != nil && code(err) == 0 {
 		return err
 	}
@@ -262,11 +262,11 @@ func (c *checker) unseen(ctx context.Context, o *store.Outbox, names []string, s
 		on := &c.conn.server
 		all := list(columns.Missing(&o.Layout, func(string) bool { return false }))
 		setup = &store.SetupError{Problem: setup.Problem, Remedy: fmt.Sprintf("-- %s; or, if the account may not see what is there:\nGRANT SELECT (%s) ON %s TO %s;",
-			setup.Remedy, all, whole(o, on), Account(on.account))}
+			setup.Remedy, all, qualifiedName(o, on), Account(on.account))}
 	} else if len(add) > 0 {
 		setup.Remedy = "-- or name others in layout " + o.Layout.Name + "\n" + strings.Join(add, "\n")
 	}
-	c.Setup(setup)
+	c.AddSetupError(setup)
 	return nil
 }
 
@@ -276,11 +276,11 @@ func (c *checker) unseen(ctx context.Context, o *store.Outbox, names []string, s
 // in its id together with what it is partitioned by.
 func (c *checker) index(t *table) {
 	if !strings.EqualFold(t.engine, "InnoDB") {
-		c.Fault(fmt.Sprintf("%s is kept by %s, which knows no transactions that lock rows", TableName(t.Outbox), t.engine),
+		c.AddFault(fmt.Sprintf("%s is kept by %s, which knows no transactions that lock rows", TableName(t.Outbox), t.engine),
 			"-- this locks the table while it is written anew", "ALTER TABLE "+TableName(t.Outbox)+" ENGINE = InnoDB;")
 	}
 	if !t.unique {
-		c.Fault(fmt.Sprintf("no unique index of %s begins with the id, column %s", TableName(t.Outbox), t.Layout.Columns.ID),
+		c.AddFault(fmt.Sprintf("no unique index of %s begins with the id, column %s", TableName(t.Outbox), t.Layout.Columns.ID),
 			fmt.Sprintf("CREATE UNIQUE INDEX %s ON %s (%s);", Ident(t.Table+"_"+t.Layout.Columns.ID), TableName(t.Outbox), Ident(t.Layout.Columns.ID)))
 	}
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
-// may reports whether the account may run a statement. The server checks that before
+// canRun reports whether the account may run a statement. The server checks that before
 // it makes a plan, also for what the account has by roles.
-func (c *checker) may(ctx context.Context, text string) (bool, error) {
-	rows, err := c.conn.on.QueryContext(ctx, "EXPLAIN "+text)
+func (c *checker) canRun(ctx context.Context, text string) (bool, error) {
+	rows, err := c.conn.sqlConn.QueryContext(ctx, "EXPLAIN "+text)
 	if err == nil {
 		err = rows.Close() // where MariaDB says it
 	}
@@ -29,7 +29,7 @@ func (c *checker) may(ctx context.Context, text string) (bool, error) {
 func (c *checker) rights(ctx context.Context, t *table) error {
 	lacks := map[string][]string{}
 	name := TableName(t.Outbox)
-	for _, u := range columns.Uses(&t.Layout) {
+	for _, u := range columns.UsedColumns(&t.Layout) {
 		col := Ident(u.Column)
 		for right, text := range map[string]string{
 			"SELECT": "SELECT " + col + " FROM " + name + " WHERE 1 = 0",
@@ -38,7 +38,7 @@ func (c *checker) rights(ctx context.Context, t *table) error {
 			if right == "UPDATE" && !u.Write {
 				continue
 			}
-			may, err := c.may(ctx, text)
+			may, err := c.canRun(ctx, text)
 			if err != nil {
 				return err
 			}
@@ -50,29 +50,29 @@ func (c *checker) rights(ctx context.Context, t *table) error {
 	on := &c.conn.server
 	for _, right := range []string{"SELECT", "UPDATE"} {
 		if list := strings.Join(lacks[right], ", "); list != "" {
-			c.Fault(fmt.Sprintf("%s lacks %s on %s (%s)", Account(on.account), right, name, list),
-				fmt.Sprintf("GRANT %s (%s) ON %s TO %s;", right, list, whole(t.Outbox, on), Account(on.account)))
+			c.AddFault(fmt.Sprintf("%s lacks %s on %s (%s)", Account(on.account), right, name, list),
+				fmt.Sprintf("GRANT %s (%s) ON %s TO %s;", right, list, qualifiedName(t.Outbox, on), Account(on.account)))
 		}
 	}
-	if !deletes(t.Outbox) {
+	if !deletesRows(t.Outbox) {
 		return nil
 	}
-	may, err := c.may(ctx, "DELETE FROM "+name+" WHERE 1 = 0")
+	may, err := c.canRun(ctx, "DELETE FROM "+name+" WHERE 1 = 0")
 	if err == nil && !may {
-		c.Fault(fmt.Sprintf("%s lacks DELETE on %s", Account(on.account), name), fmt.Sprintf("GRANT DELETE ON %s TO %s;", whole(t.Outbox, on), Account(on.account)))
+		c.AddFault(fmt.Sprintf("%s lacks DELETE on %s", Account(on.account), name), fmt.Sprintf("GRANT DELETE ON %s TO %s;", qualifiedName(t.Outbox, on), Account(on.account)))
 	}
 	return err
 }
 
-// deletes reports whether the relay deletes rows of an outbox by itself.
-func deletes(o *store.Outbox) bool {
+// deletesRows reports whether the relay deletes rows of an outbox by itself.
+func deletesRows(o *store.Outbox) bool {
 	return o.Layout.DeleteDelivered && o.Layout.State != store.StateNone || o.Retention > 0
 }
 
 // grantOutbox is the grant of all that the relay does to an outbox's table.
 func grantOutbox(s *server, o *store.Outbox) string {
 	var read, write []string
-	for _, u := range columns.Uses(&o.Layout) {
+	for _, u := range columns.UsedColumns(&o.Layout) {
 		read = append(read, Ident(u.Column))
 		if u.Write {
 			write = append(write, Ident(u.Column))
@@ -82,14 +82,14 @@ func grantOutbox(s *server, o *store.Outbox) string {
 	if len(write) > 0 {
 		rights += ", UPDATE (" + strings.Join(write, ", ") + ")"
 	}
-	if deletes(o) {
+	if deletesRows(o) {
 		rights += ", DELETE"
 	}
-	return fmt.Sprintf("GRANT %s ON %s TO %s;", rights, whole(o, s), Account(s.account))
+	return fmt.Sprintf("GRANT %s ON %s TO %s;", rights, qualifiedName(o, s), Account(s.account))
 }
 
-// whole is a table's name with its database, which a grant needs.
-func whole(o *store.Outbox, s *server) string {
+// qualifiedName is a table's name with its database, which a grant needs.
+func qualifiedName(o *store.Outbox, s *server) string {
 	if o.Schema != "" {
 		return TableName(o)
 	}

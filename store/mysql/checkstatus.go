@@ -35,12 +35,12 @@ func (c *checker) statusConstraints(ctx context.Context, t *table) error {
 		return fmt.Errorf("look up the constraints of %s: %w", TableName(t.Outbox), err)
 	}
 	for i := range list {
-		refused, err := c.refused(ctx, t, list[i].expression, values)
+		refused, err := c.refusedValues(ctx, t, list[i].expression, values)
 		if err != nil {
 			return err
 		}
 		if len(refused) > 0 {
-			c.refusing(t, &list[i], refused)
+			c.reportRefused(t, &list[i], refused)
 		}
 	}
 	return nil
@@ -71,10 +71,10 @@ func (t *table) written() (list []any) {
 	return list
 }
 
-// refused lists the values, as literals, for which an expression on the status column
+// refusedValues lists the values, as literals, for which an expression on the status column
 // alone is false. One that the server cannot try tells nothing.
-func (c *checker) refused(ctx context.Context, t *table, expression string, values []any) (list []string, err error) {
-	status := t.col(t.Layout.Columns.Status)
+func (c *checker) refusedValues(ctx context.Context, t *table, expression string, values []any) (list []string, err error) {
+	status := t.mustColumn(t.Layout.Columns.Status)
 	value := "CAST(? AS SIGNED)"
 	if status.family == familyText {
 		value = "CONVERT(CAST(? AS CHAR) USING " + status.charset + ") COLLATE " + status.collation
@@ -100,8 +100,8 @@ func (c *checker) refused(ctx context.Context, t *table, expression string, valu
 	return list, nil
 }
 
-// refusing says which values a constraint refuses.
-func (c *checker) refusing(t *table, k *constraint, refused []string) {
+// reportRefused says which values a constraint refuses.
+func (c *checker) reportRefused(t *table, k *constraint, refused []string) {
 	l := &t.Layout
 	list := strings.Join(refused, ", ")
 	remedies := []string{"name the table's own values in layout " + l.Name + ", or give the column a CHECK that allows them"}
@@ -112,6 +112,6 @@ func (c *checker) refusing(t *table, k *constraint, refused []string) {
 				TableName(t.Outbox), Ident(k.name), k.expression, Ident(l.Columns.Status), list),
 		}
 	}
-	c.Fault(fmt.Sprintf("constraint %s of %s does not allow %s in column %s (columns.status), which layout %s names",
+	c.AddFault(fmt.Sprintf("constraint %s of %s does not allow %s in column %s (columns.status), which layout %s names",
 		k.name, TableName(t.Outbox), list, l.Columns.Status, l.Name), remedies...)
 }

@@ -12,18 +12,18 @@ func (c *checker) types(t *table) {
 	l := &t.Layout
 	id := t.id()
 	if !slices.Contains([]family{familyText, familyBytes, familyInteger, familyDecimal, familyUUID}, id.family) || len(id.labels()) > 0 || id.typ == "set" {
-		c.Fault(fmt.Sprintf("the id, column %s of %s, is of type %s, whose text is not exact", id.name, TableName(t.Outbox), id.full),
+		c.AddFault(fmt.Sprintf("the id, column %s of %s, is of type %s, whose text is not exact", id.name, TableName(t.Outbox), id.full),
 			"name another column as the id: of a text, of bytes, an integer or a decimal")
 	}
-	if len(l.GroupPath) > 0 && !t.col(l.Columns.Group).json() {
-		c.wrongType(t, l.Columns.Group, "JSON or a text for the group-path", "LONGTEXT")
+	if len(l.GroupPath) > 0 && !t.mustColumn(l.Columns.Group).json() {
+		c.reportWrongType(t, l.Columns.Group, "JSON or a text for the group-path", "LONGTEXT")
 	}
 	if l.State == store.StateNone {
 		return
 	}
 	want := func(name, what, typ string, families ...family) {
-		if name != "" && !slices.Contains(families, t.col(name).family) {
-			c.wrongType(t, name, what, typ)
+		if name != "" && !slices.Contains(families, t.mustColumn(name).family) {
+			c.reportWrongType(t, name, what, typ)
 		}
 	}
 	for _, name := range []string{l.Columns.Claimed, l.Columns.Settled, l.Columns.Delivered, l.Columns.Failed} {
@@ -31,8 +31,8 @@ func (c *checker) types(t *table) {
 	}
 	want(l.Columns.RetryCount, "an integer", "INT", familyInteger)
 	if name := l.Columns.Error; name != "" {
-		if col := t.col(name); col.family != familyText || len(col.labels()) > 0 || col.typ == "set" {
-			c.wrongType(t, name, "a text", "TEXT")
+		if col := t.mustColumn(name); col.family != familyText || len(col.labels()) > 0 || col.typ == "set" {
+			c.reportWrongType(t, name, "a text", "TEXT")
 		}
 	}
 	switch l.State {
@@ -46,17 +46,17 @@ func (c *checker) types(t *table) {
 	}
 }
 
-// wrongType says that a column is of another type than the layout needs; typ is one
+// reportWrongType says that a column is of another type than the layout needs; typ is one
 // that will do.
-func (c *checker) wrongType(t *table, name, what, typ string) {
-	c.Fault(fmt.Sprintf("column %s (%s) of %s is of type %s, and layout %s needs %s",
-		name, t.Layout.Key(name), TableName(t.Outbox), t.col(name).full, t.Layout.Name, what),
-		fmt.Sprintf("-- or name another column in layout %s; this locks the table while it is written anew", t.Layout.Name), t.retype(name, typ))
+func (c *checker) reportWrongType(t *table, name, what, typ string) {
+	c.AddFault(fmt.Sprintf("column %s (%s) of %s is of type %s, and layout %s needs %s",
+		name, t.Layout.ConfigKey(name), TableName(t.Outbox), t.mustColumn(name).full, t.Layout.Name, what),
+		fmt.Sprintf("-- or name another column in layout %s; this locks the table while it is written anew", t.Layout.Name), t.retypeStatement(name, typ))
 }
 
-// additions are the statements that add missing columns, as far as their types are
+// addStatements are the statements that add missing columns, as far as their types are
 // known: an id or a payload is the services' affair.
-func (t *table) additions(missing []string) (statements []string) {
+func (t *table) addStatements(missing []string) (statements []string) {
 	c := &t.Layout.Columns
 	types := map[string]string{
 		c.Kind: "VARCHAR(255)", c.Group: "VARCHAR(255)", c.RetryCount: "INT NOT NULL DEFAULT 0", c.Error: "TEXT",
@@ -70,9 +70,9 @@ func (t *table) additions(missing []string) (statements []string) {
 	return statements
 }
 
-// retype is the statement that gives a column another type.
-func (t *table) retype(name, typ string) string {
-	if t.col(name).notNull {
+// retypeStatement is the statement that gives a column another type.
+func (t *table) retypeStatement(name, typ string) string {
+	if t.mustColumn(name).notNull {
 		typ += " NOT NULL"
 	}
 	return fmt.Sprintf("ALTER TABLE %s MODIFY COLUMN %s %s;", TableName(t.Outbox), Ident(name), typ)
@@ -81,13 +81,13 @@ func (t *table) retype(name, typ string) string {
 // numbers checks that the status column can hold the layout's numbers.
 func (c *checker) numbers(t *table) {
 	l := &t.Layout
-	status := t.col(l.Columns.Status)
+	status := t.mustColumn(l.Columns.Status)
 	if status.family != familyInteger {
 		return
 	}
 	for _, n := range append([]int{l.Numbers[store.Pending], l.Numbers[store.Processing]}, l.SettledNumbers()...) {
-		if int64(n) > status.mostInteger() || int64(n) < status.leastInteger() {
-			c.Fault(fmt.Sprintf("column %s (columns.status) of %s, of type %s, cannot hold %d, which layout %s names",
+		if int64(n) > status.maxInteger() || int64(n) < status.minInteger() {
+			c.AddFault(fmt.Sprintf("column %s (columns.status) of %s, of type %s, cannot hold %d, which layout %s names",
 				status.name, TableName(t.Outbox), status.full, n, l.Name),
 				fmt.Sprintf("name the table's own numbers in layout %s", l.Name))
 		}
@@ -97,9 +97,9 @@ func (c *checker) numbers(t *table) {
 // nullable checks that a row can be one that is not settled.
 func (c *checker) nullable(t *table) {
 	for _, name := range []string{t.Layout.Columns.Delivered, t.Layout.Columns.Failed} {
-		if col := t.col(name); col.notNull {
-			c.Fault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, and a row is open while it is NULL",
-				name, t.Layout.Key(name), TableName(t.Outbox)),
+		if col := t.mustColumn(name); col.notNull {
+			c.AddFault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, and a row is open while it is NULL",
+				name, t.Layout.ConfigKey(name), TableName(t.Outbox)),
 				"-- or name a column that a service leaves NULL", fmt.Sprintf("ALTER TABLE %s MODIFY COLUMN %s %s NULL;", TableName(t.Outbox), Ident(name), col.full))
 		}
 	}
@@ -108,9 +108,9 @@ func (c *checker) nullable(t *table) {
 // words checks that the status column can hold the layout's words.
 func (c *checker) words(t *table) {
 	l := &t.Layout
-	status := t.col(l.Columns.Status)
+	status := t.mustColumn(l.Columns.Status)
 	if status.family != familyText || status.typ == "set" {
-		c.wrongType(t, status.name, "a text or an enumeration", "VARCHAR(255)")
+		c.reportWrongType(t, status.name, "a text or an enumeration", "VARCHAR(255)")
 		return
 	}
 	for s := store.Pending; s <= store.Failed; s++ {
@@ -121,9 +121,9 @@ func (c *checker) words(t *table) {
 		labels := status.labels()
 		short := len(labels) == 0 && len([]rune(word)) > status.limit
 		if short || len(labels) > 0 && !slices.Contains(labels, word) {
-			c.Fault(fmt.Sprintf("column %s (columns.status) of %s, of type %s, cannot hold %q, which layout %s names for %s",
+			c.AddFault(fmt.Sprintf("column %s (columns.status) of %s, of type %s, cannot hold %q, which layout %s names for %s",
 				status.name, TableName(t.Outbox), status.full, word, l.Name, s),
-				"-- or name the table's own words in layout "+l.Name, t.retype(status.name, "VARCHAR(255)"))
+				"-- or name the table's own words in layout "+l.Name, t.retypeStatement(status.name, "VARCHAR(255)"))
 		}
 	}
 }

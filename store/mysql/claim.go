@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	// hurryFor is how long the calls of a session wait for no row after a locked one was
+	// noWaitPeriod is how long the calls of a session wait for no row after a locked one was
 	// last met: somebody who keeps rows locked, in a forgotten transaction say, must not
 	// stop the other rows. A locked row is not yet visible for a claim.
-	hurryFor = 10 * time.Second
-	// claimTries bounds how often a claim begins anew because a row changed in it.
-	claimTries = 5
+	noWaitPeriod = 10 * time.Second
+	// maxClaimTries bounds how often a claim begins anew because a row changed in it.
+	maxClaimTries = 5
 )
 
 // Claim implements store.Claimer. All outboxes of a call are claimed in one
@@ -33,51 +33,51 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	if len(rows) == 0 {
 		return nil, nil
 	}
-	parts, err := byoutbox.Sort(s.outboxes, rows)
+	parts, err := byoutbox.Split(s.outboxes, rows)
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
 	answers := make([]store.ClaimAnswer, len(rows))
 	err = s.claims.do(ctx, func(ctx context.Context, c *conn) error {
 		call := &claim{Store: s, conn: c, at: at, rows: rows, answers: answers}
-		return call.free(ctx, epoch, parts)
+		return call.claimUnlocked(ctx, epoch, parts)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("claim: %w", refusal(err))
+		return nil, fmt.Errorf("claim: %w", asRefused(err))
 	}
 	for _, p := range parts {
-		p.CopyRepeated(rows, answers)
+		p.CopyDuplicates(rows, answers)
 	}
 	return answers, nil
 }
 
-// free claims what no lock on a table keeps, and answers for the rest.
-func (c *claim) free(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Part) error {
+// claimUnlocked claims what no lock on a table keeps, and answers for the rest.
+func (c *claim) claimUnlocked(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Part) error {
 	var locked []*byoutbox.Part
 	for tries := 0; len(parts) > 0; {
 		began := time.Now()
-		c.hurry = began.Before(c.claims.hurryUntil)
+		c.noWait = began.Before(c.claims.noWaitUntil)
 		err := c.run(ctx, epoch, parts)
 		switch {
-		case lockedOut(err) && c.hurry: // by a lock that no look at a row meets
+		case isLockTimeout(err) && c.noWait: // by a lock that no look at a row meets
 			return err
-		case lockedOut(err) && time.Since(began) < tableWaited:
-			i, err := c.reached(ctx, parts)
+		case isLockTimeout(err) && time.Since(began) < minTableWait:
+			i, err := c.lockedPart(ctx, parts)
 			if err != nil {
 				return err
 			}
 			locked = append(locked, parts[i])
 			parts = slices.Concat(parts[:i], parts[i+1:])
 			continue
-		case lockedOut(err):
-			c.claims.hurryUntil = time.Now().Add(hurryFor)
-		case err != nil && !errors.Is(err, errMoved):
+		case isLockTimeout(err):
+			c.claims.noWaitUntil = time.Now().Add(noWaitPeriod)
+		case err != nil && !errors.Is(err, errRowChanged):
 			return err
 		case err == nil:
 			parts = nil
 			continue
 		}
-		if tries++; tries == claimTries {
+		if tries++; tries == maxClaimTries {
 			return &store.RefusedError{Err: errors.New("rows of the claim are changed by somebody else again and again, or a trigger keeps them as they are")}
 		}
 	}
@@ -87,38 +87,38 @@ func (c *claim) free(ctx context.Context, epoch store.Epoch, parts []*byoutbox.P
 	return nil
 }
 
-// errMoved says that a call is to begin anew. A row was not written that the
+// errRowChanged says that a call is to begin anew. A row was not written that the
 // transaction had locked: the server has taken back more than one statement, or a
 // trigger keeps the row. Or the table was altered since the session looked it up.
-var errMoved = errors.New("a row changed that was locked, or its table")
+var errRowChanged = errors.New("a row changed that was locked, or its table")
 
 // claim is one call of Claim.
 type claim struct {
 	*Store
-	conn    *conn
-	at      time.Time
-	hurry   bool // wait for no lock
-	step    int  // the place of the part that is worked on, where each takes steps of its own; -1 in a script
-	rows    []store.ClaimRow
-	answers []store.ClaimAnswer
+	conn      *conn
+	at        time.Time
+	noWait    bool // wait for no lock
+	partIndex int  // the place of the part that is worked on, where each takes steps of its own; -1 in a script
+	rows      []store.ClaimRow
+	answers   []store.ClaimAnswer
 }
 
 func (c *claim) run(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Part) error {
-	c.step = -1
-	if done, err := c.atOnce(ctx, epoch, parts); err != nil || done {
+	c.partIndex = -1
+	if done, err := c.claimInOneTrip(ctx, epoch, parts); err != nil || done {
 		return err
 	}
 	all := parts
 	return c.conn.tx(ctx, func() (err error) {
 		clear(c.answers)
 		parts := all
-		if c.hurry {
+		if c.noWait {
 			if parts, err = c.lockedTables(ctx, all); err != nil {
 				return err
 			}
 		}
-		for c.step = range parts {
-			if err := c.look(ctx, parts[c.step]); err != nil {
+		for c.partIndex = range parts {
+			if err := c.answerPart(ctx, parts[c.partIndex]); err != nil {
 				return err
 			}
 		}
@@ -126,7 +126,7 @@ func (c *claim) run(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Pa
 			return err
 		}
 		for _, p := range parts { // their tables are locked by now
-			if err := c.take(ctx, c.conn.tables[p.Outbox.Name], p); err != nil {
+			if err := c.writeClaims(ctx, c.conn.tables[p.Outbox.Name], p); err != nil {
 				return err
 			}
 		}
@@ -134,21 +134,21 @@ func (c *claim) run(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Pa
 	})
 }
 
-// look locks the rows of one outbox and answers for each. It returns errMoved where
+// answerPart locks the rows of one outbox and answers for each. It returns errMoved where
 // rows seem gone and the table is not what it was.
-func (c *claim) look(ctx context.Context, p *byoutbox.Part) error {
+func (c *claim) answerPart(ctx context.Context, p *byoutbox.Part) error {
 	t, err := c.conn.table(ctx, p.Outbox)
 	if err != nil {
 		return err
 	}
 	err = c.lockPart(ctx, t, p)
 	gone := func(i int) bool { return c.answers[i].Result == store.Gone }
-	if err != nil || !slices.ContainsFunc(p.At, gone) {
+	if err != nil || !slices.ContainsFunc(p.Indexes, gone) {
 		return err
 	}
-	altered, err := c.conn.altered(ctx, p.Outbox)
+	altered, err := c.conn.tableAltered(ctx, p.Outbox)
 	if altered {
-		return errMoved
+		return errRowChanged
 	}
 	return err
 }
@@ -156,29 +156,29 @@ func (c *claim) look(ctx context.Context, p *byoutbox.Part) error {
 // lockPart locks the rows of one outbox that a claim has to look at, and says what
 // each is.
 func (c *claim) lockPart(ctx context.Context, t *table, p *byoutbox.Part) error {
-	plain, full := c.sort(t, p)
+	plain, full := c.partition(t, p)
 	if err := c.lockRows(ctx, t, p, plain, false); err != nil {
 		return err
 	}
 	return c.lockRows(ctx, t, p, full, true)
 }
 
-// sort returns the rows of one outbox that have to be looked at, without a payload
+// partition returns the rows of one outbox that have to be looked at, without a payload
 // and with it, and answers for the others.
-func (c *claim) sort(t *table, p *byoutbox.Part) (plain, full *lookup) {
-	plain, full = &lookup{}, &lookup{}
-	wants := make(map[int]bool, len(p.Repeat)) // one asks for more than the other
-	for i, j := range p.Repeat {
+func (c *claim) partition(t *table, p *byoutbox.Part) (plain, full *keyBatch) {
+	plain, full = &keyBatch{}, &keyBatch{}
+	wants := make(map[int]bool, len(p.Duplicates)) // one asks for more than the other
+	for i, j := range p.Duplicates {
 		wants[j] = wants[j] || c.rows[i].WantPayload
 	}
 	id := t.id()
-	for _, i := range p.At {
+	for _, i := range p.Indexes {
 		row := &c.rows[i]
 		want := row.WantPayload || wants[i]
 		key, can := id.key(row.ID)
 		switch {
-		case !t.looksAt(want, row.Txn):
-			c.answers[i] = store.ClaimAnswer{Result: store.Claimed, Unmarked: true} // what the log brought is enough
+		case !t.needsLookup(want, row.Txn):
+			c.answers[i] = store.ClaimAnswer{Result: store.Claimed, Unwritten: true} // what the log brought is enough
 		case !can:
 			c.answers[i].Result = store.Gone
 		case want:
@@ -190,10 +190,10 @@ func (c *claim) sort(t *table, p *byoutbox.Part) (plain, full *lookup) {
 	return plain, full
 }
 
-// looksAt reports whether a claim has to look at a row. Where claims are not written
+// needsLookup reports whether a claim has to look at a row. Where claims are not written
 // the log's word is taken; a row that was read from the table may have been settled
 // since.
-func (t *table) looksAt(want bool, txn store.Txn) bool {
+func (t *table) needsLookup(want bool, txn store.Txn) bool {
 	switch {
 	case t.Layout.State == store.StateNone:
 		return want
@@ -203,21 +203,21 @@ func (t *table) looksAt(want bool, txn store.Txn) bool {
 	return true
 }
 
-// lookup is rows to look up: their places in the call, and their keys.
-type lookup struct {
+// keyBatch is rows to look up: their places in the call, and their keys.
+type keyBatch struct {
 	at   []int
 	keys []any
 }
 
-func (l *lookup) add(at int, key any) {
+func (l *keyBatch) add(at int, key any) {
 	l.at, l.keys = append(l.at, at), append(l.keys, key)
 }
 
 // chunks gives the rows by the number that one statement names.
-func (l *lookup) chunks(each func(*lookup) error) error {
-	for from := 0; from < len(l.at); from += mostKeys {
-		to := min(from+mostKeys, len(l.at))
-		if err := each(&lookup{l.at[from:to], l.keys[from:to]}); err != nil {
+func (l *keyBatch) chunks(each func(*keyBatch) error) error {
+	for from := 0; from < len(l.at); from += maxKeys {
+		to := min(from+maxKeys, len(l.at))
+		if err := each(&keyBatch{l.at[from:to], l.keys[from:to]}); err != nil {
 			return err
 		}
 	}
@@ -226,35 +226,35 @@ func (l *lookup) chunks(each func(*lookup) error) error {
 
 // lockRows locks rows and answers for each. In a hurry, a statement that meets a lock
 // is split until the row stands alone that is locked.
-func (c *claim) lockRows(ctx context.Context, t *table, p *byoutbox.Part, of *lookup, payload bool) error {
-	return of.chunks(func(chunk *lookup) error {
+func (c *claim) lockRows(ctx context.Context, t *table, p *byoutbox.Part, of *keyBatch, payload bool) error {
+	return of.chunks(func(chunk *keyBatch) error {
 		return c.lockChunk(ctx, t, p, chunk, payload)
 	})
 }
 
-func (c *claim) lockChunk(ctx context.Context, t *table, p *byoutbox.Part, chunk *lookup, payload bool) error {
+func (c *claim) lockChunk(ctx context.Context, t *table, p *byoutbox.Part, chunk *keyBatch, payload bool) error {
 	for _, i := range chunk.at {
 		c.answers[i].Result = store.Gone
 	}
 	s := &statement{}
 	text := t.lockText(s, chunk.keys, payload, c.takeover != 0)
-	if c.hurry {
+	if c.noWait {
 		text += " NOWAIT"
 	}
 	err := c.conn.query(ctx, text, s.args, func(rows *sql.Rows) error { return c.read(rows, t, p) })
 	switch {
-	case !c.hurry || !lockedOut(err):
+	case !c.noWait || !isLockTimeout(err):
 		return err
 	case len(chunk.at) == 1:
-		c.claims.hurryUntil = time.Now().Add(hurryFor)
+		c.claims.noWaitUntil = time.Now().Add(noWaitPeriod)
 		c.answers[chunk.at[0]] = store.ClaimAnswer{Result: store.NotYetVisible}
 		return nil
 	}
 	half := len(chunk.at) / 2
-	if err := c.lockChunk(ctx, t, p, &lookup{chunk.at[:half], chunk.keys[:half]}, payload); err != nil {
+	if err := c.lockChunk(ctx, t, p, &keyBatch{chunk.at[:half], chunk.keys[:half]}, payload); err != nil {
 		return err
 	}
-	return c.lockChunk(ctx, t, p, &lookup{chunk.at[half:], chunk.keys[half:]}, payload)
+	return c.lockChunk(ctx, t, p, &keyBatch{chunk.at[half:], chunk.keys[half:]}, payload)
 }
 
 // lockText is the statement that locks rows and reads of each its id, whether it is
@@ -275,7 +275,7 @@ func (t *table) lockText(s *statement, keys []any, payload, held bool) string {
 	}
 	return "SELECT " + strings.Join([]string{
 		t.id().textOf(), open + " IS TRUE", t.retryCount(), "(" + pending + ") IS TRUE", claimed, age, content,
-	}, ", ") + "\nFROM " + t.from() + "\nWHERE " + t.among(s, keys) + "\nFOR UPDATE"
+	}, ", ") + "\nFROM " + t.from() + "\nWHERE " + t.idIn(s, keys) + "\nFOR UPDATE"
 }
 
 // read answers for one row. One that another row's key found, by a collation that
@@ -292,49 +292,49 @@ func (c *claim) read(rows *sql.Rows, t *table, p *byoutbox.Part) error {
 	if err := rows.Scan(&id, &open, &retries, &pending, &claimed, &age, &payload); err != nil {
 		return err
 	}
-	i, asked := p.First[id]
+	i, asked := p.FirstIndex[id]
 	if !asked || c.answers[i].Result == store.Claimed { // a table without a unique id: one of its rows
 		return nil
 	}
 	a := &c.answers[i]
-	until := c.until(t, p, i, pending, claimed, age)
+	until := c.heldUntil(t, p, i, pending, claimed, age)
 	switch {
 	case !open:
 		a.Result = store.AlreadySettled
 	case !until.IsZero():
 		a.Result, a.Until = store.Held, until
 	default:
-		*a = store.ClaimAnswer{Result: store.Claimed, RetryCount: int(retries), Payload: payload, Unmarked: !t.Layout.WritesClaims()}
+		*a = store.ClaimAnswer{Result: store.Claimed, RetryCount: int(retries), Payload: payload, Unwritten: !t.Layout.WritesClaims()}
 	}
 	return nil
 }
 
-// until returns when somebody else's claim of a row ends, zero if none holds it. A
+// heldUntil returns when somebody else's claim of a row ends, zero if none holds it. A
 // claim without a time holds nothing: nobody could say until when. The server counts
 // the time; only its length means something to a clock that may differ.
-func (c *claim) until(t *table, p *byoutbox.Part, i int, pending bool, claimed sql.NullString, age sql.NullInt64) time.Time {
+func (c *claim) heldUntil(t *table, p *byoutbox.Part, i int, pending bool, claimed sql.NullString, age sql.NullInt64) time.Time {
 	if c.takeover == 0 || pending || !claimed.Valid || !age.Valid {
 		return time.Time{}
 	}
 	at, ok := readTime(claimed.String)
 	left := c.takeover - time.Duration(age.Int64)*time.Microsecond
-	if !ok || left <= 0 || c.own(t, p, i, at) {
+	if !ok || left <= 0 || c.isOwnClaim(t, p, i, at) {
 		return time.Time{}
 	}
 	return time.Now().Add(left)
 }
 
-// own reports whether a time is that of the leader's own claim.
-func (c *claim) own(t *table, p *byoutbox.Part, i int, at time.Time) bool {
-	col := t.col(t.Layout.Columns.Claimed)
+// isOwnClaim reports whether a time is that of the leader's own claim.
+func (c *claim) isOwnClaim(t *table, p *byoutbox.Part, i int, at time.Time) bool {
+	col := t.mustColumn(t.Layout.Columns.Claimed)
 	same := func(i int) bool {
-		own := c.rows[i].Own
-		return !own.IsZero() && col.cut(own).Equal(at)
+		own := c.rows[i].OwnClaimAt
+		return !own.IsZero() && col.truncateTime(own).Equal(at)
 	}
 	if same(i) {
 		return true
 	}
-	for other, first := range p.Repeat {
+	for other, first := range p.Duplicates {
 		if first == i && same(other) {
 			return true
 		}
@@ -342,32 +342,32 @@ func (c *claim) own(t *table, p *byoutbox.Part, i int, at time.Time) bool {
 	return false
 }
 
-// take writes the claims of one outbox.
-func (c *claim) take(ctx context.Context, t *table, p *byoutbox.Part) error {
+// writeClaims writes the claims of one outbox.
+func (c *claim) writeClaims(ctx context.Context, t *table, p *byoutbox.Part) error {
 	if !t.Layout.WritesClaims() {
 		return nil
 	}
-	var of lookup
+	var of keyBatch
 	id := t.id()
-	for _, i := range p.At {
+	for _, i := range p.Indexes {
 		if c.answers[i].Result == store.Claimed {
 			key, _ := id.key(c.rows[i].ID) // it has found the row
 			of.add(i, key)
 		}
 	}
-	return of.chunks(func(chunk *lookup) error {
+	return of.chunks(func(chunk *keyBatch) error {
 		s := &statement{}
-		n, err := c.conn.exec(ctx, c.takeText(s, t, chunk.keys, true), s.args...)
+		n, err := c.conn.exec(ctx, c.claimText(s, t, chunk.keys, true), s.args...)
 		if err == nil && n < int64(len(chunk.at)) {
-			return errMoved
+			return errRowChanged
 		}
 		return err
 	})
 }
 
-// takeText is the statement that writes the claims of rows. Seen: the transaction has
+// claimText is the statement that writes the claims of rows. Seen: the transaction has
 // found rows of these very ids.
-func (c *claim) takeText(s *statement, t *table, keys []any, seen bool) string {
+func (c *claim) claimText(s *statement, t *table, keys []any, seen bool) string {
 	text := "UPDATE " + t.from() + " SET " + t.assign(s, columns.Claim(&t.Layout), func(col column, v columns.Value) any {
 		if v == columns.Status {
 			return t.status(store.Processing)
@@ -375,9 +375,9 @@ func (c *claim) takeText(s *statement, t *table, keys []any, seen bool) string {
 		return col.time(c.at)
 	}) + "\nWHERE "
 	if seen {
-		text += t.locked(s, keys)
+		text += t.lockedIDIn(s, keys)
 	} else {
-		text += t.exactly(s, keys)
+		text += t.idExactlyIn(s, keys)
 	}
 	return text + " AND " + t.open(s)
 }

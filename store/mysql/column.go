@@ -65,13 +65,13 @@ type column struct {
 	serial    bool // numbers the rows as they are inserted
 }
 
-// textOf returns an expression for a column's value as text: that of its type, and of
+// errorText returns an expression for a column's value as text: that of its type, and of
 // bytes the literal that SQL has for them, 0x0a1b.
 func (c column) textOf() string {
 	ref := "o." + Ident(c.name)
 	switch c.family {
 	case familyInteger, familyDecimal:
-		return c.unfilled(ref)
+		return c.withoutZerofill(ref)
 	case familyText, familyTime, familyUUID:
 		return ref
 	case familyBytes:
@@ -80,9 +80,9 @@ func (c column) textOf() string {
 	return "CAST(" + ref + " AS CHAR)"
 }
 
-// unfilled returns an expression for a number as it is without ZEROFILL, whose zeros
+// withoutZerofill returns an expression for a number as it is without ZEROFILL, whose zeros
 // the log does not have. Only unsigned ones are filled.
-func (c column) unfilled(ref string) string {
+func (c column) withoutZerofill(ref string) string {
 	switch {
 	case !strings.Contains(c.full, "zerofill"):
 		return ref
@@ -145,9 +145,9 @@ func (c column) integerKey(id string) (any, bool) {
 	return n, err == nil && strconv.FormatInt(n, 10) == id
 }
 
-// place returns what stands for a key in a statement. It is of the column's type and
+// placeholder returns what stands for a key in a statement. It is of the column's type and
 // collation, so that an index on the column serves.
-func (c column) place() string {
+func (c column) placeholder() string {
 	switch {
 	case c.family == familyDecimal:
 		return "CAST(? AS DECIMAL(65, " + strconv.Itoa(c.scale) + "))"
@@ -159,9 +159,9 @@ func (c column) place() string {
 	return "?"
 }
 
-// exact reports whether the column's own comparison takes only those keys for one
+// comparesExactly reports whether the column's own comparison takes only those keys for one
 // that are the same.
-func (c column) exact() bool {
+func (c column) comparesExactly() bool {
 	return c.family != familyText || c.collation == "utf8mb4_0900_bin" || strings.HasSuffix(c.collation, "_nopad_bin")
 }
 
@@ -172,11 +172,11 @@ func (c column) time(t time.Time) string {
 	if c.fraction > 0 {
 		form += "." + strings.Repeat("0", c.fraction)
 	}
-	return c.cut(t).Format(form)
+	return c.truncateTime(t).Format(form)
 }
 
-// cut cuts a time to the digits that the column holds.
-func (c column) cut(t time.Time) time.Time {
+// truncateTime cuts a time to the digits that the column holds.
+func (c column) truncateTime(t time.Time) time.Time {
 	unit := time.Second
 	for range c.fraction {
 		unit /= 10
@@ -191,8 +191,8 @@ func readTime(text string) (time.Time, bool) {
 	return t, err == nil
 }
 
-// mostInteger is the largest integer that the column holds.
-func (c column) mostInteger() int64 {
+// maxInteger is the largest integer that the column holds.
+func (c column) maxInteger() int64 {
 	bits := map[string]int{"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32}[c.typ]
 	switch {
 	case bits == 0:
@@ -203,12 +203,12 @@ func (c column) mostInteger() int64 {
 	return 1<<(bits-1) - 1
 }
 
-// leastInteger is the smallest.
-func (c column) leastInteger() int64 {
+// minInteger is the smallest.
+func (c column) minInteger() int64 {
 	if c.unsigned {
 		return 0
 	}
-	return -c.mostInteger() - 1
+	return -c.maxInteger() - 1
 }
 
 // labels are the values of an enumeration, nil for any other type. Its full type is
@@ -243,9 +243,9 @@ func (t *table) assign(s *statement, set []columns.Assignment, value func(c colu
 		case columns.Blank:
 			parts[i] = "o." + name + " = ''"
 		case columns.Error: // an outcome without one keeps the row's
-			parts[i] = fmt.Sprintf("o.%s = COALESCE(NULLIF(%s, ''), o.%[1]s)", name, s.arg(value(t.col(a.Column), a.Value)))
+			parts[i] = fmt.Sprintf("o.%s = COALESCE(NULLIF(%s, ''), o.%[1]s)", name, s.arg(value(t.mustColumn(a.Column), a.Value)))
 		default:
-			parts[i] = "o." + name + " = " + s.arg(value(t.col(a.Column), a.Value))
+			parts[i] = "o." + name + " = " + s.arg(value(t.mustColumn(a.Column), a.Value))
 		}
 	}
 	return strings.Join(parts, ", ")

@@ -8,8 +8,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// mostName is the most bytes of an outbox's name that the own tables hold.
-const mostName = 255
+// maxNameBytes is the most bytes of an outbox's name that the own tables hold.
+const maxNameBytes = 255
 
 // Config is what a store needs to know.
 type Config struct {
@@ -35,8 +35,8 @@ func (c *Config) Validate() error {
 	_, err := ParseURL(c.URL, "")
 	errs := []error{err, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, c.TakeoverTimeout)}
 	for i := range c.Outboxes {
-		if name := c.Outboxes[i].Name; len(name) > mostName {
-			errs = append(errs, fmt.Errorf("outbox %.20q…: its name has %d bytes, and the relay's own tables hold %d", name, len(name), mostName))
+		if name := c.Outboxes[i].Name; len(name) > maxNameBytes {
+			errs = append(errs, fmt.Errorf("outbox %.20q…: its name has %d bytes, and the relay's own tables hold %d", name, len(name), maxNameBytes))
 		}
 	}
 	return errors.Join(errs...)

@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// goodbye bounds the farewell to a server that may be gone.
-	goodbye = time.Second
-	// mostStatements is the most statements that a session keeps prepared.
-	mostStatements = 200
-	// deadlockTries bounds how often a transaction begins anew after a deadlock.
-	deadlockTries = 5
+	// closeTimeout bounds the farewell to a server that may be gone.
+	closeTimeout = time.Second
+	// maxStatements is the most statements that a session keeps prepared.
+	maxStatements = 200
+	// maxDeadlockTries bounds how often a transaction begins anew after a deadlock.
+	maxDeadlockTries = 5
 )
 
 // conn is one session of the server. It is in no transaction between two calls.
 type conn struct {
-	pool   *sql.DB // of this one session
-	on     *sql.Conn
-	wire   *wire
-	server server
-	gone   chan struct{} // closed with the session
+	pool    *sql.DB // of this one session
+	sqlConn *sql.Conn
+	wire    *watchedConn
+	server  server
+	closed  chan struct{} // closed with the session
 
 	statements map[string]*sql.Stmt
 	tables     map[string]*table // what is known of the outboxes, by name
@@ -38,14 +38,14 @@ type conn struct {
 
 // dial opens a session with settings, which are values in SQL.
 func dial(ctx context.Context, cfg *mysql.Config, level string, settings map[string]string) (*conn, error) {
-	own, w := cfg.Clone(), &wire{}
-	own.DialFunc = dialWire(w)
+	own, w := cfg.Clone(), &watchedConn{}
+	own.DialFunc = dialWatched(w)
 	own.Params = maps.Clone(settings)
 	connector, err := mysql.NewConnector(own)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", cfg.Addr, err)
 	}
-	c := &conn{pool: sql.OpenDB(connector), wire: w, gone: make(chan struct{}), statements: map[string]*sql.Stmt{}, tables: map[string]*table{}}
+	c := &conn{pool: sql.OpenDB(connector), wire: w, closed: make(chan struct{}), statements: map[string]*sql.Stmt{}, tables: map[string]*table{}}
 	c.pool.SetMaxOpenConns(1)
 	if err := c.open(ctx, level); err != nil {
 		c.close()
@@ -55,13 +55,13 @@ func dial(ctx context.Context, cfg *mysql.Config, level string, settings map[str
 }
 
 func (c *conn) open(ctx context.Context, level string) (err error) {
-	if c.on, err = c.pool.Conn(ctx); err != nil {
+	if c.sqlConn, err = c.pool.Conn(ctx); err != nil {
 		return err
 	}
-	if _, err = c.on.ExecContext(ctx, isolation(level)); err != nil {
+	if _, err = c.sqlConn.ExecContext(ctx, isolation(level)); err != nil {
 		return err
 	}
-	if c.server, err = askServer(ctx, c.on); err != nil {
+	if c.server, err = queryServer(ctx, c.sqlConn); err != nil {
 		return err
 	}
 	if least, old := c.server.tooOld(); old {
@@ -72,12 +72,12 @@ func (c *conn) open(ctx context.Context, level string) (err error) {
 
 // close ends the session, once. It takes a second at most.
 func (c *conn) close() {
-	close(c.gone)
+	close(c.closed)
 	if c.wire.Conn != nil {
-		_ = c.wire.SetDeadline(time.Now().Add(goodbye)) // it is given up either way
+		_ = c.wire.SetDeadline(time.Now().Add(closeTimeout)) // it is given up either way
 	}
-	if c.on != nil {
-		_ = c.on.Close()
+	if c.sqlConn != nil {
+		_ = c.sqlConn.Close()
 	}
 	_ = c.pool.Close()
 }
@@ -87,13 +87,13 @@ func (c *conn) prepare(ctx context.Context, text string) (*sql.Stmt, error) {
 	if s, ok := c.statements[text]; ok {
 		return s, nil
 	}
-	if len(c.statements) >= mostStatements {
+	if len(c.statements) >= maxStatements {
 		for old, s := range c.statements {
 			_ = s.Close() // the server forgets it with the session too
 			delete(c.statements, old)
 		}
 	}
-	s, err := c.on.PrepareContext(ctx, text)
+	s, err := c.sqlConn.PrepareContext(ctx, text)
 	if err == nil {
 		c.statements[text] = s
 	}
@@ -144,7 +144,7 @@ func (c *conn) row(ctx context.Context, text string, args []any, into ...any) er
 // variable returns a global variable, "" if the server has none of the name.
 func (c *conn) variable(ctx context.Context, name string) (string, error) {
 	var is, value string
-	err := c.on.QueryRowContext(ctx, "SHOW GLOBAL VARIABLES LIKE '"+literal(name)+"'").Scan(&is, &value)
+	err := c.sqlConn.QueryRowContext(ctx, "SHOW GLOBAL VARIABLES LIKE '"+literal(name)+"'").Scan(&is, &value)
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", nil
 	}
@@ -157,20 +157,20 @@ func (c *conn) tx(ctx context.Context, do func() error) error {
 	for try := 1; ; try++ {
 		err := do()
 		if err == nil {
-			if _, err := c.on.ExecContext(ctx, "COMMIT"); err != nil {
+			if _, err := c.sqlConn.ExecContext(ctx, "COMMIT"); err != nil {
 				c.broken = true
 				return &commitError{err}
 			}
 			return nil
 		}
-		if taken := c.rollback(ctx); taken != nil || code(err) != codeDeadlock || try == deadlockTries {
+		if taken := c.rollback(ctx); taken != nil || code(err) != codeDeadlock || try == maxDeadlockTries {
 			return err
 		}
 	}
 }
 
 func (c *conn) rollback(ctx context.Context) error {
-	_, err := c.on.ExecContext(ctx, "ROLLBACK")
+	_, err := c.sqlConn.ExecContext(ctx, "ROLLBACK")
 	if err != nil {
 		c.broken = true
 	}
@@ -198,9 +198,9 @@ func (c *conn) table(ctx context.Context, o *store.Outbox) (*table, error) {
 	return t, nil
 }
 
-// altered reports whether the columns of an outbox's table are others than this session
+// tableAltered reports whether the columns of an outbox's table are others than this session
 // knows, and forgets them then: no row is called gone by what a table was before.
-func (c *conn) altered(ctx context.Context, o *store.Outbox) (bool, error) {
+func (c *conn) tableAltered(ctx context.Context, o *store.Outbox) (bool, error) {
 	known, ok := c.tables[o.Name]
 	if !ok {
 		return false, nil

@@ -38,10 +38,10 @@ func (s *Store) SaveCheckpoint(ctx context.Context, epoch store.Epoch, cp store.
 	const save = "INSERT INTO " + ownPrefix + `checkpoint (name, origin, position, seq, updated_at) VALUES (?, ?, ?, ?, UTC_TIMESTAMP(6))
 ON DUPLICATE KEY UPDATE origin = ?, position = ?, seq = ?, updated_at = UTC_TIMESTAMP(6)`
 	err := s.control.do(ctx, func(ctx context.Context, c *conn) error {
-		if led := s.led; led != nil && led != c && (!c.server.durable || led.server.identity != c.server.identity) {
+		if led := s.leaderConn; led != nil && led != c && (!c.server.durable || led.server.identity != c.server.identity) {
 			return store.ErrInterrupted
 		}
-		return s.lead(ctx, c, epoch, func() error {
+		return s.runAsLeader(ctx, c, epoch, func() error {
 			position := string(cp.Position)
 			_, err := c.exec(ctx, save, s.name, cp.Origin, position, int64(cp.Seq), cp.Origin, position, int64(cp.Seq))
 			return err

@@ -12,11 +12,11 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/deadletter"
 )
 
-// CountFailed implements store.DeadLetters, on a session of its own.
+// CountFailed implements store.OpenDeadLetters, on a session of its own.
 func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int, error) {
 	n := 0
-	err := s.look(ctx, f, func(ctx context.Context, c *conn, t *table) error {
-		if deadletter.ByProgram(t.Outbox, &f) {
+	err := s.readLettersTx(ctx, f, func(ctx context.Context, c *conn, t *table) error {
+		if deadletter.FiltersInProgram(t.Outbox, &f) {
 			return eachLetter(ctx, c, t, &f, 0, false, func(store.DeadLetter) { n++ })
 		}
 		return t.byIDs(&f, func(keys []any) error {
@@ -33,9 +33,9 @@ func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int,
 	return n, nil
 }
 
-// Failed implements store.DeadLetters, on a session of its own.
+// Failed implements store.OpenDeadLetters, on a session of its own.
 func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
-	letters, err := s.letters(ctx, f, limit, payload)
+	letters, err := s.readLetters(ctx, f, limit, payload)
 	if err != nil {
 		return nil, fmt.Errorf("read FAILED rows: %w", err)
 	}
@@ -44,7 +44,7 @@ func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int,
 
 // EachFailed implements store.FailedReader, on a session of its own.
 func (s *Store) EachFailed(ctx context.Context, f store.DeadLetterFilter, take func(*store.DeadLetter)) error {
-	err := s.look(ctx, f, func(ctx context.Context, c *conn, t *table) error {
+	err := s.readLettersTx(ctx, f, func(ctx context.Context, c *conn, t *table) error {
 		return eachLetter(ctx, c, t, &f, 0, false, func(d store.DeadLetter) { take(&d) })
 	})
 	if err != nil {
@@ -53,25 +53,25 @@ func (s *Store) EachFailed(ctx context.Context, f store.DeadLetterFilter, take f
 	return nil
 }
 
-func (s *Store) letters(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
+func (s *Store) readLetters(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
 	if limit <= 0 {
 		return nil, fmt.Errorf("outbox %s: the limit is %d, must be positive", f.Outbox, limit)
 	}
 	var letters []store.DeadLetter
-	err := s.look(ctx, f, func(ctx context.Context, c *conn, t *table) error {
+	err := s.readLettersTx(ctx, f, func(ctx context.Context, c *conn, t *table) error {
 		return eachLetter(ctx, c, t, &f, limit, payload, func(d store.DeadLetter) { letters = append(letters, d) })
 	})
 	return letters, err
 }
 
-// look runs fn on a session of its own: reading a large table must hold up neither
+// readLettersTx runs fn on a session of its own: reading a large table must hold up neither
 // the relay's checkpoints nor its outcomes.
-func (s *Store) look(ctx context.Context, f store.DeadLetterFilter, fn func(context.Context, *conn, *table) error) error {
-	o, err := s.outboxes.Check(f.Outbox, &f)
+func (s *Store) readLettersTx(ctx context.Context, f store.DeadLetterFilter, fn func(context.Context, *conn, *table) error) error {
+	o, err := s.outboxes.FindValid(f.Outbox, &f)
 	if err != nil {
 		return err
 	}
-	err = s.onOwn(ctx, func(ctx context.Context, c *conn) error {
+	err = s.onNewSession(ctx, func(ctx context.Context, c *conn) error {
 		t, err := describe(ctx, c, o)
 		if err != nil {
 			return err
@@ -81,10 +81,10 @@ func (s *Store) look(ctx context.Context, f store.DeadLetterFilter, fn func(cont
 	return Explain(err)
 }
 
-// onOwn runs fn on a session of its own, which reads and has no transaction.
-func (s *Store) onOwn(ctx context.Context, fn func(context.Context, *conn) error) error {
-	return s.life.Do(ctx, func(ctx context.Context) error {
-		c, err := dial(ctx, s.views, "READ COMMITTED", readSettings())
+// onNewSession runs fn on a session of its own, which reads and has no transaction.
+func (s *Store) onNewSession(ctx context.Context, fn func(context.Context, *conn) error) error {
+	return s.lifetime.Do(ctx, func(ctx context.Context) error {
+		c, err := dial(ctx, s.viewConfig, "READ COMMITTED", readSettings())
 		if err != nil {
 			return err
 		}
@@ -99,7 +99,7 @@ func (t *table) byIDs(f *store.DeadLetterFilter, each func(keys []any) error) er
 	if len(f.IDs) == 0 {
 		return each(nil)
 	}
-	var all lookup
+	var all keyBatch
 	seen := map[string]bool{}
 	for _, id := range f.IDs {
 		if key, can := t.id().key(id); can && !seen[id] {
@@ -107,7 +107,7 @@ func (t *table) byIDs(f *store.DeadLetterFilter, each func(keys []any) error) er
 			all.add(0, key)
 		}
 	}
-	return all.chunks(func(chunk *lookup) error { return each(chunk.keys) })
+	return all.chunks(func(chunk *keyBatch) error { return each(chunk.keys) })
 }
 
 // eachLetter gives the chosen rows in order, at most limit unless that is 0.
@@ -119,27 +119,27 @@ func eachLetter(ctx context.Context, c *conn, t *table, f *store.DeadLetterFilte
 	if len(keys) == 0 && len(f.IDs) > 0 {
 		return nil
 	}
-	if len(keys) > mostBound {
-		return fmt.Errorf("outbox %s: %d ids are named, and one call takes %d", f.Outbox, len(keys), mostBound)
+	if len(keys) > maxBoundValues {
+		return fmt.Errorf("outbox %s: %d ids are named, and one call takes %d", f.Outbox, len(keys), maxBoundValues)
 	}
 	st := &statement{}
 	text := t.lettersText(st, f, keys, payload)
-	if limit > 0 && !deadletter.ByProgram(t.Outbox, f) {
+	if limit > 0 && !deadletter.FiltersInProgram(t.Outbox, f) {
 		text += "\nLIMIT " + st.arg(limit)
 	}
 	given := 0
 	err := c.query(ctx, text, st.args, func(rows *sql.Rows) error {
 		d, err := t.scanLetter(rows)
-		if err != nil || deadletter.ByProgram(t.Outbox, f) && d.Group != *f.Group {
+		if err != nil || deadletter.FiltersInProgram(t.Outbox, f) && d.Group != *f.Group {
 			return err
 		}
 		each(d)
 		if given++; given == limit {
-			return errEnough
+			return errStopIteration
 		}
 		return nil
 	})
-	if errors.Is(err, errEnough) {
+	if errors.Is(err, errStopIteration) {
 		return nil
 	}
 	return err
@@ -181,39 +181,39 @@ func (t *table) chosen(s *statement, f *store.DeadLetterFilter, keys []any) stri
 	c := &t.Layout.Columns
 	where := "WHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.failed(s)
 	if len(keys) > 0 {
-		where += " AND " + t.oneOf(s, keys)
+		where += " AND " + t.idOneOf(s, keys)
 	}
 	if f.Kind != "" {
-		where += " AND " + t.is(s, c.Kind, f.Kind, f.Kind == t.Kind)
+		where += " AND " + t.textEquals(s, c.Kind, f.Kind, f.Kind == t.Kind)
 	}
 	switch {
-	case f.Group == nil || deadletter.ByProgram(t.Outbox, f):
+	case f.Group == nil || deadletter.FiltersInProgram(t.Outbox, f):
 	case f.Group.Valid:
-		where += " AND " + t.is(s, c.Group, f.Group.Name, false)
+		where += " AND " + t.textEquals(s, c.Group, f.Group.Name, false)
 	case c.Group != "":
 		where += " AND o." + Ident(c.Group) + " IS NULL"
 	}
 	if f.Error != "" {
-		where += " AND LOCATE(" + s.arg([]byte(f.Error)) + ", " + t.col(c.Error).bytesOf() + ") > 0"
+		where += " AND LOCATE(" + s.arg([]byte(f.Error)) + ", " + t.mustColumn(c.Error).bytesOf() + ") > 0"
 	}
 	if !f.Since.IsZero() {
-		where += " AND o." + Ident(t.Layout.FailedTime()) + " >= " + s.arg(bound(f.Since))
+		where += " AND o." + Ident(t.Layout.FailedTime()) + " >= " + s.arg(timeBound(f.Since))
 	}
 	if !f.Until.IsZero() {
-		where += " AND o." + Ident(t.Layout.FailedTime()) + " < " + s.arg(bound(f.Until))
+		where += " AND o." + Ident(t.Layout.FailedTime()) + " < " + s.arg(timeBound(f.Until))
 	}
 	return where
 }
 
-// bound is a time that a column is compared with.
-func bound(t time.Time) string { return t.UTC().Truncate(time.Microsecond).Format(ownTime) }
+// timeBound is a time that a column is compared with.
+func timeBound(t time.Time) string { return t.UTC().Truncate(time.Microsecond).Format(ownTime) }
 
-// is returns the condition that a column's text is the same as another. Without a
+// textEquals returns the condition that a column's text is the same as another. Without a
 // column, otherwise tells.
-func (t *table) is(s *statement, name, text string, otherwise bool) string {
+func (t *table) textEquals(s *statement, name, text string, otherwise bool) string {
 	switch {
 	case name != "":
-		return t.col(name).bytesOf() + " = " + s.arg([]byte(text))
+		return t.mustColumn(name).bytesOf() + " = " + s.arg([]byte(text))
 	case otherwise:
 		return "TRUE"
 	}

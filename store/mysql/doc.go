@@ -12,7 +12,7 @@
 // [store.View] has a session of its own, and so has each count or reading of dead
 // letters.
 //
-// The server ends a session that has said nothing for store.LockHold (wait_timeout),
+// The server ends a session that has said nothing for store.MinLockLease (wait_timeout),
 // and takes back what it left unfinished: a relay that is frozen or cut off keeps no
 // rows locked for longer. So the sessions for claims, outcomes and control are asked
 // for nothing now and then, and the others are opened again when they are needed. A

@@ -13,8 +13,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// initialize is what makes the own tables.
-const initialize = "run `sluicebox init`"
+// initHint is what makes the own tables.
+const initHint = "run `sluicebox init`"
 
 // code returns the number of a server's error, 0 for any other.
 func code(err error) int {
@@ -34,8 +34,10 @@ func state(err error) string {
 	return ""
 }
 
-// lockedOut reports whether somebody else's lock kept a statement from running.
-func lockedOut(err error) bool { return code(err) == codeLockTimeout || code(err) == codeNoWaitMySQL }
+// isLockTimeout reports whether somebody else's lock kept a statement from running.
+func isLockTimeout(err error) bool {
+	return code(err) == codeLockTimeout || code(err) == codeNoWaitMySQL
+}
 
 // Explain turns an error that trying again does not mend into a *store.SetupError
 // with a way out. Other errors are returned as they are.
@@ -62,11 +64,11 @@ func Explain(err error) error {
 		return explain("the server refuses what a relay writes", "set binlog_format to ROW, see what `sluicebox doctor` lists")
 	case codeNoTable:
 		if strings.Contains(err.Error(), ownPrefix) {
-			return explain("the relay's own tables are not there", initialize)
+			return explain("the relay's own tables are not there", initHint)
 		}
 	case codeNoColumn:
 		if strings.Contains(err.Error(), "'l.holder'") {
-			return explain("the relay's own tables are of another version", initialize)
+			return explain("the relay's own tables are of another version", initHint)
 		}
 	}
 	switch text := err.Error(); {
@@ -94,9 +96,9 @@ func (e *explained) Error() string { return e.setup.Error() }
 // Unwrap makes it a *store.SetupError.
 func (e *explained) Unwrap() []error { return []error{&e.setup, e.err} }
 
-// NoSession says what it means that a server that was reached has no session left for
+// ExplainNoSession says what it means that a server that was reached has no session left for
 // the relay, and what to do about it; false for any other error.
-func NoSession(err error) (problem, remedy string, ok bool) {
+func ExplainNoSession(err error) (problem, remedy string, ok bool) {
 	const show = "\nSHOW PROCESSLIST;"
 	problem = "the server answers, and has no session left for the relay: "
 	switch code(err) {
@@ -132,8 +134,8 @@ func Unreachable(err error) bool {
 	return !errors.Is(err, context.Canceled)
 }
 
-// lost reports whether the session is over, and what a call did in it taken back.
-func lost(err error) bool {
+// sessionLost reports whether the session is over, and what a call did in it taken back.
+func sessionLost(err error) bool {
 	var commit *commitError
 	if errors.As(err, &commit) {
 		return false
@@ -145,11 +147,11 @@ func lost(err error) bool {
 	return errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, errConnDone)
 }
 
-// refusal turns what the database has against a row into a *store.RefusedError:
+// asRefused turns what the database has against a row into a *store.RefusedError:
 // bad data (SQLSTATE class 22), constraints (23, 44), errors raised by triggers (45),
 // a row that stays locked, a statement that took too long. Other errors are returned
 // as Explain returns them.
-func refusal(err error) error {
+func asRefused(err error) error {
 	var refused *store.RefusedError
 	if errors.As(err, &refused) {
 		return err
@@ -168,9 +170,9 @@ func refusal(err error) error {
 	return Explain(err)
 }
 
-// ownRefusal is refusal for rows of the own tables, which nobody else locks: there a
+// asOwnRefused is refusal for rows of the own tables, which nobody else locks: there a
 // statement that was cancelled says nothing of its rows.
-func ownRefusal(err error) error {
+func asOwnRefused(err error) error {
 	switch code(err) {
 	case codeLockTimeout, codeNoWaitMySQL, codeDeadlock, codeTimeoutMariaDB, codeTimeoutMySQL, codeInterrupted:
 		return Explain(err)
@@ -178,7 +180,7 @@ func ownRefusal(err error) error {
 	if errors.Is(err, mysql.ErrPktTooLarge) || code(err) == codePacket {
 		return &store.RefusedError{Err: fmt.Errorf("raise max_allowed_packet of the server: %w", err)}
 	}
-	return refusal(err)
+	return asRefused(err)
 }
 
 // Errors about a value whose SQLSTATE is the general HY000 or 01000.

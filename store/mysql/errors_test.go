@@ -16,13 +16,13 @@ import (
 func TestNoSession(t *testing.T) {
 	for number, want := range map[uint16]string{1040: "raise max_connections", 1203: "max_user_connections of the server", 1226: "ALTER USER"} {
 		err := fmt.Errorf("connect: %w", mysql.Explain(&driver.MySQLError{Number: number, Message: "as it says"}))
-		problem, remedy, ok := mysql.NoSession(err)
+		problem, remedy, ok := mysql.ExplainNoSession(err)
 		if !ok || !strings.HasSuffix(problem, "as it says") || !strings.Contains(remedy, want) || !mysql.Unreachable(err) {
 			t.Errorf("%d: %q, %q, %t", number, problem, remedy, ok)
 		}
 	}
 	for _, err := range []error{errors.New("another"), &driver.MySQLError{Number: 1045}} {
-		if problem, _, ok := mysql.NoSession(err); ok {
+		if problem, _, ok := mysql.ExplainNoSession(err); ok {
 			t.Errorf("%v: %q", err, problem)
 		}
 	}

@@ -21,7 +21,7 @@ func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 		return c.tx(ctx, func() error {
 			holds = nil // it may begin anew
 			for _, name := range s.outboxes.Names() {
-				of, err := s.readHolds(ctx, c, s.outboxes.Known(name))
+				of, err := s.readHolds(ctx, c, s.outboxes.Lookup(name))
 				if err != nil {
 					return err
 				}
@@ -40,7 +40,7 @@ func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 // row is FAILED.
 func (s *Store) readHolds(ctx context.Context, c *conn, o *store.Outbox) ([]store.Hold, error) {
 	const read = "SELECT hold, kind, message_group, id, retry_count, reason, since FROM " + ownPrefix + "hold WHERE name = ? AND outbox = ?"
-	if _, err := c.altered(ctx, o); err != nil { // a row not found is a lane let go
+	if _, err := c.tableAltered(ctx, o); err != nil { // a row not found is a lane let go
 		return nil, err
 	}
 	t, err := c.table(ctx, o)
@@ -89,7 +89,7 @@ func (s *Store) isFailed(ctx context.Context, c *conn, t *table, id string) (boo
 	}
 	st := &statement{}
 	var one int
-	err := c.row(ctx, "SELECT 1 FROM "+t.from()+"\nWHERE "+t.exactly(st, []any{key})+" AND "+t.failed(st)+" LIMIT 1", st.args, &one)
+	err := c.row(ctx, "SELECT 1 FROM "+t.from()+"\nWHERE "+t.idExactlyIn(st, []any{key})+" AND "+t.failed(st)+" LIMIT 1", st.args, &one)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
@@ -99,14 +99,14 @@ func (s *Store) isFailed(ctx context.Context, c *conn, t *table, id string) (boo
 // Hold implements store.Holds. The reason loses what an error text of Settle loses,
 // and the time is cut to microseconds.
 func (s *Store) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) error {
-	if _, err := s.outboxes.Check(h.Lane.Outbox, &h); err != nil {
+	if _, err := s.outboxes.FindValid(h.Lane.Outbox, &h); err != nil {
 		return fmt.Errorf("hold: %w", err)
 	}
 	err := s.operator.do(ctx, func(ctx context.Context, c *conn) error {
-		return s.lead(ctx, c, epoch, func() error { return s.putHold(ctx, c, &h) })
+		return s.runAsLeader(ctx, c, epoch, func() error { return s.putHold(ctx, c, &h) })
 	})
 	if err != nil {
-		return fmt.Errorf("hold lane %s: %w", h.Lane, refusal(err))
+		return fmt.Errorf("hold lane %s: %w", h.Lane, asRefused(err))
 	}
 	return nil
 }
@@ -117,7 +117,7 @@ func (s *Store) putHold(ctx context.Context, c *conn, h *store.Hold) error {
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON DUPLICATE KEY UPDATE kind = ?, message_group = ?, id = ?, retry_count = ?, reason = ?, since = ?`
 	lane := h.Lane.Hash()
-	kind, group, id, reason := []byte(h.Lane.Kind), groupBytes(h.Lane.Group), []byte(h.ID), errortext.Fit(h.Reason, 0, false)
+	kind, group, id, reason := []byte(h.Lane.Kind), groupBytes(h.Lane.Group), []byte(h.ID), errortext.Sanitize(h.Reason, 0, false)
 	since := h.Since.UTC().Truncate(time.Microsecond).Format(ownTime)
 	_, err := c.exec(ctx, put, s.name, h.Lane.Outbox, lane[:], h.Kind.String(), kind, group, id, h.RetryCount, reason, since,
 		kind, group, id, h.RetryCount, reason, since)
@@ -137,8 +137,8 @@ func groupOf(name sql.NullString) store.Group {
 	return store.Group{Name: name.String, Valid: name.Valid}
 }
 
-// forget takes away what a row has blocked, in the call's transaction.
-func (s *Store) forget(ctx context.Context, c *conn, row store.Ref) error {
+// deleteBlock takes away what a row has blocked, in the call's transaction.
+func (s *Store) deleteBlock(ctx context.Context, c *conn, row store.Ref) error {
 	const forget = "DELETE FROM " + ownPrefix + "hold WHERE name = ? AND outbox = ? AND id = ? AND hold = ?"
 	_, err := c.exec(ctx, forget, s.name, row.Outbox, []byte(row.ID), store.Blocked.String())
 	return err
@@ -152,13 +152,13 @@ func (s *Store) Release(ctx context.Context, epoch store.Epoch, lane store.LaneK
 	}
 	hash := lane.Hash()
 	err := s.operator.do(ctx, func(ctx context.Context, c *conn) error {
-		return s.lead(ctx, c, epoch, func() error {
+		return s.runAsLeader(ctx, c, epoch, func() error {
 			_, err := c.exec(ctx, forget, s.name, lane.Outbox, hash[:], kind.String())
 			return err
 		})
 	})
 	if err != nil {
-		return fmt.Errorf("release lane %s: %w", lane, refusal(err))
+		return fmt.Errorf("release lane %s: %w", lane, asRefused(err))
 	}
 	return nil
 }

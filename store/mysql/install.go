@@ -11,21 +11,21 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// steps are the upgrades of the own tables, in order: step n brings version n-1 to
+// upgradeFiles are the upgrades of the own tables, in order: step n brings version n-1 to
 // version n. A released step never changes. Each statement of one may be run again.
 //
 //go:embed schema/*.sql
-var steps embed.FS
+var upgradeFiles embed.FS
 
 // version is the version of the own tables that this program works on.
 const version = 3
 
-// reshaped is the first version of tables in their present form. Older ones are dropped
+// currentShapeVersion is the first version of tables in their present form. Older ones are dropped
 // before the steps, so a new installation needs no right to drop one.
-const reshaped = 3
+const currentShapeVersion = 3
 
-// installWait is how long one installation waits for another, in seconds.
-const installWait = 60
+// installTimeout is how long one installation waits for another, in seconds.
+const installTimeout = 60
 
 // Install implements store.Installer. A statement that makes a table is a transaction
 // of its own; a step that was cut short is run again. A second relay that installs at
@@ -55,14 +55,14 @@ func (s *Store) Install(ctx context.Context) error {
 func install(ctx context.Context, c *conn) (err error) {
 	lock := lockName(c.server.database, "\x00install")
 	var got sql.NullBool
-	if err := c.row(ctx, "SELECT GET_LOCK(?, ?)", []any{lock, installWait}, &got); err != nil {
+	if err := c.row(ctx, "SELECT GET_LOCK(?, ?)", []any{lock, installTimeout}, &got); err != nil {
 		return err
 	}
 	if !got.Bool {
-		return fmt.Errorf("another relay has been making its tables for %d s", installWait)
+		return fmt.Errorf("another relay has been making its tables for %d s", installTimeout)
 	}
 	defer func() {
-		if _, unlocked := c.on.ExecContext(ctx, "DO RELEASE_ALL_LOCKS()"); err == nil {
+		if _, unlocked := c.sqlConn.ExecContext(ctx, "DO RELEASE_ALL_LOCKS()"); err == nil {
 			err = unlocked
 		}
 	}()
@@ -73,7 +73,7 @@ func install(ctx context.Context, c *conn) (err error) {
 	if err != nil {
 		return err
 	}
-	if 0 < have && have < reshaped {
+	if 0 < have && have < currentShapeVersion {
 		if err := c.install(ctx, "reshape"); err != nil {
 			return err
 		}
@@ -83,7 +83,7 @@ func install(ctx context.Context, c *conn) (err error) {
 		if err := c.install(ctx, stepName(n)); err != nil {
 			return err
 		}
-		if _, err := c.on.ExecContext(ctx, "COMMIT"); err != nil {
+		if _, err := c.sqlConn.ExecContext(ctx, "COMMIT"); err != nil {
 			return err
 		}
 	}
@@ -93,7 +93,7 @@ func install(ctx context.Context, c *conn) (err error) {
 // install runs the statements of a file.
 func (c *conn) install(ctx context.Context, name string) error {
 	for _, text := range statements(name) {
-		if _, err := c.on.ExecContext(ctx, text); err != nil {
+		if _, err := c.sqlConn.ExecContext(ctx, text); err != nil {
 			return fmt.Errorf("step %s: %w", name, err)
 		}
 	}
@@ -102,7 +102,7 @@ func (c *conn) install(ctx context.Context, name string) error {
 
 // statements are those of a file.
 func statements(name string) (list []string) {
-	for _, text := range strings.SplitAfter(step(name), ";\n") {
+	for _, text := range strings.SplitAfter(readUpgrade(name), ";\n") {
 		if text = strings.TrimSuffix(strings.TrimSpace(text), ";"); text != "" {
 			list = append(list, text)
 		}
@@ -112,8 +112,8 @@ func statements(name string) (list []string) {
 
 func stepName(n int) string { return fmt.Sprintf("%04d", n) }
 
-func step(name string) string {
-	text, err := steps.ReadFile("schema/" + name + ".sql")
+func readUpgrade(name string) string {
+	text, err := upgradeFiles.ReadFile("schema/" + name + ".sql")
 	if err != nil {
 		panic(err) // the file is part of the program
 	}
@@ -142,7 +142,7 @@ func installed(ctx context.Context, c *conn) (int, error) {
 		return have, err
 	}
 	for _, t := range ownTables() {
-		rows, err := c.on.QueryContext(ctx, "EXPLAIN SELECT 1 FROM "+Ident(ownPrefix+t.name))
+		rows, err := c.sqlConn.QueryContext(ctx, "EXPLAIN SELECT 1 FROM "+Ident(ownPrefix+t.name))
 		if err == nil {
 			err = rows.Close()
 		}
@@ -160,7 +160,7 @@ func installed(ctx context.Context, c *conn) (int, error) {
 func (s *Store) Script() string {
 	var text strings.Builder
 	for n := 1; n <= version; n++ {
-		text.WriteString(step(stepName(n)))
+		text.WriteString(readUpgrade(stepName(n)))
 		text.WriteByte('\n')
 	}
 	return text.String()
@@ -245,15 +245,15 @@ func (s *Store) MayInstall(ctx context.Context) (may bool, err error) {
 	return may, nil
 }
 
-// noTable is a table that no release makes.
-const noTable = ownPrefix + "of_no_release"
+// probeTable is a table that no release makes.
+const probeTable = ownPrefix + "of_no_release"
 
 // mayCreate tries whether the account may make the own tables. A table like one that is
 // not there is never made, and the server looks at the rights first, also at those that
 // come by a role.
 func mayCreate(ctx context.Context, c *conn) (bool, error) {
 	for _, t := range ownTables() {
-		_, err := c.on.ExecContext(ctx, "CREATE TABLE "+Ident(ownPrefix+t.name)+" LIKE "+Ident(noTable))
+		_, err := c.sqlConn.ExecContext(ctx, "CREATE TABLE "+Ident(ownPrefix+t.name)+" LIKE "+Ident(probeTable))
 		switch n := code(err); {
 		case n == codeTableDenied && strings.Contains(err.Error(), "CREATE"), n == codeDatabaseDenied:
 			return false, nil
@@ -262,7 +262,7 @@ func mayCreate(ctx context.Context, c *conn) (bool, error) {
 		}
 	}
 	const fill = "EXPLAIN INSERT INTO " + ownPrefix + "meta (one, version) VALUES (1, 1) ON DUPLICATE KEY UPDATE version = 1"
-	rows, err := c.on.QueryContext(ctx, fill)
+	rows, err := c.sqlConn.QueryContext(ctx, fill)
 	if err == nil {
 		err = rows.Close() // where MariaDB says it
 	}

@@ -43,7 +43,7 @@ const onePrimary = "use a server with one primary: a single one, with replicas o
 // its locks are not those of the primary.
 func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 	var taken *lock
-	err := s.leader.do(ctx, func(ctx context.Context, c *conn) (err error) {
+	err := s.lockSession.do(ctx, func(ctx context.Context, c *conn) (err error) {
 		taken, err = s.tryLock(ctx, c)
 		return err
 	})
@@ -76,13 +76,13 @@ func (s *Store) tryLock(ctx context.Context, c *conn) (*lock, error) {
 	}
 	// A ping reads a table: of now, without a transaction that stays open, and
 	// without waiting long for one that somebody alters.
-	if _, err := c.on.ExecContext(ctx, "SET SESSION autocommit = 1, lock_wait_timeout = 1"); err != nil {
-		s.leader.Drop() // and the lock with it
+	if _, err := c.sqlConn.ExecContext(ctx, "SET SESSION autocommit = 1, lock_wait_timeout = 1"); err != nil {
+		s.lockSession.Drop() // and the lock with it
 		return nil, err
 	}
-	l := newLock(s.leader.take(), s.name, s.life, &s.locker)
-	s.locker.Store(l.conn.server.session)
-	if !s.life.Add(l) {
+	l := newLock(s.lockSession.detach(), s.name, s.lifetime, &s.lockSessionID)
+	s.lockSessionID.Store(l.conn.server.session)
+	if !s.lifetime.Add(l) {
 		l.Release()
 		return nil, lifetime.ErrClosed
 	}
@@ -95,7 +95,7 @@ func (s *Store) readHolder(ctx context.Context, c *conn) (holder string, err err
 	err = c.tx(ctx, func() error {
 		return c.row(ctx, "SELECT l.holder FROM "+ownPrefix+"leader AS l WHERE l.name = ?", []any{s.name}, &holder)
 	})
-	if errors.Is(err, sql.ErrNoRows) || code(err) != 0 && !lost(err) {
+	if errors.Is(err, sql.ErrNoRows) || code(err) != 0 && !sessionLost(err) {
 		return "", nil
 	}
 	return holder, err
@@ -104,18 +104,18 @@ func (s *Store) readHolder(ctx context.Context, c *conn) (holder string, err err
 // lock is the server's lock, and the session that holds it.
 type lock struct {
 	*sessionlock.Lock
-	conn   *conn
-	life   *lifetime.Lifetime
-	locker *atomic.Int64 // the store's
+	conn     *conn
+	lifetime *lifetime.Lifetime
+	locker   *atomic.Int64 // the store's
 
-	count  string // the statement that reads how many wishes there are
-	wishes int64
+	countQuery string // the statement that reads how many wishes there are
+	requests   int64
 }
 
 func newLock(c *conn, name string, life *lifetime.Lifetime, locker *atomic.Int64) *lock {
-	l := &lock{conn: c, life: life, locker: locker}
+	l := &lock{conn: c, lifetime: life, locker: locker}
 	// With a parameter it would be two round trips; a relay's name needs no care.
-	l.count = "SELECT n FROM " + ownPrefix + "wish WHERE name = '" + name + "'"
+	l.countQuery = "SELECT n FROM " + ownPrefix + "wish WHERE name = '" + name + "'"
 	l.Lock = sessionlock.New(l)
 	return l
 }
@@ -134,20 +134,20 @@ func (l *lock) Ping(ctx context.Context) error {
 // answered on the session that holds the lock.
 func (l *lock) ping(ctx context.Context) error {
 	var n int64
-	err := l.conn.on.QueryRowContext(ctx, l.count).Scan(&n)
+	err := l.conn.sqlConn.QueryRowContext(ctx, l.countQuery).Scan(&n)
 	switch said := code(err); {
 	case err == nil:
-		l.wishes = n
+		l.requests = n
 	case errors.Is(err, sql.ErrNoRows), said == codeNoTable, said == codeTableDenied, said == codeColumnDenied, said == codeDatabaseDenied:
-		l.wishes = 0
-	case said == 0 || lost(err):
+		l.requests = 0
+	case said == 0 || sessionLost(err):
 		return err
 	}
 	return nil
 }
 
-// Wishes implements store.Lock.
-func (l *lock) Wishes() int64 { return l.wishes }
+// RequestCount implements store.Lock.
+func (l *lock) RequestCount() int64 { return l.requests }
 
 // Watch implements store.Lock: a server that ends a session hangs up.
 func (l *lock) Watch(ctx context.Context) error { return l.Use(ctx, l.conn.wire.watch) }
@@ -155,7 +155,7 @@ func (l *lock) Watch(ctx context.Context) error { return l.Use(ctx, l.conn.wire.
 // Release implements store.Lock.
 func (l *lock) Release() {
 	l.Lock.Release()
-	l.life.Remove(l)
+	l.lifetime.Remove(l)
 }
 
 // Close is Release, at the end of the store.
@@ -167,7 +167,7 @@ func (l *lock) Lost() bool { return false }
 // Unlock implements sessionlock.Session.
 func (l *lock) Unlock(ctx context.Context) {
 	l.locker.CompareAndSwap(l.conn.server.session, 0)
-	_, _ = l.conn.on.ExecContext(ctx, "DO RELEASE_ALL_LOCKS()") // the session is given up either way
+	_, _ = l.conn.sqlConn.ExecContext(ctx, "DO RELEASE_ALL_LOCKS()") // the session is given up either way
 }
 
 // Drop implements sessionlock.Session.

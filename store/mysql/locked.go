@@ -20,8 +20,8 @@ const (
 	claimWait = 2 * time.Second
 	// outcomeWait is for a row whose outcome is written.
 	outcomeWait = time.Second
-	// tableWaited is a time that only a wait for a table takes no longer than.
-	tableWaited = claimWait - 500*time.Millisecond
+	// minTableWait is a time that only a wait for a table takes no longer than.
+	minTableWait = claimWait - 500*time.Millisecond
 )
 
 // lockQuery is the statement that takes the lock on an outbox's table that its claims and
@@ -42,7 +42,7 @@ func (c *conn) tableLocked(ctx context.Context, o *store.Outbox) (bool, error) {
 		text += " NOWAIT"
 	}
 	err := c.query(ctx, text, nil, func(*sql.Rows) error { return nil })
-	if lockedOut(err) {
+	if isLockTimeout(err) {
 		return true, nil
 	}
 	return false, err
@@ -54,22 +54,22 @@ func (s *Store) AwaitTable(ctx context.Context, outbox string) error {
 	if err != nil {
 		return err
 	}
-	return s.tables.do(ctx, func(ctx context.Context, c *conn) error {
+	return s.tableWaitSession.do(ctx, func(ctx context.Context, c *conn) error {
 		err := c.tx(ctx, func() error { return c.query(ctx, lockQuery(o), nil, func(*sql.Rows) error { return nil }) })
-		if lockedOut(err) {
+		if isLockTimeout(err) {
 			return &store.OutboxLockedError{Outbox: outbox, Err: err}
 		}
 		return Explain(err)
 	})
 }
 
-// reached returns the place of the part at which a claim met a lock.
-func (c *claim) reached(ctx context.Context, parts []*byoutbox.Part) (int, error) {
-	at := c.step
+// lockedPart returns the place of the part at which a claim met a lock.
+func (c *claim) lockedPart(ctx context.Context, parts []*byoutbox.Part) (int, error) {
+	at := c.partIndex
 	if len(parts) == 1 {
 		at = 0
 	} else if at < 0 {
-		if err := c.conn.row(ctx, "SELECT "+place, nil, &at); err != nil {
+		if err := c.conn.row(ctx, "SELECT "+partVariable, nil, &at); err != nil {
 			return 0, err
 		}
 	}
@@ -97,15 +97,15 @@ func (c *claim) lockedTables(ctx context.Context, parts []*byoutbox.Part) (free 
 }
 
 func (c *claim) tableIsLocked(p *byoutbox.Part) {
-	for _, i := range p.At {
+	for _, i := range p.Indexes {
 		c.answers[i] = store.ClaimAnswer{Result: store.TableLocked}
 	}
 }
 
-// lookPast is look for a call that passes over what is locked.
-func (c *settling) lookPast(ctx context.Context) error {
+// lockRowsSkipping is look for a call that passes over what is locked.
+func (c *settling) lockRowsSkipping(ctx context.Context) error {
 	c.rows = map[store.Ref]rowState{}
-	byOutbox := c.lookups()
+	byOutbox := c.keyBatches()
 	for _, name := range c.outboxes.Names() {
 		of, t := byOutbox[name], c.conn.tables[name]
 		if of == nil || t.Layout.State == store.StateNone {
@@ -121,32 +121,32 @@ func (c *settling) lookPast(ctx context.Context) error {
 			}
 			continue
 		}
-		if err := of.chunks(func(chunk *lookup) error { return c.lookChunk(ctx, t, chunk) }); err != nil {
+		if err := of.chunks(func(chunk *keyBatch) error { return c.lockFreeChunk(ctx, t, chunk) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// lookChunk locks the rows that are free, and tells what the others are. A row that is
+// lockFreeChunk locks the rows that are free, and tells what the others are. A row that is
 // not there may be one that somebody inserts just now.
-func (c *settling) lookChunk(ctx context.Context, t *table, chunk *lookup) error {
+func (c *settling) lockFreeChunk(ctx context.Context, t *table, chunk *keyBatch) error {
 	if err := c.lockAmong(ctx, t, chunk.keys, " FOR UPDATE SKIP LOCKED", false); err != nil {
 		return err
 	}
-	left := c.unknown(chunk)
+	left := c.unknownRows(chunk)
 	if len(left.at) == 0 {
 		return nil
 	}
 	if err := c.lockAmong(ctx, t, left.keys, "", true); err != nil {
 		return err
 	}
-	if left = c.unknown(left); len(left.at) == 0 {
+	if left = c.unknownRows(left); len(left.at) == 0 {
 		return nil
 	}
 	err := c.lockAmong(ctx, t, left.keys, " FOR UPDATE NOWAIT", false)
-	if lockedOut(err) {
-		for _, i := range c.unknown(left).at {
+	if isLockTimeout(err) {
+		for _, i := range c.unknownRows(left).at {
 			c.rows[c.outcomes[i].Ref] = rowLocked
 		}
 		return nil
@@ -154,9 +154,9 @@ func (c *settling) lookChunk(ctx context.Context, t *table, chunk *lookup) error
 	return err
 }
 
-// unknown returns the rows of which nothing is known yet.
-func (c *settling) unknown(of *lookup) *lookup {
-	left := &lookup{}
+// unknownRows returns the rows of which nothing is known yet.
+func (c *settling) unknownRows(of *keyBatch) *keyBatch {
+	left := &keyBatch{}
 	for k, i := range of.at {
 		if _, known := c.rows[c.outcomes[i].Ref]; !known {
 			left.add(i, of.keys[k])

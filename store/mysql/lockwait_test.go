@@ -84,7 +84,7 @@ func TestInsertIntoGaps(t *testing.T) {
 		r := newRig(t, url, flowTable, 0, flowBox())
 		r.insert(t, "10", "20", "30", "40")
 		held := r.begin(t, "UPDATE outbox_events SET payload = '1' WHERE id = '40'")
-		claimed := rigs.Later(func() ([]store.ClaimAnswer, error) {
+		claimed := rigs.Async(func() ([]store.ClaimAnswer, error) {
 			return r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("10"), row("15"), row("20"), row("40"), row("99")})
 		})
 		r.waitForLock(t)
@@ -163,7 +163,7 @@ func TestClaimOfOpenInsert(t *testing.T) {
 			ask := fresh(id)
 			ask.WantPayload = i > 1
 			tx := r.begin(t, "INSERT INTO outbox_events (id, payload) VALUES (?, 'here')", id)
-			claimed := rigs.Later(func() ([]store.ClaimAnswer, error) {
+			claimed := rigs.Async(func() ([]store.ClaimAnswer, error) {
 				return r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{ask})
 			})
 			r.waitForLock(t)
@@ -225,7 +225,7 @@ func TestLookBesideInsert(t *testing.T) {
 		r := newRig(t, url, flowTable, 0, flowBox())
 		r.insert(t, "1")
 		r.begin(t, "INSERT INTO outbox_events (id, payload) VALUES ('2', '{}')")
-		settled, err := r.store.Settled(ctx(t), []store.ClaimRow{row("1"), row("2"), row("3")})
+		settled, err := r.store.ReadSettled(ctx(t), []store.ClaimRow{row("1"), row("2"), row("3")})
 		if err != nil || settled[0] || settled[1] || !settled[2] {
 			t.Errorf("%v, %v", settled, err)
 		}

@@ -92,7 +92,7 @@ func wantPlans(t *testing.T, f servers.Flavour, url string, db *sql.DB, rows int
 		t.Fatal(err)
 	}
 	ids := map[family]string{familyText: "id %d", familyInteger: "%d", familyDecimal: "%d.00", familyBytes: "0x%032x"}
-	for _, n := range []int{1, 7, mostKeys} {
+	for _, n := range []int{1, 7, maxKeys} {
 		var keys []any
 		for i := range n {
 			key, ok := tab.id().key(fmt.Sprintf(ids[tab.id().family], i+1))
@@ -104,17 +104,17 @@ func wantPlans(t *testing.T, f servers.Flavour, url string, db *sql.DB, rows int
 		for what, make := range map[string]func(s *statement) string{
 			"lock": func(s *statement) string { return strings.TrimSuffix(tab.lockText(s, keys, true, true), "FOR UPDATE") },
 			"update": func(s *statement) string {
-				return "UPDATE " + tab.from() + " SET o.status = 'x' WHERE " + tab.exactly(s, keys) + " AND " + tab.open(s)
+				return "UPDATE " + tab.from() + " SET o.status = 'x' WHERE " + tab.idExactlyIn(s, keys) + " AND " + tab.open(s)
 			},
 			"delete": func(s *statement) string {
-				return "DELETE o FROM " + tab.from() + " WHERE " + tab.exactly(s, keys) + " AND " + tab.open(s)
+				return "DELETE o FROM " + tab.from() + " WHERE " + tab.idExactlyIn(s, keys) + " AND " + tab.open(s)
 			},
 		} {
 			s := &statement{}
 			text := make(s)
 			access, key, looked := explain(t, f, db, text, s.args)
 			none := access == "" && rows == 0 // the server knows that there is no such row
-			if !none && (!slices.Contains([]string{"const", "eq_ref", "ref", "range"}, access) || key != "PRIMARY" || looked > 2*padded(n)) {
+			if !none && (!slices.Contains([]string{"const", "eq_ref", "ref", "range"}, access) || key != "PRIMARY" || looked > 2*placeholderCount(n)) {
 				t.Errorf("%s of %d rows in a table of %d: %s by %q, %d rows", what, n, rows, access, key, looked)
 			}
 		}
@@ -174,7 +174,7 @@ func TestOwnPlans(t *testing.T) {
 			if err := st.Install(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			epoch, err := st.Lead(t.Context())
+			epoch, err := st.AcquireLeadership(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -182,14 +182,14 @@ func TestOwnPlans(t *testing.T) {
 			for i := range 5000 {
 				items = append(items, store.Item{Ref: store.Ref{Outbox: "box", ID: fmt.Sprint("id ", i)}, Kind: "EVENT", Group: store.GroupOf(fmt.Sprint(i % 50)), Seq: store.Seq(i + 1)})
 			}
-			if err := st.Park(t.Context(), epoch, items); err != nil {
+			if err := st.Spill(t.Context(), epoch, items); err != nil {
 				t.Fatal(err)
 			}
 			rows := make([]store.ReplayRow, len(items))
 			for i := range items {
 				rows[i] = store.ReplayRow{N: int64(i + 1), Item: items[i]}
 			}
-			if err := errors.Join(st.WishReplay(t.Context(), "job", "{}"), st.CopyRows(t.Context(), epoch, "job", rows, store.ReplayCursor{})); err != nil {
+			if err := errors.Join(st.RequestReplay(t.Context(), "job", "{}"), st.CopyRows(t.Context(), epoch, "job", rows, store.ReplayCursor{})); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := db.Exec("ANALYZE TABLE sluicebox_parked, sluicebox_replay_row"); err != nil {

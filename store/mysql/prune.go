@@ -17,12 +17,12 @@ const pruneRows = 2000
 // Prune implements store.Pruner. It walks a table by its ids, of which most kinds grow
 // with time: tables have no index on the time of settlement as a rule, and one would
 // cost each claim and outcome more than this does.
-func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.Prune) (store.Pruned, error) {
-	o, err := s.outboxes.Check(p.Outbox, &p)
+func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneRequest) (store.PruneResult, error) {
+	o, err := s.outboxes.FindValid(p.Outbox, &p)
 	if err != nil {
-		return store.Pruned{}, fmt.Errorf("prune: %w", err)
+		return store.PruneResult{}, fmt.Errorf("prune: %w", err)
 	}
-	var done store.Pruned
+	var done store.PruneResult
 	err = s.operator.do(ctx, func(ctx context.Context, c *conn) error {
 		t, err := c.table(ctx, o)
 		if err != nil {
@@ -32,7 +32,7 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.Prune) (st
 		if err != nil {
 			return err
 		}
-		return s.lead(ctx, c, epoch, func() (err error) {
+		return s.runAsLeader(ctx, c, epoch, func() (err error) {
 			done, err = s.prune(ctx, c, t, from, p)
 			return err
 		})
@@ -40,11 +40,11 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.Prune) (st
 	if err == nil {
 		return done, nil
 	}
-	err = refusal(err)
+	err = asRefused(err)
 	if !errors.As(err, new(*store.RefusedError)) {
 		done.Next = ""
 	}
-	return store.Pruned{Next: done.Next}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
+	return store.PruneResult{Next: done.Next}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
 }
 
 // Clock implements store.Pruner.
@@ -87,8 +87,8 @@ func (t *table) pruneFrom(text string) (any, error) {
 
 // prune deletes old rows, in the call's transaction. It looks for them without a lock,
 // and then locks those that nobody else has.
-func (s *Store) prune(ctx context.Context, c *conn, t *table, from any, p store.Prune) (done store.Pruned, err error) {
-	var old lookup
+func (s *Store) prune(ctx context.Context, c *conn, t *table, from any, p store.PruneRequest) (done store.PruneResult, err error) {
+	var old keyBatch
 	seen, last := 0, ""
 	st := &statement{}
 	text := t.walkText(st, from, p.Before)
@@ -99,7 +99,7 @@ func (s *Store) prune(ctx context.Context, c *conn, t *table, from any, p store.
 			return err
 		}
 		if len(old.at) == p.Limit {
-			return errEnough
+			return errStopIteration
 		}
 		seen++
 		last = ":" + id
@@ -108,14 +108,14 @@ func (s *Store) prune(ctx context.Context, c *conn, t *table, from any, p store.
 		}
 		return nil
 	})
-	full := errors.Is(err, errEnough)
+	full := errors.Is(err, errStopIteration)
 	if err != nil && !full {
 		return done, err
 	}
 	if full || seen == pruneRows {
 		done.Next = last
 	}
-	err = old.chunks(func(chunk *lookup) error {
+	err = old.chunks(func(chunk *keyBatch) error {
 		n, err := t.pruneChunk(ctx, c, chunk, p.Before)
 		done.Rows += int(n)
 		return err
@@ -127,23 +127,23 @@ func (s *Store) prune(ctx context.Context, c *conn, t *table, from any, p store.
 // each whether it was delivered before a time.
 func (t *table) walkText(s *statement, from any, before time.Time) string {
 	id := t.id()
-	text := "SELECT " + id.textOf() + ", (" + t.old(s, before) + ") IS TRUE\nFROM " + t.from() + "\nWHERE o." + Ident(id.name) + " IS NOT NULL"
+	text := "SELECT " + id.textOf() + ", (" + t.deliveredBefore(s, before) + ") IS TRUE\nFROM " + t.from() + "\nWHERE o." + Ident(id.name) + " IS NOT NULL"
 	if from != nil {
 		s.args = append(s.args, from)
-		text += " AND o." + Ident(id.name) + " > " + id.place()
+		text += " AND o." + Ident(id.name) + " > " + id.placeholder()
 	}
 	return fmt.Sprintf("%s\nORDER BY o.%s LIMIT %d", text, Ident(id.name), pruneRows)
 }
 
-// old is the condition that a row o was delivered before a time.
-func (t *table) old(s *statement, before time.Time) string {
-	return t.delivered(s) + " AND o." + Ident(t.Layout.DeliveredTime()) + " < " + s.arg(bound(before))
+// deliveredBefore is the condition that a row o was delivered before a time.
+func (t *table) deliveredBefore(s *statement, before time.Time) string {
+	return t.delivered(s) + " AND o." + Ident(t.Layout.DeliveredTime()) + " < " + s.arg(timeBound(before))
 }
 
-func (t *table) pruneChunk(ctx context.Context, c *conn, chunk *lookup, before time.Time) (int64, error) {
+func (t *table) pruneChunk(ctx context.Context, c *conn, chunk *keyBatch, before time.Time) (int64, error) {
 	var free []any
 	id, st := t.id(), &statement{}
-	text := "SELECT " + id.textOf() + " FROM " + t.from() + "\nWHERE " + t.exactly(st, chunk.keys) + " AND " + t.old(st, before) + "\nFOR UPDATE SKIP LOCKED"
+	text := "SELECT " + id.textOf() + " FROM " + t.from() + "\nWHERE " + t.idExactlyIn(st, chunk.keys) + " AND " + t.deliveredBefore(st, before) + "\nFOR UPDATE SKIP LOCKED"
 	err := c.query(ctx, text, st.args, func(rows *sql.Rows) error {
 		var text string
 		if err := rows.Scan(&text); err != nil {
@@ -157,6 +157,6 @@ func (t *table) pruneChunk(ctx context.Context, c *conn, chunk *lookup, before t
 		return 0, err
 	}
 	st = &statement{}
-	text = "DELETE o FROM " + t.from() + "\nWHERE " + t.locked(st, free) + " AND " + t.old(st, before)
+	text = "DELETE o FROM " + t.from() + "\nWHERE " + t.lockedIDIn(st, free) + " AND " + t.deliveredBefore(st, before)
 	return c.exec(ctx, text, st.args...)
 }

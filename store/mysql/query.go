@@ -14,8 +14,8 @@ import (
 // are to be named in the order in which the text has them.
 type statement struct {
 	args []any
-	// once: it is not kept prepared, so its lists may be of any length.
-	once bool
+	// unprepared: it is not kept prepared, so its lists may be of any length.
+	unprepared bool
 }
 
 // arg binds a value and returns its place.
@@ -24,16 +24,16 @@ func (s *statement) arg(v any) string {
 	return "?"
 }
 
-// errEnough is what the reader of a statement's rows returns to be given no more.
-var errEnough = errors.New("that is enough")
+// errStopIteration is what the reader of a statement's rows returns to be given no more.
+var errStopIteration = errors.New("that is enough")
 
-// mostKeys is the most keys that one statement names. MariaDB makes a table of a
+// maxKeys is the most keys that one statement names. MariaDB makes a table of a
 // list of 1000 and more, and may then read all of the other one.
-const mostKeys = 512
+const maxKeys = 512
 
-// padded is the number of places for n keys. Lists come in few lengths, so that the
+// placeholderCount is the number of places for n keys. Lists come in few lengths, so that the
 // statements are few that the server keeps prepared; the last key fills them up.
-func padded(n int) int {
+func placeholderCount(n int) int {
 	if n <= 1 {
 		return n
 	}
@@ -43,8 +43,8 @@ func padded(n int) int {
 // list binds keys as a list of places.
 func (s *statement) list(place string, keys []any) string {
 	n := len(keys)
-	if !s.once {
-		n = padded(n)
+	if !s.unprepared {
+		n = placeholderCount(n)
 	}
 	s.args = append(s.args, keys...)
 	for range n - len(keys) {
@@ -53,19 +53,19 @@ func (s *statement) list(place string, keys []any) string {
 	return "(" + strings.Repeat(place+", ", n-1) + place + ")"
 }
 
-// among is the condition that the id of a row o is one of some keys, at most
-// mostKeys, as the column compares them.
-func (t *table) among(s *statement, keys []any) string {
+// idIn is the condition that the id of a row o is one of some keys, at most
+// maxKeys, as the column compares them.
+func (t *table) idIn(s *statement, keys []any) string {
 	id := t.id()
-	return "o." + Ident(id.name) + " IN " + s.list(id.place(), keys)
+	return "o." + Ident(id.name) + " IN " + s.list(id.placeholder(), keys)
 }
 
-// exactly is the same byte for byte. The first condition finds the rows, by the
+// idExactlyIn is the same byte for byte. The first condition finds the rows, by the
 // index; the second leaves out what the column's collation takes for the same.
-func (t *table) exactly(s *statement, keys []any) string {
+func (t *table) idExactlyIn(s *statement, keys []any) string {
 	id := t.id()
-	found := t.among(s, keys)
-	if id.exact() {
+	found := t.idIn(s, keys)
+	if id.comparesExactly() {
 		return found
 	}
 	texts := make([]any, len(keys))
@@ -76,22 +76,22 @@ func (t *table) exactly(s *statement, keys []any) string {
 	return found + " AND " + id.bytesOf() + " IN " + s.list("?", texts)
 }
 
-// oneOf is exactly for any number of keys.
-func (t *table) oneOf(s *statement, keys []any) string {
+// idOneOf is exactly for any number of keys.
+func (t *table) idOneOf(s *statement, keys []any) string {
 	var parts []string
-	for some := range slices.Chunk(keys, mostKeys) {
-		parts = append(parts, "("+t.exactly(s, some)+")")
+	for some := range slices.Chunk(keys, maxKeys) {
+		parts = append(parts, "("+t.idExactlyIn(s, some)+")")
 	}
 	return "(" + strings.Join(parts, " OR ") + ")"
 }
 
-// locked is the same for rows that the transaction has locked and found to have these
+// lockedIDIn is the same for rows that the transaction has locked and found to have these
 // very ids: where no second row can have one, there is nothing to leave out.
-func (t *table) locked(s *statement, keys []any) string {
+func (t *table) lockedIDIn(s *statement, keys []any) string {
 	if t.single {
-		return t.among(s, keys)
+		return t.idIn(s, keys)
 	}
-	return t.exactly(s, keys)
+	return t.idExactlyIn(s, keys)
 }
 
 // checkEpoch locks the leader row until the transaction ends, and returns
@@ -110,8 +110,8 @@ func (s *Store) checkEpoch(ctx context.Context, c *conn, epoch store.Epoch) erro
 	return err
 }
 
-// lead runs write in a transaction of the leader of an epoch.
-func (s *Store) lead(ctx context.Context, c *conn, epoch store.Epoch, write func() error) error {
+// runAsLeader runs write in a transaction of the leader of an epoch.
+func (s *Store) runAsLeader(ctx context.Context, c *conn, epoch store.Epoch, write func() error) error {
 	return c.tx(ctx, func() error {
 		if err := write(); err != nil {
 			return err

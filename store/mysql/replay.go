@@ -21,9 +21,9 @@ FROM ` + ownPrefix + "replay WHERE name = ? ORDER BY nth DESC"
 	err := s.show(ctx, read, []any{s.name}, func() { list = nil }, func(rows *sql.Rows) error {
 		var j store.Job
 		var until, asked, began, finished sql.NullString
-		err := rows.Scan(&j.ID, &j.Wish, &j.Spec, &j.State, &j.Why, &j.Source, &j.Until.Origin, &j.Until.Position, &j.Until.Seq, &until,
+		err := rows.Scan(&j.ID, &j.Desired, &j.Spec, &j.State, &j.Reason, &j.Source, &j.Until.Origin, &j.Until.Position, &j.Until.Seq, &until,
 			&j.Cursor.Position, &j.Cursor.Skip, &j.Total, &j.Sent, &j.Skipped, &j.Refused, &asked, &began, &finished)
-		j.UntilAt, j.Asked, j.Began, j.Finished = instant(until), instant(asked), instant(began), instant(finished)
+		j.UntilAt, j.RequestedAt, j.StartedAt, j.FinishedAt = timeOrZero(until), timeOrZero(asked), timeOrZero(began), timeOrZero(finished)
 		list = append(list, j)
 		return err
 	})
@@ -44,7 +44,7 @@ WHERE name = ? AND job = ? ORDER BY n LIMIT ?`
 			var e store.ReplayError
 			var group, at sql.NullString
 			err := rows.Scan(&e.N, &e.Outbox, &e.ID, &e.Kind, &group, &e.Reason, &at)
-			e.Group, e.At = store.Group{Name: group.String, Valid: group.Valid}, instant(at)
+			e.Group, e.At = store.Group{Name: group.String, Valid: group.Valid}, timeOrZero(at)
 			list = append(list, e)
 			return err
 		})
@@ -55,17 +55,17 @@ WHERE name = ? AND job = ? ORDER BY n LIMIT ?`
 	return list, nil
 }
 
-// SaveJob implements store.ReplayKeeper. The time of the end is cut to microseconds.
+// SaveJob implements store.ReplayWriter. The time of the end is cut to microseconds.
 func (s *Store) SaveJob(ctx context.Context, epoch store.Epoch, j store.Job) error {
 	const save = "UPDATE " + ownPrefix + `replay SET state = ?, why = ?, source = ?, until_origin = ?, until_position = ?, until_seq = ?, until_at = ?,
   began_at = COALESCE(began_at, CASE WHEN ? THEN UTC_TIMESTAMP(6) END), finished_at = COALESCE(finished_at, CASE WHEN ? THEN UTC_TIMESTAMP(6) END)
 WHERE name = ? AND job = ?`
 	var saved int64
-	err := s.keep(ctx, epoch, func(c *conn) (err error) {
-		saved, err = c.exec(ctx, save, string(j.State), errortext.Fit(j.Why, 0, false), j.Source, j.Until.Origin, string(j.Until.Position),
-			int64(j.Until.Seq), orNull(j.UntilAt), j.State.Begun(), j.State.Ended(), s.name, j.ID)
+	err := s.writeReplay(ctx, epoch, func(c *conn) (err error) {
+		saved, err = c.exec(ctx, save, string(j.State), errortext.Sanitize(j.Reason, 0, false), j.Source, j.Until.Origin, string(j.Until.Position),
+			int64(j.Until.Seq), timeOrNull(j.UntilAt), j.State.Started(), j.State.Ended(), s.name, j.ID)
 		if err == nil && saved > 0 && j.State.Ended() {
-			err = s.forgetJobs(ctx, c)
+			err = s.deleteOldJobs(ctx, c)
 		}
 		return err
 	})
@@ -78,11 +78,11 @@ WHERE name = ? AND job = ?`
 	return nil
 }
 
-// CountRows implements store.ReplayKeeper.
-func (s *Store) CountRows(ctx context.Context, epoch store.Epoch, id string, total, skipped int64) error {
+// SetRowCounts implements store.ReplayWriter.
+func (s *Store) SetRowCounts(ctx context.Context, epoch store.Epoch, id string, total, skipped int64) error {
 	const count = "UPDATE " + ownPrefix + "replay SET total = ?, skipped = ? WHERE name = ? AND job = ?"
 	var counted int64
-	err := s.keep(ctx, epoch, func(c *conn) (err error) {
+	err := s.writeReplay(ctx, epoch, func(c *conn) (err error) {
 		counted, err = c.exec(ctx, count, total, skipped, s.name, id)
 		return err
 	})
@@ -95,15 +95,15 @@ func (s *Store) CountRows(ctx context.Context, epoch store.Epoch, id string, tot
 	return nil
 }
 
-// forgetJobs deletes ended jobs that are too many or too old, in the call's transaction.
-func (s *Store) forgetJobs(ctx context.Context, c *conn) error {
-	const old = "SELECT r.job FROM " + ownPrefix + "replay AS r WHERE r.name = ? AND r.state IN " + ends + `
+// deleteOldJobs deletes ended jobs that are too many or too old, in the call's transaction.
+func (s *Store) deleteOldJobs(ctx context.Context, c *conn) error {
+	const old = "SELECT r.job FROM " + ownPrefix + "replay AS r WHERE r.name = ? AND r.state IN " + endedPlaces + `
 AND (r.finished_at < UTC_TIMESTAMP(6) - INTERVAL ? SECOND OR (r.finished_at, r.nth) <= (SELECT k.finished_at, k.nth
   FROM ` + ownPrefix + `replay AS k WHERE k.name = ? AND k.finished_at IS NOT NULL ORDER BY k.finished_at DESC, k.nth DESC LIMIT 1 OFFSET ?))
 AND NOT EXISTS (SELECT 1 FROM ` + ownPrefix + "replay_row AS w WHERE w.name = r.name AND w.job = r.job)"
 	var gone []string
-	args := append([]any{s.name}, endValues()...)
-	err := c.query(ctx, old, append(args, int64(store.JobKeptFor/time.Second), s.name, store.JobsKept), func(rows *sql.Rows) error {
+	args := append([]any{s.name}, endedStates()...)
+	err := c.query(ctx, old, append(args, int64(store.EndedJobRetention/time.Second), s.name, store.MaxEndedJobs), func(rows *sql.Rows) error {
 		var id string
 		err := rows.Scan(&id)
 		gone = append(gone, id)

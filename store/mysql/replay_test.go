@@ -14,7 +14,7 @@ import (
 func TestWishesCounted(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
-		rigs.Wishes(t, r.store, func() int {
+		rigs.CheckRequestCounts(t, r.store, func() int {
 			return ask[int](t, r.db, "SELECT coalesce(max(n), 0) FROM sluicebox_wish WHERE name = 'rig'")
 		})
 		if nth := ask[int](t, r.db, "SELECT nth FROM sluicebox_replay WHERE job = 'job'"); nth != 3 {
@@ -57,15 +57,15 @@ func TestUpgradeToReplays(t *testing.T) {
 		r := &rig{url: url, db: servers.OpenMySQL(t, url), store: openStore(t, url, 0, flowBox())}
 		r.lead(t)
 		item := store.Item{Ref: store.Ref{Outbox: "events", ID: "1"}, Kind: "EVENT", Group: store.GroupOf("g"), Seq: 7}
-		if err := r.store.Park(ctx(t), r.epoch, []store.Item{item}); err != nil {
+		if err := r.store.Spill(ctx(t), r.epoch, []store.Item{item}); err != nil {
 			t.Fatal(err)
 		}
 		if err := r.store.Hold(ctx(t), r.epoch, store.Hold{Lane: item.Lane(), Kind: store.Paused, Reason: "x"}); err != nil {
 			t.Fatal(err)
 		}
-		_, named := r.store.Named(ctx(t))
+		_, named := r.store.Savepoints(ctx(t))
 		for what, err := range map[string]error{
-			"check": r.store.Check(ctx(t)), "named": named, "wish": r.store.WishReplay(ctx(t), "job", "{}"),
+			"check": r.store.Check(ctx(t)), "named": named, "wish": r.store.RequestReplay(ctx(t), "job", "{}"),
 			"copy": r.store.CopyRows(ctx(t), r.epoch, "job", nil, store.ReplayCursor{}),
 		} {
 			rigs.WantSetup(t, what, err, "sluicebox init")
@@ -74,8 +74,8 @@ func TestUpgradeToReplays(t *testing.T) {
 			t.Errorf("it may install: %t, %v", may, err)
 		}
 		before := r.epoch
-		r.epoch = rigs.Lead(t, r.store)
-		parked, err := r.store.Parked(ctx(t), []store.ParkedFrom{{Outbox: "events", Lane: item.Lane().Hash()}}, 5)
+		r.epoch = rigs.InstallAndLead(t, r.store)
+		parked, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{{Outbox: "events", Lane: item.Lane().Hash()}}, 5)
 		if err != nil || len(parked[0]) != 0 { // by hashes of before version 3
 			t.Errorf("parked are %+v, %v", parked, err)
 		}

@@ -13,13 +13,13 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/replays"
 )
 
-// keepRows runs write in a transaction of the leader of an epoch that has locked a job's
+// writeReplayRows runs write in a transaction of the leader of an epoch that has locked a job's
 // row, and gives it how many rows were refused. Where there is no such job it runs
 // nothing, and returns store.ErrNoJob.
-func (s *Store) keepRows(ctx context.Context, epoch store.Epoch, id string, write func(c *conn, refused int64) error) error {
+func (s *Store) writeReplayRows(ctx context.Context, epoch store.Epoch, id string, write func(c *conn, refused int64) error) error {
 	const lock = "SELECT refused FROM " + ownPrefix + "replay WHERE name = ? AND job = ? FOR UPDATE"
 	there := false
-	err := s.keep(ctx, epoch, func(c *conn) error {
+	err := s.writeReplay(ctx, epoch, func(c *conn) error {
 		var refused int64
 		err := c.row(ctx, lock, []any{s.name, id}, &refused)
 		if there = !errors.Is(err, sql.ErrNoRows); !there {
@@ -36,13 +36,13 @@ func (s *Store) keepRows(ctx context.Context, epoch store.Epoch, id string, writ
 	return err
 }
 
-// CopyRows implements store.ReplayKeeper. Commit times are cut to microseconds.
+// CopyRows implements store.ReplayWriter. Commit times are cut to microseconds.
 func (s *Store) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows []store.ReplayRow, at store.ReplayCursor) error {
 	const move = "UPDATE " + ownPrefix + "replay SET cursor_position = ?, cursor_skip = ?, total = total + ? WHERE name = ? AND job = ?"
 	err := replays.CheckRows(s.outboxes, rows)
 	if err == nil {
-		err = s.keepRows(ctx, epoch, id, func(c *conn, _ int64) error {
-			fresh, err := s.without(ctx, c, id, rows)
+		err = s.writeReplayRows(ctx, epoch, id, func(c *conn, _ int64) error {
+			fresh, err := s.dropCopied(ctx, c, id, rows)
 			if err != nil {
 				return err
 			}
@@ -64,8 +64,8 @@ func (s *Store) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows
 	return nil
 }
 
-// without leaves out the rows that a job has already, in the call's transaction.
-func (s *Store) without(ctx context.Context, c *conn, id string, rows []store.ReplayRow) ([]store.ReplayRow, error) {
+// dropCopied leaves out the rows that a job has already, in the call's transaction.
+func (s *Store) dropCopied(ctx context.Context, c *conn, id string, rows []store.ReplayRow) ([]store.ReplayRow, error) {
 	if len(rows) == 0 {
 		return nil, nil
 	}
@@ -99,12 +99,12 @@ func (s *Store) copyText(st *statement, id string, rows []store.ReplayRow) strin
 			text.WriteString(", ")
 		}
 		text.WriteString("(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
-		st.args = append(st.args, s.name, id, r.Outbox, lane[:], r.N, []byte(r.ID), []byte(r.Kind), groupBytes(r.Group), r.PayloadSize, orNull(r.Committed), r.Payload)
+		st.args = append(st.args, s.name, id, r.Outbox, lane[:], r.N, []byte(r.ID), []byte(r.Kind), groupBytes(r.Group), r.PayloadSize, timeOrNull(r.Committed), r.Payload)
 	}
 	return text.String()
 }
 
-// ClearRows implements store.ReplayKeeper.
+// ClearRows implements store.ReplayWriter.
 func (s *Store) ClearRows(ctx context.Context, epoch store.Epoch, id string, limit int) (int, error) {
 	const find = "SELECT COALESCE(MAX(f.n), 0) FROM (SELECT r.n FROM " + ownPrefix + "replay_row AS r FORCE INDEX (" + ownPrefix + `replay_row_n)
 WHERE r.name = ? AND r.job = ? ORDER BY r.n LIMIT ?) AS f`
@@ -113,7 +113,7 @@ WHERE r.name = ? AND r.job = ? ORDER BY r.n LIMIT ?) AS f`
 	err := replays.CheckLimit(limit)
 	var cleared int64
 	if err == nil {
-		err = s.keepRows(ctx, epoch, id, func(c *conn, _ int64) error {
+		err = s.writeReplayRows(ctx, epoch, id, func(c *conn, _ int64) error {
 			var last int64
 			err := c.row(ctx, find, []any{s.name, id, limit}, &last)
 			if err == nil {
@@ -131,14 +131,14 @@ WHERE r.name = ? AND r.job = ? ORDER BY r.n LIMIT ?) AS f`
 	return int(cleared), nil
 }
 
-// DoneRows implements store.ReplayLedger.
-func (s *Store) DoneRows(ctx context.Context, epoch store.Epoch, id string, done []store.ReplayDone) error {
+// FinishRows implements store.ReplayFinisher.
+func (s *Store) FinishRows(ctx context.Context, epoch store.Epoch, id string, done []store.FinishedRow) error {
 	if len(done) == 0 {
 		return nil
 	}
-	err := replays.CheckDone(done)
+	err := replays.CheckFinished(done)
 	if err == nil {
-		err = s.keepRows(ctx, epoch, id, func(c *conn, refused int64) error { return s.doneRows(ctx, c, id, done, refused) })
+		err = s.writeReplayRows(ctx, epoch, id, func(c *conn, refused int64) error { return s.finishRows(ctx, c, id, done, refused) })
 	}
 	if err != nil {
 		return fmt.Errorf("note what became of rows of replay %s: %w", id, err)
@@ -146,12 +146,12 @@ func (s *Store) DoneRows(ctx context.Context, epoch store.Epoch, id string, done
 	return nil
 }
 
-// doneRows takes rows from a job, in the call's transaction, and counts those that were
+// finishRows takes rows from a job, in the call's transaction, and counts those that were
 // there. before were refused before the call.
-func (s *Store) doneRows(ctx context.Context, c *conn, id string, done []store.ReplayDone, before int64) error {
+func (s *Store) finishRows(ctx context.Context, c *conn, id string, done []store.FinishedRow, before int64) error {
 	const count = "UPDATE " + ownPrefix + "replay SET sent = sent + ?, skipped = skipped + ?, refused = refused + ? WHERE name = ? AND job = ?"
 	var tally replays.Tally
-	for chunk := range slices.Chunk(done, mostKeys) {
+	for chunk := range slices.Chunk(done, maxKeys) {
 		there, err := s.rowsOf(ctx, c, id, chunk)
 		if err != nil {
 			return err
@@ -165,8 +165,8 @@ func (s *Store) doneRows(ctx context.Context, c *conn, id string, done []store.R
 			}
 			delete(there, d.N)
 			gone = append(gone, d.N)
-			if tally.Count(d.Result); d.Result == store.ReplayRefused && tally.Keeps(before) {
-				if err := s.note(ctx, c, id, d, &row); err != nil {
+			if tally.Count(d.Result); d.Result == store.ReplayRefused && tally.StoresError(before) {
+				if err := s.saveError(ctx, c, id, d, &row); err != nil {
 					return err
 				}
 			}
@@ -193,7 +193,7 @@ type replayRow struct {
 }
 
 // rowsOf reads the rows of a job that are to be done with, by n.
-func (s *Store) rowsOf(ctx context.Context, c *conn, id string, done []store.ReplayDone) (map[int64]replayRow, error) {
+func (s *Store) rowsOf(ctx context.Context, c *conn, id string, done []store.FinishedRow) (map[int64]replayRow, error) {
 	keys := make([]any, len(done))
 	for i := range done {
 		keys[i] = done[i].N
@@ -214,12 +214,12 @@ func (s *Store) rowsOf(ctx context.Context, c *conn, id string, done []store.Rep
 	return there, err
 }
 
-// note keeps the error of a refused row, in the call's transaction, unless a row of the
+// saveError keeps the error of a refused row, in the call's transaction, unless a row of the
 // same n left one before it was cleared.
-func (s *Store) note(ctx context.Context, c *conn, id string, d *store.ReplayDone, r *replayRow) error {
+func (s *Store) saveError(ctx context.Context, c *conn, id string, d *store.FinishedRow, r *replayRow) error {
 	const note = "INSERT IGNORE INTO " + ownPrefix + `replay_error (name, job, n, outbox, id, kind, message_group, reason, at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6))`
-	_, err := c.exec(ctx, note, s.name, id, d.N, r.outbox, []byte(r.id), []byte(r.kind), groupBytes(groupOf(r.group)), errortext.Fit(d.Error, 0, false))
+	_, err := c.exec(ctx, note, s.name, id, d.N, r.outbox, []byte(r.id), []byte(r.kind), groupBytes(groupOf(r.group)), errortext.Sanitize(d.Error, 0, false))
 	return err
 }
 
@@ -234,7 +234,7 @@ ORDER BY r.n LIMIT ?`
 	err := replays.CheckLimit(limit)
 	var lanes []store.ReplayLane
 	if err == nil {
-		err = s.readReplay(ctx, func(ctx context.Context, c *conn) error {
+		err = s.readReplayRows(ctx, func(ctx context.Context, c *conn) error {
 			lanes = nil // it may begin anew
 			return c.query(ctx, read, []any{s.name, id, after, s.name, id, limit}, func(rows *sql.Rows) error {
 				var l store.ReplayLane
@@ -254,15 +254,15 @@ ORDER BY r.n LIMIT ?`
 	return lanes, nil
 }
 
-// readReplay runs a reading of the rows of jobs.
-func (s *Store) readReplay(ctx context.Context, read func(context.Context, *conn) error) error {
+// readReplayRows runs a reading of the rows of jobs.
+func (s *Store) readReplayRows(ctx context.Context, read func(context.Context, *conn) error) error {
 	return Explain(s.replay.do(ctx, func(ctx context.Context, c *conn) error {
 		return c.tx(ctx, func() error { return read(ctx, c) })
 	}))
 }
 
 // ReplayRows implements store.ReplayReader.
-func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayFrom, each int) ([][]store.ReplayRow, error) {
+func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayRange, each int) ([][]store.ReplayRow, error) {
 	const read = "SELECT n, id, kind, message_group, payload_size, committed_at, payload FROM " + ownPrefix + `replay_row FORCE INDEX (PRIMARY)
 WHERE name = ? AND job = ? AND outbox = ? AND lane = ? AND n > ? ORDER BY n LIMIT ?`
 	err := replays.CheckLimit(each)
@@ -271,7 +271,7 @@ WHERE name = ? AND job = ? AND outbox = ? AND lane = ? AND n > ? ORDER BY n LIMI
 	}
 	lists := make([][]store.ReplayRow, len(from))
 	if err == nil {
-		err = s.readReplay(ctx, func(ctx context.Context, c *conn) error {
+		err = s.readReplayRows(ctx, func(ctx context.Context, c *conn) error {
 			clear(lists)
 			for i := range from {
 				f := &from[i]
@@ -297,6 +297,6 @@ func scanReplay(rows *sql.Rows, outbox string) (store.ReplayRow, error) {
 	r := store.ReplayRow{Item: store.Item{Ref: store.Ref{Outbox: outbox}}}
 	var group, committed sql.NullString
 	err := rows.Scan(&r.N, &r.ID, &r.Kind, &group, &r.PayloadSize, &committed, &r.Payload)
-	r.Group, r.Committed = store.Group{Name: group.String, Valid: group.Valid}, instant(committed)
+	r.Group, r.Committed = store.Group{Name: group.String, Valid: group.Valid}, timeOrZero(committed)
 	return r, err
 }

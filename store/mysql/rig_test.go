@@ -28,7 +28,7 @@ CREATE TABLE outbox_events (
     INDEX idx_outbox_events_status (status, message_group, created_at)
 ) DEFAULT CHARSET=utf8mb4`
 
-func flowBox() store.Outbox { return rigs.FlowBox() }
+func flowBox() store.Outbox { return rigs.EventsOutbox() }
 
 // rig is a leading store, and sessions to look and meddle with.
 type rig struct {
@@ -43,7 +43,7 @@ func newRig(t *testing.T, url, ddl string, takeover time.Duration, boxes ...stor
 	servers.ExecMySQL(t, url, strings.Split(ddl, ";\n")...)
 	r := &rig{url: url, db: servers.OpenMySQL(t, url)}
 	r.store = openStore(t, url, takeover, boxes...)
-	r.epoch = rigs.Lead(t, r.store)
+	r.epoch = rigs.InstallAndLead(t, r.store)
 	return r
 }
 
@@ -60,7 +60,7 @@ func openStore(t *testing.T, url string, takeover time.Duration, boxes ...store.
 func (r *rig) lead(t *testing.T) {
 	t.Helper()
 	var err error
-	if r.epoch, err = r.store.Lead(ctx(t)); err != nil {
+	if r.epoch, err = r.store.AcquireLeadership(ctx(t)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -74,7 +74,7 @@ func (r *rig) exec(t testing.TB, query string, args ...any) {
 
 func ask[T any](t testing.TB, db *sql.DB, query string, args ...any) T {
 	t.Helper()
-	return rigs.Ask[T](t, db, query, args...)
+	return rigs.QueryValue[T](t, db, query, args...)
 }
 
 // begin opens a transaction of somebody else's and runs a statement in it.

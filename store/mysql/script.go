@@ -23,13 +23,13 @@ import (
 type script struct {
 	statement
 
-	text  strings.Builder
-	read  []func(*sql.Rows) error // of each statement that answers with rows
-	tells bool                    // the rows matter
-	found int                     // the rows that the last statement must find; 0 for any
+	text        strings.Builder
+	read        []func(*sql.Rows) error // of each statement that answers with rows
+	returnsRows bool                    // the rows matter
+	found       int                     // the rows that the last statement must find; 0 for any
 }
 
-func newScript() *script { return &script{statement: statement{once: true}} }
+func newScript() *script { return &script{statement: statement{unprepared: true}} }
 
 // add adds a statement that has no rows. Its values are bound already.
 func (s *script) add(text string) {
@@ -37,31 +37,31 @@ func (s *script) add(text string) {
 	s.text.WriteString(";\n")
 }
 
-// ask adds a statement that has rows, which read takes.
-func (s *script) ask(text string, read func(*sql.Rows) error) {
+// query adds a statement that has rows, which read takes.
+func (s *script) query(text string, read func(*sql.Rows) error) {
 	s.add(text)
-	s.read, s.tells = append(s.read, read), true
+	s.read, s.returnsRows = append(s.read, read), true
 }
 
-// place is the variable of the session that says which of several parts a script has
+// partVariable is the variable of the session that says which of several parts a script has
 // reached. It outlives the script's failure.
-const place = "@sluicebox_part"
+const partVariable = "@sluicebox_part"
 
-// reach notes that the script comes to a part, if it has several.
-func (s *script) reach(part, of int) {
+// markPart notes that the script comes to a part, if it has several.
+func (s *script) markPart(part, of int) {
 	if of < 2 {
 		return
 	}
 	if s.found > 0 {
-		s.demand(s.foundAll(), "")
+		s.require(s.foundAll(), "")
 		s.found = 0
 	}
-	s.add("SET " + place + " = " + strconv.Itoa(part))
+	s.add("SET " + partVariable + " = " + strconv.Itoa(part))
 }
 
-// demand adds a statement that fails unless a condition holds. What stands behind the
+// require adds a statement that fails unless a condition holds. What stands behind the
 // condition may be empty.
-func (s *script) demand(condition, from string) {
+func (s *script) require(condition, from string) {
 	s.add("SELECT " + failUnless(condition) + from)
 	s.read = append(s.read, func(*sql.Rows) error { return nil })
 }
@@ -69,7 +69,7 @@ func (s *script) demand(condition, from string) {
 // write adds a statement that must find as many rows, which text makes.
 func (s *script) write(rows int, text func() string) {
 	if s.found > 0 {
-		s.demand(s.foundAll(), "")
+		s.require(s.foundAll(), "")
 	}
 	s.add(text())
 	s.found = rows
@@ -92,12 +92,12 @@ func (s *script) fence(of *Store, epoch store.Epoch) {
 	if s.found > 0 {
 		condition += " AND " + s.foundAll()
 	}
-	s.demand(condition, " FROM "+ownPrefix+"leader AS l WHERE l.name = "+s.arg(of.name)+
+	s.require(condition, " FROM "+ownPrefix+"leader AS l WHERE l.name = "+s.arg(of.name)+
 		" AND l.epoch = "+s.arg(int64(epoch))+" AND l.holder = "+s.arg(of.holder)+" LOCK IN SHARE MODE")
 }
 
-// most is the most bytes of a script, with room for what is escaped.
-func (c *conn) most() int { return c.server.packet / 4 }
+// maxScriptBytes is the most bytes of a script, with room for what is escaped.
+func (c *conn) maxScriptBytes() int { return c.server.packet / 4 }
 
 // run runs a script, its COMMIT included. False says that it failed, and that what it
 // did was taken back: the caller does the same step by step. The error is one that
@@ -116,7 +116,7 @@ func (c *conn) run(ctx context.Context, s *script) (bool, error) {
 	if taken := c.rollback(ctx); taken != nil {
 		return false, taken
 	}
-	if lockedOut(err) {
+	if isLockTimeout(err) {
 		return false, err
 	}
 	return false, nil
@@ -145,11 +145,11 @@ func (c *conn) answers(ctx context.Context, s *script) error {
 
 // read runs a script. One that says nothing but whether it failed needs no reader.
 func (c *conn) read(ctx context.Context, s *script) error {
-	if !s.tells {
-		_, err := c.on.ExecContext(ctx, s.text.String(), s.args...)
+	if !s.returnsRows {
+		_, err := c.sqlConn.ExecContext(ctx, s.text.String(), s.args...)
 		return err
 	}
-	rows, err := c.on.QueryContext(ctx, s.text.String(), s.args...)
+	rows, err := c.sqlConn.QueryContext(ctx, s.text.String(), s.args...)
 	if err != nil {
 		return err
 	}
@@ -165,18 +165,18 @@ func (c *conn) read(ctx context.Context, s *script) error {
 	return rows.Err()
 }
 
-// atOnce writes outcomes in one round trip, and reports whether it did: COMPLETED
+// settleInOneTrip writes outcomes in one round trip, and reports whether it did: COMPLETED
 // rows, each of which is there and open.
-func (c *settling) atOnce(ctx context.Context, epoch store.Epoch) (bool, error) {
+func (c *settling) settleInOneTrip(ctx context.Context, epoch store.Epoch) (bool, error) {
 	size := 0
 	for i := range c.outcomes {
 		o := &c.outcomes[i]
-		if o.Status != store.Completed || o.Parked != 0 {
+		if o.Status != store.Completed || o.SpilledSeq != 0 {
 			return false, nil
 		}
 		size += 3 * (len(o.ID) + 64)
 	}
-	if size >= c.conn.most() {
+	if size >= c.conn.maxScriptBytes() {
 		return false, nil
 	}
 	parts, err := c.parts(ctx)
@@ -188,7 +188,7 @@ func (c *settling) atOnce(ctx context.Context, epoch store.Epoch) (bool, error) 
 	for _, p := range parts {
 		set := columns.Outcome(&p.table.Layout, p.status)
 		deletes := p.table.Layout.DeleteDelivered
-		if p.turn > 0 || !p.table.single || p.table.Layout.State == store.StateNone || len(set) == 0 && !deletes {
+		if p.round > 0 || !p.table.single || p.table.Layout.State == store.StateNone || len(set) == 0 && !deletes {
 			return false, nil
 		}
 		for k := range p.keys {
@@ -196,7 +196,7 @@ func (c *settling) atOnce(ctx context.Context, epoch store.Epoch) (bool, error) 
 				return false, nil
 			}
 		}
-		_ = p.chunks(func(chunk *lookup) error { // which fails nowhere
+		_ = p.chunks(func(chunk *keyBatch) error { // which fails nowhere
 			s.write(len(chunk.at), func() string { return c.outcomeText(&s.statement, p, chunk) })
 			return nil
 		})
@@ -204,7 +204,7 @@ func (c *settling) atOnce(ctx context.Context, epoch store.Epoch) (bool, error) 
 	s.fence(c.Store, epoch)
 	done, err := c.conn.run(ctx, s)
 	if err != nil && code(err) == 0 {
-		c.unsure = err
+		c.lostSessionErr = err
 	}
 	if done {
 		for i := range c.results {

@@ -27,7 +27,7 @@ func leading(t *testing.T, f servers.Flavour) (*Store, store.Epoch, string) {
 	if err := s.Install(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	epoch, err := s.Lead(t.Context())
+	epoch, err := s.AcquireLeadership(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestScript(t *testing.T) {
 					})
 					script.fence(s, tc.epoch)
 					if tc.more != "" {
-						script.ask(tc.more, func(*sql.Rows) error { return nil })
+						script.query(tc.more, func(*sql.Rows) error { return nil })
 					}
 					done, err := c.run(ctx, script)
 					if done != tc.want {
@@ -118,7 +118,7 @@ func TestClaimsAndOutcomesTakeOneRoundTrip(t *testing.T) {
 					if on != nil {
 						least = min(least, on.sent.Load()-before)
 					}
-					if !l.IfFree(func() {
+					if !l.TryDo(func() {
 						if on == nil {
 							on = &counted{Conn: l.conn.wire.Conn}
 							l.conn.wire.Conn = on

@@ -23,40 +23,40 @@ type link struct {
 	*session.Session
 	cfg      *mysql.Config
 	settings map[string]string
-	life     *lifetime.Lifetime
-	// awake keeps the session from being ended by the server while no call comes.
-	awake bool
-	check func(context.Context, *conn) error // what to ask of a new session; may be nil
+	lifetime *lifetime.Lifetime
+	// keepAlive keeps the session from being ended by the server while no call comes.
+	keepAlive bool
+	check     func(context.Context, *conn) error // what to ask of a new session; may be nil
 
-	conn  *conn
-	fresh bool         // conn has served no call yet
-	id    atomic.Int64 // of conn's session, 0 without one
+	conn   *conn
+	unused bool         // conn has served no call yet
+	id     atomic.Int64 // of conn's session, 0 without one
 
-	hurryUntil time.Time // calls wait for no row until then; their turn guards it
+	noWaitUntil time.Time // calls wait for no row until then; their turn guards it
 }
 
 func newLink(cfg *mysql.Config, settings map[string]string, life *lifetime.Lifetime) *link {
-	l := &link{cfg: cfg, settings: settings, life: life}
+	l := &link{cfg: cfg, settings: settings, lifetime: life}
 	l.Session = session.New(life, l)
 	return l
 }
 
 // do runs fn on the session. Where the server had ended it meanwhile, as it does
-// with one that says nothing for store.LockHold, fn runs once more, on a new one:
+// with one that says nothing for store.MinLockLease, fn runs once more, on a new one:
 // what it did before, if anything, was taken back.
 func (l *link) do(ctx context.Context, fn func(context.Context, *conn) error) error {
 	return l.Do(ctx, func(ctx context.Context) error {
-		fresh := l.fresh
-		l.fresh = false
+		fresh := l.unused
+		l.unused = false
 		err := fn(ctx, l.conn)
-		if err == nil || fresh || !lost(err) || ctx.Err() != nil {
+		if err == nil || fresh || !sessionLost(err) || ctx.Err() != nil {
 			return err
 		}
 		l.Drop()
 		if err := l.Ready(ctx); err != nil {
 			return err
 		}
-		l.fresh = false
+		l.unused = false
 		return fn(ctx, l.conn)
 	})
 }
@@ -79,68 +79,68 @@ func (l *link) Ready(ctx context.Context) error {
 			return err
 		}
 	}
-	l.conn, l.fresh = c, true
+	l.conn, l.unused = c, true
 	l.id.Store(c.server.session)
-	if l.awake {
-		l.life.Go(func() { l.keepAwake(c) })
+	if l.keepAlive {
+		l.lifetime.Go(func() { l.runKeepAlive(c) })
 	}
 	return nil
 }
 
-// Keeps implements session.Link.
-func (l *link) Keeps(err error) bool {
+// Survives implements session.Link.
+func (l *link) Survives(err error) bool {
 	if l.conn == nil || l.conn.broken {
 		return false
 	}
 	var refused *store.RefusedError
 	var locked *store.LockedError
-	return errors.As(refusal(err), &refused) || errors.As(err, &locked) || errors.Is(err, store.ErrNotLeader) ||
+	return errors.As(asRefused(err), &refused) || errors.As(err, &locked) || errors.Is(err, store.ErrNotLeader) ||
 		errors.Is(err, store.ErrNoCheckpoint) || errors.Is(err, store.ErrInterrupted)
 }
 
 // Drop implements session.Link.
 func (l *link) Drop() {
 	if l.conn != nil {
-		l.take().close()
+		l.detach().close()
 	}
 }
 
-// take hands the session over to the caller, who is to close it.
-func (l *link) take() *conn {
+// detach hands the session over to the caller, who is to close it.
+func (l *link) detach() *conn {
 	c := l.conn
 	l.conn = nil
 	l.id.Store(0)
 	return c
 }
 
-// wakeEvery is how often a session is asked for nothing, so that the server does
+// keepAliveInterval is how often a session is asked for nothing, so that the server does
 // not end it. It is well below silence.
-const wakeEvery = 1500 * time.Millisecond
+const keepAliveInterval = 1500 * time.Millisecond
 
-// keepAwake wakes a session until it is given up. One that serves a call just then
+// runKeepAlive wakes a session until it is given up. One that serves a call just then
 // needs no waking.
-func (l *link) keepAwake(c *conn) {
-	tick := time.NewTicker(wakeEvery)
+func (l *link) runKeepAlive(c *conn) {
+	tick := time.NewTicker(keepAliveInterval)
 	defer tick.Stop()
 	for {
 		select {
-		case <-c.gone:
+		case <-c.closed:
 			return
 		case <-tick.C:
-			l.IfFree(func() { l.wake(c) })
+			l.TryDo(func() { l.ping(c) })
 		}
 	}
 }
 
-func (l *link) wake(c *conn) {
+func (l *link) ping(c *conn) {
 	if l.conn != c {
 		return
 	}
-	ctx, cancel := l.life.Bind(context.Background())
+	ctx, cancel := l.lifetime.Bind(context.Background())
 	defer cancel()
-	ctx, stop := context.WithTimeout(ctx, goodbye)
+	ctx, stop := context.WithTimeout(ctx, closeTimeout)
 	defer stop()
-	if err := c.on.PingContext(ctx); err != nil {
+	if err := c.sqlConn.PingContext(ctx); err != nil {
 		l.Drop()
 	}
 }

@@ -71,7 +71,7 @@ func TestKilledSessions(t *testing.T) {
 				"hold": func() error {
 					return r.store.Hold(ctx(t), r.epoch, store.Hold{Lane: key, Kind: store.Paused, Since: time.Now()})
 				},
-				"parked": func() error { return r.store.ParkedLanes(ctx(t), func(store.ParkedLane) {}) },
+				"parked": func() error { return r.store.SpilledLanes(ctx(t), func(store.SpilledLane) {}) },
 			} {
 				if err := call(); err != nil {
 					t.Errorf("%s, turn %d: %v", what, turn, err)
@@ -94,7 +94,7 @@ func TestLockOfKilledSession(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.lead(t)
-		watched := rigs.Later(func() (int, error) { return 0, held.Watch(ctx(t)) })
+		watched := rigs.Async(func() (int, error) { return 0, held.Watch(ctx(t)) })
 		r.kill(t)
 		if a := <-watched; a.Err == nil {
 			t.Error("the watch says nothing")
@@ -104,24 +104,24 @@ func TestLockOfKilledSession(t *testing.T) {
 		}
 		rival := openStore(t, url, 0, flowBox())
 		lock, err := rival.Lock(ctx(t))
-		for began := time.Now(); errors.As(err, new(*store.LockedError)) && time.Since(began) < rigs.Patience; { // the server ends a session in steps
+		for began := time.Now(); errors.As(err, new(*store.LockedError)) && time.Since(began) < rigs.CallTimeout; { // the server ends a session in steps
 			lock, err = rival.Lock(ctx(t))
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer lock.Release()
-		if _, err := rival.Lead(ctx(t)); err != nil {
+		if _, err := rival.AcquireLeadership(ctx(t)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.store.Lead(ctx(t)); !errors.Is(err, store.ErrNotLeader) {
+		if _, err := r.store.AcquireLeadership(ctx(t)); !errors.Is(err, store.ErrNotLeader) {
 			t.Errorf("who has lost the lock leads: %v", err)
 		}
 	})
 }
 
 // TestLockBySilence: a lock that is not pinged is given to another after
-// store.LockHold, and not before.
+// store.MinLockLease, and not before.
 func TestLockBySilence(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
@@ -140,11 +140,11 @@ func TestLockBySilence(t *testing.T) {
 				lock.Release()
 				break
 			}
-			if !errors.As(err, new(*store.LockedError)) || time.Since(pinged) > 3*store.LockHold {
+			if !errors.As(err, new(*store.LockedError)) || time.Since(pinged) > 3*store.MinLockLease {
 				t.Fatalf("after %s: %v", time.Since(pinged), err)
 			}
 		}
-		if took := time.Since(pinged); took < store.LockHold || took > store.LockHold+5*time.Second {
+		if took := time.Since(pinged); took < store.MinLockLease || took > store.MinLockLease+5*time.Second {
 			t.Errorf("the lock was free after %s", took)
 		}
 		if err := held.Ping(ctx(t)); err == nil {
@@ -172,7 +172,7 @@ func TestFrozenWriter(t *testing.T) {
 		}
 		began := time.Now()
 		r.lead(t)
-		if took := time.Since(began); took > store.LockHold+5*time.Second {
+		if took := time.Since(began); took > store.MinLockLease+5*time.Second {
 			t.Errorf("Lead took %s", took)
 		}
 	})
@@ -191,7 +191,7 @@ func TestAwake(t *testing.T) {
 		}
 		for try := range 4 {
 			before := sessions()
-			<-time.After(store.LockHold + 3*time.Second) // the pause itself
+			<-time.After(store.MinLockLease + 3*time.Second) // the pause itself
 			after := sessions()
 			r.claim(t, row("1"))
 			if after == before && after != "none" {
@@ -216,11 +216,11 @@ func TestTLS(t *testing.T) {
 			if a := r.claim(t, row("1"))[0]; a.Result != store.Claimed {
 				t.Errorf("with TLS: %s", a.Result)
 			}
-			_, err := openStore(t, url, 0, flowBox()).Lead(ctx(t))
+			_, err := openStore(t, url, 0, flowBox()).AcquireLeadership(ctx(t))
 			rigs.WantSetup(t, "an authority that nobody knows", err, "certificate", "tls-ca")
-			_, err = openStore(t, good+"&tls-server-name=other.example", 0, flowBox()).Lead(ctx(t))
+			_, err = openStore(t, good+"&tls-server-name=other.example", 0, flowBox()).AcquireLeadership(ctx(t))
 			rigs.WantSetup(t, "another name", err, "certificate")
-			if _, err := openStore(t, url+"?tls=skip-verify", 0, flowBox()).Lead(ctx(t)); err != nil {
+			if _, err := openStore(t, url+"?tls=skip-verify", 0, flowBox()).AcquireLeadership(ctx(t)); err != nil {
 				t.Errorf("unverified: %v", err)
 			}
 		})

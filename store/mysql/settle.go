@@ -25,64 +25,64 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		return nil, nil
 	}
 	for i := range outcomes {
-		if _, err := s.outboxes.Check(outcomes[i].Outbox, &outcomes[i]); err != nil {
+		if _, err := s.outboxes.FindValid(outcomes[i].Outbox, &outcomes[i]); err != nil {
 			return nil, fmt.Errorf("settle: %w", err)
 		}
 	}
 	call := &settling{Store: s, outcomes: outcomes, results: make([]store.SettleResult, len(outcomes))}
 	err := s.outcomes.do(ctx, func(ctx context.Context, c *conn) error {
-		call.conn, call.hurry = c, time.Now().Before(s.outcomes.hurryUntil)
-		if !call.hurry {
-			switch done, err := call.atOnce(ctx, epoch); {
-			case lockedOut(err):
-				call.hurries()
+		call.conn, call.noWait = c, time.Now().Before(s.outcomes.noWaitUntil)
+		if !call.noWait {
+			switch done, err := call.settleInOneTrip(ctx, epoch); {
+			case isLockTimeout(err):
+				call.startNoWait()
 			case err != nil || done:
 				return err
 			}
 		}
 		for try := 1; ; try++ {
-			err := s.lead(ctx, c, epoch, func() error { return call.write(ctx, try > 1) })
-			if lockedOut(err) && !call.hurry {
-				call.hurries()
+			err := s.runAsLeader(ctx, c, epoch, func() error { return call.write(ctx, try > 1) })
+			if isLockTimeout(err) && !call.noWait {
+				call.startNoWait()
 				continue
 			}
-			if !errors.Is(err, errMoved) {
+			if !errors.Is(err, errRowChanged) {
 				return err
 			}
-			if try == settleTries {
+			if try == maxSettleTries {
 				return &store.RefusedError{Err: fmt.Errorf("row %q of outbox %s, or another of the call, is there and does not change: a trigger keeps it as it is",
 					outcomes[0].ID, outcomes[0].Outbox)}
 			}
 		}
 	})
-	if err == nil && call.unsure != nil && slices.ContainsFunc(call.results, func(r store.SettleResult) bool { return r != store.Written }) {
-		err = &commitError{call.unsure} // the first time may have written them
+	if err == nil && call.lostSessionErr != nil && slices.ContainsFunc(call.results, func(r store.SettleResult) bool { return r != store.Written }) {
+		err = &commitError{call.lostSessionErr} // the first time may have written them
 	}
 	if err != nil {
-		return nil, fmt.Errorf("settle: %w", refusal(err))
+		return nil, fmt.Errorf("settle: %w", asRefused(err))
 	}
 	return call.results, nil
 }
 
-// settleTries bounds how often outcomes are written: without a look, with one, and
+// maxSettleTries bounds how often outcomes are written: without a look, with one, and
 // again with the columns that a table has by now.
-const settleTries = 4
+const maxSettleTries = 4
 
 // settling is one call of Settle.
 type settling struct {
 	*Store
-	conn     *conn
-	outcomes []store.Outcome
-	results  []store.SettleResult
-	unsure   error                  // that of a session that was lost, and perhaps behind its COMMIT
-	rows     map[store.Ref]rowState // what is known of the rows, nil without a look
-	hurry    bool                   // pass over what is locked
+	conn           *conn
+	outcomes       []store.Outcome
+	results        []store.SettleResult
+	lostSessionErr error                  // that of a session that was lost, and perhaps behind its COMMIT
+	rows           map[store.Ref]rowState // what is known of the rows, nil without a look
+	noWait         bool                   // pass over what is locked
 }
 
-// hurries makes the call, and those of some time, pass over what is locked.
-func (c *settling) hurries() {
-	c.hurry = true
-	c.Store.outcomes.hurryUntil = time.Now().Add(hurryFor)
+// startNoWait makes the call, and those of some time, pass over what is locked.
+func (c *settling) startNoWait() {
+	c.noWait = true
+	c.Store.outcomes.noWaitUntil = time.Now().Add(noWaitPeriod)
 }
 
 // rowState is what became of a row so far.
@@ -90,7 +90,7 @@ type rowState uint8
 
 const (
 	rowGone rowState = iota
-	rowOpen
+	rowUnsettled
 	rowSettled
 	rowLocked
 	rowTableLocked
@@ -107,10 +107,10 @@ func (c *settling) write(ctx context.Context, look bool) error {
 	// Where two rows may have one id, they would stand for one that is gone.
 	twice := func(p *settlePart) bool { return !p.table.single }
 	switch {
-	case c.hurry:
-		err = c.lookPast(ctx)
+	case c.noWait:
+		err = c.lockRowsSkipping(ctx)
 	case look || slices.ContainsFunc(parts, twice):
-		err = c.look(ctx)
+		err = c.lockRows(ctx)
 	}
 	if err != nil {
 		return err
@@ -128,20 +128,20 @@ func (c *settling) write(ctx context.Context, look bool) error {
 			return err
 		}
 	}
-	return c.unparkSettled(ctx)
+	return c.deleteSettledSpilled(ctx)
 }
 
-// look locks the rows of the call and tells what they are. It waits for whoever
+// lockRows locks the rows of the call and tells what they are. It waits for whoever
 // inserts one just now.
-func (c *settling) look(ctx context.Context) error {
+func (c *settling) lockRows(ctx context.Context) error {
 	c.rows = map[store.Ref]rowState{}
-	byOutbox := c.lookups()
+	byOutbox := c.keyBatches()
 	for _, name := range c.outboxes.Names() {
 		of, t := byOutbox[name], c.conn.tables[name]
 		if of == nil || t.Layout.State == store.StateNone {
 			continue
 		}
-		err := of.chunks(func(chunk *lookup) error { return c.lockAmong(ctx, t, chunk.keys, " FOR UPDATE", false) })
+		err := of.chunks(func(chunk *keyBatch) error { return c.lockAmong(ctx, t, chunk.keys, " FOR UPDATE", false) })
 		if err != nil {
 			return err
 		}
@@ -149,9 +149,9 @@ func (c *settling) look(ctx context.Context) error {
 	return nil
 }
 
-// lookups are the rows of the call by outbox, each once.
-func (c *settling) lookups() map[string]*lookup {
-	byOutbox := map[string]*lookup{}
+// keyBatches are the rows of the call by outbox, each once.
+func (c *settling) keyBatches() map[string]*keyBatch {
+	byOutbox := map[string]*keyBatch{}
 	asked := map[store.Ref]bool{}
 	for i := range c.outcomes {
 		o := &c.outcomes[i]
@@ -161,7 +161,7 @@ func (c *settling) lookups() map[string]*lookup {
 		}
 		asked[o.Ref] = true
 		if byOutbox[o.Outbox] == nil {
-			byOutbox[o.Outbox] = &lookup{}
+			byOutbox[o.Outbox] = &keyBatch{}
 		}
 		byOutbox[o.Outbox].add(i, key)
 	}
@@ -172,7 +172,7 @@ func (c *settling) lookups() map[string]*lookup {
 // those which it finds are locked by somebody else.
 func (c *settling) lockAmong(ctx context.Context, t *table, keys []any, lock string, locked bool) error {
 	s := &statement{}
-	text := "SELECT " + t.id().textOf() + ", " + t.open(s) + " IS TRUE\nFROM " + t.from() + "\nWHERE " + t.among(s, keys) + lock
+	text := "SELECT " + t.id().textOf() + ", " + t.open(s) + " IS TRUE\nFROM " + t.from() + "\nWHERE " + t.idIn(s, keys) + lock
 	return c.conn.query(ctx, text, s.args, func(rows *sql.Rows) error {
 		var id string
 		var open bool
@@ -186,8 +186,8 @@ func (c *settling) lockAmong(ctx context.Context, t *table, keys []any, lock str
 				c.rows[ref] = rowLocked
 			}
 		case open: // a table without a unique id: one of its rows
-			c.rows[ref] = rowOpen
-		case c.rows[ref] != rowOpen:
+			c.rows[ref] = rowUnsettled
+		case c.rows[ref] != rowUnsettled:
 			c.rows[ref] = rowSettled
 		}
 		return nil
@@ -207,8 +207,8 @@ func (c *settling) checkAltered(ctx context.Context, parts []*settlePart) error 
 				continue
 			}
 			asked[p.outbox] = true
-			if altered, err := c.conn.altered(ctx, p.table.Outbox); err != nil || altered {
-				return cmp.Or(err, errMoved)
+			if altered, err := c.conn.tableAltered(ctx, p.table.Outbox); err != nil || altered {
+				return cmp.Or(err, errRowChanged)
 			}
 			break
 		}
@@ -224,16 +224,16 @@ func (c *settling) writePart(ctx context.Context, p *settlePart) error {
 		}
 		return nil
 	}
-	var open lookup
+	var open keyBatch
 	for k, i := range p.at {
-		state := rowOpen
+		state := rowUnsettled
 		if c.rows != nil {
 			state = c.rows[c.outcomes[i].Ref]
 		}
 		switch {
 		case state == rowLocked:
 			c.results[i] = store.WasLocked
-			c.hurries()
+			c.startNoWait()
 		case state == rowTableLocked:
 			c.results[i] = store.TableWasLocked
 		case p.keys[k] == nil || state == rowGone:
@@ -244,20 +244,20 @@ func (c *settling) writePart(ctx context.Context, p *settlePart) error {
 			open.add(i, p.keys[k])
 		}
 	}
-	return open.chunks(func(chunk *lookup) error {
+	return open.chunks(func(chunk *keyBatch) error {
 		n, err := c.writeChunk(ctx, p, chunk)
 		if err == nil && n < int64(len(chunk.at)) {
-			return errMoved
+			return errRowChanged
 		}
 		for _, i := range chunk.at {
-			c.wrote(p, i)
+			c.recordState(p, i)
 		}
 		return err
 	})
 }
 
-// wrote notes what a row is by now.
-func (c *settling) wrote(p *settlePart, i int) {
+// recordState notes what a row is by now.
+func (c *settling) recordState(p *settlePart, i int) {
 	c.results[i] = store.Written
 	if c.rows == nil {
 		return
@@ -272,12 +272,12 @@ func (c *settling) wrote(p *settlePart, i int) {
 
 // writeChunk writes outcomes that have their values in common, and tells how many rows
 // it found.
-func (c *settling) writeChunk(ctx context.Context, p *settlePart, chunk *lookup) (int64, error) {
+func (c *settling) writeChunk(ctx context.Context, p *settlePart, chunk *keyBatch) (int64, error) {
 	t, s := p.table, &statement{}
 	deletes := p.status == store.Completed && t.Layout.DeleteDelivered
 	if !deletes && len(columns.Outcome(&t.Layout, p.status)) == 0 {
 		// Nothing of it is kept, but it is told whether the row is open.
-		text := "SELECT COUNT(*) FROM " + t.from() + "\nWHERE " + t.exactly(s, chunk.keys) + " AND " + t.open(s)
+		text := "SELECT COUNT(*) FROM " + t.from() + "\nWHERE " + t.idExactlyIn(s, chunk.keys) + " AND " + t.open(s)
 		var n int64
 		err := c.conn.row(ctx, text, s.args, &n)
 		return n, err
@@ -286,23 +286,23 @@ func (c *settling) writeChunk(ctx context.Context, p *settlePart, chunk *lookup)
 }
 
 // outcomeText is the statement that writes outcomes which have their values in common.
-func (c *settling) outcomeText(s *statement, p *settlePart, chunk *lookup) string {
+func (c *settling) outcomeText(s *statement, p *settlePart, chunk *keyBatch) string {
 	t, o := p.table, &c.outcomes[chunk.at[0]]
 	verb := "DELETE o FROM " + t.from()
 	if p.status != store.Completed || !t.Layout.DeleteDelivered {
 		verb = "UPDATE " + t.from() + " SET " + t.assign(s, columns.Outcome(&t.Layout, p.status),
 			func(col column, v columns.Value) any { return t.outcomeValue(col, v, o) })
 	}
-	return verb + "\nWHERE " + t.exactly(s, chunk.keys) + " AND " + t.open(s)
+	return verb + "\nWHERE " + t.idExactlyIn(s, chunk.keys) + " AND " + t.open(s)
 }
 
 // outcomeValue is what a column is given by an outcome.
 func (t *table) outcomeValue(col column, v columns.Value, o *store.Outcome) any {
 	switch v {
-	case columns.At:
+	case columns.Time:
 		return col.time(o.At)
 	case columns.Retries:
-		return min(int64(o.RetryCount), col.mostInteger())
+		return min(int64(o.RetryCount), col.maxInteger())
 	case columns.Error:
 		return col.errorText(o.Error)
 	}
@@ -320,7 +320,7 @@ func (c column) errorText(text string) string {
 		limit /= 4 // bytes
 	}
 	unicode := c.charset == "utf8mb4" || c.family == familyJSON
-	return errortext.Fit(text, limit, !unicode)
+	return errortext.Sanitize(text, limit, !unicode)
 }
 
 // afterFailed does what goes with a failure, in the call's transaction: what the row
@@ -329,11 +329,11 @@ func (c column) errorText(text string) string {
 func (c *settling) afterFailed(ctx context.Context, i int) error {
 	o := &c.outcomes[i]
 	t := c.conn.tables[o.Outbox]
-	if o.Status != store.Failed || t.Layout.State == store.StateNone || c.results[i].Again() {
+	if o.Status != store.Failed || t.Layout.State == store.StateNone || c.results[i].NeedsRetry() {
 		return nil
 	}
 	if c.results[i] == store.Written {
-		if err := c.forget(ctx, c.conn, o.Ref); err != nil {
+		if err := c.deleteBlock(ctx, c.conn, o.Ref); err != nil {
 			return err
 		}
 	}
@@ -348,14 +348,14 @@ func (c *settling) afterFailed(ctx context.Context, i int) error {
 	return c.putHold(ctx, c.conn, &h)
 }
 
-// unparkSettled forgets the parked rows of outcomes that settle theirs, in the call's
+// deleteSettledSpilled forgets the parked rows of outcomes that settle theirs, in the call's
 // transaction.
-func (c *settling) unparkSettled(ctx context.Context) error {
-	var rows []store.ParkedRef
+func (c *settling) deleteSettledSpilled(ctx context.Context) error {
+	var rows []store.SpilledRef
 	for i := range c.outcomes {
-		if o := &c.outcomes[i]; o.Parked != 0 && o.Status.Settled() && !c.results[i].Again() {
-			rows = append(rows, store.ParkedRef{Ref: o.Ref, Seq: o.Parked})
+		if o := &c.outcomes[i]; o.SpilledSeq != 0 && o.Status.Settled() && !c.results[i].NeedsRetry() {
+			rows = append(rows, store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq})
 		}
 	}
-	return c.unpark(ctx, c.conn, rows)
+	return c.deleteSpilledRows(ctx, c.conn, rows)
 }

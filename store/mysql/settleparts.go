@@ -12,11 +12,11 @@ import (
 type settlePart struct {
 	settleKey
 	table *table
-	lookup
+	keyBatch
 }
 
 type settleKey struct {
-	turn   int // an id's second outcome is written in the second turn, and so on
+	round  int // an id's second outcome is written in the second turn, and so on
 	outbox string
 	status store.Status
 	when   time.Time
@@ -34,11 +34,11 @@ func (c *settling) parts(ctx context.Context) ([]*settlePart, error) {
 	count := make(map[store.Ref]int, len(c.outcomes))
 	for i := range c.outcomes {
 		o := &c.outcomes[i]
-		t, err := c.conn.table(ctx, c.outboxes.Known(o.Outbox))
+		t, err := c.conn.table(ctx, c.outboxes.Lookup(o.Outbox))
 		if err != nil {
 			return nil, err
 		}
-		k := settleKey{turn: count[o.Ref], outbox: o.Outbox, status: o.Status, when: o.At}
+		k := settleKey{round: count[o.Ref], outbox: o.Outbox, status: o.Status, when: o.At}
 		count[o.Ref]++
 		if o.Status != store.Completed {
 			k.retries, k.error, k.reason = o.RetryCount, o.Error, o.Reason
@@ -47,10 +47,10 @@ func (c *settling) parts(ctx context.Context) ([]*settlePart, error) {
 		if p == nil {
 			p = &settlePart{settleKey: k, table: t}
 			byKey[k] = p
-			if k.turn == len(turns) {
+			if k.round == len(turns) {
 				turns = append(turns, nil)
 			}
-			turns[k.turn] = append(turns[k.turn], p)
+			turns[k.round] = append(turns[k.round], p)
 		}
 		key, can := t.id().key(o.ID)
 		if !can {

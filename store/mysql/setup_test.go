@@ -35,9 +35,9 @@ func TestLeastRights(t *testing.T) {
 		servers.ExecMySQL(t, admin, flowTable)
 		box := flowBox()
 		url, account := asAccount(t, admin, password)
-		_, err := openStore(t, strings.Replace(url, password, "wrong", 1), 0, box).Lead(ctx(t))
+		_, err := openStore(t, strings.Replace(url, password, "wrong", 1), 0, box).AcquireLeadership(ctx(t))
 		rigs.WantSetup(t, "a wrong password", err, "refuses the login")
-		_, err = openStore(t, url, 0, box).Lead(ctx(t))
+		_, err = openStore(t, url, 0, box).AcquireLeadership(ctx(t))
 		rigs.WantSetup(t, "no right on the database", err, "cannot be used")
 		database := ask[string](t, servers.OpenMySQL(t, admin), "SELECT DATABASE()")
 		servers.ExecMySQL(t, admin, "GRANT SELECT (id) ON "+database+".outbox_events TO "+account)
@@ -70,14 +70,14 @@ func TestLeastRights(t *testing.T) {
 		f := store.DeadLetterFilter{Outbox: "events"}
 		for what, err := range map[string]error{
 			"checkpoint": relay.SaveCheckpoint(ctx(t), r.epoch, store.Checkpoint{Position: "p"}),
-			"park":       relay.Park(ctx(t), r.epoch, []store.Item{item}),
-			"unpark":     relay.Unpark(ctx(t), r.epoch, []store.ParkedRef{{Ref: item.Ref, Seq: 5}}),
+			"park":       relay.Spill(ctx(t), r.epoch, []store.Item{item}),
+			"unpark":     relay.DeleteSpilled(ctx(t), r.epoch, []store.SpilledRef{{Ref: item.Ref, Seq: 5}}),
 			"hold":       relay.Hold(ctx(t), r.epoch, store.Hold{Lane: item.Lane(), Kind: store.Paused, Since: time.Now()}),
-			"settled":    second(relay.Settled(ctx(t), []store.ClaimRow{row("1"), row("absent")})),
+			"settled":    second(relay.ReadSettled(ctx(t), []store.ClaimRow{row("1"), row("absent")})),
 			"view":       second(relay.View(ctx(t), "")),
 			"requeue":    second(relay.Requeue(ctx(t), r.epoch, f, 1)),
 			"lock":       second(relay.Lock(ctx(t))),
-			"examine":    second(relay.Examine(ctx(t))),
+			"examine":    second(relay.Diagnose(ctx(t))),
 		} {
 			if err != nil {
 				t.Errorf("%s: %v", what, err)
@@ -183,7 +183,7 @@ func TestReplica(t *testing.T) {
 			if lock, err := r.store.Lock(ctx(t)); err == nil || errors.As(err, &setup) {
 				t.Errorf("a read-only server: %v, %v", lock, err)
 			}
-			found, err := r.store.Examine(ctx(t))
+			found, err := r.store.Diagnose(ctx(t))
 			if err != nil || store.CountFaults(found) != 1 {
 				t.Errorf("examined: %+v, %v", found, err)
 			}

@@ -28,17 +28,17 @@ type Store struct {
 	takeover time.Duration
 	outboxes *outboxes.Set
 
-	claims, outcomes, control, operator, parking, replay *link
-	tables                                               *link         // waits for tables that somebody has locked
-	leader                                               *link         // asks for the lock; who gets it takes its session
-	locker                                               atomic.Int64  // number of the session that holds, or has lost, the lock; 0 for none
-	views                                                *mysql.Config // of sessions that read
+	claims, outcomes, control, operator, spillSession, replay *link
+	tableWaitSession                                          *link         // waits for tables that somebody has locked
+	lockSession                                               *link         // asks for the lock; who gets it takes its session
+	lockSessionID                                             atomic.Int64  // number of the session that holds, or has lost, the lock; 0 for none
+	viewConfig                                                *mysql.Config // of sessions that read
 
-	lookUntil time.Time // claims look at their rows first until then; so does it
-	led       *conn     // control's session at the last Lead; control's turn guards it
+	lookupFirstUntil time.Time // claims look at their rows first until then; so does it
+	leaderConn       *conn     // control's session at the last Lead; control's turn guards it
 
-	life   *lifetime.Lifetime
-	closed sync.Once
+	lifetime *lifetime.Lifetime
+	closed   sync.Once
 }
 
 // New returns a store. It opens no session.
@@ -48,7 +48,7 @@ func New(cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout,
-		outboxes: outboxes.New(cfg.Outboxes), life: lifetime.New(),
+		outboxes: outboxes.New(cfg.Outboxes), lifetime: lifetime.New(),
 	}
 	for _, to := range []struct {
 		link    **link
@@ -58,12 +58,12 @@ func New(cfg Config) (*Store, error) {
 	}{
 		{&s.claims, "claims", claimWait, true},
 		{&s.outcomes, "outcomes", outcomeWait, true},
-		{&s.tables, "tables", outcomeWait, false},
-		{&s.control, "control", raiseWait, true},
+		{&s.tableWaitSession, "tables", outcomeWait, false},
+		{&s.control, "control", raiseTimeout, true},
 		{&s.operator, "operator", lockWait, false},
-		{&s.parking, "parking", lockWait, false},
+		{&s.spillSession, "parking", lockWait, false},
 		{&s.replay, "replay", lockWait, false},
-		{&s.leader, "leader", lockWait, false},
+		{&s.lockSession, "leader", lockWait, false},
 	} {
 		url, err := ParseURL(cfg.URL, "sluicebox "+cfg.Name+" "+to.purpose)
 		if err != nil {
@@ -73,18 +73,18 @@ func New(cfg Config) (*Store, error) {
 			url.MultiStatements, url.InterpolateParams = true, true
 		}
 		settings := writeSettings(to.wait)
-		if to.link == &s.claims || to.link == &s.outcomes || to.link == &s.tables {
+		if to.link == &s.claims || to.link == &s.outcomes || to.link == &s.tableWaitSession {
 			settings["lock_wait_timeout"] = seconds(tableWait)
 		}
-		*to.link = newLink(url, settings, s.life)
-		(*to.link).awake = to.awake
+		*to.link = newLink(url, settings, s.lifetime)
+		(*to.link).keepAlive = to.awake
 	}
-	s.leader.check = checkOnePrimary
+	s.lockSession.check = checkOnePrimary
 	views, err := ParseURL(cfg.URL, "sluicebox "+cfg.Name+" view")
 	if err != nil {
 		return nil, err
 	}
-	s.views = views
+	s.viewConfig = views
 	return s, nil
 }
 
@@ -92,11 +92,11 @@ func New(cfg Config) (*Store, error) {
 // It returns when nothing of the store is left. Calls after it fail.
 func (s *Store) Close() {
 	s.closed.Do(func() {
-		s.life.End()
-		for _, l := range []*link{s.claims, s.outcomes, s.control, s.operator, s.parking, s.replay, s.tables, s.leader} {
+		s.lifetime.End()
+		for _, l := range []*link{s.claims, s.outcomes, s.control, s.operator, s.spillSession, s.replay, s.tableWaitSession, s.lockSession} {
 			l.Close()
 		}
-		s.life.Wait()
+		s.lifetime.Wait()
 	})
 }
 
@@ -106,11 +106,11 @@ func (s *Store) outbox(name string) (*store.Outbox, error) { return s.outboxes.F
 const (
 	// lockWait is how long a statement waits for a row that somebody else has locked.
 	lockWait = 2 * time.Second
-	// raiseWait is how long Lead waits at a time for writes of an earlier leader.
-	raiseWait = time.Second
-	// viewTime is how long a view's session may be silent, and its reader take over
+	// raiseTimeout is how long Lead waits at a time for writes of an earlier leader.
+	raiseTimeout = time.Second
+	// viewTimeout is how long a view's session may be silent, and its reader take over
 	// what it was sent.
-	viewTime = 10 * time.Minute
+	viewTimeout = 10 * time.Minute
 )
 
 // commonSettings are those of every session, as values in SQL. Texts come as UTF-8
@@ -131,10 +131,10 @@ func commonSettings() map[string]string {
 
 // writeSettings are those of a session that writes. The server ends it, and takes
 // its transaction back, when its relay has said or taken nothing for
-// store.LockHold: one that is frozen or cut off keeps neither rows nor the lead.
+// store.MinLockLease: one that is frozen or cut off keeps neither rows nor the lead.
 func writeSettings(wait time.Duration) map[string]string {
 	set := commonSettings()
-	silence := seconds(store.LockHold)
+	silence := seconds(store.MinLockLease)
 	maps.Copy(set, map[string]string{
 		"wait_timeout":             silence,
 		"net_read_timeout":         silence,
@@ -149,7 +149,7 @@ func writeSettings(wait time.Duration) map[string]string {
 // more.
 func readSettings() map[string]string {
 	set := commonSettings()
-	maps.Copy(set, map[string]string{"wait_timeout": seconds(viewTime), "net_write_timeout": seconds(viewTime)})
+	maps.Copy(set, map[string]string{"wait_timeout": seconds(viewTimeout), "net_write_timeout": seconds(viewTimeout)})
 	return set
 }
 

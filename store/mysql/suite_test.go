@@ -33,7 +33,7 @@ func TestStore(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		var layouts []string
 		if !slices.ContainsFunc(whole, func(f servers.Flavour) bool { return strings.HasPrefix(url, strings.ToLower(string(f))+":") }) {
-			layouts = storetest.Few()
+			layouts = storetest.CoreLayouts()
 		}
 		storetest.Run(t, &harness{url: url}, layouts...)
 	})
@@ -80,7 +80,7 @@ func (h *harness) Empty(t *testing.T, outboxes ...store.Outbox) storetest.Databa
 	return h.database(t, outboxes)
 }
 
-// ownTables are the relay's that hold rows of its work.
+// adviseInstall are the relay's that hold rows of its work.
 func ownTables() []string {
 	return []string{
 		"sluicebox_leader", "sluicebox_checkpoint", "sluicebox_marker", "sluicebox_parked", "sluicebox_hold",
@@ -97,8 +97,8 @@ func (h *harness) database(t *testing.T, outboxes []store.Outbox) storetest.Data
 func dialect() *tables.Dialect {
 	const form = "2006-01-02 15:04:05"
 	return &tables.Dialect{
-		Ident: func(name string) string { return mysql.Ident(name) }, Table: mysql.TableName, Place: tables.Question, Options: " DEFAULT CHARSET=utf8mb4",
-		Plain: "%s", Text: "CAST(%s AS CHAR)", Time: "CAST(%s AS CHAR)", TimePlace: "%s",
+		Ident: func(name string) string { return mysql.Ident(name) }, Table: mysql.TableName, Placeholder: tables.QuestionMark, Options: " DEFAULT CHARSET=utf8mb4",
+		Plain: "%s", Text: "CAST(%s AS CHAR)", Time: "CAST(%s AS CHAR)", TimePlaceholder: "%s",
 		Bind:   func(at time.Time) any { return at.UTC().Format(form + ".000000") },
 		Parse:  func(text string) (time.Time, error) { return time.ParseInLocation(form, text, time.UTC) },
 		Replay: "sluicebox_replay",

@@ -56,7 +56,7 @@ ORDER BY makes_unique DESC, width, i.index_name = 'PRIMARY' DESC, i.index_name`
 func describe(ctx context.Context, c *conn, o *store.Outbox) (*table, error) {
 	t, err := readTable(ctx, c, o)
 	if err == nil {
-		err = columns.Complete(o, TableName(o), t.columns, sameName)
+		err = columns.CheckComplete(o, TableName(o), t.columns, sameName)
 	}
 	return t, err
 }
@@ -124,15 +124,15 @@ func (c column) Name() string { return c.name }
 // letters in them.
 func sameName(a, b string) bool { return strings.EqualFold(a, b) }
 
-// col returns a column that is known to be there.
-func (t *table) col(name string) column { return columns.Known(t.columns, sameName, name) }
+// mustColumn returns a column that is known to be there.
+func (t *table) mustColumn(name string) column { return columns.MustFind(t.columns, sameName, name) }
 
-func (t *table) id() column { return t.col(t.Layout.Columns.ID) }
+func (t *table) id() column { return t.mustColumn(t.Layout.Columns.ID) }
 
-func (t *table) lacks() []string { return columns.Lacking(&t.Layout, t.columns, sameName) }
+func (t *table) missingColumns() []string { return columns.MissingFrom(&t.Layout, t.columns, sameName) }
 
 func (t *table) missingText(missing []string) string {
-	return columns.LackingText(t.Outbox, TableName(t.Outbox), missing, t.columns)
+	return columns.MissingFromText(t.Outbox, TableName(t.Outbox), missing, t.columns)
 }
 
 // from names the table as o. It is read by the index on the id: the servers would
@@ -158,20 +158,20 @@ func (t *table) optional(name string) string {
 	if name == "" {
 		return "NULL"
 	}
-	return t.col(name).textOf()
+	return t.mustColumn(name).textOf()
 }
 
 // group is an expression for what the layout's Group reads.
 func (t *table) group() string {
 	name := t.Layout.Columns.Group
 	if name != "" && len(t.Layout.GroupPath) > 0 {
-		return t.col(name).content()
+		return t.mustColumn(name).content()
 	}
 	return t.optional(name)
 }
 
 // payload is an expression for the payload.
-func (t *table) payload() string { return t.col(t.Layout.Columns.Payload).content() }
+func (t *table) payload() string { return t.mustColumn(t.Layout.Columns.Payload).content() }
 
 // open is the condition that a row o is pending or processing.
 func (t *table) open(s *statement) string {

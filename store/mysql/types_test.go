@@ -73,9 +73,9 @@ func (r *rig) wantIDs(t *testing.T, held string, values map[string]string) {
 		t.Fatal(err)
 	}
 	defer view.Close()
-	q := store.Unsettled{Outbox: "events", Limit: 100}
+	q := store.UnsettledQuery{Outbox: "events", Limit: 100}
 	if held != "" {
-		q.Held = []string{held}
+		q.ExcludeIDs = []string{held}
 	}
 	items, err := view.Unsettled(ctx(t), q)
 	if err != nil {
@@ -101,7 +101,7 @@ func (r *rig) wantRow(t *testing.T, id string) {
 	if got := r.settle(t, outcome(id, store.Failed))[0]; got != store.Written {
 		t.Errorf("row %q FAILED: %d", id, got)
 	}
-	if settled, err := r.store.Settled(ctx(t), []store.ClaimRow{row(id)}); err != nil || !settled[0] {
+	if settled, err := r.store.ReadSettled(ctx(t), []store.ClaimRow{row(id)}); err != nil || !settled[0] {
 		t.Errorf("row %q is settled: %v, %v", id, settled, err)
 	}
 	f := store.DeadLetterFilter{Outbox: "events", IDs: []string{id}}
@@ -110,16 +110,16 @@ func (r *rig) wantRow(t *testing.T, id string) {
 	}
 	r.wantIDs(t, id, map[string]string{"the row itself": id})
 	it := store.Item{Ref: store.Ref{Outbox: "events", ID: id}, Kind: "EVENT", Seq: 7}
-	if err := r.store.Park(ctx(t), r.epoch, []store.Item{it}); err != nil {
+	if err := r.store.Spill(ctx(t), r.epoch, []store.Item{it}); err != nil {
 		t.Fatal(err)
 	}
 	r.wantIDs(t, id, map[string]string{"the parked row": id})
 	o := outcome(id, store.Completed)
-	o.Parked = 7
+	o.SpilledSeq = 7
 	if got := r.settle(t, o)[0]; got != store.Written {
 		t.Errorf("row %q COMPLETED: %d", id, got)
 	}
-	err := r.store.ParkedLanes(ctx(t), func(l store.ParkedLane) { t.Errorf("row %q is still parked: %v", id, l) })
+	err := r.store.SpilledLanes(ctx(t), func(l store.SpilledLane) { t.Errorf("row %q is still parked: %v", id, l) })
 	if err != nil {
 		t.Error(err)
 	}
@@ -154,7 +154,7 @@ func TestOtherCase(t *testing.T) {
 		if got := r.status(t, "Abc"); got != "PENDING" {
 			t.Errorf("the row is %s", got)
 		}
-		if settled, err := r.store.Settled(ctx(t), []store.ClaimRow{row("abc"), row("Abc")}); err != nil || !settled[0] || settled[1] {
+		if settled, err := r.store.ReadSettled(ctx(t), []store.ClaimRow{row("abc"), row("Abc")}); err != nil || !settled[0] || settled[1] {
 			t.Errorf("settled: %v, %v", settled, err)
 		}
 		r.wantIDs(t, "", map[string]string{"it": "Abc"})
@@ -173,7 +173,7 @@ func TestTimes(t *testing.T) {
 				r.insert(t, "1")
 				at := time.Now().Add(-time.Minute).Truncate(time.Second).Add(999_999_999)
 				for i, own := range []time.Time{{}, at} {
-					a, err := r.store.Claim(ctx(t), r.epoch, at, []store.ClaimRow{{Ref: row("1").Ref, Own: own}})
+					a, err := r.store.Claim(ctx(t), r.epoch, at, []store.ClaimRow{{Ref: row("1").Ref, OwnClaimAt: own}})
 					if err != nil || a[0].Result != store.Claimed {
 						t.Errorf("claim %d: %+v, %v", i, a, err)
 					}
@@ -210,7 +210,7 @@ func TestPayloads(t *testing.T) {
 				}
 				defer view.Close()
 				for _, most := range []int{0, len(want) - 1, len(want)} {
-					items, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 2, MaxPayload: most})
+					items, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 2, MaxPayload: most})
 					if err != nil || len(items) != 1 || items[0].PayloadSize != len(want) || string(items[0].Payload) != want && most != len(want)-1 {
 						t.Errorf("read, payloads up to %d: %+v, %v", most, items, err)
 					}

@@ -13,35 +13,35 @@ import (
 )
 
 const (
-	// mostBound is the most ids and lanes that one statement leaves out; the servers
+	// maxBoundValues is the most ids and lanes that one statement leaves out; the servers
 	// take 65535 parameters. Where there are more the program leaves them out.
-	mostBound = 40_000
-	// leastWindow and mostWindow are how many rows are read at a time where the program
+	maxBoundValues = 40_000
+	// minWindow and maxWindow are how many rows are read at a time where the program
 	// has to look at each.
-	leastWindow = 1000
-	mostWindow  = 100_000
+	minWindow = 1000
+	maxWindow = 100_000
 )
 
 // reading is what a call reads of an outbox.
 type reading struct {
 	table *table
-	query store.Unsettled
+	query store.UnsettledQuery
 	relay string
-	// parks: there is a table of parked rows.
-	parks bool
-	// held and lanes are what the statement leaves out.
-	held  []string
-	lanes []store.LaneKey
-	// without is what the program leaves out, nil if it has nothing to do.
-	without func(*store.Item) bool
+	// hasSpilledTable: there is a table of parked rows.
+	hasSpilledTable bool
+	// excludeIDs and lanes are what the statement leaves out.
+	excludeIDs   []string
+	excludeLanes []store.LaneKey
+	// excluded is what the program leaves out, nil if it has nothing to do.
+	excluded func(*store.Item) bool
 }
 
 // Read implements view.Snapshot.
-func (v *view) Read(ctx context.Context, o *store.Outbox, q store.Unsettled, to *views.Pages) error {
+func (v *view) Read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery, to *views.Pages) error {
 	return Explain(v.read(ctx, o, q, to))
 }
 
-func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled, to *views.Pages) error {
+func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery, to *views.Pages) error {
 	t, err := v.conn.table(ctx, o)
 	if err != nil {
 		return err
@@ -50,42 +50,42 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled, to 
 	if err != nil {
 		return err
 	}
-	r := &reading{table: t, query: q, relay: v.name, parks: parks, held: q.Held, lanes: q.Left(o)}
-	r.share()
+	r := &reading{table: t, query: q, relay: v.name, hasSpilledTable: parks, excludeIDs: q.ExcludeIDs, excludeLanes: q.ExcludedLanes(o)}
+	r.splitExclusions()
 	// Who knows all that is left out reads as many rows as are wanted, and no more.
 	from, window := 0, q.Limit
-	if r.without != nil {
-		window = leastWindow
+	if r.excluded != nil {
+		window = minWindow
 	}
 	for {
 		n, err := r.window(ctx, v.conn, from, window, to)
-		if errors.Is(err, errEnough) {
+		if errors.Is(err, errStopIteration) {
 			return nil
 		}
-		if err != nil || n < window || r.without == nil {
+		if err != nil || n < window || r.excluded == nil {
 			return err
 		}
-		from, window = from+window, min(2*window, mostWindow)
+		from, window = from+window, min(2*window, maxWindow)
 	}
 }
 
-// share decides what the program leaves out: groups that stand in JSON, which it
+// splitExclusions decides what the program leaves out: groups that stand in JSON, which it
 // alone knows, and what is too much for a statement.
-func (r *reading) share() {
+func (r *reading) splitExclusions() {
 	held, lanes := map[string]struct{}{}, map[store.LaneKey]struct{}{}
-	if len(r.lanes) > 0 && (len(r.table.Layout.GroupPath) > 0 || len(r.lanes) > mostBound/2) {
-		lanes, r.lanes = store.LaneSet(r.lanes), nil
+	if len(r.excludeLanes) > 0 && (len(r.table.Layout.GroupPath) > 0 || len(r.excludeLanes) > maxBoundValues/2) {
+		lanes, r.excludeLanes = store.LaneSet(r.excludeLanes), nil
 	}
-	if len(r.held) > mostBound/2 {
-		for _, id := range r.held {
+	if len(r.excludeIDs) > maxBoundValues/2 {
+		for _, id := range r.excludeIDs {
 			held[id] = struct{}{}
 		}
-		r.held = nil
+		r.excludeIDs = nil
 	}
 	if len(held)+len(lanes) == 0 {
 		return
 	}
-	r.without = func(it *store.Item) bool {
+	r.excluded = func(it *store.Item) bool {
 		_, isHeld := held[it.ID]
 		_, isLeft := lanes[it.Lane()]
 		return isHeld || isLeft
@@ -99,11 +99,11 @@ func (r *reading) window(ctx context.Context, c *conn, from, n int, to *views.Pa
 	err = c.query(ctx, text, s.args, func(rows *sql.Rows) error {
 		read++
 		it, err := r.table.scanItem(rows)
-		if err != nil || r.without != nil && r.without(&it) {
+		if err != nil || r.excluded != nil && r.excluded(&it) {
 			return err
 		}
 		if !to.Add(it) {
-			return errEnough
+			return errStopIteration
 		}
 		return nil
 	})
@@ -134,17 +134,17 @@ func (r *reading) text(s *statement) string {
 	t := r.table
 	c := &t.Layout.Columns
 	size := t.payloadSize()
-	payload := "CASE WHEN " + size + " <= " + s.arg(r.query.Inline()) + " THEN " + t.payload() + " END"
+	payload := "CASE WHEN " + size + " <= " + s.arg(r.query.MaxInlinePayload()) + " THEN " + t.payload() + " END"
 	text := "SELECT " + strings.Join([]string{
 		t.id().textOf(), t.optional(c.Kind), t.group(), payload, size, t.retryCount(),
 	}, ", ") + "\nFROM " + TableName(t.Outbox) + " AS o\nWHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.open(s)
-	for held := range slices.Chunk(t.heldKeys(r.held), mostKeys) {
+	for held := range slices.Chunk(t.heldKeys(r.excludeIDs), maxKeys) {
 		text += "\n  AND " + t.idBytes() + " NOT IN " + s.list(t.heldPlace(), held)
 	}
-	for lanes := range slices.Chunk(laneKeys(r.lanes), mostKeys) {
+	for lanes := range slices.Chunk(laneKeys(r.excludeLanes), maxKeys) {
 		text += "\n  AND " + t.laneBytes(s) + " NOT IN " + s.list("?", lanes)
 	}
-	if r.parks {
+	if r.hasSpilledTable {
 		text += "\n  AND NOT EXISTS (SELECT 1 FROM " + ownPrefix + "parked AS p FORCE INDEX (" + ownPrefix + "parked_id) WHERE p.name = " + s.arg(r.relay) +
 			" AND p.outbox = " + s.arg(t.Name) + " AND p.id = " + t.id().bytesOf() + ")"
 	}
@@ -153,7 +153,7 @@ func (r *reading) text(s *statement) string {
 
 // payloadSize is an expression for the length of a payload in bytes.
 func (t *table) payloadSize() string {
-	payload := t.col(t.Layout.Columns.Payload)
+	payload := t.mustColumn(t.Layout.Columns.Payload)
 	if payload.family == familyBytes || payload.charset == "utf8mb4" {
 		return "COALESCE(OCTET_LENGTH(" + payload.content() + "), 0)"
 	}
@@ -163,7 +163,7 @@ func (t *table) payloadSize() string {
 // idBytes is an expression for the id by which rows are left out: its value where the
 // column's own comparison is exact, else the bytes of its text.
 func (t *table) idBytes() string {
-	if id := t.id(); id.exact() && id.family != familyText {
+	if id := t.id(); id.comparesExactly() && id.family != familyText {
 		return "o." + Ident(id.name)
 	}
 	return t.id().bytesOf()
@@ -172,7 +172,7 @@ func (t *table) idBytes() string {
 // heldPlace is what stands for a value of idBytes.
 func (t *table) heldPlace() string {
 	if id := t.id(); id.family == familyDecimal {
-		return id.place()
+		return id.placeholder()
 	}
 	return "?"
 }
@@ -200,13 +200,13 @@ func (t *table) laneBytes(s *statement) string {
 	c := &t.Layout.Columns
 	group := "'-'"
 	if c.Group != "" {
-		bytes := t.col(c.Group).bytesOf()
+		bytes := t.mustColumn(c.Group).bytesOf()
 		group = "IF(o." + Ident(c.Group) + " IS NULL, '-', CONCAT('+', " + bytes + "))"
 	}
 	if c.Kind == "" {
 		return "CAST(CONCAT(" + s.arg(kindPart(t.Kind)) + ", " + group + ") AS BINARY)"
 	}
-	kind := "COALESCE(" + t.col(c.Kind).bytesOf() + ", '')"
+	kind := "COALESCE(" + t.mustColumn(c.Kind).bytesOf() + ", '')"
 	return "CAST(CONCAT(OCTET_LENGTH(" + kind + "), ' ', " + kind + ", " + group + ") AS BINARY)"
 }
 

@@ -15,8 +15,8 @@ func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
 	if snapshot != "" {
 		return nil, fmt.Errorf("open a view: MySQL and MariaDB have no named snapshots, so none is named %q", snapshot)
 	}
-	return views.Open(ctx, s.life, s.outboxes, func(ctx context.Context) (views.Snapshot, error) {
-		c, err := dial(ctx, s.views, "REPEATABLE READ", readSettings())
+	return views.Open(ctx, s.lifetime, s.outboxes, func(ctx context.Context) (views.Snapshot, error) {
+		c, err := dial(ctx, s.viewConfig, "REPEATABLE READ", readSettings())
 		return &view{name: s.name, conn: c}, Explain(err)
 	})
 }
@@ -31,7 +31,7 @@ type view struct {
 
 // Begin implements view.Snapshot.
 func (v *view) Begin(ctx context.Context) error {
-	_, err := v.conn.on.ExecContext(ctx, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+	_, err := v.conn.sqlConn.ExecContext(ctx, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
 	if err == nil {
 		v.position, err = v.conn.server.snapshotPosition(ctx, v.conn)
 	}

@@ -11,18 +11,18 @@ import (
 )
 
 // ReadDelivered implements view.Snapshot. The zero date is no time.
-func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.Delivered) error {
+func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.DeliveredRows) error {
 	return Explain(v.readDelivered(ctx, o, to))
 }
 
-func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Delivered) error {
+func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.DeliveredRows) error {
 	t, err := v.conn.table(ctx, o)
 	if err != nil {
 		return err
 	}
-	at := t.col(o.Layout.OrderBy[0])
+	at := t.mustColumn(o.Layout.OrderBy[0])
 	if at.family != familyTime && at.typ != "date" {
-		return store.NoOrderTime(o, TableName(o), at.full)
+		return store.OrderTimeError(o, TableName(o), at.full)
 	}
 	keys, some := t.deliveredKeys(to.IDs)
 	if !some {
@@ -32,7 +32,7 @@ func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 	if err == nil && !at.notNull {
 		err = v.addDelivered(ctx, t, to, keys, false)
 	}
-	if errors.Is(err, errEnough) {
+	if errors.Is(err, errStopIteration) {
 		return nil
 	}
 	return err
@@ -47,14 +47,14 @@ func (t *table) deliveredKeys(ids []string) (keys []any, some bool) {
 		}
 	}
 	some = len(keys) > 0 || len(ids) == 0
-	if len(keys) > mostBound/4 { // for a statement; of some ids it has two lists
+	if len(keys) > maxBoundValues/4 { // for a statement; of some ids it has two lists
 		keys = nil
 	}
 	return keys, some
 }
 
 // addDelivered adds rows with a time in bounds, or those without one.
-func (v *view) addDelivered(ctx context.Context, t *table, to *views.Delivered, keys []any, timed bool) error {
+func (v *view) addDelivered(ctx context.Context, t *table, to *views.DeliveredRows, keys []any, timed bool) error {
 	s := &statement{}
 	text := t.deliveredText(s, to, keys, timed)
 	return v.conn.query(ctx, text, s.args, func(rows *sql.Rows) error {
@@ -67,7 +67,7 @@ func (v *view) addDelivered(ctx context.Context, t *table, to *views.Delivered, 
 		t.setLane(&it, kind, group)
 		it.Committed, _ = readTime(at.String)
 		if !to.Add(it) {
-			return errEnough
+			return errStopIteration
 		}
 		return nil
 	})
@@ -75,7 +75,7 @@ func (v *view) addDelivered(ctx context.Context, t *table, to *views.Delivered, 
 
 // deliveredText is the statement that reads delivered rows in order. It binds no more
 // kinds and groups than fit beside the keys; the program looks at them, too.
-func (t *table) deliveredText(s *statement, q *views.Delivered, keys []any, timed bool) string {
+func (t *table) deliveredText(s *statement, q *views.DeliveredRows, keys []any, timed bool) string {
 	c := &t.Layout.Columns
 	at, from := "o."+Ident(t.Layout.OrderBy[0]), TableName(t.Outbox)+" AS o"
 	if len(keys) > 0 {
@@ -89,19 +89,19 @@ func (t *table) deliveredText(s *statement, q *views.Delivered, keys []any, time
 	} else {
 		text += " AND " + at + " IS NOT NULL"
 		if !q.Since.IsZero() {
-			text += " AND " + at + " >= CAST(" + s.arg(bound(q.Since)) + " AS DATETIME(6))"
+			text += " AND " + at + " >= CAST(" + s.arg(timeBound(q.Since)) + " AS DATETIME(6))"
 		}
 		if !q.Until.IsZero() {
-			text += " AND " + at + " < CAST(" + s.arg(bound(q.Until)) + " AS DATETIME(6))"
+			text += " AND " + at + " < CAST(" + s.arg(timeBound(q.Until)) + " AS DATETIME(6))"
 		}
 	}
 	if len(keys) > 0 {
-		text += "\n  AND " + t.oneOf(s, keys)
+		text += "\n  AND " + t.idOneOf(s, keys)
 	}
-	if n := len(q.Kinds); n > 0 && n <= mostKeys && c.Kind != "" {
-		text += "\n  AND COALESCE(" + t.col(c.Kind).bytesOf() + ", '') IN " + s.list("?", bytesOf(q.Kinds))
+	if n := len(q.Kinds); n > 0 && n <= maxKeys && c.Kind != "" {
+		text += "\n  AND COALESCE(" + t.mustColumn(c.Kind).bytesOf() + ", '') IN " + s.list("?", bytesOf(q.Kinds))
 	}
-	if n := len(q.Groups); n > 0 && n <= mostKeys && c.Group != "" && len(t.Layout.GroupPath) == 0 {
+	if n := len(q.Groups); n > 0 && n <= maxKeys && c.Group != "" && len(t.Layout.GroupPath) == 0 {
 		text += "\n  AND (" + t.inGroups(s, q.Groups) + ")"
 	}
 	return text + "\nORDER BY " + t.order()
@@ -111,7 +111,7 @@ func (t *table) deliveredText(s *statement, q *views.Delivered, keys []any, time
 func (t *table) inGroups(s *statement, groups []store.Group) string {
 	var names []string
 	none := "FALSE"
-	column := t.col(t.Layout.Columns.Group)
+	column := t.mustColumn(t.Layout.Columns.Group)
 	for _, g := range groups {
 		if g.Valid {
 			names = append(names, g.Name)

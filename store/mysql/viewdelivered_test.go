@@ -43,23 +43,23 @@ func TestDeliveredTypes(t *testing.T) {
 		ids := []string{"1", "007", "abc", "", "A", "\x00", "\xff", "a", "99999999999999999999", "0x3a00", "a"}
 		const fine, plain, days = "a 2024-02-29T12:00:00.000001Z", "1 2024-02-29T12:00:00Z", "0x3a00 2024-02-29T00:00:00Z"
 		for _, c := range []struct {
-			q       store.Delivered
+			q       store.DeliveredQuery
 			want    string
 			undated int
 		}{
-			{store.Delivered{Outbox: "fine"}, fine, 3},
-			{store.Delivered{Outbox: "fine", Since: feb(1)}, fine, 1},
-			{store.Delivered{Outbox: "fine", Until: feb(30), IDs: ids}, fine, 0},
-			{store.Delivered{Outbox: "plain", Since: feb(29)}, plain + ", 2 2024-02-29T12:00:00Z", 0},
-			{store.Delivered{Outbox: "plain", IDs: ids}, plain, 0},
-			{store.Delivered{Outbox: "plain", IDs: ids[1:4]}, "", 0},
-			{store.Delivered{Outbox: "days", Since: feb(29)}, days, 0},
-			{store.Delivered{Outbox: "days", Since: feb(28).Add(time.Microsecond), Until: feb(29)}, "", 0},
-			{store.Delivered{Outbox: "days", IDs: ids}, days, 0},
+			{store.DeliveredQuery{Outbox: "fine"}, fine, 3},
+			{store.DeliveredQuery{Outbox: "fine", Since: feb(1)}, fine, 1},
+			{store.DeliveredQuery{Outbox: "fine", Until: feb(30), IDs: ids}, fine, 0},
+			{store.DeliveredQuery{Outbox: "plain", Since: feb(29)}, plain + ", 2 2024-02-29T12:00:00Z", 0},
+			{store.DeliveredQuery{Outbox: "plain", IDs: ids}, plain, 0},
+			{store.DeliveredQuery{Outbox: "plain", IDs: ids[1:4]}, "", 0},
+			{store.DeliveredQuery{Outbox: "days", Since: feb(29)}, days, 0},
+			{store.DeliveredQuery{Outbox: "days", Since: feb(28).Add(time.Microsecond), Until: feb(29)}, "", 0},
+			{store.DeliveredQuery{Outbox: "days", IDs: ids}, days, 0},
 		} {
 			rigs.WantDelivered(t, r.store, c.q, c.want, c.undated)
 		}
-		_, _, err := rigs.Delivered(t, r.store, store.Delivered{Outbox: "words"})
+		_, _, err := rigs.Delivered(t, r.store, store.DeliveredQuery{Outbox: "words"})
 		rigs.WantSetup(t, "a text", err, "created_at", "words", "varchar(30)", "order-by", "log")
 	})
 }
@@ -76,14 +76,14 @@ func TestLockWishesUnread(t *testing.T) {
 		defer held.Release()
 		wish := func(name string) {
 			t.Helper()
-			if err := r.store.WishNamed(ctx(t), name, false); err != nil {
+			if err := r.store.RequestSavepoint(ctx(t), name, false); err != nil {
 				t.Fatal(err)
 			}
 		}
 		wish("a")
-		rigs.WantWishes(t, "a wish", held, 1)
+		rigs.WantRequestCount(t, "a wish", held, 1)
 		open := r.begin(t, "UPDATE sluicebox_wish SET n = n + 5") // a row that somebody keeps locked
-		rigs.WantWishes(t, "a wish that is not committed", held, 1)
+		rigs.WantRequestCount(t, "a wish that is not committed", held, 1)
 		if err := open.Rollback(); err != nil {
 			t.Fatal(err)
 		}
@@ -99,15 +99,15 @@ func TestLockWishesUnread(t *testing.T) {
 			}
 		}
 		meddle("LOCK TABLES sluicebox_wish WRITE") // which would wait for a transaction that has read it
-		rigs.WantWishes(t, "the table is locked", held, 1)
+		rigs.WantRequestCount(t, "the table is locked", held, 1)
 		meddle("UNLOCK TABLES")
 		meddle("RENAME TABLE sluicebox_wish TO gone")
 		for range 3 {
-			rigs.WantWishes(t, "no table", held, 0)
+			rigs.WantRequestCount(t, "no table", held, 0)
 		}
 		meddle("RENAME TABLE gone TO sluicebox_wish")
 		wish("b")
-		rigs.WantWishes(t, "another wish", held, 2)
+		rigs.WantRequestCount(t, "another wish", held, 2)
 		if _, err := openStore(t, url, 0, flowBox()).Lock(ctx(t)); err == nil {
 			t.Error("the lock was lost")
 		}

@@ -24,7 +24,7 @@ FROM generate_series(0, %d) i`, settled, settled+pending))
 		b.Fatal(err)
 	}
 	defer st.Close()
-	epoch := rigs.Lead(b, st)
+	epoch := rigs.InstallAndLead(b, st)
 	next := 0
 	for _, n := range []int{1, 100, 1000} {
 		b.Run(fmt.Sprintf("calls of %d", n), func(b *testing.B) {

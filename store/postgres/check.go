@@ -10,9 +10,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
-// oldest is the oldest server that the relay works with: 14 brought binary
+// minServerVersion is the oldest server that the relay works with: 14 brought binary
 // and message support to logical decoding and the session time-outs.
-const oldest = 14
+const minServerVersion = 14
 
 // Check implements store.Installer. What it finds is one *store.SetupError: all
 // that Examine grades a store.Fault, but for what may pass by itself.
@@ -32,11 +32,11 @@ func (c *checker) run(ctx context.Context, s *Store) error {
 	if ok, err := c.server(ctx); err != nil || !ok {
 		return err
 	}
-	if err := c.own(ctx); err != nil {
+	if err := c.checkOwnTables(ctx); err != nil {
 		return err
 	}
 	for _, name := range s.outboxes.Names() {
-		if err := c.outbox(ctx, s.outboxes.Known(name)); err != nil {
+		if err := c.outbox(ctx, s.outboxes.Lookup(name)); err != nil {
 			return err
 		}
 	}
@@ -56,13 +56,13 @@ SELECT current_setting('server_version_num')::int / 10000, current_setting('serv
 		return false, err
 	}
 	c.role, c.Subject = Ident(role), "server"
-	if number < oldest {
-		c.Fault(fmt.Sprintf("PostgreSQL %s is too old", text), fmt.Sprintf("use PostgreSQL %d or later", oldest))
+	if number < minServerVersion {
+		c.AddFault(fmt.Sprintf("PostgreSQL %s is too old", text), fmt.Sprintf("use PostgreSQL %d or later", minServerVersion))
 		return false, nil
 	}
-	c.Add(store.Fine, "PostgreSQL "+text)
+	c.Add(store.GradeOK, "PostgreSQL "+text)
 	if c.thorough {
-		if err := c.state(ctx); err != nil {
+		if err := c.checkWritable(ctx); err != nil {
 			return false, err
 		}
 	}
@@ -70,34 +70,34 @@ SELECT current_setting('server_version_num')::int / 10000, current_setting('serv
 	if super {
 		role += ", a superuser, who may do everything"
 	}
-	c.Add(store.Fine, role)
+	c.Add(store.GradeOK, role)
 	return true, nil
 }
 
-// holds asks the server a yes-or-no question.
-func (c *checker) holds(ctx context.Context, question string, args ...any) (bool, error) {
+// queryBool asks the server a yes-or-no question.
+func (c *checker) queryBool(ctx context.Context, question string, args ...any) (bool, error) {
 	var yes bool
 	err := c.conn.QueryRow(ctx, "SELECT coalesce(("+question+"), false)", args...).Scan(&yes)
 	return yes, err
 }
 
-// own checks the relay's own tables.
-func (c *checker) own(ctx context.Context) error {
+// checkOwnTables checks the relay's own tables.
+func (c *checker) checkOwnTables(ctx context.Context) error {
 	const initialize = "run `sluicebox init`"
 	c.Subject = "own tables"
-	before := c.Faults()
-	there, err := c.holds(ctx, "SELECT true FROM pg_catalog.pg_namespace WHERE nspname = 'sluicebox'")
+	before := c.CountFaults()
+	there, err := c.queryBool(ctx, "SELECT true FROM pg_catalog.pg_namespace WHERE nspname = 'sluicebox'")
 	if err != nil {
 		return err
 	}
 	if !there {
-		c.Fault("the relay's own tables are not there", initialize)
+		c.AddFault("the relay's own tables are not there", initialize)
 		return nil
 	}
-	if ok, err := c.holds(ctx, "SELECT pg_catalog.has_schema_privilege('sluicebox', 'USAGE')"); err != nil {
+	if ok, err := c.queryBool(ctx, "SELECT pg_catalog.has_schema_privilege('sluicebox', 'USAGE')"); err != nil {
 		return err
 	} else if !ok {
-		c.Fault(c.role+" may not use the schema sluicebox", grantAll(c.role)...)
+		c.AddFault(c.role+" may not use the schema sluicebox", grantAll(c.role)...)
 		return nil
 	}
 	readable := false
@@ -108,9 +108,9 @@ func (c *checker) own(ctx context.Context) error {
 		}
 		switch {
 		case !found:
-			c.Fault("the relay's own table sluicebox."+t.name+" is not there", initialize)
+			c.AddFault("the relay's own table sluicebox."+t.name+" is not there", initialize)
 		case len(rights) > 0:
-			c.Fault(fmt.Sprintf("%s lacks %s on sluicebox.%s", c.role, strings.Join(rights, ", "), t.name),
+			c.AddFault(fmt.Sprintf("%s lacks %s on sluicebox.%s", c.role, strings.Join(rights, ", "), t.name),
 				fmt.Sprintf("GRANT %s ON sluicebox.%s TO %s;", strings.Join(rights, ", "), t.name, c.role))
 		}
 		readable = readable || i == 0 && found && len(rights) == 0
@@ -118,10 +118,10 @@ func (c *checker) own(ctx context.Context) error {
 	if !readable {
 		return nil
 	}
-	if err := c.version(ctx, initialize); err != nil || c.Faults() > before {
+	if err := c.version(ctx, initialize); err != nil || c.CountFaults() > before {
 		return err
 	}
-	c.Add(store.Fine, fmt.Sprintf("version %d, with the rights that the relay needs", version))
+	c.Add(store.GradeOK, fmt.Sprintf("version %d, with the rights that the relay needs", version))
 	return nil
 }
 
@@ -133,10 +133,10 @@ func (c *checker) version(ctx context.Context, initialize string) error {
 	}
 	switch {
 	case have > version:
-		c.Fault(fmt.Sprintf("the relay's own tables have version %d, and this program knows versions up to %d", have, version),
+		c.AddFault(fmt.Sprintf("the relay's own tables have version %d, and this program knows versions up to %d", have, version),
 			"run the newer release of sluicebox that made them")
 	case have < version:
-		c.Fault(fmt.Sprintf("the relay's own tables have version %d, and this program needs %d", have, version), initialize)
+		c.AddFault(fmt.Sprintf("the relay's own tables have version %d, and this program needs %d", have, version), initialize)
 	}
 	return nil
 }
@@ -151,7 +151,7 @@ SELECT coalesce((SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_name
 		return nil, false, err
 	}
 	for _, right := range rights {
-		ok, err := c.holds(ctx, "SELECT pg_catalog.has_table_privilege($1::oid, $2)", oid, right)
+		ok, err := c.queryBool(ctx, "SELECT pg_catalog.has_table_privilege($1::oid, $2)", oid, right)
 		if err != nil {
 			return nil, true, err
 		}
@@ -165,21 +165,21 @@ SELECT coalesce((SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_name
 // outbox checks a table of rows.
 func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	c.Subject = "outbox " + o.Name
-	before := c.Faults()
+	before := c.CountFaults()
 	t, err := readTable(ctx, c.conn, o)
 	var setup *store.SetupError
 	if errors.As(err, &setup) {
-		return c.absent(ctx, o, setup)
+		return c.reportMissing(ctx, o, setup)
 	}
 	if err != nil {
 		return err
 	}
-	if missing := t.lacks(); len(missing) > 0 {
+	if missing := t.missingColumns(); len(missing) > 0 {
 		words := fmt.Sprintf("add the columns to %s, or name others in layout %s", TableName(o), o.Layout.Name)
-		if adds := t.additions(missing); len(adds) == len(missing) {
+		if adds := t.addStatements(missing); len(adds) == len(missing) {
 			words = strings.Join(append([]string{"-- or name others in layout " + o.Layout.Name}, adds...), "\n")
 		}
-		c.Setup(&store.SetupError{Problem: t.missingText(missing), Remedy: words})
+		c.AddSetupError(&store.SetupError{Problem: t.missingText(missing), Remedy: words})
 		return nil
 	}
 	c.types(t)
@@ -188,19 +188,19 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 			return err
 		}
 	}
-	if c.Faults() > before {
+	if c.CountFaults() > before {
 		return nil
 	}
-	c.Add(store.Fine, fmt.Sprintf("%s has the columns of layout %s, and the role the rights that the relay needs", TableName(o), o.Layout.Name))
+	c.Add(store.GradeOK, fmt.Sprintf("%s has the columns of layout %s, and the role the rights that the relay needs", TableName(o), o.Layout.Name))
 	if !c.thorough {
 		return nil
 	}
 	return c.unsettledIndex(ctx, t)
 }
 
-// absent says that the table is not there, or that it is where the role looks for
+// reportMissing says that the table is not there, or that it is where the role looks for
 // it and may not.
-func (c *checker) absent(ctx context.Context, o *store.Outbox, setup *store.SetupError) error {
+func (c *checker) reportMissing(ctx context.Context, o *store.Outbox, setup *store.SetupError) error {
 	var schema string
 	err := c.conn.QueryRow(ctx, `
 SELECT coalesce(min(n.nspname::text), '') FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -210,16 +210,16 @@ WHERE $1 = '' AND c.relname = $2 AND c.relkind IN ('r', 'p') AND n.nspname IN ('
 		return err
 	}
 	if schema == "" {
-		c.Setup(setup)
+		c.AddSetupError(setup)
 		return nil
 	}
-	c.usage(schema)
+	c.reportNoUsage(schema)
 	return nil
 }
 
-// usage says that the role may not use a schema.
-func (c *checker) usage(schema string) {
-	c.Fault(fmt.Sprintf("%s may not use the schema %s", c.role, Ident(schema)), fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", Ident(schema), c.role))
+// reportNoUsage says that the role may not use a schema.
+func (c *checker) reportNoUsage(schema string) {
+	c.AddFault(fmt.Sprintf("%s may not use the schema %s", c.role, Ident(schema)), fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", Ident(schema), c.role))
 }
 
 // rights checks what the role may do to the columns.
@@ -231,18 +231,18 @@ WHERE c.oid = $1`, t.oid).Scan(&schema)
 	if err != nil {
 		return err
 	}
-	if ok, err := c.holds(ctx, "SELECT pg_catalog.has_schema_privilege($1, 'USAGE')", schema); err != nil {
+	if ok, err := c.queryBool(ctx, "SELECT pg_catalog.has_schema_privilege($1, 'USAGE')", schema); err != nil {
 		return err
 	} else if !ok {
-		c.usage(schema)
+		c.reportNoUsage(schema)
 	}
 	deletes := t.Layout.DeleteDelivered && t.Layout.State != store.StateNone || t.Retention > 0
 	if err := c.columnRights(ctx, t); err != nil || !deletes {
 		return err
 	}
-	ok, err := c.holds(ctx, "SELECT pg_catalog.has_table_privilege($1::oid, 'DELETE')", t.oid)
+	ok, err := c.queryBool(ctx, "SELECT pg_catalog.has_table_privilege($1::oid, 'DELETE')", t.oid)
 	if err == nil && !ok {
-		c.Fault(fmt.Sprintf("%s lacks DELETE on %s", c.role, TableName(t.Outbox)),
+		c.AddFault(fmt.Sprintf("%s lacks DELETE on %s", c.role, TableName(t.Outbox)),
 			fmt.Sprintf("GRANT DELETE ON %s TO %s;", TableName(t.Outbox), c.role))
 	}
 	return err
@@ -251,12 +251,12 @@ WHERE c.oid = $1`, t.oid).Scan(&schema)
 // columnRights checks each column for what the layout does with it.
 func (c *checker) columnRights(ctx context.Context, t *table) error {
 	lacks := map[string][]string{}
-	for _, u := range columns.Uses(&t.Layout) {
+	for _, u := range columns.UsedColumns(&t.Layout) {
 		for _, right := range []string{"SELECT", "UPDATE"} {
 			if right == "SELECT" && !u.Read || right == "UPDATE" && !u.Write {
 				continue
 			}
-			ok, err := c.holds(ctx, "SELECT pg_catalog.has_column_privilege($1::oid, $2::int2, $3)", t.oid, t.col(u.Column).num, right)
+			ok, err := c.queryBool(ctx, "SELECT pg_catalog.has_column_privilege($1::oid, $2::int2, $3)", t.oid, t.mustColumn(u.Column).num, right)
 			if err != nil {
 				return err
 			}
@@ -267,7 +267,7 @@ func (c *checker) columnRights(ctx context.Context, t *table) error {
 	}
 	for _, right := range []string{"SELECT", "UPDATE"} {
 		if list := strings.Join(lacks[right], ", "); list != "" {
-			c.Fault(fmt.Sprintf("%s lacks %s on %s (%s)", c.role, right, TableName(t.Outbox), list),
+			c.AddFault(fmt.Sprintf("%s lacks %s on %s (%s)", c.role, right, TableName(t.Outbox), list),
 				fmt.Sprintf("GRANT %s (%s) ON %s TO %s;", right, list, TableName(t.Outbox), c.role))
 		}
 	}
@@ -279,8 +279,8 @@ func (c *checker) columnRights(ctx context.Context, t *table) error {
 // one would be written into the other too. A partitioned table can only be
 // unique in its id together with what it is partitioned by.
 func (c *checker) index(ctx context.Context, t *table) error {
-	id := t.col(t.Layout.Columns.ID)
-	ok, err := c.holds(ctx, `
+	id := t.mustColumn(t.Layout.Columns.ID)
+	ok, err := c.queryBool(ctx, `
 SELECT true FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indrelid
 WHERE i.indrelid = $1 AND i.indkey[0] = $2::int2 AND i.indisvalid AND i.indpred IS NULL
   AND i.indisunique AND (i.indnkeyatts = 1 OR c.relkind = 'p') LIMIT 1`, t.oid, id.num)
@@ -288,21 +288,21 @@ WHERE i.indrelid = $1 AND i.indkey[0] = $2::int2 AND i.indisvalid AND i.indpred 
 		return err
 	}
 	statement := fmt.Sprintf("CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s);", TableName(t.Outbox), Ident(id.name))
-	if partitioned, err := c.holds(ctx, "SELECT true FROM pg_catalog.pg_class WHERE oid = $1 AND relkind = 'p'", t.oid); err != nil {
+	if partitioned, err := c.queryBool(ctx, "SELECT true FROM pg_catalog.pg_class WHERE oid = $1 AND relkind = 'p'", t.oid); err != nil {
 		return err
 	} else if partitioned {
 		statement = fmt.Sprintf("CREATE UNIQUE INDEX ON %s (%s, …); -- with the columns that it is partitioned by", TableName(t.Outbox), Ident(id.name))
 	}
-	c.Fault(fmt.Sprintf("no unique index of %s is on the id, column %s", TableName(t.Outbox), id.name), statement)
+	c.AddFault(fmt.Sprintf("no unique index of %s is on the id, column %s", TableName(t.Outbox), id.name), statement)
 	return nil
 }
 
 // policies checks that no row-level security hides rows: a hidden row would be
 // taken for one that was deleted.
 func (c *checker) policies(ctx context.Context, t *table) error {
-	hides, err := c.holds(ctx, "SELECT pg_catalog.row_security_active($1::oid)", t.oid)
+	hides, err := c.queryBool(ctx, "SELECT pg_catalog.row_security_active($1::oid)", t.oid)
 	if err == nil && hides {
-		c.Fault(fmt.Sprintf("row-level security of %s applies to %s, which must see every row", TableName(t.Outbox), c.role),
+		c.AddFault(fmt.Sprintf("row-level security of %s applies to %s, which must see every row", TableName(t.Outbox), c.role),
 			fmt.Sprintf("ALTER ROLE %s BYPASSRLS;", c.role))
 	}
 	return err

@@ -13,8 +13,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// tryTimeout bounds how long a constraint is tried: it may call any function.
-const tryTimeout = "1s"
+// constraintTimeout bounds how long a constraint is tried: it may call any function.
+const constraintTimeout = "1s"
 
 // constraint is one that names the status column and no other.
 type constraint struct{ Name, Expression string }
@@ -30,7 +30,7 @@ func (c *checker) statusConstraints(ctx context.Context, t *table) error {
 	rows, err := c.conn.Query(ctx, `
 SELECT k.conname::text, pg_catalog.pg_get_expr(k.conbin, k.conrelid) FROM pg_catalog.pg_constraint k
 WHERE k.conrelid = $1 AND k.contype = 'c' AND k.conkey = ARRAY[$2::int2]
-  AND coalesce((to_jsonb(k) ->> 'conenforced')::bool, true) ORDER BY k.conname`, t.oid, t.col(t.Layout.Columns.Status).num)
+  AND coalesce((to_jsonb(k) ->> 'conenforced')::bool, true) ORDER BY k.conname`, t.oid, t.mustColumn(t.Layout.Columns.Status).num)
 	if err != nil {
 		return err
 	}
@@ -39,19 +39,19 @@ WHERE k.conrelid = $1 AND k.contype = 'c' AND k.conkey = ARRAY[$2::int2]
 		return err
 	}
 	for i := range list {
-		refused, err := c.refused(ctx, t, list[i].Expression, values)
+		refused, err := c.refusedValues(ctx, t, list[i].Expression, values)
 		if err != nil {
 			return err
 		}
 		if len(refused) > 0 {
-			c.refusing(t, &list[i], refused)
+			c.reportRefused(t, &list[i], refused)
 		}
 	}
 	return nil
 }
 
-// refusing says which values a constraint refuses.
-func (c *checker) refusing(t *table, k *constraint, refused []string) {
+// reportRefused says which values a constraint refuses.
+func (c *checker) reportRefused(t *table, k *constraint, refused []string) {
 	l := &t.Layout
 	all := make([]string, len(refused))
 	for i, value := range refused {
@@ -69,7 +69,7 @@ func (c *checker) refusing(t *table, k *constraint, refused []string) {
 				TableName(t.Outbox), Ident(k.Name), k.Expression, Ident(l.Columns.Status), list),
 		}
 	}
-	c.Fault(fmt.Sprintf("constraint %s of %s does not allow %s in column %s (columns.status), which layout %s names",
+	c.AddFault(fmt.Sprintf("constraint %s of %s does not allow %s in column %s (columns.status), which layout %s names",
 		k.Name, TableName(t.Outbox), list, l.Columns.Status, l.Name), remedies...)
 }
 
@@ -102,18 +102,18 @@ func (t *table) written() (list []string) {
 // constraints cannot be tried then.
 func (c *checker) typeFaults(t *table) bool {
 	part := "column " + t.Layout.Columns.Status + " (columns.status) of "
-	return slices.ContainsFunc(c.Found, func(f store.Finding) bool {
-		return f.Grade == store.Fault && f.Subject == c.Subject && strings.HasPrefix(f.Text, part)
+	return slices.ContainsFunc(c.Findings, func(f store.Finding) bool {
+		return f.Grade == store.GradeFault && f.Subject == c.Subject && strings.HasPrefix(f.Text, part)
 	})
 }
 
-// refused lists the values for which an expression on the status column alone is
+// refusedValues lists the values for which an expression on the status column alone is
 // false. One that the server cannot try tells nothing.
-func (c *checker) refused(ctx context.Context, t *table, expression string, values []string) (list []string, err error) {
-	status := t.col(t.Layout.Columns.Status)
+func (c *checker) refusedValues(ctx context.Context, t *table, expression string, values []string) (list []string, err error) {
+	status := t.mustColumn(t.Layout.Columns.Status)
 	question := fmt.Sprintf("SELECT coalesce((%s), true) FROM (SELECT $1::%s AS %s) AS o", expression, status.typ, Ident(status.name))
 	err = pgx.BeginTxFunc(ctx, c.conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '"+tryTimeout+"'"); err != nil {
+		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '"+constraintTimeout+"'"); err != nil {
 			return err
 		}
 		for _, value := range values {

@@ -48,7 +48,7 @@ func TestStatusConstraints(t *testing.T) {
 					}
 					return
 				}
-				mended(t, url, examine, "outbox box", store.Fault, "constraint of it of \"box\" does not allow "+c.refused+" in column status")
+				mended(t, url, examine, "outbox box", store.GradeFault, "constraint of it of \"box\" does not allow "+c.refused+" in column status")
 				if _, err := servers.Connect(t, url).Exec(t.Context(), "INSERT INTO box (id, status) VALUES ('x', "+c.bad+")"); err == nil {
 					t.Errorf("mended, the constraint allows %s", c.bad)
 				}

@@ -13,23 +13,23 @@ import (
 // types checks that the columns hold what the relay writes.
 func (c *checker) types(t *table) {
 	l := &t.Layout
-	if len(l.GroupPath) > 0 && !t.col(l.Columns.Group).json() {
-		c.wrongType(t, l.Columns.Group, "JSON or a text for the group-path", "text")
+	if len(l.GroupPath) > 0 && !t.mustColumn(l.Columns.Group).json() {
+		c.reportWrongType(t, l.Columns.Group, "JSON or a text for the group-path", "text")
 	}
 	if l.State == store.StateNone {
 		return
 	}
 	want := func(name, what, typ string, oids ...uint32) {
-		if name != "" && !slices.Contains(oids, t.col(name).base) {
-			c.wrongType(t, name, what, typ)
+		if name != "" && !slices.Contains(oids, t.mustColumn(name).base) {
+			c.reportWrongType(t, name, what, typ)
 		}
 	}
 	for _, name := range []string{l.Columns.Claimed, l.Columns.Settled, l.Columns.Delivered, l.Columns.Failed} {
 		want(name, "a timestamp", "timestamptz", pgtype.TimestampOID, pgtype.TimestamptzOID)
 	}
 	want(l.Columns.RetryCount, "an integer", "integer", pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID)
-	if name := l.Columns.Error; name != "" && t.col(name).category != categoryText {
-		c.wrongType(t, name, "a text", "text")
+	if name := l.Columns.Error; name != "" && t.mustColumn(name).category != categoryText {
+		c.reportWrongType(t, name, "a text", "text")
 	}
 	switch l.State {
 	case store.StateNumbers:
@@ -53,22 +53,22 @@ func (c column) json() bool {
 	return c.category == categoryText || slices.Contains([]uint32{pgtype.JSONOID, pgtype.JSONBOID, pgtype.ByteaOID}, c.base)
 }
 
-// wrongType says that a column is of another type than the layout needs; typ is one
+// reportWrongType says that a column is of another type than the layout needs; typ is one
 // that will do.
-func (c *checker) wrongType(t *table, name, what, typ string) {
-	c.Fault(fmt.Sprintf("column %s (%s) of %s is of type %s, and layout %s needs %s",
-		name, t.Layout.Key(name), TableName(t.Outbox), t.col(name).full, t.Layout.Name, what),
-		fmt.Sprintf("-- or name another column in layout %s; this locks the table while it is written anew", t.Layout.Name), t.retype(name, typ))
+func (c *checker) reportWrongType(t *table, name, what, typ string) {
+	c.AddFault(fmt.Sprintf("column %s (%s) of %s is of type %s, and layout %s needs %s",
+		name, t.Layout.ConfigKey(name), TableName(t.Outbox), t.mustColumn(name).full, t.Layout.Name, what),
+		fmt.Sprintf("-- or name another column in layout %s; this locks the table while it is written anew", t.Layout.Name), t.retypeStatement(name, typ))
 }
 
-// retype is the statement that gives a column another type.
-func (t *table) retype(name, typ string) string {
+// retypeStatement is the statement that gives a column another type.
+func (t *table) retypeStatement(name, typ string) string {
 	return fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %[2]s TYPE %[3]s USING %[2]s::%[3]s;", TableName(t.Outbox), Ident(name), typ)
 }
 
-// additions are the statements that add missing columns, as far as their types
+// addStatements are the statements that add missing columns, as far as their types
 // are known: an id or a payload is the services' affair.
-func (t *table) additions(missing []string) (statements []string) {
+func (t *table) addStatements(missing []string) (statements []string) {
 	c := &t.Layout.Columns
 	types := map[string]string{
 		c.Kind: "text", c.Group: "text", c.RetryCount: "integer NOT NULL DEFAULT 0", c.Error: "text",
@@ -85,12 +85,12 @@ func (t *table) additions(missing []string) (statements []string) {
 // numbers checks that the status column can hold the layout's numbers.
 func (c *checker) numbers(t *table) {
 	l := &t.Layout
-	status := t.col(l.Columns.Status)
+	status := t.mustColumn(l.Columns.Status)
 	most := map[uint32]int{pgtype.Int2OID: math.MaxInt16, pgtype.Int4OID: math.MaxInt32}[status.base]
 	all := append([]int{l.Numbers[store.Pending], l.Numbers[store.Processing]}, l.SettledNumbers()...)
 	for _, n := range all {
 		if most > 0 && (n > most || n < -most-1) {
-			c.Fault(fmt.Sprintf("column %s (columns.status) of %s, of type %s, cannot hold %d, which layout %s names",
+			c.AddFault(fmt.Sprintf("column %s (columns.status) of %s, of type %s, cannot hold %d, which layout %s names",
 				status.name, TableName(t.Outbox), status.full, n, l.Name),
 				fmt.Sprintf("name the table's own numbers in layout %s", l.Name))
 		}
@@ -100,9 +100,9 @@ func (c *checker) numbers(t *table) {
 // nullable checks that a row can be one that is not settled.
 func (c *checker) nullable(t *table) {
 	for _, name := range []string{t.Layout.Columns.Delivered, t.Layout.Columns.Failed} {
-		if t.col(name).notNull {
-			c.Fault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, and a row is open while it is NULL",
-				name, t.Layout.Key(name), TableName(t.Outbox)),
+		if t.mustColumn(name).notNull {
+			c.AddFault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, and a row is open while it is NULL",
+				name, t.Layout.ConfigKey(name), TableName(t.Outbox)),
 				"-- or name a column that a service leaves NULL", fmt.Sprintf("ALTER TABLE %s ALTER %s DROP NOT NULL;", TableName(t.Outbox), Ident(name)))
 		}
 	}
@@ -111,9 +111,9 @@ func (c *checker) nullable(t *table) {
 // words checks that the status column can hold the layout's words.
 func (c *checker) words(t *table) {
 	l := &t.Layout
-	status := t.col(l.Columns.Status)
+	status := t.mustColumn(l.Columns.Status)
 	if status.category != categoryText && status.category != categoryEnum {
-		c.wrongType(t, status.name, "a text or an enumeration", "text")
+		c.reportWrongType(t, status.name, "a text or an enumeration", "text")
 		return
 	}
 	for s := store.Pending; s <= store.Failed; s++ {
@@ -124,10 +124,10 @@ func (c *checker) words(t *table) {
 		short := status.limit > 0 && len([]rune(word)) > status.limit
 		remedy := []string{fmt.Sprintf("name the table's own words in layout %s", l.Name)}
 		if short {
-			remedy = []string{"-- or name the table's own words in layout " + l.Name, t.retype(status.name, "text")}
+			remedy = []string{"-- or name the table's own words in layout " + l.Name, t.retypeStatement(status.name, "text")}
 		}
 		if short || len(status.labels) > 0 && !slices.Contains(status.labels, word) {
-			c.Fault(fmt.Sprintf("column %s (columns.status) of %s, of type %s, cannot hold %q, which layout %s names for %s",
+			c.AddFault(fmt.Sprintf("column %s (columns.status) of %s, of type %s, cannot hold %q, which layout %s names for %s",
 				status.name, TableName(t.Outbox), status.full, word, l.Name, s),
 				remedy...)
 		}

@@ -26,24 +26,24 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	err = s.claims.do(ctx, func(ctx context.Context, sess *session) error {
 		call := &claim{s, sess, epoch, at, rows, answers}
 		if time.Now().Before(sess.skipLocked) {
-			return call.past(ctx, parts)
+			return call.claimSkippingLocked(ctx, parts)
 		}
 		left, err := s.claimMany(ctx, sess, epoch, at, rows, parts, answers)
 		if err == nil && len(left) > 0 {
-			err = call.once(ctx, left, false)
+			err = call.run(ctx, left, false)
 		}
-		if !LockedOut(err) {
+		if !IsLockTimeout(err) {
 			return err
 		}
-		sess.skipLocked = time.Now().Add(skipFor)
+		sess.skipLocked = time.Now().Add(skipLockedPeriod)
 		clear(answers)
-		return call.past(ctx, parts)
+		return call.claimSkippingLocked(ctx, parts)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("claim: %w", refusal(err))
+		return nil, fmt.Errorf("claim: %w", asRefused(err))
 	}
 	for _, p := range parts {
-		p.CopyRepeated(rows, answers)
+		p.CopyDuplicates(rows, answers)
 	}
 	return answers, nil
 }
@@ -58,30 +58,30 @@ type claim struct {
 	answers []store.ClaimAnswer
 }
 
-// past claims what is not locked.
-func (c *claim) past(ctx context.Context, parts []*claimPart) error {
+// claimSkippingLocked claims what is not locked.
+func (c *claim) claimSkippingLocked(ctx context.Context, parts []*claimPart) error {
 	boxes := make([]*store.Outbox, len(parts))
 	for i, p := range parts {
 		boxes[i] = p.Outbox
 	}
-	return c.Store.past(ctx, c.sess.conn, c.epoch, false, boxes, func(locked map[string]bool) error {
+	return c.Store.skipLockedTx(ctx, c.sess.conn, c.epoch, false, boxes, func(locked map[string]bool) error {
 		var free []*claimPart
 		for _, p := range parts {
 			if !locked[p.Outbox.Name] {
 				free = append(free, p)
 				continue
 			}
-			for _, i := range p.At {
+			for _, i := range p.Indexes {
 				c.answers[i] = store.ClaimAnswer{Result: store.TableLocked}
 			}
 		}
-		return c.once(ctx, free, true)
+		return c.run(ctx, free, true)
 	})
 }
 
-// once sends the statements of a call. Those that skip locked rows are in a transaction
+// run sends the statements of a call. Those that skip locked rows are in a transaction
 // that past has begun.
-func (c *claim) once(ctx context.Context, parts []*claimPart, skip bool) error {
+func (c *claim) run(ctx context.Context, parts []*claimPart, skip bool) error {
 	batch, variant := &pgx.Batch{}, 0
 	if skip {
 		variant = 1
@@ -104,7 +104,7 @@ func (c *claim) once(ctx context.Context, parts []*claimPart, skip bool) error {
 	}
 	met, err := readClaims(c.sess.conn.SendBatch(ctx, batch), parts, c.answers)
 	if met {
-		c.sess.skipLocked = time.Now().Add(skipFor)
+		c.sess.skipLocked = time.Now().Add(skipLockedPeriod)
 	}
 	return err
 }
@@ -114,7 +114,7 @@ type claimPart struct{ *byoutbox.Part }
 
 // claimParts sorts a call by outbox.
 func (s *Store) claimParts(rows []store.ClaimRow) ([]*claimPart, error) {
-	sorted, err := byoutbox.Sort(s.outboxes, rows)
+	sorted, err := byoutbox.Split(s.outboxes, rows)
 	parts := make([]*claimPart, len(sorted))
 	for i, p := range sorted {
 		parts[i] = &claimPart{p}
@@ -124,23 +124,23 @@ func (s *Store) claimParts(rows []store.ClaimRow) ([]*claimPart, error) {
 
 // bind sets the parameters that differ from row to row.
 func (p *claimPart) bind(values map[string]any, rows []store.ClaimRow) {
-	n := len(p.At)
+	n := len(p.Indexes)
 	ids, txns, wants := make([]string, n), make([]int64, n), make([]bool, n)
 	owns := make([]pgtype.Timestamptz, n)
 	place := map[int]int{}
-	for k, i := range p.At {
+	for k, i := range p.Indexes {
 		row := &rows[i]
 		ids[k], txns[k], wants[k] = row.ID, int64(uint32(row.Txn)), row.WantPayload
-		owns[k] = orNull(row.Own)
-		if len(p.Repeat) > 0 {
+		owns[k] = timeOrNull(row.OwnClaimAt)
+		if len(p.Duplicates) > 0 {
 			place[i] = k
 		}
 	}
-	for i, j := range p.Repeat { // one asks for more than the other
+	for i, j := range p.Duplicates { // one asks for more than the other
 		k := place[j]
 		wants[k] = wants[k] || rows[i].WantPayload
 		if !owns[k].Valid {
-			owns[k] = orNull(rows[i].Own)
+			owns[k] = timeOrNull(rows[i].OwnClaimAt)
 		}
 	}
 	values["ids"], values["txns"], values["wants"], values["owns"] = arrayLiteral(ids), txns, wants, owns
@@ -149,7 +149,7 @@ func (p *claimPart) bind(values map[string]any, rows []store.ClaimRow) {
 // readClaims reads the answers of a batch, one statement for each part. met reports
 // whether it has passed over a locked row.
 func readClaims(results pgx.BatchResults, parts []*claimPart, answers []store.ClaimAnswer) (met bool, err error) {
-	defer finish(results, &err)
+	defer readRest(results, &err)
 	for _, p := range parts {
 		result, err := results.Query()
 		if err != nil {
@@ -162,7 +162,7 @@ func readClaims(results pgx.BatchResults, parts []*claimPart, answers []store.Cl
 		if met = met || locked; n == 0 {
 			return met, store.ErrNotLeader
 		}
-		for _, i := range p.At {
+		for _, i := range p.Indexes {
 			if answers[i].Result == 0 {
 				return met, fmt.Errorf("outbox %s: the server gave no answer for place %d of the call", p.Outbox.Name, i)
 			}
@@ -187,18 +187,18 @@ func (p *claimPart) read(rows pgx.Rows, answers []store.ClaimAnswer) (n int, met
 		if err := rows.Scan(&ord, &result, &wait, &retry, &payload); err != nil {
 			return n, met, err
 		}
-		forget(rows)
+		releaseMessage(rows)
 		n++
-		if result == passedOver {
+		if result == skippedRow {
 			met, result = true, int32(store.NotYetVisible)
 		}
-		a := &answers[p.At[ord-1]]
+		a := &answers[p.Indexes[ord-1]]
 		if a.Result == store.Claimed {
 			continue // a table without a unique id: one of its rows is claimed
 		}
 		*a = store.ClaimAnswer{
 			Result: store.ClaimResult(result), RetryCount: int(retry), Payload: payload,
-			Unmarked: !p.Outbox.Layout.WritesClaims(),
+			Unwritten: !p.Outbox.Layout.WritesClaims(),
 		}
 		if wait != nil && a.Result == store.Held {
 			// The server counted the time. Only the length of it means

@@ -29,7 +29,7 @@ func claimQuery(t *table, timeout, skip bool) *query {
 	}
 	free, wait := "true", "NULL::float8"
 	if timeout {
-		free, wait = t.free(b), t.wait(b)
+		free, wait = t.claimableCondition(b), t.remainingClaimSeconds(b)
 	}
 	leader, wanted := b.leader(), b.wanted(t, timeout)
 	id := Ident(t.Layout.Columns.ID)
@@ -63,22 +63,22 @@ const snapshotCTE = `snap AS MATERIALIZED (
   SELECT s, pg_catalog.pg_snapshot_xmax(s)::text::bigint AS xmax FROM pg_catalog.pg_current_snapshot() AS s
 )`
 
-// wholeXid is the number of the transaction of a wanted row. The log gives its
+// fullXid is the number of the transaction of a wanted row. The log gives its
 // low 32 bits. It lies within 2^31 of the snapshot's xmax, on either side: the log
 // may be ahead of the snapshot, so reading it as the largest number below xmax
 // would put a new transaction 2^32 into the past, and its row would be taken for
 // gone.
-const wholeXid = `greatest(0, snap.xmax + CASE
+const fullXid = `greatest(0, snap.xmax + CASE
     WHEN (w.txn - snap.xmax) & 4294967295 < 2147483648 THEN (w.txn - snap.xmax) & 4294967295
     ELSE ((w.txn - snap.xmax) & 4294967295) - 4294967296 END)`
 
 // visible says whether the transaction of a wanted row is visible.
 const visible = `pg_catalog.pg_visible_in_snapshot(
-  ` + wholeXid + `::text::xid8, snap.s)`
+  ` + fullXid + `::text::xid8, snap.s)`
 
 // wanted is the CTE of the rows to claim.
 func (b *builder) wanted(t *table, own bool) string {
-	typ := t.col(t.Layout.Columns.ID).typ
+	typ := t.mustColumn(t.Layout.Columns.ID).typ
 	params := []string{b.arg("ids", typ+"[]"), b.arg("txns", "bigint[]"), b.arg("wants", "boolean[]")}
 	columns := "id, txn, wants"
 	if own {
@@ -92,8 +92,8 @@ func (b *builder) wanted(t *table, own bool) string {
 func (t *table) claimAssignments(b *builder) string {
 	var set []string
 	for _, a := range columns.Claim(&t.Layout) {
-		param, typ := "processing", t.col(a.Column).typ
-		if a.Value == columns.At {
+		param, typ := "processing", t.mustColumn(a.Column).typ
+		if a.Value == columns.Time {
 			param, typ = "at", "timestamptz"
 		}
 		set = append(set, Ident(a.Column)+" = "+b.arg(param, typ))
@@ -101,27 +101,27 @@ func (t *table) claimAssignments(b *builder) string {
 	return strings.Join(set, ", ")
 }
 
-// free is the condition that nobody else's claim holds an open row o. A claim
+// claimableCondition is the condition that nobody else's claim holds an open row o. A claim
 // without a time holds nothing: nobody could say until when.
-func (t *table) free(b *builder) string {
+func (t *table) claimableCondition(b *builder) string {
 	c := &t.Layout.Columns
 	claimed := "o." + Ident(c.Claimed)
 	// The row's own time is rounded as the column rounded it. Instants are
 	// compared: on the clock of a zone an hour comes twice a year.
 	cond := fmt.Sprintf("%s IS NULL OR %s::timestamptz <= statement_timestamp() - %s OR %s = w.own::%s",
-		claimed, claimed, b.arg("timeout", "interval"), claimed, t.col(c.Claimed).full)
+		claimed, claimed, b.arg("timeout", "interval"), claimed, t.mustColumn(c.Claimed).full)
 	if t.Layout.State != store.StateTimestamps {
-		cond = fmt.Sprintf("o.%s = %s OR %s", Ident(c.Status), b.arg("pending", t.col(c.Status).typ), cond)
+		cond = fmt.Sprintf("o.%s = %s OR %s", Ident(c.Status), b.arg("pending", t.mustColumn(c.Status).typ), cond)
 	}
 	return "(" + cond + ") IS TRUE"
 }
 
-// wait is the seconds for which somebody else's claim still holds a row o, NULL
+// remainingClaimSeconds is the seconds for which somebody else's claim still holds a row o, NULL
 // if none does.
-func (t *table) wait(b *builder) string {
+func (t *table) remainingClaimSeconds(b *builder) string {
 	claimed := "o." + Ident(t.Layout.Columns.Claimed)
 	return fmt.Sprintf("CASE WHEN NOT (%s) THEN extract(epoch FROM %s::timestamptz + %s - statement_timestamp())::float8 END",
-		t.free(b), claimed, b.arg("timeout", "interval"))
+		t.claimableCondition(b), claimed, b.arg("timeout", "interval"))
 }
 
 func (t *table) retryCount() string {
@@ -147,21 +147,21 @@ func (t *table) lookup(b *builder, wait, when string) string {
 		" OFFSET 0\n) o ON true"
 }
 
-// absent says what a row is that the snapshot does not show. The source saw a
+// absentResult says what a row is that the snapshot does not show. The source saw a
 // row without a transaction in the table itself.
-func absent() string {
+func absentResult() string {
 	return fmt.Sprintf("CASE WHEN w.txn = 0 THEN %d WHEN %s THEN %d ELSE %d END",
 		store.Gone, visible, store.Gone, store.NotYetVisible)
 }
 
-// passedOver is what a statement with skip answers for a locked row.
-const passedOver = 0
+// skippedRow is what a statement with skip answers for a locked row.
+const skippedRow = 0
 
 // unclaimed says what a row is that the statement did not update.
 func (t *table) unclaimed(timeout, skip bool) string {
 	held, left := "", int(store.NotYetVisible)
 	if skip {
-		left = passedOver
+		left = skippedRow
 	}
 	if timeout {
 		held = fmt.Sprintf(" WHEN o.wait IS NOT NULL THEN %d", store.Held)
@@ -169,7 +169,7 @@ func (t *table) unclaimed(timeout, skip bool) string {
 	// Open and free when the statement began, and yet not updated: somebody
 	// changed or deleted it meanwhile. A new statement will see.
 	return fmt.Sprintf("CASE WHEN o.found IS NULL THEN %s WHEN NOT o.open THEN %d%s ELSE %d END",
-		absent(), store.AlreadySettled, held, left)
+		absentResult(), store.AlreadySettled, held, left)
 }
 
 // needsRow is the condition that a claim without a write looks at the row.
@@ -189,5 +189,5 @@ func (t *table) needsRow() string {
 // unwritten says what a row is where claims write nothing.
 func (t *table) unwritten() string {
 	return fmt.Sprintf("CASE WHEN NOT (%s) THEN %d WHEN o.found IS NULL THEN %s WHEN NOT o.open THEN %d ELSE %d END",
-		t.needsRow(), store.Claimed, absent(), store.AlreadySettled, store.Claimed)
+		t.needsRow(), store.Claimed, absentResult(), store.AlreadySettled, store.Claimed)
 }

@@ -18,8 +18,8 @@ import (
 // How long a host is dialled. Of several, one that is lost must not keep the relay
 // from the next for long: each new session begins with the first.
 const (
-	connectTimeout       = 5 * time.Second
-	connectTimeoutOfMany = 2 * time.Second
+	connectTimeout        = 5 * time.Second
+	connectTimeoutPerHost = 2 * time.Second
 )
 
 // ParseURL reads a postgres:// URL for the relay's own use: TLS is verify-full
@@ -28,7 +28,7 @@ const (
 // first that takes writes, unless target_session_attrs says otherwise. Errors are
 // *store.SetupError and hold no password.
 func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
-	plain, hosts := CutHosts(raw)
+	plain, hosts := SplitHosts(raw)
 	u, err := url.Parse(plain)
 	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
 		return nil, &store.SetupError{
@@ -54,17 +54,17 @@ func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
 	}
 	if cfg.ConnectTimeout == 0 {
 		if cfg.ConnectTimeout = connectTimeout; hosts != "" {
-			cfg.ConnectTimeout = connectTimeoutOfMany
+			cfg.ConnectTimeout = connectTimeoutPerHost
 		}
 	}
 	cfg.RuntimeParams["application_name"] = application
 	return cfg, nil
 }
 
-// CutHosts takes a list of hosts out of a URL, in which net/url allows only some:
+// SplitHosts takes a list of hosts out of a URL, in which net/url allows only some:
 // a port at the last host, and no IPv6; host stands in their place. "" if it names
 // one host.
-func CutHosts(raw string) (plain, hosts string) {
+func SplitHosts(raw string) (plain, hosts string) {
 	scheme, rest, _ := strings.Cut(raw, "://")
 	end := strings.IndexAny(rest, "/?#")
 	if end < 0 {
@@ -148,11 +148,11 @@ func Unreachable(err error) bool {
 	return !errors.Is(err, context.Canceled)
 }
 
-// refusal turns what the database has against a row into a *store.RefusedError:
+// asRefused turns what the database has against a row into a *store.RefusedError:
 // bad data (class 22), constraints (23, 44), errors raised by triggers (P0), a
 // row that stays locked (55P03), a statement that took too long (57014). Other
 // errors are returned as Explain returns them.
-func refusal(err error) error {
+func asRefused(err error) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
 		return err
@@ -163,9 +163,9 @@ func refusal(err error) error {
 	return Explain(err)
 }
 
-// ownRefusal is refusal for rows of the own tables, which nobody else locks: there a
+// asOwnRefused is refusal for rows of the own tables, which nobody else locks: there a
 // statement that was cancelled says nothing of its rows.
-func ownRefusal(err error) error {
+func asOwnRefused(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && dataError(pg) {
 		return &store.RefusedError{Err: err}

@@ -34,7 +34,7 @@ func (s *Store) LoadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
 // has not crashed meanwhile, and lost some of them.
 func (s *Store) SaveCheckpoint(ctx context.Context, epoch store.Epoch, cp store.Checkpoint) error {
 	err := s.control.do(ctx, func(ctx context.Context, sess *session) error {
-		if s.led != nil && s.led != sess.conn {
+		if s.leaderConn != nil && s.leaderConn != sess.conn {
 			return store.ErrInterrupted
 		}
 		save := saveQuery()

@@ -66,7 +66,7 @@ func TestGroupPathOfAPayload(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer view.Close()
-				items, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 20, MaxPayload: 1})
+				items, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 20, MaxPayload: 1})
 				if err != nil || len(items) != len(want) {
 					t.Fatalf("%d rows, %v", len(items), err)
 				}
@@ -102,7 +102,7 @@ func TestMalformedGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer view.Close()
-	items, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 20})
+	items, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 20})
 	if err != nil || len(items) != 3 {
 		t.Fatalf("%d rows, %v", len(items), err)
 	}

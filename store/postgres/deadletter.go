@@ -11,19 +11,19 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/deadletter"
 )
 
-// letterPage is how many rows are read at a time where the program itself has to
+// letterPageSize is how many rows are read at a time where the program itself has to
 // look at each of them.
-const letterPage = 1000
+const letterPageSize = 1000
 
-// CountFailed implements store.DeadLetters, on a session of its own.
+// CountFailed implements store.OpenDeadLetters, on a session of its own.
 func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int, error) {
 	n := 0
-	err := s.look(ctx, f, func(ctx context.Context, conn *pgx.Conn, t *table) error {
-		if deadletter.ByProgram(t.Outbox, &f) {
+	err := s.readOnlyTx(ctx, f, func(ctx context.Context, conn *pgx.Conn, t *table) error {
+		if deadletter.FiltersInProgram(t.Outbox, &f) {
 			return eachLetter(ctx, conn, t, &f, 0, false, func(store.DeadLetter) { n++ })
 		}
 		b := &builder{}
-		count := b.query("SELECT count(*) FROM "+TableName(t.Outbox)+" AS o", t.chosen(b, &f))
+		count := b.query("SELECT count(*) FROM "+TableName(t.Outbox)+" AS o", t.filterCondition(b, &f))
 		return conn.QueryRow(ctx, count.sql, count.args(t.filterValues(&f))...).Scan(&n)
 	})
 	if err != nil {
@@ -32,9 +32,9 @@ func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int,
 	return n, nil
 }
 
-// Failed implements store.DeadLetters, on a session of its own.
+// Failed implements store.OpenDeadLetters, on a session of its own.
 func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
-	letters, err := s.letters(ctx, f, limit, payload)
+	letters, err := s.readLetters(ctx, f, limit, payload)
 	if err != nil {
 		return nil, fmt.Errorf("read FAILED rows: %w", err)
 	}
@@ -43,7 +43,7 @@ func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int,
 
 // EachFailed implements store.FailedReader, on a session of its own.
 func (s *Store) EachFailed(ctx context.Context, f store.DeadLetterFilter, take func(*store.DeadLetter)) error {
-	err := s.look(ctx, f, func(ctx context.Context, conn *pgx.Conn, t *table) error {
+	err := s.readOnlyTx(ctx, f, func(ctx context.Context, conn *pgx.Conn, t *table) error {
 		return eachLetter(ctx, conn, t, &f, 0, false, func(d store.DeadLetter) { take(&d) })
 	})
 	if err != nil {
@@ -52,30 +52,30 @@ func (s *Store) EachFailed(ctx context.Context, f store.DeadLetterFilter, take f
 	return nil
 }
 
-func (s *Store) letters(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
+func (s *Store) readLetters(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
 	if limit <= 0 {
 		return nil, fmt.Errorf("outbox %s: the limit is %d, must be positive", f.Outbox, limit)
 	}
 	var letters []store.DeadLetter
-	err := s.look(ctx, f, func(ctx context.Context, conn *pgx.Conn, t *table) error {
+	err := s.readOnlyTx(ctx, f, func(ctx context.Context, conn *pgx.Conn, t *table) error {
 		return eachLetter(ctx, conn, t, &f, limit, payload, func(d store.DeadLetter) { letters = append(letters, d) })
 	})
 	return letters, err
 }
 
-// look runs fn in a read-only transaction on a session of its own: reading a
+// readOnlyTx runs fn in a read-only transaction on a session of its own: reading a
 // large table must hold up neither the relay's checkpoints nor its outcomes.
-func (s *Store) look(ctx context.Context, f store.DeadLetterFilter, fn func(context.Context, *pgx.Conn, *table) error) error {
-	o, err := s.outboxes.Check(f.Outbox, &f)
+func (s *Store) readOnlyTx(ctx context.Context, f store.DeadLetterFilter, fn func(context.Context, *pgx.Conn, *table) error) error {
+	o, err := s.outboxes.FindValid(f.Outbox, &f)
 	if err != nil {
 		return err
 	}
-	return s.life.Do(ctx, func(ctx context.Context) error {
-		conn, err := connect(ctx, s.views)
+	return s.lifetime.Do(ctx, func(ctx context.Context) error {
+		conn, err := connect(ctx, s.viewConfig)
 		if err != nil {
 			return err
 		}
-		defer discard(s.life, conn)
+		defer discard(s.lifetime, conn)
 		return Explain(pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(pgx.Tx) error {
 			t, err := describe(ctx, conn, o)
 			if err != nil {
@@ -88,9 +88,9 @@ func (s *Store) look(ctx context.Context, f store.DeadLetterFilter, fn func(cont
 
 // eachLetter gives the chosen rows in order, at most limit unless that is 0.
 func eachLetter(ctx context.Context, conn *pgx.Conn, t *table, f *store.DeadLetterFilter, limit int, payload bool, each func(store.DeadLetter)) error {
-	read, values := lettersQuery(t, f, payload, limit > 0 && !deadletter.ByProgram(t.Outbox, f)), t.filterValues(f)
+	read, values := lettersQuery(t, f, payload, limit > 0 && !deadletter.FiltersInProgram(t.Outbox, f)), t.filterValues(f)
 	values["limit"] = int64(limit)
-	if !deadletter.ByProgram(t.Outbox, f) {
+	if !deadletter.FiltersInProgram(t.Outbox, f) {
 		rows, err := conn.Query(ctx, read.sql, read.args(values)...)
 		if err != nil {
 			return err
@@ -102,7 +102,7 @@ func eachLetter(ctx context.Context, conn *pgx.Conn, t *table, f *store.DeadLett
 		return err
 	}
 	for given := 0; ; {
-		rows, err := conn.Query(ctx, fmt.Sprintf("FETCH %d FROM letters", letterPage))
+		rows, err := conn.Query(ctx, fmt.Sprintf("FETCH %d FROM letters", letterPageSize))
 		if err != nil {
 			return err
 		}
@@ -112,7 +112,7 @@ func eachLetter(ctx context.Context, conn *pgx.Conn, t *table, f *store.DeadLett
 				each(d)
 			}
 		})
-		if err != nil || n < letterPage || limit > 0 && given == limit {
+		if err != nil || n < letterPageSize || limit > 0 && given == limit {
 			return err
 		}
 	}
@@ -128,7 +128,7 @@ func scanLetters(rows pgx.Rows, t *table, each func(store.DeadLetter)) (n int, e
 		if err := rows.Scan(&d.ID, &kind, &group, &d.RetryCount, &text, &at, &d.PayloadSize, &d.Payload); err != nil {
 			return n, err
 		}
-		forget(rows)
+		releaseMessage(rows)
 		n++
 		if t.Layout.Columns.Kind != "" {
 			d.Kind = deref(kind)
@@ -170,7 +170,7 @@ func lettersQuery(t *table, f *store.DeadLetterFilter, payload, limited bool) *q
 		"SELECT " + t.text(c.ID) + ", " + kind + ", " + t.group() + ", " + t.retryCount() + ", " + text + ", " + at +
 			", coalesce(octet_length(" + t.payload() + "), 0), " + content,
 		"FROM " + TableName(t.Outbox) + " AS o",
-		t.chosen(b, f),
+		t.filterCondition(b, f),
 		"ORDER BY " + t.order(),
 	}
 	if limited {
@@ -179,21 +179,21 @@ func lettersQuery(t *table, f *store.DeadLetterFilter, payload, limited bool) *q
 	return b.query(lines...)
 }
 
-// chosen is the WHERE of the rows o that a filter chooses, but for a group that
+// filterCondition is the WHERE of the rows o that a filter chooses, but for a group that
 // stands in JSON.
-func (t *table) chosen(b *builder, f *store.DeadLetterFilter) string {
+func (t *table) filterCondition(b *builder, f *store.DeadLetterFilter) string {
 	c := &t.Layout.Columns
 	where := "WHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.failed(b)
 	if len(f.IDs) > 0 {
-		where += " AND o." + Ident(c.ID) + " = ANY (" + b.arg("ids", t.col(c.ID).typ+"[]") + ")"
+		where += " AND o." + Ident(c.ID) + " = ANY (" + b.arg("ids", t.mustColumn(c.ID).typ+"[]") + ")"
 	}
 	if f.Kind != "" {
-		where += " AND " + t.is(b, c.Kind, "kind", f.Kind == t.Kind)
+		where += " AND " + t.textEquals(b, c.Kind, "kind", f.Kind == t.Kind)
 	}
 	switch {
-	case f.Group == nil || deadletter.ByProgram(t.Outbox, f):
+	case f.Group == nil || deadletter.FiltersInProgram(t.Outbox, f):
 	case f.Group.Valid:
-		where += " AND " + t.is(b, c.Group, "group", false)
+		where += " AND " + t.textEquals(b, c.Group, "group", false)
 	case c.Group != "":
 		where += " AND o." + Ident(c.Group) + " IS NULL"
 	}
@@ -210,15 +210,15 @@ func (t *table) chosen(b *builder, f *store.DeadLetterFilter) string {
 	return where
 }
 
-// is returns the condition that a column has the value of a parameter: as its
+// textEquals returns the condition that a column has the value of a parameter: as its
 // type compares, by which an index serves, and byte for byte, because a type or
 // collation may take two lanes for one. Without a column, otherwise tells.
-func (t *table) is(b *builder, name, param string, otherwise bool) string {
+func (t *table) textEquals(b *builder, name, param string, otherwise bool) string {
 	if name == "" {
 		return fmt.Sprint(otherwise)
 	}
 	same := "(" + t.text(name) + `) COLLATE "C" = ` + b.arg(param+" text", "text")
-	if c := t.col(name); c.base != pgtype.JSONOID { // which knows no equality
+	if c := t.mustColumn(name); c.base != pgtype.JSONOID { // which knows no equality
 		return "o." + Ident(name) + " = " + b.arg(param, c.typ) + " AND " + same
 	}
 	return same

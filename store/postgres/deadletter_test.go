@@ -69,7 +69,7 @@ func TestMendLocked(t *testing.T) {
 		}
 		// Somebody settles it under the call.
 		c := ctx(t)
-		rest := rigs.Later(func() ([]store.Item, error) { return r.store.Requeue(c, r.epoch, allLetters, 9) })
+		rest := rigs.Async(func() ([]store.Item, error) { return r.store.Requeue(c, r.epoch, allLetters, 9) })
 		r.waitBlocked(t, 1)
 		if _, err := locker.Exec(ctx(t), "UPDATE outbox_events SET status = 'COMPLETED' WHERE id = '2'"); err != nil {
 			t.Fatal(err)
@@ -104,7 +104,7 @@ func TestMendWaitsForLead(t *testing.T) {
 		} {
 			lead := r.begin(t, raiseEpoch)
 			old := r.epoch
-			answer := rigs.Later(func() (int, error) { return 0, call(old) })
+			answer := rigs.Async(func() (int, error) { return 0, call(old) })
 			r.waitBlocked(t, 1)
 			letters, err := r.store.Failed(c, allLetters, 9, true)
 			if n, e := r.store.CountFailed(c, allLetters); err != nil || e != nil || n != 2 || len(letters) != 2 {
@@ -238,7 +238,7 @@ func TestDiscardGrant(t *testing.T) {
 		r.fail(t, "1")
 		relay := openStore(t, asRole(t, admin, "relay_discard"), 0, flowBox)
 		servers.Exec(t, admin, remedies(t, relay.Check(ctx(t)))...)
-		epoch, err := relay.Lead(ctx(t))
+		epoch, err := relay.AcquireLeadership(ctx(t))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@
 // # One leader
 //
 // The lock is an advisory lock on a session of its own, which the server ends when
-// it has heard nothing for store.LockHold. A try never waits: a statement that does
+// it has heard nothing for store.MinLockLease. A try never waits: a statement that does
 // would keep the server from removing old row versions. A ping is the one statement
 // that reads how many wishes there are.
 //

@@ -17,7 +17,7 @@ func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 	err := s.operator.do(ctx, func(ctx context.Context, sess *session) error {
 		holds = nil
 		for _, name := range s.outboxes.Names() {
-			t, err := sess.table(ctx, s.outboxes.Known(name))
+			t, err := sess.table(ctx, s.outboxes.Lookup(name))
 			if err != nil {
 				return err
 			}
@@ -54,7 +54,7 @@ func holdsQuery(t *table) *query {
 		// The id of a pause is empty, and no id of every type. OFFSET 0 keeps it a
 		// lookup by id: hashed, it would read all FAILED rows.
 		"AND CASE WHEN h.hold = "+b.arg("blocked", "text")+" THEN EXISTS (",
-		"  SELECT FROM "+TableName(t.Outbox)+" AS o WHERE o."+Ident(c.ID)+" = convert_from(h.id, 'UTF8')::"+t.col(c.ID).typ+" AND "+t.failed(b)+" IS TRUE OFFSET 0",
+		"  SELECT FROM "+TableName(t.Outbox)+" AS o WHERE o."+Ident(c.ID)+" = convert_from(h.id, 'UTF8')::"+t.mustColumn(c.ID).typ+" AND "+t.failed(b)+" IS TRUE OFFSET 0",
 		") ELSE true END",
 	)
 }
@@ -75,7 +75,7 @@ func scanHold(row pgx.CollectableRow) (store.Hold, error) {
 // Hold implements store.Holds. The reason loses what an error text of Settle
 // loses, and the time is cut to microseconds.
 func (s *Store) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) error {
-	o, err := s.outboxes.Check(h.Lane.Outbox, &h)
+	o, err := s.outboxes.FindValid(h.Lane.Outbox, &h)
 	if err != nil {
 		return fmt.Errorf("hold: %w", err)
 	}
@@ -87,7 +87,7 @@ func (s *Store) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) error
 		return s.writeHold(ctx, sess.conn, epoch, t, &h)
 	})
 	if err != nil {
-		return fmt.Errorf("hold lane %s: %w", h.Lane, refusal(explainOwn(err)))
+		return fmt.Errorf("hold lane %s: %w", h.Lane, asRefused(explainOwn(err)))
 	}
 	return nil
 }
@@ -106,7 +106,7 @@ func (s *Store) writeHold(ctx context.Context, conn *pgx.Conn, epoch store.Epoch
 	lane := h.Lane.Hash()
 	values["lane"], values["hold"] = lane[:], h.Kind.String()
 	values["kind"], values["group"], values["id"] = []byte(h.Lane.Kind), groupBytes(h.Lane.Group), []byte(h.ID)
-	values["retries"], values["reason"] = int64(h.RetryCount), errortext.Fit(h.Reason, 0, t.ascii)
+	values["retries"], values["reason"] = int64(h.RetryCount), errortext.Sanitize(h.Reason, 0, t.ascii)
 	values["since"] = h.Since.Truncate(time.Microsecond)
 	tag, err := conn.Exec(ctx, put.sql, put.args(values)...)
 	if err == nil && tag.RowsAffected() == 0 {
@@ -158,8 +158,8 @@ func (s *Store) Release(ctx context.Context, epoch store.Epoch, lane store.LaneK
 	return nil
 }
 
-// blocks reports whether an outcome asks for a hold.
-func blocks(o *store.Outcome) bool { return o.Block != nil }
+// requestsBlock reports whether an outcome asks for a hold.
+func requestsBlock(o *store.Outcome) bool { return o.Block != nil }
 
 // queueBlock adds the statement that records the holds of the part's outcomes.
 // They are written whenever one of the call's outcomes is, so that the last one of
@@ -176,7 +176,7 @@ func (p *outboxPart) queueBlock(batch *pgx.Batch, values map[string]any, outcome
 		h := outcomes[i].Hold()
 		lane := h.Lane.Hash()
 		ids[k], texts[k], lanes[k], kinds[k], groups[k] = h.ID, []byte(h.ID), lane[:], []byte(h.Lane.Kind), groupBytes(h.Lane.Group)
-		retries[k], reasons[k] = int64(h.RetryCount), errortext.Fit(h.Reason, 0, t.ascii)
+		retries[k], reasons[k] = int64(h.RetryCount), errortext.Sanitize(h.Reason, 0, t.ascii)
 		times[k] = h.Since.Truncate(time.Microsecond)
 	}
 	values["ids"], values["texts"], values["lanes"], values["kinds"], values["groups"] = arrayLiteral(ids), texts, lanes, kinds, groups
@@ -189,7 +189,7 @@ func (p *outboxPart) queueBlock(batch *pgx.Batch, values map[string]any, outcome
 // It gives the epoch, NULL if it has passed.
 func blockQuery(t *table) *query {
 	b := &builder{}
-	id := t.col(t.Layout.Columns.ID)
+	id := t.mustColumn(t.Layout.Columns.ID)
 	return b.query(
 		"WITH "+b.leader()+",",
 		"want AS MATERIALIZED (",

@@ -13,11 +13,11 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// steps are the upgrades of the own tables, in order: step n brings version n-1
+// upgradeFiles are the upgrades of the own tables, in order: step n brings version n-1
 // to version n. A released step never changes.
 //
 //go:embed schema/*.sql
-var steps embed.FS
+var upgradeFiles embed.FS
 
 // version is the version of the own tables that this program works on.
 const version = 6
@@ -57,7 +57,7 @@ func install(ctx context.Context, conn *pgx.Conn) error {
 			return err
 		}
 		for n := have + 1; n <= version; n++ {
-			text, err := step(n)
+			text, err := readUpgrade(n)
 			if err != nil {
 				return err
 			}
@@ -104,8 +104,8 @@ func lacksRight(err error) bool {
 	return errors.As(err, &pg) && pg.Code == "42501" // insufficient_privilege
 }
 
-func step(n int) (string, error) {
-	text, err := steps.ReadFile(fmt.Sprintf("schema/%04d.sql", n))
+func readUpgrade(n int) (string, error) {
+	text, err := upgradeFiles.ReadFile(fmt.Sprintf("schema/%04d.sql", n))
 	return string(text), err
 }
 
@@ -118,7 +118,7 @@ func script(have int) string {
 	var sb strings.Builder
 	sb.WriteString("BEGIN;\n\n")
 	for n := have + 1; n <= version; n++ {
-		text, err := step(n)
+		text, err := readUpgrade(n)
 		if err != nil {
 			panic(err) // the file is part of the program
 		}

@@ -33,7 +33,7 @@ func TestKeepalives(t *testing.T) {
 			}
 			socket := "postgres://postgres@/postgres?sslmode=disable&host=" + url.QueryEscape(dir) + "&port=" + at.Port()
 			for raw, want := range map[string]string{srv.URL: "5 3 3 true", socket: "0 0 0 false"} {
-				for _, set := range []map[string]string{rowSettings("1s"), controlSettings(), operatorSettings(), parkingSettings(), viewSettings(), lockSettings()} {
+				for _, set := range []map[string]string{rowSettings("1s"), controlSettings(), operatorSettings(), spillSettings(), viewSettings(), lockSettings()} {
 					cfg, err := sessionConfig(Config{URL: raw, Name: "rig"}, "test", set)
 					if err != nil {
 						t.Fatal(err)

@@ -19,12 +19,12 @@ import (
 )
 
 // lockSettings are those of the session that holds the lock. The server ends it,
-// and with it the lock, when it has heard nothing for store.LockHold: a relay that
+// and with it the lock, when it has heard nothing for store.MinLockLease: a relay that
 // is frozen or cut off does not keep the others from leading. A ping does not wait for
 // a table that somebody keeps locked: that must not cost the lead.
 func lockSettings() map[string]string {
 	return map[string]string{
-		"idle_session_timeout": strconv.FormatInt(store.LockHold.Milliseconds(), 10) + "ms",
+		"idle_session_timeout": strconv.FormatInt(store.MinLockLease.Milliseconds(), 10) + "ms",
 		"lock_timeout":         "250ms",
 	}
 }
@@ -52,9 +52,9 @@ func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 		ended = err != nil && kept && conn.IsClosed()
 		return err
 	}
-	err := s.leader.do(ctx, try)
+	err := s.lockSession.do(ctx, try)
 	if ended {
-		err = s.leader.do(ctx, try)
+		err = s.lockSession.do(ctx, try)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("take the relay's lock: %w", Explain(err))
@@ -80,11 +80,11 @@ SELECT pg_catalog.pg_is_in_recovery(), CASE WHEN NOT pg_catalog.pg_is_in_recover
 		}
 		return nil, &store.LockedError{Holder: holder}
 	}
-	l := newLock(sess.conn, s.name, s.life, &s.locker)
-	if !s.life.Add(l) {
+	l := newLock(sess.conn, s.name, s.lifetime, &s.lockPID)
+	if !s.lifetime.Add(l) {
 		return nil, lifetime.ErrClosed
 	}
-	s.locker.Store(sess.take().PgConn().PID())
+	s.lockPID.Store(sess.detach().PgConn().PID())
 	return l, nil
 }
 
@@ -102,19 +102,19 @@ func (s *Store) readHolder(ctx context.Context, conn *pgx.Conn) (holder string, 
 // lock is an advisory lock, and the session that holds it.
 type lock struct {
 	*sessionlock.Lock
-	conn   *pgx.Conn
-	life   *lifetime.Lifetime
-	locker *atomic.Uint32 // the store's
+	conn     *pgx.Conn
+	lifetime *lifetime.Lifetime
+	locker   *atomic.Uint32 // the store's
 
-	count  string // the statement that reads how many wishes there are
-	wishes int64
-	blind  bool // there is no table of them that the role may read
+	countQuery      string // the statement that reads how many wishes there are
+	requests        int64
+	countUnreadable bool // there is no table of them that the role may read
 }
 
 func newLock(conn *pgx.Conn, name string, life *lifetime.Lifetime, locker *atomic.Uint32) *lock {
-	l := &lock{conn: conn, life: life, locker: locker}
+	l := &lock{conn: conn, lifetime: life, locker: locker}
 	// The simple protocol takes no parameters, and a relay's name needs no care.
-	l.count = "SELECT (SELECT n FROM sluicebox.wish WHERE name = '" + name + "')"
+	l.countQuery = "SELECT (SELECT n FROM sluicebox.wish WHERE name = '" + name + "')"
 	l.Lock = sessionlock.New(l)
 	return l
 }
@@ -129,35 +129,35 @@ func (l *lock) Ping(ctx context.Context) error {
 	})
 }
 
-// readable asks whether the role may read the table of wishes, without the error that
+// countReadableQuery asks whether the role may read the table of wishes, without the error that
 // the server's log would have each second if it was read all the same.
-const readable = `SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_table_privilege(c.oid, 'SELECT')
+const countReadableQuery = `SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_table_privilege(c.oid, 'SELECT')
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'sluicebox' AND c.relname = 'wish'`
 
 // ping reads how many wishes there are. Whatever the server says to that, it has
 // answered on the session that holds the lock.
 func (l *lock) ping(ctx context.Context) error {
-	question := l.count
-	if l.blind {
-		question = readable
+	question := l.countQuery
+	if l.countUnreadable {
+		question = countReadableQuery
 	}
-	text, err := l.ask(ctx, question)
+	text, err := l.queryText(ctx, question)
 	var said *pgconn.PgError
 	switch {
-	case err == nil && l.blind:
-		l.blind = text != "t"
+	case err == nil && l.countUnreadable:
+		l.countUnreadable = text != "t"
 	case err == nil:
-		l.wishes, _ = strconv.ParseInt(text, 10, 64) // "" is none
+		l.requests, _ = strconv.ParseInt(text, 10, 64) // "" is none
 	case !errors.As(err, &said) || l.conn.IsClosed():
 		return err
 	case said.Code == "42P01" || said.Code == "3F000" || said.Code == "42501": // undefined_table, invalid_schema_name, insufficient_privilege
-		l.wishes, l.blind = 0, true
+		l.requests, l.countUnreadable = 0, true
 	}
 	return nil
 }
 
-// ask runs a statement and returns the value of its answer, "" if there is none.
-func (l *lock) ask(ctx context.Context, statement string) (value string, err error) {
+// queryText runs a statement and returns the value of its answer, "" if there is none.
+func (l *lock) queryText(ctx context.Context, statement string) (value string, err error) {
 	results, err := l.conn.PgConn().Exec(ctx, statement).ReadAll()
 	if err == nil && len(results) > 0 && len(results[0].Rows) > 0 {
 		value = string(results[0].Rows[0][0])
@@ -165,8 +165,8 @@ func (l *lock) ask(ctx context.Context, statement string) (value string, err err
 	return value, err
 }
 
-// Wishes implements store.Lock.
-func (l *lock) Wishes() int64 { return l.wishes }
+// RequestCount implements store.Lock.
+func (l *lock) RequestCount() int64 { return l.requests }
 
 // Watch implements store.Lock: a server that ends a session says so.
 func (l *lock) Watch(ctx context.Context) error {
@@ -190,9 +190,9 @@ func (l *lock) Release() {
 	l.Lock.Release()
 	select {
 	case <-l.conn.PgConn().CleanupDone():
-	case <-time.After(goodbye):
+	case <-time.After(closeTimeout):
 	}
-	l.life.Remove(l)
+	l.lifetime.Remove(l)
 }
 
 // Close is Release, at the end of the store.
@@ -208,4 +208,4 @@ func (l *lock) Unlock(ctx context.Context) {
 }
 
 // Drop implements sessionlock.Session.
-func (l *lock) Drop() { discard(l.life, l.conn) }
+func (l *lock) Drop() { discard(l.lifetime, l.conn) }

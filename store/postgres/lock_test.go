@@ -89,7 +89,7 @@ func TestLockSessionEnded(t *testing.T) {
 }
 
 // TestLockSilence: pings keep a lock, and without them the server gives it to
-// another store, not before store.LockHold has passed.
+// another store, not before store.MinLockLease has passed.
 func TestLockSilence(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for seconds")
@@ -100,7 +100,7 @@ func TestLockSilence(t *testing.T) {
 			url := servers.Database(t, version)
 			first, second := locker(t, url, "first"), locker(t, url, "second")
 			held := takeLock(t, first)
-			for began := time.Now(); time.Since(began) < store.LockHold+time.Second; {
+			for began := time.Now(); time.Since(began) < store.MinLockLease+time.Second; {
 				watch, end := context.WithTimeout(ctx(t), 500*time.Millisecond)
 				err := errors.Join(held.Watch(watch), held.Ping(ctx(t)))
 				end()
@@ -116,7 +116,7 @@ func TestLockSilence(t *testing.T) {
 				t.Fatal(err)
 			}
 			awaitLock(t, second)
-			if silence := time.Since(pinged); silence < store.LockHold {
+			if silence := time.Since(pinged); silence < store.MinLockLease {
 				t.Errorf("the lock was lost after %s", silence)
 			}
 			if err := held.Watch(ctx(t)); err == nil || !strings.Contains(err.Error(), "57P05") { // idle_session_timeout

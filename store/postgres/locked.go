@@ -12,11 +12,11 @@ import (
 )
 
 // A call waits for locks at first, for the lock_timeout of its session. When a lock has
-// held one up for so long, and until skipFor after a lock was last met, calls of that
+// held one up for so long, and until skipLockedPeriod after a lock was last met, calls of that
 // session pass over locked rows: somebody who keeps rows locked, in a forgotten
 // transaction say, must not stop the others.
 const (
-	skipFor = 10 * time.Second
+	skipLockedPeriod = 10 * time.Second
 	// Such a call waits for the lock of each table as long as this. It is more than
 	// the lock_timeout, so that a table which many sessions lock in turn is had.
 	tableTimeout = "500ms"
@@ -48,19 +48,19 @@ func (s *Store) AwaitTable(ctx context.Context, outbox string) error {
 	if err != nil {
 		return err
 	}
-	return s.tables.do(ctx, func(ctx context.Context, sess *session) error {
+	return s.tableWaitSession.do(ctx, func(ctx context.Context, sess *session) error {
 		_, err := sess.conn.PgConn().Exec(ctx, lockQuery(o)).ReadAll()
-		if LockedOut(err) {
+		if IsLockTimeout(err) {
 			return &store.OutboxLockedError{Outbox: outbox, Err: err}
 		}
 		return Explain(err)
 	})
 }
 
-// past runs a call that passes over locks, in one transaction: it locks the leader row
+// skipLockedTx runs a call that passes over locks, in one transaction: it locks the leader row
 // and the tables, and write does the rest and commits. locked says which tables are not
 // to be had; write leaves them out.
-func (s *Store) past(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, durable bool, outboxes []*store.Outbox,
+func (s *Store) skipLockedTx(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, durable bool, outboxes []*store.Outbox,
 	write func(locked map[string]bool) error,
 ) (err error) {
 	simple := func(text string) error {
@@ -97,7 +97,7 @@ func (s *Store) past(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, dur
 	for _, o := range outboxes {
 		err := simple("SAVEPOINT t; SET LOCAL lock_timeout = '" + tableTimeout + "'; " + lockQuery(o) +
 			"; SET LOCAL lock_timeout = '" + otherTimeout + "'; RELEASE SAVEPOINT t")
-		if LockedOut(err) {
+		if IsLockTimeout(err) {
 			locked[o.Name] = true
 			err = simple("ROLLBACK TO SAVEPOINT t")
 		}

@@ -55,7 +55,7 @@ INSERT INTO outbox_events SELECT lpad(i::text, 13, '0'), 'EVENT', (i % 10)::text
 			}
 			values := st.fenced(1, desc.values("plans"))
 			values["before"], values["limit"] = time.Now(), 500
-			values["from"], values["to"] = place(256), place(512)
+			values["from"], values["to"] = blockTID(256), blockTID(512)
 			prune := pruneQuery(desc)
 			plan := explain(t, conn, prune.sql, prune.args(values))
 			if !strings.Contains(plan, "Tid Range Scan on outbox_events") || !strings.Contains(plan, "Tid Scan on outbox_events") || strings.Contains(plan, "Seq Scan on outbox_events") {
@@ -107,11 +107,11 @@ func planOf(t *testing.T, st *Store, held []string, except []store.LaneKey, want
 	t.Helper()
 	v := newView(t, st)
 	defer v.Drop()
-	desc, err := describe(t.Context(), v.conn, st.outboxes.Known("events"))
+	desc, err := describe(t.Context(), v.conn, st.outboxes.Lookup("events"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	read, args, _, err := v.unsettled(t.Context(), desc, store.Unsettled{Outbox: "events", Limit: 20, Held: held, Except: except})
+	read, args, _, err := v.unsettled(t.Context(), desc, store.UnsettledQuery{Outbox: "events", Limit: 20, ExcludeIDs: held, ExcludeLanes: except})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// secondTimeout bounds the use of the second connection: a pooler lets it
+	// secondConnTimeout bounds the use of the second connection: a pooler lets it
 	// wait where all its own are taken.
-	secondTimeout = 5 * time.Second
+	secondConnTimeout = 5 * time.Second
 	// directRemedy is also the way out where a pooler refuses a connection.
 	directRemedy = "give the URL of the database itself, which is another port or another host, " +
 		"such as port 5432 where the pooler listens on 6432"
@@ -41,21 +41,21 @@ func refusedByPooler(pg *pgconn.PgError) string {
 // it may be cancelled. The proof takes a second connection; where that cannot be
 // had, nothing is proven and nil returned.
 func (s *Store) checkDirect(ctx context.Context, conn *pgx.Conn) error {
-	pid, err := askText(ctx, conn.PgConn(), "SELECT pg_backend_pid()")
+	pid, err := queryTextOn(ctx, conn.PgConn(), "SELECT pg_backend_pid()")
 	if err != nil {
 		return fmt.Errorf("ask which session serves the connection: %w", err)
 	}
 	if pid == strconv.FormatUint(uint64(conn.PgConn().PID()), 10) {
 		return nil
 	}
-	bounded, cancel := context.WithTimeout(ctx, secondTimeout)
+	bounded, cancel := context.WithTimeout(ctx, secondConnTimeout)
 	defer cancel()
 	second, err := connect(bounded, conn.Config())
 	if err != nil {
 		return ctx.Err()
 	}
-	defer discard(s.life, second)
-	shared, err := s.shared(ctx, bounded, [2]*pgconn.PgConn{conn.PgConn(), second.PgConn()})
+	defer discard(s.lifetime, second)
+	shared, err := s.sharesServerSession(ctx, bounded, [2]*pgconn.PgConn{conn.PgConn(), second.PgConn()})
 	if err != nil || !shared {
 		return err
 	}
@@ -66,9 +66,9 @@ func (s *Store) checkDirect(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// shared reports whether two connections that are open at once were served by one
+// sharesServerSession reports whether two connections that are open at once were served by one
 // session, or one of them by two.
-func (s *Store) shared(ctx, second context.Context, conns [2]*pgconn.PgConn) (bool, error) {
+func (s *Store) sharesServerSession(ctx, second context.Context, conns [2]*pgconn.PgConn) (bool, error) {
 	// The number alone is not enough: two servers may each have one of it.
 	const session = "SELECT pg_backend_pid() || ' since ' || extract(epoch FROM pg_postmaster_start_time())"
 	// One is asked twice first, so that a pooler is seen that hands its sessions out
@@ -80,7 +80,7 @@ func (s *Store) shared(ctx, second context.Context, conns [2]*pgconn.PgConn) (bo
 		if who == 1 {
 			asking = second
 		}
-		by, err := askText(asking, conns[who], session)
+		by, err := queryTextOn(asking, conns[who], session)
 		switch {
 		case err != nil && who == 1:
 			return false, ctx.Err() // nothing is proven
@@ -94,8 +94,8 @@ func (s *Store) shared(ctx, second context.Context, conns [2]*pgconn.PgConn) (bo
 	return false, nil
 }
 
-// askText reads one value without a prepared statement, which a pooler may lose.
-func askText(ctx context.Context, conn *pgconn.PgConn, sql string) (string, error) {
+// queryTextOn reads one value without a prepared statement, which a pooler may lose.
+func queryTextOn(ctx context.Context, conn *pgconn.PgConn, sql string) (string, error) {
 	results, err := conn.Exec(ctx, sql).ReadAll()
 	if err != nil {
 		return "", Explain(err)

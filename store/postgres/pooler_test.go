@@ -22,7 +22,7 @@ import (
 // not know.
 func sent() []string {
 	var names []string
-	for _, set := range []map[string]string{commonSettings(), rowSettings(""), parkingSettings(), viewSettings()} {
+	for _, set := range []map[string]string{commonSettings(), rowSettings(""), spillSettings(), viewSettings()} {
 		for name := range set {
 			names = append(names, name)
 		}
@@ -193,7 +193,7 @@ func TestPoolerRefuses(t *testing.T) {
 	eachServer(t, func(t *testing.T, raw string) {
 		for _, mode := range []string{"transaction", "session"} {
 			s := poolerStore(t, servers.Pooler(t, raw, mode))
-			_, err := s.Lead(poolerContext(t))
+			_, err := s.AcquireLeadership(poolerContext(t))
 			expectSetup(t, err, "connection pooler", "unsupported startup parameter", "URL of the database itself")
 			if Unreachable(err) {
 				t.Errorf("%s: it is tried again", mode)

@@ -20,16 +20,16 @@ const pruneBlocks = 256
 // tables have no index on the time of settlement as a rule, and one would cost
 // each claim and outcome more than this does. Of a partitioned table, all parts
 // are walked at once. The commit is asynchronous.
-func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.Prune) (store.Pruned, error) {
-	o, err := s.outboxes.Check(p.Outbox, &p)
+func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneRequest) (store.PruneResult, error) {
+	o, err := s.outboxes.FindValid(p.Outbox, &p)
 	if err != nil {
-		return store.Pruned{}, fmt.Errorf("prune: %w", err)
+		return store.PruneResult{}, fmt.Errorf("prune: %w", err)
 	}
 	block, err := pruneFrom(p.From)
 	if err != nil {
-		return store.Pruned{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
+		return store.PruneResult{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
 	}
-	var done store.Pruned
+	var done store.PruneResult
 	err = s.operator.do(ctx, func(ctx context.Context, sess *session) error {
 		t, err := sess.table(ctx, o)
 		if err != nil {
@@ -39,7 +39,7 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.Prune) (st
 		return err
 	})
 	if err != nil {
-		return done, fmt.Errorf("prune outbox %s: %w", p.Outbox, refusal(explainOwn(err)))
+		return done, fmt.Errorf("prune outbox %s: %w", p.Outbox, asRefused(explainOwn(err)))
 	}
 	return done, nil
 }
@@ -72,10 +72,10 @@ func pruneFrom(text string) (int64, error) {
 	return int64(block), nil
 }
 
-func (s *Store) prune(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, t *table, block int64, p store.Prune) (done store.Pruned, err error) {
+func (s *Store) prune(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, t *table, block int64, p store.PruneRequest) (done store.PruneResult, err error) {
 	values := s.fenced(epoch, t.values(s.name))
 	values["before"], values["limit"] = p.Before.Truncate(time.Microsecond), p.Limit
-	values["from"], values["to"] = place(block), place(block+pruneBlocks)
+	values["from"], values["to"] = blockTID(block), blockTID(block+pruneBlocks)
 	stmt := pruneQuery(t)
 	batch := &pgx.Batch{}
 	begin(batch, "SET LOCAL synchronous_commit = off")
@@ -83,8 +83,8 @@ func (s *Store) prune(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, t 
 	batch.Queue(stmt.sql, stmt.args(values)...)
 	commit(batch)
 	results := conn.SendBatch(ctx, batch)
-	defer finish(results, &err)
-	if err := begun(results); err != nil {
+	defer readRest(results, &err)
+	if err := readBegin(results); err != nil {
 		return done, err
 	}
 	var blocks int64
@@ -100,7 +100,7 @@ func (s *Store) prune(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, t 
 		return done, err
 	}
 	if leads == nil {
-		return store.Pruned{}, store.ErrNotLeader
+		return store.PruneResult{}, store.ErrNotLeader
 	}
 	if found == p.Limit && done.Rows > 0 {
 		done.Next = strconv.FormatInt(block, 10) // there may be more
@@ -115,9 +115,9 @@ WITH RECURSIVE part AS (
   UNION ALL SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN part ON i.inhparent = part.oid
 ) SELECT coalesce(max(pg_catalog.pg_relation_size(oid)), 0) / current_setting('block_size')::bigint FROM part`
 
-// place is the first place of a block, as a tid. There is none behind the last
+// blockTID is the first place of a block, as a tid. There is none behind the last
 // that a table can have.
-func place(block int64) string {
+func blockTID(block int64) string {
 	const last = 1<<32 - 2
 	return fmt.Sprintf("(%d,0)", min(block, last))
 }
@@ -149,5 +149,5 @@ func (t *table) delivered(b *builder) string {
 	if t.Layout.State == store.StateTimestamps {
 		return "o." + Ident(c.Delivered) + " IS NOT NULL"
 	}
-	return "o." + Ident(c.Status) + " = " + b.arg("completed", t.col(c.Status).typ)
+	return "o." + Ident(c.Status) + " = " + b.arg("completed", t.mustColumn(c.Status).typ)
 }

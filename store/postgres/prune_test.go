@@ -95,8 +95,8 @@ CREATE TRIGGER keep BEFORE DELETE ON outbox_events FOR EACH ROW EXECUTE FUNCTION
 		}
 		lock := r.begin(t, "LOCK TABLE outbox_events")
 		var locked *store.RefusedError
-		done, err := r.store.Prune(ctx(t), r.epoch, store.Prune{Outbox: "events", Before: time.Now(), Limit: 10})
-		if !errors.As(err, &locked) || done != (store.Pruned{}) {
+		done, err := r.store.Prune(ctx(t), r.epoch, store.PruneRequest{Outbox: "events", Before: time.Now(), Limit: 10})
+		if !errors.As(err, &locked) || done != (store.PruneResult{}) {
 			t.Errorf("%+v of a locked table, %v", done, err)
 		}
 		end(t, lock, false)
@@ -154,7 +154,7 @@ EXCEPTION WHEN feature_not_supported THEN NULL; END $$`)
 				r := newRig(t, url, `DROP TABLE IF EXISTS outbox_events; CREATE TABLE outbox_events (id text PRIMARY KEY, type text, message_group `+typ+`, payload text,
   status text NOT NULL DEFAULT 'PENDING', retry_count smallint, created_at timestamptz, error_message text, processed_at timestamptz)`, 0, flowBox)
 				r.exec(t, `INSERT INTO outbox_events (id, message_group) VALUES ('1', '"a"'), ('2', '"A"'), ('3', NULL), ('4', '"b"')`)
-				all := rigs.LeaveOut(t, r.store, 4)
+				all := rigs.CheckExcludeLanes(t, r.store, 4)
 				for i, out := range all {
 					for j, also := range all {
 						if got := rigs.Groups(t, r.store, rigs.Lane(out), rigs.Lane(also)); i != j && len(got) != 2 {

@@ -92,6 +92,6 @@ func arrayLiteral(elements []string) string {
 	return sb.String()
 }
 
-// forget lets go of the message in which a row came that was scanned: its session would
+// releaseMessage lets go of the message in which a row came that was scanned: its session would
 // keep it until another row comes, and it may be as large as a payload.
-func forget(rows pgx.Rows) { clear(rows.RawValues()) }
+func releaseMessage(rows pgx.Rows) { clear(rows.RawValues()) }

@@ -110,7 +110,7 @@ func checkPlans(ctx context.Context, t *testing.T, s *session, o *store.Outbox) 
 	box, unclaimed := *o, *table
 	box.Layout.Unclaimed = true
 	unclaimed.Outbox = &box
-	chosen := &views.Delivered{Delivered: store.Delivered{IDs: []string{"1"}}}
+	chosen := &views.DeliveredRows{DeliveredQuery: store.DeliveredQuery{IDs: []string{"1"}}}
 	queries := map[string]*query{
 		"claim":           claimQuery(table, false, false),
 		"takeover":        claimQuery(table, true, false),
@@ -123,7 +123,7 @@ func checkPlans(ctx context.Context, t *testing.T, s *session, o *store.Outbox) 
 		"pending":         settleQuery(table, store.Pending, false),
 		"failed":          settleQuery(table, store.Failed, false),
 		"around":          settleQuery(table, store.Completed, true),
-		"look up":         lookQuery(table),
+		"look up":         rowStatesQuery(table),
 		"block":           blockQuery(table),
 	}
 	if len(o.Layout.OrderBy) > 0 {

@@ -63,10 +63,10 @@ func TestWritesWaitForLead(t *testing.T) {
 			lead := r.begin(t, raiseEpoch)
 			claim := r.claimLater(t, row("1"))
 			c := ctx(t)
-			settle := rigs.Later(func() ([]store.SettleResult, error) {
+			settle := rigs.Async(func() ([]store.SettleResult, error) {
 				return r.store.Settle(c, r.epoch, []store.Outcome{outcome("2", store.Pending)})
 			})
-			save := rigs.Later(func() (int, error) {
+			save := rigs.Async(func() (int, error) {
 				return 0, r.store.SaveCheckpoint(c, r.epoch, store.Checkpoint{Position: "p"})
 			})
 			r.waitBlocked(t, 3)
@@ -175,7 +175,7 @@ func TestRowChangedUnderSettle(t *testing.T) {
 			r.claim(t, row(id))
 			tx := r.begin(t, c.change, id)
 			cx := ctx(t)
-			settle := rigs.Later(func() ([]store.SettleResult, error) {
+			settle := rigs.Async(func() ([]store.SettleResult, error) {
 				return r.store.Settle(cx, r.epoch, []store.Outcome{outcome(id, store.Completed)})
 			})
 			r.waitBlocked(t, 1)

@@ -35,9 +35,9 @@ FROM sluicebox.replay WHERE name = $1 ORDER BY nth DESC`
 
 func scanJob(row pgx.CollectableRow) (j store.Job, err error) {
 	var until, asked, began, finished pgtype.Timestamptz
-	err = row.Scan(&j.ID, &j.Wish, &j.Spec, &j.State, &j.Why, &j.Source, &j.Until.Origin, &j.Until.Position, &j.Until.Seq, &until,
+	err = row.Scan(&j.ID, &j.Desired, &j.Spec, &j.State, &j.Reason, &j.Source, &j.Until.Origin, &j.Until.Position, &j.Until.Seq, &until,
 		&j.Cursor.Position, &j.Cursor.Skip, &j.Total, &j.Sent, &j.Skipped, &j.Refused, &asked, &began, &finished)
-	j.UntilAt, j.Asked, j.Began, j.Finished = instant(until), instant(asked), instant(began), instant(finished)
+	j.UntilAt, j.RequestedAt, j.StartedAt, j.FinishedAt = timeOrZero(until), timeOrZero(asked), timeOrZero(began), timeOrZero(finished)
 	return j, err
 }
 
@@ -71,19 +71,19 @@ func scanReplayError(row pgx.CollectableRow) (e store.ReplayError, err error) {
 	return e, err
 }
 
-// SaveJob implements store.ReplayKeeper. The time of the end is cut to microseconds.
+// SaveJob implements store.ReplayWriter. The time of the end is cut to microseconds.
 func (s *Store) SaveJob(ctx context.Context, epoch store.Epoch, j store.Job) error {
 	save := saveJobQuery()
 	saved, err := s.replayWrite(ctx, save, s.fenced(epoch, map[string]any{
-		"job": j.ID, "state": string(j.State), "why": j.Why, "source": j.Source, "origin": j.Until.Origin,
-		"position": string(j.Until.Position), "seq": int64(j.Until.Seq), "until": orNull(j.UntilAt),
-		"begun": j.State.Begun(), "ended": j.State.Ended(),
+		"job": j.ID, "state": string(j.State), "why": j.Reason, "source": j.Source, "origin": j.Until.Origin,
+		"position": string(j.Until.Position), "seq": int64(j.Until.Seq), "until": timeOrNull(j.UntilAt),
+		"begun": j.State.Started(), "ended": j.State.Ended(),
 	}), "why")
 	if err == nil && saved == 0 {
 		err = store.ErrNoJob
 	}
 	if err == nil && j.State.Ended() {
-		err = s.forgetJobs(ctx, epoch)
+		err = s.deleteOldJobs(ctx, epoch)
 		if errors.Is(err, store.ErrNotLeader) {
 			err = nil // the job is saved, and the next leader forgets the others
 		}
@@ -105,12 +105,12 @@ func saveJobQuery() *query {
 		"    finished_at = coalesce(r.finished_at, CASE WHEN "+b.arg("ended", "boolean")+" THEN now() END)",
 		"  WHERE r.name = "+b.arg("name", "text")+" AND r.job = "+b.arg("job", "text")+" AND EXISTS (SELECT FROM leader) RETURNING 1",
 		")",
-		countKept("saved"),
+		countWritten("saved"),
 	)
 }
 
-// forgetJobs deletes ended jobs that are too many or too old.
-func (s *Store) forgetJobs(ctx context.Context, epoch store.Epoch) error {
+// deleteOldJobs deletes ended jobs that are too many or too old.
+func (s *Store) deleteOldJobs(ctx context.Context, epoch store.Epoch) error {
 	b := &builder{}
 	name := b.arg("name", "text")
 	forget := b.query(
@@ -124,10 +124,10 @@ func (s *Store) forgetJobs(ctx context.Context, epoch store.Epoch) error {
 		"), errors AS (",
 		"  DELETE FROM sluicebox.replay_error AS e USING gone WHERE e.name = "+name+" AND e.job = gone.job",
 		")",
-		countKept("gone"),
+		countWritten("gone"),
 	)
 	_, err := s.replayWrite(ctx, forget, s.fenced(epoch, map[string]any{
-		"ends": replays.Ends(), "age": store.JobKeptFor, "most": store.JobsKept,
+		"ends": replays.EndedStates(), "age": store.EndedJobRetention, "most": store.MaxEndedJobs,
 	}))
 	return err
 }

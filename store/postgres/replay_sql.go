@@ -14,7 +14,7 @@ func copyQuery() *query {
 		"WITH "+b.leader()+",", snapshotCTE+", put AS (",
 		"  INSERT INTO sluicebox.replay_row (name, job, outbox, lane, n, id, kind, message_group, xid, payload_size, committed_at, payload)",
 		"  SELECT "+name+", "+job+", w.outbox, w.lane, w.n, w.id, w.kind, w.message_group,",
-		"    CASE WHEN w.txn = 0 OR "+visible+" THEN 0 ELSE "+wholeXid+" END, w.payload_size, w.committed_at, w.payload",
+		"    CASE WHEN w.txn = 0 OR "+visible+" THEN 0 ELSE "+fullXid+" END, w.payload_size, w.committed_at, w.payload",
 		"  FROM leader CROSS JOIN snap CROSS JOIN unnest("+
 			b.arg("outboxes", "text[]")+", "+b.arg("lanes", "bytea[]")+", "+b.arg("ns", "bigint[]")+", "+b.arg("ids", "bytea[]")+", "+
 			b.arg("kinds", "bytea[]")+", "+b.arg("groups", "bytea[]")+", "+b.arg("txns", "bigint[]")+", "+
@@ -26,7 +26,7 @@ func copyQuery() *query {
 		"  UPDATE sluicebox.replay AS r SET cursor_position = "+b.arg("position", "text")+", cursor_skip = "+b.arg("skip", "bigint")+", total = r.total + c.n",
 		"  FROM (SELECT count(*) AS n FROM put) AS c WHERE r.name = "+name+" AND r.job = "+job+" AND EXISTS (SELECT FROM leader) RETURNING 1",
 		")",
-		countKept("moved"),
+		countWritten("moved"),
 	)
 }
 
@@ -45,14 +45,14 @@ func clearQuery() *query {
 		"  UPDATE sluicebox.replay AS r SET total = r.total - c.n",
 		"  FROM (SELECT count(*) AS n FROM gone) AS c WHERE r.name = "+name+" AND r.job = "+job+" AND c.n > 0",
 		")",
-		countKept("gone"),
+		countWritten("gone"),
 	)
 }
 
-// doneQuery makes the statement that takes rows from a job. It gives how many leader
+// finishRowsQuery makes the statement that takes rows from a job. It gives how many leader
 // rows hold the epoch, and how many jobs there are. All of the key comes from w, as in
-// unparkWanted.
-func doneQuery() *query {
+// deleteWantedSpilled.
+func finishRowsQuery() *query {
 	b := &builder{}
 	name, job := b.arg("name", "text"), b.arg("job", "text")
 	is := func(result string) string {
@@ -78,13 +78,13 @@ func doneQuery() *query {
 		"  ) AS e WHERE c.before + e.nth <= "+b.arg("most", "bigint"),
 		"  ON CONFLICT DO NOTHING",
 		")",
-		countKept("counted"),
+		countWritten("counted"),
 	)
 }
 
-// lanesQuery makes the statement that finds the lanes of a job by their first rows: it
+// replayLanesQuery makes the statement that finds the lanes of a job by their first rows: it
 // goes through the rows by n, and takes those that have none of their lane before them.
-func lanesQuery() *query {
+func replayLanesQuery() *query {
 	b := &builder{}
 	name, job := b.arg("name", "text"), b.arg("job", "text")
 	return b.query(

@@ -25,7 +25,7 @@ func replayLane() store.LaneKey {
 // job asks for a replay and copies rows for it.
 func (r *rig) job(t *testing.T, id string, rows ...store.ReplayRow) {
 	t.Helper()
-	if err := r.store.WishReplay(ctx(t), id, "{}"); err != nil {
+	if err := r.store.RequestReplay(ctx(t), id, "{}"); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.store.CopyRows(ctx(t), r.epoch, id, rows, store.ReplayCursor{}); err != nil {
@@ -51,11 +51,11 @@ func (r *rig) jobOf(t *testing.T, id string) store.Job {
 func TestWishesCounted(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
-		rigs.Wishes(t, r.store, func() int {
+		rigs.CheckRequestCounts(t, r.store, func() int {
 			return ask[int](t, r.conn, "SELECT coalesce(max(n), 0) FROM sluicebox.wish WHERE name = 'rig'")
 		})
 		tx := r.begin(t, "UPDATE sluicebox.wish SET n = n + 1")
-		asked := rigs.Later(func() (int, error) { return 0, r.store.WishReplay(ctx(t), "next", "{}") })
+		asked := rigs.Async(func() (int, error) { return 0, r.store.RequestReplay(ctx(t), "next", "{}") })
 		r.waitBlocked(t, 1)
 		end(t, tx, true)
 		if a := <-asked; a.Err != nil {
@@ -79,7 +79,7 @@ func TestReplayBesideChange(t *testing.T) {
 				return r.store.CopyRows(ctx(t), r.epoch, "job", []store.ReplayRow{replayRow(4), replayRow(5)}, store.ReplayCursor{Skip: 7})
 			},
 			"done": func() error {
-				return r.store.DoneRows(ctx(t), r.epoch, "job", []store.ReplayDone{
+				return r.store.FinishRows(ctx(t), r.epoch, "job", []store.FinishedRow{
 					{N: 1, Lane: key}, {N: 2, Lane: key, Result: store.ReplayRefused, Error: "no"}, {N: 9, Lane: key},
 				})
 			},
@@ -91,10 +91,10 @@ func TestReplayBesideChange(t *testing.T) {
 				return r.store.SaveJob(ctx(t), r.epoch, store.Job{ID: "job", State: store.JobCopying})
 			},
 		} {
-			wish := store.JobWish("wished beside " + what)
+			wish := store.DesiredState("wished beside " + what)
 			tx := r.begin(t, "UPDATE sluicebox.replay SET wish = $1, total = total + 100", string(wish))
 			before := r.jobOf(t, "job")
-			called := rigs.Later(func() (int, error) { return 0, call() })
+			called := rigs.Async(func() (int, error) { return 0, call() })
 			r.waitBlocked(t, 1)
 			end(t, tx, true)
 			if a := <-called; a.Err != nil {
@@ -102,7 +102,7 @@ func TestReplayBesideChange(t *testing.T) {
 			}
 			after := r.jobOf(t, "job")
 			want := before
-			want.Wish, want.Total = wish, before.Total+100
+			want.Desired, want.Total = wish, before.Total+100
 			switch what {
 			case "copy":
 				want.Cursor.Skip, want.Total = 7, want.Total+1
@@ -115,7 +115,7 @@ func TestReplayBesideChange(t *testing.T) {
 			case "clear":
 				want.Total--
 			case "save":
-				want.State, want.Began = store.JobCopying, after.Began
+				want.State, want.StartedAt = store.JobCopying, after.StartedAt
 			}
 			if after != want {
 				t.Errorf("%s: the replay is\n%+v, want\n%+v", what, after, want)
@@ -133,7 +133,7 @@ func TestOldReplays(t *testing.T) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		for _, id := range []string{"old", "young", "open", "last"} {
 			r.job(t, id, replayRow(1))
-			if err := r.store.DoneRows(ctx(t), r.epoch, id, []store.ReplayDone{{N: 1, Lane: replayLane(), Result: store.ReplayRefused}}); err != nil {
+			if err := r.store.FinishRows(ctx(t), r.epoch, id, []store.FinishedRow{{N: 1, Lane: replayLane(), Result: store.ReplayRefused}}); err != nil {
 				t.Fatal(err)
 			}
 			state := store.JobDone
@@ -169,16 +169,16 @@ func TestUpgradeToReplays(t *testing.T) {
 		}
 		r := &rig{url: url, conn: servers.Connect(t, url), store: openStore(t, url, 0, flowBox)}
 		var err error
-		if r.epoch, err = r.store.Lead(ctx(t)); err != nil {
+		if r.epoch, err = r.store.AcquireLeadership(ctx(t)); err != nil {
 			t.Fatal(err)
 		}
 		r.insert(t, "1")
 		const lane = "sha256(int8send(5) || 'EVENT\001g'::bytea)" // of versions 2 to 5
 		r.exec(t, "INSERT INTO sluicebox.parked VALUES (7, 0, 0, 2, NULL, 'rig', 'events', "+lane+", '1', 'EVENT', 'g')")
 		r.exec(t, "INSERT INTO sluicebox.hold VALUES ('rig', 'events', "+lane+", 'paused', 'EVENT', 'g', '', 0, '', now())")
-		_, named := r.store.Named(ctx(t))
+		_, named := r.store.Savepoints(ctx(t))
 		for what, err := range map[string]error{
-			"check": r.store.Check(ctx(t)), "named": named, "wish": r.store.WishReplay(ctx(t), "job", "{}"),
+			"check": r.store.Check(ctx(t)), "named": named, "wish": r.store.RequestReplay(ctx(t), "job", "{}"),
 			"copy": r.store.CopyRows(ctx(t), r.epoch, "job", nil, store.ReplayCursor{}),
 		} {
 			var setup *store.SetupError
@@ -189,7 +189,7 @@ func TestUpgradeToReplays(t *testing.T) {
 		before := r.epoch
 		r.install(t)
 		it := parkedRow("1", 7)
-		lists, err := r.store.Parked(ctx(t), []store.ParkedFrom{laneOf(it)}, 9)
+		lists, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{laneOf(it)}, 9)
 		if err != nil || len(lists[0]) != 1 || lists[0][0].ID != "1" || lists[0][0].Lane() != it.Lane() {
 			t.Errorf("parked are %+v, %v", lists, err)
 		}

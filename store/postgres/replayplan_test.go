@@ -64,8 +64,8 @@ func checkReplayPlans(t *testing.T, st *Store, stage string) {
 		q    *query
 		want string // the indexes of replay_row
 	}{
-		"copying": {copyQuery(), ""}, "clearing": {clearQuery(), "replay_row_n"}, "done": {doneQuery(), "replay_row_pkey"},
-		"lanes": {lanesQuery(), "replay_row_n replay_row_pkey"}, "rows": {replayRowsQuery(), "replay_row_pkey"},
+		"copying": {copyQuery(), ""}, "clearing": {clearQuery(), "replay_row_n"}, "done": {finishRowsQuery(), "replay_row_pkey"},
+		"lanes": {replayLanesQuery(), "replay_row_n replay_row_pkey"}, "rows": {replayRowsQuery(), "replay_row_pkey"},
 	} {
 		err := st.replay.do(t.Context(), func(_ context.Context, sess *session) error {
 			plan := genericPlan(t, sess.conn, of.q)

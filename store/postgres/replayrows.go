@@ -14,7 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/replays"
 )
 
-// CopyRows implements store.ReplayKeeper, by one statement. Commit times are cut to
+// CopyRows implements store.ReplayWriter, by one statement. Commit times are cut to
 // microseconds.
 func (s *Store) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows []store.ReplayRow, at store.ReplayCursor) error {
 	err := replays.CheckRows(s.outboxes, rows)
@@ -43,7 +43,7 @@ func copyValues(rows []store.ReplayRow) map[string]any {
 		lane := r.Lane().Hash()
 		outboxes[i], lanes[i], ids[i], kinds[i], groups[i] = r.Outbox, lane[:], []byte(r.ID), []byte(r.Kind), groupBytes(r.Group)
 		ns[i], txns[i], sizes[i] = r.N, int64(uint32(r.Txn)), int64(r.PayloadSize)
-		times[i], payloads[i] = orNull(r.Committed), r.Payload
+		times[i], payloads[i] = timeOrNull(r.Committed), r.Payload
 	}
 	return map[string]any{
 		"outboxes": outboxes, "lanes": lanes, "ids": ids, "kinds": kinds, "groups": groups,
@@ -51,15 +51,15 @@ func copyValues(rows []store.ReplayRow) map[string]any {
 	}
 }
 
-// CountRows implements store.ReplayKeeper.
-func (s *Store) CountRows(ctx context.Context, epoch store.Epoch, id string, total, skipped int64) error {
+// SetRowCounts implements store.ReplayWriter.
+func (s *Store) SetRowCounts(ctx context.Context, epoch store.Epoch, id string, total, skipped int64) error {
 	b := &builder{}
 	count := b.query(
 		"WITH "+b.leader()+", counted AS (",
 		"  UPDATE sluicebox.replay SET total = "+b.arg("total", "bigint")+", skipped = "+b.arg("skipped", "bigint"),
 		"  WHERE name = "+b.arg("name", "text")+" AND job = "+b.arg("job", "text")+" AND EXISTS (SELECT FROM leader) RETURNING 1",
 		")",
-		countKept("counted"),
+		countWritten("counted"),
 	)
 	counted, err := s.replayWrite(ctx, count, s.fenced(epoch, map[string]any{"job": id, "total": total, "skipped": skipped}))
 	if err == nil && counted == 0 {
@@ -71,7 +71,7 @@ func (s *Store) CountRows(ctx context.Context, epoch store.Epoch, id string, tot
 	return nil
 }
 
-// ClearRows implements store.ReplayKeeper.
+// ClearRows implements store.ReplayWriter.
 func (s *Store) ClearRows(ctx context.Context, epoch store.Epoch, id string, limit int) (int, error) {
 	err := replays.CheckLimit(limit)
 	cleared := 0
@@ -84,23 +84,23 @@ func (s *Store) ClearRows(ctx context.Context, epoch store.Epoch, id string, lim
 	return cleared, nil
 }
 
-// DoneRows implements store.ReplayLedger, by one statement that is committed
+// FinishRows implements store.ReplayFinisher, by one statement that is committed
 // asynchronously.
-func (s *Store) DoneRows(ctx context.Context, epoch store.Epoch, id string, done []store.ReplayDone) error {
+func (s *Store) FinishRows(ctx context.Context, epoch store.Epoch, id string, done []store.FinishedRow) error {
 	if len(done) == 0 {
 		return nil
 	}
-	err := replays.CheckDone(done)
+	err := replays.CheckFinished(done)
 	if err == nil {
-		write := doneQuery()
+		write := finishRowsQuery()
 		err = s.replay.do(ctx, func(ctx context.Context, sess *session) error {
-			values := s.fenced(epoch, doneValues(done, ascii(sess.conn)))
-			values["job"], values["most"] = id, int64(store.JobErrorsKept)
+			values := s.fenced(epoch, finishedValues(done, ascii(sess.conn)))
+			values["job"], values["most"] = id, int64(store.MaxJobErrors)
 			batch := &pgx.Batch{}
 			begin(batch, "SET LOCAL synchronous_commit = off")
 			batch.Queue(write.sql, write.args(values)...)
 			commit(batch)
-			jobs, err := readDone(sess.conn.SendBatch(ctx, batch))
+			jobs, err := readFinished(sess.conn.SendBatch(ctx, batch))
 			if err == nil && jobs == 0 {
 				err = store.ErrNoJob
 			}
@@ -113,22 +113,22 @@ func (s *Store) DoneRows(ctx context.Context, epoch store.Epoch, id string, done
 	return nil
 }
 
-func readDone(results pgx.BatchResults) (jobs int, err error) {
-	defer finish(results, &err)
-	if err := begun(results); err != nil {
+func readFinished(results pgx.BatchResults) (jobs int, err error) {
+	defer readRest(results, &err)
+	if err := readBegin(results); err != nil {
 		return 0, err
 	}
-	return wrote(results.QueryRow())
+	return readWritten(results.QueryRow())
 }
 
-func doneValues(done []store.ReplayDone, ascii bool) map[string]any {
+func finishedValues(done []store.FinishedRow, ascii bool) map[string]any {
 	n := len(done)
 	outboxes, lanes, ns, results, reasons := make([]string, n), make([][]byte, n), make([]int64, n), make([]int16, n), make([]string, n)
 	for i := range done {
 		d := &done[i]
 		lane := d.Lane.Hash()
 		outboxes[i], lanes[i], ns[i], results[i] = d.Lane.Outbox, lane[:], d.N, int16(d.Result)
-		reasons[i] = errortext.Fit(d.Error, 0, ascii)
+		reasons[i] = errortext.Sanitize(d.Error, 0, ascii)
 	}
 	return map[string]any{
 		"outboxes": outboxes, "lanes": lanes, "ns": ns, "results": results, "reasons": reasons,
@@ -141,7 +141,7 @@ func (s *Store) ReplayLanes(ctx context.Context, id string, after int64, limit i
 	err := replays.CheckLimit(limit)
 	var lanes []store.ReplayLane
 	if err == nil {
-		read := lanesQuery()
+		read := replayLanesQuery()
 		err = s.replay.do(ctx, func(ctx context.Context, sess *session) error {
 			rows, err := sess.conn.Query(ctx, read.sql, read.args(map[string]any{
 				"name": s.name, "job": id, "after": after, "limit": int64(limit),
@@ -167,7 +167,7 @@ func (s *Store) ReplayLanes(ctx context.Context, id string, after int64, limit i
 
 // ReplayRows implements store.ReplayReader. The transaction of a row is told anew, as
 // that of a parked one is.
-func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayFrom, each int) ([][]store.ReplayRow, error) {
+func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayRange, each int) ([][]store.ReplayRow, error) {
 	err := replays.CheckLimit(each)
 	if len(from) == 0 && err == nil {
 		return nil, nil
@@ -201,7 +201,7 @@ func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayFr
 }
 
 // scanReplayRows sorts the rows of replayRowsQuery by their lane's place.
-func scanReplayRows(rows pgx.Rows, from []store.ReplayFrom, lists [][]store.ReplayRow) error {
+func scanReplayRows(rows pgx.Rows, from []store.ReplayRange, lists [][]store.ReplayRow) error {
 	defer rows.Close()
 	for rows.Next() {
 		var ord, txn int64
@@ -212,8 +212,8 @@ func scanReplayRows(rows pgx.Rows, from []store.ReplayFrom, lists [][]store.Repl
 			return err
 		}
 		r.ID, r.Kind = string(id), string(kind)
-		forget(rows)
-		r.Outbox, r.Txn, r.Group, r.Committed = from[ord-1].Outbox, store.Txn(txn), groupOf(group), instant(at)
+		releaseMessage(rows)
+		r.Outbox, r.Txn, r.Group, r.Committed = from[ord-1].Outbox, store.Txn(txn), groupOf(group), timeOrZero(at)
 		lists[ord-1] = append(lists[ord-1], r)
 	}
 	return rows.Err()

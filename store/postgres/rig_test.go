@@ -14,7 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-const patience = rigs.Patience
+const patience = rigs.CallTimeout
 
 // flowTable is the first FlowCatalyst table.
 const flowTable = `
@@ -31,7 +31,7 @@ CREATE TABLE outbox_events (
 );
 CREATE INDEX idx_outbox_events_status ON outbox_events(status, message_group, created_at);`
 
-var flowBox = rigs.FlowBox()
+var flowBox = rigs.EventsOutbox()
 
 // eachVersion runs a test on a database of its own in each server.
 func eachVersion(t *testing.T, test func(t *testing.T, url string)) {
@@ -72,7 +72,7 @@ func openStore(t *testing.T, url string, takeover time.Duration, boxes ...store.
 
 func (r *rig) install(t *testing.T) {
 	t.Helper()
-	r.epoch = rigs.Lead(t, r.store)
+	r.epoch = rigs.InstallAndLead(t, r.store)
 }
 
 func ctx(t testing.TB) context.Context { return rigs.Context(t) }
@@ -147,7 +147,7 @@ func (r *rig) status(t *testing.T, id string) string {
 
 func (r *rig) claimLater(t *testing.T, rows ...store.ClaimRow) <-chan rigs.Answer[[]store.ClaimAnswer] {
 	c := ctx(t)
-	return rigs.Later(func() ([]store.ClaimAnswer, error) { return r.store.Claim(c, r.epoch, time.Now(), rows) })
+	return rigs.Async(func() ([]store.ClaimAnswer, error) { return r.store.Claim(c, r.epoch, time.Now(), rows) })
 }
 
 // waitBlocked returns when n sessions of the store wait for a lock.

@@ -13,13 +13,13 @@ import (
 	sessions "github.com/sluicebox/sluicebox/store/internal/session"
 )
 
-// goodbye bounds the farewell to a server that may be gone.
-const goodbye = time.Second
+// closeTimeout bounds the farewell to a server that may be gone.
+const closeTimeout = time.Second
 
 // discard closes a connection. One whose call was cut short goes on closing by
 // itself, since it also cancels its statement; Close waits for it.
 func discard(life *lifetime.Lifetime, conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	_ = conn.Close(ctx) // it is given up either way
 	done := conn.PgConn().CleanupDone()
@@ -33,8 +33,8 @@ func discard(life *lifetime.Lifetime, conn *pgx.Conn) {
 // session is the connection of a session.Session.
 type session struct {
 	*sessions.Session
-	cfg  *pgx.ConnConfig
-	life *lifetime.Lifetime
+	cfg      *pgx.ConnConfig
+	lifetime *lifetime.Lifetime
 
 	check func(context.Context, *pgx.Conn) error // what to ask of a new connection; may be nil
 
@@ -46,7 +46,7 @@ type session struct {
 }
 
 func newSession(cfg *pgx.ConnConfig, life *lifetime.Lifetime) *session {
-	s := &session{cfg: cfg, life: life}
+	s := &session{cfg: cfg, lifetime: life}
 	s.Session = sessions.New(life, s)
 	return s
 }
@@ -67,7 +67,7 @@ func (s *session) Ready(ctx context.Context) error {
 	}
 	if s.check != nil {
 		if err := s.check(ctx, conn); err != nil {
-			discard(s.life, conn)
+			discard(s.lifetime, conn)
 			return err
 		}
 	}
@@ -76,18 +76,18 @@ func (s *session) Ready(ctx context.Context) error {
 	return nil
 }
 
-// take hands the session's connection over to the caller, who is to close it.
-func (s *session) take() *pgx.Conn {
+// detach hands the session's connection over to the caller, who is to close it.
+func (s *session) detach() *pgx.Conn {
 	conn := s.conn
 	s.conn, s.tables = nil, nil
 	s.pid.Store(0)
 	return conn
 }
 
-// Keeps implements session.Link.
-func (s *session) Keeps(err error) bool {
+// Survives implements session.Link.
+func (s *session) Survives(err error) bool {
 	var refused *store.RefusedError
-	if errors.As(refusal(err), &refused) {
+	if errors.As(asRefused(err), &refused) {
 		// It has taken the statement back and waits for the next.
 		return !s.conn.IsClosed() && s.conn.PgConn().TxStatus() == 'I'
 	}
@@ -99,7 +99,7 @@ func (s *session) Keeps(err error) bool {
 // Drop implements session.Link.
 func (s *session) Drop() {
 	if s.conn != nil {
-		discard(s.life, s.take())
+		discard(s.lifetime, s.detach())
 	}
 }
 
@@ -127,8 +127,8 @@ func begin(batch *pgx.Batch, setting string) {
 
 func commit(batch *pgx.Batch) { batch.Queue("COMMIT") }
 
-// begun reads the answers to begin.
-func begun(results pgx.BatchResults) error {
+// readBegin reads the answers to begin.
+func readBegin(results pgx.BatchResults) error {
 	for range 2 {
 		if _, err := results.Exec(); err != nil {
 			return err
@@ -137,8 +137,8 @@ func begun(results pgx.BatchResults) error {
 	return nil
 }
 
-// finish reads what is left of a batch, the commit too.
-func finish(results pgx.BatchResults, err *error) {
+// readRest reads what is left of a batch, the commit too.
+func readRest(results pgx.BatchResults, err *error) {
 	if closing := results.Close(); *err == nil {
 		*err = closing
 	}

@@ -27,7 +27,7 @@ func TestLostSessions(t *testing.T) {
 			t.Fatal(err)
 		}
 		it := parkedRow("1", 1)
-		if err := r.store.Park(ctx(t), r.epoch, []store.Item{it}); err != nil {
+		if err := r.store.Spill(ctx(t), r.epoch, []store.Item{it}); err != nil {
 			t.Fatal(err)
 		}
 		const kill = `
@@ -46,11 +46,11 @@ WHERE datname = current_database() AND application_name LIKE 'sluicebox rig %'`
 				return err
 			},
 			"read parked rows": func() error {
-				_, err := r.store.Parked(ctx(t), []store.ParkedFrom{laneOf(it)}, 1)
+				_, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{laneOf(it)}, 1)
 				return err
 			},
 			"lead": func() (err error) {
-				r.epoch, err = r.store.Lead(ctx(t))
+				r.epoch, err = r.store.AcquireLeadership(ctx(t))
 				return err
 			},
 		} {
@@ -76,7 +76,7 @@ func TestCancelledCall(t *testing.T) {
 		r.insert(t, "1")
 		tx := r.begin(t, "SELECT 1 FROM outbox_events FOR UPDATE")
 		short, cancel := context.WithCancel(ctx(t))
-		claim := rigs.Later(func() ([]store.ClaimAnswer, error) {
+		claim := rigs.Async(func() ([]store.ClaimAnswer, error) {
 			return r.store.Claim(short, r.epoch, time.Now(), []store.ClaimRow{row("1")})
 		})
 		r.waitBlocked(t, 1)
@@ -121,7 +121,7 @@ func TestCloseEndsCalls(t *testing.T) {
 		if a := <-claim; a.Err == nil {
 			t.Errorf("the claim answers %v", a.Value)
 		}
-		if _, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 1}); err == nil {
+		if _, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 1}); err == nil {
 			t.Error("a view outlives its store")
 		}
 		view.Close()
@@ -145,7 +145,7 @@ func TestSnapshotByName(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer view.Close()
-		items, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 9})
+		items, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 9})
 		if err != nil || len(items) != 1 || items[0].ID != "before" {
 			t.Errorf("the view shows %v, %v", items, err)
 		}
@@ -164,7 +164,7 @@ func TestSnapshotByName(t *testing.T) {
 func TestRefusedLogin(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		st := openStore(t, withDatabase(t, url, "no_such_database"), 0, flowBox)
-		_, err := st.Lead(ctx(t))
+		_, err := st.AcquireLeadership(ctx(t))
 		var setup *store.SetupError
 		if !errors.As(err, &setup) || !strings.Contains(err.Error(), "no_such_database") {
 			t.Errorf("%v", err)
@@ -206,7 +206,7 @@ func TestCrash(t *testing.T) {
 				t.Fatalf("a save after a crash: %v", err)
 			}
 			var err error
-			if r.epoch, err = r.store.Lead(ctx(t)); err != nil {
+			if r.epoch, err = r.store.AcquireLeadership(ctx(t)); err != nil {
 				t.Fatal(err)
 			}
 			// The checkpoint, and all that was written before it.

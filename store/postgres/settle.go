@@ -15,9 +15,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/errortext"
 )
 
-// settleTries bounds how often an outcome is written again because somebody
+// maxSettleTries bounds how often an outcome is written again because somebody
 // changed its row under the statement and left it unsettled.
-const settleTries = 5
+const maxSettleTries = 5
 
 // Settle implements store.Settler. It is one round trip and one transaction
 // unless an outcome hits no row. Error texts lose NUL bytes and invalid UTF-8
@@ -31,23 +31,23 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	todo := make([]int, len(outcomes))
 	for i := range outcomes {
 		todo[i] = i
-		if _, err := s.outboxes.Check(outcomes[i].Outbox, &outcomes[i]); err != nil {
+		if _, err := s.outboxes.FindValid(outcomes[i].Outbox, &outcomes[i]); err != nil {
 			return nil, fmt.Errorf("settle: %w", err)
 		}
 	}
 	err := s.outcomes.do(ctx, func(ctx context.Context, sess *session) error {
 		call := &settling{s, sess, epoch, outcomes, results}
 		if time.Now().Before(sess.skipLocked) {
-			return call.past(ctx, todo)
+			return call.settleSkippingLocked(ctx, todo)
 		}
-		for range settleTries {
-			missed, err := call.once(ctx, todo)
-			if LockedOut(err) {
-				sess.skipLocked = time.Now().Add(skipFor)
+		for range maxSettleTries {
+			missed, err := call.run(ctx, todo)
+			if IsLockTimeout(err) {
+				sess.skipLocked = time.Now().Add(skipLockedPeriod)
 				for _, i := range todo {
 					results[i] = 0 // it was taken back
 				}
-				return call.past(ctx, todo)
+				return call.settleSkippingLocked(ctx, todo)
 			}
 			if err != nil || len(missed) == 0 {
 				return err
@@ -58,7 +58,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		return &store.RefusedError{Err: fmt.Errorf("row %q of outbox %s is changed by somebody else again and again", o.ID, o.Outbox)}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("settle: %w", refusal(explainOwn(err)))
+		return nil, fmt.Errorf("settle: %w", asRefused(explainOwn(err)))
 	}
 	return results, nil
 }
@@ -71,13 +71,13 @@ type settlePart struct {
 }
 
 type settleKey struct {
-	turn   int // an id's second outcome is written in the second turn, and so on
+	round  int // an id's second outcome is written in the second turn, and so on
 	outbox string
 	status store.Status
 	when   time.Time // of rows that are COMPLETED by settleManyQuery, else zero
 }
 
-func (k *settleKey) hot() bool { return !k.when.IsZero() }
+func (k *settleKey) usesSettleMany() bool { return !k.when.IsZero() }
 
 // settling is one call of Settle.
 type settling struct {
@@ -88,9 +88,9 @@ type settling struct {
 	results  []store.SettleResult
 }
 
-// once writes the outcomes at todo and returns those whose row was there
+// run writes the outcomes at todo and returns those whose row was there
 // and unsettled and was not written all the same.
-func (c *settling) once(ctx context.Context, todo []int) ([]int, error) {
+func (c *settling) run(ctx context.Context, todo []int) ([]int, error) {
 	batch := &pgx.Batch{}
 	durable := c.durable()
 	if durable {
@@ -107,19 +107,19 @@ func (c *settling) once(ctx context.Context, todo []int) ([]int, error) {
 	if err != nil || len(missed) == 0 {
 		return nil, err
 	}
-	return c.readBack(ctx, missed)
+	return c.explainMissed(ctx, missed)
 }
 
-// past writes the outcomes at todo, but for those of rows and tables that are locked.
-func (c *settling) past(ctx context.Context, todo []int) error {
+// settleSkippingLocked writes the outcomes at todo, but for those of rows and tables that are locked.
+func (c *settling) settleSkippingLocked(ctx context.Context, todo []int) error {
 	var boxes []*store.Outbox
 	for _, i := range todo {
-		if o := c.outboxes.Known(c.outcomes[i].Outbox); !slices.Contains(boxes, o) {
+		if o := c.outboxes.Lookup(c.outcomes[i].Outbox); !slices.Contains(boxes, o) {
 			boxes = append(boxes, o)
 		}
 	}
 	var missed []outboxPart
-	err := c.Store.past(ctx, c.sess.conn, c.epoch, c.durable(), boxes, func(locked map[string]bool) error {
+	err := c.Store.skipLockedTx(ctx, c.sess.conn, c.epoch, c.durable(), boxes, func(locked map[string]bool) error {
 		free := make([]int, 0, len(todo))
 		for _, i := range todo {
 			if locked[c.outcomes[i].Outbox] {
@@ -140,10 +140,10 @@ func (c *settling) past(ctx context.Context, todo []int) error {
 	if err != nil || len(missed) == 0 {
 		return err
 	}
-	left, err := c.readBack(ctx, missed)
+	left, err := c.explainMissed(ctx, missed)
 	for _, i := range left { // there and unsettled
 		c.results[i] = store.WasLocked
-		c.sess.skipLocked = time.Now().Add(skipFor)
+		c.sess.skipLocked = time.Now().Add(skipLockedPeriod)
 	}
 	return err
 }
@@ -151,7 +151,7 @@ func (c *settling) past(ctx context.Context, todo []int) error {
 // durable reports whether the call is to be durable when it returns.
 func (c *settling) durable() bool {
 	return slices.ContainsFunc(c.outcomes, func(o store.Outcome) bool {
-		return o.Status == store.Failed || blocks(&o) || unparks(&o)
+		return o.Status == store.Failed || requestsBlock(&o) || deletesSpilled(&o)
 	})
 }
 
@@ -162,11 +162,11 @@ func (c *settling) queue(ctx context.Context, batch *pgx.Batch, todo []int, lock
 	if err != nil {
 		return nil, err
 	}
-	holds, err := c.partsOf(ctx, func(o *store.Outcome) bool { return blocks(o) && !locked[o.Outbox] })
+	holds, err := c.partsOf(ctx, func(o *store.Outcome) bool { return requestsBlock(o) && !locked[o.Outbox] })
 	if err != nil {
 		return nil, err
 	}
-	parked, err := c.partsOf(ctx, func(o *store.Outcome) bool { return unparks(o) && !locked[o.Outbox] })
+	parked, err := c.partsOf(ctx, func(o *store.Outcome) bool { return deletesSpilled(o) && !locked[o.Outbox] })
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +177,7 @@ func (c *settling) queue(ctx context.Context, batch *pgx.Batch, todo []int, lock
 		p.queueBlock(batch, c.fenced(c.epoch, p.table.values(c.name)), c.outcomes)
 	}
 	for _, p := range parked {
-		p.queueUnpark(batch, c.fenced(c.epoch, p.table.values(c.name)), c.outcomes)
+		p.queueDeleteSpilled(batch, c.fenced(c.epoch, p.table.values(c.name)), c.outcomes)
 	}
 	return parts, nil
 }
@@ -191,16 +191,16 @@ func (c *settling) parts(ctx context.Context, todo []int, skip bool) (parts []*s
 	last := 0
 	for _, i := range todo {
 		o := &c.outcomes[i]
-		t, err := c.sess.table(ctx, c.outboxes.Known(o.Outbox))
+		t, err := c.sess.table(ctx, c.outboxes.Lookup(o.Outbox))
 		if err != nil {
 			return nil, err
 		}
-		key := settleKey{turn: turns[o.Ref], outbox: o.Outbox, status: o.Status}
-		if !skip && o.Status == store.Completed && t.Layout.State != store.StateNone && t.knowsRows() {
+		key := settleKey{round: turns[o.Ref], outbox: o.Outbox, status: o.Status}
+		if !skip && o.Status == store.Completed && t.Layout.State != store.StateNone && t.idIsText() {
 			key.when = o.At.Truncate(time.Microsecond)
 		}
 		turns[o.Ref]++
-		last = max(last, key.turn)
+		last = max(last, key.round)
 		if part == nil || part.settleKey != key { // most are like the one before
 			part = byKey[key]
 		}
@@ -217,7 +217,7 @@ func (c *settling) parts(ctx context.Context, todo []int, skip bool) (parts []*s
 	ordered := make([]*settlePart, 0, len(parts))
 	for turn := 0; turn <= last; turn++ {
 		for _, p := range parts {
-			if p.turn == turn {
+			if p.round == turn {
 				ordered = append(ordered, p)
 			}
 		}
@@ -231,7 +231,7 @@ func (p *settlePart) queue(batch *pgx.Batch, values map[string]any, outcomes []s
 	if skip {
 		variant = 1
 	}
-	if p.hot() {
+	if p.usesSettleMany() {
 		p.queueMany(batch, values, outcomes)
 		return
 	}
@@ -247,7 +247,7 @@ func (p *settlePart) queue(batch *pgx.Batch, values map[string]any, outcomes []s
 		o := &outcomes[i]
 		ids[k], idTexts[k], times[k] = o.ID, []byte(o.ID), o.At.Truncate(time.Microsecond)
 		retries[k] = min(int64(o.RetryCount), most)
-		texts[k] = errortext.Fit(o.Error, limit, t.ascii)
+		texts[k] = errortext.Sanitize(o.Error, limit, t.ascii)
 	}
 	values["ids"], values["times"], values["retries"], values["texts"] = arrayLiteral(ids), times, retries, texts
 	values["id texts"] = idTexts
@@ -264,7 +264,7 @@ func (p *settlePart) queue(batch *pgx.Batch, values map[string]any, outcomes []s
 // maxRetry is the largest count that the column holds.
 func (t *table) maxRetry() int64 {
 	if name := t.Layout.Columns.RetryCount; name != "" {
-		switch t.col(name).base {
+		switch t.mustColumn(name).base {
 		case pgtype.Int2OID:
 			return math.MaxInt16
 		case pgtype.Int4OID:
@@ -276,7 +276,7 @@ func (t *table) maxRetry() int64 {
 
 func (t *table) errorLimit() int {
 	if name := t.Layout.Columns.Error; name != "" && t.Layout.State != store.StateNone {
-		return t.col(name).limit
+		return t.mustColumn(name).limit
 	}
 	return 0
 }
@@ -284,16 +284,16 @@ func (t *table) errorLimit() int {
 // read reads the answers of a batch, which may begin a transaction, and returns the
 // places of the outcomes that hit no row.
 func (c *settling) read(batch pgx.BatchResults, parts []*settlePart, begins bool) (missed []outboxPart, err error) {
-	defer finish(batch, &err)
+	defer readRest(batch, &err)
 	if begins {
-		if err := begun(batch); err != nil {
+		if err := readBegin(batch); err != nil {
 			return nil, err
 		}
 	}
 	fenced := false
 	for _, p := range parts {
 		read := p.readWritten
-		if p.hot() {
+		if p.usesSettleMany() {
 			read = p.readMany
 		}
 		passed, written, err := read(batch.QueryRow(), c.outcomes, c.results)
@@ -344,7 +344,7 @@ func (c *settling) partsOf(ctx context.Context, which func(*store.Outcome) bool)
 			continue
 		}
 		if byName[o.Outbox] == nil {
-			t, err := c.sess.table(ctx, c.outboxes.Known(o.Outbox))
+			t, err := c.sess.table(ctx, c.outboxes.Lookup(o.Outbox))
 			if err != nil {
 				return nil, err
 			}
@@ -367,13 +367,13 @@ func (p *settlePart) missed(results []store.SettleResult) outboxPart {
 	return m
 }
 
-// readBack tells why outcomes hit no row, with a new snapshot, and returns the
+// explainMissed tells why outcomes hit no row, with a new snapshot, and returns the
 // places of those that have yet to be written.
-func (c *settling) readBack(ctx context.Context, missed []outboxPart) (again []int, err error) {
+func (c *settling) explainMissed(ctx context.Context, missed []outboxPart) (again []int, err error) {
 	for _, m := range missed {
 		t := m.table
-		if t.look == nil {
-			t.look = lookQuery(t)
+		if t.rowStates == nil {
+			t.rowStates = rowStatesQuery(t)
 		}
 		ids, txns := make([]string, len(m.at)), make([]int64, len(m.at))
 		for k, i := range m.at {
@@ -381,7 +381,7 @@ func (c *settling) readBack(ctx context.Context, missed []outboxPart) (again []i
 		}
 		values := t.values("")
 		values["ids"], values["txns"] = arrayLiteral(ids), txns
-		rows, err := c.sess.conn.Query(ctx, t.look.sql, t.look.args(values)...)
+		rows, err := c.sess.conn.Query(ctx, t.rowStates.sql, t.rowStates.args(values)...)
 		if err != nil {
 			return nil, err
 		}

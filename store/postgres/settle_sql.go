@@ -25,15 +25,15 @@ func settleQuery(t *table, to store.Status, skip bool) *query {
 			"    AND EXISTS (SELECT FROM leader) FOR "+strength+" OF o SKIP LOCKED", "),")
 	}
 	lines = append(lines, "done AS (", "  "+t.writeOutcomes(b, to, skip), ")")
-	if forgets(t, to) {
-		lines = append(lines, ", "+forgetDone(b))
+	if deletesBlock(t, to) {
+		lines = append(lines, ", "+deleteDoneBlocks(b))
 	}
 	return b.query(append(lines, "SELECT (SELECT epoch FROM leader), ARRAY(SELECT ord FROM done)")...)
 }
 
-// forgets reports whether an outcome forgets what the row blocked when it was
+// deletesBlock reports whether an outcome forgets what the row blocked when it was
 // FAILED before, and somebody set it back by other means than the relay's.
-func forgets(t *table, to store.Status) bool {
+func deletesBlock(t *table, to store.Status) bool {
 	return to == store.Failed && t.Layout.State != store.StateNone
 }
 
@@ -56,7 +56,7 @@ func (t *table) writeOutcomes(b *builder, to store.Status, skip bool) string {
 		return "SELECT w.ord FROM want w, " + name + " AS o" + where
 	}
 	returning := " RETURNING w.ord"
-	if forgets(t, to) {
+	if deletesBlock(t, to) {
 		returning += ", w.text"
 	}
 	return "UPDATE " + name + " AS o SET " + strings.Join(set, ", ") + " FROM want w" + where + returning
@@ -66,7 +66,7 @@ func (t *table) writeOutcomes(b *builder, to store.Status, skip bool) string {
 // row to row.
 func (b *builder) outcomes(t *table, to store.Status) string {
 	c := &t.Layout.Columns
-	params := []string{b.arg("ids", t.col(c.ID).typ+"[]")}
+	params := []string{b.arg("ids", t.mustColumn(c.ID).typ+"[]")}
 	names := []string{"id"}
 	add := func(param, typ, name string) {
 		params = append(params, b.arg(param, typ+"[]"))
@@ -80,11 +80,11 @@ func (b *builder) outcomes(t *table, to store.Status) string {
 			add("retries", "bigint", "retry")
 			add("texts", "text", "error")
 		}
-		if forgets(t, to) {
+		if deletesBlock(t, to) {
 			add("id texts", "bytea", "text")
 		}
 		if to == store.Failed && t.Layout.State == store.StateNumbers {
-			add("numbers", t.col(c.Status).typ, "number")
+			add("numbers", t.mustColumn(c.Status).typ, "number")
 		}
 	}
 	return "want AS MATERIALIZED (\n  SELECT * FROM unnest(" + strings.Join(params, ", ") +
@@ -101,7 +101,7 @@ func (t *table) outcomeAssignments(b *builder, to store.Status, at func() string
 		switch a.Value {
 		case columns.Status:
 			value = t.statusValue(b, to)
-		case columns.At:
+		case columns.Time:
 			value = at()
 		case columns.Retries:
 			value = "w.retry"
@@ -114,7 +114,7 @@ func (t *table) outcomeAssignments(b *builder, to store.Status, at func() string
 }
 
 func (t *table) statusValue(b *builder, to store.Status) string {
-	typ := t.col(t.Layout.Columns.Status).typ
+	typ := t.mustColumn(t.Layout.Columns.Status).typ
 	switch to {
 	case store.Completed:
 		return b.arg("completed", typ)
@@ -129,7 +129,7 @@ func (t *table) statusValue(b *builder, to store.Status) string {
 
 // errorValue keeps the row's text where an outcome brings none.
 func (t *table) errorValue() string {
-	c := t.col(t.Layout.Columns.Error)
+	c := t.mustColumn(t.Layout.Columns.Error)
 	keep := "coalesce(nullif(w.error, ''), o." + Ident(c.name) + "::text)"
 	switch c.base {
 	case pgtype.JSONOID, pgtype.JSONBOID:
@@ -138,12 +138,12 @@ func (t *table) errorValue() string {
 	return keep
 }
 
-// lookQuery makes the statement that tells which of some rows are there, and
+// rowStatesQuery makes the statement that tells which of some rows are there, and
 // whether they are unsettled: NULL if there is no such row, and then, whether its
 // transaction is not visible yet.
-func lookQuery(t *table) *query {
+func rowStatesQuery(t *table) *query {
 	b := &builder{}
-	id := t.col(t.Layout.Columns.ID)
+	id := t.mustColumn(t.Layout.Columns.ID)
 	return b.query(
 		"WITH "+snapshotCTE,
 		"SELECT w.ord, o.open, CASE WHEN o.open IS NULL AND w.txn <> 0 THEN NOT "+visible+" ELSE false END",

@@ -128,7 +128,7 @@ func work(t *testing.T, admin string, relay *postgres.Store, box store.Outbox) {
 		values = "'{}', 0, now()"
 	}
 	servers.Exec(t, admin, "INSERT INTO "+postgres.TableName(&box)+" ("+names+") SELECT id, "+values+" FROM unnest('{1,2,3}'::text[]) id")
-	epoch, err := relay.Lead(ctx(t))
+	epoch, err := relay.AcquireLeadership(ctx(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func work(t *testing.T, admin string, relay *postgres.Store, box store.Outbox) {
 		t.Fatal(err)
 	}
 	defer view.Close()
-	if items, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: box.Name, Limit: 9}); err != nil || len(items) != 3 {
+	if items, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: box.Name, Limit: 9}); err != nil || len(items) != 3 {
 		t.Errorf("view: %v, %v", items, err)
 	}
 	if _, err := relay.Claim(ctx(t), epoch, origin, []store.ClaimRow{row("1"), row("2"), row("3")}); err != nil {
@@ -191,7 +191,7 @@ func TestUpgrade(t *testing.T) {
 			t.Errorf("holds of the first version: %v", err)
 		}
 		_, leader := r.store.Leader(ctx(t))
-		_, lead := r.store.Lead(ctx(t))
+		_, lead := r.store.AcquireLeadership(ctx(t))
 		for what, err := range map[string]error{"leader": leader, "lead": lead} {
 			if !errors.As(err, &setup) || !strings.Contains(err.Error(), "sluicebox init") {
 				t.Errorf("%s of the first version: %v", what, err)
@@ -222,7 +222,7 @@ func TestUpgrade(t *testing.T) {
 			t.Errorf("the checkpoint is %+v, %v; the epoch %d", cp, err, r.epoch)
 		}
 		it := store.Item{Ref: store.Ref{Outbox: "events", ID: "1"}, Kind: "EVENT", Seq: 5}
-		if err := r.store.Park(ctx(t), r.epoch, []store.Item{it}); err != nil {
+		if err := r.store.Spill(ctx(t), r.epoch, []store.Item{it}); err != nil {
 			t.Error(err)
 		}
 		if n := ask[int](t, r.conn, "SELECT count(*) FROM sluicebox.parked WHERE id = '1' AND seq = 5"); n != 1 {

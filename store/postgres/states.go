@@ -9,16 +9,16 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// States implements store.ReplayReader. Each outbox of a call is one statement.
-func (s *Store) States(ctx context.Context, rows []store.ClaimRow) ([]store.StateOf, error) {
+// ReadStatuses implements store.ReplayReader. Each outbox of a call is one statement.
+func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
 	parts, err := s.claimParts(rows)
 	if err != nil {
 		return nil, fmt.Errorf("look for the states of rows: %w", err)
 	}
-	states := make([]store.StateOf, len(rows))
+	states := make([]store.RowStatus, len(rows))
 	err = s.replay.do(ctx, func(ctx context.Context, sess *session) error {
 		for _, p := range parts {
-			if p.Absent(states) {
+			if p.MarkAbsent(states) {
 				continue
 			}
 			t, err := sess.table(ctx, p.Outbox)
@@ -31,7 +31,7 @@ func (s *Store) States(ctx context.Context, rows []store.ClaimRow) ([]store.Stat
 			if err := p.states(ctx, sess.conn, t, rows, states); err != nil {
 				return err
 			}
-			p.CopyStates(rows, states)
+			p.CopyDuplicateStatuses(rows, states)
 		}
 		return nil
 	})
@@ -42,7 +42,7 @@ func (s *Store) States(ctx context.Context, rows []store.ClaimRow) ([]store.Stat
 }
 
 // states asks for the rows of one outbox. Of several rows of one id an open one counts.
-func (p *claimPart) states(ctx context.Context, conn *pgx.Conn, t *table, rows []store.ClaimRow, states []store.StateOf) error {
+func (p *claimPart) states(ctx context.Context, conn *pgx.Conn, t *table, rows []store.ClaimRow, states []store.RowStatus) error {
 	values := t.values("")
 	p.bind(values, rows)
 	found, err := conn.Query(ctx, t.states.sql, t.states.args(values)...)
@@ -52,10 +52,10 @@ func (p *claimPart) states(ctx context.Context, conn *pgx.Conn, t *table, rows [
 	var ord int64
 	var state int32
 	var payload []byte
-	told := make([]bool, len(p.At))
+	told := make([]bool, len(p.Indexes))
 	_, err = pgx.ForEachRow(found, []any{&ord, &state, &payload}, func() error {
-		if of := (store.StateOf{State: store.RowState(state), Payload: payload}); !told[ord-1] || of.State == store.RowOpen {
-			states[p.At[ord-1]], told[ord-1] = of, true
+		if of := (store.RowStatus{State: store.RowState(state), Payload: payload}); !told[ord-1] || of.State == store.RowUnsettled {
+			states[p.Indexes[ord-1]], told[ord-1] = of, true
 		}
 		payload = nil
 		return nil
@@ -70,11 +70,11 @@ func statesQuery(t *table) *query {
 	return b.query(
 		"WITH "+snapshotCTE+",", b.wanted(t, false),
 		"SELECT w.ord, CASE WHEN o.state IS NOT NULL THEN o.state",
-		fmt.Sprintf("  WHEN w.txn = 0 OR %s THEN %d ELSE %d END,", visible, store.RowAbsent, store.RowOpen),
+		fmt.Sprintf("  WHEN w.txn = 0 OR %s THEN %d ELSE %d END,", visible, store.RowAbsent, store.RowUnsettled),
 		"  o.payload",
 		"FROM snap CROSS JOIN want w LEFT JOIN LATERAL (",
 		fmt.Sprintf("  SELECT CASE WHEN (%s) IS TRUE THEN %d WHEN %s IS TRUE THEN %d ELSE %d END AS state,",
-			t.delivered(b), store.RowCompleted, t.failed(b), store.RowFailed, store.RowOpen),
+			t.delivered(b), store.RowCompleted, t.failed(b), store.RowFailed, store.RowUnsettled),
 		"    CASE WHEN w.wants AND "+t.delivered(b)+" THEN "+t.payload()+" END AS payload",
 		"  FROM "+TableName(t.Outbox)+" AS o WHERE o."+Ident(t.Layout.Columns.ID)+" = w.id OFFSET 0",
 		") o ON true",

@@ -17,22 +17,22 @@ var _ store.Store = (*Store)(nil)
 // Store keeps the state of outbox rows in their own tables, and the relay's own
 // in the schema sluicebox. All methods are safe for concurrent use.
 type Store struct {
-	name         string
-	holder       string
-	takeover     time.Duration
-	outboxes     *outboxes.Set
-	applications []string // what the sessions call themselves
+	name             string
+	holder           string
+	takeover         time.Duration
+	outboxes         *outboxes.Set
+	applicationNames []string // what the sessions call themselves
 
-	claims, outcomes, control, operator, parking, replay *session
-	tables                                               *session      // waits for tables that somebody has locked
-	leader                                               *session      // asks for the lock; who gets it takes its connection
-	locker                                               atomic.Uint32 // server process of the session that holds, or has lost, the lock; 0 for none
-	candidate                                            *pgx.Conn     // leader's connection at the last try; leader's turn guards it
-	views                                                *pgx.ConnConfig
-	led                                                  *pgx.Conn // control's connection at the last Lead; control's turn guards it
+	claims, outcomes, control, operator, spillSession, replay *session
+	tableWaitSession                                          *session      // waits for tables that somebody has locked
+	lockSession                                               *session      // asks for the lock; who gets it takes its connection
+	lockPID                                                   atomic.Uint32 // server process of the session that holds, or has lost, the lock; 0 for none
+	candidate                                                 *pgx.Conn     // leader's connection at the last try; leader's turn guards it
+	viewConfig                                                *pgx.ConnConfig
+	leaderConn                                                *pgx.Conn // control's connection at the last Lead; control's turn guards it
 
-	life   *lifetime.Lifetime
-	closed sync.Once
+	lifetime *lifetime.Lifetime
+	closed   sync.Once
 }
 
 // New returns a store. It opens no connection.
@@ -41,7 +41,7 @@ func New(cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout, outboxes: outboxes.New(cfg.Outboxes)}
-	s.life = lifetime.New()
+	s.lifetime = lifetime.New()
 	for _, to := range []struct {
 		session  **session
 		purpose  string
@@ -49,26 +49,26 @@ func New(cfg Config) (*Store, error) {
 	}{
 		{&s.claims, "claims", rowSettings("250ms")},
 		{&s.outcomes, "outcomes", rowSettings("250ms")},
-		{&s.tables, "tables", rowSettings(awaitTimeout)},
+		{&s.tableWaitSession, "tables", rowSettings(awaitTimeout)},
 		{&s.control, "control", controlSettings()},
 		{&s.operator, "operator", operatorSettings()},
-		{&s.parking, "parking", parkingSettings()},
-		{&s.replay, "replay", parkingSettings()},
-		{&s.leader, "leader", lockSettings()},
+		{&s.spillSession, "parking", spillSettings()},
+		{&s.replay, "replay", spillSettings()},
+		{&s.lockSession, "leader", lockSettings()},
 	} {
 		conn, err := sessionConfig(cfg, to.purpose, to.settings)
 		if err != nil {
 			return nil, err
 		}
-		*to.session = newSession(conn, s.life)
-		s.applications = append(s.applications, conn.RuntimeParams["application_name"])
+		*to.session = newSession(conn, s.lifetime)
+		s.applicationNames = append(s.applicationNames, conn.RuntimeParams["application_name"])
 	}
-	s.leader.check = s.checkDirect
+	s.lockSession.check = s.checkDirect
 	views, err := sessionConfig(cfg, "view", viewSettings())
 	if err != nil {
 		return nil, err
 	}
-	s.views = views
+	s.viewConfig = views
 	return s, nil
 }
 
@@ -76,16 +76,16 @@ func New(cfg Config) (*Store, error) {
 // them. It returns when nothing of the store is left. Calls after it fail.
 func (s *Store) Close() {
 	s.closed.Do(func() {
-		s.life.End()
+		s.lifetime.End()
 		for _, sess := range s.sessions() {
 			sess.Close()
 		}
-		s.life.Wait()
+		s.lifetime.Wait()
 	})
 }
 
 func (s *Store) sessions() []*session {
-	return []*session{s.claims, s.outcomes, s.control, s.operator, s.parking, s.replay, s.tables, s.leader}
+	return []*session{s.claims, s.outcomes, s.control, s.operator, s.spillSession, s.replay, s.tableWaitSession, s.lockSession}
 }
 
 // commonSettings are those of every session. The statements lean on READ
@@ -148,10 +148,10 @@ func operatorSettings() map[string]string {
 	}
 }
 
-// parkingSettings are those of the sessions for parked rows and for replays. Their
+// spillSettings are those of the sessions for parked rows and for replays. Their
 // statements are planned once, too, perhaps while nothing is parked. A lane is read by its index,
 // in order, and as far as is asked for; a bitmap would take all of it.
-func parkingSettings() map[string]string {
+func spillSettings() map[string]string {
 	set := rowSettings("1s")
 	set["enable_bitmapscan"] = "off"
 	set["synchronous_commit"] = "on"

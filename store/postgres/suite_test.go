@@ -31,7 +31,7 @@ func TestStore(t *testing.T) {
 			t.Parallel()
 			var layouts []string
 			if !slices.Contains(whole, version) {
-				layouts = storetest.Few()
+				layouts = storetest.CoreLayouts()
 			}
 			url := servers.Database(t, version)
 			storetest.Run(t, &harness{url, servers.Connect(t, url+"&default_query_exec_mode=describe_exec")}, layouts...)
@@ -80,8 +80,8 @@ func (h *harness) database(t *testing.T, statements []string, outboxes []store.O
 func dialect() *tables.Dialect {
 	return &tables.Dialect{
 		Ident: func(name string) string { return postgres.Ident(name) }, Table: postgres.TableName,
-		Place: func(n int) string { return "$" + strconv.Itoa(n) },
-		Plain: "%s", Text: "%s::text", Time: "(%s::timestamptz AT TIME ZONE 'UTC')::text", TimePlace: "%s::timestamptz",
+		Placeholder: func(n int) string { return "$" + strconv.Itoa(n) },
+		Plain:       "%s", Text: "%s::text", Time: "(%s::timestamptz AT TIME ZONE 'UTC')::text", TimePlaceholder: "%s::timestamptz",
 		Bind:   func(at time.Time) any { return at },
 		Parse:  func(text string) (time.Time, error) { return time.Parse("2006-01-02 15:04:05", text) },
 		Txn:    "SELECT pg_current_xact_id()::text::bigint",

@@ -27,13 +27,13 @@ type table struct {
 	// claimOne, claimMany and completeMany are those of the hot path.
 	claimOne, claimMany, completeMany *query
 
-	look *query
+	rowStates *query
 	// write is by the status that is written; the second of each passes over locked rows.
-	write   [store.Failed + 1][2]*query
-	block   *query
-	unpark  *query
-	settled *query
-	states  *query
+	write         [store.Failed + 1][2]*query
+	block         *query
+	deleteSpilled *query
+	settled       *query
+	states        *query
 }
 
 // column is a column of a table.
@@ -93,7 +93,7 @@ ORDER BY a.attnum`
 func describe(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*table, error) {
 	t, err := readTable(ctx, conn, o)
 	if err == nil {
-		err = columns.Complete(o, TableName(o), t.columns, sameName)
+		err = columns.CheckComplete(o, TableName(o), t.columns, sameName)
 	}
 	return t, err
 }
@@ -146,14 +146,14 @@ func (c column) Name() string { return c.name }
 
 func sameName(a, b string) bool { return a == b }
 
-// col returns a column that is known to be there.
-func (t *table) col(name string) column { return columns.Known(t.columns, sameName, name) }
+// mustColumn returns a column that is known to be there.
+func (t *table) mustColumn(name string) column { return columns.MustFind(t.columns, sameName, name) }
 
-// lacks lists the columns that the layout names and the table has not.
-func (t *table) lacks() []string { return columns.Lacking(&t.Layout, t.columns, sameName) }
+// missingColumns lists the columns that the layout names and the table has not.
+func (t *table) missingColumns() []string { return columns.MissingFrom(&t.Layout, t.columns, sameName) }
 
 func (t *table) missingText(missing []string) string {
-	return columns.LackingText(t.Outbox, TableName(t.Outbox), missing, t.columns)
+	return columns.MissingFromText(t.Outbox, TableName(t.Outbox), missing, t.columns)
 }
 
 // text returns an expression for a column's value as the type's own text, the
@@ -161,7 +161,7 @@ func (t *table) missingText(missing []string) string {
 // char(n).
 func (t *table) text(name string) string {
 	ref := "o." + Ident(name)
-	switch t.col(name).base {
+	switch t.mustColumn(name).base {
 	case pgtype.TextOID, pgtype.VarcharOID, pgtype.JSONOID, pgtype.JSONBOID, pgtype.UUIDOID:
 		return ref + "::text"
 	}
@@ -186,7 +186,7 @@ func (t *table) group() string {
 // content returns an expression for what a column holds: the bytes of a bytea,
 // the text of everything else.
 func (t *table) content(name string) string {
-	if t.col(name).base == pgtype.ByteaOID {
+	if t.mustColumn(name).base == pgtype.ByteaOID {
 		return "o." + Ident(name)
 	}
 	return t.text(name)
@@ -201,7 +201,7 @@ func (t *table) unsettled(b *builder) string {
 	case store.StateTimestamps:
 		return fmt.Sprintf("(o.%s IS NULL AND o.%s IS NULL)", Ident(c.Delivered), Ident(c.Failed))
 	}
-	typ := t.col(c.Status).typ
+	typ := t.mustColumn(c.Status).typ
 	return fmt.Sprintf("(o.%s IN (%s, %s))", Ident(c.Status), b.arg("pending", typ), b.arg("processing", typ))
 }
 
@@ -221,9 +221,9 @@ func (t *table) failed(b *builder) string {
 	case store.StateTimestamps:
 		return fmt.Sprintf("(o.%s IS NOT NULL AND o.%s IS NULL)", Ident(c.Failed), Ident(c.Delivered))
 	case store.StateNumbers:
-		return fmt.Sprintf("(o.%s = ANY (%s))", Ident(c.Status), b.arg("codes", t.col(c.Status).typ+"[]"))
+		return fmt.Sprintf("(o.%s = ANY (%s))", Ident(c.Status), b.arg("codes", t.mustColumn(c.Status).typ+"[]"))
 	}
-	return fmt.Sprintf("(o.%s = %s)", Ident(c.Status), b.arg("failed", t.col(c.Status).typ))
+	return fmt.Sprintf("(o.%s = %s)", Ident(c.Status), b.arg("failed", t.mustColumn(c.Status).typ))
 }
 
 // order is the layout's order-by for rows o, with a serial number if they have one, and the

@@ -83,7 +83,7 @@ func checkIDs(t *testing.T, r *rig) {
 		t.Fatal(err)
 	}
 	defer view.Close()
-	items, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 9})
+	items, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 9})
 	if err != nil || len(items) != 2 {
 		t.Fatalf("%v, %v", items, err)
 	}
@@ -106,7 +106,7 @@ func checkIDs(t *testing.T, r *rig) {
 	if groups != 1 {
 		t.Errorf("%d rows have a group", groups)
 	}
-	held, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 9, Held: ids[:1]})
+	held, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 9, ExcludeIDs: ids[:1]})
 	if err != nil || len(held) != 1 || held[0].ID != ids[1] {
 		t.Errorf("without %q: %v, %v", ids[0], held, err)
 	}
@@ -184,7 +184,7 @@ INSERT INTO outbox_events (id, payload) VALUES (1, `+c.value+`), (2, NULL)`, 0, 
 					t.Fatal(err)
 				}
 				defer view.Close()
-				items, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 2})
+				items, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 2})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -230,7 +230,7 @@ func TestClaimTimeComesBack(t *testing.T) {
 					for i := range 2 {
 						ask := row("1")
 						if i == 1 {
-							ask.Own = at
+							ask.OwnClaimAt = at
 						}
 						answers, err := r.store.Claim(ctx(t), r.epoch, at, []store.ClaimRow{ask})
 						if err != nil || answers[0].Result != store.Claimed {
@@ -300,8 +300,8 @@ func TestOtherEncoding(t *testing.T) {
 			t.Errorf("the text is %q", got)
 		}
 		r.job(t, "job", replayRow(1))
-		done := []store.ReplayDone{{N: 1, Lane: replayLane(), Result: store.ReplayRefused, Error: "snow ☃"}}
-		if err := errors.Join(r.store.DoneRows(ctx(t), r.epoch, "job", done), r.store.SaveJob(ctx(t), r.epoch, store.Job{ID: "job", State: store.JobFailed, Why: "more ☃"})); err != nil {
+		done := []store.FinishedRow{{N: 1, Lane: replayLane(), Result: store.ReplayRefused, Error: "snow ☃"}}
+		if err := errors.Join(r.store.FinishRows(ctx(t), r.epoch, "job", done), r.store.SaveJob(ctx(t), r.epoch, store.Job{ID: "job", State: store.JobFailed, Reason: "more ☃"})); err != nil {
 			t.Fatal(err)
 		}
 		if got := ask[string](t, r.conn, "SELECT e.reason || ', ' || r.why FROM sluicebox.replay r JOIN sluicebox.replay_error e USING (job)"); got != "snow ?, more ?" {

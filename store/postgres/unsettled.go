@@ -12,20 +12,20 @@ import (
 	views "github.com/sluicebox/sluicebox/store/internal/view"
 )
 
-// fetched is how many rows are fetched at a time. Each is taken as it comes, so that
+// fetchSize is how many rows are fetched at a time. Each is taken as it comes, so that
 // no more than one is in memory that may be as large as its group's JSON.
-const fetched = 1000
+const fetchSize = 1000
 
-// mostHashed is the most parked rows that are left out by a hash that is made for
+// maxHashedIDs is the most parked rows that are left out by a hash that is made for
 // the reading. More are looked up one by one, by their index.
-const mostHashed = 2000
+const maxHashedIDs = 2000
 
 // Read implements view.Snapshot, by a cursor.
-func (v *view) Read(ctx context.Context, o *store.Outbox, q store.Unsettled, to *views.Pages) error {
+func (v *view) Read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery, to *views.Pages) error {
 	return explainOwn(v.read(ctx, o, q, to))
 }
 
-func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled, to *views.Pages) error {
+func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery, to *views.Pages) error {
 	t, err := describe(ctx, v.conn, o)
 	if err != nil {
 		return err
@@ -47,7 +47,7 @@ func (v *view) fetch(ctx context.Context, read string, args []any, scan pgx.RowT
 	if _, err := v.conn.Exec(ctx, "DECLARE outbox NO SCROLL CURSOR FOR "+read, args...); err != nil {
 		return err
 	}
-	next := fmt.Sprintf("FETCH %d FROM outbox", fetched)
+	next := fmt.Sprintf("FETCH %d FROM outbox", fetchSize)
 	for more := true; more; {
 		rows, err := v.conn.Query(ctx, next)
 		if err != nil {
@@ -67,7 +67,7 @@ func (v *view) fetch(ctx context.Context, read string, args []any, scan pgx.RowT
 		if err := rows.Err(); err != nil {
 			return err
 		}
-		more = more && n == fetched
+		more = more && n == fetchSize
 	}
 	_, err := v.conn.Exec(ctx, "CLOSE outbox")
 	return err
@@ -76,57 +76,57 @@ func (v *view) fetch(ctx context.Context, read string, args []any, scan pgx.RowT
 // unsettled makes the statement that reads unsettled rows. Where the group stands
 // in JSON only the program knows it: then left are the lanes that it has to leave
 // out, and the statement has no limit.
-func (v *view) unsettled(ctx context.Context, t *table, q store.Unsettled) (read *query, args []any, left map[store.LaneKey]struct{}, err error) {
+func (v *view) unsettled(ctx context.Context, t *table, q store.UnsettledQuery) (read *query, args []any, left map[store.LaneKey]struct{}, err error) {
 	b, values := &builder{}, t.values(v.name)
 	values["limit"] = q.Limit
 	where := ""
-	if lanes := q.Left(t.Outbox); len(lanes) > 0 && len(t.Layout.GroupPath) > 0 {
+	if lanes := q.ExcludedLanes(t.Outbox); len(lanes) > 0 && len(t.Layout.GroupPath) > 0 {
 		left = store.LaneSet(lanes)
 	} else if len(lanes) > 0 {
-		others, err := v.others(ctx, t, b, lanes, values)
+		others, err := v.excludeLanes(ctx, t, b, lanes, values)
 		if err != nil {
 			return nil, nil, nil, err
 		}
 		where = " AND " + others
 	}
-	parked, err := v.parked(ctx, t)
+	parked, err := v.spilledIDs(ctx, t)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	where += t.unparked(b, parked)
-	values["held"], values["parked"] = arrayLiteral(q.Held), parked
-	values["inline"] = q.Inline()
+	where += t.notSpilled(b, parked)
+	values["held"], values["parked"] = arrayLiteral(q.ExcludeIDs), parked
+	values["inline"] = q.MaxInlinePayload()
 	read = unsettledQuery(t, b, where, left == nil)
 	return read, read.args(values), left, nil
 }
 
-// parked returns the ids of parked rows of the outbox, one more than mostHashed at
+// spilledIDs returns the ids of parked rows of the outbox, one more than maxHashedIDs at
 // most. Where the own tables are not made yet, nothing is parked.
-func (v *view) parked(ctx context.Context, t *table) ([][]byte, error) {
+func (v *view) spilledIDs(ctx context.Context, t *table) ([][]byte, error) {
 	var there bool
 	err := v.conn.QueryRow(ctx, "SELECT pg_catalog.to_regclass('sluicebox.parked') IS NOT NULL").Scan(&there)
 	if err != nil || !there {
 		return nil, err
 	}
 	const read = `SELECT p.id FROM sluicebox.parked p WHERE p.name COLLATE "POSIX" = $1 AND p.outbox COLLATE "POSIX" = $2 LIMIT $3`
-	rows, err := v.conn.Query(ctx, read, v.name, t.Name, mostHashed+1)
+	rows, err := v.conn.Query(ctx, read, v.name, t.Name, maxHashedIDs+1)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, pgx.RowTo[[]byte])
 }
 
-// unparked is the further condition that a row o is none of those parked. Texts are
+// notSpilled is the further condition that a row o is none of those parked. Texts are
 // compared, as they are sent: what was parked need not be of the type that the column
 // has by now, and the database need not be in UTF-8.
 // OFFSET 0 keeps it a lookup for each row: as a join it could be one with all that
 // is parked.
-func (t *table) unparked(b *builder, parked [][]byte) string {
+func (t *table) notSpilled(b *builder, parked [][]byte) string {
 	id := "textsend(" + t.text(t.Layout.Columns.ID) + ")"
 	switch {
 	case len(parked) == 0:
 		return ""
-	case len(parked) <= mostHashed:
+	case len(parked) <= maxHashedIDs:
 		return " AND " + id + " NOT IN (SELECT p.id FROM unnest(" + b.arg("parked", "bytea[]") + ") AS p(id))"
 	}
 	return ` AND NOT EXISTS (SELECT FROM sluicebox.parked p WHERE p.name COLLATE "POSIX" = ` + b.arg("name", "text") +
@@ -168,7 +168,7 @@ func (t *table) payloadSize() string { return "coalesce(octet_length(" + t.paylo
 // further condition if there is one.
 func unsettledQuery(t *table, b *builder, where string, limited bool) *query {
 	c := &t.Layout.Columns
-	id, size := t.col(c.ID), t.payloadSize()
+	id, size := t.mustColumn(c.ID), t.payloadSize()
 	payload := "CASE WHEN " + size + " <= " + b.arg("inline", "integer") + " THEN " + t.payload() + " END"
 	lines := []string{
 		"SELECT " + t.text(c.ID) + ", " + t.kind() + ", " + t.group() + ", " + payload + ", " + size + ", " + t.retryCount(),
@@ -184,18 +184,18 @@ func unsettledQuery(t *table, b *builder, where string, limited bool) *query {
 	return b.query(lines...)
 }
 
-// others returns the condition that a row o is of none of the lanes left, and
+// excludeLanes returns the condition that a row o is of none of the lanes left, and
 // sets what it binds. Where an index may serve it is made of ranges between the
 // groups: a group of a million rows then costs nothing. Otherwise every row is
 // looked at, and the lanes are hashed.
-func (v *view) others(ctx context.Context, t *table, b *builder, left []store.LaneKey, values map[string]any) (string, error) {
-	if t.ranges(left) {
+func (v *view) excludeLanes(ctx context.Context, t *table, b *builder, left []store.LaneKey, values map[string]any) (string, error) {
+	if t.canExcludeByRange(left) {
 		// The statistics know nothing of rows that are both unsettled and of
 		// another group. Too many are expected, and the whole table would be read.
 		if _, err := v.conn.Exec(ctx, "SET LOCAL enable_seqscan = off"); err != nil {
 			return "", err
 		}
-		return v.between(ctx, t, b, left, values)
+		return v.excludeRanges(ctx, t, b, left, values)
 	}
 	kind, none, group := "", "true", "''"
 	if name := t.Layout.Columns.Kind; name != "" {
@@ -215,24 +215,24 @@ func (v *view) others(ctx context.Context, t *table, b *builder, left []store.La
 		kind, none, group, b.arg("left kinds", "text[]"), b.arg("left none", "boolean[]"), b.arg("left groups", "text[]")), nil
 }
 
-// mostRanges is the most groups that ranges are made of.
-const mostRanges = 16
+// maxRanges is the most groups that ranges are made of.
+const maxRanges = 16
 
-// ranges reports whether lanes can be left out by ranges of the group: they have
+// canExcludeByRange reports whether lanes can be left out by ranges of the group: they have
 // one kind, and the group's column sorts texts that differ as different.
-func (t *table) ranges(left []store.LaneKey) bool {
+func (t *table) canExcludeByRange(left []store.LaneKey) bool {
 	c := &t.Layout.Columns
-	if c.Kind != "" || c.Group == "" || len(left) > mostRanges {
+	if c.Kind != "" || c.Group == "" || len(left) > maxRanges {
 		return false
 	}
-	group := t.col(c.Group)
+	group := t.mustColumn(c.Group)
 	return group.collation != "" && (group.base == pgtype.TextOID || group.base == pgtype.VarcharOID)
 }
 
-// between returns the condition that the group of a row o lies between those of
+// excludeRanges returns the condition that the group of a row o lies between those of
 // the lanes left, in the order of its column.
-func (v *view) between(ctx context.Context, t *table, b *builder, left []store.LaneKey, values map[string]any) (string, error) {
-	group := t.col(t.Layout.Columns.Group)
+func (v *view) excludeRanges(ctx context.Context, t *table, b *builder, left []store.LaneKey, values map[string]any) (string, error) {
+	group := t.mustColumn(t.Layout.Columns.Group)
 	var groups []string
 	null := true
 	for _, k := range left {

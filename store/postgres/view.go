@@ -22,21 +22,21 @@ func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
 	if snapshot != "" && !snapshotForm.MatchString(snapshot) {
 		return nil, fmt.Errorf("open a view: %q is no name of a snapshot", snapshot)
 	}
-	return views.Open(ctx, s.life, s.outboxes, func(ctx context.Context) (views.Snapshot, error) {
+	return views.Open(ctx, s.lifetime, s.outboxes, func(ctx context.Context) (views.Snapshot, error) {
 		return s.dialView(ctx, snapshot)
 	})
 }
 
 func (s *Store) dialView(ctx context.Context, snapshot string) (*view, error) {
-	conn, err := connect(ctx, s.views)
-	return &view{name: s.name, life: s.life, conn: conn, snapshot: snapshot}, Explain(err)
+	conn, err := connect(ctx, s.viewConfig)
+	return &view{name: s.name, lifetime: s.lifetime, conn: conn, snapshot: snapshot}, Explain(err)
 }
 
 // view is a read-only transaction that sees one snapshot.
 type view struct {
-	name string // of the relay
-	life *lifetime.Lifetime
-	conn *pgx.Conn
+	name     string // of the relay
+	lifetime *lifetime.Lifetime
+	conn     *pgx.Conn
 	// snapshot is the name of the one that it is to see, "" for one of now.
 	snapshot string
 }
@@ -59,4 +59,4 @@ func (v *view) Begin(ctx context.Context) error {
 func (v *view) Position() store.Position { return "" }
 
 // Drop implements view.Snapshot.
-func (v *view) Drop() { discard(v.life, v.conn) }
+func (v *view) Drop() { discard(v.lifetime, v.conn) }

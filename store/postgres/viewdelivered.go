@@ -16,20 +16,20 @@ import (
 
 // ReadDelivered implements view.Snapshot, by a cursor. A timestamp without time zone is
 // one in the session's zone, as everywhere; no infinite one is a time.
-func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.Delivered) error {
+func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.DeliveredRows) error {
 	return explainOwn(v.readDelivered(ctx, o, to))
 }
 
-func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Delivered) error {
+func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.DeliveredRows) error {
 	t, err := describe(ctx, v.conn, o)
 	if err != nil {
 		return err
 	}
-	at := t.col(o.Layout.OrderBy[0])
+	at := t.mustColumn(o.Layout.OrderBy[0])
 	switch at.base {
 	case pgtype.TimestamptzOID, pgtype.TimestampOID, pgtype.DateOID:
 	default:
-		return store.NoOrderTime(o, TableName(o), at.full)
+		return store.OrderTimeError(o, TableName(o), at.full)
 	}
 	timed, err := v.addDelivered(ctx, t, to, true)
 	if err != nil || !timed || at.notNull {
@@ -41,7 +41,7 @@ func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 
 // addDelivered adds rows with a time in bounds, or those without one. It reports whether
 // more are wanted.
-func (v *view) addDelivered(ctx context.Context, t *table, to *views.Delivered, timed bool) (more bool, err error) {
+func (v *view) addDelivered(ctx context.Context, t *table, to *views.DeliveredRows, timed bool) (more bool, err error) {
 	more = true
 	values := t.values(v.name)
 	read := deliveredQuery(t, to, timed, values)
@@ -71,7 +71,7 @@ func (t *table) scanDelivered(row pgx.CollectableRow) (store.Item, error) {
 // deliveredQuery makes the statement that reads delivered rows in order, and sets what
 // it binds. Kinds and groups are compared as texts: the types and collations of the
 // columns may take two for one.
-func deliveredQuery(t *table, q *views.Delivered, timed bool, values map[string]any) *query {
+func deliveredQuery(t *table, q *views.DeliveredRows, timed bool, values map[string]any) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
 	at := "o." + Ident(t.Layout.OrderBy[0])
@@ -82,7 +82,7 @@ func deliveredQuery(t *table, q *views.Delivered, timed bool, values map[string]
 	}
 	where := []string{"o." + Ident(c.ID) + " IS NOT NULL", t.delivered(b)}
 	if keyed { // as in open, no index on the status is to look as good
-		where = []string{"o." + Ident(c.ID) + " = ANY (" + bind("ids", t.col(c.ID).typ+"[]", arrayLiteral(keys)) + ")", "(" + t.delivered(b) + ") IS TRUE"}
+		where = []string{"o." + Ident(c.ID) + " = ANY (" + bind("ids", t.mustColumn(c.ID).typ+"[]", arrayLiteral(keys)) + ")", "(" + t.delivered(b) + ") IS TRUE"}
 	}
 	if !timed {
 		where = append(where, at+" IS NULL")
@@ -135,7 +135,7 @@ var (
 func (t *table) idKeys(ids []string) (keys []string, can bool) {
 	bits := 0
 	var takes func(id string) bool
-	switch t.col(t.Layout.Columns.ID).base {
+	switch t.mustColumn(t.Layout.Columns.ID).base {
 	case pgtype.TextOID, pgtype.VarcharOID, pgtype.BPCharOID:
 		takes = func(id string) bool { return utf8.ValidString(id) && !strings.Contains(id, "\x00") }
 	case pgtype.UUIDOID:

@@ -42,23 +42,23 @@ func TestDeliveredTypes(t *testing.T) {
 	ids := []string{"1", "2.00", "007", "abc", "", "\x00", "\xff", "00000000-0000-0000-0000-00000000000A", "00000000-0000-0000-0000-00000000000a", "99999999999999999999", `\x31`}
 	const zoned, plain = "00000000-0000-0000-0000-00000000000a 2024-02-29T12:00:00.000001Z", "1 2024-02-29T12:00:00Z"
 	for _, c := range []struct {
-		q       store.Delivered
+		q       store.DeliveredQuery
 		want    string
 		undated int
 	}{
-		{store.Delivered{Outbox: "zoned"}, zoned, 3},
-		{store.Delivered{Outbox: "zoned", Since: feb(1)}, zoned, 2},
-		{store.Delivered{Outbox: "zoned", Since: feb(1), Until: feb(30)}, zoned, 1},
-		{store.Delivered{Outbox: "zoned", Since: feb(1), IDs: ids}, zoned, 0},
-		{store.Delivered{Outbox: "plain", Since: feb(29)}, plain + ", 2 2024-02-29T12:00:00Z", 0},
-		{store.Delivered{Outbox: "plain", Since: feb(29), IDs: ids}, plain, 0},
-		{store.Delivered{Outbox: "days", Since: time.Date(2024, 2, 29, 5, 0, 0, 0, time.UTC)}, "2.00 2024-02-29T05:00:00Z", 0},
-		{store.Delivered{Outbox: "days", IDs: ids}, "2.00 2024-02-29T05:00:00Z", 0},
-		{store.Delivered{Outbox: "longs", IDs: ids}, `\x31 2024-02-29T05:00:00Z`, 0},
+		{store.DeliveredQuery{Outbox: "zoned"}, zoned, 3},
+		{store.DeliveredQuery{Outbox: "zoned", Since: feb(1)}, zoned, 2},
+		{store.DeliveredQuery{Outbox: "zoned", Since: feb(1), Until: feb(30)}, zoned, 1},
+		{store.DeliveredQuery{Outbox: "zoned", Since: feb(1), IDs: ids}, zoned, 0},
+		{store.DeliveredQuery{Outbox: "plain", Since: feb(29)}, plain + ", 2 2024-02-29T12:00:00Z", 0},
+		{store.DeliveredQuery{Outbox: "plain", Since: feb(29), IDs: ids}, plain, 0},
+		{store.DeliveredQuery{Outbox: "days", Since: time.Date(2024, 2, 29, 5, 0, 0, 0, time.UTC)}, "2.00 2024-02-29T05:00:00Z", 0},
+		{store.DeliveredQuery{Outbox: "days", IDs: ids}, "2.00 2024-02-29T05:00:00Z", 0},
+		{store.DeliveredQuery{Outbox: "longs", IDs: ids}, `\x31 2024-02-29T05:00:00Z`, 0},
 	} {
 		rigs.WantDelivered(t, r.store, c.q, c.want, c.undated)
 	}
-	_, _, err := rigs.Delivered(t, r.store, store.Delivered{Outbox: "words"})
+	_, _, err := rigs.Delivered(t, r.store, store.DeliveredQuery{Outbox: "words"})
 	rigs.WantSetup(t, "a text", err, "created_at", "words", "text", "order-by", "log")
 }
 
@@ -69,14 +69,14 @@ func TestLockWishesUnread(t *testing.T) {
 		held := takeLock(t, r.store)
 		wish := func(name string) {
 			t.Helper()
-			if err := r.store.WishNamed(ctx(t), name, false); err != nil {
+			if err := r.store.RequestSavepoint(ctx(t), name, false); err != nil {
 				t.Fatal(err)
 			}
 		}
 		wish("a")
-		rigs.WantWishes(t, "a wish", held, 1)
+		rigs.WantRequestCount(t, "a wish", held, 1)
 		locked := r.begin(t, "LOCK TABLE sluicebox.wish IN ACCESS EXCLUSIVE MODE")
-		rigs.WantWishes(t, "the table is locked", held, 1)
+		rigs.WantRequestCount(t, "the table is locked", held, 1)
 		end(t, locked, false)
 		for _, c := range []struct{ away, back string }{
 			{"ALTER TABLE sluicebox.wish RENAME TO gone", "ALTER TABLE sluicebox.gone RENAME TO wish"},
@@ -84,14 +84,14 @@ func TestLockWishesUnread(t *testing.T) {
 		} {
 			r.exec(t, c.away)
 			for range 3 {
-				rigs.WantWishes(t, c.away, held, 0)
+				rigs.WantRequestCount(t, c.away, held, 0)
 			}
 			r.exec(t, c.back)
-			rigs.WantWishes(t, "the ping that finds the table", held, 0)
-			rigs.WantWishes(t, c.back, held, 1)
+			rigs.WantRequestCount(t, "the ping that finds the table", held, 0)
+			rigs.WantRequestCount(t, c.back, held, 1)
 		}
 		wish("b")
-		rigs.WantWishes(t, "another wish", held, 2)
+		rigs.WantRequestCount(t, "another wish", held, 2)
 		if _, err := locker(t, url, "rival").Lock(ctx(t)); err == nil {
 			t.Error("the lock was lost")
 		}

@@ -46,34 +46,34 @@ type checker struct {
 }
 
 func (c *checker) run(ctx context.Context, s *Store) error {
-	if err := c.own(ctx); err != nil {
+	if err := c.checkOwnTables(ctx); err != nil {
 		return err
 	}
 	for _, name := range s.outboxes.Names() {
-		if err := c.outbox(ctx, s.outboxes.Known(name)); err != nil {
+		if err := c.outbox(ctx, s.outboxes.Lookup(name)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// own checks the relay's own tables.
-func (c *checker) own(ctx context.Context) error {
+// checkOwnTables checks the relay's own tables.
+func (c *checker) checkOwnTables(ctx context.Context) error {
 	c.Subject = "own tables"
-	before := c.Faults()
+	before := c.CountFaults()
 	have, err := installed(ctx, c.conn)
 	var setup *store.SetupError
 	switch {
 	case errors.As(err, &setup):
-		c.Setup(setup)
+		c.AddSetupError(setup)
 		return nil
 	case err != nil:
 		return err
 	case have == 0:
-		c.Fault("the relay's own tables are not there", initialize)
+		c.AddFault("the relay's own tables are not there", initHint)
 		return nil
 	case have < version:
-		c.Fault(fmt.Sprintf("the relay's own tables have version %d, and this program needs %d", have, version), initialize)
+		c.AddFault(fmt.Sprintf("the relay's own tables have version %d, and this program needs %d", have, version), initHint)
 		return nil
 	}
 	for _, name := range []string{
@@ -85,12 +85,12 @@ func (c *checker) own(ctx context.Context) error {
 			return err
 		}
 		if !there {
-			c.Fault("the relay's own table "+name+" is not there, though sluicebox_meta says it is",
-				"restore it, or drop sluicebox_meta and every other sluicebox_ table, and "+initialize+": the relay then begins anew")
+			c.AddFault("the relay's own table "+name+" is not there, though sluicebox_meta says it is",
+				"restore it, or drop sluicebox_meta and every other sluicebox_ table, and "+initHint+": the relay then begins anew")
 		}
 	}
-	if c.Faults() == before {
-		c.Add(store.Fine, fmt.Sprintf("version %d", version), "")
+	if c.CountFaults() == before {
+		c.Add(store.GradeOK, fmt.Sprintf("version %d", version), "")
 	}
 	return nil
 }
@@ -98,28 +98,28 @@ func (c *checker) own(ctx context.Context) error {
 // outbox checks a table of rows.
 func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	c.Subject = "outbox " + o.Name
-	before := c.Faults()
+	before := c.CountFaults()
 	t, err := readTable(ctx, c.conn, o)
 	var setup *store.SetupError
 	if errors.As(err, &setup) {
-		c.Setup(setup)
+		c.AddSetupError(setup)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if missing := t.lacks(); len(missing) > 0 {
-		c.Setup(&store.SetupError{
+	if missing := t.missingColumns(); len(missing) > 0 {
+		c.AddSetupError(&store.SetupError{
 			Problem: t.missingText(missing),
 			Remedy:  fmt.Sprintf("add the columns to %s, or name others in layout %s", TableName(o), o.Layout.Name),
 		})
 		return nil
 	}
 	c.types(t)
-	if err := c.index(ctx, t); err != nil || c.Faults() > before {
+	if err := c.index(ctx, t); err != nil || c.CountFaults() > before {
 		return err
 	}
-	c.Add(store.Fine, fmt.Sprintf("%s has the columns of layout %s", TableName(o), o.Layout.Name), "")
+	c.Add(store.GradeOK, fmt.Sprintf("%s has the columns of layout %s", TableName(o), o.Layout.Name), "")
 	if !c.thorough {
 		return nil
 	}
@@ -129,9 +129,9 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 // types checks that the columns keep what the relay writes as it is.
 func (c *checker) types(t *table) {
 	l := &t.Layout
-	id := t.col(l.Columns.ID)
+	id := t.mustColumn(l.Columns.ID)
 	if id.affinity == affinityReal {
-		c.Fault(fmt.Sprintf("the id, column %s of %s, is declared as %s, and a REAL number has no exact text", id.name, TableName(t.Outbox), id.declared),
+		c.AddFault(fmt.Sprintf("the id, column %s of %s, is declared as %s, and a REAL number has no exact text", id.name, TableName(t.Outbox), id.declared),
 			"name another column as the id, or declare it as INTEGER or TEXT")
 	}
 	if l.State == store.StateNone {
@@ -141,9 +141,9 @@ func (c *checker) types(t *table) {
 		if name == "" {
 			continue
 		}
-		if col := t.col(name); col.affinity == affinityReal {
-			c.Fault(fmt.Sprintf("column %s (%s) of %s is declared as %s, and the relay writes times as text or as an integer",
-				name, l.Key(name), TableName(t.Outbox), col.declared),
+		if col := t.mustColumn(name); col.affinity == affinityReal {
+			c.AddFault(fmt.Sprintf("column %s (%s) of %s is declared as %s, and the relay writes times as text or as an integer",
+				name, l.ConfigKey(name), TableName(t.Outbox), col.declared),
 				fmt.Sprintf("name another column in layout %s, or declare it as TEXT or INTEGER", l.Name))
 		}
 	}
@@ -151,9 +151,9 @@ func (c *checker) types(t *table) {
 		return
 	}
 	for _, name := range []string{l.Columns.Delivered, l.Columns.Failed} {
-		if t.col(name).notNull {
-			c.Fault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, and a row is open while it is NULL",
-				name, l.Key(name), TableName(t.Outbox)),
+		if t.mustColumn(name).notNull {
+			c.AddFault(fmt.Sprintf("column %s (%s) of %s is NOT NULL, and a row is open while it is NULL",
+				name, l.ConfigKey(name), TableName(t.Outbox)),
 				"name a column that a service leaves NULL, or declare this one without NOT NULL")
 		}
 	}
@@ -167,11 +167,11 @@ SELECT 1 FROM pragma_table_xinfo(?1) WHERE name = ?2 COLLATE NOCASE AND pk = 1 A
 UNION ALL
 SELECT 1 FROM pragma_index_list(?1) AS l JOIN pragma_index_xinfo(l.name) AS x
 WHERE l.partial = 0 AND x.seqno = 0 AND x.name = ?2 COLLATE NOCASE LIMIT 1`
-	id := t.col(t.Layout.Columns.ID)
+	id := t.mustColumn(t.Layout.Columns.ID)
 	found := false
 	err := c.conn.Query(ctx, find, []any{t.Table, id.name}, func([]driver.Value) error { found = true; return nil })
 	if err == nil && !found {
-		c.Fault(fmt.Sprintf("no index of %s begins with the id, column %s", TableName(t.Outbox), id.name),
+		c.AddFault(fmt.Sprintf("no index of %s begins with the id, column %s", TableName(t.Outbox), id.name),
 			fmt.Sprintf("CREATE UNIQUE INDEX %s ON %s (%s);", Ident(t.Table+"_"+id.name), TableName(t.Outbox), Ident(id.name)))
 	}
 	return err

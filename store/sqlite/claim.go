@@ -11,8 +11,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
-// claimPatience is how long a claim waits for the write lock.
-const claimPatience = 250 * time.Millisecond
+// claimTimeout is how long a claim waits for the write lock.
+const claimTimeout = 250 * time.Millisecond
 
 // Claim implements store.Claimer. All rows of a call are claimed in one
 // transaction. The time at is cut to milliseconds. Where somebody else holds the
@@ -29,7 +29,7 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	answers := make([]store.ClaimAnswer, len(rows))
 	c := claims{Store: s, at: at.Truncate(time.Millisecond)}
 	err := s.writer.do(ctx, func(ctx context.Context) error {
-		err := s.writer.lead(ctx, epoch, Normal, claimPatience, func(ctx context.Context) (err error) {
+		err := s.writer.runAsLeader(ctx, epoch, Normal, claimTimeout, func(ctx context.Context) (err error) {
 			c.now = time.Now()
 			for i := range rows {
 				if answers[i], err = c.claim(ctx, &rows[i]); err != nil {
@@ -38,7 +38,7 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 			}
 			return nil
 		})
-		if !Locked(err) {
+		if !IsLocked(err) {
 			return err
 		}
 		for i := range answers {
@@ -47,7 +47,7 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 		return s.writer.checkEpoch(ctx, epoch)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("claim: %w", refusal(err))
+		return nil, fmt.Errorf("claim: %w", asRefused(err))
 	}
 	return answers, nil
 }
@@ -59,15 +59,15 @@ type claims struct {
 }
 
 func (c *claims) claim(ctx context.Context, row *store.ClaimRow) (store.ClaimAnswer, error) {
-	t, err := c.writer.table(ctx, c.outboxes.Known(row.Outbox))
+	t, err := c.writer.table(ctx, c.outboxes.Lookup(row.Outbox))
 	if err != nil {
 		return store.ClaimAnswer{}, err
 	}
 	if t.claim == nil {
-		t.claim, t.look = claimQuery(t), lookQuery(t)
+		t.claim, t.readRow = claimQuery(t), readRowQuery(t)
 	}
 	if t.Layout.State == store.StateNone && !row.WantPayload {
-		return store.ClaimAnswer{Result: store.Claimed, Unmarked: true}, nil // what the log brought is enough
+		return store.ClaimAnswer{Result: store.Claimed, Unwritten: true}, nil // what the log brought is enough
 	}
 	v := &values{wants: row.WantPayload, at: c.at}
 	for _, v.key = range t.keys(row.ID) {
@@ -83,56 +83,56 @@ func (c *claims) claim(ctx context.Context, row *store.ClaimRow) (store.ClaimAns
 func (c *claims) claimKey(ctx context.Context, t *table, row *store.ClaimRow, v *values) (store.ClaimAnswer, error) {
 	if c.takeover == 0 && t.Layout.WritesClaims() {
 		// Most rows are free: one statement does for them.
-		if answer, err := c.take(ctx, t, v); err != nil || answer.Result == store.Claimed {
+		if answer, err := c.update(ctx, t, v); err != nil || answer.Result == store.Claimed {
 			return answer, err
 		}
 	}
 	answer := store.ClaimAnswer{Result: store.Gone}
-	err := c.writer.conn.Query(ctx, t.look.sql, t.look.args(v), func(found []driver.Value) error {
-		switch held := c.until(found[2], found[3], row); {
+	err := c.writer.conn.Query(ctx, t.readRow.sql, t.readRow.args(v), func(found []driver.Value) error {
+		switch held := c.heldUntil(found[2], found[3], row); {
 		case found[0] != int64(1):
 			answer.Result = store.AlreadySettled
 		case !held.IsZero():
 			answer.Result, answer.Until = store.Held, held
 		default:
-			answer = claimed(found[1], found[4])
-			answer.Unmarked = !t.Layout.WritesClaims()
+			answer = claimedAnswer(found[1], found[4])
+			answer.Unwritten = !t.Layout.WritesClaims()
 		}
-		return Enough()
+		return StopIteration()
 	})
 	if err == nil && answer.Result == store.Claimed && t.Layout.WritesClaims() {
-		if answer, err = c.take(ctx, t, v); err == nil && answer.Result != store.Claimed {
-			err = unmoved(row.Ref)
+		if answer, err = c.update(ctx, t, v); err == nil && answer.Result != store.Claimed {
+			err = unchangedError(row.Ref)
 		}
 	}
 	return answer, err
 }
 
-// unmoved is the error for a row that is there and that a statement did not
+// unchangedError is the error for a row that is there and that a statement did not
 // change: a trigger of the table's ignores it.
-func unmoved(ref store.Ref) error {
+func unchangedError(ref store.Ref) error {
 	return &store.RefusedError{Err: fmt.Errorf("row %q of outbox %s is there and does not change: a trigger keeps it as it is", ref.ID, ref.Outbox)}
 }
 
-// take updates the row that v.key names.
-func (c *claims) take(ctx context.Context, t *table, v *values) (answer store.ClaimAnswer, err error) {
+// update updates the row that v.key names.
+func (c *claims) update(ctx context.Context, t *table, v *values) (answer store.ClaimAnswer, err error) {
 	err = c.writer.conn.Query(ctx, t.claim.sql, t.claim.args(v), func(row []driver.Value) error {
-		answer = claimed(row[0], row[1]) // a table without a unique id: one of its rows
+		answer = claimedAnswer(row[0], row[1]) // a table without a unique id: one of its rows
 		return nil
 	})
 	return answer, err
 }
 
-func claimed(retries, payload driver.Value) store.ClaimAnswer {
+func claimedAnswer(retries, payload driver.Value) store.ClaimAnswer {
 	n, _ := retries.(int64)
 	return store.ClaimAnswer{Result: store.Claimed, RetryCount: int(n), Payload: bytesOf(payload)}
 }
 
-// until returns when somebody else's claim of a row ends, zero if none holds it.
+// heldUntil returns when somebody else's claim of a row ends, zero if none holds it.
 // A claim without a time holds nothing: nobody could say until when.
-func (c *claims) until(pending, claimedAt driver.Value, row *store.ClaimRow) time.Time {
+func (c *claims) heldUntil(pending, claimedAt driver.Value, row *store.ClaimRow) time.Time {
 	at, ok := readTime(claimedAt)
-	if c.takeover == 0 || pending == int64(1) || !ok || at.Equal(row.Own.Truncate(time.Millisecond)) {
+	if c.takeover == 0 || pending == int64(1) || !ok || at.Equal(row.OwnClaimAt.Truncate(time.Millisecond)) {
 		return time.Time{}
 	}
 	if until := at.Add(c.takeover); until.After(c.now) {
@@ -154,7 +154,7 @@ func claimQuery(t *table) *query {
 			set = append(set, Ident(a.Column)+" = "+b.status(&t.Layout, store.Processing))
 			continue
 		}
-		claimed := t.col(a.Column)
+		claimed := t.mustColumn(a.Column)
 		set = append(set, Ident(a.Column)+" = "+b.arg(func(v *values) any { return timeValue(claimed, v.at) }))
 	}
 	sql := "UPDATE " + TableName(t.Outbox) + " SET " + strings.Join(set, ", ") +
@@ -163,9 +163,9 @@ func claimQuery(t *table) *query {
 	return &query{sql, b.params}
 }
 
-// lookQuery makes the statement that reads a row: whether it is unsettled, its
+// readRowQuery makes the statement that reads a row: whether it is unsettled, its
 // retry count, whether it is pending, the time of its claim, its payload.
-func lookQuery(t *table) *query {
+func readRowQuery(t *table) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
 	open := t.unsettled(b)

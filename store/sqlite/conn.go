@@ -21,9 +21,9 @@ import (
 // long it waits at first and at most before it does: shorter than SQLite's own
 // waits, or services that write all the time would let the relay starve.
 const (
-	patience  = 10 * time.Second
-	firstWait = 100 * time.Microsecond
-	mostWait  = time.Millisecond
+	lockTimeout  = 10 * time.Second
+	minRetryWait = 100 * time.Microsecond
+	maxRetryWait = time.Millisecond
 )
 
 // errReplaced says that the connection is to a file that has no name any more.
@@ -122,13 +122,13 @@ func (c *Conn) prepare(ctx context.Context) error {
 func (c *Conn) ensureWAL(ctx context.Context) error {
 	var mode string
 	read := func(row []driver.Value) error { mode = fmt.Sprint(row[0]); return nil }
-	err := retry(ctx, patience, func() error { return c.Query(ctx, "PRAGMA journal_mode", nil, read) })
+	err := retry(ctx, lockTimeout, func() error { return c.Query(ctx, "PRAGMA journal_mode", nil, read) })
 	if err != nil || mode == "wal" {
 		return err
 	}
 	before := mode
-	err = retry(ctx, patience, func() error { return c.once(ctx, "PRAGMA journal_mode=WAL", read) })
-	if err != nil && !Locked(err) {
+	err = retry(ctx, lockTimeout, func() error { return c.execOnce(ctx, "PRAGMA journal_mode=WAL", read) })
+	if err != nil && !IsLocked(err) {
 		return err
 	}
 	if mode != "wal" || err != nil {
@@ -172,13 +172,13 @@ func (c *Conn) Close() {
 // pragma changes a setting. SQLite does so while it compiles the statement, so
 // none of them is kept. It reads the schema first, which may be locked.
 func (c *Conn) pragma(ctx context.Context, setting string) error {
-	return retry(ctx, patience, func() error {
-		return c.once(ctx, "PRAGMA "+setting, func([]driver.Value) error { return nil })
+	return retry(ctx, lockTimeout, func() error {
+		return c.execOnce(ctx, "PRAGMA "+setting, func([]driver.Value) error { return nil })
 	})
 }
 
-// once runs a statement or a script that is not kept.
-func (c *Conn) once(ctx context.Context, sql string, each func([]driver.Value) error) error {
+// execOnce runs a statement or a script that is not kept.
+func (c *Conn) execOnce(ctx context.Context, sql string, each func([]driver.Value) error) error {
 	rows, err := c.driver.(driver.QueryerContext).QueryContext(ctx, sql, nil)
 	if err != nil {
 		return err
@@ -210,7 +210,7 @@ func (c *Conn) Exec(ctx context.Context, sql string, args ...any) (int64, error)
 	if err != nil {
 		return 0, err
 	}
-	result, err := s.(driver.StmtExecContext).ExecContext(ctx, named(args))
+	result, err := s.(driver.StmtExecContext).ExecContext(ctx, namedValues(args))
 	if err != nil {
 		return 0, err
 	}
@@ -225,25 +225,25 @@ func (c *Conn) Query(ctx context.Context, sql string, args []any, each func(row 
 	if err != nil {
 		return err
 	}
-	rows, err := s.(driver.StmtQueryContext).QueryContext(ctx, named(args))
+	rows, err := s.(driver.StmtQueryContext).QueryContext(ctx, namedValues(args))
 	if err != nil {
 		return err
 	}
 	return drain(rows, each)
 }
 
-// errStop ends a query early.
-var errStop = errors.New("enough rows")
+// errStopIteration ends a query early.
+var errStopIteration = errors.New("enough rows")
 
-// Enough is what each of Query returns to be given no more rows.
-func Enough() error { return errStop }
+// StopIteration is what each of Query returns to be given no more rows.
+func StopIteration() error { return errStopIteration }
 
 func drain(rows driver.Rows, each func([]driver.Value) error) (err error) {
 	defer func() {
 		if e := rows.Close(); err == nil {
 			err = e
 		}
-		if err == errStop {
+		if err == errStopIteration {
 			err = nil
 		}
 	}()
@@ -261,7 +261,7 @@ func drain(rows driver.Rows, each func([]driver.Value) error) (err error) {
 	}
 }
 
-func named(args []any) []driver.NamedValue {
+func namedValues(args []any) []driver.NamedValue {
 	list := make([]driver.NamedValue, len(args))
 	for i, v := range args {
 		switch x := v.(type) {
@@ -283,7 +283,7 @@ func named(args []any) []driver.NamedValue {
 // has begun, the end of the context does not stop it: fn's statements are to be
 // short. fn may be called again, after its changes were rolled back.
 func (c *Conn) Write(ctx context.Context, d Durability, fn func(context.Context) error) error {
-	return c.write(ctx, d, patience, fn)
+	return c.write(ctx, d, lockTimeout, fn)
 }
 
 func (c *Conn) write(ctx context.Context, d Durability, wait time.Duration, fn func(context.Context) error) error {
@@ -298,7 +298,7 @@ func (c *Conn) write(ctx context.Context, d Durability, wait time.Duration, fn f
 // Read runs fn in a transaction that sees one snapshot. Its statements end with
 // the context.
 func (c *Conn) Read(ctx context.Context, fn func(context.Context) error) error {
-	return retry(ctx, patience, func() error { return c.transact(ctx, "BEGIN", fn) })
+	return retry(ctx, lockTimeout, func() error { return c.transact(ctx, "BEGIN", fn) })
 }
 
 func (c *Conn) setDurability(ctx context.Context, d Durability) error {
@@ -337,20 +337,20 @@ func retry(ctx context.Context, most time.Duration, do func() error) error {
 		return context.Cause(ctx)
 	}
 	err := do()
-	if !Locked(err) {
+	if !IsLocked(err) {
 		return err
 	}
 	began := time.Now()
-	timer := time.NewTimer(firstWait)
+	timer := time.NewTimer(minRetryWait)
 	defer timer.Stop()
-	for wait := firstWait; ; wait = min(2*wait, mostWait) {
+	for wait := minRetryWait; ; wait = min(2*wait, maxRetryWait) {
 		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-timer.C:
 		}
-		if err = do(); !Locked(err) {
+		if err = do(); !IsLocked(err) {
 			return err
 		}
 		if waited := time.Since(began); waited > most {
@@ -359,7 +359,7 @@ func retry(ctx context.Context, most time.Duration, do func() error) error {
 	}
 }
 
-// textOf returns a value as text, and whether it is one at all: not NULL.
+// errorText returns a value as text, and whether it is one at all: not NULL.
 func textOf(v driver.Value) (string, bool) {
 	switch x := v.(type) {
 	case nil:

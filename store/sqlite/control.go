@@ -9,10 +9,10 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Lead implements store.Leadership. It waits for a write that has begun; those
+// AcquireLeadership implements store.Leadership. It waits for a write that has begun; those
 // that begin later find the new epoch. It keeps nobody else from leading: a
 // program that must be the only one calls Lock first.
-func (s *Store) Lead(ctx context.Context) (store.Epoch, error) {
+func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 	const raise = `
 INSERT INTO sluicebox_leader (name, epoch, raised_at, holder) VALUES (?, 1, ?, ?)
 ON CONFLICT (name) DO UPDATE SET epoch = epoch + 1, raised_at = excluded.raised_at, holder = excluded.holder
@@ -44,7 +44,7 @@ func (s *Store) epochOf(v driver.Value) (store.Epoch, error) {
 func (s *Store) Leader(ctx context.Context) (store.Leader, error) {
 	const read = "SELECT l.epoch, l.holder, l.raised_at FROM sluicebox_leader AS l WHERE l.name = ?"
 	var leader store.Leader
-	err := s.look(ctx, func(ctx context.Context, conn *Conn) error {
+	err := s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
 		found := false
 		err := conn.Query(ctx, read, []any{s.name}, func(row []driver.Value) (err error) {
 			found = true
@@ -70,7 +70,7 @@ func (s *Store) LoadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
 	var cp store.Checkpoint
 	err := s.writer.do(ctx, func(ctx context.Context) error {
 		found := false
-		err := retry(ctx, patience, func() error {
+		err := retry(ctx, lockTimeout, func() error {
 			return s.writer.conn.Query(ctx, load, []any{s.name}, func(row []driver.Value) error {
 				found = true
 				cp.Origin, _ = textOf(row[0])
@@ -102,7 +102,7 @@ INSERT INTO sluicebox_checkpoint (name, origin, position, seq, updated_at) VALUE
 ON CONFLICT (name) DO UPDATE SET origin = excluded.origin, position = excluded.position,
   seq = excluded.seq, updated_at = excluded.updated_at`
 	err := s.writer.do(ctx, func(ctx context.Context) error {
-		return s.writer.lead(ctx, epoch, Full, patience, func(ctx context.Context) error {
+		return s.writer.runAsLeader(ctx, epoch, Full, lockTimeout, func(ctx context.Context) error {
 			_, err := s.writer.conn.Exec(ctx, save, s.name, cp.Origin, string(cp.Position), int64(cp.Seq), formatTime(time.Now()))
 			return err
 		})

@@ -38,7 +38,7 @@ func TestGroupPathOfAPayload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	items, err := view.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 20, MaxPayload: 1})
+	items, err := view.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 20, MaxPayload: 1})
 	view.Close()
 	if err != nil || len(items) != len(want) {
 		t.Fatalf("%d rows, %v", len(items), err)

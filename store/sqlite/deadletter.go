@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// CountFailed implements store.DeadLetters, on a connection of its own.
+// CountFailed implements store.OpenDeadLetters, on a connection of its own.
 func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int, error) {
 	n := 0
 	err := s.eachLetter(ctx, f, 0, false, func() { n = 0 }, func(*store.DeadLetter) { n++ })
@@ -21,9 +21,9 @@ func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int,
 	return n, nil
 }
 
-// Failed implements store.DeadLetters, on a connection of its own.
+// Failed implements store.OpenDeadLetters, on a connection of its own.
 func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
-	letters, err := s.letters(ctx, f, limit, payload)
+	letters, err := s.readLetters(ctx, f, limit, payload)
 	if err != nil {
 		return nil, fmt.Errorf("read FAILED rows: %w", err)
 	}
@@ -38,7 +38,7 @@ func (s *Store) EachFailed(ctx context.Context, f store.DeadLetterFilter, take f
 	return nil
 }
 
-func (s *Store) letters(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) (letters []store.DeadLetter, err error) {
+func (s *Store) readLetters(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) (letters []store.DeadLetter, err error) {
 	if limit <= 0 {
 		return nil, fmt.Errorf("outbox %s: the limit is %d, must be positive", f.Outbox, limit)
 	}
@@ -49,11 +49,11 @@ func (s *Store) letters(ctx context.Context, f store.DeadLetterFilter, limit int
 // eachLetter gives the chosen rows in order, at most limit unless that is 0. It
 // begins anew where the database was locked.
 func (s *Store) eachLetter(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool, begin func(), each func(*store.DeadLetter)) error {
-	o, err := s.outboxes.Check(f.Outbox, &f)
+	o, err := s.outboxes.FindValid(f.Outbox, &f)
 	if err != nil {
 		return err
 	}
-	err = s.look(ctx, func(ctx context.Context, conn *Conn) error {
+	err = s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
 		begin()
 		t, err := describe(ctx, conn, o)
 		if err != nil {
@@ -62,12 +62,12 @@ func (s *Store) eachLetter(ctx context.Context, f store.DeadLetterFilter, limit 
 		read, ids, given := lettersQuery(t, &f, payload), idSet(f.IDs), 0
 		return conn.Query(ctx, read.sql, read.args(&values{}), func(row []driver.Value) error {
 			d := scanLetter(t, row)
-			if !chosen(&f, ids, &d) {
+			if !matchesFilter(&f, ids, &d) {
 				return ctx.Err()
 			}
 			each(&d)
 			if given++; given == limit {
-				return Enough()
+				return StopIteration()
 			}
 			return ctx.Err()
 		})
@@ -94,10 +94,10 @@ func scanLetter(t *table, row []driver.Value) store.DeadLetter {
 	return d
 }
 
-// chosen reports whether a FAILED row is one that the filter chooses. The program
+// matchesFilter reports whether a FAILED row is one that the filter chooses. The program
 // looks: whoever wrote the row may have written the time in another form, and
 // the table may compare texts by a collation that takes two lanes for one.
-func chosen(f *store.DeadLetterFilter, ids map[string]struct{}, d *store.DeadLetter) bool {
+func matchesFilter(f *store.DeadLetterFilter, ids map[string]struct{}, d *store.DeadLetter) bool {
 	_, named := ids[d.ID]
 	switch {
 	case len(ids) > 0 && !named,
@@ -143,7 +143,7 @@ func lettersQuery(t *table, f *store.DeadLetterFilter, payload bool) *query {
 	return &query{sql + "\nORDER BY " + t.order(), b.params}
 }
 
-// oneOf is the condition that the id is one of some. It is compared in the type
+// idOneOf is the condition that the id is one of some. It is compared in the type
 // of its column, by whose index it is found.
 func (t *table) oneOf(b *builder, ids []string) string {
 	var plain, blobs []string // as JSON, which has no bytes

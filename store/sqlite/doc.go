@@ -20,7 +20,7 @@
 // order and without delay. It is opened by the first call that needs it; a call
 // that fails closes it and the next one opens it again. A [store.View] has a
 // connection of its own, and so has each call that only reads: LoadHolds,
-// CountFailed, Failed, Parked, ParkedLanes, Leader, and what shows and reads replays. Those need no lock that a
+// CountFailed, Failed, Parked, SpilledLanes, Leader, and what shows and reads replays. Those need no lock that a
 // writer or another relay may hold. A ping of the lock keeps one, too: it asks whether
 // the file was changed (PRAGMA data_version), and reads how many wishes there are if so.
 //

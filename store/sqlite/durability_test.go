@@ -37,7 +37,7 @@ func TestDurability(t *testing.T) {
 	r.exec(t, "UPDATE outbox_events SET status = 'FAILED'")
 	parked := func(status store.Status) store.Outcome {
 		o := outcome("2", status)
-		o.Parked = 1
+		o.SpilledSeq = 1
 		return o
 	}
 	for _, c := range []struct {
@@ -48,8 +48,8 @@ func TestDurability(t *testing.T) {
 		{"Release", func() error { return r.store.Release(ctx(t), r.epoch, pause.Lane, pause.Kind) }},
 		{"Requeue", func() error { _, err := r.store.Requeue(ctx(t), r.epoch, filter, 1); return err }},
 		{"Discard", func() error { _, err := r.store.Discard(ctx(t), r.epoch, filter, 1); return err }},
-		{"Park", func() error { return r.store.Park(ctx(t), r.epoch, r.manyParked(1000, 3)) }},
-		{"ForgetParked", func() error { _, err := r.store.ForgetParked(ctx(t), r.epoch, 0); return err }},
+		{"Park", func() error { return r.store.Spill(ctx(t), r.epoch, r.manyParked(1000, 3)) }},
+		{"ForgetParked", func() error { _, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch, 0); return err }},
 		{"COMPLETED of a parked row", func() error { r.settle(t, parked(store.Completed)); return nil }},
 	} {
 		r.claim(t, row("1"))
@@ -61,7 +61,7 @@ func TestDurability(t *testing.T) {
 	}
 	r.settle(t, parked(store.Pending))
 	want("a retry of a parked row", sqlite.Normal)
-	if err := r.store.Unpark(ctx(t), r.epoch, refsOf(r.manyParked(1, 1))); err != nil {
+	if err := r.store.DeleteSpilled(ctx(t), r.epoch, refsOf(r.manyParked(1, 1))); err != nil {
 		t.Fatal(err)
 	}
 	want("Unpark", sqlite.Normal)

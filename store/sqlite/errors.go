@@ -28,8 +28,8 @@ const (
 	codeNotADB     = 26
 )
 
-// code returns the primary result code of an error of SQLite, 0 for any other.
-func code(err error) int {
+// resultCode returns the primary result code of an error of SQLite, 0 for any other.
+func resultCode(err error) int {
 	var e *sqlite.Error
 	if errors.As(err, &e) {
 		return e.Code() & 0xff
@@ -37,12 +37,12 @@ func code(err error) int {
 	return 0
 }
 
-// Locked reports whether somebody else's lock kept a statement from running.
-func Locked(err error) bool { return code(err) == codeBusy || code(err) == codeLocked }
+// IsLocked reports whether somebody else's lock kept a statement from running.
+func IsLocked(err error) bool { return resultCode(err) == codeBusy || resultCode(err) == codeLocked }
 
 // missingTable reports whether a statement named a table that is not there.
 func missingTable(err error) bool {
-	return code(err) == 1 && strings.Contains(err.Error(), "no such table")
+	return resultCode(err) == 1 && strings.Contains(err.Error(), "no such table")
 }
 
 // Explain turns an error that trying again does not mend into a
@@ -55,7 +55,7 @@ func Explain(err error) error {
 	explain := func(problem, remedy string) error {
 		return &store.SetupError{Problem: problem + ": " + err.Error(), Remedy: remedy}
 	}
-	switch code(err) {
+	switch resultCode(err) {
 	case codeReadOnly, codePerm:
 		return explain("the relay may not write to the database",
 			"give its user the right to write to the file and its directory, where SQLite keeps the -wal and -shm files")
@@ -68,19 +68,19 @@ func Explain(err error) error {
 		return explain("the database is damaged", "run PRAGMA integrity_check, and restore a backup or use the sqlite3 shell's .recover")
 	}
 	if missingTable(err) && strings.Contains(err.Error(), "sluicebox_") {
-		return explain("the relay's own tables are not there", initialize)
+		return explain("the relay's own tables are not there", initHint)
 	}
-	if code(err) == 1 && (strings.Contains(err.Error(), "no such column: l.holder") || strings.Contains(err.Error(), "sluicebox_leader has no column named holder")) {
-		return explain("the relay's own tables are of an older version", initialize)
+	if resultCode(err) == 1 && (strings.Contains(err.Error(), "no such column: l.holder") || strings.Contains(err.Error(), "sluicebox_leader has no column named holder")) {
+		return explain("the relay's own tables are of an older version", initHint)
 	}
 	return err
 }
 
-// refusal turns what a table has against a row into a *store.RefusedError: a
+// asRefused turns what a table has against a row into a *store.RefusedError: a
 // constraint, an error raised by a trigger, a value that does not fit. Other
 // errors are returned as Explain returns them.
-func refusal(err error) error {
-	switch code(err) {
+func asRefused(err error) error {
+	switch resultCode(err) {
 	case codeConstraint, codeMismatch, codeTooBig:
 		return &store.RefusedError{Err: err}
 	}
@@ -94,7 +94,7 @@ func Unreachable(err error) bool {
 	if err == nil || errors.As(Explain(err), &setup) || errors.Is(err, context.Canceled) {
 		return false
 	}
-	switch code(err) {
+	switch resultCode(err) {
 	case codeBusy, codeLocked, codeIOErr, codeFull, codeProtocol, codeInterrupt:
 		return true
 	}

@@ -10,10 +10,10 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/errortext"
 )
 
-// look runs fn in a read transaction on a connection of its own: it needs no
+// readTx runs fn in a read transaction on a connection of its own: it needs no
 // lock of a writer, and nobody waits for it.
-func (s *Store) look(ctx context.Context, fn func(context.Context, *Conn) error) error {
-	return s.life.Do(ctx, func(ctx context.Context) error {
+func (s *Store) readTx(ctx context.Context, fn func(context.Context, *Conn) error) error {
+	return s.lifetime.Do(ctx, func(ctx context.Context) error {
 		conn, err := Dial(ctx, s.path)
 		if err != nil {
 			return err
@@ -29,10 +29,10 @@ func (s *Store) look(ctx context.Context, fn func(context.Context, *Conn) error)
 // LoadHolds implements store.Holds, on a connection of its own.
 func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 	var holds []store.Hold
-	err := s.look(ctx, func(ctx context.Context, conn *Conn) error {
+	err := s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
 		holds = nil // read again
 		for _, name := range s.outboxes.Names() {
-			t, err := describe(ctx, conn, s.outboxes.Known(name))
+			t, err := describe(ctx, conn, s.outboxes.Lookup(name))
 			if err != nil {
 				return err
 			}
@@ -49,7 +49,7 @@ func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 					}
 					err := conn.Query(ctx, failed.sql, failed.args(&values{key: key}), func([]driver.Value) error {
 						stands = true
-						return Enough()
+						return StopIteration()
 					})
 					if err != nil {
 						return err
@@ -99,16 +99,16 @@ func failedQuery(t *table) *query {
 // Hold implements store.Holds. The reason loses what an error text of Settle
 // loses, and the time is cut to milliseconds.
 func (s *Store) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) error {
-	if _, err := s.outboxes.Check(h.Lane.Outbox, &h); err != nil {
+	if _, err := s.outboxes.FindValid(h.Lane.Outbox, &h); err != nil {
 		return fmt.Errorf("hold: %w", err)
 	}
 	err := s.writer.do(ctx, func(ctx context.Context) error {
-		return s.writer.lead(ctx, epoch, Full, patience, func(ctx context.Context) error {
+		return s.writer.runAsLeader(ctx, epoch, Full, lockTimeout, func(ctx context.Context) error {
 			return s.hold(ctx, &h)
 		})
 	})
 	if err != nil {
-		return fmt.Errorf("hold lane %s: %w", h.Lane, refusal(err))
+		return fmt.Errorf("hold lane %s: %w", h.Lane, asRefused(err))
 	}
 	return nil
 }
@@ -122,14 +122,14 @@ ON CONFLICT (name, outbox, lane, hold) DO UPDATE SET kind = excluded.kind, messa
   id = excluded.id, retry_count = excluded.retry_count, reason = excluded.reason, since = excluded.since`
 	lane := h.Lane.Hash()
 	_, err := s.writer.conn.Exec(ctx, put, s.name, h.Lane.Outbox, lane[:], h.Kind.String(), h.Lane.Kind, groupValue(h.Lane.Group),
-		h.ID, h.RetryCount, errortext.Fit(h.Reason, 0, false), formatTime(h.Since.Truncate(time.Millisecond)))
+		h.ID, h.RetryCount, errortext.Sanitize(h.Reason, 0, false), formatTime(h.Since.Truncate(time.Millisecond)))
 	return err
 }
 
 // block records the hold that an outcome asks for if its row is FAILED, in the
 // call's transaction.
 func (s *Store) block(ctx context.Context, o *store.Outcome) error {
-	t, err := s.writer.table(ctx, s.outboxes.Known(o.Outbox))
+	t, err := s.writer.table(ctx, s.outboxes.Lookup(o.Outbox))
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (s *Store) block(ctx context.Context, o *store.Outcome) error {
 	for _, key := range t.keys(o.ID) {
 		err := s.writer.conn.Query(ctx, t.isFailed.sql, t.isFailed.args(&values{key: key}), func([]driver.Value) error {
 			failed = true
-			return Enough()
+			return StopIteration()
 		})
 		if err != nil {
 			return err
@@ -153,8 +153,8 @@ func (s *Store) block(ctx context.Context, o *store.Outcome) error {
 	return s.hold(ctx, &h)
 }
 
-// forget takes away what a row has blocked, in the call's transaction.
-func (s *Store) forget(ctx context.Context, row store.Ref) error {
+// deleteBlock takes away what a row has blocked, in the call's transaction.
+func (s *Store) deleteBlock(ctx context.Context, row store.Ref) error {
 	const forget = "DELETE FROM sluicebox_hold WHERE name = ? AND outbox = ? AND id = ? AND hold = ?"
 	_, err := s.writer.conn.Exec(ctx, forget, s.name, row.Outbox, row.ID, store.Blocked.String())
 	return err
@@ -168,7 +168,7 @@ func (s *Store) Release(ctx context.Context, epoch store.Epoch, lane store.LaneK
 	}
 	hash := lane.Hash()
 	err := s.writer.do(ctx, func(ctx context.Context) error {
-		return s.writer.lead(ctx, epoch, Full, patience, func(ctx context.Context) error {
+		return s.writer.runAsLeader(ctx, epoch, Full, lockTimeout, func(ctx context.Context) error {
 			_, err := s.writer.conn.Exec(ctx, forget, s.name, lane.Outbox, hash[:], kind.String())
 			return err
 		})

@@ -10,17 +10,17 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// steps are the upgrades of the own tables, in order: step n brings version n-1
+// upgradeFiles are the upgrades of the own tables, in order: step n brings version n-1
 // to version n. A released step never changes.
 //
 //go:embed schema/*.sql
-var steps embed.FS
+var upgradeFiles embed.FS
 
 // version is the version of the own tables that this program works on.
 const version = 6
 
-// initialize is what makes the own tables.
-const initialize = "run `sluicebox init`"
+// initHint is what makes the own tables.
+const initHint = "run `sluicebox init`"
 
 // Install implements store.Installer. All steps are one transaction; a second
 // relay that installs at the same time waits for it.
@@ -41,7 +41,7 @@ func (s *Store) Install(ctx context.Context) error {
 				return err
 			}
 			for n := have + 1; n <= version; n++ {
-				text, err := step(n)
+				text, err := readUpgrade(n)
 				if err != nil {
 					return err
 				}
@@ -87,8 +87,8 @@ func hasTable(ctx context.Context, conn *Conn, name string) (there bool, err err
 	return there, err
 }
 
-func step(n int) (string, error) {
-	text, err := steps.ReadFile(fmt.Sprintf("schema/%04d.sql", n))
+func readUpgrade(n int) (string, error) {
+	text, err := upgradeFiles.ReadFile(fmt.Sprintf("schema/%04d.sql", n))
 	return string(text), err
 }
 
@@ -98,7 +98,7 @@ func (s *Store) Script() string {
 	var sb strings.Builder
 	sb.WriteString("PRAGMA journal_mode = WAL;\nBEGIN IMMEDIATE;\n\n")
 	for n := 1; n <= version; n++ {
-		text, err := step(n)
+		text, err := readUpgrade(n)
 		if err != nil {
 			panic(err) // the file is part of the program
 		}

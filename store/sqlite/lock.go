@@ -15,8 +15,8 @@ import (
 )
 
 var (
-	// errHeld says that somebody else holds a file's lock.
-	errHeld     = errors.New("the lock is held")
+	// errLockHeld says that somebody else holds a file's lock.
+	errLockHeld = errors.New("the lock is held")
 	errReleased = errors.New("the relay's lock was released")
 )
 
@@ -24,7 +24,7 @@ var (
 // beside the database. It is held until it is released, the store is closed or the
 // process ends, however it ends; one that is frozen keeps it.
 func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
-	if s.life.Ended() {
+	if s.lifetime.Ended() {
 		return nil, lifetime.ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
@@ -35,18 +35,18 @@ func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 		return nil, err
 	}
 	if err := lockFile(file); err != nil {
-		by := holder(file)
+		by := readHolder(file)
 		_ = file.Close() // nothing was written
-		if errors.Is(err, errHeld) {
+		if errors.Is(err, errLockHeld) {
 			return nil, &store.LockedError{Holder: by}
 		}
 		return nil, fmt.Errorf("lock %s: %w", file.Name(), err)
 	}
-	held := &lock{file: file, of: &s.locks, lost: make(chan struct{}), wishes: wishes{path: s.path, relay: s.name}}
+	held := &lock{file: file, owner: &s.locks, lost: make(chan struct{}), requests: requestCounter{path: s.path, relay: s.name}}
 	if !s.locks.add(held) {
 		return nil, lifetime.ErrClosed
 	}
-	if err := note(file, s.holder); err != nil {
+	if err := writeHolder(file, s.holder); err != nil {
 		held.Release()
 		return nil, fmt.Errorf("write to %s: %w", file.Name(), err)
 	}
@@ -76,9 +76,9 @@ func (s *Store) openLock() (*os.File, error) {
 	return file, nil
 }
 
-// note writes the number of this process and what the relay calls itself into the
+// writeHolder writes the number of this process and what the relay calls itself into the
 // lock file, for whoever finds it locked.
-func note(file *os.File, name string) error {
+func writeHolder(file *os.File, name string) error {
 	if err := file.Truncate(0); err != nil {
 		return err
 	}
@@ -86,12 +86,12 @@ func note(file *os.File, name string) error {
 	return err
 }
 
-// mostNote is more than what is read of a lock file, in bytes.
-const mostNote = 1024
+// maxNoteBytes is more than what is read of a lock file, in bytes.
+const maxNoteBytes = 1024
 
-// holder names the relay and the process that have noted themselves, and the file.
-func holder(file *os.File) string {
-	text := make([]byte, mostNote)
+// readHolder names the relay and the process that have noted themselves, and the file.
+func readHolder(file *os.File) string {
+	text := make([]byte, maxNoteBytes)
 	n, _ := file.ReadAt(text, 0) // it may be shorter, or just being written
 	first, rest, _ := strings.Cut(string(text[:n]), "\n")
 	process := "another process"
@@ -107,17 +107,17 @@ func holder(file *os.File) string {
 
 // lock is a lock file that this process holds.
 type lock struct {
-	file *os.File
-	of   *locks
-	lost chan struct{} // closed with the lock's release
+	file  *os.File
+	owner *locks
+	lost  chan struct{} // closed with the lock's release
 
-	wishes wishes
+	requests requestCounter
 }
 
 // Ping implements store.Lock: the lock is the process's own to give up, whatever becomes
 // of the database.
 func (l *lock) Ping(ctx context.Context) error {
-	l.wishes.look(ctx)
+	l.requests.refresh(ctx)
 	select {
 	case <-l.lost:
 		return errReleased
@@ -126,8 +126,8 @@ func (l *lock) Ping(ctx context.Context) error {
 	}
 }
 
-// Wishes implements store.Lock.
-func (l *lock) Wishes() int64 { return l.wishes.n }
+// RequestCount implements store.Lock.
+func (l *lock) RequestCount() int64 { return l.requests.requests }
 
 // Watch implements store.Lock.
 func (l *lock) Watch(ctx context.Context) error {
@@ -140,7 +140,7 @@ func (l *lock) Watch(ctx context.Context) error {
 }
 
 // Release implements store.Lock.
-func (l *lock) Release() { l.of.remove(l) }
+func (l *lock) Release() { l.owner.remove(l) }
 
 // locks are those that a store holds.
 type locks struct {
@@ -154,7 +154,7 @@ func (l *locks) add(k *lock) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		k.end()
+		k.unlock()
 		return false
 	}
 	if l.held == nil {
@@ -169,7 +169,7 @@ func (l *locks) remove(k *lock) {
 	defer l.mu.Unlock()
 	if _, held := l.held[k]; held {
 		delete(l.held, k)
-		k.end()
+		k.unlock()
 	}
 }
 
@@ -178,14 +178,14 @@ func (l *locks) close() {
 	defer l.mu.Unlock()
 	l.closed = true
 	for k := range l.held {
-		k.end()
+		k.unlock()
 	}
 	l.held = nil
 }
 
-// end gives the lock up, once.
-func (l *lock) end() {
+// unlock gives the lock up, once.
+func (l *lock) unlock() {
 	_ = l.file.Close() // the kernel gives it up with the file
-	l.wishes.close()
+	l.requests.close()
 	close(l.lost)
 }

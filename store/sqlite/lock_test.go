@@ -74,7 +74,7 @@ func TestLockDies(t *testing.T) {
 	if _, err := r.store.Lock(ctx(t)); err != nil {
 		t.Fatalf("after its death: %v", err)
 	}
-	if r.epoch, err = r.store.Lead(ctx(t)); err != nil || r.epoch != 3 {
+	if r.epoch, err = r.store.AcquireLeadership(ctx(t)); err != nil || r.epoch != 3 {
 		t.Fatalf("epoch %d, %v", r.epoch, err)
 	}
 	if status := ask[string](t, r.db, "SELECT status FROM outbox_events"); status != "PROCESSING" {
@@ -96,7 +96,7 @@ func TestLockHolder(t *testing.T) {
 	if _, err := st.Lock(ctx(t)); err != nil {
 		t.Fatal(err)
 	}
-	epoch, err := st.Lead(ctx(t))
+	epoch, err := st.AcquireLeadership(ctx(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ func lockFile(file *os.File) error {
 		case errors.Is(err, syscall.EINTR):
 			continue
 		case errors.Is(err, syscall.EWOULDBLOCK):
-			return errHeld
+			return errLockHeld
 		}
 		return err
 	}

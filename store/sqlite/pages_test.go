@@ -43,7 +43,7 @@ func TestPagesEnd(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
 	r.fillPending(t, 20)
 	v := r.view(t)
-	q := store.Unsettled{Outbox: "events", Limit: 100}
+	q := store.UnsettledQuery{Outbox: "events", Limit: 100}
 	enough := errors.New("enough of it")
 	for _, page := range []int{3, 19, 1000} {
 		for last := range min(20/page+1, 3) {
@@ -83,7 +83,7 @@ func closed(st store.Store) <-chan struct{} {
 	go func() {
 		defer close(done)
 		for err := error(nil); err == nil; {
-			err = st.ParkedLanes(context.Background(), func(store.ParkedLane) {})
+			err = st.SpilledLanes(context.Background(), func(store.SpilledLane) {})
 		}
 	}()
 	return done
@@ -99,7 +99,7 @@ func TestPagesParked(t *testing.T) {
 	v := r.view(t)
 	var got []string
 	seq := int64(0)
-	err := v.Pages(ctx(t), store.Unsettled{Outbox: "events", Limit: n + 1, NoPayload: true}, page, func(items []store.Item) error {
+	err := v.Pages(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: n + 1, NoPayload: true}, page, func(items []store.Item) error {
 		for i := range items {
 			seq++
 			items[i].Seq = store.NewSeq(r.epoch, seq)
@@ -121,7 +121,7 @@ func TestPagesParked(t *testing.T) {
 			t.Errorf("row %s is parked, and the view shows it", id)
 		}
 	}
-	if items, err := v.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: n}); err != nil || len(items) != n {
+	if items, err := v.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: n}); err != nil || len(items) != n {
 		t.Errorf("the old view shows %d rows, %v", len(items), err)
 	}
 	if left := len(r.unsettled(t, nil)); left != (n+page-1)/page {

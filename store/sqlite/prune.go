@@ -19,25 +19,25 @@ const pruneRows = 2000
 // grow with time: tables have no index on the time of settlement as a rule. It
 // looks for old rows on a connection of its own, and waits for the write lock as
 // long as a claim does, only if it has found some.
-func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.Prune) (store.Pruned, error) {
-	o, err := s.outboxes.Check(p.Outbox, &p)
+func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneRequest) (store.PruneResult, error) {
+	o, err := s.outboxes.FindValid(p.Outbox, &p)
 	if err != nil {
-		return store.Pruned{}, fmt.Errorf("prune: %w", err)
+		return store.PruneResult{}, fmt.Errorf("prune: %w", err)
 	}
 	from, err := parseKey(p.From)
 	if err != nil {
-		return store.Pruned{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
+		return store.PruneResult{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
 	}
-	old, next, err := s.old(ctx, o, p, from)
+	old, next, err := s.deliveredBefore(ctx, o, p, from)
 	if err != nil {
-		return store.Pruned{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, Explain(err))
+		return store.PruneResult{}, fmt.Errorf("prune outbox %s: %w", p.Outbox, Explain(err))
 	}
-	done := store.Pruned{Next: next}
+	done := store.PruneResult{Next: next}
 	if len(old) == 0 {
 		return done, nil
 	}
 	err = s.writer.do(ctx, func(ctx context.Context) error {
-		return s.writer.lead(ctx, epoch, Normal, claimPatience, func(ctx context.Context) (err error) {
+		return s.writer.runAsLeader(ctx, epoch, Normal, claimTimeout, func(ctx context.Context) (err error) {
 			done.Rows, err = s.prune(ctx, o, old)
 			return err
 		})
@@ -45,24 +45,24 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.Prune) (st
 	if err == nil {
 		return done, nil
 	}
-	err = refusal(err)
+	err = asRefused(err)
 	var refused *store.RefusedError
 	if !errors.As(err, &refused) {
 		next = ""
 	}
-	return store.Pruned{Next: next}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
+	return store.PruneResult{Next: next}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
 }
 
 // Clock implements store.Pruner: the database has no clock but this machine's.
 func (s *Store) Clock(context.Context) (time.Time, error) { return time.Now(), nil }
 
-// oldRow is a delivered row as it was found.
-type oldRow struct{ key, settled any }
+// deliveredRow is a delivered row as it was found.
+type deliveredRow struct{ key, settled any }
 
-// old returns the rows to delete among those that follow an id, and where to go
+// deliveredBefore returns the rows to delete among those that follow an id, and where to go
 // on behind them.
-func (s *Store) old(ctx context.Context, o *store.Outbox, p store.Prune, from any) (old []oldRow, next string, err error) {
-	err = s.look(ctx, func(ctx context.Context, conn *Conn) error {
+func (s *Store) deliveredBefore(ctx context.Context, o *store.Outbox, p store.PruneRequest, from any) (old []deliveredRow, next string, err error) {
+	err = s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
 		old, next = nil, ""
 		t, err := describe(ctx, conn, o)
 		if err != nil {
@@ -73,12 +73,12 @@ func (s *Store) old(ctx context.Context, o *store.Outbox, p store.Prune, from an
 		err = conn.Query(ctx, walk.sql, walk.args(&values{key: from, limit: pruneRows}), func(row []driver.Value) error {
 			if len(old) == p.Limit {
 				next = last
-				return Enough()
+				return StopIteration()
 			}
 			seen++
 			last = keyText(row[0])
 			if at, ok := readTime(row[2]); ok && row[1] == int64(1) && at.Before(p.Before) {
-				old = append(old, oldRow{row[0], row[2]})
+				old = append(old, deliveredRow{row[0], row[2]})
 			}
 			return ctx.Err()
 		})
@@ -114,7 +114,7 @@ func (t *table) delivered(b *builder) string {
 
 // prune deletes those rows that are still as they were found, in the call's
 // transaction.
-func (s *Store) prune(ctx context.Context, o *store.Outbox, old []oldRow) (n int, err error) {
+func (s *Store) prune(ctx context.Context, o *store.Outbox, old []deliveredRow) (n int, err error) {
 	t, err := s.writer.table(ctx, o)
 	if err != nil {
 		return 0, err

@@ -21,7 +21,7 @@ func TestBusy(t *testing.T) {
 	old := r.epoch
 	rival := openStore(t, r.path, "rig", 0, flowBox())
 	var err error
-	if r.epoch, err = rival.Lead(ctx(t)); err != nil {
+	if r.epoch, err = rival.AcquireLeadership(ctx(t)); err != nil {
 		t.Fatal(err)
 	}
 	r.store = rival
@@ -77,7 +77,7 @@ func TestUnreachable(t *testing.T) {
 	}
 	defer conn.Close()
 	_, err = conn.Exec(ctx(t), "BEGIN IMMEDIATE")
-	if !sqlite.Locked(err) || !sqlite.Unreachable(err) {
+	if !sqlite.IsLocked(err) || !sqlite.Unreachable(err) {
 		t.Errorf("a locked database: %v", err)
 	}
 	for _, err := range []error{nil, context.Canceled, store.ErrNotLeader, &store.SetupError{Problem: "x"}, errors.New("x")} {
@@ -111,7 +111,7 @@ func TestReplaced(t *testing.T) {
 		t.Errorf("a claim in a file that the store never led: %v, %v", a, err)
 	}
 	var err error
-	if r.epoch, err = r.store.Lead(ctx(t)); err != nil {
+	if r.epoch, err = r.store.AcquireLeadership(ctx(t)); err != nil {
 		t.Fatal(err)
 	}
 	if a := r.claim(t, row("1"), row("2")); a[0].Result != store.Gone || a[1].Result != store.Claimed {

@@ -18,7 +18,7 @@ SELECT job, wish, spec, state, why, source, until_origin, until_position, until_
   total, sent, skipped, refused, asked_at, began_at, finished_at
 FROM sluicebox_replay WHERE name = ? ORDER BY nth DESC`
 	var list []store.Job
-	err := s.look(ctx, func(ctx context.Context, conn *Conn) error {
+	err := s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
 		list = nil // read again
 		return conn.Query(ctx, read, []any{s.name}, func(row []driver.Value) error {
 			list = append(list, jobOf(row))
@@ -33,13 +33,13 @@ FROM sluicebox_replay WHERE name = ? ORDER BY nth DESC`
 
 func jobOf(row []driver.Value) store.Job {
 	return store.Job{
-		ID: textAt(row, 0), Wish: store.JobWish(textAt(row, 1)), Spec: textAt(row, 2), State: store.JobState(textAt(row, 3)),
-		Why: textAt(row, 4), Source: textAt(row, 5),
+		ID: textAt(row, 0), Desired: store.DesiredState(textAt(row, 1)), Spec: textAt(row, 2), State: store.JobState(textAt(row, 3)),
+		Reason: textAt(row, 4), Source: textAt(row, 5),
 		Until:   store.Checkpoint{Origin: textAt(row, 6), Position: store.Position(textAt(row, 7)), Seq: store.Seq(numberAt(row, 8))},
 		UntilAt: timeAt(row, 9),
 		Cursor:  store.ReplayCursor{Position: store.Position(textAt(row, 10)), Skip: int(numberAt(row, 11))},
 		Total:   numberAt(row, 12), Sent: numberAt(row, 13), Skipped: numberAt(row, 14), Refused: numberAt(row, 15),
-		Asked: timeAt(row, 16), Began: timeAt(row, 17), Finished: timeAt(row, 18),
+		RequestedAt: timeAt(row, 16), StartedAt: timeAt(row, 17), FinishedAt: timeAt(row, 18),
 	}
 }
 
@@ -51,7 +51,7 @@ WHERE name = ? AND job = ? ORDER BY n LIMIT ?`
 	err := replays.CheckLimit(limit)
 	var list []store.ReplayError
 	if err == nil {
-		err = s.look(ctx, func(ctx context.Context, conn *Conn) error {
+		err = s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
 			list = nil // read again
 			return conn.Query(ctx, read, []any{s.name, id, limit}, func(row []driver.Value) error {
 				e := store.ReplayError{N: numberAt(row, 0), Ref: store.Ref{Outbox: textAt(row, 1), ID: textAt(row, 2)}, Kind: textAt(row, 3)}
@@ -68,27 +68,27 @@ WHERE name = ? AND job = ? ORDER BY n LIMIT ?`
 	return list, nil
 }
 
-// SaveJob implements store.ReplayKeeper. The time of the end is cut to milliseconds.
+// SaveJob implements store.ReplayWriter. The time of the end is cut to milliseconds.
 func (s *Store) SaveJob(ctx context.Context, epoch store.Epoch, j store.Job) error {
 	const save = `
 UPDATE sluicebox_replay SET state = ?, why = ?, source = ?, until_origin = ?, until_position = ?, until_seq = ?, until_at = ?,
   began_at = coalesce(began_at, ?), finished_at = coalesce(finished_at, ?)
 WHERE name = ? AND job = ?`
-	err := s.keep(ctx, epoch, Full, func(ctx context.Context) error {
+	err := s.writeReplay(ctx, epoch, Full, func(ctx context.Context) error {
 		var began, finished any
-		if j.State.Begun() {
+		if j.State.Started() {
 			began = formatTime(time.Now())
 		}
 		if j.State.Ended() {
 			finished = formatTime(time.Now())
 		}
-		saved, err := s.writer.conn.Exec(ctx, save, string(j.State), errortext.Fit(j.Why, 0, false), j.Source, j.Until.Origin,
-			string(j.Until.Position), int64(j.Until.Seq), orNull(j.UntilAt), began, finished, s.name, j.ID)
+		saved, err := s.writer.conn.Exec(ctx, save, string(j.State), errortext.Sanitize(j.Reason, 0, false), j.Source, j.Until.Origin,
+			string(j.Until.Position), int64(j.Until.Seq), timeOrNull(j.UntilAt), began, finished, s.name, j.ID)
 		switch {
 		case err == nil && saved == 0:
 			return store.ErrNoJob
 		case err == nil && j.State.Ended():
-			return s.forgetJobs(ctx)
+			return s.deleteOldJobs(ctx)
 		}
 		return err
 	})
@@ -98,16 +98,16 @@ WHERE name = ? AND job = ?`
 	return nil
 }
 
-// forgetJobs deletes ended jobs that are too many or too old, in the call's transaction.
-func (s *Store) forgetJobs(ctx context.Context) error {
+// deleteOldJobs deletes ended jobs that are too many or too old, in the call's transaction.
+func (s *Store) deleteOldJobs(ctx context.Context) error {
 	const old = `
-SELECT job FROM sluicebox_replay AS r WHERE name = ? AND state IN (` + ends + `)
+SELECT job FROM sluicebox_replay AS r WHERE name = ? AND state IN (` + endedPlaces + `)
   AND (finished_at < ? OR (finished_at, nth) <= (SELECT k.finished_at, k.nth FROM sluicebox_replay AS k
     WHERE k.name = r.name AND k.finished_at IS NOT NULL ORDER BY k.finished_at DESC, k.nth DESC LIMIT 1 OFFSET ?))
   AND NOT EXISTS (SELECT 1 FROM sluicebox_replay_row AS w WHERE w.name = r.name AND w.job = r.job)`
-	args := append([]any{s.name}, endValues()...)
+	args := append([]any{s.name}, endedStates()...)
 	var gone []string
-	err := s.writer.conn.Query(ctx, old, append(args, formatTime(time.Now().Add(-store.JobKeptFor)), store.JobsKept), func(row []driver.Value) error {
+	err := s.writer.conn.Query(ctx, old, append(args, formatTime(time.Now().Add(-store.EndedJobRetention)), store.MaxEndedJobs), func(row []driver.Value) error {
 		gone = append(gone, textAt(row, 0))
 		return nil
 	})

@@ -12,7 +12,7 @@ import (
 // TestWishesCounted: each wish is counted for its relay, one that is not granted is not.
 func TestWishesCounted(t *testing.T) {
 	r := newRig(t, flowTable, 0, flowBox())
-	rigs.Wishes(t, r.store, func() int {
+	rigs.CheckRequestCounts(t, r.store, func() int {
 		return ask[int](t, r.db, "SELECT coalesce(max(n), 0) FROM sluicebox_wish WHERE name = 'rig'")
 	})
 	if nth := ask[int](t, r.db, "SELECT nth FROM sluicebox_replay WHERE job = 'job'"); nth != 3 {
@@ -55,7 +55,7 @@ func TestUpgradeToReplays(t *testing.T) {
 	}
 	r.store = openStore(t, path, "rig", 0, flowBox())
 	var err error
-	if r.epoch, err = r.store.Lead(ctx(t)); err != nil {
+	if r.epoch, err = r.store.AcquireLeadership(ctx(t)); err != nil {
 		t.Fatal(err)
 	}
 	r.park(t, r.parkedItem("2", "a", 1))
@@ -64,12 +64,12 @@ func TestUpgradeToReplays(t *testing.T) {
 		t.Fatal(err)
 	}
 	rigs.WantSetup(t, "check", r.store.Check(ctx(t)), "version 4, and this program needs 6", "sluicebox init")
-	_, err = r.store.Named(ctx(t))
+	_, err = r.store.Savepoints(ctx(t))
 	rigs.WantSetup(t, "named", err, "sluicebox init")
-	rigs.WantSetup(t, "wish", r.store.WishReplay(ctx(t), "job", "{}"), "sluicebox init")
+	rigs.WantSetup(t, "wish", r.store.RequestReplay(ctx(t), "job", "{}"), "sluicebox init")
 	rigs.WantSetup(t, "copy", r.store.CopyRows(ctx(t), r.epoch, "job", nil, store.ReplayCursor{}), "sluicebox init")
 	before := r.epoch
-	r.epoch = rigs.Lead(t, r.store)
+	r.epoch = rigs.InstallAndLead(t, r.store)
 	wantIDs(t, "parked", r.parked(t, laneOf("a"))) // by hashes of before version 6
 	if holds, err := r.store.LoadHolds(ctx(t)); err != nil || len(holds) != 0 || r.epoch != before+1 {
 		t.Errorf("the holds are %+v, %v; the epoch is %d", holds, err, r.epoch)

@@ -11,13 +11,13 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/replays"
 )
 
-// CopyRows implements store.ReplayKeeper.
+// CopyRows implements store.ReplayWriter.
 func (s *Store) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows []store.ReplayRow, at store.ReplayCursor) error {
 	const move = `
 UPDATE sluicebox_replay SET cursor_position = ?, cursor_skip = ?, total = total + ? WHERE name = ? AND job = ?`
 	err := replays.CheckRows(s.outboxes, rows)
 	if err == nil {
-		err = s.keep(ctx, epoch, Full, func(ctx context.Context) error {
+		err = s.writeReplay(ctx, epoch, Full, func(ctx context.Context) error {
 			var copied int64
 			for i := range rows {
 				n, err := s.copyRow(ctx, id, &rows[i])
@@ -47,13 +47,13 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING`
 	lane := r.Lane().Hash()
 	return s.writer.conn.Exec(ctx, put, s.name, id, r.Outbox, lane[:], r.N, r.ID, r.Kind, groupValue(r.Group),
-		r.PayloadSize, commitValue(r.Committed), keptPayload(r.Payload))
+		r.PayloadSize, commitValue(r.Committed), spilledPayload(r.Payload))
 }
 
-// CountRows implements store.ReplayKeeper.
-func (s *Store) CountRows(ctx context.Context, epoch store.Epoch, id string, total, skipped int64) error {
+// SetRowCounts implements store.ReplayWriter.
+func (s *Store) SetRowCounts(ctx context.Context, epoch store.Epoch, id string, total, skipped int64) error {
 	const count = "UPDATE sluicebox_replay SET total = ?, skipped = ? WHERE name = ? AND job = ?"
-	err := s.keep(ctx, epoch, Full, func(ctx context.Context) error {
+	err := s.writeReplay(ctx, epoch, Full, func(ctx context.Context) error {
 		counted, err := s.writer.conn.Exec(ctx, count, total, skipped, s.name, id)
 		if err == nil && counted == 0 {
 			return store.ErrNoJob
@@ -66,7 +66,7 @@ func (s *Store) CountRows(ctx context.Context, epoch store.Epoch, id string, tot
 	return nil
 }
 
-// ClearRows implements store.ReplayKeeper.
+// ClearRows implements store.ReplayWriter.
 func (s *Store) ClearRows(ctx context.Context, epoch store.Epoch, id string, limit int) (int, error) {
 	const forget = `
 DELETE FROM sluicebox_replay_row WHERE rowid IN
@@ -75,7 +75,7 @@ DELETE FROM sluicebox_replay_row WHERE rowid IN
 	err := replays.CheckLimit(limit)
 	var cleared int64
 	if err == nil {
-		err = s.keep(ctx, epoch, Full, func(ctx context.Context) (err error) {
+		err = s.writeReplay(ctx, epoch, Full, func(ctx context.Context) (err error) {
 			if cleared, err = s.writer.conn.Exec(ctx, forget, s.name, id, limit); err == nil && cleared > 0 {
 				_, err = s.writer.conn.Exec(ctx, count, cleared, s.name, id)
 			}
@@ -88,14 +88,14 @@ DELETE FROM sluicebox_replay_row WHERE rowid IN
 	return int(cleared), nil
 }
 
-// DoneRows implements store.ReplayLedger. A crash of the machine may take it back.
-func (s *Store) DoneRows(ctx context.Context, epoch store.Epoch, id string, done []store.ReplayDone) error {
+// FinishRows implements store.ReplayFinisher. A crash of the machine may take it back.
+func (s *Store) FinishRows(ctx context.Context, epoch store.Epoch, id string, done []store.FinishedRow) error {
 	if len(done) == 0 {
 		return nil
 	}
-	err := replays.CheckDone(done)
+	err := replays.CheckFinished(done)
 	if err == nil {
-		err = s.keep(ctx, epoch, Normal, func(ctx context.Context) error { return s.doneRows(ctx, id, done) })
+		err = s.writeReplay(ctx, epoch, Normal, func(ctx context.Context) error { return s.finishRows(ctx, id, done) })
 	}
 	if err != nil {
 		return fmt.Errorf("note what became of rows of replay %s: %w", id, err)
@@ -103,8 +103,8 @@ func (s *Store) DoneRows(ctx context.Context, epoch store.Epoch, id string, done
 	return nil
 }
 
-// doneRows takes rows from a job, in the call's transaction.
-func (s *Store) doneRows(ctx context.Context, id string, done []store.ReplayDone) error {
+// finishRows takes rows from a job, in the call's transaction.
+func (s *Store) finishRows(ctx context.Context, id string, done []store.FinishedRow) error {
 	const count = `
 UPDATE sluicebox_replay SET sent = sent + ?, skipped = skipped + ?, refused = refused + ? WHERE name = ? AND job = ?`
 	before, there := int64(0), false
@@ -117,7 +117,7 @@ UPDATE sluicebox_replay SET sent = sent + ?, skipped = skipped + ?, refused = re
 	}
 	var tally replays.Tally
 	for i := 0; i < len(done) && err == nil; i++ {
-		err = s.doneRow(ctx, id, &done[i], &tally, before)
+		err = s.finishRow(ctx, id, &done[i], &tally, before)
 	}
 	if err == nil && tally != (replays.Tally{}) {
 		_, err = s.writer.conn.Exec(ctx, count, tally.Sent, tally.Skipped, tally.Refused, s.name, id)
@@ -125,9 +125,9 @@ UPDATE sluicebox_replay SET sent = sent + ?, skipped = skipped + ?, refused = re
 	return err
 }
 
-// doneRow takes a row from a job, if it is there, and notes its error, unless there are
+// finishRow takes a row from a job, if it is there, and notes its error, unless there are
 // too many: before were refused before the call.
-func (s *Store) doneRow(ctx context.Context, id string, d *store.ReplayDone, tally *replays.Tally, before int64) error {
+func (s *Store) finishRow(ctx context.Context, id string, d *store.FinishedRow, tally *replays.Tally, before int64) error {
 	const forget = `
 DELETE FROM sluicebox_replay_row WHERE name = ? AND job = ? AND outbox = ? AND lane = ? AND n = ? RETURNING id, kind, message_group`
 	const note = `
@@ -142,9 +142,9 @@ ON CONFLICT (name, job, n) DO NOTHING`
 	if err != nil || gone == nil {
 		return err
 	}
-	if tally.Count(d.Result); d.Result == store.ReplayRefused && tally.Keeps(before) {
+	if tally.Count(d.Result); d.Result == store.ReplayRefused && tally.StoresError(before) {
 		args := append([]any{s.name, id, d.N, d.Lane.Outbox}, gone...)
-		_, err = s.writer.conn.Exec(ctx, note, append(args, errortext.Fit(d.Error, 0, false), formatTime(time.Now()))...)
+		_, err = s.writer.conn.Exec(ctx, note, append(args, errortext.Sanitize(d.Error, 0, false), formatTime(time.Now()))...)
 	}
 	return err
 }
@@ -160,7 +160,7 @@ ORDER BY n LIMIT ?4`
 	err := replays.CheckLimit(limit)
 	var lanes []store.ReplayLane
 	if err == nil {
-		err = s.look(ctx, func(ctx context.Context, conn *Conn) error {
+		err = s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
 			lanes = nil // read again
 			return conn.Query(ctx, read, []any{s.name, id, after, limit}, func(row []driver.Value) error {
 				l := store.ReplayLane{LaneKey: store.LaneKey{Outbox: textAt(row, 0), Kind: textAt(row, 1)}, First: numberAt(row, 4)}
@@ -179,18 +179,18 @@ ORDER BY n LIMIT ?4`
 }
 
 // ReplayRows implements store.ReplayReader, on a connection of its own.
-func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayFrom, each int) ([][]store.ReplayRow, error) {
+func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayRange, each int) ([][]store.ReplayRow, error) {
 	err := replays.CheckLimit(each)
 	if len(from) == 0 && err == nil {
 		return nil, nil
 	}
 	lists := make([][]store.ReplayRow, len(from))
 	if err == nil {
-		err = s.look(ctx, func(ctx context.Context, conn *Conn) (err error) {
+		err = s.readTx(ctx, func(ctx context.Context, conn *Conn) (err error) {
 			calm := context.WithoutCancel(ctx) // each statement is short
 			for i := 0; i < len(from) && err == nil; i++ {
 				if err = ctx.Err(); err == nil {
-					lists[i], err = s.readReplay(calm, conn, id, &from[i], each)
+					lists[i], err = s.readReplayRows(calm, conn, id, &from[i], each)
 				}
 			}
 			return err
@@ -202,7 +202,7 @@ func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayFr
 	return lists, nil
 }
 
-func (s *Store) readReplay(ctx context.Context, conn *Conn, id string, from *store.ReplayFrom, each int) (rows []store.ReplayRow, err error) {
+func (s *Store) readReplayRows(ctx context.Context, conn *Conn, id string, from *store.ReplayRange, each int) (rows []store.ReplayRow, err error) {
 	const read = `
 SELECT n, id, kind, message_group, payload_size, committed_at, payload FROM sluicebox_replay_row
 WHERE name = ? AND job = ? AND outbox = ? AND lane = ? AND n > ? ORDER BY n LIMIT ?`

@@ -26,7 +26,7 @@ CREATE TABLE outbox_events (
 );
 CREATE INDEX idx_outbox_events_status ON outbox_events(status, message_group, created_at);`
 
-func flowBox() store.Outbox { return rigs.FlowBox() }
+func flowBox() store.Outbox { return rigs.EventsOutbox() }
 
 // rig is a leading store, and a service's connections to look and meddle with.
 type rig struct {
@@ -42,7 +42,7 @@ func newRig(t testing.TB, ddl string, takeover time.Duration, boxes ...store.Out
 	r.db = openSQL(t, r.path)
 	r.exec(t, ddl)
 	r.store = openStore(t, r.path, "rig", takeover, boxes...)
-	r.epoch = rigs.Lead(t, r.store)
+	r.epoch = rigs.InstallAndLead(t, r.store)
 	return r
 }
 
@@ -65,7 +65,7 @@ func (r *rig) exec(t testing.TB, query string, args ...any) {
 
 func ask[T any](t testing.TB, db *sql.DB, query string, args ...any) T {
 	t.Helper()
-	return rigs.Ask[T](t, db, query, args...)
+	return rigs.QueryValue[T](t, db, query, args...)
 }
 
 func row(id string) store.ClaimRow { return rigs.Row(id) }

@@ -46,11 +46,11 @@ func (s *session) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Keeps implements session.Link.
-func (s *session) Keeps(err error) bool {
+// Survives implements session.Link.
+func (s *session) Survives(err error) bool {
 	var refused *store.RefusedError
-	return errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrNoCheckpoint) || errors.Is(err, store.ErrNoJob) || Locked(err) ||
-		code(err) == codeConstraint || errors.As(err, &refused)
+	return errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrNoCheckpoint) || errors.Is(err, store.ErrNoJob) || IsLocked(err) ||
+		resultCode(err) == codeConstraint || errors.As(err, &refused)
 }
 
 // Drop implements session.Link.
@@ -87,9 +87,9 @@ func (s *session) checkEpoch(ctx context.Context, epoch store.Epoch) error {
 	return err
 }
 
-// lead runs fn in a write transaction of the leader of an epoch. With the write
+// runAsLeader runs fn in a write transaction of the leader of an epoch. With the write
 // lock held no other relay can raise it.
-func (s *session) lead(ctx context.Context, epoch store.Epoch, d Durability, wait time.Duration, fn func(context.Context) error) error {
+func (s *session) runAsLeader(ctx context.Context, epoch store.Epoch, d Durability, wait time.Duration, fn func(context.Context) error) error {
 	return s.conn.write(ctx, d, wait, func(ctx context.Context) error {
 		if err := s.checkEpoch(ctx, epoch); err != nil {
 			return err

@@ -22,16 +22,16 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	durability := Normal
 	for i := range outcomes {
 		o := &outcomes[i]
-		if _, err := s.outboxes.Check(o.Outbox, o); err != nil {
+		if _, err := s.outboxes.FindValid(o.Outbox, o); err != nil {
 			return nil, fmt.Errorf("settle: %w", err)
 		}
-		if o.Status == store.Failed || unparks(o) {
+		if o.Status == store.Failed || deletesSpilled(o) {
 			durability = Full
 		}
 	}
 	results := make([]store.SettleResult, len(outcomes))
 	err := s.writer.do(ctx, func(ctx context.Context) error {
-		return s.writer.lead(ctx, epoch, durability, patience, func(ctx context.Context) (err error) {
+		return s.writer.runAsLeader(ctx, epoch, durability, lockTimeout, func(ctx context.Context) (err error) {
 			for i := range outcomes {
 				if results[i], err = s.settle(ctx, &outcomes[i]); err != nil {
 					return err
@@ -44,18 +44,18 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("settle: %w", refusal(err))
+		return nil, fmt.Errorf("settle: %w", asRefused(err))
 	}
 	return results, nil
 }
 
-// unparks reports whether an outcome takes its row out of the parked ones.
-func unparks(o *store.Outcome) bool { return o.Parked != 0 && o.Status.Settled() }
+// deletesSpilled reports whether an outcome takes its row out of the parked ones.
+func deletesSpilled(o *store.Outcome) bool { return o.SpilledSeq != 0 && o.Status.Settled() }
 
 // afterSettled does what goes with an outcome, in the call's transaction.
 func (s *Store) afterSettled(ctx context.Context, o *store.Outcome, result store.SettleResult) error {
-	if unparks(o) {
-		if err := s.unpark(ctx, store.ParkedRef{Ref: o.Ref, Seq: o.Parked}); err != nil {
+	if deletesSpilled(o) {
+		if err := s.deleteSpilledRow(ctx, store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq}); err != nil {
 			return err
 		}
 	}
@@ -69,8 +69,8 @@ func (s *Store) afterSettled(ctx context.Context, o *store.Outcome, result store
 // it was FAILED before, and somebody set it back by other means than the relay's,
 // is forgotten.
 func (s *Store) afterFailed(ctx context.Context, o *store.Outcome, result store.SettleResult) error {
-	if result == store.Written && s.outboxes.Known(o.Outbox).Layout.State != store.StateNone {
-		if err := s.forget(ctx, o.Ref); err != nil {
+	if result == store.Written && s.outboxes.Lookup(o.Outbox).Layout.State != store.StateNone {
+		if err := s.deleteBlock(ctx, o.Ref); err != nil {
 			return err
 		}
 	}
@@ -82,7 +82,7 @@ func (s *Store) afterFailed(ctx context.Context, o *store.Outcome, result store.
 
 // settle writes one outcome, in the call's transaction.
 func (s *Store) settle(ctx context.Context, o *store.Outcome) (store.SettleResult, error) {
-	t, err := s.writer.table(ctx, s.outboxes.Known(o.Outbox))
+	t, err := s.writer.table(ctx, s.outboxes.Lookup(o.Outbox))
 	if err != nil {
 		return 0, err
 	}
@@ -91,7 +91,7 @@ func (s *Store) settle(ctx context.Context, o *store.Outcome) (store.SettleResul
 	}
 	if t.write[o.Status] == nil {
 		t.write[o.Status] = settleQuery(t, o.Status)
-		t.look = lookQuery(t)
+		t.readRow = readRowQuery(t)
 	}
 	q := t.write[o.Status]
 	v := &values{at: o.At.Truncate(time.Millisecond), outcome: o}
@@ -103,15 +103,15 @@ func (s *Store) settle(ctx context.Context, o *store.Outcome) (store.SettleResul
 			}
 		}
 		found, open := false, false
-		err := s.writer.conn.Query(ctx, t.look.sql, t.look.args(v), func(row []driver.Value) error {
+		err := s.writer.conn.Query(ctx, t.readRow.sql, t.readRow.args(v), func(row []driver.Value) error {
 			found, open = true, row[0] == int64(1)
-			return Enough()
+			return StopIteration()
 		})
 		switch {
 		case err != nil:
 			return 0, err
 		case open && q.sql != "":
-			return 0, unmoved(o.Ref)
+			return 0, unchangedError(o.Ref)
 		case open:
 			return store.Written, nil
 		case found:
@@ -156,13 +156,13 @@ func (t *table) assignments(b *builder, to store.Status) []string {
 // outcomeValue is what an outcome gives to a column.
 func (t *table) outcomeValue(a columns.Assignment) func(*values) any {
 	switch a.Value {
-	case columns.At:
-		col := t.col(a.Column)
+	case columns.Time:
+		col := t.mustColumn(a.Column)
 		return func(v *values) any { return timeValue(col, v.at) }
 	case columns.Retries:
 		return func(v *values) any { return v.outcome.RetryCount }
 	case columns.Error: // a NUL would end it for SQLite's own functions
-		return func(v *values) any { return errortext.Fit(v.outcome.Error, 0, false) }
+		return func(v *values) any { return errortext.Sanitize(v.outcome.Error, 0, false) }
 	}
 	return t.statusValue
 }

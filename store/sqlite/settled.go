@@ -8,12 +8,12 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Settled implements store.Looker, on a connection of its own. What a trigger put
+// ReadSettled implements store.Looker, on a connection of its own. What a trigger put
 // into the log has committed: an absent row is gone.
-func (s *Store) Settled(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
+func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
 	settled := make([]bool, len(rows))
 	tables := map[string]*table{}
-	err := s.look(ctx, func(ctx context.Context, conn *Conn) error {
+	err := s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
 		for i := range rows {
 			t := tables[rows[i].Outbox]
 			if t == nil {
@@ -24,7 +24,7 @@ func (s *Store) Settled(ctx context.Context, rows []store.ClaimRow) ([]bool, err
 				if t, err = describe(ctx, conn, o); err != nil {
 					return err
 				}
-				t.look = lookQuery(t)
+				t.readRow = readRowQuery(t)
 				tables[rows[i].Outbox] = t
 			}
 			var err error
@@ -48,9 +48,9 @@ func (t *table) settled(ctx context.Context, conn *Conn, id string) (bool, error
 	}
 	for _, key := range t.keys(id) {
 		found, open := false, false
-		err := conn.Query(ctx, t.look.sql, t.look.args(&values{key: key}), func(row []driver.Value) error {
+		err := conn.Query(ctx, t.readRow.sql, t.readRow.args(&values{key: key}), func(row []driver.Value) error {
 			found, open = true, row[0] == int64(1)
-			return Enough()
+			return StopIteration()
 		})
 		if err != nil || found {
 			return found && !open, err

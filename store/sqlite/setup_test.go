@@ -162,7 +162,7 @@ INSERT INTO sluicebox_checkpoint VALUES ('rig', 'o', 'p', 7, '2024-02-29 12:00:0
 	rigs.WantSetup(t, "holds", err, "sluicebox init")
 	_, err = r.store.Leader(ctx(t))
 	rigs.WantSetup(t, "leader", err, "sluicebox init")
-	_, err = r.store.Lead(ctx(t))
+	_, err = r.store.AcquireLeadership(ctx(t))
 	rigs.WantSetup(t, "lead", err, "sluicebox init")
 	_, err = r.store.Claim(ctx(t), 41, time.Now(), []store.ClaimRow{row("1")})
 	rigs.WantSetup(t, "claim", err, "sluicebox init")
@@ -180,7 +180,7 @@ INSERT INTO sluicebox_checkpoint VALUES ('rig', 'o', 'p', 7, '2024-02-29 12:00:0
 	if err := r.store.Check(ctx(t)); err != nil {
 		t.Fatal(err)
 	}
-	if r.epoch, err = r.store.Lead(ctx(t)); err != nil || r.epoch != 42 {
+	if r.epoch, err = r.store.AcquireLeadership(ctx(t)); err != nil || r.epoch != 42 {
 		t.Errorf("the epoch is %d, %v", r.epoch, err)
 	}
 	if cp, err := r.store.LoadCheckpoint(ctx(t)); err != nil || cp != (store.Checkpoint{Seq: 7}) {

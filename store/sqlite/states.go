@@ -9,17 +9,17 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
 )
 
-// States implements store.ReplayReader, on a connection of its own. What a trigger put
+// ReadStatuses implements store.ReplayReader, on a connection of its own. What a trigger put
 // into the log has committed: a row that is not there is absent.
-func (s *Store) States(ctx context.Context, rows []store.ClaimRow) ([]store.StateOf, error) {
-	parts, err := byoutbox.Sort(s.outboxes, rows)
+func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
+	parts, err := byoutbox.Split(s.outboxes, rows)
 	if err != nil {
 		return nil, fmt.Errorf("look for the states of rows: %w", err)
 	}
-	states := make([]store.StateOf, len(rows))
-	err = s.look(ctx, func(ctx context.Context, conn *Conn) error {
+	states := make([]store.RowStatus, len(rows))
+	err = s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
 		for _, p := range parts {
-			if err := statesOf(ctx, conn, p, rows, states); err != nil {
+			if err := readStatusesOf(ctx, conn, p, rows, states); err != nil {
 				return err
 			}
 		}
@@ -31,9 +31,9 @@ func (s *Store) States(ctx context.Context, rows []store.ClaimRow) ([]store.Stat
 	return states, nil
 }
 
-// statesOf asks for the rows of one outbox.
-func statesOf(ctx context.Context, conn *Conn, p *byoutbox.Part, rows []store.ClaimRow, states []store.StateOf) error {
-	if p.Absent(states) {
+// readStatusesOf asks for the rows of one outbox.
+func readStatusesOf(ctx context.Context, conn *Conn, p *byoutbox.Part, rows []store.ClaimRow, states []store.RowStatus) error {
+	if p.MarkAbsent(states) {
 		return nil
 	}
 	t, err := describe(ctx, conn, p.Outbox)
@@ -41,22 +41,22 @@ func statesOf(ctx context.Context, conn *Conn, p *byoutbox.Part, rows []store.Cl
 		return err
 	}
 	read := stateQuery(t)
-	for _, i := range p.At {
-		states[i] = store.StateOf{State: store.RowAbsent}
+	for _, i := range p.Indexes {
+		states[i] = store.RowStatus{State: store.RowAbsent}
 		for _, key := range t.keys(rows[i].ID) {
 			if states[i].State != store.RowAbsent {
 				break
 			}
-			err := conn.Query(ctx, read.sql, read.args(&values{key: key, wants: p.Wants(rows, i)}), func(row []driver.Value) error {
-				states[i] = store.StateOf{State: store.RowState(numberAt(row, 0)), Payload: bytesOf(row[1])}
-				return Enough()
+			err := conn.Query(ctx, read.sql, read.args(&values{key: key, wants: p.WantsPayload(rows, i)}), func(row []driver.Value) error {
+				states[i] = store.RowStatus{State: store.RowState(numberAt(row, 0)), Payload: bytesOf(row[1])}
+				return StopIteration()
 			})
 			if err != nil {
 				return err
 			}
 		}
 	}
-	p.CopyStates(rows, states)
+	p.CopyDuplicateStatuses(rows, states)
 	return nil
 }
 
@@ -65,7 +65,7 @@ func statesOf(ctx context.Context, conn *Conn, p *byoutbox.Part, rows []store.Cl
 func stateQuery(t *table) *query {
 	b := &builder{}
 	sql := fmt.Sprintf("SELECT CASE WHEN (%s) IS TRUE THEN %d WHEN %s IS TRUE THEN %d ELSE %d END AS state",
-		t.delivered(b), store.RowCompleted, t.failed(b), store.RowFailed, store.RowOpen) +
+		t.delivered(b), store.RowCompleted, t.failed(b), store.RowFailed, store.RowUnsettled) +
 		", CASE WHEN " + b.arg(func(v *values) any { return v.wants }) + " AND (" + t.delivered(b) + ") IS TRUE THEN " +
 		PayloadOf(Ident(t.Layout.Columns.Payload)) + " END" +
 		"\nFROM " + TableName(t.Outbox) + " WHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() +

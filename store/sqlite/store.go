@@ -22,10 +22,10 @@ type Store struct {
 	takeover time.Duration
 	outboxes *outboxes.Set
 
-	writer *session
-	life   *lifetime.Lifetime
-	locks  locks
-	closed sync.Once
+	writer   *session
+	lifetime *lifetime.Lifetime
+	locks    locks
+	closed   sync.Once
 }
 
 // New returns a store. It opens nothing.
@@ -38,8 +38,8 @@ func New(cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{name: cfg.Name, holder: store.NewHolder(cfg.Holder), path: path, takeover: cfg.TakeoverTimeout, outboxes: outboxes.New(cfg.Outboxes)}
-	s.life = lifetime.New()
-	s.writer = newSession(path, s.name, s.holder, s.life)
+	s.lifetime = lifetime.New()
+	s.writer = newSession(path, s.name, s.holder, s.lifetime)
 	return s, nil
 }
 
@@ -48,8 +48,8 @@ func New(cfg Config) (*Store, error) {
 // Calls after it fail.
 func (s *Store) Close() {
 	s.closed.Do(func() {
-		s.life.End()
-		s.life.Wait()
+		s.lifetime.End()
+		s.lifetime.Wait()
 		s.writer.Close()
 		s.locks.close()
 	})

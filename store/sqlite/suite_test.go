@@ -48,8 +48,8 @@ func (h harness) Setup(t *testing.T, outboxes ...store.Outbox) storetest.Databas
 func dialect(timeType string) *tables.Dialect {
 	const form = "2006-01-02 15:04:05.000"
 	d := &tables.Dialect{
-		Ident: sqlite.Ident, Table: sqlite.TableName, Place: tables.Question,
-		Plain: "+%s", Text: "CAST(+%s AS TEXT)", Time: "CAST(+%s AS TEXT)", TimePlace: "%s",
+		Ident: sqlite.Ident, Table: sqlite.TableName, Placeholder: tables.QuestionMark,
+		Plain: "+%s", Text: "CAST(+%s AS TEXT)", Time: "CAST(+%s AS TEXT)", TimePlaceholder: "%s",
 		Bind:   func(at time.Time) any { return at.UTC().Format(form) },
 		Parse:  func(text string) (time.Time, error) { return time.Parse(form, text) },
 		Replay: "sluicebox_replay",
@@ -84,7 +84,7 @@ func (d *database) Store(t *testing.T, cfg storetest.Config) store.Store {
 	return st
 }
 
-// newFile makes an empty database, which begins in SQLite's default mode.
+// newSQLite makes an empty database, which begins in SQLite's default mode.
 func newFile(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "out box.db") // a name that a URL has to escape

@@ -26,7 +26,7 @@ const (
 	affinityNumeric
 )
 
-func affinityOf(declared string) affinity {
+func columnAffinity(declared string) affinity {
 	declared = strings.ToUpper(declared)
 	has := func(parts ...string) bool {
 		return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(declared, p) })
@@ -60,15 +60,15 @@ type table struct {
 	columns []column
 	rowid   string // what the number of a row is called, "" if it has none
 
-	claim, look, isFailed, prune *query
-	write                        [store.Failed + 1]*query // by the status that is written
+	claim, readRow, isFailed, prune *query
+	write                           [store.Failed + 1]*query // by the status that is written
 }
 
 // describe reads an outbox's table.
 func describe(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error) {
 	t, err := readTable(ctx, conn, o)
 	if err == nil {
-		err = columns.Complete(o, TableName(o), t.columns, sameName)
+		err = columns.CheckComplete(o, TableName(o), t.columns, sameName)
 	}
 	return t, err
 }
@@ -97,7 +97,7 @@ func readTable(ctx context.Context, conn *Conn, o *store.Outbox) (*table, error)
 	err = conn.Query(ctx, "SELECT name, type, \"notnull\" FROM pragma_table_xinfo(?)", []any{o.Table}, func(row []driver.Value) error {
 		name, _ := textOf(row[0])
 		declared, _ := textOf(row[1])
-		t.columns = append(t.columns, column{name: name, declared: declared, affinity: affinityOf(declared), notNull: row[2] != int64(0)})
+		t.columns = append(t.columns, column{name: name, declared: declared, affinity: columnAffinity(declared), notNull: row[2] != int64(0)})
 		return nil
 	})
 	if err != nil {
@@ -126,14 +126,14 @@ func (c column) Name() string { return c.name }
 // in them.
 func sameName(a, b string) bool { return strings.EqualFold(a, b) }
 
-// col returns a column that is known to be there.
-func (t *table) col(name string) column { return columns.Known(t.columns, sameName, name) }
+// mustColumn returns a column that is known to be there.
+func (t *table) mustColumn(name string) column { return columns.MustFind(t.columns, sameName, name) }
 
-// lacks lists the columns that the layout names and the table has not.
-func (t *table) lacks() []string { return columns.Lacking(&t.Layout, t.columns, sameName) }
+// missingColumns lists the columns that the layout names and the table has not.
+func (t *table) missingColumns() []string { return columns.MissingFrom(&t.Layout, t.columns, sameName) }
 
 func (t *table) missingText(missing []string) string {
-	return columns.LackingText(t.Outbox, TableName(t.Outbox), missing, t.columns)
+	return columns.MissingFromText(t.Outbox, TableName(t.Outbox), missing, t.columns)
 }
 
 // keys returns the values that an id may stand for, in the order in which they
@@ -150,7 +150,7 @@ func (t *table) keys(id string) []any {
 	if err != nil || strconv.FormatInt(n, 10) != id {
 		return []any{id}
 	}
-	switch t.col(t.Layout.Columns.ID).affinity {
+	switch t.mustColumn(t.Layout.Columns.ID).affinity {
 	case affinityText:
 		return []any{id}
 	case affinityBlob:
@@ -193,16 +193,16 @@ func (t *table) retryCount() string {
 
 // values are what the parameters of a statement stand for.
 type values struct {
-	key     any
-	wants   bool
-	at      time.Time
-	outcome *store.Outcome
-	held    string
-	left    string
-	relay   string
-	settled any
-	limit   int
-	inline  int
+	key           any
+	wants         bool
+	at            time.Time
+	outcome       *store.Outcome
+	heldID        string
+	excludedLanes string
+	relay         string
+	settled       any
+	limit         int
+	inline        int
 }
 
 // query is a statement and where its parameters come from, in their order.

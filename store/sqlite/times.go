@@ -24,16 +24,16 @@ func timeValue(c column, t time.Time) any {
 	return formatTime(t)
 }
 
-// mostSeconds is the largest integer that is read as seconds and not as
+// maxUnixSeconds is the largest integer that is read as seconds and not as
 // milliseconds: the year 5138 in the one, March of 1973 in the other.
-const mostSeconds = 100_000_000_000
+const maxUnixSeconds = 100_000_000_000
 
 // readTime reads a time that somebody wrote. It is false for NULL and for what
 // is no time.
 func readTime(v driver.Value) (time.Time, bool) {
 	switch x := v.(type) {
 	case int64:
-		if x <= mostSeconds {
+		if x <= maxUnixSeconds {
 			return time.Unix(x, 0).UTC(), true
 		}
 		return time.UnixMilli(x).UTC(), true

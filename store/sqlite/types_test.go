@@ -93,7 +93,7 @@ func (r *rig) checkParked(t *testing.T, id string) {
 	if shown := r.unsettled(t, nil); slices.Contains(shown, id) {
 		t.Errorf("row %q is parked, and the view shows it: %q", id, shown)
 	}
-	if err := r.store.Unpark(ctx(t), r.epoch, refsOf([]store.Item{it})); err != nil {
+	if err := r.store.DeleteSpilled(ctx(t), r.epoch, refsOf([]store.Item{it})); err != nil {
 		t.Fatal(err)
 	}
 	if shown := r.unsettled(t, nil); !slices.Contains(shown, id) {
@@ -108,7 +108,7 @@ func (r *rig) unsettled(t *testing.T, held []string) []string {
 		t.Fatal(err)
 	}
 	defer v.Close()
-	items, err := v.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 100, Held: held})
+	items, err := v.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 100, ExcludeIDs: held})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestNoID(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = v.Unsettled(ctx(t), store.Unsettled{Outbox: "events", Limit: 1, Held: []string{"x"}})
+		_, err = v.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 1, ExcludeIDs: []string{"x"}})
 		v.Close()
 		rigs.WantSetup(t, "a view of "+id, err, "NULL or a REAL")
 	}
@@ -204,7 +204,7 @@ func TestTables(t *testing.T) {
 				t.Fatal(err)
 			}
 			var err error
-			if r.epoch, err = r.store.Lead(ctx(t)); err != nil {
+			if r.epoch, err = r.store.AcquireLeadership(ctx(t)); err != nil {
 				t.Fatal(err)
 			}
 			r.exec(t, "INSERT INTO outbox_events (id, payload) VALUES ('ü', 'Grüße ☃')")

@@ -11,17 +11,17 @@ import (
 )
 
 // Read implements view.Snapshot.
-func (v *view) Read(ctx context.Context, o *store.Outbox, q store.Unsettled, to *views.Pages) error {
+func (v *view) Read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery, to *views.Pages) error {
 	return Explain(v.read(ctx, o, q, to))
 }
 
-func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled, to *views.Pages) error {
+func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery, to *views.Pages) error {
 	t, err := describe(ctx, v.conn, o)
 	if err != nil {
 		return err
 	}
 	// A group that stands in JSON is known to the program alone.
-	left, limit := q.Left(o), q.Limit
+	left, limit := q.ExcludedLanes(o), q.Limit
 	byPath := len(o.Layout.GroupPath) > 0 && len(left) > 0
 	set := store.LaneSet(left)
 	if byPath {
@@ -32,7 +32,7 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled, to 
 		return err
 	}
 	stmt := unsettledQuery(t, parks, len(left) > 0 && !byPath)
-	args := stmt.args(&values{limit: limit, inline: q.Inline(), held: jsonArray(q.Held), left: jsonLanes(left), relay: v.name})
+	args := stmt.args(&values{limit: limit, inline: q.MaxInlinePayload(), heldID: jsonArray(q.ExcludeIDs), excludedLanes: jsonLanes(left), relay: v.name})
 	return v.conn.Query(ctx, stmt.sql, args, func(row []driver.Value) error {
 		it, err := unsettledItem(o, row)
 		if err != nil {
@@ -42,16 +42,16 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.Unsettled, to 
 			return ctx.Err()
 		}
 		if !to.Add(it) {
-			return Enough()
+			return StopIteration()
 		}
 		return ctx.Err()
 	})
 }
 
 func unsettledItem(o *store.Outbox, row []driver.Value) (store.Item, error) {
-	it, ok := headOf(o, row)
+	it, ok := itemHead(o, row)
 	if !ok {
-		return it, noID(o)
+		return it, noIDError(o)
 	}
 	size, _ := row[4].(int64)
 	it.Payload, it.PayloadSize = bytesOf(row[3]), int(size)
@@ -63,9 +63,9 @@ func unsettledItem(o *store.Outbox, row []driver.Value) (store.Item, error) {
 	return it, nil
 }
 
-// headOf returns the item of a row that begins with its id, kind and group. It is false
+// itemHead returns the item of a row that begins with its id, kind and group. It is false
 // if there is no id.
-func headOf(o *store.Outbox, row []driver.Value) (it store.Item, ok bool) {
+func itemHead(o *store.Outbox, row []driver.Value) (it store.Item, ok bool) {
 	it = store.Item{Ref: store.Ref{Outbox: o.Name}, Kind: o.Kind}
 	it.ID, ok = textOf(row[0])
 	if o.Layout.Columns.Kind != "" {
@@ -77,8 +77,8 @@ func headOf(o *store.Outbox, row []driver.Value) (it store.Item, ok bool) {
 	return it, ok
 }
 
-// noID is the error for a row that cannot be named.
-func noID(o *store.Outbox) error {
+// noIDError is the error for a row that cannot be named.
+func noIDError(o *store.Outbox) error {
 	return &store.SetupError{
 		Problem: fmt.Sprintf("outbox %s: table %s has an unsettled row whose id, column %s, is NULL or a REAL number; a row is claimed and settled by its id",
 			o.Name, TableName(o), o.Layout.Columns.ID),
@@ -102,13 +102,13 @@ func unsettledQuery(t *table, parks, except bool) *query {
 	}, ", ") + "\nFROM " + TableName(t.Outbox) +
 		"\nWHERE " + t.unsettled(b) +
 		// A row without an id is not to be left out in silence.
-		"\n  AND (" + id + " IS NULL OR " + id + " NOT IN (SELECT value FROM json_each(" + b.arg(func(v *values) any { return v.held }) + ")))"
+		"\n  AND (" + id + " IS NULL OR " + id + " NOT IN (SELECT value FROM json_each(" + b.arg(func(v *values) any { return v.heldID }) + ")))"
 	if parks {
 		sql += "\n  AND NOT EXISTS (SELECT 1 FROM sluicebox_parked AS parked WHERE parked.name = " + b.arg(func(v *values) any { return v.relay }) +
 			" AND parked.outbox = " + b.arg(func(*values) any { return t.Name }) + " AND parked.id = " + id + ")"
 	}
 	if except {
-		sql += "\n  AND " + t.others(b)
+		sql += "\n  AND " + t.excludeLanes(b)
 	}
 	sql += "\nORDER BY " + t.order() +
 		"\nLIMIT " + b.arg(func(v *values) any { return v.limit })
@@ -123,9 +123,9 @@ func optional(name string) string {
 	return TextOf(Ident(name))
 }
 
-// others is the condition that a row is of none of the lanes to leave out, byte
+// excludeLanes is the condition that a row is of none of the lanes to leave out, byte
 // for byte: the columns may have collations of their own.
-func (t *table) others(b *builder) string {
+func (t *table) excludeLanes(b *builder) string {
 	c := &t.Layout.Columns
 	kind, none, group := "", "1", "''"
 	if c.Kind != "" {
@@ -137,7 +137,7 @@ func (t *table) others(b *builder) string {
 		none, group = Ident(c.Group)+" IS NULL", "coalesce("+TextOf(Ident(c.Group))+", '')"
 	}
 	return "(" + kind + " COLLATE BINARY, " + none + ", " + group + " COLLATE BINARY) NOT IN " +
-		"(SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(" + b.arg(func(v *values) any { return v.left }) + "))"
+		"(SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(" + b.arg(func(v *values) any { return v.excludedLanes }) + "))"
 }
 
 // jsonLanes is the JSON of lanes: of each its kind, 1 if it has no group, and the

@@ -17,7 +17,7 @@ func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
 	if snapshot != "" {
 		return nil, fmt.Errorf("open a view: SQLite has no named snapshots, so none is named %q", snapshot)
 	}
-	return views.Open(ctx, s.life, s.outboxes, func(ctx context.Context) (views.Snapshot, error) {
+	return views.Open(ctx, s.lifetime, s.outboxes, func(ctx context.Context) (views.Snapshot, error) {
 		conn, err := Dial(ctx, s.path)
 		return &view{name: s.name, conn: conn}, Explain(err)
 	})
@@ -37,7 +37,7 @@ func (v *view) Begin(ctx context.Context) error {
 	if err := v.conn.pragma(ctx, "query_only=1"); err != nil {
 		return Explain(err)
 	}
-	return Explain(retry(ctx, patience, func() error {
+	return Explain(retry(ctx, lockTimeout, func() error {
 		if _, err := v.conn.Exec(ctx, "BEGIN"); err != nil {
 			return err
 		}

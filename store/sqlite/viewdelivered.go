@@ -11,22 +11,22 @@ import (
 
 // ReadDelivered implements view.Snapshot. The program looks at the times: rows of one
 // table may have them in several forms.
-func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.Delivered) error {
+func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.DeliveredRows) error {
 	return Explain(v.readDelivered(ctx, o, to))
 }
 
-func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Delivered) error {
+func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.DeliveredRows) error {
 	t, err := describe(ctx, v.conn, o)
 	if err != nil {
 		return err
 	}
 	read := deliveredQuery(t, to.IDs)
 	return v.conn.Query(ctx, read.sql, read.args(&values{}), func(row []driver.Value) error {
-		it, _ := headOf(o, row)
+		it, _ := itemHead(o, row)
 		it.PayloadSize = int(numberAt(row, 3))
 		it.Committed, _ = readTime(row[4])
 		if !to.Add(it) {
-			return Enough()
+			return StopIteration()
 		}
 		return ctx.Err()
 	})

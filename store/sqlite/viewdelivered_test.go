@@ -23,13 +23,13 @@ UPDATE outbox_events SET status = 'COMPLETED'`, 0, flowBox())
 	const numbers = "4 2024-02-29T12:00:00Z, 5 2024-02-29T12:00:00.123Z, "
 	const texts = "1 2024-02-29T12:00:00.000001Z, a 2024-02-29T11:00:00Z, "
 	for _, c := range []struct {
-		q       store.Delivered
+		q       store.DeliveredQuery
 		want    string
 		undated int
 	}{
-		{store.Delivered{}, numbers + "x'0a' 2024-02-29T00:00:00Z, " + texts + "07 2024-03-01T00:00:00Z", 3},
-		{store.Delivered{Since: feb29.Add(time.Nanosecond), Until: feb29.AddDate(0, 0, 1)}, numbers + texts[:len(texts)-2], 3},
-		{store.Delivered{IDs: []string{"4", "x'0a'", "7", "A", "c", "\xff"}}, "4 2024-02-29T12:00:00Z, x'0a' 2024-02-29T00:00:00Z", 1},
+		{store.DeliveredQuery{}, numbers + "x'0a' 2024-02-29T00:00:00Z, " + texts + "07 2024-03-01T00:00:00Z", 3},
+		{store.DeliveredQuery{Since: feb29.Add(time.Nanosecond), Until: feb29.AddDate(0, 0, 1)}, numbers + texts[:len(texts)-2], 3},
+		{store.DeliveredQuery{IDs: []string{"4", "x'0a'", "7", "A", "c", "\xff"}}, "4 2024-02-29T12:00:00Z, x'0a' 2024-02-29T00:00:00Z", 1},
 	} {
 		c.q.Outbox = "events"
 		rigs.WantDelivered(t, r.store, c.q, c.want, c.undated)
@@ -46,30 +46,30 @@ func TestLockWishesUnread(t *testing.T) {
 	defer held.Release()
 	wish := func(name string) {
 		t.Helper()
-		if err := r.store.WishNamed(ctx(t), name, false); err != nil {
+		if err := r.store.RequestSavepoint(ctx(t), name, false); err != nil {
 			t.Fatal(err)
 		}
 	}
 	wish("a")
-	rigs.WantWishes(t, "a wish", held, 1)
+	rigs.WantRequestCount(t, "a wish", held, 1)
 	r.db.SetMaxOpenConns(1)
 	r.exec(t, "BEGIN EXCLUSIVE")
 	r.exec(t, "UPDATE sluicebox_wish SET n = 9")
-	rigs.WantWishes(t, "the file is locked", held, 1)
+	rigs.WantRequestCount(t, "the file is locked", held, 1)
 	r.exec(t, "ROLLBACK")
 	r.exec(t, "ALTER TABLE sluicebox_wish RENAME TO gone")
 	for range 2 {
-		rigs.WantWishes(t, "no table", held, 0)
+		rigs.WantRequestCount(t, "no table", held, 0)
 	}
 	r.exec(t, "ALTER TABLE gone RENAME TO sluicebox_wish")
 	wish("b")
-	rigs.WantWishes(t, "another wish", held, 2)
+	rigs.WantRequestCount(t, "another wish", held, 2)
 
 	r.exec(t, "VACUUM INTO ?", r.path+".copy")
 	if err := os.Rename(r.path, r.path+".old"); err != nil {
 		t.Fatal(err)
 	}
-	rigs.WantWishes(t, "no file", held, 2)
+	rigs.WantRequestCount(t, "no file", held, 2)
 	for _, end := range []string{"-wal", "-shm"} {
 		if err := os.Remove(r.path + end); err != nil {
 			t.Fatal(err)
@@ -79,5 +79,5 @@ func TestLockWishesUnread(t *testing.T) {
 		t.Fatal(err)
 	}
 	wish("c")
-	rigs.WantWishes(t, "a wish in a file that was restored", held, 3)
+	rigs.WantRequestCount(t, "a wish in a file that was restored", held, 3)
 }

@@ -51,8 +51,8 @@ func (s *suite) testClaimAnswers(t *testing.T) {
 		if a.Result != want[i].result {
 			t.Errorf("row %q is %s, want %s", claims[i].ID, a.Result, want[i].result)
 		}
-		if a.Result == store.Claimed && a.Unmarked == s.marks() {
-			t.Errorf("row %q: the claim left a trace %v, told is %v", claims[i].ID, s.marks(), !a.Unmarked)
+		if a.Result == store.Claimed && a.Unwritten == s.marks() {
+			t.Errorf("row %q: the claim left a trace %v, told is %v", claims[i].ID, s.marks(), !a.Unwritten)
 		}
 		payload := ""
 		if a.Result == store.Claimed && claims[i].WantPayload {
@@ -199,7 +199,7 @@ func (s *suite) testClaimHeld(t *testing.T) {
 	answers := b.claim(t,
 		store.ClaimRow{Ref: ref("a", "fresh")},
 		store.ClaimRow{Ref: ref("a", "expired")},
-		store.ClaimRow{Ref: ref("a", "mine"), Own: mine},
+		store.ClaimRow{Ref: ref("a", "mine"), OwnClaimAt: mine},
 		store.ClaimRow{Ref: ref("a", "free")},
 		store.ClaimRow{Ref: ref("b", "absent")},
 	)

@@ -27,7 +27,7 @@ func isFlow(l *store.Layout) bool {
 func keepsDelivered(l *store.Layout) bool { return keepsState(l) && !l.DeleteDelivered }
 
 // delivered reads delivered rows by pages, of which none may be empty or too large.
-func (b *bench) delivered(t *testing.T, v store.View, q store.Delivered, page int) (items []store.Item) {
+func (b *bench) delivered(t *testing.T, v store.View, q store.DeliveredQuery, page int) (items []store.Item) {
 	t.Helper()
 	undated, err := v.Delivered(b.ctx(t), q, page, func(some []store.Item) error {
 		if len(some) == 0 || len(some) > page {
@@ -69,7 +69,7 @@ func (s *suite) testDelivered(t *testing.T) {
 	b.db.Set(t, "a", "failed", store.Failed, now())
 	b.take(t, "a", "taken")
 	v := b.view(t)
-	got := b.delivered(t, v, store.Delivered{Outbox: "a"}, 4)
+	got := b.delivered(t, v, store.DeliveredQuery{Outbox: "a"}, 4)
 	if !slices.Equal(ids(got), idsOf(sent)) {
 		t.Fatalf("all are %q, want %q", ids(got), idsOf(sent))
 	}
@@ -83,10 +83,10 @@ func (s *suite) testDelivered(t *testing.T) {
 			t.Errorf("%+v, want %+v", it, want)
 		}
 	}
-	if got := b.delivered(t, v, store.Delivered{Outbox: "b"}, 5); len(got) != 0 {
+	if got := b.delivered(t, v, store.DeliveredQuery{Outbox: "b"}, 5); len(got) != 0 {
 		t.Errorf("none are delivered, and %q are read", ids(got))
 	}
-	for _, q := range []store.Delivered{
+	for _, q := range []store.DeliveredQuery{
 		{IDs: []string{"same-b", "none", "pending", "no such row", "None", `"quoted",{}\'`, "same-b"}}, {IDs: []string{"no such row"}},
 		{Kinds: []string{"A"}}, {Kinds: []string{"B", "a"}}, {Kinds: []string{"EVENT"}},
 		{Groups: []store.Group{{}}}, {Groups: []store.Group{store.GroupOf("")}}, {Groups: []store.Group{store.GroupOf("g")}},
@@ -107,7 +107,7 @@ func (s *suite) testDelivered(t *testing.T) {
 }
 
 // chooses reports whether the lists of a query choose a row.
-func chooses(q *store.Delivered, it *store.Item) bool {
+func chooses(q *store.DeliveredQuery, it *store.Item) bool {
 	return (len(q.IDs) == 0 || slices.Contains(q.IDs, it.ID)) && (len(q.Kinds) == 0 || slices.Contains(q.Kinds, it.Kind)) &&
 		(len(q.Groups) == 0 || slices.Contains(q.Groups, it.Group))
 }
@@ -134,7 +134,7 @@ func (s *suite) testDeliveredBounds(t *testing.T) {
 		b.db.Set(t, "a", r.ID, store.Completed, now())
 	}
 	v := b.view(t)
-	all := b.delivered(t, v, store.Delivered{Outbox: "a"}, 10)
+	all := b.delivered(t, v, store.DeliveredQuery{Outbox: "a"}, 10)
 	if len(all) != len(list) {
 		t.Fatalf("%q are delivered", ids(all))
 	}
@@ -155,7 +155,7 @@ func (s *suite) testDeliveredBounds(t *testing.T) {
 					want = append(want, it.ID)
 				}
 			}
-			q := store.Delivered{Outbox: "a", Since: since.In(time.FixedZone("far", 3600)), Until: until}
+			q := store.DeliveredQuery{Outbox: "a", Since: since.In(time.FixedZone("far", 3600)), Until: until}
 			if since.IsZero() {
 				q.Since = since
 			}
@@ -183,16 +183,16 @@ func (s *suite) testDeliveredMany(t *testing.T) {
 	b.db.Set(t, "a", "later", store.Completed, now())
 	b.db.Delete(t, "a", list[500].ID)
 	for _, page := range []int{1000, 77, 5000} {
-		if got := b.delivered(t, v, store.Delivered{Outbox: "a"}, page); !slices.Equal(ids(got), idsOf(list)) {
+		if got := b.delivered(t, v, store.DeliveredQuery{Outbox: "a"}, page); !slices.Equal(ids(got), idsOf(list)) {
 			t.Errorf("%d rows by %d", len(got), page)
 		}
 	}
-	part := store.Delivered{Outbox: "a", Since: list[300].Created, Until: list[700].Created}
+	part := store.DeliveredQuery{Outbox: "a", Since: list[300].Created, Until: list[700].Created}
 	if got := b.delivered(t, v, part, 100); !slices.Equal(ids(got), idsOf(list[300:700])) {
 		t.Errorf("%d rows of a part", len(got))
 	}
 	enough, calls := errors.New("enough"), 0
-	_, err := v.Delivered(b.ctx(t), store.Delivered{Outbox: "a"}, 10, func([]store.Item) error {
+	_, err := v.Delivered(b.ctx(t), store.DeliveredQuery{Outbox: "a"}, 10, func([]store.Item) error {
 		if calls++; calls == 3 {
 			return enough
 		}
@@ -210,14 +210,14 @@ func (s *suite) testDeliveredRefused(t *testing.T) {
 	none := func([]store.Item) error { t.Error("rows are read"); return nil }
 	v := b.view(t)
 	for _, page := range []int{0, -1} {
-		if _, err := v.Delivered(b.ctx(t), store.Delivered{Outbox: "a"}, page, none); err == nil {
+		if _, err := v.Delivered(b.ctx(t), store.DeliveredQuery{Outbox: "a"}, page, none); err == nil {
 			t.Errorf("pages of %d", page)
 		}
 	}
-	if _, err := v.Delivered(b.ctx(t), store.Delivered{Outbox: "c"}, 5, none); err == nil {
+	if _, err := v.Delivered(b.ctx(t), store.DeliveredQuery{Outbox: "c"}, 5, none); err == nil {
 		t.Error("an outbox that is not there is read")
 	}
-	b.unsettled(t, v, store.Unsettled{Outbox: "a", Limit: 1})
+	b.unsettled(t, v, store.UnsettledQuery{Outbox: "a", Limit: 1})
 	layouts := []store.Layout{s.layout, s.layout, s.layout}
 	layouts[1].OrderBy = nil
 	layouts[2].DeleteDelivered = true
@@ -234,14 +234,14 @@ func (s *suite) testDeliveredRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(view.Close)
-		_, err = view.Delivered(b.ctx(t), store.Delivered{Outbox: "a"}, 5, none)
+		_, err = view.Delivered(b.ctx(t), store.DeliveredQuery{Outbox: "a"}, 5, none)
 		var setup *store.SetupError
 		if !errors.As(err, &setup) || setup.Remedy == "" {
 			t.Errorf("layout %d: %v", i, err)
 		}
 	}
 	v.Close()
-	if _, err := v.Delivered(b.ctx(t), store.Delivered{Outbox: "a"}, 5, none); err == nil {
+	if _, err := v.Delivered(b.ctx(t), store.DeliveredQuery{Outbox: "a"}, 5, none); err == nil {
 		t.Error("a closed view is read")
 	}
 }

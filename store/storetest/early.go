@@ -93,7 +93,7 @@ func (s *suite) testSettleOpenTxnParked(t *testing.T) {
 	done, dead := parkable(key, "done", 1), parkable(key, "dead", 2)
 	b.park(t, done, dead)
 	call := outcomesOf(txn, "done", "dead", "")[:2]
-	call[0].Parked, call[1].Parked = done.Seq, dead.Seq
+	call[0].SpilledSeq, call[1].SpilledSeq = done.Seq, dead.Seq
 	held := blocks(&call[1], key)
 	for i, got := range b.settle(t, call...) {
 		if got != store.TooEarly {

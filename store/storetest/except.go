@@ -36,7 +36,7 @@ func (s *suite) testViewExcept(t *testing.T) {
 				want = append(want, r.ID)
 			}
 		}
-		got := ids(b.unsettled(t, v, store.Unsettled{Outbox: "a", Limit: limit, Held: held, Except: except}))
+		got := ids(b.unsettled(t, v, store.UnsettledQuery{Outbox: "a", Limit: limit, ExcludeIDs: held, ExcludeLanes: except}))
 		if want = want[:min(limit, len(want))]; !slices.Equal(got, want) {
 			t.Errorf("limit %d without lanes %q and rows %q: %q, want %q", limit, except, held, got, want)
 		}
@@ -75,15 +75,15 @@ func (s *suite) testViewExceptLarge(t *testing.T) {
 	}
 	b.insert(t, "a", list...)
 	v := b.view(t)
-	q := store.Unsettled{Outbox: "a", Limit: 15, Except: []store.LaneKey{{Outbox: "a", Kind: "EVENT", Group: store.GroupOf("large")}}}
-	for len(q.Held) < others {
+	q := store.UnsettledQuery{Outbox: "a", Limit: 15, ExcludeLanes: []store.LaneKey{{Outbox: "a", Kind: "EVENT", Group: store.GroupOf("large")}}}
+	for len(q.ExcludeIDs) < others {
 		page := ids(b.unsettled(t, v, q))
 		if len(page) == 0 {
 			break
 		}
-		q.Held = append(q.Held, page...)
+		q.ExcludeIDs = append(q.ExcludeIDs, page...)
 	}
-	if !slices.Equal(q.Held, want) {
-		t.Errorf("the others are %q, want %q", q.Held, want)
+	if !slices.Equal(q.ExcludeIDs, want) {
+		t.Errorf("the others are %q, want %q", q.ExcludeIDs, want)
 	}
 }

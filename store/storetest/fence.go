@@ -169,7 +169,7 @@ func (s *suite) testEnds(t *testing.T) {
 	for name, err := range map[string]error{
 		"claim":  second(b.store.Claim(b.ctx(t), b.epoch, now(), []store.ClaimRow{{Ref: ref("a", "1")}})),
 		"settle": second(b.store.Settle(b.ctx(t), b.epoch, []store.Outcome{{Ref: ref("a", "1"), Status: store.Completed}})),
-		"lead":   second(b.store.Lead(b.ctx(t))),
+		"lead":   second(b.store.AcquireLeadership(b.ctx(t))),
 		"load":   second(b.store.LoadCheckpoint(b.ctx(t))),
 		"save":   b.store.SaveCheckpoint(b.ctx(t), b.epoch, store.Checkpoint{}),
 		"view":   second(b.store.View(b.ctx(t), "")),

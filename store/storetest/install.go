@@ -32,7 +32,7 @@ func (s *suite) testInstall(t *testing.T) {
 	if err := st.SaveCheckpoint(s.ctx(t), 1, store.Checkpoint{}); !errors.Is(err, store.ErrNotLeader) {
 		t.Errorf("a checkpoint before the first leader: %v", err)
 	}
-	epoch, err := st.Lead(s.ctx(t))
+	epoch, err := st.AcquireLeadership(s.ctx(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func (s *suite) testCheck(t *testing.T) {
 func (s *suite) callBroken(t *testing.T, broken store.Store, schemaless bool) {
 	t.Helper()
 	defer broken.Close()
-	epoch, err := broken.Lead(s.ctx(t))
+	epoch, err := broken.AcquireLeadership(s.ctx(t))
 	if err != nil {
 		t.Fatal(err)
 	}

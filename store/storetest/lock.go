@@ -83,7 +83,7 @@ func (s *suite) testLeader(t *testing.T) {
 	if err := errors.Join(first.Hold(b.ctx(t), epoch, paused()), first.SaveCheckpoint(b.ctx(t), epoch, store.Checkpoint{Position: "kept"})); err != nil {
 		t.Fatal(err)
 	}
-	kept := [2]Found{b.read(t, "a", "1"), b.read(t, "a", "2")}
+	kept := [2]RowContent{b.read(t, "a", "1"), b.read(t, "a", "2")}
 	took := b.lead(t, second)
 	for _, st := range []store.Store{first, second, b.store} {
 		if l := b.leader(t, st); l.Epoch != took || !strings.HasPrefix(l.Holder, "host-2/42#") {
@@ -104,7 +104,7 @@ func (s *suite) testLeader(t *testing.T) {
 	if cp, err := second.LoadCheckpoint(b.ctx(t)); err != nil || cp.Position != "kept" {
 		t.Errorf("the checkpoint is %+v, %v", cp, err)
 	}
-	if after := [2]Found{b.read(t, "a", "1"), b.read(t, "a", "2")}; after != kept {
+	if after := [2]RowContent{b.read(t, "a", "1"), b.read(t, "a", "2")}; after != kept {
 		t.Errorf("the rows were %+v and are %+v", kept, after)
 	}
 	if err := errors.Join(second.Release(b.ctx(t), took, paused().Lane, store.Paused), stranger.SaveCheckpoint(b.ctx(t), b.lead(t, stranger), store.Checkpoint{})); err != nil {
@@ -133,13 +133,13 @@ func (b *bench) everyWrite(t *testing.T, st store.Store, epoch store.Epoch) map[
 		"completed":           settle(store.Outcome{Status: store.Completed}),
 		"failed":              settle(store.Outcome{Status: store.Failed}),
 		"retry":               settle(store.Outcome{Status: store.Pending, RetryCount: 1}),
-		"outcome of a parked": settle(store.Outcome{Status: store.Completed, Parked: it.Seq}),
+		"outcome of a parked": settle(store.Outcome{Status: store.Completed, SpilledSeq: it.Seq}),
 		"checkpoint":          st.SaveCheckpoint(ctx, epoch, store.Checkpoint{Position: "late"}),
 		"hold":                st.Hold(ctx, epoch, paused()),
 		"release":             st.Release(ctx, epoch, paused().Lane, store.Paused),
-		"park":                st.Park(ctx, epoch, []store.Item{it}),
-		"unpark":              st.Unpark(ctx, epoch, []store.ParkedRef{parkedRef(&it)}),
-		"forget":              second(st.ForgetParked(ctx, epoch, 0)),
+		"park":                st.Spill(ctx, epoch, []store.Item{it}),
+		"unpark":              st.DeleteSpilled(ctx, epoch, []store.SpilledRef{parkedRef(&it)}),
+		"forget":              second(st.DeleteSpilledAfter(ctx, epoch, 0)),
 	}
 	if b.stateful() {
 		f := store.DeadLetterFilter{Outbox: "a"}
@@ -149,7 +149,7 @@ func (b *bench) everyWrite(t *testing.T, st store.Store, epoch store.Epoch) map[
 		})
 	}
 	if prunes(&b.layout) {
-		errs["prune"] = second(st.Prune(ctx, epoch, store.Prune{Outbox: "a", Before: now(), Limit: 9}))
+		errs["prune"] = second(st.Prune(ctx, epoch, store.PruneRequest{Outbox: "a", Before: now(), Limit: 9}))
 	}
 	return errs
 }

@@ -215,7 +215,7 @@ func (s *suite) testLockedOutcomes(t *testing.T) {
 	unlock := db.LockRows(t, "a", locked...)
 	defer unlock()
 	outcomes := outcomesFor("a", list)
-	outcomes[1].Parked = parked.Seq // it is FAILED, and locked
+	outcomes[1].SpilledSeq = parked.Seq // it is FAILED, and locked
 	held := blocks(&outcomes[1], key)
 	for turn, limit := range []time.Duration{maxLockWait, maxRowWait, maxRowWait} {
 		within(t, fmt.Sprint("settle ", turn), limit, func() {

@@ -14,7 +14,7 @@ import (
 // deleted.
 func (b *bench) prune(t *testing.T, outbox string, before time.Time, limit int) int {
 	t.Helper()
-	p, n := store.Prune{Outbox: outbox, Before: before, Limit: limit}, 0
+	p, n := store.PruneRequest{Outbox: outbox, Before: before, Limit: limit}, 0
 	for range 10_000 {
 		done, err := b.store.Prune(b.ctx(t), b.epoch, p)
 		if err != nil {
@@ -138,7 +138,7 @@ func (s *suite) testPruneFence(t *testing.T) {
 	b.settle(t, store.Outcome{Ref: ref("a", "1"), Status: store.Completed, At: origin()})
 	b.lead(t, b.open(t, 0))
 	for _, epoch := range []store.Epoch{0, b.epoch, b.epoch + 1, b.epoch + 2} {
-		done, err := b.store.Prune(b.ctx(t), epoch, store.Prune{Outbox: "a", Before: now(), Limit: 10})
+		done, err := b.store.Prune(b.ctx(t), epoch, store.PruneRequest{Outbox: "a", Before: now(), Limit: 10})
 		if !errors.Is(err, store.ErrNotLeader) || done.Rows != 0 {
 			t.Errorf("epoch %d: %+v, %v", epoch, done, err)
 		}
@@ -155,22 +155,22 @@ func (s *suite) testPruneFence(t *testing.T) {
 // testPruneRefused: what cannot be asked for is refused by name.
 func (s *suite) testPruneRefused(t *testing.T) {
 	b := s.start(t, 0)
-	want := func(p store.Prune, part string) {
+	want := func(p store.PruneRequest, part string) {
 		t.Helper()
 		_, err := b.store.Prune(b.ctx(t), b.epoch, p)
 		if err == nil || errors.Is(err, store.ErrNotLeader) || !strings.Contains(err.Error(), part) {
 			t.Errorf("%+v: %v, want %q", p, err, part)
 		}
 	}
-	good := store.Prune{Outbox: "a", Before: now(), Limit: 1}
+	good := store.PruneRequest{Outbox: "a", Before: now(), Limit: 1}
 	if !prunes(&s.layout) {
 		want(good, "layout "+s.layout.Name)
 		return
 	}
-	for part, change := range map[string]func(*store.Prune){
-		"no outbox":      func(p *store.Prune) { p.Outbox = "c" },
-		"limit":          func(p *store.Prune) { p.Limit = 0 },
-		"place to go on": func(p *store.Prune) { p.From = "?" },
+	for part, change := range map[string]func(*store.PruneRequest){
+		"no outbox":      func(p *store.PruneRequest) { p.Outbox = "c" },
+		"limit":          func(p *store.PruneRequest) { p.Limit = 0 },
+		"place to go on": func(p *store.PruneRequest) { p.From = "?" },
 	} {
 		p := good
 		change(&p)

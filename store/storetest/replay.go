@@ -43,7 +43,7 @@ func isPlain(l *store.Layout) bool { return l.Name == store.OutboxMessages().Nam
 // job asks for a replay, by a store that never led.
 func (b *bench) job(t *testing.T, id string) {
 	t.Helper()
-	if err := b.open(t, 0).WishReplay(b.ctx(t), id, "{}"); err != nil {
+	if err := b.open(t, 0).RequestReplay(b.ctx(t), id, "{}"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -74,11 +74,11 @@ func (b *bench) copyRows(t *testing.T, id string, at store.ReplayCursor, rows ..
 	}
 }
 
-func from(key store.LaneKey, after int64) store.ReplayFrom {
-	return store.ReplayFrom{Outbox: key.Outbox, Lane: key.Hash(), After: after}
+func from(key store.LaneKey, after int64) store.ReplayRange {
+	return store.ReplayRange{Outbox: key.Outbox, Lane: key.Hash(), After: after}
 }
 
-func (b *bench) replayRows(t *testing.T, r store.Store, id string, each int, lanes ...store.ReplayFrom) [][]store.ReplayRow {
+func (b *bench) replayRows(t *testing.T, r store.Store, id string, each int, lanes ...store.ReplayRange) [][]store.ReplayRow {
 	t.Helper()
 	lists, err := r.ReplayRows(b.ctx(t), id, lanes, each)
 	if err != nil {
@@ -112,33 +112,33 @@ func (b *bench) wantReplayRows(t *testing.T, what, id string, key store.LaneKey,
 func (s *suite) testReplayFence(t *testing.T) {
 	b := s.start(t, 0)
 	r := b.store
-	if err := errors.Join(r.WishNamed(b.ctx(t), "here", true), r.WishReplay(b.ctx(t), "job", "{}")); err != nil {
+	if err := errors.Join(r.RequestSavepoint(b.ctx(t), "here", true), r.RequestReplay(b.ctx(t), "job", "{}")); err != nil {
 		t.Fatal(err)
 	}
 	key := lane("a", "EVENT", store.GroupOf("g"))
 	kept := replayRow(key, "1", 1)
 	b.copyRows(t, "job", store.ReplayCursor{Position: "p", Skip: 1}, kept)
 	before := b.jobOf(t, r, "job")
-	named, err := r.Named(b.ctx(t))
+	named, err := r.Savepoints(b.ctx(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.lead(t, b.open(t, 0))
 	for _, epoch := range []store.Epoch{0, b.epoch, b.epoch + 1, b.epoch + 2} {
 		for what, err := range map[string]error{
-			"save a checkpoint":   r.SaveNamed(b.ctx(t), epoch, store.Named{Name: "here", State: store.NamedMade}),
-			"save no checkpoint":  r.SaveNamed(b.ctx(t), epoch, store.Named{Name: "nowhere", State: store.NamedMade}),
-			"forget a checkpoint": r.ForgetNamed(b.ctx(t), epoch, "here"),
+			"save a checkpoint":   r.SaveSavepoint(b.ctx(t), epoch, store.Savepoint{Name: "here", State: store.SavepointMade}),
+			"save no checkpoint":  r.SaveSavepoint(b.ctx(t), epoch, store.Savepoint{Name: "nowhere", State: store.SavepointMade}),
+			"forget a checkpoint": r.DeleteSavepoint(b.ctx(t), epoch, "here"),
 			"save a replay":       r.SaveJob(b.ctx(t), epoch, store.Job{ID: "job", State: store.JobDone}),
 			"save no replay":      r.SaveJob(b.ctx(t), epoch, store.Job{ID: "none", State: store.JobDone}),
 			"copy":                r.CopyRows(b.ctx(t), epoch, "job", []store.ReplayRow{replayRow(key, "2", 2)}, store.ReplayCursor{Position: "q"}),
 			"copy nothing":        r.CopyRows(b.ctx(t), epoch, "job", nil, store.ReplayCursor{Position: "q"}),
-			"count":               r.CountRows(b.ctx(t), epoch, "job", 7, 8),
-			"count no replay":     r.CountRows(b.ctx(t), epoch, "none", 7, 8),
+			"count":               r.SetRowCounts(b.ctx(t), epoch, "job", 7, 8),
+			"count no replay":     r.SetRowCounts(b.ctx(t), epoch, "none", 7, 8),
 			"clear":               second(r.ClearRows(b.ctx(t), epoch, "job", 5)),
 			"clear nothing":       second(r.ClearRows(b.ctx(t), epoch, "none", 5)),
-			"done":                r.DoneRows(b.ctx(t), epoch, "job", []store.ReplayDone{{N: 1, Lane: key, ID: "1"}}),
-			"done with nothing":   r.DoneRows(b.ctx(t), epoch, "job", []store.ReplayDone{{N: 7, Lane: key, ID: "7"}}),
+			"done":                r.FinishRows(b.ctx(t), epoch, "job", []store.FinishedRow{{N: 1, Lane: key, ID: "1"}}),
+			"done with nothing":   r.FinishRows(b.ctx(t), epoch, "job", []store.FinishedRow{{N: 7, Lane: key, ID: "7"}}),
 		} {
 			if !errors.Is(err, store.ErrNotLeader) {
 				t.Errorf("%s with epoch %d: %v", what, epoch, err)
@@ -148,12 +148,12 @@ func (s *suite) testReplayFence(t *testing.T) {
 	if after := b.jobOf(t, r, "job"); after != before {
 		t.Errorf("the replay was %+v and is %+v", before, after)
 	}
-	if after, err := r.Named(b.ctx(t)); err != nil || !slices.Equal(after, named) {
+	if after, err := r.Savepoints(b.ctx(t)); err != nil || !slices.Equal(after, named) {
 		t.Errorf("the checkpoints were %+v and are %+v, %v", named, after, err)
 	}
 	b.wantReplayRows(t, "after the old leader", "job", key, kept)
 	b.epoch = b.lead(t, b.store)
-	if err := r.DoneRows(b.ctx(t), b.epoch, "job", []store.ReplayDone{{N: 1, Lane: key, ID: "1"}}); err != nil {
+	if err := r.FinishRows(b.ctx(t), b.epoch, "job", []store.FinishedRow{{N: 1, Lane: key, ID: "1"}}); err != nil {
 		t.Errorf("the session serves no more: %v", err)
 	}
 }
@@ -172,27 +172,27 @@ func (s *suite) testReplayEnds(t *testing.T) {
 	}
 	b.wantReplayRows(t, "after a call that was cut short", "job", key)
 	for what, err := range map[string]error{
-		"done with nothing": r.DoneRows(b.ctx(t), b.epoch, "job", nil),
+		"done with nothing": r.FinishRows(b.ctx(t), b.epoch, "job", nil),
 		"rows of no lanes":  second(r.ReplayRows(b.ctx(t), "job", nil, 1)),
-		"states of no rows": second(r.States(b.ctx(t), nil)),
+		"states of no rows": second(r.ReadStatuses(b.ctx(t), nil)),
 	} {
 		if err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	done := []store.ReplayDone{{N: 1, Lane: key}}
+	done := []store.FinishedRow{{N: 1, Lane: key}}
 	b.store.Close()
 	for what, err := range map[string]error{
-		"wish a checkpoint": r.WishNamed(b.ctx(t), "x", false), "wish its end": r.WishDrop(b.ctx(t), "x"),
-		"wish a replay": r.WishReplay(b.ctx(t), "x", "{}"), "wish of a replay": r.WishJob(b.ctx(t), "job", store.WishPause),
-		"checkpoints": second(r.Named(b.ctx(t))), "jobs": second(r.Jobs(b.ctx(t))), "errors": second(r.JobErrors(b.ctx(t), "job", 1)),
-		"save a checkpoint": r.SaveNamed(b.ctx(t), b.epoch, store.Named{Name: "x"}), "forget": r.ForgetNamed(b.ctx(t), b.epoch, "x"),
+		"wish a checkpoint": r.RequestSavepoint(b.ctx(t), "x", false), "wish its end": r.RequestSavepointDeletion(b.ctx(t), "x"),
+		"wish a replay": r.RequestReplay(b.ctx(t), "x", "{}"), "wish of a replay": r.RequestJobState(b.ctx(t), "job", store.DesiredPause),
+		"checkpoints": second(r.Savepoints(b.ctx(t))), "jobs": second(r.Jobs(b.ctx(t))), "errors": second(r.JobErrors(b.ctx(t), "job", 1)),
+		"save a checkpoint": r.SaveSavepoint(b.ctx(t), b.epoch, store.Savepoint{Name: "x"}), "forget": r.DeleteSavepoint(b.ctx(t), b.epoch, "x"),
 		"save a replay": r.SaveJob(b.ctx(t), b.epoch, store.Job{ID: "job"}), "copy": r.CopyRows(b.ctx(t), b.epoch, "job", nil, store.ReplayCursor{}),
-		"count": r.CountRows(b.ctx(t), b.epoch, "job", 1, 1),
-		"clear": second(r.ClearRows(b.ctx(t), b.epoch, "job", 1)), "done": r.DoneRows(b.ctx(t), b.epoch, "job", done),
-		"lanes": second(r.ReplayLanes(b.ctx(t), "job", 0, 1)), "rows": second(r.ReplayRows(b.ctx(t), "job", []store.ReplayFrom{from(key, 0)}, 1)),
+		"count": r.SetRowCounts(b.ctx(t), b.epoch, "job", 1, 1),
+		"clear": second(r.ClearRows(b.ctx(t), b.epoch, "job", 1)), "done": r.FinishRows(b.ctx(t), b.epoch, "job", done),
+		"lanes": second(r.ReplayLanes(b.ctx(t), "job", 0, 1)), "rows": second(r.ReplayRows(b.ctx(t), "job", []store.ReplayRange{from(key, 0)}, 1)),
 	} {
-		if err == nil || errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrNoJob) || errors.Is(err, store.ErrNoNamed) {
+		if err == nil || errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrNoJob) || errors.Is(err, store.ErrNoSavepoint) {
 			t.Errorf("%s on a closed store: %v", what, err)
 		}
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-func (b *bench) done(t *testing.T, id string, done ...store.ReplayDone) {
+func (b *bench) done(t *testing.T, id string, done ...store.FinishedRow) {
 	t.Helper()
-	if err := b.store.DoneRows(b.ctx(t), b.epoch, id, done); err != nil {
+	if err := b.store.FinishRows(b.ctx(t), b.epoch, id, done); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -42,11 +42,11 @@ func (s *suite) testDoneRows(t *testing.T) {
 		rows = append(rows, replayRow(keys[i%4], fmt.Sprintf("row %d ☃", i), int64(i+1)))
 	}
 	b.copyRows(t, "job", store.ReplayCursor{}, rows...)
-	of := func(i int, result store.ReplayResult, text string) store.ReplayDone {
-		return store.ReplayDone{N: rows[i].N, Lane: rows[i].Lane(), ID: rows[i].ID, Result: result, Error: text}
+	of := func(i int, result store.ReplayResult, text string) store.FinishedRow {
+		return store.FinishedRow{N: rows[i].N, Lane: rows[i].Lane(), ID: rows[i].ID, Result: result, Error: text}
 	}
 	long := strings.Repeat("lóng ", 1000)
-	call := []store.ReplayDone{
+	call := []store.FinishedRow{
 		of(0, store.ReplaySent, ""), of(7, store.ReplayRefused, "422: 'no' \"\\"), of(1, store.ReplaySkipped, "not kept"),
 		of(6, store.ReplayRefused, "a\x00b \xff "+long), of(4, store.ReplaySent, ""), of(5, store.ReplayRefused, ""),
 		{N: 99, Lane: keys[0], ID: "never copied"}, {N: 9, Lane: keys[1], ID: "of another lane", Result: store.ReplayRefused},
@@ -79,7 +79,7 @@ func (s *suite) testDoneRows(t *testing.T) {
 	b.wantReplayRows(t, "left", "job", keys[1], rows[9])
 	b.wantReplayRows(t, "left", "job", keys[2], rows[2], rows[10])
 	b.wantReplayRows(t, "left", "job", keys[3], rows[3], rows[11])
-	twice := []store.ReplayDone{of(2, store.ReplaySent, ""), of(2, store.ReplaySent, ""), of(3, store.ReplaySkipped, ""), of(3, store.ReplaySkipped, "")}
+	twice := []store.FinishedRow{of(2, store.ReplaySent, ""), of(2, store.ReplaySent, ""), of(3, store.ReplaySkipped, ""), of(3, store.ReplaySkipped, "")}
 	b.done(t, "job", twice...)
 	b.wantCounts(t, "each twice", "job", 12, 3, 2, 3)
 }
@@ -93,8 +93,8 @@ func (s *suite) testDoneBesideWishes(t *testing.T) {
 	go func() {
 		var err error
 		for range rounds {
-			for _, wish := range []store.JobWish{store.WishPause, store.WishRun} {
-				err = errors.Join(err, other.WishJob(ctx, "job", wish))
+			for _, wish := range []store.DesiredState{store.DesiredPause, store.DesiredRun} {
+				err = errors.Join(err, other.RequestJobState(ctx, "job", wish))
 			}
 		}
 		ended <- err
@@ -105,11 +105,11 @@ func (s *suite) testDoneBesideWishes(t *testing.T) {
 	for i := range turns {
 		rounds <- struct{}{} // at once with what follows
 		var rows []store.ReplayRow
-		var done []store.ReplayDone
+		var done []store.FinishedRow
 		for k := range each {
 			n := int64(i*each + k + 1)
 			rows = append(rows, replayRow(key, fmt.Sprint(n), n))
-			done = append(done, store.ReplayDone{N: n, Lane: key, ID: fmt.Sprint(n), Result: store.ReplayResult(k % 3), Error: "x"})
+			done = append(done, store.FinishedRow{N: n, Lane: key, ID: fmt.Sprint(n), Result: store.ReplayResult(k % 3), Error: "x"})
 		}
 		b.copyRows(t, "job", store.ReplayCursor{Skip: i}, rows...)
 		b.done(t, "job", done...)
@@ -120,7 +120,7 @@ func (s *suite) testDoneBesideWishes(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.wantCounts(t, "all", "job", turns*each, 2*turns, 2*turns, turns)
-	if j := b.jobOf(t, other, "job"); j.Wish != store.WishRun || j.State != store.JobPlaying || j.Cursor.Skip != turns-1 {
+	if j := b.jobOf(t, other, "job"); j.Desired != store.DesiredRun || j.State != store.JobPlaying || j.Cursor.Skip != turns-1 {
 		t.Errorf("the replay is %+v", j)
 	}
 	if errs, err := other.JobErrors(b.ctx(t), "job", 1000); err != nil || len(errs) != turns {
@@ -128,22 +128,22 @@ func (s *suite) testDoneBesideWishes(t *testing.T) {
 	}
 }
 
-// testErrorsKept: errors past store.JobErrorsKept are counted and not kept.
+// testErrorsKept: errors past store.MaxJobErrors are counted and not kept.
 func (s *suite) testErrorsKept(t *testing.T) {
 	b := s.start(t, 0)
 	b.job(t, "job")
-	const before = store.JobErrorsKept - 3
-	b.db.Refused(t, "job", before)
+	const before = store.MaxJobErrors - 3
+	b.db.SetRefused(t, "job", before)
 	key := lane("a", "EVENT", store.GroupOf("g"))
 	var rows []store.ReplayRow
-	var done []store.ReplayDone
+	var done []store.FinishedRow
 	for n := range int64(9) {
 		rows = append(rows, replayRow(key, fmt.Sprint(n+1), n+1))
 		result := []store.ReplayResult{store.ReplaySent, store.ReplayRefused}[n%2]
-		done = append(done, store.ReplayDone{N: n + 1, Lane: key, ID: rows[n].ID, Result: result, Error: "no"})
+		done = append(done, store.FinishedRow{N: n + 1, Lane: key, ID: rows[n].ID, Result: result, Error: "no"})
 	}
 	b.copyRows(t, "job", store.ReplayCursor{}, rows...)
-	for _, some := range [][]store.ReplayDone{done[:4], done[4:], done} {
+	for _, some := range [][]store.FinishedRow{done[:4], done[4:], done} {
 		b.done(t, "job", some...)
 	}
 	b.wantCounts(t, "all", "job", 9, 5, 0, before+4)
@@ -166,7 +166,7 @@ func (s *suite) testClearRows(t *testing.T) {
 		b.job(t, id)
 		b.copyRows(t, id, store.ReplayCursor{Position: "p"}, rows...)
 	}
-	b.done(t, "job", store.ReplayDone{N: 1, Lane: keys[0]}, store.ReplayDone{N: 2, Lane: keys[1]})
+	b.done(t, "job", store.FinishedRow{N: 1, Lane: keys[0]}, store.FinishedRow{N: 2, Lane: keys[1]})
 	for _, want := range []int{3, 3, 2, 0} {
 		if n, err := r.ClearRows(b.ctx(t), b.epoch, "job", 3); err != nil || n != want {
 			t.Errorf("%d rows were cleared, %v; want %d", n, err, want)
@@ -189,7 +189,7 @@ func (s *suite) testClearRows(t *testing.T) {
 	b.copyRows(t, "job", store.ReplayCursor{}, rows...)
 	b.wantReplayRows(t, "copied anew", "job", keys[0], rows[0], rows[2], rows[4], rows[6], rows[8])
 	b.wantCounts(t, "copied anew", "job", 12, 2, 0, 0)
-	refused := store.ReplayDone{N: 3, Lane: keys[0], Result: store.ReplayRefused, Error: "no"}
+	refused := store.FinishedRow{N: 3, Lane: keys[0], Result: store.ReplayRefused, Error: "no"}
 	b.done(t, "job", refused)
 	if n, err := r.ClearRows(b.ctx(t), b.epoch, "job", 100); err != nil || n != 9 {
 		t.Errorf("%d rows were cleared, %v", n, err)
@@ -210,10 +210,10 @@ func (s *suite) testCountRows(t *testing.T) {
 	for _, id := range []string{"job", "another"} {
 		b.job(t, id)
 		b.copyRows(t, id, store.ReplayCursor{Position: "p", Skip: 3}, replayRow(key, "1", 1), replayRow(key, "2", 2))
-		b.done(t, id, store.ReplayDone{N: 1, Lane: key, Result: store.ReplayRefused})
+		b.done(t, id, store.FinishedRow{N: 1, Lane: key, Result: store.ReplayRefused})
 	}
 	for _, want := range [][2]int64{{7, 0}, {1 << 40, 1 << 39}, {1 << 40, 1 << 39}, {0, 0}} {
-		if err := r.CountRows(b.ctx(t), b.epoch, "job", want[0], want[1]); err != nil {
+		if err := r.SetRowCounts(b.ctx(t), b.epoch, "job", want[0], want[1]); err != nil {
 			t.Fatal(err)
 		}
 		b.wantCounts(t, "counted", "job", want[0], 0, want[1], 1)
@@ -222,7 +222,7 @@ func (s *suite) testCountRows(t *testing.T) {
 	if j := b.jobOf(t, r, "job"); j.Cursor != (store.ReplayCursor{Position: "p", Skip: 3}) || j.State != store.JobWaiting {
 		t.Errorf("the replay is %+v", j)
 	}
-	if err := r.CountRows(b.ctx(t), b.epoch, "none", 1, 1); !errors.Is(err, store.ErrNoJob) {
+	if err := r.SetRowCounts(b.ctx(t), b.epoch, "none", 1, 1); !errors.Is(err, store.ErrNoJob) {
 		t.Errorf("no replay is counted: %v", err)
 	}
 }

@@ -66,7 +66,7 @@ func (s *suite) testCopyRows(t *testing.T) {
 // pageReplay reads all lanes together, two rows of each at a time.
 func (b *bench) pageReplay(t *testing.T, keys []store.LaneKey, lanes [][]store.ReplayRow) {
 	t.Helper()
-	ask := []store.ReplayFrom{from(lane("a", "of no", store.GroupOf("row")), 0)}
+	ask := []store.ReplayRange{from(lane("a", "of no", store.GroupOf("row")), 0)}
 	for _, key := range keys {
 		ask = append(ask, from(key, 0))
 	}
@@ -109,17 +109,17 @@ func (s *suite) testCopyRefused(t *testing.T) {
 	for what, err := range map[string]error{
 		"copy":         r.CopyRows(b.ctx(t), b.epoch, "none", []store.ReplayRow{good}, store.ReplayCursor{}),
 		"copy nothing": r.CopyRows(b.ctx(t), b.epoch, "none", nil, store.ReplayCursor{}),
-		"done":         r.DoneRows(b.ctx(t), b.epoch, "none", []store.ReplayDone{{N: 1, Lane: key}}),
+		"done":         r.FinishRows(b.ctx(t), b.epoch, "none", []store.FinishedRow{{N: 1, Lane: key}}),
 	} {
 		if !errors.Is(err, store.ErrNoJob) {
 			t.Errorf("%s of no replay: %v", what, err)
 		}
 	}
 	for what, err := range map[string]error{
-		"no rows of a lane": second(r.ReplayRows(b.ctx(t), "job", []store.ReplayFrom{from(key, 0)}, 0)),
+		"no rows of a lane": second(r.ReplayRows(b.ctx(t), "job", []store.ReplayRange{from(key, 0)}, 0)),
 		"no lanes":          second(r.ReplayLanes(b.ctx(t), "job", 0, 0)),
 		"to clear nothing":  second(r.ClearRows(b.ctx(t), b.epoch, "job", 0)),
-		"no result":         r.DoneRows(b.ctx(t), b.epoch, "job", []store.ReplayDone{{N: 1, Lane: key, Result: store.ReplayRefused + 1}}),
+		"no result":         r.FinishRows(b.ctx(t), b.epoch, "job", []store.FinishedRow{{N: 1, Lane: key, Result: store.ReplayRefused + 1}}),
 	} {
 		if err == nil || errors.Is(err, store.ErrNoJob) {
 			t.Errorf("%s may be asked for: %v", what, err)
@@ -246,14 +246,14 @@ func (s *suite) testReplayLanes(t *testing.T) {
 	b.wantLanes(t, "behind the first", "job", 2, 2, all[1:3]...)
 	b.wantLanes(t, "behind some", "job", first(4), 100, all[5:]...)
 	b.wantLanes(t, "behind all", "job", n, 100)
-	b.done(t, "job", store.ReplayDone{N: first(1), Lane: keys[1]}, store.ReplayDone{N: first(2), Lane: keys[2]}, store.ReplayDone{N: first(2) + 2, Lane: keys[2]})
+	b.done(t, "job", store.FinishedRow{N: first(1), Lane: keys[1]}, store.FinishedRow{N: first(2), Lane: keys[2]}, store.FinishedRow{N: first(2) + 2, Lane: keys[2]})
 	all[1].First += 2
 	all = slices.Delete(all, 2, 3)
 	b.wantLanes(t, "with rows done", "job", 0, 100, all...)
 	for i := range 3 { // the long lane, but for its last two rows
-		var done []store.ReplayDone
+		var done []store.FinishedRow
 		for k := range int64(100) {
-			done = append(done, store.ReplayDone{N: int64(i)*200 + 2*k + 2, Lane: keys[0]})
+			done = append(done, store.FinishedRow{N: int64(i)*200 + 2*k + 2, Lane: keys[0]})
 		}
 		b.done(t, "job", done...)
 	}
@@ -273,7 +273,7 @@ func (s *suite) testReplayApart(t *testing.T) {
 	b.park(t, parked)
 	paused := store.Hold{Lane: key, Kind: store.Paused, Since: now()}
 	b.hold(t, paused)
-	before := [3]Found{b.read(t, "a", "1"), b.read(t, "a", "2"), b.read(t, "a", "3")}
+	before := [3]RowContent{b.read(t, "a", "1"), b.read(t, "a", "2"), b.read(t, "a", "3")}
 	b.job(t, "job")
 	rows := []store.ReplayRow{replayRow(key, "1", 1), replayRow(key, "2", 2), replayRow(key, "3", 3)}
 	b.copyRows(t, "job", store.ReplayCursor{Position: "p"}, rows...)
@@ -285,23 +285,23 @@ func (s *suite) testReplayApart(t *testing.T) {
 			t.Errorf("%s: the parked lanes are %+v", what, lanes)
 		}
 		if s.stateful() {
-			got := ids(b.unsettled(t, b.view(t), store.Unsettled{Outbox: "a", Limit: 9}))
+			got := ids(b.unsettled(t, b.view(t), store.UnsettledQuery{Outbox: "a", Limit: 9}))
 			if slices.Sort(got); strings.Join(got, " ") != "2 3" {
 				t.Errorf("%s: %q are unsettled and not parked", what, got)
 			}
 		}
-		if after := [3]Found{b.read(t, "a", "1"), b.read(t, "a", "2"), b.read(t, "a", "3")}; after != before {
+		if after := [3]RowContent{b.read(t, "a", "1"), b.read(t, "a", "2"), b.read(t, "a", "3")}; after != before {
 			t.Errorf("%s: the rows were %+v and are %+v", what, before, after)
 		}
 	}
 	check("with rows copied")
-	done := []store.ReplayDone{{N: 1, Lane: key, ID: "1"}, {N: 2, Lane: key, ID: "2", Result: store.ReplayRefused, Error: "no"}}
-	if err := r.DoneRows(b.ctx(t), b.epoch, "job", done); err != nil {
+	done := []store.FinishedRow{{N: 1, Lane: key, ID: "1"}, {N: 2, Lane: key, ID: "2", Result: store.ReplayRefused, Error: "no"}}
+	if err := r.FinishRows(b.ctx(t), b.epoch, "job", done); err != nil {
 		t.Fatal(err)
 	}
 	check("with rows done")
 	b.forget(t, 0, 1)
-	b.unpark(t, store.ParkedRef{Ref: ref("a", "3"), Seq: 3})
-	b.settle(t, store.Outcome{Ref: ref("a", "3"), Status: store.Completed, At: now(), Parked: 3})
+	b.unpark(t, store.SpilledRef{Ref: ref("a", "3"), Seq: 3})
+	b.settle(t, store.Outcome{Ref: ref("a", "3"), Status: store.Completed, At: now(), SpilledSeq: 3})
 	b.wantReplayRows(t, "with no row parked", "job", key, rows[2])
 }

@@ -31,8 +31,8 @@ func (s *suite) testStates(t *testing.T) {
 	b.claim(t, store.ClaimRow{Ref: ref("a", "claimed"), Txn: txns["a"]})
 	b.settle(t, store.Outcome{Ref: ref("b", "last"), Status: store.Completed, At: now()})
 	want := map[string]store.RowState{
-		"free": store.RowOpen, "claimed": store.RowOpen, "completed": store.RowCompleted, "failed": store.RowFailed,
-		"requeued": store.RowOpen, "deleted": store.RowAbsent, "last": store.RowOpen, "never there": store.RowAbsent,
+		"free": store.RowUnsettled, "claimed": store.RowUnsettled, "completed": store.RowCompleted, "failed": store.RowFailed,
+		"requeued": store.RowUnsettled, "deleted": store.RowAbsent, "last": store.RowUnsettled, "never there": store.RowAbsent,
 	}
 	var rows []store.ClaimRow
 	for i, id := range append(names, "never there", "completed", "deleted", "free") { // some of them twice
@@ -40,11 +40,11 @@ func (s *suite) testStates(t *testing.T) {
 			rows = append(rows, store.ClaimRow{Ref: ref(outbox, id), WantPayload: (i+k)%2 == 0, Txn: txns[outbox] * store.Txn((i+k)%3&1)})
 		}
 	}
-	before := map[store.Ref]Found{}
+	before := map[store.Ref]RowContent{}
 	for _, row := range rows {
 		before[row.Ref] = b.read(t, row.Outbox, row.ID)
 	}
-	states, err := r.States(b.ctx(t), rows)
+	states, err := r.ReadStatuses(b.ctx(t), rows)
 	if err != nil || len(states) != len(rows) {
 		t.Fatalf("%d states of %d rows, %v", len(states), len(rows), err)
 	}
@@ -54,12 +54,12 @@ func (s *suite) testStates(t *testing.T) {
 			t.Errorf("row %+v was %+v and is %+v", ref, found, after)
 		}
 	}
-	if _, err := r.States(b.ctx(t), []store.ClaimRow{{Ref: ref("c", "1")}}); err == nil {
+	if _, err := r.ReadStatuses(b.ctx(t), []store.ClaimRow{{Ref: ref("c", "1")}}); err == nil {
 		t.Error("an outbox that is not configured is looked at")
 	}
 }
 
-func (b *bench) wantStates(t *testing.T, rows []store.ClaimRow, states []store.StateOf, want map[string]store.RowState) {
+func (b *bench) wantStates(t *testing.T, rows []store.ClaimRow, states []store.RowStatus, want map[string]store.RowState) {
 	t.Helper()
 	twice := map[store.Ref]int{}
 	for i := range rows {
@@ -74,7 +74,7 @@ func (b *bench) wantStates(t *testing.T, rows []store.ClaimRow, states []store.S
 			}
 		}
 		if j, again := twice[rows[i].Ref]; again && state == store.RowAbsent && b.stateful() && rows[i].Txn != rows[j].Txn {
-			state = store.RowOpen // it may yet come of the other transaction
+			state = store.RowUnsettled // it may yet come of the other transaction
 		}
 		twice[rows[i].Ref] = i
 		if got.State != state {
@@ -113,7 +113,7 @@ func (s *suite) testStatesOpenTxn(t *testing.T) {
 	ask := []store.ClaimRow{{Ref: ref("a", "1"), Txn: txn, WantPayload: true}, {Ref: ref("a", "1")}, {Ref: ref("b", "1")}}
 	check := func(what string, want ...store.RowState) {
 		t.Helper()
-		states, err := b.store.States(b.ctx(t), ask)
+		states, err := b.store.ReadStatuses(b.ctx(t), ask)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +126,7 @@ func (s *suite) testStatesOpenTxn(t *testing.T) {
 			}
 		}
 	}
-	check("before the commit", store.RowOpen, store.RowOpen, store.RowAbsent)
+	check("before the commit", store.RowUnsettled, store.RowUnsettled, store.RowAbsent)
 	commit()
-	check("behind the commit", store.RowOpen, store.RowOpen, store.RowAbsent)
+	check("behind the commit", store.RowUnsettled, store.RowUnsettled, store.RowAbsent)
 }

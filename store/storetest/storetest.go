@@ -25,8 +25,8 @@ type Harness interface {
 	Setup(t *testing.T, outboxes ...store.Outbox) Database
 }
 
-// Emptier is a Harness that is faster at emptying tables than at making them.
-type Emptier interface {
+// Resetter is a Harness that is faster at emptying tables than at making them.
+type Resetter interface {
 	Harness
 	// Empty is Setup for the outboxes of the last Setup, whose tables stand, the relay's
 	// own too. It takes their rows away, but not what Install knows them by.
@@ -44,7 +44,7 @@ type Database interface {
 	// never shows a source a row that a claim cannot see.
 	Begin(t *testing.T, outbox string, rows ...Row) (txn store.Txn, commit func())
 	// Read reads a row as it is.
-	Read(t *testing.T, outbox, id string) Found
+	Read(t *testing.T, outbox, id string) RowContent
 }
 
 // Changer changes rows as another program would.
@@ -53,8 +53,8 @@ type Changer interface {
 	Set(t *testing.T, outbox, id string, status store.Status, at time.Time)
 	// Delete deletes a row.
 	Delete(t *testing.T, outbox, id string)
-	// Refused sets how many rows were refused of a replay of the relay "suite".
-	Refused(t *testing.T, job string, n int64)
+	// SetRefused sets how many rows were refused of a replay of the relay "suite".
+	SetRefused(t *testing.T, job string, n int64)
 }
 
 // Schemaless is a Database whose tables have no columns: what a layout names is looked
@@ -73,8 +73,8 @@ type Numberer interface {
 	Number(t *testing.T, outbox string)
 }
 
-// Namer is a Harness whose database does not take all names of columns.
-type Namer interface {
+// ColumnRenamer is a Harness whose database does not take all names of columns.
+type ColumnRenamer interface {
 	Harness
 	// Rename returns the layout with names in their place that the database takes.
 	Rename(store.Layout) store.Layout
@@ -122,9 +122,9 @@ func GroupText(l *store.Layout, g store.Group) sql.NullString {
 	return sql.NullString{String: string(text), Valid: true}
 }
 
-// Found is what a row says. Status is Pending for a row of a table without
+// RowContent is what a row says. Status is Pending for a row of a table without
 // state.
-type Found struct {
+type RowContent struct {
 	Exists     bool
 	Status     store.Status
 	RetryCount int
@@ -139,9 +139,9 @@ type Found struct {
 // patience bounds every call of the suite: a call that hangs fails by name.
 const patience = 30 * time.Second
 
-// Few are the layouts that show what servers of one kind do differently: the rest
+// CoreLayouts are the layouts that show what servers of one kind do differently: the rest
 // of the suite's layouts differ in the statements alone.
-func Few() []string { return []string{"words", "numbers"} }
+func CoreLayouts() []string { return []string{"words", "numbers"} }
 
 // Run runs the suite with the named layouts, with all of them if none is named.
 func Run(t *testing.T, h Harness, layouts ...string) {
@@ -162,7 +162,7 @@ func Run(t *testing.T, h Harness, layouts ...string) {
 		}
 		t.Run(kind.name, func(t *testing.T) {
 			s := &suite{harness: h, layout: kind.layout}
-			if n, ok := h.(Namer); ok {
+			if n, ok := h.(ColumnRenamer); ok {
 				s.layout = n.Rename(s.layout)
 			}
 			for _, test := range slices.Concat(leadTests(), tests(), parkTests(), lockTests(), deliveredTests(), replayTests()) {
@@ -366,7 +366,7 @@ type bench struct {
 func (s *suite) start(t *testing.T, takeover time.Duration) *bench {
 	t.Helper()
 	b := &bench{suite: s, boxes: []store.Outbox{s.outbox("a"), s.outbox("b")}}
-	if e, fast := s.harness.(Emptier); fast && s.stand {
+	if e, fast := s.harness.(Resetter); fast && s.stand {
 		b.db = e.Empty(t, b.boxes...)
 	} else {
 		b.db = s.setup(t, b.boxes...)
@@ -402,7 +402,7 @@ func (s *suite) ctx(t *testing.T) context.Context {
 
 func (b *bench) lead(t *testing.T, st store.Store) store.Epoch {
 	t.Helper()
-	e, err := st.Lead(b.ctx(t))
+	e, err := st.AcquireLeadership(b.ctx(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -479,7 +479,7 @@ func (b *bench) settle(t *testing.T, outcomes ...store.Outcome) []store.SettleRe
 	return results
 }
 
-func (b *bench) read(t *testing.T, outbox, id string) Found {
+func (b *bench) read(t *testing.T, outbox, id string) RowContent {
 	t.Helper()
 	return b.db.Read(t, outbox, id)
 }

@@ -21,7 +21,7 @@ func (b *bench) view(t *testing.T) store.View {
 	return v
 }
 
-func (b *bench) unsettled(t *testing.T, v store.View, q store.Unsettled) []store.Item {
+func (b *bench) unsettled(t *testing.T, v store.View, q store.UnsettledQuery) []store.Item {
 	t.Helper()
 	items, err := v.Unsettled(b.ctx(t), q)
 	if err != nil {
@@ -54,7 +54,7 @@ func (s *suite) testViewOrder(t *testing.T) {
 	)
 	v := b.view(t)
 	if !s.stateful() {
-		if got := b.unsettled(t, v, store.Unsettled{Outbox: "a", Limit: 10}); len(got) != 0 {
+		if got := b.unsettled(t, v, store.UnsettledQuery{Outbox: "a", Limit: 10}); len(got) != 0 {
 			t.Errorf("a table without state shows %v as unsettled", ids(got))
 		}
 		return
@@ -77,16 +77,16 @@ func (s *suite) testViewOrder(t *testing.T) {
 		{2, []string{"first", "same-b", "no such row", `"quoted",{}\`}, []string{"same-a", "third"}},
 		{10, []string{"first", "same-a", "same-b", "third", "taken"}, []string{}},
 	} {
-		got := b.unsettled(t, v, store.Unsettled{Outbox: "a", Limit: c.limit, Held: c.held})
+		got := b.unsettled(t, v, store.UnsettledQuery{Outbox: "a", Limit: c.limit, ExcludeIDs: c.held})
 		if !slices.Equal(ids(got), c.want) {
 			t.Errorf("limit %d without %v: %v, want %v", c.limit, c.held, ids(got), c.want)
 		}
 	}
-	b.checkItems(t, b.unsettled(t, v, store.Unsettled{Outbox: "a", Limit: 10}))
-	if got := b.unsettled(t, v, store.Unsettled{Outbox: "b", Limit: 10}); len(got) != 0 {
+	b.checkItems(t, b.unsettled(t, v, store.UnsettledQuery{Outbox: "a", Limit: 10}))
+	if got := b.unsettled(t, v, store.UnsettledQuery{Outbox: "b", Limit: 10}); len(got) != 0 {
 		t.Errorf("the empty outbox has %v", ids(got))
 	}
-	for _, q := range []store.Unsettled{{Outbox: "a"}, {Outbox: "a", Limit: -1}, {Outbox: "c", Limit: 1}} {
+	for _, q := range []store.UnsettledQuery{{Outbox: "a"}, {Outbox: "a", Limit: -1}, {Outbox: "c", Limit: 1}} {
 		if _, err := v.Unsettled(b.ctx(t), q); err == nil {
 			t.Errorf("%+v is read", q)
 		}
@@ -123,12 +123,12 @@ func (s *suite) testTies(t *testing.T) {
 		)
 	}
 	v := b.view(t)
-	if got := ids(b.unsettled(t, v, store.Unsettled{Outbox: "a", Limit: n})); !slices.Equal(got, want) {
+	if got := ids(b.unsettled(t, v, store.UnsettledQuery{Outbox: "a", Limit: n})); !slices.Equal(got, want) {
 		t.Errorf("all of them come as\n%v, want\n%v", got, want)
 	}
 	var polled []string
 	for len(polled) < n {
-		got := ids(b.unsettled(t, v, store.Unsettled{Outbox: "a", Limit: few, Held: polled}))
+		got := ids(b.unsettled(t, v, store.UnsettledQuery{Outbox: "a", Limit: few, ExcludeIDs: polled}))
 		if len(got) == 0 {
 			break
 		}
@@ -138,7 +138,7 @@ func (s *suite) testTies(t *testing.T) {
 		t.Errorf("%d at a time they come as\n%v, want\n%v", few, polled, want)
 	}
 	var paged []string
-	err := v.Pages(b.ctx(t), store.Unsettled{Outbox: "a", Limit: n, NoPayload: true}, few, func(page []store.Item) error {
+	err := v.Pages(b.ctx(t), store.UnsettledQuery{Outbox: "a", Limit: n, NoPayload: true}, few, func(page []store.Item) error {
 		paged = append(paged, ids(page)...)
 		return nil
 	})
@@ -191,7 +191,7 @@ func (s *suite) testViewMoment(t *testing.T) {
 	b.settle(t, outcomes...)
 	var got []string
 	for len(got) <= n { // page by page
-		page := ids(b.unsettled(t, v, store.Unsettled{Outbox: "a", Limit: 30, Held: got}))
+		page := ids(b.unsettled(t, v, store.UnsettledQuery{Outbox: "a", Limit: 30, ExcludeIDs: got}))
 		if len(page) == 0 {
 			break
 		}
@@ -204,11 +204,11 @@ func (s *suite) testViewMoment(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("the view shows %d rows, want the %d that were there", len(got), n)
 	}
-	if other := b.unsettled(t, v, store.Unsettled{Outbox: "b", Limit: 1}); len(other) != 0 {
+	if other := b.unsettled(t, v, store.UnsettledQuery{Outbox: "b", Limit: 1}); len(other) != 0 {
 		t.Errorf("the view shows a row that came later: %v", ids(other))
 	}
 	v.Close()
-	if fresh := ids(b.unsettled(t, b.view(t), store.Unsettled{Outbox: "a", Limit: n})); fmt.Sprint(fresh) != "[later]" {
+	if fresh := ids(b.unsettled(t, b.view(t), store.UnsettledQuery{Outbox: "a", Limit: n})); fmt.Sprint(fresh) != "[later]" {
 		t.Errorf("a new view shows %v", fresh)
 	}
 }
@@ -228,7 +228,7 @@ func (s *suite) testViewBytes(t *testing.T) {
 	b.insert(t, "a", list...)
 	v := b.view(t)
 	for _, most := range []int{0, 8, 2999, 3000} {
-		items := b.unsettled(t, v, store.Unsettled{Outbox: "a", Limit: 10, MaxPayload: most})
+		items := b.unsettled(t, v, store.UnsettledQuery{Outbox: "a", Limit: 10, MaxPayload: most})
 		if len(items) != len(list) {
 			t.Fatalf("payloads up to %d: %v", most, ids(items))
 		}
@@ -242,9 +242,9 @@ func (s *suite) testViewBytes(t *testing.T) {
 	}
 	one := int64(len("row 0") + len("EVENT") + len("group 0"))
 	for most, want := range map[int64]int{0: 6, 1: 1, one: 1, one + 1: 2, 3*one + 15: 3, 3*one + 16: 4, 1 << 40: 6} {
-		q := store.Unsettled{Outbox: "a", Limit: 6, MaxPayload: 100, MaxBytes: most}
+		q := store.UnsettledQuery{Outbox: "a", Limit: 6, MaxPayload: 100, MaxBytes: most}
 		items := b.unsettled(t, v, q)
-		if len(items) != want || !q.More(items) && want < 6 {
+		if len(items) != want || !q.MayHaveMore(items) && want < 6 {
 			t.Errorf("at most %d bytes: %v", most, ids(items))
 		}
 		var pages []string

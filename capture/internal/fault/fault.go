@@ -18,16 +18,16 @@ type Fault struct {
 	Problem string
 	// Statements mend it and can be run as they stand.
 	Statements []string
-	// How says who runs them and what else is to be done. Without statements it is
+	// Instructions says who runs them and what else is to be done. Without statements it is
 	// all of the way out.
-	How string
+	Instructions string
 }
 
-// Setup is the fault as an error of its kind.
-func (f *Fault) Setup() store.SetupError {
-	remedy := f.How
+// SetupError is the fault as an error of its kind.
+func (f *Fault) SetupError() store.SetupError {
+	remedy := f.Instructions
 	if len(f.Statements) > 0 {
-		remedy = strings.TrimSpace("run `" + strings.Join(f.Statements, " ") + "` " + f.How)
+		remedy = strings.TrimSpace("run `" + strings.Join(f.Statements, " ") + "` " + f.Instructions)
 	}
 	return store.SetupError{Problem: f.Problem, Remedy: remedy}
 }
@@ -35,17 +35,17 @@ func (f *Fault) Setup() store.SetupError {
 // Err is the fault as an error of Open: a *capture.NoStreamError that knows its
 // fault.
 func (f Fault) Err() error {
-	return &faultError{capture.NoStreamError{SetupError: f.Setup()}, f}
+	return &faultError{capture.NoStreamError{SetupError: f.SetupError()}, f}
 }
 
 // Finding is the fault as an examination tells it: what is no statement is a
 // comment among them.
 func (f *Fault) Finding(grade store.Grade) store.Finding {
-	remedy := f.How
+	remedy := f.Instructions
 	if len(f.Statements) > 0 {
 		lines := f.Statements
-		if f.How != "" {
-			lines = append([]string{"-- " + f.How}, lines...)
+		if f.Instructions != "" {
+			lines = append([]string{"-- " + f.Instructions}, lines...)
 		}
 		remedy = strings.Join(lines, "\n")
 	}
@@ -60,33 +60,33 @@ type faultError struct {
 // Unwrap makes the error a *capture.NoStreamError.
 func (e *faultError) Unwrap() error { return &e.NoStreamError }
 
-// Of returns the fault behind an error that keeps the role from streaming, nil if
+// FromError returns the fault behind an error that keeps the role from streaming, nil if
 // it is none. A *capture.NoStreamError of no fault is about the subject stream.
-func Of(err error) *Fault {
+func FromError(err error) *Fault {
 	var known *faultError
 	var no *capture.NoStreamError
 	switch {
 	case errors.As(err, &known):
 		return &known.fault
 	case errors.As(err, &no):
-		return &Fault{Subject: "stream", Problem: no.Problem, How: no.Remedy}
+		return &Fault{Subject: "stream", Problem: no.Problem, Instructions: no.Remedy}
 	}
 	return nil
 }
 
 // List gathers everything that is wrong, so that an operator mends it in one go.
 type List struct {
-	Wrong []Fault
+	Faults []Fault
 	// Fatal: without mending it the tables cannot be polled either.
 	Fatal bool
 }
 
 // Add takes a fault in.
-func (l *List) Add(f Fault) { l.Wrong = append(l.Wrong, f) }
+func (l *List) Add(f Fault) { l.Faults = append(l.Faults, f) }
 
 // AddErr takes in what keeps the role from streaming and returns any other error.
 func (l *List) AddErr(err error) error {
-	if f := Of(err); f != nil {
+	if f := FromError(err); f != nil {
 		l.Add(*f)
 		return nil
 	}
@@ -96,17 +96,17 @@ func (l *List) AddErr(err error) error {
 // Err is a *capture.NoStreamError that names all faults, or a *store.SetupError if
 // polling is no way out; nil without faults.
 func (l *List) Err() error {
-	if len(l.Wrong) == 0 {
+	if len(l.Faults) == 0 {
 		return nil
 	}
-	all := l.Wrong[0].Setup()
-	if len(l.Wrong) > 1 {
+	all := l.Faults[0].SetupError()
+	if len(l.Faults) > 1 {
 		var lines strings.Builder
-		for i := range l.Wrong {
-			one := l.Wrong[i].Setup()
+		for i := range l.Faults {
+			one := l.Faults[i].SetupError()
 			lines.WriteString("\n  - " + one.Error())
 		}
-		all = store.SetupError{Problem: fmt.Sprintf("the database is not ready for streaming, %d things are to be done:%s", len(l.Wrong), lines.String())}
+		all = store.SetupError{Problem: fmt.Sprintf("the database is not ready for streaming, %d things are to be done:%s", len(l.Faults), lines.String())}
 	}
 	if l.Fatal {
 		return &all

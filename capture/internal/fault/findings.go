@@ -17,13 +17,13 @@ func (f *Findings) Add(subject string, grade store.Grade, text string, remedies 
 	f.Found = append(f.Found, store.Finding{Grade: grade, Subject: subject, Text: text, Remedy: strings.Join(remedies, "\n")})
 }
 
-// End returns what was found by an examination that ended with an error. A
+// Result returns what was found by an examination that ended with an error. A
 // *store.SetupError is a finding about the connection; another one means that the rest
 // could not be looked at.
-func (f *Findings) End(err error) ([]store.Finding, error) {
+func (f *Findings) Result(err error) ([]store.Finding, error) {
 	var setup *store.SetupError
 	if errors.As(err, &setup) {
-		f.Add("connection", store.Fault, setup.Problem, setup.Remedy)
+		f.Add("connection", store.GradeFault, setup.Problem, setup.Remedy)
 		err = nil
 	}
 	if err != nil {

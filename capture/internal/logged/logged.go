@@ -3,8 +3,8 @@ package logged
 
 import "github.com/sluicebox/sluicebox/store"
 
-// Columns lists the columns that are read out of the log, in no order of a table's.
-func Columns(c *store.Columns) []string {
+// CapturedColumns lists the columns that are read out of the log, in no order of a table's.
+func CapturedColumns(c *store.Columns) []string {
 	var names []string
 	for _, name := range []string{c.ID, c.Kind, c.Group, c.Payload, c.RetryCount} {
 		if name != "" {

@@ -40,9 +40,9 @@ func badRequest(format string, args ...any) error {
 // what to answer.
 func (h *handler) api(endpoint func(w http.ResponseWriter, r *http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !h.allowed(r) {
-			w.Header().Set("WWW-Authenticate", challenge)
-			writeJSON(w, http.StatusUnauthorized, wireError{needToken})
+		if !h.isAuthorized(r) {
+			w.Header().Set("WWW-Authenticate", authChallenge)
+			writeJSON(w, http.StatusUnauthorized, wireError{tokenRequiredText})
 			return
 		}
 		// An action may take longer than a scrape.
@@ -51,16 +51,16 @@ func (h *handler) api(endpoint func(w http.ResponseWriter, r *http.Request) (any
 		defer cancel()
 		answer, err := endpoint(w, r.WithContext(ctx))
 		if err != nil {
-			writeJSON(w, statusOf(err), wireError{textOf(err)})
+			writeJSON(w, errorStatus(err), wireError{errorText(err)})
 			return
 		}
 		writeJSON(w, http.StatusOK, answer)
 	})
 }
 
-// local reports whether a Host header names this machine by an address. An empty
+// isLoopbackHost reports whether a Host header names this machine by an address. An empty
 // one comes from no browser.
-func local(header string) bool {
+func isLoopbackHost(header string) bool {
 	host, _, err := net.SplitHostPort(header)
 	if err != nil {
 		host = strings.Trim(header, "[]")
@@ -76,8 +76,8 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_ = enc.Encode(v) // who has gone does not read it
 }
 
-// statusOf is the status that says what kind of fault an error is.
-func statusOf(err error) int {
+// errorStatus is the status that says what kind of fault an error is.
+func errorStatus(err error) int {
 	var request *RequestError
 	var large *http.MaxBytesError
 	switch {
@@ -85,21 +85,21 @@ func statusOf(err error) int {
 		return http.StatusRequestEntityTooLarge
 	case errors.As(err, &request):
 		return http.StatusBadRequest
-	case errors.Is(err, dispatch.ErrNoLane), errors.Is(err, store.ErrNoNamed), errors.Is(err, store.ErrNoJob):
+	case errors.Is(err, dispatch.ErrNoLane), errors.Is(err, store.ErrNoSavepoint), errors.Is(err, store.ErrNoJob):
 		return http.StatusNotFound
-	case errors.Is(err, dispatch.ErrLaneState), errors.Is(err, errUnexpected), errors.Is(err, store.ErrNamedExists), errors.Is(err, ErrReplayEnded):
+	case errors.Is(err, dispatch.ErrLaneState), errors.Is(err, errUnexpectedCount), errors.Is(err, store.ErrSavepointExists), errors.Is(err, ErrReplayEnded):
 		return http.StatusConflict
 	case errors.Is(err, context.DeadlineExceeded):
 		return http.StatusGatewayTimeout
-	case errors.Is(err, ErrNotLeading), errors.Is(err, dispatch.ErrEnded), errors.Is(err, store.ErrNotLeader), errors.Is(err, context.Canceled):
+	case errors.Is(err, ErrNotLeading), errors.Is(err, dispatch.ErrStopped), errors.Is(err, store.ErrNotLeader), errors.Is(err, context.Canceled):
 		return http.StatusServiceUnavailable
 	}
 	return http.StatusInternalServerError
 }
 
-// textOf is what the caller is told.
-func textOf(err error) string {
-	switch statusOf(err) {
+// errorText is what the caller is told.
+func errorText(err error) string {
+	switch errorStatus(err) {
 	case http.StatusGatewayTimeout:
 		return fmt.Sprintf("it took longer than %s and may yet be done: look before trying again", actionTimeout)
 	case http.StatusRequestEntityTooLarge:
@@ -111,11 +111,11 @@ func textOf(err error) string {
 	return err.Error()
 }
 
-// fields are the fields of a JSON object as they were written.
-type fields map[string]json.RawMessage
+// rawFields are the fields of a JSON object as they were written.
+type rawFields map[string]json.RawMessage
 
-// noNull refuses null: a filter that somebody meant to set must not choose every row.
-func (f fields) noNull() error {
+// rejectNull refuses null: a filter that somebody meant to set must not choose every row.
+func (f rawFields) rejectNull() error {
 	for name, value := range f {
 		if string(value) == "null" {
 			return badRequest("%s is null; leave it out, or give it a value (no_group: true chooses the rows without a group)", name)
@@ -124,9 +124,9 @@ func (f fields) noNull() error {
 	return nil
 }
 
-// decode reads the one JSON object of a request into v, whose fields are all
+// decodeRequest reads the one JSON object of a request into v, whose fields are all
 // that it may have.
-func decode(w http.ResponseWriter, r *http.Request, v any) (fields, error) {
+func decodeRequest(w http.ResponseWriter, r *http.Request, v any) (rawFields, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
 		return nil, fmt.Errorf("read the body: %w", err)
@@ -134,14 +134,14 @@ func decode(w http.ResponseWriter, r *http.Request, v any) (fields, error) {
 	dec := json.NewDecoder(strings.NewReader(string(body)))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
-		return nil, jsonFault(err)
+		return nil, jsonError(err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, badRequest("the body goes on behind the JSON object; send one object")
 	}
-	var written fields
+	var written rawFields
 	if err := json.Unmarshal(body, &written); err != nil {
-		return nil, jsonFault(err)
+		return nil, jsonError(err)
 	}
 	for name := range written {
 		if name != strings.ToLower(name) { // encoding/json would take it
@@ -151,7 +151,7 @@ func decode(w http.ResponseWriter, r *http.Request, v any) (fields, error) {
 	return written, nil
 }
 
-func jsonFault(err error) error {
+func jsonError(err error) error {
 	var kind *json.UnmarshalTypeError
 	switch {
 	case errors.Is(err, io.EOF):

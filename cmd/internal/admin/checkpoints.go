@@ -9,7 +9,7 @@ import (
 )
 
 // Checkpoints are the named checkpoints. They are called from several goroutines.
-// Errors: store.ErrNoNamed, store.ErrNamedExists, ErrNotLeading, a *RequestError for
+// Errors: store.ErrNoSavepoint, store.ErrSavepointExists, ErrNotLeading, a *RequestError for
 // what is no name or cannot be made, a *store.SetupError for own tables or a grant
 // that is missing; those of a Client are its own.
 type Checkpoints interface {
@@ -36,21 +36,21 @@ type Checkpoint struct {
 	MadeAt   time.Time `json:"made_at,omitzero"` // by the server's clock
 	Position string    `json:"position"`
 	Seq      int64     `json:"seq"`
-	// KeptBytes is the log that is kept for it, as of the latest look, and
-	// MaxKeptBytes how much that may become.
-	KeptBytes    int64 `json:"kept_bytes"`
-	MaxKeptBytes int64 `json:"max_kept_bytes,omitempty"`
+	// RetainedBytes is the log that is kept for it, as of the latest look, and
+	// MaxRetainedBytes how much that may become.
+	RetainedBytes    int64 `json:"kept_bytes"`
+	MaxRetainedBytes int64 `json:"max_kept_bytes,omitempty"`
 }
 
-// CheckpointOf returns a checkpoint as the API shows it. maxKept is the limit of the
+// CheckpointOf returns a checkpoint as the API shows it. maxKeptBytes is the limit of the
 // log that is kept for one.
-func CheckpointOf(n *store.Named, maxKept int64) Checkpoint {
+func CheckpointOf(n *store.Savepoint, maxKept int64) Checkpoint {
 	shown := Checkpoint{
-		Name: n.Name, State: string(n.State), Why: n.Why, Deleting: n.Drop, KeepLog: n.Keep,
-		MadeAt: n.At, Position: string(n.Position), Seq: int64(n.Seq), KeptBytes: n.Bytes,
+		Name: n.Name, State: string(n.State), Why: n.Reason, Deleting: n.DeleteRequested, KeepLog: n.RetainLog,
+		MadeAt: n.At, Position: string(n.Position), Seq: int64(n.Seq), RetainedBytes: n.RetainedBytes,
 	}
-	if n.Keep {
-		shown.MaxKeptBytes = maxKept
+	if n.RetainLog {
+		shown.MaxRetainedBytes = maxKept
 	}
 	return shown
 }
@@ -63,7 +63,7 @@ type CheckpointList struct {
 // CheckpointRequest names a checkpoint.
 type CheckpointRequest struct {
 	Name string `json:"name"`
-	// KeepLog has the log kept for a new one.
+	// RetainLog has the log kept for a new one.
 	KeepLog bool `json:"keep_log,omitempty"`
 }
 
@@ -72,7 +72,7 @@ const checkpointsPath = "/api/v1/checkpoints"
 // checkpointEndpoints serves the named checkpoints.
 func (h *handler) checkpointEndpoints(mux *http.ServeMux, of Checkpoints) {
 	mux.Handle("GET "+checkpointsPath, h.api(func(_ http.ResponseWriter, r *http.Request) (any, error) {
-		if err := newQuery(r.URL).done(); err != nil {
+		if err := newQuery(r.URL).finish(); err != nil {
 			return nil, err
 		}
 		list, err := of.List(r.Context())
@@ -98,9 +98,9 @@ func (h *handler) checkpointEndpoints(mux *http.ServeMux, of Checkpoints) {
 // actOnCheckpoint answers with the checkpoint as it is then, {} where it is gone.
 func actOnCheckpoint(of Checkpoints, do func(ctx context.Context, req *CheckpointRequest) error, w http.ResponseWriter, r *http.Request) (any, error) {
 	var req CheckpointRequest
-	written, err := decode(w, r, &req)
+	written, err := decodeRequest(w, r, &req)
 	if err == nil {
-		err = written.noNull()
+		err = written.rejectNull()
 	}
 	if err == nil && req.Name == "" {
 		err = badRequest("name is required: that of the checkpoint")
@@ -128,16 +128,16 @@ type clientCheckpoints struct{ *Client }
 // List implements Checkpoints.
 func (c clientCheckpoints) List(ctx context.Context) ([]Checkpoint, error) {
 	var list CheckpointList
-	err := c.ask(ctx, http.MethodGet, checkpointsPath, nil, &list)
+	err := c.do(ctx, http.MethodGet, checkpointsPath, nil, &list)
 	return list.Checkpoints, err
 }
 
 // Create implements Checkpoints.
 func (c clientCheckpoints) Create(ctx context.Context, name string, keepLog bool) error {
-	return c.ask(ctx, http.MethodPost, checkpointsPath, CheckpointRequest{Name: name, KeepLog: keepLog}, &struct{}{})
+	return c.do(ctx, http.MethodPost, checkpointsPath, CheckpointRequest{Name: name, KeepLog: keepLog}, &struct{}{})
 }
 
 // Delete implements Checkpoints.
 func (c clientCheckpoints) Delete(ctx context.Context, name string) error {
-	return c.ask(ctx, http.MethodPost, checkpointsPath+"/delete", CheckpointRequest{Name: name}, &struct{}{})
+	return c.do(ctx, http.MethodPost, checkpointsPath+"/delete", CheckpointRequest{Name: name}, &struct{}{})
 }

@@ -22,7 +22,7 @@ const (
 	// long.
 	clientTimeout = actionTimeout + 15*time.Second
 	dialTimeout   = 5 * time.Second
-	maxAnswer     = 64 << 20
+	maxResponse   = 64 << 20
 )
 
 // Client asks the API of a running relay.
@@ -49,7 +49,7 @@ func (e *UnreachableError) Error() string {
 	if e.Sent() {
 		return fmt.Sprintf("the relay at %s broke off before it answered: %v", e.Base, e.Err)
 	}
-	return fmt.Sprintf("no relay answers at %s: %v", e.Base, reason(e.Err))
+	return fmt.Sprintf("no relay answers at %s: %v", e.Base, networkReason(e.Err))
 }
 
 // Sent reports whether the relay may have the request, and so may have done it.
@@ -124,7 +124,7 @@ func (c *Client) Lanes(ctx context.Context, f dispatch.LaneFilter, limit int) (L
 		q.Set("limit", strconv.Itoa(limit))
 	}
 	var list LaneList
-	err := c.ask(ctx, http.MethodGet, "/api/v1/lanes?"+q.Encode(), nil, &list)
+	err := c.do(ctx, http.MethodGet, "/api/v1/lanes?"+q.Encode(), nil, &list)
 	return list, err
 }
 
@@ -132,21 +132,21 @@ func (c *Client) Lanes(ctx context.Context, f dispatch.LaneFilter, limit int) (L
 // then, or one without a state if it has no rows any more.
 func (c *Client) ActOnLane(ctx context.Context, action string, req LaneRequest) (Lane, error) {
 	var lane Lane
-	err := c.ask(ctx, http.MethodPost, "/api/v1/lanes/"+action, req, &lane)
+	err := c.do(ctx, http.MethodPost, "/api/v1/lanes/"+action, req, &lane)
 	return lane, err
 }
 
-// ActOnDeadLetters does requeue or discard to at most MostDeadLetters rows, or
+// ActOnDeadLetters does requeue or discard to at most MaxDeadLetters rows, or
 // counts them.
 func (c *Client) ActOnDeadLetters(ctx context.Context, action string, req DeadLetterRequest) (DeadLetterCount, error) {
 	var n DeadLetterCount
-	err := c.ask(ctx, http.MethodPost, "/api/v1/deadletters/"+action, req, &n)
+	err := c.do(ctx, http.MethodPost, "/api/v1/deadletters/"+action, req, &n)
 	return n, err
 }
 
-// ask sends a request and reads the answer into v. The error is an *APIError, an
+// do sends a request and reads the answer into v. The error is an *APIError, an
 // *UnreachableError or the context's.
-func (c *Client) ask(ctx context.Context, method, path string, body, v any) error {
+func (c *Client) do(ctx context.Context, method, path string, body, v any) error {
 	var sent io.Reader
 	if body != nil {
 		text, err := json.Marshal(body)
@@ -167,18 +167,18 @@ func (c *Client) ask(ctx context.Context, method, path string, body, v any) erro
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		return c.unreachable(ctx, err)
+		return c.transportError(ctx, err)
 	}
 	defer func() { _ = res.Body.Close() }()
-	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	answer, err := io.ReadAll(io.LimitReader(res.Body, maxResponse))
 	if err != nil {
-		return c.unreachable(ctx, err)
+		return c.transportError(ctx, err)
 	}
-	return c.read(res.StatusCode, answer, v)
+	return c.decodeResponse(res.StatusCode, answer, v)
 }
 
-// unreachable tells the end of the caller's context from that of a relay.
-func (c *Client) unreachable(ctx context.Context, err error) error {
+// transportError tells the end of the caller's context from that of a relay.
+func (c *Client) transportError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -189,9 +189,9 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	return &UnreachableError{Base: c.base, Err: err}
 }
 
-// read reads an answer. Not every error is the API's own: of a page that a
+// decodeResponse reads an answer. Not every error is the API's own: of a page that a
 // stranger at the address sends, nothing is shown.
-func (c *Client) read(status int, answer []byte, v any) error {
+func (c *Client) decodeResponse(status int, answer []byte, v any) error {
 	if status == http.StatusOK {
 		if err := json.Unmarshal(answer, v); err != nil {
 			return &APIError{Status: status, Text: fmt.Sprintf("what answers at %s is no relay", c.base)}

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// DeadLetters shows FAILED rows and acts on them. It is called from several
+// OpenDeadLetters shows FAILED rows and acts on them. It is called from several
 // goroutines. Errors: store.ErrNotLeader, ErrNotLeading, a *RequestError for an
 // outbox that is not named or not configured and for what its layout does not
 // have, a *store.SetupError for a grant that is missing.
@@ -27,18 +27,18 @@ type DeadLetters interface {
 }
 
 const (
-	usualDeadLetters = 100
-	// MostDeadLetters is how many rows one request reads or acts on.
-	MostDeadLetters = 1000
-	// mostPayloads is how many rows one request reads with payload, and
-	// mostPayloadBytes how many bytes those may have: they are in the relay's memory.
-	mostPayloads     = 25
-	mostPayloadBytes = 4 << 20
+	defaultDeadLetters = 100
+	// MaxDeadLetters is how many rows one request reads or acts on.
+	MaxDeadLetters = 1000
+	// maxPayloads is how many rows one request reads with payload, and
+	// maxPayloadBytes how many bytes those may have: they are in the relay's memory.
+	maxPayloads     = 25
+	maxPayloadBytes = 4 << 20
 )
 
-// errUnexpected says that a filter chose another number of rows than the caller
+// errUnexpectedCount says that a filter chose another number of rows than the caller
 // believes.
-var errUnexpected = errors.New("nothing was changed")
+var errUnexpectedCount = errors.New("nothing was changed")
 
 // deadLetterEndpoints serves the FAILED rows.
 func (h *handler) deadLetterEndpoints(mux *http.ServeMux, letters DeadLetters) {
@@ -49,7 +49,7 @@ func (h *handler) deadLetterEndpoints(mux *http.ServeMux, letters DeadLetters) {
 	mux.Handle("GET "+path+"/count", h.api(func(_ http.ResponseWriter, r *http.Request) (any, error) {
 		q := newQuery(r.URL)
 		f := q.deadLetters()
-		if err := q.done(); err != nil {
+		if err := q.finish(); err != nil {
 			return nil, err
 		}
 		n, err := letters.Count(r.Context(), f)
@@ -65,7 +65,7 @@ func (h *handler) deadLetterEndpoints(mux *http.ServeMux, letters DeadLetters) {
 // deadLetters is the filter of a GET.
 func (q *query) deadLetters() store.DeadLetterFilter {
 	return store.DeadLetterFilter{
-		Outbox: q.text("outbox"), IDs: q.all("id"), Kind: q.text("kind"), Group: q.group(), Error: q.text("error"),
+		Outbox: q.text("outbox"), IDs: q.values("id"), Kind: q.text("kind"), Group: q.group(), Error: q.text("error"),
 		Since: q.time("since"), Until: q.time("until"),
 	}
 }
@@ -74,12 +74,12 @@ func listDeadLetters(letters DeadLetters, r *http.Request) (any, error) {
 	q := newQuery(r.URL)
 	f := q.deadLetters()
 	payload := q.flag("payload")
-	usual, most := usualDeadLetters, MostDeadLetters
+	usual, most := defaultDeadLetters, MaxDeadLetters
 	if payload {
-		usual, most = mostPayloads, mostPayloads
+		usual, most = maxPayloads, maxPayloads
 	}
 	limit := q.limit(usual, most)
-	if err := q.done(); err != nil {
+	if err := q.finish(); err != nil {
 		return nil, err
 	}
 	rows, err := letters.List(r.Context(), f, limit, false)
@@ -102,7 +102,7 @@ func readPayloads(ctx context.Context, letters DeadLetters, rows []store.DeadLet
 	var ids []string
 	places, bytes := map[string]int{}, 0
 	for i := range rows {
-		if size := rows[i].PayloadSize; bytes+size <= mostPayloadBytes {
+		if size := rows[i].PayloadSize; bytes+size <= maxPayloadBytes {
 			bytes += size
 			places[rows[i].ID] = i
 			ids = append(ids, rows[i].ID)
@@ -125,16 +125,16 @@ type deadLetterAction func(ctx context.Context, f store.DeadLetterFilter, limit 
 
 func actOnDeadLetters(letters DeadLetters, do deadLetterAction, w http.ResponseWriter, r *http.Request) (any, error) {
 	var req DeadLetterRequest
-	written, err := decode(w, r, &req)
+	written, err := decodeRequest(w, r, &req)
 	if err != nil {
 		return nil, err
 	}
-	if err := req.check(written); err != nil {
+	if err := req.validate(written); err != nil {
 		return nil, err
 	}
 	f := req.filter()
 	if req.DryRun {
-		return countBounded(r.Context(), letters, f)
+		return countWithBound(r.Context(), letters, f)
 	}
 	if req.Expect != nil {
 		n, err := letters.Count(r.Context(), f)
@@ -142,16 +142,16 @@ func actOnDeadLetters(letters DeadLetters, do deadLetterAction, w http.ResponseW
 			return nil, err
 		}
 		if n != *req.Expect {
-			return nil, fmt.Errorf("%w: the filter chooses %d rows by now, not %d; look again and confirm that", errUnexpected, n, *req.Expect)
+			return nil, fmt.Errorf("%w: the filter chooses %d rows by now, not %d; look again and confirm that", errUnexpectedCount, n, *req.Expect)
 		}
 	}
 	n, err := do(r.Context(), f, req.Limit)
 	return DeadLetterCount{Count: n}, err
 }
 
-// check reports what is missing or contradictory, and fills in the limit.
-func (q *DeadLetterRequest) check(written fields) error {
-	if err := written.noNull(); err != nil {
+// validate reports what is missing or contradictory, and fills in the limit.
+func (q *DeadLetterRequest) validate(written rawFields) error {
+	if err := written.rejectNull(); err != nil {
 		return err
 	}
 	_, ids := written["ids"]
@@ -160,19 +160,19 @@ func (q *DeadLetterRequest) check(written fields) error {
 		return badRequest("group and no_group are both given; keep the one or the other")
 	case ids && len(q.IDs) == 0:
 		return badRequest("ids is empty; leave it out to choose by the other fields")
-	case len(q.IDs) > MostDeadLetters:
-		return badRequest("%d ids are too many at once; name at most %d", len(q.IDs), MostDeadLetters)
-	case q.Limit < 0 || q.Limit > MostDeadLetters:
-		return badRequest("limit is %d, must be between 1 and %d; call again for more", q.Limit, MostDeadLetters)
+	case len(q.IDs) > MaxDeadLetters:
+		return badRequest("%d ids are too many at once; name at most %d", len(q.IDs), MaxDeadLetters)
+	case q.Limit < 0 || q.Limit > MaxDeadLetters:
+		return badRequest("limit is %d, must be between 1 and %d; call again for more", q.Limit, MaxDeadLetters)
 	case q.Limit == 0:
-		q.Limit = MostDeadLetters
+		q.Limit = MaxDeadLetters
 	}
 	return nil
 }
 
-// countBounded counts the chosen rows and finds a bound in time for the action
+// countWithBound counts the chosen rows and finds a bound in time for the action
 // itself, where the table keeps the times.
-func countBounded(ctx context.Context, letters DeadLetters, f store.DeadLetterFilter) (any, error) {
+func countWithBound(ctx context.Context, letters DeadLetters, f store.DeadLetterFilter) (any, error) {
 	now := time.Now().UTC()
 	n, err := letters.Count(ctx, f)
 	if err != nil || !f.Until.IsZero() {

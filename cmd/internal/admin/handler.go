@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// listing is what / shows.
-const listing = `Sluicebox
+// indexText is what / shows.
+const indexText = `Sluicebox
 /livez               the process turns
 /readyz              the relay does its work, or stands by to
 /readyz?verbose      each check by name
@@ -30,8 +30,8 @@ const apiPath = "/api/"
 
 // What a caller without the token is told.
 const (
-	challenge = `Bearer realm="sluicebox"`
-	needToken = "the admin token is needed: Authorization: Bearer TOKEN"
+	authChallenge     = `Bearer realm="sluicebox"`
+	tokenRequiredText = "the admin token is needed: Authorization: Bearer TOKEN"
 )
 
 // handler answers requests.
@@ -50,8 +50,8 @@ func newHandler(cfg Config, status Status) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", h.livez)
 	mux.HandleFunc("GET /readyz", h.readyz)
-	mux.Handle("GET /metrics", h.guard(promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{})))
-	mux.Handle("GET /{$}", h.guard(http.HandlerFunc(index)))
+	mux.Handle("GET /metrics", h.requireToken(promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{})))
+	mux.Handle("GET /{$}", h.requireToken(http.HandlerFunc(serveIndex)))
 	if cfg.Leader != nil {
 		mux.HandleFunc("GET /leader", h.leader(cfg.Leader))
 	}
@@ -73,33 +73,33 @@ func newHandler(cfg Config, status Status) http.Handler {
 	if cfg.Replays != nil {
 		h.replayEndpoints(mux, cfg.Replays)
 	}
-	return http.NewCrossOriginProtection().Handler(plain(h.known(mux)))
+	return http.NewCrossOriginProtection().Handler(withSecurityHeaders(h.requireKnownHost(mux)))
 }
 
-// known refuses requests under a foreign Host where there is no token: a page whose name
+// requireKnownHost refuses requests under a foreign Host where there is no token: a page whose name
 // was rebound to a loopback address has that name in it, and would read what a browser
 // on this machine may read.
-func (h *handler) known(next http.Handler) http.Handler {
+func (h *handler) requireKnownHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case h.token != "" || local(r.Host):
+		case h.token != "" || isLoopbackHost(r.Host):
 			next.ServeHTTP(w, r)
 		case strings.HasPrefix(r.URL.Path, apiPath):
-			writeJSON(w, http.StatusForbidden, wireError{foreignHost(r.Host)})
+			writeJSON(w, http.StatusForbidden, wireError{foreignHostText(r.Host)})
 		default:
-			text(w, http.StatusForbidden, foreignHost(r.Host)+"\n")
+			writeText(w, http.StatusForbidden, foreignHostText(r.Host)+"\n")
 		}
 	})
 }
 
-// foreignHost says why a request is refused whose Host names no loopback address.
-func foreignHost(host string) string {
+// foreignHostText says why a request is refused whose Host names no loopback address.
+func foreignHostText(host string) string {
 	return fmt.Sprintf("Host %s is refused: without admin.token only 127.0.0.1, [::1] and localhost are served; use one of them, or set admin.token", host)
 }
 
-// plain keeps browsers from reading more into an answer than is there, and
+// withSecurityHeaders keeps browsers from reading more into an answer than is there, and
 // caches from answering in the relay's place.
-func plain(next http.Handler) http.Handler {
+func withSecurityHeaders(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
@@ -108,21 +108,21 @@ func plain(next http.Handler) http.Handler {
 	})
 }
 
-func text(w http.ResponseWriter, status int, body string) {
+func writeText(w http.ResponseWriter, status int, body string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = io.WriteString(w, body)
 }
 
-func index(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, listing) }
+func serveIndex(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, indexText) }
 
-func (h *handler) livez(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, "ok\n") }
+func (h *handler) livez(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }
 
 // readyz answers in one word, or, with ?verbose and the token, a line for each
 // check.
 func (h *handler) readyz(w http.ResponseWriter, r *http.Request) {
 	verbose := r.URL.Query().Has("verbose")
-	if verbose && !h.allowed(r) {
+	if verbose && !h.isAuthorized(r) {
 		unauthorized(w)
 		return
 	}
@@ -146,14 +146,14 @@ func (h *handler) readyz(w http.ResponseWriter, r *http.Request) {
 	if !verbose {
 		lines.Reset()
 	}
-	text(w, status, lines.String()+word+"\n")
+	writeText(w, status, lines.String()+word+"\n")
 }
 
 // leader answers in one word, or, with ?verbose and the token, in a line.
 func (h *handler) leader(l Leader) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		verbose := r.URL.Query().Has("verbose")
-		if verbose && !h.allowed(r) {
+		if verbose && !h.isAuthorized(r) {
 			unauthorized(w)
 			return
 		}
@@ -165,17 +165,17 @@ func (h *handler) leader(l Leader) http.HandlerFunc {
 		if verbose {
 			word += ": " + oneLine(detail)
 		}
-		text(w, status, word+"\n")
+		writeText(w, status, word+"\n")
 	}
 }
 
 // oneLine keeps a detail from looking like a check of its own.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// guard lets only those in who have the token.
-func (h *handler) guard(next http.Handler) http.Handler {
+// requireToken lets only those in who have the token.
+func (h *handler) requireToken(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !h.allowed(r) {
+		if !h.isAuthorized(r) {
 			unauthorized(w)
 			return
 		}
@@ -184,12 +184,12 @@ func (h *handler) guard(next http.Handler) http.Handler {
 }
 
 func unauthorized(w http.ResponseWriter) {
-	w.Header().Set("WWW-Authenticate", challenge)
-	text(w, http.StatusUnauthorized, needToken+"\n")
+	w.Header().Set("WWW-Authenticate", authChallenge)
+	writeText(w, http.StatusUnauthorized, tokenRequiredText+"\n")
 }
 
-// allowed compares hashes: their length, and so the time, is that of any token.
-func (h *handler) allowed(r *http.Request) bool {
+// isAuthorized compares hashes: their length, and so the time, is that of any token.
+func (h *handler) isAuthorized(r *http.Request) bool {
 	if h.token == "" {
 		return true
 	}

@@ -30,11 +30,11 @@ type Lanes interface {
 }
 
 const (
-	usualLanes = 100
-	mostLanes  = 10_000
-	maxReason  = 500 // characters; it stands in the row's error and in logs
-	// manyReplays is more replays than send rows of one group at a time.
-	manyReplays = 8
+	defaultLanes = 100
+	maxLanes     = 10_000
+	maxReason    = 500 // characters; it stands in the row's error and in logs
+	// maxReplayLanes is more replays than send rows of one group at a time.
+	maxReplayLanes = 8
 )
 
 // laneStates are the words of dispatch.LaneInfo.State.
@@ -57,10 +57,10 @@ func (h *handler) laneEndpoints(mux *http.ServeMux, lanes Lanes) {
 func listLanes(lanes Lanes, r *http.Request) (any, error) {
 	q := newQuery(r.URL)
 	f := dispatch.LaneFilter{
-		Outbox: q.text("outbox"), Kind: q.text("kind"), Group: q.group(), State: q.word("state", laneStates()),
+		Outbox: q.text("outbox"), Kind: q.text("kind"), Group: q.group(), State: q.enum("state", laneStates()),
 	}
-	limit := q.limit(usualLanes, mostLanes)
-	if err := q.done(); err != nil {
+	limit := q.limit(defaultLanes, maxLanes)
+	if err := q.finish(); err != nil {
 		return nil, err
 	}
 	found, total, err := lanes.List(f, limit)
@@ -80,14 +80,14 @@ type laneAction func(ctx context.Context, lane dispatch.LaneName, reason string)
 func laneActions(lanes Lanes) map[string]laneAction {
 	return map[string]laneAction{
 		"retry-now": func(_ context.Context, lane dispatch.LaneName, _ string) error { return lanes.RetryNow(lane) },
-		"skip":      explained("skip", lanes.Skip),
-		"pause":     explained("pause", lanes.Pause),
+		"skip":      requireReason("skip", lanes.Skip),
+		"pause":     requireReason("pause", lanes.Pause),
 		"resume":    func(ctx context.Context, lane dispatch.LaneName, _ string) error { return lanes.Resume(ctx, lane) },
 	}
 }
 
-// explained is an action that needs a reason.
-func explained(name string, do laneAction) laneAction {
+// requireReason is an action that needs a reason.
+func requireReason(name string, do laneAction) laneAction {
 	return func(ctx context.Context, lane dispatch.LaneName, reason string) error {
 		if strings.TrimSpace(reason) == "" {
 			return badRequest("%s needs a reason; it is kept for those who look later", name)
@@ -100,7 +100,7 @@ func explained(name string, do laneAction) laneAction {
 // more.
 func actOnLane(lanes Lanes, do laneAction, w http.ResponseWriter, r *http.Request) (any, error) {
 	var req LaneRequest
-	written, err := decode(w, r, &req)
+	written, err := decodeRequest(w, r, &req)
 	if err != nil {
 		return nil, err
 	}
@@ -116,18 +116,18 @@ func actOnLane(lanes Lanes, do laneAction, w http.ResponseWriter, r *http.Reques
 	case strings.ContainsFunc(req.Reason, unicode.IsControl):
 		return nil, badRequest("reason holds a line break or another control character; write one line")
 	}
-	name := req.name()
+	name := req.laneName()
 	if err := do(r.Context(), name, req.Reason); err != nil {
 		return nil, err
 	}
-	return lookAt(lanes, name), nil
+	return currentLane(lanes, name), nil
 }
 
-// lookAt returns a lane as it is now, {} where it is gone or is one of many of
+// currentLane returns a lane as it is now, {} where it is gone or is one of many of
 // rows without a group.
-func lookAt(lanes Lanes, name dispatch.LaneName) any {
+func currentLane(lanes Lanes, name dispatch.LaneName) any {
 	f := dispatch.LaneFilter{Outbox: name.Outbox, Kind: name.Kind, Group: &store.Group{Name: name.Group.Name, Valid: name.Group.Valid}}
-	found, _, err := lanes.List(f, 1+manyReplays)
+	found, _, err := lanes.List(f, 1+maxReplayLanes)
 	at := slices.IndexFunc(found, func(l dispatch.LaneInfo) bool {
 		return l.Job == "" && l.LaneKey == name.LaneKey && l.RowID == name.RowID
 	})

@@ -17,7 +17,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// desk is a Lanes and a DeadLetters that keeps what it was asked.
+// desk is a Lanes and a OpenDeadLetters that keeps what it was asked.
 type desk struct {
 	mu      sync.Mutex
 	asked   []string
@@ -106,7 +106,7 @@ func someLanes() []dispatch.LaneInfo {
 	at := time.Date(2026, 3, 4, 5, 6, 7, 800_000_000, time.UTC)
 	return []dispatch.LaneInfo{
 		{
-			LaneKey: store.LaneKey{Outbox: "o", Kind: "EVENT", Group: store.GroupOf("<g>")}, State: "blocked", Rows: 3, Parked: 7,
+			LaneKey: store.LaneKey{Outbox: "o", Kind: "EVENT", Group: store.GroupOf("<g>")}, State: "blocked", Rows: 3, Spilled: 7,
 			Head: "id-1", Attempts: 4, RetryCount: 3, Error: "400: no", Since: at,
 		},
 		{LaneKey: store.LaneKey{Outbox: "o", Kind: "EVENT"}, RowID: "id-9", State: "waiting", Rows: 1, Head: "id-9", NextAttempt: at},

@@ -14,6 +14,6 @@ func (h *handler) profileEndpoints(mux *http.ServeMux) {
 		"GET /debug/pprof/symbol":  pprof.Symbol,
 		"GET /debug/pprof/trace":   pprof.Trace,
 	} {
-		mux.Handle(path, h.guard(serve))
+		mux.Handle(path, h.requireToken(serve))
 	}
 }

@@ -13,9 +13,9 @@ import (
 
 // query takes the parameters out of a request's URL and keeps the first fault.
 type query struct {
-	left  url.Values
-	known []string
-	err   error
+	remaining url.Values
+	known     []string
+	err       error
 }
 
 func newQuery(u *url.URL) *query {
@@ -23,28 +23,28 @@ func newQuery(u *url.URL) *query {
 	if err != nil {
 		return &query{err: badRequest("the parameters cannot be read: %s", err)}
 	}
-	return &query{left: values}
+	return &query{remaining: values}
 }
 
-func (q *query) fault(format string, args ...any) {
+func (q *query) addError(format string, args ...any) {
 	if q.err == nil {
 		q.err = badRequest(format, args...)
 	}
 }
 
-// all returns every value of a parameter.
-func (q *query) all(name string) []string {
-	values := q.left[name]
-	delete(q.left, name)
+// values returns every value of a parameter.
+func (q *query) values(name string) []string {
+	values := q.remaining[name]
+	delete(q.remaining, name)
 	q.known = append(q.known, name)
 	return values
 }
 
-// one returns the value of a parameter and whether it is there.
-func (q *query) one(name string) (value string, given bool) {
-	values := q.all(name)
+// value returns the value of a parameter and whether it is there.
+func (q *query) value(name string) (value string, given bool) {
+	values := q.values(name)
 	if len(values) > 1 {
-		q.fault("%s is given more than once", name)
+		q.addError("%s is given more than once", name)
 	}
 	if len(values) == 0 {
 		return "", false
@@ -53,39 +53,39 @@ func (q *query) one(name string) (value string, given bool) {
 }
 
 func (q *query) text(name string) string {
-	value, _ := q.one(name)
+	value, _ := q.value(name)
 	return value
 }
 
-// word is a text out of a list, "" where it is not given.
-func (q *query) word(name string, list []string) string {
-	value, given := q.one(name)
+// enum is a text out of a list, "" where it is not given.
+func (q *query) enum(name string, list []string) string {
+	value, given := q.value(name)
 	if given && !slices.Contains(list, value) {
-		q.fault("%s is %q, must be one of %s", name, value, strings.Join(list, ", "))
+		q.addError("%s is %q, must be one of %s", name, value, strings.Join(list, ", "))
 	}
 	return value
 }
 
 // flag is true for name, name=true and name=1.
 func (q *query) flag(name string) bool {
-	value, given := q.one(name)
+	value, given := q.value(name)
 	if !given || value == "" {
 		return given
 	}
 	on, err := strconv.ParseBool(value)
 	if err != nil {
-		q.fault("%s is %q, must be true or false", name, value)
+		q.addError("%s is %q, must be true or false", name, value)
 	}
 	return on
 }
 
 // group is nil for all groups.
 func (q *query) group() *store.Group {
-	name, given := q.one("group")
+	name, given := q.value("group")
 	none := q.flag("no-group")
 	switch {
 	case given && none:
-		q.fault("group and no-group are both given; keep the one or the other")
+		q.addError("group and no-group are both given; keep the one or the other")
 	case given:
 		return &store.Group{Name: name, Valid: true}
 	case none:
@@ -96,34 +96,34 @@ func (q *query) group() *store.Group {
 
 // limit is between 1 and most.
 func (q *query) limit(usual, most int) int {
-	value, given := q.one("limit")
+	value, given := q.value("limit")
 	if !given {
 		return usual
 	}
 	n, err := strconv.Atoi(value)
 	if err != nil || n < 1 || n > most {
-		q.fault("limit is %q, must be between 1 and %d", value, most)
+		q.addError("limit is %q, must be between 1 and %d", value, most)
 	}
 	return n
 }
 
 // time is zero where it is not given.
 func (q *query) time(name string) time.Time {
-	value, given := q.one(name)
+	value, given := q.value(name)
 	if !given {
 		return time.Time{}
 	}
 	t, err := time.Parse(time.RFC3339Nano, value)
 	if err != nil {
-		q.fault("%s is %q, must be a time such as 2026-01-31T15:04:05Z", name, value)
+		q.addError("%s is %q, must be a time such as 2026-01-31T15:04:05Z", name, value)
 	}
 	return t
 }
 
-// done returns the first fault. A parameter that nobody took is one.
-func (q *query) done() error {
-	for _, name := range slices.Sorted(maps.Keys(q.left)) {
-		q.fault("there is no parameter %q; there are %s", name, strings.Join(q.known, ", "))
+// finish returns the first fault. A parameter that nobody took is one.
+func (q *query) finish() error {
+	for _, name := range slices.Sorted(maps.Keys(q.remaining)) {
+		q.addError("there is no parameter %q; there are %s", name, strings.Join(q.known, ", "))
 	}
 	return q.err
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // Replays are the jobs that send rows again. They are called from several goroutines.
-// Errors: store.ErrNoJob, ErrReplayEnded, store.ErrNoNamed, ErrNotLeading, a
+// Errors: store.ErrNoJob, ErrReplayEnded, store.ErrNoSavepoint, ErrNotLeading, a
 // *RequestError for a spec that cannot be run, a *store.SetupError for own tables or a
 // grant that is missing; those of a Client are its own.
 type Replays interface {
@@ -26,7 +26,7 @@ type Replays interface {
 	// commits, at most limit.
 	Errors(ctx context.Context, id string, limit int) ([]ReplayError, error)
 	// Act says what is wanted of a job that has not ended.
-	Act(ctx context.Context, id string, wish store.JobWish) error
+	Act(ctx context.Context, id string, wish store.DesiredState) error
 }
 
 // ErrReplayEnded says that nothing more can be wanted of a job.
@@ -34,11 +34,11 @@ var ErrReplayEnded = errors.New("the replay has ended")
 
 // Replay is a job at a moment.
 type Replay struct {
-	ID    string        `json:"id"`
-	State string        `json:"state"` // waiting, copying, playing, paused, done, failed, refused or cancelled
-	Wish  store.JobWish `json:"wish"`  // what is wanted of it: run, pause or cancel
-	Why   string        `json:"why,omitempty"`
-	Spec  replay.Spec   `json:"spec"`
+	ID           string             `json:"id"`
+	State        string             `json:"state"` // waiting, copying, playing, paused, done, failed, refused or cancelled
+	DesiredState store.DesiredState `json:"wish"`  // what is wanted of it: run, pause or cancel
+	Why          string             `json:"why,omitempty"`
+	Spec         replay.Spec        `json:"spec"`
 	// Source is log or table, "" before that is known.
 	Source string `json:"source"`
 	// UntilPosition and UntilAt are where it ends, in the log and by the server's clock.
@@ -52,7 +52,7 @@ type Replay struct {
 	Refused   int64     `json:"refused"`
 	Remaining int64     `json:"remaining"`
 	AskedAt   time.Time `json:"asked_at,omitzero"` // by the server's clock, as the next two are
-	BeganAt   time.Time `json:"began_at,omitzero"`
+	StartedAt time.Time `json:"began_at,omitzero"`
 	EndedAt   time.Time `json:"ended_at,omitzero"`
 }
 
@@ -63,10 +63,10 @@ func (r *Replay) Ended() bool { return store.JobState(r.State).Ended() }
 // shows what it knows.
 func ReplayOf(j *store.Job) Replay {
 	shown := Replay{
-		ID: j.ID, State: string(j.State), Wish: j.Wish, Why: j.Why, Source: j.Source,
+		ID: j.ID, State: string(j.State), DesiredState: j.Desired, Why: j.Reason, Source: j.Source,
 		UntilPosition: string(j.Until.Position), UntilAt: j.UntilAt,
 		Rows: j.Total, Sent: j.Sent, Skipped: j.Skipped, Refused: j.Refused, Remaining: j.Total - j.Sent - j.Skipped - j.Refused,
-		AskedAt: j.Asked, BeganAt: j.Began, EndedAt: j.Finished,
+		AskedAt: j.RequestedAt, StartedAt: j.StartedAt, EndedAt: j.FinishedAt,
 	}
 	_ = json.Unmarshal([]byte(j.Spec), &shown.Spec)
 	return shown
@@ -90,7 +90,7 @@ type ReplayError struct {
 
 // ReplayErrorOf returns a refused row as the API shows it.
 func ReplayErrorOf(e *store.ReplayError) ReplayError {
-	return ReplayError{N: e.N, Outbox: e.Outbox, ID: e.ID, Kind: e.Kind, Group: groupName(e.Group), Reason: e.Reason, At: e.At}
+	return ReplayError{N: e.N, Outbox: e.Outbox, ID: e.ID, Kind: e.Kind, Group: groupPointer(e.Group), Reason: e.Reason, At: e.At}
 }
 
 // ReplayErrorList answers GET /api/v1/replays/errors.
@@ -109,19 +109,19 @@ type ReplayStarted struct {
 }
 
 const (
-	replaysPath       = "/api/v1/replays"
-	usualReplayErrors = 100
+	replaysPath         = "/api/v1/replays"
+	defaultReplayErrors = 100
 )
 
 // replayActions are the wishes by the name of their endpoint.
-func replayActions() map[string]store.JobWish {
-	return map[string]store.JobWish{"pause": store.WishPause, "resume": store.WishRun, "cancel": store.WishCancel}
+func replayActions() map[string]store.DesiredState {
+	return map[string]store.DesiredState{"pause": store.DesiredPause, "resume": store.DesiredRun, "cancel": store.DesiredCancel}
 }
 
 // replayEndpoints serves the jobs.
 func (h *handler) replayEndpoints(mux *http.ServeMux, of Replays) {
 	mux.Handle("GET "+replaysPath, h.api(func(_ http.ResponseWriter, r *http.Request) (any, error) {
-		if err := newQuery(r.URL).done(); err != nil {
+		if err := newQuery(r.URL).finish(); err != nil {
 			return nil, err
 		}
 		list, err := of.List(r.Context())
@@ -145,11 +145,11 @@ func (h *handler) replayEndpoints(mux *http.ServeMux, of Replays) {
 
 func startReplay(of Replays, w http.ResponseWriter, r *http.Request) (any, error) {
 	var spec replay.Spec
-	written, err := decode(w, r, &spec)
+	written, err := decodeRequest(w, r, &spec)
 	if err != nil {
 		return nil, err
 	}
-	if err := written.noNull(); err != nil {
+	if err := written.rejectNull(); err != nil {
 		return nil, err
 	}
 	for name, value := range written {
@@ -168,8 +168,8 @@ func startReplay(of Replays, w http.ResponseWriter, r *http.Request) (any, error
 func listReplayErrors(of Replays, r *http.Request) (any, error) {
 	q := newQuery(r.URL)
 	job := q.text("job")
-	limit := q.limit(usualReplayErrors, store.JobErrorsKept)
-	if err := q.done(); err != nil {
+	limit := q.limit(defaultReplayErrors, store.MaxJobErrors)
+	if err := q.finish(); err != nil {
 		return nil, err
 	}
 	if job == "" {
@@ -184,11 +184,11 @@ func listReplayErrors(of Replays, r *http.Request) (any, error) {
 
 // actOnReplay answers with the job as it is then. The relay that leads does what is
 // wanted within seconds.
-func actOnReplay(of Replays, wish store.JobWish, w http.ResponseWriter, r *http.Request) (any, error) {
+func actOnReplay(of Replays, wish store.DesiredState, w http.ResponseWriter, r *http.Request) (any, error) {
 	var req ReplayRequest
-	written, err := decode(w, r, &req)
+	written, err := decodeRequest(w, r, &req)
 	if err == nil {
-		err = written.noNull()
+		err = written.rejectNull()
 	}
 	if err == nil && req.Job == "" {
 		err = badRequest("job is required: the id of the replay")
@@ -216,14 +216,14 @@ type clientReplays struct{ *Client }
 // List implements Replays.
 func (c clientReplays) List(ctx context.Context) ([]Replay, error) {
 	var list ReplayList
-	err := c.ask(ctx, http.MethodGet, replaysPath, nil, &list)
+	err := c.do(ctx, http.MethodGet, replaysPath, nil, &list)
 	return list.Replays, err
 }
 
 // Start implements Replays.
 func (c clientReplays) Start(ctx context.Context, spec *replay.Spec) (id string, err error) {
 	var started ReplayStarted
-	err = c.ask(ctx, http.MethodPost, replaysPath, spec, &started)
+	err = c.do(ctx, http.MethodPost, replaysPath, spec, &started)
 	return started.ID, err
 }
 
@@ -231,15 +231,15 @@ func (c clientReplays) Start(ctx context.Context, spec *replay.Spec) (id string,
 func (c clientReplays) Errors(ctx context.Context, id string, limit int) ([]ReplayError, error) {
 	q := url.Values{"job": {id}, "limit": {strconv.Itoa(limit)}}
 	var list ReplayErrorList
-	err := c.ask(ctx, http.MethodGet, replaysPath+"/errors?"+q.Encode(), nil, &list)
+	err := c.do(ctx, http.MethodGet, replaysPath+"/errors?"+q.Encode(), nil, &list)
 	return list.Errors, err
 }
 
 // Act implements Replays.
-func (c clientReplays) Act(ctx context.Context, id string, wish store.JobWish) error {
+func (c clientReplays) Act(ctx context.Context, id string, wish store.DesiredState) error {
 	for name, of := range replayActions() {
 		if of == wish {
-			return c.ask(ctx, http.MethodPost, replaysPath+"/"+name, ReplayRequest{Job: id}, &struct{}{})
+			return c.do(ctx, http.MethodPost, replaysPath+"/"+name, ReplayRequest{Job: id}, &struct{}{})
 		}
 	}
 	return wish.Validate()

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// wishDesk is a Checkpoints and, as replayDesk, a Replays that keeps what it was asked.
+// wishDesk is a Checkpoints and, as replayController, a Replays that keeps what it was asked.
 type wishDesk struct {
 	desk
 	named   []admin.Checkpoint
@@ -50,7 +50,7 @@ func (d replayDesk) Errors(_ context.Context, id string, limit int) ([]admin.Rep
 	return d.refused, d.err
 }
 
-func (d replayDesk) Act(_ context.Context, id string, wish store.JobWish) error {
+func (d replayDesk) Act(_ context.Context, id string, wish store.DesiredState) error {
 	d.note("%s %s", wish, id)
 	return d.err
 }
@@ -63,8 +63,8 @@ func serveWishes(t *testing.T, d *wishDesk, token string) (base string) {
 var someDay = time.Date(2026, 3, 4, 5, 6, 7, 800_000_000, time.UTC)
 
 func someNamed() []admin.Checkpoint {
-	kept := store.Named{Name: "a", Keep: true, State: store.NamedKept, At: someDay, Checkpoint: store.Checkpoint{Position: "0/1", Seq: 7}, Bytes: 12}
-	wanted := store.Named{Name: "b", Drop: true, State: store.NamedWanted, Why: "waits"}
+	kept := store.Savepoint{Name: "a", RetainLog: true, State: store.SavepointRetained, At: someDay, Checkpoint: store.Checkpoint{Position: "0/1", Seq: 7}, RetainedBytes: 12}
+	wanted := store.Savepoint{Name: "b", DeleteRequested: true, State: store.SavepointRequested, Reason: "waits"}
 	return []admin.Checkpoint{admin.CheckpointOf(&kept, 34), admin.CheckpointOf(&wanted, 34)}
 }
 
@@ -108,10 +108,10 @@ func TestCheckpointEndpoints(t *testing.T) {
 func someJobs() []admin.Replay {
 	return []admin.Replay{
 		admin.ReplayOf(&store.Job{
-			ID: "abc", State: store.JobPlaying, Wish: store.WishPause, Why: "from the log", Spec: `{"from":"a","groups":["g"],"newer":1}`, Source: "log",
-			Until: store.Checkpoint{Position: "0/2"}, UntilAt: someDay, Total: 10, Sent: 4, Skipped: 2, Refused: 1, Asked: someDay, Began: someDay,
+			ID: "abc", State: store.JobPlaying, Desired: store.DesiredPause, Reason: "from the log", Spec: `{"from":"a","groups":["g"],"newer":1}`, Source: "log",
+			Until: store.Checkpoint{Position: "0/2"}, UntilAt: someDay, Total: 10, Sent: 4, Skipped: 2, Refused: 1, RequestedAt: someDay, StartedAt: someDay,
 		}),
-		admin.ReplayOf(&store.Job{ID: "old", State: store.JobDone, Wish: store.WishRun, Spec: "not JSON", Finished: someDay}),
+		admin.ReplayOf(&store.Job{ID: "old", State: store.JobDone, Desired: store.DesiredRun, Spec: "not JSON", FinishedAt: someDay}),
 	}
 }
 
@@ -202,8 +202,8 @@ func TestWishErrors(t *testing.T) {
 		status int
 		want   string
 	}{
-		{fmt.Errorf("delete: %w", store.ErrNoNamed), 404, "there is no checkpoint of this name"},
-		{store.ErrNamedExists, 409, "already"},
+		{fmt.Errorf("delete: %w", store.ErrNoSavepoint), 404, "there is no checkpoint of this name"},
+		{store.ErrSavepointExists, 409, "already"},
 		{fmt.Errorf("pause: %w", store.ErrNoJob), 404, "there is no such replay"},
 		{fmt.Errorf("%w: it is done", admin.ErrReplayEnded), 409, "it is done"},
 		{admin.ErrNotLeading, 503, "does not lead"},
@@ -248,7 +248,7 @@ func TestWishClient(t *testing.T) {
 		t.Errorf("%q, %v, %+v", id, err, d.spec)
 	}
 	err = errors.Join(c.Checkpoints().Create(ctx, "a", true), c.Checkpoints().Delete(ctx, "b"),
-		c.Replays().Act(ctx, "j", store.WishPause), c.Replays().Act(ctx, "j", store.WishRun), c.Replays().Act(ctx, "j", store.WishCancel))
+		c.Replays().Act(ctx, "j", store.DesiredPause), c.Replays().Act(ctx, "j", store.DesiredRun), c.Replays().Act(ctx, "j", store.DesiredCancel))
 	if asked := d.said(); err != nil || !slices.Equal(asked, []string{"errors a&b 9", "start", "create a true", "delete b", "pause j", "run j", "cancel j"}) {
 		t.Errorf("asked %q, %v", asked, err)
 	}

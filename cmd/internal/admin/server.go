@@ -25,7 +25,7 @@ type Config struct {
 	Metrics prometheus.Gatherer
 	// Leader is what /leader tells; without one it is not there.
 	Leader Leader
-	// Lanes, DeadLetters, Checkpoints and Replays are what the API shows and acts on;
+	// Lanes, OpenDeadLetters, Checkpoints and Replays are what the API shows and acts on;
 	// without one, its endpoints are not there.
 	Lanes       Lanes
 	DeadLetters DeadLetters
@@ -111,7 +111,7 @@ func (s *Server) Listen() error {
 	listener, err := net.Listen("tcp", s.cfg.Listen)
 	if err != nil {
 		return &store.SetupError{
-			Problem: fmt.Sprintf("admin.listen: %s cannot be listened on: %s", s.cfg.Listen, reason(err)),
+			Problem: fmt.Sprintf("admin.listen: %s cannot be listened on: %s", s.cfg.Listen, networkReason(err)),
 			Remedy:  "set admin.listen (SLUICEBOX_ADMIN_LISTEN) to a free address of this machine, or to '' for no endpoints",
 		}
 	}
@@ -119,8 +119,8 @@ func (s *Server) Listen() error {
 	return nil
 }
 
-// reason is the system's part of a network error; the address is named already.
-func reason(err error) error {
+// networkReason is the system's part of a network error; the address is named already.
+func networkReason(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
 		return op.Err

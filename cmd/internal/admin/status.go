@@ -21,13 +21,13 @@ type RelayStatus struct {
 	Ready  bool    `json:"ready"`
 	Checks []Check `json:"checks"` // those of /readyz
 
-	Leads bool  `json:"leads"`
-	Epoch int64 `json:"epoch"`
+	IsLeader bool  `json:"leads"`
+	Epoch    int64 `json:"epoch"`
 	// Leader is what the relay that leads calls itself.
 	Leader string `json:"leader"`
 
-	Mode    string `json:"mode"`    // stream or poll
-	Reading string `json:"reading"` // what is read, and why
+	Mode         string `json:"mode"`    // stream or poll
+	SourceDetail string `json:"reading"` // what is read, and why
 
 	Source     SourceStatus     `json:"source"`
 	Checkpoint CheckpointStatus `json:"checkpoint"`
@@ -53,21 +53,21 @@ type ReplayStatus struct {
 	Paused  int     `json:"paused"`
 }
 
-// MostStatusLanes is how many lanes a status shows.
-const MostStatusLanes = 5
+// MaxStatusLanes is how many lanes a status shows.
+const MaxStatusLanes = 5
 
 // SourceStatus is how the database's log, or its tables, are read.
 type SourceStatus struct {
 	Connected bool `json:"connected"`
 	Paused    bool `json:"paused"` // for want of room in the sinks' buffers
-	// Position is the latest that was read, and HeardAt when something last came.
-	Position string     `json:"position"`
-	HeardAt  *time.Time `json:"heard_at"`
+	// Position is the latest that was read, and LastReceivedAt when something last came.
+	Position       string     `json:"position"`
+	LastReceivedAt *time.Time `json:"heard_at"`
 	// RetainedBytes is the log from the checkpoint to its head, which the database
-	// keeps for the relay, and BoundBytes how much that may become before rows are
+	// keeps for the relay, and RetainedLimitBytes how much that may become before rows are
 	// parked; null where there is no log, or before it was looked at.
-	RetainedBytes *int64 `json:"retained_bytes"`
-	BoundBytes    *int64 `json:"retained_bound_bytes"`
+	RetainedBytes      *int64 `json:"retained_bytes"`
+	RetainedLimitBytes *int64 `json:"retained_bound_bytes"`
 }
 
 // CheckpointStatus is the place below which every row is settled or parked.
@@ -93,22 +93,22 @@ type Rates struct {
 
 // SinkStatus is one destination.
 type SinkStatus struct {
-	Name     string         `json:"name"`
-	Waiting  int            `json:"waiting"` // in memory or parked
-	Rows     int            `json:"rows"`    // in memory
-	Parked   int            `json:"parked"`
-	Bytes    int64          `json:"bytes"`     // of payload in memory
-	InFlight int            `json:"in_flight"` // claims and requests
-	Lanes    map[string]int `json:"lanes"`     // by state
-	Suspect  []Suspect      `json:"suspect"`   // endpoints that get probes alone
+	Name         string         `json:"name"`
+	Waiting      int            `json:"waiting"` // in memory or parked
+	Rows         int            `json:"rows"`    // in memory
+	Spilled      int            `json:"parked"`
+	Bytes        int64          `json:"bytes"`     // of payload in memory
+	InFlight     int            `json:"in_flight"` // claims and requests
+	Lanes        map[string]int `json:"lanes"`     // by state
+	OpenBreakers []OpenBreaker  `json:"suspect"`   // endpoints that get probes alone
 
 	Delivered Rates `json:"delivered_per_second"`
 	Failed    Rates `json:"failed_per_second"`
 	Retried   Rates `json:"retried_per_second"`
 }
 
-// Suspect is an endpoint that fails for all.
-type Suspect struct {
+// OpenBreaker is an endpoint that fails for all.
+type OpenBreaker struct {
 	Endpoint string    `json:"endpoint"`
 	Class    string    `json:"class"`
 	Since    time.Time `json:"since"`
@@ -139,7 +139,7 @@ func (h *handler) statusEndpoint(mux *http.ServeMux, of Reporter) {
 	mux.Handle("GET /api/v1/status", h.api(func(_ http.ResponseWriter, r *http.Request) (any, error) {
 		q := newQuery(r.URL)
 		failed := q.flag("count")
-		if err := q.done(); err != nil {
+		if err := q.finish(); err != nil {
 			return nil, err
 		}
 		s := of.Report(r.Context(), failed)
@@ -156,6 +156,6 @@ func (h *handler) statusEndpoint(mux *http.ServeMux, of Reporter) {
 func (c *Client) Status(ctx context.Context, failed bool) (RelayStatus, error) {
 	q := url.Values{"count": {strconv.FormatBool(failed)}}
 	var s RelayStatus
-	err := c.ask(ctx, http.MethodGet, "/api/v1/status?"+q.Encode(), nil, &s)
+	err := c.do(ctx, http.MethodGet, "/api/v1/status?"+q.Encode(), nil, &s)
 	return s, err
 }

@@ -27,13 +27,13 @@ type Options struct {
 	Version string
 }
 
-// patience is how long the first start waits for a database that cannot be
+// firstConnectTimeout is how long the first start waits for a database that cannot be
 // reached. Once it was reached, the relay waits for ever.
-const patience = 30 * time.Second
+const firstConnectTimeout = 30 * time.Second
 
-// mutexFraction is which part of the waits for locks a profile shows: one in so
+// mutexProfileFraction is which part of the waits for locks a profile shows: one in so
 // many.
-const mutexFraction = 100
+const mutexProfileFraction = 100
 
 // Run relays until the context ends, then stops cleanly and returns nil. Any
 // other end is an error; a *store.SetupError or *config.Error among its causes
@@ -43,14 +43,14 @@ func Run(ctx context.Context, o Options) error {
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	r := &relay{
 		cfg: o.Config, log: o.Log, version: o.Version,
-		metrics: NewMetrics(reg, Build{Version: o.Version, GoVersion: runtime.Version()}),
-		health:  newHealth(),
-		began:   time.Now(),
+		metrics:   NewMetrics(reg, Build{Version: o.Version, GoVersion: runtime.Version()}),
+		health:    newHealth(),
+		startedAt: time.Now(),
 	}
 
 	memory, stop := context.WithCancel(ctx)
 	defer stop()
-	go returnMemory(memory, limitMemory(o.Config.Buffers()))
+	go releaseMemory(memory, setMemoryLimit(o.Config.TotalBufferBytes()))
 	stopAdmin, err := r.serveAdmin(ctx, reg)
 	if err != nil {
 		return err
@@ -83,15 +83,15 @@ func (r *relay) serveAdmin(ctx context.Context, reg *prometheus.Registry) (stop 
 		return func() error { return nil }, nil
 	}
 	gather := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-		r.count()
+		r.updateGauges()
 		return reg.Gather()
 	})
 	cfg := r.cfg.Admin(gather)
 	if cfg.Profiling {
-		runtime.SetMutexProfileFraction(mutexFraction)
+		runtime.SetMutexProfileFraction(mutexProfileFraction)
 	}
-	cfg.Log, cfg.Leader, cfg.Lanes, cfg.DeadLetters, cfg.Report = r.log, r, laneDesk{r}, deadLetterDesk{r}, r
-	cfg.Checkpoints, cfg.Replays = checkpointDesk{r.cfg, r.wishes}, replayDesk{r.cfg, r.wishes}
+	cfg.Log, cfg.Leader, cfg.Lanes, cfg.DeadLetters, cfg.Report = r.log, r, laneController{r}, deadLetterController{r}, r
+	cfg.Checkpoints, cfg.Replays = checkpointController{r.cfg, r.leaderRequestStore}, replayController{r.cfg, r.leaderRequestStore}
 	server := admin.New(cfg, r)
 	if err := server.Listen(); err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func Init(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		return fmt.Errorf("make the relay's own tables: %w", err)
 	}
 	log.Info("the relay's own tables are there")
-	src, err := db.stream()
+	src, err := db.newStream()
 	if err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func InitScript(cfg *config.Config) (string, error) {
 		return "", err
 	}
 	defer db.store.Close()
-	src, err := db.stream()
+	src, err := db.newStream()
 	if err != nil {
 		return "", err
 	}

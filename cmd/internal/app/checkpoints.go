@@ -8,54 +8,54 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// wishing is what named checkpoints and replays ask of a store: wishes are written
+// requestStore is what named checkpoints and replays ask of a store: wishes are written
 // there, and the relay that leads finds them.
-type wishing interface {
-	store.Wishes
-	store.Replays
+type requestStore interface {
+	store.Requester
+	store.ReplayLister
 }
 
-// wishes returns the store of a relay that leads, or admin.ErrNotLeading.
-func (r *relay) wishes() (wishing, error) {
-	if _, err := r.operated(); err != nil {
+// leaderRequestStore returns the store of a relay that leads, or admin.ErrNotLeading.
+func (r *relay) leaderRequestStore() (requestStore, error) {
+	if _, err := r.activeDispatchers(); err != nil {
 		return nil, err
 	}
 	return r.db.store, nil
 }
 
-// openWishes returns the store of the configured database, to be asked without a
+// newRequestStore returns the store of the configured database, to be asked without a
 // running relay. It connects to nothing before it is asked. Call closed when done.
-func openWishes(cfg *config.Config) (open func() (wishing, error), closed func(), err error) {
+func newRequestStore(cfg *config.Config) (open func() (requestStore, error), closed func(), err error) {
 	db, err := openDatabase(cfg)
 	if err != nil {
 		return nil, nil, err
 	}
-	return func() (wishing, error) { return db.store, nil }, db.store.Close, nil
+	return func() (requestStore, error) { return db.store, nil }, db.store.Close, nil
 }
 
-// Checkpoints returns the named checkpoints of the configured relay, which need not run
+// OpenCheckpoints returns the named checkpoints of the configured relay, which need not run
 // here. They connect to nothing before they are asked. Call closed when done.
-func Checkpoints(cfg *config.Config) (list admin.Checkpoints, closed func(), err error) {
-	open, closed, err := openWishes(cfg)
+func OpenCheckpoints(cfg *config.Config) (list admin.Checkpoints, closed func(), err error) {
+	open, closed, err := newRequestStore(cfg)
 	if err != nil {
 		return nil, nil, err
 	}
-	return checkpointDesk{cfg, open}, closed, nil
+	return checkpointController{cfg, open}, closed, nil
 }
 
-// checkpointDesk shows named checkpoints and writes down what is wanted of them.
-type checkpointDesk struct {
+// checkpointController shows named checkpoints and writes down what is wanted of them.
+type checkpointController struct {
 	cfg  *config.Config
-	open func() (wishing, error)
+	open func() (requestStore, error)
 }
 
 // List implements admin.Checkpoints.
-func (d checkpointDesk) List(ctx context.Context) ([]admin.Checkpoint, error) {
+func (d checkpointController) List(ctx context.Context) ([]admin.Checkpoint, error) {
 	st, err := d.open()
 	if err != nil {
 		return nil, err
 	}
-	named, err := st.Named(ctx)
+	named, err := st.Savepoints(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -67,8 +67,8 @@ func (d checkpointDesk) List(ctx context.Context) ([]admin.Checkpoint, error) {
 }
 
 // Create implements admin.Checkpoints.
-func (d checkpointDesk) Create(ctx context.Context, name string, keepLog bool) error {
-	if err := store.CheckNamed(name); err != nil {
+func (d checkpointController) Create(ctx context.Context, name string, keepLog bool) error {
+	if err := store.ValidateSavepointName(name); err != nil {
 		return &admin.RequestError{Problem: err.Error()}
 	}
 	switch source := &d.cfg.Settings.Source; {
@@ -81,14 +81,14 @@ func (d checkpointDesk) Create(ctx context.Context, name string, keepLog bool) e
 	if err != nil {
 		return err
 	}
-	return st.WishNamed(ctx, name, keepLog)
+	return st.RequestSavepoint(ctx, name, keepLog)
 }
 
 // Delete implements admin.Checkpoints.
-func (d checkpointDesk) Delete(ctx context.Context, name string) error {
+func (d checkpointController) Delete(ctx context.Context, name string) error {
 	st, err := d.open()
 	if err != nil {
 		return err
 	}
-	return st.WishDrop(ctx, name)
+	return st.RequestSavepointDeletion(ctx, name)
 }

@@ -29,10 +29,10 @@ type source interface {
 	Close()
 }
 
-// stream is a source that reads a log.
-type stream interface {
+// streamSource is a source that reads a log.
+type streamSource interface {
 	source
-	store.Examiner
+	store.Diagnoser
 	// Publish makes what the database must have before it can be read.
 	Publish(ctx context.Context) error
 	// Script is the statements for it.
@@ -42,9 +42,9 @@ type stream interface {
 	Tap(ctx context.Context, out chan<- capture.Batch, begun func()) error
 }
 
-// readiness tells whether a log can be read. It remembers what it saw: for how long
+// readinessChecker tells whether a log can be read. It remembers what it saw: for how long
 // a transaction has been open may be hidden from the role.
-type readiness interface {
+type readinessChecker interface {
 	Ready(ctx context.Context) error
 	Close()
 }
@@ -53,28 +53,28 @@ type readiness interface {
 // contracts.
 type database struct {
 	store store.Store
-	// stream returns the source that reads the log.
-	stream func() (stream, error)
-	// readable returns what tells, without changing anything, why the log could not
+	// newStream returns the source that reads the log.
+	newStream func() (streamSource, error)
+	// newReadinessChecker returns what tells, without changing anything, why the log could not
 	// be read now; nil if it could. It is nil where a log can always be read.
-	readable func() (readiness, error)
-	// past returns a source that reads a part of the log once more. It is nil where
+	newReadinessChecker func() (readinessChecker, error)
+	// newHistoryReader returns a source that reads a part of the log once more. It is nil where
 	// the log does not hold the rows.
-	past func() (replay.Past, error)
-	// keeper returns what has log kept for named checkpoints; nil where the database
+	newHistoryReader func() (replay.HistoryReader, error)
+	// newSlotRetainer returns what has log kept for named checkpoints; nil where the database
 	// keeps none.
-	keeper func() (replay.Keeper, error)
-	// look returns what looks how far back the server's log reaches; nil where log is
+	newSlotRetainer func() (replay.SlotRetainer, error)
+	// newRetentionChecker returns what looks how far back the server's log reaches; nil where log is
 	// kept for named checkpoints, or holds no rows.
-	look func() (replay.Looker, error)
-	// abandon gives up what the log is kept for, where the relay polls instead.
+	newRetentionChecker func() (replay.RetentionChecker, error)
+	// dropSlot gives up what the log is kept for, where the relay polls instead.
 	// It is nil where nothing is kept.
-	abandon func(ctx context.Context) error
-	// heartbeat is how often something comes from the log at the least; 0 where
+	dropSlot func(ctx context.Context) error
+	// heartbeatInterval is how often something comes from the log at the least; 0 where
 	// nothing need.
-	heartbeat time.Duration
-	// unreachable reports whether an error means that trying again may help.
-	unreachable func(error) bool
+	heartbeatInterval time.Duration
+	// isUnreachable reports whether an error means that trying again may help.
+	isUnreachable func(error) bool
 }
 
 // openDatabase returns the database that the configuration names. It connects to
@@ -94,8 +94,8 @@ func openDatabase(cfg *config.Config) (*database, error) {
 	return nil, &store.SetupError{Problem: fmt.Sprintf("source.url: there is no database of scheme %q", scheme)}
 }
 
-// holder is what this process calls itself to those who ask who leads.
-func holder() string {
+// holderName is what this process calls itself to those who ask who leads.
+func holderName() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "an unnamed host"
@@ -105,7 +105,7 @@ func holder() string {
 
 func openPostgres(cfg *config.Config) (*database, error) {
 	c := cfg.Store()
-	c.Holder = holder()
+	c.Holder = holderName()
 	st, err := pgstore.New(c)
 	if err != nil {
 		return nil, err
@@ -117,12 +117,12 @@ func openPostgres(cfg *config.Config) (*database, error) {
 		return capturepg.New(c)
 	}
 	return &database{
-		store:    st,
-		stream:   func() (stream, error) { return open() },
-		readable: func() (readiness, error) { return open() },
-		past:     func() (replay.Past, error) { return open() },
-		keeper:   func() (replay.Keeper, error) { return open() },
-		abandon: func(ctx context.Context) error {
+		store:               st,
+		newStream:           func() (streamSource, error) { return open() },
+		newReadinessChecker: func() (readinessChecker, error) { return open() },
+		newHistoryReader:    func() (replay.HistoryReader, error) { return open() },
+		newSlotRetainer:     func() (replay.SlotRetainer, error) { return open() },
+		dropSlot: func(ctx context.Context) error {
 			src, err := open()
 			if err != nil {
 				return err
@@ -131,8 +131,8 @@ func openPostgres(cfg *config.Config) (*database, error) {
 			return src.DropSlot(ctx)
 		},
 
-		heartbeat: cfg.Settings.Source.HeartbeatInterval,
-		unreachable: func(err error) bool {
+		heartbeatInterval: cfg.Settings.Source.HeartbeatInterval,
+		isUnreachable: func(err error) bool {
 			var old *capturepg.OldTransactionError // it ends some time
 			return errors.As(err, &old) || pgstore.Unreachable(err)
 		},
@@ -141,49 +141,49 @@ func openPostgres(cfg *config.Config) (*database, error) {
 
 func openMySQL(cfg *config.Config) (*database, error) {
 	c := cfg.MySQLStore()
-	c.Holder = holder()
+	c.Holder = holderName()
 	st, err := mysqlstore.New(c)
 	if err != nil {
 		return nil, err
 	}
 	open := func() (*capturemysql.Source, error) { return capturemysql.New(cfg.MySQLStream()) }
 	return &database{
-		store:       st,
-		stream:      func() (stream, error) { return open() },
-		readable:    func() (readiness, error) { return open() },
-		past:        func() (replay.Past, error) { return open() },
-		look:        func() (replay.Looker, error) { return open() },
-		heartbeat:   capturemysql.HeartbeatPeriod,
-		unreachable: mysqlstore.Unreachable,
+		store:               st,
+		newStream:           func() (streamSource, error) { return open() },
+		newReadinessChecker: func() (readinessChecker, error) { return open() },
+		newHistoryReader:    func() (replay.HistoryReader, error) { return open() },
+		newRetentionChecker: func() (replay.RetentionChecker, error) { return open() },
+		heartbeatInterval:   capturemysql.HeartbeatPeriod,
+		isUnreachable:       mysqlstore.Unreachable,
 	}, nil
 }
 
 func openMongo(cfg *config.Config) (*database, error) {
 	c := cfg.MongoStore()
-	c.Holder = holder()
+	c.Holder = holderName()
 	st, err := mongostore.New(c)
 	if err != nil {
 		return nil, err
 	}
 	open := func() (*capturemongo.Source, error) { return capturemongo.New(cfg.MongoStream()) }
 	return &database{
-		store:       st,
-		stream:      func() (stream, error) { return open() },
-		readable:    func() (readiness, error) { return open() },
-		past:        func() (replay.Past, error) { return open() },
-		look:        func() (replay.Looker, error) { return open() },
-		heartbeat:   capturemongo.HeartbeatPeriod,
-		unreachable: mongostore.Unreachable,
+		store:               st,
+		newStream:           func() (streamSource, error) { return open() },
+		newReadinessChecker: func() (readinessChecker, error) { return open() },
+		newHistoryReader:    func() (replay.HistoryReader, error) { return open() },
+		newRetentionChecker: func() (replay.RetentionChecker, error) { return open() },
+		heartbeatInterval:   capturemongo.HeartbeatPeriod,
+		isUnreachable:       mongostore.Unreachable,
 	}, nil
 }
 
 func openSQLite(cfg *config.Config) (*database, error) {
 	c := cfg.SQLiteStore()
-	c.Holder = holder()
+	c.Holder = holderName()
 	st, err := sqlitestore.New(c)
 	if err != nil {
 		return nil, err
 	}
-	open := func() (stream, error) { return capturesqlite.New(cfg.SQLiteStream()) }
-	return &database{store: st, stream: open, unreachable: sqlitestore.Unreachable}, nil
+	open := func() (streamSource, error) { return capturesqlite.New(cfg.SQLiteStream()) }
+	return &database{store: st, newStream: open, isUnreachable: sqlitestore.Unreachable}, nil
 }

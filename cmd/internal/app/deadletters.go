@@ -10,10 +10,10 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// DeadLetters returns the FAILED rows of the configured outboxes, to be read
+// OpenDeadLetters returns the FAILED rows of the configured outboxes, to be read
 // without a running relay. It connects to nothing before it is asked. Call
 // closed when done.
-func DeadLetters(cfg *config.Config) (letters store.DeadLetters, closed func(), err error) {
+func OpenDeadLetters(cfg *config.Config) (letters store.DeadLetters, closed func(), err error) {
 	db, err := openDatabase(cfg)
 	if err != nil {
 		return nil, nil, err
@@ -21,30 +21,30 @@ func DeadLetters(cfg *config.Config) (letters store.DeadLetters, closed func(), 
 	return db.store, db.store.Close, nil
 }
 
-// deadLetterDesk shows FAILED rows and acts on them through the dispatchers,
+// deadLetterController shows FAILED rows and acts on them through the dispatchers,
 // which know the lanes that the rows block.
-type deadLetterDesk struct{ *relay }
+type deadLetterController struct{ *relay }
 
-// Count implements admin.DeadLetters.
-func (d deadLetterDesk) Count(ctx context.Context, f store.DeadLetterFilter) (int, error) {
-	if _, err := d.dispatcherFor(&f); err != nil {
+// Count implements admin.OpenDeadLetters.
+func (d deadLetterController) Count(ctx context.Context, f store.DeadLetterFilter) (int, error) {
+	if _, err := d.dispatcherForFilter(&f); err != nil {
 		return 0, err
 	}
 	return d.db.store.CountFailed(ctx, f)
 }
 
-// List implements admin.DeadLetters.
-func (d deadLetterDesk) List(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
-	if _, err := d.dispatcherFor(&f); err != nil {
+// List implements admin.OpenDeadLetters.
+func (d deadLetterController) List(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
+	if _, err := d.dispatcherForFilter(&f); err != nil {
 		return nil, err
 	}
 	return d.db.store.Failed(ctx, f, limit, payload)
 }
 
-// dispatcherFor returns the dispatcher of the rows that a filter chooses, if the
+// dispatcherForFilter returns the dispatcher of the rows that a filter chooses, if the
 // outbox can be asked for them. The database is open where there is one.
-func (d deadLetterDesk) dispatcherFor(f *store.DeadLetterFilter) (*dispatch.Dispatcher, error) {
-	to, err := d.dispatcherOf(f.Outbox)
+func (d deadLetterController) dispatcherForFilter(f *store.DeadLetterFilter) (*dispatch.Dispatcher, error) {
+	to, err := d.dispatcherForOutbox(f.Outbox)
 	if err != nil {
 		return nil, err
 	}
@@ -56,23 +56,23 @@ func (d deadLetterDesk) dispatcherFor(f *store.DeadLetterFilter) (*dispatch.Disp
 	return to, nil
 }
 
-// Requeue implements admin.DeadLetters. A source that polls finds the rows in the
+// Requeue implements admin.OpenDeadLetters. A source that polls finds the rows in the
 // table by itself.
-func (d deadLetterDesk) Requeue(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error) {
+func (d deadLetterController) Requeue(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error) {
 	return d.act("FAILED rows were requeued", f, func(to *dispatch.Dispatcher) (int, error) {
-		return to.Requeue(ctx, f, limit, !d.polls.Load())
+		return to.Requeue(ctx, f, limit, !d.isPolling.Load())
 	})
 }
 
-// Discard implements admin.DeadLetters.
-func (d deadLetterDesk) Discard(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error) {
+// Discard implements admin.OpenDeadLetters.
+func (d deadLetterController) Discard(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error) {
 	return d.act("FAILED rows were deleted", f, func(to *dispatch.Dispatcher) (int, error) { return to.Discard(ctx, f, limit) })
 }
 
 // act does something to rows of an outbox and logs how many it took, also when
 // it failed on its way.
-func (d deadLetterDesk) act(what string, f store.DeadLetterFilter, do func(*dispatch.Dispatcher) (int, error)) (int, error) {
-	to, err := d.dispatcherFor(&f)
+func (d deadLetterController) act(what string, f store.DeadLetterFilter, do func(*dispatch.Dispatcher) (int, error)) (int, error) {
+	to, err := d.dispatcherForFilter(&f)
 	if err != nil {
 		return 0, err
 	}

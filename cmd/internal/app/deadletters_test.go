@@ -33,19 +33,19 @@ func writeFile(t *testing.T, path, text string) {
 // polls is left to find the rows.
 func TestDeadLetterDeskActs(t *testing.T) {
 	r, l, logged := operatedRelay(t)
-	desk := deadLetterDesk{r}
+	desk := deadLetterController{r}
 	n, err := desk.Requeue(t.Context(), store.DeadLetterFilter{Outbox: "bills"}, 7)
 	if err != nil || n != 1 {
 		t.Errorf("requeued %d, %v", n, err)
 	}
-	if lanes, _, err := (laneDesk{r}).List(dispatch.LaneFilter{Outbox: "bills"}, 9); err != nil || groups(lanes) != "bills/g" || lanes[0].Head != "back" {
+	if lanes, _, err := (laneController{r}).List(dispatch.LaneFilter{Outbox: "bills"}, 9); err != nil || groups(lanes) != "bills/g" || lanes[0].Head != "back" {
 		t.Errorf("the row is in %s, %v", groups(lanes), err)
 	}
-	r.polls.Store(true)
+	r.isPolling.Store(true)
 	if n, err = desk.Requeue(t.Context(), store.DeadLetterFilter{Outbox: "orders"}, 8); err != nil || n != 1 {
 		t.Errorf("requeued %d, %v", n, err)
 	}
-	if lanes, _, err := (laneDesk{r}).List(dispatch.LaneFilter{Outbox: "orders"}, 9); err != nil || len(lanes) > 0 {
+	if lanes, _, err := (laneController{r}).List(dispatch.LaneFilter{Outbox: "orders"}, 9); err != nil || len(lanes) > 0 {
 		t.Errorf("the row is in %s, %v", groups(lanes), err)
 	}
 	if n, err = desk.Discard(t.Context(), store.DeadLetterFilter{Outbox: "orders"}, 9); err != nil || n != 0 {
@@ -107,7 +107,7 @@ sinks: {platform: {type: flowcatalyst, wire: items, api-base-url: %q}}
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	letters, closed, err := DeadLetters(cfg)
+	letters, closed, err := OpenDeadLetters(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestOperate(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got []string
-		for _, r := range to.Taken() {
+		for _, r := range to.Accepted() {
 			got = append(got, r.ID)
 		}
 		if !slices.Equal(got, want) {

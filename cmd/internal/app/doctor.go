@@ -32,113 +32,113 @@ type Finding struct {
 	// Part is one of the parts above.
 	Part string
 	store.Finding
-	// Away says of a fault that something could not be reached: it may pass by
+	// Unreachable says of a fault that something could not be reached: it may pass by
 	// itself, or be mended elsewhere.
-	Away bool
+	Unreachable bool
 }
 
-// doctorWait bounds what is waited for each part: the database, the log, a sink.
-const doctorWait = 15 * time.Second
+// doctorTimeout bounds what is waited for each part: the database, the log, a sink.
+const doctorTimeout = 15 * time.Second
 
-// errDoctorWait is the cause of an end for want of an answer.
-var errDoctorWait = fmt.Errorf("no answer within %s", doctorWait)
+// errDoctorTimeout is the cause of an end for want of an answer.
+var errDoctorTimeout = fmt.Errorf("no answer within %s", doctorTimeout)
 
 // Doctor looks at everything that a relay of this configuration leans on. It
 // changes nothing, takes neither the lock nor the slot, and delivers nothing, so
 // it may run beside a relay. What cannot be reached is a finding like any other.
 func Doctor(ctx context.Context, cfg *config.Config, version string) []Finding {
 	d := &doctor{relay: &relay{cfg: cfg, version: version}}
-	d.configuration()
-	d.data(ctx)
-	d.destinations(ctx)
-	d.address(ctx)
-	return d.found
+	d.reportConfiguration()
+	d.checkDatabase(ctx)
+	d.checkSinks(ctx)
+	d.checkAdminAddress(ctx)
+	return d.findings
 }
 
 // doctor gathers findings.
 type doctor struct {
 	*relay
-	found []Finding
+	findings []Finding
 }
 
 func (d *doctor) add(part string, f store.Finding, away bool) {
-	d.found = append(d.found, Finding{part, f, away})
+	d.findings = append(d.findings, Finding{part, f, away})
 }
 
-func (d *doctor) fine(part, subject, text string) {
-	d.add(part, store.Finding{Grade: store.Fine, Subject: subject, Text: text}, false)
+func (d *doctor) addOK(part, subject, text string) {
+	d.add(part, store.Finding{Grade: store.GradeOK, Subject: subject, Text: text}, false)
 }
 
-// fail adds an error: a fault that can be mended, or something away.
-func (d *doctor) fail(part, subject string, err error) {
-	f := store.Finding{Grade: store.Fault, Subject: subject, Text: err.Error()}
+// addError adds an error: a fault that can be mended, or something away.
+func (d *doctor) addError(part, subject string, err error) {
+	f := store.Finding{Grade: store.GradeFault, Subject: subject, Text: err.Error()}
 	var setup *store.SetupError
 	if errors.As(err, &setup) {
 		f.Text, f.Remedy = strings.TrimPrefix(setup.Problem, subject+": "), setup.Remedy
 		d.add(part, f, false)
 		return
 	}
-	if away, ok := refusedSession(&f, err); ok {
+	if away, ok := explainRefusedSession(&f, err); ok {
 		d.add(part, f, away)
 		return
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		f.Text = errDoctorWait.Error()
+		f.Text = errDoctorTimeout.Error()
 	}
 	f.Remedy = "start the server, let this machine reach it, or correct source.url"
 	d.add(part, f, true)
 }
 
-func (d *doctor) configuration() {
+func (d *doctor) reportConfiguration() {
 	s := &d.cfg.Settings
 	names := make([]string, len(s.Outboxes))
 	for i := range s.Outboxes {
 		names[i] = s.Outboxes[i].Name + " to " + s.Outboxes[i].Sink
 	}
-	d.fine(PartConfiguration, "name", s.Name)
-	d.fine(PartConfiguration, "outboxes", strings.Join(names, ", "))
+	d.addOK(PartConfiguration, "name", s.Name)
+	d.addOK(PartConfiguration, "outboxes", strings.Join(names, ", "))
 }
 
-// data looks at the database and at its log.
-func (d *doctor) data(ctx context.Context) {
+// checkDatabase looks at the database and at its log.
+func (d *doctor) checkDatabase(ctx context.Context) {
 	db, err := openDatabase(d.cfg)
 	if err != nil {
-		d.fail(PartDatabase, "source.url", err)
+		d.addError(PartDatabase, "source.url", err)
 		return
 	}
 	defer db.store.Close()
-	reached := d.examine(ctx, PartDatabase, "database", db.store, ownTables(ctx, db.store))
-	d.todaysTable(ctx)
+	reached := d.runChecks(ctx, PartDatabase, "database", db.store, adviseInstall(ctx, db.store))
+	d.suggestCurrentTable(ctx)
 	if !reached {
 		return // the log is in the same place
 	}
 	mode := d.cfg.Settings.Source.Mode
 	if mode == "poll" {
-		d.fine(PartLog, "source.mode", "poll: the tables are asked, and the log is not read")
+		d.addOK(PartLog, "source.mode", "poll: the tables are asked, and the log is not read")
 		return
 	}
-	src, err := db.stream()
+	src, err := db.newStream()
 	if err != nil {
-		d.fail(PartLog, "source", err)
+		d.addError(PartLog, "source", err)
 		return
 	}
 	defer src.Close()
-	d.examine(ctx, PartLog, "log", src, func(f *store.Finding) {
-		if mode == "auto" && f.Grade == store.Fault {
-			f.Grade = store.Advice
+	d.runChecks(ctx, PartLog, "log", src, func(f *store.Finding) {
+		if mode == "auto" && f.Grade == store.GradeFault {
+			f.Grade = store.GradeAdvice
 			f.Text += "; until that is mended the relay polls (source.mode: auto)"
 		}
 	})
 }
 
-// todaysTable looks for the table that FlowCatalyst's SDKs write today, where one of the
+// suggestCurrentTable looks for the table that FlowCatalyst's SDKs write today, where one of the
 // older processor is configured and something is wrong with it.
-func (d *doctor) todaysTable(ctx context.Context) {
+func (d *doctor) suggestCurrentTable(ctx context.Context) {
 	today, s := store.OutboxMessages().Name, &d.cfg.Settings
 	table := strings.ReplaceAll(today, "-", "_")
 	faulty := func(o config.Outbox) bool {
-		return o.Layout == store.FlowCatalyst().Name && slices.ContainsFunc(d.found, func(f Finding) bool {
-			return f.Part == PartDatabase && f.Grade == store.Fault && f.Subject == "outbox "+o.Name
+		return o.Layout == store.FlowCatalyst().Name && slices.ContainsFunc(d.findings, func(f Finding) bool {
+			return f.Part == PartDatabase && f.Grade == store.GradeFault && f.Subject == "outbox "+o.Name
 		})
 	}
 	i := slices.IndexFunc(s.Outboxes, faulty)
@@ -152,15 +152,15 @@ func (d *doctor) todaysTable(ctx context.Context) {
 		return
 	}
 	defer db.store.Close()
-	ctx, cancel := context.WithTimeoutCause(ctx, doctorWait, errDoctorWait)
+	ctx, cancel := context.WithTimeoutCause(ctx, doctorTimeout, errDoctorTimeout)
 	defer cancel()
-	found, _ := db.store.Examine(ctx) // what keeps it from an answer was found before
-	if !slices.ContainsFunc(found, func(f store.Finding) bool { return f.Grade == store.Fine && f.Subject == "outbox "+table }) {
+	found, _ := db.store.Diagnose(ctx) // what keeps it from an answer was found before
+	if !slices.ContainsFunc(found, func(f store.Finding) bool { return f.Grade == store.GradeOK && f.Subject == "outbox "+table }) {
 		return
 	}
 	name := cfg.Settings.Outboxes[0].Table
 	d.add(PartDatabase, store.Finding{
-		Grade: store.Advice, Subject: "outbox " + of.Name,
+		Grade: store.GradeAdvice, Subject: "outbox " + of.Name,
 		Text: fmt.Sprintf("table %s is there, which FlowCatalyst's SDKs write today; %s is one of the processor before it", name, of.Table),
 		Remedy: fmt.Sprintf("if they write yours, put this into the configuration, in place of what names %s:\noutboxes: [{table: %s, layout: %s, sink: platform}]\n"+
 			"sinks: {platform: {type: flowcatalyst, api-base-url: '…', token: '…'}}", of.Table, name, today),
@@ -173,70 +173,70 @@ type installer interface {
 	MayInstall(ctx context.Context) (bool, error)
 }
 
-// ownTables makes advice of a fault that the relay mends by itself when it starts.
-func ownTables(ctx context.Context, of any) func(*store.Finding) {
+// adviseInstall makes advice of a fault that the relay mends by itself when it starts.
+func adviseInstall(ctx context.Context, of any) func(*store.Finding) {
 	by, asks := of.(installer)
 	return func(f *store.Finding) {
-		if !asks || f.Grade != store.Fault || f.Subject != "own tables" && f.Subject != "own collections" {
+		if !asks || f.Grade != store.GradeFault || f.Subject != "own tables" && f.Subject != "own collections" {
 			return
 		}
-		ctx, cancel := context.WithTimeout(ctx, doctorWait)
+		ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 		defer cancel()
 		if may, err := by.MayInstall(ctx); err == nil && may {
-			f.Grade = store.Advice
+			f.Grade = store.GradeAdvice
 			f.Remedy += ", or leave it to `sluicebox run`: its role may"
 		}
 	}
 }
 
-// advised reports whether a finding is advice that was given before: the database and its
+// alreadyAdvised reports whether a finding is advice that was given before: the database and its
 // log lean on some of the same settings.
-func (d *doctor) advised(f *store.Finding) bool {
-	return f.Grade == store.Advice && f.Remedy != "" && slices.ContainsFunc(d.found, func(g Finding) bool {
-		return g.Grade == store.Advice && g.Remedy == f.Remedy
+func (d *doctor) alreadyAdvised(f *store.Finding) bool {
+	return f.Grade == store.GradeAdvice && f.Remedy != "" && slices.ContainsFunc(d.findings, func(g Finding) bool {
+		return g.Grade == store.GradeAdvice && g.Remedy == f.Remedy
 	})
 }
 
-// examine adds what an examination finds, each finding changed as said. It reports
+// runChecks adds what an examination finds, each finding changed as said. It reports
 // whether it came to its end and the database let it in.
-func (d *doctor) examine(ctx context.Context, part, subject string, by store.Examiner, change func(*store.Finding)) bool {
-	ctx, cancel := context.WithTimeoutCause(ctx, doctorWait, errDoctorWait)
+func (d *doctor) runChecks(ctx context.Context, part, subject string, by store.Diagnoser, change func(*store.Finding)) bool {
+	ctx, cancel := context.WithTimeoutCause(ctx, doctorTimeout, errDoctorTimeout)
 	defer cancel()
-	found, err := by.Examine(ctx)
+	found, err := by.Diagnose(ctx)
 	for _, f := range found {
 		if change != nil {
 			change(&f)
 		}
-		if !d.advised(&f) {
+		if !d.alreadyAdvised(&f) {
 			d.add(part, f, false)
 		}
 	}
 	if err != nil {
-		d.fail(part, subject, err)
+		d.addError(part, subject, err)
 	}
-	return err == nil && slices.ContainsFunc(found, func(f store.Finding) bool { return f.Grade == store.Fine })
+	return err == nil && slices.ContainsFunc(found, func(f store.Finding) bool { return f.Grade == store.GradeOK })
 }
 
-// probe is one question to a sink.
-type probe struct {
+// sinkProbe is one question to a sink.
+type sinkProbe struct {
 	sink, kind, endpoint string
 }
 
-// probes lists what is to be asked: each endpoint of each sink once. A replay may send
+// sinkProbes lists what is to be asked: each endpoint of each sink once. A replay may send
 // rows of every outbox to a sink that none routes to.
-func (d *doctor) probes(sinks map[string]destination) []probe {
+func (d *doctor) sinkProbes(sinks map[string]closableSink) []sinkProbe {
 	routes := d.cfg.Routes()
-	var list []probe
+	var list []sinkProbe
 	for _, name := range slices.Sorted(maps.Keys(sinks)) {
 		for _, o := range d.cfg.Outboxes() {
-			if routes[o.Name] != name && d.routed(name) {
+			if routes[o.Name] != name && d.isRouted(name) {
 				continue
 			}
-			p := probe{name, o.Kind, sinks[name].Limits(o.Kind).Endpoint}
+			p := sinkProbe{name, o.Kind, sinks[name].Limits(o.Kind).Endpoint}
 			if o.Kind == "" {
 				p.endpoint = "" // the column says; any endpoint will do
 			}
-			if !slices.ContainsFunc(list, func(q probe) bool { return q.sink == p.sink && q.endpoint == p.endpoint }) {
+			if !slices.ContainsFunc(list, func(q sinkProbe) bool { return q.sink == p.sink && q.endpoint == p.endpoint }) {
 				list = append(list, p)
 			}
 		}
@@ -244,26 +244,26 @@ func (d *doctor) probes(sinks map[string]destination) []probe {
 	return list
 }
 
-// routed reports whether an outbox routes to a sink.
-func (d *doctor) routed(sink string) bool {
+// isRouted reports whether an outbox routes to a sink.
+func (d *doctor) isRouted(sink string) bool {
 	return slices.Contains(slices.Collect(maps.Values(d.cfg.Routes())), sink)
 }
 
-// destinations asks every sink, all at once.
-func (d *doctor) destinations(ctx context.Context) {
-	sinks := map[string]destination{}
+// checkSinks asks every sink, all at once.
+func (d *doctor) checkSinks(ctx context.Context) {
+	sinks := map[string]closableSink{}
 	for _, name := range d.cfg.Sinks() {
-		s, err := d.sink(d.cfg, name)
+		s, err := d.openSink(d.cfg, name)
 		if err != nil {
-			d.fail(PartSinks, name, &store.SetupError{Problem: err.Error()})
+			d.addError(PartSinks, name, &store.SetupError{Problem: err.Error()})
 			continue
 		}
 		defer s.Close()
 		sinks[name] = s
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, doctorWait, errDoctorWait)
+	ctx, cancel := context.WithTimeoutCause(ctx, doctorTimeout, errDoctorTimeout)
 	defer cancel()
-	probes := d.probes(sinks)
+	probes := d.sinkProbes(sinks)
 	outcomes := make([]sink.Outcome, len(probes))
 	var asking sync.WaitGroup
 	for i, p := range probes {
@@ -271,22 +271,22 @@ func (d *doctor) destinations(ctx context.Context) {
 	}
 	asking.Wait()
 	for i, out := range outcomes {
-		f, away := judgeProbe(probes[i].sink, out)
-		if !d.routed(probes[i].sink) {
-			f, away = forReplays(f), false
+		f, away := probeFinding(probes[i].sink, out)
+		if !d.isRouted(probes[i].sink) {
+			f, away = replaySinkFinding(f), false
 		}
 		d.add(PartSinks, f, away)
 	}
 }
 
-// judgeProbe says what the answer of a sink means for the relay.
-func judgeProbe(name string, out sink.Outcome) (f store.Finding, away bool) {
-	f = store.Finding{Grade: store.Fault, Subject: name, Text: out.Detail}
+// probeFinding says what the answer of a sink means for the relay.
+func probeFinding(name string, out sink.Outcome) (f store.Finding, away bool) {
+	f = store.Finding{Grade: store.GradeFault, Subject: name, Text: out.Detail}
 	switch {
 	case out.Class == sink.Delivered:
-		f.Grade = store.Fine
+		f.Grade = store.GradeOK
 	case out.Class == sink.Refused:
-		f.Grade = store.Advice
+		f.Grade = store.GradeAdvice
 		f.Remedy = "look at the receiver, or at the address of sink " + name
 	case out.Class == sink.Unavailable:
 		f.Remedy = "start the receiver, let this machine reach it, or correct the address of sink " + name
@@ -301,40 +301,40 @@ func judgeProbe(name string, out sink.Outcome) (f store.Finding, away bool) {
 	return f, false
 }
 
-// forReplays makes of what was found of a sink what it is of one that no outbox routes to:
+// replaySinkFinding makes of what was found of a sink what it is of one that no outbox routes to:
 // nothing that the relay needs.
-func forReplays(f store.Finding) store.Finding {
-	if f.Grade == store.Fault {
-		f.Grade = store.Advice
+func replaySinkFinding(f store.Finding) store.Finding {
+	if f.Grade == store.GradeFault {
+		f.Grade = store.GradeAdvice
 	}
 	f.Text += " (no outbox routes to it: for replays alone)"
 	return f
 }
 
-// address looks whether the relay could listen, or does so already.
-func (d *doctor) address(ctx context.Context) {
+// checkAdminAddress looks whether the relay could listen, or does so already.
+func (d *doctor) checkAdminAddress(ctx context.Context) {
 	listen := d.cfg.Settings.Admin.Listen
 	if listen == "" {
-		d.fine(PartAdmin, "admin.listen", "empty: no probes, no metrics")
+		d.addOK(PartAdmin, "admin.listen", "empty: no probes, no metrics")
 		return
 	}
 	server := admin.New(d.cfg.Admin(nil), nil)
 	err := server.Listen()
 	server.Close()
 	if err == nil {
-		d.fine(PartAdmin, "admin.listen", listen+" is free")
+		d.addOK(PartAdmin, "admin.listen", listen+" is free")
 		return
 	}
-	if says := askLeader(ctx, listen); says != "" {
-		d.fine(PartAdmin, "admin.listen", fmt.Sprintf("a relay answers at %s (%s); another one on this machine needs another address", listen, says))
+	if says := queryLeader(ctx, listen); says != "" {
+		d.addOK(PartAdmin, "admin.listen", fmt.Sprintf("a relay answers at %s (%s); another one on this machine needs another address", listen, says))
 		return
 	}
-	d.fail(PartAdmin, "admin.listen", err)
+	d.addError(PartAdmin, "admin.listen", err)
 }
 
-// askLeader asks a relay for its part, which it tells without the token; "" if none
+// queryLeader asks a relay for its part, which it tells without the token; "" if none
 // answers at the address.
-func askLeader(ctx context.Context, listen string) string {
+func queryLeader(ctx context.Context, listen string) string {
 	base, err := admin.BaseURL(listen)
 	if err != nil {
 		return ""

@@ -70,16 +70,16 @@ sinks: {platform: {type: flowcatalyst, wire: items, api-base-url: %q}, rebuilt: 
 		found := Doctor(t.Context(), cfg, "test")
 		away, replays := 0, 0
 		for _, f := range found {
-			if f.Away {
+			if f.Unreachable {
 				away++
 			}
 			if f.Subject == "rebuilt" {
 				replays++
-				if f.Grade != store.Advice || !strings.Contains(f.Text, "for replays") || f.Remedy == "" {
+				if f.Grade != store.GradeAdvice || !strings.Contains(f.Text, "for replays") || f.Remedy == "" {
 					t.Errorf("%s: of a sink that no outbox routes to: %+v", name, f)
 				}
 			}
-			if f.Text == "" || f.Subject == "" || (f.Away && f.Grade != store.Fault) {
+			if f.Text == "" || f.Subject == "" || (f.Unreachable && f.Grade != store.GradeFault) {
 				t.Errorf("%s: %+v", name, f)
 			}
 		}
@@ -116,7 +116,7 @@ func TestDoctorsAddress(t *testing.T) {
 	})
 	for says, want := range map[string]string{"standby": "standby", "leader": "leader", "<html>": "", strings.Repeat("leader ", 99): ""} {
 		answer <- says
-		if got := askLeader(t.Context(), l.Addr().String()); got != want {
+		if got := queryLeader(t.Context(), l.Addr().String()); got != want {
 			t.Errorf("%q is taken for %q, want %q", says, got, want)
 		}
 	}
@@ -132,14 +132,14 @@ func TestJudgeProbe(t *testing.T) {
 		away   bool
 		remedy string
 	}{
-		{sink.Delivered, store.ReasonNone, store.Fine, false, ""},
-		{sink.Refused, store.ReasonGateway, store.Advice, false, "look at the receiver"},
-		{sink.Unavailable, store.ReasonGateway, store.Fault, true, "start the receiver"},
-		{sink.Misconfigured, store.ReasonUnauthorized, store.Fault, false, "a token"},
-		{sink.Misconfigured, store.ReasonForbidden, store.Fault, false, "allow deliveries"},
-		{sink.Misconfigured, store.ReasonInternal, store.Fault, false, "correct the address"},
+		{sink.Delivered, store.ReasonNone, store.GradeOK, false, ""},
+		{sink.Refused, store.ReasonGateway, store.GradeAdvice, false, "look at the receiver"},
+		{sink.Unavailable, store.ReasonGateway, store.GradeFault, true, "start the receiver"},
+		{sink.Misconfigured, store.ReasonUnauthorized, store.GradeFault, false, "a token"},
+		{sink.Misconfigured, store.ReasonForbidden, store.GradeFault, false, "allow deliveries"},
+		{sink.Misconfigured, store.ReasonInternal, store.GradeFault, false, "correct the address"},
 	} {
-		f, away := judgeProbe("hooks", sink.Outcome{Class: c.class, Reason: c.reason, Detail: "said"})
+		f, away := probeFinding("hooks", sink.Outcome{Class: c.class, Reason: c.reason, Detail: "said"})
 		if f.Grade != c.grade || away != c.away || f.Text != "said" || (c.remedy == "") != (f.Remedy == "") || !strings.Contains(f.Remedy, c.remedy) {
 			t.Errorf("%s, %d: %+v, away %t", c.class, c.reason, f, away)
 		}

@@ -9,13 +9,13 @@ import (
 	mysqlstore "github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// holders shows who has the sessions of a PostgreSQL server.
-const holders = "SELECT datname, usename, application_name, state, count(*) FROM pg_stat_activity GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC;"
+// sessionHoldersQuery shows who has the sessions of a PostgreSQL server.
+const sessionHoldersQuery = "SELECT datname, usename, application_name, state, count(*) FROM pg_stat_activity GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC;"
 
-// refusedSession says what it means that a server was reached and refused a session
+// explainRefusedSession says what it means that a server was reached and refused a session
 // for another reason than the login. away is as in Finding.
-func refusedSession(f *store.Finding, err error) (away, ok bool) {
-	if problem, remedy, ok := mysqlstore.NoSession(err); ok {
+func explainRefusedSession(f *store.Finding, err error) (away, ok bool) {
+	if problem, remedy, ok := mysqlstore.ExplainNoSession(err); ok {
 		f.Text, f.Remedy = problem, remedy
 		return true, true
 	}
@@ -31,7 +31,7 @@ func refusedSession(f *store.Finding, err error) (away, ok bool) {
 		return false, true
 	case "53300": // too_many_connections
 		f.Text = "the server answers, and has no session left for the relay: " + pg.Message
-		f.Remedy = "-- as an administrator: shows who holds the sessions; end what is not needed, or raise max_connections (or the CONNECTION LIMIT of the role or the database, where that is named)\n" + holders
+		f.Remedy = "-- as an administrator: shows who holds the sessions; end what is not needed, or raise max_connections (or the CONNECTION LIMIT of the role or the database, where that is named)\n" + sessionHoldersQuery
 		return true, true
 	}
 	return false, false

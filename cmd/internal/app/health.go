@@ -18,18 +18,20 @@ type health struct {
 // reached.
 func newHealth() *health {
 	h := &health{}
-	h.only(wrong("database", "not yet reached"), wrong("source", "not yet reading"))
+	h.replaceAll(failedCheck("database", "not yet reached"), failedCheck("source", "not yet reading"))
 	return h
 }
 
-func right(name, detail string) admin.Check { return admin.Check{Name: name, OK: true, Detail: detail} }
-func wrong(name, detail string) admin.Check { return admin.Check{Name: name, Detail: detail} }
+func passedCheck(name, detail string) admin.Check {
+	return admin.Check{Name: name, OK: true, Detail: detail}
+}
+func failedCheck(name, detail string) admin.Check { return admin.Check{Name: name, Detail: detail} }
 
-func (h *health) ok(name, detail string)   { h.set(right(name, detail)) }
-func (h *health) fail(name, detail string) { h.set(wrong(name, detail)) }
+func (h *health) ok(name, detail string)   { h.set(passedCheck(name, detail)) }
+func (h *health) fail(name, detail string) { h.set(failedCheck(name, detail)) }
 
-// only forgets all checks but these.
-func (h *health) only(checks ...admin.Check) {
+// replaceAll forgets all checks but these.
+func (h *health) replaceAll(checks ...admin.Check) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.checks = map[string]admin.Check{}
@@ -38,8 +40,8 @@ func (h *health) only(checks ...admin.Check) {
 	}
 }
 
-// forget takes a check away.
-func (h *health) forget(name string) {
+// remove takes a check away.
+func (h *health) remove(name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.checks, name)

@@ -11,30 +11,30 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch"
 )
 
-// operated are the dispatchers of the life that runs, or admin.ErrNotLeading.
-func (r *relay) operated() (map[string]*dispatch.Dispatcher, error) {
-	lanes := r.lanes.Load()
+// activeDispatchers are the dispatchers of the life that runs, or admin.ErrNotLeading.
+func (r *relay) activeDispatchers() (map[string]*dispatch.Dispatcher, error) {
+	lanes := r.currentDispatchers.Load()
 	if lanes == nil {
 		return nil, admin.ErrNotLeading
 	}
 	return *lanes, nil
 }
 
-// dispatcherOf returns the dispatcher that the rows of an outbox go to.
-func (r *relay) dispatcherOf(outbox string) (*dispatch.Dispatcher, error) {
+// dispatcherForOutbox returns the dispatcher that the rows of an outbox go to.
+func (r *relay) dispatcherForOutbox(outbox string) (*dispatch.Dispatcher, error) {
 	routes := r.cfg.Routes()
 	sink, known := routes[outbox]
 	if !known {
-		return nil, unknownOutbox(outbox, slices.Sorted(maps.Keys(routes)))
+		return nil, unknownOutboxError(outbox, slices.Sorted(maps.Keys(routes)))
 	}
-	lanes, err := r.operated()
+	lanes, err := r.activeDispatchers()
 	if err != nil {
 		return nil, err
 	}
 	return lanes[sink], nil
 }
 
-func unknownOutbox(outbox string, known []string) error {
+func unknownOutboxError(outbox string, known []string) error {
 	problem := fmt.Sprintf("there is no outbox %q", outbox)
 	if outbox == "" {
 		problem = "outbox is required"
@@ -42,20 +42,20 @@ func unknownOutbox(outbox string, known []string) error {
 	return &admin.RequestError{Problem: problem + "; the outboxes are " + strings.Join(known, ", ")}
 }
 
-// laneDesk shows the lanes and acts on them. It logs who stood in the rows' way.
-type laneDesk struct{ *relay }
+// laneController shows the lanes and acts on them. It logs who stood in the rows' way.
+type laneController struct{ *relay }
 
 // List implements admin.Lanes.
-func (d laneDesk) List(f dispatch.LaneFilter, limit int) ([]dispatch.LaneInfo, int, error) {
+func (d laneController) List(f dispatch.LaneFilter, limit int) ([]dispatch.LaneInfo, int, error) {
 	if f.Outbox != "" {
-		one, err := d.dispatcherOf(f.Outbox)
+		one, err := d.dispatcherForOutbox(f.Outbox)
 		if err != nil {
 			return nil, 0, err
 		}
 		lanes, total := one.Lanes(f, limit)
 		return lanes, total, nil
 	}
-	every, err := d.operated()
+	every, err := d.activeDispatchers()
 	if err != nil {
 		return nil, 0, err
 	}
@@ -70,28 +70,28 @@ func (d laneDesk) List(f dispatch.LaneFilter, limit int) ([]dispatch.LaneInfo, i
 }
 
 // RetryNow implements admin.Lanes.
-func (d laneDesk) RetryNow(lane dispatch.LaneName) error {
+func (d laneController) RetryNow(lane dispatch.LaneName) error {
 	return d.act("a lane is tried again at once", lane, "", func(to *dispatch.Dispatcher) error { return to.RetryNow(lane) })
 }
 
 // Skip implements admin.Lanes.
-func (d laneDesk) Skip(ctx context.Context, lane dispatch.LaneName, reason string) error {
+func (d laneController) Skip(ctx context.Context, lane dispatch.LaneName, reason string) error {
 	return d.act("a lane skipped its first row", lane, reason, func(to *dispatch.Dispatcher) error { return to.Skip(ctx, lane, reason) })
 }
 
 // Pause implements admin.Lanes.
-func (d laneDesk) Pause(ctx context.Context, lane dispatch.LaneName, reason string) error {
+func (d laneController) Pause(ctx context.Context, lane dispatch.LaneName, reason string) error {
 	return d.act("a lane is paused", lane, reason, func(to *dispatch.Dispatcher) error { return to.Pause(ctx, lane, reason) })
 }
 
 // Resume implements admin.Lanes.
-func (d laneDesk) Resume(ctx context.Context, lane dispatch.LaneName) error {
+func (d laneController) Resume(ctx context.Context, lane dispatch.LaneName) error {
 	return d.act("a lane goes on", lane, "", func(to *dispatch.Dispatcher) error { return to.Resume(ctx, lane) })
 }
 
 // act does something to a lane and, when it is done, logs what.
-func (d laneDesk) act(what string, lane dispatch.LaneName, reason string, do func(*dispatch.Dispatcher) error) error {
-	to, err := d.dispatcherOf(lane.Outbox)
+func (d laneController) act(what string, lane dispatch.LaneName, reason string, do func(*dispatch.Dispatcher) error) error {
+	to, err := d.dispatcherForOutbox(lane.Outbox)
 	if err != nil {
 		return err
 	}

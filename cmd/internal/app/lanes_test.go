@@ -20,7 +20,7 @@ import (
 
 // ledger is as much of a store as actions need.
 type ledger struct {
-	dispatch.Ledger
+	dispatch.Store
 	did []string
 	err error
 }
@@ -72,7 +72,7 @@ func operatedRelay(t *testing.T) (r *relay, l *ledger, logged *bytes.Buffer) {
 	for _, name := range []string{"near", "far"} {
 		lanes[name] = dispatch.New(r.cfg.Dispatch(name), l, idle{}, 1, nil, time.Second)
 	}
-	r.lanes.Store(&lanes)
+	r.currentDispatchers.Store(&lanes)
 	return r, l, logged
 }
 
@@ -92,7 +92,7 @@ func put(t *testing.T, r *relay, sink, outbox, group string, rows int) {
 	t.Helper()
 	for i := range rows {
 		it := store.Item{Ref: store.Ref{Outbox: outbox, ID: fmt.Sprint(group, i)}, Kind: "EVENT", Group: store.GroupOf(group)}
-		(*r.lanes.Load())[sink].Append([]store.Item{it}, nil)
+		(*r.currentDispatchers.Load())[sink].Append([]store.Item{it}, nil)
 	}
 }
 
@@ -115,7 +115,7 @@ func TestLanesOfAllSinks(t *testing.T) {
 	put(t, r, "near", "orders", "b", 3)
 	put(t, r, "far", "bills", "c", 2)
 	put(t, r, "far", "bills", "d", 4)
-	desk := laneDesk{r}
+	desk := laneController{r}
 	if err := desk.Pause(t.Context(), name("orders", "a"), "why"); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestLanesOfAllSinks(t *testing.T) {
 func TestLaneDeskActs(t *testing.T) {
 	r, l, logged := operatedRelay(t)
 	put(t, r, "far", "bills", "c", 1)
-	desk := laneDesk{r}
+	desk := laneController{r}
 	if err := desk.Pause(t.Context(), name("bills", "c"), "stock-taking"); err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func TestLaneDeskActs(t *testing.T) {
 // TestDesksRefuse: an outbox that is not there, and a relay that does not lead.
 func TestDesksRefuse(t *testing.T) {
 	r, l, logged := operatedRelay(t)
-	lanes, letters := laneDesk{r}, deadLetterDesk{r}
+	lanes, letters := laneController{r}, deadLetterController{r}
 	calls := func(outbox string) map[string]error {
 		_, _, list := lanes.List(dispatch.LaneFilter{Outbox: outbox}, 1)
 		_, count := letters.Count(t.Context(), store.DeadLetterFilter{Outbox: outbox})
@@ -198,7 +198,7 @@ func TestDesksRefuse(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	r.lanes.Store(nil)
+	r.currentDispatchers.Store(nil)
 	for what, err := range calls("orders") {
 		if !errors.Is(err, admin.ErrNotLeading) {
 			t.Errorf("%s: %v", what, err)

@@ -13,36 +13,36 @@ import (
 // has a soft limit, at which garbage is collected sooner, and gives memory back once
 // large rows are gone. Neither costs anything where rows are small.
 const (
-	// softLimit is the least limit, for one sink with the default buffer-bytes; others
+	// minMemoryLimit is the least limit, for one sink with the default buffer-bytes; others
 	// have as many times their buffers.
-	softLimit      = 512 << 20
-	buffersOfLimit = 8
-	// worthwhile is how much memory a process must have to give some back.
-	worthwhile = 96 << 20
-	// lookFirst doubles to lookMost while hardly anything can be given back.
-	lookFirst, lookMost = time.Second, 20 * time.Second
+	minMemoryLimit     = 512 << 20
+	limitPerBufferByte = 8
+	// minReleasableMemory is how much memory a process must have to give some back.
+	minReleasableMemory = 96 << 20
+	// minReleaseInterval doubles to maxReleaseInterval while hardly anything can be given back.
+	minReleaseInterval, maxReleaseInterval = time.Second, 20 * time.Second
 )
 
-// limitMemory sets the soft limit, unless GOMEMLIMIT does, and returns it; 0 if it is
+// setMemoryLimit sets the soft limit, unless GOMEMLIMIT does, and returns it; 0 if it is
 // not the relay's.
-func limitMemory(buffers int64) int64 {
+func setMemoryLimit(buffers int64) int64 {
 	if debug.SetMemoryLimit(-1) != math.MaxInt64 {
 		return 0
 	}
-	limit := max(softLimit, buffersOfLimit*buffers)
+	limit := max(minMemoryLimit, limitPerBufferByte*buffers)
 	debug.SetMemoryLimit(limit)
 	return limit
 }
 
-// returnMemory gives memory back to the system from time to time, until the context
+// releaseMemory gives memory back to the system from time to time, until the context
 // ends. It raises a limit that what is live comes close to: collecting garbage all the
 // time would not help.
-func returnMemory(ctx context.Context, limit int64) {
-	wait := lookFirst
-	for rest(ctx, wait) == nil {
+func releaseMemory(ctx context.Context, limit int64) {
+	wait := minReleaseInterval
+	for sleep(ctx, wait) == nil {
 		before, _ := readMemory()
-		if before < worthwhile {
-			wait = lookFirst
+		if before < minReleasableMemory {
+			wait = minReleaseInterval
 			continue
 		}
 		debug.FreeOSMemory()
@@ -50,8 +50,8 @@ func returnMemory(ctx context.Context, limit int64) {
 		if limit > 0 {
 			debug.SetMemoryLimit(max(limit, 2*live))
 		}
-		if wait = min(2*wait, lookMost); held < before*2/3 {
-			wait = lookFirst
+		if wait = min(2*wait, maxReleaseInterval); held < before*2/3 {
+			wait = minReleaseInterval
 		}
 	}
 }

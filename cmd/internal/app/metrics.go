@@ -34,42 +34,42 @@ func ackBuckets() []float64 {
 // The methods may be called from any goroutine. Those that are called for every
 // batch or row allocate nothing, once the outbox and the sink are known.
 type Metrics struct {
-	captured     *prometheus.CounterVec
-	claims       [store.TableLocked + 1]prometheus.Counter
-	vanished     *prometheus.CounterVec
-	sinks        sinkVecs
-	replays      replayMetrics
-	checkpoint   prometheus.Gauge
-	saveFailures prometheus.Counter
-	swept        prometheus.Counter
-	connected    prometheus.Gauge
-	reconnects   prometheus.Counter
-	losses       prometheus.Counter
-	retained     prometheus.Gauge
-	bound        prometheus.Gauge
-	heard        *prometheus.GaugeVec
-	paused       prometheus.Gauge
-	failed       *prometheus.GaugeVec
-	mode         *prometheus.GaugeVec
-	leader       prometheus.Gauge
-	epoch        prometheus.Gauge
+	captured          *prometheus.CounterVec
+	claims            [store.TableLocked + 1]prometheus.Counter
+	vanished          *prometheus.CounterVec
+	sinks             sinkVecs
+	replays           replayMetrics
+	checkpointSavedAt prometheus.Gauge
+	saveFailures      prometheus.Counter
+	swept             prometheus.Counter
+	connected         prometheus.Gauge
+	disconnects       prometheus.Counter
+	logLosses         prometheus.Counter
+	retained          prometheus.Gauge
+	retainedLimit     prometheus.Gauge
+	lastReceived      *prometheus.GaugeVec
+	paused            prometheus.Gauge
+	deadLetters       *prometheus.GaugeVec
+	mode              *prometheus.GaugeVec
+	leader            prometheus.Gauge
+	epoch             prometheus.Gauge
 
-	rows     meter    // captured
-	outboxes sync.Map // name → prometheus.Counter
-	known    sync.Map // name → *SinkMetrics
+	capturedMeter    meter    // captured
+	capturedByOutbox sync.Map // name → prometheus.Counter
+	metricsBySink    sync.Map // name → *SinkMetrics
 }
 
 // sinkVecs are the metrics with a label for the sink.
 type sinkVecs struct {
 	deliveries, requests, settled *prometheus.CounterVec
-	probes, splits, shared        *prometheus.CounterVec
+	probes, bisects, multiGroup   *prometheus.CounterVec
 	retries, storeFailures        *prometheus.CounterVec
-	duration, ack                 *prometheus.HistogramVec
+	duration, commitToAck         *prometheus.HistogramVec
 	rows, bytes, lanes, inFlight  *prometheus.GaugeVec
-	parked, unparkable, oldest    *prometheus.GaugeVec
+	spilled, unspillable, oldest  *prometheus.GaugeVec
 	refused                       *prometheus.GaugeVec
-	rowsParked, skipped           *prometheus.CounterVec
-	suspect, unopened             *prometheus.GaugeVec
+	rowsSpilled, skipped          *prometheus.CounterVec
+	breakerOpen, openFailed       *prometheus.GaugeVec
 }
 
 // registrar makes metrics of the program and registers them.
@@ -99,24 +99,24 @@ func NewMetrics(reg prometheus.Registerer, build Build) *Metrics {
 	r := registrar{reg}
 	claims := r.counters("claims_total", "Rows that claims were asked for, by answer.", "result")
 	m := &Metrics{
-		captured:     r.counters("rows_captured_total", "Rows captured, from the log or by polling.", "outbox"),
-		vanished:     r.counters("rows_vanished_total", "Rows that were no longer in their table when they were claimed or settled.", "outbox"),
-		sinks:        newSinkVecs(r),
-		replays:      newReplayMetrics(r),
-		checkpoint:   r.gauges("checkpoint_timestamp_seconds", "When the checkpoint was last written, in Unix time.").WithLabelValues(),
-		saveFailures: r.counters("checkpoint_failures_total", "Writes of the checkpoint that failed.").WithLabelValues(),
-		swept:        r.counters("rows_swept_total", "Rows found in the tables that had come back to PENDING without an insert.").WithLabelValues(),
-		connected:    r.gauges("source_connected", "1 while the database's log (or, polling, its tables) can be read.").WithLabelValues(),
-		reconnects:   r.counters("source_reconnects_total", "Lost connections of the source.").WithLabelValues(),
-		losses:       r.counters("source_losses_total", "Times that the log, or the relay's place in it, was lost: the tables were read for what it held.").WithLabelValues(),
-		retained:     r.gauges("source_retained_bytes", "Log that the database keeps for this relay.").WithLabelValues(),
-		bound:        r.gauges("source_retained_bound_bytes", "The most log that the database is to keep for this relay; past it rows are parked.").WithLabelValues(),
-		heard:        r.gauges("source_heard_timestamp_seconds", "When something last came from the log (or, polling, an answer from the tables), in Unix time; absent while nothing is read."),
-		failed:       r.gauges("dead_letters", "FAILED rows in the outbox, as they were last counted: a status with count=true counts them. Absent before.", "outbox"),
-		paused:       r.gauges("source_paused", "1 while nothing is read for want of room in the sinks' buffers.").WithLabelValues(),
-		mode:         r.gauges("source_mode", "1 for the way in which rows are captured now.", "mode"),
-		leader:       r.gauges("leader", "1 while this relay leads; 0 while it stands by.").WithLabelValues(),
-		epoch:        r.gauges("leader_epoch", "Epoch of this relay's leadership; 0 while another relay leads.").WithLabelValues(),
+		captured:          r.counters("rows_captured_total", "Rows captured, from the log or by polling.", "outbox"),
+		vanished:          r.counters("rows_vanished_total", "Rows that were no longer in their table when they were claimed or settled.", "outbox"),
+		sinks:             newSinkVecs(r),
+		replays:           newReplayMetrics(r),
+		checkpointSavedAt: r.gauges("checkpoint_timestamp_seconds", "When the checkpoint was last written, in Unix time.").WithLabelValues(),
+		saveFailures:      r.counters("checkpoint_failures_total", "Writes of the checkpoint that failed.").WithLabelValues(),
+		swept:             r.counters("rows_swept_total", "Rows found in the tables that had come back to PENDING without an insert.").WithLabelValues(),
+		connected:         r.gauges("source_connected", "1 while the database's log (or, polling, its tables) can be read.").WithLabelValues(),
+		disconnects:       r.counters("source_reconnects_total", "Lost connections of the source.").WithLabelValues(),
+		logLosses:         r.counters("source_losses_total", "Times that the log, or the relay's place in it, was lost: the tables were read for what it held.").WithLabelValues(),
+		retained:          r.gauges("source_retained_bytes", "Log that the database keeps for this relay.").WithLabelValues(),
+		retainedLimit:     r.gauges("source_retained_bound_bytes", "The most log that the database is to keep for this relay; past it rows are parked.").WithLabelValues(),
+		lastReceived:      r.gauges("source_heard_timestamp_seconds", "When something last came from the log (or, polling, an answer from the tables), in Unix time; absent while nothing is read."),
+		deadLetters:       r.gauges("dead_letters", "FAILED rows in the outbox, as they were last counted: a status with count=true counts them. Absent before.", "outbox"),
+		paused:            r.gauges("source_paused", "1 while nothing is read for want of room in the sinks' buffers.").WithLabelValues(),
+		mode:              r.gauges("source_mode", "1 for the way in which rows are captured now.", "mode"),
+		leader:            r.gauges("leader", "1 while this relay leads; 0 while it stands by.").WithLabelValues(),
+		epoch:             r.gauges("leader_epoch", "Epoch of this relay's leadership; 0 while another relay leads.").WithLabelValues(),
 	}
 	for result := store.Claimed; result <= store.TableLocked; result++ {
 		m.claims[result] = claims.WithLabelValues(result.String())
@@ -132,18 +132,18 @@ func newSinkVecs(r registrar) sinkVecs {
 		requests:      r.counters("requests_total", "Requests answered, by what the answer means; mixed is an answer for each row.", "sink", "class"),
 		settled:       r.counters("rows_settled_total", "Rows whose outcome is in the table for good.", "sink", "status"),
 		probes:        r.counters("probes_total", "Requests of a single row to a suspect sink, or on an operator's wish.", "sink"),
-		splits:        r.counters("splits_total", "Requests that looked for the row to blame for an earlier failure.", "sink"),
-		shared:        r.counters("shared_requests_total", "Requests with rows of several message groups.", "sink"),
-		suspect:       r.gauges("sink_suspect", "1 while nothing but probes goes to an endpoint of the sink, by what its latest failure means.", "sink", "class"),
-		unopened:      r.gauges("sink_unopened", "1 while the sink cannot be opened, because a file that it needs cannot be used.", "sink"),
+		bisects:       r.counters("splits_total", "Requests that looked for the row to blame for an earlier failure.", "sink"),
+		multiGroup:    r.counters("shared_requests_total", "Requests with rows of several message groups.", "sink"),
+		breakerOpen:   r.gauges("sink_suspect", "1 while nothing but probes goes to an endpoint of the sink, by what its latest failure means.", "sink", "class"),
+		openFailed:    r.gauges("sink_unopened", "1 while the sink cannot be opened, because a file that it needs cannot be used.", "sink"),
 		retries:       r.counters("retries_total", "Failed attempts that were counted against a row, which is tried again.", "sink"),
 		skipped:       r.counters("rows_skipped_total", "Delivered rows that the receiver has and did nothing with, as it said.", "sink", "kind"),
-		rowsParked:    r.counters("rows_parked_total", "Rows moved into the relay's own table, to bound the memory and the log that they hold.", "sink"),
+		rowsSpilled:   r.counters("rows_parked_total", "Rows moved into the relay's own table, to bound the memory and the log that they hold.", "sink"),
 		storeFailures: r.counters("store_failures_total", "Claims and outcomes that did not reach the database and were tried again.", "sink"),
 		duration:      r.histograms("delivery_duration_seconds", "Time that a request took.", requestBuckets(), "sink"),
-		ack:           r.histograms("commit_to_ack_seconds", "Time from a row's commit (from its capture, where the log does not tell it) until its COMPLETED was written.", ackBuckets(), "sink"),
-		parked:        r.gauges("parked_rows", "Rows that were moved out of memory into the relay's own table.", "sink"),
-		unparkable:    r.gauges("unparkable_rows", "Rows that the relay's own table does not take. They stay in memory, and the log is kept for them.", "sink"),
+		commitToAck:   r.histograms("commit_to_ack_seconds", "Time from a row's commit (from its capture, where the log does not tell it) until its COMPLETED was written.", ackBuckets(), "sink"),
+		spilled:       r.gauges("parked_rows", "Rows that were moved out of memory into the relay's own table.", "sink"),
+		unspillable:   r.gauges("unparkable_rows", "Rows that the relay's own table does not take. They stay in memory, and the log is kept for them.", "sink"),
 		refused:       r.gauges("refused_rows", "Rows whose claim or outcome their table refuses now, because of a trigger or a constraint, say.", "sink", "outbox"),
 		oldest:        r.gauges("oldest_pending_timestamp_seconds", "When the oldest row in memory was committed (captured, where the log does not tell it), in Unix time; absent while there is none.", "sink"),
 		rows:          r.gauges("pending_rows", "Rows in memory whose outcome is not written.", "sink"),
@@ -160,16 +160,16 @@ func (m *Metrics) RefusedRows(sink, outbox string, n int) {
 
 // Captured counts rows of an outbox that were captured.
 func (m *Metrics) Captured(outbox string, n int) {
-	c, ok := m.outboxes.Load(outbox)
+	c, ok := m.capturedByOutbox.Load(outbox)
 	if !ok {
-		c, _ = m.outboxes.LoadOrStore(outbox, m.captured.WithLabelValues(outbox))
+		c, _ = m.capturedByOutbox.LoadOrStore(outbox, m.captured.WithLabelValues(outbox))
 	}
 	c.(prometheus.Counter).Add(float64(n))
-	m.rows.add(time.Now(), n)
+	m.capturedMeter.add(time.Now(), n)
 }
 
 // Saved notes a checkpoint written now.
-func (m *Metrics) Saved(store.Checkpoint) { m.checkpoint.SetToCurrentTime() }
+func (m *Metrics) Saved(store.Checkpoint) { m.checkpointSavedAt.SetToCurrentTime() }
 
 // SaveFailed counts a checkpoint that was not written.
 func (m *Metrics) SaveFailed(error) { m.saveFailures.Inc() }
@@ -180,34 +180,34 @@ func (m *Metrics) Swept(rows int) { m.swept.Add(float64(rows)) }
 // Connected notes that the source reads.
 func (m *Metrics) Connected() { m.connected.Set(1) }
 
-// Lost notes that the source lost its connection.
-func (m *Metrics) Lost(error, time.Duration) {
+// Disconnected notes that the source lost its connection.
+func (m *Metrics) Disconnected(error, time.Duration) {
 	m.connected.Set(0)
-	m.reconnects.Inc()
+	m.disconnects.Inc()
 }
 
 // Retained notes how many bytes of log the database keeps for this relay, and how
 // many it is to keep at most.
 func (m *Metrics) Retained(bytes, bound int64) {
 	m.retained.Set(float64(bytes))
-	m.bound.Set(float64(bound))
+	m.retainedLimit.Set(float64(bound))
 }
 
-// Heard notes when something last came from the source; zero: nothing is read.
-func (m *Metrics) Heard(at time.Time) { stamp(m.heard, at) }
+// SetLastReceived notes when something last came from the source; zero: nothing is read.
+func (m *Metrics) SetLastReceived(at time.Time) { setTimestamp(m.lastReceived, at) }
 
-// DeadLetters notes how many FAILED rows an outbox has, nil if nobody knows.
+// OpenDeadLetters notes how many FAILED rows an outbox has, nil if nobody knows.
 func (m *Metrics) DeadLetters(outbox string, rows *int) {
 	if rows == nil {
-		m.failed.DeleteLabelValues(outbox)
+		m.deadLetters.DeleteLabelValues(outbox)
 		return
 	}
-	m.failed.WithLabelValues(outbox).Set(float64(*rows))
+	m.deadLetters.WithLabelValues(outbox).Set(float64(*rows))
 }
 
-// stamp sets a time, or takes it away where there is none: 0 would be the oldest
+// setTimestamp sets a time, or takes it away where there is none: 0 would be the oldest
 // of all.
-func stamp(v *prometheus.GaugeVec, at time.Time, labels ...string) {
+func setTimestamp(v *prometheus.GaugeVec, at time.Time, labels ...string) {
 	if at.IsZero() {
 		v.DeleteLabelValues(labels...)
 		return
@@ -224,40 +224,40 @@ func (m *Metrics) Paused(paused bool) {
 }
 
 // LogLost counts a log that was lost, or that can no longer be read.
-func (m *Metrics) LogLost() { m.losses.Inc() }
+func (m *Metrics) LogLost() { m.logLosses.Inc() }
 
 // Mode notes how rows are captured from now on: stream or poll.
 func (m *Metrics) Mode(mode string) {
-	m.noMode()
+	m.clearMode()
 	m.mode.WithLabelValues(mode).Set(1)
 }
 
-func (m *Metrics) noMode() {
+func (m *Metrics) clearMode() {
 	for _, mode := range []string{"stream", "poll"} {
 		m.mode.WithLabelValues(mode).Set(0)
 	}
 }
 
-// Leads notes the epoch of this relay's leadership.
-func (m *Metrics) Leads(epoch store.Epoch) {
+// SetLeader notes the epoch of this relay's leadership.
+func (m *Metrics) SetLeader(epoch store.Epoch) {
 	m.leader.Set(1)
 	m.epoch.Set(float64(epoch))
 }
 
-// StandsBy notes that this relay does not lead: it reads nothing, holds nothing
+// SetStandby notes that this relay does not lead: it reads nothing, holds nothing
 // and sends nothing.
-func (m *Metrics) StandsBy() {
-	for _, g := range []prometheus.Gauge{m.leader, m.epoch, m.connected, m.retained, m.bound, m.paused} {
+func (m *Metrics) SetStandby() {
+	for _, g := range []prometheus.Gauge{m.leader, m.epoch, m.connected, m.retained, m.retainedLimit, m.paused} {
 		g.Set(0)
 	}
-	m.noMode()
-	m.heard.Reset()
-	m.failed.Reset()
+	m.clearMode()
+	m.lastReceived.Reset()
+	m.deadLetters.Reset()
 	m.replays.reset()
-	m.known.Range(func(_, known any) bool {
+	m.metricsBySink.Range(func(_, known any) bool {
 		s := known.(*SinkMetrics)
-		s.Holds(dispatch.Stats{})
-		s.Suspected(nil)
+		s.SetStats(dispatch.Stats{})
+		s.BreakersChanged(nil)
 		m.sinks.lanes.DeletePartialMatch(prometheus.Labels{"sink": s.name})
 		return true
 	})

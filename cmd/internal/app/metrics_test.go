@@ -31,8 +31,8 @@ func TestMetricNamesPassTheLinter(t *testing.T) {
 	reg, m := newTestMetrics(t)
 	m.Captured("outbox_events", 1)
 	m.Mode("stream")
-	m.Sink("platform").Holds(dispatch.Stats{Lanes: map[string]int{"ready": 1}, Oldest: time.Now()})
-	m.Heard(time.Now())
+	m.Sink("platform").SetStats(dispatch.Stats{Lanes: map[string]int{"ready": 1}, Oldest: time.Now()})
+	m.SetLastReceived(time.Now())
 	m.DeadLetters("outbox_events", new(int))
 	problems, err := testutil.GatherAndLint(reg)
 	if err != nil {
@@ -76,13 +76,13 @@ func TestRelayMetrics(t *testing.T) {
 	m.Captured("events", 2)
 	m.Captured("jobs", 1)
 	m.Connected()
-	m.Lost(errors.New("gone"), time.Second)
+	m.Disconnected(errors.New("gone"), time.Second)
 	m.LogLost()
 	m.Retained(4096, 8192)
 	m.Paused(true)
 	m.Mode("stream")
 	m.Mode("poll")
-	m.Leads(7)
+	m.SetLeader(7)
 	m.SaveFailed(errors.New("down"))
 	expect(t, reg, `
 # HELP sluicebox_build_info 1 for the version of this program.
@@ -125,7 +125,7 @@ sluicebox_source_retained_bytes 4096
 		"sluicebox_source_reconnects_total", "sluicebox_source_retained_bytes")
 	before := float64(time.Now().Add(-time.Second).Unix())
 	m.Saved(store.Checkpoint{})
-	if got := testutil.ToFloat64(m.checkpoint); got < before {
+	if got := testutil.ToFloat64(m.checkpointSavedAt); got < before {
 		t.Errorf("the checkpoint was saved at %f", got)
 	}
 }
@@ -137,12 +137,12 @@ func TestAStandbyHoldsNothing(t *testing.T) {
 	m.Connected()
 	m.Retained(4096, 8192)
 	m.Mode("stream")
-	m.Leads(7)
+	m.SetLeader(7)
 	m.Captured("events", 3)
 	s := m.Sink("platform")
-	s.Holds(dispatch.Stats{Rows: 3, Parked: 2, Bytes: 1, InFlight: 1, Lanes: map[string]int{"sending": 1}})
-	s.Suspected([]dispatch.Suspicion{{Endpoint: "x", Why: sink.Outcome{Class: sink.Refused}}})
-	m.StandsBy()
+	s.SetStats(dispatch.Stats{Rows: 3, Spilled: 2, Bytes: 1, InFlight: 1, Lanes: map[string]int{"sending": 1}})
+	s.BreakersChanged([]dispatch.OpenBreaker{{Endpoint: "x", LastFailure: sink.Outcome{Class: sink.Refused}}})
+	m.SetStandby()
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -169,18 +169,18 @@ func TestSinkMetrics(t *testing.T) {
 	s.Claimed(store.Gone, 1)
 	s.Claimed(0, 9)
 	s.Claimed(99, 9)
-	s.Requested(dispatch.Request{Rows: 3, Lanes: 1}, &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, time.Millisecond)
-	s.Requested(dispatch.Request{Rows: 2, Lanes: 2}, &sink.Result{Items: []sink.Outcome{{Class: sink.Delivered}, {Class: sink.Refused}}}, time.Second)
-	s.Requested(dispatch.Request{Rows: 5, Lanes: 1, Split: true}, &sink.Result{Outcome: sink.Outcome{Class: sink.Unavailable}}, time.Second)
-	s.Requested(dispatch.Request{Rows: 1, Lanes: 1, Probe: true}, &sink.Result{}, time.Second) // no class: counted as time only
+	s.Requested(dispatch.RequestInfo{Rows: 3, Lanes: 1}, &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, time.Millisecond)
+	s.Requested(dispatch.RequestInfo{Rows: 2, Lanes: 2}, &sink.Result{Items: []sink.Outcome{{Class: sink.Delivered}, {Class: sink.Refused}}}, time.Second)
+	s.Requested(dispatch.RequestInfo{Rows: 5, Lanes: 1, Split: true}, &sink.Result{Outcome: sink.Outcome{Class: sink.Unavailable}}, time.Second)
+	s.Requested(dispatch.RequestInfo{Rows: 1, Lanes: 1, Probe: true}, &sink.Result{}, time.Second) // no class: counted as time only
 	s.StoreFailed("claim", errors.New("down"))
-	s.RowsParked(3)
-	s.Suspected(suspect(sink.Refused))
-	s.Suspected(nil)
-	s.Suspected(suspect(sink.Misconfigured))
-	s.Suspected(suspect(sink.Misconfigured + 1)) // no class
-	s.Suspected([]dispatch.Suspicion{{Endpoint: "/", Why: sink.Outcome{Class: sink.Refused}, Idle: true}})
-	s.Suspected(suspect(sink.Misconfigured))
+	s.RowsSpilled(3)
+	s.BreakersChanged(suspect(sink.Refused))
+	s.BreakersChanged(nil)
+	s.BreakersChanged(suspect(sink.Misconfigured))
+	s.BreakersChanged(suspect(sink.Misconfigured + 1)) // no class
+	s.BreakersChanged([]dispatch.OpenBreaker{{Endpoint: "/", LastFailure: sink.Outcome{Class: sink.Refused}, Idle: true}})
+	s.BreakersChanged(suspect(sink.Misconfigured))
 	expect(t, reg, `
 # HELP sluicebox_claims_total Rows that claims were asked for, by answer.
 # TYPE sluicebox_claims_total counter
@@ -280,8 +280,8 @@ sluicebox_rows_settled_total{sink="platform",status="FAILED"} 1
 func TestHolds(t *testing.T) {
 	reg, m := newTestMetrics(t)
 	s := m.Sink("platform")
-	s.Holds(dispatch.Stats{Rows: 5, Bytes: 600, InFlight: 2, Lanes: map[string]int{"ready": 3, "waiting": 1}})
-	s.Holds(dispatch.Stats{Rows: 1, Parked: 7, Bytes: 20, InFlight: 1, Lanes: map[string]int{"ready": 0, "waiting": 1}})
+	s.SetStats(dispatch.Stats{Rows: 5, Bytes: 600, InFlight: 2, Lanes: map[string]int{"ready": 3, "waiting": 1}})
+	s.SetStats(dispatch.Stats{Rows: 1, Spilled: 7, Bytes: 20, InFlight: 1, Lanes: map[string]int{"ready": 0, "waiting": 1}})
 	expect(t, reg, `
 # HELP sluicebox_lanes Message groups with rows to deliver, or held, by state.
 # TYPE sluicebox_lanes gauge
@@ -312,15 +312,15 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		m.Captured("events", 1)
 		s.Claimed(store.Claimed, 1)
-		s.Requested(dispatch.Request{Rows: 10, Lanes: 1}, res, time.Millisecond)
+		s.Requested(dispatch.RequestInfo{Rows: 10, Lanes: 1}, res, time.Millisecond)
 		s.Settled(it, done)
 	}); n != 0 {
 		t.Errorf("%v allocations for a row, want none", n)
 	}
 }
 
-func suspect(class sink.Class) []dispatch.Suspicion {
-	return []dispatch.Suspicion{{Endpoint: "/", Why: sink.Outcome{Class: class}}}
+func suspect(class sink.Class) []dispatch.OpenBreaker {
+	return []dispatch.OpenBreaker{{Endpoint: "/", LastFailure: sink.Outcome{Class: class}}}
 }
 
 // What is not there has no time: 0 would be the oldest of all.
@@ -328,8 +328,8 @@ func TestTimesAreAbsentWhereThereAreNone(t *testing.T) {
 	reg, m := newTestMetrics(t)
 	at, three := time.Unix(1_700_000_000, 250_000_000), 3
 	s := m.Sink("platform")
-	s.Holds(dispatch.Stats{Oldest: at})
-	m.Heard(at)
+	s.SetStats(dispatch.Stats{Oldest: at})
+	m.SetLastReceived(at)
 	m.DeadLetters("orders", &three)
 	m.Retained(1, 2)
 	names := []string{"sluicebox_oldest_pending_timestamp_seconds", "sluicebox_source_heard_timestamp_seconds", "sluicebox_dead_letters"}
@@ -347,13 +347,13 @@ sluicebox_source_heard_timestamp_seconds 1.70000000025e+09
 # TYPE sluicebox_source_retained_bound_bytes gauge
 sluicebox_source_retained_bound_bytes 2
 `, append(names, "sluicebox_source_retained_bound_bytes")...)
-	s.Holds(dispatch.Stats{})
-	m.Heard(time.Time{})
+	s.SetStats(dispatch.Stats{})
+	m.SetLastReceived(time.Time{})
 	m.DeadLetters("orders", nil)
 	expect(t, reg, "", names...)
-	s.Holds(dispatch.Stats{Oldest: at})
-	m.Heard(at)
+	s.SetStats(dispatch.Stats{Oldest: at})
+	m.SetLastReceived(at)
 	m.DeadLetters("orders", &three)
-	m.StandsBy()
+	m.SetStandby()
 	expect(t, reg, "", names...)
 }

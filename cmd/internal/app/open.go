@@ -11,21 +11,21 @@ import (
 	"github.com/sluicebox/sluicebox/checkpoint"
 )
 
-// reach does something that needs the database, again while the database cannot
+// retryUnreachable does something that needs the database, again while the database cannot
 // be reached and the deadline (if there is one) has not passed.
-func (r *relay) reach(ctx context.Context, deadline time.Time, do func(context.Context) error) error {
+func (r *relay) retryUnreachable(ctx context.Context, deadline time.Time, do func(context.Context) error) error {
 	const first, most = 200 * time.Millisecond, 5 * time.Second
 	for wait := first; ; wait = min(2*wait, most) {
 		err := do(ctx)
-		if err == nil || ctx.Err() != nil || !r.db.unreachable(err) {
+		if err == nil || ctx.Err() != nil || !r.db.isUnreachable(err) {
 			return err
 		}
 		if !deadline.IsZero() && time.Now().Add(wait).After(deadline) {
-			return fmt.Errorf("the database could not be reached or read for %s: %w", patience, err)
+			return fmt.Errorf("the database could not be reached or read for %s: %w", firstConnectTimeout, err)
 		}
 		r.log.Warn("the database cannot be reached; trying again", "error", err, "wait", wait)
 		r.health.fail("database", err.Error())
-		if err := rest(ctx, wait); err != nil {
+		if err := sleep(ctx, wait); err != nil {
 			return err
 		}
 	}
@@ -44,20 +44,20 @@ func (r *relay) prepare(ctx context.Context) error {
 	return nil
 }
 
-// open finds the place to go on from: in the log, or, where the server does not
+// openSource finds the place to go on from: in the log, or, where the server does not
 // let the relay read it and the mode allows, in the tables.
-func (r *relay) open(ctx context.Context, lost *capture.LostError) (source, checkpoint.Begin, error) {
+func (r *relay) openSource(ctx context.Context, lost *capture.LostError) (source, checkpoint.StartPoint, error) {
 	mode := r.cfg.Settings.Source.Mode
 	if mode != "poll" {
-		src, err := r.db.stream()
+		src, err := r.db.newStream()
 		if err != nil {
-			return nil, checkpoint.Begin{}, err
+			return nil, checkpoint.StartPoint{}, err
 		}
-		begin, err := checkpoint.Start(ctx, src, r.db.store, r.cfg.Outboxes(), r.cfg.Buffer(), lost)
+		begin, err := checkpoint.Start(ctx, src, r.db.store, r.cfg.Outboxes(), r.cfg.SmallestBuffer(), lost)
 		if err == nil {
 			r.metrics.Mode("stream")
-			r.polls.Store(false)
-			r.reading = "reading the log"
+			r.isPolling.Store(false)
+			r.sourceDetail = "reading the log"
 			return src, begin, nil
 		}
 		src.Close()
@@ -66,24 +66,24 @@ func (r *relay) open(ctx context.Context, lost *capture.LostError) (source, chec
 			return nil, begin, err
 		}
 		r.log.Warn("polling, because the log cannot be read", "reason", no.Problem, "to stream", no.Remedy)
-		r.abandon(ctx)
-		r.reading = "polling, because " + no.Error()
+		r.dropUnusedSlot(ctx)
+		r.sourceDetail = "polling, because " + no.Error()
 	} else {
-		r.reading = "polling"
+		r.sourceDetail = "polling"
 	}
-	src := poll.New(r.cfg.Poll(), reader{r.db.store, &r.progress}, polled{r})
+	src := poll.New(r.cfg.Poll(), timedViewer{r.db.store, &r.progress}, pollLanes{r})
 	r.metrics.Mode("poll")
-	r.polls.Store(true)
-	begin, err := checkpoint.Start(ctx, src, r.db.store, r.cfg.Outboxes(), r.cfg.Buffer(), lost)
+	r.isPolling.Store(true)
+	begin, err := checkpoint.Start(ctx, src, r.db.store, r.cfg.Outboxes(), r.cfg.SmallestBuffer(), lost)
 	return pollSource{src}, begin, err
 }
 
-// abandon gives up what a log is kept for that is not read.
-func (r *relay) abandon(ctx context.Context) {
-	if r.db.abandon == nil {
+// dropUnusedSlot gives up what a log is kept for that is not read.
+func (r *relay) dropUnusedSlot(ctx context.Context) {
+	if r.db.dropSlot == nil {
 		return
 	}
-	if err := r.db.abandon(ctx); err != nil {
+	if err := r.db.dropSlot(ctx); err != nil {
 		r.log.Warn("the place in the log is still kept, and with it the log", "error", err)
 	}
 }

@@ -15,76 +15,76 @@ import (
 )
 
 const (
-	// silences is how many times in a row what must come from a source may stay
-	// away before it counts as silent, and leastSilence the least time for that.
-	silences     = 3
-	leastSilence = 10 * time.Second
-	// mostUnsaved is how long saves of the checkpoint may fail. Nothing is lost
+	// maxMissedIntervals is how many times in a row what must come from a source may stay
+	// away before it counts as silent, and minSilence the least time for that.
+	maxMissedIntervals = 3
+	minSilence         = 10 * time.Second
+	// maxUnsaved is how long saves of the checkpoint may fail. Nothing is lost
 	// meanwhile; but the log grows, and a restart sends more again.
-	mostUnsaved = time.Minute
+	maxUnsaved = time.Minute
 )
 
 // progress is how far the life that runs has come. What it is told of the stream
 // are facts: rows, positions, answers; that a goroutine is alive is none.
 type progress struct {
 	mu sync.Mutex
-	strides
+	sessionStats
 }
 
-// strides are what progress forgets at the end of a life.
-type strides struct {
-	mode    string // stream or poll; "" while no life runs
-	reading string // what is read, and why
-	from    store.Position
-	tracker *checkpoint.Tracker
-	paused  func() bool
-	// every is how often something must come from the source: a heartbeat, or the
+// sessionStats are what progress forgets at the end of a life.
+type sessionStats struct {
+	mode          string // stream or poll; "" while no life runs
+	sourceDetail  string // what is read, and why
+	startPosition store.Position
+	tracker       *checkpoint.Tracker
+	paused        func() bool
+	// expectedInterval is how often something must come from the source: a heartbeat, or the
 	// answer to a read. 0: nothing need.
-	every time.Duration
+	expectedInterval time.Duration
 
-	connected bool
-	heard     time.Time     // when something last came that the tracker does not see
-	took      time.Duration // the latest read of a table
-	kept      capture.Retained
-	bound     int64 // 0 before the log was first looked at
-	saved     store.Checkpoint
-	savedAt   time.Time
-	unsaved   time.Time // since when saves fail; zero if the latest did not
-	why       string    // they do
+	connected        bool
+	lastReceived     time.Time     // when something last came that the tracker does not see
+	readDuration     time.Duration // the latest read of a table
+	retained         capture.RetainedLog
+	retainedLimit    int64 // 0 before the log was first looked at
+	saved            store.Checkpoint
+	savedAt          time.Time
+	saveFailingSince time.Time // since when saves fail; zero if the latest did not
+	saveError        string    // they do
 }
 
-// begin is told of a new life. end ends it.
-func (p *progress) begin(s strides) (end func()) {
-	p.set(func() { p.strides = s })
-	return func() { p.set(func() { p.strides = strides{} }) }
+// startSession is told of a new life. end ends it.
+func (p *progress) startSession(s sessionStats) (end func()) {
+	p.update(func() { p.sessionStats = s })
+	return func() { p.update(func() { p.sessionStats = sessionStats{} }) }
 }
 
-// set changes what is known.
-func (p *progress) set(change func()) {
+// update changes what is known.
+func (p *progress) update(change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change()
 }
 
-// look returns what is known now.
-func (p *progress) look(now time.Time) strides {
+// current returns what is known now.
+func (p *progress) current(now time.Time) sessionStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.isPaused() {
-		p.heard = now // silence counts from the end of the pause
+		p.lastReceived = now // silence counts from the end of the pause
 	}
-	return p.strides
+	return p.sessionStats
 }
 
 // isPaused reports whether nothing is read for want of room.
-func (s *strides) isPaused() bool { return s.paused != nil && s.paused() }
+func (s *sessionStats) isPaused() bool { return s.paused != nil && s.paused() }
 
-// read returns the latest position that was read, and when anything was heard of
+// lastRead returns the latest position that was read, and when anything was heard of
 // the source.
-func (s *strides) read() (at store.Position, heard time.Time) {
-	at, heard = s.from, s.heard
+func (s *sessionStats) lastRead() (at store.Position, heard time.Time) {
+	at, heard = s.startPosition, s.lastReceived
 	if s.tracker != nil {
-		position, when := s.tracker.Read()
+		position, when := s.tracker.LastRead()
 		if position != "" {
 			at = position
 		}
@@ -95,35 +95,35 @@ func (s *strides) read() (at store.Position, heard time.Time) {
 	return at, heard
 }
 
-// silent reports how long nothing has come from the source, if that is too long.
-func (s *strides) silent(now time.Time) (quiet time.Duration, tooLong bool) {
-	_, heard := s.read()
-	if s.every == 0 || heard.IsZero() {
+// silence reports how long nothing has come from the source, if that is too long.
+func (s *sessionStats) silence(now time.Time) (quiet time.Duration, tooLong bool) {
+	_, heard := s.lastRead()
+	if s.expectedInterval == 0 || heard.IsZero() {
 		return 0, false
 	}
 	quiet = now.Sub(heard)
 	// A read of a table is followed by a pause that is no shorter.
-	return quiet, quiet > max(leastSilence, silences*s.every)+silences*s.took
+	return quiet, quiet > max(minSilence, maxMissedIntervals*s.expectedInterval)+maxMissedIntervals*s.readDuration
 }
 
 // Checks implements admin.Status: what is known of the parts, and what the time
 // that has passed makes of it.
 func (r *relay) Checks() []admin.Check {
 	now := time.Now()
-	s := r.progress.look(now)
+	s := r.progress.current(now)
 	checks := r.health.Checks()
 	if s.mode == "" {
 		return checks
 	}
 	for i := range checks {
 		if c := &checks[i]; c.Name == "source" && c.OK {
-			*c = s.source(now, c.Detail)
+			*c = s.sourceCheck(now, c.Detail)
 		}
 	}
-	checks = append(checks, s.checkpoint(now))
-	if lanes := r.lanes.Load(); lanes != nil {
+	checks = append(checks, s.checkpointCheck(now))
+	if lanes := r.currentDispatchers.Load(); lanes != nil {
 		for _, name := range slices.Sorted(maps.Keys(*lanes)) {
-			if c, some := refused(name, (*lanes)[name]); some {
+			if c, some := refusedRowsCheck(name, (*lanes)[name]); some {
 				checks = append(checks, c)
 			}
 		}
@@ -131,62 +131,62 @@ func (r *relay) Checks() []admin.Check {
 	return checks
 }
 
-// source is the check of a source that is connected.
-func (s *strides) source(now time.Time, detail string) admin.Check {
-	quiet, tooLong := s.silent(now)
+// sourceCheck is the check of a source that is connected.
+func (s *sessionStats) sourceCheck(now time.Time, detail string) admin.Check {
+	quiet, tooLong := s.silence(now)
 	switch {
 	case s.isPaused():
-		return right("source", detail+"; paused for want of room in the sinks' buffers")
+		return passedCheck("source", detail+"; paused for want of room in the sinks' buffers")
 	case tooLong && s.mode == "poll":
-		return wrong("source", fmt.Sprintf("the tables were last read %s ago", quiet.Round(time.Second)))
+		return failedCheck("source", fmt.Sprintf("the tables were last read %s ago", quiet.Round(time.Second)))
 	case tooLong:
-		return wrong("source", fmt.Sprintf("nothing has come from the log for %s, not even a heartbeat, of which there is one every %s",
-			quiet.Round(time.Second), s.every))
+		return failedCheck("source", fmt.Sprintf("nothing has come from the log for %s, not even a heartbeat, of which there is one every %s",
+			quiet.Round(time.Second), s.expectedInterval))
 	}
-	return right("source", detail)
+	return passedCheck("source", detail)
 }
 
-// checkpoint is the check of the checkpoint's saves.
-func (s *strides) checkpoint(now time.Time) admin.Check {
-	if s.unsaved.IsZero() {
+// checkpointCheck is the check of the checkpoint's saves.
+func (s *sessionStats) checkpointCheck(now time.Time) admin.Check {
+	if s.saveFailingSince.IsZero() {
 		if s.savedAt.IsZero() {
-			return right("checkpoint", "nothing to save yet")
+			return passedCheck("checkpoint", "nothing to save yet")
 		}
-		return right("checkpoint", fmt.Sprintf("saved at %s", s.saved.Position))
+		return passedCheck("checkpoint", fmt.Sprintf("saved at %s", s.saved.Position))
 	}
-	failing := now.Sub(s.unsaved)
-	c := wrong("checkpoint", fmt.Sprintf("not saved for %s, trying again: %s", failing.Round(time.Second), s.why))
-	c.OK = failing < mostUnsaved
+	failing := now.Sub(s.saveFailingSince)
+	c := failedCheck("checkpoint", fmt.Sprintf("not saved for %s, trying again: %s", failing.Round(time.Second), s.saveError))
+	c.OK = failing < maxUnsaved
 	return c
 }
 
-// reader notes when the tables were read for a source that polls.
-type reader struct {
+// timedViewer notes when the tables were read for a source that polls.
+type timedViewer struct {
 	store.Viewer
 	progress *progress
 }
 
 // View implements store.Viewer.
-func (r reader) View(ctx context.Context, snapshot string) (store.View, error) {
+func (r timedViewer) View(ctx context.Context, snapshot string) (store.View, error) {
 	v, err := r.Viewer.View(ctx, snapshot)
 	if err != nil {
 		return nil, err
 	}
-	return readView{v, r.progress}, nil
+	return timedView{v, r.progress}, nil
 }
 
-type readView struct {
+type timedView struct {
 	store.View
 	progress *progress
 }
 
 // Unsettled implements store.View.
-func (v readView) Unsettled(ctx context.Context, q store.Unsettled) ([]store.Item, error) {
+func (v timedView) Unsettled(ctx context.Context, q store.UnsettledQuery) ([]store.Item, error) {
 	began := time.Now()
 	items, err := v.View.Unsettled(ctx, q)
 	if err == nil {
 		now := time.Now()
-		v.progress.set(func() { v.progress.heard, v.progress.took = now, now.Sub(began) })
+		v.progress.update(func() { v.progress.lastReceived, v.progress.readDuration = now, now.Sub(began) })
 	}
 	return items, err
 }

@@ -14,11 +14,11 @@ import (
 )
 
 // beginLife is a relay of which a life has begun that reads.
-func beginLife(s strides) (r *relay, end func()) {
+func beginLife(s sessionStats) (r *relay, end func()) {
 	r = &relay{health: newHealth()}
-	r.health.only(right("source", s.reading))
-	s.connected, s.heard = true, time.Now()
-	return r, r.progress.begin(s)
+	r.health.replaceAll(passedCheck("source", s.sourceDetail))
+	s.connected, s.lastReceived = true, time.Now()
+	return r, r.progress.startSession(s)
 }
 
 // expectCheck holds a check of a relay against what is wanted.
@@ -42,7 +42,7 @@ func TestASilentStreamIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		paused := false
 		tracker := checkpoint.NewTracker(store.Checkpoint{Position: "start"})
-		r, end := beginLife(strides{mode: "stream", reading: "reading the log", tracker: tracker, every: 30 * time.Second, paused: func() bool { return paused }})
+		r, end := beginLife(sessionStats{mode: "stream", sourceDetail: "reading the log", tracker: tracker, expectedInterval: 30 * time.Second, paused: func() bool { return paused }})
 		time.Sleep(85 * time.Second)
 		expectCheck(t, r, "source", true, "reading the log")
 		time.Sleep(6 * time.Second)
@@ -66,8 +66,8 @@ func TestASilentStreamIsNotReady(t *testing.T) {
 // some seconds.
 func TestHowLongASourceMayBeSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		file, _ := beginLife(strides{mode: "stream", reading: "reading the log"})
-		short, _ := beginLife(strides{mode: "stream", reading: "reading the log", every: time.Second})
+		file, _ := beginLife(sessionStats{mode: "stream", sourceDetail: "reading the log"})
+		short, _ := beginLife(sessionStats{mode: "stream", sourceDetail: "reading the log", expectedInterval: time.Second})
 		time.Sleep(9 * time.Second)
 		expectCheck(t, short, "source", true, "")
 		time.Sleep(2 * time.Second)
@@ -90,7 +90,7 @@ type slowView struct {
 	of *slowTables
 }
 
-func (v slowView) Unsettled(context.Context, store.Unsettled) ([]store.Item, error) {
+func (v slowView) Unsettled(context.Context, store.UnsettledQuery) ([]store.Item, error) {
 	time.Sleep(v.of.takes)
 	return nil, v.of.err
 }
@@ -99,14 +99,14 @@ func (v slowView) Unsettled(context.Context, store.Unsettled) ([]store.Item, err
 // may take its time.
 func TestPollingThatReadsNothingIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, _ := beginLife(strides{mode: "poll", reading: "polling", every: 10 * time.Second})
+		r, _ := beginLife(sessionStats{mode: "poll", sourceDetail: "polling", expectedInterval: 10 * time.Second})
 		tables := &slowTables{}
 		read := func() {
-			view, err := reader{Viewer: tables, progress: &r.progress}.View(t.Context(), "")
+			view, err := timedViewer{Viewer: tables, progress: &r.progress}.View(t.Context(), "")
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, _ = view.Unsettled(t.Context(), store.Unsettled{})
+			_, _ = view.Unsettled(t.Context(), store.UnsettledQuery{})
 		}
 		time.Sleep(25 * time.Second)
 		read()
@@ -130,8 +130,8 @@ func TestACheckpointThatIsNotSaved(t *testing.T) {
 		r, _, _ := operatedRelay(t)
 		_, r.metrics = newTestMetrics(t)
 		r.health = newHealth()
-		defer r.progress.begin(strides{mode: "stream"})()
-		watch := checkpointWatch{r}
+		defer r.progress.startSession(sessionStats{mode: "stream"})()
+		watch := checkpointObserver{r}
 		expectCheck(t, r, "checkpoint", true, "nothing to save yet")
 		watch.SaveFailed(errors.New("the disk is full"))
 		time.Sleep(50 * time.Second)
@@ -151,7 +151,7 @@ func TestRates(t *testing.T) {
 	var m meter
 	expect := func(at time.Time, ten, minute float64) {
 		t.Helper()
-		if got := rates(&m, at); got != (admin.Rates{TenSeconds: ten, Minute: minute}) {
+		if got := ratesOf(&m, at); got != (admin.Rates{TenSeconds: ten, Minute: minute}) {
 			t.Errorf("the rates are %+v, want %v and %v", got, ten, minute)
 		}
 	}

@@ -23,45 +23,45 @@ const (
 	minFilesInterval = time.Second
 )
 
-// reopener is a sink as its dispatcher has it for a whole life. It opens the real one when
+// reopeningSink is a sink as its dispatcher has it for a whole life. It opens the real one when
 // that can be opened, and again when the files change that its credentials come from.
 // Until then every request is answered with what is missing, as misconfigured: the
 // breaker opens, and its rows wait or spill as those of a dead receiver.
-type reopener struct {
+type reopeningSink struct {
 	name   string
 	limits func(kind string) sink.Limits
-	open   func(*config.Config) (destination, error)
-	// refused is told that the receiver refuses the credentials.
-	refused func()
+	open   func(*config.Config) (closableSink, error)
+	// onRefusedCredentials is told that the receiver refuses the credentials.
+	onRefusedCredentials func()
 
-	mu   sync.Mutex
-	real *opened // nil while it cannot be opened
-	made origin  // of real
-	why  error   // why there is no real one
+	mu            sync.Mutex
+	current       *sharedSink // nil while it cannot be opened
+	currentInputs sinkInputs  // of real
+	openError     error       // openError there is no real one
 }
 
-// opened is a destination with those who use it.
-type opened struct {
-	destination
+// sharedSink is a destination with those who use it.
+type sharedSink struct {
+	closableSink
 	users   int
 	retired bool
 }
 
-// origin is what a sink was made of.
-type origin struct {
+// sinkInputs is what a sink was made of.
+type sinkInputs struct {
 	settings config.Sink
 	ca       []byte
 }
 
 // reopen opens the sink anew if what it is made of has changed. It reports whether it did.
 // A sink that is open stays so where the new one cannot be opened.
-func (s *reopener) reopen(cfg *config.Config) (changed bool, err error) {
-	made := origin{settings: cfg.Settings.Sinks[s.name]}
+func (s *reopeningSink) reopen(cfg *config.Config) (changed bool, err error) {
+	made := sinkInputs{settings: cfg.Settings.Sinks[s.name]}
 	if made.settings.CAFile != "" {
 		made.ca, _ = os.ReadFile(made.settings.CAFile) // the sink says what is wrong with it
 	}
 	s.mu.Lock()
-	same := s.real != nil && reflect.DeepEqual(made.settings, s.made.settings) && bytes.Equal(made.ca, s.made.ca)
+	same := s.current != nil && reflect.DeepEqual(made.settings, s.currentInputs.settings) && bytes.Equal(made.ca, s.currentInputs.ca)
 	s.mu.Unlock()
 	if same {
 		return false, nil
@@ -70,31 +70,31 @@ func (s *reopener) reopen(cfg *config.Config) (changed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
-		s.why = err
+		s.openError = err
 		return false, err
 	}
 	s.retire()
-	s.real, s.made, s.why = &opened{destination: fresh}, made, nil
+	s.current, s.currentInputs, s.openError = &sharedSink{closableSink: fresh}, made, nil
 	return true, nil
 }
 
 // retire closes the real sink when nobody uses it any more. The lock is held.
-func (s *reopener) retire() {
-	if o := s.real; o != nil {
-		s.real, o.retired = nil, true
+func (s *reopeningSink) retire() {
+	if o := s.current; o != nil {
+		s.current, o.retired = nil, true
 		if o.users == 0 {
 			o.Close()
 		}
 	}
 }
 
-// use calls with the real sink, and reports false if there is none.
-func (s *reopener) use(with func(destination)) (why error, ok bool) {
+// withCurrent calls with the real sink, and reports false if there is none.
+func (s *reopeningSink) withCurrent(with func(closableSink)) (why error, ok bool) {
 	s.mu.Lock()
-	o := s.real
+	o := s.current
 	if o == nil {
 		defer s.mu.Unlock()
-		return s.why, false
+		return s.openError, false
 	}
 	o.users++
 	s.mu.Unlock()
@@ -105,85 +105,85 @@ func (s *reopener) use(with func(destination)) (why error, ok bool) {
 			o.Close()
 		}
 	}()
-	with(o.destination)
+	with(o.closableSink)
 	return nil, true
 }
 
 // isOpen reports whether there is a real sink, and why not.
-func (s *reopener) isOpen() (bool, error) {
+func (s *reopeningSink) isOpen() (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.real != nil, s.why
+	return s.current != nil, s.openError
 }
 
 // Limits implements sink.Sink. They follow from the configuration alone.
-func (s *reopener) Limits(kind string) sink.Limits { return s.limits(kind) }
+func (s *reopeningSink) Limits(kind string) sink.Limits { return s.limits(kind) }
 
 // Deliver implements sink.Sink.
-func (s *reopener) Deliver(ctx context.Context, msgs []sink.Message) (res sink.Result) {
-	why, ok := s.use(func(to destination) { res = to.Deliver(ctx, msgs) })
+func (s *reopeningSink) Deliver(ctx context.Context, msgs []sink.Message) (res sink.Result) {
+	why, ok := s.withCurrent(func(to closableSink) { res = to.Deliver(ctx, msgs) })
 	if !ok {
-		return s.closed(why)
+		return s.notOpenResult(why)
 	}
-	s.note(res.Outcome)
+	s.noteOutcome(res.Outcome)
 	return res
 }
 
 // Ping implements sink.Pinger, for a real sink that is one.
-func (s *reopener) Ping(ctx context.Context, kind string) (res sink.Result, pings bool) {
-	why, ok := s.use(func(to destination) {
+func (s *reopeningSink) Ping(ctx context.Context, kind string) (res sink.Result, pings bool) {
+	why, ok := s.withCurrent(func(to closableSink) {
 		if p, is := to.(sink.Pinger); is {
 			res, pings = p.Ping(ctx, kind)
 		}
 	})
 	if !ok {
-		return s.closed(why), true
+		return s.notOpenResult(why), true
 	}
-	s.note(res.Outcome)
+	s.noteOutcome(res.Outcome)
 	return res, pings
 }
 
-// note looks for a receiver that refuses the credentials.
-func (s *reopener) note(out sink.Outcome) {
+// noteOutcome looks for a receiver that refuses the credentials.
+func (s *reopeningSink) noteOutcome(out sink.Outcome) {
 	if out.Class == sink.Misconfigured && (out.Reason == store.ReasonUnauthorized || out.Reason == store.ReasonForbidden) {
-		s.refused()
+		s.onRefusedCredentials()
 	}
 }
 
-func (s *reopener) closed(why error) sink.Result {
+func (s *reopeningSink) notOpenResult(why error) sink.Result {
 	return sink.Result{Outcome: sink.Outcome{
 		Class: sink.Misconfigured, Reason: store.ReasonInternal, Detail: fmt.Sprintf("the sink is not open: %v", why),
 	}}
 }
 
 // Close closes the real sink. Call it when no Deliver runs any more.
-func (s *reopener) Close() {
+func (s *reopeningSink) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.retire()
-	s.why = errors.New("the relay stops")
+	s.openError = errors.New("the relay stops")
 }
 
-// files keeps the sinks of a life open, and made of what the files hold now.
-type files struct {
+// sinkFiles keeps the sinks of a life open, and made of what the files hold now.
+type sinkFiles struct {
 	*relay
-	sinks   map[string]*reopener
-	refused chan struct{} // a receiver refuses credentials
-	seen    map[string]os.FileInfo
-	said    map[string]string // the fault of each sink that the log has
-	// unused: what changed was not used, and the next try may find it in order without
+	sinks              map[string]*reopeningSink
+	credentialsRefused chan struct{} // a receiver refuses credentials
+	fileInfos          map[string]os.FileInfo
+	loggedErrors       map[string]string // the fault of each sink that the log has
+	// retryNeeded: what changed was not used, and the next try may find it in order without
 	// another change, like a file whose owner is corrected.
-	unused bool
+	retryNeeded bool
 }
 
 // keepOpen looks at the files in intervals, and soon after a receiver refused what came from
 // them. Sinks that are not open are tried again with a growing wait.
-func (f *files) keepOpen(ctx context.Context) error {
+func (f *sinkFiles) keepOpen(ctx context.Context) error {
 	paths := f.cfg.Files()
 	wait := minFilesInterval
 	for {
 		pause := filesInterval
-		if f.waiting() {
+		if f.anyClosed() {
 			pause, wait = wait, min(2*wait, 2*filesInterval)
 		} else if wait = minFilesInterval; len(paths) == 0 {
 			<-ctx.Done() // nothing can change
@@ -193,19 +193,19 @@ func (f *files) keepOpen(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(pause):
-		case <-f.refused:
-			if err := rest(ctx, minFilesInterval); err != nil {
+		case <-f.credentialsRefused:
+			if err := sleep(ctx, minFilesInterval); err != nil {
 				return err
 			}
 		}
-		if f.changed(paths) || f.unused || f.waiting() {
-			f.renew()
+		if f.filesChanged(paths) || f.retryNeeded || f.anyClosed() {
+			f.reopenSinks()
 		}
 	}
 }
 
-// waiting reports whether a sink is not open.
-func (f *files) waiting() bool {
+// anyClosed reports whether a sink is not open.
+func (f *sinkFiles) anyClosed() bool {
 	for _, s := range f.sinks {
 		if open, _ := s.isOpen(); !open {
 			return true
@@ -214,8 +214,8 @@ func (f *files) waiting() bool {
 	return false
 }
 
-// changed reports whether a file is another one, or gone or come, since the last call.
-func (f *files) changed(paths []string) bool {
+// filesChanged reports whether a file is another one, or gone or come, since the last call.
+func (f *sinkFiles) filesChanged(paths []string) bool {
 	now := make(map[string]os.FileInfo, len(paths))
 	changed := false
 	for _, path := range paths {
@@ -224,34 +224,34 @@ func (f *files) changed(paths []string) bool {
 			info = nil
 		}
 		now[path] = info
-		before := f.seen[path]
+		before := f.fileInfos[path]
 		changed = changed || (info == nil) != (before == nil) ||
 			info != nil && (!os.SameFile(info, before) || info.Size() != before.Size() || !info.ModTime().Equal(before.ModTime()))
 	}
-	f.seen = now
+	f.fileInfos = now
 	return changed
 }
 
-// renew reads the files and opens the sinks anew for which something else is in them.
-func (f *files) renew() {
+// reopenSinks reads the files and opens the sinks anew for which something else is in them.
+func (f *sinkFiles) reopenSinks() {
 	cfg, err := f.cfg.Reread()
-	f.say("", err)
-	if f.unused = err != nil; f.unused {
+	f.logOpenError("", err)
+	if f.retryNeeded = err != nil; f.retryNeeded {
 		return
 	}
 	for name, s := range f.sinks {
 		was, _ := s.isOpen()
 		changed, err := s.reopen(cfg)
-		f.say(name, err)
-		f.unused = f.unused || err != nil
+		f.logOpenError(name, err)
+		f.retryNeeded = f.retryNeeded || err != nil
 		if changed {
 			f.log.Info("sink opened", "sink", name, "again", was)
 		}
 	}
 }
 
-// say logs what keeps a sink from being opened anew, once.
-func (f *files) say(name string, err error) {
+// logOpenError logs what keeps a sink from being opened anew, once.
+func (f *sinkFiles) logOpenError(name string, err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
@@ -260,17 +260,17 @@ func (f *files) say(name string, err error) {
 	open := true
 	if s != nil {
 		open, _ = s.isOpen()
-		f.metrics.Sink(name).Opened(open)
+		f.metrics.Sink(name).SetOpen(open)
 		if open {
-			f.health.forget(opening(name))
+			f.health.remove(openCheckName(name))
 		} else {
-			f.health.fail(opening(name), text)
+			f.health.fail(openCheckName(name), text)
 		}
 	}
-	if before, known := f.said[name]; known && before == text {
+	if before, known := f.loggedErrors[name]; known && before == text {
 		return
 	}
-	if f.said[name] = text; err == nil {
+	if f.loggedErrors[name] = text; err == nil {
 		return
 	}
 	if !open {
@@ -280,5 +280,5 @@ func (f *files) say(name string, err error) {
 	f.log.Warn("changed files not used", "sink", name, "error", text)
 }
 
-// opening names the check of a sink that cannot be opened.
-func opening(sink string) string { return "sink " + sink + " open" }
+// openCheckName names the check of a sink that cannot be opened.
+func openCheckName(sink string) string { return "sink " + sink + " open" }

@@ -22,7 +22,7 @@ import (
 
 // fakeDestination answers with its class when it is let.
 type fakeDestination struct {
-	destination
+	closableSink
 	answer sink.Outcome
 	let    chan struct{}
 	closed chan struct{}
@@ -57,7 +57,7 @@ sinks: {s: {type: webhook, url: "https://h", ca-file: '`+ca+`', token: '${file:`
 	var made []*fakeDestination
 	var fails error
 	refused := 0
-	s := &reopener{name: "s", limits: cfg.Webhook("s").Limits, refused: func() { refused++ }, open: func(*config.Config) (destination, error) {
+	s := &reopeningSink{name: "s", limits: cfg.Webhook("s").Limits, onRefusedCredentials: func() { refused++ }, open: func(*config.Config) (closableSink, error) {
 		if fails != nil {
 			return nil, fails
 		}
@@ -154,7 +154,7 @@ sinks: {s: {type: webhook, url: "https://h", token: '${file:`+token+`}'}}}`)
 	}
 	var denied atomic.Bool
 	opened := 0
-	s := &reopener{name: "s", open: func(*config.Config) (destination, error) {
+	s := &reopeningSink{name: "s", open: func(*config.Config) (closableSink, error) {
 		if denied.Load() {
 			return nil, errors.New("permission denied")
 		}
@@ -165,8 +165,8 @@ sinks: {s: {type: webhook, url: "https://h", token: '${file:`+token+`}'}}}`)
 		t.Fatal(err)
 	}
 	r := &relay{cfg: cfg, log: slog.New(slog.DiscardHandler), health: newHealth(), metrics: NewMetrics(prometheus.NewRegistry(), Build{})}
-	f := &files{relay: r, sinks: map[string]*reopener{"s": s}, said: map[string]string{}}
-	f.changed(cfg.Files())
+	f := &sinkFiles{relay: r, sinks: map[string]*reopeningSink{"s": s}, loggedErrors: map[string]string{}}
+	f.filesChanged(cfg.Files())
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error)
@@ -189,8 +189,8 @@ sinks: {s: {type: webhook, url: "https://h", token: '${file:`+token+`}'}}}`)
 }
 
 // users is how many use the real sink.
-func (s *reopener) users() int {
+func (s *reopeningSink) users() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.real.users
+	return s.current.users
 }

@@ -12,8 +12,8 @@ type replayMetrics struct {
 	rows      *prometheus.CounterVec
 	remaining prometheus.Gauge
 	state     *prometheus.GaugeVec
-	kept      *prometheus.GaugeVec
-	dropped   prometheus.Counter
+	retained  *prometheus.GaugeVec
+	logDrops  prometheus.Counter
 }
 
 func newReplayMetrics(r registrar) replayMetrics {
@@ -21,8 +21,8 @@ func newReplayMetrics(r registrar) replayMetrics {
 		rows:      r.counters("replay_rows_total", "Rows of replays that are done with: sent, refused by the receiver for good, or skipped.", "sink", "outcome"),
 		remaining: r.gauges("replay_remaining_rows", "Rows that the replay at work has copied and that are not done with.").WithLabelValues(),
 		state:     r.gauges("replay_state", "1 for the state of the latest replay that was worked on.", "state"),
-		kept:      r.gauges("checkpoint_kept_bytes", "Log that the database keeps for a named checkpoint.", "checkpoint"),
-		dropped:   r.counters("checkpoint_kept_dropped_total", "Named checkpoints whose log was kept, and was lost or given up at checkpoint.max-kept.").WithLabelValues(),
+		retained:  r.gauges("checkpoint_kept_bytes", "Log that the database keeps for a named checkpoint.", "checkpoint"),
+		logDrops:  r.counters("checkpoint_kept_dropped_total", "Named checkpoints whose log was kept, and was lost or given up at checkpoint.max-kept.").WithLabelValues(),
 	}
 }
 
@@ -30,7 +30,7 @@ func newReplayMetrics(r registrar) replayMetrics {
 func (m *replayMetrics) reset() {
 	m.remaining.Set(0)
 	m.state.Reset()
-	m.kept.Reset()
+	m.retained.Reset()
 }
 
 // Replayed counts rows of replays that would have gone to a sink, by what became of them.
@@ -50,15 +50,15 @@ func (m *Metrics) Replay(j *store.Job) {
 }
 
 // Kept notes the log that is kept for named checkpoints.
-func (m *Metrics) Kept(list []capture.KeptLog) {
-	m.replays.kept.Reset()
+func (m *Metrics) Kept(list []capture.RetainedSlot) {
+	m.replays.retained.Reset()
 	for _, one := range list {
-		m.replays.kept.WithLabelValues(one.Name).Set(float64(one.Bytes))
+		m.replays.retained.WithLabelValues(one.Name).Set(float64(one.Bytes))
 	}
 }
 
-// KeptDropped counts a named checkpoint whose log is lost.
-func (m *Metrics) KeptDropped(checkpoint string) {
-	m.replays.dropped.Inc()
-	m.replays.kept.DeleteLabelValues(checkpoint) // Kept is told later
+// SavepointLogDropped counts a named checkpoint whose log is lost.
+func (m *Metrics) SavepointLogDropped(checkpoint string) {
+	m.replays.logDrops.Inc()
+	m.replays.retained.DeleteLabelValues(checkpoint) // Kept is told later
 }

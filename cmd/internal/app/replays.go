@@ -14,24 +14,24 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Replays returns the replays of the configured relay, which need not run here. They
+// OpenReplays returns the replays of the configured relay, which need not run here. They
 // connect to nothing before they are asked. Call closed when done.
-func Replays(cfg *config.Config) (list admin.Replays, closed func(), err error) {
-	open, closed, err := openWishes(cfg)
+func OpenReplays(cfg *config.Config) (list admin.Replays, closed func(), err error) {
+	open, closed, err := newRequestStore(cfg)
 	if err != nil {
 		return nil, nil, err
 	}
-	return replayDesk{cfg, open}, closed, nil
+	return replayController{cfg, open}, closed, nil
 }
 
-// replayDesk shows replays and writes down what is wanted of them.
-type replayDesk struct {
+// replayController shows replays and writes down what is wanted of them.
+type replayController struct {
 	cfg  *config.Config
-	open func() (wishing, error)
+	open func() (requestStore, error)
 }
 
 // List implements admin.Replays.
-func (d replayDesk) List(ctx context.Context) ([]admin.Replay, error) {
+func (d replayController) List(ctx context.Context) ([]admin.Replay, error) {
 	st, err := d.open()
 	if err != nil {
 		return nil, err
@@ -47,13 +47,13 @@ func (d replayDesk) List(ctx context.Context) ([]admin.Replay, error) {
 	return list, nil
 }
 
-// idLength is the letters of a job's id, each of five bits: enough that no two are the
+// jobIDLength is the letters of a job's id, each of five bits: enough that no two are the
 // same, and few enough to be typed.
-const idLength = 13
+const jobIDLength = 13
 
 // Start implements admin.Replays.
-func (d replayDesk) Start(ctx context.Context, spec *replay.Spec) (id string, err error) {
-	if err := d.check(spec); err != nil {
+func (d replayController) Start(ctx context.Context, spec *replay.Spec) (id string, err error) {
+	if err := d.validateSpec(spec); err != nil {
 		return "", err
 	}
 	st, err := d.open()
@@ -61,7 +61,7 @@ func (d replayDesk) Start(ctx context.Context, spec *replay.Spec) (id string, er
 		return "", err
 	}
 	if spec.From != "" {
-		if err := standsReady(ctx, st, spec.From); err != nil {
+		if err := checkReplayStart(ctx, st, spec.From); err != nil {
 			return "", err
 		}
 	}
@@ -69,12 +69,12 @@ func (d replayDesk) Start(ctx context.Context, spec *replay.Spec) (id string, er
 	if err != nil {
 		return "", err
 	}
-	id = strings.ToLower(rand.Text()[:idLength])
-	return id, st.WishReplay(ctx, id, text)
+	id = strings.ToLower(rand.Text()[:jobIDLength])
+	return id, st.RequestReplay(ctx, id, text)
 }
 
-// check holds a spec against the configuration.
-func (d replayDesk) check(spec *replay.Spec) error {
+// validateSpec holds a spec against the configuration.
+func (d replayController) validateSpec(spec *replay.Spec) error {
 	if err := spec.Validate(); err != nil {
 		return &admin.RequestError{Problem: err.Error()}
 	}
@@ -84,7 +84,7 @@ func (d replayDesk) check(spec *replay.Spec) error {
 	}
 	for _, outbox := range spec.Outboxes {
 		if !slices.Contains(known, outbox) {
-			return unknownOutbox(outbox, known)
+			return unknownOutboxError(outbox, known)
 		}
 	}
 	if sinks := d.cfg.Sinks(); spec.Sink != "" && !slices.Contains(sinks, spec.Sink) {
@@ -96,28 +96,28 @@ func (d replayDesk) check(spec *replay.Spec) error {
 	return nil
 }
 
-// standsReady reports what keeps a checkpoint from being the begin of a replay.
-func standsReady(ctx context.Context, st wishing, name string) error {
-	named, err := st.Named(ctx)
+// checkReplayStart reports what keeps a checkpoint from being the begin of a replay.
+func checkReplayStart(ctx context.Context, st requestStore, name string) error {
+	named, err := st.Savepoints(ctx)
 	if err != nil {
 		return err
 	}
-	at := slices.IndexFunc(named, func(n store.Named) bool { return n.Name == name && !n.Drop })
+	at := slices.IndexFunc(named, func(n store.Savepoint) bool { return n.Name == name && !n.DeleteRequested })
 	if at < 0 {
-		return fmt.Errorf("replay from %s: %w", name, store.ErrNoNamed)
+		return fmt.Errorf("replay from %s: %w", name, store.ErrNoSavepoint)
 	}
 	switch n := &named[at]; n.State {
-	case store.NamedWanted:
+	case store.SavepointRequested:
 		return &admin.RequestError{Problem: fmt.Sprintf("checkpoint %s is not made yet: the relay that leads makes it", name)}
-	case store.NamedRefused:
-		return &admin.RequestError{Problem: fmt.Sprintf("checkpoint %s was never made: %s", name, n.Why)}
+	case store.SavepointRefused:
+		return &admin.RequestError{Problem: fmt.Sprintf("checkpoint %s was never made: %s", name, n.Reason)}
 	}
 	return nil
 }
 
 // Errors implements admin.Replays.
-func (d replayDesk) Errors(ctx context.Context, id string, limit int) ([]admin.ReplayError, error) {
-	if _, err := d.find(ctx, id); err != nil {
+func (d replayController) Errors(ctx context.Context, id string, limit int) ([]admin.ReplayError, error) {
+	if _, err := d.findJob(ctx, id); err != nil {
 		return nil, err
 	}
 	st, err := d.open()
@@ -133,8 +133,8 @@ func (d replayDesk) Errors(ctx context.Context, id string, limit int) ([]admin.R
 }
 
 // Act implements admin.Replays.
-func (d replayDesk) Act(ctx context.Context, id string, wish store.JobWish) error {
-	job, err := d.find(ctx, id)
+func (d replayController) Act(ctx context.Context, id string, wish store.DesiredState) error {
+	job, err := d.findJob(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -145,11 +145,11 @@ func (d replayDesk) Act(ctx context.Context, id string, wish store.JobWish) erro
 	if err != nil {
 		return err
 	}
-	return st.WishJob(ctx, id, wish)
+	return st.RequestJobState(ctx, id, wish)
 }
 
-// find returns a job, or store.ErrNoJob.
-func (d replayDesk) find(ctx context.Context, id string) (*admin.Replay, error) {
+// findJob returns a job, or store.ErrNoJob.
+func (d replayController) findJob(ctx context.Context, id string) (*admin.Replay, error) {
 	list, err := d.List(ctx)
 	if err != nil {
 		return nil, err

@@ -12,7 +12,7 @@ import (
 // TestWishesOfAStandby: a relay that does not lead takes no wishes by its admin address.
 func TestWishesOfAStandby(t *testing.T) {
 	r := &relay{cfg: loadConfig(t, twoSinks)}
-	named, jobs := checkpointDesk{r.cfg, r.wishes}, replayDesk{r.cfg, r.wishes}
+	named, jobs := checkpointController{r.cfg, r.leaderRequestStore}, replayController{r.cfg, r.leaderRequestStore}
 	ctx := t.Context()
 	_, list := named.List(ctx)
 	_, start := jobs.Start(ctx, &replay.Spec{From: "a", Outboxes: []string{"orders", "bills"}, Sink: "far"})
@@ -31,12 +31,12 @@ func TestWishesOfAStandby(t *testing.T) {
 func TestLogOfARelayThatPolls(t *testing.T) {
 	polls := strings.Replace(strings.Replace(twoSinks, "sqlite:///none.db", "postgres://db/shop", 1), `shop"`, `shop", mode: poll`, 1)
 	r := &relay{cfg: loadConfig(t, polls)}
-	err := checkpointDesk{r.cfg, r.wishes}.Create(t.Context(), "a", true)
+	err := checkpointController{r.cfg, r.leaderRequestStore}.Create(t.Context(), "a", true)
 	var request *admin.RequestError
 	if !errors.As(err, &request) || !strings.Contains(request.Problem, "this relay polls (source.mode)") {
 		t.Errorf("got %v", err)
 	}
-	if err := (checkpointDesk{r.cfg, r.wishes}).Create(t.Context(), "a", false); !errors.Is(err, admin.ErrNotLeading) {
+	if err := (checkpointController{r.cfg, r.leaderRequestStore}).Create(t.Context(), "a", false); !errors.Is(err, admin.ErrNotLeading) {
 		t.Errorf("without its log: %v", err)
 	}
 }

@@ -16,27 +16,27 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// destination is a sink with connections to give up.
-type destination interface {
+// closableSink is a sink with connections to give up.
+type closableSink interface {
 	sink.Sink
 	sink.Prober
 	Close()
 }
 
-// sinks opens every sink, by name: also those that no outbox routes to get what a replay
+// openSinks opens every sink, by name: also those that no outbox routes to get what a replay
 // sends them. One whose files are away is opened later; an error says that one can never
 // be opened.
-func (r *relay) sinks() (*files, error) {
-	f := &files{relay: r, sinks: map[string]*reopener{}, refused: make(chan struct{}, 1), said: map[string]string{}}
-	f.changed(r.cfg.Files())
+func (r *relay) openSinks() (*sinkFiles, error) {
+	f := &sinkFiles{relay: r, sinks: map[string]*reopeningSink{}, credentialsRefused: make(chan struct{}, 1), loggedErrors: map[string]string{}}
+	f.filesChanged(r.cfg.Files())
 	cfg, err := r.cfg.Reread() // a life may begin long after the start
-	if f.unused = err != nil; f.unused {
+	if f.retryNeeded = err != nil; f.retryNeeded {
 		cfg = r.cfg
 	}
 	for _, name := range r.cfg.Sinks() {
-		s := &reopener{
-			name: name, limits: r.limits(name), refused: f.urge,
-			open: func(cfg *config.Config) (destination, error) { return r.sink(cfg, name) },
+		s := &reopeningSink{
+			name: name, limits: r.sinkLimits(name), onRefusedCredentials: f.requestCheck,
+			open: func(cfg *config.Config) (closableSink, error) { return r.openSink(cfg, name) },
 		}
 		f.sinks[name] = s
 		_, err := s.reopen(cfg)
@@ -45,36 +45,36 @@ func (r *relay) sinks() (*files, error) {
 			f.close()
 			return nil, &store.SetupError{Problem: fmt.Sprintf("sink %s: %v", name, err)}
 		}
-		f.say(name, err)
+		f.logOpenError(name, err)
 	}
 	return f, nil
 }
 
-// urge has the files looked at.
-func (f *files) urge() {
+// requestCheck has the files looked at.
+func (f *sinkFiles) requestCheck() {
 	select {
-	case f.refused <- struct{}{}:
+	case f.credentialsRefused <- struct{}{}:
 	default:
 	}
 }
 
-func (f *files) close() {
+func (f *sinkFiles) close() {
 	for _, s := range f.sinks {
 		s.Close()
 	}
 }
 
-// limits returns the Limits of one sink.
-func (r *relay) limits(name string) func(kind string) sink.Limits {
+// sinkLimits returns the Limits of one sink.
+func (r *relay) sinkLimits(name string) func(kind string) sink.Limits {
 	if r.cfg.SinkType(name) == config.SinkWebhook {
 		return r.cfg.Webhook(name).Limits
 	}
 	return r.cfg.FlowCatalyst(name).Limits
 }
 
-// sink opens one sink, of whatever type.
-func (r *relay) sink(cfg *config.Config, name string) (destination, error) {
-	if err := cfg.UnreadBy(name); err != nil {
+// openSink opens one sink, of whatever type.
+func (r *relay) openSink(cfg *config.Config, name string) (closableSink, error) {
+	if err := cfg.SinkReferenceErrors(name); err != nil {
 		return nil, &sink.FileError{Err: err}
 	}
 	agent := "sluicebox/" + r.version
@@ -90,16 +90,16 @@ func (r *relay) sink(cfg *config.Config, name string) (destination, error) {
 	return flowcatalyst.New(c)
 }
 
-// dispatchers returns one per sink, by the sink's name, and the one that each
+// newDispatchers returns one per sink, by the sink's name, and the one that each
 // outbox goes to, by the outbox's.
-func (r *relay) dispatchers(sinks map[string]*reopener, epoch store.Epoch, lease dispatch.Lease) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
+func (r *relay) newDispatchers(sinks map[string]*reopeningSink, epoch store.Epoch, lease dispatch.Lease) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
 	bySink, byOutbox = map[string]*dispatch.Dispatcher{}, map[string]*dispatch.Dispatcher{}
 	for name, s := range sinks {
-		watch := &sinkWatch{relay: r, sink: name, SinkMetrics: r.metrics.Sink(name)}
-		watch.begin()
+		watch := &sinkObserver{relay: r, sink: name, SinkMetrics: r.metrics.Sink(name)}
+		watch.reset()
 		bySink[name] = dispatch.New(r.cfg.Dispatch(name), r.db.store, s, epoch, watch, r.cfg.RequestTimeout(name)+drainTimeout)
 		bySink[name].Lease, bySink[name].Replays = lease, r.db.store
-		bySink[name].Replayed = watch.replayed
+		bySink[name].Replayed = watch.countReplayed
 	}
 	for outbox, name := range r.cfg.Routes() {
 		byOutbox[outbox] = bySink[name]
@@ -107,8 +107,8 @@ func (r *relay) dispatchers(sinks map[string]*reopener, epoch store.Epoch, lease
 	return bySink, byOutbox
 }
 
-// restore makes lanes stand still that did so when the relay last ran.
-func (r *relay) restore(byOutbox map[string]*dispatch.Dispatcher, holds []store.Hold) {
+// restoreHolds makes lanes stand still that did so when the relay last ran.
+func (r *relay) restoreHolds(byOutbox map[string]*dispatch.Dispatcher, holds []store.Hold) {
 	routes := r.cfg.Routes()
 	for _, h := range holds {
 		if d := byOutbox[h.Lane.Outbox]; d != nil {
@@ -119,13 +119,13 @@ func (r *relay) restore(byOutbox map[string]*dispatch.Dispatcher, holds []store.
 	}
 }
 
-// takeBlocks records a hold for each message group in which rows wait behind a row that
+// adoptBlocks records a hold for each message group in which rows wait behind a row that
 // FAILED before the relay's first start, where on-failed is block. Nothing is saved
 // or sent before, so a start that ends here is followed by another first one. Then a
 // checkpoint without a position says that the blocks are taken: a group that somebody
 // lets go must not be blocked again if the relay ends before its backlog is safe.
-func (r *relay) takeBlocks(ctx context.Context, begin *checkpoint.Begin, byOutbox map[string]*dispatch.Dispatcher) error {
-	if !begin.First() {
+func (r *relay) adoptBlocks(ctx context.Context, begin *checkpoint.StartPoint, byOutbox map[string]*dispatch.Dispatcher) error {
+	if !begin.IsFirst() {
 		return nil
 	}
 	routes := r.cfg.Routes()
@@ -139,8 +139,8 @@ func (r *relay) takeBlocks(ctx context.Context, begin *checkpoint.Begin, byOutbo
 		return nil
 	}
 	var holds []store.Hold
-	err := r.reach(ctx, time.Time{}, func(ctx context.Context) (err error) {
-		holds, err = checkpoint.Blocks(ctx, r.db.store, outboxes, begin.Backlog)
+	err := r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) (err error) {
+		holds, err = checkpoint.FindBlocks(ctx, r.db.store, outboxes, begin.Backlog)
 		return err
 	})
 	if err != nil {
@@ -150,13 +150,13 @@ func (r *relay) takeBlocks(ctx context.Context, begin *checkpoint.Begin, byOutbo
 		return !h.Lane.Group.Valid && r.cfg.Dispatch(routes[h.Lane.Outbox]).Ungrouped == dispatch.Parallel
 	})
 	for i := range holds {
-		err := r.reach(ctx, time.Time{}, func(ctx context.Context) error { return r.db.store.Hold(ctx, begin.Epoch, holds[i]) })
+		err := r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) error { return r.db.store.Hold(ctx, begin.Epoch, holds[i]) })
 		if err != nil {
 			return fmt.Errorf("record which message groups are blocked: %w", err)
 		}
 		byOutbox[holds[i].Lane.Outbox].Restore(holds[i : i+1])
 	}
-	err = r.reach(ctx, time.Time{}, func(ctx context.Context) error {
+	err = r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) error {
 		return r.db.store.SaveCheckpoint(ctx, begin.Epoch, store.Checkpoint{Seq: store.NewSeq(begin.Epoch, 0)})
 	})
 	if err != nil {

@@ -13,17 +13,17 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// strides are those of a life that begins.
-func (r *relay) strides(begin *checkpoint.Begin, tracker *checkpoint.Tracker, feed *dispatch.Feed) strides {
-	s := strides{
-		mode: "stream", reading: r.reading, from: begin.From, tracker: tracker, paused: feed.Paused,
-		every: r.db.heartbeat, saved: begin.Frontier,
+// newSessionStats are those of a life that begins.
+func (r *relay) newSessionStats(begin *checkpoint.StartPoint, tracker *checkpoint.Tracker, feed *dispatch.Feed) sessionStats {
+	s := sessionStats{
+		mode: "stream", sourceDetail: r.sourceDetail, startPosition: begin.From, tracker: tracker, paused: feed.Paused,
+		expectedInterval: r.db.heartbeatInterval, saved: begin.Watermark,
 	}
-	if r.polls.Load() {
+	if r.isPolling.Load() {
 		c := r.cfg.Poll()
-		s.mode, s.every = "poll", c.Interval
+		s.mode, s.expectedInterval = "poll", c.Interval
 		if c.Backoff.Multiplier > 1 {
-			s.every = max(c.Interval, c.Backoff.Max)
+			s.expectedInterval = max(c.Interval, c.Backoff.Max)
 		}
 	}
 	return s
@@ -34,19 +34,19 @@ func (r *relay) Report(ctx context.Context, failed bool) admin.RelayStatus {
 	now := time.Now()
 	leads, _ := r.Leader()
 	s := admin.RelayStatus{
-		Name: r.cfg.Settings.Name, Version: r.version, Holder: holder(),
-		StartedAt: r.began, Uptime: now.Sub(r.began).Seconds(),
-		Leads:    leads,
-		Captured: rates(&r.metrics.rows, now),
+		Name: r.cfg.Settings.Name, Version: r.version, Holder: holderName(),
+		StartedAt: r.startedAt, Uptime: now.Sub(r.startedAt).Seconds(),
+		IsLeader: leads,
+		Captured: ratesOf(&r.metrics.capturedMeter, now),
 		Sinks:    []admin.SinkStatus{}, Lanes: []admin.Lane{},
 	}
 	if leads {
 		s.Epoch, s.Leader = r.epoch.Load(), s.Holder
-	} else if other := r.other.Load(); other != nil {
+	} else if other := r.otherLeader.Load(); other != nil {
 		s.Leader = *other
 	}
 	r.reportStream(&s, now)
-	lanes, err := r.operated()
+	lanes, err := r.activeDispatchers()
 	if err != nil {
 		return s
 	}
@@ -57,8 +57,8 @@ func (r *relay) Report(ctx context.Context, failed bool) admin.RelayStatus {
 		age := max(0, now.Sub(*s.Lag.Oldest)).Seconds()
 		s.Lag.Seconds = &age
 	}
-	s.Lanes, s.LanesTotal = r.troubled()
-	if jobs := r.replays.Load(); jobs != nil {
+	s.Lanes, s.LanesTotal = r.troubledLanes()
+	if jobs := r.replayStatus.Load(); jobs != nil {
 		s.Replays = *jobs
 	}
 	if failed {
@@ -69,28 +69,28 @@ func (r *relay) Report(ctx context.Context, failed bool) admin.RelayStatus {
 
 // reportStream tells of the life's stream.
 func (r *relay) reportStream(s *admin.RelayStatus, now time.Time) {
-	p := r.progress.look(now)
+	p := r.progress.current(now)
 	if p.mode == "" {
 		return
 	}
-	at, heard := p.read()
-	s.Mode, s.Reading = p.mode, p.reading
-	s.Source = admin.SourceStatus{Connected: p.connected, Paused: p.isPaused(), Position: string(at), HeardAt: known(heard)}
-	if p.bound > 0 {
-		s.Source.RetainedBytes, s.Source.BoundBytes = &p.kept.Bytes, &p.bound
+	at, heard := p.lastRead()
+	s.Mode, s.SourceDetail = p.mode, p.sourceDetail
+	s.Source = admin.SourceStatus{Connected: p.connected, Paused: p.isPaused(), Position: string(at), LastReceivedAt: timeOrNil(heard)}
+	if p.retainedLimit > 0 {
+		s.Source.RetainedBytes, s.Source.RetainedLimitBytes = &p.retained.Bytes, &p.retainedLimit
 	}
-	s.Checkpoint = admin.CheckpointStatus{Position: string(p.saved.Position), Seq: int64(p.saved.Seq), SavedAt: known(p.savedAt)}
+	s.Checkpoint = admin.CheckpointStatus{Position: string(p.saved.Position), Seq: int64(p.saved.Seq), SavedAt: timeOrNil(p.savedAt)}
 }
 
-// known is nil for no time.
-func known(t time.Time) *time.Time {
+// timeOrNil is nil for no time.
+func timeOrNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
 	return &t
 }
 
-func rates(m *meter, now time.Time) admin.Rates {
+func ratesOf(m *meter, now time.Time) admin.Rates {
 	return admin.Rates{TenSeconds: m.rate(now, 10), Minute: m.rate(now, 60)}
 }
 
@@ -98,23 +98,23 @@ func rates(m *meter, now time.Time) admin.Rates {
 func (r *relay) reportSink(name string, stats dispatch.Stats, lag *admin.Lag, now time.Time) admin.SinkStatus {
 	m := r.metrics.Sink(name)
 	s := admin.SinkStatus{
-		Name: name, Waiting: stats.Waiting, Rows: stats.Rows, Parked: stats.Parked, Bytes: stats.Bytes,
-		InFlight: stats.InFlight, Lanes: stats.Lanes, Suspect: make([]admin.Suspect, len(stats.Suspect)),
-		Delivered: rates(&m.delivered, now), Failed: rates(&m.failed, now), Retried: rates(&m.retried, now),
+		Name: name, Waiting: stats.Waiting, Rows: stats.Rows, Spilled: stats.Spilled, Bytes: stats.Bytes,
+		InFlight: stats.InFlight, Lanes: stats.Lanes, OpenBreakers: make([]admin.OpenBreaker, len(stats.OpenBreakers)),
+		Delivered: ratesOf(&m.delivered, now), Failed: ratesOf(&m.failed, now), Retried: ratesOf(&m.retried, now),
 	}
-	for i, of := range stats.Suspect {
-		s.Suspect[i] = admin.Suspect{Endpoint: of.Endpoint, Class: of.Why.Class.String(), Since: of.Since, Error: of.Why.Detail, Idle: of.Idle}
+	for i, of := range stats.OpenBreakers {
+		s.OpenBreakers[i] = admin.OpenBreaker{Endpoint: of.Endpoint, Class: of.LastFailure.Class.String(), Since: of.Since, Error: of.LastFailure.Detail, Idle: of.Idle}
 	}
 	lag.Rows += stats.Waiting
-	if oldest := known(stats.Oldest); oldest != nil && (lag.Oldest == nil || oldest.Before(*lag.Oldest)) {
+	if oldest := timeOrNil(stats.Oldest); oldest != nil && (lag.Oldest == nil || oldest.Before(*lag.Oldest)) {
 		lag.Oldest = oldest
 	}
 	return s
 }
 
-// troubled are the first lanes that stand still or fail, and how many there are.
-func (r *relay) troubled() (lanes []admin.Lane, total int) {
-	infos, total, err := laneDesk{r}.List(dispatch.LaneFilter{Troubled: true}, admin.MostStatusLanes)
+// troubledLanes are the first lanes that stand still or fail, and how many there are.
+func (r *relay) troubledLanes() (lanes []admin.Lane, total int) {
+	infos, total, err := laneController{r}.List(dispatch.LaneFilter{Troubled: true}, admin.MaxStatusLanes)
 	lanes = make([]admin.Lane, len(infos))
 	if err != nil {
 		return lanes, 0 // it leads no more
@@ -127,29 +127,29 @@ func (r *relay) troubled() (lanes []admin.Lane, total int) {
 
 const (
 	// A count of FAILED rows may have to read a whole table. It is ended after
-	// countTimeout, kept for countKept at the least, and for countShare times as
+	// countTimeout, kept for countKept at the least, and for countAgeFactor times as
 	// long as it took: so whoever watches has at most a twentieth of a session.
-	countTimeout = 5 * time.Second
-	countKept    = 10 * time.Second
-	countShare   = 20
+	countTimeout   = 5 * time.Second
+	minCountAge    = 10 * time.Second
+	countAgeFactor = 20
 )
 
-// failedRows are the FAILED rows as they were last counted.
+// failedRowsText are the FAILED rows as they were last counted.
 type failedRows struct {
-	mu     sync.Mutex // held by who counts
-	epoch  int64
-	until  time.Time // when they are to be counted again
-	counts []admin.FailedRows
+	mu        sync.Mutex // held by who counts
+	epoch     int64
+	expiresAt time.Time // when they are to be counted again
+	counts    []admin.FailedRows
 }
 
 // countFailed returns how many rows of each outbox FAILED, as they are or were
 // not long ago. A caller that goes away does not end a count that others wait for.
 func (r *relay) countFailed(ctx context.Context) []admin.FailedRows {
-	f := &r.failed
+	f := &r.failedCount
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	epoch := r.epoch.Load()
-	if time.Now().Before(f.until) && f.epoch == epoch {
+	if time.Now().Before(f.expiresAt) && f.epoch == epoch {
 		return f.counts
 	}
 	began := time.Now()
@@ -158,7 +158,7 @@ func (r *relay) countFailed(ctx context.Context) []admin.FailedRows {
 	f.epoch, f.counts = epoch, []admin.FailedRows{}
 	for _, outbox := range slices.Sorted(maps.Keys(r.cfg.Routes())) {
 		one := admin.FailedRows{Outbox: outbox, At: time.Now()}
-		n, err := deadLetterDesk{r}.Count(ctx, store.DeadLetterFilter{Outbox: outbox})
+		n, err := deadLetterController{r}.Count(ctx, store.DeadLetterFilter{Outbox: outbox})
 		switch {
 		case err == nil:
 			one.Rows = &n
@@ -170,6 +170,6 @@ func (r *relay) countFailed(ctx context.Context) []admin.FailedRows {
 		r.metrics.DeadLetters(outbox, one.Rows)
 		f.counts = append(f.counts, one)
 	}
-	f.until = time.Now().Add(max(countKept, countShare*time.Since(began)))
+	f.expiresAt = time.Now().Add(max(minCountAge, countAgeFactor*time.Since(began)))
 	return f.counts
 }

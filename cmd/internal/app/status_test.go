@@ -39,9 +39,9 @@ func reportedRelay(t *testing.T) (r *relay, db *counted, tracker *checkpoint.Tra
 	r, _, _ = operatedRelay(t)
 	_, r.metrics = newTestMetrics(t)
 	db = &counted{rows: map[string]int{"orders": 3}}
-	r.health, r.version, r.began, r.db = newHealth(), "1.2.3", time.Now(), &database{store: db}
+	r.health, r.version, r.startedAt, r.db = newHealth(), "1.2.3", time.Now(), &database{store: db}
 	tracker = checkpoint.NewTracker(store.Checkpoint{Position: "start"})
-	r.progress.begin(strides{mode: "stream", reading: "reading the log", tracker: tracker, saved: store.Checkpoint{Position: "start", Seq: 7}})
+	r.progress.startSession(sessionStats{mode: "stream", sourceDetail: "reading the log", tracker: tracker, saved: store.Checkpoint{Position: "start", Seq: 7}})
 	return r, db, tracker
 }
 
@@ -54,14 +54,14 @@ func TestReport(t *testing.T) {
 		r.metrics.Sink("near").Settled(&store.Item{}, &store.Outcome{Status: store.Completed})
 		r.metrics.Sink("near").Settled(&store.Item{}, &store.Outcome{Status: store.Failed})
 		r.metrics.Sink("far").Settled(&store.Item{}, &store.Outcome{Status: store.Pending, Error: "no"})
-		sourceWatch{r}.Connected()
-		(&pressure{relay: r}).retained(capture.Retained{Bytes: 4096})
+		sourceObserver{r}.Connected()
+		(&pressure{relay: r}).reportRetained(capture.RetainedLog{Bytes: 4096})
 		tracker.Begin("there", 9, 1)
 		time.Sleep(2 * time.Second)
-		checkpointWatch{r}.Saved(store.Checkpoint{Position: "saved", Seq: 8})
+		checkpointObserver{r}.Saved(store.Checkpoint{Position: "saved", Seq: 8})
 		s := r.Report(t.Context(), false)
-		if s.Version != "1.2.3" || s.Uptime != 2 || s.Mode != "stream" || s.Reading != "reading the log" || s.Failed != nil ||
-			!s.Source.Connected || s.Source.Position != "there" || *s.Source.RetainedBytes != 4096 || *s.Source.BoundBytes != 1<<30 ||
+		if s.Version != "1.2.3" || s.Uptime != 2 || s.Mode != "stream" || s.SourceDetail != "reading the log" || s.Failed != nil ||
+			!s.Source.Connected || s.Source.Position != "there" || *s.Source.RetainedBytes != 4096 || *s.Source.RetainedLimitBytes != 1<<30 ||
 			s.Checkpoint.Position != "saved" || s.Checkpoint.Seq != 8 || !s.Checkpoint.SavedAt.Equal(time.Now()) ||
 			s.Lag.Rows != 5 || s.Captured.TenSeconds != 10 {
 			t.Errorf("%+v", s)
@@ -81,7 +81,7 @@ func TestReportOfLanes(t *testing.T) {
 	r, _, _ := reportedRelay(t)
 	put(t, r, "near", "orders", "moves", 2)
 	put(t, r, "far", "bills", "stands", 3)
-	if err := (laneDesk{r}).Pause(t.Context(), name("bills", "stands"), "stock-taking"); err != nil {
+	if err := (laneController{r}).Pause(t.Context(), name("bills", "stands"), "stock-taking"); err != nil {
 		t.Fatal(err)
 	}
 	s := r.Report(t.Context(), false)
@@ -93,17 +93,17 @@ func TestReportOfLanes(t *testing.T) {
 // The replay that the desk is at is told from those that wait for it.
 func TestReportOfReplays(t *testing.T) {
 	r, _, _ := reportedRelay(t)
-	watch := &deskWatch{relay: r}
+	watch := &replayObserver{relay: r}
 	if s := r.Report(t.Context(), false); s.Replays.Current != nil {
 		t.Errorf("before the desk looked: %+v", s.Replays)
 	}
-	job := func(id string, state store.JobState, wish store.JobWish) store.Job {
-		return store.Job{ID: id, State: state, Wish: wish, Total: 7, Sent: 3}
+	job := func(id string, state store.JobState, wish store.DesiredState) store.Job {
+		return store.Job{ID: id, State: state, Desired: wish, Total: 7, Sent: 3}
 	}
-	done := job("done", store.JobDone, store.WishRun)
-	newer, older := job("newer", store.JobWaiting, store.WishRun), job("older", store.JobWaiting, store.WishRun)
-	begun := job("begun", store.JobPlaying, store.WishRun)
-	paused, resumed := job("paused", store.JobPaused, store.WishPause), job("resumed", store.JobPaused, store.WishRun)
+	done := job("done", store.JobDone, store.DesiredRun)
+	newer, older := job("newer", store.JobWaiting, store.DesiredRun), job("older", store.JobWaiting, store.DesiredRun)
+	begun := job("begun", store.JobPlaying, store.DesiredRun)
+	paused, resumed := job("paused", store.JobPaused, store.DesiredPause), job("resumed", store.JobPaused, store.DesiredRun)
 	for _, c := range []struct {
 		jobs            []store.Job // the latest first
 		current         string
@@ -128,14 +128,14 @@ func TestReportOfReplays(t *testing.T) {
 // A relay that stands by knows who leads, as long as the database tells.
 func TestReportOfAStandby(t *testing.T) {
 	r, _, _ := reportedRelay(t)
-	r.lanes.Store(nil)
+	r.currentDispatchers.Store(nil)
 	r.progress = progress{}
-	(&standby{relay: r}).StandsBy("host process 7")
+	(&standby{relay: r}).Standby("host process 7")
 	s := r.Report(t.Context(), true)
-	if s.Leads || s.Leader != "host process 7" || s.Mode != "" || s.Failed != nil || len(s.Sinks) != 0 || s.Source.HeardAt != nil {
+	if s.IsLeader || s.Leader != "host process 7" || s.Mode != "" || s.Failed != nil || len(s.Sinks) != 0 || s.Source.LastReceivedAt != nil {
 		t.Errorf("%+v", s)
 	}
-	(&standby{relay: r}).TryFailed(errors.New("no way"))
+	(&standby{relay: r}).LockFailed(errors.New("no way"))
 	if s := r.Report(t.Context(), true); s.Leader != "" {
 		t.Errorf("it says that %q leads", s.Leader)
 	}

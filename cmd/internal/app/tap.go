@@ -14,12 +14,12 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// tapPatience is how long whoever looks at a tap may let a row wait. The database
+// tapTimeout is how long whoever looks at a tap may let a row wait. The database
 // keeps its log for the tap meanwhile.
-const tapPatience = time.Minute
+const tapTimeout = time.Minute
 
-// errTapLeft says that nobody has looked for tapPatience.
-var errTapLeft = errors.New("nothing was taken for a minute; it ended, so that the database keeps no log for it")
+// errTapTimeout says that nobody has looked for tapTimeout.
+var errTapTimeout = errors.New("nothing was taken for a minute; it ended, so that the database keeps no log for it")
 
 // Tap shows the rows of the outboxes that commit from now on, in commit order, as
 // their layouts read them. It needs no leadership, sends and claims nothing, and a
@@ -35,7 +35,7 @@ func Tap(ctx context.Context, cfg *config.Config, log *slog.Logger, show func(*s
 	}
 	defer db.store.Close()
 	for said := ""; ; {
-		err := tap(ctx, db, log, show)
+		err := tapOnce(ctx, db, log, show)
 		var old *capturepg.OldTransactionError // it ends some time
 		if !errors.As(err, &old) {
 			return err
@@ -44,15 +44,15 @@ func Tap(ctx context.Context, cfg *config.Config, log *slog.Logger, show func(*s
 			said = old.Problem
 			log.Warn("waiting for a transaction that is open", "reason", old.Problem)
 		}
-		if err := rest(ctx, time.Second); err != nil {
+		if err := sleep(ctx, time.Second); err != nil {
 			return err
 		}
 	}
 }
 
-// tap is one try.
-func tap(ctx context.Context, db *database, log *slog.Logger, show func(*store.Item) error) error {
-	src, err := db.stream()
+// tapOnce is one try.
+func tapOnce(ctx context.Context, db *database, log *slog.Logger, show func(*store.Item) error) error {
+	src, err := db.newStream()
 	if err != nil {
 		return err
 	}
@@ -74,8 +74,8 @@ func tap(ctx context.Context, db *database, log *slog.Logger, show func(*store.I
 		}
 		return nil
 	})
-	if err = work.Wait(); errors.Is(context.Cause(ctx), errTapLeft) {
-		return errTapLeft
+	if err = work.Wait(); errors.Is(context.Cause(ctx), errTapTimeout) {
+		return errTapTimeout
 	}
 	return err
 }
@@ -83,7 +83,7 @@ func tap(ctx context.Context, db *database, log *slog.Logger, show func(*store.I
 // showBatch shows a batch, and leaves if a row of it waits too long.
 func showBatch(b *capture.Batch, show func(*store.Item) error, leave context.CancelCauseFunc) error {
 	for i := range b.Items {
-		late := time.AfterFunc(tapPatience, func() { leave(errTapLeft) })
+		late := time.AfterFunc(tapTimeout, func() { leave(errTapTimeout) })
 		err := show(&b.Items[i])
 		late.Stop()
 		if err != nil {

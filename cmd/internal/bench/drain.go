@@ -7,15 +7,15 @@ import (
 )
 
 func relayDrain(ctx context.Context, b *bench) (figures, error) {
-	return b.inPlace(ctx, func(p *place, to *receiver) (figures, error) {
-		return b.drainRelay(ctx, p, to, b.opts.Rows, 0)
+	return b.withNewDatabase(ctx, func(p *benchDatabase, to *receiver) (figures, error) {
+		return b.measureRelayDrain(ctx, p, to, b.opts.Rows, 0)
 	})
 }
 
-// drainRelay lets a relay take its place in the log, commits rows while it is
+// measureRelayDrain lets a relay take its place in the log, commits rows while it is
 // away, and measures how it delivers them. Rows of a first wave that comes all at
 // once do not count.
-func (b *bench) drainRelay(ctx context.Context, p *place, to *receiver, rows, wave int) (figures, error) {
+func (b *bench) measureRelayDrain(ctx context.Context, p *benchDatabase, to *receiver, rows, wave int) (figures, error) {
 	pr, err := b.startRelay(ctx, p, to)
 	if err != nil {
 		return nil, err
@@ -23,8 +23,8 @@ func (b *bench) drainRelay(ctx context.Context, p *place, to *receiver, rows, wa
 	if err := pr.stop(); err != nil {
 		return nil, err
 	}
-	before := p.rows
-	t, err := b.backlog(ctx, p, to, rows)
+	before := p.rowsWritten
+	t, err := b.commitBacklog(ctx, p, to, rows)
 	if err != nil {
 		return nil, err
 	}
@@ -32,19 +32,19 @@ func (b *bench) drainRelay(ctx context.Context, p *place, to *receiver, rows, wa
 		return nil, err
 	}
 	profiled := b.profile(ctx, p, pr)
-	return b.beside(ctx, pr, p, before, func(ctx context.Context) (figures, error) {
+	return b.withProcess(ctx, pr, p, before, func(ctx context.Context) (figures, error) {
 		err := t.wait(ctx)
-		return t.drained(wave), errors.Join(err, t.check(!b.opts.Ungrouped), profiled())
+		return t.drainFigures(wave), errors.Join(err, t.check(!b.opts.Ungrouped), profiled())
 	})
 }
 
 func floorDrain(ctx context.Context, b *bench) (figures, error) {
-	return b.inPlace(ctx, func(p *place, to *receiver) (figures, error) {
-		cfg, err := b.floor(ctx, p, to, true)
+	return b.withNewDatabase(ctx, func(p *benchDatabase, to *receiver) (figures, error) {
+		cfg, err := b.newFloorConfig(ctx, p, to, true)
 		if err != nil {
 			return nil, err
 		}
-		t, err := b.backlog(ctx, p, to, b.opts.Rows)
+		t, err := b.commitBacklog(ctx, p, to, b.opts.Rows)
 		if err != nil {
 			return nil, err
 		}
@@ -53,40 +53,40 @@ func floorDrain(ctx context.Context, b *bench) (figures, error) {
 			return nil, err
 		}
 		profiled := b.profile(ctx, p, pr)
-		return b.beside(ctx, pr, p, 0, func(ctx context.Context) (figures, error) {
+		return b.withProcess(ctx, pr, p, 0, func(ctx context.Context) (figures, error) {
 			err := t.wait(ctx)
-			return t.drained(0), errors.Join(err, t.check(false), profiled())
+			return t.drainFigures(0), errors.Join(err, t.check(false), profiled())
 		})
 	})
 }
 
-// backlog commits rows and tells the receiver of them.
-func (b *bench) backlog(ctx context.Context, p *place, to *receiver, rows int) (*tally, error) {
-	t := newTally(p.rows+1, rows, b.opts.Groups)
+// commitBacklog commits rows and tells the receiver of them.
+func (b *bench) commitBacklog(ctx context.Context, p *benchDatabase, to *receiver, rows int) (*tally, error) {
+	t := newTally(p.rowsWritten+1, rows, b.opts.Groups)
 	to.tally.Store(t)
-	return t, b.load(ctx, p, rows, rowsOfALoad, nil)
+	return t, b.load(ctx, p, rows, loadBatchRows, nil)
 }
 
-// drained returns how fast rows came, from the first request on: those of the first
+// drainFigures returns how fast rows came, from the first request on: those of the first
 // request, or of a wave at the beginning, took no time.
-func (t *tally) drained(wave int) figures {
+func (t *tally) drainFigures(wave int) figures {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	took := max(t.end.Sub(t.begin), time.Nanosecond)
-	return figures{drainRate: float64(t.count-max(wave, t.atFirst)) / took.Seconds()}
+	return figures{drainRate: float64(t.count-max(wave, t.firstRequestRows)) / took.Seconds()}
 }
 
 // relaySlow drains into a receiver that takes its time. What that allows is known
 // from the time that it took: so many senders, each busy all the time.
 func relaySlow(ctx context.Context, b *bench) (figures, error) {
-	return b.inPlace(ctx, func(p *place, to *receiver) (figures, error) {
+	return b.withNewDatabase(ctx, func(p *benchDatabase, to *receiver) (figures, error) {
 		atOnce := b.opts.Senders * b.opts.Batch
-		f, err := b.drainRelay(ctx, p, to, b.opts.Rows, atOnce)
+		f, err := b.measureRelayDrain(ctx, p, to, b.opts.Rows, atOnce)
 		if err != nil {
 			return nil, err
 		}
 		if b.opts.Batch == 1 { // with runs of rows it is not what bounds the rate
-			f[ofAllowed] = f[drainRate] * to.serviceTime().Seconds() / float64(atOnce)
+			f[shareOfServiceTime] = f[drainRate] * to.serviceTime().Seconds() / float64(atOnce)
 		}
 		return f, nil
 	})

@@ -12,27 +12,27 @@ import (
 const warmUp = time.Second
 
 func relayLatency(ctx context.Context, b *bench) (figures, error) {
-	return b.inPlace(ctx, func(p *place, to *receiver) (figures, error) {
-		return b.relayed(ctx, p, to, func(ctx context.Context) (figures, error) { return b.latency(ctx, p, to) })
+	return b.withNewDatabase(ctx, func(p *benchDatabase, to *receiver) (figures, error) {
+		return b.withRelay(ctx, p, to, func(ctx context.Context) (figures, error) { return b.measureLatency(ctx, p, to) })
 	})
 }
 
-// relayed runs a relay beside what is measured.
-func (b *bench) relayed(ctx context.Context, p *place, to *receiver, measure func(context.Context) (figures, error)) (figures, error) {
+// withRelay runs a relay beside what is measured.
+func (b *bench) withRelay(ctx context.Context, p *benchDatabase, to *receiver, measure func(context.Context) (figures, error)) (figures, error) {
 	pr, err := b.startRelay(ctx, p, to)
 	if err != nil {
 		return nil, err
 	}
 	profiled := b.profile(ctx, p, pr)
-	return b.beside(ctx, pr, p, p.rows, func(ctx context.Context) (figures, error) {
+	return b.withProcess(ctx, pr, p, p.rowsWritten, func(ctx context.Context) (figures, error) {
 		f, err := measure(ctx)
 		return f, errors.Join(err, profiled())
 	})
 }
 
-// beside measures beside a process, ends it, and adds what it took for each row but
+// withProcess measures beside a process, ends it, and adds what it took for each row but
 // those that were there before. The end of the process ends the measuring.
-func (b *bench) beside(ctx context.Context, pr *process, p *place, before int, measure func(context.Context) (figures, error)) (figures, error) {
+func (b *bench) withProcess(ctx context.Context, pr *process, p *benchDatabase, before int, measure func(context.Context) (figures, error)) (figures, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -49,18 +49,18 @@ func (b *bench) beside(ctx context.Context, pr *process, p *place, before int, m
 	if err != nil {
 		return nil, err
 	}
-	if rows := p.rows - before; rows > 0 {
+	if rows := p.rowsWritten - before; rows > 0 {
 		f[cpuPerRow] = float64(pr.cpu().Microseconds()) / float64(rows)
 	}
-	if peak := pr.peak(); peak > 0 {
+	if peak := pr.peakMemory(); peak > 0 {
 		f[peakRSS] = float64(peak) / (1 << 20)
 	}
 	return f, nil
 }
 
 func floorLatency(ctx context.Context, b *bench) (figures, error) {
-	return b.inPlace(ctx, func(p *place, to *receiver) (figures, error) {
-		cfg, err := b.floor(ctx, p, to, false)
+	return b.withNewDatabase(ctx, func(p *benchDatabase, to *receiver) (figures, error) {
+		cfg, err := b.newFloorConfig(ctx, p, to, false)
 		if err != nil {
 			return nil, err
 		}
@@ -68,12 +68,12 @@ func floorLatency(ctx context.Context, b *bench) (figures, error) {
 		if err != nil {
 			return nil, err
 		}
-		return b.beside(ctx, pr, p, p.rows, func(ctx context.Context) (figures, error) { return b.latency(ctx, p, to) })
+		return b.withProcess(ctx, pr, p, p.rowsWritten, func(ctx context.Context) (figures, error) { return b.measureLatency(ctx, p, to) })
 	})
 }
 
-// latency writes rows for the duration and returns how long they took.
-func (b *bench) latency(ctx context.Context, p *place, to *receiver) (figures, error) {
+// measureLatency writes rows for the duration and returns how long they took.
+func (b *bench) measureLatency(ctx context.Context, p *benchDatabase, to *receiver) (figures, error) {
 	// A group's rows are written by one session if the one divides by the other.
 	groups := (b.opts.Groups + b.opts.Clients - 1) / b.opts.Clients * b.opts.Clients
 	turn := *b
@@ -81,7 +81,7 @@ func (b *bench) latency(ctx context.Context, p *place, to *receiver) (figures, e
 	var f figures
 	for _, d := range []time.Duration{warmUp, b.opts.Duration} {
 		count := max(1, int(d.Seconds()*float64(b.opts.Rate)))
-		t := newTally(p.rows+1, count, groups)
+		t := newTally(p.rowsWritten+1, count, groups)
 		to.tally.Store(t)
 		if err := turn.write(ctx, p, t); err != nil {
 			return nil, err
@@ -92,14 +92,14 @@ func (b *bench) latency(ctx context.Context, p *place, to *receiver) (figures, e
 		if err := t.check(true); err != nil {
 			return nil, err
 		}
-		f = t.latencies()
+		f = t.latencyFigures()
 	}
 	return f, nil
 }
 
-// latencies returns the percentiles in milliseconds. A row may arrive before its
+// latencyFigures returns the percentiles in milliseconds. A row may arrive before its
 // writer knows of the commit; that is no time.
-func (t *tally) latencies() figures {
+func (t *tally) latencyFigures() figures {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := make([]float64, t.count)

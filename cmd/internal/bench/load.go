@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// rowsOfALoad is how many rows of a load one transaction has.
-const rowsOfALoad = 1000
+// loadBatchRows is how many rows of a load one transaction has.
+const loadBatchRows = 1000
 
 // The rows of a benchmark are numbered from 1 in each database. Their ids are
 // their numbers, with which payloads begin, so that the receiver can tell them.
@@ -55,9 +55,9 @@ func (r *rowSpan) status(t *outboxTable) string {
 	return t.pending
 }
 
-// span is the next rows of a place.
-func (b *bench) span(p *place, rows int) *rowSpan {
-	r := &rowSpan{first: p.rows + 1, last: p.rows + rows, groups: b.opts.Groups, padding: padding(b.opts.Size)}
+// nextRows is the next rows of a place.
+func (b *bench) nextRows(p *benchDatabase, rows int) *rowSpan {
+	r := &rowSpan{first: p.rowsWritten + 1, last: p.rowsWritten + rows, groups: b.opts.Groups, padding: padding(b.opts.Size)}
 	if b.opts.Ungrouped {
 		r.groups = 0
 	}
@@ -65,16 +65,16 @@ func (b *bench) span(p *place, rows int) *rowSpan {
 }
 
 // load commits rows, some in a transaction. What they have in common may be changed.
-func (b *bench) load(ctx context.Context, p *place, rows, atOnce int, change func(*rowSpan)) error {
+func (b *bench) load(ctx context.Context, p *benchDatabase, rows, atOnce int, change func(*rowSpan)) error {
 	for left := rows; left > 0; left -= atOnce {
-		r := b.span(p, min(left, atOnce))
+		r := b.nextRows(p, min(left, atOnce))
 		if change != nil {
 			change(r)
 		}
 		if err := p.load(ctx, r); err != nil {
 			return fmt.Errorf("load rows: %w", err)
 		}
-		p.rows = r.last
+		p.rowsWritten = r.last
 	}
 	return nil
 }
@@ -82,14 +82,14 @@ func (b *bench) load(ctx context.Context, p *place, rows, atOnce int, change fun
 // write commits rows at the rate of the options, each in a transaction of its own,
 // for a time. A row that falls due while the database is slow is written as soon as
 // it can be. A group's rows are all of one session, so that their order is known.
-func (b *bench) write(ctx context.Context, p *place, to *tally) error {
+func (b *bench) write(ctx context.Context, p *benchDatabase, to *tally) error {
 	writers := make([]rowWriter, 0, b.opts.Clients)
 	defer func() {
 		for _, w := range writers {
 			w.close()
 		}
 	}()
-	rows := b.span(p, to.count)
+	rows := b.nextRows(p, to.count)
 	for range b.opts.Clients {
 		w, err := p.writer(ctx, rows)
 		if err != nil {
@@ -118,6 +118,6 @@ func (b *bench) write(ctx context.Context, p *place, to *tally) error {
 			return nil
 		})
 	}
-	p.rows = rows.last
+	p.rowsWritten = rows.last
 	return work.Wait()
 }

@@ -21,12 +21,12 @@ import (
 // mongoServer is a replica set of MongoDB.
 type mongoServer struct {
 	client *mongo.Client
-	is     about
+	info   serverInfo
 }
 
 // connectMongo connects to the server. A URL that names no database will do.
 func connectMongo(ctx context.Context, source string) (*mongoServer, error) {
-	at, err := withDatabase(source, namePrefix+"none") // nothing is made in it
+	at, err := urlWithDatabase(source, namePrefix+"none") // nothing is made in it
 	if err != nil {
 		return nil, err
 	}
@@ -39,15 +39,15 @@ func connectMongo(ctx context.Context, source string) (*mongoServer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", strings.Join(opts.Hosts, ", "), mongostore.Explain(err))
 	}
-	s := &mongoServer{client: client, is: about{set: map[string]string{}, flushes: true}}
-	if err := s.look(ctx); err != nil {
+	s := &mongoServer{client: client, info: serverInfo{settings: map[string]string{}, syncsCommits: true}}
+	if err := s.checkReplicaSet(ctx); err != nil {
 		s.close()
 		return nil, err
 	}
 	return s, nil
 }
 
-func (s *mongoServer) about() about { return s.is }
+func (s *mongoServer) serverInfo() serverInfo { return s.info }
 
 func (s *mongoServer) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -60,9 +60,9 @@ func (s *mongoServer) admin(ctx context.Context, command bson.D) (bson.Raw, erro
 	return s.client.Database("admin").RunCommand(ctx, command).Raw()
 }
 
-// look makes sure that the server is a replica set. What else a relay asks of it, the
+// checkReplicaSet makes sure that the server is a replica set. What else a relay asks of it, the
 // relay says.
-func (s *mongoServer) look(ctx context.Context) error {
+func (s *mongoServer) checkReplicaSet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	hello, err := s.admin(ctx, bson.D{{Key: "hello", Value: 1}})
@@ -74,7 +74,7 @@ func (s *mongoServer) look(ctx context.Context) error {
 		return fmt.Errorf("look at the server: %w", mongostore.Explain(err))
 	}
 	version, _ := build.Lookup("version").StringValueOK()
-	s.is.version = "MongoDB " + version
+	s.info.version = "MongoDB " + version
 	if _, isSet := hello.Lookup("setName").StringValueOK(); !isSet {
 		return &store.SetupError{
 			Problem: "the server is no member of a replica set, so it has no change streams and no transactions, with which a relay is measured",
@@ -83,7 +83,7 @@ func (s *mongoServer) look(ctx context.Context) error {
 	}
 	if hosts, ok := hello.Lookup("hosts").ArrayOK(); ok {
 		members, _ := hosts.Values()
-		s.is.set["members"] = strconv.Itoa(len(members))
+		s.info.settings["members"] = strconv.Itoa(len(members))
 	}
 	s.readSettings(ctx)
 	return nil
@@ -93,15 +93,15 @@ func (s *mongoServer) look(ctx context.Context) error {
 func (s *mongoServer) readSettings(ctx context.Context) {
 	if config, err := s.admin(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}); err == nil {
 		journals, ok := config.Lookup("config", "writeConcernMajorityJournalDefault").BooleanOK()
-		s.is.set["writeConcernMajorityJournalDefault"] = strconv.FormatBool(journals || !ok)
+		s.info.settings["writeConcernMajorityJournalDefault"] = strconv.FormatBool(journals || !ok)
 	}
 	status, err := s.serverStatus(ctx)
 	if err != nil {
 		return // a right that few users have
 	}
-	s.is.set["storageEngine"], _ = status.Lookup("storageEngine", "name").StringValueOK()
+	s.info.settings["storageEngine"], _ = status.Lookup("storageEngine", "name").StringValueOK()
 	if bytes, ok := status.Lookup("wiredTiger", "cache", "maximum bytes configured").AsInt64OK(); ok {
-		s.is.set["wiredTigerCacheBytes"] = strconv.FormatInt(bytes, 10)
+		s.info.settings["wiredTigerCacheBytes"] = strconv.FormatInt(bytes, 10)
 	}
 }
 
@@ -144,11 +144,11 @@ func (s *mongoServer) drop(ctx context.Context, name string) error {
 // mongoDatabase is a database of MongoDB.
 type mongoDatabase struct {
 	*mongoServer
-	db      *mongo.Database
-	table   *outboxTable
-	rows    *mongo.Collection
-	looks   int      // how often the reads were asked for
-	counted bson.Raw // what the server had counted when it was to begin
+	db           *mongo.Database
+	table        *outboxTable
+	rows         *mongo.Collection
+	scanQueries  int      // how often the reads were asked for
+	countsBefore bson.Raw // what the server had counted when it was to begin
 }
 
 // close does nothing: the connections are the server's.
@@ -185,8 +185,8 @@ func statusOf(l *store.Layout, s store.Status) any {
 	return l.Words[s]
 }
 
-// documentsOfACommand bounds what one transaction and one command holds.
-const documentsOfACommand = 10_000
+// maxCommandDocuments bounds what one transaction and one command holds.
+const maxCommandDocuments = 10_000
 
 // load implements loader. Documents that were delivered long ago are many, and in no
 // transaction: the server ends those that take long.
@@ -204,9 +204,9 @@ func (d *mongoDatabase) load(ctx context.Context, r *rowSpan) error {
 }
 
 func (d *mongoDatabase) insert(ctx context.Context, r *rowSpan) error {
-	for first := r.first; first <= r.last; first += documentsOfACommand {
+	for first := r.first; first <= r.last; first += maxCommandDocuments {
 		var docs []bson.D
-		for n := first; n <= min(r.last, first+documentsOfACommand-1); n++ {
+		for n := first; n <= min(r.last, first+maxCommandDocuments-1); n++ {
 			docs = append(docs, d.document(r, n))
 		}
 		if _, err := d.rows.InsertMany(ctx, docs, options.InsertMany().SetOrdered(!r.completed)); err != nil {
@@ -216,8 +216,8 @@ func (d *mongoDatabase) insert(ctx context.Context, r *rowSpan) error {
 	return nil
 }
 
-// settle has a checkpoint written, if the user may.
-func (d *mongoDatabase) settle(ctx context.Context) error {
+// flush has a checkpoint written, if the user may.
+func (d *mongoDatabase) flush(ctx context.Context) error {
 	_, err := d.admin(ctx, bson.D{{Key: "fsync", Value: 1}})
 	var refused mongo.ServerError
 	if errors.As(err, &refused) {
@@ -243,8 +243,8 @@ func (w *mongoWriter) write(ctx context.Context, n int) error {
 	return err
 }
 
-// floor says where the oplog ends.
-func (d *mongoDatabase) floor(ctx context.Context, cfg *floor.Config) error {
+// prepareFloor says where the oplog ends.
+func (d *mongoDatabase) prepareFloor(ctx context.Context, cfg *floor.Config) error {
 	answer, err := d.db.RunCommand(ctx, bson.D{{Key: "ping", Value: 1}}).Raw()
 	if err != nil {
 		return err

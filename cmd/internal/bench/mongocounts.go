@@ -19,7 +19,7 @@ import (
 func (d *mongoDatabase) scans(ctx context.Context) (int, error) {
 	cursor, err := d.rows.Aggregate(ctx, mongo.Pipeline{{{Key: "$collStats", Value: bson.D{{Key: "latencyStats", Value: bson.D{}}}}}})
 	if err != nil {
-		return 0, errUncounted // the user may not read it
+		return 0, errNotMeasured // the user may not read it
 	}
 	var found []struct {
 		Stats struct {
@@ -29,10 +29,10 @@ func (d *mongoDatabase) scans(ctx context.Context) (int, error) {
 		} `bson:"latencyStats"`
 	}
 	if err := cursor.All(ctx, &found); err != nil || len(found) != 1 {
-		return 0, errors.Join(err, errUncounted)
+		return 0, errors.Join(err, errNotMeasured)
 	}
-	d.looks++
-	return found[0].Stats.Reads.Ops - (d.looks - 1), nil
+	d.scanQueries++
+	return found[0].Stats.Reads.Ops - (d.scanQueries - 1), nil
 }
 
 // serverStatus is what the server has counted since its start, of all of its clients.
@@ -45,7 +45,7 @@ func (s *mongoServer) serverStatus(ctx context.Context) (bson.Raw, error) {
 // countStatements implements counter. MongoDB does not tell what a kind of statement
 // took: only how many there were, and the time of all reads, writes and commands.
 func (d *mongoDatabase) countStatements(ctx context.Context) (err error) {
-	if d.counted, err = d.serverStatus(ctx); err != nil {
+	if d.countsBefore, err = d.serverStatus(ctx); err != nil {
 		return errors.New("grant the user the role clusterMonitor in admin for that")
 	}
 	return nil
@@ -62,15 +62,15 @@ func (d *mongoDatabase) statements(ctx context.Context) (string, error) {
 	for _, of := range [][]string{
 		{"metrics", "commands"}, {"opLatencies"}, {"metrics", "document"}, {"metrics", "operation"}, {"metrics", "queryExecutor"}, {"metrics", "getLastError"}, {"transactions"}, {"wiredTiger", "log"}, {"extra_info"},
 	} {
-		for _, line := range grown(of, d.counted.Lookup(of...), now.Lookup(of...)) {
+		for _, line := range counterGrowth(of, d.countsBefore.Lookup(of...), now.Lookup(of...)) {
 			text.WriteString(line + "\n")
 		}
 	}
 	return text.String(), nil
 }
 
-// grown tells by how much the numbers in a document have grown, those that have.
-func grown(path []string, before, after bson.RawValue) (lines []string) {
+// counterGrowth tells by how much the numbers in a document have grown, those that have.
+func counterGrowth(path []string, before, after bson.RawValue) (lines []string) {
 	if doc, ok := after.DocumentOK(); ok {
 		elements, err := doc.Elements()
 		if err != nil {
@@ -78,7 +78,7 @@ func grown(path []string, before, after bson.RawValue) (lines []string) {
 		}
 		was, _ := before.DocumentOK()
 		for _, e := range elements {
-			lines = append(lines, grown(append(slices.Clone(path), e.Key()), was.Lookup(e.Key()), e.Value())...)
+			lines = append(lines, counterGrowth(append(slices.Clone(path), e.Key()), was.Lookup(e.Key()), e.Value())...)
 		}
 		return lines
 	}

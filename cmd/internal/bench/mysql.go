@@ -20,7 +20,7 @@ import (
 type mysqlServer struct {
 	session *mysqlSession
 	maria   bool
-	is      about
+	info    serverInfo
 }
 
 // mysqlSession is one session of the server.
@@ -59,7 +59,7 @@ func (s *mysqlSession) close() {
 // connectMySQL connects to the server. A URL that names no database will do.
 func connectMySQL(ctx context.Context, source string) (*mysqlServer, error) {
 	if u, err := url.Parse(source); err == nil && strings.Trim(u.Path, "/") == "" {
-		if source, err = withDatabase(source, "information_schema"); err != nil {
+		if source, err = urlWithDatabase(source, "information_schema"); err != nil {
 			return nil, err
 		}
 	}
@@ -67,17 +67,17 @@ func connectMySQL(ctx context.Context, source string) (*mysqlServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &mysqlServer{session: session, is: about{set: map[string]string{}, flushes: true}}
-	if err := s.look(ctx); err != nil {
+	s := &mysqlServer{session: session, info: serverInfo{settings: map[string]string{}, syncsCommits: true}}
+	if err := s.checkBinlog(ctx); err != nil {
 		s.close()
 		return nil, err
 	}
 	return s, nil
 }
 
-// look makes sure that the server has a binlog. What else a relay asks of it, the
+// checkBinlog makes sure that the server has a binlog. What else a relay asks of it, the
 // relay says.
-func (s *mysqlServer) look(ctx context.Context) error {
+func (s *mysqlServer) checkBinlog(ctx context.Context) error {
 	rows, err := s.session.QueryContext(ctx, `SHOW GLOBAL VARIABLES WHERE variable_name IN ('version', 'log_bin', 'sync_binlog', 'gtid_mode',
   'innodb_flush_log_at_trx_commit', 'innodb_doublewrite', 'innodb_buffer_pool_size', 'innodb_redo_log_capacity', 'innodb_log_file_size',
   'innodb_flush_method', 'binlog_row_image', 'binlog_row_metadata', 'performance_schema')`)
@@ -90,19 +90,19 @@ func (s *mysqlServer) look(ctx context.Context) error {
 		if err := rows.Scan(&name, &value); err != nil {
 			return fmt.Errorf("look at the server: %w", err)
 		}
-		s.is.set[name] = value
+		s.info.settings[name] = value
 	}
 	if err := rows.Err(); err != nil {
 		return fmt.Errorf("look at the server: %w", err)
 	}
-	version := s.is.set["version"]
-	delete(s.is.set, "version")
+	version := s.info.settings["version"]
+	delete(s.info.settings, "version")
 	s.maria = strings.Contains(version, "MariaDB")
-	s.is.version = "MySQL " + version
+	s.info.version = "MySQL " + version
 	if s.maria {
-		s.is.version = "MariaDB " + version
+		s.info.version = "MariaDB " + version
 	}
-	if s.is.set["log_bin"] != "ON" || !s.maria && s.is.set["gtid_mode"] != "ON" {
+	if s.info.settings["log_bin"] != "ON" || !s.maria && s.info.settings["gtid_mode"] != "ON" {
 		return &store.SetupError{
 			Problem: "the server keeps no binlog with GTIDs, which is what a relay reads",
 			Remedy:  "run `sluicebox doctor` on one of its databases, which tells what to set, or use another server",
@@ -111,8 +111,8 @@ func (s *mysqlServer) look(ctx context.Context) error {
 	return nil
 }
 
-func (s *mysqlServer) about() about { return s.is }
-func (s *mysqlServer) close()       { s.session.close() }
+func (s *mysqlServer) serverInfo() serverInfo { return s.info }
+func (s *mysqlServer) close()                 { s.session.close() }
 
 func (s *mysqlServer) create(ctx context.Context, name, url string, of *outboxTable) (database, error) {
 	if _, err := s.session.ExecContext(ctx, "CREATE DATABASE "+name+" CHARACTER SET utf8mb4"); err != nil {
@@ -190,8 +190,8 @@ func (d *mysqlDatabase) load(ctx context.Context, r *rowSpan) error {
 	return err
 }
 
-// settle has the table counted and its pages written, the second if the account may.
-func (d *mysqlDatabase) settle(ctx context.Context) error {
+// flush has the table counted and its pages written, the second if the account may.
+func (d *mysqlDatabase) flush(ctx context.Context) error {
 	if _, err := d.session.ExecContext(ctx, "ANALYZE TABLE "+d.table.name); err != nil {
 		return err
 	}
@@ -229,8 +229,8 @@ func (w *mysqlWriter) write(ctx context.Context, n int) error {
 
 func (w *mysqlWriter) close() { w.session.close() }
 
-// floor says where the binlog ends.
-func (d *mysqlDatabase) floor(ctx context.Context, cfg *floor.Config) error {
+// prepareFloor says where the binlog ends.
+func (d *mysqlDatabase) prepareFloor(ctx context.Context, cfg *floor.Config) error {
 	ask := "SELECT @@GLOBAL.gtid_executed"
 	if d.maria {
 		ask = "SELECT @@GLOBAL.gtid_binlog_pos"
@@ -242,8 +242,8 @@ func (d *mysqlDatabase) floor(ctx context.Context, cfg *floor.Config) error {
 // not to (performance_schema), and MariaDB only if it is told to. A table of counters
 // that is full counts no more databases.
 func (d *mysqlDatabase) scans(ctx context.Context) (int, error) {
-	if d.is.set["performance_schema"] != "ON" {
-		return 0, errUncounted
+	if d.info.settings["performance_schema"] != "ON" {
+		return 0, errNotMeasured
 	}
 	var n int
 	var full bool
@@ -251,7 +251,7 @@ func (d *mysqlDatabase) scans(ctx context.Context) (int, error) {
 SELECT COALESCE(SUM(IF(schema_name = ? AND digest_text LIKE ?, count_star, 0)), 0), COUNT(*) >= @@performance_schema_digests_size
 FROM performance_schema.events_statements_summary_by_digest`, d.name, "%`"+d.table.name+"`%").Scan(&n, &full)
 	if err != nil || full {
-		return 0, errUncounted // the account may not read it
+		return 0, errNotMeasured // the account may not read it
 	}
 	return n, nil
 }
@@ -259,7 +259,7 @@ FROM performance_schema.events_statements_summary_by_digest`, d.name, "%`"+d.tab
 // countStatements implements counter. The database is new, so there is nothing to
 // take off but what was loaded.
 func (d *mysqlDatabase) countStatements(context.Context) error {
-	if d.is.set["performance_schema"] != "ON" {
+	if d.info.settings["performance_schema"] != "ON" {
 		return errors.New("start the server with performance_schema=ON for that")
 	}
 	return nil

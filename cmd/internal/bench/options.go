@@ -123,8 +123,8 @@ func (o Options) withDefaults(d *Options) Options {
 	return o
 }
 
-// Surroundings are what a benchmark is run in.
-type Surroundings struct {
+// Environment are what a benchmark is run in.
+type Environment struct {
 	// Stdout takes the result, Stderr what is told meanwhile.
 	Stdout, Stderr io.Writer
 	// Program is the file of the program that is measured.
@@ -134,8 +134,8 @@ type Surroundings struct {
 }
 
 // Run measures a scenario and prints the result. Options must be valid.
-func Run(ctx context.Context, o Options, env Surroundings) error {
-	sc := scenarioOf(o.Scenario)
+func Run(ctx context.Context, o Options, env Environment) error {
+	sc := findScenario(o.Scenario)
 	b := &bench{opts: o.withDefaults(&sc.defaults), env: env, scenario: sc}
 	res, err := b.run(ctx)
 	if err != nil {

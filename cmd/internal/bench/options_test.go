@@ -37,11 +37,11 @@ func TestOptionsAreCheckedByTheirFlags(t *testing.T) {
 }
 
 func TestEachScenarioHasItsOwnDefaults(t *testing.T) {
-	slow := Options{Scenario: "slow-receiver"}.withDefaults(&scenarioOf("slow-receiver").defaults)
+	slow := Options{Scenario: "slow-receiver"}.withDefaults(&findScenario("slow-receiver").defaults)
 	if slow.Batch != 1 || slow.Senders != 64 || slow.Delay != 20*time.Millisecond || slow.Repeat != 5 || slow.Layout != layoutWords {
 		t.Errorf("slow-receiver has %+v", slow)
 	}
-	drain := Options{Batch: 7}.withDefaults(&scenarioOf("drain").defaults)
+	drain := Options{Batch: 7}.withDefaults(&findScenario("drain").defaults)
 	if drain.Batch != 7 || drain.Senders != 10 || drain.Rows != 200_000 || drain.Groups != 1000 {
 		t.Errorf("drain has %+v", drain)
 	}
@@ -57,7 +57,7 @@ func TestTheSourceIsTakenToAnotherDatabase(t *testing.T) {
 		"mongodb://me:p@a/?authSource=admin":      "mongodb://me:p@a/new?authSource=admin",
 		"mongodb://a:1":                           "mongodb://a:1/new",
 	} {
-		if got, err := withDatabase(source, "new"); err != nil || got != want {
+		if got, err := urlWithDatabase(source, "new"); err != nil || got != want {
 			t.Errorf("%s becomes %s, %v; want %s", source, got, err, want)
 		}
 	}

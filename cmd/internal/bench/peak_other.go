@@ -2,6 +2,6 @@
 
 package bench
 
-// peak is the most memory that an ended process had, in bytes; 0 where the system
+// peakMemory is the most memory that an ended process had, in bytes; 0 where the system
 // does not tell.
-func (pr *process) peak() int64 { return 0 }
+func (pr *process) peakMemory() int64 { return 0 }

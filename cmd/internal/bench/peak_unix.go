@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// peak is the most memory that an ended process had, in bytes.
-func (pr *process) peak() int64 {
+// peakMemory is the most memory that an ended process had, in bytes.
+func (pr *process) peakMemory() int64 {
 	usage, ok := pr.cmd.ProcessState.SysUsage().(*syscall.Rusage)
 	if !ok {
 		return 0

@@ -15,27 +15,27 @@ import (
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// postgres is a server of PostgreSQL.
-type postgres struct {
+// postgresServer is a server of PostgreSQL.
+type postgresServer struct {
 	conn *pgx.Conn
-	is   about
+	info serverInfo
 }
 
-func connectPostgres(ctx context.Context, source string) (*postgres, error) {
+func connectPostgres(ctx context.Context, source string) (*postgresServer, error) {
 	conn, err := dialPostgres(ctx, source)
 	if err != nil {
 		return nil, err
 	}
-	s := &postgres{conn: conn, is: about{set: map[string]string{}}}
-	if err := s.look(ctx); err != nil {
+	s := &postgresServer{conn: conn, info: serverInfo{settings: map[string]string{}}}
+	if err := s.checkServer(ctx); err != nil {
 		s.close()
 		return nil, err
 	}
 	return s, nil
 }
 
-// look makes sure that the server serves.
-func (s *postgres) look(ctx context.Context) error {
+// checkServer makes sure that the server serves.
+func (s *postgresServer) checkServer(ctx context.Context) error {
 	var mayMake, mayStream bool
 	var version, walLevel string
 	err := s.conn.QueryRow(ctx, `
@@ -49,7 +49,7 @@ SELECT current_setting('server_version'), current_setting('wal_level'),
 	if err != nil {
 		return fmt.Errorf("look at the server: %w", err)
 	}
-	s.is.version = "PostgreSQL " + version
+	s.info.version = "PostgreSQL " + version
 	switch user := pgstore.Ident(s.conn.Config().User); {
 	case !mayMake || !mayStream:
 		return &store.SetupError{
@@ -65,14 +65,14 @@ SELECT current_setting('server_version'), current_setting('wal_level'),
 	return nil
 }
 
-func (s *postgres) readSettings(ctx context.Context) error {
+func (s *postgresServer) readSettings(ctx context.Context) error {
 	var name, setting string
 	rows, err := s.conn.Query(ctx, `SELECT name, current_setting(name) FROM pg_settings
 WHERE name IN ('fsync', 'synchronous_commit', 'full_page_writes', 'shared_buffers', 'max_wal_size', 'wal_compression')`)
 	if err != nil {
 		return err
 	}
-	_, err = pgx.ForEachRow(rows, []any{&name, &setting}, func() error { s.is.set[name] = setting; return nil })
+	_, err = pgx.ForEachRow(rows, []any{&name, &setting}, func() error { s.info.settings[name] = setting; return nil })
 	return err
 }
 
@@ -90,17 +90,17 @@ func dialPostgres(ctx context.Context, source string) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// hangUp says goodbye for a second and then closes the connection all the same.
-func hangUp(conn *pgx.Conn) {
+// closeConn says goodbye for a second and then closes the connection all the same.
+func closeConn(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = conn.Close(ctx) // the server may be gone
 }
 
-func (s *postgres) about() about { return s.is }
-func (s *postgres) close()       { hangUp(s.conn) }
+func (s *postgresServer) serverInfo() serverInfo { return s.info }
+func (s *postgresServer) close()                 { closeConn(s.conn) }
 
-func (s *postgres) create(ctx context.Context, name, url string, of *outboxTable) (database, error) {
+func (s *postgresServer) create(ctx context.Context, name, url string, of *outboxTable) (database, error) {
 	if _, err := s.conn.Exec(ctx, "CREATE DATABASE "+name); err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func (s *postgres) create(ctx context.Context, name, url string, of *outboxTable
 	}
 	for _, statement := range of.postgres {
 		if _, err := conn.Exec(ctx, statement); err != nil {
-			hangUp(conn)
+			closeConn(conn)
 			return nil, err
 		}
 	}
@@ -118,7 +118,7 @@ func (s *postgres) create(ctx context.Context, name, url string, of *outboxTable
 }
 
 // drop removes the slot with the database. A walsender may need a moment to end.
-func (s *postgres) drop(ctx context.Context, name string) error {
+func (s *postgresServer) drop(ctx context.Context, name string) error {
 	for {
 		_, err := s.conn.Exec(ctx, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", name)
 		var pg *pgconn.PgError
@@ -144,7 +144,7 @@ type pgDatabase struct {
 	conn      *pgx.Conn
 }
 
-func (d *pgDatabase) close() { hangUp(d.conn) }
+func (d *pgDatabase) close() { closeConn(d.conn) }
 
 // insert is the statement that writes the rows of a query of numbers n.
 func (d *pgDatabase) insert(r *rowSpan, from string) string {
@@ -162,7 +162,7 @@ func (d *pgDatabase) load(ctx context.Context, r *rowSpan) error {
 	return err
 }
 
-func (d *pgDatabase) settle(ctx context.Context) error {
+func (d *pgDatabase) flush(ctx context.Context) error {
 	for _, statement := range []string{"VACUUM (ANALYZE) " + d.table.name, "CHECKPOINT"} {
 		if _, err := d.conn.Exec(ctx, statement); err != nil {
 			return err
@@ -183,7 +183,7 @@ func (d *pgDatabase) writer(ctx context.Context, r *rowSpan) (rowWriter, error) 
 		return nil, err
 	}
 	if _, err := conn.Prepare(ctx, "write", d.insert(r, "(VALUES ($2::bigint)) v (n)")); err != nil {
-		hangUp(conn)
+		closeConn(conn)
 		return nil, err
 	}
 	return &pgWriter{conn: conn, padding: r.padding}, nil
@@ -194,10 +194,10 @@ func (w *pgWriter) write(ctx context.Context, n int) error {
 	return err
 }
 
-func (w *pgWriter) close() { hangUp(w.conn) }
+func (w *pgWriter) close() { closeConn(w.conn) }
 
-// floor makes a publication and a slot.
-func (d *pgDatabase) floor(ctx context.Context, cfg *floor.Config) error {
+// prepareFloor makes a publication and a slot.
+func (d *pgDatabase) prepareFloor(ctx context.Context, cfg *floor.Config) error {
 	_, err := d.conn.Exec(ctx, "CREATE PUBLICATION "+d.name+" FOR TABLE "+d.table.name+" WITH (publish = 'insert')")
 	if err == nil {
 		_, err = d.conn.Exec(ctx, "SELECT pg_create_logical_replication_slot($1, 'pgoutput')", d.name)

@@ -22,17 +22,17 @@ import (
 )
 
 const (
-	// startWait is how long a process may take until it reads the log, and
-	// stopWait until it has ended.
-	startWait = 60 * time.Second
-	stopWait  = 60 * time.Second
+	// startTimeout is how long a process may take until it reads the log, and
+	// stopTimeout until it has ended.
+	startTimeout = 60 * time.Second
+	stopTimeout  = 60 * time.Second
 )
 
 // FloorCommand is the word with which the program runs the floor.
 const FloorCommand = "bench-floor"
 
-// FloorReads is the line with which the floor says that it reads.
-const FloorReads = "reading"
+// FloorReady is the line with which the floor says that it reads.
+const FloorReady = "reading"
 
 // process is a relay or a floor that runs.
 type process struct {
@@ -43,8 +43,8 @@ type process struct {
 	err   error
 }
 
-// relayFile is the configuration of the relay. What is not in it has its default.
-const relayFile = `name: %[1]s
+// relayConfigFormat is the configuration of the relay. What is not in it has its default.
+const relayConfigFormat = `name: %[1]s
 source:
   url: %[2]s
   mode: stream
@@ -61,7 +61,7 @@ sinks:
 `
 
 // startRelay starts a relay and waits until it reads the log.
-func (b *bench) startRelay(ctx context.Context, p *place, to *receiver) (*process, error) {
+func (b *bench) startRelay(ctx context.Context, p *benchDatabase, to *receiver) (*process, error) {
 	address, err := freeAddress(ctx)
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (b *bench) startRelay(ctx context.Context, p *place, to *receiver) (*proces
 	if p.layout == layoutWords {
 		kind = "kind: EVENT, "
 	}
-	text := fmt.Sprintf(relayFile, p.name, config.Quote(p.url), b.opts.Batch, b.opts.Senders, ungrouped, claims,
+	text := fmt.Sprintf(relayConfigFormat, p.name, config.Quote(p.url), b.opts.Batch, b.opts.Senders, ungrouped, claims,
 		config.Quote(address), p.table.name, p.layout, profiling, kind, config.Quote(to.url))
 	file := filepath.Join(b.folder, p.name+".yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil { // it may hold a password
@@ -90,23 +90,23 @@ func (b *bench) startRelay(ctx context.Context, p *place, to *receiver) (*proces
 		return nil, err
 	}
 	pr.admin = "http://" + address
-	return pr, pr.await(ctx, pr.reads)
+	return pr, pr.awaitReady(ctx, pr.isReading)
 }
 
-// floor makes what a floor reads from, from now on.
-func (b *bench) floor(ctx context.Context, p *place, to *receiver, bulk bool) (*floor.Config, error) {
+// newFloorConfig makes what a floor reads from, from now on.
+func (b *bench) newFloorConfig(ctx context.Context, p *benchDatabase, to *receiver, bulk bool) (*floor.Config, error) {
 	cfg := &floor.Config{
 		URL: p.url, Table: p.table.name, Layout: p.layout, Endpoint: to.url + eventsPath,
 		Bulk: bulk, Batch: b.opts.Batch, Senders: b.opts.Senders,
 	}
-	if err := p.floor(ctx, cfg); err != nil {
+	if err := p.prepareFloor(ctx, cfg); err != nil {
 		return nil, fmt.Errorf("make what the floor reads: %w", err)
 	}
 	return cfg, nil
 }
 
 // startFloor starts a floor and waits until it reads the log.
-func (b *bench) startFloor(ctx context.Context, p *place, of *floor.Config) (*process, error) {
+func (b *bench) startFloor(ctx context.Context, p *benchDatabase, of *floor.Config) (*process, error) {
 	cfg, err := json.Marshal(of)
 	if err != nil {
 		return nil, err
@@ -127,10 +127,10 @@ func (b *bench) startFloor(ctx context.Context, p *place, of *floor.Config) (*pr
 		line, _ := bufio.NewReader(out).ReadString('\n')
 		said <- strings.TrimSpace(line)
 	}()
-	return pr, pr.await(ctx, func(context.Context) bool {
+	return pr, pr.awaitReady(ctx, func(context.Context) bool {
 		select {
 		case line := <-said:
-			return line == FloorReads
+			return line == FloorReady
 		default:
 			return false
 		}
@@ -172,18 +172,18 @@ func cleanEnvironment() []string {
 	return env
 }
 
-// await waits until a process that was started is ready; else it is ended.
-func (pr *process) await(ctx context.Context, ready func(context.Context) bool) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startWait, fmt.Errorf("it did not read the log within %s", startWait))
+// awaitReady waits until a process that was started is ready; else it is ended.
+func (pr *process) awaitReady(ctx context.Context, ready func(context.Context) bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("it did not read the log within %s", startTimeout))
 	defer cancel()
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
 	for {
 		select {
 		case <-pr.ended:
-			return pr.early()
+			return pr.earlyExitError()
 		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("%s: %w\n%s", pr.cmd.Args[1], context.Cause(ctx), pr.said()), pr.stop())
+			return errors.Join(fmt.Errorf("%s: %w\n%s", pr.cmd.Args[1], context.Cause(ctx), pr.logTail()), pr.stop())
 		case <-look.C:
 			if ready(ctx) {
 				return nil
@@ -192,13 +192,13 @@ func (pr *process) await(ctx context.Context, ready func(context.Context) bool) 
 	}
 }
 
-// early is the error of a process that ended by itself.
-func (pr *process) early() error {
-	return fmt.Errorf("%s ended by itself: %v\n%s", pr.cmd.Args[1], pr.err, pr.said())
+// earlyExitError is the error of a process that ended by itself.
+func (pr *process) earlyExitError() error {
+	return fmt.Errorf("%s ended by itself: %v\n%s", pr.cmd.Args[1], pr.err, pr.logTail())
 }
 
-// said is the end of what the process said.
-func (pr *process) said() string {
+// logTail is the end of what the process said.
+func (pr *process) logTail() string {
 	const most = 4 << 10
 	text, err := os.ReadFile(pr.log)
 	if err != nil {
@@ -207,8 +207,8 @@ func (pr *process) said() string {
 	return string(text[max(0, len(text)-most):])
 }
 
-// reads reports whether the relay reads the log.
-func (pr *process) reads(ctx context.Context) bool {
+// isReading reports whether the relay reads the log.
+func (pr *process) isReading(ctx context.Context) bool {
 	resp, err := pr.get(ctx, "/readyz")
 	if err != nil {
 		return false
@@ -229,20 +229,20 @@ func (pr *process) get(ctx context.Context, path string) (*http.Response, error)
 func (pr *process) stop() error {
 	select {
 	case <-pr.ended:
-		return pr.early()
+		return pr.earlyExitError()
 	default:
 	}
 	_ = pr.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-pr.ended:
 		if pr.err != nil {
-			return fmt.Errorf("%s failed: %w\n%s", pr.cmd.Args[1], pr.err, pr.said())
+			return fmt.Errorf("%s failed: %w\n%s", pr.cmd.Args[1], pr.err, pr.logTail())
 		}
 		return nil
-	case <-time.After(stopWait):
+	case <-time.After(stopTimeout):
 		_ = pr.cmd.Process.Kill()
 		<-pr.ended
-		return fmt.Errorf("%s did not end within %s\n%s", pr.cmd.Args[1], stopWait, pr.said())
+		return fmt.Errorf("%s did not end within %s\n%s", pr.cmd.Args[1], stopTimeout, pr.logTail())
 	}
 }
 

@@ -12,19 +12,19 @@ import (
 	"time"
 )
 
-// mostProfiled is the longest time that a profile of the processor covers.
-const mostProfiled = 5 * time.Second
+// maxProfileTime is the longest time that a profile of the processor covers.
+const maxProfileTime = 5 * time.Second
 
 // profile takes profiles of a relay from now on, in the first turn, and counts the
 // server's statements; of a floor it counts these alone. It returns what waits for
 // all that.
-func (b *bench) profile(ctx context.Context, p *place, pr *process) (wait func() error) {
-	if b.opts.Profile == "" || b.turn > 0 {
+func (b *bench) profile(ctx context.Context, p *benchDatabase, pr *process) (wait func() error) {
+	if b.opts.Profile == "" || b.round > 0 {
 		return func() error { return nil }
 	}
 	uncounted := p.countStatements(ctx)
 	if uncounted != nil {
-		b.say("statements are not counted: %v", uncounted)
+		b.logf("statements are not counted: %v", uncounted)
 	}
 	done := make(chan error, 1)
 	go func() { done <- b.processor(ctx, pr) }()
@@ -47,7 +47,7 @@ func (b *bench) processor(ctx context.Context, pr *process) error {
 	if pr.admin == "" {
 		return nil
 	}
-	d := mostProfiled
+	d := maxProfileTime
 	if b.opts.Duration > 0 {
 		d = max(time.Second, min(d, b.opts.Duration))
 	}
@@ -80,7 +80,7 @@ func (b *bench) save(name string, from io.Reader) error {
 }
 
 // writeStatements writes what the statements of the database took.
-func (b *bench) writeStatements(ctx context.Context, p *place, pr *process) error {
+func (b *bench) writeStatements(ctx context.Context, p *benchDatabase, pr *process) error {
 	text, err := p.statements(ctx)
 	if err != nil {
 		return fmt.Errorf("read the statements: %w", err)

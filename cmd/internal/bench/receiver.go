@@ -18,21 +18,21 @@ import (
 
 // receiver is an HTTP server that takes rows for whoever measures.
 type receiver struct {
-	server  *http.Server
-	url     string
-	ended   chan error
-	delay   time.Duration
-	tally   atomic.Pointer[tally]
-	bodies  sync.Pool
-	served  atomic.Int64 // requests that were answered
-	serving atomic.Int64 // the time that they took, in ns
+	server     *http.Server
+	url        string
+	ended      chan error
+	delay      time.Duration
+	tally      atomic.Pointer[tally]
+	bodies     sync.Pool
+	served     atomic.Int64 // requests that were answered
+	servedTime atomic.Int64 // the time that they took, in ns
 }
 
 // eventsPath is where both the relay and the floor send rows.
 const eventsPath = "/api/events/batch"
 
-// receive starts a receiver on a free port of the loopback interface. Stop it.
-func receive(ctx context.Context, delay time.Duration) (*receiver, error) {
+// startReceiver starts a receiver on a free port of the loopback interface. Stop it.
+func startReceiver(ctx context.Context, delay time.Duration) (*receiver, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("start the receiver: %w", err)
@@ -42,7 +42,7 @@ func receive(ctx context.Context, delay time.Duration) (*receiver, error) {
 		bodies: sync.Pool{New: func() any { return new(bytes.Buffer) }},
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+eventsPath, r.take)
+	mux.HandleFunc("POST "+eventsPath, r.handle)
 	r.server = &http.Server{Handler: mux, ReadHeaderTimeout: callTimeout, ErrorLog: log.New(io.Discard, "", 0)}
 	go func() { r.ended <- r.server.Serve(listener) }()
 	return r, nil
@@ -56,9 +56,9 @@ func (r *receiver) stop() error {
 	return err
 }
 
-// take answers a request. The first API has nothing to say; today's, whose body is an
+// handle answers a request. The first API has nothing to say; today's, whose body is an
 // object, has a result for each row.
-func (r *receiver) take(w http.ResponseWriter, req *http.Request) {
+func (r *receiver) handle(w http.ResponseWriter, req *http.Request) {
 	body := r.bodies.Get().(*bytes.Buffer)
 	body.Reset()
 	defer r.bodies.Put(body)
@@ -67,7 +67,7 @@ func (r *receiver) take(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	began := time.Now()
-	if t := r.tally.Load(); t != nil && !t.take(body.Bytes(), began) {
+	if t := r.tally.Load(); t != nil && !t.record(body.Bytes(), began) {
 		w.Header().Set("Retry-After", "1") // which costs the row nothing
 		http.Error(w, "refused on purpose", http.StatusServiceUnavailable)
 		return
@@ -75,7 +75,7 @@ func (r *receiver) take(w http.ResponseWriter, req *http.Request) {
 	if r.delay > 0 {
 		time.Sleep(r.delay)
 		r.served.Add(1)
-		r.serving.Add(int64(time.Since(began)))
+		r.servedTime.Add(int64(time.Since(began)))
 	}
 	w.Header()["Date"] = nil
 	w.WriteHeader(http.StatusOK)
@@ -88,26 +88,26 @@ func (r *receiver) take(w http.ResponseWriter, req *http.Request) {
 
 // serviceTime is how long a request took on the average.
 func (r *receiver) serviceTime() time.Duration {
-	return time.Duration(r.serving.Load() / max(1, r.served.Load()))
+	return time.Duration(r.servedTime.Load() / max(1, r.served.Load()))
 }
 
-// blockedFrom is the number of the first row that is refused.
-const blockedFrom = 1_000_000_000_000
+// firstBlockedRow is the number of the first row that is refused.
+const firstBlockedRow = 1_000_000_000_000
 
 // tally is what is known of the rows of a turn: numbers in a row from first on.
 type tally struct {
 	first, count, groups int
 	commits              []atomic.Int64 // Unix ns of the return of the COMMIT, 0 before
 
-	mu                    sync.Mutex
-	request               []int // the rows of the one that is read
-	arrivals              []int64
-	latest                []int // the latest row of each group that arrived
-	arrived               int
-	twice, early, foreign int
-	atFirst               int // rows in the first request
-	begin, end            time.Time
-	done                  chan struct{} // closed once all have arrived
+	mu                              sync.Mutex
+	request                         []int // the rows of the one that is read
+	arrivals                        []int64
+	latest                          []int // the latest row of each group that arrived
+	arrived                         int
+	duplicates, outOfOrder, unknown int
+	firstRequestRows                int // rows in the first request
+	begin, end                      time.Time
+	done                            chan struct{} // closed once all have arrived
 }
 
 func newTally(first, count, groups int) *tally {
@@ -119,8 +119,8 @@ func newTally(first, count, groups int) *tally {
 
 func (t *tally) committed(n int, at time.Time) { t.commits[n-t.first].Store(at.UnixNano()) }
 
-// take notes the rows of a request, and returns false if one is to be refused.
-func (t *tally) take(body []byte, at time.Time) bool {
+// record notes the rows of a request, and returns false if one is to be refused.
+func (t *tally) record(body []byte, at time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.request = t.request[:0]
@@ -134,17 +134,17 @@ func (t *tally) take(body []byte, at time.Time) bool {
 		if err != nil {
 			n = 0 // nobody wrote it
 		}
-		if n >= blockedFrom {
+		if n >= firstBlockedRow {
 			return false
 		}
 		t.request = append(t.request, n)
 	}
 	before := t.arrived
 	for _, n := range t.request {
-		t.arrive(n, at)
+		t.recordRow(n, at)
 	}
 	if before == 0 && t.arrived > 0 {
-		t.begin, t.atFirst = at, t.arrived
+		t.begin, t.firstRequestRows = at, t.arrived
 	}
 	if t.end = at; t.arrived == t.count && before < t.count {
 		close(t.done)
@@ -152,26 +152,26 @@ func (t *tally) take(body []byte, at time.Time) bool {
 	return true
 }
 
-func (t *tally) arrive(n int, at time.Time) {
+func (t *tally) recordRow(n int, at time.Time) {
 	k := n - t.first
 	switch {
 	case k < 0 || k >= t.count:
-		t.foreign++
+		t.unknown++
 	case t.arrivals[k] != 0:
-		t.twice++
+		t.duplicates++
 	default:
 		t.arrivals[k] = at.UnixNano()
 		t.arrived++
 		if g := n % t.groups; n < t.latest[g] {
-			t.early++
+			t.outOfOrder++
 		} else {
 			t.latest[g] = n
 		}
 	}
 }
 
-// stall is how long no row may arrive.
-const stall = 30 * time.Second
+// stallTimeout is how long no row may arrive.
+const stallTimeout = 30 * time.Second
 
 // wait waits until every row has arrived.
 func (t *tally) wait(ctx context.Context) error {
@@ -192,8 +192,8 @@ func (t *tally) wait(ctx context.Context) error {
 		if now > last {
 			last, moved = now, time.Now()
 		}
-		if time.Since(moved) > stall {
-			return fmt.Errorf("%d of %d rows have not arrived, and none came for %s", t.count-now, t.count, stall)
+		if time.Since(moved) > stallTimeout {
+			return fmt.Errorf("%d of %d rows have not arrived, and none came for %s", t.count-now, t.count, stallTimeout)
 		}
 	}
 }
@@ -202,9 +202,9 @@ func (t *tally) wait(ctx context.Context) error {
 func (t *tally) check(ordered bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.twice > 0 || t.foreign > 0 || ordered && t.early > 0 {
+	if t.duplicates > 0 || t.unknown > 0 || ordered && t.outOfOrder > 0 {
 		return fmt.Errorf("of %d rows %d came twice, %d before an earlier one of their group, and %d that nobody wrote",
-			t.count, t.twice, t.early, t.foreign)
+			t.count, t.duplicates, t.outOfOrder, t.unknown)
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ func TestTheTallyKnowsWhatCameTwiceEarlyOrFromNobody(t *testing.T) {
 	} {
 		tl := newTally(5, 4, 2)
 		for _, numbers := range tc.requests {
-			if !tl.take(request(numbers...), at) {
+			if !tl.record(request(numbers...), at) {
 				t.Errorf("%v was refused", numbers)
 			}
 		}
@@ -50,7 +50,7 @@ func TestTheTallyKnowsWhatCameTwiceEarlyOrFromNobody(t *testing.T) {
 
 func TestARequestWithABlockedRowIsRefusedWhole(t *testing.T) {
 	tl := newTally(1, 2, 1)
-	if tl.take(request(1, blockedFrom+3), time.Now()) {
+	if tl.record(request(1, firstBlockedRow+3), time.Now()) {
 		t.Error("it was taken")
 	}
 	if tl.arrived != 0 {
@@ -61,13 +61,13 @@ func TestARequestWithABlockedRowIsRefusedWhole(t *testing.T) {
 func TestADrainIsTimedFromTheFirstRequest(t *testing.T) {
 	begin := time.Unix(1e9, 0)
 	tl := newTally(1, 10, 1)
-	tl.take(request(1, 2), begin)
-	tl.take(request(3, 4, 5, 6), begin.Add(time.Second))
-	tl.take(request(7, 8, 9, 10), begin.Add(2*time.Second))
-	if got := tl.drained(0)[drainRate]; got != 4 {
+	tl.record(request(1, 2), begin)
+	tl.record(request(3, 4, 5, 6), begin.Add(time.Second))
+	tl.record(request(7, 8, 9, 10), begin.Add(2*time.Second))
+	if got := tl.drainFigures(0)[drainRate]; got != 4 {
 		t.Errorf("%v rows/s, want the 8 rows behind the first request in 2 s", got)
 	}
-	if got := tl.drained(6)[drainRate]; got != 2 {
+	if got := tl.drainFigures(6)[drainRate]; got != 2 {
 		t.Errorf("%v rows/s, want the 4 rows behind the first wave in 2 s", got)
 	}
 }
@@ -77,9 +77,9 @@ func TestLatenciesAreTakenFromTheCommit(t *testing.T) {
 	tl := newTally(1, 100, 1)
 	for n := 1; n <= 100; n++ {
 		tl.committed(n, at)
-		tl.take(request(n), at.Add(time.Duration(n)*time.Millisecond))
+		tl.record(request(n), at.Add(time.Duration(n)*time.Millisecond))
 	}
-	got := tl.latencies()
+	got := tl.latencyFigures()
 	if got[p50] != 51 || got[p99] != 100 {
 		t.Errorf("the percentiles of 1 to 100 ms are %v", got)
 	}

@@ -76,7 +76,7 @@ type Measure struct {
 
 // result sums up what was measured.
 func (b *bench) result(measured [][]figures, took time.Duration, stolen float64) *Result {
-	o, is := &b.opts, b.server.about()
+	o, is := &b.opts, b.server.serverInfo()
 	r := &Result{
 		Scenario: b.scenario.name, What: b.scenario.what, Took: took.Round(time.Second).String(),
 		Settings: Settings{
@@ -85,7 +85,7 @@ func (b *bench) result(measured [][]figures, took time.Duration, stolen float64)
 		},
 		Machine: Machine{
 			Cores: runtime.NumCPU(), Processor: processor(), System: runtime.GOOS + "/" + runtime.GOARCH,
-			Go: runtime.Version(), Sluicebox: b.env.Version, Server: is.version, Settings: is.set,
+			Go: runtime.Version(), Sluicebox: b.env.Version, Server: is.version, Settings: is.settings,
 			Stolen: stolen,
 		},
 	}
@@ -97,12 +97,12 @@ func (b *bench) result(measured [][]figures, took time.Duration, stolen float64)
 	}
 	for i := range b.scenario.compare {
 		c := &b.scenario.compare[i]
-		m := b.measure(c, measured, is.flushes)
+		m := b.measure(c, measured, is.syncsCommits)
 		switch {
 		case len(m.Turns) > 0:
 			r.Measures = append(r.Measures, m)
-		case b.missing[c.measure]:
-			m.Note = errUncounted.Error()
+		case b.missingMeasures[c.measure]:
+			m.Note = errNotMeasured.Error()
 			r.Measures = append(r.Measures, m)
 		}
 	}
@@ -130,16 +130,16 @@ func (b *bench) measure(c *comparison, measured [][]figures, flushes bool) Measu
 		}
 	}
 	goal := c.goal
-	if flushes && c.flushed != (goalOf{}) {
-		goal = c.flushed
+	if flushes && c.syncedGoal != (goalBounds{}) {
+		goal = c.syncedGoal
 	}
 	switch reached := false; {
-	case goal.most > 0:
-		reached = judged <= goal.most
-		m.Goal, m.Reached = "<= "+Number(goal.most), &reached
-	case goal.least > 0:
-		reached = judged >= goal.least
-		m.Goal, m.Reached = ">= "+Number(goal.least), &reached
+	case goal.max > 0:
+		reached = judged <= goal.max
+		m.Goal, m.Reached = "<= "+Number(goal.max), &reached
+	case goal.min > 0:
+		reached = judged >= goal.min
+		m.Goal, m.Reached = ">= "+Number(goal.min), &reached
 	}
 	return m
 }

@@ -12,20 +12,20 @@ import (
 
 // bench is one benchmark from start to end.
 type bench struct {
-	opts     Options
-	env      Surroundings
-	scenario *scenario
-	folder   string // configurations and logs
-	server   server
-	full     *place          // the table of big-table
-	missing  map[string]bool // measures that the server does not have
-	turn     int
+	opts            Options
+	env             Environment
+	scenario        *scenario
+	folder          string // configurations and logs
+	server          server
+	fullDatabase    *benchDatabase  // the table of big-table
+	missingMeasures map[string]bool // measures that the server does not have
+	round           int
 }
 
 // figures are what one turn of a side measured, by measure.
 type figures map[string]float64
 
-func (b *bench) say(format string, args ...any) {
+func (b *bench) logf(format string, args ...any) {
 	_, _ = fmt.Fprintf(b.env.Stderr, format+"\n", args...) // there is nowhere else to say it
 }
 
@@ -52,12 +52,12 @@ func (b *bench) run(ctx context.Context) (res *Result, err error) {
 	}
 	began, before := time.Now(), processorTicks()
 	measured := make([][]figures, len(b.scenario.sides))
-	for b.turn = range b.opts.Repeat {
+	for b.round = range b.opts.Repeat {
 		order := make([]int, len(b.scenario.sides))
 		for i := range order {
 			order[i] = i
 		}
-		if b.turn%2 == 1 {
+		if b.round%2 == 1 {
 			slices.Reverse(order)
 		}
 		for _, i := range order {
@@ -69,7 +69,7 @@ func (b *bench) run(ctx context.Context) (res *Result, err error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", s.name, err)
 			}
-			b.say("%d of %d  %-20s %s", b.turn+1, b.opts.Repeat, s.name, f)
+			b.logf("%d of %d  %-20s %s", b.round+1, b.opts.Repeat, s.name, f)
 			measured[i] = append(measured[i], f)
 		}
 	}
@@ -88,19 +88,19 @@ func (f figures) String() string {
 	return strings.Join(names, ", ")
 }
 
-// inPlace runs a turn in a new database, beside a receiver.
-func (b *bench) inPlace(ctx context.Context, turn func(*place, *receiver) (figures, error)) (f figures, err error) {
-	p, err := b.newPlace(ctx)
+// withNewDatabase runs a turn in a new database, beside a receiver.
+func (b *bench) withNewDatabase(ctx context.Context, turn func(*benchDatabase, *receiver) (figures, error)) (f figures, err error) {
+	p, err := b.newBenchDatabase(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, p.drop(ctx)) }()
-	return b.received(ctx, func(to *receiver) (figures, error) { return turn(p, to) })
+	return b.withReceiver(ctx, func(to *receiver) (figures, error) { return turn(p, to) })
 }
 
-// received runs a turn beside a receiver.
-func (b *bench) received(ctx context.Context, turn func(*receiver) (figures, error)) (f figures, err error) {
-	to, err := receive(ctx, b.opts.Delay)
+// withReceiver runs a turn beside a receiver.
+func (b *bench) withReceiver(ctx context.Context, turn func(*receiver) (figures, error)) (f figures, err error) {
+	to, err := startReceiver(ctx, b.opts.Delay)
 	if err != nil {
 		return nil, err
 	}

@@ -31,11 +31,11 @@ type comparison struct {
 	unit    string
 	// goal is what is to be reached, flushed the same on MySQL, MariaDB and MongoDB, if it
 	// is another one: there a claim is a transaction, whose commit waits for the disk.
-	goal, flushed goalOf
+	goal, syncedGoal goalBounds
 }
 
-// goalOf bounds a ratio, or a figure where nothing stands against it; 0 is no bound.
-type goalOf struct{ most, least float64 }
+// goalBounds bounds a ratio, or a figure where nothing stands against it; 0 is no bound.
+type goalBounds struct{ max, min float64 }
 
 // The sides.
 const (
@@ -45,31 +45,31 @@ const (
 
 // The measures.
 const (
-	p50       = "p50"
-	p99       = "p99"
-	p999      = "p99.9"
-	drainRate = "drain"
-	ofAllowed = "share of what the service time allows"
-	cpuOfCore = "CPU of one core"
-	cpuPerRow = "CPU per row"
-	peakRSS   = "memory at its peak"
-	scans     = "scans of the outbox in a minute"
+	p50                = "p50"
+	p99                = "p99"
+	p999               = "p99.9"
+	drainRate          = "drain"
+	shareOfServiceTime = "share of what the service time allows"
+	cpuPercent         = "CPU of one core"
+	cpuPerRow          = "CPU per row"
+	peakRSS            = "memory at its peak"
+	scans              = "scans of the outbox in a minute"
 )
 
 // scenarios are all there are.
-func scenarios() []scenario { return append(besideTheFloor(), besideItself()...) }
+func scenarios() []scenario { return append(floorScenarios(), selfScenarios()...) }
 
-// besideTheFloor are those in which the relay is held against what the database and
+// floorScenarios are those in which the relay is held against what the database and
 // the receiver allow.
-func besideTheFloor() []scenario {
+func floorScenarios() []scenario {
 	return []scenario{
 		{
 			name: "latency", what: "from the return of COMMIT until the receiver has the row, with claim and completion written",
 			defaults: Options{Rate: 300, Groups: 50, Duration: 10 * time.Second},
 			sides:    []side{{name: relaySide, run: relayLatency}, {name: floorSide, run: floorLatency}},
 			compare: []comparison{
-				{measure: p50, against: floorSide, unit: "ms", goal: goalOf{most: 1.2}, flushed: goalOf{most: 1.3}},
-				{measure: p99, against: floorSide, unit: "ms", goal: goalOf{most: 2}},
+				{measure: p50, against: floorSide, unit: "ms", goal: goalBounds{max: 1.2}, syncedGoal: goalBounds{max: 1.3}},
+				{measure: p99, against: floorSide, unit: "ms", goal: goalBounds{max: 2}},
 				{measure: p999, against: floorSide, unit: "ms"},
 				{measure: cpuPerRow, against: floorSide, unit: "µs"},
 			},
@@ -79,7 +79,7 @@ func besideTheFloor() []scenario {
 			defaults: Options{Rows: 200_000, Groups: 1000},
 			sides:    []side{{name: relaySide, run: relayDrain}, {name: floorSide, run: floorDrain}},
 			compare: []comparison{
-				{measure: drainRate, against: floorSide, unit: "rows/s", goal: goalOf{least: 0.8}, flushed: goalOf{least: 0.7}},
+				{measure: drainRate, against: floorSide, unit: "rows/s", goal: goalBounds{min: 0.8}, syncedGoal: goalBounds{min: 0.7}},
 				{measure: cpuPerRow, against: floorSide, unit: "µs"},
 				{measure: peakRSS, against: floorSide, unit: "MiB"},
 			},
@@ -89,25 +89,25 @@ func besideTheFloor() []scenario {
 			defaults: Options{Rows: 30_000, Groups: 1000, Senders: 64, Batch: 1, Delay: 20 * time.Millisecond},
 			sides:    []side{{name: relaySide, run: relaySlow}},
 			compare: []comparison{
-				{measure: ofAllowed, goal: goalOf{least: 0.95}},
+				{measure: shareOfServiceTime, goal: goalBounds{min: 0.95}},
 				{measure: drainRate, unit: "rows/s"},
 			},
 		},
 	}
 }
 
-// besideItself are those in which the relay is held against itself without what
+// selfScenarios are those in which the relay is held against itself without what
 // weighs on it.
-func besideItself() []scenario {
+func selfScenarios() []scenario {
 	return []scenario{
 		{
 			name: "blocked-group", what: "the latency of other groups while a group with many rows is refused",
 			defaults: Options{Rate: 300, Rows: 100_000, Groups: 50, Duration: 10 * time.Second},
 			sides:    []side{{name: "with a blocked group", run: blockedLatency}, {name: "without", run: relayLatency}},
 			compare: []comparison{
-				{measure: p50, against: "without", unit: "ms", goal: goalOf{most: 1.2}},
-				{measure: p99, against: "without", unit: "ms", goal: goalOf{most: 1.2}},
-				{measure: peakRSS, unit: "MiB", goal: goalOf{most: 256}},
+				{measure: p50, against: "without", unit: "ms", goal: goalBounds{max: 1.2}},
+				{measure: p99, against: "without", unit: "ms", goal: goalBounds{max: 1.2}},
+				{measure: peakRSS, unit: "MiB", goal: goalBounds{max: 256}},
 			},
 		},
 		{
@@ -115,7 +115,7 @@ func besideItself() []scenario {
 			defaults: Options{Duration: time.Minute},
 			sides:    []side{{name: relaySide, run: relayIdle}},
 			compare: []comparison{
-				{measure: cpuOfCore, unit: "%", goal: goalOf{most: 0.5}},
+				{measure: cpuPercent, unit: "%", goal: goalBounds{max: 0.5}},
 				// Those of the sweep: the server counts one for each word that it looks for.
 				{measure: scans},
 				{measure: peakRSS, unit: "MiB"},
@@ -129,15 +129,15 @@ func besideItself() []scenario {
 				{name: "empty table", run: emptyTable},
 			},
 			compare: []comparison{
-				{measure: p50, against: "empty table", unit: "ms", goal: goalOf{most: 1.1}},
-				{measure: p99, against: "empty table", unit: "ms", goal: goalOf{most: 1.1}},
-				{measure: drainRate, against: "empty table", unit: "rows/s", goal: goalOf{least: 1 / 1.1}},
+				{measure: p50, against: "empty table", unit: "ms", goal: goalBounds{max: 1.1}},
+				{measure: p99, against: "empty table", unit: "ms", goal: goalBounds{max: 1.1}},
+				{measure: drainRate, against: "empty table", unit: "rows/s", goal: goalBounds{min: 1 / 1.1}},
 			},
 		},
 	}
 }
 
-func scenarioOf(name string) *scenario {
+func findScenario(name string) *scenario {
 	all := scenarios()
 	if i := slices.IndexFunc(all, func(sc scenario) bool { return sc.name == name }); i >= 0 {
 		return &all[i]

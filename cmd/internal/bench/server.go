@@ -22,18 +22,18 @@ const callTimeout = 30 * time.Second
 
 // server is the database server, on which databases are made and removed.
 type server interface {
-	about() about
+	serverInfo() serverInfo
 	// create makes a database with an empty outbox, and drop removes it.
 	create(ctx context.Context, name, url string, of *outboxTable) (database, error)
 	drop(ctx context.Context, name string) error
 	close()
 }
 
-// about is what a server says of itself.
-type about struct {
-	version string            // with its name
-	set     map[string]string // settings that a figure depends on
-	flushes bool              // each of its commits waits for the disk, for which there are other goals
+// serverInfo is what a server says of itself.
+type serverInfo struct {
+	version      string            // with its name
+	settings     map[string]string // settings that a figure depends on
+	syncsCommits bool              // each of its commits waits for the disk, for which there are other goals
 }
 
 // database is one with an outbox, made for the benchmark.
@@ -41,8 +41,8 @@ type database interface {
 	loader
 	// writer opens a session that commits single rows of a span.
 	writer(ctx context.Context, rows *rowSpan) (rowWriter, error)
-	// floor says what the floor is to read, and makes what it needs for that.
-	floor(ctx context.Context, cfg *floor.Config) error
+	// prepareFloor says what the floor is to read, and makes what it needs for that.
+	prepareFloor(ctx context.Context, cfg *floor.Config) error
 	counter
 	close()
 }
@@ -51,13 +51,13 @@ type database interface {
 type loader interface {
 	// load commits rows in one transaction.
 	load(ctx context.Context, rows *rowSpan) error
-	// settle lets the server put in order what was loaded.
-	settle(ctx context.Context) error
+	// flush lets the server put in order what was loaded.
+	flush(ctx context.Context) error
 }
 
 // counter is what a database can count.
 type counter interface {
-	// scans returns how often the outbox has been searched, errUncounted if the
+	// scans returns how often the outbox has been searched, errNotMeasured if the
 	// server does not count it.
 	scans(ctx context.Context) (int, error)
 	// countStatements begins to count what statements take, and statements tells it.
@@ -65,8 +65,8 @@ type counter interface {
 	statements(ctx context.Context) (string, error)
 }
 
-// errUncounted says that the server counts no such thing.
-var errUncounted = errors.New("not measured on this server")
+// errNotMeasured says that the server counts no such thing.
+var errNotMeasured = errors.New("not measured on this server")
 
 // rowWriter commits single rows.
 type rowWriter interface {
@@ -112,39 +112,39 @@ type collection struct {
 	indices []bson.D // the keys of each
 }
 
-// place is a database with an outbox, made for the benchmark.
-type place struct {
+// benchDatabase is a database with an outbox, made for the benchmark.
+type benchDatabase struct {
 	database
 
-	srv    server
-	name   string // of the database, the relay, the slot and the publication
-	url    string
-	layout string
-	table  *outboxTable
-	rows   int // that were written so far
+	server      server
+	name        string // of the database, the relay, the slot and the publication
+	url         string
+	layout      string
+	table       *outboxTable
+	rowsWritten int // that were written so far
 }
 
-// newPlace makes a database with an empty outbox. Drop it.
-func (b *bench) newPlace(ctx context.Context) (*place, error) {
+// newBenchDatabase makes a database with an empty outbox. Drop it.
+func (b *bench) newBenchDatabase(ctx context.Context) (*benchDatabase, error) {
 	var random [4]byte
 	_, _ = rand.Read(random[:]) // never fails
-	p := &place{srv: b.server, name: namePrefix + hex.EncodeToString(random[:]), layout: b.opts.Layout, table: outboxOf(b.opts.Layout)}
+	p := &benchDatabase{server: b.server, name: namePrefix + hex.EncodeToString(random[:]), layout: b.opts.Layout, table: outboxOf(b.opts.Layout)}
 	var err error
-	if p.url, err = withDatabase(b.opts.Source.Reveal(), p.name); err != nil {
+	if p.url, err = urlWithDatabase(b.opts.Source.Reveal(), p.name); err != nil {
 		return nil, err
 	}
-	if p.database, err = p.srv.create(ctx, p.name, p.url, p.table); err != nil {
+	if p.database, err = p.server.create(ctx, p.name, p.url, p.table); err != nil {
 		var setup *store.SetupError
 		if errors.As(err, &setup) {
 			return nil, err
 		}
-		return nil, errors.Join(fmt.Errorf("make database %s with an outbox: %w", p.name, err), p.srv.drop(context.WithoutCancel(ctx), p.name))
+		return nil, errors.Join(fmt.Errorf("make database %s with an outbox: %w", p.name, err), p.server.drop(context.WithoutCancel(ctx), p.name))
 	}
 	return p, nil
 }
 
-// withDatabase returns a URL that names another database.
-func withDatabase(source, name string) (string, error) {
+// urlWithDatabase returns a URL that names another database.
+func urlWithDatabase(source, name string) (string, error) {
 	if config.URL(source).Mongo() {
 		return mongostore.InDatabase(source, name), nil
 	}
@@ -158,11 +158,11 @@ func withDatabase(source, name string) (string, error) {
 
 // drop removes the database and what the floor or the relay made for it, also after
 // the end of the context.
-func (p *place) drop(ctx context.Context) error {
+func (p *benchDatabase) drop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
 	p.close()
-	if err := p.srv.drop(ctx, p.name); err != nil {
+	if err := p.server.drop(ctx, p.name); err != nil {
 		return fmt.Errorf("remove database %s: %w", p.name, err)
 	}
 	return nil

@@ -53,7 +53,7 @@ func numbersTable() *outboxTable {
 	INDEX (client_id, status, created_at)
 )`},
 		mongo: collection{mongostore.OutboxMessages(), []bson.D{
-			keys("status", "messageGroup", "createdAt"), keys("status", "createdAt"), keys("clientId", "status", "createdAt"),
+			indexKeys("status", "messageGroup", "createdAt"), indexKeys("status", "createdAt"), indexKeys("clientId", "status", "createdAt"),
 		}},
 	}
 }
@@ -85,12 +85,12 @@ func wordsTable() *outboxTable {
 	error_message TEXT,
 	INDEX (status, message_group, created_at)
 )`},
-		mongo: collection{mongostore.FlowCatalyst(), []bson.D{keys("status", "messageGroup", "createdAt")}},
+		mongo: collection{mongostore.FlowCatalyst(), []bson.D{indexKeys("status", "messageGroup", "createdAt")}},
 	}
 }
 
-// keys are those of an index of MongoDB.
-func keys(fields ...string) (d bson.D) {
+// indexKeys are those of an index of MongoDB.
+func indexKeys(fields ...string) (d bson.D) {
 	for _, name := range fields {
 		d = append(d, bson.E{Key: name, Value: 1})
 	}

@@ -118,7 +118,7 @@ func (s *scene) expectLeftAlone(wait time.Duration) {
 
 // lastTaken is when the last row arrived.
 func (s *scene) lastTaken() (at time.Time) {
-	for _, got := range s.to.Taken() {
+	for _, got := range s.to.Accepted() {
 		if got.At.After(at) {
 			at = got.At
 		}
@@ -176,7 +176,7 @@ func TestCutBehindTheTaking(t *testing.T) {
 		s.to.Script(func(r *sinktest.Request) sinktest.Answer {
 			if cut.Add(1) <= 8 {
 				lost.Add(int64(len(r.Items)))
-				return sinktest.Answer{Status: http.StatusCreated, Cut: true}
+				return sinktest.Answer{Status: http.StatusCreated, Disconnect: true}
 			}
 			return sinktest.Answer{}
 		})
@@ -185,7 +185,7 @@ func TestCutBehindTheTaking(t *testing.T) {
 		s.number(1, rows, "i % 50")
 		arrive(s.t, s.to, rows)
 		settle(s.t, s.conn)
-		again := checkNumbered(s.t, s.to.Taken())
+		again := checkNumbered(s.t, s.to.Accepted())
 		s.t.Logf("%d rows, %d of them twice or more", rows, again)
 		if int64(again) != lost.Load() {
 			s.t.Errorf("%d rows arrived again, and the answers for %d were lost", again, lost.Load())
@@ -217,7 +217,7 @@ func TestEndlessAnswers(t *testing.T) {
 			t.Parallel()
 			aScene(t, "dispatch: {request-timeout: 2s, backoff: {max: 1s}}\n", func(s *scene) {
 				s.to.Script(func(*sinktest.Request) sinktest.Answer {
-					return sinktest.Answer{Status: fault.status, Body: []byte("["), Rest: fault.rest, Astray: true}
+					return sinktest.Answer{Status: fault.status, Body: []byte("["), WriteRest: fault.rest, Astray: true}
 				})
 				const rows = 400
 				r := s.run()

@@ -72,7 +72,7 @@ func TestKilledWithoutClaims(t *testing.T) {
 		rows, again := s.expectAll()
 		s.expectWrites(rows)
 		seen := map[string]bool{}
-		for _, it := range s.to.Taken() {
+		for _, it := range s.to.Accepted() {
 			// What is committed after the kill is in no set, and may arrive once.
 			if seen[it.ID] && !open[it.ID] {
 				s.t.Errorf("row %s was COMPLETED before the kill, or came after it, and arrived again", it.ID)
@@ -114,7 +114,7 @@ func TestWithoutClaimsOnSQLite(t *testing.T) {
 	}
 	arrive(t, to, rows)
 	expectStop(t, r)
-	if again := checkNumbered(t, to.Taken()); again > 0 {
+	if again := checkNumbered(t, to.Accepted()); again > 0 {
 		t.Errorf("%d rows arrived more than once", again)
 	}
 	var all, completed int

@@ -96,15 +96,15 @@ func underManager(t *testing.T, config string, watchdog time.Duration) (*relay, 
 func TestUnderAServiceManager(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
-		way := servers.NewWire(s.t, s.database)
-		way.Cut()
+		way := servers.NewProxy(s.t, s.database)
+		way.Disconnect()
 		r, m := underManager(s.t, strings.Replace(s.config, s.database, way.URL(s.database), 1), 2*time.Second)
 		for range 2 {
 			if before := m.await("WATCHDOG=1"); contains(before, "READY=1") {
 				s.t.Error("ready without a database")
 			}
 		}
-		way.Mend()
+		way.Reconnect()
 		m.await("READY=1")
 		m.await("STATUS=leading, epoch 1; reading the log")
 		hold := make(chan struct{})

@@ -143,7 +143,7 @@ func TestMongoWithoutASet(t *testing.T) {
 	dwindle(t, "documents are not COMPLETED", func() int { // else the server's end takes outcomes with it
 		return s.count(bson.M{"status": bson.M{"$ne": "COMPLETED"}}, "outbox_events")
 	})
-	set.Found()
+	set.ConvertToReplicaSet()
 	expectMode(t, r, "stream")
 	s.load(50)
 	arrive(t, s.to, s.rows()-s.count(bson.M{"status": "COMPLETED", "processedAt": nil}, "outbox_events"))

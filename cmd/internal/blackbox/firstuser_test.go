@@ -155,7 +155,7 @@ func TestAFirstUsersPath(t *testing.T) {
 		if strings.Contains(r.said(), "polling") {
 			t.Error("the relay did not read the log")
 		}
-		if taken := to.Taken(); len(taken) != 1 || string(taken[0].Payload) != `{"order": 1}` {
+		if taken := to.Accepted(); len(taken) != 1 || string(taken[0].Payload) != `{"order": 1}` {
 			t.Errorf("%d rows arrived: %+v", len(taken), taken)
 		}
 	})

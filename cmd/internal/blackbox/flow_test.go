@@ -59,7 +59,7 @@ admin: {listen: %s}
 		within(t, patience, func() string {
 			return none(t, conn, "were not deleted", "SELECT count(*) FROM outbox_messages")
 		})
-		n, again := oracle{"EVENT", "messages"}.checkOrder(t, conn, to.Taken())
+		n, again := oracle{"EVENT", "messages"}.checkOrder(t, conn, to.Accepted())
 		if n != rows || rows < loadSeconds*50 || again > 0 {
 			t.Errorf("%d of %d rows, %d more than once", n, rows, again)
 		}
@@ -128,7 +128,7 @@ func TestBacklogOfTheFirstStart(t *testing.T) {
 		rows := s.rows() - count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE message_group = 'g' AND processed_at IS NULL AND status = 'COMPLETED'")
 		arrive(s.t, s.to, rows)
 		last := ""
-		for _, got := range s.to.Taken() {
+		for _, got := range s.to.Accepted() {
 			if !strings.HasPrefix(got.ID, "B") {
 				continue
 			}
@@ -196,7 +196,7 @@ func TestAPoisonedRowIsFailed(t *testing.T) {
 			return ""
 		})
 		last := ""
-		for _, got := range s.to.Taken() {
+		for _, got := range s.to.Accepted() {
 			if got.ID <= last {
 				s.t.Errorf("row %s arrived after %s", got.ID, last)
 			}

@@ -239,7 +239,7 @@ func writtenIn(t testing.TB, payload []byte) (w written) {
 func (s *mongoScene) checkOrder() (rows, again int) {
 	s.t.Helper()
 	seen, last := map[string]bool{}, map[string]int{}
-	for _, r := range s.to.Taken() {
+	for _, r := range s.to.Accepted() {
 		if seen[r.ID] {
 			again++
 			continue

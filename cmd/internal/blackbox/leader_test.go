@@ -45,7 +45,7 @@ func noteSenders(to *sinktest.Receiver, delay time.Duration) *senders {
 type member struct {
 	*relay
 	who  string
-	wire *servers.Wire
+	wire *servers.Proxy
 }
 
 // newTroupe makes the relay's tables, and notes who writes and who sends.
@@ -65,11 +65,11 @@ func newTroupe(s *scene, delay time.Duration) *troupe {
 // add starts a relay on a wire of its own.
 func (tr *troupe) add() *member {
 	tr.t.Helper()
-	return tr.join(servers.NewWire(tr.t, tr.database))
+	return tr.join(servers.NewProxy(tr.t, tr.database))
 }
 
 // join starts a relay on a wire.
-func (tr *troupe) join(w *servers.Wire) *member {
+func (tr *troupe) join(w *servers.Proxy) *member {
 	tr.t.Helper()
 	tr.started++
 	m := &member{wire: w}
@@ -204,9 +204,9 @@ func takeovers() []takeover {
 			}
 			return m
 		}},
-		{name: "cut off", within: 5 * time.Second, load: 9, strike: func(m *member) { m.wire.Cut() }, back: func(_ *troupe, m *member) *member {
+		{name: "cut off", within: 5 * time.Second, load: 9, strike: func(m *member) { m.wire.Disconnect() }, back: func(_ *troupe, m *member) *member {
 			m.waitFor("leads no more")
-			m.wire.Mend()
+			m.wire.Reconnect()
 			m.ready()
 			return m
 		}},

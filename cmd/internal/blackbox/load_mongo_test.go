@@ -102,7 +102,7 @@ func TestMongoBacklogOfTheFirstStart(t *testing.T) {
 		rows := s.rows() - settled
 		arrive(s.t, s.to, rows)
 		last := ""
-		for _, got := range s.to.Taken() {
+		for _, got := range s.to.Accepted() {
 			if got.ID[0] != 'B' {
 				continue
 			}

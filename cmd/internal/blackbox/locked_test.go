@@ -32,7 +32,7 @@ func TestALockedTable(t *testing.T) {
 		unlock := s.lockTable("outbox_events")
 		r.thaw()
 		took := s.trickle(lasting(s.t, 6*time.Second), 250*time.Millisecond, func() (ids []string) {
-			for _, rec := range s.to.Taken() {
+			for _, rec := range s.to.Accepted() {
 				ids = append(ids, rec.ID)
 			}
 			return ids
@@ -104,10 +104,10 @@ func TestLockedRowsInFlight(t *testing.T) {
 		if slowest := took[len(took)-1]; slowest > limit {
 			s.t.Errorf("COMPLETED of an unlocked row took %s, want at most %s", slowest, limit)
 		}
-		behind := slices.IndexFunc(s.to.Taken(), func(rec sinktest.Received) bool { return rec.ID == "behind it" })
+		behind := slices.IndexFunc(s.to.Accepted(), func(rec sinktest.Received) bool { return rec.ID == "behind it" })
 		if behind < 0 {
 			s.t.Errorf("the row behind one that FAILED has not left")
-		} else if after := s.to.Taken()[behind].At.Sub(began); after > 8*time.Second {
+		} else if after := s.to.Accepted()[behind].At.Sub(began); after > 8*time.Second {
 			s.t.Errorf("the row behind one that FAILED left after %s", after)
 		}
 		if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status = 'PROCESSING'"); n != locked {

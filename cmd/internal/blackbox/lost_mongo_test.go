@@ -199,7 +199,7 @@ admin: {listen: %s}
 		r.waitFor("16 MiB")
 		s.large("L000000000003", "group-0", 1<<10)
 		arrive(s.t, s.to, 3)
-		for _, got := range s.to.Taken() {
+		for _, got := range s.to.Accepted() {
 			if got.ID == "L000000000002" {
 				s.t.Error("a document was sent whose outcome has no room")
 			}

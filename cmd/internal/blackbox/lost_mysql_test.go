@@ -220,7 +220,7 @@ func TestMySQLRowsOfATriggerUnderStatements(t *testing.T) {
 		s.exec("SET SESSION binlog_format = STATEMENT; " + strings.Join(orders, "; ") + "; SET SESSION binlog_format = ROW; " + fmt.Sprintf(row, "'c1'", "02"))
 		arrive(t, s.to, 52)
 		last := ""
-		for _, got := range s.to.Taken() {
+		for _, got := range s.to.Accepted() {
 			if got.ID[0] < 'c' && last == "c1" {
 				t.Errorf("row %s arrived behind the younger c1", got.ID)
 			}

@@ -47,7 +47,7 @@ func (s *scene) expectNumberedIn(table string, to *sinktest.Receiver, n int, but
 	dwindle(s.t, "rows are not COMPLETED", func() int {
 		return count(s.t, s.conn, "SELECT count(*) FROM "+table+" WHERE status <> 'COMPLETED' AND id NOT IN ("+quoted(but...)+")")
 	})
-	taken := to.Taken()
+	taken := to.Accepted()
 	if again := checkNumbered(s.t, taken); again > 0 {
 		s.t.Errorf("%d rows arrived more than once", again)
 	}
@@ -102,7 +102,7 @@ func (s *scene) fate(id string) (f fate) {
 func refused(log []sinktest.Received) int {
 	n, last := 0, 0
 	for _, r := range log {
-		if !r.Taken && r.Request != last {
+		if !r.Accepted && r.Request != last {
 			n++
 			last = r.Request
 		}

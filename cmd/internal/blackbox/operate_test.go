@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// laneState is what the API tells of a lane.
+// laneStateText is what the API tells of a lane.
 type laneState struct {
 	Outbox, Kind, State, Head, Error string
 	Rows                             int

@@ -150,7 +150,7 @@ func TestReceiverBackWhileRequestsHang(t *testing.T) {
 		var probes atomic.Int64
 		s.to.Script(func(r *sinktest.Request) sinktest.Answer {
 			if len(r.Items) > 1 && probes.Load() < 14 || len(r.Items) == 1 && probes.Add(1) < 14 {
-				return sinktest.Answer{Release: never, Cut: true}
+				return sinktest.Answer{Release: never, Disconnect: true}
 			}
 			return sinktest.Answer{}
 		})
@@ -193,7 +193,7 @@ func TestReceiverRejectsEverything(t *testing.T) {
 		if failed > 100 {
 			s.t.Errorf("%d rows are FAILED", failed)
 		}
-		if again := checkNumbered(s.t, s.to.Taken()); again > 0 || s.to.Counts().Distinct != rows-failed {
+		if again := checkNumbered(s.t, s.to.Accepted()); again > 0 || s.to.Counts().Distinct != rows-failed {
 			s.t.Errorf("%d rows are FAILED: %+v", failed, s.to.Counts())
 		}
 		expectStop(s.t, r)

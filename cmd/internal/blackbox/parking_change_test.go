@@ -130,7 +130,7 @@ func (s *scene) change() {
 func (s *scene) expectChanged(rows int, began bool) {
 	s.t.Helper()
 	last := map[string]string{}
-	taken := s.to.Taken()
+	taken := s.to.Accepted()
 	for _, got := range taken {
 		lane, place, _ := strings.Cut(got.ID, "-")
 		if got.ID <= last[lane] {

@@ -107,7 +107,7 @@ func TestKilledWithRowsInFlightBeforeParkedOnes(t *testing.T) {
 		s.expectNumbered(groups)
 		hold := make(chan struct{})
 		defer close(hold)
-		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Release: hold, Cut: true} })
+		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Release: hold, Disconnect: true} })
 		for from := groups + 1; from <= rows; from += groups {
 			s.number(from, min(from+groups-1, rows), "i % 10")
 		}

@@ -164,7 +164,7 @@ func (s *scene) expectBacklogFirst(before map[string]int) {
 	for id := range before {
 		size[groups[id]]++
 	}
-	taken := s.to.Taken()
+	taken := s.to.Accepted()
 	rest := taken[:0:0]
 	for _, got := range taken {
 		g := groups[got.ID]

@@ -116,7 +116,7 @@ func testOddGroups(t *testing.T, o *odd) {
 	})
 	arrive(t, to, rows-rejected)
 	last := 0
-	for _, got := range to.Taken() {
+	for _, got := range to.Accepted() {
 		if n, _ := strconv.Atoi(strings.TrimPrefix(got.ID, "shop-")); n%10 == 1 {
 			if n <= last {
 				t.Errorf("row %d of the odd group arrived after row %d", n, last)

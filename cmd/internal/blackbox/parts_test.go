@@ -43,7 +43,7 @@ func TestTablesWithMisleadingLogs(t *testing.T) {
 				arrive(s.t, s.to, rows)
 				settle(s.t, s.conn)
 				last := map[string]string{}
-				for _, row := range s.to.Taken() {
+				for _, row := range s.to.Accepted() {
 					group, id, _ := strings.Cut(row.ID, "-")
 					if id <= last[group] {
 						s.t.Errorf("row %s arrived behind %s", id, last[group])

@@ -21,7 +21,7 @@ func poisons(t *testing.T) map[string]sinktest.Answer {
 		"400":       {Status: http.StatusBadRequest, Body: body},
 		"404":       {Status: http.StatusNotFound, Body: body},
 		"500":       {Status: http.StatusInternalServerError, Body: body},
-		"no answer": {Release: never, Cut: true},
+		"no answer": {Release: never, Disconnect: true},
 	}
 }
 
@@ -189,7 +189,7 @@ func TestOneRefusedItem(t *testing.T) {
 				return sinktest.Answer{}
 			}
 			words := slices.Repeat([]string{"SUCCESS"}, at)
-			return sinktest.Answer{Words: append(words, "BAD_REQUEST")}
+			return sinktest.Answer{ItemStatuses: append(words, "BAD_REQUEST")}
 		})
 		r := s.run()
 		s.number(1, rows, "NULL")
@@ -262,7 +262,7 @@ func (s *scene) expectHeld(r *relay, id, class string) {
 	if f := s.fate(id); f.status == "FAILED" || f.retries > 0 {
 		s.t.Errorf("row %s is %+v", id, f)
 	}
-	for _, got := range s.to.Taken() {
+	for _, got := range s.to.Accepted() {
 		if got.ID >= id {
 			s.t.Errorf("row %s was taken past %s", got.ID, id)
 		}

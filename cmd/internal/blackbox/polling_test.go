@@ -49,7 +49,7 @@ func TestPollingOnly(t *testing.T) {
 		write(t, s.database, load{seconds: 6, clients: 8, rate: 300, scripts: scriptsOfOwnGroups()})()
 		rows := s.rows() - blocked - locked
 		arrive(t, to, rows)
-		if early := slices.ContainsFunc(to.Taken(), func(r sinktest.Received) bool { return r.ID[0] == 'L' || r.ID[0] == 'B' }); early {
+		if early := slices.ContainsFunc(to.Accepted(), func(r sinktest.Received) bool { return r.ID[0] == 'L' || r.ID[0] == 'B' }); early {
 			t.Error("a row was taken behind one that is locked or FAILED")
 		}
 		unlock()
@@ -60,7 +60,7 @@ func TestPollingOnly(t *testing.T) {
 		within(t, patience, func() string {
 			return none(t, s.conn, "are unsettled", "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED' AND id <> 'B000000000001'")
 		})
-		taken := to.Taken()
+		taken := to.Accepted()
 		if len(taken) != rows+locked+blocked-1 {
 			t.Errorf("%d arrivals of %d rows", len(taken), rows+locked+blocked-1)
 		}
@@ -172,7 +172,7 @@ func TestBesideALegacyProcessor(t *testing.T) {
 		settle(s.t, s.conn)
 
 		groups, last := oracle{"EVENT", "events"}.groups(s.t, s.conn), map[string]int{}
-		for _, got := range s.to.Taken() {
+		for _, got := range s.to.Accepted() {
 			if got.Kind != "EVENT" {
 				continue
 			}

@@ -82,7 +82,7 @@ func eachRow(t *testing.T, rows cursor, add func(id, payload string)) {
 	}
 }
 
-// keptName is the name in a kept quickstart's configuration.
+// retainedNameOf is the name in a kept quickstart's configuration.
 func keptName(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)

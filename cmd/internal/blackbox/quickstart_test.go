@@ -247,7 +247,7 @@ func awaitSessionsEnd(t *testing.T, source, file string) {
 	case ofMySQL(source):
 		db := servers.OpenMySQL(t, source)
 		sessions = func() int {
-			return rigs.Ask[int](t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE db = ?", name)
+			return rigs.QueryValue[int](t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE db = ?", name)
 		}
 	case source != "":
 		conn := servers.Connect(t, source)
@@ -301,7 +301,7 @@ func TestQuickstartKilled(t *testing.T) {
 				last[e.Customer] = e.Number - 1
 			}
 		}
-		for _, got := range to.Taken() {
+		for _, got := range to.Accepted() {
 			var e event
 			if err := json.Unmarshal(got.Payload, &e); err != nil {
 				t.Fatal(err)

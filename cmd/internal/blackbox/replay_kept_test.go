@@ -30,7 +30,7 @@ func TestAKeptLogIsGivenUp(t *testing.T) {
 		expectTable(s.t, jobs[0], jobs[1], 50, "the log is lost: it was kept for checkpoint early, but ")
 		expectRefused(s.t, jobs[2], "the log is to be read, and it cannot be, because the log is lost: ", "checkpoint.max-kept")
 		expectRefused(s.t, jobs[3], "no log was kept for this place")
-		checkReplay(s.t, s.to.Taken(), jobs[0].ID, numbers(1, 50))
+		checkReplay(s.t, s.to.Accepted(), jobs[0].ID, numbers(1, 50))
 		s.elsewhere(otherPostgres(version), "plain")
 		if out, why, code := r.sluicebox("checkpoint", "delete", "early"); code != 0 {
 			s.t.Errorf("checkpoint delete: exit code %d: %s%s", code, out, why)

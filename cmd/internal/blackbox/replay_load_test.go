@@ -82,7 +82,7 @@ func TestReplayBesideLiveRows(t *testing.T) {
 			s.t.Errorf("the replay is %+v", job)
 		}
 		arrive(s.t, s.to, besideTo)
-		taken := s.to.Taken()
+		taken := s.to.Accepted()
 		s.checkLively(taken, job.ID, half, rows)
 		without, with := times(taken, alone), times(taken, beside)
 		p := func(list []time.Duration, n int) time.Duration {

@@ -89,13 +89,13 @@ func (s *scene) replayPurged(r *relay, before int) {
 	s.load(30)
 	s.expectSet()
 	var first []string
-	for _, got := range s.to.Taken()[:before] {
+	for _, got := range s.to.Accepted()[:before] {
 		first = append(first, got.ID)
 	}
 	gone := s.removeSome()
 	jobs := r.replays([]string{"--from=before"}, []string{"--from=before", "--dry-run"}, []string{"--from=before", "--source=log"})
 	expectTable(s.t, jobs[0], jobs[1], was+30-before-len(gone), "the log is lost: ")
-	ids, twice := again(s.to.Taken(), jobs[0].ID)
+	ids, twice := again(s.to.Accepted(), jobs[0].ID)
 	want := slices.DeleteFunc(s.seedIDs(), func(id string) bool { return slices.Contains(first, id) })
 	slices.Sort(ids)
 	slices.Sort(want)
@@ -124,7 +124,7 @@ func (s *scene) replayAnother(r *relay, _ int) {
 	s.t.Log(jobs[0].Why)
 	expectTable(s.t, jobs[2], jobs[3], s.rows(), "the ")
 	s.t.Log(jobs[2].Why)
-	if ids, twice := again(s.to.Taken(), jobs[2].ID); len(ids) != s.rows() || twice > 0 {
+	if ids, twice := again(s.to.Accepted(), jobs[2].ID); len(ids) != s.rows() || twice > 0 {
 		s.t.Errorf("%d rows arrived, %d of them twice", len(ids), twice)
 	}
 }
@@ -143,7 +143,7 @@ func (s *mongoScene) replayRolled(r *relay, before int) {
 	s.t.Helper()
 	ctx := context.Background()
 	was := s.rows()
-	first := s.to.Taken()[:before]
+	first := s.to.Accepted()[:before]
 	var gone []struct {
 		ID string `bson:"_id"`
 	}
@@ -161,7 +161,7 @@ func (s *mongoScene) replayRolled(r *relay, before int) {
 	expectTable(s.t, jobs[0], jobs[1], was-before-len(gone), "the log is lost: ")
 	expectRefused(s.t, jobs[2], "the log is to be read, and it cannot be, because the log is lost: ")
 	s.t.Log(jobs[2].Why)
-	ids, twice := again(s.to.Taken(), jobs[0].ID)
+	ids, twice := again(s.to.Accepted(), jobs[0].ID)
 	if len(ids) != jobs[0].Sent || twice > 0 {
 		s.t.Errorf("%d documents arrived, %d of them twice; %d were sent", len(ids), twice, jobs[0].Sent)
 	}
@@ -229,7 +229,7 @@ func (s *scene) elsewhere(h host, from string) {
 	for _, job := range jobs {
 		s.t.Log(job.Why)
 	}
-	checkReplay(s.t, there.to.Taken(), jobs[1].ID, numbers(1, 20))
+	checkReplay(s.t, there.to.Accepted(), jobs[1].ID, numbers(1, 20))
 	expectStop(s.t, r)
 }
 

@@ -16,7 +16,7 @@ func TestMongoReplay(t *testing.T) {
 		r.checkpoint("before", "--keep-log")
 		s.load(100)
 		s.expectOnce()
-		was := s.to.Taken()
+		was := s.to.Accepted()
 		var want []string
 		for _, got := range was[20:] {
 			want = append(want, got.ID)
@@ -25,7 +25,7 @@ func TestMongoReplay(t *testing.T) {
 		if job.code != 0 || job.Sent != 100 || job.Skipped+job.Refused+job.Remaining > 0 || job.Source != "log" {
 			s.t.Errorf("the replay is %+v", job)
 		}
-		ids, twice := again(s.to.Taken(), job.ID)
+		ids, twice := again(s.to.Accepted(), job.ID)
 		slices.Sort(want)
 		if sorted := slices.Sorted(slices.Values(ids)); !slices.Equal(sorted, want) || twice > 0 {
 			s.t.Errorf("%d documents arrived, %d of them twice, want %d", len(ids), twice, len(want))

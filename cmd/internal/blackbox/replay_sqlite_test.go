@@ -59,9 +59,9 @@ admin: {listen: %s}
 	if job.code != 0 || job.Sent != len(want) || job.Source != "table" || !strings.Contains(job.Why, "from the table") {
 		t.Errorf("the replay is %+v", job)
 	}
-	checkReplay(t, other.Taken(), job.ID, want)
-	if n := to.Counts().Duplicates; n > 0 || len(other.Taken()) != len(want) {
-		t.Errorf("%d rows arrived again at the outbox's own sink, %d at the other", n, len(other.Taken()))
+	checkReplay(t, other.Accepted(), job.ID, want)
+	if n := to.Counts().Duplicates; n > 0 || len(other.Accepted()) != len(want) {
+		t.Errorf("%d rows arrived again at the outbox's own sink, %d at the other", n, len(other.Accepted()))
 	}
 	stdout, stderr, code := commandWithin(t, patience, nil, "replay", "--from=before", "--id="+numbered(51), "--admin", r.admin)
 	if code != 0 || !strings.Contains(stdout, "done; 1 row sent") {

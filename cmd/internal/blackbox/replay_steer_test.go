@@ -58,7 +58,7 @@ func TestReplayWhilePolling(t *testing.T) {
 		jobs := r.replays([]string{"--from=here", "--group=3"}, []string{"--from=here", "--group=3", "--dry-run"}, []string{"--from=here", "--source=log"})
 		expectTable(s.t, jobs[0], jobs[1], rows/10+1, "the relay polls")
 		expectRefused(s.t, jobs[2], "the log is to be read, and it cannot be, because the relay polls")
-		checkReplay(s.t, s.to.Taken(), jobs[0].ID, endingIn("3", numbers(before+1, behind-gone), numbers(behind+1, behind+10)))
+		checkReplay(s.t, s.to.Accepted(), jobs[0].ID, endingIn("3", numbers(before+1, behind-gone), numbers(behind+1, behind+10)))
 		slow.resume()
 		slow.cancel()
 		s.number(behind+11, behind+20, "i % 10")
@@ -83,7 +83,7 @@ func endingIn(end string, lists ...[]string) (ids []string) {
 
 // arrived is how many rows came of the replay.
 func (w *slowly) arrived() int {
-	ids, twice := again(w.to.Taken(), w.id)
+	ids, twice := again(w.to.Accepted(), w.id)
 	return len(ids) + twice
 }
 

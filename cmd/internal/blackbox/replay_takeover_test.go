@@ -40,7 +40,7 @@ func TestReplayOutlivesItsLeader(t *testing.T) {
 		if job.Sent != rows || job.Skipped+job.Refused+job.Remaining > 0 {
 			s.t.Errorf("the replay is %+v", job)
 		}
-		taken := s.to.Taken()
+		taken := s.to.Accepted()
 		ids, twice := again(taken, id)
 		if sorted := slices.Sorted(slices.Values(ids)); !slices.Equal(sorted, numbers(1, rows)) || twice > 3*window {
 			s.t.Errorf("%d rows arrived, %d of them twice", len(ids), twice)

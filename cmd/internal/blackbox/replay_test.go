@@ -136,7 +136,7 @@ func TestReplay(t *testing.T) {
 			s.t.Errorf("the replay is %+v", job)
 		}
 		arrive(s.t, s.to, live)
-		taken := s.to.Taken()
+		taken := s.to.Accepted()
 		checkReplay(s.t, taken, id, numbers(before+1, behind))
 		if n := checkNumbered(s.t, taken); n != behind-before {
 			s.t.Errorf("%d rows arrived again", n)
@@ -186,7 +186,7 @@ func (s *scene) refusedReplay(r *relay, before, to int) {
 	if job.code != 1 || job.State != "done" || job.Refused != 2 || job.Sent != (to-before)/10-2 || !strings.Contains(job.stderr, "2 rows refused") {
 		s.t.Errorf("the replay is %+v", job)
 	}
-	checkReplay(s.t, s.to.Taken(), job.ID, slices.DeleteFunc(numbers(before+1, to, bad...), func(id string) bool { return !strings.HasSuffix(id, "4") }))
+	checkReplay(s.t, s.to.Accepted(), job.ID, slices.DeleteFunc(numbers(before+1, to, bad...), func(id string) bool { return !strings.HasSuffix(id, "4") }))
 	stdout, stderr, code := r.sluicebox("replay", "errors", job.ID)
 	if code != 0 || strings.Count(stdout, "\n") != 3 || !strings.Contains(stdout, bad[0]) || !strings.Contains(stdout, bad[1]) || !strings.Contains(stdout, "422") {
 		s.t.Errorf("replay errors: exit code %d: %s%s", code, stdout, stderr)
@@ -233,14 +233,14 @@ func (s *scene) countedReplays(r *relay, to int) {
 		if want := filters[i]; dry.code != 0 || dry.Sent > 0 || want.sent >= 0 && (dry.Remaining != want.sent || dry.Skipped != want.skipped) {
 			s.t.Errorf("%s: the dry run is %+v", want.args, dry)
 		}
-		if ids, _ := again(s.to.Taken(), dry.ID); len(ids) > 0 {
+		if ids, _ := again(s.to.Accepted(), dry.ID); len(ids) > 0 {
 			s.t.Errorf("%s: the dry run sent %q", filters[i].args, ids)
 		}
 		args[i] = append(strings.Fields(filters[i].args), "--until="+dry.UntilAt)
 	}
 	for i, job := range r.replays(args...) {
 		dry, filter := dries[i], filters[i]
-		ids, twice := again(s.to.Taken(), job.ID)
+		ids, twice := again(s.to.Accepted(), job.ID)
 		if job.code != 0 || job.Sent != dry.Remaining || job.Skipped != dry.Skipped || len(ids) != job.Sent || twice > 0 {
 			s.t.Errorf("%s: the dry run is %+v, the replay %+v; %d rows arrived", filter.args, dry, job, len(ids))
 		}

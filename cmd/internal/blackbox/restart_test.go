@@ -39,10 +39,10 @@ func TestADayOfLog(t *testing.T) {
 		within(s.t, time.Minute, func() string {
 			return none(s.t, s.conn, "are not COMPLETED", "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'")
 		})
-		if again := checkNumbered(s.t, s.to.Taken()); again > 0 {
+		if again := checkNumbered(s.t, s.to.Accepted()); again > 0 {
 			s.t.Errorf("%d rows arrived more than once", again)
 		}
-		if n := len(s.to.Taken()); n != 10+waiting {
+		if n := len(s.to.Accepted()); n != 10+waiting {
 			s.t.Errorf("%d rows arrived, %d waited", n, 10+waiting)
 		}
 		s.t.Logf("%d rows in the log, %d of them unsettled: reading after %s, the first sent after %s, the last after %s",

@@ -152,7 +152,7 @@ func (s *scene) expectAll() (rows, again int) {
 	rows = s.rows()
 	arrive(s.t, s.to, rows)
 	settle(s.t, s.conn)
-	taken := s.to.Taken()
+	taken := s.to.Accepted()
 	events, againEvents := oracle{"EVENT", "events"}.checkOrder(s.t, s.conn, taken)
 	jobs, againJobs := oracle{"DISPATCH_JOB", "jobs"}.checkOrder(s.t, s.conn, taken)
 	if events+jobs != rows {

@@ -85,7 +85,7 @@ admin: {listen: %s}
 	_, ready := r.get("/readyz?verbose")
 	for _, secret := range []string{key, password, basic, strings.TrimPrefix(signingKey, "whsec_")} {
 		for what, text := range map[string]string{"the log": r.said(), "the API": letters, "readiness": ready} {
-			if form := sinktest.Readable(text, secret); form != "" {
+			if form := sinktest.LeakedSecret(text, secret); form != "" {
 				t.Errorf("%s shows %s", what, form)
 			}
 		}
@@ -195,10 +195,10 @@ func TestASinkThatCannotBeOpened(t *testing.T) {
 	put(token, []byte("new\n"))
 	changed := time.Now()
 	arrive(t, to[1], rows)
-	t.Logf("a row was taken %s after the token had changed", to[1].Taken()[0].At.Sub(changed).Round(time.Millisecond))
+	t.Logf("a row was taken %s after the token had changed", to[1].Accepted()[0].At.Sub(changed).Round(time.Millisecond))
 	for i, of := range to {
 		var ids []string
-		for _, got := range of.Taken() {
+		for _, got := range of.Accepted() {
 			ids = append(ids, got.ID)
 		}
 		if !slices.IsSorted(ids) || len(ids) != rows {

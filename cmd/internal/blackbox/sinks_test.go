@@ -40,7 +40,7 @@ func TestOneOfTwoSinksHangs(t *testing.T) {
 		p50, p99 := jobs.run(s.t, phase)
 		s.t.Logf("both well:             p50 %s, p99 %s", p50, p99)
 		hang := make(chan struct{})
-		a.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Release: hang, Cut: true} })
+		a.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Release: hang, Disconnect: true} })
 		s.number(1, 100, "i % 50")
 		p50, p99 = jobs.run(s.t, phase)
 		s.t.Logf("one hangs:             p50 %s, p99 %s", p50, p99)
@@ -65,7 +65,7 @@ func TestOneOfTwoSinksHangs(t *testing.T) {
 		if c := b.Counts(); c.Distinct != jobs.written || c.Duplicates > 0 {
 			s.t.Errorf("the other one got %+v of %d rows", c, jobs.written)
 		}
-		checkNumbered(s.t, b.Taken())
+		checkNumbered(s.t, b.Accepted())
 		expectStop(s.t, r)
 	})
 }
@@ -101,7 +101,7 @@ func (p *pace) run(t testing.TB, lasts time.Duration) (p50, p99 time.Duration) {
 		committed[id] = time.Now()
 	}
 	arrive(t, p.to, before+len(committed))
-	return quantiles(committed, p.to.Taken())
+	return quantiles(committed, p.to.Accepted())
 }
 
 // quantiles returns the median and the 99th percentile of the times from commit

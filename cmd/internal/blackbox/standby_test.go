@@ -153,7 +153,7 @@ func TestTwoRelaysOnSQLite(t *testing.T) {
 	insertNumbered(t, db, rows+1, rows+100)
 	arrive(t, to, rows+100)
 	expectStop(t, leader)
-	if again := checkNumbered(t, to.Taken()); again > 100 {
+	if again := checkNumbered(t, to.Accepted()); again > 100 {
 		t.Errorf("%d rows arrived more than once", again)
 	}
 }

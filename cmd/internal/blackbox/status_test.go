@@ -309,18 +309,18 @@ func (r *relay) readiness(want int) (body string) {
 func TestReadinessIsProgress(t *testing.T) {
 	t.Parallel()
 	anOwnScene(t, servers.Spread(t, hosts()), nil, "", func(s *scene, _ ownServer) {
-		w := servers.NewWire(s.t, s.database)
+		w := servers.NewProxy(s.t, s.database)
 		s.config = strings.Replace(s.config, s.database, w.URL(s.database), 1)
 		r := s.run()
 		r.readiness(200)
 		s.load(10)
 
-		w.Cut()
+		w.Disconnect()
 		r.readiness(503)
 		if got := r.status(); got.code != 1 || !strings.Contains(got.stderr, "the relay is not ready: ") {
 			s.t.Errorf("exit code %d\n%s%s", got.code, got.stdout, got.stderr)
 		}
-		w.Mend()
+		w.Reconnect()
 		r.readiness(200)
 		s.load(10)
 

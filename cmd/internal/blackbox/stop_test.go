@@ -61,7 +61,7 @@ func TestCleanStopWhileTheReceiverHangs(t *testing.T) {
 	aScene(t, "dispatch: {request-timeout: 2s}\n", func(s *scene) {
 		never := make(chan struct{})
 		defer close(never)
-		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Release: never, Cut: true} })
+		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Release: never, Disconnect: true} })
 		r := s.run()
 		const rows = 1000
 		s.number(1, rows, "i % 50")

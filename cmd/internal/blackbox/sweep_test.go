@@ -25,7 +25,7 @@ func TestRowsThatAreSetBackAreSentAgain(t *testing.T) {
 		})
 		events, jobs := count(s.t, s.conn, "SELECT count(*) FROM outbox_events"), count(s.t, s.conn, "SELECT count(*) FROM outbox_dispatch_jobs")
 		s.to.Script(nil)
-		before := len(s.to.Taken())
+		before := len(s.to.Accepted())
 		for _, sql := range []string{
 			"UPDATE outbox_dispatch_jobs SET status = 'PENDING', retry_count = 0",
 			"UPDATE outbox_events SET status = 'PENDING'",
@@ -35,13 +35,13 @@ func TestRowsThatAreSetBackAreSentAgain(t *testing.T) {
 			}
 		}
 		within(s.t, patience, func() string {
-			if n := len(s.to.Taken()) - before; n < events+jobs {
+			if n := len(s.to.Accepted()) - before; n < events+jobs {
 				return fmt.Sprintf("%d of %d rows that were set back have arrived", n, events+jobs)
 			}
 			return ""
 		})
 		settle(s.t, s.conn)
-		if n := len(s.to.Taken()) - before; n != events+jobs {
+		if n := len(s.to.Accepted()) - before; n != events+jobs {
 			s.t.Errorf("%d arrivals of %d rows that were set back", n, events+jobs)
 		}
 		if n := r.metric("sluicebox_rows_swept_total"); int(n) != events+jobs {

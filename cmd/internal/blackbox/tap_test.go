@@ -314,7 +314,7 @@ func TestTapOnSQLite(t *testing.T) {
 	}
 	arrive(t, to, 310)
 	expectStop(t, r)
-	if again := checkNumbered(t, to.Taken()); again > 0 {
+	if again := checkNumbered(t, to.Accepted()); again > 0 {
 		t.Errorf("%d rows arrived more than once", again)
 	}
 }

@@ -44,7 +44,7 @@ func expectTied(t *testing.T, config string, to *sinktest.Receiver) {
 	r := start(t, config)
 	arrive(t, to, tiedRows)
 	inversions, last := 0, -1
-	for _, row := range to.Taken() {
+	for _, row := range to.Accepted() {
 		var p struct{ N int }
 		if err := json.Unmarshal(row.Payload, &p); err != nil {
 			t.Fatal(err)

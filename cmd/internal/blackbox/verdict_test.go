@@ -31,10 +31,10 @@ func TestFlakyReceiver(t *testing.T) {
 			ids := r.IDs()
 			switch n := random.IntN(200); {
 			case n == 0:
-				return sinktest.Answer{Delay: time.Minute, Cut: true}
+				return sinktest.Answer{Delay: time.Minute, Disconnect: true}
 			case n < 100:
 				status := []int{http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusTooManyRequests, 0}[n%4]
-				return sinktest.Answer{Status: status, Cut: status == 0, Body: []byte("flaky")}
+				return sinktest.Answer{Status: status, Disconnect: status == 0, Body: []byte("flaky")}
 			case n < 120 && len(ids) == 1 && !refused[ids[0]]:
 				refused[ids[0]] = true
 				return sinktest.Answer{Status: http.StatusInternalServerError, Body: []byte("flaky")}

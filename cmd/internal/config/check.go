@@ -29,8 +29,8 @@ var (
 	serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 )
 
-// wrongWord says that a text is none of those that a key may have.
-func wrongWord(text string, f field) string {
+// invalidEnumText says that a text is none of those that a key may have.
+func invalidEnumText(text string, f field) string {
 	must := "must be " + f.enum[0]
 	if len(f.enum) > 1 {
 		must = "must be one of " + strings.Join(f.enum, ", ")
@@ -38,46 +38,46 @@ func wrongWord(text string, f field) string {
 	if slices.Contains(f.later, text) {
 		return "is " + text + ", which this version does not have yet; it " + must
 	}
-	if near := nearest(text, f.enum); near != "" {
+	if near := closestWord(text, f.enum); near != "" {
 		must += "; did you mean " + near + "?"
 	}
 	return "is \"" + text + "\", " + must
 }
 
-// unknownVariables records the SLUICEBOX_* variables that no key has.
-func (d *decoder) unknownVariables() {
-	known := make([]string, 0, len(d.consulted))
-	for name := range d.consulted {
+// checkUnknownVariables records the SLUICEBOX_* variables that no key has.
+func (d *decoder) checkUnknownVariables() {
+	known := make([]string, 0, len(d.knownVariables))
+	for name := range d.knownVariables {
 		known = append(known, name)
 	}
 	slices.Sort(known)
 	var unknown []string
 	for name := range d.overrides {
-		if !d.consulted[name] && !serviceLink.MatchString(name) {
+		if !d.knownVariables[name] && !serviceLink.MatchString(name) {
 			unknown = append(unknown, name)
 		}
 	}
 	slices.Sort(unknown)
 	for _, name := range unknown {
 		text := "no key has this variable"
-		switch near := nearest(name, known); {
+		switch near := closestWord(name, known); {
 		case near != "":
 			text += "; did you mean " + near + "?"
-		case strings.HasPrefix(name, variable("sinks")+"_"), strings.HasPrefix(name, variable("outboxes")+"_"):
-			text += "; the entry that it names must be in the file, or in " + variable("sinks") + " and " + variable("outboxes") + " as YAML"
+		case strings.HasPrefix(name, variableName("sinks")+"_"), strings.HasPrefix(name, variableName("outboxes")+"_"):
+			text += "; the entry that it names must be in the file, or in " + variableName("sinks") + " and " + variableName("outboxes") + " as YAML"
 		default:
 			text += "; see `sluicebox config schema` for the keys, or unset it"
 		}
-		d.failAt(place{name: name}, "", text)
+		d.failAt(location{name: name}, "", text)
 	}
 }
 
-// sound reports whether neither a key nor a section that it stands in has a
+// hasNoProblem reports whether neither a key nor a section that it stands in has a
 // problem already, so that one mistake is reported once.
-func (d *decoder) sound(path string) bool {
-	path = d.original(path)
+func (d *decoder) hasNoProblem(path string) bool {
+	path = d.originalKey(path)
 	for path != "" {
-		if d.faulty[path] {
+		if d.faultyKeys[path] {
 			return false
 		}
 		path = path[:max(0, strings.LastIndexAny(path, ".["))]
@@ -85,23 +85,23 @@ func (d *decoder) sound(path string) bool {
 	return true
 }
 
-// need records a key that is required and has no value.
-func (d *decoder) need(path, value, remedy string) bool {
+// requireValue records a key that is required and has no value.
+func (d *decoder) requireValue(path, value, remedy string) bool {
 	if value != "" {
 		return true
 	}
-	if d.sound(path) {
-		d.fail(path, "is required; %s (or set %s)", remedy, variable(d.original(path)))
+	if d.hasNoProblem(path) {
+		d.fail(path, "is required; %s (or set %s)", remedy, variableName(d.originalKey(path)))
 	}
 	return false
 }
 
-// checkPlaces records the keys of an entry that have no place beside the others.
-func (d *decoder) checkPlaces(path string, v reflect.Value) {
+// checkConditions records the keys of an entry that have no place beside the others.
+func (d *decoder) checkConditions(path string, v reflect.Value) {
 	for _, f := range fieldsOf(v.Type()) {
-		c, is, unmet := f.unmet(v)
-		p := join(path, f.name)
-		if !unmet || !d.given(p) || !d.sound(join(path, c.key)) || !d.sound(p) {
+		c, is, unmet := f.unmetCondition(v)
+		p := joinKey(path, f.name)
+		if !unmet || !d.isGiven(p) || !d.hasNoProblem(joinKey(path, c.key)) || !d.hasNoProblem(p) {
 			continue
 		}
 		if is == "" {
@@ -112,10 +112,10 @@ func (d *decoder) checkPlaces(path string, v reflect.Value) {
 	}
 }
 
-// given reports whether a key, or one inside of it, was given.
-func (d *decoder) given(path string) bool {
-	path = d.original(path)
-	for at := range d.at {
+// isGiven reports whether a key, or one inside of it, was given.
+func (d *decoder) isGiven(path string) bool {
+	path = d.originalKey(path)
+	for at := range d.locations {
 		if rest, below := strings.CutPrefix(at, path); below && (rest == "" || rest[0] == '.' || rest[0] == '[') {
 			return true
 		}
@@ -123,14 +123,14 @@ func (d *decoder) given(path string) bool {
 	return false
 }
 
-// leastHold is the least checkpoint.max-hold and checkpoint.max-kept. Below it, what a
+// minHold is the least checkpoint.max-hold and checkpoint.max-kept. Below it, what a
 // few transactions write while they are delivered would have rows parked, or a kept log
 // given up.
-const leastHold Size = 1 << 20
+const minHold Size = 1 << 20
 
 // check records what is missing or contradictory and expands the preset.
 func (d *decoder) check(s *Settings) {
-	if d.sound("name") && !relayName.MatchString(s.Name) {
+	if d.hasNoProblem("name") && !relayName.MatchString(s.Name) {
 		d.fail("name", "is %q, must be 1 to 40 of the characters a-z, 0-9 and _", s.Name)
 	}
 	d.checkSource(&s.Source)
@@ -138,71 +138,71 @@ func (d *decoder) check(s *Settings) {
 	if s.Dispatch.ProcessingTimeoutSeconds < 1 {
 		d.fail("dispatch.processing-timeout-seconds", "is %d, must be at least 1", s.Dispatch.ProcessingTimeoutSeconds)
 	}
-	d.notNegative("dispatch.takeover-wait", s.Dispatch.TakeoverWait)
-	if s.Dispatch.Claims == claimsOff && s.Dispatch.Takeover == "timeout" && d.sound("dispatch.claims") && d.sound("dispatch.takeover") {
+	d.requireNonNegative("dispatch.takeover-wait", s.Dispatch.TakeoverWait)
+	if s.Dispatch.Claims == claimsOff && s.Dispatch.Takeover == "timeout" && d.hasNoProblem("dispatch.claims") && d.hasNoProblem("dispatch.takeover") {
 		d.fail("dispatch.claims", "is off, but with dispatch.takeover: timeout two processors know by its claim whose a row is; leave claims on, or take over at-once")
 	}
-	d.holds("checkpoint.max-hold", s.Checkpoint.MaxHold)
-	d.holds("checkpoint.max-kept", s.Checkpoint.MaxKept)
-	d.positive("checkpoint.sweep-interval", s.Checkpoint.SweepInterval)
+	d.checkHold("checkpoint.max-hold", s.Checkpoint.MaxHold)
+	d.checkHold("checkpoint.max-kept", s.Checkpoint.MaxKept)
+	d.requirePositive("checkpoint.sweep-interval", s.Checkpoint.SweepInterval)
 	d.checkAdmin(&s.Admin)
-	d.expand(s)
-	d.followLayouts(s)
+	d.expandPreset(s)
+	d.setDefaultWires(s)
 	d.checkSinks(s.Sinks)
 	d.checkOutboxes(s)
 }
 
-// databaseForms are the forms that source.url may have.
-const databaseForms = "postgres://user@host:port/database, mysql://, mariadb:// or mongodb:// in the same way, or sqlite:///path/to/file.db"
+// databaseURLForms are the forms that source.url may have.
+const databaseURLForms = "postgres://user@host:port/database, mysql://, mariadb:// or mongodb:// in the same way, or sqlite:///path/to/file.db"
 
-// mostServerID is what a server id's four bytes hold.
-const mostServerID = 1<<32 - 1
+// maxServerID is what a server id's four bytes hold.
+const maxServerID = 1<<32 - 1
 
 func (d *decoder) checkSource(s *Source) {
-	if d.need("source.url", s.URL.Reveal(), "write "+databaseForms) {
+	if d.requireValue("source.url", s.URL.Reveal(), "write "+databaseURLForms) {
 		d.checkDatabase("source.url", s.URL)
 	}
 	switch {
 	case s.StreamURL == "":
-	case s.URL.SQLite() && d.sound("source.stream-url"):
+	case s.URL.SQLite() && d.hasNoProblem("source.stream-url"):
 		d.fail("source.stream-url", "has no place here: SQLite has no roles, source.url does for both; leave it out")
 	case s.StreamURL.SQLite(), s.URL.MySQL() != s.StreamURL.MySQL(), s.URL.Mongo() != s.StreamURL.Mongo():
 		d.fail("source.stream-url", "must be the same database as source.url")
 	default:
 		d.checkDatabase("source.stream-url", s.StreamURL)
 	}
-	if (s.ServerID < 0 || int64(s.ServerID) > mostServerID) && d.sound("source.server-id") {
-		d.fail("source.server-id", "is %d, must be 1 to %d, or 0 for another with each stream", s.ServerID, int64(mostServerID))
+	if (s.ServerID < 0 || int64(s.ServerID) > maxServerID) && d.hasNoProblem("source.server-id") {
+		d.fail("source.server-id", "is %d, must be 1 to %d, or 0 for another with each stream", s.ServerID, int64(maxServerID))
 	}
-	d.positive("source.heartbeat-interval", s.HeartbeatInterval)
+	d.requirePositive("source.heartbeat-interval", s.HeartbeatInterval)
 	d.checkPolling(s)
 }
 
 // checkPolling asks the source itself, whose messages begin with the key.
 func (d *decoder) checkPolling(s *Source) {
 	c := poll.Config{Interval: s.PollInterval, BatchSize: s.PollBatchSize, Backoff: poll.Backoff(s.PollBackoff)}
-	for _, text := range messages(c.Validate()) {
+	for _, text := range errorTexts(c.Validate()) {
 		key, rest, _ := strings.Cut(text, " ")
-		if p := "source." + key; strings.HasPrefix(key, "poll-") && d.sound(p) {
+		if p := "source." + key; strings.HasPrefix(key, "poll-") && d.hasNoProblem(p) {
 			d.fail(p, "%s", rest)
 		}
 	}
 }
 
-func (d *decoder) holds(path string, size Size) {
-	if size < leastHold && d.sound(path) {
-		d.fail(path, "is %s, must be at least %s", size, leastHold)
+func (d *decoder) checkHold(path string, size Size) {
+	if size < minHold && d.hasNoProblem(path) {
+		d.fail(path, "is %s, must be at least %s", size, minHold)
 	}
 }
 
-func (d *decoder) positive(path string, t time.Duration) {
-	if t <= 0 && d.sound(path) {
+func (d *decoder) requirePositive(path string, t time.Duration) {
+	if t <= 0 && d.hasNoProblem(path) {
 		d.fail(path, "is %s, must be above 0", t)
 	}
 }
 
-func (d *decoder) notNegative(path string, t time.Duration) {
-	if t < 0 && d.sound(path) {
+func (d *decoder) requireNonNegative(path string, t time.Duration) {
+	if t < 0 && d.hasNoProblem(path) {
 		d.fail(path, "is %s, must not be below 0s", t)
 	}
 }
@@ -210,7 +210,7 @@ func (d *decoder) notNegative(path string, t time.Duration) {
 // checkDatabase never shows the URL of a server: what is wrong with it may be its
 // password.
 func (d *decoder) checkDatabase(path string, raw URL) {
-	if !d.sound(path) {
+	if !d.hasNoProblem(path) {
 		return
 	}
 	if raw.SQLite() {
@@ -220,29 +220,29 @@ func (d *decoder) checkDatabase(path string, raw URL) {
 	scheme, _, found := strings.Cut(raw.Reveal(), "://")
 	switch scheme = strings.ToLower(scheme); {
 	case !found:
-		d.fail(path, "is not a URL; write %s", databaseForms)
+		d.fail(path, "is not a URL; write %s", databaseURLForms)
 		return
 	case raw.Mongo(): // with hosts that net/url does not take
 		d.checkMongo(path, raw)
 		return
 	case !raw.Postgres() && !raw.MySQL():
-		d.fail(path, "must be %s", databaseForms)
+		d.fail(path, "must be %s", databaseURLForms)
 		return
 	}
-	plain, _ := storepg.CutHosts(raw.Reveal())
+	plain, _ := storepg.SplitHosts(raw.Reveal())
 	u, err := url.Parse(plain)
-	if err != nil || spilled(u) {
+	if err != nil || mayExposePassword(u) {
 		d.fail(path, "is not a URL of the form %s://user:password@host:port/database; percent-encode special characters in the user name and password (@ is %%40, # is %%23, / is %%2F)", scheme)
 	} else if raw.MySQL() {
 		_, err := storemysql.ParseURL(raw.Reveal(), "")
-		d.refuse(path, err)
+		d.failOnError(path, err)
 	}
 }
 
 // checkFile asks the store itself what is wrong with the URL of a file.
 func (d *decoder) checkFile(path string, raw URL) {
 	_, err := storesqlite.ParseURL(raw.Reveal())
-	d.refuse(path, err)
+	d.failOnError(path, err)
 }
 
 // checkMongo asks the store itself, which asks no name server for that.
@@ -250,12 +250,12 @@ func (d *decoder) checkMongo(path string, raw URL) {
 	c := storemongo.Config{URL: raw.Reveal()}
 	var setup *store.SetupError
 	if err := c.Validate(); errors.As(err, &setup) { // what it says of the rest is said elsewhere
-		d.refuse(path, setup)
+		d.failOnError(path, setup)
 	}
 }
 
-// refuse records what a store has against its URL, if anything.
-func (d *decoder) refuse(path string, err error) {
+// failOnError records what a store has against its URL, if anything.
+func (d *decoder) failOnError(path string, err error) {
 	var setup *store.SetupError
 	if errors.As(err, &setup) {
 		d.fail(path, "%s; %s", strings.TrimPrefix(setup.Problem, "the database URL "), setup.Remedy)
@@ -266,48 +266,48 @@ func (d *decoder) refuse(path string, err error) {
 
 // checkDelivery asks the dispatcher itself, whose messages begin with the key.
 func (d *decoder) checkDelivery(path string, s *Delivery) {
-	if d.own(path, "give-up-after") {
-		d.notNegative(join(path, "give-up-after"), s.GiveUpAfter)
+	if d.hasOwnKey(path, "give-up-after") {
+		d.requireNonNegative(joinKey(path, "give-up-after"), s.GiveUpAfter)
 	}
-	c := s.dispatch()
-	for _, text := range messages(c.Validate()) {
+	c := s.dispatchConfig()
+	for _, text := range errorTexts(c.Validate()) {
 		key, rest, _ := strings.Cut(text, " ")
-		if p := join(path, key); d.sound(p) && d.own(path, key) {
+		if p := joinKey(path, key); d.hasNoProblem(p) && d.hasOwnKey(path, key) {
 			d.fail(p, "%s", rest)
 		}
 	}
-	if d.own(path, "request-timeout") {
-		d.positive(join(path, "request-timeout"), s.RequestTimeout)
+	if d.hasOwnKey(path, "request-timeout") {
+		d.requirePositive(joinKey(path, "request-timeout"), s.RequestTimeout)
 	}
 }
 
-// own reports whether a delivery key is to be checked under path: under a sink
+// hasOwnKey reports whether a delivery key is to be checked under path: under a sink
 // only if it, or one it is compared to, is given there.
-func (d *decoder) own(path, key string) bool {
+func (d *decoder) hasOwnKey(path, key string) bool {
 	if path == "dispatch" {
 		return true
 	}
 	section, _, _ := strings.Cut(key, ".")
-	return d.given(join(path, section))
+	return d.isGiven(joinKey(path, section))
 }
 
-// messages returns the texts of a joined error.
-func messages(err error) []string {
+// errorTexts returns the texts of a joined error.
+func errorTexts(err error) []string {
 	if err == nil {
 		return nil
 	}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var texts []string
 		for _, e := range joined.Unwrap() {
-			texts = append(texts, messages(e)...)
+			texts = append(texts, errorTexts(e)...)
 		}
 		return texts
 	}
 	return []string{err.Error()}
 }
 
-// dispatch returns the dispatcher's own form of the keys.
-func (s *Delivery) dispatch() dispatch.Config {
+// dispatchConfig returns the dispatcher's own form of the keys.
+func (s *Delivery) dispatchConfig() dispatch.Config {
 	c := dispatch.DefaultConfig()
 	c.APIBatchSize = s.APIBatchSize
 	c.MaxConcurrentGroups = s.MaxConcurrentGroups
@@ -329,7 +329,7 @@ func (s *Delivery) dispatch() dispatch.Config {
 
 func (d *decoder) checkAdmin(a *Admin) {
 	d.checkToken("admin.token", a.Token)
-	if a.Listen == "" || !d.sound("admin.listen") {
+	if a.Listen == "" || !d.hasNoProblem("admin.listen") {
 		return
 	}
 	host, _, err := net.SplitHostPort(a.Listen)
@@ -337,8 +337,8 @@ func (d *decoder) checkAdmin(a *Admin) {
 		d.fail("admin.listen", "is %q, must be host:port such as 127.0.0.1:8090", a.Listen)
 		return
 	}
-	if !admin.Loopback(host) && a.Token == "" && d.sound("admin.token") {
-		d.fail("admin.listen", "is %s, which others can reach: set admin.token (or %s), or listen on 127.0.0.1", a.Listen, variable("admin.token"))
+	if !admin.Loopback(host) && a.Token == "" && d.hasNoProblem("admin.token") {
+		d.fail("admin.listen", "is %s, which others can reach: set admin.token (or %s), or listen on 127.0.0.1", a.Listen, variableName("admin.token"))
 	}
 }
 

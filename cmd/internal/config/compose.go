@@ -31,7 +31,7 @@ func (c *Config) Outboxes() []store.Outbox {
 		if c.Settings.Source.URL.Mongo() { // a collection's name may have dots
 			schema, table = "", o.Table
 		}
-		layout := o.layout(c.Settings.Source.URL.Mongo())
+		layout := o.storeLayout(c.Settings.Source.URL.Mongo())
 		layout.Unclaimed = c.Settings.Dispatch.Claims == claimsOff
 		outboxes[i] = store.Outbox{Name: o.Name, Schema: schema, Table: table, Layout: layout, Kind: o.Kind, Retention: o.Retention}
 	}
@@ -55,7 +55,7 @@ func (c *Config) Sinks() []string { return slices.Sorted(maps.Keys(c.Settings.Si
 // that Sinks returned.
 func (c *Config) Dispatch(sink string) dispatch.Config {
 	s := c.Settings.Sinks[sink]
-	d := s.dispatch()
+	d := s.dispatchConfig()
 	d.TakeoverWait = c.Settings.Dispatch.TakeoverWait
 	return d
 }
@@ -75,11 +75,11 @@ func (c *Config) RequestTimeout(sink string) time.Duration {
 // that Sinks returned.
 func (c *Config) FlowCatalyst(sink string) flowcatalyst.Config {
 	s := c.Settings.Sinks[sink]
-	return s.flowCatalyst()
+	return s.flowCatalystConfig()
 }
 
-// flowCatalyst returns the sink's own form of the keys.
-func (s *Sink) flowCatalyst() flowcatalyst.Config {
+// flowCatalystConfig returns the sink's own form of the keys.
+func (s *Sink) flowCatalystConfig() flowcatalyst.Config {
 	c := flowcatalyst.DefaultConfig()
 	c.Wire = flowcatalyst.Wire(s.Wire)
 	c.BaseURL = s.APIBaseURL.Reveal()
@@ -105,11 +105,11 @@ func (s *Sink) flowCatalyst() flowcatalyst.Config {
 // empty where the configuration has none. The name is one that Sinks returned.
 func (c *Config) Webhook(sink string) webhook.Config {
 	s := c.Settings.Sinks[sink]
-	return s.webhook()
+	return s.webhookConfig()
 }
 
-// webhook returns the sink's own form of the keys.
-func (s *Sink) webhook() webhook.Config {
+// webhookConfig returns the sink's own form of the keys.
+func (s *Sink) webhookConfig() webhook.Config {
 	c := webhook.Config{
 		URL:                 webhook.Secret(s.URL.Reveal()),
 		Method:              s.Method,
@@ -197,7 +197,7 @@ func (c *Config) Stream() capturepg.Config {
 		Name:              c.Settings.Name,
 		Outboxes:          c.Outboxes(),
 		HeartbeatInterval: c.Settings.Source.HeartbeatInterval,
-		MaxBatchBytes:     c.batchBytes(),
+		MaxBatchBytes:     c.maxBatchBytes(),
 	}
 }
 
@@ -211,7 +211,7 @@ func (c *Config) MySQLStream() capturemysql.Config {
 		Outboxes:  c.Outboxes(),
 		ServerID:  uint32(c.Settings.Source.ServerID), //nolint:gosec // checked with the file
 
-		MaxBatchBytes: c.batchBytes(),
+		MaxBatchBytes: c.maxBatchBytes(),
 	}
 }
 
@@ -224,7 +224,7 @@ func (c *Config) MongoStream() capturemongo.Config {
 		Name:      c.Settings.Name,
 		Outboxes:  c.Outboxes(),
 
-		MaxBatchBytes: c.batchBytes(),
+		MaxBatchBytes: c.maxBatchBytes(),
 	}
 }
 
@@ -232,7 +232,7 @@ func (c *Config) MongoStream() capturemongo.Config {
 // sqlite: URL.
 func (c *Config) SQLiteStream() capturesqlite.Config {
 	return capturesqlite.Config{
-		URL: c.Settings.Source.URL.Reveal(), Name: c.Settings.Name, Outboxes: c.Outboxes(), MaxBatchBytes: c.batchBytes(),
+		URL: c.Settings.Source.URL.Reveal(), Name: c.Settings.Name, Outboxes: c.Outboxes(), MaxBatchBytes: c.maxBatchBytes(),
 	}
 }
 
@@ -243,25 +243,27 @@ func (c *Config) Poll() poll.Config {
 		BatchSize: c.Settings.Source.PollBatchSize,
 		Backoff:   poll.Backoff(c.Settings.Source.PollBackoff),
 		Outboxes:  c.Outboxes(),
-		Room:      c.Buffer(),
+		Room:      c.SmallestBuffer(),
 	}
 }
 
-// BatchesAhead is how many batches may wait between the source and the lanes, so that
+// BatchQueueSize is how many batches may wait between the source and the lanes, so that
 // neither waits for the other's next turn.
-const BatchesAhead = 16
+const BatchQueueSize = 16
 
-// batchBytes bounds a batch, so that those that wait have no more than a buffer.
-func (c *Config) batchBytes() int {
-	return int(max(64<<10, min(4<<20, c.Buffer().Bytes/BatchesAhead)))
+// maxBatchBytes bounds a batch, so that those that wait have no more than a buffer.
+func (c *Config) maxBatchBytes() int {
+	return int(max(64<<10, min(4<<20, c.SmallestBuffer().Bytes/BatchQueueSize)))
 }
 
-// MaxCarried is the largest payload that a source carries: one in each batch that waits
+// MaxSourcePayload is the largest payload that a source carries: one in each batch that waits
 // is a quarter of a buffer. Larger ones are left to the claim.
-func (c *Config) MaxCarried() int { return int(max(1, c.Buffer().Bytes/(4*BatchesAhead))) }
+func (c *Config) MaxSourcePayload() int {
+	return int(max(1, c.SmallestBuffer().Bytes/(4*BatchQueueSize)))
+}
 
-// Buffers is how many bytes the buffers of all sinks have.
-func (c *Config) Buffers() (sum int64) {
+// TotalBufferBytes is how many bytes the buffers of all sinks have.
+func (c *Config) TotalBufferBytes() (sum int64) {
 	seen := map[string]bool{}
 	for _, name := range c.Routes() {
 		if !seen[name] {
@@ -272,8 +274,8 @@ func (c *Config) Buffers() (sum int64) {
 	return sum
 }
 
-// Buffer is the room of the smallest buffer of a sink.
-func (c *Config) Buffer() (least store.Bound) {
+// SmallestBuffer is the room of the smallest buffer of a sink.
+func (c *Config) SmallestBuffer() (least store.ReadLimit) {
 	for _, name := range c.Routes() {
 		d := c.Dispatch(name)
 		if least.Rows == 0 || d.BufferRows < least.Rows {

@@ -7,13 +7,13 @@ import (
 
 // field is one key of a section, as its struct tags describe it.
 type field struct {
-	name  string
-	alias string
-	doc   string
-	enum  []string
-	later []string
-	empty string
-	only  []condition
+	name       string
+	alias      string
+	doc        string
+	enum       []string
+	later      []string
+	empty      string
+	conditions []condition
 	// placeholder is what a secret prints as, "" for the usual word.
 	placeholder string
 
@@ -36,13 +36,13 @@ func fieldsOf(t reflect.Type) []field {
 			continue
 		}
 		fields = append(fields, field{
-			name:  name,
-			alias: sf.Tag.Get("alias"),
-			doc:   sf.Tag.Get("doc"),
-			enum:  words(sf.Tag.Get("enum")),
-			later: words(sf.Tag.Get("later")),
-			empty: sf.Tag.Get("empty"),
-			only:  conditions(sf.Tag.Get("only")),
+			name:       name,
+			alias:      sf.Tag.Get("alias"),
+			doc:        sf.Tag.Get("doc"),
+			enum:       words(sf.Tag.Get("enum")),
+			later:      words(sf.Tag.Get("later")),
+			empty:      sf.Tag.Get("empty"),
+			conditions: parseConditions(sf.Tag.Get("only")),
 
 			placeholder: sf.Tag.Get("placeholder"),
 
@@ -64,7 +64,7 @@ func words(list string) []string {
 // that one to have a place.
 type condition struct{ key, value string }
 
-func conditions(list string) []condition {
+func parseConditions(list string) []condition {
 	var all []condition
 	for _, text := range strings.Fields(list) {
 		key, value, _ := strings.Cut(text, "=")
@@ -73,21 +73,21 @@ func conditions(list string) []condition {
 	return all
 }
 
-// place says where a key has its place, if not everywhere.
-func (f *field) place() string {
-	if len(f.only) == 0 {
+// conditionText says where a key has its place, if not everywhere.
+func (f *field) conditionText() string {
+	if len(f.conditions) == 0 {
 		return ""
 	}
-	texts := make([]string, len(f.only))
-	for i, c := range f.only {
+	texts := make([]string, len(f.conditions))
+	for i, c := range f.conditions {
 		texts[i] = c.key + ": " + c.value
 	}
 	return " Only with " + strings.Join(texts, " and ") + "."
 }
 
-// unmet returns the first condition that a key of the section v does not meet.
-func (f *field) unmet(v reflect.Value) (c condition, is string, unmet bool) {
-	for _, c := range f.only {
+// unmetCondition returns the first condition that a key of the section v does not meet.
+func (f *field) unmetCondition(v reflect.Value) (c condition, is string, unmet bool) {
+	for _, c := range f.conditions {
 		for _, beside := range fieldsOf(v.Type()) {
 			if beside.name != c.key {
 				continue
@@ -100,25 +100,25 @@ func (f *field) unmet(v reflect.Value) (c condition, is string, unmet bool) {
 	return condition{}, "", false
 }
 
-// join returns the path of a key in a section.
-func join(section, name string) string {
+// joinKey returns the path of a key in a section.
+func joinKey(section, name string) string {
 	if section == "" {
 		return name
 	}
 	return section + "." + name
 }
 
-// variable returns the name of the variable that overrides a key:
+// variableName returns the name of the variable that overrides a key:
 // dispatch.max-retries is SLUICEBOX_DISPATCH_MAX_RETRIES, outboxes[0].table is
 // SLUICEBOX_OUTBOXES_0_TABLE.
-func variable(path string) string {
+func variableName(path string) string {
 	name := strings.NewReplacer(".", "_", "-", "_", "[", "_", "]", "").Replace(path)
-	return prefix + strings.ToUpper(name)
+	return variablePrefix + strings.ToUpper(name)
 }
 
-// nearest returns the candidate that a word was most likely meant to be, or "".
-func nearest(word string, candidates []string) string {
-	if len(word) > longest {
+// closestWord returns the candidate that a word was most likely meant to be, or "".
+func closestWord(word string, candidates []string) string {
+	if len(word) > maxWordLength {
 		return ""
 	}
 	best, least := "", 1+len(word)/4
@@ -128,9 +128,9 @@ func nearest(word string, candidates []string) string {
 		}
 	}
 	if best == "" {
-		folded := fold(word)
+		folded := normalizeKey(word)
 		for _, c := range candidates {
-			if fold(c) == folded {
+			if normalizeKey(c) == folded {
 				return c
 			}
 		}
@@ -138,21 +138,21 @@ func nearest(word string, candidates []string) string {
 	return best
 }
 
-// fold makes maxRetries, max_retries and max-retries one word.
-func fold(s string) string {
+// normalizeKey makes maxRetries, max_retries and max-retries one word.
+func normalizeKey(s string) string {
 	return strings.ToLower(strings.NewReplacer("-", "", "_", "", ".", "").Replace(s))
 }
 
-// longest is the most bytes of a word that is compared; no key has as many.
-const longest = 64
+// maxWordLength is the most bytes of a word that is compared; no key has as many.
+const maxWordLength = 64
 
 // distance is the number of letters to insert, delete, replace or swap with
 // their neighbour that makes a into b.
 func distance(a, b string) int {
-	if len(a) > longest || len(b) > longest {
-		return longest
+	if len(a) > maxWordLength || len(b) > maxWordLength {
+		return maxWordLength
 	}
-	var before, last, row [longest + 1]int
+	var before, last, row [maxWordLength + 1]int
 	for j := range len(b) + 1 {
 		last[j] = j
 	}

@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// prefix begins the name of every variable of the program.
-	prefix = "SLUICEBOX_"
+	// variablePrefix begins the name of every variable of the program.
+	variablePrefix = "SLUICEBOX_"
 	// FileVariable names the configuration file where no flag does.
-	FileVariable = prefix + "CONFIG"
-	// testPrefix begins the variables of the tests, which are not overrides.
-	testPrefix = prefix + "TEST_"
+	FileVariable = variablePrefix + "CONFIG"
+	// testVariablePrefix begins the variables of the tests, which are not overrides.
+	testVariablePrefix = variablePrefix + "TEST_"
 
-	fileMax = 1 << 20 // a configuration is a page or two; more is another file
+	maxFileSize = 1 << 20 // a configuration is a page or two; more is another file
 )
 
 // Config is a configuration that was read and found consistent.
@@ -31,28 +31,28 @@ type Config struct {
 	// nil). Its secrets print as a placeholder.
 	Settings Settings
 
-	unread map[string]problems // by sink
-	files  []string            // that references name
-	again  func() (*Config, error)
+	unreadable map[string]problems // by sink
+	files      []string            // that references name
+	reread     func() (*Config, error)
 }
 
-// Unread returns what keeps sinks from being opened though the configuration is sound:
+// ReferenceErrors returns what keeps sinks from being opened though the configuration is sound:
 // references to files that cannot be read. Nil if nothing does. Such a key is empty in
 // Settings.
-func (c *Config) Unread() error {
+func (c *Config) ReferenceErrors() error {
 	var all problems
-	for _, name := range slices.Sorted(maps.Keys(c.unread)) {
-		all = append(all, c.unread[name]...)
+	for _, name := range slices.Sorted(maps.Keys(c.unreadable)) {
+		all = append(all, c.unreadable[name]...)
 	}
 	return all.err()
 }
 
-// UnreadBy is Unread for one sink.
-func (c *Config) UnreadBy(sink string) error { return c.unread[sink].err() }
+// SinkReferenceErrors is Unread for one sink.
+func (c *Config) SinkReferenceErrors(sink string) error { return c.unreadable[sink].err() }
 
 // Reread returns the configuration with what the files that it refers to hold now. The
 // configuration file itself is not read again.
-func (c *Config) Reread() (*Config, error) { return c.again() }
+func (c *Config) Reread() (*Config, error) { return c.reread() }
 
 // Files returns the files that references name, and the sinks' authorities.
 func (c *Config) Files() []string {
@@ -73,7 +73,7 @@ func (c *Config) Files() []string {
 func Load(path string, environ []string) (*Config, error) {
 	name, data, err := read(path)
 	if err != nil {
-		return nil, &Error{Problems: []Problem{{Where: name, Text: fmt.Sprintf("the configuration file cannot be read: %s", cause(err))}}}
+		return nil, &Error{Problems: []Problem{{Where: name, Text: fmt.Sprintf("the configuration file cannot be read: %s", fileErrorCause(err))}}}
 	}
 	return parse(name, data, environ, readSecretFile)
 }
@@ -83,10 +83,10 @@ func read(path string) (name string, data []byte, err error) {
 	case "":
 		return "", nil, nil
 	case "-":
-		data, err = readAll(os.Stdin, fileMax)
+		data, err = readAll(os.Stdin, maxFileSize)
 		return "standard input", data, err
 	}
-	data, err = readBounded(path, fileMax)
+	data, err = readBounded(path, maxFileSize)
 	return path, data, err
 }
 
@@ -113,18 +113,18 @@ func parse(name string, data []byte, environ []string, readFile func(string) ([]
 		}
 		return data, err
 	})
-	settings := d.settings(root)
-	d.unknownVariables()
+	settings := d.decodeSettings(root)
+	d.checkUnknownVariables()
 	d.check(&settings)
 	if len(d.problems) > 0 {
-		for _, of := range d.unread {
+		for _, of := range d.unreadable {
 			d.problems = append(d.problems, of...)
 		}
 		return nil, d.problems.err()
 	}
 	return &Config{
-		Settings: settings, unread: d.unread, files: files,
-		again: func() (*Config, error) { return parse(name, data, environ, again) },
+		Settings: settings, unreadable: d.unreadable, files: files,
+		reread: func() (*Config, error) { return parse(name, data, environ, again) },
 	}, nil
 }
 
@@ -132,7 +132,7 @@ func parse(name string, data []byte, environ []string, readFile func(string) ([]
 // none.
 func document(name string, data []byte) (*yaml.Node, error) {
 	fault := func(line int, text string) error {
-		return &Error{Problems: []Problem{{Where: where(name, line), Text: text, line: line}}}
+		return &Error{Problems: []Problem{{Where: fileLine(name, line), Text: text, line: line}}}
 	}
 	loader, err := yaml.NewLoader(bytes.NewReader(data))
 	if err != nil {
@@ -142,13 +142,13 @@ func document(name string, data []byte) (*yaml.Node, error) {
 	if err := loader.Load(&first); errors.Is(err, io.EOF) {
 		return nil, nil
 	} else if err != nil {
-		line, text := syntax(err, data)
+		line, text := syntaxError(err, data)
 		return nil, fault(line, text)
 	}
 	if err := loader.Load(&second); err == nil {
 		return nil, fault(second.Line, "a second document begins here; one file holds one configuration")
 	} else if !errors.Is(err, io.EOF) {
-		line, text := syntax(err, data)
+		line, text := syntaxError(err, data)
 		return nil, fault(line, text)
 	}
 	if first.Kind != yaml.DocumentNode || len(first.Content) == 0 {
@@ -157,9 +157,9 @@ func document(name string, data []byte) (*yaml.Node, error) {
 	return first.Content[0], nil
 }
 
-// syntax says where and why data is not YAML, with a hint for what is easily
+// syntaxError says where and why data is not YAML, with a hint for what is easily
 // got wrong.
-func syntax(err error, data []byte) (line int, text string) {
+func syntaxError(err error, data []byte) (line int, text string) {
 	text = "is not YAML: " + err.Error()
 	var le *yaml.LoadError
 	if !errors.As(err, &le) {
@@ -183,8 +183,8 @@ func syntax(err error, data []byte) (line int, text string) {
 	return line, text
 }
 
-// where names a line of a file.
-func where(file string, line int) string {
+// fileLine names a line of a file.
+func fileLine(file string, line int) string {
 	if line == 0 || file == "" {
 		return file
 	}

@@ -82,15 +82,15 @@ type FailedNumbers struct {
 	Internal     *int `yaml:"internal" doc:"Everything else."`
 }
 
-// layout returns the layout that the outbox names, of MongoDB's documents or of
+// storeLayout returns the layout that the outbox names, of MongoDB's documents or of
 // tables.
-func (o *Outbox) layout(documents bool) store.Layout {
+func (o *Outbox) storeLayout(documents bool) store.Layout {
 	all := []store.Layout{store.FlowCatalyst(), store.OutboxMessages(), storemongo.OutboxMessagesText()}
 	if documents {
 		all = []store.Layout{storemongo.FlowCatalyst(), storemongo.OutboxMessages(), storemongo.OutboxMessagesText()}
 	}
 	if o.Layout == layoutCustom {
-		return o.custom()
+		return o.customLayout()
 	}
 	l := all[0]
 	if i := slices.IndexFunc(all, func(l store.Layout) bool { return l.Name == o.Layout }); i >= 0 {
@@ -102,7 +102,7 @@ func (o *Outbox) layout(documents bool) store.Layout {
 	return l
 }
 
-func (o *Outbox) custom() store.Layout {
+func (o *Outbox) customLayout() store.Layout {
 	c := &o.Columns
 	l := store.Layout{
 		Name: layoutCustom,
@@ -124,12 +124,12 @@ func (o *Outbox) custom() store.Layout {
 		}
 	case stateNumbers:
 		l.State = store.StateNumbers
-		l.Numbers = present(map[store.Status]*int{
+		l.Numbers = presentNumbers(map[store.Status]*int{
 			store.Pending: o.Numbers.Pending, store.Processing: o.Numbers.Processing,
 			store.Completed: o.Numbers.Completed, store.Failed: o.Numbers.Failed,
 		})
 		f := &o.FailedNumbers
-		l.FailedNumbers = present(map[store.Reason]*int{
+		l.FailedNumbers = presentNumbers(map[store.Reason]*int{
 			store.ReasonBadRequest: f.BadRequest, store.ReasonUnauthorized: f.Unauthorized,
 			store.ReasonForbidden: f.Forbidden, store.ReasonGateway: f.Gateway, store.ReasonInternal: f.Internal,
 		})
@@ -142,8 +142,8 @@ func (o *Outbox) custom() store.Layout {
 	return l
 }
 
-// present returns the numbers that are there.
-func present[K comparable](numbers map[K]*int) map[K]int {
+// presentNumbers returns the numbers that are there.
+func presentNumbers[K comparable](numbers map[K]*int) map[K]int {
 	have := map[K]int{}
 	for key, n := range numbers {
 		if n != nil {
@@ -155,22 +155,22 @@ func present[K comparable](numbers map[K]*int) map[K]int {
 
 // checkLayout looks after the keys of a layout that the configuration makes.
 func (d *decoder) checkLayout(path string, o *Outbox, documents, timed bool) {
-	l := o.layout(documents)
-	d.checkForm(path, o, documents)
-	if timed && l.Columns.Claimed == "" && d.sound(path+".columns.claimed") {
+	l := o.storeLayout(documents)
+	d.checkDocumentKeys(path, o, documents)
+	if timed && l.Columns.Claimed == "" && d.hasNoProblem(path+".columns.claimed") {
 		d.fail(path+".columns.claimed", "is required with dispatch.takeover: timeout, which asks when a row was taken; name a column, or take over at-once")
 	}
 	if o.Layout != layoutCustom && len(o.OrderBy) == 0 {
 		return
 	}
-	if o.GroupPath != "" && d.sound(path+".group-path") {
+	if o.GroupPath != "" && d.hasNoProblem(path+".group-path") {
 		if _, err := store.ParseGroupPath(o.GroupPath); err != nil {
 			d.fail(path+".group-path", "%s", err)
 		}
 	}
-	for _, n := range l.Named() {
+	for _, n := range l.NamedColumns() {
 		switch p := path + "." + n.Key; {
-		case !d.sound(p):
+		case !d.hasNoProblem(p):
 		case documents && badField(n.Column):
 			d.fail(p, "is %q, must be the field's name in its exact spelling, with dots between those of a path, and none of them begins with $", n.Column)
 		case !documents && badIdentifier(n.Column):
@@ -180,37 +180,37 @@ func (d *decoder) checkLayout(path string, o *Outbox, documents, timed bool) {
 	if o.Layout == layoutCustom {
 		d.checkState(path, o)
 	}
-	for _, text := range messages(l.Validate()) {
+	for _, text := range errorTexts(l.Validate()) {
 		key, rest, _ := strings.Cut(strings.TrimPrefix(text, "layout "+l.Name+": "), ": ")
-		if p := path + "." + key; d.sound(p) {
+		if p := path + "." + key; d.hasNoProblem(p) {
 			d.fail(p, "%s", rest)
 		}
 	}
 }
 
-// checkForm refuses for tables what only documents have.
-func (d *decoder) checkForm(path string, o *Outbox, documents bool) {
+// checkDocumentKeys refuses for tables what only documents have.
+func (d *decoder) checkDocumentKeys(path string, o *Outbox, documents bool) {
 	if documents {
 		return
 	}
-	if only := storemongo.OutboxMessagesText().Name; o.Layout == only && d.sound(path+".layout") {
+	if only := storemongo.OutboxMessagesText().Name; o.Layout == only && d.hasNoProblem(path+".layout") {
 		d.fail(path+".layout", "is %s, a form of MongoDB's documents; write layout: %s", only, store.OutboxMessages().Name)
 	}
-	if o.TextTimes && d.sound(path+".text-times") {
+	if o.TextTimes && d.hasNoProblem(path+".text-times") {
 		d.fail(path+".text-times", "has no place here: the columns of a table say what they hold; take it out")
 	}
 }
 
 // checkRetention looks after how long delivered rows are kept.
 func (d *decoder) checkRetention(path string, o *Outbox, documents bool) {
-	if !d.sound(path) {
+	if !d.hasNoProblem(path) {
 		return
 	}
 	if o.Retention < 0 {
-		d.notNegative(path, o.Retention)
+		d.requireNonNegative(path, o.Retention)
 		return
 	}
-	box := store.Outbox{Name: o.Name, Layout: o.layout(documents), Retention: o.Retention}
+	box := store.Outbox{Name: o.Name, Layout: o.storeLayout(documents), Retention: o.Retention}
 	var setup *store.SetupError
 	if err := box.ValidateRetention(); errors.As(err, &setup) {
 		d.fail(path, "%s; %s", strings.TrimPrefix(setup.Problem, fmt.Sprintf("outbox %q: ", o.Name)), setup.Remedy)
@@ -219,11 +219,11 @@ func (d *decoder) checkRetention(path string, o *Outbox, documents bool) {
 
 // checkState looks after the keys that a kind of state has no use for.
 func (d *decoder) checkState(path string, o *Outbox) {
-	if !d.need(path+".state", o.State, "write state: words, state: numbers or state: timestamps, as the table keeps it") {
+	if !d.requireValue(path+".state", o.State, "write state: words, state: numbers or state: timestamps, as the table keeps it") {
 		return
 	}
 	unused := func(key, column, remedy string) {
-		if p := path + ".columns." + key; column != "" && d.sound(p) {
+		if p := path + ".columns." + key; column != "" && d.hasNoProblem(p) {
 			d.fail(p, "has no place here: with state: %s, %s", o.State, remedy)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// secretFileMax bounds what a reference reads: a token or a password, not a log.
-const secretFileMax = 64 << 10
+// maxSecretFileSize bounds what a reference reads: a token or a password, not a log.
+const maxSecretFileSize = 64 << 10
 
 // resolver replaces references in text values.
 type resolver struct {
@@ -58,25 +58,27 @@ func (r *resolver) reference(name string) (string, error) {
 	if path, ok := strings.CutPrefix(name, "file:"); ok {
 		data, err := r.readFile(path)
 		if err != nil {
-			return "", &unreadError{path, cause(err)}
+			return "", &unreadableFileError{path, fileErrorCause(err)}
 		}
 		return strings.TrimRight(string(data), "\r\n"), nil
 	}
 	return "", fmt.Errorf("has ${%s}, which is neither ${env:NAME} nor ${file:/path}; write $${ for the characters ${", name)
 }
 
-// unreadError says that a file that a reference names cannot be read. That may pass.
-type unreadError struct {
+// unreadableFileError says that a file that a reference names cannot be read. That may pass.
+type unreadableFileError struct {
 	path string
 	err  error
 }
 
-func (e *unreadError) Error() string { return fmt.Sprintf("refers to the file %s: %v", e.path, e.err) }
+func (e *unreadableFileError) Error() string {
+	return fmt.Sprintf("refers to the file %s: %v", e.path, e.err)
+}
 
-func (e *unreadError) Unwrap() error { return e.err }
+func (e *unreadableFileError) Unwrap() error { return e.err }
 
-// cause returns the system's part of a file error; its path is named already.
-func cause(err error) error {
+// fileErrorCause returns the system's part of a file error; its path is named already.
+func fileErrorCause(err error) error {
 	var pe *os.PathError
 	if errors.As(err, &pe) {
 		return pe.Err
@@ -86,7 +88,7 @@ func cause(err error) error {
 
 // readSecretFile reads a file that a reference names.
 func readSecretFile(path string) ([]byte, error) {
-	return readBounded(path, secretFileMax)
+	return readBounded(path, maxSecretFileSize)
 }
 
 // readBounded reads a regular file or pipe of at most limit bytes.

@@ -43,7 +43,7 @@ func render(v reflect.Value, f field) *yaml.Node {
 		n := &yaml.Node{Kind: yaml.MappingNode}
 		for _, f := range fieldsOf(v.Type()) { // of the section
 			fv := v.FieldByIndex(f.index)
-			_, _, unmet := f.unmet(v)
+			_, _, unmet := f.unmetCondition(v)
 			if unmet || fv.Kind() == reflect.Pointer && fv.IsNil() || f.enum != nil && fv.Kind() == reflect.String && fv.Len() == 0 {
 				continue
 			}

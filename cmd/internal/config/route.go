@@ -14,11 +14,11 @@ import (
 // presetSink is the name of the sink that the preset makes.
 const presetSink = "flowcatalyst"
 
-// expand puts the outboxes and the sink that the preset stands for in its place.
-func (d *decoder) expand(s *Settings) {
+// expandPreset puts the outboxes and the sink that the preset stands for in its place.
+func (d *decoder) expandPreset(s *Settings) {
 	p := s.FlowCatalyst
 	if p == nil {
-		if len(s.Outboxes) == 0 && d.sound("flowcatalyst") && d.sound("outboxes") && d.sound("sinks") {
+		if len(s.Outboxes) == 0 && d.hasNoProblem("flowcatalyst") && d.hasNoProblem("outboxes") && d.hasNoProblem("sinks") {
 			d.fail("", "there is nothing to relay; write a section flowcatalyst with its api-base-url, or outboxes and sinks")
 		}
 		return
@@ -33,12 +33,12 @@ func (d *decoder) expand(s *Settings) {
 		SinkFlowCatalyst, p.Wire, p.APIBaseURL, p.APIToken, p.OAuth, p.CAFile, p.ErrorDetail
 	s.Sinks = map[string]Sink{presetSink: sink}
 	for _, key := range []string{"wire", "api-base-url", "oauth", "ca-file", "error-detail"} {
-		d.written["sinks."+presetSink+"."+key] = "flowcatalyst." + key
+		d.presetKeys["sinks."+presetSink+"."+key] = "flowcatalyst." + key
 	}
 	for _, f := range fieldsOf(reflect.TypeFor[OAuth]()) {
-		d.written["sinks."+presetSink+".oauth."+f.name] = "flowcatalyst.oauth." + f.name
+		d.presetKeys["sinks."+presetSink+".oauth."+f.name] = "flowcatalyst.oauth." + f.name
 	}
-	d.written["sinks."+presetSink+".token"] = "flowcatalyst.api-token"
+	d.presetKeys["sinks."+presetSink+".token"] = "flowcatalyst.api-token"
 	for _, o := range []struct{ key, table, kind string }{
 		{"events-table", p.EventsTable, "EVENT"},
 		{"dispatch-jobs-table", p.DispatchJobsTable, "DISPATCH_JOB"},
@@ -46,30 +46,30 @@ func (d *decoder) expand(s *Settings) {
 		if o.table == "" {
 			continue
 		}
-		d.written[entry(len(s.Outboxes))+".table"] = "flowcatalyst." + o.key
-		d.written[entry(len(s.Outboxes))+".retention"] = "flowcatalyst.retention"
-		d.written[entry(len(s.Outboxes))+".order-by"] = "flowcatalyst.order-by"
+		d.presetKeys[outboxKey(len(s.Outboxes))+".table"] = "flowcatalyst." + o.key
+		d.presetKeys[outboxKey(len(s.Outboxes))+".retention"] = "flowcatalyst.retention"
+		d.presetKeys[outboxKey(len(s.Outboxes))+".order-by"] = "flowcatalyst.order-by"
 		s.Outboxes = append(s.Outboxes, Outbox{Table: o.table, Layout: "flowcatalyst", Kind: o.kind, Sink: presetSink, OrderBy: p.OrderBy, Retention: p.Retention})
 	}
-	if len(s.Outboxes) == 0 && d.sound("flowcatalyst") {
+	if len(s.Outboxes) == 0 && d.hasNoProblem("flowcatalyst") {
 		d.fail("flowcatalyst", "has neither an events-table nor a dispatch-jobs-table; name one at least")
 	}
 	s.FlowCatalyst = nil
 }
 
-// followLayouts gives each sink of the FlowCatalyst API without a wire the one that its
+// setDefaultWires gives each sink of the FlowCatalyst API without a wire the one that its
 // rows are written for: who writes an outbox-messages table has today's API. The other
 // wire knows no audit logs, so that such rows would end FAILED without a request.
-func (d *decoder) followLayouts(s *Settings) {
+func (d *decoder) setDefaultWires(s *Settings) {
 	for _, name := range slices.Sorted(maps.Keys(s.Sinks)) {
 		sink := s.Sinks[name]
 		if sink.Type != SinkFlowCatalyst {
 			continue
 		}
-		routed := routedTo(s, name)
+		routed := isRoutedTo(s, name)
 		var today *Outbox
 		for i := range s.Outboxes {
-			if o := &s.Outboxes[i]; (o.Sink == name || !routed) && strings.HasPrefix(o.Layout, layoutToday) {
+			if o := &s.Outboxes[i]; (o.Sink == name || !routed) && strings.HasPrefix(o.Layout, currentLayoutPrefix) {
 				today = o
 			}
 		}
@@ -78,23 +78,23 @@ func (d *decoder) followLayouts(s *Settings) {
 			sink.Wire = string(flowcatalyst.WireItems)
 		case sink.Wire == "":
 			sink.Wire = string(flowcatalyst.WireArray)
-		case sink.Wire == string(flowcatalyst.WireArray) && today != nil && routed && d.sound(path):
+		case sink.Wire == string(flowcatalyst.WireArray) && today != nil && routed && d.hasNoProblem(path):
 			d.fail(path, "is array, but the outbox %s has the layout %s, whose rows are for today's API; write wire: items, or leave it out", today.Table, today.Layout)
 		}
 		s.Sinks[name] = sink
 	}
 }
 
-// layoutToday begins the names of the layouts that today's SDKs write.
-const layoutToday = "outbox-messages"
+// currentLayoutPrefix begins the names of the layouts that today's SDKs write.
+const currentLayoutPrefix = "outbox-messages"
 
-// routedTo reports whether an outbox routes to a sink. One that none does gets what
+// isRoutedTo reports whether an outbox routes to a sink. One that none does gets what
 // replays send it, from any outbox.
-func routedTo(s *Settings, sink string) bool {
+func isRoutedTo(s *Settings, sink string) bool {
 	return slices.ContainsFunc(s.Outboxes, func(o Outbox) bool { return o.Sink == sink })
 }
 
-func entry(i int) string { return "outboxes[" + strconv.Itoa(i) + "]" }
+func outboxKey(i int) string { return "outboxes[" + strconv.Itoa(i) + "]" }
 
 func (d *decoder) checkSinks(sinks map[string]Sink) {
 	for _, name := range slices.Sorted(maps.Keys(sinks)) {
@@ -103,8 +103,8 @@ func (d *decoder) checkSinks(sinks map[string]Sink) {
 			d.fail(path, "is no name for a sink; use 1 to 40 of the characters a-z, 0-9, _ and -")
 			continue
 		}
-		d.checkPlaces(path, reflect.ValueOf(s))
-		d.need(path+".type", s.Type, "write type: flowcatalyst or type: webhook")
+		d.checkConditions(path, reflect.ValueOf(s))
+		d.requireValue(path+".type", s.Type, "write type: flowcatalyst or type: webhook")
 		switch s.Type {
 		case SinkFlowCatalyst:
 			d.checkFlowCatalyst(path, &s)
@@ -116,33 +116,33 @@ func (d *decoder) checkSinks(sinks map[string]Sink) {
 }
 
 func (d *decoder) checkFlowCatalyst(path string, s *Sink) {
-	d.need(path+".api-base-url", s.APIBaseURL.Reveal(), "write https://host[:port]")
+	d.requireValue(path+".api-base-url", s.APIBaseURL.Reveal(), "write https://host[:port]")
 	if s.OAuth != nil {
-		d.need(path+".oauth.client-id", s.OAuth.ClientID, "name the client that the tokens are for")
-		d.need(path+".oauth.client-secret", s.OAuth.ClientSecret.Reveal(), "write a reference to it, ${file:/path} or ${env:NAME}")
+		d.requireValue(path+".oauth.client-id", s.OAuth.ClientID, "name the client that the tokens are for")
+		d.requireValue(path+".oauth.client-secret", s.OAuth.ClientSecret.Reveal(), "write a reference to it, ${file:/path} or ${env:NAME}")
 	}
 	// An @ is a user or a password that may have run into the path, and what is
 	// no URL may hold one: neither is shown.
 	base, raw := path+".api-base-url", s.APIBaseURL.Reveal()
-	if _, err := url.Parse(raw); err != nil && d.sound(base) {
+	if _, err := url.Parse(raw); err != nil && d.hasNoProblem(base) {
 		d.fail(base, "is not a URL such as https://platform.example:8443")
-	} else if strings.Contains(raw, "@") && d.sound(base) {
+	} else if strings.Contains(raw, "@") && d.hasNoProblem(base) {
 		d.fail(base, "must hold no user and no password; the token has a key of its own")
 	}
-	c := s.flowCatalyst()
+	c := s.flowCatalystConfig()
 	d.checkSink(path, c.Validate())
 }
 
 func (d *decoder) checkWebhook(path string, s *Sink) {
-	d.need(path+".url", s.URL.Reveal(), "write https://host[:port]/path")
-	c := s.webhook()
+	d.requireValue(path+".url", s.URL.Reveal(), "write https://host[:port]/path")
+	c := s.webhookConfig()
 	d.checkSink(path, c.Validate())
 }
 
 // checkSink records what a sink itself found, whose messages begin with the key.
 // The keys that it has of all sinks are checked where they are given.
 func (d *decoder) checkSink(path string, found error) {
-	for _, text := range messages(found) {
+	for _, text := range errorTexts(found) {
 		key, rest, _ := strings.Cut(text, " ")
 		if key == "api-token" {
 			key = "token"
@@ -150,7 +150,7 @@ func (d *decoder) checkSink(path string, found error) {
 		if key == "request-timeout" || key == "max-connections" {
 			continue
 		}
-		if p := path + "." + key; d.sound(p) {
+		if p := path + "." + key; d.hasNoProblem(p) {
 			d.fail(p, "%s", rest)
 		}
 	}
@@ -159,18 +159,18 @@ func (d *decoder) checkSink(path string, found error) {
 func (d *decoder) checkOutboxes(s *Settings) {
 	names, tables := map[string]int{}, map[string]int{}
 	for i := range s.Outboxes {
-		o, path := &s.Outboxes[i], entry(i)
-		if d.need(path+".table", o.Table, "name the table") {
+		o, path := &s.Outboxes[i], outboxKey(i)
+		if d.requireValue(path+".table", o.Table, "name the table") {
 			d.checkTable(path+".table", o.Table, s.Source.URL)
 			if o.Name == "" {
 				o.Name = o.Table
 			}
-			if d.unique(tables, path+".table", o.Table, i, "the table", "two outboxes over one table are not in this version") {
-				d.unique(names, path+".name", o.Name, i, "the name", "give one of them a name of its own")
+			if d.requireUnique(tables, path+".table", o.Table, i, "the table", "two outboxes over one table are not in this version") {
+				d.requireUnique(names, path+".name", o.Name, i, "the name", "give one of them a name of its own")
 			}
 		}
-		d.checkPlaces(path, reflect.ValueOf(*o))
-		if d.need(path+".layout", o.Layout, "write layout: flowcatalyst, layout: outbox-messages, or layout: custom with the table's own columns") {
+		d.checkConditions(path, reflect.ValueOf(*o))
+		if d.requireValue(path+".layout", o.Layout, "write layout: flowcatalyst, layout: outbox-messages, or layout: custom with the table's own columns") {
 			d.checkLayout(path, o, s.Source.URL.Mongo(), s.Dispatch.Takeover == "timeout")
 			d.checkRetention(path+".retention", o, s.Source.URL.Mongo())
 		}
@@ -179,15 +179,15 @@ func (d *decoder) checkOutboxes(s *Settings) {
 	}
 }
 
-// unique records an outbox that shares with an earlier one what it may not.
-func (d *decoder) unique(seen map[string]int, path, value string, i int, what, remedy string) bool {
+// requireUnique records an outbox that shares with an earlier one what it may not.
+func (d *decoder) requireUnique(seen map[string]int, path, value string, i int, what, remedy string) bool {
 	first, taken := seen[value]
 	if !taken {
 		seen[value] = i
 		return true
 	}
-	if d.sound(entry(i)) {
-		d.fail(path, "%s %q is that of %s too; %s", what, value, d.original(entry(first)+".table"), remedy)
+	if d.hasNoProblem(outboxKey(i)) {
+		d.fail(path, "%s %q is that of %s too; %s", what, value, d.originalKey(outboxKey(first)+".table"), remedy)
 	}
 	return false
 }
@@ -196,7 +196,7 @@ func (d *decoder) checkTable(path, table string, database URL) {
 	parts := strings.Split(table, ".")
 	if database.Mongo() {
 		if badCollection(table) {
-			d.fail(path, "is %q, must be a collection of the URL's database in its exact spelling, without $, %d bytes at most", table, mostCollection)
+			d.fail(path, "is %q, must be a collection of the URL's database in its exact spelling, without $, %d bytes at most", table, maxCollectionName)
 		}
 		return
 	}
@@ -213,13 +213,13 @@ func badIdentifier(name string) bool {
 	return name == "" || len(name) > 63 || strings.ContainsAny(name, "\x00\"") || name != strings.TrimSpace(name)
 }
 
-// mostCollection is what a collection's name may have: with its database, which has 63
+// maxCollectionName is what a collection's name may have: with its database, which has 63
 // bytes at most, it has 255 (mongodb.com/docs/manual/reference/limits).
-const mostCollection = 190
+const maxCollectionName = 190
 
 // badCollection reports whether no collection of MongoDB can have the name.
 func badCollection(name string) bool {
-	return name == "" || len(name) > mostCollection || strings.ContainsAny(name, "$\x00") ||
+	return name == "" || len(name) > maxCollectionName || strings.ContainsAny(name, "$\x00") ||
 		strings.HasPrefix(name, "system.") || strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".")
 }
 
@@ -234,9 +234,9 @@ func badField(path string) bool {
 // checkKind looks after the rows of a layout without a column for the kind, and
 // after kinds that a sink has no path for.
 func (d *decoder) checkKind(path string, o *Outbox, documents bool, sink Sink) {
-	column := o.layout(documents).Columns.Kind
+	column := o.storeLayout(documents).Columns.Kind
 	switch {
-	case !d.sound(path) || o.Layout == "" || !d.sound(path[:strings.LastIndexByte(path, '.')]+".columns.kind"):
+	case !d.hasNoProblem(path) || o.Layout == "" || !d.hasNoProblem(path[:strings.LastIndexByte(path, '.')]+".columns.kind"):
 	case column == "" && o.Kind == "":
 		example := "write what its rows are, such as kind: order"
 		if sink.Type == SinkFlowCatalyst {
@@ -250,9 +250,9 @@ func (d *decoder) checkKind(path string, o *Outbox, documents bool, sink Sink) {
 		d.fail(path, "has no place here: the %s layout has the kind in its column %s", o.Layout, column)
 	case o.Kind != "" && sink.Type == SinkFlowCatalyst:
 		kinds := []string{flowcatalyst.KindEvent, flowcatalyst.KindDispatchJob, flowcatalyst.KindAuditLog}
-		c := sink.flowCatalyst()
+		c := sink.flowCatalystConfig()
 		if err := c.CheckKind(o.Kind); !slices.Contains(kinds, o.Kind) {
-			d.fail(path, "%s", wrongWord(o.Kind, field{enum: kinds}))
+			d.fail(path, "%s", invalidEnumText(o.Kind, field{enum: kinds}))
 		} else if err != nil {
 			d.fail(path, "%s in the sink %s", err, o.Sink)
 		}
@@ -265,13 +265,13 @@ func (d *decoder) checkRoute(path, name string, sinks map[string]Sink) {
 	if len(known) == 0 {
 		have = "write a section sinks"
 	}
-	if !d.need(path, name, have) {
+	if !d.requireValue(path, name, have) {
 		return
 	}
-	if _, ok := sinks[name]; ok || !d.sound(path) || !d.sound("sinks") {
+	if _, ok := sinks[name]; ok || !d.hasNoProblem(path) || !d.hasNoProblem("sinks") {
 		return
 	}
-	if near := nearest(name, known); near != "" {
+	if near := closestWord(name, known); near != "" {
 		have = "did you mean " + near + "?"
 	}
 	d.fail(path, "is %s, but there is no sink of that name; %s", name, have)

@@ -54,7 +54,7 @@ func TestNearest(t *testing.T) {
 		"POLL-BATCH-SIZE": "poll-batch-size", "stream": "", "heartbeat": "", "": "",
 		"poll-batch-sizes": "poll-batch-size", string(make([]byte, 1000)): "",
 	} {
-		if got := nearest(word, known); got != want {
+		if got := closestWord(word, known); got != want {
 			t.Errorf("nearest(%q) is %q, want %q", word, got, want)
 		}
 	}

@@ -21,7 +21,7 @@ func Schema() []byte {
 	s := sectionSchema(reflect.ValueOf(defaults))
 	s["$schema"] = SchemaID
 	s["title"] = "Sluicebox configuration"
-	s["description"] = "Every key of one value can also be set by a variable: dispatch.max-retries by " + variable("dispatch.max-retries") + ", and so on."
+	s["description"] = "Every key of one value can also be set by a variable: dispatch.max-retries by " + variableName("dispatch.max-retries") + ", and so on."
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		panic("config: the schema holds what JSON cannot: " + err.Error())
@@ -34,7 +34,7 @@ func sectionSchema(v reflect.Value) map[string]any {
 	properties := map[string]any{}
 	for _, f := range fieldsOf(v.Type()) {
 		s := valueSchema(v.FieldByIndex(f.index), f)
-		s["description"] = f.doc + f.place()
+		s["description"] = f.doc + f.conditionText()
 		properties[f.name] = s
 		if f.alias != "" {
 			second := valueSchema(v.FieldByIndex(f.index), f)

@@ -10,8 +10,8 @@ import (
 	storepg "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// hidden stands where a secret would be.
-const hidden = "xxxxx"
+// secretPlaceholder stands where a secret would be.
+const secretPlaceholder = "xxxxx"
 
 // Secret is a text that no formatting, marshalling or logging shows; an empty
 // one shows that it is empty.
@@ -25,7 +25,7 @@ func (s Secret) String() string {
 	if s == "" {
 		return ""
 	}
-	return hidden
+	return secretPlaceholder
 }
 
 // GoString returns the placeholder.
@@ -102,20 +102,20 @@ func Redact(raw string) string {
 	if raw == "" {
 		return ""
 	}
-	plain, hosts := storepg.CutHosts(raw)
+	plain, hosts := storepg.SplitHosts(raw)
 	u, err := url.Parse(plain)
 	if err == nil && u.Scheme == "sqlite" && u.Host == "" && u.User == nil && u.Fragment == "" {
 		redactQuery(u) // a path holds no password
 		return u.String()
 	}
 	if err != nil || u.Scheme == "" || u.Host == "" && u.User == nil && u.Opaque != "" {
-		return hidden
+		return secretPlaceholder
 	}
-	if spilled(u) {
-		return u.Scheme + "://" + hidden
+	if mayExposePassword(u) {
+		return u.Scheme + "://" + secretPlaceholder
 	}
 	if _, has := u.User.Password(); has {
-		u.User = url.UserPassword(u.User.Username(), hidden)
+		u.User = url.UserPassword(u.User.Username(), secretPlaceholder)
 	}
 	redactQuery(u)
 	if hosts != "" {
@@ -124,8 +124,8 @@ func Redact(raw string) string {
 	return u.String()
 }
 
-// spilled reports whether what should be a password may be elsewhere in u.
-func spilled(u *url.URL) bool {
+// mayExposePassword reports whether what should be a password may be elsewhere in u.
+func mayExposePassword(u *url.URL) bool {
 	return u.Fragment != "" || strings.Contains(u.Path, "@") || strings.Contains(u.RawQuery, "@") ||
 		strings.HasSuffix(u.String(), "#")
 }
@@ -141,7 +141,7 @@ func redactQuery(u *url.URL) {
 		name, _, _ := strings.Cut(part, "=")
 		plain, err := url.QueryUnescape(name)
 		if err != nil || secretParameter(plain) {
-			parts[i] = name + "=" + hidden
+			parts[i] = name + "=" + secretPlaceholder
 		}
 	}
 	u.RawQuery = strings.Join(parts, "&")

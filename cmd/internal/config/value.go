@@ -11,25 +11,25 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// scalar reads a value that has no parts.
-func (d *decoder) scalar(path string, n *yaml.Node, v reflect.Value, f field) {
-	name := variable(path)
-	d.consulted[name] = true
+// decodeScalar reads a value that has no parts.
+func (d *decoder) decodeScalar(path string, n *yaml.Node, v reflect.Value, f field) {
+	name := variableName(path)
+	d.knownVariables[name] = true
 	if text, ok := d.overrides[name]; ok {
-		d.at[path] = place{name: name}
-		d.set(path, text, v, f)
+		d.locations[path] = location{name: name}
+		d.setValue(path, text, v, f)
 		return
 	}
 	if n == nil {
 		return
 	}
-	if text, ok := d.plain(path, n, v); ok {
-		d.set(path, text, v, f)
+	if text, ok := d.scalarText(path, n, v); ok {
+		d.setValue(path, text, v, f)
 	}
 }
 
-// plain returns the text of a scalar node of the type that v needs.
-func (d *decoder) plain(path string, n *yaml.Node, v reflect.Value) (string, bool) {
+// scalarText returns the text of a scalar node of the type that v needs.
+func (d *decoder) scalarText(path string, n *yaml.Node, v reflect.Value) (string, bool) {
 	tag := n.ShortTag()
 	switch {
 	case n.Kind != yaml.ScalarNode:
@@ -50,8 +50,8 @@ func (d *decoder) plain(path string, n *yaml.Node, v reflect.Value) (string, boo
 
 func isText(t reflect.Type) bool { return t.Kind() == reflect.String }
 
-// set parses a text into v.
-func (d *decoder) set(path, text string, v reflect.Value, f field) {
+// setValue parses a text into v.
+func (d *decoder) setValue(path, text string, v reflect.Value, f field) {
 	switch target := v.Addr().Interface().(type) {
 	case *int:
 		n, err := strconv.Atoi(text)
@@ -106,7 +106,7 @@ func (d *decoder) setText(path, text string, v reflect.Value, f field) {
 			text = f.empty
 		}
 		if !slices.Contains(f.enum, text) {
-			d.fail(path, "%s", wrongWord(text, f))
+			d.fail(path, "%s", invalidEnumText(text, f))
 			return
 		}
 		v.SetString(text)
@@ -114,7 +114,7 @@ func (d *decoder) setText(path, text string, v reflect.Value, f field) {
 	}
 	value, err := d.resolve(text)
 	if err != nil {
-		d.unresolved(path, err)
+		d.failReference(path, err)
 		return
 	}
 	v.SetString(value)

@@ -13,8 +13,8 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// lookEvery is how often a service is looked at. Rows do not wait for it.
-const lookEvery = 250 * time.Millisecond
+// checkInterval is how often a service is looked at. Rows do not wait for it.
+const checkInterval = 250 * time.Millisecond
 
 // Service is what the manager is told of. Its functions are called one at a time.
 type Service struct {
@@ -22,12 +22,12 @@ type Service struct {
 	Ready func() bool
 	// Status says in one line what the service does.
 	Status func() string
-	// Turn returns once the service's parts have answered. While it does not
+	// Ping returns once the service's parts have answered. While it does not
 	// return the manager hears nothing, and with a watchdog it restarts the
 	// service.
-	Turn func()
-	// Failed is told that the manager could not be told, once for each reason.
-	Failed func(err error)
+	Ping func()
+	// OnError is told that the manager could not be told, once for each reason.
+	OnError func(err error)
 }
 
 // Manager is the service manager that started the process.
@@ -53,39 +53,39 @@ func New() (*Manager, error) {
 // service stops when the context ends, and goes on with the watchdog: draining
 // takes a while. It returns at once where no manager listens.
 func (m *Manager) Run(ctx context.Context, ended <-chan struct{}, s Service) {
-	every := lookEvery
+	every := checkInterval
 	if m.watchdog > 0 {
 		every = min(every, m.watchdog/4)
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	t := teller{Manager: m, Service: s}
+	t := notifier{Manager: m, Service: s}
 	stopping := ctx.Done()
-	for t.look(time.Now()) {
+	for t.update(time.Now()) {
 		select {
 		case <-ended:
 			return
 		case <-stopping:
 			stopping = nil
-			t.tell(daemon.SdNotifyStopping)
+			t.notify(daemon.SdNotifyStopping)
 		case <-tick.C:
 		}
 	}
 }
 
-// teller is one Run.
-type teller struct {
+// notifier is one Run.
+type notifier struct {
 	*Manager
 	Service
-	ready  bool
-	status string
-	turned time.Time // when the watchdog was last told
-	failed string
+	ready          bool
+	status         string
+	watchdogSentAt time.Time // when the watchdog was last told
+	lastError      string
 }
 
-// look says what is new; false is that nobody listens.
-func (t *teller) look(now time.Time) bool {
-	t.Turn()
+// update says what is new; false is that nobody listens.
+func (t *notifier) update(now time.Time) bool {
+	t.Ping()
 	var states []string
 	if !t.ready && t.Ready() {
 		t.ready = true
@@ -96,25 +96,25 @@ func (t *teller) look(now time.Time) bool {
 		t.status = status
 		states = append(states, "STATUS="+status)
 	}
-	if t.watchdog > 0 && now.Sub(t.turned) >= t.watchdog/4 {
-		t.turned = now
+	if t.watchdog > 0 && now.Sub(t.watchdogSentAt) >= t.watchdog/4 {
+		t.watchdogSentAt = now
 		states = append(states, daemon.SdNotifyWatchdog)
 	}
 	if len(states) == 0 {
 		return true
 	}
-	return t.tell(strings.Join(states, "\n"))
+	return t.notify(strings.Join(states, "\n"))
 }
 
-func (t *teller) tell(states string) (heard bool) {
+func (t *notifier) notify(states string) (heard bool) {
 	heard, err := t.send(states)
 	switch {
 	case err == nil:
-		t.failed = ""
+		t.lastError = ""
 		return heard
-	case err.Error() != t.failed:
-		t.failed = err.Error()
-		t.Failed(errors.New("tell the service manager: " + t.failed))
+	case err.Error() != t.lastError:
+		t.lastError = err.Error()
+		t.OnError(errors.New("tell the service manager: " + t.lastError))
 	}
 	return true
 }

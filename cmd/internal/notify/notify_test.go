@@ -44,13 +44,13 @@ func (d *desk) service() Service {
 	return Service{
 		Ready:  func() (ready bool) { d.set(func() { ready = d.ready }); return ready },
 		Status: func() (status string) { d.set(func() { status = d.status }); return status },
-		Turn: func() {
+		Ping: func() {
 			var hang chan struct{}
 			if d.set(func() { hang = d.hang }); hang != nil {
 				<-hang
 			}
 		},
-		Failed: func(err error) { d.set(func() { d.failed = append(d.failed, err.Error()) }) },
+		OnError: func(err error) { d.set(func() { d.failed = append(d.failed, err.Error()) }) },
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 )
 
-// fileText is the configuration. What is not in it has its default.
-const fileText = `# Written by "sluicebox quickstart". "sluicebox run -c" takes it as it is.
+// configFormat is the configuration. What is not in it has its default.
+const configFormat = `# Written by "sluicebox quickstart". "sluicebox run -c" takes it as it is.
 name: %[1]s
 source:
   url: %[2]s
@@ -27,8 +27,8 @@ admin:
 // owner may read it: the URL may hold a password. It returns the file and what it
 // says, read as "sluicebox run" reads it, but for the variables of the
 // environment: they are meant for another relay.
-func writeConfig(folder string, at place, receiver string) (string, *config.Config, error) {
-	text := fmt.Sprintf(fileText, at.name, config.Quote(at.url), config.Quote(receiver), config.Quote(at.table))
+func writeConfig(folder string, at databaseInfo, receiver string) (string, *config.Config, error) {
+	text := fmt.Sprintf(configFormat, at.name, config.Quote(at.url), config.Quote(receiver), config.Quote(at.table))
 	path := filepath.Join(folder, "sluicebox.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return "", nil, fmt.Errorf("write the configuration: %w", err)

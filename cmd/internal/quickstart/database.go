@@ -13,15 +13,15 @@ type database interface {
 	setUp(ctx context.Context) (note string, err error)
 	// session opens what one writer writes with.
 	session(ctx context.Context) (session, error)
-	// states counts the outbox's rows by their status.
-	states(ctx context.Context) (map[string]int, error)
-	// streams reports whether the relay, which has delivered a row by now, reads
+	// countByStatus counts the outbox's rows by their status.
+	countByStatus(ctx context.Context) (map[string]int, error)
+	// isStreaming reports whether the relay, which has delivered a row by now, reads
 	// the database's log.
-	streams(ctx context.Context) (bool, error)
-	// leave closes the database and, unless it is to be kept, removes what was
+	isStreaming(ctx context.Context) (bool, error)
+	// cleanUp closes the database and, unless it is to be kept, removes what was
 	// made, also what the relay made, which has ended. It may be called whatever
 	// became of setUp.
-	leave(ctx context.Context, keep bool) error
+	cleanUp(ctx context.Context, keep bool) error
 }
 
 // session is one writer's. It serves one goroutine.
@@ -31,15 +31,15 @@ type session interface {
 	close()
 }
 
-// place says in words and addresses where a database is.
-type place struct {
-	name   string // of the relay, and of what it has in the database
-	url    string // for the configuration, secrets included
-	table  string // the outbox, [schema.]table
-	what   string // for the first line
-	look   string // a command that shows the states of the rows
-	remove string // a command that removes what is kept, but for the folder; may be empty
-	stays  string // what that command leaves, and what keeping costs; may be empty
+// databaseInfo says in words and addresses where a database is.
+type databaseInfo struct {
+	name           string // of the relay, and of what it has in the database
+	url            string // for the configuration, secrets included
+	table          string // the outbox, [schema.]table
+	description    string // for the first line
+	inspectCommand string // a command that shows the states of the rows
+	removeCommand  string // a command that removes what is kept, but for the folder; may be empty
+	remainsNote    string // what that command leaves, and what keeping costs; may be empty
 }
 
 const (

@@ -10,16 +10,16 @@ import (
 type fault int
 
 const (
-	none        fault = iota
-	unavailable       // 503 Service Unavailable
-	refused           // 500 Internal Server Error
-	cut               // the connection is closed in place of an answer
-	kinds
+	noFault      fault = iota
+	unavailable        // 503 Service Unavailable
+	serverError        // 500 Internal Server Error
+	disconnected       // the connection is closed in place of an answer
+	faultKinds
 )
 
-// mostStrikes is how often a row may be in a request that fails. A row is FAILED
+// maxStrikes is how often a row may be in a request that fails. A row is FAILED
 // after more than dispatch.max-retries (3) counted failures, so no row is.
-const mostStrikes = 2
+const maxStrikes = 2
 
 // faults chooses the requests that fail.
 type faults struct {
@@ -33,10 +33,10 @@ type faults struct {
 
 // faultCount says which requests failed so far, and what became of their rows.
 type faultCount struct {
-	requests int // all of them
-	failed   [kinds]int
-	rows     int // rows that were taken at a later try
-	tries    int // the most tries that such a row took
+	requests    int // all of them
+	failed      [faultKinds]int
+	retriedRows int // retriedRows that were taken at a later try
+	maxTries    int // the most tries that such a row took
 }
 
 func newFaults(rate float64) *faults {
@@ -48,8 +48,8 @@ func (f *faults) choose(rows []order) fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.count.requests++
-	if f.rate > 0 && f.random() < f.rate && f.spare(rows) {
-		kind := unavailable + fault(f.random()*float64(kinds-unavailable))
+	if f.rate > 0 && f.random() < f.rate && f.mayFail(rows) {
+		kind := unavailable + fault(f.random()*float64(faultKinds-unavailable))
 		f.count.failed[kind]++
 		for _, r := range rows {
 			f.strikes[r]++
@@ -58,18 +58,18 @@ func (f *faults) choose(rows []order) fault {
 	}
 	for _, r := range rows {
 		if n := f.strikes[r]; n > 0 {
-			f.count.rows++
-			f.count.tries = max(f.count.tries, n+1)
+			f.count.retriedRows++
+			f.count.maxTries = max(f.count.maxTries, n+1)
 			delete(f.strikes, r)
 		}
 	}
-	return none
+	return noFault
 }
 
-// spare reports whether each of the rows may fail once more.
-func (f *faults) spare(rows []order) bool {
+// mayFail reports whether each of the rows may fail once more.
+func (f *faults) mayFail(rows []order) bool {
 	for _, r := range rows {
-		if f.strikes[r] >= mostStrikes {
+		if f.strikes[r] >= maxStrikes {
 			return false
 		}
 	}

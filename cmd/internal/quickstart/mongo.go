@@ -18,29 +18,29 @@ import (
 // mongoDatabase is a database of its own in a replica set of MongoDB. The relay's own
 // collections are in it too.
 type mongoDatabase struct {
-	name    string // of the database and the relay
-	options *options.ClientOptions
-	endWait time.Duration // see the constant
+	name       string // of the database and the relay
+	options    *options.ClientOptions
+	endTimeout time.Duration // see the constant
 
 	client *mongo.Client
-	// begun says that there may be something to remove.
-	begun bool
+	// created says that there may be something to remove.
+	created bool
 }
 
 // newMongo names a database in the server of a URL. It connects to nothing. The
 // database that the URL names is not used.
-func newMongo(raw, name string) (*mongoDatabase, place, error) {
+func newMongo(raw, name string) (*mongoDatabase, databaseInfo, error) {
 	at := mongostore.InDatabase(raw, name)
 	opts, _, err := mongostore.ParseURL(at, "sluicebox quickstart "+name)
 	if err != nil {
-		return nil, place{}, err
+		return nil, databaseInfo{}, err
 	}
 	shell := "mongosh " + shellWord(withoutMongoPassword(at)) + " --eval "
-	return &mongoDatabase{name: name, options: opts, endWait: endWait}, place{
+	return &mongoDatabase{name: name, options: opts, endTimeout: endTimeout}, databaseInfo{
 		name: name, url: at, table: "outbox_events",
-		what:   fmt.Sprintf("database %s on %s", name, strings.Join(opts.Hosts, ", ")),
-		look:   shell + `'db.outbox_events.aggregate([{$group: {_id: "$status", documents: {$sum: 1}, retries: {$max: "$retryCount"}}}])'`,
-		remove: shell + "'db.dropDatabase()'",
+		description:    fmt.Sprintf("database %s on %s", name, strings.Join(opts.Hosts, ", ")),
+		inspectCommand: shell + `'db.outbox_events.aggregate([{$group: {_id: "$status", documents: {$sum: 1}, retries: {$max: "$retryCount"}}}])'`,
+		removeCommand:  shell + "'db.dropDatabase()'",
 	}, nil
 }
 
@@ -61,7 +61,7 @@ func (m *mongoDatabase) setUp(ctx context.Context) (note string, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if err := m.isSet(ctx); err != nil {
+	if err := m.checkReplicaSet(ctx); err != nil {
 		return "", err
 	}
 	if note, err = m.leftovers(ctx); err != nil {
@@ -75,8 +75,8 @@ func (m *mongoDatabase) setUp(ctx context.Context) (note string, err error) {
 
 func (m *mongoDatabase) hosts() string { return strings.Join(m.options.Hosts, ", ") }
 
-// isSet wants a replica set: an order and its document go into one transaction.
-func (m *mongoDatabase) isSet(ctx context.Context) error {
+// checkReplicaSet wants a replica set: an order and its document go into one transaction.
+func (m *mongoDatabase) checkReplicaSet(ctx context.Context) error {
 	var hello struct {
 		SetName string `bson:"setName"`
 		Msg     string
@@ -101,7 +101,7 @@ func (m *mongoDatabase) makeCollections(ctx context.Context) error {
 	// What the server refuses is not made. It may be if the time was over while a majority
 	// was waited for, which is no error of the command.
 	var refusal mongo.CommandError
-	m.begun = !errors.As(err, &refusal) || mongo.IsNetworkError(err) || mongo.IsTimeout(err)
+	m.created = !errors.As(err, &refusal) || mongo.IsNetworkError(err) || mongo.IsTimeout(err)
 	if err != nil {
 		return err
 	}
@@ -143,18 +143,18 @@ func (m *mongoDatabase) session(ctx context.Context) (session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", m.hosts(), err)
 	}
-	return &mongoSession{on: s, db: m.client.Database(m.name)}, nil
+	return &mongoSession{session: s, db: m.client.Database(m.name)}, nil
 }
 
 // mongoSession is a writer's.
 type mongoSession struct {
-	on *mongo.Session
-	db *mongo.Database
+	session *mongo.Session
+	db      *mongo.Database
 }
 
 // commit writes both documents, again where the server asks for that.
 func (s *mongoSession) commit(ctx context.Context, o order) error {
-	_, err := s.on.WithTransaction(ctx, func(ctx context.Context) (any, error) {
+	_, err := s.session.WithTransaction(ctx, func(ctx context.Context) (any, error) {
 		now := time.Now()
 		_, err := s.db.Collection("orders").InsertOne(ctx, bson.D{
 			{Key: "_id", Value: o.id()}, {Key: "customer", Value: o.customer()}, {Key: "amountCents", Value: o.cents()}, {Key: "createdAt", Value: now},
@@ -178,9 +178,9 @@ func (s *mongoSession) commit(ctx context.Context, o order) error {
 	return nil
 }
 
-func (s *mongoSession) close() { s.on.EndSession(context.Background()) }
+func (s *mongoSession) close() { s.session.EndSession(context.Background()) }
 
-func (m *mongoDatabase) states(ctx context.Context) (map[string]int, error) {
+func (m *mongoDatabase) countByStatus(ctx context.Context) (map[string]int, error) {
 	cursor, err := m.client.Database(m.name).Collection("outbox_events").Aggregate(ctx, mongo.Pipeline{
 		{{Key: "$group", Value: bson.D{{Key: "_id", Value: "$status"}, {Key: "n", Value: bson.D{{Key: "$sum", Value: 1}}}}}},
 	})
@@ -201,9 +201,9 @@ func (m *mongoDatabase) states(ctx context.Context) (map[string]int, error) {
 	return states, nil
 }
 
-// streams tells of the relay's checkpoint: it forgets the one that it might have before
+// isStreaming tells of the relay's checkpoint: it forgets the one that it might have before
 // it reads the log, which makes the document, and one that polls saves none.
-func (m *mongoDatabase) streams(ctx context.Context) (bool, error) {
+func (m *mongoDatabase) isStreaming(ctx context.Context) (bool, error) {
 	n, err := m.client.Database(m.name).Collection("sluicebox_checkpoint").CountDocuments(ctx, bson.D{{Key: "_id", Value: m.name}})
 	if err != nil {
 		return false, fmt.Errorf("look for the relay's checkpoint: %w", err)

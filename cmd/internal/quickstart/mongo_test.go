@@ -17,7 +17,7 @@ import (
 )
 
 // aMongo names a database, which is gone when the test ends.
-func aMongo(t *testing.T, server string) (*mongoDatabase, place) {
+func aMongo(t *testing.T, server string) (*mongoDatabase, databaseInfo) {
 	t.Helper()
 	m, at, err := newMongo(server, newName())
 	if err != nil {
@@ -45,9 +45,9 @@ func TestMongoSetUpInterrupted(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), after)
 		_, err := m.setUp(ctx)
 		cancel()
-		begun = begun || m.begun
-		if err := m.leave(t.Context(), false); err != nil {
-			t.Errorf("set up for %s: %v; %v", after, err, m.begun)
+		begun = begun || m.created
+		if err := m.cleanUp(t.Context(), false); err != nil {
+			t.Errorf("set up for %s: %v; %v", after, err, m.created)
 		}
 		if mongoIsThere(t, server, m.name) {
 			t.Errorf("interrupted after %s (%v), the database stays", after, err)
@@ -69,7 +69,7 @@ func TestMongoTakesNothingAway(t *testing.T) {
 	if _, err := m.setUp(t.Context()); err == nil || !strings.Contains(err.Error(), "make database "+m.name) {
 		t.Errorf("set up: %v", err)
 	}
-	if err := m.leave(t.Context(), false); err != nil {
+	if err := m.cleanUp(t.Context(), false); err != nil {
 		t.Error(err)
 	}
 	if !mongoIsThere(t, server, m.name) {
@@ -90,7 +90,7 @@ func TestMongoLeftovers(t *testing.T) {
 		}
 	}
 	for _, m := range []*mongoDatabase{kept, used} {
-		if err := m.leave(t.Context(), true); err != nil {
+		if err := m.cleanUp(t.Context(), true); err != nil {
 			t.Error(err)
 		}
 	}
@@ -98,7 +98,7 @@ func TestMongoLeftovers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer hangUpMongo(t.Context(), relay)
+	defer closeMongo(t.Context(), relay)
 	if err := relay.Ping(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestMongoLeftovers(t *testing.T) {
 		}
 	}
 	for _, m := range []*mongoDatabase{lives, next} {
-		if err := m.leave(t.Context(), false); err != nil {
+		if err := m.cleanUp(t.Context(), false); err != nil {
 			t.Error(err)
 		}
 	}
@@ -136,10 +136,10 @@ func TestMongoRights(t *testing.T) {
 	}
 	_, err = m.setUp(t.Context())
 	var setup *store.SetupError
-	if !errors.As(err, &setup) || m.begun || !strings.Contains(setup.Remedy, `db.getSiblingDB("shop").grantRolesToUser("u", [{role: "readWrite", db: "`+m.name+`"}`) {
+	if !errors.As(err, &setup) || m.created || !strings.Contains(setup.Remedy, `db.getSiblingDB("shop").grantRolesToUser("u", [{role: "readWrite", db: "`+m.name+`"}`) {
 		t.Fatalf("without a right: %v", err)
 	}
-	if err := m.leave(t.Context(), false); err != nil {
+	if err := m.cleanUp(t.Context(), false); err != nil {
 		t.Error(err)
 	}
 	roles := bson.A{bson.M{"role": "readWrite", "db": m.name}, bson.M{"role": "dbAdmin", "db": m.name}}
@@ -151,7 +151,7 @@ func TestMongoRights(t *testing.T) {
 	if _, err := again.setUp(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := again.leave(t.Context(), false); err != nil {
+	if err := again.cleanUp(t.Context(), false); err != nil {
 		t.Error(err)
 	}
 	if mongoIsThere(t, set.URL, m.name) {
@@ -168,7 +168,7 @@ func TestMongoWithoutASet(t *testing.T) {
 	if !errors.As(err, &setup) || !strings.Contains(setup.Remedy, "rs.initiate()") {
 		t.Errorf("set up: %v", err)
 	}
-	if err := m.leave(t.Context(), false); err != nil {
+	if err := m.cleanUp(t.Context(), false); err != nil {
 		t.Error(err)
 	}
 }
@@ -191,8 +191,8 @@ func TestMongoURLs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(at.look+at.remove+at.what, "canary") || !strings.HasPrefix(at.look, "mongosh 'mongodb://u@db/NAME?authSource=shop' --eval '") {
-		t.Errorf("%s: %s", at.what, at.look)
+	if strings.Contains(at.inspectCommand+at.removeCommand+at.description, "canary") || !strings.HasPrefix(at.inspectCommand, "mongosh 'mongodb://u@db/NAME?authSource=shop' --eval '") {
+		t.Errorf("%s: %s", at.description, at.inspectCommand)
 	}
 	if m.options.Auth == nil || m.options.Auth.AuthSource != "shop" {
 		t.Errorf("the user is of %+v", m.options.Auth)

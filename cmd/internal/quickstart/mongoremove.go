@@ -19,33 +19,33 @@ func mongoRemoval(name string) []string {
 	return []string{fmt.Sprintf("db.getSiblingDB(%q).dropDatabase()", name)}
 }
 
-// leave ends the sessions and, unless it is to be kept, removes the database. It works
+// cleanUp ends the sessions and, unless it is to be kept, removes the database. It works
 // by a client of its own, since the other may be in trouble.
-func (m *mongoDatabase) leave(ctx context.Context, keep bool) error {
-	hangUpMongo(ctx, m.client)
-	if keep || !m.begun {
+func (m *mongoDatabase) cleanUp(ctx context.Context, keep bool) error {
+	closeMongo(ctx, m.client)
+	if keep || !m.created {
 		return nil
 	}
 	m.options.SetAppName("sluicebox quickstart, removing")
 	client, err := mongo.Connect(m.options)
 	if err == nil {
-		defer hangUpMongo(ctx, client)
+		defer closeMongo(ctx, client)
 		if err = m.awaitEnds(ctx, client); err == nil {
 			err = m.drop(ctx, client)
 		}
 	}
 	if err != nil {
-		return notRemoved(err, mongoRemoval(m.name))
+		return removalError(err, mongoRemoval(m.name))
 	}
 	return nil
 }
 
-// hangUpMongo closes a client, if it is there.
-func hangUpMongo(ctx context.Context, client *mongo.Client) {
+// closeMongo closes a client, if it is there.
+func closeMongo(ctx context.Context, client *mongo.Client) {
 	if client == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	_ = client.Disconnect(ctx) // the server may be gone
 }
@@ -53,10 +53,10 @@ func hangUpMongo(ctx context.Context, client *mongo.Client) {
 // awaitEnds waits until the server has seen the end of the clients of the quickstart and
 // of its relay: it may still be making collections for one that went.
 func (m *mongoDatabase) awaitEnds(ctx context.Context, client *mongo.Client) error {
-	ctx, cancel := context.WithTimeout(ctx, m.endWait)
+	ctx, cancel := context.WithTimeout(ctx, m.endTimeout)
 	defer cancel()
 	for {
-		used, err := usedIn(ctx, client)
+		used, err := namesInUse(ctx, client)
 		if err != nil {
 			return fmt.Errorf("wait for the end of the database's clients: %w", err)
 		}
@@ -66,7 +66,7 @@ func (m *mongoDatabase) awaitEnds(ctx context.Context, client *mongo.Client) err
 		select {
 		case <-ctx.Done():
 			return errors.New("wait for the end of the database's clients: one does not end")
-		case <-time.After(settlePoll):
+		case <-time.After(settlePollInterval):
 		}
 	}
 }
@@ -75,7 +75,7 @@ func (m *mongoDatabase) awaitEnds(ctx context.Context, client *mongo.Client) err
 // end of: the server ends it after a minute or so.
 func (m *mongoDatabase) drop(ctx context.Context, client *mongo.Client) error {
 	for {
-		bound, cancel := context.WithTimeout(ctx, m.endWait)
+		bound, cancel := context.WithTimeout(ctx, m.endTimeout)
 		err := client.Database(m.name).Drop(bound)
 		cancel()
 		switch {
@@ -98,7 +98,7 @@ func (m *mongoDatabase) leftovers(ctx context.Context) (string, error) {
 		options.ListDatabases().SetAuthorizedDatabases(true))
 	var used map[string]bool
 	if err == nil && len(there) > 0 {
-		used, err = usedIn(ctx, m.client)
+		used, err = namesInUse(ctx, m.client)
 	}
 	if err != nil {
 		return "", fmt.Errorf("look for what earlier quickstarts have left: %w", err)
@@ -109,12 +109,12 @@ func (m *mongoDatabase) leftovers(ctx context.Context) (string, error) {
 			names = append(names, name)
 		}
 	}
-	return leftNote(names, "database %s on this server.", mongoRemoval), nil
+	return leftoverNote(names, "database %s on this server.", mongoRemoval), nil
 }
 
-// usedIn returns the words in the names of the clients of quickstarts and of relays that
+// namesInUse returns the words in the names of the clients of quickstarts and of relays that
 // the user may see: "sluicebox quickstart NAME", "sluicebox NAME" and more.
-func usedIn(ctx context.Context, client *mongo.Client) (map[string]bool, error) {
+func namesInUse(ctx context.Context, client *mongo.Client) (map[string]bool, error) {
 	look := func(all bool) (list []struct {
 		Name string `bson:"appName"`
 	}, err error) {

@@ -40,47 +40,47 @@ func mysqlTables() []string {
 	}
 }
 
-// sessionLife is how long a session may say nothing, in seconds: longer than a
+// sessionTimeoutSeconds is how long a session may say nothing, in seconds: longer than a
 // quickstart takes, whatever the server's wait_timeout is.
-const sessionLife = "7200"
+const sessionTimeoutSeconds = "7200"
 
 // mysqlDatabase is a database of its own in a server of MySQL or MariaDB. The relay's
 // own tables are in it too.
 type mysqlDatabase struct {
-	name    string        // of the database and the relay
-	config  *mysql.Config // leads to the server and to no database
-	endWait time.Duration // see the constant
+	name       string        // of the database and the relay
+	config     *mysql.Config // leads to the server and to no database
+	endTimeout time.Duration // see the constant
 
 	db *sql.DB
 	// lock is a session that holds the lock of the name: that tells every account that
 	// the quickstart lives, and ends with the session.
 	lock *sql.Conn
-	// begun says that there may be something to remove.
-	begun bool
+	// created says that there may be something to remove.
+	created bool
 }
 
 // newMySQL names a database in the server of a URL. It connects to nothing. The
 // database that the URL names is not used.
-func newMySQL(raw, name string) (*mysqlDatabase, place, error) {
+func newMySQL(raw, name string) (*mysqlDatabase, databaseInfo, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
 		_, err = mysqlstore.ParseURL(raw, "") // which shows no password
-		return nil, place{}, err
+		return nil, databaseInfo{}, err
 	}
 	u.Path, u.RawPath = "/"+name, ""
 	cfg, err := mysqlstore.ParseURL(u.String(), "sluicebox quickstart "+name)
 	if err != nil {
-		return nil, place{}, err
+		return nil, databaseInfo{}, err
 	}
 	cfg.DBName = "" // it is not there yet
 	cfg.InterpolateParams = true
-	cfg.Params = map[string]string{"wait_timeout": sessionLife}
+	cfg.Params = map[string]string{"wait_timeout": sessionTimeoutSeconds}
 	client := mysqlClient(u)
-	return &mysqlDatabase{name: name, config: cfg, endWait: endWait}, place{
+	return &mysqlDatabase{name: name, config: cfg, endTimeout: endTimeout}, databaseInfo{
 		name: name, url: u.String(), table: "outbox_events",
-		what:   fmt.Sprintf("database %s on %s", name, cfg.Addr),
-		look:   client + " -e 'SELECT status, count(*), max(retry_count) FROM " + name + ".outbox_events GROUP BY status'",
-		remove: client + " -e " + shellWord(mysqlRemoval(name)[0]),
+		description:    fmt.Sprintf("database %s on %s", name, cfg.Addr),
+		inspectCommand: client + " -e 'SELECT status, count(*), max(retry_count) FROM " + name + ".outbox_events GROUP BY status'",
+		removeCommand:  client + " -e " + shellWord(mysqlRemoval(name)[0]),
 	}, nil
 }
 
@@ -112,34 +112,34 @@ func (m *mysqlDatabase) setUp(ctx context.Context) (note string, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if _, err := takeLock(ctx, m.lock, m.name, 0); err != nil { // nobody else has such a name
+	if _, err := acquireLock(ctx, m.lock, m.name, 0); err != nil { // nobody else has such a name
 		return "", fmt.Errorf("take the lock %s: %w", m.name, err)
 	}
 	if note, err = m.leftovers(ctx); err != nil {
 		return "", err
 	}
-	if err := m.mayWork(ctx); err != nil {
+	if err := m.checkPrivileges(ctx); err != nil {
 		return "", err
 	}
 	for i, statement := range mysqlTables() {
-		m.begun = true
+		m.created = true
 		if _, err := m.lock.ExecContext(ctx, fmt.Sprintf(statement, m.name)); err != nil {
-			m.begun = i > 0 || code(err) == 0 // what the server refuses is not made
+			m.created = i > 0 || errorNumber(err) == 0 // what the server refuses is not made
 			return "", m.explain(ctx, err)
 		}
 	}
 	return note, nil
 }
 
-// takeLock takes the lock of a name, which the session then holds until it ends. It
+// acquireLock takes the lock of a name, which the session then holds until it ends. It
 // waits for somebody else to let it go, rounded up to seconds.
-func takeLock(ctx context.Context, conn *sql.Conn, name string, wait time.Duration) (bool, error) {
+func acquireLock(ctx context.Context, conn *sql.Conn, name string, wait time.Duration) (bool, error) {
 	var got sql.NullBool
-	err := conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, ?)", name, seconds(wait)).Scan(&got)
+	err := conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, ?)", name, ceilSeconds(wait)).Scan(&got)
 	return got.Bool, err
 }
 
-func seconds(t time.Duration) int { return int((t + time.Second - 1) / time.Second) }
+func ceilSeconds(t time.Duration) int { return int((t + time.Second - 1) / time.Second) }
 
 // The server's errors that matter here, which both have; see
 // https://dev.mysql.com/doc/mysql-errors/9.0/en/server-error-reference.html.
@@ -150,8 +150,8 @@ const (
 	codeLockTimeout    = 1205 // ER_LOCK_WAIT_TIMEOUT
 )
 
-// code returns the number of a server's error, 0 for any other.
-func code(err error) int {
+// errorNumber returns the number of a server's error, 0 for any other.
+func errorNumber(err error) int {
 	var e *mysql.MySQLError
 	if errors.As(err, &e) {
 		return int(e.Number)
@@ -159,22 +159,22 @@ func code(err error) int {
 	return 0
 }
 
-func denied(err error) bool {
-	return slices.Contains([]int{codeDatabaseDenied, codeTableDenied}, code(err))
+func isDenied(err error) bool {
+	return slices.Contains([]int{codeDatabaseDenied, codeTableDenied}, errorNumber(err))
 }
 
-// mayWork asks for the rights that the quickstart and its relay need, before anything
+// checkPrivileges asks for the rights that the quickstart and its relay need, before anything
 // is made: without one of them it might not be removed either. A server looks for the
 // right before it looks for the table, and there is none of this name.
-func (m *mysqlDatabase) mayWork(ctx context.Context) error {
+func (m *mysqlDatabase) checkPrivileges(ctx context.Context) error {
 	table := m.name + ".nothing"
 	for _, statement := range []string{
 		"SELECT 1 FROM " + table, "INSERT INTO " + table + " VALUES (1)", "UPDATE " + table + " SET a = 1",
 		"DELETE FROM " + table, "DROP TABLE IF EXISTS " + table,
 	} {
-		if _, err := m.lock.ExecContext(ctx, statement); denied(err) {
+		if _, err := m.lock.ExecContext(ctx, statement); isDenied(err) {
 			return m.explain(ctx, err)
-		} else if code(err) == 0 && err != nil {
+		} else if errorNumber(err) == 0 && err != nil {
 			return fmt.Errorf("ask for the account's rights: %w", mysqlstore.Explain(err))
 		}
 	}
@@ -183,7 +183,7 @@ func (m *mysqlDatabase) mayWork(ctx context.Context) error {
 
 // explain says what to grant, if the account may not have a database of its own.
 func (m *mysqlDatabase) explain(ctx context.Context, err error) error {
-	if !denied(err) {
+	if !isDenied(err) {
 		return fmt.Errorf("make database %s: %w", m.name, mysqlstore.Explain(err))
 	}
 	var account, variable, partial string
@@ -220,20 +220,20 @@ func (m *mysqlDatabase) session(ctx context.Context) (session, error) {
 		return nil, fmt.Errorf("use database %s: %w", m.name, mysqlstore.Explain(err))
 	}
 	return &sqlSession{
-		on:    conn,
-		order: "INSERT INTO " + m.name + ".orders " + orderColumns + " VALUES (?, ?, ?, NOW(6))",
-		event: "INSERT INTO " + m.name + ".outbox_events " + eventColumns + " VALUES (?, 'EVENT', ?, ?, 'PENDING', NOW(6))",
-		end:   func() { _ = conn.Close() }, // the server may be gone
+		conn:    conn,
+		order:   "INSERT INTO " + m.name + ".orders " + orderColumns + " VALUES (?, ?, ?, NOW(6))",
+		event:   "INSERT INTO " + m.name + ".outbox_events " + eventColumns + " VALUES (?, 'EVENT', ?, ?, 'PENDING', NOW(6))",
+		release: func() { _ = conn.Close() }, // the server may be gone
 	}, nil
 }
 
-func (m *mysqlDatabase) states(ctx context.Context) (map[string]int, error) {
+func (m *mysqlDatabase) countByStatus(ctx context.Context) (map[string]int, error) {
 	return countStates(ctx, m.db, m.name+".outbox_events")
 }
 
-// streams tells of the relay's checkpoint: it forgets the one that it might have before
+// isStreaming tells of the relay's checkpoint: it forgets the one that it might have before
 // it reads the log, which makes the row, and one that polls saves none.
-func (m *mysqlDatabase) streams(ctx context.Context) (there bool, err error) {
+func (m *mysqlDatabase) isStreaming(ctx context.Context) (there bool, err error) {
 	err = m.db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM "+m.name+".sluicebox_checkpoint WHERE name = ?)", m.name).Scan(&there)
 	if err != nil {
 		return false, fmt.Errorf("look for the relay's checkpoint: %w", err)

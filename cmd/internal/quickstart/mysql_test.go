@@ -23,7 +23,7 @@ func eachFlavour(t *testing.T, test func(t *testing.T, server string)) {
 }
 
 // aDatabase names a database, which is gone when the test ends.
-func aDatabase(t *testing.T, server string) (*mysqlDatabase, place) {
+func aDatabase(t *testing.T, server string) (*mysqlDatabase, databaseInfo) {
 	t.Helper()
 	m, at, err := newMySQL(server, newName())
 	if err != nil {
@@ -62,7 +62,7 @@ func straggler(t *testing.T, url string, statements ...string) *sql.Conn {
 func TestMySQLRemovesUnderASession(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, server string) {
 		m, at := aDatabase(t, server)
-		m.endWait = time.Second
+		m.endTimeout = time.Second
 		if _, err := m.setUp(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +75,7 @@ func TestMySQLRemovesUnderASession(t *testing.T) {
 			waits <- got && err == nil
 		}()
 		awaitWaiting(t, server, m.name)
-		if err := m.leave(t.Context(), false); err != nil {
+		if err := m.cleanUp(t.Context(), false); err != nil {
 			t.Error(err)
 		}
 		if isThere(t, server, m.name) {
@@ -133,8 +133,8 @@ func TestMySQLSetUpInterrupted(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), after)
 			_, err := m.setUp(ctx)
 			cancel()
-			if err := m.leave(t.Context(), false); err != nil {
-				t.Fatalf("set up for %s: %v; %v", after, err, m.begun)
+			if err := m.cleanUp(t.Context(), false); err != nil {
+				t.Fatalf("set up for %s: %v; %v", after, err, m.created)
 			}
 			if isThere(t, server, m.name) {
 				t.Errorf("interrupted after %s (%v), the database stays", after, err)
@@ -143,7 +143,7 @@ func TestMySQLSetUpInterrupted(t *testing.T) {
 				done, after = true, after/2
 				continue
 			}
-			midway = midway || m.begun
+			midway = midway || m.created
 			after += 2*time.Millisecond + after/8
 		}
 	})
@@ -157,7 +157,7 @@ func TestMySQLTakesNothingAway(t *testing.T) {
 		if _, err := m.setUp(t.Context()); err == nil || !strings.Contains(err.Error(), "make database "+m.name) {
 			t.Errorf("set up: %v", err)
 		}
-		if err := m.leave(t.Context(), false); err != nil {
+		if err := m.cleanUp(t.Context(), false); err != nil {
 			t.Error(err)
 		}
 		if !isThere(t, server, m.name) {
@@ -178,7 +178,7 @@ func TestMySQLLeftovers(t *testing.T) {
 			}
 		}
 		for _, m := range []*mysqlDatabase{kept, used} {
-			if err := m.leave(t.Context(), true); err != nil {
+			if err := m.cleanUp(t.Context(), true); err != nil {
 				t.Error(err)
 			}
 		}
@@ -195,7 +195,7 @@ func TestMySQLLeftovers(t *testing.T) {
 			}
 		}
 		for _, m := range []*mysqlDatabase{lives, next} {
-			if err := m.leave(t.Context(), false); err != nil {
+			if err := m.cleanUp(t.Context(), false); err != nil {
 				t.Error(err)
 			}
 		}
@@ -206,7 +206,7 @@ func TestMySQLLeftovers(t *testing.T) {
 func unused(t *testing.T, m *mysqlDatabase, name string) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; <-time.After(10 * time.Millisecond) {
-		using, err := sessions(t.Context(), m.lock)
+		using, err := sessionIDs(t.Context(), m.lock)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -235,12 +235,12 @@ func TestMySQLRights(t *testing.T) {
 			m, _ := aDatabase(t, own)
 			_, err := m.setUp(t.Context())
 			var setup *store.SetupError
-			if !errors.As(err, &setup) || m.begun {
+			if !errors.As(err, &setup) || m.created {
 				t.Fatalf("without %s: %v", missing, err)
 			}
 			_, grant, _ := strings.Cut(setup.Remedy, "\n")
 			servers.ExecMySQL(t, server, grant)
-			if err := m.leave(t.Context(), false); err != nil {
+			if err := m.cleanUp(t.Context(), false); err != nil {
 				t.Error(err)
 			}
 		}
@@ -248,7 +248,7 @@ func TestMySQLRights(t *testing.T) {
 		if _, err := m.setUp(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if err := m.leave(t.Context(), false); err != nil {
+		if err := m.cleanUp(t.Context(), false); err != nil {
 			t.Error(err)
 		}
 		if isThere(t, server, m.name) {

@@ -12,21 +12,21 @@ import (
 // server. The name needs no quotes.
 func mysqlRemoval(name string) []string { return []string{"DROP DATABASE IF EXISTS " + name} }
 
-// leave ends the sessions and, unless it is to be kept, removes the database. It works
+// cleanUp ends the sessions and, unless it is to be kept, removes the database. It works
 // on sessions of its own, since the others may have been lost.
-func (m *mysqlDatabase) leave(ctx context.Context, keep bool) error {
-	hangUpSQL(m.db, m.lock)
-	if keep || !m.begun {
+func (m *mysqlDatabase) cleanUp(ctx context.Context, keep bool) error {
+	closeSQL(m.db, m.lock)
+	if keep || !m.created {
 		return nil
 	}
 	if err := m.removeAll(ctx); err != nil {
-		return notRemoved(err, mysqlRemoval(m.name))
+		return removalError(err, mysqlRemoval(m.name))
 	}
 	return nil
 }
 
-// hangUpSQL closes a session and its pool, each if it is there.
-func hangUpSQL(db *sql.DB, conn *sql.Conn) {
+// closeSQL closes a session and its pool, each if it is there.
+func closeSQL(db *sql.DB, conn *sql.Conn) {
 	if conn != nil {
 		_ = conn.Close() // the server may be gone
 	}
@@ -37,7 +37,7 @@ func hangUpSQL(db *sql.DB, conn *sql.Conn) {
 
 func (m *mysqlDatabase) removeAll(ctx context.Context) error {
 	db, conn, err := m.connect(ctx)
-	defer func() { hangUpSQL(db, conn) }()
+	defer func() { closeSQL(db, conn) }()
 	if err != nil {
 		return err
 	}
@@ -46,12 +46,12 @@ func (m *mysqlDatabase) removeAll(ctx context.Context) error {
 	}
 	// The relay's sessions have been closed. A transaction of one that the server has
 	// not noticed yet keeps its tables.
-	if _, err := conn.ExecContext(ctx, fmt.Sprintf("SET SESSION lock_wait_timeout = %d", seconds(m.endWait))); err != nil {
+	if _, err := conn.ExecContext(ctx, fmt.Sprintf("SET SESSION lock_wait_timeout = %d", ceilSeconds(m.endTimeout))); err != nil {
 		return fmt.Errorf("bound the wait for the relay's sessions: %w", err)
 	}
 	drop := mysqlRemoval(m.name)[0]
 	_, err = conn.ExecContext(ctx, drop)
-	if code(err) == codeLockTimeout {
+	if errorNumber(err) == codeLockTimeout {
 		if err := m.endSessions(ctx, conn); err != nil {
 			return err
 		}
@@ -66,14 +66,14 @@ func (m *mysqlDatabase) removeAll(ctx context.Context) error {
 // awaitSetUp waits until the session has ended that made the database: it may still be
 // making it.
 func (m *mysqlDatabase) awaitSetUp(ctx context.Context, conn *sql.Conn) error {
-	got, err := takeLock(ctx, conn, m.name, m.endWait)
+	got, err := acquireLock(ctx, conn, m.name, m.endTimeout)
 	if err == nil && !got {
 		var by sql.NullInt64
 		if err = conn.QueryRowContext(ctx, "SELECT IS_USED_LOCK(?)", m.name).Scan(&by); err == nil && by.Valid {
 			err = endSession(ctx, conn, by.Int64)
 		}
 		if err == nil {
-			got, err = takeLock(ctx, conn, m.name, killWait)
+			got, err = acquireLock(ctx, conn, m.name, killTimeout)
 		}
 	}
 	if err == nil && !got {
@@ -88,7 +88,7 @@ func (m *mysqlDatabase) awaitSetUp(ctx context.Context, conn *sql.Conn) error {
 // endSessions ends the sessions that use the database, as far as the account sees
 // them: they are its own.
 func (m *mysqlDatabase) endSessions(ctx context.Context, conn *sql.Conn) error {
-	using, err := sessions(ctx, conn)
+	using, err := sessionIDs(ctx, conn)
 	for _, id := range using[m.name] {
 		err = errors.Join(err, endSession(ctx, conn, id))
 	}
@@ -100,16 +100,16 @@ func (m *mysqlDatabase) endSessions(ctx context.Context, conn *sql.Conn) error {
 
 func endSession(ctx context.Context, conn *sql.Conn, id int64) error {
 	_, err := conn.ExecContext(ctx, fmt.Sprintf("KILL %d", id))
-	if code(err) == codeNoSession {
+	if errorNumber(err) == codeNoSession {
 		return nil
 	}
 	return err
 }
 
-// sessions returns the numbers of the sessions that use each database, as far as the
+// sessionIDs returns the numbers of the sessions that use each database, as far as the
 // account may see them. The two servers have the list in different tables, and both
 // have the statement, with columns of their own after those that count.
-func sessions(ctx context.Context, conn *sql.Conn) (map[string][]int64, error) {
+func sessionIDs(ctx context.Context, conn *sql.Conn) (map[string][]int64, error) {
 	rows, err := conn.QueryContext(ctx, "SHOW PROCESSLIST")
 	if err != nil {
 		return nil, err
@@ -142,8 +142,8 @@ func sessions(ctx context.Context, conn *sql.Conn) (map[string][]int64, error) {
 	return using, rows.Err()
 }
 
-// mysqlLeftSQL finds what other quickstarts have left, those that run now left out.
-const mysqlLeftSQL = `
+// mysqlLeftoverSQL finds what other quickstarts have left, those that run now left out.
+const mysqlLeftoverSQL = `
 SELECT schema_name FROM information_schema.schemata
 WHERE schema_name REGEXP CONCAT('^', ?, '[0-9a-f]{8}$') AND IS_FREE_LOCK(schema_name)
 ORDER BY schema_name`
@@ -152,19 +152,19 @@ ORDER BY schema_name`
 // it is removed; "" if there is nothing. What a session uses, such as that of a relay
 // that goes on with what was kept, is not left.
 func (m *mysqlDatabase) leftovers(ctx context.Context) (string, error) {
-	names, err := m.left(ctx)
+	names, err := m.findLeftovers(ctx)
 	if err != nil {
 		return "", fmt.Errorf("look for what earlier quickstarts have left: %w", err)
 	}
-	return leftNote(names, "database %s on this server.", mysqlRemoval), nil
+	return leftoverNote(names, "database %s on this server.", mysqlRemoval), nil
 }
 
-func (m *mysqlDatabase) left(ctx context.Context) (names []string, err error) {
-	using, err := sessions(ctx, m.lock)
+func (m *mysqlDatabase) findLeftovers(ctx context.Context) (names []string, err error) {
+	using, err := sessionIDs(ctx, m.lock)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := m.lock.QueryContext(ctx, mysqlLeftSQL, namePrefix)
+	rows, err := m.lock.QueryContext(ctx, mysqlLeftoverSQL, namePrefix)
 	if err != nil {
 		return nil, err
 	}

@@ -68,8 +68,8 @@ func (o *Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Surroundings are what a quickstart is run in.
-type Surroundings struct {
+// Environment are what a quickstart is run in.
+type Environment struct {
 	// Stdout takes the result, Stderr everything else.
 	Stdout, Stderr io.Writer
 	// Terminal says that Stderr is a terminal, on which a line can be
@@ -84,7 +84,7 @@ type Surroundings struct {
 }
 
 // logger returns the relay's logger.
-func (s *Surroundings) logger(o Options, last *tail) *slog.Logger {
+func (s *Environment) logger(o Options, last *tail) *slog.Logger {
 	if o.Verbose {
 		return slog.New(slog.NewTextHandler(s.Stderr, nil))
 	}

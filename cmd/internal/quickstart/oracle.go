@@ -15,9 +15,9 @@ type oracle struct {
 	latency histogram
 	// Rows are in one of these between their commit and their arrival, which
 	// may be noted in either order.
-	waiting map[order]time.Time // committed and not yet arrived
-	early   map[order]time.Time // arrived, with the commit not yet noted
-	grown   chan struct{}       // closed and replaced with each request
+	waiting      map[order]time.Time // committed and not yet arrived
+	arrivedEarly map[order]time.Time // arrived, with the commit not yet noted
+	changed      chan struct{}       // closed and replaced with each request
 }
 
 // group is what is known of one group.
@@ -29,20 +29,20 @@ type group struct {
 
 // tally is what happened so far.
 type tally struct {
-	committed, delivered             int // distinct rows
-	duplicates, outOfOrder, mistaken int
-	lastArrival                      time.Time
-	examples                         []string // the first faults, in words
+	committed, delivered            int // distinct rows
+	duplicates, outOfOrder, unknown int
+	lastArrival                     time.Time
+	examples                        []string // the first faults, in words
 }
 
-// mostExamples is how many faults are kept in words.
-const mostExamples = 5
+// maxExamples is how many faults are kept in words.
+const maxExamples = 5
 
 func newOracle(groups int) *oracle {
 	return &oracle{
 		groups:  make([]group, groups),
-		waiting: map[order]time.Time{}, early: map[order]time.Time{},
-		grown: make(chan struct{}),
+		waiting: map[order]time.Time{}, arrivedEarly: map[order]time.Time{},
+		changed: make(chan struct{}),
 	}
 }
 
@@ -61,8 +61,8 @@ func (o *oracle) committed(r order, at time.Time, timed bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.tally.committed++
-	if arrived, ok := o.early[r]; ok {
-		delete(o.early, r)
+	if arrived, ok := o.arrivedEarly[r]; ok {
+		delete(o.arrivedEarly, r)
 		o.measure(at, arrived, timed)
 		return
 	}
@@ -79,22 +79,22 @@ func (o *oracle) measure(committed, arrived time.Time, timed bool) {
 	}
 }
 
-// arrived notes the rows of a request that the receiver takes, in their order.
-func (o *oracle) arrived(rows []order, at time.Time) {
+// recordRequest notes the rows of a request that the receiver takes, in their order.
+func (o *oracle) recordRequest(rows []order, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, r := range rows {
-		o.arrive(r, at)
+		o.recordRow(r, at)
 	}
 	o.tally.lastArrival = at
-	close(o.grown)
-	o.grown = make(chan struct{})
+	close(o.changed)
+	o.changed = make(chan struct{})
 }
 
-func (o *oracle) arrive(r order, at time.Time) {
+func (o *oracle) recordRow(r order, at time.Time) {
 	if r.group < 0 || r.group >= len(o.groups) || r.n < 1 || r.n > o.groups[r.group].begun {
-		o.tally.mistaken++
-		o.example("row %s arrived, which nobody wrote", r.id())
+		o.tally.unknown++
+		o.addExample("row %s arrived, which nobody wrote", r.id())
 		return
 	}
 	g := &o.groups[r.group]
@@ -102,12 +102,12 @@ func (o *oracle) arrive(r order, at time.Time) {
 	switch {
 	case r.n <= g.last && !missing:
 		o.tally.duplicates++
-		o.example("row %s arrived again", r.id())
+		o.addExample("row %s arrived again", r.id())
 		return
 	case missing:
 		delete(g.missing, r.n)
 		o.tally.outOfOrder++
-		o.example("row %s arrived after row %s", r.id(), order{r.group, g.last}.id())
+		o.addExample("row %s arrived after row %s", r.id(), order{r.group, g.last}.id())
 	default:
 		for n := g.last + 1; n < r.n; n++ {
 			if g.missing == nil {
@@ -122,11 +122,11 @@ func (o *oracle) arrive(r order, at time.Time) {
 		o.measure(committed, at, true)
 		return
 	}
-	o.early[r] = at
+	o.arrivedEarly[r] = at
 }
 
-func (o *oracle) example(format string, args ...any) {
-	if len(o.tally.examples) < mostExamples {
+func (o *oracle) addExample(format string, args ...any) {
+	if len(o.tally.examples) < maxExamples {
 		o.tally.examples = append(o.tally.examples, fmt.Sprintf(format, args...))
 	}
 }
@@ -141,20 +141,20 @@ type state struct {
 	lost []string
 }
 
-// now returns the state and a channel that is closed when the next request has
+// currentState returns the state and a channel that is closed when the next request has
 // arrived.
-func (o *oracle) now() (state, <-chan struct{}) {
+func (o *oracle) currentState() (state, <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	s := state{
-		tally: o.tally, uncommitted: len(o.early),
+		tally: o.tally, uncommitted: len(o.arrivedEarly),
 		p50: o.latency.quantile(.50), p99: o.latency.quantile(.99),
 	}
 	for r := range o.waiting {
-		if len(s.lost) == mostExamples {
+		if len(s.lost) == maxExamples {
 			break
 		}
 		s.lost = append(s.lost, r.id())
 	}
-	return s, o.grown
+	return s, o.changed
 }

@@ -54,13 +54,13 @@ func TestOracle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o, begin := written(5)
 			for i, list := range tt.arrive {
-				o.arrived(list, begin.Add(time.Duration(i)*time.Second))
+				o.recordRequest(list, begin.Add(time.Duration(i)*time.Second))
 			}
-			s, _ := o.now()
-			if got := [4]int{s.delivered, s.duplicates, s.outOfOrder, s.mistaken}; got != tt.d || s.committed != 5 {
+			s, _ := o.currentState()
+			if got := [4]int{s.delivered, s.duplicates, s.outOfOrder, s.unknown}; got != tt.d || s.committed != 5 {
 				t.Errorf("committed %d, and delivered, duplicates, out of order, mistaken are %v, want 5 and %v", s.committed, got, tt.d)
 			}
-			err := verdict(&s, tt.states)
+			err := resultError(&s, tt.states)
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("the verdict is %v, want %q", err, tt.want)
 			}
@@ -72,13 +72,13 @@ func TestOracle(t *testing.T) {
 func TestOracleArrivalFirst(t *testing.T) {
 	o, now := newOracle(1), time.Now()
 	r := o.begin(0)
-	o.arrived([]order{r}, now)
-	s, _ := o.now()
-	if s.delivered != 0 || s.uncommitted != 1 || verdict(&s, nil) == nil {
+	o.recordRequest([]order{r}, now)
+	s, _ := o.currentState()
+	if s.delivered != 0 || s.uncommitted != 1 || resultError(&s, nil) == nil {
 		t.Errorf("before the commit: %+v", s)
 	}
 	o.committed(r, now.Add(time.Millisecond), true)
-	if s, _ = o.now(); s.delivered != 1 || s.uncommitted != 0 || s.p50 > time.Microsecond || verdict(&s, map[string]int{completed: 1}) != nil {
+	if s, _ = o.currentState(); s.delivered != 1 || s.uncommitted != 0 || s.p50 > time.Microsecond || resultError(&s, map[string]int{completed: 1}) != nil {
 		t.Errorf("after it: %+v", s)
 	}
 }
@@ -89,11 +89,11 @@ func TestOracleUntimed(t *testing.T) {
 	o, now := newOracle(1), time.Now()
 	a, b, c := o.begin(0), o.begin(0), o.begin(0)
 	o.committed(a, now, false)
-	o.arrived([]order{a, b}, now.Add(time.Hour))
+	o.recordRequest([]order{a, b}, now.Add(time.Hour))
 	o.committed(b, now, false)
 	o.committed(c, now, true)
-	o.arrived([]order{c}, now.Add(10*time.Millisecond))
-	if s, _ := o.now(); s.delivered != 3 || s.p99 < 10*time.Millisecond || s.p99 > 10200*time.Microsecond {
+	o.recordRequest([]order{c}, now.Add(10*time.Millisecond))
+	if s, _ := o.currentState(); s.delivered != 3 || s.p99 < 10*time.Millisecond || s.p99 > 10200*time.Microsecond {
 		t.Errorf("got %+v, want 3 rows and a latency of 10 ms", s)
 	}
 }
@@ -104,7 +104,7 @@ func TestOracleCountsAsTheDefinitionSays(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o, begin := written(8)
 		arrivals := rapid.SliceOf(rapid.IntRange(1, 9)).Draw(t, "arrivals")
-		o.arrived(rows(arrivals...), begin)
+		o.recordRequest(rows(arrivals...), begin)
 		var delivered, duplicates, late, mistaken int
 		for i, n := range arrivals {
 			before, later := false, false
@@ -124,12 +124,12 @@ func TestOracleCountsAsTheDefinitionSays(t *testing.T) {
 				}
 			}
 		}
-		s, _ := o.now()
-		if s.delivered != delivered || s.duplicates != duplicates || s.outOfOrder != late || s.mistaken != mistaken {
+		s, _ := o.currentState()
+		if s.delivered != delivered || s.duplicates != duplicates || s.outOfOrder != late || s.unknown != mistaken {
 			t.Fatalf("%v counts as %+v, want %d delivered, %d again, %d late, %d mistaken", arrivals, s.tally, delivered, duplicates, late, mistaken)
 		}
 		whole := delivered == 8 && duplicates+late+mistaken == 0
-		if err := verdict(&s, map[string]int{completed: 8}); (err == nil) != whole {
+		if err := resultError(&s, map[string]int{completed: 8}); (err == nil) != whole {
 			t.Fatalf("%v: the verdict is %v", arrivals, err)
 		}
 	})

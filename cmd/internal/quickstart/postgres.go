@@ -44,23 +44,23 @@ type postgresSchema struct {
 	conn   *pgx.Conn
 	// shared says that the relay's own schema was there before.
 	shared bool
-	// begun says that there may be something to remove.
-	begun bool
+	// created says that there may be something to remove.
+	created bool
 }
 
 // newPostgres names a schema in a database. It connects to nothing.
-func newPostgres(raw, name string) (*postgresSchema, place, error) {
+func newPostgres(raw, name string) (*postgresSchema, databaseInfo, error) {
 	cfg, err := pgstore.ParseURL(raw, "sluicebox quickstart "+name)
 	if err != nil {
-		return nil, place{}, err
+		return nil, databaseInfo{}, err
 	}
 	psql := "psql " + shellWord(withoutPassword(raw))
-	return &postgresSchema{name: name, config: cfg}, place{
+	return &postgresSchema{name: name, config: cfg}, databaseInfo{
 		name: name, url: raw, table: name + ".outbox_events",
-		what:   fmt.Sprintf("schema %s of database %s on %s", name, cfg.Database, cfg.Host),
-		look:   psql + " -c 'SELECT status, count(*), max(retry_count) FROM " + name + ".outbox_events GROUP BY status'",
-		remove: psql + " -c " + strings.Join(shellWords(postgresRemoval(name)), " -c "),
-		stays:  "The schema sluicebox stays, with the own tables of all relays. The slot keeps the server's log until it is removed.",
+		description:    fmt.Sprintf("schema %s of database %s on %s", name, cfg.Database, cfg.Host),
+		inspectCommand: psql + " -c 'SELECT status, count(*), max(retry_count) FROM " + name + ".outbox_events GROUP BY status'",
+		removeCommand:  psql + " -c " + strings.Join(shellWords(postgresRemoval(name)), " -c "),
+		remainsNote:    "The schema sluicebox stays, with the own tables of all relays. The slot keeps the server's log until it is removed.",
 	}, nil
 }
 
@@ -103,7 +103,7 @@ func (s *postgresSchema) setUp(ctx context.Context) (note string, err error) {
 	if err := s.conn.QueryRow(ctx, "SELECT to_regnamespace('sluicebox') IS NOT NULL").Scan(&s.shared); err != nil {
 		return "", fmt.Errorf("look for the schema sluicebox: %w", err)
 	}
-	s.begun = true
+	s.created = true
 	// The simple protocol takes a script, which is one transaction.
 	_, err = s.conn.Exec(ctx, fmt.Sprintf(postgresTables, s.name), pgx.QueryExecModeSimpleProtocol)
 	return note, s.explain(err)
@@ -137,7 +137,7 @@ func (s *postgresSchema) session(ctx context.Context) (session, error) {
 	}, nil
 }
 
-func (s *postgresSchema) states(ctx context.Context) (map[string]int, error) {
+func (s *postgresSchema) countByStatus(ctx context.Context) (map[string]int, error) {
 	states := map[string]int{}
 	var status string
 	var n int
@@ -151,8 +151,8 @@ func (s *postgresSchema) states(ctx context.Context) (map[string]int, error) {
 	return states, nil
 }
 
-// streams tells of a slot: the relay makes one before it reads the log.
-func (s *postgresSchema) streams(ctx context.Context) (bool, error) {
+// isStreaming tells of a slot: the relay makes one before it reads the log.
+func (s *postgresSchema) isStreaming(ctx context.Context) (bool, error) {
 	var there bool
 	err := s.conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", s.name).Scan(&there)
 	if err != nil {
@@ -180,11 +180,11 @@ func (s *postgresSession) commit(ctx context.Context, o order) error {
 	return nil
 }
 
-func (s *postgresSession) close() { hangUp(s.conn) }
+func (s *postgresSession) close() { closeConn(s.conn) }
 
-// hangUp says goodbye for a second and then closes the connection all the same.
-func hangUp(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+// closeConn says goodbye for a second and then closes the connection all the same.
+func closeConn(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	_ = conn.Close(ctx) // the server may be gone
 }

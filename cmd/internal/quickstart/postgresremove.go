@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// endPoll is how often the server is asked whether the sessions have ended.
-const endPoll = 20 * time.Millisecond
+// endPollInterval is how often the server is asked whether the sessions have ended.
+const endPollInterval = 20 * time.Millisecond
 
 // postgresRemoval are the statements that remove what the quickstart of a name has in a
 // database, but for the relay's own schema. The name needs no quotes.
@@ -31,20 +31,20 @@ func postgresRemoval(name string) []string {
 	}
 }
 
-// leave ends the sessions and, unless it is to be kept, removes what was made. It
+// cleanUp ends the sessions and, unless it is to be kept, removes what was made. It
 // works on a connection of its own, since the other one may have been lost.
-func (s *postgresSchema) leave(ctx context.Context, keep bool) error {
+func (s *postgresSchema) cleanUp(ctx context.Context, keep bool) error {
 	if s.conn != nil {
-		hangUp(s.conn)
+		closeConn(s.conn)
 	}
-	if keep || !s.begun {
+	if keep || !s.created {
 		return nil
 	}
 	err := s.removeAll(ctx)
 	if err == nil {
 		return nil
 	}
-	err = notRemoved(err, postgresRemoval(s.name))
+	err = removalError(err, postgresRemoval(s.name))
 	if !s.shared {
 		err = fmt.Errorf("%w\nDROP SCHEMA sluicebox CASCADE; -- if no other relay uses it", err)
 	}
@@ -56,7 +56,7 @@ func (s *postgresSchema) removeAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer hangUp(conn)
+	defer closeConn(conn)
 	if err := s.endSessions(ctx, conn); err != nil {
 		return err
 	}
@@ -70,9 +70,9 @@ func (s *postgresSchema) removeAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// othersSQL counts the sessions of this quickstart and its relay. Every session
+// ownSessionsSQL counts the sessions of this quickstart and its relay. Every session
 // may see the names of all applications.
-const othersSQL = `SELECT count(*) FROM pg_stat_activity
+const ownSessionsSQL = `SELECT count(*) FROM pg_stat_activity
 WHERE application_name LIKE '%' || $1 || '%' AND pid <> pg_backend_pid()`
 
 // endSessions waits until the server has noticed that the sessions are closed.
@@ -81,15 +81,15 @@ func (s *postgresSchema) endSessions(ctx context.Context, conn *pgx.Conn) error 
 	began, ended := time.Now(), false
 	for {
 		var n int
-		if err := conn.QueryRow(ctx, othersSQL, s.name).Scan(&n); err != nil {
+		if err := conn.QueryRow(ctx, ownSessionsSQL, s.name).Scan(&n); err != nil {
 			return fmt.Errorf("look for sessions that are left: %w", err)
 		}
 		switch waited := time.Since(began); {
 		case n == 0:
 			return nil
-		case ended && waited > endWait+killWait:
+		case ended && waited > endTimeout+killTimeout:
 			return fmt.Errorf("%d sessions of the relay do not end", n)
-		case !ended && waited > endWait:
+		case !ended && waited > endTimeout:
 			ended = true
 			_, err := conn.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE '%' || $1 || '%' AND pid <> pg_backend_pid()", s.name)
 			if err != nil {
@@ -99,7 +99,7 @@ func (s *postgresSchema) endSessions(ctx context.Context, conn *pgx.Conn) error 
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(endPoll):
+		case <-time.After(endPollInterval):
 		}
 	}
 }
@@ -134,8 +134,8 @@ func (s *postgresSchema) removeOwn(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// leftSQL finds what other quickstarts have left and no session uses.
-const leftSQL = `
+// postgresLeftoverSQL finds what other quickstarts have left and no session uses.
+const postgresLeftoverSQL = `
 SELECT name FROM (
 	SELECT nspname::text FROM pg_namespace
 	UNION SELECT pubname::text FROM pg_publication
@@ -148,7 +148,7 @@ ORDER BY name`
 // leftovers says what quickstarts that were kept or killed have in the database,
 // and how it is removed; "" if there is nothing.
 func (s *postgresSchema) leftovers(ctx context.Context) (string, error) {
-	rows, err := s.conn.Query(ctx, leftSQL, namePrefix)
+	rows, err := s.conn.Query(ctx, postgresLeftoverSQL, namePrefix)
 	var names []string
 	if err == nil {
 		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
@@ -156,5 +156,5 @@ func (s *postgresSchema) leftovers(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("look for what earlier quickstarts have left: %w", err)
 	}
-	return leftNote(names, "%s in this database.\nIts slot keeps the server's log.", postgresRemoval), nil
+	return leftoverNote(names, "%s in this database.\nIts slot keeps the server's log.", postgresRemoval), nil
 }

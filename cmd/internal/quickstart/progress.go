@@ -8,25 +8,25 @@ import (
 )
 
 const (
-	rewriteEvery = 200 * time.Millisecond
-	lineEvery    = 2 * time.Second
+	rewriteInterval = 200 * time.Millisecond
+	lineInterval    = 2 * time.Second
 )
 
 // progress shows how far the quickstart is: on a terminal in one line that is
 // rewritten, else in a line now and then.
 type progress struct {
-	out      io.Writer
-	terminal bool
-	look     func() (state, faultCount)
-	begin    time.Time
+	out       io.Writer
+	terminal  bool
+	readState func() (state, faultCount)
+	begin     time.Time
 }
 
 // run shows the state until the channel is closed. On a terminal the line is
 // gone then, and the cursor where it was.
 func (p *progress) run(done <-chan struct{}) {
-	every := lineEvery
+	every := lineInterval
 	if p.terminal {
-		every = rewriteEvery
+		every = rewriteInterval
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -38,7 +38,7 @@ func (p *progress) run(done <-chan struct{}) {
 			}
 			return
 		case <-tick.C:
-			s, f := p.look()
+			s, f := p.readState()
 			line := progressLine(time.Since(p.begin), &s, &f)
 			if p.terminal {
 				line = "\r\x1b[K" + line

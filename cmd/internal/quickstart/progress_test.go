@@ -14,7 +14,7 @@ func TestProgressLine(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 	f := faultCount{}
-	f.failed[cut], f.failed[refused] = 3, 4
+	f.failed[disconnected], f.failed[serverError] = 3, 4
 	if got := progressLine(0, &state{}, &f); got != "  0.0s  0 committed  0 delivered  0 in flight  p50 -  p99 -  7 faults" {
 		t.Errorf("got %q", got)
 	}
@@ -42,7 +42,7 @@ func showProgress(t *testing.T, terminal bool, d time.Duration) string {
 	var out bytes.Buffer
 	synctest.Test(t, func(*testing.T) {
 		begin := time.Now()
-		p := &progress{out: &out, terminal: terminal, begin: begin, look: func() (state, faultCount) {
+		p := &progress{out: &out, terminal: terminal, begin: begin, readState: func() (state, faultCount) {
 			n := int(time.Since(begin) / (100 * time.Millisecond))
 			return state{tally: tally{committed: n, delivered: n}}, faultCount{}
 		}}

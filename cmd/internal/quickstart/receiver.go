@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	eventsPath = "/api/events/batch" // of the FlowCatalyst API
-	maxRequest = 4 << 20             // the relay sends just under 1 MiB
-	stopWait   = 5 * time.Second
+	eventsPath  = "/api/events/batch" // of the FlowCatalyst API
+	maxRequest  = 4 << 20             // the relay sends just under 1 MiB
+	stopTimeout = 5 * time.Second
 )
 
 // receiver is an HTTP server that speaks the FlowCatalyst API.
@@ -27,18 +27,18 @@ type receiver struct {
 	ended  chan error
 }
 
-// receive starts a receiver on a free port of the loopback interface. Stop it.
-func receive(ctx context.Context, o *oracle, f *faults) (*receiver, error) {
+// startReceiver starts a receiver on a free port of the loopback interface. Stop it.
+func startReceiver(ctx context.Context, o *oracle, f *faults) (*receiver, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("start the receiver: %w", err)
 	}
 	r := &receiver{oracle: o, faults: f, url: "http://" + listener.Addr().String(), ended: make(chan error, 1)}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+eventsPath, r.take)
+	mux.HandleFunc("POST "+eventsPath, r.handle)
 	r.server = &http.Server{
 		Handler:           mux,
-		ReadHeaderTimeout: stopWait,
+		ReadHeaderTimeout: stopTimeout,
 		ErrorLog:          log.New(io.Discard, "", 0), // it would tell of the connections that are cut on purpose
 	}
 	go func() { r.ended <- r.server.Serve(listener) }()
@@ -48,7 +48,7 @@ func receive(ctx context.Context, o *oracle, f *faults) (*receiver, error) {
 // stop ends the receiver, and with it the connections that do not end by
 // themselves.
 func (r *receiver) stop() error {
-	ctx, cancel := context.WithTimeout(context.Background(), stopWait)
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	if r.server.Shutdown(ctx) != nil {
 		_ = r.server.Close() // its error is that of a connection
@@ -59,8 +59,8 @@ func (r *receiver) stop() error {
 	return nil
 }
 
-// take answers a request.
-func (r *receiver) take(w http.ResponseWriter, req *http.Request) {
+// handle answers a request.
+func (r *receiver) handle(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxRequest))
 	at := time.Now()
 	if err != nil {
@@ -75,12 +75,12 @@ func (r *receiver) take(w http.ResponseWriter, req *http.Request) {
 	switch r.faults.choose(rows) {
 	case unavailable:
 		http.Error(w, "the quickstart's receiver is unavailable on purpose", http.StatusServiceUnavailable)
-	case refused:
+	case serverError:
 		http.Error(w, "the quickstart's receiver fails on purpose", http.StatusInternalServerError)
-	case cut:
+	case disconnected:
 		panic(http.ErrAbortHandler) // the server's way to drop a connection
 	default:
-		r.oracle.arrived(rows, at)
+		r.oracle.recordRequest(rows, at)
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated)
 		_, _ = w.Write(results(rows)) // whoever is gone asks again

@@ -39,7 +39,7 @@ func batch(list []order) string {
 
 func testReceiver(t *testing.T, o *oracle, f *faults) *receiver {
 	t.Helper()
-	r, err := receive(t.Context(), o, f)
+	r, err := startReceiver(t.Context(), o, f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestReceiverTakes(t *testing.T) {
 			t.Errorf("a result is %+v", res)
 		}
 	}
-	if s, _ := o.now(); s.delivered != 3 || verdict(&s, map[string]int{completed: 3}) != nil {
+	if s, _ := o.currentState(); s.delivered != 3 || resultError(&s, map[string]int{completed: 3}) != nil {
 		t.Errorf("the oracle knows %+v", s)
 	}
 }
@@ -87,7 +87,7 @@ func TestReceiverRefuses(t *testing.T) {
 			t.Errorf("%s %.40s: status %d, want %d: %s", tt.path, tt.body, status, tt.status, text)
 		}
 	}
-	if s, _ := o.now(); s.delivered != 0 {
+	if s, _ := o.currentState(); s.delivered != 0 {
 		t.Errorf("%d rows were taken", s.delivered)
 	}
 }
@@ -100,11 +100,11 @@ func TestReceiverFails(t *testing.T) {
 	f := newFaults(1)
 	r := testReceiver(t, o, f)
 	for i := 1; i <= n; i++ {
-		for try := range mostStrikes + 1 {
-			before, _ := o.now()
+		for try := range maxStrikes + 1 {
+			before, _ := o.currentState()
 			status, text := post(t, r.url+eventsPath, batch(rows(i)))
-			after, _ := o.now()
-			if last := try == mostStrikes; (status == http.StatusCreated) != last || (after.delivered > before.delivered) != last {
+			after, _ := o.currentState()
+			if last := try == maxStrikes; (status == http.StatusCreated) != last || (after.delivered > before.delivered) != last {
 				t.Fatalf("row %d, try %d: status %d, %d delivered: %s", i, try, status, after.delivered, text)
 			}
 			if status != 0 && status != 500 && status != 503 && status != 201 {
@@ -113,15 +113,15 @@ func TestReceiverFails(t *testing.T) {
 		}
 	}
 	c := f.counts()
-	if c.requests != n*(mostStrikes+1) || c.total() != n*mostStrikes || c.rows != n || c.tries != mostStrikes+1 || len(f.strikes) != 0 {
+	if c.requests != n*(maxStrikes+1) || c.total() != n*maxStrikes || c.retriedRows != n || c.maxTries != maxStrikes+1 || len(f.strikes) != 0 {
 		t.Errorf("counts are %+v, and %d rows are remembered", c, len(f.strikes))
 	}
-	for kind := unavailable; kind < kinds; kind++ {
+	for kind := unavailable; kind < faultKinds; kind++ {
 		if c.failed[kind] == 0 {
 			t.Errorf("no failure of kind %d among %d", kind, c.total())
 		}
 	}
-	if s, _ := o.now(); verdict(&s, map[string]int{completed: n}) != nil {
+	if s, _ := o.currentState(); resultError(&s, map[string]int{completed: n}) != nil {
 		t.Errorf("the oracle knows %+v", s)
 	}
 }
@@ -129,18 +129,18 @@ func TestReceiverFails(t *testing.T) {
 // TestFaultsSpare: a request fails only if each of its rows may fail once more.
 func TestFaultsSpare(t *testing.T) {
 	f := newFaults(1)
-	for range mostStrikes {
-		if f.choose(rows(1)) == none {
+	for range maxStrikes {
+		if f.choose(rows(1)) == noFault {
 			t.Fatal("a request of a fresh row did not fail")
 		}
 	}
-	if f.choose(rows(2, 1)) != none {
+	if f.choose(rows(2, 1)) != noFault {
 		t.Error("a row failed once too often")
 	}
-	if f.choose(rows(1, 3)) == none {
+	if f.choose(rows(1, 3)) == noFault {
 		t.Error("rows that were taken are remembered")
 	}
-	if newFaults(0).choose(rows(1)) != none {
+	if newFaults(0).choose(rows(1)) != noFault {
 		t.Error("a request failed at a rate of 0")
 	}
 }

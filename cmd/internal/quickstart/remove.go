@@ -20,23 +20,23 @@ func newName() string {
 }
 
 const (
-	// goodbye is how long a farewell to the server may take.
-	goodbye = time.Second
-	// endWait is how long the sessions, which have been closed, may take to end in
-	// the server before they are ended there, and killWait how long after that.
-	endWait  = 10 * time.Second
-	killWait = 5 * time.Second
+	// closeTimeout is how long a farewell to the server may take.
+	closeTimeout = time.Second
+	// endTimeout is how long the sessions, which have been closed, may take to end in
+	// the server before they are ended there, and killTimeout how long after that.
+	endTimeout  = 10 * time.Second
+	killTimeout = 5 * time.Second
 )
 
-// notRemoved says what is to be done by hand where a removal has failed.
-func notRemoved(err error, statements []string) error {
+// removalError says what is to be done by hand where a removal has failed.
+func removalError(err error, statements []string) error {
 	return fmt.Errorf("what the quickstart made in the database could not all be removed: %w\n"+
 		"run there, as the same user:\n%s;", err, strings.Join(statements, ";\n"))
 }
 
-// leftNote says what quickstarts that were kept or killed have left, and which
+// leftoverNote says what quickstarts that were kept or killed have left, and which
 // statements remove it; "" if there is nothing. where has a %s for the name.
-func leftNote(names []string, where string, removal func(name string) []string) string {
+func leftoverNote(names []string, where string, removal func(name string) []string) string {
 	text := ""
 	for _, name := range names {
 		text += "An earlier quickstart was kept, or killed, and has left " + fmt.Sprintf(where, name) + " To remove it:\n"

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// stallWait is how long nothing may move before the quickstart gives up.
-	stallWait = 30 * time.Second
-	// settlePoll is how often the table is asked once everything was delivered.
-	settlePoll = 50 * time.Millisecond
+	// stallTimeout is how long nothing may move before the quickstart gives up.
+	stallTimeout = 30 * time.Second
+	// settlePollInterval is how often the table is asked once everything was delivered.
+	settlePollInterval = 50 * time.Millisecond
 )
 
 // errInterrupted ends a quickstart that a signal has ended.
@@ -24,25 +24,25 @@ var errInterrupted = errors.New("the quickstart was interrupted before its end: 
 
 // quickstart is one quickstart from start to end.
 type quickstart struct {
-	opts   Options
-	env    Surroundings
-	folder string
-	file   string // the relay's configuration
-	at     place
-	db     database
-	oracle *oracle
-	faults *faults
-	log    tail // of the relay
+	opts       Options
+	env        Environment
+	folder     string
+	configFile string // the relay's configuration
+	dbInfo     databaseInfo
+	db         database
+	oracle     *oracle
+	faults     *faults
+	log        tail // of the relay
 
-	load   *load
-	polls  bool // the relay could not read the log
-	states map[string]int
+	load      *load
+	isPolling bool // the relay could not read the log
+	states    map[string]int
 }
 
 // Run shows a relay at work and returns nil if every row was delivered, once and
 // in order. Where it fails, what the relay said is on Stderr. A signal that ends
 // the context is an error too: it leaves nothing to judge. Options must be valid.
-func Run(ctx context.Context, o Options, env Surroundings) error {
+func Run(ctx context.Context, o Options, env Environment) error {
 	q := &quickstart{opts: o, env: env, oracle: newOracle(o.Groups), faults: newFaults(o.FailRate)}
 	if err := q.open(); err != nil {
 		return err
@@ -53,30 +53,30 @@ func Run(ctx context.Context, o Options, env Surroundings) error {
 // run does it all in the folder and the database that were chosen.
 func (q *quickstart) run(ctx context.Context) error {
 	q.load = &load{db: q.db, oracle: q.oracle, opts: q.opts}
-	err := q.show(ctx)
-	leaveErr := q.leave(ctx)
+	err := q.setUpAndRun(ctx)
+	leaveErr := q.cleanUp(ctx)
 	if err == nil {
 		return errors.Join(q.report(), leaveErr)
 	}
 	if ctx.Err() != nil {
 		err = errInterrupted
-		if !q.keeps() && leaveErr == nil {
+		if !q.shouldKeep() && leaveErr == nil {
 			err = fmt.Errorf("%w, and nothing is left behind", err)
 		}
 	} else {
-		q.tell(q.env.Stderr, "The relay said:\n%s", q.log.String())
+		q.printText(q.env.Stderr, "The relay said:\n%s", q.log.String())
 	}
-	if q.keeps() {
-		q.tell(q.env.Stderr, "%s", q.kept())
+	if q.shouldKeep() {
+		q.printText(q.env.Stderr, "%s", q.keptText())
 	}
 	return errors.Join(err, leaveErr)
 }
 
-// keeps reports whether there is something to keep and it is to be kept.
-func (q *quickstart) keeps() bool { return q.opts.Keep && q.file != "" }
+// shouldKeep reports whether there is something to keep and it is to be kept.
+func (q *quickstart) shouldKeep() bool { return q.opts.Keep && q.configFile != "" }
 
-// tell writes, unless there is nothing to write.
-func (q *quickstart) tell(to io.Writer, format, text string) {
+// printText writes, unless there is nothing to write.
+func (q *quickstart) printText(to io.Writer, format, text string) {
 	if text != "" {
 		_, _ = fmt.Fprintf(to, format, text) // there is nowhere else to say it
 	}
@@ -91,13 +91,13 @@ func (q *quickstart) open() error {
 	name := newName()
 	switch source := q.opts.Source; {
 	case source == "":
-		q.db, q.at = newFile(q.folder, name)
+		q.db, q.dbInfo = newSQLite(q.folder, name)
 	case source.MySQL():
-		q.db, q.at, err = newMySQL(source.Reveal(), name)
+		q.db, q.dbInfo, err = newMySQL(source.Reveal(), name)
 	case source.Mongo():
-		q.db, q.at, err = newMongo(source.Reveal(), name)
+		q.db, q.dbInfo, err = newMongo(source.Reveal(), name)
 	default:
-		q.db, q.at, err = newPostgres(source.Reveal(), name)
+		q.db, q.dbInfo, err = newPostgres(source.Reveal(), name)
 	}
 	if err != nil {
 		_ = os.Remove(q.folder) // the error at hand says more
@@ -105,40 +105,40 @@ func (q *quickstart) open() error {
 	return err
 }
 
-// leave removes everything, unless it is to be kept. No signal stops it.
-func (q *quickstart) leave(ctx context.Context) error {
+// cleanUp removes everything, unless it is to be kept. No signal stops it.
+func (q *quickstart) cleanUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
-	err := q.db.leave(ctx, q.keeps())
-	if !q.keeps() {
+	err := q.db.cleanUp(ctx, q.shouldKeep())
+	if !q.shouldKeep() {
 		err = errors.Join(err, os.RemoveAll(q.folder))
 	}
 	return err
 }
 
-// show sets everything up, runs it, and stops the relay and the receiver.
-func (q *quickstart) show(ctx context.Context) error {
+// setUpAndRun sets everything up, runs it, and stops the relay and the receiver.
+func (q *quickstart) setUpAndRun(ctx context.Context) error {
 	note, err := q.db.setUp(ctx)
 	if err != nil {
 		return err
 	}
-	q.tell(q.env.Stderr, "%s\n", note)
-	to, err := receive(ctx, q.oracle, q.faults)
+	q.printText(q.env.Stderr, "%s\n", note)
+	to, err := startReceiver(ctx, q.oracle, q.faults)
 	if err != nil {
 		return err
 	}
 	var cfg *config.Config
-	if q.file, cfg, err = writeConfig(q.folder, q.at, to.url); err == nil {
+	if q.configFile, cfg, err = writeConfig(q.folder, q.dbInfo, to.url); err == nil {
 		if !q.opts.JSON {
-			q.tell(q.env.Stderr, "%s", q.opening(to.url))
+			q.printText(q.env.Stderr, "%s", q.openingText(to.url))
 		}
-		err = q.relay(ctx, cfg)
+		err = q.runRelay(ctx, cfg)
 	}
 	return errors.Join(err, to.stop())
 }
 
-// relay runs the relay for as long as the work takes.
-func (q *quickstart) relay(ctx context.Context, cfg *config.Config) error {
+// runRelay runs the relay for as long as the work takes.
+func (q *quickstart) runRelay(ctx context.Context, cfg *config.Config) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	// It outlives the signal that ends the writers, to deliver what they wrote.
@@ -152,7 +152,7 @@ func (q *quickstart) relay(ctx context.Context, cfg *config.Config) error {
 		}
 		ended <- err
 	}()
-	err := q.work(ctx)
+	err := q.runLoad(ctx)
 	stop()
 	relayErr := <-ended
 	if err != nil && relayErr != nil {
@@ -161,38 +161,38 @@ func (q *quickstart) relay(ctx context.Context, cfg *config.Config) error {
 	return errors.Join(err, relayErr)
 }
 
-// work commits orders and waits until their rows are delivered and settled, or
+// runLoad commits orders and waits until their rows are delivered and settled, or
 // until nothing moves any more.
-func (q *quickstart) work(ctx context.Context) error {
-	if err := q.load.first(ctx); err != nil {
+func (q *quickstart) runLoad(ctx context.Context) error {
+	if err := q.load.commitFirst(ctx); err != nil {
 		return err
 	}
-	there, err := q.await(ctx, q.delivered)
+	there, err := q.await(ctx, q.allDelivered)
 	if err != nil {
 		return err
 	}
 	if !there {
-		return fmt.Errorf("the relay did not deliver the first order within %s", stallWait)
+		return fmt.Errorf("the relay did not deliver the first order within %s", stallTimeout)
 	}
-	streams, err := q.db.streams(ctx)
+	streams, err := q.db.isStreaming(ctx)
 	if err != nil {
 		return err
 	}
-	q.polls = !streams
+	q.isPolling = !streams
 	if !q.opts.JSON {
 		p := &progress{
 			out: q.env.Stderr, terminal: q.env.Terminal && !q.opts.Verbose, begin: time.Now(),
-			look: func() (state, faultCount) { s, _ := q.oracle.now(); return s, q.faults.counts() },
+			readState: func() (state, faultCount) { s, _ := q.oracle.currentState(); return s, q.faults.counts() },
 		}
 		defer p.start()()
 	}
 	if err := q.load.run(ctx); err != nil {
 		return err
 	}
-	if _, err = q.await(ctx, q.settled); err != nil {
+	if _, err = q.await(ctx, q.allSettled); err != nil {
 		return err
 	}
-	q.states, err = q.db.states(ctx)
+	q.states, err = q.db.countByStatus(ctx)
 	return err
 }
 
@@ -201,7 +201,7 @@ func (q *quickstart) work(ctx context.Context) error {
 func (q *quickstart) await(ctx context.Context, done func(context.Context, *state) (bool, int, error)) (bool, error) {
 	last, moved := -1, time.Now()
 	for {
-		s, grown := q.oracle.now()
+		s, grown := q.oracle.currentState()
 		ok, count, err := done(ctx, &s)
 		if ctx.Err() != nil {
 			return false, context.Cause(ctx)
@@ -212,28 +212,28 @@ func (q *quickstart) await(ctx context.Context, done func(context.Context, *stat
 		if count != last {
 			last, moved = count, time.Now()
 		}
-		if time.Since(moved) > stallWait {
+		if time.Since(moved) > stallTimeout {
 			return false, nil
 		}
 		select {
 		case <-ctx.Done():
 		case <-grown:
-		case <-time.After(settlePoll):
+		case <-time.After(settlePollInterval):
 		}
 	}
 }
 
-// delivered: everything that was committed has arrived.
-func (q *quickstart) delivered(_ context.Context, s *state) (bool, int, error) {
+// allDelivered: everything that was committed has arrived.
+func (q *quickstart) allDelivered(_ context.Context, s *state) (bool, int, error) {
 	return s.delivered >= s.committed, s.delivered, nil
 }
 
-// settled: it has arrived, and the table says so.
-func (q *quickstart) settled(ctx context.Context, s *state) (bool, int, error) {
+// allSettled: it has arrived, and the table says so.
+func (q *quickstart) allSettled(ctx context.Context, s *state) (bool, int, error) {
 	if s.delivered < s.committed {
 		return false, s.delivered, nil
 	}
-	states, err := q.db.states(ctx)
+	states, err := q.db.countByStatus(ctx)
 	done := states[completed] + states[failed]
 	return done >= s.committed, s.delivered + done, err
 }

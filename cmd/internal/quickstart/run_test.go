@@ -33,10 +33,13 @@ func newMemory() *memory {
 
 func (m *memory) setUp(context.Context) (string, error)    { return "a note", nil }
 func (m *memory) session(context.Context) (session, error) { return m, nil }
-func (m *memory) streams(context.Context) (bool, error)    { return true, nil }
+func (m *memory) isStreaming(context.Context) (bool, error)    { return true, nil }
 func (m *memory) close()                                   {}
-func (m *memory) leave(_ context.Context, keep bool) error { m.left = append(m.left, keep); return nil }
-func (m *memory) states(context.Context) (map[string]int, error) {
+func (m *memory) cleanUp(_ context.Context, keep bool) error {
+	m.left = append(m.left, keep)
+	return nil
+}
+func (m *memory) countByStatus(context.Context) (map[string]int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	states := map[string]int{}
@@ -90,14 +93,14 @@ func shown(ctx context.Context, t *testing.T, o Options, m *memory, relay func(c
 	t.Helper()
 	t.Setenv("TMPDIR", t.TempDir())
 	var out, errs bytes.Buffer
-	q := &quickstart{opts: o, oracle: newOracle(o.Groups), faults: newFaults(o.FailRate), db: m, env: Surroundings{
+	q := &quickstart{opts: o, oracle: newOracle(o.Groups), faults: newFaults(o.FailRate), db: m, env: Environment{
 		Stdout: &out, Stderr: &errs, Command: "sluicebox", Relay: relay,
 	}}
 	folder, err := os.MkdirTemp("", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	q.folder, q.at = folder, place{name: newName(), url: "sqlite:///none", table: "t", what: "memory"}
+	q.folder, q.dbInfo = folder, databaseInfo{name: newName(), url: "sqlite:///none", table: "t", description: "memory"}
 	err = q.run(ctx)
 	return out.String(), errs.String(), err
 }
@@ -133,7 +136,7 @@ func TestRun(t *testing.T) {
 // TestNext: what is proposed is of the kind that was shown.
 func TestNext(t *testing.T) {
 	for source, want := range map[config.URL]string{"": "postgres", "postgresql://db/shop": "postgres", "mysql://db": "mysql", "MariaDB://u:canary@db/shop": "mariadb"} {
-		got := next("it's", source)
+		got := nextStepsText("it's", source)
 		if !strings.Contains(got, "--source "+want+"://USER@HOST/DATABASE\n") || !strings.Contains(got, "    url: "+want+"://relay@") || strings.Contains(got, "canary") {
 			t.Errorf("%s:\n%s", source, got)
 		}
@@ -226,16 +229,16 @@ func TestAwaitGivesUp(t *testing.T) {
 		begin := time.Now()
 		go func() {
 			time.Sleep(20 * time.Second)
-			o.arrived(rows(1, 2), time.Now())
+			o.recordRequest(rows(1, 2), time.Now())
 			time.Sleep(20 * time.Second)
-			o.arrived(rows(4, 5), time.Now())
+			o.recordRequest(rows(4, 5), time.Now())
 		}()
-		done, err := q.await(t.Context(), q.settled)
+		done, err := q.await(t.Context(), q.allSettled)
 		if took := time.Since(begin); done || err != nil || took < 70*time.Second || took > 71*time.Second {
 			t.Errorf("after %s: %t, %v", took, done, err)
 		}
-		s, _ := o.now()
-		if err := verdict(&s, map[string]int{completed: 5}); err == nil || !strings.Contains(err.Error(), "not delivered, among others: 0000100000003") {
+		s, _ := o.currentState()
+		if err := resultError(&s, map[string]int{completed: 5}); err == nil || !strings.Contains(err.Error(), "not delivered, among others: 0000100000003") {
 			t.Errorf("the verdict is %v", err)
 		}
 	})
@@ -245,7 +248,7 @@ func TestAwaitGivesUp(t *testing.T) {
 func TestAwaitSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o, _ := written(2)
-		o.arrived(rows(1, 2), time.Now())
+		o.recordRequest(rows(1, 2), time.Now())
 		m := newMemory()
 		m.counts["PROCESSING"] = 2
 		q := &quickstart{oracle: o, db: m}
@@ -258,7 +261,7 @@ func TestAwaitSettled(t *testing.T) {
 			m.add(completed, 1)
 		}()
 		begin := time.Now()
-		if done, err := q.await(t.Context(), q.settled); !done || err != nil || time.Since(begin) < 2*time.Second {
+		if done, err := q.await(t.Context(), q.allSettled); !done || err != nil || time.Since(begin) < 2*time.Second {
 			t.Errorf("after %s: %t, %v", time.Since(begin), done, err)
 		}
 	})

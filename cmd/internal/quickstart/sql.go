@@ -8,15 +8,15 @@ import (
 
 // sqlSession is a writer's on database/sql.
 type sqlSession struct {
-	on interface {
+	conn interface {
 		BeginTx(ctx context.Context, o *sql.TxOptions) (*sql.Tx, error)
 	}
 	order, event string // the statements, which take an order's values
-	end          func() // gives the session back
+	release      func() // gives the session back
 }
 
 func (s *sqlSession) commit(ctx context.Context, o order) error {
-	tx, err := s.on.BeginTx(ctx, nil)
+	tx, err := s.conn.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("begin a transaction: %w", err)
 	}
@@ -33,7 +33,7 @@ func (s *sqlSession) commit(ctx context.Context, o order) error {
 	return nil
 }
 
-func (s *sqlSession) close() { s.end() }
+func (s *sqlSession) close() { s.release() }
 
 // countStates counts an outbox's rows by their status.
 func countStates(ctx context.Context, db *sql.DB, table string) (map[string]int, error) {

@@ -38,26 +38,26 @@ const (
 	sqliteInsertEvent = "INSERT INTO outbox_events " + eventColumns + " VALUES (?, 'EVENT', ?, ?, 'PENDING', " + sqliteNow + ")"
 )
 
-// file is an SQLite database in the quickstart's folder. SQLite has one writer at
+// sqliteDatabase is an SQLite database in the quickstart's folder. SQLite has one writer at
 // a time: the writers share one connection, for which they wait in turn, and only
 // the relay is met at SQLite's own lock.
-type file struct {
+type sqliteDatabase struct {
 	path string
 	db   *sql.DB
 }
 
-// newFile names a database in a folder. It opens nothing.
-func newFile(folder, name string) (*file, place) {
+// newSQLite names a database in a folder. It opens nothing.
+func newSQLite(folder, name string) (*sqliteDatabase, databaseInfo) {
 	path := filepath.Join(folder, "quickstart.db")
 	u := url.URL{Scheme: "sqlite", Path: filepath.ToSlash(path)}
-	return &file{path: path}, place{
+	return &sqliteDatabase{path: path}, databaseInfo{
 		name: name, url: u.String(), table: "outbox_events",
-		what: "an SQLite file, " + path,
-		look: "sqlite3 " + shellWord(path) + " 'SELECT status, count(*), max(retry_count) FROM outbox_events GROUP BY status'",
+		description:    "an SQLite file, " + path,
+		inspectCommand: "sqlite3 " + shellWord(path) + " 'SELECT status, count(*), max(retry_count) FROM outbox_events GROUP BY status'",
 	}
 }
 
-func (f *file) setUp(ctx context.Context) (note string, err error) {
+func (f *sqliteDatabase) setUp(ctx context.Context) (note string, err error) {
 	// A commit in WAL mode with synchronous=NORMAL survives the end of the
 	// process; only a power failure may take the last ones back.
 	source := url.URL{Scheme: "file", Path: filepath.ToSlash(f.path), RawQuery: url.Values{
@@ -75,19 +75,19 @@ func (f *file) setUp(ctx context.Context) (note string, err error) {
 }
 
 // session shares the connection, which stays open until the end.
-func (f *file) session(context.Context) (session, error) {
-	return &sqlSession{on: f.db, order: sqliteInsertOrder, event: sqliteInsertEvent, end: func() {}}, nil
+func (f *sqliteDatabase) session(context.Context) (session, error) {
+	return &sqlSession{conn: f.db, order: sqliteInsertOrder, event: sqliteInsertEvent, release: func() {}}, nil
 }
 
-func (f *file) states(ctx context.Context) (map[string]int, error) {
+func (f *sqliteDatabase) countByStatus(ctx context.Context) (map[string]int, error) {
 	return countStates(ctx, f.db, "outbox_events")
 }
 
-// streams: SQLite's log is always there.
-func (f *file) streams(context.Context) (bool, error) { return true, nil }
+// isStreaming: SQLite's log is always there.
+func (f *sqliteDatabase) isStreaming(context.Context) (bool, error) { return true, nil }
 
-// leave has nothing to remove: the file goes with its folder.
-func (f *file) leave(context.Context, bool) error {
+// cleanUp has nothing to remove: the file goes with its folder.
+func (f *sqliteDatabase) cleanUp(context.Context, bool) error {
 	if f.db == nil {
 		return nil
 	}

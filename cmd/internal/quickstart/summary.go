@@ -52,8 +52,8 @@ func rowsPerSecond(rows int, t time.Duration) float64 {
 	return math.Round(10*float64(rows)/t.Seconds()) / 10
 }
 
-// verdict says what is wrong with the result, nil if nothing is.
-func verdict(s *state, states map[string]int) error {
+// resultError says what is wrong with the result, nil if nothing is.
+func resultError(s *state, states map[string]int) error {
 	var wrong []string
 	count := func(n int, one, many string) {
 		if n == 1 {
@@ -65,7 +65,7 @@ func verdict(s *state, states map[string]int) error {
 	count(s.committed-s.delivered, "row was committed and not delivered", "rows were committed and not delivered")
 	count(s.duplicates, "row arrived again", "rows arrived again")
 	count(s.outOfOrder, "row arrived after a later row of its group", "rows arrived after a later row of their group")
-	count(s.mistaken+s.uncommitted, "row arrived that was not committed", "rows arrived that were not committed")
+	count(s.unknown+s.uncommitted, "row arrived that was not committed", "rows arrived that were not committed")
 	count(states[failed], "row is FAILED", "rows are FAILED")
 	all := 0
 	for _, n := range states {
@@ -90,41 +90,41 @@ func verdict(s *state, states map[string]int) error {
 
 // report prints the result and returns what is wrong with it.
 func (q *quickstart) report() error {
-	s, _ := q.oracle.now()
-	wrong := verdict(&s, q.states)
+	s, _ := q.oracle.currentState()
+	wrong := resultError(&s, q.states)
 	out := q.env.Stdout
 	if q.opts.JSON {
 		if err := json.NewEncoder(out).Encode(q.result(&s)); err != nil {
 			return fmt.Errorf("print the result: %w", err)
 		}
 		out = q.env.Stderr
-	} else if _, err := fmt.Fprint(out, q.summary(&s, wrong)); err != nil {
+	} else if _, err := fmt.Fprint(out, q.summaryText(&s, wrong)); err != nil {
 		return fmt.Errorf("print the result: %w", err)
 	}
 	if wrong != nil {
-		q.tell(q.env.Stderr, "The relay said:\n%s", q.log.String())
+		q.printText(q.env.Stderr, "The relay said:\n%s", q.log.String())
 	}
-	if q.keeps() {
-		q.tell(out, "%s", q.kept())
+	if q.shouldKeep() {
+		q.printText(out, "%s", q.keptText())
 	} else if !q.opts.JSON && wrong == nil {
-		q.tell(out, "%s", next(q.env.Command, q.opts.Source))
+		q.printText(out, "%s", nextStepsText(q.env.Command, q.opts.Source))
 	}
 	return wrong
 }
 
-// opening says what is about to happen.
-func (q *quickstart) opening(receiver string) string {
+// openingText says what is about to happen.
+func (q *quickstart) openingText(receiver string) string {
 	o := q.opts
 	text := fmt.Sprintf("Outbox:    %s\nReceiver:  %s\nRelay:     as `%s run -c %s`\nLoad:      %d orders a second in %d message groups, for %s; writers: %d\n",
-		q.at.what, receiver, q.env.Command, q.file, o.Rate, o.Groups, o.For, q.load.writers())
+		q.dbInfo.description, receiver, q.env.Command, q.configFile, o.Rate, o.Groups, o.For, q.load.writerCount())
 	if o.FailRate > 0 {
 		text += fmt.Sprintf("Failures:  %g %% of the requests, on purpose\n", 100*o.FailRate)
 	}
 	return text + "\n"
 }
 
-// summary says in words what happened.
-func (q *quickstart) summary(s *state, wrong error) string {
+// summaryText says in words what happened.
+func (q *quickstart) summaryText(s *state, wrong error) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	r, f := q.result(s), q.faults.counts()
@@ -142,9 +142,9 @@ func (q *quickstart) summary(s *state, wrong error) string {
 	}
 	if q.opts.FailRate > 0 {
 		line("  failures   %d requests failed on purpose, before a row was taken:", f.total())
-		line("             %d answered 503, %d answered 500, %d cut off", f.failed[unavailable], f.failed[refused], f.failed[cut])
-		line("  retries    %d rows were taken at a later try, none after more than %d; only", f.rows, max(1, f.tries))
-		line("             their groups waited. No row fails more than %d times on purpose,", mostStrikes)
+		line("             %d answered 503, %d answered 500, %d cut off", f.failed[unavailable], f.failed[serverError], f.failed[disconnected])
+		line("  retries    %d rows were taken at a later try, none after more than %d; only", f.retriedRows, max(1, f.maxTries))
+		line("             their groups waited. No row fails more than %d times on purpose,", maxStrikes)
 		line("             so none uses up its retries (max-retries is 3)")
 	}
 	var states []string
@@ -152,15 +152,15 @@ func (q *quickstart) summary(s *state, wrong error) string {
 		states = append(states, fmt.Sprintf("%d %s", q.states[word], word))
 	}
 	line("  table      %s", strings.Join(states, ", "))
-	if q.polls {
+	if q.isPolling {
 		line("\nThe relay may not read the database's log, so it asked the table again and again. It said why:\n%s", q.log.String())
 	}
 	line("")
 	return b.String()
 }
 
-// next says what to do next. The URLs are of the source's kind.
-func next(command string, source config.URL) string {
+// nextStepsText says what to do next. The URLs are of the source's kind.
+func nextStepsText(command string, source config.URL) string {
 	command = shellWord(command)
 	scheme, other := "postgres", "in a schema of its own; mysql://, mariadb:// and mongodb:// take a database of its own"
 	if source.MySQL() || source.Mongo() {
@@ -187,15 +187,15 @@ Your own outbox takes four lines, in sluicebox.yaml:
 `, command, strings.ToLower(scheme), other)
 }
 
-// kept says what was kept, and how to go on.
-func (q *quickstart) kept() string {
-	command, file := shellWord(q.env.Command), shellWord(q.file)
+// keptText says what was kept, and how to go on.
+func (q *quickstart) keptText() string {
+	command, file := shellWord(q.env.Command), shellWord(q.configFile)
 	remove := "rm -r " + shellWord(q.folder)
-	if q.at.remove != "" {
-		remove = q.at.remove + "\n  " + remove
+	if q.dbInfo.removeCommand != "" {
+		remove = q.dbInfo.removeCommand + "\n  " + remove
 	}
-	if q.at.stays != "" {
-		remove += "\n" + q.at.stays
+	if q.dbInfo.remainsNote != "" {
+		remove += "\n" + q.dbInfo.remainsNote
 	}
 	return fmt.Sprintf(`Kept: %s
 Configuration: %s
@@ -206,5 +206,5 @@ Go on. The receiver has ended with the quickstart; name another:
   SLUICEBOX_FLOWCATALYST_API_BASE_URL=http://127.0.0.1:8080 %s run -c %s
 Remove it:
   %s
-`, q.at.what, q.file, q.at.look, command, file, remove)
+`, q.dbInfo.description, q.configFile, q.dbInfo.inspectCommand, command, file, remove)
 }

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	mostWriters   = 8
-	rateOfAWriter = 100 // rows a second, above which another writer helps
+	maxWriters       = 8
+	maxRatePerWriter = 100 // rows a second, above which another writer helps
 )
 
 // load is the writing of orders.
@@ -21,14 +21,14 @@ type load struct {
 	begin  time.Time // of run, once its writers are connected
 }
 
-// writers is how many sessions write. Each has groups of its own, so that it
+// writerCount is how many sessions write. Each has groups of its own, so that it
 // knows the order in which their rows are committed.
-func (l *load) writers() int {
-	return min(l.opts.Groups, 1+l.opts.Rate/rateOfAWriter, mostWriters)
+func (l *load) writerCount() int {
+	return min(l.opts.Groups, 1+l.opts.Rate/maxRatePerWriter, maxWriters)
 }
 
-// first commits one order.
-func (l *load) first(ctx context.Context) error {
+// commitFirst commits one order.
+func (l *load) commitFirst(ctx context.Context) error {
 	s, err := l.db.session(ctx)
 	if err != nil {
 		return err
@@ -41,13 +41,13 @@ func (l *load) first(ctx context.Context) error {
 // An order that falls due while the database is slow is written as soon as it
 // can be, and left out if the time is over by then.
 func (l *load) run(ctx context.Context) error {
-	sessions := make([]session, 0, l.writers())
+	sessions := make([]session, 0, l.writerCount())
 	defer func() {
 		for _, s := range sessions {
 			s.close()
 		}
 	}()
-	for range l.writers() {
+	for range l.writerCount() {
 		s, err := l.db.session(ctx)
 		if err != nil {
 			return err

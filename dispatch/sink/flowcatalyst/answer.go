@@ -20,10 +20,10 @@ const (
 	wordSkipped = "SKIPPED"
 )
 
-var errNoObject = errors.New("it is not a JSON object")
+var errNotObject = errors.New("it is not a JSON object")
 
-// judge says what an answer to n messages means.
-func judge(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor) sink.Result {
+// classifyAnswer says what an answer to n messages means.
+func classifyAnswer(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor) sink.Result {
 	class, reason := sink.Classify(a.Status)
 	fail := func(class sink.Class, reason store.Reason, detail string) sink.Result {
 		return sink.Result{
@@ -36,10 +36,10 @@ func judge(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor) sink.Res
 	}
 	if a.Err != nil && !errors.Is(a.Err, httpsink.ErrTooLong) {
 		// It may have been taken. Only a whole answer says so.
-		text := ": the answer broke off: " + httpsink.Plain(a.Err)
+		text := ": the answer broke off: " + httpsink.ErrorText(a.Err)
 		return fail(sink.Unavailable, store.ReasonGateway, a.Detail(r.name(), text, red))
 	}
-	res, err := results(a, r, n, red)
+	res, err := parseAnswer(a, r, n, red)
 	if err != nil {
 		text := fmt.Sprintf(": not the API's answer (%v), content type %q%s", err, a.ContentType, a.Excerpt(red))
 		return fail(sink.Misconfigured, store.ReasonInternal, a.Detail(r.name(), text, red))
@@ -47,17 +47,17 @@ func judge(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor) sink.Res
 	return res
 }
 
-// results reads the answer of a success. An error says why it is not the API's.
-func results(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor) (sink.Result, error) {
+// parseAnswer reads the answer of a success. An error says why it is not the API's.
+func parseAnswer(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor) (sink.Result, error) {
 	if a.Err != nil {
 		return sink.Result{}, a.Err
 	}
 	body := bytes.TrimSpace(a.Body)
 	if !r.needsResults && (len(body) == 0 || body[0] == '[') {
-		return loose(a, body, r, n, red)
+		return arrayResult(a, body, r, n, red)
 	}
 	list, err := parseResults(body)
-	if errors.Is(err, errNoObject) && !r.needsResults {
+	if errors.Is(err, errNotObject) && !r.needsResults {
 		return sink.Result{}, fmt.Errorf("%w, nor an array, nor empty", err)
 	}
 	if err != nil {
@@ -67,12 +67,12 @@ func results(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor) (sink.
 		if r.needsResults {
 			return sink.Result{}, errors.New("no results in it")
 		}
-		return loose(a, body, r, n, red)
+		return arrayResult(a, body, r, n, red)
 	}
 	if len(list) != n {
 		return sink.Result{}, fmt.Errorf("%d results for %d items", len(list), n)
 	}
-	return outcomes(list, r, red)
+	return outcomesOf(list, r, red)
 }
 
 // result is one entry of an answer. Its id is the platform's, not the row's.
@@ -87,11 +87,11 @@ func parseResults(body []byte) ([]result, error) {
 		return nil, errors.New("it is empty")
 	}
 	if body[0] != '{' {
-		return nil, errNoObject
+		return nil, errNotObject
 	}
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(body, &object); err != nil {
-		return nil, errNoObject
+		return nil, errNotObject
 	}
 	raw, ok := object["results"]
 	if !ok {
@@ -104,8 +104,8 @@ func parseResults(body []byte) ([]result, error) {
 	return list, nil
 }
 
-// outcomes turns results into outcomes: one for all where all were taken.
-func outcomes(list []result, r *route, red *httpsink.Redactor) (sink.Result, error) {
+// outcomesOf turns results into outcomes: one for all where all were taken.
+func outcomesOf(list []result, r *route, red *httpsink.Redactor) (sink.Result, error) {
 	items := make([]sink.Outcome, len(list))
 	taken, skipped := 0, 0
 	for i := range list {
@@ -119,7 +119,7 @@ func outcomes(list []result, r *route, red *httpsink.Redactor) (sink.Result, err
 				skipped++
 			}
 		default:
-			items[i] = refused(r, word, list[i].reason(), red)
+			items[i] = refusedOutcome(r, word, list[i].reason(), red)
 		}
 	}
 	if taken == len(list) {
@@ -132,22 +132,22 @@ func outcomes(list []result, r *route, red *httpsink.Redactor) (sink.Result, err
 	return res, nil
 }
 
-// refused is the outcome of an item that was answered with a word that is no success.
-func refused(r *route, word, reason string, red *httpsink.Redactor) sink.Outcome {
+// refusedOutcome is the outcome of an item that was answered with a word that is no success.
+func refusedOutcome(r *route, word, reason string, red *httpsink.Redactor) sink.Outcome {
 	detail := fmt.Sprintf("%s answered %s for the item: %s", r.name(), word, reason)
-	if red.Mute() {
+	if red.HidesBody() {
 		detail = r.name() + " answered with a word that is no success for the item"
 	}
-	return sink.Outcome{Class: sink.Refused, Reason: store.ReasonInternal, Detail: red.Line(detail)}
+	return sink.Outcome{Class: sink.Refused, Reason: store.ReasonInternal, Detail: red.OneLine(detail)}
 }
 
 // reason is the error of a result, which may be a text or any other value.
 func (r *result) reason() string {
-	return textOf(r.Error)
+	return errorText(r.Error)
 }
 
-// textOf is a value that says why, which may be a text or any other.
-func textOf(raw json.RawMessage) string {
+// errorText is a value that says why, which may be a text or any other.
+func errorText(raw json.RawMessage) string {
 	if len(raw) == 0 || string(raw) == "null" {
 		return "no reason given"
 	}

@@ -67,7 +67,7 @@ func TestJudgeSuccess(t *testing.T) {
 	} {
 		a := httpsink.Answer{Status: 201, ContentType: c.contentType, Body: []byte(c.body)}
 		for wire, want := range map[Wire]sink.Class{WireArray: c.array, WireItems: c.items} {
-			res := judge(&a, routeOf(t, wire), 2, nil)
+			res := classifyAnswer(&a, routeOf(t, wire), 2, nil)
 			if res.Class != want || res.Items != nil {
 				t.Errorf("%s over %s: %s with %d outcomes (%s), want %s", name, wire, res.Class, len(res.Items), res.Detail, want)
 			}
@@ -89,7 +89,7 @@ func TestJudgeItems(t *testing.T) {
 		`{"status":"SKIPPED"}`:                       {Class: sink.Delivered},
 	} {
 		a := httpsink.Answer{Status: 200, Body: []byte(`{"results":[` + body + `,{"status":"ERROR"}]}`)}
-		res := judge(&a, routeOf(t, WireItems), 2, nil)
+		res := classifyAnswer(&a, routeOf(t, WireItems), 2, nil)
 		got := res.At(0)
 		got.Reason = 0
 		if got != want {
@@ -101,7 +101,7 @@ func TestJudgeItems(t *testing.T) {
 // TestJudgeLooseItems: an entry of an array is about the item at its place.
 func TestJudgeLooseItems(t *testing.T) {
 	a := httpsink.Answer{Status: 200, Body: []byte(`[{"status":"SUCCESS"}, {"status":"FAILED","error":"no customer"}]`)}
-	res := judge(&a, routeOf(t, WireArray), 2, nil)
+	res := classifyAnswer(&a, routeOf(t, WireArray), 2, nil)
 	if first, second := res.At(0), res.At(1); first.Class != sink.Delivered || second.Class != sink.Refused ||
 		second.Detail != "POST /api/events/batch answered FAILED for the item: no customer" {
 		t.Errorf("%+v, %+v", first, second)
@@ -117,7 +117,7 @@ func TestSkipped(t *testing.T) {
 		`{"results":[{"status":"SKIPPED"},{"status":"ERROR"}]}`:   1,
 	} {
 		a := httpsink.Answer{Status: 200, Body: []byte(body)}
-		if res := judge(&a, routeOf(t, WireItems), 2, nil); res.Skipped != skipped || res.At(0).Class != sink.Delivered {
+		if res := classifyAnswer(&a, routeOf(t, WireItems), 2, nil); res.Skipped != skipped || res.At(0).Class != sink.Delivered {
 			t.Errorf("%s: %+v", body, res)
 		}
 	}
@@ -132,7 +132,7 @@ func TestErrorDetailStatus(t *testing.T) {
 		for _, body := range bodies {
 			for _, wire := range []Wire{WireArray, WireItems} {
 				a := httpsink.Answer{Status: status, Body: []byte(body)}
-				res := judge(&a, routeOf(t, wire), 1, httpsink.NewRedactor(true))
+				res := classifyAnswer(&a, routeOf(t, wire), 1, httpsink.NewRedactor(true))
 				if out := res.At(0); out.Class == sink.Delivered || out.Detail == "" || strings.Contains(out.Detail, "Miller") {
 					t.Errorf("%s over %s: %+v", body, wire, out)
 				}
@@ -144,15 +144,15 @@ func TestErrorDetailStatus(t *testing.T) {
 func TestJudgeBrokenAnswer(t *testing.T) {
 	r := routeOf(t, WireItems)
 	broken := httpsink.Answer{Status: 201, Body: []byte(`{"results":[{"status":"SUCCESS"}]}`), Err: errors.New("reset")}
-	if res := judge(&broken, r, 1, nil); res.Class != sink.Unavailable {
+	if res := classifyAnswer(&broken, r, 1, nil); res.Class != sink.Unavailable {
 		t.Errorf("an answer that broke off is %s", res.Class)
 	}
 	long := httpsink.Answer{Status: 201, Body: []byte(`{"results":[`), Err: httpsink.ErrTooLong}
-	if res := judge(&long, r, 1, nil); res.Class != sink.Misconfigured || !strings.Contains(res.Detail, "too long") {
+	if res := classifyAnswer(&long, r, 1, nil); res.Class != sink.Misconfigured || !strings.Contains(res.Detail, "too long") {
 		t.Errorf("an answer that is too long is %s: %s", res.Class, res.Detail)
 	}
 	failed := httpsink.Answer{Status: 422, Body: []byte("bad fie"), Err: errors.New("reset")}
-	if res := judge(&failed, r, 1, nil); res.Class != sink.Rejected || !strings.HasSuffix(res.Detail, "bad fie") {
+	if res := classifyAnswer(&failed, r, 1, nil); res.Class != sink.Rejected || !strings.HasSuffix(res.Detail, "bad fie") {
 		t.Errorf("a failure whose body broke off is %s: %s", res.Class, res.Detail)
 	}
 }
@@ -177,7 +177,7 @@ func FuzzJudge(f *testing.F) {
 		n = max(1, min(n, 2000))
 		a := httpsink.Answer{Status: status, ContentType: contentType, Body: body}
 		for _, wire := range []Wire{WireArray, WireItems} {
-			res := judge(&a, routeOf(t, wire), n, httpsink.NewRedactor(false, token))
+			res := classifyAnswer(&a, routeOf(t, wire), n, httpsink.NewRedactor(false, token))
 			if res.Items != nil && len(res.Items) != n {
 				t.Fatalf("%d outcomes for %d messages", len(res.Items), n)
 			}

@@ -12,7 +12,7 @@ import (
 // fit returns how many messages from the first on make up one request. If it is
 // none, why says what keeps the first from ever being sent.
 func (r *route) fit(msgs []sink.Message) (n int, why string) {
-	size := len(r.open) + len(r.shut)
+	size := len(r.prefix) + len(r.suffix)
 	for i := range msgs {
 		m := &msgs[i]
 		if i > 0 {
@@ -21,7 +21,7 @@ func (r *route) fit(msgs []sink.Message) (n int, why string) {
 		size += len(m.Payload)
 		if i == r.maxItems || m.Kind != msgs[0].Kind || size > r.maxBody || !json.Valid(m.Payload) {
 			if i == 0 {
-				why = r.unfit(m.Payload)
+				why = r.unsendableReason(m.Payload)
 			}
 			return i, why
 		}
@@ -29,9 +29,9 @@ func (r *route) fit(msgs []sink.Message) (n int, why string) {
 	return len(msgs), ""
 }
 
-// unfit says why a payload cannot be sent at all.
-func (r *route) unfit(payload []byte) string {
-	if size := len(r.open) + len(payload) + len(r.shut); size > r.maxBody {
+// unsendableReason says why a payload cannot be sent at all.
+func (r *route) unsendableReason(payload []byte) string {
+	if size := len(r.prefix) + len(payload) + len(r.suffix); size > r.maxBody {
 		return fmt.Sprintf("not sent: the payload has %d bytes, which makes a request of %d; %s takes %d",
 			len(payload), size, r.name(), r.maxBody)
 	}
@@ -43,23 +43,23 @@ func (r *route) unfit(payload []byte) string {
 	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
 		at = fmt.Sprintf(" at byte %d", syntax.Offset)
 	}
-	return httpsink.Clean(fmt.Sprintf("not sent: the payload is not valid JSON%s: %v", at, err))
+	return httpsink.OneLine(fmt.Sprintf("not sent: the payload is not valid JSON%s: %v", at, err))
 }
 
 // body joins the payloads, byte for byte. The size is exact, so that a request
 // costs one allocation.
 func (r *route) body(msgs []sink.Message) []byte {
-	size := len(r.open) + len(r.shut) + max(0, len(msgs)-1)
+	size := len(r.prefix) + len(r.suffix) + max(0, len(msgs)-1)
 	for i := range msgs {
 		size += len(msgs[i].Payload)
 	}
 	b := make([]byte, 0, size)
-	b = append(b, r.open...)
+	b = append(b, r.prefix...)
 	for i := range msgs {
 		if i > 0 {
 			b = append(b, ',')
 		}
 		b = append(b, msgs[i].Payload...)
 	}
-	return append(b, r.shut...)
+	return append(b, r.suffix...)
 }

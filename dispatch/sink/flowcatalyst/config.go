@@ -134,14 +134,14 @@ func (c *Config) Validate() error {
 		errs = append(errs, err)
 	}
 	errs = append(errs, c.ErrorDetail.Check())
-	if !httpsink.Visible(string(c.Token)) {
+	if !httpsink.VisibleASCII(string(c.Token)) {
 		bad("api-token holds a blank, a line break or a character outside ASCII; look for a stray newline at its end")
 	}
-	if err := c.checkCredentials(); err != nil {
+	if err := c.validateCredentials(); err != nil {
 		errs = append(errs, err)
 	}
 	errs = append(errs, httpsink.CheckBounds(c.RequestTimeout, c.MaxConnections, c.MaxRequestBytes))
-	if !httpsink.Visible(strings.ReplaceAll(c.UserAgent, " ", "")) {
+	if !httpsink.VisibleASCII(strings.ReplaceAll(c.UserAgent, " ", "")) {
 		bad("user-agent %q holds a character that a header cannot carry", c.UserAgent)
 	}
 	return errors.Join(errs...)
@@ -170,20 +170,20 @@ func (c *Config) CheckKind(kind string) error {
 
 // route is the way of one kind of rows.
 type route struct {
-	path         string
-	open, shut   string // what stands around the payloads
-	maxItems     int
-	maxBody      int  // bytes of a body, envelope included
-	needsResults bool // a success lists a result for each item
+	path           string
+	prefix, suffix string // what stands around the payloads
+	maxItems       int
+	maxBody        int  // bytes of a body, envelope included
+	needsResults   bool // a success lists a result for each item
 }
 
 // name is what details call a request of the route.
 func (r *route) name() string { return "POST " + r.path }
 
 func (c *Config) route(kind string) (route, error) {
-	r := route{open: "[", shut: "]"}
+	r := route{prefix: "[", suffix: "]"}
 	if c.Wire == WireItems {
-		r = route{open: `{"items":[`, shut: "]}", needsResults: true}
+		r = route{prefix: `{"items":[`, suffix: "]}", needsResults: true}
 	}
 	switch {
 	case kind == KindEvent:

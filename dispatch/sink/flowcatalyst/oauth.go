@@ -31,8 +31,8 @@ const (
 	AuthBody = oauth.AuthBody
 )
 
-// checkCredentials reports what is wrong with the token and the OAuth client.
-func (c *Config) checkCredentials() error {
+// validateCredentials reports what is wrong with the token and the OAuth client.
+func (c *Config) validateCredentials() error {
 	switch {
 	case !c.OAuth.Enabled():
 		return nil
@@ -42,9 +42,9 @@ func (c *Config) checkCredentials() error {
 	return c.OAuth.Validate()
 }
 
-// newTokens returns the source of the tokens, nil for a token that is fixed or
+// newTokenSource returns the source of the tokens, nil for a token that is fixed or
 // none at all.
-func newTokens(cfg *Config, base string) (*oauth.Source, error) {
+func newTokenSource(cfg *Config, base string) (*oauth.Source, error) {
 	if !cfg.OAuth.Enabled() {
 		return nil, nil
 	}

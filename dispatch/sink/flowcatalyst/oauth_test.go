@@ -141,7 +141,7 @@ func load(t *testing.T, s *flowcatalyst.Sink, name string, stop <-chan struct{})
 func wantOnce(t *testing.T, recv *sinktest.Receiver, n int) {
 	t.Helper()
 	seen := map[string]bool{}
-	for _, x := range recv.Taken() {
+	for _, x := range recv.Accepted() {
 		if seen[x.ID] {
 			t.Errorf("row %s was taken twice", x.ID)
 		}

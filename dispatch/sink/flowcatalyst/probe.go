@@ -26,16 +26,16 @@ func (s *Sink) Ping(ctx context.Context, kind string) (sink.Result, bool) {
 func (s *Sink) Probe(ctx context.Context, kind string) sink.Outcome {
 	r, err := s.cfg.route(cmp.Or(kind, KindEvent))
 	if err != nil {
-		return sink.Outcome{Class: sink.Misconfigured, Reason: store.ReasonBadRequest, Detail: httpsink.Clean(err.Error())}
+		return sink.Outcome{Class: sink.Misconfigured, Reason: store.ReasonBadRequest, Detail: httpsink.OneLine(err.Error())}
 	}
 	return s.post(ctx, &r, nil, func(a *httpsink.Answer, red *httpsink.Redactor) sink.Result {
-		return sink.Result{Outcome: prove(a, &r, red)}
+		return sink.Result{Outcome: probeOutcome(a, &r, red)}
 	}).Outcome
 }
 
-// prove says what the answer to an empty list proves.
-func prove(a *httpsink.Answer, r *route, red *httpsink.Redactor) sink.Outcome {
-	out := judge(a, r, 0, red).Outcome
+// probeOutcome says what the answer to an empty list proves.
+func probeOutcome(a *httpsink.Answer, r *route, red *httpsink.Redactor) sink.Outcome {
+	out := classifyAnswer(a, r, 0, red).Outcome
 	switch {
 	case out.Class == sink.Delivered:
 		out.Detail = a.Detail(r.name(), ": the receiver takes the credentials and an empty list; whether it takes a row, only a delivery proves", red)

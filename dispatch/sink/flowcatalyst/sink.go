@@ -48,7 +48,7 @@ func New(cfg Config) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	tokens, err := newTokens(&cfg, base.String())
+	tokens, err := newTokenSource(&cfg, base.String())
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (c Config) Limits(kind string) sink.Limits {
 	}
 	// The platform's limit is "just under" a round number: a request of several
 	// rows keeps clear of it.
-	room := r.maxBody - r.maxBody/256 - len(r.open) - len(r.shut) - r.maxItems
+	room := r.maxBody - r.maxBody/256 - len(r.prefix) - len(r.suffix) - r.maxItems
 	return sink.Limits{Mode: sink.Atomic, Endpoint: r.path, MaxItems: r.maxItems, MaxBytes: max(room, 1)}
 }
 
@@ -99,13 +99,13 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	}
 	r, err := s.cfg.route(msgs[0].Kind)
 	if err != nil {
-		return rejectFirst(len(msgs), httpsink.Clean("not sent: "+err.Error()))
+		return rejectFirst(len(msgs), httpsink.OneLine("not sent: "+err.Error()))
 	}
 	n, why := r.fit(msgs)
 	if n == 0 {
 		return rejectFirst(len(msgs), why)
 	}
-	return extend(s.send(ctx, &r, msgs[:n]), n, len(msgs))
+	return padNotSent(s.send(ctx, &r, msgs[:n]), n, len(msgs))
 }
 
 // rejectFirst is the answer to n messages of which the first cannot be sent.
@@ -114,15 +114,15 @@ func rejectFirst(n int, why string) sink.Result {
 	if n == 1 {
 		return sink.Result{Outcome: out}
 	}
-	return extend(sink.Result{Items: []sink.Outcome{out}}, 1, n)
+	return padNotSent(sink.Result{Items: []sink.Outcome{out}}, 1, n)
 }
 
-// extend makes an answer to n messages one to all of them.
+// padNotSent makes an answer to n messages one to all of them.
 //
 // A failure of the request as a whole stays as it is. Items are verdicts on
 // single rows, and there is none: the dispatcher has to find the row to blame,
 // or wait, and comes back with fewer rows.
-func extend(res sink.Result, n, all int) sink.Result {
+func padNotSent(res sink.Result, n, all int) sink.Result {
 	if n == all || (res.Items == nil && res.Class != sink.Delivered) {
 		return res
 	}
@@ -141,7 +141,7 @@ func extend(res sink.Result, n, all int) sink.Result {
 // send makes one request and says what the answer means for the messages.
 func (s *Sink) send(ctx context.Context, r *route, msgs []sink.Message) sink.Result {
 	return s.post(ctx, r, msgs, func(a *httpsink.Answer, red *httpsink.Redactor) sink.Result {
-		return judge(a, r, len(msgs), red)
+		return classifyAnswer(a, r, len(msgs), red)
 	})
 }
 
@@ -151,11 +151,11 @@ func (s *Sink) post(ctx context.Context, r *route, msgs []sink.Message, judge fu
 	with := func(token string) sink.Result {
 		red := s.redactor
 		if s.tokens != nil {
-			red = httpsink.NewRedactor(red.Mute(), token)
+			red = httpsink.NewRedactor(red.HidesBody(), token)
 		}
 		a, err := s.client.Do(ctx, s.request(token, r, msgs))
 		if err != nil {
-			return httpsink.Unanswered(r.name(), err, red)
+			return httpsink.NoAnswerResult(r.name(), err, red)
 		}
 		return judge(a, red)
 	}

@@ -121,7 +121,7 @@ func TestUnfit(t *testing.T) {
 				t.Errorf("the outcomes are %v, want %v", got, c.want)
 			}
 			var ids []string
-			for _, x := range recv.Taken() {
+			for _, x := range recv.Accepted() {
 				ids = append(ids, x.ID)
 			}
 			if !slices.Equal(ids, c.taken) {
@@ -150,7 +150,7 @@ func TestUnfitBehindFailure(t *testing.T) {
 func TestItemResults(t *testing.T) {
 	recv := sinktest.NewReceiver(t)
 	recv.Script(func(*sinktest.Request) sinktest.Answer {
-		return sinktest.Answer{Words: []string{"SUCCESS", "ERROR", "SKIPPED", "DUPLICATE"}}
+		return sinktest.Answer{ItemStatuses: []string{"SUCCESS", "ERROR", "SKIPPED", "DUPLICATE"}}
 	})
 	s := newSink(t, flowcatalyst.Config{Wire: flowcatalyst.WireItems, BaseURL: recv.URL()})
 	res := s.Deliver(t.Context(), append(events(5), message("EVENT", "bad", "{")))

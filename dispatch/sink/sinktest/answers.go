@@ -49,7 +49,7 @@ func (h Harness) testStatus(t *testing.T) {
 			for _, n := range []int{1, h.several(s)} {
 				res := deliver(t, s, h.messages(n)...)
 				class, reason := row.class, row.reason
-				if other, ok := h.Otherwise[code]; ok {
+				if other, ok := h.StatusOverrides[code]; ok {
 					class = other
 				}
 				want(t, res, n, class)

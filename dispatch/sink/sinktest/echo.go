@@ -60,9 +60,9 @@ func Escapes() map[string]func(string) string {
 	}
 }
 
-// Readable says in which form a text gives a secret away; "" if in none. It tries each
+// LeakedSecret says in which form a text gives a secret away; "" if in none. It tries each
 // escape, twice over, in another way than the sinks do, and parts of a secret too.
-func Readable(text, secret string) string {
+func LeakedSecret(text, secret string) string {
 	const part = 10
 	for name, escape := range Escapes() {
 		for again, escaped := range []string{escape(secret), escape(escape(secret))} {
@@ -109,7 +109,7 @@ func (h Harness) testEcho(t *testing.T) {
 				code := []int{200, 302, 400, 401, 503}[len(text)%5]
 				status.Store(int64(code))
 				res := deliver(t, s, h.message("a"))
-				if form := Readable(res.At(0).Detail, h.Secret); form != "" {
+				if form := LeakedSecret(res.At(0).Detail, h.Secret); form != "" {
 					t.Errorf("%d, %s and %s: %s", code, first, second, form)
 				}
 			}

@@ -36,9 +36,9 @@ type Harness struct {
 	// StatusOnly says that a 2xx is a delivery whatever its body, and whether the
 	// body arrives or not.
 	StatusOnly bool
-	// Otherwise lists the statuses that mean something else to the sink than they
+	// StatusOverrides lists the statuses that mean something else to the sink than they
 	// do by the table.
-	Otherwise map[int]sink.Class
+	StatusOverrides map[int]sink.Class
 	// Secret, if set, is a credential that New gives to the sink. No detail may
 	// show it.
 	Secret string

@@ -34,10 +34,10 @@ type Received struct {
 	// Status is what was answered, 0 if the connection was cut instead. It is
 	// set when the answer is settled, just before it is written.
 	Status int
-	// Taken says that the receiver took the item: a 2xx, and for an answer per
+	// Accepted says that the receiver took the item: a 2xx, and for an answer per
 	// item the word SUCCESS or SKIPPED. Whether the client saw the answer is
 	// another matter: it may have given up before.
-	Taken bool
+	Accepted bool
 }
 
 // Request is what a Script sees.
@@ -67,21 +67,21 @@ type Answer struct {
 	Header http.Header
 	// Body, if set, is sent as it is. Else a success lists results.
 	Body []byte
-	// Words are the results' words by position; missing ones are SUCCESS.
-	Words []string
+	// ItemStatuses are the results' words by position; missing ones are SUCCESS.
+	ItemStatuses []string
 	// Delay passes before the answer. It ends early when the client is gone.
 	Delay time.Duration
 	// Release, if set, holds the answer back until it is closed.
 	Release <-chan struct{}
-	// Cut closes the connection in place of an answer. With a 2xx as Status the
+	// Disconnect closes the connection in place of an answer. With a 2xx as Status the
 	// items are taken all the same: the acknowledgement is lost.
-	Cut bool
+	Disconnect bool
 	// Astray answers as whoever stands in the receiver's place, such as a proxy
 	// with a page: no item is taken, whatever Status says.
 	Astray bool
-	// Rest, if set, goes on with the body behind Body. The context ends when the
+	// WriteRest, if set, goes on with the body behind Body. The context ends when the
 	// client has gone.
-	Rest func(client context.Context, body io.Writer)
+	WriteRest func(client context.Context, body io.Writer)
 }
 
 // Script decides how a request is answered. It is called from several
@@ -141,10 +141,10 @@ func (r *Receiver) Log() []Received {
 	return slices.Clone(r.log)
 }
 
-// Taken returns the items that were taken, in the order in which their requests
+// Accepted returns the items that were taken, in the order in which their requests
 // were read.
-func (r *Receiver) Taken() []Received {
-	return slices.DeleteFunc(r.Log(), func(x Received) bool { return !x.Taken })
+func (r *Receiver) Accepted() []Received {
+	return slices.DeleteFunc(r.Log(), func(x Received) bool { return !x.Accepted })
 }
 
 // Counts is what arrived so far.
@@ -213,7 +213,7 @@ func (r *Receiver) serve(w http.ResponseWriter, req *http.Request) {
 	r.hold(req.Context(), a)
 	a.fill(kind, wireItems, len(items))
 	r.settle(first, len(items), &a)
-	if a.Cut {
+	if a.Disconnect {
 		panic(http.ErrAbortHandler) // the server's way to drop a connection
 	}
 	for k, v := range a.Header {
@@ -221,9 +221,9 @@ func (r *Receiver) serve(w http.ResponseWriter, req *http.Request) {
 	}
 	w.WriteHeader(a.Status)
 	_, _ = w.Write(a.Body)
-	if a.Rest != nil {
+	if a.WriteRest != nil {
 		_ = http.NewResponseController(w).Flush()
-		a.Rest(req.Context(), w)
+		a.WriteRest(req.Context(), w)
 	}
 }
 
@@ -271,11 +271,11 @@ func (r *Receiver) settle(first, n int, a *Answer) {
 	for i := range n {
 		it := &r.log[first+i]
 		it.Status = a.Status
-		if a.Cut {
+		if a.Disconnect {
 			it.Status = 0
 		}
-		it.Taken = a.takes(i)
-		if it.Taken {
+		it.Accepted = a.takes(i)
+		if it.Accepted {
 			r.taken[itemKey{it.Kind, it.ID}]++
 		}
 	}
@@ -288,12 +288,12 @@ func (a *Answer) takes(i int) bool {
 	if a.Status < 200 || a.Status > 299 || a.Astray {
 		return false
 	}
-	return i >= len(a.Words) || a.Words[i] == "SUCCESS" || a.Words[i] == "SKIPPED"
+	return i >= len(a.ItemStatuses) || a.ItemStatuses[i] == "SUCCESS" || a.ItemStatuses[i] == "SKIPPED"
 }
 
 // fill completes an answer with what the API says by default.
 func (a *Answer) fill(kind string, wireItems bool, n int) {
-	if a.Status == 0 && !a.Cut {
+	if a.Status == 0 && !a.Disconnect {
 		a.Status = http.StatusCreated
 		if kind == "AUDIT_LOG" {
 			a.Status = http.StatusOK
@@ -306,7 +306,7 @@ func (a *Answer) fill(kind string, wireItems bool, n int) {
 	if a.Body != nil || !success || !wireItems {
 		return
 	}
-	a.Body = Results(n, a.Words...)
+	a.Body = Results(n, a.ItemStatuses...)
 }
 
 // Results is the answer of the API to n items: the given words by position,

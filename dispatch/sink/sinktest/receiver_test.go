@@ -68,7 +68,7 @@ func TestReceiverWires(t *testing.T) {
 			t.Errorf("POST %s %s: %d %q, want %d %q", c.path, c.body, status, answer, c.status, c.answer)
 		}
 	}
-	log := r.Taken()
+	log := r.Accepted()
 	if got := ids(log); !slices.Equal(got, []string{"a", "b", "a", "c", "d"}) {
 		t.Fatalf("the log holds %v", got)
 	}
@@ -115,7 +115,7 @@ func TestReceiverWebhook(t *testing.T) {
 			t.Errorf("it answers %d", resp.StatusCode)
 		}
 	}
-	log := r.Taken()
+	log := r.Accepted()
 	if len(log) != 2 || log[0].ID != "a.b" || log[0].Kind != "an Sluicebox-Kind" || log[1].Kind != "an Ce-Type" ||
 		string(log[0].Payload) != "[1," || log[0].Replay != "" || log[1].Replay != "job" {
 		t.Errorf("the log is %+v", log)
@@ -127,11 +127,11 @@ func TestReceiverScript(t *testing.T) {
 	r := sinktest.NewReceiver(t)
 	answers := []sinktest.Answer{
 		{Status: 503, Header: http.Header{"Retry-After": {"1"}}},
-		{Words: []string{"ERROR", "SKIPPED"}},
-		{Cut: true},
-		{Cut: true, Status: 201},
+		{ItemStatuses: []string{"ERROR", "SKIPPED"}},
+		{Disconnect: true},
+		{Disconnect: true, Status: 201},
 		{Status: 200, Body: []byte("<html>")},
-		{Status: 200, Body: []byte("<html>"), Astray: true, Rest: func(_ context.Context, body io.Writer) {
+		{Status: 200, Body: []byte("<html>"), Astray: true, WriteRest: func(_ context.Context, body io.Writer) {
 			_, _ = io.WriteString(body, "</html>")
 		}},
 		{},
@@ -158,7 +158,7 @@ func TestReceiverScript(t *testing.T) {
 	}
 	var taken []bool
 	for _, x := range r.Log() {
-		taken = append(taken, x.Taken)
+		taken = append(taken, x.Accepted)
 		if x.Key != "k" {
 			t.Errorf("the key is %q", x.Key)
 		}

@@ -167,7 +167,7 @@ func (c *Config) Validate() error {
 			bad("secrets[%d] %w", i, err)
 		}
 	}
-	if !httpsink.Visible(string(c.Token)) {
+	if !httpsink.VisibleASCII(string(c.Token)) {
 		bad("token holds a blank, a line break or a character outside ASCII; look for a stray newline at its end")
 	}
 	errs = append(errs, c.ErrorDetail.Check())
@@ -187,7 +187,7 @@ func (c *Config) validateFormat() []error {
 	media, _, err := mime.ParseMediaType(c.ContentType)
 	switch {
 	case c.ContentType == "":
-	case err != nil || !headerValue(c.ContentType):
+	case err != nil || !isHeaderValue(c.ContentType):
 		bad("content-type is %q, which is no media type such as application/json", c.ContentType)
 	case c.Format == FormatCloudEvents && strings.HasPrefix(media, "application/cloudevents"):
 		// Receivers tell the modes apart by it (HTTP binding, section 3).
@@ -205,10 +205,10 @@ func (c *Config) validateFormat() []error {
 	}
 	if c.CloudEventsSource == "" {
 		bad("cloudevents-source is not set; it names this outbox, such as https://shop.example/orders or /shop/orders")
-	} else if _, err := url.Parse(c.CloudEventsSource); err != nil || !httpsink.Visible(c.CloudEventsSource) {
+	} else if _, err := url.Parse(c.CloudEventsSource); err != nil || !httpsink.VisibleASCII(c.CloudEventsSource) {
 		bad("cloudevents-source is %q, which is no URI reference such as /shop/orders", c.CloudEventsSource)
 	}
-	if !httpsink.Visible(c.CloudEventsType) {
+	if !httpsink.VisibleASCII(c.CloudEventsType) {
 		bad("cloudevents-type is %q, must be visible ASCII characters such as com.example.order.created", c.CloudEventsType)
 	}
 	return errs
@@ -227,10 +227,10 @@ func (c *Config) validateHeaders() []error {
 			bad("metadata-headers[%d] is %s a second time", i, word)
 		}
 	}
-	if len(c.IDPrefix) > maxPrefix || !httpsink.Visible(c.IDPrefix) {
+	if len(c.IDPrefix) > maxPrefix || !httpsink.VisibleASCII(c.IDPrefix) {
 		bad("id-prefix is %q, must be at most %d visible ASCII characters", c.IDPrefix, maxPrefix)
 	}
-	if !headerValue(c.UserAgent) {
+	if !isHeaderValue(c.UserAgent) {
 		bad("user-agent %q holds a character that a header cannot carry", c.UserAgent)
 	}
 	return errs

@@ -34,9 +34,9 @@ func messageID(prefix, id string) string {
 // (HTTP binding 1.0.2, section 3.1.3.2).
 func attribute(s string) string { return httpsink.PercentEncode(s, `"`) }
 
-// describe sets the context attributes of a row. If an attribute that must be
+// setEventHeaders sets the context attributes of a row. If an attribute that must be
 // there has no value, why says so.
-func (s *Sink) describe(h http.Header, m *sink.Message, id string) (why string) {
+func (s *Sink) setEventHeaders(h http.Header, m *sink.Message, id string) (why string) {
 	kind := s.cfg.CloudEventsType
 	if kind == "" {
 		kind = m.Kind
@@ -59,9 +59,9 @@ func (s *Sink) describe(h http.Header, m *sink.Message, id string) (why string) 
 	return ""
 }
 
-// metadata returns the value of a metadata header, "" for none. It is encoded
+// metadataValue returns the value of a metadata header, "" for none. It is encoded
 // like the attributes of CloudEvents.
-func metadata(word string, m *sink.Message) string {
+func metadataValue(word string, m *sink.Message) string {
 	switch word {
 	case MetadataKind:
 		return attribute(m.Kind)

@@ -210,7 +210,7 @@ func TestReserved(t *testing.T) {
 		t.Fatal(why, h)
 	}
 	for name := range h {
-		if reserved(http.CanonicalHeaderKey(name)) == "" {
+		if reservedReason(http.CanonicalHeaderKey(name)) == "" {
 			t.Errorf("%s is free to be set, but the relay makes it", name)
 		}
 	}

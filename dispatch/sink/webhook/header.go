@@ -32,11 +32,11 @@ func checkHeaders(headers map[string]Secret, token bool) []error {
 	seen := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		canonical := http.CanonicalHeaderKey(name)
-		if !headerName(name) {
+		if !isHeaderName(name) {
 			errs = append(errs, fmt.Errorf("headers has the name %q, which no header can have", name))
 			continue
 		}
-		if why := reserved(canonical); why != "" {
+		if why := reservedReason(canonical); why != "" {
 			errs = append(errs, fmt.Errorf("headers.%s cannot be set: %s", name, why))
 		}
 		if canonical == "Authorization" && token {
@@ -50,7 +50,7 @@ func checkHeaders(headers map[string]Secret, token bool) []error {
 		if v == "" {
 			errs = append(errs, fmt.Errorf("headers.%s is empty; leave the header out, or look why its value is not set", name))
 		}
-		if !headerValue(v) || v != strings.Trim(v, " ") {
+		if !isHeaderValue(v) || v != strings.Trim(v, " ") {
 			errs = append(errs, fmt.Errorf("headers.%s holds a line break, a character outside ASCII or a blank at an end; "+
 				"look for a stray newline at its end", name))
 		}
@@ -87,9 +87,9 @@ func secretTexts(c *Config, to *url.URL) []string {
 	return append(texts, httpsink.QuerySecrets(to)...)
 }
 
-// reserved says why a header is not free to be set, "" if it is. The name is in
+// reservedReason says why a header is not free to be set, "" if it is. The name is in
 // its canonical form.
-func reserved(name string) string {
+func reservedReason(name string) string {
 	for _, prefix := range []string{"Webhook-", "Ce-", "Sluicebox-"} {
 		if strings.HasPrefix(name, prefix) {
 			return "names that begin with " + strings.ToLower(prefix) + " are the relay's own"
@@ -112,8 +112,8 @@ func reserved(name string) string {
 	return ""
 }
 
-// headerName reports whether s can be a field name (RFC 9110, section 5.6.2).
-func headerName(s string) bool {
+// isHeaderName reports whether s can be a field name (RFC 9110, section 5.6.2).
+func isHeaderName(s string) bool {
 	for i := range len(s) {
 		c := s[i]
 		alphanumeric := '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
@@ -124,5 +124,5 @@ func headerName(s string) bool {
 	return s != ""
 }
 
-// headerValue reports whether s consists of blanks and visible ASCII characters.
-func headerValue(s string) bool { return httpsink.Visible(strings.ReplaceAll(s, " ", "")) }
+// isHeaderValue reports whether s consists of blanks and visible ASCII characters.
+func isHeaderValue(s string) bool { return httpsink.VisibleASCII(strings.ReplaceAll(s, " ", "")) }

@@ -16,7 +16,7 @@ func (s *Sink) Probe(ctx context.Context, _ string) sink.Outcome {
 	header.Del("Content-Type")
 	p, err := s.client.Probe(ctx, s.url(), header)
 	if err != nil {
-		return httpsink.Unproven(where, err, s.redactor)
+		return httpsink.NoAnswerOutcome(where, err, s.redactor)
 	}
 	return p.Outcome(where, s.redactor)
 }

@@ -24,7 +24,7 @@ func parseSecret(s string) ([]byte, error) {
 	switch {
 	case s == "":
 		return nil, errors.New("is empty")
-	case !httpsink.Visible(s):
+	case !httpsink.VisibleASCII(s):
 		return nil, errors.New("holds a blank, a line break or a character outside ASCII; look for a stray newline at its end")
 	case !ok:
 		return nil, errors.New("does not begin with " + secretPrefix)

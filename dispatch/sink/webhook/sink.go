@@ -114,20 +114,20 @@ func (s *Sink) send(ctx context.Context, m *sink.Message) sink.Result {
 	}
 	if why != "" {
 		return sink.Result{Outcome: sink.Outcome{
-			Class: sink.Rejected, Reason: store.ReasonBadRequest, Detail: httpsink.Clean("not sent: " + why),
+			Class: sink.Rejected, Reason: store.ReasonBadRequest, Detail: httpsink.OneLine("not sent: " + why),
 		}}
 	}
 	a, err := s.client.Do(ctx, &httpsink.Request{
 		Method: s.cfg.Method, URL: s.url(), Header: header, Body: m.Payload,
 	})
 	if err != nil {
-		return httpsink.Unanswered(s.name, err, s.redactor)
+		return httpsink.NoAnswerResult(s.name, err, s.redactor)
 	}
-	return s.judge(a)
+	return s.classifyAnswer(a)
 }
 
-// judge says what an answer means. Of a success only the status counts.
-func (s *Sink) judge(a *httpsink.Answer) sink.Result {
+// classifyAnswer says what an answer means. Of a success only the status counts.
+func (s *Sink) classifyAnswer(a *httpsink.Answer) sink.Result {
 	class, reason := sink.Classify(a.Status)
 	switch a.Status {
 	case http.StatusConflict:
@@ -161,12 +161,12 @@ func (s *Sink) header(m *sink.Message) (h http.Header, why string) {
 	h = s.fixed().Clone()
 	now := s.now()
 	if s.cfg.Format == FormatCloudEvents {
-		if why := s.describe(h, m, id); why != "" {
+		if why := s.setEventHeaders(h, m, id); why != "" {
 			return nil, why
 		}
 	}
 	for _, word := range s.cfg.MetadataHeaders {
-		if value := metadata(word, m); value != "" && len(value) <= maxGroup {
+		if value := metadataValue(word, m); value != "" && len(value) <= maxGroup {
 			h.Set(metadataHeader(word), value)
 		}
 	}

@@ -10,14 +10,14 @@ import (
 
 // Part is what a call asks of one outbox. Places are those in the call.
 type Part struct {
-	Outbox *store.Outbox
-	At     []int          // of each id, in the order of the call
-	First  map[string]int // of each id
-	Repeat map[int]int    // of ids that the call has twice, to the first
+	Outbox     *store.Outbox
+	Indexes    []int          // of each id, in the order of the call
+	FirstIndex map[string]int // of each id
+	Duplicates map[int]int    // of ids that the call has twice, to the first
 }
 
-// Sort sorts a call. Parts come in the order of their first rows.
-func Sort(set *outboxes.Set, rows []store.ClaimRow) ([]*Part, error) {
+// Split sorts a call. Parts come in the order of their first rows.
+func Split(set *outboxes.Set, rows []store.ClaimRow) ([]*Part, error) {
 	var parts []*Part
 	byName := map[string]*Part{}
 	var p *Part
@@ -31,24 +31,24 @@ func Sort(set *outboxes.Set, rows []store.ClaimRow) ([]*Part, error) {
 			if err != nil {
 				return nil, err
 			}
-			p = &Part{Outbox: o, First: make(map[string]int, len(rows)), Repeat: map[int]int{}}
+			p = &Part{Outbox: o, FirstIndex: make(map[string]int, len(rows)), Duplicates: map[int]int{}}
 			byName[ref.Outbox] = p
 			parts = append(parts, p)
 		}
-		if j, twice := p.First[ref.ID]; twice {
-			p.Repeat[i] = j
+		if j, twice := p.FirstIndex[ref.ID]; twice {
+			p.Duplicates[i] = j
 			continue
 		}
-		p.First[ref.ID] = i
-		p.At = append(p.At, i)
+		p.FirstIndex[ref.ID] = i
+		p.Indexes = append(p.Indexes, i)
 	}
 	return parts, nil
 }
 
-// CopyRepeated answers for ids that came twice. What is gone of one transaction may
+// CopyDuplicates answers for ids that came twice. What is gone of one transaction may
 // yet come of another.
-func (p *Part) CopyRepeated(rows []store.ClaimRow, answers []store.ClaimAnswer) {
-	for i, j := range p.Repeat {
+func (p *Part) CopyDuplicates(rows []store.ClaimRow, answers []store.ClaimAnswer) {
+	for i, j := range p.Duplicates {
 		answers[i] = answers[j]
 		if answers[i].Result == store.Gone && rows[i].Txn != rows[j].Txn {
 			answers[i].Result = store.NotYetVisible
@@ -59,52 +59,52 @@ func (p *Part) CopyRepeated(rows []store.ClaimRow, answers []store.ClaimAnswer) 
 	}
 }
 
-// Without returns the part without the rows that are answered for.
-func (p *Part) Without(answers []store.ClaimAnswer) *Part {
-	left := &Part{Outbox: p.Outbox, First: p.First, Repeat: map[int]int{}}
-	for _, i := range p.At {
+// Unanswered returns the part without the rows that are answered for.
+func (p *Part) Unanswered(answers []store.ClaimAnswer) *Part {
+	left := &Part{Outbox: p.Outbox, FirstIndex: p.FirstIndex, Duplicates: map[int]int{}}
+	for _, i := range p.Indexes {
 		if answers[i].Result == 0 {
-			left.At = append(left.At, i)
+			left.Indexes = append(left.Indexes, i)
 		}
 	}
-	for i, j := range p.Repeat {
+	for i, j := range p.Duplicates {
 		if answers[j].Result == 0 {
-			left.Repeat[i] = j
+			left.Duplicates[i] = j
 		}
 	}
 	return left
 }
 
-// Absent answers for all rows of an outbox that keeps no state, and reports whether it
+// MarkAbsent answers for all rows of an outbox that keeps no state, and reports whether it
 // is one.
-func (p *Part) Absent(states []store.StateOf) bool {
+func (p *Part) MarkAbsent(states []store.RowStatus) bool {
 	if p.Outbox.Layout.State != store.StateNone {
 		return false
 	}
-	for _, i := range p.At {
-		states[i] = store.StateOf{State: store.RowAbsent}
+	for _, i := range p.Indexes {
+		states[i] = store.RowStatus{State: store.RowAbsent}
 	}
-	for i := range p.Repeat {
-		states[i] = store.StateOf{State: store.RowAbsent}
+	for i := range p.Duplicates {
+		states[i] = store.RowStatus{State: store.RowAbsent}
 	}
 	return true
 }
 
-// Wants reports whether the payload of an id is wanted, at its first place or another.
-func (p *Part) Wants(rows []store.ClaimRow, i int) bool {
+// WantsPayload reports whether the payload of an id is wanted, at its first place or another.
+func (p *Part) WantsPayload(rows []store.ClaimRow, i int) bool {
 	wants := rows[i].WantPayload
-	for k, j := range p.Repeat {
+	for k, j := range p.Duplicates {
 		wants = wants || j == i && rows[k].WantPayload
 	}
 	return wants
 }
 
-// CopyStates answers for ids that came twice, as CopyRepeated does.
-func (p *Part) CopyStates(rows []store.ClaimRow, states []store.StateOf) {
-	for i, j := range p.Repeat {
+// CopyDuplicateStatuses answers for ids that came twice, as CopyDuplicates does.
+func (p *Part) CopyDuplicateStatuses(rows []store.ClaimRow, states []store.RowStatus) {
+	for i, j := range p.Duplicates {
 		states[i] = states[j]
 		if states[i].State == store.RowAbsent && rows[i].Txn != rows[j].Txn {
-			states[i].State = store.RowOpen
+			states[i].State = store.RowUnsettled
 		}
 		states[i].Payload = bytes.Clone(states[j].Payload)
 	}

@@ -18,8 +18,8 @@ type Use struct {
 	Read, Write bool
 }
 
-// Uses lists the columns that a layout needs, each once.
-func Uses(l *store.Layout) []Use {
+// UsedColumns lists the columns that a layout needs, each once.
+func UsedColumns(l *store.Layout) []Use {
 	c := &l.Columns
 	var list []Use
 	add := func(column string, read, write bool) {
@@ -55,7 +55,7 @@ func Uses(l *store.Layout) []Use {
 // order.
 func Missing(l *store.Layout, has func(column string) bool) []string {
 	var list []string
-	for _, u := range Uses(l) {
+	for _, u := range UsedColumns(l) {
 		if !has(u.Column) {
 			list = append(list, u.Column)
 		}
@@ -68,7 +68,7 @@ func Missing(l *store.Layout, has func(column string) bool) []string {
 func MissingText(o *store.Outbox, table string, missing, have []string) string {
 	named := make([]string, len(missing))
 	for i, column := range missing {
-		named[i] = column + " (" + o.Layout.Key(column) + ")"
+		named[i] = column + " (" + o.Layout.ConfigKey(column) + ")"
 	}
 	return fmt.Sprintf("outbox %s: table %s has no column %s, which layout %s names; its columns are %s",
 		o.Name, table, strings.Join(named, ", "), o.Layout.Name, strings.Join(have, ", "))
@@ -80,7 +80,7 @@ type Value uint8
 // What columns are given.
 const (
 	Status  Value = iota + 1 // the value of the status that the row gets
-	At                       // the time of the claim or the outcome
+	Time                     // the time of the claim or the outcome
 	Retries                  // the outcome's count
 	Error                    // the outcome's error; one without leaves the column's text
 	Null
@@ -112,7 +112,7 @@ func Claim(l *store.Layout) []Assignment {
 	if l.State != store.StateTimestamps {
 		set.add(l.Columns.Status, Status)
 	}
-	set.add(l.Columns.Claimed, At)
+	set.add(l.Columns.Claimed, Time)
 	return set
 }
 
@@ -127,12 +127,12 @@ func Outcome(l *store.Layout, to store.Status) []Assignment {
 	case l.State != store.StateTimestamps:
 		set.add(c.Status, Status)
 	case to == store.Completed:
-		set.add(c.Delivered, At)
+		set.add(c.Delivered, Time)
 	case to == store.Failed:
-		set.add(c.Failed, At)
+		set.add(c.Failed, Time)
 	}
 	if to.Settled() {
-		set.add(cmp.Or(c.Settled, c.Claimed), At)
+		set.add(cmp.Or(c.Settled, c.Claimed), Time)
 	}
 	if to != store.Completed {
 		set.add(c.RetryCount, Retries)

@@ -9,19 +9,19 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// tries bounds how often rows are chosen again because all that were chosen had
+// maxTries bounds how often rows are chosen again because all that were chosen had
 // changed when it came to write.
-const tries = 5
+const maxTries = 5
 
-// ByProgram reports whether the program has to look at the group of each row: it
+// FiltersInProgram reports whether the program has to look at the group of each row: it
 // stands in JSON.
-func ByProgram(o *store.Outbox, f *store.DeadLetterFilter) bool {
+func FiltersInProgram(o *store.Outbox, f *store.DeadLetterFilter) bool {
 	return f.Group != nil && len(o.Layout.GroupPath) > 0
 }
 
-// Mend chooses rows of an outbox, writes them, and returns those that were written.
-func Mend(outbox string, choose func() ([]store.DeadLetter, error), write func([]store.DeadLetter) ([]store.DeadLetter, error)) ([]store.DeadLetter, error) {
-	for range tries {
+// Resolve chooses rows of an outbox, writes them, and returns those that were written.
+func Resolve(outbox string, choose func() ([]store.DeadLetter, error), write func([]store.DeadLetter) ([]store.DeadLetter, error)) ([]store.DeadLetter, error) {
+	for range maxTries {
 		letters, err := choose()
 		if err != nil {
 			return nil, err

@@ -6,16 +6,16 @@ import (
 	"unicode/utf8"
 )
 
-// Most is the most characters of an error that are written into a row: enough for
+// MaxLength is the most characters of an error that are written into a row: enough for
 // a status line and the start of an answer.
-const Most = 2000
+const MaxLength = 2000
 
-// Fit takes NUL bytes and invalid UTF-8 out of a text, and cuts it to limit
+// Sanitize takes NUL bytes and invalid UTF-8 out of a text, and cuts it to limit
 // characters, or to Most if limit is 0 or more than that. Where ascii is set, every
 // other character becomes a question mark.
-func Fit(text string, limit int, ascii bool) string {
-	if limit <= 0 || limit > Most {
-		limit = Most
+func Sanitize(text string, limit int, ascii bool) string {
+	if limit <= 0 || limit > MaxLength {
+		limit = MaxLength
 	}
 	// A character has at most 4 bytes: what lies behind them is cut off anyway.
 	// Three spare bytes keep the character at the cut whole.

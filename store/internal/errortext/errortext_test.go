@@ -11,7 +11,7 @@ import (
 )
 
 func TestFit(t *testing.T) {
-	snow := strings.Repeat("☃", errortext.Most+1)
+	snow := strings.Repeat("☃", errortext.MaxLength+1)
 	for _, c := range []struct {
 		text  string
 		limit int
@@ -21,14 +21,14 @@ func TestFit(t *testing.T) {
 		{"plain", 0, false, "plain"},
 		{"a\x00b", 0, false, "ab"},
 		{"bad \xff end", 0, false, "bad \uFFFD end"},
-		{snow, 0, false, snow[:3*errortext.Most]},
-		{snow, 1 << 30, false, snow[:3*errortext.Most]},
+		{snow, 0, false, snow[:3*errortext.MaxLength]},
+		{snow, 1 << 30, false, snow[:3*errortext.MaxLength]},
 		{snow, 2, false, "☃☃"},
 		{"snow ☃", 0, true, "snow ?"},
 		{strings.Repeat("\x00", 100000) + "behind", 0, false, "behind"},
 		{"", 0, false, ""},
 	} {
-		if got := errortext.Fit(c.text, c.limit, c.ascii); got != c.want {
+		if got := errortext.Sanitize(c.text, c.limit, c.ascii); got != c.want {
 			t.Errorf("%.20q cut to %d: %.20q of %d bytes", c.text, c.limit, got, len(got))
 		}
 	}
@@ -41,11 +41,11 @@ func TestAnyText(t *testing.T) {
 		raw := string(rapid.SliceOfN(rapid.Byte(), 0, 60).Draw(t, "bytes")) + rapid.StringN(0, 40, -1).Draw(t, "text")
 		limit := rapid.IntRange(1, 12).Draw(t, "limit")
 		ascii := rapid.Bool().Draw(t, "ascii")
-		got := errortext.Fit(raw, limit, ascii)
+		got := errortext.Sanitize(raw, limit, ascii)
 		if !utf8.ValidString(got) || strings.ContainsRune(got, 0) || utf8.RuneCountInString(got) > limit {
 			t.Fatalf("%q became %q", raw, got)
 		}
-		if clean := errortext.Fit(raw, 0, ascii); !strings.HasPrefix(clean, got) || got != clean && utf8.RuneCountInString(got) < limit {
+		if clean := errortext.Sanitize(raw, 0, ascii); !strings.HasPrefix(clean, got) || got != clean && utf8.RuneCountInString(got) < limit {
 			t.Fatalf("%q became %q, cut to %d from %q", raw, got, limit, clean)
 		}
 		if ascii && strings.IndexFunc(got, func(r rune) bool { return r >= utf8.RuneSelf }) >= 0 {

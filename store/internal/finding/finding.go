@@ -12,42 +12,42 @@ import (
 // List is findings in the order in which they were made.
 type List struct {
 	// Subject is what is being looked at.
-	Subject string
-	Found   []store.Finding
+	Subject  string
+	Findings []store.Finding
 }
 
 // Add adds a finding about the subject, with the lines of its remedy.
 func (l *List) Add(grade store.Grade, text string, remedies ...string) {
-	l.Found = append(l.Found, store.Finding{Grade: grade, Subject: l.Subject, Text: text, Remedy: strings.Join(remedies, "\n")})
+	l.Findings = append(l.Findings, store.Finding{Grade: grade, Subject: l.Subject, Text: text, Remedy: strings.Join(remedies, "\n")})
 }
 
-// Fault adds what keeps the relay from working.
-func (l *List) Fault(text string, remedies ...string) { l.Add(store.Fault, text, remedies...) }
+// AddFault adds what keeps the relay from working.
+func (l *List) AddFault(text string, remedies ...string) { l.Add(store.GradeFault, text, remedies...) }
 
-// Setup adds a fault that was found elsewhere, whose text names the subject too.
-func (l *List) Setup(err *store.SetupError) {
-	l.Fault(strings.TrimPrefix(err.Problem, l.Subject+": "), err.Remedy)
+// AddSetupError adds a fault that was found elsewhere, whose text names the subject too.
+func (l *List) AddSetupError(err *store.SetupError) {
+	l.AddFault(strings.TrimPrefix(err.Problem, l.Subject+": "), err.Remedy)
 }
 
-// clockSlack is by how much two clocks may differ before it is worth a word.
-const clockSlack = time.Second
+// maxClockSkew is by how much two clocks may differ before it is worth a word.
+const maxClockSkew = time.Second
 
-// Clock compares this machine's clock, which was read before and after the server's,
+// AddClockSkew compares this machine's clock, which was read before and after the server's,
 // with that: claims carry times.
-func (l *List) Clock(before, server, after time.Time) {
+func (l *List) AddClockSkew(before, server, after time.Time) {
 	const remedy = "have both machines keep the same time (chrony, systemd-timesyncd): the relay writes the times of claims by its own clock"
 	switch {
-	case server.Sub(after) > clockSlack:
-		l.Add(store.Advice, fmt.Sprintf("this machine is %s behind the server", server.Sub(after).Round(time.Millisecond)), remedy)
-	case before.Sub(server) > clockSlack:
-		l.Add(store.Advice, fmt.Sprintf("this machine is %s ahead of the server", before.Sub(server).Round(time.Millisecond)), remedy)
+	case server.Sub(after) > maxClockSkew:
+		l.Add(store.GradeAdvice, fmt.Sprintf("this machine is %s behind the server", server.Sub(after).Round(time.Millisecond)), remedy)
+	case before.Sub(server) > maxClockSkew:
+		l.Add(store.GradeAdvice, fmt.Sprintf("this machine is %s ahead of the server", before.Sub(server).Round(time.Millisecond)), remedy)
 	default:
-		l.Add(store.Fine, "this machine and the server differ by less than a second")
+		l.Add(store.GradeOK, "this machine and the server differ by less than a second")
 	}
 }
 
-// Faults counts the faults.
-func (l *List) Faults() int { return store.CountFaults(l.Found) }
+// CountFaults counts the faults.
+func (l *List) CountFaults() int { return store.CountFaults(l.Findings) }
 
 // Err puts the faults into one *store.SetupError; nil if there are none.
-func (l *List) Err() error { return store.FaultError(l.Found) }
+func (l *List) Err() error { return store.FaultError(l.Findings) }

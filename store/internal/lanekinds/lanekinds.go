@@ -3,9 +3,9 @@ package lanekinds
 
 import "github.com/sluicebox/sluicebox/store"
 
-// Find returns the kinds by their hash. next reads the first lane of the outbox
+// FindKinds returns the kinds by their hash. next reads the first lane of the outbox
 // behind a hash, and its kind.
-func Find(next func(after store.LaneHash) (lane store.LaneHash, kind string, found bool, err error)) (map[store.KindHash]string, error) {
+func FindKinds(next func(after store.LaneHash) (lane store.LaneHash, kind string, found bool, err error)) (map[store.KindHash]string, error) {
 	kinds := map[store.KindHash]string{}
 	for after := (store.LaneHash{}); ; {
 		lane, kind, found, err := next(after)

@@ -19,18 +19,18 @@ type Closer interface {
 
 // Lifetime is that of one store. All methods are safe for concurrent use.
 type Lifetime struct {
-	ctx  context.Context
-	end  context.CancelCauseFunc
-	work sync.WaitGroup
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	work   sync.WaitGroup
 
-	mu   sync.Mutex
-	open map[Closer]struct{}
+	mu      sync.Mutex
+	closers map[Closer]struct{}
 }
 
 // New begins a lifetime.
 func New() *Lifetime {
-	l := &Lifetime{open: map[Closer]struct{}{}}
-	l.ctx, l.end = context.WithCancelCause(context.Background())
+	l := &Lifetime{closers: map[Closer]struct{}{}}
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	return l
 }
 
@@ -83,7 +83,7 @@ func (l *Lifetime) Add(c Closer) bool {
 	if l.Ended() {
 		return false
 	}
-	l.open[c] = struct{}{}
+	l.closers[c] = struct{}{}
 	return true
 }
 
@@ -91,15 +91,15 @@ func (l *Lifetime) Add(c Closer) bool {
 func (l *Lifetime) Remove(c Closer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.open, c)
+	delete(l.closers, c)
 }
 
 // End ends all bound contexts and closes what is open.
 func (l *Lifetime) End() {
 	l.mu.Lock() // a Begin or Add that came first has counted
-	l.end(ErrClosed)
-	open := make([]Closer, 0, len(l.open))
-	for c := range l.open {
+	l.cancel(ErrClosed)
+	open := make([]Closer, 0, len(l.closers))
+	for c := range l.closers {
 		open = append(open, c)
 	}
 	l.mu.Unlock()

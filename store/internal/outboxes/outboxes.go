@@ -34,14 +34,14 @@ func (s *Set) Find(name string) (*store.Outbox, error) {
 	return nil, fmt.Errorf("no outbox %q is configured", name)
 }
 
-// Request is what a call asks of one outbox.
-type Request interface {
+// Validator is what a call asks of one outbox.
+type Validator interface {
 	// Validate reports what keeps it from being done to the outbox.
 	Validate(*store.Outbox) error
 }
 
-// Check returns the configured outbox that a request is made of, if it may be.
-func (s *Set) Check(name string, r Request) (*store.Outbox, error) {
+// FindValid returns the configured outbox that a request is made of, if it may be.
+func (s *Set) FindValid(name string, r Validator) (*store.Outbox, error) {
 	o, err := s.Find(name)
 	if err != nil {
 		return nil, err
@@ -49,5 +49,5 @@ func (s *Set) Check(name string, r Request) (*store.Outbox, error) {
 	return o, r.Validate(o)
 }
 
-// Known returns an outbox that Find has found, nil if it has not.
-func (s *Set) Known(name string) *store.Outbox { return s.byName[name] }
+// Lookup returns an outbox that Find has found, nil if it has not.
+func (s *Set) Lookup(name string) *store.Outbox { return s.byName[name] }

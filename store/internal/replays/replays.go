@@ -10,12 +10,12 @@ import (
 
 // The wishes for a named checkpoint, as the own tables have them.
 const (
-	Make = "make"
-	Drop = "drop"
+	RequestMake = "make"
+	RequestDrop = "drop"
 )
 
-// Ends are the states in which a job has ended, as the own tables have them.
-func Ends() []string {
+// EndedStates are the states in which a job has ended, as the own tables have them.
+func EndedStates() []string {
 	return []string{string(store.JobDone), string(store.JobFailed), string(store.JobRefused), string(store.JobCancelled)}
 }
 
@@ -33,8 +33,8 @@ func CheckRows(set *outboxes.Set, rows []store.ReplayRow) error {
 	return nil
 }
 
-// CheckDone reports what keeps rows from being done with.
-func CheckDone(done []store.ReplayDone) error {
+// CheckFinished reports what keeps rows from being done with.
+func CheckFinished(done []store.FinishedRow) error {
 	for i := range done {
 		if d := &done[i]; d.Result > store.ReplayRefused {
 			return fmt.Errorf("row %q of outbox %s: %d is no result", d.ID, d.Lane.Outbox, d.Result)
@@ -66,6 +66,6 @@ func (t *Tally) Count(result store.ReplayResult) {
 	}
 }
 
-// Keeps reports whether the error of the row that was counted last is kept, if so many
+// StoresError reports whether the error of the row that was counted last is kept, if so many
 // were refused before the call.
-func (t *Tally) Keeps(before int64) bool { return before+t.Refused <= store.JobErrorsKept }
+func (t *Tally) StoresError(before int64) bool { return before+t.Refused <= store.MaxJobErrors }

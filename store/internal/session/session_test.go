@@ -28,7 +28,7 @@ func (l *link) Ready(context.Context) error {
 	return nil
 }
 
-func (l *link) Keeps(err error) bool { return errors.Is(err, errAnswer) }
+func (l *link) Survives(err error) bool { return errors.Is(err, errAnswer) }
 
 func (l *link) Drop() {
 	if l.open {
@@ -78,7 +78,7 @@ func TestTurns(t *testing.T) {
 	if err := s.Do(gone, func(context.Context) error { return nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("a call that may not wait: %v", err)
 	}
-	if s.IfFree(func() { t.Error("two at a time") }) {
+	if s.TryDo(func() { t.Error("two at a time") }) {
 		t.Error("the session is said to be free")
 	}
 	life.End()
@@ -86,7 +86,7 @@ func TestTurns(t *testing.T) {
 		t.Errorf("the call that ran: %v", err)
 	}
 	s.Close()
-	if !s.IfFree(func() {}) || l.open {
+	if !s.TryDo(func() {}) || l.open {
 		t.Error("the session is not free, or its link is open")
 	}
 }

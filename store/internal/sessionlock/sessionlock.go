@@ -13,8 +13,8 @@ import (
 // errReleased says that a call came after Release, or was cut short by it.
 var errReleased = errors.New("the relay's lock was released")
 
-// goodbye bounds the farewell to a server that may be gone.
-const goodbye = time.Second
+// unlockTimeout bounds the farewell to a server that may be gone.
+const unlockTimeout = time.Second
 
 // Session is the session that holds the lock. One call at a time uses it.
 type Session interface {
@@ -77,7 +77,7 @@ func (l *Lock) Release() {
 		return
 	}
 	l.lost = errReleased
-	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+	ctx, cancel := context.WithTimeout(context.Background(), unlockTimeout)
 	defer cancel()
 	l.session.Unlock(ctx)
 	l.session.Drop()

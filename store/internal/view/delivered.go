@@ -6,11 +6,11 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Delivered takes the COMPLETED rows that a snapshot reads, in order. A statement may
+// DeliveredRows takes the COMPLETED rows that a snapshot reads, in order. A statement may
 // leave out what its query does not choose, and need not: Add looks at all of it, but
 // each row without a time must come, too.
-type Delivered struct {
-	store.Delivered
+type DeliveredRows struct {
+	store.DeliveredQuery
 
 	ids, kinds map[string]struct{}
 	groups     map[store.Group]struct{}
@@ -18,19 +18,19 @@ type Delivered struct {
 	undated    int
 }
 
-// finest is the unit of the finest column of times.
-const finest = time.Microsecond
+// timeResolution is the unit of the finest column of times.
+const timeResolution = time.Microsecond
 
-// newDelivered raises the bounds of q to whole microseconds: to those columns it is all
+// newDeliveredRows raises the bounds of q to whole microseconds: to those columns it is all
 // the same, and a statement may bind them.
-func newDelivered(q store.Delivered, pages *Pages) *Delivered {
-	q.Since, q.Until = raised(q.Since), raised(q.Until)
-	return &Delivered{Delivered: q, ids: setOf(q.IDs), kinds: setOf(q.Kinds), groups: setOf(q.Groups), pages: pages}
+func newDeliveredRows(q store.DeliveredQuery, pages *Pages) *DeliveredRows {
+	q.Since, q.Until = roundUp(q.Since), roundUp(q.Until)
+	return &DeliveredRows{DeliveredQuery: q, ids: setOf(q.IDs), kinds: setOf(q.Kinds), groups: setOf(q.Groups), pages: pages}
 }
 
-func raised(t time.Time) time.Time {
-	if cut := t.Truncate(finest); cut.Before(t) {
-		return cut.Add(finest)
+func roundUp(t time.Time) time.Time {
+	if cut := t.Truncate(timeResolution); cut.Before(t) {
+		return cut.Add(timeResolution)
 	}
 	return t
 }
@@ -43,24 +43,24 @@ func setOf[T comparable](list []T) map[T]struct{} {
 	return set
 }
 
-func among[T comparable](set map[T]struct{}, v T) bool {
+func inSet[T comparable](set map[T]struct{}, v T) bool {
 	_, in := set[v]
 	return in || len(set) == 0
 }
 
-// Size is how many rows a page has.
-func (d *Delivered) Size() int { return d.pages.Size }
+// PageSize is how many rows a page has.
+func (d *DeliveredRows) PageSize() int { return d.pages.Size }
 
 // Add adds a row, whose Committed is the time in order-by, zero if there is none. It
 // reports whether more are wanted.
-func (d *Delivered) Add(it store.Item) bool {
+func (d *DeliveredRows) Add(it store.Item) bool {
 	switch at := it.Committed; {
-	case !among(d.ids, it.ID), !among(d.kinds, it.Kind), !among(d.groups, it.Group):
+	case !inSet(d.ids, it.ID), !inSet(d.kinds, it.Kind), !inSet(d.groups, it.Group):
 	case at.IsZero():
 		d.undated++
 	case at.Before(d.Since), !d.Until.IsZero() && !at.Before(d.Until):
 	default:
 		return d.pages.Add(it)
 	}
-	return d.pages.more()
+	return d.pages.wantsMore()
 }

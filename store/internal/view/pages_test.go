@@ -25,7 +25,7 @@ func TestPages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var sizes []int
-			p := &Pages{Size: 3, most: c.bytes, left: c.left, take: func(items []store.Item) error {
+			p := &Pages{Size: 3, maxBytes: c.bytes, remaining: c.left, consume: func(items []store.Item) error {
 				if sizes = append(sizes, len(items)); len(sizes) == c.refuseAt {
 					return refusal
 				}
@@ -36,8 +36,8 @@ func TestPages(t *testing.T) {
 				more = p.Add(store.Item{Ref: store.Ref{ID: "id"}, Group: store.GroupOf("group"), Kind: "k", Payload: []byte("{}")})
 			}
 			p.flush()
-			if got := fmt.Sprint(sizes); got != c.want || (c.refuseAt > 0) != errors.Is(p.refused, refusal) {
-				t.Errorf("pages of %s rows, %v, want %s", got, p.refused, c.want)
+			if got := fmt.Sprint(sizes); got != c.want || (c.refuseAt > 0) != errors.Is(p.consumeErr, refusal) {
+				t.Errorf("pages of %s rows, %v, want %s", got, p.consumeErr, c.want)
 			}
 		})
 	}

@@ -28,9 +28,9 @@ type Snapshot interface {
 	Position() store.Position
 	// Read hands over the rows that q asks for, in order. After an error, which says
 	// what to do, the snapshot is taken for lost.
-	Read(ctx context.Context, o *store.Outbox, q store.Unsettled, to *Pages) error
+	Read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery, to *Pages) error
 	// ReadDelivered is Read for COMPLETED rows; see Delivered.
-	ReadDelivered(ctx context.Context, o *store.Outbox, to *Delivered) error
+	ReadDelivered(ctx context.Context, o *store.Outbox, to *DeliveredRows) error
 	// Drop gives the session up.
 	Drop()
 }
@@ -51,7 +51,7 @@ func Open(ctx context.Context, life *lifetime.Lifetime, boxes *outboxes.Set, dia
 		life.Done()
 		return nil, fmt.Errorf("open a view: %w", err)
 	}
-	v := &view{life: life, outboxes: boxes, snapshot: snapshot, position: snapshot.Position()}
+	v := &view{lifetime: life, outboxes: boxes, snapshot: snapshot, position: snapshot.Position()}
 	if !life.Add(v) {
 		v.Close()
 		return nil, lifetime.ErrClosed
@@ -73,7 +73,7 @@ func begin(ctx context.Context, dial Dialer) (Snapshot, error) {
 
 // view implements store.View.
 type view struct {
-	life     *lifetime.Lifetime
+	lifetime *lifetime.Lifetime
 	outboxes *outboxes.Set
 	position store.Position
 
@@ -86,31 +86,31 @@ type view struct {
 func (v *view) Position() store.Position { return v.position }
 
 // Unsettled implements store.View.
-func (v *view) Unsettled(ctx context.Context, q store.Unsettled) ([]store.Item, error) {
+func (v *view) Unsettled(ctx context.Context, q store.UnsettledQuery) ([]store.Item, error) {
 	var items []store.Item
 	size := unsettledPage
 	if q.MaxBytes > 0 {
 		size = max(q.Limit, 1) // the bound ends a page: there is but one
 	}
 	err := v.Pages(ctx, q, size, func(page []store.Item) error {
-		if items = append(items, page...); q.More(items) {
-			return errEnough
+		if items = append(items, page...); q.MayHaveMore(items) {
+			return errStopIteration
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, errEnough) {
+	if err != nil && !errors.Is(err, errStopIteration) {
 		return nil, err
 	}
 	return items, nil
 }
 
-// errEnough ends a reading that has what was asked for.
-var errEnough = errors.New("enough rows were read")
+// errStopIteration ends a reading that has what was asked for.
+var errStopIteration = errors.New("enough rows were read")
 
 // Pages implements store.View. The view is in use until it returns: take may call
 // the store, but it must neither read from the view nor close it. Each page is a
 // slice of its own.
-func (v *view) Pages(ctx context.Context, q store.Unsettled, page int, take func([]store.Item) error) error {
+func (v *view) Pages(ctx context.Context, q store.UnsettledQuery, page int, take func([]store.Item) error) error {
 	o, err := v.outboxes.Find(q.Outbox)
 	if err != nil {
 		return fmt.Errorf("read unsettled rows: %w", err)
@@ -121,16 +121,16 @@ func (v *view) Pages(ctx context.Context, q store.Unsettled, page int, take func
 	if o.Layout.State == store.StateNone {
 		return nil // nothing tells a settled row from another
 	}
-	pages := &Pages{Size: page, most: q.MaxBytes, left: q.Limit, take: v.whileOpen(take)}
+	pages := &Pages{Size: page, maxBytes: q.MaxBytes, remaining: q.Limit, consume: v.whileOpen(take)}
 	err = v.read(ctx, pages, func(ctx context.Context) error { return v.snapshot.Read(ctx, o, q, pages) })
-	if err != nil && pages.refused == nil {
+	if err != nil && pages.consumeErr == nil {
 		return fmt.Errorf("read unsettled rows of outbox %s: %w", q.Outbox, err)
 	}
 	return err
 }
 
 // Delivered implements store.View. What is said of Pages goes for it too.
-func (v *view) Delivered(ctx context.Context, q store.Delivered, page int, take func([]store.Item) error) (undated int, err error) {
+func (v *view) Delivered(ctx context.Context, q store.DeliveredQuery, page int, take func([]store.Item) error) (undated int, err error) {
 	o, err := v.outboxes.Find(q.Outbox)
 	if err == nil {
 		err = q.Validate(o)
@@ -141,9 +141,9 @@ func (v *view) Delivered(ctx context.Context, q store.Delivered, page int, take 
 	if page <= 0 {
 		return 0, fmt.Errorf("read delivered rows of outbox %s: the page is %d, must be positive", q.Outbox, page)
 	}
-	to := newDelivered(q, &Pages{Size: page, left: math.MaxInt, take: v.whileOpen(take)})
+	to := newDeliveredRows(q, &Pages{Size: page, remaining: math.MaxInt, consume: v.whileOpen(take)})
 	err = v.read(ctx, to.pages, func(ctx context.Context) error { return v.snapshot.ReadDelivered(ctx, o, to) })
-	if err != nil && to.pages.refused == nil {
+	if err != nil && to.pages.consumeErr == nil {
 		err = fmt.Errorf("read delivered rows of outbox %s: %w", q.Outbox, err)
 	}
 	return to.undated, err
@@ -153,7 +153,7 @@ func (v *view) Delivered(ctx context.Context, q store.Delivered, page int, take 
 // interrupted a moment later.
 func (v *view) whileOpen(take func([]store.Item) error) func([]store.Item) error {
 	return func(items []store.Item) error {
-		if v.life.Ended() {
+		if v.lifetime.Ended() {
 			return lifetime.ErrClosed
 		}
 		return take(items)
@@ -163,7 +163,7 @@ func (v *view) whileOpen(take func([]store.Item) error) func([]store.Item) error
 // read uses the snapshot, and hands the last page over. The error is that of the
 // reader, if there is one.
 func (v *view) read(ctx context.Context, pages *Pages, do func(context.Context) error) error {
-	ctx, cancel := v.life.Bind(ctx)
+	ctx, cancel := v.lifetime.Bind(ctx)
 	defer cancel()
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -172,12 +172,12 @@ func (v *view) read(ctx context.Context, pages *Pages, do func(context.Context) 
 	}
 	if err := do(ctx); err != nil {
 		v.drop() // the transaction may be over, and with it its snapshot
-		if pages.refused == nil {
+		if pages.consumeErr == nil {
 			return err
 		}
 	}
 	pages.flush()
-	return pages.refused
+	return pages.consumeErr
 }
 
 // Close implements store.View. It waits for a read that is under way.
@@ -189,8 +189,8 @@ func (v *view) Close() {
 	}
 	v.closed = true
 	v.drop()
-	v.life.Remove(v)
-	v.life.Done()
+	v.lifetime.Remove(v)
+	v.lifetime.Done()
 }
 
 func (v *view) drop() {

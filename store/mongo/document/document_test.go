@@ -152,7 +152,7 @@ func TestItem(t *testing.T) {
 	if it, err := r.Head(doc(t, bson.E{Key: "payload", Value: ""})); err == nil || !strings.Contains(err.Error(), "_id") {
 		t.Errorf("without an id: %+v, %v", it, err)
 	}
-	if got := Projected([]string{"a.b", "", "a", "a.b.c", "ab", "a"}); !slices.Equal(got, []string{"a", "ab"}) {
+	if got := ProjectedFields([]string{"a.b", "", "a", "a.b.c", "ab", "a"}); !slices.Equal(got, []string{"a", "ab"}) {
 		t.Errorf("projected are %q", got)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// mostKinds bounds how many kinds a Reader keeps the strings of.
-const mostKinds = 1024
+// maxKinds bounds how many kinds a Reader keeps the strings of.
+const maxKinds = 1024
 
 // Reader makes items of the documents of one outbox. One goroutine at a time uses it.
 type Reader struct {
@@ -27,9 +27,9 @@ func New(o *store.Outbox) *Reader {
 	return &Reader{outbox: o, kinds: map[string]string{}}
 }
 
-// Projected returns the names that project some fields, each once and without those
+// ProjectedFields returns the names that project some fields, each once and without those
 // inside of another one, which the server refuses. Empty names are left out.
-func Projected(names []string) []string {
+func ProjectedFields(names []string) []string {
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" })
 	slices.Sort(names)
 	names = slices.Compact(names)
@@ -74,7 +74,7 @@ func (r *Reader) kind(v bson.RawValue) string {
 		return kind
 	}
 	kind := string(r.text)
-	if len(r.kinds) < mostKinds {
+	if len(r.kinds) < maxKinds {
 		r.kinds[kind] = kind
 	}
 	return kind

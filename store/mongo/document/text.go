@@ -48,13 +48,13 @@ func AppendText(dst []byte, v bson.RawValue) []byte {
 	begin := len(dst)
 	dst = AppendJSON(dst, v)
 	if word := dst[begin:]; len(word) > 1 && word[0] == '"' {
-		dst = append(dst[:begin], bare(v, word)...)
+		dst = append(dst[:begin], stringValue(v, word)...)
 	}
 	return dst
 }
 
-// bare returns the characters of a value whose JSON is a string.
-func bare(v bson.RawValue, quoted []byte) []byte {
+// stringValue returns the characters of a value whose JSON is a string.
+func stringValue(v bson.RawValue, quoted []byte) []byte {
 	switch v.Type {
 	case bson.TypeSymbol:
 		return []byte(v.Symbol())
@@ -175,10 +175,10 @@ func number(text string) (int64, bool) {
 	return n, err == nil && strconv.FormatInt(n, 10) == text
 }
 
-// Mixed reports whether the text is that of a whole number, which programs write both
+// IsNumberText reports whether the text is that of a whole number, which programs write both
 // as a number and as a text. Of the other types none is ever met in two forms but by a
 // copy of the same document.
-func Mixed(text string) bool {
+func IsNumberText(text string) bool {
 	_, is := number(text)
 	return is
 }

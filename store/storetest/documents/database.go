@@ -17,8 +17,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest"
 )
 
-// patience bounds every statement: one that hangs fails by name.
-const patience = 30 * time.Second
+// callTimeout bounds every statement: one that hangs fails by name.
+const callTimeout = 30 * time.Second
 
 // Database is all that a storetest.Database does with documents. Its methods fail the
 // test on an error.
@@ -47,10 +47,10 @@ func New(t *testing.T, db *mongo.Database, outboxes ...store.Outbox) *Database {
 	return d
 }
 
-// Emptied takes the documents of some outboxes and of the relay's own collections away.
+// Reset takes the documents of some outboxes and of the relay's own collections away.
 // What Install knows those by stays. Collections that are dropped stay open files of the
 // server for minutes.
-func Emptied(t *testing.T, db *mongo.Database, outboxes ...store.Outbox) *Database {
+func Reset(t *testing.T, db *mongo.Database, outboxes ...store.Outbox) *Database {
 	t.Helper()
 	d := open(db, outboxes)
 	ctx, cancel := bound()
@@ -88,7 +88,7 @@ func (d *Database) collections(ctx context.Context, t *testing.T) []string {
 }
 
 func bound() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), patience) // a test may be over
+	return context.WithTimeout(context.Background(), callTimeout) // a test may be over
 }
 
 func must(t *testing.T, err error) {
@@ -211,8 +211,8 @@ func (d *Database) Delete(t *testing.T, outbox, id string) {
 	must(t, err)
 }
 
-// Refused implements storetest.Database.
-func (d *Database) Refused(t *testing.T, job string, n int64) {
+// SetRefused implements storetest.Database.
+func (d *Database) SetRefused(t *testing.T, job string, n int64) {
 	t.Helper()
 	ctx, cancel := bound()
 	defer cancel()
@@ -222,14 +222,14 @@ func (d *Database) Refused(t *testing.T, job string, n int64) {
 }
 
 // Read implements storetest.Database.
-func (d *Database) Read(t *testing.T, outbox, id string) storetest.Found {
+func (d *Database) Read(t *testing.T, outbox, id string) storetest.RowContent {
 	t.Helper()
 	o := d.outboxes[outbox]
 	ctx, cancel := bound()
 	defer cancel()
 	doc, err := d.db.Collection(o.Table).FindOne(ctx, bson.D{{Key: o.Layout.Columns.ID, Value: id}}).Raw()
 	if errors.Is(err, mongo.ErrNoDocuments) {
-		return storetest.Found{}
+		return storetest.RowContent{}
 	}
 	must(t, err)
 	return found(t, &o.Layout, doc)

@@ -12,10 +12,10 @@ import (
 )
 
 // found is what a document says.
-func found(t *testing.T, l *store.Layout, doc bson.Raw) storetest.Found {
+func found(t *testing.T, l *store.Layout, doc bson.Raw) storetest.RowContent {
 	t.Helper()
 	c := &l.Columns
-	f := storetest.Found{Exists: true, Claimed: when(t, l, doc, c.Claimed), Settled: when(t, l, doc, c.Settled)}
+	f := storetest.RowContent{Exists: true, Claimed: when(t, l, doc, c.Claimed), Settled: when(t, l, doc, c.Settled)}
 	if n, ok := field(doc, c.RetryCount).AsInt64OK(); ok {
 		f.RetryCount = int(n)
 	}

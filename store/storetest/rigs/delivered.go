@@ -11,7 +11,7 @@ import (
 
 // Delivered reads delivered rows of a view of now, in pages of two: of each its id and
 // the time in order-by, and how many have none.
-func Delivered(tb testing.TB, st store.Viewer, q store.Delivered) (rows []string, undated int, err error) {
+func Delivered(tb testing.TB, st store.Viewer, q store.DeliveredQuery) (rows []string, undated int, err error) {
 	tb.Helper()
 	view, err := st.View(Context(tb), "")
 	if err != nil {
@@ -28,7 +28,7 @@ func Delivered(tb testing.TB, st store.Viewer, q store.Delivered) (rows []string
 }
 
 // WantDelivered compares what Delivered reads with what it is to read, joined by commas.
-func WantDelivered(tb testing.TB, st store.Viewer, q store.Delivered, want string, undated int) {
+func WantDelivered(tb testing.TB, st store.Viewer, q store.DeliveredQuery, want string, undated int) {
 	tb.Helper()
 	rows, n, err := Delivered(tb, st, q)
 	if got := strings.Join(rows, ", "); got != want || n != undated || err != nil {
@@ -36,13 +36,13 @@ func WantDelivered(tb testing.TB, st store.Viewer, q store.Delivered, want strin
 	}
 }
 
-// WantWishes pings a lock and compares how many wishes it sees.
-func WantWishes(tb testing.TB, what string, held store.Lock, want int64) {
+// WantRequestCount pings a lock and compares how many wishes it sees.
+func WantRequestCount(tb testing.TB, what string, held store.Lock, want int64) {
 	tb.Helper()
 	if err := held.Ping(Context(tb)); err != nil {
 		tb.Fatalf("%s: %v", what, err)
 	}
-	if n := held.Wishes(); n != want {
+	if n := held.RequestCount(); n != want {
 		tb.Errorf("%s: %d wishes, want %d", what, n, want)
 	}
 }

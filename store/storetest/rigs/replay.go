@@ -11,31 +11,33 @@ import (
 // returns what each call said.
 func Replay(ctx context.Context, st store.Store, epoch store.Epoch, outbox string) map[string]error {
 	row := store.ReplayRow{N: 1, Item: store.Item{Ref: store.Ref{Outbox: outbox, ID: "1"}, Kind: "EVENT"}}
-	refused := store.ReplayDone{N: 1, Lane: row.Lane(), ID: "1", Result: store.ReplayRefused, Error: "no"}
+	refused := store.FinishedRow{N: 1, Lane: row.Lane(), ID: "1", Result: store.ReplayRefused, Error: "no"}
 	said := map[string]error{}
 	for _, call := range []struct {
 		what string
 		err  func() error
 	}{
-		{"wish a checkpoint", func() error { return st.WishNamed(ctx, "here", true) }},
-		{"wish its end", func() error { return st.WishDrop(ctx, "here") }},
-		{"save it", func() error { return st.SaveNamed(ctx, epoch, store.Named{Name: "here", State: store.NamedKept}) }},
-		{"read it", func() error { return second(st.Named(ctx)) }},
-		{"forget it", func() error { return st.ForgetNamed(ctx, epoch, "here") }},
-		{"wish a replay", func() error { return st.WishReplay(ctx, "job", "{}") }},
-		{"wish of it", func() error { return st.WishJob(ctx, "job", store.WishPause) }},
+		{"wish a checkpoint", func() error { return st.RequestSavepoint(ctx, "here", true) }},
+		{"wish its end", func() error { return st.RequestSavepointDeletion(ctx, "here") }},
+		{"save it", func() error {
+			return st.SaveSavepoint(ctx, epoch, store.Savepoint{Name: "here", State: store.SavepointRetained})
+		}},
+		{"read it", func() error { return second(st.Savepoints(ctx)) }},
+		{"forget it", func() error { return st.DeleteSavepoint(ctx, epoch, "here") }},
+		{"wish a replay", func() error { return st.RequestReplay(ctx, "job", "{}") }},
+		{"wish of it", func() error { return st.RequestJobState(ctx, "job", store.DesiredPause) }},
 		{"copy", func() error {
 			return st.CopyRows(ctx, epoch, "job", []store.ReplayRow{row, {N: 2, Item: row.Item}}, store.ReplayCursor{Position: "p"})
 		}},
-		{"count", func() error { return st.CountRows(ctx, epoch, "job", 2, 0) }},
+		{"count", func() error { return st.SetRowCounts(ctx, epoch, "job", 2, 0) }},
 		{"lanes", func() error { return second(st.ReplayLanes(ctx, "job", 0, 1)) }},
 		{"rows", func() error {
-			return second(st.ReplayRows(ctx, "job", []store.ReplayFrom{{Outbox: outbox, Lane: row.Lane().Hash()}}, 1))
+			return second(st.ReplayRows(ctx, "job", []store.ReplayRange{{Outbox: outbox, Lane: row.Lane().Hash()}}, 1))
 		}},
 		{"states", func() error {
-			return second(st.States(ctx, []store.ClaimRow{{Ref: row.Ref, WantPayload: true}}))
+			return second(st.ReadStatuses(ctx, []store.ClaimRow{{Ref: row.Ref, WantPayload: true}}))
 		}},
-		{"done", func() error { return st.DoneRows(ctx, epoch, "job", []store.ReplayDone{refused}) }},
+		{"done", func() error { return st.FinishRows(ctx, epoch, "job", []store.FinishedRow{refused}) }},
 		{"clear", func() error { return second(st.ClearRows(ctx, epoch, "job", 9)) }},
 		{"save", func() error { return st.SaveJob(ctx, epoch, store.Job{ID: "job", State: store.JobDone}) }},
 		{"read", func() error { return second(st.Jobs(ctx)) }},
@@ -48,16 +50,16 @@ func Replay(ctx context.Context, st store.Store, epoch store.Epoch, outbox strin
 
 func second[T any](_ T, err error) error { return err }
 
-// Wishes asks for all that can be wished, as the third for the replay "job", and compares
+// CheckRequestCounts asks for all that can be wished, as the third for the replay "job", and compares
 // how many wishes are counted after each.
-func Wishes(tb testing.TB, st store.Store, counted func() int) {
+func CheckRequestCounts(tb testing.TB, st store.Store, counted func() int) {
 	tb.Helper()
 	before := counted()
 	for i, wish := range []func(context.Context) error{
-		func(ctx context.Context) error { return st.WishNamed(ctx, "here", true) },
-		func(ctx context.Context) error { return st.WishDrop(ctx, "here") },
-		func(ctx context.Context) error { return st.WishReplay(ctx, "job", "{}") },
-		func(ctx context.Context) error { return st.WishJob(ctx, "job", store.WishCancel) },
+		func(ctx context.Context) error { return st.RequestSavepoint(ctx, "here", true) },
+		func(ctx context.Context) error { return st.RequestSavepointDeletion(ctx, "here") },
+		func(ctx context.Context) error { return st.RequestReplay(ctx, "job", "{}") },
+		func(ctx context.Context) error { return st.RequestJobState(ctx, "job", store.DesiredCancel) },
 	} {
 		if err := wish(Context(tb)); err != nil {
 			tb.Fatal(err)
@@ -73,12 +75,12 @@ func EndJob(tb testing.TB, st store.Store, epoch store.Epoch, outbox, id string,
 	tb.Helper()
 	row := store.ReplayRow{N: 1, Item: store.Item{Ref: store.Ref{Outbox: outbox, ID: "1"}, Kind: "EVENT"}}
 	for _, call := range []func(context.Context) error{
-		func(ctx context.Context) error { return st.WishReplay(ctx, id, "{}") },
+		func(ctx context.Context) error { return st.RequestReplay(ctx, id, "{}") },
 		func(ctx context.Context) error {
 			return st.CopyRows(ctx, epoch, id, []store.ReplayRow{row}, store.ReplayCursor{})
 		},
 		func(ctx context.Context) error {
-			return st.DoneRows(ctx, epoch, id, []store.ReplayDone{{N: 1, Lane: row.Lane(), Result: store.ReplayRefused}})
+			return st.FinishRows(ctx, epoch, id, []store.FinishedRow{{N: 1, Lane: row.Lane(), Result: store.ReplayRefused}})
 		},
 		func(ctx context.Context) error { return st.SaveJob(ctx, epoch, store.Job{ID: id, State: state}) },
 	} {

@@ -15,33 +15,33 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Patience bounds every call of a test: one that hangs fails by name.
-const Patience = 30 * time.Second
+// CallTimeout bounds every call of a test: one that hangs fails by name.
+const CallTimeout = 30 * time.Second
 
 // Context returns one that ends after Patience, and with the test.
 func Context(tb testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), CallTimeout)
 	tb.Cleanup(cancel)
 	return ctx
 }
 
-// FlowBox is the outbox events, in the table outbox_events.
-func FlowBox() store.Outbox {
+// EventsOutbox is the outbox events, in the table outbox_events.
+func EventsOutbox() store.Outbox {
 	return store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
 }
 
-// Row asks for a row of FlowBox, with its payload.
+// Row asks for a row of EventsOutbox, with its payload.
 func Row(id string) store.ClaimRow {
 	return store.ClaimRow{Ref: store.Ref{Outbox: "events", ID: id}, WantPayload: true}
 }
 
-// Outcome is one of a row of FlowBox, as of now.
+// Outcome is one of a row of EventsOutbox, as of now.
 func Outcome(id string, status store.Status) store.Outcome {
 	return store.Outcome{Ref: store.Ref{Outbox: "events", ID: id}, Status: status, At: time.Now()}
 }
 
-// Lead makes a store's own tables, checks all tables and takes the lead.
-func Lead(tb testing.TB, st store.Store) store.Epoch {
+// InstallAndLead makes a store's own tables, checks all tables and takes the lead.
+func InstallAndLead(tb testing.TB, st store.Store) store.Epoch {
 	tb.Helper()
 	if err := st.Install(Context(tb)); err != nil {
 		tb.Fatal(err)
@@ -49,7 +49,7 @@ func Lead(tb testing.TB, st store.Store) store.Epoch {
 	if err := st.Check(Context(tb)); err != nil {
 		tb.Fatal(err)
 	}
-	epoch, err := st.Lead(Context(tb))
+	epoch, err := st.AcquireLeadership(Context(tb))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -76,11 +76,11 @@ func Settle(tb testing.TB, st store.Settler, epoch store.Epoch, outcomes []store
 	return results
 }
 
-// Prune goes through the table of FlowBox to its end, n rows at a time, and returns
+// Prune goes through the table of EventsOutbox to its end, n rows at a time, and returns
 // how many were deleted, and the refusals that did not end it.
 func Prune(tb testing.TB, st store.Pruner, epoch store.Epoch, before time.Time, n int) (rows int, refused []error) {
 	tb.Helper()
-	p := store.Prune{Outbox: "events", Before: before, Limit: n}
+	p := store.PruneRequest{Outbox: "events", Before: before, Limit: n}
 	for range 10_000 {
 		done, err := st.Prune(Context(tb), epoch, p)
 		var refusal *store.RefusedError
@@ -98,7 +98,7 @@ func Prune(tb testing.TB, st store.Pruner, epoch store.Epoch, before time.Time, 
 	return 0, nil
 }
 
-// Groups returns the groups of the unsettled rows of FlowBox, at most 9 of them,
+// Groups returns the groups of the unsettled rows of EventsOutbox, at most 9 of them,
 // without some lanes.
 func Groups(tb testing.TB, st store.Viewer, except ...store.LaneKey) (groups []store.Group) {
 	tb.Helper()
@@ -107,7 +107,7 @@ func Groups(tb testing.TB, st store.Viewer, except ...store.LaneKey) (groups []s
 		tb.Fatal(err)
 	}
 	defer view.Close()
-	items, err := view.Unsettled(Context(tb), store.Unsettled{Outbox: "events", Limit: 9, Except: except})
+	items, err := view.Unsettled(Context(tb), store.UnsettledQuery{Outbox: "events", Limit: 9, ExcludeLanes: except})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -117,9 +117,9 @@ func Groups(tb testing.TB, st store.Viewer, except ...store.LaneKey) (groups []s
 	return groups
 }
 
-// LeaveOut leaves the lane of each of n unsettled rows out, which must take away that
+// CheckExcludeLanes leaves the lane of each of n unsettled rows out, which must take away that
 // row and no other. It returns the groups.
-func LeaveOut(tb testing.TB, st store.Viewer, n int) []store.Group {
+func CheckExcludeLanes(tb testing.TB, st store.Viewer, n int) []store.Group {
 	tb.Helper()
 	all := Groups(tb, st)
 	if len(all) != n {
@@ -134,7 +134,7 @@ func LeaveOut(tb testing.TB, st store.Viewer, n int) []store.Group {
 	return all
 }
 
-// Lane is the lane of a group in FlowBox.
+// Lane is the lane of a group in EventsOutbox.
 func Lane(g store.Group) store.LaneKey {
 	return store.LaneKey{Outbox: "events", Kind: "EVENT", Group: g}
 }
@@ -160,8 +160,8 @@ type Answer[T any] struct {
 	Err   error
 }
 
-// Later runs a call beside the test.
-func Later[T any](call func() (T, error)) <-chan Answer[T] {
+// Async runs a call beside the test.
+func Async[T any](call func() (T, error)) <-chan Answer[T] {
 	c := make(chan Answer[T], 1)
 	go func() {
 		v, err := call()
@@ -178,8 +178,8 @@ func Exec(tb testing.TB, db *sql.DB, query string, args ...any) {
 	}
 }
 
-// Ask returns the one value that a statement gives.
-func Ask[T any](tb testing.TB, db *sql.DB, query string, args ...any) T {
+// QueryValue returns the one value that a statement gives.
+func QueryValue[T any](tb testing.TB, db *sql.DB, query string, args ...any) T {
 	tb.Helper()
 	var v T
 	if err := db.QueryRowContext(Context(tb), query, args...).Scan(&v); err != nil {

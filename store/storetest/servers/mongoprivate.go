@@ -91,15 +91,15 @@ func StandaloneMongo(tb testing.TB, settings map[string]string) *MongoSet {
 	if settings == nil {
 		settings = map[string]string{}
 	}
-	settings["replSet"] = takenAway
+	settings["replSet"] = removedSetting
 	s := &MongoSet{tb: tb, alone: true, Members: []*MongoMember{startMember(tb, settings)}}
 	s.setURL()
 	return s
 }
 
-// Found restarts the server of a StandaloneMongo as a replica set of one member.
+// ConvertToReplicaSet restarts the server of a StandaloneMongo as a replica set of one member.
 // Clients of the URL that they have go on, and see a set.
-func (s *MongoSet) Found() {
+func (s *MongoSet) ConvertToReplicaSet() {
 	s.tb.Helper()
 	m := s.Members[0]
 	m.Restart(map[string]string{"replSet": mongoSet})
@@ -135,7 +135,7 @@ func startMember(tb testing.TB, settings map[string]string) *MongoMember {
 	}}
 	m.command = m.serve
 	maps.Copy(m.settings, settings)
-	maps.DeleteFunc(m.settings, func(_, value string) bool { return value == takenAway })
+	maps.DeleteFunc(m.settings, func(_, value string) bool { return value == removedSetting })
 	if err := os.Mkdir(m.Dir, 0o700); err != nil {
 		tb.Fatal(err)
 	}

@@ -43,13 +43,13 @@ func (s *MongoSet) Run(database string, command bson.D) bson.Raw {
 	return answer
 }
 
-// ask runs a command at one member, whatever its state. One that is silent counts as gone.
-func (m *MongoMember) ask(ctx context.Context, user *url.Userinfo, command bson.D) (bson.Raw, error) {
-	return m.askWithin(ctx, silent, user, command)
+// runCommand runs a command at one member, whatever its state. One that is silent counts as gone.
+func (m *MongoMember) runCommand(ctx context.Context, user *url.Userinfo, command bson.D) (bson.Raw, error) {
+	return m.runCommandWithin(ctx, silent, user, command)
 }
 
-// askWithin is ask with a limit of its own.
-func (m *MongoMember) askWithin(ctx context.Context, most time.Duration, user *url.Userinfo, command bson.D) (bson.Raw, error) {
+// runCommandWithin is ask with a limit of its own.
+func (m *MongoMember) runCommandWithin(ctx context.Context, most time.Duration, user *url.Userinfo, command bson.D) (bson.Raw, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	at := url.URL{Scheme: "mongodb", User: user, Host: m.Address, Path: "/", RawQuery: "directConnection=true"}
@@ -74,7 +74,7 @@ func (s *MongoSet) initiate() {
 	}
 	settings := doc("electionTimeoutMillis", 1000, "heartbeatIntervalMillis", 500)
 	config := doc("_id", mongoSet, "members", members, "settings", settings)
-	if _, err := s.Members[0].askWithin(s.tb.Context(), connectTimeout, nil, doc("replSetInitiate", config)); err != nil {
+	if _, err := s.Members[0].runCommandWithin(s.tb.Context(), connectTimeout, nil, doc("replSetInitiate", config)); err != nil {
 		s.tb.Fatal(err)
 	}
 }
@@ -87,7 +87,7 @@ func (s *MongoSet) awaitHealth() {
 		return
 	}
 	s.await("become healthy", func(ctx context.Context) error {
-		answer, err := s.Members[0].ask(ctx, s.user, doc("replSetGetStatus", 1))
+		answer, err := s.Members[0].runCommand(ctx, s.user, doc("replSetGetStatus", 1))
 		if err != nil {
 			return err
 		}
@@ -143,7 +143,7 @@ func (s *MongoSet) Primary() (primary *MongoMember) {
 			if m.frozen || !m.process.running() {
 				continue
 			}
-			answer, err := m.ask(ctx, s.user, doc("hello", 1))
+			answer, err := m.runCommand(ctx, s.user, doc("hello", 1))
 			if err != nil {
 				continue // it may be ending
 			}
@@ -165,7 +165,7 @@ func (s *MongoSet) AwaitMajority() {
 		m := s.Primary()
 		note := doc("insert", "majority", "documents", []bson.D{doc("at", time.Now())},
 			"writeConcern", doc("w", "majority", "wtimeout", silent.Milliseconds()))
-		answer, err := m.ask(ctx, s.user, note)
+		answer, err := m.runCommand(ctx, s.user, note)
 		if err != nil {
 			return err
 		}
@@ -186,7 +186,7 @@ func (s *MongoSet) StepDown() (old *MongoMember) {
 		command = doc("replSetStepDown", 1, "force", true)
 	}
 	s.await("let its primary step down", func(ctx context.Context) error { // another must have caught up
-		_, err := old.ask(ctx, s.user, command)
+		_, err := old.runCommand(ctx, s.user, command)
 		return err
 	})
 	s.Primary()

@@ -70,8 +70,8 @@ func (p *private) Stop(mode string) time.Duration {
 	return took
 }
 
-// takenAway is the value of a setting that is not to be.
-const takenAway = "-"
+// removedSetting is the value of a setting that is not to be.
+const removedSetting = "-"
 
 // Restart starts the server, after a fast stop if it runs. Settings are changed or
 // added, and taken away by the value "-"; nil keeps them.
@@ -79,7 +79,7 @@ func (p *private) Restart(settings map[string]string) {
 	p.tb.Helper()
 	p.Stop("fast")
 	for name, value := range settings {
-		if p.settings[name] = value; value == takenAway {
+		if p.settings[name] = value; value == removedSetting {
 			delete(p.settings, name)
 		}
 	}

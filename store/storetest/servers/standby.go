@@ -38,7 +38,7 @@ func Standby(tb testing.TB, primary *Server, settings map[string]string) *Server
 	return s
 }
 
-// CatchUp waits until a standby has replayed what its primary has written by now.
+// BeginCatchUp waits until a standby has replayed what its primary has written by now.
 func (s *Server) CatchUp() {
 	s.tb.Helper()
 	var end string

@@ -153,11 +153,11 @@ func (db *Database) Set(t *testing.T, outbox, id string, status store.Status, at
 func (db *Database) Delete(t *testing.T, outbox, id string) {
 	t.Helper()
 	o := db.outboxes[outbox]
-	db.exec(t, "DELETE FROM "+db.dialect.Table(o)+" WHERE "+db.dialect.Ident(o.Layout.Columns.ID)+" = "+db.dialect.Place(1), id)
+	db.exec(t, "DELETE FROM "+db.dialect.Table(o)+" WHERE "+db.dialect.Ident(o.Layout.Columns.ID)+" = "+db.dialect.Placeholder(1), id)
 }
 
-// Refused implements storetest.Database.
-func (db *Database) Refused(t *testing.T, job string, n int64) {
+// SetRefused implements storetest.Database.
+func (db *Database) SetRefused(t *testing.T, job string, n int64) {
 	t.Helper()
 	s := &statement{Dialect: db.dialect}
 	db.exec(t, "UPDATE "+s.Replay+" SET refused = "+s.arg(n)+" WHERE name = 'suite' AND job = "+s.arg(job), s.args...)
@@ -171,7 +171,7 @@ func (db *Database) exec(t *testing.T, query string, args ...any) {
 }
 
 // Read implements storetest.Database.
-func (db *Database) Read(t *testing.T, outbox, id string) storetest.Found {
+func (db *Database) Read(t *testing.T, outbox, id string) storetest.RowContent {
 	t.Helper()
 	d, o := db.dialect, db.outboxes[outbox]
 	c := &o.Layout.Columns
@@ -179,9 +179,9 @@ func (db *Database) Read(t *testing.T, outbox, id string) storetest.Found {
 		d.pick(c.Status, d.Text, "''"), d.pick(c.RetryCount, d.Plain, "0"), d.pick(c.Error, d.Plain, "NULL"),
 		d.pick(c.Claimed, d.Time, "NULL"), d.pick(c.Settled, d.Time, "NULL"),
 		d.pick(c.Delivered, d.Plain+" IS NOT NULL", "FALSE"), d.pick(c.Failed, d.Plain+" IS NOT NULL", "FALSE"),
-	}, ", ") + " FROM " + d.Table(o) + " WHERE " + d.Ident(c.ID) + " = " + d.Place(1)
+	}, ", ") + " FROM " + d.Table(o) + " WHERE " + d.Ident(c.ID) + " = " + d.Placeholder(1)
 	var (
-		found                  storetest.Found
+		found                  storetest.RowContent
 		status                 string
 		text, claimed, settled sql.NullString
 		delivered, failed      bool

@@ -16,15 +16,15 @@ type Dialect struct {
 	// Ident quotes an identifier, and Table gives an outbox's table, quoted.
 	Ident func(name string) string
 	Table func(o *store.Outbox) string
-	// Place is the place of the nth parameter of a statement, counted from 1.
-	Place func(n int) string
+	// Placeholder is the place of the nth parameter of a statement, counted from 1.
+	Placeholder func(n int) string
 	// Types are those of the columns, and Options what stands behind them.
 	Types   Types
 	Options string
 	// Plain, Text and Time are expressions for what a quoted column holds: as it is,
-	// as text, and as the text of a time in UTC. TimePlace is the one for the place of
+	// as text, and as the text of a time in UTC. TimePlaceholder is the one for the place of
 	// a time. Each has one %s.
-	Plain, Text, Time, TimePlace string
+	Plain, Text, Time, TimePlaceholder string
 	// Bind gives a time as it is bound, and Parse reads the text of one.
 	Bind  func(at time.Time) any
 	Parse func(text string) (time.Time, error)
@@ -46,8 +46,8 @@ type Types struct {
 	Claimed, Settled, Delivered, Failed, Order string // times
 }
 
-// Question is the place of a parameter in a statement that does not count them.
-func Question(int) string { return "?" }
+// QuestionMark is the place of a parameter in a statement that does not count them.
+func QuestionMark(int) string { return "?" }
 
 // Create returns the statements that make an outbox's table anew.
 func (d *Dialect) Create(o *store.Outbox) []string {
@@ -106,7 +106,7 @@ type statement struct {
 // arg binds a value, and returns its place.
 func (s *statement) arg(v any) string {
 	s.args = append(s.args, v)
-	return s.Place(len(s.args))
+	return s.Placeholder(len(s.args))
 }
 
 // at binds a time, or nil, and returns its place.
@@ -114,5 +114,5 @@ func (s *statement) at(v any) string {
 	if at, ok := v.(time.Time); ok {
 		v = s.Bind(at)
 	}
-	return fmt.Sprintf(s.TimePlace, s.arg(v))
+	return fmt.Sprintf(s.TimePlaceholder, s.arg(v))
 }

@@ -54,7 +54,7 @@ func (c *Config) open() (database, error) {
 	case at.MySQL():
 		return &mysqlDatabase{cfg: c, table: &mysqlTable{name: c.Table, layout: layout}}, nil
 	}
-	return &postgres{cfg: c, table: &table{name: c.Table, layout: layout}}, nil
+	return &pgDatabase{cfg: c, table: &pgTable{name: c.Table, layout: layout}}, nil
 }
 
 // literal is a status as a literal of SQL, which takes the type of its column.

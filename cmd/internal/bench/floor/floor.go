@@ -118,7 +118,7 @@ func run(ctx context.Context, cfg *Config, ready func()) error {
 	if err != nil {
 		return err
 	}
-	l, err := openLine(ctx, cfg, db)
+	l, err := openPipeline(ctx, cfg, db)
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func run(ctx context.Context, cfg *Config, ready func()) error {
 	defer l.completions.bind(ctx)()
 	switch {
 	case cfg.Bulk:
-		l.startBulk(ctx, g, in, chunkRows, cfg.Batch, cfg.Senders)
+		l.startBulk(ctx, g, in, maxChunkRows, cfg.Batch, cfg.Senders)
 	case config.URL(cfg.URL).MySQL() || config.URL(cfg.URL).Mongo():
 		l.startBulk(ctx, g, in, 1, 1, 1)
 	default:

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// mostRows is how many rows are between the stream and their completion at most.
-const mostRows = 20_000
+// maxRowsInFlight is how many rows are between the stream and their completion at most.
+const maxRowsInFlight = 20_000
 
 // row is an inserted row.
 type row struct {
@@ -18,8 +18,8 @@ type row struct {
 
 // transaction is one whose rows are not all completed, or not all read.
 type transaction struct {
-	end  uint64 // where in the log it ends; 0 until that was read
-	left int    // rows that were read and are not completed
+	end        uint64 // where in the log it ends; 0 until that was read
+	incomplete int    // rows that were read and are not completed
 }
 
 // ledger knows how far all rows are completed.
@@ -31,7 +31,7 @@ type ledger struct {
 	done uint64
 }
 
-func newLedger() *ledger { return &ledger{room: semaphore.NewWeighted(mostRows)} }
+func newLedger() *ledger { return &ledger{room: semaphore.NewWeighted(maxRowsInFlight)} }
 
 // begin adds a transaction.
 func (l *ledger) begin() *transaction {
@@ -42,44 +42,44 @@ func (l *ledger) begin() *transaction {
 	return t
 }
 
-// read adds rows of a transaction, with its end if they are the last. It waits
+// addRows adds rows of a transaction, with its end if they are the last. It waits
 // for room.
-func (l *ledger) read(ctx context.Context, t *transaction, rows int, end uint64) error {
+func (l *ledger) addRows(ctx context.Context, t *transaction, rows int, end uint64) error {
 	if err := l.room.Acquire(ctx, int64(rows)); err != nil {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	t.left += rows
+	t.incomplete += rows
 	t.end = end
-	l.settle()
+	l.advance()
 	return nil
 }
 
-// completed takes rows off.
-func (l *ledger) completed(rows []row) {
+// complete takes rows off.
+func (l *ledger) complete(rows []row) {
 	l.mu.Lock()
 	for i := range rows {
-		rows[i].txn.left--
+		rows[i].txn.incomplete--
 	}
-	l.settle()
+	l.advance()
 	l.mu.Unlock()
 	l.room.Release(int64(len(rows)))
 }
 
-// settle moves on over the transactions that are done.
-func (l *ledger) settle() {
+// advance moves on over the transactions that are done.
+func (l *ledger) advance() {
 	n := 0
-	for n < len(l.open) && l.open[n].left == 0 && l.open[n].end != 0 {
+	for n < len(l.open) && l.open[n].incomplete == 0 && l.open[n].end != 0 {
 		l.done = l.open[n].end
 		n++
 	}
 	l.open = l.open[n:]
 }
 
-// idle takes a position before which the server has sent everything. It counts
+// advanceIdle takes a position before which the server has sent everything. It counts
 // if nothing is under way.
-func (l *ledger) idle(at uint64) {
+func (l *ledger) advanceIdle(at uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.open) == 0 {

@@ -16,15 +16,15 @@ type rowsDecoder struct {
 	schema, table   string
 	idAt, payloadAt int // the places of the columns
 
-	tail    int    // bytes of the checksum behind each event
-	known   []byte // the last description of the table, and what it says
-	columns []cell
-	tableID uint64
-	arena   arena
+	checksumBytes int    // bytes of the checksum behind each event
+	lastTableMap  []byte // the last description of the table, and what it says
+	columns       []columnFormat
+	tableID       uint64
+	arena         arena
 }
 
-// cell is how a column's value lies in a row.
-type cell struct {
+// columnFormat is how a column's value lies in a row.
+type columnFormat struct {
 	size   int // of a value; with a prefix, the bytes of its length
 	prefix bool
 }
@@ -32,15 +32,15 @@ type cell struct {
 // describe reads a FORMAT_DESCRIPTION event: whether events have a checksum.
 func (d *rowsDecoder) describe(raw []byte) {
 	const sum = replication.BinlogChecksumLength
-	d.tail = 0
+	d.checksumBytes = 0
 	if raw[len(raw)-sum-1] == byte(replication.BINLOG_CHECKSUM_ALG_CRC32) {
-		d.tail = sum
+		d.checksumBytes = sum
 	}
 }
 
 // body is an event without its header and its checksum.
 func (d *rowsDecoder) body(raw []byte) []byte {
-	return raw[replication.EventHeaderSize : len(raw)-d.tail]
+	return raw[replication.EventHeaderSize : len(raw)-d.checksumBytes]
 }
 
 // tableID reads the number that stands for a table, and the flags behind it.
@@ -52,11 +52,11 @@ func tableID(body []byte) (id uint64, rest []byte) {
 // tableMap reads a TABLE_MAP event: of the table, or of another one.
 func (d *rowsDecoder) tableMap(raw []byte) error {
 	id, rest := tableID(d.body(raw))
-	r := reader{rest}
-	schema := r.take(int(r.take(1)[0]))
-	r.take(1) // a zero
-	table := r.take(int(r.take(1)[0]))
-	r.take(1)
+	r := messageReader{rest}
+	schema := r.next(int(r.next(1)[0]))
+	r.next(1) // a zero
+	table := r.next(int(r.next(1)[0]))
+	r.next(1)
 	if string(table) != d.table || string(schema) != d.schema {
 		if id == d.tableID {
 			d.tableID = 0
@@ -64,15 +64,15 @@ func (d *rowsDecoder) tableMap(raw []byte) error {
 		return nil
 	}
 	d.tableID = id
-	if bytes.Equal(r.rest, d.known) {
+	if bytes.Equal(r.remaining, d.lastTableMap) {
 		return nil
 	}
-	d.known = bytes.Clone(r.rest)
-	types := r.take(r.length())
-	meta := reader{r.take(r.length())}
+	d.lastTableMap = bytes.Clone(r.remaining)
+	types := r.next(r.encodedLength())
+	meta := messageReader{r.next(r.encodedLength())}
 	d.columns = d.columns[:0]
 	for i, t := range types {
-		c, err := cellOf(t, &meta)
+		c, err := columnFormatOf(t, &meta)
 		if err != nil {
 			return fmt.Errorf("column %d of %s: %w", i+1, d.table, err)
 		}
@@ -84,31 +84,31 @@ func (d *rowsDecoder) tableMap(raw []byte) error {
 	return nil
 }
 
-// cellOf reads what the description says of a column of a type. Others than those of
+// columnFormatOf reads what the description says of a column of a type. Others than those of
 // an outbox are not known.
-func cellOf(t byte, meta *reader) (cell, error) {
+func columnFormatOf(t byte, meta *messageReader) (columnFormat, error) {
 	switch t {
 	case mysql.MYSQL_TYPE_TINY:
-		return cell{size: 1}, nil
+		return columnFormat{size: 1}, nil
 	case mysql.MYSQL_TYPE_SHORT:
-		return cell{size: 2}, nil
+		return columnFormat{size: 2}, nil
 	case mysql.MYSQL_TYPE_LONG:
-		return cell{size: 4}, nil
+		return columnFormat{size: 4}, nil
 	case mysql.MYSQL_TYPE_LONGLONG:
-		return cell{size: 8}, nil
+		return columnFormat{size: 8}, nil
 	case mysql.MYSQL_TYPE_VARCHAR:
-		if binary.LittleEndian.Uint16(meta.take(2)) < 256 {
-			return cell{size: 1, prefix: true}, nil
+		if binary.LittleEndian.Uint16(meta.next(2)) < 256 {
+			return columnFormat{size: 1, prefix: true}, nil
 		}
-		return cell{size: 2, prefix: true}, nil
+		return columnFormat{size: 2, prefix: true}, nil
 	case mysql.MYSQL_TYPE_BLOB, mysql.MYSQL_TYPE_JSON:
-		return cell{size: int(meta.take(1)[0]), prefix: true}, nil
+		return columnFormat{size: int(meta.next(1)[0]), prefix: true}, nil
 	case mysql.MYSQL_TYPE_TIMESTAMP2:
-		return cell{size: 4 + int(meta.take(1)[0]+1)/2}, nil
+		return columnFormat{size: 4 + int(meta.next(1)[0]+1)/2}, nil
 	case mysql.MYSQL_TYPE_DATETIME2:
-		return cell{size: 5 + int(meta.take(1)[0]+1)/2}, nil
+		return columnFormat{size: 5 + int(meta.next(1)[0]+1)/2}, nil
 	}
-	return cell{}, fmt.Errorf("the floor cannot read its type (%d)", t)
+	return columnFormat{}, fmt.Errorf("the floor cannot read its type (%d)", t)
 }
 
 // inserts reads the rows of a WRITE_ROWS event and gives each to take. An event of
@@ -118,22 +118,22 @@ func (d *rowsDecoder) inserts(kind replication.EventType, raw []byte, take func(
 	if id != d.tableID {
 		return nil
 	}
-	r := reader{rest}
+	r := messageReader{rest}
 	if kind == replication.WRITE_ROWS_EVENTv2 {
-		r.take(int(binary.LittleEndian.Uint16(r.rest))) // what else there is, its length included
+		r.next(int(binary.LittleEndian.Uint16(r.remaining))) // what else there is, its length included
 	}
-	columns := r.length()
+	columns := r.encodedLength()
 	if columns != len(d.columns) {
 		return fmt.Errorf("%d columns of %s are in the log, and %d in its description", columns, d.table, len(d.columns))
 	}
 	bitmap := (columns + 7) / 8
-	for _, b := range r.take(bitmap)[:columns/8] {
+	for _, b := range r.next(bitmap)[:columns/8] {
 		if b != 0xff {
 			return errors.New("the log lacks columns: binlog_row_image is not FULL")
 		}
 	}
-	for len(r.rest) > 0 {
-		next, err := d.row(&r, r.take(bitmap))
+	for len(r.remaining) > 0 {
+		next, err := d.row(&r, r.next(bitmap))
 		if err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (d *rowsDecoder) inserts(kind replication.EventType, raw []byte, take func(
 }
 
 // row reads one row, whose bits say which columns are NULL.
-func (d *rowsDecoder) row(r *reader, null []byte) (row, error) {
+func (d *rowsDecoder) row(r *messageReader, null []byte) (row, error) {
 	var id, payload []byte
 	for i := range d.columns {
 		if null[i/8]>>(i%8)&1 == 1 {
@@ -153,9 +153,9 @@ func (d *rowsDecoder) row(r *reader, null []byte) (row, error) {
 		}
 		c, value := &d.columns[i], []byte(nil)
 		if size := c.size; c.prefix {
-			value = r.take(r.small(size))
+			value = r.next(r.fixedInt(size))
 		} else {
-			value = r.take(size)
+			value = r.next(size)
 		}
 		switch i {
 		case d.idAt:
@@ -167,24 +167,24 @@ func (d *rowsDecoder) row(r *reader, null []byte) (row, error) {
 	if payload == nil {
 		return row{}, fmt.Errorf("the payload of row %s of %s is NULL", id, d.table)
 	}
-	return row{id: d.arena.keep(id), payload: d.arena.keep(payload)}, nil
+	return row{id: d.arena.add(id), payload: d.arena.add(payload)}, nil
 }
 
-// small reads a number of a few bytes.
-func (r *reader) small(bytes int) (n int) {
-	for i, b := range r.take(bytes) {
+// fixedInt reads a number of a few bytes.
+func (r *messageReader) fixedInt(bytes int) (n int) {
+	for i, b := range r.next(bytes) {
 		n |= int(b) << (8 * i)
 	}
 	return n
 }
 
-// length reads a number of the protocol's own form, which is below 2^24.
-func (r *reader) length() int {
-	switch first := r.take(1)[0]; first {
+// encodedLength reads a number of the protocol's own form, which is below 2^24.
+func (r *messageReader) encodedLength() int {
+	switch first := r.next(1)[0]; first {
 	case 0xfc:
-		return r.small(2)
+		return r.fixedInt(2)
 	case 0xfd:
-		return r.small(3)
+		return r.fixedInt(3)
 	default:
 		return int(first)
 	}

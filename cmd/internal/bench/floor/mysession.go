@@ -32,26 +32,28 @@ func (t *mysqlTable) from() string {
 	return mystore.Ident(t.name) + " AS o FORCE INDEX (PRIMARY)"
 }
 
-func (t *mysqlTable) among() string { return " WHERE o." + mystore.Ident(t.layout.Columns.ID) + " IN " }
+func (t *mysqlTable) idCondition() string {
+	return " WHERE o." + mystore.Ident(t.layout.Columns.ID) + " IN "
+}
 
-func (t *mysqlTable) is(s store.Status) string {
+func (t *mysqlTable) statusCondition(s store.Status) string {
 	return "o." + mystore.Ident(t.layout.Columns.Status) + " = " + literal(&t.layout, s)
 }
 
-// set is an update up to the value of its time.
-func (t *mysqlTable) set(s store.Status) string {
-	return "UPDATE " + t.from() + " SET " + t.is(s) + ", o." + mystore.Ident(t.layout.Columns.Claimed) + " = "
+// setStatus is an update up to the value of its time.
+func (t *mysqlTable) setStatus(s store.Status) string {
+	return "UPDATE " + t.from() + " SET " + t.statusCondition(s) + ", o." + mystore.Ident(t.layout.Columns.Claimed) + " = "
 }
 
 // mysqlSession is a session of MySQL or MariaDB. What it writes is one packet with
 // all statements of a transaction, and so one round trip.
 type mysqlSession struct {
-	conn    driver.Conn
-	netConn net.Conn
-	table   *mysqlTable
-	fill    func(s *mysqlSession, rows []row) // puts the statements into text
-	counts  int                               // the place of the one whose rows count
-	text    []byte
+	conn          driver.Conn
+	netConn       net.Conn
+	table         *mysqlTable
+	fill          func(s *mysqlSession, rows []row) // puts the statements into text
+	countedResult int                               // the place of the one whose rows count
+	text          []byte
 }
 
 // openClaims opens the session that claims rows. A claim locks its rows first, which
@@ -59,8 +61,8 @@ type mysqlSession struct {
 // could not tell them from rows that are gone.
 func (d *mysqlDatabase) openClaims(ctx context.Context) (claimer, error) {
 	t := d.table
-	lock, update := "SELECT COUNT(*) FROM "+t.from()+t.among(), t.set(store.Processing)
-	only := " AND " + t.is(store.Pending)
+	lock, update := "SELECT COUNT(*) FROM "+t.from()+t.idCondition(), t.setStatus(store.Processing)
+	only := " AND " + t.statusCondition(store.Pending)
 	return d.openSession(ctx, "0", 1, func(s *mysqlSession, rows []row) {
 		s.add(lock)
 		from := len(s.text)
@@ -68,7 +70,7 @@ func (d *mysqlDatabase) openClaims(ctx context.Context) (claimer, error) {
 		to := len(s.text)
 		s.add(" FOR UPDATE; " + update)
 		s.addTime()
-		s.add(t.among())
+		s.add(t.idCondition())
 		s.text = append(s.text, s.text[from:to]...)
 		s.add(only + "; COMMIT")
 	})
@@ -79,14 +81,14 @@ func (d *mysqlDatabase) openCompletions(ctx context.Context) (session, error) {
 	t := d.table
 	if t.layout.DeleteDelivered {
 		return d.openSession(ctx, "1", 0, func(s *mysqlSession, rows []row) {
-			s.add("DELETE o FROM " + t.from() + t.among())
+			s.add("DELETE o FROM " + t.from() + t.idCondition())
 			s.addIDs(rows)
 		})
 	}
 	return d.openSession(ctx, "1", 0, func(s *mysqlSession, rows []row) {
-		s.add(t.set(store.Completed))
+		s.add(t.setStatus(store.Completed))
 		s.addTime()
-		s.add(t.among())
+		s.add(t.idCondition())
 		s.addIDs(rows)
 	})
 }
@@ -97,7 +99,7 @@ func (d *mysqlDatabase) openSession(ctx context.Context, autocommit string, coun
 	if err != nil {
 		return nil, err
 	}
-	s := &mysqlSession{table: d.table, fill: fill, counts: counts}
+	s := &mysqlSession{table: d.table, fill: fill, countedResult: counts}
 	cfg.MultiStatements = true
 	cfg.Params = map[string]string{"autocommit": autocommit, "sql_mode": "'STRICT_ALL_TABLES'", "time_zone": "'+00:00'"}
 	cfg.DialFunc = func(ctx context.Context, network, addr string) (_ net.Conn, err error) {
@@ -111,16 +113,16 @@ func (d *mysqlDatabase) openSession(ctx context.Context, autocommit string, coun
 	if s.conn, err = connector.Connect(ctx); err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", cfg.Addr, mystore.Explain(err))
 	}
-	if err := s.settle(ctx); err != nil {
+	if err := s.prepareSession(ctx); err != nil {
 		s.close()
 		return nil, fmt.Errorf("prepare the session: %w", err)
 	}
 	return s, nil
 }
 
-// settle gives the session what its statements need. MariaDB makes a table of a long
+// prepareSession gives the session what its statements need. MariaDB makes a table of a long
 // list, and may then read all of the other one.
-func (s *mysqlSession) settle(ctx context.Context) error {
+func (s *mysqlSession) prepareSession(ctx context.Context) error {
 	statements := []string{"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", "/*M! SET in_predicate_conversion_threshold = 0 */"}
 	for _, sql := range statements {
 		if _, err := s.exec(ctx, sql); err != nil && !isEmptyQuery(err) {
@@ -137,7 +139,7 @@ func isEmptyQuery(err error) bool {
 }
 
 func (s *mysqlSession) close() {
-	_ = s.netConn.SetDeadline(time.Now().Add(goodbye))
+	_ = s.netConn.SetDeadline(time.Now().Add(closeTimeout))
 	_ = s.conn.Close() // nothing hangs on it
 }
 
@@ -160,16 +162,16 @@ func (s *mysqlSession) write(rows []row) (int, error) {
 		return 0, err
 	}
 	all := result.(mysql.Result).AllRowsAffected()
-	return int(all[s.counts]), nil
+	return int(all[s.countedResult]), nil
 }
 
 // claimedOf implements claimer.
 func (s *mysqlSession) claimedOf(rows []row) (map[string]bool, error) {
 	t := s.table
 	s.text = s.text[:0]
-	s.add("SELECT " + mystore.Ident(t.layout.Columns.ID) + " FROM " + t.from() + t.among())
+	s.add("SELECT " + mystore.Ident(t.layout.Columns.ID) + " FROM " + t.from() + t.idCondition())
 	s.addIDs(rows)
-	s.add(" AND " + t.is(store.Processing))
+	s.add(" AND " + t.statusCondition(store.Processing))
 	found, err := s.conn.(driver.QueryerContext).QueryContext(context.Background(), string(s.text), nil)
 	if err != nil {
 		return nil, err

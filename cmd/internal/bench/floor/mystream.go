@@ -24,8 +24,8 @@ import (
 
 // The server says each second that it is there, and is given up after ten.
 const (
-	heartbeat = time.Second
-	silence   = 10 * time.Second
+	heartbeatInterval = time.Second
+	readTimeout       = 10 * time.Second
 )
 
 // parseGTIDs reads a set of either server. A colon is in one of the forms only.
@@ -41,13 +41,13 @@ type binlogStream struct {
 	syncer   *replication.BinlogSyncer
 	streamer *replication.BinlogStreamer
 	dec      rowsDecoder
-	out      chunks
+	out      chunker
 
-	ctx   context.Context // of run
-	began chan struct{}   // closed by run
-	over  chan struct{}   // closed by hangUp
-	once  sync.Once
-	conn  atomic.Pointer[net.Conn]
+	ctx     context.Context // of run
+	started chan struct{}   // closed by run
+	closed  chan struct{}   // closed by hangUp
+	once    sync.Once
+	conn    atomic.Pointer[net.Conn]
 }
 
 func (d *mysqlDatabase) openStream(ctx context.Context, rows *ledger) (stream, error) {
@@ -55,8 +55,8 @@ func (d *mysqlDatabase) openStream(ctx context.Context, rows *ledger) (stream, e
 	if err != nil {
 		return nil, err
 	}
-	s := &binlogStream{began: make(chan struct{}), over: make(chan struct{}), out: chunks{ledger: rows}}
-	if s.dec, err = d.find(ctx, cfg); err != nil {
+	s := &binlogStream{started: make(chan struct{}), closed: make(chan struct{}), out: chunker{ledger: rows}}
+	if s.dec, err = d.findColumns(ctx, cfg); err != nil {
 		return nil, err
 	}
 	from, err := parseGTIDs(d.cfg.From)
@@ -80,7 +80,7 @@ func (d *mysqlDatabase) openStream(ctx context.Context, rows *ledger) (stream, e
 		User: cfg.User, Password: cfg.Passwd, TLSConfig: cfg.TLS, Localhost: "sluicebox bench floor",
 		RawModeEnabled: true, SynchronousEventHandler: s, EventCacheCount: 1,
 		DisableRetrySync: true, DiscardGTIDSet: true, FillZeroLogPos: flavor == gomysql.MariaDBFlavor,
-		HeartbeatPeriod: heartbeat, ReadTimeout: silence,
+		HeartbeatPeriod: heartbeatInterval, ReadTimeout: readTimeout,
 		Logger: slog.New(slog.DiscardHandler), // it would log the configuration
 		Dialer: s.dial,
 	})
@@ -91,8 +91,8 @@ func (d *mysqlDatabase) openStream(ctx context.Context, rows *ledger) (stream, e
 	return s, nil
 }
 
-// find asks for the columns of the table.
-func (d *mysqlDatabase) find(ctx context.Context, cfg *mysql.Config) (dec rowsDecoder, err error) {
+// findColumns asks for the columns of the table.
+func (d *mysqlDatabase) findColumns(ctx context.Context, cfg *mysql.Config) (dec rowsDecoder, err error) {
 	const ask = `SELECT
   COALESCE(MAX(IF(column_name = ?, ordinal_position, 0)), 0), COALESCE(MAX(IF(column_name = ?, ordinal_position, 0)), 0)
 FROM information_schema.columns WHERE table_schema = ? AND table_name = ?`
@@ -130,8 +130,8 @@ func (s *binlogStream) dial(ctx context.Context, network, addr string) (net.Conn
 
 var _ client.Dialer = (*binlogStream)(nil).dial
 
-func (s *binlogStream) hangUp() {
-	s.once.Do(func() { close(s.over) })
+func (s *binlogStream) closeConn() {
+	s.once.Do(func() { close(s.closed) })
 	if conn := s.conn.Load(); conn != nil {
 		_ = (*conn).Close()
 	}
@@ -139,15 +139,15 @@ func (s *binlogStream) hangUp() {
 
 // close ends the stream and waits for the syncer's goroutine.
 func (s *binlogStream) close() {
-	s.hangUp()
+	s.closeConn()
 	s.syncer.Close()
 }
 
 // run implements stream. The binlog has nothing that is not committed.
 func (s *binlogStream) run(ctx context.Context, most int, take func([]row) error) error {
-	s.ctx, s.out.most, s.out.take = ctx, most, take
-	close(s.began)
-	defer context.AfterFunc(ctx, s.hangUp)()
+	s.ctx, s.out.maxRows, s.out.emit = ctx, most, take
+	close(s.started)
+	defer context.AfterFunc(ctx, s.closeConn)()
 	_, err := s.streamer.GetEvent(context.Background()) // it ends with the connection
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -158,8 +158,8 @@ func (s *binlogStream) run(ctx context.Context, most int, take func([]row) error
 // HandleEvent implements replication.EventHandler. Its error ends the stream.
 func (s *binlogStream) HandleEvent(e *replication.BinlogEvent) error {
 	select {
-	case <-s.began:
-	case <-s.over:
+	case <-s.started:
+	case <-s.closed:
 		return errors.New("the stream has ended")
 	}
 	return s.event(e.Header, e.RawData)

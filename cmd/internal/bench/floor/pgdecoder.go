@@ -9,9 +9,9 @@ import (
 // noColumn stands for a column that was not found.
 const noColumn = -1
 
-// decoder reads the messages of pgoutput that the inserts of one table come in,
+// pgDecoder reads the messages of pgoutput that the inserts of one table come in,
 // protocol version 1, https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
-type decoder struct {
+type pgDecoder struct {
 	table       uint32 // its OID
 	name        string
 	id, payload string // columns
@@ -22,24 +22,24 @@ type decoder struct {
 
 // relation finds the columns. Its message comes before the first insert, and again
 // when the table was changed.
-func (d *decoder) relation(body []byte) error {
-	r := reader{body}
+func (d *pgDecoder) relation(body []byte) error {
+	r := messageReader{body}
 	if oid := r.uint32(); oid != d.table {
 		return fmt.Errorf("the publication publishes %q.%q, and not only %s", r.text(), r.text(), d.name)
 	}
 	r.text()  // schema
 	r.text()  // name
-	r.take(1) // replica identity
+	r.next(1) // replica identity
 	d.idAt, d.payloadAt = noColumn, noColumn
 	for i := range int(r.uint16()) {
-		r.take(1) // flags
+		r.next(1) // flags
 		switch name := string(r.text()); name {
 		case d.id:
 			d.idAt = i
 		case d.payload:
 			d.payloadAt = i
 		}
-		r.take(8) // type and modifier
+		r.next(8) // type and modifier
 	}
 	if d.idAt == noColumn || d.payloadAt == noColumn {
 		return fmt.Errorf("the publication does not publish columns %s and %s of %s", d.id, d.payload, d.name)
@@ -48,14 +48,14 @@ func (d *decoder) relation(body []byte) error {
 }
 
 // insert reads a row.
-func (d *decoder) insert(body []byte) (row, error) {
-	r := reader{body}
-	r.take(5) // OID, 'N' for new
+func (d *pgDecoder) insert(body []byte) (row, error) {
+	r := messageReader{body}
+	r.next(5) // OID, 'N' for new
 	var id, payload []byte
 	for i := range int(r.uint16()) {
 		var value []byte
-		if r.take(1)[0] == 't' { // else NULL
-			value = r.take(int(r.uint32()))
+		if r.next(1)[0] == 't' { // else NULL
+			value = r.next(int(r.uint32()))
 		}
 		switch i {
 		case d.idAt:
@@ -67,31 +67,31 @@ func (d *decoder) insert(body []byte) (row, error) {
 	if payload == nil {
 		return row{}, fmt.Errorf("the payload of row %s of %s is NULL", id, d.name)
 	}
-	return row{id: d.arena.keep(id), payload: d.arena.keep(payload)}, nil
+	return row{id: d.arena.add(id), payload: d.arena.add(payload)}, nil
 }
 
 // commitEnd returns where a commit record ends.
 func commitEnd(body []byte) uint64 {
-	r := reader{body}
-	r.take(9) // flags, the record's beginning
-	return binary.BigEndian.Uint64(r.take(8))
+	r := messageReader{body}
+	r.next(9) // flags, the record's beginning
+	return binary.BigEndian.Uint64(r.next(8))
 }
 
-// reader walks over one message of the server, which is trusted to be whole.
-type reader struct{ rest []byte }
+// messageReader walks over one message of the server, which is trusted to be whole.
+type messageReader struct{ remaining []byte }
 
-func (r *reader) take(n int) []byte {
-	b := r.rest[:n]
-	r.rest = r.rest[n:]
+func (r *messageReader) next(n int) []byte {
+	b := r.remaining[:n]
+	r.remaining = r.remaining[n:]
 	return b
 }
 
-func (r *reader) uint16() uint16 { return binary.BigEndian.Uint16(r.take(2)) }
-func (r *reader) uint32() uint32 { return binary.BigEndian.Uint32(r.take(4)) }
+func (r *messageReader) uint16() uint16 { return binary.BigEndian.Uint16(r.next(2)) }
+func (r *messageReader) uint32() uint32 { return binary.BigEndian.Uint32(r.next(4)) }
 
 // text reads up to a NUL, and over it.
-func (r *reader) text() []byte {
-	b := r.take(bytes.IndexByte(r.rest, 0))
-	r.take(1)
+func (r *messageReader) text() []byte {
+	b := r.next(bytes.IndexByte(r.remaining, 0))
+	r.next(1)
 	return b
 }

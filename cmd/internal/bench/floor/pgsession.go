@@ -13,89 +13,89 @@ import (
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
-// table makes the statements. Conditions on the status are IS TRUE, and plans that
+// pgTable makes the statements. Conditions on the status are IS TRUE, and plans that
 // read the whole table are ruled out, for the reasons that store/postgres has: a
 // statement is planned once, while the table may be empty.
-type table struct {
+type pgTable struct {
 	name   string
 	layout store.Layout
 }
 
-func (t *table) id() string { return pgstore.Ident(t.layout.Columns.ID) }
+func (t *pgTable) id() string { return pgstore.Ident(t.layout.Columns.ID) }
 
-func (t *table) value(s store.Status) string { return literal(&t.layout, s) }
+func (t *pgTable) value(s store.Status) string { return literal(&t.layout, s) }
 
-func (t *table) is(s store.Status) string {
+func (t *pgTable) statusCondition(s store.Status) string {
 	return "(" + pgstore.Ident(t.layout.Columns.Status) + " = " + t.value(s) + ") IS TRUE"
 }
 
-func (t *table) set(s store.Status) string {
+func (t *pgTable) setStatus(s store.Status) string {
 	c := &t.layout.Columns
 	return "UPDATE " + t.name + " SET " + pgstore.Ident(c.Status) + " = " + t.value(s) + ", " + pgstore.Ident(c.Claimed) + " = $2::timestamptz"
 }
 
 // claim changes the rows that are pending. What a statement with RETURNING costs
 // more is seen; the number of the rows says as much.
-func (t *table) claim(which string) string {
-	return t.set(store.Processing) + " WHERE " + t.id() + which + " AND " + t.is(store.Pending)
+func (t *pgTable) claim(which string) string {
+	return t.setStatus(store.Processing) + " WHERE " + t.id() + which + " AND " + t.statusCondition(store.Pending)
 }
 
-func (t *table) complete(which string) string {
+func (t *pgTable) complete(which string) string {
 	if t.layout.DeleteDelivered {
 		return "DELETE FROM " + t.name + " WHERE " + t.id() + which
 	}
-	return t.set(store.Completed) + " WHERE " + t.id() + which
+	return t.setStatus(store.Completed) + " WHERE " + t.id() + which
 }
 
 // Names of prepared statements.
 const (
-	one     = "one"  // writes one row
-	many    = "many" // writes an array of rows
-	claimed = "claimed"
+	stmtOne     = "one"  // writes one row
+	stmtMany    = "many" // writes an array of rows
+	stmtClaimed = "claimed"
 )
 
 // pgSession is a session of PostgreSQL.
 type pgSession struct {
 	conn  *pgconn.PgConn
-	table *table
+	table *pgTable
 	timed bool // the statements have a time
 
 	ids   []byte // memory of the parameters
 	bound pgproto3.Bind
 }
 
-// postgres is a database of PostgreSQL.
-type postgres struct {
+// pgDatabase is a database of PostgreSQL.
+type pgDatabase struct {
 	cfg   *Config
-	table *table
+	table *pgTable
 }
 
-func (p *postgres) openStream(ctx context.Context, rows *ledger) (stream, error) {
-	oid, err := p.find(ctx)
+func (p *pgDatabase) openStream(ctx context.Context, rows *ledger) (stream, error) {
+	oid, err := p.findTableOID(ctx)
 	if err != nil {
 		return nil, err
 	}
 	columns := &p.table.layout.Columns
-	dec := &decoder{table: oid, name: p.cfg.Table, id: columns.ID, payload: columns.Payload}
+	dec := &pgDecoder{table: oid, name: p.cfg.Table, id: columns.ID, payload: columns.Payload}
 	return openSlotStream(ctx, p.cfg, dec, rows)
 }
 
-func (p *postgres) openClaims(ctx context.Context) (claimer, error) {
+func (p *pgDatabase) openClaims(ctx context.Context) (claimer, error) {
 	t := p.table
 	return openSession(ctx, p.cfg.URL, t, true, map[string]string{
-		one: t.claim(" = $1"), many: t.claim(" = ANY ($1)"),
-		claimed: "SELECT " + t.id() + " FROM " + t.name + " WHERE " + t.id() + " = ANY ($1) AND " + t.is(store.Processing),
+		stmtOne: t.claim(" = $1"), stmtMany: t.claim(" = ANY ($1)"),
+		stmtClaimed: "SELECT " + t.id() + " FROM " + t.name + " WHERE " + t.id() + " = ANY ($1) AND " + t.statusCondition(store.Processing),
 	})
 }
 
-func (p *postgres) openCompletions(ctx context.Context) (session, error) {
+func (p *pgDatabase) openCompletions(ctx context.Context) (session, error) {
 	t := p.table
 	return openSession(ctx, p.cfg.URL, t, !t.layout.DeleteDelivered, map[string]string{
-		one: t.complete(" = $1"), many: t.complete(" = ANY ($1)"),
+		stmtOne: t.complete(" = $1"), stmtMany: t.complete(" = ANY ($1)"),
 	})
 }
 
-func openSession(ctx context.Context, url string, t *table, timed bool, statements map[string]string) (*pgSession, error) {
+func openSession(ctx context.Context, url string, t *pgTable, timed bool, statements map[string]string) (*pgSession, error) {
 	config, err := pgstore.ParseURL(url, "sluicebox bench floor")
 	if err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func openSession(ctx context.Context, url string, t *table, timed bool, statemen
 	}
 	for name, sql := range statements {
 		if _, err := conn.Prepare(ctx, name, sql, nil); err != nil {
-			hangUp(conn)
+			closeConn(conn)
 			return nil, fmt.Errorf("prepare %q: %w", sql, pgstore.Explain(err))
 		}
 	}
@@ -125,7 +125,7 @@ func openSession(ctx context.Context, url string, t *table, timed bool, statemen
 	return s, nil
 }
 
-func (s *pgSession) close() { hangUp(s.conn) }
+func (s *pgSession) close() { closeConn(s.conn) }
 
 // bind implements session.
 func (s *pgSession) bind(ctx context.Context) (unbind func()) {
@@ -133,20 +133,20 @@ func (s *pgSession) bind(ctx context.Context) (unbind func()) {
 	return func() { stop() }
 }
 
-// findTable is one row if there is such a table. Version 18 streams nothing where
+// findTableSQL is one row if there is such a table. Version 18 streams nothing where
 // the publication is missing, and says so in its log only.
-const findTable = `SELECT $1::regclass::oid, EXISTS (SELECT FROM pg_publication_tables
+const findTableSQL = `SELECT $1::regclass::oid, EXISTS (SELECT FROM pg_publication_tables
 	WHERE pubname = $2 AND format('%I.%I', schemaname, tablename)::regclass = $1::regclass)`
 
-// find returns the table's OID.
-func (p *postgres) find(ctx context.Context) (oid uint32, err error) {
+// findTableOID returns the table's OID.
+func (p *pgDatabase) findTableOID(ctx context.Context) (oid uint32, err error) {
 	s, err := openSession(ctx, p.cfg.URL, p.table, false, nil)
 	if err != nil {
 		return 0, err
 	}
 	defer s.close()
 	published := false
-	result := s.conn.ExecParams(ctx, findTable, [][]byte{[]byte(p.cfg.Table), []byte(p.cfg.Publication)}, nil, nil, []int16{1})
+	result := s.conn.ExecParams(ctx, findTableSQL, [][]byte{[]byte(p.cfg.Table), []byte(p.cfg.Publication)}, nil, nil, []int16{1})
 	for result.NextRow() {
 		oid = binary.BigEndian.Uint32(result.Values()[0])
 		published = result.Values()[1][0] == 1
@@ -162,16 +162,16 @@ func (p *postgres) find(ctx context.Context) (oid uint32, err error) {
 
 // write implements session.
 func (s *pgSession) write(rows []row) (int, error) {
-	statement := many
+	statement := stmtMany
 	s.bound.Parameters[0] = rows[0].id
 	if len(rows) > 1 {
 		s.ids = appendArray(s.ids[:0], rows)
 		s.bound.Parameters[0] = s.ids
 	} else {
-		statement = one
+		statement = stmtOne
 	}
 	if s.timed {
-		binary.BigEndian.PutUint64(s.bound.Parameters[1], uint64(time.Now().UnixMicro()-epoch))
+		binary.BigEndian.PutUint64(s.bound.Parameters[1], uint64(time.Now().UnixMicro()-postgresEpoch))
 	}
 	s.bound.PreparedStatement = statement
 	f := s.conn.Frontend()
@@ -184,9 +184,9 @@ func (s *pgSession) write(rows []row) (int, error) {
 	return s.answer(f)
 }
 
-// epoch is the zero of the server's times, 2000-01-01 UTC, in microseconds of
+// postgresEpoch is the zero of the server's times, 2000-01-01 UTC, in microseconds of
 // Unix time.
-const epoch = 946684800 * 1_000_000
+const postgresEpoch = 946684800 * 1_000_000
 
 func (s *pgSession) answer(f *pgproto3.Frontend) (wrote int, err error) {
 	for {
@@ -208,7 +208,7 @@ func (s *pgSession) answer(f *pgproto3.Frontend) (wrote int, err error) {
 // claimedOf implements claimer.
 func (s *pgSession) claimedOf(rows []row) (map[string]bool, error) {
 	ids := make(map[string]bool, len(rows))
-	result := s.conn.ExecPrepared(context.Background(), claimed, [][]byte{appendArray(nil, rows)}, nil, nil)
+	result := s.conn.ExecPrepared(context.Background(), stmtClaimed, [][]byte{appendArray(nil, rows)}, nil, nil)
 	for result.NextRow() {
 		ids[string(result.Values()[0])] = true
 	}

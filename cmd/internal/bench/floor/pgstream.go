@@ -16,27 +16,27 @@ import (
 )
 
 const (
-	// statusEvery is the longest time between two statuses.
-	statusEvery = time.Second
+	// statusInterval is the longest time between two statuses.
+	statusInterval = time.Second
 	// A server of version 16 or later may sleep through a commit until it hears
 	// from its client (see capture/postgres), so a status follows a silence that
 	// begins, and then others less and less often.
-	firstNudge = 5 * time.Millisecond
-	goodbye    = time.Second
+	minStatusInterval = 5 * time.Millisecond
+	closeTimeout      = time.Second
 )
 
 // slotStream reads the slot. All of it belongs to the goroutine of run.
 type slotStream struct {
 	conn *pgconn.PgConn
-	dec  *decoder
+	dec  *pgDecoder
 	rows *ledger
-	out  chunks
+	out  chunker
 
-	heardAt, statusAt, deadline time.Time
-	wait                        time.Duration // until the next status, while nothing comes
+	receivedAt, statusAt, deadline time.Time
+	wait                           time.Duration // until the next status, while nothing comes
 }
 
-func openSlotStream(ctx context.Context, cfg *Config, dec *decoder, rows *ledger) (*slotStream, error) {
+func openSlotStream(ctx context.Context, cfg *Config, dec *pgDecoder, rows *ledger) (*slotStream, error) {
 	config, err := pgstore.ParseURL(cfg.URL, "sluicebox bench floor stream")
 	if err != nil {
 		return nil, err
@@ -52,28 +52,28 @@ func openSlotStream(ctx context.Context, cfg *Config, dec *decoder, rows *ledger
 		Mode: pglogrepl.LogicalReplication, PluginArgs: []string{"proto_version '1'", "publication_names '" + publication + "'"},
 	})
 	if err != nil {
-		hangUp(conn)
+		closeConn(conn)
 		return nil, fmt.Errorf("start the stream of slot %s: %w", cfg.Slot, pgstore.Explain(err))
 	}
-	return &slotStream{conn: conn, dec: dec, rows: rows, out: chunks{ledger: rows}}, nil
+	return &slotStream{conn: conn, dec: dec, rows: rows, out: chunker{ledger: rows}}, nil
 }
 
-func (s *slotStream) close() { hangUp(s.conn) }
+func (s *slotStream) close() { closeConn(s.conn) }
 
 // run implements stream. Protocol version 1 sends nothing that is not committed.
 func (s *slotStream) run(ctx context.Context, most int, take func([]row) error) error {
-	s.out.most, s.out.take = most, take
+	s.out.maxRows, s.out.emit = most, take
 	conn := s.conn.Conn()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
 	s.statusAt = time.Now()
-	if err := s.listen(s.statusAt.Add(statusEvery)); err != nil {
+	if err := s.setReadDeadline(s.statusAt.Add(statusInterval)); err != nil {
 		return err
 	}
 	for ctx.Err() == nil { // after the deadline was set, which may have been past
 		msg, err := s.conn.Frontend().Receive()
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			err = s.tend(time.Now())
+			err = s.sendDueStatus(time.Now())
 		case err != nil:
 			err = fmt.Errorf("read the stream: %w", err)
 		default:
@@ -83,7 +83,7 @@ func (s *slotStream) run(ctx context.Context, most int, take func([]row) error) 
 			return err
 		}
 	}
-	_ = conn.SetWriteDeadline(time.Now().Add(goodbye))
+	_ = conn.SetWriteDeadline(time.Now().Add(closeTimeout))
 	_ = s.status(time.Now()) // the rows are completed even if the server does not hear of it
 	return ctx.Err()
 }
@@ -125,7 +125,7 @@ func (s *slotStream) change(ctx context.Context, data []byte) error {
 		return s.out.add(ctx, r)
 	case 'C':
 		err := s.out.end(ctx, commitEnd(body))
-		return errors.Join(err, s.heard(time.Now()))
+		return errors.Join(err, s.received(time.Now()))
 	}
 	return nil // what the table and its columns have besides
 }
@@ -136,7 +136,7 @@ func (s *slotStream) keepalive(data []byte) error {
 		return err
 	}
 	if s.out.txn == nil {
-		s.rows.idle(uint64(k.ServerWALEnd))
+		s.rows.advanceIdle(uint64(k.ServerWALEnd))
 	}
 	if k.ReplyRequested {
 		return s.status(time.Now())
@@ -144,33 +144,33 @@ func (s *slotStream) keepalive(data []byte) error {
 	return nil
 }
 
-// heard brings the next status forward to the end of a short silence.
-func (s *slotStream) heard(now time.Time) error {
-	s.heardAt, s.wait = now, firstNudge
-	if next := now.Add(firstNudge); next.Before(s.deadline) {
-		return s.listen(next)
+// received brings the next status forward to the end of a short silence.
+func (s *slotStream) received(now time.Time) error {
+	s.receivedAt, s.wait = now, minStatusInterval
+	if next := now.Add(minStatusInterval); next.Before(s.deadline) {
+		return s.setReadDeadline(next)
 	}
 	return nil
 }
 
-// tend sends the status that is due, if any.
-func (s *slotStream) tend(now time.Time) error {
-	next := min(s.heardAt.Add(s.wait).Sub(now), s.statusAt.Add(statusEvery).Sub(now))
+// sendDueStatus sends the status that is due, if any.
+func (s *slotStream) sendDueStatus(now time.Time) error {
+	next := min(s.receivedAt.Add(s.wait).Sub(now), s.statusAt.Add(statusInterval).Sub(now))
 	if next <= 0 {
 		if err := s.status(now); err != nil {
 			return err
 		}
-		if s.wait <= now.Sub(s.heardAt) {
-			s.wait = min(4*max(s.wait, firstNudge), statusEvery)
-			s.heardAt = now
+		if s.wait <= now.Sub(s.receivedAt) {
+			s.wait = min(4*max(s.wait, minStatusInterval), statusInterval)
+			s.receivedAt = now
 		}
 		next = s.wait
 	}
-	return s.listen(now.Add(next))
+	return s.setReadDeadline(now.Add(next))
 }
 
-// listen bounds the reads. A bound that is met is set anew by tend.
-func (s *slotStream) listen(until time.Time) error {
+// setReadDeadline bounds the reads. A bound that is met is set anew by tend.
+func (s *slotStream) setReadDeadline(until time.Time) error {
 	s.deadline = until
 	return s.conn.Conn().SetReadDeadline(until)
 }
@@ -185,11 +185,11 @@ func (s *slotStream) status(now time.Time) error {
 	return nil
 }
 
-// hangUp closes a connection. It waits for what a call that was cut short left
+// closeConn closes a connection. It waits for what a call that was cut short left
 // running.
-func hangUp(conn *pgconn.PgConn) {
-	_ = conn.Conn().SetDeadline(time.Now().Add(goodbye))
-	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+func closeConn(conn *pgconn.PgConn) {
+	_ = conn.Conn().SetDeadline(time.Now().Add(closeTimeout))
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	ended := conn.CleanupDone()
 	_ = conn.Close(ctx) // nothing hangs on it

@@ -11,8 +11,8 @@ import (
 const (
 	// writeBuffer takes a usual batch, so that a request is one write.
 	writeBuffer = 64 << 10
-	// answerText is how much of a refusal is shown, in bytes.
-	answerText = 200
+	// maxErrorText is how much of a refusal is shown, in bytes.
+	maxErrorText = 200
 )
 
 // poster posts rows as JSON arrays.
@@ -41,7 +41,7 @@ func (p *poster) send(ctx context.Context, rows []row) error {
 	}
 	defer func() { _ = resp.Body.Close() }() // it was read
 	if resp.StatusCode/100 != 2 {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, answerText))
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText))
 		return fmt.Errorf("POST %s: row %s and %d others: the answer is %s: %s", p.endpoint, rows[0].id, len(rows)-1, resp.Status, text)
 	}
 	if _, err := io.Copy(io.Discard, resp.Body); err != nil { // else the connection is not used again

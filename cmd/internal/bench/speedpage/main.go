@@ -65,7 +65,7 @@ func (m *measurer) measure(ctx context.Context, only string) error {
 			return err
 		}
 		var out bytes.Buffer
-		err := bench.Run(ctx, o, bench.Surroundings{Stdout: &out, Stderr: os.Stderr, Program: m.program, Version: m.version})
+		err := bench.Run(ctx, o, bench.Environment{Stdout: &out, Stderr: os.Stderr, Program: m.program, Version: m.version})
 		if err != nil {
 			return fmt.Errorf("%s: %w", e.name, err)
 		}
@@ -73,7 +73,7 @@ func (m *measurer) measure(ctx context.Context, only string) error {
 		if err := json.Unmarshal(out.Bytes(), &res); err != nil {
 			return err
 		}
-		if err := m.keep(e.name, &res); err != nil {
+		if err := m.saveResult(e.name, &res); err != nil {
 			return err
 		}
 	}
@@ -83,8 +83,8 @@ func (m *measurer) measure(ctx context.Context, only string) error {
 	return nil
 }
 
-// keep puts a result into the file in place of an earlier one.
-func (m *measurer) keep(name string, res *bench.Result) error {
+// saveResult puts a result into the file in place of an earlier one.
+func (m *measurer) saveResult(name string, res *bench.Result) error {
 	all, err := readResults(m.file)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

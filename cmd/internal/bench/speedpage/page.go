@@ -8,9 +8,9 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/bench"
 )
 
-// marks are the lines of the page between which stands what was measured; the rest is
+// sectionMarkers are the lines of the page between which stands what was measured; the rest is
 // written by hand. A page of several databases has a part for each, as has that of MongoDB.
-func marks(part string) (begin, end string) {
+func sectionMarkers(part string) (begin, end string) {
 	if part == "" {
 		return "<!-- measured: make bench writes from here -->", "<!-- measured: to here -->"
 	}
@@ -19,7 +19,7 @@ func marks(part string) (begin, end string) {
 
 // writePage puts the results into a part of the page.
 func writePage(results, page, part string) error {
-	beginMark, endMark := marks(part)
+	beginMark, endMark := sectionMarkers(part)
 	all, err := readResults(results)
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func render(all map[string]*bench.Result) string {
 	rows(&b, all, goals)
 	section(&b, "\nOther drains of 200 000 rows, each beside the bulk floor on the same table:\n\n"+head, func(b *strings.Builder) {
 		rows(b, all, drains)
-		rows(b, all, another)
+		rows(b, all, otherLine)
 	})
 	section(&b, "\n### Growth\n\n", func(b *strings.Builder) {
 		plot(b, all, "Drain by the number of groups", "groups", "drain", "rows/s", "groups-")

@@ -17,7 +17,7 @@ func TestThePageKeepsWhatIsWrittenByHand(t *testing.T) {
 }
 
 func keepsByHand(t *testing.T, part string) {
-	beginMark, endMark := marks(part)
+	beginMark, endMark := sectionMarkers(part)
 	folder := t.TempDir()
 	results, page := filepath.Join(folder, "speed.json"), filepath.Join(folder, "speed.md")
 	missed := false

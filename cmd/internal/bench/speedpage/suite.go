@@ -18,14 +18,14 @@ type entry struct {
 type part uint8
 
 const (
-	goals   part = iota // held against something
-	drains              // other drains
-	growth              // plotted
-	another             // a line of its own
+	goals     part = iota // held against something
+	drains                // other drains
+	growth                // plotted
+	otherLine             // a line of its own
 )
 
-// fewTurns is how often is measured what no goal is set for.
-const fewTurns = 3
+// fewRounds is how often is measured what no goal is set for.
+const fewRounds = 3
 
 // suite is all that is measured, in its order.
 func suite() []entry {
@@ -34,23 +34,23 @@ func suite() []entry {
 		{"drain", "drain of 200 000 rows, 1000 groups, batches of 100", goals, bench.Options{Scenario: "drain"}},
 		{"slow-receiver", "receiver that takes 20 ms, one row a request, 64 senders", goals, bench.Options{Scenario: "slow-receiver"}},
 		{"idle", "a minute without rows", goals, bench.Options{Scenario: "idle"}},
-		{"drain-one-row-groups", "one row per group", drains, bench.Options{Scenario: "drain", Groups: 200_000, Repeat: fewTurns}},
-		{"drain-ungrouped", "`ungrouped: parallel`", drains, bench.Options{Scenario: "drain", Ungrouped: true, Repeat: fewTurns}},
-		{"drain-no-claims", "`claims: off`", drains, bench.Options{Scenario: "drain", NoClaims: true, Repeat: fewTurns}},
-		{"drain-outbox-messages", "layout `outbox-messages`, which deletes", drains, bench.Options{Scenario: "drain", Layout: "outbox-messages", Repeat: fewTurns}},
-		{"slow-receiver-runs", "receiver that takes 20 ms, 100 rows a request, 64 senders", another, bench.Options{Scenario: "slow-receiver", Batch: 100, Rows: 200_000, Repeat: fewTurns}},
+		{"drain-one-row-groups", "one row per group", drains, bench.Options{Scenario: "drain", Groups: 200_000, Repeat: fewRounds}},
+		{"drain-ungrouped", "`ungrouped: parallel`", drains, bench.Options{Scenario: "drain", Ungrouped: true, Repeat: fewRounds}},
+		{"drain-no-claims", "`claims: off`", drains, bench.Options{Scenario: "drain", NoClaims: true, Repeat: fewRounds}},
+		{"drain-outbox-messages", "layout `outbox-messages`, which deletes", drains, bench.Options{Scenario: "drain", Layout: "outbox-messages", Repeat: fewRounds}},
+		{"slow-receiver-runs", "receiver that takes 20 ms, 100 rows a request, 64 senders", otherLine, bench.Options{Scenario: "slow-receiver", Batch: 100, Rows: 200_000, Repeat: fewRounds}},
 	}
 	for _, groups := range []int{10, 1000, 100_000} {
 		all = append(all, entry{fmt.Sprint("groups-", groups), fmt.Sprint(groups), growth,
-			bench.Options{Scenario: "drain", Groups: groups, Repeat: fewTurns}})
+			bench.Options{Scenario: "drain", Groups: groups, Repeat: fewRounds}})
 	}
 	for _, rate := range []int{100, 1000, 5000} {
 		all = append(all, entry{fmt.Sprint("rate-", rate), fmt.Sprint(rate), growth,
-			bench.Options{Scenario: "latency", Rate: rate, Clients: 8, Repeat: fewTurns}})
+			bench.Options{Scenario: "latency", Rate: rate, Clients: 8, Repeat: fewRounds}})
 	}
 	return append(all,
 		entry{"big-table", "beside 10 000 000 completed rows", goals, bench.Options{Scenario: "big-table"}},
 		entry{"blocked-group", "a group with 1 000 000 rows is refused, others at 300 rows/s", goals,
-			bench.Options{Scenario: "blocked-group", Rows: 1_000_000, Repeat: fewTurns}},
+			bench.Options{Scenario: "blocked-group", Rows: 1_000_000, Repeat: fewRounds}},
 	)
 }

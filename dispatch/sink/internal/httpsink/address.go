@@ -32,9 +32,9 @@ func ParseAddress(key, raw, tokenKey string) (*url.URL, error) {
 	return u, nil
 }
 
-// Visible reports whether s consists of visible ASCII characters only, as a
+// VisibleASCII reports whether s consists of visible ASCII characters only, as a
 // token in a header must.
-func Visible(s string) bool {
+func VisibleASCII(s string) bool {
 	for i := range len(s) {
 		if s[i] <= ' ' || s[i] >= 0x7f {
 			return false

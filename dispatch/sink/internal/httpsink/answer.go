@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// maxRead is how much of an answer is read whose status says it all, so that
-	// its connection can be used again, and maxKept how much of it is kept for
+	// maxDrainBytes is how much of an answer is read whose status says it all, so that
+	// its connection can be used again, and maxKeptBytes how much of it is kept for
 	// the detail.
-	maxRead = 64 << 10
-	maxKept = 8 << 10
+	maxDrainBytes = 64 << 10
+	maxKeptBytes  = 8 << 10
 )
 
 // ErrTooLong says that the body of a 2xx exceeds MaxSuccess.
@@ -36,8 +36,8 @@ type Answer struct {
 	Err error
 }
 
-// header takes in what comes in front of the body.
-func header(resp *http.Response) *Answer {
+// newAnswer takes in what comes in front of the body.
+func newAnswer(resp *http.Response) *Answer {
 	a := &Answer{
 		Status:      resp.StatusCode,
 		ContentType: resp.Header.Get("Content-Type"),
@@ -49,26 +49,26 @@ func header(resp *http.Response) *Answer {
 	return a
 }
 
-// readWhole takes in the answer of a success whose body counts.
-func readWhole(resp *http.Response, most int) *Answer {
-	a := header(resp)
+// readFull takes in the answer of a success whose body counts.
+func readFull(resp *http.Response, most int) *Answer {
+	a := newAnswer(resp)
 	a.Body, a.Err = io.ReadAll(io.LimitReader(resp.Body, int64(most)+1))
 	if len(a.Body) > most {
-		a.Body, a.Err = a.Body[:min(most, maxKept)], ErrTooLong
+		a.Body, a.Err = a.Body[:min(most, maxKeptBytes)], ErrTooLong
 	}
 	return a
 }
 
-// read takes in any other answer, up to a bound, and leaves the rest in the
+// readBounded takes in any other answer, up to a bound, and leaves the rest in the
 // connection, which is then dropped.
-func read(resp *http.Response) *Answer {
-	a := header(resp)
+func readBounded(resp *http.Response) *Answer {
+	a := newAnswer(resp)
 	if a.Status < 200 {
 		return a // a switched protocol has no end
 	}
-	a.Body, a.Err = io.ReadAll(io.LimitReader(resp.Body, maxKept))
+	a.Body, a.Err = io.ReadAll(io.LimitReader(resp.Body, maxKeptBytes))
 	if a.Err == nil {
-		_, a.Err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxRead-maxKept))
+		_, a.Err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxDrainBytes-maxKeptBytes))
 	}
 	return a
 }
@@ -83,18 +83,18 @@ func redirect(resp *http.Response) string {
 	return u.Scheme + "://" + u.Host + u.Path
 }
 
-func success(status int) bool { return status >= 200 && status < 300 }
+func isSuccess(status int) bool { return status >= 200 && status < 300 }
 
 // Success reports whether the status is a 2xx.
-func (a *Answer) Success() bool { return success(a.Status) }
+func (a *Answer) Success() bool { return isSuccess(a.Status) }
 
 // Excerpt returns ": " and the beginning of the body, "" if it is blank or not to be
 // shown. Detail shortens it.
 func (a *Answer) Excerpt(r *Redactor) string {
-	if len(bytes.TrimSpace(a.Body)) == 0 || r.Mute() {
+	if len(bytes.TrimSpace(a.Body)) == 0 || r.HidesBody() {
 		return ""
 	}
-	return ": " + string(a.Body[:min(len(a.Body), maxKept)])
+	return ": " + string(a.Body[:min(len(a.Body), maxKeptBytes)])
 }
 
 // Failure returns the detail of an answer that fails by its status: what the
@@ -109,5 +109,5 @@ func (a *Answer) Failure(request string, r *Redactor) string {
 // Detail returns a detail that names the status and the request, such as
 // "POST /path", goes on with the text, and shows none of the secrets.
 func (a *Answer) Detail(request, text string, r *Redactor) string {
-	return r.Line(fmt.Sprintf("%d %s from %s%s", a.Status, http.StatusText(a.Status), request, text))
+	return r.OneLine(fmt.Sprintf("%d %s from %s%s", a.Status, http.StatusText(a.Status), request, text))
 }

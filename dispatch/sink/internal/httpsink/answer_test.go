@@ -82,7 +82,7 @@ func TestSlowSuccess(t *testing.T) {
 	ended, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("not the leader any more"))
 	_, err = client.Do(ended, &Request{Method: "POST", URL: srv.URL})
-	res := Unanswered("POST /secret", err, NewRedactor(false, "secret"))
+	res := NoAnswerResult("POST /secret", err, NewRedactor(false, "secret"))
 	if res.Class != sink.Unavailable || res.Detail != "POST /[redacted]: the relay broke the request off: not the leader any more" {
 		t.Errorf("a request that was broken off is %+v", res)
 	}

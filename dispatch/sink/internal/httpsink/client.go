@@ -15,9 +15,9 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// bodyGrace bounds how long the body of an answer is waited for whose status
+// bodyTimeout bounds how long the body of an answer is waited for whose status
 // says it all.
-const bodyGrace = 2 * time.Second
+const bodyTimeout = 2 * time.Second
 
 // Options are what all HTTP sinks have to be told. All fields but CAFile are
 // needed.
@@ -35,9 +35,9 @@ type Options struct {
 // Client makes requests of one attempt each. It keeps connections between them
 // and runs nothing else. It is safe for concurrent use.
 type Client struct {
-	timeout   time.Duration
-	retrying  *retryablehttp.Client
-	transport *http.Transport
+	timeout     time.Duration
+	retryClient *retryablehttp.Client
+	transport   *http.Transport
 }
 
 // NewClient makes a client for one receiver. It connects to nothing. The error
@@ -47,7 +47,7 @@ func NewClient(o Options, to *url.URL) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{timeout: o.RequestTimeout, retrying: newRetrying(transport), transport: transport}, nil
+	return &Client{timeout: o.RequestTimeout, retryClient: newRetryClient(transport), transport: transport}, nil
 }
 
 // Close closes the idle connections. Call it when no Do runs any more.
@@ -76,22 +76,22 @@ func (c *Client) Do(ctx context.Context, r *Request) (*Answer, error) {
 	}
 	req, err := retryablehttp.NewRequestWithContext(attempt, r.Method, r.URL, body)
 	if err != nil {
-		return nil, c.noAnswer(ctx, attempt, err)
+		return nil, c.noAnswerErr(ctx, attempt, err)
 	}
 	req.Header = r.Header
-	resp, err := c.retrying.Do(req)
+	resp, err := c.retryClient.Do(req)
 	if err != nil {
-		return nil, c.noAnswer(ctx, attempt, err)
+		return nil, c.noAnswerErr(ctx, attempt, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	whole := success(resp.StatusCode) && r.MaxSuccess > 0
+	whole := isSuccess(resp.StatusCode) && r.MaxSuccess > 0
 	if !whole {
-		defer time.AfterFunc(bodyGrace, cancel).Stop()
-		return read(resp), nil
+		defer time.AfterFunc(bodyTimeout, cancel).Stop()
+		return readBounded(resp), nil
 	}
-	a := readWhole(resp, r.MaxSuccess)
+	a := readFull(resp, r.MaxSuccess)
 	if a.Err != nil && attempt.Err() != nil {
-		return nil, c.noAnswer(ctx, attempt, a.Err)
+		return nil, c.noAnswerErr(ctx, attempt, a.Err)
 	}
 	return a, nil
 }
@@ -104,26 +104,26 @@ type noAnswerError struct {
 
 func (e *noAnswerError) Error() string { return e.text }
 
-func (c *Client) noAnswer(ctx, attempt context.Context, err error) error {
+func (c *Client) noAnswerErr(ctx, attempt context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return &noAnswerError{sink.Unavailable, fmt.Sprintf("the relay broke the request off: %v", context.Cause(ctx))}
 	case attempt.Err() != nil:
 		return &noAnswerError{sink.Unavailable, fmt.Sprintf("no answer within request-timeout (%s)", c.timeout)}
 	}
-	return &noAnswerError{classifyError(err), Plain(err)}
+	return &noAnswerError{classifyError(err), ErrorText(err)}
 }
 
-// Unanswered is the result of an attempt for which Do returned an error. The
+// NoAnswerResult is the result of an attempt for which Do returned an error. The
 // detail names the request, such as "POST /path", and shows none of the secrets.
-func Unanswered(request string, err error, r *Redactor) sink.Result {
+func NoAnswerResult(request string, err error, r *Redactor) sink.Result {
 	class := sink.Unavailable
 	if e := (*noAnswerError)(nil); errors.As(err, &e) {
 		class = e.class
 	}
 	return sink.Result{Outcome: sink.Outcome{
 		Class: class, Reason: store.ReasonGateway,
-		Detail: r.Line(request + ": " + err.Error()),
+		Detail: r.OneLine(request + ": " + err.Error()),
 	}}
 }
 
@@ -143,9 +143,9 @@ func classifyError(err error) sink.Class {
 	return sink.Unavailable
 }
 
-// Plain is the text of an error without the method and address that net/http
+// ErrorText is the text of an error without the method and address that net/http
 // puts in front.
-func Plain(err error) string {
+func ErrorText(err error) string {
 	var u *url.Error
 	if errors.As(err, &u) {
 		err = u.Err

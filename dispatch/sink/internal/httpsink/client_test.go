@@ -48,7 +48,7 @@ func send(t *testing.T, c *Client, to string) sink.Result {
 	SetIdempotencyKey(h, "1")
 	a, err := c.Do(t.Context(), &Request{Method: http.MethodPost, URL: to, Header: h, Body: []byte(`{"id":"1"}`)})
 	if err != nil {
-		return Unanswered("POST /x", err, nil)
+		return NoAnswerResult("POST /x", err, nil)
 	}
 	class, reason := sink.Classify(a.Status)
 	res := sink.Result{Outcome: sink.Outcome{Class: class, Reason: reason}, RetryAfter: a.RetryAfter}
@@ -259,7 +259,7 @@ func TestBodyGrace(t *testing.T) {
 	if res.Class != sink.Rejected || !strings.HasSuffix(res.Detail, ": no such type") {
 		t.Errorf("%s: %s", res.Class, res.Detail)
 	}
-	if took := time.Since(start); took > 10*bodyGrace {
+	if took := time.Since(start); took > 10*bodyTimeout {
 		t.Errorf("it took %s", took)
 	}
 }

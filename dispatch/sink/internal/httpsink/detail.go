@@ -27,13 +27,13 @@ func (e ErrorDetail) Check() error {
 	return fmt.Errorf("error-detail is %q, must be %s or %s", string(e), ErrorDetailBody, ErrorDetailStatus)
 }
 
-// Clean makes one line of at most 300 printable characters out of s, and an
+// OneLine makes one line of at most 300 printable characters out of s, and an
 // ellipsis if it was longer.
-func Clean(s string) string { return (*Redactor)(nil).Line(s) }
+func OneLine(s string) string { return (*Redactor)(nil).OneLine(s) }
 
-// Line is Clean with the secrets taken out.
-func (r *Redactor) Line(s string) string {
-	s = r.redact(plain(s))
+// OneLine is Clean with the secrets taken out.
+func (r *Redactor) OneLine(s string) string {
+	s = r.redact(printableLine(s))
 	end := 0 // of the first maxDetail characters
 	for range maxDetail {
 		_, size := utf8.DecodeRuneInString(s[end:])
@@ -45,9 +45,9 @@ func (r *Redactor) Line(s string) string {
 	return strings.TrimSpace(s)
 }
 
-// plain makes one blank out of what is no printable character, and takes no more of a
+// printableLine makes one blank out of what is no printable character, and takes no more of a
 // text than redact looks at.
-func plain(s string) string {
+func printableLine(s string) string {
 	var b strings.Builder
 	blank := false
 	for _, c := range s { // a byte that is no UTF-8 is U+FFFD
@@ -59,7 +59,7 @@ func plain(s string) string {
 			b.WriteByte(' ')
 			blank = false
 		}
-		if b.WriteRune(c); b.Len() >= maxSeen {
+		if b.WriteRune(c); b.Len() >= maxScanned {
 			break
 		}
 	}

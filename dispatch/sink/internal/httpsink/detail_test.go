@@ -39,7 +39,7 @@ func FuzzIdempotencyKey(f *testing.F) {
 			}
 			return
 		}
-		if !Visible(key) || len(key) > maxKey {
+		if !VisibleASCII(key) || len(key) > maxKey {
 			t.Fatalf("%q becomes %q", id, key)
 		}
 		// That it can be read back says that no two ids share a key.
@@ -66,7 +66,7 @@ func FuzzPercentEncode(f *testing.F) {
 		if back, err := url.PathUnescape(got); err != nil || back != s {
 			t.Fatalf("%q becomes %q, which reads as %q, %v", s, got, back, err)
 		}
-		if !Visible(got) || strings.ContainsAny(got, too) && Visible(too) {
+		if !VisibleASCII(got) || strings.ContainsAny(got, too) && VisibleASCII(too) {
 			t.Fatalf("%q without %q becomes %q", s, too, got)
 		}
 	})
@@ -74,7 +74,7 @@ func FuzzPercentEncode(f *testing.F) {
 
 // TestCleanSecrets: of secrets that hold one another the longer one goes first.
 func TestCleanSecrets(t *testing.T) {
-	if got := NewRedactor(false, "/a/key", "/a/key?k=v", "").Line("sent /a/key?k=v to /a/key"); got != "sent [redacted] to [redacted]" {
+	if got := NewRedactor(false, "/a/key", "/a/key?k=v", "").OneLine("sent /a/key?k=v to /a/key"); got != "sent [redacted] to [redacted]" {
 		t.Error(got)
 	}
 }
@@ -84,7 +84,7 @@ func FuzzClean(f *testing.F) {
 	f.Add(strings.Repeat("é ", 400), "é")
 	f.Add("\xff secret\u2028", "secret")
 	f.Fuzz(func(t *testing.T, s, token string) {
-		got := NewRedactor(false, token).Line(s)
+		got := NewRedactor(false, token).OneLine(s)
 		if !utf8.ValidString(got) || utf8.RuneCountInString(got) > maxDetail+1 {
 			t.Fatalf("%q", got)
 		}
@@ -98,7 +98,7 @@ func FuzzClean(f *testing.F) {
 		}
 		// Only tokens that Validate lets pass, and that are no part of what is
 		// put in their place.
-		if len(token) > 3 && Visible(token) && !strings.Contains("…"+Redacted, token) && strings.Contains(got, token) {
+		if len(token) > 3 && VisibleASCII(token) && !strings.Contains("…"+Redacted, token) && strings.Contains(got, token) {
 			t.Fatalf("%q shows %q", got, token)
 		}
 	})

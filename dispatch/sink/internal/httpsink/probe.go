@@ -55,7 +55,7 @@ func (p *Probe) Outcome(where string, r *Redactor) sink.Outcome {
 	return sink.Outcome{Class: sink.Delivered, Detail: detail(text)}
 }
 
-// Unproven is the outcome of a probe without an answer.
-func Unproven(where string, err error, r *Redactor) sink.Outcome {
-	return Unanswered(fmt.Sprintf("%s %s", http.MethodHead, where), err, r).Outcome
+// NoAnswerOutcome is the outcome of a probe without an answer.
+func NoAnswerOutcome(where string, err error, r *Redactor) sink.Outcome {
+	return NoAnswerResult(fmt.Sprintf("%s %s", http.MethodHead, where), err, r).Outcome
 }

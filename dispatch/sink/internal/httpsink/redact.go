@@ -22,8 +22,8 @@ import (
 type Redactor struct {
 	// secrets is a function, so that no printing of a Redactor shows what it returns:
 	// in lower case, the longest first.
-	secrets func() [][]byte
-	mute    bool
+	secrets   func() [][]byte
+	hidesBody bool
 }
 
 // NewRedactor makes one that takes these secrets out. mute leaves out all that a receiver
@@ -42,29 +42,29 @@ func NewRedactor(mute bool, secrets ...string) *Redactor {
 	}
 	slices.SortFunc(all, func(a, b []byte) int { return cmp.Or(cmp.Compare(len(b), len(a)), bytes.Compare(a, b)) })
 	all = slices.CompactFunc(all, bytes.Equal)
-	return &Redactor{secrets: func() [][]byte { return all }, mute: mute}
+	return &Redactor{secrets: func() [][]byte { return all }, hidesBody: mute}
 }
 
-// Mute reports whether what a receiver says in a body is left out.
-func (r *Redactor) Mute() bool { return r != nil && r.mute }
+// HidesBody reports whether what a receiver says in a body is left out.
+func (r *Redactor) HidesBody() bool { return r != nil && r.hidesBody }
 
 const (
-	// maxShown is how much of a text may become a detail, and maxSeen how much of it is
+	// maxShown is how much of a text may become a detail, and maxScanned how much of it is
 	// looked at, so that no secret is cut in two.
-	maxShown = 2 << 10
-	maxSeen  = maxShown + 1<<10
+	maxShown   = 2 << 10
+	maxScanned = maxShown + 1<<10
 	// maxEscapes is how many times over a text may have been escaped, maxEncodings how
 	// many times over it may be base64 or hexadecimal.
 	maxEscapes, maxEncodings = 5, 2
-	// minHidden is the length from which on a secret is looked for where chance would
-	// find a shorter one: in an encoding, cut off at the end. minBroken is that of one
+	// minSecretBytes is the length from which on a secret is looked for where chance would
+	// find a shorter one: in an encoding, cut off at the end. minSpacedSecretBytes is that of one
 	// with blanks in between.
-	minHidden, minBroken = 4, 8
+	minSecretBytes, minSpacedSecretBytes = 4, 8
 )
 
 // redact puts a stand-in in the place of each secret in s, and cuts it to maxShown.
 func (r *Redactor) redact(s string) string {
-	s = s[:min(len(s), maxSeen)]
+	s = s[:min(len(s), maxScanned)]
 	if r == nil || len(r.secrets()) == 0 {
 		return s[:min(len(s), maxShown)]
 	}
@@ -91,24 +91,24 @@ func (r *Redactor) redact(s string) string {
 func (r *Redactor) search(text []byte, depth int, found func(from, to int)) {
 	t := &view{text: text}
 	for n := 0; t != nil && n < maxEscapes; n++ {
-		r.look(t, depth, found)
+		r.searchView(t, depth, found)
 		t = t.unescape()
 	}
-	t = (&view{text: text}).squeeze()
+	t = (&view{text: text}).removeBlanks()
 	for n := 0; t != nil && n < maxEscapes; n++ {
-		r.look(t, depth, found)
+		r.searchView(t, depth, found)
 		if t = t.unescape(); t != nil {
-			t = t.squeeze()
+			t = t.removeBlanks()
 		}
 	}
 }
 
-// look is search for one view of the text.
-func (r *Redactor) look(t *view, depth int, found func(from, to int)) {
+// searchView is search for one view of the text.
+func (r *Redactor) searchView(t *view, depth int, found func(from, to int)) {
 	folded := lower(t.text)
 	least := 0
 	for _, secret := range r.secrets() {
-		if t.squeezed && len(secret) < minBroken {
+		if t.noBlanks && len(secret) < minSpacedSecretBytes {
 			continue
 		}
 		least = len(secret) // the shortest comes last
@@ -120,22 +120,22 @@ func (r *Redactor) look(t *view, depth int, found func(from, to int)) {
 			at += i
 			found(t.origin(at, at+len(secret)))
 		}
-		for n := min(len(secret)-1, len(folded)); n >= minHidden; n-- { // cut off at the end
+		for n := min(len(secret)-1, len(folded)); n >= minSecretBytes; n-- { // cut off at the end
 			if bytes.HasSuffix(folded, secret[:n]) {
 				found(t.origin(len(folded)-n, len(folded)))
 				break
 			}
 		}
 	}
-	if least = max(least, minHidden); depth > 0 {
-		r.lookInto(t, base64Char, fromBase64, least*4/3, depth, found)
-		r.lookInto(t, hexChar, fromHex, least*2, depth, found)
+	if least = max(least, minSecretBytes); depth > 0 {
+		r.searchEncoded(t, base64Char, fromBase64, least*4/3, depth, found)
+		r.searchEncoded(t, hexChar, fromHex, least*2, depth, found)
 	}
 }
 
-// lookInto finds the runs of an encoding's characters that hide a secret, or a text with
+// searchEncoded finds the runs of an encoding's characters that hide a secret, or a text with
 // one. A shorter one than least cannot.
-func (r *Redactor) lookInto(t *view, has func(byte) bool, decode func([]byte) [][]byte, least, depth int, found func(from, to int)) {
+func (r *Redactor) searchEncoded(t *view, has func(byte) bool, decode func([]byte) [][]byte, least, depth int, found func(from, to int)) {
 	for i := 0; i < len(t.text); i++ {
 		end := i
 		for end < len(t.text) && has(t.text[end]) {
@@ -144,7 +144,7 @@ func (r *Redactor) lookInto(t *view, has func(byte) bool, decode func([]byte) []
 		hides := false
 		if end-i >= least {
 			for _, plain := range decode(t.text[i:end]) {
-				r.search(plain, depth-1, func(from, to int) { hides = hides || to-from >= minHidden })
+				r.search(plain, depth-1, func(from, to int) { hides = hides || to-from >= minSecretBytes })
 			}
 		}
 		if hides {
@@ -193,7 +193,7 @@ func hexChar(c byte) bool {
 type view struct {
 	text     []byte
 	from, to []int
-	squeezed bool // it has no blanks
+	noBlanks bool // it has no blanks
 }
 
 // origin returns where bytes i to j came from.
@@ -215,7 +215,7 @@ func (t *view) add(text []byte, of *view, i, j int) {
 // unescape returns what a view says without one layer of escapes, nil if it has none.
 func (t *view) unescape() *view {
 	var next *view
-	out := &view{squeezed: t.squeezed}
+	out := &view{noBlanks: t.noBlanks}
 	for i := 0; i < len(t.text); {
 		plain, n := unescape(t.text[i:])
 		if n == 0 {
@@ -229,9 +229,9 @@ func (t *view) unescape() *view {
 	return next
 }
 
-// squeeze leaves out blanks and what cannot be seen.
-func (t *view) squeeze() *view {
-	out := &view{squeezed: true}
+// removeBlanks leaves out blanks and what cannot be seen.
+func (t *view) removeBlanks() *view {
+	out := &view{noBlanks: true}
 	for i := 0; i < len(t.text); {
 		r, n := utf8.DecodeRune(t.text[i:])
 		if !unicode.IsSpace(r) && unicode.IsPrint(r) {
@@ -319,9 +319,9 @@ func lower(b []byte) []byte {
 	return b
 }
 
-// long leaves out what is too short for a secret: to take it out would spoil any text.
-func long(texts ...string) []string {
-	return slices.DeleteFunc(texts, func(s string) bool { return len(s) < minHidden })
+// dropShort leaves out what is too short for a secret: to take it out would spoil any text.
+func dropShort(texts ...string) []string {
+	return slices.DeleteFunc(texts, func(s string) bool { return len(s) < minSecretBytes })
 }
 
 // HeaderSecrets returns what of a header's value is secret: all of it, the credentials behind
@@ -329,14 +329,14 @@ func long(texts ...string) []string {
 func HeaderSecrets(value string) []string {
 	scheme, credentials, ok := strings.Cut(value, " ")
 	if !ok {
-		return long(value)
+		return dropShort(value)
 	}
 	texts := []string{value, credentials}
 	if plain, err := base64.StdEncoding.DecodeString(credentials); err == nil && strings.EqualFold(scheme, "Basic") {
 		_, password, _ := strings.Cut(string(plain), ":")
 		texts = append(texts, string(plain), password)
 	}
-	return long(texts...)
+	return dropShort(texts...)
 }
 
 // PathSecrets returns what of an address' path may be a key: the path as a whole, its last
@@ -352,7 +352,7 @@ func PathSecrets(u *url.URL) []string {
 			texts = append(texts, part)
 		}
 	}
-	return long(texts...)
+	return dropShort(texts...)
 }
 
 // plainWord reports whether a part of a path reads like one of an API, such as "services",
@@ -374,5 +374,5 @@ func QuerySecrets(u *url.URL) (texts []string) {
 			texts = append(texts, plain)
 		}
 	}
-	return long(texts...)
+	return dropShort(texts...)
 }

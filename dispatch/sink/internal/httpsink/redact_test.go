@@ -26,18 +26,18 @@ func TestRedact(t *testing.T) {
 				continue // nobody can read it back
 			}
 			text := fmt.Sprintf(forms[(i+j)%len(forms)], escapes[second](escapes[first](secret)))
-			got := r.Line("said: " + text)
-			if !strings.Contains(got, Redacted) || !strings.HasPrefix(got, "said: ") || sinktest.Readable(got, secret) != "" {
+			got := r.OneLine("said: " + text)
+			if !strings.Contains(got, Redacted) || !strings.HasPrefix(got, "said: ") || sinktest.LeakedSecret(got, secret) != "" {
 				t.Errorf("%s, then %s, of %q: %q", first, second, text, got)
 			}
 		}
 	}
 	for _, plain := range []string{"no customer 4711 in /orders", "canaries, 7f3d and 2a", `{"error":"x \u00e9 %20 &amp;"}`, "aGVsbG8gd29ybGQ="} {
-		if got := r.Line(plain); got != plain {
+		if got := r.OneLine(plain); got != plain {
 			t.Errorf("%q becomes %q", plain, got)
 		}
 	}
-	if got := r.Line("cut off: " + secret[:12]); got != "cut off: "+Redacted {
+	if got := r.OneLine("cut off: " + secret[:12]); got != "cut off: "+Redacted {
 		t.Error(got)
 	}
 	if shown := fmt.Sprintf("%+v %#v", r, r); strings.Contains(shown, "canary") {
@@ -53,18 +53,18 @@ func FuzzRedact(f *testing.F) {
 	f.Add("key=", secret, "&", uint(0), uint(1), uint(2))
 	f.Add("%", "0123456789abcdef", "\\u0", uint(5), uint(7), uint(9))
 	f.Fuzz(func(t *testing.T, before, key, behind string, a, b, c uint) {
-		if len(key) < minBroken || !Visible(key) || strings.ContainsAny(key, `%&\`) || len(before)+len(behind) > 200 || len(key) > 40 {
+		if len(key) < minSpacedSecretBytes || !VisibleASCII(key) || strings.ContainsAny(key, `%&\`) || len(before)+len(behind) > 200 || len(key) > 40 {
 			t.Skip() // a key may look like an escape of another text
 		}
 		escapes, text := sinktest.Escapes(), key
 		for _, i := range []uint{a, b, c} {
 			text = escapes[names[i%uint(len(names))]](text)
 		}
-		got := NewRedactor(false, key).Line(before + " " + text + " " + behind)
+		got := NewRedactor(false, key).OneLine(before + " " + text + " " + behind)
 		if strings.Contains(Redacted, key) {
 			t.Skip()
 		}
-		if strings.Contains(got, key) || len(text) >= minBroken && strings.Contains(got, text) {
+		if strings.Contains(got, key) || len(text) >= minSpacedSecretBytes && strings.Contains(got, text) {
 			t.Fatalf("%q shows %q", got, key)
 		}
 	})

@@ -45,7 +45,7 @@ func newTransport(o Options, to *url.URL) (*http.Transport, error) {
 	if _, err := http.ProxyFromEnvironment(&http.Request{URL: to}); err != nil {
 		return nil, errors.New("the proxy in the environment (HTTP_PROXY or HTTPS_PROXY) is not a URL")
 	}
-	roots, err := authorities(o.CAFile)
+	roots, err := loadCAs(o.CAFile)
 	if err != nil {
 		return nil, err
 	}
@@ -69,8 +69,8 @@ func newTransport(o Options, to *url.URL) (*http.Transport, error) {
 	}, nil
 }
 
-// authorities reads the trusted authorities; nil stands for the system's.
-func authorities(file string) (*x509.CertPool, error) {
+// loadCAs reads the trusted authorities; nil stands for the system's.
+func loadCAs(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil
 	}
@@ -108,7 +108,7 @@ func (k keepConnections) RoundTrip(r *http.Request) (*http.Response, error) {
 	return k.rt.RoundTrip(r)
 }
 
-func newRetrying(rt http.RoundTripper) *retryablehttp.Client {
+func newRetryClient(rt http.RoundTripper) *retryablehttp.Client {
 	return &retryablehttp.Client{
 		HTTPClient: &http.Client{
 			Transport:     keepConnections{rt},

@@ -21,7 +21,7 @@ import (
 func (s *Source) Attempt(ctx context.Context, name string, request func(token string) sink.Result) sink.Result {
 	token, err := s.Token(ctx)
 	if err != nil {
-		return tokenless(name, err)
+		return noTokenResult(name, err)
 	}
 	res := request(token)
 	if res.Reason != store.ReasonUnauthorized {
@@ -29,7 +29,7 @@ func (s *Source) Attempt(ctx context.Context, name string, request func(token st
 	}
 	fresh, err := s.Renew(ctx, token)
 	if err != nil {
-		return tokenless(name+" answered 401 to the last token", err)
+		return noTokenResult(name+" answered 401 to the last token", err)
 	}
 	if fresh == token {
 		return res
@@ -37,18 +37,18 @@ func (s *Source) Attempt(ctx context.Context, name string, request func(token st
 	return request(fresh)
 }
 
-// tokenless is the result of a request that was not made for want of a token.
-func tokenless(name string, err error) sink.Result {
+// noTokenResult is the result of a request that was not made for want of a token.
+func noTokenResult(name string, err error) sink.Result {
 	failed := (*Error)(nil)
 	if !errors.As(err, &failed) {
-		return httpsink.Unanswered(name, fmt.Errorf("the relay did not wait for a token any longer: %w", err), nil)
+		return httpsink.NoAnswerResult(name, fmt.Errorf("the relay did not wait for a token any longer: %w", err), nil)
 	}
 	reason := store.ReasonGateway
 	if failed.Class == sink.Misconfigured {
 		reason = store.ReasonUnauthorized
 	}
 	return sink.Result{
-		Outcome:    sink.Outcome{Class: failed.Class, Reason: reason, Detail: httpsink.Clean(name + ": " + failed.Error())},
+		Outcome:    sink.Outcome{Class: failed.Class, Reason: reason, Detail: httpsink.OneLine(name + ": " + failed.Error())},
 		RetryAfter: failed.RetryAfter,
 	}
 }

@@ -58,19 +58,19 @@ func (c *Config) Validate() error {
 	case c.ClientID == "":
 		bad("oauth.client-id is not set")
 	case !printable(c.ClientID):
-		bad("oauth.client-id %s", strayChar)
+		bad("oauth.client-id %s", strayCharText)
 	}
 	switch {
 	case c.ClientSecret == "":
 		bad("oauth.client-secret is not set")
 	case !printable(string(c.ClientSecret)):
-		bad("oauth.client-secret %s", strayChar)
+		bad("oauth.client-secret %s", strayCharText)
 	}
 	if !printable(c.Scope) || strings.ContainsAny(c.Scope, `"\`) {
 		bad("oauth.scope %q must be names with blanks between them, without quotes or backslashes", c.Scope)
 	}
 	if !printable(c.Audience) {
-		bad("oauth.audience %s", strayChar)
+		bad("oauth.audience %s", strayCharText)
 	}
 	switch c.ClientAuth {
 	case "", AuthAuto, AuthBasic, AuthBody:
@@ -80,7 +80,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-const strayChar = "holds a line break or a character outside ASCII, or begins or ends with a blank; look for a stray newline at its end"
+const strayCharText = "holds a line break or a character outside ASCII, or begins or ends with a blank; look for a stray newline at its end"
 
 // parseURL wants what RFC 6749, section 3.2, asks of the address: no fragment.
 func parseURL(raw string) (*url.URL, error) {

@@ -17,21 +17,21 @@ import (
 )
 
 const (
-	// assumedLife is the lifetime of a token that comes without one.
-	assumedLife = 5 * time.Minute
-	// maxLife keeps a lifetime in the range of a Duration.
-	maxLife = 10 * 365 * 24 * time.Hour
-	// maxAnswer is the longest answer with a token. A token is a header value,
+	// assumedLifetime is the lifetime of a token that comes without one.
+	assumedLifetime = 5 * time.Minute
+	// maxLifetime keeps a lifetime in the range of a Duration.
+	maxLifetime = 10 * 365 * 24 * time.Hour
+	// maxResponse is the longest answer with a token. A token is a header value,
 	// and few servers take headers beyond 16 KiB.
 	maxAnswer = 64 << 10
 )
 
 // endpoint asks for tokens. Each field is a secret or holds one.
 type endpoint struct {
-	client *httpsink.Client
-	ways   []httpsink.Request // of the credentials, the first to try first
-	worked atomic.Int32       // which of them brought a token, from 1; 0: none yet
-	name   string             // for errors: the method and the address without its query
+	client       *httpsink.Client
+	authRequests []httpsink.Request // of the credentials, the first to try first
+	workingAuth  atomic.Int32       // which of them brought a token, from 1; 0: none yet
+	name         string             // for errors: the method and the address without its query
 
 	redactor *httpsink.Redactor
 }
@@ -71,9 +71,9 @@ func newEndpoint(cfg Config, userAgent string, client *httpsink.Client) *endpoin
 	}
 	name, _, _ := strings.Cut(cfg.TokenURL, "?")
 	return &endpoint{
-		client: client,
-		ways:   ways,
-		name:   "POST " + name,
+		client:       client,
+		authRequests: ways,
+		name:         "POST " + name,
 
 		redactor: httpsink.NewRedactor(false, append(queryValues(cfg.TokenURL), basic, secret, string(cfg.ClientSecret))...),
 	}
@@ -105,7 +105,7 @@ type lifetime time.Duration
 func (l *lifetime) UnmarshalJSON(b []byte) error {
 	var secs float64
 	if json.Unmarshal(bytes.Trim(b, `"`), &secs) == nil && secs > 0 {
-		*l = lifetime(min(secs, maxLife.Seconds()) * float64(time.Second))
+		*l = lifetime(min(secs, maxLifetime.Seconds()) * float64(time.Second))
 	}
 	return nil
 }
@@ -113,17 +113,17 @@ func (l *lifetime) UnmarshalJSON(b []byte) error {
 // fetch asks and waits for the answer; once more where the endpoint does not know the
 // client by the first way of its credentials. A refusal took nothing.
 func (e *endpoint) fetch(ctx context.Context) (*grant, *Error) {
-	if i := e.worked.Load(); i > 0 {
-		return e.ask(ctx, e.ways[i-1])
+	if i := e.workingAuth.Load(); i > 0 {
+		return e.request(ctx, e.authRequests[i-1])
 	}
 	var refusal *Error
-	for i := range e.ways {
-		got, err := e.ask(ctx, e.ways[i])
+	for i := range e.authRequests {
+		got, err := e.request(ctx, e.authRequests[i])
 		switch {
 		case err == nil:
-			e.worked.Store(int32(i) + 1)
+			e.workingAuth.Store(int32(i) + 1)
 			return got, nil
-		case !err.unknown:
+		case !err.unknownClient:
 			return nil, err
 		case refusal == nil || refusal.code != invalidClient && err.code == invalidClient:
 			refusal = err // of the way that the endpoint reads
@@ -132,13 +132,13 @@ func (e *endpoint) fetch(ctx context.Context) (*grant, *Error) {
 	return nil, refusal
 }
 
-// ask makes one request.
-func (e *endpoint) ask(ctx context.Context, request httpsink.Request) (*grant, *Error) {
+// request makes one request.
+func (e *endpoint) request(ctx context.Context, request httpsink.Request) (*grant, *Error) {
 	sent := time.Now()
 	request.Header = request.Header.Clone()
 	a, err := e.client.Do(ctx, &request)
 	if err != nil {
-		res := httpsink.Unanswered(e.name, err, e.redactor)
+		res := httpsink.NoAnswerResult(e.name, err, e.redactor)
 		return nil, newError(res.Class, res.Detail)
 	}
 	var said reply
@@ -147,7 +147,7 @@ func (e *endpoint) ask(ctx context.Context, request httpsink.Request) (*grant, *
 	case !a.Success() || said.Error != "":
 		return nil, e.refusal(a, &said)
 	case a.Err != nil && a.Err != httpsink.ErrTooLong:
-		return nil, e.failure(sink.Unavailable, a, ": the answer broke off: "+httpsink.Plain(a.Err))
+		return nil, e.failure(sink.Unavailable, a, ": the answer broke off: "+httpsink.ErrorText(a.Err))
 	case a.Err != nil:
 		return nil, e.failure(sink.Misconfigured, a, ": not a token (the answer is too long)")
 	case parsed != nil:
@@ -155,7 +155,7 @@ func (e *endpoint) ask(ctx context.Context, request httpsink.Request) (*grant, *
 		return nil, e.failure(sink.Misconfigured, a, fmt.Sprintf(": not a token (the answer is no JSON object of texts), content type %q", a.ContentType))
 	case said.AccessToken == "":
 		return nil, e.failure(sink.Misconfigured, a, ": no access_token in the answer")
-	case !httpsink.Visible(said.AccessToken):
+	case !httpsink.VisibleASCII(said.AccessToken):
 		return nil, e.failure(sink.Misconfigured, a, ": the access_token is none that a header can carry")
 	case said.TokenType != "" && !strings.EqualFold(said.TokenType, "Bearer"):
 		return nil, e.failure(sink.Misconfigured, a, fmt.Sprintf(": the token_type is %q, must be Bearer", said.TokenType))
@@ -166,11 +166,11 @@ func (e *endpoint) ask(ctx context.Context, request httpsink.Request) (*grant, *
 // newGrant dates a token. A life of 0 stands for an unknown one.
 func newGrant(token string, sent, fetched time.Time, life time.Duration) *grant {
 	if life == 0 {
-		life = assumedLife
+		life = assumedLifetime
 	}
 	return &grant{
 		token: token, fetched: fetched,
-		renewAt: sent.Add(life - min(life/marginPart, maxMargin)),
+		renewAt: sent.Add(life - min(life/renewFraction, maxRenewMargin)),
 		expires: sent.Add(life),
 	}
 }
@@ -191,7 +191,7 @@ func (e *endpoint) refusal(a *httpsink.Answer, said *reply) *Error {
 		text = a.Excerpt(e.redactor)
 	}
 	switch {
-	case class == sink.Unavailable, a.Status >= 500 && a.Status < 600, passing(said.Error):
+	case class == sink.Unavailable, a.Status >= 500 && a.Status < 600, isTransient(said.Error):
 		class = sink.Unavailable
 	default:
 		class = sink.Misconfigured
@@ -200,13 +200,13 @@ func (e *endpoint) refusal(a *httpsink.Answer, said *reply) *Error {
 		a.Status == http.StatusBadRequest && (said.Error == "" || said.Error == invalidRequest) || said.Error == invalidClient
 	if unknown { // in front, where the bound on details does not cut it off
 		look := "; look at oauth.client-id, oauth.client-secret and oauth.client-auth"
-		if len(e.ways) > 1 {
+		if len(e.authRequests) > 1 {
 			look = "; look at oauth.client-id and oauth.client-secret (oauth.client-auth: auto tries basic and body)"
 		}
 		text = look + text
 	}
 	err := e.failure(class, a, text)
-	err.unknown, err.code = unknown && class == sink.Misconfigured, said.Error
+	err.unknownClient, err.code = unknown && class == sink.Misconfigured, said.Error
 	return err
 }
 
@@ -217,10 +217,10 @@ const (
 	invalidRequest = "invalid_request"
 )
 
-// passing reports whether an error code stands for a state that ends by itself:
+// isTransient reports whether an error code stands for a state that ends by itself:
 // those of RFC 6749, section 4.1.2.1, which some servers use here too, and that
 // of RFC 8628, section 3.5.
-func passing(code string) bool {
+func isTransient(code string) bool {
 	return code == "temporarily_unavailable" || code == "server_error" || code == "slow_down"
 }
 

@@ -172,22 +172,22 @@ func TestClientAuth(t *testing.T) {
 // TestLifetime: what endpoints put into expires_in.
 func TestLifetime(t *testing.T) {
 	for member, want := range map[string]time.Duration{
-		"":                         assumedLife,
+		"":                         assumedLifetime,
 		`,"expires_in":3600`:       time.Hour,
 		`,"expires_in":"3600"`:     time.Hour,
 		`,"expires_in":3600.0`:     time.Hour,
 		`,"expires_in":0.5`:        500 * time.Millisecond,
 		`,"expires_in":1`:          time.Second,
-		`,"expires_in":0`:          assumedLife,
-		`,"expires_in":-5`:         assumedLife,
-		`,"expires_in":null`:       assumedLife,
-		`,"expires_in":""`:         assumedLife,
-		`,"expires_in":"soon"`:     assumedLife,
-		`,"expires_in":{}`:         assumedLife,
-		`,"expires_in":[3600]`:     assumedLife,
-		`,"expires_in":1e300`:      maxLife,
-		`,"expires_in":1e999`:      assumedLife,
-		`,"expires_in":9999999999`: maxLife,
+		`,"expires_in":0`:          assumedLifetime,
+		`,"expires_in":-5`:         assumedLifetime,
+		`,"expires_in":null`:       assumedLifetime,
+		`,"expires_in":""`:         assumedLifetime,
+		`,"expires_in":"soon"`:     assumedLifetime,
+		`,"expires_in":{}`:         assumedLifetime,
+		`,"expires_in":[3600]`:     assumedLifetime,
+		`,"expires_in":1e300`:      maxLifetime,
+		`,"expires_in":1e999`:      assumedLifetime,
+		`,"expires_in":9999999999`: maxLifetime,
 	} {
 		s := newSource(t, config(serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"access_token":"t1"`+member+`}`)

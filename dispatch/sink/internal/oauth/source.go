@@ -14,10 +14,10 @@ import (
 const (
 	// fetchTimeout bounds a fetch from the dial to the last byte.
 	fetchTimeout = 10 * time.Second
-	// A token is fetched again when a part of its lifetime is left, maxMargin at
+	// A token is fetched again when a part of its lifetime is left, maxRenewMargin at
 	// most.
-	marginPart = 5
-	maxMargin  = time.Minute
+	renewFraction  = 5
+	maxRenewMargin = time.Minute
 	// minAge is how old a token must be for a 401 to have it fetched again.
 	minAge = 5 * time.Second
 	// failurePause stands between a failed fetch and the next. An endpoint may
@@ -36,8 +36,8 @@ var (
 type Source struct {
 	// fetch and shut are functions, so that no printing of a Source shows the
 	// secret.
-	fetch func(context.Context) (*grant, *Error)
-	shut  func()
+	fetch       func(context.Context) (*grant, *Error)
+	closeClient func()
 
 	fetches sync.WaitGroup
 
@@ -83,7 +83,7 @@ func NewSource(cfg Config, caFile, userAgent string) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Source{fetch: newEndpoint(cfg, userAgent, client).fetch, shut: client.Close}, nil
+	return &Source{fetch: newEndpoint(cfg, userAgent, client).fetch, closeClient: client.Close}, nil
 }
 
 // Token returns the current token. It waits for a fetch only where there is no
@@ -128,7 +128,7 @@ func (s *Source) Close() {
 	}
 	s.mu.Unlock()
 	s.fetches.Wait()
-	s.shut()
+	s.closeClient()
 }
 
 func (s *Source) valid(now time.Time) bool {
@@ -150,7 +150,7 @@ func (s *Source) await(ctx context.Context, now time.Time) (string, error) {
 		return "", context.Cause(ctx)
 	case s.flight == nil && s.paused(now):
 		defer s.mu.Unlock()
-		return "", s.failure.after(now)
+		return "", s.failure.withRemaining(now)
 	}
 	f := s.start()
 	s.mu.Unlock()
@@ -183,13 +183,13 @@ func (s *Source) start() *flight {
 		ctx, stop := context.WithTimeoutCause(ctx, fetchTimeout, errSlow)
 		defer stop()
 		got, err := s.fetch(ctx)
-		s.land(f, got, err)
+		s.finishFetch(f, got, err)
 	})
 	return f
 }
 
-// land keeps what a fetch brought. A failed one leaves the old token.
-func (s *Source) land(f *flight, got *grant, err *Error) {
+// finishFetch keeps what a fetch brought. A failed one leaves the old token.
+func (s *Source) finishFetch(f *flight, got *grant, err *Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.flight, s.failure = nil, err
@@ -214,15 +214,15 @@ type Error struct {
 	text string
 	at   time.Time // when RetryAfter began
 
-	unknown bool   // the endpoint does not know the client
-	code    string // of the endpoint's error, if it has one
+	unknownClient bool   // the endpoint does not know the client
+	code          string // of the endpoint's error, if it has one
 }
 
 // Error returns one line without secrets.
 func (e *Error) Error() string { return e.text }
 
-// after is the error with what is left of its RetryAfter.
-func (e *Error) after(now time.Time) *Error {
+// withRemaining is the error with what is left of its RetryAfter.
+func (e *Error) withRemaining(now time.Time) *Error {
 	later := *e
 	if e.RetryAfter > 0 {
 		later.RetryAfter = max(e.RetryAfter-now.Sub(e.at), 0)

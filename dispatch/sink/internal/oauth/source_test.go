@@ -63,7 +63,7 @@ func (d *desk) fail(e *Error) {
 
 func (d *desk) source(t *testing.T) *Source {
 	t.Helper()
-	s := &Source{fetch: d.fetch, shut: func() {}}
+	s := &Source{fetch: d.fetch, closeClient: func() {}}
 	t.Cleanup(s.Close)
 	return s
 }
@@ -126,11 +126,11 @@ func TestMargin(t *testing.T) {
 		100 * time.Second: 20 * time.Second,
 		5 * time.Minute:   time.Minute,
 		time.Hour:         time.Minute,
-		maxLife:           time.Minute,
+		maxLifetime:       time.Minute,
 	} {
 		g := newGrant("t", now, now.Add(time.Second), life)
 		if life == 0 {
-			life = assumedLife
+			life = assumedLifetime
 		}
 		if got := g.expires.Sub(g.renewAt); got != margin {
 			t.Errorf("a life of %s has the margin %s, want %s", life, got, margin)

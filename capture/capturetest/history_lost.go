@@ -1,0 +1,124 @@
+package capturetest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// testAgainSince reads from a time on, and from a time at which several transactions
+// were committed. What no log holds is lost.
+func testAgainSince(t *testing.T, h HistoryHarness) {
+	db := h.Setup(t)
+	l := runLive(t, db)
+	commit(t, db, rowsOf("early", 3)...)
+	since := time.Now().Truncate(time.Second).Add(2 * time.Second) // some logs know seconds
+	<-time.After(time.Until(since.Add(time.Millisecond)))
+	late := rowsOf("late", 2*batchRows)
+	commit(t, db, late...)
+	for i := range 4 {
+		rows := rowsOf(fmt.Sprintf("later-%d", i), 2)
+		commit(t, db, rows...)
+		late = append(late, rows...)
+	}
+	until := l.mark("until")
+	for _, long := range []time.Time{time.Unix(1e9, 0), {}} {
+		expectLost(t, db, capture.StartPoint{Since: long}, until)
+	}
+	if !h.ReadsFromTime {
+		expectLost(t, db, capture.StartPoint{Since: since}, until)
+		return
+	}
+	items := readSince(t, db, since, until)
+	var ids []string
+	for i := range items {
+		ids = append(ids, items[i].ID)
+	}
+	sameOrder(t, ids, idsOf(late))
+	second := items[len(items)-5].Committed // of the second of the four
+	same := slices.DeleteFunc(items, func(it store.Item) bool { return it.Committed.Before(second) })
+	t.Logf("%d of %d rows are of %s or later", len(same), len(late), second)
+	again := readSince(t, db, second, until)
+	if !slices.EqualFunc(again, same, func(a, b store.Item) bool { return a.ID == b.ID && a.Committed.Equal(b.Committed) }) {
+		t.Errorf("%d rows came that are of the second transaction's time or later, want %d", len(again), len(same))
+	}
+	l.whole()
+}
+
+// readSince reads what was committed at a time or later.
+func readSince(t *testing.T, db Database, since time.Time, until store.Position) []store.Item {
+	t.Helper()
+	r := newReading(t, db, capture.StartPoint{Since: since}, until)
+	r.begin()
+	if err := r.rest(); err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(r.items, func(it store.Item) bool { return it.Committed.Before(since) })
+}
+
+// tell returns what a source says of a place, by Reach and by Again.
+func tell(t *testing.T, db Database, at capture.StartPoint, until store.Position) (reach, again error) {
+	t.Helper()
+	src := db.Source(t, Options{Outbox: outbox, BatchRows: batchRows})
+	defer src.Close()
+	reach = src.(capture.HistoryReader).CheckReachable(t.Context(), at)
+	r := newReading(t, db, at, until)
+	r.begin()
+	again = r.rest()
+	t.Logf("Reach: %v", reach)
+	t.Logf("Again: %v", again)
+	if len(r.items) > 0 {
+		t.Errorf("%d rows came", len(r.items))
+	}
+	return reach, again
+}
+
+func expectLost(t *testing.T, db Database, at capture.StartPoint, until store.Position) {
+	t.Helper()
+	reach, again := tell(t, db, at, until)
+	for _, err := range []error{reach, again} {
+		var lost *capture.LostError
+		if !errors.As(err, &lost) || strings.TrimSpace(lost.Reason) == "" {
+			t.Errorf("%v, want a lost log", err)
+		}
+	}
+}
+
+func testAgainLost(t *testing.T, h HistoryHarness, lose func(*testing.T, Database, capture.StartPoint)) {
+	db := h.Setup(t)
+	from, until := ended(t, db)
+	lose(t, db, from)
+	expectLost(t, db, from, until)
+}
+
+// ended returns the place in front of a transaction, and the position behind it, of a
+// relay whose source has ended.
+func ended(t *testing.T, db Database) (from capture.StartPoint, until store.Position) {
+	t.Helper()
+	l := runLive(t, db)
+	from = l.place("from")
+	commit(t, db, rowsOf("part", 2)...)
+	until = l.mark("until")
+	l.end()
+	return from, until
+}
+
+func testAgainOther(t *testing.T, h HistoryHarness, other func(*testing.T, Database, *capture.StartPoint) Database) {
+	db := h.Setup(t)
+	from, until := ended(t, db)
+	at := from
+	there := other(t, db, &at)
+	reach, again := tell(t, there, at, until)
+	for _, err := range []error{reach, again} {
+		var origin *capture.OriginError
+		if !errors.As(err, &origin) || strings.TrimSpace(origin.Reason) == "" {
+			t.Errorf("%v, want another origin", err)
+		}
+	}
+}

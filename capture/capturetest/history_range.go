@@ -1,0 +1,278 @@
+package capturetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// alone is how many readers there are without one that reads the log once more.
+const alone = 1
+
+// testAgainExact reads a part that begins and ends between the commits of writers, while
+// they write on and the relay reads and acknowledges: it brings what the relay got, in
+// the same order, also what was deleted since.
+func testAgainExact(t *testing.T, h HistoryHarness) {
+	db := h.Setup(t)
+	l := runLive(t, db)
+	l.mark("begin")
+	stop := writeOn(t, db)
+	from := l.place("from")
+	few := len(l.rows("begin", "from")) + 50
+	l.until("rows of the writers", func() bool { return len(l.ids) > few })
+	until := l.mark("until")
+	want := l.rows("from", "until")
+	r := newReading(t, db, from, until)
+	r.begin()
+	r.whole(want)
+	order := stop()
+	l.mark("all")
+	all := slices.DeleteFunc(l.rows("begin", "all"), func(id string) bool { return strings.HasPrefix(id, inFront) })
+	sameOrder(t, all, order)
+	t.Logf("%d of %d rows are in the part", len(want), len(order))
+	if len(want) == 0 || len(want) == len(order) {
+		t.Error("nothing was proven")
+	}
+	for i := range r.items {
+		if it := &r.items[i]; it.Outbox != outbox || string(it.Payload) == "" || it.PayloadSize != len(it.Payload) || it.Committed.IsZero() {
+			t.Errorf("row %s is incomplete: %+v", it.ID, it)
+		}
+	}
+	h.Delete(t, db, want)
+	again := newReading(t, db, from, until)
+	again.begin()
+	again.whole(want)
+	l.whole()
+}
+
+// writeOn has four writers commit until stop is called, which returns the ids in
+// commit order.
+func writeOn(t *testing.T, db Database) (stop func() []string) {
+	var enough atomic.Bool
+	done := make(chan []string, 1)
+	go func() { done <- writersUntil(t, db, 4, 5, enough.Load, none) }()
+	stop = sync.OnceValue(func() []string {
+		enough.Store(true)
+		return <-done
+	})
+	t.Cleanup(func() { stop() })
+	return stop
+}
+
+// threeParts commits a transaction that comes in parts between two others, and
+// returns the place in front of them, the position behind them and the rows.
+func threeParts(l *live) (from capture.StartPoint, until store.Position, want []string) {
+	l.t.Helper()
+	from = l.place("from")
+	for _, rows := range [][]Row{rowsOf("first", 2), rowsOf("huge", 5*batchRows+7), rowsOf("last", 2)} {
+		commit(l.t, l.db, rows...)
+		want = append(want, idsOf(rows)...)
+	}
+	return from, l.mark("until"), want
+}
+
+// testAgainParts begins anew behind every batch: also inside of a transaction nothing
+// is left out and nothing comes twice.
+func testAgainParts(t *testing.T, h HistoryHarness) {
+	db := h.Setup(t)
+	l := runLive(t, db)
+	from, until, want := threeParts(l)
+	r := newReading(t, db, from, until)
+	parts, inside := 0, 0
+	for {
+		r.begin()
+		ended, err := r.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ended {
+			break
+		}
+		parts++
+		if r.at.Skip > 0 {
+			inside++
+		}
+		r.cancel()
+	}
+	t.Logf("%d batches, %d of them inside of a transaction", parts, inside)
+	if parts < len(want)/batchRows {
+		t.Error("the transaction did not come in parts; nothing was proven")
+	}
+	var ids []string
+	for i := range r.items {
+		ids = append(ids, r.items[i].ID)
+	}
+	sameOrder(t, ids, want)
+	l.whole()
+}
+
+func testAgainTwice(t *testing.T, h HistoryHarness) {
+	db := h.Setup(t)
+	l := runLive(t, db)
+	from, until, want := threeParts(l)
+	one, two := newReading(t, db, from, until), newReading(t, db, from, until)
+	for _, r := range []*reading{one, two} {
+		r.begin()
+		if ended, err := r.next(); ended {
+			t.Fatal(err)
+		}
+	}
+	if now := h.Readers(t, db); now < alone+2 {
+		t.Errorf("%d read the log, want two more than %d", now, alone)
+	}
+	one.whole(want)
+	two.whole(want)
+	third := newReading(t, db, from, until)
+	third.begin()
+	third.whole(want)
+	h.expectReaders(t, db, alone)
+	l.whole()
+}
+
+// testAgainPaused lets a source wait for longer than any of them keeps its connection
+// or its cursor. Meanwhile the relay's log goes.
+func testAgainPaused(t *testing.T, h HistoryHarness) {
+	const pause = 11 * time.Second
+	db := h.Setup(t)
+	l := runLive(t, db)
+	from, until, want := threeParts(l)
+	r := newReading(t, db, from, until)
+	r.begin()
+	if ended, err := r.next(); ended {
+		t.Fatal(err)
+	}
+	commit(t, db, largeRows("behind")...)
+	<-time.After(pause) // the pause itself
+	l.whole()
+	r.whole(want)
+}
+
+// expectReaders waits until so many read the log: a server may need a moment to end
+// what was hung up.
+func (h *HistoryHarness) expectReaders(t *testing.T, db Database, want int) {
+	t.Helper()
+	for end := time.Now().Add(waitTimeout); ; <-time.After(200 * time.Millisecond) {
+		got := h.Readers(t, db)
+		if got == want {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d read the log, want %d", got, want)
+		}
+	}
+}
+
+// testAgainLeavesNothing ends a source as it begins, and while it waits for its
+// receiver.
+func testAgainLeavesNothing(t *testing.T, h HistoryHarness) {
+	db := h.Setup(t)
+	l := runLive(t, db)
+	from, until, _ := threeParts(l)
+	for batches := range 2 {
+		r := newReading(t, db, from, until)
+		r.begin()
+		for range batches {
+			if ended, err := r.next(); ended {
+				t.Fatal(err)
+			}
+		}
+		r.stop()
+		if err := <-r.done; !errors.Is(err, context.Canceled) {
+			t.Errorf("it ended with %v", err)
+		}
+		r.done <- nil // for cancel
+		r.cancel()
+	}
+	past := db.Source(t, Options{Outbox: outbox, BatchRows: batchRows})
+	defer past.Close()
+	if err := past.(capture.HistoryReader).CheckReachable(t.Context(), from); err != nil {
+		t.Errorf("the place is not to be reached: %v", err)
+	}
+	h.expectReaders(t, db, alone)
+	if err := l.src.(capture.HistoryReader).CheckReachable(t.Context(), from); err != nil {
+		t.Errorf("the place is not to be reached, says the relay's own source: %v", err)
+	}
+	l.whole()
+}
+
+// testAgainCut cuts the connection: that is an ordinary error, and another source goes
+// on.
+func testAgainCut(t *testing.T, h HistoryHarness) {
+	db := h.Setup(t)
+	l := runLive(t, db)
+	from := l.place("from")
+	var want []string
+	for i := range 34 { // 17 MiB: MongoDB sends up to 16 at once
+		rows := rowsOf(fmt.Sprintf("large-%02d", i), 1)
+		rows[0].Payload = string(make512k('x'))
+		commit(t, db, rows...)
+		want = append(want, rows[0].ID)
+	}
+	until := l.mark("until")
+	r := newReading(t, db, from, until)
+	r.begin()
+	if ended, err := r.next(); ended {
+		t.Fatal(err)
+	}
+	h.Disconnect(t, db)
+	err := r.rest()
+	t.Log(err)
+	if err == nil || capture.IsFinal(err) {
+		t.Fatalf("the connection was cut, and the source ended with %v", err)
+	}
+	h.expectReaders(t, db, alone)
+	r.begin()
+	r.whole(want)
+	l.whole()
+}
+
+// testAgainShutdown: who reads the log once more never holds up its server's orderly
+// shutdown, also where nobody receives what it brings. It ends without an error where
+// it had all of it by then.
+func testAgainShutdown(t *testing.T, h HistoryHarness) {
+	db, stop := h.Shutdown(t)
+	l := runLive(t, db)
+	from := l.place("from")
+	for i := range 20 {
+		rows := rowsOf(fmt.Sprintf("large-%d", i), 1)
+		rows[0].Payload = string(make512k('x'))
+		commit(t, db, rows...)
+	}
+	r := newReading(t, db, from, l.mark("until"))
+	r.begin()
+	if ended, err := r.next(); ended {
+		t.Fatal(err)
+	}
+	took := stop()
+	t.Logf("the shutdown took %s", took)
+	if took > maxShutdownTime {
+		t.Errorf("the shutdown took %s", took)
+	}
+	if err := r.rest(); capture.IsFinal(err) {
+		t.Errorf("the server was stopped, and the source ended with %v", err)
+	}
+}
+
+// testAgainNothing reads a part that is empty, and one whose end is in front of its
+// place.
+func testAgainNothing(t *testing.T, h HistoryHarness) {
+	db := h.Setup(t)
+	l := runLive(t, db)
+	first := l.mark("first")
+	from := l.place("from")
+	for _, until := range []store.Position{from.Position, first, l.mark("second")} {
+		r := newReading(t, db, from, until)
+		r.begin()
+		r.whole(nil)
+	}
+	l.whole()
+}

@@ -1,0 +1,113 @@
+package capturetest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// reading is a part of the log as it is read once more.
+type reading struct {
+	t     *testing.T
+	db    Database
+	at    capture.StartPoint
+	until store.Position
+	items []store.Item
+
+	src  Source
+	out  chan capture.Batch
+	done chan error
+	stop context.CancelFunc
+}
+
+func newReading(t *testing.T, db Database, at capture.StartPoint, until store.Position) *reading {
+	return &reading{t: t, db: db, at: at, until: until}
+}
+
+// begin begins with another source where the last one ended.
+func (r *reading) begin() {
+	r.t.Helper()
+	r.src = r.db.Source(r.t, Options{Outbox: outbox, BatchRows: batchRows})
+	past, ok := r.src.(capture.HistoryReader)
+	if !ok {
+		r.t.Fatalf("a %T is no capture.Past", r.src)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	at, out, done := r.at, make(chan capture.Batch), make(chan error, 1)
+	r.stop, r.out, r.done = cancel, out, done
+	go func() { done <- past.ReadRange(ctx, at, r.until, out) }()
+	r.t.Cleanup(r.cancel)
+}
+
+// cancel ends the source, if there is one.
+func (r *reading) cancel() {
+	if r.src == nil {
+		return
+	}
+	r.stop()
+	if err := <-r.done; err != nil && !errors.Is(err, context.Canceled) {
+		r.t.Errorf("it was cancelled, and ended with %v", err)
+	}
+	r.src.Close()
+	r.src = nil
+}
+
+// next receives a batch with rows. ended says that the source has ended instead.
+func (r *reading) next() (ended bool, err error) {
+	r.t.Helper()
+	timeout := time.After(waitTimeout)
+	for {
+		select {
+		case b := <-r.out:
+			r.take(b)
+			if len(b.Items) > 0 {
+				return false, nil
+			}
+		case err := <-r.done:
+			r.stop()
+			r.src.Close()
+			r.src = nil
+			return true, err
+		case <-timeout:
+			r.t.Fatalf("nothing came; %d rows did before", len(r.items))
+		}
+	}
+}
+
+func (r *reading) take(b capture.Batch) {
+	if len(b.Items) > 0 && b.Position == "" && r.at.Position == "" {
+		r.t.Error("a part of a transaction came, and no position before it")
+	}
+	r.items = append(r.items, b.Items...)
+	r.at.Skip += len(b.Items)
+	if b.Position != "" {
+		r.at.Position, r.at.Skip = b.Position, 0
+	}
+}
+
+// rest receives until the source has ended, and returns its error.
+func (r *reading) rest() error {
+	r.t.Helper()
+	for {
+		if ended, err := r.next(); ended {
+			return err
+		}
+	}
+}
+
+// whole receives all that is left, and checks that exactly these rows came.
+func (r *reading) whole(want []string) {
+	r.t.Helper()
+	if err := r.rest(); err != nil {
+		r.t.Fatalf("the log was read once more, up to %d rows: %v", len(r.items), err)
+	}
+	var ids []string
+	for i := range r.items {
+		ids = append(ids, r.items[i].ID)
+	}
+	sameOrder(r.t, ids, want)
+}

@@ -1,0 +1,137 @@
+package mongo
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+const (
+	// minOplogWindow is how far the oplog should reach back: a relay that is down over
+	// night should find what it missed.
+	minOplogWindow = 24 * time.Hour
+	// maxMajorityLag is how far behind a majority may be before events are late.
+	maxMajorityLag = 10 * time.Second
+)
+
+// Diagnose looks at everything that a stream needs and returns what it found, in the
+// order in which it is to be read and mended. What keeps the role from streaming is a
+// store.Fault. It changes nothing, reads the change stream for a moment, and leaves a
+// relay that runs alone. An error means that the rest could not be looked at. What the
+// store examines too, it leaves to it.
+func (s *Source) Diagnose(ctx context.Context) ([]store.Finding, error) {
+	e := diagnosis{source: s}
+	return e.Result(e.run(ctx))
+}
+
+// diagnosis gathers findings.
+type diagnosis struct {
+	fault.Findings
+
+	source *Source
+	db     *mongo.Database
+	server *server
+	faults fault.List
+}
+
+func (e *diagnosis) run(ctx context.Context) error {
+	s := e.source
+	sv, db, wrong, err := s.inspect(ctx)
+	if err != nil {
+		return err
+	}
+	e.server, e.db, e.faults = sv, db, wrong
+	streams := sv.streamFault() == nil
+	if streams {
+		now := sv.endPosition()
+		if err := e.faults.AddErr(s.tryStream(ctx, db, sv, &now)); err != nil {
+			return err
+		}
+		e.Add("server", store.GradeOK, "replica set "+sv.setName)
+		streams = len(e.faults.Faults) == 0
+	}
+	for i := range e.faults.Faults {
+		e.Found = append(e.Found, e.faults.Faults[i].Finding(store.GradeFault))
+	}
+	if !streams {
+		return nil
+	}
+	who := "whoever comes may read the change stream of database " + db.Name()
+	if s.stream.user != "" {
+		who = "role " + s.stream.user + " may read the change stream of database " + db.Name()
+	}
+	e.Add("stream", store.GradeOK, who)
+	e.checkIdentity(ctx)
+	e.checkMajorityLag()
+	return e.checkOplogWindow(ctx)
+}
+
+// checkIdentity says whether the set can be told from another of its name.
+func (e *diagnosis) checkIdentity(ctx context.Context) {
+	if e.server.id != "" {
+		return
+	}
+	e.Add("identity", store.GradeAdvice, fmt.Sprintf("role %s may not ask for the id of replica set %s: a checkpoint of another set of that name would be taken for one of this", e.source.stream.user, e.server.setName),
+		"-- in mongosh, as an administrator", grant(ctx, e.db, e.source.stream.user, "clusterMonitor", "admin"))
+}
+
+// checkMajorityLag says whether the majority keeps up: a stream sends what it has, and no more.
+func (e *diagnosis) checkMajorityLag() {
+	if late := e.server.writtenAt.Sub(e.server.majority); late > maxMajorityLag {
+		e.Add("majority", store.GradeAdvice, fmt.Sprintf("the majority of replica set %s is %s behind: events come as late as that", e.server.setName, late.Round(time.Second)),
+			"see which members are down or slow: rs.status()")
+	}
+}
+
+// checkOplogWindow says how far the oplog reaches back.
+func (e *diagnosis) checkOplogWindow(ctx context.Context) error {
+	const subject = "oplog"
+	first, last, err := e.oplogTimes(ctx)
+	if denied(err) {
+		e.Add(subject, store.GradeAdvice, fmt.Sprintf("role %s may not read the oplog: how much of it is behind the relay stays unknown, and it is not bounded", e.source.stream.user),
+			"-- in mongosh, as an administrator", grant(ctx, e.db, e.source.stream.user, "read", "local"))
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("ask how far the oplog reaches back: %w", err)
+	}
+	size, limit, err := oplogSize(ctx, e.db)
+	if err != nil {
+		return fmt.Errorf("ask how long the oplog is: %w", err)
+	}
+	reach := last.Sub(first)
+	said := fmt.Sprintf("it reaches back %s and has %d of at most %d MB", reach.Round(time.Second), size>>20, limit>>20)
+	if size < limit/10*9 || reach >= minOplogWindow { // one that is not full says nothing
+		e.Add(subject, store.GradeOK, said+"; a relay that is down for longer than it reaches reads the collections instead")
+		return nil
+	}
+	e.Add(subject, store.GradeAdvice, said+": a relay that is down for longer finds the log lost, and reads the collections instead",
+		"-- in mongosh, as an administrator, on each member", fmt.Sprintf("db.adminCommand({replSetResizeOplog: 1, size: %d})", max(990, 4*limit>>20)))
+	return nil
+}
+
+// oplogTimes returns the times of the oldest and of the newest entry of the oplog.
+func (e *diagnosis) oplogTimes(ctx context.Context) (first, last time.Time, err error) {
+	for i, order := range []int{1, -1} {
+		raw, err := runCommand(ctx, e.db.Client().Database("local"), bson.D{
+			{Key: "find", Value: "oplog.rs"}, {Key: "sort", Value: bson.D{{Key: "$natural", Value: order}}},
+			{Key: "limit", Value: 1}, {Key: "projection", Value: bson.D{{Key: "ts", Value: 1}}},
+		})
+		if err != nil {
+			return first, last, err
+		}
+		t, _, _ := raw.Lookup("cursor", "firstBatch", "0", "ts").TimestampOK()
+		if i == 0 {
+			first = time.Unix(int64(t), 0)
+		} else {
+			last = time.Unix(int64(t), 0)
+		}
+	}
+	return first, last, nil
+}

@@ -1,0 +1,111 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	mongostore "github.com/sluicebox/sluicebox/store/mongo"
+)
+
+// explain tells what the server says about a stream that went on at a place.
+func (s *Source) explain(ctx context.Context, db *mongo.Database, from *oplogPosition, err error) error {
+	var said mongo.CommandError
+	if ctx.Err() != nil || !errors.As(err, &said) {
+		return err
+	}
+	switch {
+	case hasCode(err, errHistoryLost):
+		return lostErrorf("the oplog no longer holds what follows %s: %s", from.describe(), said.Message)
+	case hasCode(err, errFatal):
+		return lostErrorf("the change stream cannot be taken up at %s: %s", from.describe(), said.Message)
+	case hasCode(err, errInvalidResumeToken):
+		return lostErrorf("the server does not know the resume token of %s: %s", from.describe(), said.Message)
+	case hasCode(err, errTooLarge):
+		return lostErrorf("what follows %s holds a document whose event is larger than the server sends, even without its payload: %s", from.describe(), said.Message)
+	case denied(err):
+		short, _, _ := strings.Cut(said.Message, " to execute command") // all of which follows
+		return s.streamGrantFault(ctx, db, short).Err()
+	case hasCode(err, errAuthenticationFailed):
+		return s.loginFault(said.Message).Err()
+	case hasCode(err, errOnlyReplicaSets):
+		return noReplicaSetFault(said.Message).Err()
+	}
+	err = fmt.Errorf("read the change stream: %w", err)
+	if !mongostore.Unreachable(err) && !isCursorEnd(err) && !said.HasErrorLabel("ResumableChangeStreamError") {
+		return &fault.UnreadableLogError{Err: err} // it may say so at this place for ever
+	}
+	return err
+}
+
+// isCursorEnd reports whether the server has ended a cursor that another one takes up.
+func isCursorEnd(err error) bool {
+	const capped, planKilled, cursorKilled, interrupted = 136, 175, 237, 11601
+	return hasCode(err, errCursorNotFound, capped, planKilled, cursorKilled, interrupted)
+}
+
+// describe is the place's time, for people: a token is long.
+func (p *oplogPosition) describe() string {
+	return fmt.Sprintf("%d.%d (%s)", p.at.T, p.at.I, time.Unix(int64(p.at.T), 0).UTC().Format(time.DateTime+" MST"))
+}
+
+// streamGrantFault is the fault of a role that may not read the database's change stream.
+func (s *Source) streamGrantFault(ctx context.Context, db *mongo.Database, said string) *fault.Fault {
+	return &fault.Fault{
+		Subject: "stream", Problem: fmt.Sprintf("role %s may not read the change stream of database %s: %s", s.stream.user, db.Name(), said),
+		Statements: []string{grant(ctx, db, s.stream.user, "read", db.Name())}, Instructions: "in mongosh, as an administrator",
+	}
+}
+
+func (s *Source) loginFault(said string) *fault.Fault {
+	return &fault.Fault{
+		Subject: "stream", Problem: fmt.Sprintf("role %s may not log in: %s", s.stream.user, said),
+		Instructions: "check the user and the password of the URL, and with authSource the database that keeps the user",
+	}
+}
+
+// grant is the statement that gives a user a role on a database.
+func grant(ctx context.Context, db *mongo.Database, user, role, on string) string {
+	return fmt.Sprintf("db.getSiblingDB(%q).grantRolesToUser(%q, [{role: %q, db: %q}]);", userDatabase(ctx, db, user), user, role, on)
+}
+
+// userDatabase returns the database that keeps the user that is logged in.
+func userDatabase(ctx context.Context, db *mongo.Database, user string) string {
+	answer, err := runAdminCommand(ctx, db, bson.D{{Key: "connectionStatus", Value: 1}})
+	if err == nil && lookupString(answer, "authInfo", "authenticatedUsers", "0", "user") == user {
+		if kept := lookupString(answer, "authInfo", "authenticatedUsers", "0", "db"); kept != "" {
+			return kept
+		}
+	}
+	return "admin"
+}
+
+// noReplicaSetFault is the fault of a server without a change stream.
+func noReplicaSetFault(problem string) *fault.Fault {
+	return &fault.Fault{
+		Subject: "server", Problem: problem, Statements: []string{"rs.initiate();"},
+		Instructions: "in mongosh, once mongod was started with --replSet and a name (replication.replSetName); a set of one member will do",
+	}
+}
+
+// streamFault returns what keeps the server from sending a change stream that the relay
+// reads; nil if nothing does.
+func (sv *server) streamFault() *fault.Fault {
+	switch {
+	case sv.router:
+		return &fault.Fault{
+			Subject: "server", Problem: "the server is a mongos: the change streams of sharded clusters are not read", Instructions: "poll",
+		}
+	case sv.setName == "":
+		return noReplicaSetFault("the server is not a member of a replica set: it writes no oplog, so it has no change streams")
+	case sv.wire < minWireVersion:
+		return &fault.Fault{Subject: "server", Problem: "the server is older than MongoDB 5.0", Instructions: "upgrade it, or poll"}
+	}
+	return nil
+}

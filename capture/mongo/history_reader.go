@@ -1,0 +1,161 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+var (
+	_ capture.HistoryReader    = (*Source)(nil)
+	_ capture.RetentionChecker = (*Source)(nil)
+)
+
+// CheckReachable implements capture.Past. It opens a change stream behind the place and asks it
+// once. A server keeps its oplog up to its size, whoever needs it.
+func (s *Source) CheckReachable(ctx context.Context, at capture.StartPoint) error {
+	_, _, err := s.locateHistory(ctx, at)
+	return err
+}
+
+// ReadRange implements capture.Past. It reads a change stream of its own. A receiver may
+// pause for as long as the oplog reaches back.
+func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until store.Position, out chan<- capture.Batch) error {
+	sv, from, err := s.locateHistory(ctx, at)
+	if err != nil {
+		return err
+	}
+	end, err := parsePosition(until)
+	if err != nil {
+		return originErrorf("%v", err)
+	}
+	if end.compare(&from) <= 0 {
+		return nil
+	}
+	if err := s.checkHistoryPosition(ctx, sv, &end); err != nil {
+		return err
+	}
+	s.resetState(sv, from)
+	s.resume.ResetPartial(from.format(), at.Skip)
+	st := &stream{src: s, out: out, at: from, until: &end}
+	s.resume.Start(s, from.format())
+	return s.classifyEnd(ctx, st, st.read(ctx))
+}
+
+// locateHistory makes sure that the oplog holds what follows a place, and that it is the one
+// that the place is of.
+func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*server, oplogPosition, error) {
+	sv, err := s.ready(ctx)
+	if err != nil {
+		return nil, oplogPosition{}, err
+	}
+	if !sv.hasOrigin(at.Origin) && (at.Origin != "" || at.Position != "") {
+		return nil, oplogPosition{}, originErrorf("the checkpoint is of %q, this is %s", at.Origin, sv.origin())
+	}
+	db, err := s.stream.db()
+	if err != nil {
+		return nil, oplogPosition{}, err
+	}
+	var from oplogPosition
+	if at.Position == "" {
+		from, err = positionAtTime(ctx, db, at.Since)
+	} else if from, err = parsePosition(at.Position); err != nil {
+		err = originErrorf("%v", err)
+	} else {
+		err = s.checkHistoryPosition(ctx, sv, &from)
+	}
+	if err != nil {
+		return nil, oplogPosition{}, err
+	}
+	err = s.tryPosition(ctx, db, sv, &from)
+	if unread := new(fault.UnreadableLogError); errors.As(err, &unread) {
+		err = lostErrorf("the checkpoint cannot be taken up: %v", unread)
+	}
+	return sv, from, err
+}
+
+// checkHistoryPosition makes sure that the server has got as far as a place.
+func (s *Source) checkHistoryPosition(ctx context.Context, sv *server, at *oplogPosition) error {
+	db, err := s.stream.db()
+	if err != nil {
+		return err
+	}
+	err = sv.checkReached(ctx, db, at)
+	if restored := new(capture.LostError); errors.As(err, &restored) {
+		err = originErrorf("%s", restored.Reason)
+	}
+	return err
+}
+
+// eventTimeSkew is by how much an event's time may be behind that of its place in the oplog.
+const eventTimeSkew = 10 * time.Second
+
+// positionAtTime is a place in front of all that was committed at a time or later. The
+// stream of a set that is not old begins at any time, so the oplog is looked at, by a
+// role that may.
+func positionAtTime(ctx context.Context, db *mongo.Database, since time.Time) (oplogPosition, error) {
+	first, err := oldestOplogTime(ctx, db)
+	if err != nil {
+		return oplogPosition{}, err
+	}
+	if since.Before(time.Unix(int64(first.T), 0)) {
+		return oplogPosition{}, lostErrorf("%s", describeOplogStart(first))
+	}
+	from := bson.Timestamp{T: uint32(since.Add(-eventTimeSkew).Unix()), I: 1}
+	if from.Before(first) {
+		from = first
+	}
+	return oplogPosition{at: from}, nil
+}
+
+// oldestOplogTime returns the time of the oldest entry of the oplog, zero for a role that may
+// not look.
+func oldestOplogTime(ctx context.Context, db *mongo.Database) (first bson.Timestamp, err error) {
+	raw, err := runCommand(ctx, db.Client().Database("local"), bson.D{{Key: "find", Value: "oplog.rs"}, {Key: "limit", Value: 1}})
+	if err != nil && !denied(err) {
+		return first, fmt.Errorf("ask where the oplog begins: %w", err)
+	}
+	first.T, first.I, _ = raw.Lookup("cursor", "firstBatch", "0", "ts").TimestampOK()
+	return first, nil
+}
+
+func describeOplogStart(first bson.Timestamp) string {
+	return "the oplog begins at " + time.Unix(int64(first.T), 0).UTC().Format(time.DateTime) + " UTC"
+}
+
+// LostReasons implements capture.RetentionChecker. It reads the oldest entry of the oplog; of a role
+// that may not it says that all may be there.
+func (s *Source) LostReasons(ctx context.Context, of []store.Checkpoint) ([]string, error) {
+	db, err := s.stream.db()
+	if err != nil {
+		return nil, err
+	}
+	sv, err := identify(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	first, err := oldestOplogTime(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	why := make([]string, len(of))
+	for i := range of {
+		from, err := parsePosition(of[i].Position)
+		if err == nil && sv.hasOrigin(of[i].Origin) && first.After(from.at) {
+			why[i] = describeOplogStart(first) + ", which is behind it"
+		}
+	}
+	return why, nil
+}
+
+func originErrorf(format string, args ...any) error {
+	return &capture.OriginError{Reason: fmt.Sprintf(format, args...)}
+}

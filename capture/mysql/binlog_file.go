@@ -1,0 +1,164 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-mysql-org/go-mysql/replication"
+
+	"github.com/sluicebox/sluicebox/capture"
+	mystore "github.com/sluicebox/sluicebox/store/mysql"
+)
+
+// checkFile makes sure that the server's binlog is the one that a place is of. GTIDs
+// alone do not tell: after RESET, or a crash with sync_binlog other than 1, a server
+// gives the same ones to other transactions. A file that is gone tells nothing.
+func (s *Source) checkFile(ctx context.Context, sv *server, from binlogPosition) error {
+	if from.file == "" {
+		return nil
+	}
+	size, err := s.binlogFileSize(ctx, sv, from.file)
+	if err != nil || size < 0 {
+		return err
+	}
+	if uint64(size) < from.at {
+		return logReplacedErrorf("the server's binlog file %s ends at %d, and was read up to %d: the binlog was cut back or began anew", from.file, size, from.at)
+	}
+	// An event has 32 bits for its place: in a longer file it may be another one.
+	if sv.flavour == mySQL || size > math.MaxUint32 {
+		return nil
+	}
+	var text sql.NullString
+	if err := s.control.db.QueryRowContext(ctx, "SELECT BINLOG_GTID_POS(?, ?)", from.file, from.at).Scan(&text); err != nil {
+		return fmt.Errorf("ask which transactions are in front of %s:%d: %w", from.file, from.at, mystore.Explain(err))
+	}
+	if !text.Valid {
+		// No event ends there, or the file went meanwhile.
+		if size, err = s.binlogFileSize(ctx, sv, from.file); err != nil || size < 0 {
+			return err
+		}
+		return logReplacedErrorf("no event of the server's binlog ends at %s:%d, up to where it was read: it began anew", from.file, from.at)
+	}
+	set, err := parseSet(text.String)
+	if err != nil {
+		return err
+	}
+	if !sameSet(set, from.set) {
+		return logReplacedErrorf("the server's binlog is at %q at %s:%d, and was at %q when it was read: it began anew", set, from.file, from.at, from.set)
+	}
+	return nil
+}
+
+// logReplacedError says that the log is not the one that was read before, whatever its names.
+// It is a *capture.LostError.
+type logReplacedError struct{ capture.LostError }
+
+// Unwrap makes the error a *capture.LostError.
+func (e *logReplacedError) Unwrap() error { return &e.LostError }
+
+func logReplacedErrorf(format string, args ...any) error {
+	return &logReplacedError{capture.LostError{Reason: fmt.Sprintf(format, args...)}}
+}
+
+// nextFile returns the file that a ROTATE event names. The one that a dump begins
+// with has no checksum.
+func nextFile(raw []byte, checksummed bool) (string, error) {
+	const fixed = 8 // the position in the next file
+	if len(raw) < headerSize+fixed {
+		return "", errTruncated
+	}
+	name := raw[headerSize+fixed:]
+	if checksummed && len(name) > replication.BinlogChecksumLength {
+		name = name[:len(name)-replication.BinlogChecksumLength]
+	}
+	return string(name), nil
+}
+
+// rotate moves to the begin of another file.
+func (c *coords) rotate(file string) {
+	if file != c.file {
+		*c = coords{file: file, at: 4} // behind the magic number
+	}
+}
+
+// checkCreated notes from its FORMAT_DESCRIPTION event when the file was made, or makes sure
+// that it is the file that was read before. MariaDB says with BINLOG_GTID_POS whether
+// it is.
+func (c *coords) checkCreated(f flavour, raw []byte) error {
+	if len(raw) < headerSize {
+		return errTruncated
+	}
+	born := binary.LittleEndian.Uint32(raw) // the header begins with the time
+	if f == mariaDB || born == 0 {
+		return nil
+	}
+	if c.created != 0 && c.created != born {
+		when := func(seconds uint32) string { return time.Unix(int64(seconds), 0).UTC().Format(time.DateTime) }
+		return logReplacedErrorf("the server's binlog file %s was made at %s UTC, and the one that was read at %s: the binlog began anew", c.file, when(born), when(c.created))
+	}
+	c.created = born
+	return nil
+}
+
+// binlog is a file of a server's binlog.
+type binlog struct {
+	name string
+	size int64 // in bytes
+}
+
+// binlogs lists the files, the newest last. Its errors are the server's.
+func (c *control) binlogs(ctx context.Context) ([]binlog, error) {
+	rows, err := c.queryMaps(ctx, "SHOW BINARY LOGS")
+	if err != nil {
+		return nil, err
+	}
+	list := make([]binlog, len(rows))
+	for i, row := range rows {
+		size, err := strconv.ParseInt(row["File_size"], 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		list[i] = binlog{row["Log_name"], size}
+	}
+	return list, nil
+}
+
+// binlogFileSize returns the length of a binlog file in bytes; -1 if it is gone. A file that
+// is yet to come was that of another log.
+func (s *Source) binlogFileSize(ctx context.Context, sv *server, file string) (int64, error) {
+	list, err := s.control.binlogs(ctx)
+	if denied(err) {
+		return 0, sv.monitorGrantFault(err).Err()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("ask how long the binlog is: %w", mystore.Explain(err))
+	}
+	for _, one := range list {
+		if one.name == file {
+			return one.size, nil
+		}
+	}
+	if len(list) > 0 {
+		if newest := list[len(list)-1].name; isLaterFile(file, newest) {
+			return 0, logReplacedErrorf("the server's binlog has come to %s, and was read up to %s: it began anew", newest, file)
+		}
+	}
+	return -1, nil
+}
+
+// isLaterFile reports whether one file of a binlog comes behind another, by the numbers
+// that end their names.
+func isLaterFile(file, other string) bool {
+	number, otherNumber := path.Ext(file), path.Ext(other)
+	a, errA := strconv.ParseUint(strings.TrimPrefix(number, "."), 10, 64)
+	b, errB := strconv.ParseUint(strings.TrimPrefix(otherNumber, "."), 10, 64)
+	sameLog := strings.TrimSuffix(file, number) == strings.TrimSuffix(other, otherNumber)
+	return sameLog && errA == nil && errB == nil && a > b
+}

@@ -1,0 +1,190 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	mystore "github.com/sluicebox/sluicebox/store/mysql"
+)
+
+// maxClockSkew is by how much a server's clock may have been set back, or the time of a
+// commit be ahead of it, as that of another server may be: what was committed at a time
+// or later is looked for from so much earlier on.
+const maxClockSkew = time.Hour
+
+// positionAtTime returns a place in front of all that was committed at a time or later. If the
+// binlog begins too late for that, it is lost. Only a dump tells when a file was made, so
+// of many files few are asked for.
+func (s *Source) positionAtTime(ctx context.Context, sv *server, since time.Time) (binlogPosition, error) {
+	list, purged, err := s.readPurged(ctx, sv)
+	if err != nil {
+		return binlogPosition{}, err
+	}
+	from := binlogPosition{set: purged}
+	made, err := s.fileCreatedAt(ctx, sv, from)
+	if err != nil {
+		return binlogPosition{}, err
+	}
+	if since.Before(made) {
+		return binlogPosition{}, lostErrorf("the server's binlog begins at %s UTC, with %s", made.UTC().Format(time.DateTime), list[0].name)
+	}
+	return s.lastFileBefore(ctx, sv, list, from, since), nil
+}
+
+// lastFileBefore returns where the last of the files begins that was made early enough for a
+// time, or, if the server does not tell, an earlier place: from at the earliest.
+func (s *Source) lastFileBefore(ctx context.Context, sv *server, list []binlog, from binlogPosition, since time.Time) binlogPosition {
+	for early, late := 0, len(list); late-early > 1; {
+		mid := (early + late) / 2
+		var made time.Time
+		set, err := s.gtidsBefore(ctx, sv, list[mid].name)
+		if err == nil {
+			made, err = s.fileCreatedAt(ctx, sv, binlogPosition{set: set})
+		}
+		switch {
+		case err != nil:
+			return from
+		case since.Before(made.Add(maxClockSkew)):
+			late = mid
+		default:
+			early, from = mid, binlogPosition{set: set}
+		}
+	}
+	return from
+}
+
+// fileCreatedAt returns when the file was made that a dump from a place begins with. That is
+// the one that begins there, or one behind it if there is nothing in between. What is in
+// front of it may be as late as the end of that second, which is what is returned.
+func (s *Source) fileCreatedAt(ctx context.Context, sv *server, from binlogPosition) (time.Time, error) {
+	found, err := s.tryDump(ctx, sv, from)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return found.created.Add(time.Second), nil
+}
+
+// readPurged returns the files of the server's binlog, and the transactions that are in it
+// no longer, or never were.
+func (s *Source) readPurged(ctx context.Context, sv *server) ([]binlog, gtidSet, error) {
+	list, err := s.control.binlogs(ctx)
+	if err == nil && len(list) == 0 {
+		err = errors.New("the server has no file")
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("ask which files the binlog has: %w", mystore.Explain(err))
+	}
+	if sv.flavour == mariaDB {
+		set, err := s.gtidsBefore(ctx, sv, list[0].name)
+		return list, set, err
+	}
+	text, err := s.purgedGTIDs(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("ask where the binlog begins: %w", mystore.Explain(err))
+	}
+	set, err := sv.parseGTIDSet(text)
+	return list, set, err
+}
+
+// gtidsBefore returns the transactions in front of a file of the binlog. Those of MySQL are
+// not all in the file's own list: a server may be told that it has purged others.
+func (s *Source) gtidsBefore(ctx context.Context, sv *server, file string) (gtidSet, error) {
+	text, err := "", error(nil)
+	if sv.flavour == mariaDB {
+		text, err = s.gtidPosAtStart(ctx, file)
+	} else if text, err = s.previousGTIDs(ctx, sv, file); err == nil {
+		var purged string
+		purged, err = s.purgedGTIDs(ctx)
+		text = strings.Trim(text+","+purged, ",")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask where the binlog file %s begins: %w", file, mystore.Explain(err))
+	}
+	return sv.parseGTIDSet(text)
+}
+
+// errFileGone says that a file has gone since it was listed.
+var errFileGone = errors.New("the server does not say: the file may have just been purged")
+
+// gtidPosAtStart returns where MariaDB is at the begin of a file.
+func (s *Source) gtidPosAtStart(ctx context.Context, file string) (string, error) {
+	const begin = 4 // behind the magic number
+	var text sql.NullString
+	err := s.control.db.QueryRowContext(ctx, "SELECT BINLOG_GTID_POS(?, ?)", file, begin).Scan(&text)
+	if err == nil && !text.Valid {
+		err = errFileGone
+	}
+	return text.String, err
+}
+
+// previousGTIDs returns what MySQL has in the event of that name, the second of a file.
+// Only the role of the stream may look there.
+func (s *Source) previousGTIDs(ctx context.Context, sv *server, file string) (string, error) {
+	if strings.ContainsAny(file, `'\`) {
+		return "", errors.New("its name cannot be quoted")
+	}
+	d := &dump{}
+	stop := context.AfterFunc(ctx, d.abort)
+	defer stop()
+	c, err := s.openSession(ctx, d, sv)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = c.Close() }() // nothing hangs on the goodbye
+	events, err := c.Execute("SHOW BINLOG EVENTS IN '" + file + "' LIMIT 2")
+	if err != nil {
+		return "", err
+	}
+	for row := range events.Values {
+		kind, err := events.GetStringByName(row, "Event_type")
+		if err == nil && kind == "Previous_gtids" {
+			return events.GetStringByName(row, "Info")
+		}
+	}
+	return "", errFileGone
+}
+
+// purgedGTIDs returns what MySQL has executed and has not in its binlog.
+func (s *Source) purgedGTIDs(ctx context.Context) (text string, err error) {
+	err = s.control.db.QueryRowContext(ctx, "SELECT @@GLOBAL.gtid_purged").Scan(&text)
+	return text, err
+}
+
+// parseGTIDSet reads a set of the server's flavour.
+func (sv *server) parseGTIDSet(text string) (gtidSet, error) {
+	set, err := parseSet(text)
+	if err != nil {
+		return nil, err
+	}
+	p := binlogPosition{set: set}
+	p.resolveFlavour(sv.flavour)
+	return p.set, nil
+}
+
+// LostReasons implements capture.RetentionChecker. What is behind a place is gone if its file is, and
+// transactions that are not in front of it were purged.
+func (s *Source) LostReasons(ctx context.Context, of []store.Checkpoint) ([]string, error) {
+	sv, err := s.identify(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list, purged, err := s.readPurged(ctx, sv)
+	if err != nil {
+		return nil, err
+	}
+	why := make([]string, len(of))
+	for i := range of {
+		from, err := parsePosition(of[i].Position)
+		there := slices.ContainsFunc(list, func(one binlog) bool { return one.name == from.file })
+		if err == nil && of[i].Origin == sv.origin() && !there && !from.set.contains(purged) {
+			why[i] = "the server has purged what is behind it: its binlog begins with " + list[0].name
+		}
+	}
+	return why, nil
+}

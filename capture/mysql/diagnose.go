@@ -1,0 +1,178 @@
+package mysql
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/store"
+	mystore "github.com/sluicebox/sluicebox/store/mysql"
+)
+
+// Diagnose looks at everything that a stream needs and returns what it found, in
+// the order in which it is to be read and mended. What keeps the role from
+// streaming is a store.Fault. It changes nothing, reads the binlog for a moment,
+// and leaves a relay that runs alone. An error means that the rest could not be
+// looked at. What the store examines too, it leaves to it.
+func (s *Source) Diagnose(ctx context.Context) ([]store.Finding, error) {
+	e := diagnosis{source: s}
+	return e.Result(e.run(ctx))
+}
+
+// diagnosis gathers findings.
+type diagnosis struct {
+	fault.Findings
+
+	source *Source
+	server *server
+	faults fault.List
+}
+
+// addSubject adds the faults of a subject, or what is fine if there are none.
+func (e *diagnosis) addSubject(subject, fine string) {
+	faulty := false
+	for i := range e.faults.Faults {
+		if f := &e.faults.Faults[i]; f.Subject == subject {
+			e.Found = append(e.Found, f.Finding(store.GradeFault))
+			faulty = true
+		}
+	}
+	if fine != "" && !faulty {
+		e.Add(subject, store.GradeOK, fine)
+	}
+}
+
+func (e *diagnosis) run(ctx context.Context) error {
+	s := e.source
+	sv, wrong, err := s.inspect(ctx)
+	if err != nil {
+		return err
+	}
+	e.server, e.faults = sv, wrong
+	streams := "role " + s.stream.User + " may read the log"
+	if sv.canStream() {
+		if err := s.tryStream(ctx, sv, &e.faults); err != nil {
+			return err
+		}
+	} else {
+		streams = ""
+	}
+	e.addSubject("server", "")
+	e.addSubject("log_bin", "on")
+	e.addSubject("server_id", "")
+	e.addSubject("binlog_format", "ROW")
+	e.addSubject("binlog_row_image", "FULL")
+	e.addSubject("binlog_row_value_options", "")
+	if sv.flavour == mySQL {
+		e.addSubject("gtid_mode", "ON")
+	}
+	e.addSubject("grants", "")
+	e.addSubject("tables", "")
+	e.addSubject("stream", streams)
+	e.checkMetadata()
+	e.checkDurability()
+	if err := e.checkRetention(ctx); err != nil {
+		return err
+	}
+	return e.checkServerIDClash(ctx)
+}
+
+// checkMetadata says what names the columns in the log.
+func (e *diagnosis) checkMetadata() {
+	const subject = "binlog_row_metadata"
+	value := e.server.setting(subject)
+	if value == "FULL" {
+		e.Add(subject, store.GradeOK, "FULL: the binlog names the columns")
+		return
+	}
+	set := e.server.settingFault(subject, "", "FULL", "")
+	finding := set.Finding(store.GradeAdvice)
+	finding.Text = fmt.Sprintf("%s: the binlog does not name the columns. The relay takes them in the order of the table as it is now; rows of before a change of the table are found in the table instead", value)
+	e.Found = append(e.Found, finding)
+}
+
+// checkDurability says whether the log outlives a crash of the machine.
+func (e *diagnosis) checkDurability() {
+	const subject = "sync_binlog"
+	value := e.server.setting(subject)
+	if value == "1" {
+		return
+	}
+	set := e.server.settingFault(subject, "", "1", "")
+	finding := set.Finding(store.GradeAdvice)
+	finding.Text = fmt.Sprintf("%s: a crash of the machine may take the end of the binlog back, with transactions that were already sent. The relay then reads the tables instead", value)
+	e.Found = append(e.Found, finding)
+}
+
+// checkRetention says how long the log is kept.
+func (e *diagnosis) checkRetention(ctx context.Context) error {
+	fine := "the binlog is kept for ever"
+	if kept := e.server.expiry(); kept > 0 {
+		fine = "the binlog is kept for " + formatDuration(kept) + "; a relay that is down for longer reads the tables instead"
+	}
+	e.addSubject("retention", fine)
+	if !e.server.binlogEnabled() {
+		return nil
+	}
+	files, err := e.source.control.binlogs(ctx)
+	if denied(err) {
+		return nil // the grant is a fault by itself
+	}
+	if err != nil {
+		return fmt.Errorf("ask how long the binlog is: %w", mystore.Explain(err))
+	}
+	e.Add("log", store.GradeOK, fmt.Sprintf("the binlog has %d files and ends at %s:%d", len(files), e.server.binlogEnd.file, e.server.binlogEnd.at))
+	return nil
+}
+
+// checkServerIDClash looks for another replica that has the number that the relay was given. Few
+// roles may see them; the others find out when the two meet.
+func (e *diagnosis) checkServerIDClash(ctx context.Context) error {
+	if e.source.cfg.ServerID == 0 {
+		return nil
+	}
+	rows, err := e.source.control.queryMaps(ctx, e.server.replicasSQL())
+	if denied(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("ask who else reads the binlog: %w", mystore.Explain(err))
+	}
+	id := strconv.FormatUint(uint64(e.source.cfg.ServerID), 10)
+	for _, row := range rows {
+		other := columnValue(row, "host")
+		if columnValue(row, "server_id") != id || other == e.source.streamName() {
+			continue
+		}
+		text := fmt.Sprintf("replica %q reads the binlog under %s, the server id of this relay", other, id)
+		const way = "give one of them another number (source.server-id)"
+		if e.server.flavour == mariaDB {
+			e.Add("server_id", store.GradeFault, text+": the two end each other's streams", way)
+		} else {
+			e.Add("server_id", store.GradeAdvice, text+": the server tells them apart by their UUIDs, people may not", way)
+		}
+	}
+	return nil
+}
+
+// columnValue returns a value of a row by its column, whose capitals differ between servers.
+func columnValue(row map[string]string, column string) string {
+	for name, value := range row {
+		if strings.EqualFold(name, column) {
+			return value
+		}
+	}
+	return ""
+}
+
+// formatDuration is a duration in days where it is some, else in hours.
+func formatDuration(d time.Duration) string {
+	const day = 24 * time.Hour
+	if d >= 2*day {
+		return fmt.Sprintf("%d days", d/day)
+	}
+	return fmt.Sprintf("%.3g hours", d.Hours())
+}

@@ -1,0 +1,101 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+var (
+	_ capture.HistoryReader    = (*Source)(nil)
+	_ capture.RetentionChecker = (*Source)(nil)
+)
+
+// CheckReachable implements capture.Past. It asks for the binlog behind the place and hangs up,
+// which MariaDB notes in its error log. A server keeps its binlog for as long as it is
+// set up to, whoever needs it.
+func (s *Source) CheckReachable(ctx context.Context, at capture.StartPoint) error {
+	_, _, err := s.locateHistory(ctx, at)
+	return err
+}
+
+// ReadRange implements capture.Past. It reads the binlog under a server id of its own,
+// which ends nobody's stream. A receiver may pause for as long as the server keeps its
+// binlog.
+func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until store.Position, out chan<- capture.Batch) error {
+	sv, from, err := s.locateHistory(ctx, at)
+	if err != nil || s.Compare(until, from.format()) <= 0 {
+		return err
+	}
+	end, err := parsePosition(until)
+	if err != nil {
+		return originErrorf("%v", err)
+	}
+	if err := s.checkExecuted(ctx, sv, end.set); err != nil {
+		return err
+	}
+	s.resetState(sv, from.format(), from)
+	if at.Position == "" { // a transaction in parts is to have a place to count from
+		select {
+		case out <- capture.Batch{Position: from.format()}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	} else {
+		s.resume.ResetPartial(from.format(), at.Skip)
+	}
+	return originErrorIfReplaced(s.runFrom(ctx, from.format(), end.set, 0, out))
+}
+
+// locateHistory makes sure that the server has the binlog behind a place, and that it is the
+// log that the place is of.
+func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*server, binlogPosition, error) {
+	sv, wrong, err := s.inspect(ctx)
+	if err == nil {
+		err = wrong.Err()
+	}
+	if err != nil {
+		return nil, binlogPosition{}, err
+	}
+	if at.Origin != sv.origin() && (at.Origin != "" || at.Position != "") {
+		return nil, binlogPosition{}, originErrorf("the checkpoint is of %s, this is %s", at.Origin, sv.origin())
+	}
+	if at.Position == "" {
+		from, err := s.positionAtTime(ctx, sv, at.Since)
+		return sv, from, err
+	}
+	from, err := parsePosition(at.Position)
+	if err != nil {
+		return nil, binlogPosition{}, originErrorf("%v", err)
+	}
+	from.resolveFlavour(sv.flavour)
+	if err := s.checkExecuted(ctx, sv, from.set); err != nil {
+		return nil, binlogPosition{}, err
+	}
+	return sv, from, originErrorIfReplaced(s.tryPosition(ctx, sv, from))
+}
+
+// checkExecuted makes sure that the server has got as far as a set.
+func (s *Source) checkExecuted(ctx context.Context, sv *server, set gtidSet) error {
+	now, err := s.executedGTIDs(ctx, sv)
+	if err != nil || now.contains(set) {
+		return err
+	}
+	return originErrorf("the server has come to %q, and was read up to %q: it was restored", now, set)
+}
+
+// originErrorIfReplaced makes another log of one that began anew, which is a lost one to a relay.
+func originErrorIfReplaced(err error) error {
+	var other *logReplacedError
+	if errors.As(err, &other) {
+		return originErrorf("%s", other.Reason)
+	}
+	return err
+}
+
+func originErrorf(format string, args ...any) error {
+	return &capture.OriginError{Reason: fmt.Sprintf(format, args...)}
+}

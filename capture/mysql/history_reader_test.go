@@ -1,0 +1,194 @@
+package mysql_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/capturetest"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// sessions counts those of the role of the stream.
+func (d *database) sessions(t *testing.T) (n int) {
+	t.Helper()
+	list := "information_schema.processlist"
+	if d.flavour == servers.MySQL {
+		list = "performance_schema.processlist"
+	}
+	if err := d.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM "+list+" WHERE user = ?", d.role).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func pastHarness(f servers.Flavour, url func(t *testing.T) string) capturetest.HistoryHarness {
+	return capturetest.HistoryHarness{
+		Setup:         func(t *testing.T) capturetest.Database { return newDatabase(t, f, url(t)) },
+		ReadsFromTime: true,
+		Readers:       func(t *testing.T, db capturetest.Database) int { return db.(*database).sessions(t) },
+		Disconnect:    func(t *testing.T, db capturetest.Database) { db.Disconnect(t) },
+		Delete: func(t *testing.T, db capturetest.Database, ids []string) {
+			db.(*database).exec(t, "DELETE FROM outbox_events WHERE id IN ('"+strings.Join(ids, "', '")+"')")
+		},
+	}
+}
+
+// lostPast is for a server of the test's own: it loses its log, and ends.
+func lostPast(f servers.Flavour, srv *servers.MySQLServer) capturetest.HistoryHarness {
+	h := pastHarness(f, func(*testing.T) string { return srv.Database() })
+	h.Losses = map[string]func(*testing.T, capturetest.Database, capture.StartPoint){
+		"purged": func(t *testing.T, db capturetest.Database, at capture.StartPoint) {
+			db.(*database).wantLost(t, at, "")
+			db.(*database).purge(t)
+			db.(*database).wantLost(t, at, "purged")
+		},
+	}
+	same := func(change func(t *testing.T, d *database, at *capture.StartPoint)) func(*testing.T, capturetest.Database, *capture.StartPoint) capturetest.Database {
+		return func(t *testing.T, db capturetest.Database, at *capture.StartPoint) capturetest.Database {
+			change(t, db.(*database), at)
+			return db
+		}
+	}
+	h.OtherLogs = map[string]func(*testing.T, capturetest.Database, *capture.StartPoint) capturetest.Database{
+		"another server": func(t *testing.T, _ capturetest.Database, _ *capture.StartPoint) capturetest.Database {
+			return newDatabase(t, f, f.Database(t))
+		},
+		"reset": same(func(t *testing.T, d *database, _ *capture.StartPoint) { d.exec(t, d.reset()) }),
+		"reset, and as far again": same(func(t *testing.T, d *database, _ *capture.StartPoint) {
+			nextSecond()
+			d.exec(t, d.reset())
+			for range 50 {
+				d.Unrelated(t)
+			}
+		}),
+		"a checkpoint of nobody's": same(func(_ *testing.T, _ *database, at *capture.StartPoint) { at.Origin = "" }),
+		"not a position":           same(func(_ *testing.T, _ *database, at *capture.StartPoint) { at.Position = "1234.5" }),
+	}
+	if f == servers.MariaDB { // MySQL's shutdown: see TestShutdown
+		h.Shutdown = func(t *testing.T) (capturetest.Database, func() time.Duration) {
+			return newDatabase(t, f, srv.Database()), func() time.Duration { return srv.Stop("fast") }
+		}
+	}
+	return h
+}
+
+// wantLost looks whether the server still has the log behind a place, by itself and in
+// front of one of another log.
+func (d *database) wantLost(t *testing.T, at capture.StartPoint, why string) {
+	t.Helper()
+	other := store.Checkpoint{Origin: "mysql/another", Position: at.Position}
+	src := newSource(t, d.config())
+	defer src.Close()
+	got, err := src.LostReasons(t.Context(), []store.Checkpoint{at.Checkpoint, other})
+	if err != nil || len(got) != 2 || (got[0] == "") != (why == "") || !strings.Contains(got[0], why) || got[1] != "" {
+		t.Errorf("%q are lost, %v, want %q", got, err, why)
+	}
+}
+
+func TestPast(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		capturetest.RunHistory(t, pastHarness(f, func(t *testing.T) string { return f.Database(t) }))
+		t.Run("odd names", func(t *testing.T) {
+			h := pastHarness(f, nil)
+			h.Setup = func(t *testing.T) capturetest.Database {
+				return newDatabaseOf(t, f, f.Database(t), createOdd, oddNames)
+			}
+			h.Delete = func(t *testing.T, db capturetest.Database, ids []string) {
+				db.(*database).exec(t, "DELETE FROM `Out \"Box\"` WHERE `Order` IN ('"+strings.Join(ids, "', '")+"')")
+			}
+			capturetest.RunHistoryLayout(t, h)
+		})
+	})
+}
+
+func TestPastLost(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, f servers.Flavour) {
+		srv := f.Start(t, map[string]string{"server-id": "2"})
+		t.Run("a time after a purge", func(t *testing.T) { testPastSinceAPurge(t, newDatabase(t, f, srv.Database())) })
+		capturetest.RunHistoryLost(t, lostPast(f, srv))
+	})
+}
+
+// again reads a part once more, and returns the rows.
+func (d *database) again(t *testing.T, at capture.StartPoint, until store.Position) ([]string, error) {
+	t.Helper()
+	return capturetest.ReadRange(t, newSource(t, d.config()), at, until, nil)
+}
+
+// What was purged is lost to a time of before, and a time of after begins with what is
+// left; of files that were made long before it, the last one is enough.
+func testPastSinceAPurge(t *testing.T, d *database) {
+	d.readOn(t, 3, "a")
+	nextSecond()
+	before := time.Now()
+	d.exec(t, insert("b"))
+	d.purge(t)
+	d.exec(t, insert("c"))
+	nextSecond()
+	since := time.Now()
+	d.exec(t, insert("d"))
+	var rotated []time.Time // when there was a new file
+	for _, id := range []string{"e", "f"} {
+		d.exec(t, "FLUSH BINARY LOGS")
+		nextSecond()
+		rotated = append(rotated, time.Now())
+		d.exec(t, insert(id))
+	}
+	fo, _, _ := follow(t, d, d.config(), store.Checkpoint{})
+	d.exec(t, insert("g"))
+	fo.Rows(1)
+	until := fo.Position
+	fo.End()
+	for i, want := range []string{"efg", "fg"} {
+		ids, err := d.again(t, capture.StartPoint{Since: rotated[i].Add(time.Hour)}, until)
+		if err != nil || strings.Join(ids, "") != want {
+			t.Errorf("of an hour behind file %d %q came, %v, want %s", i, ids, err, want)
+		}
+	}
+	if ids, err := d.again(t, capture.StartPoint{Since: since}, until); err != nil || strings.Join(ids, "") != "cdefg" {
+		t.Errorf("%q came, %v", ids, err)
+	}
+	var lost *capture.LostError
+	if ids, err := d.again(t, capture.StartPoint{Since: before}, until); !errors.As(err, &lost) || len(ids) > 0 {
+		t.Errorf("%q came, %v, want a lost log", ids, err)
+	}
+}
+
+// MariaDB's transactions of several domains are numbered apart, and a domain may begin
+// between the place and the end: each part is exact, wherever it begins and ends.
+func TestPastDomains(t *testing.T) {
+	t.Parallel()
+	f := servers.MariaDB
+	d := newDatabase(t, f, f.Database(t))
+	fo, _, o := follow(t, d, d.config(), store.Checkpoint{})
+	places := []store.Position{o.From}
+	var want []string
+	for i, domain := range []int{0, 7, 3, 7, 0, 3, 9, 0, 7} {
+		id := fmt.Sprintf("%d of %d", i, domain)
+		conn, err := d.db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, statement := range []string{fmt.Sprintf("SET SESSION gtid_domain_id = %d", domain), insert(id)} {
+			if _, err := conn.ExecContext(t.Context(), statement); err != nil {
+				t.Errorf("%s: %v", statement, err)
+			}
+		}
+		_ = conn.Close() // which ends the session
+		fo.Rows(i + 1)
+		places, want = append(places, fo.Position), append(want, id)
+	}
+	for _, part := range [][2]int{{0, 9}, {0, 2}, {1, 3}, {2, 7}, {4, 9}, {6, 7}, {5, 5}} {
+		at := capture.StartPoint{Checkpoint: store.Checkpoint{Origin: o.Origin, Position: places[part[0]]}}
+		ids, err := d.again(t, at, places[part[1]])
+		if err != nil || !slices.Equal(ids, want[part[0]:part[1]]) {
+			t.Errorf("of %q came %q, %v", want[part[0]:part[1]], ids, err)
+		}
+	}
+}

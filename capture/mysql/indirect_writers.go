@@ -1,0 +1,204 @@
+package mysql
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	mystore "github.com/sluicebox/sluicebox/store/mysql"
+)
+
+// missingRowsInterval is the shortest time between two cuts for statements that may have written
+// rows: a session that writes many, about other tables, must not have the tables read for
+// each.
+const missingRowsInterval = time.Minute
+
+// indirectWriters are what a statement may write outboxes through without naming them.
+type indirectWriters struct {
+	// names are the outboxes, and views, routines and tables with triggers that write them;
+	// hidden are those whose bodies the account may not see.
+	names, hidden []object
+	// visibleTriggers are the databases whose triggers the account may see; all are if it has "*".
+	visibleTriggers map[string]bool
+}
+
+// object is a table, view or routine of a database, both names in small letters.
+type object struct{ schema, name string }
+
+// isNamedIn reports whether a text in small letters, whose bare names are those of a database,
+// may mean the object: databases have objects of the same names.
+func (o object) isNamedIn(text, schema string) bool {
+	return containsWord(text, o.name) && (schema == o.schema || containsWord(text, o.schema))
+}
+
+// A trigger's table stands for it. Views and routines are what statements name.
+const bodiesSQL = `SELECT EVENT_OBJECT_SCHEMA, EVENT_OBJECT_TABLE, COALESCE(ACTION_STATEMENT, '') FROM information_schema.TRIGGERS
+UNION ALL SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(VIEW_DEFINITION, '') FROM information_schema.VIEWS WHERE TABLE_SCHEMA NOT IN ('sys', 'mysql', 'information_schema', 'performance_schema')
+UNION ALL SELECT ROUTINE_SCHEMA, ROUTINE_NAME, COALESCE(ROUTINE_DEFINITION, '') FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA NOT IN ('sys', 'mysql')`
+
+// findWriters asks the server for them.
+func (s *Source) findWriters(ctx context.Context, tables *tables) (*indirectWriters, error) {
+	rows, err := s.control.db.QueryContext(ctx, bodiesSQL)
+	if err != nil {
+		return nil, fmt.Errorf("look for triggers, views and routines: %w", mystore.Explain(err))
+	}
+	defer func() { _ = rows.Close() }()
+	bodies := map[object][]string{}
+	for rows.Next() {
+		var schema, name, body string
+		if err := rows.Scan(&schema, &name, &body); err != nil {
+			return nil, fmt.Errorf("look for triggers, views and routines: %w", err)
+		}
+		o := object{strings.ToLower(schema), strings.ToLower(name)}
+		bodies[o] = append(bodies[o], strings.ToLower(body))
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("look for triggers, views and routines: %w", mystore.Explain(err))
+	}
+	w := &indirectWriters{names: expandWriters(bodies, tables.outboxObjects(), false)}
+	w.hidden = expandWriters(bodies, nil, true)
+	grants, err := s.control.queryStrings(ctx, "SHOW GRANTS")
+	if err != nil {
+		return nil, fmt.Errorf("ask for the account's grants: %w", mystore.Explain(err))
+	}
+	w.visibleTriggers = visibleTriggerSchemas(grants)
+	return w, nil
+}
+
+// expandWriters adds to some names those whose bodies have one of them, or none to be seen if hidden
+// is set, and those that write through such. It takes them out of bodies.
+func expandWriters(bodies map[object][]string, list []object, hidden bool) []object {
+	for grown := true; grown; {
+		grown = false
+		for o, texts := range bodies {
+			if slices.ContainsFunc(texts, func(body string) bool { return hidden && body == "" || firstNamed(body, o.schema, list) != "" }) {
+				list, grown = append(list, o), true
+				delete(bodies, o)
+			}
+		}
+	}
+	return list
+}
+
+// outboxObjects are the outboxes' tables.
+func (t *tables) outboxObjects() (list []object) {
+	for _, tb := range t.byKey {
+		list = append(list, object{strings.ToLower(tb.schema), strings.ToLower(tb.name)})
+	}
+	return list
+}
+
+// firstNamed returns the name of the first of some objects that a text of a database may mean,
+// "" if it means none.
+func firstNamed(text, schema string, list []object) string {
+	for _, o := range list {
+		if o.isNamedIn(text, schema) {
+			return o.name
+		}
+	}
+	return ""
+}
+
+// containsWord reports whether a text has a name as a word.
+func containsWord(text, name string) bool {
+	inside := func(c byte) bool {
+		return c == '_' || c == '$' || c >= 0x80 || '0' <= c && c <= '9' || 'a' <= c && c <= 'z'
+	}
+	for from := 0; ; {
+		i := strings.Index(text[from:], name)
+		if i < 0 {
+			return false
+		}
+		i += from
+		end := i + len(name)
+		if (i == 0 || !inside(text[i-1])) && (end == len(text) || !inside(text[end])) {
+			return true
+		}
+		from = i + 1
+	}
+}
+
+// grantForm is a grant on all databases or on one.
+var grantForm = regexp.MustCompile("^GRANT (.*) ON (\\*|`[^`]*`)\\.\\* TO ")
+
+// visibleTriggerSchemas are the databases whose triggers an account of some grants may see.
+func visibleTriggerSchemas(grants []string) map[string]bool {
+	shown := map[string]bool{}
+	for _, grant := range grants {
+		m := grantForm.FindStringSubmatch(grant)
+		if m == nil {
+			continue
+		}
+		if rights := strings.Split(m[1], ", "); slices.Contains(rights, "TRIGGER") || slices.Contains(rights, "ALL PRIVILEGES") {
+			shown[strings.ReplaceAll(strings.Trim(m[2], "`"), `\`, "")] = true
+		}
+	}
+	return shown
+}
+
+// leadingComments are what a statement may begin with.
+var leadingComments = regexp.MustCompile(`^(\s+|/\*(?s:.*?)\*/|(--\s|#)[^\n]*\n)+`)
+
+// findUnloggedWrite says why a statement inside a transaction may have written rows of an outbox, which
+// are not in the log then; "" if it has not. In doubt the server does not show the account
+// whether it has.
+func (a *assembler) findUnloggedWrite(schema string, query []byte) (why string, doubt bool, err error) {
+	query = leadingComments.ReplaceAll(query, nil)
+	text, within := strings.ToLower(string(query)), strings.ToLower(schema)
+	first, _ := firstWords(query)
+	switch first {
+	case "CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE", "ANALYZE", "OPTIMIZE", "REPAIR", "GRANT", "REVOKE", "FLUSH", "SET":
+		return "", false, nil
+	}
+	shown := statementSummary(query)
+	for _, t := range a.tables.byKey {
+		here := within == strings.ToLower(t.schema) || strings.Contains(text, strings.ToLower(t.schema))
+		if here && strings.Contains(text, strings.ToLower(t.name)) && first != "UPDATE" && first != "DELETE" {
+			return fmt.Sprintf("a session wrote table %s.%s with a binlog_format that is not ROW: its rows are not in the binlog (%s)", t.schema, t.name, shown), false, nil
+		}
+	}
+	if a.findWriters == nil {
+		return "", false, nil
+	}
+	if a.writers == nil {
+		if a.writers, err = a.findWriters(); err != nil {
+			return "", false, err
+		}
+	}
+	w, outboxes := a.writers, a.tables.outboxObjects()
+	others := slices.DeleteFunc(slices.Clone(w.names), func(o object) bool { return slices.Contains(outboxes, o) })
+	// What another database has writes an outbox only if it names the outbox's database.
+	near := slices.ContainsFunc(outboxes, func(o object) bool { return within == o.schema || containsWord(text, o.schema) })
+	if name := firstNamed(text, within, others); name != "" || near && first == "SELECT" { // which is logged for the function that wrote
+		return fmt.Sprintf("a session wrote with a binlog_format that is not ROW, through %q, which may write an outbox: its rows are not in the binlog; SET SESSION binlog_format = 'ROW' for it (%s)",
+			cmp.Or(name, "a function"), shown), false, nil
+	}
+	if !near || (w.visibleTriggers["*"] || w.visibleTriggers[schema]) && firstNamed(text, within, w.hidden) == "" {
+		return "", false, nil
+	}
+	return fmt.Sprintf("a session wrote with a binlog_format that is not ROW, and the account may not see whether a trigger or a view wrote an outbox then; "+
+		"SET SESSION binlog_format = 'ROW' for it, or GRANT TRIGGER ON the database to the relay's account (%s)", shown), true, nil
+}
+
+// statementSummary is how a statement begins, without any value.
+func statementSummary(query []byte) string {
+	const longest = 80
+	value := func(r rune) bool { return r < ' ' || strings.ContainsRune("('\"=0123456789", r) }
+	if i := bytes.IndexFunc(query, value); i >= 0 {
+		query = query[:i]
+	}
+	return strings.Join(strings.Fields(strings.ToValidUTF8(string(query[:min(len(query), longest)]), "")), " ") + " …"
+}
+
+// checkMissingRows returns the *capture.LostError of a doubt, once it is time for it.
+func (a *assembler) checkMissingRows() error {
+	if a.missingRows == "" || time.Now().Before(a.missingRowsFrom) {
+		return nil
+	}
+	return lostErrorf("%s", a.missingRows)
+}

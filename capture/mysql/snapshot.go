@@ -1,0 +1,121 @@
+package mysql
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// takeSnapshot returns a view of the tables and the place in the binlog that matches.
+//
+// MariaDB tells the place of a view by itself. MySQL does not: the transactions
+// that were executed before the view was opened are in it, those of after it are
+// not, and some in between may be in both. Those are read out of the binlog, and
+// the view leaves their rows out.
+func (s *Source) takeSnapshot(ctx context.Context, sv *server, tables capture.Tables) (store.View, binlogPosition, error) {
+	if err := s.readBinlogEnd(ctx, sv); err != nil {
+		return nil, binlogPosition{}, err
+	}
+	before, err := s.executedGTIDs(ctx, sv)
+	if err != nil {
+		return nil, binlogPosition{}, err
+	}
+	from := binlogPosition{set: before, coords: sv.binlogEnd}
+	view, err := tables.View(ctx, "")
+	if err != nil {
+		return nil, binlogPosition{}, err
+	}
+	if sv.flavour == mariaDB {
+		from, err = viewPosition(view)
+	} else {
+		view, err = s.excludeOverlap(ctx, sv, view, &from)
+	}
+	if err != nil {
+		view.Close()
+		return nil, binlogPosition{}, err
+	}
+	return view, from, nil
+}
+
+// viewPosition returns the place of a view of MariaDB. Its coordinates stay unknown:
+// those of the end of the binlog are of another moment, see checkFile.
+func viewPosition(view store.View) (binlogPosition, error) {
+	if text := view.Position(); text != "" {
+		return parsePosition(text)
+	}
+	return binlogPosition{set: emptySet(mariaDB)}, nil // before the first transaction of all
+}
+
+// snapshotMarkPrefix begins the tokens of the markers that end an overlap. No receiver waits
+// for them.
+const snapshotMarkPrefix = "cut "
+
+// excludeOverlap reads what was committed between a place and a marker that is
+// written now, and returns a view that leaves those rows out. gtid_executed would
+// not do as the end: it lacks transactions that a view may show, and holds such as
+// are not in this binlog. It notes when the place's file was made.
+func (s *Source) excludeOverlap(ctx context.Context, sv *server, view store.View, from *binlogPosition) (store.View, error) {
+	token := snapshotMarkPrefix + rand.Text()
+	if err := s.Mark(ctx, token); err != nil {
+		return view, err
+	}
+	streamed := map[string][]string{}
+	out := make(chan capture.Batch)
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(ctx)
+	// A source of its own: what this one has sent is not touched.
+	reader := &Source{cfg: s.cfg, control: s.control, stream: s.stream, server: sv}
+	reader.resetState(sv, from.format(), *from)
+	start := *from
+	go func() {
+		r := &dumpRun{source: reader, serverID: anyServerID(), from: start, snapshotMark: token, out: out}
+		done <- r.read(ctx)
+	}()
+	for {
+		select {
+		case b := <-out:
+			for i := range b.Items {
+				name := b.Items[i].Outbox
+				streamed[name] = append(streamed[name], b.Items[i].ID)
+			}
+			if slices.Contains(b.Marks, token) {
+				cancel()
+				ended := <-done // with the context
+				_ = ended
+				if now, err := parsePosition(b.Position); err == nil && now.file == from.file {
+					from.created = now.created
+				}
+				return &filteredView{View: view, streamed: streamed}, nil
+			}
+		case err := <-done:
+			cancel()
+			return view, fmt.Errorf("read what was committed meanwhile: %w", err)
+		}
+	}
+}
+
+// filteredView is a view without the rows that the stream brings.
+type filteredView struct {
+	store.View
+	streamed map[string][]string // ids by outbox
+}
+
+// Unsettled implements store.View.
+func (v *filteredView) Unsettled(ctx context.Context, q store.UnsettledQuery) ([]store.Item, error) {
+	return v.View.Unsettled(ctx, v.exclude(q))
+}
+
+// Pages implements store.View.
+func (v *filteredView) Pages(ctx context.Context, q store.UnsettledQuery, page int, take func([]store.Item) error) error {
+	return v.View.Pages(ctx, v.exclude(q), page, take)
+}
+
+func (v *filteredView) exclude(q store.UnsettledQuery) store.UnsettledQuery {
+	held := make([]string, 0, len(q.ExcludeIDs)+len(v.streamed[q.Outbox]))
+	q.ExcludeIDs = append(append(held, q.ExcludeIDs...), v.streamed[q.Outbox]...)
+	return q
+}

@@ -1,0 +1,229 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+// OldTransactionError says that a slot cannot be made now: the server would wait
+// for a transaction that has been open for longer than Config.SlotTimeout. It is
+// a *capture.NoStreamError to those who do not tell it from a fault of the
+// set-up: the tables can be polled, and trying again helps once it has ended.
+type OldTransactionError struct {
+	capture.NoStreamError
+	// PID is the server process that the transaction runs in; 0 is a prepared
+	// one.
+	PID int
+	// Age is how long it has been open, as far as the role may know.
+	Age time.Duration
+}
+
+// Unwrap makes the error a *capture.NoStreamError.
+func (e *OldTransactionError) Unwrap() error { return &e.NoStreamError }
+
+const (
+	// A slot is begun in two steps, each of which waits for the transactions
+	// open at its start, and for new ones there may be one more. Past this many
+	// times SlotTimeout it is given up although no single one is old.
+	maxCreateSteps = 5
+	// guardInterval is how often the transactions are looked at meanwhile.
+	guardInterval = 200 * time.Millisecond
+	// undoTimeout bounds how long a slot that was begun is cleared away.
+	undoTimeout = 3 * time.Second
+)
+
+// createOwnSlot makes the slot on a replication session, which from then on holds the
+// snapshot that matches it, until its next command. The server waits for every
+// transaction with an id that is open before it; one that is old is not waited
+// for, and what was begun is cleared away.
+func (s *Source) createOwnSlot(ctx context.Context, conn *pgconn.PgConn, version int) (pglogrepl.CreateReplicationSlotResult, error) {
+	var none pglogrepl.CreateReplicationSlotResult
+	action := "EXPORT_SNAPSHOT"
+	if version >= 170000 {
+		action = "(SNAPSHOT 'export', FAILOVER true)" // so that it survives the promotion of a standby
+	}
+	res, gaveUp, err := s.createSlot(ctx, conn, s.cfg.Name, pglogrepl.CreateReplicationSlotOptions{SnapshotAction: action})
+	if gaveUp {
+		return none, errors.Join(err, s.dropUnfinishedSlot(ctx, conn))
+	}
+	return res, err
+}
+
+// createSlot has a slot made on a replication session. gaveUp says that it was
+// begun and that the session was cancelled, because an old transaction is in the
+// way.
+func (s *Source) createSlot(ctx context.Context, conn *pgconn.PgConn, name string, opts pglogrepl.CreateReplicationSlotOptions) (
+	res pglogrepl.CreateReplicationSlotResult, gaveUp bool, err error,
+) {
+	if err := s.checkOldestTransaction(ctx); err != nil {
+		return res, false, err
+	}
+	bounded, cancel := context.WithCancelCause(ctx)
+	var guard sync.WaitGroup
+	guard.Go(func() { s.watchCreateSlot(bounded, cancel) })
+	made, err := pglogrepl.CreateReplicationSlot(bounded, conn, name, plugin, opts)
+	cause := context.Cause(bounded)
+	cancel(nil)
+	guard.Wait()
+	switch {
+	case err == nil:
+		return made, false, nil
+	case cause != nil && ctx.Err() == nil:
+		return res, true, cause
+	}
+	return res, false, fmt.Errorf("make slot %s: %w", name, s.explainConnect(err))
+}
+
+// watchCreateSlot gives the making of a slot up once it waits for an old transaction.
+func (s *Source) watchCreateSlot(ctx context.Context, cancel context.CancelCauseFunc) {
+	tick := time.NewTicker(min(guardInterval, s.cfg.SlotTimeout))
+	defer tick.Stop()
+	for began := time.Now(); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		err := s.checkOldestTransaction(ctx)
+		if took := time.Since(began); err == nil && took > maxCreateSteps*s.cfg.SlotTimeout {
+			err = noStreamError(fmt.Sprintf("replication slot %s was not made within %s: transactions that write are open all the time", s.cfg.Name, took.Round(time.Millisecond)),
+				"look for the longest ones (SELECT * FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start)")
+		}
+		var old *capture.NoStreamError
+		if errors.As(err, &old) {
+			cancel(err)
+			return
+		}
+	}
+}
+
+// dropUnfinishedSlot clears away a slot whose making was given up. The driver has asked
+// the server to break it off, upon which the server drops it, unless it was just
+// complete.
+func (s *Source) dropUnfinishedSlot(ctx context.Context, conn *pgconn.PgConn) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	pid := int(conn.PID())
+	closeSession(conn)
+	tick := time.NewTicker(slotPollInterval)
+	defer tick.Stop()
+	for {
+		var sl slot
+		err := s.control.retryOnce(ctx, func(conn *pgx.Conn) (err error) {
+			if sl, err = s.readOwnSlot(ctx, conn); err == nil && sl.active && sl.pid == pid && sl.terminable {
+				_, err = conn.Exec(ctx, "SELECT pg_terminate_backend($1)", pid)
+			}
+			return err
+		})
+		switch {
+		case err != nil:
+			return fmt.Errorf("drop the half-made slot %s: %w", s.cfg.Name, err)
+		case !sl.exists:
+			return nil
+		case !sl.active:
+			return s.DropSlot(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("drop the half-made slot %s: pid %d still holds it", s.cfg.Name, sl.pid)
+		case <-tick.C:
+		}
+	}
+}
+
+// oldestTransaction remembers since when the oldest transaction is known: its age is hidden
+// from roles that are not in pg_read_all_stats.
+type oldestTransaction struct {
+	mu    sync.Mutex
+	xid   string
+	since time.Time
+}
+
+// age returns how old a transaction is, at the least.
+func (o *oldestTransaction) age(xid string, known *float64) time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if xid != o.xid {
+		o.xid, o.since = xid, time.Now()
+	}
+	seen := time.Since(o.since)
+	if known == nil {
+		return seen
+	}
+	return max(seen, time.Duration(*known*float64(time.Second)))
+}
+
+// Transactions without an id have written nothing and are not waited for. The
+// oldest is that with the oldest id. All databases count.
+const oldestSQL = `
+SELECT l.transactionid::text, coalesce(l.pid, 0), coalesce(a.usename::text, ''), coalesce(a.application_name, ''),
+	extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))::float8,
+	extract(epoch FROM clock_timestamp() - a.query_start)::float8, coalesce(p.gid, '')
+FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid LEFT JOIN pg_prepared_xacts p ON p.transaction = l.transactionid
+WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
+ORDER BY age(l.transactionid) DESC LIMIT 1`
+
+// checkOldestTransaction returns an *OldTransactionError if a transaction is open that
+// making a slot would wait for too long.
+func (s *Source) checkOldestTransaction(ctx context.Context) error {
+	return s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
+		old, err := s.findOldestTransaction(ctx, conn)
+		if err != nil || old == nil || old.Age < s.cfg.SlotTimeout {
+			return err
+		}
+		return old
+	})
+}
+
+// findOldestTransaction returns the oldest transaction that has written something, nil if
+// there is none.
+func (s *Source) findOldestTransaction(ctx context.Context, conn *pgx.Conn) (*OldTransactionError, error) {
+	var xid, user, application, gid string
+	var pid int
+	var open, query *float64
+	err := conn.QueryRow(ctx, oldestSQL).Scan(&xid, &pid, &user, &application, &open, &query, &gid)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for old transactions: %w", pgstore.Explain(err))
+	}
+	old := &OldTransactionError{PID: pid, Age: s.oldest.age(xid, open)}
+	old.SetupError = oldTransactionSetupError(s.cfg.Name, old, gid)
+	if pid != 0 {
+		old.Problem += fmt.Sprintf(" (user %q, application %q, its query began %s)", user, application, formatAgo(query))
+	}
+	return old, nil
+}
+
+func oldTransactionSetupError(slot string, old *OldTransactionError, gid string) store.SetupError {
+	since := fmt.Sprintf("open since %s, for %s", time.Now().Add(-old.Age).UTC().Format(time.RFC3339), old.Age.Round(100*time.Millisecond))
+	if old.PID == 0 {
+		return store.SetupError{
+			Problem: fmt.Sprintf("replication slot %s waits for the prepared transaction %q, %s", slot, gid, since),
+			Remedy:  "commit it or roll it back, in its database: `ROLLBACK PREPARED '…';` (SELECT * FROM pg_prepared_xacts)",
+		}
+	}
+	return store.SetupError{
+		Problem: fmt.Sprintf("replication slot %s waits for the transaction of pid %d, %s", slot, old.PID, since),
+		Remedy:  fmt.Sprintf("it is tried again until that has ended; `SELECT pg_terminate_backend(%d);` ends it", old.PID),
+	}
+}
+
+func formatAgo(seconds *float64) string {
+	if seconds == nil {
+		return "at a time that the role may not know (GRANT pg_read_all_stats)"
+	}
+	return time.Duration(*seconds*float64(time.Second)).Round(100*time.Millisecond).String() + " ago"
+}

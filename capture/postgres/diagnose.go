@@ -1,0 +1,285 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/store"
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+// Diagnose looks at everything that a stream needs and returns what it found, in
+// the order in which it is to be read and mended. What keeps the role from
+// streaming is a store.Fault. It changes nothing, opens a replication session for a
+// moment, and leaves a relay that runs alone. An error means that the rest could
+// not be looked at. What the store examines too, it leaves to it.
+func (s *Source) Diagnose(ctx context.Context) ([]store.Finding, error) {
+	var e diagnosis
+	err := s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
+		e = diagnosis{source: s, conn: conn}
+		return e.run(ctx)
+	})
+	switch {
+	case errors.Is(err, errStandby):
+		e.Add("server", store.GradeFault, "it is a standby, whose log a relay does not read",
+			"name the primary in source.url, or every host: the relay goes to the one that takes writes")
+		err = nil
+	case pgstore.IsLockTimeout(err):
+		e.Add("tables", store.GradeAdvice, "somebody holds a lock that keeps even readers out of a table: what follows was not looked at, and the relay waits for it",
+			pgstore.LockersRemedy)
+		err = nil
+	}
+	return e.Result(err)
+}
+
+// diagnosis gathers findings.
+type diagnosis struct {
+	fault.Findings
+
+	source *Source
+	conn   *pgx.Conn
+	server *server
+	faults []fault.Fault
+	slot   slot
+}
+
+// addSubject adds the faults of a subject, or what is fine if there are none.
+func (e *diagnosis) addSubject(subject, fine string) {
+	for i := range e.faults {
+		if e.faults[i].Subject == subject {
+			e.Found = append(e.Found, e.faults[i].Finding(store.GradeFault))
+		}
+	}
+	if fine != "" && !e.hasFault(subject) {
+		e.Add(subject, store.GradeOK, fine)
+	}
+}
+
+func (e *diagnosis) run(ctx context.Context) error {
+	if _, err := e.conn.Exec(ctx, "SET lock_timeout = '"+pgstore.DiagnoseLockTimeout+"'"); err != nil {
+		return err
+	}
+	defer func() { _, _ = e.conn.Exec(ctx, "RESET lock_timeout") }() // a session that was lost has none
+	sv, wrong, err := e.source.inspect(ctx, e.conn)
+	if err != nil {
+		return err
+	}
+	e.server, e.faults = sv, wrong.Faults
+	if e.slot, err = e.source.readOwnSlot(ctx, e.conn); err != nil {
+		f := fault.FromError(err)
+		if f == nil {
+			return err
+		}
+		e.faults = append(e.faults, *f)
+	}
+	e.addSubject("server", "")
+	e.addSubject("wal_level", "logical")
+	e.addSubject("slots", fmt.Sprintf("%d of %d are taken", sv.slots, sv.maxSlots))
+	e.addSubject("tables", "")
+	if err := e.checkStream(ctx); err != nil {
+		return err
+	}
+	e.checkPublication()
+	for _, look := range []func(context.Context) error{e.checkSlot, e.checkRetainedLog, e.checkRetainedSlots, e.checkTransactions, e.checkFailover} {
+		if err := look(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkStream finds out by trying whether the role may stream, and whether what it
+// would stream is this database's log.
+func (e *diagnosis) checkStream(ctx context.Context) error {
+	repl, id, err := e.source.dial(ctx)
+	closeSession(repl)
+	role := e.source.streamConfig.User
+	var busy *noWalsenderError
+	switch f := fault.FromError(err); {
+	case errors.As(err, &busy):
+		return e.checkNoWalsender(ctx, busy.Problem)
+	case f != nil:
+		e.Found = append(e.Found, f.Finding(store.GradeFault))
+		return nil
+	case err != nil:
+		return err
+	}
+	var system, database string
+	err = e.conn.QueryRow(ctx, "SELECT current_database()::text, (SELECT system_identifier::text FROM pg_control_system())").Scan(&database, &system)
+	if err != nil {
+		return fmt.Errorf("ask which server it is: %w", pgstore.Explain(err))
+	}
+	if id.DBName != database || id.SystemID != system {
+		e.Add("stream", store.GradeFault, fmt.Sprintf("source.stream-url leads to database %s of server %s, and source.url to %s of %s",
+			id.DBName, id.SystemID, database, system), "name the same database in both, each with its own role")
+		return nil
+	}
+	e.Add("stream", store.GradeOK, "role "+role+" may read the log")
+	return nil
+}
+
+// checkNoWalsender is the answer of a server whose walsenders are all taken. If one of
+// them serves a relay of this name, that is as it should be.
+func (e *diagnosis) checkNoWalsender(ctx context.Context, problem string) error {
+	if e.readByRelay() {
+		e.Add("stream", store.GradeOK, "every walsender is taken, one of them by the relay itself; so it was not tried whether the role may stream")
+		return nil
+	}
+	var most int
+	if err := e.conn.QueryRow(ctx, "SELECT current_setting('max_wal_senders')::int").Scan(&most); err != nil {
+		return err
+	}
+	f := fault.Fault{
+		Subject: "stream", Problem: problem, Statements: []string{fmt.Sprintf("ALTER SYSTEM SET max_wal_senders = %d;", most+spareSlots)},
+		Instructions: "as a superuser and restart the server, or end a stream that is not needed (SELECT * FROM pg_stat_replication)",
+	}
+	e.Found = append(e.Found, f.Finding(store.GradeFault))
+	return nil
+}
+
+// readByRelay reports whether a relay of this name holds the slot.
+func (e *diagnosis) readByRelay() bool {
+	return e.slot.active && e.slot.applicationName == e.source.streamConfig.RuntimeParams["application_name"]
+}
+
+// checkPublication says what is published, and what the relay completes by itself.
+func (e *diagnosis) checkPublication() {
+	s, p := e.source, &e.server.publication
+	if len(e.server.tables) == 0 {
+		return // the store says that there is none
+	}
+	if len(p.missing) > 0 && p.canFix(s) {
+		f := p.missingTablesFault(s.cfg.Name, "or leave it to `sluicebox init`, or to the relay itself")
+		e.Found = append(e.Found, f.Finding(store.GradeAdvice))
+	}
+	fine := ""
+	if len(p.missing) == 0 {
+		fine = fmt.Sprintf("%s publishes the inserts into %s", s.cfg.Name, tableList(e.server.tables))
+	}
+	e.addSubject("publication", fine)
+}
+
+// checkSlot says whether the slot is there and free.
+func (e *diagnosis) checkSlot(context.Context) error {
+	s, sl := e.source, &e.slot
+	free := "-- while no relay of the name runs; the next one makes the slot anew"
+	switch {
+	case e.hasFault("slot"):
+		e.addSubject("slot", "")
+	case !sl.exists:
+		e.Add("slot", store.GradeOK, s.cfg.Name+" is not there yet; the relay makes it")
+	case sl.lost != "":
+		e.Add("slot", store.GradeAdvice, fmt.Sprintf("%s has lost its log (%s): the relay reads the tables for what it held and makes it anew", s.cfg.Name, sl.lost),
+			free, dropStatement(s.cfg.Name))
+	case e.readByRelay():
+		e.Add("slot", store.GradeOK, fmt.Sprintf("%s is read by a relay of this name, pid %d", s.cfg.Name, sl.pid))
+	case sl.active:
+		f := fault.Fault{
+			Subject: "slot", Problem: fmt.Sprintf("%s is held by another program: pid %d, %s", s.cfg.Name, sl.pid, sl.holder),
+			Statements: []string{fmt.Sprintf("SELECT pg_terminate_backend(%d);", sl.pid)}, Instructions: "or stop that program, or give the relay another name",
+		}
+		e.Found = append(e.Found, f.Finding(store.GradeFault))
+	default:
+		e.Add("slot", store.GradeOK, fmt.Sprintf("%s stands at %s", s.cfg.Name, sl.confirmed))
+	}
+	return nil
+}
+
+// slotUsable reports whether the slot is there, the relay's, and has its log.
+func (e *diagnosis) slotUsable() bool {
+	return e.slot.exists && e.slot.lost == "" && !e.hasFault("slot")
+}
+
+// hasFault reports whether a fault of a subject was found.
+func (e *diagnosis) hasFault(subject string) bool {
+	return slices.ContainsFunc(e.faults, func(f fault.Fault) bool { return f.Subject == subject })
+}
+
+// retainedWarnBytes is how much log a slot that nobody reads may keep before it is worth
+// a word.
+const retainedWarnBytes = 1 << 30
+
+// idle_replication_slot_timeout is there since version 18.
+const slotRetentionSQL = `
+SELECT pg_size_bytes(current_setting('max_slot_wal_keep_size')),
+	coalesce((SELECT pg_current_wal_lsn() - s.restart_lsn FROM pg_replication_slots s WHERE s.slot_name = $1), 0)::bigint,
+	coalesce(current_setting('idle_replication_slot_timeout', true), '0')`
+
+// checkRetainedLog says how much log the slot keeps, and what bounds it.
+func (e *diagnosis) checkRetainedLog(ctx context.Context) error {
+	var limit, kept int64
+	var idle string
+	if err := e.conn.QueryRow(ctx, slotRetentionSQL, e.source.cfg.Name).Scan(&limit, &kept, &idle); err != nil {
+		return fmt.Errorf("ask how much log slot %s keeps: %w", e.source.cfg.Name, pgstore.Explain(err))
+	}
+	const subject = "retained log"
+	if limit < 0 {
+		e.Add(subject, store.GradeAdvice, "max_slot_wal_keep_size is unlimited: a slot that no relay reads keeps the log until the disk is full",
+			"-- as a superuser, with what the disk can spare", "ALTER SYSTEM SET max_slot_wal_keep_size = '20GB';", "SELECT pg_reload_conf();")
+	}
+	if idle != "0" {
+		e.Add(subject, store.GradeAdvice, "idle_replication_slot_timeout is "+idle+": the server invalidates the slot of a relay that does not run for so long",
+			"-- as a superuser", "ALTER SYSTEM SET idle_replication_slot_timeout = 0;", "SELECT pg_reload_conf();")
+	}
+	text := "the slot keeps " + formatBytes(kept)
+	if limit >= 0 {
+		text += " of at most " + formatBytes(limit)
+	}
+	switch {
+	case !e.slotUsable():
+	case !e.slot.active && (kept > retainedWarnBytes || limit > 0 && kept > limit/2):
+		e.Add(subject, store.GradeAdvice, text+", and no relay reads it", "-- start the relay; or, if none is to run any more", dropStatement(e.source.cfg.Name))
+	default:
+		e.Add(subject, store.GradeOK, text)
+	}
+	return nil
+}
+
+// formatBytes is a number of bytes for people.
+func formatBytes(n int64) string {
+	switch {
+	case n < 1<<20:
+		return fmt.Sprintf("%d kB", n>>10)
+	case n < 10<<30:
+		return fmt.Sprintf("%d MB", n>>20)
+	}
+	return fmt.Sprintf("%d GB", n>>30)
+}
+
+// The settings and the flag are there since version 17. A standby that copies slots
+// streams with a slot of its own.
+const failoverSQL = `
+SELECT coalesce((SELECT to_jsonb(s) ->> 'failover' FROM pg_replication_slots s WHERE s.slot_name = $1), ''),
+	ARRAY(SELECT s.slot_name::text FROM pg_replication_slots s WHERE s.slot_type = 'physical' AND s.active AND NOT s.temporary ORDER BY 1),
+	coalesce(current_setting('synchronized_standby_slots', true), '')`
+
+// checkFailover looks at what a standby needs in order to go on where the relay was.
+func (e *diagnosis) checkFailover(ctx context.Context) error {
+	if e.server.version < 170000 || !e.slotUsable() {
+		return nil // slots are not copied, or it will be made as one that is
+	}
+	var failover, holds string
+	var standbys []string
+	if err := e.conn.QueryRow(ctx, failoverSQL, e.source.cfg.Name).Scan(&failover, &standbys, &holds); err != nil {
+		return fmt.Errorf("ask how slot %s fails over: %w", e.source.cfg.Name, pgstore.Explain(err))
+	}
+	const subject = "failover"
+	switch {
+	case failover != "true":
+		e.Add(subject, store.GradeAdvice, fmt.Sprintf("slot %s is no failover slot: a promoted standby does not have it", e.source.cfg.Name),
+			"-- while no relay of the name runs; the next one makes it as a failover slot", dropStatement(e.source.cfg.Name))
+	case len(standbys) > 0 && holds == "":
+		e.Add(subject, store.GradeAdvice, "synchronized_standby_slots is empty: rows may be delivered that a promoted standby never had",
+			"-- as a superuser; deliveries then wait for these standbys", fmt.Sprintf("ALTER SYSTEM SET synchronized_standby_slots = '%s';", strings.Join(standbys, ", ")),
+			"SELECT pg_reload_conf();")
+	default:
+		e.Add(subject, store.GradeOK, "slot "+e.source.cfg.Name+" is a failover slot")
+	}
+	return nil
+}

@@ -1,0 +1,111 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/store"
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+// longTransaction is how old a transaction may be before it is worth a word: the
+// log behind its beginning is kept.
+const longTransaction = 10 * time.Minute
+
+// checkTransactions looks for an old transaction: a slot is not made while it is open,
+// and one that is there keeps the log behind its beginning.
+func (e *diagnosis) checkTransactions(ctx context.Context) error {
+	age := longTransaction
+	what := "the log since then is kept"
+	if !e.slotUsable() {
+		age, what = e.source.cfg.SlotTimeout, "the slot is not made before it ends; the relay polls meanwhile, where it may"
+	}
+	old, err := e.source.findOldestTransaction(ctx, e.conn)
+	if err != nil {
+		return err
+	}
+	if old == nil || old.Age < age {
+		return e.checkHiddenTransactions(ctx, what)
+	}
+	remedies := []string{old.Remedy}
+	if old.PID != 0 {
+		remedies = []string{terminateComment, terminateStatement(old.PID)}
+	}
+	_, since, _ := strings.Cut(old.Problem, " waits for ")
+	e.Add("transactions", store.GradeAdvice, "there is "+since+": "+what, remedies...)
+	return nil
+}
+
+const terminateComment = "-- as an administrator, if it is not to be waited for"
+
+func terminateStatement(pid int) string { return fmt.Sprintf("SELECT pg_terminate_backend(%d);", pid) }
+
+// hiddenTransaction is one that has written something, and whose beginning the role
+// may not see.
+type hiddenTransaction struct {
+	XID string
+	PID int
+}
+
+// A session without a row in pg_stat_activity is about to end. Prepared
+// transactions hide nothing.
+const hiddenSQL = `
+SELECT l.transactionid::text, l.pid FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid <> pg_backend_pid() AND a.xact_start IS NULL
+ORDER BY age(l.transactionid) DESC`
+
+func (e *diagnosis) findHidden(ctx context.Context) ([]hiddenTransaction, error) {
+	rows, err := e.conn.Query(ctx, hiddenSQL)
+	if err != nil {
+		return nil, fmt.Errorf("look for old transactions: %w", pgstore.Explain(err))
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[hiddenTransaction])
+	if err != nil {
+		return nil, fmt.Errorf("look for old transactions: %w", pgstore.Explain(err))
+	}
+	return list, nil
+}
+
+// Hidden transactions are watched for hiddenTimeout, but no longer than they may take,
+// and looked at each hiddenPollInterval: most end at once.
+const (
+	hiddenTimeout      = defaultSlotTimeout
+	hiddenPollInterval = 100 * time.Millisecond
+)
+
+// checkHiddenTransactions watches transactions of which the role may not see how long they have been
+// open: one that does not end meanwhile is old, by how much nobody knows.
+func (e *diagnosis) checkHiddenTransactions(ctx context.Context, what string) error {
+	left, err := e.findHidden(ctx)
+	if err != nil {
+		return err
+	}
+	watch := min(hiddenTimeout, e.source.cfg.SlotTimeout)
+	for until := time.Now().Add(watch); len(left) > 0 && time.Now().Before(until); {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(hiddenPollInterval):
+		}
+		now, err := e.findHidden(ctx)
+		if err != nil {
+			return err
+		}
+		left = slices.DeleteFunc(left, func(t hiddenTransaction) bool { return !slices.Contains(now, t) })
+	}
+	if len(left) == 0 {
+		e.Add("transactions", store.GradeOK, "none is open for long")
+		return nil
+	}
+	user := pgstore.Ident(e.server.user)
+	e.Add("transactions", store.GradeAdvice,
+		fmt.Sprintf("pid %d has a transaction open for longer than %s, and since when cannot be told: %s may not see it (pg_read_all_stats); if it is old, %s",
+			left[0].PID, watch, user, what),
+		"-- as an administrator, so that the role sees it", "GRANT pg_read_all_stats TO "+user+";")
+	return nil
+}

@@ -1,0 +1,132 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+const (
+	// maxFailures is how often the log may fail to be read at one place. The
+	// pauses between make it last some seconds.
+	maxFailures = 7
+	// refusalTimeout is how long the server may refuse a stream before it counts as
+	// refused for good: a predecessor's session may take until wal_sender_timeout
+	// to end.
+	refusalTimeout = slotBusyTimeout
+)
+
+// failureCounter counts what runs end with, so that what trying again does not mend is
+// told from a lost connection. It belongs to the goroutine of Run.
+type failureCounter struct {
+	consecutive  int       // in a row, without a row or a position between
+	refusedSince time.Time // since when the server has refused the stream
+}
+
+// unreadableLogError is a fault of the log itself at the place where a run stands: the
+// server could not decode it, or the relay not read what the server sent. One
+// may be an accident.
+type unreadableLogError struct{ err error }
+
+func (e *unreadableLogError) Error() string { return e.err.Error() }
+func (e *unreadableLogError) Unwrap() error { return e.err }
+
+// noWalsenderError is a *capture.NoStreamError that may pass by itself within moments.
+type noWalsenderError struct{ capture.NoStreamError }
+
+// Unwrap makes the error a *capture.NoStreamError.
+func (e *noWalsenderError) Unwrap() error { return &e.NoStreamError }
+
+// transient reports whether an error of the server is none of the log's: it ends
+// (class 57P), somebody cancelled (57014), the connection (08), memory or disk
+// that it has not just now (53).
+func transient(pg *pgconn.PgError) bool {
+	return strings.HasPrefix(pg.Code, "57P") || pg.Code == "57014" ||
+		strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "53")
+}
+
+// explainStreamError tells a lost log, and one that cannot be read, from a lost
+// connection.
+func (s *Source) explainStreamError(err error) error {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return err
+	}
+	switch pg.Code {
+	case "42704", // undefined_object: the slot, or the publication as of that place in the log
+		"55000", // object_not_in_prerequisite_state: the slot was invalidated
+		"58P01": // undefined_file: the log was removed
+		return &capture.LostError{Reason: strings.TrimSuffix(pg.Message+": "+pg.Detail, ": ")}
+	case "42501": // insufficient_privilege
+		return s.explainConnect(err)
+	}
+	err = fmt.Errorf("stream from slot %s: %w", s.cfg.Name, err)
+	if transient(pg) {
+		return err
+	}
+	return &unreadableLogError{err}
+}
+
+// classifyRefusal says what becomes of a stream that did not begin. A slot in use and
+// the lack of a walsender are ordinary errors for a while.
+func (s *Source) classifyRefusal(ctx context.Context, err error) error {
+	var pg *pgconn.PgError
+	var busy *noWalsenderError
+	held := errors.As(err, &pg) && pg.Code == "55006" // object_in_use
+	if !held && !errors.As(err, &busy) {
+		s.failures.refusedSince = time.Time{}
+		return s.classifyFailure(err, false)
+	}
+	now := time.Now()
+	if s.failures.refusedSince.IsZero() {
+		s.failures.refusedSince = now
+	}
+	if waited := now.Sub(s.failures.refusedSince); waited < refusalTimeout {
+		return fmt.Errorf("the server has refused the stream for %s: %v", waited.Round(time.Millisecond), err) // final later
+	}
+	if busy != nil {
+		return err
+	}
+	lookErr := s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
+		sl, err := s.readOwnSlot(ctx, conn)
+		if err == nil && sl.active {
+			err = s.slotHeldError(&sl)
+		}
+		return err
+	})
+	if lookErr != nil {
+		return lookErr
+	}
+	return err // it was just let go
+}
+
+// classifyFailure says what becomes of a run that ended with an error. progress says that
+// it had sent something new. A place in the log that cannot be read however often
+// it is tried is as good as lost: a new cut goes on behind it.
+func (s *Source) classifyFailure(err error, progress bool) error {
+	var row *unrelayableRowError
+	var setup *store.SetupError
+	var fault *unreadableLogError
+	switch {
+	case errors.As(err, &row):
+		return &capture.LostError{Reason: fmt.Sprintf("what follows %s holds a row that cannot be relayed: %v", s.resume.Last(), row)}
+	case errors.As(err, &setup) || !errors.As(err, &fault):
+		return err
+	}
+	if progress {
+		s.failures.consecutive = 0
+	}
+	s.failures.consecutive++
+	if s.failures.consecutive >= maxFailures {
+		return &capture.LostError{Reason: fmt.Sprintf("what follows %s cannot be read, tried %d times: %v", s.resume.Last(), s.failures.consecutive, err)}
+	}
+	return fmt.Errorf("the log cannot be read behind %s, %d failures in a row: %w", s.resume.Last(), s.failures.consecutive, err)
+}

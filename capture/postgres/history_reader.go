@@ -1,0 +1,149 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+var _ capture.HistoryReader = (*Source)(nil)
+
+// CheckReachable implements capture.Past. The log can be read from a place for which RetainLog
+// kept it, and from no other: the relay's own slot lets go what is settled.
+func (s *Source) CheckReachable(ctx context.Context, at capture.StartPoint) error {
+	b, _, err := s.locateHistory(ctx, at)
+	closeSession(b.conn)
+	return err
+}
+
+// ReadRange implements capture.Past. It reads through a temporary copy of the slot that
+// RetainLog made: the kept one stays where it is, and so it serves as many readers as
+// there are slots to spare. The server drops the copy with the session, and the log
+// stays until then also if the kept one is dropped.
+func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until store.Position, out chan<- capture.Batch) error {
+	s.cfg.MayCreate, s.cfg.HeartbeatInterval = false, -1 // it writes nothing
+	end, err := parseLSN(until)
+	if err != nil {
+		return err
+	}
+	b, p, err := s.locateHistory(ctx, at)
+	if err == nil && end > b.system.XLogPos {
+		err = originErrorf("the end %s is ahead of the server's log, which ends at %s: the server was restored", until, b.system.XLogPos)
+	}
+	if err != nil || p.from >= end {
+		closeSession(b.conn)
+		return err
+	}
+	s.system, s.server, s.publicationState, s.confirmed = b.system, b.server, b.publicationState, p.from
+	s.resume.ResetPartial(at.Position, at.Skip)
+	s.resume.Start(s, at.Position)
+	p.until = end
+	if p.timeout, err = s.beginRange(ctx, b.conn, at.Slot, p.from); err != nil {
+		closeSession(b.conn)
+		return err
+	}
+	progress, err := s.readStream(ctx, b.conn, p, out)
+	return s.classifyFailure(s.explainMissingColumns(ctx, err), progress)
+}
+
+// locateHistory makes sure that the log is kept from a place on, and that it is the log
+// that the place is of. The session is the caller's to close, also with an error.
+func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (b sideSession, p streamRange, err error) {
+	if b, err = s.openSideSession(ctx); err != nil {
+		return b, p, err
+	}
+	if b.publicationState != "" && b.conn != nil && (at.Origin != "" || at.Position != "") {
+		if err = s.checkOrigin(ctx, &b, at.Checkpoint); err != nil {
+			return b, p, err
+		}
+	}
+	if err = b.faults.Err(); err != nil {
+		return b, p, err
+	}
+	if p.from, err = parseLSN(at.Position); err != nil {
+		return b, p, originErrorf("%v", err)
+	}
+	if p.from > b.system.XLogPos {
+		return b, p, originErrorf("the checkpoint %s is ahead of the server's log, which ends at %s: the server was restored", at.Position, b.system.XLogPos)
+	}
+	return b, p, s.checkRetainedSlot(ctx, at, p.from)
+}
+
+// checkOrigin makes sure that a checkpoint is of the log that a session reads.
+func (s *Source) checkOrigin(ctx context.Context, b *sideSession, at store.Checkpoint) error {
+	here := originOf(b.system) + " "
+	if was, ok := strings.CutPrefix(at.Origin, here); ok && was != b.publicationState {
+		return originErrorf("%s", describePublicationChange(s.cfg.Name, was, b.publicationState))
+	}
+	why, err := s.originMismatch(ctx, b.conn, here+b.publicationState, at)
+	if err == nil && why != "" {
+		err = originErrorf("%s", why)
+	}
+	return err
+}
+
+// checkRetainedSlot makes sure that a slot keeps the log behind a place.
+func (s *Source) checkRetainedSlot(ctx context.Context, at capture.StartPoint, from pglogrepl.LSN) error {
+	if at.Position == "" || at.Slot == "" {
+		return lostErrorf("the server keeps no more of its log than the relay has yet to settle: no log was kept for this place")
+	}
+	if _, ours := s.retainedNameOf(at.Slot); !ours {
+		return lostErrorf("slot %q is none that keeps log for relay %s", at.Slot, s.cfg.Name)
+	}
+	sl, err := s.readSlot(ctx, at.Slot)
+	switch {
+	case err != nil:
+		return err
+	case !sl.exists:
+		return lostErrorf("slot %s, which kept it, is gone", at.Slot)
+	case sl.lost != "":
+		return lostErrorf("slot %s, which kept it, has lost it: %s", at.Slot, sl.lost)
+	case sl.confirmed > from:
+		return lostErrorf("slot %s stands at %s, ahead of %s: somebody moved it on or made it anew", at.Slot, sl.confirmed, at.Position)
+	}
+	return nil
+}
+
+// beginRange begins a stream from a copy of a kept slot, behind a place.
+func (s *Source) beginRange(ctx context.Context, conn *pgconn.PgConn, kept string, from pglogrepl.LSN) (timeout time.Duration, err error) {
+	name := s.tempSlotName("again")
+	if err = s.copySlot(ctx, conn, kept, name, true); err != nil {
+		return 0, explainNoFreeSlot(err, "reading the log once more needs one for as long as it lasts")
+	}
+	return s.beginStream(ctx, conn, name, from)
+}
+
+// copySlot makes a slot that keeps what another one keeps, on a replication session:
+// the control role need not have the right. The other slot may be in use. Measured on
+// versions 15 and 18: the copy stands where the other stood; a stream from it that
+// acknowledges nothing leaves it there; it is no failover slot, also where the other
+// is one (18); a temporary one is gone with its session, and is made on one that then
+// streams from it. The names need no quoting.
+//
+// Source: https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-REPLICATION
+func (s *Source) copySlot(ctx context.Context, conn *pgconn.PgConn, from, to string, temporary bool) error {
+	sql := fmt.Sprintf("SELECT pg_catalog.pg_copy_logical_replication_slot('%s', '%s', %t)", from, to, temporary)
+	_, err := conn.Exec(ctx, sql).ReadAll()
+	if err == nil {
+		return nil
+	}
+	if sl, lookErr := s.readSlot(ctx, from); lookErr == nil && sl.lost != "" { // the server's words for that differ between releases
+		return lostErrorf("slot %s has lost its log: %s", from, sl.lost)
+	}
+	return fmt.Errorf("copy slot %s: %w", from, s.explainStreamError(err))
+}
+
+func lostErrorf(format string, args ...any) error {
+	return &capture.LostError{Reason: fmt.Sprintf(format, args...)}
+}
+
+func originErrorf(format string, args ...any) error {
+	return &capture.OriginError{Reason: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,206 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+// monitorInterval is how often a run asks whether the tables are published as they
+// were: what is inserted meanwhile is in no log, and nothing else tells.
+const monitorInterval = 5 * time.Second
+
+// monitorTimeout bounds one look at them: a session that was cut off must not blind
+// the source.
+const monitorTimeout = 4 * time.Second
+
+// monitor looks after a run until its context ends: heartbeats, and the
+// publication.
+func (s *Source) monitor(ctx context.Context, st *stream) {
+	tick := time.NewTicker(min(monitorInterval, s.heartbeatInterval()))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			s.interrupt()
+			return
+		case <-tick.C:
+		}
+		s.monitorOnce(ctx, st)
+	}
+}
+
+// monitorOnce makes one round. What it cannot do, the next one tries again: without a
+// heartbeat the log of an idle database is kept longer, and whatever of the
+// publication was changed is still seen then.
+func (s *Source) monitorOnce(ctx context.Context, st *stream) {
+	ctx, cancel := context.WithTimeout(ctx, monitorTimeout)
+	defer cancel()
+	if still := time.Since(time.Unix(0, st.lastActivity.Load())); s.cfg.HeartbeatInterval > 0 && still >= s.cfg.HeartbeatInterval {
+		_ = s.control.exec(ctx, "SELECT pg_logical_emit_message(false, $1, '')", s.cfg.Name+".heartbeat")
+	}
+	err := s.checkPublished(ctx)
+	var lost *capture.LostError
+	if errors.As(err, &lost) || isShutdown(err) {
+		st.fail(err)
+	}
+}
+
+// isShutdown reports whether the server told a session that it begins to shut down.
+func isShutdown(err error) bool {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return false
+	}
+	switch pg.Code {
+	case "57P01", "57P02", "57P03": // admin_shutdown, crash_shutdown, cannot_connect_now
+		return true
+	}
+	return false
+}
+
+// checkPublished returns a *capture.LostError if the tables are no longer
+// published as they were, or have parts by now that the log misrepresents.
+func (s *Source) checkPublished(ctx context.Context) error {
+	return s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
+		now, err := s.readPublicationState(ctx, conn, s.server)
+		if err == nil && now != s.publicationState {
+			err = &capture.LostError{Reason: describePublicationChange(s.cfg.Name, s.publicationState, now)}
+		}
+		if err != nil {
+			return err
+		}
+		return s.checkStillCapturable(ctx, conn)
+	})
+}
+
+// describePublicationChange says what differs between two answers of readPublicationState.
+func describePublicationChange(name, was, now string) string {
+	tablesWas, _, _ := strings.Cut(was, publicationSeparator)
+	tablesNow, _, there := strings.Cut(now, publicationSeparator)
+	switch {
+	case !there:
+		return fmt.Sprintf("publication %s is gone", name)
+	case tablesWas != tablesNow:
+		return fmt.Sprintf("a table of publication %s was dropped, made anew or changed from or to UNLOGGED", name)
+	default:
+		return fmt.Sprintf("publication %s was changed or made anew", name)
+	}
+}
+
+func (s *Source) heartbeatInterval() time.Duration {
+	if s.cfg.HeartbeatInterval < 0 {
+		return monitorInterval
+	}
+	return s.cfg.HeartbeatInterval
+}
+
+// watchShutdown ends a run when the server begins to shut down: it would wait for this
+// stream until everything in it is acknowledged, which takes statements that it
+// takes no more. A session that only listens is told at once.
+func (s *Source) watchShutdown(ctx context.Context, st *stream) {
+	for ctx.Err() == nil {
+		err := s.listenShutdown(ctx)
+		if isShutdown(err) {
+			st.fail(fmt.Errorf("the server ends its sessions: %w", err))
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second): // it was cut off, or no session is to be had
+		}
+	}
+}
+
+// listenShutdown holds a session until it ends.
+func (s *Source) listenShutdown(ctx context.Context) error {
+	conn, err := pgx.ConnectConfig(ctx, s.control.config)
+	if err != nil {
+		return err
+	}
+	defer closeSession(conn.PgConn())
+	return conn.PgConn().WaitForNotification(ctx)
+}
+
+// publicationSeparator is in front of what describes the publication, if it is there.
+const publicationSeparator = " publication "
+
+// A table that was renamed is looked up by its OID: it is published as before,
+// and may get its name back. Schemas can be published since version 15.
+const publicationStateSQL = `
+WITH outbox AS (
+	SELECT DISTINCT c.oid, c.relnamespace, c.relpersistence
+	FROM unnest($2::text[], $3::oid[]) u (name, known) LEFT JOIN pg_class c ON c.oid = coalesce(to_regclass(u.name)::oid, u.known))
+SELECT 'tables ' || (SELECT string_agg(coalesce(oid || CASE relpersistence WHEN 'p' THEN '' ELSE ' unlogged' END, 'gone'), ',' ORDER BY oid) FROM outbox) ||
+	coalesce((SELECT '` + publicationSeparator + `' || p.oid || '.' || p.xmin ||
+		coalesce((SELECT ' ' || string_agg(r.oid || '.' || r.xmin || '=' || r.prrelid, ',' ORDER BY r.oid)
+			FROM pg_publication_rel r JOIN outbox ON outbox.oid = r.prrelid WHERE r.prpubid = p.oid), '')%s
+	FROM pg_publication p WHERE p.pubname = $1), '')`
+
+const publishedSchemasSQL = ` ||
+		coalesce((SELECT ' schemas ' || string_agg(DISTINCT n.oid || '.' || n.xmin || '=' || n.pnnspid, ',')
+			FROM pg_publication_namespace n JOIN outbox ON outbox.relnamespace = n.pnnspid WHERE n.pnpubid = p.oid), '')`
+
+// readPublicationState describes the publication and the tables as they are, so that
+// another description means that rows may be missing from the log. It holds OIDs,
+// by which what was dropped and made again is another, and the transactions that
+// wrote the publication: one that was changed and changed back is another too.
+func (s *Source) readPublicationState(ctx context.Context, conn *pgx.Conn, sv *server) (string, error) {
+	var names []string
+	var known []uint32
+	for _, t := range sv.tables {
+		for _, o := range t.outboxes {
+			names, known = append(names, pgstore.TableName(o)), append(known, t.oid)
+		}
+	}
+	schemas := ""
+	if sv.version >= 150000 {
+		schemas = publishedSchemasSQL
+	}
+	var text string
+	if err := conn.QueryRow(ctx, fmt.Sprintf(publicationStateSQL, schemas), s.cfg.Name, names, known).Scan(&text); err != nil {
+		return "", fmt.Errorf("look at publication %s: %w", s.cfg.Name, pgstore.Explain(err))
+	}
+	return text, nil
+}
+
+// missingColumnError says that the log shows a table without columns that the layout
+// needs. It is a *store.SetupError to those who cannot look at the table.
+type missingColumnError struct {
+	store.SetupError
+	outbox  *store.Outbox
+	columns []string
+}
+
+// Unwrap makes the error a *store.SetupError.
+func (e *missingColumnError) Unwrap() error { return &e.SetupError }
+
+// explainMissingColumns turns an error about columns that the table has by now into a
+// lost log: what the log holds of the time without them cannot be read, and the
+// table can. Open finds out whether the log lacks them still.
+func (s *Source) explainMissingColumns(ctx context.Context, err error) error {
+	var missing *missingColumnError
+	if !errors.As(err, &missing) {
+		return err
+	}
+	var there int
+	lookErr := s.control.do(ctx, func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `
+SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = ANY ($2) AND NOT attisdropped`,
+			pgstore.TableName(missing.outbox), missing.columns).Scan(&there)
+	})
+	if lookErr != nil || there < len(missing.columns) {
+		return err
+	}
+	return &capture.LostError{Reason: fmt.Sprintf("the log shows table %s without %s, which it has by now",
+		pgstore.TableName(missing.outbox), strings.Join(missing.columns, " and "))}
+}

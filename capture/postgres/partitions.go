@@ -1,0 +1,117 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+// partitionsSQL finds what makes the log of a table misleading: tables that inherit from it,
+// whose rows the log shows under their own names, and partition keys at any level, with
+// the columns named that they read. A key's columns depend on their table, also those of
+// an expression.
+const partitionsSQL = `
+SELECT u.n, '', i.inhrelid::regclass::text
+FROM unnest($1::int[], $2::oid[]) u (n, oid) JOIN pg_class c ON c.oid = u.oid AND c.relkind = 'r'
+JOIN pg_inherits i ON i.inhparent = c.oid
+UNION ALL
+SELECT w.n, pg_get_partkeydef(k.relid), w.name
+FROM unnest($3::int[], $4::oid[], $5::text[]) w (n, oid, name) CROSS JOIN LATERAL pg_partition_tree(w.oid) k
+JOIN pg_partitioned_table p ON p.partrelid = k.relid JOIN pg_attribute a ON a.attrelid = k.relid AND a.attname = w.name
+WHERE a.attnum = ANY (p.partattrs::int2[]) OR EXISTS (SELECT FROM pg_depend d
+	WHERE d.classid = 'pg_class'::regclass AND d.objid = k.relid AND d.objsubid = a.attnum
+		AND d.refclassid = d.classid AND d.refobjid = k.relid AND d.refobjsubid = 0 AND d.deptype = 'i')
+ORDER BY 1, 2, 3`
+
+// findPartitionFaults finds out that tables have child tables or are partitioned by what the relay
+// writes. Either can be polled.
+func (s *Source) findPartitionFaults(ctx context.Context, conn *pgx.Conn, tables []*table) ([]fault.Fault, error) {
+	var at, of []int
+	var oids, ofOIDs []uint32
+	var written []string
+	for i, t := range tables {
+		at, oids = append(at, i), append(oids, t.oid)
+		for _, o := range t.outboxes {
+			for _, name := range o.Layout.WrittenColumns() {
+				of, ofOIDs, written = append(of, i), append(ofOIDs, t.oid), append(written, name)
+			}
+		}
+	}
+	rows, err := conn.Query(ctx, partitionsSQL, at, oids, of, ofOIDs, written)
+	if err != nil {
+		return nil, fmt.Errorf("look for parts of the tables: %w", pgstore.Explain(err))
+	}
+	children := map[int][]string{}
+	var wrong []fault.Fault
+	var n int
+	var key, name string
+	_, err = pgx.ForEachRow(rows, []any{&n, &key, &name}, func() error {
+		if key == "" {
+			children[n] = append(children[n], name)
+			return nil
+		}
+		wrong = append(wrong, tables[n].partitionKeyFault(key, name))
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for parts of the tables: %w", pgstore.Explain(err))
+	}
+	for i, t := range tables {
+		if len(children[i]) > 0 {
+			wrong = append(wrong, t.inheritanceFault(children[i]))
+		}
+	}
+	return wrong, nil
+}
+
+// partitionKeyFault is the fault of a partition key that has a column which the relay writes. The
+// server moves the row with that, and the log shows a row that moves as an inserted one.
+func (t *table) partitionKeyFault(key, column string) fault.Fault {
+	o := t.outboxes[0]
+	return fault.Fault{
+		Subject: "tables",
+		Problem: fmt.Sprintf("outbox %s: table %s is partitioned by %s, and the relay writes column %s (%s): the row moves to another partition, and the log shows it as a new row",
+			o.Name, t.quoted(), key, pgstore.Ident(column), o.Layout.ConfigKey(column)),
+		Instructions: "partition it by a column that stays as it was inserted, such as " + strings.Join(slices.Concat(o.Layout.OrderBy, []string{o.Layout.Columns.ID}), " or ") + ", or poll",
+	}
+}
+
+// inheritanceFault is the fault of a table that others inherit from.
+func (t *table) inheritanceFault(names []string) fault.Fault {
+	const shown = 3
+	list := strings.Join(names[:min(shown, len(names))], ", ")
+	if more := len(names) - shown; more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	return fault.Fault{
+		Subject: "tables",
+		Problem: fmt.Sprintf("outbox %s: tables inherit from %s (%s), and the log shows their rows as those of other tables", t.outboxes[0].Name, t.quoted(), list),
+		Instructions: "make it a partitioned table (PARTITION BY), or move the rows of its child tables into it and drop those, or poll; " +
+			"the chunks of a TimescaleDB hypertable are such tables: use an ordinary table for the outbox",
+	}
+}
+
+// checkPartitions adds what findPartitionFaults finds.
+func (s *Source) checkPartitions(ctx context.Context, conn *pgx.Conn, tables []*table, wrong *fault.List) error {
+	list, err := s.findPartitionFaults(ctx, conn, tables)
+	for _, f := range list {
+		wrong.Add(f)
+	}
+	return err
+}
+
+// checkStillCapturable returns a *capture.LostError if a table has become one whose log misleads.
+func (s *Source) checkStillCapturable(ctx context.Context, conn *pgx.Conn) error {
+	list, err := s.findPartitionFaults(ctx, conn, s.server.tables)
+	if err == nil && len(list) > 0 {
+		err = &capture.LostError{Reason: list[0].Problem}
+	}
+	return err
+}

@@ -1,0 +1,183 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+var _ capture.SlotRetainer = (*Source)(nil)
+
+// retainedSlotInfix stands between the names of the relay and of a checkpoint in that of the
+// slot that keeps log for it.
+const retainedSlotInfix = "_cp_"
+
+// retainedNamePattern is a name that leaves room for the relay's and the mark: a slot's has 63
+// bytes.
+var retainedNamePattern = regexp.MustCompile(`^[a-z0-9_]{1,18}$`)
+
+// validSlotName is the slot that keeps log under a name. Two relays must not come to the
+// same one, so a mark may not be in the name, nor may it begin with what makes one.
+func (s *Source) validSlotName(name string) (string, error) {
+	if !retainedNamePattern.MatchString(name) || strings.Contains("_"+name, retainedSlotInfix) {
+		return "", &store.SetupError{
+			Problem: fmt.Sprintf("no log can be kept under the name %q", name),
+			Remedy:  "take 1 to 18 of a-z, 0-9 and _, without cp_ at the beginning and without " + retainedSlotInfix,
+		}
+	}
+	return s.cfg.Name + retainedSlotInfix + name, nil
+}
+
+// retainedNameOf returns what a slot keeps log under, and whether it does for this relay.
+func (s *Source) retainedNameOf(slot string) (name string, ours bool) {
+	name, ours = strings.CutPrefix(slot, s.cfg.Name+retainedSlotInfix)
+	_, err := s.validSlotName(name)
+	return name, ours && err == nil
+}
+
+// RetainLog implements capture.SlotRetainer: it copies the relay's slot, which may be in
+// use. The copy stands where the relay's slot does, so at or below whatever is written
+// from now on, and never moves.
+func (s *Source) RetainLog(ctx context.Context, name string) (string, error) {
+	kept, err := s.validSlotName(name)
+	if err != nil {
+		return "", err
+	}
+	if err := s.dropRetainedSlot(ctx, kept); err != nil {
+		return "", err
+	}
+	conn, _, err := s.dial(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer closeSession(conn)
+	if err := s.copySlot(ctx, conn, s.cfg.Name, kept, false); err != nil {
+		return "", explainNoFreeSlot(err, "to keep log takes one")
+	}
+	if err := s.enableFailover(ctx, conn, kept); err != nil {
+		return "", errors.Join(err, s.dropRetainedSlot(context.WithoutCancel(ctx), kept))
+	}
+	return kept, nil
+}
+
+// enableFailover makes a kept slot a failover slot if the relay's is one, which a
+// copy is not by itself. A standby takes it over if it still has the log and the catalog
+// rows behind it, as it has for a while after the copy (measured on version 18); for one
+// that comes to it when they are gone the log is lost.
+func (s *Source) enableFailover(ctx context.Context, conn *pgconn.PgConn, kept string) error {
+	sql := fmt.Sprintf("SELECT to_jsonb(s) ->> 'failover' FROM pg_replication_slots s WHERE slot_name = '%s'", s.cfg.Name)
+	results, err := conn.Exec(ctx, sql).ReadAll()
+	if err != nil {
+		return fmt.Errorf("look at slot %s: %w", s.cfg.Name, s.explainConnect(err))
+	}
+	if len(results) != 1 || len(results[0].Rows) != 1 || string(results[0].Rows[0][0]) != "true" {
+		return nil
+	}
+	if _, err := conn.Exec(ctx, "ALTER_REPLICATION_SLOT "+kept+" (FAILOVER true)").ReadAll(); err != nil {
+		return fmt.Errorf("make %s a failover slot: %w", kept, s.explainConnect(err))
+	}
+	return nil
+}
+
+// The log is there from the restart position on, which is earlier than what a reader
+// gets: a transaction is in it from its first row on.
+const retainedSlotsSQL = `
+SELECT s.slot_name::text, coalesce(greatest(pg_current_wal_lsn() - s.restart_lsn, 0), 0)::bigint, ` + slotLostExpr + `
+FROM pg_replication_slots s
+WHERE s.plugin = $1 AND s.database = current_database() AND NOT s.temporary AND starts_with(s.slot_name::text, $2)
+ORDER BY s.slot_name COLLATE "C"`
+
+// RetainedSlots implements capture.SlotRetainer.
+func (s *Source) RetainedSlots(ctx context.Context) (list []capture.RetainedSlot, err error) {
+	err = s.control.retryOnce(ctx, func(conn *pgx.Conn) error {
+		list, err = s.listRetainedSlots(ctx, conn)
+		return err
+	})
+	return list, err
+}
+
+func (s *Source) listRetainedSlots(ctx context.Context, conn *pgx.Conn) (list []capture.RetainedSlot, err error) {
+	var slot string
+	var one capture.RetainedSlot
+	rows, err := conn.Query(ctx, retainedSlotsSQL, plugin, s.cfg.Name+retainedSlotInfix)
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, []any{&slot, &one.Bytes, &one.Lost}, func() error {
+			var ours bool
+			if one.Name, ours = s.retainedNameOf(slot); ours {
+				list = append(list, one)
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look at the log that is kept for relay %s: %w", s.cfg.Name, pgstore.Explain(err))
+	}
+	return list, nil
+}
+
+// ReleaseLog implements capture.SlotRetainer. A slot that another program reads is left as
+// it is, which is an error. A name that no log can be kept under is none.
+func (s *Source) ReleaseLog(ctx context.Context, name string) error {
+	if kept, err := s.validSlotName(name); err == nil {
+		return s.dropRetainedSlot(ctx, kept)
+	}
+	return nil // whoever wanted that was refused
+}
+
+// dropRetainedSlot drops a slot that keeps log, if it is there.
+func (s *Source) dropRetainedSlot(ctx context.Context, kept string) error {
+	sl, err := s.readSlot(ctx, kept)
+	if err != nil || !sl.exists {
+		return err
+	}
+	conn, _, err := s.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeSession(conn)
+	err = pglogrepl.DropReplicationSlot(ctx, conn, kept, pglogrepl.DropReplicationSlotOptions{})
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "42704" { // undefined_object: it went meanwhile
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("drop slot %s: %w", kept, s.explainConnect(err))
+	}
+	return nil
+}
+
+// checkRetainedSlots says what is kept for checkpoints, and whether it could be read.
+func (e *diagnosis) checkRetainedSlots(ctx context.Context) error {
+	const subject = "kept log"
+	list, err := e.source.listRetainedSlots(ctx, e.conn)
+	if err != nil {
+		return err
+	}
+	for _, one := range list {
+		slot := e.source.cfg.Name + retainedSlotInfix + one.Name
+		if one.Lost != "" {
+			e.Add(subject, store.GradeAdvice, fmt.Sprintf("slot %s, for checkpoint %s, has lost its log (%s)", slot, one.Name, one.Lost), dropStatement(slot))
+			continue
+		}
+		e.Add(subject, store.GradeOK, fmt.Sprintf("slot %s keeps %s for checkpoint %s", slot, formatBytes(one.Bytes), one.Name))
+	}
+	if sv := e.server; len(list) > 0 && sv.slots >= sv.maxSlots {
+		e.Add(subject, store.GradeAdvice, fmt.Sprintf("all %d replication slots are taken, and to read kept log takes one more", sv.maxSlots),
+			"-- as a superuser and restart the server, or drop a slot that is not needed",
+			fmt.Sprintf("ALTER SYSTEM SET max_replication_slots = %d;", sv.maxSlots+spareSlots))
+	}
+	return nil
+}
+
+// SlotFor implements capture.SlotRetainer: it is the slot's name.
+func (s *Source) SlotFor(name string) string { return s.cfg.Name + retainedSlotInfix + name }

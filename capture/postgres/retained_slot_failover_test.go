@@ -1,0 +1,62 @@
+package postgres_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// A standby that has taken the kept slot over serves the place after it was promoted.
+func TestKeptLogAfterFailover(t *testing.T) {
+	t.Parallel()
+	withFailoverSlots(t, func(t *testing.T, version int) {
+		p := newPair(t, version)
+		f := follow(t, p.d, p.d.config(), store.Checkpoint{})
+		servers.Exec(t, p.d.url, insert("first"))
+		p.acknowledge(t, f, f.next().Position)
+		p.moveSlot(t, f)
+		p.standby.SyncSlot(p.d.name)
+		at := keep(t, p.d, f, "one")
+		p.standby.SyncSlot(at.Slot)
+		servers.Exec(t, p.d.url, insert("a"), insert("b"), "DELETE FROM outbox_events WHERE id = 'a'")
+		f.next()
+		until := f.next().Position
+		p.acknowledge(t, f, until)
+		p.moveSlot(t, f)
+		p.standby.SyncSlot(p.d.name)
+		p.standby.CatchUp()
+		p.primary.Stop("immediate")
+		p.standby.Promote()
+		f.moves()
+		servers.Exec(t, p.d.url, insert("c"))
+		ids, err := again(t, p.d, at, until, nil)
+		if err != nil || strings.Join(ids, " ") != "a b" {
+			t.Errorf("%q came, %v", ids, err)
+		}
+	})
+}
+
+// A promoted standby that lacks the kept slot: the log is lost by name, and the
+// checkpoint is still one of this log.
+func TestKeptLogWithoutFailover(t *testing.T) {
+	t.Parallel()
+	inTurn(t, servers.Versions()[:1], func(t *testing.T, version int) {
+		p := newPair(t, version)
+		f := follow(t, p.d, p.d.config(), store.Checkpoint{})
+		at := keep(t, p.d, f, "one")
+		p.standby.CatchUp()
+		p.primary.Stop("immediate")
+		p.standby.Promote()
+		f.moves()
+		src := newSource(t, p.d.config())
+		defer src.Close()
+		var lost *capture.LostError
+		if err := src.CheckReachable(t.Context(), at); !errors.As(err, &lost) || !strings.Contains(err.Error(), at.Slot) {
+			t.Errorf("%v, want a lost log", err)
+		}
+	})
+}

@@ -1,0 +1,299 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/capturetest"
+	"github.com/sluicebox/sluicebox/capture/postgres"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// keep has the log kept under a name, and returns the place of a row that was then
+// written, and received by the relay.
+func keep(t *testing.T, d *database, f *following, name string) capture.StartPoint {
+	t.Helper()
+	kept, err := f.src.RetainLog(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers.Exec(t, d.url, insert("after "+name))
+	return capture.StartPoint{Checkpoint: store.Checkpoint{Origin: f.o.Origin, Position: f.next().Position}, Slot: kept}
+}
+
+// kept returns what is kept, by name.
+func kept(t *testing.T, src *postgres.Source) map[string]capture.RetainedSlot {
+	t.Helper()
+	list, err := src.RetainedSlots(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	byName := map[string]capture.RetainedSlot{}
+	for _, one := range list {
+		byName[one.Name] = one
+	}
+	if len(byName) < len(list) {
+		t.Errorf("names come twice: %+v", list)
+	}
+	return byName
+}
+
+// expectKept looks for what an examination finds about kept log.
+func expectKept(t *testing.T, src *postgres.Source, grade store.Grade, text string) {
+	t.Helper()
+	found, err := src.Diagnose(t.Context())
+	if err != nil || !slices.ContainsFunc(found, func(f store.Finding) bool {
+		return f.Subject == "kept log" && f.Grade == grade && strings.Contains(f.Text, text)
+	}) {
+		t.Errorf("an examination does not find %q: %+v, %v", text, found, err)
+	}
+}
+
+// again reads a part once more, hands each batch on, and returns the rows.
+func again(t *testing.T, d *database, at capture.StartPoint, until store.Position, take func(capture.Batch)) ([]string, error) {
+	t.Helper()
+	return capturetest.ReadRange(t, newSource(t, d.config()), at, until, take)
+}
+
+// Log that is kept stays while the relay's own goes, grows with what is written, and
+// goes when it is given up.
+func TestKeepLog(t *testing.T) {
+	t.Parallel()
+	oneVersion(t, func(t *testing.T, version int) {
+		d := newDatabase(t, servers.Database(t, version))
+		f := follow(t, d, d.config(), store.Checkpoint{})
+		keep(t, d, f, "one")
+		keep(t, d, f, "cp")
+		const much = 3 << 20 // bytes
+		servers.Exec(t, d.url, insert("middle"))
+		f.src.Acknowledge(f.next().Position)
+		servers.Exec(t, d.url, fmt.Sprintf("INSERT INTO unrelated SELECT generate_series(1, %d)", much/60), insert("last"))
+		f.src.Acknowledge(f.next().Position)
+		await(t, d.url, fmt.Sprintf("SELECT confirmed_flush_lsn > (SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '%[1]s_cp_cp') + %[2]d FROM pg_replication_slots WHERE slot_name = '%[1]s'", d.name, much/2))
+		if own, err := f.src.Retained(t.Context()); err != nil || own.Bytes > much/4 {
+			t.Errorf("the relay's own slot keeps %+v, %v", own, err)
+		}
+		list := kept(t, f.src)
+		for _, name := range []string{"one", "cp"} {
+			if one := list[name]; one.Bytes < much/2 || one.Lost != "" || len(list) != 2 {
+				t.Errorf("%s: %+v of %d", name, one, len(list))
+			}
+		}
+		if _, err := f.src.RetainLog(t.Context(), "one"); err != nil { // anew
+			t.Fatal(err)
+		}
+		if list := kept(t, f.src); list["one"].Bytes > list["cp"].Bytes || len(list) != 2 {
+			t.Errorf("kept anew: %+v", list)
+		}
+		// Another relay's is another's, whatever it is called.
+		cfg := d.config()
+		for _, name := range []string{d.name + "_cp", d.name[:len(d.name)-1]} {
+			cfg.Name = name
+			other := newSource(t, cfg)
+			if list := kept(t, other); len(list) > 0 {
+				t.Errorf("relay %s: %+v", cfg.Name, list)
+			}
+			other.Close()
+		}
+		for range 2 {
+			for name := range list {
+				if err := f.src.ReleaseLog(t.Context(), name); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		if n := d.count(t, "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"); n != 1 || len(kept(t, f.src)) > 0 {
+			t.Errorf("%d slots are left", n)
+		}
+	})
+}
+
+// Two relays never come to one slot, and none is cut off at the server's 63 bytes.
+func TestKeptNames(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, servers.Database(t, servers.Versions()[0]))
+	cfg := d.config()
+	cfg.Name += "_cp_one" // the slot that would keep log for one
+	if _, err := postgres.New(cfg); err == nil || !strings.Contains(err.Error(), "take another name") {
+		t.Errorf("relay %s: %v", cfg.Name, err)
+	}
+	d.name = (d.name + strings.Repeat("x", 40))[:40]
+	f := follow(t, d, d.config(), store.Checkpoint{})
+	for _, name := range []string{"", "A", "a-b", "ä", "a b", strings.Repeat("a", 19), "cp_x", "a_cp_b", "_cp_", "x'y"} {
+		var setup *store.SetupError
+		if _, err := f.src.RetainLog(t.Context(), name); !errors.As(err, &setup) {
+			t.Errorf("%q: %v", name, err)
+		}
+		if err := f.src.ReleaseLog(t.Context(), name); err != nil { // nothing is there
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	long := strings.Repeat("a", 18)
+	at := keep(t, d, f, long)
+	defer func() { _ = f.src.ReleaseLog(context.Background(), long) }()
+	if list := kept(t, f.src); list[long].Name != long || len(list) != 1 {
+		t.Errorf("%+v", list)
+	}
+	if err := f.src.CheckReachable(t.Context(), at); err != nil {
+		t.Error(err)
+	}
+	at.Slot = d.name // the relay's own slot is none that stays
+	var lost *capture.LostError
+	if err := f.src.CheckReachable(t.Context(), at); !errors.As(err, &lost) {
+		t.Errorf("%v, want a lost log", err)
+	}
+}
+
+// A reader that does not acknowledge leaves the kept slot and its copy where they
+// stand. Who began to read reads on when the kept one is dropped.
+func TestDropLogWhileItIsRead(t *testing.T) {
+	t.Parallel()
+	oneVersion(t, func(t *testing.T, version int) {
+		d := newDatabase(t, servers.Database(t, version))
+		f := follow(t, d, d.config(), store.Checkpoint{})
+		at := keep(t, d, f, "one")
+		const stand = "SELECT coalesce(string_agg(DISTINCT confirmed_flush_lsn::text, ', '), '') FROM pg_replication_slots WHERE slot_name LIKE $1 AND slot_name <> $2"
+		where := func() (text string) {
+			if err := servers.Connect(t, d.url).QueryRow(t.Context(), stand, d.name+"%", d.name).Scan(&text); err != nil {
+				t.Fatal(err)
+			}
+			return text
+		}
+		was := where()
+		var until store.Position
+		for i := range 5 {
+			servers.Exec(t, d.url, insert(fmt.Sprintf("row %d", i)))
+			until = f.next().Position
+		}
+		read := 0
+		ids, err := again(t, d, at, until, func(b capture.Batch) {
+			read += len(b.Items)
+			if now := where(); now != was && now != "" { // it may just have ended
+				t.Errorf("with %d rows read the slots stand at %s, and at %s before", read, now, was)
+			}
+			if read == 1 {
+				if err := f.src.ReleaseLog(t.Context(), "one"); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		if err != nil || strings.Join(ids, ", ") != "row 0, row 1, row 2, row 3, row 4" {
+			t.Errorf("%q came, %v", ids, err)
+		}
+		var lost *capture.LostError
+		if _, err := again(t, d, at, until, nil); !errors.As(err, &lost) {
+			t.Errorf("%v, want a lost log", err)
+		}
+	})
+}
+
+// What the server gives up because of a limit of its own is lost by name.
+func TestKeptLogLost(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, version int) {
+		limit := map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+		if version >= 18 {
+			limit = map[string]string{"idle_replication_slot_timeout": "1s"}
+		}
+		srv := servers.Start(t, version, limit)
+		d := privateDatabase(t, srv)
+		f := follow(t, d, d.config(), store.Checkpoint{})
+		at := keep(t, d, f, "one")
+		f.stop() // its own slot goes the same way
+		const intact = "SELECT count(*) FROM pg_replication_slots WHERE to_jsonb(pg_replication_slots) ->> 'invalidation_reason' IS NULL AND wal_status <> 'lost'"
+		for end := time.Now().Add(patience); d.count(t, intact) > 0 && time.Now().Before(end); <-time.After(100 * time.Millisecond) {
+			servers.Exec(t, d.url, "INSERT INTO unrelated VALUES (1)", "SELECT pg_switch_wal()", "CHECKPOINT")
+		}
+		src := newSource(t, d.config())
+		defer src.Close()
+		if one := kept(t, src)["one"]; one.Lost == "" {
+			t.Errorf("%+v", one)
+		}
+		expectKept(t, src, store.GradeAdvice, at.Slot+", for checkpoint one, has lost its log")
+		var lost *capture.LostError
+		if err := src.CheckReachable(t.Context(), at); !errors.As(err, &lost) {
+			t.Errorf("%v, want a lost log", err)
+		}
+		if _, err := src.RetainLog(t.Context(), "two"); !errors.As(err, &lost) {
+			t.Errorf("the relay's own log is lost: %v", err)
+		}
+		if err := src.ReleaseLog(t.Context(), "one"); err != nil || len(kept(t, src)) > 0 {
+			t.Error(err)
+		}
+	})
+}
+
+// What keeps the log from being kept is named.
+func TestKeepLogRefused(t *testing.T) {
+	t.Parallel()
+	oneVersion(t, func(t *testing.T, version int) {
+		srv := servers.Start(t, version, map[string]string{"max_replication_slots": "2"})
+		d := privateDatabase(t, srv)
+		src := newSource(t, d.config())
+		defer src.Close()
+		var lost *capture.LostError
+		if _, err := src.RetainLog(t.Context(), "one"); !errors.As(err, &lost) {
+			t.Errorf("there is no slot: %v, want a lost log", err)
+		}
+		f := follow(t, d, d.config(), store.Checkpoint{})
+		servers.Exec(t, d.url, fmt.Sprintf("SELECT pg_create_physical_replication_slot('%s_cp_one')", d.name))
+		var setup *store.SetupError
+		_, err := src.RetainLog(t.Context(), "one")
+		for _, err := range []error{err, src.ReleaseLog(t.Context(), "one")} {
+			if !errors.As(err, &setup) || !strings.Contains(err.Error(), "another program's") {
+				t.Errorf("the slot is another program's: %v", err)
+			}
+		}
+		servers.Exec(t, d.url, fmt.Sprintf("SELECT pg_drop_replication_slot('%s_cp_one')", d.name))
+		at := keep(t, d, f, "one")
+		expectKept(t, src, store.GradeOK, "for checkpoint one")
+		expectKept(t, src, store.GradeAdvice, "all 2 replication slots are taken")
+		_, err = src.RetainLog(t.Context(), "two")
+		servers.Exec(t, d.url, insert("end"))
+		_, againErr := again(t, d, at, f.next().Position, nil)
+		for _, err := range []error{err, againErr} {
+			if !errors.As(err, &setup) || !strings.Contains(err.Error(), "slots are taken") {
+				t.Errorf("there is no slot to spare: %v", err)
+			}
+		}
+		lowly := d.config()
+		lowly.StreamURL = d.urlOf(d.newRole(t, "app", ""))
+		poor := newSource(t, lowly)
+		defer poor.Close()
+		_, err = poor.RetainLog(t.Context(), "two")
+		if !errors.As(err, &setup) || !strings.Contains(err.Error(), "REPLICATION;`") {
+			t.Errorf("the role may not stream: %v", err)
+		}
+	})
+}
+
+// The role of the control session need not have the right to stream.
+func TestKeepLogWithTwoRoles(t *testing.T) {
+	t.Parallel()
+	oneVersion(t, func(t *testing.T, version int) {
+		d := newDatabase(t, servers.Database(t, version))
+		script(publish)(t, d)
+		cfg := d.config()
+		app, stream := d.newRole(t, "app", ""), d.newRole(t, "stream", "REPLICATION")
+		servers.Exec(t, d.url, "GRANT SELECT ON outbox_events TO "+app+", "+stream)
+		cfg.URL, cfg.StreamURL, cfg.MayCreate = d.urlOf(app), d.urlOf(stream), false
+		f := follow(t, d, cfg, store.Checkpoint{})
+		at := keep(t, d, f, "one")
+		if err := f.src.CheckReachable(t.Context(), at); err != nil {
+			t.Error(err)
+		}
+		if list := kept(t, f.src); len(list) != 1 {
+			t.Errorf("%+v", list)
+		}
+		if err := f.src.ReleaseLog(t.Context(), "one"); err != nil {
+			t.Error(err)
+		}
+	})
+}

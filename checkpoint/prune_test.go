@@ -1,0 +1,212 @@
+package checkpoint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicebox/sluicebox/checkpoint"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// attic is tables of delivered rows, by the age at which each was delivered, and
+// sees what is done to them.
+type attic struct {
+	mu    sync.Mutex
+	began time.Time
+	rows  map[string][]time.Time
+	takes time.Duration
+	calls []time.Duration // when each ended
+	walks []string        // outbox and time of each call from the beginning
+	fail  func(p store.PruneRequest) (store.PruneResult, error)
+	seen  []string
+	ahead time.Duration // the database's clock, of the relay's
+}
+
+func (a *attic) Clock(context.Context) (time.Time, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ahead == mute {
+		return time.Time{}, errors.New("away")
+	}
+	return time.Now().Add(a.ahead), nil
+}
+
+// mute is an attic that does not tell the time.
+const mute = time.Duration(-1)
+
+func (a *attic) Prune(_ context.Context, epoch store.Epoch, p store.PruneRequest) (store.PruneResult, error) {
+	if p.From == "" {
+		a.set(func() { a.walks = append(a.walks, fmt.Sprint(p.Outbox, " ", time.Since(a.began).Round(time.Second))) })
+	}
+	time.Sleep(a.takes) // fake
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.calls = append(a.calls, time.Since(a.began))
+	if epoch != 7 || p.Limit != 500 {
+		return store.PruneResult{}, fmt.Errorf("epoch %d, limit %d", epoch, p.Limit)
+	}
+	if a.fail != nil {
+		if done, err := a.fail(p); err != nil {
+			return done, err
+		}
+	}
+	var done store.PruneResult
+	a.rows[p.Outbox] = slices.DeleteFunc(a.rows[p.Outbox], func(at time.Time) bool {
+		old := at.Before(p.Before) && done.Rows < p.Limit
+		if old {
+			done.Rows++
+		}
+		return old
+	})
+	if from, _ := strconv.Atoi(p.From); from < 3 { // parts of the table
+		done.Next = strconv.Itoa(from + 1)
+		if done.Rows == p.Limit {
+			done.Next = strconv.Itoa(from)
+		}
+	}
+	return done, nil
+}
+
+func (a *attic) set(change func()) { a.mu.Lock(); defer a.mu.Unlock(); change() }
+
+func (a *attic) Pruned(outbox string, rows int) {
+	a.set(func() { a.seen = append(a.seen, fmt.Sprint(outbox, " ", rows)) })
+}
+
+func (a *attic) PruneFailed(outbox string, err error) {
+	a.set(func() { a.seen = append(a.seen, fmt.Sprint(outbox, " ", err)) })
+}
+
+// retaining runs a retainer in fake time while the test runs.
+func retaining(t *testing.T, want error, test func(a *attic)) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &attic{began: time.Now(), rows: map[string][]time.Time{}, takes: 20 * time.Millisecond}
+		for range 1200 {
+			a.rows["week"] = append(a.rows["week"], a.began.Add(-8*24*time.Hour))
+			a.rows["ever"] = append(a.rows["ever"], a.began.Add(-80*24*time.Hour))
+		}
+		r := &checkpoint.Pruner{
+			Tables: a, Epoch: 7, Observer: a,
+			Outboxes: []store.Outbox{{Name: "ever"}, {Name: "week", Retention: 7 * 24 * time.Hour}, {Name: "hour", Retention: time.Hour}},
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ran := make(chan error, 1)
+		go func() { ran <- r.Run(ctx) }()
+		test(a)
+		cancel()
+		if err := <-ran; !errors.Is(err, want) {
+			t.Errorf("Run returned %v, want %v", err, want)
+		}
+	})
+}
+
+func TestRetainer(t *testing.T) {
+	retaining(t, context.Canceled, func(a *attic) {
+		a.set(func() { a.rows["hour"] = append(a.rows["hour"], a.began.Add(-30*time.Minute)) })
+		time.Sleep(59*time.Minute + time.Millisecond)
+		a.mu.Lock()
+		if n := len(a.rows["week"]); n != 0 {
+			t.Errorf("%d rows are left", n)
+		}
+		if n := len(a.rows["ever"]); n != 1200 {
+			t.Errorf("%d rows of 1200 are left of an outbox without a retention", n)
+		}
+		if fmt.Sprint(a.seen) != "[week 500 week 500 week 200]" {
+			t.Errorf("seen: %v", a.seen)
+		}
+		for i, at := range a.calls[1:6] { // of one walk
+			if pause := at - a.calls[i] - a.takes; pause < 200*time.Millisecond {
+				t.Errorf("the pause after a batch of 20 ms was %s", pause)
+			}
+		}
+		a.mu.Unlock()
+		time.Sleep(2*time.Hour + time.Millisecond)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		want := "[week 0s hour 1s week 1h0m2s hour 1h0m2s week 2h0m3s hour 2h0m4s]"
+		if fmt.Sprint(a.walks) != want {
+			t.Errorf("walks: %v, want %s", a.walks, want)
+		}
+		if n := len(a.rows["hour"]); n != 0 {
+			t.Error("a row that has become old is left")
+		}
+	})
+}
+
+// TestAClockThatIsAhead: a row goes when it is old by both clocks, the relay's and the
+// database's. Either may be ahead by more than the retention.
+func TestAClockThatIsAhead(t *testing.T) {
+	for _, ahead := range []time.Duration{-10 * 365 * 24 * time.Hour, 10 * 365 * 24 * time.Hour, mute} {
+		retaining(t, context.Canceled, func(a *attic) {
+			// What is old by one clock alone is young by the other.
+			a.set(func() {
+				a.ahead = ahead
+				for i := range a.rows["week"] {
+					a.rows["week"][i] = time.Now().Add(min(ahead, 0) - time.Hour)
+				}
+			})
+			time.Sleep(3 * time.Hour)
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if n := len(a.rows["week"]); n != 1200 {
+				t.Errorf("the database's clock is ahead by %s: %d rows of 1200 are left", ahead, n)
+			}
+			if ahead == mute && len(a.seen) == 0 {
+				t.Error("nobody is told that the time is not to be had")
+			}
+		})
+	}
+}
+
+// A part that is refused is passed over and tried at the next walk; a database
+// that is away is asked again soon; both outboxes go on.
+func TestRetainerFails(t *testing.T) {
+	retaining(t, context.Canceled, func(a *attic) {
+		a.set(func() {
+			a.fail = func(p store.PruneRequest) (store.PruneResult, error) {
+				if p.Outbox == "week" && p.From == "" {
+					return store.PruneResult{Next: "1"}, &store.RefusedError{Err: errors.New("a trigger objects")}
+				}
+				return store.PruneResult{}, nil
+			}
+		})
+		time.Sleep(30 * time.Minute)
+		a.mu.Lock()
+		if n := len(a.rows["week"]); n != 0 || fmt.Sprint(a.seen) != "[week a trigger objects week 500 week 500 week 200]" {
+			t.Errorf("%d rows are left, %v", n, a.seen)
+		}
+		if len(a.walks) != 2 {
+			t.Errorf("walks: %v", a.walks)
+		}
+		a.mu.Unlock()
+		a.set(func() {
+			a.fail = func(store.PruneRequest) (store.PruneResult, error) { return store.PruneResult{}, errors.New("away") }
+			a.seen, a.walks = nil, nil
+		})
+		time.Sleep(35 * time.Minute)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if n := len(a.walks); n < 6 || n > 14 || fmt.Sprint(a.seen[:2]) != "[week away hour away]" {
+			t.Errorf("in 5 minutes without a database: %v, %v", a.walks, a.seen)
+		}
+	})
+}
+
+func TestRetainerEndsWithTheLead(t *testing.T) {
+	retaining(t, store.ErrNotLeader, func(a *attic) {
+		time.Sleep(time.Minute)
+		a.set(func() {
+			a.fail = func(store.PruneRequest) (store.PruneResult, error) {
+				return store.PruneResult{}, fmt.Errorf("prune: %w", store.ErrNotLeader)
+			}
+		})
+		time.Sleep(time.Hour)
+	})
+}

@@ -1,0 +1,231 @@
+package replay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+const (
+	// pageRows and pageBytes bound what is copied in one transaction.
+	pageRows, pageBytes = 1000, 4 << 20
+	// segmentBytes is how much payload is copied before it is played, where the server
+	// does not bound its log more.
+	segmentBytes = 256 << 20
+	// segmentRows bounds what small rows take beside their payload.
+	segmentRows = 1 << 20
+	// cursorMoveRows and cursorMoveInterval are after how many rows and how long the cursor moves on
+	// though no row was chosen.
+	cursorMoveRows, cursorMoveInterval = 100_000, 5 * time.Second
+)
+
+// copyLog copies rows out of the log, up to the job's end or to that of a segment.
+func (r *jobRun) copyLog(ctx context.Context) error {
+	at, err := r.logPosition(ctx)
+	if err != nil {
+		return err
+	}
+	c := &copier{jobRun: r, cursor: at.cursor, flushedAt: time.Now(), limit: r.pageSize(cmp.Or(r.pageRows, pageRows))}
+	if c.maxBytes, err = r.segmentLimit(ctx); err != nil {
+		return err
+	}
+	err = r.readLog(ctx, &at, func(ctx context.Context, b *capture.Batch) error { return c.copyBatch(ctx, b) })
+	if errors.Is(err, errSegmentFull) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	c.cursor = store.ReplayCursor{Position: r.Until.Position}
+	return c.flush(ctx)
+}
+
+// readLog reads the log from a place up to the job's end, and hands over what comes. It
+// ends with the first error of take, and where the log that is kept for the place is
+// given up.
+func (r *jobRun) readLog(ctx context.Context, at *logPlace, take func(context.Context, *capture.Batch) error) error {
+	reading, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	r.activeReader.setReading(at.name, func(why error) { stop(failf("%v; the job was reading it", why)) })
+	defer r.activeReader.setReading("", nil)
+	err := r.readRange(reading, at.StartPoint, func(b *capture.Batch) error { return take(reading, b) })
+	if end := new(endError); errors.As(context.Cause(reading), &end) {
+		return end
+	}
+	return finalReadError(err)
+}
+
+// finalReadError makes the end of a job of an error that reading again does not mend.
+func finalReadError(err error) error {
+	if err != nil && isFinal(err) {
+		return failf("the rows that are left cannot be read: %v; the job began on the log, so it is not finished from the table", err)
+	}
+	return err
+}
+
+// readRange reads the log once more from a place up to the job's end, and hands over what
+// comes. It ends with the first error of take.
+func (r *jobRun) readRange(ctx context.Context, at capture.StartPoint, take func(*capture.Batch) error) error {
+	src, err := r.Log.OpenHistory()
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	reading, stop := context.WithCancel(ctx)
+	out, ended := make(chan capture.Batch), make(chan error, 1)
+	go func() { ended <- src.ReadRange(reading, at, r.Until.Position, out) }()
+	var failed error
+	for {
+		select {
+		case b := <-out:
+			if failed != nil {
+				continue // it is about to end
+			}
+			if failed = take(&b); failed != nil {
+				stop()
+			}
+		case err := <-ended:
+			stop()
+			return cmp.Or(failed, err)
+		}
+	}
+}
+
+// logPlace is where the job goes on in the log.
+type logPlace struct {
+	capture.StartPoint
+	cursor store.ReplayCursor
+	name   string // of the checkpoint whose log is read, "" if none is kept
+}
+
+// logPosition returns where the job goes on in the log.
+func (r *jobRun) logPosition(ctx context.Context) (at logPlace, err error) {
+	if r.Log == nil || r.Log.OpenHistory == nil {
+		return at, failf("the log cannot be read any more, as the relay polls; the job began on the log, so it is not finished from the table")
+	}
+	if at.StartPoint, _, at.name, err = r.startPlace(ctx); err != nil {
+		if end := new(endError); errors.As(err, &end) {
+			err = failf("%s", end.why) // it was there when the job began
+		}
+		return at, finalReadError(err)
+	}
+	if at.Position != "" && r.Log.Compare(at.Position, r.Until.Position) > 0 {
+		return at, failf("checkpoint %s was deleted before its rows were read, and made anew", r.spec.From)
+	}
+	if r.Cursor.Position != "" {
+		at.Checkpoint = store.Checkpoint{Origin: r.Until.Origin, Position: r.Cursor.Position}
+		at.Skip = r.Cursor.Skip
+	}
+	at.cursor = store.ReplayCursor{Position: at.Position, Skip: at.Skip}
+	return at, nil
+}
+
+// segmentLimit returns how much payload is copied before it is played: the log must not run
+// away meanwhile.
+func (r *jobRun) segmentLimit(ctx context.Context) (bytes int64, err error) {
+	kept, err := r.Log.Retained(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if bytes = segmentBytes; kept.Limit > 0 {
+		bytes = min(bytes, max(pageBytes, kept.Limit/8))
+	}
+	return bytes, nil
+}
+
+// errSegmentFull says that enough was copied for now.
+var errSegmentFull = errors.New("the segment is full")
+
+// copier copies rows of the log into the job.
+type copier struct {
+	*jobRun
+	// cursor is what was read, up to the row.
+	cursor    store.ReplayCursor
+	page      []store.ReplayRow
+	limit     int   // of its rows
+	bytes     int64 // of the page
+	rowsRead  int   // rows since the last write
+	flushedAt time.Time
+	// rows and size are those of the segment, most is its bound.
+	rows           int
+	size, maxBytes int64
+}
+
+// copyBatch takes what comes from the log.
+func (c *copier) copyBatch(ctx context.Context, b *capture.Batch) error {
+	for i := range b.Items {
+		it := &b.Items[i]
+		c.rowsRead++
+		c.cursor.Skip++
+		if !c.matches(it) {
+			continue
+		}
+		c.page = append(c.page, store.ReplayRow{N: c.Total + int64(len(c.page)) + 1, Item: *it})
+		if c.bytes += int64(len(it.Payload)); c.full() {
+			if err := c.flush(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	if b.Position != "" {
+		c.cursor = store.ReplayCursor{Position: b.Position}
+	}
+	if c.rowsRead >= cursorMoveRows || c.rowsRead > 0 && time.Since(c.flushedAt) >= cursorMoveInterval {
+		if err := c.flush(ctx); err != nil {
+			return err
+		}
+	}
+	// Before the first position nothing says where to go on.
+	if (c.size >= c.maxBytes || c.rows >= cmp.Or(c.segmentRows, segmentRows)) && c.Cursor.Position != "" {
+		return errSegmentFull
+	}
+	return nil
+}
+
+func (c *copier) full() bool {
+	return len(c.page) >= c.limit || c.bytes >= pageBytes
+}
+
+// flush writes the page and the cursor, and makes way for live rows.
+func (c *copier) flush(ctx context.Context) error {
+	if err := c.Store.CopyRows(ctx, c.Epoch, c.ID, c.page, c.cursor); err != nil {
+		return err
+	}
+	c.Cursor = c.cursor
+	c.Total += int64(len(c.page))
+	c.rows += len(c.page)
+	c.size += c.bytes
+	full := c.full()
+	c.page, c.bytes, c.rowsRead = c.page[:0], 0, 0
+	c.limit = c.pageSize(cmp.Or(c.pageRows, pageRows))
+	defer func() { c.flushedAt = time.Now() }()
+	if !full {
+		return nil
+	}
+	return c.throttle(ctx, c.flushedAt)
+}
+
+// matches reports whether a row of the log is one of the job's.
+func (r *jobRun) matches(it *store.Item) bool {
+	switch at := it.Committed; {
+	case !r.spec.Since.IsZero() && isBefore(at, r.spec.Since):
+		return false
+	case !r.spec.Until.IsZero() && !at.Before(r.spec.Until):
+		return false
+	}
+	return r.spec.Match(it)
+}
+
+// isBefore reports whether a row's time is before a moment. A log may tell whole seconds
+// only, as that of MariaDB does, and so may a column: a time without a fraction counts up
+// to the end of its second, so that rather some rows more are sent than one too few.
+func isBefore(at, moment time.Time) bool {
+	if at.Nanosecond() == 0 {
+		moment = moment.Truncate(time.Second)
+	}
+	return at.Before(moment)
+}

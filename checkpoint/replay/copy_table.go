@@ -1,0 +1,101 @@
+package replay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// copyTable copies the keys of delivered rows out of the tables, all in one go: their
+// payload is read when they are sent.
+func (r *jobRun) copyTable(ctx context.Context) error {
+	undated, err := r.eachDelivered(ctx, func(items []store.Item) error { return r.copyItems(ctx, items) })
+	if err != nil {
+		return err
+	}
+	if undated > 0 {
+		why, _, _ := strings.Cut(r.Reason, undatedRows)
+		if err := r.saveJob(ctx, r.Job, r.State, fmt.Sprintf("%s%s%d", why, undatedRows, undated)); err != nil {
+			return err
+		}
+	}
+	r.Cursor = store.ReplayCursor{Position: tableCopied}
+	return r.Store.CopyRows(ctx, r.Epoch, r.ID, nil, r.Cursor)
+}
+
+// copyItems copies rows, in pages that make way for live rows.
+func (r *jobRun) copyItems(ctx context.Context, items []store.Item) error {
+	for len(items) > 0 {
+		began, n := time.Now(), r.pageSize(len(items))
+		page := make([]store.ReplayRow, n)
+		for i := range page {
+			page[i] = store.ReplayRow{N: r.Total + int64(i) + 1, Item: items[i]}
+		}
+		if err := r.Store.CopyRows(ctx, r.Epoch, r.ID, page, r.Cursor); err != nil {
+			return err
+		}
+		r.Total += int64(n)
+		items = items[n:]
+		if err := r.throttle(ctx, began); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// undatedRows begins what is said of rows that no time chooses.
+const undatedRows = "; rows without a time there, which are not sent: "
+
+// eachDelivered hands over the delivered rows of the tables that are the job's, page by
+// page and without payload. undated is how many more the job may want that have no time.
+func (r *jobRun) eachDelivered(ctx context.Context, take func([]store.Item) error) (undated int, err error) {
+	since, err := r.tableSince(ctx)
+	if err != nil {
+		return 0, err
+	}
+	view, err := r.Store.View(ctx, "")
+	if err != nil {
+		return 0, fmt.Errorf("read the delivered rows: %w", err)
+	}
+	defer view.Close()
+	for _, o := range r.selectedOutboxes() {
+		q := store.DeliveredQuery{Outbox: o.Name, Since: since.Truncate(time.Second), Until: r.spec.Until, IDs: r.spec.IDs, Kinds: r.spec.Kinds, Groups: r.spec.groups()}
+		n, err := view.Delivered(ctx, q, cmp.Or(r.pageRows, pageRows), func(items []store.Item) error {
+			var page []store.Item
+			for i := range items {
+				if !isBefore(items[i].Committed, since) && r.spec.Match(&items[i]) {
+					page = append(page, items[i])
+				}
+			}
+			if len(page) == 0 {
+				return nil
+			}
+			return take(page)
+		})
+		undated += n
+		var setup *store.SetupError
+		if errors.As(err, &setup) {
+			return undated, refusef("%v", err)
+		}
+		if err != nil {
+			return undated, fmt.Errorf("read the delivered rows: %w", err)
+		}
+	}
+	return undated, nil
+}
+
+// groups returns the groups that are chosen, none for all.
+func (s *Spec) groups() (list []store.Group) {
+	for _, name := range s.Groups {
+		list = append(list, store.GroupOf(name))
+	}
+	if s.NoGroup {
+		list = append(list, store.Group{})
+	}
+	return list
+}

@@ -1,0 +1,87 @@
+package replay
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// countRows counts the rows that the job would send, and those that it would pass over.
+func (r *jobRun) countRows(ctx context.Context) error {
+	c := &counter{jobRun: r, began: time.Now(), limit: r.pageSize(cmp.Or(r.pageRows, pageRows))}
+	if err := c.countAll(ctx); err != nil {
+		return err
+	}
+	if err := c.countPage(ctx); err != nil {
+		return err
+	}
+	return r.Store.SetRowCounts(ctx, r.Epoch, r.ID, c.total, c.skipped)
+}
+
+// counter counts rows that are chosen.
+type counter struct {
+	*jobRun
+	page           []store.ReplayRow
+	limit          int       // of its rows
+	began          time.Time // of the page
+	total, skipped int64
+}
+
+// countAll reads all that is the job's.
+func (c *counter) countAll(ctx context.Context) error {
+	if c.Source == string(SourceTable) {
+		_, err := c.eachDelivered(ctx, func(items []store.Item) error {
+			c.total += int64(len(items))
+			return nil
+		})
+		return err
+	}
+	at, err := c.logPosition(ctx)
+	if err != nil {
+		return err
+	}
+	return c.readLog(ctx, &at, func(ctx context.Context, b *capture.Batch) error {
+		for i := range b.Items {
+			it := b.Items[i]
+			if !c.matches(&it) {
+				continue
+			}
+			it.Payload = nil
+			if c.page = append(c.page, store.ReplayRow{Item: it}); len(c.page) < c.limit {
+				continue
+			}
+			if err := c.countPage(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// countPage asks the tables what became of a page of rows, and tells how many there are so
+// far.
+func (c *counter) countPage(ctx context.Context) error {
+	if len(c.page) == 0 {
+		return nil
+	}
+	states, err := c.rowStates(ctx, c.page)
+	if err != nil {
+		return err
+	}
+	for i := range states {
+		c.total++
+		if !c.isSent(states[i].State) {
+			c.skipped++
+		}
+	}
+	c.page = c.page[:0]
+	if err := c.Store.SetRowCounts(ctx, c.Epoch, c.ID, c.total, c.skipped); err != nil {
+		return err
+	}
+	err = c.throttle(ctx, c.began)
+	c.began, c.limit = time.Now(), c.pageSize(cmp.Or(c.pageRows, pageRows))
+	return err
+}

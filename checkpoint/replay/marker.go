@@ -1,0 +1,92 @@
+package replay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// pendingMarkers are markers that the desk wrote into the log and that have yet to come back.
+type pendingMarkers struct {
+	mu      sync.Mutex
+	written int
+	waiting map[string]chan<- store.Checkpoint // by token
+	timeout time.Duration                      // is markerTimeout, but in tests
+}
+
+// OnMarker is told of each marker that the log brings, behind the rows in front of it;
+// see dispatch.Feed.
+func (d *Controller) OnMarker(token string, at store.Position, seq store.Seq) {
+	m := &d.markers
+	m.mu.Lock()
+	came := m.waiting[token]
+	delete(m.waiting, token)
+	m.mu.Unlock()
+	if came != nil {
+		came <- store.Checkpoint{Position: at, Seq: seq}
+	}
+}
+
+// lateMarkerAfter is how long a marker takes before it is worth a word.
+const lateMarkerAfter = 2 * time.Second
+
+// markerTimeout is how long the desk waits for a marker before it looks after its other
+// checkpoints again, and then writes another one.
+const markerTimeout = 30 * time.Second
+
+// markWithTimeout is mark, but does not wait for longer than markerTimeout: late is then true, and
+// said was called.
+func (d *Controller) markWithTimeout(ctx context.Context, said func()) (at store.Checkpoint, late bool, err error) {
+	bounded, stop := context.WithTimeout(ctx, cmp.Or(d.markers.timeout, markerTimeout))
+	defer stop()
+	written := false
+	at, err = d.writeMarker(bounded, func() { written = true; said() })
+	if written && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		return at, true, nil
+	}
+	return at, false, err
+}
+
+// writeMarker returns the place in the log of a marker that it writes: every row up to there is
+// in a lane, parked or settled. late is called if that takes long: a log that is not
+// read for want of room brings no marker.
+func (d *Controller) writeMarker(ctx context.Context, late func()) (store.Checkpoint, error) {
+	m, came := &d.markers, make(chan store.Checkpoint, 1)
+	m.mu.Lock()
+	m.written++
+	token := fmt.Sprintf("replay-%d-%d", d.Epoch, m.written)
+	if m.waiting == nil {
+		m.waiting = map[string]chan<- store.Checkpoint{}
+	}
+	m.waiting[token] = came
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		delete(m.waiting, token)
+		m.mu.Unlock()
+	}()
+	if err := d.Log.Mark(ctx, token); err != nil {
+		return store.Checkpoint{}, fmt.Errorf("write a marker into the log: %w", err)
+	}
+	timer := time.NewTimer(lateMarkerAfter)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return store.Checkpoint{}, ctx.Err()
+		case <-timer.C:
+			late()
+		case at := <-came:
+			if at.Position == "" {
+				return at, fmt.Errorf("marker %s came back without a place in the log", token)
+			}
+			at.Origin = d.Log.Origin
+			return at, nil
+		}
+	}
+}

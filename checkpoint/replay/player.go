@@ -1,0 +1,354 @@
+package replay
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+const (
+	// quiesceTimeout is how long a lane may take to come to rest before others go first, and
+	// deferDuration for how long they do. A lane comes to rest when its request ends and its
+	// outcomes are written, which a table may refuse for ever.
+	quiesceTimeout, deferDuration = 5 * time.Second, time.Second
+	// pollInterval is how often a player looks for what nobody signals.
+	pollInterval = time.Second
+)
+
+// player sends the rows that were copied for a job, lane by lane.
+type player struct {
+	*jobRun
+	targets      map[string]*target // by sink
+	pace         rateLimiter
+	turns        map[store.LaneKey]*laneTurn
+	scan         laneScan
+	wake         chan struct{}
+	meanRowBytes int64 // bytes of payload of a row, as of late
+
+	rows       int       // in memory, when last looked
+	progressAt time.Time // when anything last went on
+	// paused are groups that somebody has paused.
+	paused map[store.LaneKey]bool
+}
+
+// laneTurn is a lane whose rows are being sent.
+type laneTurn struct {
+	store.ReplayLane
+	live, target *target
+	// held: the live lane is kept from moving, since a moment; still: nothing of it is
+	// under way.
+	held, quiescent bool
+	since           time.Time
+	lastRead        int64 // the number of the last row that was read
+	allRead         bool  // none is left to read
+}
+
+func newPlayer(r *jobRun) *player {
+	p := &player{
+		jobRun: r, targets: map[string]*target{}, turns: map[store.LaneKey]*laneTurn{}, wake: make(chan struct{}, 1),
+		meanRowBytes: 1 << 20, paused: map[store.LaneKey]bool{},
+	}
+	burst := 1
+	for name, sink := range r.Sinks {
+		p.targets[name] = newTarget(name, sink)
+		burst = max(burst, sink.Config.APIBatchSize)
+	}
+	p.pace = newRateLimiter(r.spec.Rate, burst)
+	return p
+}
+
+// forwardChanges wakes the player when something has left memory, until stop is called.
+func (p *player) forwardChanges(ctx context.Context) (stop func()) {
+	ctx, stop = context.WithCancel(ctx)
+	for _, e := range p.targets {
+		_, _, changed := e.Lanes.ReplayLoad(p.ID)
+		go func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-changed:
+					notify(p.wake)
+				}
+			}
+		}()
+	}
+	return stop
+}
+
+// play returns when none of the copied rows is left. With an error some may be in
+// memory, and lanes may stand: see clear.
+func (p *player) play(ctx context.Context) error {
+	p.scan, p.progressAt = laneScan{deferred: map[store.LaneKey]time.Time{}}, time.Now()
+	for {
+		next, err := p.round(ctx, time.Now())
+		if err != nil || next < 0 {
+			return err
+		}
+		if next > 0 {
+			if err := p.waitForChange(ctx, next); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// sleepAttending rests, but for ending the turns of lanes.
+func (p *player) sleepAttending(ctx context.Context, d time.Duration) error {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		if err := p.waitForChange(ctx, time.Until(end)); err != nil {
+			return err
+		}
+		now := time.Now()
+		p.refreshLoads(now)
+		p.updateTurns(now)
+	}
+	return nil
+}
+
+// waitForChange returns when something has left memory, or after a time.
+func (p *player) waitForChange(ctx context.Context, most time.Duration) error {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-p.wake:
+	case <-timer.C:
+	}
+	return nil
+}
+
+// round does what can be done now, and returns after which time there may be more:
+// a negative one says that all is done.
+func (p *player) round(ctx context.Context, now time.Time) (next time.Duration, err error) {
+	p.refreshLoads(now)
+	p.updateTurns(now)
+	listed, err := p.startTurns(ctx, now)
+	if err != nil {
+		return 0, err
+	}
+	sent, next, err := p.send(ctx, now)
+	switch {
+	case err != nil:
+		return 0, err
+	case sent:
+		p.progressAt = now
+		if err := p.saveProgress(ctx, store.JobPlaying, ""); err != nil {
+			return 0, err
+		}
+		return 0, p.sleepAttending(ctx, p.pauseAfter(now))
+	case listed:
+		return 0, nil
+	case p.scan.exhausted && len(p.turns) == 0:
+		return -1, nil
+	case now.Sub(p.progressAt) < quiesceTimeout:
+		return next, nil
+	case p.pausedInMemory():
+		return 0, p.withdrawAll(ctx)
+	}
+	return next, p.reportWaiting(ctx)
+}
+
+// refreshLoads reads what every sink has in memory.
+func (p *player) refreshLoads(now time.Time) {
+	rows := 0
+	for _, e := range p.targets {
+		e.refreshLoad(p.ID)
+		e.emptyLanes = 0
+		rows += e.total.Rows
+	}
+	for key, t := range p.turns {
+		if !t.allRead && t.target.byLane[key] == 0 {
+			t.target.emptyLanes++
+		}
+	}
+	if rows < p.rows {
+		p.progressAt = now
+	}
+	p.rows = rows
+}
+
+// updateTurns ends the turns of lanes whose rows were all sent and written down, and puts
+// aside those that do not come to rest, that get nothing or that somebody has paused:
+// their live rows are not to wait for others' rows.
+func (p *player) updateTurns(now time.Time) {
+	for key, t := range p.turns {
+		inMemory := t.target.byLane[key]
+		if t.allRead && inMemory == 0 {
+			p.endTurn(t)
+			p.progressAt = now
+			delete(p.paused, key)
+			continue
+		}
+		p.updateHold(t, inMemory, now)
+		if !t.held {
+			continue
+		}
+		var paused bool
+		if t.quiescent, paused = t.live.Lanes.Quiescent(key); paused {
+			p.paused[key] = true
+		} else {
+			delete(p.paused, key)
+		}
+		if inMemory == 0 && (paused || now.Sub(t.since) >= quiesceTimeout) {
+			p.endTurn(t)
+			p.scan.deferred[key] = now.Add(deferDuration)
+		}
+	}
+}
+
+// updateHold keeps the live lane of a turn from moving, or lets it go, where its rows go to
+// another sink: it stands while the tables are asked for its rows, and no longer.
+func (p *player) updateHold(t *laneTurn, inMemory int, now time.Time) {
+	if t.live == t.target || t.allRead {
+		return
+	}
+	switch wanted := inMemory < t.target.batch && p.rowRoom(t.target) > 0; {
+	case wanted && !t.held:
+		t.live.Lanes.HoldForReplay(p.ID, t.LaneKey)
+		t.held, t.since = true, now
+	case !wanted && t.held:
+		t.live.Lanes.ReleaseReplayHold(p.ID, t.LaneKey)
+		t.held, t.quiescent = false, false
+	}
+}
+
+// endTurn ends a lane's turn: its live rows move on.
+func (p *player) endTurn(t *laneTurn) {
+	if t.held {
+		t.live.Lanes.ReleaseReplayHold(p.ID, t.LaneKey)
+	}
+	t.target.turns--
+	delete(p.turns, t.LaneKey)
+}
+
+// withdrawAll takes all that is in memory back, once requests under way have ended, and lets
+// all lanes go.
+func (p *player) withdrawAll(ctx context.Context) error {
+	for _, e := range p.targets {
+		e.Lanes.WithdrawReplay(p.ID)
+	}
+	for {
+		left := 0
+		for _, e := range p.targets {
+			e.refreshLoad(p.ID)
+			left += e.total.Rows
+		}
+		if left == 0 {
+			break
+		}
+		if err := p.waitForChange(ctx, pollInterval); err != nil {
+			return err
+		}
+	}
+	for _, t := range p.turns {
+		p.endTurn(t)
+	}
+	p.scan, p.progressAt = laneScan{deferred: map[store.LaneKey]time.Time{}}, time.Now()
+	return nil
+}
+
+// pausedInMemory reports whether rows of paused groups are in memory, where they may be in the
+// way of others.
+func (p *player) pausedInMemory() bool {
+	for key := range p.paused {
+		if t := p.turns[key]; t != nil && t.target.byLane[key] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// reportWaiting says what the job waits for.
+func (p *player) reportWaiting(ctx context.Context) error {
+	switch n := len(p.turns) + len(p.scan.deferred); {
+	case len(p.paused) > 0:
+		return p.saveProgress(ctx, store.JobPlaying, fmt.Sprintf("%d paused groups", len(p.paused)))
+	case n > 0:
+		return p.saveProgress(ctx, store.JobPlaying, fmt.Sprintf("%d groups to come to rest or to be taken by their sink", n))
+	}
+	return nil
+}
+
+// laneScan is a way through the lanes of a job, in the order of their first rows.
+type laneScan struct {
+	after     int64
+	seen      int
+	complete  bool // it has come to the end
+	exhausted bool // and found nothing
+	deferred  map[store.LaneKey]time.Time
+	waitsFor  *target // what the next lane waits for
+}
+
+// laneBatch is how many lanes are listed in one statement.
+const laneBatch = 200
+
+// startTurns gives turns to further lanes, and reports whether there were any. Lanes that were
+// put aside have their turn in another pass.
+func (p *player) startTurns(ctx context.Context, now time.Time) (listed bool, err error) {
+	ps, had := &p.scan, len(p.scan.deferred)
+	maps.DeleteFunc(ps.deferred, func(_ store.LaneKey, at time.Time) bool { return !now.Before(at) })
+	if ps.complete && !ps.exhausted && (len(ps.deferred) < had || len(ps.deferred) == 0 && len(p.turns) == 0) {
+		*ps = laneScan{deferred: ps.deferred}
+	}
+	for !ps.complete && (ps.waitsFor == nil || p.hasLaneRoom(ps.waitsFor) && ps.waitsFor.emptyLanes < p.rowRoom(ps.waitsFor)) {
+		lanes, err := p.Store.ReplayLanes(ctx, p.ID, ps.after, laneBatch)
+		if err != nil {
+			return listed, err
+		}
+		took, all, err := p.admitLanes(lanes, now)
+		if err != nil {
+			return listed, err
+		}
+		listed = listed || took
+		if !all {
+			break
+		}
+		ps.complete = len(lanes) < laneBatch
+	}
+	ps.exhausted = ps.complete && ps.seen == 0
+	return listed, nil
+}
+
+// admitLanes gives turns to lanes, up to the first whose sink has no room for more.
+func (p *player) admitLanes(lanes []store.ReplayLane, now time.Time) (listed, all bool, err error) {
+	ps := &p.scan
+	ps.waitsFor = nil
+	for _, l := range lanes {
+		_, later := ps.deferred[l.LaneKey]
+		if p.turns[l.LaneKey] == nil && !later {
+			home, to, err := p.route(l.Outbox)
+			if err != nil {
+				return listed, false, err
+			}
+			if to.turns >= p.pageSize(to.maxLanes) || to.emptyLanes >= p.rowRoom(to) {
+				ps.waitsFor = to
+				return listed, false, nil
+			}
+			to.turns++
+			to.emptyLanes++
+			p.turns[l.LaneKey] = &laneTurn{ReplayLane: l, live: home, target: to, held: true, since: now}
+			home.Lanes.HoldForReplay(p.ID, l.LaneKey)
+			listed = true
+		}
+		ps.after = l.First
+		ps.seen++
+	}
+	return listed, true, nil
+}
+
+// route returns the sink of an outbox, whose live rows are to wait, and the one that its
+// replayed rows go to.
+func (p *player) route(outbox string) (home, to *target, err error) {
+	if home = p.targets[p.Routes[outbox]]; home == nil {
+		return nil, nil, failf("outbox %q of rows that are left is not configured any more", outbox)
+	}
+	if to = home; p.spec.Sink != "" {
+		to = p.targets[p.spec.Sink]
+	}
+	return home, to, nil
+}

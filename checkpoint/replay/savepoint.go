@@ -1,0 +1,195 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Reasons that a checkpoint has.
+const (
+	whyNoLog           = "no log is kept where the tables are polled: make the checkpoint without keeping its log, and replay from the table"
+	whyNoRows          = "this database's log holds no rows, so it is not kept: make the checkpoint without keeping its log, and replay from the table"
+	whyServerRetention = "the server keeps its log for as long as it is set up to; nothing keeps it for this checkpoint"
+)
+
+// whyLate is why a checkpoint is not made yet.
+const whyLate = "waits for the log to be read up to where it is now"
+
+// reconcileSavepoints makes the checkpoints that are wanted and ends those that are not any more. What
+// fails with one checkpoint keeps nothing from another.
+func (d *Controller) reconcileSavepoints(ctx context.Context) (next time.Duration, err error) {
+	list, err := d.Store.Savepoints(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var errs []error
+	var wanted, kept []store.Savepoint
+	for _, n := range list {
+		switch {
+		case n.DeleteRequested:
+			err := d.deleteSavepoint(ctx, &n)
+			if errors.Is(err, store.ErrNotLeader) {
+				return 0, err
+			}
+			errs = append(errs, err)
+		case n.State == store.SavepointRequested:
+			wanted = append(wanted, n)
+		case n.State == store.SavepointRetained, n.State == store.SavepointMade && n.RetainLog:
+			kept = append(kept, n)
+		}
+	}
+	logs, err := d.checkRetainedLogs(ctx, kept)
+	if errors.Is(err, store.ErrNotLeader) {
+		return 0, err
+	}
+	errs = append(errs, err)
+	made, late, err := d.makeSavepoints(ctx, wanted)
+	if errors.Is(err, store.ErrNotLeader) {
+		return 0, err
+	}
+	next, strays := d.sweepOrphans(ctx, append(kept, made...), logs)
+	if late {
+		next = retryInterval
+	}
+	return next, errors.Join(append(errs, err, strays)...)
+}
+
+// deleteSavepoint ends a checkpoint. Who reads its log does not find it any more.
+func (d *Controller) deleteSavepoint(ctx context.Context, n *store.Savepoint) error {
+	if n.RetainLog && d.OpenRetainer != nil {
+		d.activeReader.interrupt(n.Name, fmt.Errorf("checkpoint %s was deleted, and its log with it", n.Name))
+		if err := d.dropLog(ctx, n.Name); err != nil {
+			return err
+		}
+	}
+	return d.Store.DeleteSavepoint(ctx, d.Epoch, n.Name)
+}
+
+// makeSavepoints makes checkpoints, all at one place, and returns those whose log is to be
+// kept, which it is from before the place on. late says that the place is not known yet:
+// then none is made.
+func (d *Controller) makeSavepoints(ctx context.Context, wanted []store.Savepoint) (kept []store.Savepoint, late bool, err error) {
+	if len(wanted) == 0 {
+		return nil, false, nil
+	}
+	defer notify(d.jobsChanged) // a job may wait for one
+	began := time.Now()
+	made, err := d.retainLogs(ctx, wanted)
+	if len(made) == 0 || errors.Is(err, store.ErrNotLeader) {
+		return nil, false, err
+	}
+	errs := []error{err}
+	var at store.Checkpoint
+	if d.Log != nil {
+		at, late, err = d.markWithTimeout(ctx, func() { d.saveLate(ctx, wanted, made) })
+		if late || err != nil {
+			return nil, late, errors.Join(append(errs, err)...)
+		}
+	}
+	for _, n := range made {
+		n.Checkpoint, n.At = at, began
+		switch err := d.saveSavepoint(ctx, &n); {
+		case errors.Is(err, store.ErrNotLeader):
+			return kept, false, err
+		case err != nil:
+			errs = append(errs, err)
+		case n.RetainLog:
+			kept = append(kept, n)
+		}
+	}
+	return kept, false, errors.Join(errs...)
+}
+
+// retainLogs has the log kept for checkpoints that want it, and returns those that only lack
+// their place. Others are refused, or left for another round.
+func (d *Controller) retainLogs(ctx context.Context, wanted []store.Savepoint) (made []store.Savepoint, err error) {
+	var errs []error
+	for _, n := range wanted {
+		n.State, n.Reason = store.SavepointMade, ""
+		err := d.retainLog(ctx, &n)
+		switch {
+		case err != nil:
+		case n.State == store.SavepointRefused:
+			err = d.saveSavepoint(ctx, &n)
+		default:
+			made = append(made, n)
+		}
+		if errors.Is(err, store.ErrNotLeader) {
+			return nil, err
+		}
+		errs = append(errs, err)
+	}
+	return made, errors.Join(errs...)
+}
+
+// saveLate says what those of the wanted checkpoints wait for that only lack their place.
+func (d *Controller) saveLate(ctx context.Context, wanted, made []store.Savepoint) {
+	for _, n := range wanted {
+		if n.Reason == whyLate || !hasSavepoint(made, n.Name) {
+			continue
+		}
+		n.Reason = whyLate
+		if err := d.saveSavepoint(ctx, &n); err != nil {
+			d.Observer.ControllerFailed(err)
+			return
+		}
+	}
+}
+
+func hasSavepoint(list []store.Savepoint, name string) bool {
+	return slices.ContainsFunc(list, func(n store.Savepoint) bool { return n.Name == name })
+}
+
+// retainLog has the log kept for a checkpoint that wants it, or refuses the checkpoint.
+func (d *Controller) retainLog(ctx context.Context, n *store.Savepoint) error {
+	switch {
+	case !n.RetainLog:
+		return nil
+	case d.Log == nil:
+		n.State, n.Reason = store.SavepointRefused, whyNoLog
+		return nil
+	case d.Log.OpenHistory == nil:
+		n.State, n.Reason = store.SavepointRefused, whyNoRows
+		return nil
+	case d.OpenRetainer == nil:
+		n.Reason = whyServerRetention
+		return nil
+	}
+	keeper, err := d.retainer.open(d.OpenRetainer)
+	if err == nil {
+		_, err = keeper.RetainLog(ctx, n.Name)
+	}
+	switch {
+	case err == nil:
+		n.State = store.SavepointRetained
+	case isFinal(err):
+		n.State, n.Reason = store.SavepointRefused, err.Error()
+	default:
+		return fmt.Errorf("keep the log for checkpoint %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// isFinal reports whether trying again does not help.
+func isFinal(err error) bool {
+	return capture.IsFinal(err) && !errors.Is(err, store.ErrInterrupted)
+}
+
+// saveSavepoint writes what became of a checkpoint. One that is forgotten meanwhile is no
+// error.
+func (d *Controller) saveSavepoint(ctx context.Context, n *store.Savepoint) error {
+	err := d.Store.SaveSavepoint(ctx, d.Epoch, *n)
+	if err == nil {
+		d.Observer.SavepointChanged(n)
+	}
+	if errors.Is(err, store.ErrNoSavepoint) {
+		return nil
+	}
+	return err
+}

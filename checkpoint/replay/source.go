@@ -1,0 +1,166 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// sourceChoice is where a job's rows are.
+type sourceChoice struct {
+	source Source
+	why    string
+}
+
+// maxClockSkew is by how much the relay's clock, which a checkpoint's time is of, may be
+// behind that of the server, which commits are of.
+const maxClockSkew = time.Minute
+
+// chooseSource decides where the job's rows are read.
+func (r *jobRun) chooseSource(ctx context.Context) (sourceChoice, error) {
+	if r.spec.Until.After(time.Now().Add(maxClockSkew)) {
+		return sourceChoice{}, refusef("%s (until) is to come: what commits from now on is sent anyway", r.spec.Until.Format(time.RFC3339))
+	}
+	at, behind, _, err := r.startPlace(ctx)
+	var lost *capture.LostError
+	if err != nil && !errors.As(err, &lost) {
+		return sourceChoice{}, err
+	}
+	if r.spec.Read == SourceTable {
+		return r.chooseTable("as was asked for")
+	}
+	if r.Log == nil {
+		return r.chooseTable("because the relay polls")
+	}
+	if r.Log.OpenHistory == nil {
+		return r.chooseTable("because this database's log holds no rows")
+	}
+	if err == nil {
+		err = r.checkReachable(ctx, at)
+	}
+	var other *capture.OriginError
+	var setup *store.SetupError
+	switch {
+	case err == nil:
+		return sourceChoice{SourceLog, "from the log" + behind + "; rows that were deleted since are sent, too"}, nil
+	case errors.As(err, &lost), errors.As(err, &other) && r.spec.From == "":
+		return r.chooseTable("because " + err.Error())
+	case errors.As(err, &other):
+		return sourceChoice{}, refusef("%v; --source table reads the table, from the checkpoint's time on", err)
+	case errors.As(err, &setup):
+		return sourceChoice{}, refusef("the log cannot be read: %v", err)
+	}
+	return sourceChoice{}, fmt.Errorf("look whether the log can be read: %w", err)
+}
+
+func (r *jobRun) checkReachable(ctx context.Context, at capture.StartPoint) error {
+	src, err := r.Log.OpenHistory()
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	return src.CheckReachable(ctx, at)
+}
+
+// startPlace returns the place at which the job begins in the log, what there is to say of it,
+// and the name of the checkpoint for which the log is kept there, "" if it is for none.
+func (r *jobRun) startPlace(ctx context.Context) (at capture.StartPoint, behind, kept string, err error) {
+	named, err := r.Store.Savepoints(ctx)
+	if err != nil {
+		return at, "", "", err
+	}
+	if r.spec.From == "" {
+		if n := r.nearestSavepoint(named); n != nil {
+			return r.savepointPlace(n)
+		}
+		return capture.StartPoint{Since: r.spec.Since}, "", "", nil
+	}
+	i := slices.IndexFunc(named, func(n store.Savepoint) bool { return n.Name == r.spec.From && !n.DeleteRequested })
+	if i < 0 {
+		return at, "", "", refusef("there is no checkpoint %s", r.spec.From)
+	}
+	switch n := &named[i]; n.State {
+	case store.SavepointRequested:
+		return at, "", "", &waitError{"checkpoint " + n.Name + " to be made"}
+	case store.SavepointRefused:
+		return at, "", "", refusef("checkpoint %s could not be made: %s", n.Name, n.Reason)
+	case store.SavepointLogLost:
+		// A server that keeps its log for nobody tells by itself what it has; of a job
+		// that has begun that may be enough.
+		if r.OpenRetainer != nil {
+			return at, "", "", &capture.LostError{Reason: "it was kept for checkpoint " + n.Name + ", but " + n.Reason}
+		}
+	}
+	return r.savepointPlace(&named[i])
+}
+
+// nearestSavepoint returns the youngest checkpoint of this log that was made before the time from
+// which on rows are wanted, nil if there is none. One whose log is kept goes first. Where
+// the server keeps its log for none, the time alone tells as much: a checkpoint may be far
+// older, and its log gone.
+func (r *jobRun) nearestSavepoint(named []store.Savepoint) (best *store.Savepoint) {
+	if r.Log == nil || r.Log.OpenRetention != nil {
+		return nil
+	}
+	for i := range named {
+		n := &named[i]
+		usable := (n.State == store.SavepointMade || n.State == store.SavepointRetained) && !n.DeleteRequested &&
+			n.Position != "" && n.Origin == r.Log.Origin && !n.At.Add(maxClockSkew).After(r.spec.Since)
+		if !usable || best != nil && best.State == store.SavepointRetained && n.State != store.SavepointRetained {
+			continue
+		}
+		if best == nil || best.State != n.State || n.At.After(best.At) {
+			best = n
+		}
+	}
+	return best
+}
+
+// savepointPlace returns the place of a checkpoint, as from does.
+func (r *jobRun) savepointPlace(n *store.Savepoint) (at capture.StartPoint, behind, kept string, err error) {
+	at = capture.StartPoint{Checkpoint: n.Checkpoint, Since: r.spec.Since}
+	if n.State == store.SavepointRetained && r.OpenRetainer != nil {
+		keeper, err := r.retainer.open(r.OpenRetainer)
+		if err != nil {
+			return at, "", "", err
+		}
+		at.Slot, kept = keeper.SlotFor(n.Name), n.Name
+	}
+	return at, " behind checkpoint " + n.Name, kept, nil
+}
+
+// chooseTable has the job read the table, unless that cannot tell what was delivered.
+func (r *jobRun) chooseTable(because string) (sourceChoice, error) {
+	if r.spec.Read == SourceLog {
+		return sourceChoice{}, refusef("the log is to be read, and it cannot be, %s", because)
+	}
+	for _, o := range r.selectedOutboxes() {
+		q := store.DeliveredQuery{Outbox: o.Name}
+		if err := q.Validate(&o); err != nil {
+			return sourceChoice{}, refusef("the table is to be read, %s; but %v", because, err)
+		}
+	}
+	return sourceChoice{SourceTable, "from the table, " + because + "; rows are chosen by the time in the first column of order-by: those that were deleted since " +
+		"are not sent, nor those that committed behind the begin with a time in front of it"}, nil
+}
+
+// tableSince returns the time from which on rows of the table are wanted.
+func (r *jobRun) tableSince(ctx context.Context) (time.Time, error) {
+	if r.spec.From == "" {
+		return r.spec.Since, nil
+	}
+	named, err := r.Store.Savepoints(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	i := slices.IndexFunc(named, func(n store.Savepoint) bool { return n.Name == r.spec.From && !n.DeleteRequested })
+	if i < 0 || named[i].At.IsZero() || named[i].At.After(r.UntilAt) {
+		return time.Time{}, failf("checkpoint %s was deleted before its rows were read", r.spec.From)
+	}
+	return named[i].At, nil
+}

@@ -1,0 +1,192 @@
+package replay
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// target is a sink, with bounds of what a job may have in its memory at once.
+type target struct {
+	Sink
+	name     string
+	batch    int // rows of a request
+	maxRows  int
+	maxLanes int
+	maxBytes int64
+	turns    int // lanes that have theirs
+	// emptyLanes are those with nothing in memory, when last looked. Their live rows stand,
+	// so there are no more than there is room for rows.
+	emptyLanes int
+
+	total  dispatch.JobLoad
+	byLane map[store.LaneKey]int
+}
+
+// maxRowsInMemory is the most rows of a job that are in memory for one sink: those that a
+// crash may send twice.
+const maxRowsInMemory = 1000
+
+// newTarget bounds what a job has in memory: as much as the fourth part of a sink's senders
+// takes in two requests each, or a row for each sender if that is more.
+func newTarget(name string, s Sink) *target {
+	c := &s.Config
+	share := max(1, c.MaxConcurrentGroups/4)
+	rows := max(1, min(maxRowsInMemory, c.BufferRows/4, max(c.MaxConcurrentGroups, 2*share*c.APIBatchSize)))
+	return &target{Sink: s, name: name, batch: c.APIBatchSize, maxRows: rows, maxLanes: rows, maxBytes: max(1, c.BufferBytes/8)}
+}
+
+func (e *target) refreshLoad(job string) { e.total, e.byLane, _ = e.Lanes.ReplayLoad(job) }
+
+// hasLaneRoom reports whether there is room for enough lanes to look for them.
+func (p *player) hasLaneRoom(e *target) bool {
+	lanes := p.pageSize(e.maxLanes)
+	return lanes-e.turns >= max(1, lanes/4)
+}
+
+// send hands over rows of lanes that stand still, and reports whether there were any.
+// next is after which time there may be more.
+func (p *player) send(ctx context.Context, now time.Time) (sent bool, next time.Duration, err error) {
+	next = pollInterval
+	for _, e := range p.targets {
+		ready, room := p.readyTurns(e), p.rowRoom(e)
+		if len(ready) == 0 || room <= 0 {
+			continue
+		}
+		rows, due := p.pace.available(now, p.pageSize(room))
+		if rows == 0 {
+			next = min(next, max(time.Millisecond, due.Sub(now)))
+			continue
+		}
+		if err := p.sendPage(ctx, e, ready[:min(len(ready), rows)], rows, now); err != nil {
+			return sent, next, err
+		}
+		sent = true
+	}
+	return sent, next, nil
+}
+
+// rowRoom returns how many more rows may go to a sink now, as far as its memory and the
+// job's rate go.
+func (p *player) rowRoom(e *target) int {
+	room := e.maxRows - e.total.Rows
+	if e.total.Rows > 0 {
+		room = min(room, int((e.maxBytes-e.total.Bytes)/p.meanRowBytes))
+	}
+	if p.pace.burst > 0 {
+		room = min(room, p.pace.burst)
+	}
+	return max(0, room)
+}
+
+// readyTurns returns the lanes of a sink that want rows, those that came first before others.
+func (p *player) readyTurns(e *target) (list []*laneTurn) {
+	for key, t := range p.turns {
+		if t.target == e && t.held && t.quiescent && !t.allRead && e.byLane[key] < e.batch && !p.paused[key] {
+			list = append(list, t)
+		}
+	}
+	slices.SortFunc(list, func(a, b *laneTurn) int { return cmp.Compare(a.First, b.First) })
+	return list
+}
+
+// sendPage reads at most so many rows of lanes, asks the tables what became of them, and
+// hands over those that are to be sent.
+func (p *player) sendPage(ctx context.Context, e *target, lanes []*laneTurn, most int, now time.Time) error {
+	each := max(1, min(most/len(lanes), 2*e.batch, int(e.maxBytes/p.meanRowBytes)/len(lanes)))
+	from := make([]store.ReplayRange, len(lanes))
+	for i, t := range lanes {
+		from[i] = store.ReplayRange{Outbox: t.Outbox, Lane: t.Hash, After: t.lastRead}
+	}
+	lists, err := p.Store.ReplayRows(ctx, p.ID, from, each+1) // one more tells that there are more
+	if err != nil {
+		return err
+	}
+	more := make([]bool, len(lanes))
+	for i, list := range lists {
+		more[i] = len(list) > each
+		lists[i] = list[:min(len(list), each)]
+	}
+	rows := slices.Concat(lists...)
+	send, skip, err := p.partition(ctx, rows)
+	if err != nil {
+		return err
+	}
+	if len(skip) > 0 {
+		if err := p.Store.FinishRows(ctx, p.Epoch, p.ID, skip); err != nil {
+			return err
+		}
+		p.Observer.Skipped(e.name, len(skip))
+	}
+	for i, t := range lanes {
+		if n := len(lists[i]); n > 0 {
+			t.lastRead, t.since = lists[i][n-1].N, now
+		}
+		t.allRead = !more[i]
+	}
+	e.Lanes.Replay(p.ID, send)
+	p.pace.consume(now, len(send))
+	p.measure(send)
+	for _, t := range lanes {
+		if t.live != t.target { // its receiver gets no live rows of the group
+			t.live.Lanes.ReleaseReplayHold(p.ID, t.LaneKey)
+			t.held, t.quiescent = false, false
+		}
+	}
+	return nil
+}
+
+// measure keeps the mean size of a row.
+func (p *player) measure(rows []store.ReplayRow) {
+	if len(rows) == 0 {
+		return
+	}
+	bytes := int64(0)
+	for i := range rows {
+		bytes += int64(len(rows[i].Payload))
+	}
+	p.meanRowBytes = max(1, (p.meanRowBytes+3*bytes/int64(len(rows)))/4)
+}
+
+// partition asks the tables for the state of rows, and tells those that are to be sent, with
+// their payload, from those that are not. A row that is still to come comes by itself;
+// one that FAILED is for the dead letters.
+func (p *player) partition(ctx context.Context, rows []store.ReplayRow) (send []store.ReplayRow, skip []store.FinishedRow, err error) {
+	if len(rows) == 0 {
+		return nil, nil, nil
+	}
+	states, err := p.rowStates(ctx, rows)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range rows {
+		row := &rows[i]
+		if !p.isSent(states[i].State) {
+			skip = append(skip, store.FinishedRow{N: row.N, Lane: row.Lane(), ID: row.ID, Result: store.ReplaySkipped})
+			continue
+		}
+		if p.Source == string(SourceTable) {
+			row.Payload = states[i].Payload
+		}
+		send = append(send, *row)
+	}
+	return send, skip, nil
+}
+
+// rowStates asks the tables what became of rows.
+func (r *jobRun) rowStates(ctx context.Context, rows []store.ReplayRow) ([]store.RowStatus, error) {
+	ask := make([]store.ClaimRow, len(rows))
+	for i := range rows {
+		ask[i] = store.ClaimRow{Ref: rows[i].Ref, Txn: rows[i].Txn, WantPayload: r.Source == string(SourceTable)}
+	}
+	return r.Store.ReadStatuses(ctx, ask)
+}
+
+// isSent reports whether rows of a state are sent.
+func (r *jobRun) isSent(state store.RowState) bool {
+	return state == store.RowCompleted || state == store.RowAbsent && r.Source == string(SourceLog)
+}

@@ -1,0 +1,52 @@
+package replay
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// counted are lanes that so many live rows have left.
+type counted struct {
+	Lanes
+	gone int64
+}
+
+func (c *counted) DoneCount() int64 { return c.gone }
+
+// A job makes way for live rows while they flow, whichever sink they go to.
+func TestMakingWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, other := &counted{gone: 7}, &counted{}
+		r := &jobRun{spec: &Spec{}, traffic: newTraffic(map[string]Sink{"one": {Lanes: one}, "other": {Lanes: other}})}
+		expect := func(when string, takes, rests time.Duration, page int) {
+			t.Helper()
+			if got := r.pageSize(1000); got != page {
+				t.Errorf("%s, a page has %d rows, not %d", when, got, page)
+			}
+			began := time.Now()
+			time.Sleep(takes)
+			slept := time.Now()
+			if err := r.throttle(context.Background(), began); err != nil || time.Since(slept) != rests {
+				t.Errorf("%s, a page that took %s is followed by a rest of %s, not %s: %v", when, takes, time.Since(slept), rests, err)
+			}
+		}
+		expect("with nothing live", 2*time.Millisecond, 0, 1000)
+		one.gone++
+		expect("with a live row", 2*time.Millisecond, pauseFactor*2*time.Millisecond, throttledPageRows)
+		time.Sleep(quietPeriod / 2)
+		other.gone++
+		expect("with another", 2*time.Millisecond, pauseFactor*2*time.Millisecond, throttledPageRows)
+		time.Sleep(quietPeriod / 2)
+		expect("a moment later", 400*time.Millisecond, maxPause, throttledPageRows)
+		time.Sleep(quietPeriod)
+		expect("when they are over", 2*time.Millisecond, 0, 1000)
+		other.gone++
+		if got := r.pageSize(7); got != 7 {
+			t.Errorf("a page of 7 rows has %d", got)
+		}
+		r.spec.Rate = 1
+		expect("with a rate that somebody chose", 2*time.Millisecond, 0, 1000)
+	})
+}

@@ -1,0 +1,163 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// CheckpointStore writes the checkpoint row; see store.Checkpoints.
+type CheckpointStore interface {
+	SaveCheckpoint(ctx context.Context, epoch store.Epoch, cp store.Checkpoint) error
+}
+
+// Acknowledger gives the log up to a position away; see capture.Source.
+type Acknowledger interface {
+	Acknowledge(p store.Position)
+}
+
+// Observer is told what the keeper does. It must return at once.
+type Observer interface {
+	// Saved: the checkpoint row was written.
+	Saved(cp store.Checkpoint)
+	// SaveFailed: it was not; the keeper tries again.
+	SaveFailed(err error)
+}
+
+// SaverConfig bounds how often the keeper writes.
+type SaverConfig struct {
+	// Interval is the least time between two rounds.
+	Interval time.Duration
+	// IdleSave is how often the row is written while positions move but no row
+	// settles.
+	IdleSave time.Duration
+}
+
+// DefaultSaverConfig returns rounds of 100 ms, and one each 10 s while only
+// other tables are written.
+func DefaultSaverConfig() SaverConfig {
+	return SaverConfig{Interval: 100 * time.Millisecond, IdleSave: 10 * time.Second}
+}
+
+// CheckpointSaver makes the watermark durable and acknowledges it.
+type CheckpointSaver struct {
+	Config   SaverConfig
+	Tracker  *Tracker
+	Store    CheckpointStore
+	Source   Acknowledger
+	Epoch    store.Epoch
+	Observer Observer
+	// SaveNow, if set, has the watermark saved at once, also while no row settles:
+	// the log grows faster than IdleSave allows for.
+	SaveNow <-chan struct{}
+
+	savedAt          time.Time
+	savedSettled     int64
+	saved            store.Position // and acknowledged
+	positionsUnsaved bool           // positions have moved since, and no row
+}
+
+// roundTimeout bounds a round that the end of Run does not break off.
+const roundTimeout = 5 * time.Second
+
+// Run keeps the checkpoint until the context ends, makes one last round for what
+// settled by then, unless store.ErrNotLeader is why the context ended, and returns
+// the context's error. It returns store.ErrNotLeader when another relay has taken over, and
+// store.ErrInterrupted when it cannot be known what survived. A database that
+// cannot be reached is tried again.
+func (k *CheckpointSaver) Run(ctx context.Context) error {
+	err := k.saveLoop(ctx)
+	if ctx.Err() == nil || errors.Is(context.Cause(ctx), store.ErrNotLeader) {
+		return err
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), roundTimeout)
+	defer cancel()
+	k.savedAt = time.Time{} // positions that moved alone are saved too
+	if err := k.Advance(last, time.Now()); err != nil {
+		k.Observer.SaveFailed(err)
+	}
+	return ctx.Err()
+}
+
+func (k *CheckpointSaver) saveLoop(ctx context.Context) error {
+	pause, idle := time.NewTimer(0), time.NewTimer(k.Config.IdleSave)
+	defer pause.Stop()
+	defer idle.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-k.Tracker.Changed():
+		case <-idle.C:
+		case <-k.SaveNow:
+			k.savedAt = time.Time{}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-pause.C:
+		case <-k.SaveNow:
+			k.savedAt = time.Time{}
+		}
+		if err := k.saveWithRetry(ctx); err != nil {
+			return err
+		}
+		pause.Reset(k.Config.Interval)
+		if k.positionsUnsaved {
+			idle.Reset(time.Until(k.savedAt.Add(k.Config.IdleSave)))
+		}
+	}
+}
+
+func (k *CheckpointSaver) saveWithRetry(ctx context.Context) error {
+	const first, most = 100 * time.Millisecond, 5 * time.Second
+	for wait := first; ; wait = min(2*wait, most) {
+		err := k.saveOnce(ctx)
+		if err == nil || errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrInterrupted) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		k.Observer.SaveFailed(err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
+// saveOnce makes one round that does not break off when the context ends: a save cut
+// short would cost the session that took leadership, and with it the last round.
+func (k *CheckpointSaver) saveOnce(ctx context.Context) error {
+	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), roundTimeout)
+	defer cancel()
+	return k.Advance(whole, time.Now())
+}
+
+// Advance makes one round: it writes the watermark and acknowledges it. While no
+// row settles it does so only once in IdleSave, so that an idle outbox costs the
+// database next to nothing. Nothing is acknowledged that was not saved: a slot
+// that stands ahead of the checkpoint was moved by somebody else. Run and
+// Advance must not overlap.
+func (k *CheckpointSaver) Advance(ctx context.Context, now time.Time) error {
+	cp, settled := k.Tracker.Watermark() // before the write, never after
+	if cp.Position == k.saved || cp.Position == "" {
+		return nil
+	}
+	if settled == k.savedSettled && now.Sub(k.savedAt) < k.Config.IdleSave {
+		k.positionsUnsaved = true
+		return nil
+	}
+	if err := k.Store.SaveCheckpoint(ctx, k.Epoch, cp); err != nil {
+		return fmt.Errorf("save checkpoint %s: %w", cp.Position, err)
+	}
+	k.saved, k.savedAt, k.savedSettled, k.positionsUnsaved = cp.Position, now, settled, false
+	k.Observer.Saved(cp)
+	k.Source.Acknowledge(cp.Position)
+	return nil
+}

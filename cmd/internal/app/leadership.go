@@ -1,0 +1,146 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/leader"
+)
+
+// run stands by and leads in turns, until the context ends or a fault that neither
+// another tenure nor another life mends.
+func (r *relay) run(ctx context.Context) error {
+	db, err := openDatabase(r.cfg)
+	if err != nil {
+		return err
+	}
+	defer db.store.Close()
+	r.db = db
+	if err := r.retryUnreachable(ctx, time.Now().Add(firstConnectTimeout), r.prepare); err != nil {
+		return err
+	}
+	for {
+		candidate := leader.Candidate{Locker: db.store, Observer: &standby{relay: r}}
+		tenure, err := candidate.Compete(ctx)
+		if err != nil {
+			return err
+		}
+		err = r.runAsLeader(ctx, tenure)
+		if ctx.Err() != nil || !errors.Is(err, store.ErrNotLeader) {
+			return err
+		}
+		r.log.Warn("leadership lost; standing by", append([]any{"reason", err}, r.successor(ctx)...)...)
+		r.metrics.SetStandby()
+		r.health.replaceAll(failedCheck("leader", err.Error()))
+		if err := sleep(ctx, minRestartDelay); err != nil {
+			return err
+		}
+	}
+}
+
+// successor names the relay that has taken the lead since, if there is one and the
+// database tells: a lost session alone says nothing of another relay.
+func (r *relay) successor(ctx context.Context) (attributes []any) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	led := r.epoch.Load()
+	now, err := r.db.store.Leader(ctx)
+	if err != nil || led == 0 || int64(now.Epoch) <= led {
+		return nil
+	}
+	return []any{"successor", now.Holder, "epoch", int64(now.Epoch)}
+}
+
+// runAsLeader lives for as long as the tenure lasts or the context does, and gives the
+// lock up when everything that it has begun has ended. Once the tenure is over
+// the error wraps store.ErrNotLeader.
+func (r *relay) runAsLeader(ctx context.Context, tenure *leader.Tenure) error {
+	defer tenure.Release()
+	leads, depose := context.WithCancelCause(ctx)
+	defer depose(nil)
+	defer context.AfterFunc(ctx, func() { r.log.Info("stopping: what is in flight ends first") })()
+	// The lock is held until the relay has drained, also after a signal.
+	watch, end := context.WithCancel(context.WithoutCancel(ctx))
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		if err := tenure.Run(watch); watch.Err() == nil {
+			depose(err)
+		}
+	}()
+	defer func() {
+		end()
+		<-watched
+	}()
+	r.health.replaceAll(passedCheck("leader", "has the lock, and begins to lead"), passedCheck("database", "reached"), failedCheck("source", "not yet reading"))
+	r.otherLeader.Store(nil)
+	r.epoch.Store(0)
+	r.tenure.Store(tenure)
+	r.requested = tenure.Requested()
+	defer r.tenure.Store(nil)
+	return r.runSessions(leads, tenure)
+}
+
+// leadershipError returns the reason once the tenure is over, else nil.
+func (r *relay) leadershipError() error {
+	t := r.tenure.Load()
+	if t == nil {
+		return nil
+	}
+	select {
+	case <-t.Lost():
+		return store.ErrNotLeader
+	default:
+		return nil
+	}
+}
+
+// runSessions begins a life again and again, until the context ends, the relay leads no
+// more, or a fault ends it that another life does not mend.
+func (r *relay) runSessions(ctx context.Context, tenure *leader.Tenure) error {
+	var lost *capture.LostError
+	wait := minRestartDelay
+	for {
+		began, pause := time.Now(), wait
+		err := r.runSession(ctx, tenure, lost)
+		lost = nil
+		var no *capture.NoStreamError
+		switch {
+		case errors.Is(context.Cause(ctx), store.ErrNotLeader):
+			return context.Cause(ctx)
+		case errors.Is(err, errLogReadable):
+			r.log.Info("the log can be read: it is read from here on")
+			pause = 0
+		case errors.As(err, &lost):
+			r.metrics.LogLost()
+			r.log.Error("the log is lost; the tables are read for what it held and a new place is taken", "reason", lost.Reason)
+		case errors.As(err, &no) && r.hasRun && ctx.Err() == nil:
+			r.metrics.LogLost()
+			r.log.Error("the log can no longer be read", "reason", no.Problem, "to stream", no.Remedy)
+		case errors.Is(err, store.ErrInterrupted):
+			r.log.Warn("the database was away; starting again at the checkpoint", "reason", err)
+		case ctx.Err() == nil && r.canRestart(err):
+			r.log.Warn("starting again at the checkpoint", "reason", err)
+		default:
+			return err
+		}
+		r.health.fail("source", err.Error())
+		if wait = min(2*wait, maxRestartDelay); time.Since(began) > maxRestartDelay {
+			wait = minRestartDelay
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return err
+		}
+	}
+}
+
+// canRestart reports whether another life may go better than one that ended with an
+// error: once the relay has run, only another leader or a fault of the set-up
+// ends its lives.
+func (r *relay) canRestart(err error) bool {
+	var setup *store.SetupError
+	return r.hasRun && !errors.As(err, &setup) && !errors.Is(err, store.ErrNotLeader)
+}

@@ -1,0 +1,332 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+const (
+	// alarmInterval is how long the same alarm of one sink is not logged again.
+	alarmInterval = 10 * time.Second
+	// maxAlarms is how many different ones are logged in that time.
+	maxAlarms = 20
+)
+
+// sinkObserver observes one sink's dispatcher: it counts, logs what an operator
+// must know, and keeps the sink's readiness.
+type sinkObserver struct {
+	*SinkMetrics
+	relay *relay
+	sink  string
+
+	storeFailing  atomic.Bool     // statements
+	openBreakers  map[string]bool // endpoints
+	unloggedSkips atomic.Int64    // rows that the log does not tell of yet
+
+	mu               sync.Mutex
+	alarmedAt        map[string]time.Time // alarms, by what failed
+	unloggedVanished map[string]int       // rows that no line has counted yet, by outbox
+}
+
+// reset is the state of a sink that nothing was sent to yet.
+func (w *sinkObserver) reset() {
+	w.SinkMetrics.BreakersChanged(nil)
+	w.relay.health.ok("sink "+w.sink, "nothing says otherwise")
+}
+
+// Claimed implements dispatch.Observer. That a row is not visible is also what a
+// refused claim comes to: it is no sign that the database takes them again.
+func (w *sinkObserver) Claimed(result store.ClaimResult, n int) {
+	w.SinkMetrics.Claimed(result, n)
+	if result != store.NotYetVisible && result != store.TableLocked && w.storeFailing.CompareAndSwap(true, false) {
+		w.relay.health.ok("database", "reached")
+	}
+}
+
+// Requested implements dispatch.Observer.
+func (w *sinkObserver) Requested(req dispatch.RequestInfo, res *sink.Result, took time.Duration) {
+	w.SinkMetrics.Requested(req, res, took)
+	if res.Skipped > 0 {
+		w.unloggedSkips.Add(int64(res.Skipped))
+		if w.shouldLog("skipped") {
+			w.relay.log.Info("rows skipped by the receiver", "sink", w.sink, "kind", req.Kind, "rows", w.unloggedSkips.Swap(0))
+		}
+	}
+	worst := sink.Outcome{Class: res.Class, Detail: res.Detail}
+	for i := range res.Items {
+		if res.Items[i].Class != sink.Delivered && res.Items[i].Class != sink.NotSent {
+			worst = res.Items[i]
+			break
+		}
+	}
+	if worst.Class != sink.Delivered && worst.Class != 0 && w.shouldLog("request") {
+		w.relay.log.Warn("a request failed", "sink", w.sink, "class", worst.Class.String(), "rows", req.Rows, "groups", req.Lanes, "error", worst.Detail)
+	}
+}
+
+// BreakersChanged implements dispatch.Observer. Its calls come one after the other.
+func (w *sinkObserver) BreakersChanged(all []dispatch.OpenBreaker) {
+	w.SinkMetrics.BreakersChanged(all)
+	before := w.openBreakers
+	w.openBreakers = map[string]bool{}
+	var what, idle []string
+	for i := range all {
+		s := &all[i]
+		w.openBreakers[s.Endpoint] = true
+		if s.Idle {
+			idle = append(idle, s.Endpoint)
+		} else {
+			what = append(what, s.LastFailure.Class.String()+": "+s.LastFailure.Detail)
+		}
+		if !before[s.Endpoint] {
+			w.relay.log.Error("the sink is suspect: single rows are sent until one is taken",
+				"sink", w.sink, "endpoint", s.Endpoint, "class", s.LastFailure.Class.String(), "error", s.LastFailure.Detail)
+		}
+	}
+	for endpoint := range before {
+		if !w.openBreakers[endpoint] {
+			w.relay.log.Info("the sink delivers again", "sink", w.sink, "endpoint", endpoint)
+		}
+	}
+	switch {
+	case len(what) > 0:
+		w.relay.health.fail("sink "+w.sink, "suspect, "+strings.Join(what, "; "))
+	case len(idle) > 0:
+		w.relay.health.ok("sink "+w.sink, "no row waits; suspect is "+strings.Join(idle, ", "))
+	default:
+		w.relay.health.ok("sink "+w.sink, "delivers")
+	}
+}
+
+// Stalled implements dispatch.Observer.
+func (w *sinkObserver) Stalled(l *dispatch.LaneInfo) {
+	if w.shouldLog("stalled") {
+		w.relay.log.Error("message group stalled", "sink", w.sink, "outbox", l.Outbox, "kind", l.Kind, "group", l.Group.String(),
+			"row", l.Head, "since", l.Since, "error", l.Error,
+			"remedy", "other rows are delivered; repair the receiver, or pass the row over with lanes skip")
+	}
+}
+
+// shouldLog reports whether an alarm is to be logged now. Rows that the database refuses are
+// told apart: one that it locks must not hide another that it never takes.
+func (w *sinkObserver) shouldLog(alarm string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(w.alarmedAt, func(_ string, at time.Time) bool { return now.Sub(at) >= alarmInterval })
+	if _, said := w.alarmedAt[alarm]; said || len(w.alarmedAt) >= maxAlarms {
+		return false
+	}
+	if w.alarmedAt == nil {
+		w.alarmedAt = map[string]time.Time{}
+	}
+	w.alarmedAt[alarm] = now
+	return true
+}
+
+// Settled implements dispatch.Observer.
+func (w *sinkObserver) Settled(it *store.Item, o *store.Outcome) {
+	w.SinkMetrics.Settled(it, o)
+	if o.Status == store.Failed {
+		w.relay.log.Error("a row is FAILED", "sink", w.sink, "outbox", it.Outbox, "id", it.ID,
+			"group", it.Group.String(), "retries", o.RetryCount, "error", o.Error)
+	}
+}
+
+// Vanished implements dispatch.Observer. A line names the first rows of a statement, and
+// counts with them those since the line before: a mass deletion must not flood the log.
+// It is no warning: after a crash, rows that were delivered and deleted come again.
+func (w *sinkObserver) Vanished(rows []*store.Item) {
+	w.SinkMetrics.Vanished(rows)
+	const named = 3
+	ids, groups := map[string][]string{}, map[string][]string{}
+	w.mu.Lock()
+	if w.unloggedVanished == nil {
+		w.unloggedVanished = map[string]int{}
+	}
+	for _, it := range rows {
+		if w.unloggedVanished[it.Outbox]++; len(ids[it.Outbox]) < named {
+			ids[it.Outbox] = append(ids[it.Outbox], it.ID)
+			groups[it.Outbox] = append(groups[it.Outbox], it.Group.String())
+		}
+	}
+	w.mu.Unlock()
+	for outbox, first := range ids {
+		if w.shouldLog("vanished from " + outbox) {
+			w.relay.log.Info("rows dropped, no longer in their table", "sink", w.sink, "outbox", outbox,
+				"rows", w.takeVanishedCount(outbox), "ids", first, "groups", groups[outbox])
+		}
+	}
+}
+
+// takeVanishedCount returns how many rows of an outbox no line has counted yet.
+func (w *sinkObserver) takeVanishedCount(outbox string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := w.unloggedVanished[outbox]
+	delete(w.unloggedVanished, outbox)
+	return n
+}
+
+// RowUnspillable implements dispatch.Observer.
+func (w *sinkObserver) RowUnspillable(it *store.Item, err error) {
+	w.relay.health.fail("parking of "+w.sink, fmt.Sprintf("row %.40q of %s stays in memory: %v", it.ID, it.Outbox, err))
+	if w.shouldLog("unparkable") {
+		w.relay.log.Error("row cannot be parked", "sink", w.sink, "outbox", it.Outbox, "id", it.ID, "group", it.Group.String(), "error", err,
+			"remedy", "it is delivered all the same; until then the log is kept, and a sluicebox_unparkable_rows above 0 counts such rows")
+	}
+}
+
+// UnspillableCleared implements dispatch.Observer.
+func (w *sinkObserver) UnspillableCleared() {
+	w.relay.health.ok("parking of "+w.sink, "the database takes every row")
+}
+
+// StoreFailed implements dispatch.Observer.
+func (w *sinkObserver) StoreFailed(op string, err error) {
+	w.SinkMetrics.StoreFailed(op, err)
+	var locked *store.OutboxLockedError
+	if errors.As(err, &locked) { // the database is well
+		if w.shouldLog(op) {
+			w.relay.log.Warn("outbox locked by another session", "sink", w.sink, "outbox", locked.Outbox, "error", err)
+		}
+		return
+	}
+	w.storeFailing.Store(true)
+	w.relay.health.fail("database", err.Error())
+	if w.shouldLog(op) {
+		w.relay.log.Warn("the database did not take a statement; trying again", "sink", w.sink, "statement", op, "error", err)
+	}
+}
+
+// Refused implements dispatch.Observer. The database is well: it has something against
+// one row.
+func (w *sinkObserver) Refused(row store.Ref, what string, err error) {
+	w.SinkMetrics.Refused(row, what, err)
+	if w.shouldLog(what + " " + row.Outbox + " " + row.ID) {
+		w.relay.log.Warn("row refused by its table; trying again", "sink", w.sink, "outbox", row.Outbox, "id", row.ID, "statement", what, "error", err)
+	}
+}
+
+// maxNamedRefusals is how many refused rows readiness names.
+const maxNamedRefusals = 3
+
+// refusedRowsCheck is the check of the rows that their tables refuse; there is none while they
+// refuse none. It fails if there are so many that nothing is sent.
+func refusedRowsCheck(sink string, d *dispatch.Dispatcher) (c admin.Check, some bool) {
+	rows, byOutbox, stopped := d.RefusedRows(maxNamedRefusals)
+	if len(rows) == 0 {
+		return c, false
+	}
+	total := 0
+	for _, n := range byOutbox {
+		total += n
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "%d, trying again", total)
+	if stopped {
+		text.WriteString(", and nothing is sent until they are fewer")
+	}
+	for _, row := range rows {
+		fmt.Fprintf(&text, "; row %s of %s since %s: %s", row.ID, row.Outbox, row.Since.UTC().Format(time.RFC3339), row.Error)
+	}
+	return admin.Check{Name: "refused rows of sink " + sink, OK: !stopped, Warning: true, Detail: text.String()}, true
+}
+
+// checkpointObserver observes the keeper.
+type checkpointObserver struct{ *relay }
+
+// Saved implements checkpoint.Observer.
+func (w checkpointObserver) Saved(cp store.Checkpoint) {
+	w.metrics.Saved(cp)
+	w.progress.update(func() {
+		w.progress.saved, w.progress.savedAt, w.progress.saveFailingSince = cp, time.Now(), time.Time{}
+	})
+	w.health.ok("database", "reached")
+}
+
+// SaveFailed implements checkpoint.Observer.
+func (w checkpointObserver) SaveFailed(err error) {
+	w.metrics.SaveFailed(err)
+	w.progress.update(func() {
+		if w.progress.saveError = err.Error(); w.progress.saveFailingSince.IsZero() {
+			w.progress.saveFailingSince = time.Now()
+		}
+	})
+	w.log.Warn("the checkpoint was not saved; trying again", "error", err)
+}
+
+// sourceObserver observes the source.
+type sourceObserver struct{ *relay }
+
+// Connected implements capture.Observer.
+func (w sourceObserver) Connected() {
+	w.metrics.Connected()
+	w.progress.update(func() { w.progress.connected, w.progress.lastReceived = true, time.Now() })
+	w.health.ok("source", w.sourceDetail)
+	w.log.Info("reading", "name", w.cfg.Settings.Name)
+}
+
+// Disconnected implements capture.Observer.
+func (w sourceObserver) Disconnected(err error, wait time.Duration) {
+	w.metrics.Disconnected(err, wait)
+	w.progress.update(func() { w.progress.connected = false })
+	w.health.fail("source", err.Error())
+	w.log.Warn("the source lost its connection; trying again", "error", err, "wait", wait)
+}
+
+// sweepObserver observes the sweeper.
+type sweepObserver struct{ *relay }
+
+// Swept implements checkpoint.SweepObserver.
+func (w sweepObserver) Swept(rows int) {
+	w.metrics.Swept(rows)
+	w.log.Info("rows came back to PENDING and are sent", "rows", rows)
+}
+
+// SweepFailed implements checkpoint.SweepObserver.
+func (w sweepObserver) SweepFailed(err error) {
+	w.log.Warn("the tables could not be searched for rows that were set back; trying again", "error", err)
+}
+
+// updateGauges sets the gauges of what the dispatchers hold and of what the source
+// brings; it is called when they are asked for.
+func (r *relay) updateGauges() {
+	s := r.progress.current(time.Now())
+	_, heard := s.lastRead()
+	r.metrics.SetLastReceived(heard)
+	lanes := r.currentDispatchers.Load()
+	if lanes == nil {
+		return
+	}
+	for name, d := range *lanes {
+		r.metrics.Sink(name).SetStats(d.Stats())
+	}
+	for outbox, sink := range r.cfg.Routes() {
+		_, rows, _ := (*lanes)[sink].RefusedRows(0)
+		r.metrics.RefusedRows(sink, outbox, rows[outbox])
+	}
+}
+
+// retentionObserver observes the retainer.
+type retentionObserver struct{ *relay }
+
+// Pruned implements checkpoint.PruneObserver.
+func (w retentionObserver) Pruned(outbox string, rows int) {
+	w.log.Debug("delivered rows were kept long enough and are deleted", "outbox", outbox, "rows", rows)
+}
+
+// PruneFailed implements checkpoint.PruneObserver.
+func (w retentionObserver) PruneFailed(outbox string, err error) {
+	w.log.Warn("delivered rows could not be deleted; trying again", "outbox", outbox, "error", err)
+}

@@ -1,0 +1,134 @@
+package app
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Rows that vanished are counted by outbox. A line names the first of them; a mass deletion
+// gets one in ten seconds, which counts all since the one before.
+func TestVanishedRowsAreNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, m := newTestMetrics(t)
+		var said bytes.Buffer
+		w := &sinkObserver{SinkMetrics: m.Sink("platform"), sink: "platform", relay: &relay{log: slog.New(slog.NewTextHandler(&said, nil))}}
+		vanish := func(outbox string, n int) {
+			rows := make([]*store.Item, n)
+			for i := range rows {
+				rows[i] = &store.Item{Ref: store.Ref{Outbox: outbox, ID: fmt.Sprint(i)}, Group: store.GroupOf("shop")}
+			}
+			w.Vanished(rows)
+		}
+		vanish("jobs", 1)
+		for range 1000 {
+			vanish("events", 500)
+		}
+		time.Sleep(alarmInterval)
+		vanish("events", 2)
+		lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+		want := []string{`outbox=jobs rows=1 ids=[0] groups=`, `outbox=events rows=500 ids="[0 1 2]" groups=`, `outbox=events rows=499502 ids="[0 1]" groups=`}
+		if len(lines) != len(want) {
+			t.Fatalf("%d lines, want %d:\n%s", len(lines), len(want), said.String())
+		}
+		for i, line := range lines {
+			if !strings.Contains(line, want[i]) || !strings.Contains(line, "shop") {
+				t.Errorf("line %d is %s, want %s", i, line, want[i])
+			}
+		}
+		if n := testutil.ToFloat64(m.vanished.WithLabelValues("events")); n != 500_002 {
+			t.Errorf("%v events are counted, want 500002", n)
+		}
+	})
+}
+
+// Rows that the receiver has and did nothing with are COMPLETED; the log and a metric say
+// how many, the log in one line for all of a while.
+func TestSkippedRowsAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		_, m := newTestMetrics(t)
+		w := &sinkObserver{relay: &relay{log: slog.New(slog.NewTextHandler(&log, nil))}, sink: "p", SinkMetrics: m.Sink("p")}
+		for range 3 {
+			w.Requested(dispatch.RequestInfo{Kind: "AUDIT_LOG", Rows: 5, Lanes: 1}, &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}, Skipped: 2}, 0)
+			w.Requested(dispatch.RequestInfo{Kind: "EVENT", Rows: 5, Lanes: 1}, &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, 0)
+			time.Sleep(alarmInterval * 2 / 3)
+		}
+		if n := testutil.ToFloat64(m.sinks.skipped.WithLabelValues("p", "AUDIT_LOG")); n != 6 {
+			t.Errorf("the metric is %v, want 6", n)
+		}
+		said := log.String()
+		if strings.Count(said, "rows skipped by the receiver") != 2 || !strings.Contains(said, "kind=AUDIT_LOG rows=2\n") || !strings.Contains(said, "kind=AUDIT_LOG rows=4\n") {
+			t.Errorf("the log says:\n%s", said)
+		}
+	})
+}
+
+// An alarm is logged once in a while, and hides no other one; a storm of them is bounded.
+func TestAlarmsThatAreDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &sinkObserver{}
+		for _, step := range []struct {
+			alarm string
+			due   bool
+			then  time.Duration
+		}{
+			{"outcome of row 1", true, alarmInterval / 2},
+			{"outcome of row 1", false, 0},
+			{"outcome of row 2", true, alarmInterval / 2},
+			{"outcome of row 1", true, 0},
+			{"outcome of row 2", false, 2 * alarmInterval},
+		} {
+			if got := w.shouldLog(step.alarm); got != step.due {
+				t.Errorf("after %s the alarm %q is due: %t", step.then, step.alarm, got)
+			}
+			time.Sleep(step.then)
+		}
+		said := 0
+		for i := range 10 * maxAlarms {
+			if w.shouldLog(fmt.Sprint("claim of row ", i)) {
+				said++
+			}
+		}
+		if said != maxAlarms {
+			t.Errorf("%d alarms at once, want %d", said, maxAlarms)
+		}
+	})
+}
+
+// TestLockedOutboxFailsNoDatabase: rows and tables that another session keeps locked are
+// named in the log and fail no readiness of the database.
+func TestLockedOutboxFailsNoDatabase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		_, m := newTestMetrics(t)
+		r := &relay{log: slog.New(slog.NewTextHandler(&log, nil)), health: newHealth()}
+		r.health.replaceAll(passedCheck("database", "reached"))
+		w := &sinkObserver{SinkMetrics: m.Sink("platform"), sink: "platform", relay: r}
+		for range 15 { // one line in ten seconds
+			w.StoreFailed("write to outbox events", &store.OutboxLockedError{Outbox: "events"})
+			w.StoreFailed("outcomes of locked rows of jobs", &store.OutboxLockedError{Outbox: "jobs", Rows: 7})
+			time.Sleep(time.Second)
+		}
+		for _, c := range r.health.Checks() {
+			if !c.OK {
+				t.Errorf("%s failed: %s", c.Name, c.Detail)
+			}
+		}
+		for text, want := range map[string]int{"the table is locked": 2, "7 rows are locked": 2, "outbox locked by another session": 4} {
+			if n := strings.Count(log.String(), text); n != want {
+				t.Errorf("%q is logged %d times, want %d:\n%s", text, n, want, log.String())
+			}
+		}
+	})
+}

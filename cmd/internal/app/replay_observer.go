@@ -1,0 +1,106 @@
+package app
+
+import (
+	"sync"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/checkpoint/replay"
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// newSessionController returns what makes named checkpoints and runs replays in a life.
+func (r *relay) newSessionController(epoch store.Epoch, lanes map[string]*dispatch.Dispatcher) *replay.Controller {
+	sinks := make(map[string]replay.Sink, len(lanes))
+	for name, d := range lanes {
+		sinks[name] = replay.Sink{Lanes: d, Config: r.cfg.Dispatch(name)}
+	}
+	return &replay.Controller{
+		Store: r.db.store, Epoch: epoch, Outboxes: r.cfg.Outboxes(), Sinks: sinks, Routes: r.cfg.Routes(),
+		OpenRetainer: r.db.newSlotRetainer, MaxRetainedBytes: int64(r.cfg.Settings.Checkpoint.MaxKept), RequestsChanged: r.requested, Observer: &replayObserver{relay: r},
+	}
+}
+
+// replayObserver observes the desk: it counts and logs what an operator must know.
+type replayObserver struct {
+	*relay
+
+	mu         sync.Mutex
+	lastLogged store.Job // as it was logged
+}
+
+// SavepointChanged implements replay.Observer.
+func (w *replayObserver) SavepointChanged(n *store.Savepoint) {
+	switch n.State {
+	case store.SavepointMade, store.SavepointRetained:
+		w.log.Info("a checkpoint was made", "checkpoint", n.Name, "position", n.Position, "log kept", n.State == store.SavepointRetained)
+	case store.SavepointRefused:
+		w.log.Warn("a checkpoint could not be made", "checkpoint", n.Name, "reason", n.Reason)
+	case store.SavepointLogLost:
+		w.metrics.SavepointLogDropped(n.Name)
+		w.log.Error("the log that was kept for a checkpoint is lost; a replay from it reads the table", "checkpoint", n.Name, "reason", n.Reason)
+	}
+}
+
+// LogsRetained implements replay.Observer.
+func (w *replayObserver) LogsRetained(list []capture.RetainedSlot) { w.metrics.Kept(list) }
+
+// Job implements replay.Observer.
+func (w *replayObserver) Job(j *store.Job) {
+	w.metrics.Replay(j)
+	w.mu.Lock()
+	before := w.lastLogged
+	w.lastLogged = *j
+	w.mu.Unlock()
+	if before.ID == j.ID && before.State == j.State && before.Reason == j.Reason {
+		return
+	}
+	switch log := w.log.With("replay", j.ID, "state", j.State, "reason", j.Reason); {
+	case j.State == store.JobFailed || j.State == store.JobRefused:
+		log.Error("a replay cannot be finished", "sent", j.Sent, "refused", j.Refused)
+	case j.State.Ended():
+		log.Info("a replay has ended", "sent", j.Sent, "skipped", j.Skipped, "refused", j.Refused)
+	default:
+		log.Info("a replay")
+	}
+}
+
+// Jobs implements replay.Observer. The desk is at the oldest one that has begun, else it
+// is about to begin with the oldest.
+func (w *replayObserver) Jobs(list []store.Job) {
+	var s admin.ReplayStatus
+	var at *store.Job
+	for i := range list {
+		switch j := &list[i]; {
+		case j.State.Ended():
+		case j.State == store.JobPaused && j.Desired == store.DesiredPause:
+			s.Paused++
+		default:
+			s.Waiting++
+			if at == nil || j.State.Started() || !at.State.Started() {
+				at = j
+			}
+		}
+	}
+	if at != nil {
+		current := admin.ReplayOf(at)
+		s.Current = &current
+		s.Waiting--
+	}
+	w.replayStatus.Store(&s)
+}
+
+// Skipped implements replay.Observer.
+func (w *replayObserver) Skipped(sink string, rows int) { w.metrics.Replayed(sink, "skipped", rows) }
+
+// ControllerFailed implements replay.Observer.
+func (w *replayObserver) ControllerFailed(err error) {
+	w.log.Warn("checkpoints and replays are tried again", "error", err)
+}
+
+// countReplayed counts rows that a sink took or refused for a replay.
+func (w *sinkObserver) countReplayed(sent, refused int) {
+	w.relay.metrics.Replayed(w.sink, "sent", sent)
+	w.relay.metrics.Replayed(w.sink, "refused", refused)
+}

@@ -1,0 +1,71 @@
+package app
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/checkpoint/replay"
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+)
+
+// A relay at work finds what is wished beside it, and does it: here without a log that
+// holds rows, so from the table.
+func TestWishesAreFound(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "shop.db")
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	execute(t, db, `CREATE TABLE outbox_events (id VARCHAR(13) PRIMARY KEY, message_group VARCHAR(255), payload TEXT NOT NULL,
+		status VARCHAR(20) NOT NULL DEFAULT 'PENDING', retry_count INT NOT NULL DEFAULT 0,
+		created_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, processed_at TIMESTAMP, error_message TEXT)`)
+	to := sinktest.NewReceiver(t)
+	cfg := loadConfig(t, fmt.Sprintf(`
+source: {url: "sqlite://%s"}
+admin: {listen: ""}
+outboxes: [{table: outbox_events, layout: flowcatalyst, kind: EVENT, sink: platform}]
+sinks: {platform: {type: flowcatalyst, wire: items, api-base-url: %q}}
+`, path, to.URL()))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, Options{Config: cfg, Log: slog.New(slog.DiscardHandler)}) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	execute(t, db, `INSERT INTO outbox_events (id, message_group, payload) VALUES ('1', 'g', '{"id": 1}'), ('2', 'g', '{"id": 2}')`)
+	within(t, func() string {
+		var open int
+		if err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'").Scan(&open); err != nil || open > 0 {
+			return fmt.Sprintf("%d rows are open, %v", open, err)
+		}
+		return ""
+	})
+	replays, closed, err := OpenReplays(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed()
+	id, err := replays.Start(t.Context(), &replay.Spec{Since: time.Now().Add(-time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	within(t, func() string {
+		list, err := replays.List(t.Context())
+		if err != nil || len(list) != 1 || list[0].ID != id || list[0].State != "done" || list[0].Sent != 2 {
+			return fmt.Sprintf("%+v, %v", list, err)
+		}
+		return ""
+	})
+	if taken := to.Accepted(); len(taken) != 4 {
+		t.Errorf("%d rows arrived", len(taken))
+	}
+}

@@ -1,0 +1,28 @@
+package app
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicebox/sluicebox/checkpoint"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// The line for the service manager says what the checks do, also what the time that
+// has passed makes of them.
+func TestSummaryOfASilentStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tracker := checkpoint.NewTracker(store.Checkpoint{Position: "start"})
+		r, end := beginLife(sessionStats{mode: "stream", sourceDetail: "reading the log", tracker: tracker, expectedInterval: 30 * time.Second, paused: func() bool { return false }})
+		defer end()
+		if line := r.summary(); !strings.HasSuffix(line, "; reading the log") {
+			t.Errorf("the line of one that is well is %q", line)
+		}
+		time.Sleep(2 * time.Minute)
+		if line := r.summary(); !strings.Contains(line, "; source: nothing has come from the log for 2m0s") {
+			t.Errorf("the line of a silent stream is %q", line)
+		}
+	})
+}

@@ -1,0 +1,196 @@
+package floor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/sluicebox/sluicebox/store"
+	mongostore "github.com/sluicebox/sluicebox/store/mongo"
+)
+
+// mongoDatabase is a database of MongoDB.
+type mongoDatabase struct {
+	cfg    *Config
+	layout store.Layout
+}
+
+// connect opens connections of their own. The database is that of the URL.
+func (d *mongoDatabase) connect(what string) (*mongo.Database, error) {
+	opts, name, err := mongostore.ParseURL(d.cfg.URL, "sluicebox bench floor"+what)
+	if err != nil {
+		return nil, err
+	}
+	client, err := mongo.Connect(opts)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", strings.Join(opts.Hosts, ", "), mongostore.Explain(err))
+	}
+	return client.Database(name), nil
+}
+
+// disconnect ends the connections of a database. Nothing hangs on the goodbye.
+func disconnect(db *mongo.Database) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	_ = db.Client().Disconnect(ctx)
+}
+
+// mongoSession writes by commands of its own: what the driver adds to an update, above
+// all a number by which it may be tried again, costs the server a write more.
+type mongoSession struct {
+	db  *mongo.Database
+	ctx context.Context // see bind
+
+	collection string
+	layout     *store.Layout
+	verb, list string // of the command: update and updates, or delete and deletes
+	status     []any  // the statuses that are looked for, any if there are none
+	set        any    // the status that is set, nil to delete
+	ids        []byte // memory
+}
+
+// openClaims opens the session that claims documents.
+func (d *mongoDatabase) openClaims(ctx context.Context) (claimer, error) {
+	return d.openSession(ctx, d.value(store.Pending), d.value(store.Processing))
+}
+
+// openCompletions opens the session that completes documents.
+func (d *mongoDatabase) openCompletions(ctx context.Context) (session, error) {
+	if d.layout.DeleteDelivered {
+		return d.openSession(ctx, nil, nil)
+	}
+	return d.openSession(ctx, nil, d.value(store.Completed))
+}
+
+// value is a status as documents have it.
+func (d *mongoDatabase) value(s store.Status) any {
+	if d.layout.State == store.StateNumbers {
+		return d.layout.Numbers[s]
+	}
+	return d.layout.Words[s]
+}
+
+func (d *mongoDatabase) openSession(ctx context.Context, from, to any) (*mongoSession, error) {
+	db, err := d.connect("")
+	if err != nil {
+		return nil, err
+	}
+	if err := db.Client().Ping(ctx, nil); err != nil {
+		disconnect(db)
+		return nil, fmt.Errorf("connect: %w", mongostore.Explain(err))
+	}
+	s := &mongoSession{db: db, collection: d.cfg.Table, layout: &d.layout, verb: "update", list: "updates", set: to}
+	if from != nil {
+		s.status = []any{from}
+	}
+	if to == nil {
+		s.verb, s.list = "delete", "deletes"
+	}
+	return s, nil
+}
+
+func (s *mongoSession) close() { disconnect(s.db) }
+
+// bind implements session: the driver takes a context with each command.
+func (s *mongoSession) bind(ctx context.Context) (unbind func()) {
+	s.ctx = ctx
+	return func() {}
+}
+
+// writeConcern is the concern of each write: a majority of the members has it in its journal,
+// as with the relay's.
+func writeConcern() bson.E {
+	return bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}, {Key: "j", Value: true}}}
+}
+
+// write implements session: one command, which names one document or a list of them.
+func (s *mongoSession) write(rows []row) (int, error) {
+	one := bson.D{{Key: "q", Value: s.idFilter(rows, s.status)}}
+	if s.set == nil {
+		one = append(one, bson.E{Key: "limit", Value: 0}) // none
+	} else {
+		one = append(one, bson.E{Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{
+			{Key: s.layout.Columns.Status, Value: s.set}, {Key: s.layout.Columns.Claimed, Value: bson.NewDateTimeFromTime(time.Now())},
+		}}}}, bson.E{Key: "multi", Value: len(rows) > 1})
+	}
+	answer, err := s.db.RunCommand(s.ctx, bson.D{{Key: s.verb, Value: s.collection}, {Key: s.list, Value: bson.A{one}}, writeConcern()}).Raw()
+	if err != nil {
+		return 0, mongostore.Explain(err)
+	}
+	n, _ := answer.Lookup("n").AsInt64OK()
+	for _, trouble := range []string{"writeErrors", "writeConcernError"} { // no errors of the command
+		if said := answer.Lookup(trouble); !said.IsZero() {
+			return int(n), fmt.Errorf("%s: %s", trouble, said)
+		}
+	}
+	return int(n), nil
+}
+
+// idFilter is the filter of documents by their ids and status.
+func (s *mongoSession) idFilter(rows []row, status []any) bson.D {
+	filter := bson.D{{Key: s.layout.Columns.ID, Value: string(rows[0].id)}}
+	if len(rows) > 1 {
+		s.ids = appendList(s.ids[:0], rows)
+		filter[0].Value = bson.D{{Key: "$in", Value: bson.RawValue{Type: bson.TypeArray, Value: s.ids}}}
+	}
+	for _, is := range status {
+		filter = append(filter, bson.E{Key: s.layout.Columns.Status, Value: is})
+	}
+	return filter
+}
+
+// appendList appends the ids as a BSON array of strings (https://bsonspec.org/spec.html).
+func appendList(to []byte, rows []row) []byte {
+	to = append(to, 0, 0, 0, 0) // its length
+	for i := range rows {
+		id := rows[i].id
+		to = append(to, byte(bson.TypeString))
+		to = strconv.AppendInt(to, int64(i), 10)
+		to = append(to, 0)
+		to = appendLength(to, len(id)+1)
+		to = append(append(to, id...), 0)
+	}
+	to = append(to, 0)
+	appendLength(to[:0], len(to))
+	return to
+}
+
+// appendLength appends a length, which the wire has in four bytes.
+func appendLength(to []byte, n int) []byte {
+	return append(to, byte(n), byte(n>>8), byte(n>>16), byte(n>>24))
+}
+
+// claimedOf implements claimer.
+func (s *mongoSession) claimedOf(rows []row) (map[string]bool, error) {
+	field := s.layout.Columns.ID
+	answer, err := s.db.RunCommand(s.ctx, bson.D{
+		{Key: "find", Value: s.collection}, {Key: "filter", Value: s.idFilter(rows, []any{s.set})},
+		{Key: "projection", Value: bson.D{{Key: field, Value: 1}}},
+		{Key: "batchSize", Value: len(rows)}, {Key: "singleBatch", Value: true},
+	}).Raw()
+	if err != nil {
+		return nil, mongostore.Explain(err)
+	}
+	found, ok := answer.Lookup("cursor", "firstBatch").ArrayOK()
+	if !ok {
+		return nil, errors.New("the server's answer has another form: it has no batch")
+	}
+	values, err := found.Values()
+	if err != nil {
+		return nil, err
+	}
+	ids := make(map[string]bool, len(values))
+	for _, v := range values {
+		if doc, ok := v.DocumentOK(); ok {
+			id, _ := doc.Lookup(field).StringValueOK()
+			ids[id] = true
+		}
+	}
+	return ids, nil
+}

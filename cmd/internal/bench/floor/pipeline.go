@@ -1,0 +1,249 @@
+package floor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// maxStatementRows is how many rows a statement writes at most.
+	maxStatementRows = 2000
+	// maxChunkRows is how many rows of a transaction are read together at most.
+	maxChunkRows = 100
+	// doneQueueSize are the posted chunks that may wait for their completion.
+	doneQueueSize = 1000
+	// spinTimeout is how long an unclaimed row is asked for at once again, and
+	// claimInterval the pause after that.
+	spinTimeout   = 500 * time.Microsecond
+	claimInterval = 100 * time.Microsecond
+	// claimTimeout is how long a row may stay unclaimed. One that the log has shows
+	// up within milliseconds, unless it was settled before.
+	claimTimeout = 10 * time.Second
+)
+
+// pipeline is what a row passes through.
+type pipeline struct {
+	claims      claimer
+	completions session
+	table       string
+	post        *poster
+	rows        *ledger
+	done        chan []row // posted, to be completed
+}
+
+func openPipeline(ctx context.Context, cfg *Config, db database) (*pipeline, error) {
+	claims, err := db.openClaims(ctx)
+	if err != nil {
+		return nil, err
+	}
+	completions, err := db.openCompletions(ctx)
+	if err != nil {
+		claims.close()
+		return nil, err
+	}
+	return &pipeline{
+		claims: claims, completions: completions, table: cfg.Table, post: newPoster(cfg.Endpoint, max(1, cfg.Senders)),
+		rows: newLedger(), done: make(chan []row, doneQueueSize),
+	}, nil
+}
+
+func (l *pipeline) close() {
+	l.claims.close()
+	l.completions.close()
+	l.post.close()
+}
+
+// startOneByOne claims and posts each row before the next. Its completion runs
+// beside the next row.
+func (l *pipeline) startOneByOne(ctx context.Context, g *errgroup.Group, in stream) {
+	g.Go(func() error {
+		return in.run(ctx, 1, func(rows []row) error {
+			for i := range rows {
+				this := rows[i : i+1]
+				if err := l.claimOne(this); err != nil {
+					return err
+				}
+				if err := l.post.send(ctx, this); err != nil {
+					return err
+				}
+				if err := sendRows(ctx, l.done, this); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// claimOne claims a row, at once again while it is not yet visible.
+func (l *pipeline) claimOne(this []row) error {
+	var since time.Time
+	for {
+		wrote, err := l.claims.write(this)
+		if err != nil {
+			return l.rowsError("claim", this, err)
+		}
+		if wrote == 1 {
+			return nil
+		}
+		if err := l.awaitVisible(&since, this); err != nil {
+			return err
+		}
+	}
+}
+
+// startBulk runs all stages beside each other. A chunk is how many rows are handed on
+// together at most once they are read, and a batch how many are posted.
+func (l *pipeline) startBulk(ctx context.Context, g *errgroup.Group, in stream, chunk, batch, senders int) {
+	read, claimed := make(chan []row, maxRowsInFlight/chunk), make(chan []row, maxStatementRows/batch+1)
+	g.Go(func() error {
+		return in.run(ctx, chunk, func(rows []row) error { return sendRows(ctx, read, rows) })
+	})
+	g.Go(func() error { return l.claim(ctx, read, claimed, batch) })
+	for range senders {
+		g.Go(func() error {
+			for {
+				select {
+				case rows := <-claimed:
+					if err := l.post.send(ctx, rows); err != nil {
+						return err
+					}
+					if err := sendRows(ctx, l.done, rows); err != nil {
+						return err
+					}
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+		})
+	}
+}
+
+// claim claims what was read, whatever is there at a time, and cuts it into
+// batches. Rows that are not yet visible go into the next statement.
+func (l *pipeline) claim(ctx context.Context, read <-chan []row, claimed chan<- []row, batch int) error {
+	var refused []row
+	var since time.Time
+	for {
+		rows, err := gather(ctx, refused, read)
+		if err != nil {
+			return err
+		}
+		wrote, err := l.claims.write(rows)
+		if err != nil {
+			return l.rowsError("claim", rows, err)
+		}
+		refused = nil
+		if wrote < len(rows) {
+			if rows, refused, err = l.partitionClaimed(rows); err != nil {
+				return err
+			}
+		}
+		if len(rows) > 0 {
+			since = time.Time{}
+		} else if err := l.awaitVisible(&since, refused); err != nil {
+			return err
+		}
+		for len(rows) > 0 {
+			n := min(batch, len(rows))
+			if err := sendRows(ctx, claimed, rows[:n:n]); err != nil {
+				return err
+			}
+			rows = rows[n:]
+		}
+	}
+}
+
+// partitionClaimed tells the rows that are claimed from the others.
+func (l *pipeline) partitionClaimed(rows []row) (ours, others []row, err error) {
+	ids, err := l.claims.claimedOf(rows)
+	if err != nil {
+		return nil, nil, l.rowsError("look at", rows, err)
+	}
+	for _, r := range rows {
+		if ids[string(r.id)] {
+			ours = append(ours, r)
+		} else {
+			others = append(others, r)
+		}
+	}
+	return ours, others, nil
+}
+
+// awaitVisible is called when none of some rows was claimed. Since is when that first
+// happened. Their transaction may wait for the processor that asking takes, so it
+// pauses if they do not show up soon. In the end it gives up.
+func (l *pipeline) awaitVisible(since *time.Time, rows []row) error {
+	now := time.Now()
+	if since.IsZero() {
+		*since = now
+	}
+	switch waited := now.Sub(*since); {
+	case waited < spinTimeout:
+		return nil
+	case waited < claimTimeout:
+		time.Sleep(claimInterval)
+		return nil
+	}
+	return l.rowsError("claim", rows, fmt.Errorf("none is pending after %s: somebody settled or deleted them; begin with a new table", claimTimeout))
+}
+
+// complete completes what was posted, whatever is there at a time.
+func (l *pipeline) complete(ctx context.Context) error {
+	for {
+		rows, err := gather(ctx, nil, l.done)
+		if err != nil {
+			return err
+		}
+		wrote, err := l.completions.write(rows)
+		if err == nil && wrote < len(rows) {
+			err = fmt.Errorf("only %d are there", wrote)
+		}
+		if err != nil {
+			return l.rowsError("complete", rows, err)
+		}
+		l.rows.complete(rows)
+	}
+}
+
+func (l *pipeline) rowsError(what string, rows []row, err error) error {
+	return fmt.Errorf("%s %d rows of %s, the first %s: %w", what, len(rows), l.table, rows[0].id, err)
+}
+
+// gather appends what a channel holds to rows, about as much as a statement takes.
+// It waits if there is nothing at all. A single chunk is not copied.
+func gather(ctx context.Context, rows []row, from <-chan []row) ([]row, error) {
+	if len(rows) == 0 {
+		select {
+		case rows = <-from:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	for len(rows) < maxStatementRows {
+		select {
+		case more := <-from:
+			if cap(rows) < maxStatementRows {
+				rows = append(make([]row, 0, maxStatementRows+maxChunkRows), rows...)
+			}
+			rows = append(rows, more...)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		default:
+			return rows, nil
+		}
+	}
+	return rows, nil
+}
+
+func sendRows(ctx context.Context, to chan<- []row, rows []row) error {
+	select {
+	case to <- rows:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

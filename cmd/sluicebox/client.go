@@ -1,0 +1,126 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"unicode"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// commandError is a failure of a command with its exit code and its way out.
+type commandError struct {
+	code            int
+	problem, remedy string
+}
+
+func (e *commandError) Error() string { return e.problem }
+
+// usageError is a command line that cannot be done as it stands.
+func usageError(problem, remedy string) error {
+	return &commandError{code: exitUsage, problem: problem, remedy: remedy}
+}
+
+// relayFlags lead to a running relay.
+type relayFlags struct {
+	configFlag
+	Admin     string `placeholder:"URL" help:"Admin address of the relay, such as http://127.0.0.1:8090. Default: admin.listen of the configuration."`
+	TokenFile string `placeholder:"FILE" help:"File with the admin token. Default: admin.token of the configuration."`
+}
+
+// dial returns a client of the relay, and the configuration where there is one:
+// with --admin none is needed. It connects to nothing. Close the client.
+func (f *relayFlags) dial(p *program) (*admin.Client, *config.Config, error) {
+	cfg, err := f.load(p)
+	if err != nil {
+		if f.Admin == "" || f.File != "" || p.variable(config.FileVariable) != "" {
+			return nil, nil, err
+		}
+		cfg = nil // the variables alone make none, and none was asked for
+	}
+	base, token := f.Admin, ""
+	if cfg != nil {
+		token = cfg.Settings.Admin.Token.Reveal()
+	}
+	if base == "" {
+		base, err = adminAddress(cfg.Settings.Admin.Listen)
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	if f.TokenFile != "" {
+		if token, err = readToken(f.TokenFile); err != nil {
+			return nil, nil, err
+		}
+	}
+	client, err := admin.NewClient(base, token)
+	if err != nil {
+		return nil, nil, usageError("--admin: "+err.Error(), "see sluicebox --help")
+	}
+	return client, cfg, nil
+}
+
+// adminAddress is where a relay of this configuration answers.
+func adminAddress(listen string) (string, error) {
+	if listen == "" {
+		return "", &store.SetupError{
+			Problem: "admin.listen is empty: the relay of this configuration answers nobody",
+			Remedy:  "set admin.listen and start the relay again, or name another relay with --admin",
+		}
+	}
+	base, err := admin.BaseURL(listen)
+	if err != nil {
+		return "", &store.SetupError{Problem: "admin.listen: " + err.Error(), Remedy: "name the relay's address with --admin"}
+	}
+	return base, nil
+}
+
+const maxTokenSize = 64 << 10
+
+// readToken reads a token and never shows what it read.
+func readToken(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		var pe *os.PathError
+		if errors.As(err, &pe) {
+			err = pe.Err
+		}
+		return "", &store.SetupError{Problem: fmt.Sprintf("--token-file %s cannot be read: %s", path, err)}
+	}
+	text = bytes.TrimRight(text, "\r\n")
+	if len(text) == 0 || len(text) > maxTokenSize || bytes.ContainsFunc(text, func(r rune) bool {
+		return unicode.IsControl(r) || unicode.IsSpace(r) || r > unicode.MaxASCII
+	}) {
+		return "", &store.SetupError{Problem: fmt.Sprintf("--token-file %s holds no bearer token", path), Remedy: "it must hold the token alone, in one line without blanks"}
+	}
+	return string(text), nil
+}
+
+// relayFailure is what a request to a relay came to, with its exit code and its
+// way out.
+func relayFailure(err error) error {
+	var refused *admin.APIError
+	var away *admin.UnreachableError
+	switch {
+	case errors.Is(err, context.Canceled):
+		// A signal, which ends other commands well.
+		return &commandError{code: exitFailed, problem: "interrupted before the relay answered; what was asked for may be done"}
+	case errors.As(err, &away) && !away.Sent():
+		return &commandError{code: exitFailed, problem: err.Error(),
+			remedy: "the relay (sluicebox run) must be running, with this address in admin.listen; --admin URL names another"}
+	case errors.As(err, &away):
+		return &commandError{code: exitFailed, problem: err.Error(), remedy: "what was asked for may be done: look before trying again"}
+	case errors.As(err, &refused) && refused.Status == http.StatusUnauthorized:
+		return &commandError{code: exitConfig, problem: "the relay refuses the admin token, or wants one",
+			remedy: "give it with --token-file FILE, or with admin.token in the configuration (-c)"}
+	case errors.As(err, &refused) && refused.Status == http.StatusBadRequest:
+		return usageError("the relay refuses it: "+refused.Text, "")
+	}
+	return err
+}

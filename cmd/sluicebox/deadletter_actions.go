@@ -1,0 +1,269 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+)
+
+// deadLetterActionFlags choose FAILED rows for an action of the running relay.
+type deadLetterActionFlags struct {
+	relayFlags
+	deadLetterFlags
+	AllOutboxes bool     `help:"The rows of every configured outbox."`
+	IDs         []string `arg:"" optional:"" name:"id" help:"Ids of the rows. Default: all that the flags choose."`
+	Limit       int      `default:"0" placeholder:"N" help:"The most rows, the oldest first. Default: all."`
+	Yes         bool     `short:"y" help:"Do not ask."`
+	DryRun      bool     `help:"Count the rows and change nothing."`
+	JSON        bool     `name:"json" help:"Print JSON."`
+}
+
+// Validate is called before Run.
+func (f *deadLetterActionFlags) Validate() error {
+	slices.Sort(f.IDs)
+	f.IDs = slices.Compact(f.IDs)
+	switch {
+	case f.Limit < 0:
+		return fmt.Errorf("--limit is %d, must be at least 1", f.Limit)
+	case f.AllOutboxes && f.Outbox != "":
+		return errors.New("--outbox and --all-outboxes can't be used together")
+	case len(f.IDs) > admin.MaxDeadLetters:
+		return fmt.Errorf("%d ids are too many at once; name at most %d", len(f.IDs), admin.MaxDeadLetters)
+	}
+	return f.deadLetterFlags.Validate()
+}
+
+// outboxes returns those that are meant. What changes rows has to name them.
+func (f *deadLetterActionFlags) outboxes(cfg *config.Config) ([]string, error) {
+	if cfg == nil {
+		if f.Outbox == "" {
+			return nil, usageError("no outbox is named, and there is no configuration that has one", "name it with --outbox, or the configuration with -c FILE")
+		}
+		return []string{f.Outbox}, nil
+	}
+	names, err := outboxNames(cfg, f.Outbox)
+	if err == nil && len(names) > 1 && !f.AllOutboxes {
+		return nil, usageError("there are several outboxes: "+strings.Join(names, ", "), "name one with --outbox, or write --all-outboxes")
+	}
+	return names, err
+}
+
+// deadLetterAction is one action on FAILED rows.
+type deadLetterAction struct {
+	name           string // of the endpoint
+	pastParticiple string // what became of a row, in a word
+	consequence    string // what becomes of the rows, in a sentence that begins with them
+}
+
+// deadLetterActionResult is what became of one outbox.
+type deadLetterActionResult struct {
+	Outbox string `json:"outbox"`
+	Chosen int    `json:"chosen"` // rows that the flags choose
+	Done   int    `json:"done"`   // rows that were requeued or discarded
+
+	request admin.DeadLetterRequest
+}
+
+// deadLetterRequeueCommand is `sluicebox deadletters requeue`.
+type deadLetterRequeueCommand struct{ deadLetterActionFlags }
+
+// Run has rows sent again.
+func (c *deadLetterRequeueCommand) Run(ctx context.Context, p *program) error {
+	return c.runAction(ctx, p, &deadLetterAction{name: "requeue", pastParticiple: "requeued",
+		consequence: "set back to PENDING, with no retries and no error, and sent again ahead of what waits"})
+}
+
+// deadLetterDiscardCommand is `sluicebox deadletters discard`.
+type deadLetterDiscardCommand struct{ deadLetterActionFlags }
+
+// Run has rows deleted.
+func (c *deadLetterDiscardCommand) Run(ctx context.Context, p *program) error {
+	return c.runAction(ctx, p, &deadLetterAction{name: "discard", pastParticiple: "discarded",
+		consequence: "DELETED from the outbox table, payload and all, for good"})
+}
+
+// runAction counts the rows, asks, and has the relay act on them in batches.
+func (f *deadLetterActionFlags) runAction(ctx context.Context, p *program, m *deadLetterAction) error {
+	client, cfg, err := f.dial(p)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	outboxes, err := f.outboxes(cfg)
+	if err != nil {
+		return err
+	}
+	plan, total, err := f.plan(ctx, client, m, outboxes)
+	if err != nil {
+		return err
+	}
+	if total == 0 && len(f.IDs) > 0 {
+		return &commandError{code: exitFailed, problem: "no FAILED row has such an id; nothing was changed", remedy: "sluicebox deadletters list shows them"}
+	}
+	if !f.DryRun && total > 0 {
+		if err := f.confirm(ctx, p, m, plan); err != nil {
+			return err
+		}
+		for i := range plan {
+			if err := plan[i].run(ctx, p, client, m); err != nil {
+				return err
+			}
+		}
+	}
+	return f.report(p, m, plan)
+}
+
+// plan counts the rows of each outbox, of which at most --limit in all are
+// taken.
+func (f *deadLetterActionFlags) plan(ctx context.Context, client *admin.Client, m *deadLetterAction, outboxes []string) (plan []deadLetterActionResult, total int, err error) {
+	for _, outbox := range outboxes {
+		req := admin.DeadLetterRequest{
+			Outbox: outbox, IDs: f.IDs, Kind: f.Kind, Group: f.Group, NoGroup: f.NoGroup, Error: f.Error,
+			Since: f.Since.Time, Until: f.Until.Time, DryRun: true,
+		}
+		n, err := client.ActOnDeadLetters(ctx, m.name, req)
+		if err != nil {
+			return nil, 0, deadLetterActionFailure(err, 0, 0)
+		}
+		req.DryRun = false
+		if req.Until = n.Until; n.Until.IsZero() {
+			req.Expect = &n.Count // no time bounds what was counted
+		}
+		chosen := n.Count
+		if f.Limit > 0 {
+			chosen = min(chosen, f.Limit-total)
+		}
+		total += chosen
+		plan = append(plan, deadLetterActionResult{Outbox: outbox, Chosen: chosen, request: req})
+	}
+	return plan, total, nil
+}
+
+// deadLetterActionFailure says what became of the rows.
+func deadLetterActionFailure(err error, done, of int) error {
+	left := "the rows stay FAILED"
+	if done > 0 {
+		left = fmt.Sprintf("%d of %d were done, the others stay FAILED", done, of)
+	}
+	err = relayFailure(err)
+	var own *commandError
+	if errors.As(err, &own) {
+		return &commandError{code: own.code, problem: own.problem + "; " + left, remedy: own.remedy}
+	}
+	return fmt.Errorf("%w; %s", err, left)
+}
+
+// confirm says what will be done and asks whether to go on.
+func (f *deadLetterActionFlags) confirm(ctx context.Context, p *program, m *deadLetterAction, plan []deadLetterActionResult) error {
+	for i := range plan {
+		if r := &plan[i]; r.Chosen > 0 {
+			p.note("%s: %s will be %s.", quoteCell(r.Outbox), failedRowsText(r.Chosen), m.consequence)
+		}
+	}
+	if f.Yes {
+		return nil
+	}
+	if !isTerminal(p.stdin) {
+		return usageError("nobody is there to be asked; nothing was changed", "write --yes to go on without a question, or --dry-run to count alone")
+	}
+	_, _ = io.WriteString(p.stderr, "Go on? [y/N] ")
+	answer, err := readLine(ctx, p.stdin)
+	if err != nil {
+		p.note("")
+		return &commandError{code: exitFailed, problem: "nobody answered; nothing was changed"}
+	}
+	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
+		return &commandError{code: exitFailed, problem: "not confirmed; nothing was changed"}
+	}
+	return nil
+}
+
+func failedRowsText(n int) string {
+	if n == 1 {
+		return "1 FAILED row"
+	}
+	return fmt.Sprintf("%d FAILED rows", n)
+}
+
+// isTerminal reports whether somebody may sit behind a file.
+func isTerminal(in io.Reader) bool {
+	f, ok := in.(*os.File)
+	if !ok {
+		return false
+	}
+	_, ok = terminalColumns(f)
+	return ok
+}
+
+// readLine reads one line. Where the context ends first, the read is left to the
+// end of the process: a terminal cannot be read with a deadline.
+func readLine(ctx context.Context, in io.Reader) (string, error) {
+	type read struct {
+		line string
+		err  error
+	}
+	done := make(chan read, 1)
+	go func() {
+		line, err := bufio.NewReader(in).ReadString('\n')
+		done <- read{line, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return "", ctx.Err()
+	case r := <-done:
+		return r.line, r.err
+	}
+}
+
+// run has the relay act on the rows of one outbox, in batches.
+func (r *deadLetterActionResult) run(ctx context.Context, p *program, client *admin.Client, m *deadLetterAction) error {
+	for r.Done < r.Chosen {
+		r.request.Limit = min(admin.MaxDeadLetters, r.Chosen-r.Done)
+		n, err := client.ActOnDeadLetters(ctx, m.name, r.request)
+		if err != nil {
+			return deadLetterActionFailure(err, r.Done, r.Chosen)
+		}
+		if n.Count == 0 {
+			return nil // the others are no longer FAILED
+		}
+		r.request.Expect = nil
+		if r.Done += n.Count; r.Chosen > admin.MaxDeadLetters {
+			p.note("%s: %d of %d %s", quoteCell(r.Outbox), r.Done, r.Chosen, m.pastParticiple)
+		}
+	}
+	return nil
+}
+
+// report prints what was done, or would be.
+func (f *deadLetterActionFlags) report(p *program, m *deadLetterAction, plan []deadLetterActionResult) error {
+	if f.JSON {
+		return p.json(struct {
+			DryRun   bool                     `json:"dry_run"`
+			Outboxes []deadLetterActionResult `json:"outboxes"`
+		}{f.DryRun, plan})
+	}
+	for i := range plan {
+		r := &plan[i]
+		line := fmt.Sprintf("%s: %s %s", quoteCell(r.Outbox), rowsText(r.Done), m.pastParticiple)
+		switch {
+		case f.DryRun:
+			line = fmt.Sprintf("%s: %s would be %s", quoteCell(r.Outbox), failedRowsText(r.Chosen), m.pastParticiple)
+		case r.Chosen == 0:
+			line = fmt.Sprintf("%s: no FAILED row fits", quoteCell(r.Outbox))
+		case r.Done < r.Chosen:
+			line += fmt.Sprintf("; %s were FAILED no longer", rowsText(r.Chosen-r.Done))
+		}
+		if _, err := fmt.Fprintln(p.stdout, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// minLastColumn is what is left of the last column on the narrowest terminal.
+const minLastColumn = 20
+
+// printTable prints rows in columns. On a terminal the last column, which is free
+// text, is cut to the width; the others never are.
+func printTable(to io.Writer, header []string, lines [][]string) error {
+	var b bytes.Buffer
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, row := range append([][]string{header}, lines...) {
+		if _, err := fmt.Fprintln(w, strings.Join(row, "\t")); err != nil {
+			return err
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	text := b.String()
+	if width := terminalWidth(to); width > 0 {
+		first, _, _ := strings.Cut(text, "\n")
+		last := utf8.RuneCountInString(first) - utf8.RuneCountInString(header[len(header)-1])
+		text = cutLines(text, max(width, last+minLastColumn))
+	}
+	_, err := io.WriteString(to, text)
+	return err
+}
+
+// terminalWidth is the width of a terminal, 0 for anything else.
+func terminalWidth(to io.Writer) int {
+	f, ok := to.(*os.File)
+	if !ok {
+		return 0
+	}
+	n, _ := terminalColumns(f)
+	return n
+}
+
+func cutLines(text string, width int) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if runes := []rune(line); len(runes) > width {
+			line = string(runes[:width-1]) + "…"
+		}
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	return b.String()
+}
+
+// oneLine is a text for the end of a line, with nothing in it that a terminal
+// would obey.
+func oneLine(text string) string {
+	return strings.Map(printable, strings.Join(strings.Fields(text), " "))
+}
+
+func printable(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return unicode.ReplacementChar
+}
+
+// quoteCell is a name in full, quoted where it would be misread.
+func quoteCell(name string) string {
+	plain := name != "" && name != "-" && !strings.HasPrefix(name, "(") && !strings.HasPrefix(name, `"`) &&
+		!strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || r == ' ' })
+	if plain {
+		return name
+	}
+	return strconv.Quote(name)
+}
+
+// groupCell is a group, (none) for rows without one.
+func groupCell(group *string) string {
+	if group == nil {
+		return "(none)"
+	}
+	return quoteCell(*group)
+}
+
+// ageText is how long ago a moment is, in its largest unit.
+func ageText(t, now time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return durationText(now.Sub(t))
+}
+
+func durationText(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	}
+	return fmt.Sprintf("%dd", d/(24*time.Hour))
+}
+
+// rowsText is a number of rows in words.
+func rowsText(n int) string {
+	if n == 1 {
+		return "1 row"
+	}
+	return fmt.Sprintf("%d rows", n)
+}
+
+// note writes a line beside the result.
+func (p *program) note(format string, args ...any) {
+	_, _ = fmt.Fprintf(p.stderr, format+"\n", args...) // there is nowhere else to say it
+}

@@ -1,0 +1,252 @@
+package dispatch
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// sized are rows of groups of their own with payloads of some bytes.
+func sized(name string, sizes ...int) (rows []store.Item) {
+	for i, size := range sizes {
+		it := items(fmt.Sprint(name, i), fmt.Sprint(name, i))[0]
+		it.Payload, it.PayloadSize, it.Txn = make([]byte, size), size, 1
+		rows = append(rows, it)
+	}
+	return rows
+}
+
+// hanging is a core whose requests end when the test says so.
+type hanging struct {
+	*core
+	t    *testing.T
+	now  time.Time
+	reqs []*request
+}
+
+func hang(t *testing.T, cfg Config) *hanging {
+	limits := sink.Limits{Mode: sink.Atomic, MaxItems: 10, MaxBytes: 1 << 30}
+	return &hanging{core: newCore(cfg, func(string) sink.Limits { return limits }, func() float64 { return 0 }), t: t, now: time.Unix(1, 0)}
+}
+
+// fly begins what may begin, and returns the ids that are under way.
+func (h *hanging) fly() (ids []string) {
+	for _, req := range h.nextClaims(1000, h.now) {
+		var answers []store.ClaimAnswer
+		for _, run := range req.runs {
+			for _, rw := range run.rows {
+				a := store.ClaimAnswer{Result: store.Claimed}
+				if rw.Payload == nil {
+					a.Payload = make([]byte, rw.PayloadSize)
+				}
+				answers = append(answers, a)
+			}
+		}
+		h.claimed(req, answers, h.now, h.now)
+	}
+	for req := h.nextRequest(h.now); req != nil; req = h.nextRequest(h.now) {
+		h.reqs = append(h.reqs, req)
+	}
+	for _, req := range slices.Concat(h.reqs, h.toSend.items) {
+		for _, m := range req.messages() {
+			ids = append(ids, m.ID)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// end has the receiver take the request with a row.
+func (h *hanging) take(id string) {
+	h.t.Helper()
+	i := slices.IndexFunc(h.reqs, func(req *request) bool { return req.messages()[0].ID == id })
+	if i < 0 {
+		h.t.Fatalf("row %s is not under way", id)
+	}
+	req := h.reqs[i]
+	h.reqs = slices.Delete(h.reqs, i, i+1)
+	h.answered(req, &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, h.now)
+}
+
+func (h *hanging) expect(want string, when string) {
+	h.t.Helper()
+	if got := strings.Join(h.fly(), " "); got != want {
+		h.t.Errorf("%s, under way are %q, want %q", when, got, want)
+	}
+}
+
+// Payloads in claims and requests have the bytes of the buffer once for large rows, of
+// which one at least may go, and once for all others. A large row waits for those
+// before it, and neither for smaller rows nor for large ones that came later.
+func TestLargeRowsTakeTurns(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.BufferBytes, cfg.MaxConcurrentGroups, cfg.APIBatchSize = 1000, 8, 1 // 100 a request
+	h := hang(t, cfg)
+	h.append(sized("L", 600, 5000, 300), nil)
+	h.append(sized("s", 90, 90, 100), nil)
+	h.expect("L0 s0 s1 s2", "at first") // 600 and 300 would fit, but 5000 came before
+	h.take("s0")
+	h.append(sized("m", 80), nil)
+	h.expect("L0 m0 s1 s2", "beside a large row")
+	h.take("L0")
+	h.expect("L1 m0 s1 s2", "when none is left in front of a huge one")
+	h.append(sized("M", 400, 400, 400), nil)
+	h.expect("L1 m0 s1 s2", "beside a huge row")
+	h.take("L1")
+	h.expect("L2 M0 m0 s1 s2", "behind a huge row")
+	h.take("M0")
+	h.expect("L2 M1 m0 s1 s2", "after one of two")
+	for _, id := range []string{"L2", "M1", "m0", "s1", "s2"} {
+		h.take(id)
+	}
+	h.expect("M2", "at the end")
+	h.take("M2")
+	h.expect("", "then")
+	if h.largeBytes != 0 || h.bytes != 0 {
+		t.Errorf("%d bytes of large rows and %d of all are counted, though all were delivered", h.largeBytes, h.bytes)
+	}
+}
+
+// However many rows of whatever size wait, and however they fail, payloads in memory
+// are at most the buffer's for rows that wait and twice as much for requests.
+func TestPayloadsInMemory(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.BufferBytes = 1000
+	h := hang(t, cfg)
+	var sizes []int
+	for i := range 400 {
+		sizes = append(sizes, []int{5, 60, 77, 78, 500, 999}[i%6])
+	}
+	h.append(sized("r", sizes...), nil)
+	most := int64(0)
+	for n := 0; h.rows > 0; n++ {
+		if n > 100_000 {
+			t.Fatalf("%d rows do not leave", h.rows)
+		}
+		h.now = h.now.Add(time.Second)
+		h.tick(h.now)
+		h.fly()
+		most = max(most, h.bytes)
+		for _, req := range h.reqs {
+			res := sink.Result{Outcome: sink.Outcome{Class: sink.Unavailable}}
+			if n%7 != 0 {
+				res.Class = sink.Delivered
+			}
+			h.answered(req, &res, h.now)
+		}
+		h.reqs = nil
+		for batch := h.nextOutcomes(1000); batch != nil; batch = h.nextOutcomes(1000) {
+			results := make([]store.SettleResult, len(batch))
+			for i := range results {
+				results[i] = store.Written
+			}
+			h.written(results, h.now)
+		}
+	}
+	if most > 3*cfg.BufferBytes {
+		t.Errorf("%d bytes of payload were in memory, where the buffer has %d", most, cfg.BufferBytes)
+	}
+	if h.bytes != 0 {
+		t.Errorf("%d bytes are left", h.bytes)
+	}
+}
+
+// Payloads that a claim read leave memory again with rows that are not sent: those behind
+// one that is not visible, and those that the receiver did not get to.
+func TestPayloadsThatAreNotSent(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.BufferBytes = 1000
+	h := hang(t, cfg)
+	for i := range 400 {
+		rows := sized(fmt.Sprint("r", i, " "), 30, 30)
+		rows[1].Group = rows[0].Group
+		h.append(rows, nil)
+	}
+	for reqs := h.nextClaims(10, h.now); reqs != nil; reqs = h.nextClaims(10, h.now) {
+		for _, req := range reqs {
+			answers := make([]store.ClaimAnswer, 0, req.size())
+			for _, run := range req.runs {
+				answers = append(answers, store.ClaimAnswer{Result: store.NotYetVisible})
+				for range run.rows[1:] {
+					answers = append(answers, store.ClaimAnswer{Result: store.Claimed, Payload: make([]byte, 30)})
+				}
+			}
+			h.claimed(req, answers, h.now, h.now)
+		}
+	}
+	if h.bytes > cfg.BufferBytes {
+		t.Errorf("%d bytes wait behind rows that are not visible, where the buffer has %d", h.bytes, cfg.BufferBytes)
+	}
+	for range 400 {
+		h.now = h.now.Add(time.Second)
+		h.tick(h.now)
+		h.fly()
+		for _, req := range h.reqs { // it takes one and does not get to the others
+			res := sink.Result{Items: make([]sink.Outcome, req.size())}
+			for i := range res.Items {
+				res.Items[i].Class = sink.NotSent
+			}
+			res.Items[0].Class = sink.Delivered
+			h.answered(req, &res, h.now)
+		}
+		h.reqs = nil
+		if h.bytes > 3*cfg.BufferBytes {
+			t.Fatalf("%d bytes of payload are in memory, where the buffer has %d", h.bytes, cfg.BufferBytes)
+		}
+		if batch := h.nextOutcomes(1000); batch != nil {
+			h.written(slices.Repeat([]store.SettleResult{store.Written}, len(batch)), h.now)
+		}
+	}
+}
+
+// A payload leaves memory when its row was delivered, and does not wait for the table.
+func TestADeliveredPayloadLeavesMemory(t *testing.T) {
+	h := hang(t, DefaultConfig())
+	h.append(sized("r", 100_000), nil)
+	h.fly()
+	h.take("r0")
+	if h.bytes != 0 || h.rows != 1 {
+		t.Errorf("%d bytes of %d rows, want 0 of 1", h.bytes, h.rows)
+	}
+}
+
+// Rows whose ids, kinds and groups are long count as so many rows as have room in the
+// buffer in their place, whether they come from the log or are read back.
+func TestLongGroupsCountAgainstTheBuffer(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.BufferRows, cfg.BufferBytes = 100, 1<<20
+	h := hang(t, cfg)
+	group := strings.Repeat("g", 1<<18)
+	h.append(items(group, "1", "2", "3"), nil)
+	if n := h.bufferedRows(); n < 75 || n > 80 {
+		t.Errorf("three rows of a quarter of the buffer count as %d of 100", n)
+	}
+	for _, l := range h.lanesByAge() {
+		for i, rw := range l.rows {
+			rw.Seq = store.Seq(i + 1)
+		}
+		h.shrink(l, 0)
+	}
+	h.nextSpills(10)
+	h.spillsWritten(make([]bool, 3))
+	if n := h.bufferedRows(); n != 0 {
+		t.Errorf("parked rows count as %d", n)
+	}
+	back := items(group, "1", "2", "3")
+	for i := range back {
+		back[i].Seq = store.Seq(i + 1)
+	}
+	h.now = h.now.Add(time.Minute)
+	if _, each := h.nextReloads(h.now); each == 0 {
+		t.Fatal("nothing is read back")
+	}
+	h.addReloaded([][]store.Item{back}, 10)
+	if n, room := h.bufferedRows(), h.reloadRoom(h.now); n != 0 || room > -25 {
+		t.Errorf("rows that were read back count as %d, and leave room for %d of 50", n, room)
+	}
+}

@@ -1,0 +1,282 @@
+package dispatch
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// skipRequest is somebody's wish that a row be passed over.
+type skipRequest struct {
+	reason  string
+	at      time.Time
+	writing bool       // FAILED is on its way to the store
+	done    chan error // has room for one
+}
+
+// report reports that the row has left its lane. A nil skip has nobody to tell.
+func (s *skipRequest) report() {
+	if s == nil {
+		return
+	}
+	if s.writing {
+		s.done <- nil
+	} else {
+		s.done <- errDelivered
+	}
+}
+
+// skip passes over the head of a lane: it is FAILED as soon as it is seen and no
+// request carries it. Done is told how it went.
+func (c *core) skip(l *lane, reason string, now time.Time) (done <-chan error, err error) {
+	switch {
+	case l == nil, len(l.rows) == 0 && !l.hasSpilled:
+		return nil, ErrNoLane
+	case len(l.rows) == 0:
+		l.headRequested = true
+		c.queueReload(l)
+		return nil, errSpilled
+	case l.state == laneWriting || l.rows[0].skip != nil:
+		return nil, errWriting
+	}
+	s := &skipRequest{reason: reason, at: now, done: make(chan error, 1)}
+	l.rows[0].skip = s
+	c.dequeue(l)
+	c.wake(l)
+	return s.done, nil
+}
+
+// skippable reports whether the row may be settled as passed over: a row that no
+// claim has found may not be visible yet, and would be taken for gone.
+func (rw *row) skippable() bool { return rw.skip != nil && (rw.seen || rw.Txn == 0) }
+
+// skipHead settles the head of a lane that is to be passed over, or has it
+// claimed first, and reports whether it did.
+func (c *core) skipHead(l *lane) bool {
+	if len(l.rows) == 0 || l.rows[0].skip == nil || c.ended {
+		return false
+	}
+	rw := l.rows[0]
+	if !rw.skippable() {
+		c.queueUrgent(l)
+		return true
+	}
+	rw.skip.writing, l.wakeAt = true, time.Time{}
+	c.settle(rw, store.Outcome{Status: store.Failed, Error: rw.skip.reason}, l, rw.skip.at)
+	return true
+}
+
+// pause keeps a lane from moving, and what is replayed of it. A run in flight ends
+// first.
+func (c *core) pause(name LaneName, h store.Hold) {
+	for _, l := range append(c.replayLanesOf(name), c.lane(name)) {
+		l.paused = &h
+		c.dequeue(l)
+		c.wake(l)
+	}
+	c.replayChanged = true
+}
+
+// resume ends a pause.
+func (c *core) resume(l *lane, now time.Time) {
+	for _, l := range append(c.replayLanesOf(l.name), l) {
+		l.paused = nil
+		c.releaseLane(l, now)
+	}
+	c.replayChanged = true
+}
+
+// releaseLane lets a lane go on that nothing holds any more.
+func (c *core) releaseLane(l *lane, now time.Time) {
+	if l.state != laneHeld || l.onHold() {
+		return
+	}
+	l.unhold()
+	if len(l.rows) > 0 && l.wakeAt.After(now) {
+		c.wait(l, l.wakeAt)
+		return
+	}
+	c.wake(l)
+}
+
+// block keeps a lane from moving until its FAILED row is skipped or requeued.
+func (c *core) block(l *lane, h *store.Hold) {
+	l.blocked = h
+	c.blockedLanes[store.Ref{Outbox: h.Lane.Outbox, ID: h.ID}] = l
+}
+
+// releaseFixed is told that rows were requeued or discarded: the lanes go on that one of
+// them blocked. One whose FAILED is on its way back from the store stays in its
+// lane, and a claim tells what it is now.
+func (c *core) releaseFixed(refs []store.Ref, now time.Time) {
+	set := make(map[store.Ref]bool, len(refs))
+	for _, ref := range refs {
+		set[ref] = true
+		if l := c.blockedLanes[ref]; l != nil {
+			c.unblock(l, now)
+		}
+	}
+	for i := range c.writing {
+		if o := &c.writing[i]; o.lane != nil && o.Status == store.Failed && set[o.Ref] {
+			o.row.requeuedInFlight = true
+		}
+	}
+}
+
+// resetFailed makes a row as one that has not failed.
+func (rw *row) resetFailed() {
+	rw.requeuedInFlight, rw.claimed, rw.RetryCount = false, time.Time{}, 0
+	if rw.ticket == nil { // it has no place in the log any more
+		rw.requeued, rw.Seq = true, 0
+	}
+	rw.firstFailed, rw.lastFailed, rw.lastRefused = time.Time{}, time.Time{}, time.Time{}
+	if s := rw.skip; s != nil {
+		rw.skip = nil
+		s.report()
+	}
+}
+
+// unblock lets a lane go on that a row has blocked.
+func (c *core) unblock(l *lane, now time.Time) {
+	delete(c.blockedLanes, store.Ref{Outbox: l.name.Outbox, ID: l.blocked.ID})
+	l.blocked = nil
+	c.releaseLane(l, now)
+}
+
+// restore holds the lanes that were held when the relay last ran. A lane stays
+// blocked only where the configuration still says so.
+func (c *core) restore(holds []store.Hold) {
+	for i := range holds {
+		h := &holds[i]
+		if h.Kind == store.Blocked && c.cfg.OnFailed != Block {
+			continue
+		}
+		l := c.lane(LaneName{LaneKey: h.Lane})
+		if h.Kind == store.Blocked {
+			c.block(l, h)
+		} else {
+			l.paused = h
+		}
+		l.hold()
+	}
+}
+
+// requeue puts rows that were FAILED in front of their lanes, behind those that
+// were requeued before. A row that the log has brought again already keeps the
+// place that it has there.
+func (c *core) requeue(items []store.Item) {
+	in := map[*lane]map[string]bool{}
+	items = slices.DeleteFunc(items, func(it store.Item) bool {
+		l := c.lanes[c.laneNameOf(&it)]
+		if l == nil {
+			return false
+		}
+		if in[l] == nil {
+			in[l] = c.laneRowIDs(l)
+		}
+		return in[l][it.ID]
+	})
+	c.insertFront(items)
+}
+
+// laneRowIDs returns the ids of a lane's rows that are in memory or on their way to be
+// parked.
+func (c *core) laneRowIDs(l *lane) map[string]bool {
+	ids := map[string]bool{}
+	for _, rows := range [][]*row{l.rows, l.unspillableTail} {
+		for _, rw := range rows {
+			ids[rw.ID] = true
+		}
+	}
+	for _, queue := range [][]pendingSpill{c.toSpill, c.spilling} {
+		for i := range queue {
+			if queue[i].lane == l {
+				ids[queue[i].row.ID] = true
+			}
+		}
+	}
+	return ids
+}
+
+// trackSettled begins to remember which rows leave their lanes, or forgets them.
+func (c *core) trackSettled(on bool) {
+	c.leftSinceWatch = nil
+	if on {
+		c.leftSinceWatch = map[store.Ref]bool{}
+	}
+}
+
+// insertFound places those of some rows of one outbox that no lane holds, and none has
+// held since watch, as requeue does. It returns how many.
+func (c *core) insertFound(items []store.Item, now time.Time) int {
+	if len(items) == 0 {
+		return 0
+	}
+	held := map[string]bool{}
+	for _, id := range c.heldIDs(items[0].Outbox) {
+		held[id] = true
+	}
+	items = slices.DeleteFunc(items, func(it store.Item) bool { return held[it.ID] || c.leftSinceWatch[it.Ref] })
+	refs := make([]store.Ref, len(items))
+	for i := range items {
+		refs[i] = items[i].Ref
+	}
+	c.insertFront(items)
+	c.releaseFixed(refs, now)
+	return len(items)
+}
+
+// retryNow tries a lane at once that waits for a time or for the sink.
+func (c *core) retryNow(l *lane) error {
+	switch {
+	case l == nil:
+		return ErrNoLane
+	case l.state == laneHeld:
+		return errOnHold
+	case len(l.rows) == 0:
+		return errSpilled
+	case l.state == laneWaiting, l.state == laneReady && l.receiver.breakerOpen:
+		c.dequeue(l)
+		c.queueUrgent(l)
+	}
+	return nil
+}
+
+// laneInfo describes a lane.
+func (c *core) laneInfo(l *lane) LaneInfo {
+	in := LaneInfo{
+		LaneKey: l.name.LaneKey, RowID: l.name.RowID, Job: l.name.Job, State: l.stateName(),
+		Rows: len(l.rows), Spilled: l.spilledRows, Error: l.lastError,
+	}
+	if len(l.rows) > 0 {
+		head := l.rows[0]
+		in.Head, in.Attempts, in.RetryCount = head.ID, head.attempts, head.RetryCount
+	}
+	switch {
+	case l.state == laneWaiting:
+		in.NextAttempt = l.wakeAt
+	case l.state == laneReady && l.receiver.breakerOpen:
+		in.NextAttempt = l.receiver.nextProbe
+	}
+	if l.stalled && len(l.rows) > 0 {
+		in.Since = l.rows[0].firstFailed
+	}
+	if l.refusal != "" {
+		in.Error, in.Since = l.refusal, l.refusedSince
+	}
+	if h := l.blocked; h != nil {
+		in.Head, in.RetryCount, in.Error, in.Since = h.ID, h.RetryCount, h.Reason, h.Since
+	}
+	if l.locked {
+		in.Reason = "its table is locked by another session"
+	}
+	if len(l.replayHolds) > 0 {
+		in.Reason = "its rows are being replayed by " + strings.Join(l.replayHolds, ", ")
+	}
+	if h := l.paused; h != nil {
+		in.Reason, in.Since = h.Reason, h.Since
+	}
+	return in
+}

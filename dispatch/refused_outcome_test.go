@@ -1,0 +1,212 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/checkpoint"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// objectsTo makes the table refuse a status of a row.
+func (d *desk) objectsTo(id string, status store.Status) {
+	d.set(func() {
+		d.objects = func(o *store.Outcome) bool { return o.ID == id && o.Status == status }
+	})
+}
+
+// The checkpoint passes a row whose outcome the table refuses within a second, and
+// parks no other row for it. The row is named to the operator until its outcome is
+// written, and is not sent again.
+func TestARefusedOutcomeHoldsNoLog(t *testing.T) {
+	for _, tt := range []struct {
+		refuses store.Status
+		answer  func([]string) sink.Result
+		state   string // of the lane
+		told    int
+		then    string // what is written once the table takes it
+	}{
+		{store.Completed, always(sink.Delivered), "writing", 20, "0 COMPLETED"},
+		{store.Failed, poisoned("0"), "writing", 11, "0 FAILED"},
+		{store.Pending, poisoned("0"), "writing", 11, "0 PENDING"},
+	} {
+		t.Run(tt.refuses.String(), func(t *testing.T) {
+			cfg := DefaultConfig()
+			cfg.MaxRetries = 0
+			if tt.refuses == store.Pending {
+				cfg.MaxRetries = 1
+			}
+			drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+				d.enableSpill(true)
+				k.set(func() { k.answer = tt.answer })
+				k.objectsTo("0", tt.refuses)
+				var c counter
+				add(t, d, &c, placed(1, numbered("a", 10)))
+				for i := range 10 {
+					add(t, d, &c, placed(100+i, items(fmt.Sprint("other ", i), fmt.Sprint("other ", i))))
+				}
+				k.pass(time.Second)
+				k.expect(t, "rows that the checkpoint may pass, rows parked", []int{c.n, k.parkedRows}, []int{tt.told, 1})
+				rows, byOutbox, stopped := d.RefusedRows(10)
+				if len(rows) != 1 || rows[0].ID != "0" || !strings.Contains(rows[0].Error, "a trigger objects to 0") || byOutbox["events"] != 1 || stopped {
+					t.Fatalf("refused: %v, by outbox %v, stopped %t", rows, byOutbox, stopped)
+				}
+				lanes, total := d.Lanes(LaneFilter{Troubled: true}, 10)
+				if total != 1 || lanes[0].Group.Name != "a" || lanes[0].State != tt.state || lanes[0].Head != "0" || !strings.Contains(lanes[0].Error, "a trigger objects to 0") {
+					t.Errorf("lanes that stand still: %+v", lanes)
+				}
+				d.Spill(false)
+				k.pass(time.Second)
+				k.expect(t, "rows that it may pass under pressure", c.n, 20)
+				k.pass(10 * time.Minute)
+				k.expect(t, "rows written", slices.Contains(k.observed, tt.then), false)
+				k.set(func() { k.objects = nil })
+				k.pass(2 * time.Minute)
+				k.expect(t, "rows written", slices.Contains(k.observed, tt.then), true)
+				k.expect(t, "rows in memory, parked, in the parked table, refused, told of", []int{
+					d.Stats().Rows, d.Stats().Spilled, len(k.items), len(d.core.refusedRows()), c.n,
+				}, "[0 0 0 0 20]")
+				if tt.refuses == store.Completed {
+					k.expect(t, "rows sent", len(k.messages), 20)
+				}
+			})
+		})
+	}
+}
+
+// A row that was set back has no place in the log: it is not parked, and holds nothing.
+func TestARefusedOutcomeOfARowWithoutAPlace(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		d.enableSpill(true)
+		k.objectsTo("1", store.Completed)
+		d.TrackSettled(true)
+		d.InsertFound(items("a", "1"))
+		k.pass(time.Minute)
+		k.expect(t, "rows in memory, rows parked, payloads", []any{d.Stats().Rows, k.parkedRows, d.Stats().Bytes}, "[1 0 0]")
+		k.set(func() { k.objects = nil })
+		k.pass(time.Minute)
+		k.expect(t, "observed", k.observed, "[1 COMPLETED]")
+	})
+}
+
+// A clean end leaves a refused row parked, and is not kept by it.
+func TestAnEndWithARefusedOutcome(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
+		d.enableSpill(true)
+		k.objectsTo("1", store.Completed)
+		var c counter
+		add(t, d, &c, placed(1, items("a", "1", "2")))
+		k.pass(time.Minute)
+		began := time.Now()
+		if err := end(nil); err != nil || time.Since(began) > 0 {
+			t.Errorf("the end took %s: %v", time.Since(began), err)
+		}
+		k.expect(t, "told, parked", []any{c.n, k.has("1"), len(k.items)}, "[2 true 1]")
+	})
+}
+
+// A claim that the table refuses is the lane's trouble, until the table takes it.
+func TestARefusedClaimIsNamed(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.bad = map[string]bool{"1": true} })
+		add(t, d, nil, placed(1, items("a", "1", "2")))
+		k.pass(time.Minute)
+		rows, _, _ := d.RefusedRows(1)
+		lanes, _ := d.Lanes(LaneFilter{Troubled: true}, 1)
+		if len(rows) != 1 || rows[0].ID != "1" || len(lanes) != 1 || lanes[0].Error != rows[0].Error || !strings.Contains(rows[0].Error, "a trigger objects to 1") || rows[0].Since.Sub(k.began) > time.Second {
+			t.Errorf("refused: %v, lanes: %+v", rows, lanes)
+		}
+		k.set(func() { k.bad = nil })
+		k.pass(2 * time.Second)
+		rows, _, _ = d.RefusedRows(1)
+		k.expect(t, "refused, in trouble", []any{len(rows), len(first(d.Lanes(LaneFilter{Troubled: true}, 1)))}, "[0 0]")
+	})
+}
+
+func first[A, B any](a A, _ B) A { return a }
+
+// A table that refuses every outcome bounds what is sent and what is held, however long
+// the log is: half a buffer of refused outcomes, without their payloads, and what was in
+// the buffer by then. Where rows may be parked and the log is at its bound, all of the
+// log is read nevertheless; where they may not, the source waits.
+func TestATableThatRefusesEveryOutcome(t *testing.T) {
+	const rows, buffer = 20_000, 200
+	for _, parks := range []bool{true, false} {
+		t.Run(fmt.Sprint("parks ", parks), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := DefaultConfig()
+				cfg.BufferRows, cfg.APIBatchSize, cfg.MaxConcurrentGroups = buffer, 10, 4
+				k := newDesk()
+				k.objects = func(*store.Outcome) bool { return true }
+				d := New(cfg, k, k, 1, k, time.Second)
+				tracker := checkpoint.NewTracker(store.Checkpoint{})
+				f := NewFeed(tracker, 1, map[string]*Dispatcher{"events": d}, func(string, int) {})
+				f.SpillEnabled = parks
+				in := make(chan capture.Batch)
+				ctx, cancel := context.WithCancel(context.Background())
+				done := make(chan error, 2)
+				go func() { done <- d.Run(ctx) }()
+				go func() { done <- f.Run(ctx, in) }()
+				go func() {
+					for i := range rows {
+						batch := capture.Batch{Position: store.Position(fmt.Sprintf("%06d", i)), Items: items(fmt.Sprint(i%1000), fmt.Sprint(i))}
+						select {
+						case in <- batch:
+						case <-ctx.Done():
+							return
+						}
+					}
+				}()
+				most, now := 0, time.Now()
+				for range 300 {
+					f.SetLogPressure(parks)
+					if parks {
+						d.Spill(time.Since(now) > 2*time.Second)
+					}
+					k.pass(200 * time.Millisecond)
+					most = max(most, d.Stats().Rows)
+				}
+				inFlight := (cfg.MaxConcurrentGroups + cfg.claimAhead()) * cfg.APIBatchSize
+				k.mu.Lock()
+				sent := len(k.messages)
+				k.mu.Unlock()
+				t.Logf("%d rows in memory at the most, %d sent, %d parked", most, sent, d.Stats().Spilled)
+				// The buffer, what it held when the first outcome was refused, and half a
+				// buffer each of refused outcomes and of rows that were read back. The
+				// requests in flight when a bound is reached come on top of it.
+				held := maxBufferFactor*buffer + 2*inFlight
+				if most > 2*held+buffer || sent > held+buffer/2 {
+					t.Errorf("%d rows in memory, at most %d wanted; %d were sent, at most %d wanted", most, 2*held+buffer, sent, held+buffer/2)
+				}
+				if n := d.Stats().Bytes; n > int64(2*held) { // two a row
+					t.Errorf("%d bytes of payload are held", n)
+				}
+				read, _ := tracker.LastRead()
+				if parks {
+					k.expect(t, "read", read, fmt.Sprintf("%06d", rows-1))
+					k.expect(t, "checkpoint", first(tracker.Watermark()).Position, read)
+				} else if k.parkedRows > 0 || d.Stats().Rows > buffer+inFlight {
+					t.Errorf("%d rows were parked, %d are in memory", k.parkedRows, d.Stats().Rows)
+				}
+				k.set(func() { k.objects = nil })
+				k.pass(10 * time.Minute)
+				k.expect(t, "rows in memory, parked", []int{d.Stats().Rows, d.Stats().Spilled}, "[0 0]")
+				k.expect(t, "rows sent", len(k.messages), rows)
+				cancel()
+				for range 2 {
+					if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+						t.Error(err)
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,311 @@
+package dispatch
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+const (
+	// maxReloadLanes is the most lanes of one reading.
+	maxReloadLanes = 200
+	// reloadRuns is how many requests' worth of rows a reading takes of a lane.
+	reloadRuns = 4
+	// maxProbeLanes is how many lanes of a suspect receiver are read back, to be
+	// tried.
+	maxProbeLanes = 2 * maxEagerProbes
+)
+
+// laneReload is a lane whose parked rows are being read: one in memory, or, by its
+// hash, one that is away.
+type laneReload struct {
+	lane    *lane
+	spilled *spilledLaneSet
+	hash    groupHash
+}
+
+// reloadReceiver is the receiver that the rows of a reading go to.
+func (c *core) reloadReceiver(r *laneReload) *receiver {
+	if r.lane != nil {
+		return r.lane.receiver
+	}
+	return c.receiver(r.spilled.kind)
+}
+
+// queueReload queues a lane to be read back.
+func (c *core) queueReload(l *lane) {
+	if !l.needsReload {
+		l.needsReload = true
+		c.reloadQueue.push(l)
+	}
+}
+
+// belowReloadMark reports whether the lane has so few rows in memory that more are read back.
+func (c *core) belowReloadMark(l *lane) bool {
+	few := 1
+	if l.failures == 0 && !l.receiver.breakerOpen {
+		few = c.cfg.APIBatchSize
+	}
+	return l.hasSpilled && len(l.rows) < few
+}
+
+// nextReloads takes lanes to read back: of each, at most each rows. The caller
+// reports them by readBack; there is one reading at a time, and none beside a
+// parking.
+func (c *core) nextReloads(now time.Time) (from []store.SpilledRange, each int) {
+	if c.ended || c.reloadQueue.len() == 0 && !c.hasSpilledLanes() {
+		return nil, 0
+	}
+	room := c.reloadRoom(now)
+	if room <= 0 {
+		return nil, 0
+	}
+	most := min(maxReloadLanes, room)
+	for range c.reloadQueue.len() {
+		l := c.reloadQueue.pop()
+		l.needsReload = false
+		switch {
+		case c.lanes[l.name] != l || l.onHold() && !l.headRequested || !c.belowReloadMark(l):
+		case len(c.reloading) == most || c.shrinking[l]:
+			c.queueReload(l)
+		case c.tableLock(l.name.Outbox) != nil, len(l.rows) == 0 && !c.needsLanes(l.receiver):
+			c.queueReload(l)
+			c.evictIdleLane(l)
+		default:
+			l.reloading = true
+			c.reloading = append(c.reloading, laneReload{lane: l})
+		}
+	}
+	c.queueSpilledLanes(most)
+	if len(c.reloading) == 0 {
+		return nil, 0
+	}
+	c.deletedDuringReload = map[store.SpilledRef]bool{}
+	probes := true
+	for i := range c.reloading {
+		r := &c.reloading[i]
+		if l := r.lane; l != nil {
+			from = append(from, store.SpilledRange{Outbox: l.name.Outbox, Lane: l.name.Hash(), After: l.lastSeq()})
+		} else {
+			from = append(from, store.SpilledRange{Outbox: r.spilled.outbox, Lane: r.spilled.laneHash(r.hash)})
+		}
+		probes = probes && c.reloadReceiver(r).breakerOpen
+	}
+	if probes {
+		return from, 1
+	}
+	return from, max(1, min(room/len(from), reloadRuns*c.cfg.APIBatchSize))
+}
+
+// evictInterval is the least time between two searches for rows that were read back
+// in vain: each goes through all lanes.
+const evictInterval = 10 * time.Millisecond
+
+// reloadRoom returns how many rows may be read back. Those of lanes that do not move
+// after all make room for others.
+func (c *core) reloadRoom(now time.Time) int {
+	room := max(1, c.cfg.BufferRows/2) - c.reloadedRows - c.extraReloaded
+	if room > 0 || now.Sub(c.evictedAt) < evictInterval {
+		return room
+	}
+	c.evictedAt = now
+	for _, l := range c.lanesByAge() {
+		switch {
+		case !l.allReloaded() || l.reloading || c.shrinking[l]:
+		case l.state == laneHeld, l.state == laneWaiting && l.name.RowID == "", l.locked:
+			c.shrink(l, 0) // the lane is still known, and when it is due
+		case l.isWaiting() && len(l.rows) > 1:
+			c.shrink(l, 1)
+		}
+	}
+	return max(1, c.cfg.BufferRows/2) - c.reloadedRows - c.extraReloaded
+}
+
+// allReloaded reports whether the lane's rows in memory were read back: the first and
+// the last, and with them those between.
+func (l *lane) allReloaded() bool {
+	return len(l.rows) > 0 && l.rows[0].reloaded && l.rows[len(l.rows)-1].reloaded
+}
+
+// lastSeq is the seq of the last row of the lane that is or was in memory.
+func (l *lane) lastSeq() store.Seq {
+	for _, rw := range slices.Backward(l.rows) {
+		if !rw.requeued {
+			return max(l.reloadedUpTo, rw.Seq)
+		}
+	}
+	return l.reloadedUpTo
+}
+
+// addReloaded takes the rows of a reading, by position. A lane of which fewer came
+// than were asked for is whole again.
+func (c *core) addReloaded(answers [][]store.Item, each int) {
+	reads := c.reloading
+	c.reloading = nil
+	c.requeuedUnwritten = c.findRequeuedUnwritten()
+	for i := range reads {
+		l, items := reads[i].lane, answers[i]
+		if l == nil {
+			if len(items) == 0 {
+				reads[i].spilled.lanes.remove(reads[i].hash)
+				continue
+			}
+			l = c.lane(LaneName{LaneKey: items[0].Lane()})
+			if recv := l.receiver; recv.breakerOpen && recv.rotated > reads[i].spilled.lanes.n {
+				l.triedOpening = recv.openings // each was tried once: from now on with back-off
+			}
+		}
+		l.reloading, l.headRequested = false, false
+		if c.lanes[l.name] != l {
+			continue
+		}
+		switch {
+		case !c.isRowLanePool(l):
+			c.appendReloaded(l, items)
+		case l.missedDuringReload: // rows have left memory meanwhile, maybe some from before the reading
+			l.missedDuringReload = false
+			c.wake(l)
+			continue
+		default:
+			c.reloadRowLanes(l, items)
+		}
+		if len(items) < each {
+			l.mergeTail(math.MaxInt64)
+			l.hasSpilled, l.spilledRows, l.reloadedUpTo = false, 0, l.lastSeq()
+			c.cancelSpills(l)
+		}
+		c.wake(l)
+	}
+	c.deletedDuringReload, c.requeuedUnwritten = nil, nil
+}
+
+// findRequeuedUnwritten are the rows that were set back and delivered, and whose COMPLETED is not
+// written: a parked copy from before is theirs.
+func (c *core) findRequeuedUnwritten() map[store.Ref]*row {
+	rows := map[store.Ref]*row{}
+	for o := range c.unwrittenOutcomes() {
+		if o.row.requeued && o.row.Seq == 0 && o.Status.Settled() {
+			rows[o.Ref] = o.row
+		}
+	}
+	return rows
+}
+
+// isRowLanePool reports whether the lane stands for rows that have lanes of their own.
+func (c *core) isRowLanePool(l *lane) bool {
+	return l.name.RowID == "" && !l.name.Group.Valid && c.cfg.Ungrouped == Parallel
+}
+
+// appendReloaded puts parked rows behind those of a lane that are in memory.
+func (c *core) appendReloaded(l *lane, items []store.Item) {
+	for i := range items {
+		l.mergeTail(items[i].Seq)
+		if items[i].Seq <= l.lastSeq() {
+			continue
+		}
+		l.spilledRows = max(0, l.spilledRows-1)
+		if c.alreadyDone(&items[i]) {
+			l.reloadedUpTo = items[i].Seq
+			continue
+		}
+		if l.matchRequeued(&items[i]) {
+			continue
+		}
+		rw := c.admitReloaded(&items[i])
+		l.internName(rw)
+		l.restoreFailures(rw)
+		l.rows = append(l.rows, rw)
+	}
+}
+
+// mergeTail puts rows that are in memory alone back into their place in front of a seq.
+func (l *lane) mergeTail(before store.Seq) {
+	n := 0
+	for n < len(l.unspillableTail) && l.unspillableTail[n].Seq < before {
+		n++
+	}
+	l.rows = append(l.rows, l.unspillableTail[:n]...)
+	l.unspillableTail = slices.Delete(l.unspillableTail, 0, n)
+}
+
+// matchRequeued reports whether one of the lane's first rows, which were set back, is the one
+// that was read, and notes that it is parked.
+func (l *lane) matchRequeued(it *store.Item) bool {
+	for _, rw := range l.rows {
+		if !rw.requeued {
+			return false
+		}
+		if rw.ID != it.ID {
+			continue
+		}
+		if rw.Seq == 0 {
+			rw.Seq, rw.spilled = it.Seq, true
+		}
+		l.reloadedUpTo = max(l.reloadedUpTo, it.Seq)
+		return true
+	}
+	return false
+}
+
+// admitReloaded counts a row in that was read back.
+func (c *core) admitReloaded(it *store.Item) *row {
+	rw := &row{Item: *it, spilled: true, reloaded: true}
+	c.reloadedRows++
+	c.countIn(rw)
+	return rw
+}
+
+// reloadRowLanes gives each parked row a lane of its own.
+func (c *core) reloadRowLanes(all *lane, items []store.Item) {
+	for i := range items {
+		all.reloadedUpTo = items[i].Seq
+		all.spilledRows = max(0, all.spilledRows-1)
+		name := c.laneNameOf(&items[i])
+		if c.alreadyDone(&items[i]) {
+			continue
+		}
+		if l := c.lanes[name]; l != nil {
+			l.matchRequeued(&items[i])
+			continue
+		}
+		l := c.lane(name)
+		l.rows = append(l.rows, c.admitReloaded(&items[i]))
+		c.wake(l)
+	}
+}
+
+// alreadyDone reports whether a row that was read is done with, and its parked copy on
+// the way out.
+func (c *core) alreadyDone(it *store.Item) bool {
+	ref := store.SpilledRef{Ref: it.Ref, Seq: it.Seq}
+	if c.settlingSpilled[ref] || c.deletedDuringReload[ref] {
+		return true
+	}
+	rw := c.requeuedUnwritten[it.Ref]
+	if rw != nil {
+		rw.Seq, rw.spilled = it.Seq, true
+		c.settlingSpilled[ref] = true
+		delete(c.requeuedUnwritten, it.Ref)
+	}
+	return rw != nil
+}
+
+// cancelSpills takes rows of a lane that is whole back from those that wait to be
+// parked: they are next.
+func (c *core) cancelSpills(l *lane) {
+	if l.spilling == 0 {
+		return
+	}
+	c.toSpill = slices.DeleteFunc(c.toSpill, func(p pendingSpill) bool {
+		if p.lane != l || p.copied {
+			return false
+		}
+		p.row.spilling = false
+		l.spilling--
+		c.directSpills--
+		l.rows = append(l.rows, p.row)
+		return true
+	})
+}

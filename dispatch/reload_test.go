@@ -1,0 +1,336 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// restarted runs a dispatcher that finds rows parked from before.
+func restarted(t *testing.T, cfg Config, parked []store.Item, test func(k *desk, d *Dispatcher)) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newDesk()
+		_ = k.Spill(context.Background(), 1, parked)
+		d := New(cfg, k, k, 2, k, time.Second)
+		d.RestoreSpilled(k.lanes()...)
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- d.Run(ctx) }()
+		test(k, d)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// arrived counts the rows of well groups that were delivered.
+func (d *desk) delivered(prefix byte) int {
+	seen := map[string]bool{}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, o := range d.outcomes {
+		if o.Status == store.Completed && o.ID[0] == prefix {
+			seen[o.ID] = true
+		}
+	}
+	return len(seen)
+}
+
+// Groups that the receiver breaks on are read back first; the well ones, all
+// away, must come too.
+func TestWellLanesThatAreAwayAreNotStarvedByBadOnes(t *testing.T) {
+	for _, class := range []sink.Class{sink.Unavailable, sink.Refused, sink.Misconfigured} {
+		t.Run(class.String(), func(t *testing.T) {
+			cfg := DefaultConfig() // a buffer of 10000
+			var rows []store.Item
+			for i := range 40 {
+				rows = append(rows, items(fmt.Sprint("p", i), fmt.Sprint("p", i))...)
+			}
+			for i := range 300 {
+				rows = append(rows, items(fmt.Sprint("w", i), fmt.Sprint("w", i))...)
+			}
+			restarted(t, cfg, placed(1, rows), func(k *desk, d *Dispatcher) {
+				k.set(func() {
+					k.answer = func(ids []string) sink.Result {
+						for _, id := range ids {
+							if id[0] == 'p' {
+								return always(class)(ids)
+							}
+						}
+						return always(sink.Delivered)(ids)
+					}
+				})
+				k.pass(2 * time.Hour)
+				if n := k.delivered('w'); n < 300 {
+					t.Errorf("%d of 300 rows of well groups were delivered in two hours: %+v", n, d.Stats())
+				}
+			})
+		})
+	}
+}
+
+// The same where a reading takes 10 ms: the receiver is suspect before the well
+// lanes are in memory, and a suspect receiver keeps 32 lanes in memory.
+func TestProbesReachLanesThatAreAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &slowPark{desk: newDesk(), parking: 10 * time.Millisecond}
+		var rows []store.Item
+		for i := range 450 {
+			rows = append(rows, items(fmt.Sprint("p", i), fmt.Sprint("p", i))...)
+		}
+		for i := range 300 {
+			rows = append(rows, items(fmt.Sprint("w", i), fmt.Sprint("w", i))...)
+		}
+		_ = k.desk.Spill(context.Background(), 1, placed(1, rows))
+		k.set(func() {
+			k.answer = func(ids []string) sink.Result {
+				for _, id := range ids {
+					if id[0] == 'p' {
+						return always(sink.Unavailable)(ids)
+					}
+				}
+				return always(sink.Delivered)(ids)
+			}
+		})
+		d := New(DefaultConfig(), k, k, 2, k, time.Second)
+		d.RestoreSpilled(k.lanes()...)
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- d.Run(ctx) }()
+		k.pass(24 * time.Hour)
+		if n := k.delivered('w'); n < 300 {
+			t.Errorf("%d of 300 rows of well groups were delivered in a day: %+v", n, d.Stats())
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A receiver that lives and breaks on as many groups as half the buffer.
+func TestFailingLanesDoNotFillTheRoomForReadingBack(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.BufferRows = 100
+	var rows []store.Item
+	for i := range 60 {
+		rows = append(rows, items(fmt.Sprint("p", i), fmt.Sprint("p", i), fmt.Sprint("p", i, "b"))...)
+	}
+	for i := range 60 {
+		rows = append(rows, items(fmt.Sprint("w", i), fmt.Sprint("w", i))...)
+	}
+	restarted(t, cfg, placed(1, rows), func(k *desk, d *Dispatcher) {
+		k.set(func() {
+			k.answer = func(ids []string) sink.Result {
+				for _, id := range ids {
+					if id[0] == 'p' {
+						return always(sink.Unavailable)(ids)
+					}
+				}
+				return always(sink.Delivered)(ids)
+			}
+		})
+		live := 0
+		for range 600 { // other groups move all the time: the receiver is not suspect for long
+			live++
+			add(t, d, nil, placed(1000+live, items(fmt.Sprint("l", live%50), fmt.Sprint("l", live))))
+			k.pass(100 * time.Millisecond)
+		}
+		k.pass(time.Hour)
+		if n := k.delivered('w'); n < 60 {
+			t.Errorf("%d of 60 rows of well groups that were away were delivered (and %d of %d live ones): %+v", n, k.delivered('l'), live, d.Stats())
+		}
+	})
+}
+
+// slowPark is a desk whose parking takes a while.
+type slowPark struct {
+	*desk
+	parking time.Duration
+	log     []string // "park"/"read" with the number of rows
+}
+
+func (s *slowPark) Spill(ctx context.Context, e store.Epoch, rows []store.Item) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(s.parking):
+	}
+	return s.desk.Spill(ctx, e, rows)
+}
+
+func (s *slowPark) ReadSpilled(ctx context.Context, from []store.SpilledRange, each int) ([][]store.Item, error) {
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(s.parking):
+	}
+	answers, err := s.desk.ReadSpilled(ctx, from, each)
+	n := 0
+	for _, a := range answers {
+		n += len(a)
+	}
+	s.set(func() { s.log = append(s.log, fmt.Sprint("read ", n)) })
+	return answers, err
+}
+
+// A lane that was parked while its receiver was away goes on although rows
+// of it come all the time.
+func TestALaneWithSteadyInflowIsReadBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := DefaultConfig()
+		cfg.BufferRows = 100
+		k := &slowPark{desk: newDesk(), parking: 10 * time.Millisecond}
+		d := New(cfg, k, k, 1, k, time.Second)
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- d.Run(ctx) }()
+		k.set(func() { k.answer = always(sink.Unavailable) })
+		n := 0
+		more := func(rows int) {
+			for range rows {
+				n++
+				add(t, d, nil, placed(n, items("a", fmt.Sprint("w", n))))
+				k.pass(4 * time.Millisecond) // 250 rows a second in one group
+			}
+		}
+		more(150)
+		d.SpillExcess(true)
+		more(1500)
+		k.set(func() { k.answer = always(sink.Delivered) })
+		more(250 * 20) // 20 s with a receiver that is well
+		if got := k.delivered('w'); got < n/2 {
+			t.Errorf("%d of %d rows were delivered after 20 s with a receiver that is well: %+v, behind %d", got, n, d.Stats(), n-got)
+			d.mu.Lock()
+			for _, l := range d.core.lanes {
+				t.Logf("lane %s: %s, %d rows, parking %d, shrinking %v, behind %v", l.name, l.stateName(), len(l.rows), l.spilling, d.core.shrinking[l], l.hasSpilled)
+			}
+			d.mu.Unlock()
+		}
+		k.pass(time.Minute)
+		if got := k.delivered('w'); got < n {
+			t.Errorf("%d of %d rows were delivered a minute after the last one came", got, n)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A requeued row that the log brings again gets a seq; parked, it is read back
+// beside itself.
+func TestARequeuedRowThatTheLogBringsAgainIsNotReadBackTwice(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.BufferRows = 10
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		lane := LaneName{LaneKey: store.LaneKey{Outbox: "events", Kind: "EVENT", Group: store.GroupOf("a")}}
+		if err := d.Pause(context.Background(), lane, "wait"); err != nil {
+			t.Fatal(err)
+		}
+		k.set(func() { k.shelf.dead = items("a", "r") })
+		if _, err := d.Requeue(context.Background(), store.DeadLetterFilter{}, 1, true); err != nil {
+			t.Fatal(err)
+		}
+		add(t, d, nil, placed(1, items("a", "r"))) // behind the checkpoint of the last life
+		add(t, d, nil, placed(2, numbered("a", 12)))
+		k.pass(time.Second)
+		d.SpillExcess(true)
+		k.pass(time.Second)
+		if err := d.Resume(context.Background(), lane); err != nil {
+			t.Fatal(err)
+		}
+		k.pass(time.Hour)
+		k.expect(t, "sent", slices.Concat(k.requests...), "[r 0 1 2 3 4 5 6 7 8 9 10 11]")
+	})
+}
+
+// Rows without a group in parallel: a parked row that somebody else settled and
+// an operator requeued is not forgotten.
+func TestAParkedRowThatIsRequeuedIsNotForgotten(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Ungrouped, cfg.BufferRows = Parallel, 10
+	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 10, MaxBytes: 1000} }, func() float64 { return 0 })
+	row := items("", "1")[0]
+	row.Group = store.Group{}
+	row.Seq = 1
+	var table parkedTable
+	_ = table.Spill(context.Background(), 1, []store.Item{row})
+	c.addSpilledLanes(table.lanes())
+	again := row
+	again.Seq = 0
+	c.requeue([]store.Item{again}) // it was FAILED by a processor beside the relay
+	from, each := c.nextReloads(time.Unix(1, 0))
+	answers, _ := table.ReadSpilled(context.Background(), from, each)
+	c.addReloaded(answers, each)
+	for _, l := range c.lanesByAge() {
+		c.shrink(l, 0) // the buffer is full
+	}
+	for range 5 {
+		if from, each := c.nextReloads(time.Unix(2, 0)); len(from) > 0 {
+			answers, _ := table.ReadSpilled(context.Background(), from, each)
+			c.addReloaded(answers, each)
+		}
+	}
+	if len(c.lanes) == 0 && table.has("1") {
+		t.Errorf("row 1 is PENDING and parked, so no sweep finds it; and no lane knows it: %d lanes, away %v", len(c.lanes), c.hasSpilledLanes())
+	}
+}
+
+// The first row of a paused lane can be skipped while it is in memory; once the
+// lane is parked, too.
+func TestAPausedLaneThatIsParkedCanBeSkipped(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.BufferRows = 10
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		lane := LaneName{LaneKey: store.LaneKey{Outbox: "events", Kind: "EVENT", Group: store.GroupOf("a")}}
+		if err := d.Pause(context.Background(), lane, "wait"); err != nil {
+			t.Fatal(err)
+		}
+		add(t, d, nil, placed(1, numbered("a", 12)))
+		k.pass(time.Second)
+		d.SpillExcess(false)
+		k.pass(time.Second)
+		var err error
+		for range 10 { // it says: ask again
+			if err = d.Skip(context.Background(), lane, "known"); err == nil {
+				return
+			}
+			k.pass(time.Minute)
+		}
+		t.Errorf("after ten tries in ten minutes: %v", err)
+	})
+}
+
+// Nor by what a job sends again: its lanes are none of those that a suspect receiver
+// keeps in memory.
+func TestWellLanesThatAreAwayAreNotStarvedByAReplay(t *testing.T) {
+	limits := func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 1 << 20} }
+	c, now := newCore(DefaultConfig(), limits, func() float64 { return 0 }), time.Unix(1e9, 0)
+	c.replay("job", replayOf(1, grouped(2*maxProbeLanes)))
+	for !c.receivers[0].breakerOpen {
+		c.nextClaims(maxStatementRows, now)
+		for req := c.nextRequest(now); req != nil; req = c.nextRequest(now) {
+			c.answered(req, &sink.Result{Outcome: sink.Outcome{Class: sink.Unavailable}}, now)
+		}
+		now = now.Add(time.Minute)
+		c.tick(now)
+	}
+	key := group("w")
+	c.addSpilledLanes([]store.SpilledLane{{Outbox: "events", Kind: "EVENT", Hash: key.Hash(), Rows: 1}})
+	from, _ := c.nextReloads(now)
+	if len(from) != 1 {
+		t.Fatalf("%d lanes are read back beside %d that are replayed", len(from), c.receivers[0].replayLanes)
+	}
+	c.addReloaded([][]store.Item{placed(1, items("w", "well"))}, 1)
+	if l := c.lanes[nameOf("w")]; l == nil || l.state != laneReady {
+		t.Errorf("the lane waits for nobody to try it: %+v", l)
+	}
+}

@@ -1,0 +1,222 @@
+package dispatch
+
+import (
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Rows that a replay sends again have lanes of their own beside the live ones, with
+// the same turns, failures and waits. They are not claimed, have no status, no seq
+// and no ticket, and are never parked: the store keeps them for the job until they
+// are done with. Meanwhile the live lane of the group stands.
+
+// job is what the core knows of a replay.
+type job struct {
+	id     string
+	lanes  map[LaneName]*lane
+	rows   map[int64]bool // in memory, by n
+	byLane map[store.LaneKey]int
+	bytes  int64
+	// withdrawing: its rows leave memory as soon as no request carries them.
+	withdrawing bool
+}
+
+// finishedReplayRow is a replayed row on its way to the store.
+type finishedReplayRow struct {
+	store.FinishedRow
+	row  *row
+	lane *lane // waits for the write; nil if it went on
+}
+
+// replay puts rows at the end of their job's lanes, but for those that are in
+// memory already. Each payload must be there.
+func (c *core) replay(id string, rows []store.ReplayRow) {
+	if c.ended || len(rows) == 0 {
+		return
+	}
+	j := c.jobs[id]
+	if j == nil {
+		j = &job{id: id, lanes: map[LaneName]*lane{}, rows: map[int64]bool{}, byLane: map[store.LaneKey]int{}}
+		c.jobs[id] = j
+	}
+	j.withdrawing = false
+	for i := range rows {
+		if j.rows[rows[i].N] {
+			continue
+		}
+		rw := &row{Item: rows[i].Item, job: j, replayN: rows[i].N}
+		rw.Txn, rw.Seq, rw.RetryCount = 0, 0, 0 // those of its first delivery
+		rw.PayloadSize = len(rw.Payload)
+		j.rows[rw.replayN] = true
+		j.byLane[rw.Lane()]++
+		j.bytes += int64(len(rw.Payload))
+		l := c.replayLane(j, &rw.Item)
+		l.rows = append(l.rows, rw)
+		c.wake(l)
+	}
+}
+
+// replayLane returns the lane of a job that an item goes to. It is paused if the live
+// lane is.
+func (c *core) replayLane(j *job, it *store.Item) *lane {
+	name := c.laneNameOf(it)
+	live := c.lanes[name]
+	name.Job = j.id
+	l := j.lanes[name]
+	if l == nil {
+		l = c.newLane(name)
+		l.job = j
+		if live != nil {
+			l.paused = live.paused
+		}
+		l.receiver.replayLanes++
+		j.lanes[name] = l
+	}
+	return l
+}
+
+// replayLanesOf returns the lanes in which a live lane's rows are sent again.
+func (c *core) replayLanesOf(name LaneName) (lanes []*lane) {
+	for _, j := range c.jobs {
+		name.Job = j.id
+		if l := j.lanes[name]; l != nil {
+			lanes = append(lanes, l)
+		}
+	}
+	return lanes
+}
+
+// laneOf returns the lane of a name, a job's or a live one; nil if there is none.
+func (c *core) laneOf(name LaneName) *lane {
+	if name.Job == "" {
+		return c.lanes[name]
+	}
+	if j := c.jobs[name.Job]; j != nil {
+		return j.lanes[name]
+	}
+	return nil
+}
+
+// allLanes goes through all lanes, the jobs' too.
+func (c *core) allLanes() iter.Seq[*lane] {
+	return func(yield func(*lane) bool) {
+		for _, l := range c.lanes {
+			if !yield(l) {
+				return
+			}
+		}
+		for _, j := range c.jobs {
+			for _, l := range j.lanes {
+				if !yield(l) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// withdrawJob takes the rows of a job out of memory: at once those that are in no
+// request, the others as soon as their request has ended, but for those that it
+// settles.
+func (c *core) withdrawJob(id string) {
+	j := c.jobs[id]
+	if j == nil {
+		return
+	}
+	j.withdrawing = true
+	for range c.toSend.len() {
+		req := c.toSend.pop()
+		if req.job() != j {
+			c.toSend.push(req)
+			continue
+		}
+		if req.probe {
+			req.receiver().probes--
+		}
+		for _, r := range req.runs {
+			c.release(r.lane)
+		}
+	}
+	for _, l := range j.lanes {
+		c.withdrawLane(l)
+		if l.inFlight == 0 {
+			c.dequeue(l)
+			c.wake(l)
+		}
+	}
+}
+
+// withdrawLane takes the rows of a job's lane out of memory that are not in flight.
+func (c *core) withdrawLane(l *lane) {
+	for _, rw := range l.rows[l.inFlight:] {
+		c.removeReplayRow(rw)
+	}
+	l.rows = slices.Clone(l.rows[:l.inFlight])
+}
+
+// removeReplayRow counts a replayed row out. A job without rows is forgotten.
+func (c *core) removeReplayRow(rw *row) {
+	j, key := rw.job, rw.Lane()
+	delete(j.rows, rw.replayN)
+	j.bytes -= int64(len(rw.Payload))
+	if j.byLane[key]--; j.byLane[key] == 0 {
+		delete(j.byLane, key)
+	}
+	if len(j.rows) == 0 {
+		delete(c.jobs, j.id)
+	}
+	c.replayChanged = true
+}
+
+// finishReplayRow takes what became of a replayed row. A failure that leaves it a retry is
+// not written; with one for good the lane waits until that is written.
+func (c *core) finishReplayRow(rw *row, status store.Status, problem string, l *lane) {
+	if status == store.Pending {
+		c.wait(l, l.wakeAt)
+		return
+	}
+	d := finishedReplayRow{FinishedRow: store.FinishedRow{N: rw.replayN, Lane: rw.Lane(), ID: rw.ID}, row: rw, lane: l}
+	if status == store.Failed {
+		d.Result, d.Error = store.ReplayRefused, problem
+		l.state, l.inFlight = laneWriting, 1
+		if l.withdrawing() {
+			c.withdrawLane(l)
+		}
+	}
+	c.replayDone = append(c.replayDone, d)
+}
+
+// nextReplayDone takes at most most rows of a job that are done with. The caller reports
+// them by noted; there is one such batch at a time.
+func (c *core) nextReplayDone(most int) (id string, done []store.FinishedRow) {
+	if len(c.recordingDone) > 0 || len(c.replayDone) == 0 {
+		return "", nil
+	}
+	id = c.replayDone[0].row.job.id
+	n := 0
+	for n < min(most, len(c.replayDone)) && c.replayDone[n].row.job.id == id {
+		done = append(done, c.replayDone[n].FinishedRow)
+		n++
+	}
+	c.recordingDone = c.replayDone[:n:n]
+	c.replayDone = c.replayDone[n:]
+	return id, done
+}
+
+// replayDoneWritten is told that the batch of nextReplayDone is written.
+func (c *core) replayDoneWritten(now time.Time) {
+	batch := c.recordingDone
+	c.recordingDone = nil
+	for i := range batch {
+		rw, l := batch[i].row, batch[i].lane
+		c.removeReplayRow(rw)
+		if l != nil {
+			rw.done = true
+			c.advancePastHead(l, now)
+		}
+	}
+	clear(batch) // it keeps payloads alive, and perhaps no other comes
+}

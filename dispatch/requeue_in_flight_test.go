@@ -1,0 +1,147 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// FAILED is in the table, and the core does not know it yet.
+func TestARowThatIsRequeuedWhileItsOutcomeComesBack(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.OnFailed, cfg.MaxRetries = Block, 0
+	now := time.Unix(1e9, 0)
+	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20} }, func() float64 { return 0 })
+	c.append(items("a", "1", "2"), nil)
+	reqs := c.nextClaims(100, now)
+	c.claimed(reqs[0], []store.ClaimAnswer{{Result: store.Claimed}, {Result: store.Claimed}}, now, now)
+	req := c.nextRequest(now)
+	c.answered(req, &sink.Result{Items: []sink.Outcome{{Class: sink.Rejected}, {Class: sink.NotSent}}}, now)
+	batch := c.nextOutcomes(10)
+	if len(batch) != 1 || batch[0].Status != store.Failed {
+		t.Fatal(batch)
+	}
+	// Settle commits FAILED + hold. Requeue commits PENDING, forgets the hold.
+	c.requeue(items("a", "1"))
+	c.releaseFixed([]store.Ref{{Outbox: "events", ID: "1"}}, now)
+	c.written([]store.SettleResult{store.Written}, now)
+	held := c.heldIDs("events")
+	if !slices.Contains(held, "1") {
+		t.Errorf("row 1 is PENDING in the table and in no lane: held %v", held)
+	}
+	if l := c.lanes[nameOf("a")]; l.blocked != nil {
+		t.Errorf("lane is blocked by row %s, which is not FAILED", l.blocked.ID)
+	}
+}
+
+func TestARowThatIsDiscardedWhileItsOutcomeComesBack(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.OnFailed, cfg.MaxRetries = Block, 0
+	now := time.Unix(1e9, 0)
+	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20} }, func() float64 { return 0 })
+	c.append(items("a", "1", "2"), nil)
+	reqs := c.nextClaims(100, now)
+	c.claimed(reqs[0], []store.ClaimAnswer{{Result: store.Claimed}, {Result: store.Claimed}}, now, now)
+	req := c.nextRequest(now)
+	c.answered(req, &sink.Result{Items: []sink.Outcome{{Class: sink.Rejected}, {Class: sink.NotSent}}}, now)
+	c.nextOutcomes(10)
+	c.releaseFixed([]store.Ref{{Outbox: "events", ID: "1"}}, now) // Discard's
+	c.written([]store.SettleResult{store.Written}, now)
+	if l := c.lanes[nameOf("a")]; l.blocked != nil {
+		t.Errorf("lane is blocked by row %s, which was deleted", l.blocked.ID)
+	}
+}
+
+func TestNothingIsRequeuedAfterTheEnd(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
+		k.set(func() { k.shelf.dead = items("b", "3") })
+		if err := end(nil); err != nil {
+			t.Error(err)
+		}
+		n, err := d.Requeue(context.Background(), store.DeadLetterFilter{Outbox: "events"}, 10, true)
+		if !errors.Is(err, ErrStopped) || len(k.shelf.dead) != 1 {
+			t.Errorf("requeued %d, error %v; rows still FAILED %d", n, err, len(k.shelf.dead))
+		}
+	})
+}
+
+func TestNothingIsRequeuedWhileTheRelayDrains(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, end func(error) error) {
+		k.set(func() { k.hangs = true; k.shelf.dead = items("b", "3") })
+		add(t, d, nil, items("a", "1"))
+		k.pass(100 * time.Millisecond)
+		told := make(chan error, 1)
+		go func() { told <- end(nil) }()
+		k.pass(100 * time.Millisecond) // draining, 1 is in flight
+		n, err := d.Requeue(context.Background(), store.DeadLetterFilter{Outbox: "events"}, 10, true)
+		if !errors.Is(err, ErrStopped) || len(k.shelf.dead) != 1 {
+			t.Errorf("requeued %d, error %v; rows still FAILED %d", n, err, len(k.shelf.dead))
+		}
+		ended(t, told)
+	})
+}
+
+func TestARowThatIsNotVisibleIsNotSkippedYet(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() {
+			k.grant = func(*store.ClaimRow) store.ClaimAnswer { return store.ClaimAnswer{Result: store.NotYetVisible} }
+			k.found = store.WasGone // what Settle answers for a row its snapshot does not show
+		})
+		row := items("a", "1")
+		row[0].Txn = 7
+		var c counter
+		add(t, d, &c, row)
+		k.pass(time.Second)
+		go func() { _ = d.Skip(context.Background(), nameOf("a"), "x") }()
+		k.pass(time.Second)
+		if c.n != 0 {
+			t.Errorf("the row is done with, and neither FAILED nor delivered nor gone")
+		}
+		k.set(func() { k.found = store.Written; k.grant = newDesk().grant })
+	})
+}
+
+func TestOneRowIsNotPaused(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		lane := LaneName{LaneKey: store.LaneKey{Outbox: "events", Kind: "EVENT"}, RowID: "1"}
+		err := d.Pause(context.Background(), lane, "x")
+		if err == nil {
+			rows := items("", "1")
+			rows[0].Group = store.Group{}
+			add(t, d, nil, rows)
+			k.pass(time.Second)
+			t.Errorf("Pause succeeded, the row was sent all the same: %v; kept %+v", k.requests, k.shelf.holds)
+		}
+	})
+}
+
+func TestTheLogBringsARowThatWasRequeued(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *desk, d *Dispatcher, _ func(error) error) {
+		d.Freeze(true)
+		k.set(func() { k.shelf.dead = items("a", "1") })
+		if _, err := d.Requeue(context.Background(), store.DeadLetterFilter{Outbox: "events"}, 10, true); err != nil {
+			t.Error(err)
+		}
+		var c counter
+		add(t, d, &c, items("a", "1", "2")) // the checkpoint was below row 1
+		d.Freeze(false)
+		k.pass(time.Second)
+		k.expect(t, "requests", k.requests, "[[1 2]]")
+	})
+}
+
+func TestALaneIsNotBlockedByARowThatSomebodyElseSettled(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.OnFailed, cfg.MaxRetries = Block, 0
+	drive(t, cfg, func(k *desk, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.answer, k.found = poisoned("1"), store.WasSettled })
+		add(t, d, nil, items("a", "1", "2"))
+		k.pass(time.Second)
+		k.expect(t, "blocked lanes", d.Stats().Lanes["blocked"], 0)
+	})
+}

@@ -1,0 +1,78 @@
+package dispatch
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// drained reports whether nothing is on its way: no claim, no request, no outcome
+// but those that the store refuses or whose table is locked. One that was too early is
+// worth the wait.
+func (c *core) drained() bool {
+	return len(c.spilling) == 0 && c.claiming+c.sending == 0 && len(c.outcomes) == 0 && len(c.writing) == 0 && c.earlyOutcomes == 0 &&
+		len(c.replayDone)+len(c.recordingDone) == 0
+}
+
+// end stops new runs for good and gives back every claimed row that is not in a
+// request. Replayed rows that are in none leave memory: the store has them.
+func (c *core) end() {
+	c.ended = true
+	for i := range c.toSpill { // the log or the table brings them again
+		rw := c.toSpill[i].row
+		rw.spilling = false
+		if o := rw.pendingOutcome; o != nil {
+			rw.pendingOutcome = nil
+			c.enqueue(*o)
+		}
+	}
+	c.toSpill = nil
+	for c.toSend.len() > 0 {
+		req := c.toSend.pop()
+		c.releaseLarge(req)
+		for _, r := range req.runs {
+			c.release(r.lane)
+		}
+	}
+	for id := range c.jobs {
+		c.withdrawJob(id)
+	}
+	n := len(c.outcomes)
+	for _, l := range c.lanes {
+		if l.state != laneClaiming && l.state != laneSending {
+			c.unclaimLane(l)
+		}
+	}
+	slices.SortFunc(c.outcomes[n:], func(a, b outcome) int { // a map's order is none
+		return cmp.Or(strings.Compare(a.Outbox, b.Outbox), strings.Compare(a.ID, b.ID))
+	})
+}
+
+// unclaimLane queues PENDING for the claimed rows of a lane, if the core has ended.
+// A head that has an outcome on its way keeps that.
+func (c *core) unclaimLane(l *lane) {
+	if !c.ended {
+		return
+	}
+	rows := l.rows
+	if l.state == laneWriting {
+		rows = rows[1:]
+	}
+	for _, rw := range rows {
+		c.unclaim(rw)
+	}
+}
+
+// unclaim queues PENDING for a row, if it is claimed.
+func (c *core) unclaim(rw *row) {
+	if rw.claimed.IsZero() {
+		return
+	}
+	rw.claimed = time.Time{}
+	c.queueOutcome(outcome{row: rw, Outcome: store.Outcome{
+		Ref: rw.Ref, Status: store.Pending, RetryCount: rw.RetryCount,
+	}})
+}

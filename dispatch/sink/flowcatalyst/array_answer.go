@@ -1,0 +1,133 @@
+package flowcatalyst
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+)
+
+// arrayResult reads a success of WireArray, whose body is not laid down: nothing, an array or
+// an object. It is a delivery unless it says otherwise itself, as a gateway does that
+// answers 200 with an error in the body.
+func arrayResult(a *httpsink.Answer, body []byte, r *route, n int, red *httpsink.Redactor) (sink.Result, error) {
+	switch {
+	case len(body) == 0 && strings.HasPrefix(strings.ToLower(a.ContentType), "text/html"):
+		return sink.Result{}, errors.New("it is an empty page")
+	case len(body) == 0:
+		return delivered(), nil
+	case body[0] == '{':
+		var said bodyStatus
+		if err := json.Unmarshal(body, &said); err != nil {
+			return sink.Result{}, errNotObject
+		}
+		return said.result(a, r, red), nil
+	}
+	var list []json.RawMessage
+	if err := json.Unmarshal(body, &list); err != nil {
+		return sink.Result{}, fmt.Errorf("%w, nor an array, nor empty", errNotObject)
+	}
+	return arrayItemResults(a, list, r, n, red), nil
+}
+
+// arrayItemResults reads an array: what stands at the place of an item is about it.
+func arrayItemResults(a *httpsink.Answer, list []json.RawMessage, r *route, n int, red *httpsink.Redactor) sink.Result {
+	items := make([]sink.Outcome, len(list))
+	failed := false
+	for i := range list {
+		items[i] = sink.Outcome{Class: sink.Delivered}
+		var said bodyStatus
+		if !bytes.HasPrefix(list[i], []byte("{")) || json.Unmarshal(list[i], &said) != nil {
+			continue // an id, say
+		}
+		word, reason, failure := said.failure()
+		if !failure {
+			continue
+		}
+		failed = true
+		items[i] = refusedOutcome(r, word, reason, red)
+		if len(list) != n { // whose entry it is, nobody knows
+			return said.result(a, r, red)
+		}
+	}
+	if !failed {
+		return delivered()
+	}
+	return sink.Result{Items: items}
+}
+
+// bodyStatus is what an object may say about a success of its own.
+type bodyStatus struct {
+	Status  json.RawMessage `json:"status"`
+	Error   json.RawMessage `json:"error"`
+	Errors  json.RawMessage `json:"errors"`
+	Success *bool           `json:"success"`
+	Message json.RawMessage `json:"message"`
+}
+
+// result is the outcome of a request whose answer is one object. A status of HTTP means
+// what it would have meant in the first line.
+func (v *bodyStatus) result(a *httpsink.Answer, r *route, red *httpsink.Redactor) sink.Result {
+	word, reason, failure := v.failure()
+	if !failure {
+		return delivered()
+	}
+	class, why := sink.Classify(500)
+	if code, err := strconv.Atoi(word); err == nil && code >= 400 && code <= 599 {
+		class, why = sink.Classify(code)
+	}
+	text := fmt.Sprintf(", whose body says %s: %s", word, reason)
+	if red.HidesBody() {
+		text = ", whose body says that something failed"
+	}
+	return sink.Result{Outcome: sink.Outcome{Class: class, Reason: why, Detail: a.Detail(r.name(), text, red)}}
+}
+
+// failure reports whether an object says that something failed: in which word, and why.
+func (v *bodyStatus) failure() (word, reason string, failure bool) {
+	word = strings.Trim(string(v.Status), `"`)
+	why := v.Error
+	if !hasValue(why) {
+		why = v.Errors
+	}
+	switch {
+	case hasValue(v.Status) && !isSuccessWord(word):
+	case hasValue(why):
+		word = "an error"
+	case v.Success != nil && !*v.Success:
+		word = "success: false"
+	default:
+		return "", "", false
+	}
+	if !hasValue(why) {
+		why = v.Message
+	}
+	return word, errorText(why), true
+}
+
+// hasValue reports whether a value is there and not empty.
+func hasValue(raw json.RawMessage) bool {
+	empty := []string{"", "null", `""`, "false", "0", "[]", "{}"}
+	return !slices.Contains(empty, strings.Join(strings.Fields(string(raw)), ""))
+}
+
+// isSuccessWord reports whether a status is one of a success: of HTTP below 400, or a word
+// by which APIs say that they have, or had, an item.
+func isSuccessWord(word string) bool {
+	if code, err := strconv.ParseFloat(word, 64); err == nil {
+		return code < 400
+	}
+	switch strings.ToLower(word) {
+	case "success", "succeeded", "successful", "ok", "okay", "true", "skipped", "duplicate", "accepted", "created",
+		"received", "stored", "saved", "queued", "enqueued", "scheduled", "pending", "processing", "processed",
+		"published", "sent", "delivered", "done", "complete", "completed", "new", "active":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,201 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// maxSpillRows bounds one statement that parks rows or forgets parked ones.
+const maxSpillRows = 5000
+
+// excessScanInterval is the least time between two searches for rows to park: each goes
+// through all lanes.
+const excessScanInterval = 50 * time.Millisecond
+
+// spillRetryInterval is the least time between two tries to park rows that the store did not
+// take.
+const spillRetryInterval = time.Minute
+
+// RestoreSpilled says which lanes have parked rows from before. Call it before
+// Restore, and before any row comes; a lane may be named again.
+func (d *Dispatcher) RestoreSpilled(lanes ...store.SpilledLane) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.core.addSpilledLanes(lanes)
+}
+
+// SpillExcess begins to park lanes until half the buffer is free: those that stand
+// still although the sink lives; with others, whatever is in the buffer. It does
+// not wait.
+func (d *Dispatcher) SpillExcess(others bool) {
+	d.mu.Lock()
+	if now := time.Now(); now.Sub(d.lastExcessScan) >= excessScanInterval {
+		d.lastExcessScan = now
+		d.retryUnspillable(now)
+		d.core.spillExcess(others)
+	}
+	d.mu.Unlock()
+	notify(d.toSpill)
+}
+
+// bufferLevel returns how many rows fit into the buffer, how many were delivered or are
+// done with otherwise, and whether all of the sink is suspect.
+func (d *Dispatcher) bufferLevel() (room int, gone int64, suspect bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	suspect = !slices.ContainsFunc(d.core.receivers, func(r *receiver) bool { return !r.breakerOpen })
+	return d.cfg.BufferRows - d.core.bufferedRows(), d.core.doneRows, suspect
+}
+
+// inFlightRows is how many rows are in claims and requests: those cannot be parked, and
+// their number has a bound of its own. The time is linear in the lanes.
+func (d *Dispatcher) inFlightRows() (n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, l := range d.core.lanes {
+		n += l.inFlight
+	}
+	return n
+}
+
+// Spill begins to park what keeps the log from being given away: the rows of lanes
+// that do not move, or of all lanes. It does not wait.
+func (d *Dispatcher) Spill(all bool) {
+	d.mu.Lock()
+	d.retryUnspillable(time.Now())
+	d.core.spillForLog(all)
+	d.mu.Unlock()
+	notify(d.toSpill)
+}
+
+// retryUnspillable lets rows be parked once more that the store did not take, now and then.
+// The caller holds the lock.
+func (d *Dispatcher) retryUnspillable(now time.Time) {
+	if now.Sub(d.lastSpillRetry) >= spillRetryInterval {
+		d.lastSpillRetry = now
+		d.core.retryUnspillable()
+	}
+}
+
+// notifySpill wakes runSpill if there is something for it: most of the time there
+// is not. The caller holds the lock.
+func (d *Dispatcher) notifySpill() {
+	if c := d.core; len(c.toSpill)+len(c.toDeleteSpilled)+c.reloadQueue.len() > 0 || c.hasSpilledLanes() {
+		notify(d.toSpill)
+	}
+}
+
+// runSpill parks rows, forgets parked ones and reads them back, one statement
+// at a time and in turn: neither may starve the other.
+func (d *Dispatcher) runSpill(ctx context.Context) error {
+	for {
+		worked := false
+		for _, step := range []func(context.Context) (bool, error){d.spillBatch, d.deleteBatch, d.reloadBatch} {
+			some, err := step(ctx)
+			if err != nil {
+				return err
+			}
+			worked = worked || some
+		}
+		if worked {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-d.toSpill:
+		}
+	}
+}
+
+func (d *Dispatcher) spillBatch(ctx context.Context) (bool, error) {
+	d.mu.Lock()
+	items := d.core.nextSpills(maxSpillRows)
+	d.mu.Unlock()
+	if len(items) == 0 {
+		return false, nil
+	}
+	n := len(items)
+	refused, err := bisectRefused(items, func(items []store.Item) ([]bool, error) {
+		_, err := d.retryStore(ctx, "park", func() error { return d.store.Spill(ctx, d.epoch, items) })
+		return make([]bool, len(items)), err
+	}, func(it *store.Item, err error) bool {
+		n--
+		d.obs.RowUnspillable(it, err)
+		return true
+	})
+	if err != nil {
+		return true, err
+	}
+	d.mu.Lock()
+	d.core.spillsWritten(refused)
+	d.unspillableReported = d.unspillableReported || n < len(items)
+	d.mu.Unlock()
+	d.obs.RowsSpilled(n)
+	d.wakeWorkers()
+	return true, nil
+}
+
+func (d *Dispatcher) deleteBatch(ctx context.Context) (bool, error) {
+	d.mu.Lock()
+	refs := d.core.nextDeletes(maxSpillRows)
+	d.mu.Unlock()
+	if len(refs) == 0 {
+		return false, nil
+	}
+	_, err := bisectRefused(refs, func(refs []store.SpilledRef) ([]bool, error) {
+		_, err := d.retryStore(ctx, "unpark", func() error { return d.store.DeleteSpilled(ctx, d.epoch, refs) })
+		return make([]bool, len(refs)), err
+	}, func(ref *store.SpilledRef, err error) bool {
+		// It stays in the store and is settled: the next leader finds that out.
+		d.obs.StoreFailed("the end of parked row "+ref.ID+" of "+ref.Outbox, err)
+		return true
+	})
+	if err != nil {
+		return true, err
+	}
+	d.mu.Lock()
+	d.core.spilledDeleted(refs...)
+	d.mu.Unlock()
+	return true, nil
+}
+
+func (d *Dispatcher) reloadBatch(ctx context.Context) (bool, error) {
+	d.mu.Lock()
+	from, each := d.core.nextReloads(time.Now())
+	d.mu.Unlock()
+	if len(from) == 0 {
+		return false, nil
+	}
+	var answers [][]store.Item
+	err := d.retryOwnTables(ctx, "read parked rows", func() (err error) {
+		answers, err = d.store.ReadSpilled(ctx, from, each)
+		return err
+	})
+	if err != nil {
+		return true, err
+	}
+	d.mu.Lock()
+	d.core.addReloaded(answers, each)
+	d.mu.Unlock()
+	d.wakeWorkers()
+	return true, nil
+}
+
+// retryOwnTables is retryStore for statements on the relay's own tables that name no
+// rows to refuse.
+func (d *Dispatcher) retryOwnTables(ctx context.Context, op string, do func() error) error {
+	_, err := d.retryStore(ctx, op, func() error {
+		err := do()
+		var refused *store.RefusedError
+		if errors.As(err, &refused) {
+			err = refused.Err
+		}
+		return err
+	})
+	return err
+}

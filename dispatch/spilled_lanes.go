@@ -1,0 +1,155 @@
+package dispatch
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// spilledLaneSet are the lanes of a kind that are away: all their rows are parked, and none
+// is in memory.
+type spilledLaneSet struct {
+	outbox, kind string
+	hash         store.KindHash
+	lanes        laneSet
+	lastReloaded groupHash // that was read back
+}
+
+func (s *spilledLaneSet) laneHash(group groupHash) (h store.LaneHash) {
+	copy(h[copy(h[:], s.hash[:]):], group[:])
+	return h
+}
+
+// spilledLanesOf returns the lanes of a kind that are away, nil if there never were any.
+func (c *core) spilledLanesOf(outbox string, kind store.KindHash) *spilledLaneSet {
+	for _, s := range c.spilledLanes {
+		if s.hash == kind && s.outbox == outbox {
+			return s
+		}
+	}
+	return nil
+}
+
+// recordSpilledLane notes that a lane is away with so many rows, and returns how many it was
+// known to have.
+func (c *core) recordSpilledLane(outbox, kind string, hash store.LaneHash, rows int) (before int) {
+	s := c.spilledLanesOf(outbox, hash.Kind())
+	if s == nil {
+		s = &spilledLaneSet{outbox: outbox, kind: kind, hash: hash.Kind()}
+		c.spilledLanes = append(c.spilledLanes, s)
+		slices.SortFunc(c.spilledLanes, func(a, b *spilledLaneSet) int { // whatever the order in which they came
+			return cmp.Or(strings.Compare(a.outbox, b.outbox), strings.Compare(a.kind, b.kind), bytes.Compare(a.hash[:], b.hash[:]))
+		})
+	}
+	return s.lanes.put(groupOf(hash), rows)
+}
+
+// evictLane forgets a lane whose rows are all parked. One that waits for a time or
+// for somebody stays known.
+func (c *core) evictLane(l *lane) {
+	if l.onHold() || len(l.unspillableTail) > 0 || l.name.RowID == "" && l.state != laneIdle && l.state != laneReady {
+		return
+	}
+	c.dequeue(l)
+	l.receiver.lanes--
+	delete(c.lanes, l.name)
+	if l.name.RowID == "" {
+		c.recordSpilledLane(l.name.Outbox, l.name.Kind, l.name.Hash(), l.spilledRows)
+	}
+}
+
+// evictIdleLane puts a lane away that has nothing in memory and is not to be read back for
+// now.
+func (c *core) evictIdleLane(l *lane) {
+	if l.state == laneIdle && l.hasSpilled && len(l.rows)+len(l.unspillableTail) == 0 && l.spilling == 0 && !c.isRowLanePool(l) &&
+		(c.tableLock(l.name.Outbox) != nil || !c.needsLanes(l.receiver)) {
+		c.evictLane(l)
+	}
+}
+
+// restoreSpilled makes a new lane go on where its parked rows end, if it was away.
+func (c *core) restoreSpilled(l *lane) {
+	if l.name.RowID != "" || !c.hasSpilledLanes() {
+		return
+	}
+	hash := l.name.Hash()
+	if s := c.spilledLanesOf(l.name.Outbox, hash.Kind()); s != nil {
+		if rows, there := s.lanes.remove(groupOf(hash)); there {
+			l.hasSpilled, l.spilledRows = true, rows
+		}
+	}
+}
+
+// addSpilledLanes is told which lanes have parked rows, before anything else. It may be told of
+// a lane again.
+func (c *core) addSpilledLanes(lanes []store.SpilledLane) {
+	for i := range lanes {
+		p := &lanes[i]
+		key := store.LaneKey{Outbox: p.Outbox, Kind: p.Kind}
+		if c.cfg.Ungrouped == Parallel && p.Hash == key.Hash() { // rows without a group are read as one lane
+			if l := c.lane(LaneName{LaneKey: key}); !l.hasSpilled {
+				l.hasSpilled, l.spilledRows = true, p.Rows
+				c.spilledRows += p.Rows
+				c.wake(l)
+			}
+			continue
+		}
+		c.spilledRows += p.Rows - c.recordSpilledLane(p.Outbox, p.Kind, p.Hash, p.Rows)
+	}
+}
+
+func (c *core) hasSpilledLanes() bool {
+	return slices.ContainsFunc(c.spilledLanes, func(s *spilledLaneSet) bool { return s.lanes.n > 0 })
+}
+
+// queueSpilledLanes takes lanes that are away, of each kind in turn: in the order of their
+// hashes, behind the one that was read last.
+func (c *core) queueSpilledLanes(most int) {
+	c.reloadTurn++
+	for i := range c.spilledLanes {
+		s := c.spilledLanes[(c.reloadTurn+i)%len(c.spilledLanes)]
+		if c.tableLock(s.outbox) != nil {
+			continue
+		}
+		to := c.receiver(s.kind)
+		if s.lanes.n > 0 && !c.needsLanes(to) {
+			c.rotateProbeLane(to)
+		}
+		for left := s.lanes.n; left > 0 && len(c.reloading) < most && c.needsLanes(to); left-- {
+			s.lastReloaded = s.lanes.next(s.lastReloaded)
+			c.reloading = append(c.reloading, laneReload{spilled: s, hash: s.lastReloaded})
+		}
+	}
+}
+
+// needsLanes reports whether more lanes of a receiver are to be in memory.
+func (c *core) needsLanes(recv *receiver) bool {
+	if !recv.breakerOpen {
+		return true
+	}
+	n := max(0, recv.ready.len()+recv.tried.len()-recv.replayLanes) + recv.probes
+	for i := range c.reloading {
+		if c.reloadReceiver(&c.reloading[i]) == recv {
+			n++
+		}
+	}
+	return n < maxProbeLanes
+}
+
+// rotateProbeLane makes room for a lane that is away, once all that are in memory of a
+// suspect receiver were tried: the one that shows it to be well may be elsewhere.
+func (c *core) rotateProbeLane(recv *receiver) {
+	if recv.ready.len()+recv.probes > 0 {
+		return
+	}
+	for _, l := range recv.tried.items {
+		if l.probed && l.allReloaded() && !l.reloading && !c.shrinking[l] && l.spilling == 0 {
+			recv.rotated++
+			c.shrink(l, 0)
+			return
+		}
+	}
+}

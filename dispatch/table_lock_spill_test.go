@@ -1,0 +1,97 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/checkpoint"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// TestParkedRowsOfALockedTableHoldUpNoOther: the rows that were read back of it, or are to
+// be, keep no parked row of another outbox away, whether the table was locked before or is
+// locked once they are in memory.
+func TestParkedRowsOfALockedTableHoldUpNoOther(t *testing.T) {
+	for _, after := range []time.Duration{0, 100 * time.Millisecond} {
+		t.Run(after.String(), func(t *testing.T) {
+			cfg := DefaultConfig()
+			cfg.BufferRows = 100
+			var rows []store.Item
+			for i := range 300 {
+				rows = append(rows, items(fmt.Sprint("p", i), fmt.Sprint("p", i))...)
+			}
+			for i := range 400 {
+				rows = append(rows, inOutbox("other", items(fmt.Sprint("w", i), fmt.Sprint("w", i)))...)
+			}
+			restarted(t, cfg, placed(1, rows), func(k *desk, d *Dispatcher) {
+				k.set(func() {
+					if after == 0 {
+						k.locks = map[string]bool{"events": true}
+					}
+					k.answer = func(ids []string) sink.Result {
+						<-time.After(time.Second)
+						return always(sink.Delivered)(ids)
+					}
+				})
+				k.pass(after)
+				k.set(func() { k.locks = map[string]bool{"events": true} })
+				k.pass(time.Minute)
+				k.expect(t, "parked rows of the free table", k.delivered('o'), 400)
+				if n := d.Stats().Rows; n > 50 {
+					t.Errorf("%d rows of the locked table are in memory", n)
+				}
+				k.set(func() { k.locks = nil })
+				k.pass(2 * time.Minute)
+				k.expect(t, "rows of the locked table once it is free", k.delivered('p'), 300)
+			})
+		})
+	}
+}
+
+// TestRowsOfALockedTableDoNotFillTheBuffer: what the log brings of it is parked, and rows of
+// another outbox of the same sink, the only one, go on.
+func TestRowsOfALockedTableDoNotFillTheBuffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := DefaultConfig()
+		cfg.BufferRows = 50
+		k := newDesk()
+		k.set(func() { k.locks = map[string]bool{"events": true} })
+		d := New(cfg, k, k, 1, k, time.Second)
+		f := NewFeed(checkpoint.NewTracker(store.Checkpoint{}), 1, map[string]*Dispatcher{"events": d, "other": d}, func(string, int) {})
+		f.SpillEnabled = true
+		in := make(chan capture.Batch)
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 2)
+		for _, run := range []func(context.Context) error{d.Run, func(ctx context.Context) error { return f.Run(ctx, in) }} {
+			go func() { done <- run(ctx) }()
+		}
+		taken := 0
+		for full := false; taken < 500 && !full; {
+			rows := append(items(fmt.Sprint("g", taken%100), fmt.Sprint("p", taken)), inOutbox("other", items("h", fmt.Sprint(taken)))...)
+			select {
+			case in <- capture.Batch{Position: store.Position(fmt.Sprint(taken)), Items: rows}:
+				taken++
+			case <-time.After(time.Minute):
+				full = true
+			}
+		}
+		pass(time.Minute)
+		k.expect(t, "batches taken", taken, 500)
+		k.expect(t, "rows of the free table", k.delivered('o'), 500)
+		k.set(func() { k.locks = nil })
+		pass(time.Minute)
+		k.expect(t, "rows of the locked table once it is free", k.delivered('p'), 500)
+		cancel()
+		for range 2 {
+			if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+	})
+}

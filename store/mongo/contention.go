@@ -1,0 +1,126 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+const (
+	// contentionWait is how long the first call waits for a document that another session
+	// changes in an open transaction; after that, none waits for this document.
+	contentionWait = 250 * time.Millisecond
+	// contentionTTL is how long a document counts as kept after it was last found to be.
+	contentionTTL = 10 * time.Second
+	// maxContendedTries is how many transactions of one call may fail for documents that were
+	// kept before: each tells only that one of them still is.
+	maxContendedTries = 16
+)
+
+// contention are the documents that another session keeps changed in an open transaction.
+type contention struct {
+	mu    sync.Mutex
+	until map[store.Ref]time.Time
+}
+
+// partition returns the places of a call whose rows were not kept of late, and those whose rows
+// were, these from any of them on: so each has its turn.
+func (k *contention) partition(places []int, ref func(i int) store.Ref) (free, before []int) {
+	now := time.Now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.until) == 0 {
+		return places, nil
+	}
+	for _, i := range places {
+		if now.Before(k.until[ref(i)]) {
+			before = append(before, i)
+		} else {
+			free = append(free, i)
+		}
+	}
+	maps.DeleteFunc(k.until, func(_ store.Ref, until time.Time) bool { return !now.Before(until) })
+	if len(before) > 1 {
+		at := rand.IntN(len(before))
+		before = append(before[at:len(before):len(before)], before[:at]...)
+	}
+	return free, before
+}
+
+// isolate runs do for the rows at some places, and by halves where another session keeps a
+// document of them, until that one stands alone; left is told of each row that was not
+// done. What was kept before comes last and is tried a few times at the most.
+func (k *contention) isolate(ctx context.Context, places []int, ref func(i int) store.Ref, wait time.Duration,
+	do func(ctx context.Context, at []int, wait time.Duration) error, left func(i int),
+) error {
+	free, before := k.partition(places, ref)
+	still := map[int]bool{}
+	keeps := func(i int) {
+		still[i] = true
+		left(i)
+	}
+	all, few := -1, maxContendedTries
+	err := bisect(ctx, free, wait, &all, do, keeps)
+	if err == nil {
+		err = bisect(ctx, before, 0, &few, do, keeps)
+	}
+	if err == nil && len(before)+len(still) > 0 {
+		k.record(before, still, ref)
+	}
+	return err
+}
+
+// record notes what was found out about rows.
+func (k *contention) record(before []int, still map[int]bool, ref func(i int) store.Ref) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, i := range before {
+		delete(k.until, ref(i))
+	}
+	if k.until == nil {
+		k.until = map[store.Ref]time.Time{}
+	}
+	for i := range still {
+		k.until[ref(i)] = time.Now().Add(contentionTTL)
+	}
+}
+
+// isContended reports whether a call failed because another session changes a document of it,
+// and not the leader's.
+func isContended(err error) bool {
+	return isWriteConflict(err) && !errors.As(err, new(*leaderBusyError)) && !errors.As(err, new(*commitError))
+}
+
+// bisect is the part of apart that halves. It fails at most tries times, where that is not
+// negative.
+func bisect(ctx context.Context, at []int, wait time.Duration, tries *int, do func(ctx context.Context, at []int, wait time.Duration) error, left func(i int)) error {
+	if len(at) == 0 {
+		return nil
+	}
+	if *tries != 0 {
+		*tries--
+		err := do(ctx, at, wait)
+		if !isContended(err) {
+			if err == nil {
+				*tries++ // it has not failed
+			}
+			return err
+		}
+	}
+	if len(at) == 1 || *tries == 0 {
+		for _, i := range at {
+			left(i)
+		}
+		return nil
+	}
+	half := len(at) / 2
+	if err := bisect(ctx, at[:half], 0, tries, do, left); err != nil {
+		return err
+	}
+	return bisect(ctx, at[half:], 0, tries, do, left)
+}

@@ -1,0 +1,155 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/finding"
+)
+
+// Diagnose implements store.Examiner. A server that refuses the login for good is a
+// finding, one that cannot be reached an error.
+func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
+	c := &checker{List: finding.List{Subject: "connection"}, store: s, thorough: true}
+	err := s.lifetime.Do(ctx, func(ctx context.Context) (err error) {
+		if c.conn, err = s.server.open(ctx); err != nil {
+			return err
+		}
+		c.connection(s.server.url)
+		for _, look := range []func(context.Context) error{c.run, c.clock, c.durability} {
+			if err := look(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	var setup *store.SetupError
+	switch {
+	case err == nil:
+		return c.Findings, nil
+	case c.conn == nil && errors.As(err, &setup):
+		c.AddSetupError(setup)
+		return c.Findings, nil
+	}
+	return c.Findings, fmt.Errorf("examine the database: %w", Explain(err))
+}
+
+// connection says how the server is spoken to.
+func (c *checker) connection(url string) {
+	opts, _, err := ParseURL(url, "")
+	if err != nil {
+		return // it was parsed before
+	}
+	hosts := strings.Join(opts.Hosts, ", ")
+	local := !slices.ContainsFunc(opts.Hosts, func(host string) bool {
+		return !strings.HasPrefix(host, "127.") && !strings.HasPrefix(host, "localhost") && !strings.HasPrefix(host, "[::1]") && !strings.HasPrefix(host, "/")
+	})
+	switch {
+	case opts.TLSConfig != nil:
+		c.Add(store.GradeOK, hosts+" with TLS")
+	case local:
+		c.Add(store.GradeOK, hosts+" without TLS, on this machine")
+	default:
+		c.Add(store.GradeAdvice, hosts+" without TLS: payloads travel in clear text", "// turn TLS on in the server, and add tls=true to source.url")
+	}
+}
+
+// checkWritable looks for what keeps every write out. It may pass by itself, as an election
+// does, so it is none of Check's.
+func (c *checker) checkWritable(ctx context.Context) error {
+	if c.conn.standalone.Load() {
+		return nil
+	}
+	var hello struct {
+		Set     string   `bson:"setName"`
+		Hosts   []string `bson:"hosts"`
+		Primary string   `bson:"primary"`
+		Writes  bool     `bson:"isWritablePrimary"`
+	}
+	if err := c.conn.run(ctx, bson.D{{Key: "hello", Value: 1}}, &hello); err != nil {
+		return err
+	}
+	if hello.Set == "" {
+		return nil // a mongos
+	}
+	if !hello.Writes {
+		c.AddFault("replica set "+hello.Set+" has no primary", "// see rs.status()")
+		return nil
+	}
+	c.Add(store.GradeOK, fmt.Sprintf("replica set %s of %d members, the primary is %s", hello.Set, len(hello.Hosts), hello.Primary))
+	return nil
+}
+
+// clock compares this machine's clock with the primary's: claims carry times.
+func (c *checker) clock(ctx context.Context) error {
+	c.Subject = "clock"
+	before := time.Now()
+	now, err := c.conn.clock(ctx)
+	if err != nil {
+		return err
+	}
+	c.AddClockSkew(before, now, time.Now())
+	return nil
+}
+
+// durability looks at what a crash of the server would take with it.
+func (c *checker) durability(ctx context.Context) error {
+	c.Subject = "durability"
+	if c.conn.standalone.Load() {
+		c.Add(store.GradeOK, "what is written is in the journal")
+		return nil
+	}
+	var answer struct {
+		Config struct {
+			Journal *bool `bson:"writeConcernMajorityJournalDefault"`
+		} `bson:"config"`
+	}
+	err := c.conn.admin(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}, &answer)
+	switch {
+	case hasCode(err, codeUnauthorized), err != nil && !Unreachable(err):
+		return nil // few users may see it
+	case err != nil:
+		return err
+	case answer.Config.Journal != nil && !*answer.Config.Journal:
+		c.Add(store.GradeAdvice, "members acknowledge what they have in memory (writeConcernMajorityJournalDefault is false): a crash of all of them takes the last writes back",
+			"cfg = rs.conf(); cfg.writeConcernMajorityJournalDefault = true; rs.reconfig(cfg);")
+	default:
+		c.Add(store.GradeOK, "what a majority has survives a crash of the others")
+	}
+	return nil
+}
+
+// unsettledIndex looks for an index that finds the documents that are not settled: a
+// collection that keeps what was delivered is else read whole by each poll, each sweep
+// and each cut.
+func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
+	l := &t.Layout
+	if l.State == store.StateNone {
+		return nil
+	}
+	state := []string{l.Columns.Status}
+	if l.State == store.StateTimestamps {
+		state = []string{l.Columns.Delivered, l.Columns.Failed}
+	}
+	serves, err := t.indices(ctx, func(spec bson.Raw) bool {
+		fields, _ := spec.Lookup("key").Document().Elements()
+		return len(fields) > 0 && slices.Contains(state, fields[0].Key())
+	})
+	if err != nil {
+		return err
+	}
+	if serves {
+		c.Add(store.GradeOK, "an index finds the documents that are not settled")
+		return nil
+	}
+	c.Add(store.GradeAdvice, fmt.Sprintf("no index of %s finds the documents that are not settled: polling, sweeps and the first start read all of them", t.path()),
+		fmt.Sprintf("%s.createIndex(%s);", shellOf(t.Outbox), shellKeys(slices.Concat(state, t.ordered()))))
+	return nil
+}

@@ -1,0 +1,154 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// leadTimeout bounds the waiting of one Lead for writes of an earlier leader, which it
+// ends.
+const leadTimeout = 2 * store.MinLockLease
+
+// leaderDocument is the document of a relay in sluicebox_leader. N counts the writes
+// of its leaders.
+type leaderDocument struct {
+	Epoch          int64       `bson:"epoch"`
+	Holder         string      `bson:"holder"`
+	Since          time.Time   `bson:"since"`
+	Session        bson.Binary `bson:"session"` // that of the leader's writer
+	OutcomeSession bson.Binary `bson:"aside"`   // that of its outcomes, see Store.aside
+}
+
+// sessionID is the id of a session.
+func sessionID(s *mongo.Session) bson.Binary {
+	subtype, data := s.ID().Lookup("id").Binary()
+	return bson.Binary{Subtype: subtype, Data: data}
+}
+
+// AcquireLeadership implements store.Leadership. It ends the transaction of an earlier leader, which
+// would else keep the leader document until the server ends it, after 60 s by default
+// (transactionLifetimeLimitSeconds).
+func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
+	var epoch store.Epoch
+	err := s.writer.Do(ctx, func(ctx context.Context) error {
+		on := s.writer.conn
+		s.grant.setEpoch(0)
+		if err := errors.Join(on.recheckStandalone(ctx), installed(ctx, on)); err != nil {
+			return err
+		}
+		for began := time.Now(); ; {
+			if err := s.endPredecessor(ctx, on); err != nil {
+				return err
+			}
+			err := s.writer.transact(ctx, rowTimeout/2, func(ctx context.Context) (err error) {
+				epoch, err = s.raiseEpoch(ctx, on)
+				return err
+			})
+			if err == nil {
+				s.grant.setEpoch(epoch)
+			}
+			if !isWriteConflict(err) {
+				return err
+			}
+			if time.Since(began) > leadTimeout {
+				return fmt.Errorf("somebody keeps the document of relay %s in %s changed in a transaction; find out who by "+
+					"db.adminCommand({aggregate: 1, pipeline: [{$currentOp: {idleSessions: true}}, {$match: {transaction: {$exists: true}}}], cursor: {}}), and end the session by killSessions; a relay ends that of an earlier one of the same user by itself: %w",
+					s.name, ownLeader, err)
+			}
+		}
+	})
+	if err != nil {
+		return 0, fmt.Errorf("take the lead: %w", Explain(err))
+	}
+	return epoch, nil
+}
+
+// endPredecessor kills the session of the leader that the document names: a relay that
+// is frozen may have a transaction open. A store that took the lock, and has lost it,
+// must not do that to its successor.
+func (s *Store) endPredecessor(ctx context.Context, on *conn) error {
+	if s.hasTakenLock.Load() {
+		held, err := s.holdsLease(ctx, on)
+		if err != nil || !held {
+			return errors.Join(err, lostLockError(held))
+		}
+	} else if err := s.revokeLease(ctx, on); err != nil {
+		return err
+	}
+	var d leaderDocument
+	err := findOne(ctx, on.ownCollection(ownLeader), s.name, &d)
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	on.killSession(ctx, d.Session)
+	on.killSession(ctx, d.OutcomeSession)
+	return on.awaitWritesEnded(ctx, d.Session, d.OutcomeSession)
+}
+
+func lostLockError(held bool) error {
+	if held {
+		return nil
+	}
+	return fmt.Errorf("the relay's lock is lost: %w", store.ErrNotLeader)
+}
+
+// killSession ends a session of another store. Where that fails the transaction ends later, by
+// itself: then whoever waits for it says so.
+func (c *conn) killSession(ctx context.Context, id bson.Binary) {
+	if len(id.Data) == 0 || string(id.Data) == string(sessionID(c.writeSession).Data) || string(id.Data) == string(sessionID(c.outcomeSession).Data) {
+		return
+	}
+	kill := bson.D{{Key: "killSessions", Value: bson.A{bson.D{{Key: "id", Value: id}}}}}
+	_ = c.admin(ctx, kill, &bson.D{})
+}
+
+// raiseEpoch raises the epoch, in the call's transaction. A store that took the lock raises
+// only while it has it still: one that was frozen in between must not depose its
+// successor.
+func (s *Store) raiseEpoch(ctx context.Context, on *conn) (store.Epoch, error) {
+	if s.hasTakenLock.Load() || on.supportsGrants() {
+		n, err := update(ctx, on.ownCollection(ownLease), s.leaseCondition(), bson.D{{Key: "$inc", Value: bson.D{{Key: "raised", Value: int64(1)}}}})
+		if err != nil || n == 0 {
+			return 0, errors.Join(err, lostLockError(n > 0))
+		}
+	}
+	bound, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	var d leaderDocument
+	err := on.ownCollection(ownLeader).FindOneAndUpdate(bound, bson.D{{Key: "_id", Value: s.name}}, bson.D{
+		{Key: "$inc", Value: bson.D{{Key: "epoch", Value: int64(1)}}},
+		{Key: "$set", Value: bson.D{{Key: "holder", Value: s.holder}, {Key: "session", Value: sessionID(on.writeSession)}, {Key: "aside", Value: sessionID(on.outcomeSession)}}},
+		{Key: "$currentDate", Value: bson.D{{Key: "since", Value: true}}},
+	}, options.FindOneAndUpdate().SetUpsert(true).SetReturnDocument(options.After)).Decode(&d)
+	return store.Epoch(d.Epoch), err
+}
+
+// Leader implements store.Leadership.
+func (s *Store) Leader(ctx context.Context) (store.Leader, error) {
+	var d leaderDocument
+	err := s.read(ctx, func(ctx context.Context, on *conn) error {
+		err := findOne(ctx, on.ownCollection(ownLeader), s.name, &d)
+		if !errors.Is(err, mongo.ErrNoDocuments) {
+			return err
+		}
+		if err := installed(ctx, on); err != nil {
+			return err
+		}
+		return store.ErrNotLeader
+	})
+	if err != nil {
+		return store.Leader{}, fmt.Errorf("read who leads: %w", Explain(err))
+	}
+	return store.Leader{Epoch: store.Epoch(d.Epoch), Holder: d.Holder, Since: d.Since.UTC()}, nil
+}

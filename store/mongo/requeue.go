@@ -1,0 +1,102 @@
+package mongo
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
+	"github.com/sluicebox/sluicebox/store/internal/deadletter"
+)
+
+// resolveAction is what may be done to FAILED documents. It tells how many it found.
+type resolveAction struct {
+	apply func(ctx context.Context, t *table, filter bson.D) (int64, error)
+	right string // what the user needs
+}
+
+// Requeue implements store.OpenDeadLetters. The times of claim and settlement become null
+// where they belong to the state; else they stay, as at a retry.
+func (s *Store) Requeue(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Item, error) {
+	done, err := s.resolveFailed(ctx, epoch, f, limit, resolveAction{requeue, "update"})
+	if err != nil {
+		return nil, fmt.Errorf("requeue: %w", err)
+	}
+	return store.RequeuedItems(done, time.Now()), nil
+}
+
+// Discard implements store.OpenDeadLetters.
+func (s *Store) Discard(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Ref, error) {
+	discard := func(ctx context.Context, t *table, filter bson.D) (int64, error) {
+		return remove(ctx, t.collection, filter)
+	}
+	done, err := s.resolveFailed(ctx, epoch, f, limit, resolveAction{discard, "remove"})
+	if err != nil {
+		return nil, fmt.Errorf("discard: %w", err)
+	}
+	return store.Refs(done), nil
+}
+
+func requeue(ctx context.Context, t *table, filter bson.D) (int64, error) {
+	nullable := func(string) bool { return false }
+	return t.update(ctx, filter, set(columns.Requeue(&t.Layout, nullable), func(columns.Value) any { return t.status(store.Pending) }))
+}
+
+func (s *Store) resolveFailed(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int, m resolveAction) ([]store.DeadLetter, error) {
+	return deadletter.Resolve(f.Outbox,
+		func() ([]store.DeadLetter, error) { return s.failed(ctx, f, limit, false) },
+		func(letters []store.DeadLetter) (done []store.DeadLetter, err error) {
+			o := s.outboxes.Lookup(f.Outbox)
+			err = s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) (err error) {
+				done, err = s.resolveRows(ctx, on, on.table(o), letters, m)
+				return err
+			})
+			if err != nil {
+				return nil, m.explain(err, o)
+			}
+			return done, nil
+		})
+}
+
+// resolveRows writes those of the documents that are still FAILED, and forgets what they
+// block, in the call's transaction. It returns them in their order.
+func (s *Store) resolveRows(ctx context.Context, on *conn, t *table, letters []store.DeadLetter, m resolveAction) (done []store.DeadLetter, err error) {
+	ids := make([]string, len(letters))
+	for i := range letters {
+		ids[i] = letters[i].ID
+	}
+	failed, err := t.failedAmong(ctx, ids)
+	if err != nil || len(failed) == 0 {
+		return nil, err
+	}
+	ids = ids[:0]
+	for i := range letters {
+		if failed[letters[i].ID] {
+			done = append(done, letters[i])
+			ids = append(ids, letters[i].ID)
+		}
+	}
+	n, err := m.apply(ctx, t, append(bson.D{t.idIn(ids)}, t.failed()...))
+	switch {
+	case err != nil:
+		return nil, err
+	case n != int64(len(ids)):
+		return nil, &store.RefusedError{Err: fmt.Errorf("outbox %s: %d of the FAILED documents have the ids of others, of another type, or somebody changes them: give them other ids", t.Name, n-int64(len(ids)))}
+	}
+	return done, s.deleteBlocks(ctx, on, t.Name, ids)
+}
+
+// explain names the right that may be missing: a relay whose layout deletes nothing can
+// do without remove until somebody discards a document.
+func (m resolveAction) explain(err error, o *store.Outbox) error {
+	if hasCode(err, codeUnauthorized) {
+		return &store.SetupError{
+			Problem: fmt.Sprintf("outbox %s: %s", o.Name, shortErrorText(err)),
+			Remedy:  fmt.Sprintf("grant the relay's user the action %s on %s", m.right, o.Table),
+		}
+	}
+	return asRefused(err)
+}

@@ -1,0 +1,66 @@
+package mongo
+
+import (
+	"context"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
+)
+
+// ReadSettled implements store.Looker.
+func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
+	parts, err := byoutbox.Split(s.outboxes, rows)
+	if err != nil {
+		return nil, fmt.Errorf("look for settled rows: %w", err)
+	}
+	settled := make([]bool, len(rows))
+	if len(rows) == 0 {
+		return settled, nil
+	}
+	err = s.read(ctx, func(ctx context.Context, on *conn) error {
+		if err := s.awaitMajorityRead(ctx, on); err != nil {
+			return err
+		}
+		for _, p := range parts {
+			if err := readSettledOf(ctx, on.table(p.Outbox), p, rows, settled); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for settled rows: %w", Explain(err))
+	}
+	return settled, nil
+}
+
+// awaitMajorityRead writes a document of the relay's own, by a majority, and what is read later
+// in the session is no earlier than that: a primary that was deposed and does not know it
+// yet would take a document for gone that its successor has.
+func (s *Store) awaitMajorityRead(ctx context.Context, on *conn) error {
+	return upsertOne(ctx, on.ownCollection(ownMeta), bson.D{{Key: "relay", Value: s.name}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "looks", Value: int64(1)}}}})
+}
+
+// readSettledOf asks for the rows of one outbox. Of an id that came twice nothing is said at
+// its second place, and nothing of one that two documents have.
+func readSettledOf(ctx context.Context, t *table, p *byoutbox.Part, rows []store.ClaimRow, settled []bool) error {
+	if t.Layout.State == store.StateNone {
+		return nil // such a collection tells nothing
+	}
+	ids := make([]string, len(p.Indexes))
+	for k, i := range p.Indexes {
+		ids[k] = rows[i].ID
+		settled[i] = true // gone, unless it is found
+	}
+	found := map[int]bool{}
+	return t.states(ctx, ids, func(id string, open bool, _ bson.Raw) error {
+		if i, asked := p.FirstIndex[id]; asked {
+			settled[i] = !open && !found[i]
+			found[i] = true
+		}
+		return nil
+	})
+}

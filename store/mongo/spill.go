@@ -1,0 +1,249 @@
+package mongo
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+const (
+	// maxSpillRows is the most rows that one transaction parks or forgets, so that claims
+	// and outcomes do not wait for it for long.
+	maxSpillRows = 2000
+	// maxSpillBytes is the most payload of such a transaction, in bytes.
+	maxSpillBytes = 16 << 20
+)
+
+// spilledKey is the _id of a parked row: its lane is a range of the index.
+type spilledKey struct {
+	Relay  string      `bson:"relay"`
+	Outbox string      `bson:"outbox"`
+	Lane   bson.Binary `bson:"lane"`
+	Seq    int64       `bson:"seq"`
+}
+
+// spilledDocument is a row in sluicebox_parked.
+type spilledDocument struct {
+	Key         spilledKey     `bson:"_id"`
+	ID          string         `bson:"id"`
+	Kind        string         `bson:"kind"`
+	Group       *string        `bson:"group"`
+	RetryCount  int64          `bson:"retryCount"`
+	PayloadSize int64          `bson:"payloadSize"`
+	Committed   *bson.DateTime `bson:"committedAt"`
+	Payload     *bson.Binary   `bson:"payload"` // an empty one is no missing one
+}
+
+// Spill implements store.Parking, by transactions of a bounded size. Commit times are cut
+// to milliseconds.
+func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item) error {
+	for i := range items {
+		if err := s.validateSpill(&items[i]); err != nil {
+			return fmt.Errorf("park: %w", err)
+		}
+	}
+	for len(items) > 0 {
+		n, size := 0, 0
+		for n < min(len(items), maxSpillRows) {
+			if size += len(s.spilledPayload(&items[n])); n > 0 && size > maxSpillBytes {
+				break
+			}
+			n++
+		}
+		some := items[:n]
+		items = items[n:]
+		if err := s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error { return s.spillRows(ctx, on, some) }); err != nil {
+			return fmt.Errorf("park: %w", asOwnRefused(err))
+		}
+	}
+	return nil
+}
+
+// validateSpill reports what keeps a row from being parked.
+func (s *Store) validateSpill(it *store.Item) error {
+	if _, err := s.outboxes.Find(it.Outbox); err != nil {
+		return err
+	}
+	if it.Seq == 0 {
+		return fmt.Errorf("row %q of outbox %s has no seq", it.ID, it.Outbox)
+	}
+	return nil
+}
+
+// maxSpilledPayload is the most bytes of a payload that is parked with its row: a document may
+// have 16 MiB, and JSON may be longer than BSON.
+const maxSpilledPayload = 15 << 20
+
+// spilledPayload is a row's payload if it is to be parked with it. Of one that is too large
+// the claim reads it from the collection again.
+func (s *Store) spilledPayload(it *store.Item) []byte {
+	if s.outboxes.Lookup(it.Outbox).Layout.State == store.StateNone && len(it.Payload) <= maxSpilledPayload {
+		return it.Payload
+	}
+	return nil
+}
+
+// spillRows inserts rows that are not parked yet, in the call's transaction.
+func (s *Store) spillRows(ctx context.Context, on *conn, items []store.Item) error {
+	in, keys := on.ownCollection(ownSpilled), make([]spilledKey, len(items))
+	for i := range items {
+		keys[i] = spilledKey{s.name, items[i].Outbox, hashOf(items[i].Lane().Hash()), int64(items[i].Seq)}
+	}
+	there := map[string]bool{}
+	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: keys}}}}
+	err := forEach(ctx, commandTimeout, in, filter, options.Find().SetProjection(project("_id")), func(doc bson.Raw) error {
+		there[string(doc.Lookup("_id").Value)] = true
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	var docs []spilledDocument
+	for i := range items {
+		key, err := bson.Marshal(keys[i])
+		if err != nil {
+			return err
+		}
+		if !there[string(key)] {
+			there[string(key)] = true // the call may have it twice
+			docs = append(docs, s.spilledKeyOf(keys[i], &items[i]))
+		}
+	}
+	if len(docs) == 0 {
+		return nil
+	}
+	bound, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	_, err = in.InsertMany(bound, docs)
+	return err
+}
+
+func (s *Store) spilledKeyOf(key spilledKey, it *store.Item) spilledDocument {
+	d := spilledDocument{
+		Key: key, ID: it.ID, Kind: it.Kind, Group: groupText(it.Group), RetryCount: int64(it.RetryCount), PayloadSize: int64(it.PayloadSize),
+	}
+	d.Committed = timeOrNull(it.Committed)
+	if payload := s.spilledPayload(it); payload != nil {
+		d.Payload = &bson.Binary{Data: payload}
+	}
+	return d
+}
+
+// item is the row as it was parked.
+func (d *spilledDocument) item() store.Item {
+	it := store.Item{
+		Ref: store.Ref{Outbox: d.Key.Outbox, ID: d.ID}, Kind: d.Kind, Group: groupOf(d.Group),
+		RetryCount: int(d.RetryCount), PayloadSize: int(d.PayloadSize), Seq: store.Seq(d.Key.Seq),
+	}
+	it.Committed = timeOrZero(d.Committed)
+	if d.Payload != nil {
+		it.Payload = append([]byte{}, d.Payload.Data...)
+	}
+	return it
+}
+
+// DeleteSpilled implements store.Parking, by transactions of a bounded size.
+func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []store.SpilledRef) error {
+	for i := range rows {
+		if _, err := s.outboxes.Find(rows[i].Outbox); err != nil {
+			return fmt.Errorf("unpark: %w", err)
+		}
+	}
+	for some := range slices.Chunk(rows, maxSpillRows) {
+		if err := s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error { return s.deleteSpilledRows(ctx, on, some) }); err != nil {
+			return fmt.Errorf("unpark: %w", asOwnRefused(err))
+		}
+	}
+	return nil
+}
+
+// deleteSpilledRows forgets parked rows, in the call's transaction. The seqs find them, and the ids
+// leave out what is parked under one of them by mistake.
+func (s *Store) deleteSpilledRows(ctx context.Context, on *conn, rows []store.SpilledRef) error {
+	seqs, wanted := map[string][]int64{}, make(map[store.SpilledRef]bool, len(rows))
+	for _, row := range rows {
+		seqs[row.Outbox] = append(seqs[row.Outbox], int64(row.Seq))
+		wanted[row] = true
+	}
+	in := on.ownCollection(ownSpilled)
+	var keys []bson.RawValue
+	for outbox, list := range seqs {
+		filter := bson.D{{Key: "_id.relay", Value: s.name}, {Key: "_id.outbox", Value: outbox}, {Key: "_id.seq", Value: bson.D{{Key: "$in", Value: list}}}}
+		err := forEach(ctx, commandTimeout, in, filter, options.Find().SetProjection(project("_id", "id")), func(doc bson.Raw) error {
+			seq, _ := doc.Lookup("_id", "seq").AsInt64OK()
+			if wanted[store.SpilledRef{Ref: store.Ref{Outbox: outbox, ID: doc.Lookup("id").StringValue()}, Seq: store.Seq(seq)}] {
+				keys = append(keys, cloned(doc.Lookup("_id")))
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return removeKeys(ctx, in, keys)
+}
+
+// cloned is a value with memory of its own.
+func cloned(v bson.RawValue) bson.RawValue {
+	return bson.RawValue{Type: v.Type, Value: slices.Clone(v.Value)}
+}
+
+// removeKeys deletes the documents of some _ids.
+func removeKeys(ctx context.Context, in *mongo.Collection, keys []bson.RawValue) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	_, err := remove(ctx, in, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: keys}}}})
+	return err
+}
+
+// ReadSpilled implements store.Parking.
+func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each int) ([][]store.Item, error) {
+	if each <= 0 {
+		return nil, fmt.Errorf("read parked rows: the limit is %d, must be positive", each)
+	}
+	for i := range from {
+		if _, err := s.outboxes.Find(from[i].Outbox); err != nil {
+			return nil, fmt.Errorf("read parked rows: %w", err)
+		}
+	}
+	if len(from) == 0 {
+		return nil, nil
+	}
+	lists := make([][]store.Item, len(from))
+	err := s.read(ctx, func(ctx context.Context, on *conn) (err error) {
+		for i := range from {
+			if lists[i], err = s.readSpilledLane(ctx, on, &from[i], each); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read parked rows: %w", Explain(err))
+	}
+	return lists, nil
+}
+
+func (s *Store) readSpilledLane(ctx context.Context, on *conn, from *store.SpilledRange, most int) (items []store.Item, err error) {
+	key := func(seq any) bson.D {
+		return bson.D{{Key: "relay", Value: s.name}, {Key: "outbox", Value: from.Outbox}, {Key: "lane", Value: hashOf(from.Lane)}, {Key: "seq", Value: seq}}
+	}
+	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: key(int64(from.After))}, {Key: "$lt", Value: key(bson.MaxKey{})}}}}
+	opts := options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetLimit(int64(most))
+	err = forEach(ctx, commandTimeout, on.ownCollection(ownSpilled), filter, opts, func(doc bson.Raw) error {
+		var d spilledDocument
+		if err := bson.Unmarshal(doc, &d); err != nil {
+			return fmt.Errorf("in %s: %w", ownSpilled, err)
+		}
+		items = append(items, d.item())
+		return nil
+	})
+	return items, err
+}

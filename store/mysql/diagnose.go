@@ -1,0 +1,167 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/finding"
+)
+
+// Diagnose implements store.Examiner, on a session of its own. A server that refuses
+// the session for good is a finding, one that cannot be reached an error.
+func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
+	c := &checker{List: finding.List{Subject: "connection"}, thorough: true}
+	err := s.onNewSession(ctx, func(ctx context.Context, conn *conn) error {
+		c.conn = conn
+		how, err := conn.encryption(ctx)
+		if err != nil {
+			return err
+		}
+		c.Add(store.GradeOK, s.viewConfig.Addr+" "+how)
+		for _, look := range []func(context.Context) error{
+			func(ctx context.Context) error { return c.run(ctx, s) }, c.clock, c.durability, c.connections, c.checkLimits,
+		} {
+			if err := look(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	var setup *store.SetupError
+	switch {
+	case err == nil:
+		return c.Findings, nil
+	case c.conn == nil && errors.As(err, &setup):
+		s.refusedDatabase(ctx, c, setup, code(err))
+		return c.Findings, nil
+	}
+	return c.Findings, fmt.Errorf("examine the database: %w", Explain(err))
+}
+
+// encryption says whether the session has TLS: a URL may leave it to the server.
+func (c *conn) encryption(ctx context.Context) (string, error) {
+	var name, cipher string
+	if err := c.sqlConn.QueryRowContext(ctx, "SHOW SESSION STATUS LIKE 'Ssl_cipher'").Scan(&name, &cipher); err != nil {
+		return "", err
+	}
+	if cipher == "" {
+		return "without TLS", nil
+	}
+	return "with TLS", nil
+}
+
+// refusedDatabase adds that no session can be had. An account without a right on the
+// database gets one without it, which tells who the server takes it for.
+func (s *Store) refusedDatabase(ctx context.Context, c *checker, setup *store.SetupError, why int) {
+	if why != codeDatabaseDenied {
+		c.AddSetupError(setup)
+		return
+	}
+	cfg := s.viewConfig.Clone()
+	cfg.DBName = ""
+	on, err := dial(ctx, cfg, "READ COMMITTED", readSettings())
+	if err != nil {
+		c.AddSetupError(setup)
+		return
+	}
+	defer on.close()
+	on.server.database = s.viewConfig.DBName
+	remedies := []string{"-- unless the name of the database is wrong; as an administrator"}
+	for _, name := range s.outboxes.Names() {
+		remedies = append(remedies, grantOutbox(&on.server, s.outboxes.Lookup(name)))
+	}
+	c.AddFault(setup.Problem, remedies...)
+}
+
+// checkWritable looks for what keeps every write out. It may pass by itself, as when a replica
+// is promoted, so it is none of Check's.
+func (c *checker) checkWritable(ctx context.Context) error {
+	on := func(name string) (bool, error) {
+		value, err := c.conn.variable(ctx, name)
+		return strings.EqualFold(value, "ON") || value == "1", err
+	}
+	readOnly, err := on("read_only")
+	if err != nil {
+		return err
+	}
+	if readOnly {
+		c.AddFault("it is read-only, as a replica is", "-- name the primary in source.url, or, if it is one, as an administrator", "SET GLOBAL read_only = OFF;")
+	}
+	for _, name := range []string{"transaction_read_only", "tx_read_only"} { // MariaDB before 11.1 has the second alone
+		readOnly, err := on(name)
+		if err != nil {
+			return err
+		}
+		if readOnly {
+			c.AddFault("transactions are read-only unless they say otherwise ("+name+")", c.conn.server.setGlobal(name, "OFF")...)
+			break
+		}
+	}
+	return nil
+}
+
+// clock compares this machine's clock with the server's: claims carry times.
+func (c *checker) clock(ctx context.Context) error {
+	c.Subject = "clock"
+	before := time.Now()
+	server, err := serverTime(ctx, c.conn)
+	if err != nil {
+		return err
+	}
+	c.AddClockSkew(before, server, time.Now())
+	return nil
+}
+
+// durability looks at what a crash of the server would take with it.
+func (c *checker) durability(ctx context.Context) error {
+	c.Subject = "durability"
+	found := false
+	for _, name := range []string{"innodb_flush_log_at_trx_commit", "sync_binlog"} {
+		value, err := c.conn.variable(ctx, name)
+		if err != nil {
+			return err
+		}
+		if value != "1" && value != "" {
+			found = true
+			c.Add(store.GradeAdvice, fmt.Sprintf("%s is %s: a crash of the server's machine takes the last commits back, also of rows that were delivered", name, value),
+				c.conn.server.setGlobal(name, "1")...)
+		}
+	}
+	if !found {
+		c.Add(store.GradeOK, "what is committed survives a crash of the server")
+	}
+	return nil
+}
+
+// unsettledIndex looks for an index that finds the rows that are not settled: a table
+// that keeps what was delivered is else read whole by each poll, each sweep and each
+// cut.
+func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
+	if t.Layout.State == store.StateNone {
+		return nil
+	}
+	const find = `
+SELECT COUNT(*) > 0 FROM information_schema.statistics
+WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ? AND seq_in_index = 1 AND column_name IN (?, ?)`
+	state := t.stateColumns()
+	var serves bool
+	if err := c.conn.row(ctx, find, []any{t.Schema, t.Table, state[0], state[len(state)-1]}, &serves); err != nil {
+		return err
+	}
+	if serves {
+		c.Add(store.GradeOK, "an index finds the rows that are not settled")
+		return nil
+	}
+	var columns []string
+	for _, name := range slices.Concat(state, t.ordered()) {
+		columns = append(columns, Ident(name))
+	}
+	c.Add(store.GradeAdvice, fmt.Sprintf("no index of %s finds the rows that are not settled: polling, sweeps and the first start read the whole table", TableName(t.Outbox)),
+		fmt.Sprintf("CREATE INDEX %s ON %s (%s);", Ident(t.Table+"_unsettled"), TableName(t.Outbox), strings.Join(columns, ", ")))
+	return nil
+}

@@ -1,0 +1,91 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// leadTimeout bounds the waiting of one Lead. The server ends the session of a relay
+// that is frozen in the middle of a write after store.MinLockLease.
+const leadTimeout = 2 * store.MinLockLease
+
+// AcquireLeadership implements store.Leadership. A write of an earlier leader that has begun may
+// end first; one of a relay that does nothing more is ended by the server.
+func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
+	var epoch store.Epoch
+	err := s.control.do(ctx, func(ctx context.Context, c *conn) (err error) {
+		if epoch, err = s.raiseEpoch(ctx, c); err == nil {
+			s.leaderConn = c
+		}
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("take the lead: %w", Explain(err))
+	}
+	return epoch, nil
+}
+
+// raiseEpoch raises the epoch. Each try waits for raiseTimeout.
+func (s *Store) raiseEpoch(ctx context.Context, c *conn) (store.Epoch, error) {
+	for began := time.Now(); ; {
+		epoch, err := s.tryRaiseEpoch(ctx, c)
+		switch {
+		case !isLockTimeout(err):
+			return epoch, err
+		case time.Since(began) > leadTimeout:
+			return 0, fmt.Errorf("somebody keeps the row of relay %s in %sleader locked; find out who by "+
+				"SELECT trx_mysql_thread_id, trx_started FROM information_schema.innodb_trx; and end the session by KILL: %w", s.name, ownPrefix, err)
+		}
+	}
+}
+
+func (s *Store) tryRaiseEpoch(ctx context.Context, c *conn) (epoch store.Epoch, err error) {
+	// A store that took the lock raises only while its session has it still: one that
+	// was frozen in between must not depose its successor.
+	const raise = "INSERT INTO " + ownPrefix + `leader (name, epoch, raised_at, holder)
+SELECT ?, 1, UTC_TIMESTAMP(6), ? FROM DUAL WHERE ? = 0 OR IS_USED_LOCK(?) = ?
+ON DUPLICATE KEY UPDATE epoch = epoch + 1, raised_at = UTC_TIMESTAMP(6), holder = ?`
+	const raised = "SELECT l.epoch, ? = 0 OR COALESCE(IS_USED_LOCK(?), 0) = ? FROM " + ownPrefix + "leader AS l WHERE l.name = ?"
+	locker, lock := s.lockSessionID.Load(), lockName(c.server.database, s.name)
+	err = c.tx(ctx, func() error {
+		n, err := c.exec(ctx, raise, s.name, s.holder, locker, lock, locker, s.holder)
+		if err != nil {
+			return err
+		}
+		holds := n > 0
+		if holds {
+			err = c.row(ctx, raised, []any{locker, lock, locker, s.name}, &epoch, &holds)
+		}
+		if err == nil && !holds {
+			err = fmt.Errorf("the relay's lock is lost: %w", store.ErrNotLeader)
+		}
+		return err
+	})
+	return epoch, err
+}
+
+// Leader implements store.Leadership.
+func (s *Store) Leader(ctx context.Context) (store.Leader, error) {
+	const read = "SELECT l.epoch, l.holder, l.raised_at FROM " + ownPrefix + "leader AS l WHERE l.name = ?"
+	var l store.Leader
+	err := s.control.do(ctx, func(ctx context.Context, c *conn) error {
+		return c.tx(ctx, func() error {
+			var since string
+			err := c.row(ctx, read, []any{s.name}, &l.Epoch, &l.Holder, &since)
+			if errors.Is(err, sql.ErrNoRows) {
+				return store.ErrNotLeader
+			}
+			l.Since, _ = readTime(since) // the relay wrote it
+			return err
+		})
+	})
+	if err != nil {
+		return store.Leader{}, fmt.Errorf("read who leads: %w", Explain(err))
+	}
+	return l, nil
+}

@@ -1,0 +1,201 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
+)
+
+// ReadSettled implements store.Looker, on the operator's session. A row that is not there
+// is asked for once more by a read that meets the lock of whoever inserts it just now:
+// the log is ahead of what statements see.
+func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
+	parts, err := byoutbox.Split(s.outboxes, rows)
+	if err != nil {
+		return nil, fmt.Errorf("look for settled rows: %w", err)
+	}
+	settled := make([]bool, len(rows))
+	err = runLookups(ctx, s.operator, parts, func(ctx context.Context, c *conn, p *byoutbox.Part) error {
+		for _, i := range p.Indexes {
+			settled[i] = false
+		}
+		if p.Outbox.Layout.State == store.StateNone {
+			return nil // a table without states tells nothing
+		}
+		return lookUpPart(ctx, c, p, func(t *table) []rowLookup { return []rowLookup{t.settledLookup(p, rows, settled)} })
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for settled rows: %w", Explain(err))
+	}
+	return settled, nil
+}
+
+// settledLookup tells which rows are settled. Of an id that came twice nothing is said at
+// its second place.
+func (t *table) settledLookup(p *byoutbox.Part, rows []store.ClaimRow, settled []bool) rowLookup {
+	var open bool
+	return rowLookup{
+		at: p.Indexes, rows: rows,
+		columns: func(s *statement) string { return t.open(s) + " IS TRUE" },
+		into:    []any{&open},
+		found:   func(i int, again bool) { settled[i] = !open && (settled[i] || !again) },
+		missing: func(i int) { settled[i] = true },
+		unknown: func(i int) { settled[i] = false },
+	}
+}
+
+// rowLookup is what is asked of rows of one outbox, by their places in a call.
+type rowLookup struct {
+	at   []int
+	rows []store.ClaimRow
+	// columns makes what is read of each row into some values.
+	columns func(*statement) string
+	into    []any
+	// found takes what was read of a row; again says that there is another one of its
+	// id. gone and unknown say what else may be.
+	found            func(i int, again bool)
+	missing, unknown func(i int)
+}
+
+// errTableLocked says that somebody has locked a table whole, so that no row of it can
+// be locked.
+var errTableLocked = errors.New("the table is locked")
+
+// runLookups runs a look at the rows of each outbox in one transaction.
+func runLookups(ctx context.Context, on *link, parts []*byoutbox.Part, at func(context.Context, *conn, *byoutbox.Part) error) error {
+	return on.do(ctx, func(ctx context.Context, c *conn) (err error) {
+		for range maxClaimTries {
+			err = c.tx(ctx, func() error {
+				for _, p := range parts {
+					if err := at(ctx, c, p); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if !errors.Is(err, errRowChanged) {
+				return err
+			}
+		}
+		return err
+	})
+}
+
+// lookUpPart asks for the rows of one outbox. Of a table that somebody has locked whole
+// nothing is known. It returns errMoved where rows seem gone and the table is not what
+// it was.
+func lookUpPart(ctx context.Context, c *conn, p *byoutbox.Part, looks func(*table) []rowLookup) error {
+	t, err := c.table(ctx, p.Outbox)
+	if err != nil {
+		return err
+	}
+	all, gone := looks(t), false
+	for k := range all {
+		missed, err := t.lookUp(ctx, c, p, &all[k])
+		if errors.Is(err, errTableLocked) {
+			for k := range all {
+				for _, i := range all[k].at {
+					all[k].unknown(i)
+				}
+			}
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		gone = gone || missed
+	}
+	if !gone {
+		return nil
+	}
+	altered, err := c.tableAltered(ctx, p.Outbox)
+	if altered {
+		return errRowChanged
+	}
+	return err
+}
+
+// lookUp looks at rows, and reports whether any of them is gone.
+func (t *table) lookUp(ctx context.Context, c *conn, p *byoutbox.Part, l *rowLookup) (gone bool, err error) {
+	var all, absent keyBatch
+	found := map[int]bool{}
+	for _, i := range l.at {
+		if key, can := t.id().key(l.rows[i].ID); can {
+			all.add(i, key)
+		} else {
+			l.missing(i) // no row can have it
+			gone = true
+		}
+	}
+	err = all.chunks(func(chunk *keyBatch) error {
+		s := &statement{}
+		text := "SELECT " + t.id().textOf() + ", " + l.columns(s) + "\nFROM " + t.from() + "\nWHERE " + t.idIn(s, chunk.keys)
+		return c.query(ctx, text, s.args, func(rows *sql.Rows) error {
+			var id string
+			if err := rows.Scan(append([]any{&id}, l.into...)...); err != nil {
+				return err
+			}
+			if i, asked := p.FirstIndex[id]; asked {
+				l.found(i, found[i])
+				found[i] = true
+			}
+			return nil
+		})
+	})
+	if isLockTimeout(err) { // it waits for no row
+		err = errTableLocked
+	}
+	if err != nil {
+		return false, err
+	}
+	for k, i := range all.at {
+		if !found[i] {
+			absent.add(i, all.keys[k])
+		}
+	}
+	err = absent.chunks(func(chunk *keyBatch) error { return t.reportMissing(ctx, c, p, chunk, l) })
+	return gone || len(absent.at) > 0, err
+}
+
+// reportMissing tells which rows are not there and are not being inserted. A read that meets a
+// lock is split until the row stands alone that is locked.
+func (t *table) reportMissing(ctx context.Context, c *conn, p *byoutbox.Part, chunk *keyBatch, l *rowLookup) error {
+	there := map[int]bool{}
+	s := &statement{}
+	text := "SELECT " + t.id().textOf() + " FROM " + t.from() + "\nWHERE " + t.idIn(s, chunk.keys) + "\nFOR UPDATE NOWAIT"
+	err := c.query(ctx, text, s.args, func(rows *sql.Rows) error {
+		var id string
+		err := rows.Scan(&id)
+		if i, asked := p.FirstIndex[id]; asked {
+			there[i] = true // since a moment ago
+		}
+		return err
+	})
+	switch {
+	case err == nil:
+		for _, i := range chunk.at {
+			if there[i] {
+				l.unknown(i)
+			} else {
+				l.missing(i)
+			}
+		}
+		return nil
+	case !isLockTimeout(err):
+		return err
+	case c.server.tableLocked(err):
+		return errTableLocked
+	case len(chunk.at) == 1:
+		l.unknown(chunk.at[0])
+		return nil
+	}
+	half := len(chunk.at) / 2
+	if err := t.reportMissing(ctx, c, p, &keyBatch{chunk.at[:half], chunk.keys[:half]}, l); err != nil {
+		return err
+	}
+	return t.reportMissing(ctx, c, p, &keyBatch{chunk.at[half:], chunk.keys[half:]}, l)
+}

@@ -1,0 +1,77 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// keepAlive finds a host that is silent: after 5 s it is asked whether it is there,
+// which is later than a lock is lost by silence, and given up after 14 s.
+func keepAlive() net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 3 * time.Second, Count: 3}
+}
+
+// watchedConn is the connection below a session.
+type watchedConn struct {
+	net.Conn
+
+	mu       sync.Mutex
+	buffered []byte // what came while the wire was watched
+}
+
+// dialWatched is a dial function that notes its connection in w.
+func dialWatched(w *watchedConn) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		dialer := net.Dialer{KeepAliveConfig: keepAlive()}
+		conn, err := dialer.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		w.Conn = conn
+		return w, nil
+	}
+}
+
+// Read implements net.Conn.
+func (w *watchedConn) Read(p []byte) (int, error) {
+	w.mu.Lock()
+	if len(w.buffered) > 0 {
+		n := copy(p, w.buffered)
+		w.buffered = w.buffered[n:]
+		w.mu.Unlock()
+		return n, nil
+	}
+	w.mu.Unlock()
+	return w.Conn.Read(p)
+}
+
+// watch waits, while no statement runs, until the context ends, and returns nil
+// then. A server says nothing unless it is asked, but for a farewell: whatever comes,
+// the session is over.
+func (w *watchedConn) watch(ctx context.Context) error {
+	woken := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = w.SetReadDeadline(time.Unix(1, 0)) // long past; it fails only on a connection that is closed
+		close(woken)
+	})
+	var b [1]byte
+	n, err := w.Conn.Read(b[:])
+	if !stop() {
+		<-woken
+	}
+	if n > 0 {
+		w.mu.Lock()
+		w.buffered = append(w.buffered, b[:n]...)
+		w.mu.Unlock()
+		return errors.New("the server has ended the session")
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return w.SetReadDeadline(time.Time{})
+	}
+	return fmt.Errorf("the server has ended the session: %w", err)
+}

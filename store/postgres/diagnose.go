@@ -1,0 +1,178 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/finding"
+	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+)
+
+const (
+	// minStatementTimeout is how long a statement must be allowed to take: a backlog of
+	// millions is parked by one.
+	minStatementTimeout = time.Minute
+	// minTransactionTimeout is how long a view may be read.
+	minTransactionTimeout = 5 * time.Minute
+)
+
+// Diagnose implements store.Examiner, on a session of its own. A server that
+// refuses the session for good is a finding, one that cannot be reached an error.
+func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
+	if !s.lifetime.Begin() {
+		return nil, lifetime.ErrClosed
+	}
+	defer s.lifetime.Done()
+	ctx, cancel := s.lifetime.Bind(ctx)
+	defer cancel()
+	c := &checker{List: finding.List{Subject: "connection"}, thorough: true, now: time.Now, relay: s.name}
+	conn, err := s.dialDirect(ctx)
+	var setup *store.SetupError
+	switch {
+	case errors.As(err, &setup):
+		c.AddSetupError(setup)
+		return c.Findings, nil
+	case err != nil:
+		return nil, err
+	}
+	defer discard(s.lifetime, conn)
+	c.conn = conn
+	how := "without TLS"
+	if conn.Config().TLSConfig != nil {
+		how = "with TLS"
+	}
+	c.Add(store.GradeOK, fmt.Sprintf("%s:%d %s, no pooler by transaction in between", conn.Config().Host, conn.Config().Port, how))
+	err = c.run(ctx, s)
+	if err == nil {
+		err = c.checkServerSettings(ctx)
+	}
+	if err != nil {
+		return c.Findings, fmt.Errorf("examine the database: %w", Explain(err))
+	}
+	return c.Findings, nil
+}
+
+// dialDirect opens a session that is the server's own, and no pooler's.
+func (s *Store) dialDirect(ctx context.Context) (*pgx.Conn, error) {
+	cfg := s.control.cfg.Copy()
+	cfg.RuntimeParams["application_name"] = "sluicebox " + s.name + " doctor"
+	conn, err := connect(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkDirect(ctx, conn); err != nil {
+		discard(s.lifetime, conn)
+		return nil, err
+	}
+	return conn, nil
+}
+
+// checkWritable looks for what keeps every write out. It may pass by itself, as when a
+// standby is promoted, so it is none of Check's.
+func (c *checker) checkWritable(ctx context.Context) error {
+	var standby, readOnly bool
+	var database string
+	err := c.conn.QueryRow(ctx, `
+SELECT pg_catalog.pg_is_in_recovery(), current_setting('default_transaction_read_only')::bool, current_database()::text`).Scan(&standby, &readOnly, &database)
+	switch {
+	case err != nil:
+		return err
+	case standby:
+		c.AddFault("it is a standby, which takes no writes",
+			"name the primary in source.url, or every host (postgres://user@host1,host2/database): the relay goes to the one that takes writes")
+	case readOnly:
+		c.AddFault("transactions are read-only (default_transaction_read_only = on)",
+			"SET default_transaction_read_only = off;", // for the session that runs what follows
+			fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET default_transaction_read_only = off;", c.role, Ident(database)))
+	}
+	return nil
+}
+
+// checkServerSettings looks at the server as a whole: nothing of it is a fault.
+func (c *checker) checkServerSettings(ctx context.Context) error {
+	if c.role == "" {
+		return nil // the server is too old to be asked
+	}
+	for _, look := range []func(context.Context) error{c.clock, c.durability, c.connections, c.checkLimits, c.timeouts} {
+		if err := look(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clock compares this machine's clock with the server's: claims carry times.
+func (c *checker) clock(ctx context.Context) error {
+	c.Subject = "clock"
+	before := c.now()
+	server, err := serverTime(ctx, c.conn)
+	if err != nil {
+		return err
+	}
+	c.AddClockSkew(before, server, c.now())
+	return nil
+}
+
+// durability looks at what a crash of the server would take with it.
+func (c *checker) durability(ctx context.Context) error {
+	c.Subject = "durability"
+	found := false
+	for _, setting := range []string{"fsync", "full_page_writes"} {
+		off, err := c.queryBool(ctx, "SELECT current_setting($1) = 'off'", setting)
+		if err != nil {
+			return err
+		}
+		if off {
+			found = true
+			c.Add(store.GradeAdvice, setting+" is off: a crash of the server may take committed rows, outcomes and checkpoints with it, or the whole database",
+				"-- as a superuser", fmt.Sprintf("ALTER SYSTEM SET %s = on;", setting), "SELECT pg_reload_conf();")
+		}
+	}
+	if !found {
+		c.Add(store.GradeOK, "what is committed survives a crash of the server")
+	}
+	return nil
+}
+
+// timeouts looks for time-outs that the role was given and that end the relay's
+// sessions or its longer statements.
+func (c *checker) timeouts(ctx context.Context) error {
+	c.Subject = "time-outs"
+	rows, err := c.conn.Query(ctx, `
+SELECT s.name, s.setting::bigint, s.source, current_database()::text FROM pg_catalog.pg_settings s
+WHERE s.name IN ('statement_timeout', 'transaction_timeout', 'idle_session_timeout') AND s.setting <> '0' ORDER BY s.name`)
+	if err != nil {
+		return err
+	}
+	least := map[string]time.Duration{"statement_timeout": minStatementTimeout, "transaction_timeout": minTransactionTimeout, "idle_session_timeout": 1<<63 - 1}
+	what := map[string]string{
+		"statement_timeout":    "a large backlog takes longer to park or to delete",
+		"transaction_timeout":  "a view of the tables may be read for longer",
+		"idle_session_timeout": "the relay loses its sessions, and with them its place, whenever no rows come",
+	}
+	found := false
+	var name, source, database string
+	var ms int64
+	_, err = pgx.ForEachRow(rows, []any{&name, &ms, &source, &database}, func() error {
+		limit := time.Duration(ms) * time.Millisecond
+		if limit >= least[name] {
+			return nil
+		}
+		found = true
+		remedy := fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET %s = 0;", c.role, Ident(database), name)
+		if source == "client" {
+			remedy = "take " + name + " out of source.url"
+		}
+		c.Add(store.GradeAdvice, fmt.Sprintf("%s is %s for this role: %s", name, limit, what[name]), remedy)
+		return nil
+	})
+	if err == nil && !found {
+		c.Add(store.GradeOK, "none ends the relay's sessions or statements")
+	}
+	return err
+}

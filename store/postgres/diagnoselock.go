@@ -1,0 +1,46 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// DiagnoseLockTimeout is how long an examination waits for a table that somebody has locked:
+// what it asks is answered at once otherwise.
+const DiagnoseLockTimeout = "1s"
+
+// IsLockTimeout reports whether a lock was not to be had in time.
+func IsLockTimeout(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == "55P03" // lock_not_available
+}
+
+// LockersRemedy shows who keeps even readers from a table of the database, or waits
+// to.
+const LockersRemedy = "-- shows who it is; wait for it, or end it with pg_terminate_backend\n" +
+	"SELECT l.relation::regclass, l.granted, a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query " +
+	"FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid WHERE l.mode = 'AccessExclusiveLock' AND l.locktype = 'relation' " +
+	"AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) ORDER BY l.granted DESC, a.xact_start;"
+
+// reportLocked says that somebody holds a lock on a table, and who, where it is the
+// table itself.
+func (c *checker) reportLocked(ctx context.Context, t *table) error {
+	const holder = `
+SELECT format(', pid %s, user "%s", application "%s"', l.pid, a.usename, a.application_name)
+FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'relation' AND l.relation = $1 AND l.mode = 'AccessExclusiveLock' AND l.pid <> pg_catalog.pg_backend_pid()
+  AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
+ORDER BY l.granted DESC, l.pid LIMIT 1`
+	var who string
+	if err := c.conn.QueryRow(ctx, holder, t.oid).Scan(&who); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return err
+	}
+	c.Add(store.GradeAdvice, fmt.Sprintf("somebody holds a lock on %s that keeps even readers out%s: the relay waits for it", TableName(t.Outbox), who), LockersRemedy)
+	return nil
+}

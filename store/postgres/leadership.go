@@ -1,0 +1,167 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+const (
+	// raiseTimeout is how long Lead waits at a time for writes of an earlier leader:
+	// a claim of the largest batch takes a tenth of it.
+	raiseTimeout = "250ms"
+	// leadTimeout bounds the waiting of one Lead.
+	leadTimeout = 5 * time.Second
+)
+
+// AcquireLeadership implements store.Leadership. A write of an earlier leader that has begun
+// may end first. One that does not end soon, because its relay is frozen in the
+// middle of it, say, is ended together with its session.
+func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
+	var epoch store.Epoch
+	err := s.control.do(ctx, func(ctx context.Context, sess *session) (err error) {
+		if epoch, err = s.raiseEpoch(ctx, sess.conn); err == nil {
+			s.leaderConn = sess.conn
+		}
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("take the lead: %w", explainOwn(err))
+	}
+	return epoch, nil
+}
+
+// raiseEpoch raises the epoch and ends whoever keeps it from that.
+func (s *Store) raiseEpoch(ctx context.Context, conn *pgx.Conn) (store.Epoch, error) {
+	for began := time.Now(); ; {
+		epoch, err := s.tryRaiseEpoch(ctx, conn)
+		if !IsLockTimeout(err) {
+			return epoch, err
+		}
+		keepers, failed := s.terminateBlockers(ctx, conn)
+		if failed != nil {
+			return 0, failed
+		}
+		if time.Since(began) > leadTimeout {
+			return 0, s.blockedError(keepers, err)
+		}
+	}
+}
+
+func (s *Store) tryRaiseEpoch(ctx context.Context, conn *pgx.Conn) (epoch store.Epoch, err error) {
+	// A store that took the lock raises only while its session has it still: one
+	// that was frozen in between must not depose its successor. The lock's key is in
+	// two halves there.
+	const raise = `
+INSERT INTO sluicebox.leader AS l (name, epoch, raised_at, holder)
+SELECT $1, 1, now(), $2
+WHERE $3::int = 0 OR EXISTS (SELECT FROM pg_catalog.pg_locks AS k JOIN pg_catalog.pg_database AS d ON d.oid = k.database
+  WHERE k.pid = $3 AND k.granted AND k.locktype = 'advisory' AND d.datname = current_database()
+    AND (k.classid::bigint << 32) | k.objid::bigint = $4::bigint AND k.objsubid = 1)
+ON CONFLICT (name) DO UPDATE SET epoch = l.epoch + 1, raised_at = now(), holder = excluded.holder
+RETURNING epoch`
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '"+raiseTimeout+"'"); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, raise, s.name, s.holder, int64(s.lockPID.Load()), lockKey(s.name)).Scan(&epoch)
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = fmt.Errorf("the relay's lock is lost: %w", store.ErrNotLeader)
+	}
+	return epoch, err
+}
+
+// blocker is a server process that has the table leader locked for more than to
+// read it.
+type blocker struct {
+	pid         uint32
+	application string
+	why         string // it could not be ended
+}
+
+// blockersQuery chooses the keepers in this database.
+const blockersQuery = `
+FROM pg_catalog.pg_stat_activity AS a
+WHERE a.datname = current_database() AND a.pid <> pg_catalog.pg_backend_pid()
+  AND EXISTS (SELECT FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_database AS d ON d.oid = l.database
+    WHERE l.pid = a.pid AND l.granted AND l.locktype = 'relation' AND l.mode <> 'AccessShareLock'
+      AND d.datname = current_database() AND l.relation = 'sluicebox.leader'::regclass)`
+
+// terminateBlockers ends those keepers that are sessions of another store of this relay,
+// and returns all that it found.
+func (s *Store) terminateBlockers(ctx context.Context, conn *pgx.Conn) ([]blocker, error) {
+	rows, err := conn.Query(ctx, "SELECT a.pid, coalesce(a.application_name, '')"+blockersQuery)
+	if err != nil {
+		return nil, err
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k blocker, err error) {
+		return k, row.Scan(&k.pid, &k.application)
+	})
+	if err != nil {
+		return nil, err
+	}
+	own := s.writerPIDs()
+	for i := range list {
+		k := &list[i]
+		if !slices.Contains(s.applicationNames, k.application) || slices.Contains(own, k.pid) {
+			continue
+		}
+		// Asked again: its number may be another's by now.
+		_, err := conn.Exec(ctx, "SELECT pg_catalog.pg_terminate_backend(a.pid)"+blockersQuery+" AND a.pid = $1 AND a.application_name = $2", k.pid, k.application)
+		var pg *pgconn.PgError
+		if errors.As(err, &pg) && pg.Code == "42501" { // insufficient_privilege
+			k.why = ", and the relay's role may not end it: " + pg.Message
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// writerPIDs are the server processes of the store's own sessions that write.
+func (s *Store) writerPIDs() []uint32 {
+	var list []uint32
+	for _, sess := range s.sessions() {
+		list = append(list, sess.pid.Load())
+	}
+	return list
+}
+
+// blockedError says who keeps the store from leading, and what to run.
+func (s *Store) blockedError(keepers []blocker, err error) error {
+	if len(keepers) == 0 {
+		return fmt.Errorf("somebody keeps the row of relay %s in sluicebox.leader locked, perhaps a prepared transaction (see pg_locks): %w", s.name, err)
+	}
+	var who, run []string
+	for _, k := range keepers {
+		who = append(who, fmt.Sprintf("process %d (%s) of the server keeps the row of relay %s in sluicebox.leader locked%s", k.pid, k.application, s.name, k.why))
+		run = append(run, fmt.Sprintf("SELECT pg_terminate_backend(%d);", k.pid))
+	}
+	return fmt.Errorf("%s; as a role that may, run: %s (%w)", strings.Join(who, "; "), strings.Join(run, " "), err)
+}
+
+// Leader implements store.Leadership.
+func (s *Store) Leader(ctx context.Context) (store.Leader, error) {
+	var l store.Leader
+	err := s.control.do(ctx, func(ctx context.Context, sess *session) error {
+		err := sess.conn.QueryRow(ctx, "SELECT epoch, holder, raised_at FROM sluicebox.leader WHERE name = $1", s.name).
+			Scan(&l.Epoch, &l.Holder, &l.Since)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return store.ErrNotLeader
+		}
+		return err
+	})
+	if err != nil {
+		return store.Leader{}, fmt.Errorf("read who leads: %w", explainOwn(err))
+	}
+	return l, nil
+}

@@ -1,0 +1,301 @@
+package postgres_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/postgres"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// proxy stands between a store and its server, and can stop handing over what the
+// server sends, as a frozen relay stops reading it.
+type proxy struct {
+	url    string
+	listen net.Listener
+	server string
+	work   sync.WaitGroup
+
+	mu     sync.Mutex
+	passes chan struct{} // closed while answers pass
+	conns  []net.Conn
+	ended  bool
+}
+
+func newProxy(t *testing.T, raw string) *proxy {
+	t.Helper()
+	at, err := url.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listen, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{listen: listen, server: at.Host, passes: make(chan struct{})}
+	close(p.passes)
+	at.Host = listen.Addr().String()
+	p.url = at.String()
+	p.work.Go(p.serve)
+	t.Cleanup(p.end)
+	return p
+}
+
+func (p *proxy) serve() {
+	for {
+		client, err := p.listen.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", p.server)
+		if err != nil {
+			_ = client.Close()
+			return
+		}
+		if !p.add(client, server) {
+			return
+		}
+		p.work.Go(func() { p.pipe(server, client, false) })
+		p.work.Go(func() { p.pipe(client, server, true) })
+	}
+}
+
+func (p *proxy) add(conns ...net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.conns = append(p.conns, conns...)
+	if p.ended {
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	}
+	return !p.ended
+}
+
+// pipe copies until one of the two ends.
+func (p *proxy) pipe(to, from net.Conn, answers bool) {
+	defer func() { _, _ = to.Close(), from.Close() }()
+	buf := make([]byte, 8<<10)
+	for {
+		if answers {
+			p.mu.Lock()
+			passes := p.passes
+			p.mu.Unlock()
+			<-passes
+		}
+		n, err := from.Read(buf)
+		if err != nil {
+			return
+		}
+		if _, err := to.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func (p *proxy) freeze() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.passes = make(chan struct{})
+}
+
+func (p *proxy) thaw() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.passes:
+	default:
+		close(p.passes)
+	}
+}
+
+func (p *proxy) end() {
+	p.thaw()
+	_ = p.listen.Close()
+	p.mu.Lock()
+	p.ended = true
+	for _, c := range p.conns {
+		_ = c.Close()
+	}
+	p.mu.Unlock()
+	p.work.Wait()
+}
+
+// await waits until a question is answered with true.
+func (r *rig) await(t *testing.T, what, question string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ask[bool](t, r.conn, question); {
+		if time.Now().After(deadline) {
+			t.Fatalf("it never came to that: %s", what)
+		}
+	}
+}
+
+// TestLeadEndsFrozenClaim: a relay that was frozen while the server sent it the
+// payloads of a claim does not keep the next one from leading, and its claim is
+// taken back.
+func TestLeadEndsFrozenClaim(t *testing.T) {
+	const rows, size = 64, 1 << 20 // more than the buffers of two sockets and the proxy take
+	eachVersion(t, func(t *testing.T, url string) {
+		p := newProxy(t, url)
+		r := newRig(t, p.url, flowTable, 0, flowBox)
+		r.conn = servers.Connect(t, url)
+		r.insert(t, "first")
+		r.claim(t, row("first")) // the session is there
+		r.exec(t, `INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
+SELECT i, 'EVENT', 'g', repeat('x', $2), 'PENDING', now() FROM generate_series(1, $1) i`, rows, size)
+		var asked []store.ClaimRow
+		for i := range rows {
+			ask := row(fmt.Sprint(i + 1))
+			ask.WantPayload = true
+			asked = append(asked, ask)
+		}
+		p.freeze()
+		claim := r.claimLater(t, asked...)
+		r.await(t, "the server sends, and nobody reads", `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+AND application_name = 'sluicebox rig claims' AND wait_event = 'ClientWrite')`)
+		rival := openStore(t, url, 0, flowBox)
+		epoch, err := rival.AcquireLeadership(ctx(t))
+		if err != nil || epoch != r.epoch+1 {
+			t.Fatalf("the next leader: epoch %d, %v", epoch, err)
+		}
+		const pending = "SELECT count(*) FROM outbox_events WHERE status = 'PENDING'"
+		if n := ask[int](t, r.conn, pending); n != rows {
+			t.Errorf("%d rows are pending, want %d", n, rows)
+		}
+		p.thaw()
+		if a := <-claim; a.Err == nil {
+			t.Error("the frozen claim was answered")
+		}
+		if _, err := r.store.Claim(ctx(t), r.epoch, time.Now(), asked[:1]); !errors.Is(err, store.ErrNotLeader) {
+			t.Errorf("the old leader, awake: %v", err)
+		}
+		if n := ask[int](t, r.conn, pending); n != rows {
+			t.Errorf("at last %d rows are pending, want %d", n, rows)
+		}
+	})
+}
+
+// TestLeadEndsWaitingClaim: a claim of an earlier leader that waits for a row, and
+// would for ever, is ended; the store's own are not.
+func TestLeadEndsWaitingClaim(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		r.insert(t, "1", "2")
+		// A row is kept locked only to be waited for: nothing is written.
+		holder := r.begin(t, "SELECT 1 FROM outbox_events WHERE id = '1' FOR UPDATE")
+		claim := r.claimLater(t, row("1"))
+		r.waitBlocked(t, 1)
+		rival := openStore(t, patient(url), 0, flowBox)
+		epoch, err := rival.AcquireLeadership(ctx(t))
+		if err != nil || epoch != r.epoch+1 {
+			t.Fatalf("the next leader: epoch %d, %v", epoch, err)
+		}
+		if a := <-claim; a.Err == nil || !postgres.Unreachable(a.Err) {
+			t.Errorf("the old leader's claim: %v, %v", a.Value, a.Err)
+		}
+		end(t, holder, true)
+		if got := r.status(t, "1"); got != "PENDING" {
+			t.Errorf("the row is %s", got)
+		}
+		if _, err := r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("1")}); !errors.Is(err, store.ErrNotLeader) {
+			t.Errorf("a claim after Lead: %v", err)
+		}
+
+		holder = r.begin(t, "SELECT 1 FROM outbox_events WHERE id = '2' FOR UPDATE")
+		r.store, r.epoch = rival, epoch
+		claim = r.claimLater(t, row("2"))
+		r.waitBlocked(t, 1)
+		c := ctx(t)
+		lead := rigs.Async(func() (store.Epoch, error) { return rival.AcquireLeadership(c) })
+		r.waitBlocked(t, 2)
+		end(t, holder, true)
+		if a := <-claim; a.Err != nil || a.Value[0].Result != store.Claimed {
+			t.Errorf("the store's own claim: %v, %v", a.Value, a.Err)
+		}
+		if l := <-lead; l.Err != nil || l.Value != epoch+1 {
+			t.Errorf("Lead beside its own claim: %d, %v", l.Value, l.Err)
+		}
+	})
+}
+
+// TestLeadKept: who is not of this relay is not ended, nor who may not be; the
+// error names the process and what to run.
+func TestLeadKept(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts servers and waits for seconds")
+	}
+	for _, version := range servers.Versions() {
+		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
+			t.Parallel()
+			srv := servers.Start(t, version, nil) // transactions stay open for seconds
+			r := newRig(t, patient(srv.URL), flowTable, 0, flowBox)
+			r.insert(t, "1")
+			wantKept := func(what string, st *postgres.Store, pid int, part string) {
+				t.Helper()
+				_, err := st.AcquireLeadership(ctx(t))
+				run := fmt.Sprintf("SELECT pg_terminate_backend(%d);", pid)
+				if err == nil || !postgres.Unreachable(err) || errors.Is(err, store.ErrNotLeader) ||
+					!strings.Contains(err.Error(), run) || !strings.Contains(err.Error(), part) {
+					t.Errorf("%s: %v, want %q", what, err, run)
+				}
+			}
+			stranger := r.begin(t, "SELECT 1 FROM sluicebox.leader FOR SHARE")
+			pid := int(stranger.Conn().PgConn().PID())
+			wantKept("an operator", openStore(t, srv.URL, 0, flowBox), pid, fmt.Sprintf("process %d ()", pid))
+			end(t, stranger, true)
+
+			holder := r.begin(t, "SELECT 1 FROM outbox_events FOR UPDATE")
+			claim := r.claimLater(t, row("1"))
+			r.waitBlocked(t, 1)
+			role := openStore(t, asRole(t, srv.URL, "relay_lead"), 0, flowBox)
+			servers.Exec(t, srv.URL, "GRANT USAGE ON SCHEMA sluicebox TO relay_lead", "GRANT ALL ON ALL TABLES IN SCHEMA sluicebox TO relay_lead")
+			pid = ask[int](t, r.conn, "SELECT pid FROM pg_stat_activity WHERE application_name = 'sluicebox rig claims'")
+			wantKept("a role that may not", role, pid, "may not end it")
+			end(t, holder, true)
+			if a := <-claim; a.Err != nil || a.Value[0].Result != store.Claimed {
+				t.Errorf("the claim that was not ended: %v, %v", a.Value, a.Err)
+			}
+			if epoch, err := role.AcquireLeadership(ctx(t)); err != nil || epoch != r.epoch+1 {
+				t.Errorf("afterwards: epoch %d, %v", epoch, err)
+			}
+		})
+	}
+}
+
+// A relay that was frozen between its Lock and its Lead wakes when another leads:
+// it does not depose that one.
+func TestLeadNeedsTheLockThatWasTaken(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		newRig(t, url, flowTable, 0, flowBox)
+		frozen, successor := locker(t, url, "frozen"), locker(t, url, "successor")
+		lost := takeLock(t, frozen)
+		servers.Exec(t, url, "SELECT pg_terminate_backend(pid, 10000) "+leaderSessions)
+		held := takeLock(t, successor)
+		epoch, err := successor.AcquireLeadership(ctx(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if woken, err := frozen.AcquireLeadership(ctx(t)); !errors.Is(err, store.ErrNotLeader) || postgres.Unreachable(err) {
+			t.Errorf("it leads in epoch %d: %v", woken, err)
+		}
+		if err := successor.SaveCheckpoint(ctx(t), epoch, store.Checkpoint{Position: "0/10"}); err != nil {
+			t.Error(err)
+		}
+		lost.Release()
+		held.Release()
+		again := takeLock(t, frozen)
+		if next, err := frozen.AcquireLeadership(ctx(t)); err != nil || next <= epoch {
+			t.Errorf("with the lock again: epoch %d, %v", next, err)
+		}
+		again.Release()
+	})
+}

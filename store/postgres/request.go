@@ -1,0 +1,142 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/errortext"
+	"github.com/sluicebox/sluicebox/store/internal/replays"
+)
+
+// RequestSavepoint implements store.Wishes.
+func (s *Store) RequestSavepoint(ctx context.Context, name string, keep bool) error {
+	err := store.ValidateSavepointName(name)
+	if err == nil {
+		b := &builder{}
+		put := b.query(
+			"WITH "+b.countRequest(),
+			"INSERT INTO sluicebox.named (name, checkpoint, keep, wish, state)",
+			"SELECT "+b.arg("name", "text")+", "+b.arg("checkpoint", "text")+", "+b.arg("keep", "boolean")+", "+b.arg("make", "text")+", "+
+				b.arg("wanted", "text")+" FROM told",
+			"ON CONFLICT DO NOTHING",
+		)
+		err = s.writeRequest(ctx, put, map[string]any{
+			"checkpoint": name, "keep": keep, "make": replays.RequestMake, "wanted": string(store.SavepointRequested),
+		}, store.ErrSavepointExists)
+	}
+	if err != nil {
+		return fmt.Errorf("ask for checkpoint %s: %w", name, err)
+	}
+	return nil
+}
+
+// RequestSavepointDeletion implements store.Wishes.
+func (s *Store) RequestSavepointDeletion(ctx context.Context, name string) error {
+	b := &builder{}
+	put := b.query(
+		"WITH "+b.countRequest(),
+		"UPDATE sluicebox.named SET wish = "+b.arg("drop", "text")+" FROM told",
+		"WHERE name = "+b.arg("name", "text")+" AND checkpoint = "+b.arg("checkpoint", "text"),
+	)
+	if err := s.writeRequest(ctx, put, map[string]any{"checkpoint": name, "drop": replays.RequestDrop}, store.ErrNoSavepoint); err != nil {
+		return fmt.Errorf("ask for the end of checkpoint %s: %w", name, err)
+	}
+	return nil
+}
+
+// RequestReplay implements store.Wishes.
+func (s *Store) RequestReplay(ctx context.Context, id, spec string) error {
+	b := &builder{}
+	put := b.query(
+		"WITH "+b.countRequest(),
+		"INSERT INTO sluicebox.replay (name, job, nth, wish, spec, state)",
+		"SELECT "+b.arg("name", "text")+", "+b.arg("job", "text")+", told.n, "+b.arg("run", "text")+", "+b.arg("spec", "text")+", "+
+			b.arg("waiting", "text")+" FROM told",
+		"ON CONFLICT DO NOTHING",
+	)
+	err := s.writeRequest(ctx, put, map[string]any{
+		"job": id, "run": string(store.DesiredRun), "spec": spec, "waiting": string(store.JobWaiting),
+	}, store.ErrJobExists)
+	if err != nil {
+		return fmt.Errorf("ask for replay %s: %w", id, err)
+	}
+	return nil
+}
+
+// RequestJobState implements store.Wishes.
+func (s *Store) RequestJobState(ctx context.Context, id string, wish store.DesiredState) error {
+	err := wish.Validate()
+	if err == nil {
+		b := &builder{}
+		put := b.query(
+			"WITH "+b.countRequest(),
+			"UPDATE sluicebox.replay SET wish = CASE WHEN state = ANY ("+b.arg("ends", "text[]")+") THEN wish ELSE "+b.arg("wish", "text")+" END FROM told",
+			"WHERE name = "+b.arg("name", "text")+" AND job = "+b.arg("job", "text"),
+		)
+		err = s.writeRequest(ctx, put, map[string]any{"job": id, "ends": replays.EndedStates(), "wish": string(wish)}, store.ErrNoJob)
+	}
+	if err != nil {
+		return fmt.Errorf("ask replay %s to %s: %w", id, wish, err)
+	}
+	return nil
+}
+
+// countRequest is the CTE that counts a wish. It locks the relay's row until the transaction
+// ends, so whoever reads the count finds the wishes up to it.
+func (b *builder) countRequest() string {
+	return "told AS (\n  INSERT INTO sluicebox.wish AS w (name, n) VALUES (" + b.arg("name", "text") +
+		", 1) ON CONFLICT (name) DO UPDATE SET n = w.n + 1 RETURNING n\n)"
+}
+
+// writeRequest runs a statement that is to write one row. none is the error of one that wrote
+// nothing.
+func (s *Store) writeRequest(ctx context.Context, put *query, values map[string]any, none error) error {
+	values["name"] = s.name
+	var tag pgconn.CommandTag
+	err := s.operator.do(ctx, func(ctx context.Context, sess *session) (err error) {
+		tag, err = sess.conn.Exec(ctx, put.sql, put.args(values)...)
+		return err
+	})
+	if err == nil && tag.RowsAffected() == 0 {
+		return none
+	}
+	return explainOwn(err)
+}
+
+// replayWrite runs a statement that tells how many leader rows it found and how many rows it
+// wrote. The named texts are made fit for the own tables first.
+func (s *Store) replayWrite(ctx context.Context, write *query, values map[string]any, texts ...string) (n int, err error) {
+	err = s.replay.do(ctx, func(ctx context.Context, sess *session) error {
+		for _, name := range texts {
+			values[name] = errortext.Sanitize(values[name].(string), 0, ascii(sess.conn))
+		}
+		n, err = readWritten(sess.conn.QueryRow(ctx, write.sql, write.args(values)...))
+		return err
+	})
+	return n, explainOwn(err)
+}
+
+// ascii reports whether the database's encoding is not UTF-8, as the server says when a
+// session begins.
+func ascii(conn *pgx.Conn) bool { return conn.PgConn().ParameterStatus("server_encoding") != "UTF8" }
+
+// countWritten ends a statement for wrote.
+func countWritten(of string) string {
+	return "SELECT (SELECT count(*) FROM leader), (SELECT count(*) FROM " + of + ")"
+}
+
+// readWritten reads what countKept gives.
+func readWritten(row pgx.Row) (n int, err error) {
+	var leads int
+	if err := row.Scan(&leads, &n); err != nil {
+		return 0, err
+	}
+	if leads == 0 {
+		return 0, store.ErrNotLeader
+	}
+	return n, nil
+}

@@ -1,0 +1,74 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// ReadSettled implements store.Looker. Each outbox of a call is one statement, on the
+// operator's session.
+func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
+	parts, err := s.claimParts(rows)
+	if err != nil {
+		return nil, fmt.Errorf("look for settled rows: %w", err)
+	}
+	settled := make([]bool, len(rows))
+	err = s.operator.do(ctx, func(ctx context.Context, sess *session) error {
+		for _, p := range parts {
+			t, err := sess.table(ctx, p.Outbox)
+			if err != nil {
+				return err
+			}
+			if t.settled == nil {
+				t.settled = settledQuery(t)
+			}
+			if err := p.readSettled(ctx, sess.conn, t, rows, settled); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for settled rows: %w", Explain(err))
+	}
+	return settled, nil
+}
+
+// readSettled asks for the rows of one outbox. A row that came twice is asked for once:
+// of its second place nothing is said.
+func (p *claimPart) readSettled(ctx context.Context, conn *pgx.Conn, t *table, rows []store.ClaimRow, settled []bool) error {
+	values := t.values("")
+	p.bind(values, rows)
+	found, err := conn.Query(ctx, t.settled.sql, t.settled.args(values)...)
+	if err != nil {
+		return err
+	}
+	var ord int64
+	_, err = pgx.ForEachRow(found, []any{&ord}, func() error {
+		settled[p.Indexes[ord-1]] = true
+		return nil
+	})
+	return err
+}
+
+// settledQuery makes the statement that gives the places of wanted rows that are
+// settled, or gone as a claim would find them. A table without states tells
+// nothing.
+func settledQuery(t *table) *query {
+	b := &builder{}
+	wanted := b.wanted(t, false)
+	settled := "false"
+	if t.Layout.State != store.StateNone {
+		settled = fmt.Sprintf("CASE WHEN o.open IS NULL THEN w.txn <> 0 AND %s ELSE NOT o.open END", visible)
+	}
+	return b.query(
+		"WITH "+snapshotCTE+",", wanted,
+		"SELECT w.ord FROM snap CROSS JOIN want w LEFT JOIN LATERAL (",
+		"  SELECT "+t.open(b)+" AS open FROM "+TableName(t.Outbox)+" AS o WHERE o."+Ident(t.Layout.Columns.ID)+" = w.id OFFSET 0",
+		") o ON true WHERE "+settled,
+	)
+}

@@ -1,0 +1,303 @@
+package postgres_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/postgres"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+func parkedRow(id string, seq store.Seq) store.Item {
+	return store.Item{Ref: store.Ref{Outbox: "events", ID: id}, Kind: "EVENT", Group: store.GroupOf("g"), Seq: seq, PayloadSize: 2}
+}
+
+func laneOf(it store.Item) store.SpilledRange {
+	return store.SpilledRange{Outbox: it.Outbox, Lane: it.Lane().Hash()}
+}
+
+func (r *rig) park(t *testing.T, items ...store.Item) {
+	t.Helper()
+	if err := r.store.Spill(ctx(t), r.epoch, items); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// parked returns the ids that are parked, in the order of their seq.
+func (r *rig) parked(t *testing.T) string {
+	t.Helper()
+	return ask[string](t, r.conn, "SELECT coalesce(string_agg(convert_from(id, 'UTF8'), ' ' ORDER BY seq), '') FROM sluicebox.parked WHERE name = 'rig'")
+}
+
+func done(id string, status store.Status, seq store.Seq) store.Outcome {
+	o := outcome(id, status)
+	o.SpilledSeq = seq
+	return o
+}
+
+// TestParkedOfAnotherName: two relays on one outbox do not see, read, forget or
+// leave out what the other has parked.
+func TestParkedOfAnotherName(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox)
+		r.insert(t, "1", "2")
+		other, err := postgres.New(postgres.Config{URL: url, Name: "other", Outboxes: []store.Outbox{flowBox}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(other.Close)
+		epoch, err := other.AcquireLeadership(ctx(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		it := parkedRow("1", 7)
+		r.park(t, it)
+		lanes := 0
+		err = other.SpilledLanes(ctx(t), func(store.SpilledLane) { lanes++ })
+		lists, err2 := other.ReadSpilled(ctx(t), []store.SpilledRange{laneOf(it)}, 9)
+		n, err3 := other.DeleteSpilledAfter(ctx(t), epoch, 0)
+		err4 := other.DeleteSpilled(ctx(t), epoch, []store.SpilledRef{{Ref: it.Ref, Seq: it.Seq}})
+		_, err5 := other.Settle(ctx(t), epoch, []store.Outcome{done("1", store.Completed, 7)})
+		if err := errors.Join(err, err2, err3, err4, err5); err != nil || lanes != 0 || len(lists[0]) != 0 || n != 0 {
+			t.Errorf("%d lanes, rows %v, %d forgotten, %v", lanes, lists, n, err)
+		}
+		if got := r.parked(t); got != "1" {
+			t.Errorf("parked are %q", got)
+		}
+		twin := parkedRow("2", 7)
+		if err := other.Spill(ctx(t), epoch, []store.Item{twin}); err != nil {
+			t.Error(err)
+		}
+		if got := unsettledIDs(t, r.store); !slices.Equal(got, []string{"2"}) {
+			t.Errorf("a view shows %q", got)
+		}
+		if got := unsettledIDs(t, other); len(got) != 0 {
+			t.Errorf("a view of the other shows %q", got)
+		}
+	})
+}
+
+// TestParkedUnderSettle: the row of an outcome is changed by somebody else while
+// the outcome waits for it. The parked row goes with what the row says in the end.
+func TestParkedUnderSettle(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		for id, c := range map[string]struct {
+			change string
+			want   store.SettleResult
+		}{
+			"settled":  {"UPDATE outbox_events SET status = 'FAILED' WHERE id = $1", store.WasSettled},
+			"deleted":  {"DELETE FROM outbox_events WHERE id = $1", store.WasGone},
+			"touched":  {"UPDATE outbox_events SET payload = 'new' WHERE id = $1", store.Written},
+			"replaced": {replaceFlow, store.Written},
+		} {
+			for _, status := range []store.Status{store.Completed, store.Failed} {
+				id := fmt.Sprintf("%s %d", id, status)
+				r.insert(t, id)
+				r.claim(t, row(id))
+				r.park(t, parkedRow(id, 5))
+				tx := r.begin(t, c.change, id)
+				cx := ctx(t)
+				settle := rigs.Async(func() ([]store.SettleResult, error) {
+					return r.store.Settle(cx, r.epoch, []store.Outcome{done(id, status, 5)})
+				})
+				r.waitBlocked(t, 1)
+				end(t, tx, true)
+				if s := <-settle; s.Err != nil || s.Value[0] != c.want {
+					t.Errorf("%s: %v, %v", id, s.Value, s.Err)
+				}
+				if got := r.parked(t); got != "" {
+					t.Errorf("%s: parked are %q", id, got)
+				}
+			}
+		}
+	})
+}
+
+// replaceFlow puts another row of the same id in the place of one: an outcome that
+// waits for the old one hits no row, and the new one is open.
+const replaceFlow = `
+WITH old AS (DELETE FROM outbox_events WHERE id = $1 RETURNING *)
+INSERT INTO outbox_events SELECT * FROM old`
+
+// TestOpenRowStaysParked: as long as somebody keeps a row from being written, it
+// stays parked.
+func TestOpenRowStaysParked(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox)
+		r.insert(t, "1", "2")
+		// Writes of row 1 are dropped without a word.
+		r.exec(t, `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`)
+		r.exec(t, `CREATE TRIGGER keep BEFORE UPDATE ON outbox_events FOR EACH ROW WHEN (old.id = '1') EXECUTE FUNCTION keep()`)
+		r.park(t, parkedRow("1", 1), parkedRow("2", 2))
+		var refused *store.RefusedError
+		_, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{done("1", store.Completed, 1), done("2", store.Completed, 2)})
+		if !errors.As(err, &refused) || !strings.Contains(err.Error(), `"1"`) {
+			t.Fatalf("an outcome that does not land: %v", err)
+		}
+		if got := r.parked(t); got != "1" || r.status(t, "2") != "COMPLETED" {
+			t.Errorf("parked are %q, row 2 is %s", got, r.status(t, "2"))
+		}
+		r.exec(t, "DROP TRIGGER keep ON outbox_events")
+		if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{done("1", store.Completed, 1), done("2", store.Completed, 2)}); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.parked(t); got != "" {
+			t.Errorf("parked are %q", got)
+		}
+	})
+}
+
+// TestParkWaitsForLead: what an old leader parks or forgets beside an open Lead is
+// refused when that commits.
+func TestParkWaitsForLead(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		first := parkedRow("1", 1)
+		r.park(t, first)
+		c := ctx(t)
+		for what, call := range map[string]func() error{
+			"park":   func() error { return r.store.Spill(c, r.epoch, []store.Item{parkedRow("2", 2)}) },
+			"unpark": func() error { return r.store.DeleteSpilled(c, r.epoch, []store.SpilledRef{{Ref: first.Ref, Seq: 1}}) },
+			"forget": func() error { _, err := r.store.DeleteSpilledAfter(c, r.epoch, 0); return err },
+		} {
+			lead := r.begin(t, raiseEpoch)
+			wait := rigs.Async(func() (int, error) { return 0, call() })
+			r.waitBlocked(t, 1)
+			end(t, lead, true)
+			if a := <-wait; !errors.Is(a.Err, store.ErrNotLeader) {
+				t.Errorf("%s: %v", what, a.Err)
+			}
+			if got := r.parked(t); got != "1" {
+				t.Errorf("%s: parked are %q", what, got)
+			}
+			r.epoch++
+		}
+	})
+}
+
+// TestParkHoldsNothingUp: neither claims nor outcomes nor the checkpoint wait for
+// rows that are being parked.
+func TestParkHoldsNothingUp(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, patient(url), flowTable, 0, flowBox)
+		r.insert(t, "1")
+		r.park(t, parkedRow("1", 1))
+		tx := r.begin(t, "DELETE FROM sluicebox.parked")
+		c := ctx(t)
+		park := rigs.Async(func() (int, error) { return 0, r.store.Spill(c, r.epoch, []store.Item{parkedRow("1", 1)}) })
+		r.waitBlocked(t, 1)
+		r.claim(t, row("1"))
+		_, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{done("1", store.Completed, 9)})
+		if err := errors.Join(err, r.store.SaveCheckpoint(ctx(t), r.epoch, store.Checkpoint{})); err != nil {
+			t.Error(err)
+		}
+		end(t, tx, true)
+		if a := <-park; a.Err != nil {
+			t.Error(a.Err)
+		}
+		if got := r.parked(t); got != "1" {
+			t.Errorf("parked are %q", got)
+		}
+	})
+}
+
+// TestParkedTxn: the whole number of an open transaction is kept, that of a
+// visible one is not, and one that is far behind 2^31 later ones is told rightly.
+func TestParkedTxn(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox)
+		tx := r.begin(t, insertFlow, []string{"1"})
+		xid := xidOf(t, tx)
+		open, seen := parkedRow("1", 1), parkedRow("2", 2)
+		open.Txn, seen.Txn = store.Txn(uint32(xid)), store.Txn(uint32(xid-1))
+		r.park(t, open, seen)
+		end(t, tx, true)
+		if got := ask[uint64](t, r.conn, "SELECT xid FROM sluicebox.parked WHERE id = '1'"); got != xid {
+			t.Errorf("the open transaction is kept as %d, want %d", got, xid)
+		}
+		if got := ask[uint64](t, r.conn, "SELECT xid FROM sluicebox.parked WHERE id = '2'"); got != 0 {
+			t.Errorf("the visible transaction is kept as %d", got)
+		}
+		const later = 3 << 31 // as if the server had come so far when the row was parked
+		r.exec(t, "UPDATE sluicebox.parked SET xid = xid + $1 WHERE id = '1'", int64(later))
+		lists, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{laneOf(open)}, 9)
+		if err != nil || len(lists[0]) != 2 || lists[0][0].Txn != store.Txn(uint32(xid+later)) || lists[0][1].Txn != 0 {
+			t.Errorf("read back: %+v, %v", lists, err)
+		}
+	})
+}
+
+// fillParked parks so many rows in lanes of so many each.
+const fillParked = `
+INSERT INTO sluicebox.parked (name, outbox, lane, seq, id, kind, xid, retry_count, payload_size)
+SELECT 'rig', 'events', substr(sha256(int8send(i / $2::bigint)), 1, 20), i, convert_to('filler ' || i, 'UTF8'), 'EVENT', 0, 0, 0 FROM generate_series(100, 99 + $1::bigint) i`
+
+// TestForgetParkedMany: more rows than one statement deletes.
+func TestForgetParkedMany(t *testing.T) {
+	eachVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox)
+		r.park(t, parkedRow("1", 1))
+		r.exec(t, fillParked, 50_000, 100)
+		started := time.Now()
+		if n, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch, 1); err != nil || n != 50_000 {
+			t.Errorf("%d rows are forgotten, %v", n, err)
+		}
+		t.Logf("50000 rows forgotten in %s", time.Since(started))
+		if got := r.parked(t); got != "1" {
+			t.Errorf("parked are %q", got)
+		}
+	})
+}
+
+// TestParkSurvivesCrash: what was parked, forgotten or settled from the table
+// stays so after a crash of the server.
+func TestParkSurvivesCrash(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts servers")
+	}
+	for _, version := range servers.Versions() {
+		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
+			t.Parallel()
+			srv := servers.Start(t, version, map[string]string{
+				"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "checkpoint_timeout": "1h", "autovacuum": "off",
+			})
+			r := newRig(t, srv.URL, flowTable, 0, flowBox)
+			r.insert(t, "1", "2", "3", "4")
+			crash := func(what, want string) {
+				t.Helper()
+				srv.Stop("immediate")
+				srv.Restart(nil)
+				r.conn = servers.Connect(t, srv.URL)
+				if got := r.parked(t); got != want {
+					t.Errorf("%s: parked are %q after a crash, want %q", what, got, want)
+				}
+				_ = r.store.SpilledLanes(ctx(t), func(store.SpilledLane) {}) // the old session is broken
+				_, _ = r.store.Settle(ctx(t), r.epoch, []store.Outcome{outcome("none", store.Completed)})
+			}
+			r.park(t, parkedRow("1", 1), parkedRow("2", 2), parkedRow("3", 3), parkedRow("4", 4))
+			crash("park", "1 2 3 4")
+			if err := r.store.DeleteSpilled(ctx(t), r.epoch, []store.SpilledRef{{Ref: store.Ref{Outbox: "events", ID: "1"}, Seq: 1}}); err != nil {
+				t.Fatal(err)
+			}
+			crash("unpark", "2 3 4")
+			if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{done("2", store.Completed, 2)}); err != nil {
+				t.Fatal(err)
+			}
+			crash("settle", "3 4")
+			if got := r.status(t, "2"); got != "COMPLETED" {
+				t.Errorf("the row that is not parked any more is %s", got)
+			}
+			if n, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch, 3); err != nil || n != 1 {
+				t.Fatal(n, err)
+			}
+			crash("forget", "3")
+		})
+	}
+}

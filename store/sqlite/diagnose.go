@@ -1,0 +1,107 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/finding"
+	"github.com/sluicebox/sluicebox/store/internal/lifetime"
+)
+
+// Diagnose implements store.Examiner, on a connection of its own. It takes the
+// write lock for a moment, to see that it may, and writes nothing.
+func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
+	if !s.lifetime.Begin() {
+		return nil, lifetime.ErrClosed
+	}
+	defer s.lifetime.Done()
+	ctx, cancel := s.lifetime.Bind(ctx)
+	defer cancel()
+	file := checker{List: finding.List{Subject: "file"}}
+	found, err := s.diagnose(ctx, &file)
+	found = append(file.Findings, found...)
+	var setup *store.SetupError
+	if errors.As(Explain(err), &setup) {
+		file.Findings = nil
+		file.AddSetupError(setup)
+		return append(found, file.Findings...), nil
+	}
+	if err != nil {
+		return found, fmt.Errorf("examine the database: %w", err)
+	}
+	return found, nil
+}
+
+func (s *Store) diagnose(ctx context.Context, file *checker) ([]store.Finding, error) {
+	conn, err := DialAsIs(ctx, s.path)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	mode := ""
+	err = retry(ctx, lockTimeout, func() error {
+		return conn.execOnce(ctx, "PRAGMA journal_mode", func(row []driver.Value) error { mode, _ = textOf(row[0]); return nil })
+	})
+	if err != nil {
+		return nil, err
+	}
+	if mode == "wal" {
+		file.Add(store.GradeOK, conn.Path()+" is in WAL mode", "")
+	} else {
+		file.Add(store.GradeAdvice, fmt.Sprintf("%s is in journal mode %s; the relay changes that as soon as nobody uses the file", conn.Path(), mode), "PRAGMA journal_mode=WAL;")
+	}
+	c, err := s.checkOn(ctx, conn, true)
+	return c.Findings, err
+}
+
+// unsettledIndex looks for an index that finds the rows that are not settled.
+func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
+	if t.Layout.State == store.StateNone {
+		return nil
+	}
+	serves, err := c.planSearches(ctx, t)
+	if err != nil {
+		return err
+	}
+	if serves {
+		c.Add(store.GradeOK, "an index finds the rows that are not settled", "")
+		return nil
+	}
+	c.Add(store.GradeAdvice, fmt.Sprintf("no index of %s finds the rows that are not settled: sweeps and the first start read the whole table", TableName(t.Outbox)), t.stateIndex())
+	return nil
+}
+
+// planSearches asks the planner whether it searches an index for the rows. A scan
+// reads all of one.
+func (c *checker) planSearches(ctx context.Context, t *table) (bool, error) {
+	b := &builder{}
+	sql := "EXPLAIN QUERY PLAN SELECT 1 FROM " + TableName(t.Outbox) + " WHERE " + t.unsettled(b)
+	q := query{sql: sql, params: b.params}
+	serves := false
+	err := c.conn.Query(ctx, q.sql, q.args(&values{}), func(row []driver.Value) error {
+		detail, _ := textOf(row[3])
+		serves = serves || strings.HasPrefix(detail, "SEARCH ")
+		return nil
+	})
+	return serves, err
+}
+
+// stateIndex is the statement that makes an index of the state: the relay binds
+// the words, and SQLite proves no predicate of a partial index by what is bound.
+func (t *table) stateIndex() string {
+	l := &t.Layout
+	first := []string{l.Columns.Status}
+	if l.State == store.StateTimestamps {
+		first = []string{l.Columns.Delivered, l.Columns.Failed}
+	}
+	var columns []string
+	for _, name := range slices.Concat(first, l.OrderBy, []string{l.Columns.ID}) {
+		columns = append(columns, Ident(name))
+	}
+	return fmt.Sprintf("CREATE INDEX %s ON %s (%s);", Ident(t.Table+"_unsettled"), TableName(t.Outbox), strings.Join(columns, ", "))
+}

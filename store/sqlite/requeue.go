@@ -1,0 +1,104 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
+	"github.com/sluicebox/sluicebox/store/internal/deadletter"
+)
+
+// Requeue implements store.OpenDeadLetters. The times of claim and settlement are
+// emptied where they belong to the state, and may be NULL; else they stay, as at
+// a retry.
+func (s *Store) Requeue(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Item, error) {
+	letters, err := s.resolveFailed(ctx, epoch, f, limit, requeueQuery)
+	if err != nil {
+		return nil, fmt.Errorf("requeue: %w", err)
+	}
+	return store.RequeuedItems(letters, time.Now()), nil
+}
+
+// Discard implements store.OpenDeadLetters.
+func (s *Store) Discard(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Ref, error) {
+	letters, err := s.resolveFailed(ctx, epoch, f, limit, discardQuery)
+	if err != nil {
+		return nil, fmt.Errorf("discard: %w", err)
+	}
+	return store.Refs(letters), nil
+}
+
+func (s *Store) resolveFailed(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int, statement func(*table) *query) ([]store.DeadLetter, error) {
+	return deadletter.Resolve(f.Outbox,
+		func() ([]store.DeadLetter, error) { return s.readLetters(ctx, f, limit, false) },
+		func(letters []store.DeadLetter) ([]store.DeadLetter, error) {
+			done, err := s.resolveRows(ctx, epoch, f.Outbox, letters, statement)
+			if err != nil {
+				return nil, asRefused(err)
+			}
+			return done, nil
+		})
+}
+
+// resolveRows returns those of the rows that it wrote, in their order.
+func (s *Store) resolveRows(ctx context.Context, epoch store.Epoch, outbox string, letters []store.DeadLetter, statement func(*table) *query) (done []store.DeadLetter, err error) {
+	err = s.writer.do(ctx, func(ctx context.Context) error {
+		return s.writer.runAsLeader(ctx, epoch, Full, lockTimeout, func(ctx context.Context) error {
+			t, err := s.writer.table(ctx, s.outboxes.Lookup(outbox))
+			if err != nil {
+				return err
+			}
+			done = nil // it may begin anew
+			write := statement(t)
+			for i := range letters {
+				wrote, err := s.resolveRow(ctx, t, write, letters[i].Ref)
+				if err != nil {
+					return err
+				}
+				if wrote {
+					done = append(done, letters[i])
+				}
+			}
+			return nil
+		})
+	})
+	return done, err
+}
+
+// resolveRow writes one row, in the call's transaction, and forgets what it blocks.
+func (s *Store) resolveRow(ctx context.Context, t *table, write *query, row store.Ref) (bool, error) {
+	for _, key := range t.keys(row.ID) {
+		n, err := s.writer.conn.Exec(ctx, write.sql, write.args(&values{key: key})...)
+		if err != nil {
+			return false, err
+		}
+		if n > 0 {
+			return true, s.deleteBlock(ctx, row)
+		}
+	}
+	return false, nil
+}
+
+func discardQuery(t *table) *query {
+	b := &builder{}
+	sql := "DELETE FROM " + TableName(t.Outbox) + "\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.failed(b)
+	return &query{sql, b.params}
+}
+
+func requeueQuery(t *table) *query {
+	b := &builder{}
+	var set []string
+	for _, a := range columns.Requeue(&t.Layout, func(name string) bool { return t.mustColumn(name).notNull }) {
+		value := map[columns.Value]string{columns.Null: "NULL", columns.Zero: "0", columns.Blank: "''"}[a.Value]
+		if a.Value == columns.Status {
+			value = b.status(&t.Layout, store.Pending)
+		}
+		set = append(set, Ident(a.Column)+" = "+value)
+	}
+	sql := "UPDATE " + TableName(t.Outbox) + " SET " + strings.Join(set, ", ") +
+		"\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.failed(b)
+	return &query{sql, b.params}
+}

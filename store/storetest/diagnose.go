@@ -1,0 +1,97 @@
+package storetest
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// testExamine: an examination finds what Check does, says what is fine as well, and
+// changes nothing.
+func (s *suite) testExamine(t *testing.T) {
+	box := s.outbox("a")
+	db := s.setup(t, box)
+	_, commit := db.Begin(t, "a", row("1"))
+	commit()
+	bad := s.outbox("b")
+	bad.Table = box.Table
+	bad.Layout.Columns.Payload = "no_such_payload"
+	absent := s.outbox("c")
+	absent.Table = "no_such_table"
+	open := func(boxes ...store.Outbox) store.Store {
+		st := db.Store(t, Config{Outboxes: boxes})
+		t.Cleanup(st.Close)
+		return st
+	}
+	st, wrong := open(box), open(bad, absent)
+	s.examined(t, st, "sluicebox init")
+	s.examined(t, wrong, "sluicebox init", "no_such_payload", "no_such_table")
+	if _, err := st.Leader(s.ctx(t)); err == nil || errors.Is(err, store.ErrNotLeader) {
+		t.Errorf("an examination has made the own tables: %v", err)
+	}
+	if err := st.Install(s.ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	s.examined(t, st)
+	s.examined(t, wrong, "no_such_payload", "no_such_table")
+	lock, err := st.Lock(s.ctx(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Release()
+	for _, of := range []store.Store{st, open(box)} {
+		s.examined(t, of)
+	}
+	var locked *store.LockedError
+	if _, err := open(box).Lock(s.ctx(t)); !errors.As(err, &locked) {
+		t.Errorf("beside examinations the lock went: %v", err)
+	}
+	if _, err := st.Leader(s.ctx(t)); !errors.Is(err, store.ErrNotLeader) {
+		t.Errorf("an examination took the lead: %v", err)
+	}
+	closed := open(box)
+	closed.Close()
+	if _, err := closed.Diagnose(s.ctx(t)); err == nil {
+		t.Error("a closed store examines")
+	}
+}
+
+// examined checks that an examination finds these faults and no other, and Check
+// the same.
+func (s *suite) examined(t *testing.T, st store.Store, faults ...string) {
+	t.Helper()
+	found, err := st.Diagnose(s.ctx(t))
+	if err != nil {
+		t.Fatalf("examine: %v", err)
+	}
+	check := ""
+	if err := st.Check(s.ctx(t)); err != nil {
+		check = err.Error()
+	}
+	var said []string
+	fine := false
+	for _, f := range found {
+		if f.Subject == "" || f.Text == "" || f.Grade == store.GradeOK && f.Remedy != "" || f.Grade == store.GradeFault && f.Remedy == "" {
+			t.Errorf("an incomplete finding: %+v", f)
+		}
+		fine = fine || f.Grade == store.GradeOK
+		if f.Grade != store.GradeFault {
+			continue
+		}
+		said = append(said, f.Text+f.Remedy)
+		if !strings.Contains(check, f.Text) {
+			t.Errorf("check does not say %q: %s", f.Text, check)
+		}
+	}
+	if len(said) != len(faults) || !fine || (len(faults) == 0) != (check == "") {
+		t.Errorf("the faults are %q, want %q; check says %q", said, faults, check)
+	}
+	for _, name := range faults {
+		if !slices.ContainsFunc(said, func(text string) bool { return strings.Contains(text, name) }) {
+			t.Errorf("no fault names %q: %q", name, said)
+		}
+	}
+}

@@ -1,0 +1,203 @@
+package storetest
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+func (b *bench) requeue(t *testing.T, f store.DeadLetterFilter, limit int) []store.Item {
+	t.Helper()
+	items, err := b.store.Requeue(b.ctx(t), b.epoch, f, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return items
+}
+
+// testRequeue sets rows back by every filter, one after the other on the same
+// rows, and compares with what was counted.
+func (s *suite) testRequeue(t *testing.T) {
+	b := s.start(t, 0)
+	letters := oddLetters()
+	b.fail(t, "a", letters...)
+	b.failOthers(t)
+	untouched := map[string]RowContent{}
+	for _, id := range []string{"pending", "taken", "completed"} {
+		untouched[id] = b.read(t, "a", id)
+	}
+	for _, f := range s.filters() {
+		f.filter.Outbox = "a"
+		var want []letterRow
+		before := map[string]RowContent{}
+		for _, l := range letters {
+			if f.chosen(l) {
+				want = append(want, l)
+			}
+			before[l.ID] = b.read(t, "a", l.ID)
+		}
+		counted := b.count(t, f.filter)
+		began := time.Now()
+		items := b.requeue(t, f.filter, 1<<20)
+		if len(items) != counted || len(items) != len(want) {
+			t.Fatalf("%+v: %d requeued, %d counted, want %d", f.filter, len(items), counted, len(want))
+		}
+		b.checkRequeued(t, want, items, before, began)
+		for _, l := range letters {
+			if after := b.read(t, "a", l.ID); !f.chosen(l) && after != before[l.ID] {
+				t.Fatalf("%+v changed row %q from %+v to %+v", f.filter, l.ID, before[l.ID], after)
+			}
+		}
+		b.refail(t, letters, items)
+	}
+	for id, before := range untouched {
+		if after := b.read(t, "a", id); after != before {
+			t.Errorf("row %s was not FAILED and changed from %+v to %+v", id, before, after)
+		}
+	}
+	if b.read(t, "b", "id z").Status != store.Failed {
+		t.Error("a row of the other outbox was set back")
+	}
+}
+
+func (b *bench) checkRequeued(t *testing.T, want []letterRow, items []store.Item, before map[string]RowContent, began time.Time) {
+	t.Helper()
+	for i, l := range want {
+		it, kind := items[i], "EVENT"
+		if b.layout.Columns.Kind != "" {
+			kind = l.Kind
+		}
+		if it.Captured.Before(began) || it.Captured.After(time.Now()) {
+			t.Errorf("row %s was captured at %s", it.ID, it.Captured)
+		}
+		it.Captured = time.Time{}
+		whole := store.Item{Ref: ref("a", l.ID), Kind: kind, Group: l.Group, PayloadSize: len(l.Payload)}
+		if it.Payload != nil || fmt.Sprintf("%+v", it) != fmt.Sprintf("%+v", whole) {
+			t.Errorf("requeued %+v, want %+v", it, whole)
+		}
+		got := b.read(t, "a", l.ID)
+		if got.Status != store.Pending || got.RetryCount != 0 || got.Error != "" || !got.Settled.IsZero() {
+			t.Errorf("row %s was %+v and is %+v", l.ID, before[l.ID], got)
+		}
+	}
+}
+
+// refail lets requeued rows fail as they did.
+func (b *bench) refail(t *testing.T, letters []letterRow, items []store.Item) {
+	t.Helper()
+	var outcomes []store.Outcome
+	for _, it := range items {
+		l := letters[slices.IndexFunc(letters, func(l letterRow) bool { return l.ID == it.ID })]
+		b.take(t, "a", l.ID) // free at once, whoever claimed it before
+		outcomes = append(outcomes, store.Outcome{Ref: it.Ref, Status: store.Failed, RetryCount: 2, Error: l.text, At: l.at})
+	}
+	b.settle(t, outcomes...)
+}
+
+// testRequeueTakeover: nobody's old claim holds a requeued row.
+func (s *suite) testRequeueTakeover(t *testing.T) {
+	b := s.start(t, time.Hour)
+	b.fail(t, "a", letterRow{row("1"), "x", now()})
+	b.epoch = b.lead(t, b.store)
+	b.requeue(t, store.DeadLetterFilter{Outbox: "a"}, 1)
+	b.take(t, "a", "1")
+}
+
+// testDiscard deletes rows, and only those that are chosen.
+func (s *suite) testDiscard(t *testing.T) {
+	b := s.start(t, 0)
+	letters := oddLetters()
+	b.fail(t, "a", letters...)
+	b.failOthers(t)
+	group := store.GroupOf("a")
+	for _, c := range []struct {
+		filter store.DeadLetterFilter
+		limit  int
+		want   []string
+	}{
+		{store.DeadLetterFilter{Outbox: "a", IDs: []string{"id x", "pending", "taken", "completed", "none"}}, 9, []string{"id x"}},
+		{store.DeadLetterFilter{Outbox: "a", Group: &group}, 9, []string{"id w", "id t"}},
+		{store.DeadLetterFilter{Outbox: "a"}, 2, []string{"id z", "id y"}},
+		{store.DeadLetterFilter{Outbox: "a"}, 100, []string{"id v", "id u", "id s", "id r", "id q", "id p", "id o"}},
+		{store.DeadLetterFilter{Outbox: "a"}, 100, nil},
+	} {
+		refs, err := b.store.Discard(b.ctx(t), b.epoch, c.filter, c.limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []store.Ref
+		for _, id := range c.want {
+			want = append(want, ref("a", id))
+		}
+		if !slices.Equal(refs, want) {
+			t.Errorf("%+v: discarded %v, want %v", c.filter, refs, want)
+		}
+		for _, r := range refs {
+			if b.read(t, "a", r.ID).Exists {
+				t.Errorf("row %s is still there", r.ID)
+			}
+		}
+	}
+	for _, id := range []string{"pending", "taken"} {
+		if !b.read(t, "a", id).Exists {
+			t.Errorf("row %s was not FAILED and is gone", id)
+		}
+	}
+	if b.count(t, store.DeadLetterFilter{Outbox: "b"}) != 1 {
+		t.Error("a row of the other outbox is gone")
+	}
+}
+
+// testLettersMany takes 5000 rows back in batches, in order, with another store
+// looking on.
+func (s *suite) testLettersMany(t *testing.T) {
+	b := s.start(t, 0)
+	const n, batch = 5000, 700
+	var letters []letterRow
+	for i, r := range rows(n) {
+		r.Group = store.GroupOf(fmt.Sprint(i % 3))
+		letters = append(letters, letterRow{r, fmt.Sprintf("error %d", i%10), now()})
+	}
+	b.fail(t, "a", letters...)
+	group := store.GroupOf("1")
+	f := store.DeadLetterFilter{Outbox: "a", Group: &group}
+	var want, got []string
+	for i, l := range letters {
+		if i%3 == 1 {
+			want = append(want, l.ID)
+		}
+	}
+	other := b.open(t, 0)
+	started := time.Now()
+	for {
+		left, err := other.CountFailed(b.ctx(t), f)
+		if err != nil || left != len(want)-len(got) {
+			t.Fatalf("%d are left, want %d, %v", left, len(want)-len(got), err)
+		}
+		items := b.requeue(t, f, batch)
+		got = append(got, ids(items)...)
+		if len(items) < batch {
+			break
+		}
+	}
+	t.Logf("%d of %d rows requeued in %s", len(got), n, time.Since(started))
+	if !slices.Equal(got, want) {
+		t.Errorf("%d rows were requeued, in another order than the %d wanted", len(got), len(want))
+	}
+	f = store.DeadLetterFilter{Outbox: "a"}
+	f.IDs = want // which are not FAILED any more
+	if items := b.requeue(t, f, n); len(items) != 0 {
+		t.Errorf("%d rows were requeued twice", len(items))
+	}
+	f.IDs = nil
+	if refs, err := b.store.Discard(b.ctx(t), b.epoch, f, n); err != nil || len(refs) != n-len(want) {
+		t.Errorf("%d were discarded, want %d, %v", len(refs), n-len(want), err)
+	}
+	if left := b.count(t, f); left != 0 {
+		t.Errorf("%d are left", left)
+	}
+	b.take(t, "a", want...)
+}
