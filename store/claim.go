@@ -8,41 +8,41 @@ import (
 // ClaimRow is one row to claim.
 type ClaimRow struct {
 	Ref
-	// Txn is the transaction that inserted the row, as the log names it; 0 for a
-	// row that was read from its table, and in databases whose log is never ahead
-	// of what statements see.
+	// Txn is the transaction that inserted the row, as the log names it. It is 0 for a row
+	// read from its table, and in databases whose log is never ahead of statement
+	// visibility.
 	Txn Txn
-	// OwnClaimAt is the time that this leader wrote at an earlier claim of the row;
-	// zero if there was none. With a takeover time-out it tells the leader's
-	// own claim from somebody else's.
+	// OwnClaimAt is the claim time that this leader wrote in an earlier claim of the row;
+	// zero if there was none. With a takeover timeout, Claim compares it with the row to
+	// distinguish the leader's own claim from another processor's.
 	OwnClaimAt time.Time
-	// WantPayload asks for the payload as the row has it now.
+	// WantPayload requests the row's current payload.
 	WantPayload bool
 }
 
-// ClaimResult says what became of one row of a claim.
+// ClaimResult is the result of a claim for one row.
 type ClaimResult uint8
 
-// What a claim answers for a row.
+// Results of a claim.
 const (
-	// Claimed: the row is this leader's, and PROCESSING where claims are written.
-	// Send it.
+	// Claimed: this leader owns the row, and the row is PROCESSING where claims are
+	// written. Send it.
 	Claimed ClaimResult = iota + 1
 	// AlreadySettled: the row is COMPLETED or FAILED. Drop it.
 	AlreadySettled
-	// Held: somebody else's claim holds the row until ClaimAnswer.Until. Wait.
+	// Held: another processor's claim holds the row until ClaimAnswer.Until. Wait.
 	Held
-	// NotYetVisible: the log is ahead of what statements see, or somebody is
-	// writing the row just now. Ask again soon; the row is not lost.
+	// NotYetVisible: the log is ahead of statement visibility, or another session is
+	// writing the row. The row is not lost: claim it again soon.
 	NotYetVisible
-	// Gone: the transaction is visible and the row is not there. Drop it.
+	// Gone: the inserting transaction is visible and the row does not exist. Drop it.
 	Gone
-	// TableLocked: somebody keeps the table of the row's outbox locked, and nothing
-	// was written of this outbox. Wait for it with AwaitTable, then claim again.
+	// TableLocked: another session keeps the outbox's table locked, and nothing was written
+	// for this outbox. Wait with AwaitTable, then claim again.
 	TableLocked
 )
 
-// String names the result for logs and metrics.
+// String returns the result's name in logs and metrics.
 func (r ClaimResult) String() string {
 	switch r {
 	case Claimed:
@@ -61,55 +61,59 @@ func (r ClaimResult) String() string {
 	return "unknown"
 }
 
-// ClaimAnswer is what a claim found out about one row.
+// ClaimAnswer is the answer of Claim for one row.
 type ClaimAnswer struct {
 	Result ClaimResult
-	// Until is when a row that is Held may be claimed.
+	// Until is when a Held row may be claimed.
 	Until time.Time
-	// RetryCount is the count that a Claimed row records, 0 if the claim did not
-	// look at the row.
+	// RetryCount is the retry count stored in a Claimed row, 0 if the claim did not read
+	// the row.
 	RetryCount int
-	// Unwritten: the claim left no trace in the row. There is nothing to give back.
+	// Unwritten reports that the claim wrote nothing into the row, so there is no claim to
+	// give back.
 	Unwritten bool
-	// Payload is a Claimed row's payload, if it was wanted. The caller owns it.
+	// Payload is a Claimed row's payload, if requested. The caller owns it.
 	Payload []byte
-	// Error says why the table refused the claim of a row. Claim leaves it empty: the
-	// caller derives it, with NotYetVisible, from a RefusedError for a single row.
+	// Error is the reason why the table refused the claim of this row. Claim leaves it
+	// empty: the caller sets it, with NotYetVisible, from a RefusedError for a single row.
 	Error string
 }
 
-// Outcome is what a relay writes into a row.
+// Outcome is the result that the relay writes into a row.
 type Outcome struct {
 	Ref
-	// Txn is that of the row's claim. By it Settle tells a row that is not visible
-	// yet, which no claim has looked at, from one that is gone.
+	// Txn is the Txn of the row's claim. Settle uses it to distinguish a row that is not
+	// visible yet, and that no claim has read, from a deleted row.
 	Txn Txn
-	// Status is Completed, Failed, or Pending for a counted retry or a claim
-	// that is given back.
+	// Status is Completed, Failed, or Pending. Pending is a counted retry or a claim that
+	// is given back.
 	Status Status
-	// RetryCount is the new count. It is written with every status but
+	// RetryCount is the new retry count. Settle writes it with every status except
 	// Completed.
 	RetryCount int
-	// Error is written with a failure. Empty leaves the row's text alone.
+	// Error is the error text, written with Failed and Pending. An empty Error leaves the
+	// row's text unchanged.
 	Error  string
 	Reason Reason
-	// At is written as the time of settlement. A retry keeps the claim's time.
+	// At is the settlement time. A retry keeps the time of the claim.
 	At time.Time
-	// Block asks, of a FAILED row, that its lane stays Blocked: the lane and the
-	// time are those given here, the rest is the outcome's. The hold is recorded
-	// in the outcome's transaction, if the row is FAILED after it; also if it was
-	// FAILED before, because an earlier answer was lost. Of several outcomes of
-	// one lane in a call, the last one's hold stays. Layouts that keep no state
-	// cannot block: Settle refuses the call with a *SetupError.
+	// Block makes a FAILED row block its lane: the row's lane becomes Blocked. Only Lane
+	// and Since are read from Block; Settle takes the rest of the hold from the outcome.
+	//
+	//   - Settle records the hold in the outcome's transaction if the row is FAILED after
+	//     it. That includes a row that was FAILED before, because the answer of an earlier
+	//     call may have been lost.
+	//   - If a call has several outcomes of one lane, the hold of the last is kept.
+	//   - A layout without state cannot block: Settle refuses the call with a *SetupError.
 	Block *Hold
-	// SpilledSeq is the seq under which the row is parked, 0 if it is not. With an
-	// outcome that settles the row the parked one is forgotten in the same
-	// transaction, whatever Settle answers for it, unless it is to be written Again,
-	// and the call is durable: a server that crashed must not bring the one back without the other.
+	// SpilledSeq is the Seq of the row's copy among the spilled rows, 0 if the row is not
+	// spilled. An outcome that settles the row deletes the copy in the same transaction,
+	// whatever the SettleResult, unless NeedsRetry is true for it. The call is then
+	// durable: a server crash must not undo one write without the other.
 	SpilledSeq Seq
 }
 
-// Validate reports whether an outcome may be written for its outbox.
+// Validate reports whether the outcome may be written to box.
 func (o *Outcome) Validate(box *Outbox) error {
 	switch {
 	case o.Status != Pending && !o.Status.Settled():
@@ -125,7 +129,7 @@ func (o *Outcome) Validate(box *Outbox) error {
 	return h.Validate(box)
 }
 
-// Hold returns the hold that Block asks for; Block must not be nil.
+// Hold returns the hold that Block requests. Block must not be nil.
 func (o *Outcome) Hold() Hold {
 	return Hold{
 		Lane: o.Block.Lane, Kind: Blocked, Since: o.Block.Since,
@@ -133,33 +137,32 @@ func (o *Outcome) Hold() Hold {
 	}
 }
 
-// SettleResult says what became of one outcome.
+// SettleResult is the result of Settle for one outcome.
 type SettleResult uint8
 
-// What Settle answers for a row.
+// Results of Settle.
 const (
-	// Written: the row now says what the outcome says.
+	// Written: the row has the outcome's values.
 	Written SettleResult = iota + 1
-	// WasSettled: the row was COMPLETED or FAILED already and is left as it is.
+	// WasSettled: the row was already COMPLETED or FAILED and is unchanged.
 	WasSettled
-	// WasGone: there is no such row.
+	// WasGone: the row does not exist.
 	WasGone
-	// TooEarly: the log is ahead of what statements see, and no claim has waited
-	// for the row. Nothing was written of this outcome; write it again soon.
+	// TooEarly: the log is ahead of statement visibility, and no claim waited for the row.
+	// Nothing was written for this outcome; write it again soon.
 	TooEarly
-	// WasLocked: somebody keeps the row locked. Nothing was written of this outcome;
-	// write it again, together with others.
+	// WasLocked: another session keeps the row locked. Nothing was written for this
+	// outcome; write it again, together with others.
 	WasLocked
-	// TableWasLocked: somebody keeps the table of the outbox locked, and nothing was
-	// written of this outbox. Wait for it with AwaitTable, then write again.
+	// TableWasLocked: another session keeps the outbox's table locked, and nothing was
+	// written for this outbox. Wait with AwaitTable, then write again.
 	TableWasLocked
-	// Refused: the table did not take the outcome (a trigger or a constraint
-	// objects). Settle does not answer it: the caller derives it from a RefusedError
-	// for a single row.
+	// Refused: the table rejected the outcome, for example by a trigger or a constraint.
+	// Settle never returns it; the caller derives it from a RefusedError for a single row.
 	Refused
 )
 
-// NeedsRetry reports whether the outcome has yet to be written.
+// NeedsRetry reports whether the outcome has not been written yet.
 func (r SettleResult) NeedsRetry() bool {
 	return r == TooEarly || r == WasLocked || r == TableWasLocked || r == Refused
 }

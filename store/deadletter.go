@@ -8,26 +8,24 @@ import (
 	"time"
 )
 
-// DeadLetterFilter chooses FAILED rows of one outbox. A zero field chooses all.
+// DeadLetterFilter selects FAILED rows of one outbox. A zero field selects all rows.
 type DeadLetterFilter struct {
 	Outbox string // required
 	IDs    []string
-	// Kind and Group choose rows whose lane has them, byte for byte. Where the
-	// layout names no column for one of them, all rows have the outbox's kind and
-	// no group.
+	// Kind and Group match the kind and the group of a row's lane, byte for byte. If the
+	// layout has no column for one of them, every row has the outbox's Kind, or no group.
 	Kind  string
 	Group *Group
-	// Error is a part of the row's error text, in the same case. For layouts that
-	// keep no such text it is an error.
+	// Error is a substring of the row's error text, case-sensitive. Validate rejects it for
+	// layouts that store no error text.
 	Error string
-	// Since and Until bound when the row FAILED: Since <= t < Until. A row
-	// without a time is not chosen then. For layouts that keep no such time,
-	// either is an error.
+	// Since and Until limit the time at which the row FAILED: Since <= t < Until. A row
+	// without a time is not selected then. Validate rejects both for layouts that store no
+	// such time.
 	Since, Until time.Time
 }
 
-// Validate reports everything that keeps a filter from choosing rows of its
-// outbox, in one error.
+// Validate returns every reason why the filter cannot select rows of o, in one error.
 func (f *DeadLetterFilter) Validate(o *Outbox) error {
 	l := &o.Layout
 	if l.State == StateNone {
@@ -46,8 +44,7 @@ func (f *DeadLetterFilter) Validate(o *Outbox) error {
 	return errors.Join(errs...)
 }
 
-// FailedTime returns the column that tells when a row FAILED, "" if there is
-// none.
+// FailedTime returns the column with the time at which a row FAILED, "" if there is none.
 func (l *Layout) FailedTime() string {
 	c := &l.Columns
 	switch {
@@ -61,7 +58,7 @@ func (l *Layout) FailedTime() string {
 	return c.Claimed
 }
 
-// FailedCodes returns every number that reads as FAILED, in ascending order.
+// FailedCodes returns every number that means FAILED, in ascending order.
 func (l *Layout) FailedCodes() []int {
 	set := []int{l.Numbers[Failed]}
 	for _, n := range l.FailedNumbers {
@@ -78,48 +75,49 @@ type DeadLetter struct {
 	Group      Group
 	RetryCount int
 	Error      string
-	FailedAt   time.Time // zero where the layout keeps no time
-	// Payload is nil unless it was asked for.
+	FailedAt   time.Time // zero if the layout stores no time
+	// Payload is nil unless the caller requested payloads.
 	Payload     []byte
 	PayloadSize int
 }
 
-// Item returns the row as it is once it was requeued, as captured now.
+// Item returns the row as it is after a requeue, captured at now.
 func (d *DeadLetter) Item(now time.Time) Item {
 	return Item{Ref: d.Ref, Kind: d.Kind, Group: d.Group, PayloadSize: d.PayloadSize, Captured: now}
 }
 
-// OpenDeadLetters reads and mends FAILED rows. Layouts that keep no state have none;
-// asking for theirs is an error that says so. Counting and reading need no
-// leader and hold nothing up, so another process may do it beside a relay.
+// DeadLetters reads, requeues and deletes FAILED rows. Layouts without state have none, and
+// every method returns an error that says so. CountFailed and Failed need no leader and
+// block no writer, so another process may call them while a relay runs.
 type DeadLetters interface {
-	// CountFailed counts the rows that a filter chooses.
+	// CountFailed counts the rows that the filter selects.
 	CountFailed(ctx context.Context, f DeadLetterFilter) (int, error)
-	// Failed returns at most limit of the chosen rows, in the layout's order-by.
+	// Failed returns up to limit of the selected rows, in the layout's order-by.
 	Failed(ctx context.Context, f DeadLetterFilter, limit int, payload bool) ([]DeadLetter, error)
-	// Requeue sets at most limit of the chosen rows, the first in the layout's
-	// order-by, back to PENDING with no retries and no error, durably. It returns
-	// them in that order, without payload, Txn and Seq. Rows that are no longer
-	// FAILED when it comes to write are left alone and left out. A Blocked hold
-	// that names a row is forgotten with it. ErrNotLeader and *RefusedError mean
-	// that nothing was written.
+	// Requeue sets up to limit of the selected rows back to PENDING, durably, with no
+	// retries and no error. It takes the first rows in the layout's order-by and returns
+	// them in that order, without payload, Txn and Seq.
+	//
+	// Rows that are no longer FAILED when Requeue writes are left unchanged and are not
+	// returned. A Blocked hold that names a requeued row is deleted with it. After
+	// ErrNotLeader or a *RefusedError nothing was written.
 	Requeue(ctx context.Context, epoch Epoch, f DeadLetterFilter, limit int) ([]Item, error)
-	// Discard deletes at most limit of the chosen rows, the first in the layout's
-	// order-by, durably, and returns which, in that order. What is said of rows
-	// and holds at Requeue goes for it too. ErrNotLeader and *RefusedError mean
-	// that nothing was written.
+	// Discard deletes up to limit of the selected rows, durably. It takes the first rows in
+	// the layout's order-by and returns their names in that order. Rows that are no longer
+	// FAILED and Blocked holds are treated as by Requeue. After ErrNotLeader or a
+	// *RefusedError nothing was written.
 	Discard(ctx context.Context, epoch Epoch, f DeadLetterFilter, limit int) ([]Ref, error)
 }
 
-// FailedReader reads FAILED rows however many they are.
+// FailedReader iterates over any number of FAILED rows.
 type FailedReader interface {
-	// EachFailed hands over every chosen row without payload, in the layout's order-by. It
-	// takes little memory and needs no leader. It may begin again from the first row.
+	// EachFailed calls take for every selected row, without payload, in the layout's
+	// order-by. It needs little memory and no leader. It may restart from the first row, so
+	// take can see a row twice.
 	EachFailed(ctx context.Context, f DeadLetterFilter, take func(*DeadLetter)) error
 }
 
-// RequeuedItems returns dead letters as the items that they are once they are
-// requeued, captured now.
+// RequeuedItems returns the items of requeued dead letters, captured at now.
 func RequeuedItems(letters []DeadLetter, now time.Time) []Item {
 	items := make([]Item, len(letters))
 	for i := range letters {
@@ -128,7 +126,7 @@ func RequeuedItems(letters []DeadLetter, now time.Time) []Item {
 	return items
 }
 
-// Refs returns the names of dead letters.
+// Refs returns the row names of dead letters.
 func Refs(letters []DeadLetter) []Ref {
 	refs := make([]Ref, len(letters))
 	for i := range letters {

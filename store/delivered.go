@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// DeliveredQuery asks for COMPLETED rows of one outbox.
+// DeliveredQuery selects COMPLETED rows of one outbox.
 type DeliveredQuery struct {
 	Outbox string
-	// Since and Until bound the time in the first column of order-by:
-	// Since <= t < Until. A zero one is no bound.
+	// Since and Until limit the time in the first column of order-by: Since <= t < Until. A
+	// zero time is no limit.
 	Since, Until time.Time
-	// IDs, Kinds and Groups choose rows byte for byte, the zero Group those without
-	// one. An empty list chooses all.
+	// IDs, Kinds and Groups match rows byte for byte. The zero Group matches rows without a
+	// group. An empty list matches all rows.
 	IDs, Kinds []string
 	Groups     []Group
 }
 
-// Validate reports whether the rows of its outbox can be read so, as far as the layout
-// tells. The error is a *SetupError.
+// Validate reports whether the layout of o allows reading delivered rows. The error is a
+// *SetupError.
 func (q *DeliveredQuery) Validate(o *Outbox) error {
 	switch l := &o.Layout; {
 	case l.State == StateNone:
@@ -32,8 +32,9 @@ func (q *DeliveredQuery) Validate(o *Outbox) error {
 	return nil
 }
 
-// DeliveredReadError says why the delivered rows of an outbox cannot be read. A remedy but
-// for the log ends with "or ".
+// DeliveredReadError returns the error for an outbox whose delivered rows cannot be read. A
+// non-empty remedy ends with "or ", because the text goes on with the alternative: replay
+// from the log.
 func DeliveredReadError(o *Outbox, why, remedy string) error {
 	return &SetupError{
 		Problem: fmt.Sprintf("outbox %q: delivered rows cannot be read from the table: %s", o.Name, why),
@@ -41,7 +42,8 @@ func DeliveredReadError(o *Outbox, why, remedy string) error {
 	}
 }
 
-// OrderTimeError says that a table has no time in the column with which order-by begins.
+// OrderTimeError returns the error for a table whose first column in order-by has no time
+// type.
 func OrderTimeError(o *Outbox, table, typ string) error {
 	return DeliveredReadError(o, fmt.Sprintf("column %s of %s, with which order-by of layout %s begins, is of type %s and no time", o.Layout.OrderBy[0], table, o.Layout.Name, typ),
 		"name a column with the time of the insert first in order-by, or ")

@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// Grade says how much a finding matters.
+// Grade is the severity of a finding.
 type Grade uint8
 
-// Grades of findings, from good to bad.
+// Grades of findings, from best to worst.
 const (
-	// GradeOK: it is as it should be.
+	// GradeOK: no action needed.
 	GradeOK Grade = iota + 1
-	// GradeAdvice: the relay works, and would do better otherwise.
+	// GradeAdvice: the relay works; the remedy would improve it.
 	GradeAdvice
-	// GradeFault: the relay does not work, or not as it is configured.
+	// GradeFault: the relay does not work, or not as configured.
 	GradeFault
 )
 
-// String names the grade for output.
+// String returns the grade's name in output.
 func (g Grade) String() string {
 	switch g {
 	case GradeOK:
@@ -32,27 +32,26 @@ func (g Grade) String() string {
 	return "unknown"
 }
 
-// Finding is what an examination found out about one thing.
+// Finding is one result of a diagnosis.
 type Finding struct {
 	Grade Grade
-	// Subject is what was looked at: a server, a role, a table, a slot, a sink.
+	// Subject is the checked object: a server, role, table, slot or sink.
 	Subject string
-	// Text is what was found, in one line, without secrets.
+	// Text is the result, on one line and without secrets.
 	Text string
-	// Remedy is what to do about it: statements that can be run as they stand, one
-	// a line, or else words. It is empty where nothing is to be done.
+	// Remedy is the fix: complete statements, one per line, or else prose. It is empty if
+	// no action is needed.
 	Remedy string
 }
 
-// Diagnoser looks at everything that a relay leans on, for whoever sets one up.
+// Diagnoser checks the parts of a database that a relay depends on.
 type Diagnoser interface {
-	// Diagnose returns what it found, good and bad, in the order in which it is
-	// to be read and mended. It changes nothing. An error means that the rest
-	// could not be looked at.
+	// Diagnose returns all findings, good and bad, in the order in which to read and fix
+	// them. It changes nothing. An error means that the remaining checks could not run.
 	Diagnose(ctx context.Context) ([]Finding, error)
 }
 
-// CountFaults counts the faults among findings.
+// CountFaults returns the number of faults in found.
 func CountFaults(found []Finding) (n int) {
 	for i := range found {
 		if found[i].Grade == GradeFault {
@@ -62,8 +61,8 @@ func CountFaults(found []Finding) (n int) {
 	return n
 }
 
-// FaultError puts the faults among findings into one *SetupError, each line of the
-// remedies once; nil if there are none.
+// FaultError combines the faults in found into one *SetupError, with each line of the
+// remedies once. It returns nil if there are none.
 func FaultError(found []Finding) error {
 	var problems, remedies []string
 	for _, f := range found {

@@ -9,27 +9,25 @@ import (
 	"unicode/utf8"
 )
 
-// Group returns the group of a row whose group column holds text, nil for NULL.
-// Every reader of the column asks here, so that the log and the table give a row
-// the same lane.
+// Group returns the group of a row whose group column holds text, nil for NULL. Every
+// reader of the column calls it, so that the log and the table give a row the same lane.
 //
-// Without a GroupPath the text is the group. With one, it is the value that the
-// path leads to, in the text read as JSON:
+// Without a GroupPath the text is the group. With a GroupPath, the text is parsed as JSON
+// and the group is the value at that path:
 //
-//   - A string is its characters; U+0000, which databases cannot keep in a text,
-//     is U+FFFD.
-//   - A number, true or false is its JSON text as it is written: 1 and 1.0 are two
-//     groups, and no digit of a large one is lost. The string "1" and the number
-//     1 are one group.
-//   - An object or a list is its JSON text without the blanks between its parts.
-//     The order of its keys counts. Each byte that is no UTF-8, which a column of
-//     bytes may hold, is U+FFFD, as it is in a string. Groups that differ in such
-//     bytes alone become one, which keeps the order of each.
-//   - null, a key that is not there, and a path that leads through what is no
-//     object are no group.
-//   - Of a key that is there twice the last counts, as in jsonb.
-//   - What is no JSON is in the group "". Such rows keep their order among
-//     themselves, also where rows without a group have none.
+//   - A string: its characters. U+0000 becomes U+FFFD, because databases cannot store it in
+//     a text.
+//   - A number, true or false: its JSON text as written. 1 and 1.0 are two groups, and a
+//     large number keeps all its digits. The string "1" and the number 1 are the same
+//     group.
+//   - An object or array: its JSON text without white space between its parts. The order of
+//     keys matters. Each invalid UTF-8 byte, which a binary column may hold, becomes
+//     U+FFFD, as in a string. Groups that differ only in such bytes are merged, which
+//     preserves the order of each.
+//   - null, a missing key, or a path through a value that is not an object: no group.
+//   - A duplicate key: the last value counts, as in jsonb.
+//   - Invalid JSON: the group "". Such rows keep their order among themselves, even where
+//     rows without a group are unordered.
 func (l *Layout) Group(text []byte) Group {
 	switch {
 	case text == nil:
@@ -48,7 +46,7 @@ func (l *Layout) Group(text []byte) Group {
 	return groupOfJSON(value)
 }
 
-// groupOfJSON returns the group that the value at the start of a text names.
+// groupOfJSON returns the group for the JSON value at the start of text.
 func groupOfJSON(text []byte) Group {
 	value := text[:valueEnd(text)]
 	switch value[0] {
@@ -69,11 +67,11 @@ func groupOfJSON(text []byte) Group {
 	return GroupOf(string(value))
 }
 
-// jsonSpace are what JSON has between its parts.
+// jsonSpace is the white space that JSON allows between its parts.
 const jsonSpace = " \t\r\n"
 
-// member returns the text from the value of a key on, or nil if the valid JSON
-// that text begins with is no object or lacks the key.
+// member returns text starting at the value of key. It returns nil if the valid JSON at the
+// start of text is not an object or lacks the key.
 func member(text []byte, key string) (found []byte) {
 	if text[0] != '{' {
 		return nil
@@ -95,7 +93,7 @@ func member(text []byte, key string) (found []byte) {
 	return found
 }
 
-// valueEnd returns the length of the value that text begins with.
+// valueEnd returns the length of the value at the start of text.
 func valueEnd(text []byte) int {
 	switch text[0] {
 	case '"':
@@ -121,8 +119,7 @@ func valueEnd(text []byte) int {
 	return len(text)
 }
 
-// stringEnd returns the length of the string that text begins with, its quotes
-// included.
+// stringEnd returns the length of the string at the start of text, including its quotes.
 func stringEnd(text []byte) int {
 	for i := 1; ; i++ {
 		switch text[i] {
@@ -134,7 +131,7 @@ func stringEnd(text []byte) int {
 	}
 }
 
-// unquote returns the characters of a string in JSON.
+// unquote returns the characters of a JSON string.
 func unquote(quoted []byte) []byte {
 	if bytes.IndexByte(quoted, '\\') < 0 && utf8.Valid(quoted) {
 		return quoted[1 : len(quoted)-1]
@@ -146,10 +143,10 @@ func unquote(quoted []byte) []byte {
 	return []byte(s)
 }
 
-// ParseGroupPath reads a path of keys with dots between them: customer.id. A key
-// with other characters than letters, digits, _ and - stands in double quotes, as
-// in JSON: "customer.no".id. There is no way into a list. The error begins with
-// "is" or "has" and names the place by its character.
+// ParseGroupPath parses a path of keys separated by dots, for example customer.id. A key
+// with characters other than letters, digits, _ and - is written in double quotes, as in
+// JSON: "customer.no".id. A path cannot enter an array. The error begins with "is" or "has"
+// and names the character position.
 func ParseGroupPath(text string) ([]string, error) {
 	var path []string
 	rest := text
@@ -172,7 +169,7 @@ func ParseGroupPath(text string) ([]string, error) {
 	}
 }
 
-// pathKey reads the key that text begins with.
+// pathKey parses the key at the start of text.
 func pathKey(text string) (key string, length int, err error) {
 	if strings.HasPrefix(text, `"`) {
 		end := closingQuote(text)
@@ -198,8 +195,8 @@ func pathKey(text string) (key string, length int, err error) {
 	return text[:length], length, nil
 }
 
-// closingQuote returns the length of the quoted key that text begins with, -1 if its
-// quote is not closed.
+// closingQuote returns the length of the quoted key at the start of text, -1 if the closing
+// quote is missing.
 func closingQuote(text string) int {
 	for i := 1; i < len(text); i++ {
 		switch text[i] {
@@ -212,7 +209,7 @@ func closingQuote(text string) int {
 	return -1
 }
 
-// unexpectedText says what to write in place of what text begins with.
+// unexpectedText returns the error text for an unexpected character at the start of text.
 func unexpectedText(text string) string {
 	switch r, _ := utf8.DecodeRuneInString(text); r {
 	case '$':

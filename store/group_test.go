@@ -64,13 +64,13 @@ func TestGroupOfAPath(t *testing.T) {
 		{"id", `{"id":"first","id":"last"}`, store.GroupOf("last")},
 		{"a.id", `{"a":{"id":"first"},"a":{}}`, none},
 		{"id", `{"id":"x","\u0069d":"y"}`, store.GroupOf("y")},
-		// No JSON is one group.
+		// Invalid JSON is one group.
 		{"id", ``, store.GroupOf("")},
 		{"id", `{"id":"k"`, store.GroupOf("")},
 		{"id", `{"id":"k"} x`, store.GroupOf("")},
 		{"id", `{"id":NaN}`, store.GroupOf("")},
 		{"id", "{\"id\":\"line\nbreak\"}", store.GroupOf("")},
-		// What no database keeps.
+		// Characters that no database stores.
 		{"id", `{"id":"a\u0000b"}`, store.GroupOf("a\ufffdb")},
 		{"id", `{"id":"\ud800"}`, store.GroupOf("\ufffd")},
 		{"id", "{\"id\":\"\xff\"}", store.GroupOf("\ufffd")},
@@ -90,7 +90,7 @@ func TestGroupOfAPath(t *testing.T) {
 	}
 }
 
-// TestGroupIsACopy: the text is a buffer that is used again.
+// TestGroupIsACopy: the result does not share memory with the reused input buffer.
 func TestGroupIsACopy(t *testing.T) {
 	for _, value := range []string{`"text"`, "12", "[1]"} {
 		text := []byte(`{"id":` + value + `}`)
@@ -136,7 +136,7 @@ func TestParseGroupPath(t *testing.T) {
 	}
 }
 
-// FuzzGroup compares Group with what encoding/json makes of the same text.
+// FuzzGroup compares Group with the result of encoding/json.
 func FuzzGroup(f *testing.F) {
 	for _, text := range []string{
 		`{"customer":{"id":"c"}}`, `{"customer":{"id":12345678901234567890}}`, `{"customer":{"id":{"a":[1, 2.0]}}}`,
@@ -164,7 +164,7 @@ func FuzzGroup(f *testing.F) {
 		if strings.ContainsRune(got.Name, 0) || !utf8.ValidString(got.Name) {
 			t.Errorf("no database keeps the group %q", got.Name)
 		}
-		var spread bytes.Buffer // with other blanks it is the same group
+		var spread bytes.Buffer // white space does not change the group
 		if json.Indent(&spread, before, "\t", " ") == nil && l.Group(spread.Bytes()) != got {
 			t.Errorf("the blanks of %q count", before)
 		}

@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// HoldKind says why a lane stands still until somebody lets it go.
+// HoldKind is the reason why a lane is held until it is released.
 type HoldKind uint8
 
-// The kinds of holds. A lane may have one of each.
+// Kinds of holds. A lane can have one of each.
 const (
-	// Blocked: a row of the lane is FAILED and nothing may pass it.
+	// Blocked: a row of the lane is FAILED and no later row may pass it.
 	Blocked HoldKind = iota + 1
-	// Paused: somebody asked for it.
+	// Paused: an operator paused the lane.
 	Paused
 )
 
-// String returns the word that the own tables and the logs use.
+// String returns the word in the relay's tables and logs.
 func (k HoldKind) String() string {
 	switch k {
 	case Blocked:
@@ -30,7 +30,7 @@ func (k HoldKind) String() string {
 	return "unknown"
 }
 
-// ParseHoldKind reads the word that String returns.
+// ParseHoldKind parses the word that String returns.
 func ParseHoldKind(word string) (HoldKind, error) {
 	for k := Blocked; k <= Paused; k++ {
 		if word == k.String() {
@@ -40,18 +40,23 @@ func ParseHoldKind(word string) (HoldKind, error) {
 	return 0, fmt.Errorf("%q is no kind of hold", word)
 }
 
-// LaneHash names a lane inside its outbox in the relay's own tables, in one
-// length for any kind and group. It begins with the KindHash of its kind, so that
-// the lanes of a kind are a range of every index.
+// LaneHash identifies a lane of an outbox in the relay's tables, in a fixed length for any
+// kind and group. It begins with the KindHash of its kind, so that the lanes of a kind are
+// one range of every index.
 type LaneHash [20]byte
 
-// KindHash names a kind in a LaneHash.
+// KindHash identifies a kind in a LaneHash.
 type KindHash [4]byte
 
-// Hash returns the first 4 bytes of the SHA-256 of the kind, and the first 16 of
-// that of the kind's length in bytes (8 bytes, big-endian), the kind, a byte that is
-// 1 if there is a group and 0 if it is NULL, and the group's name. The outbox is not
-// part of it.
+// Hash returns the first 4 bytes of SHA-256(kind), followed by the first 16 bytes of the
+// SHA-256 of these, concatenated:
+//
+//   - the kind's length in bytes (8 bytes, big-endian),
+//   - the kind,
+//   - a byte that is 1 if there is a group and 0 if it is NULL,
+//   - the group's name.
+//
+// The outbox is not part of the hash.
 func (k LaneKey) Hash() (h LaneHash) {
 	kind := sha256.Sum256([]byte(k.Kind))
 	text := binary.BigEndian.AppendUint64(nil, uint64(len(k.Kind)))
@@ -67,11 +72,11 @@ func (k LaneKey) Hash() (h LaneHash) {
 	return h
 }
 
-// Kind is the kind that the lane is of. Two kinds of one hash are possible, if
+// Kind returns the hash of the lane's kind. Two kinds can have the same hash, though it is
 // unlikely.
 func (h LaneHash) Kind() KindHash { return KindHash(h[:len(KindHash{})]) }
 
-// Last is the last hash that a lane of the kind could have.
+// Last returns the largest possible LaneHash of the kind.
 func (k KindHash) Last() (h LaneHash) {
 	for i := copy(h[:], k[:]); i < len(h); i++ {
 		h[i] = 0xff
@@ -79,21 +84,21 @@ func (k KindHash) Last() (h LaneHash) {
 	return h
 }
 
-// Hold is the record of a lane that stands still, also across restarts.
+// Hold is the stored record of a held lane. It survives restarts.
 type Hold struct {
 	Lane LaneKey
 	Kind HoldKind
-	// ID is the FAILED row that blocks the lane; "" for a paused one.
+	// ID is the FAILED row that blocks the lane; "" for a paused lane.
 	ID string
-	// RetryCount is the count of the FAILED row.
+	// RetryCount is the retry count of the FAILED row.
 	RetryCount int
-	// Reason is the row's error, or what the operator said.
+	// Reason is the row's error, or the operator's note.
 	Reason string
-	// Since is when the lane came to stand still, by the relay's clock.
+	// Since is when the lane was held, by the relay's clock.
 	Since time.Time
 }
 
-// Validate reports whether a hold may be recorded for its outbox.
+// Validate reports whether the hold may be recorded for o.
 func (h *Hold) Validate(o *Outbox) error {
 	switch h.Kind {
 	case Paused:
@@ -107,7 +112,7 @@ func (h *Hold) Validate(o *Outbox) error {
 	return fmt.Errorf("lane %s: %d is no kind of hold", h.Lane, h.Kind)
 }
 
-// cannotBlock is the error for a table whose rows cannot say that they FAILED.
+// cannotBlock returns the error for a table without state: its rows cannot be FAILED.
 func cannotBlock(o *Outbox) error {
 	return &SetupError{
 		Problem: fmt.Sprintf("outbox %s: layout %s keeps no state, so no FAILED row can block its lane", o.Name, o.Layout.Name),
@@ -115,19 +120,18 @@ func cannotBlock(o *Outbox) error {
 	}
 }
 
-// Holds keeps which lanes stand still. A lane becomes Blocked by an Outcome, or by Hold
-// where its row FAILED before the relay came.
+// Holds stores which lanes are held. A lane becomes Blocked by an Outcome, or by Hold if
+// its row FAILED before the relay started.
 type Holds interface {
-	// LoadHolds returns the holds of the relay's outboxes, in no order. A row
-	// that blocked its lane and is no longer FAILED blocks nothing: its hold is
-	// not returned, and it does not come back if the row is FAILED again without
-	// Outcome.Block.
+	// LoadHolds returns the holds of the relay's outboxes, in no order. A Blocked hold
+	// whose row is no longer FAILED is not returned. It does not come back if the row
+	// becomes FAILED again without Outcome.Block.
 	LoadHolds(ctx context.Context) ([]Hold, error)
-	// Hold records a hold in place of one of the same lane and kind. It is
-	// durable when Hold returns. Reasons are stored like error texts, times as
-	// outcomes' are. ErrNotLeader means that nothing was written.
+	// Hold records a hold and replaces an earlier one of the same lane and kind, durably.
+	// Reasons are stored like error texts, and times like outcome times. After ErrNotLeader
+	// nothing was written.
 	Hold(ctx context.Context, epoch Epoch, h Hold) error
-	// Release forgets the hold of a lane and kind, durably; none is no error.
-	// ErrNotLeader means that nothing was written.
+	// Release deletes the hold of a lane and kind, durably. A missing hold is not an error.
+	// After ErrNotLeader nothing was written.
 	Release(ctx context.Context, epoch Epoch, lane LaneKey, kind HoldKind) error
 }

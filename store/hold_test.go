@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// TestLaneHash pins the hash: it stands in tables that a later release reads.
+// TestLaneHash pins the hash, because later releases read stored hashes.
 func TestLaneHash(t *testing.T) {
 	for _, c := range []struct {
 		lane store.LaneKey
@@ -27,8 +27,8 @@ func TestLaneHash(t *testing.T) {
 	}
 }
 
-// TestLaneHashTellsApart: kinds and groups that make the same text together make
-// two lanes.
+// TestLaneHashTellsApart: kinds and groups that concatenate to the same text are different
+// lanes.
 func TestLaneHashTellsApart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringMatching(`[a\x00\x01/]{0,4}`)
@@ -59,7 +59,7 @@ func TestHoldKinds(t *testing.T) {
 	}
 }
 
-// TestOutcomeValidate: what an outcome may ask for is the same on every database.
+// TestOutcomeValidate: the rules for outcomes are the same on every database.
 func TestOutcomeValidate(t *testing.T) {
 	box := store.Outbox{Name: "o", Table: "t", Layout: store.FlowCatalyst()}
 	stateless := box

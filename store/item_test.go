@@ -8,8 +8,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// TestSeqOrder: seqs order rows by epoch first and by capture then, and give
-// their epoch back.
+// TestSeqOrder: seqs order rows by epoch, then by capture counter, and return their epoch.
 func TestSeqOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		epoch := rapid.Int64Range(0, 1<<23-1)
@@ -42,8 +41,8 @@ func TestSeqOutgrown(t *testing.T) {
 	}
 }
 
-// TestLaneKeys: no choice of names makes two lanes one, and no group differs
-// from an empty one.
+// TestLaneKeys: different names make different lanes, and no group differs from an empty
+// group name.
 func TestLaneKeys(t *testing.T) {
 	name := rapid.SampledFrom([]string{"", "/", "a", "a/b", "(none)"})
 	rapid.Check(t, func(t *rapid.T) {

@@ -8,36 +8,35 @@ import (
 	"strings"
 )
 
-// StateKind says how a table keeps the state of its rows.
+// StateKind is how a table stores the state of its rows.
 type StateKind uint8
 
-// The kinds of state.
+// Kinds of state.
 const (
-	// StateWords: a column holds a word for each status.
+	// StateWords: a column holds a word per status.
 	StateWords StateKind = iota + 1
-	// StateNumbers: a column holds a number for each status.
+	// StateNumbers: a column holds a number per status.
 	StateNumbers
-	// StateTimestamps: nullable timestamps say whether a row was delivered or
-	// failed.
+	// StateTimestamps: nullable timestamps record delivery and failure.
 	StateTimestamps
-	// StateNone: the table keeps no state. Outcomes write nothing but are
-	// fenced all the same; what is settled is known from the checkpoint alone.
+	// StateNone: the table stores no state. Outcomes write nothing but are still fenced;
+	// only the checkpoint records which rows are settled.
 	StateNone
 )
 
-// Columns names the columns of an outbox table. An empty name means that the
-// table has no such column.
+// Columns names the columns of an outbox table. An empty name means that the table has no
+// such column.
 type Columns struct {
 	ID         string // required
 	Kind       string // empty: the outbox has one Kind
 	Group      string // empty: no row has a group
 	Payload    string // required
 	Status     string // StateWords, StateNumbers
-	Delivered  string // StateTimestamps: when the row was delivered
-	Failed     string // StateTimestamps: when the row was given up
+	Delivered  string // StateTimestamps: delivery time
+	Failed     string // StateTimestamps: failure time
 	RetryCount string
-	Claimed    string // set at the claim, and again at settlement if Settled is empty
-	Settled    string // set at settlement, where that is another column than Claimed
+	Claimed    string // claim time; settlement time too if Settled is empty
+	Settled    string // settlement time, if separate from Claimed
 	Error      string
 }
 
@@ -50,33 +49,33 @@ type Layout struct {
 	Words map[Status]string
 	// Numbers are the values of the status column under StateNumbers.
 	Numbers map[Status]int
-	// FailedNumbers are the values that say why a row failed. A reason that is
-	// not listed is written as Numbers[Failed]. Each of them reads as FAILED.
+	// FailedNumbers are status values that encode the reason of a failure. A reason without
+	// an entry is written as Numbers[Failed]. Each of the values means FAILED.
 	FailedNumbers map[Reason]int
-	// DeleteDelivered: a delivered row is deleted instead of marked.
+	// DeleteDelivered deletes a delivered row instead of marking it.
 	DeleteDelivered bool
-	// Unclaimed: claims write nothing, though the table could keep them. A row
-	// stays PENDING until its outcome; see the package's text.
+	// Unclaimed disables claim writes even if the table has columns for them. A row stays
+	// PENDING until its outcome; see the package documentation.
 	Unclaimed bool
-	// TextTimes: times are texts as RFC 3339 has them, in UTC, and not the database's
-	// own type. For databases whose fields have no declared type.
+	// TextTimes stores times as RFC 3339 texts in UTC instead of the database's own type.
+	// It is for databases whose fields have no declared type.
 	TextTimes bool
-	// OrderBy are the columns in whose order rows are read where the log does
-	// not give the order. Rows that are equal in them come as they were inserted, where
-	// the database knows that; the id is always the last.
+	// OrderBy are the columns that order rows read without the log. Rows with equal values
+	// keep their insertion order, if the database knows it; the id is always the last
+	// column.
 	OrderBy []string
-	// GroupPath are the keys that lead to the group in the JSON of the group
-	// column, which may be the payload's; empty: the column's text is the group.
+	// GroupPath are the keys that lead to the group in the JSON of the group column, which
+	// may be the payload column. If it is empty, the column's text is the group.
 	GroupPath []string
 }
 
-// WritesClaims reports whether a claim leaves a trace in the row.
+// WritesClaims reports whether a claim writes to the row.
 func (l *Layout) WritesClaims() bool {
 	return !l.Unclaimed && (l.State == StateWords || l.State == StateNumbers ||
 		l.State == StateTimestamps && l.Columns.Claimed != "")
 }
 
-// FailedNumber returns the number that the layout writes for a failed row.
+// FailedNumber returns the number to write for a row that failed for reason r.
 func (l *Layout) FailedNumber(r Reason) int {
 	if n, ok := l.FailedNumbers[r]; ok {
 		return n
@@ -84,8 +83,7 @@ func (l *Layout) FailedNumber(r Reason) int {
 	return l.Numbers[Failed]
 }
 
-// SettledNumbers returns every number that reads as COMPLETED or FAILED, in
-// ascending order.
+// SettledNumbers returns every number that means COMPLETED or FAILED, in ascending order.
 func (l *Layout) SettledNumbers() []int {
 	set := []int{l.Numbers[Completed], l.Numbers[Failed]}
 	for _, n := range l.FailedNumbers {
@@ -95,10 +93,10 @@ func (l *Layout) SettledNumbers() []int {
 	return slices.Compact(set)
 }
 
-// NamedColumn is a column with the configuration key that names it.
+// NamedColumn is a column and the configuration key that names it.
 type NamedColumn struct{ Key, Column string }
 
-// NamedColumns returns the columns that the layout names, in a fixed order. A column may
+// NamedColumns returns the columns that the layout names, in a fixed order. A column can
 // have several keys.
 func (l *Layout) NamedColumns() []NamedColumn {
 	c := &l.Columns
@@ -114,13 +112,13 @@ func (l *Layout) NamedColumns() []NamedColumn {
 	return slices.DeleteFunc(all, func(n NamedColumn) bool { return n.Column == "" })
 }
 
-// written lists the columns that are not only read.
+// written returns the columns that the relay writes.
 func (c *Columns) written() []string {
 	all := []string{c.Status, c.Delivered, c.Failed, c.RetryCount, c.Claimed, c.Settled, c.Error}
 	return slices.DeleteFunc(all, func(name string) bool { return name == "" })
 }
 
-// WrittenColumns lists the columns that claims, outcomes and requeues write.
+// WrittenColumns returns the columns that claims, outcomes and requeues write.
 func (l *Layout) WrittenColumns() []string {
 	if l.State == StateNone {
 		return nil
@@ -138,8 +136,8 @@ func (l *Layout) ConfigKey(column string) string {
 	return ""
 }
 
-// Validate reports what is missing or contradictory in the layout, all of it in
-// one error. Each message is "layout NAME: KEY: TEXT", by configuration key.
+// Validate returns everything that is missing or contradictory in the layout, in one error.
+// Each message is "layout NAME: KEY: TEXT", with the configuration key.
 func (l *Layout) Validate() error {
 	var errs []error
 	add := func(err error) {
@@ -180,8 +178,8 @@ func (l *Layout) fieldError(key, format string, args ...any) error {
 	return fmt.Errorf("layout %s: %s: "+format, append([]any{l.Name, key}, args...)...)
 }
 
-// validateColumns refuses a column with two meanings: a claim would settle the
-// row, or a text would overwrite its state. What is only read may have several.
+// validateColumns rejects a column with two meanings, because a claim would settle the row,
+// or a text would overwrite its state. A column that is only read may have several keys.
 func (l *Layout) validateColumns() error {
 	c := &l.Columns
 	written := c.written()
@@ -201,7 +199,7 @@ func (l *Layout) validateColumns() error {
 	return errors.Join(errs...)
 }
 
-// validateStates wants a value of its own for each status.
+// validateStates requires a distinct value for each status.
 func validateStates[V comparable](l *Layout, section string, values map[Status]V, what string, is func(V) bool) error {
 	seen := map[V]Status{}
 	var errs []error
@@ -220,7 +218,7 @@ func validateStates[V comparable](l *Layout, section string, values map[Status]V
 	return errors.Join(errs...)
 }
 
-// quoted returns a value as configurations have it: numbers bare, words in quotes.
+// quoted formats a value as in configurations: numbers bare, words in quotes.
 func quoted(v any) string {
 	if word, ok := v.(string); ok {
 		return strconv.Quote(word)
@@ -228,7 +226,7 @@ func quoted(v any) string {
 	return fmt.Sprint(v)
 }
 
-// validateReasons wants no code for a failure that stands for another status.
+// validateReasons rejects a failure code that is also the number of another status.
 func (l *Layout) validateReasons() error {
 	var errs []error
 	for r := ReasonBadRequest; r <= ReasonInternal; r++ {
@@ -242,8 +240,8 @@ func (l *Layout) validateReasons() error {
 	return errors.Join(errs...)
 }
 
-// FlowCatalyst is the layout of the two tables of the FlowCatalyst outbox
-// processor: words for the status, delivered rows are kept.
+// FlowCatalyst is the layout of the two tables of the FlowCatalyst outbox processor: the
+// status is a word, and delivered rows are kept.
 func FlowCatalyst() Layout {
 	return Layout{
 		Name: "flowcatalyst",
@@ -261,8 +259,8 @@ func FlowCatalyst() Layout {
 	}
 }
 
-// OutboxMessages is the layout of the one table that FlowCatalyst's SDKs write
-// today: numbers for the status, the kind in a column, delivered rows deleted.
+// OutboxMessages is the layout of the single table that FlowCatalyst's SDKs write today:
+// the status is a number, the kind has a column, and delivered rows are deleted.
 func OutboxMessages() Layout {
 	return Layout{
 		Name: "outbox-messages",

@@ -38,7 +38,7 @@ func TestLayoutValidate(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		layout store.Layout
-		want   []string // parts of the error; none: it is valid
+		want   []string // substrings of the error; none: valid
 	}{
 		{"empty", store.Layout{Name: "mine"}, []string{"layout mine: columns.id: no id column", "columns.payload: no payload column", "layout mine: state: no kind of state"}},
 		{"no columns", store.Layout{Name: "mine", State: store.StateTimestamps}, []string{"id column", "payload column", "delivered column", "failed column"}},

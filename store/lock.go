@@ -8,41 +8,40 @@ import (
 	"time"
 )
 
-// MinLockLease is how long a database keeps a lock at the least after it has answered
-// a ping, whatever becomes of the holder meanwhile.
+// MinLockLease is the minimum time for which a database keeps a lock after it has answered
+// a ping, even if the holder dies.
 const MinLockLease = 4 * time.Second
 
-// Locker lets one relay of a name lead at a time. The lock gives liveness: two
-// relays do not take the lead from each other in turns. The epoch gives safety:
-// it holds also against a relay that takes a lost lock for its own.
+// Locker lets one relay of a name lead at a time. The lock provides liveness: two relays do
+// not take leadership from each other in turns. The epoch provides safety, even against a
+// relay that still believes in a lost lock.
 type Locker interface {
-	// Lock takes the lock of the relay's name. It does not wait: a
-	// *LockedError says that another relay holds it. Release the lock.
+	// Lock acquires the lock of the relay's name without waiting. It returns a *LockedError
+	// if another relay holds the lock. The caller must release the returned Lock.
 	Lock(ctx context.Context) (Lock, error)
 }
 
-// Lock is a lock that a relay holds. One goroutine at a time asks it; Release may
-// come from any.
+// Lock is a lock that a relay holds. One goroutine at a time may call it; Release is safe
+// for concurrent use.
 type Lock interface {
-	// Ping returns nil if the lock is held: it was when the database answered,
-	// and nobody else can have it for MinLockLease from the moment that Ping was
-	// called, unless an administrator ends the holder's session. Any error means
-	// that it is lost for good.
+	// Ping returns nil if the database confirmed the lock. No other relay can then acquire
+	// it for MinLockLease, counted from the call of Ping, unless an administrator ends the
+	// holder's session. Any error means that the lock is lost for good.
 	Ping(ctx context.Context) error
-	// RequestCount is how many wishes had been written for the relay, see [RequestCount], when the
-	// database answered the last Ping; 0 before the first. Where the count cannot be
-	// read, for want of the table or of a right to it, it is 0 too.
+	// RequestCount returns the number of requests written for the relay, see Requester, at
+	// the last Ping; 0 before the first. It is also 0 if the count cannot be read, for
+	// example because the table or a privilege is missing.
 	RequestCount() int64
-	// Watch waits until the context ends and returns nil then, or the reason as
-	// soon as the lock is known to be lost. It asks nothing of the database.
+	// Watch waits until the context ends, and returns nil then. It returns the reason as
+	// soon as the lock is known to be lost. It sends nothing to the database.
 	Watch(ctx context.Context) error
-	// Release gives the lock up. It may be called more than once.
+	// Release releases the lock. It may be called more than once.
 	Release()
 }
 
-// LockedError says that another relay of the same name holds the lock.
+// LockedError reports that another relay of the same name holds the lock.
 type LockedError struct {
-	// Holder is what the other relay calls itself, "" if that is not known.
+	// Holder is the name of the other relay, "" if unknown.
 	Holder string
 }
 
@@ -53,24 +52,23 @@ func (e *LockedError) Error() string {
 	return "another relay of this name runs: " + e.Holder
 }
 
-// Leader is who leads, or led last.
+// Leader is the current or last leader.
 type Leader struct {
 	Epoch Epoch
-	// Holder is what the leader calls itself.
+	// Holder is the leader's name for itself.
 	Holder string
-	// Since is when it took the lead, by the database's clock.
+	// Since is when it acquired leadership, by the database's clock.
 	Since time.Time
 }
 
-// maxHolderLength is the most characters of the name that a holder is given.
+// maxHolderLength is the maximum length of the name in a holder.
 const maxHolderLength = 200
 
-// NewHolder makes what a store calls itself, which no other store does: the name,
-// which may be empty, and a few digits at random. It is ASCII, since it must fit
-// every encoding of a database.
+// NewHolder returns a unique holder for a store: the name, which may be empty, and random
+// digits. The result is ASCII because it must fit every database encoding.
 func NewHolder(name string) string {
 	var digits [4]byte
-	_, _ = rand.Read(digits[:]) // it never fails
+	_, _ = rand.Read(digits[:]) // never fails
 	name = strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
 			return '?'

@@ -9,23 +9,23 @@ import (
 
 // Outbox is one configured table with its layout.
 type Outbox struct {
-	// Name identifies the outbox in lanes, control rows and messages. Several
-	// outboxes may stand over one table.
+	// Name identifies the outbox in lanes, the relay's tables and messages. Several
+	// outboxes may share one table.
 	Name   string
 	Schema string // empty: the database's default
 	Table  string
 	Layout Layout
-	// Kind is the kind of every row, for layouts without a column for it.
+	// Kind is the kind of every row, for layouts without a kind column.
 	Kind string
-	// Retention is how long a delivered row is kept; 0 is for ever. See Pruner.
+	// Retention is how long a delivered row is kept; 0 means forever. See Pruner.
 	Retention time.Duration
 }
 
-// namePattern is narrow enough for what a relay's name becomes part of: slots,
-// publications, tables, files.
+// namePattern is narrow because a relay's name becomes part of the names of slots,
+// publications, tables and files.
 var namePattern = regexp.MustCompile(`^[a-z0-9_]{1,40}$`)
 
-// ValidateName reports whether a relay may have a name.
+// ValidateName reports whether name is a valid relay name.
 func ValidateName(name string) error {
 	if namePattern.MatchString(name) {
 		return nil
@@ -33,9 +33,8 @@ func ValidateName(name string) error {
 	return fmt.Errorf("name %q: use 1 to 40 of a-z, 0-9 and _", name)
 }
 
-// ValidateOutboxes reports everything that keeps a relay from working on
-// outboxes, in one error. takeover is how long a claim of somebody else holds a
-// row, 0 for not at all.
+// ValidateOutboxes returns every reason why a relay cannot work on the outboxes, in one
+// error. takeover is how long another processor's claim holds a row; 0 means not at all.
 func ValidateOutboxes(outboxes []Outbox, takeover time.Duration) error {
 	var errs []error
 	if takeover < 0 {

@@ -6,19 +6,18 @@ import (
 	"time"
 )
 
-// PruneRequest asks for the deletion of delivered rows of one outbox.
+// PruneRequest deletes delivered rows of one outbox.
 type PruneRequest struct {
 	Outbox string
-	// Before: rows that were settled at this time or later stay.
+	// Before is the limit of settlement times: rows settled at or after it are kept.
 	Before time.Time
-	// Limit is the most rows to delete; it must be positive.
+	// Limit is the maximum number of rows to delete; it must be positive.
 	Limit int
-	// From is where to go on: "" at the beginning, else the Next of the call
-	// before.
+	// From is the cursor: "" for the beginning, else Next of the previous call.
 	From string
 }
 
-// Validate reports whether rows of its outbox may be deleted so.
+// Validate reports whether the request may be made of o.
 func (p *PruneRequest) Validate(o *Outbox) error {
 	if p.Limit <= 0 {
 		return fmt.Errorf("outbox %s: the limit is %d, must be positive", o.Name, p.Limit)
@@ -26,32 +25,31 @@ func (p *PruneRequest) Validate(o *Outbox) error {
 	return o.validatePrunable()
 }
 
-// PruneResult is what a Prune did.
+// PruneResult is the result of Prune.
 type PruneResult struct {
-	// Rows is how many rows were deleted.
+	// Rows is the number of deleted rows.
 	Rows int
-	// Next is where to go on, for the same store alone; "" says that the end of
-	// the table was reached.
+	// Next is the cursor for the next call, valid only for the same store; "" at the end of
+	// the table.
 	Next string
 }
 
-// Pruner deletes delivered rows that were kept long enough.
+// Pruner deletes delivered rows after their retention.
 type Pruner interface {
-	// Prune looks at a bounded part of a table, in the order in which its rows
-	// come to stand there, and deletes those that are COMPLETED and were settled
-	// before a time, in one short transaction. It waits for no row that somebody
-	// has locked: those stay until the table is gone through again. A row without
-	// a time of settlement stays. The deletion may be taken back by a crash.
+	// Prune scans a bounded part of a table, in the order in which the database stores its
+	// rows. In one short transaction it deletes the rows that are COMPLETED and were
+	// settled before p.Before. A crash may undo the deletion.
 	//
-	// ErrNotLeader and *RefusedError mean that nothing was deleted; after the
-	// latter Next, if it is not "", is where to go on without these rows.
+	//   - Prune does not wait for locked rows: they stay until the next scan of the table.
+	//   - A row without a settlement time stays.
+	//   - After ErrNotLeader or a *RefusedError nothing was deleted. After a *RefusedError
+	//     a non-empty Next is the cursor behind the refused rows.
 	Prune(ctx context.Context, epoch Epoch, p PruneRequest) (PruneResult, error)
-	// Clock returns the time by the database's clock.
+	// Clock returns the database's time.
 	Clock(ctx context.Context) (time.Time, error)
 }
 
-// DeliveredTime returns the column that tells when a row was delivered, "" if
-// there is none.
+// DeliveredTime returns the column with the delivery time, "" if there is none.
 func (l *Layout) DeliveredTime() string {
 	c := &l.Columns
 	switch {
@@ -65,8 +63,8 @@ func (l *Layout) DeliveredTime() string {
 	return c.Claimed
 }
 
-// ValidateRetention reports whether the outbox's delivered rows can be deleted
-// after its Retention. The error is a *SetupError.
+// ValidateRetention reports whether the outbox's delivered rows can be deleted after
+// Retention. The error is a *SetupError.
 func (o *Outbox) ValidateRetention() error {
 	switch {
 	case o.Retention == 0:
@@ -80,7 +78,7 @@ func (o *Outbox) ValidateRetention() error {
 	return o.validatePrunable()
 }
 
-// validatePrunable reports whether it can be told which rows were delivered, and when.
+// validatePrunable reports whether the layout records which rows were delivered, and when.
 func (o *Outbox) validatePrunable() error {
 	l := &o.Layout
 	fault := func(why, remedy string) error {

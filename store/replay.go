@@ -8,41 +8,41 @@ import (
 	"time"
 )
 
-// A named checkpoint is a place to replay from later. A replay is a job: the rows of a
-// part of the log, or of the table, are copied into an own table in the order of their
-// commits, and are sent from there lane by lane. What is left of them there is the
-// job's cursor. Anybody may write wishes; all else is the leader's.
+// A named checkpoint is a position to replay from later. A replay is a job: the leader
+// copies the rows of a part of the log, or of the table, into a table of the relay, in
+// commit order. It sends them from there lane by lane, and the remaining copies are the
+// job's cursor. Any process may write requests; only the leader writes the rest.
 
-// SavepointState is what became of a named checkpoint.
+// SavepointState is the state of a named checkpoint.
 type SavepointState string
 
-// The states of a named checkpoint.
+// States of a named checkpoint.
 const (
-	SavepointRequested SavepointState = "wanted"  // nobody has made it yet
-	SavepointMade      SavepointState = "made"    // its log is the server's to keep or to drop
-	SavepointRetained  SavepointState = "kept"    // its log is kept for it
-	SavepointLogLost   SavepointState = "dropped" // its log was kept, and is lost; Why says how
-	SavepointRefused   SavepointState = "refused" // it could not be made; Why says why
+	SavepointRequested SavepointState = "wanted"  // not processed yet
+	SavepointMade      SavepointState = "made"    // the server decides how long to retain its log
+	SavepointRetained  SavepointState = "kept"    // its log is retained
+	SavepointLogLost   SavepointState = "dropped" // its log was retained and is lost; see Reason
+	SavepointRefused   SavepointState = "refused" // it could not be made; see Reason
 )
 
-// Savepoint is a checkpoint that somebody named.
+// Savepoint is a named checkpoint.
 type Savepoint struct {
 	Name string
 	Checkpoint
-	// At is when the checkpoint was made, by the server's clock; zero if it is not.
+	// At is when the checkpoint was made, by the server's clock; zero before that.
 	At              time.Time
-	RetainLog       bool // its log is to be kept
-	DeleteRequested bool // it is to be deleted
+	RetainLog       bool // retain its log
+	DeleteRequested bool // delete it
 	State           SavepointState
 	Reason          string
-	RetainedBytes   int64 // the size of the log that is kept for it, as of the latest look
+	RetainedBytes   int64 // size of its retained log at the last check
 }
 
 // savepointNamePattern leaves room for a relay's name beside it in the name of a replication
 // slot, which has 63 bytes.
 var savepointNamePattern = regexp.MustCompile(`^[a-z0-9_]{1,18}$`)
 
-// ValidateSavepointName reports what keeps a text from being the name of a checkpoint.
+// ValidateSavepointName reports whether name is a valid name for a checkpoint.
 func ValidateSavepointName(name string) error {
 	if !savepointNamePattern.MatchString(name) {
 		return fmt.Errorf("%q is no name of a checkpoint: it has 1 to 18 of the characters a to z, 0 to 9 and _", name)
@@ -50,17 +50,17 @@ func ValidateSavepointName(name string) error {
 	return nil
 }
 
-// DesiredState is what somebody wants of a replay.
+// DesiredState is the requested state of a replay.
 type DesiredState string
 
-// The wishes.
+// Desired states.
 const (
 	DesiredRun    DesiredState = "run"
 	DesiredPause  DesiredState = "pause"
 	DesiredCancel DesiredState = "cancel"
 )
 
-// Validate reports whether a wish is one of these.
+// Validate reports whether w is a known state.
 func (w DesiredState) Validate() error {
 	switch w {
 	case DesiredRun, DesiredPause, DesiredCancel:
@@ -69,12 +69,12 @@ func (w DesiredState) Validate() error {
 	return fmt.Errorf("%q is no wish for a replay; wish for %s, %s or %s", string(w), DesiredRun, DesiredPause, DesiredCancel)
 }
 
-// JobState is what became of a replay.
+// JobState is the state of a replay.
 type JobState string
 
-// The states of a replay. The last four are ends.
+// States of a replay. The last four are final.
 const (
-	JobWaiting   JobState = "waiting" // for the leader, or for another job
+	JobWaiting   JobState = "waiting" // for the leader or another job
 	JobCopying   JobState = "copying"
 	JobPlaying   JobState = "playing"
 	JobPaused    JobState = "paused"
@@ -84,56 +84,55 @@ const (
 	JobCancelled JobState = "cancelled"
 )
 
-// Ended reports whether nothing more comes of a job.
+// Ended reports whether the state is final.
 func (s JobState) Ended() bool {
 	return s == JobDone || s == JobFailed || s == JobRefused || s == JobCancelled
 }
 
-// Started reports whether a job that comes to a state has begun.
+// Started reports whether a job that enters the state has begun.
 func (s JobState) Started() bool { return s == JobCopying || s == JobPlaying || s == JobDone }
 
 const (
-	// MaxEndedJobs is how many jobs are kept that have ended: when one ends, those are
-	// forgotten that ended before the latest so many.
+	// MaxEndedJobs is the number of ended jobs to keep. When a job ends, SaveJob deletes
+	// the oldest ended jobs above this number.
 	MaxEndedJobs = 100
-	// EndedJobRetention is how long a job is kept that has ended.
+	// EndedJobRetention is how long an ended job is kept.
 	EndedJobRetention = 7 * 24 * time.Hour
-	// MaxJobErrors is the most errors that are kept of a job.
+	// MaxJobErrors is the maximum number of errors stored per job.
 	MaxJobErrors = 10_000
 )
 
-// Job is a replay. Whoever asks for one writes Spec; the leader writes the rest.
+// Job is a replay. The requester writes Spec; the leader writes the rest.
 type Job struct {
 	ID      string
 	Desired DesiredState
-	// Spec says what to replay, in a form that the store does not read.
+	// Spec describes the rows to replay; the store does not interpret it.
 	Spec   string
 	State  JobState
-	Reason string // of a state that needs one
-	// Source is what it reads: "log" or "table", "" before that is known.
+	Reason string // set in states that need one
+	// Source is "log" or "table", the origin of the rows; "" before it is chosen.
 	Source string
-	// Until is the place in the log at which it ends, UntilAt the moment, by the
-	// server's clock.
+	// Until is the log position where the replay ends, and UntilAt its time by the server's
+	// clock.
 	Until   Checkpoint
 	UntilAt time.Time
-	// Cursor is how far the copy has come, and Total the rows that it copied: those
-	// that are done with, and those that are still there.
+	// Cursor is the position of the copy. Total is the number of copied rows, finished and
+	// remaining.
 	Cursor ReplayCursor
 	Total  int64
-	// Sent, Skipped and Refused count the rows that are done with.
+	// Sent, Skipped and Refused count the finished rows.
 	Sent, Skipped, Refused             int64
-	RequestedAt, StartedAt, FinishedAt time.Time // by the server's clock; zero if not yet
+	RequestedAt, StartedAt, FinishedAt time.Time // by the server's clock; zero before
 }
 
-// ReplayCursor is a place in the log between two rows of a transaction.
+// ReplayCursor is a log position between two rows of a transaction.
 type ReplayCursor struct {
 	Position Position
-	Skip     int // rows of the transaction behind Position that were read
+	Skip     int // rows already read of the transaction after Position
 }
 
-// ReplayRow is a row of a job. N numbers the rows of a job from 1, in the order of
-// their commits. Seq, RetryCount and Captured are not kept: they are zero in what is
-// read. A nil payload stays one.
+// ReplayRow is a row of a job. N numbers the rows of a job from 1, in commit order. Seq,
+// RetryCount and Captured are not stored and are zero when read. A nil payload stays nil.
 type ReplayRow struct {
 	N int64
 	Item
@@ -143,29 +142,29 @@ type ReplayRow struct {
 type ReplayLane struct {
 	LaneKey
 	Hash  LaneHash
-	First int64 // the N of its first row
+	First int64 // N of its first row
 }
 
-// ReplayResult is what became of a row of a job.
+// ReplayResult is the result of a row of a job.
 type ReplayResult uint8
 
-// The results.
+// Results of rows of a job.
 const (
 	ReplaySent ReplayResult = iota
 	ReplaySkipped
 	ReplayRefused
 )
 
-// FinishedRow is a row of a job that is done with.
+// FinishedRow is a row of a job that needs no more work.
 type FinishedRow struct {
 	N      int64
 	Lane   LaneKey
 	ID     string
 	Result ReplayResult
-	Error  string // of a refused one
+	Error  string // set for ReplayRefused
 }
 
-// ReplayError is a row that its receiver refused.
+// ReplayError is a row of a job that its receiver refused.
 type ReplayError struct {
 	N int64
 	Ref
@@ -175,10 +174,10 @@ type ReplayError struct {
 	At     time.Time // by the server's clock
 }
 
-// RowState is what a table says of a row.
+// RowState is the state of a row in its table.
 type RowState uint8
 
-// The states of a row.
+// States of a row.
 const (
 	RowUnsettled RowState = iota // neither COMPLETED nor FAILED, or not yet visible
 	RowCompleted
@@ -187,105 +186,113 @@ const (
 )
 
 var (
-	// ErrNoSavepoint says that there is no checkpoint of that name.
+	// ErrNoSavepoint reports that no checkpoint has this name.
 	ErrNoSavepoint = errors.New("there is no checkpoint of this name")
-	// ErrSavepointExists says that there is a checkpoint of that name.
+	// ErrSavepointExists reports that a checkpoint already has this name.
 	ErrSavepointExists = errors.New("there is a checkpoint of this name already")
-	// ErrNoJob says that there is no such replay.
+	// ErrNoJob reports that no replay has this id.
 	ErrNoJob = errors.New("there is no such replay")
-	// ErrJobExists says that there is a replay of that id.
+	// ErrJobExists reports that a replay already has this id.
 	ErrJobExists = errors.New("there is a replay of this id already")
 )
 
-// Requester are what anybody may write, beside any leader.
+// Requester writes requests to the leader. Any process may call it.
 type Requester interface {
-	// RequestSavepoint asks for a checkpoint; ErrSavepointExists if there is one.
+	// RequestSavepoint requests a named checkpoint. It returns ErrSavepointExists if the
+	// name is in use.
 	RequestSavepoint(ctx context.Context, name string, keep bool) error
-	// RequestSavepointDeletion asks for the end of a checkpoint; ErrNoSavepoint if there is none.
+	// RequestSavepointDeletion requests the deletion of a named checkpoint. It returns
+	// ErrNoSavepoint if there is none.
 	RequestSavepointDeletion(ctx context.Context, name string) error
-	// RequestReplay asks for a job of an id that nobody has used; ErrJobExists if
-	// somebody has.
+	// RequestReplay requests a replay with an unused id. It returns ErrJobExists if the id
+	// is in use.
 	RequestReplay(ctx context.Context, id, spec string) error
-	// RequestJobState changes what is wanted of a job; ErrNoJob if there is none. A job that
-	// has ended stays as it is.
+	// RequestJobState changes the desired state of a replay. It returns ErrNoJob if there
+	// is none. A replay that has ended is unchanged.
 	RequestJobState(ctx context.Context, id string, wish DesiredState) error
 }
 
-// ReplayLister shows checkpoints and jobs. It needs no leader.
+// ReplayLister lists named checkpoints and replays. It needs no leader.
 type ReplayLister interface {
-	// Savepoints returns all named checkpoints, by name.
+	// Savepoints returns all named checkpoints, ordered by name.
 	Savepoints(ctx context.Context) ([]Savepoint, error)
-	// Jobs returns all jobs that there are, the one asked for last first: MaxEndedJobs that
-	// have ended, and all that have not.
+	// Jobs returns all replays, latest request first: all active ones and up to
+	// MaxEndedJobs ended ones.
 	Jobs(ctx context.Context) ([]Job, error)
-	// JobErrors returns refused rows of a job in the order of N, at most limit.
+	// JobErrors returns up to limit refused rows of a job, ordered by N.
 	JobErrors(ctx context.Context, id string, limit int) ([]ReplayError, error)
 }
 
-// SavepointWriter keeps the named checkpoints. It is the leader's: ErrNotLeader means that
-// nothing was written.
+// SavepointWriter updates named checkpoints. Only the leader may call it. After
+// ErrNotLeader nothing was written.
 type SavepointWriter interface {
-	// SaveSavepoint writes all of a named checkpoint but Keep and Drop; ErrNoSavepoint if
-	// there is none. Why is cut as error texts are.
+	// SaveSavepoint writes all fields of a named checkpoint except RetainLog and
+	// DeleteRequested. It returns ErrNoSavepoint if there is none. Reason is truncated like
+	// error texts.
 	SaveSavepoint(ctx context.Context, epoch Epoch, n Savepoint) error
-	// DeleteSavepoint deletes a named checkpoint; none is no error.
+	// DeleteSavepoint deletes a named checkpoint. A missing one is not an error.
 	DeleteSavepoint(ctx context.Context, epoch Epoch, name string) error
 }
 
-// ReplayWriter is the leader's. ErrNotLeader means that nothing was written.
+// ReplayWriter updates replays. Only the leader may call it. After ErrNotLeader nothing was
+// written.
 type ReplayWriter interface {
 	SavepointWriter
-	// SaveJob writes State, Why, Source, Until and UntilAt of a job, and the time at
-	// which it began or finished where the state is the first such one; ErrNoJob if
-	// there is none. Why is cut as error texts are. A state that ends the job also
-	// forgets ended jobs that are too many or too old, with their errors: see MaxEndedJobs
-	// and EndedJobRetention. One that still has rows stays, see ClearRows.
+	// SaveJob writes State, Reason, Source, Until and UntilAt of a job, and returns
+	// ErrNoJob if there is none. The first state that starts or ends the job also sets
+	// StartedAt or FinishedAt. Reason is truncated like error texts.
+	//
+	// A final state also deletes surplus or expired ended jobs and their errors, see
+	// MaxEndedJobs and EndedJobRetention. A job that still has rows is kept, see ClearRows.
 	SaveJob(ctx context.Context, epoch Epoch, j Job) error
-	// CopyRows adds rows to a job, moves its cursor and counts them into Total, durably
-	// and in one transaction; ErrNoJob if there is none. A row that is there already is
-	// left, and not counted. No rows only move the cursor.
+	// CopyRows adds rows to a job, advances its cursor and adds the rows to Total, durably
+	// and in one transaction. It returns ErrNoJob if there is none. A row that already
+	// exists is skipped and not counted. Without rows only the cursor moves.
 	CopyRows(ctx context.Context, epoch Epoch, id string, rows []ReplayRow, at ReplayCursor) error
-	// SetRowCounts sets Total and Skipped of a job that copies no rows; ErrNoJob if there
-	// is none.
+	// SetRowCounts sets Total and Skipped of a job that copies no rows. It returns ErrNoJob
+	// if there is none.
 	SetRowCounts(ctx context.Context, epoch Epoch, id string, total, skipped int64) error
-	// ClearRows deletes at most limit rows of a job, takes them off its Total, and
-	// returns how many.
+	// ClearRows deletes up to limit rows of a job, subtracts them from its Total, and
+	// returns their number.
 	ClearRows(ctx context.Context, epoch Epoch, id string, limit int) (int, error)
 }
 
-// ReplayFinisher takes what became of a job's rows.
+// ReplayFinisher records the results of a job's rows.
 type ReplayFinisher interface {
-	// FinishRows deletes rows from a job, counts them, and notes the errors of refused
-	// ones, at most MaxJobErrors of a job, in one transaction; ErrNoJob if there is
-	// none. A row that is not there is not counted. Error texts are cut as those of
-	// outcomes are. A crash of the server may take it back. ErrNotLeader means that
-	// nothing was written.
+	// FinishRows deletes rows from a job, counts them and stores the errors of refused
+	// rows, up to MaxJobErrors per job, in one transaction. It returns ErrNoJob if there is
+	// none.
+	//
+	//   - A row that does not exist is not counted.
+	//   - Error texts are truncated like those of outcomes.
+	//   - A server crash may undo the transaction.
+	//   - After ErrNotLeader nothing was written.
 	FinishRows(ctx context.Context, epoch Epoch, id string, done []FinishedRow) error
 }
 
-// ReplayReader reads what a job has to send.
+// ReplayReader reads the rows that a job has to send.
 type ReplayReader interface {
-	// ReplayLanes returns lanes of a job with rows, in the order of their first row, at
-	// most limit of those whose first row is behind N after. It goes through the rows
-	// from there to the last of these lanes, so ask on behind the First of that.
+	// ReplayLanes returns lanes of a job, ordered by their first row: up to limit lanes
+	// whose first row has an N greater than after. It scans the rows from there to the last
+	// returned lane. To continue, pass the First of that lane as after.
 	ReplayLanes(ctx context.Context, id string, after int64, limit int) ([]ReplayLane, error)
-	// ReplayRows returns, for each lane by position, at most each of its rows behind
-	// an N, in the order of N.
+	// ReplayRows returns, for each range by position, up to each rows of the lane behind
+	// After, ordered by N.
 	ReplayRows(ctx context.Context, id string, from []ReplayRange, each int) ([][]ReplayRow, error)
-	// ReadStatuses returns the state of each row, by position, as a claim would see it, and
-	// the payload of COMPLETED ones that want it. Where a table keeps no state every
+	// ReadStatuses returns the state of each row, by position, as a claim would see it. It
+	// adds the payload of COMPLETED rows if requested. If the table keeps no state, every
 	// row is RowAbsent.
 	ReadStatuses(ctx context.Context, rows []ClaimRow) ([]RowStatus, error)
 }
 
-// ReplayRange asks for the rows of a lane behind an N.
+// ReplayRange selects the rows of a lane whose N is greater than After.
 type ReplayRange struct {
 	Outbox string
 	Lane   LaneHash
 	After  int64
 }
 
-// RowStatus is what a table says of a row, with its payload if it was wanted.
+// RowStatus is the state of a row in its table, with its payload if requested.
 type RowStatus struct {
 	State   RowState
 	Payload []byte

@@ -2,17 +2,17 @@ package store
 
 import "context"
 
-// Rows of lanes that do not move, or that are too many, are parked: they leave
-// the relay's memory for a table of its own, in the order of their seq, and the
-// checkpoint may pass them. The outbox row stays as it is.
+// The relay spills the rows of lanes that do not progress, or that hold too many rows: the
+// rows leave memory for a table of the relay, in the order of their Seq, and the checkpoint
+// may pass them. The outbox row is unchanged.
 
-// SpilledRef names a parked row.
+// SpilledRef identifies a spilled row.
 type SpilledRef struct {
 	Ref
 	Seq Seq
 }
 
-// SpilledLane is a lane with parked rows. The own tables know it by its hash.
+// SpilledLane is a lane with spilled rows. The relay's tables identify it by its hash.
 type SpilledLane struct {
 	Outbox string
 	Kind   string
@@ -20,45 +20,50 @@ type SpilledLane struct {
 	Rows   int
 }
 
-// SpilledRange asks for the rows of a lane that are parked behind a seq.
+// SpilledRange selects the spilled rows of a lane whose Seq is greater than After.
 type SpilledRange struct {
 	Outbox string
 	Lane   LaneHash
 	After  Seq
 }
 
-// Spiller moves rows to the parked table and back.
+// Spiller moves rows to the spill table and back.
 type Spiller interface {
-	// Spill parks rows, each under its own Seq, which must not be 0. The layout of
-	// the outbox decides whether the payload is kept: only where the table keeps
-	// no state, and with it perhaps no row. A transaction that is visible by then
-	// is not kept, so that a Txn never grows too old to be told. It is durable
-	// when Spill returns; a row that is parked under its Seq already is left as it
-	// is, so that a lost answer may be asked for again. Ids, kinds and groups of any
-	// length and with any bytes are taken. A *RefusedError says that some row is to
-	// blame; others may have been parked. ErrNotLeader means that nothing was written.
+	// Spill stores rows, each under its own Seq, which must not be 0. It is durable when it
+	// returns.
+	//
+	//   - A row already stored under its Seq is left unchanged, so that a call can be
+	//     repeated after a lost answer.
+	//   - The payload is stored only if the outbox's table keeps no state, because only
+	//     then may the table lose the row.
+	//   - The Txn is dropped if its transaction is visible by then, because an old xid
+	//     becomes ambiguous.
+	//   - Ids, kinds and groups may have any length and any bytes.
+	//   - After a *RefusedError at least one row is to blame, and others may have been
+	//     stored.
+	//   - After ErrNotLeader nothing was written.
 	Spill(ctx context.Context, epoch Epoch, items []Item) error
-	// DeleteSpilled forgets rows that were found settled or gone; those that are not
-	// parked are no error. A *RefusedError says that some row is to blame.
-	// ErrNotLeader means that nothing was written.
+	// DeleteSpilled deletes the spilled copies of settled or deleted rows. A missing copy
+	// is not an error. After a *RefusedError at least one row is to blame. After
+	// ErrNotLeader nothing was written.
 	DeleteSpilled(ctx context.Context, epoch Epoch, rows []SpilledRef) error
-	// ReadSpilled returns, for each lane by position, at most each of its rows behind
-	// the given seq, in the order of their seq: as they were parked, without
-	// Captured, and without a payload unless it was kept.
+	// ReadSpilled returns, for each range by position, up to each rows of the lane behind
+	// After, ordered by Seq. The rows are as spilled, without Captured, and without payload
+	// unless it was stored.
 	ReadSpilled(ctx context.Context, from []SpilledRange, each int) ([][]Item, error)
 }
 
-// SpillStore keeps the parked rows. Those of outboxes that are no longer configured
-// are left alone.
+// SpillStore manages the spilled rows. It ignores the rows of outboxes that are no longer
+// configured.
 type SpillStore interface {
 	Spiller
-	// SpilledLanes hands over the lanes of the relay's outboxes that have parked
-	// rows, in no order, while it reads them: there may be millions. A lane may come
-	// twice, and all come again when it is called after an error. Of a Kind whose
-	// KindHash another one has too, either may be told.
+	// SpilledLanes calls take for each lane with spilled rows in the relay's outboxes, in
+	// no order, while it reads them: there may be millions. A lane may come twice, and a
+	// call after an error starts over. If two kinds share a KindHash, SpilledLane.Kind may
+	// be either.
 	SpilledLanes(ctx context.Context, take func(SpilledLane)) error
-	// DeleteSpilledAfter deletes the rows that are parked under a larger seq than
-	// after, durably, and returns how many: the log brings them again.
-	// ErrNotLeader means that nothing was written.
+	// DeleteSpilledAfter deletes, durably, the rows spilled under a Seq greater than after,
+	// and returns their number: the log delivers them again. After ErrNotLeader nothing was
+	// written.
 	DeleteSpilledAfter(ctx context.Context, epoch Epoch, after Seq) (int, error)
 }

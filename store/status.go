@@ -3,7 +3,7 @@ package store
 // Status is the state of a row.
 type Status uint8
 
-// The states of a row. They are numbered from 1, so that a forgotten one shows.
+// States of a row. They start at 1, so that an unset status is noticed.
 const (
 	Pending Status = iota + 1
 	Processing
@@ -11,7 +11,7 @@ const (
 	Failed
 )
 
-// String returns the word that the README and the logs use.
+// String returns the word in the README and the logs.
 func (s Status) String() string {
 	switch s {
 	case Pending:
@@ -29,11 +29,10 @@ func (s Status) String() string {
 // Settled reports whether the state is final.
 func (s Status) Settled() bool { return s == Completed || s == Failed }
 
-// Reason says why a row FAILED or is being retried, for layouts that keep a
-// code for it.
+// Reason is the class of a failure, for layouts that store a code for it.
 type Reason uint8
 
-// The reasons that layouts tell apart.
+// Reasons that layouts distinguish.
 const (
 	ReasonNone         Reason = iota
 	ReasonBadRequest          // 400 and other 4xx
@@ -43,7 +42,7 @@ const (
 	ReasonInternal            // everything else
 )
 
-// String returns the word that configurations use.
+// String returns the word in configurations.
 func (r Reason) String() string {
 	switch r {
 	case ReasonBadRequest:

@@ -2,9 +2,9 @@ package store
 
 import "context"
 
-// StatusReader tells which rows need no delivery any more, without changing any.
+// StatusReader reports, without changing them, which rows no longer need delivery.
 type StatusReader interface {
-	// ReadSettled reports for each row, by position, whether a claim would answer
-	// AlreadySettled or Gone. Where it cannot be known it says false.
+	// ReadSettled reports for each row, by position, whether a claim would return
+	// AlreadySettled or Gone. It reports false if unknown.
 	ReadSettled(ctx context.Context, rows []ClaimRow) ([]bool, error)
 }

@@ -10,89 +10,93 @@ import (
 
 // Claimer moves rows to PROCESSING.
 type Claimer interface {
-	// Claim answers for each row, by position. The time at is written as the
-	// time of the claim, so that a leader knows its own. An error means that
-	// nothing is known: claim again, or, after a *RefusedError, fewer at once.
-	// ErrNotLeader means that nothing was written and nothing may be sent.
+	// Claim returns an answer for each row, by position. It writes at as the claim time, so
+	// that a leader recognizes its own claim.
 	//
-	// Claim waits for locks that somebody else holds for a short while in all, however
-	// many rows are locked. After that a locked row is NotYetVisible and all rows of a
-	// locked table are TableLocked; the other rows are answered as usual.
+	// Claim waits a short time in total for locks of other sessions, however many rows are
+	// locked. After that a locked row is NotYetVisible and all rows of a locked table are
+	// TableLocked; the other rows are answered as usual.
+	//
+	// Errors:
+	//   - ErrNotLeader: nothing was written, and nothing may be sent.
+	//   - *RefusedError: the database rejected at least one row; claim fewer rows at once.
+	//   - Any other error: the result is unknown; claim again.
 	Claim(ctx context.Context, epoch Epoch, at time.Time, rows []ClaimRow) ([]ClaimAnswer, error)
 }
 
 // Settler writes outcomes.
 type Settler interface {
-	// Settle writes outcomes into rows that are not settled, and answers for
-	// each, by position. Outcomes with Failed among them are durable when it
-	// returns. An error means that nothing is known: writing the same outcomes
-	// again is safe, and, after a *RefusedError, fewer at once. ErrNotLeader
-	// means that nothing was written.
+	// Settle writes outcomes into rows that are not settled, and returns a result for each,
+	// by position. If one of the outcomes is Failed, all are durable when it returns.
 	//
-	// Settle waits for locks as Claim does, and then answers WasLocked and
-	// TableWasLocked.
+	// Settle waits for locks as Claim does, and then returns WasLocked or TableWasLocked
+	// for the rows.
+	//
+	// Errors:
+	//   - ErrNotLeader: nothing was written.
+	//   - *RefusedError: the database rejected at least one row; write fewer outcomes at once.
+	//   - Any other error: the result is unknown; writing the same outcomes again is safe.
 	Settle(ctx context.Context, epoch Epoch, outcomes []Outcome) ([]SettleResult, error)
 }
 
-// TableAwaiter waits for locks on whole tables.
+// TableAwaiter waits for table locks of other sessions.
 type TableAwaiter interface {
-	// AwaitTable returns nil as soon as nobody's lock on an outbox's table keeps its
-	// rows from being written. It waits for a second or so and then returns a
-	// *OutboxLockedError. Meanwhile calls of other kinds go on: they share no session
-	// with it.
+	// AwaitTable returns nil once no other session's lock on the outbox's table prevents
+	// writes to its rows. After about a second it returns a *OutboxLockedError. Other calls
+	// continue meanwhile, because AwaitTable uses its own session.
 	AwaitTable(ctx context.Context, outbox string) error
 }
 
-// RowWriter writes what becomes of rows into their tables.
+// RowWriter writes claims and outcomes into the outbox tables.
 type RowWriter interface {
 	Claimer
 	Settler
 	TableAwaiter
 }
 
-// Leadership gives out epochs.
+// Leadership assigns epochs.
 type Leadership interface {
 	// AcquireLeadership makes the caller the leader: it raises the epoch, durably, and
-	// returns it. All writes of earlier epochs are refused from then on, and all
-	// of another store's, whatever epoch they name. It does not wait long for
-	// writes that an earlier leader left unfinished: it ends them.
+	// returns it. From then on the store refuses all writes of earlier epochs, and all
+	// writes of other stores, whatever epoch they name. Unfinished writes of an earlier
+	// leader are terminated after a short wait.
 	AcquireLeadership(ctx context.Context) (Epoch, error)
-	// Leader returns who took the lead last; ErrNotLeader if nobody ever did.
+	// Leader returns the current or last leader, or ErrNotLeader if there never was one.
 	Leader(ctx context.Context) (Leader, error)
 }
 
-// Checkpoints keeps the relay's checkpoint.
+// Checkpoints loads and saves the relay's checkpoint.
 type Checkpoints interface {
 	// LoadCheckpoint returns the checkpoint, or ErrNoCheckpoint.
 	LoadCheckpoint(ctx context.Context) (Checkpoint, error)
-	// SaveCheckpoint writes the checkpoint synchronously. When it returns,
-	// everything that was written since Lead and before it began survives a
-	// crash of the server. Where that cannot be known it writes nothing and
-	// returns ErrInterrupted.
+	// SaveCheckpoint writes the checkpoint synchronously. When it returns, every write
+	// finished between AcquireLeadership and this call survives a server crash. If that is
+	// uncertain, SaveCheckpoint writes nothing and returns ErrInterrupted.
 	SaveCheckpoint(ctx context.Context, epoch Epoch, cp Checkpoint) error
 }
 
-// UnsettledQuery asks for rows that are neither COMPLETED nor FAILED.
+// UnsettledQuery selects rows that are neither COMPLETED nor FAILED.
 type UnsettledQuery struct {
 	Outbox string
-	// Limit is the most rows to read; it must be positive.
+	// Limit is the maximum number of rows to read; it must be positive.
 	Limit int
-	// ExcludeIDs are ids to leave out: the rows that lanes hold.
+	// ExcludeIDs are the ids to omit, for example rows that are in lanes already.
 	ExcludeIDs []string
-	// ExcludeLanes are lanes to leave out, byte for byte: those that stand still. Lanes
-	// of another outbox mean nothing.
+	// ExcludeLanes are the lanes to omit, byte for byte, for example held lanes. Lanes of
+	// another outbox are ignored.
 	ExcludeLanes []LaneKey
-	// MaxPayload is the largest payload that is read with its row, in bytes. A longer
-	// one leaves Item.Payload nil, and PayloadSize is still set. 0 is no bound.
+	// MaxPayload is the size in bytes up to which a payload is read with its row. A longer
+	// payload leaves Item.Payload nil and still sets PayloadSize. 0 means no limit.
 	MaxPayload int
-	// NoPayload reads none at all.
+	// NoPayload omits all payloads.
 	NoPayload bool
-	// MaxBytes ends a page, and what Unsettled returns, with the row that brings it to
-	// so many bytes; see Item.Bytes. 0 is no bound.
+	// MaxBytes limits a page, and the result of Unsettled, in bytes as counted by
+	// Item.Bytes: the row that reaches MaxBytes is the last. 0 means no limit.
 	MaxBytes int64
 }
 
-// MaxInlinePayload returns the size up to which a payload is read with its row, -1 if none is.
+// MaxInlinePayload returns the size up to which a payload is read with its row, -1 if no
+// payload is read.
 func (q *UnsettledQuery) MaxInlinePayload() int {
 	switch {
 	case q.NoPayload:
@@ -103,20 +107,19 @@ func (q *UnsettledQuery) MaxInlinePayload() int {
 	return math.MaxInt32
 }
 
-// MayHaveMore reports whether a bound may have ended the reading that returned items.
+// MayHaveMore reports whether a limit may have ended the read that returned items.
 func (q *UnsettledQuery) MayHaveMore(items []Item) bool {
 	return len(items) == q.Limit || q.MaxBytes > 0 && BytesOf(items) >= q.MaxBytes
 }
 
-// ReadLimit is how much memory rows that are read from the tables may take. Bytes of 0 are
-// no bound.
+// ReadLimit limits the rows read from the tables into memory. Bytes of 0 means no limit.
 type ReadLimit struct {
 	Rows  int
 	Bytes int64
 }
 
-// Query asks for rows of an outbox within the bound: as many as it allows may have their
-// payload with them.
+// Query returns a query for rows of an outbox within the limit. It sets MaxPayload so that
+// Rows payloads fit into Bytes.
 func (b ReadLimit) Query(outbox string) UnsettledQuery {
 	q := UnsettledQuery{Outbox: outbox, Limit: b.Rows, MaxBytes: b.Bytes}
 	if b.Bytes > 0 {
@@ -125,8 +128,8 @@ func (b ReadLimit) Query(outbox string) UnsettledQuery {
 	return q
 }
 
-// Remaining returns what n rows of some bytes leave of the bound, and one row and one byte
-// more, which tell that there are more.
+// Remaining returns the limit that is left after n rows of the given bytes, plus one row
+// and one byte, which show whether there are more.
 func (b ReadLimit) Remaining(n int, bytes int64) ReadLimit {
 	b.Rows += 1 - n
 	if b.Bytes > 0 {
@@ -135,12 +138,12 @@ func (b ReadLimit) Remaining(n int, bytes int64) ReadLimit {
 	return b
 }
 
-// Exceeded reports whether n rows of some bytes are more than the bound.
+// Exceeded reports whether n rows of the given bytes exceed the limit.
 func (b ReadLimit) Exceeded(n int, bytes int64) bool {
 	return n > b.Rows || b.Bytes > 0 && bytes > b.Bytes
 }
 
-// ExcludedLanes returns those lanes of Except that rows of the outbox can have.
+// ExcludedLanes returns the lanes of ExcludeLanes that rows of the outbox can have.
 func (q *UnsettledQuery) ExcludedLanes(o *Outbox) (lanes []LaneKey) {
 	c := &o.Layout.Columns
 	for _, k := range q.ExcludeLanes {
@@ -151,7 +154,7 @@ func (q *UnsettledQuery) ExcludedLanes(o *Outbox) (lanes []LaneKey) {
 	return lanes
 }
 
-// LaneSet returns the set of some lanes.
+// LaneSet returns lanes as a set.
 func LaneSet(lanes []LaneKey) map[LaneKey]struct{} {
 	set := make(map[LaneKey]struct{}, len(lanes))
 	for _, k := range lanes {
@@ -162,50 +165,49 @@ func LaneSet(lanes []LaneKey) map[LaneKey]struct{} {
 
 // Viewer opens views of the outbox tables.
 type Viewer interface {
-	// View opens a consistent view of all tables: the named snapshot that a
-	// source exported, or a fresh one for "". Close it soon; while it is open
-	// the database keeps old row versions.
+	// View opens a consistent view of all tables: the named snapshot that a source
+	// exported, or a fresh one for "". Close it soon, because the database keeps old row
+	// versions while it is open.
 	View(ctx context.Context, snapshot string) (View, error)
 }
 
-// View is the outbox tables at one moment.
+// View is a snapshot of the outbox tables.
 type View interface {
-	// Unsettled returns rows in the layout's order-by, at most q.Limit of them,
-	// without those that the relay has parked. They carry no Txn and no Seq. Whether
-	// there may be more q.More tells.
+	// Unsettled returns up to q.Limit rows in the layout's order-by, without spilled rows.
+	// The rows have no Txn and no Seq. q.MayHaveMore reports whether there may be more.
 	Unsettled(ctx context.Context, q UnsettledQuery) ([]Item, error)
-	// Pages hands over what Unsettled returns in pages of at most page rows, in
-	// order, so that any number of them takes little memory. It ends with the
-	// first error that take returns.
+	// Pages passes the rows of Unsettled to take in pages of up to page rows, in order, so
+	// that any number of rows needs little memory. It stops at the first error of take and
+	// returns it.
 	Pages(ctx context.Context, q UnsettledQuery, page int, take func([]Item) error) error
-	// Delivered hands over the COMPLETED rows that q chooses, in the layout's order-by
-	// and in pages as Pages does, without payload. Committed of each is the time in
-	// the first column of order-by. Rows that have none there are not handed over;
-	// undated is how many of them the lists of q choose. A *SetupError says that the
-	// table cannot tell which rows were delivered, or of which time they are.
+	// Delivered passes the COMPLETED rows that q selects to take, in the layout's order-by
+	// and in pages, without payload. Item.Committed is the time in the first column of
+	// order-by. Rows without such a time are omitted; undated is the number of them that
+	// match the lists of q. Delivered returns a *SetupError if the table does not record
+	// which rows were delivered, or when.
 	Delivered(ctx context.Context, q DeliveredQuery, page int, take func([]Item) error) (undated int, err error)
-	// Position is the place in the log that matches the view, where the
-	// database tells it, else "".
+	// Position returns the log position that matches the view, "" if the database does not
+	// provide it.
 	Position() Position
-	// Close ends the view. It may be called more than once.
+	// Close closes the view. It may be called more than once.
 	Close()
 }
 
-// Installer makes the relay's own tables.
+// Installer creates the relay's tables.
 type Installer interface {
-	// Install makes the relay's own tables or brings them up to this version.
-	// It changes nothing where they are.
+	// Install creates the relay's tables or upgrades them to this version. It does not
+	// change tables that are current.
 	Install(ctx context.Context) error
-	// Check reports everything that keeps the relay from working on these
-	// tables, in one error that says what to do: a missing table, column or
-	// grant, own tables of another version.
+	// Check returns every reason why the relay cannot work on these tables, with remedies,
+	// in one error: for example a missing table, column or grant, or relay tables of
+	// another version.
 	Check(ctx context.Context) error
 	// Script returns the statements that Install runs on an empty database.
 	Script() string
 }
 
-// Store is everything that a relay asks of a database besides its log. Every
-// implementation passes the suite in package storetest.
+// Store is the complete database interface of a relay, except for its log. Every
+// implementation passes the test suite in package storetest.
 type Store interface {
 	RowWriter
 	Locker
@@ -225,41 +227,41 @@ type Store interface {
 	ReplayReader
 	Installer
 	Diagnoser
-	// Close ends the sessions. Calls after it fail.
+	// Close closes the sessions. Later calls fail.
 	Close()
 }
 
 var (
-	// ErrNotLeader says that this relay does not lead: the leader row has another epoch,
-	// or the lock was lost, whether or not another relay has taken over. Leader tells.
+	// ErrNotLeader reports that this relay is not the leader: the leader row has another
+	// epoch, or the lock was lost. Another relay may or may not have taken over; Leader
+	// returns the current one.
 	ErrNotLeader = errors.New("this relay leads no more")
-	// ErrInterrupted says that the session that took leadership was lost. The
-	// server may have crashed since and taken back what was committed
-	// asynchronously. Lead again, and start at the saved checkpoint.
+	// ErrInterrupted reports that the session that acquired leadership was lost. The server
+	// may have crashed since and undone asynchronous commits. Call AcquireLeadership again,
+	// and start at the saved checkpoint.
 	ErrInterrupted = errors.New("the session that took leadership was lost")
-	// ErrNoCheckpoint says that no checkpoint was ever saved under this name.
+	// ErrNoCheckpoint reports that no checkpoint was ever saved under this name.
 	ErrNoCheckpoint = errors.New("no checkpoint")
 )
 
-// RefusedError says that the database is there and did not take a claim or an
-// outcome: a trigger or a constraint objects, say.
-// Nothing was written. It may be one row's doing: the others of the call can be
-// written without it.
+// RefusedError reports that the database is reachable and rejected a claim or an outcome,
+// for example by a trigger or a constraint. Nothing was written. A single row may be the
+// cause: the other rows of the call can be written without it.
 type RefusedError struct {
 	Err error
 }
 
 func (e *RefusedError) Error() string { return e.Err.Error() }
 
-// Unwrap returns what the database said.
+// Unwrap returns the database's error.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// OutboxLockedError says that another session keeps rows of an outbox locked, or its
-// table. The database is well.
+// OutboxLockedError reports that another session keeps rows or the table of an outbox
+// locked. The database is otherwise available.
 type OutboxLockedError struct {
 	Outbox string
-	Rows   int   // how many; 0: the table
-	Err    error // what the database said; may be nil
+	Rows   int   // number of locked rows; 0: the table
+	Err    error // database error; may be nil
 }
 
 func (e *OutboxLockedError) Error() string {
@@ -274,14 +276,14 @@ func (e *OutboxLockedError) Error() string {
 	return text
 }
 
-// Unwrap returns what the database said.
+// Unwrap returns the database's error.
 func (e *OutboxLockedError) Unwrap() error { return e.Err }
 
-// SetupError is a fault that only the configuration, a grant or an
-// administrator mends: trying again does not help. Its text names the way out.
+// SetupError is a fault that retries cannot fix: it needs a change of the configuration, a
+// grant or an administrator. Its text names the remedy.
 type SetupError struct {
-	Problem string // what is wrong, naming the table, column, role or setting
-	Remedy  string // what to do, such as the statement to run
+	Problem string // the fault, with the table, column, role or setting
+	Remedy  string // the fix, for example the statement to run
 }
 
 func (e *SetupError) Error() string {
