@@ -1,4 +1,4 @@
-// Package byoutbox sorts the rows of a call by their outboxes.
+// Package byoutbox splits the rows of a call by outbox.
 package byoutbox
 
 import (
@@ -8,22 +8,22 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
 
-// Part is what a call asks of one outbox. Places are those in the call.
+// Part is the rows of a call that belong to one outbox. Indexes are positions in the call.
 type Part struct {
 	Outbox     *store.Outbox
-	Indexes    []int          // of each id, in the order of the call
-	FirstIndex map[string]int // of each id
-	Duplicates map[int]int    // of ids that the call has twice, to the first
+	Indexes    []int          // of each distinct id, in call order
+	FirstIndex map[string]int // by id
+	Duplicates map[int]int    // index of a repeated id → its first index
 }
 
-// Split sorts a call. Parts come in the order of their first rows.
+// Split groups the rows of a call by outbox. Parts are ordered by their first rows.
 func Split(set *outboxes.Set, rows []store.ClaimRow) ([]*Part, error) {
 	var parts []*Part
 	byName := map[string]*Part{}
 	var p *Part
 	for i := range rows {
 		ref := rows[i].Ref
-		if p == nil || p.Outbox.Name != ref.Outbox { // most are of one
+		if p == nil || p.Outbox.Name != ref.Outbox { // most calls have one outbox
 			p = byName[ref.Outbox]
 		}
 		if p == nil {
@@ -45,8 +45,9 @@ func Split(set *outboxes.Set, rows []store.ClaimRow) ([]*Part, error) {
 	return parts, nil
 }
 
-// CopyDuplicates answers for ids that came twice. What is gone of one transaction may
-// yet come of another.
+// CopyDuplicates copies the answers of first occurrences to repeated ids. A Gone answer
+// becomes NotYetVisible if the Txn differs, because the other transaction may still become
+// visible.
 func (p *Part) CopyDuplicates(rows []store.ClaimRow, answers []store.ClaimAnswer) {
 	for i, j := range p.Duplicates {
 		answers[i] = answers[j]
@@ -59,7 +60,7 @@ func (p *Part) CopyDuplicates(rows []store.ClaimRow, answers []store.ClaimAnswer
 	}
 }
 
-// Unanswered returns the part without the rows that are answered for.
+// Unanswered returns the part without its answered rows.
 func (p *Part) Unanswered(answers []store.ClaimAnswer) *Part {
 	left := &Part{Outbox: p.Outbox, FirstIndex: p.FirstIndex, Duplicates: map[int]int{}}
 	for _, i := range p.Indexes {
@@ -75,8 +76,8 @@ func (p *Part) Unanswered(answers []store.ClaimAnswer) *Part {
 	return left
 }
 
-// MarkAbsent answers for all rows of an outbox that keeps no state, and reports whether it
-// is one.
+// MarkAbsent marks all rows of an outbox without state as RowAbsent. It reports false, and
+// does nothing, if the outbox keeps state.
 func (p *Part) MarkAbsent(states []store.RowStatus) bool {
 	if p.Outbox.Layout.State != store.StateNone {
 		return false
@@ -90,7 +91,8 @@ func (p *Part) MarkAbsent(states []store.RowStatus) bool {
 	return true
 }
 
-// WantsPayload reports whether the payload of an id is wanted, at its first place or another.
+// WantsPayload reports whether the payload of the id at index i is requested, there or at a
+// repetition.
 func (p *Part) WantsPayload(rows []store.ClaimRow, i int) bool {
 	wants := rows[i].WantPayload
 	for k, j := range p.Duplicates {
@@ -99,7 +101,8 @@ func (p *Part) WantsPayload(rows []store.ClaimRow, i int) bool {
 	return wants
 }
 
-// CopyDuplicateStatuses answers for ids that came twice, as CopyDuplicates does.
+// CopyDuplicateStatuses copies the statuses of first occurrences to repeated ids, as
+// CopyDuplicates does.
 func (p *Part) CopyDuplicateStatuses(rows []store.ClaimRow, states []store.RowStatus) {
 	for i, j := range p.Duplicates {
 		states[i] = states[j]

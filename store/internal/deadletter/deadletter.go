@@ -1,6 +1,5 @@
-// Package deadletter mends FAILED rows, whatever the database: rows are chosen
-// without a lock, however long that takes, and then those are written that are
-// still FAILED.
+// Package deadletter requeues and deletes FAILED rows on any database. It selects rows
+// without a lock, which may take long, and then writes those rows that are still FAILED.
 package deadletter
 
 import (
@@ -9,17 +8,17 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// maxTries bounds how often rows are chosen again because all that were chosen had
-// changed when it came to write.
+// maxTries limits how often rows are selected again because all of them had changed before
+// the write.
 const maxTries = 5
 
-// FiltersInProgram reports whether the program has to look at the group of each row: it
-// stands in JSON.
+// FiltersInProgram reports whether the group of each row must be compared in Go, because
+// the group is inside JSON.
 func FiltersInProgram(o *store.Outbox, f *store.DeadLetterFilter) bool {
 	return f.Group != nil && len(o.Layout.GroupPath) > 0
 }
 
-// Resolve chooses rows of an outbox, writes them, and returns those that were written.
+// Resolve selects rows of an outbox, writes them, and returns the written rows.
 func Resolve(outbox string, choose func() ([]store.DeadLetter, error), write func([]store.DeadLetter) ([]store.DeadLetter, error)) ([]store.DeadLetter, error) {
 	for range maxTries {
 		letters, err := choose()

@@ -1,4 +1,4 @@
-// Package errortext makes error texts fit to be stored in a row.
+// Package errortext prepares error texts for storage in a row.
 package errortext
 
 import (
@@ -6,19 +6,19 @@ import (
 	"unicode/utf8"
 )
 
-// MaxLength is the most characters of an error that are written into a row: enough for
-// a status line and the start of an answer.
+// MaxLength is the maximum number of characters of a stored error: enough for a status line
+// and the start of a response.
 const MaxLength = 2000
 
-// Sanitize takes NUL bytes and invalid UTF-8 out of a text, and cuts it to limit
-// characters, or to Most if limit is 0 or more than that. Where ascii is set, every
-// other character becomes a question mark.
+// Sanitize removes NUL bytes, replaces invalid UTF-8 and truncates the text to limit
+// characters, or to MaxLength if limit is 0 or larger. If ascii is set, every non-ASCII
+// character becomes a question mark.
 func Sanitize(text string, limit int, ascii bool) string {
 	if limit <= 0 || limit > MaxLength {
 		limit = MaxLength
 	}
-	// A character has at most 4 bytes: what lies behind them is cut off anyway.
-	// Three spare bytes keep the character at the cut whole.
+	// A character has at most 4 bytes, so bytes after 4*limit are cut off anyway. Three
+	// spare bytes keep the last character whole.
 	if most := 4*limit + utf8.UTFMax - 1; len(text) > most && strings.IndexByte(text[:most], 0) < 0 {
 		text = text[:most]
 	}

@@ -34,8 +34,8 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// TestAnyText: whatever comes, what is left is text, short enough, and the beginning of
-// what would be left uncut.
+// TestAnyText: for any input the result is valid text within the limit, and a prefix of the
+// unlimited result.
 func TestAnyText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		raw := string(rapid.SliceOfN(rapid.Byte(), 0, 60).Draw(t, "bytes")) + rapid.StringN(0, 40, -1).Draw(t, "text")

@@ -1,4 +1,4 @@
-// Package finding gathers what the examination of a database finds.
+// Package finding collects the findings of a database diagnosis.
 package finding
 
 import (
@@ -9,9 +9,9 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// List is findings in the order in which they were made.
+// List is a list of findings in check order.
 type List struct {
-	// Subject is what is being looked at.
+	// Subject is the object being checked.
 	Subject  string
 	Findings []store.Finding
 }
@@ -21,19 +21,19 @@ func (l *List) Add(grade store.Grade, text string, remedies ...string) {
 	l.Findings = append(l.Findings, store.Finding{Grade: grade, Subject: l.Subject, Text: text, Remedy: strings.Join(remedies, "\n")})
 }
 
-// AddFault adds what keeps the relay from working.
+// AddFault adds a fault.
 func (l *List) AddFault(text string, remedies ...string) { l.Add(store.GradeFault, text, remedies...) }
 
-// AddSetupError adds a fault that was found elsewhere, whose text names the subject too.
+// AddSetupError adds an error as a fault, without repeating the subject in its text.
 func (l *List) AddSetupError(err *store.SetupError) {
 	l.AddFault(strings.TrimPrefix(err.Problem, l.Subject+": "), err.Remedy)
 }
 
-// maxClockSkew is by how much two clocks may differ before it is worth a word.
+// maxClockSkew is the clock difference that is worth an advice.
 const maxClockSkew = time.Second
 
-// AddClockSkew compares this machine's clock, which was read before and after the server's,
-// with that: claims carry times.
+// AddClockSkew compares the server's clock with this machine's, which was read before and
+// after it. The skew matters because claim times come from this machine.
 func (l *List) AddClockSkew(before, server, after time.Time) {
 	const remedy = "have both machines keep the same time (chrony, systemd-timesyncd): the relay writes the times of claims by its own clock"
 	switch {
@@ -46,8 +46,8 @@ func (l *List) AddClockSkew(before, server, after time.Time) {
 	}
 }
 
-// CountFaults counts the faults.
+// CountFaults returns the number of faults.
 func (l *List) CountFaults() int { return store.CountFaults(l.Findings) }
 
-// Err puts the faults into one *store.SetupError; nil if there are none.
+// Err combines the faults into one *store.SetupError, nil if there are none.
 func (l *List) Err() error { return store.FaultError(l.Findings) }

@@ -1,5 +1,5 @@
-// Package lifetime ends with a store what the store has open: calls, views, and
-// whatever takes itself down in the background. Every store has one.
+// Package lifetime closes the open resources of a store with the store: calls, views and
+// background work.
 package lifetime
 
 import (
@@ -8,16 +8,16 @@ import (
 	"sync"
 )
 
-// ErrClosed says that a call came after Close, or was cut short by it.
+// ErrClosed reports that a call came after Close, or that Close canceled it.
 var ErrClosed = errors.New("the store is closed")
 
-// Closer is what a store has open and ends with it.
+// Closer is an open resource of a store.
 type Closer interface {
-	// Close ends it. It may be called more than once.
+	// Close closes the resource. It may be called more than once.
 	Close()
 }
 
-// Lifetime is that of one store. All methods are safe for concurrent use.
+// Lifetime tracks the resources of one store. All methods are safe for concurrent use.
 type Lifetime struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -27,7 +27,7 @@ type Lifetime struct {
 	closers map[Closer]struct{}
 }
 
-// New begins a lifetime.
+// New starts a lifetime.
 func New() *Lifetime {
 	l := &Lifetime{closers: map[Closer]struct{}{}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
@@ -37,16 +37,16 @@ func New() *Lifetime {
 // Ended reports whether End was called.
 func (l *Lifetime) Ended() bool { return l.ctx.Err() != nil }
 
-// Bind returns a context that ends with the call's own or, with ErrClosed as its
-// cause, with the store.
+// Bind returns a context that ends with ctx, or with the lifetime, which cancels it with
+// ErrClosed as the cause.
 func (l *Lifetime) Bind(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(l.ctx, func() { cancel(ErrClosed) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// Begin counts work in that Wait waits for, and reports false if the lifetime has
-// ended. Done counts it out.
+// Begin registers work that Wait waits for. It reports false if the lifetime has ended.
+// Call Done when the work ends.
 func (l *Lifetime) Begin() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,11 +57,11 @@ func (l *Lifetime) Begin() bool {
 	return true
 }
 
-// Done counts work out.
+// Done ends work that Begin registered.
 func (l *Lifetime) Done() { l.work.Done() }
 
-// Do does work that ends with the lifetime, and which Wait waits for. It fails with
-// ErrClosed if the lifetime has ended.
+// Do runs work, canceled when the lifetime ends, and Wait waits for it. It returns
+// ErrClosed if the lifetime has already ended.
 func (l *Lifetime) Do(ctx context.Context, work func(context.Context) error) error {
 	if !l.Begin() {
 		return ErrClosed
@@ -72,11 +72,11 @@ func (l *Lifetime) Do(ctx context.Context, work func(context.Context) error) err
 	return work(ctx)
 }
 
-// Go does work in the background, which Wait waits for.
+// Go runs work in the background. Wait waits for it.
 func (l *Lifetime) Go(work func()) { l.work.Go(work) }
 
-// Add makes c known, so that End closes it, and reports false if the lifetime has
-// ended: then the caller closes it.
+// Add registers c, so that End closes it. It reports false if the lifetime has ended; then
+// the caller must close c.
 func (l *Lifetime) Add(c Closer) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,16 +87,16 @@ func (l *Lifetime) Add(c Closer) bool {
 	return true
 }
 
-// Remove forgets c, which was closed.
+// Remove unregisters c after it was closed.
 func (l *Lifetime) Remove(c Closer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.closers, c)
 }
 
-// End ends all bound contexts and closes what is open.
+// End cancels all bound contexts and closes all registered resources.
 func (l *Lifetime) End() {
-	l.mu.Lock() // a Begin or Add that came first has counted
+	l.mu.Lock() // an earlier Begin or Add has registered its work
 	l.cancel(ErrClosed)
 	open := make([]Closer, 0, len(l.closers))
 	for c := range l.closers {
@@ -108,5 +108,5 @@ func (l *Lifetime) End() {
 	}
 }
 
-// Wait returns when all work is done.
+// Wait waits until all work is done.
 func (l *Lifetime) Wait() { l.work.Wait() }

@@ -1,4 +1,4 @@
-// Package outboxes holds the outboxes that a store was configured with.
+// Package outboxes holds the configured outboxes of a store.
 package outboxes
 
 import (
@@ -7,13 +7,13 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Set is some outboxes by their names. It never changes.
+// Set is an immutable set of outboxes by name.
 type Set struct {
 	byName map[string]*store.Outbox
 	names  []string
 }
 
-// New returns the set of some outboxes. It keeps copies.
+// New returns a set with copies of the outboxes.
 func New(list []store.Outbox) *Set {
 	s := &Set{byName: map[string]*store.Outbox{}}
 	for _, o := range list {
@@ -23,10 +23,10 @@ func New(list []store.Outbox) *Set {
 	return s
 }
 
-// Names returns the names in their configured order. The slice is the set's own.
+// Names returns the names in configured order. The caller must not change the slice.
 func (s *Set) Names() []string { return s.names }
 
-// Find returns a configured outbox, or an error that says that there is none.
+// Find returns a configured outbox, or an error if no outbox has the name.
 func (s *Set) Find(name string) (*store.Outbox, error) {
 	if o, ok := s.byName[name]; ok {
 		return o, nil
@@ -34,13 +34,13 @@ func (s *Set) Find(name string) (*store.Outbox, error) {
 	return nil, fmt.Errorf("no outbox %q is configured", name)
 }
 
-// Validator is what a call asks of one outbox.
+// Validator is a request to one outbox.
 type Validator interface {
-	// Validate reports what keeps it from being done to the outbox.
+	// Validate reports whether the request may be made of the outbox.
 	Validate(*store.Outbox) error
 }
 
-// FindValid returns the configured outbox that a request is made of, if it may be.
+// FindValid returns a configured outbox after it has validated the request.
 func (s *Set) FindValid(name string, r Validator) (*store.Outbox, error) {
 	o, err := s.Find(name)
 	if err != nil {
@@ -49,5 +49,5 @@ func (s *Set) FindValid(name string, r Validator) (*store.Outbox, error) {
 	return o, r.Validate(o)
 }
 
-// Lookup returns an outbox that Find has found, nil if it has not.
+// Lookup returns a configured outbox, nil if there is none.
 func (s *Set) Lookup(name string) *store.Outbox { return s.byName[name] }

@@ -1,4 +1,5 @@
-// Package replays is what the databases share of named checkpoints and replays.
+// Package replays contains the shared code of named checkpoints and replays on all
+// databases.
 package replays
 
 import (
@@ -8,18 +9,18 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
 
-// The wishes for a named checkpoint, as the own tables have them.
+// Requests for a named checkpoint, as stored in the relay's tables.
 const (
 	RequestMake = "make"
 	RequestDrop = "drop"
 )
 
-// EndedStates are the states in which a job has ended, as the own tables have them.
+// EndedStates returns the final states of a job, as stored in the relay's tables.
 func EndedStates() []string {
 	return []string{string(store.JobDone), string(store.JobFailed), string(store.JobRefused), string(store.JobCancelled)}
 }
 
-// CheckRows reports what keeps rows from being copied.
+// CheckRows reports whether rows can be copied into a job.
 func CheckRows(set *outboxes.Set, rows []store.ReplayRow) error {
 	for i := range rows {
 		r := &rows[i]
@@ -33,7 +34,7 @@ func CheckRows(set *outboxes.Set, rows []store.ReplayRow) error {
 	return nil
 }
 
-// CheckFinished reports what keeps rows from being done with.
+// CheckFinished reports whether the results of rows are valid.
 func CheckFinished(done []store.FinishedRow) error {
 	for i := range done {
 		if d := &done[i]; d.Result > store.ReplayRefused {
@@ -43,7 +44,7 @@ func CheckFinished(done []store.FinishedRow) error {
 	return nil
 }
 
-// CheckLimit reports that a limit is none.
+// CheckLimit reports whether a limit is positive.
 func CheckLimit(limit int) error {
 	if limit <= 0 {
 		return fmt.Errorf("the limit is %d, must be positive", limit)
@@ -51,10 +52,10 @@ func CheckLimit(limit int) error {
 	return nil
 }
 
-// Tally counts the rows of a call by what became of them.
+// Tally counts the rows of a call by result.
 type Tally struct{ Sent, Skipped, Refused int64 }
 
-// Count counts a row.
+// Count counts one row.
 func (t *Tally) Count(result store.ReplayResult) {
 	switch result {
 	case store.ReplaySent:
@@ -66,6 +67,6 @@ func (t *Tally) Count(result store.ReplayResult) {
 	}
 }
 
-// StoresError reports whether the error of the row that was counted last is kept, if so many
+// StoresError reports whether to store the error of the last counted row, if before rows
 // were refused before the call.
 func (t *Tally) StoresError(before int64) bool { return before+t.Refused <= store.MaxJobErrors }

@@ -1,6 +1,5 @@
-// Package session lets one call at a time use a connection of a store, which is
-// opened when a call needs it and given up when one fails on it. Every store has
-// some.
+// Package session gives one call at a time exclusive use of a store's connection. The
+// connection is opened when a call needs it and closed when a call fails on it.
 package session
 
 import (
@@ -9,34 +8,33 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 )
 
-// Link is the connection behind a session. Only whoever has the session's turn
-// calls it.
+// Link is the connection behind a session. Only the call that holds the session uses it.
 type Link interface {
-	// Ready opens it, if it is not open, or not fit for use any more.
+	// Ready opens the connection if it is not open or no longer usable.
 	Ready(ctx context.Context) error
-	// Survives reports whether an error that a call returned is an answer, and no sign
-	// of trouble with the connection.
+	// Survives reports whether err is an answer of the server, so that the connection is
+	// still usable.
 	Survives(err error) bool
-	// Drop gives it up. It may be called more than once.
+	// Drop closes the connection. It may be called more than once.
 	Drop()
 }
 
-// Session serves one call at a time, in the order in which they came.
+// Session serves one call at a time, in arrival order.
 type Session struct {
 	lifetime *lifetime.Lifetime
 	link     Link
-	token    chan struct{} // holds a token while the session is free
+	token    chan struct{} // contains a token while the session is free
 }
 
-// New returns a session that ends with a lifetime. It opens nothing.
+// New returns a session that ends with a lifetime. It does not open the link.
 func New(life *lifetime.Lifetime, link Link) *Session {
 	s := &Session{lifetime: life, link: link, token: make(chan struct{}, 1)}
 	s.token <- struct{}{}
 	return s
 }
 
-// Do runs a call on the link. Calls after the end of the lifetime fail with
-// lifetime.ErrClosed, and those that it cuts short have it as their context's cause.
+// Do runs a call on the link. It returns lifetime.ErrClosed after the end of the lifetime;
+// a call that the end interrupts has ErrClosed as its context's cause.
 func (s *Session) Do(ctx context.Context, call func(context.Context) error) error {
 	if s.lifetime.Ended() {
 		return lifetime.ErrClosed
@@ -49,7 +47,7 @@ func (s *Session) Do(ctx context.Context, call func(context.Context) error) erro
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if s.lifetime.Ended() { // both were ready
+	if s.lifetime.Ended() { // select may choose the token even if ctx is done
 		return lifetime.ErrClosed
 	}
 	if err := s.link.Ready(ctx); err != nil {
@@ -62,8 +60,8 @@ func (s *Session) Do(ctx context.Context, call func(context.Context) error) erro
 	return err
 }
 
-// TryDo runs something on the link if no call uses it, and says whether it did. It
-// opens nothing: the link may be down.
+// TryDo runs do on the link if no call uses it, and reports whether it did. It does not
+// open the link, so the connection may be closed.
 func (s *Session) TryDo(do func()) bool {
 	select {
 	case <-s.token:
@@ -75,8 +73,8 @@ func (s *Session) TryDo(do func()) bool {
 	}
 }
 
-// Close waits for the call that uses the session, if any, and drops the link for
-// good. The lifetime must have ended.
+// Close waits for a running call and closes the link for good. The lifetime must have
+// ended.
 func (s *Session) Close() {
 	<-s.token
 	defer s.release()

@@ -14,7 +14,7 @@ var (
 	errTrouble = errors.New("trouble")
 )
 
-// link counts what becomes of it.
+// link counts how often it is opened and closed.
 type link struct {
 	open           bool
 	opened, closed int
@@ -37,8 +37,8 @@ func (l *link) Drop() {
 	}
 }
 
-// TestSession: a link is opened by the first call, outlives answers, is given up
-// after trouble, and is closed for good.
+// TestSession: the first call opens the link, answers keep it open, other errors close it,
+// and Close closes it for good.
 func TestSession(t *testing.T) {
 	life, l := lifetime.New(), &link{}
 	s := session.New(life, l)
@@ -59,8 +59,8 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// TestTurns: a call waits for the one that runs, for as long as its context allows,
-// and the end of the lifetime cuts both short.
+// TestTurns: a call waits for the running call until its context ends, and the end of the
+// lifetime interrupts both.
 func TestTurns(t *testing.T) {
 	life, l := lifetime.New(), &link{}
 	s := session.New(life, l)

@@ -1,6 +1,5 @@
-// Package sessionlock holds a lock that a server keeps for as long as a session
-// lives: one call at a time uses the session, and one that fails on it gives the lock
-// up.
+// Package sessionlock manages a lock that a server holds for the life of a session. One
+// call at a time uses the session, and a call that fails on it loses the lock.
 package sessionlock
 
 import (
@@ -10,41 +9,41 @@ import (
 	"time"
 )
 
-// errReleased says that a call came after Release, or was cut short by it.
+// errReleased reports that a call came after Release, or that Release canceled it.
 var errReleased = errors.New("the relay's lock was released")
 
-// unlockTimeout bounds the farewell to a server that may be gone.
+// unlockTimeout limits the last call to a server that may be unreachable.
 const unlockTimeout = time.Second
 
 // Session is the session that holds the lock. One call at a time uses it.
 type Session interface {
-	// Lost reports whether it is known to have ended.
+	// Lost reports whether the session is known to have ended.
 	Lost() bool
-	// Unlock gives the lock back. It goes with the session too, but later.
+	// Unlock releases the lock. The end of the session releases it too, but later.
 	Unlock(ctx context.Context)
-	// Drop gives the session up.
+	// Drop closes the session.
 	Drop()
 }
 
 // Lock is a lock that a session holds.
 type Lock struct {
 	session  Session
-	released context.Context // ends with Release
+	released context.Context // canceled by Release
 	release  context.CancelFunc
 
 	mu   sync.Mutex // held by the call that uses session
-	lost error      // why session does not hold the lock any more
+	lost error      // why session no longer holds the lock
 }
 
-// New returns the lock that a session holds by now.
+// New returns the lock that session has acquired.
 func New(session Session) *Lock {
 	l := &Lock{session: session}
 	l.released, l.release = context.WithCancel(context.Background())
 	return l
 }
 
-// Use runs a call on the session. After an error nobody knows whether the lock is
-// held, so it is given up.
+// Use runs a call on the session. After an error it drops the session, because it is
+// unknown whether the server still holds the lock.
 func (l *Lock) Use(ctx context.Context, call func(context.Context) error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,9 +65,9 @@ func (l *Lock) Use(ctx context.Context, call func(context.Context) error) error 
 	return err
 }
 
-// Release cuts short the call that uses the session, and gives the lock back and the
-// session up. The lock is free when it returns, unless the server does not answer. It
-// may be called more than once.
+// Release cancels the running call, releases the lock and drops the session. The lock is
+// free when Release returns, unless the server does not respond. It may be called more than
+// once.
 func (l *Lock) Release() {
 	l.release()
 	l.mu.Lock()

@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// held counts what a lock does to its session.
+// held counts the calls of a lock to its session.
 type held struct {
 	lost              bool
 	unlocked, dropped int
@@ -20,7 +20,7 @@ func (h *held) Lost() bool             { return h.lost }
 func (h *held) Unlock(context.Context) { h.unlocked++ }
 func (h *held) Drop()                  { h.dropped++ }
 
-// TestLost: after an error the lock is given up, and says why from then on.
+// TestLost: after an error the lock is lost, and each later call returns that error.
 func TestLost(t *testing.T) {
 	session, broken := &held{}, errors.New("broken")
 	l := New(session)
@@ -39,8 +39,8 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestRelease: the call that uses the session ends, the lock is given back on it unless
-// it is lost, and calls that follow fail.
+// TestRelease: Release ends the running call and unlocks on its session unless that is
+// lost; later calls fail.
 func TestRelease(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		session := &held{lost: lost}

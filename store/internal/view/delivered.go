@@ -6,9 +6,9 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// DeliveredRows takes the COMPLETED rows that a snapshot reads, in order. A statement may
-// leave out what its query does not choose, and need not: Add looks at all of it, but
-// each row without a time must come, too.
+// DeliveredRows receives the COMPLETED rows that a snapshot reads, in order. A statement
+// may skip rows that its query does not select, but need not: Add applies the whole filter.
+// The statement must not skip rows without a time, because Add counts them.
 type DeliveredRows struct {
 	store.DeliveredQuery
 
@@ -18,11 +18,11 @@ type DeliveredRows struct {
 	undated    int
 }
 
-// timeResolution is the unit of the finest column of times.
+// timeResolution is the resolution of the finest time columns.
 const timeResolution = time.Microsecond
 
-// newDeliveredRows raises the bounds of q to whole microseconds: to those columns it is all
-// the same, and a statement may bind them.
+// newDeliveredRows rounds the times of q up to whole microseconds. That does not change the
+// selected rows, and a statement may bind the rounded times.
 func newDeliveredRows(q store.DeliveredQuery, pages *Pages) *DeliveredRows {
 	q.Since, q.Until = roundUp(q.Since), roundUp(q.Until)
 	return &DeliveredRows{DeliveredQuery: q, ids: setOf(q.IDs), kinds: setOf(q.Kinds), groups: setOf(q.Groups), pages: pages}
@@ -48,11 +48,11 @@ func inSet[T comparable](set map[T]struct{}, v T) bool {
 	return in || len(set) == 0
 }
 
-// PageSize is how many rows a page has.
+// PageSize returns the number of rows in a page.
 func (d *DeliveredRows) PageSize() int { return d.pages.Size }
 
-// Add adds a row, whose Committed is the time in order-by, zero if there is none. It
-// reports whether more are wanted.
+// Add adds a row whose Committed is the time in order-by, zero if it has none. It reports
+// whether more rows are wanted.
 func (d *DeliveredRows) Add(it store.Item) bool {
 	switch at := it.Committed; {
 	case !inSet(d.ids, it.ID), !inSet(d.kinds, it.Kind), !inSet(d.groups, it.Group):

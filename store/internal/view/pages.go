@@ -2,20 +2,20 @@ package view
 
 import "github.com/sluicebox/sluicebox/store"
 
-// Pages hands over the rows that a snapshot reads.
+// Pages passes the rows that a snapshot reads to a consumer, in pages.
 type Pages struct {
-	// Size is the most rows of a page.
+	// Size is the maximum number of rows in a page.
 	Size int
 
-	maxBytes   int64 // bytes that end a page, 0 for any number
-	bytes      int64 // of the page that is being filled
-	remaining  int   // how many more are wanted
+	maxBytes   int64 // page size in bytes, 0 for no limit
+	bytes      int64 // size of the current page
+	remaining  int   // rows still wanted
 	consume    func([]store.Item) error
-	items      []store.Item // the page that is being filled
-	consumeErr error        // by take: it is no fault of the snapshot
+	items      []store.Item // current page
+	consumeErr error        // returned by consume; not an error of the snapshot
 }
 
-// Add adds a row, and reports whether more are wanted.
+// Add adds a row and reports whether more rows are wanted.
 func (p *Pages) Add(it store.Item) bool {
 	p.items = append(p.items, it)
 	p.bytes += int64(it.Bytes())
@@ -28,7 +28,7 @@ func (p *Pages) Add(it store.Item) bool {
 
 func (p *Pages) wantsMore() bool { return p.remaining > 0 && p.consumeErr == nil }
 
-// flush hands over what is there.
+// flush passes the current page to the consumer.
 func (p *Pages) flush() {
 	if full := p.items; len(full) > 0 && p.consumeErr == nil {
 		p.items, p.bytes = nil, 0

@@ -8,13 +8,13 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// TestPages: pages are full but for the last one and those that have their bytes, no
-// more rows come than are wanted, and none after one was refused.
+// TestPages: every page except the last has its full number of rows or bytes. No row is
+// added beyond the wanted number, or after the consumer failed.
 func TestPages(t *testing.T) {
 	refusal := errors.New("no more")
 	for name, c := range map[string]struct {
 		left, refuseAt int
-		bytes          int64 // of a page at most, where a row has 10
+		bytes          int64 // page size; a row has 10
 		want           string
 	}{
 		"added one by one":     {left: 7, want: "[3 3 1]"},

@@ -1,6 +1,6 @@
-// Package view reads unsettled and delivered rows as they are at one moment, whatever the
-// database: it looks after the snapshot behind a view and hands pages over. Each
-// database has its own statements for it.
+// Package view implements store.View for every database: it manages the snapshot behind a
+// view and passes its rows on in pages. Each database implements Snapshot with its own
+// statements.
 package view
 
 import (
@@ -15,31 +15,31 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
 
-// unsettledPage is how many rows Unsettled reads at a time.
+// unsettledPage is the page size of Unsettled.
 const unsettledPage = 1000
 
-// Snapshot is a read-only transaction in a session of its own. It serves one call at
-// a time.
+// Snapshot is a read-only transaction in its own session. It serves one call at a time.
 type Snapshot interface {
-	// Begin takes the snapshot. The error says what to do.
+	// Begin takes the snapshot. Its error names the remedy, because the view returns it as
+	// is.
 	Begin(ctx context.Context) error
-	// Position is the place in the log that matches it, once it has begun; "" where
-	// nobody tells.
+	// Position returns the log position that matches the snapshot after Begin; "" if the
+	// database does not provide it.
 	Position() store.Position
-	// Read hands over the rows that q asks for, in order. After an error, which says
-	// what to do, the snapshot is taken for lost.
+	// Read passes the rows that q selects to to, in order. Its error names the remedy.
+	// After an error the view drops the snapshot.
 	Read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery, to *Pages) error
-	// ReadDelivered is Read for COMPLETED rows; see Delivered.
+	// ReadDelivered is Read for COMPLETED rows; see DeliveredRows.
 	ReadDelivered(ctx context.Context, o *store.Outbox, to *DeliveredRows) error
-	// Drop gives the session up.
+	// Drop closes the session.
 	Drop()
 }
 
-// Dialer opens the session of a snapshot, and begins nothing. The error says what to
-// do; after one, nothing is left of the session.
+// Dialer opens the session of a snapshot without beginning it. Its error names the remedy;
+// after an error the session is closed.
 type Dialer func(ctx context.Context) (Snapshot, error)
 
-// Open opens a view, which ends with the lifetime if nobody closes it before.
+// Open opens a view. The end of the lifetime closes it if the caller has not.
 func Open(ctx context.Context, life *lifetime.Lifetime, boxes *outboxes.Set, dial Dialer) (store.View, error) {
 	if !life.Begin() {
 		return nil, lifetime.ErrClosed
@@ -78,7 +78,7 @@ type view struct {
 	position store.Position
 
 	mu       sync.Mutex // held by the call that uses snapshot
-	snapshot Snapshot   // nil once it is given up
+	snapshot Snapshot   // nil after drop
 	closed   bool
 }
 
@@ -90,7 +90,7 @@ func (v *view) Unsettled(ctx context.Context, q store.UnsettledQuery) ([]store.I
 	var items []store.Item
 	size := unsettledPage
 	if q.MaxBytes > 0 {
-		size = max(q.Limit, 1) // the bound ends a page: there is but one
+		size = max(q.Limit, 1) // MaxBytes ends a page, so read a single page
 	}
 	err := v.Pages(ctx, q, size, func(page []store.Item) error {
 		if items = append(items, page...); q.MayHaveMore(items) {
@@ -104,12 +104,11 @@ func (v *view) Unsettled(ctx context.Context, q store.UnsettledQuery) ([]store.I
 	return items, nil
 }
 
-// errStopIteration ends a reading that has what was asked for.
+// errStopIteration stops a read that has enough rows.
 var errStopIteration = errors.New("enough rows were read")
 
-// Pages implements store.View. The view is in use until it returns: take may call
-// the store, but it must neither read from the view nor close it. Each page is a
-// slice of its own.
+// Pages implements store.View. It holds the view until it returns: take may call the store,
+// but it must neither read from the view nor close it. Each page is a new slice.
 func (v *view) Pages(ctx context.Context, q store.UnsettledQuery, page int, take func([]store.Item) error) error {
 	o, err := v.outboxes.Find(q.Outbox)
 	if err != nil {
@@ -119,7 +118,7 @@ func (v *view) Pages(ctx context.Context, q store.UnsettledQuery, page int, take
 		return fmt.Errorf("read unsettled rows of outbox %s: the limit is %d and the page %d, both must be positive", q.Outbox, q.Limit, page)
 	}
 	if o.Layout.State == store.StateNone {
-		return nil // nothing tells a settled row from another
+		return nil // settled rows cannot be recognized
 	}
 	pages := &Pages{Size: page, maxBytes: q.MaxBytes, remaining: q.Limit, consume: v.whileOpen(take)}
 	err = v.read(ctx, pages, func(ctx context.Context) error { return v.snapshot.Read(ctx, o, q, pages) })
@@ -129,7 +128,7 @@ func (v *view) Pages(ctx context.Context, q store.UnsettledQuery, page int, take
 	return err
 }
 
-// Delivered implements store.View. What is said of Pages goes for it too.
+// Delivered implements store.View. It holds the view as Pages does.
 func (v *view) Delivered(ctx context.Context, q store.DeliveredQuery, page int, take func([]store.Item) error) (undated int, err error) {
 	o, err := v.outboxes.Find(q.Outbox)
 	if err == nil {
@@ -149,8 +148,8 @@ func (v *view) Delivered(ctx context.Context, q store.DeliveredQuery, page int, 
 	return to.undated, err
 }
 
-// whileOpen refuses pages once the store is closed: what its end interrupts is
-// interrupted a moment later.
+// whileOpen rejects pages once the store is closed, because the read itself is interrupted
+// slightly later.
 func (v *view) whileOpen(take func([]store.Item) error) func([]store.Item) error {
 	return func(items []store.Item) error {
 		if v.lifetime.Ended() {
@@ -160,8 +159,8 @@ func (v *view) whileOpen(take func([]store.Item) error) func([]store.Item) error
 	}
 }
 
-// read uses the snapshot, and hands the last page over. The error is that of the
-// reader, if there is one.
+// read uses the snapshot and flushes the last page. An error of the consumer takes
+// precedence.
 func (v *view) read(ctx context.Context, pages *Pages, do func(context.Context) error) error {
 	ctx, cancel := v.lifetime.Bind(ctx)
 	defer cancel()
@@ -171,7 +170,7 @@ func (v *view) read(ctx context.Context, pages *Pages, do func(context.Context) 
 		return errors.New("the view is closed")
 	}
 	if err := do(ctx); err != nil {
-		v.drop() // the transaction may be over, and with it its snapshot
+		v.drop() // the transaction and its snapshot may have ended
 		if pages.consumeErr == nil {
 			return err
 		}
@@ -180,7 +179,7 @@ func (v *view) read(ctx context.Context, pages *Pages, do func(context.Context) 
 	return pages.consumeErr
 }
 
-// Close implements store.View. It waits for a read that is under way.
+// Close implements store.View. It waits for a running read.
 func (v *view) Close() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
