@@ -9,32 +9,30 @@ import (
 )
 
 const (
-	// tryInterval is how often a standby tries: the death of the leader goes
-	// unnoticed for as long at the most. Each try is a round trip or two.
+	// tryInterval is how often a standby tries to acquire the lock, so the upper bound for
+	// noticing the leader's death. Each try takes one or two round trips.
 	tryInterval = 250 * time.Millisecond
-	// constraintTimeout bounds one try, in which a connection may have to be opened, and
-	// several hosts tried for it.
+	// tryTimeout limits one try, which may open a connection and try several hosts for it.
 	tryTimeout = 15 * time.Second
 )
 
-// Observer is told what a candidate finds. It must return at once.
+// Observer receives the events of a candidate. Its methods must return at once.
 type Observer interface {
-	// Standby: another relay holds the lock; it calls itself holder, if that is
-	// known.
+	// Standby: another relay holds the lock. holder is its name, "" if unknown.
 	Standby(holder string)
-	// LockFailed: the lock could not be asked for. It is tried again.
+	// LockFailed: the request for the lock failed. The candidate retries it.
 	LockFailed(err error)
 }
 
-// Candidate is a relay that wants to lead.
+// Candidate is a relay that competes for leadership.
 type Candidate struct {
 	Locker   store.Locker
 	Observer Observer
 }
 
-// Compete waits until the relay holds the lock. Run the tenure, and release it.
-// The error is the context's or one that trying again does not mend, which is a
-// *store.SetupError.
+// Compete waits until the relay holds the lock. The caller must run the returned tenure and
+// release it. Compete returns the context's error, or a *store.SetupError, because retries
+// cannot fix that.
 func (c *Candidate) Compete(ctx context.Context) (*Tenure, error) {
 	for {
 		tenure, err := c.try(ctx)
@@ -62,8 +60,8 @@ func (c *Candidate) Compete(ctx context.Context) (*Tenure, error) {
 	}
 }
 
-// try asks for the lock. It may take long to get, while a connection is opened; so
-// the tenure counts from a ping.
+// try requests the lock once. It may take long, for example to open a connection, so the
+// tenure starts from a ping.
 func (c *Candidate) try(ctx context.Context) (*Tenure, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()

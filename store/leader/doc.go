@@ -1,18 +1,19 @@
-// Package leader has one relay of a name lead at a time, whatever the database.
+// Package leader ensures that one relay of a name leads at a time, on any database.
 //
-// A Candidate competes for the store's lock: it tries, and stands by while
-// another relay holds it. It tries again and again instead of waiting in the
-// database, which would keep old row versions for a statement that waits. Who
-// gets the lock has a Tenure, which asks the database each second whether it is
-// still held, and which others ask before they do what only a leader may do.
+// A Candidate competes for the store's lock: it polls for the lock, and stands by while
+// another relay holds it. It does not wait in the database, because a waiting statement
+// would keep old row versions there. The relay that acquires the lock has a Tenure. The
+// tenure pings the database each second to confirm the lock, and the relay checks it before
+// each action that only a leader may take.
 //
-// Three spans fit into each other. The database keeps the lock for at least
-// store.MinLockLease after a ping. A leader is in doubt a second before that: it
-// starts nothing until a ping is answered again, which takes a database that is
-// slow for a moment for what it is. It is no leader any more once its session is
-// lost or the database may have given the lock away.
+// Three times are nested:
 //
-// The lock gives liveness only. A relay that was frozen between asking its tenure
-// and acting acts late; what it writes is refused by its epoch, and what it sends
-// is a duplicate of what its successor has sent or will send.
+//   - The database keeps the lock for at least store.MinLockLease (4 s) after a ping.
+//   - The leader pauses 1 s earlier if no ping was answered: it starts nothing until the
+//     next answer, so a database that is slow for a moment costs a pause only.
+//   - Leadership ends once the session is lost or the database may have released the lock.
+//
+// The lock provides liveness only. A relay that froze between the check of its tenure and
+// an action acts late: the store refuses its writes by their epoch, and its deliveries are
+// duplicates of its successor's.
 package leader

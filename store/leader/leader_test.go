@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// diary is an Observer that keeps what it is told last.
+// diary is an Observer that stores the latest events.
 type diary struct {
 	holder atomic.Pointer[string]
 	failed atomic.Pointer[error]
@@ -27,7 +27,7 @@ type diary struct {
 func (d *diary) Standby(holder string) { d.holder.Store(&holder) }
 func (d *diary) LockFailed(err error)  { d.failed.Store(&err) }
 
-// reign competes, and runs the tenure until it is lost or the context ends.
+// reign competes, and runs the tenure until the lock is lost or the context ends.
 func reign(ctx context.Context, r relay, obs Observer, begun func(*Tenure)) error {
 	c := Candidate{Locker: r, Observer: obs}
 	t, err := c.Compete(ctx)
@@ -39,7 +39,7 @@ func reign(ctx context.Context, r relay, obs Observer, begun func(*Tenure)) erro
 	return t.Run(ctx)
 }
 
-// lead runs a test with a relay that leads.
+// lead runs a test with a leading relay.
 func lead(t *testing.T, test func(s *server, tenure *Tenure, ended <-chan error)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{cut: map[string]bool{}}
@@ -89,11 +89,11 @@ func TestAStandbyTakesOver(t *testing.T) {
 	})
 }
 
-// A database that is slow for a moment costs a pause, not the leadership.
+// TestDoubtPasses: a database that is slow for a moment costs a pause, not the leadership.
 func TestDoubtPasses(t *testing.T) {
 	lead(t, func(s *server, tenure *Tenure, _ <-chan error) {
 		ctx := context.Background()
-		pass(10*time.Second + 100*time.Millisecond) // the last ping was sent 100 ms ago
+		pass(10*time.Second + 100*time.Millisecond) // 100 ms after the start of the last ping
 		s.set(func() { s.slow = 2500 * time.Millisecond })
 		began := time.Now()
 		pass(2800 * time.Millisecond)
@@ -118,8 +118,7 @@ func TestDoubtPasses(t *testing.T) {
 	})
 }
 
-// Wishes are signalled once they are seen to be more than before, and not those of
-// before the tenure.
+// TestWished: an increase of the request count during the tenure is signaled.
 func TestWished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{cut: map[string]bool{}, wishes: 7}
@@ -163,8 +162,8 @@ func TestWished(t *testing.T) {
 	})
 }
 
-// Nothing is heard of the database any more: the doubt begins before the lock can
-// be another's, and the tenure ends when it can.
+// TestSilenceEndsATenure: without answers the relay pauses before another can acquire the
+// lock, and the tenure ends when another can.
 func TestSilenceEndsATenure(t *testing.T) {
 	lead(t, func(s *server, tenure *Tenure, ended <-chan error) {
 		pass(10 * time.Second)
@@ -184,7 +183,7 @@ func TestSilenceEndsATenure(t *testing.T) {
 		waits := make(chan error, 1)
 		go func() { waits <- tenure.Await(context.Background()) }()
 		if err := <-ended; !errors.Is(err, store.ErrNotLeader) || !strings.Contains(err.Error(), "has not answered for 4s") || strings.Contains(err.Error(), "taken over") {
-			t.Errorf("it ends with %v", err) // nobody else is known to lead
+			t.Errorf("it ends with %v", err) // no other relay is known to lead
 		}
 		if took := time.Since(began); took != store.MinLockLease {
 			t.Errorf("it ends after %s", took)
@@ -195,7 +194,8 @@ func TestSilenceEndsATenure(t *testing.T) {
 	})
 }
 
-// An answer counts from when it was asked for: slow answers leave gaps.
+// TestAnAnswerCountsFromTheQuestion: an answer counts from the start of its ping, so slow
+// answers leave gaps.
 func TestAnAnswerCountsFromTheQuestion(t *testing.T) {
 	lead(t, func(s *server, tenure *Tenure, _ <-chan error) {
 		s.set(func() { s.slow = 1800 * time.Millisecond })
@@ -206,14 +206,14 @@ func TestAnAnswerCountsFromTheQuestion(t *testing.T) {
 				sure++
 			}
 		}
-		// Each answer is old by 1.8 s when it comes, and counts for 1.2 s more.
+		// Each answer arrives 1.8 s after its ping and is valid for another 1.2 s.
 		if sure < 2390 || sure > 2410 {
 			t.Errorf("sure for %d ms of 3600", sure)
 		}
 	})
 }
 
-// A connection that takes long to open costs time, and no leadership.
+// TestASlowConnection: slow connections delay leadership but do not lose it.
 func TestASlowConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{opening: 8 * time.Second}
@@ -267,9 +267,9 @@ type refusal struct{ err error }
 
 func (r refusal) Lock(context.Context) (store.Lock, error) { return nil, r.err }
 
-// Whatever happens to three relays, their sessions and their network, two are
-// never sure to lead at once, unless an administrator ends a session; and once
-// the faults are over one of them leads.
+// TestNeverTwoLeaders: with random faults of three relays, their sessions and their
+// network, at most one relay is certain to lead at a time, unless an administrator ends a
+// session. Once the faults end, one relay leads.
 func TestNeverTwoLeaders(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

@@ -11,37 +11,37 @@ import (
 
 var errGone = errors.New("the session is gone")
 
-// server is a database's lock as it is kept there: it is free once its holder has
-// released it, its session was ended, or nothing was heard of it for MinLockLease.
+// server is the lock in a fake database. It is free after a release, after the end of the
+// holder's session, or after MinLockLease without a ping.
 type server struct {
 	mu      sync.Mutex
 	held    *hold
-	cut     map[string]bool // relays whose network is cut: nothing is answered
-	slow    time.Duration   // what an answer takes
-	opening time.Duration   // what opening a connection takes
+	cut     map[string]bool // relays without network: they get no answer
+	slow    time.Duration   // response time
+	opening time.Duration   // time to open a connection
 	down    bool            // every call fails
 	tries   int
 	wishes  int64
 }
 
-// hold is one holding of the lock.
+// hold is one acquisition of the lock.
 type hold struct {
 	*server
 	who   string
-	ended chan struct{} // the session is gone, and the relay was told
-	heard time.Time     // of the holder
+	ended chan struct{} // closed at the end of the session, which the relay notices
+	heard time.Time     // time of the holder's latest ping
 	freed bool
-	// wishes is how many there were at the latest ping.
+	// wishes is the request count at the latest ping.
 	wishes int64
 }
 
-// relay is one that asks the server for the lock.
+// relay is a store.Locker of the server for one relay.
 type relay struct {
 	*server
 	who string
 }
 
-// answers waits for as long as an answer takes.
+// answers waits for the response time.
 func (s *server) answers(ctx context.Context, who string) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -64,7 +64,7 @@ func (s *server) answers(ctx context.Context, who string) error {
 	}
 }
 
-// taken is the holding that counts now. The caller holds the lock.
+// taken returns the valid acquisition, nil if the lock is free. The caller holds s.mu.
 func (s *server) taken() *hold {
 	if h := s.held; h != nil && !h.freed && time.Since(h.heard) < store.MinLockLease {
 		return h
@@ -124,7 +124,7 @@ func (h *hold) Release() {
 	h.freed = true
 }
 
-// end ends the holder's session, as an administrator does.
+// end ends the holder's session, as an administrator would.
 func (s *server) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,25 +11,26 @@ import (
 )
 
 const (
-	// pingInterval is how often the database is asked for the lock.
+	// pingInterval is how often the tenure pings the database.
 	pingInterval = time.Second
-	// pingValidity is how long an answer counts, from when it was asked for. It is
-	// less than store.MinLockLease, by what a request may take to begin.
+	// pingValidity is how long an answer confirms the lock, counted from the start of the
+	// ping. It is less than store.MinLockLease by the time that a request may take to
+	// start.
 	pingValidity = 3 * time.Second
 )
 
-// Tenure is the time from when a relay got the lock until it has lost it or given
-// it up. All methods but Run are safe for concurrent use.
+// Tenure is the time for which a relay holds the lock. All methods but Run are safe for
+// concurrent use.
 type Tenure struct {
 	lock store.Lock
 	lost chan struct{} // closed when the lock is lost
 
-	requestCount int64         // as of the latest ping; Run's alone
-	requested    chan struct{} // has room for one
+	requestCount int64         // at the latest ping; used by Run only
+	requested    chan struct{} // capacity 1
 
 	mu           sync.Mutex
-	pingedAt     time.Time     // when the latest ping that was answered was sent
-	pingAnswered chan struct{} // closed and replaced with each answer
+	pingedAt     time.Time     // start of the latest answered ping
+	pingAnswered chan struct{} // closed and replaced at each answer
 	reason       error         // why the lock is lost
 }
 
@@ -40,8 +41,8 @@ func newTenure(lock store.Lock, asked time.Time) *Tenure {
 	}
 }
 
-// Run watches over the lock until the context ends, or until the lock is lost and
-// the tenure over: then the error wraps store.ErrNotLeader. It may be called once.
+// Run maintains the lock until the context ends or the lock is lost. After a loss its error
+// wraps store.ErrNotLeader. It may be called once.
 func (t *Tenure) Run(ctx context.Context) error {
 	for {
 		if err := t.watch(ctx); err != nil {
@@ -63,25 +64,25 @@ func (t *Tenure) Run(ctx context.Context) error {
 	}
 }
 
-// signalRequests signals that there are more wishes than before.
+// signalRequests signals an increase of the request count.
 func (t *Tenure) signalRequests(n int64) {
 	if n > t.requestCount {
 		select {
 		case t.requested <- struct{}{}:
-		default: // the signal of earlier ones is not taken yet
+		default: // an earlier signal is still pending
 		}
 	}
 	t.requestCount = n
 }
 
-// watch waits for the time of the next ping. After a slow answer that is now.
+// watch waits until the next ping is due, which is immediately after a slow answer.
 func (t *Tenure) watch(ctx context.Context) error {
-	ctx, cancel := context.WithDeadline(ctx, t.pingedAt.Add(pingInterval)) // only Run changes it
+	ctx, cancel := context.WithDeadline(ctx, t.pingedAt.Add(pingInterval)) // only Run changes pingedAt
 	defer cancel()
 	return t.lock.Watch(ctx)
 }
 
-// ping asks for the lock, until the database may have given it away.
+// ping confirms the lock. It fails when the database may have released the lock.
 func (t *Tenure) ping(ctx context.Context) error {
 	ctx, cancel := context.WithDeadline(ctx, t.pingedAt.Add(store.MinLockLease))
 	defer cancel()
@@ -108,8 +109,8 @@ func (t *Tenure) fail(err error) error {
 	return err
 }
 
-// Await returns nil while the relay is sure to lead. While it is in doubt it
-// waits. The error is the context's, or, once the lock is lost, one that wraps
+// Await returns nil while the lock is confirmed. It waits while no recent ping was
+// answered. It returns the context's error, or, once the lock is lost, an error that wraps
 // store.ErrNotLeader.
 func (t *Tenure) Await(ctx context.Context) error {
 	for {
@@ -131,27 +132,27 @@ func (t *Tenure) Await(ctx context.Context) error {
 	}
 }
 
-// Requested has a signal once somebody has written wishes since the tenure began, see
-// store.Wishes: a second or so after they were written. It has one for all that came
-// until it is taken, and is never closed. Wishes of before are to be read when the
-// tenure begins.
+// Requested returns a channel that receives a signal about a second after requests were
+// written during the tenure, see store.Requester. One pending signal stands for any number
+// of requests. The channel is never closed. The caller reads earlier requests at the start
+// of the tenure.
 func (t *Tenure) Requested() <-chan struct{} { return t.requested }
 
-// Lost is closed when the lock is lost.
+// Lost returns a channel that is closed when the lock is lost.
 func (t *Tenure) Lost() <-chan struct{} { return t.lost }
 
-// IsLeader reports whether the relay leads, and no other can.
+// IsLeader reports whether the relay certainly leads.
 func (t *Tenure) IsLeader() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.reason == nil && t.pingValid(time.Now())
 }
 
-// pingValid asks both clocks. One may have stood still while the machine slept, the
-// other may be set back. The caller holds the lock.
+// pingValid checks the monotonic and the wall clock, because the first may stop while the
+// machine sleeps and the second may be set back. The caller holds t.mu.
 func (t *Tenure) pingValid(now time.Time) bool {
 	return now.Sub(t.pingedAt) < pingValidity && now.Round(0).Sub(t.pingedAt.Round(0)) < pingValidity
 }
 
-// Release gives the lock up. Run must have returned.
+// Release releases the lock. Run must have returned.
 func (t *Tenure) Release() { t.lock.Release() }
