@@ -67,11 +67,11 @@ func Run(ctx context.Context, o Options) error {
 	case ctx.Err() == nil:
 		return err
 	case errors.Is(err, store.ErrNotLeader): // the rows that were in flight are its successor's
-		o.Log.Warn("stopped before it had drained, because it leads no more", "reason", err)
+		o.Log.Warn("shutdown without drain", "reason", err)
 	case err != nil && !errors.Is(err, context.Canceled):
 		return err
 	default:
-		o.Log.Info("stopped")
+		o.Log.Info("shutdown complete")
 	}
 	return nil
 }
@@ -112,7 +112,7 @@ func Init(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	if err := db.store.Install(ctx); err != nil {
 		return fmt.Errorf("make the relay's own tables: %w", err)
 	}
-	log.Info("the relay's own tables are there")
+	log.Info("relay tables installed")
 	src, err := db.newStream()
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func Init(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		return err
 	}
 	if src.Script() != "" {
-		log.Info("the outbox tables are published", "name", cfg.Settings.Name)
+		log.Info("outbox tables published", "name", cfg.Settings.Name)
 	}
 	return db.store.Check(ctx)
 }

@@ -59,14 +59,14 @@ func (d deadLetterController) dispatcherForFilter(f *store.DeadLetterFilter) (*d
 // Requeue implements admin.OpenDeadLetters. A source that polls finds the rows in the
 // table by itself.
 func (d deadLetterController) Requeue(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error) {
-	return d.act("FAILED rows were requeued", f, func(to *dispatch.Dispatcher) (int, error) {
+	return d.act("dead letters requeued by operator", f, func(to *dispatch.Dispatcher) (int, error) {
 		return to.Requeue(ctx, f, limit, !d.isPolling.Load())
 	})
 }
 
 // Discard implements admin.OpenDeadLetters.
 func (d deadLetterController) Discard(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error) {
-	return d.act("FAILED rows were deleted", f, func(to *dispatch.Dispatcher) (int, error) { return to.Discard(ctx, f, limit) })
+	return d.act("dead letters discarded by operator", f, func(to *dispatch.Dispatcher) (int, error) { return to.Discard(ctx, f, limit) })
 }
 
 // act does something to rows of an outbox and logs how many it took, also when
@@ -78,7 +78,7 @@ func (d deadLetterController) act(what string, f store.DeadLetterFilter, do func
 	}
 	n, err := do(to)
 	if n > 0 {
-		d.log.Info("on request: "+what, "outbox", f.Outbox, "rows", n)
+		d.log.Info(what, "outbox", f.Outbox, "rows", n)
 	}
 	return n, err
 }

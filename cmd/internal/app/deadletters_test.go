@@ -54,7 +54,7 @@ func TestDeadLetterDeskActs(t *testing.T) {
 	if want := []string{"requeue bills 7", "requeue orders 8", "discard orders 9"}; !slices.Equal(l.did, want) {
 		t.Errorf("did %q", l.did)
 	}
-	if text := logged.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, `msg="on request: FAILED rows were requeued" outbox=bills rows=1`) {
+	if text := logged.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, `msg="dead letters requeued by operator" outbox=bills rows=1`) {
 		t.Errorf("logged %s", text)
 	}
 	at := time.Now()

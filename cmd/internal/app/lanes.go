@@ -71,22 +71,22 @@ func (d laneController) List(f dispatch.LaneFilter, limit int) ([]dispatch.LaneI
 
 // RetryNow implements admin.Lanes.
 func (d laneController) RetryNow(lane dispatch.LaneName) error {
-	return d.act("a lane is tried again at once", lane, "", func(to *dispatch.Dispatcher) error { return to.RetryNow(lane) })
+	return d.act("lane retried by operator", lane, "", func(to *dispatch.Dispatcher) error { return to.RetryNow(lane) })
 }
 
 // Skip implements admin.Lanes.
 func (d laneController) Skip(ctx context.Context, lane dispatch.LaneName, reason string) error {
-	return d.act("a lane skipped its first row", lane, reason, func(to *dispatch.Dispatcher) error { return to.Skip(ctx, lane, reason) })
+	return d.act("lane head skipped by operator", lane, reason, func(to *dispatch.Dispatcher) error { return to.Skip(ctx, lane, reason) })
 }
 
 // Pause implements admin.Lanes.
 func (d laneController) Pause(ctx context.Context, lane dispatch.LaneName, reason string) error {
-	return d.act("a lane is paused", lane, reason, func(to *dispatch.Dispatcher) error { return to.Pause(ctx, lane, reason) })
+	return d.act("lane paused by operator", lane, reason, func(to *dispatch.Dispatcher) error { return to.Pause(ctx, lane, reason) })
 }
 
 // Resume implements admin.Lanes.
 func (d laneController) Resume(ctx context.Context, lane dispatch.LaneName) error {
-	return d.act("a lane goes on", lane, "", func(to *dispatch.Dispatcher) error { return to.Resume(ctx, lane) })
+	return d.act("lane resumed by operator", lane, "", func(to *dispatch.Dispatcher) error { return to.Resume(ctx, lane) })
 }
 
 // act does something to a lane and, when it is done, logs what.
@@ -105,6 +105,6 @@ func (d laneController) act(what string, lane dispatch.LaneName, reason string, 
 	if reason != "" {
 		args = append(args, "reason", reason)
 	}
-	d.log.Info("on request: "+what, args...)
+	d.log.Info(what, args...)
 	return nil
 }

@@ -157,8 +157,8 @@ func TestLaneDeskActs(t *testing.T) {
 		t.Errorf("did %q, want %q", l.did, want)
 	}
 	for _, want := range []string{
-		`msg="on request: a lane is paused" outbox=bills kind=EVENT group=c reason=stock-taking`,
-		`msg="on request: a lane goes on" outbox=bills kind=EVENT group=c`, `msg="on request: a lane is tried again at once"`,
+		`msg="lane paused by operator" outbox=bills kind=EVENT group=c reason=stock-taking`,
+		`msg="lane resumed by operator" outbox=bills kind=EVENT group=c`, `msg="lane retried by operator"`,
 	} {
 		if !strings.Contains(logged.String(), want) {
 			t.Errorf("not logged: %s\n%s", want, logged)

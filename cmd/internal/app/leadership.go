@@ -32,7 +32,7 @@ func (r *relay) run(ctx context.Context) error {
 		if ctx.Err() != nil || !errors.Is(err, store.ErrNotLeader) {
 			return err
 		}
-		r.log.Warn("leadership lost; standing by", append([]any{"reason", err}, r.successor(ctx)...)...)
+		r.log.Warn("leadership lost", append([]any{"reason", err}, r.successor(ctx)...)...)
 		r.metrics.SetStandby()
 		r.health.replaceAll(failedCheck("leader", err.Error()))
 		if err := sleep(ctx, minRestartDelay); err != nil {
@@ -61,7 +61,7 @@ func (r *relay) runAsLeader(ctx context.Context, tenure *leader.Tenure) error {
 	defer tenure.Release()
 	leads, depose := context.WithCancelCause(ctx)
 	defer depose(nil)
-	defer context.AfterFunc(ctx, func() { r.log.Info("stopping: what is in flight ends first") })()
+	defer context.AfterFunc(ctx, func() { r.log.Info("shutdown started; draining") })()
 	// The lock is held until the relay has drained, also after a signal.
 	watch, end := context.WithCancel(context.WithoutCancel(ctx))
 	watched := make(chan struct{})
@@ -112,18 +112,18 @@ func (r *relay) runSessions(ctx context.Context, tenure *leader.Tenure) error {
 		case errors.Is(context.Cause(ctx), store.ErrNotLeader):
 			return context.Cause(ctx)
 		case errors.Is(err, errLogReadable):
-			r.log.Info("the log can be read: it is read from here on")
+			r.log.Info("log readable; streaming")
 			pause = 0
 		case errors.As(err, &lost):
 			r.metrics.LogLost()
-			r.log.Error("the log is lost; the tables are read for what it held and a new place is taken", "reason", lost.Reason)
+			r.log.Error("log lost; taking a new snapshot", "reason", lost.Reason)
 		case errors.As(err, &no) && r.hasRun && ctx.Err() == nil:
 			r.metrics.LogLost()
-			r.log.Error("the log can no longer be read", "reason", no.Problem, "to stream", no.Remedy)
+			r.log.Error("log became unreadable", "reason", no.Problem, "remedy", no.Remedy)
 		case errors.Is(err, store.ErrInterrupted):
-			r.log.Warn("the database was away; starting again at the checkpoint", "reason", err)
+			r.log.Warn("database unavailable; restarting from checkpoint", "error", err)
 		case ctx.Err() == nil && r.canRestart(err):
-			r.log.Warn("starting again at the checkpoint", "reason", err)
+			r.log.Warn("session failed; restarting from checkpoint", "error", err)
 		default:
 			return err
 		}

@@ -59,7 +59,7 @@ func (w *sinkObserver) Requested(req dispatch.RequestInfo, res *sink.Result, too
 	if res.Skipped > 0 {
 		w.unloggedSkips.Add(int64(res.Skipped))
 		if w.shouldLog("skipped") {
-			w.relay.log.Info("rows skipped by the receiver", "sink", w.sink, "kind", req.Kind, "rows", w.unloggedSkips.Swap(0))
+			w.relay.log.Info("rows skipped by receiver", "sink", w.sink, "kind", req.Kind, "rows", w.unloggedSkips.Swap(0))
 		}
 	}
 	worst := sink.Outcome{Class: res.Class, Detail: res.Detail}
@@ -70,7 +70,7 @@ func (w *sinkObserver) Requested(req dispatch.RequestInfo, res *sink.Result, too
 		}
 	}
 	if worst.Class != sink.Delivered && worst.Class != 0 && w.shouldLog("request") {
-		w.relay.log.Warn("a request failed", "sink", w.sink, "class", worst.Class.String(), "rows", req.Rows, "groups", req.Lanes, "error", worst.Detail)
+		w.relay.log.Warn("request failed", "sink", w.sink, "class", worst.Class.String(), "rows", req.Rows, "groups", req.Lanes, "error", worst.Detail)
 	}
 }
 
@@ -89,13 +89,14 @@ func (w *sinkObserver) BreakersChanged(all []dispatch.OpenBreaker) {
 			what = append(what, s.LastFailure.Class.String()+": "+s.LastFailure.Detail)
 		}
 		if !before[s.Endpoint] {
-			w.relay.log.Error("the sink is suspect: single rows are sent until one is taken",
-				"sink", w.sink, "endpoint", s.Endpoint, "class", s.LastFailure.Class.String(), "error", s.LastFailure.Detail)
+			w.relay.log.Error("circuit breaker opened",
+				"sink", w.sink, "endpoint", s.Endpoint, "class", s.LastFailure.Class.String(), "error", s.LastFailure.Detail,
+				"remedy", "single-row probes are sent until one is accepted")
 		}
 	}
 	for endpoint := range before {
 		if !w.openBreakers[endpoint] {
-			w.relay.log.Info("the sink delivers again", "sink", w.sink, "endpoint", endpoint)
+			w.relay.log.Info("circuit breaker closed", "sink", w.sink, "endpoint", endpoint)
 		}
 	}
 	switch {
@@ -113,7 +114,7 @@ func (w *sinkObserver) Stalled(l *dispatch.LaneInfo) {
 	if w.shouldLog("stalled") {
 		w.relay.log.Error("message group stalled", "sink", w.sink, "outbox", l.Outbox, "kind", l.Kind, "group", l.Group.String(),
 			"row", l.Head, "since", l.Since, "error", l.Error,
-			"remedy", "other rows are delivered; repair the receiver, or pass the row over with lanes skip")
+			"remedy", "fix the receiver, or skip the row with lanes skip; other groups are delivered")
 	}
 }
 
@@ -138,7 +139,7 @@ func (w *sinkObserver) shouldLog(alarm string) bool {
 func (w *sinkObserver) Settled(it *store.Item, o *store.Outcome) {
 	w.SinkMetrics.Settled(it, o)
 	if o.Status == store.Failed {
-		w.relay.log.Error("a row is FAILED", "sink", w.sink, "outbox", it.Outbox, "id", it.ID,
+		w.relay.log.Error("row marked FAILED", "sink", w.sink, "outbox", it.Outbox, "id", it.ID,
 			"group", it.Group.String(), "retries", o.RetryCount, "error", o.Error)
 	}
 }
@@ -163,7 +164,7 @@ func (w *sinkObserver) Vanished(rows []*store.Item) {
 	w.mu.Unlock()
 	for outbox, first := range ids {
 		if w.shouldLog("vanished from " + outbox) {
-			w.relay.log.Info("rows dropped, no longer in their table", "sink", w.sink, "outbox", outbox,
+			w.relay.log.Info("vanished rows dropped", "sink", w.sink, "outbox", outbox,
 				"rows", w.takeVanishedCount(outbox), "ids", first, "groups", groups[outbox])
 		}
 	}
@@ -182,8 +183,8 @@ func (w *sinkObserver) takeVanishedCount(outbox string) int {
 func (w *sinkObserver) RowUnspillable(it *store.Item, err error) {
 	w.relay.health.fail("parking of "+w.sink, fmt.Sprintf("row %.40q of %s stays in memory: %v", it.ID, it.Outbox, err))
 	if w.shouldLog("unparkable") {
-		w.relay.log.Error("row cannot be parked", "sink", w.sink, "outbox", it.Outbox, "id", it.ID, "group", it.Group.String(), "error", err,
-			"remedy", "it is delivered all the same; until then the log is kept, and a sluicebox_unparkable_rows above 0 counts such rows")
+		w.relay.log.Error("row cannot be spilled; kept in memory", "sink", w.sink, "outbox", it.Outbox, "id", it.ID, "group", it.Group.String(), "error", err,
+			"remedy", "it is delivered all the same; until then the database retains log, and sluicebox_unspillable_rows counts such rows")
 	}
 }
 
@@ -198,14 +199,14 @@ func (w *sinkObserver) StoreFailed(op string, err error) {
 	var locked *store.OutboxLockedError
 	if errors.As(err, &locked) { // the database is well
 		if w.shouldLog(op) {
-			w.relay.log.Warn("outbox locked by another session", "sink", w.sink, "outbox", locked.Outbox, "error", err)
+			w.relay.log.Warn("outbox locked by another session; retrying", "sink", w.sink, "outbox", locked.Outbox, "error", err)
 		}
 		return
 	}
 	w.storeFailing.Store(true)
 	w.relay.health.fail("database", err.Error())
 	if w.shouldLog(op) {
-		w.relay.log.Warn("the database did not take a statement; trying again", "sink", w.sink, "statement", op, "error", err)
+		w.relay.log.Warn("store operation failed; retrying", "sink", w.sink, "op", op, "error", err)
 	}
 }
 
@@ -214,7 +215,7 @@ func (w *sinkObserver) StoreFailed(op string, err error) {
 func (w *sinkObserver) Refused(row store.Ref, what string, err error) {
 	w.SinkMetrics.Refused(row, what, err)
 	if w.shouldLog(what + " " + row.Outbox + " " + row.ID) {
-		w.relay.log.Warn("row refused by its table; trying again", "sink", w.sink, "outbox", row.Outbox, "id", row.ID, "statement", what, "error", err)
+		w.relay.log.Warn("row refused by its table; retrying", "sink", w.sink, "outbox", row.Outbox, "id", row.ID, "op", what, "error", err)
 	}
 }
 
@@ -263,7 +264,7 @@ func (w checkpointObserver) SaveFailed(err error) {
 			w.progress.saveFailingSince = time.Now()
 		}
 	})
-	w.log.Warn("the checkpoint was not saved; trying again", "error", err)
+	w.log.Warn("checkpoint save failed; retrying", "error", err)
 }
 
 // sourceObserver observes the source.
@@ -272,9 +273,13 @@ type sourceObserver struct{ *relay }
 // Connected implements capture.Observer.
 func (w sourceObserver) Connected() {
 	w.metrics.Connected()
-	w.progress.update(func() { w.progress.connected, w.progress.lastReceived = true, time.Now() })
+	var mode string
+	w.progress.update(func() {
+		w.progress.connected, w.progress.lastReceived = true, time.Now()
+		mode = w.progress.mode
+	})
 	w.health.ok("source", w.sourceDetail)
-	w.log.Info("reading", "name", w.cfg.Settings.Name)
+	w.log.Info("source connected", "name", w.cfg.Settings.Name, "mode", mode)
 }
 
 // Disconnected implements capture.Observer.
@@ -282,7 +287,7 @@ func (w sourceObserver) Disconnected(err error, wait time.Duration) {
 	w.metrics.Disconnected(err, wait)
 	w.progress.update(func() { w.progress.connected = false })
 	w.health.fail("source", err.Error())
-	w.log.Warn("the source lost its connection; trying again", "error", err, "wait", wait)
+	w.log.Warn("source connection lost; retrying", "error", err, "wait", wait)
 }
 
 // sweepObserver observes the sweeper.
@@ -291,12 +296,12 @@ type sweepObserver struct{ *relay }
 // Swept implements checkpoint.SweepObserver.
 func (w sweepObserver) Swept(rows int) {
 	w.metrics.Swept(rows)
-	w.log.Info("rows came back to PENDING and are sent", "rows", rows)
+	w.log.Info("sweep found PENDING rows", "rows", rows)
 }
 
 // SweepFailed implements checkpoint.SweepObserver.
 func (w sweepObserver) SweepFailed(err error) {
-	w.log.Warn("the tables could not be searched for rows that were set back; trying again", "error", err)
+	w.log.Warn("sweep failed; retrying", "error", err)
 }
 
 // updateGauges sets the gauges of what the dispatchers hold and of what the source
@@ -323,10 +328,10 @@ type retentionObserver struct{ *relay }
 
 // Pruned implements checkpoint.PruneObserver.
 func (w retentionObserver) Pruned(outbox string, rows int) {
-	w.log.Debug("delivered rows were kept long enough and are deleted", "outbox", outbox, "rows", rows)
+	w.log.Debug("delivered rows pruned", "outbox", outbox, "rows", rows)
 }
 
 // PruneFailed implements checkpoint.PruneObserver.
 func (w retentionObserver) PruneFailed(outbox string, err error) {
-	w.log.Warn("delivered rows could not be deleted; trying again", "outbox", outbox, "error", err)
+	w.log.Warn("pruning failed; retrying", "outbox", outbox, "error", err)
 }

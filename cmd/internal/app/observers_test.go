@@ -68,7 +68,7 @@ func TestSkippedRowsAreTold(t *testing.T) {
 			t.Errorf("the metric is %v, want 6", n)
 		}
 		said := log.String()
-		if strings.Count(said, "rows skipped by the receiver") != 2 || !strings.Contains(said, "kind=AUDIT_LOG rows=2\n") || !strings.Contains(said, "kind=AUDIT_LOG rows=4\n") {
+		if strings.Count(said, "rows skipped by receiver") != 2 || !strings.Contains(said, "kind=AUDIT_LOG rows=2\n") || !strings.Contains(said, "kind=AUDIT_LOG rows=4\n") {
 			t.Errorf("the log says:\n%s", said)
 		}
 	})

@@ -23,7 +23,7 @@ func (r *relay) retryUnreachable(ctx context.Context, deadline time.Time, do fun
 		if !deadline.IsZero() && time.Now().Add(wait).After(deadline) {
 			return fmt.Errorf("the database could not be reached or read for %s: %w", firstConnectTimeout, err)
 		}
-		r.log.Warn("the database cannot be reached; trying again", "error", err, "wait", wait)
+		r.log.Warn("database unreachable; retrying", "error", err, "wait", wait)
 		r.health.fail("database", err.Error())
 		if err := sleep(ctx, wait); err != nil {
 			return err
@@ -65,7 +65,7 @@ func (r *relay) openSource(ctx context.Context, lost *capture.LostError) (source
 		if mode == "stream" || !errors.As(err, &no) {
 			return nil, begin, err
 		}
-		r.log.Warn("polling, because the log cannot be read", "reason", no.Problem, "to stream", no.Remedy)
+		r.log.Warn("log unreadable; polling", "reason", no.Problem, "remedy", no.Remedy)
 		r.dropUnusedSlot(ctx)
 		r.sourceDetail = "polling, because " + no.Error()
 	} else {
@@ -84,7 +84,7 @@ func (r *relay) dropUnusedSlot(ctx context.Context) {
 		return
 	}
 	if err := r.db.dropSlot(ctx); err != nil {
-		r.log.Warn("the place in the log is still kept, and with it the log", "error", err)
+		r.log.Warn("replication slot not dropped; server retains WAL", "error", err)
 	}
 }
 

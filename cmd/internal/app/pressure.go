@@ -97,12 +97,12 @@ func (p *pressure) enforceLimit(kept capture.RetainedLog, now time.Time) {
 	case over && !was:
 		p.overLimitSince = now
 		if unsaved {
-			p.log.Info("rows of before are under way; they are parked, so that the place in the log can be saved")
+			p.log.Info("spilling initial backlog", "reason", "no checkpoint saved yet")
 			break
 		}
-		p.log.Warn("the log that is kept for the relay has reached its bound; rows are parked", "bytes", kept.Bytes, "bound", bound)
+		p.log.Warn("retained log limit reached; spilling rows", "bytes", kept.Bytes, "limit", bound)
 	case !over && was:
-		p.log.Info("the log that is kept for the relay is within its bound", "bytes", kept.Bytes, "bound", bound)
+		p.log.Info("retained log within limit", "bytes", kept.Bytes, "limit", bound)
 		p.overLimitSince = time.Time{}
 	}
 	if over {

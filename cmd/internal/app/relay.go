@@ -92,8 +92,8 @@ func (r *relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 	r.metrics.SetLeader(epoch)
 	r.epoch.Store(int64(epoch))
 	r.health.ok("leader", fmt.Sprintf("leading, epoch %d", epoch))
-	r.log.Info("leading", "name", r.cfg.Settings.Name, "epoch", epoch, "position", begin.From,
-		"backlog", int64(len(begin.Backlog))+begin.Spilled, "why", begin.SnapshotReason)
+	r.log.Info("leadership acquired", "name", r.cfg.Settings.Name, "epoch", epoch, "position", begin.From,
+		"backlog", int64(len(begin.Backlog))+begin.Spilled, "reason", begin.SnapshotReason)
 
 	var holds []store.Hold
 	lanes, routes := r.newDispatchers(sinks.sinks, epoch, tenure)
@@ -200,7 +200,7 @@ func (r *relay) awaitReadableLog(ctx context.Context) error {
 			return errLogReadable
 		case err.Error() != why:
 			why = err.Error()
-			r.log.Warn("polling goes on, because the log cannot be read", "reason", why)
+			r.log.Warn("log still unreadable; polling continues", "reason", why)
 		}
 	}
 }

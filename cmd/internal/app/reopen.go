@@ -245,7 +245,7 @@ func (f *sinkFiles) reopenSinks() {
 		f.logOpenError(name, err)
 		f.retryNeeded = f.retryNeeded || err != nil
 		if changed {
-			f.log.Info("sink opened", "sink", name, "again", was)
+			f.log.Info("sink opened", "sink", name, "reopened", was)
 		}
 	}
 }
@@ -274,10 +274,10 @@ func (f *sinkFiles) logOpenError(name string, err error) {
 		return
 	}
 	if !open {
-		f.log.Error("sink not opened", "sink", name, "error", text, "remedy", "correct the file; the relay tries again by itself, and its other sinks deliver")
+		f.log.Error("sink open failed; retrying", "sink", name, "error", text, "remedy", "fix the file; other sinks are not affected")
 		return
 	}
-	f.log.Warn("changed files not used", "sink", name, "error", text)
+	f.log.Warn("changed files rejected; previous settings in use", "sink", name, "error", text)
 }
 
 // openCheckName names the check of a sink that cannot be opened.

@@ -34,12 +34,13 @@ type replayObserver struct {
 func (w *replayObserver) SavepointChanged(n *store.Savepoint) {
 	switch n.State {
 	case store.SavepointMade, store.SavepointRetained:
-		w.log.Info("a checkpoint was made", "checkpoint", n.Name, "position", n.Position, "log kept", n.State == store.SavepointRetained)
+		w.log.Info("named checkpoint created", "checkpoint", n.Name, "position", n.Position, "log_retained", n.State == store.SavepointRetained)
 	case store.SavepointRefused:
-		w.log.Warn("a checkpoint could not be made", "checkpoint", n.Name, "reason", n.Reason)
+		w.log.Warn("named checkpoint refused", "checkpoint", n.Name, "reason", n.Reason)
 	case store.SavepointLogLost:
 		w.metrics.SavepointLogDropped(n.Name)
-		w.log.Error("the log that was kept for a checkpoint is lost; a replay from it reads the table", "checkpoint", n.Name, "reason", n.Reason)
+		w.log.Error("named checkpoint lost its retained log", "checkpoint", n.Name, "reason", n.Reason,
+			"remedy", "a replay from it reads the table instead of the log")
 	}
 }
 
@@ -58,11 +59,11 @@ func (w *replayObserver) Job(j *store.Job) {
 	}
 	switch log := w.log.With("replay", j.ID, "state", j.State, "reason", j.Reason); {
 	case j.State == store.JobFailed || j.State == store.JobRefused:
-		log.Error("a replay cannot be finished", "sent", j.Sent, "refused", j.Refused)
+		log.Error("replay failed", "sent", j.Sent, "refused", j.Refused)
 	case j.State.Ended():
-		log.Info("a replay has ended", "sent", j.Sent, "skipped", j.Skipped, "refused", j.Refused)
+		log.Info("replay ended", "sent", j.Sent, "skipped", j.Skipped, "refused", j.Refused)
 	default:
-		log.Info("a replay")
+		log.Info("replay state changed")
 	}
 }
 
@@ -96,7 +97,7 @@ func (w *replayObserver) Skipped(sink string, rows int) { w.metrics.Replayed(sin
 
 // ControllerFailed implements replay.Observer.
 func (w *replayObserver) ControllerFailed(err error) {
-	w.log.Warn("checkpoints and replays are tried again", "error", err)
+	w.log.Warn("checkpoint or replay step failed; retrying", "error", err)
 }
 
 // countReplayed counts rows that a sink took or refused for a replay.

@@ -113,7 +113,7 @@ func (r *relay) restoreHolds(byOutbox map[string]*dispatch.Dispatcher, holds []s
 	for _, h := range holds {
 		if d := byOutbox[h.Lane.Outbox]; d != nil {
 			d.Restore([]store.Hold{h})
-			r.log.Warn("a message group stands still", "sink", routes[h.Lane.Outbox], "outbox", h.Lane.Outbox, "kind", h.Lane.Kind,
+			r.log.Warn("message group hold restored", "sink", routes[h.Lane.Outbox], "outbox", h.Lane.Outbox, "kind", h.Lane.Kind,
 				"group", h.Lane.Group.String(), "state", h.Kind.String(), "row", h.ID, "reason", h.Reason)
 		}
 	}
@@ -163,7 +163,7 @@ func (r *relay) adoptBlocks(ctx context.Context, begin *checkpoint.StartPoint, b
 		return fmt.Errorf("record that blocked groups were taken over: %w", err)
 	}
 	if len(holds) > 0 {
-		r.log.Warn("message groups blocked by earlier FAILED rows", "groups", len(holds), "for example", holds[0].Lane.String(), "row", holds[0].ID,
+		r.log.Warn("message groups blocked by earlier FAILED rows", "groups", len(holds), "example", holds[0].Lane.String(), "row", holds[0].ID,
 			"remedy", "deadletters requeue sends the rows again, lanes skip passes them over")
 	}
 	return nil

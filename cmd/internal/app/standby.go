@@ -28,7 +28,7 @@ func (s *standby) LockFailed(err error) {
 	s.otherLeader.Store(nil)
 	s.health.replaceAll(failedCheck("database", err.Error()))
 	if s.isNew(err.Error()) {
-		s.log.Warn("the leader's lock cannot be asked for; trying again", "error", err)
+		s.log.Warn("leader lock unavailable; retrying", "error", err)
 	}
 }
 

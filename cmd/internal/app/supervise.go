@@ -19,7 +19,7 @@ func (r *relay) supervise(ctx context.Context) (end func(), err error) {
 		defer close(done)
 		manager.Run(ctx, ended, notify.Service{
 			Ready: r.isWorking, Status: r.summary, Ping: r.pingDispatchers,
-			OnError: func(err error) { r.log.Warn("the service manager does not hear", "error", err) },
+			OnError: func(err error) { r.log.Warn("sd_notify failed", "error", err) },
 		})
 	}()
 	return func() { close(ended); <-done }, nil

@@ -42,7 +42,7 @@ func Tap(ctx context.Context, cfg *config.Config, log *slog.Logger, show func(*s
 		}
 		if said != old.Problem {
 			said = old.Problem
-			log.Warn("waiting for a transaction that is open", "reason", old.Problem)
+			log.Warn("waiting for open transaction", "reason", old.Problem)
 		}
 		if err := sleep(ctx, time.Second); err != nil {
 			return err
@@ -63,7 +63,7 @@ func tapOnce(ctx context.Context, db *database, log *slog.Logger, show func(*sto
 	work, reading := errgroup.WithContext(ctx)
 	work.Go(func() error {
 		defer close(batches)
-		return src.Tap(reading, batches, func() { log.Info("reading the rows that commit from now on") })
+		return src.Tap(reading, batches, func() { log.Info("tap started") })
 	})
 	work.Go(func() error {
 		for b := range batches {

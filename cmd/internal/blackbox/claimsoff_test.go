@@ -108,7 +108,7 @@ func TestWithoutClaimsOnSQLite(t *testing.T) {
 	to := sinktest.NewReceiver(t)
 	insertNumbered(t, db, 1, 100)
 	r := start(t, preset(source, to.URL(), withoutClaims))
-	r.waitFor("reading")
+	r.waitFor("source connected")
 	for i := 101; i <= rows; i += 10 {
 		insertNumbered(t, db, i, i+9)
 	}

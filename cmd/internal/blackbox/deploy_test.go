@@ -239,7 +239,7 @@ func TestImage(t *testing.T) {
 	t.Run("runs", func(t *testing.T) {
 		aScene(t, "", func(s *scene) {
 			r := emptyRoot(s.t, built, s.config)
-			r.waitFor("reading")
+			r.waitFor("source connected")
 			s.number(1, 100, "i % 9")
 			s.expectNumbered(100)
 			expectStop(s.t, r)

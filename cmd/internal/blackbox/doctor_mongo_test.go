@@ -135,7 +135,7 @@ func TestMongoWithoutASet(t *testing.T) {
 		t.Errorf("doctor does not say what is missing:\n%s", text)
 	}
 	r := s.run()
-	if said := r.said(); !strings.Contains(said, "polling, because the log cannot be read") || !strings.Contains(said, "rs.initiate()") {
+	if said := r.said(); !strings.Contains(said, "log unreadable; polling") || !strings.Contains(said, "rs.initiate()") {
 		t.Errorf("the relay does not say why it polls:\n%s", said)
 	}
 	s.backlog(100)
@@ -172,7 +172,7 @@ func TestMongoCommands(t *testing.T) {
 				last[row.Kind] = w.N
 			}
 		}
-		r.waitFor("a row is FAILED")
+		r.waitFor("row marked FAILED")
 		for _, args := range []string{"status", "lanes list"} {
 			r.operate(strings.Fields(args)...)
 		}

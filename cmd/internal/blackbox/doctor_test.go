@@ -278,7 +278,7 @@ func TestDoctorOnSQLite(t *testing.T) {
 		run(t, db, statement)
 	}
 	r := start(t, config)
-	r.waitFor("reading")
+	r.waitFor("source connected")
 	if d, text, code := doctor(t, config); code != 0 || d.Advice > 0 {
 		t.Errorf("exit code %d in the end:\n%s", code, text)
 	}

@@ -276,7 +276,7 @@ func (g *guest) offline(t *testing.T) {
 	defer func(outer *testing.T) { g.t = outer }(g.t)
 	g.t = t
 	r := start(t, g.config)
-	r.waitFor("reading")
+	r.waitFor("source connected")
 	g.sql("SET GLOBAL offline_mode = ON")
 	g.ask("offline", g.config, 1, "offline mode")
 	g.number(1, 100, nine)

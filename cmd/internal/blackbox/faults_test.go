@@ -37,13 +37,13 @@ func TestACutThatWasNotFinishedIsMadeAgain(t *testing.T) {
 				s.config += "dispatch: {request-timeout: 2s}\n" // as a stop waits for the parking too
 				r = s.run()
 				// Why is not told where other tests' transactions held the new slot up.
-				r.waitFor(fmt.Sprintf("backlog=%d why=", s.rows()-rows))
-				r.waitFor("a request failed")
+				r.waitFor(fmt.Sprintf("backlog=%d reason=", s.rows()-rows))
+				r.waitFor("request failed")
 				end(r)
 				servers.Exec(s.t, s.database, "DROP TRIGGER refuse ON sluicebox.parked")
 				s.config = away
 				r = s.run()
-				r.waitFor(`why="there is no checkpoint yet"`)
+				r.waitFor(`reason="there is no checkpoint yet"`)
 				write(s.t, s.database, load{transactions: 16, clients: 8, scripts: seedScripts(3)})()
 				s.expectOnce()
 			})

@@ -180,7 +180,7 @@ func TestAFirstUsersPathMySQL(t *testing.T) {
 
 		n.note("\n$ sluicebox run -c sluicebox.yaml")
 		r := launch(t, n.file, "")
-		r.waitFor("reading")
+		r.waitFor("source connected")
 		n.sql(`INSERT INTO shop.outbox (customer, body) VALUES ('c-1', '{"order": 1}')`)
 		arrive(t, to, 1)
 		db := servers.OpenMySQL(t, shop)
@@ -212,7 +212,7 @@ func TestAutoWithoutABinlog(t *testing.T) {
 		s.sql(seedTablesMySQL)
 		s.number(1, 100, nine)
 		r := start(t, s.config)
-		r.waitFor("polling, because the log cannot be read")
+		r.waitFor("log unreadable; polling")
 		if said := r.said(); !strings.Contains(said, "log_bin is off") || !strings.Contains(said, "restart it") {
 			t.Errorf("the relay does not say why it polls:\n%s", said)
 		}

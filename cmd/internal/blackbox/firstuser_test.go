@@ -143,7 +143,7 @@ func TestAFirstUsersPath(t *testing.T) {
 
 		n.note("\n$ sluicebox run -c sluicebox.yaml")
 		r := launch(t, n.file, "")
-		r.waitFor("reading")
+		r.waitFor("source connected")
 		n.sql(`INSERT INTO shop.outbox (customer, body) VALUES ('c-1', '{"order": 1}')`)
 		arrive(t, to, 1)
 		conn := connect(t, n.server.URL)

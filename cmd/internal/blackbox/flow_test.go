@@ -51,7 +51,7 @@ sinks:
   platform: {type: flowcatalyst, api-base-url: %q}
 admin: {listen: %s}
 `, nameFor(database), database, to.URL(), adminKey))
-		r.waitFor("reading")
+		r.waitFor("source connected")
 		write(t, database, load{seconds: loadSeconds, clients: 8, rate: 300, scripts: messageScripts(50)})()
 
 		rows := count(t, conn, "SELECT count(*) FROM outbox_messages_copy")
@@ -188,7 +188,7 @@ func TestAPoisonedRowIsFailed(t *testing.T) {
 		r := s.run()
 		s.number(1, 100, "'g'")
 		arrive(s.t, s.to, 99)
-		r.waitFor("a row is FAILED")
+		r.waitFor("row marked FAILED")
 		within(s.t, patience, func() string {
 			if f := s.fate(poisoned); f.status != "FAILED" || f.retries != 2 || !strings.Contains(f.reason, "no such type") {
 				return fmt.Sprintf("the row is %+v", f)

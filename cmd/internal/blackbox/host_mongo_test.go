@@ -74,7 +74,7 @@ func mongoSceneIn(t *testing.T, database, rest string) *mongoScene {
 func (s *mongoScene) run() *relay {
 	s.t.Helper()
 	r := start(s.t, s.config)
-	r.waitFor("reading")
+	r.waitFor("source connected")
 	return r
 }
 

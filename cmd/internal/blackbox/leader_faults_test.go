@@ -69,7 +69,7 @@ func TestAStopEndsWithTheLock(t *testing.T) {
 		s.load(1)
 		<-reached
 		_ = r.cmd.Process.Signal(syscall.SIGTERM)
-		r.waitFor("stopping")
+		r.waitFor("shutdown started")
 		servers.Exec(s.t, s.database, `SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity USING (pid)
 			WHERE locktype = 'advisory' AND datname = current_database() AND application_name LIKE 'sluicebox %'`)
 		if code := r.exitCode(); code != 0 {
@@ -102,7 +102,7 @@ func TestTheFirstHostIsSilent(t *testing.T) {
 		two := strings.Replace(s.database, u.Host, silent.Addr().String()+","+u.Host, 1)
 		s.config = strings.Replace(s.config, s.database, two, 1)
 		r := start(s.t, s.config)
-		r.waitForWithin("reading", 2*time.Minute)
+		r.waitForWithin("source connected", 2*time.Minute)
 		s.load(20)
 		s.expectOnce()
 		expectStop(s.t, r)

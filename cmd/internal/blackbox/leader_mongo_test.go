@@ -29,7 +29,7 @@ func mongoTakeovers() []mongoTakeover {
 		{takeover{name: "frozen", within: 6 * time.Second, strike: (*member).freeze}, func(_ *mongoScene, m *member) *member {
 			<-time.After(frozen - 5*time.Second) // it is the time that counts
 			m.thaw()
-			m.waitFor("leads no more")
+			m.waitFor("leadership lost")
 			m.ready()
 			return m
 		}},

@@ -195,7 +195,7 @@ func takeovers() []takeover {
 			<-time.After(frozen - 5*time.Second) // it is the time that counts
 			woken := count(tr.t, tr.conn, "SELECT coalesce(max(n), 0) FROM audit")
 			m.thaw()
-			m.waitFor("leadership lost; standing by")
+			m.waitFor("leadership lost")
 			m.waitFor(" successor=")
 			m.ready()
 			if wrong := none(tr.t, tr.conn, "of the audit are by a relay that was woken", fmt.Sprintf(
@@ -205,7 +205,7 @@ func takeovers() []takeover {
 			return m
 		}},
 		{name: "cut off", within: 5 * time.Second, load: 9, strike: func(m *member) { m.wire.Disconnect() }, back: func(_ *troupe, m *member) *member {
-			m.waitFor("leads no more")
+			m.waitFor("leadership lost")
 			m.wire.Reconnect()
 			m.ready()
 			return m

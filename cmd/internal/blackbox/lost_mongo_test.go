@@ -67,7 +67,7 @@ func (s *mongoScene) expectLoss(r *relay) {
 	s.t.Helper()
 	within(s.t, patience, func() string {
 		// A frozen one may find the loss before it notices that it leads no more.
-		if last := lastLine(r.said(), "backlog="); last == "" || strings.HasSuffix(last, `why=""`) || strings.Contains(last, "no checkpoint yet") {
+		if last := lastLine(r.said(), "backlog="); last == "" || strings.HasSuffix(last, `reason=""`) || strings.Contains(last, "no checkpoint yet") {
 			return "the relay does not say that it lost its place"
 		}
 		return ""

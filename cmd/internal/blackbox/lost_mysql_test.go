@@ -105,7 +105,7 @@ func losesTheBinlog(t *testing.T, spoil func(s *scene, h host, server ownServer)
 				}
 				within(t, patience, func() string {
 					// A frozen one may find the loss before it notices that it leads no more.
-					if last := lastLine(r.said(), "backlog="); last == "" || strings.HasSuffix(last, `why=""`) || strings.Contains(last, "no checkpoint yet") {
+					if last := lastLine(r.said(), "backlog="); last == "" || strings.HasSuffix(last, `reason=""`) || strings.Contains(last, "no checkpoint yet") {
 						return "the relay does not say that it lost its place"
 					}
 					return ""
@@ -181,7 +181,7 @@ func TestTwoRelaysOfOneServerID(t *testing.T) {
 		if s.t.Name() == "TestTwoRelaysOfOneServerID/mariadb" {
 			within(s.t, patience, func() string {
 				for _, r := range []*relay{a, b} {
-					if said := r.said(); strings.Contains(said, "under the server id 4711") && strings.Contains(said, "the log can no longer be read") {
+					if said := r.said(); strings.Contains(said, "under the server id 4711") && strings.Contains(said, "log became unreadable") {
 						return ""
 					}
 				}

@@ -59,7 +59,7 @@ func (s *scene) losesUnderLoad(spoil func(name string), words ...string) {
 	wait := write(s.t, s.database, load{seconds: 6, clients: 8, rate: 150, scripts: seedScripts(50)})
 	arrive(s.t, s.to, 250)
 	spoil(nameFor(s.database))
-	expectLoss(s.t, r, append([]string{"the log is lost"}, words...)...)
+	expectLoss(s.t, r, append([]string{"log lost; taking a new snapshot"}, words...)...)
 	wait()
 	expectMode(s.t, r, "stream")
 	s.expectSet()
@@ -136,7 +136,7 @@ func TestThePublicationOfAnotherOwnerIsDropped(t *testing.T) {
 		wait := write(s.t, s.database, load{seconds: 8, clients: 8, rate: 150, scripts: seedScripts(50)})
 		arrive(s.t, s.to, 300)
 		servers.Exec(s.t, s.database, "DROP PUBLICATION "+name)
-		expectLoss(s.t, r, "the log is lost", "publication", "polling, because the log cannot be read", "CREATE PUBLICATION", "as the owner")
+		expectLoss(s.t, r, "log lost; taking a new snapshot", "publication", "log unreadable; polling", "CREATE PUBLICATION", "as the owner")
 		expectMode(s.t, r, "poll")
 		within(s.t, patience, func() string {
 			if _, readyz := r.get("/readyz?verbose"); !strings.Contains(readyz, "polling, because") || !strings.Contains(readyz, "CREATE PUBLICATION") {

@@ -199,7 +199,7 @@ func TestMemoryOfLargeRows(t *testing.T) {
 		rows := many(l.t, 30_000) / 100
 		l.write(1, rows, 1<<20)
 		r := start(l.t, l.config)
-		r.waitForWithin("msg=reading", patience+time.Duration(rows)*10*time.Millisecond)
+		r.waitForWithin(`msg="source connected"`, patience+time.Duration(rows)*10*time.Millisecond)
 		l.settle(rows)
 		l.t.Log("first start")
 		r.expectSmall()
@@ -210,7 +210,7 @@ func TestMemoryOfLargeRows(t *testing.T) {
 		expectStop(l.t, r)
 		l.again()
 		r = start(l.t, strings.Replace(l.config, "mode: stream", "mode: poll, poll-interval: 50ms", 1))
-		r.waitFor("reading")
+		r.waitFor("source connected")
 		l.settle(3 * rows)
 		l.t.Log("polling")
 		r.expectSmall()
@@ -238,7 +238,7 @@ func TestMemoryOfHugeRows(t *testing.T) {
 		release := l.to.hang()
 		defer release()
 		r := start(l.t, l.config)
-		r.waitFor("reading")
+		r.waitFor("source connected")
 		began := time.Now()
 		l.write(1, n, size<<20)
 		within(l.t, patience, func() string {

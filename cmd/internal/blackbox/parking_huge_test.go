@@ -121,7 +121,7 @@ func TestAFirstStartOverALargeBacklog(t *testing.T) {
 		wait := write(s.t, s.database, load{seconds: 4 + rows/50_000, clients: 4, rate: 200, scripts: scriptsOfOwnGroups()})
 		began := time.Now()
 		r := start(s.t, s.config)
-		r.waitForWithin("msg=reading", patience+time.Duration(rows)*time.Millisecond)
+		r.waitForWithin(`msg="source connected"`, patience+time.Duration(rows)*time.Millisecond)
 		reading := time.Since(began)
 		wait()
 		all := s.rows()

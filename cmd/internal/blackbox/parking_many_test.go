@@ -46,8 +46,8 @@ func TestManyParkedGroups(t *testing.T) {
 		r.kill()
 
 		r = start(s.t, s.config)
-		r.waitForWithin("msg=reading", patience)
-		took := r.when("msg=reading").Sub(r.when("msg=leading"))
+		r.waitForWithin(`msg="source connected"`, patience)
+		took := r.when(`msg="source connected"`).Sub(r.when(`msg="leadership acquired"`))
 		s.t.Logf("from leading to reading: %s", took.Round(time.Millisecond))
 		if most := time.Second + 4*time.Duration(rows)*time.Microsecond; took > most {
 			s.t.Errorf("it took %s from leading to reading, want %s at the most", took, most)

@@ -77,7 +77,7 @@ func testOddGroups(t *testing.T, o *odd) {
 	to.Script(away)
 	config := fmt.Sprintf(hooks, nameFor(database), database, to.URL()+"/orders", signingKey, adminKey) + "dispatch: {on-failed: block, backoff: {max: 1s}}\n"
 	r := start(t, strings.Replace(config, "max-retries: 1,", "max-retries: 1, global-buffer-size: 100,", 1))
-	r.waitFor("reading")
+	r.waitFor("source connected")
 	for from := first + 1; from <= first+rows; from += 100 {
 		var values []string
 		for n := from; n < from+100; n++ {

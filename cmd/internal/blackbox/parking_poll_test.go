@@ -41,7 +41,7 @@ func TestPollingWithParkedRows(t *testing.T) {
 				}
 				s.expectParked(rows - 2*200 - 100)
 				servers.Exec(s.t, s.database, "DROP PUBLICATION "+name)
-				expectLoss(s.t, r, "the log is lost", "polling, because the log cannot be read", "CREATE PUBLICATION")
+				expectLoss(s.t, r, "log lost; taking a new snapshot", "log unreadable; polling", "CREATE PUBLICATION")
 				expectMode(s.t, r, "poll")
 				s.number(rows+1, rows+500, "i % 50") // also in groups that are parked
 				if back == "while polling" {

@@ -35,7 +35,7 @@ func TestThreeSinksOneDeadOneSlow(t *testing.T) {
 		s.exec(fmt.Sprintf(s.kind.like, "outbox_slow", "outbox_events"))
 		slow, well := sinktest.NewReceiver(s.t), sinktest.NewReceiver(s.t)
 		r := start(s.t, fmt.Sprintf(threeSinks, nameFor(s.database), s.database, s.to.URL(), slow.URL(), well.URL(), adminKey))
-		r.waitFor("reading")
+		r.waitFor("source connected")
 		rows, phase := many(s.t, 3000), lasting(s.t, 3*time.Second)
 		jobs := pace{conn: connect(s.t, s.database), to: well, table: "outbox_dispatch_jobs", groups: 50}
 		before50, before99 := jobs.run(s.t, phase)

@@ -56,7 +56,7 @@ func TestParkingOnSQLite(t *testing.T) {
 	poison(to, sinktest.Answer{Status: 400}, numbered(1))
 	config := preset(source, to.URL(), fmt.Sprintf("dispatch: {on-failed: block, max-retries: 1, global-buffer-size: %d, backoff: {initial: 10ms}}\n", buffer))
 	r := start(t, config)
-	r.waitFor("reading")
+	r.waitFor("source connected")
 	for i := 1; i <= rows; i += 100 {
 		insertNumbered(t, db, i, i+99)
 	}
@@ -70,7 +70,7 @@ func TestParkingOnSQLite(t *testing.T) {
 	})
 	r.kill()
 	r = start(t, config)
-	r.waitFor("reading")
+	r.waitFor("source connected")
 	to.Script(nil)
 	r.operate("lanes", "skip", "--group", "0", "--reason", "a test")
 	arrive(t, to, rows-1)

@@ -89,8 +89,8 @@ func (p *pair) follows(s *scene) (why string) {
 		return ""
 	})
 	said := p.relay.said()
-	leading := said[strings.LastIndex(said, "msg=leading"):]
-	_, why, _ = strings.Cut(leading, "why=")
+	leading := said[strings.LastIndex(said, `msg="leadership acquired"`):]
+	_, why, _ = strings.Cut(leading, "reason=")
 	why, _, _ = strings.Cut(why, "\n")
 	return strings.Trim(why, `"`)
 }

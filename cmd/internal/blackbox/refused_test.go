@@ -127,7 +127,7 @@ type refuser struct {
 func (f *refuser) test(t *testing.T) {
 	const rows = 300
 	r := start(t, f.config)
-	r.waitFor("reading")
+	r.waitFor("source connected")
 	f.insert()
 	r.waitFor("row refused by its table")
 	f.write(rows)

@@ -24,7 +24,7 @@ func TestAKeptLogIsGivenUp(t *testing.T) {
 		s.business(4 << 20)
 		// Where something is asked for, kept logs are looked at, too; else each 10 s.
 		r.checkpoint("plain")
-		r.waitFor("the log that was kept for a checkpoint is lost")
+		r.waitFor("named checkpoint lost its retained log")
 		s.expectGivenUp(r, "early")
 		jobs := r.replays([]string{"--from=early"}, []string{"--from=early", "--dry-run"}, []string{"--from=early", "--source=log"}, []string{"--from=plain", "--source=log"})
 		expectTable(s.t, jobs[0], jobs[1], 50, "the log is lost: it was kept for checkpoint early, but ")

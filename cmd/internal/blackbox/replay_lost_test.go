@@ -219,7 +219,7 @@ func (s *scene) elsewhere(h host, from string) {
 		}
 	}
 	r := there.run()
-	r.waitFor("the log that was kept for a checkpoint is lost")
+	r.waitFor("named checkpoint lost its retained log")
 	there.number(1, 20, "i % 5")
 	there.expectNumbered(20)
 	jobs := r.replays([]string{"--from=plain"}, []string{"--from=kept"}, []string{"--from=kept", "--dry-run"}, []string{"--since=1h"}, []string{"--since=1h", "--dry-run"})

@@ -30,7 +30,7 @@ sinks:
 admin: {listen: %s}
 `, nameFor(source), source, to.URL(), other.URL(), adminKey)
 	r := start(t, config)
-	r.waitFor("reading")
+	r.waitFor("source connected")
 	insertNumbered(t, db, 1, 50)
 	settledOnSQLite := func(rows int) {
 		t.Helper()

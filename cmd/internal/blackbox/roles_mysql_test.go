@@ -94,7 +94,7 @@ func TestLeastPrivilegeMySQL(t *testing.T) {
 			return ""
 		})
 		c.sql("UPDATE outbox_events SET status = 'PENDING', processed_at = NULL WHERE id = '" + numbered(1) + "'")
-		r.waitFor("rows came back to PENDING")
+		r.waitFor("sweep found PENDING rows")
 		settle(c.t, c.conn)
 		c.takeOver(r)
 		c.keep()
@@ -109,7 +109,7 @@ func (c *company) takeOver(leader *relay) {
 		next := start(c.t, c.config)
 		next.waitFor("standing by")
 		end(leader)
-		next.waitFor("reading")
+		next.waitFor("source connected")
 		rows += 100
 		c.number(rows-99, rows, nine)
 		arrive(c.t, c.to, rows)

@@ -106,7 +106,7 @@ func TestLeastPrivilege(t *testing.T) {
 		c.expectNumbered(1000)
 		c.expectNoneParked(r)
 		servers.Exec(c.t, c.database, "UPDATE outbox_events SET status = 'PENDING', processed_at = NULL WHERE id = '"+numbered(1)+"'")
-		r.waitFor("rows came back to PENDING")
+		r.waitFor("sweep found PENDING rows")
 		settle(c.t, c.conn)
 		expectStop(c.t, r)
 		c.run()
@@ -130,7 +130,7 @@ func TestLeastPrivilegeTakeover(t *testing.T) {
 			arrive(c.t, c.to, rows)
 			began := time.Now()
 			end(leader)
-			next.waitFor("reading")
+			next.waitFor("source connected")
 			c.t.Logf("%s: another relay reads after %s", how, time.Since(began).Round(time.Millisecond))
 			rows += 100
 			c.number(rows-99, rows, "i % 9")

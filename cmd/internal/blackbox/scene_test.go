@@ -134,7 +134,7 @@ func (s *scene) exec(scripts ...string) {
 func (s *scene) run() *relay {
 	s.t.Helper()
 	r := start(s.t, s.config)
-	r.waitFor("reading")
+	r.waitFor("source connected")
 	return r
 }
 

@@ -67,7 +67,7 @@ sinks:
   hooks: {type: webhook, url: "%s/services/%s", headers: {Authorization: "Basic %s"}, secrets: [%s], max-retries: 0, ungrouped: parallel, backoff: {initial: 10ms, max: 50ms}}
 admin: {listen: %s}
 `, nameFor(d.source), d.source, to.URL(), url.PathEscape(key), basic, signingKey, adminKey))
-	r.waitFor("reading")
+	r.waitFor("source connected")
 	rows := 2 * len(names)
 	for i := range rows {
 		d.exec(fmt.Sprintf(`INSERT INTO "Deliveries" (row_key, body) VALUES (%d, '{}')`, 1000+i))
@@ -160,7 +160,7 @@ func TestASinkThatCannotBeOpened(t *testing.T) {
 	}
 
 	r := start(t, config)
-	r.waitFor("reading")
+	r.waitFor("source connected")
 	for table, first := range map[string]int{"Deliveries": 1000, "Tokens": 2000, "Plain": 3000} {
 		insert(table, first)
 	}
@@ -173,7 +173,7 @@ func TestASinkThatCannotBeOpened(t *testing.T) {
 		if n := r.metric(fmt.Sprintf("sluicebox_sink_unopened{sink=%q}", sink)); n != 1 {
 			t.Errorf("the metric of %s is %v", sink, n)
 		}
-		r.waitFor(`msg="sink not opened" sink=` + sink)
+		r.waitFor(`msg="sink open failed; retrying" sink=` + sink)
 		r.waitFor(`sink=` + sink + ` endpoint="" class=misconfigured`)
 	}
 	if n := r.metric(`sluicebox_sink_unopened{sink="plain"}`); n != 0 {
@@ -214,7 +214,7 @@ func TestASinkThatCannotBeOpened(t *testing.T) {
 	if n := d.count(`SELECT (SELECT count(*) FROM "Deliveries" WHERE dead_at IS NOT NULL) + (SELECT count(*) FROM "Tokens" WHERE dead_at IS NOT NULL)`); n > 0 {
 		t.Errorf("%d rows are FAILED", n)
 	}
-	if n := strings.Count(r.said(), "sink not opened"); n != 2 {
+	if n := strings.Count(r.said(), "sink open failed"); n != 2 {
 		t.Errorf("the log has %d alarms of two sinks", n)
 	}
 	expectStop(t, r)

@@ -33,7 +33,7 @@ func TestOneOfTwoSinksHangs(t *testing.T) {
 	aScene(t, "", func(s *scene) {
 		a, b := s.to, sinktest.NewReceiver(s.t)
 		r := start(s.t, fmt.Sprintf(twoSinks, nameFor(s.database), s.database, a.URL(), b.URL(), adminKey))
-		r.waitFor("reading")
+		r.waitFor("source connected")
 		phase := lasting(s.t, 3*time.Second)
 		jobs := pace{conn: connect(s.t, s.database), to: b, table: "outbox_dispatch_jobs", groups: 50}
 

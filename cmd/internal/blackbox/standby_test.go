@@ -70,7 +70,7 @@ func TestAStandbySaysSo(t *testing.T) {
 		}
 		count(s.t, s.conn, `SELECT count(pg_terminate_backend(pid)) FROM pg_locks JOIN pg_stat_activity USING (pid)
 			WHERE locktype = 'advisory' AND datname = current_database() AND application_name LIKE 'sluicebox %'`)
-		first.waitFor("leads no more")
+		first.waitFor("leadership lost")
 		write(s.t, s.database, load{transactions: 80, clients: 8, scripts: seedScripts(5)})()
 		s.expectOnce()
 		for _, r := range []*relay{first, second} {
@@ -92,7 +92,7 @@ func TestALostSessionNamesNoOtherRelay(t *testing.T) {
 	eachKind(t, "", func(s *scene) {
 		r := s.run()
 		s.kind.end(s.t, s)
-		r.waitFor("leadership lost; standing by")
+		r.waitFor("leadership lost")
 		within(s.t, patience, func() string {
 			if _, body := r.get("/leader?verbose"); !strings.Contains(body, "leading, epoch") || strings.Contains(body, "epoch 1") {
 				return body
@@ -138,7 +138,7 @@ func TestTwoRelaysOnSQLite(t *testing.T) {
 	to := sinktest.NewReceiver(t)
 	config := preset(source, to.URL(), "")
 	leader, rows := start(t, config), 0
-	leader.waitFor("reading")
+	leader.waitFor("source connected")
 	for _, end := range []func(*relay){(*relay).kill, func(r *relay) { expectStop(t, r) }} {
 		next := start(t, config)
 		next.waitFor("standing by")
@@ -147,7 +147,7 @@ func TestTwoRelaysOnSQLite(t *testing.T) {
 		insertNumbered(t, db, rows-99, rows)
 		arrive(t, to, rows)
 		end(leader)
-		next.waitFor("reading")
+		next.waitFor("source connected")
 		leader = next
 	}
 	insertNumbered(t, db, rows+1, rows+100)

@@ -373,7 +373,7 @@ func TestStatusOfPolling(t *testing.T) {
 	aScene(t, "", func(s *scene) {
 		s.config = strings.Replace(s.config, "mode: stream", "mode: poll, poll-interval: 50ms, poll-backoff: {max: 200ms}", 1)
 		r := start(s.t, s.config)
-		r.waitFor("reading")
+		r.waitFor("source connected")
 		s.load(40)
 		s.expectSet()
 		got := r.expectStatus(func(s *relayStatus) string {

@@ -36,7 +36,7 @@ func TestCleanStopWhileACheckpointIsWritten(t *testing.T) {
 		if code := r.exitCode(); code != 0 {
 			s.t.Errorf("exit code %d after SIGTERM", code)
 		}
-		if strings.Contains(r.said(), "the checkpoint was not saved") {
+		if strings.Contains(r.said(), "checkpoint save failed") {
 			s.t.Error("the checkpoint was not saved at the end")
 		}
 	})

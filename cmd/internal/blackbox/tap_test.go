@@ -24,7 +24,7 @@ type tap struct {
 }
 
 // tapReads is what a tap says once it reads.
-const tapReads = "reading the rows that commit"
+const tapReads = "tap started"
 
 // startTap runs `sluicebox tap` on a configuration and waits until it reads.
 func startTap(t testing.TB, yaml string, args ...string) *tap {
@@ -265,7 +265,7 @@ func TestTapNeedsASlot(t *testing.T) {
 			s.t.Fatal(err)
 		}
 		p := spawnTap(s.t, s.config, "--json", "--limit", "1")
-		p.waitFor("waiting for a transaction that is open")
+		p.waitFor("waiting for open transaction")
 		if err := tx.Commit(); err != nil {
 			s.t.Fatal(err)
 		}
@@ -297,7 +297,7 @@ func TestTapOnSQLite(t *testing.T) {
 		t.Errorf("without a log: exit code %d, %s", code, stderr)
 	}
 	r := start(t, config)
-	r.waitFor("reading")
+	r.waitFor("source connected")
 	insertNumbered(t, db, 1, 10)
 	arrive(t, to, 10)
 	p := startTap(t, config, "--json", "--limit", "300")

@@ -79,7 +79,7 @@ func testWebhook(t *testing.T, d deliveries) {
 		return sinktest.Answer{Status: http.StatusNoContent}
 	})
 	r := start(t, fmt.Sprintf(hooks, nameFor(d.source), d.source, to.URL()+"/orders?key=1", signingKey, adminKey))
-	r.waitFor("reading")
+	r.waitFor("source connected")
 	for i := first + 1; i <= first+rows; i += 10 {
 		var values []string
 		for n := i; n < i+10; n++ {
