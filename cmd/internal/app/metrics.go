@@ -97,59 +97,59 @@ func (r registrar) histograms(name, help string, buckets []float64, labels ...st
 // them already: a registry belongs to one relay.
 func NewMetrics(reg prometheus.Registerer, build Build) *Metrics {
 	r := registrar{reg}
-	claims := r.counters("claims_total", "Rows that claims were asked for, by answer.", "result")
+	claims := r.counters("claim_rows_total", "Rows requested in claim statements, by result.", "result")
 	m := &Metrics{
-		captured:          r.counters("rows_captured_total", "Rows captured, from the log or by polling.", "outbox"),
-		vanished:          r.counters("rows_vanished_total", "Rows that were no longer in their table when they were claimed or settled.", "outbox"),
+		captured:          r.counters("rows_captured_total", "Rows captured from the log or by polling, by outbox.", "outbox"),
+		vanished:          r.counters("rows_vanished_total", "Rows deleted from their table before they were claimed or settled, by outbox.", "outbox"),
 		sinks:             newSinkVecs(r),
 		replays:           newReplayMetrics(r),
-		checkpointSavedAt: r.gauges("checkpoint_timestamp_seconds", "When the checkpoint was last written, in Unix time.").WithLabelValues(),
-		saveFailures:      r.counters("checkpoint_failures_total", "Writes of the checkpoint that failed.").WithLabelValues(),
-		swept:             r.counters("rows_swept_total", "Rows found in the tables that had come back to PENDING without an insert.").WithLabelValues(),
-		connected:         r.gauges("source_connected", "1 while the database's log (or, polling, its tables) can be read.").WithLabelValues(),
-		disconnects:       r.counters("source_reconnects_total", "Lost connections of the source.").WithLabelValues(),
-		logLosses:         r.counters("source_losses_total", "Times that the log, or the relay's place in it, was lost: the tables were read for what it held.").WithLabelValues(),
-		retained:          r.gauges("source_retained_bytes", "Log that the database keeps for this relay.").WithLabelValues(),
-		retainedLimit:     r.gauges("source_retained_bound_bytes", "The most log that the database is to keep for this relay; past it rows are parked.").WithLabelValues(),
-		lastReceived:      r.gauges("source_heard_timestamp_seconds", "When something last came from the log (or, polling, an answer from the tables), in Unix time; absent while nothing is read."),
-		deadLetters:       r.gauges("dead_letters", "FAILED rows in the outbox, as they were last counted: a status with count=true counts them. Absent before.", "outbox"),
-		paused:            r.gauges("source_paused", "1 while nothing is read for want of room in the sinks' buffers.").WithLabelValues(),
-		mode:              r.gauges("source_mode", "1 for the way in which rows are captured now.", "mode"),
-		leader:            r.gauges("leader", "1 while this relay leads; 0 while it stands by.").WithLabelValues(),
-		epoch:             r.gauges("leader_epoch", "Epoch of this relay's leadership; 0 while another relay leads.").WithLabelValues(),
+		checkpointSavedAt: r.gauges("checkpoint_last_save_timestamp_seconds", "Unix time of the last saved checkpoint.").WithLabelValues(),
+		saveFailures:      r.counters("checkpoint_save_failures_total", "Failed attempts to save the checkpoint.").WithLabelValues(),
+		swept:             r.counters("rows_swept_total", "Rows reset to PENDING by an update, found by the table sweep.").WithLabelValues(),
+		connected:         r.gauges("source_connected", "Whether the source reads the log or polls the tables (1 = connected).").WithLabelValues(),
+		disconnects:       r.counters("source_disconnects_total", "Source connections lost.").WithLabelValues(),
+		logLosses:         r.counters("source_log_losses_total", "Times the log, or the relay's position in it, was lost or became unreadable.").WithLabelValues(),
+		retained:          r.gauges("source_retained_bytes", "Bytes of log that the database retains for this relay.").WithLabelValues(),
+		retainedLimit:     r.gauges("source_retained_limit_bytes", "Bytes of retained log above which the relay spills rows.").WithLabelValues(),
+		lastReceived:      r.gauges("source_last_received_timestamp_seconds", "Unix time of the last message from the log, or of the last poll result. Absent while no source is running."),
+		deadLetters:       r.gauges("dead_letters", "FAILED rows in the outbox at the last count. A status request with count=true counts them; absent until then.", "outbox"),
+		paused:            r.gauges("source_paused", "Whether capture is paused because the sink buffers are full (1 = paused).").WithLabelValues(),
+		mode:              r.gauges("source_mode", "Current capture mode (1 = active).", "mode"),
+		leader:            r.gauges("leader", "Whether this relay is the leader (1 = leader, 0 = standby).").WithLabelValues(),
+		epoch:             r.gauges("leader_epoch", "Leadership epoch (fencing token) of this relay; 0 on a standby.").WithLabelValues(),
 	}
 	for result := store.Claimed; result <= store.TableLocked; result++ {
 		m.claims[result] = claims.WithLabelValues(result.String())
 	}
-	r.gauges("build_info", "1 for the version of this program.", "version", "goversion").
+	r.gauges("build_info", "Build information; the value is always 1.", "version", "goversion").
 		WithLabelValues(build.Version, build.GoVersion).Set(1)
 	return m
 }
 
 func newSinkVecs(r registrar) sinkVecs {
 	return sinkVecs{
-		deliveries:    r.counters("deliveries_total", "Rows that were in a request, by what became of them.", "sink", "outcome"),
-		requests:      r.counters("requests_total", "Requests answered, by what the answer means; mixed is an answer for each row.", "sink", "class"),
-		settled:       r.counters("rows_settled_total", "Rows whose outcome is in the table for good.", "sink", "status"),
-		probes:        r.counters("probes_total", "Requests of a single row to a suspect sink, or on an operator's wish.", "sink"),
-		bisects:       r.counters("splits_total", "Requests that looked for the row to blame for an earlier failure.", "sink"),
-		multiGroup:    r.counters("shared_requests_total", "Requests with rows of several message groups.", "sink"),
-		breakerOpen:   r.gauges("sink_suspect", "1 while nothing but probes goes to an endpoint of the sink, by what its latest failure means.", "sink", "class"),
-		openFailed:    r.gauges("sink_unopened", "1 while the sink cannot be opened, because a file that it needs cannot be used.", "sink"),
-		retries:       r.counters("retries_total", "Failed attempts that were counted against a row, which is tried again.", "sink"),
-		skipped:       r.counters("rows_skipped_total", "Delivered rows that the receiver has and did nothing with, as it said.", "sink", "kind"),
-		rowsSpilled:   r.counters("rows_parked_total", "Rows moved into the relay's own table, to bound the memory and the log that they hold.", "sink"),
-		storeFailures: r.counters("store_failures_total", "Claims and outcomes that did not reach the database and were tried again.", "sink"),
-		duration:      r.histograms("delivery_duration_seconds", "Time that a request took.", requestBuckets(), "sink"),
-		commitToAck:   r.histograms("commit_to_ack_seconds", "Time from a row's commit (from its capture, where the log does not tell it) until its COMPLETED was written.", ackBuckets(), "sink"),
-		spilled:       r.gauges("parked_rows", "Rows that were moved out of memory into the relay's own table.", "sink"),
-		unspillable:   r.gauges("unparkable_rows", "Rows that the relay's own table does not take. They stay in memory, and the log is kept for them.", "sink"),
-		refused:       r.gauges("refused_rows", "Rows whose claim or outcome their table refuses now, because of a trigger or a constraint, say.", "sink", "outbox"),
-		oldest:        r.gauges("oldest_pending_timestamp_seconds", "When the oldest row in memory was committed (captured, where the log does not tell it), in Unix time; absent while there is none.", "sink"),
-		rows:          r.gauges("pending_rows", "Rows in memory whose outcome is not written.", "sink"),
+		deliveries:    r.counters("delivery_attempts_total", "Delivery attempts of rows, by outcome. A request counts once for each of its rows.", "sink", "outcome"),
+		requests:      r.counters("requests_total", "Completed requests, by result class. Class \"mixed\" is a response with a result for each row.", "sink", "class"),
+		settled:       r.counters("rows_settled_total", "Rows whose final status was written to the outbox table, by status.", "sink", "status"),
+		probes:        r.counters("probes_total", "Single-row probes of an endpoint with an open circuit breaker, and retries requested by an operator.", "sink"),
+		bisects:       r.counters("bisect_requests_total", "Requests that bisect a failed batch to isolate the row that caused the failure.", "sink"),
+		multiGroup:    r.counters("multi_group_requests_total", "Requests that carried rows of several message groups.", "sink"),
+		breakerOpen:   r.gauges("sink_breaker_open", "Whether a circuit breaker of the sink is open while rows wait (1 = open, only probes are sent), by class of its latest failure.", "sink", "class"),
+		openFailed:    r.gauges("sink_open_failed", "Whether the sink cannot be opened because a file it needs is unusable (1 = not open).", "sink"),
+		retries:       r.counters("retries_total", "Failed delivery attempts that counted against a row and will be retried.", "sink"),
+		skipped:       r.counters("rows_skipped_total", "Delivered rows that the receiver reported as skipped, by kind.", "sink", "kind"),
+		rowsSpilled:   r.counters("rows_spilled_total", "Rows spilled from memory to the relay's own table.", "sink"),
+		storeFailures: r.counters("store_failures_total", "Failed claim and settle operations, including rows refused by their table. Each is retried.", "sink"),
+		duration:      r.histograms("request_duration_seconds", "Duration of requests to the sink.", requestBuckets(), "sink"),
+		commitToAck:   r.histograms("commit_to_ack_seconds", "Time from a row's commit (its capture, if the log has no commit time) until its COMPLETED status was written.", ackBuckets(), "sink"),
+		spilled:       r.gauges("spilled_rows", "Rows currently spilled to the relay's own table.", "sink"),
+		unspillable:   r.gauges("unspillable_rows", "Rows that the relay's own table refuses. They stay in memory, and the database retains log for them.", "sink"),
+		refused:       r.gauges("refused_rows", "Rows whose claim or outcome the outbox table refuses at present, for example because of a trigger or constraint.", "sink", "outbox"),
+		oldest:        r.gauges("oldest_pending_timestamp_seconds", "Unix commit time of the oldest row in memory (capture time, if the log has no commit time). Absent while no row is in memory.", "sink"),
+		rows:          r.gauges("pending_rows", "Rows in memory whose outcome is not yet written.", "sink"),
 		bytes:         r.gauges("pending_bytes", "Bytes of payload in memory.", "sink"),
-		lanes:         r.gauges("lanes", "Message groups with rows to deliver, or held, by state.", "sink", "state"),
-		inFlight:      r.gauges("requests_in_flight", "Requests and claims under way.", "sink"),
+		lanes:         r.gauges("lanes", "Lanes (message groups) with undelivered or held rows, by state.", "sink", "state"),
+		inFlight:      r.gauges("requests_in_flight", "Requests and claims in flight.", "sink"),
 	}
 }
 

@@ -85,44 +85,44 @@ func TestRelayMetrics(t *testing.T) {
 	m.SetLeader(7)
 	m.SaveFailed(errors.New("down"))
 	expect(t, reg, `
-# HELP sluicebox_build_info 1 for the version of this program.
+# HELP sluicebox_build_info Build information; the value is always 1.
 # TYPE sluicebox_build_info gauge
 sluicebox_build_info{goversion="go1.26",version="1.2.3"} 1
-# HELP sluicebox_checkpoint_failures_total Writes of the checkpoint that failed.
-# TYPE sluicebox_checkpoint_failures_total counter
-sluicebox_checkpoint_failures_total 1
-# HELP sluicebox_leader 1 while this relay leads; 0 while it stands by.
+# HELP sluicebox_checkpoint_save_failures_total Failed attempts to save the checkpoint.
+# TYPE sluicebox_checkpoint_save_failures_total counter
+sluicebox_checkpoint_save_failures_total 1
+# HELP sluicebox_leader Whether this relay is the leader (1 = leader, 0 = standby).
 # TYPE sluicebox_leader gauge
 sluicebox_leader 1
-# HELP sluicebox_leader_epoch Epoch of this relay's leadership; 0 while another relay leads.
+# HELP sluicebox_leader_epoch Leadership epoch (fencing token) of this relay; 0 on a standby.
 # TYPE sluicebox_leader_epoch gauge
 sluicebox_leader_epoch 7
-# HELP sluicebox_rows_captured_total Rows captured, from the log or by polling.
+# HELP sluicebox_rows_captured_total Rows captured from the log or by polling, by outbox.
 # TYPE sluicebox_rows_captured_total counter
 sluicebox_rows_captured_total{outbox="events"} 5
 sluicebox_rows_captured_total{outbox="jobs"} 1
-# HELP sluicebox_source_connected 1 while the database's log (or, polling, its tables) can be read.
+# HELP sluicebox_source_connected Whether the source reads the log or polls the tables (1 = connected).
 # TYPE sluicebox_source_connected gauge
 sluicebox_source_connected 0
-# HELP sluicebox_source_losses_total Times that the log, or the relay's place in it, was lost: the tables were read for what it held.
-# TYPE sluicebox_source_losses_total counter
-sluicebox_source_losses_total 1
-# HELP sluicebox_source_mode 1 for the way in which rows are captured now.
+# HELP sluicebox_source_log_losses_total Times the log, or the relay's position in it, was lost or became unreadable.
+# TYPE sluicebox_source_log_losses_total counter
+sluicebox_source_log_losses_total 1
+# HELP sluicebox_source_mode Current capture mode (1 = active).
 # TYPE sluicebox_source_mode gauge
 sluicebox_source_mode{mode="poll"} 1
 sluicebox_source_mode{mode="stream"} 0
-# HELP sluicebox_source_paused 1 while nothing is read for want of room in the sinks' buffers.
+# HELP sluicebox_source_paused Whether capture is paused because the sink buffers are full (1 = paused).
 # TYPE sluicebox_source_paused gauge
 sluicebox_source_paused 1
-# HELP sluicebox_source_reconnects_total Lost connections of the source.
-# TYPE sluicebox_source_reconnects_total counter
-sluicebox_source_reconnects_total 1
-# HELP sluicebox_source_retained_bytes Log that the database keeps for this relay.
+# HELP sluicebox_source_disconnects_total Source connections lost.
+# TYPE sluicebox_source_disconnects_total counter
+sluicebox_source_disconnects_total 1
+# HELP sluicebox_source_retained_bytes Bytes of log that the database retains for this relay.
 # TYPE sluicebox_source_retained_bytes gauge
 sluicebox_source_retained_bytes 4096
-`, "sluicebox_build_info", "sluicebox_checkpoint_failures_total", "sluicebox_leader", "sluicebox_leader_epoch", "sluicebox_rows_captured_total",
-		"sluicebox_source_connected", "sluicebox_source_losses_total", "sluicebox_source_mode", "sluicebox_source_paused",
-		"sluicebox_source_reconnects_total", "sluicebox_source_retained_bytes")
+`, "sluicebox_build_info", "sluicebox_checkpoint_save_failures_total", "sluicebox_leader", "sluicebox_leader_epoch", "sluicebox_rows_captured_total",
+		"sluicebox_source_connected", "sluicebox_source_log_losses_total", "sluicebox_source_mode", "sluicebox_source_paused",
+		"sluicebox_source_disconnects_total", "sluicebox_source_retained_bytes")
 	before := float64(time.Now().Add(-time.Second).Unix())
 	m.Saved(store.Checkpoint{})
 	if got := testutil.ToFloat64(m.checkpointSavedAt); got < before {
@@ -182,25 +182,25 @@ func TestSinkMetrics(t *testing.T) {
 	s.BreakersChanged([]dispatch.OpenBreaker{{Endpoint: "/", LastFailure: sink.Outcome{Class: sink.Refused}, Idle: true}})
 	s.BreakersChanged(suspect(sink.Misconfigured))
 	expect(t, reg, `
-# HELP sluicebox_claims_total Rows that claims were asked for, by answer.
-# TYPE sluicebox_claims_total counter
-sluicebox_claims_total{result="already_settled"} 0
-sluicebox_claims_total{result="claimed"} 4
-sluicebox_claims_total{result="gone"} 1
-sluicebox_claims_total{result="held"} 0
-sluicebox_claims_total{result="not_yet_visible"} 0
-sluicebox_claims_total{result="table_locked"} 0
-# HELP sluicebox_deliveries_total Rows that were in a request, by what became of them.
-# TYPE sluicebox_deliveries_total counter
-sluicebox_deliveries_total{outcome="delivered",sink="platform"} 4
-sluicebox_deliveries_total{outcome="misconfigured",sink="platform"} 0
-sluicebox_deliveries_total{outcome="refused",sink="platform"} 1
-sluicebox_deliveries_total{outcome="rejected",sink="platform"} 0
-sluicebox_deliveries_total{outcome="unavailable",sink="platform"} 5
-# HELP sluicebox_probes_total Requests of a single row to a suspect sink, or on an operator's wish.
+# HELP sluicebox_claim_rows_total Rows requested in claim statements, by result.
+# TYPE sluicebox_claim_rows_total counter
+sluicebox_claim_rows_total{result="already_settled"} 0
+sluicebox_claim_rows_total{result="claimed"} 4
+sluicebox_claim_rows_total{result="gone"} 1
+sluicebox_claim_rows_total{result="held"} 0
+sluicebox_claim_rows_total{result="not_yet_visible"} 0
+sluicebox_claim_rows_total{result="table_locked"} 0
+# HELP sluicebox_delivery_attempts_total Delivery attempts of rows, by outcome. A request counts once for each of its rows.
+# TYPE sluicebox_delivery_attempts_total counter
+sluicebox_delivery_attempts_total{outcome="delivered",sink="platform"} 4
+sluicebox_delivery_attempts_total{outcome="misconfigured",sink="platform"} 0
+sluicebox_delivery_attempts_total{outcome="refused",sink="platform"} 1
+sluicebox_delivery_attempts_total{outcome="rejected",sink="platform"} 0
+sluicebox_delivery_attempts_total{outcome="unavailable",sink="platform"} 5
+# HELP sluicebox_probes_total Single-row probes of an endpoint with an open circuit breaker, and retries requested by an operator.
 # TYPE sluicebox_probes_total counter
 sluicebox_probes_total{sink="platform"} 1
-# HELP sluicebox_requests_total Requests answered, by what the answer means; mixed is an answer for each row.
+# HELP sluicebox_requests_total Completed requests, by result class. Class "mixed" is a response with a result for each row.
 # TYPE sluicebox_requests_total counter
 sluicebox_requests_total{class="delivered",sink="platform"} 1
 sluicebox_requests_total{class="misconfigured",sink="platform"} 0
@@ -208,23 +208,23 @@ sluicebox_requests_total{class="mixed",sink="platform"} 1
 sluicebox_requests_total{class="refused",sink="platform"} 0
 sluicebox_requests_total{class="rejected",sink="platform"} 0
 sluicebox_requests_total{class="unavailable",sink="platform"} 1
-# HELP sluicebox_shared_requests_total Requests with rows of several message groups.
-# TYPE sluicebox_shared_requests_total counter
-sluicebox_shared_requests_total{sink="platform"} 1
-# HELP sluicebox_sink_suspect 1 while nothing but probes goes to an endpoint of the sink, by what its latest failure means.
-# TYPE sluicebox_sink_suspect gauge
-sluicebox_sink_suspect{class="misconfigured",sink="platform"} 1
-sluicebox_sink_suspect{class="refused",sink="platform"} 0
-sluicebox_sink_suspect{class="rejected",sink="platform"} 0
-sluicebox_sink_suspect{class="unavailable",sink="platform"} 0
-# HELP sluicebox_splits_total Requests that looked for the row to blame for an earlier failure.
-# TYPE sluicebox_splits_total counter
-sluicebox_splits_total{sink="platform"} 1
-# HELP sluicebox_store_failures_total Claims and outcomes that did not reach the database and were tried again.
+# HELP sluicebox_multi_group_requests_total Requests that carried rows of several message groups.
+# TYPE sluicebox_multi_group_requests_total counter
+sluicebox_multi_group_requests_total{sink="platform"} 1
+# HELP sluicebox_sink_breaker_open Whether a circuit breaker of the sink is open while rows wait (1 = open, only probes are sent), by class of its latest failure.
+# TYPE sluicebox_sink_breaker_open gauge
+sluicebox_sink_breaker_open{class="misconfigured",sink="platform"} 1
+sluicebox_sink_breaker_open{class="refused",sink="platform"} 0
+sluicebox_sink_breaker_open{class="rejected",sink="platform"} 0
+sluicebox_sink_breaker_open{class="unavailable",sink="platform"} 0
+# HELP sluicebox_bisect_requests_total Requests that bisect a failed batch to isolate the row that caused the failure.
+# TYPE sluicebox_bisect_requests_total counter
+sluicebox_bisect_requests_total{sink="platform"} 1
+# HELP sluicebox_store_failures_total Failed claim and settle operations, including rows refused by their table. Each is retried.
 # TYPE sluicebox_store_failures_total counter
 sluicebox_store_failures_total{sink="platform"} 1
-`, "sluicebox_claims_total", "sluicebox_deliveries_total", "sluicebox_requests_total", "sluicebox_store_failures_total",
-		"sluicebox_probes_total", "sluicebox_splits_total", "sluicebox_shared_requests_total", "sluicebox_sink_suspect")
+`, "sluicebox_claim_rows_total", "sluicebox_delivery_attempts_total", "sluicebox_requests_total", "sluicebox_store_failures_total",
+		"sluicebox_probes_total", "sluicebox_bisect_requests_total", "sluicebox_multi_group_requests_total", "sluicebox_sink_breaker_open")
 	if n := testutil.CollectAndCount(m.sinks.duration); n != 1 {
 		t.Errorf("%d histograms of durations, want 1", n)
 	}
@@ -253,10 +253,10 @@ func TestSettledMetrics(t *testing.T) {
 	s.Settled(item(time.Second, 0), &store.Outcome{Status: store.Pending, Error: "later"})
 	s.Settled(item(time.Second, 0), &store.Outcome{Status: store.Pending}) // given back
 	expect(t, reg, `
-# HELP sluicebox_retries_total Failed attempts that were counted against a row, which is tried again.
+# HELP sluicebox_retries_total Failed delivery attempts that counted against a row and will be retried.
 # TYPE sluicebox_retries_total counter
 sluicebox_retries_total{sink="platform"} 1
-# HELP sluicebox_rows_settled_total Rows whose outcome is in the table for good.
+# HELP sluicebox_rows_settled_total Rows whose final status was written to the outbox table, by status.
 # TYPE sluicebox_rows_settled_total counter
 sluicebox_rows_settled_total{sink="platform",status="COMPLETED"} 4
 sluicebox_rows_settled_total{sink="platform",status="FAILED"} 1
@@ -283,23 +283,23 @@ func TestHolds(t *testing.T) {
 	s.SetStats(dispatch.Stats{Rows: 5, Bytes: 600, InFlight: 2, Lanes: map[string]int{"ready": 3, "waiting": 1}})
 	s.SetStats(dispatch.Stats{Rows: 1, Spilled: 7, Bytes: 20, InFlight: 1, Lanes: map[string]int{"ready": 0, "waiting": 1}})
 	expect(t, reg, `
-# HELP sluicebox_lanes Message groups with rows to deliver, or held, by state.
+# HELP sluicebox_lanes Lanes (message groups) with undelivered or held rows, by state.
 # TYPE sluicebox_lanes gauge
 sluicebox_lanes{sink="platform",state="ready"} 0
 sluicebox_lanes{sink="platform",state="waiting"} 1
-# HELP sluicebox_parked_rows Rows that were moved out of memory into the relay's own table.
-# TYPE sluicebox_parked_rows gauge
-sluicebox_parked_rows{sink="platform"} 7
+# HELP sluicebox_spilled_rows Rows currently spilled to the relay's own table.
+# TYPE sluicebox_spilled_rows gauge
+sluicebox_spilled_rows{sink="platform"} 7
 # HELP sluicebox_pending_bytes Bytes of payload in memory.
 # TYPE sluicebox_pending_bytes gauge
 sluicebox_pending_bytes{sink="platform"} 20
-# HELP sluicebox_pending_rows Rows in memory whose outcome is not written.
+# HELP sluicebox_pending_rows Rows in memory whose outcome is not yet written.
 # TYPE sluicebox_pending_rows gauge
 sluicebox_pending_rows{sink="platform"} 1
-# HELP sluicebox_requests_in_flight Requests and claims under way.
+# HELP sluicebox_requests_in_flight Requests and claims in flight.
 # TYPE sluicebox_requests_in_flight gauge
 sluicebox_requests_in_flight{sink="platform"} 1
-`, "sluicebox_lanes", "sluicebox_parked_rows", "sluicebox_pending_bytes", "sluicebox_pending_rows", "sluicebox_requests_in_flight")
+`, "sluicebox_lanes", "sluicebox_spilled_rows", "sluicebox_pending_bytes", "sluicebox_pending_rows", "sluicebox_requests_in_flight")
 }
 
 func TestHotPathAllocatesNothing(t *testing.T) {
@@ -332,21 +332,21 @@ func TestTimesAreAbsentWhereThereAreNone(t *testing.T) {
 	m.SetLastReceived(at)
 	m.DeadLetters("orders", &three)
 	m.Retained(1, 2)
-	names := []string{"sluicebox_oldest_pending_timestamp_seconds", "sluicebox_source_heard_timestamp_seconds", "sluicebox_dead_letters"}
+	names := []string{"sluicebox_oldest_pending_timestamp_seconds", "sluicebox_source_last_received_timestamp_seconds", "sluicebox_dead_letters"}
 	expect(t, reg, `
-# HELP sluicebox_dead_letters FAILED rows in the outbox, as they were last counted: a status with count=true counts them. Absent before.
+# HELP sluicebox_dead_letters FAILED rows in the outbox at the last count. A status request with count=true counts them; absent until then.
 # TYPE sluicebox_dead_letters gauge
 sluicebox_dead_letters{outbox="orders"} 3
-# HELP sluicebox_oldest_pending_timestamp_seconds When the oldest row in memory was committed (captured, where the log does not tell it), in Unix time; absent while there is none.
+# HELP sluicebox_oldest_pending_timestamp_seconds Unix commit time of the oldest row in memory (capture time, if the log has no commit time). Absent while no row is in memory.
 # TYPE sluicebox_oldest_pending_timestamp_seconds gauge
 sluicebox_oldest_pending_timestamp_seconds{sink="platform"} 1.70000000025e+09
-# HELP sluicebox_source_heard_timestamp_seconds When something last came from the log (or, polling, an answer from the tables), in Unix time; absent while nothing is read.
-# TYPE sluicebox_source_heard_timestamp_seconds gauge
-sluicebox_source_heard_timestamp_seconds 1.70000000025e+09
-# HELP sluicebox_source_retained_bound_bytes The most log that the database is to keep for this relay; past it rows are parked.
-# TYPE sluicebox_source_retained_bound_bytes gauge
-sluicebox_source_retained_bound_bytes 2
-`, append(names, "sluicebox_source_retained_bound_bytes")...)
+# HELP sluicebox_source_last_received_timestamp_seconds Unix time of the last message from the log, or of the last poll result. Absent while no source is running.
+# TYPE sluicebox_source_last_received_timestamp_seconds gauge
+sluicebox_source_last_received_timestamp_seconds 1.70000000025e+09
+# HELP sluicebox_source_retained_limit_bytes Bytes of retained log above which the relay spills rows.
+# TYPE sluicebox_source_retained_limit_bytes gauge
+sluicebox_source_retained_limit_bytes 2
+`, append(names, "sluicebox_source_retained_limit_bytes")...)
 	s.SetStats(dispatch.Stats{})
 	m.SetLastReceived(time.Time{})
 	m.DeadLetters("orders", nil)

@@ -18,11 +18,11 @@ type replayMetrics struct {
 
 func newReplayMetrics(r registrar) replayMetrics {
 	return replayMetrics{
-		rows:      r.counters("replay_rows_total", "Rows of replays that are done with: sent, refused by the receiver for good, or skipped.", "sink", "outcome"),
-		remaining: r.gauges("replay_remaining_rows", "Rows that the replay at work has copied and that are not done with.").WithLabelValues(),
-		state:     r.gauges("replay_state", "1 for the state of the latest replay that was worked on.", "state"),
-		retained:  r.gauges("checkpoint_kept_bytes", "Log that the database keeps for a named checkpoint.", "checkpoint"),
-		logDrops:  r.counters("checkpoint_kept_dropped_total", "Named checkpoints whose log was kept, and was lost or given up at checkpoint.max-kept.").WithLabelValues(),
+		rows:      r.counters("replay_rows_total", "Replay rows finished, by outcome: sent, refused by the receiver, or skipped.", "sink", "outcome"),
+		remaining: r.gauges("replay_remaining_rows", "Rows that the active replay has copied and not yet finished.").WithLabelValues(),
+		state:     r.gauges("replay_state", "State of the most recently active replay (1 = current state).", "state"),
+		retained:  r.gauges("checkpoint_retained_bytes", "Bytes of log that the database retains for a named checkpoint.", "checkpoint"),
+		logDrops:  r.counters("checkpoint_log_drops_total", "Named checkpoints whose retained log was lost or dropped at checkpoint.max-kept.").WithLabelValues(),
 	}
 }
 

@@ -25,7 +25,7 @@ func TestRealInput(t *testing.T) {
 		if rows < loadSeconds*50 {
 			s.t.Errorf("the load wrote only %d rows", rows)
 		}
-		s.t.Logf("%d rows, each once and in order; not yet visible at the first claim: %.0f", rows, r.metric(`sluicebox_claims_total{result="not_yet_visible"}`))
+		s.t.Logf("%d rows, each once and in order; not yet visible at the first claim: %.0f", rows, r.metric(`sluicebox_claim_rows_total{result="not_yet_visible"}`))
 		expectStop(s.t, r)
 	})
 }
@@ -78,10 +78,10 @@ func TestClaimedStraightBehindTheStream(t *testing.T) {
 		if n := s.expectOnce(); n != rows {
 			s.t.Errorf("the load wrote %d rows", n)
 		}
-		if gone := r.metric(`sluicebox_claims_total{result="gone"}`); gone > 0 {
+		if gone := r.metric(`sluicebox_claim_rows_total{result="gone"}`); gone > 0 {
 			s.t.Errorf("%.0f rows were taken for gone", gone)
 		}
-		s.t.Logf("%d rows; %.0f claims found a row not yet visible, none was dropped", rows, r.metric(`sluicebox_claims_total{result="not_yet_visible"}`))
+		s.t.Logf("%d rows; %.0f claims found a row not yet visible, none was dropped", rows, r.metric(`sluicebox_claim_rows_total{result="not_yet_visible"}`))
 	})
 }
 

@@ -22,7 +22,7 @@ func TestMongoRealInput(t *testing.T) {
 		if rows < loadSeconds*25 {
 			s.t.Errorf("the load wrote only %d documents", rows)
 		}
-		if gone := r.metric(`sluicebox_claims_total{result="gone"}`); gone > 0 {
+		if gone := r.metric(`sluicebox_claim_rows_total{result="gone"}`); gone > 0 {
 			s.t.Errorf("%.0f documents were taken for gone", gone)
 		}
 		s.t.Logf("%d documents, each once and in order", rows)

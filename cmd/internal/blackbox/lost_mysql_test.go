@@ -210,7 +210,7 @@ func TestMySQLRowsOfATriggerUnderStatements(t *testing.T) {
 		s.exec("SET SESSION binlog_format = STATEMENT; " + strings.Repeat("INSERT INTO notes VALUES (1); ", 200))
 		s.exec(fmt.Sprintf(row, "'a1'", "00"))
 		arrive(t, s.to, 1)
-		if n := r.metric("sluicebox_source_losses_total"); n != 0 {
+		if n := r.metric("sluicebox_source_log_losses_total"); n != 0 {
 			t.Errorf("the log was lost %v times for statements about other tables", n)
 		}
 		var orders []string
@@ -230,7 +230,7 @@ func TestMySQLRowsOfATriggerUnderStatements(t *testing.T) {
 			t.Errorf("%d rows arrived more than once", c.Duplicates)
 		}
 		// The burst may end behind the place that the first snapshot takes.
-		if n := r.metric("sluicebox_source_losses_total"); n < 1 || n > 3 {
+		if n := r.metric("sluicebox_source_log_losses_total"); n < 1 || n > 3 {
 			t.Errorf("the log was lost %v times for one burst", n)
 		}
 		r.waitFor("(INSERT INTO orders VALUES …)")

@@ -32,7 +32,7 @@ func expectLoss(t *testing.T, r *relay, words ...string) {
 	for _, text := range words {
 		r.waitFor(text)
 	}
-	if n := r.metric("sluicebox_source_losses_total"); n < 1 {
+	if n := r.metric("sluicebox_source_log_losses_total"); n < 1 {
 		t.Errorf("%.0f losses were counted", n)
 	}
 }

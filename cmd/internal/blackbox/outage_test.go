@@ -270,7 +270,7 @@ func (s *scene) expectUncounted(r *relay) {
 
 // suspect is the alarm of the seed's sink.
 func suspect(class string) string {
-	return `sluicebox_sink_suspect{class="` + class + `",sink="flowcatalyst"}`
+	return `sluicebox_sink_breaker_open{class="` + class + `",sink="flowcatalyst"}`
 }
 
 // expectAlarm waits until the sink is named suspect for a class.

@@ -97,7 +97,7 @@ func testOddGroups(t *testing.T, o *odd) {
 	arrive(t, to, rows-sick-rejected)
 	t.Logf("%d rows of healthy groups arrived %s after the last was written", rows-sick-rejected, time.Since(began).Round(time.Millisecond))
 	within(t, patience, func() string {
-		if n := r.metric(`sluicebox_parked_rows{sink="hooks"}`); n < sick/2 {
+		if n := r.metric(`sluicebox_spilled_rows{sink="hooks"}`); n < sick/2 {
 			return fmt.Sprintf("%.0f rows are parked of %d", n, sick)
 		}
 		if n := count(t, c, `SELECT count(*) FROM "Deliveries" WHERE dead_at IS NOT NULL`); n != 1 {
@@ -105,7 +105,7 @@ func testOddGroups(t *testing.T, o *odd) {
 		}
 		return ""
 	})
-	if n := r.metric(`sluicebox_unparkable_rows{sink="hooks"}`); n > 0 {
+	if n := r.metric(`sluicebox_unspillable_rows{sink="hooks"}`); n > 0 {
 		t.Errorf("%.0f rows cannot be parked", n)
 	}
 	to.Script(func(req *sinktest.Request) sinktest.Answer {

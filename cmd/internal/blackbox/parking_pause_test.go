@@ -10,7 +10,7 @@ import (
 // expectNothingParked expects that no row was parked since the relay's start.
 func expectNothingParked(t *testing.T, r *relay) {
 	t.Helper()
-	if n := r.metric(`sluicebox_rows_parked_total{sink="flowcatalyst"}`); n > 0 {
+	if n := r.metric(`sluicebox_rows_spilled_total{sink="flowcatalyst"}`); n > 0 {
 		t.Errorf("%.0f rows were parked", n)
 	}
 }
@@ -74,7 +74,7 @@ func TestASlowReceiverPausesCapture(t *testing.T) {
 		}
 		close(hold)
 		s.expectNumbered(rows)
-		if n := r.metric("sluicebox_source_reconnects_total"); n > 0 {
+		if n := r.metric("sluicebox_source_disconnects_total"); n > 0 {
 			s.t.Errorf("the source lost its connection %.0f times", n)
 		}
 		expectNothingParked(s.t, r)

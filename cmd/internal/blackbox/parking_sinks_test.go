@@ -66,7 +66,7 @@ func TestThreeSinksOneDeadOneSlow(t *testing.T) {
 		if n := slow.Counts().Distinct; moved == 0 || n > rows/2 {
 			s.t.Errorf("the slow one took %d of %d rows meanwhile, %d in all, want some and not most", moved, rows, n)
 		}
-		if parked := r.metric(`sluicebox_parked_rows{sink="dead"}`); parked < float64(rows-1000) {
+		if parked := r.metric(`sluicebox_spilled_rows{sink="dead"}`); parked < float64(rows-1000) {
 			s.t.Errorf("%.0f rows of the dead one are parked of %d", parked, rows)
 		}
 

@@ -61,7 +61,7 @@ func TestParkingOnSQLite(t *testing.T) {
 		insertNumbered(t, db, i, i+99)
 	}
 	arrive(t, to, rows/2)
-	parked := func(r *relay) int { return int(r.metric(`sluicebox_parked_rows{sink="flowcatalyst"}`)) }
+	parked := func(r *relay) int { return int(r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`)) }
 	within(t, patience, func() string {
 		if n := parked(r); n < rows/2-buffer {
 			return fmt.Sprintf("%d rows are parked", n)

@@ -36,7 +36,7 @@ func (s *scene) expectNoneParked(r *relay) {
 		if n := s.parked(); n > 0 {
 			return fmt.Sprintf("%d rows are still parked", n)
 		}
-		if n := r.metric(`sluicebox_parked_rows{sink="flowcatalyst"}`); n != 0 {
+		if n := r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`); n != 0 {
 			return fmt.Sprintf("%.0f rows are parked by the metrics", n)
 		}
 		return ""
@@ -222,7 +222,7 @@ func (b *blockedGroup) expectLane(state string) {
 func (b *blockedGroup) expectAway(rows int) {
 	b.t.Helper()
 	within(b.t, time.Minute, func() string {
-		memory, parked := b.r.metric(`sluicebox_pending_rows{sink="flowcatalyst"}`), b.r.metric(`sluicebox_parked_rows{sink="flowcatalyst"}`)
+		memory, parked := b.r.metric(`sluicebox_pending_rows{sink="flowcatalyst"}`), b.r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`)
 		if memory > 100 || parked < float64(rows-1) {
 			return fmt.Sprintf("%.0f rows are in memory and %.0f parked of %d", memory, parked, rows)
 		}

@@ -35,7 +35,7 @@ func TestARefusedOutcomeKeepsNoLog(t *testing.T) {
 			s.t.Errorf("%.0f bytes of log were kept, want at most twice %d", most, maxHold)
 		}
 		r.expectRefused("not this one")
-		if n := r.metric(`sluicebox_rows_parked_total{sink="flowcatalyst"}`); n != 1 {
+		if n := r.metric(`sluicebox_rows_spilled_total{sink="flowcatalyst"}`); n != 1 {
 			s.t.Errorf("%.0f rows were parked, want the refused one alone", n)
 		}
 		within(s.t, patience, func() string {
@@ -133,7 +133,7 @@ func (f *refuser) test(t *testing.T) {
 	f.write(rows)
 	arrive(t, f.to, rows+1)
 	r.expectRefused(f.reason)
-	if n := r.metric(`sluicebox_rows_parked_total{sink="flowcatalyst"}`); n != 1 {
+	if n := r.metric(`sluicebox_rows_spilled_total{sink="flowcatalyst"}`); n != 1 {
 		t.Errorf("%.0f rows were parked, want the refused one alone", n)
 	}
 	dwindle(t, "rows are not COMPLETED beside the refused one", func() int { return f.open() - 1 })
@@ -144,7 +144,7 @@ func (f *refuser) test(t *testing.T) {
 	r.expectRefused(f.reason)
 	f.unobject()
 	dwindle(t, "rows are not COMPLETED", f.open)
-	dwindle(t, "rows are parked", func() int { return int(r.metric(`sluicebox_parked_rows{sink="flowcatalyst"}`)) })
+	dwindle(t, "rows are parked", func() int { return int(r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`)) })
 	if c := f.to.Counts(); c.Duplicates != 1 || c.Distinct != rows+1 {
 		t.Errorf("%+v of %d rows", c, rows+1)
 	}

@@ -52,11 +52,11 @@ func (s *scene) expectGivenUp(r *relay, checkpoint string) {
 		}
 		return ""
 	})
-	if n := r.metric("sluicebox_checkpoint_kept_dropped_total"); n != 1 {
+	if n := r.metric("sluicebox_checkpoint_log_drops_total"); n != 1 {
 		s.t.Errorf("%.0f logs were given up", n)
 	}
 	within(s.t, patience, func() string {
-		if _, body := r.get("/metrics"); strings.Contains(body, fmt.Sprintf("sluicebox_checkpoint_kept_bytes{checkpoint=%q}", checkpoint)) {
+		if _, body := r.get("/metrics"); strings.Contains(body, fmt.Sprintf("sluicebox_checkpoint_retained_bytes{checkpoint=%q}", checkpoint)) {
 			return "the metrics have log that is kept no more"
 		}
 		return ""

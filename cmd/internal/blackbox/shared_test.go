@@ -17,7 +17,7 @@ func TestRequestsAreShared(t *testing.T) {
 				s.number(1, rows, group)
 				s.expectNumbered(rows)
 				requests := s.to.Counts().Requests
-				shared := r.metric(`sluicebox_shared_requests_total{sink="flowcatalyst"}`)
+				shared := r.metric(`sluicebox_multi_group_requests_total{sink="flowcatalyst"}`)
 				s.t.Logf("%d rows in %d requests, %.1f rows each; %.0f with rows of several groups", rows, requests, float64(rows)/float64(requests), shared)
 				// The first claim finds what the relay has read by then: its requests may
 				// have few rows.

@@ -170,13 +170,13 @@ func TestASinkThatCannotBeOpened(t *testing.T) {
 		if status == 200 || !strings.Contains(body, "sink "+sink+" open") || !strings.Contains(body, want) {
 			t.Errorf("/readyz is %d:\n%s", status, body)
 		}
-		if n := r.metric(fmt.Sprintf("sluicebox_sink_unopened{sink=%q}", sink)); n != 1 {
+		if n := r.metric(fmt.Sprintf("sluicebox_sink_open_failed{sink=%q}", sink)); n != 1 {
 			t.Errorf("the metric of %s is %v", sink, n)
 		}
 		r.waitFor(`msg="sink open failed; retrying" sink=` + sink)
 		r.waitFor(`sink=` + sink + ` endpoint="" class=misconfigured`)
 	}
-	if n := r.metric(`sluicebox_sink_unopened{sink="plain"}`); n != 0 {
+	if n := r.metric(`sluicebox_sink_open_failed{sink="plain"}`); n != 0 {
 		t.Errorf("the metric of the sink that is open is %v", n)
 	}
 	if n := to[0].Counts().Requests + to[1].Counts().Requests; n > 0 {

@@ -48,7 +48,7 @@ func TestOneOfTwoSinksHangs(t *testing.T) {
 		s.number(101, rows, "i % 50")
 		p50, p99 = jobs.run(s.t, phase)
 		s.t.Logf("and its buffer is full: p50 %s, p99 %s", p50, p99)
-		memory, parked := r.metric(`sluicebox_pending_rows{sink="a"}`), r.metric(`sluicebox_parked_rows{sink="a"}`)
+		memory, parked := r.metric(`sluicebox_pending_rows{sink="a"}`), r.metric(`sluicebox_spilled_rows{sink="a"}`)
 		if memory > 2*500 || memory+parked < rows {
 			s.t.Errorf("%.0f rows of the one that hangs are in memory and %.0f are parked, want at most twice the buffer and all %d", memory, parked, rows)
 		}

@@ -172,7 +172,7 @@ func expectLint(t *testing.T, r *relay) {
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
-	for _, name := range []string{"source_heard_timestamp_seconds", "source_retained_bound_bytes", `dead_letters{outbox="outbox_events"}`} {
+	for _, name := range []string{"source_last_received_timestamp_seconds", "source_retained_limit_bytes", `dead_letters{outbox="outbox_events"}`} {
 		if !strings.Contains(body, "sluicebox_"+name+" ") {
 			t.Errorf("there is no metric %s", name)
 		}
@@ -353,12 +353,12 @@ func TestReadinessWhileIdle(t *testing.T) {
 	aScene(t, "", func(s *scene) {
 		s.config = strings.Replace(s.config, "source: {", "source: {heartbeat-interval: 500ms, ", 1)
 		r := s.run()
-		first := r.metric("sluicebox_source_heard_timestamp_seconds")
+		first := r.metric("sluicebox_source_last_received_timestamp_seconds")
 		within(s.t, time.Minute, func() string {
 			if status, body := r.get("/readyz?verbose"); status != 200 {
 				s.t.Fatal(body)
 			}
-			if heard := r.metric("sluicebox_source_heard_timestamp_seconds"); heard < first+6 {
+			if heard := r.metric("sluicebox_source_last_received_timestamp_seconds"); heard < first+6 {
 				return fmt.Sprintf("heard at %f, first at %f", heard, first)
 			}
 			return ""
@@ -385,9 +385,9 @@ func TestStatusOfPolling(t *testing.T) {
 		if !slices.Equal(got.fields, statusFields()) || got.Reading != "polling" || len(slices.Collect(maps.Keys(got.Captured))) != 2 {
 			s.t.Error(got.stdout)
 		}
-		heard := r.metric("sluicebox_source_heard_timestamp_seconds")
+		heard := r.metric("sluicebox_source_last_received_timestamp_seconds")
 		within(s.t, patience, func() string {
-			if again := r.metric("sluicebox_source_heard_timestamp_seconds"); again <= heard {
+			if again := r.metric("sluicebox_source_last_received_timestamp_seconds"); again <= heard {
 				return fmt.Sprintf("the tables were last read at %f", again)
 			}
 			return ""
