@@ -119,7 +119,7 @@ func TestStatsCountWhatIsHeld(t *testing.T) {
 		add(t, d, nil, items("a", "1"))
 		synctest.Wait()
 		k.expect(t, "while claiming", d.Stats(), Stats{Rows: 1, Waiting: 1, Bytes: 2, InFlight: 1, Lanes: map[string]int{
-			"ready": 0, "claiming": 1, "sending": 0, "writing": 0, "waiting": 0, "parked": 0, "blocked": 0, "paused": 0, "replaying": 0, "stalled": 0,
+			"ready": 0, "claiming": 1, "sending": 0, "writing": 0, "waiting": 0, "spilled": 0, "blocked": 0, "paused": 0, "replaying": 0, "stalled": 0,
 		}})
 		k.pass(time.Second)
 		if s := d.Stats(); s.Rows != 0 || s.Bytes != 0 || s.InFlight != 0 {

@@ -154,7 +154,7 @@ type lane struct {
 
 const (
 	// stateSpilled names the state of a lane whose rows are all parked.
-	stateSpilled = "parked"
+	stateSpilled = "spilled"
 	// stateReplaying names that of a lane that stands while a job replays its rows.
 	stateReplaying = "replaying"
 	// stateStalled names that of a lane whose head the receiver leaves unanswered while

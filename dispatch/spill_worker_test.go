@@ -84,7 +84,7 @@ func TestLanesThatAreAwayComeBackWithTheirReceiver(t *testing.T) {
 			last[id] = true
 		}
 		k.expect(t, "rows sent, rows told of", []int{len(last), told.n}, []int{2 * lanes, 2 * lanes})
-		if s := d.Stats(); s.Rows != 0 || s.Spilled != 0 || s.Lanes["parked"] != 0 {
+		if s := d.Stats(); s.Rows != 0 || s.Spilled != 0 || s.Lanes["spilled"] != 0 {
 			t.Errorf("at rest: %+v", s)
 		}
 	})

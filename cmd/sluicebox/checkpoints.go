@@ -57,11 +57,11 @@ func (c *checkpointCreateCommand) Run(ctx context.Context, p *program) error {
 			return false, false, &commandError{code: exitFailed, problem: fmt.Sprintf("checkpoint %s: somebody has deleted it", c.Name)}
 		}
 		wanted := made.State == string(store.SavepointRequested)
-		if wanted && made.Why != "" && made.Why != said {
-			said = made.Why
+		if wanted && made.Reason != "" && made.Reason != said {
+			said = made.Reason
 			p.note("checkpoint %s: %s", c.Name, oneLine(said))
 		}
-		return !wanted, made.Why != "", nil
+		return !wanted, made.Reason != "", nil
 	})
 	if err != nil {
 		return c.unfinishedError(err, "checkpoint "+c.Name, "it is made all the same", "sluicebox checkpoint delete "+c.Name+" takes it back")
@@ -89,11 +89,11 @@ func (c *checkpointCreateCommand) report(p *program, made *admin.Checkpoint) err
 		}
 	}
 	if made.State == string(store.SavepointRefused) {
-		return &commandError{code: exitConfig, problem: fmt.Sprintf("checkpoint %s was refused: %s", made.Name, oneLine(made.Why)),
+		return &commandError{code: exitConfig, problem: fmt.Sprintf("checkpoint %s was refused: %s", made.Name, oneLine(made.Reason)),
 			remedy: "sluicebox checkpoint delete " + made.Name + " takes it off the list, so that the name is free again"}
 	}
 	if made.State == string(store.SavepointLogLost) {
-		return &commandError{code: exitFailed, problem: fmt.Sprintf("checkpoint %s is made, but its log is not kept any more: %s", made.Name, oneLine(made.Why)),
+		return &commandError{code: exitFailed, problem: fmt.Sprintf("checkpoint %s is made, but its log is not kept any more: %s", made.Name, oneLine(made.Reason)),
 			remedy: "a replay from it reads the table; sluicebox checkpoint delete " + made.Name + " makes room for another"}
 	}
 	if c.JSON {
@@ -104,8 +104,8 @@ func (c *checkpointCreateCommand) report(p *program, made *admin.Checkpoint) err
 		at = "without a place in the log, for the relay polls"
 	}
 	text := fmt.Sprintf("checkpoint %s: %s, %s, %s", made.Name, made.State, at, made.MadeAt.UTC().Format(time.RFC3339))
-	if made.Why != "" {
-		text += "; " + oneLine(made.Why)
+	if made.Reason != "" {
+		text += "; " + oneLine(made.Reason)
 	}
 	_, err := fmt.Fprintln(p.stdout, text)
 	return err
@@ -139,7 +139,7 @@ func (c *checkpointListCommand) Run(ctx context.Context, p *program) error {
 	for i := range list {
 		lines[i] = checkpointRow(&list[i])
 	}
-	return printTable(p.stdout, []string{"NAME", "STATE", "MADE", "SEQ", "KEPT", "POSITION", "WHY"}, lines)
+	return printTable(p.stdout, []string{"NAME", "STATE", "MADE", "SEQ", "RETAINED", "POSITION", "REASON"}, lines)
 }
 
 // maxPositionWidth is how much of a position a table shows: those of MySQL and MongoDB
@@ -166,7 +166,7 @@ func checkpointRow(c *admin.Checkpoint) []string {
 	if runes := []rune(position); len(runes) > maxPositionWidth {
 		position = string(runes[:maxPositionWidth-1]) + "…"
 	}
-	return []string{quoteCell(c.Name), state, made, seq, kept, position, oneLine(c.Why)}
+	return []string{quoteCell(c.Name), state, made, seq, kept, position, oneLine(c.Reason)}
 }
 
 // checkpointDeleteCommand is `sluicebox checkpoint delete`.

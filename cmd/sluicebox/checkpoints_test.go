@@ -67,7 +67,7 @@ func turning(first, then []admin.Checkpoint) func(time.Duration) ([]admin.Checkp
 func TestCheckpointCreate(t *testing.T) {
 	path, at := file(t, good), time.Date(2026, 1, 31, 15, 4, 5, 0, time.UTC)
 	is := func(state, why string) []admin.Checkpoint {
-		c := admin.Checkpoint{Name: "a", State: state, Why: why}
+		c := admin.Checkpoint{Name: "a", State: state, Reason: why}
 		if state != "wanted" && state != "refused" {
 			c.MadeAt, c.Position, c.Seq = at, "0/1A2B", 17
 		}
@@ -101,7 +101,7 @@ func TestCheckpointCreate(t *testing.T) {
 	}
 	got := try(t, checkpointing(&fakeCheckpoints{look: turning(is("refused", "no"), nil)}), nil, "checkpoint", "create", "a", "--json", "-c", path)
 	var made admin.Checkpoint
-	if err := json.Unmarshal([]byte(got.stdout), &made); err != nil || got.code != 78 || made.Why != "no" {
+	if err := json.Unmarshal([]byte(got.stdout), &made); err != nil || got.code != 78 || made.Reason != "no" {
 		t.Errorf("exit %d, %v: %s", got.code, err, got.stdout)
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -119,10 +119,10 @@ func TestCheckpointList(t *testing.T) {
 	f := &fakeCheckpoints{look: turning([]admin.Checkpoint{
 		{Name: "a", State: "kept", KeepLog: true, MadeAt: at, Position: "0/1A2B", Seq: 17, RetainedBytes: 13_002_342, MaxRetainedBytes: 10 << 30},
 		{Name: "b", State: "wanted", Deleting: true},
-		{Name: "c", State: "dropped", KeepLog: true, MadeAt: at, Position: strings.Repeat("9", 40), Seq: 18, RetainedBytes: 7, MaxRetainedBytes: 8, Why: "its log was\nlarger than checkpoint.max-kept"},
+		{Name: "c", State: "dropped", KeepLog: true, MadeAt: at, Position: strings.Repeat("9", 40), Seq: 18, RetainedBytes: 7, MaxRetainedBytes: 8, Reason: "its log was\nlarger than checkpoint.max-kept"},
 	}, nil)}
 	got := try(t, checkpointing(f), nil, "checkpoint", "list", "-c", file(t, good))
-	want := `NAME  STATE                  MADE                  SEQ  KEPT                  POSITION                          WHY
+	want := `NAME  STATE                  MADE                  SEQ  RETAINED              POSITION                          REASON
 a     kept                   2026-01-31T15:04:05Z  17   12.4 MiB of 10.0 GiB  0/1A2B                            ` + `
 b     wanted, to be deleted  -                     -    -                     -                                 ` + `
 c     dropped                2026-01-31T15:04:05Z  18   -                     9999999999999999999999999999999…  its log was larger than checkpoint.max-kept

@@ -46,7 +46,7 @@ type laneListCommand struct {
 	Outbox string `placeholder:"NAME" help:"The lanes of one outbox."`
 	Kind   string `placeholder:"KIND" help:"The lanes of one kind of rows."`
 	groupFlags
-	State string `placeholder:"STATE" help:"ready, claiming, sending, writing, waiting, stalled, blocked, paused, replaying or parked."`
+	State string `placeholder:"STATE" help:"ready, claiming, sending, writing, waiting, stalled, blocked, paused, replaying or spilled."`
 	Limit int    `default:"100" placeholder:"N" help:"The most lanes to list. Default: ${default}."`
 	JSON  bool   `name:"json" help:"Print JSON."`
 }
@@ -89,7 +89,7 @@ func (c *laneListCommand) Run(ctx context.Context, p *program) error {
 }
 
 func laneHeader() []string {
-	return []string{"OUTBOX", "KIND", "GROUP", "STATE", "ROWS", "FIRST", "TRIES", "RETRIES", "NEXT", "SINCE", "WHY"}
+	return []string{"OUTBOX", "KIND", "GROUP", "STATE", "ROWS", "FIRST", "TRIES", "RETRIES", "NEXT", "SINCE", "REASON"}
 }
 
 func laneRows(lanes []admin.Lane, now time.Time) [][]string {

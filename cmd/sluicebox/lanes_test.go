@@ -124,7 +124,7 @@ func TestLanesList(t *testing.T) {
 	lanes := severalLanes()
 	at := "--admin=http://" + serveAdmin(t, lanes, nil, "")
 	got := try(t, backend{}, nil, "lanes", "list", at)
-	want := `OUTBOX         KIND   GROUP        STATE    ROWS  FIRST  TRIES  RETRIES  NEXT    SINCE  WHY
+	want := `OUTBOX         KIND   GROUP        STATE    ROWS  FIRST  TRIES  RETRIES  NEXT    SINCE  REASON
 outbox_events  EVENT  o-1          blocked  12    0JPX1  4      3        -       3m     400: name is �[31mmissing
 outbox_jobs    JOB    o-1          paused   1     7      0      0        -       3m     stock-taking
 outbox_events  EVENT  o-2          waiting  1     8      0      0        in 30s  -      ` + `

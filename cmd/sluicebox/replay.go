@@ -114,7 +114,7 @@ func (c *replayStartCommand) Run(ctx context.Context, p *program) error {
 // the last comes first.
 func anyBegun(list []admin.Replay) bool {
 	return slices.ContainsFunc(list, func(r admin.Replay) bool {
-		return !r.Ended() && (r.State != string(store.JobWaiting) || r.Why != "")
+		return !r.Ended() && (r.State != string(store.JobWaiting) || r.Reason != "")
 	})
 }
 
@@ -222,11 +222,11 @@ func replayFailure(job *admin.Replay) error {
 		}
 		text, remedy = rowCountText(job.Refused)+" refused", fmt.Sprintf("sluicebox replay errors %s lists them, with the receiver's reasons", job.ID)
 	case store.JobRefused:
-		code, text = exitConfig, "refused: "+oneLine(job.Why)
+		code, text = exitConfig, "refused: "+oneLine(job.Reason)
 	case store.JobCancelled:
 		text = "cancelled; " + rowCountText(job.Sent) + " sent before"
 	default:
-		text = fmt.Sprintf("failed: %s; %s sent before", oneLine(job.Why), rowCountText(job.Sent))
+		text = fmt.Sprintf("failed: %s; %s sent before", oneLine(job.Reason), rowCountText(job.Sent))
 	}
 	return &commandError{code: code, problem: fmt.Sprintf("replay %s: %s", job.ID, text), remedy: remedy}
 }

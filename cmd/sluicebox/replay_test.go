@@ -86,7 +86,7 @@ func course(since time.Duration) ([]admin.Replay, error) {
 	r := admin.Replay{ID: jobID, State: "waiting", DesiredState: store.DesiredRun}
 	s := int64(since / time.Second)
 	if s >= 2 {
-		r.State, r.Source, r.Why, r.Rows = "copying", "log", fromTheLog, (s-2)*30_000
+		r.State, r.Source, r.Reason, r.Rows = "copying", "log", fromTheLog, (s-2)*30_000
 	}
 	if s >= 5 {
 		r.State, r.Rows, r.Sent, r.Skipped = "playing", 100_000, max(0, (s-5)*1000-12), min(12, (s-5)*1000)
@@ -161,11 +161,11 @@ func TestReplayEnds(t *testing.T) {
 		code           int
 		stdout, stderr string
 	}{
-		"done": {admin.Replay{State: "done", Rows: 1, Sent: 1, Why: "from the table"}, 0, "replay " + jobID + ": done; 1 row sent, 0 skipped\n", "replay " + jobID + ": from the table\n"},
+		"done": {admin.Replay{State: "done", Rows: 1, Sent: 1, Reason: "from the table"}, 0, "replay " + jobID + ": done; 1 row sent, 0 skipped\n", "replay " + jobID + ": from the table\n"},
 		"errors": {admin.Replay{State: "done", Rows: 1002, Sent: 1000, Refused: 2}, 1, "replay " + jobID + ": done; 1 000 rows sent, 0 skipped, 2 refused\n",
 			"sluicebox: replay " + jobID + ": 2 rows refused\n  sluicebox replay errors " + jobID + " lists them, with the receiver's reasons\n"},
-		"refused":   {admin.Replay{State: "refused", Why: "the place is of\nanother log"}, 78, "", "sluicebox: replay " + jobID + ": refused: the place is of another log\n"},
-		"failed":    {admin.Replay{State: "failed", Why: "the binlog was purged", Rows: 9, Sent: 3, Remaining: 6}, 1, "", "sluicebox: replay " + jobID + ": failed: the binlog was purged; 3 rows sent before\n"},
+		"refused":   {admin.Replay{State: "refused", Reason: "the place is of\nanother log"}, 78, "", "sluicebox: replay " + jobID + ": refused: the place is of another log\n"},
+		"failed":    {admin.Replay{State: "failed", Reason: "the binlog was purged", Rows: 9, Sent: 3, Remaining: 6}, 1, "", "sluicebox: replay " + jobID + ": failed: the binlog was purged; 3 rows sent before\n"},
 		"cancelled": {admin.Replay{State: "cancelled", Sent: 1}, 1, "", "sluicebox: replay " + jobID + ": cancelled; 1 row sent before\n"},
 		"dry run": {admin.Replay{State: "done", Spec: replay.Spec{DryRun: true}, Rows: 1_234_567, Skipped: 67, Remaining: 1_234_500, UntilAt: until}, 0,
 			"replay " + jobID + ": a dry run; 1 234 500 rows would be sent, 67 skipped\nto send the rows up to this moment alone: --until 2026-01-31T15:04:05.12Z\n", ""},
@@ -215,15 +215,15 @@ func TestReplayWithoutALeader(t *testing.T) {
 		}, 0, 10*time.Minute + 20*time.Second, "", "waits for replay other to end\nreplay " + jobID + ": waits for the relay that leads\n"},
 		"one that says why it waits": {func(since time.Duration) ([]admin.Replay, error) {
 			if since < time.Minute {
-				return always(admin.Replay{ID: jobID, State: "waiting", Why: "; waits for the log to be read"})(since)
+				return always(admin.Replay{ID: jobID, State: "waiting", Reason: "; waits for the log to be read"})(since)
 			}
 			return always(admin.Replay{ID: jobID, State: "done"})(since)
 		}, 0, time.Minute, "", "replay " + jobID + ": waits for the log to be read\n"},
 		"one that waits on its way": {func(since time.Duration) ([]admin.Replay, error) {
 			if since < time.Minute {
-				return always(admin.Replay{ID: jobID, State: "playing", Rows: 4, Sent: 1, Remaining: 3, Why: fromTheLog + "; waits for 2 paused\ngroups"})(since)
+				return always(admin.Replay{ID: jobID, State: "playing", Rows: 4, Sent: 1, Remaining: 3, Reason: fromTheLog + "; waits for 2 paused\ngroups"})(since)
 			}
-			return always(admin.Replay{ID: jobID, State: "done", Why: fromTheLog})(since)
+			return always(admin.Replay{ID: jobID, State: "done", Reason: fromTheLog})(since)
 		}, 0, time.Minute, "replay " + jobID + ": " + fromTheLog + "\n", "[#####---------------] 25%  1/4  waits for 2 paused groups\n"},
 		"a database that comes back": {func(since time.Duration) ([]admin.Replay, error) {
 			if since > 0 && since < 29*time.Second {

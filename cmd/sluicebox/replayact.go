@@ -40,7 +40,7 @@ func (c *replayListCommand) Run(ctx context.Context, p *program) error {
 	for i := range list {
 		lines[i] = replayRow(&list[i], now)
 	}
-	return printTable(p.stdout, []string{"ID", "STATE", "FROM", "SOURCE", "ROWS", "SENT", "SKIPPED", "REFUSED", "LEFT", "ASKED", "WHY"}, lines)
+	return printTable(p.stdout, []string{"ID", "STATE", "FROM", "SOURCE", "ROWS", "SENT", "SKIPPED", "REFUSED", "LEFT", "ASKED", "REASON"}, lines)
 }
 
 func replayRow(r *admin.Replay, now time.Time) []string {
@@ -60,7 +60,7 @@ func replayRow(r *admin.Replay, now time.Time) []string {
 	count := func(n int64) string { return strconv.FormatInt(n, 10) }
 	return []string{
 		r.ID, state, quoteCell(from), source, count(r.Rows), count(r.Sent), count(r.Skipped), count(r.Refused), count(r.Remaining),
-		ageText(r.AskedAt, now), oneLine(strings.TrimPrefix(r.Why, "; ")),
+		ageText(r.AskedAt, now), oneLine(strings.TrimPrefix(r.Reason, "; ")),
 	}
 }
 

@@ -63,12 +63,12 @@ func TestReplayList(t *testing.T) {
 	ago := time.Now().Add(-3*time.Hour - time.Minute)
 	f := &fakeReplays{look: func(time.Duration) ([]admin.Replay, error) {
 		return []admin.Replay{
-			{ID: jobID, State: "playing", DesiredState: store.DesiredCancel, Spec: replay.Spec{From: "before_deploy"}, Source: "log", Why: "from\nthe log", Rows: 10, Sent: 5, Skipped: 1, Refused: 1, Remaining: 3, AskedAt: ago},
+			{ID: jobID, State: "playing", DesiredState: store.DesiredCancel, Spec: replay.Spec{From: "before_deploy"}, Source: "log", Reason: "from\nthe log", Rows: 10, Sent: 5, Skipped: 1, Refused: 1, Remaining: 3, AskedAt: ago},
 			{ID: "second", State: "done", DesiredState: store.DesiredRun, Spec: replay.Spec{Since: time.Date(2026, 1, 31, 15, 4, 5, 0, time.UTC), DryRun: true}, Rows: 4, Remaining: 4},
 		}, nil
 	}}
 	got := try(t, replaying(f), nil, "replay", "list", "-c", path)
-	want := `ID             STATE               FROM                  SOURCE  ROWS  SENT  SKIPPED  REFUSED  LEFT  ASKED  WHY
+	want := `ID             STATE               FROM                  SOURCE  ROWS  SENT  SKIPPED  REFUSED  LEFT  ASKED  REASON
 abcdefghijklm  playing, to cancel  before_deploy         log     10    5     1        1        3     3h     from the log
 second         done (dry run)      2026-01-31T15:04:05Z  -       4     0     0        0        4     -      ` + `
 `
@@ -76,7 +76,7 @@ second         done (dry run)      2026-01-31T15:04:05Z  -       4     0     0  
 		t.Errorf("exit %d\n%s\nwant\n%s%s", got.code, got.stdout, want, got.stderr)
 	}
 	got = try(t, replaying(f), nil, "replay", "list", "--json", "-c", path)
-	if !strings.HasPrefix(got.stdout, "{\n  \"replays\": [\n    {\n      \"id\": \"abcdefghijklm\",\n      \"state\": \"playing\",\n      \"wish\": \"cancel\",\n      \"why\": \"from\\nthe log\",\n      \"spec\": {\n        \"from\": \"before_deploy\"\n      },\n") {
+	if !strings.HasPrefix(got.stdout, "{\n  \"replays\": [\n    {\n      \"id\": \"abcdefghijklm\",\n      \"state\": \"playing\",\n      \"desired_state\": \"cancel\",\n      \"reason\": \"from\\nthe log\",\n      \"spec\": {\n        \"from\": \"before_deploy\"\n      },\n") {
 		t.Errorf("prints %s", got.stdout)
 	}
 	f.look = func(time.Duration) ([]admin.Replay, error) { return nil, nil }

@@ -39,7 +39,7 @@ type progressSample struct {
 
 // update tells of the replay as it is now, and which one it waits for.
 func (g *replayProgress) update(job *admin.Replay, behind string, now time.Time) {
-	if said, _ := splitReplayNote(job.Why); said != g.why {
+	if said, _ := splitReplayNote(job.Reason); said != g.why {
 		g.why = said
 		// That of an end is told with the end.
 		if state := store.JobState(job.State); g.why != "" && (!state.Ended() || state == store.JobDone) {
@@ -110,7 +110,7 @@ func splitReplayNote(why string) (said, waits string) {
 
 // progressText is a replay in a line without its id.
 func progressText(job *admin.Replay, behind string, rate float64) string {
-	_, waits := splitReplayNote(job.Why)
+	_, waits := splitReplayNote(job.Reason)
 	if waits != "" {
 		waits = "waits for " + oneLine(waits)
 	}

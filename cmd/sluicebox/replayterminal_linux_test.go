@@ -15,7 +15,7 @@ func TestReplayOnATerminal(t *testing.T) {
 	path := file(t, good)
 	tty, person := terminalPair(t, 60)
 	f := &fakeReplays{look: func(since time.Duration) ([]admin.Replay, error) {
-		r := admin.Replay{ID: jobID, State: "playing", Why: fromTheLog, Rows: 1000, Sent: 500, Refused: 2, Remaining: 498}
+		r := admin.Replay{ID: jobID, State: "playing", Reason: fromTheLog, Rows: 1000, Sent: 500, Refused: 2, Remaining: 498}
 		if since > time.Second/2 {
 			r.State, r.Sent, r.Remaining = "done", 998, 0
 		}

@@ -120,7 +120,7 @@ func TestCheckpointWishes(t *testing.T) {
       "made_at": "2026-01-31T15:04:05Z",
       "position": "12",
       "seq": 34,
-      "kept_bytes": 0
+      "retained_bytes": 0
     }
   ]
 }
@@ -129,7 +129,7 @@ func TestCheckpointWishes(t *testing.T) {
 		t.Errorf("exit %d\n%s%s", got.code, got.stdout, got.stderr)
 	}
 	w.expect(1, "until then its log is kept", "checkpoint", "delete", "a", "--wait=0s")
-	w.expect(0, "a     made, to be deleted  2026-01-31T15:04:05Z  34   -     12        \n", "checkpoint", "list")
+	w.expect(0, "a     made, to be deleted  2026-01-31T15:04:05Z  34   -         12        \n", "checkpoint", "list")
 	w.expect(1, "replay from a: there is no checkpoint of this name", "replay", "--from=a")
 }
 
@@ -172,7 +172,7 @@ func TestReplayWishes(t *testing.T) {
 	if err := json.Unmarshal([]byte(got.stdout), &list); err != nil || len(list.Replays) != 2 {
 		t.Fatalf("%v: %s", err, got.stdout)
 	}
-	if r := list.Replays[0]; r.State != "done" || r.Why != "from the table" || r.Source != "table" || r.Rows != 2 || r.Refused != 1 || r.Remaining != 1 || r.EndedAt.IsZero() {
+	if r := list.Replays[0]; r.State != "done" || r.Reason != "from the table" || r.Source != "table" || r.Rows != 2 || r.Refused != 1 || r.Remaining != 1 || r.EndedAt.IsZero() {
 		t.Errorf("it is %+v", r)
 	}
 }

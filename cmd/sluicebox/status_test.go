@@ -67,7 +67,7 @@ func leadingStatus() admin.RelayStatus {
 		Lanes:      []admin.Lane{{Outbox: "orders", Kind: "EVENT", Group: &group, State: "blocked", Rows: 2, Spilled: 10, Since: *ago(2*time.Hour + time.Minute), Error: "400: no"}},
 		LanesTotal: 9,
 		Replays: admin.ReplayStatus{Waiting: 2, Paused: 1, Current: &admin.Replay{
-			ID: "w3k7m2xq5r4ta", State: "playing", Why: "from the log; waits for 1 paused\ngroup", Rows: 100_000, Sent: 51_200, Refused: 2, Remaining: 48_798,
+			ID: "w3k7m2xq5r4ta", State: "playing", Reason: "from the log; waits for 1 paused\ngroup", Rows: 100_000, Sent: 51_200, Refused: 2, Remaining: 48_798,
 		}},
 		Failed: []admin.FailedRows{{Outbox: "orders", Rows: &failed, At: *ago(5100 * time.Millisecond)}, {Outbox: "bills", Error: "it takes too long"}},
 	}
@@ -84,14 +84,14 @@ FAILED      4 rows in orders, counted 5s ago
 FAILED      bills: not counted: it takes too long
 replay      w3k7m2xq5r4ta playing, 51 200 of 100 000 rows sent, 2 refused; waits for 1 paused group; 2 more waiting, 1 paused
 
-SINK      WAITING  PARKED  IN-FLIGHT  DELIVERED/S  FAILED/S  RETRIED/S
-platform  120      20      2          12.3         0         1200
-other     0        0       0          0            0         0
+SINK      WAITING  SPILLED  IN-FLIGHT  DELIVERED/S  FAILED/S  RETRIED/S
+platform  120      20       2          12.3         0         1200
+other     0        0        0          0            0         0
 platform: lanes 1 blocked, 3 waiting
-platform: suspect for 3m, unavailable at http://p/batch: connection refused` + "\uFFFD" + `[31m
+platform: circuit breaker open for 3m, unavailable at http://p/batch: connection refused` + "\uFFFD" + `[31m
 
 lanes that stand still or fail: 9, of which these are 1 (sluicebox lanes list)
-OUTBOX  KIND   GROUP  STATE    ROWS  SINCE  WHY
+OUTBOX  KIND   GROUP  STATE    ROWS  SINCE  REASON
 orders  EVENT  o-1    blocked  12    2h     400: no
 `
 
@@ -152,7 +152,7 @@ func TestReplaysText(t *testing.T) {
 	}{
 		{admin.ReplayStatus{}, ""},
 		{admin.ReplayStatus{Paused: 1}, "1 paused"},
-		{admin.ReplayStatus{Current: &admin.Replay{ID: "a", State: "waiting", Why: "; waits for checkpoint x to be made"}}, "a waiting; waits for checkpoint x to be made"},
+		{admin.ReplayStatus{Current: &admin.Replay{ID: "a", State: "waiting", Reason: "; waits for checkpoint x to be made"}}, "a waiting; waits for checkpoint x to be made"},
 		{admin.ReplayStatus{Current: &admin.Replay{ID: "a", State: "copying", Rows: 1}, Waiting: 1}, "a copying, 1 row so far; 1 more waiting"},
 		{admin.ReplayStatus{Current: &admin.Replay{ID: "a", State: "copying", Rows: 3000, Sent: 1000, Skipped: 7}}, "a copying, 3 000 rows so far, 1 000 sent, 7 skipped"},
 	} {

@@ -135,7 +135,7 @@ func replaysText(r *admin.ReplayStatus) string {
 	var parts, others []string
 	if job := r.Current; job != nil {
 		parts = append(parts, quoteCell(job.ID)+" "+replayText(job))
-		if _, waits := splitReplayNote(job.Why); waits != "" {
+		if _, waits := splitReplayNote(job.Reason); waits != "" {
 			parts = append(parts, "waits for "+oneLine(waits))
 		}
 	}
@@ -176,7 +176,7 @@ func replayText(job *admin.Replay) string {
 }
 
 func sinkHeader() []string {
-	return []string{"SINK", "WAITING", "PARKED", "IN-FLIGHT", "DELIVERED/S", "FAILED/S", "RETRIED/S"}
+	return []string{"SINK", "WAITING", "SPILLED", "IN-FLIGHT", "DELIVERED/S", "FAILED/S", "RETRIED/S"}
 }
 
 func sinkRows(sinks []admin.SinkStatus) [][]string {
@@ -207,7 +207,7 @@ func sinkLines(b *bytes.Buffer, s *admin.SinkStatus, now time.Time) {
 		if e.Idle {
 			idle = " (no row waits for it)"
 		}
-		fmt.Fprintf(b, "%s: suspect for %s%s, %s at %s: %s\n", quoteCell(s.Name), ageText(e.Since, now), idle, oneLine(e.Class), oneLine(e.Endpoint), oneLine(e.Error))
+		fmt.Fprintf(b, "%s: circuit breaker open for %s%s, %s at %s: %s\n", quoteCell(s.Name), ageText(e.Since, now), idle, oneLine(e.Class), oneLine(e.Endpoint), oneLine(e.Error))
 	}
 }
 
@@ -227,7 +227,7 @@ func allBreakersOpen(sinks []admin.SinkStatus) bool {
 }
 
 func troubledHeader() []string {
-	return []string{"OUTBOX", "KIND", "GROUP", "STATE", "ROWS", "SINCE", "WHY"}
+	return []string{"OUTBOX", "KIND", "GROUP", "STATE", "ROWS", "SINCE", "REASON"}
 }
 
 func troubledRows(s *admin.RelayStatus, now time.Time) [][]string {

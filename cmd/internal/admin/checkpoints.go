@@ -27,9 +27,9 @@ type Checkpoint struct {
 	Name string `json:"name"`
 	// State is wanted until the relay that leads has made it, then made, or kept where
 	// its log is kept for it; dropped where that log was given up or is lost, and
-	// refused where it could not be made. Why says how.
-	State string `json:"state"`
-	Why   string `json:"why,omitempty"`
+	// refused where it could not be made. Reason says how.
+	State  string `json:"state"`
+	Reason string `json:"reason,omitempty"`
 	// Deleting is set until the relay that leads has forgotten it.
 	Deleting bool      `json:"deleting,omitempty"`
 	KeepLog  bool      `json:"keep_log"`
@@ -38,15 +38,15 @@ type Checkpoint struct {
 	Seq      int64     `json:"seq"`
 	// RetainedBytes is the log that is kept for it, as of the latest look, and
 	// MaxRetainedBytes how much that may become.
-	RetainedBytes    int64 `json:"kept_bytes"`
-	MaxRetainedBytes int64 `json:"max_kept_bytes,omitempty"`
+	RetainedBytes    int64 `json:"retained_bytes"`
+	MaxRetainedBytes int64 `json:"max_retained_bytes,omitempty"`
 }
 
 // CheckpointOf returns a checkpoint as the API shows it. maxKeptBytes is the limit of the
 // log that is kept for one.
 func CheckpointOf(n *store.Savepoint, maxKept int64) Checkpoint {
 	shown := Checkpoint{
-		Name: n.Name, State: string(n.State), Why: n.Reason, Deleting: n.DeleteRequested, KeepLog: n.RetainLog,
+		Name: n.Name, State: string(n.State), Reason: n.Reason, Deleting: n.DeleteRequested, KeepLog: n.RetainLog,
 		MadeAt: n.At, Position: string(n.Position), Seq: int64(n.Seq), RetainedBytes: n.RetainedBytes,
 	}
 	if n.RetainLog {

@@ -39,7 +39,7 @@ const (
 
 // laneStates are the words of dispatch.LaneInfo.State.
 func laneStates() []string {
-	return []string{"ready", "claiming", "sending", "writing", "waiting", "stalled", "blocked", "paused", "replaying", "parked"}
+	return []string{"ready", "claiming", "sending", "writing", "waiting", "stalled", "blocked", "paused", "replaying", "spilled"}
 }
 
 // laneEndpoints serves the lanes.

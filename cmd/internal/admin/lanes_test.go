@@ -119,9 +119,9 @@ func TestLanesList(t *testing.T) {
 	base := serveDesk(t, d, "")
 	got := ask(t, "GET", base+"/api/v1/lanes")
 	want := `{"lanes":[` +
-		`{"outbox":"o","kind":"EVENT","group":"<g>","state":"blocked","rows":3,"parked":7,"unwritten":0,"head":"id-1","attempts":4,"retry_count":3,"error":"400: no","since":"2026-03-04T05:06:07.8Z"},` +
-		`{"outbox":"o","kind":"EVENT","group":null,"row_id":"id-9","state":"waiting","rows":1,"parked":0,"unwritten":0,"head":"id-9","attempts":0,"retry_count":0,"next_attempt":"2026-03-04T05:06:07.8Z"},` +
-		`{"outbox":"o","kind":"JOB","group":"","state":"paused","rows":0,"parked":0,"unwritten":0,"head":"","attempts":0,"retry_count":0,"reason":"stock-taking"}` +
+		`{"outbox":"o","kind":"EVENT","group":"<g>","state":"blocked","rows":3,"spilled":7,"unwritten":0,"head":"id-1","attempts":4,"retry_count":3,"error":"400: no","since":"2026-03-04T05:06:07.8Z"},` +
+		`{"outbox":"o","kind":"EVENT","group":null,"row_id":"id-9","state":"waiting","rows":1,"spilled":0,"unwritten":0,"head":"id-9","attempts":0,"retry_count":0,"next_attempt":"2026-03-04T05:06:07.8Z"},` +
+		`{"outbox":"o","kind":"JOB","group":"","state":"paused","rows":0,"spilled":0,"unwritten":0,"head":"","attempts":0,"retry_count":0,"reason":"stock-taking"}` +
 		`],"total":7}` + "\n"
 	if got.status != 200 || got.body != want || got.header.Get("Content-Type") != "application/json" {
 		t.Errorf("answers %d %s\nwant %s", got.status, got.body, want)
@@ -140,7 +140,7 @@ func TestLanesList(t *testing.T) {
 		"group=":                       {Group: &store.Group{Valid: true}},
 		"no-group":                     {Group: &store.Group{}},
 		"no-group=true":                {Group: &store.Group{}},
-		"state=parked":                 {State: "parked"},
+		"state=spilled":                {State: "spilled"},
 		"no-group=false&state=blocked": {State: "blocked"},
 	} {
 		ask(t, "GET", base+"/api/v1/lanes?"+query)

@@ -35,9 +35,9 @@ var ErrReplayEnded = errors.New("the replay has ended")
 // Replay is a job at a moment.
 type Replay struct {
 	ID           string             `json:"id"`
-	State        string             `json:"state"` // waiting, copying, playing, paused, done, failed, refused or cancelled
-	DesiredState store.DesiredState `json:"wish"`  // what is wanted of it: run, pause or cancel
-	Why          string             `json:"why,omitempty"`
+	State        string             `json:"state"`         // waiting, copying, playing, paused, done, failed, refused or cancelled
+	DesiredState store.DesiredState `json:"desired_state"` // what is wanted of it: run, pause or cancel
+	Reason       string             `json:"reason,omitempty"`
 	Spec         replay.Spec        `json:"spec"`
 	// Source is log or table, "" before that is known.
 	Source string `json:"source"`
@@ -63,7 +63,7 @@ func (r *Replay) Ended() bool { return store.JobState(r.State).Ended() }
 // shows what it knows.
 func ReplayOf(j *store.Job) Replay {
 	shown := Replay{
-		ID: j.ID, State: string(j.State), DesiredState: j.Desired, Why: j.Reason, Source: j.Source,
+		ID: j.ID, State: string(j.State), DesiredState: j.Desired, Reason: j.Reason, Source: j.Source,
 		UntilPosition: string(j.Until.Position), UntilAt: j.UntilAt,
 		Rows: j.Total, Sent: j.Sent, Skipped: j.Skipped, Refused: j.Refused, Remaining: j.Total - j.Sent - j.Skipped - j.Refused,
 		AskedAt: j.RequestedAt, StartedAt: j.StartedAt, EndedAt: j.FinishedAt,

@@ -69,8 +69,8 @@ func someNamed() []admin.Checkpoint {
 }
 
 const (
-	aIsWire = `{"name":"a","state":"kept","keep_log":true,"made_at":"2026-03-04T05:06:07.8Z","position":"0/1","seq":7,"kept_bytes":12,"max_kept_bytes":34}`
-	bIsWire = `{"name":"b","state":"wanted","why":"waits","deleting":true,"keep_log":false,"position":"","seq":0,"kept_bytes":0}`
+	aIsWire = `{"name":"a","state":"kept","keep_log":true,"made_at":"2026-03-04T05:06:07.8Z","position":"0/1","seq":7,"retained_bytes":12,"max_retained_bytes":34}`
+	bIsWire = `{"name":"b","state":"wanted","reason":"waits","deleting":true,"keep_log":false,"position":"","seq":0,"retained_bytes":0}`
 )
 
 func TestCheckpointEndpoints(t *testing.T) {
@@ -116,10 +116,10 @@ func someJobs() []admin.Replay {
 }
 
 const (
-	abcIsWire = `{"id":"abc","state":"playing","wish":"pause","why":"from the log","spec":{"from":"a","groups":["g"]},"source":"log",` +
+	abcIsWire = `{"id":"abc","state":"playing","desired_state":"pause","reason":"from the log","spec":{"from":"a","groups":["g"]},"source":"log",` +
 		`"until_position":"0/2","until_at":"2026-03-04T05:06:07.8Z","rows":10,"sent":4,"skipped":2,"refused":1,"remaining":3,` +
 		`"asked_at":"2026-03-04T05:06:07.8Z","began_at":"2026-03-04T05:06:07.8Z"}`
-	oldIsWire = `{"id":"old","state":"done","wish":"run","spec":{},"source":"","rows":0,"sent":0,"skipped":0,"refused":0,"remaining":0,"ended_at":"2026-03-04T05:06:07.8Z"}`
+	oldIsWire = `{"id":"old","state":"done","desired_state":"run","spec":{},"source":"","rows":0,"sent":0,"skipped":0,"refused":0,"remaining":0,"ended_at":"2026-03-04T05:06:07.8Z"}`
 )
 
 func TestReplayEndpoints(t *testing.T) {

@@ -47,7 +47,7 @@ type RelayStatus struct {
 // while it is at one.
 type ReplayStatus struct {
 	// Current is the replay that the relay is at; null if there is none that is not
-	// paused. Why also says what it waits for.
+	// paused. Reason also says what it waits for.
 	Current *Replay `json:"current"`
 	Waiting int     `json:"waiting"` // for their turn
 	Paused  int     `json:"paused"`
@@ -62,12 +62,12 @@ type SourceStatus struct {
 	Paused    bool `json:"paused"` // for want of room in the sinks' buffers
 	// Position is the latest that was read, and LastReceivedAt when something last came.
 	Position       string     `json:"position"`
-	LastReceivedAt *time.Time `json:"heard_at"`
+	LastReceivedAt *time.Time `json:"last_received_at"`
 	// RetainedBytes is the log from the checkpoint to its head, which the database
 	// keeps for the relay, and RetainedLimitBytes how much that may become before rows are
 	// parked; null where there is no log, or before it was looked at.
 	RetainedBytes      *int64 `json:"retained_bytes"`
-	RetainedLimitBytes *int64 `json:"retained_bound_bytes"`
+	RetainedLimitBytes *int64 `json:"retained_limit_bytes"`
 }
 
 // CheckpointStatus is the place below which every row is settled or parked.
@@ -94,13 +94,13 @@ type Rates struct {
 // SinkStatus is one destination.
 type SinkStatus struct {
 	Name         string         `json:"name"`
-	Waiting      int            `json:"waiting"` // in memory or parked
+	Waiting      int            `json:"waiting"` // in memory or spilled
 	Rows         int            `json:"rows"`    // in memory
-	Spilled      int            `json:"parked"`
-	Bytes        int64          `json:"bytes"`     // of payload in memory
-	InFlight     int            `json:"in_flight"` // claims and requests
-	Lanes        map[string]int `json:"lanes"`     // by state
-	OpenBreakers []OpenBreaker  `json:"suspect"`   // endpoints that get probes alone
+	Spilled      int            `json:"spilled"`
+	Bytes        int64          `json:"bytes"`        // of payload in memory
+	InFlight     int            `json:"in_flight"`    // claims and requests
+	Lanes        map[string]int `json:"lanes"`        // by state
+	OpenBreakers []OpenBreaker  `json:"breaker_open"` // endpoints that get probes alone
 
 	Delivered Rates `json:"delivered_per_second"`
 	Failed    Rates `json:"failed_per_second"`

@@ -48,7 +48,7 @@ func TestStatus(t *testing.T) {
 	}
 	got := ask(t, "GET", base+"/api/v1/status?count", "Authorization", "Bearer right")
 	for _, part := range []string{
-		`"ready":false`, `{"name":"source","ok":false,"detail":"silent"}`, `"heard_at":null`, `"retained_bytes":null`, `"saved_at":null`,
+		`"ready":false`, `{"name":"source","ok":false,"detail":"silent"}`, `"last_received_at":null`, `"retained_bytes":null`, `"saved_at":null`,
 		`"lag":{"rows":0,"oldest":null,"seconds":null}`, `"captured_per_second":{"10s":0,"1m":0}`, `"lanes":[]`, `"failed":[{"outbox":"o","rows":2,`,
 	} {
 		if !strings.Contains(got.body, part) {

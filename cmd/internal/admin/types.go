@@ -19,8 +19,8 @@ type Lane struct {
 	// lane, without one, is replaying meanwhile.
 	Replay  string `json:"replay,omitempty"`
 	State   string `json:"state"`
-	Rows    int    `json:"rows"`   // in memory
-	Spilled int    `json:"parked"` // more rows, that are not in memory
+	Rows    int    `json:"rows"`    // in memory
+	Spilled int    `json:"spilled"` // more rows, that are not in memory
 	// Unwritten is how many more rows were delivered and their COMPLETED is refused by
 	// the table.
 	Unwritten   int       `json:"unwritten"`

@@ -33,7 +33,7 @@ func TestManyParkedGroups(t *testing.T) {
 			s.t.Helper()
 			within(s.t, patience, func() string {
 				// Some 10000 may be in memory, too.
-				away, all := r.metric(`sluicebox_lanes{sink="flowcatalyst",state="parked"}`), r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`)
+				away, all := r.metric(`sluicebox_lanes{sink="flowcatalyst",state="spilled"}`), r.metric(`sluicebox_spilled_rows{sink="flowcatalyst"}`)
 				if int(all) < rows-1000 || int(away) < rows-10_000 || away < 1000 {
 					return fmt.Sprintf("%.0f groups of %d are away, %.0f rows are parked", away, rows, all)
 				}

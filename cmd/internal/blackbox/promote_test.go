@@ -127,7 +127,7 @@ func TestTheDatabaseIsPromoted(t *testing.T) {
 		if job.code != 0 || job.Sent != rows-before || job.Skipped+job.Refused > 0 {
 			p.t.Errorf("the replay is %+v, want %d rows", job, rows-before)
 		}
-		p.t.Logf("a replay goes on %s", job.Why)
+		p.t.Logf("a replay goes on %s", job.Reason)
 		expectStop(p.t, p.relay)
 	})
 }

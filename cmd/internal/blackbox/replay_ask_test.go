@@ -12,7 +12,7 @@ import (
 
 // replayed is what `sluicebox replay --json` prints.
 type replayed struct {
-	ID, State, Why, Source                  string
+	ID, State, Reason, Source               string
 	Rows, Sent, Skipped, Refused, Remaining int
 	UntilAt                                 string `json:"until_at"`
 

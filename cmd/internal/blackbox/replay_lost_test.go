@@ -54,11 +54,11 @@ func (s *scene) removeSome() (gone []string) {
 func expectTable(t *testing.T, job, dry replayed, rows int, why string) {
 	t.Helper()
 	for _, j := range []replayed{job, dry} {
-		if j.code != 0 || j.State != "done" || j.Source != "table" || !strings.HasPrefix(j.Why, "from the table, because "+why) || j.Refused+j.Skipped > 0 {
+		if j.code != 0 || j.State != "done" || j.Source != "table" || !strings.HasPrefix(j.Reason, "from the table, because "+why) || j.Refused+j.Skipped > 0 {
 			t.Errorf("the replay is %+v, want %q", j, why)
 		}
-		if !strings.Contains(j.stderr, "replay "+j.ID+": from the table, because "+why) || !strings.Contains(j.Why, "deleted since are not sent") {
-			t.Errorf("the replay does not say that it reads the table:\n%s\n%s", j.stderr, j.Why)
+		if !strings.Contains(j.stderr, "replay "+j.ID+": from the table, because "+why) || !strings.Contains(j.Reason, "deleted since are not sent") {
+			t.Errorf("the replay does not say that it reads the table:\n%s\n%s", j.stderr, j.Reason)
 		}
 	}
 	if job.Sent != rows || job.Remaining != 0 || dry.Sent != 0 || dry.Remaining != rows {
@@ -69,12 +69,12 @@ func expectTable(t *testing.T, job, dry replayed, rows int, why string) {
 // expectRefused expects of a replay that it was refused for a reason, and did nothing.
 func expectRefused(t *testing.T, job replayed, why ...string) {
 	t.Helper()
-	if job.code != 78 || job.State != "refused" || job.Rows+job.Sent > 0 || !strings.Contains(job.stderr, "replay "+job.ID+": refused: "+job.Why) {
+	if job.code != 78 || job.State != "refused" || job.Rows+job.Sent > 0 || !strings.Contains(job.stderr, "replay "+job.ID+": refused: "+job.Reason) {
 		t.Errorf("the replay is %+v, want it refused", job)
 	}
 	for _, part := range why {
-		if !strings.Contains(job.Why, part) {
-			t.Errorf("the replay was refused, as %s; want %q", job.Why, part)
+		if !strings.Contains(job.Reason, part) {
+			t.Errorf("the replay was refused, as %s; want %q", job.Reason, part)
 		}
 	}
 }
@@ -103,7 +103,7 @@ func (s *scene) replayPurged(r *relay, before int) {
 		s.t.Errorf("%d rows arrived, %d of them twice, want %d", len(ids), twice, len(want))
 	}
 	expectRefused(s.t, jobs[2], "the log is to be read, and it cannot be, because the log is lost: ")
-	s.t.Log(jobs[2].Why)
+	s.t.Log(jobs[2].Reason)
 	s.forgotten()
 	job := r.replay("--since="+left, "--dry-run")
 	if job.code != 0 || job.Source != "log" || job.Remaining != 30 {
@@ -121,9 +121,9 @@ func (s *scene) replayAnother(r *relay, _ int) {
 	for _, job := range jobs[:2] {
 		expectRefused(s.t, job, "the place is of another log: ", "--source table reads the table")
 	}
-	s.t.Log(jobs[0].Why)
+	s.t.Log(jobs[0].Reason)
 	expectTable(s.t, jobs[2], jobs[3], s.rows(), "the ")
-	s.t.Log(jobs[2].Why)
+	s.t.Log(jobs[2].Reason)
 	if ids, twice := again(s.to.Accepted(), jobs[2].ID); len(ids) != s.rows() || twice > 0 {
 		s.t.Errorf("%d rows arrived, %d of them twice", len(ids), twice)
 	}
@@ -160,7 +160,7 @@ func (s *mongoScene) replayRolled(r *relay, before int) {
 	jobs := r.replays([]string{"--from=before"}, []string{"--from=before", "--dry-run"}, []string{"--from=before", "--source=log"})
 	expectTable(s.t, jobs[0], jobs[1], was-before-len(gone), "the log is lost: ")
 	expectRefused(s.t, jobs[2], "the log is to be read, and it cannot be, because the log is lost: ")
-	s.t.Log(jobs[2].Why)
+	s.t.Log(jobs[2].Reason)
 	ids, twice := again(s.to.Accepted(), jobs[0].ID)
 	if len(ids) != jobs[0].Sent || twice > 0 {
 		s.t.Errorf("%d documents arrived, %d of them twice; %d were sent", len(ids), twice, jobs[0].Sent)
@@ -189,7 +189,7 @@ func (s *mongoScene) elsewhere(checkpoint string) {
 	}
 	jobs := r.replays([]string{"--from=" + checkpoint}, []string{"--from=" + checkpoint, "--source=table"})
 	expectRefused(s.t, jobs[0], "the place is of another log: ", "--source table reads the table")
-	s.t.Log(jobs[0].Why)
+	s.t.Log(jobs[0].Reason)
 	if job := jobs[1]; job.code != 0 || job.Source != "table" || job.Sent != 10 {
 		s.t.Errorf("the replay is %+v", job)
 	}
@@ -227,7 +227,7 @@ func (s *scene) elsewhere(h host, from string) {
 	expectTable(s.t, jobs[1], jobs[2], 20, "the log is lost: it was kept for checkpoint kept, but what kept it is gone: somebody dropped it")
 	expectTable(s.t, jobs[3], jobs[4], 20, "the log is lost: ")
 	for _, job := range jobs {
-		s.t.Log(job.Why)
+		s.t.Log(job.Reason)
 	}
 	checkReplay(s.t, there.to.Accepted(), jobs[1].ID, numbers(1, 20))
 	expectStop(s.t, r)

@@ -56,7 +56,7 @@ admin: {listen: %s}
 	jobs := r.replays([]string{"--from=before", "--source=log"}, []string{"--from=before", "--to-sink=rebuilt"})
 	expectRefused(t, jobs[0], "the log is to be read, and it cannot be, because this database's log holds no rows")
 	job := jobs[1]
-	if job.code != 0 || job.Sent != len(want) || job.Source != "table" || !strings.Contains(job.Why, "from the table") {
+	if job.code != 0 || job.Sent != len(want) || job.Source != "table" || !strings.Contains(job.Reason, "from the table") {
 		t.Errorf("the replay is %+v", job)
 	}
 	checkReplay(t, other.Accepted(), job.ID, want)

@@ -46,13 +46,13 @@ type relayStatus struct {
 
 // sinkState is what it tells of a sink.
 type sinkState struct {
-	Name                  string
-	Waiting, Rows, Parked int
-	Lanes                 map[string]int
-	Suspect               []struct {
+	Name                   string
+	Waiting, Rows, Spilled int
+	Lanes                  map[string]int
+	OpenBreakers           []struct {
 		Endpoint, Class, Error string
 		Since                  time.Time
-	}
+	} `json:"breaker_open"`
 	Delivered map[string]float64 `json:"delivered_per_second"`
 }
 
@@ -207,13 +207,13 @@ func TestStatusOfADeadSink(t *testing.T) {
 			s.business(1 << 20)
 		}
 		got := r.expectStatus(func(s *relayStatus) string {
-			if sk := s.Sinks[0]; sk.Waiting != rows || s.Lag.Rows != rows || sk.Parked == 0 || len(sk.Suspect) != 1 {
-				return fmt.Sprintf("%d rows wait, %d are parked", sk.Waiting, sk.Parked)
+			if sk := s.Sinks[0]; sk.Waiting != rows || s.Lag.Rows != rows || sk.Spilled == 0 || len(sk.OpenBreakers) != 1 {
+				return fmt.Sprintf("%d rows wait, %d are parked", sk.Waiting, sk.Spilled)
 			}
 			return ""
 		})
-		suspect := got.Sinks[0].Suspect[0]
-		if got.code != 1 || got.Ready || suspect.Class != "unavailable" || suspect.Since.IsZero() || !strings.Contains(suspect.Endpoint, "/api/events/batch") ||
+		breaker := got.Sinks[0].OpenBreakers[0]
+		if got.code != 1 || got.Ready || breaker.Class != "unavailable" || breaker.Since.IsZero() || !strings.Contains(breaker.Endpoint, "/api/events/batch") ||
 			!strings.Contains(got.stderr, "not ready: sink flowcatalyst: suspect") {
 			s.t.Errorf("exit code %d\n%s%s", got.code, got.stdout, got.stderr)
 		}
@@ -227,7 +227,7 @@ func TestStatusOfADeadSink(t *testing.T) {
 		s.to.Script(nil)
 		s.expectNumbered(rows)
 		r.expectStatus(func(s *relayStatus) string {
-			if !s.Ready || s.code != 0 || s.Lag.Rows != 0 || len(s.Sinks[0].Suspect) != 0 || s.Sinks[0].Parked != 0 {
+			if !s.Ready || s.code != 0 || s.Lag.Rows != 0 || len(s.Sinks[0].OpenBreakers) != 0 || s.Sinks[0].Spilled != 0 {
 				return "something is left"
 			}
 			return ""
