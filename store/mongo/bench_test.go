@@ -13,9 +13,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// BenchmarkRows claims and completes documents, some at a time: what each takes is a
-// transaction that a majority has on disk. Beside it stands what two plain updates of
-// the same documents take.
+// BenchmarkRows claims and completes batches of documents, each in a transaction committed
+// by a majority. It also measures two plain updates of the same documents for comparison.
 func BenchmarkRows(b *testing.B) {
 	for _, n := range []int{1, 100, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -14,8 +14,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/finding"
 )
 
-// Check implements store.Installer. What it finds is one *store.SetupError: all that
-// Examine grades a store.Fault, but for what may pass by itself.
+// Check implements store.Installer. It returns all faults that Diagnose would grade
+// store.GradeFault in one *store.SetupError, except transient ones.
 func (s *Store) Check(ctx context.Context) error {
 	c := checker{store: s}
 	err := s.lifetime.Do(ctx, func(ctx context.Context) (err error) {
@@ -30,13 +30,13 @@ func (s *Store) Check(ctx context.Context) error {
 	return c.Err()
 }
 
-// checker gathers findings.
+// checker collects findings.
 type checker struct {
 	finding.List
 	store    *Store
 	conn     *conn
 	rights   rights
-	thorough bool // advice is wanted too, and what may pass by itself
+	thorough bool // also advice and transient faults
 }
 
 func (c *checker) run(ctx context.Context) (err error) {
@@ -50,18 +50,22 @@ func (c *checker) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
+
 	if c.rights, err = c.conn.rights(ctx); err != nil {
 		return err
 	}
+
 	c.Subject = "user"
 	if c.rights.unrestricted {
 		c.Add(store.GradeOK, "the server has no access control")
 	} else {
 		c.Add(store.GradeOK, c.rights.user+" of "+c.rights.from)
 	}
+
 	if err := c.checkOwnTables(ctx); err != nil {
 		return err
 	}
+
 	for _, name := range c.store.outboxes.Names() {
 		if err := c.outbox(ctx, c.conn.table(c.store.outboxes.Lookup(name))); err != nil {
 			return err
@@ -70,7 +74,7 @@ func (c *checker) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// checkOwnTables checks the relay's own collections.
+// checkOwnTables checks the relay's collections.
 func (c *checker) checkOwnTables(ctx context.Context) error {
 	c.Subject = "own collections"
 	err := installed(ctx, c.conn)
@@ -86,6 +90,7 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
+
 	before := c.CountFaults()
 	for _, own := range ownCollections() {
 		c.reportMissingActions(c.conn.db.Name(), own.name, own.actions)
@@ -96,7 +101,8 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 	return nil
 }
 
-// reportMissingActions says what the user may not do to a collection, if there is any of it.
+// reportMissingActions adds a fault for actions that the user lacks on a collection, and
+// reports whether there are any.
 func (c *checker) reportMissingActions(database, collection string, actions []string) bool {
 	lacks := c.rights.lacks(database, collection, actions)
 	if len(lacks) == 0 {
@@ -118,11 +124,13 @@ func (c *checker) outbox(ctx context.Context, t *table) error {
 	if c.reportMissingActions(t.collection.Database().Name(), t.collection.Name(), outboxActions(t.Outbox)) {
 		return nil
 	}
+
 	for _, look := range []func(context.Context, *table) error{c.index, c.fields} {
 		if err := look(ctx, t); err != nil {
 			return err
 		}
 	}
+
 	if c.CountFaults() > before {
 		return nil
 	}
@@ -133,17 +141,17 @@ func (c *checker) outbox(ctx context.Context, t *table) error {
 	return c.unsettledIndex(ctx, t)
 }
 
-// collection checks that the collection is there, and one that transactions write to.
+// collection checks that the collection exists and accepts writes in transactions.
 func (c *checker) collection(ctx context.Context, t *table) (bool, error) {
 	bound, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	specs, err := t.collection.Database().ListCollectionSpecifications(bound, bson.D{{Key: "name", Value: t.collection.Name()}})
-	if hasCode(err, codeUnauthorized) { // as it is without the action listCollections
+	if hasCode(err, codeUnauthorized) { // the user lacks listCollections
 		names, err := t.visible(ctx, bson.D{{Key: "name", Value: t.collection.Name()}})
 		if err == nil && len(names) == 0 && len(c.rights.lacks(t.collection.Database().Name(), t.collection.Name(), []string{"find"})) == 0 {
 			return false, c.reportMissing(ctx, t)
 		}
-		return true, nil // the rights say more
+		return true, nil // the privilege check says more
 	}
 	if err != nil {
 		return false, err
@@ -151,6 +159,7 @@ func (c *checker) collection(ctx context.Context, t *table) (bool, error) {
 	if len(specs) == 0 {
 		return false, c.reportMissing(ctx, t)
 	}
+
 	capped, _ := specs[0].Options.Lookup("capped").BooleanOK()
 	locale, _ := specs[0].Options.Lookup("collation", "locale").StringValueOK()
 	switch {
@@ -167,7 +176,8 @@ func (c *checker) collection(ctx context.Context, t *table) (bool, error) {
 	return true, nil
 }
 
-// reportMissing says that a collection is not there, and which the user can see.
+// reportMissing adds a fault for a missing collection and lists collections that the user
+// can see.
 func (c *checker) reportMissing(ctx context.Context, t *table) error {
 	names, err := t.visible(ctx, bson.D{{Key: "name", Value: bson.Regex{Pattern: "^(?!" + ownPrefix + "|system\\.)"}}})
 	if err != nil {
@@ -178,20 +188,21 @@ func (c *checker) reportMissing(ctx context.Context, t *table) error {
 	if len(names) > 0 {
 		seen = "; the database has " + strings.Join(names[:min(len(names), 5)], ", ")
 	}
+
 	c.AddFault(fmt.Sprintf("there is no collection %s%s", t.path(), seen), "// check its name in the configuration, or make it:",
 		strings.Replace(shellOf(t.Outbox), "getCollection(", "createCollection(", 1)+";")
 	return nil
 }
 
-// visible lists collections beside the outbox's that the user has a right on.
+// visible lists collections of the outbox's database on which the user has a privilege.
 func (t *table) visible(ctx context.Context, filter bson.D) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	return t.collection.Database().ListCollectionNames(ctx, filter, options.ListCollections().SetAuthorizedCollections(true))
 }
 
-// index checks that a document can be found by its id, and only it: without an index
-// every claim reads the whole collection.
+// index checks for a unique index on the id field. Without it every claim scans the whole
+// collection.
 func (c *checker) index(ctx context.Context, t *table) error {
 	if t.id() == "_id" {
 		return nil
@@ -215,7 +226,7 @@ func isAscending(v bson.RawValue) bool {
 	return ok && n == 1
 }
 
-// indices reports whether any index of the collection is as wanted.
+// indices reports whether any index of the collection satisfies wanted.
 func (t *table) indices(ctx context.Context, wanted func(spec bson.Raw) bool) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()

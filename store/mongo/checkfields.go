@@ -14,17 +14,17 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// sampleSize is how many of the newest documents are looked at for their fields.
+// sampleSize is the number of newest documents whose fields are checked.
 const sampleSize = 50
 
-// sample is what some documents have, without their values.
+// sample describes the fields of some documents, without their values.
 type sample struct {
 	docs   int
-	fields []string                   // of the top level, sorted
-	types  map[string]map[string]bool // of the layout's fields, "missing" among them
+	fields []string                   // top-level fields, sorted
+	types  map[string]map[string]bool // BSON types by layout field, "missing" included
 }
 
-// sample looks at the newest documents.
+// sample reads the field names and types of the newest documents.
 func (t *table) sample(ctx context.Context) (*sample, error) {
 	names := layoutFields(&t.Layout)
 	projection := bson.D{{Key: "_id", Value: 0}, {Key: "fields", Value: bson.D{{Key: "$map", Value: bson.D{
@@ -33,10 +33,12 @@ func (t *table) sample(ctx context.Context) (*sample, error) {
 	for i, name := range names {
 		projection = append(projection, bson.E{Key: fmt.Sprintf("type%d", i), Value: bson.D{{Key: "$type", Value: "$" + name}}})
 	}
+
 	s := &sample{types: map[string]map[string]bool{}}
 	for _, name := range names {
 		s.types[name] = map[string]bool{}
 	}
+
 	opts := options.Find().SetSort(bson.D{{Key: "$natural", Value: -1}}).SetLimit(sampleSize).SetProjection(projection)
 	err := forEach(ctx, commandTimeout, t.collection, bson.D{}, opts, func(doc bson.Raw) error {
 		s.docs++
@@ -51,6 +53,7 @@ func (t *table) sample(ctx context.Context) (*sample, error) {
 		}
 		return nil
 	})
+
 	slices.Sort(s.fields)
 	return s, err
 }
@@ -65,13 +68,13 @@ func layoutFields(l *store.Layout) (names []string) {
 	return names
 }
 
-// lacks reports whether no document has a field.
+// lacks reports whether no sampled document has a field.
 func (s *sample) lacks(name string) bool {
 	return len(s.types[name]) == 1 && s.types[name]["missing"]
 }
 
-// similarField is a field that documents have in place of one that they lack, "" if there is
-// none: written in another case, or with other underscores.
+// similarField returns a field that the documents have in place of a missing one, or "". It
+// differs only in case or underscores, e.g. createdAt for created_at.
 func (s *sample) similarField(name string) string {
 	plain := func(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "")) }
 	for _, field := range s.fields {
@@ -82,7 +85,8 @@ func (s *sample) similarField(name string) string {
 	return ""
 }
 
-// fields checks the layout by the newest documents: a collection has no columns.
+// fields checks the layout against the newest documents, because a collection has no
+// schema.
 func (c *checker) fields(ctx context.Context, t *table) error {
 	s, err := t.sample(ctx)
 	if err != nil {
@@ -92,6 +96,7 @@ func (c *checker) fields(ctx context.Context, t *table) error {
 		c.Add(store.GradeOK, fmt.Sprintf("%s is empty: its first documents will tell whether layout %s fits", t.path(), t.Layout.Name))
 		return c.badIDs(ctx, t)
 	}
+
 	l := &t.Layout.Columns
 	var lacks []string
 	for _, name := range layoutFields(&t.Layout) {
@@ -106,6 +111,7 @@ func (c *checker) fields(ctx context.Context, t *table) error {
 			"// name another layout, or the fields in a layout of your own (layout: custom)")
 		return nil
 	}
+
 	c.times(t, s)
 	c.statusType(t, s)
 	if l.Group != "" && s.lacks(l.Group) && c.thorough {
@@ -114,7 +120,7 @@ func (c *checker) fields(ctx context.Context, t *table) error {
 	return c.badIDs(ctx, t)
 }
 
-// times checks that times are kept as the layout says.
+// times checks that time fields have the type that the layout writes.
 func (c *checker) times(t *table, s *sample) {
 	l := &t.Layout.Columns
 	wrong, is, want := "string", "texts", "dates"
@@ -130,7 +136,7 @@ func (c *checker) times(t *table, s *sample) {
 	}
 }
 
-// statusType checks that the status is what the layout compares it with.
+// statusType checks that the status field has the type that the layout compares with.
 func (c *checker) statusType(t *table, s *sample) {
 	name, want := t.Layout.Columns.Status, []string{"string", "missing"}
 	switch t.Layout.State {
@@ -149,12 +155,13 @@ func (c *checker) statusType(t *table, s *sample) {
 	}
 }
 
-// badIDs looks for unsettled documents with ids that the relay cannot know them by. It
-// takes no longer than a call may.
+// badIDs looks for unsettled documents whose ids the relay cannot represent. It is bounded
+// by commandTimeout.
 func (c *checker) badIDs(ctx context.Context, t *table) error {
 	if !c.thorough || t.Layout.State == store.StateNone {
 		return nil
 	}
+
 	id := "$" + t.id()
 	fraction := bson.D{{Key: "$expr", Value: bson.D{{Key: "$cond", Value: bson.A{
 		bson.D{{Key: "$eq", Value: bson.A{bson.D{{Key: "$type", Value: id}}, "double"}}},
@@ -162,18 +169,20 @@ func (c *checker) badIDs(ctx context.Context, t *table) error {
 	}}}}}
 	other := bson.D{{Key: "$nor", Value: bson.A{bson.D{t.identified()}}}}
 	filter := bson.D{{Key: "$and", Value: bson.A{t.open(), bson.D{{Key: "$or", Value: bson.A{other, fraction}}}}}}
+
 	var bad string
 	opts := options.Find().SetLimit(1).SetProjection(bson.D{{Key: "_id", Value: 0}, {Key: "type", Value: bson.D{{Key: "$type", Value: id}}}})
 	err := forEach(ctx, commandTimeout, t.collection, filter, opts, func(doc bson.Raw) error {
 		bad = cmp.Or(doc.Lookup("type").StringValue(), "missing")
 		return nil
 	})
+
 	if bad != "" {
 		c.Add(store.GradeAdvice, fmt.Sprintf("%s has unsettled documents whose id, field %s, is %s: they are not relayed", t.path(), t.id(), bad),
 			"// give them an id that is an ObjectID, a string, a whole number or a UUID")
 	}
 	if hasCode(err, codeTimeLimit) || ctx.Err() == nil && mongo.IsTimeout(err) {
-		return nil // the collection is large
+		return nil // large collection: not finished in time
 	}
 	return err
 }

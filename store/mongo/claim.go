@@ -16,18 +16,16 @@ import (
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
-// maxClaimTries bounds how often a call begins anew because a document changed in it. That
-// happens without transactions alone.
+// maxClaimTries bounds how often a call restarts because a document changed in between.
+// That happens only without transactions.
 const maxClaimTries = 5
 
-// errDocumentChanged says that a document changed that was read a moment ago.
+// errDocumentChanged says that a document changed between its read and its write.
 var errDocumentChanged = errors.New("a document changed that was read a moment ago")
 
-// Claim implements store.Claimer. All outboxes of a call are claimed in one
-// transaction. The time at is cut to milliseconds.
-//
-// A document that somebody else keeps changed in an open transaction is answered as not
-// yet visible.
+// Claim implements store.Claimer. It claims the rows of all outboxes in one transaction.
+// The claim time is truncated to milliseconds. A document that another session changes in
+// an open transaction is answered as not yet visible.
 func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows []store.ClaimRow) ([]store.ClaimAnswer, error) {
 	if len(rows) == 0 {
 		return nil, nil
@@ -55,8 +53,8 @@ type claim struct {
 	answers []store.ClaimAnswer
 }
 
-// run claims the rows of some parts. A row whose document another session keeps changed
-// is not yet visible, and holds up no other.
+// run claims the rows of the given parts. A row whose document is contended is answered as
+// not yet visible and delays no other row.
 func (c *claim) run(ctx context.Context, parts []*byoutbox.Part) error {
 	var places []int
 	for _, p := range parts {
@@ -71,8 +69,8 @@ func (c *claim) run(ctx context.Context, parts []*byoutbox.Part) error {
 	return c.contention.isolate(ctx, places, func(i int) store.Ref { return c.rows[i].Ref }, turnTimeout, some, left)
 }
 
-// collectParts returns what is at some places of the parts of a call. Repeats stay with the first
-// row of their id.
+// collectParts restricts the parts of a call to the given indexes. Duplicates stay with the
+// first row of their id.
 func collectParts(parts []*byoutbox.Part, at []int) (some []*byoutbox.Part) {
 	n := 0
 	for _, p := range parts {
@@ -95,7 +93,7 @@ func collectParts(parts []*byoutbox.Part, at []int) (some []*byoutbox.Part) {
 	return some
 }
 
-// answerPart answers the same for all rows of a part.
+// answerPart gives all rows of a part the same answer.
 func (c *claim) answerPart(p *byoutbox.Part, result store.ClaimResult) {
 	for _, i := range p.Indexes {
 		c.answers[i] = store.ClaimAnswer{Result: result}
@@ -120,9 +118,9 @@ func (c *claim) claimTogether(ctx context.Context, parts []*byoutbox.Part, wait 
 	return &store.RefusedError{Err: err}
 }
 
-// claimOutbox claims the rows of one outbox. New rows that nobody has touched, as the log
-// brings them, are claimed without a look, unless a count may hide that an id is there
-// twice.
+// claimOutbox claims the rows of one outbox. New, untouched rows, which the log usually
+// delivers, are claimed without reading them first, unless their id may exist twice and the
+// match count would hide it.
 func (c *claim) claimOutbox(ctx context.Context, t *table, p *byoutbox.Part) error {
 	c.answerPart(p, store.Gone)
 	plain, full := c.partition(t, p)
@@ -140,18 +138,20 @@ func (c *claim) claimOutbox(ctx context.Context, t *table, p *byoutbox.Part) err
 	return c.writeClaims(ctx, t, append(plain, full...))
 }
 
-// canClaimUnread reports whether rows may be claimed without a look.
+// canClaimUnread reports whether rows may be claimed without reading their documents first.
 func (c *claim) canClaimUnread(t *table, plain, full []int) bool {
 	mixed := slices.ContainsFunc(plain, func(i int) bool { return document.IsNumberText(c.rows[i].ID) })
 	return len(full) == 0 && c.takeover == 0 && t.Layout.WritesClaims() && !mixed
 }
 
-// needsRead reports whether a row was claimed before, or has an id that needs a look.
+// needsRead reports whether a row was claimed before, or its id may match several
+// documents.
 func (c *claim) needsRead(i int) bool {
 	return !c.rows[i].OwnClaimAt.IsZero() || !isSingle(c.rows[i].ID)
 }
 
-// singles are the updates that claim the rows of some parts, if nobody has touched them.
+// singles returns the updates that claim the rows of the given parts, provided nobody has
+// touched their documents; nil if some rows must be read first.
 func (c *claim) singles(on *conn, parts []*byoutbox.Part) []singleUpdate {
 	all := []singleUpdate{}
 	for _, p := range parts {
@@ -171,10 +171,11 @@ func (c *claim) singles(on *conn, parts []*byoutbox.Part) []singleUpdate {
 	return all
 }
 
-// partition returns the rows of one outbox that have to be looked at, without a payload and
-// with it, and answers for the others: the log's word is taken for what it brought.
+// partition returns the rows of an outbox that must be claimed in the collection, split
+// into rows without and with a payload read. It answers the other rows itself: the log
+// proves that their documents exist.
 func (c *claim) partition(t *table, p *byoutbox.Part) (plain, full []int) {
-	wants := make(map[int]bool, len(p.Duplicates)) // one asks for more than the other
+	wants := make(map[int]bool, len(p.Duplicates)) // a duplicate may want the payload although its first row does not
 	for i, j := range p.Duplicates {
 		wants[j] = wants[j] || c.rows[i].WantPayload
 	}
@@ -192,7 +193,7 @@ func (c *claim) partition(t *table, p *byoutbox.Part) (plain, full []int) {
 	return plain, full
 }
 
-// ids are those of some rows of the call.
+// ids returns the ids of the rows at the given indexes.
 func (c *claim) ids(places []int) []string {
 	ids := make([]string, len(places))
 	for k, i := range places {
@@ -201,7 +202,7 @@ func (c *claim) ids(places []int) []string {
 	return ids
 }
 
-// claimUntouched claims rows that are pending and were never tried, and reports false if
+// claimUntouched claims rows that are pending and were never tried. It returns false if
 // some of them are not.
 func (c *claim) claimUntouched(ctx context.Context, t *table, places []int) (bool, error) {
 	n, err := inBatches(c.ids(places), func(some []string) (int64, error) { return t.update(ctx, t.untouched(some), c.claimUpdate(t)) })
@@ -217,7 +218,8 @@ func (c *claim) claimUntouched(ctx context.Context, t *table, places []int) (boo
 	return true, nil
 }
 
-// untouched is the condition that a document of some ids is pending and was never tried.
+// untouched is the filter for documents with one of the ids that are pending and were never
+// tried.
 func (t *table) untouched(ids []string) bson.D {
 	l, fresh := &t.Layout, t.open()
 	if l.State != store.StateTimestamps {
@@ -234,7 +236,7 @@ func (t *table) update(ctx context.Context, filter, to any) (int64, error) {
 	return update(ctx, t.collection, filter, to)
 }
 
-// claimUpdate is the update that a claim makes.
+// claimUpdate is the update that claims a document.
 func (c *claim) claimUpdate(t *table) bson.D {
 	return set(columns.Claim(&t.Layout), func(v columns.Value) any {
 		if v == columns.Status {
@@ -244,7 +246,7 @@ func (c *claim) claimUpdate(t *table) bson.D {
 	})
 }
 
-// readAndAnswer reads rows and answers for each.
+// readAndAnswer reads rows and answers each.
 func (c *claim) readAndAnswer(ctx context.Context, t *table, p *byoutbox.Part, places []int, payload bool) error {
 	if len(places) == 0 {
 		return nil
@@ -266,7 +268,7 @@ func (c *claim) readAndAnswer(ctx context.Context, t *table, p *byoutbox.Part, p
 	return forEach(ctx, commandTimeout, t.collection, bson.D{t.idIn(c.ids(places))}, options.Find().SetProjection(projection), func(doc bson.Raw) error {
 		id, err := document.ID(document.Lookup(doc, l.ID))
 		if err != nil {
-			return nil // no text finds such an id
+			return nil // no text matches such an id
 		}
 		i, asked := p.FirstIndex[id]
 		if !asked {
@@ -280,7 +282,7 @@ func (c *claim) readAndAnswer(ctx context.Context, t *table, p *byoutbox.Part, p
 	})
 }
 
-// answer answers for one row by its document.
+// answer answers one row from its document.
 func (c *claim) answer(t *table, p *byoutbox.Part, i int, doc bson.Raw, payload bool) error {
 	a, l := &c.answers[i], &t.Layout
 	until := c.heldUntil(t, p, i, doc)
@@ -304,9 +306,9 @@ func (c *claim) answer(t *table, p *byoutbox.Part, i int, doc bson.Raw, payload 
 	return nil
 }
 
-// heldUntil returns when somebody else's claim of a document ends, zero if none holds it. A
-// claim without a time holds nothing: nobody could say until when. The server counts
-// the time; only its length means something to a clock that may differ.
+// heldUntil returns when another process's claim of a document ends; zero if none holds it.
+// A claim without a time holds nothing, because its end is unknown. The remaining time is
+// computed by the server's clock and added to the local one, since the two may differ.
 func (c *claim) heldUntil(t *table, p *byoutbox.Part, i int, doc bson.Raw) time.Time {
 	if c.takeover == 0 || t.Layout.State == store.StateNone || t.Layout.State != store.StateTimestamps && t.hasStatus(doc, store.Pending) {
 		return time.Time{}
@@ -319,7 +321,7 @@ func (c *claim) heldUntil(t *table, p *byoutbox.Part, i int, doc bson.Raw) time.
 	return time.Now().Add(left)
 }
 
-// isOwnClaim reports whether a time is that of the leader's own claim.
+// isOwnClaim reports whether a claim time is that of the leader's own claim.
 func (c *claim) isOwnClaim(p *byoutbox.Part, i int, at time.Time) bool {
 	same := func(i int) bool {
 		own := c.rows[i].OwnClaimAt
@@ -336,7 +338,7 @@ func (c *claim) isOwnClaim(p *byoutbox.Part, i int, at time.Time) bool {
 	return false
 }
 
-// writeClaims writes the claims of rows that were looked at.
+// writeClaims writes the claims of rows that were read first.
 func (c *claim) writeClaims(ctx context.Context, t *table, places []int) error {
 	if !t.Layout.WritesClaims() {
 		return nil

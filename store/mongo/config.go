@@ -11,27 +11,26 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
-// Config is what a store needs to know.
+// Config configures a Store.
 type Config struct {
-	// URL is the mongodb:// or mongodb+srv:// URL with the database that holds the
+	// URL is the mongodb:// or mongodb+srv:// URL, including the database that holds the
 	// outboxes; see ParseURL.
 	URL string
-	// Name is the relay's name, [a-z0-9_]{1,40}. It keys the relay's own documents.
+	// Name is the relay's name, [a-z0-9_]{1,40}. It keys the relay's documents.
 	Name string
-	// Holder is what this relay calls itself, its host and process, say: operators
-	// and other relays of the name read it. The store adds a # and eight random
-	// digits, so that no two stores have the same.
+	// Holder identifies this process to operators and to other relays with the same name,
+	// for example by host and process id. The store appends # and eight random digits, so
+	// that holders are unique.
 	Holder string
-	// Outboxes are the collections, each with its layout. Schema is another database
+	// Outboxes are the collections, each with its layout. Schema names a database other
 	// than the URL's.
 	Outboxes []store.Outbox
-	// TakeoverTimeout is how long a claim of somebody else holds a document, by the
-	// server's clock. 0: documents in PROCESSING are claimed at once.
+	// TakeoverTimeout is how long another process's claim holds a document, by the server's
+	// clock. With 0, documents in PROCESSING are claimed at once.
 	TakeoverTimeout time.Duration
 }
 
-// Validate reports everything that is wrong with the configuration, in one error. It
-// asks no name server.
+// Validate reports all errors of the configuration, joined. It makes no DNS lookup.
 func (c *Config) Validate() error {
 	var errs []error
 	if strings.HasPrefix(c.URL, "mongodb+srv://") {
@@ -48,8 +47,8 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// validateNames refuses the names of a collection and of fields that the server does
-// not take, or not for what they are.
+// validateNames rejects collection and field names that the server refuses or interprets
+// differently.
 func validateNames(o *store.Outbox) error {
 	var errs []error
 	fault := func(format string, args ...any) {
@@ -67,7 +66,7 @@ func validateNames(o *store.Outbox) error {
 			fault("layout %s: %s: %q cannot be the name of a field: none begins with $, and dots stand between the names of a path", o.Layout.Name, n.Key, n.Column)
 		}
 	}
-	// What is written must be no part of another field, nor have one as its part.
+	// The relay must not write a field that contains, or is part of, another named field.
 	for _, u := range columns.UsedColumns(&o.Layout) {
 		i := slices.IndexFunc(named, func(n store.NamedColumn) bool { return u.Write && isNestedField(n.Column, u.Column) })
 		if i >= 0 {
@@ -77,7 +76,7 @@ func validateNames(o *store.Outbox) error {
 	return errors.Join(errs...)
 }
 
-// isPath reports whether a name is that of a field, or a path of such names.
+// isPath reports whether a name is a field name or a dotted path of field names.
 func isPath(name string) bool {
 	for part := range strings.SplitSeq(name, ".") {
 		if part == "" || part[0] == '$' || strings.ContainsRune(part, 0) {
@@ -87,5 +86,5 @@ func isPath(name string) bool {
 	return true
 }
 
-// isNestedField reports whether one field lies inside of another.
+// isNestedField reports whether the field inner lies inside outer.
 func isNestedField(inner, outer string) bool { return strings.HasPrefix(inner, outer+".") }

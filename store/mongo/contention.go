@@ -13,23 +13,23 @@ import (
 
 const (
 	// contentionWait is how long the first call waits for a document that another session
-	// changes in an open transaction; after that, none waits for this document.
+	// changes in an open transaction. Later calls do not wait for that document.
 	contentionWait = 250 * time.Millisecond
-	// contentionTTL is how long a document counts as kept after it was last found to be.
+	// contentionTTL is how long a document counts as contended after its last conflict.
 	contentionTTL = 10 * time.Second
-	// maxContendedTries is how many transactions of one call may fail for documents that were
-	// kept before: each tells only that one of them still is.
+	// maxContendedTries bounds the failing transactions of one call for documents known to
+	// be contended, because each failure identifies just one contended document.
 	maxContendedTries = 16
 )
 
-// contention are the documents that another session keeps changed in an open transaction.
+// contention remembers documents that another session has changed in an open transaction.
 type contention struct {
 	mu    sync.Mutex
 	until map[store.Ref]time.Time
 }
 
-// partition returns the places of a call whose rows were not kept of late, and those whose rows
-// were, these from any of them on: so each has its turn.
+// partition splits a call into rows without a recent conflict and rows with one. The latter
+// are rotated to a random start, so that each gets its turn.
 func (k *contention) partition(places []int, ref func(i int) store.Ref) (free, before []int) {
 	now := time.Now()
 	k.mu.Lock()
@@ -52,9 +52,9 @@ func (k *contention) partition(places []int, ref func(i int) store.Ref) (free, b
 	return free, before
 }
 
-// isolate runs do for the rows at some places, and by halves where another session keeps a
-// document of them, until that one stands alone; left is told of each row that was not
-// done. What was kept before comes last and is tried a few times at the most.
+// isolate runs do for the given rows and bisects on contention until the contended document
+// is alone. It calls left for each row that was not done. Rows with a recent conflict come
+// last and are tried at most maxContendedTries times.
 func (k *contention) isolate(ctx context.Context, places []int, ref func(i int) store.Ref, wait time.Duration,
 	do func(ctx context.Context, at []int, wait time.Duration) error, left func(i int),
 ) error {
@@ -75,7 +75,7 @@ func (k *contention) isolate(ctx context.Context, places []int, ref func(i int) 
 	return err
 }
 
-// record notes what was found out about rows.
+// record stores which rows are contended now.
 func (k *contention) record(before []int, still map[int]bool, ref func(i int) store.Ref) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -90,13 +90,13 @@ func (k *contention) record(before []int, still map[int]bool, ref func(i int) st
 	}
 }
 
-// isContended reports whether a call failed because another session changes a document of it,
-// and not the leader's.
+// isContended reports whether a call failed because another session has changed one of its
+// documents, other than the leader document.
 func isContended(err error) bool {
 	return isWriteConflict(err) && !errors.As(err, new(*leaderBusyError)) && !errors.As(err, new(*commitError))
 }
 
-// bisect is the part of apart that halves. It fails at most tries times, where that is not
+// bisect is the recursive part of isolate. It stops after tries failures, unless tries is
 // negative.
 func bisect(ctx context.Context, at []int, wait time.Duration, tries *int, do func(ctx context.Context, at []int, wait time.Duration) error, left func(i int)) error {
 	if len(at) == 0 {
@@ -107,7 +107,7 @@ func bisect(ctx context.Context, at []int, wait time.Duration, tries *int, do fu
 		err := do(ctx, at, wait)
 		if !isContended(err) {
 			if err == nil {
-				*tries++ // it has not failed
+				*tries++ // not a failure: give the try back
 			}
 			return err
 		}

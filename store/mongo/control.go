@@ -37,8 +37,8 @@ func (s *Store) LoadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
 	return store.Checkpoint{Origin: d.Origin, Position: store.Position(d.Position), Seq: store.Seq(d.Seq)}, nil
 }
 
-// SaveCheckpoint implements store.Checkpoints. Every commit is one of a majority, on
-// disk, so what came before it is as durable as it is.
+// SaveCheckpoint implements store.Checkpoints. Every commit is on disk on a majority, so
+// earlier writes are as durable as the checkpoint.
 func (s *Store) SaveCheckpoint(ctx context.Context, epoch store.Epoch, cp store.Checkpoint) error {
 	err := s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error {
 		return upsertOne(ctx, on.ownCollection(ownCheckpoint), s.name, bson.D{

@@ -13,7 +13,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
-// CountFailed implements store.OpenDeadLetters.
+// CountFailed implements store.DeadLetters.
 func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int, error) {
 	n := 0
 	err := s.letters(ctx, f, func(ctx context.Context, l *letters) error {
@@ -26,7 +26,7 @@ func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int,
 	return n, nil
 }
 
-// Failed implements store.OpenDeadLetters.
+// Failed implements store.DeadLetters.
 func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
 	found, err := s.failed(ctx, f, limit, payload)
 	if err != nil {
@@ -51,7 +51,8 @@ func (s *Store) failed(ctx context.Context, f store.DeadLetterFilter, limit int,
 	return found, err
 }
 
-// eachFailed hands over the chosen documents in order, at most limit unless that is 0.
+// eachFailed passes the matching documents to take in order, at most limit unless that is
+// 0.
 func (s *Store) eachFailed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool, take func(*store.DeadLetter)) error {
 	return s.letters(ctx, f, func(ctx context.Context, l *letters) error {
 		fields := []string{l.c.ID, l.c.Kind, l.c.Group, l.c.RetryCount, l.c.Error, l.table.Layout.FailedTime()}
@@ -68,7 +69,7 @@ func (s *Store) eachFailed(ctx context.Context, f store.DeadLetterFilter, limit 
 	})
 }
 
-// letters is one reading of FAILED documents.
+// letters is one read of FAILED documents.
 type letters struct {
 	table  *table
 	c      *store.Columns
@@ -77,7 +78,7 @@ type letters struct {
 	fields bson.D
 }
 
-// letters reads beside the relay, in a session of its own.
+// letters runs read in a session of its own, independently of the relay's writes.
 func (s *Store) letters(ctx context.Context, f store.DeadLetterFilter, read func(context.Context, *letters) error) error {
 	o, err := s.outboxes.FindValid(f.Outbox, &f)
 	if err != nil {
@@ -88,19 +89,21 @@ func (s *Store) letters(ctx context.Context, f store.DeadLetterFilter, read func
 	}))
 }
 
-// each gives the chosen documents in order with their ids, at most limit unless that is
-// 0. The program looks at kinds, groups, errors and times, byte for byte; the server at
-// the state and the ids.
+// each passes the matching documents with their ids to give, in order, at most limit unless
+// that is 0. The server filters by state and id. The program filters by kind, group, error
+// and time, comparing bytes.
 func (l *letters) each(ctx context.Context, limit int, give func(doc bson.Raw, id string) error) error {
 	filter := append(bson.D{l.table.identified()}, l.table.failed()...)
 	if len(l.filter.IDs) > 0 {
 		filter = bson.D{{Key: "$and", Value: bson.A{filter, bson.D{l.table.idIn(l.filter.IDs)}}}}
 	}
+
 	opts := options.Find().SetSort(l.table.order()).SetProjection(l.fields).SetAllowDiskUse(true)
 	f := l.filter
 	if f.Kind == "" && f.Group == nil && f.Error == "" && f.Since.IsZero() && f.Until.IsZero() {
 		opts.SetLimit(int64(limit))
 	}
+
 	n := 0
 	err := forEach(ctx, viewTimeout, l.table.collection, filter, opts, func(doc bson.Raw) error {
 		id, err := document.ID(document.Lookup(doc, l.c.ID))
@@ -121,7 +124,7 @@ func (l *letters) each(ctx context.Context, limit int, give func(doc bson.Raw, i
 	return err
 }
 
-// chosen reports whether the filter chooses a FAILED document.
+// chosen reports whether a FAILED document matches the filter.
 func (l *letters) chosen(doc bson.Raw) bool {
 	f, lane := l.filter, l.reader.Lane(doc)
 	if f.Kind != "" && lane.Kind != f.Kind || f.Group != nil && lane.Group != *f.Group {
@@ -137,7 +140,7 @@ func (l *letters) chosen(doc bson.Raw) bool {
 	return !at.IsZero() && (f.Since.IsZero() || !at.Before(f.Since)) && (f.Until.IsZero() || at.Before(f.Until))
 }
 
-// text is the error text of a document.
+// text returns the error text of a document.
 func (l *letters) text(doc bson.Raw) string {
 	if l.c.Error == "" {
 		return ""

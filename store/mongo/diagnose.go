@@ -14,8 +14,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/finding"
 )
 
-// Diagnose implements store.Examiner. A server that refuses the login for good is a
-// finding, one that cannot be reached an error.
+// Diagnose implements store.Diagnoser. A permanently refused login is a finding; an
+// unreachable server is an error.
 func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	c := &checker{List: finding.List{Subject: "connection"}, store: s, thorough: true}
 	err := s.lifetime.Do(ctx, func(ctx context.Context) (err error) {
@@ -41,11 +41,11 @@ func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	return c.Findings, fmt.Errorf("examine the database: %w", Explain(err))
 }
 
-// connection says how the server is spoken to.
+// connection reports the hosts and whether the connection uses TLS.
 func (c *checker) connection(url string) {
 	opts, _, err := ParseURL(url, "")
 	if err != nil {
-		return // it was parsed before
+		return // already parsed when the connection was opened
 	}
 	hosts := strings.Join(opts.Hosts, ", ")
 	local := !slices.ContainsFunc(opts.Hosts, func(host string) bool {
@@ -61,8 +61,8 @@ func (c *checker) connection(url string) {
 	}
 }
 
-// checkWritable looks for what keeps every write out. It may pass by itself, as an election
-// does, so it is none of Check's.
+// checkWritable checks that the replica set has a primary. Check leaves it out, because an
+// election fixes it without an operator.
 func (c *checker) checkWritable(ctx context.Context) error {
 	if c.conn.standalone.Load() {
 		return nil
@@ -87,7 +87,7 @@ func (c *checker) checkWritable(ctx context.Context) error {
 	return nil
 }
 
-// clock compares this machine's clock with the primary's: claims carry times.
+// clock compares this machine's clock with the primary's, because claims carry times.
 func (c *checker) clock(ctx context.Context) error {
 	c.Subject = "clock"
 	before := time.Now()
@@ -99,7 +99,7 @@ func (c *checker) clock(ctx context.Context) error {
 	return nil
 }
 
-// durability looks at what a crash of the server would take with it.
+// durability reports whether acknowledged writes survive a server crash.
 func (c *checker) durability(ctx context.Context) error {
 	c.Subject = "durability"
 	if c.conn.standalone.Load() {
@@ -114,7 +114,7 @@ func (c *checker) durability(ctx context.Context) error {
 	err := c.conn.admin(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}, &answer)
 	switch {
 	case hasCode(err, codeUnauthorized), err != nil && !Unreachable(err):
-		return nil // few users may see it
+		return nil // few users may read it
 	case err != nil:
 		return err
 	case answer.Config.Journal != nil && !*answer.Config.Journal:
@@ -126,9 +126,8 @@ func (c *checker) durability(ctx context.Context) error {
 	return nil
 }
 
-// unsettledIndex looks for an index that finds the documents that are not settled: a
-// collection that keeps what was delivered is else read whole by each poll, each sweep
-// and each cut.
+// unsettledIndex checks for an index on the state fields. Without it each poll, each sweep
+// and each snapshot scans the whole collection, delivered documents included.
 func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 	l := &t.Layout
 	if l.State == store.StateNone {

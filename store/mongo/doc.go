@@ -1,139 +1,152 @@
-// Package mongo implements the store on MongoDB 5.0 and later: on replica sets of any
-// size, and with weaker promises on a server that is no member of one.
+// Package mongo implements the store on MongoDB 5.0 and later. It needs a replica set of
+// any size; a standalone server works with weaker guarantees (see Without a replica set).
 //
 // # Documents
 //
-// An outbox is a collection. The columns of its layout are fields, or paths with dots
-// through subdocuments. FlowCatalyst's collections have three forms, [FlowCatalyst],
-// [OutboxMessages] and [OutboxMessagesText]; a layout says how its times are written
-// (store.Layout.TextTimes), and nothing is guessed. Package document says what the
-// values of a document are in an item.
+// An outbox is a collection. The columns of its layout are fields, or dotted paths through
+// subdocuments. FlowCatalyst's collections have three layouts: [FlowCatalyst],
+// [OutboxMessages] and [OutboxMessagesText]. A layout says how times are written
+// (store.Layout.TextTimes); nothing is guessed. Package document defines how BSON values
+// map to an item.
 //
-// Ids travel as text, which does not tell types apart: a filter names every value that
-// has the text ({$in: ["507f…", ObjectId("507f…")]}), and an index serves each. So the
-// id of a collection should have one type. Two documents whose ids differ in their type
-// alone are refused when they are claimed, by name. Rows with whole numbers for ids, of
-// which that may come, are always read before they are written.
+// Ids travel as text, which does not keep the BSON type. A filter therefore names every
+// value with that text ({$in: ["507f…", ObjectId("507f…")]}), and an index serves each of
+// them. The ids of a collection should have one type: a claim refuses two documents whose
+// ids differ only in type, and names them. Whole-number ids are the usual cause, so such
+// rows are always read before they are written.
 //
 // # Sessions
 //
-// A [Store] has one client, which the first call opens, and one session that writes. All
-// writes but some outcomes (see below) go through that session one after the other, in the
-// order in which they came: most are transactions that begin with the leader document, so that two at a time
-// would take each other's turn away. Claims and outcomes that wait at the same time share
-// one: it has one leader document to write and one commit to wait for. Where one of them
-// fails in it, each has a transaction of its own. While claims come all the time,
-// COMPLETED waits up to 10 ms for the next one, and for no turn of its own. Reads have a
-// causally consistent session each, which sees what the store has written, and read what
-// a majority has. A command that is not answered within store.MinLockLease fails.
+// A [Store] has one client, opened by the first call, and one writing session. All writes
+// except some outcomes (see below) run in that session, one after the other in arrival
+// order. Most are transactions that begin by updating the leader document, so two at a time
+// would only conflict.
+//
+// Claims and outcomes that wait at the same time share a transaction: one leader update and
+// one commit. If one of them fails, each gets its own transaction. While claims keep
+// arriving, COMPLETED outcomes wait up to 10 ms for the next claim instead of taking a turn
+// of their own.
+//
+// Each read has its own causally consistent session with majority read concern, so it sees
+// everything the store has written. A command without an answer within store.MinLockLease
+// fails.
 //
 // # One leader
 //
-// The lock is a lease of 5 s by the primary's clock, in a document of its own; a ping
-// extends it. It is a second longer than store.MinLockLease, by which the clocks of two
-// members may differ. A relay that dies without a word keeps it until it ends. A ping that
-// has extended it reads how many wishes there are: in the lease's document a wish, which
-// is a transaction, could hold a ping up.
+// The lock is a lease of 5 s by the primary's clock, in its own document, and each ping
+// extends it. The lease is a second longer than store.MinLockLease because the clocks of
+// two members may differ by that much. A relay that crashes keeps the lease until it
+// expires. After extending it, a ping reads the number of requests. The count is not in the
+// lease document because a request is a transaction, and a ping would have to wait for it.
 //
-// The first operation of each write is an update of the leader document by its epoch and
-// its holder: {_id, epoch, holder}, {$inc: {n: 1}}. It finds nothing once another relay
-// has raised the epoch, and while another transaction has the document it conflicts
-// (WriteConflict), so of two writes one commits first and the other sees it. A plain read
-// of the epoch would let a write land that began before the change of leader.
+// Every write starts by updating the leader document, matched by epoch and holder: {_id,
+// epoch, holder}, {$inc: {n: 1}}. The update matches nothing once another relay has raised
+// the epoch. It conflicts (WriteConflict) while another transaction has changed the
+// document, so of two writes one commits first and the other sees it. A plain read of the
+// epoch would not fence: a write that began before the change of leader could still land.
 //
-// A few new rows, and outcomes that say COMPLETED, are written without a transaction
-// while the store has the lock: a transaction is three commands one after the other, and
-// such an update is one. Outcomes have a session of their own for it, so that no claim
-// waits for them. Each document stands for itself, and what keeps a stale leader out is
-// time. With the lock, and with each ping, comes a grant: until the lease ends by the
-// primary's clock ($$NOW), and for as long by the time that all members agree on
-// ($$CLUSTER_TIME), which every write pushes on and no election sets back. Every update
-// names both moments, less a second, in its filter: the server itself finds nothing once
-// one of them has come. Nobody else gets the lock before both have (the lease's fence is
-// the second), so members whose clocks differ cannot make two leaders. An update takes a
-// quarter of a second on the server at the most; what still runs is ended, and waited
-// for, before the epoch is raised: $currentOp shows it, to the same user. A lock that is
-// released gives the grant back, unless an update is under way or was not answered: that
-// might still come. Where an update does not find every document as expected, the
-// transaction does the work. It does it always for ids that more than one value may have,
-// ObjectIds among them: an update might change both of two documents. A mongos gives no
-// grants, and neither does a set whose time is ahead of its primary's clock. Whoever
-// deletes the lease's document while a relay leads takes that fence away.
+// # Writes without a transaction
 //
-// The leader document also names the session of the leader's writes, which the next
-// leader kills before it raises the epoch: a transaction that a frozen relay left open
-// would keep the document until the server ends it, a minute and more later
-// (transactionLifetimeLimitSeconds). A user may kill its own sessions only, so relays of one
-// name should log in as one user.
+// While the store holds the lock, small claims of new rows and COMPLETED outcomes skip the
+// transaction, because a transaction is three round trips and a single update is one.
+// Outcomes use a second session for this, so claims do not wait for them. Each document is
+// updated independently, and time keeps out a stale leader:
+//
+//   - Grant: the lock, and each ping, brings a grant. It ends with the lease by the
+//     primary's clock ($$NOW). It lasts equally long by the cluster time
+//     ($$CLUSTER_TIME), which every write advances and no election sets back.
+//   - Fence: every update names both ends, less a second, in its filter. The server
+//     itself matches nothing once either has passed. Nobody else gets the lock before
+//     both have passed (the lease's fence is the second), so skewed clocks cannot
+//     produce two leaders.
+//   - Running updates: an update takes at most 250 ms on the server. A new leader ends
+//     updates that still run and waits for them before it raises the epoch. $currentOp
+//     shows them to the same user.
+//   - Release: releasing the lock revokes the grant, unless an update is in flight or
+//     was not answered, because it might still arrive.
+//   - Fallback: if an update does not match every expected document, the transaction
+//     does the work. The transaction is always used for ids that several values may
+//     have, e.g. ObjectIds, because one update could change both documents.
+//   - No grants: a mongos gives none, and neither does a replica set whose cluster time
+//     is ahead of its primary's clock.
+//
+// Deleting the lease document while a relay leads removes this fence.
+//
+// # Frozen leaders
+//
+// The leader document also names the sessions of the leader's writes. The next leader kills
+// them before it raises the epoch. Otherwise a transaction left open by a frozen relay
+// would hold the document until the server ends it, a minute or more later
+// (transactionLifetimeLimitSeconds). A user may kill only its own sessions, so relays with
+// the same name should log in as the same user.
 //
 // # Commits
 //
-// Every commit waits until a majority has it on disk. One whose answer is lost is asked
-// for again until the server tells, for at most 4 s: the same commit, which a new primary
-// answers too. Only what is known not to be committed runs again
-// (TransientTransactionError). If nobody can tell by then the call fails, and writing the
-// same again is safe.
+// Every commit waits until a majority has it on disk. If the answer is lost, the store
+// repeats the same commit for at most 4 s; a new primary answers it too. Only a transaction
+// known to be uncommitted is retried (TransientTransactionError). If the result stays
+// unknown the call fails, and writing the same again is safe.
 //
-// A claim's answer is good only together with its commit. So a primary that was deposed,
-// and does not know it, can call no document gone: its commits reach no majority. What a
-// change stream brings was committed by a majority, and a document that the transaction
-// does not find then is gone. [Store.Settled], which has no transaction, writes a document
-// of its own first, for the same reason.
+// A claim's answer is valid only once its transaction commits. A deposed primary that has
+// not noticed therefore cannot report a document as gone: its commits reach no majority. A
+// change stream delivers only majority-committed inserts, so a document that the
+// transaction does not find is gone. [Store.ReadSettled] has no transaction, so it first
+// writes a document of its own for the same reason.
 //
 // # Claims
 //
-// Rows that are pending and were never tried are claimed by one update, which counts
-// them; only where it finds fewer, or somebody else's claims count, are the documents
-// read.
+// One update claims all rows that are pending and were never tried, and its match count
+// confirms them. The store reads the documents only if the count is short, or if other
+// sessions' claims must be respected.
 //
-// # Documents that another session changes
+// A document whose status is neither pending nor processing counts as settled: another
+// program took it out of the relay's hands.
 //
-// A document that another session keeps changed in an open transaction conflicts with a
-// claim or an outcome of it. After a short wait, 40 and 250 ms, the call is split until
-// that document stands alone: a claim calls it not yet visible, an outcome locked. For
-// 10 s after that, calls write it apart from the others, without a wait, and in at most 16
-// transactions that fail: each tells only that one of its documents still conflicts.
+// # Contended documents
 //
-// A document whose status is none of the layout's pending and processing values counts
-// as settled: somebody took it out of the relay's hands.
+// A document changed in another session's open transaction conflicts with a claim or an
+// outcome. After a short wait (40 ms for claims, 250 ms for outcomes) the call bisects
+// until that document is alone. The claim then answers not yet visible; the outcome answers
+// locked. For the next 10 s, calls write that document separately, without waiting, in at
+// most 16 failing transactions, because each failure identifies just one contended
+// document.
 //
 // # Views
 //
-// A view is a session with snapshot reads. Its atClusterTime is View.Position, see
-// [SnapshotPosition]. Where payloads are left out, the size of one that is no text is that of
-// its BSON. The server keeps the snapshot for 5 minutes
-// (minSnapshotHistoryWindowInSeconds), which bounds how long a backlog may take to read,
-// parking included: it is enough for about three million rows. Times that are texts sort
-// as texts, so their writers should give all of them the same digits.
+// A view is a session with snapshot reads, and its atClusterTime is View.Position (see
+// [SnapshotPosition]). If payloads are left out, the size of a payload that is not text is
+// its BSON size. The server keeps the snapshot for 5 minutes
+// (minSnapshotHistoryWindowInSeconds). That limits how long an initial backlog may take to
+// read and spill: enough for about three million rows. Times stored as text sort as text,
+// so writers should use the same number of digits for all of them.
 //
-// # Own collections
+// # The relay's collections
 //
-// They stand in the database of the URL, and their names begin with sluicebox_. Every _id
-// begins with the relay's name, but for that of the version in sluicebox_meta.
+// They are in the database of the URL, and their names begin with sluicebox_. Every _id
+// begins with the relay's name, except that of the version in sluicebox_meta.
 //
 // # Replays
 //
-// A wish is a transaction of its own, which no leader has part in. Its count, in
-// sluicebox_wish, comes first and puts the wishes in an order. All else is the leader's
-// and goes through its one session. The rows of a replay are found by their n, which is
-// part of their _id, and by lane and n. The lanes that come next are found by going
-// through the rows by n: what lies before a lane's first row there is asked for.
+// A request runs in a transaction of its own, without the leader. It first increments the
+// counter in sluicebox_wish, which orders the requests. The leader writes everything else,
+// in its one session. Rows of a replay are found by their n, which is part of their _id,
+// and by lane and n. To find the next lanes, the store walks the rows by n and checks for
+// each new lane whether it already has earlier rows.
 //
 // # Without a replica set
 //
-// A server that is no member of a replica set has no transactions, no snapshots and no
-// change streams. The store works there too, for a relay that polls, and these are
-// weaker:
+// A standalone server has no transactions, snapshots or change streams. The store still
+// works for a relay that polls, with these weaker guarantees:
 //
-//   - The fence: a write looks at the leader document first and then writes. A relay that
-//     is frozen between the two, and wakes when another leads, writes once more. It
-//     claims or settles documents that the other has too, so a row may be sent twice, and
-//     a FAILED one may read COMPLETED or the other way round.
-//   - Calls: a crash in the middle of one leaves a part of it. Outcomes come before the
-//     holds and parked rows that go with them, so no row is lost: a parked row that is
-//     settled is found out when it is claimed, but a lane may go on that a FAILED row was
-//     to block.
-//   - Replays: rows may be there that are not counted, and a count may lack rows that are
-//     gone. What is left to send is what the rows say.
-//   - Views: each page is read as the collection is then.
+//   - Fence: a write checks the leader document first and then writes. A relay frozen
+//     in between, which wakes after another became leader, writes once more. It may
+//     claim or settle documents that the new leader also has, so a row may be sent
+//     twice, and a FAILED row may read COMPLETED or vice versa.
+//   - Calls: a crash in the middle of a call leaves a part of it written. Outcomes are
+//     written before their holds and spilled rows, so no row is lost: a claim detects
+//     that a spilled row is settled. But a lane may continue although a FAILED row
+//     should block it.
+//   - Replays: after a crash the counts may differ from the stored rows. The rows
+//     decide what is left to send.
+//   - Views: each page shows the collection as of the time it is read.
 package mongo

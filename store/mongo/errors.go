@@ -13,7 +13,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/lifetime"
 )
 
-// initHint is what makes the own collections.
+// initHint is the remedy for missing collections.
 const initHint = "run `sluicebox init`"
 
 // The server's error codes (src/mongo/base/error_codes.yml, as the manual links it).
@@ -34,11 +34,11 @@ const (
 	codeTooLarge            = 10334
 	codeTooLargeAfter       = 17419
 	codeTooLargeAfterUpsert = 17420
-	codePathViable          = 28 // a path through what is no subdocument
+	codePathViable          = 28 // a path through a value that is not a subdocument
 	codeAtlas               = 8000
 )
 
-// hasCode reports whether an error is one of the server's with one of these codes.
+// hasCode reports whether an error is a server error with one of the given codes.
 func hasCode(err error, codes ...int) bool {
 	if err == nil {
 		return false
@@ -52,18 +52,18 @@ func hasLabel(err error, label string) bool {
 	return errors.As(err, &by) && by.HasErrorLabel(label)
 }
 
-// isWriteConflict reports whether a transaction met a document that somebody else has
+// isWriteConflict reports whether a transaction met a document that another session has
 // changed since it began, or is changing.
 func isWriteConflict(err error) bool { return hasCode(err, codeWriteConflict) }
 
-// isServerError reports whether an error is the server's.
+// isServerError reports whether the server answered with an error.
 func isServerError(err error) bool {
 	var said mongo.CommandError
 	return errors.Is(err, errSomeUpdatesFailed) || errors.As(err, new(mongo.WriteException)) || errors.As(err, &said) && said.Code != 0
 }
 
-// Explain turns an error that trying again does not mend into a *store.SetupError with
-// a way out. Other errors are returned as they are.
+// Explain turns an error that a retry does not fix into a *store.SetupError with a remedy.
+// It returns other errors unchanged.
 func Explain(err error) error {
 	var setup *store.SetupError
 	if err == nil || errors.As(err, &setup) {
@@ -90,16 +90,17 @@ func Explain(err error) error {
 	return err
 }
 
-// shortErrorText is the text of an error without the command that the server repeats in it.
+// shortErrorText returns the text of an error without the command that the server repeats
+// in it.
 func shortErrorText(err error) string {
 	text, _, _ := strings.Cut(err.Error(), " to execute command {")
 	return text
 }
 
-// replicaSet is the way to a server with transactions.
+// replicaSet is the remedy for a server without transactions.
 const replicaSet = "start mongod with --replSet rs0 (replication.replSetName), and run rs.initiate() once; one member is enough"
 
-// explained is an error with a way out. It keeps the server's own.
+// explained is an error with a remedy. It wraps the server's error.
 type explained struct {
 	setup store.SetupError
 	err   error
@@ -110,8 +111,8 @@ func (e *explained) Error() string { return e.setup.Error() }
 // Unwrap makes it a *store.SetupError.
 func (e *explained) Unwrap() []error { return []error{&e.setup, e.err} }
 
-// Unreachable reports whether an error means that no server could be had or that it was
-// lost, or that there is no primary just now, so that trying again may help.
+// Unreachable reports whether an error means that no server answered, the connection was
+// lost, or there is no primary at present, so a retry may succeed.
 func Unreachable(err error) bool {
 	var setup *store.SetupError
 	if err == nil || errors.As(Explain(err), &setup) || errors.Is(err, store.ErrNotLeader) || errors.Is(err, lifetime.ErrClosed) {
@@ -125,7 +126,8 @@ func Unreachable(err error) bool {
 	return !errors.Is(err, context.Canceled)
 }
 
-// transientCodes are codes of a server that is about to end, or to be another thing.
+// transientCodes returns the codes of a server that is shutting down, changing its state,
+// or overloaded.
 func transientCodes() []int {
 	return []int{
 		6,     // HostUnreachable
@@ -146,9 +148,9 @@ func transientCodes() []int {
 	}
 }
 
-// asRefused turns what the database has against a document into a *store.RefusedError: a
-// validator, a unique index, a document that grows too large, one that somebody else
-// keeps changing. Other errors are returned as Explain returns them.
+// asRefused turns the database's refusal of a document into a *store.RefusedError: a
+// validator, a unique index, a document that grows too large, or a document that another
+// session keeps changing. It passes other errors to Explain.
 func asRefused(err error) error {
 	var refused *store.RefusedError
 	var unsure *commitError
@@ -163,8 +165,7 @@ func asRefused(err error) error {
 	return Explain(err)
 }
 
-// asOwnRefused is refusal for documents of the own collections, which nobody else keeps
-// changing.
+// asOwnRefused is asRefused for the relay's collections, which no other program changes.
 func asOwnRefused(err error) error {
 	if hasCode(err, codeTooLarge, codeTooLargeAfter, codeTooLargeAfterUpsert, codeValidation, codeBadValue, codeKeyTooLong) {
 		return &store.RefusedError{Err: err}

@@ -12,8 +12,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// The collections of FlowCatalyst's SDKs, in both forms: what an SDK writes is relayed,
-// and what the relay writes has the form that the SDK reads.
+// TestBothForms relays the collections of FlowCatalyst's SDKs in both forms. The relay
+// reads an SDK's documents, and writes values in the form that the SDK reads.
 func TestBothForms(t *testing.T) {
 	t.Parallel()
 	created := time.Date(2026, 3, 1, 10, 0, 0, 123_000_000, time.UTC)
@@ -78,7 +78,7 @@ func TestBothForms(t *testing.T) {
 	}
 }
 
-// A layout of the other form is named as such.
+// TestWrongForm checks that a layout of the other form is reported by name.
 func TestWrongForm(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())

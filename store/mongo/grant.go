@@ -15,46 +15,45 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// grant says until when the leader may write documents without a transaction that
-// begins with the leader document; see the package's documentation. It comes with the
-// lock, and with each ping.
+// grant says until when the leader may write documents without a transaction; see the
+// package documentation. The lock and each ping bring it.
 type grant struct {
 	mu               sync.Mutex
-	epoch            store.Epoch   // that was raised under the lock, 0 before
-	term             term          // zero without a lock
-	inFlight         int           // writes under way
-	unconfirmedUntil time.Time     // when a write that was not answered cannot be made any more
-	pausedUntil      time.Time     // none before
-	pause            time.Duration // how long the latest pause was
+	epoch            store.Epoch   // epoch raised under the lock, 0 before
+	term             term          // zero without the lock
+	inFlight         int           // writes in flight
+	unconfirmedUntil time.Time     // when an unanswered write can no longer take effect
+	pausedUntil      time.Time     // use transactions until then, after an error
+	pause            time.Duration // length of the latest pause
 }
 
-// term is when a grant ends, by the primary's clock and by the time that the members of
-// the set agree on.
+// term is the end of a grant, by the primary's clock and by the cluster time.
 type term struct{ until, fence time.Time }
 
 const (
-	// termMargin is how long before its end a grant is used no more. It is longer than
+	// termMargin is how long before its end a grant is no longer used. It is longer than
 	// singleServerTimeout, so that a write has ended by then.
 	termMargin = time.Second
-	// minGrantPause and maxGrantPause bound how long every write is a transaction after an error:
-	// of a document that somebody else changes, or a server that is away, a transaction
-	// tells more.
+	// minGrantPause and maxGrantPause bound how long every write is a transaction after an
+	// error, because a transaction reports more about contention and about an unreachable
+	// server.
 	minGrantPause = time.Second
 	maxGrantPause = time.Minute
-	// maxClockAhead is how far the cluster's time may be ahead of the primary's clock. It goes
-	// on only when the clock has caught up, and a grant would last as long.
+	// maxClockAhead is how far the cluster time may be ahead of the primary's clock. The
+	// cluster time stands still until the clock has caught up, and a grant would last as
+	// long.
 	maxClockAhead = time.Second
 )
 
-// zeroFence is the fence of a lease that comes without a grant.
+// zeroFence is the fence of a lease without a grant.
 func zeroFence() time.Time { return time.Unix(0, 0) }
 
-// clusterTime is the time that the members of a replica set agree on, which no election
-// sets back, in seconds (mongodb.com/docs/manual/reference/aggregation-variables). It
-// follows what is written.
+// clusterTime is the time that the members of a replica set agree on, in seconds
+// (mongodb.com/docs/manual/reference/aggregation-variables). Writes advance it, and no
+// election sets it back.
 func clusterTime() any { return bson.D{{Key: "$toDate", Value: "$$CLUSTER_TIME"}} }
 
-// fenceEnd is the end of a grant that begins now, by the cluster's time.
+// fenceEnd is the end of a grant that begins now, by the cluster time.
 func fenceEnd() any {
 	later := func(than any, by time.Duration) any {
 		return bson.D{{Key: "$add", Value: bson.A{than, by.Milliseconds()}}}
@@ -63,8 +62,9 @@ func fenceEnd() any {
 	return bson.D{{Key: "$cond", Value: bson.A{ahead, zeroFence(), later(clusterTime(), leaseTime)}}}
 }
 
-// notEnded is the condition that a term has not ended. On an idle server the cluster's
-// time stands still, and where another member's clock is behind, that clock's.
+// notEnded is the filter that a term has not ended. It checks both times, because the
+// cluster time stands still on an idle server, and the clock of a new primary may be
+// behind.
 func (t term) notEnded() bson.E {
 	return bson.E{Key: "$expr", Value: bson.D{{Key: "$and", Value: bson.A{
 		bson.D{{Key: "$lt", Value: bson.A{"$$NOW", t.until}}},
@@ -72,24 +72,24 @@ func (t term) notEnded() bson.E {
 	}}}}
 }
 
-// term is that of the lease.
+// term returns the term of the lease.
 func (d *leaseDocument) term() term { return term{d.Until, d.Fence} }
 
-// start notes that the lock was taken.
+// start begins a grant when the lock is acquired.
 func (g *grant) start(t term) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.epoch, g.term, g.unconfirmedUntil, g.pausedUntil, g.pause = 0, t, time.Time{}, time.Time{}, 0
 }
 
-// setEpoch notes that an epoch was raised, or is about to be where it is 0.
+// setEpoch records a raised epoch; 0 while a new one is about to be raised.
 func (g *grant) setEpoch(epoch store.Epoch) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.epoch = epoch
 }
 
-// extend notes what a ping brought.
+// extend applies the term of a ping.
 func (g *grant) extend(t term) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -102,7 +102,7 @@ func (g *grant) extend(t term) {
 	}
 }
 
-// revoke takes the grant away, and reports whether nothing of it can come any more.
+// revoke ends the grant and reports whether no write under it can still take effect.
 func (g *grant) revoke() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -110,7 +110,8 @@ func (g *grant) revoke() bool {
 	return g.inFlight == 0 && g.unconfirmedUntil.IsZero()
 }
 
-// acquire gives a write of an epoch the term in which it has to be made. It ends with done.
+// acquire returns the term for a write of an epoch; the write must be made within it. The
+// caller ends it with release.
 func (g *grant) acquire(epoch store.Epoch) (by term, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -121,7 +122,7 @@ func (g *grant) acquire(epoch store.Epoch) (by term, ok bool) {
 	return term{g.term.until.Add(-termMargin), g.term.fence.Add(-termMargin)}, true
 }
 
-// release ends a write, by its error.
+// release ends a write and applies its error.
 func (g *grant) release(by term, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -137,8 +138,8 @@ func (g *grant) release(by term, err error) {
 	}
 }
 
-// revokeLease takes the lease from whoever has it, for a store that leads without the lock,
-// and waits until the grant that came with it is over.
+// revokeLease takes the lease from its holder, for a store that leads without the lock. It
+// waits until the grant of that lease has ended.
 func (s *Store) revokeLease(ctx context.Context, on *conn) error {
 	if !on.supportsGrants() {
 		return nil
@@ -164,8 +165,8 @@ func (s *Store) revokeLease(ctx context.Context, on *conn) error {
 	}
 }
 
-// awaitWritesEnded waits until no command of an earlier leader's sessions runs any more. One that
-// began under its grant might else write after the change of leader.
+// awaitWritesEnded waits until no command of an earlier leader's sessions runs any more. A
+// command that began under its grant might otherwise write after the change of leader.
 func (c *conn) awaitWritesEnded(ctx context.Context, sessions ...bson.Binary) error {
 	if !c.supportsGrants() {
 		return nil
@@ -175,6 +176,7 @@ func (c *conn) awaitWritesEnded(ctx context.Context, sessions ...bson.Binary) er
 		{{Key: "$match", Value: bson.D{{Key: "lsid.id", Value: bson.D{{Key: "$in", Value: sessions}}}, {Key: "active", Value: true}}}},
 		{{Key: "$limit", Value: 1}},
 	}
+
 	for began, try := time.Now(), 0; ; try++ {
 		bound, cancel := context.WithTimeout(ctx, commandTimeout)
 		found, err := c.client.Database("admin", options.Database().SetReadConcern(readconcern.Local())).Aggregate(bound, running)
@@ -194,6 +196,7 @@ func (c *conn) awaitWritesEnded(ctx context.Context, sessions ...bson.Binary) er
 	}
 }
 
-// supportsGrants reports whether a lock on the server comes with a grant: there is a time that
-// the members of a set agree on. A mongos may hold commands up behind its own look at it.
+// supportsGrants reports whether the server's lock comes with a grant, which needs the
+// cluster time. A mongos is excluded because it may delay commands beyond the time it has
+// checked.
 func (c *conn) supportsGrants() bool { return !c.standalone.Load() && !c.isMongos.Load() }

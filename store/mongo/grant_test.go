@@ -14,7 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// await has a store take the lock when it can, and returns how long that took.
+// await acquires the lock as soon as possible and returns how long that took.
 func await(t testing.TB, st *mongo.Store) time.Duration {
 	t.Helper()
 	for began := time.Now(); ; <-time.After(50 * time.Millisecond) {
@@ -28,8 +28,8 @@ func await(t testing.TB, st *mongo.Store) time.Duration {
 	}
 }
 
-// A leader that was frozen until another took over writes nothing when it wakes, though
-// it believes in its grant, and neither does one whose lock was taken by other means.
+// A leader that was frozen until another took over writes nothing when it wakes, although
+// its grant seems valid. Neither does a leader whose lock was taken by other means.
 func TestAnOldGrant(t *testing.T) {
 	t.Parallel()
 	for _, how := range []struct {
@@ -66,9 +66,9 @@ func TestAnOldGrant(t *testing.T) {
 	}
 }
 
-// An update does not begin in the last second of a grant, so that it has ended when the
-// next one leads, also one of another user who sees nothing of it. The cluster's time
-// tells nothing of that second on a server where nothing is written.
+// No update begins in the last second of a grant, so that it has ended before the next
+// leader starts, even under another user who cannot see it in $currentOp. On a server
+// without writes the cluster time does not cover that second.
 func TestTheEndOfAGrant(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -117,8 +117,8 @@ func TestAnOldEpochWithAGrant(t *testing.T) {
 	}
 }
 
-// Where the time of the set is ahead of its primary's clock, as after another primary
-// whose clock was fast, a leader that says nothing is not waited for any longer.
+// If the cluster time is ahead of the primary's clock, e.g. after a primary with a fast
+// clock, a silent leader is not waited for any longer.
 func TestAFastCluster(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, testCommands())
@@ -152,7 +152,7 @@ func TestAFastCluster(t *testing.T) {
 	}
 }
 
-// replaced gives a lock back, and returns a store that could have it at once.
+// replaced releases a lock and returns a store that could acquire it at once.
 func (r *rig) replaced(t *testing.T, lock store.Lock) *mongo.Store {
 	t.Helper()
 	lock.Release()
@@ -165,8 +165,8 @@ func (r *rig) replaced(t *testing.T, lock store.Lock) *mongo.Store {
 	return next
 }
 
-// A lock that is given back takes the grant with it, so that the next leader waits for
-// nothing. One write that was not answered may still come: then it waits.
+// Releasing the lock revokes the grant, so the next leader waits for nothing. It does wait
+// if a write was not answered, because that write may still arrive.
 func TestAGrantGivenBack(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, testCommands())
@@ -190,8 +190,8 @@ func TestAGrantGivenBack(t *testing.T) {
 	}
 }
 
-// A lock that is given back while an update is under way keeps the grant, and one that
-// was not answered long ago keeps none.
+// A lock released during an update keeps its grant. An update that went unanswered long ago
+// no longer keeps it.
 func TestAGrantInUse(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, testCommands())
@@ -211,7 +211,7 @@ func TestAGrantInUse(t *testing.T) {
 	claimed := rigs.Async(func() ([]store.ClaimAnswer, error) {
 		return r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("b")})
 	})
-	<-time.After(200 * time.Millisecond) // the update is under way
+	<-time.After(200 * time.Millisecond) // the update is in flight
 	lock.Release()
 	if _, err := next.Lock(ctx(t)); !errors.As(err, new(*store.LockedError)) {
 		t.Errorf("the lock is given beside an update: %v", err)
@@ -219,8 +219,8 @@ func TestAGrantInUse(t *testing.T) {
 	<-claimed
 }
 
-// A write of the old leader's that runs still when the next one leads is ended first,
-// and waited for where that takes its time.
+// A new leader ends a write of the old leader that still runs, and waits if ending it takes
+// time.
 func TestARunningWriteOfAnOldLeader(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, testCommands())

@@ -37,7 +37,7 @@ func (s *Store) holdKey(lane store.LaneKey, kind store.HoldKind) holdKey {
 	return holdKey{s.name, lane.Outbox, hashOf(lane.Hash()), kind.String()}
 }
 
-// groupText is a group in the own collections.
+// groupText is a group as the relay's collections store it; nil means no group.
 func groupText(g store.Group) *string {
 	if !g.Valid {
 		return nil
@@ -95,8 +95,8 @@ func (s *Store) readHolds(ctx context.Context, on *conn, outbox string) (holds [
 	return holds, err
 }
 
-// activeHolds returns the holds that stand: a lane is blocked as long as the document is
-// FAILED.
+// activeHolds drops holds that no longer apply: a lane stays blocked only while the
+// document is FAILED.
 func activeHolds(ctx context.Context, t *table, all []store.Hold) ([]store.Hold, error) {
 	var ids []string
 	for i := range all {
@@ -117,7 +117,7 @@ func activeHolds(ctx context.Context, t *table, all []store.Hold) ([]store.Hold,
 	return holds, nil
 }
 
-// failedAmong returns which of some ids are those of FAILED documents.
+// failedAmong returns the ids whose documents are FAILED.
 func (t *table) failedAmong(ctx context.Context, ids []string) (map[string]bool, error) {
 	failed := map[string]bool{}
 	if len(ids) == 0 {
@@ -133,8 +133,8 @@ func (t *table) failedAmong(ctx context.Context, ids []string) (map[string]bool,
 	return failed, err
 }
 
-// Hold implements store.Holds. The reason loses what an error text of Settle loses, and
-// the time is cut to milliseconds.
+// Hold implements store.Holds. The reason is sanitised like an error text of Settle, and
+// the time is truncated to milliseconds.
 func (s *Store) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) error {
 	if _, err := s.outboxes.FindValid(h.Lane.Outbox, &h); err != nil {
 		return fmt.Errorf("hold: %w", err)
@@ -155,7 +155,8 @@ func (s *Store) putHold(ctx context.Context, on *conn, h *store.Hold) error {
 	}}})
 }
 
-// deleteBlocks takes away what documents have blocked, in the call's transaction.
+// deleteBlocks deletes the blocked holds that the given documents caused, in the call's
+// transaction.
 func (s *Store) deleteBlocks(ctx context.Context, on *conn, outbox string, ids []string) error {
 	_, err := remove(ctx, on.ownCollection(ownHold), bson.D{
 		{Key: "_id.relay", Value: s.name}, {Key: "_id.outbox", Value: outbox},

@@ -14,17 +14,17 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// version is the version of the own collections that this program works on.
+// version is the version of the relay's collections that this program requires.
 const version = 3
 
 // versionID is the _id of the document in sluicebox_meta that holds the version.
 const versionID = "version"
 
-// ownCollection is one of the relay's own collections, with what it does to it.
+// ownCollection describes one of the relay's collections and the actions performed on it.
 type ownCollection struct {
 	name    string
 	actions []string
-	indices [][]string // besides that of the _id
+	indices [][]string // in addition to the _id index
 }
 
 func ownCollections() []ownCollection {
@@ -42,11 +42,11 @@ func ownCollections() []ownCollection {
 		{ownReplay, emptied, nil},
 		{ownReplayRow, []string{"find", "insert", "remove"}, [][]string{{"_id.relay", "_id.job", "outbox", "lane", "_id.n"}}},
 		{ownReplayErr, []string{"find", "insert", "remove"}, nil},
-		{ownMeta, written, nil}, // the version comes last
+		{ownMeta, written, nil}, // written last: it marks the install complete
 	}
 }
 
-// keys are those of an index.
+// keys returns the key specification of an index.
 func keys(fields []string) bson.D {
 	var by bson.D
 	for _, name := range fields {
@@ -55,14 +55,15 @@ func keys(fields []string) bson.D {
 	return by
 }
 
-// Install implements store.Installer. Several relays may do it at once: nothing is made
-// twice, and the version is written when all is there.
+// Install implements store.Installer. Several relays may run it at once: every step is
+// idempotent, and the version is written last.
 func (s *Store) Install(ctx context.Context) error {
 	err := s.lifetime.Do(ctx, func(ctx context.Context) error {
 		on, err := s.server.open(ctx)
 		if err != nil {
 			return err
 		}
+
 		err = installed(ctx, on)
 		var missing *missingError
 		if !errors.As(err, &missing) {
@@ -93,9 +94,9 @@ func (c *conn) install(ctx context.Context) error {
 	return upsertOne(ctx, c.ownCollection(ownMeta), versionID, bson.D{{Key: "$set", Value: bson.D{{Key: "version", Value: version}}}})
 }
 
-// deleteOldLanes empties the collections that know lanes by a hash of before version 3.
-// What was parked is found by a snapshot of the outboxes, since the checkpoint is
-// forgotten.
+// deleteOldLanes empties the collections whose rows use lane hashes from before version 3,
+// and clears the checkpoints. The relay then finds the deleted spilled rows again by a
+// snapshot of the outboxes, because without a checkpoint it takes one.
 func (c *conn) deleteOldLanes(ctx context.Context) error {
 	var meta struct {
 		Version int `bson:"version"`
@@ -107,6 +108,7 @@ func (c *conn) deleteOldLanes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	for _, name := range []string{ownSpilled, ownHold, ownReplayRow} {
 		if _, err := c.ownCollection(name).DeleteMany(ctx, bson.D{}); err != nil {
 			return err
@@ -116,13 +118,14 @@ func (c *conn) deleteOldLanes(ctx context.Context) error {
 	return err
 }
 
-// missingError says that the own collections, or some of them, have to be made.
+// missingError says that the relay's collections, or some of them, must be created or
+// migrated.
 type missingError struct{ store.SetupError }
 
 // Unwrap makes it a *store.SetupError.
 func (e *missingError) Unwrap() error { return &e.SetupError }
 
-// installed returns a *store.SetupError unless the own collections are there and of this
+// installed returns a *store.SetupError unless the relay's collections exist in this
 // program's version.
 func installed(ctx context.Context, on *conn) error {
 	there, err := on.collections(ctx, "^"+ownPrefix)
@@ -142,6 +145,7 @@ func installed(ctx context.Context, on *conn) error {
 	default:
 		return &missingError{store.SetupError{Problem: "of the relay's own collections these are not there: " + strings.Join(lacks, ", "), Remedy: initHint}}
 	}
+
 	var meta struct {
 		Version int `bson:"version"`
 	}
@@ -162,7 +166,7 @@ func installed(ctx context.Context, on *conn) error {
 	return nil
 }
 
-// collections lists those of the database that the user may read and whose names match.
+// collections lists the collections that the user may read and whose names match a pattern.
 func (c *conn) collections(ctx context.Context, names string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -170,7 +174,7 @@ func (c *conn) collections(ctx context.Context, names string) ([]string, error) 
 	return c.db.ListCollectionNames(ctx, filter, options.ListCollections().SetAuthorizedCollections(true))
 }
 
-// Script implements store.Installer. It is what Install does, for mongosh.
+// Script implements store.Installer. It returns the mongosh equivalent of Install.
 func (s *Store) Script() string {
 	var text strings.Builder
 	text.WriteString("// The relay's own collections; run this in mongosh, in the database of the outbox.\n")
@@ -184,10 +188,10 @@ func (s *Store) Script() string {
 	return text.String()
 }
 
-// shell names a collection in mongosh.
+// shell returns the mongosh expression for a collection.
 func shell(collection string) string { return fmt.Sprintf("db.getCollection(%q)", collection) }
 
-// shellOf names the collection of an outbox in mongosh.
+// shellOf returns the mongosh expression for the collection of an outbox.
 func shellOf(o *store.Outbox) string {
 	if o.Schema == "" {
 		return shell(o.Table)
@@ -195,7 +199,7 @@ func shellOf(o *store.Outbox) string {
 	return fmt.Sprintf("db.getSiblingDB(%q).getCollection(%q)", o.Schema, o.Table)
 }
 
-// shellKeys writes the keys of an index for mongosh.
+// shellKeys formats index keys for mongosh.
 func shellKeys(fields []string) string {
 	list := make([]string, len(fields))
 	for i, name := range fields {
@@ -204,8 +208,8 @@ func shellKeys(fields []string) string {
 	return "{" + strings.Join(list, ", ") + "}"
 }
 
-// MayInstall reports whether the own collections are not there or of an older version,
-// and Install would mend that: the user may make collections. It changes nothing.
+// MayInstall reports whether the relay's collections are missing or outdated and the user's
+// privileges suffice for Install to fix that. It changes nothing.
 func (s *Store) MayInstall(ctx context.Context) (may bool, err error) {
 	err = s.lifetime.Do(ctx, func(ctx context.Context) error {
 		on, err := s.server.open(ctx)
@@ -221,6 +225,7 @@ func (s *Store) MayInstall(ctx context.Context) (may bool, err error) {
 		if missing == nil {
 			return err
 		}
+
 		rights, err := on.rights(ctx)
 		may = err == nil
 		for _, own := range ownCollections() {

@@ -13,29 +13,29 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// leadTimeout bounds the waiting of one Lead for writes of an earlier leader, which it
-// ends.
+// leadTimeout bounds how long AcquireLeadership waits for writes of an earlier leader,
+// which it ends.
 const leadTimeout = 2 * store.MinLockLease
 
-// leaderDocument is the document of a relay in sluicebox_leader. N counts the writes
-// of its leaders.
+// leaderDocument is the document of a relay in sluicebox_leader. Its field n, which is not
+// read, counts the writes of its leaders.
 type leaderDocument struct {
 	Epoch          int64       `bson:"epoch"`
 	Holder         string      `bson:"holder"`
 	Since          time.Time   `bson:"since"`
-	Session        bson.Binary `bson:"session"` // that of the leader's writer
-	OutcomeSession bson.Binary `bson:"aside"`   // that of its outcomes, see Store.aside
+	Session        bson.Binary `bson:"session"` // session of the leader's transactions
+	OutcomeSession bson.Binary `bson:"aside"`   // session of its outcomes without a transaction
 }
 
-// sessionID is the id of a session.
+// sessionID returns the id of a session.
 func sessionID(s *mongo.Session) bson.Binary {
 	subtype, data := s.ID().Lookup("id").Binary()
 	return bson.Binary{Subtype: subtype, Data: data}
 }
 
-// AcquireLeadership implements store.Leadership. It ends the transaction of an earlier leader, which
-// would else keep the leader document until the server ends it, after 60 s by default
-// (transactionLifetimeLimitSeconds).
+// AcquireLeadership implements store.Leadership. It ends the open transaction of an earlier
+// leader, which would otherwise hold the leader document until the server ends it, after 60
+// s by default (transactionLifetimeLimitSeconds).
 func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 	var epoch store.Epoch
 	err := s.writer.Do(ctx, func(ctx context.Context) error {
@@ -44,6 +44,7 @@ func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 		if err := errors.Join(on.recheckStandalone(ctx), installed(ctx, on)); err != nil {
 			return err
 		}
+
 		for began := time.Now(); ; {
 			if err := s.endPredecessor(ctx, on); err != nil {
 				return err
@@ -71,9 +72,9 @@ func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 	return epoch, nil
 }
 
-// endPredecessor kills the session of the leader that the document names: a relay that
-// is frozen may have a transaction open. A store that took the lock, and has lost it,
-// must not do that to its successor.
+// endPredecessor kills the sessions named in the leader document, because a frozen relay
+// may have a transaction open. A store that held the lock and lost it must not do that to
+// its successor.
 func (s *Store) endPredecessor(ctx context.Context, on *conn) error {
 	if s.hasTakenLock.Load() {
 		held, err := s.holdsLease(ctx, on)
@@ -83,6 +84,7 @@ func (s *Store) endPredecessor(ctx context.Context, on *conn) error {
 	} else if err := s.revokeLease(ctx, on); err != nil {
 		return err
 	}
+
 	var d leaderDocument
 	err := findOne(ctx, on.ownCollection(ownLeader), s.name, &d)
 	if errors.Is(err, mongo.ErrNoDocuments) {
@@ -103,8 +105,8 @@ func lostLockError(held bool) error {
 	return fmt.Errorf("the relay's lock is lost: %w", store.ErrNotLeader)
 }
 
-// killSession ends a session of another store. Where that fails the transaction ends later, by
-// itself: then whoever waits for it says so.
+// killSession ends a session of another store. It ignores errors: the transaction then ends
+// by itself later, and the call that waits for it reports that.
 func (c *conn) killSession(ctx context.Context, id bson.Binary) {
 	if len(id.Data) == 0 || string(id.Data) == string(sessionID(c.writeSession).Data) || string(id.Data) == string(sessionID(c.outcomeSession).Data) {
 		return
@@ -113,9 +115,9 @@ func (c *conn) killSession(ctx context.Context, id bson.Binary) {
 	_ = c.admin(ctx, kill, &bson.D{})
 }
 
-// raiseEpoch raises the epoch, in the call's transaction. A store that took the lock raises
-// only while it has it still: one that was frozen in between must not depose its
-// successor.
+// raiseEpoch raises the epoch, in the call's transaction. A store that acquired the lock
+// raises it only while it still holds the lock, because a relay that was frozen in between
+// must not depose its successor.
 func (s *Store) raiseEpoch(ctx context.Context, on *conn) (store.Epoch, error) {
 	if s.hasTakenLock.Load() || on.supportsGrants() {
 		n, err := update(ctx, on.ownCollection(ownLease), s.leaseCondition(), bson.D{{Key: "$inc", Value: bson.D{{Key: "raised", Value: int64(1)}}}})
@@ -123,6 +125,7 @@ func (s *Store) raiseEpoch(ctx context.Context, on *conn) (store.Epoch, error) {
 			return 0, errors.Join(err, lostLockError(n > 0))
 		}
 	}
+
 	bound, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	var d leaderDocument

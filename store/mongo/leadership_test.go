@@ -14,7 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// impersonate names a session in documents as that of the leader's writer.
+// impersonate stores a session in documents as that of the leader's writer.
 func (r *rig) impersonate(t *testing.T, session *driver.Session, collections ...string) bson.Binary {
 	t.Helper()
 	subtype, data := session.ID().Lookup("id").Binary()
@@ -28,8 +28,8 @@ func (r *rig) impersonate(t *testing.T, session *driver.Session, collections ...
 	return id
 }
 
-// freeze leaves a transaction open that has written the leader document, as a relay does
-// that is frozen in the middle of a claim, and names its session there as the leader's.
+// freeze leaves a transaction open that has written the leader document, as a relay frozen
+// in the middle of a claim does, and stores its session there as the leader's.
 func (r *rig) freeze(t *testing.T, collections ...string) (wake func() error) {
 	t.Helper()
 	session, err := r.db.Client().StartSession()
@@ -50,8 +50,8 @@ func (r *rig) freeze(t *testing.T, collections ...string) (wake func() error) {
 	return func() error { return session.CommitTransaction(ctx(t)) }
 }
 
-// A frozen leader's open transaction is ended by the next leader at once, and commits
-// nothing when it wakes.
+// The next leader ends a frozen leader's open transaction at once, and the frozen leader
+// commits nothing when it wakes.
 func TestAFrozenLeader(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -63,7 +63,7 @@ func TestAFrozenLeader(t *testing.T) {
 	if err != nil || epoch != r.epoch+1 {
 		t.Fatalf("the next leader has epoch %d, %v", epoch, err)
 	}
-	if took := time.Since(began); took > 20*time.Second { // a third of what the server would wait
+	if took := time.Since(began); took > 20*time.Second { // a third of the server's own timeout
 		t.Errorf("it took %s", took)
 	}
 	if err := wake(); err == nil {
@@ -77,8 +77,8 @@ func TestAFrozenLeader(t *testing.T) {
 	}
 }
 
-// A relay that is frozen while it takes the lead keeps the lease's document too. Once
-// the lease is over, whoever wants the lock ends it.
+// A relay frozen while it acquires leadership also locks the lease document. Once the lease
+// has expired, the next relay that requests the lock ends it.
 func TestAFrozenCandidate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -86,7 +86,7 @@ func TestAFrozenCandidate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lock.Release() // its lease is over
+	lock.Release() // ends its lease
 	wake := r.freeze(t, "sluicebox_leader", "sluicebox_lease")
 	next := openStore(t, r.url, r.box)
 	began := time.Now()
@@ -111,8 +111,8 @@ func TestAFrozenCandidate(t *testing.T) {
 	}
 }
 
-// A store whose lease another has taken does not raise the epoch, nor end the other's
-// session.
+// A store whose lease another relay has acquired neither raises the epoch nor kills the
+// other's session.
 func TestALostLease(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -120,7 +120,7 @@ func TestALostLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// As if it had been frozen until its lease was over.
+	// As if it had been frozen until its lease expired.
 	over := bson.D{{Key: "$set", Value: bson.D{{Key: "until", Value: time.Unix(0, 0)}, {Key: "fence", Value: time.Unix(0, 0)}}}}
 	if _, err := r.db.Collection("sluicebox_lease").UpdateOne(ctx(t), bson.D{{Key: "_id", Value: "rig"}}, over); err != nil {
 		t.Fatal(err)
@@ -149,7 +149,7 @@ func TestALostLease(t *testing.T) {
 	}
 }
 
-// A lease ends by itself, and not before.
+// A lease expires by itself, and not earlier.
 func TestALeaseEnds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())

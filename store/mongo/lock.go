@@ -15,20 +15,21 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/sessionlock"
 )
 
-// leaseTime is how long a lease lasts after a ping, by the primary's clock. It is a
-// second more than store.MinLockLease: the clock of the next primary may be ahead by that.
+// leaseTime is how long a lease lasts after a ping, by the primary's clock. It is a second
+// longer than store.MinLockLease because the next primary's clock may be ahead by that
+// much.
 const leaseTime = store.MinLockLease + time.Second
 
-// lockTryTimeout bounds one command that asks for a lease.
+// lockTryTimeout bounds one command that requests a lease.
 const lockTryTimeout = time.Second
 
 // leaseDocument is the lease of a relay in sluicebox_lease.
 type leaseDocument struct {
 	Holder  string        `bson:"holder"`
-	Token   bson.ObjectID `bson:"token"` // of the lock that has it
+	Token   bson.ObjectID `bson:"token"` // of the lock that holds it
 	Until   time.Time     `bson:"until"`
-	Fence   time.Time     `bson:"fence"`   // the end of the holder's grant, by the cluster's time
-	Session bson.Binary   `bson:"session"` // that of the holder's writer
+	Fence   time.Time     `bson:"fence"`   // end of the holder's grant, by the cluster time
+	Session bson.Binary   `bson:"session"` // of the holder's writer
 }
 
 // leaseEnd is the end of a lease that begins now, by the server's clock.
@@ -36,8 +37,8 @@ func leaseEnd() any {
 	return bson.D{{Key: "$add", Value: bson.A{"$$NOW", leaseTime.Milliseconds()}}}
 }
 
-// Lock implements store.Locker, by a lease that the pings extend. A relay that dies
-// without a word keeps it for leaseTime.
+// Lock implements store.Locker by a lease that pings extend. A relay that crashes keeps it
+// for leaseTime.
 func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 	var taken *lock
 	err := s.lifetime.Do(ctx, func(ctx context.Context) error {
@@ -57,8 +58,9 @@ func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 	return taken, nil
 }
 
-// tryLock asks for a lease. One whose answer is lost may have been given: it is asked for
-// again by its token, or the store would stand by for itself.
+// tryLock requests a lease. If an answer is lost the lease may have been granted, so the
+// next call repeats the request with the same token. Otherwise the store would stand by for
+// itself.
 func (s *Store) tryLock(ctx context.Context, on *conn) (*lock, error) {
 	s.locking.Lock()
 	defer s.locking.Unlock()
@@ -69,7 +71,7 @@ func (s *Store) tryLock(ctx context.Context, on *conn) (*lock, error) {
 	token := *s.token
 	d, err := s.acquireLease(ctx, on, token)
 	switch {
-	case hasCode(err, codeDuplicate): // two make it at once
+	case hasCode(err, codeDuplicate): // two relays create the document at once
 		d, err = s.acquireLease(ctx, on, token)
 	case mongo.IsTimeout(err), isWriteConflict(err):
 		s.endHolder(ctx, on)
@@ -88,7 +90,8 @@ func (s *Store) tryLock(ctx context.Context, on *conn) (*lock, error) {
 	return l, nil
 }
 
-// acquireLease takes the lease if it is free or the token's, and returns who has it then.
+// acquireLease acquires the lease if it is free or already the token's, and returns its
+// current state.
 func (s *Store) acquireLease(ctx context.Context, on *conn, token bson.ObjectID) (d leaseDocument, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockTryTimeout)
 	defer cancel()
@@ -105,7 +108,8 @@ func (s *Store) acquireLease(ctx context.Context, on *conn, token bson.ObjectID)
 	literal := func(v any) any { return bson.D{{Key: "$literal", Value: v}} }
 	fields := bson.D{unless("holder", literal(s.holder)), unless("token", token), unless("session", sessionID(on.writeSession)), unless("until", leaseEnd())}
 	if on.supportsGrants() {
-		// The cluster's time follows what is written, so something is when it is waited for.
+		// Only writes advance the cluster time, so a request writes while it waits for the
+		// fence.
 		soon := bson.D{{Key: "$lte", Value: bson.A{"$until", bson.D{{Key: "$add", Value: bson.A{"$$NOW", time.Second.Milliseconds()}}}}}}
 		asked := bson.D{{Key: "$add", Value: bson.A{bson.D{{Key: "$ifNull", Value: bson.A{"$asked", 0}}}, bson.D{{Key: "$toInt", Value: soon}}}}}
 		fields = append(fields, unless("fence", fenceEnd()), bson.E{Key: "asked", Value: asked})
@@ -116,8 +120,8 @@ func (s *Store) acquireLease(ctx context.Context, on *conn, token bson.ObjectID)
 	return d, err
 }
 
-// terminateHolder kills the session of a holder whose lease is over: it may be frozen in the
-// transaction that raises the epoch, which holds the lease's document.
+// endHolder kills the session of a holder whose lease has expired. The holder may be frozen
+// in the transaction that raises the epoch, which locks the lease document.
 func (s *Store) endHolder(ctx context.Context, on *conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockTryTimeout)
 	defer cancel()
@@ -128,12 +132,14 @@ func (s *Store) endHolder(ctx context.Context, on *conn) {
 	}
 }
 
-// leaseCondition is the condition that the store has the lease, or nobody took it since.
+// leaseCondition is the filter that this store holds the lease, or nobody else has acquired
+// it since.
 func (s *Store) leaseCondition() bson.D {
 	return bson.D{{Key: "_id", Value: s.name}, {Key: "holder", Value: s.holder}}
 }
 
-// holdsLease reports whether the store has the lease, or nobody took it since.
+// holdsLease reports whether this store holds the lease, or nobody else has acquired it
+// since.
 func (s *Store) holdsLease(ctx context.Context, on *conn) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -144,7 +150,7 @@ func (s *Store) holdsLease(ctx context.Context, on *conn) (bool, error) {
 	return err == nil, err
 }
 
-// lock is a lease that is held.
+// lock is a held lease.
 type lock struct {
 	*sessionlock.Lock
 	conn     *conn
@@ -160,8 +166,8 @@ func (l *lock) filter() bson.D {
 	return bson.D{{Key: "_id", Value: l.name}, {Key: "token", Value: l.token}}
 }
 
-// Ping implements store.Lock: it extends the lease, and then reads how many wishes there
-// are. While there is no primary it asks again, until the context ends.
+// Ping implements store.Lock. It extends the lease and then reads the number of requests.
+// While there is no primary it retries until the context ends.
 func (l *lock) Ping(ctx context.Context) error {
 	return l.Use(ctx, func(ctx context.Context) error {
 		for try := 0; ; try++ {
@@ -177,12 +183,12 @@ func (l *lock) Ping(ctx context.Context) error {
 	})
 }
 
-// countTimeout bounds how long a ping takes longer for the wishes.
+// countTimeout bounds the time that reading the request count adds to a ping.
 const countTimeout = 500 * time.Millisecond
 
-// countRequests reads the count of wishes. It is no part of the lease's document: a wish is
-// a transaction, which a ping would wait for. The lease was extended either way, so a
-// count that cannot be had stays as it is.
+// countRequests reads the number of requests. The count is not in the lease document
+// because a request is a transaction, and a ping would wait for it. If the read fails the
+// old count stays: the lease was extended either way.
 func (l *lock) countRequests(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
@@ -218,7 +224,7 @@ func (l *lock) extend(ctx context.Context) error {
 	return nil
 }
 
-// Watch implements store.Lock. Only a ping finds out that a lease is lost.
+// Watch implements store.Lock. Only a ping detects a lost lease.
 func (l *lock) Watch(ctx context.Context) error {
 	return l.Use(ctx, func(ctx context.Context) error {
 		<-ctx.Done()
@@ -232,10 +238,10 @@ func (l *lock) Release() {
 	l.lifetime.Remove(l)
 }
 
-// Close is Release, at the end of the store.
+// Close releases the lock when the store closes.
 func (l *lock) Close() { l.Release() }
 
-// Lost implements sessionlock.Session: only a call finds it out.
+// Lost implements sessionlock.Session: only a call detects the loss.
 func (l *lock) Lost() bool { return false }
 
 // Unlock implements sessionlock.Session: it ends the lease.
@@ -244,8 +250,8 @@ func (l *lock) Unlock(ctx context.Context) {
 	if l.grant.revoke() {
 		fields = append(fields, bson.E{Key: "fence", Value: zeroFence()})
 	}
-	_, _ = update(ctx, l.conn.ownCollection(ownLease), l.filter(), bson.D{{Key: "$set", Value: fields}}) // else it ends by itself
+	_, _ = update(ctx, l.conn.ownCollection(ownLease), l.filter(), bson.D{{Key: "$set", Value: fields}}) // on failure the lease expires by itself
 }
 
-// Drop implements sessionlock.Session: there is no session, but the grant ends.
+// Drop implements sessionlock.Session. There is no session to drop, but the grant ends.
 func (l *lock) Drop() { l.grant.revoke() }

@@ -14,11 +14,12 @@ import (
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
-// pruneRows is how many documents of a collection one call looks at: some ms of reading.
+// pruneRows is how many documents of a collection one call reads, which takes some
+// milliseconds.
 const pruneRows = 2000
 
-// Prune implements store.Pruner. It walks a collection by its ids, of which most kinds
-// grow with time.
+// Prune implements store.Pruner. It walks a collection by id, since most kinds of ids grow
+// with time.
 func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneRequest) (store.PruneResult, error) {
 	o, err := s.outboxes.FindValid(p.Outbox, &p)
 	if err != nil {
@@ -63,7 +64,7 @@ func (s *Store) Clock(ctx context.Context) (now time.Time, err error) {
 	return now, nil
 }
 
-// clock returns the time by the primary's clock.
+// clock returns the primary's time.
 func (c *conn) clock(ctx context.Context) (time.Time, error) {
 	var hello struct {
 		Now time.Time `bson:"localTime"`
@@ -72,8 +73,7 @@ func (c *conn) clock(ctx context.Context) (time.Time, error) {
 	return hello.Now, err
 }
 
-// pruneFrom reads a place to go on, which is an id as extended JSON; nil is the
-// beginning.
+// pruneFrom parses a prune cursor, which is an id as extended JSON; nil is the beginning.
 func pruneFrom(text string) (*bson.RawValue, error) {
 	if text == "" {
 		return nil, nil
@@ -87,20 +87,20 @@ func pruneFrom(text string) (*bson.RawValue, error) {
 	return &place.ID, nil
 }
 
-// walkResult is what a walk through documents found.
+// walkResult is the result of one walk.
 type walkResult struct {
-	old  []bson.RawValue // the ids of those to delete
+	old  []bson.RawValue // ids of the documents to delete
 	next string
 }
 
-// walk looks at documents in the order of their ids.
+// walk reads documents in id order.
 func (t *table) walk(ctx context.Context, from *bson.RawValue, p store.PruneRequest) (w walkResult, err error) {
 	c := &t.Layout.Columns
 	by := bson.D{{Key: t.id(), Value: 1}}
 	opts := options.Find().SetSort(by).SetHint(by).SetLimit(pruneRows + 2).
 		SetProjection(project(c.ID, c.Status, c.Delivered, t.Layout.DeliveredTime()))
 	if from != nil {
-		opts.SetMin(bson.D{{Key: t.id(), Value: *from}}) // whatever the types of the others are
+		opts.SetMin(bson.D{{Key: t.id(), Value: *from}}) // works for ids of mixed types
 	}
 	seen := 0
 	var last bson.RawValue
@@ -128,7 +128,7 @@ func (t *table) walk(ctx context.Context, from *bson.RawValue, p store.PruneRequ
 	return w, err
 }
 
-// isDelivered reports whether a document that was read with its state is COMPLETED.
+// isDelivered reports whether a document, read with its state, is COMPLETED.
 func (t *table) isDelivered(doc bson.Raw) bool {
 	if t.Layout.State == store.StateTimestamps {
 		return !document.Absent(document.Lookup(doc, t.Layout.Columns.Delivered))
@@ -136,7 +136,7 @@ func (t *table) isDelivered(doc bson.Raw) bool {
 	return t.hasStatus(doc, store.Completed)
 }
 
-// prune deletes documents that are still old, in the call's transaction.
+// prune deletes the documents that are still old enough, in the call's transaction.
 func (t *table) prune(ctx context.Context, old []bson.RawValue, p store.PruneRequest) (int64, error) {
 	if len(old) == 0 {
 		return 0, nil

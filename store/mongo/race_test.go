@@ -20,8 +20,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// Claims, outcomes, checkpoints, parking and holds of one relay come at the same time.
-// They take turns, and none fails for another.
+// Concurrent claims, outcomes, checkpoints, spills and holds of one relay take turns, and
+// none makes another fail.
 func TestWritesTakeTurns(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -91,8 +91,8 @@ func TestWritesTakeTurns(t *testing.T) {
 	}
 }
 
-// Outcomes are written in the transaction of the next claim, while claims come all the
-// time: a leader writes its document once for both.
+// While claims keep arriving, outcomes are written in the transaction of the next claim, so
+// that one leader update serves both.
 func TestOutcomesGoWithTheNextClaim(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -126,7 +126,7 @@ func TestOutcomesGoWithTheNextClaim(t *testing.T) {
 	}
 }
 
-// begin changes documents in a transaction of somebody else's and leaves it open.
+// begin changes documents in another session's transaction and leaves it open.
 func (r *rig) begin(t *testing.T, ids ...any) (end func()) {
 	t.Helper()
 	session, err := r.db.Client().StartSession()
@@ -149,8 +149,8 @@ func (r *rig) begin(t *testing.T, ids ...any) (end func()) {
 	}
 }
 
-// A document that somebody keeps changed in an open transaction holds nobody else up: a
-// claim says that it is not yet visible, and an outcome that it is locked.
+// A document changed in an open transaction delays nothing else: a claim answers that it is
+// not yet visible, an outcome that it is locked.
 func TestADocumentInUse(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -177,7 +177,7 @@ func TestADocumentInUse(t *testing.T) {
 	if err != nil || !slices.Equal(got, []store.SettleResult{store.Written, store.WasLocked}) || r.status(t, "6") != "COMPLETED" {
 		t.Errorf("an outcome of a document in use: %v, %v; the other is %s", got, err, r.status(t, "6"))
 	}
-	// While an outcome waits for it, claims of other rows go on.
+	// While an outcome waits for it, claims of other rows continue.
 	waits := rigs.Async(func() ([]store.SettleResult, error) {
 		return r.store.Settle(ctx(t), r.epoch, []store.Outcome{rigs.Outcome("50", store.Failed)})
 	})
@@ -194,7 +194,7 @@ func TestADocumentInUse(t *testing.T) {
 			claimed++
 		}
 	}
-	if claimed < 2 { // it was one
+	if claimed < 2 { // it was 1
 		t.Errorf("%d claims went on beside it", claimed)
 	}
 	end()
@@ -204,7 +204,8 @@ func TestADocumentInUse(t *testing.T) {
 	r.settle(t, rigs.Outcome("7", store.Completed), rigs.Outcome("50", store.Completed))
 }
 
-// A large call is one transaction, and one larger than a command takes is written whole.
+// A large call is one transaction, and a call larger than one command is written
+// completely.
 func TestLargeCalls(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -233,8 +234,8 @@ func TestLargeCalls(t *testing.T) {
 	}
 }
 
-// Calls that are given up while they wait, or while another call runs them, hold nobody
-// up, and nothing of them is touched any more when they have returned.
+// Canceled calls that wait, or that another call runs, delay nothing, and nothing touches
+// their arguments after they return.
 func TestCallsGivenUp(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -256,7 +257,7 @@ func TestCallsGivenUp(t *testing.T) {
 					_, _ = r.store.Settle(short, r.epoch, outcomes)
 				}
 				cancel()
-				clear(rows) // the race detector sees who reads on
+				clear(rows) // the race detector reports later reads
 				clear(outcomes)
 			}
 		})
@@ -273,8 +274,8 @@ func TestCallsGivenUp(t *testing.T) {
 	}
 }
 
-// A backlog that is parked while it is read is read once and whole, without what was
-// parked before, and pages late in it take no longer than the first.
+// A backlog that is spilled while it is read is read exactly once, without the rows spilled
+// before. Late pages take no longer than the first.
 func TestParkWhileReading(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())

@@ -20,8 +20,8 @@ type jobKey struct {
 	Job   string `bson:"job"`
 }
 
-// jobDocument is a replay in sluicebox_replay. Whoever asks for one writes Wish and Spec,
-// the leader the rest. Nth is the count of the wish, and so their order.
+// jobDocument is a replay in sluicebox_replay. The requester writes Desired and Spec, the
+// leader the rest. Nth is the number of the request, which orders the replays.
 type jobDocument struct {
 	Key         jobKey             `bson:"_id"`
 	Nth         int64              `bson:"nth"`
@@ -43,7 +43,7 @@ type jobDocument struct {
 	FinishedAt  *bson.DateTime     `bson:"finishedAt"`
 }
 
-// Jobs implements store.Replays.
+// Jobs implements store.ReplayLister.
 func (s *Store) Jobs(ctx context.Context) ([]store.Job, error) {
 	var list []store.Job
 	opts := options.Find().SetSort(bson.D{{Key: "nth", Value: -1}})
@@ -69,15 +69,15 @@ func (d *jobDocument) job() store.Job {
 	}
 }
 
-// rowKey is the _id of a row of a replay, and of the error of one. N is the row's number
-// or what is compared with it.
+// rowKey is the _id of a replay row and of a replay error. N is the row's number, or a
+// bound to compare it with.
 type rowKey struct {
 	Relay string `bson:"relay"`
 	Job   string `bson:"job"`
 	N     any    `bson:"n"`
 }
 
-// afterN chooses the documents of a replay behind an n, by their _id.
+// afterN is the filter for documents of a replay after an n, by their _id.
 func (s *Store) afterN(id string, n int64) bson.D {
 	return bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: rowKey{s.name, id, n}}, {Key: "$lt", Value: rowKey{s.name, id, bson.MaxKey{}}}}}}
 }
@@ -93,7 +93,7 @@ type errorDocument struct {
 	At     bson.DateTime `bson:"at"`
 }
 
-// JobErrors implements store.Replays.
+// JobErrors implements store.ReplayLister.
 func (s *Store) JobErrors(ctx context.Context, id string, limit int) ([]store.ReplayError, error) {
 	err := replays.CheckLimit(limit)
 	var list []store.ReplayError
@@ -115,14 +115,14 @@ func (s *Store) JobErrors(ctx context.Context, id string, limit int) ([]store.Re
 	return list, nil
 }
 
-// stamp writes the server's time into a field of a replay that has none there.
+// stamp sets a time field of a replay to the server's time, unless it is already set.
 func (c *conn) stamp(ctx context.Context, job jobKey, field string) error {
 	_, err := update(ctx, c.ownCollection(ownReplay), bson.D{{Key: "_id", Value: job}, {Key: field, Value: nil}},
 		bson.D{{Key: "$currentDate", Value: bson.D{{Key: field, Value: true}}}})
 	return err
 }
 
-// SaveJob implements store.ReplayWriter. The time of the end is cut to milliseconds.
+// SaveJob implements store.ReplayWriter. The end time is truncated to milliseconds.
 func (s *Store) SaveJob(ctx context.Context, epoch store.Epoch, j store.Job) error {
 	err := s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error {
 		key := jobKey{s.name, j.ID}
@@ -141,6 +141,7 @@ func (s *Store) SaveJob(ctx context.Context, epoch store.Epoch, j store.Job) err
 		}
 		return err
 	})
+
 	if err == nil && j.State.Ended() {
 		err = s.deleteOldJobs(ctx, epoch)
 	}
@@ -165,8 +166,9 @@ func (s *Store) SetRowCounts(ctx context.Context, epoch store.Epoch, id string, 
 	return nil
 }
 
-// deleteOldJobs deletes ended replays that are too many or too old. A change of leader
-// leaves them to the next one: the replay of the call is saved.
+// deleteOldJobs deletes ended replays that exceed the count or age limit. On a change of
+// leader it leaves them to the next leader, because the replay of this call is already
+// saved.
 func (s *Store) deleteOldJobs(ctx context.Context, epoch store.Epoch) error {
 	var gone []string
 	err := s.read(ctx, func(ctx context.Context, on *conn) (err error) {
@@ -182,7 +184,7 @@ func (s *Store) deleteOldJobs(ctx context.Context, epoch store.Epoch) error {
 	return err
 }
 
-// oldJobs returns ended replays that are too many or too old.
+// oldJobs returns ended replays that exceed the count or age limit.
 func (s *Store) oldJobs(ctx context.Context, in *mongo.Collection) (ids []string, err error) {
 	mine := bson.E{Key: "_id.relay", Value: s.name}
 	age := bson.D{{Key: "$lt", Value: bson.A{"$finishedAt", bson.D{{Key: "$subtract", Value: bson.A{"$$NOW", store.EndedJobRetention.Milliseconds()}}}}}}
@@ -201,6 +203,7 @@ func (s *Store) oldJobs(ctx context.Context, in *mongo.Collection) (ids []string
 	if err != nil {
 		return nil, err
 	}
+
 	filter := bson.D{mine, {Key: "state", Value: bson.D{{Key: "$in", Value: replays.EndedStates()}}}, {Key: "$or", Value: old}}
 	err = forEach(ctx, commandTimeout, in, filter, options.Find().SetProjection(project("_id")), func(doc bson.Raw) error {
 		ids = append(ids, doc.Lookup("_id", "job").StringValue())
@@ -209,8 +212,8 @@ func (s *Store) oldJobs(ctx context.Context, in *mongo.Collection) (ids []string
 	return ids, err
 }
 
-// deleteJob deletes a replay and its errors, unless it has rows, by transactions of a
-// bounded size.
+// deleteJob deletes a replay and its errors in transactions of bounded size. It keeps a
+// replay that still has rows.
 func (s *Store) deleteJob(ctx context.Context, epoch store.Epoch, id string) error {
 	for more := true; more; {
 		err := s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error {

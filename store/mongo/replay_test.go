@@ -12,7 +12,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// TestWishesCounted: each wish is counted for its relay, and the first ones at once too.
+// TestWishesCounted: requests are counted per relay, including the first ones when they are
+// concurrent.
 func TestWishesCounted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -46,7 +47,7 @@ func TestWishesCounted(t *testing.T) {
 	}
 }
 
-// TestOldReplays: the end of a replay forgets those that ended long ago.
+// TestOldReplays: the end of a replay deletes replays that ended long ago.
 func TestOldReplays(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -79,8 +80,7 @@ func TestOldReplays(t *testing.T) {
 	}
 }
 
-// TestUpgradeToReplays: the own collections of the version before are brought up to this
-// one.
+// TestUpgradeToReplays: collections of the previous version are migrated.
 func TestUpgradeToReplays(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -117,7 +117,7 @@ func TestUpgradeToReplays(t *testing.T) {
 	before := r.epoch
 	r.epoch = rigs.InstallAndLead(t, r.store)
 	parked, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{{Outbox: "events", Lane: item.Lane().Hash()}}, 5)
-	if err != nil || len(parked[0]) != 0 { // by hashes of before version 3
+	if err != nil || len(parked[0]) != 0 { // hashed as before version 3
 		t.Errorf("parked are %+v, %v", parked, err)
 	}
 	if holds, err := r.store.LoadHolds(ctx(t)); err != nil || len(holds) != 0 || r.epoch != before+1 {
@@ -126,7 +126,7 @@ func TestUpgradeToReplays(t *testing.T) {
 	rigs.EndJob(t, r.store, r.epoch, "events", "job", store.JobDone)
 }
 
-// TestReplayPlans: a lane is read by the index for it, and what stands before it is not.
+// TestReplayPlans: reading a lane uses its index and skips earlier rows.
 func TestReplayPlans(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -164,7 +164,7 @@ func TestReplayPlans(t *testing.T) {
 	r.wantPlans(t, "sluicebox_replay_error", 5, 2)
 }
 
-// wantPlans looks at what was profiled of a collection.
+// wantPlans checks the profiled plans of a collection.
 func (r *rig) wantPlans(t *testing.T, name string, least, examined int) {
 	t.Helper()
 	found, err := r.db.Collection("system.profile").Find(ctx(t), bson.D{{Key: "ns", Value: r.db.Name() + "." + name}})

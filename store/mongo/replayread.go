@@ -34,7 +34,7 @@ func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayRa
 	return lists, nil
 }
 
-// inLane chooses the rows of a lane by their n.
+// inLane is the filter for rows of a lane by n.
 func (s *Store) inLane(id, outbox string, lane bson.Binary, n bson.D) bson.D {
 	return bson.D{
 		{Key: "_id.relay", Value: s.name}, {Key: "_id.job", Value: id}, {Key: "outbox", Value: outbox}, {Key: "lane", Value: lane}, {Key: "_id.n", Value: n},
@@ -52,8 +52,8 @@ func (s *Store) readReplayRows(ctx context.Context, on *conn, id string, from *s
 	return rows, err
 }
 
-// ReplayLanes implements store.ReplayReader. It goes through the rows by n, and takes
-// those of lanes that have none before.
+// ReplayLanes implements store.ReplayReader. It walks the rows by n and skips lanes that
+// have earlier rows.
 func (s *Store) ReplayLanes(ctx context.Context, id string, after int64, limit int) ([]store.ReplayLane, error) {
 	err := replays.CheckLimit(limit)
 	var lanes []store.ReplayLane
@@ -97,7 +97,7 @@ func (s *Store) readLanes(ctx context.Context, on *conn, id string, after int64,
 	return lanes, err
 }
 
-// laneBegan reports whether the lane of a row has rows up to an n, too.
+// laneBegan reports whether the row's lane also has rows up to n.
 func (s *Store) laneBegan(ctx context.Context, on *conn, id string, d *rowDocument, n int64) (bool, error) {
 	if n <= 0 {
 		return false, nil

@@ -27,7 +27,7 @@ type rowDocument struct {
 	Payload     *bson.Binary   `bson:"payload"`
 }
 
-// row is the row as it was copied.
+// row returns the row as it was copied.
 func (d *rowDocument) row() store.ReplayRow {
 	r := store.ReplayRow{Item: store.Item{
 		Ref: store.Ref{Outbox: d.Outbox, ID: d.ID}, Kind: d.Kind, Group: groupOf(d.Group), PayloadSize: int(d.PayloadSize), Committed: timeOrZero(d.Committed),
@@ -46,9 +46,10 @@ func rowOf(doc bson.Raw) (d rowDocument, err error) {
 	return d, err
 }
 
-// CopyRows implements store.ReplayWriter. Commit times are cut to milliseconds. A payload
-// of more than 15 MiB has no room in a document and is not kept. The replay's document
-// comes first: whoever changes it meanwhile waits, and takes nothing back.
+// CopyRows implements store.ReplayWriter. Commit times are truncated to milliseconds. A
+// payload above 15 MiB does not fit into a document and is not kept. The replay's document
+// is written first, so that a concurrent change of it waits and does not abort this
+// transaction.
 func (s *Store) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows []store.ReplayRow, at store.ReplayCursor) error {
 	err := replays.CheckRows(s.outboxes, rows)
 	if err == nil {
@@ -76,7 +77,7 @@ func (s *Store) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows
 	return nil
 }
 
-// copyRows adds rows to a job, in the call's transaction, and tells how many were new.
+// copyRows adds rows to a replay, in the call's transaction, and returns how many were new.
 func (s *Store) copyRows(ctx context.Context, on *conn, id string, rows []store.ReplayRow) (int, error) {
 	in := on.ownCollection(ownReplayRow)
 	numbers := make([]int64, len(rows))
@@ -89,16 +90,18 @@ func (s *Store) copyRows(ctx context.Context, on *conn, id string, rows []store.
 		there[n] = true
 		return nil
 	})
+
 	var docs []rowDocument
 	for i := range rows {
 		if r := &rows[i]; !there[r.N] {
-			there[r.N] = true // the call may have it twice
+			there[r.N] = true // the call may contain it twice
 			docs = append(docs, s.copied(id, r))
 		}
 	}
 	if err != nil || len(docs) == 0 {
 		return 0, err
 	}
+
 	bound, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	_, err = in.InsertMany(bound, docs)
@@ -116,7 +119,7 @@ func (s *Store) copied(id string, r *store.ReplayRow) rowDocument {
 	return d
 }
 
-// numbered chooses documents of a replay by their n.
+// numbered is the filter for documents of a replay by n.
 func (s *Store) numbered(id string, numbers []int64) bson.D {
 	keys := make([]rowKey, len(numbers))
 	for i, n := range numbers {
@@ -144,8 +147,8 @@ func (s *Store) ClearRows(ctx context.Context, epoch store.Epoch, id string, lim
 	return cleared, nil
 }
 
-// clear deletes documents of a replay, those of the least n first, in the call's
-// transaction, and tells how many.
+// clear deletes documents of a replay in ascending n, in the call's transaction, and
+// returns how many.
 func (s *Store) clear(ctx context.Context, in *mongo.Collection, id string, limit int) (int, error) {
 	var numbers []int64
 	opts := options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetLimit(int64(limit)).SetProjection(project("_id"))
@@ -161,8 +164,8 @@ func (s *Store) clear(ctx context.Context, in *mongo.Collection, id string, limi
 	return len(numbers), err
 }
 
-// count changes a replay, in the call's transaction, and returns what it was before; nil
-// if there is none.
+// count changes a replay, in the call's transaction, and returns its previous state; nil if
+// there is none.
 func (s *Store) count(ctx context.Context, on *conn, id string, change bson.D) (*jobDocument, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -175,8 +178,8 @@ func (s *Store) count(ctx context.Context, on *conn, id string, change bson.D) (
 	return &d, err
 }
 
-// FinishRows implements store.ReplayFinisher. It shares no transaction with claims: a few of
-// them take none, and would wait for its.
+// FinishRows implements store.ReplayFinisher. It shares no transaction with claims: small
+// claims use none, and would have to wait for it.
 func (s *Store) FinishRows(ctx context.Context, epoch store.Epoch, id string, done []store.FinishedRow) error {
 	if len(done) == 0 {
 		return nil
@@ -191,8 +194,8 @@ func (s *Store) FinishRows(ctx context.Context, epoch store.Epoch, id string, do
 	return nil
 }
 
-// finishRows takes rows from a job, in the call's transaction. It counts all of them first,
-// as CopyRows does, and takes off those that were not there.
+// finishRows removes rows from a replay, in the call's transaction. It counts all of them
+// first, as CopyRows does, and then subtracts the rows it did not find.
 func (s *Store) finishRows(ctx context.Context, on *conn, id string, done []store.FinishedRow) error {
 	var all, tally replays.Tally
 	for i := range done {
@@ -205,10 +208,12 @@ func (s *Store) finishRows(ctx context.Context, on *conn, id string, done []stor
 	if err != nil {
 		return err
 	}
+
 	there, err := s.rowsOf(ctx, on, id, done)
 	if err != nil {
 		return err
 	}
+
 	var gone []int64
 	var noted []errorDocument
 	for i := range done {
@@ -225,6 +230,7 @@ func (s *Store) finishRows(ctx context.Context, on *conn, id string, done []stor
 			})
 		}
 	}
+
 	if len(gone) > 0 {
 		_, err = remove(ctx, on.ownCollection(ownReplayRow), s.numbered(id, gone))
 	}
@@ -237,18 +243,18 @@ func (s *Store) finishRows(ctx context.Context, on *conn, id string, done []stor
 	return err
 }
 
-// countUpdate is the change that adds rows to the counts of a replay, or takes them off.
+// countUpdate is the update that adds rows to the counts of a replay, or subtracts them.
 func countUpdate(t replays.Tally, sign int64) bson.D {
 	return bson.D{{Key: "$inc", Value: bson.D{{Key: "sent", Value: sign * t.Sent}, {Key: "skipped", Value: sign * t.Skipped}, {Key: "refused", Value: sign * t.Refused}}}}
 }
 
-// finishedRow is a row that is to be done with, and the server's time.
+// finishedRow is a row to remove, with the server's time.
 type finishedRow struct {
 	rowDocument
 	now bson.DateTime
 }
 
-// rowsOf reads the rows of a job that are to be done with, by n, without their payloads.
+// rowsOf reads the rows to remove by n, without their payloads.
 func (s *Store) rowsOf(ctx context.Context, on *conn, id string, done []store.FinishedRow) (map[int64]finishedRow, error) {
 	numbers := make([]int64, len(done))
 	for i := range done {
@@ -265,8 +271,8 @@ func (s *Store) rowsOf(ctx context.Context, on *conn, id string, done []store.Fi
 	return there, err
 }
 
-// saveErrors keeps the errors of refused rows, in the call's transaction, in place of those
-// that a row of the same n left before it was cleared.
+// saveErrors stores the errors of refused rows, in the call's transaction. It replaces
+// errors that rows with the same n left before they were cleared.
 func (s *Store) saveErrors(ctx context.Context, on *conn, id string, errs []errorDocument) error {
 	if len(errs) == 0 {
 		return nil

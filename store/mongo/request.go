@@ -13,7 +13,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/replays"
 )
 
-// RequestSavepoint implements store.Wishes.
+// RequestSavepoint implements store.Requester.
 func (s *Store) RequestSavepoint(ctx context.Context, name string, keep bool) error {
 	err := store.ValidateSavepointName(name)
 	if err == nil {
@@ -28,7 +28,7 @@ func (s *Store) RequestSavepoint(ctx context.Context, name string, keep bool) er
 	return nil
 }
 
-// RequestSavepointDeletion implements store.Wishes.
+// RequestSavepointDeletion implements store.Requester.
 func (s *Store) RequestSavepointDeletion(ctx context.Context, name string) error {
 	err := s.writeRequest(ctx, store.ErrNoSavepoint, func(ctx context.Context, on *conn, _ int64) (bool, error) {
 		return setOne(ctx, on.ownCollection(ownSavepoint), savepointKey{s.name, name}, bson.D{{Key: "wish", Value: replays.RequestDrop}})
@@ -39,7 +39,7 @@ func (s *Store) RequestSavepointDeletion(ctx context.Context, name string) error
 	return nil
 }
 
-// RequestReplay implements store.Wishes.
+// RequestReplay implements store.Requester.
 func (s *Store) RequestReplay(ctx context.Context, id, spec string) error {
 	err := s.writeRequest(ctx, store.ErrJobExists, func(ctx context.Context, on *conn, nth int64) (bool, error) {
 		d := jobDocument{Key: jobKey{s.name, id}, Nth: nth, Desired: string(store.DesiredRun), Spec: spec, State: string(store.JobWaiting)}
@@ -55,7 +55,7 @@ func (s *Store) RequestReplay(ctx context.Context, id, spec string) error {
 	return nil
 }
 
-// RequestJobState implements store.Wishes.
+// RequestJobState implements store.Requester.
 func (s *Store) RequestJobState(ctx context.Context, id string, wish store.DesiredState) error {
 	err := wish.Validate()
 	if err == nil {
@@ -74,8 +74,8 @@ func (s *Store) RequestJobState(ctx context.Context, id string, wish store.Desir
 	return nil
 }
 
-// writeRequest counts a wish and writes it, in a transaction of its own. none is the error of
-// one that finds, or makes, no document.
+// writeRequest increments the request count and writes a request, in a transaction of its
+// own. It returns none if put neither finds nor creates a document.
 func (s *Store) writeRequest(ctx context.Context, none error, put func(ctx context.Context, on *conn, nth int64) (bool, error)) error {
 	err := s.lifetime.Do(ctx, func(ctx context.Context) error {
 		on, err := s.server.open(ctx)
@@ -96,7 +96,7 @@ func (s *Store) writeRequest(ctx context.Context, none error, put func(ctx conte
 			}
 			return err
 		}
-		if err = on.transactAlone(ctx, write); hasCode(err, codeDuplicate) { // two made the count at once
+		if err = on.transactAlone(ctx, write); hasCode(err, codeDuplicate) { // two requests created the counter at once
 			err = on.transactAlone(ctx, write)
 		}
 		return err
@@ -104,7 +104,7 @@ func (s *Store) writeRequest(ctx context.Context, none error, put func(ctx conte
 	return Explain(err)
 }
 
-// incrementRequests adds 1 to the relay's count and returns it.
+// incrementRequests increments the relay's request count and returns it.
 func (s *Store) incrementRequests(ctx context.Context, on *conn) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -116,8 +116,8 @@ func (s *Store) incrementRequests(ctx context.Context, on *conn) (int64, error) 
 	return d.N, err
 }
 
-// transactAlone runs do in a transaction that is none of a leader, as often as the server takes
-// it back. Without a replica set do runs as it is.
+// transactAlone runs do in a transaction outside of any leadership, and retries it when the
+// server aborts it. Without a replica set do runs without a transaction.
 func (c *conn) transactAlone(ctx context.Context, do func(context.Context) error) error {
 	if c.standalone.Load() {
 		return do(ctx)
@@ -136,24 +136,24 @@ func (c *conn) transactAlone(ctx context.Context, do func(context.Context) error
 	return err
 }
 
-// insertNew inserts a document, and reports false if there is one of its _id.
+// insertNew inserts a document; it returns false if its _id already exists.
 func insertNew(ctx context.Context, in *mongo.Collection, doc any) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	_, err := in.InsertOne(ctx, doc)
 	if hasCode(err, codeDuplicate) {
-		return false, nil // the transaction is taken back
+		return false, nil // the server aborts the transaction
 	}
 	return err == nil, err
 }
 
-// setOne sets fields of the document of an _id, and reports whether there is one.
+// setOne sets fields of the document with an _id and reports whether it exists.
 func setOne(ctx context.Context, in *mongo.Collection, id any, fields bson.D) (bool, error) {
 	n, err := update(ctx, in, bson.D{{Key: "_id", Value: id}}, bson.D{{Key: "$set", Value: fields}})
 	return n > 0, err
 }
 
-// exists reports whether there is a document of an _id.
+// exists reports whether a document with an _id exists.
 func exists(ctx context.Context, in *mongo.Collection, id any) (bool, error) {
 	err := findOne(ctx, in, id, &bson.D{})
 	if errors.Is(err, mongo.ErrNoDocuments) {

@@ -12,14 +12,15 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/deadletter"
 )
 
-// resolveAction is what may be done to FAILED documents. It tells how many it found.
+// resolveAction is an operation on FAILED documents. apply returns how many documents it
+// matched.
 type resolveAction struct {
 	apply func(ctx context.Context, t *table, filter bson.D) (int64, error)
-	right string // what the user needs
+	right string // action that the user needs
 }
 
-// Requeue implements store.OpenDeadLetters. The times of claim and settlement become null
-// where they belong to the state; else they stay, as at a retry.
+// Requeue implements store.DeadLetters. Claim and settlement times become null where they
+// are part of the state; otherwise they stay, as on a retry.
 func (s *Store) Requeue(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Item, error) {
 	done, err := s.resolveFailed(ctx, epoch, f, limit, resolveAction{requeue, "update"})
 	if err != nil {
@@ -28,7 +29,7 @@ func (s *Store) Requeue(ctx context.Context, epoch store.Epoch, f store.DeadLett
 	return store.RequeuedItems(done, time.Now()), nil
 }
 
-// Discard implements store.OpenDeadLetters.
+// Discard implements store.DeadLetters.
 func (s *Store) Discard(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Ref, error) {
 	discard := func(ctx context.Context, t *table, filter bson.D) (int64, error) {
 		return remove(ctx, t.collection, filter)
@@ -61,8 +62,8 @@ func (s *Store) resolveFailed(ctx context.Context, epoch store.Epoch, f store.De
 		})
 }
 
-// resolveRows writes those of the documents that are still FAILED, and forgets what they
-// block, in the call's transaction. It returns them in their order.
+// resolveRows applies the action to the documents that are still FAILED, and deletes the
+// holds they caused, in the call's transaction. It returns those documents in order.
 func (s *Store) resolveRows(ctx context.Context, on *conn, t *table, letters []store.DeadLetter, m resolveAction) (done []store.DeadLetter, err error) {
 	ids := make([]string, len(letters))
 	for i := range letters {
@@ -72,6 +73,7 @@ func (s *Store) resolveRows(ctx context.Context, on *conn, t *table, letters []s
 	if err != nil || len(failed) == 0 {
 		return nil, err
 	}
+
 	ids = ids[:0]
 	for i := range letters {
 		if failed[letters[i].ID] {
@@ -79,6 +81,7 @@ func (s *Store) resolveRows(ctx context.Context, on *conn, t *table, letters []s
 			ids = append(ids, letters[i].ID)
 		}
 	}
+
 	n, err := m.apply(ctx, t, append(bson.D{t.idIn(ids)}, t.failed()...))
 	switch {
 	case err != nil:
@@ -89,8 +92,8 @@ func (s *Store) resolveRows(ctx context.Context, on *conn, t *table, letters []s
 	return done, s.deleteBlocks(ctx, on, t.Name, ids)
 }
 
-// explain names the right that may be missing: a relay whose layout deletes nothing can
-// do without remove until somebody discards a document.
+// explain names the action that the user may lack: a relay whose layout deletes nothing
+// works without remove until an operator discards a document.
 func (m resolveAction) explain(err error, o *store.Outbox) error {
 	if hasCode(err, codeUnauthorized) {
 		return &store.SetupError{

@@ -16,15 +16,15 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// flowBox is the outbox events in the collection outbox_events, in the form of the
-// first FlowCatalyst processor.
+// flowBox is the outbox of events in the collection outbox_events, in the form of the first
+// FlowCatalyst processor.
 func flowBox() store.Outbox {
 	o := rigs.EventsOutbox()
 	o.Layout = mongo.FlowCatalyst()
 	return o
 }
 
-// rig is a leading store, and a database to look and meddle with.
+// rig is a leading store with direct access to its database.
 type rig struct {
 	url   string
 	db    *driver.Database
@@ -120,7 +120,7 @@ func (r *rig) settle(t testing.TB, outcomes ...store.Outcome) []store.SettleResu
 	return rigs.Settle(t, r.store, r.epoch, outcomes)
 }
 
-// unsettled reads all that a view shows.
+// unsettled reads all rows that a view shows.
 func (r *rig) unsettled(t testing.TB, q store.UnsettledQuery) []store.Item {
 	t.Helper()
 	view, err := r.store.View(ctx(t), "")

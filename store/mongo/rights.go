@@ -12,13 +12,13 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// rights is what the user may do.
+// rights describes the privileges of the user.
 type rights struct {
-	unrestricted bool // the server asks nobody who they are
+	unrestricted bool // no access control
 	user, from   string
 	privileges   []privilege
-	roles        []string // of the database admin
-	remedyShown  bool     // what mends it all was said
+	roles        []string // roles defined in the database admin
+	remedyShown  bool     // the complete remedy was already reported
 }
 
 type privilege struct {
@@ -30,8 +30,8 @@ type privilege struct {
 	Actions []string `bson:"actions"`
 }
 
-// rights asks what the user may do. Where there is no user the server has no access
-// control, or lets a connection from its own machine do everything.
+// rights reads the user's privileges. Without an authenticated user the server has no
+// access control, or grants everything to local connections (localhost exception).
 func (c *conn) rights(ctx context.Context) (rights, error) {
 	var status struct {
 		Auth struct {
@@ -49,9 +49,11 @@ func (c *conn) rights(ctx context.Context) (rights, error) {
 	if err := c.run(ctx, bson.D{{Key: "connectionStatus", Value: 1}, {Key: "showPrivileges", Value: true}}, &status); err != nil {
 		return rights{}, err
 	}
+
 	if len(status.Auth.Users) == 0 {
 		return rights{unrestricted: true}, nil
 	}
+
 	u := status.Auth.Users[0]
 	r := rights{user: u.User, from: u.From, privileges: status.Auth.Privileges}
 	for _, role := range status.Auth.Roles {
@@ -62,7 +64,7 @@ func (c *conn) rights(ctx context.Context) (rights, error) {
 	return r, nil
 }
 
-// lacks lists those of some actions that the user may not do to a collection.
+// lacks returns the actions that the user may not perform on a collection.
 func (r *rights) lacks(database, collection string, actions []string) []string {
 	if r.unrestricted {
 		return nil
@@ -82,7 +84,7 @@ func (p *privilege) covers(database, collection string) bool {
 	return p.Resource.Any || is(p.Resource.Database, database) && is(p.Resource.Collection, collection)
 }
 
-// outboxActions are those that the relay does to the collection of an outbox.
+// outboxActions returns the actions that the relay performs on the collection of an outbox.
 func outboxActions(o *store.Outbox) []string {
 	actions := []string{"find", "update"}
 	if o.Layout.State == store.StateNone {
@@ -94,7 +96,7 @@ func outboxActions(o *store.Outbox) []string {
 	return actions
 }
 
-// right is a privilege as mongosh and the server write it.
+// right is a privilege in the form of mongosh and the server.
 type right struct {
 	Resource struct {
 		Database   string `json:"db"`
@@ -109,17 +111,18 @@ func rightOn(database, collection string, actions ...string) right {
 	return r
 }
 
-// written is a value as mongosh takes it.
+// written formats a value for mongosh.
 func written(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // it is texts
+		panic(err) // strings only, cannot fail
 	}
 	return string(text)
 }
 
-// grant gives the user what it lacks, in mongosh. A role with all that the relay does is
-// made once, the least that it needs; one that the user has gets what is missing.
+// grant returns the mongosh statements that grant the missing actions. The first time it
+// creates a least-privilege role with everything the relay needs. If the user already has
+// that role, it adds only the missing actions.
 func (r *rights) grant(s *Store, database string, lacks right) []string {
 	name := "sluicebox_" + s.name
 	const administrator = "// as an administrator"
@@ -129,6 +132,7 @@ func (r *rights) grant(s *Store, database string, lacks right) []string {
 	case r.remedyShown:
 		return []string{"// the role " + name + " has it too, see above"}
 	}
+
 	r.remedyShown = true
 	role := struct {
 		Role       string   `json:"role"`
@@ -143,7 +147,7 @@ func (r *rights) grant(s *Store, database string, lacks right) []string {
 	}
 }
 
-// requiredPrivileges is all that the relay does, its source's reading included.
+// requiredPrivileges returns all privileges of the relay, including its source's.
 func (s *Store) requiredPrivileges(database string) []right {
 	var list []right
 	for _, name := range s.outboxes.Names() {

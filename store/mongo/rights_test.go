@@ -13,7 +13,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// The role that Check asks for is enough for all that a relay does, and Check says so.
+// The role that Check suggests is sufficient for everything a relay does, and Check
+// confirms it.
 func TestLeastPrivilege(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, nil)
@@ -62,7 +63,7 @@ func TestLeastPrivilege(t *testing.T) {
 	rigs.WantSetup(t, "a wrong password", wrong.Check(ctx(t)), "refuses the login")
 }
 
-// everyCall calls what a relay calls.
+// everyCall makes every call that a relay makes.
 func everyCall(t *testing.T, st store.Store) {
 	t.Helper()
 	lock, err := st.Lock(ctx(t))

@@ -19,8 +19,8 @@ type savepointKey struct {
 	Name  string `bson:"name"`
 }
 
-// savepointDocument is a checkpoint in sluicebox_named. Whoever asks for one writes Keep and
-// Wish, the leader the rest.
+// savepointDocument is a named checkpoint in sluicebox_named. The requester writes
+// RetainLog and Request, the leader the rest.
 type savepointDocument struct {
 	Key           savepointKey   `bson:"_id"`
 	RetainLog     bool           `bson:"keep"`
@@ -34,7 +34,7 @@ type savepointDocument struct {
 	RetainedBytes int64          `bson:"keptBytes"`
 }
 
-// Savepoints implements store.Replays.
+// Savepoints implements store.ReplayLister.
 func (s *Store) Savepoints(ctx context.Context) ([]store.Savepoint, error) {
 	var list []store.Savepoint
 	err := s.show(ctx, ownSavepoint, bson.D{{Key: "_id.relay", Value: s.name}}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}), func(doc bson.Raw) error {
@@ -52,8 +52,8 @@ func (s *Store) Savepoints(ctx context.Context) ([]store.Savepoint, error) {
 	return list, nil
 }
 
-// show reads documents of an own collection. Where there are none it looks whether the
-// collection is there.
+// show reads documents of one of the relay's collections. If it finds none, it checks that
+// the collections are installed.
 func (s *Store) show(ctx context.Context, name string, filter bson.D, opts *options.FindOptionsBuilder, read func(bson.Raw) error) error {
 	found := false
 	return Explain(s.read(ctx, func(ctx context.Context, on *conn) error {
@@ -71,7 +71,7 @@ func (s *Store) show(ctx context.Context, name string, filter bson.D, opts *opti
 	}))
 }
 
-// timeOrZero is a time of an own collection, zero for null.
+// timeOrZero converts a stored time; null becomes the zero time.
 func timeOrZero(at *bson.DateTime) time.Time {
 	if at == nil {
 		return time.Time{}
@@ -79,7 +79,7 @@ func timeOrZero(at *bson.DateTime) time.Time {
 	return at.Time().UTC()
 }
 
-// timeOrNull is a time as the own collections keep it, null for zero.
+// timeOrNull converts a time for storage; the zero time becomes null.
 func timeOrNull(at time.Time) *bson.DateTime {
 	if at.IsZero() {
 		return nil
@@ -88,7 +88,7 @@ func timeOrNull(at time.Time) *bson.DateTime {
 	return &ms
 }
 
-// SaveSavepoint implements store.ReplayWriter. The time is cut to milliseconds.
+// SaveSavepoint implements store.SavepointWriter. The time is truncated to milliseconds.
 func (s *Store) SaveSavepoint(ctx context.Context, epoch store.Epoch, n store.Savepoint) error {
 	err := s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error {
 		there, err := setOne(ctx, on.ownCollection(ownSavepoint), savepointKey{s.name, n.Name}, bson.D{
@@ -107,7 +107,7 @@ func (s *Store) SaveSavepoint(ctx context.Context, epoch store.Epoch, n store.Sa
 	return nil
 }
 
-// DeleteSavepoint implements store.ReplayWriter.
+// DeleteSavepoint implements store.SavepointWriter.
 func (s *Store) DeleteSavepoint(ctx context.Context, epoch store.Epoch, name string) error {
 	err := s.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) error {
 		_, err := remove(ctx, on.ownCollection(ownSavepoint), bson.D{{Key: "_id", Value: savepointKey{s.name, name}}})

@@ -19,26 +19,26 @@ import (
 )
 
 const (
-	// commandTimeout is how long a command may take that a relay waits for: a server that says
-	// nothing costs a claim this long.
+	// commandTimeout bounds a command on the relay's critical path: a silent server delays
+	// a claim by this much.
 	commandTimeout = store.MinLockLease
-	// closeTimeout bounds the farewell to a server that may be gone.
+	// closeTimeout bounds closing a session or cursor on a server that may be gone.
 	closeTimeout = time.Second
-	// viewTimeout bounds each batch of what reads whole collections.
+	// viewTimeout bounds each batch when whole collections are read.
 	viewTimeout = 10 * time.Minute
 )
 
-// errStopIteration is what the reader of documents returns to be given no more.
+// errStopIteration is returned by a read callback to end the iteration.
 var errStopIteration = errors.New("that is enough")
 
-// majority is the concern of every write: a majority of the members has it on disk.
+// majority is the write concern of every write: on disk on a majority of the members.
 func majority() *writeconcern.WriteConcern {
 	wc, onDisk := writeconcern.Majority(), true
 	wc.Journal = &onDisk
 	return wc
 }
 
-// server opens the connections of a store when they are needed first.
+// server opens the connections of a store on first use.
 type server struct {
 	url, application string
 
@@ -47,7 +47,7 @@ type server struct {
 	closed bool
 }
 
-// open returns the connections, and opens them if nobody did before.
+// open returns the connections, opening them if necessary.
 func (v *server) open(ctx context.Context) (*conn, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -57,6 +57,7 @@ func (v *server) open(ctx context.Context) (*conn, error) {
 	case v.conn != nil:
 		return v.conn, nil
 	}
+
 	opts, database, err := ParseURL(v.url, v.application)
 	if err != nil {
 		return nil, err
@@ -65,6 +66,7 @@ func (v *server) open(ctx context.Context) (*conn, error) {
 	if err != nil {
 		return nil, refuseURL("cannot be used: "+withoutSecrets(v.url, err), "see https://www.mongodb.com/docs/manual/reference/connection-string")
 	}
+
 	on := &conn{client: client, db: client.Database(database)}
 	if err = on.hello(ctx); err == nil {
 		on.writeSession, err = client.StartSession(options.Session().SetDefaultTransactionOptions(transactions()))
@@ -80,12 +82,13 @@ func (v *server) open(ctx context.Context) (*conn, error) {
 	return on, nil
 }
 
-// transactions are the options of all transactions.
+// transactions returns the options of all transactions.
 func transactions() *options.TransactionOptionsBuilder {
 	return options.Transaction().SetReadConcern(readconcern.Snapshot()).SetWriteConcern(majority())
 }
 
-// disconnect ends the connections for good. No call uses them any more.
+// disconnect closes the connections for good. The caller ensures that no call uses them any
+// more.
 func (v *server) disconnect() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -103,24 +106,24 @@ func (v *server) disconnect() {
 func disconnect(client *mongo.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	_ = client.Disconnect(ctx) // it is given up either way
+	_ = client.Disconnect(ctx) // best effort
 }
 
-// conn is the connections to a server, with what is known of it.
+// conn holds the connections to a server and facts about it.
 type conn struct {
 	client         *mongo.Client
 	db             *mongo.Database
-	writeSession   *mongo.Session // the one session that writes in transactions; see writer
-	outcomeSession *mongo.Session // that of outcomes that need none; see Store.aside
-	isMongos       atomic.Bool    // the server is a mongos
+	writeSession   *mongo.Session // the only session that writes in transactions; see writer
+	outcomeSession *mongo.Session // outcomes without a transaction; see settleWithoutTransaction
+	isMongos       atomic.Bool    // connected to a mongos
 	version        string
 
-	standalone atomic.Bool // the server is no member of a replica set: it has no transactions
+	standalone atomic.Bool // not a replica set member, so no transactions
 
-	lastWrite atomic.Pointer[bson.Timestamp] // the operation time of the latest commit
+	lastWrite atomic.Pointer[bson.Timestamp] // operation time of the latest commit
 }
 
-// recordWrite notes when something was written: who reads later is to see it.
+// recordWrite records the time of a write, so that later reads see it.
 func (c *conn) recordWrite(at *bson.Timestamp) {
 	for at != nil {
 		known := c.lastWrite.Load()
@@ -130,13 +133,13 @@ func (c *conn) recordWrite(at *bson.Timestamp) {
 	}
 }
 
-// greeting is what the relay wants of the answer to hello.
+// greeting is the part of the hello answer that the relay uses.
 type greeting struct {
 	SetName string `bson:"setName"`
-	Msg     string `bson:"msg"` // "isdbgrid" of a mongos
+	Msg     string `bson:"msg"` // "isdbgrid" on a mongos
 }
 
-// hello finds out what kind of server it is.
+// hello checks the server's version and determines its kind.
 func (c *conn) hello(ctx context.Context) error {
 	var build struct {
 		Version string `bson:"version"`
@@ -153,7 +156,7 @@ func (c *conn) hello(ctx context.Context) error {
 	return c.recheckStandalone(ctx)
 }
 
-// recheckStandalone finds out whether a server that was no member of a replica set is one by now.
+// recheckStandalone detects a standalone server that has since joined a replica set.
 func (c *conn) recheckStandalone(ctx context.Context) error {
 	if !c.standalone.Load() {
 		return nil
@@ -167,25 +170,25 @@ func (c *conn) recheckStandalone(ctx context.Context) error {
 	return err
 }
 
-// minVersion is the first major version with snapshot reads outside of transactions
+// minVersion is the first major version with snapshot reads outside transactions
 // (mongodb.com/docs/manual/reference/read-concern-snapshot).
 const minVersion = 5
 
-// run runs a command of the database.
+// run runs a command in the store's database.
 func (c *conn) run(ctx context.Context, command bson.D, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	return c.db.RunCommand(ctx, command).Decode(into)
 }
 
-// admin runs a command of the server.
+// admin runs a command in the database admin.
 func (c *conn) admin(ctx context.Context, command bson.D, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	return c.client.Database("admin").RunCommand(ctx, command).Decode(into)
 }
 
-// ownCollection returns one of the relay's own collections.
+// ownCollection returns one of the relay's collections.
 func (c *conn) ownCollection(name string) *mongo.Collection { return c.db.Collection(name) }
 
 // outboxCollection returns the collection of an outbox.
@@ -196,7 +199,7 @@ func (c *conn) outboxCollection(o *store.Outbox) *mongo.Collection {
 	return c.client.Database(o.Schema).Collection(o.Table)
 }
 
-// update updates all documents of a filter and tells how many there are.
+// update updates all documents that match a filter and returns their number.
 func update(ctx context.Context, in *mongo.Collection, filter, update any) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -207,7 +210,7 @@ func update(ctx context.Context, in *mongo.Collection, filter, update any) (int6
 	return done.MatchedCount, nil
 }
 
-// upsertOne updates the document of an _id, which it makes if there is none.
+// upsertOne updates the document with an _id, creating it if necessary.
 func upsertOne(ctx context.Context, in *mongo.Collection, id, update any) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -215,7 +218,7 @@ func upsertOne(ctx context.Context, in *mongo.Collection, id, update any) error 
 	return err
 }
 
-// remove deletes all documents of a filter and tells how many there were.
+// remove deletes all documents that match a filter and returns their number.
 func remove(ctx context.Context, in *mongo.Collection, filter any) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -226,15 +229,15 @@ func remove(ctx context.Context, in *mongo.Collection, filter any) (int64, error
 	return done.DeletedCount, nil
 }
 
-// findOne reads the one document of an _id; mongo.ErrNoDocuments says that there is none.
+// findOne reads the document with an _id; mongo.ErrNoDocuments if there is none.
 func findOne(ctx context.Context, in *mongo.Collection, id, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	return in.FindOne(ctx, bson.D{{Key: "_id", Value: id}}).Decode(into)
 }
 
-// forEach gives the documents of a filter to read, which may keep nothing of them. Each
-// batch may take as long as wait.
+// forEach calls read for each document that matches a filter. The document is valid only
+// during the call. wait bounds each batch.
 func forEach(ctx context.Context, wait time.Duration, in *mongo.Collection, filter any, opts *options.FindOptionsBuilder, read func(bson.Raw) error) error {
 	first, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -245,8 +248,9 @@ func forEach(ctx context.Context, wait time.Duration, in *mongo.Collection, filt
 	defer func() {
 		bye, stop := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer stop()
-		_ = docs.Close(bye) // its error is that of docs.Err
+		_ = docs.Close(bye) // docs.Err returns its error
 	}()
+
 	for next(ctx, wait, docs) {
 		if err := read(docs.Current); err != nil {
 			return err
@@ -255,7 +259,7 @@ func forEach(ctx context.Context, wait time.Duration, in *mongo.Collection, filt
 	return docs.Err()
 }
 
-// next goes on to the next document, and asks for the next batch where it has to.
+// next advances to the next document, fetching the next batch if necessary.
 func next(ctx context.Context, wait time.Duration, docs *mongo.Cursor) bool {
 	if docs.RemainingBatchLength() > 0 {
 		return docs.Next(ctx)

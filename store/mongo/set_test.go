@@ -15,19 +15,19 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// obstruct has the server treat the next commands of stores of the name rig badly.
+// obstruct injects failures into the next commands of stores named rig.
 func obstruct(s *servers.MongoSet, times int, how ...bson.E) {
 	data := append(bson.D{{Key: "appName", Value: "sluicebox rig"}}, how...)
 	s.Run("admin", bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: times}}}, {Key: "data", Value: data}})
 }
 
-// testCommands lets the tests have the server fail.
+// testCommands enables fault injection in the server.
 func testCommands() map[string]string {
 	return map[string]string{"setParameter enableTestCommands": "1"}
 }
 
-// A commit whose answer is lost, or that nobody knows of, is made sure of: what was
-// written is said to be written, once.
+// A commit whose answer is lost, or whose result is unknown, is resolved: the call reports
+// what was written, and it is written once.
 func TestUnknownCommits(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, testCommands())
@@ -56,7 +56,7 @@ func TestUnknownCommits(t *testing.T) {
 			t.Errorf("%s: the row is %s and the outcome %d", how.what, r.status(t, id), result)
 		}
 	}
-	// One that cannot be made sure of says so, and the next one tells.
+	// A result that cannot be resolved is an error, and the next call resolves it.
 	r.insert(t, pending("never"))
 	obstruct(set, 1000, commit, concern)
 	began := time.Now()
@@ -73,9 +73,9 @@ func TestUnknownCommits(t *testing.T) {
 	}
 }
 
-// A commit that nobody knows of, on a server that stays away for longer than a call
-// waits, leaves a session whose next transactions are real ones, also those of one
-// operation.
+// A commit whose result stays unknown, on a server that is away for longer than a call
+// waits, leaves a usable session. Its next transactions are really sent, including those of
+// a single operation.
 func TestAfterAnUnknownCommit(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, testCommands())
@@ -89,7 +89,7 @@ func TestAfterAnUnknownCommit(t *testing.T) {
 	claimed := rigs.Async(func() ([]store.ClaimAnswer, error) {
 		return r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("a")})
 	})
-	time.Sleep(300 * time.Millisecond) // the commit is under way
+	time.Sleep(300 * time.Millisecond) // the commit is in flight
 	set.Members[0].Stop("immediate")
 	if got := <-claimed; got.Err == nil {
 		t.Errorf("the claim is answered: %v", got.Value)
@@ -110,7 +110,7 @@ func TestAfterAnUnknownCommit(t *testing.T) {
 	}
 }
 
-// A lease whose answer is lost is the store's all the same when it asks again.
+// A lease whose answer is lost belongs to the store when it asks again.
 func TestALostLeaseAnswer(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, testCommands())
@@ -135,7 +135,7 @@ func TestALostLeaseAnswer(t *testing.T) {
 	}
 }
 
-// A step-down in the middle of a claim costs time, and no answer.
+// A step-down in the middle of a claim costs time, but no answer.
 func TestStepDown(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 3, nil)
@@ -187,7 +187,7 @@ func TestStepDown(t *testing.T) {
 	}
 }
 
-// A server that says nothing costs a claim about 4 s, and is asked again when it speaks.
+// A silent server delays a claim by about 4 s and is used again once it answers.
 func TestASilentServer(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, nil)
@@ -224,8 +224,8 @@ func TestASilentServer(t *testing.T) {
 	}
 }
 
-// A document near the most that the server takes is relayed as long as its status fits,
-// and refused by name else.
+// A document near the server's size limit is relayed as long as its status fits; otherwise
+// it is refused by name.
 func TestLargeDocuments(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -259,7 +259,7 @@ func TestLargeDocuments(t *testing.T) {
 	}
 }
 
-// A payload that is too long as JSON to be parked is left out, and read again.
+// A payload whose JSON is too long to be spilled is left out and read again.
 func TestParkLargePayload(t *testing.T) {
 	t.Parallel()
 	box := flowBox()
@@ -284,7 +284,7 @@ func TestParkLargePayload(t *testing.T) {
 	}
 }
 
-// A server that is no member of a replica set is worked on all the same.
+// A server outside a replica set works too.
 func TestAlone(t *testing.T) {
 	t.Parallel()
 	set := servers.StandaloneMongo(t, nil)

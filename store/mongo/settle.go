@@ -17,15 +17,16 @@ import (
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
-// Settle implements store.Settler. All outcomes of a call are written in one
-// transaction, in their order. Error texts lose NUL bytes and invalid UTF-8 and are cut
-// to 2000 characters, times to milliseconds.
+// Settle implements store.Settler. It writes all outcomes of a call in one transaction, in
+// their order. Error texts lose NUL bytes and invalid UTF-8 and are truncated to 2000
+// characters; times are truncated to milliseconds.
 //
-// An outcome whose document another session changes in an open transaction is answered as
-// such, after one short wait.
+// An outcome whose document another session changes in an open transaction is answered
+// WasLocked, after one short wait.
 //
-// Outcomes are written at first without a look at the documents. Where one hits none,
-// the transaction is taken back, and a second one reads them first and tells.
+// Outcomes are first written without reading the documents. If an outcome matches none, the
+// transaction is aborted, and a second transaction reads the documents first to answer each
+// outcome.
 func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.Outcome) ([]store.SettleResult, error) {
 	if len(outcomes) == 0 {
 		return nil, nil
@@ -35,6 +36,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 			return nil, fmt.Errorf("settle: %w", err)
 		}
 	}
+
 	results := make([]store.SettleResult, len(outcomes))
 	some := func(ctx context.Context, at []int, wait time.Duration) error {
 		part := make([]store.Outcome, len(at))
@@ -49,6 +51,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		}
 		return err
 	}
+
 	places := make([]int, len(outcomes))
 	for i := range places {
 		places[i] = i
@@ -60,11 +63,12 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	return results, nil
 }
 
-// settle writes outcomes, together or none.
+// settle writes outcomes, all or none.
 func (s *Store) settle(ctx context.Context, epoch store.Epoch, outcomes []store.Outcome, wait time.Duration) ([]store.SettleResult, error) {
 	c := &settling{Store: s, outcomes: outcomes, results: make([]store.SettleResult, len(outcomes)), mayBeWritten: wait == 0}
-	// A count may hide that an id is there twice, and without transactions nothing is taken
-	// back.
+
+	// A match count may hide that an id exists twice, and without transactions nothing is
+	// rolled back.
 	mixed := slices.ContainsFunc(outcomes, func(o store.Outcome) bool {
 		return document.IsNumberText(o.ID) || s.outboxes.Lookup(o.Outbox).Layout.DeleteDelivered && !isSingle(o.ID)
 	})
@@ -72,6 +76,7 @@ func (s *Store) settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	if !mixed && !urgent && wait > 0 && s.settleWithoutTransaction(ctx, epoch, c) {
 		return c.results, nil
 	}
+
 	err := errDocumentChanged
 	for try := 0; errors.Is(err, errDocumentChanged) && try < maxClaimTries; try++ {
 		err = s.runJob(ctx, &writeJob{epoch: epoch, contentionTimeout: wait, sharesTransaction: try == 0 && wait > 0, urgent: urgent || try > 0, write: func(ctx context.Context, on *conn) error {
@@ -79,6 +84,7 @@ func (s *Store) settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 			return c.write(ctx, mixed || try > 0 || on.standalone.Load())
 		}})
 	}
+
 	if errors.Is(err, errDocumentChanged) {
 		err = &store.RefusedError{Err: err}
 	}
@@ -91,22 +97,22 @@ type settling struct {
 	conn         *conn
 	outcomes     []store.Outcome
 	results      []store.SettleResult
-	rows         map[store.Ref]rowState // what is known of the documents, nil without a look
-	mayBeWritten bool                   // without a transaction, so some of them may be written
+	rows         map[store.Ref]rowState // states of the documents; nil if they were not read
+	mayBeWritten bool                   // an earlier attempt without a transaction may have written some
 }
 
-// rowState is what became of a document so far.
+// rowState is the state of a document during a call.
 type rowState uint8
 
 const (
 	rowGone rowState = iota
 	rowUnsettled
 	rowSettled
-	rowWrittenByCall // by this call, when it wrote without a transaction
+	rowWrittenByCall // by this call, without a transaction
 )
 
-// write writes the outcomes, in the call's transaction. It returns errMoved where an
-// outcome hits no document that is open as far as is known.
+// write writes the outcomes, in the call's transaction. It returns errDocumentChanged if an
+// outcome does not match a document that should be open.
 func (c *settling) write(ctx context.Context, look bool) error {
 	c.rows = nil
 	if look {
@@ -128,7 +134,7 @@ func (c *settling) write(ctx context.Context, look bool) error {
 // table returns the collection of an outbox of the call.
 func (c *settling) table(outbox string) *table { return c.conn.table(c.outboxes.Lookup(outbox)) }
 
-// readDocuments reads the documents of the call and tells what they are.
+// readDocuments reads the documents of the call and records their states.
 func (c *settling) readDocuments(ctx context.Context) error {
 	c.rows = map[store.Ref]rowState{}
 	ids := map[string][]string{}
@@ -139,6 +145,7 @@ func (c *settling) readDocuments(ctx context.Context) error {
 			ids[o.Outbox] = append(ids[o.Outbox], o.ID)
 		}
 	}
+
 	for _, name := range c.outboxes.Names() {
 		t := c.table(name)
 		if len(ids[name]) == 0 || t.Layout.State == store.StateNone {
@@ -169,28 +176,30 @@ func (c *settling) readDocuments(ctx context.Context) error {
 	return nil
 }
 
-// states tells which documents of some ids are there, and which of them are open.
+// states calls tell for each existing document with one of the ids, and says whether it is
+// open.
 func (t *table) states(ctx context.Context, ids []string, tell func(id string, open bool, doc bson.Raw) error) error {
 	l := &t.Layout.Columns
 	fields := project(l.ID, l.Status, l.Delivered, l.Failed, t.completedAt())
 	return forEach(ctx, commandTimeout, t.collection, bson.D{t.idIn(ids)}, options.Find().SetProjection(fields), func(doc bson.Raw) error {
 		id, err := document.ID(document.Lookup(doc, l.ID))
 		if err != nil {
-			return nil // no text finds such an id
+			return nil // no text matches such an id
 		}
 		return tell(id, t.isOpen(doc), doc)
 	})
 }
 
-// writePart writes the outcomes of one part and answers for them.
+// writePart writes the outcomes of one part and sets their results.
 func (c *settling) writePart(ctx context.Context, p *settlePart) error {
 	t := c.table(p.outbox)
 	if t.Layout.State == store.StateNone {
 		for _, i := range p.at {
-			c.results[i] = store.Written // the fence is all there is to it
+			c.results[i] = store.Written // only the fence matters: there is no state to write
 		}
 		return nil
 	}
+
 	var open []int
 	for _, i := range p.at {
 		state := rowUnsettled
@@ -208,9 +217,11 @@ func (c *settling) writePart(ctx context.Context, p *settlePart) error {
 			open = append(open, i)
 		}
 	}
+
 	if len(open) == 0 {
 		return nil
 	}
+
 	n, err := c.writeOpen(ctx, t, p, open)
 	if err == nil && n != int64(len(open)) {
 		return errDocumentChanged
@@ -224,13 +235,14 @@ func (c *settling) writePart(ctx context.Context, p *settlePart) error {
 			return errDocumentChanged
 		}
 	}
+
 	for _, i := range open {
 		c.recordState(t, p, i)
 	}
 	return err
 }
 
-// recordState notes what a document is by now.
+// recordState records the state of a document after a write.
 func (c *settling) recordState(t *table, p *settlePart, i int) {
 	c.results[i] = store.Written
 	if c.rows == nil {
@@ -244,7 +256,7 @@ func (c *settling) recordState(t *table, p *settlePart, i int) {
 	}
 }
 
-// ids are those of some outcomes of the call.
+// ids returns the ids of some outcomes of the call.
 func (c *settling) ids(places []int) []string {
 	ids := make([]string, len(places))
 	for k, i := range places {
@@ -253,13 +265,14 @@ func (c *settling) ids(places []int) []string {
 	return ids
 }
 
-// writeOpen writes outcomes and tells how many documents it found.
+// writeOpen writes outcomes and returns how many documents matched.
 func (c *settling) writeOpen(ctx context.Context, t *table, p *settlePart, places []int) (int64, error) {
 	if p.status == store.Completed && t.Layout.DeleteDelivered {
 		return inBatches(c.ids(places), func(some []string) (int64, error) { return remove(ctx, t.collection, t.openOf(some)) })
 	}
 	if set(columns.Outcome(&t.Layout, p.status), func(columns.Value) any { return nil }) == nil {
-		// Nothing of it is kept, but it is told whether the document is open.
+		// The layout keeps nothing of this outcome. Still count the open documents for the
+		// answer.
 		n := int64(0)
 		err := t.states(ctx, c.ids(places), func(_ string, open bool, _ bson.Raw) error {
 			if open {
@@ -269,6 +282,7 @@ func (c *settling) writeOpen(ctx context.Context, t *table, p *settlePart, place
 		})
 		return n, err
 	}
+
 	alike := c.groupUpdates(p, places)
 	if len(alike) == 1 {
 		to := t.outcome(&c.outcomes[places[0]])
@@ -277,13 +291,13 @@ func (c *settling) writeOpen(ctx context.Context, t *table, p *settlePart, place
 	return c.writeEach(ctx, t, alike)
 }
 
-// openOf is the condition that an open document has one of some ids.
+// openOf is the filter for open documents with one of the ids.
 func (t *table) openOf(ids []string) bson.D { return append(bson.D{t.idIn(ids)}, t.open()...) }
 
-// maxBatchWrites is the most updates of one command, so that it is answered in good time.
+// maxBatchWrites bounds the updates of one command, so that it is answered in time.
 const maxBatchWrites = 500
 
-// writeEach writes outcomes that have values of their own.
+// writeEach writes outcomes that each need their own update.
 func (c *settling) writeEach(ctx context.Context, t *table, alike [][]int) (n int64, err error) {
 	for some := range slices.Chunk(alike, maxBatchWrites) {
 		models := make([]mongo.WriteModel, len(some))
@@ -301,7 +315,7 @@ func (c *settling) writeEach(ctx context.Context, t *table, alike [][]int) (n in
 	return n, nil
 }
 
-// outcome is the update that an outcome makes.
+// outcome is the update that writes an outcome.
 func (t *table) outcome(o *store.Outcome) any {
 	to := set(columns.Outcome(&t.Layout, o.Status), func(v columns.Value) any {
 		switch v {
@@ -317,16 +331,15 @@ func (t *table) outcome(o *store.Outcome) any {
 		}
 		return t.status(o.Status)
 	})
-	if to == nil { // a retry without an error, of a layout that keeps no count
-		return bson.D{{Key: "$setOnInsert", Value: bson.D{{Key: "_id", Value: 0}}}} // which does nothing
+	if to == nil { // a retry without an error text, in a layout without a retry count
+		return bson.D{{Key: "$setOnInsert", Value: bson.D{{Key: "_id", Value: 0}}}} // no-op: applies to upserts only
 	}
 	return to
 }
 
-// afterFailed does what goes with failures, in the call's transaction: what the
-// documents blocked when they were FAILED before, and somebody set them back by other
-// means than the relay's, is forgotten, and the holds are recorded that the outcomes ask
-// for.
+// afterFailed updates the holds after failures, in the call's transaction. It deletes the
+// blocked holds of documents that were FAILED before and that another program has reset. It
+// then records the holds that the outcomes request.
 func (c *settling) afterFailed(ctx context.Context) error {
 	written := map[string][]string{}
 	for i := range c.outcomes {
@@ -335,11 +348,13 @@ func (c *settling) afterFailed(ctx context.Context) error {
 			written[o.Outbox] = append(written[o.Outbox], o.ID)
 		}
 	}
+
 	for outbox, ids := range written {
 		if err := c.deleteBlocks(ctx, c.conn, outbox, ids); err != nil {
 			return err
 		}
 	}
+
 	for i := range c.outcomes {
 		o := &c.outcomes[i]
 		if o.Block == nil {
@@ -363,7 +378,7 @@ func (c *settling) afterFailed(ctx context.Context) error {
 	return nil
 }
 
-// deleteSettledSpilled forgets the parked rows of outcomes that settle theirs, in the call's
+// deleteSettledSpilled deletes the spilled rows of settled outcomes, in the call's
 // transaction.
 func (c *settling) deleteSettledSpilled(ctx context.Context) error {
 	var rows []store.SpilledRef

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
 )
 
-// ReadSettled implements store.Looker.
+// ReadSettled implements store.StatusReader.
 func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
 	parts, err := byoutbox.Split(s.outboxes, rows)
 	if err != nil {
@@ -37,23 +37,23 @@ func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool,
 	return settled, nil
 }
 
-// awaitMajorityRead writes a document of the relay's own, by a majority, and what is read later
-// in the session is no earlier than that: a primary that was deposed and does not know it
-// yet would take a document for gone that its successor has.
+// awaitMajorityRead writes one of the relay's documents with majority write concern. Later
+// reads in the session are no older than that write. Otherwise a deposed primary that has
+// not noticed yet could report a document as gone although its successor has it.
 func (s *Store) awaitMajorityRead(ctx context.Context, on *conn) error {
 	return upsertOne(ctx, on.ownCollection(ownMeta), bson.D{{Key: "relay", Value: s.name}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "looks", Value: int64(1)}}}})
 }
 
-// readSettledOf asks for the rows of one outbox. Of an id that came twice nothing is said at
-// its second place, and nothing of one that two documents have.
+// readSettledOf reads the rows of one outbox. It reports false for the repetitions of an
+// id, and for an id that two documents have.
 func readSettledOf(ctx context.Context, t *table, p *byoutbox.Part, rows []store.ClaimRow, settled []bool) error {
 	if t.Layout.State == store.StateNone {
-		return nil // such a collection tells nothing
+		return nil // such a collection keeps no state
 	}
 	ids := make([]string, len(p.Indexes))
 	for k, i := range p.Indexes {
 		ids[k] = rows[i].ID
-		settled[i] = true // gone, unless it is found
+		settled[i] = true // gone unless found
 	}
 	found := map[int]bool{}
 	return t.states(ctx, ids, func(id string, open bool, _ bson.Raw) error {

@@ -2,20 +2,20 @@ package mongo
 
 import "github.com/sluicebox/sluicebox/store"
 
-// settlePart is the outcomes of one kind, each id once.
+// settlePart is the outcomes of one outbox, status and round; each id occurs once.
 type settlePart struct {
 	settleKey
-	at []int // places in the call
+	at []int // indexes in the call
 }
 
 type settleKey struct {
-	round  int // an id's second outcome is written in the second turn, and so on
+	round  int // the second outcome of an id is written in the second round, and so on
 	outbox string
 	status store.Status
 }
 
-// parts sorts the call. Turns keep the order of several outcomes of one id; parts come
-// in the order of their turns.
+// parts groups the outcomes of a call. Rounds keep the order of several outcomes of one id;
+// parts are returned in the order of their rounds.
 func (c *settling) parts() []*settlePart {
 	var turns [][]*settlePart
 	byKey := map[settleKey]*settlePart{}
@@ -42,8 +42,8 @@ func (c *settling) parts() []*settlePart {
 	return parts
 }
 
-// groupUpdates sorts outcomes of one part into those that make the same update: COMPLETED ones
-// of one time do.
+// groupUpdates groups the outcomes of a part by identical update: COMPLETED outcomes with
+// the same time.
 func (c *settling) groupUpdates(p *settlePart, places []int) [][]int {
 	if p.status != store.Completed {
 		each := make([][]int, len(places))

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// Collections that the relay cannot work on are named with what to do.
+// Unusable collections are reported with a remedy.
 func TestCheckCollections(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -40,7 +40,7 @@ func TestCheckCollections(t *testing.T) {
 	}
 }
 
-// An id that is not the _id needs its unique index.
+// An id other than _id needs a unique index.
 func TestCheckIndex(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -70,7 +70,7 @@ func TestCheckIndex(t *testing.T) {
 	}
 }
 
-// An examination says what would be better, in statements that can be run.
+// Diagnose gives advice as statements that can be run.
 func TestExamineAdvice(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -101,7 +101,7 @@ func TestExamineAdvice(t *testing.T) {
 	}
 }
 
-// Own collections of a newer release are left alone.
+// Collections of a newer release are left unchanged.
 func TestNewerVersion(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -124,8 +124,8 @@ func TestNewerVersion(t *testing.T) {
 	}
 }
 
-// Claims and outcomes find their documents by the index of the id, also where a text
-// may stand for values of several types.
+// Claims and outcomes find their documents by the id index, even if a text may stand for
+// values of several types.
 func TestPlans(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -170,8 +170,8 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// A view is of one moment also for the time that it names: what it shows is at it or
-// below, and what it does not is above.
+// A view is consistent with the position that it reports: everything it shows was written
+// at or before that time, and everything else later.
 func TestViewPosition(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())

@@ -14,7 +14,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
-// singleUpdate is an update of documents, each for itself, that is expected to find so many.
+// singleUpdate is an update outside a transaction that is expected to match count
+// documents.
 type singleUpdate struct {
 	collection     *mongo.Collection
 	filter, update bson.D
@@ -22,25 +23,25 @@ type singleUpdate struct {
 }
 
 const (
-	// maxSingleUpdates is the most documents that are updated without a transaction. More of
-	// them cost less in one (measured: from some 10 on).
+	// maxSingleUpdates bounds the documents updated without a transaction. More of them
+	// cost less in one transaction (measured: from about 10 on).
 	maxSingleUpdates = 16
-	// singleServerTimeout bounds such an update on the server, the waiting for a majority included,
-	// and singleTimeout the waiting for its answer.
+	// singleServerTimeout bounds such an update on the server, including the wait for a
+	// majority. singleTimeout bounds the wait for its answer.
 	singleServerTimeout = 250 * time.Millisecond
 	singleTimeout       = time.Second
 )
 
-// errSomeUpdatesFailed says that the server made some updates and not others.
+// errSomeUpdatesFailed says that the server applied some updates and refused others.
 var errSomeUpdatesFailed = errors.New("some updates were refused")
 
-// isSingle reports whether an id is one value alone, so that an update by it finds one
-// document at the most.
+// isSingle reports whether only one BSON value has this text, so that an update by it
+// matches at most one document.
 func isSingle(id string) bool { return len(document.IDs(id)) == 1 }
 
-// runWithoutTransaction runs jobs without a transaction, in the writer's turn, and reports whether
-// everything was found as expected. What was not, and what nobody knows of, a transaction
-// finds out.
+// runWithoutTransaction runs jobs without a transaction, in the writer's turn. It reports
+// whether every update matched as expected; if not, or if an answer is missing, the caller
+// uses a transaction to find out.
 func (s *Store) runWithoutTransaction(ctx context.Context, jobs []*writeJob) bool {
 	on := s.writer.conn
 	var all []singleUpdate
@@ -57,10 +58,10 @@ func (s *Store) runWithoutTransaction(ctx context.Context, jobs []*writeJob) boo
 	return s.writeSingles(ctx, on, on.writeSession, jobs[0].epoch, all)
 }
 
-// settleWithoutTransaction writes outcomes without a transaction, beside the claims, and reports
-// whether all documents were found as expected.
+// settleWithoutTransaction writes outcomes without a transaction, concurrently with claims.
+// It reports whether all documents matched as expected.
 func (s *Store) settleWithoutTransaction(ctx context.Context, epoch store.Epoch, c *settling) (done bool) {
-	_ = s.outcomeWriter.Do(ctx, func(ctx context.Context) error { // or a transaction tells why not
+	_ = s.outcomeWriter.Do(ctx, func(ctx context.Context) error { // on error the transaction that follows reports the cause
 		on := s.outcomeWriter.conn
 		if all := c.singles(on); all != nil {
 			c.mayBeWritten = true
@@ -71,8 +72,8 @@ func (s *Store) settleWithoutTransaction(ctx context.Context, epoch store.Epoch,
 	return done
 }
 
-// singles are the updates that write the outcomes if all documents are open. They are
-// COMPLETED, each of a document of its own.
+// singles returns the updates that write the outcomes if all documents are open. It returns
+// nil unless each outcome is a plain COMPLETED of a distinct document.
 func (c *settling) singles(on *conn) []singleUpdate {
 	c.conn = on
 	all := []singleUpdate{}
@@ -89,6 +90,7 @@ func (c *settling) singles(on *conn) []singleUpdate {
 			all = append(all, singleUpdate{t.collection, t.openOf(c.ids(places)), to, len(places)})
 		}
 	}
+
 	for i := range c.results {
 		c.results[i] = store.Written
 		if o := &c.outcomes[i]; o.SpilledSeq != 0 || o.Block != nil || !isSingle(o.ID) {
@@ -98,7 +100,8 @@ func (c *settling) singles(on *conn) []singleUpdate {
 	return all
 }
 
-// isCompletedByCall reports whether a document is COMPLETED as an outcome of the call says.
+// isCompletedByCall reports whether a document is COMPLETED with the time of one of the
+// call's outcomes.
 func (c *settling) isCompletedByCall(t *table, ref store.Ref, doc bson.Raw) bool {
 	at := document.Time(document.Lookup(doc, t.completedAt()))
 	return !at.IsZero() && t.isDelivered(doc) && slices.ContainsFunc(c.outcomes, func(o store.Outcome) bool {
@@ -106,7 +109,7 @@ func (c *settling) isCompletedByCall(t *table, ref store.Ref, doc bson.Raw) bool
 	})
 }
 
-// completedAt is the field with the time of COMPLETED, "" if there is none.
+// completedAt is the field with the time of COMPLETED, or "".
 func (t *table) completedAt() string {
 	for _, a := range columns.Outcome(&t.Layout, store.Completed) {
 		if a.Value == columns.Time {
@@ -116,20 +119,23 @@ func (t *table) completedAt() string {
 	return ""
 }
 
-// writeSingles makes updates in a session, if there is a grant, and reports whether they
-// found what they were to.
+// writeSingles runs updates in a session, if there is a grant, and reports whether they
+// matched the expected number of documents.
 func (s *Store) writeSingles(ctx context.Context, on *conn, in *mongo.Session, epoch store.Epoch, all []singleUpdate) bool {
 	count := 0
 	for i := range all {
 		count += all[i].count
 	}
+
 	if count == 0 || count > maxSingleUpdates || !on.supportsGrants() {
 		return false
 	}
+
 	by, ok := s.grant.acquire(epoch)
 	if !ok {
 		return false
 	}
+
 	ctx, cancel := s.lifetime.Bind(context.WithoutCancel(ctx))
 	defer cancel()
 	found, err := on.writeSingles(mongo.NewSessionContext(ctx, in), all, by)
@@ -140,8 +146,8 @@ func (s *Store) writeSingles(ctx context.Context, on *conn, in *mongo.Session, e
 	return err == nil && found == count
 }
 
-// writeSingles makes updates, those of one collection by one command, and tells how many
-// documents they found.
+// writeSingles runs updates, one command per collection, and returns how many documents
+// matched.
 func (c *conn) writeSingles(ctx context.Context, all []singleUpdate, by term) (found int, err error) {
 	for len(all) > 0 {
 		in, rest := all[0].collection, []singleUpdate(nil)
@@ -164,9 +170,9 @@ func (c *conn) writeSingles(ctx context.Context, all []singleUpdate, by term) (f
 	return found, nil
 }
 
-// update runs the command of that name in the context's session, and waits for a majority.
+// update runs the update command in the context's session and waits for a majority.
 func (c *conn) update(ctx context.Context, in *mongo.Collection, updates bson.A) (int, error) {
-	// A deadline would be the command's time limit too.
+	// The driver would derive a second time limit (maxTimeMS) from a deadline.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer time.AfterFunc(singleTimeout, cancel).Stop()
@@ -175,11 +181,13 @@ func (c *conn) update(ctx context.Context, in *mongo.Collection, updates bson.A)
 		Errors  []bson.Raw `bson:"writeErrors"`
 		Concern bson.Raw   `bson:"writeConcernError"`
 	}
+
 	err := in.Database().RunCommand(ctx, bson.D{
 		{Key: "update", Value: in.Name()}, {Key: "updates", Value: updates}, {Key: "ordered", Value: false},
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}, {Key: "j", Value: true}}},
 		{Key: "maxTimeMS", Value: singleServerTimeout.Milliseconds()},
 	}).Decode(&done)
+
 	if err == nil && (len(done.Errors) > 0 || done.Concern != nil) {
 		err = errSomeUpdatesFailed
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// lock gives the rig's store the lock and the lead, as a relay has them.
+// lock gives the rig's store the lock and the leadership, as a relay has them.
 func (r *rig) lock(t testing.TB) store.Lock {
 	t.Helper()
 	lock, err := r.store.Lock(ctx(t))
@@ -27,7 +27,7 @@ func (r *rig) lock(t testing.TB) store.Lock {
 	return lock
 }
 
-// transactions is how many writes have begun with the leader document.
+// transactions returns how many writes have updated the leader document.
 func (r *rig) transactions(t testing.TB) int64 {
 	t.Helper()
 	var leader struct {
@@ -39,8 +39,8 @@ func (r *rig) transactions(t testing.TB) int64 {
 	return leader.N
 }
 
-// New rows are claimed, and completed, without a transaction. A row that is not as
-// expected, of whatever kind, is found out by one.
+// New rows are claimed and completed without a transaction. A transaction detects rows that
+// are not as expected, for any reason.
 func TestSingles(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -71,7 +71,8 @@ func TestSingles(t *testing.T) {
 	}
 }
 
-// Claims answer the same with a transaction and without, and leave the same documents.
+// Claims give the same answers with and without a transaction, and leave the same
+// documents.
 func TestSinglesAnswerAsTransactions(t *testing.T) {
 	t.Parallel()
 	plain, granted := newRig(t, servers.Mongo(t), flowBox()), newRig(t, servers.Mongo(t), flowBox())
@@ -94,7 +95,7 @@ func TestSinglesAnswerAsTransactions(t *testing.T) {
 		}
 		var docs []bson.D
 		var rows []store.ClaimRow
-		// Mostly new ones: the others end the short way.
+		// Mostly new rows, because the others shorten the run.
 		drawn := rapid.SliceOfN(rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7}), 1, 20).Draw(rt, "rows")
 		for i, k := range drawn {
 			id := fmt.Sprintf("x%d-%d", round, i)
@@ -135,7 +136,7 @@ func TestSinglesAnswerAsTransactions(t *testing.T) {
 	}
 }
 
-// Two documents whose ids differ in their type alone are both left as they are.
+// Two documents whose ids differ only in type are both left unchanged.
 func TestTwinsAndGrants(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -156,8 +157,8 @@ func TestTwinsAndGrants(t *testing.T) {
 	}
 }
 
-// An outcome that was written by an update before the transaction told the rest is
-// written; one of a row that somebody else settled is not.
+// An outcome written by an update before the transaction resolved the rest is reported as
+// written; a row that another session settled is not.
 func TestOutcomesInPart(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -170,8 +171,8 @@ func TestOutcomesInPart(t *testing.T) {
 	}
 }
 
-// A document that somebody else keeps changed costs a short while once, and no more
-// where it goes on.
+// A document that another session keeps changed costs a short wait once, and nothing while
+// it stays so.
 func TestASingleOfALockedDocument(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// maxSpillRows is the most rows that one transaction parks or forgets, so that claims
-	// and outcomes do not wait for it for long.
+	// maxSpillRows bounds the rows that one transaction spills or deletes, so that claims
+	// and outcomes do not wait long for it.
 	maxSpillRows = 2000
-	// maxSpillBytes is the most payload of such a transaction, in bytes.
+	// maxSpillBytes bounds the payload bytes of such a transaction.
 	maxSpillBytes = 16 << 20
 )
 
-// spilledKey is the _id of a parked row: its lane is a range of the index.
+// spilledKey is the _id of a spilled row. A lane is a range of the _id index.
 type spilledKey struct {
 	Relay  string      `bson:"relay"`
 	Outbox string      `bson:"outbox"`
@@ -37,11 +37,11 @@ type spilledDocument struct {
 	RetryCount  int64          `bson:"retryCount"`
 	PayloadSize int64          `bson:"payloadSize"`
 	Committed   *bson.DateTime `bson:"committedAt"`
-	Payload     *bson.Binary   `bson:"payload"` // an empty one is no missing one
+	Payload     *bson.Binary   `bson:"payload"` // empty differs from missing
 }
 
-// Spill implements store.Parking, by transactions of a bounded size. Commit times are cut
-// to milliseconds.
+// Spill implements store.Spiller, in transactions of bounded size. Commit times are
+// truncated to milliseconds.
 func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item) error {
 	for i := range items {
 		if err := s.validateSpill(&items[i]); err != nil {
@@ -65,7 +65,7 @@ func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item
 	return nil
 }
 
-// validateSpill reports what keeps a row from being parked.
+// validateSpill returns an error if a row cannot be spilled.
 func (s *Store) validateSpill(it *store.Item) error {
 	if _, err := s.outboxes.Find(it.Outbox); err != nil {
 		return err
@@ -76,12 +76,12 @@ func (s *Store) validateSpill(it *store.Item) error {
 	return nil
 }
 
-// maxSpilledPayload is the most bytes of a payload that is parked with its row: a document may
-// have 16 MiB, and JSON may be longer than BSON.
+// maxSpilledPayload bounds a payload stored with its spilled row: a document is limited to
+// 16 MiB, and JSON may be longer than BSON.
 const maxSpilledPayload = 15 << 20
 
-// spilledPayload is a row's payload if it is to be parked with it. Of one that is too large
-// the claim reads it from the collection again.
+// spilledPayload returns the payload to store with a spilled row, or nil. A claim reads a
+// payload above the limit from the collection again.
 func (s *Store) spilledPayload(it *store.Item) []byte {
 	if s.outboxes.Lookup(it.Outbox).Layout.State == store.StateNone && len(it.Payload) <= maxSpilledPayload {
 		return it.Payload
@@ -89,12 +89,13 @@ func (s *Store) spilledPayload(it *store.Item) []byte {
 	return nil
 }
 
-// spillRows inserts rows that are not parked yet, in the call's transaction.
+// spillRows inserts the rows that are not spilled yet, in the call's transaction.
 func (s *Store) spillRows(ctx context.Context, on *conn, items []store.Item) error {
 	in, keys := on.ownCollection(ownSpilled), make([]spilledKey, len(items))
 	for i := range items {
 		keys[i] = spilledKey{s.name, items[i].Outbox, hashOf(items[i].Lane().Hash()), int64(items[i].Seq)}
 	}
+
 	there := map[string]bool{}
 	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: keys}}}}
 	err := forEach(ctx, commandTimeout, in, filter, options.Find().SetProjection(project("_id")), func(doc bson.Raw) error {
@@ -104,6 +105,7 @@ func (s *Store) spillRows(ctx context.Context, on *conn, items []store.Item) err
 	if err != nil {
 		return err
 	}
+
 	var docs []spilledDocument
 	for i := range items {
 		key, err := bson.Marshal(keys[i])
@@ -111,13 +113,15 @@ func (s *Store) spillRows(ctx context.Context, on *conn, items []store.Item) err
 			return err
 		}
 		if !there[string(key)] {
-			there[string(key)] = true // the call may have it twice
+			there[string(key)] = true // the call may contain it twice
 			docs = append(docs, s.spilledKeyOf(keys[i], &items[i]))
 		}
 	}
+
 	if len(docs) == 0 {
 		return nil
 	}
+
 	bound, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	_, err = in.InsertMany(bound, docs)
@@ -135,7 +139,7 @@ func (s *Store) spilledKeyOf(key spilledKey, it *store.Item) spilledDocument {
 	return d
 }
 
-// item is the row as it was parked.
+// item returns the row as it was spilled.
 func (d *spilledDocument) item() store.Item {
 	it := store.Item{
 		Ref: store.Ref{Outbox: d.Key.Outbox, ID: d.ID}, Kind: d.Kind, Group: groupOf(d.Group),
@@ -148,7 +152,7 @@ func (d *spilledDocument) item() store.Item {
 	return it
 }
 
-// DeleteSpilled implements store.Parking, by transactions of a bounded size.
+// DeleteSpilled implements store.Spiller, in transactions of bounded size.
 func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []store.SpilledRef) error {
 	for i := range rows {
 		if _, err := s.outboxes.Find(rows[i].Outbox); err != nil {
@@ -163,14 +167,15 @@ func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []sto
 	return nil
 }
 
-// deleteSpilledRows forgets parked rows, in the call's transaction. The seqs find them, and the ids
-// leave out what is parked under one of them by mistake.
+// deleteSpilledRows deletes spilled rows, in the call's transaction. It finds them by seq
+// and checks the id, so that a different row under the same seq is kept.
 func (s *Store) deleteSpilledRows(ctx context.Context, on *conn, rows []store.SpilledRef) error {
 	seqs, wanted := map[string][]int64{}, make(map[store.SpilledRef]bool, len(rows))
 	for _, row := range rows {
 		seqs[row.Outbox] = append(seqs[row.Outbox], int64(row.Seq))
 		wanted[row] = true
 	}
+
 	in := on.ownCollection(ownSpilled)
 	var keys []bson.RawValue
 	for outbox, list := range seqs {
@@ -189,12 +194,12 @@ func (s *Store) deleteSpilledRows(ctx context.Context, on *conn, rows []store.Sp
 	return removeKeys(ctx, in, keys)
 }
 
-// cloned is a value with memory of its own.
+// cloned returns a copy of a value with its own memory.
 func cloned(v bson.RawValue) bson.RawValue {
 	return bson.RawValue{Type: v.Type, Value: slices.Clone(v.Value)}
 }
 
-// removeKeys deletes the documents of some _ids.
+// removeKeys deletes the documents with the given _ids.
 func removeKeys(ctx context.Context, in *mongo.Collection, keys []bson.RawValue) error {
 	if len(keys) == 0 {
 		return nil
@@ -203,7 +208,7 @@ func removeKeys(ctx context.Context, in *mongo.Collection, keys []bson.RawValue)
 	return err
 }
 
-// ReadSpilled implements store.Parking.
+// ReadSpilled implements store.Spiller.
 func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each int) ([][]store.Item, error) {
 	if each <= 0 {
 		return nil, fmt.Errorf("read parked rows: the limit is %d, must be positive", each)
@@ -216,6 +221,7 @@ func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each
 	if len(from) == 0 {
 		return nil, nil
 	}
+
 	lists := make([][]store.Item, len(from))
 	err := s.read(ctx, func(ctx context.Context, on *conn) (err error) {
 		for i := range from {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/lanekinds"
 )
 
-// SpilledLanes implements store.Parking. It reads nothing but the index of the _id.
+// SpilledLanes implements store.SpillStore. It reads only the _id index.
 func (s *Store) SpilledLanes(ctx context.Context, take func(store.SpilledLane)) error {
 	err := s.read(ctx, func(ctx context.Context, on *conn) error {
 		for _, name := range s.outboxes.Names() {
@@ -27,7 +27,7 @@ func (s *Store) SpilledLanes(ctx context.Context, take func(store.SpilledLane)) 
 	return nil
 }
 
-// spilledRange is the range of an outbox's parked rows behind a lane.
+// spilledRange is the filter for an outbox's spilled rows after a lane.
 func (s *Store) spilledRange(outbox string, after any) bson.D {
 	key := func(lane any) bson.D {
 		return bson.D{{Key: "relay", Value: s.name}, {Key: "outbox", Value: outbox}, {Key: "lane", Value: lane}, {Key: "seq", Value: bson.MaxKey{}}}
@@ -53,7 +53,8 @@ func (s *Store) countLanes(ctx context.Context, on *conn, outbox string, take fu
 	if err != nil {
 		return err
 	}
-	// The server would have to read each document to group them.
+
+	// Grouping on the server would read every document.
 	l := store.SpilledLane{Outbox: outbox}
 	opts := options.Find().SetSort(byID).SetProjection(byID).SetBatchSize(keyBatchSize)
 	err = forEach(ctx, commandTimeout, in, s.spilledRange(outbox, bson.MinKey{}), opts, func(doc bson.Raw) error {
@@ -67,17 +68,18 @@ func (s *Store) countLanes(ctx context.Context, on *conn, outbox string, take fu
 		l.Rows++
 		return nil
 	})
+
 	if err == nil && l.Rows > 0 {
 		take(l)
 	}
 	return err
 }
 
-// keyBatchSize is how many keys the server sends at a time.
+// keyBatchSize is how many keys the server returns per batch.
 const keyBatchSize = 50_000
 
-// DeleteSpilledAfter implements store.Parking, by transactions of a bounded size. After an
-// error some of the rows may be gone.
+// DeleteSpilledAfter implements store.SpillStore, in transactions of bounded size. After an
+// error some of the rows may be deleted.
 func (s *Store) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after store.Seq) (int, error) {
 	all := 0
 	for _, name := range s.outboxes.Names() {
@@ -95,7 +97,7 @@ func (s *Store) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after
 	return all, nil
 }
 
-// deleteSpilledBatch deletes some rows of an outbox behind a seq, and tells how many.
+// deleteSpilledBatch deletes some rows of an outbox after a seq and returns how many.
 func (s *Store) deleteSpilledBatch(ctx context.Context, on *conn, outbox string, after store.Seq) (int, error) {
 	filter := bson.D{{Key: "_id.relay", Value: s.name}, {Key: "_id.outbox", Value: outbox}, {Key: "_id.seq", Value: bson.D{{Key: "$gt", Value: int64(after)}}}}
 	var keys []bson.RawValue

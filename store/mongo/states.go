@@ -13,8 +13,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
-// ReadStatuses implements store.ReplayReader. It writes a document of its own first, as
-// Settled does.
+// ReadStatuses implements store.ReplayReader. Like ReadSettled, it first writes a document
+// of its own.
 func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
 	parts, err := byoutbox.Split(s.outboxes, rows)
 	if err != nil {
@@ -25,6 +25,7 @@ func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]stor
 	if len(parts) == 0 {
 		return states, nil
 	}
+
 	err = s.read(ctx, func(ctx context.Context, on *conn) error {
 		if err := s.awaitMajorityRead(ctx, on); err != nil {
 			return err
@@ -43,8 +44,8 @@ func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]stor
 	return states, nil
 }
 
-// readStatusesOf asks for the rows of one outbox. One that two documents have is left alone,
-// as an open one.
+// statesOf reads the rows of one outbox. An id that two documents have is reported as
+// unsettled.
 func statesOf(ctx context.Context, t *table, p *byoutbox.Part, rows []store.ClaimRow, states []store.RowStatus) error {
 	var plain, full []int
 	for _, i := range p.Indexes {
@@ -55,6 +56,7 @@ func statesOf(ctx context.Context, t *table, p *byoutbox.Part, rows []store.Clai
 			plain = append(plain, i)
 		}
 	}
+
 	l := &t.Layout.Columns
 	fields := []string{l.ID, l.Status, l.Delivered, l.Failed}
 	for _, ask := range []struct {
@@ -73,7 +75,7 @@ func statesOf(ctx context.Context, t *table, p *byoutbox.Part, rows []store.Clai
 			id, err := document.ID(document.Lookup(doc, l.ID))
 			i, asked := p.FirstIndex[id]
 			if err != nil || !asked {
-				return nil // no text finds such an id
+				return nil // no text matches such an id
 			}
 			again := states[i].State != store.RowAbsent
 			if states[i] = t.state(doc); again {
@@ -88,8 +90,8 @@ func statesOf(ctx context.Context, t *table, p *byoutbox.Part, rows []store.Clai
 	return nil
 }
 
-// state is the state of a document that was read with it, and its payload if that was
-// read too and it is COMPLETED.
+// state returns the state of a document, and the payload of a COMPLETED document if the
+// payload was read.
 func (t *table) state(doc bson.Raw) store.RowStatus {
 	switch {
 	case t.isDelivered(doc):
@@ -100,7 +102,7 @@ func (t *table) state(doc bson.Raw) store.RowStatus {
 	return store.RowStatus{State: store.RowUnsettled}
 }
 
-// isFailed reports whether a document that was read with its state is FAILED.
+// isFailed reports whether a document, read with its state, is FAILED.
 func (t *table) isFailed(doc bson.Raw) bool {
 	switch t.Layout.State {
 	case store.StateTimestamps:

@@ -15,16 +15,16 @@ import (
 
 var _ store.Store = (*Store)(nil)
 
-// ownPrefix begins the names of the relay's own collections.
+// ownPrefix begins the names of the relay's collections.
 const ownPrefix = "sluicebox_"
 
-// The relay's own collections.
+// The relay's collections.
 const (
 	ownMeta       = ownPrefix + "meta"
 	ownLeader     = ownPrefix + "leader"
 	ownLease      = ownPrefix + "lease"
 	ownCheckpoint = ownPrefix + "checkpoint"
-	ownMarker     = ownPrefix + "marker" // the source's
+	ownMarker     = ownPrefix + "marker" // written by the source
 	ownSpilled    = ownPrefix + "parked"
 	ownHold       = ownPrefix + "hold"
 	ownRequest    = ownPrefix + "wish"
@@ -34,9 +34,9 @@ const (
 	ownReplayErr  = ownPrefix + "replay_error"
 )
 
-// Store keeps the state of outbox documents in their own collections, and the relay's
-// own in collections of the URL's database whose names begin with sluicebox_. All
-// methods are safe for concurrent use.
+// Store keeps the state of outbox rows in their documents, and the relay's own state in
+// collections whose names begin with sluicebox_, in the database of the URL. All methods
+// are safe for concurrent use.
 type Store struct {
 	name     string
 	holder   string
@@ -45,19 +45,19 @@ type Store struct {
 
 	server        *server
 	writer        *writer
-	outcomeWriter *writer     // of outcomes that need no transaction, so that claims need not wait for them
-	hasTakenLock  atomic.Bool // the store has taken the lock once, and raises under it alone
+	outcomeWriter *writer     // outcomes without a transaction; claims do not wait for it
+	hasTakenLock  atomic.Bool // the lock was acquired once; from then on the epoch is raised only under it
 	grant         grant
 	contention    contention
 
-	locking sync.Mutex     // held by the call that asks for the lock
-	token   *bson.ObjectID // of a lease that was asked for and not answered; locking guards it
+	locking sync.Mutex     // held while a call requests the lock
+	token   *bson.ObjectID // token of a lease request without an answer; guarded by locking
 
 	lifetime *lifetime.Lifetime
 	closed   sync.Once
 }
 
-// New returns a store. It opens no connection.
+// New returns a store without opening a connection.
 func New(cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -71,8 +71,8 @@ func New(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Close ends all sessions, also those of open views, and the calls that use them. It
-// returns when nothing of the store is left. Calls after it fail.
+// Close ends all sessions, including those of open views, and the calls that use them. It
+// returns once the store has released everything. Later calls fail.
 func (s *Store) Close() {
 	s.closed.Do(func() {
 		s.lifetime.End()

@@ -34,26 +34,26 @@ func TestStore(t *testing.T) {
 	storetest.Run(t, &harness{url: servers.Mongo(t)})
 }
 
-// Documents whose times are texts.
+// Documents whose times are text.
 func TestStoreTextTimes(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, &harness{url: servers.Mongo(t), text: true}, "words", "timestamps")
 }
 
-// Stores that have the lock, and so a grant to write without transactions.
+// Stores that hold the lock, and so a grant to write without transactions.
 func TestStoreWithGrants(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, &harness{url: servers.Mongo(t), locks: true}, "words", "timestamps")
 }
 
-// harness lets the suite work on one database, cleared by each Setup.
+// harness runs the suite on one database, cleared by each Setup.
 type harness struct {
 	url   string
-	text  bool // times are texts
-	locks bool // who leads takes the lock first
+	text  bool // times are text
+	locks bool // a leader acquires the lock first
 }
 
-// Rename implements storetest.Namer: the name of no field begins with $.
+// Rename implements storetest.Namer: no field name begins with $.
 func (h *harness) Rename(l store.Layout) store.Layout {
 	l.TextTimes = h.text
 	if l.Columns.Error == "$1" {
@@ -78,7 +78,8 @@ type database struct {
 	held  store.Lock
 }
 
-// locking is a store that takes the lock when it leads. Who has it gives it back.
+// locking is a store that acquires the lock when it becomes leader. The previous holder
+// releases it.
 type locking struct {
 	store.Store
 	in *database
@@ -88,7 +89,7 @@ func (l *locking) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 	lock, err := l.Lock(ctx)
 	if err == nil {
 		l.in.held = lock
-	} else if !errors.As(err, new(*store.LockedError)) { // by the test
+	} else if !errors.As(err, new(*store.LockedError)) { // held by the test
 		return 0, err
 	}
 	return l.Store.AcquireLeadership(ctx)
@@ -109,14 +110,14 @@ func (d *database) Store(t *testing.T, cfg storetest.Config) store.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Where updates are under way the lock is free again after 5 s: too long for 40 times.
+	// With updates in flight the lock is free only after 5 s: too long for 40 times.
 	if d.locks && !strings.HasSuffix(t.Name(), "lands_behind_a_new_one") {
 		return &locking{st, d}
 	}
 	return st
 }
 
-// LockRows implements storetest.Locking, by a change that is not committed.
+// LockRows implements storetest.Locking by an uncommitted change.
 func (d *database) LockRows(t *testing.T, outbox string, ids ...string) func() {
 	t.Helper()
 	o := d.Outbox(outbox)

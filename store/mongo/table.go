@@ -16,7 +16,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
-// table is the collection of an outbox, for one call.
+// table is the collection of an outbox, during one call.
 type table struct {
 	*store.Outbox
 	collection *mongo.Collection
@@ -25,13 +25,13 @@ type table struct {
 // table returns the collection of a configured outbox.
 func (c *conn) table(o *store.Outbox) *table { return &table{o, c.outboxCollection(o)} }
 
-// path names a collection with its database.
+// path returns the name of the collection with its database.
 func (t *table) path() string { return t.collection.Database().Name() + "." + t.collection.Name() }
 
-// id is the field of the id.
+// id returns the name of the id field.
 func (t *table) id() string { return t.Layout.Columns.ID }
 
-// idIn is the condition that an id is one of some, of whatever type.
+// idIn is the filter for documents with one of the ids, of any BSON type.
 func (t *table) idIn(ids []string) bson.E {
 	keys := make(bson.A, 0, 2*len(ids))
 	for _, id := range ids {
@@ -40,9 +40,10 @@ func (t *table) idIn(ids []string) bson.E {
 	return bson.E{Key: t.id(), Value: bson.D{{Key: "$in", Value: keys}}}
 }
 
-// oneDocumentEach reports whether documents of some ids, as many as there are ids, are one of each
-// for sure. Two documents may have ids of one text, an ObjectId and a string say, and
-// stand for one that is gone: not where all have the same type.
+// oneDocumentEach reports whether documents that an update matched, as many as there are
+// ids, are certainly one per id. Two documents may share the text of an id, for example an
+// ObjectId and a string, and make up for a missing one. That is excluded if all ids have
+// the same type.
 func (t *table) oneDocumentEach(ctx context.Context, ids []string) (bool, error) {
 	var texts bson.A
 	for _, id := range ids {
@@ -59,12 +60,11 @@ func (t *table) oneDocumentEach(ctx context.Context, ids []string) (bool, error)
 	return n == 0 || n == int64(len(texts)), err
 }
 
-// maxBatchIDs is the most documents that one command writes, so that it is answered in
-// good time.
+// maxBatchIDs bounds the documents that one command writes, so that it is answered in time.
 const maxBatchIDs = 2000
 
-// inBatches writes the documents of some ids by commands of a bounded size, and counts
-// what they found.
+// inBatches writes the documents with the given ids in commands of bounded size and sums
+// the documents they matched.
 func inBatches(ids []string, write func(some []string) (int64, error)) (all int64, err error) {
 	for some := range slices.Chunk(ids, maxBatchIDs) {
 		n, err := write(some)
@@ -76,12 +76,12 @@ func inBatches(ids []string, write func(some []string) (int64, error)) (all int6
 	return all, nil
 }
 
-// identified is the condition that a document has an id that the relay knows it by.
+// identified is the filter for documents whose id has a supported type.
 func (t *table) identified() bson.E {
 	return bson.E{Key: t.id(), Value: bson.D{{Key: "$type", Value: bson.A{"string", "objectId", "int", "long", "double", "binData"}}}}
 }
 
-// status is the value of a status in the status field.
+// status returns the stored value of a status.
 func (t *table) status(to store.Status) any {
 	if n, ok := columns.Stored(&t.Layout, to).(int); ok {
 		return number(n)
@@ -89,7 +89,7 @@ func (t *table) status(to store.Status) any {
 	return columns.Stored(&t.Layout, to)
 }
 
-// number is a number as most programs write it.
+// number returns a number in the BSON type that most programs use for it.
 func number(n int) any {
 	if n >= math.MinInt32 && n <= math.MaxInt32 {
 		return int32(n)
@@ -97,7 +97,7 @@ func number(n int) any {
 	return int64(n)
 }
 
-// open is the condition that a document is pending or processing.
+// open is the filter for documents that are pending or processing.
 func (t *table) open() bson.D {
 	c := &t.Layout.Columns
 	switch t.Layout.State {
@@ -109,8 +109,7 @@ func (t *table) open() bson.D {
 	return bson.D{{Key: c.Status, Value: bson.D{{Key: "$in", Value: bson.A{t.status(store.Pending), t.status(store.Processing)}}}}}
 }
 
-// failed is the condition that a document is FAILED. One that was delivered as well is
-// not.
+// failed is the filter for FAILED documents, except those also marked delivered.
 func (t *table) failed() bson.D {
 	c := &t.Layout.Columns
 	switch t.Layout.State {
@@ -126,7 +125,7 @@ func (t *table) failed() bson.D {
 	return bson.D{{Key: c.Status, Value: t.status(store.Failed)}}
 }
 
-// delivered is the condition that a document is COMPLETED.
+// delivered is the filter for COMPLETED documents.
 func (t *table) delivered() bson.D {
 	c := &t.Layout.Columns
 	if t.Layout.State == store.StateTimestamps {
@@ -135,7 +134,7 @@ func (t *table) delivered() bson.D {
 	return bson.D{{Key: c.Status, Value: t.status(store.Completed)}}
 }
 
-// hasStatus reports whether a document that was read with its state has a status.
+// hasStatus reports whether a document, read with its state, has a status.
 func (t *table) hasStatus(doc bson.Raw, s store.Status) bool {
 	c := &t.Layout.Columns
 	v := document.Lookup(doc, c.Status)
@@ -147,8 +146,7 @@ func (t *table) hasStatus(doc bson.Raw, s store.Status) bool {
 	return ok && word == t.Layout.Words[s]
 }
 
-// isOpen reports whether a document that was read with its state is pending or
-// processing.
+// isOpen reports whether a document, read with its state, is pending or processing.
 func (t *table) isOpen(doc bson.Raw) bool {
 	c := &t.Layout.Columns
 	switch t.Layout.State {
@@ -160,8 +158,8 @@ func (t *table) isOpen(doc bson.Raw) bool {
 	return t.hasStatus(doc, store.Pending) || t.hasStatus(doc, store.Processing)
 }
 
-// order is the layout's order-by, then _id, which grows with time where drivers or servers
-// make it, the id last.
+// order is the sort order: the layout's order-by, then _id, which grows with time if
+// drivers or servers generate it, then the id.
 func (t *table) order() bson.D {
 	var order bson.D
 	for _, name := range t.ordered() {
@@ -170,12 +168,12 @@ func (t *table) order() bson.D {
 	return order
 }
 
-// ordered are the fields of order.
+// ordered returns the fields of order.
 func (t *table) ordered() []string { return columns.Order(&t.Layout, sameName, "_id") }
 
 func sameName(a, b string) bool { return a == b }
 
-// time is a time as the layout keeps it: both forms have milliseconds.
+// time returns a time in the layout's form. Both forms have milliseconds.
 func (t *table) time(at time.Time) any {
 	if t.Layout.TextTimes {
 		return document.FormatTime(at)
@@ -183,7 +181,7 @@ func (t *table) time(at time.Time) any {
 	return bson.NewDateTimeFromTime(at)
 }
 
-// when is an expression for the time in a field, null if there is none.
+// when is an expression for the time in a field; null if there is none.
 func (t *table) when(name string) any {
 	if !t.Layout.TextTimes {
 		return bson.D{{Key: "$cond", Value: bson.A{
@@ -195,7 +193,7 @@ func (t *table) when(name string) any {
 	}}}
 }
 
-// before is the condition that the time in a field is before another.
+// before is the filter that the time in a field is before at.
 func (t *table) before(name string, at time.Time) bson.E {
 	when, bound := t.when(name), bson.NewDateTimeFromTime(at)
 	if !t.Layout.TextTimes {
@@ -206,8 +204,8 @@ func (t *table) before(name string, at time.Time) bson.E {
 	}}}}
 }
 
-// set is the update that assigns values to fields, which value gives; nil if there is
-// none. A skipped value leaves its field alone.
+// set returns the update that assigns values to fields, taken from value; nil if there are
+// none. A skipped value leaves its field unchanged.
 func set(to []columns.Assignment, value func(columns.Value) any) bson.D {
 	var fields bson.D
 	for _, a := range to {
@@ -231,10 +229,10 @@ func set(to []columns.Assignment, value func(columns.Value) any) bson.D {
 	return bson.D{{Key: "$set", Value: fields}}
 }
 
-// skipped is no value.
+// skipped marks a field that is not written.
 type skipped struct{}
 
-// errorText makes a text fit to be stored.
+// errorText sanitises an error text for storage; an empty text is skipped.
 func errorText(text string) any {
 	if text == "" {
 		return skipped{}
@@ -242,7 +240,7 @@ func errorText(text string) any {
 	return errortext.Sanitize(text, 0, false)
 }
 
-// project is the projection of fields; empty names are left out.
+// project is the projection of fields, ignoring empty names.
 func project(fields ...string) bson.D {
 	projection := bson.D{{Key: "_id", Value: 0}}
 	for _, name := range document.ProjectedFields(fields) {
@@ -252,23 +250,23 @@ func project(fields ...string) bson.D {
 		}
 		projection = append(projection, bson.E{Key: name, Value: 1})
 	}
-	if len(projection) == 1 { // it would be all but the _id
+	if len(projection) == 1 { // an empty projection would return every field
 		projection[0].Value = 1
 	}
 	return projection
 }
 
-// sizeField is where a projection puts the size of the payload, and nowField the
+// sizeField is the projected field with the payload size, and nowField that with the
 // server's time. No layout has such names.
 const (
 	sizeField = "sluicebox payload size"
-	// payloadField is where one puts a payload that may be left out for its size.
+	// payloadField is the projected payload, which is left out above a size limit.
 	payloadField = "sluicebox payload"
 	nowField     = "sluicebox now"
 )
 
-// size is an expression for the length of the payload in bytes: of a text and binary
-// data it is exact, of anything else that of its BSON.
+// size is an expression for the payload length in bytes. It is exact for text and binary
+// data; for other types it is the BSON size.
 func (t *table) size() any {
 	payload := "$" + t.Layout.Columns.Payload
 	is := func(types ...any) any {
@@ -287,12 +285,12 @@ func (t *table) size() any {
 	}}}
 }
 
-// twinError says that two documents have ids whose texts are the same.
+// twinError reports two documents whose ids have the same text.
 func (t *table) twinError(id string) error {
 	return &store.RefusedError{Err: fmt.Errorf("outbox %s: two documents of %s have the id %q, of different types: give one of them another %s", t.Name, t.path(), id, t.id())}
 }
 
-// payloadError says that a document has no payload.
+// payloadError reports a document without a payload.
 func (t *table) payloadError(id string) error {
 	return &store.RefusedError{Err: fmt.Errorf("outbox %s: document %q of %s has no field %s, the payload: name another in layout %s, or give it one (null is an empty payload)",
 		t.Name, id, t.path(), t.Layout.Columns.Payload, t.Layout.Name)}

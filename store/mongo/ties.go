@@ -12,20 +12,22 @@ import (
 )
 
 const (
-	// recordNumberField is where the server shows a document's record number: it numbers them as
-	// they are inserted. No query can sort by it.
+	// recordNumberField is the field in which the server returns a document's record
+	// number, which grows with each insert. No query can sort by it.
 	recordNumberField = "$recordId"
-	// maxTies and maxTieBytes bound how many documents of one order-by are put in order.
-	// What follows is read in the order of the ids.
+	// maxTies and maxTieBytes bound how many documents with equal order-by are sorted here.
+	// Beyond these bounds the next run is sorted separately, so ids decide the order
+	// between runs.
 	maxTies     = 10_000
 	maxTieBytes = 16 << 20
 )
 
-// ties puts documents that are equal in order-by into the order of their insertion. Those
-// whose _id is an ObjectId are in it: the sort goes by that.
+// ties puts documents with equal order-by into insertion order. It applies to documents
+// whose _id is not an ObjectId, because the query already sorts ObjectIds in insertion
+// order.
 type ties struct {
 	table *table
-	last  []byte // what the documents at hand have in order-by
+	last  []byte // order-by values of the current documents
 	list  []tie
 	bytes int
 }
@@ -35,14 +37,14 @@ type tie struct {
 	item         store.Item
 }
 
-// needsSort reports whether documents have to be put in order.
+// needsSort reports whether documents with equal order-by must be sorted here.
 func (t *ties) needsSort() bool {
 	l := &t.table.Layout
 	return l.Columns.ID == "_id" && !slices.Contains(l.OrderBy, "_id")
 }
 
-// startsNewRun reports whether a document is not to be put in order with those at hand: these have
-// to be taken first.
+// startsNewRun reports whether the caller must drain the current documents before it adds
+// this one.
 func (t *ties) startsNewRun(doc bson.Raw) bool {
 	var by []byte
 	for _, name := range t.table.Layout.OrderBy {
@@ -64,7 +66,7 @@ func (t *ties) add(doc bson.Raw, it store.Item) {
 	t.list, t.bytes = append(t.list, n), t.bytes+len(it.Payload)
 }
 
-// drain returns the documents at hand in order.
+// drain returns the current documents in insertion order and removes them.
 func (t *ties) drain() []tie {
 	list := t.list
 	t.list, t.bytes = nil, 0

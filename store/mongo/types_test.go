@@ -15,7 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// ids are values with their texts.
+// ids returns values by their texts.
 func ids() map[string]any {
 	oid, _ := bson.ObjectIDFromHex("507f1f77bcf86cd799439011")
 	uuid := []byte{0x12, 0x3e, 0x45, 0x67, 0xe8, 0x9b, 0x12, 0xd3, 0xa4, 0x56, 0x42, 0x66, 0x14, 0x17, 0x40, 0x00}
@@ -92,8 +92,8 @@ func TestTypesOfIDs(t *testing.T) {
 	}
 }
 
-// Two documents whose ids have one text are refused by name, and neither is settled for
-// the other.
+// Two documents whose ids have the same text are refused by name, and neither is settled in
+// place of the other.
 func TestTwins(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -107,7 +107,7 @@ func TestTwins(t *testing.T) {
 	if !errors.As(err, &refused) {
 		t.Errorf("an outcome of twins: %v", err)
 	}
-	// Nor do two of one id stand for one of each.
+	// Two documents with one id do not count as one document for each of two ids.
 	_, err = r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("5"), row("absent")})
 	if !errors.As(err, &refused) {
 		t.Errorf("a claim of twins beside one that is gone: %v", err)
@@ -126,7 +126,7 @@ func TestTwins(t *testing.T) {
 	}
 }
 
-// Groups of every type are lanes, and lanes left out are those.
+// Groups of every type are lanes and can be excluded as such.
 func TestTypesOfGroups(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -149,7 +149,7 @@ func TestTypesOfGroups(t *testing.T) {
 	}
 }
 
-// Payloads of every type are read as the claim and the view give them.
+// The claim and the view return payloads of every type alike.
 func TestTypesOfPayloads(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -188,7 +188,7 @@ func TestTypesOfPayloads(t *testing.T) {
 	}
 }
 
-// Fields may lie in subdocuments, and the group in a payload that is one.
+// Fields may be in subdocuments, and the group in a payload that is a subdocument.
 func TestPaths(t *testing.T) {
 	t.Parallel()
 	box := flowBox()

@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	// maxFilterValues is the most ids and lanes that one filter leaves out. Where there are
-	// more the program alone leaves them out, as it does with all.
+	// maxFilterValues bounds the ids and lanes that a filter excludes. Above it only the
+	// program excludes them, as it always does in addition.
 	maxFilterValues = 20_000
-	// spilledLookupSize is how many documents are asked for at a time whether they are parked.
+	// spilledLookupSize is the number of documents per lookup of spilled rows.
 	spilledLookupSize = 500
-	// minWindow and maxWindow are how many documents are read at a time: the server
-	// sorts a few of many faster than all.
+	// minWindow and maxWindow bound how many documents are read at a time, because the
+	// server sorts the first few of many faster than all.
 	minWindow = 1000
 	maxWindow = 100_000
 )
 
-// reading is what a call reads of an outbox.
+// reading is one read of an outbox in a view.
 type reading struct {
 	*view
 	table        *table
@@ -36,14 +36,14 @@ type reading struct {
 	to           *views.Pages
 	excludeIDs   map[string]struct{}
 	excludeLanes map[store.LaneKey]struct{}
-	seen         int // documents of the window
+	seen         int // documents read in this window
 	ties         ties
 
-	waiting []store.Item // to be asked for whether they are parked
-	spilled idSet        // all that are, where that is known; else nil
+	waiting []store.Item // waiting for the lookup of spilled rows
+	spilled idSet        // all spilled ids, if they were loaded; else nil
 }
 
-// idSet is a set of ids, by hashes that no two of them share.
+// idSet is a set of ids, stored as 128-bit hashes.
 type idSet map[[16]byte]struct{}
 
 func hashID(id string) [16]byte {
@@ -61,6 +61,7 @@ func (v *view) Read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 	for _, id := range q.ExcludeIDs {
 		r.excludeIDs[id] = struct{}{}
 	}
+
 	ctx = mongo.NewSessionContext(ctx, v.session)
 	err := r.loadSpilledIDs(ctx)
 	if err == nil {
@@ -97,8 +98,8 @@ func (r *reading) read(ctx context.Context) error {
 	}
 }
 
-// filter chooses unsettled documents, and leaves out what a filter can tell for sure:
-// ids by their values, and lanes whose groups are texts.
+// filter selects unsettled documents and excludes everything that a filter can decide
+// exactly: ids by their values, and lanes whose groups are text.
 func (r *reading) filter() bson.D {
 	all := bson.A{bson.D{r.table.identified()}}
 	if open := r.table.open(); len(open) > 0 {
@@ -113,7 +114,7 @@ func (r *reading) filter() bson.D {
 	return bson.D{{Key: "$and", Value: all}}
 }
 
-// laneConditions are conditions for the lanes to leave out, one for each kind.
+// laneConditions returns the filters for excluded lanes, one per kind.
 func (r *reading) laneConditions() (list bson.A) {
 	c := &r.table.Layout.Columns
 	groups := map[string]bson.A{}
@@ -136,7 +137,7 @@ func (r *reading) laneConditions() (list bson.A) {
 		if c.Group != "" {
 			lane = append(lane, oneOf(c.Group, names))
 		}
-		if lane != nil { // else all documents are of one lane
+		if lane != nil { // else all documents are in one lane
 			list = append(list, lane)
 		}
 	}
@@ -146,8 +147,8 @@ func (r *reading) laneConditions() (list bson.A) {
 	return list
 }
 
-// idOneOf is the condition that a field is one of some values. $in alone would also find
-// a list that has one of them.
+// oneOf is the filter that a field has one of some values. $in alone would also match an
+// array that contains one of them.
 func oneOf(name string, values bson.A) bson.E {
 	list := bson.D{{Key: "$type", Value: "array"}}
 	return bson.E{Key: name, Value: bson.D{{Key: "$in", Value: values}, {Key: "$not", Value: list}}}
@@ -161,23 +162,25 @@ func (r *reading) projection() bson.D {
 	return append(fields, bson.E{Key: sizeField, Value: size}, bson.E{Key: payloadField, Value: payload})
 }
 
-// addDocument takes one document.
+// addDocument adds one document.
 func (r *reading) addDocument(ctx context.Context, doc bson.Raw) error {
 	r.seen++
 	it, err := r.reader.Head(doc)
 	if err != nil {
-		return nil // a number with a fraction: Check names such ids
+		return nil // a fractional number: Diagnose reports such ids
 	}
 	size, _ := doc.Lookup(sizeField).AsInt64OK()
 	it.Payload, it.PayloadSize = document.Payload(doc.Lookup(payloadField)), int(size)
 	if it.Payload != nil {
-		it.PayloadSize = len(it.Payload) // JSON is not quite as long as BSON
+		it.PayloadSize = len(it.Payload) // JSON and BSON lengths differ slightly
 	}
+
 	_, isHeld := r.excludeIDs[it.ID]
 	_, isLeft := r.excludeLanes[it.Lane()]
 	if isHeld || isLeft {
 		return nil
 	}
+
 	if !r.ties.needsSort() {
 		return r.addWaiting(ctx, it)
 	}
@@ -190,7 +193,7 @@ func (r *reading) addDocument(ctx context.Context, doc bson.Raw) error {
 	return nil
 }
 
-// flushTies takes the documents that are at hand to be put in order.
+// flushTies passes on the documents that were sorted.
 func (r *reading) flushTies(ctx context.Context) error {
 	for _, t := range r.ties.drain() {
 		if err := r.addWaiting(ctx, t.item); err != nil {
@@ -200,7 +203,7 @@ func (r *reading) flushTies(ctx context.Context) error {
 	return nil
 }
 
-// addWaiting has a document wait to be asked for.
+// addWaiting queues a document for the lookup of spilled rows.
 func (r *reading) addWaiting(ctx context.Context, it store.Item) error {
 	if r.waiting = append(r.waiting, it); len(r.waiting) < spilledLookupSize {
 		return nil
@@ -208,14 +211,14 @@ func (r *reading) addWaiting(ctx context.Context, it store.Item) error {
 	return r.flushWaiting(ctx)
 }
 
-// spilledFilter chooses the parked rows of the outbox.
+// spilledFilter is the filter for the outbox's spilled rows.
 func (r *reading) spilledFilter() bson.D {
 	return bson.D{{Key: "_id.relay", Value: r.store.name}, {Key: "_id.outbox", Value: r.table.Name}}
 }
 
-// loadSpilledIDs finds out what is parked before a whole collection is read: whoever reads it
-// may park as it goes, and the server would walk over all of that, which is too new for
-// the view, each time that it is asked.
+// loadSpilledIDs loads the ids of all spilled rows before a whole collection is read. The
+// caller may spill rows while it reads, and each lookup would make the server skip over all
+// of them, because they are too new for the snapshot.
 func (r *reading) loadSpilledIDs(ctx context.Context) error {
 	if r.query.Limit <= maxWindow {
 		return nil
@@ -232,13 +235,14 @@ func (r *reading) eachSpilled(ctx context.Context, filter bson.D, tell func(id s
 	})
 }
 
-// flushWaiting adds the documents that wait, without those that are parked.
+// flushWaiting passes on the queued documents that are not spilled.
 func (r *reading) flushWaiting(ctx context.Context) error {
 	waiting, parked := r.waiting, r.spilled
 	r.waiting = nil
 	if len(waiting) == 0 {
 		return nil
 	}
+
 	if parked == nil {
 		parked = idSet{}
 		ids := make([]string, len(waiting))
@@ -250,6 +254,7 @@ func (r *reading) flushWaiting(ctx context.Context) error {
 			return err
 		}
 	}
+
 	for _, it := range waiting {
 		if len(parked) > 0 {
 			if _, is := parked[hashID(it.ID)]; is {

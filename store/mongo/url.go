@@ -13,32 +13,34 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// urlForm is what a URL looks like.
+// urlForm is the expected form of a URL, for error texts.
 const urlForm = "mongodb://user:password@host:27017/database or mongodb+srv://user:password@name/database"
 
 const (
-	// connectTimeout is how long a host is dialled.
+	// connectTimeout bounds dialling a host.
 	connectTimeout = 3 * time.Second
-	// heartbeatInterval is how often each server is asked for its state; one that steps down
-	// says so at once. It bounds how long a server that has fallen silent is taken for
-	// the primary: this long and connectTimeout. The least is 500 ms.
+	// heartbeatInterval is how often the driver polls each server's state. A server that
+	// steps down reports it at once. A silent server counts as the primary for at most this
+	// interval plus connectTimeout. The driver's minimum is 500 ms.
 	heartbeatInterval = 2 * time.Second
-	// minPoolSize is the fewest connections that maxPoolSize may leave: a long read must not
-	// hold up a ping.
+	// minPoolSize is the smallest accepted maxPoolSize, because a long read must not hold
+	// up a ping.
 	minPoolSize = 8
-	// selectTimeout bounds the search for a primary: an election takes a second or two
-	// as a rule, and a call tries again.
+	// selectTimeout bounds the search for a primary. An election usually takes a second or
+	// two, and calls retry.
 	selectTimeout = 3 * time.Second
 )
 
-// ParseURL reads a connection string for the relay's own use, as MongoDB's drivers
-// have it (mongodb.com/docs/manual/reference/connection-string). It must name a
-// database. TLS is what the string says: without tls=true, and with mongodb:// , there
-// is none. Reads and writes go to the primary, whatever the string says, and retries
-// are the caller's.
+// ParseURL reads a connection string for the relay, as MongoDB's drivers define it
+// (mongodb.com/docs/manual/reference/connection-string).
 //
-// With mongodb+srv:// it asks the name server. Errors are *store.SetupError and hold
-// no password.
+//   - The string must name a database.
+//   - TLS follows the string: mongodb:// without tls=true means no TLS.
+//   - Reads and writes go to the primary, whatever the string says.
+//   - The driver does not retry reads; the caller does.
+//   - mongodb+srv:// makes a DNS lookup.
+//
+// Errors are *store.SetupError and contain no password.
 func ParseURL(raw, application string) (opts *options.ClientOptions, database string, err error) {
 	database, err = databaseOf(raw)
 	if err != nil {
@@ -48,6 +50,7 @@ func ParseURL(raw, application string) (opts *options.ClientOptions, database st
 	if err := opts.Validate(); err != nil {
 		return nil, "", refuseURL("cannot be used: "+withoutSecrets(raw, err), "see https://www.mongodb.com/docs/manual/reference/connection-string")
 	}
+
 	opts.SetAppName(application).SetReadPreference(readpref.Primary()).SetRetryReads(false)
 	if opts.ConnectTimeout == nil {
 		opts.SetConnectTimeout(connectTimeout)
@@ -61,7 +64,7 @@ func ParseURL(raw, application string) (opts *options.ClientOptions, database st
 	if n := opts.MaxPoolSize; n != nil && *n != 0 && *n < minPoolSize {
 		opts.SetMaxPoolSize(minPoolSize)
 	}
-	opts.Timeout = nil // each call has its own
+	opts.Timeout = nil // each call sets its own
 	return opts, database, nil
 }
 
@@ -74,12 +77,14 @@ func databaseOf(raw string) (string, error) {
 	if !ok {
 		return "", refuseURL("is not of the form "+urlForm, "percent-encode special characters in the user name, password and database")
 	}
-	// An @ behind a / or ? is of a password with such a character.
+
+	// An @ after a / or ? belongs to a password that contains such a character.
 	rest, query, _ := strings.Cut(rest, "?")
 	at := strings.LastIndexByte(rest, '@')
 	if slash := strings.IndexByte(rest, '/'); strings.ContainsAny(rest, "#") || slash >= 0 && slash < at || strings.Contains(query, "@") {
 		return "", refuseURL("is not of the form "+urlForm, "percent-encode special characters in the user name and password (@ is %40, # is %23, / is %2F, ? is %3F)")
 	}
+
 	_, name, _ := strings.Cut(rest[at+1:], "/")
 	name, err := url.PathUnescape(name)
 	switch {
@@ -97,7 +102,7 @@ func refuseURL(problem, remedy string) error {
 	return &store.SetupError{Problem: "the database URL " + problem, Remedy: remedy}
 }
 
-// withoutSecrets is the text of an error without the URL's user and password.
+// withoutSecrets returns the text of an error without the URL's user and password.
 func withoutSecrets(raw string, err error) string {
 	text := errors.Unwrap(err)
 	if text == nil {
@@ -119,7 +124,7 @@ func withoutSecrets(raw string, err error) string {
 }
 
 // InDatabase returns a connection string, which may name several hosts, with another
-// database in its path. The user stays the one of the database that was named there.
+// database in its path. authSource stays the original database.
 func InDatabase(raw, name string) string {
 	scheme, rest, _ := strings.Cut(raw, "://")
 	rest, query, _ := strings.Cut(rest, "?")

@@ -18,13 +18,13 @@ import (
 // snapshotPositionPrefix begins the position of a view.
 const snapshotPositionPrefix = "at:"
 
-// SnapshotPosition is the position of an operation time. A view's own is what the view shows
-// last.
+// SnapshotPosition is the position of an operation time. The position of a view is the last
+// operation that it shows.
 func SnapshotPosition(at bson.Timestamp) store.Position {
 	return store.Position(fmt.Sprintf("%s%d.%d", snapshotPositionPrefix, at.T, at.I))
 }
 
-// ParseSnapshotPosition reads what SnapshotPosition returns.
+// ParseSnapshotPosition parses the result of SnapshotPosition.
 func ParseSnapshotPosition(p store.Position) (at bson.Timestamp, ok bool) {
 	text, ok := strings.CutPrefix(string(p), snapshotPositionPrefix)
 	seconds, increment, dot := strings.Cut(text, ".")
@@ -33,9 +33,9 @@ func ParseSnapshotPosition(p store.Position) (at bson.Timestamp, ok bool) {
 	return bson.Timestamp{T: uint32(t), I: uint32(i)}, ok && dot && err1 == nil && err2 == nil //nolint:gosec // both were parsed as such
 }
 
-// View implements store.Viewer. A view is a session of its own with snapshot reads; a
-// store may have several. There are no named snapshots. The server keeps one for 5
-// minutes (minSnapshotHistoryWindowInSeconds); reading for longer fails.
+// View implements store.Viewer. A view is a session of its own with snapshot reads, and a
+// store may have several. MongoDB has no named snapshots. The server keeps a snapshot for 5
+// minutes (minSnapshotHistoryWindowInSeconds); later reads fail.
 func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
 	if snapshot != "" {
 		return nil, fmt.Errorf("open a view: MongoDB has no named snapshots, so none is named %q", snapshot)
@@ -54,11 +54,11 @@ type view struct {
 	store      *Store
 	conn       *conn
 	session    *mongo.Session
-	standalone bool // there are no snapshots
+	standalone bool // no snapshots
 }
 
-// snapshotTimeout is how long a view waits for a snapshot of collections that were
-// made, or got an index, a moment ago.
+// snapshotTimeout is how long Begin waits for a snapshot of collections that were created,
+// or got an index, a moment ago.
 const snapshotTimeout = 5 * time.Second
 
 // Begin implements view.Snapshot.
@@ -73,17 +73,19 @@ func (v *view) Begin(ctx context.Context) error {
 	}
 }
 
-// begin takes the snapshot by reading of each collection: all must have been there then
-// as they are now.
+// begin takes the snapshot by reading from each collection: each must have existed then as
+// it does now.
 func (v *view) begin(ctx context.Context) (err error) {
 	v.standalone = v.conn.standalone.Load()
 	if v.session, err = v.conn.client.StartSession(options.Session().SetSnapshot(!v.standalone)); err != nil {
 		return err
 	}
+
 	in := []*mongo.Collection{v.conn.ownCollection(ownSpilled)}
 	for _, name := range v.store.outboxes.Names() {
 		in = append(in, v.conn.outboxCollection(v.store.outboxes.Lookup(name)))
 	}
+
 	for _, c := range in {
 		none := func(bson.Raw) error { return nil }
 		opts := options.Find().SetProjection(project("_id")).SetLimit(1)
@@ -94,8 +96,7 @@ func (v *view) begin(ctx context.Context) (err error) {
 	return nil
 }
 
-// Position is the snapshot's time (atClusterTime). A server that is no member of a
-// replica set has none.
+// Position is the snapshot's time (atClusterTime); "" on a standalone server.
 func (v *view) Position() store.Position {
 	if v.standalone {
 		return ""

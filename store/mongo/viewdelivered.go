@@ -13,7 +13,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
-// ReadDelivered implements view.Snapshot. The program looks at times that are texts.
+// ReadDelivered implements view.Snapshot. The program, not the server, filters times stored
+// as text.
 func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.DeliveredRows) error {
 	t, reader := v.conn.table(o), document.New(o)
 	c := &o.Layout.Columns
@@ -22,7 +23,7 @@ func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 	err := forEach(mongo.NewSessionContext(ctx, v.session), viewTimeout, t.collection, t.deliveredFilter(to), opts, func(doc bson.Raw) error {
 		it, err := reader.Head(doc)
 		if err != nil {
-			return nil // a number with a fraction: Check names such ids
+			return nil // a fractional number: Diagnose reports such ids
 		}
 		size, _ := doc.Lookup(sizeField).AsInt64OK()
 		it.PayloadSize = int(size)
@@ -38,8 +39,8 @@ func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 	return Explain(err)
 }
 
-// deliveredFilter chooses delivered documents whose time is in bounds, as far as it is a
-// date.
+// deliveredFilter selects delivered documents within the time bounds. Documents whose time
+// is not a date pass.
 func (t *table) deliveredFilter(q *views.DeliveredRows) bson.D {
 	all := bson.A{bson.D{t.identified()}, t.delivered()}
 	var bounds bson.D
@@ -47,7 +48,7 @@ func (t *table) deliveredFilter(q *views.DeliveredRows) bson.D {
 		bounds = append(bounds, bson.E{Key: "$gte", Value: bson.NewDateTimeFromTime(q.Since)})
 	}
 	if !q.Until.IsZero() {
-		bounds = append(bounds, bson.E{Key: "$lte", Value: bson.NewDateTimeFromTime(q.Until)}) // which is cut to ms
+		bounds = append(bounds, bson.E{Key: "$lte", Value: bson.NewDateTimeFromTime(q.Until)}) // stored dates are truncated to ms, so equal passes
 	}
 	if at := t.Layout.OrderBy[0]; len(bounds) > 0 {
 		other := bson.D{{Key: at, Value: bson.D{{Key: "$not", Value: bson.D{{Key: "$type", Value: "date"}}}}}}

@@ -12,8 +12,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// Dates and texts are read in one collection, the texts first as the server sorts them,
-// and what is no time is counted.
+// Dates and texts are read from one collection, texts first as the server sorts them.
+// Values that are not a time are counted.
 func TestDeliveredForms(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())
@@ -40,8 +40,8 @@ func TestDeliveredForms(t *testing.T) {
 	}
 }
 
-// A wish that is being written keeps no ping waiting, and one that is not there yet keeps
-// nobody from leading. The lease's document knows nothing of wishes.
+// A request that is being written delays no ping, and a missing request document delays no
+// lock. The lease document does not contain requests.
 func TestLockWishes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, servers.Mongo(t), flowBox())

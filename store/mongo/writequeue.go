@@ -9,32 +9,32 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// writeJob is a write that waits for its turn. Claims and outcomes that wait at the same time
-// share one transaction: it has one leader document to write, and one commit to wait for.
+// writeJob is a write that waits for its turn in the writer session. Claims and outcomes
+// that wait at the same time share a transaction, because it has one leader update and one
+// commit.
 type writeJob struct {
 	epoch             store.Epoch
-	contentionTimeout time.Duration // for documents that somebody else changes
+	contentionTimeout time.Duration // for contended documents
 	sharesTransaction bool
 	write             func(context.Context, *conn) error
-	// singles is what it writes if all documents are as it expects, nil if only a
-	// transaction will do. The job ends with it, or write begins anew.
+	// singles returns the updates that replace the transaction if all documents are as
+	// expected; nil if only a transaction will do. If they do not match, write starts over.
 	singles func(*conn) []singleUpdate
-	isClaim bool // rows
-	urgent  bool // it waits for no claim to share a transaction with
+	isClaim bool // claims rows
+	urgent  bool // does not wait for a claim to share a transaction with
 
-	dequeued chan struct{} // closed when somebody takes it
-	maxTurn  time.Duration // how much of wait it may keep the turn
-	ended    chan struct{} // closed when whoever took it is done with it; nil while nobody has
-	done     bool          // err is the answer
+	dequeued chan struct{} // closed when a call dequeues it
+	maxTurn  time.Duration // how much of contentionTimeout it may keep the turn
+	ended    chan struct{} // closed when the call that dequeued it is done; nil while queued
+	done     bool          // err is the result
 	err      error
 }
 
-// turnTimeout is how long a job keeps its turn while it waits for a document that
-// somebody else changes.
+// turnTimeout is how long a job keeps its turn while it waits for a contended document.
 const turnTimeout = 40 * time.Millisecond
 
-// runJob runs a job, or waits until another call has run it. Where somebody else changes a
-// document of it, the job gives up its turn between two tries: it holds nobody up.
+// runJob runs a job, or waits until another call has run it. If a document is contended,
+// the job gives up its turn between two tries, so that it does not delay others.
 func (s *Store) runJob(ctx context.Context, j *writeJob) error {
 	j.maxTurn = min(turnTimeout, j.contentionTimeout)
 	for began, try := time.Now(), 0; ; try++ {
@@ -47,7 +47,7 @@ func (s *Store) runJob(ctx context.Context, j *writeJob) error {
 	}
 }
 
-// maxPauseTry is the number of a try that is paused before for maxRetryPause.
+// maxPauseTry is a try number for which retryPause waits maxRetryPause.
 const maxPauseTry = 10
 
 // runInTurn runs a job once, in its turn or in that of another call.
@@ -60,7 +60,7 @@ func (s *Store) runInTurn(ctx context.Context, j *writeJob) error {
 			return j.err
 		}
 		if ended != nil {
-			<-ended // another call's transaction, which is bounded
+			<-ended // the transaction of another call, which is bounded
 			continue
 		}
 		err := w.Do(ctx, func(ctx context.Context) error {
@@ -73,21 +73,20 @@ func (s *Store) runInTurn(ctx context.Context, j *writeJob) error {
 			continue
 		}
 		if ended, done := w.jobStatus(j, true); ended == nil && !done {
-			return err // nobody has begun it
+			return err // not started
 		}
 	}
 }
 
 const (
-	// claimJoinWait is how long outcomes wait for a claim, and claimJoinWindow how long ago the latest
-	// one was at the most for that.
+	// claimJoinWait is how long outcomes wait for a claim. They wait only if the latest
+	// claim was within claimJoinWindow.
 	claimJoinWait   = 10 * time.Millisecond
 	claimJoinWindow = 50 * time.Millisecond
 )
 
-// enqueue queues a job. Outcomes that nobody waits for give way to the next claim while
-// claims come all the time, and are written in its transaction: else it would wait for
-// theirs.
+// enqueue queues a job. While claims keep arriving, outcomes that are not urgent wait for
+// the next claim and join its transaction. Otherwise that claim would wait for theirs.
 func (w *writer) enqueue(ctx context.Context, j *writeJob) {
 	taken := make(chan struct{})
 	w.mu.Lock()
@@ -108,8 +107,8 @@ func (w *writer) enqueue(ctx context.Context, j *writeJob) {
 	}
 }
 
-// dequeue takes a job, and those that may share its transaction, out of the queue; nil if
-// another call has run it.
+// dequeue removes a job from the queue together with the jobs that may share its
+// transaction; nil if another call has run it.
 func (w *writer) dequeue(j *writeJob) []*writeJob {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,19 +121,20 @@ func (w *writer) dequeue(j *writeJob) []*writeJob {
 			together = append(together, other)
 		}
 	}
+
 	w.queue = slices.DeleteFunc(w.queue, func(other *writeJob) bool { return slices.Contains(together, other) })
 	for _, taken := range together {
 		taken.ended = make(chan struct{})
 		if taken.dequeued != nil {
 			close(taken.dequeued)
-			taken.dequeued = nil // it may come back
+			taken.dequeued = nil // it may be queued again
 		}
 	}
 	return together
 }
 
-// jobStatus tells whether a job is done, and what to wait for if another call has it. A job
-// that is given up leaves the queue, unless it is taken.
+// jobStatus reports whether a job is done, and the channel to wait on if another call runs
+// it. With giveUp a queued job leaves the queue.
 func (w *writer) jobStatus(j *writeJob, giveUp bool) (ended <-chan struct{}, done bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -147,13 +147,14 @@ func (w *writer) jobStatus(j *writeJob, giveUp bool) (ended <-chan struct{}, don
 	return j.ended, false
 }
 
-// runTogether runs jobs in one transaction. Where one of them fails in it, the first runs by
-// itself, and the others wait for turns of their own.
+// runTogether runs jobs in one transaction. If one of them fails, the first runs alone and
+// the others are queued again.
 func (s *Store) runTogether(ctx context.Context, jobs []*writeJob) {
 	if s.runWithoutTransaction(ctx, jobs) {
 		s.writer.finish(jobs, nil)
 		return
 	}
+
 	first, err := jobs[0], error(nil)
 	if len(jobs) > 1 {
 		err = s.runShared(ctx, jobs)
@@ -167,8 +168,8 @@ func (s *Store) runTogether(ctx context.Context, jobs []*writeJob) {
 	s.writer.finish(jobs[:1], err)
 }
 
-// runShared runs jobs in one transaction. It ends with the store, and not with one of the
-// calls: the others want their answers.
+// runShared runs jobs in one transaction. It is bound to the store's lifetime, not to one
+// of the calls, because the others still need their answers.
 func (s *Store) runShared(ctx context.Context, jobs []*writeJob) error {
 	ctx, cancel := s.lifetime.Bind(context.WithoutCancel(ctx))
 	defer cancel()
@@ -182,7 +183,7 @@ func (s *Store) runShared(ctx context.Context, jobs []*writeJob) error {
 	})
 }
 
-// finish answers jobs.
+// finish sets the result of jobs.
 func (w *writer) finish(jobs []*writeJob, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -192,7 +193,7 @@ func (w *writer) finish(jobs []*writeJob, err error) {
 	}
 }
 
-// requeue puts jobs back into the queue, each for itself.
+// requeue queues jobs again, each without sharing.
 func (w *writer) requeue(jobs []*writeJob) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

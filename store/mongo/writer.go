@@ -18,19 +18,19 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/session"
 )
 
-// writer is the session of a store that writes in transactions, one at a time: each
-// begins with the leader document, so that two of them would take each other's turn
-// away (WriteConflict). The session stays the same as long as the store lives: its id
-// stands in the leader document, where the next leader finds what to kill, and the
-// server ends what a transaction left open when the next one of the session begins.
+// writer is the session that writes in transactions, one at a time: each begins by updating
+// the leader document, so two of them would only conflict (WriteConflict). The session
+// stays the same for the store's lifetime, for two reasons. The next leader finds its id in
+// the leader document and kills it. And the server ends an open transaction when the
+// session starts its next one.
 type writer struct {
 	*session.Session
 	server *server
 	conn   *conn
 
 	mu          sync.Mutex
-	queue       []*writeJob // in the order in which they came
-	lastClaimAt time.Time   // when the latest claim came
+	queue       []*writeJob // in arrival order
+	lastClaimAt time.Time   // when the latest claim arrived
 }
 
 func newWriter(v *server, life *lifetime.Lifetime) *writer {
@@ -45,24 +45,24 @@ func (w *writer) Ready(ctx context.Context) (err error) {
 	return err
 }
 
-// Survives implements session.Link: the driver replaces connections that fail.
+// Survives implements session.Link: the driver replaces failed connections.
 func (w *writer) Survives(error) bool { return true }
 
 // Drop implements session.Link. The session ends with the connections.
 func (w *writer) Drop() {}
 
 const (
-	// transactionTimeout bounds how long a call begins transactions anew that the server has
-	// taken back.
+	// transactionTimeout bounds how long a call retries transactions that the server
+	// aborts.
 	transactionTimeout = commandTimeout
-	// rowTimeout is how long a call waits for documents that somebody else changes.
+	// rowTimeout is how long a call waits for documents that another session changes.
 	rowTimeout = 2 * time.Second
 	// maxRetryPause is the longest pause between two tries.
 	maxRetryPause = 50 * time.Millisecond
 )
 
-// runAsLeader runs write in a transaction of the leader of an epoch. It may run it several
-// times: what it did before was taken back.
+// runAsLeader runs write in a transaction of the leader of an epoch. It may run write
+// several times; earlier attempts were rolled back.
 func (s *Store) runAsLeader(ctx context.Context, epoch store.Epoch, write func(context.Context, *conn) error) error {
 	return s.runJob(ctx, &writeJob{epoch: epoch, contentionTimeout: rowTimeout, write: write})
 }
@@ -77,11 +77,10 @@ func (s *Store) transact(ctx context.Context, epoch store.Epoch, wait time.Durat
 	})
 }
 
-// checkEpoch writes the leader document, and returns store.ErrNotLeader unless it
-// holds the epoch and this store took it. No other write that does so can commit until
-// the transaction ends, and none that raises the epoch: whichever comes second finds
-// the document changed. The name tells two relays apart that two servers gave the same
-// epoch.
+// checkEpoch updates the leader document and returns store.ErrNotLeader unless it has this
+// epoch and this store's holder. Until the transaction ends, no other leader write and no
+// raise of the epoch can commit: whichever comes second conflicts. The holder distinguishes
+// two relays that got the same epoch from two servers.
 func (s *Store) checkEpoch(ctx context.Context, on *conn, epoch store.Epoch) error {
 	n, err := update(ctx, on.ownCollection(ownLeader),
 		bson.D{{Key: "_id", Value: s.name}, {Key: "epoch", Value: int64(epoch)}, {Key: "holder", Value: s.holder}},
@@ -95,16 +94,16 @@ func (s *Store) checkEpoch(ctx context.Context, on *conn, epoch store.Epoch) err
 	return err
 }
 
-// leaderBusyError says that somebody else has the leader document.
+// leaderBusyError says that another transaction has changed the leader document.
 type leaderBusyError struct{ err error }
 
 func (e *leaderBusyError) Error() string { return "the leader document: " + e.err.Error() }
 
 func (e *leaderBusyError) Unwrap() error { return e.err }
 
-// transact runs do in a transaction. One that the server has taken back begins anew;
-// where it was for a document that somebody else changes, as long as wait. Without a
-// replica set there are no transactions: do runs as it is.
+// transact runs do in a transaction and retries it when the server aborts it. A conflict
+// with another session's document is retried for at most wait. Without a replica set there
+// are no transactions, and do runs once.
 func (w *writer) transact(ctx context.Context, wait time.Duration, do func(context.Context) error) error {
 	if w.conn.standalone.Load() {
 		return do(ctx)
@@ -125,7 +124,7 @@ func (w *writer) transact(ctx context.Context, wait time.Duration, do func(conte
 	}
 }
 
-// retryPause waits a little before the next try, and reports false if the context has ended.
+// retryPause waits before the next try; it returns false if the context has ended.
 func retryPause(ctx context.Context, try int) bool {
 	most := min(maxRetryPause, time.Millisecond<<min(try, 10))
 	select {
@@ -146,32 +145,32 @@ func (w *writer) runOnce(ctx context.Context, began time.Time, do func(context.C
 		return w.commit(ctx, began)
 	}
 	if mongo.IsTimeout(err) {
-		w.abandon() // a server that says nothing hears of it by the next transaction of the session
+		w.abandon() // the server is silent; the session's next transaction ends this one
 		return err
 	}
 	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	_ = w.conn.writeSession.AbortTransaction(bye) // the reason is err
+	_ = w.conn.writeSession.AbortTransaction(bye) // err is the cause
 	return err
 }
 
-// abandon lets the driver begin another transaction, and tells the server nothing. After
-// a commit that was answered once and then not any more, the driver goes on committing:
-// it would take the next transaction for committed without a word to the server. To abort
-// clears that only before the first answer, a transaction that cannot be begun always.
+// abandon lets the driver start another transaction without sending anything to the server.
+// After a commit that was answered once and then not again, the driver stays in its commit
+// state: it would report the next transaction as committed without sending it. Aborting
+// clears that state only before the first answer. Starting a transaction that the driver
+// refuses, with an unacknowledged write concern, always clears it.
 func (w *writer) abandon() {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	_ = w.conn.writeSession.AbortTransaction(ended) // it fails where there is none any more
+	_ = w.conn.writeSession.AbortTransaction(ended) // fails if there is no transaction
 	if w.conn.writeSession.StartTransaction(options.Transaction().SetWriteConcern(writeconcern.Unacknowledged())) == nil {
-		_ = w.conn.writeSession.AbortTransaction(ended) // nothing was sent of it
+		_ = w.conn.writeSession.AbortTransaction(ended) // nothing was sent
 	}
 }
 
-// commit commits, and asks again for as long as nobody knows whether it was: the
-// server tells what became of a transaction, also a new primary of what the old one
-// did. An error is either one by which it was not committed for sure, see isAborted, or a
-// *commitError.
+// commit commits, and repeats the commit while its result is unknown. The server, even a
+// new primary, knows the result of a transaction. An error means either that the
+// transaction is certainly not committed (see isAborted), or it is a *commitError.
 func (w *writer) commit(ctx context.Context, began time.Time) error {
 	for try := 0; ; try++ {
 		bound, cancel := context.WithTimeout(ctx, commandTimeout)
@@ -193,24 +192,25 @@ func (w *writer) commit(ctx context.Context, began time.Time) error {
 }
 
 // isAborted reports whether the server said that a transaction was not committed. The
-// driver gives the same label to errors of its own, also where an earlier commit is not
-// answered.
+// driver also sets this label on its own errors, even if an earlier commit has no answer
+// yet.
 func isAborted(err error) bool {
 	var said mongo.CommandError
 	return hasLabel(err, "TransientTransactionError") && errors.As(err, &said) && said.Code != 0
 }
 
-// commitError says that nobody knows whether a transaction was committed.
+// commitError says that the result of a commit is unknown.
 type commitError struct{ err error }
 
 func (e *commitError) Error() string {
 	return "nobody knows whether the transaction was committed: " + e.err.Error()
 }
 
-// As keeps what the server said from being taken for a refusal.
+// Unwrap returns the server's error. It is not a refusal: see asRefused.
 func (e *commitError) Unwrap() error { return e.err }
 
-// read runs a call that reads what a majority has, no older than what the store wrote.
+// read runs call in a causally consistent session with majority reads, so that it sees
+// everything the store has written.
 func (s *Store) read(ctx context.Context, call func(context.Context, *conn) error) error {
 	return s.lifetime.Do(ctx, func(ctx context.Context) error {
 		on, err := s.server.open(ctx)

@@ -63,7 +63,7 @@ func TestPlainJSON(t *testing.T) {
 	}
 }
 
-// Texts of ids find their values again, and no value of another text.
+// Texts of ids lead back to their values, and to no value of another text.
 func TestIDs(t *testing.T) {
 	values := []any{
 		oid, uuidValue, "507f1f77bcf86cd799439012", "123e4567-e89b-12d3-a456-426614174001", "", "5", int32(6), int64(-7), 8.0, math.Copysign(0, -1), int64(math.MaxInt64),
@@ -99,7 +99,7 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// sameValue reports whether the server would take two values for one.
+// sameValue reports whether the server treats two values as equal.
 func sameValue(t *testing.T, a, b any) bool {
 	x, y := raw(t, a), raw(t, b)
 	if x.IsNumber() && y.IsNumber() {
@@ -157,7 +157,7 @@ func TestItem(t *testing.T) {
 	}
 }
 
-// The group is found in a payload that is JSON, whether it is text or a subdocument.
+// The group is found in a JSON payload, whether it is text or a subdocument.
 func TestGroupInPayload(t *testing.T) {
 	r := New(&store.Outbox{Layout: store.Layout{Columns: store.Columns{ID: "_id", Group: "payload", Payload: "payload"}, GroupPath: []string{"customer", "id"}}})
 	for _, payload := range []any{`{"customer": {"id": 12}}`, bson.D{{Key: "customer", Value: bson.D{{Key: "id", Value: int64(12)}}}}} {

@@ -10,13 +10,13 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// timeForm is RFC 3339 in UTC with the milliseconds that a date has.
+// timeForm is RFC 3339 in UTC with the millisecond precision of a BSON date.
 const timeForm = "2006-01-02T15:04:05.000Z"
 
-// FormatTime writes a time as the relay writes it into a field of text.
+// FormatTime formats a time for a text field that the relay writes.
 func FormatTime(t time.Time) string { return t.UTC().Format(timeForm) }
 
-// AppendJSON adds the plain JSON of a value to dst; see the package's text.
+// AppendJSON appends the plain JSON of a value to dst; see the package documentation.
 func AppendJSON(dst []byte, v bson.RawValue) []byte {
 	switch v.Type {
 	case bson.TypeEmbeddedDocument:
@@ -54,7 +54,7 @@ func AppendJSON(dst []byte, v bson.RawValue) []byte {
 	return appendNumber(dst, v)
 }
 
-// appendNumber adds what is a number, or null.
+// appendNumber appends the JSON of a numeric value, or null for anything else.
 func appendNumber(dst []byte, v bson.RawValue) []byte {
 	switch v.Type {
 	case bson.TypeInt32:
@@ -77,7 +77,7 @@ func appendNumber(dst []byte, v bson.RawValue) []byte {
 func appendObject(dst []byte, doc bson.Raw) []byte {
 	elements, err := doc.Elements()
 	if err != nil {
-		return append(dst, "null"...) // the server keeps no such document
+		return append(dst, "null"...) // the server stores no such document
 	}
 	dst = append(dst, '{')
 	for i, e := range elements {
@@ -93,7 +93,7 @@ func appendObject(dst []byte, doc bson.Raw) []byte {
 func appendList(dst []byte, list bson.RawArray) []byte {
 	values, err := list.Values()
 	if err != nil {
-		return append(dst, "null"...) // the server keeps no such array
+		return append(dst, "null"...) // the server stores no such array
 	}
 	dst = append(dst, '[')
 	for i, v := range values {
@@ -114,10 +114,10 @@ func appendBinary(dst []byte, v bson.RawValue) []byte {
 	return append(dst, '"')
 }
 
-// lastDate is the end of the year 9999, in milliseconds.
+// lastDate is the last millisecond of the year 9999, since 1970.
 const lastDate = 253402300799999
 
-// firstDate is the beginning of the year 0, in milliseconds.
+// firstDate is the first millisecond of the year 0, since 1970.
 const firstDate = -62167219200000
 
 func appendDate(dst []byte, ms int64) []byte {
@@ -128,7 +128,7 @@ func appendDate(dst []byte, ms int64) []byte {
 	return append(dst, '"')
 }
 
-// appendDouble writes the fewest digits that name the double, as encoding/json does.
+// appendDouble writes the shortest digits that identify the double, as encoding/json does.
 func appendDouble(dst []byte, f float64) []byte {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return append(dst, "null"...)
@@ -140,15 +140,15 @@ func appendDouble(dst []byte, f float64) []byte {
 	return strconv.AppendFloat(dst, f, form, -1, 64)
 }
 
-// quote adds a text that needs no escapes.
+// quote appends a string that needs no escaping.
 func quote(dst []byte, text string) []byte {
 	return append(append(append(dst, '"'), text...), '"')
 }
 
 const digits = "0123456789abcdef"
 
-// AppendQuoted adds a text as a JSON string. Only what must be escaped is; what is
-// no UTF-8 becomes U+FFFD.
+// AppendQuoted appends a string as JSON, escaping only the required characters. Invalid
+// UTF-8 becomes U+FFFD.
 func AppendQuoted(dst []byte, text string) []byte {
 	dst = append(dst, '"')
 	begin := 0

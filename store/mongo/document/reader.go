@@ -12,23 +12,24 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// maxKinds bounds how many kinds a Reader keeps the strings of.
+// maxKinds bounds the number of kinds whose strings a Reader interns.
 const maxKinds = 1024
 
-// Reader makes items of the documents of one outbox. One goroutine at a time uses it.
+// Reader turns the documents of one outbox into items. It is not safe for concurrent use.
 type Reader struct {
 	outbox *store.Outbox
-	kinds  map[string]string // so that a kind is one string, however many documents have it
+	kinds  map[string]string // interned, so that all documents of a kind share one string
 	text   []byte
 }
 
-// New returns a reader of an outbox's documents. It keeps the outbox.
+// New returns a reader for the documents of an outbox. It retains o.
 func New(o *store.Outbox) *Reader {
 	return &Reader{outbox: o, kinds: map[string]string{}}
 }
 
-// ProjectedFields returns the names that project some fields, each once and without those
-// inside of another one, which the server refuses. Empty names are left out.
+// ProjectedFields returns the names to project for the given fields. Duplicates and empty
+// names are removed, and so are fields inside another listed field, because the server
+// refuses such a projection.
 func ProjectedFields(names []string) []string {
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" })
 	slices.Sort(names)
@@ -38,9 +39,9 @@ func ProjectedFields(names []string) []string {
 	})
 }
 
-// Head makes an item of a document, without its payload. It shares no memory with the
-// document. Txn, Seq and the times are zero. The error names the field; the item has its
-// id if that could be read.
+// Head returns the item of a document without its payload. The item shares no memory with
+// the document; Txn, Seq and the times are zero. An error names the field, and the item
+// then has its id if that was readable.
 func (r *Reader) Head(doc bson.Raw) (store.Item, error) {
 	c := &r.outbox.Layout.Columns
 	lane := r.Lane(doc)
@@ -80,8 +81,8 @@ func (r *Reader) kind(v bson.RawValue) string {
 	return kind
 }
 
-// group returns the group of a value. With a path, a document or an array is looked
-// into as the JSON that it would be sent as.
+// group returns the group of a value. With a group path it searches a document or array in
+// its JSON form.
 func (r *Reader) group(v bson.RawValue) store.Group {
 	if Absent(v) {
 		return store.Group{}
@@ -93,8 +94,8 @@ func (r *Reader) group(v bson.RawValue) store.Group {
 	return r.outbox.Layout.Group(Payload(v))
 }
 
-// Payload returns what is sent of a payload's value; nil if there is none. It shares
-// no memory with the value.
+// Payload returns the payload bytes of a value; nil if the field is missing. It shares no
+// memory with the value.
 func Payload(v bson.RawValue) []byte {
 	switch v.Type {
 	case 0:
@@ -113,7 +114,7 @@ func Payload(v bson.RawValue) []byte {
 	return AppendJSON(make([]byte, 0, len(v.Value)), v)
 }
 
-// Count reads how many failures a document records. What is no number is 0.
+// Count returns the number of failures that a document records; 0 if it is not a number.
 func Count(v bson.RawValue) int {
 	n, ok := v.AsInt64OK()
 	if !ok || n < 0 || n > math.MaxInt32 {
@@ -122,13 +123,13 @@ func Count(v bson.RawValue) int {
 	return int(n)
 }
 
-// textForms are how programs write a time as text; without a zone it is UTC.
+// textForms returns the accepted text forms of a time; without a zone it is UTC.
 func textForms() [4]string {
 	return [...]string{time.RFC3339Nano, "2006-01-02T15:04:05.999999999", "2006-01-02 15:04:05.999999999Z07:00", "2006-01-02 15:04:05.999999999"}
 }
 
-// Time reads a date, or a text that is a time as RFC 3339 has it. Anything else is
-// the zero time.
+// Time returns the time of a date or of text in one of these forms; the zero time
+// otherwise.
 func Time(v bson.RawValue) time.Time {
 	switch v.Type {
 	case bson.TypeDateTime:

@@ -12,8 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// Lookup returns the value of a field or, with dots in its name, of what a path
-// leads to; the zero value if it is not there.
+// Lookup returns the value of a field or of a dotted path; the zero value if it is missing.
 func Lookup(doc bson.Raw, name string) bson.RawValue {
 	for {
 		key, rest, more := strings.Cut(name, ".")
@@ -28,13 +27,12 @@ func Lookup(doc bson.Raw, name string) bson.RawValue {
 	}
 }
 
-// Absent reports whether a value stands for nothing: it is missing, null or
-// undefined.
+// Absent reports whether a value is missing, null or undefined.
 func Absent(v bson.RawValue) bool {
 	return v.Type == 0 || v.Type == bson.TypeNull || v.Type == bson.TypeUndefined
 }
 
-// AppendText adds the text of a kind or a group to dst. What is absent adds nothing.
+// AppendText appends the text of a kind or group to dst. An absent value appends nothing.
 func AppendText(dst []byte, v bson.RawValue) []byte {
 	if text, ok := appendID(dst, v); ok {
 		return text
@@ -67,10 +65,10 @@ func stringValue(v bson.RawValue, quoted []byte) []byte {
 		pattern, options := v.Regex()
 		return []byte("/" + pattern + "/" + options)
 	}
-	return quoted[1 : len(quoted)-1] // no character of the others is escaped
+	return quoted[1 : len(quoted)-1] // the other types contain no escaped characters
 }
 
-// ID returns the text of an id. The error says of which type it is.
+// ID returns the text of an id. The error names its BSON type.
 func ID(v bson.RawValue) (string, error) {
 	if text, ok := appendID(nil, v); ok {
 		return string(text), nil
@@ -81,7 +79,8 @@ func ID(v bson.RawValue) (string, error) {
 	return "", fmt.Errorf("the id is %s; an id may be an ObjectID, a string, a whole number, a UUID, or binary data of subtype 0, 3 or 5", TypeName(v))
 }
 
-// TypeName names the type of a value as $type does; "missing" if there is none.
+// TypeName describes the type of a value in error texts, with the names of $type, e.g. "of
+// type int"; "missing" if there is no value.
 func TypeName(v bson.RawValue) string {
 	if v.Type == 0 {
 		return "missing"
@@ -89,7 +88,7 @@ func TypeName(v bson.RawValue) string {
 	return "of type " + v.Type.String()
 }
 
-// appendID adds the text of a value of a type that ids may have.
+// appendID appends the text of a value whose type is allowed for ids.
 func appendID(dst []byte, v bson.RawValue) (text []byte, ok bool) {
 	switch v.Type {
 	case bson.TypeString:
@@ -127,7 +126,7 @@ func asUUID(subtype byte, data []byte) (id uuid.UUID, ok bool) {
 	return id, true
 }
 
-// wholeNumber returns the integer that a double is. Doubles from 2^63 on are no
+// wholeNumber returns a double as an integer. Doubles of 2^63 and above do not fit into an
 // int64.
 func wholeNumber(f float64) (int64, bool) {
 	if f != math.Trunc(f) || f < -1<<63 || f >= 1<<63 {
@@ -136,14 +135,14 @@ func wholeNumber(f float64) (int64, bool) {
 	return int64(f), true
 }
 
-// binarySubtypes are those that programs keep ids in besides UUIDs: generic, the old
-// UUID, whose order of bytes depends on the driver, and MD5.
+// binarySubtypes returns the binary subtypes in which programs keep ids, other than UUIDs:
+// generic, the old UUID, whose byte order depends on the driver, and MD5.
 func binarySubtypes() [3]byte {
 	return [...]byte{bson.TypeBinaryGeneric, bson.TypeBinaryUUIDOld, bson.TypeBinaryMD5}
 }
 
-// IDs returns every value whose text, as ID has it, a text is. Numbers are int64: the
-// server finds ints and doubles by them.
+// IDs returns every value whose text, as returned by ID, is the given one. Numbers are
+// int64; the server matches ints and doubles by them.
 func IDs(text string) []any {
 	values := []any{text}
 	if n, is := number(text); is {
@@ -169,15 +168,15 @@ func IDs(text string) []any {
 	return values
 }
 
-// number returns the whole number that has a text.
+// number parses the text of a whole number.
 func number(text string) (int64, bool) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	return n, err == nil && strconv.FormatInt(n, 10) == text
 }
 
-// IsNumberText reports whether the text is that of a whole number, which programs write both
-// as a number and as a text. Of the other types none is ever met in two forms but by a
-// copy of the same document.
+// IsNumberText reports whether the text is that of a whole number, which programs write as
+// a number or as text. For other types two forms of one id occur only in copies of the same
+// document.
 func IsNumberText(text string) bool {
 	_, is := number(text)
 	return is
