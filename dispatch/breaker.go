@@ -8,53 +8,53 @@ import (
 )
 
 const (
-	// breakerFailures is how many failed requests in a row make a sink suspect.
+	// breakerFailures is the number of consecutive failed requests that opens a breaker.
 	breakerFailures = 5
-	// breakerRejections is how many rejected ones do: a receiver that has yet to take
-	// a row may have been told the wrong wire, and must not cost a whole outbox.
+	// breakerRejections is the number of consecutive rejected requests that opens it. A
+	// receiver that has not accepted any row may be configured for another wire format, for
+	// example, and must not turn a whole outbox into dead letters.
 	breakerRejections = 20
-	// maxEagerProbes is how many lanes are tried without back-off once a sink is
-	// suspect. If rows were to blame and not the sink, one of the others tells
-	// so at once; if the sink is, more would be a storm.
+	// maxEagerProbes is the number of lanes probed without backoff once a breaker opens. If
+	// the rows were bad and not the receiver, another lane closes the breaker at once. If
+	// the receiver is down, more probes would only add load.
 	maxEagerProbes = 16
-	// The longest pause between two probes while there are lanes that were not
-	// tried yet, and after one that was rejected.
+	// Maximum pause between two probes while untried lanes are left, in general and after a
+	// rejected probe.
 	maxUntriedPause, maxRejectedPause = time.Second, 2 * time.Second
 )
 
-// receiver is what the core knows of one endpoint of the sink, and the lanes that
-// wait for it.
+// receiver is the core's state of one endpoint of the sink and of the lanes that wait for
+// it.
 type receiver struct {
 	endpoint    string
 	ready       fifo[*lane] // to be claimed
-	readyReplay fifo[*lane] // ready with replayed rows; while it is suspect they are with the others
-	tried       fifo[*lane] // tried since the receiver became suspect
-	replayLanes int         // lanes of replayed rows that go to it
-	// lanes are all that go to it and are known, held those of them that somebody has
-	// to let go.
+	readyReplay fifo[*lane] // ready replay lanes; in ready while the breaker is open
+	tried       fifo[*lane] // probed since the breaker opened
+	replayLanes int         // its replay lanes
+	// lanes counts the known lanes of the endpoint, held the lanes among them on hold.
 	lanes, held int
 
-	// lastAccepted is the latest beginning of a request of which it took a row.
+	// lastAccepted is the latest start of a request with an accepted row.
 	lastAccepted time.Time
-	// failures counts failed requests since it last took or rejected a row, and
-	// rejections those rejected since it took one.
+	// failures counts failed requests since the receiver last accepted or rejected a row,
+	// rejections the rejected requests since it last accepted one.
 	failures, rejections int
 
-	// breakerOpen: nothing but probes is sent, until one is taken.
+	// breakerOpen: only probes are sent, until one is accepted.
 	breakerOpen bool
-	openings    uint64 // counts the suspicions
-	rotated     int    // lanes that made room for others to be tried
+	openings    uint64 // counts breaker openings
+	rotated     int    // lanes evicted to probe others
 	openedAt    time.Time
-	lastFailure sink.Outcome // of the latest failure
-	// probes are under way, eagerLeft may go without back-off, misses have failed
-	// with it. The next may go at nextProbe.
+	lastFailure sink.Outcome // the latest failure
+	// probes are in flight, eagerLeft more may skip the backoff, and failedProbes have
+	// failed with it. The next probe may go at nextProbe.
 	probes, eagerLeft, failedProbes int
 	nextProbe                       time.Time
 
 	pings pingState
 }
 
-// receiver returns the receiver that rows of a kind go to.
+// receiver returns the receiver for rows of a kind.
 func (c *core) receiver(kind string) *receiver {
 	endpoint := c.limits(kind).Endpoint
 	for _, recv := range c.receivers {
@@ -67,7 +67,7 @@ func (c *core) receiver(kind string) *receiver {
 	return recv
 }
 
-// queue puts a lane at the end of those that wait for the receiver.
+// queue puts a lane at the end of its receiver's queue.
 func (c *core) queue(l *lane) {
 	c.lastOrder++
 	l.state, l.readyOrder = laneReady, c.lastOrder
@@ -79,7 +79,7 @@ func (c *core) queue(l *lane) {
 	l.receiver.push(l)
 }
 
-// push puts a lane in the queue that it belongs to.
+// push puts a lane into the queue that fits its state.
 func (r *receiver) push(l *lane) {
 	switch {
 	case r.breakerOpen && l.triedOpening == r.openings:
@@ -91,15 +91,15 @@ func (r *receiver) push(l *lane) {
 	}
 }
 
-// acceptedSince reports whether the receiver took a row in a request that began
-// after t. A request that began earlier may have been answered late and proves
-// nothing about the time between.
+// acceptedSince reports whether the receiver accepted a row in a request that began after
+// t. An earlier request may have been answered late and proves nothing about the time
+// since.
 func (r *receiver) acceptedSince(t time.Time) bool {
 	return !t.IsZero() && r.lastAccepted.After(t)
 }
 
-// recordResult takes the answer to a request into account: what it proves and what
-// it makes suspect.
+// recordResult updates the receiver with the result of a request: proof, failure counts and
+// the circuit breaker.
 func (c *core) recordResult(req *request, res *sink.Result, now time.Time) {
 	recv := req.receiver()
 	if req.probe {
@@ -112,7 +112,7 @@ func (c *core) recordResult(req *request, res *sink.Result, now time.Time) {
 		return
 	}
 	recv.failures++
-	if failed.Class == sink.Rejected { // it reads rows and answers
+	if failed.Class == sink.Rejected { // the receiver is up: it parsed the rows and answered
 		recv.failures = 0
 		recv.rejections++
 	}
@@ -137,17 +137,17 @@ func (c *core) recordResult(req *request, res *sink.Result, now time.Time) {
 	}
 }
 
-// recordSuccess notes that the receiver took a request that began at a time.
+// recordSuccess records that the receiver accepted a request that began at a time.
 func (r *receiver) recordSuccess(began time.Time) {
 	r.lastAccepted = later(r.lastAccepted, began)
 	r.failures = 0
-	if !began.Before(r.openedAt) { // an older request proves nothing of now
+	if !began.Before(r.openedAt) { // an older request proves nothing about now
 		r.closeBreaker()
 	}
 }
 
-// firstFailure returns the first failure of a request, and whether a row of it was
-// taken.
+// firstFailure returns the first failure of a request, and whether any of its rows was
+// accepted.
 func firstFailure(req *request, res *sink.Result) (failed sink.Outcome, taken bool) {
 	if res.Items == nil {
 		return res.Outcome, res.Class == sink.Delivered
@@ -163,8 +163,8 @@ func firstFailure(req *request, res *sink.Result) (failed sink.Outcome, taken bo
 	return failed, taken
 }
 
-// cancelUnsent takes back what was claimed for a suspect receiver and is not a probe:
-// its lanes wait.
+// cancelUnsent takes back claimed requests for a receiver with an open breaker, except
+// probes. Their lanes wait.
 func (c *core) cancelUnsent(recv *receiver) {
 	for range c.toSend.len() {
 		req := c.toSend.pop()
@@ -180,8 +180,8 @@ func (c *core) cancelUnsent(recv *receiver) {
 	}
 }
 
-// delayNextProbe puts the next probe off: for long only when every lane was tried, since
-// each of them may be the one that shows the receiver to be well.
+// delayNextProbe schedules the next probe. The pause is long only once every lane was
+// tried, because each untried lane may be the one that closes the breaker.
 func (c *core) delayNextProbe(req *request, class sink.Class, retryAfter time.Duration, now time.Time) {
 	recv := req.receiver()
 	if req.probe && !req.eager {
@@ -199,7 +199,7 @@ func (c *core) delayNextProbe(req *request, class sink.Class, retryAfter time.Du
 	c.applyRetryAfter(recv, retryAfter, now)
 }
 
-// applyRetryAfter obeys a receiver that names the time to come back.
+// applyRetryAfter obeys the receiver's Retry-After.
 func (c *core) applyRetryAfter(recv *receiver, after time.Duration, now time.Time) {
 	if after = min(after, c.cfg.RetryAfterMax); after > 0 {
 		recv.nextProbe = later(recv.nextProbe, now.Add(after))
@@ -207,7 +207,7 @@ func (c *core) applyRetryAfter(recv *receiver, after time.Duration, now time.Tim
 	}
 }
 
-// closeBreaker ends a suspicion: the lanes that waited for the receiver go on.
+// closeBreaker closes the breaker and queues the lanes that waited for it.
 func (r *receiver) closeBreaker() {
 	if !r.breakerOpen {
 		return
@@ -220,13 +220,13 @@ func (r *receiver) closeBreaker() {
 	}
 }
 
-// nextProbe takes a single row to a suspect receiver, or from a lane that an
-// operator wants tried at once; nil if it is not the time.
+// nextProbe returns a single-row request to a receiver with an open breaker, or for a lane
+// that an operator retries; nil if none is due.
 func (c *core) nextProbe(now time.Time) *request {
 	for c.urgent.len() > 0 {
 		l := c.urgent.pop()
 		if l.onHold() && l.rows[0].skip == nil {
-			l.hold() // another row came in front of the one to pass over
+			l.hold() // another row was inserted in front of the row to skip
 			continue
 		}
 		return newProbe(l, true)
@@ -239,10 +239,11 @@ func (c *core) nextProbe(now time.Time) *request {
 	return nil
 }
 
-// probeReceiver takes the next lane of a suspect receiver, if it is the time for one.
-// Those that were not tried yet come first, in any order, for those to blame may
-// stand together; and without back-off as long as there are few, but never by
-// all senders, which others need. Those that were tried take turns.
+// probeReceiver returns a probe of a receiver with an open breaker, if one is due.
+//
+//   - Untried lanes go first, in random order, because bad lanes may be adjacent.
+//   - The first maxEagerProbes of them skip the backoff, on at most half the senders.
+//   - Lanes that were tried take turns, one probe at a time.
 func (c *core) probeReceiver(recv *receiver, now time.Time) *request {
 	if !recv.breakerOpen {
 		return nil
@@ -278,18 +279,18 @@ func newProbe(l *lane, eager bool) *request {
 	return req
 }
 
-// OpenBreaker is an endpoint of the sink that is suspect.
+// OpenBreaker is an endpoint of the sink with an open circuit breaker.
 type OpenBreaker struct {
 	Endpoint    string
 	LastFailure sink.Outcome // its latest failure
 	Since       time.Time
-	// Idle: no row waits for the endpoint, so nothing is wrong for now. The next row
+	// Idle: no row waits for the endpoint, so the open breaker delays nothing. The next row
 	// is sent as a probe.
 	Idle bool
 }
 
-// waitingLanes counts the lanes with rows that wait for a receiver, in memory or parked,
-// but for those that somebody has to let go.
+// waitingLanes counts the lanes, in memory or spilled, that wait for a receiver. Lanes on
+// hold do not count.
 func (c *core) waitingLanes(recv *receiver) int {
 	n := recv.lanes - recv.held
 	for _, away := range c.spilledLanes {
@@ -300,7 +301,7 @@ func (c *core) waitingLanes(recv *receiver) int {
 	return n
 }
 
-// openBreakers returns the endpoints that are suspect.
+// openBreakers returns the endpoints with an open breaker.
 func (c *core) openBreakers() (all []OpenBreaker) {
 	for _, recv := range c.receivers {
 		if recv.breakerOpen {

@@ -1,18 +1,20 @@
 package dispatch
 
-// Memory is bounded in bytes as well as in rows. Payloads of rows that wait count
-// against the buffer's bytes: past them a payload is dropped, and the claim reads it
-// again. What requests carry comes on top. A request has at most its share of as many
-// bytes again, so that all of them together have no more. A row that is larger than
-// that share goes alone, and large ones in flight have as many bytes once more, or
-// there is but one of them. Those that find no room wait in a queue of their own, in
-// which none overtakes another; smaller rows do not wait for them.
+// Memory is bounded in bytes as well as in rows.
+//
+//   - Payloads of waiting rows count against BufferBytes. Beyond it a payload is dropped,
+//     and the claim reads it again.
+//   - Requests in flight may hold BufferBytes once more, in equal shares.
+//   - A row larger than a share is sent alone. Large rows in flight may hold BufferBytes a
+//     third time, or there is only one of them.
+//   - Large rows without room wait in their own first-in, first-out queue. Smaller rows do
+//     not wait for them.
 
-// freeTextBytes is how many bytes of id, kind and group a row may have and count as one
-// row, even where the buffer has fewer bytes a row.
+// freeTextBytes is how many bytes of id, kind and group a row may have and still count as
+// one row, even if the buffer has fewer bytes per row.
 const freeTextBytes = 1 << 10
 
-// countIn counts a row in.
+// countIn adds a row to the counts.
 func (c *core) countIn(rw *row) {
 	c.rows++
 	share := max(freeTextBytes, c.cfg.BufferBytes/int64(max(1, c.cfg.BufferRows)))
@@ -26,7 +28,7 @@ func (c *core) countIn(rw *row) {
 	c.shedPayload(rw)
 }
 
-// clearExtraWeight has a row count as one, or no more.
+// clearExtraWeight removes a row's additional weight from the counts.
 func (c *core) clearExtraWeight(rw *row) {
 	if rw.reloaded {
 		c.extraReloaded -= rw.extraWeight
@@ -36,33 +38,34 @@ func (c *core) clearExtraWeight(rw *row) {
 	rw.extraWeight = 0
 }
 
-// shedPayload drops the payload of a row that waits, if the buffer has too many bytes.
+// shedPayload drops the payload of a waiting row if the buffer exceeds its bytes.
 func (c *core) shedPayload(rw *row) {
 	if c.bytes > c.cfg.BufferBytes && rw.job == nil {
 		c.dropPayload(rw)
 	}
 }
 
-// shedPayloads sheds the rows of a run that was not sent, or in vain.
+// shedPayloads sheds the payloads of a run that was not delivered.
 func (c *core) shedPayloads(r *run) {
 	for _, rw := range r.rows {
 		c.shedPayload(rw)
 	}
 }
 
-// dropPayload takes the payload of a live row out of memory.
+// dropPayload drops the payload of a live row from memory.
 func (c *core) dropPayload(rw *row) {
 	c.bytes -= int64(len(rw.Payload))
 	rw.Payload = nil
 }
 
-// requestShare is the most bytes of a request, but for one with a single row.
+// requestShare is the maximum payload of a request with several rows, in bytes.
 func (c *core) requestShare() int64 {
 	return c.cfg.BufferBytes / int64(c.cfg.MaxConcurrentGroups+c.cfg.claimAhead())
 }
 
-// largeSize is how many bytes a request with this row alone takes of those that large
-// rows have. The rows of a job are in memory already.
+// largeSize is how many bytes a request with this row alone takes of the budget for large
+// rows; 0 if it is not large. Replayed rows do not count, because their payloads are in
+// memory already.
 func (c *core) largeSize(rw *row) int64 {
 	if size := int64(rw.PayloadSize); rw.job == nil && size > c.requestShare() {
 		return size
@@ -76,15 +79,15 @@ func (c *core) fitsLarge(rw *row) bool {
 	return n == 0 || c.largeBytes == 0 || c.largeBytes+n <= c.cfg.BufferBytes
 }
 
-// waitsForLarge reports whether a lane whose turn it is has to wait for large rows: for
-// those in flight, or for those whose turn came before.
+// waitsForLarge reports whether a lane must wait for large rows that are in flight or
+// queued before it.
 func (c *core) waitsForLarge(l *lane) bool {
 	rw := l.rows[0]
 	return !c.fitsLarge(rw) || c.largeSize(rw) > 0 && c.large.len() > 0
 }
 
-// nextLarge makes a request of the large row that has waited longest, nil if there is
-// no room for it.
+// nextLarge builds a request for the large row that has waited longest; nil if it does not
+// fit yet.
 func (c *core) nextLarge() *request {
 	if c.large.len() == 0 || !c.fitsLarge(c.large.items[0].rows[0]) {
 		return nil
@@ -95,7 +98,7 @@ func (c *core) nextLarge() *request {
 	return req
 }
 
-// reserveLarge counts a request in.
+// reserveLarge takes the request's share of the budget for large rows.
 func (c *core) reserveLarge(req *request) {
 	if req.size() == 1 {
 		req.largeBytes = c.largeSize(req.runs[0].rows[0])
@@ -103,13 +106,14 @@ func (c *core) reserveLarge(req *request) {
 	}
 }
 
-// releaseLarge counts a request out whose payloads nobody needs any more.
+// releaseLarge returns the share once the payloads are no longer needed.
 func (c *core) releaseLarge(req *request) {
 	c.largeBytes -= req.largeBytes
 	req.largeBytes = 0
 }
 
-// requeueLarge puts the lanes of a receiver that wait for large rows back among its others.
+// requeueLarge moves a receiver's lanes from the queue for large rows back to its own
+// queues.
 func (c *core) requeueLarge(recv *receiver) {
 	for _, l := range c.large.removeAll(func(l *lane) bool { return l.receiver == recv }) {
 		recv.push(l)

@@ -7,25 +7,26 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Bounds of one look-up of what the log brings again.
+// Limits of one status read.
 const (
 	statusBatchRows  = 2000
 	statusBatchBytes = 8 << 20
-	// maxUncheckedRows bounds the rows that are taken without a look.
+	// maxUncheckedRows limits the rows that skip the status read.
 	maxUncheckedRows = 50_000
 )
 
-// BeginCatchUp makes Run leave out rows that the log brings again and that are settled
-// already, until CaughtUp is called from Marked. After a start most of what the log
-// holds behind the checkpoint may be so. They would be found by their claims as
-// well, but behind a lane that stands still no row is claimed. Call it before Run.
+// BeginCatchUp makes Run drop rows from the log that are already settled, until EndCatchUp.
+// Call it before Run.
+//
+// After a start, most rows behind the checkpoint may be settled. Claims would detect them
+// too, but rows behind a lane that does not move are not claimed.
 func (f *Feed) BeginCatchUp(look store.StatusReader) { f.statuses = look }
 
-// EndCatchUp says that the log has been read up to where it was when the relay
-// began. Call it from Marked only.
+// EndCatchUp ends the catch-up: the log has been read up to its end at the start of the
+// relay. Call it only from OnMarker.
 func (f *Feed) EndCatchUp() { f.statuses = nil }
 
-// catchUp takes batches as Run does, without the rows that are settled.
+// catchUp takes batches like Run, without settled rows.
 func (f *Feed) catchUp(ctx context.Context, in <-chan capture.Batch) error {
 	bundles, stop, left := make(chan []capture.Batch), make(chan struct{}), make(chan []capture.Batch, 1)
 	go func() { left <- coalesce(in, bundles, stop) }()
@@ -60,15 +61,15 @@ func (f *Feed) appendBatches(batches []capture.Batch) error {
 	return nil
 }
 
-// coalesce puts batches together while nobody takes them, up to the bounds of a
-// look-up. It returns what it holds when it is stopped, or when in is closed; then
-// it closes out.
+// coalesce merges batches while the receiver of out is busy, up to the limits of a status
+// read. It returns the batches it holds when stop or in is closed. If in is closed, it
+// closes out.
 func coalesce(in <-chan capture.Batch, out chan<- []capture.Batch, stop <-chan struct{}) []capture.Batch {
 	var held []capture.Batch
 	rows, bytes := 0, 0
 	for {
 		from, to := in, out
-		if rows >= statusBatchRows || bytes >= statusBatchBytes || len(held) >= statusBatchRows { // some are positions alone
+		if rows >= statusBatchRows || bytes >= statusBatchBytes || len(held) >= statusBatchRows { // some batches have no rows
 			from = nil
 		}
 		if len(held) == 0 {
@@ -93,10 +94,10 @@ func coalesce(in <-chan capture.Batch, out chan<- []capture.Batch, stop <-chan s
 	}
 }
 
-// dropSettled takes the rows out of batches that need no delivery any more, unless it may
-// spare itself the look: what was settled when the relay ended stands at the
-// beginning of what the log brings again, or behind it in the lanes of a receiver
-// that took nothing. So the more rows in a row were not, the fewer are looked up.
+// dropSettled removes settled rows from batches. It skips some status reads, because
+// settled rows stand mostly at the start of the repeated log. The rest lie further back in
+// the lanes of a receiver that accepted nothing. So the longer the streak of unsettled
+// rows, the more rows skip the status read.
 func (f *Feed) dropSettled(ctx context.Context, batches []capture.Batch) []capture.Batch {
 	n := 0
 	for i := range batches {
@@ -118,9 +119,9 @@ func (f *Feed) dropSettled(ctx context.Context, batches []capture.Batch) []captu
 	return kept
 }
 
-// filterSettled takes the rows out of batches that need no delivery any more, and
-// reports whether there were any. Where the store does not answer, the claims find
-// out: also those that write nothing look at a row whose payload they read.
+// filterSettled removes settled rows from batches and reports whether there were any. If
+// the store does not answer, the claims must detect them. It drops the payloads then,
+// because even a claim that writes nothing checks a row whose payload it reads.
 func (f *Feed) filterSettled(ctx context.Context, batches []capture.Batch) (kept []capture.Batch, some bool) {
 	var rows []store.ClaimRow
 	for i := range batches {

@@ -8,20 +8,21 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// A row that is not yet visible is asked for again after minVisibilityWait, doubling to
-// maxVisibilityWait: visibility follows the log by well under a millisecond, unless the
+// A row that is not yet visible is claimed again after minVisibilityWait, doubling up to
+// maxVisibilityWait. Visibility follows the log by well under a millisecond, unless the
 // server waits for a synchronous standby.
 const (
 	minVisibilityWait = time.Millisecond
 	maxVisibilityWait = time.Second
-	// maxSoloLookups is how often a row is asked for by itself. Then those that wait are asked
-	// for together: another session may keep many locked, each the first of its lane.
+	// maxSoloLookups is how often a row is claimed again on its own. Later tries are
+	// aligned so that waiting rows share a statement, because another session may lock the
+	// heads of many lanes.
 	maxSoloLookups = 7
 )
 
-// nextClaims takes requests to claim, as long as senders are free and the
-// statement stays below maxRows. The caller reports each by claimed. Those with
-// replayed rows need no claim and wait for a sender at once.
+// nextClaims returns requests to claim while senders are free and the statement has fewer
+// than maxRows rows. The caller reports each to claimed. Requests with replayed rows need
+// no claim and go straight to the senders.
 func (c *core) nextClaims(maxRows int, now time.Time) []*request {
 	if !c.mayClaim(now) {
 		return nil
@@ -57,9 +58,10 @@ func (c *core) nextClaims(maxRows int, now time.Time) []*request {
 	return reqs
 }
 
-// buildRequest makes one request of the lanes whose turn it is; nil if none is ready.
-// Each free sender takes its share of the ready lanes, as far as they fit. Rows of
-// a job share a request with others of it alone: the receiver is told.
+// buildRequest builds one request from the lanes whose turn it is; nil if none is ready.
+// Each free sender takes its share of the ready lanes, as far as they fit. Rows of a replay
+// job share requests only with rows of the same job, because the receiver sees a replay
+// marker.
 func (c *core) buildRequest() *request {
 	ready, share := c.nextQueue()
 	for ready != nil && c.waitsForLarge(ready.items[0]) {
@@ -95,8 +97,8 @@ func (c *core) buildRequest() *request {
 	return req
 }
 
-// nextQueue returns the queue of the lane that has waited longest, and how many lanes share
-// a request; nil if none is ready. Jobs have a part of the senders.
+// nextQueue returns the queue of the lane that has waited longest and the number of lanes
+// that share a request; nil if none is ready. Replay jobs get part of the senders.
 func (c *core) nextQueue() (queue *fifo[*lane], share int) {
 	var live, again *fifo[*lane]
 	lanes, shadows := 0, 0
@@ -125,10 +127,13 @@ func longerWaiting(a, b *fifo[*lane]) *fifo[*lane] {
 	return b
 }
 
-// replayRequestRoom is how many requests with replayed rows may begin, so that live lanes find a
-// sender free: a quarter of them, or, while no live lane waits for one, all that live
-// requests leave but for a quarter. Probes and the halves of a request that failed may be
-// more.
+// replayRequestRoom is how many requests with replayed rows may begin. The limit keeps
+// senders free for live lanes:
+//
+//   - a quarter of the senders while a live lane waits for one
+//   - otherwise every sender not used by live requests, except a quarter
+//
+// Probes and halves of a failed request may exceed it.
 func (c *core) replayRequestRoom() int {
 	jobs := c.replaying
 	for _, req := range c.toSend.items {
@@ -144,11 +149,11 @@ func (c *core) replayRequestRoom() int {
 	return n - jobs
 }
 
-// maxRunRows is how many rows the lane's next run may have.
+// maxRunRows is the maximum number of rows in the lane's next run.
 func (l *lane) maxRunRows(mode sink.Mode) int {
 	if mode == sink.PerItem || l.lookups > 0 {
-		// A receiver that takes what comes after a failure would break the
-		// order; behind a row that is not visible nothing can go out anyway.
+		// A receiver that accepts rows after a failed one would break the order. Behind a
+		// row that is not visible nothing can be sent anyway.
 		return 1
 	}
 	return l.limit
@@ -159,9 +164,9 @@ func (r *request) add(l *lane, rows []*row) {
 	r.split = r.split || l.bisecting > 0
 }
 
-// claimed takes the answers for a request, by position, and the time at that the
-// claim wrote. In each lane, the rows up to the first that may not be sent yet go
-// out; settled ones are dropped.
+// claimed takes the answers for a request, by position, and the timestamp written by the
+// claim. In each lane the rows before the first one that must wait are sent. Settled rows
+// are dropped.
 func (c *core) claimed(req *request, answers []store.ClaimAnswer, at, now time.Time) {
 	c.claiming--
 	recv := req.receiver()
@@ -206,7 +211,7 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 			c.drop(rw)
 		default:
 			if a.Result == store.Held {
-				rw.claimed = time.Time{} // it is somebody else's, and not ours to give back
+				rw.claimed = time.Time{} // another owner's claim, not ours to give back
 				c.shedPayload(rw)
 			}
 			if stop == nil {
@@ -240,7 +245,7 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 	return false
 }
 
-// recordClaim notes that the claim has the row.
+// recordClaim records a successful claim of the row.
 func (c *core) recordClaim(rw *row, a *store.ClaimAnswer, at time.Time) {
 	if rw.seen = true; !a.Unwritten {
 		rw.claimed = at
@@ -249,7 +254,7 @@ func (c *core) recordClaim(rw *row, a *store.ClaimAnswer, at time.Time) {
 	c.setPayload(rw, a.Payload)
 }
 
-// setPayload keeps a payload that the claim read again.
+// setPayload stores a payload that the claim read again.
 func (c *core) setPayload(rw *row, payload []byte) {
 	if payload == nil {
 		return
@@ -258,7 +263,7 @@ func (c *core) setPayload(rw *row, payload []byte) {
 	rw.Payload, rw.PayloadSize = payload, len(payload)
 }
 
-// nextVisibilityCheck returns when to claim again after an answer that says wait.
+// nextVisibilityCheck returns when to claim again a row that must wait.
 func (c *core) nextVisibilityCheck(l *lane, a *store.ClaimAnswer, now time.Time) time.Time {
 	if a.Result == store.Held && a.Until.After(now) {
 		return a.Until
@@ -266,19 +271,19 @@ func (c *core) nextVisibilityCheck(l *lane, a *store.ClaimAnswer, now time.Time)
 	l.lookups++
 	until := now.Add(visibilityWait(l.lookups))
 	if l.lookups > maxSoloLookups {
-		until = until.Truncate(visibilityWait(l.lookups) / 8) // with others that wait so long
+		until = until.Truncate(visibilityWait(l.lookups) / 8) // with others that wait as long
 	}
 	return until
 }
 
-// visibilityWait is the wait after a row was not yet visible for the n-th time in a
-// row, n from 1.
+// visibilityWait is the wait after the n-th consecutive claim that found a row not yet
+// visible, n from 1.
 func visibilityWait(n int) time.Duration {
 	return min(minVisibilityWait<<min(n-1, 10), maxVisibilityWait)
 }
 
-// nextRequest takes a claimed request to send; nil if there is none or no sender
-// is free. The caller reports it by answered.
+// nextRequest returns a claimed request to send; nil if there is none or no sender is free.
+// The caller reports it to answered.
 func (c *core) nextRequest(now time.Time) *request {
 	if c.toSend.len() == 0 || c.sending == c.cfg.MaxConcurrentGroups {
 		return nil

@@ -7,93 +7,94 @@ import (
 	"time"
 )
 
-// Config is the dispatcher of one sink.
+// Config configures the dispatcher of one sink.
 type Config struct {
-	// APIBatchSize is the most rows in one request, of one lane or several.
+	// APIBatchSize is the maximum number of rows in one request, from one lane or several.
 	APIBatchSize int
-	// MaxConcurrentGroups is the most requests in flight at once.
+	// MaxConcurrentGroups is the maximum number of requests in flight.
 	MaxConcurrentGroups int
-	// BufferRows is the most rows in memory that came from the source, but for
-	// those in flight; up to twice as many while lanes are being parked. Half as
-	// many more may be rows that were parked and read back, and half as many rows
-	// whose outcome their table refuses, before nothing more is sent. Capture pauses
-	// when the buffers of all sinks are full.
+	// BufferRows is the maximum number of rows in memory that came from the source, without
+	// rows in flight. Capture pauses when the buffers of all sinks are full. The buffer may
+	// hold more in three cases:
+	//
+	//   - up to twice as many rows while lanes are being spilled
+	//   - half as many more that were reloaded
+	//   - half as many more whose outcome the table refuses; then no row is sent
 	BufferRows int
-	// BufferBytes is the most payload bytes in memory of rows that wait; past it
-	// payloads are dropped, and read again when the row is claimed. Payloads in claims
-	// and requests have as many bytes again, and so have rows that are larger than a
-	// request's share of them, or there is one of these; see large.go.
+	// BufferBytes is the maximum payload of waiting rows in memory, in bytes. Payloads
+	// beyond it are dropped and read again at the claim. Claims and requests may hold as
+	// many bytes again. Rows larger than a request's share may hold as many once more, or a
+	// single one of any size; see byte_budget.go.
 	BufferBytes int64
-	// MaxRetries is the number of retries before a refused row is FAILED. An attempt
-	// that the receiver was unavailable for uses none up.
+	// MaxRetries is the number of retries before a refused row is marked FAILED. An attempt
+	// on an unavailable receiver does not count.
 	MaxRetries int
-	// BackoffInitial is the wait before the first retry of a row. It doubles
-	// with each failure in a row up to BackoffMax. Both are shortened at random
-	// by up to a fifth, so that lanes do not knock in step.
+	// BackoffInitial is the wait before the first retry of a row. It doubles with each
+	// consecutive failure up to BackoffMax. Both are reduced at random by up to a fifth, so
+	// that lanes do not retry in step.
 	BackoffInitial, BackoffMax time.Duration
-	// RetryAfterMax caps the wait that a receiver may ask for.
+	// RetryAfterMax caps the Retry-After of a receiver.
 	RetryAfterMax time.Duration
-	// ProofWait is how often a refused row counts without proof that the
-	// receiver lives, and how long a row may be left unanswered beside others that
-	// are taken before its lane is stalled.
+	// ProofWait is how often a refused row counts without proof that the receiver works. A
+	// row that goes unanswered for as long, while other rows are accepted, stalls its lane.
 	ProofWait time.Duration
-	// GiveUpAfter is how long a row may fail, whatever the reason, before it is
-	// FAILED: also a row that was only left unanswered, with proof or without. 0 is
-	// for ever.
+	// GiveUpAfter is how long a row may fail, for any reason, before it is marked FAILED.
+	// It applies even to rows that only went unanswered, with or without proof. 0 means no
+	// limit.
 	GiveUpAfter time.Duration
-	// OnFailed says what becomes of a lane whose row FAILED.
+	// OnFailed controls a lane after a FAILED row.
 	OnFailed OnFailed
-	// Ungrouped says how rows without a group are ordered.
+	// Ungrouped controls the order of rows without a group.
 	Ungrouped Ungrouped
-	// Compat counts failures as another processor does; "" is the proof rule.
+	// Compat counts failures like another processor; "" is the proof rule.
 	Compat Compat
 	// TakeoverWait is the pause between the start of Run and the first claim.
 	TakeoverWait time.Duration
 }
 
-// claimAhead is how many requests are claimed before a sender is free for them. With one
-// row a request and a receiver that takes 20 ms, 64 senders have 3 answers in a
-// millisecond, and a claim takes some milliseconds.
+// claimAhead is how many requests are claimed before a sender is free for them. For
+// example, with one row per request and a receiver that takes 20 ms, 64 senders finish
+// three requests per millisecond, and a claim takes a few milliseconds.
 func (c *Config) claimAhead() int { return (c.MaxConcurrentGroups + 3) / 4 }
 
-// OnFailed says what becomes of a lane whose row FAILED.
+// OnFailed controls a lane after a FAILED row.
 type OnFailed string
 
-// The choices of OnFailed.
+// Values of OnFailed.
 const (
-	// Continue: the next row is sent.
+	// Continue sends the next row.
 	Continue OnFailed = "continue"
-	// Block: the lane stays blocked until somebody skips or requeues the row.
+	// Block keeps the lane blocked until an operator skips or requeues the row.
 	Block OnFailed = "block"
 )
 
-// Ungrouped says how rows without a group are ordered.
+// Ungrouped controls the order of rows without a group.
 type Ungrouped string
 
-// The choices of Ungrouped.
+// Values of Ungrouped.
 const (
-	// FIFO: they share one lane for each outbox and kind.
+	// FIFO: they share one lane per outbox and kind.
 	FIFO Ungrouped = "fifo"
-	// Parallel: each has a lane of its own.
+	// Parallel: each row has its own lane.
 	Parallel Ungrouped = "parallel"
 )
 
-// Compat counts failures as another processor does, for teams that rely on it.
+// Compat counts failures like another processor, for teams that rely on its rules.
 type Compat string
 
-// The choices of Compat.
+// Values of Compat.
 const (
 	// CompatNone is the proof rule.
 	CompatNone Compat = ""
-	// CompatFlowCatalyst counts every failure, whoever is to blame: an outage of
-	// the receiver makes dead letters.
+	// CompatFlowCatalyst counts every failure, whatever its cause. An outage of the
+	// receiver creates dead letters.
 	CompatFlowCatalyst Compat = "flowcatalyst"
-	// CompatPostbox counts every 4xx and nothing else: a row that the receiver
-	// breaks on is tried for ever.
+	// CompatPostbox counts every 4xx and nothing else. A row that crashes the receiver is
+	// retried forever.
 	CompatPostbox Compat = "postbox"
 )
 
-// DefaultConfig returns the defaults that the README lists.
+// DefaultConfig returns the defaults listed in the README.
 func DefaultConfig() Config {
 	return Config{
 		APIBatchSize:        100,
@@ -110,7 +111,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate reports every value that is out of range, by its configuration key.
+// Validate reports every value that is out of range, by configuration key.
 func (c *Config) Validate() error {
 	var errs []error
 	atLeast := func(key string, v, least int64) {

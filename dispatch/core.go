@@ -9,87 +9,84 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// core is the pure state machine of one sink's lanes. It is not safe for
-// concurrent use.
+// core is the pure state machine of one sink's lanes. It is not safe for concurrent use.
 type core struct {
 	cfg    Config
 	limits func(kind string) sink.Limits
 	random func() float64 // [0,1)
 
 	lanes        map[LaneName]*lane
-	blockedLanes map[store.Ref]*lane // by the FAILED row
-	urgent       fifo[*lane]         // to be claimed at once, suspect sink or not
-	large        fifo[*lane]         // whose heads wait for others that are as large; see large.go
+	blockedLanes map[store.Ref]*lane // by FAILED row
+	urgent       fifo[*lane]         // claimed next, even if the breaker is open
+	large        fifo[*lane]         // wait for room in the byte budget; see byte_budget.go
 	toSend       fifo[*request]      // claimed
 	waiting      timers
-	// claiming and sending count the requests that are being claimed and sent.
+	// claiming and sending count requests in flight, by phase.
 	claiming, sending int
-	replaying         int       // of those being sent, with replayed rows
-	frozen            bool      // nothing is claimed for now
-	notBefore         time.Time // nothing is claimed until then
+	replaying         int       // requests being sent with replayed rows
+	frozen            bool      // claims are suspended
+	notBefore         time.Time // no claim before this time
 	ended             bool
-	receivers         []*receiver // one for each endpoint
-	lastOrder         uint64      // orders what is ready
+	receivers         []*receiver // one per endpoint
+	lastOrder         uint64      // orders ready lanes
 
 	outcomes        []outcome   // to be written
 	writing         []outcome   // being written
-	spareOutcomes   []outcome   // empty; its memory is used again
-	retryQueue      outcomeHeap // that the store refused or that were too early, until they are tried again
-	earlyOutcomes   int         // that were too early when they were last tried, wherever they are
-	refusedOutcomes int         // that the store has refused, wherever they are
-	// spillEnabled: rows may be parked. spilled counts those of the stuck rows that are parked
-	// and in no lane; see refused.go.
+	spareOutcomes   []outcome   // empty; its memory is reused
+	retryQueue      outcomeHeap // refused, locked or early outcomes, until they are retried
+	earlyOutcomes   int         // early at the last try, in any queue
+	refusedOutcomes int         // refused by the store, in any queue
+	// spillEnabled allows spilling. detachedRows counts spilled rows in no lane whose
+	// outcome the table refuses; see refused_outcome.go.
 	spillEnabled bool
 	detachedRows int
 
-	// tableLocks are the outboxes whose table is locked or was so, by name.
+	// tableLocks holds the outboxes whose table is or was locked, by name.
 	tableLocks map[string]*lockedTable
 
-	toSpill      []pendingSpill // rows on their way to the parked table, in order
-	spilling     []pendingSpill // being parked
-	directSpills int            // rows among both that the lanes do not keep
-	// shrinking are the lanes that leave rows to the store once they are parked.
+	toSpill      []pendingSpill // waiting to be spilled, in order
+	spilling     []pendingSpill // being spilled
+	directSpills int            // rows in both that their lanes do not keep
+	// shrinking holds lanes that evict their rows once those are spilled.
 	shrinking       map[*lane]bool
 	toDeleteSpilled []store.SpilledRef
-	// settlingSpilled are the parked rows whose outcome or unparking is on its way, and
-	// left those of which it was written while a reading is under way.
+	// settlingSpilled holds spilled rows whose outcome or delete is in flight.
+	// deletedDuringReload holds the spilled rows deleted while a reload is in flight.
 	settlingSpilled, deletedDuringReload map[store.SpilledRef]bool
-	requeuedUnwritten                    map[store.Ref]*row // while the rows of a reading are taken
+	requeuedUnwritten                    map[store.Ref]*row // set while reloaded rows are added
 	spilledRows                          int                // in the store
 	spilledLanes                         []*spilledLaneSet
-	reloadTurn                           int          // counts readings: kinds come first in turn
-	unspillableRows                      int          // rows in memory that the store does not take
-	reloadQueue                          fifo[*lane]  // to be read back
-	reloading                            []laneReload // being read
-	reloadedRows                         int          // rows in memory that were read back
-	evictedAt                            time.Time    // when room was last made for more of them
+	reloadTurn                           int          // counts reloads, so that each kind comes first in turn
+	unspillableRows                      int          // in memory because the store refuses them
+	reloadQueue                          fifo[*lane]  // waiting to be reloaded
+	reloading                            []laneReload // being reloaded
+	reloadedRows                         int          // in memory after a reload
+	evictedAt                            time.Time    // last eviction that made room for reloads
 
-	// jobs are the replays with rows in memory. Of their rows done are to be written
-	// down and noting are being so.
+	// jobs are the replays with rows in memory. replayDone are finished rows to record,
+	// recordingDone those being recorded.
 	jobs                      map[string]*job
 	replayDone, recordingDone []finishedReplayRow
-	// inFlightAtHold are rows without a group that were under way when a job came to
-	// theirs.
+	// inFlightAtHold holds ungrouped rows that were in flight when a job held their lane.
 	inFlightAtHold map[store.LaneKey]map[*row]bool
-	// replayChanged: rows of a job left memory, or a lane was paused or goes on. restless: a
-	// lane was not yet still.
+	// replayChanged is set when rows of a job left memory, or a lane was paused or resumed.
+	// awaitingQuiescence is set while a lane asked for is not yet quiescent.
 	replayChanged, awaitingQuiescence bool
 
-	canPing bool // the sink has requests without rows
+	canPing bool // the sink supports requests without rows
 	toPing  fifo[*ping]
 
-	newlyStalled []LaneInfo // lanes that stalled and that nobody was told of yet
+	newlyStalled []LaneInfo // stalled lanes not yet reported
 
-	// leftSinceWatch are the rows that left their lanes since watch; nil while nobody
-	// asks.
+	// leftSinceWatch holds rows that left their lanes since trackSettled; nil if off.
 	leftSinceWatch map[store.Ref]bool
 
-	doneRows   int64 // rows that were done with
-	rows       int   // in lanes or with an outcome unwritten
+	doneRows   int64 // total of finished rows
+	rows       int   // in lanes or with an unwritten outcome
 	bytes      int64 // their payloads in memory
-	largeBytes int64 // payloads of the requests under way that are large
-	// extraWeight is by how many rows more those count whose texts are long, and extraReloaded
-	// those of them that were read back.
+	largeBytes int64 // payloads of large requests in flight
+	// extraWeight is the additional row count of rows with long texts; extraReloaded is the
+	// same for reloaded rows.
 	extraWeight, extraReloaded int
 }
 
@@ -98,15 +95,15 @@ type outcome struct {
 	store.Outcome
 	row  *row
 	lane *lane // waits for the write; nil if it went on
-	// tries counts the times that the store refused it, looks those in a row that
-	// it was too early, locks those that its row was locked, and due is when it is
-	// tried again.
+	// tries counts refusals by the store, earlyTries consecutive results that the row is
+	// not yet visible, lockedTries results that the row is locked. due is the time of the
+	// next try.
 	tries, earlyTries, lockedTries int
 	due                            time.Time
-	// refusal is what the database said when it last refused it, since the first time.
+	// refusal is the database's latest error, since the time of the first.
 	refusal string
 	since   time.Time
-	// maybeWritten: the answer to a try was lost, and it may be written since.
+	// maybeWritten: the answer to a try was lost, so the outcome may be in the store.
 	maybeWritten bool
 }
 
@@ -118,8 +115,8 @@ func newCore(cfg Config, limits func(kind string) sink.Limits, random func() flo
 	}
 }
 
-// append puts rows at the end of their lanes, in the given order. Each row has
-// memory of its own: one that waits for long must not hold its batch's.
+// append puts rows at the end of their lanes, in the given order. Each row is allocated
+// separately, so that a row that waits for long does not retain its whole batch.
 func (c *core) append(items []store.Item, t Ticket) {
 	for i := range items {
 		name := c.laneNameOf(&items[i])
@@ -147,8 +144,8 @@ func (c *core) add(l *lane, rw *row) {
 	c.wake(l)
 }
 
-// mergeRequeued reports whether the log brings a row that was requeued and waits already;
-// whoever waits for the one is told of the other.
+// mergeRequeued reports whether the log delivers a requeued row that already waits in the
+// lane. The waiting row takes over the ticket.
 func (l *lane) mergeRequeued(it *store.Item, t Ticket) bool {
 	if l.hasSpilled {
 		return false
@@ -165,8 +162,8 @@ func (l *lane) mergeRequeued(it *store.Item, t Ticket) bool {
 	return false
 }
 
-// insertFront puts rows that were set back in front of their lanes, in the given order,
-// behind a run in flight. Nobody waits for them.
+// insertFront puts requeued rows in front of their lanes, in the given order and behind a
+// run in flight. These rows have no ticket.
 func (c *core) insertFront(items []store.Item) {
 	front, lanes := map[*lane][]*row{}, []*lane{}
 	for i := range items {
@@ -183,7 +180,7 @@ func (c *core) insertFront(items []store.Item) {
 	}
 }
 
-// admit counts a row in and returns its lane.
+// admit counts a row and returns its lane.
 func (c *core) admit(rw *row) *lane {
 	c.countIn(rw)
 	l := c.lane(c.laneNameOf(&rw.Item))
@@ -191,10 +188,10 @@ func (c *core) admit(rw *row) *lane {
 	return l
 }
 
-// internName lets a row share the memory of its lane's name.
+// internName lets a row share the strings of its lane's name.
 func (l *lane) internName(rw *row) { rw.Kind, rw.Group = l.name.Kind, l.name.Group }
 
-// laneNameOf returns the lane that an item goes to.
+// laneNameOf returns the name of an item's lane.
 func (c *core) laneNameOf(it *store.Item) LaneName {
 	name := LaneName{LaneKey: it.Lane()}
 	if !it.Group.Valid && c.cfg.Ungrouped == Parallel {
@@ -203,7 +200,7 @@ func (c *core) laneNameOf(it *store.Item) LaneName {
 	return name
 }
 
-// lane returns the lane of a name, made if there is none.
+// lane returns the lane with a name and creates it if necessary.
 func (c *core) lane(name LaneName) *lane {
 	l := c.lanes[name]
 	if l == nil {
@@ -214,7 +211,7 @@ func (c *core) lane(name LaneName) *lane {
 	return l
 }
 
-// drop counts a settled row out.
+// drop removes a settled row from the counts and completes its ticket.
 func (c *core) drop(rw *row) {
 	c.removeRow(rw)
 	c.doneRows++
@@ -223,7 +220,7 @@ func (c *core) drop(rw *row) {
 	rw.skip.report()
 }
 
-// wake queues a lane that has nothing else to wait for.
+// wake queues a lane unless it waits for something else.
 func (c *core) wake(l *lane) {
 	switch {
 	case l.state != laneIdle:
@@ -242,8 +239,8 @@ func (c *core) wake(l *lane) {
 	}
 }
 
-// release gives up what the lane was doing; it queues again, or is forgotten
-// when it is empty.
+// release ends the lane's current step. The lane is queued again, or removed if it is
+// empty.
 func (c *core) release(l *lane) {
 	l.state, l.inFlight = laneIdle, 0
 	if l.withdrawing() {
@@ -253,7 +250,7 @@ func (c *core) release(l *lane) {
 	c.unclaimLane(l)
 }
 
-// wait puts the lane aside until a time.
+// wait sets the lane aside until a time.
 func (c *core) wait(l *lane, until time.Time) {
 	l.state, l.inFlight, l.wakeAt = laneIdle, 0, until
 	if c.ended || l.withdrawing() || l.rows[0].skippable() || l.onHold() && l.rows[0].skip == nil {
@@ -264,7 +261,7 @@ func (c *core) wait(l *lane, until time.Time) {
 	heap.Push(&c.waiting, l)
 }
 
-// dequeue takes a lane that waits for its turn or for a time out of its queue.
+// dequeue takes a waiting lane out of its queue.
 func (c *core) dequeue(l *lane) {
 	switch l.state {
 	case laneReady:
@@ -285,7 +282,7 @@ func (c *core) dequeue(l *lane) {
 	l.state = laneIdle
 }
 
-// tick queues the lanes and the outcomes whose wait is over.
+// tick queues the lanes and outcomes that are due.
 func (c *core) tick(now time.Time) {
 	for len(c.retryQueue) > 0 && !c.retryQueue[0].due.After(now) {
 		c.requeueOutcome(heap.Pop(&c.retryQueue).(outcome))
@@ -295,8 +292,7 @@ func (c *core) tick(now time.Time) {
 	}
 }
 
-// nextWake returns when tick or a probe has something to do; false if nothing
-// waits.
+// nextWake returns the time when tick or a probe is due next; false if none is.
 func (c *core) nextWake() (at time.Time, ok bool) {
 	sooner := func(t time.Time) {
 		if !ok || t.Before(at) {
@@ -324,31 +320,31 @@ func (c *core) nextWake() (at time.Time, ok bool) {
 	return at, ok
 }
 
-// freeze keeps new runs from being claimed, until it is called with false.
+// freeze suspends or resumes claims.
 func (c *core) freeze(frozen bool) { c.frozen = frozen }
 
 // mayClaim reports whether new runs may begin.
 func (c *core) mayClaim(now time.Time) bool {
 	if !now.Before(c.notBefore) {
-		c.notBefore = time.Time{} // nothing waits for it any more
+		c.notBefore = time.Time{} // the takeover wait is over
 	}
 	return !c.frozen && !c.ended && c.notBefore.IsZero() && !c.tooManyUnwritten()
 }
 
-// tooManyUnwritten reports whether the table takes claims and refuses outcomes, or shows
-// its rows much later than the log: what waits must not fill the memory.
+// tooManyUnwritten reports whether outcomes pile up, because the table accepts claims and
+// refuses outcomes, or shows its rows much later than the log. The pile must not exhaust
+// memory.
 func (c *core) tooManyUnwritten() bool {
 	return max(len(c.retryQueue), c.refusedOutcomes, c.earlyOutcomes) > max(1, c.cfg.BufferRows/2)
 }
 
-// freeRequests is how many requests may begin: as many as there are senders, and some more,
-// so that a sender that has its answer finds the next one claimed.
+// freeRequests is how many requests may begin. It exceeds the number of senders, so that a
+// sender that finishes finds its next request already claimed.
 func (c *core) freeRequests() int {
 	return c.cfg.MaxConcurrentGroups + c.cfg.claimAhead() - c.claiming - c.sending - c.toSend.len()
 }
 
-// heldIDs returns the ids of an outbox that lanes hold or whose outcome is not
-// written.
+// heldIDs returns the ids of an outbox that are in lanes or have an unwritten outcome.
 func (c *core) heldIDs(outbox string) []string {
 	var ids []string
 	for _, l := range c.lanes {

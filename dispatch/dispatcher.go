@@ -14,15 +14,14 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Dispatcher delivers the rows of the outboxes that go to one sink.
+// Dispatcher delivers the rows of the outboxes that share one sink.
 type Dispatcher struct {
-	// Lease, if there is one, is asked before each request. Set it before Run.
+	// Lease, if not nil, is checked before each request. Set it before Run.
 	Lease Lease
-	// Replays takes what became of replayed rows. Set it before Run where Replay is
-	// called.
+	// Replays records the results of replayed rows. Set it before Run if Replay is used.
 	Replays store.ReplayFinisher
-	// Replayed, if it is set before Run, is told how many rows of jobs were sent, and
-	// how many were refused, once that is written. It must return at once.
+	// Replayed, if set before Run, is called with the numbers of replayed rows sent and
+	// refused once their results are recorded. It must return at once.
 	Replayed func(sent, refused int)
 
 	cfg   Config
@@ -30,29 +29,29 @@ type Dispatcher struct {
 	sink  sink.Sink
 	epoch store.Epoch
 	obs   Observer
-	// drainTimeout bounds the requests in flight when Run is asked to end.
+	// drainTimeout limits the requests in flight during shutdown.
 	drainTimeout time.Duration
 
 	mu   sync.Mutex
 	core *core
-	// operatorMu keeps what operators ask apart: the store's part and the core's
-	// belong together.
+	// operatorMu serializes operator actions, because each changes both the store and the
+	// core.
 	operatorMu sync.Mutex
-	// breakersMu keeps what the observer is told of suspicions in order; suspect is
-	// what it was told last.
+	// breakersMu keeps BreakersChanged calls in order. openBreakers is the last reported
+	// value.
 	breakersMu   sync.Mutex
 	openBreakers []OpenBreaker
-	// lastExcessScan is when rows to park were last looked for; mu guards it.
+	// lastExcessScan is the last search for rows to spill; guarded by mu.
 	lastExcessScan time.Time
-	// lastSpillRetry is when rows that the store did not take were last tried; mu guards it.
+	// lastSpillRetry is the last retry of unspillable rows; guarded by mu.
 	lastSpillRetry time.Time
-	// unspillableReported: the observer knows of rows that the store did not take; mu guards it.
+	// unspillableReported: the observer knows of unspillable rows; guarded by mu.
 	unspillableReported bool
-	// Signals with room for one: something changed for whoever waits.
+	// Signals with a buffer of one. Each wakes the worker that waits for it.
 	toClaim, toWrite, toSpill, toRecord, toAwait, toPing, freed, settled, roomFreed, replayChanged chan struct{}
 
-	// claims and outcomes are what is asked of the store, in memory that is used
-	// again: the one belongs to claimRows, the other to writeOutcomes.
+	// claims and outcomes are reused statement buffers. claimRows owns the first,
+	// writeOutcomes the second.
 	claims   []store.ClaimRow
 	outcomes []store.Outcome
 
@@ -60,9 +59,8 @@ type Dispatcher struct {
 	stopped chan struct{} // closed when Run ends
 }
 
-// New returns the dispatcher of one sink for the leader of an epoch. It starts
-// nothing. drainTimeout is how long requests in flight may take once Run is asked
-// to end.
+// New returns the dispatcher of one sink for the leader of an epoch. It starts nothing.
+// drainTimeout limits the requests in flight during shutdown.
 func New(cfg Config, ledger Store, to sink.Sink, epoch store.Epoch, obs Observer, drainTimeout time.Duration) *Dispatcher {
 	signal := func() chan struct{} { return make(chan struct{}, 1) }
 	d := &Dispatcher{
@@ -84,8 +82,8 @@ func notify(signal chan struct{}) {
 	}
 }
 
-// Append puts rows at the end of their lanes, in the given order; t is told of
-// each that settles. It does not wait: whoever appends asks for Room first.
+// Append puts rows at the end of their lanes, in the given order, and reports each settled
+// row to t. It does not block; check Room first.
 func (d *Dispatcher) Append(items []store.Item, t Ticket) {
 	d.mu.Lock()
 	d.core.append(items, t)
@@ -94,15 +92,15 @@ func (d *Dispatcher) Append(items []store.Item, t Ticket) {
 	notify(d.toClaim)
 }
 
-// Room returns how many rows fit into the buffer; a negative number is by how
-// many it is over.
+// Room returns how many rows fit into the buffer. It is negative if the buffer is over its
+// limit.
 func (d *Dispatcher) Room() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.cfg.BufferRows - d.core.bufferedRows()
 }
 
-// Freeze keeps rows from being claimed until it is called with false.
+// Freeze suspends or resumes claims.
 func (d *Dispatcher) Freeze(frozen bool) {
 	d.mu.Lock()
 	d.core.freeze(frozen)
@@ -110,19 +108,17 @@ func (d *Dispatcher) Freeze(frozen bool) {
 	notify(d.toClaim)
 }
 
-// Held returns the ids of an outbox that are in lanes or whose outcome is not
-// written yet.
+// Held returns the ids of an outbox that are in lanes or have an unwritten outcome.
 func (d *Dispatcher) Held(outbox string) []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.core.heldIDs(outbox)
 }
 
-// Run delivers until the context ends, then drains: requests in flight end,
-// outcomes are written, claims are given back. It returns nil then, or an error
-// that wraps store.ErrNotLeader. Where that is why the context ended, or once the
-// lease is lost, it does not drain but cancels what is in flight. It may be called
-// once.
+// Run delivers rows until the context ends, then drains: requests in flight end, outcomes
+// are written, claims are given back. It returns nil or an error that wraps
+// store.ErrNotLeader. If leadership is lost, Run does not drain but cancels the requests in
+// flight. Call Run once.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -163,7 +159,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	return nil
 }
 
-// watchLease ends the work once the lease is lost, also while it drains.
+// watchLease ends the workers once the lease is lost, during a drain too.
 func (d *Dispatcher) watchLease(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -173,9 +169,8 @@ func (d *Dispatcher) watchLease(ctx context.Context) error {
 	}
 }
 
-// drain ends the core and waits until nothing is under way, or for the drain
-// time-out: what is still in flight then is cancelled and found again by the
-// next leader.
+// drain ends the core and waits until nothing is in flight, at most for the drain timeout.
+// Requests still in flight are then canceled, and the next leader finds their rows.
 func (d *Dispatcher) drain(work context.Context) {
 	d.mu.Lock()
 	d.core.end()
@@ -200,7 +195,7 @@ func (d *Dispatcher) drain(work context.Context) {
 	}
 }
 
-// claimRows claims what ready lanes are to send, one statement at a time.
+// claimRows claims the rows of ready lanes, one statement at a time.
 func (d *Dispatcher) claimRows(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -209,14 +204,14 @@ func (d *Dispatcher) claimRows(ctx context.Context) error {
 		now := time.Now()
 		d.core.tick(now)
 		if len(d.core.outcomes) > 0 {
-			notify(d.toWrite) // some were due again
+			notify(d.toWrite) // some outcomes are due for a retry
 		}
-		d.notifySpill() // a lane may be due whose rows are parked
+		d.notifySpill() // a lane with spilled rows may be due
 		reqs := d.core.nextClaims(maxStatementRows, now)
 		d.dispatchRequests(now) // replayed rows need no claim
 		wake, waiting := d.core.nextWake()
 		d.mu.Unlock()
-		d.notifyBreakers() // a row came for a suspect receiver, or the last one has left
+		d.notifyBreakers() // a receiver may have become idle or busy
 		if len(reqs) > 0 {
 			if err := d.claim(ctx, reqs); err != nil {
 				return err
@@ -237,8 +232,9 @@ func (d *Dispatcher) claimRows(ctx context.Context) error {
 	}
 }
 
-// wakeWorkers wakes whoever waits for a change of the core. Who writes has nothing to do
-// behind most claims, which is when a processor is needed to send.
+// wakeWorkers wakes the workers that have work after a change of the core. The outcome
+// writer is woken only if needed: it has no work after most claims, and a sender needs the
+// processor then.
 func (d *Dispatcher) wakeWorkers() {
 	d.mu.Lock()
 	d.notifySpill()
@@ -285,14 +281,14 @@ func (d *Dispatcher) send(ctx context.Context) error {
 			began := time.Now()
 			res := d.sink.Deliver(ctx, req.messages())
 			if ctx.Err() != nil {
-				return ctx.Err() // cut short: nothing is known of the rows
+				return ctx.Err() // canceled: the result is unknown
 			}
 			d.answered(req, &res, began)
 		}
 	}
 }
 
-// answered takes an answer to the core.
+// answered passes a result to the core.
 func (d *Dispatcher) answered(req *request, res *sink.Result, began time.Time) {
 	now := time.Now()
 	seen := RequestInfo{Kind: req.runs[0].rows[0].Kind, Rows: req.size(), Lanes: len(req.runs), Probe: req.probe, Split: req.split}
@@ -313,8 +309,7 @@ func (d *Dispatcher) answered(req *request, res *sink.Result, began time.Time) {
 	d.notifyBreakers()
 }
 
-// notifyBreakers tells the observer of endpoints that became suspect or are so no
-// more.
+// notifyBreakers reports a change of the open circuit breakers to the observer.
 func (d *Dispatcher) notifyBreakers() {
 	d.breakersMu.Lock()
 	defer d.breakersMu.Unlock()
@@ -329,15 +324,15 @@ func (d *Dispatcher) notifyBreakers() {
 	}
 }
 
-// dispatchRequests hands claimed requests to the senders, which have room for all that may
-// be sent at once. The caller holds the lock.
+// dispatchRequests passes claimed requests to the senders. It never blocks, because toSend
+// has room for all requests that may be in flight. The caller holds the lock.
 func (d *Dispatcher) dispatchRequests(now time.Time) {
 	for req := d.core.nextRequest(now); req != nil; req = d.core.nextRequest(now) {
 		d.toSend <- req
 	}
 }
 
-// writeOutcomes writes what is queued, one batch at a time.
+// writeOutcomes writes queued outcomes, one batch at a time.
 func (d *Dispatcher) writeOutcomes(ctx context.Context) error {
 	for {
 		d.mu.Lock()

@@ -6,11 +6,15 @@ import (
 	"time"
 )
 
-// spillExcess begins to move rows out of memory until half the buffer is free: those
-// of lanes that stand still while their sink lives; with others, also those of
-// lanes that do not move for whatever reason, then of lanes with more than half
-// the buffer, then of those that have waited longest. A healthy lane that waits
-// for its turn is not touched without need.
+// spillExcess starts to evict rows until half the buffer is free. It takes lanes in this
+// order:
+//
+//   - lanes that do not move although their sink works
+//   - with others: lanes that do not move for any reason
+//   - with others: lanes with more than half the buffer
+//   - with others: lanes that have waited longest
+//
+// So it leaves a healthy lane that waits for its turn in memory if it can.
 func (c *core) spillExcess(others bool) {
 	excess := c.bufferedRows() - c.directSpills - c.cfg.BufferRows/2
 	for l := range c.shrinking {
@@ -19,7 +23,7 @@ func (c *core) spillExcess(others bool) {
 	if c.ended || excess <= 0 {
 		return
 	}
-	heads := c.cfg.BufferRows / 4 // rows that lanes which do not move may keep
+	heads := c.cfg.BufferRows / 4 // rows that waiting lanes may keep
 	keeps := c.waitingKeepRows()
 	for _, l := range c.spillCandidates(others) {
 		if excess <= 0 {
@@ -34,14 +38,14 @@ func (c *core) spillExcess(others bool) {
 	}
 }
 
-// bufferedRows is how many rows in memory count against the buffer. Those that were read
-// back have room of their own: neither they nor what the log brings keeps the other
-// away. So do those whose outcome is refused; clogged bounds them.
+// bufferedRows is the number of rows that count against the buffer. Reloaded rows have
+// their own limit, so that they and rows from the log never crowd each other out. Rows
+// whose outcome is refused do not count; tooManyUnwritten limits them.
 func (c *core) bufferedRows() int { return c.rows - c.reloadedRows - c.detachedRows + c.extraWeight }
 
-// spillForLog parks what keeps the log from being given away: the rows of lanes that do
-// not move, or of all, and those whose outcome the store does not take for now. They
-// stay in memory, too.
+// spillForLog spills the rows that keep the checkpoint from advancing: rows of lanes that
+// do not move, or of all lanes, and rows with a deferred outcome. The rows stay in memory
+// too.
 func (c *core) spillForLog(all bool) {
 	if c.ended {
 		return
@@ -59,7 +63,7 @@ func (c *core) spillForLog(all bool) {
 	}
 }
 
-// lanesByAge returns the lanes in the order in which they came up.
+// lanesByAge returns the lanes in order of creation.
 func (c *core) lanesByAge() []*lane {
 	lanes := make([]*lane, 0, len(c.lanes))
 	for _, l := range c.lanes {
@@ -69,8 +73,7 @@ func (c *core) lanesByAge() []*lane {
 	return lanes
 }
 
-// spillCandidates returns the lanes whose rows may leave memory, those to begin with
-// first.
+// spillCandidates returns the lanes that may leave memory, the best first.
 func (c *core) spillCandidates(others bool) []*lane {
 	rank := func(l *lane) int {
 		switch {
@@ -103,8 +106,8 @@ func (c *core) spillCandidates(others bool) []*lane {
 	return lanes
 }
 
-// shrink parks a lane and keeps so many of its rows in memory, or those that
-// cannot leave it. It returns how many leave.
+// shrink spills a lane and evicts all but keep rows, or all but the pinned rows if they are
+// more. It returns how many rows leave memory.
 func (c *core) shrink(l *lane, keep int) int {
 	before := len(l.rows)
 	c.dropRequeued(l)
@@ -125,8 +128,8 @@ func (c *core) shrink(l *lane, keep int) int {
 	return n
 }
 
-// dropRequeued drops rows that were set back and have no place in the log: they are
-// found in their table again.
+// dropRequeued drops requeued rows without a seq. The sweep finds them in their table
+// again.
 func (c *core) dropRequeued(l *lane) {
 	kept := l.rows[:0]
 	for i, rw := range l.rows {
@@ -140,8 +143,8 @@ func (c *core) dropRequeued(l *lane) {
 	l.rows = kept
 }
 
-// unclaimRows gives back what is claimed of a lane that does not move, but for the
-// rows that it keeps. Nothing is claimed of it until the head is given back.
+// unclaimRows gives back the claims of a lane that does not move, except for the rows it
+// keeps. The lane claims no row until the head's claim is given back.
 func (c *core) unclaimRows(l *lane, keep int) {
 	if l.state != laneHeld && !l.isWaiting() {
 		return
@@ -157,7 +160,7 @@ func (c *core) unclaimRows(l *lane, keep int) {
 	}
 }
 
-// unclaimed is told that a row's claim was given back.
+// unclaimed handles a row whose claim was given back.
 func (c *core) unclaimed(rw *row, now time.Time) {
 	if !rw.unclaiming {
 		return
@@ -179,12 +182,12 @@ func (c *core) unclaimed(rw *row, now time.Time) {
 	}
 }
 
-// pinned reports whether a row that is not in flight cannot leave memory.
+// pinned reports whether a row that is not in flight must stay in memory.
 func (rw *row) pinned() bool {
 	return rw.unclaiming || !rw.claimed.IsZero() || rw.skip != nil || rw.requeuedInFlight || rw.requeued && rw.Seq != 0
 }
 
-// pinnedRows is how many of the lane's first rows stay in memory while it shrinks.
+// pinnedRows is how many leading rows stay in memory while the lane shrinks.
 func (l *lane) pinnedRows() int {
 	for i, rw := range slices.Backward(l.rows) {
 		if i < max(l.keepRows, l.inFlight) || rw.pinned() || !rw.spilled && !rw.spilling {
@@ -194,8 +197,8 @@ func (l *lane) pinnedRows() int {
 	return 0
 }
 
-// spillingInMemory reports whether rows that are in memory are being parked. Those that
-// pass behind them do not count: they may never end.
+// spillingInMemory reports whether rows in memory are being spilled. Rows spilled behind
+// them do not count, because such rows may keep coming.
 func (l *lane) spillingInMemory() bool {
 	return slices.ContainsFunc(l.rows, func(rw *row) bool { return rw.spilling })
 }
@@ -211,7 +214,7 @@ func (l *lane) leavingRows() int {
 	return min(n, len(l.rows))
 }
 
-// evictSpilled takes out of memory what is parked of a lane that shrinks.
+// evictSpilled evicts the spilled rows of a shrinking lane.
 func (c *core) evictSpilled(l *lane) {
 	if !c.shrinking[l] {
 		return
@@ -237,10 +240,10 @@ func (c *core) evictSpilled(l *lane) {
 	}
 }
 
-// countSpilled notes that a parked row of a lane is not in memory.
+// countSpilled records that a spilled row of a lane is not in memory.
 func (c *core) countSpilled(l *lane, rw *row) {
 	if l.name.RowID != "" {
-		// Such rows are parked as one lane, which has none of them in memory.
+		// Such rows are spilled as one lane, which has none of them in memory.
 		l = c.lane(LaneName{LaneKey: l.name.LaneKey})
 		l.missedDuringReload = l.reloading
 		defer c.wake(l)

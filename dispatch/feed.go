@@ -12,38 +12,38 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Feed takes batches from a source, numbers their rows, enters them in the
-// tracker and appends each row to the dispatcher of its outbox.
+// Feed takes batches from a source, numbers their rows, enters them in the tracker and
+// appends each row to the dispatcher of its outbox.
 type Feed struct {
 	tracker  *checkpoint.Tracker
 	epoch    store.Epoch
 	captured int64 // rows numbered under this epoch
 	routes   map[string]*Dispatcher
-	buffers  []*bufferState // of each sink
+	buffers  []*bufferState // one per sink
 	onRows   func(outbox string, rows int)
-	freed    chan struct{}      // a buffer may have room again
-	statuses store.StatusReader // while the relay catches up
-	// unsettledStreak counts the rows since the last look that found a settled one, and
-	// spared how many of those that follow are taken without a look.
+	freed    chan struct{}      // signaled when a buffer may have room again
+	statuses store.StatusReader // set while the relay catches up
+	// unsettledStreak counts rows since the last status read that found a settled row.
+	// uncheckedRows is how many of the next rows skip the status read.
 	unsettledStreak, uncheckedRows int
 
-	// OnMarker, if set before Run, is told of each marker once the rows of its batch are
-	// in their lanes, with the position of that batch and the last seq given out: all
-	// that committed before the marker is in a lane, parked or settled by then.
+	// OnMarker, if set before Run, is called for each marker once the rows of its batch are
+	// in their lanes. It gets the position of that batch and the last assigned seq. By then
+	// every row committed before the marker is in a lane, spilled or settled.
 	OnMarker func(token string, at store.Position, seq store.Seq)
-	// SpillEnabled, if set before Run, lets rows be parked. A source that reads tables
-	// leaves out instead what does not move.
+	// SpillEnabled, if set before Run, allows spilling. It stays off for a source that
+	// polls tables, because such a source leaves out rows that do not move.
 	SpillEnabled bool
-	// ClaimsDetectSettled, if set before Run, says that every claim finds out whether its row
-	// is settled: while the relay catches up, rows need not all be looked up.
+	// ClaimsDetectSettled, if set before Run, says that every claim detects a settled row.
+	// Catch-up then need not look up every row.
 	ClaimsDetectSettled bool
 
 	logPressure, paused atomic.Bool
 }
 
-// NewFeed returns the feed of a leader. routes gives the dispatcher of each
-// outbox by name; observed is told how many rows of an outbox came. Call it
-// before the dispatchers run.
+// NewFeed returns the feed of a leader. routes maps each outbox to its dispatcher. observed
+// is called with the number of rows read for an outbox. Call NewFeed before the dispatchers
+// run.
 func NewFeed(tracker *checkpoint.Tracker, epoch store.Epoch, routes map[string]*Dispatcher, observed func(outbox string, rows int)) *Feed {
 	f := &Feed{tracker: tracker, epoch: epoch, routes: routes, onRows: observed, freed: make(chan struct{}, 1)}
 	for _, d := range routes {
@@ -55,24 +55,26 @@ func NewFeed(tracker *checkpoint.Tracker, epoch store.Epoch, routes map[string]*
 	return f
 }
 
-// maxBufferFactor is how many times its buffer a sink may hold in rows while it is being
-// relieved.
+// maxBufferFactor limits the rows a sink may hold while it spills, as a multiple of its
+// buffer.
 const maxBufferFactor = 2
 
-// SetLogPressure says whether the log that is kept for the relay has reached its bound: then
-// the source is not paused any more, and whatever is in the way is parked.
+// SetLogPressure reports whether the retained log has reached its limit. Under pressure the
+// feed no longer pauses the source and spills every row that holds the log.
 func (f *Feed) SetLogPressure(pressed bool) {
 	f.logPressure.Store(pressed)
 	notify(f.freed)
 }
 
-// Paused reports whether the source is paused for want of room.
+// Paused reports whether the source is paused because no buffer has room.
 func (f *Feed) Paused() bool { return f.paused.Load() }
 
-// hasRoom reports whether more may be read: some buffer has room, and none is over by
-// too much. A full buffer is relieved: of lanes that stand still, and beside a sink
-// with room, or a log at its bound, of others too. So a sink that is slow or dead
-// takes nothing from the others, and one that catches up parks nothing.
+// hasRoom reports whether the feed may read more: some buffer has room, and none exceeds
+// maxBufferFactor.
+//
+// A full buffer spills lanes that do not move. If another sink has room, or the log is at
+// its limit, it spills moving lanes too. So a slow or dead sink takes no room from the
+// others, and a sink that is catching up spills nothing.
 func (f *Feed) hasRoom() bool {
 	some, over, now := false, false, time.Now()
 	for _, t := range f.buffers {
@@ -91,20 +93,21 @@ func (f *Feed) hasRoom() bool {
 	return may
 }
 
-// bufferState is what the feed knows of a sink's buffer.
+// bufferState is the feed's view of a sink's buffer.
 type bufferState struct {
 	*Dispatcher
 	full     bool
 	slow     bool      // it will stay full for long
-	since    time.Time // when rows were last counted, zero while there is room
-	doneRows int64     // rows that had left by then
+	since    time.Time // start of the current measurement; zero while there is room
+	doneRows int64     // rows done at that time
 }
 
-// A buffer is slow if less than a quarter of it has left after slowBufferAfter: it would
-// take more than two seconds to empty.
+// slowBufferAfter is the measuring interval of a full buffer. A buffer is slow if it drains
+// less than a quarter per interval, because it would then take more than two seconds to
+// empty.
 const slowBufferAfter = 500 * time.Millisecond
 
-// measure returns how many rows fit in.
+// measure updates the state and returns how many rows fit in.
 func (t *bufferState) measure(now time.Time) (room int) {
 	room, gone, suspect := t.bufferLevel()
 	t.full = room <= 0
@@ -123,11 +126,11 @@ func (t *bufferState) measure(now time.Time) (room int) {
 	return room
 }
 
-// roomPollInterval is how often a paused source looks for rows to park.
+// roomPollInterval is how often a paused feed looks for rows to spill.
 const roomPollInterval = 100 * time.Millisecond
 
-// Run takes batches until the context ends or the channel is closed. While there
-// is no room it takes none, which pauses the source.
+// Run takes batches until the context ends or the channel is closed. While no buffer has
+// room it takes none, which pauses the source.
 func (f *Feed) Run(ctx context.Context, in <-chan capture.Batch) error {
 	for _, t := range f.buffers {
 		t.enableSpill(f.SpillEnabled)
@@ -161,15 +164,15 @@ func (f *Feed) waitForRoom(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-f.freed:
-		case <-time.After(roomPollInterval): // a lane may stand still by now
+		case <-time.After(roomPollInterval): // a lane may have stopped moving by now
 		}
 	}
 	return nil
 }
 
-// Backlog places rows that were in the tables before the log began. The
-// checkpoint passes the position only when they have settled. Of these rows parked
-// were numbered and parked already. Call it before Run.
+// Backlog places rows that were in the tables before the log began. The checkpoint passes
+// the position only after these rows have settled. parked is the number of further rows
+// that were numbered and spilled already. Call Backlog before Run.
 func (f *Feed) Backlog(items []store.Item, parked int64, position store.Position) error {
 	f.captured += parked
 	t := f.tracker.Begin(position, f.number(items), len(items))
@@ -200,8 +203,8 @@ func (f *Feed) TrackSettled(on bool) {
 	}
 }
 
-// InsertFound implements checkpoint.Lanes. Nobody waits for these rows: what is lost
-// with the process is found again.
+// InsertFound implements checkpoint.Lanes. The rows have no ticket: if the process dies,
+// the next sweep finds them again.
 func (f *Feed) InsertFound(items []store.Item) (placed int) {
 	for len(items) > 0 {
 		n := sameOutbox(items)
@@ -211,7 +214,7 @@ func (f *Feed) InsertFound(items []store.Item) (placed int) {
 	return placed
 }
 
-// number gives each row its seq and returns the last one given out.
+// number assigns each row its seq and returns the last one.
 func (f *Feed) number(items []store.Item) store.Seq {
 	for i := range items {
 		f.captured++
@@ -220,7 +223,7 @@ func (f *Feed) number(items []store.Item) store.Seq {
 	return store.NewSeq(f.epoch, f.captured)
 }
 
-// split hands on runs of rows that go to one outbox, in order.
+// split passes on consecutive rows of the same outbox, in order.
 func (f *Feed) split(items []store.Item, hand func(*Dispatcher, []store.Item)) error {
 	for len(items) > 0 {
 		outbox, n := items[0].Outbox, sameOutbox(items)
@@ -235,7 +238,7 @@ func (f *Feed) split(items []store.Item, hand func(*Dispatcher, []store.Item)) e
 	return nil
 }
 
-// sameOutbox returns how many of the first rows go to one outbox.
+// sameOutbox returns how many leading rows belong to the same outbox.
 func sameOutbox(items []store.Item) int {
 	n := 1
 	for n < len(items) && items[n].Outbox == items[0].Outbox {

@@ -8,70 +8,70 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Ticket is told when rows of a batch are settled; see checkpoint.Ticket.
+// Ticket is notified when rows of a batch settle; see checkpoint.Ticket.
 type Ticket interface {
 	Done(n int)
 }
 
-// row is one item in a lane, with what this leader knows of it.
+// row is one item in a lane, with its delivery state under this leader.
 type row struct {
 	store.Item
-	ticket Ticket // nil: nobody waits for it
-	// claimed is the time written by this leader's latest claim; zero once the
-	// row was given back.
+	ticket Ticket // nil if the checkpoint does not depend on the row
+	// claimed is the time written by this leader's latest claim; zero once the claim is
+	// given back.
 	claimed time.Time
 	// attempts counts the requests that carried the row.
 	attempts int
-	// firstFailed is when the first of the failures in a row ended that no success
-	// of the row can follow, failed when the latest did, and refused when it was
-	// last counted without proof or first refused.
+	// firstFailed is the time of the row's first failed attempt, lastFailed of the latest.
+	// lastRefused is the time of the last refusal that counted, or else of the first
+	// refusal since a failure of another class.
 	firstFailed, lastFailed, lastRefused time.Time
-	// proof says that the receiver took another row between the latest failure
-	// and the attempt under way.
+	// proof: the receiver accepted another row between the latest failure and the current
+	// attempt.
 	proof bool
-	// seen: a claim has found it, so it is visible.
+	// seen: a claim found the row, so it is visible.
 	seen bool
-	// requeuedInFlight: somebody requeued or discarded it while its FAILED was on its way
-	// back from the store.
+	// requeuedInFlight: an operator requeued or discarded the row while the write of its
+	// FAILED was in flight.
 	requeuedInFlight bool
-	// skip is set when somebody waits for the row to be passed over.
+	// skip is the operator's pending skip request, if any.
 	skip *skipRequest
-	// requeued: it was FAILED, and somebody set it back.
+	// requeued: the row was reset to PENDING after FAILED.
 	requeued bool
-	// spilled: the store has it in its lane's parked rows; parking: it is being
-	// put there, and late is its outcome, which waits for that.
+	// spilled: the row is in the spilled rows of the store. spilling: it is being written
+	// there, and pendingOutcome waits for that write.
 	spilled, spilling bool
 	pendingOutcome    *outcome
-	// unspillable: the store does not take it.
+	// unspillable: the store refuses to spill the row.
 	unspillable bool
-	// reloaded: it was read back; returning: its claim is being given back, so that it
-	// may leave memory; spilled: the table refuses its outcome, and it is parked and in
-	// no lane.
+	// reloaded: the row was read back from the store. unclaiming: its claim is being given
+	// back so that it may leave memory. detached: it is spilled and in no lane, because the
+	// table refuses its outcome.
 	reloaded, unclaiming, detached bool
-	// extraWeight is by how many rows more it counts, for its texts are long.
+	// extraWeight is how many additional rows it counts as, because its texts are long.
 	extraWeight int
 	// done: delivered, or found settled or gone; it leaves the lane.
 	done bool
-	// job sends the row again, as its n-th; nil: it is live.
+	// job is the replay that sends the row, as row number replayN; nil for a live row.
 	job     *job
 	replayN int64
 }
 
-// failureMemo is what a failing row leaves behind in its lane when it leaves memory.
+// failureMemo preserves the failures of a lane's head while the row is out of memory.
 type failureMemo struct {
 	ref                                  store.Ref
 	retries                              int
 	firstFailed, lastFailed, lastRefused time.Time
 }
 
-// saveFailures keeps what is known of the failures of the lane's first row.
+// saveFailures records the failures of the lane's head.
 func (l *lane) saveFailures() {
 	if rw := l.rows[0]; !rw.lastFailed.IsZero() {
 		l.memo = &failureMemo{rw.Ref, rw.RetryCount, rw.firstFailed, rw.lastFailed, rw.lastRefused}
 	}
 }
 
-// restoreFailures gives it back to the row.
+// restoreFailures restores them on the reloaded row.
 func (l *lane) restoreFailures(rw *row) {
 	if m := l.memo; m != nil && m.ref == rw.Ref {
 		rw.RetryCount = max(rw.RetryCount, m.retries)
@@ -84,81 +84,80 @@ type laneState uint8
 
 const (
 	laneIdle     laneState = iota // no rows; not kept
-	laneReady                     // in the ready queue, or waiting for a suspect sink or a locked table
-	laneClaiming                  // in a request that is being claimed
+	laneReady                     // queued, or waiting for a breaker or a locked table
+	laneClaiming                  // in a request being claimed
 	laneSending                   // in a request that waits for a sender or is being sent
 	laneWriting                   // an outcome of its head is being written
 	laneWaiting                   // until wakeAt
-	laneHeld                      // blocked, paused, or standing while a job replays its rows
+	laneHeld                      // blocked, paused, or held by a replay
 	laneStates
 )
 
-// String names the state for metrics and operators. A held lane is blocked,
-// paused or replayed; see lane.word.
+// String names the state for metrics and operators. stateName tells apart the reasons of a
+// held lane.
 func (s laneState) String() string {
 	return [...]string{"idle", "ready", "claiming", "sending", "writing", "waiting", "held"}[s]
 }
 
-// lane is the FIFO of one group. The rows that are in flight are its first.
+// lane is the FIFO queue of one group. Rows in flight come first.
 type lane struct {
 	name     LaneName
 	receiver *receiver
 	state    laneState
 	rows     []*row
-	// unspillableTail are rows behind parked ones that the store does not take.
+	// unspillableTail holds rows behind spilled rows that the store refuses to spill.
 	unspillableTail []*row
 	inFlight        int // rows of the run being claimed or sent, or the one being written
-	// limit is the most rows in the next run, doubled by successes.
+	// limit is the maximum size of the next run; each success doubles it.
 	limit int
-	// bisecting is how many rows from the head on are known to hold one that the
-	// receiver does not take; 0 if nothing is known.
+	// bisecting is the number of leading rows that contain a row the receiver rejects; 0 if
+	// unknown.
 	bisecting int
-	// isolated: its last request failed. It shares none with other lanes, so that
-	// they do not suffer for its rows.
+	// isolated: its last request failed. It shares no request, so that other lanes do not
+	// fail because of its rows.
 	isolated bool
-	// failures counts failed attempts since the last success, looks the claims
-	// in a row that found the head not yet visible.
+	// failures counts failed attempts since the last success, lookups consecutive claims
+	// that found the head not yet visible.
 	failures, lookups int
 	wakeAt            time.Time
-	readyOrder        uint64 // its turn among those that are ready
-	triedOpening      uint64 // the latest suspicion of its receiver under which it was tried
+	readyOrder        uint64 // its place among ready lanes
+	triedOpening      uint64 // the latest breaker opening during which it was probed
 	lastError         string // the latest failure of its head
-	// stalled: its head fails for want of an answer, for long, while the receiver
-	// takes other rows.
+	// stalled: its head has been unanswered for long while the receiver accepts other rows.
 	stalled bool
-	// refusal says what the table has against the claim or the outcome of the head,
-	// since then; "" if nothing.
+	// refusal is the table's error for the claim or outcome of the head, since
+	// refusedSince; "" if none.
 	refusal         string
 	refusedSince    time.Time
 	blocked, paused *store.Hold
-	job             *job     // whose rows it has; nil: it is live
-	replayHolds     []string // jobs that keep it from moving
+	job             *job     // the replay it belongs to; nil for a live lane
+	replayHolds     []string // jobs that hold it
 
-	createdOrder uint64 // orders lanes
-	// hasSpilled: more rows of the lane are parked behind those in memory; beyond is
-	// how many, as far as it is known.
+	createdOrder uint64 // orders lanes by creation
+	// hasSpilled: more rows of the lane are spilled behind the rows in memory. spilledRows
+	// is their number, as far as known.
 	hasSpilled   bool
 	spilledRows  int
-	reloadedUpTo store.Seq // no row up to it is to be read back
-	// spilling counts the lane's rows that are on their way to the store. Once
-	// they are there, a lane that shrinks keeps keep rows in memory.
+	reloadedUpTo store.Seq // no row up to it is reloaded
+	// spilling counts the lane's rows being spilled. After that a shrinking lane keeps
+	// keepRows rows in memory.
 	spilling, keepRows int
-	// needsReload: queued to be read back; reading: being read.
+	// needsReload: queued for a reload. reloading: being read.
 	needsReload, reloading bool
-	missedDuringReload     bool // while it was being read, rows came behind it
+	missedDuringReload     bool // rows were spilled behind it during the reload
 	memo                   *failureMemo
-	headRequested          bool // somebody wants to see its first row
+	headRequested          bool // an operator asked for its first row
 	probed                 bool // it was sent as a probe
-	locked                 bool // ready, and its table is locked; see lockedTable
+	locked                 bool // ready, but its table is locked; see lockedTable
 }
 
 const (
-	// stateSpilled names the state of a lane whose rows are all parked.
+	// stateSpilled is the state of a lane whose rows are all spilled.
 	stateSpilled = "spilled"
-	// stateReplaying names that of a lane that stands while a job replays its rows.
+	// stateReplaying is the state of a live lane held by a replay.
 	stateReplaying = "replaying"
-	// stateStalled names that of a lane whose head the receiver leaves unanswered while
-	// it takes other rows.
+	// stateStalled is the state of a lane whose head goes unanswered while the receiver
+	// accepts other rows.
 	stateStalled = "stalled"
 )
 
@@ -181,13 +180,13 @@ func (l *lane) stateName() string {
 	return stateReplaying
 }
 
-// onHold reports whether somebody has to let the lane go.
+// onHold reports whether an operator, a FAILED row or a replay holds the lane.
 func (l *lane) onHold() bool { return l.blocked != nil || l.paused != nil || len(l.replayHolds) > 0 }
 
-// withdrawing reports whether the lane is to give up its rows.
+// withdrawing reports whether the lane is giving up its rows.
 func (l *lane) withdrawing() bool { return l.job != nil && l.job.withdrawing }
 
-// newLane makes the lane of a name.
+// newLane creates a lane.
 func (c *core) newLane(name LaneName) *lane {
 	c.lastOrder++
 	l := &lane{name: name, limit: c.cfg.APIBatchSize, receiver: c.receiver(name.Kind), createdOrder: c.lastOrder}
@@ -195,7 +194,7 @@ func (c *core) newLane(name LaneName) *lane {
 	return l
 }
 
-// hold keeps the lane until somebody lets it go.
+// hold keeps the lane from moving until unhold.
 func (l *lane) hold() {
 	if l.state != laneHeld {
 		l.receiver.held++
@@ -203,13 +202,13 @@ func (l *lane) hold() {
 	l.state = laneHeld
 }
 
-// unhold ends hold.
+// unhold ends a hold.
 func (l *lane) unhold() {
 	l.receiver.held--
 	l.state = laneIdle
 }
 
-// removeLane drops a lane that has nothing left.
+// removeLane removes an empty lane.
 func (c *core) removeLane(l *lane) {
 	l.receiver.lanes--
 	if l.job != nil {
@@ -221,31 +220,31 @@ func (c *core) removeLane(l *lane) {
 	delete(c.shrinking, l)
 }
 
-// run is the head of a lane on its way through claim and request.
+// run is the head of a lane that is being claimed and sent.
 type run struct {
 	lane *lane
 	rows []*row
 }
 
-// request is the runs that share one request.
+// request is a set of runs sent together.
 type request struct {
 	runs []*run
-	// probe: a single row, to see whether a suspect sink has come back; eager:
-	// one that did not wait for its time.
+	// probe: a single row that tests an endpoint with an open breaker. eager: the probe
+	// skips the backoff.
 	probe, eager bool
-	// split: it looks for the row to blame for an earlier failure.
+	// split: the request bisects an earlier failure.
 	split      bool
-	started    time.Time // when it was handed to a sender
-	largeBytes int64     // what it takes of the bytes for large rows
+	started    time.Time // when a sender received it
+	largeBytes int64     // its share of the budget for large rows
 }
 
-// receiver is the receiver that the request goes to.
+// receiver is the endpoint that the request goes to.
 func (r *request) receiver() *receiver { return r.runs[0].lane.receiver }
 
-// job is the replay whose rows the request carries; nil: they are live.
+// job is the replay that the rows belong to; nil for live rows.
 func (r *request) job() *job { return r.runs[0].lane.job }
 
-// size is how many rows the request carries.
+// size is the number of rows in the request.
 func (r *request) size() int {
 	n := 0
 	for _, run := range r.runs {
@@ -254,7 +253,7 @@ func (r *request) size() int {
 	return n
 }
 
-// messages builds what the sink sends.
+// messages builds the sink's messages.
 func (r *request) messages() []sink.Message {
 	msgs := make([]sink.Message, 0, r.size())
 	for _, run := range r.runs {
@@ -269,9 +268,9 @@ func (r *request) messages() []sink.Message {
 	return msgs
 }
 
-// head returns the first rows of the lane: at most maxRows, and no more than
-// maxBytes of payload, but for a first row that alone has more, and none behind one
-// whose claim is being given back.
+// head returns at most maxRows leading rows with at most maxBytes of payload. A first row
+// larger than maxBytes is returned alone. head stops at a row whose claim is being given
+// back.
 func (l *lane) head(maxRows, maxBytes int) (rows []*row, bytes int) {
 	n := 0
 	for n < len(l.rows) && n < maxRows {
@@ -285,7 +284,7 @@ func (l *lane) head(maxRows, maxBytes int) (rows []*row, bytes int) {
 	return slices.Clone(l.rows[:n]), bytes
 }
 
-// removeDone takes the rows that are done out of the first n of the lane.
+// removeDone removes the finished rows among the first n.
 func (l *lane) removeDone(n int) {
 	kept := 0
 	for _, rw := range l.rows[:n] {
@@ -305,8 +304,8 @@ func (l *lane) removeDone(n int) {
 	l.rows = slices.Delete(l.rows, kept, n)
 }
 
-// insert puts rows in front of the lane, but behind those in flight, and behind
-// rows that were requeued before them if they are so too.
+// insert puts rows in front of the lane, behind rows in flight. Requeued rows also go
+// behind rows that were requeued before them.
 func (l *lane) insert(rows []*row) {
 	at := l.inFlight
 	for rows[0].requeued && at < len(l.rows) && l.rows[at].requeued {
@@ -315,7 +314,7 @@ func (l *lane) insert(rows []*row) {
 	l.rows = slices.Insert(l.rows, at, rows...)
 }
 
-// recordDelivered notes that the receiver took the first n rows of the lane.
+// recordDelivered notes that the receiver accepted the first n rows of the lane.
 func (l *lane) recordDelivered(n, most int) {
 	l.resetFailures()
 	if l.bisecting = max(0, l.bisecting-n); l.bisecting > 0 {
@@ -326,10 +325,10 @@ func (l *lane) recordDelivered(n, most int) {
 	l.limit = min(2*l.limit, most)
 }
 
-// resetFailures forgets the failures of a head that has left the lane.
+// resetFailures clears the failures of a head that has left the lane.
 func (l *lane) resetFailures() { l.failures, l.lastError, l.stalled = 0, "", false }
 
-// bisect halves the first n rows of the lane, one of which is to blame.
+// bisect starts to halve the first n rows, one of which caused the failure.
 func (l *lane) bisect(n int) {
 	l.bisecting, l.limit, l.isolated = n, max(1, n/2), true
 }

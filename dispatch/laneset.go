@@ -9,13 +9,13 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// groupHash is what follows the kind in a lane's hash.
+// groupHash is the part of a lane's hash after the kind.
 type groupHash [len(store.LaneHash{}) - len(store.KindHash{})]byte
 
 func groupOf(h store.LaneHash) groupHash { return groupHash(h[len(store.KindHash{}):]) }
 
-// laneSet is the lanes of one kind with the number of their rows, in the order of
-// their hashes. A lane takes some 30 bytes: millions may be away.
+// laneSet is a set of lanes of one kind, sorted by hash, with the number of rows in each. A
+// lane takes about 30 bytes, because millions of lanes may be spilled.
 type laneSet struct {
 	pages [][]laneEntry // none is empty
 	n     int
@@ -26,10 +26,10 @@ type laneEntry struct {
 	rows uint32
 }
 
-// maxPage is the most lanes of a page.
+// maxPage is the maximum number of lanes in a page.
 const maxPage = 256
 
-// find returns where a hash stands, or would stand.
+// find returns the position of a hash, or the position to insert it at.
 func (s *laneSet) find(hash groupHash) (page, at int, there bool) {
 	page = max(0, sort.Search(len(s.pages), func(i int) bool { return bytes.Compare(s.pages[i][0].hash[:], hash[:]) > 0 })-1)
 	if page == len(s.pages) {
@@ -41,7 +41,7 @@ func (s *laneSet) find(hash groupHash) (page, at int, there bool) {
 	return page, at, there
 }
 
-// put notes how many rows a lane has, and returns how many it had.
+// put sets a lane's row count and returns the previous one.
 func (s *laneSet) put(hash groupHash, rows int) (before int) {
 	e := laneEntry{hash, uint32(min(max(0, rows), math.MaxUint32))}
 	page, at, there := s.find(hash)
@@ -70,7 +70,7 @@ func (s *laneSet) put(hash groupHash, rows int) (before int) {
 	return 0
 }
 
-// remove removes a lane, and returns how many rows it had.
+// remove removes a lane and returns its row count.
 func (s *laneSet) remove(hash groupHash) (rows int, there bool) {
 	page, at, there := s.find(hash)
 	if !there {
@@ -89,7 +89,7 @@ func (s *laneSet) remove(hash groupHash) (rows int, there bool) {
 	return rows, true
 }
 
-// merge makes one page of two that have few lanes.
+// merge joins a page with the next one if both have few lanes.
 func (s *laneSet) merge(page int) bool {
 	next := page + 1
 	if next == len(s.pages) || len(s.pages[page])+len(s.pages[next]) > maxPage/2 {
@@ -100,8 +100,8 @@ func (s *laneSet) merge(page int) bool {
 	return true
 }
 
-// next returns the lane behind a hash, and behind the last one the first. The set must
-// not be empty.
+// next returns the lane after a hash, and wraps around after the last one. The set must not
+// be empty.
 func (s *laneSet) next(hash groupHash) groupHash {
 	page, at, there := s.find(hash)
 	if there {

@@ -11,64 +11,62 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// LaneName names a lane.
+// LaneName identifies a lane.
 type LaneName struct {
 	store.LaneKey
-	// RowID names the lane of one row, where rows without a group have a lane
-	// each.
+	// RowID identifies the lane of a single row, if ungrouped rows have a lane each.
 	RowID string
-	// Job names the replay that sends the lane's rows again; "" is the live lane.
+	// Job is the replay that owns the lane; "" for a live lane.
 	Job string
 }
 
-// LaneInfo is what a lane does at a moment.
+// LaneInfo is a snapshot of a lane.
 type LaneInfo struct {
 	store.LaneKey
-	// RowID is set where rows without a group have a lane each.
+	// RowID is set if ungrouped rows have a lane each.
 	RowID string
-	// Job is set for the rows that a replay sends again. While it does, the group's
-	// live lane is replaying.
+	// Job is set for a replay lane. While it exists, the group's live lane is replaying.
 	Job string
-	// State is ready, claiming, sending, writing, waiting, stalled, parked, blocked,
-	// paused or replaying. A stalled lane is tried again like a waiting one, but the
-	// receiver leaves its head unanswered while it takes other rows.
+	// State is ready, claiming, sending, writing, waiting, stalled, spilled, blocked,
+	// paused or replaying. A stalled lane is retried like a waiting one, but its head goes
+	// unanswered while the receiver accepts other rows.
 	State string
-	// Rows is how many rows are in memory, Spilled how many more are not. Unwritten is
-	// how many other rows were delivered and their COMPLETED is refused by the table; a
-	// lane that has no rows left is writing then.
+	// Rows is the number of rows in memory, Spilled the number of further rows in the
+	// store. Unwritten is the number of other rows that were delivered and whose COMPLETED
+	// the table refuses. A lane with unwritten rows only is writing.
 	Rows, Spilled, Unwritten int
-	// Head is the id of the first row, or of the FAILED one that blocks the lane. Where
-	// there is none, it is that of the first unwritten row.
+	// Head is the id of the first row, or of the FAILED row that blocks the lane. If there
+	// is neither, it is the first unwritten row.
 	Head string
-	// Attempts is how many requests under this leader carried the head, and
-	// RetryCount how many of its failures were counted.
+	// Attempts is the number of requests under this leader that carried the head.
+	// RetryCount is how many of its failures counted.
 	Attempts, RetryCount int
-	// NextAttempt is when a waiting lane is tried again; for one that waits for a
-	// suspect sink, when the next lane is.
+	// NextAttempt is the next try of a waiting lane. If the lane waits for a circuit
+	// breaker, it is the next probe of any lane.
 	NextAttempt time.Time
-	// Error is the head's latest failure, or what the table has against the outcome of a
-	// row. Reason is why a lane is paused or replaying.
+	// Error is the head's latest failure, or the table's error for a row's outcome. Reason
+	// explains a paused or replaying lane.
 	Error, Reason string
-	// Since is when a blocked or paused lane came to stand still, the table first refused
-	// its head, or the head of a stalled one first failed.
+	// Since is when a lane was blocked or paused, when the table first refused its head, or
+	// when the head of a stalled lane first failed.
 	Since time.Time
 }
 
-// LaneFilter chooses lanes. A zero field chooses all.
+// LaneFilter selects lanes. A zero field selects all.
 type LaneFilter struct {
 	Outbox, Kind string
 	Group        *store.Group
 	State        string
-	// Troubled chooses lanes that stand still or whose first row has failed.
+	// Troubled selects lanes on hold and lanes whose head has failed.
 	Troubled bool
 }
 
 var (
-	// ErrNoLane says that no row of the lane is in memory and nothing holds it.
+	// ErrNoLane is returned if the lane has no row in memory and no hold.
 	ErrNoLane = errors.New("there is no such lane")
-	// ErrLaneState says that the action does not fit what the lane does.
+	// ErrLaneState is returned if the lane's state does not allow the action.
 	ErrLaneState = errors.New("the lane's state does not allow it")
-	// ErrStopped says that the dispatcher runs no more.
+	// ErrStopped is returned once the dispatcher has stopped.
 	ErrStopped = errors.New("the relay stops or has lost its leadership")
 
 	errDelivered  = fmt.Errorf("%w: its first row was settled or delivered meanwhile", ErrLaneState)
@@ -79,8 +77,8 @@ var (
 	errRowLane    = fmt.Errorf("%w: a row's own lane cannot be paused; skip the row", ErrLaneState)
 )
 
-// Lanes returns at most limit of the chosen lanes, in the order of CompareLanes,
-// and how many there are. The time is linear in the lanes.
+// Lanes returns at most limit of the selected lanes, in the order of CompareLanes, and the
+// total number. The time is linear in the lanes.
 func (d *Dispatcher) Lanes(f LaneFilter, limit int) (lanes []LaneInfo, total int) {
 	d.mu.Lock()
 	unwritten := d.core.unwrittenLanes()
@@ -107,8 +105,8 @@ func (d *Dispatcher) Lanes(f LaneFilter, limit int) (lanes []LaneInfo, total int
 	return lanes[:min(limit, len(lanes))], len(lanes)
 }
 
-// CompareLanes orders lanes for an operator: those that stand still first, then
-// those that fail, and the longer ones before the shorter.
+// CompareLanes orders lanes for an operator: lanes that do not move, then failing lanes,
+// then the rest, each with the longest lanes first.
 func CompareLanes(a, b LaneInfo) int {
 	rank := func(l *LaneInfo) int {
 		switch {
@@ -123,14 +121,14 @@ func CompareLanes(a, b LaneInfo) int {
 		cmp.Compare(a.String(), b.String()), cmp.Compare(a.RowID, b.RowID), cmp.Compare(a.Job, b.Job))
 }
 
-// matches reports whether the filter chooses a lane by its name.
+// matches reports whether the filter selects a lane by name.
 func (f *LaneFilter) matches(name LaneName) bool {
 	return (f.Outbox == "" || f.Outbox == name.Outbox) &&
 		(f.Kind == "" || f.Kind == name.Kind) &&
 		(f.Group == nil || *f.Group == name.Group)
 }
 
-// RetryNow tries a waiting lane at once, also while the sink is suspect.
+// RetryNow retries a waiting lane at once, even if the circuit breaker is open.
 func (d *Dispatcher) RetryNow(lane LaneName) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -139,10 +137,14 @@ func (d *Dispatcher) RetryNow(lane LaneName) error {
 	return err
 }
 
-// Skip lets a lane pass its first row: a row that blocks the lane stays FAILED,
-// another becomes FAILED with the reason as its error. A row in a request is
-// skipped if that fails. Skip returns when it is durable, or when the row was
-// delivered after all (ErrLaneState). A replayed row cannot be skipped.
+// Skip passes over the first row of a lane.
+//
+//   - A row that blocks the lane stays FAILED.
+//   - Any other row becomes FAILED, with the reason as its error.
+//   - A row in flight is skipped only if its request fails.
+//
+// Skip returns once the result is durable, or ErrLaneState if the row was delivered after
+// all. A replayed row cannot be skipped.
 func (d *Dispatcher) Skip(ctx context.Context, lane LaneName, reason string) error {
 	if lane.Job != "" {
 		return errReplayLane
@@ -156,7 +158,7 @@ func (d *Dispatcher) Skip(ctx context.Context, lane LaneName, reason string) err
 	done, err := d.core.skip(l, reason, time.Now())
 	d.mu.Unlock()
 	if err != nil {
-		notify(d.toSpill) // its first row may have to be read
+		notify(d.toSpill) // its first row may have to be reloaded
 		return err
 	}
 	d.wakeWorkers()
@@ -170,7 +172,7 @@ func (d *Dispatcher) Skip(ctx context.Context, lane LaneName, reason string) err
 	}
 }
 
-// skipBlocked lets a lane go on that a row blocks, unless another does by now.
+// skipBlocked releases a blocked lane, unless it is no longer blocked.
 func (d *Dispatcher) skipBlocked(ctx context.Context, lane LaneName) error {
 	d.operatorMu.Lock()
 	defer d.operatorMu.Unlock()
@@ -181,9 +183,9 @@ func (d *Dispatcher) skipBlocked(ctx context.Context, lane LaneName) error {
 	})
 }
 
-// Pause keeps a lane from moving until Resume, also across restarts. A request
-// under way ends first. The lane need not have rows. It is durable when Pause
-// returns. What is replayed of the lane is paused with it.
+// Pause keeps a lane from moving until Resume, across restarts. The pause is durable when
+// Pause returns. A request in flight ends first. The lane need not have rows. Replay lanes
+// of the group are paused too.
 func (d *Dispatcher) Pause(ctx context.Context, lane LaneName, reason string) error {
 	if lane.Job != "" {
 		return errReplayLane
@@ -204,7 +206,7 @@ func (d *Dispatcher) Pause(ctx context.Context, lane LaneName, reason string) er
 	return nil
 }
 
-// Resume ends a pause, durably.
+// Resume ends a pause durably.
 func (d *Dispatcher) Resume(ctx context.Context, lane LaneName) error {
 	if lane.Job != "" {
 		return errReplayLane
@@ -228,7 +230,7 @@ func (d *Dispatcher) Resume(ctx context.Context, lane LaneName) error {
 	})
 }
 
-// release forgets a hold and lets the lane go on.
+// release deletes a hold and releases the lane.
 func (d *Dispatcher) release(ctx context.Context, lane store.LaneKey, kind store.HoldKind, letGo func(now time.Time)) error {
 	if err := d.store.Release(ctx, d.epoch, lane, kind); err != nil {
 		return err
@@ -240,18 +242,16 @@ func (d *Dispatcher) release(ctx context.Context, lane store.LaneKey, kind store
 	return nil
 }
 
-// Restore holds the lanes that were held when the relay last ran. Call it before
-// Run.
+// Restore restores the holds from the last run of the relay. Call it before Run.
 func (d *Dispatcher) Restore(holds []store.Hold) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.core.restore(holds)
 }
 
-// Requeue sets FAILED rows back to PENDING; lanes that one of them blocked go
-// on. With place they are put in front of their lanes; without, the source has
-// to find them in the table. It waits for room in the buffer, takes at most limit
-// rows and returns how many.
+// Requeue resets at most limit FAILED rows to PENDING and returns how many. It waits for
+// room in the buffer. Lanes blocked by one of the rows go on. With place the rows go in
+// front of their lanes; without it the source must find them in the table.
 func (d *Dispatcher) Requeue(ctx context.Context, f store.DeadLetterFilter, limit int, place bool) (int, error) {
 	if err := d.waitForRoom(ctx); err != nil {
 		return 0, err
@@ -282,7 +282,7 @@ func (d *Dispatcher) Requeue(ctx context.Context, f store.DeadLetterFilter, limi
 	return len(refs), nil
 }
 
-// ended reports whether nothing is sent any more.
+// ended reports whether the dispatcher no longer sends.
 func (d *Dispatcher) ended() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -294,16 +294,16 @@ func (d *Dispatcher) ended() bool {
 	}
 }
 
-// TrackSettled begins to remember which rows settle, for Found, or forgets them.
+// TrackSettled starts or stops recording settled rows for InsertFound.
 func (d *Dispatcher) TrackSettled(on bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.core.trackSettled(on)
 }
 
-// InsertFound places rows of one outbox that came back to PENDING without an insert in
-// front of their lanes, but for those that lanes hold or that settled since Watch,
-// and returns how many; lanes that one of them blocked go on.
+// InsertFound puts rows of one outbox that returned to PENDING without an insert in front
+// of their lanes, and returns how many. It leaves out rows that are in lanes, or settled
+// since TrackSettled. Lanes blocked by one of the rows go on.
 func (d *Dispatcher) InsertFound(items []store.Item) int {
 	d.mu.Lock()
 	placed := d.core.insertFound(items, time.Now())
@@ -312,8 +312,8 @@ func (d *Dispatcher) InsertFound(items []store.Item) int {
 	return placed
 }
 
-// Discard deletes FAILED rows; lanes that one of them blocked go on. It takes
-// at most limit rows and returns how many.
+// Discard deletes at most limit FAILED rows and returns how many. Lanes blocked by one of
+// the rows go on.
 func (d *Dispatcher) Discard(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error) {
 	d.operatorMu.Lock()
 	defer d.operatorMu.Unlock()
@@ -339,6 +339,6 @@ func (d *Dispatcher) waitForRoom(ctx context.Context) error {
 		case <-d.roomFreed:
 		}
 	}
-	notify(d.roomFreed) // somebody else may wait too
+	notify(d.roomFreed) // another caller may wait too
 	return nil
 }

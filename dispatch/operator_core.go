@@ -8,15 +8,15 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// skipRequest is somebody's wish that a row be passed over.
+// skipRequest is an operator's request to pass over a row.
 type skipRequest struct {
 	reason  string
 	at      time.Time
-	writing bool       // FAILED is on its way to the store
-	done    chan error // has room for one
+	writing bool       // FAILED is being written
+	done    chan error // buffer of one
 }
 
-// report reports that the row has left its lane. A nil skip has nobody to tell.
+// report reports that the row has left its lane. It does nothing on a nil skipRequest.
 func (s *skipRequest) report() {
 	if s == nil {
 		return
@@ -28,8 +28,8 @@ func (s *skipRequest) report() {
 	}
 }
 
-// skip passes over the head of a lane: it is FAILED as soon as it is seen and no
-// request carries it. Done is told how it went.
+// skip passes over the head of a lane: the row becomes FAILED once it is visible and in no
+// request. The result is sent to done.
 func (c *core) skip(l *lane, reason string, now time.Time) (done <-chan error, err error) {
 	switch {
 	case l == nil, len(l.rows) == 0 && !l.hasSpilled:
@@ -48,12 +48,12 @@ func (c *core) skip(l *lane, reason string, now time.Time) (done <-chan error, e
 	return s.done, nil
 }
 
-// skippable reports whether the row may be settled as passed over: a row that no
-// claim has found may not be visible yet, and would be taken for gone.
+// skippable reports whether a row to skip may be settled. A row that no claim has found may
+// not be visible yet, and the store would report it as gone.
 func (rw *row) skippable() bool { return rw.skip != nil && (rw.seen || rw.Txn == 0) }
 
-// skipHead settles the head of a lane that is to be passed over, or has it
-// claimed first, and reports whether it did.
+// skipHead settles a head that is to be skipped, or has it claimed first. It reports
+// whether it did either.
 func (c *core) skipHead(l *lane) bool {
 	if len(l.rows) == 0 || l.rows[0].skip == nil || c.ended {
 		return false
@@ -68,8 +68,7 @@ func (c *core) skipHead(l *lane) bool {
 	return true
 }
 
-// pause keeps a lane from moving, and what is replayed of it. A run in flight ends
-// first.
+// pause keeps a lane and its replay lanes from moving. A run in flight ends first.
 func (c *core) pause(name LaneName, h store.Hold) {
 	for _, l := range append(c.replayLanesOf(name), c.lane(name)) {
 		l.paused = &h
@@ -88,7 +87,7 @@ func (c *core) resume(l *lane, now time.Time) {
 	c.replayChanged = true
 }
 
-// releaseLane lets a lane go on that nothing holds any more.
+// releaseLane lets a lane go on if nothing holds it.
 func (c *core) releaseLane(l *lane, now time.Time) {
 	if l.state != laneHeld || l.onHold() {
 		return
@@ -107,9 +106,9 @@ func (c *core) block(l *lane, h *store.Hold) {
 	c.blockedLanes[store.Ref{Outbox: h.Lane.Outbox, ID: h.ID}] = l
 }
 
-// releaseFixed is told that rows were requeued or discarded: the lanes go on that one of
-// them blocked. One whose FAILED is on its way back from the store stays in its
-// lane, and a claim tells what it is now.
+// releaseFixed releases the lanes blocked by rows that were requeued or discarded. If the
+// write of a row's FAILED is in flight, the row stays in its lane, and the next claim finds
+// its current status.
 func (c *core) releaseFixed(refs []store.Ref, now time.Time) {
 	set := make(map[store.Ref]bool, len(refs))
 	for _, ref := range refs {
@@ -125,10 +124,10 @@ func (c *core) releaseFixed(refs []store.Ref, now time.Time) {
 	}
 }
 
-// resetFailed makes a row as one that has not failed.
+// resetFailed clears the failures of a row.
 func (rw *row) resetFailed() {
 	rw.requeuedInFlight, rw.claimed, rw.RetryCount = false, time.Time{}, 0
-	if rw.ticket == nil { // it has no place in the log any more
+	if rw.ticket == nil { // it has no position in the log any more
 		rw.requeued, rw.Seq = true, 0
 	}
 	rw.firstFailed, rw.lastFailed, rw.lastRefused = time.Time{}, time.Time{}, time.Time{}
@@ -138,15 +137,15 @@ func (rw *row) resetFailed() {
 	}
 }
 
-// unblock lets a lane go on that a row has blocked.
+// unblock releases a blocked lane.
 func (c *core) unblock(l *lane, now time.Time) {
 	delete(c.blockedLanes, store.Ref{Outbox: l.name.Outbox, ID: l.blocked.ID})
 	l.blocked = nil
 	c.releaseLane(l, now)
 }
 
-// restore holds the lanes that were held when the relay last ran. A lane stays
-// blocked only where the configuration still says so.
+// restore restores the holds from the last run. A lane stays blocked only if the
+// configuration still says so.
 func (c *core) restore(holds []store.Hold) {
 	for i := range holds {
 		h := &holds[i]
@@ -163,9 +162,8 @@ func (c *core) restore(holds []store.Hold) {
 	}
 }
 
-// requeue puts rows that were FAILED in front of their lanes, behind those that
-// were requeued before. A row that the log has brought again already keeps the
-// place that it has there.
+// requeue puts formerly FAILED rows in front of their lanes, behind rows that were requeued
+// before. A row that the log has delivered again already keeps its place.
 func (c *core) requeue(items []store.Item) {
 	in := map[*lane]map[string]bool{}
 	items = slices.DeleteFunc(items, func(it store.Item) bool {
@@ -181,8 +179,7 @@ func (c *core) requeue(items []store.Item) {
 	c.insertFront(items)
 }
 
-// laneRowIDs returns the ids of a lane's rows that are in memory or on their way to be
-// parked.
+// laneRowIDs returns the ids of a lane's rows that are in memory or being spilled.
 func (c *core) laneRowIDs(l *lane) map[string]bool {
 	ids := map[string]bool{}
 	for _, rows := range [][]*row{l.rows, l.unspillableTail} {
@@ -200,7 +197,7 @@ func (c *core) laneRowIDs(l *lane) map[string]bool {
 	return ids
 }
 
-// trackSettled begins to remember which rows leave their lanes, or forgets them.
+// trackSettled starts or stops recording rows that leave their lanes.
 func (c *core) trackSettled(on bool) {
 	c.leftSinceWatch = nil
 	if on {
@@ -208,8 +205,8 @@ func (c *core) trackSettled(on bool) {
 	}
 }
 
-// insertFound places those of some rows of one outbox that no lane holds, and none has
-// held since watch, as requeue does. It returns how many.
+// insertFound inserts rows of one outbox like requeue, and returns how many. It leaves out
+// rows that are in a lane, or were since trackSettled.
 func (c *core) insertFound(items []store.Item, now time.Time) int {
 	if len(items) == 0 {
 		return 0
@@ -228,7 +225,7 @@ func (c *core) insertFound(items []store.Item, now time.Time) int {
 	return len(items)
 }
 
-// retryNow tries a lane at once that waits for a time or for the sink.
+// retryNow retries at once a lane that waits for a time or for a breaker.
 func (c *core) retryNow(l *lane) error {
 	switch {
 	case l == nil:

@@ -7,33 +7,38 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
-// On a quiet system nothing proves that the receiver works, so a row that it refuses
-// alone counts once in proof-wait, and its group stands for minutes. A [sink.Pinger]
-// has a request without rows: taken, it is proof like a row that was taken.
+// On a quiet system no other row can prove that the receiver works. A row that is refused
+// alone would then count once per proof-wait and hold up its group for minutes. A
+// [sink.Pinger] has a request without rows, and an accepted ping is proof like an accepted
+// row.
 //
-// It is the weaker proof, because a receiver may take an empty list while it fails on
-// every row. So a ping follows only the refusal of a lone row, one that no other row
-// waits beside, and pings prove no more than one row needs to end until the receiver
-// has taken a row again. An outage that answers pings costs one row at the most.
+// A ping is weaker proof, because a receiver may accept an empty list and still fail on
+// every row. So there are two limits:
+//
+//   - Only the refusal of a lone row triggers a ping: no other lane waits for the receiver.
+//   - After MaxRetries+1 accepted pings, no ping is sent until the receiver accepts a row
+//     again. That is as many as one row needs to become FAILED.
+//
+// An outage that answers pings therefore costs at most one row.
 
 // ping is a request without rows to a receiver.
 type ping struct {
-	kind string // of the row that was refused
+	kind string // of the refused row
 	to   *receiver
-	// after is when the refusal came that asked for it.
+	// after is the time of the refusal that triggered it.
 	after time.Time
 }
 
-// pingState is what a receiver's pings have come to.
+// pingState is the state of a receiver's pings.
 type pingState struct {
 	inFlight    bool
-	next        time.Time // earliest
-	proofs      int       // pings that it took since it last took a row
-	unsupported bool      // it has no such request
+	next        time.Time // earliest next ping
+	proofs      int       // accepted pings since the last accepted row
+	unsupported bool      // the sink has no such request for the kind
 }
 
-// requestPing asks for a ping after the refusal of a lane's head, if it may become proof
-// for the head's next attempt.
+// requestPing queues a ping after the refusal of a lane's head, if it can be proof for the
+// head's next attempt.
 func (c *core) requestPing(l *lane, f *failure, now time.Time) {
 	p := &l.receiver.pings
 	switch {
@@ -46,7 +51,7 @@ func (c *core) requestPing(l *lane, f *failure, now time.Time) {
 	}
 }
 
-// nextPing takes a ping to send; nil if there is none. The caller reports it by pinged.
+// nextPing returns a ping to send; nil if there is none. The caller reports it to pinged.
 func (c *core) nextPing() *ping {
 	if c.ended || c.toPing.len() == 0 {
 		return nil
@@ -54,18 +59,18 @@ func (c *core) nextPing() *ping {
 	return c.toPing.pop()
 }
 
-// pinged takes the answer to a ping that began at a time. ok is false where the kind has
-// no such request.
+// pinged handles the answer to a ping that began at a time. ok is false if the kind has no
+// such request.
 func (c *core) pinged(p *ping, res *sink.Result, ok bool, began, now time.Time) {
 	recv := p.to
 	recv.pings.inFlight = false
 	recv.pings.next = now.Add(max(3*c.cfg.BackoffInitial, min(res.RetryAfter, c.cfg.RetryAfterMax)))
 	recv.pings.unsupported = !ok
 	if !ok || res.Class != sink.Delivered {
-		return // what else it answers proves nothing
+		return // no other answer proves anything
 	}
 	recv.pings.proofs++
-	recv.recordSuccess(later(began, p.after.Add(1))) // it began behind the refusal, however coarse the clock
+	recv.recordSuccess(later(began, p.after.Add(1))) // it began after the refusal, even if the clock is coarse
 }
 
 // ping sends the core's pings, one at a time.

@@ -6,32 +6,33 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// A source that reads tables again and again need not keep in memory what does
-// not move: the rows are safe where they are. So that groups which are blocked,
-// failing or just large neither fill the buffer nor every reading, such a source
-// leaves out the lanes that Standing names and asks for the rows of others.
+// A source that polls tables need not keep rows that do not move in memory, because the
+// tables keep them. It leaves out the lanes of ExcludedLanes and reads the rows of others.
+// Blocked, failing or very large groups then fill neither the buffer nor every poll.
 
-// ExcludedLanes returns the lanes of an outbox whose rows a source that reads tables
-// is to leave out for now: those that are blocked or paused, those that fail or
-// wait with as many rows as they keep, and those that have more rows in memory
-// than the buffer has room for. The last bound leaves room for other lanes,
-// however many are large. The time is linear in the lanes.
+// ExcludedLanes returns the lanes of an outbox that a polling source must leave out for
+// now:
 //
-// Such a source asks for ExcludedLanes before Held: a row that was taken out of memory
-// and is still to be given back is among those that Held names, and its lane among
-// these.
+//   - lanes on hold, and lanes with spilled rows
+//   - failing or waiting lanes that already have as many rows as they keep
+//   - lanes with more rows in memory than the buffer has room for, so that other lanes get
+//     room however many lanes are large
+//   - lanes with a row whose claim is being given back
+//
+// The source must call ExcludedLanes before Held, because a row whose claim is being given
+// back moves from the one to the other. The time is linear in the lanes.
 func (d *Dispatcher) ExcludedLanes(outbox string) []store.LaneKey {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.core.excludedLanes(outbox)
 }
 
-// Unload takes rows out of memory that lie in lanes that do not move, and gives
-// back those that were claimed: all of a blocked or paused lane, and all but the
-// first few of one that fails or waits. It is for a source that reads tables,
-// which finds them again as soon as Standing does not name the lane any more, and
-// that has no rows of the outbox on their way to the lanes: else these would come
-// before the others.
+// Unload evicts rows of lanes that do not move and gives back their claims: all rows of a
+// lane on hold, and all but the first few of a failing or waiting lane.
+//
+// It is for a polling source, which finds the rows again once ExcludedLanes no longer names
+// the lane. The source must have no rows of the outbox on their way to the lanes, because
+// these would overtake the unloaded rows.
 func (d *Dispatcher) Unload(outbox string) {
 	d.mu.Lock()
 	some := d.core.unload(outbox)
@@ -41,8 +42,8 @@ func (d *Dispatcher) Unload(outbox string) {
 	}
 }
 
-// isWaiting reports whether the lane waits for a time, for a suspect sink, for a locked
-// table or for one that refuses the outcome of its head.
+// isWaiting reports whether the lane waits for a time, an open breaker, a locked table or a
+// table that refuses the outcome of its head.
 func (l *lane) isWaiting() bool {
 	return l.state == laneWaiting || l.state == laneReady && (l.receiver.breakerOpen || l.locked) || l.waitsForRefused()
 }
@@ -50,8 +51,8 @@ func (l *lane) isWaiting() bool {
 // waitsForRefused reports whether the lane waits for an outcome that the table refuses.
 func (l *lane) waitsForRefused() bool { return l.state == laneWriting && l.refusal != "" }
 
-// waitingKeepRows is how many rows a lane keeps that is still: what one request takes, but
-// half the buffer for all of them together.
+// waitingKeepRows is how many rows a waiting lane keeps: one request's worth, but all
+// waiting lanes together at most half the buffer.
 func (c *core) waitingKeepRows() int {
 	n := 1
 	for _, l := range c.lanes {
@@ -71,7 +72,7 @@ func (c *core) excludedLanes(outbox string) (lanes []store.LaneKey) {
 			lanes = append(lanes, l.name.LaneKey)
 		}
 	}
-	for o := range c.unwrittenOutcomes() { // rows that are given back go in front of what is read
+	for o := range c.unwrittenOutcomes() { // rows given back go in front of rows still to be read
 		if o.Outbox == outbox && o.lane == nil && o.Status == store.Pending {
 			lanes = append(lanes, o.row.Lane())
 		}
@@ -79,13 +80,13 @@ func (c *core) excludedLanes(outbox string) (lanes []store.LaneKey) {
 	return lanes
 }
 
-// isRowLane reports whether the lane is that of a row without a group, of which
-// others have lanes of their own. There is no telling them apart by the key.
+// isRowLane reports whether the lane belongs to a row without a group and other such rows
+// have their own lanes. The lane key cannot tell them apart.
 func (c *core) isRowLane(l *lane) bool {
 	return l.name.RowID != "" || !l.name.Group.Valid && c.cfg.Ungrouped == Parallel
 }
 
-// unload reports whether it took rows out of memory.
+// unload evicts rows as Unload says and reports whether there were any.
 func (c *core) unload(outbox string) (some bool) {
 	if c.ended {
 		return false
@@ -117,7 +118,7 @@ func (c *core) unload(outbox string) (some bool) {
 	return some
 }
 
-// unloadRow takes a row out of memory that is not settled.
+// unloadRow evicts an unsettled row.
 func (c *core) unloadRow(rw *row) {
 	c.unclaim(rw)
 	c.drop(rw)

@@ -2,7 +2,7 @@ package dispatch
 
 import "slices"
 
-// fifo is a queue.
+// fifo is a first-in, first-out queue.
 type fifo[T any] struct{ items []T }
 
 func (q *fifo[T]) push(v T) { q.items = append(q.items, v) }
@@ -16,7 +16,7 @@ func (q *fifo[T]) pop() T {
 	return v
 }
 
-// remove takes a value out, wherever it stands, and reports whether it was there.
+// remove removes the first value that matches and reports whether there was one.
 func (q *fifo[T]) remove(is func(T) bool) bool {
 	i := slices.IndexFunc(q.items, is)
 	if i < 0 {
@@ -26,7 +26,7 @@ func (q *fifo[T]) remove(is func(T) bool) bool {
 	return true
 }
 
-// removeAll takes all values out that are so, in their order.
+// removeAll removes and returns all values that match, in order.
 func (q *fifo[T]) removeAll(is func(T) bool) (taken []T) {
 	var kept []T
 	for _, v := range q.items {

@@ -11,29 +11,32 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// A table may refuse an outcome: a trigger or a constraint objects. The outcome stays
-// in memory and is tried again, with back-off, for as long as it takes. Meanwhile the
-// row must not keep the log. So its row is parked at once, which costs one insert: its
-// outbox row is still open, and after a restart the parked copy is claimed and sent
-// again. The outcome forgets the copy in the transaction that writes it.
+// A table may refuse an outcome, for example because of a trigger or a constraint. The
+// outcome stays in memory and is retried with backoff until the table accepts it.
 //
-// A COMPLETED row is in no lane any more, and its group goes on. A lane waits for the
-// other outcomes of its head and stands still; what is behind the head is parked as in
-// any such lane. Once half a buffer of outcomes is refused, no row is claimed, because
-// it would be sent again after a restart. What a refused outcome costs is some hundred
-// bytes: the payload is dropped. So what is held is half a buffer of refused outcomes, and
-// at the most as many more as the buffer held of rows that were delivered by then.
+// The row is spilled at once so that it does not hold the log, which costs one insert. Its
+// outbox row is still open: after a restart the spilled copy is claimed and sent again. The
+// transaction that writes the outcome deletes the copy.
+//
+//   - A COMPLETED row is in no lane any more, and its group goes on.
+//   - For any other outcome the lane waits. The rows behind its head are spilled like those
+//     of any lane that does not move.
+//   - Once refused outcomes exceed half the buffer, no row is claimed, because it would be
+//     sent again after a restart.
+//
+// A refused outcome takes a few hundred bytes, because its payload is dropped. Memory holds
+// half a buffer of them, and at most as many more as the buffer had delivered rows at that
+// time.
 
-// minRefusalWait and maxRefusalWait bound the wait before an outcome that the store
-// refused is tried again.
+// minRefusalWait and maxRefusalWait bound the wait before a refused outcome is retried.
 const (
 	minRefusalWait = time.Second
 	maxRefusalWait = time.Minute
-	// maxRefusalBytes is how many bytes of the database's words are kept.
+	// maxRefusalBytes limits the stored database error.
 	maxRefusalBytes = 300
 )
 
-// deferRefused puts an outcome aside that the store did not take.
+// deferRefused sets aside an outcome that the store refused.
 func (c *core) deferRefused(o *outcome, now time.Time) {
 	if o.tries == 0 {
 		c.refusedOutcomes++
@@ -48,7 +51,7 @@ func (c *core) deferRefused(o *outcome, now time.Time) {
 	heap.Push(&c.retryQueue, *o)
 }
 
-// setRefusal notes that the table refuses the claim or the outcome of the lane's head.
+// setRefusal records that the table refuses the claim or the outcome of the lane's head.
 func (l *lane) setRefusal(why string, now time.Time) {
 	if l.refusal == "" {
 		l.refusedSince = now
@@ -56,7 +59,7 @@ func (l *lane) setRefusal(why string, now time.Time) {
 	l.refusal = why
 }
 
-// clearRefused is told that an outcome needs no other try.
+// clearRefused handles an outcome that needs no further try.
 func (c *core) clearRefused(o *outcome) {
 	if o.tries == 0 {
 		return
@@ -67,9 +70,10 @@ func (c *core) clearRefused(o *outcome) {
 	}
 }
 
-// spillUnwritten parks the row of an outcome that is put aside, so that the checkpoint passes
-// it. A row that is given back is still in its lane, or nobody waits for it; one that
-// was set back and has no place in the log is found in its table again.
+// spillUnwritten spills the row of a deferred outcome, so that the checkpoint can pass it.
+// It leaves out two kinds of rows: a row whose claim is given back, because it is still in
+// its lane or needs no checkpoint, and a requeued row without a seq, because the sweep
+// finds it in its table again.
 func (c *core) spillUnwritten(o *outcome) {
 	rw := o.row
 	switch {
@@ -80,7 +84,7 @@ func (c *core) spillUnwritten(o *outcome) {
 		c.dropPayload(rw)
 	default:
 		if o.Status.Settled() {
-			c.settlingSpilled[store.SpilledRef{Ref: rw.Ref, Seq: rw.Seq}] = true // nobody reads it back
+			c.settlingSpilled[store.SpilledRef{Ref: rw.Ref, Seq: rw.Seq}] = true // never reload it
 		}
 		if o.lane != nil {
 			c.queueSpill(o.lane, rw, true)
@@ -91,7 +95,8 @@ func (c *core) spillUnwritten(o *outcome) {
 	}
 }
 
-// deferredOutcomes goes through the outcomes that the store does not take for now, in no order.
+// deferredOutcomes iterates over the outcomes that wait for a retry or a locked table, in
+// no particular order.
 func (c *core) deferredOutcomes() iter.Seq[*outcome] {
 	return func(yield func(*outcome) bool) {
 		queues := [][]outcome{c.retryQueue}
@@ -108,8 +113,7 @@ func (c *core) deferredOutcomes() iter.Seq[*outcome] {
 	}
 }
 
-// detachRow takes a parked row out of the buffer whose outcome is put aside and which
-// is in no lane.
+// detachRow removes from the buffer a spilled row with a deferred outcome and no lane.
 func (c *core) detachRow(rw *row) {
 	c.dropPayload(rw)
 	c.clearExtraWeight(rw)
@@ -120,10 +124,10 @@ func (c *core) detachRow(rw *row) {
 	}
 }
 
-// requeueOutcome queues an outcome again that was put aside. Its row may have been parked since.
+// requeueOutcome queues a deferred outcome again. Its row may have been spilled since.
 func (c *core) requeueOutcome(o outcome) {
 	if o.lane == nil && o.Status == store.Pending {
-		c.queueOutcome(o) // a parked row stays so
+		c.queueOutcome(o) // a spilled row stays spilled
 		return
 	}
 	c.enqueue(o)
@@ -136,9 +140,9 @@ type Refusal struct {
 	Since time.Time // when it was first refused
 }
 
-// RefusedRows returns the longest refused rows, at most most, how many there are by
-// outbox, and whether there are so many that nothing is sent. The time is linear in
-// the lanes.
+// RefusedRows returns at most most refused rows, the longest refused first, and their total
+// number per outbox. stopped reports whether there are so many that no row is sent. The
+// time is linear in the lanes.
 func (d *Dispatcher) RefusedRows(most int) (rows []Refusal, byOutbox map[string]int, stopped bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -165,8 +169,8 @@ func (c *core) refusedRows() (rows []Refusal) {
 	return rows
 }
 
-// unwrittenLanes describes the lanes of rows that were delivered and whose COMPLETED
-// the table refuses. Such a lane may have gone on, or have no rows any more.
+// unwrittenLanes describes the lanes of delivered rows whose COMPLETED the table refuses.
+// Such a lane may have gone on, or have no rows left.
 func (c *core) unwrittenLanes() map[LaneName]*LaneInfo {
 	lanes := map[LaneName]*LaneInfo{}
 	first := map[LaneName]time.Time{}
@@ -189,7 +193,7 @@ func (c *core) unwrittenLanes() map[LaneName]*LaneInfo {
 	return lanes
 }
 
-// eachRefusedOutcome goes through the outcomes that the store has refused.
+// eachRefusedOutcome iterates over the outcomes that the store has refused.
 func (c *core) eachRefusedOutcome() iter.Seq[*outcome] {
 	return func(yield func(*outcome) bool) {
 		if c.refusedOutcomes == 0 {
@@ -210,7 +214,7 @@ func (c *core) eachRefusedOutcome() iter.Seq[*outcome] {
 	}
 }
 
-// shortenError shortens what a database says.
+// shortenError truncates a database error to maxRefusalBytes.
 func shortenError(text string) string {
 	if len(text) <= maxRefusalBytes {
 		return text
@@ -222,7 +226,7 @@ func shortenError(text string) string {
 	return text[:n] + " …"
 }
 
-// enableSpill says whether rows may be parked.
+// enableSpill allows or forbids spilling.
 func (d *Dispatcher) enableSpill(may bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

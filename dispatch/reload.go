@@ -9,24 +9,24 @@ import (
 )
 
 const (
-	// maxReloadLanes is the most lanes of one reading.
+	// maxReloadLanes is the maximum number of lanes in one reload.
 	maxReloadLanes = 200
-	// reloadRuns is how many requests' worth of rows a reading takes of a lane.
+	// reloadRuns is the number of rows that a reload reads of a lane, in full requests.
 	reloadRuns = 4
-	// maxProbeLanes is how many lanes of a suspect receiver are read back, to be
-	// tried.
+	// maxProbeLanes is the maximum number of lanes reloaded as probes for a receiver with
+	// an open breaker.
 	maxProbeLanes = 2 * maxEagerProbes
 )
 
-// laneReload is a lane whose parked rows are being read: one in memory, or, by its
-// hash, one that is away.
+// laneReload is a lane whose spilled rows are being read: a lane in memory, or a spilled
+// lane given by its hash.
 type laneReload struct {
 	lane    *lane
 	spilled *spilledLaneSet
 	hash    groupHash
 }
 
-// reloadReceiver is the receiver that the rows of a reading go to.
+// reloadReceiver returns the receiver of the rows in a reload.
 func (c *core) reloadReceiver(r *laneReload) *receiver {
 	if r.lane != nil {
 		return r.lane.receiver
@@ -34,7 +34,7 @@ func (c *core) reloadReceiver(r *laneReload) *receiver {
 	return c.receiver(r.spilled.kind)
 }
 
-// queueReload queues a lane to be read back.
+// queueReload queues a lane for a reload.
 func (c *core) queueReload(l *lane) {
 	if !l.needsReload {
 		l.needsReload = true
@@ -42,7 +42,7 @@ func (c *core) queueReload(l *lane) {
 	}
 }
 
-// belowReloadMark reports whether the lane has so few rows in memory that more are read back.
+// belowReloadMark reports whether the lane has spilled rows and too few in memory.
 func (c *core) belowReloadMark(l *lane) bool {
 	few := 1
 	if l.failures == 0 && !l.receiver.breakerOpen {
@@ -51,9 +51,9 @@ func (c *core) belowReloadMark(l *lane) bool {
 	return l.hasSpilled && len(l.rows) < few
 }
 
-// nextReloads takes lanes to read back: of each, at most each rows. The caller
-// reports them by readBack; there is one reading at a time, and none beside a
-// parking.
+// nextReloads returns lanes to reload, with at most each rows per lane. The caller reports
+// the rows to addReloaded. Only one reload runs at a time, and none runs while rows are
+// being spilled.
 func (c *core) nextReloads(now time.Time) (from []store.SpilledRange, each int) {
 	if c.ended || c.reloadQueue.len() == 0 && !c.hasSpilledLanes() {
 		return nil, 0
@@ -99,12 +99,12 @@ func (c *core) nextReloads(now time.Time) (from []store.SpilledRange, each int) 
 	return from, max(1, min(room/len(from), reloadRuns*c.cfg.APIBatchSize))
 }
 
-// evictInterval is the least time between two searches for rows that were read back
-// in vain: each goes through all lanes.
+// evictInterval is the minimum time between two searches for reloaded rows to evict. Each
+// search visits all lanes.
 const evictInterval = 10 * time.Millisecond
 
-// reloadRoom returns how many rows may be read back. Those of lanes that do not move
-// after all make room for others.
+// reloadRoom returns how many rows may be reloaded. It evicts reloaded rows of lanes that
+// do not move to make room for others.
 func (c *core) reloadRoom(now time.Time) int {
 	room := max(1, c.cfg.BufferRows/2) - c.reloadedRows - c.extraReloaded
 	if room > 0 || now.Sub(c.evictedAt) < evictInterval {
@@ -115,7 +115,7 @@ func (c *core) reloadRoom(now time.Time) int {
 		switch {
 		case !l.allReloaded() || l.reloading || c.shrinking[l]:
 		case l.state == laneHeld, l.state == laneWaiting && l.name.RowID == "", l.locked:
-			c.shrink(l, 0) // the lane is still known, and when it is due
+			c.shrink(l, 0) // the lane stays known, with its due time
 		case l.isWaiting() && len(l.rows) > 1:
 			c.shrink(l, 1)
 		}
@@ -123,8 +123,8 @@ func (c *core) reloadRoom(now time.Time) int {
 	return max(1, c.cfg.BufferRows/2) - c.reloadedRows - c.extraReloaded
 }
 
-// allReloaded reports whether the lane's rows in memory were read back: the first and
-// the last, and with them those between.
+// allReloaded reports whether all rows of the lane in memory are reloaded ones. The first
+// and the last row decide it.
 func (l *lane) allReloaded() bool {
 	return len(l.rows) > 0 && l.rows[0].reloaded && l.rows[len(l.rows)-1].reloaded
 }
@@ -139,8 +139,8 @@ func (l *lane) lastSeq() store.Seq {
 	return l.reloadedUpTo
 }
 
-// addReloaded takes the rows of a reading, by position. A lane of which fewer came
-// than were asked for is whole again.
+// addReloaded adds the rows of a reload, by position. If a lane gets fewer rows than
+// requested, it has no spilled rows left.
 func (c *core) addReloaded(answers [][]store.Item, each int) {
 	reads := c.reloading
 	c.reloading = nil
@@ -154,7 +154,7 @@ func (c *core) addReloaded(answers [][]store.Item, each int) {
 			}
 			l = c.lane(LaneName{LaneKey: items[0].Lane()})
 			if recv := l.receiver; recv.breakerOpen && recv.rotated > reads[i].spilled.lanes.n {
-				l.triedOpening = recv.openings // each was tried once: from now on with back-off
+				l.triedOpening = recv.openings // each was tried once: back off from now on
 			}
 		}
 		l.reloading, l.headRequested = false, false
@@ -164,7 +164,7 @@ func (c *core) addReloaded(answers [][]store.Item, each int) {
 		switch {
 		case !c.isRowLanePool(l):
 			c.appendReloaded(l, items)
-		case l.missedDuringReload: // rows have left memory meanwhile, maybe some from before the reading
+		case l.missedDuringReload: // rows were evicted meanwhile, maybe from before the read
 			l.missedDuringReload = false
 			c.wake(l)
 			continue
@@ -181,8 +181,8 @@ func (c *core) addReloaded(answers [][]store.Item, each int) {
 	c.deletedDuringReload, c.requeuedUnwritten = nil, nil
 }
 
-// findRequeuedUnwritten are the rows that were set back and delivered, and whose COMPLETED is not
-// written: a parked copy from before is theirs.
+// findRequeuedUnwritten returns requeued rows that were delivered and whose COMPLETED is
+// not written. A spilled copy from before belongs to them.
 func (c *core) findRequeuedUnwritten() map[store.Ref]*row {
 	rows := map[store.Ref]*row{}
 	for o := range c.unwrittenOutcomes() {
@@ -193,12 +193,12 @@ func (c *core) findRequeuedUnwritten() map[store.Ref]*row {
 	return rows
 }
 
-// isRowLanePool reports whether the lane stands for rows that have lanes of their own.
+// isRowLanePool reports whether the lane stands for rows that have their own lanes.
 func (c *core) isRowLanePool(l *lane) bool {
 	return l.name.RowID == "" && !l.name.Group.Valid && c.cfg.Ungrouped == Parallel
 }
 
-// appendReloaded puts parked rows behind those of a lane that are in memory.
+// appendReloaded appends spilled rows to the rows of a lane in memory.
 func (c *core) appendReloaded(l *lane, items []store.Item) {
 	for i := range items {
 		l.mergeTail(items[i].Seq)
@@ -220,7 +220,8 @@ func (c *core) appendReloaded(l *lane, items []store.Item) {
 	}
 }
 
-// mergeTail puts rows that are in memory alone back into their place in front of a seq.
+// mergeTail appends rows of the unspillable tail with a lower seq, so that they return to
+// their place.
 func (l *lane) mergeTail(before store.Seq) {
 	n := 0
 	for n < len(l.unspillableTail) && l.unspillableTail[n].Seq < before {
@@ -230,8 +231,8 @@ func (l *lane) mergeTail(before store.Seq) {
 	l.unspillableTail = slices.Delete(l.unspillableTail, 0, n)
 }
 
-// matchRequeued reports whether one of the lane's first rows, which were set back, is the one
-// that was read, and notes that it is parked.
+// matchRequeued reports whether a reloaded row is one of the requeued rows at the head of
+// the lane, and marks that row as spilled.
 func (l *lane) matchRequeued(it *store.Item) bool {
 	for _, rw := range l.rows {
 		if !rw.requeued {
@@ -249,7 +250,7 @@ func (l *lane) matchRequeued(it *store.Item) bool {
 	return false
 }
 
-// admitReloaded counts a row in that was read back.
+// admitReloaded counts a reloaded row.
 func (c *core) admitReloaded(it *store.Item) *row {
 	rw := &row{Item: *it, spilled: true, reloaded: true}
 	c.reloadedRows++
@@ -257,7 +258,7 @@ func (c *core) admitReloaded(it *store.Item) *row {
 	return rw
 }
 
-// reloadRowLanes gives each parked row a lane of its own.
+// reloadRowLanes gives each spilled row its own lane.
 func (c *core) reloadRowLanes(all *lane, items []store.Item) {
 	for i := range items {
 		all.reloadedUpTo = items[i].Seq
@@ -276,8 +277,7 @@ func (c *core) reloadRowLanes(all *lane, items []store.Item) {
 	}
 }
 
-// alreadyDone reports whether a row that was read is done with, and its parked copy on
-// the way out.
+// alreadyDone reports whether a reloaded row is done and its spilled copy is being deleted.
 func (c *core) alreadyDone(it *store.Item) bool {
 	ref := store.SpilledRef{Ref: it.Ref, Seq: it.Seq}
 	if c.settlingSpilled[ref] || c.deletedDuringReload[ref] {
@@ -292,8 +292,8 @@ func (c *core) alreadyDone(it *store.Item) bool {
 	return rw != nil
 }
 
-// cancelSpills takes rows of a lane that is whole back from those that wait to be
-// parked: they are next.
+// cancelSpills takes back the queued spills of a lane that has no spilled rows left. Those
+// rows come next.
 func (c *core) cancelSpills(l *lane) {
 	if l.spilling == 0 {
 		return

@@ -9,37 +9,36 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// JobLoad is how much of a job is in memory.
+// JobLoad is the memory use of a job.
 type JobLoad struct {
 	Rows  int
 	Bytes int64 // of payload
 }
 
-// HoldForReplay keeps a lane from moving while a job sends its rows again, until ReleaseReplayHold.
-// It is not durable, and need not be: the job is. A request under way ends first; the
-// lane need not have rows. Where rows without a group have lanes of their own these
-// move on.
+// HoldForReplay holds a lane until ReleaseReplayHold, while a job sends its rows again. The
+// hold is not durable, because the job is. A request in flight ends first. The lane need
+// not have rows. If ungrouped rows have their own lanes, these lanes keep moving.
 func (d *Dispatcher) HoldForReplay(job string, lane store.LaneKey) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.core.holdForReplay(job, lane)
 }
 
-// Quiescent reports whether nothing of a lane under HoldForReplay is in a claim or a request,
-// or waits for its outcome to be written: only then does the table tell which of its
-// rows were delivered. A lane that its table refuses an outcome of may not be still
-// for long. Where rows without a group have lanes of their own, the answer is about
-// those that were under way at HoldForReplay. After a no the channel of ReplayLoad is
-// signalled when it may have changed. It also reports whether somebody has paused
-// the lane: then what is replayed of it waits, too.
+// Quiescent reports whether a lane under HoldForReplay has no claim, request or unwritten
+// outcome in flight. Only then does the table show which of its rows were delivered. It
+// also reports whether an operator has paused the lane, which pauses its replay lanes too.
+//
+//   - While the table refuses an outcome of the lane, the lane is not quiescent.
+//   - If ungrouped rows have their own lanes, only rows in flight at HoldForReplay count.
+//   - If the lane is not quiescent, wait for the channel of ReplayLoad and call again.
 func (d *Dispatcher) Quiescent(lane store.LaneKey) (still, paused bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.core.quiescent(lane)
 }
 
-// ReleaseReplayHold ends HoldForReplay; what others hold stays held. Whoever wants the group in order
-// first waits until ReplayLoad has none of its rows.
+// ReleaseReplayHold ends HoldForReplay; other holds remain. To keep the group in order,
+// first wait until ReplayLoad has none of its rows.
 func (d *Dispatcher) ReleaseReplayHold(job string, lane store.LaneKey) {
 	d.mu.Lock()
 	d.core.releaseReplayHold(job, lane, time.Now())
@@ -47,12 +46,14 @@ func (d *Dispatcher) ReleaseReplayHold(job string, lane store.LaneKey) {
 	d.wakeWorkers()
 }
 
-// Replay sends rows again. They go to the end of the job's own lane of their group,
-// so a lane's rows are to come in the order of N, each with its payload. They are sent
-// without a claim beside what is live, and Replays is told of each that its receiver
-// took or refused for good; until then the store keeps the row. Rows that are in
-// memory already are left alone. They have no share of the buffer: the caller bounds
-// them by ReplayLoad.
+// Replay sends rows again, through the job's own lane of each group. The rows of a lane
+// must come in the order of N, each with its payload.
+//
+//   - The rows are sent without a claim, beside the live rows.
+//   - Replays records each row that the receiver accepted or refused for good. The store
+//     keeps the row until then.
+//   - Rows that are already in memory are ignored.
+//   - The rows do not count against the buffer; the caller limits them by ReplayLoad.
 func (d *Dispatcher) Replay(job string, rows []store.ReplayRow) {
 	d.mu.Lock()
 	d.core.replay(job, rows)
@@ -60,10 +61,9 @@ func (d *Dispatcher) Replay(job string, rows []store.ReplayRow) {
 	notify(d.toClaim)
 }
 
-// ReplayLoad returns how much of a job is in memory and how many rows of each lane,
-// those included that are done with and not yet written down. The channel is
-// signalled when it falls, and when a lane was paused or resumed; it is one for all
-// jobs and has room for one.
+// ReplayLoad returns the rows of a job in memory, in total and per lane. It includes
+// finished rows that are not yet recorded. The channel is signaled when the load falls and
+// when a lane was paused or resumed. It is shared by all jobs and has a buffer of one.
 func (d *Dispatcher) ReplayLoad(job string) (total JobLoad, byLane map[store.LaneKey]int, changed <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -73,7 +73,7 @@ func (d *Dispatcher) ReplayLoad(job string) (total JobLoad, byLane map[store.Lan
 	return total, byLane, d.replayChanged
 }
 
-// DoneCount returns how many live rows were done with since New: delivered, FAILED, or found
+// DoneCount returns how many live rows are done since New: delivered, FAILED, or found
 // settled or deleted.
 func (d *Dispatcher) DoneCount() int64 {
 	d.mu.Lock()
@@ -81,9 +81,9 @@ func (d *Dispatcher) DoneCount() int64 {
 	return d.core.doneRows
 }
 
-// WithdrawReplay takes the rows of a job out of memory, those in a request as soon as that
-// has ended. It does not wait. Whoever goes on afterwards waits until ReplayLoad has
-// none, and reads the rows that are left from the first.
+// WithdrawReplay evicts the rows of a job, rows in flight once their request has ended. It
+// does not block. To continue the job, wait until ReplayLoad is empty and read the
+// remaining rows from the first.
 func (d *Dispatcher) WithdrawReplay(job string) {
 	d.mu.Lock()
 	d.core.withdrawJob(job)
@@ -91,7 +91,7 @@ func (d *Dispatcher) WithdrawReplay(job string) {
 	d.wakeWorkers()
 }
 
-// recordReplayed writes down what became of replayed rows, one batch at a time.
+// recordReplayed records the results of replayed rows, one batch at a time.
 func (d *Dispatcher) recordReplayed(ctx context.Context) error {
 	for {
 		d.mu.Lock()
@@ -108,7 +108,7 @@ func (d *Dispatcher) recordReplayed(ctx context.Context) error {
 		err := d.retryOwnTables(ctx, "note replayed rows", func() error {
 			err := d.Replays.FinishRows(ctx, d.epoch, job, done)
 			if errors.Is(err, store.ErrNoJob) {
-				return nil // nothing is left to note it in, and lanes wait for it
+				return nil // no job to record it in, and lanes wait for it
 			}
 			return err
 		})

@@ -9,13 +9,13 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// A lane stands in memory while a job sends its rows again. Before the job looks
-// which of them were delivered, whatever is under way of the lane has to end: a row
-// whose COMPLETED is not written yet looks like one that is still to come.
+// A replay holds the live lane of a group. Before the job reads which rows were delivered,
+// everything of the lane in flight must end, because a row whose COMPLETED is not yet
+// written looks undelivered.
 
-// holdForReplay keeps a live lane from moving for a job. A run in flight ends first. Rows
-// that have lanes of their own have no order to keep and move on; of them, those are
-// noted that are under way.
+// holdForReplay holds a live lane for a job. A run in flight ends first. Rows that have
+// their own lanes have no order to keep and move on; the rows in flight among them are
+// recorded.
 func (c *core) holdForReplay(id string, key store.LaneKey) {
 	if c.hasRowLanes(key) {
 		c.inFlightAtHold[key] = map[*row]bool{}
@@ -32,7 +32,7 @@ func (c *core) holdForReplay(id string, key store.LaneKey) {
 	c.wake(l)
 }
 
-// releaseReplayHold ends what holdForReplay began.
+// releaseReplayHold ends holdForReplay.
 func (c *core) releaseReplayHold(id string, key store.LaneKey, now time.Time) {
 	delete(c.inFlightAtHold, key)
 	if l := c.lanes[LaneName{LaneKey: key}]; l != nil {
@@ -41,9 +41,9 @@ func (c *core) releaseReplayHold(id string, key store.LaneKey, now time.Time) {
 	}
 }
 
-// quiescent reports whether nothing is under way of a lane that stands for a job, or
-// nothing any more of what was when the job came, and whether the lane is paused.
-// After a no, told says when to ask again.
+// quiescent reports whether nothing of a held lane is in flight, and whether the lane is
+// paused. For rows with their own lanes, only rows in flight at the hold count. If the lane
+// is not quiescent, takeReplayChanged reports when to ask again.
 func (c *core) quiescent(key store.LaneKey) (still, paused bool) {
 	if rows, there := c.inFlightAtHold[key]; there {
 		var lanes []*lane
@@ -69,22 +69,21 @@ func (c *core) quiescent(key store.LaneKey) (still, paused bool) {
 	return still, paused
 }
 
-// takeReplayChanged reports whether something may have changed for whoever replays since it was
-// last called: rows left memory, an operator paused or resumed a lane, or one may have
-// come to rest.
+// takeReplayChanged reports whether a replay may continue since the last call: rows left
+// memory, a lane was paused or resumed, or a lane may have become quiescent.
 func (c *core) takeReplayChanged() bool {
 	told := c.replayChanged || c.awaitingQuiescence
 	c.replayChanged, c.awaitingQuiescence = false, false
 	return told
 }
 
-// hasRowLanes reports whether the rows of a key have lanes of their own.
+// hasRowLanes reports whether rows with this key have their own lanes.
 func (c *core) hasRowLanes(key store.LaneKey) bool {
 	return !key.Group.Valid && c.cfg.Ungrouped == Parallel
 }
 
-// inFlightRows goes through the live rows of a key that are in a claim or a request, as
-// far as they are in these lanes, or whose outcome is not written.
+// inFlightRows iterates over the live rows of a key that are in a claim or request of these
+// lanes, or have an unwritten outcome.
 func (c *core) inFlightRows(key store.LaneKey, lanes []*lane) iter.Seq[*row] {
 	return func(yield func(*row) bool) {
 		for _, l := range lanes {
@@ -110,8 +109,7 @@ func (c *core) inFlightRows(key store.LaneKey, lanes []*lane) iter.Seq[*row] {
 	}
 }
 
-// inFlightLanes returns those of the lanes of a key's rows that are in flight, where each row
-// has one.
+// inFlightLanes returns the single-row lanes of a key that are in flight.
 func (c *core) inFlightLanes(key store.LaneKey) (lanes []*lane) {
 	for name, l := range c.lanes {
 		if name.LaneKey == key && l.inFlight > 0 {

@@ -8,31 +8,31 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Rows that a replay sends again have lanes of their own beside the live ones, with
-// the same turns, failures and waits. They are not claimed, have no status, no seq
-// and no ticket, and are never parked: the store keeps them for the job until they
-// are done with. Meanwhile the live lane of the group stands.
+// Replayed rows have replay lanes beside the live lanes, with the same scheduling, failure
+// handling and backoff. They are not claimed, have no status, seq or ticket, and are never
+// spilled: the store keeps them for the job until they are finished. Meanwhile the live
+// lane of the group is held.
 
-// job is what the core knows of a replay.
+// job is the core's state of a replay.
 type job struct {
 	id     string
 	lanes  map[LaneName]*lane
-	rows   map[int64]bool // in memory, by n
+	rows   map[int64]bool // in memory, by N
 	byLane map[store.LaneKey]int
 	bytes  int64
-	// withdrawing: its rows leave memory as soon as no request carries them.
+	// withdrawing: its rows leave memory as soon as they are in no request.
 	withdrawing bool
 }
 
-// finishedReplayRow is a replayed row on its way to the store.
+// finishedReplayRow is the result of a replayed row on its way to the store.
 type finishedReplayRow struct {
 	store.FinishedRow
 	row  *row
 	lane *lane // waits for the write; nil if it went on
 }
 
-// replay puts rows at the end of their job's lanes, but for those that are in
-// memory already. Each payload must be there.
+// replay appends rows to the lanes of their job, except rows already in memory. Each row
+// must have its payload.
 func (c *core) replay(id string, rows []store.ReplayRow) {
 	if c.ended || len(rows) == 0 {
 		return
@@ -48,7 +48,7 @@ func (c *core) replay(id string, rows []store.ReplayRow) {
 			continue
 		}
 		rw := &row{Item: rows[i].Item, job: j, replayN: rows[i].N}
-		rw.Txn, rw.Seq, rw.RetryCount = 0, 0, 0 // those of its first delivery
+		rw.Txn, rw.Seq, rw.RetryCount = 0, 0, 0 // they belong to the first delivery
 		rw.PayloadSize = len(rw.Payload)
 		j.rows[rw.replayN] = true
 		j.byLane[rw.Lane()]++
@@ -59,8 +59,7 @@ func (c *core) replay(id string, rows []store.ReplayRow) {
 	}
 }
 
-// replayLane returns the lane of a job that an item goes to. It is paused if the live
-// lane is.
+// replayLane returns the job's lane for an item. It is paused if the live lane is.
 func (c *core) replayLane(j *job, it *store.Item) *lane {
 	name := c.laneNameOf(it)
 	live := c.lanes[name]
@@ -78,7 +77,7 @@ func (c *core) replayLane(j *job, it *store.Item) *lane {
 	return l
 }
 
-// replayLanesOf returns the lanes in which a live lane's rows are sent again.
+// replayLanesOf returns the replay lanes of a live lane.
 func (c *core) replayLanesOf(name LaneName) (lanes []*lane) {
 	for _, j := range c.jobs {
 		name.Job = j.id
@@ -89,7 +88,7 @@ func (c *core) replayLanesOf(name LaneName) (lanes []*lane) {
 	return lanes
 }
 
-// laneOf returns the lane of a name, a job's or a live one; nil if there is none.
+// laneOf returns a live lane or replay lane by name; nil if there is none.
 func (c *core) laneOf(name LaneName) *lane {
 	if name.Job == "" {
 		return c.lanes[name]
@@ -100,7 +99,7 @@ func (c *core) laneOf(name LaneName) *lane {
 	return nil
 }
 
-// allLanes goes through all lanes, the jobs' too.
+// allLanes iterates over all lanes, replay lanes included.
 func (c *core) allLanes() iter.Seq[*lane] {
 	return func(yield func(*lane) bool) {
 		for _, l := range c.lanes {
@@ -118,9 +117,8 @@ func (c *core) allLanes() iter.Seq[*lane] {
 	}
 }
 
-// withdrawJob takes the rows of a job out of memory: at once those that are in no
-// request, the others as soon as their request has ended, but for those that it
-// settles.
+// withdrawJob evicts the rows of a job: rows in no request at once, the others when their
+// request has ended without a result for them.
 func (c *core) withdrawJob(id string) {
 	j := c.jobs[id]
 	if j == nil {
@@ -149,7 +147,7 @@ func (c *core) withdrawJob(id string) {
 	}
 }
 
-// withdrawLane takes the rows of a job's lane out of memory that are not in flight.
+// withdrawLane evicts the rows of a replay lane that are not in flight.
 func (c *core) withdrawLane(l *lane) {
 	for _, rw := range l.rows[l.inFlight:] {
 		c.removeReplayRow(rw)
@@ -157,7 +155,7 @@ func (c *core) withdrawLane(l *lane) {
 	l.rows = slices.Clone(l.rows[:l.inFlight])
 }
 
-// removeReplayRow counts a replayed row out. A job without rows is forgotten.
+// removeReplayRow removes a replayed row from the counts. It deletes a job without rows.
 func (c *core) removeReplayRow(rw *row) {
 	j, key := rw.job, rw.Lane()
 	delete(j.rows, rw.replayN)
@@ -171,8 +169,8 @@ func (c *core) removeReplayRow(rw *row) {
 	c.replayChanged = true
 }
 
-// finishReplayRow takes what became of a replayed row. A failure that leaves it a retry is
-// not written; with one for good the lane waits until that is written.
+// finishReplayRow handles the result of a replayed row. A failure with retries left is not
+// recorded. After a final failure the lane waits until it is recorded.
 func (c *core) finishReplayRow(rw *row, status store.Status, problem string, l *lane) {
 	if status == store.Pending {
 		c.wait(l, l.wakeAt)
@@ -189,8 +187,8 @@ func (c *core) finishReplayRow(rw *row, status store.Status, problem string, l *
 	c.replayDone = append(c.replayDone, d)
 }
 
-// nextReplayDone takes at most most rows of a job that are done with. The caller reports
-// them by noted; there is one such batch at a time.
+// nextReplayDone returns at most most finished rows of one job. The caller reports them to
+// replayDoneWritten. Only one such batch is in flight.
 func (c *core) nextReplayDone(most int) (id string, done []store.FinishedRow) {
 	if len(c.recordingDone) > 0 || len(c.replayDone) == 0 {
 		return "", nil
@@ -206,7 +204,7 @@ func (c *core) nextReplayDone(most int) (id string, done []store.FinishedRow) {
 	return id, done
 }
 
-// replayDoneWritten is told that the batch of nextReplayDone is written.
+// replayDoneWritten handles a recorded batch of nextReplayDone.
 func (c *core) replayDoneWritten(now time.Time) {
 	batch := c.recordingDone
 	c.recordingDone = nil
@@ -218,5 +216,5 @@ func (c *core) replayDoneWritten(now time.Time) {
 			c.advancePastHead(l, now)
 		}
 	}
-	clear(batch) // it keeps payloads alive, and perhaps no other comes
+	clear(batch) // release the payloads: no further batch may come
 }

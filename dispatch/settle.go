@@ -8,7 +8,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// answered takes the result of a request.
+// answered handles the result of a request.
 func (c *core) answered(req *request, res *sink.Result, now time.Time) {
 	c.sending--
 	c.releaseLarge(req)
@@ -27,9 +27,9 @@ func (c *core) answered(req *request, res *sink.Result, now time.Time) {
 	}
 }
 
-// failSharedRequest is a failure of a request that lanes shared. None is blamed for
-// another: what may be one row's fault is halved until one lane stands alone;
-// otherwise each lane tries again by itself.
+// failSharedRequest handles the failure of a request shared by lanes. No lane is blamed for
+// the rows of another. If one row may be the cause, the request is halved until one lane is
+// isolated; otherwise each lane retries separately.
 func (c *core) failSharedRequest(req *request, res *sink.Result, now time.Time) {
 	busy := res.RetryAfter > 0 && res.Class != sink.Rejected
 	split := !req.receiver().breakerOpen && (res.Class == sink.Rejected ||
@@ -52,9 +52,9 @@ func (c *core) failSharedRequest(req *request, res *sink.Result, now time.Time) 
 	}
 }
 
-// answeredRun takes the answers to the rows of one lane, which begin at a place
-// of the request. Delivered rows leave the lane; the first row that was not
-// delivered decides what the lane does next.
+// answeredRun handles the results of one lane's rows, which start at position at of the
+// request. Delivered rows leave the lane. The first row that was not delivered decides the
+// lane's next step.
 func (c *core) answeredRun(req *request, r *run, res *sink.Result, at int, now time.Time) {
 	l, n := r.lane, len(r.rows)
 	failed, delivered := -1, 0
@@ -92,8 +92,8 @@ func (c *core) answeredRun(req *request, r *run, res *sink.Result, at int, now t
 	}, n, now)
 }
 
-// handleFailure decides what becomes of a lane whose head was not delivered in a
-// request with n rows of the lane.
+// handleFailure decides the next step of a lane whose head was not delivered. n is the
+// number of its rows in the request.
 func (c *core) handleFailure(l *lane, rw *row, f *failure, n int, now time.Time) {
 	v := c.judge(l, rw, f, now)
 	l.lastError = f.Detail
@@ -108,7 +108,7 @@ func (c *core) handleFailure(l *lane, rw *row, f *failure, n int, now time.Time)
 		return
 	case v == verdictHalve:
 		l.bisect(n)
-		c.release(l) // the receiver is well: look for the row at once
+		c.release(l) // the receiver works: bisect at once
 		return
 	case v == verdictSingle:
 		l.limit, l.bisecting = 1, 0
@@ -139,10 +139,9 @@ func (c *core) handleFailure(l *lane, rw *row, f *failure, n int, now time.Time)
 	c.settle(rw, o, l, now)
 }
 
-// detectStall raises the alarm for a row that holds up its lane: the receiver takes other
-// rows and has left this one unanswered for proof-wait. Such a row is not FAILED,
-// because a part of the receiver may be away, and every row that waits for it would
-// follow.
+// detectStall reports a row that holds up its lane: it has gone unanswered for proof-wait
+// while the receiver accepted other rows. The row is not marked FAILED. Part of the
+// receiver may be down, and every row that needs that part would become FAILED too.
 func (c *core) detectStall(l *lane, rw *row, f *failure, now time.Time) {
 	if l.stalled || f.isRefusal() || !f.single || !rw.proof || now.Sub(rw.firstFailed) < c.cfg.ProofWait {
 		return
@@ -154,7 +153,7 @@ func (c *core) detectStall(l *lane, rw *row, f *failure, now time.Time) {
 // blocksOnFailed reports whether a FAILED row blocks its lane.
 func (c *core) blocksOnFailed(l *lane) bool { return c.cfg.OnFailed == Block && l.name.RowID == "" }
 
-// backOffLane puts a lane aside after a failure.
+// backOffLane sets a lane aside after a failure.
 func (c *core) backOffLane(l *lane, retryAfter time.Duration, now time.Time) {
 	if c.waitsForBreaker(l, retryAfter) {
 		c.release(l)
@@ -163,8 +162,8 @@ func (c *core) backOffLane(l *lane, retryAfter time.Duration, now time.Time) {
 	c.wait(l, now.Add(c.backoffDelay(l, retryAfter)))
 }
 
-// waitsForBreaker reports whether the lane has no wait of its own: while the sink
-// is suspect, lanes wait for it among those that were tried.
+// waitsForBreaker reports whether the lane waits for the breaker instead of a timer of its
+// own. It marks the lane as tried.
 func (c *core) waitsForBreaker(l *lane, retryAfter time.Duration) bool {
 	if l.receiver.breakerOpen {
 		l.triedOpening = l.receiver.openings
@@ -172,14 +171,14 @@ func (c *core) waitsForBreaker(l *lane, retryAfter time.Duration) bool {
 	return l.receiver.breakerOpen && retryAfter == 0
 }
 
-// backoffDelay is how long a lane rests after a failure.
+// backoffDelay is the lane's wait after a failure.
 func (c *core) backoffDelay(l *lane, retryAfter time.Duration) time.Duration {
 	l.failures++
 	pause := delay(l.failures, c.cfg.BackoffInitial, c.cfg.BackoffMax, c.random)
 	return max(pause, min(retryAfter, c.cfg.RetryAfterMax))
 }
 
-// settle queues an outcome to be written. With a lane, the lane waits for it.
+// settle queues an outcome. If l is not nil, the lane waits for the write.
 func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 	if rw.job != nil {
 		c.finishReplayRow(rw, o.Status, o.Error, l)
@@ -190,7 +189,7 @@ func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 	}
 	o.Ref, o.Txn, o.RetryCount, o.At = rw.Ref, rw.Txn, rw.RetryCount, now
 	if !rw.claimed.IsZero() {
-		o.Txn = 0 // its claim has found it: if it is not there, it is gone
+		o.Txn = 0 // the claim found the row: if it is missing now, it is gone
 	}
 	c.enqueue(outcome{Outcome: o, row: rw, lane: l})
 	if l != nil {
@@ -199,13 +198,13 @@ func (c *core) settle(rw *row, o store.Outcome, l *lane, now time.Time) {
 	}
 }
 
-// enqueue queues an outcome, or the end of a parked row that has none. That of a
-// row that is being parked waits: the parked row must not outlive it.
+// enqueue queues an outcome, or the delete of a spilled row without one. While the row is
+// being spilled the outcome waits, because the spilled copy must not outlive the row.
 func (c *core) enqueue(o outcome) {
 	rw := o.row
 	switch {
 	case rw.spilling:
-		late := o // o itself stays off the heap
+		late := o // keeps o itself off the heap
 		rw.pendingOutcome = &late
 	case o.Status == 0:
 		c.deleteSpilled(rw)
@@ -220,9 +219,9 @@ func (c *core) enqueue(o outcome) {
 	}
 }
 
-// nextOutcomes takes at most most outcomes to write. The caller reports them by
-// written; there is one such batch at a time. One that the store has refused
-// before comes alone.
+// nextOutcomes returns at most most outcomes to write. The caller reports them to written.
+// Only one such batch is in flight. An outcome that the store refused before is written
+// alone.
 func (c *core) nextOutcomes(most int) []outcome {
 	if len(c.writing) > 0 || len(c.outcomes) == 0 {
 		return nil
@@ -238,9 +237,9 @@ func (c *core) nextOutcomes(most int) []outcome {
 	return c.writing
 }
 
-// written takes the results of the batch of nextOutcomes. A row that was found
-// settled or gone is done with, whatever its outcome said. An outcome that is to be
-// written again is tried later, and its lane, if it waits for it, goes on waiting.
+// written handles the results of the batch of nextOutcomes. A row found settled or gone is
+// done, whatever its outcome. A deferred outcome is retried later, and a lane that waits
+// for it keeps waiting.
 func (c *core) written(results []store.SettleResult, now time.Time) {
 	batch := c.writing
 	c.writing = nil
@@ -261,7 +260,7 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 		case results[i] == store.Refused:
 			c.deferRefused(o, now)
 		case o.lane == nil && o.Status == store.Pending:
-			c.unclaimed(o.row, now) // and stays in its lane, unsettled
+			c.unclaimed(o.row, now) // the row stays in its lane, unsettled
 		case o.lane == nil:
 			c.drop(o.row)
 		case final:
@@ -274,8 +273,8 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 	c.spareOutcomes = batch[:0]
 }
 
-// recordSpilledWrite is told that the outcome of a parked row is in the store, and with one
-// that settles it the row is parked no more.
+// recordSpilledWrite records that the outcome of a spilled row is written. If the outcome
+// settles the row, its spilled copy is gone.
 func (c *core) recordSpilledWrite(o *outcome, final bool) {
 	switch {
 	case o.Status.Settled():
@@ -286,14 +285,13 @@ func (c *core) recordSpilledWrite(o *outcome, final bool) {
 	}
 }
 
-// finishHead lets a lane go on behind its head, which is settled or gone, unless
-// the head blocks it.
+// finishHead moves a lane past its settled or deleted head, unless the head blocks it.
 func (c *core) finishHead(o *outcome, result store.SettleResult, now time.Time) {
 	l := o.lane
 	if o.row.requeuedInFlight {
 		o.row.resetFailed()
-		o.row.Txn = 0 // it has been seen: where claims are not written, they look all the same
-		c.release(l)  // its claim tells what it is now
+		o.row.Txn = 0 // it was visible: unwritten claims check it again
+		c.release(l)  // its claim finds the current status
 		return
 	}
 	c.drop(o.row)
@@ -303,22 +301,22 @@ func (c *core) finishHead(o *outcome, result store.SettleResult, now time.Time) 
 	c.advancePastHead(l, now)
 }
 
-// advancePastHead takes a head out of its lane that failed for good, and lets the lane go on.
+// advancePastHead removes a head that failed for good and lets the lane go on.
 func (c *core) advancePastHead(l *lane, now time.Time) {
 	l.removeDone(1)
 	l.resetFailures()
 	if l.bisecting > 0 || l.isolated {
-		l.bisecting, l.isolated, l.limit = 0, false, c.cfg.APIBatchSize // it was the one to blame
+		l.bisecting, l.isolated, l.limit = 0, false, c.cfg.APIBatchSize // the head was the bad row
 	}
 	if len(l.rows) > 0 && l.wakeAt.After(now) {
-		c.wait(l, l.wakeAt) // the receiver asked for it
+		c.wait(l, l.wakeAt) // the receiver sent Retry-After
 		return
 	}
 	c.release(l)
 }
 
-// deferEarly puts an outcome aside if the store does not see its row yet. It asks
-// again as a claim does that finds its row not visible.
+// deferEarly sets aside an outcome whose row the store does not see yet. The waits are
+// those of a claim of an invisible row.
 func (c *core) deferEarly(o *outcome, result store.SettleResult, now time.Time) bool {
 	if o.earlyTries > 0 {
 		c.earlyOutcomes--

@@ -9,19 +9,19 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// drained reports whether nothing is on its way: no claim, no request, no outcome
-// but those that the store refuses or whose table is locked. One that was too early is
-// worth the wait.
+// drained reports whether nothing is in flight: no claim, request or outcome. Outcomes that
+// the store refuses or whose table is locked do not count. Early outcomes do, because their
+// rows become visible soon.
 func (c *core) drained() bool {
 	return len(c.spilling) == 0 && c.claiming+c.sending == 0 && len(c.outcomes) == 0 && len(c.writing) == 0 && c.earlyOutcomes == 0 &&
 		len(c.replayDone)+len(c.recordingDone) == 0
 }
 
-// end stops new runs for good and gives back every claimed row that is not in a
-// request. Replayed rows that are in none leave memory: the store has them.
+// end starts no new run and gives back every claimed row that is not in a request. Replayed
+// rows that are in no request leave memory, because the store keeps them.
 func (c *core) end() {
 	c.ended = true
-	for i := range c.toSpill { // the log or the table brings them again
+	for i := range c.toSpill { // the log or the table delivers them again
 		rw := c.toSpill[i].row
 		rw.spilling = false
 		if o := rw.pendingOutcome; o != nil {
@@ -46,13 +46,13 @@ func (c *core) end() {
 			c.unclaimLane(l)
 		}
 	}
-	slices.SortFunc(c.outcomes[n:], func(a, b outcome) int { // a map's order is none
+	slices.SortFunc(c.outcomes[n:], func(a, b outcome) int { // map order is random
 		return cmp.Or(strings.Compare(a.Outbox, b.Outbox), strings.Compare(a.ID, b.ID))
 	})
 }
 
-// unclaimLane queues PENDING for the claimed rows of a lane, if the core has ended.
-// A head that has an outcome on its way keeps that.
+// unclaimLane gives back the claimed rows of a lane if the core has ended. A head with an
+// outcome in flight keeps it.
 func (c *core) unclaimLane(l *lane) {
 	if !c.ended {
 		return
@@ -66,7 +66,7 @@ func (c *core) unclaimLane(l *lane) {
 	}
 }
 
-// unclaim queues PENDING for a row, if it is claimed.
+// unclaim queues PENDING for a claimed row.
 func (c *core) unclaim(rw *row) {
 	if rw.claimed.IsZero() {
 		return

@@ -6,20 +6,19 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// A lane in memory is the beginning of what is to be delivered of its group. Rows
-// that are parked lie behind it in the store, in the order of their seq, and what
-// the log brings goes there too until the lane is whole again. A parked row may
-// have a copy in memory.
+// The rows of a lane in memory are the first undelivered rows of its group. Spilled rows
+// lie behind them in the store, in seq order. New rows from the log are spilled too, until
+// the lane has no spilled rows left. A spilled row may have a copy in memory.
 
-// pendingSpill is a row on its way to the parked table.
+// pendingSpill is a row on its way to the spilled rows of the store.
 type pendingSpill struct {
-	lane *lane // nil: a row that was delivered and is in no lane
+	lane *lane // nil for a delivered row, which is in no lane
 	row  *row
 	// copied: the lane keeps the row in memory.
 	copied bool
 }
 
-// spillBehind puts a row behind the parked ones of its lane.
+// spillBehind spills a new row behind the spilled rows of its lane.
 func (c *core) spillBehind(l *lane, rw *row) {
 	c.directSpills++
 	c.queueSpill(l, rw, false)
@@ -31,9 +30,9 @@ func (c *core) queueSpill(l *lane, rw *row, copied bool) {
 	c.toSpill = append(c.toSpill, pendingSpill{l, rw, copied})
 }
 
-// spillRows parks those rows of a lane that are in memory alone, but for the ones
-// in flight and those that the store does not take. Rows that were set back are found in
-// their table again.
+// spillRows spills the rows of a lane that are only in memory. It leaves out rows in flight
+// and unspillable rows. It also leaves out requeued rows without a seq, because the sweep
+// finds them in their table again.
 func (c *core) spillRows(l *lane) {
 	for i, rw := range l.rows {
 		if i >= l.inFlight && rw.Seq != 0 && !rw.spilled && !rw.spilling && !rw.unspillable {
@@ -42,8 +41,8 @@ func (c *core) spillRows(l *lane) {
 	}
 }
 
-// nextSpills takes at most most rows to park. The caller reports them by parked;
-// there is one such batch at a time, and none beside a reading.
+// nextSpills returns at most most rows to spill. The caller reports them to spillsWritten.
+// Only one such batch is in flight, and none while a reload is.
 func (c *core) nextSpills(most int) []store.Item {
 	n := min(most, len(c.toSpill))
 	if c.ended || n == 0 {
@@ -58,8 +57,8 @@ func (c *core) nextSpills(most int) []store.Item {
 	return items
 }
 
-// spillsWritten is told that the batch of nextSpills is durable, but for the rows that the
-// store refused: the checkpoint may pass the others.
+// spillsWritten handles a durable batch of nextSpills. The checkpoint may pass its rows,
+// except those the store refused.
 func (c *core) spillsWritten(refused []bool) {
 	batch := c.spilling
 	c.spilling = nil
@@ -111,8 +110,8 @@ func (c *core) spillsWritten(refused []bool) {
 	}
 }
 
-// keepUnspillable keeps a row in memory that the store does not take. Its lane keeps its place,
-// and rows of the lane that come later are parked behind it all the same.
+// keepUnspillable keeps a row in memory that the store refuses to spill. The row keeps its
+// place, and later rows of the lane are still spilled behind it.
 func (c *core) keepUnspillable(p *pendingSpill) {
 	if !p.row.done {
 		p.row.unspillable = true
@@ -124,8 +123,8 @@ func (c *core) keepUnspillable(p *pendingSpill) {
 	}
 }
 
-// retryUnspillable lets rows that the store did not take be parked once more: at once those
-// behind parked ones.
+// retryUnspillable allows another try to spill unspillable rows. Rows behind spilled ones
+// are queued at once.
 func (c *core) retryUnspillable() {
 	if c.unspillableRows == 0 || c.ended {
 		return
@@ -143,8 +142,7 @@ func (c *core) retryUnspillable() {
 	}
 }
 
-// evictTail takes rows out of memory that the store has taken after all and that lie
-// behind other parked ones.
+// evictTail evicts rows of the unspillable tail that are spilled by now.
 func (c *core) evictTail(l *lane) {
 	l.unspillableTail = slices.DeleteFunc(l.unspillableTail, func(rw *row) bool {
 		if rw.spilled {
@@ -162,8 +160,7 @@ func (c *core) clearUnspillable(rw *row) {
 	}
 }
 
-// deleteSpilled queues a row that was found settled or gone to be forgotten by the
-// store.
+// deleteSpilled queues the delete of the spilled copy of a row found settled or gone.
 func (c *core) deleteSpilled(rw *row) {
 	switch {
 	case rw.spilled:
@@ -175,8 +172,7 @@ func (c *core) deleteSpilled(rw *row) {
 	}
 }
 
-// nextDeletes takes rows that the store is to forget. The caller reports them by
-// unparked.
+// nextDeletes returns spilled rows to delete. The caller reports them to spilledDeleted.
 func (c *core) nextDeletes(most int) []store.SpilledRef {
 	n := min(most, len(c.toDeleteSpilled))
 	if c.ended || n == 0 {
@@ -187,7 +183,7 @@ func (c *core) nextDeletes(most int) []store.SpilledRef {
 	return refs
 }
 
-// spilledDeleted is told that the store has forgotten rows.
+// spilledDeleted records that the store has deleted spilled rows.
 func (c *core) spilledDeleted(refs ...store.SpilledRef) {
 	for _, ref := range refs {
 		delete(c.settlingSpilled, ref)
@@ -198,7 +194,7 @@ func (c *core) spilledDeleted(refs ...store.SpilledRef) {
 	}
 }
 
-// releaseTicket tells whoever waits for the row that the checkpoint may pass it.
+// releaseTicket lets the checkpoint pass the row.
 func (rw *row) releaseTicket() {
 	if rw.ticket != nil {
 		rw.ticket.Done(1)
@@ -206,7 +202,7 @@ func (rw *row) releaseTicket() {
 	}
 }
 
-// removeRow takes a row out of memory that is not settled.
+// removeRow removes an unsettled row from memory.
 func (c *core) removeRow(rw *row) {
 	c.rows--
 	c.clearExtraWeight(rw)
@@ -222,7 +218,7 @@ func (c *core) removeRow(rw *row) {
 	}
 }
 
-// clearReloaded ends that a row counts among those that were read back.
+// clearReloaded stops counting a row as reloaded.
 func (c *core) clearReloaded(rw *row) {
 	if rw.reloaded {
 		rw.reloaded = false

@@ -9,28 +9,26 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// maxSpillRows bounds one statement that parks rows or forgets parked ones.
+// maxSpillRows limits one statement that spills rows or deletes spilled ones.
 const maxSpillRows = 5000
 
-// excessScanInterval is the least time between two searches for rows to park: each goes
-// through all lanes.
+// excessScanInterval is the minimum time between two searches for rows to spill. Each
+// search visits all lanes.
 const excessScanInterval = 50 * time.Millisecond
 
-// spillRetryInterval is the least time between two tries to park rows that the store did not
-// take.
+// spillRetryInterval is the minimum time between two tries to spill unspillable rows.
 const spillRetryInterval = time.Minute
 
-// RestoreSpilled says which lanes have parked rows from before. Call it before
-// Restore, and before any row comes; a lane may be named again.
+// RestoreSpilled registers the lanes with spilled rows from earlier runs. Call it before
+// Restore and before the first row. A lane may be given more than once.
 func (d *Dispatcher) RestoreSpilled(lanes ...store.SpilledLane) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.core.addSpilledLanes(lanes)
 }
 
-// SpillExcess begins to park lanes until half the buffer is free: those that stand
-// still although the sink lives; with others, whatever is in the buffer. It does
-// not wait.
+// SpillExcess starts to spill lanes until half the buffer is free. It takes lanes that do
+// not move although the sink works, and with others any lane. It does not block.
 func (d *Dispatcher) SpillExcess(others bool) {
 	d.mu.Lock()
 	if now := time.Now(); now.Sub(d.lastExcessScan) >= excessScanInterval {
@@ -42,8 +40,8 @@ func (d *Dispatcher) SpillExcess(others bool) {
 	notify(d.toSpill)
 }
 
-// bufferLevel returns how many rows fit into the buffer, how many were delivered or are
-// done with otherwise, and whether all of the sink is suspect.
+// bufferLevel returns the room in the buffer, the total of finished rows, and whether every
+// endpoint of the sink has an open breaker.
 func (d *Dispatcher) bufferLevel() (room int, gone int64, suspect bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -51,8 +49,8 @@ func (d *Dispatcher) bufferLevel() (room int, gone int64, suspect bool) {
 	return d.cfg.BufferRows - d.core.bufferedRows(), d.core.doneRows, suspect
 }
 
-// inFlightRows is how many rows are in claims and requests: those cannot be parked, and
-// their number has a bound of its own. The time is linear in the lanes.
+// inFlightRows is the number of rows in claims and requests. They cannot be spilled and
+// have their own limit. The time is linear in the lanes.
 func (d *Dispatcher) inFlightRows() (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -62,8 +60,8 @@ func (d *Dispatcher) inFlightRows() (n int) {
 	return n
 }
 
-// Spill begins to park what keeps the log from being given away: the rows of lanes
-// that do not move, or of all lanes. It does not wait.
+// Spill starts to spill the rows that keep the database from discarding its log: rows of
+// lanes that do not move, or of all lanes. It does not block.
 func (d *Dispatcher) Spill(all bool) {
 	d.mu.Lock()
 	d.retryUnspillable(time.Now())
@@ -72,8 +70,8 @@ func (d *Dispatcher) Spill(all bool) {
 	notify(d.toSpill)
 }
 
-// retryUnspillable lets rows be parked once more that the store did not take, now and then.
-// The caller holds the lock.
+// retryUnspillable retries unspillable rows once per spillRetryInterval. The caller holds
+// the lock.
 func (d *Dispatcher) retryUnspillable(now time.Time) {
 	if now.Sub(d.lastSpillRetry) >= spillRetryInterval {
 		d.lastSpillRetry = now
@@ -81,16 +79,15 @@ func (d *Dispatcher) retryUnspillable(now time.Time) {
 	}
 }
 
-// notifySpill wakes runSpill if there is something for it: most of the time there
-// is not. The caller holds the lock.
+// notifySpill wakes runSpill if it has work, which is rare. The caller holds the lock.
 func (d *Dispatcher) notifySpill() {
 	if c := d.core; len(c.toSpill)+len(c.toDeleteSpilled)+c.reloadQueue.len() > 0 || c.hasSpilledLanes() {
 		notify(d.toSpill)
 	}
 }
 
-// runSpill parks rows, forgets parked ones and reads them back, one statement
-// at a time and in turn: neither may starve the other.
+// runSpill spills rows, deletes spilled rows and reloads rows, one statement of each in
+// turn, so that none starves.
 func (d *Dispatcher) runSpill(ctx context.Context) error {
 	for {
 		worked := false
@@ -151,7 +148,7 @@ func (d *Dispatcher) deleteBatch(ctx context.Context) (bool, error) {
 		_, err := d.retryStore(ctx, "unpark", func() error { return d.store.DeleteSpilled(ctx, d.epoch, refs) })
 		return make([]bool, len(refs)), err
 	}, func(ref *store.SpilledRef, err error) bool {
-		// It stays in the store and is settled: the next leader finds that out.
+		// The row stays in the store and is settled; the next leader detects that.
 		d.obs.StoreFailed("the end of parked row "+ref.ID+" of "+ref.Outbox, err)
 		return true
 	})
@@ -186,8 +183,8 @@ func (d *Dispatcher) reloadBatch(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// retryOwnTables is retryStore for statements on the relay's own tables that name no
-// rows to refuse.
+// retryOwnTables is retryStore for statements on the relay's tables. It also retries a
+// refusal, because there is no single row to set aside.
 func (d *Dispatcher) retryOwnTables(ctx context.Context, op string, do func() error) error {
 	_, err := d.retryStore(ctx, op, func() error {
 		err := do()

@@ -9,13 +9,13 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// spilledLaneSet are the lanes of a kind that are away: all their rows are parked, and none
-// is in memory.
+// spilledLaneSet is the set of spilled lanes of a kind. A spilled lane has all its rows in
+// the store and none in memory.
 type spilledLaneSet struct {
 	outbox, kind string
 	hash         store.KindHash
 	lanes        laneSet
-	lastReloaded groupHash // that was read back
+	lastReloaded groupHash // last lane reloaded
 }
 
 func (s *spilledLaneSet) laneHash(group groupHash) (h store.LaneHash) {
@@ -23,7 +23,7 @@ func (s *spilledLaneSet) laneHash(group groupHash) (h store.LaneHash) {
 	return h
 }
 
-// spilledLanesOf returns the lanes of a kind that are away, nil if there never were any.
+// spilledLanesOf returns the spilled lanes of a kind; nil if there were never any.
 func (c *core) spilledLanesOf(outbox string, kind store.KindHash) *spilledLaneSet {
 	for _, s := range c.spilledLanes {
 		if s.hash == kind && s.outbox == outbox {
@@ -33,22 +33,22 @@ func (c *core) spilledLanesOf(outbox string, kind store.KindHash) *spilledLaneSe
 	return nil
 }
 
-// recordSpilledLane notes that a lane is away with so many rows, and returns how many it was
-// known to have.
+// recordSpilledLane records a spilled lane and its row count. It returns the previous
+// count.
 func (c *core) recordSpilledLane(outbox, kind string, hash store.LaneHash, rows int) (before int) {
 	s := c.spilledLanesOf(outbox, hash.Kind())
 	if s == nil {
 		s = &spilledLaneSet{outbox: outbox, kind: kind, hash: hash.Kind()}
 		c.spilledLanes = append(c.spilledLanes, s)
-		slices.SortFunc(c.spilledLanes, func(a, b *spilledLaneSet) int { // whatever the order in which they came
+		slices.SortFunc(c.spilledLanes, func(a, b *spilledLaneSet) int { // independent of the order of arrival
 			return cmp.Or(strings.Compare(a.outbox, b.outbox), strings.Compare(a.kind, b.kind), bytes.Compare(a.hash[:], b.hash[:]))
 		})
 	}
 	return s.lanes.put(groupOf(hash), rows)
 }
 
-// evictLane forgets a lane whose rows are all parked. One that waits for a time or
-// for somebody stays known.
+// evictLane removes a lane whose rows are all spilled. A lane on hold or with a timer
+// stays.
 func (c *core) evictLane(l *lane) {
 	if l.onHold() || len(l.unspillableTail) > 0 || l.name.RowID == "" && l.state != laneIdle && l.state != laneReady {
 		return
@@ -61,8 +61,7 @@ func (c *core) evictLane(l *lane) {
 	}
 }
 
-// evictIdleLane puts a lane away that has nothing in memory and is not to be read back for
-// now.
+// evictIdleLane evicts a lane that has nothing in memory and need not be reloaded now.
 func (c *core) evictIdleLane(l *lane) {
 	if l.state == laneIdle && l.hasSpilled && len(l.rows)+len(l.unspillableTail) == 0 && l.spilling == 0 && !c.isRowLanePool(l) &&
 		(c.tableLock(l.name.Outbox) != nil || !c.needsLanes(l.receiver)) {
@@ -70,7 +69,7 @@ func (c *core) evictIdleLane(l *lane) {
 	}
 }
 
-// restoreSpilled makes a new lane go on where its parked rows end, if it was away.
+// restoreSpilled continues a spilled lane in a newly created one.
 func (c *core) restoreSpilled(l *lane) {
 	if l.name.RowID != "" || !c.hasSpilledLanes() {
 		return
@@ -83,8 +82,8 @@ func (c *core) restoreSpilled(l *lane) {
 	}
 }
 
-// addSpilledLanes is told which lanes have parked rows, before anything else. It may be told of
-// a lane again.
+// addSpilledLanes registers lanes with spilled rows. It must come before any row, and may
+// name a lane again.
 func (c *core) addSpilledLanes(lanes []store.SpilledLane) {
 	for i := range lanes {
 		p := &lanes[i]
@@ -105,8 +104,8 @@ func (c *core) hasSpilledLanes() bool {
 	return slices.ContainsFunc(c.spilledLanes, func(s *spilledLaneSet) bool { return s.lanes.n > 0 })
 }
 
-// queueSpilledLanes takes lanes that are away, of each kind in turn: in the order of their
-// hashes, behind the one that was read last.
+// queueSpilledLanes selects spilled lanes to reload, of each kind in turn. Within a kind it
+// goes in hash order, from the lane after the last reloaded one.
 func (c *core) queueSpilledLanes(most int) {
 	c.reloadTurn++
 	for i := range c.spilledLanes {
@@ -125,7 +124,7 @@ func (c *core) queueSpilledLanes(most int) {
 	}
 }
 
-// needsLanes reports whether more lanes of a receiver are to be in memory.
+// needsLanes reports whether a receiver needs more lanes in memory.
 func (c *core) needsLanes(recv *receiver) bool {
 	if !recv.breakerOpen {
 		return true
@@ -139,8 +138,8 @@ func (c *core) needsLanes(recv *receiver) bool {
 	return n < maxProbeLanes
 }
 
-// rotateProbeLane makes room for a lane that is away, once all that are in memory of a
-// suspect receiver were tried: the one that shows it to be well may be elsewhere.
+// rotateProbeLane evicts a probed lane to make room for a spilled one, once every lane in
+// memory was probed: a spilled lane may be the one that closes the breaker.
 func (c *core) rotateProbeLane(recv *receiver) {
 	if recv.ready.len()+recv.probes > 0 {
 		return

@@ -8,24 +8,24 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// maxStatementRows bounds one claim or outcome statement, so that a row that
-// just came does not wait long behind a huge one.
+// maxStatementRows limits a claim or outcome statement, so that a new row does not wait
+// long behind a huge one.
 const maxStatementRows = 2000
 
-// claim claims what requests are to carry and takes the answers to the core.
+// claim claims the rows of requests and passes the answers to the core.
 func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 	rows := d.claims[:0]
 	for _, req := range reqs {
 		rows = req.appendClaims(rows)
 	}
 	d.claims = rows
-	at := time.Now().Truncate(time.Microsecond) // what every database keeps
+	at := time.Now().Truncate(time.Microsecond) // the precision of every database
 	answers, err := bisectRefused(rows, func(rows []store.ClaimRow) (answers []store.ClaimAnswer, err error) {
 		_, err = d.retryStore(ctx, "claim", func() (err error) {
-			var refused *store.RefusedError // nothing was written then
+			var refused *store.RefusedError // then nothing was written
 			if answers, err = d.store.Claim(ctx, d.epoch, at, rows); err != nil && !errors.As(err, &refused) {
 				for i := range rows {
-					rows[i].OwnClaimAt = at // it may have been made, and its answer lost
+					rows[i].OwnClaimAt = at // the claim may be written and its answer lost
 				}
 			}
 			return err
@@ -33,7 +33,7 @@ func (d *Dispatcher) claim(ctx context.Context, reqs []*request) error {
 		return answers, err
 	}, func(row *store.ClaimRow, err error) store.ClaimAnswer {
 		d.obs.Refused(row.Ref, "claim", err)
-		// The lane asks again, by itself.
+		// The lane claims the row again, alone.
 		return store.ClaimAnswer{Result: store.NotYetVisible, Error: "the table refuses its claim: " + shortenError(err.Error())}
 	})
 	if err != nil {
@@ -78,7 +78,7 @@ func (d *Dispatcher) countAnswers(answers []store.ClaimAnswer) {
 	}
 }
 
-// reportVanished tells the observer of the rows that a claim did not find.
+// reportVanished reports the rows that a claim did not find.
 func (d *Dispatcher) reportVanished(reqs []*request, answers []store.ClaimAnswer) {
 	var rows []*store.Item
 	for _, req := range reqs {
@@ -96,12 +96,12 @@ func (d *Dispatcher) reportVanished(reqs []*request, answers []store.ClaimAnswer
 	}
 }
 
-// write writes outcomes and takes the results to the core.
+// write writes outcomes and passes the results to the core.
 func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 	outcomes, at := d.outcomes[:0], time.Now()
 	for i := range batch {
 		if o := &batch[i].Outcome; o.Status == store.Completed {
-			o.At = at // one time for all costs the store less
+			o.At = at // one timestamp for all makes the statement cheaper
 		}
 		outcomes = append(outcomes, batch[i].Outcome)
 	}
@@ -133,7 +133,7 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 		if results[i] == store.WasGone && !unsure {
 			vanished = append(vanished, &batch[i].row.Item)
 		}
-		// After a try whose answer was lost, a row that is settled is so by us.
+		// After a try whose answer was lost, a settled row was settled by us.
 		if results[i] == store.Written || unsure && !results[i].NeedsRetry() {
 			d.obs.Settled(&batch[i].row.Item, &batch[i].Outcome)
 		}
@@ -145,7 +145,7 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 	d.mu.Lock()
 	for i := range batch {
 		if results[i] == store.WasSettled && !batch[i].maybeWritten {
-			batch[i].Block = nil // somebody else settled it
+			batch[i].Block = nil // another session settled it
 		}
 		if results[i] == store.Refused {
 			batch[i].refusal = refusals[batch[i].Ref]
@@ -157,7 +157,7 @@ func (d *Dispatcher) write(ctx context.Context, batch []outcome) error {
 	return nil
 }
 
-// reportLocked tells the observer of outcomes whose rows are locked.
+// reportLocked reports outcomes whose rows are locked.
 func (d *Dispatcher) reportLocked(batch []outcome, results []store.SettleResult) {
 	locked := map[string]int{}
 	for i, result := range results {
@@ -170,9 +170,9 @@ func (d *Dispatcher) reportLocked(batch []outcome, results []store.SettleResult)
 	}
 }
 
-// retryStore calls do until it succeeds, the context ends, leadership is lost or
-// the store refuses it, and returns how often it called. A database that is away
-// is waited for: the rows are safe where they are.
+// retryStore calls do until it succeeds, the context ends, leadership is lost or the store
+// refuses the statement. It returns the number of calls. If the database is unreachable it
+// retries indefinitely: the rows are safe where they are.
 func (d *Dispatcher) retryStore(ctx context.Context, op string, do func() error) (tries int, err error) {
 	const first, most = 20 * time.Millisecond, 2 * time.Second
 	for wait := first; ; wait = min(2*wait, most) {
@@ -194,9 +194,9 @@ func (d *Dispatcher) retryStore(ctx context.Context, op string, do func() error)
 	}
 }
 
-// bisectRefused does something for many rows in one statement; when the store refuses
-// that, in halves, down to the row that it refuses alone: one row that its table
-// does not take must not hold up the others.
+// bisectRefused applies do to many rows in one statement. If the store refuses the
+// statement, it splits the rows in halves down to the refused ones, because a single bad
+// row must not hold up the others.
 func bisectRefused[In, Out any](in []In, do func([]In) ([]Out, error), refused func(*In, error) Out) ([]Out, error) {
 	out, err := do(in)
 	var refusal *store.RefusedError

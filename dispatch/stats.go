@@ -6,24 +6,25 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Stats is what a dispatcher holds at a moment, without what is replayed.
+// Stats is a snapshot of the rows a dispatcher holds, without replayed rows.
 type Stats struct {
 	Rows    int // in memory, until their outcome is written
-	Spilled int // in the store's parked rows, some of them in memory too
-	// Unspillable rows are in memory because the store does not take them.
+	Spilled int // in the spilled rows of the store; some are in memory too
+	// Unspillable rows are in memory because the store refuses to spill them.
 	Unspillable int
-	Waiting     int            // in memory or parked, each counted once
+	Waiting     int            // in memory or spilled, each counted once
 	Bytes       int64          // payloads in memory
-	InFlight    int            // claims and requests under way, with those of replayed rows
+	InFlight    int            // claims and requests, replays included
 	Lanes       map[string]int // by state
-	// Oldest is when the oldest of the rows in memory was committed, or, where the
-	// log does not tell, captured. It is zero if there is none; of rows that are
-	// parked alone it is not known.
+	// Oldest is the commit time of the oldest row in memory, or its capture time if the log
+	// has no commit time. It is zero if no row is in memory. Rows that are only in the
+	// store do not count.
 	Oldest       time.Time
-	OpenBreakers []OpenBreaker // endpoints that are suspect
+	OpenBreakers []OpenBreaker // endpoints with an open circuit breaker
 }
 
-// Stats counts what the dispatcher holds; the time is linear in the rows in memory.
+// Stats counts the rows that the dispatcher holds. The time is linear in the rows in
+// memory.
 func (d *Dispatcher) Stats() Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -42,7 +43,7 @@ func (c *core) stats() Stats {
 	for _, away := range c.spilledLanes {
 		s.Lanes[stateSpilled] += away.lanes.n
 	}
-	copies := 0 // of parked rows in memory
+	copies := 0 // spilled rows that are also in memory
 	see := func(rw *row) {
 		if rw.spilled {
 			copies++
@@ -61,8 +62,8 @@ func (c *core) stats() Stats {
 		}
 	}
 	for o := range c.unwrittenOutcomes() {
-		// Its lane has gone on without it. What is given back left memory, or is
-		// still in its lane.
+		// Its lane has gone on without it. Rows whose claim is given back have left memory
+		// or are still in their lane.
 		if o.lane == nil && o.Status.Settled() {
 			see(o.row)
 		}
@@ -71,7 +72,7 @@ func (c *core) stats() Stats {
 	return s
 }
 
-// committedOrCaptured is when a row was committed, as far as it is known.
+// committedOrCaptured is the commit time of a row, or else its capture time.
 func (rw *row) committedOrCaptured() time.Time {
 	if !rw.Committed.IsZero() {
 		return rw.Committed

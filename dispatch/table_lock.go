@@ -11,39 +11,39 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// The wait before a locked table is asked for. The first time that is at once; each
-// time that the table is locked again within tableLockMemory of being free, it doubles.
+// Wait before the store is asked about a locked table. The first wait is zero. It doubles
+// each time the table is locked again within tableLockMemory of being free.
 const (
 	minTableLockWait = 50 * time.Millisecond
 	maxTableLockWait = 2 * time.Second
 	tableLockMemory  = 10 * time.Second
-	// minTableLockInterval is the least time between two questions for one table, whatever the
-	// store answers.
+	// minTableLockInterval is the minimum time between two waits for the same table,
+	// whatever the store answers.
 	minTableLockInterval = 200 * time.Millisecond
 )
 
 // minRowLockWait and maxRowLockWait bound the wait before the outcome of a locked row is
-// written again.
+// retried.
 const (
 	minRowLockWait = 100 * time.Millisecond
 	maxRowLockWait = time.Second
 )
 
-// lockedTable is the table of an outbox that another session keeps locked, or kept a
-// moment ago. Meanwhile its lanes and outcomes wait here, so that claims and outcomes
-// of other outboxes, which share statements with them, go on.
+// lockedTable is the table of an outbox that another session locks, or locked recently. Its
+// lanes and outcomes wait here, so that claims and outcomes of other outboxes in the same
+// statements go on.
 type lockedTable struct {
 	outbox   string
 	locked   bool
-	ready    fifo[*lane] // lanes that are to be claimed
-	urgent   fifo[*lane] // those to be claimed at once
-	outcomes []outcome   // in their order
-	relocks  int         // how often it was locked again, soon after it was free
+	ready    fifo[*lane] // to be claimed
+	urgent   fifo[*lane] // to be claimed first
+	outcomes []outcome   // in order
+	relocks  int         // locks soon after it was free
 	freed    time.Time
-	due      time.Time // when the store is to be asked whether it is free
+	due      time.Time // next wait for the table
 }
 
-// tableLock returns the lock on an outbox's table, nil if there is none.
+// tableLock returns the lock on an outbox's table; nil if it is not locked.
 func (c *core) tableLock(outbox string) *lockedTable {
 	if t := c.tableLocks[outbox]; t != nil && t.locked {
 		return t
@@ -51,7 +51,7 @@ func (c *core) tableLock(outbox string) *lockedTable {
 	return nil
 }
 
-// lockTable notes that a table is locked and puts aside what waits for it.
+// lockTable marks a table as locked and sets its lanes and outcomes aside.
 func (c *core) lockTable(outbox string, now time.Time) {
 	t := c.tableLocks[outbox]
 	if t == nil {
@@ -86,10 +86,10 @@ func (c *core) lockTable(outbox string, now time.Time) {
 	}
 }
 
-// covers reports whether the lane's rows have to be claimed in the table.
+// covers reports whether the lane claims its rows in the table.
 func (t *lockedTable) covers(l *lane) bool { return l.name.Outbox == t.outbox && l.job == nil }
 
-// queueOutcome queues an outcome to be written.
+// queueOutcome queues an outcome.
 func (c *core) queueOutcome(o outcome) {
 	if t := c.tableLock(o.Outbox); t != nil {
 		t.outcomes = append(t.outcomes, o)
@@ -98,7 +98,7 @@ func (c *core) queueOutcome(o outcome) {
 	c.outcomes = append(c.outcomes, o)
 }
 
-// queueUrgent queues a lane to be claimed at once.
+// queueUrgent queues a lane to be claimed first.
 func (c *core) queueUrgent(l *lane) {
 	l.state = laneReady
 	if t := c.tableLock(l.name.Outbox); t != nil && t.covers(l) {
@@ -109,8 +109,7 @@ func (c *core) queueUrgent(l *lane) {
 	c.urgent.push(l)
 }
 
-// nextLockedTable returns the locked table that has waited longest for its turn to be asked
-// for, and when that is; false if none is locked.
+// nextLockedTable returns the locked table that is due first; false if none is locked.
 func (c *core) nextLockedTable() (outbox string, due time.Time, ok bool) {
 	for _, t := range c.tableLocks {
 		if t.locked && (!ok || t.due.Before(due) || t.due.Equal(due) && t.outbox < outbox) {
@@ -120,14 +119,14 @@ func (c *core) nextLockedTable() (outbox string, due time.Time, ok bool) {
 	return outbox, due, ok
 }
 
-// deferTable puts the next question for a table off.
+// deferTable postpones the next wait for a table.
 func (c *core) deferTable(outbox string, due time.Time) {
 	if t := c.tableLock(outbox); t != nil {
 		t.due = due
 	}
 }
 
-// unlockTable lets go on what waited for a table.
+// unlockTable queues everything that waited for a table.
 func (c *core) unlockTable(outbox string, now time.Time) {
 	t := c.tableLock(outbox)
 	if t == nil {
@@ -149,8 +148,8 @@ func (c *core) unlockTable(outbox string, now time.Time) {
 	}
 }
 
-// deferLocked puts aside an outcome whose row is locked, or whose table is, and reports
-// whether it did.
+// deferLocked sets aside an outcome whose row or table is locked, and reports whether it
+// did.
 func (c *core) deferLocked(o *outcome, result store.SettleResult, now time.Time) bool {
 	switch result {
 	case store.TableWasLocked:
@@ -158,7 +157,7 @@ func (c *core) deferLocked(o *outcome, result store.SettleResult, now time.Time)
 		c.queueOutcome(*o)
 	case store.WasLocked:
 		wait := min(minRowLockWait<<min(o.lockedTries, 10), maxRowLockWait)
-		o.due = now.Truncate(wait).Add(wait) // with all others that wait so long
+		o.due = now.Truncate(wait).Add(wait) // with others that wait as long
 		o.lockedTries++
 		heap.Push(&c.retryQueue, *o)
 	default:
@@ -167,7 +166,7 @@ func (c *core) deferLocked(o *outcome, result store.SettleResult, now time.Time)
 	return true
 }
 
-// unwrittenOutcomes goes through all outcomes that are not in the store yet.
+// unwrittenOutcomes iterates over all outcomes that are not yet in the store.
 func (c *core) unwrittenOutcomes() iter.Seq[*outcome] {
 	return func(yield func(*outcome) bool) {
 		queues := [][]outcome{c.outcomes, c.writing, c.retryQueue}
@@ -184,8 +183,7 @@ func (c *core) unwrittenOutcomes() iter.Seq[*outcome] {
 	}
 }
 
-// awaitTables asks the store for locked tables, one after the other, until they are
-// free.
+// awaitTables waits in the store for locked tables, one after the other.
 func (d *Dispatcher) awaitTables(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -213,7 +211,7 @@ func (d *Dispatcher) awaitTables(ctx context.Context) error {
 	}
 }
 
-// awaitTable asks the store for one table. Its error is the context's.
+// awaitTable waits in the store for one table. Its error is the context's.
 func (d *Dispatcher) awaitTable(ctx context.Context, outbox string) error {
 	began := time.Now()
 	err := d.store.AwaitTable(ctx, outbox)

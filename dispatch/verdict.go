@@ -7,40 +7,40 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// verdict is what a failure means for the row at the head of its lane.
+// verdict is the consequence of a failure for the head of a lane.
 type verdict uint8
 
 const (
-	// verdictRetry: send the row again, it has cost nothing.
+	// verdictRetry: send the row again; the failure does not count.
 	verdictRetry verdict = iota
-	// verdictHalve: one of several rows is to blame; send half of them at once.
+	// verdictHalve: one of several rows is bad; send half of them at once.
 	verdictHalve
-	// verdictSingle: one of several rows may be to blame; send one after the back-off.
+	// verdictSingle: one of several rows may be bad; send one after the backoff.
 	verdictSingle
 	// verdictCount: the failure counts against the row.
 	verdictCount
-	// verdictGiveUp: the row has failed for long enough; it is FAILED.
+	// verdictGiveUp: the row has failed for GiveUpAfter; mark it FAILED.
 	verdictGiveUp
 )
 
-// failure is what is known of a failed attempt.
+// failure describes a failed attempt.
 type failure struct {
 	sink.Outcome
-	single     bool // it is about the head row and no other
-	bisecting  bool // the rows are what is left of an earlier failure
+	single     bool // it concerns the head row only
+	bisecting  bool // the rows are part of an earlier failure
 	retryAfter time.Duration
 }
 
-// isRefusal reports whether the receiver had something against the rows. Everything
-// else is unavailability. A receiver that names the time to come back is alive and
-// busy: that is no row's fault, whatever it takes from others meanwhile.
+// isRefusal reports whether the receiver objected to the rows. Any other failure is
+// unavailability. A refusal with Retry-After means that the receiver is alive and busy, so
+// it counts against no row even if the receiver accepts others meanwhile.
 func (f *failure) isRefusal() bool {
 	return f.Class == sink.Rejected || f.Class == sink.Refused && f.retryAfter == 0
 }
 
-// judge decides what a failed attempt means. It reads and then updates what the
-// row remembers of its failures. Only refusals of the row alone count: a receiver
-// that is away for some rows and takes others must not make dead letters.
+// judge returns the verdict on a failed attempt and updates the row's failure times. Only
+// refusals of the row alone count, because a receiver that is down for some rows and
+// accepts others must not create dead letters.
 func (c *core) judge(l *lane, rw *row, f *failure, now time.Time) verdict {
 	proof := rw.proof
 	rw.recordFailure(f.Class, now)
@@ -63,9 +63,8 @@ func (c *core) judge(l *lane, rw *row, f *failure, now time.Time) verdict {
 	return verdictRetry
 }
 
-// judgeSeveral decides about several rows of one lane, of which any may be to
-// blame. Without proof a refusal is looked into once: an outage is no reason for
-// a search.
+// judgeSeveral returns the verdict on several rows of one lane. Without proof a refusal is
+// bisected only once, because an outage does not justify a search.
 func judgeSeveral(recv *receiver, f *failure, proof bool) verdict {
 	switch {
 	case recv.breakerOpen || f.retryAfter > 0 && f.Class != sink.Rejected:
@@ -76,7 +75,7 @@ func judgeSeveral(recv *receiver, f *failure, proof bool) verdict {
 	return verdictSingle
 }
 
-// judgeCompat counts as the processors do that teams come from.
+// judgeCompat counts failures like the processor named by Compat.
 func (c *core) judgeCompat(f *failure) verdict {
 	if c.cfg.Compat == CompatFlowCatalyst {
 		return verdictCount
@@ -88,7 +87,8 @@ func (c *core) judgeCompat(f *failure) verdict {
 	return verdictRetry
 }
 
-// recordFailure notes a failed attempt. Refusals count from the first in a row.
+// recordFailure records a failed attempt. A failure other than a refusal restarts the
+// ProofWait interval.
 func (rw *row) recordFailure(class sink.Class, now time.Time) {
 	rw.lastFailed = now
 	if rw.firstFailed.IsZero() {
@@ -99,9 +99,9 @@ func (rw *row) recordFailure(class sink.Class, now time.Time) {
 	}
 }
 
-// delay returns the wait after a lane's n-th failed attempt in a row, n from 1:
-// exponential, capped, shortened by up to a fifth so that lanes that failed
-// together do not knock together.
+// delay returns the backoff after a lane's n-th consecutive failure, n from 1. It is
+// exponential and capped. A random reduction of up to a fifth keeps lanes that failed
+// together from retrying together.
 func delay(n int, initial, most time.Duration, random func() float64) time.Duration {
 	d := most
 	if n-1 < 32 && initial < most>>(n-1) {
