@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
-// alterations are changes of a table's id, each with a row of before and one that only
-// the table of after can have.
+// alterations returns changes of an id column, each with an id from before the change and
+// one that is only valid after it.
 func alterations() map[string]struct{ from, to, before, after string } {
 	return map[string]struct{ from, to, before, after string }{
 		"bytes to text":    {"BINARY(4)", "VARCHAR(36)", "0x01020304", "uuid-1"},
@@ -22,8 +22,8 @@ func alterations() map[string]struct{ from, to, before, after string } {
 	}
 }
 
-// TestAlteredTable: rows of a table that was altered while sessions knew it as it was
-// are not taken for gone by any of them.
+// TestAlteredTable checks that no session reports rows as gone after an ALTER TABLE that
+// it has not seen.
 func TestAlteredTable(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		for what, c := range alterations() {
@@ -62,7 +62,7 @@ func (r *rig) countFailed(t *testing.T) int {
 	return ask[int](t, r.db, "SELECT COUNT(*) FROM outbox_events WHERE status = 'FAILED'")
 }
 
-// insertID inserts a row by the text of its id.
+// insertID inserts a row with an id given as text.
 func (r *rig) insertID(t *testing.T, id string) {
 	t.Helper()
 	value := "'" + id + "'"
@@ -80,7 +80,7 @@ func (r *rig) wantSettled(t *testing.T, id string, want bool) {
 	}
 }
 
-// TestAlteredBlocked: a row that blocks its lane blocks it still after its table was
+// TestAlteredBlocked checks that a blocked lane stays blocked after its table was
 // altered.
 func TestAlteredBlocked(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
@@ -107,8 +107,8 @@ func TestAlteredBlocked(t *testing.T) {
 	})
 }
 
-// TestHeldDecimals: decimals that are next to each other, and that no floating-point
-// number tells apart, are left out one by one.
+// TestHeldDecimals checks that adjacent decimals that no floating-point number
+// distinguishes are excluded one by one.
 func TestHeldDecimals(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, strings.Replace(flowTable, "id VARCHAR(13)", "id DECIMAL(20,0)", 1), 0, flowBox())
@@ -135,7 +135,7 @@ func TestHeldDecimals(t *testing.T) {
 	})
 }
 
-// TestZerofill: numbers that the server shows with zeros are known by what they are.
+// TestZerofill checks that ids of ZEROFILL columns have no leading zeros.
 func TestZerofill(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		seq := store.Seq(0)
@@ -170,7 +170,8 @@ func TestZerofill(t *testing.T) {
 	})
 }
 
-// TestHiddenIndex: an index that the server does not use is not named.
+// TestHiddenIndex checks that no statement names an index that is invisible to the
+// optimizer.
 func TestHiddenIndex(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		hide := "IGNORED"
@@ -189,9 +190,9 @@ func TestHiddenIndex(t *testing.T) {
 	})
 }
 
-// TestLockedTables: two tables that are locked whole hold a claim up for seconds, and
-// rows of a third, behind them, are claimed by the same call. The look for settled rows
-// says nothing of the two.
+// TestLockedTables checks that locks on two whole tables delay a claim by seconds, and
+// that the same call claims rows of a third table. ReadSettled reports nothing about the
+// locked tables.
 func TestLockedTables(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		var boxes []store.Outbox
@@ -207,7 +208,7 @@ func TestLockedTables(t *testing.T) {
 		for _, box := range boxes {
 			for i := range 20 {
 				id := fmt.Sprint(i)
-				if i < 10 { // the others are not there
+				if i < 10 { // the others do not exist
 					r.exec(t, "INSERT INTO "+box.Table+" (id, payload) VALUES (?, '{}')", id)
 				}
 				rows = append(rows, store.ClaimRow{Ref: store.Ref{Outbox: box.Name, ID: id}, WantPayload: i%2 == 0})
@@ -219,9 +220,9 @@ func TestLockedTables(t *testing.T) {
 	})
 }
 
-// TestALockedTableIsWaitedForOnce: a claim of rows of two tables, one of which is locked,
-// takes no longer than one of the locked table's rows, whether it looks at rows or not: the
-// session knows at which part it has waited.
+// TestALockedTableIsWaitedForOnce checks that a claim of rows of two tables, one of them
+// locked, takes no longer than a claim of the locked table's rows alone, with and without
+// the locking read: the session knows the part at which it waited.
 func TestALockedTableIsWaitedForOnce(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		a, b := flowBox(), flowBox()
@@ -266,7 +267,7 @@ func TestALockedTableIsWaitedForOnce(t *testing.T) {
 	})
 }
 
-// wantPast claims rows and looks for settled ones beside a lock on tables a and b.
+// wantPast claims rows and reads settled ones while tables a and b are locked.
 func (r *rig) wantPast(t *testing.T, rows []store.ClaimRow, lock string) {
 	t.Helper()
 	conn, err := r.db.Conn(ctx(t))
@@ -295,7 +296,7 @@ func (r *rig) wantPast(t *testing.T, rows []store.ClaimRow, lock string) {
 			t.Errorf("row %s is %s, want %s", rows[i].Ref, a.Result, want)
 		}
 	}
-	if took := time.Since(began); took > 8*time.Second { // 2 s before it hurries, and 2 s for each
+	if took := time.Since(began); took > 8*time.Second { // 2 s before it stops waiting, and 2 s for each
 		t.Errorf("the claim took %s", took)
 	}
 	began = time.Now()

@@ -11,8 +11,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// BenchmarkRows claims and completes rows, some at a time: what each takes is a
-// transaction, and so a commit that the server makes durable.
+// BenchmarkRows claims and completes rows in batches. Each batch is a transaction, so its
+// cost includes a durable commit.
 func BenchmarkRows(b *testing.B) {
 	for _, f := range servers.Flavours() {
 		for _, n := range []int{1, 100} {

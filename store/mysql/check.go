@@ -13,9 +13,10 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/finding"
 )
 
-// Check implements store.Installer. What it finds is one *store.SetupError: all that
-// Examine grades a store.Fault, but for what may pass by itself. It has a session of
-// its own: MariaDB shows columns to one as the rights were when it first asked.
+// Check implements store.Installer. It returns every finding that Diagnose grades a
+// store.Fault in one *store.SetupError, except conditions that may pass by themselves. It
+// has a session of its own because MariaDB shows a session the columns as of the rights
+// at its first query.
 func (s *Store) Check(ctx context.Context) error {
 	var c checker
 	err := s.onNewSession(ctx, func(ctx context.Context, on *conn) error {
@@ -28,11 +29,11 @@ func (s *Store) Check(ctx context.Context) error {
 	return c.Err()
 }
 
-// checker gathers findings.
+// checker collects findings.
 type checker struct {
 	finding.List
 	conn     *conn
-	thorough bool // advice is wanted too, and what may pass by itself
+	thorough bool // also report advice and conditions that may pass
 }
 
 func (c *checker) run(ctx context.Context, s *Store) error {
@@ -50,7 +51,7 @@ func (c *checker) run(ctx context.Context, s *Store) error {
 	return nil
 }
 
-// checkServer looks at the server and the account.
+// checkServer checks the server and the account.
 func (c *checker) checkServer(ctx context.Context) error {
 	on := &c.conn.server
 	c.Subject = "server"
@@ -75,8 +76,9 @@ func (c *checker) checkServer(ctx context.Context) error {
 	return nil
 }
 
-// format finds out that the server takes no statement in the isolation of the relay's
-// sessions: their own format is the server's, which few accounts may change.
+// format checks that the server accepts statements at the isolation level of the relay's
+// sessions. With binlog_format = STATEMENT it refuses them, and few accounts may change
+// the format of their own session.
 func (c *checker) format(ctx context.Context) error {
 	logs, err := c.conn.variable(ctx, "log_bin")
 	if err != nil || logs != "ON" {
@@ -89,7 +91,7 @@ func (c *checker) format(ctx context.Context) error {
 	return err
 }
 
-// checkOwnTables checks the relay's own tables.
+// checkOwnTables checks the relay's tables.
 func (c *checker) checkOwnTables(ctx context.Context) error {
 	c.Subject = "own tables"
 	before, there := c.CountFaults(), 0
@@ -124,8 +126,8 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 	return c.version(ctx)
 }
 
-// reportNoOwnTables says that the own tables are not there, or that the account may not see
-// them: a server tells nobody who has no right on a table that it is there.
+// reportNoOwnTables reports that the relay's tables are missing, or that the account may
+// not see them: a server hides a table from an account without a right on it.
 func (c *checker) reportNoOwnTables(ctx context.Context) error {
 	sees, err := c.canRun(ctx, "SELECT 1 FROM "+Ident(ownPrefix+"meta"))
 	if sees || code(err) == codeNoTable {
@@ -139,8 +141,8 @@ func (c *checker) reportNoOwnTables(ctx context.Context) error {
 	return err
 }
 
-// checkOwnRights checks what the account may do to one of the own tables, by asking for the
-// plans of statements that would do it.
+// checkOwnRights checks the account's rights on one of the relay's tables: it asks for
+// the plans of statements that need them.
 func (c *checker) checkOwnRights(ctx context.Context, t ownTable) error {
 	name, key := Ident(ownPrefix+t.name), "name"
 	if t.name == "meta" {
@@ -148,7 +150,7 @@ func (c *checker) checkOwnRights(ctx context.Context, t ownTable) error {
 	}
 	try := map[string]string{
 		"SELECT": "SELECT 1 FROM " + name + " AS o WHERE o." + key + " = ''",
-		"INSERT": "INSERT INTO " + name + " () VALUES ()", // none of these three reads, too
+		"INSERT": "INSERT INTO " + name + " () VALUES ()", // the last three need no SELECT
 		"UPDATE": "UPDATE " + name + " SET " + key + " = ''",
 		"DELETE": "DELETE FROM " + name,
 	}
@@ -186,7 +188,7 @@ func (c *checker) version(ctx context.Context) error {
 	return nil
 }
 
-// outbox checks a table of rows.
+// outbox checks the table of an outbox.
 func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	c.Subject = "outbox " + o.Name
 	before := c.CountFaults()
@@ -224,8 +226,8 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	return c.unsettledIndex(ctx, t)
 }
 
-// similarTables adds to what is wrong with a table's name the tables that the account can see
-// beside it, those first that are written or sound like it.
+// similarTables adds visible tables to a finding about a table's name, those with a
+// similar spelling or sound first.
 func (c *checker) similarTables(ctx context.Context, o *store.Outbox, setup *store.SetupError) error {
 	const find = `
 SELECT table_name FROM information_schema.tables
@@ -244,8 +246,8 @@ ORDER BY LOCATE(?, table_name) > 0 OR LOCATE(table_name, ?) > 0 DESC, LEFT(SOUND
 	return err
 }
 
-// reportUnseen says that a table or columns of it are not there, or that the account may not
-// see them. add are statements that add them.
+// reportUnseen reports that a table or its columns are missing, or that the account may
+// not see them. add holds the statements that add the columns.
 func (c *checker) reportUnseen(ctx context.Context, o *store.Outbox, names []string, setup *store.SetupError, add []string) error {
 	list := func(names []string) string {
 		quoted := make([]string, len(names))
@@ -270,10 +272,10 @@ func (c *checker) reportUnseen(ctx context.Context, o *store.Outbox, names []str
 	return nil
 }
 
-// index checks that a row can be found by its id, and only it: without an index every
-// claim reads the whole table and locks it, and of two rows of one id the outcome of
-// the one would be written into the other too. A partitioned table can only be unique
-// in its id together with what it is partitioned by.
+// index checks for a unique index on the id. Without an index every claim reads and locks
+// the whole table, and if two rows share an id, the outcome of one is also written to the
+// other. On a partitioned table a unique index must include the partitioning columns, so
+// any unique index that begins with the id is accepted there.
 func (c *checker) index(t *table) {
 	if !strings.EqualFold(t.engine, "InnoDB") {
 		c.AddFault(fmt.Sprintf("%s is kept by %s, which knows no transactions that lock rows", TableName(t.Outbox), t.engine),
@@ -285,7 +287,7 @@ func (c *checker) index(t *table) {
 	}
 }
 
-// stateColumns are those of the state of a row.
+// stateColumns returns the columns that hold a row's state.
 func (t *table) stateColumns() []string {
 	c := &t.Layout.Columns
 	return slices.DeleteFunc([]string{c.Status, c.Delivered, c.Failed}, func(name string) bool { return name == "" })

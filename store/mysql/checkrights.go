@@ -9,23 +9,23 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
-// canRun reports whether the account may run a statement. The server checks that before
-// it makes a plan, also for what the account has by roles.
+// canRun reports whether the account may run a statement. The server checks the rights,
+// including those granted by roles, before it plans the statement.
 func (c *checker) canRun(ctx context.Context, text string) (bool, error) {
 	rows, err := c.conn.sqlConn.QueryContext(ctx, "EXPLAIN "+text)
 	if err == nil {
-		err = rows.Close() // where MariaDB says it
+		err = rows.Close() // MariaDB reports the error here
 	}
 	switch code(err) {
 	case codeTableDenied, codeColumnDenied:
 		return false, nil
-	case codeReadOnlyServer, codeReadOnly, codeReadOnlyMode, codeStatementFormat: // which is said elsewhere
+	case codeReadOnlyServer, codeReadOnly, codeReadOnlyMode, codeStatementFormat: // checked elsewhere
 		return true, nil
 	}
 	return err == nil, err
 }
 
-// rights checks what the account may do to the columns.
+// rights checks the account's rights on the columns.
 func (c *checker) rights(ctx context.Context, t *table) error {
 	lacks := map[string][]string{}
 	name := TableName(t.Outbox)
@@ -33,7 +33,7 @@ func (c *checker) rights(ctx context.Context, t *table) error {
 		col := Ident(u.Column)
 		for right, text := range map[string]string{
 			"SELECT": "SELECT " + col + " FROM " + name + " WHERE 1 = 0",
-			"UPDATE": "UPDATE " + name + " SET " + col + " = NULL WHERE 1 = 0", // which reads nothing
+			"UPDATE": "UPDATE " + name + " SET " + col + " = NULL WHERE 1 = 0", // needs no SELECT
 		} {
 			if right == "UPDATE" && !u.Write {
 				continue
@@ -64,12 +64,13 @@ func (c *checker) rights(ctx context.Context, t *table) error {
 	return err
 }
 
-// deletesRows reports whether the relay deletes rows of an outbox by itself.
+// deletesRows reports whether the relay itself deletes rows of an outbox.
 func deletesRows(o *store.Outbox) bool {
 	return o.Layout.DeleteDelivered && o.Layout.State != store.StateNone || o.Retention > 0
 }
 
-// grantOutbox is the grant of all that the relay does to an outbox's table.
+// grantOutbox returns the GRANT for everything that the relay does with an outbox's
+// table.
 func grantOutbox(s *server, o *store.Outbox) string {
 	var read, write []string
 	for _, u := range columns.UsedColumns(&o.Layout) {
@@ -88,7 +89,7 @@ func grantOutbox(s *server, o *store.Outbox) string {
 	return fmt.Sprintf("GRANT %s ON %s TO %s;", rights, qualifiedName(o, s), Account(s.account))
 }
 
-// qualifiedName is a table's name with its database, which a grant needs.
+// qualifiedName returns a table's name with its database, as GRANT needs it.
 func qualifiedName(o *store.Outbox, s *server) string {
 	if o.Schema != "" {
 		return TableName(o)

@@ -9,14 +9,15 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// constraint is a CHECK of a table.
+// constraint is a CHECK constraint of a table.
 type constraint struct {
 	name, expression string
-	byName           bool // it can be dropped by its name; else it is a part of its column
+	byName           bool // it can be dropped by name; otherwise it belongs to its column
 }
 
-// statusConstraints checks that the constraints of the status column allow what the
-// relay writes into it. Those that name other columns too depend on the row.
+// statusConstraints checks that the constraints of the status column allow the values
+// that the relay writes. It skips constraints that also name other columns, because they
+// depend on the row.
 func (c *checker) statusConstraints(ctx context.Context, t *table) error {
 	values := t.written()
 	if len(values) == 0 {
@@ -46,8 +47,8 @@ func (c *checker) statusConstraints(ctx context.Context, t *table) error {
 	return nil
 }
 
-// written lists what the relay writes into the status column; nothing where it writes
-// none.
+// written returns the values that the relay writes into the status column; none if it
+// writes none.
 func (t *table) written() (list []any) {
 	l := &t.Layout
 	if l.State != store.StateWords && l.State != store.StateNumbers {
@@ -71,8 +72,8 @@ func (t *table) written() (list []any) {
 	return list
 }
 
-// refusedValues lists the values, as literals, for which an expression on the status column
-// alone is false. One that the server cannot try tells nothing.
+// refusedValues returns the values, as literals, for which an expression on the status
+// column alone is false. It returns none if the server cannot evaluate the expression.
 func (c *checker) refusedValues(ctx context.Context, t *table, expression string, values []any) (list []string, err error) {
 	status := t.mustColumn(t.Layout.Columns.Status)
 	value := "CAST(? AS SIGNED)"
@@ -100,12 +101,12 @@ func (c *checker) refusedValues(ctx context.Context, t *table, expression string
 	return list, nil
 }
 
-// reportRefused says which values a constraint refuses.
+// reportRefused reports the values that a constraint refuses.
 func (c *checker) reportRefused(t *table, k *constraint, refused []string) {
 	l := &t.Layout
 	list := strings.Join(refused, ", ")
 	remedies := []string{"name the table's own values in layout " + l.Name + ", or give the column a CHECK that allows them"}
-	if k.byName && !strings.Contains(k.expression, "\n") { // else it is no line of a remedy
+	if k.byName && !strings.Contains(k.expression, "\n") { // otherwise it does not fit on one line of a remedy
 		remedies = []string{
 			fmt.Sprintf("-- or name the table's own values in layout %s; this locks the table while it is read", l.Name),
 			fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s, ADD CONSTRAINT %[2]s CHECK ((%s) OR %s IN (%s));",

@@ -11,8 +11,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// TestStatusConstraints: a constraint of the status column alone that refuses what the
-// relay writes is named with it, and mended; what else it says stands.
+// TestStatusConstraints checks that a constraint on the status column alone is reported
+// if it refuses a value that the relay writes, and that the remedy fixes it without
+// loosening it otherwise.
 func TestStatusConstraints(t *testing.T) {
 	numbered := store.FlowCatalyst()
 	numbered.State, numbered.Words = store.StateNumbers, nil
@@ -25,8 +26,8 @@ func TestStatusConstraints(t *testing.T) {
 		for name, c := range map[string]struct {
 			layout     store.Layout
 			typ, check string
-			refused    string // "" is none
-			bad        string // still refused when it is mended
+			refused    string // "" means none
+			bad        string // still refused after the fix
 		}{
 			"all words":      {store.FlowCatalyst(), "VARCHAR(20)", "status IN ('PENDING', 'PROCESSING', 'COMPLETED', 'FAILED')", "", ""},
 			"a word lacks":   {store.FlowCatalyst(), "VARCHAR(20)", `status IN ('PENDING', 'it''s', 'a\\b', 'COMPLETED', 'FAILED')`, "'PROCESSING'", "'GONE'"},
@@ -39,7 +40,7 @@ func TestStatusConstraints(t *testing.T) {
 			"cannot be told": {store.FlowCatalyst(), "VARCHAR(20)", "CAST(status AS JSON) IS NULL OR LENGTH(status) < 30", "", ""},
 		} {
 			if strings.Contains(url, "mariadb") && strings.Contains(c.check, "AS JSON") {
-				continue // MariaDB has no such cast
+				continue // MariaDB lacks this cast
 			}
 			box := store.Outbox{Name: "box", Table: strings.ReplaceAll(name, " ", "_"), Kind: "EVENT", Layout: c.layout}
 			servers.ExecMySQL(t, url, fmt.Sprintf(`CREATE TABLE %s (id VARCHAR(20) PRIMARY KEY, message_group TEXT, payload TEXT, status %s NOT NULL,
@@ -75,8 +76,8 @@ func TestStatusConstraints(t *testing.T) {
 	})
 }
 
-// TestMayInstall: it is what Install then does, or cannot do, wherever the right to make
-// tables comes from.
+// TestMayInstall checks that MayInstall predicts the result of Install, whichever way the
+// right to create tables is granted.
 func TestMayInstall(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, admin string) {
 		servers.ExecMySQL(t, admin, flowTable)

@@ -7,7 +7,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// types checks that the columns hold what the relay writes.
+// types checks that the columns can hold the values that the relay writes.
 func (c *checker) types(t *table) {
 	l := &t.Layout
 	id := t.id()
@@ -46,16 +46,16 @@ func (c *checker) types(t *table) {
 	}
 }
 
-// reportWrongType says that a column is of another type than the layout needs; typ is one
-// that will do.
+// reportWrongType reports a column whose type does not suit the layout; typ is a suitable
+// type.
 func (c *checker) reportWrongType(t *table, name, what, typ string) {
 	c.AddFault(fmt.Sprintf("column %s (%s) of %s is of type %s, and layout %s needs %s",
 		name, t.Layout.ConfigKey(name), TableName(t.Outbox), t.mustColumn(name).full, t.Layout.Name, what),
 		fmt.Sprintf("-- or name another column in layout %s; this locks the table while it is written anew", t.Layout.Name), t.retypeStatement(name, typ))
 }
 
-// addStatements are the statements that add missing columns, as far as their types are
-// known: an id or a payload is the services' affair.
+// addStatements returns the statements that add missing columns of known types. The types
+// of an id or a payload are the services' choice.
 func (t *table) addStatements(missing []string) (statements []string) {
 	c := &t.Layout.Columns
 	types := map[string]string{
@@ -70,7 +70,7 @@ func (t *table) addStatements(missing []string) (statements []string) {
 	return statements
 }
 
-// retypeStatement is the statement that gives a column another type.
+// retypeStatement returns the statement that changes a column's type.
 func (t *table) retypeStatement(name, typ string) string {
 	if t.mustColumn(name).notNull {
 		typ += " NOT NULL"
@@ -94,7 +94,7 @@ func (c *checker) numbers(t *table) {
 	}
 }
 
-// nullable checks that a row can be one that is not settled.
+// nullable checks that the columns can mark a row as unsettled.
 func (c *checker) nullable(t *table) {
 	for _, name := range []string{t.Layout.Columns.Delivered, t.Layout.Columns.Failed} {
 		if col := t.mustColumn(name); col.notNull {

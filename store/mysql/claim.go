@@ -15,20 +15,22 @@ import (
 )
 
 const (
-	// noWaitPeriod is how long the calls of a session wait for no row after a locked one was
-	// last met: somebody who keeps rows locked, in a forgotten transaction say, must not
-	// stop the other rows. A locked row is not yet visible for a claim.
+	// noWaitPeriod is how long a session's calls wait for no row lock after the last
+	// locked row: a session that keeps rows locked, for example in a forgotten
+	// transaction, must not stop the other rows. Claims report a locked row as not yet
+	// visible.
 	noWaitPeriod = 10 * time.Second
-	// maxClaimTries bounds how often a claim begins anew because a row changed in it.
+	// maxClaimTries limits how often a claim starts over because a row changed under it.
 	maxClaimTries = 5
 )
 
-// Claim implements store.Claimer. All outboxes of a call are claimed in one
-// transaction. The time at is cut to what the column holds.
+// Claim implements store.Claimer. It claims the rows of all outboxes in one transaction,
+// and truncates at to the precision of the column.
 //
-// The rows are locked first, which waits for whoever inserts or changes them just
-// now, and then the leader row. An update alone would pass over rows whose
-// transaction has not ended; where it finds every row, that has not happened.
+// It locks the rows first, which waits for transactions that are inserting or changing
+// them, and then the leader row. An UPDATE alone would skip rows whose insert has not
+// committed, so a claim without the locking read counts only if the UPDATE found every
+// row.
 func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows []store.ClaimRow) ([]store.ClaimAnswer, error) {
 	if len(rows) == 0 {
 		return nil, nil
@@ -51,7 +53,8 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	return answers, nil
 }
 
-// claimUnlocked claims what no lock on a table keeps, and answers for the rest.
+// claimUnlocked claims the rows of tables that no session has locked, and answers
+// TableLocked for the rows of the others.
 func (c *claim) claimUnlocked(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Part) error {
 	var locked []*byoutbox.Part
 	for tries := 0; len(parts) > 0; {
@@ -59,7 +62,7 @@ func (c *claim) claimUnlocked(ctx context.Context, epoch store.Epoch, parts []*b
 		c.noWait = began.Before(c.claims.noWaitUntil)
 		err := c.run(ctx, epoch, parts)
 		switch {
-		case isLockTimeout(err) && c.noWait: // by a lock that no look at a row meets
+		case isLockTimeout(err) && c.noWait: // a table lock: with NOWAIT no row lock returns this error
 			return err
 		case isLockTimeout(err) && time.Since(began) < minTableWait:
 			i, err := c.lockedPart(ctx, parts)
@@ -87,9 +90,9 @@ func (c *claim) claimUnlocked(ctx context.Context, epoch store.Epoch, parts []*b
 	return nil
 }
 
-// errRowChanged says that a call is to begin anew. A row was not written that the
-// transaction had locked: the server has taken back more than one statement, or a
-// trigger keeps the row. Or the table was altered since the session looked it up.
+// errRowChanged makes a call start over. Either a row that the transaction had locked was
+// not written, because the server rolled back more than one statement or a trigger
+// prevents the change, or the table was altered since the session looked it up.
 var errRowChanged = errors.New("a row changed that was locked, or its table")
 
 // claim is one call of Claim.
@@ -97,8 +100,8 @@ type claim struct {
 	*Store
 	conn      *conn
 	at        time.Time
-	noWait    bool // wait for no lock
-	partIndex int  // the place of the part that is worked on, where each takes steps of its own; -1 in a script
+	noWait    bool // wait for no row lock
+	partIndex int  // index of the part in progress when parts run step by step; -1 in a script
 	rows      []store.ClaimRow
 	answers   []store.ClaimAnswer
 }
@@ -134,8 +137,8 @@ func (c *claim) run(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Pa
 	})
 }
 
-// answerPart locks the rows of one outbox and answers for each. It returns errMoved where
-// rows seem gone and the table is not what it was.
+// answerPart locks the rows of one outbox and answers for each. It returns errRowChanged
+// if rows seem gone and the table was altered.
 func (c *claim) answerPart(ctx context.Context, p *byoutbox.Part) error {
 	t, err := c.conn.table(ctx, p.Outbox)
 	if err != nil {
@@ -153,8 +156,7 @@ func (c *claim) answerPart(ctx context.Context, p *byoutbox.Part) error {
 	return err
 }
 
-// lockPart locks the rows of one outbox that a claim has to look at, and says what
-// each is.
+// lockPart locks the rows of one outbox that need a lookup, and answers for each.
 func (c *claim) lockPart(ctx context.Context, t *table, p *byoutbox.Part) error {
 	plain, full := c.partition(t, p)
 	if err := c.lockRows(ctx, t, p, plain, false); err != nil {
@@ -163,11 +165,11 @@ func (c *claim) lockPart(ctx context.Context, t *table, p *byoutbox.Part) error 
 	return c.lockRows(ctx, t, p, full, true)
 }
 
-// partition returns the rows of one outbox that have to be looked at, without a payload
-// and with it, and answers for the others.
+// partition returns the rows of one outbox that need a lookup, without and with a
+// payload, and answers for all others.
 func (c *claim) partition(t *table, p *byoutbox.Part) (plain, full *keyBatch) {
 	plain, full = &keyBatch{}, &keyBatch{}
-	wants := make(map[int]bool, len(p.Duplicates)) // one asks for more than the other
+	wants := make(map[int]bool, len(p.Duplicates)) // of two requests for one id, only one may want the payload
 	for i, j := range p.Duplicates {
 		wants[j] = wants[j] || c.rows[i].WantPayload
 	}
@@ -178,7 +180,7 @@ func (c *claim) partition(t *table, p *byoutbox.Part) (plain, full *keyBatch) {
 		key, can := id.key(row.ID)
 		switch {
 		case !t.needsLookup(want, row.Txn):
-			c.answers[i] = store.ClaimAnswer{Result: store.Claimed, Unwritten: true} // what the log brought is enough
+			c.answers[i] = store.ClaimAnswer{Result: store.Claimed, Unwritten: true} // the binlog row is sufficient
 		case !can:
 			c.answers[i].Result = store.Gone
 		case want:
@@ -190,9 +192,9 @@ func (c *claim) partition(t *table, p *byoutbox.Part) (plain, full *keyBatch) {
 	return plain, full
 }
 
-// needsLookup reports whether a claim has to look at a row. Where claims are not written
-// the log's word is taken; a row that was read from the table may have been settled
-// since.
+// needsLookup reports whether a claim must read the row. Where claims are not written, a
+// row of the binlog needs no read; a row that was read from the table does, because it
+// may have been settled since.
 func (t *table) needsLookup(want bool, txn store.Txn) bool {
 	switch {
 	case t.Layout.State == store.StateNone:
@@ -203,7 +205,7 @@ func (t *table) needsLookup(want bool, txn store.Txn) bool {
 	return true
 }
 
-// keyBatch is rows to look up: their places in the call, and their keys.
+// keyBatch is a set of rows to look up: their indexes in the call, and their keys.
 type keyBatch struct {
 	at   []int
 	keys []any
@@ -213,7 +215,7 @@ func (l *keyBatch) add(at int, key any) {
 	l.at, l.keys = append(l.at, at), append(l.keys, key)
 }
 
-// chunks gives the rows by the number that one statement names.
+// chunks calls each with at most maxKeys rows at a time.
 func (l *keyBatch) chunks(each func(*keyBatch) error) error {
 	for from := 0; from < len(l.at); from += maxKeys {
 		to := min(from+maxKeys, len(l.at))
@@ -224,8 +226,8 @@ func (l *keyBatch) chunks(each func(*keyBatch) error) error {
 	return nil
 }
 
-// lockRows locks rows and answers for each. In a hurry, a statement that meets a lock
-// is split until the row stands alone that is locked.
+// lockRows locks rows and answers for each. With noWait set, a statement that meets a
+// lock is split until the locked row is alone.
 func (c *claim) lockRows(ctx context.Context, t *table, p *byoutbox.Part, of *keyBatch, payload bool) error {
 	return of.chunks(func(chunk *keyBatch) error {
 		return c.lockChunk(ctx, t, p, chunk, payload)
@@ -257,9 +259,9 @@ func (c *claim) lockChunk(ctx context.Context, t *table, p *byoutbox.Part, chunk
 	return c.lockChunk(ctx, t, p, &keyBatch{chunk.at[half:], chunk.keys[half:]}, payload)
 }
 
-// lockText is the statement that locks rows and reads of each its id, whether it is
-// unsettled, its retry count, whether it is pending, the time of its claim and its age
-// in microseconds if that is held against it, and its payload.
+// lockText returns the statement that locks rows. For each row it reads the id, whether
+// it is unsettled, its retry count, whether it is pending, its claim time and the claim's
+// age in microseconds if held is set, and its payload if payload is set.
 func (t *table) lockText(s *statement, keys []any, payload, held bool) string {
 	c := &t.Layout.Columns
 	open, pending, claimed, age, content := t.open(s), "FALSE", "NULL", "NULL", "NULL"
@@ -278,8 +280,8 @@ func (t *table) lockText(s *statement, keys []any, payload, held bool) string {
 	}, ", ") + "\nFROM " + t.from() + "\nWHERE " + t.idIn(s, keys) + "\nFOR UPDATE"
 }
 
-// read answers for one row. One that another row's key found, by a collation that
-// takes both for the same, is none of the call's.
+// read answers for one row. It ignores a row that is not in the call: a collation may
+// match it to another row's key.
 func (c *claim) read(rows *sql.Rows, t *table, p *byoutbox.Part) error {
 	var (
 		id            string
@@ -293,7 +295,7 @@ func (c *claim) read(rows *sql.Rows, t *table, p *byoutbox.Part) error {
 		return err
 	}
 	i, asked := p.FirstIndex[id]
-	if !asked || c.answers[i].Result == store.Claimed { // a table without a unique id: one of its rows
+	if !asked || c.answers[i].Result == store.Claimed { // without a unique id, one claimable row is enough
 		return nil
 	}
 	a := &c.answers[i]
@@ -309,9 +311,9 @@ func (c *claim) read(rows *sql.Rows, t *table, p *byoutbox.Part) error {
 	return nil
 }
 
-// heldUntil returns when somebody else's claim of a row ends, zero if none holds it. A
-// claim without a time holds nothing: nobody could say until when. The server counts
-// the time; only its length means something to a clock that may differ.
+// heldUntil returns when another processor's claim of a row expires; zero if none holds
+// it. A claim without a time holds nothing, because nobody could say when it expires. The
+// server measures the age, since its clock may differ from the relay's.
 func (c *claim) heldUntil(t *table, p *byoutbox.Part, i int, pending bool, claimed sql.NullString, age sql.NullInt64) time.Time {
 	if c.takeover == 0 || pending || !claimed.Valid || !age.Valid {
 		return time.Time{}
@@ -324,7 +326,7 @@ func (c *claim) heldUntil(t *table, p *byoutbox.Part, i int, pending bool, claim
 	return time.Now().Add(left)
 }
 
-// isOwnClaim reports whether a time is that of the leader's own claim.
+// isOwnClaim reports whether the leader itself wrote the claim time at.
 func (c *claim) isOwnClaim(t *table, p *byoutbox.Part, i int, at time.Time) bool {
 	col := t.mustColumn(t.Layout.Columns.Claimed)
 	same := func(i int) bool {
@@ -351,7 +353,7 @@ func (c *claim) writeClaims(ctx context.Context, t *table, p *byoutbox.Part) err
 	id := t.id()
 	for _, i := range p.Indexes {
 		if c.answers[i].Result == store.Claimed {
-			key, _ := id.key(c.rows[i].ID) // it has found the row
+			key, _ := id.key(c.rows[i].ID) // it found the row, so it is valid
 			of.add(i, key)
 		}
 	}
@@ -365,8 +367,8 @@ func (c *claim) writeClaims(ctx context.Context, t *table, p *byoutbox.Part) err
 	})
 }
 
-// claimText is the statement that writes the claims of rows. Seen: the transaction has
-// found rows of these very ids.
+// claimText returns the statement that writes claims. seen means that the transaction has
+// locked rows with exactly these ids.
 func (c *claim) claimText(s *statement, t *table, keys []any, seen bool) string {
 	text := "UPDATE " + t.from() + " SET " + t.assign(s, columns.Claim(&t.Layout), func(col column, v columns.Value) any {
 		if v == columns.Status {

@@ -10,12 +10,12 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
 )
 
-// lookupFirstPeriod is how long claims look at their rows first after one that did not, and
-// met a row that is not fresh: there are more of them then, as a rule.
+// lookupFirstPeriod is how long claims use the locking read first after an unread claim
+// met a row that is not fresh, because more such rows usually follow.
 const lookupFirstPeriod = 100 * time.Millisecond
 
-// claimInOneTrip claims in one round trip, and reports whether it did. It answers as the way
-// step by step does; rows that seem gone are left to that.
+// claimInOneTrip claims in one round trip and reports whether it did. The answers are
+// those of the step-by-step claim, which also handles rows that seem gone.
 func (c *claim) claimInOneTrip(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Part) (bool, error) {
 	if c.noWait || c.takeover != 0 || !c.fitsPacket() {
 		return false, nil
@@ -30,7 +30,7 @@ func (c *claim) claimInOneTrip(ctx context.Context, epoch store.Epoch, parts []*
 		s.markPart(i, len(parts))
 		t, err := c.conn.table(ctx, p.Outbox)
 		if err != nil {
-			_ = c.conn.rollback(ctx) // of what was read for it
+			_ = c.conn.rollback(ctx) // ends the read transaction of the lookup
 			return false, err
 		}
 		if !t.Layout.WritesClaims() {
@@ -41,7 +41,7 @@ func (c *claim) claimInOneTrip(ctx context.Context, epoch store.Epoch, parts []*
 			*keyBatch
 			payload bool
 		}{{plain, false}, {full, true}} {
-			_ = of.chunks(func(chunk *keyBatch) error { // which fails nowhere
+			_ = of.chunks(func(chunk *keyBatch) error { // never fails
 				for _, i := range chunk.at {
 					c.answers[i].Result = store.Gone
 				}
@@ -70,10 +70,10 @@ func (c *claim) claimInOneTrip(ctx context.Context, epoch store.Epoch, parts []*
 	return true, nil
 }
 
-// claimUnread claims rows without a look at them, and reports whether it did: rows of which
-// the log is all that is to be known, since each of them is there, unsettled and was
-// never tried. Else it takes everything back. An update passes over a row whose insert
-// has not ended, and so does not find all of them either.
+// claimUnread claims rows without the locking read and reports whether it did. It applies
+// to rows that the binlog describes fully: each exists, is unsettled and was never tried.
+// If the UPDATE does not find all of them, for example because an insert has not
+// committed, it rolls back.
 func (c *claim) claimUnread(ctx context.Context, epoch store.Epoch, parts []*byoutbox.Part) (bool, error) {
 	tried := func(r store.ClaimRow) bool { return r.WantPayload || !r.OwnClaimAt.IsZero() }
 	if time.Now().Before(c.lookupFirstUntil) || slices.ContainsFunc(c.rows, tried) {
@@ -85,14 +85,14 @@ func (c *claim) claimUnread(ctx context.Context, epoch store.Epoch, parts []*byo
 		s.markPart(i, len(parts))
 		t, err := c.conn.table(ctx, p.Outbox)
 		if err != nil {
-			_ = c.conn.rollback(ctx) // of what was read for it
+			_ = c.conn.rollback(ctx) // ends the read transaction of the lookup
 			return false, err
 		}
 		plain, _ := c.partition(t, p)
 		if !t.Layout.WritesClaims() || !t.single || len(plain.at) < len(p.Indexes) {
-			return false, nil // or two rows of one id would stand for one that is gone
+			return false, nil // otherwise two rows with one id could make up for a missing row
 		}
-		_ = plain.chunks(func(chunk *keyBatch) error { // which fails nowhere
+		_ = plain.chunks(func(chunk *keyBatch) error { // never fails
 			s.write(len(chunk.at), func() string {
 				return c.claimText(&s.statement, t, chunk.keys, false) + " AND " + t.retryCount() + " = 0"
 			})
@@ -110,7 +110,8 @@ func (c *claim) claimUnread(ctx context.Context, epoch store.Epoch, parts []*byo
 	return done, err
 }
 
-// fitsPacket reports whether a claim's ids, some times in a statement, fit into a packet.
+// fitsPacket reports whether the claim's ids, repeated up to three times in a script, fit
+// into a packet.
 func (c *claim) fitsPacket() bool {
 	const times, each = 3, 64
 	size := 0

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
-// family is what a type holds.
+// family groups the types that the relay treats alike.
 type family uint8
 
 const (
@@ -28,7 +28,7 @@ const (
 	familyJSON
 )
 
-// familyOf sorts the types that information_schema names.
+// familyOf returns the family of a type name in information_schema.
 func familyOf(dataType string) family {
 	switch dataType {
 	case "char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set":
@@ -52,21 +52,21 @@ func familyOf(dataType string) family {
 // column is a column of a table.
 type column struct {
 	name      string
-	typ       string // such as varchar
-	full      string // such as varchar(26)
+	typ       string // e.g. varchar
+	full      string // e.g. varchar(26)
 	family    family
 	unsigned  bool
 	charset   string // of a text
 	collation string
-	limit     int // the most characters of a text, or bytes
-	scale     int // digits behind the point of a decimal
-	fraction  int // digits of the seconds of a time
+	limit     int // maximum length of a text in characters, or in bytes
+	scale     int // fractional digits of a decimal
+	fraction  int // fractional digits of a time's seconds
 	notNull   bool
-	serial    bool // numbers the rows as they are inserted
+	serial    bool // AUTO_INCREMENT
 }
 
-// errorText returns an expression for a column's value as text: that of its type, and of
-// bytes the literal that SQL has for them, 0x0a1b.
+// textOf returns an expression for a column's value as text. Bytes become an SQL literal,
+// e.g. 0x0a1b.
 func (c column) textOf() string {
 	ref := "o." + Ident(c.name)
 	switch c.family {
@@ -80,8 +80,8 @@ func (c column) textOf() string {
 	return "CAST(" + ref + " AS CHAR)"
 }
 
-// withoutZerofill returns an expression for a number as it is without ZEROFILL, whose zeros
-// the log does not have. Only unsigned ones are filled.
+// withoutZerofill returns an expression for a number without ZEROFILL's zeros, because
+// the binlog does not contain them. Only unsigned columns are zero-filled.
 func (c column) withoutZerofill(ref string) string {
 	switch {
 	case !strings.Contains(c.full, "zerofill"):
@@ -92,8 +92,8 @@ func (c column) withoutZerofill(ref string) string {
 	return "CAST(" + ref + " AS UNSIGNED)"
 }
 
-// bytesOf returns an expression for the bytes of that text in UTF-8, by which texts
-// are the same only if they are so byte for byte.
+// bytesOf returns an expression for the UTF-8 bytes of a column's text, so that only
+// identical texts compare as equal.
 func (c column) bytesOf() string {
 	if c.family == familyText && c.charset == "utf8mb4" && c.typ != "enum" && c.typ != "set" {
 		return "CAST(o." + Ident(c.name) + " AS BINARY)"
@@ -101,8 +101,8 @@ func (c column) bytesOf() string {
 	return "CAST(CONVERT(" + c.textOf() + " USING utf8mb4) AS BINARY)"
 }
 
-// content returns an expression for what a column holds: raw bytes, or the text of
-// everything else.
+// content returns an expression for a column's content: raw bytes, or the text of any
+// other type.
 func (c column) content() string {
 	if c.family == familyBytes {
 		return "o." + Ident(c.name)
@@ -110,13 +110,14 @@ func (c column) content() string {
 	return c.textOf()
 }
 
-// The forms of ids.
+// Formats of ids.
 var (
 	decimalForm = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.([0-9]+))?$`)
 	uuidForm    = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 )
 
-// key returns an id as a value of the column's type, and false if no row can have it.
+// key returns an id as a value of the column's type, and false if no row can have this
+// id.
 func (c column) key(id string) (any, bool) {
 	switch c.family {
 	case familyText:
@@ -145,28 +146,28 @@ func (c column) integerKey(id string) (any, bool) {
 	return n, err == nil && strconv.FormatInt(n, 10) == id
 }
 
-// placeholder returns what stands for a key in a statement. It is of the column's type and
-// collation, so that an index on the column serves.
+// placeholder returns the placeholder of a key in a statement. It has the type and
+// collation of the column, so that an index on the column can be used.
 func (c column) placeholder() string {
 	switch {
 	case c.family == familyDecimal:
 		return "CAST(? AS DECIMAL(65, " + strconv.Itoa(c.scale) + "))"
 	case c.family == familyText && c.charset != "utf8mb4":
-		// A text that the column's set of characters lacks must be one that no row has,
-		// and not an error.
+		// Characters that the column's charset lacks must match no row, and not raise an
+		// error.
 		return "CONVERT(CAST(? AS CHAR CHARACTER SET utf8mb4) USING " + c.charset + ") COLLATE " + c.collation
 	}
 	return "?"
 }
 
-// comparesExactly reports whether the column's own comparison takes only those keys for one
-// that are the same.
+// comparesExactly reports whether the column's comparison treats only identical keys as
+// equal.
 func (c column) comparesExactly() bool {
 	return c.family != familyText || c.collation == "utf8mb4_0900_bin" || strings.HasSuffix(c.collation, "_nopad_bin")
 }
 
-// time returns a time as the column holds it. MySQL would round the digits that it
-// has no room for, and MariaDB cut them off.
+// time returns a time as the column stores it, because MySQL would round the excess
+// digits and MariaDB would truncate them.
 func (c column) time(t time.Time) string {
 	form := "2006-01-02 15:04:05"
 	if c.fraction > 0 {
@@ -175,7 +176,7 @@ func (c column) time(t time.Time) string {
 	return c.truncateTime(t).Format(form)
 }
 
-// truncateTime cuts a time to the digits that the column holds.
+// truncateTime truncates a time to the precision of the column.
 func (c column) truncateTime(t time.Time) time.Time {
 	unit := time.Second
 	for range c.fraction {
@@ -184,14 +185,13 @@ func (c column) truncateTime(t time.Time) time.Time {
 	return t.UTC().Truncate(unit)
 }
 
-// readTime reads a time as the server writes it. It is false for the zero date,
-// which is none.
+// readTime parses a time as the server prints it. It returns false for the zero date.
 func readTime(text string) (time.Time, bool) {
 	t, err := time.ParseInLocation("2006-01-02 15:04:05", text, time.UTC)
 	return t, err == nil
 }
 
-// maxInteger is the largest integer that the column holds.
+// maxInteger returns the largest integer that the column holds.
 func (c column) maxInteger() int64 {
 	bits := map[string]int{"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32}[c.typ]
 	switch {
@@ -203,7 +203,7 @@ func (c column) maxInteger() int64 {
 	return 1<<(bits-1) - 1
 }
 
-// minInteger is the smallest.
+// minInteger returns the smallest one.
 func (c column) minInteger() int64 {
 	if c.unsigned {
 		return 0
@@ -211,8 +211,8 @@ func (c column) minInteger() int64 {
 	return -c.maxInteger() - 1
 }
 
-// labels are the values of an enumeration, nil for any other type. Its full type is
-// enum('a','it”s').
+// labels returns the values of an ENUM; nil for any other type. The full type of an ENUM
+// is, for example, enum('a','it”s').
 func (c column) labels() []string {
 	body, ok := strings.CutPrefix(c.full, "enum('")
 	if !ok {
@@ -225,12 +225,13 @@ func (c column) labels() []string {
 	return list
 }
 
-// json reports whether the column may hold JSON that is read for a group.
+// json reports whether the column may hold JSON from which a group is extracted.
 func (c column) json() bool {
 	return slices.Contains([]family{familyText, familyBytes, familyJSON}, c.family)
 }
 
-// assign gives values to columns, each of which is bound by value.
+// assign returns the SET list of a statement; value provides the value to bind for each
+// column.
 func (t *table) assign(s *statement, set []columns.Assignment, value func(c column, v columns.Value) any) string {
 	parts := make([]string, len(set))
 	for i, a := range set {
@@ -242,7 +243,7 @@ func (t *table) assign(s *statement, set []columns.Assignment, value func(c colu
 			parts[i] = "o." + name + " = 0"
 		case columns.Blank:
 			parts[i] = "o." + name + " = ''"
-		case columns.Error: // an outcome without one keeps the row's
+		case columns.Error: // an outcome without an error keeps the row's text
 			parts[i] = fmt.Sprintf("o.%s = COALESCE(NULLIF(%s, ''), o.%[1]s)", name, s.arg(value(t.mustColumn(a.Column), a.Value)))
 		default:
 			parts[i] = "o." + name + " = " + s.arg(value(t.mustColumn(a.Column), a.Value))

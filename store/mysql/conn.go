@@ -15,28 +15,28 @@ import (
 )
 
 const (
-	// closeTimeout bounds the farewell to a server that may be gone.
+	// closeTimeout limits the closing handshake with a server that may be gone.
 	closeTimeout = time.Second
-	// maxStatements is the most statements that a session keeps prepared.
+	// maxStatements is the maximum number of prepared statements per session.
 	maxStatements = 200
-	// maxDeadlockTries bounds how often a transaction begins anew after a deadlock.
+	// maxDeadlockTries limits how often a transaction starts over after a deadlock.
 	maxDeadlockTries = 5
 )
 
-// conn is one session of the server. It is in no transaction between two calls.
+// conn is one session of the server. Between two calls it has no open transaction.
 type conn struct {
-	pool    *sql.DB // of this one session
+	pool    *sql.DB // holds this session only
 	sqlConn *sql.Conn
 	wire    *watchedConn
 	server  server
 	closed  chan struct{} // closed with the session
 
 	statements map[string]*sql.Stmt
-	tables     map[string]*table // what is known of the outboxes, by name
-	broken     bool              // nobody knows what state it is in
+	tables     map[string]*table // cached descriptions of the outboxes' tables, by outbox name
+	broken     bool              // the state of the session is unknown
 }
 
-// dial opens a session with settings, which are values in SQL.
+// dial opens a session with the given settings, whose values are SQL.
 func dial(ctx context.Context, cfg *mysql.Config, level string, settings map[string]string) (*conn, error) {
 	own, w := cfg.Clone(), &watchedConn{}
 	own.DialFunc = dialWatched(w)
@@ -70,11 +70,11 @@ func (c *conn) open(ctx context.Context, level string) (err error) {
 	return c.rollback(ctx)
 }
 
-// close ends the session, once. It takes a second at most.
+// close ends the session. It takes at most closeTimeout and must be called once.
 func (c *conn) close() {
 	close(c.closed)
 	if c.wire.Conn != nil {
-		_ = c.wire.SetDeadline(time.Now().Add(closeTimeout)) // it is given up either way
+		_ = c.wire.SetDeadline(time.Now().Add(closeTimeout)) // the session is closed either way
 	}
 	if c.sqlConn != nil {
 		_ = c.sqlConn.Close()
@@ -89,7 +89,7 @@ func (c *conn) prepare(ctx context.Context, text string) (*sql.Stmt, error) {
 	}
 	if len(c.statements) >= maxStatements {
 		for old, s := range c.statements {
-			_ = s.Close() // the server forgets it with the session too
+			_ = s.Close() // the server drops it with the session anyway
 			delete(c.statements, old)
 		}
 	}
@@ -100,7 +100,7 @@ func (c *conn) prepare(ctx context.Context, text string) (*sql.Stmt, error) {
 	return s, err
 }
 
-// exec runs a statement and tells how many rows it found.
+// exec runs a statement and returns how many rows it matched.
 func (c *conn) exec(ctx context.Context, text string, args ...any) (int64, error) {
 	s, err := c.prepare(ctx, text)
 	if err != nil {
@@ -113,7 +113,7 @@ func (c *conn) exec(ctx context.Context, text string, args ...any) (int64, error
 	return result.RowsAffected()
 }
 
-// query runs a statement and gives each row to read, which scans it.
+// query runs a statement and calls read for each row.
 func (c *conn) query(ctx context.Context, text string, args []any, read func(rows *sql.Rows) error) error {
 	s, err := c.prepare(ctx, text)
 	if err != nil {
@@ -123,7 +123,7 @@ func (c *conn) query(ctx context.Context, text string, args []any, read func(row
 	if err != nil {
 		return err
 	}
-	defer func() { _ = rows.Close() }() // its error is that of rows.Err
+	defer func() { _ = rows.Close() }() // rows.Err returns its error
 	for rows.Next() {
 		if err := read(rows); err != nil {
 			return err
@@ -132,7 +132,7 @@ func (c *conn) query(ctx context.Context, text string, args []any, read func(row
 	return rows.Err()
 }
 
-// row reads the one row of a statement; sql.ErrNoRows says that there is none.
+// row reads the single row of a statement. It returns sql.ErrNoRows if there is none.
 func (c *conn) row(ctx context.Context, text string, args []any, into ...any) error {
 	s, err := c.prepare(ctx, text)
 	if err != nil {
@@ -141,7 +141,7 @@ func (c *conn) row(ctx context.Context, text string, args []any, into ...any) er
 	return s.QueryRowContext(ctx, args...).Scan(into...)
 }
 
-// variable returns a global variable, "" if the server has none of the name.
+// variable returns a global variable; "" if the server does not have it.
 func (c *conn) variable(ctx context.Context, name string) (string, error) {
 	var is, value string
 	err := c.sqlConn.QueryRowContext(ctx, "SHOW GLOBAL VARIABLES LIKE '"+literal(name)+"'").Scan(&is, &value)
@@ -151,8 +151,8 @@ func (c *conn) variable(ctx context.Context, name string) (string, error) {
 	return value, err
 }
 
-// tx runs do in a transaction: every session has autocommit off. One that met a
-// deadlock, which the server has taken back, begins anew.
+// tx runs do in a transaction; every session has autocommit off. It starts over after a
+// deadlock, which the server has rolled back.
 func (c *conn) tx(ctx context.Context, do func() error) error {
 	for try := 1; ; try++ {
 		err := do()
@@ -177,15 +177,15 @@ func (c *conn) rollback(ctx context.Context) error {
 	return err
 }
 
-// commitError says that nobody knows whether a transaction was committed.
+// commitError means that it is unknown whether a transaction was committed.
 type commitError struct{ err error }
 
 func (e *commitError) Error() string { return "commit: " + e.err.Error() }
 
 func (e *commitError) Unwrap() error { return e.err }
 
-// table returns what is known of an outbox's table, looking it up at the first use
-// in this session.
+// table returns the description of an outbox's table. The first use in this session looks
+// it up.
 func (c *conn) table(ctx context.Context, o *store.Outbox) (*table, error) {
 	if t, ok := c.tables[o.Name]; ok {
 		return t, nil
@@ -198,8 +198,9 @@ func (c *conn) table(ctx context.Context, o *store.Outbox) (*table, error) {
 	return t, nil
 }
 
-// tableAltered reports whether the columns of an outbox's table are others than this session
-// knows, and forgets them then: no row is called gone by what a table was before.
+// tableAltered reports whether an outbox's table has other columns than this session
+// knows. If so it drops the cached description, so that no row is reported gone because
+// of an outdated one.
 func (c *conn) tableAltered(ctx context.Context, o *store.Outbox) (bool, error) {
 	known, ok := c.tables[o.Name]
 	if !ok {

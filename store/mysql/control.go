@@ -28,12 +28,14 @@ func (s *Store) LoadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
 	return cp, nil
 }
 
-// SaveCheckpoint implements store.Checkpoints. Where innodb_flush_log_at_trx_commit is
-// 1, and sync_binlog too if there is a binlog, every commit survives a crash, and it is
-// enough that the server is still the same.
-// Elsewhere a crash takes the last commits back, newest first; that the session which
-// took the lead still lives proves that there was none, and the commits of the
-// checkpoint and of what came before it are lost together or not at all.
+// SaveCheckpoint implements store.Checkpoints.
+//
+// If innodb_flush_log_at_trx_commit is 1, and sync_binlog is 1 where there is a binlog,
+// every commit survives a crash. Then it is enough that the server is still the same.
+//
+// With other settings a crash loses the newest commits. The session that acquired
+// leadership proves by its existence that the server has not crashed since. A later crash
+// loses the checkpoint before it loses any commit that the checkpoint covers.
 func (s *Store) SaveCheckpoint(ctx context.Context, epoch store.Epoch, cp store.Checkpoint) error {
 	const save = "INSERT INTO " + ownPrefix + `checkpoint (name, origin, position, seq, updated_at) VALUES (?, ?, ?, ?, UTC_TIMESTAMP(6))
 ON DUPLICATE KEY UPDATE origin = ?, position = ?, seq = ?, updated_at = UTC_TIMESTAMP(6)`

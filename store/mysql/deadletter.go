@@ -12,7 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/deadletter"
 )
 
-// CountFailed implements store.OpenDeadLetters, on a session of its own.
+// CountFailed implements store.DeadLetters on a session of its own.
 func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int, error) {
 	n := 0
 	err := s.readLettersTx(ctx, f, func(ctx context.Context, c *conn, t *table) error {
@@ -33,7 +33,7 @@ func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int,
 	return n, nil
 }
 
-// Failed implements store.OpenDeadLetters, on a session of its own.
+// Failed implements store.DeadLetters on a session of its own.
 func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
 	letters, err := s.readLetters(ctx, f, limit, payload)
 	if err != nil {
@@ -42,7 +42,7 @@ func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int,
 	return letters, nil
 }
 
-// EachFailed implements store.FailedReader, on a session of its own.
+// EachFailed implements store.FailedReader on a session of its own.
 func (s *Store) EachFailed(ctx context.Context, f store.DeadLetterFilter, take func(*store.DeadLetter)) error {
 	err := s.readLettersTx(ctx, f, func(ctx context.Context, c *conn, t *table) error {
 		return eachLetter(ctx, c, t, &f, 0, false, func(d store.DeadLetter) { take(&d) })
@@ -64,8 +64,8 @@ func (s *Store) readLetters(ctx context.Context, f store.DeadLetterFilter, limit
 	return letters, err
 }
 
-// readLettersTx runs fn on a session of its own: reading a large table must hold up neither
-// the relay's checkpoints nor its outcomes.
+// readLettersTx runs fn on a session of its own, because reading a large table must delay
+// neither the relay's checkpoints nor its outcomes.
 func (s *Store) readLettersTx(ctx context.Context, f store.DeadLetterFilter, fn func(context.Context, *conn, *table) error) error {
 	o, err := s.outboxes.FindValid(f.Outbox, &f)
 	if err != nil {
@@ -81,7 +81,7 @@ func (s *Store) readLettersTx(ctx context.Context, f store.DeadLetterFilter, fn 
 	return Explain(err)
 }
 
-// onNewSession runs fn on a session of its own, which reads and has no transaction.
+// onNewSession runs fn on a new session for reads, without a transaction.
 func (s *Store) onNewSession(ctx context.Context, fn func(context.Context, *conn) error) error {
 	return s.lifetime.Do(ctx, func(ctx context.Context) error {
 		c, err := dial(ctx, s.viewConfig, "READ COMMITTED", readSettings())
@@ -93,8 +93,8 @@ func (s *Store) onNewSession(ctx context.Context, fn func(context.Context, *conn
 	})
 }
 
-// byIDs gives the keys of a filter's ids by the number that one statement binds, or
-// nil if it names none: then every row is chosen from.
+// byIDs calls each with the keys of a filter's ids, at most maxKeys at a time. If the
+// filter names no ids it calls each once with nil, which selects all rows.
 func (t *table) byIDs(f *store.DeadLetterFilter, each func(keys []any) error) error {
 	if len(f.IDs) == 0 {
 		return each(nil)
@@ -110,7 +110,8 @@ func (t *table) byIDs(f *store.DeadLetterFilter, each func(keys []any) error) er
 	return all.chunks(func(chunk *keyBatch) error { return each(chunk.keys) })
 }
 
-// eachLetter gives the chosen rows in order, at most limit unless that is 0.
+// eachLetter calls each for the selected rows in order, for at most limit rows unless
+// limit is 0.
 func eachLetter(ctx context.Context, c *conn, t *table, f *store.DeadLetterFilter, limit int, payload bool, each func(store.DeadLetter)) error {
 	var keys []any
 	if err := t.byIDs(f, func(some []any) error { keys = append(keys, some...); return nil }); err != nil {
@@ -160,7 +161,7 @@ func (t *table) scanLetter(rows *sql.Rows) (store.DeadLetter, error) {
 	return d, nil
 }
 
-// lettersText is the statement that reads FAILED rows in order.
+// lettersText returns the statement that reads FAILED rows in order.
 func (t *table) lettersText(s *statement, f *store.DeadLetterFilter, keys []any, payload bool) string {
 	c := &t.Layout.Columns
 	at, content := "NULL", "NULL"
@@ -175,8 +176,8 @@ func (t *table) lettersText(s *statement, f *store.DeadLetterFilter, keys []any,
 	}, ", ") + "\nFROM " + TableName(t.Outbox) + " AS o\n" + t.chosen(s, f, keys) + "\nORDER BY " + t.order()
 }
 
-// chosen is the WHERE of the rows o that a filter chooses, but for a group that stands
-// in JSON. Texts are compared byte for byte.
+// chosen returns the WHERE clause for the rows o that a filter selects. It cannot filter
+// by a group inside JSON; the program does that. Texts compare byte for byte.
 func (t *table) chosen(s *statement, f *store.DeadLetterFilter, keys []any) string {
 	c := &t.Layout.Columns
 	where := "WHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.failed(s)
@@ -205,11 +206,11 @@ func (t *table) chosen(s *statement, f *store.DeadLetterFilter, keys []any) stri
 	return where
 }
 
-// timeBound is a time that a column is compared with.
+// timeBound returns a time to compare a column with.
 func timeBound(t time.Time) string { return t.UTC().Truncate(time.Microsecond).Format(ownTime) }
 
-// textEquals returns the condition that a column's text is the same as another. Without a
-// column, otherwise tells.
+// textEquals returns the condition that a column equals a text. Without a column,
+// otherwise decides.
 func (t *table) textEquals(s *statement, name, text string, otherwise bool) string {
 	switch {
 	case name != "":

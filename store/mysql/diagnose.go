@@ -12,8 +12,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/finding"
 )
 
-// Diagnose implements store.Examiner, on a session of its own. A server that refuses
-// the session for good is a finding, one that cannot be reached an error.
+// Diagnose implements store.Diagnoser on a session of its own. If the server permanently
+// refuses the session, that is a finding. If it cannot be reached, Diagnose returns an
+// error.
 func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	c := &checker{List: finding.List{Subject: "connection"}, thorough: true}
 	err := s.onNewSession(ctx, func(ctx context.Context, conn *conn) error {
@@ -43,7 +44,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	return c.Findings, fmt.Errorf("examine the database: %w", Explain(err))
 }
 
-// encryption says whether the session has TLS: a URL may leave it to the server.
+// encryption reports whether the session uses TLS; a URL may leave that to the server.
 func (c *conn) encryption(ctx context.Context) (string, error) {
 	var name, cipher string
 	if err := c.sqlConn.QueryRowContext(ctx, "SHOW SESSION STATUS LIKE 'Ssl_cipher'").Scan(&name, &cipher); err != nil {
@@ -55,8 +56,9 @@ func (c *conn) encryption(ctx context.Context) (string, error) {
 	return "with TLS", nil
 }
 
-// refusedDatabase adds that no session can be had. An account without a right on the
-// database gets one without it, which tells who the server takes it for.
+// refusedDatabase reports that no session can be opened. If the account has no right on
+// the database, a session without a database shows which account the server uses, and the
+// finding includes the GRANT.
 func (s *Store) refusedDatabase(ctx context.Context, c *checker, setup *store.SetupError, why int) {
 	if why != codeDatabaseDenied {
 		c.AddSetupError(setup)
@@ -78,8 +80,8 @@ func (s *Store) refusedDatabase(ctx context.Context, c *checker, setup *store.Se
 	c.AddFault(setup.Problem, remedies...)
 }
 
-// checkWritable looks for what keeps every write out. It may pass by itself, as when a replica
-// is promoted, so it is none of Check's.
+// checkWritable checks that the server accepts writes. Check does not do this because the
+// condition may pass by itself, for example when a replica is promoted.
 func (c *checker) checkWritable(ctx context.Context) error {
 	on := func(name string) (bool, error) {
 		value, err := c.conn.variable(ctx, name)
@@ -92,7 +94,7 @@ func (c *checker) checkWritable(ctx context.Context) error {
 	if readOnly {
 		c.AddFault("it is read-only, as a replica is", "-- name the primary in source.url, or, if it is one, as an administrator", "SET GLOBAL read_only = OFF;")
 	}
-	for _, name := range []string{"transaction_read_only", "tx_read_only"} { // MariaDB before 11.1 has the second alone
+	for _, name := range []string{"transaction_read_only", "tx_read_only"} { // MariaDB before 11.1 has only the second
 		readOnly, err := on(name)
 		if err != nil {
 			return err
@@ -105,7 +107,7 @@ func (c *checker) checkWritable(ctx context.Context) error {
 	return nil
 }
 
-// clock compares this machine's clock with the server's: claims carry times.
+// clock compares this machine's clock with the server's, because claims carry times.
 func (c *checker) clock(ctx context.Context) error {
 	c.Subject = "clock"
 	before := time.Now()
@@ -117,7 +119,7 @@ func (c *checker) clock(ctx context.Context) error {
 	return nil
 }
 
-// durability looks at what a crash of the server would take with it.
+// durability reports whether a crash of the server loses commits.
 func (c *checker) durability(ctx context.Context) error {
 	c.Subject = "durability"
 	found := false
@@ -138,9 +140,8 @@ func (c *checker) durability(ctx context.Context) error {
 	return nil
 }
 
-// unsettledIndex looks for an index that finds the rows that are not settled: a table
-// that keeps what was delivered is else read whole by each poll, each sweep and each
-// cut.
+// unsettledIndex checks for an index that finds unsettled rows. Without one, each poll,
+// sweep and snapshot reads the whole table, delivered rows included.
 func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 	if t.Layout.State == store.StateNone {
 		return nil

@@ -9,18 +9,18 @@ import (
 )
 
 const (
-	// sessionsNeeded is how many sessions a relay opens: seven of the store, one for a view
-	// and one to spare, three of the source, and its stream.
+	// sessionsNeeded is how many sessions a relay opens: eight of the store, one for a
+	// view, three of the source, and its stream.
 	sessionsNeeded = 13
-	// minSessions is without how many no relay works, even one that polls: those of the
-	// lock, of the claims, of the outcomes, of the checkpoint, and a view.
+	// minSessions is how many sessions a relay needs at least, even one that polls: lock,
+	// claims, outcomes, checkpoint and a view.
 	minSessions = 5
-	// minStatementTimeout is how long a statement must be allowed to take, in seconds: a
-	// backlog of millions is read by one.
+	// minStatementTimeout is the minimum time limit for a statement in seconds, because a
+	// single statement reads a backlog of millions of rows.
 	minStatementTimeout = 60
 )
 
-// connections looks whether the server has room for the relay's sessions.
+// connections checks that the server has room for the relay's sessions.
 func (c *checker) connections(ctx context.Context) error {
 	c.Subject = "connections"
 	most, err := c.conn.variable(ctx, "max_connections")
@@ -50,11 +50,11 @@ func (c *checker) connections(ctx context.Context) error {
 	return nil
 }
 
-// checkLimits looks at what the server lets the account do.
+// checkLimits checks the server's limits for the account.
 func (c *checker) checkLimits(ctx context.Context) error {
 	c.Subject = "account"
 	on := &c.conn.server
-	var most int // of the account, or else of every account
+	var most int // of the account, otherwise of every account
 	if err := c.conn.row(ctx, "SELECT @@max_user_connections", nil, &most); err != nil {
 		return err
 	}

@@ -1,126 +1,144 @@
 // Package mysql implements the store on MySQL 8.0.20 and later and on MariaDB 10.6 and
-// later. What they do differently stands in one file, flavour.go.
+// later. server.go holds the differences between the two.
 //
 // # Sessions
 //
-// A [Store] holds at most eight sessions: for claims, for outcomes, for control (epoch,
-// checkpoint, own tables), for parked rows, for what an operator asks (holds, changes
-// to dead letters, wishes), for replays, for the lock, and for waiting until a table that
-// another session keeps locked is free. Each serves one call at a time, and no
-// call waits for a call of another kind. They are opened by the first call that needs
-// them; a call that fails gives its session up and the next one opens it again. A
-// [store.View] has a session of its own, and so has each count or reading of dead
-// letters.
+// A [Store] opens at most eight sessions, each for one kind of call:
 //
-// The server ends a session that has said nothing for store.MinLockLease (wait_timeout),
-// and takes back what it left unfinished: a relay that is frozen or cut off keeps no
-// rows locked for longer. So the sessions for claims, outcomes and control are asked
-// for nothing now and then, and the others are opened again when they are needed. A
-// call whose session is gone runs once more, but for one that was at its COMMIT. A claim
-// does no harm twice; an outcome that cannot tell what it wrote says so.
+//   - claims
+//   - outcomes
+//   - control: epoch, checkpoint, the relay's tables
+//   - spilled rows
+//   - operator actions: holds, changes to dead letters, requests
+//   - replays
+//   - the leader's lock
+//   - waiting until another session unlocks a table
 //
-// Sessions speak UTF-8, count time in UTC and refuse values that do not fit
-// (sql_mode), whatever the server's own settings are. Their transactions are READ
-// COMMITTED: those lock rows and no gaps between them, so no application that inserts
-// ever waits for the relay.
+// Each session serves one call at a time, and calls of different kinds never wait for
+// each other. The first call that needs a session opens it. A call that fails drops its
+// session, and the next call opens a new one. Each [store.View], and each count or
+// listing of dead letters, has a session of its own.
+//
+// The server ends a session that is idle for store.MinLockLease (wait_timeout) and rolls
+// back its open transaction, so a relay that is frozen or cut off keeps no row locked for
+// longer. The sessions for claims, outcomes and control are kept alive with pings; the
+// others are reopened on demand. A call whose session has ended runs once more, unless it
+// was at its COMMIT. Repeating a claim is harmless. An outcome that cannot know whether
+// it was written returns an error that says so.
+//
+// Sessions use UTF-8 and UTC and reject values that do not fit (sql_mode), whatever the
+// server's defaults are. Their transactions are READ COMMITTED because that level locks
+// rows but no gaps: an application's INSERT never waits for the relay.
 //
 // # One leader
 //
-// The lock is GET_LOCK of a session of its own, under a name made of the database's and
-// the relay's. It is refused where several servers take writes (Galera, multi-primary
-// groups): the lock of one of them keeps nobody else out. A ping is the one statement
-// that reads how many wishes there are, so this session alone has autocommit on.
+// The lock is GET_LOCK on a session of its own, under a name derived from the database's
+// and the relay's. It is refused where several servers accept writes (Galera,
+// multi-primary groups), because the lock of one server does not exclude relays on
+// another. A ping is the single statement that reads the request counter, so this is the
+// only session with autocommit on.
 //
-// Every write locks the leader row in share mode and looks at its epoch and its holder
-// before it commits, so [Store.Lead] can only raise the epoch when no write of an
-// earlier leader is under way. The rows come first, and the leader row last: whoever is
-// to lead must not wait for what a claim waits for.
+// Every write locks the leader row in share mode and checks its epoch and holder before
+// it commits. AcquireLeadership can therefore raise the epoch only while no write of an
+// earlier leader is open. A write locks its rows first and the leader row last, so that a
+// new leader never waits for the row locks that a claim waits for.
 //
 // # Claims
 //
-// A claim locks its rows (SELECT … FOR UPDATE), which waits for whoever inserts or
-// changes them just now, locks the leader row, updates the rows and commits. The
-// binlog is ahead of what statements see, and a plain update passes over rows whose
-// insert has not ended. A row that is not there then is gone.
+// A claim locks its rows (SELECT … FOR UPDATE), which waits for transactions that are
+// inserting or changing them. It then locks the leader row, updates the rows and commits.
+// The binlog is ahead of what statements see, and a plain UPDATE skips rows whose insert
+// has not committed. A row that the locking read does not find is gone.
 //
-// Rows that the log has just brought need no look: each is there, open and was never
-// tried. Their update says so in its conditions, and the claim goes on only if it has
-// found as many rows as there are. Else it is taken back, and looks. Triggers on the
-// outbox see the update that was taken back, too. Where two rows may have one id, every
-// claim and every outcome looks first.
+// Rows fresh from the binlog need no locking read: each exists, is unsettled and was
+// never tried. The UPDATE repeats these facts as conditions, and the claim commits only
+// if it found every row. Otherwise it rolls back and claims again with the locking read.
+// Triggers on the outbox also fire for the UPDATE that is rolled back. Where two rows may
+// share an id, every claim and every outcome starts with the locking read.
 //
-// These statements travel as one packet as a rule, its COMMIT included, and so do the
-// outcomes of delivered rows: a round trip in place of four or three. The server stops
-// at the first statement that fails, and the look at the leader row fails where another
-// one leads, so a fenced claim does not reach its COMMIT (see script). Whatever fails is
-// taken back and done again step by step, and so is a claim that finds a row gone, and
-// every claim where the claims of others count.
+// These statements usually travel as one packet, COMMIT included, and so do the outcomes
+// of delivered rows: one round trip in place of three or four. The server stops at the
+// first statement that fails, and the check of the leader row fails when another relay
+// leads, so a fenced claim never reaches its COMMIT (see script). Three cases run step by
+// step, one statement per round trip: a script that failed, a claim with a row that is
+// gone, and every claim when the claims of other processors count (TakeoverTimeout).
 //
 // # Locks
 //
-// A row that another session keeps locked delays a claim by 2 s at most, and an outcome by
-// 1 s (innodb_lock_wait_timeout; MySQL looks at it once a second). After that, and until
-// 10 s after it last met a locked row, the session waits for no row. A claim's statement
-// that meets a lock (NOWAIT) is split until the locked row stands alone, which is not yet
-// visible. An outcome's passes over locked rows (SKIP LOCKED) and then reads those that
-// are left without a lock: what is there is locked. A claim cannot do that: a row whose
-// insert has not ended would seem gone.
+// A row lock of another session delays a claim by at most 2 s and an outcome by at most 1
+// s (innodb_lock_wait_timeout, which MySQL checks once a second). For the next 10 s after
+// it meets a locked row, the session waits for no row lock:
 //
-// A table that is locked whole delays a call by 1 s (lock_wait_timeout), on MySQL once
-// more where the call is for several outboxes, to tell which table it is. Both have one
-// error; a claim tells them apart by the time that it has waited.
+//   - A locking read of a claim uses NOWAIT. If it meets a lock it is split until the
+//     locked row is alone; that row is reported NotYetVisible.
+//   - An outcome skips locked rows (SKIP LOCKED) and then reads the missing rows without
+//     a lock: a row found that way is locked. A claim cannot use SKIP LOCKED because a
+//     row whose insert has not committed would look gone.
 //
-// All statements on rows name the index on the id. A server that thinks a table small
-// would else read all of it, and lock rows that nobody asked for.
+// A lock on the whole table delays a claim by 1 s (lock_wait_timeout). On MySQL an outcome
+// waits once more, because it must ask whether the lock is on the table. Row and table
+// locks report the same error; a claim distinguishes them by the time it waited.
 //
-// A row whose status is none of the layout's pending and processing values counts as
-// settled: somebody took it out of the relay's hands.
+// All statements on rows name the index on the id. Otherwise the optimizer may scan a
+// table that it considers small, and lock rows outside the call.
+//
+// A row whose status is neither the layout's pending nor its processing value counts as
+// settled: someone took it out of the relay's hands.
 //
 // # Without claims
 //
-// Where claims are not written, a claim locks and reads its rows and changes nothing:
-// nothing tells those of the log from those that were read from the table.
+// Where claims are not written, a claim locks and reads its rows and changes nothing,
+// because it cannot distinguish rows of the binlog from rows that were read from the
+// table.
 //
 // # Durability
 //
-// How durable a commit is belongs to the server and not to a session. With
+// The server, not the session, decides how durable a commit is. With
 // innodb_flush_log_at_trx_commit = 1, and sync_binlog = 1 where there is a binlog, every
-// commit survives a crash of the machine. With other values a crash takes the last ones
-// back, newest first: those that InnoDB has lost, and those that the binlog has lost,
-// which recovery rolls back. A checkpoint is then saved only by the session that took
-// the lead, see [Store.SaveCheckpoint]. sync_binlog is 0 on MariaDB unless it is set.
+// commit survives a crash of the machine. With other values a crash loses the newest
+// commits: InnoDB may have lost them, or recovery rolls them back because the binlog lost
+// them. In that case only the session that acquired leadership can save a checkpoint, see
+// [Store.SaveCheckpoint]. MariaDB's default for sync_binlog is 0.
 //
 // # Views
 //
-// A view is a consistent snapshot. On MariaDB it comes with its place in the binlog
-// (Binlog_snapshot_file and _position, as a GTID set by BINLOG_GTID_POS), which is
-// View.Position. MySQL does not tell that: the source reads gtid_executed first, and
-// then opens the view.
+// A view is a consistent snapshot. On MariaDB the snapshot comes with its binlog position
+// (Binlog_snapshot_file and Binlog_snapshot_position, converted to a GTID set by
+// BINLOG_GTID_POS), which View.Position returns. MySQL does not report it: the source
+// reads gtid_executed first and then opens the view.
 //
 // # Replays
 //
-// Wishes are written without an epoch: each counts itself in sluicebox_wish first, which
-// puts them in an order. What adds rows to a replay or takes them from it locks its row
-// in sluicebox_replay first. The rows have one index for each way to look for them, by
-// lane and n and by n alone, and every statement names the one that it is to use.
+// Requests are written without an epoch. Each one first increments the counter in
+// sluicebox_wish, which also orders them. A transaction that adds rows to a replay or
+// removes them first locks the replay's row in sluicebox_replay. The rows have two
+// indexes, one by lane and n, one by n alone, and every statement names the index it
+// uses.
 //
-// # Own tables
+// # The relay's tables
 //
-// They stand in the database of the URL, and their names begin with sluicebox_. Keys
-// are kept as bytes, lanes by their SHA-256, so that no collation takes two for one and
-// no group is too long for a key.
+// They are in the database of the URL, and their names begin with sluicebox_. Keys are
+// stored as bytes, and lanes by their SHA-256, so that no collation treats two keys as
+// equal and no group is too long for a key.
 //
 // # Types
 //
-// The types of the outbox's columns are looked up once for each session, and again
-// before a row is called gone: somebody may have altered the table. Values are
-// bound in the type of their column, so indexes on the column serve. An id travels as
-// text: an integer or a decimal in digits, BINARY and VARBINARY as 0x0a1b, a UUID in
-// small letters, a text in UTF-8 without the blanks that fill a CHAR. It matches byte
-// for byte: a condition that an index serves finds the rows as the column compares, and
-// a second one, or the program, leaves out what a collation takes for the same. The
-// payload is given as raw bytes where the column holds bytes, and as text in UTF-8 else.
+// Each session looks up the column types of an outbox once, and again before it reports a
+// row as gone, because the table may have been altered. Values are bound in the type of
+// their column, so that indexes on the column can be used.
 //
-// A DATETIME is taken for UTC, a TIMESTAMP is an instant. Times are cut to the digits
-// that their column holds.
+// An id travels as text:
+//
+//   - an integer or a decimal in digits
+//   - BINARY and VARBINARY as 0x0a1b
+//   - a UUID in lower case
+//   - text in UTF-8, without the blanks that pad a CHAR
+//
+// Ids match byte for byte. A condition that can use the index finds the rows as the
+// column compares, and a second condition, or the program, excludes rows that only a
+// collation treats as equal. The payload is raw bytes where the column holds bytes,
+// otherwise text in UTF-8.
+//
+// A DATETIME is read as UTC, a TIMESTAMP is an instant. Times are truncated to the
+// precision of their column.
 package mysql

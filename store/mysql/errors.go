@@ -13,10 +13,10 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// initHint is what makes the own tables.
+// initHint is the remedy for missing or outdated tables of the relay.
 const initHint = "run `sluicebox init`"
 
-// code returns the number of a server's error, 0 for any other.
+// code returns the number of a server error; 0 for any other error.
 func code(err error) int {
 	var e *mysql.MySQLError
 	if errors.As(err, &e) {
@@ -25,7 +25,7 @@ func code(err error) int {
 	return 0
 }
 
-// state returns the SQLSTATE of a server's error, "" for any other.
+// state returns the SQLSTATE of a server error; "" for any other error.
 func state(err error) string {
 	var e *mysql.MySQLError
 	if errors.As(err, &e) {
@@ -34,13 +34,13 @@ func state(err error) string {
 	return ""
 }
 
-// isLockTimeout reports whether somebody else's lock kept a statement from running.
+// isLockTimeout reports whether another session's lock stopped a statement.
 func isLockTimeout(err error) bool {
 	return code(err) == codeLockTimeout || code(err) == codeNoWaitMySQL
 }
 
-// Explain turns an error that trying again does not mend into a *store.SetupError
-// with a way out. Other errors are returned as they are.
+// Explain turns an error that a retry does not fix into a *store.SetupError with a
+// remedy. It returns other errors unchanged.
 func Explain(err error) error {
 	var setup *store.SetupError
 	if err == nil || errors.As(err, &setup) {
@@ -85,7 +85,7 @@ func Explain(err error) error {
 	return err
 }
 
-// explained is an error with a way out. It keeps the server's own.
+// explained is an error with a remedy. It keeps the server's error.
 type explained struct {
 	setup store.SetupError
 	err   error
@@ -96,8 +96,8 @@ func (e *explained) Error() string { return e.setup.Error() }
 // Unwrap makes it a *store.SetupError.
 func (e *explained) Unwrap() []error { return []error{&e.setup, e.err} }
 
-// ExplainNoSession says what it means that a server that was reached has no session left for
-// the relay, and what to do about it; false for any other error.
+// ExplainNoSession returns problem and remedy if the server was reached but has no
+// session left for the relay; false for any other error.
 func ExplainNoSession(err error) (problem, remedy string, ok bool) {
 	const show = "\nSHOW PROCESSLIST;"
 	problem = "the server answers, and has no session left for the relay: "
@@ -116,8 +116,8 @@ func ExplainNoSession(err error) (problem, remedy string, ok bool) {
 	return problem + e.Message, remedy, true
 }
 
-// Unreachable reports whether an error means that no session could be had or that
-// it was lost, so that trying again may help.
+// Unreachable reports whether an error means that no session could be opened or that the
+// session was lost, so that a retry may help.
 func Unreachable(err error) bool {
 	var setup *store.SetupError
 	if err == nil || errors.As(Explain(err), &setup) || errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrInterrupted) {
@@ -127,14 +127,15 @@ func Unreachable(err error) bool {
 		return slices.Contains([]int{
 			codeTooManySessions, codeTooManyOfUser, codeUserLimit, codeShutdown, codeOffline, codeInterrupted,
 			codeLockTimeout, codeDeadlock, codeNoWaitMySQL,
-			codeReadOnlyServer, codeReadOnly, codeReadOnlyMode, // a replica that is about to be promoted
+			codeReadOnlyServer, codeReadOnly, codeReadOnlyMode, // a replica that may be promoted
 			codeKilledMariaDB, codeKilledMySQL, codeSilenceMySQL,
 		}, n)
 	}
 	return !errors.Is(err, context.Canceled)
 }
 
-// sessionLost reports whether the session is over, and what a call did in it taken back.
+// sessionLost reports whether the session has ended and the server rolled back the call's
+// transaction.
 func sessionLost(err error) bool {
 	var commit *commitError
 	if errors.As(err, &commit) {
@@ -147,10 +148,9 @@ func sessionLost(err error) bool {
 	return errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, errConnDone)
 }
 
-// asRefused turns what the database has against a row into a *store.RefusedError:
-// bad data (SQLSTATE class 22), constraints (23, 44), errors raised by triggers (45),
-// a row that stays locked, a statement that took too long. Other errors are returned
-// as Explain returns them.
+// asRefused turns the database's rejection of a row into a *store.RefusedError: bad data
+// (SQLSTATE class 22), constraints (23, 44), errors raised by triggers (45), a row that
+// stays locked, a statement that timed out. It returns other errors as Explain does.
 func asRefused(err error) error {
 	var refused *store.RefusedError
 	if errors.As(err, &refused) {
@@ -170,8 +170,8 @@ func asRefused(err error) error {
 	return Explain(err)
 }
 
-// asOwnRefused is refusal for rows of the own tables, which nobody else locks: there a
-// statement that was cancelled says nothing of its rows.
+// asOwnRefused is asRefused for rows of the relay's tables. No other program locks them,
+// so a lock timeout or a cancelled statement does not concern the row.
 func asOwnRefused(err error) error {
 	switch code(err) {
 	case codeLockTimeout, codeNoWaitMySQL, codeDeadlock, codeTimeoutMariaDB, codeTimeoutMySQL, codeInterrupted:
@@ -183,7 +183,7 @@ func asOwnRefused(err error) error {
 	return asRefused(err)
 }
 
-// Errors about a value whose SQLSTATE is the general HY000 or 01000.
+// Errors about a value that report the general SQLSTATE HY000 or 01000.
 const (
 	codePacket    = 1153 // ER_NET_PACKET_TOO_LARGE
 	codeTruncated = 1265 // WARN_DATA_TRUNCATED

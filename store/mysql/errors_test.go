@@ -11,8 +11,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// TestNoSession: a server that has no session left says so, in one way or another; it can
-// be reached again, and no configuration mends it.
+// TestNoSession checks the errors of a server without a free session: they are
+// unreachable errors, not setup errors.
 func TestNoSession(t *testing.T) {
 	for number, want := range map[uint16]string{1040: "raise max_connections", 1203: "max_user_connections of the server", 1226: "ALTER USER"} {
 		err := fmt.Errorf("connect: %w", mysql.Explain(&driver.MySQLError{Number: number, Message: "as it says"}))

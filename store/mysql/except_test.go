@@ -7,8 +7,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
-// TestExceptCollations: lanes that the table's own types and collations take for the
-// same are left out one by one.
+// TestExceptCollations checks that lanes are excluded one by one even if the table's
+// types and collations treat them as equal.
 func TestExceptCollations(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		for _, typ := range []string{

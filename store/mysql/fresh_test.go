@@ -10,14 +10,14 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// TestFreshClaims: whatever the rows are, claims that look first and claims that do not
-// answer the same, and leave the same behind.
+// TestFreshClaims checks that claims with and without the locking read give the same
+// answers and leave the same rows, whatever the state of the rows.
 func TestFreshClaims(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
 		states := []string{"'PENDING', 0", "'PROCESSING', 0", "'PENDING', 2", "'COMPLETED', 0", "'FAILED', 3", ""}
 		rapid.Check(t, func(rt *rapid.T) {
-			// Mostly fresh rows, so that some calls are of nothing else.
+			// Mostly fresh rows, so that some calls contain no others.
 			picked := rapid.SliceOfN(rapid.SampledFrom([]int{0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5}), 1, 6).Draw(rt, "states")
 			r.exec(t, "DELETE FROM outbox_events")
 			var looked, unlooked []store.ClaimRow
@@ -45,8 +45,8 @@ func TestFreshClaims(t *testing.T) {
 	})
 }
 
-// TestOneIDTwice: where a table may hold two rows of one id, they do not stand for one
-// that is gone or settled.
+// TestOneIDTwice checks that two rows that share an id do not make up for a row that is
+// gone or settled.
 func TestOneIDTwice(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		ddl := strings.Replace(flowTable, "id VARCHAR(13) PRIMARY KEY", "id VARCHAR(13), day INT NOT NULL DEFAULT 1, PRIMARY KEY (id, day)", 1) +
@@ -75,8 +75,8 @@ func TestOneIDTwice(t *testing.T) {
 	})
 }
 
-// TestFreshClaimsOfMany: one row that is not fresh among those of several statements is
-// found wherever it stands.
+// TestFreshClaimsOfMany checks that a single row that is not fresh is found at any
+// position of a claim with several statements.
 func TestFreshClaimsOfMany(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
@@ -96,7 +96,7 @@ func TestFreshClaimsOfMany(t *testing.T) {
 				"id = CONCAT(id, ' no')": {Result: store.Gone},
 			} {
 				r.exec(t, "UPDATE outbox_events SET "+what+" WHERE id = ?", rows[at].ID)
-				r.store = openStore(t, url, 0, flowBox()) // which knows of no call that had to look
+				r.store = openStore(t, url, 0, flowBox()) // has seen no claim that needed the locking read
 				r.lead(t)
 				for i, a := range r.claim(t, rows...) {
 					expected := store.ClaimAnswer{Result: store.Claimed}

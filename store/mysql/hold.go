@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/errortext"
 )
 
-// ownTime is the form of times in the own tables, as what is cut to microseconds.
+// ownTime is the format of times in the relay's tables, which hold microseconds.
 const ownTime = "2006-01-02 15:04:05.000000"
 
 // LoadHolds implements store.Holds.
@@ -19,7 +19,7 @@ func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 	var holds []store.Hold
 	err := s.operator.do(ctx, func(ctx context.Context, c *conn) error {
 		return c.tx(ctx, func() error {
-			holds = nil // it may begin anew
+			holds = nil // the transaction may start over
 			for _, name := range s.outboxes.Names() {
 				of, err := s.readHolds(ctx, c, s.outboxes.Lookup(name))
 				if err != nil {
@@ -36,11 +36,11 @@ func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 	return holds, nil
 }
 
-// readHolds reads the holds of an outbox that stand: a lane is blocked as long as the
-// row is FAILED.
+// readHolds reads the valid holds of an outbox. A block is valid as long as its row is
+// FAILED.
 func (s *Store) readHolds(ctx context.Context, c *conn, o *store.Outbox) ([]store.Hold, error) {
 	const read = "SELECT hold, kind, message_group, id, retry_count, reason, since FROM " + ownPrefix + "hold WHERE name = ? AND outbox = ?"
-	if _, err := c.tableAltered(ctx, o); err != nil { // a row not found is a lane let go
+	if _, err := c.tableAltered(ctx, o); err != nil { // a block whose row is not found would be released
 		return nil, err
 	}
 	t, err := c.table(ctx, o)
@@ -56,7 +56,7 @@ func (s *Store) readHolds(ctx context.Context, c *conn, o *store.Outbox) ([]stor
 			return err
 		}
 		h.Lane.Group = groupOf(group)
-		h.Since, _ = readTime(since) // the relay wrote it
+		h.Since, _ = readTime(since) // the relay wrote it, so it is valid
 		if h.Kind, err = store.ParseHoldKind(word); err != nil {
 			return fmt.Errorf("in %shold: %w", ownPrefix, err)
 		}
@@ -81,7 +81,7 @@ func (s *Store) readHolds(ctx context.Context, c *conn, o *store.Outbox) ([]stor
 	return stand, nil
 }
 
-// isFailed reports whether the row of an id is FAILED.
+// isFailed reports whether the row with an id is FAILED.
 func (s *Store) isFailed(ctx context.Context, c *conn, t *table, id string) (bool, error) {
 	key, can := t.id().key(id)
 	if !can {
@@ -96,8 +96,8 @@ func (s *Store) isFailed(ctx context.Context, c *conn, t *table, id string) (boo
 	return err == nil, err
 }
 
-// Hold implements store.Holds. The reason loses what an error text of Settle loses,
-// and the time is cut to microseconds.
+// Hold implements store.Holds. It sanitizes the reason like an error text in Settle, and
+// truncates the time to microseconds.
 func (s *Store) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) error {
 	if _, err := s.outboxes.FindValid(h.Lane.Outbox, &h); err != nil {
 		return fmt.Errorf("hold: %w", err)
@@ -111,7 +111,7 @@ func (s *Store) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) error
 	return nil
 }
 
-// putHold records a hold, in the call's transaction.
+// putHold records a hold in the call's transaction.
 func (s *Store) putHold(ctx context.Context, c *conn, h *store.Hold) error {
 	const put = "INSERT INTO " + ownPrefix + `hold (name, outbox, lane, hold, kind, message_group, id, retry_count, reason, since)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -124,8 +124,8 @@ ON DUPLICATE KEY UPDATE kind = ?, message_group = ?, id = ?, retry_count = ?, re
 	return err
 }
 
-// groupBytes is a group in the own tables, NULL for none. Bytes go to the server as they
-// are: it checks the charset of texts.
+// groupBytes returns a group as the relay's tables store it; NULL for none. It is bytes
+// because the server checks the charset of texts.
 func groupBytes(g store.Group) []byte {
 	if !g.Valid {
 		return nil
@@ -137,7 +137,7 @@ func groupOf(name sql.NullString) store.Group {
 	return store.Group{Name: name.String, Valid: name.Valid}
 }
 
-// deleteBlock takes away what a row has blocked, in the call's transaction.
+// deleteBlock deletes the block of a row in the call's transaction.
 func (s *Store) deleteBlock(ctx context.Context, c *conn, row store.Ref) error {
 	const forget = "DELETE FROM " + ownPrefix + "hold WHERE name = ? AND outbox = ? AND id = ? AND hold = ?"
 	_, err := c.exec(ctx, forget, s.name, row.Outbox, []byte(row.ID), store.Blocked.String())

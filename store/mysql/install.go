@@ -11,30 +11,32 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// upgradeFiles are the upgrades of the own tables, in order: step n brings version n-1 to
-// version n. A released step never changes. Each statement of one may be run again.
+// upgradeFiles holds the upgrades of the relay's tables in order: step n upgrades version
+// n-1 to version n. A released step never changes. Each of its statements can be
+// repeated.
 //
 //go:embed schema/*.sql
 var upgradeFiles embed.FS
 
-// version is the version of the own tables that this program works on.
+// version is the version of the relay's tables that this program needs.
 const version = 3
 
-// currentShapeVersion is the first version of tables in their present form. Older ones are dropped
-// before the steps, so a new installation needs no right to drop one.
+// currentShapeVersion is the first version of the tables in their present form. Older
+// tables are dropped before the steps run, so a new installation needs no right to drop a
+// table.
 const currentShapeVersion = 3
 
 // installTimeout is how long one installation waits for another, in seconds.
 const installTimeout = 60
 
-// Install implements store.Installer. A statement that makes a table is a transaction
-// of its own; a step that was cut short is run again. A second relay that installs at
-// the same time waits for the first.
+// Install implements store.Installer. CREATE TABLE commits implicitly, so an interrupted
+// step runs again from its first statement. A second relay that installs at the same time
+// waits for the first.
 func (s *Store) Install(ctx context.Context) error {
 	err := s.control.do(ctx, func(ctx context.Context, c *conn) error {
 		have, err := installed(ctx, c)
 		if err == nil {
-			err = c.rollback(ctx) // the snapshot is no one's any more
+			err = c.rollback(ctx) // end the snapshot
 		}
 		if err != nil || have == version {
 			return err
@@ -50,8 +52,8 @@ func (s *Store) Install(ctx context.Context) error {
 	return nil
 }
 
-// install runs the steps. The lock that keeps two installations apart goes with the
-// session, at the latest.
+// install runs the steps. The lock that excludes other installations ends with the
+// session at the latest.
 func install(ctx context.Context, c *conn) (err error) {
 	lock := lockName(c.server.database, "\x00install")
 	var got sql.NullBool
@@ -69,7 +71,7 @@ func install(ctx context.Context, c *conn) (err error) {
 	if err := c.rollback(ctx); err != nil {
 		return err
 	}
-	have, err := installed(ctx, c) // somebody may have been faster
+	have, err := installed(ctx, c) // another relay may have been faster
 	if err != nil {
 		return err
 	}
@@ -100,7 +102,7 @@ func (c *conn) install(ctx context.Context, name string) error {
 	return nil
 }
 
-// statements are those of a file.
+// statements returns the statements of a file.
 func statements(name string) (list []string) {
 	for _, text := range strings.SplitAfter(readUpgrade(name), ";\n") {
 		if text = strings.TrimSuffix(strings.TrimSpace(text), ";"); text != "" {
@@ -120,8 +122,8 @@ func readUpgrade(name string) string {
 	return string(text)
 }
 
-// installed returns the version of the own tables, 0 if there are none or if one of
-// them is gone. A version that is newer than this program is a *store.SetupError.
+// installed returns the version of the relay's tables; 0 if there are none or one is
+// missing. A version newer than this program's is a *store.SetupError.
 func installed(ctx context.Context, c *conn) (int, error) {
 	there, err := hasTable(ctx, c, ownPrefix+"meta")
 	if err != nil || !there {
@@ -130,7 +132,7 @@ func installed(ctx context.Context, c *conn) (int, error) {
 	have := 0
 	err = c.row(ctx, "SELECT m.version FROM "+ownPrefix+"meta AS m", nil, &have)
 	if errors.Is(err, sql.ErrNoRows) {
-		return 0, nil // the first step was cut short
+		return 0, nil // the first step was interrupted
 	}
 	if err == nil && have > version {
 		err = &store.SetupError{
@@ -155,8 +157,8 @@ func installed(ctx context.Context, c *conn) (int, error) {
 	return have, nil
 }
 
-// Script implements store.Installer. It is the text of the steps that Install runs, and
-// drops nothing.
+// Script implements store.Installer. It returns the text of the steps that Install runs,
+// which drop nothing.
 func (s *Store) Script() string {
 	var text strings.Builder
 	for n := 1; n <= version; n++ {
@@ -166,7 +168,7 @@ func (s *Store) Script() string {
 	return text.String()
 }
 
-// explainInstall says who may make the own tables, if the account may not.
+// explainInstall names an account that may create the tables if this one may not.
 func explainInstall(c *conn, have int, err error) error {
 	if n := code(err); n != codeTableDenied && n != codeColumnDenied && n != codeDatabaseDenied {
 		return err
@@ -178,7 +180,7 @@ func explainInstall(c *conn, have int, err error) error {
 	}
 }
 
-// Account quotes user@host, as CURRENT_USER() has it, for a statement.
+// Account quotes user@host, as CURRENT_USER() returns it, for a statement.
 func Account(text string) string {
 	at := strings.LastIndexByte(text, '@')
 	if at < 0 {
@@ -187,7 +189,7 @@ func Account(text string) string {
 	return "'" + literal(text[:at]) + "'@'" + literal(text[at+1:]) + "'"
 }
 
-// ownTable is one of the relay's own tables, with what it does to it.
+// ownTable is one of the relay's tables, with the rights that the relay needs on it.
 type ownTable struct {
 	name   string
 	rights []string
@@ -209,7 +211,7 @@ func ownTables() []ownTable {
 	}
 }
 
-// grantAll lists the grants on the own tables.
+// grantAll returns the grants on the relay's tables.
 func grantAll(s *server) []string {
 	var list []string
 	for _, t := range ownTables() {
@@ -222,8 +224,8 @@ func grant(s *server, rights []string, table string) string {
 	return fmt.Sprintf("GRANT %s ON %s TO %s;", strings.Join(rights, ", "), Ident(s.database, table), Account(s.account))
 }
 
-// MayInstall reports whether the own tables are not there or of an older version, and
-// Install would mend that: the account may make tables. It changes nothing.
+// MayInstall reports whether the relay's tables are missing or outdated and the account
+// may create tables, so that Install would fix it. It changes nothing.
 func (s *Store) MayInstall(ctx context.Context) (may bool, err error) {
 	err = s.control.do(ctx, func(ctx context.Context, c *conn) error {
 		return c.tx(ctx, func() error {
@@ -245,12 +247,12 @@ func (s *Store) MayInstall(ctx context.Context) (may bool, err error) {
 	return may, nil
 }
 
-// probeTable is a table that no release makes.
+// probeTable is the name of a table that no release creates.
 const probeTable = ownPrefix + "of_no_release"
 
-// mayCreate tries whether the account may make the own tables. A table like one that is
-// not there is never made, and the server looks at the rights first, also at those that
-// come by a role.
+// mayCreate reports whether the account may create the relay's tables. CREATE TABLE …
+// LIKE a missing table never creates anything, and the server checks the rights first,
+// including those granted by roles.
 func mayCreate(ctx context.Context, c *conn) (bool, error) {
 	for _, t := range ownTables() {
 		_, err := c.sqlConn.ExecContext(ctx, "CREATE TABLE "+Ident(ownPrefix+t.name)+" LIKE "+Ident(probeTable))
@@ -264,7 +266,7 @@ func mayCreate(ctx context.Context, c *conn) (bool, error) {
 	const fill = "EXPLAIN INSERT INTO " + ownPrefix + "meta (one, version) VALUES (1, 1) ON DUPLICATE KEY UPDATE version = 1"
 	rows, err := c.sqlConn.QueryContext(ctx, fill)
 	if err == nil {
-		err = rows.Close() // where MariaDB says it
+		err = rows.Close() // MariaDB reports the error here
 	}
 	if n := code(err); n == codeTableDenied || n == codeNoTable {
 		return n == codeNoTable, nil

@@ -10,12 +10,12 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// leadTimeout bounds the waiting of one Lead. The server ends the session of a relay
-// that is frozen in the middle of a write after store.MinLockLease.
+// leadTimeout limits one AcquireLeadership. The server ends the session of a relay that
+// freezes in the middle of a write after store.MinLockLease.
 const leadTimeout = 2 * store.MinLockLease
 
-// AcquireLeadership implements store.Leadership. A write of an earlier leader that has begun may
-// end first; one of a relay that does nothing more is ended by the server.
+// AcquireLeadership implements store.Leadership. It waits for open writes of an earlier
+// leader; the server ends those of a relay that is frozen.
 func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 	var epoch store.Epoch
 	err := s.control.do(ctx, func(ctx context.Context, c *conn) (err error) {
@@ -30,7 +30,7 @@ func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 	return epoch, nil
 }
 
-// raiseEpoch raises the epoch. Each try waits for raiseTimeout.
+// raiseEpoch raises the epoch. Each try waits up to raiseTimeout for the leader row.
 func (s *Store) raiseEpoch(ctx context.Context, c *conn) (store.Epoch, error) {
 	for began := time.Now(); ; {
 		epoch, err := s.tryRaiseEpoch(ctx, c)
@@ -45,8 +45,8 @@ func (s *Store) raiseEpoch(ctx context.Context, c *conn) (store.Epoch, error) {
 }
 
 func (s *Store) tryRaiseEpoch(ctx context.Context, c *conn) (epoch store.Epoch, err error) {
-	// A store that took the lock raises only while its session has it still: one that
-	// was frozen in between must not depose its successor.
+	// A store that holds the lock raises the epoch only while its session still has it: a
+	// relay that was frozen in between must not depose its successor.
 	const raise = "INSERT INTO " + ownPrefix + `leader (name, epoch, raised_at, holder)
 SELECT ?, 1, UTC_TIMESTAMP(6), ? FROM DUAL WHERE ? = 0 OR IS_USED_LOCK(?) = ?
 ON DUPLICATE KEY UPDATE epoch = epoch + 1, raised_at = UTC_TIMESTAMP(6), holder = ?`
@@ -80,7 +80,7 @@ func (s *Store) Leader(ctx context.Context) (store.Leader, error) {
 			if errors.Is(err, sql.ErrNoRows) {
 				return store.ErrNotLeader
 			}
-			l.Since, _ = readTime(since) // the relay wrote it
+			l.Since, _ = readTime(since) // the relay wrote it, so it is valid
 			return err
 		})
 	})

@@ -14,9 +14,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/sessionlock"
 )
 
-// lockName is the name of a relay's lock, which is the server's and not the
-// database's. An application that makes up names of its own will not meet it. It may
-// have 64 characters.
+// lockName returns the name of the relay's lock. User locks belong to the server, not to
+// a database, so the name includes both. The hash keeps it clear of an application's
+// locks and below the limit of 64 characters.
 func lockName(database, relay string) string {
 	hash := sha256.Sum256([]byte(database + "\x00" + relay))
 	return "sluicebox leader " + hex.EncodeToString(hash[:20])
@@ -24,8 +24,8 @@ func lockName(database, relay string) string {
 
 var errReplica = errors.New("the server is read-only: a replica takes no writes before it is promoted")
 
-// checkOnePrimary returns a *store.SetupError if several servers take writes: the lock
-// of one of them keeps nobody else out, nor does its leader row.
+// checkOnePrimary returns a *store.SetupError if several servers accept writes, because
+// neither the lock nor the leader row of one server excludes a relay on another.
 func checkOnePrimary(ctx context.Context, c *conn) error {
 	what, err := c.server.multiPrimary(ctx, c)
 	if err != nil || what == "" {
@@ -34,13 +34,13 @@ func checkOnePrimary(ctx context.Context, c *conn) error {
 	return &store.SetupError{Problem: "the server is one of several that take writes, " + what + ": two relays could lead at a time", Remedy: onePrimary}
 }
 
-// onePrimary is the way out of a cluster.
+// onePrimary is the remedy for a cluster with several primaries.
 const onePrimary = "use a server with one primary: a single one, with replicas or not, or a group in single-primary mode"
 
-// Lock implements store.Locker, by GET_LOCK of a session of its own. That session
-// stays open between tries, so that each costs a round trip or two; one that the
-// server has ended meanwhile is replaced at once. A read-only server is Unreachable:
-// its locks are not those of the primary.
+// Lock implements store.Locker with GET_LOCK on a session of its own. The session stays
+// open between tries, so each try costs one or two round trips; a session that the server
+// ended is replaced at once. A read-only server is Unreachable: its locks are not the
+// primary's.
 func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 	var taken *lock
 	err := s.lockSession.do(ctx, func(ctx context.Context, c *conn) (err error) {
@@ -53,7 +53,7 @@ func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 	return taken, nil
 }
 
-// tryLock takes the session over if it gets the lock.
+// tryLock takes over the session if it gets the lock.
 func (s *Store) tryLock(ctx context.Context, c *conn) (*lock, error) {
 	const try = "SELECT @@global.read_only, IF(@@global.read_only, 0, GET_LOCK(?, 0))"
 	var readOnly bool
@@ -74,10 +74,10 @@ func (s *Store) tryLock(ctx context.Context, c *conn) (*lock, error) {
 		}
 		return nil, &store.LockedError{Holder: holder}
 	}
-	// A ping reads a table: of now, without a transaction that stays open, and
-	// without waiting long for one that somebody alters.
+	// A ping must read current rows, leave no transaction open, and not wait long for an
+	// ALTER TABLE.
 	if _, err := c.sqlConn.ExecContext(ctx, "SET SESSION autocommit = 1, lock_wait_timeout = 1"); err != nil {
-		s.lockSession.Drop() // and the lock with it
+		s.lockSession.Drop() // releases the lock as well
 		return nil, err
 	}
 	l := newLock(s.lockSession.detach(), s.name, s.lifetime, &s.lockSessionID)
@@ -89,8 +89,8 @@ func (s *Store) tryLock(ctx context.Context, c *conn) (*lock, error) {
 	return l, nil
 }
 
-// readHolder returns what the leader calls itself, "" if nobody knows: the own tables
-// may not be there, or not for this account.
+// readHolder returns the leader's holder string; "" if it is unknown, for example because
+// the relay's tables do not exist or the account cannot read them.
 func (s *Store) readHolder(ctx context.Context, c *conn) (holder string, err error) {
 	err = c.tx(ctx, func() error {
 		return c.row(ctx, "SELECT l.holder FROM "+ownPrefix+"leader AS l WHERE l.name = ?", []any{s.name}, &holder)
@@ -101,26 +101,26 @@ func (s *Store) readHolder(ctx context.Context, c *conn) (holder string, err err
 	return holder, err
 }
 
-// lock is the server's lock, and the session that holds it.
+// lock is the server's lock and the session that holds it.
 type lock struct {
 	*sessionlock.Lock
 	conn     *conn
 	lifetime *lifetime.Lifetime
-	locker   *atomic.Int64 // the store's
+	locker   *atomic.Int64 // the store's lockSessionID
 
-	countQuery string // the statement that reads how many wishes there are
+	countQuery string // statement that reads the request counter
 	requests   int64
 }
 
 func newLock(c *conn, name string, life *lifetime.Lifetime, locker *atomic.Int64) *lock {
 	l := &lock{conn: c, lifetime: life, locker: locker}
-	// With a parameter it would be two round trips; a relay's name needs no care.
+	// A parameter would cost a second round trip. A relay's name needs no escaping.
 	l.countQuery = "SELECT n FROM " + ownPrefix + "wish WHERE name = '" + name + "'"
 	l.Lock = sessionlock.New(l)
 	return l
 }
 
-// Ping implements store.Lock, by one round trip.
+// Ping implements store.Lock in one round trip.
 func (l *lock) Ping(ctx context.Context) error {
 	return l.Use(ctx, func(ctx context.Context) error {
 		if err := l.ping(ctx); err != nil {
@@ -130,7 +130,7 @@ func (l *lock) Ping(ctx context.Context) error {
 	})
 }
 
-// ping reads how many wishes there are. Whatever the server says to that, it has
+// ping reads the request counter. Any reply counts, an error included: the server
 // answered on the session that holds the lock.
 func (l *lock) ping(ctx context.Context) error {
 	var n int64
@@ -149,7 +149,7 @@ func (l *lock) ping(ctx context.Context) error {
 // RequestCount implements store.Lock.
 func (l *lock) RequestCount() int64 { return l.requests }
 
-// Watch implements store.Lock: a server that ends a session hangs up.
+// Watch implements store.Lock. A server that ends a session closes the connection.
 func (l *lock) Watch(ctx context.Context) error { return l.Use(ctx, l.conn.wire.watch) }
 
 // Release implements store.Lock.
@@ -158,16 +158,16 @@ func (l *lock) Release() {
 	l.lifetime.Remove(l)
 }
 
-// Close is Release, at the end of the store.
+// Close releases the lock when the store is closed.
 func (l *lock) Close() { l.Release() }
 
-// Lost implements sessionlock.Session: only a call finds it out.
+// Lost implements sessionlock.Session: only a call can notice the loss.
 func (l *lock) Lost() bool { return false }
 
 // Unlock implements sessionlock.Session.
 func (l *lock) Unlock(ctx context.Context) {
 	l.locker.CompareAndSwap(l.conn.server.session, 0)
-	_, _ = l.conn.sqlConn.ExecContext(ctx, "DO RELEASE_ALL_LOCKS()") // the session is given up either way
+	_, _ = l.conn.sqlConn.ExecContext(ctx, "DO RELEASE_ALL_LOCKS()") // the session is closed either way
 }
 
 // Drop implements sessionlock.Session.

@@ -10,22 +10,21 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
 )
 
-// How long a statement waits for what somebody else has locked. The servers count whole
-// seconds.
+// How long a statement waits for another session's lock. The servers count whole seconds.
 const (
-	// tableWait is for a lock on a whole table, LOCK TABLES or one on its metadata.
+	// tableWait applies to a lock on a whole table: LOCK TABLES or a metadata lock.
 	tableWait = time.Second
-	// claimWait is for a row that is claimed. It is longer than tableWait, so that the
-	// time tells which of the two a claim has waited for: both have the same error.
+	// claimWait applies to a row that is claimed. It is longer than tableWait so that the
+	// elapsed time shows which lock a claim waited for; both return the same error.
 	claimWait = 2 * time.Second
-	// outcomeWait is for a row whose outcome is written.
+	// outcomeWait applies to a row whose outcome is written.
 	outcomeWait = time.Second
-	// minTableWait is a time that only a wait for a table takes no longer than.
+	// minTableWait separates the two: a shorter wait was for a table.
 	minTableWait = claimWait - 500*time.Millisecond
 )
 
-// lockQuery is the statement that takes the lock on an outbox's table that its claims and
-// outcomes need. It reads no row.
+// lockQuery returns the statement that takes the table lock which claims and outcomes of
+// an outbox need. It reads no row.
 func lockQuery(o *store.Outbox) string {
 	text := "SELECT 1 FROM " + TableName(o) + " WHERE FALSE"
 	if o.Layout.State != store.StateNone {
@@ -34,8 +33,8 @@ func lockQuery(o *store.Outbox) string {
 	return text
 }
 
-// tableLocked reports whether somebody keeps the table of an outbox locked. MariaDB tells
-// at once, and MySQL after tableWait.
+// tableLocked reports whether another session has locked the outbox's table. MariaDB
+// answers at once, MySQL after tableWait.
 func (c *conn) tableLocked(ctx context.Context, o *store.Outbox) (bool, error) {
 	text := lockQuery(o)
 	if c.server.mariadb && o.Layout.State != store.StateNone {
@@ -63,7 +62,7 @@ func (s *Store) AwaitTable(ctx context.Context, outbox string) error {
 	})
 }
 
-// lockedPart returns the place of the part at which a claim met a lock.
+// lockedPart returns the index of the part at which a claim met a table lock.
 func (c *claim) lockedPart(ctx context.Context, parts []*byoutbox.Part) (int, error) {
 	at := c.partIndex
 	if len(parts) == 1 {
@@ -79,8 +78,8 @@ func (c *claim) lockedPart(ctx context.Context, parts []*byoutbox.Part) (int, er
 	return at, nil
 }
 
-// lockedTables answers for the rows of tables that are locked, and returns the other
-// parts of the call.
+// lockedTables answers for the rows of locked tables and returns the other parts of the
+// call.
 func (c *claim) lockedTables(ctx context.Context, parts []*byoutbox.Part) (free []*byoutbox.Part, err error) {
 	for _, p := range parts {
 		locked, err := c.conn.tableLocked(ctx, p.Outbox)
@@ -102,7 +101,7 @@ func (c *claim) tableIsLocked(p *byoutbox.Part) {
 	}
 }
 
-// lockRowsSkipping is look for a call that passes over what is locked.
+// lockRowsSkipping is lockRows for a call that skips locked rows and tables.
 func (c *settling) lockRowsSkipping(ctx context.Context) error {
 	c.rows = map[store.Ref]rowState{}
 	byOutbox := c.keyBatches()
@@ -128,8 +127,8 @@ func (c *settling) lockRowsSkipping(ctx context.Context) error {
 	return nil
 }
 
-// lockFreeChunk locks the rows that are free, and tells what the others are. A row that is
-// not there may be one that somebody inserts just now.
+// lockFreeChunk locks the rows that are free and records the state of the others. A
+// missing row may be an insert that has not committed: a NOWAIT read finds that out.
 func (c *settling) lockFreeChunk(ctx context.Context, t *table, chunk *keyBatch) error {
 	if err := c.lockAmong(ctx, t, chunk.keys, " FOR UPDATE SKIP LOCKED", false); err != nil {
 		return err
@@ -154,7 +153,7 @@ func (c *settling) lockFreeChunk(ctx context.Context, t *table, chunk *keyBatch)
 	return err
 }
 
-// unknownRows returns the rows of which nothing is known yet.
+// unknownRows returns the rows whose state is not known yet.
 func (c *settling) unknownRows(of *keyBatch) *keyBatch {
 	left := &keyBatch{}
 	for k, i := range of.at {

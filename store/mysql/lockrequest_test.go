@@ -7,7 +7,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// A ping is one statement.
+// TestPingTakesOneRoundTrip checks that a ping is one statement.
 func TestPingTakesOneRoundTrip(t *testing.T) {
 	for _, f := range servers.Flavours() {
 		t.Run(string(f), func(t *testing.T) {

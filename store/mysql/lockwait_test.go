@@ -12,12 +12,12 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// TestInsertsMeetNoLocks: an application that inserts while rows are claimed and settled
-// all around its own waits for nothing of the relay's, nor does the relay for it.
+// TestInsertsMeetNoLocks checks that concurrent inserts of an application and the relay's
+// claims and outcomes never wait for each other.
 func TestInsertsMeetNoLocks(t *testing.T) {
 	for _, f := range servers.Flavours() {
 		t.Run(string(f), func(t *testing.T) {
-			// A server of its own: it counts the lock waits of all its sessions.
+			// A server of its own, because it counts the lock waits of all its sessions.
 			r := newRig(t, f.Start(t, nil).Database(), flowTable, 0, flowBox())
 			const writers, each = 4, 300
 			var inserted sync.WaitGroup
@@ -77,8 +77,8 @@ func TestInsertsMeetNoLocks(t *testing.T) {
 	}
 }
 
-// TestInsertIntoGaps: while a claim's transaction is open, which it is as long as it
-// waits for a row, inserts between and behind its rows do not wait.
+// TestInsertIntoGaps checks that inserts between and after the rows of an open claim do
+// not wait. The claim stays open because it waits for a row.
 func TestInsertIntoGaps(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
@@ -116,8 +116,8 @@ func TestInsertIntoGaps(t *testing.T) {
 	})
 }
 
-// waitForLock returns when a session on the test's database waits for a row. The
-// servers make the table anew only when nobody has read it for a tenth of a second.
+// waitForLock returns when a session on the test's database waits for a row. The servers
+// refresh this table only if nobody has read it for 0.1 s.
 func (r *rig) waitForLock(t *testing.T) {
 	t.Helper()
 	const waiting = `
@@ -128,7 +128,7 @@ WHERE x.trx_state = 'LOCK WAIT' AND p.db = DATABASE()`
 	c := ctx(t)
 	for {
 		var n int
-		// 3854: the statement of some other session is no text, which MySQL does not take well
+		// 3854: another session's statement is not valid text, which MySQL fails to show
 		if err := r.db.QueryRow(waiting).Scan(&n); err != nil && !strings.Contains(err.Error(), "Error 3854") {
 			t.Fatal(err)
 		}
@@ -153,8 +153,8 @@ func globalStatus(t *testing.T, r *rig, name string) int {
 	return value
 }
 
-// TestClaimOfOpenInsert: a claim waits for a transaction that inserts its row, and
-// finds it, or that it is gone.
+// TestClaimOfOpenInsert checks that a claim waits for the transaction that inserts its
+// row, and then finds the row or reports it gone.
 func TestClaimOfOpenInsert(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
@@ -181,8 +181,8 @@ func TestClaimOfOpenInsert(t *testing.T) {
 	})
 }
 
-// TestClaimPastLockedRow: a row that somebody keeps locked is answered as not yet
-// visible, and the others of the call are claimed; after that claims do not wait.
+// TestClaimPastLockedRow checks that a locked row is reported not yet visible and the
+// other rows of the call are claimed. The claims that follow do not wait.
 func TestClaimPastLockedRow(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
@@ -219,7 +219,7 @@ func TestClaimPastLockedRow(t *testing.T) {
 	})
 }
 
-// TestLookBesideInsert: the row of an open transaction is not taken for gone.
+// TestLookBesideInsert checks that the row of an open transaction is not reported gone.
 func TestLookBesideInsert(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
@@ -232,8 +232,8 @@ func TestLookBesideInsert(t *testing.T) {
 	})
 }
 
-// TestLockedTable: a table that somebody has locked whole holds a claim up for some
-// seconds, whatever the number of its rows, and no row is taken for gone.
+// TestLockedTable checks that a lock on the whole table delays a claim by a few seconds,
+// whatever the number of rows, and that no row is reported gone.
 func TestLockedTable(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())

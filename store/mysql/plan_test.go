@@ -14,7 +14,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// planTypes are types of ids with an expression that makes one of a number n.
+// planTypes returns types of ids, each with an expression that makes an id from a number
+// n.
 func planTypes() map[string]string {
 	return map[string]string{
 		"VARCHAR(36)":                      "CONCAT('id ', n)",
@@ -27,9 +28,9 @@ func planTypes() map[string]string {
 	}
 }
 
-// TestPlans: the statements on rows use the index on the id and look at no more rows
-// than they name, in an empty table, a small and a large one, with statistics and
-// without.
+// TestPlans checks that the statements on rows use the index on the id and examine no
+// more rows than they name: in an empty, a small and a large table, with and without
+// statistics.
 func TestPlans(t *testing.T) {
 	for _, f := range servers.Flavours() {
 		t.Run(string(f), func(t *testing.T) {
@@ -113,7 +114,7 @@ func wantPlans(t *testing.T, f servers.Flavour, url string, db *sql.DB, rows int
 			s := &statement{}
 			text := make(s)
 			access, key, looked := explain(t, f, db, text, s.args)
-			none := access == "" && rows == 0 // the server knows that there is no such row
+			none := access == "" && rows == 0 // the server knows that no such row exists
 			if !none && (!slices.Contains([]string{"const", "eq_ref", "ref", "range"}, access) || key != "PRIMARY" || looked > 2*placeholderCount(n)) {
 				t.Errorf("%s of %d rows in a table of %d: %s by %q, %d rows", what, n, rows, access, key, looked)
 			}
@@ -121,12 +122,12 @@ func wantPlans(t *testing.T, f servers.Flavour, url string, db *sql.DB, rows int
 	}
 }
 
-// explain returns how the first table of a plan is read, by which index, and how many
-// rows of it are expected.
+// explain returns the access type of a plan's first table, its index, and the expected
+// number of rows.
 func explain(t *testing.T, f servers.Flavour, db *sql.DB, text string, args []any) (access, key string, looked int) {
 	t.Helper()
 	how := "EXPLAIN "
-	if f == servers.MySQL { // whose default is another since version 9
+	if f == servers.MySQL { // MySQL's default format differs since version 9
 		how = "EXPLAIN FORMAT=TRADITIONAL "
 	}
 	rows, err := db.Query(how+text, args...)
@@ -159,7 +160,7 @@ func explain(t *testing.T, f servers.Flavour, db *sql.DB, text string, args []an
 	return access, key, looked
 }
 
-// TestOwnPlans: the own tables are read by their indexes.
+// TestOwnPlans checks that the relay's tables are read by their indexes.
 func TestOwnPlans(t *testing.T) {
 	for _, f := range servers.Flavours() {
 		t.Run(string(f), func(t *testing.T) {

@@ -11,12 +11,12 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// pruneRows is how many rows of a table one call looks at: some ms of reading.
+// pruneRows is how many rows of a table one call reads, which takes a few milliseconds.
 const pruneRows = 2000
 
-// Prune implements store.Pruner. It walks a table by its ids, of which most kinds grow
-// with time: tables have no index on the time of settlement as a rule, and one would
-// cost each claim and outcome more than this does.
+// Prune implements store.Pruner. It walks the table by id because most kinds of ids grow
+// with time. Tables rarely have an index on the settlement time, and such an index would
+// cost each claim and outcome more than this walk.
 func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneRequest) (store.PruneResult, error) {
 	o, err := s.outboxes.FindValid(p.Outbox, &p)
 	if err != nil {
@@ -71,8 +71,8 @@ func serverTime(ctx context.Context, c *conn) (time.Time, error) {
 	return now, nil
 }
 
-// pruneFrom reads a place to go on, which is an id with a colon in front; nil is the
-// beginning.
+// pruneFrom parses a prune cursor: an id after a colon, or "" for the beginning, for
+// which it returns nil.
 func (t *table) pruneFrom(text string) (any, error) {
 	if text == "" {
 		return nil, nil
@@ -85,8 +85,8 @@ func (t *table) pruneFrom(text string) (any, error) {
 	return key, nil
 }
 
-// prune deletes old rows, in the call's transaction. It looks for them without a lock,
-// and then locks those that nobody else has.
+// prune deletes old rows in the call's transaction. It finds them without locks, then
+// locks them and skips rows that another session has locked.
 func (s *Store) prune(ctx context.Context, c *conn, t *table, from any, p store.PruneRequest) (done store.PruneResult, err error) {
 	var old keyBatch
 	seen, last := 0, ""
@@ -123,8 +123,8 @@ func (s *Store) prune(ctx context.Context, c *conn, t *table, from any, p store.
 	return done, err
 }
 
-// walkText is the statement that reads rows in the order of their ids, and says of
-// each whether it was delivered before a time.
+// walkText returns the statement that reads rows in the order of their ids, and for each
+// whether it was delivered before a time.
 func (t *table) walkText(s *statement, from any, before time.Time) string {
 	id := t.id()
 	text := "SELECT " + id.textOf() + ", (" + t.deliveredBefore(s, before) + ") IS TRUE\nFROM " + t.from() + "\nWHERE o." + Ident(id.name) + " IS NOT NULL"
@@ -135,7 +135,7 @@ func (t *table) walkText(s *statement, from any, before time.Time) string {
 	return fmt.Sprintf("%s\nORDER BY o.%s LIMIT %d", text, Ident(id.name), pruneRows)
 }
 
-// deliveredBefore is the condition that a row o was delivered before a time.
+// deliveredBefore returns the condition that a row o was delivered before a time.
 func (t *table) deliveredBefore(s *statement, before time.Time) string {
 	return t.delivered(s) + " AND o." + Ident(t.Layout.DeliveredTime()) + " < " + s.arg(timeBound(before))
 }
@@ -149,7 +149,7 @@ func (t *table) pruneChunk(ctx context.Context, c *conn, chunk *keyBatch, before
 		if err := rows.Scan(&text); err != nil {
 			return err
 		}
-		key, _ := id.key(text) // it is that of a row
+		key, _ := id.key(text) // the id of an existing row is valid
 		free = append(free, key)
 		return nil
 	})

@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
-// prune goes through the table to its end, n rows at a time, and returns how many were
-// deleted, and the errors that did not end it.
+// prune walks the table to its end, n rows at a time. It returns how many rows were
+// deleted, and the errors that did not end the walk.
 func (r *rig) prune(t *testing.T, n int) (rows int, refused []error) {
 	t.Helper()
 	return rigs.Prune(t, r.store, r.epoch, time.Now(), n)
@@ -30,8 +30,8 @@ func (r *rig) fillFlow(t *testing.T, n int) {
 	}
 }
 
-// TestPruneWalks: somebody's lock is not waited for, and what was locked is found
-// the next time.
+// TestPruneWalks checks that pruning does not wait for locked rows and finds them on the
+// next walk.
 func TestPruneWalks(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
@@ -68,7 +68,8 @@ func TestPruneKeys(t *testing.T) {
 	})
 }
 
-// TestPruneRefused: what keeps a row is named, and the walk goes on behind it.
+// TestPruneRefused checks that an error names the row that cannot be deleted, and that
+// the walk continues after it.
 func TestPruneRefused(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
@@ -82,8 +83,8 @@ func TestPruneRefused(t *testing.T) {
 	})
 }
 
-// TestPartitioned: a table that is partitioned, and so unique in its id only together
-// with another column, is worked on like others.
+// TestPartitioned checks a partitioned table, whose id is unique only together with
+// another column.
 func TestPartitioned(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		ddl := strings.Replace(flowTable, "id VARCHAR(13) PRIMARY KEY", "id VARCHAR(13), day INT NOT NULL DEFAULT 1, PRIMARY KEY (id, day)", 1) +

@@ -10,29 +10,31 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// statement gathers what is bound in a statement. Parameters have no numbers: they
-// are to be named in the order in which the text has them.
+// statement collects the values bound in a statement. Placeholders have no numbers, so
+// arg must be called in the order of the text.
 type statement struct {
 	args []any
-	// unprepared: it is not kept prepared, so its lists may be of any length.
+	// unprepared is set if the statement is not prepared: then its lists may have any
+	// length.
 	unprepared bool
 }
 
-// arg binds a value and returns its place.
+// arg binds a value and returns its placeholder.
 func (s *statement) arg(v any) string {
 	s.args = append(s.args, v)
 	return "?"
 }
 
-// errStopIteration is what the reader of a statement's rows returns to be given no more.
+// errStopIteration is returned by a row reader to end the iteration.
 var errStopIteration = errors.New("that is enough")
 
-// maxKeys is the most keys that one statement names. MariaDB makes a table of a
-// list of 1000 and more, and may then read all of the other one.
+// maxKeys is the maximum number of keys in one statement. MariaDB turns a list of 1000 or
+// more into a table and may then read all of the outbox.
 const maxKeys = 512
 
-// placeholderCount is the number of places for n keys. Lists come in few lengths, so that the
-// statements are few that the server keeps prepared; the last key fills them up.
+// placeholderCount returns the number of placeholders for n keys, a power of two. With
+// few list lengths the server keeps few prepared statements; the last key fills the
+// remaining placeholders.
 func placeholderCount(n int) int {
 	if n <= 1 {
 		return n
@@ -40,7 +42,7 @@ func placeholderCount(n int) int {
 	return 1 << bits.Len(uint(n-1))
 }
 
-// list binds keys as a list of places.
+// list binds keys as a list of placeholders.
 func (s *statement) list(place string, keys []any) string {
 	n := len(keys)
 	if !s.unprepared {
@@ -53,15 +55,16 @@ func (s *statement) list(place string, keys []any) string {
 	return "(" + strings.Repeat(place+", ", n-1) + place + ")"
 }
 
-// idIn is the condition that the id of a row o is one of some keys, at most
-// maxKeys, as the column compares them.
+// idIn returns the condition that the id of a row o is one of the keys, at most maxKeys,
+// as the column compares them.
 func (t *table) idIn(s *statement, keys []any) string {
 	id := t.id()
 	return "o." + Ident(id.name) + " IN " + s.list(id.placeholder(), keys)
 }
 
-// idExactlyIn is the same byte for byte. The first condition finds the rows, by the
-// index; the second leaves out what the column's collation takes for the same.
+// idExactlyIn is idIn with a byte-for-byte match. The first condition finds the rows
+// through the index; the second excludes rows that only the column's collation treats as
+// equal.
 func (t *table) idExactlyIn(s *statement, keys []any) string {
 	id := t.id()
 	found := t.idIn(s, keys)
@@ -70,13 +73,13 @@ func (t *table) idExactlyIn(s *statement, keys []any) string {
 	}
 	texts := make([]any, len(keys))
 	for i, key := range keys {
-		text, _ := key.(string) // of a text it is one
+		text, _ := key.(string) // the key of a text column is a string
 		texts[i] = []byte(text)
 	}
 	return found + " AND " + id.bytesOf() + " IN " + s.list("?", texts)
 }
 
-// idOneOf is exactly for any number of keys.
+// idOneOf is idExactlyIn for any number of keys.
 func (t *table) idOneOf(s *statement, keys []any) string {
 	var parts []string
 	for some := range slices.Chunk(keys, maxKeys) {
@@ -85,8 +88,8 @@ func (t *table) idOneOf(s *statement, keys []any) string {
 	return "(" + strings.Join(parts, " OR ") + ")"
 }
 
-// lockedIDIn is the same for rows that the transaction has locked and found to have these
-// very ids: where no second row can have one, there is nothing to leave out.
+// lockedIDIn is idExactlyIn for rows that the transaction has locked and found to have
+// exactly these ids. If the index is unique there is nothing to exclude.
 func (t *table) lockedIDIn(s *statement, keys []any) string {
 	if t.single {
 		return t.idIn(s, keys)
@@ -94,12 +97,14 @@ func (t *table) lockedIDIn(s *statement, keys []any) string {
 	return t.idExactlyIn(s, keys)
 }
 
-// checkEpoch locks the leader row until the transaction ends, and returns
-// store.ErrNotLeader unless it holds the epoch and this store took it. It comes behind
-// the rows, for which a transaction may have to wait, so that nobody who is to lead
-// waits for that. Lead waits for the lock, and whoever waits for Lead reads what it
-// wrote, so no write of an old epoch lands after a new one was given out. The name
-// tells two relays apart that two servers gave the same epoch.
+// checkEpoch locks the leader row until the transaction ends. It returns
+// store.ErrNotLeader unless the row holds the epoch and this store's holder.
+//
+// It runs after the transaction has locked its rows, so that a new leader never waits for
+// those locks. AcquireLeadership waits for the lock on the leader row, and a write that
+// waits for AcquireLeadership reads the new row, so no write of an old epoch commits
+// after a new one was issued. The holder distinguishes two relays that got the same epoch
+// from different servers.
 func (s *Store) checkEpoch(ctx context.Context, c *conn, epoch store.Epoch) error {
 	const check = "SELECT COUNT(*) FROM " + ownPrefix + "leader AS l WHERE l.name = ? AND l.epoch = ? AND l.holder = ? LOCK IN SHARE MODE"
 	var leads int
@@ -110,7 +115,7 @@ func (s *Store) checkEpoch(ctx context.Context, c *conn, epoch store.Epoch) erro
 	return err
 }
 
-// runAsLeader runs write in a transaction of the leader of an epoch.
+// runAsLeader runs write in a transaction of the epoch's leader.
 func (s *Store) runAsLeader(ctx context.Context, c *conn, epoch store.Epoch, write func() error) error {
 	return c.tx(ctx, func() error {
 		if err := write(); err != nil {

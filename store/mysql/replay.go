@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/replays"
 )
 
-// Jobs implements store.Replays.
+// Jobs implements store.ReplayLister.
 func (s *Store) Jobs(ctx context.Context) ([]store.Job, error) {
 	const read = `
 SELECT job, wish, spec, state, why, source, until_origin, until_position, until_seq, until_at, cursor_position, cursor_skip,
@@ -33,7 +33,7 @@ FROM ` + ownPrefix + "replay WHERE name = ? ORDER BY nth DESC"
 	return list, nil
 }
 
-// JobErrors implements store.Replays.
+// JobErrors implements store.ReplayLister.
 func (s *Store) JobErrors(ctx context.Context, id string, limit int) ([]store.ReplayError, error) {
 	const read = "SELECT n, outbox, id, kind, message_group, reason, at FROM " + ownPrefix + `replay_error
 WHERE name = ? AND job = ? ORDER BY n LIMIT ?`
@@ -55,7 +55,7 @@ WHERE name = ? AND job = ? ORDER BY n LIMIT ?`
 	return list, nil
 }
 
-// SaveJob implements store.ReplayWriter. The time of the end is cut to microseconds.
+// SaveJob implements store.ReplayWriter. It truncates UntilAt to microseconds.
 func (s *Store) SaveJob(ctx context.Context, epoch store.Epoch, j store.Job) error {
 	const save = "UPDATE " + ownPrefix + `replay SET state = ?, why = ?, source = ?, until_origin = ?, until_position = ?, until_seq = ?, until_at = ?,
   began_at = COALESCE(began_at, CASE WHEN ? THEN UTC_TIMESTAMP(6) END), finished_at = COALESCE(finished_at, CASE WHEN ? THEN UTC_TIMESTAMP(6) END)
@@ -95,7 +95,8 @@ func (s *Store) SetRowCounts(ctx context.Context, epoch store.Epoch, id string, 
 	return nil
 }
 
-// deleteOldJobs deletes ended jobs that are too many or too old, in the call's transaction.
+// deleteOldJobs deletes ended jobs beyond the number or age limit, in the call's
+// transaction.
 func (s *Store) deleteOldJobs(ctx context.Context, c *conn) error {
 	const old = "SELECT r.job FROM " + ownPrefix + "replay AS r WHERE r.name = ? AND r.state IN " + endedPlaces + `
 AND (r.finished_at < UTC_TIMESTAMP(6) - INTERVAL ? SECOND OR (r.finished_at, r.nth) <= (SELECT k.finished_at, k.nth

@@ -10,7 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// TestWishesCounted: each wish is counted for its relay; one that is not granted is not.
+// TestWishesCounted checks that each request increments its relay's counter, and that a
+// rejected one does not.
 func TestWishesCounted(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
@@ -23,7 +24,7 @@ func TestWishesCounted(t *testing.T) {
 	})
 }
 
-// TestOldReplays: the end of a replay forgets those that ended long ago.
+// TestOldReplays checks that the end of a replay deletes replays that ended long ago.
 func TestOldReplays(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
@@ -45,8 +46,8 @@ func TestOldReplays(t *testing.T) {
 	})
 }
 
-// TestUpgradeToReplays: the own tables of the version before are brought up to this one.
-// Until then replays say what is to be done.
+// TestUpgradeToReplays checks the upgrade from the previous version of the relay's
+// tables. Before the upgrade, replays fail with the remedy.
 func TestUpgradeToReplays(t *testing.T) {
 	first, err := os.ReadFile("schema/0001.sql")
 	if err != nil {
@@ -76,7 +77,7 @@ func TestUpgradeToReplays(t *testing.T) {
 		before := r.epoch
 		r.epoch = rigs.InstallAndLead(t, r.store)
 		parked, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{{Outbox: "events", Lane: item.Lane().Hash()}}, 5)
-		if err != nil || len(parked[0]) != 0 { // by hashes of before version 3
+		if err != nil || len(parked[0]) != 0 { // its hashes are from before version 3
 			t.Errorf("parked are %+v, %v", parked, err)
 		}
 		if holds, err := r.store.LoadHolds(ctx(t)); err != nil || len(holds) != 0 || r.epoch != before+1 {

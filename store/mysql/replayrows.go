@@ -13,9 +13,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/replays"
 )
 
-// writeReplayRows runs write in a transaction of the leader of an epoch that has locked a job's
-// row, and gives it how many rows were refused. Where there is no such job it runs
-// nothing, and returns store.ErrNoJob.
+// writeReplayRows locks a job's row and runs write in a transaction of the epoch's
+// leader. write receives the job's count of refused rows. If the job does not exist,
+// writeReplayRows returns store.ErrNoJob.
 func (s *Store) writeReplayRows(ctx context.Context, epoch store.Epoch, id string, write func(c *conn, refused int64) error) error {
 	const lock = "SELECT refused FROM " + ownPrefix + "replay WHERE name = ? AND job = ? FOR UPDATE"
 	there := false
@@ -23,7 +23,7 @@ func (s *Store) writeReplayRows(ctx context.Context, epoch store.Epoch, id strin
 		var refused int64
 		err := c.row(ctx, lock, []any{s.name, id}, &refused)
 		if there = !errors.Is(err, sql.ErrNoRows); !there {
-			return nil // unless another one leads
+			return nil // ErrNotLeader takes precedence
 		}
 		if err != nil {
 			return err
@@ -36,7 +36,7 @@ func (s *Store) writeReplayRows(ctx context.Context, epoch store.Epoch, id strin
 	return err
 }
 
-// CopyRows implements store.ReplayWriter. Commit times are cut to microseconds.
+// CopyRows implements store.ReplayWriter. It truncates commit times to microseconds.
 func (s *Store) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows []store.ReplayRow, at store.ReplayCursor) error {
 	const move = "UPDATE " + ownPrefix + "replay SET cursor_position = ?, cursor_skip = ?, total = total + ? WHERE name = ? AND job = ?"
 	err := replays.CheckRows(s.outboxes, rows)
@@ -64,7 +64,7 @@ func (s *Store) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows
 	return nil
 }
 
-// dropCopied leaves out the rows that a job has already, in the call's transaction.
+// dropCopied excludes the rows that a job already has, in the call's transaction.
 func (s *Store) dropCopied(ctx context.Context, c *conn, id string, rows []store.ReplayRow) ([]store.ReplayRow, error) {
 	if len(rows) == 0 {
 		return nil, nil
@@ -83,12 +83,12 @@ func (s *Store) dropCopied(ctx context.Context, c *conn, id string, rows []store
 	})
 	return slices.DeleteFunc(slices.Clone(rows), func(r store.ReplayRow) bool {
 		known := there[r.N]
-		there[r.N] = true // it may come twice
+		there[r.N] = true // the call may contain it twice
 		return known
 	}), err
 }
 
-// copyText is the statement that adds rows to a job.
+// copyText returns the statement that adds rows to a job.
 func (s *Store) copyText(st *statement, id string, rows []store.ReplayRow) string {
 	var text strings.Builder
 	text.WriteString("INSERT INTO " + ownPrefix + "replay_row (name, job, outbox, lane, n, id, kind, message_group, payload_size, committed_at, payload) VALUES\n")
@@ -146,8 +146,8 @@ func (s *Store) FinishRows(ctx context.Context, epoch store.Epoch, id string, do
 	return nil
 }
 
-// finishRows takes rows from a job, in the call's transaction, and counts those that were
-// there. before were refused before the call.
+// finishRows deletes rows from a job and adds them to its counts, in the call's
+// transaction. before is the count of refused rows before the call.
 func (s *Store) finishRows(ctx context.Context, c *conn, id string, done []store.FinishedRow, before int64) error {
 	const count = "UPDATE " + ownPrefix + "replay SET sent = sent + ?, skipped = skipped + ?, refused = refused + ? WHERE name = ? AND job = ?"
 	var tally replays.Tally
@@ -185,14 +185,14 @@ func (s *Store) finishRows(ctx context.Context, c *conn, id string, done []store
 	return err
 }
 
-// replayRow is what a row of a job says of itself.
+// replayRow is a row of a job as stored.
 type replayRow struct {
 	outbox, id, kind string
 	lane             store.LaneHash
 	group            sql.NullString
 }
 
-// rowsOf reads the rows of a job that are to be done with, by n.
+// rowsOf reads the rows of a job that are to be finished, by n.
 func (s *Store) rowsOf(ctx context.Context, c *conn, id string, done []store.FinishedRow) (map[int64]replayRow, error) {
 	keys := make([]any, len(done))
 	for i := range done {
@@ -214,8 +214,8 @@ func (s *Store) rowsOf(ctx context.Context, c *conn, id string, done []store.Fin
 	return there, err
 }
 
-// saveError keeps the error of a refused row, in the call's transaction, unless a row of the
-// same n left one before it was cleared.
+// saveError stores the error of a refused row in the call's transaction. An earlier row
+// with the same n that was cleared may have left an error; that one stays.
 func (s *Store) saveError(ctx context.Context, c *conn, id string, d *store.FinishedRow, r *replayRow) error {
 	const note = "INSERT IGNORE INTO " + ownPrefix + `replay_error (name, job, n, outbox, id, kind, message_group, reason, at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6))`
@@ -223,8 +223,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6))`
 	return err
 }
 
-// ReplayLanes implements store.ReplayReader. It goes through the rows by n, and takes
-// those that are the first ones of their lane.
+// ReplayLanes implements store.ReplayReader. It scans the rows by n and returns those
+// that are the first of their lane.
 func (s *Store) ReplayLanes(ctx context.Context, id string, after int64, limit int) ([]store.ReplayLane, error) {
 	const read = "SELECT r.outbox, r.kind, r.message_group, r.lane, r.n FROM " + ownPrefix + "replay_row AS r FORCE INDEX (" + ownPrefix + `replay_row_n)
 WHERE r.name = ? AND r.job = ? AND r.n > ? AND r.n = (
@@ -235,7 +235,7 @@ ORDER BY r.n LIMIT ?`
 	var lanes []store.ReplayLane
 	if err == nil {
 		err = s.readReplayRows(ctx, func(ctx context.Context, c *conn) error {
-			lanes = nil // it may begin anew
+			lanes = nil // the transaction may start over
 			return c.query(ctx, read, []any{s.name, id, after, s.name, id, limit}, func(rows *sql.Rows) error {
 				var l store.ReplayLane
 				var group sql.NullString
@@ -254,7 +254,7 @@ ORDER BY r.n LIMIT ?`
 	return lanes, nil
 }
 
-// readReplayRows runs a reading of the rows of jobs.
+// readReplayRows runs read in a transaction, on the session for replays.
 func (s *Store) readReplayRows(ctx context.Context, read func(context.Context, *conn) error) error {
 	return Explain(s.replay.do(ctx, func(ctx context.Context, c *conn) error {
 		return c.tx(ctx, func() error { return read(ctx, c) })

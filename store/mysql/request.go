@@ -8,7 +8,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/replays"
 )
 
-// RequestSavepoint implements store.Wishes.
+// RequestSavepoint implements store.Requester.
 func (s *Store) RequestSavepoint(ctx context.Context, name string, keep bool) error {
 	const put = "INSERT INTO " + ownPrefix + `named (name, checkpoint, keep, wish, state, origin, position, seq, why, kept_bytes)
 VALUES (?, ?, ?, ?, ?, '', '', 0, '', 0)`
@@ -24,7 +24,7 @@ VALUES (?, ?, ?, ?, ?, '', '', 0, '', 0)`
 	return nil
 }
 
-// RequestSavepointDeletion implements store.Wishes.
+// RequestSavepointDeletion implements store.Requester.
 func (s *Store) RequestSavepointDeletion(ctx context.Context, name string) error {
 	const put = "UPDATE " + ownPrefix + "named SET wish = ? WHERE name = ? AND checkpoint = ?"
 	err := s.writeRequest(ctx, store.ErrNoSavepoint, func(c *conn, _ int64) (int64, error) {
@@ -36,7 +36,7 @@ func (s *Store) RequestSavepointDeletion(ctx context.Context, name string) error
 	return nil
 }
 
-// RequestReplay implements store.Wishes.
+// RequestReplay implements store.Requester.
 func (s *Store) RequestReplay(ctx context.Context, id, spec string) error {
 	const put = "INSERT INTO " + ownPrefix + `replay (name, job, nth, wish, spec, state, why, source, until_origin, until_position, until_seq,
   cursor_position, cursor_skip, total, sent, skipped, refused, asked_at)
@@ -50,7 +50,7 @@ VALUES (?, ?, ?, ?, ?, ?, '', '', '', '', 0, '', 0, 0, 0, 0, 0, UTC_TIMESTAMP(6)
 	return nil
 }
 
-// RequestJobState implements store.Wishes.
+// RequestJobState implements store.Requester.
 func (s *Store) RequestJobState(ctx context.Context, id string, wish store.DesiredState) error {
 	const put = "UPDATE " + ownPrefix + "replay SET wish = CASE WHEN state IN " + endedPlaces + " THEN wish ELSE ? END WHERE name = ? AND job = ?"
 	err := wish.Validate()
@@ -65,10 +65,10 @@ func (s *Store) RequestJobState(ctx context.Context, id string, wish store.Desir
 	return nil
 }
 
-// endedPlaces are the places of endedStates in a statement.
+// endedPlaces holds the placeholders for endedStates.
 const endedPlaces = "(?, ?, ?, ?)"
 
-// endedStates are the states in which a replay has ended.
+// endedStates returns the states in which a replay has ended.
 func endedStates() (list []any) {
 	for _, state := range replays.EndedStates() {
 		list = append(list, state)
@@ -76,8 +76,8 @@ func endedStates() (list []any) {
 	return list
 }
 
-// writeRequest counts a wish and runs a write that is to find or make one row. none is the error
-// of one that does not.
+// writeRequest increments the request counter and runs put, which must find or insert one
+// row. If it does not, writeRequest returns none.
 func (s *Store) writeRequest(ctx context.Context, none error, put func(c *conn, nth int64) (int64, error)) error {
 	const count = "INSERT INTO " + ownPrefix + "wish (name, n) VALUES (?, 1) ON DUPLICATE KEY UPDATE n = n + 1"
 	err := s.operator.do(ctx, func(ctx context.Context, c *conn) error {

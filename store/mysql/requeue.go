@@ -11,15 +11,16 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/deadletter"
 )
 
-// resolveAction is what may be done to FAILED rows.
+// resolveAction is an operator's action on FAILED rows.
 type resolveAction struct {
-	// verb is the statement that does it to rows o, up to its WHERE.
+	// verb returns the statement for rows o, up to its WHERE.
 	verb  func(t *table, s *statement) string
-	right string // what the account needs
+	right string // privilege that the account needs
 }
 
-// Requeue implements store.OpenDeadLetters. The times of claim and settlement are emptied
-// where they belong to the state, and may be NULL; else they stay, as at a retry.
+// Requeue implements store.DeadLetters. It sets the times of claim and settlement to NULL
+// where they are part of the state and nullable; otherwise they keep their values, as on
+// a retry.
 func (s *Store) Requeue(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Item, error) {
 	letters, err := s.resolveFailed(ctx, epoch, f, limit, resolveAction{requeueVerb, "UPDATE"})
 	if err != nil {
@@ -28,7 +29,7 @@ func (s *Store) Requeue(ctx context.Context, epoch store.Epoch, f store.DeadLett
 	return store.RequeuedItems(letters, time.Now()), nil
 }
 
-// Discard implements store.OpenDeadLetters.
+// Discard implements store.DeadLetters.
 func (s *Store) Discard(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Ref, error) {
 	letters, err := s.resolveFailed(ctx, epoch, f, limit, resolveAction{discardVerb, "DELETE"})
 	if err != nil {
@@ -65,12 +66,12 @@ func (s *Store) resolveFailed(ctx context.Context, epoch store.Epoch, f store.De
 		})
 }
 
-// resolveRows locks those of the rows that are still FAILED, writes them and forgets what
-// they block, in the call's transaction. It returns them in their order.
+// resolveRows locks the rows that are still FAILED, writes them, and deletes the blocks
+// that they hold, in the call's transaction. It returns these rows in their order.
 func (s *Store) resolveRows(ctx context.Context, c *conn, t *table, letters []store.DeadLetter, m resolveAction) (done []store.DeadLetter, err error) {
 	var of keyBatch
 	for i := range letters {
-		key, _ := t.id().key(letters[i].ID) // it is that of a row
+		key, _ := t.id().key(letters[i].ID) // the id of an existing row is valid
 		of.add(i, key)
 	}
 	failed := map[string]bool{}
@@ -119,8 +120,8 @@ func (s *Store) resolveChunk(ctx context.Context, c *conn, t *table, letters []s
 	return err
 }
 
-// explain names the grant that may be missing: a relay whose layout deletes nothing
-// can do without DELETE until somebody discards a row.
+// explain names the missing grant. A relay whose layout deletes nothing needs DELETE only
+// when someone discards a row.
 func (m resolveAction) explain(err error, o *store.Outbox) error {
 	if n := code(err); n == codeTableDenied || n == codeColumnDenied {
 		return &store.SetupError{

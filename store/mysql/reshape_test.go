@@ -7,8 +7,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// TestReshape: the printed script, run again, keeps what is parked and the checkpoint. Tables
-// of an earlier form are made anew, and the checkpoint is forgotten with them.
+// TestReshape checks that running the printed script again keeps spilled rows and the
+// checkpoint. Tables of an earlier form are recreated, without the checkpoint.
 func TestReshape(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())

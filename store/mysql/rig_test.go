@@ -30,7 +30,7 @@ CREATE TABLE outbox_events (
 
 func flowBox() store.Outbox { return rigs.EventsOutbox() }
 
-// rig is a leading store, and sessions to look and meddle with.
+// rig is a leading store, with sessions to inspect and change the tables.
 type rig struct {
 	url   string
 	db    *sql.DB
@@ -77,7 +77,7 @@ func ask[T any](t testing.TB, db *sql.DB, query string, args ...any) T {
 	return rigs.QueryValue[T](t, db, query, args...)
 }
 
-// begin opens a transaction of somebody else's and runs a statement in it.
+// begin opens another session's transaction and runs a statement in it.
 func (r *rig) begin(t *testing.T, query string, args ...any) *sql.Tx {
 	t.Helper()
 	tx, err := r.db.Begin()
@@ -101,7 +101,7 @@ func (r *rig) insert(t *testing.T, ids ...string) {
 
 func row(id string) store.ClaimRow { return rigs.Row(id) }
 
-// fresh is a row as the log has just brought it, with its payload.
+// fresh returns the claim of a row that came from the binlog with its payload.
 func fresh(id string) store.ClaimRow { return store.ClaimRow{Ref: rigs.Row(id).Ref} }
 
 func outcome(id string, status store.Status) store.Outcome { return rigs.Outcome(id, status) }

@@ -10,9 +10,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
 )
 
-// ReadSettled implements store.Looker, on the operator's session. A row that is not there
-// is asked for once more by a read that meets the lock of whoever inserts it just now:
-// the log is ahead of what statements see.
+// ReadSettled implements store.StatusReader on the operator's session. It reads a missing
+// row again with a locking read, because the binlog is ahead of what statements see: the
+// lock of an open insert shows that the row exists.
 func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
 	parts, err := byoutbox.Split(s.outboxes, rows)
 	if err != nil {
@@ -24,7 +24,7 @@ func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool,
 			settled[i] = false
 		}
 		if p.Outbox.Layout.State == store.StateNone {
-			return nil // a table without states tells nothing
+			return nil // a table without states has no settled rows
 		}
 		return lookUpPart(ctx, c, p, func(t *table) []rowLookup { return []rowLookup{t.settledLookup(p, rows, settled)} })
 	})
@@ -34,8 +34,8 @@ func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool,
 	return settled, nil
 }
 
-// settledLookup tells which rows are settled. Of an id that came twice nothing is said at
-// its second place.
+// settledLookup reports which rows are settled. If an id appears twice, the second
+// occurrence reports nothing.
 func (t *table) settledLookup(p *byoutbox.Part, rows []store.ClaimRow, settled []bool) rowLookup {
 	var open bool
 	return rowLookup{
@@ -48,24 +48,24 @@ func (t *table) settledLookup(p *byoutbox.Part, rows []store.ClaimRow, settled [
 	}
 }
 
-// rowLookup is what is asked of rows of one outbox, by their places in a call.
+// rowLookup is a query about rows of one outbox, by their indexes in a call.
 type rowLookup struct {
 	at   []int
 	rows []store.ClaimRow
-	// columns makes what is read of each row into some values.
+	// columns returns the select list after the id; into receives its values.
 	columns func(*statement) string
 	into    []any
-	// found takes what was read of a row; again says that there is another one of its
-	// id. gone and unknown say what else may be.
+	// found receives each row that was read; again is set if it is another row with the
+	// same id. missing and unknown receive the other rows.
 	found            func(i int, again bool)
 	missing, unknown func(i int)
 }
 
-// errTableLocked says that somebody has locked a table whole, so that no row of it can
-// be locked.
+// errTableLocked means that another session has locked the whole table, so no row of it
+// can be locked.
 var errTableLocked = errors.New("the table is locked")
 
-// runLookups runs a look at the rows of each outbox in one transaction.
+// runLookups runs at for each outbox, all in one transaction.
 func runLookups(ctx context.Context, on *link, parts []*byoutbox.Part, at func(context.Context, *conn, *byoutbox.Part) error) error {
 	return on.do(ctx, func(ctx context.Context, c *conn) (err error) {
 		for range maxClaimTries {
@@ -85,9 +85,9 @@ func runLookups(ctx context.Context, on *link, parts []*byoutbox.Part, at func(c
 	})
 }
 
-// lookUpPart asks for the rows of one outbox. Of a table that somebody has locked whole
-// nothing is known. It returns errMoved where rows seem gone and the table is not what
-// it was.
+// lookUpPart looks up the rows of one outbox. If another session has locked the whole
+// table, every row is unknown. It returns errRowChanged if rows seem gone and the table
+// was altered.
 func lookUpPart(ctx context.Context, c *conn, p *byoutbox.Part, looks func(*table) []rowLookup) error {
 	t, err := c.table(ctx, p.Outbox)
 	if err != nil {
@@ -119,7 +119,7 @@ func lookUpPart(ctx context.Context, c *conn, p *byoutbox.Part, looks func(*tabl
 	return err
 }
 
-// lookUp looks at rows, and reports whether any of them is gone.
+// lookUp looks up rows and reports whether any is gone.
 func (t *table) lookUp(ctx context.Context, c *conn, p *byoutbox.Part, l *rowLookup) (gone bool, err error) {
 	var all, absent keyBatch
 	found := map[int]bool{}
@@ -127,7 +127,7 @@ func (t *table) lookUp(ctx context.Context, c *conn, p *byoutbox.Part, l *rowLoo
 		if key, can := t.id().key(l.rows[i].ID); can {
 			all.add(i, key)
 		} else {
-			l.missing(i) // no row can have it
+			l.missing(i) // no row can have this id
 			gone = true
 		}
 	}
@@ -146,7 +146,7 @@ func (t *table) lookUp(ctx context.Context, c *conn, p *byoutbox.Part, l *rowLoo
 			return nil
 		})
 	})
-	if isLockTimeout(err) { // it waits for no row
+	if isLockTimeout(err) { // a plain read waits only for a table lock
 		err = errTableLocked
 	}
 	if err != nil {
@@ -161,8 +161,8 @@ func (t *table) lookUp(ctx context.Context, c *conn, p *byoutbox.Part, l *rowLoo
 	return gone || len(absent.at) > 0, err
 }
 
-// reportMissing tells which rows are not there and are not being inserted. A read that meets a
-// lock is split until the row stands alone that is locked.
+// reportMissing finds out which missing rows are really gone and which are being
+// inserted. A read that meets a lock is split until the locked row is alone.
 func (t *table) reportMissing(ctx context.Context, c *conn, p *byoutbox.Part, chunk *keyBatch, l *rowLookup) error {
 	there := map[int]bool{}
 	s := &statement{}
@@ -171,7 +171,7 @@ func (t *table) reportMissing(ctx context.Context, c *conn, p *byoutbox.Part, ch
 		var id string
 		err := rows.Scan(&id)
 		if i, asked := p.FirstIndex[id]; asked {
-			there[i] = true // since a moment ago
+			there[i] = true // it appeared since the first read
 		}
 		return err
 	})

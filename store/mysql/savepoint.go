@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/replays"
 )
 
-// Savepoints implements store.Replays.
+// Savepoints implements store.ReplayLister.
 func (s *Store) Savepoints(ctx context.Context) ([]store.Savepoint, error) {
 	const read = "SELECT checkpoint, keep, wish, state, origin, position, seq, made_at, why, kept_bytes FROM " + ownPrefix + `named
 WHERE name = ? ORDER BY checkpoint`
@@ -31,7 +31,8 @@ WHERE name = ? ORDER BY checkpoint`
 	return list, nil
 }
 
-// show reads rows of an own table. It may do so twice, and calls begin first each time.
+// show reads rows of one of the relay's tables. It may run twice, and calls begin first
+// each time.
 func (s *Store) show(ctx context.Context, text string, args []any, begin func(), read func(*sql.Rows) error) error {
 	return Explain(s.operator.do(ctx, func(ctx context.Context, c *conn) error {
 		return c.tx(ctx, func() error {
@@ -41,18 +42,18 @@ func (s *Store) show(ctx context.Context, text string, args []any, begin func(),
 	}))
 }
 
-// timeOrZero is a time that the relay wrote, zero for NULL.
+// timeOrZero reads a time that the relay wrote; zero for NULL.
 func timeOrZero(text sql.NullString) time.Time {
 	at, _ := readTime(text.String)
 	return at
 }
 
-// timeOrNull is a time as the own tables keep it, NULL for zero.
+// timeOrNull returns a time as the relay's tables store it; NULL for zero.
 func timeOrNull(at time.Time) sql.NullString {
 	return sql.NullString{Valid: !at.IsZero(), String: at.UTC().Truncate(time.Microsecond).Format(ownTime)}
 }
 
-// SaveSavepoint implements store.ReplayWriter. The time is cut to microseconds.
+// SaveSavepoint implements store.SavepointWriter. It truncates the time to microseconds.
 func (s *Store) SaveSavepoint(ctx context.Context, epoch store.Epoch, n store.Savepoint) error {
 	const save = "UPDATE " + ownPrefix + `named SET state = ?, origin = ?, position = ?, seq = ?, made_at = ?, why = ?, kept_bytes = ?
 WHERE name = ? AND checkpoint = ?`
@@ -71,7 +72,7 @@ WHERE name = ? AND checkpoint = ?`
 	return nil
 }
 
-// DeleteSavepoint implements store.ReplayWriter.
+// DeleteSavepoint implements store.SavepointWriter.
 func (s *Store) DeleteSavepoint(ctx context.Context, epoch store.Epoch, name string) error {
 	const forget = "DELETE FROM " + ownPrefix + "named WHERE name = ? AND checkpoint = ?"
 	err := s.writeReplay(ctx, epoch, func(c *conn) error {
@@ -84,7 +85,7 @@ func (s *Store) DeleteSavepoint(ctx context.Context, epoch store.Epoch, name str
 	return nil
 }
 
-// writeReplay runs write in a transaction of the leader of an epoch, on the session for
+// writeReplay runs write in a transaction of the epoch's leader, on the session for
 // replays.
 func (s *Store) writeReplay(ctx context.Context, epoch store.Epoch, write func(*conn) error) error {
 	return Explain(s.replay.do(ctx, func(ctx context.Context, c *conn) error {

@@ -10,44 +10,44 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
-// A script is a whole transaction in one packet, and so in one round trip: what a
-// claim and an outcome are as a rule. The server runs its statements one after the
-// other and stops at the first that fails (CLIENT_MULTI_STATEMENTS,
-// https://dev.mysql.com/doc/c-api/9.0/en/c-api-multiple-queries.html). So each thing
-// that must hold before the COMMIT is a statement that fails where it does not hold.
-// A script that failed is taken back, and the same is done step by step, which tells
-// why.
+// A script is a whole transaction in one packet and therefore one round trip; most claims
+// and outcomes are scripts. The server runs the statements in order and stops at the
+// first that fails (CLIENT_MULTI_STATEMENTS,
+// https://dev.mysql.com/doc/c-api/9.0/en/c-api-multiple-queries.html). Each condition
+// that must hold before the COMMIT is therefore a statement that fails if it does not. A
+// script that failed is rolled back, and the step-by-step path repeats its work and finds
+// the reason.
 //
-// Values are bound by the driver, which puts them into the text as literals: the
-// session's characters are UTF-8 and its sql_mode is known.
+// The driver binds the values as literals in the text. That is safe because the session's
+// charset is UTF-8 and its sql_mode is known.
 type script struct {
 	statement
 
 	text        strings.Builder
-	read        []func(*sql.Rows) error // of each statement that answers with rows
+	read        []func(*sql.Rows) error // for each statement that returns rows
 	returnsRows bool                    // the rows matter
-	found       int                     // the rows that the last statement must find; 0 for any
+	found       int                     // rows that the last statement must match; 0 for any number
 }
 
 func newScript() *script { return &script{statement: statement{unprepared: true}} }
 
-// add adds a statement that has no rows. Its values are bound already.
+// add adds a statement without rows. Its values are already bound.
 func (s *script) add(text string) {
 	s.text.WriteString(text)
 	s.text.WriteString(";\n")
 }
 
-// query adds a statement that has rows, which read takes.
+// query adds a statement with rows, which read processes.
 func (s *script) query(text string, read func(*sql.Rows) error) {
 	s.add(text)
 	s.read, s.returnsRows = append(s.read, read), true
 }
 
-// partVariable is the variable of the session that says which of several parts a script has
-// reached. It outlives the script's failure.
+// partVariable is the session variable that holds the part a script has reached. It
+// survives a failure of the script.
 const partVariable = "@sluicebox_part"
 
-// markPart notes that the script comes to a part, if it has several.
+// markPart records that the script starts a part, if it has several.
 func (s *script) markPart(part, of int) {
 	if of < 2 {
 		return
@@ -59,14 +59,14 @@ func (s *script) markPart(part, of int) {
 	s.add("SET " + partVariable + " = " + strconv.Itoa(part))
 }
 
-// require adds a statement that fails unless a condition holds. What stands behind the
-// condition may be empty.
+// require adds a statement that fails unless a condition holds. from is the rest of the
+// SELECT and may be empty.
 func (s *script) require(condition, from string) {
 	s.add("SELECT " + failUnless(condition) + from)
 	s.read = append(s.read, func(*sql.Rows) error { return nil })
 }
 
-// write adds a statement that must find as many rows, which text makes.
+// write adds the statement that text returns, which must match exactly rows rows.
 func (s *script) write(rows int, text func() string) {
 	if s.found > 0 {
 		s.require(s.foundAll(), "")
@@ -75,18 +75,18 @@ func (s *script) write(rows int, text func() string) {
 	s.found = rows
 }
 
-// foundAll is the condition that the statement before found its rows.
+// foundAll returns the condition that the previous statement matched all its rows.
 func (s *script) foundAll() string { return "ROW_COUNT() = " + s.arg(int64(s.found)) }
 
-// failUnless is an expression whose value cannot be had where a condition is false:
-// the largest BIGINT and one more is an error in every sql_mode
+// failUnless returns an expression that raises an error if a condition is false: the
+// largest BIGINT plus one overflows in every sql_mode
 // (https://dev.mysql.com/doc/refman/9.0/en/out-of-range-and-overflow.html).
 func failUnless(condition string) string {
 	return "9223372036854775807 + (NOT (" + condition + "))"
 }
 
-// fence adds what checkEpoch does. It fails unless the epoch leads and the statement
-// before found its rows.
+// fence adds the check of checkEpoch. It fails unless the epoch is the leader's and the
+// previous statement matched all its rows.
 func (s *script) fence(of *Store, epoch store.Epoch) {
 	condition := "COUNT(*) = 1"
 	if s.found > 0 {
@@ -96,13 +96,17 @@ func (s *script) fence(of *Store, epoch store.Epoch) {
 		" AND l.epoch = "+s.arg(int64(epoch))+" AND l.holder = "+s.arg(of.holder)+" LOCK IN SHARE MODE")
 }
 
-// maxScriptBytes is the most bytes of a script, with room for what is escaped.
+// maxScriptBytes is the maximum size of a script, with room for escaped characters.
 func (c *conn) maxScriptBytes() int { return c.server.packet / 4 }
 
-// run runs a script, its COMMIT included. False says that it failed, and that what it
-// did was taken back: the caller does the same step by step. The error is one that
-// comes again there, a lock that was waited for among them. One without a server's
-// number leaves open whether the COMMIT was done.
+// run runs a script, COMMIT included.
+//
+//   - true: the script was committed.
+//   - false without an error: it failed and was rolled back, so the caller repeats its
+//     work step by step.
+//   - an error: the step-by-step path would fail as well, for example after a lock
+//     timeout. If the error has no server code, it is unknown whether the COMMIT took
+//     effect.
 func (c *conn) run(ctx context.Context, s *script) (bool, error) {
 	s.text.WriteString("COMMIT")
 	err := c.answers(ctx, s)
@@ -122,11 +126,11 @@ func (c *conn) run(ctx context.Context, s *script) (bool, error) {
 	return false, nil
 }
 
-// answers runs a script and reads what its statements say.
+// answers runs a script and reads the results of its statements.
 //
-// The driver's own way to end with a context wakes a goroutine at each call, and waits
-// for it at the end. A script is most of what a busy store does, so here the context
-// closes the connection by itself, which is what the driver would do.
+// The driver's own context handling wakes a goroutine at the start of each call and waits
+// for it at the end. Scripts are most of a busy store's work, so here the context closes
+// the connection directly, which is what the driver would do.
 func (c *conn) answers(ctx context.Context, s *script) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -143,7 +147,7 @@ func (c *conn) answers(ctx context.Context, s *script) error {
 	return err
 }
 
-// read runs a script. One that says nothing but whether it failed needs no reader.
+// read runs a script. If no rows matter, Exec is enough.
 func (c *conn) read(ctx context.Context, s *script) error {
 	if !s.returnsRows {
 		_, err := c.sqlConn.ExecContext(ctx, s.text.String(), s.args...)
@@ -153,20 +157,20 @@ func (c *conn) read(ctx context.Context, s *script) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = rows.Close() }() // its error is that of rows.Err
+	defer func() { _ = rows.Close() }() // rows.Err returns its error
 	for _, read := range s.read {
 		for rows.Next() {
 			if err := read(rows); err != nil {
 				return err
 			}
 		}
-		rows.NextResultSet() // the last one goes on to the answer of the COMMIT
+		rows.NextResultSet() // the last call reads the reply to the COMMIT
 	}
 	return rows.Err()
 }
 
-// settleInOneTrip writes outcomes in one round trip, and reports whether it did: COMPLETED
-// rows, each of which is there and open.
+// settleInOneTrip writes outcomes in one round trip and reports whether it did. It
+// applies if all are COMPLETED and every row exists and is unsettled.
 func (c *settling) settleInOneTrip(ctx context.Context, epoch store.Epoch) (bool, error) {
 	size := 0
 	for i := range c.outcomes {
@@ -181,7 +185,7 @@ func (c *settling) settleInOneTrip(ctx context.Context, epoch store.Epoch) (bool
 	}
 	parts, err := c.parts(ctx)
 	if err != nil {
-		_ = c.conn.rollback(ctx) // of what was read for them
+		_ = c.conn.rollback(ctx) // ends the read transaction of the lookups
 		return false, err
 	}
 	s := newScript()
@@ -196,7 +200,7 @@ func (c *settling) settleInOneTrip(ctx context.Context, epoch store.Epoch) (bool
 				return false, nil
 			}
 		}
-		_ = p.chunks(func(chunk *keyBatch) error { // which fails nowhere
+		_ = p.chunks(func(chunk *keyBatch) error { // never fails
 			s.write(len(chunk.at), func() string { return c.outcomeText(&s.statement, p, chunk) })
 			return nil
 		})

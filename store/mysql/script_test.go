@@ -34,8 +34,8 @@ func leading(t *testing.T, f servers.Flavour) (*Store, store.Epoch, string) {
 	return s, epoch, url
 }
 
-// A script that must not reach its COMMIT changes nothing and leaves nothing locked,
-// and no value is taken for SQL.
+// TestScript checks that a script that must not reach its COMMIT changes nothing and
+// leaves no locks, and that no value is executed as SQL.
 func TestScript(t *testing.T) {
 	const odd = "it's \\' \x00 \"?\" ; DELETE FROM outbox; -- ü"
 	for _, f := range servers.Flavours() {
@@ -98,7 +98,7 @@ func (c *counted) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// What a relay does most takes one round trip.
+// TestClaimsAndOutcomesTakeOneRoundTrip checks the most frequent calls of a relay.
 func TestClaimsAndOutcomesTakeOneRoundTrip(t *testing.T) {
 	for _, f := range servers.Flavours() {
 		t.Run(string(f), func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestClaimsAndOutcomesTakeOneRoundTrip(t *testing.T) {
 			fewest := func(l *link, call func() error) int64 {
 				least := int64(100)
 				var on *counted
-				for range 5 { // the session may be asked for nothing in between
+				for range 5 { // a keep-alive ping may come in between
 					servers.ExecMySQL(t, url, "REPLACE INTO outbox (id, payload, status) VALUES ('a', '{}', 'PENDING')")
 					before := int64(0)
 					if on != nil {

@@ -10,32 +10,33 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// This file holds what MySQL and MariaDB do differently.
+// This file holds the differences between MySQL and MariaDB.
 
-// The oldest servers that the relay works with: MySQL 8.0.20 and MariaDB 10.6 have
-// NOWAIT, SKIP LOCKED and index hints everywhere they are used.
+// The oldest supported servers, because NOWAIT, SKIP LOCKED and index hints work
+// everywhere the relay uses them since MySQL 8.0.20 and MariaDB 10.6.
 const (
 	minMySQLVersion   = 8_00_20
 	minMariaDBVersion = 10_06_00
 )
 
-// server is what a session's server is.
+// server describes the server of a session.
 type server struct {
-	version  string // as it says itself
-	number   int    // 8_00_20 for 8.0.20
+	version  string // as the server reports it
+	number   int    // e.g. 8_00_20 for 8.0.20
 	mariadb  bool
 	database string
-	account  string // user@host, of the grants that apply
-	session  int64  // the number of the session
-	identity string // of this server among others
-	// durable: what is committed survives a crash of the server's machine. With a
-	// binlog it must be there too: recovery takes back what the log has lost.
+	account  string // user@host of the grants that apply
+	session  int64  // connection id of the session
+	identity string // unique to this server
+	// durable means that commits survive a crash of the server's machine. With a binlog
+	// this includes the binlog, because recovery rolls back transactions that the binlog
+	// lost.
 	durable bool
-	// packet is the most bytes of one statement.
+	// packet is the maximum size of one statement in bytes.
 	packet int
 }
 
-// queryServer asks a new session where it is.
+// queryServer reads the description of the server on a new session.
 func queryServer(ctx context.Context, on *sql.Conn) (s server, err error) {
 	const ask = `
 SELECT VERSION(), COALESCE(DATABASE(), ''), CURRENT_USER(), CONNECTION_ID(), CONCAT(@@hostname, ':', @@port, ' ', @@server_id, ' ', @@datadir),
@@ -46,7 +47,7 @@ SELECT VERSION(), COALESCE(DATABASE(), ''), CURRENT_USER(), CONNECTION_ID(), CON
 	}
 	s.mariadb = strings.Contains(strings.ToLower(s.version), "mariadb")
 	s.number = versionNumber(s.version)
-	if !s.mariadb { // which has such a number, and MariaDB has none
+	if !s.mariadb { // MariaDB has no server_uuid
 		var uuid string
 		err = on.QueryRowContext(ctx, "SELECT @@server_uuid").Scan(&uuid)
 		s.identity = uuid
@@ -54,8 +55,8 @@ SELECT VERSION(), COALESCE(DATABASE(), ''), CURRENT_USER(), CONNECTION_ID(), CON
 	return s, err
 }
 
-// versionNumber makes 8_00_20 of 8.0.20-debian. MariaDB may put 5.5.5- in front,
-// for clients that are older than its own numbers.
+// versionNumber turns 8.0.20-debian into 8_00_20. MariaDB may prefix its version with
+// 5.5.5- for clients that do not know its version numbers.
 func versionNumber(version string) (number int) {
 	version = strings.TrimPrefix(version, "5.5.5-")
 	end := strings.IndexFunc(version, func(r rune) bool { return r != '.' && (r < '0' || r > '9') })
@@ -73,7 +74,7 @@ func versionNumber(version string) (number int) {
 	return number
 }
 
-// name is what the server is called.
+// name returns the server's product name.
 func (s *server) name() string {
 	if s.mariadb {
 		return "MariaDB"
@@ -81,7 +82,8 @@ func (s *server) name() string {
 	return "MySQL"
 }
 
-// tooOld says that the server is older than the relay works with.
+// tooOld reports whether the server is older than the oldest supported version, which it
+// also returns.
 func (s *server) tooOld() (least string, old bool) {
 	if s.mariadb {
 		return "MariaDB 10.6", s.number < minMariaDBVersion
@@ -89,8 +91,8 @@ func (s *server) tooOld() (least string, old bool) {
 	return "MySQL 8.0.20", s.number < minMySQLVersion
 }
 
-// visible is the condition on information_schema.statistics that statements may use an
-// index. A statement that names one of the others fails.
+// visible returns the condition on information_schema.statistics that statements may use
+// an index. A statement that names an invisible index fails.
 func (s *server) visible() string {
 	if s.mariadb {
 		return "ignored = 'NO'"
@@ -98,12 +100,12 @@ func (s *server) visible() string {
 	return "is_visible = 'YES'"
 }
 
-// tableLocked reports whether a NOWAIT statement has waited for a lock of the whole
-// table: MySQL waits for those all the same, and has another error for rows. MariaDB
+// tableLocked reports whether a NOWAIT statement failed at a lock on the whole table.
+// MySQL waits for table locks despite NOWAIT and has a separate error for rows. MariaDB
 // waits for neither.
 func (s *server) tableLocked(err error) bool { return !s.mariadb && code(err) == codeLockTimeout }
 
-// Numbers of errors that both have, and that one of them has; see
+// Error numbers of both servers or of one of them; see
 // https://dev.mysql.com/doc/mysql-errors/9.0/en/server-error-reference.html and
 // https://mariadb.com/kb/en/mariadb-error-code-reference/.
 const (
@@ -143,8 +145,8 @@ const (
 	codeTLSRequiredByUser = 3159 // ER_SECURE_TRANSPORT_REQUIRED
 )
 
-// multiPrimary returns what makes the server one of several that take writes, ""
-// if nothing does: there a lock that one of them gives keeps nobody else out.
+// multiPrimary returns why several servers accept writes; "" if only this one does. With
+// several, the lock of one server does not exclude relays on another.
 func (s *server) multiPrimary(ctx context.Context, c *conn) (string, error) {
 	if s.mariadb {
 		on, err := c.variable(ctx, "wsrep_on")
@@ -169,9 +171,8 @@ func (s *server) multiPrimary(ctx context.Context, c *conn) (string, error) {
 	return "a multi-primary group (group_replication_single_primary_mode = OFF)", nil
 }
 
-// snapshotPosition returns the place in the log that matches the snapshot that a
-// session has just taken, "" where the server does not tell it. MariaDB takes both
-// together.
+// snapshotPosition returns the binlog position of the snapshot that the session has just
+// opened; "" if the server does not report it. MariaDB takes both together.
 func (s *server) snapshotPosition(ctx context.Context, c *conn) (store.Position, error) {
 	if !s.mariadb {
 		return "", nil
@@ -181,7 +182,7 @@ func (s *server) snapshotPosition(ctx context.Context, c *conn) (store.Position,
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = rows.Close() }() // its error is that of rows.Err
+	defer func() { _ = rows.Close() }() // rows.Err returns its error
 	for rows.Next() {
 		var name, value string
 		if err := rows.Scan(&name, &value); err != nil {
@@ -194,7 +195,7 @@ func (s *server) snapshotPosition(ctx context.Context, c *conn) (store.Position,
 	}
 	file, place := status["binlog_snapshot_file"], status["binlog_snapshot_position"]
 	if file == "" {
-		return "", nil // it writes no log
+		return "", nil // no binlog
 	}
 	at, err := strconv.ParseInt(place, 10, 64)
 	if err != nil {
@@ -207,16 +208,16 @@ func (s *server) snapshotPosition(ctx context.Context, c *conn) (store.Position,
 	return store.Position(set.String), nil
 }
 
-// literal is a text as it stands between quotes.
+// literal escapes a text for use between quotes.
 func literal(text string) string {
 	return strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(text)
 }
 
-// isolation is the statement that sets the isolation of a session's transactions;
-// the variables for it have two names.
+// isolation returns the statement that sets the isolation level of a session's
+// transactions, because the variable has different names on the two servers.
 func isolation(level string) string { return "SET SESSION TRANSACTION ISOLATION LEVEL " + level }
 
-// setGlobal returns the lines that set a variable of the server for good.
+// setGlobal returns the lines that set a global variable permanently.
 func (s *server) setGlobal(name, value string) []string {
 	if s.mariadb {
 		return []string{fmt.Sprintf("-- as an administrator, and put `%s=%s` into the server's configuration", name, value), fmt.Sprintf("SET GLOBAL %s = %s;", name, value)}
@@ -224,8 +225,8 @@ func (s *server) setGlobal(name, value string) []string {
 	return []string{"-- as an administrator", fmt.Sprintf("SET PERSIST %s = %s;", name, value)}
 }
 
-// statementLimit returns for how many seconds a statement of this session that reads may
-// take, 0 for any time, and the lines that give it more.
+// statementLimit returns the time limit for reading statements of this session in
+// seconds, 0 for none, and the lines that raise it.
 func (s *server) statementLimit(ctx context.Context, c *conn) (limit float64, more []string, err error) {
 	if s.mariadb {
 		err = c.row(ctx, "SELECT @@max_statement_time", nil, &limit)
@@ -235,8 +236,8 @@ func (s *server) statementLimit(ctx context.Context, c *conn) (limit float64, mo
 	return limit, s.setGlobal("max_execution_time", "0"), err
 }
 
-// findChecks gives the constraints of a table that are enforced: their names, their
-// expressions, and whether they can be dropped by name.
+// findChecks returns the query for the enforced CHECK constraints of a table: name,
+// expression, and whether the constraint can be dropped by name.
 func (s *server) findChecks() string {
 	if s.mariadb {
 		return `
@@ -250,8 +251,8 @@ WHERE t.table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND t.table_name = ? 
 ORDER BY k.constraint_name`
 }
 
-// expression is a constraint's expression as a statement takes it: MySQL shows it as the
-// content of a literal.
+// expression returns a constraint's expression as a statement takes it. MySQL shows it
+// escaped, as in a string literal.
 func (s *server) expression(clause string) string {
 	if s.mariadb {
 		return clause

@@ -14,25 +14,25 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/session"
 )
 
-// errConnDone is what a session says that was closed under a call.
+// errConnDone is the error of a session that was closed during a call.
 var errConnDone = sql.ErrConnDone
 
-// link is the session of the server that a call uses, opened when it is needed and
-// given up when a call on it fails. It serves one call at a time.
+// link is the server session behind a session.Session: opened on demand, and dropped when
+// a call on it fails. It serves one call at a time.
 type link struct {
 	*session.Session
 	cfg      *mysql.Config
 	settings map[string]string
 	lifetime *lifetime.Lifetime
-	// keepAlive keeps the session from being ended by the server while no call comes.
+	// keepAlive pings the session so that the server does not end it between calls.
 	keepAlive bool
-	check     func(context.Context, *conn) error // what to ask of a new session; may be nil
+	check     func(context.Context, *conn) error // runs on each new session; may be nil
 
 	conn   *conn
 	unused bool         // conn has served no call yet
-	id     atomic.Int64 // of conn's session, 0 without one
+	id     atomic.Int64 // connection id of conn's session; 0 if there is none
 
-	noWaitUntil time.Time // calls wait for no row until then; their turn guards it
+	noWaitUntil time.Time // calls wait for no row lock until then; guarded by the session's token
 }
 
 func newLink(cfg *mysql.Config, settings map[string]string, life *lifetime.Lifetime) *link {
@@ -41,9 +41,9 @@ func newLink(cfg *mysql.Config, settings map[string]string, life *lifetime.Lifet
 	return l
 }
 
-// do runs fn on the session. Where the server had ended it meanwhile, as it does
-// with one that says nothing for store.MinLockLease, fn runs once more, on a new one:
-// what it did before, if anything, was taken back.
+// do runs fn on the session. If the server had ended the session since the last call, for
+// example because it was idle for store.MinLockLease, do runs fn once more on a new
+// session. The server has rolled back anything that the first run did.
 func (l *link) do(ctx context.Context, fn func(context.Context, *conn) error) error {
 	return l.Do(ctx, func(ctx context.Context) error {
 		fresh := l.unused
@@ -63,7 +63,7 @@ func (l *link) do(ctx context.Context, fn func(context.Context, *conn) error) er
 
 // Ready implements session.Link.
 func (l *link) Ready(ctx context.Context) error {
-	if l.conn != nil && l.conn.broken { // its call has ended well all the same
+	if l.conn != nil && l.conn.broken { // its call may have succeeded nevertheless
 		l.Drop()
 	}
 	if l.conn != nil {
@@ -105,7 +105,7 @@ func (l *link) Drop() {
 	}
 }
 
-// detach hands the session over to the caller, who is to close it.
+// detach hands the session over to the caller, who must close it.
 func (l *link) detach() *conn {
 	c := l.conn
 	l.conn = nil
@@ -113,12 +113,12 @@ func (l *link) detach() *conn {
 	return c
 }
 
-// keepAliveInterval is how often a session is asked for nothing, so that the server does
-// not end it. It is well below silence.
+// keepAliveInterval is how often an idle session is pinged, so that the server does not
+// end it. It is well below store.MinLockLease.
 const keepAliveInterval = 1500 * time.Millisecond
 
-// runKeepAlive wakes a session until it is given up. One that serves a call just then
-// needs no waking.
+// runKeepAlive pings a session until it is closed. It skips a session that is serving a
+// call.
 func (l *link) runKeepAlive(c *conn) {
 	tick := time.NewTicker(keepAliveInterval)
 	defer tick.Stop()

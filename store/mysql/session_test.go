@@ -12,7 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// kill ends all sessions of the database but those of the test's own pool.
+// kill ends all sessions of the database except those of the test's own pool.
 func (r *rig) kill(t *testing.T) (n int) {
 	t.Helper()
 	own := map[int64]bool{}
@@ -50,7 +50,7 @@ func (r *rig) kill(t *testing.T) (n int) {
 	return n
 }
 
-// TestKilledSessions: every call finds a new session where its own was ended.
+// TestKilledSessions checks that every call opens a new session if its own was ended.
 func TestKilledSessions(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
@@ -84,8 +84,9 @@ func TestKilledSessions(t *testing.T) {
 	})
 }
 
-// TestLockOfKilledSession: who has lost the lock's session is told by Watch and Ping,
-// does not raise the epoch again, and another takes the lock.
+// TestLockOfKilledSession checks that Watch and Ping report the loss of the lock's
+// session, that the store does not raise the epoch again, and that another store gets the
+// lock.
 func TestLockOfKilledSession(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
@@ -120,8 +121,8 @@ func TestLockOfKilledSession(t *testing.T) {
 	})
 }
 
-// TestLockBySilence: a lock that is not pinged is given to another after
-// store.MinLockLease, and not before.
+// TestLockBySilence checks that a lock that is not pinged expires after
+// store.MinLockLease, and not earlier.
 func TestLockBySilence(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
@@ -153,8 +154,8 @@ func TestLockBySilence(t *testing.T) {
 	})
 }
 
-// TestFrozenWriter: a transaction that its relay left open is ended by the server, and
-// Lead waits no longer.
+// TestFrozenWriter checks that the server ends a transaction that a relay left open, so
+// that AcquireLeadership stops waiting.
 func TestFrozenWriter(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
@@ -178,8 +179,9 @@ func TestFrozenWriter(t *testing.T) {
 	})
 }
 
-// TestAwake: sessions outlive a pause of the calls. A busy machine may hold what keeps
-// them awake up for as long as the server waits, so it may take more than one pause.
+// TestAwake checks that sessions outlive a pause between calls. A busy machine may delay
+// the keep-alive pings past the server's timeout, so the test may need more than one
+// pause.
 func TestAwake(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
@@ -203,7 +205,8 @@ func TestAwake(t *testing.T) {
 	})
 }
 
-// TestTLS: the server's certificate is verified, and what is wrong is named.
+// TestTLS checks that the server's certificate is verified and that errors name the
+// problem.
 func TestTLS(t *testing.T) {
 	for _, f := range servers.Flavours() {
 		t.Run(string(f), func(t *testing.T) {

@@ -14,12 +14,15 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/errortext"
 )
 
-// Settle implements store.Settler. All outcomes of a call are written in one
-// transaction, in their order. Error texts lose NUL bytes and invalid UTF-8 and are cut
-// to 2000 characters, or to what the column holds. Times are cut to what it holds.
+// Settle implements store.Settler. It writes all outcomes of a call in one transaction,
+// in their order.
 //
-// Outcomes are written at first without a look at the rows. Where one hits no row, the
-// transaction is taken back, and a second one locks the rows first and tells.
+//   - Error texts lose NUL bytes and invalid UTF-8, and are cut to 2000 characters or to
+//     the size of the column.
+//   - Times are truncated to the precision of the column.
+//
+// The first attempt writes without reading the rows. If an outcome matches no row, the
+// transaction is rolled back, and a second one locks the rows first to find out why.
 func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.Outcome) ([]store.SettleResult, error) {
 	if len(outcomes) == 0 {
 		return nil, nil
@@ -56,7 +59,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		}
 	})
 	if err == nil && call.lostSessionErr != nil && slices.ContainsFunc(call.results, func(r store.SettleResult) bool { return r != store.Written }) {
-		err = &commitError{call.lostSessionErr} // the first time may have written them
+		err = &commitError{call.lostSessionErr} // the first attempt may have written them
 	}
 	if err != nil {
 		return nil, fmt.Errorf("settle: %w", asRefused(err))
@@ -64,8 +67,8 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	return call.results, nil
 }
 
-// maxSettleTries bounds how often outcomes are written: without a look, with one, and
-// again with the columns that a table has by now.
+// maxSettleTries limits how often outcomes are written: without a read, with one, and
+// again with the current columns of an altered table.
 const maxSettleTries = 4
 
 // settling is one call of Settle.
@@ -74,18 +77,19 @@ type settling struct {
 	conn           *conn
 	outcomes       []store.Outcome
 	results        []store.SettleResult
-	lostSessionErr error                  // that of a session that was lost, and perhaps behind its COMMIT
-	rows           map[store.Ref]rowState // what is known of the rows, nil without a look
-	noWait         bool                   // pass over what is locked
+	lostSessionErr error                  // error of a lost session that may have committed
+	rows           map[store.Ref]rowState // known states of the rows; nil if they were not read
+	noWait         bool                   // skip locked rows and tables
 }
 
-// startNoWait makes the call, and those of some time, pass over what is locked.
+// startNoWait makes this call, and those of the next noWaitPeriod, skip locked rows and
+// tables.
 func (c *settling) startNoWait() {
 	c.noWait = true
 	c.Store.outcomes.noWaitUntil = time.Now().Add(noWaitPeriod)
 }
 
-// rowState is what became of a row so far.
+// rowState is the state of a row during a call.
 type rowState uint8
 
 const (
@@ -96,15 +100,15 @@ const (
 	rowTableLocked
 )
 
-// write writes the outcomes, in the call's transaction. It returns errMoved where an
-// outcome hits no row that is open as far as is known.
+// write writes the outcomes in the call's transaction. It returns errRowChanged if an
+// outcome matches no row although the row is unsettled as far as is known.
 func (c *settling) write(ctx context.Context, look bool) error {
 	parts, err := c.parts(ctx)
 	if err != nil {
 		return err
 	}
 	c.rows = nil
-	// Where two rows may have one id, they would stand for one that is gone.
+	// If two rows may share an id, the second could make up for a missing one.
 	twice := func(p *settlePart) bool { return !p.table.single }
 	switch {
 	case c.noWait:
@@ -131,8 +135,8 @@ func (c *settling) write(ctx context.Context, look bool) error {
 	return c.deleteSettledSpilled(ctx)
 }
 
-// lockRows locks the rows of the call and tells what they are. It waits for whoever
-// inserts one just now.
+// lockRows locks the rows of the call and records their states. It waits for inserts that
+// have not committed.
 func (c *settling) lockRows(ctx context.Context) error {
 	c.rows = map[store.Ref]rowState{}
 	byOutbox := c.keyBatches()
@@ -149,7 +153,7 @@ func (c *settling) lockRows(ctx context.Context) error {
 	return nil
 }
 
-// keyBatches are the rows of the call by outbox, each once.
+// keyBatches returns the rows of the call by outbox, each once.
 func (c *settling) keyBatches() map[string]*keyBatch {
 	byOutbox := map[string]*keyBatch{}
 	asked := map[store.Ref]bool{}
@@ -168,8 +172,8 @@ func (c *settling) keyBatches() map[string]*keyBatch {
 	return byOutbox
 }
 
-// lockAmong reads rows, with a lock or without, and tells what they are; locked says that
-// those which it finds are locked by somebody else.
+// lockAmong reads rows, with or without a lock, and records their states. If locked is
+// set, the rows it finds are locked by another session.
 func (c *settling) lockAmong(ctx context.Context, t *table, keys []any, lock string, locked bool) error {
 	s := &statement{}
 	text := "SELECT " + t.id().textOf() + ", " + t.open(s) + " IS TRUE\nFROM " + t.from() + "\nWHERE " + t.idIn(s, keys) + lock
@@ -185,7 +189,7 @@ func (c *settling) lockAmong(ctx context.Context, t *table, keys []any, lock str
 			if _, known := c.rows[ref]; !known {
 				c.rows[ref] = rowLocked
 			}
-		case open: // a table without a unique id: one of its rows
+		case open: // without a unique id, one unsettled row is enough
 			c.rows[ref] = rowUnsettled
 		case c.rows[ref] != rowUnsettled:
 			c.rows[ref] = rowSettled
@@ -194,8 +198,8 @@ func (c *settling) lockAmong(ctx context.Context, t *table, keys []any, lock str
 	})
 }
 
-// checkAltered returns errMoved where rows seem gone and their table is not what it
-// was. It asks once for each table that they are of.
+// checkAltered returns errRowChanged if rows seem gone and their table was altered. It
+// checks each table once.
 func (c *settling) checkAltered(ctx context.Context, parts []*settlePart) error {
 	asked := map[string]bool{}
 	for _, p := range parts {
@@ -216,11 +220,11 @@ func (c *settling) checkAltered(ctx context.Context, parts []*settlePart) error 
 	return nil
 }
 
-// writePart writes the outcomes of one part and answers for them.
+// writePart writes the outcomes of one part and sets their results.
 func (c *settling) writePart(ctx context.Context, p *settlePart) error {
 	if p.table.Layout.State == store.StateNone {
 		for _, i := range p.at {
-			c.results[i] = store.Written // the fence is all there is to it
+			c.results[i] = store.Written // only the fence matters
 		}
 		return nil
 	}
@@ -256,7 +260,7 @@ func (c *settling) writePart(ctx context.Context, p *settlePart) error {
 	})
 }
 
-// recordState notes what a row is by now.
+// recordState records the state of a row after its outcome.
 func (c *settling) recordState(p *settlePart, i int) {
 	c.results[i] = store.Written
 	if c.rows == nil {
@@ -270,13 +274,13 @@ func (c *settling) recordState(p *settlePart, i int) {
 	}
 }
 
-// writeChunk writes outcomes that have their values in common, and tells how many rows
-// it found.
+// writeChunk writes outcomes that share their values, and returns how many rows it
+// matched.
 func (c *settling) writeChunk(ctx context.Context, p *settlePart, chunk *keyBatch) (int64, error) {
 	t, s := p.table, &statement{}
 	deletes := p.status == store.Completed && t.Layout.DeleteDelivered
 	if !deletes && len(columns.Outcome(&t.Layout, p.status)) == 0 {
-		// Nothing of it is kept, but it is told whether the row is open.
+		// The layout stores nothing for this outcome, but the row must be unsettled.
 		text := "SELECT COUNT(*) FROM " + t.from() + "\nWHERE " + t.idExactlyIn(s, chunk.keys) + " AND " + t.open(s)
 		var n int64
 		err := c.conn.row(ctx, text, s.args, &n)
@@ -285,7 +289,7 @@ func (c *settling) writeChunk(ctx context.Context, p *settlePart, chunk *keyBatc
 	return c.conn.exec(ctx, c.outcomeText(s, p, chunk), s.args...)
 }
 
-// outcomeText is the statement that writes outcomes which have their values in common.
+// outcomeText returns the statement that writes outcomes with shared values.
 func (c *settling) outcomeText(s *statement, p *settlePart, chunk *keyBatch) string {
 	t, o := p.table, &c.outcomes[chunk.at[0]]
 	verb := "DELETE o FROM " + t.from()
@@ -296,7 +300,7 @@ func (c *settling) outcomeText(s *statement, p *settlePart, chunk *keyBatch) str
 	return verb + "\nWHERE " + t.idExactlyIn(s, chunk.keys) + " AND " + t.open(s)
 }
 
-// outcomeValue is what a column is given by an outcome.
+// outcomeValue returns the value of a column for an outcome.
 func (t *table) outcomeValue(col column, v columns.Value, o *store.Outcome) any {
 	switch v {
 	case columns.Time:
@@ -312,8 +316,8 @@ func (t *table) outcomeValue(col column, v columns.Value, o *store.Outcome) any 
 	return t.status(o.Status)
 }
 
-// errorText makes a text fit for the column. One that is counted in bytes, or in
-// another set of characters, holds ASCII for sure.
+// errorText sanitizes a text for the column. A column whose limit counts bytes, or whose
+// charset is not utf8mb4, gets ASCII only.
 func (c column) errorText(text string) string {
 	limit := c.limit
 	if c.typ != "varchar" && c.typ != "char" {
@@ -323,9 +327,9 @@ func (c column) errorText(text string) string {
 	return errortext.Sanitize(text, limit, !unicode)
 }
 
-// afterFailed does what goes with a failure, in the call's transaction: what the row
-// blocked when it was FAILED before, and somebody set it back by other means than the
-// relay's, is forgotten, and the hold is recorded that the outcome asks for.
+// afterFailed does the bookkeeping of a failure in the call's transaction. It deletes the
+// block of an earlier failure, which remains if someone reset the row without the relay,
+// and records the hold that the outcome requests.
 func (c *settling) afterFailed(ctx context.Context, i int) error {
 	o := &c.outcomes[i]
 	t := c.conn.tables[o.Outbox]
@@ -348,8 +352,8 @@ func (c *settling) afterFailed(ctx context.Context, i int) error {
 	return c.putHold(ctx, c.conn, &h)
 }
 
-// deleteSettledSpilled forgets the parked rows of outcomes that settle theirs, in the call's
-// transaction.
+// deleteSettledSpilled deletes the spilled rows of outcomes that settle them, in the
+// call's transaction.
 func (c *settling) deleteSettledSpilled(ctx context.Context) error {
 	var rows []store.SpilledRef
 	for i := range c.outcomes {

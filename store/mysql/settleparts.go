@@ -7,8 +7,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// settlePart is outcomes that have their values in common, each id once: a statement
-// writes them.
+// settlePart is a set of outcomes that share their values, each id once, so that one
+// statement can write them.
 type settlePart struct {
 	settleKey
 	table *table
@@ -16,18 +16,18 @@ type settlePart struct {
 }
 
 type settleKey struct {
-	round  int // an id's second outcome is written in the second turn, and so on
+	round  int // an id's second outcome is written in the second round, and so on
 	outbox string
 	status store.Status
 	when   time.Time
-	// What is written with every status but COMPLETED.
+	// Written with every status except COMPLETED.
 	retries int
 	error   string
 	reason  store.Reason
 }
 
-// parts sorts the call. Turns keep the order of several outcomes of one id; parts come
-// in the order of their turns.
+// parts groups the call's outcomes. Rounds keep the order of several outcomes for one id;
+// the parts are in the order of their rounds.
 func (c *settling) parts(ctx context.Context) ([]*settlePart, error) {
 	var turns [][]*settlePart
 	byKey := map[settleKey]*settlePart{}
@@ -54,7 +54,7 @@ func (c *settling) parts(ctx context.Context) ([]*settlePart, error) {
 		}
 		key, can := t.id().key(o.ID)
 		if !can {
-			key = nil // no row has it
+			key = nil // no row has this id
 		}
 		p.add(i, key)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// asAccount makes an account without rights and returns the URL with it.
+// asAccount creates an account without rights and returns the URL with it.
 func asAccount(t *testing.T, admin, password string) (url, account string) {
 	t.Helper()
 	name := fmt.Sprintf("relay_%x", time.Now().UnixNano()&0xffffffffff)
@@ -27,8 +27,8 @@ func asAccount(t *testing.T, admin, password string) (url, account string) {
 	return strings.Replace(admin, "root@", name+":"+password+"@", 1), account
 }
 
-// TestLeastRights: what Check asks for is what the relay needs, column by column, and
-// every statement it names can be run as it stands.
+// TestLeastRights checks that Check requires exactly the rights that the relay needs,
+// column by column, and that every statement it names runs as it is.
 func TestLeastRights(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, admin string) {
 		const password = "canary-9f3"
@@ -50,7 +50,7 @@ func TestLeastRights(t *testing.T) {
 		if err := openStore(t, admin, 0, box).Install(ctx(t)); err != nil {
 			t.Fatal(err)
 		}
-		grantAll(t, admin, relay.Check(ctx(t)), password) // those on the own tables are in Install's
+		grantAll(t, admin, relay.Check(ctx(t)), password) // those on the relay's tables are in Install's error
 		for range 4 {
 			var setup *store.SetupError
 			if err = relay.Check(ctx(t)); !errors.As(err, &setup) {
@@ -114,8 +114,8 @@ func grantAll(t *testing.T, admin string, err error, password string) {
 	}
 }
 
-// TestInterrupted: a checkpoint is saved on a new session where the server's commits
-// survive a crash, and not where they may not have.
+// TestInterrupted checks that a new session saves a checkpoint only if the server's
+// commits survive a crash.
 func TestInterrupted(t *testing.T) {
 	for _, f := range servers.Flavours() {
 		t.Run(string(f), func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestViewPosition: MariaDB tells the place in the binlog that matches a view, and MySQL
+// TestViewPosition checks that MariaDB reports the binlog position of a view and MySQL
 // does not.
 func TestViewPosition(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
@@ -172,7 +172,7 @@ func TestViewPosition(t *testing.T) {
 	})
 }
 
-// TestReplica: a server that takes no writes gives no lock, and that may pass.
+// TestReplica checks that a read-only server grants no lock, with a retryable error.
 func TestReplica(t *testing.T) {
 	for _, f := range servers.Flavours() {
 		t.Run(string(f), func(t *testing.T) {

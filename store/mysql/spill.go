@@ -13,14 +13,15 @@ import (
 )
 
 const (
-	// maxSpillRows is the most rows that one statement inserts into an own table.
+	// maxSpillRows is the maximum number of rows that one statement inserts into a table
+	// of the relay.
 	maxSpillRows = 128
-	// maxDeleteRows is the most rows that one transaction of DeleteSpilledAfter deletes, so that
-	// it does not lock the leader row for long.
+	// maxDeleteRows is the maximum number of rows that one transaction of
+	// DeleteSpilledAfter deletes, because it locks the leader row meanwhile.
 	maxDeleteRows = 5000
 )
 
-// Spill implements store.Parking, in one transaction. Commit times are cut to
+// Spill implements store.Spiller in one transaction. It truncates commit times to
 // microseconds.
 func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item) error {
 	if len(items) == 0 {
@@ -40,7 +41,7 @@ func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item
 	return nil
 }
 
-// validateSpill reports what keeps a row from being parked.
+// validateSpill returns an error if a row cannot be spilled.
 func (s *Store) validateSpill(it *store.Item) error {
 	if _, err := s.outbox(it.Outbox); err != nil {
 		return err
@@ -51,7 +52,7 @@ func (s *Store) validateSpill(it *store.Item) error {
 	return nil
 }
 
-// spillRows inserts rows, in the call's transaction.
+// spillRows inserts rows in the call's transaction.
 func (s *Store) spillRows(ctx context.Context, c *conn, items []store.Item) error {
 	size := func(i int) int { return itemSize(&items[i], s.spilledPayload(&items[i])) }
 	return c.batches(len(items), size, func(from, to int) error {
@@ -61,13 +62,13 @@ func (s *Store) spillRows(ctx context.Context, c *conn, items []store.Item) erro
 	})
 }
 
-// itemSize is about what a row takes in a statement that inserts it.
+// itemSize returns the approximate size of a row in an INSERT.
 func itemSize(it *store.Item, payload []byte) int {
 	return len(it.ID) + len(it.Kind) + len(it.Group.Name) + len(payload)
 }
 
-// batches writes n rows by statements of few lengths, and of a quarter of what the
-// server takes at once.
+// batches writes n rows in statements of few different lengths, each of at most a quarter
+// of max_allowed_packet unless a single row is larger.
 func (c *conn) batches(n int, size func(i int) int, write func(from, to int) error) error {
 	for from := 0; from < n; {
 		to, sum := from, 0
@@ -87,7 +88,8 @@ func (c *conn) batches(n int, size func(i int) int, write func(from, to int) err
 	return nil
 }
 
-// spilledPayload is a row's payload if it is to be parked with it.
+// spilledPayload returns the payload to spill with a row; nil if the outbox keeps the
+// row.
 func (s *Store) spilledPayload(it *store.Item) []byte {
 	if s.outboxes.Lookup(it.Outbox).Layout.State == store.StateNone {
 		return it.Payload
@@ -95,7 +97,8 @@ func (s *Store) spilledPayload(it *store.Item) []byte {
 	return nil
 }
 
-// spillText is the statement that parks rows. One that is parked stays as it is.
+// spillText returns the statement that spills rows. A row that is already spilled stays
+// as it is.
 func (s *Store) spillText(st *statement, items []store.Item) string {
 	var text strings.Builder
 	text.WriteString("INSERT INTO " + ownPrefix + "parked (name, outbox, lane, seq, id, kind, message_group, retry_count, payload_size, committed_at, payload) VALUES\n")
@@ -113,7 +116,7 @@ func (s *Store) spillText(st *statement, items []store.Item) string {
 	return text.String()
 }
 
-// DeleteSpilled implements store.Parking.
+// DeleteSpilled implements store.Spiller.
 func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []store.SpilledRef) error {
 	if len(rows) == 0 {
 		return nil
@@ -132,8 +135,9 @@ func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []sto
 	return nil
 }
 
-// deleteSpilledRows forgets parked rows, in the call's transaction. The seqs find them, and the
-// ids leave out what is parked under one of them by mistake.
+// deleteSpilledRows deletes spilled rows in the call's transaction. The seqs find the
+// rows, and the ids protect another row that was spilled under one of these seqs by
+// mistake.
 func (s *Store) deleteSpilledRows(ctx context.Context, c *conn, rows []store.SpilledRef) error {
 	byOutbox := map[string][]store.SpilledRef{}
 	for _, row := range rows {
@@ -158,7 +162,7 @@ func (s *Store) deleteSpilledRows(ctx context.Context, c *conn, rows []store.Spi
 	return nil
 }
 
-// ReadSpilled implements store.Parking.
+// ReadSpilled implements store.Spiller.
 func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each int) ([][]store.Item, error) {
 	const read = "SELECT seq, id, kind, message_group, retry_count, payload_size, committed_at, payload FROM " + ownPrefix + `parked
 WHERE name = ? AND outbox = ? AND lane = ? AND seq > ? ORDER BY seq LIMIT ?`
@@ -202,11 +206,12 @@ func scanSpilled(rows *sql.Rows, outbox string) (store.Item, error) {
 	var group, committed sql.NullString
 	err := rows.Scan(&it.Seq, &it.ID, &it.Kind, &group, &it.RetryCount, &it.PayloadSize, &committed, &it.Payload)
 	it.Group = groupOf(group)
-	it.Committed, _ = readTime(committed.String) // the relay wrote it
+	it.Committed, _ = readTime(committed.String) // the relay wrote it, so it is valid
 	return it, err
 }
 
-// SpilledLanes implements store.Parking. Lanes are counted by the table's key.
+// SpilledLanes implements store.SpillStore. It counts the lanes by the table's primary
+// key.
 func (s *Store) SpilledLanes(ctx context.Context, take func(store.SpilledLane)) error {
 	err := s.spillSession.do(ctx, func(ctx context.Context, c *conn) error {
 		return c.tx(ctx, func() error {
@@ -250,8 +255,8 @@ func (s *Store) readSpilledLanes(ctx context.Context, c *conn, outbox string, ta
 	})
 }
 
-// DeleteSpilledAfter implements store.Parking, by transactions of a bounded size. After an
-// error some of the rows may be gone.
+// DeleteSpilledAfter implements store.SpillStore, in transactions of bounded size. If it
+// returns an error, some of the rows may be deleted.
 func (s *Store) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after store.Seq) (int, error) {
 	const forget = "DELETE FROM " + ownPrefix + "parked WHERE name = ? AND outbox = ? AND seq > ? ORDER BY seq LIMIT ?"
 	all := 0

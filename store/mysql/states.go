@@ -8,8 +8,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
 )
 
-// ReadStatuses implements store.ReplayReader, on the session for replays. It looks at rows as
-// Settled does.
+// ReadStatuses implements store.ReplayReader on the session for replays. It reads rows as
+// ReadSettled does.
 func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
 	parts, err := byoutbox.Split(s.outboxes, rows)
 	if err != nil {
@@ -40,8 +40,8 @@ func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]stor
 	return states, nil
 }
 
-// statusLookup tells the states of rows, and the payloads of COMPLETED ones. Of several
-// rows of one id an open one counts.
+// statusLookup reads the statuses of rows, and the payloads of COMPLETED ones. If several
+// rows share an id, an unsettled one decides.
 func (t *table) statusLookup(at []int, rows []store.ClaimRow, states []store.RowStatus, payload bool) rowLookup {
 	var read store.RowStatus
 	return rowLookup{

@@ -16,12 +16,12 @@ import (
 
 var _ store.Store = (*Store)(nil)
 
-// ownPrefix begins the names of the relay's own tables.
+// ownPrefix is the prefix of the names of the relay's tables.
 const ownPrefix = "sluicebox_"
 
-// Store keeps the state of outbox rows in their own tables, and the relay's own in
-// tables of the same database whose names begin with sluicebox_. All methods are
-// safe for concurrent use.
+// Store keeps the state of outbox rows in their own tables. The relay's state is in
+// tables of the same database whose names begin with sluicebox_. All methods are safe for
+// concurrent use.
 type Store struct {
 	name     string
 	holder   string
@@ -29,13 +29,13 @@ type Store struct {
 	outboxes *outboxes.Set
 
 	claims, outcomes, control, operator, spillSession, replay *link
-	tableWaitSession                                          *link         // waits for tables that somebody has locked
-	lockSession                                               *link         // asks for the lock; who gets it takes its session
-	lockSessionID                                             atomic.Int64  // number of the session that holds, or has lost, the lock; 0 for none
-	viewConfig                                                *mysql.Config // of sessions that read
+	tableWaitSession                                          *link         // waits for locked tables
+	lockSession                                               *link         // acquires the lock, which then owns the session
+	lockSessionID                                             atomic.Int64  // connection id of the session that holds, or has lost, the lock; 0 for none
+	viewConfig                                                *mysql.Config // for sessions that read
 
-	lookupFirstUntil time.Time // claims look at their rows first until then; so does it
-	leaderConn       *conn     // control's session at the last Lead; control's turn guards it
+	lookupFirstUntil time.Time // claims use the locking read until then; guarded by the token of claims
+	leaderConn       *conn     // control's session at the last AcquireLeadership; guarded by its token
 
 	lifetime *lifetime.Lifetime
 	closed   sync.Once
@@ -88,8 +88,8 @@ func New(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Close ends all sessions, also those of open views, and the calls that use them.
-// It returns when nothing of the store is left. Calls after it fail.
+// Close ends all sessions, those of open views included, and the calls that use them. It
+// returns when the store holds no more resources. Later calls fail.
 func (s *Store) Close() {
 	s.closed.Do(func() {
 		s.lifetime.End()
@@ -100,22 +100,23 @@ func (s *Store) Close() {
 	})
 }
 
-// outbox finds a configured outbox.
+// outbox returns a configured outbox.
 func (s *Store) outbox(name string) (*store.Outbox, error) { return s.outboxes.Find(name) }
 
 const (
-	// lockWait is how long a statement waits for a row that somebody else has locked.
+	// lockWait is how long a statement waits for a row lock of another session.
 	lockWait = 2 * time.Second
-	// raiseTimeout is how long Lead waits at a time for writes of an earlier leader.
+	// raiseTimeout is how long one try of AcquireLeadership waits for writes of an
+	// earlier leader.
 	raiseTimeout = time.Second
-	// viewTimeout is how long a view's session may be silent, and its reader take over
-	// what it was sent.
+	// viewTimeout is how long a view's session may be idle, and how long its reader may
+	// take to process what the server sent.
 	viewTimeout = 10 * time.Minute
 )
 
-// commonSettings are those of every session, as values in SQL. Texts come as UTF-8
-// and times in UTC, whatever the server's own settings say, and a value that does not
-// fit its column is an error.
+// commonSettings returns the settings of every session, as SQL values: text in UTF-8,
+// times in UTC, and an error for a value that does not fit its column, whatever the
+// server's defaults are.
 func commonSettings() map[string]string {
 	return map[string]string{
 		"autocommit":               "0",
@@ -129,9 +130,9 @@ func commonSettings() map[string]string {
 	}
 }
 
-// writeSettings are those of a session that writes. The server ends it, and takes
-// its transaction back, when its relay has said or taken nothing for
-// store.MinLockLease: one that is frozen or cut off keeps neither rows nor the lead.
+// writeSettings returns the settings of a session that writes. The server ends the
+// session and rolls back its transaction after store.MinLockLease without traffic, so a
+// relay that is frozen or cut off keeps neither rows nor leadership.
 func writeSettings(wait time.Duration) map[string]string {
 	set := commonSettings()
 	silence := seconds(store.MinLockLease)
@@ -145,8 +146,8 @@ func writeSettings(wait time.Duration) map[string]string {
 	return set
 }
 
-// readSettings give a reader time: it may have to place what it read before it takes
-// more.
+// readSettings returns the settings of a session that reads, with long timeouts, because
+// a reader may have to place one page of rows before it reads the next.
 func readSettings() map[string]string {
 	set := commonSettings()
 	maps.Copy(set, map[string]string{"wait_timeout": seconds(viewTimeout), "net_write_timeout": seconds(viewTimeout)})

@@ -39,7 +39,7 @@ func TestStore(t *testing.T) {
 	})
 }
 
-// eachFlavour runs a test on a database of its own in each kind of server.
+// eachFlavour runs a test on a database of its own on each kind of server.
 func eachFlavour(t *testing.T, test func(t *testing.T, url string)) {
 	t.Helper()
 	t.Parallel()
@@ -51,7 +51,7 @@ func eachFlavour(t *testing.T, test func(t *testing.T, url string)) {
 	}
 }
 
-// harness lets the suite work on one database, cleared by each Setup.
+// harness runs the suite on one database, which each Setup clears.
 type harness struct{ url string }
 
 func (h *harness) Setup(t *testing.T, outboxes ...store.Outbox) storetest.Database {
@@ -67,7 +67,8 @@ func (h *harness) Setup(t *testing.T, outboxes ...store.Outbox) storetest.Databa
 	return h.database(t, outboxes)
 }
 
-// Empty implements storetest.Emptier: a table costs these servers 15 ms.
+// Empty implements storetest.Emptier, because creating a table costs 15 ms on these
+// servers.
 func (h *harness) Empty(t *testing.T, outboxes ...store.Outbox) storetest.Database {
 	var statements []string
 	for _, name := range ownTables() {
@@ -80,7 +81,7 @@ func (h *harness) Empty(t *testing.T, outboxes ...store.Outbox) storetest.Databa
 	return h.database(t, outboxes)
 }
 
-// adviseInstall are the relay's that hold rows of its work.
+// ownTables returns the tables of the relay that hold rows.
 func ownTables() []string {
 	return []string{
 		"sluicebox_leader", "sluicebox_checkpoint", "sluicebox_marker", "sluicebox_parked", "sluicebox_hold",
@@ -92,8 +93,8 @@ func (h *harness) database(t *testing.T, outboxes []store.Outbox) storetest.Data
 	return &database{tables.New(dialect(), tables.NewPool(servers.OpenMySQL(t, h.url)), outboxes...), h.url}
 }
 
-// dialect has the servers' own collations. Transactions have no name: a claim waits for
-// them.
+// dialect has the servers' own collations. Transactions have no numbers, because a claim
+// waits for them.
 func dialect() *tables.Dialect {
 	const form = "2006-01-02 15:04:05"
 	return &tables.Dialect{

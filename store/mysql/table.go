@@ -13,17 +13,18 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
-// table is an outbox's table as the database has it.
+// table is an outbox's table as the database describes it.
 type table struct {
 	*store.Outbox
-	columns []column // all of the table, in its order
-	// index finds rows by their id, "" if there is none.
+	columns []column // all columns, in table order
+	// index is the index that finds rows by id; "" if there is none.
 	index string
-	// unique: no two rows have one id, or none that another column tells apart.
+	// unique means that no two rows share an id, except on a partitioned table whose
+	// unique index begins with the id.
 	unique bool
-	// single: the column of the id alone makes it unique, as the column compares.
+	// single means that the id column alone is unique, as the column compares.
 	single bool
-	// engine keeps the table.
+	// engine is the storage engine.
 	engine string
 }
 
@@ -38,9 +39,9 @@ SELECT column_name, data_type, column_type, COALESCE(character_set_name, ''), CO
 FROM information_schema.columns
 WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ? ORDER BY ordinal_position`
 
-// findIndexes gives the indexes that begin with the id and may be named: those that
-// make it unique first, and of these those of the fewest columns. One on a part of a
-// text finds too, but proves nothing.
+// findIndexes returns the query for the indexes that begin with the id and may be named:
+// unique ones first, and of these the ones with the fewest columns. An index on a prefix
+// of a text finds rows but does not prove uniqueness.
 func (s *server) findIndexes() string {
 	return `
 SELECT i.index_name, i.non_unique = 0 AND i.sub_part IS NULL AS makes_unique,
@@ -52,7 +53,7 @@ WHERE i.table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND i.table_name = ? 
 ORDER BY makes_unique DESC, width, i.index_name = 'PRIMARY' DESC, i.index_name`
 }
 
-// describe reads an outbox's table from the catalog.
+// describe reads the description of an outbox's table from the catalog.
 func describe(ctx context.Context, c *conn, o *store.Outbox) (*table, error) {
 	t, err := readTable(ctx, c, o)
 	if err == nil {
@@ -100,11 +101,11 @@ func readTable(ctx context.Context, c *conn, o *store.Outbox) (*table, error) {
 	return t, nil
 }
 
-// readColumns reads the columns of an outbox's table, in its order.
+// readColumns reads the columns of an outbox's table in their order.
 func readColumns(ctx context.Context, c *conn, o *store.Outbox) (list []column, err error) {
 	err = c.query(ctx, findColumns, []any{o.Schema, o.Table}, func(rows *sql.Rows) error {
 		var col column
-		var limit uint64 // of a longtext: 2^32 - 1
+		var limit uint64 // 2^32 - 1 for a longtext
 		err := rows.Scan(&col.name, &col.typ, &col.full, &col.charset, &col.collation, &limit, &col.scale, &col.fraction, &col.notNull, &col.serial)
 		col.typ = strings.ToLower(col.typ)
 		col.family, col.unsigned, col.limit = familyOf(col.typ), strings.Contains(col.full, "unsigned"), int(limit)
@@ -117,14 +118,13 @@ func readColumns(ctx context.Context, c *conn, o *store.Outbox) (list []column, 
 	return list, nil
 }
 
-// Name implements columns.Named.
+// Name implements columns.Column.
 func (c column) Name() string { return c.name }
 
-// sameName compares names of columns. The servers do not tell capitals from small
-// letters in them.
+// sameName compares column names, which are case-insensitive on both servers.
 func sameName(a, b string) bool { return strings.EqualFold(a, b) }
 
-// mustColumn returns a column that is known to be there.
+// mustColumn returns a column that is known to exist.
 func (t *table) mustColumn(name string) column { return columns.MustFind(t.columns, sameName, name) }
 
 func (t *table) id() column { return t.mustColumn(t.Layout.Columns.ID) }
@@ -135,8 +135,8 @@ func (t *table) missingText(missing []string) string {
 	return columns.MissingFromText(t.Outbox, TableName(t.Outbox), missing, t.columns)
 }
 
-// from names the table as o. It is read by the index on the id: the servers would
-// else read all of a small table, and lock rows that nobody asked for.
+// from returns the table as o with an index hint. Without the hint the server may scan a
+// small table, and lock rows outside the call.
 func (t *table) from() string {
 	name := TableName(t.Outbox) + " AS o"
 	if t.index != "" {
@@ -145,7 +145,7 @@ func (t *table) from() string {
 	return name
 }
 
-// retryCount is an expression for the retry count.
+// retryCount returns an expression for the retry count.
 func (t *table) retryCount() string {
 	if t.Layout.Columns.RetryCount == "" || t.Layout.State == store.StateNone {
 		return "0"
@@ -153,7 +153,8 @@ func (t *table) retryCount() string {
 	return "COALESCE(o." + Ident(t.Layout.Columns.RetryCount) + ", 0)"
 }
 
-// optional is an expression for the text of a column that the layout may lack.
+// optional returns an expression for the text of a column; NULL if the layout does not
+// have it.
 func (t *table) optional(name string) string {
 	if name == "" {
 		return "NULL"
@@ -161,7 +162,7 @@ func (t *table) optional(name string) string {
 	return t.mustColumn(name).textOf()
 }
 
-// group is an expression for what the layout's Group reads.
+// group returns an expression for the input of Layout.Group.
 func (t *table) group() string {
 	name := t.Layout.Columns.Group
 	if name != "" && len(t.Layout.GroupPath) > 0 {
@@ -170,10 +171,10 @@ func (t *table) group() string {
 	return t.optional(name)
 }
 
-// payload is an expression for the payload.
+// payload returns an expression for the payload.
 func (t *table) payload() string { return t.mustColumn(t.Layout.Columns.Payload).content() }
 
-// open is the condition that a row o is pending or processing.
+// open returns the condition that a row o is pending or processing.
 func (t *table) open(s *statement) string {
 	c := &t.Layout.Columns
 	switch t.Layout.State {
@@ -185,8 +186,8 @@ func (t *table) open(s *statement) string {
 	return fmt.Sprintf("(o.%s IN (%s, %s))", Ident(c.Status), s.arg(t.status(store.Pending)), s.arg(t.status(store.Processing)))
 }
 
-// failed is the condition that a row o is FAILED. A row that was delivered as well
-// is not.
+// failed returns the condition that a row o is FAILED. A row that was also delivered is
+// not FAILED.
 func (t *table) failed(s *statement) string {
 	c := &t.Layout.Columns
 	switch t.Layout.State {
@@ -204,7 +205,7 @@ func (t *table) failed(s *statement) string {
 	return fmt.Sprintf("(o.%s = %s)", Ident(c.Status), s.arg(t.status(store.Failed)))
 }
 
-// delivered is the condition that a row o is COMPLETED.
+// delivered returns the condition that a row o is COMPLETED.
 func (t *table) delivered(s *statement) string {
 	c := &t.Layout.Columns
 	if t.Layout.State == store.StateTimestamps {
@@ -213,11 +214,11 @@ func (t *table) delivered(s *statement) string {
 	return "o." + Ident(c.Status) + " = " + s.arg(t.status(store.Completed))
 }
 
-// status is the value of a status in the status column.
+// status returns the value of a status in the status column.
 func (t *table) status(to store.Status) any { return columns.Stored(&t.Layout, to) }
 
-// order is the layout's order-by for rows o, with a serial number if they have one, and the
-// id last.
+// order returns the ORDER BY list for rows o: the layout's order-by, an AUTO_INCREMENT
+// column if there is one, and the id.
 func (t *table) order() string {
 	var order []string
 	for _, name := range t.ordered() {
@@ -226,7 +227,7 @@ func (t *table) order() string {
 	return strings.Join(order, ", ")
 }
 
-// ordered are the columns of order.
+// ordered returns the columns of order.
 func (t *table) ordered() []string {
 	serial := ""
 	if i := slices.IndexFunc(t.columns, func(c column) bool { return c.serial }); i >= 0 {

@@ -11,8 +11,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// idTypes are types of ids, each with values as SQL has them and the texts that stand
-// for them.
+// idTypes returns types of ids, each with SQL values and the text of the id for each
+// value.
 func idTypes() map[string]map[string]string {
 	return map[string]map[string]string{
 		"BINARY(16)":                       {"0x00112233445566778899AABBCCDDEEFF": "0x00112233445566778899aabbccddeeff", "0x0011223344556677889900AABBCCDD00": "0x0011223344556677889900aabbccdd00", "0x41": "0x41" + strings.Repeat("00", 15)},
@@ -32,8 +32,8 @@ func idTypes() map[string]map[string]string {
 	}
 }
 
-// TestIDTypes: rows of every type of id are claimed, settled, looked up, read and
-// mended by the text of their id, and by no other text.
+// TestIDTypes checks that rows with every type of id are claimed, settled, looked up,
+// read and requeued by the text of their id, and by no other text.
 func TestIDTypes(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		for typ, values := range idTypes() {
@@ -65,7 +65,7 @@ func isValue(values map[string]string, id string) bool {
 	return false
 }
 
-// wantIDs reads the unsettled rows, without one.
+// wantIDs reads the unsettled rows, excluding one.
 func (r *rig) wantIDs(t *testing.T, held string, values map[string]string) {
 	t.Helper()
 	view, err := r.store.View(ctx(t), "")
@@ -92,7 +92,7 @@ func (r *rig) wantIDs(t *testing.T, held string, values map[string]string) {
 	}
 }
 
-// wantRow takes a row through its life by an id.
+// wantRow takes a row through all its states by an id.
 func (r *rig) wantRow(t *testing.T, id string) {
 	t.Helper()
 	if a := r.claim(t, row(id))[0]; a.Result != store.Claimed || string(a.Payload) != "x" {
@@ -125,7 +125,7 @@ func (r *rig) wantRow(t *testing.T, id string) {
 	}
 }
 
-// wantNoRow asks for an id that no row has.
+// wantNoRow claims, settles and counts an id that no row has.
 func (r *rig) wantNoRow(t *testing.T, id string) {
 	t.Helper()
 	if a := r.claim(t, row(id))[0]; a.Result != store.Gone {
@@ -142,8 +142,8 @@ func (r *rig) wantNoRow(t *testing.T, id string) {
 	}
 }
 
-// TestOtherCase: an outcome of a row that was deleted leaves another alone that the
-// column's collation takes for the same.
+// TestOtherCase checks that an outcome for a deleted row does not change another row that
+// the column's collation treats as equal.
 func TestOtherCase(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, strings.Replace(flowTable, "VARCHAR(13)", "VARCHAR(13) COLLATE utf8mb4_general_ci", 1), 0, flowBox())
@@ -162,8 +162,8 @@ func TestOtherCase(t *testing.T) {
 	})
 }
 
-// TestTimes: times are kept to the digits of their column, of whatever type, and a
-// leader knows its own claims.
+// TestTimes checks that times keep the precision of their column, whatever its type, and
+// that a leader recognizes its own claims.
 func TestTimes(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		for _, typ := range []string{"DATETIME", "DATETIME(3)", "DATETIME(6)", "TIMESTAMP NULL", "TIMESTAMP(2) NULL", "TIMESTAMP(6) NULL"} {
@@ -191,7 +191,7 @@ func TestTimes(t *testing.T) {
 	})
 }
 
-// TestPayloads: payloads of every type come as they are, by each way they can come.
+// TestPayloads checks that payloads of every type arrive unchanged, by every path.
 func TestPayloads(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		for typ, want := range map[string]string{
@@ -228,7 +228,7 @@ func TestPayloads(t *testing.T) {
 	})
 }
 
-// TestCheckTypes: columns that cannot hold what the relay writes are named.
+// TestCheckTypes checks that Check reports columns that cannot hold the relay's values.
 func TestCheckTypes(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		for change, part := range map[string]string{
@@ -254,7 +254,8 @@ func TestCheckTypes(t *testing.T) {
 	})
 }
 
-// newTables makes the table anew, and returns a store that has installed its own.
+// newTables recreates the table and returns a store that has installed the relay's
+// tables.
 func newTables(t *testing.T, url, ddl string) *mysql.Store {
 	t.Helper()
 	servers.ExecMySQL(t, url, "DROP TABLE IF EXISTS outbox_events", ddl)

@@ -13,26 +13,28 @@ import (
 )
 
 const (
-	// maxBoundValues is the most ids and lanes that one statement leaves out; the servers
-	// take 65535 parameters. Where there are more the program leaves them out.
+	// maxBoundValues is the maximum number of ids and lanes that one statement excludes,
+	// because the servers accept at most 65535 parameters. The program excludes larger
+	// numbers itself.
 	maxBoundValues = 40_000
-	// minWindow and maxWindow are how many rows are read at a time where the program
-	// has to look at each.
+	// minWindow and maxWindow are how many rows are read at a time when the program has
+	// to check each row.
 	minWindow = 1000
 	maxWindow = 100_000
 )
 
-// reading is what a call reads of an outbox.
+// reading is one read of an outbox's unsettled rows.
 type reading struct {
 	table *table
 	query store.UnsettledQuery
 	relay string
-	// hasSpilledTable: there is a table of parked rows.
+	// hasSpilledTable means that the table of spilled rows exists.
 	hasSpilledTable bool
-	// excludeIDs and lanes are what the statement leaves out.
+	// excludeIDs and excludeLanes are excluded by the statement.
 	excludeIDs   []string
 	excludeLanes []store.LaneKey
-	// excluded is what the program leaves out, nil if it has nothing to do.
+	// excluded reports whether the program excludes a row; nil if the statement excludes
+	// everything.
 	excluded func(*store.Item) bool
 }
 
@@ -46,13 +48,13 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 	if err != nil {
 		return err
 	}
-	parks, err := hasTable(ctx, v.conn, ownPrefix+"parked") // a view needs no own tables
+	parks, err := hasTable(ctx, v.conn, ownPrefix+"parked") // a view works without the relay's tables
 	if err != nil {
 		return err
 	}
 	r := &reading{table: t, query: q, relay: v.name, hasSpilledTable: parks, excludeIDs: q.ExcludeIDs, excludeLanes: q.ExcludedLanes(o)}
 	r.splitExclusions()
-	// Who knows all that is left out reads as many rows as are wanted, and no more.
+	// If the statement excludes everything, one read of Limit rows is enough.
 	from, window := 0, q.Limit
 	if r.excluded != nil {
 		window = minWindow
@@ -69,8 +71,8 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 	}
 }
 
-// splitExclusions decides what the program leaves out: groups that stand in JSON, which it
-// alone knows, and what is too much for a statement.
+// splitExclusions moves exclusions from the statement to the program: groups inside JSON,
+// which only the program can extract, and lists that are too long for a statement.
 func (r *reading) splitExclusions() {
 	held, lanes := map[string]struct{}{}, map[store.LaneKey]struct{}{}
 	if len(r.excludeLanes) > 0 && (len(r.table.Layout.GroupPath) > 0 || len(r.excludeLanes) > maxBoundValues/2) {
@@ -92,7 +94,7 @@ func (r *reading) splitExclusions() {
 	}
 }
 
-// window reads some rows behind others, and counts what it read.
+// window reads n rows at an offset, and returns how many it read.
 func (r *reading) window(ctx context.Context, c *conn, from, n int, to *views.Pages) (read int, err error) {
 	s := &statement{}
 	text := r.text(s) + "\nLIMIT " + s.arg(n) + " OFFSET " + s.arg(from)
@@ -121,7 +123,7 @@ func (t *table) scanItem(rows *sql.Rows) (store.Item, error) {
 	return it, nil
 }
 
-// setLane gives an item the kind and the group that its row has.
+// setLane sets an item's kind and group from its row.
 func (t *table) setLane(it *store.Item, kind sql.NullString, group []byte) {
 	if t.Layout.Columns.Kind != "" {
 		it.Kind = kind.String
@@ -129,7 +131,7 @@ func (t *table) setLane(it *store.Item, kind sql.NullString, group []byte) {
 	it.Group = t.Layout.Group(group)
 }
 
-// text is the statement that reads unsettled rows in order.
+// text returns the statement that reads unsettled rows in order.
 func (r *reading) text(s *statement) string {
 	t := r.table
 	c := &t.Layout.Columns
@@ -151,7 +153,7 @@ func (r *reading) text(s *statement) string {
 	return text + "\nORDER BY " + t.order()
 }
 
-// payloadSize is an expression for the length of a payload in bytes.
+// payloadSize returns an expression for the length of a payload in bytes.
 func (t *table) payloadSize() string {
 	payload := t.mustColumn(t.Layout.Columns.Payload)
 	if payload.family == familyBytes || payload.charset == "utf8mb4" {
@@ -160,8 +162,8 @@ func (t *table) payloadSize() string {
 	return "COALESCE(OCTET_LENGTH(CONVERT(" + payload.content() + " USING utf8mb4)), 0)"
 }
 
-// idBytes is an expression for the id by which rows are left out: its value where the
-// column's own comparison is exact, else the bytes of its text.
+// idBytes returns the expression by which ids are excluded: the column itself if it
+// compares exactly, otherwise the bytes of its text.
 func (t *table) idBytes() string {
 	if id := t.id(); id.comparesExactly() && id.family != familyText {
 		return "o." + Ident(id.name)
@@ -169,7 +171,7 @@ func (t *table) idBytes() string {
 	return t.id().bytesOf()
 }
 
-// heldPlace is what stands for a value of idBytes.
+// heldPlace returns the placeholder for a value of idBytes.
 func (t *table) heldPlace() string {
 	if id := t.id(); id.family == familyDecimal {
 		return id.placeholder()
@@ -177,8 +179,8 @@ func (t *table) heldPlace() string {
 	return "?"
 }
 
-// heldKeys are the values of idBytes for some ids. One that no row can have is left
-// out.
+// heldKeys returns the values of idBytes for the ids. It skips an id that no row can
+// have.
 func (t *table) heldKeys(ids []string) []any {
 	var keys []any
 	id := t.id()
@@ -195,7 +197,7 @@ func (t *table) heldKeys(ids []string) []any {
 	return keys
 }
 
-// laneBytes is an expression for the lane of a row o, as laneKey has it.
+// laneBytes returns an expression for the lane of a row o, in the format of laneKeys.
 func (t *table) laneBytes(s *statement) string {
 	c := &t.Layout.Columns
 	group := "'-'"
@@ -226,7 +228,7 @@ func laneKeys(lanes []store.LaneKey) []any {
 	return keys
 }
 
-// hasTable reports whether one of the own tables is there, as far as the account can
+// hasTable reports whether one of the relay's tables exists, as far as the account can
 // see.
 func hasTable(ctx context.Context, c *conn, name string) (there bool, err error) {
 	err = c.row(ctx, "SELECT COUNT(*) > 0 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?", []any{name}, &there)

@@ -17,28 +17,28 @@ import (
 
 const (
 	defaultPort = "3306"
-	// connectTimeout is how long a host is dialled.
+	// connectTimeout is the dial timeout for a host.
 	connectTimeout = 5 * time.Second
 )
 
-// urlForm is what a URL looks like.
+// urlForm shows the format of a URL.
 const urlForm = "mysql://user@host:port/database or mariadb://user@host:port/database"
 
-// ParseURL reads a mysql:// or mariadb:// URL for the relay's own use; either leads
-// to a server of either kind. A dial is bounded, and the session names itself to the
-// server. The parameters are
+// ParseURL parses a mysql:// or mariadb:// URL; either scheme works with either server.
+// The result has a dial timeout and reports the application's name to the server. The
+// parameters are:
 //
-//   - tls, as go-sql-driver has it: true, the default, verifies the server's
-//     certificate and its name; skip-verify encrypts and verifies nothing; preferred
-//     does so where the server can; false does without. A socket needs none.
-//   - tls-ca, tls-cert and tls-key, files in PEM: the authority that signed the
-//     server's certificate, if the system does not know it, and a certificate of
-//     the relay's own.
-//   - tls-server-name, the name in the certificate, if it is not the host's.
-//   - socket, the path of a Unix socket. It goes before the host.
-//   - allow-cleartext-passwords=true, for accounts that log in so; only with TLS.
+//   - tls, as in go-sql-driver. true, the default, verifies the server's certificate and
+//     host name; skip-verify encrypts without verification; preferred does the same if
+//     the server supports TLS; false disables TLS. A socket needs none.
+//   - tls-ca, tls-cert and tls-key, PEM files: the authority that signed the server's
+//     certificate, if the system does not trust it, and a client certificate with its
+//     key.
+//   - tls-server-name, the name in the certificate if it differs from the host.
+//   - socket, the path of a Unix socket. It takes precedence over the host.
+//   - allow-cleartext-passwords=true, for accounts that need it; only with TLS.
 //
-// Errors are *store.SetupError and hold no password.
+// Errors are *store.SetupError and contain no password.
 func ParseURL(raw, application string) (*mysql.Config, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != "mysql" && u.Scheme != "mariadb" || u.Opaque != "" {
@@ -47,7 +47,7 @@ func ParseURL(raw, application string) (*mysql.Config, error) {
 			Remedy:  "percent-encode special characters in the user name, password and database",
 		}
 	}
-	// Behind an unescaped ?, # or / would be the rest of a password.
+	// After an unescaped ?, # or / the rest could be part of a password.
 	if u.Fragment != "" || strings.Contains(u.Path, "@") || strings.Contains(u.RawQuery, "@") {
 		return nil, refuseURL("is not of the form "+urlForm, "percent-encode special characters in the user name and password (@ is %40, # is %23, / is %2F, ? is %3F)")
 	}
@@ -63,8 +63,8 @@ func ParseURL(raw, application string) (*mysql.Config, error) {
 	cfg.Passwd, _ = u.User.Password()
 	cfg.DBName = strings.TrimPrefix(u.Path, "/")
 	cfg.Timeout = connectTimeout
-	cfg.Logger = &mysql.NopLogger{} // what goes wrong is in the errors
-	cfg.ClientFoundRows = true      // an update that changes nothing has found its row all the same
+	cfg.Logger = &mysql.NopLogger{} // errors report everything
+	cfg.ClientFoundRows = true      // an UPDATE that changes nothing still matched its row
 	cfg.ConnectionAttributes = "program_name:" + attribute(application)
 	switch {
 	case cfg.DBName == "" || strings.ContainsRune(cfg.DBName, 0):
@@ -82,7 +82,7 @@ func refuseURL(problem, remedy string) error {
 	return &store.SetupError{Problem: "the database URL " + problem, Remedy: remedy}
 }
 
-// attribute is a text that can be the value of a connection's attribute.
+// attribute returns a text as the value of a connection attribute.
 func attribute(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == ',' || r == ':' {
@@ -92,8 +92,8 @@ func attribute(text string) string {
 	}, text)
 }
 
-// knownParameters refuses what ParseURL does not know: a parameter that is passed
-// over may be one that was to make the connection safe.
+// knownParameters rejects unknown parameters, because a caller may have meant the
+// ignored one to secure the connection.
 func knownParameters(q url.Values) error {
 	known := []string{"tls", "tls-ca", "tls-cert", "tls-key", "tls-server-name", "socket", "allow-cleartext-passwords"}
 	for name, values := range q {
@@ -107,7 +107,7 @@ func knownParameters(q url.Values) error {
 	return nil
 }
 
-// address says where the server is.
+// address sets the server's address.
 func address(cfg *mysql.Config, u *url.URL, socket string) error {
 	if socket != "" {
 		cfg.Net, cfg.Addr = "unix", socket
@@ -127,7 +127,7 @@ func address(cfg *mysql.Config, u *url.URL, socket string) error {
 	return nil
 }
 
-// secure sets what the URL says of TLS.
+// secure sets TLS as the URL requests.
 func secure(cfg *mysql.Config, q url.Values) error {
 	mode := q.Get("tls")
 	if mode == "" && cfg.Net == "unix" {
@@ -197,7 +197,7 @@ func certificates(set *tls.Config, q url.Values) error {
 	return nil
 }
 
-// Ident quotes identifiers and puts dots between them.
+// Ident quotes identifiers and joins them with dots.
 func Ident(parts ...string) string {
 	quoted := make([]string, len(parts))
 	for i, part := range parts {

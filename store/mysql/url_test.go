@@ -10,7 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/mysql"
 )
 
-// TestParseURL: where URLs lead, and how safe the way is.
+// TestParseURL checks the address and the TLS mode of URLs.
 func TestParseURL(t *testing.T) {
 	for raw, want := range map[string]string{
 		"mysql://u@h/db":                                         "u@tcp(h:3306)/db verify h",
@@ -55,7 +55,7 @@ func TestParseURL(t *testing.T) {
 	}
 }
 
-// TestParseURLRefused: what is wrong is named, and no password with it.
+// TestParseURLRefused checks that errors name the problem and no password.
 func TestParseURLRefused(t *testing.T) {
 	for raw, part := range map[string]string{
 		"mysql://u:secret@h:port/db":                                     "not of the form",

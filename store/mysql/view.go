@@ -8,9 +8,9 @@ import (
 	views "github.com/sluicebox/sluicebox/store/internal/view"
 )
 
-// View implements store.Viewer. A view is a session of its own in a read-only
-// transaction; a store may have several. There are no named snapshots. While one is
-// open, the tables that were read in it cannot be altered.
+// View implements store.Viewer. A view is a session of its own with a read-only
+// transaction; a store may have several. MySQL and MariaDB have no named snapshots.
+// Tables that an open view has read cannot be altered.
 func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
 	if snapshot != "" {
 		return nil, fmt.Errorf("open a view: MySQL and MariaDB have no named snapshots, so none is named %q", snapshot)
@@ -21,10 +21,10 @@ func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
 	})
 }
 
-// view is a read-only transaction that sees one snapshot. Its rows come out of one
-// statement, which is read on while a page is taken.
+// view is a read-only transaction on one snapshot. Its rows come from a single statement
+// that stays open while a page is processed.
 type view struct {
-	name     string // of the relay
+	name     string // the relay's name
 	conn     *conn
 	position store.Position
 }
@@ -38,8 +38,8 @@ func (v *view) Begin(ctx context.Context) error {
 	return Explain(err)
 }
 
-// Position is the place in the binlog that matches the snapshot, as a GTID set. MySQL
-// does not tell it: there the source reads its own before.
+// Position returns the binlog position of the snapshot as a GTID set. MySQL does not
+// report it; there the source reads its position before it opens the view.
 func (v *view) Position() store.Position { return v.position }
 
 // Drop implements view.Snapshot.

@@ -10,7 +10,7 @@ import (
 	views "github.com/sluicebox/sluicebox/store/internal/view"
 )
 
-// ReadDelivered implements view.Snapshot. The zero date is no time.
+// ReadDelivered implements view.Snapshot. It treats the zero date as no time.
 func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.DeliveredRows) error {
 	return Explain(v.readDelivered(ctx, o, to))
 }
@@ -38,8 +38,8 @@ func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 	return err
 }
 
-// deliveredKeys are the keys of ids to choose by, nil for all rows. It is false if no row
-// can have one of the ids.
+// deliveredKeys returns the keys to filter by; nil for all rows. It is false if no row
+// can have any of the ids.
 func (t *table) deliveredKeys(ids []string) (keys []any, some bool) {
 	for _, id := range ids {
 		if key, can := t.id().key(id); can {
@@ -47,13 +47,14 @@ func (t *table) deliveredKeys(ids []string) (keys []any, some bool) {
 		}
 	}
 	some = len(keys) > 0 || len(ids) == 0
-	if len(keys) > maxBoundValues/4 { // for a statement; of some ids it has two lists
+	if len(keys) > maxBoundValues/4 { // too many for a statement: each key is bound twice
 		keys = nil
 	}
 	return keys, some
 }
 
-// addDelivered adds rows with a time in bounds, or those without one.
+// addDelivered adds rows with a time in range, or, if timed is false, rows without a
+// time.
 func (v *view) addDelivered(ctx context.Context, t *table, to *views.DeliveredRows, keys []any, timed bool) error {
 	s := &statement{}
 	text := t.deliveredText(s, to, keys, timed)
@@ -73,8 +74,9 @@ func (v *view) addDelivered(ctx context.Context, t *table, to *views.DeliveredRo
 	})
 }
 
-// deliveredText is the statement that reads delivered rows in order. It binds no more
-// kinds and groups than fit beside the keys; the program looks at them, too.
+// deliveredText returns the statement that reads delivered rows in order. It filters by
+// kinds and groups only if their number fits beside the keys; the program filters by them
+// as well.
 func (t *table) deliveredText(s *statement, q *views.DeliveredRows, keys []any, timed bool) string {
 	c := &t.Layout.Columns
 	at, from := "o."+Ident(t.Layout.OrderBy[0]), TableName(t.Outbox)+" AS o"
@@ -107,7 +109,7 @@ func (t *table) deliveredText(s *statement, q *views.DeliveredRows, keys []any, 
 	return text + "\nORDER BY " + t.order()
 }
 
-// inGroups is the condition that a row o is of one of some groups.
+// inGroups returns the condition that a row o belongs to one of the groups.
 func (t *table) inGroups(s *statement, groups []store.Group) string {
 	var names []string
 	none := "FALSE"

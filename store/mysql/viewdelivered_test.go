@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// TestDeliveredTypes: a time may be of any type that is one, what is none is counted, and
-// ids that the column cannot have are none.
+// TestDeliveredTypes checks that any time type is accepted, rows without a valid time are
+// counted, and ids that the column cannot hold match no row.
 func TestDeliveredTypes(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		const sent = `CREATE TABLE %[1]s (id %[2]s UNIQUE, message_group varchar(99), payload longtext, status varchar(20), retry_count int,
@@ -64,8 +64,8 @@ func TestDeliveredTypes(t *testing.T) {
 	})
 }
 
-// TestLockWishesUnread: a count that cannot be read keeps nobody from leading, and one
-// that can leaves no transaction open.
+// TestLockWishesUnread checks that an unreadable request counter does not prevent
+// leadership, and that reading it leaves no transaction open.
 func TestLockWishesUnread(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
@@ -82,7 +82,7 @@ func TestLockWishesUnread(t *testing.T) {
 		}
 		wish("a")
 		rigs.WantRequestCount(t, "a wish", held, 1)
-		open := r.begin(t, "UPDATE sluicebox_wish SET n = n + 5") // a row that somebody keeps locked
+		open := r.begin(t, "UPDATE sluicebox_wish SET n = n + 5") // another session keeps a row locked
 		rigs.WantRequestCount(t, "a wish that is not committed", held, 1)
 		if err := open.Rollback(); err != nil {
 			t.Fatal(err)
@@ -98,7 +98,7 @@ func TestLockWishesUnread(t *testing.T) {
 				t.Fatalf("%s: %v", query, err)
 			}
 		}
-		meddle("LOCK TABLES sluicebox_wish WRITE") // which would wait for a transaction that has read it
+		meddle("LOCK TABLES sluicebox_wish WRITE") // would wait for an open transaction that has read it
 		rigs.WantRequestCount(t, "the table is locked", held, 1)
 		meddle("UNLOCK TABLES")
 		meddle("RENAME TABLE sluicebox_wish TO gone")

@@ -10,21 +10,21 @@ import (
 	"time"
 )
 
-// keepAlive finds a host that is silent: after 5 s it is asked whether it is there,
-// which is later than a lock is lost by silence, and given up after 14 s.
+// keepAlive detects a silent host: TCP probes start after 5 s of silence, which is later
+// than the lock expires, and the connection fails after 14 s.
 func keepAlive() net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 3 * time.Second, Count: 3}
 }
 
-// watchedConn is the connection below a session.
+// watchedConn is the network connection of a session.
 type watchedConn struct {
 	net.Conn
 
 	mu       sync.Mutex
-	buffered []byte // what came while the wire was watched
+	buffered []byte // bytes received while watching
 }
 
-// dialWatched is a dial function that notes its connection in w.
+// dialWatched returns a dial function that stores its connection in w.
 func dialWatched(w *watchedConn) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		dialer := net.Dialer{KeepAliveConfig: keepAlive()}
@@ -50,13 +50,13 @@ func (w *watchedConn) Read(p []byte) (int, error) {
 	return w.Conn.Read(p)
 }
 
-// watch waits, while no statement runs, until the context ends, and returns nil
-// then. A server says nothing unless it is asked, but for a farewell: whatever comes,
-// the session is over.
+// watch waits until the context ends, while no statement runs, and then returns nil. An
+// idle session receives nothing but the server's notice that it ends, so any byte means
+// that the session is over.
 func (w *watchedConn) watch(ctx context.Context) error {
 	woken := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		_ = w.SetReadDeadline(time.Unix(1, 0)) // long past; it fails only on a connection that is closed
+		_ = w.SetReadDeadline(time.Unix(1, 0)) // long past; fails only on a closed connection
 		close(woken)
 	})
 	var b [1]byte
