@@ -10,9 +10,11 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Classify says what an HTTP status means. For a 2xx the sink has yet to check
-// that the body is its API's; a sink that takes 409 for "I have it already"
-// says so before it asks here.
+// Classify maps an HTTP status to the class of the outcome and the reason that is
+// stored with a FAILED row. For example, 429 is Unavailable and 422 is Rejected.
+//
+// A sink still has to check that the body of a 2xx comes from its API. A sink that
+// accepts 409 as a delivery handles 409 before it calls Classify.
 func Classify(status int) (Class, store.Reason) {
 	return class(status), reason(status)
 }
@@ -34,7 +36,7 @@ func class(status int) Class {
 	case status >= 400 && status < 600:
 		return Refused
 	}
-	return Misconfigured // 1xx as a final answer, 3xx, or no HTTP status at all
+	return Misconfigured // a 1xx as the final response, a 3xx, or no HTTP status at all
 }
 
 func reason(status int) store.Reason {
@@ -53,15 +55,16 @@ func reason(status int) store.Reason {
 	return store.ReasonInternal
 }
 
-// RetryAfter reads a Retry-After header: seconds or an HTTP date (RFC 9110,
-// section 10.2.3). What is absent, malformed or past is 0; seconds beyond 68
-// years are 68 years.
+// RetryAfter parses a Retry-After header: seconds or an HTTP date (RFC 9110, section
+// 10.2.3). A header that is absent, malformed or in the past yields 0. Seconds are
+// capped at 68 years.
 func RetryAfter(h http.Header, now time.Time) time.Duration {
 	v := strings.TrimSpace(h.Get("Retry-After"))
 	if v == "" {
 		return 0
 	}
-	// Out of range it returns the largest value, which is what is meant.
+	// ErrRange is no failure here, because ParseUint returns the largest value with
+	// it.
 	if secs, err := strconv.ParseUint(v, 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {
 		return time.Duration(secs) * time.Second
 	}

@@ -32,7 +32,7 @@ func TestClassify(t *testing.T) {
 		503: {sink.Unavailable, store.ReasonGateway},
 		504: {sink.Unavailable, store.ReasonGateway},
 	}
-	// Every number that may come out of a status line, and some that may not.
+	// Every number that a status line may contain, and some that it may not.
 	for status := -1; status <= 1001; status++ {
 		want, ok := named[status]
 		if !ok {
@@ -81,9 +81,9 @@ func TestRetryAfter(t *testing.T) {
 		"Fri, 31 Dec 1999 23:59:59 GMT":        0,
 		"Sun, 01 Mar 2026 12:01:30 +0000":      0,
 		"2026-03-01T12:01:30Z":                 0,
-		"Fri, 31 Dec 9999 23:59:59 GMT":        1<<63 - 1, // as far as a Duration reaches
+		"Fri, 31 Dec 9999 23:59:59 GMT":        1<<63 - 1, // the largest Duration
 		"Sun, 01 Mar 2026 12:01:30 GMT, 5":     0,
-		"\u0661":                               0, // a digit, but not of ASCII
+		"\u0661":                               0, // a digit outside ASCII
 		"120, 240":                             0,
 		"Sun, 32 Mar 2026 12:01:30 GMT":        0,
 		strings.Repeat("9", 100_000):           most,

@@ -1,9 +1,8 @@
-// Package sink is the contract of a destination. A sink turns messages into one
-// request, sends it, and says what the answer means. It does not retry, wait or
-// count: that is the lane's business, which sees every failure and keeps the
-// order.
+// Package sink defines the contract of a destination. A [Sink] turns messages into
+// one request, sends it, and classifies the response. It does not retry, wait or
+// count failures: the lane does, because only the lane sees every failure and keeps
+// the order of its group.
 //
-// Each destination has a folder with its own Config. Package sinktest holds one
-// suite that every sink passes. [Classify] is the one table that says what an
-// HTTP status means.
+// Each destination is a package of its own with its own Config. Package sinktest has
+// a suite that every HTTP sink passes. [Classify] is the only table of HTTP statuses.
 package sink

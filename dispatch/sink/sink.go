@@ -7,95 +7,102 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Message is what a sink sends for one row.
+// Message is the data of one row that a sink delivers.
 type Message struct {
-	// ID is the row's id on every attempt: receivers drop duplicates by
-	// (Kind, ID).
+	// ID is the id of the row. It is the same on every attempt, so receivers can drop
+	// duplicates by (Kind, ID).
 	ID      string
 	Kind    string
 	Group   store.Group
-	Payload []byte // not to be changed
-	// Attempt counts the requests that carried the row under this leader,
-	// from 1.
+	Payload []byte // read-only
+	// Attempt is the number of this attempt, from 1. A new leader starts at 1 again.
 	Attempt int
-	// Committed is when the row's transaction committed, by the database's
-	// clock; zero where it is not known, as for a row from a table read.
+	// Committed is the commit time of the row's transaction, by the database's clock.
+	// It is zero where the time is unknown, for example for a row that was read from
+	// the table.
 	Committed time.Time
-	// Replay names the replay that sends the row again; "" for a live row. All
-	// messages of a request have the same.
+	// Replay is the id of the replay that sends the row again, "" for a live row. All
+	// messages of a request have the same Replay.
 	Replay string
 }
 
-// Mode says how a destination answers a request of several messages.
+// Mode is how a destination responds to a request of several messages.
 type Mode uint8
 
-// The modes.
+// Modes of a destination.
 const (
-	// Atomic: all messages were taken, or none.
+	// Atomic: the receiver accepts all messages or none.
 	Atomic Mode = iota + 1
-	// Ordered: it stops at the first failure and says where.
+	// Ordered: the receiver stops at the first failure and reports its position.
 	Ordered
-	// PerItem: an answer for each message, whatever became of the others.
+	// PerItem: the receiver reports a result for each message.
 	PerItem
 )
 
 // Limits bounds a request to a destination.
 type Limits struct {
 	Mode Mode
-	// Endpoint names where messages of the kind go. What the answers of one
-	// endpoint prove or make suspect says nothing of another.
+	// Endpoint names the endpoint for messages of this kind. Each endpoint has a
+	// circuit breaker of its own, so a failure of one endpoint does not affect
+	// another.
 	Endpoint string
-	// MaxItems is the most messages in a request.
+	// MaxItems is the maximum number of messages in a request.
 	MaxItems int
-	// MaxBytes is the most payload bytes in a request of several messages. A
-	// single message may exceed it: the sink then refuses it by itself.
+	// MaxBytes is the maximum number of payload bytes in a request of several
+	// messages. A single message may exceed it. The sink then decides whether to
+	// reject the message.
 	MaxBytes int
 }
 
-// Sink delivers messages to one destination. All methods are safe for
-// concurrent use.
+// Sink delivers messages to one destination. Its methods are safe for concurrent use.
 type Sink interface {
-	// Limits returns the bounds of a request with messages of one kind. It does
-	// not change while the sink lives.
+	// Limits returns the bounds of a request with messages of one kind. They never
+	// change.
 	Limits(kind string) Limits
-	// Deliver sends messages of one kind in one request and says what became of
-	// them. It returns when the answer is known or the context ends; a request
-	// cut short by the context counts as Unavailable.
+	// Deliver sends messages of one kind in one request and returns their outcomes.
+	// It returns when the outcome is known or the context ends. A request that the
+	// context ended is Unavailable.
 	Deliver(ctx context.Context, msgs []Message) Result
 }
 
-// Prober is a sink that can be asked whether it would reach its receiver. All sinks
-// are that.
+// Prober checks whether a sink can reach its receiver. Every built-in sink implements
+// it.
 type Prober interface {
-	// Probe goes the way of a delivery of one kind of rows, with its proxy, TLS and
-	// credentials, and delivers nothing. "" is any kind that the sink takes. The
-	// class is Delivered where the receiver is reached and has nothing against it;
-	// Refused where it is reached and its answer leaves a doubt; Unavailable where
-	// it is not reached; Misconfigured where the address or the credentials are
-	// wrong. The detail is never empty: it says what is proven, and what is not.
+	// Probe takes the path of a delivery (proxy, TLS, credentials) without delivering
+	// a row. The kind "" stands for any kind that the sink accepts. The classes mean:
+	//
+	//   - Delivered: the receiver is reachable and did not object.
+	//   - Refused: the receiver is reachable, but its response leaves a doubt.
+	//   - Unavailable: the receiver cannot be reached.
+	//   - Misconfigured: the address or the credentials are wrong.
+	//
+	// The detail is never empty. It names both the facts that the probe proves and
+	// those that it does not.
 	Probe(ctx context.Context, kind string) Outcome
 }
 
-// Pinger is a sink whose receiver takes a request without rows. The answer proves what
-// no [Prober] can: that the API is there, works and takes the credentials. A sink
-// without such a request is no Pinger, because to send a row is the only proof then.
+// Pinger is a sink whose receiver accepts a request without rows. Unlike a [Prober],
+// a ping proves that the API exists, works and accepts the credentials. A sink whose
+// API has no such request does not implement Pinger, because there only a delivered
+// row proves that.
 type Pinger interface {
-	// Ping sends a request without rows to the endpoint of a kind, "" for any. It changes
-	// nothing at the receiver. Delivered: the receiver would have taken rows. Any other
-	// class means what it means for a request with rows, except Rejected and Refused:
-	// the receiver may just not like an empty request, so they prove nothing.
-	// ok is false where the kind has no such request; nothing was sent then.
+	// Ping sends a request without rows to the endpoint of a kind, "" for any. It
+	// changes nothing at the receiver. Delivered means that the receiver would have
+	// accepted rows. Rejected and Refused prove nothing, because the receiver may
+	// only object to the empty request. Every other class has its usual meaning.
+	//
+	// ok is false, and nothing was sent, if the kind has no such request.
 	Ping(ctx context.Context, kind string) (res Result, ok bool)
 }
 
-// FileError says that a sink cannot be opened for want of a file, or for what is in it.
-// The same configuration may work later.
+// FileError reports that a sink cannot be opened because a file is missing or
+// invalid. The same configuration may work later, once the file is fixed.
 type FileError struct {
-	Key string // of the configuration; "" where Err names it
+	Key string // configuration key; "" if Err names it
 	Err error
 }
 
-// Error returns the key and what is wrong.
+// Error returns the key and the cause.
 func (e *FileError) Error() string {
 	if e.Key == "" {
 		return e.Err.Error()
@@ -103,33 +110,33 @@ func (e *FileError) Error() string {
 	return e.Key + ": " + e.Err.Error()
 }
 
-// Unwrap returns what is wrong.
+// Unwrap returns the cause.
 func (e *FileError) Unwrap() error { return e.Err }
 
-// Class says what an answer means for the rows.
+// Class is the meaning of a response for the rows of the request.
 type Class uint8
 
-// The classes of an answer.
+// Classes of a response.
 const (
-	// Delivered: the receiver has it.
+	// Delivered: the receiver has the row.
 	Delivered Class = iota + 1
-	// Rejected: the receiver read the row and will not have it (400, 413, 422).
+	// Rejected: the receiver read the row and does not accept it (400, 413, 422).
 	Rejected
-	// Refused: a failure of the receiver that may be the row's fault (500, 501,
-	// other 4xx).
+	// Refused: the receiver failed, possibly because of the row (500, 501, other
+	// 4xx).
 	Refused
-	// Unavailable: the receiver cannot be reached or asks to come back later.
+	// Unavailable: the receiver cannot be reached or asks for a later attempt.
 	Unavailable
-	// Misconfigured: the address or the credentials are wrong, or what answers
-	// is not the API.
+	// Misconfigured: the address or the credentials are wrong, or the response does
+	// not come from the API.
 	Misconfigured
-	// NotSent: the message was not part of the request. It says nothing about
-	// the row or the receiver. The first message of a request is always sent, or
-	// refused by the sink itself.
+	// NotSent: the message was not part of the request. NotSent proves nothing about
+	// the row or the receiver. The first message of a request never has it: the sink
+	// either sends it or rejects it.
 	NotSent
 )
 
-// String names the class for logs and metrics.
+// String returns the name of the class for logs and metrics.
 func (c Class) String() string {
 	switch c {
 	case Delivered:
@@ -148,27 +155,28 @@ func (c Class) String() string {
 	return "unknown"
 }
 
-// Outcome is what became of one message.
+// Outcome is the outcome of one message.
 type Outcome struct {
 	Class  Class
 	Reason store.Reason
-	// Detail is one line for the row's error column and the log, without
-	// secrets. Empty when delivered.
+	// Detail is one line for the row's error column and the log. It holds no secrets,
+	// and is empty if the message was delivered.
 	Detail string
 }
 
-// Result is what became of a request.
+// Result is the outcome of a request.
 type Result struct {
-	// Outcome holds for every message unless Items says otherwise.
+	// Outcome applies to every message, unless Items is set.
 	Outcome
-	// Items are per-message outcomes, by position; nil where the answer is one
-	// for all.
+	// Items has the outcome of each message, by position. It is nil if one outcome
+	// applies to all messages.
 	Items []Outcome
-	// Skipped is how many of the delivered messages the receiver has, but says that it
-	// did nothing with: they are COMPLETED, and counted.
+	// Skipped counts the delivered messages that the receiver reported as skipped: it
+	// has them, but did nothing with them. They become COMPLETED and are counted in a
+	// metric.
 	Skipped int
-	// RetryAfter is how long the receiver asks to be left alone; zero if it
-	// does not say. The dispatcher caps it.
+	// RetryAfter is the pause that the receiver asks for, 0 for none. The dispatcher
+	// caps it.
 	RetryAfter time.Duration
 }
 

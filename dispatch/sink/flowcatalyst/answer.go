@@ -11,10 +11,10 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// maxSuccess is the longest answer of a success: 1000 results of 1 kB.
+// maxSuccess is the maximum length of the body of a success: 1000 results of 1 kB.
 const maxSuccess = 1 << 20
 
-// The words of a result that say that the platform has the item.
+// Words of a result that mean that the platform has the item.
 const (
 	wordSuccess = "SUCCESS"
 	wordSkipped = "SKIPPED"
@@ -22,7 +22,7 @@ const (
 
 var errNotObject = errors.New("it is not a JSON object")
 
-// classifyAnswer says what an answer to n messages means.
+// classifyAnswer classifies the response to n messages.
 func classifyAnswer(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor) sink.Result {
 	class, reason := sink.Classify(a.Status)
 	fail := func(class sink.Class, reason store.Reason, detail string) sink.Result {
@@ -35,7 +35,8 @@ func classifyAnswer(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor)
 		return fail(class, reason, a.Failure(r.name(), red))
 	}
 	if a.Err != nil && !errors.Is(a.Err, httpsink.ErrTooLong) {
-		// It may have been taken. Only a whole answer says so.
+		// The platform may have accepted the rows. Only a complete response proves
+		// it.
 		text := ": the answer broke off: " + httpsink.ErrorText(a.Err)
 		return fail(sink.Unavailable, store.ReasonGateway, a.Detail(r.name(), text, red))
 	}
@@ -47,7 +48,8 @@ func classifyAnswer(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor)
 	return res
 }
 
-// parseAnswer reads the answer of a success. An error says why it is not the API's.
+// parseAnswer parses the body of a success. It fails if the body does not come from
+// the API.
 func parseAnswer(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor) (sink.Result, error) {
 	if a.Err != nil {
 		return sink.Result{}, a.Err
@@ -75,13 +77,13 @@ func parseAnswer(a *httpsink.Answer, r *route, n int, red *httpsink.Redactor) (s
 	return outcomesOf(list, r, red)
 }
 
-// result is one entry of an answer. Its id is the platform's, not the row's.
+// result is one entry of a response. Its id is the platform's, not the row's.
 type result struct {
 	Status string          `json:"status"`
 	Error  json.RawMessage `json:"error"`
 }
 
-// parseResults returns the list of an answer, nil if the object has none.
+// parseResults returns the list of results, nil if the object has none.
 func parseResults(body []byte) ([]result, error) {
 	if len(body) == 0 {
 		return nil, errors.New("it is empty")
@@ -104,7 +106,8 @@ func parseResults(body []byte) ([]result, error) {
 	return list, nil
 }
 
-// outcomesOf turns results into outcomes: one for all where all were taken.
+// outcomesOf converts results to outcomes. If the platform accepted all items, there
+// is one outcome for all.
 func outcomesOf(list []result, r *route, red *httpsink.Redactor) (sink.Result, error) {
 	items := make([]sink.Outcome, len(list))
 	taken, skipped := 0, 0
@@ -132,7 +135,7 @@ func outcomesOf(list []result, r *route, red *httpsink.Redactor) (sink.Result, e
 	return res, nil
 }
 
-// refusedOutcome is the outcome of an item that was answered with a word that is no success.
+// refusedOutcome returns the outcome of an item whose status is not a success.
 func refusedOutcome(r *route, word, reason string, red *httpsink.Redactor) sink.Outcome {
 	detail := fmt.Sprintf("%s answered %s for the item: %s", r.name(), word, reason)
 	if red.HidesBody() {
@@ -141,12 +144,12 @@ func refusedOutcome(r *route, word, reason string, red *httpsink.Redactor) sink.
 	return sink.Outcome{Class: sink.Refused, Reason: store.ReasonInternal, Detail: red.OneLine(detail)}
 }
 
-// reason is the error of a result, which may be a text or any other value.
+// reason returns the error of a result.
 func (r *result) reason() string {
 	return errorText(r.Error)
 }
 
-// errorText is a value that says why, which may be a text or any other.
+// errorText returns an error, which may be a string or any other value, as text.
 func errorText(raw json.RawMessage) string {
 	if len(raw) == 0 || string(raw) == "null" {
 		return "no reason given"

@@ -21,14 +21,14 @@ func routeOf(tb testing.TB, wire Wire) *route {
 	return &r
 }
 
-// TestJudgeSuccess: which answers with a 2xx are a delivery of two messages.
+// TestJudgeSuccess: the class of a 2xx to two messages, by its body.
 func TestJudgeSuccess(t *testing.T) {
 	const both = `{"results":[{"id":"p1","status":"SUCCESS"},{"id":"p2","status":"SKIPPED","error":null}]}`
 	const d, m = sink.Delivered, sink.Misconfigured
 	for name, c := range map[string]struct {
 		contentType, body string
 		array, items      sink.Class
-		why               string // in the detail under items
+		why               string // part of the detail with WireItems
 	}{
 		"results":         {"application/json", both, d, d, ""},
 		"blanks around":   {"application/json", "\n " + both + "\n", d, d, ""},
@@ -78,7 +78,7 @@ func TestJudgeSuccess(t *testing.T) {
 	}
 }
 
-// TestJudgeItems: words that the API may answer for an item.
+// TestJudgeItems: the status words of an item.
 func TestJudgeItems(t *testing.T) {
 	for body, want := range map[string]sink.Outcome{
 		`{"status":"ERROR","error":"no\nway"}`:       {Class: sink.Refused, Detail: "POST /api/events/batch answered ERROR for the item: no way"},
@@ -98,7 +98,7 @@ func TestJudgeItems(t *testing.T) {
 	}
 }
 
-// TestJudgeLooseItems: an entry of an array is about the item at its place.
+// TestJudgeLooseItems: an entry of an array belongs to the item at its position.
 func TestJudgeLooseItems(t *testing.T) {
 	a := httpsink.Answer{Status: 200, Body: []byte(`[{"status":"SUCCESS"}, {"status":"FAILED","error":"no customer"}]`)}
 	res := classifyAnswer(&a, routeOf(t, WireArray), 2, nil)
@@ -108,7 +108,7 @@ func TestJudgeLooseItems(t *testing.T) {
 	}
 }
 
-// TestSkipped: items that the platform has and does nothing with are counted.
+// TestSkipped: items with the status SKIPPED are counted.
 func TestSkipped(t *testing.T) {
 	for body, skipped := range map[string]int{
 		`{"results":[{"status":"SUCCESS"},{"status":"SUCCESS"}]}`: 0,
@@ -123,7 +123,8 @@ func TestSkipped(t *testing.T) {
 	}
 }
 
-// TestErrorDetailStatus: nothing of a body is shown, which may quote payloads.
+// TestErrorDetailStatus: the detail shows nothing of the body, which may quote
+// payloads.
 func TestErrorDetailStatus(t *testing.T) {
 	for status, bodies := range map[int][]string{
 		400: {`{"error":"no Miller"}`},
@@ -157,8 +158,8 @@ func TestJudgeBrokenAnswer(t *testing.T) {
 	}
 }
 
-// FuzzJudge: no answer crashes the relay, shows the token or is taken for a
-// delivery without a word for each item.
+// FuzzJudge: no response crashes the relay, shows the token, or counts as a delivery
+// without a status for each item.
 func FuzzJudge(f *testing.F) {
 	for _, body := range []string{
 		"", "null", "[]", `{"results":[]}`, "<html>",
@@ -204,8 +205,7 @@ func FuzzJudge(f *testing.F) {
 	})
 }
 
-// words counts the items that an answer says were taken, in another way than
-// the parser does.
+// words counts the accepted items by another method than the parser's.
 func words(body []byte, n int, a *httpsink.Answer) int {
 	var object map[string]any
 	if !a.Success() || json.Unmarshal(body, &object) != nil {
@@ -229,8 +229,8 @@ func words(body []byte, n int, a *httpsink.Answer) int {
 	return taken
 }
 
-// plainKeys reports whether no object can have a key "status" twice, or one
-// that only reads like it.
+// plainKeys reports whether no object has a key "status" twice, or a key that only
+// reads like it.
 func plainKeys(body []byte, n int) bool {
 	lower := strings.ToLower(string(body))
 	return strings.Count(lower, "status") <= n && strings.Count(string(body), "status") == strings.Count(lower, "status") &&

@@ -13,9 +13,9 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 )
 
-// arrayResult reads a success of WireArray, whose body is not laid down: nothing, an array or
-// an object. It is a delivery unless it says otherwise itself, as a gateway does that
-// answers 200 with an error in the body.
+// arrayResult classifies a 2xx of WireArray, whose body is not specified: nothing, an
+// array or an object. It is a delivery unless the body reports a failure. For
+// example, some gateways answer 200 with an error in the body.
 func arrayResult(a *httpsink.Answer, body []byte, r *route, n int, red *httpsink.Redactor) (sink.Result, error) {
 	switch {
 	case len(body) == 0 && strings.HasPrefix(strings.ToLower(a.ContentType), "text/html"):
@@ -36,7 +36,7 @@ func arrayResult(a *httpsink.Answer, body []byte, r *route, n int, red *httpsink
 	return arrayItemResults(a, list, r, n, red), nil
 }
 
-// arrayItemResults reads an array: what stands at the place of an item is about it.
+// arrayItemResults classifies an array. Its entries belong to the items by position.
 func arrayItemResults(a *httpsink.Answer, list []json.RawMessage, r *route, n int, red *httpsink.Redactor) sink.Result {
 	items := make([]sink.Outcome, len(list))
 	failed := false
@@ -44,7 +44,7 @@ func arrayItemResults(a *httpsink.Answer, list []json.RawMessage, r *route, n in
 		items[i] = sink.Outcome{Class: sink.Delivered}
 		var said bodyStatus
 		if !bytes.HasPrefix(list[i], []byte("{")) || json.Unmarshal(list[i], &said) != nil {
-			continue // an id, say
+			continue // for example an id
 		}
 		word, reason, failure := said.failure()
 		if !failure {
@@ -52,7 +52,7 @@ func arrayItemResults(a *httpsink.Answer, list []json.RawMessage, r *route, n in
 		}
 		failed = true
 		items[i] = refusedOutcome(r, word, reason, red)
-		if len(list) != n { // whose entry it is, nobody knows
+		if len(list) != n { // the entry cannot be matched to an item
 			return said.result(a, r, red)
 		}
 	}
@@ -62,7 +62,7 @@ func arrayItemResults(a *httpsink.Answer, list []json.RawMessage, r *route, n in
 	return sink.Result{Items: items}
 }
 
-// bodyStatus is what an object may say about a success of its own.
+// bodyStatus has the fields by which an object may report a failure.
 type bodyStatus struct {
 	Status  json.RawMessage `json:"status"`
 	Error   json.RawMessage `json:"error"`
@@ -71,8 +71,8 @@ type bodyStatus struct {
 	Message json.RawMessage `json:"message"`
 }
 
-// result is the outcome of a request whose answer is one object. A status of HTTP means
-// what it would have meant in the first line.
+// result returns the outcome of a request whose body is one object. An HTTP status in
+// the object is classified like the status of a response.
 func (v *bodyStatus) result(a *httpsink.Answer, r *route, red *httpsink.Redactor) sink.Result {
 	word, reason, failure := v.failure()
 	if !failure {
@@ -89,7 +89,8 @@ func (v *bodyStatus) result(a *httpsink.Answer, r *route, red *httpsink.Redactor
 	return sink.Result{Outcome: sink.Outcome{Class: class, Reason: why, Detail: a.Detail(r.name(), text, red)}}
 }
 
-// failure reports whether an object says that something failed: in which word, and why.
+// failure reports whether an object reports a failure, and returns its status word
+// and its reason.
 func (v *bodyStatus) failure() (word, reason string, failure bool) {
 	word = strings.Trim(string(v.Status), `"`)
 	why := v.Error
@@ -111,14 +112,14 @@ func (v *bodyStatus) failure() (word, reason string, failure bool) {
 	return word, errorText(why), true
 }
 
-// hasValue reports whether a value is there and not empty.
+// hasValue reports whether a value is present and not empty.
 func hasValue(raw json.RawMessage) bool {
 	empty := []string{"", "null", `""`, "false", "0", "[]", "{}"}
 	return !slices.Contains(empty, strings.Join(strings.Fields(string(raw)), ""))
 }
 
-// isSuccessWord reports whether a status is one of a success: of HTTP below 400, or a word
-// by which APIs say that they have, or had, an item.
+// isSuccessWord reports whether a status means success: an HTTP status below 400, or
+// a word that APIs use for an accepted or known item.
 func isSuccessWord(word string) bool {
 	if code, err := strconv.ParseFloat(word, 64); err == nil {
 		return code < 400

@@ -9,8 +9,8 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 )
 
-// fit returns how many messages from the first on make up one request. If it is
-// none, why says what keeps the first from ever being sent.
+// fit returns the number of leading messages that fit one request. If it is 0, why is
+// the reason why the first message can never be sent.
 func (r *route) fit(msgs []sink.Message) (n int, why string) {
 	size := len(r.prefix) + len(r.suffix)
 	for i := range msgs {
@@ -29,7 +29,7 @@ func (r *route) fit(msgs []sink.Message) (n int, why string) {
 	return len(msgs), ""
 }
 
-// unsendableReason says why a payload cannot be sent at all.
+// unsendableReason returns the reason why a payload can never be sent.
 func (r *route) unsendableReason(payload []byte) string {
 	if size := len(r.prefix) + len(payload) + len(r.suffix); size > r.maxBody {
 		return fmt.Sprintf("not sent: the payload has %d bytes, which makes a request of %d; %s takes %d",
@@ -46,8 +46,8 @@ func (r *route) unsendableReason(payload []byte) string {
 	return httpsink.OneLine(fmt.Sprintf("not sent: the payload is not valid JSON%s: %v", at, err))
 }
 
-// body joins the payloads, byte for byte. The size is exact, so that a request
-// costs one allocation.
+// body joins the payloads byte for byte. It computes the exact size, so that a
+// request costs one allocation.
 func (r *route) body(msgs []sink.Message) []byte {
 	size := len(r.prefix) + len(r.suffix) + max(0, len(msgs)-1)
 	for i := range msgs {

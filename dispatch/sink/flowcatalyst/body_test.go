@@ -18,7 +18,7 @@ func batch(n, size int) []sink.Message {
 	return msgs
 }
 
-// TestBodyAllocates: a body costs one allocation, of its own size.
+// TestBodyAllocates: a body costs one allocation of its own size.
 func TestBodyAllocates(t *testing.T) {
 	cfg := Config{Wire: WireItems}
 	r, err := cfg.route(KindEvent)

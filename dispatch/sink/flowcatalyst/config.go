@@ -10,27 +10,26 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 )
 
-// Wire is the form of request and answer that a platform speaks.
+// Wire is the request and response format of a platform.
 type Wire string
 
-// The wires.
+// Wires of a platform.
 const (
-	// WireArray: the body is […], the answer of a success is not laid down.
+	// WireArray: the body is […], and the body of a success is not specified.
 	WireArray Wire = "array"
-	// WireItems: the body is {"items":[…]}, the answer tells of each item.
+	// WireItems: the body is {"items":[…]}, and a success has a result for each item.
 	WireItems Wire = "items"
 )
 
-// The kinds of rows that a platform takes.
+// Kinds of rows that a platform accepts.
 const (
 	KindEvent       = "EVENT"
 	KindDispatchJob = "DISPATCH_JOB"
 	KindAuditLog    = "AUDIT_LOG"
 )
 
-// What a platform takes at most, measured on one: it answers 400 to more items,
-// and to bodies of events and audit logs of 1 MiB. Of dispatch jobs 3 MB are
-// known to pass.
+// Limits of a platform, measured on one. It answers 400 to more items, and to bodies
+// of events and audit logs of 1 MiB. 3 MB of dispatch jobs are known to pass.
 const (
 	maxEvents    = 1000
 	maxJobs      = 1000
@@ -46,15 +45,15 @@ const (
 	defaultUserAgent      = "sluicebox"
 )
 
-// Token is a bearer token. Printing, logging or marshalling it shows that there
-// is one, never which. A conversion to string yields the token.
+// Token is a bearer token. Printing, logging or marshalling it shows "[redacted]". A
+// conversion to string yields the token.
 type Token = httpsink.Secret
 
-// ErrorDetail says how much of an answer that fails the row's error column and the log
+// ErrorDetail is how much of a failed response the row's error column and the log
 // show.
 type ErrorDetail = httpsink.ErrorDetail
 
-// The words of ErrorDetail.
+// Values of ErrorDetail.
 const (
 	// ErrorDetailBody: the status and the beginning of the body.
 	ErrorDetailBody = httpsink.ErrorDetailBody
@@ -62,40 +61,42 @@ const (
 	ErrorDetailStatus = httpsink.ErrorDetailStatus
 )
 
-// Config is one platform. The zero value of every field but BaseURL stands for
-// its default.
+// Config configures one platform. The zero value of each field except BaseURL stands
+// for its default.
 type Config struct {
-	// Wire is the form of requests and answers; the default is WireArray.
+	// Wire is the request and response format. The default is WireArray.
 	Wire Wire
-	// BaseURL is the platform's address, such as https://platform.example. The
+	// BaseURL is the platform's address, for example https://platform.example. The
 	// API's paths are appended to its path.
 	BaseURL string
-	// Token is sent as bearer token; empty sends none.
+	// Token is sent as bearer token. Empty sends none.
 	Token Token
-	// OAuth, unless it is the zero value, gets the bearer tokens. Not with Token.
+	// OAuth fetches the bearer tokens, unless it is the zero value. It excludes
+	// Token.
 	OAuth OAuth
 	// RequestTimeout bounds an attempt from the dial to the last byte of the
-	// answer; the default is 30 s.
+	// response. The default is 30 s.
 	RequestTimeout time.Duration
-	// MaxConnections is how many idle connections are kept. It should be no less
-	// than the number of senders, else some of them dial for each request; the
-	// default is 10.
+	// MaxConnections is the maximum number of idle connections. Set it to at least
+	// the number of senders, else some of them dial for each request. The default is
+	// 10.
 	MaxConnections int
-	// MaxRequestBytes is the largest body that is sent, for every kind. A row
-	// that does not fit is rejected without a request. The default is what the
-	// platform takes: just under 1 MiB, and 3 MB for dispatch jobs.
+	// MaxRequestBytes is the maximum size of a body, for every kind. A row that does
+	// not fit is rejected without a request. The default is the platform's limit:
+	// just under 1 MiB, and 3 MB for dispatch jobs.
 	MaxRequestBytes int
-	// CAFile names a PEM file with the authorities that are trusted in place of
-	// the system's, for the token endpoint too.
+	// CAFile is a PEM file of authorities to trust instead of the system's, for the
+	// token endpoint too.
 	CAFile string
-	// ErrorDetail is what a failure's detail shows; the default is ErrorDetailBody.
+	// ErrorDetail is how much of a failure the detail shows. The default is
+	// ErrorDetailBody.
 	ErrorDetail ErrorDetail
-	// UserAgent is sent with each request, such as "sluicebox/1.2.3".
+	// UserAgent is sent with each request, for example "sluicebox/1.2.3".
 	UserAgent string
 }
 
-// DefaultConfig returns the defaults that the README lists. BaseURL is left to
-// be set.
+// DefaultConfig returns the defaults that the README lists. BaseURL remains to be
+// set.
 func DefaultConfig() Config {
 	return Config{
 		Wire:           WireArray,
@@ -122,8 +123,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate reports every value that is out of range, by its configuration key.
-// The texts hold neither the token nor a password.
+// Validate reports every invalid value by its configuration key. The errors show
+// neither the token nor a password.
 func (c *Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -147,7 +148,8 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// parseBaseURL never quotes the address whole: it may hold a password.
+// parseBaseURL parses the address. Errors never quote it whole, because it may hold a
+// password.
 func parseBaseURL(raw string) (*url.URL, error) {
 	if raw == "" {
 		return nil, errors.New("api-base-url is not set; it is the platform's address, such as https://platform.example")
@@ -162,22 +164,22 @@ func parseBaseURL(raw string) (*url.URL, error) {
 	return u, nil
 }
 
-// CheckKind reports why rows of a kind cannot be delivered, nil if they can.
+// CheckKind returns an error if rows of a kind cannot be delivered.
 func (c *Config) CheckKind(kind string) error {
 	_, err := c.route(kind)
 	return err
 }
 
-// route is the way of one kind of rows.
+// route is the endpoint of one kind of rows.
 type route struct {
 	path           string
-	prefix, suffix string // what stands around the payloads
+	prefix, suffix string // text around the payloads
 	maxItems       int
 	maxBody        int  // bytes of a body, envelope included
-	needsResults   bool // a success lists a result for each item
+	needsResults   bool // a success has a result for each item
 }
 
-// name is what details call a request of the route.
+// name is the request in details.
 func (r *route) name() string { return "POST " + r.path }
 
 func (c *Config) route(kind string) (route, error) {

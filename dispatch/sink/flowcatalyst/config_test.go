@@ -17,7 +17,7 @@ func TestConfigValidate(t *testing.T) {
 	type config = flowcatalyst.Config
 	for name, c := range map[string]struct {
 		change func(*config)
-		want   string // in the error; "" for none
+		want   string // part of the error; "" for none
 	}{
 		"defaults":         {func(*config) {}, ""},
 		"zero values":      {func(c *config) { *c = config{BaseURL: c.BaseURL} }, ""},
@@ -58,7 +58,7 @@ func TestConfigValidate(t *testing.T) {
 	}
 }
 
-// TestConfigReportsAll: one run of a check shows every fault.
+// TestConfigReportsAll: one check reports every invalid key.
 func TestConfigReportsAll(t *testing.T) {
 	cfg := flowcatalyst.Config{Wire: "x", RequestTimeout: -1, MaxConnections: -1}
 	err := cfg.Validate()
@@ -92,8 +92,8 @@ func TestCheckKind(t *testing.T) {
 	}
 }
 
-// TestTokenIsNotPrinted: no way of printing a token, a configuration or a sink
-// shows the token.
+// TestTokenIsNotPrinted: printing a token, a configuration or a sink does not show
+// the token.
 func TestTokenIsNotPrinted(t *testing.T) {
 	cfg := flowcatalyst.DefaultConfig()
 	cfg.BaseURL, cfg.Token = "https://platform.example", canary
@@ -125,7 +125,7 @@ func TestTokenIsNotPrinted(t *testing.T) {
 	}
 }
 
-// TestTokenIsRead: what is redacted on the way out can be read on the way in.
+// TestTokenIsRead: a token is redacted on output only, and can be parsed.
 func TestTokenIsRead(t *testing.T) {
 	var cfg flowcatalyst.Config
 	if err := json.Unmarshal([]byte(`{"Token":"`+canary+`"}`), &cfg); err != nil {

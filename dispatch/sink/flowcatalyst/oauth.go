@@ -7,31 +7,31 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/oauth"
 )
 
-// tokenPath is the platform's own token endpoint.
+// tokenPath is the path of the platform's own token endpoint.
 const tokenPath = "/oauth/token"
 
-// OAuth is a client that gets its bearer tokens from a token endpoint by the
-// client credentials grant (RFC 6749, section 4.4). ClientID and ClientSecret are
-// needed. TokenURL is the platform's own endpoint by default, BaseURL and
-// /oauth/token. Scope, Audience and ClientAuth may be empty. ClientSecret is a
-// [Token].
+// OAuth configures a client that fetches its bearer tokens by the client credentials
+// grant (RFC 6749, section 4.4). ClientID and ClientSecret, a [Token], are required.
+// TokenURL defaults to the platform's own endpoint, BaseURL and /oauth/token. Scope,
+// Audience and ClientAuth may be empty.
 type OAuth = oauth.Config
 
-// ClientAuth says how an OAuth client proves who it is.
+// ClientAuth is the method of client authentication.
 type ClientAuth = oauth.ClientAuth
 
-// The ways of a client's credentials (RFC 6749, section 2.3.1).
+// Methods of client authentication (RFC 6749, section 2.3.1).
 const (
-	// AuthAuto: by HTTP Basic, and in the body where the endpoint refuses that; the
+	// AuthAuto tries HTTP Basic, and the body if the endpoint refuses that. It is the
 	// default.
 	AuthAuto = oauth.AuthAuto
-	// AuthBasic: by HTTP Basic.
+	// AuthBasic sends id and secret by HTTP Basic.
 	AuthBasic = oauth.AuthBasic
-	// AuthBody: as client_id and client_secret in the body.
+	// AuthBody sends client_id and client_secret in the body.
 	AuthBody = oauth.AuthBody
 )
 
-// validateCredentials reports what is wrong with the token and the OAuth client.
+// validateCredentials reports conflicts and invalid values of the token and the OAuth
+// client.
 func (c *Config) validateCredentials() error {
 	switch {
 	case !c.OAuth.Enabled():
@@ -42,8 +42,8 @@ func (c *Config) validateCredentials() error {
 	return c.OAuth.Validate()
 }
 
-// newTokenSource returns the source of the tokens, nil for a token that is fixed or
-// none at all.
+// newTokenSource returns the source of the tokens, nil if the token is fixed or there
+// is none.
 func newTokenSource(cfg *Config, base string) (*oauth.Source, error) {
 	if !cfg.OAuth.Enabled() {
 		return nil, nil

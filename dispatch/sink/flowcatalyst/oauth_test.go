@@ -18,19 +18,19 @@ import (
 
 const clientSecret = "secret-5b0e1f"
 
-// login is the platform's token endpoint, on a socket of its own.
+// login is a fake token endpoint with a server of its own.
 type login struct {
 	url   string
 	life  time.Duration
-	grace time.Duration // how much longer a token holds than is said
+	grace time.Duration // validity of a token beyond its stated lifetime
 
 	mu      sync.Mutex
 	asked   int
 	down    bool
-	unknown bool                 // the client
-	good    map[string]time.Time // tokens, and when they end
-	issued  chan struct{}        // gets one per token, while there is room
-	refused chan struct{}        // likewise, per answer while down
+	unknown bool                 // the endpoint does not know the client
+	good    map[string]time.Time // tokens and their expiry
+	issued  chan struct{}        // one signal per token, if there is room
+	refused chan struct{}        // one signal per response while down, if there is room
 }
 
 func newLogin(t *testing.T, life time.Duration) *login {
@@ -70,7 +70,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// guard answers 401, and the token, to a request whose token does not hold.
+// guard answers 401 with the token to a request whose token is invalid.
 func (l *login) guard(r *sinktest.Request) sinktest.Answer {
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	l.mu.Lock()
@@ -81,7 +81,7 @@ func (l *login) guard(r *sinktest.Request) sinktest.Answer {
 	return sinktest.Answer{Status: http.StatusUnauthorized, Body: []byte("no such token: " + token)}
 }
 
-// set changes what the endpoint does.
+// set changes the behaviour of the endpoint.
 func (l *login) set(change func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,7 +94,7 @@ func (l *login) fetches() int {
 	return l.asked
 }
 
-// open makes a receiver that is guarded by the login, and a sink to it.
+// open returns a receiver that checks the tokens of login, and a sink for it.
 func (l *login) open(t *testing.T) (*sinktest.Receiver, *flowcatalyst.Sink) {
 	t.Helper()
 	recv := sinktest.NewReceiver(t)
@@ -105,8 +105,8 @@ func (l *login) open(t *testing.T) (*sinktest.Receiver, *flowcatalyst.Sink) {
 	})
 }
 
-// load delivers from 8 senders until stop is closed and returns how many rows
-// were sent. Their ids begin with the name.
+// load delivers from 8 senders until stop is closed and returns the number of rows.
+// The ids start with the name.
 func load(t *testing.T, s *flowcatalyst.Sink, name string, stop <-chan struct{}) int {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -137,7 +137,7 @@ func load(t *testing.T, s *flowcatalyst.Sink, name string, stop <-chan struct{})
 	return n
 }
 
-// wantOnce fails the test unless n rows arrived, each taken once.
+// wantOnce fails the test unless n rows arrived, each accepted once.
 func wantOnce(t *testing.T, recv *sinktest.Receiver, n int) {
 	t.Helper()
 	seen := map[string]bool{}
@@ -152,14 +152,14 @@ func wantOnce(t *testing.T, recv *sinktest.Receiver, n int) {
 	}
 }
 
-// after returns a channel that is closed when the time is over.
+// after returns a channel that is closed after d.
 func after(d time.Duration) <-chan struct{} {
 	done := make(chan struct{})
 	time.AfterFunc(d, func() { close(done) })
 	return done
 }
 
-// TestOAuthDefaultAddress: the endpoint is the platform's own unless it is set.
+// TestOAuthDefaultAddress: the default endpoint is the platform's own.
 func TestOAuthDefaultAddress(t *testing.T) {
 	l := &login{life: time.Hour, good: map[string]time.Time{}}
 	mux := http.NewServeMux()
@@ -188,12 +188,12 @@ func TestOAuthDefaultAddress(t *testing.T) {
 	}
 }
 
-// TestOAuthExpiry: tokens that live for a second, at a platform that looks at the
-// clock. Every token is fetched once, and no row fails.
+// TestOAuthExpiry: tokens live for a second, at a platform that checks the time.
+// Every token is fetched once, and no row fails.
 func TestOAuthExpiry(t *testing.T) {
 	t.Parallel()
 	l := newLogin(t, time.Second)
-	l.grace = time.Second / 2 // for a machine that is busy
+	l.grace = time.Second / 2 // for a busy machine
 	recv, s := l.open(t)
 	wantOnce(t, recv, load(t, s, "row", after(2500*time.Millisecond)))
 	if n := l.fetches(); n < 3 || n > 5 {
@@ -201,8 +201,8 @@ func TestOAuthExpiry(t *testing.T) {
 	}
 }
 
-// TestOAuthRotation: the platform forgets all tokens long before they expire.
-// One new token serves all senders, and no row fails.
+// TestOAuthRotation: the platform revokes all tokens long before they expire. One new
+// token serves all senders, and no row fails.
 func TestOAuthRotation(t *testing.T) {
 	t.Parallel()
 	l := newLogin(t, time.Hour)
@@ -222,8 +222,8 @@ func TestOAuthRotation(t *testing.T) {
 	}
 }
 
-// TestOAuthEndpointDown: rows are delivered as long as the old token is valid.
-// Then the endpoint is unavailable, and they are again when it is back.
+// TestOAuthEndpointDown: rows are delivered while the old token is valid. Then they
+// are Unavailable until the endpoint is back.
 func TestOAuthEndpointDown(t *testing.T) {
 	t.Parallel()
 	l := newLogin(t, 5*time.Second)
@@ -234,14 +234,14 @@ func TestOAuthEndpointDown(t *testing.T) {
 	stop := make(chan struct{})
 	go func() {
 		defer close(stop)
-		<-l.refused                     // a second before the old token ends
+		<-l.refused                     // a second before the old token expires
 		<-after(100 * time.Millisecond) // with the old one
 	}()
 	n += load(t, s, "down", stop)
 	if got := l.fetches(); got != 2 {
 		t.Errorf("%d fetches, want 2", got)
 	}
-	<-after(time.Second) // the old token ends
+	<-after(time.Second) // the old token expires
 	res := s.Deliver(t.Context(), events(1))
 	if res.Class != sink.Unavailable || res.Reason != store.ReasonGateway || res.RetryAfter > time.Second {
 		t.Errorf("%+v", res)
@@ -261,8 +261,8 @@ func TestOAuthEndpointDown(t *testing.T) {
 	wantOnce(t, recv, n+1)
 }
 
-// TestOAuthAlwaysRefused: a platform that takes no token. The rows are told so,
-// in detail and without the token, and the endpoint is left in peace.
+// TestOAuthAlwaysRefused: the platform accepts no token. The detail says so without
+// the token, and the endpoint gets few requests.
 func TestOAuthAlwaysRefused(t *testing.T) {
 	t.Parallel()
 	l := newLogin(t, time.Hour)
@@ -298,13 +298,13 @@ func TestOAuthAlwaysRefused(t *testing.T) {
 	for _, n := range requests {
 		total += n
 	}
-	// Only those that met the renewal were made again.
+	// Only the requests that met the renewal were repeated.
 	if c := recv.Counts(); c.Requests < total || c.Requests > total+2*len(requests) {
 		t.Errorf("%d deliveries made %d requests", total, c.Requests)
 	}
 }
 
-// TestOAuthUnknownClient: nothing is sent, and the alarm says where to look.
+// TestOAuthUnknownClient: nothing is sent, and the detail names the keys to check.
 func TestOAuthUnknownClient(t *testing.T) {
 	l := newLogin(t, time.Hour)
 	l.unknown = true
@@ -320,18 +320,18 @@ func TestOAuthUnknownClient(t *testing.T) {
 			}
 		}
 	}
-	if n, got := l.fetches(), recv.Log(); n != 2 || // one fetch, by each way of the credentials
+	if n, got := l.fetches(), recv.Log(); n != 2 || // one fetch, with each method of authentication
 		len(got) != 0 {
 		t.Errorf("%d fetches, %d rows arrived", n, len(got))
 	}
 }
 
-// TestOAuthBounds: the wait for a token counts as part of the request, and Close
-// ends a fetch that nobody waits for any more.
+// TestOAuthBounds: the wait for a token counts toward the request timeout, and Close
+// cancels a fetch without waiting senders.
 func TestOAuthBounds(t *testing.T) {
 	ended := make(chan struct{})
 	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_ = r.ParseForm() // the server looks for the end of a connection behind the body
+		_ = r.ParseForm() // the server detects the end of a connection only after the body
 		<-r.Context().Done()
 		close(ended)
 	}))
@@ -358,7 +358,7 @@ func TestOAuthBounds(t *testing.T) {
 	}
 }
 
-// TestOAuthSuite: a sink with OAuth is a sink like all others.
+// TestOAuthSuite: a sink with OAuth passes the suite.
 func TestOAuthSuite(t *testing.T) {
 	sinktest.Run(t, sinktest.Harness{
 		Kind: flowcatalyst.KindEvent, Success: results(http.StatusCreated), Secret: canary,
@@ -375,7 +375,7 @@ func TestOAuthSuite(t *testing.T) {
 	})
 }
 
-// TestOAuthConfig: what Validate of the sink adds to that of the client.
+// TestOAuthConfig: the checks that the sink's Validate adds to those of the client.
 func TestOAuthConfig(t *testing.T) {
 	full := flowcatalyst.OAuth{ClientID: "relay", ClientSecret: clientSecret}
 	for name, c := range map[string]struct {

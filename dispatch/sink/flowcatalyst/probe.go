@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Ping implements sink.Pinger: an empty list, to which the platform answers like to any
-// other, credentials first.
+// Ping implements sink.Pinger with an empty list. The platform checks its credentials
+// like those of any other request.
 func (s *Sink) Ping(ctx context.Context, kind string) (sink.Result, bool) {
 	r, err := s.cfg.route(cmp.Or(kind, KindEvent))
 	if err != nil {
@@ -20,9 +20,9 @@ func (s *Sink) Ping(ctx context.Context, kind string) (sink.Result, bool) {
 	return s.send(ctx, &r, nil), true
 }
 
-// Probe implements sink.Prober by a ping to the path of a kind, that of events for "".
-// A HEAD would not do: the platform answers it with 405 before it looks at the
-// credentials.
+// Probe implements sink.Prober by a ping to the path of a kind, that of events for
+// "". A HEAD proves less, because the platform answers it with 405 before it checks
+// the credentials.
 func (s *Sink) Probe(ctx context.Context, kind string) sink.Outcome {
 	r, err := s.cfg.route(cmp.Or(kind, KindEvent))
 	if err != nil {
@@ -33,7 +33,7 @@ func (s *Sink) Probe(ctx context.Context, kind string) sink.Outcome {
 	}).Outcome
 }
 
-// probeOutcome says what the answer to an empty list proves.
+// probeOutcome classifies the response to an empty list.
 func probeOutcome(a *httpsink.Answer, r *route, red *httpsink.Redactor) sink.Outcome {
 	out := classifyAnswer(a, r, 0, red).Outcome
 	switch {

@@ -12,16 +12,16 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Sink delivers to one platform. It keeps connections between requests. Under
-// OAuth a token may be fetched between them; nothing else runs.
+// Sink delivers to one platform over a pool of connections. With OAuth it runs one
+// goroutine per fetch of a token, otherwise none.
 type Sink struct {
 	cfg  Config // without the credentials
-	base string // without a slash at its end
-	// token is a function, so that no printing of a Sink shows what it returns.
+	base string // without a trailing slash
+	// token is a function, so that printing a Sink does not show it.
 	token  func() string
-	tokens *oauth.Source // in place of token; nil without OAuth
+	tokens *oauth.Source // replaces token; nil without OAuth
 	client *httpsink.Client
-	// redactor is that of a token that is fixed.
+	// redactor is the one for a fixed token.
 	redactor *httpsink.Redactor
 }
 
@@ -31,8 +31,8 @@ var (
 	_ sink.Pinger = (*Sink)(nil)
 )
 
-// New makes a sink. It connects to nothing. The error is one of Validate, or
-// says what is wrong with the CA file or the proxy in the environment.
+// New returns a Sink. It does not connect. It fails if the configuration is invalid,
+// the CA file is unusable, or the proxy in the environment is invalid.
 func New(cfg Config) (*Sink, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -65,8 +65,8 @@ func New(cfg Config) (*Sink, error) {
 	}, nil
 }
 
-// Close breaks off the fetch of a token and closes the idle connections. Call it
-// when no Deliver runs any more.
+// Close cancels the fetch of a token and closes the idle connections. Call it only
+// when no Deliver is running.
 func (s *Sink) Close() {
 	if s.tokens != nil {
 		s.tokens.Close()
@@ -74,25 +74,25 @@ func (s *Sink) Close() {
 	s.client.Close()
 }
 
-// Limits returns what the platform takes in one request.
+// Limits returns the platform's limits for one request.
 func (s *Sink) Limits(kind string) sink.Limits { return s.cfg.Limits(kind) }
 
-// Limits returns what the Limits of the sink of a valid configuration are.
+// Limits returns the Limits of a sink with this configuration, which must be valid.
 func (c Config) Limits(kind string) sink.Limits {
 	c = c.withDefaults()
 	r, err := c.route(kind)
 	if err != nil {
 		return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 1}
 	}
-	// The platform's limit is "just under" a round number: a request of several
-	// rows keeps clear of it.
+	// The platform's limit is "just under" a round number, so a request of several
+	// rows stays well below it.
 	room := r.maxBody - r.maxBody/256 - len(r.prefix) - len(r.suffix) - r.maxItems
 	return sink.Limits{Mode: sink.Atomic, Endpoint: r.path, MaxItems: r.maxItems, MaxBytes: max(room, 1)}
 }
 
 // Deliver sends the messages in one request. A message that can never be sent is
-// rejected when it is the first; otherwise those before it are sent. See the
-// package comment.
+// rejected if it is the first. Otherwise Deliver sends the messages before it. See
+// the package comment.
 func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	if len(msgs) == 0 {
 		return delivered()
@@ -108,7 +108,7 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	return padNotSent(s.send(ctx, &r, msgs[:n]), n, len(msgs))
 }
 
-// rejectFirst is the answer to n messages of which the first cannot be sent.
+// rejectFirst returns the result for n messages whose first cannot be sent.
 func rejectFirst(n int, why string) sink.Result {
 	out := sink.Outcome{Class: sink.Rejected, Reason: store.ReasonBadRequest, Detail: why}
 	if n == 1 {
@@ -117,11 +117,11 @@ func rejectFirst(n int, why string) sink.Result {
 	return padNotSent(sink.Result{Items: []sink.Outcome{out}}, 1, n)
 }
 
-// padNotSent makes an answer to n messages one to all of them.
+// padNotSent extends a result for n messages to all of them.
 //
-// A failure of the request as a whole stays as it is. Items are verdicts on
-// single rows, and there is none: the dispatcher has to find the row to blame,
-// or wait, and comes back with fewer rows.
+// A failure of the whole request stays as it is. Items would be verdicts on single
+// rows, and there are none: the dispatcher has to bisect or wait, and then sends
+// fewer rows.
 func padNotSent(res sink.Result, n, all int) sink.Result {
 	if n == all || (res.Items == nil && res.Class != sink.Delivered) {
 		return res
@@ -138,15 +138,15 @@ func padNotSent(res sink.Result, n, all int) sink.Result {
 	return res
 }
 
-// send makes one request and says what the answer means for the messages.
+// send makes one request and classifies the response.
 func (s *Sink) send(ctx context.Context, r *route, msgs []sink.Message) sink.Result {
 	return s.post(ctx, r, msgs, func(a *httpsink.Answer, red *httpsink.Redactor) sink.Result {
 		return classifyAnswer(a, r, len(msgs), red)
 	})
 }
 
-// post makes one request, and once more if its token turns out to have ended. It waits
-// RequestTimeout at most, for tokens and both requests together.
+// post makes one request, and a second one if its token has become invalid.
+// RequestTimeout bounds the tokens and both requests together.
 func (s *Sink) post(ctx context.Context, r *route, msgs []sink.Message, judge func(a *httpsink.Answer, red *httpsink.Redactor) sink.Result) sink.Result {
 	with := func(token string) sink.Result {
 		red := s.redactor

@@ -36,7 +36,7 @@ func classes(res sink.Result, n int) []sink.Class {
 	return list
 }
 
-// TestRequest: the two wires byte for byte.
+// TestRequest: requests of both wires, byte for byte.
 func TestRequest(t *testing.T) {
 	for _, c := range []struct {
 		wire flowcatalyst.Wire
@@ -79,8 +79,8 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// TestUnfit: a message that cannot be sent neither spoils the request of its
-// neighbours nor lets those behind it overtake it.
+// TestUnfit: a message that cannot be sent does not break the request of other rows,
+// and no later row overtakes it.
 func TestUnfit(t *testing.T) {
 	good := func(i int) sink.Message { return events(5)[i] }
 	broken := message("EVENT", "bad", `{"id":"bad"`)
@@ -90,7 +90,7 @@ func TestUnfit(t *testing.T) {
 		msgs   []sink.Message
 		want   []sink.Class
 		taken  []string
-		detail string // of the first that is rejected
+		detail string // of the first rejected message
 	}{
 		"alone":      {[]sink.Message{broken}, []sink.Class{r}, nil, "not valid JSON at byte 11: unexpected end of JSON input"},
 		"first":      {[]sink.Message{broken, good(0)}, []sink.Class{r, n}, nil, "not valid JSON"},
@@ -134,8 +134,8 @@ func TestUnfit(t *testing.T) {
 	}
 }
 
-// TestUnfitBehindFailure: a failure of the request is one for all, so that no
-// single row is blamed for it.
+// TestUnfitBehindFailure: a failure of the request applies to all messages, so that
+// no single row is blamed for it.
 func TestUnfitBehindFailure(t *testing.T) {
 	recv := sinktest.NewReceiver(t)
 	recv.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: 400} })
@@ -146,7 +146,8 @@ func TestUnfitBehindFailure(t *testing.T) {
 	}
 }
 
-// TestItemResults: where the platform answers per item, each has its outcome.
+// TestItemResults: if the platform has a result for each item, each message has its
+// own outcome.
 func TestItemResults(t *testing.T) {
 	recv := sinktest.NewReceiver(t)
 	recv.Script(func(*sinktest.Request) sinktest.Answer {
@@ -163,8 +164,8 @@ func TestItemResults(t *testing.T) {
 	}
 }
 
-// TestLimits: a request as large as the limits allow is sent whole, and stays
-// below what the platform takes.
+// TestLimits: a request at the limits is sent whole and stays below the platform's
+// limit.
 func TestLimits(t *testing.T) {
 	for _, wire := range []flowcatalyst.Wire{flowcatalyst.WireArray, flowcatalyst.WireItems} {
 		for kind, most := range map[string]int{"EVENT": 1 << 20, "DISPATCH_JOB": 3_000_001, "AUDIT_LOG": 1 << 20} {
@@ -225,7 +226,7 @@ func TestMaxRequestBytes(t *testing.T) {
 	}
 }
 
-// TestErrorsHideToken: no failure shows the token, whatever breaks.
+// TestErrorsHideToken: no failure shows the token.
 func TestErrorsHideToken(t *testing.T) {
 	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Location", "/login?"+r.Header.Get("Authorization"))

@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// canary is a token that must show up nowhere but in the request's header.
+// canary is a token that must appear only in the request's header.
 const canary = "canary-7f3d2a91c4"
 
 func newSink(tb testing.TB, cfg flowcatalyst.Config) *flowcatalyst.Sink {

@@ -14,15 +14,15 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// meaning is what a status means.
+// meaning is the expected class and reason of a status.
 type meaning struct {
 	class  sink.Class
 	reason store.Reason
 	status []int
 }
 
-// meanings is the table of the README. It stands here a second time on purpose,
-// so that a change of [sink.Classify] shows.
+// meanings is the table of the README. It is repeated here on purpose, so that the
+// suite detects a change of [sink.Classify].
 func meanings() []meaning {
 	return []meaning{
 		{sink.Rejected, store.ReasonBadRequest, []int{400, 413, 422}},
@@ -72,7 +72,7 @@ func (h Harness) testStatus(t *testing.T) {
 	want(t, deliver(t, h.New(t, ok.URL, longTimeout), h.message("a")), 1, sink.Delivered)
 }
 
-// testNotTheAPI: a page with a 2xx is not a delivery, unless the status alone
+// testNotTheAPI: a 2xx with an HTML page is not a delivery, unless only the status
 // counts.
 func (h Harness) testNotTheAPI(t *testing.T) {
 	const page = "<!doctype html><html><title>Sign in</title></html>"
@@ -141,7 +141,7 @@ func (h Harness) testRetryAfter(t *testing.T) {
 			if res.RetryAfter < c.min || res.RetryAfter > c.max {
 				t.Errorf("Retry-After %q is %s, want %s to %s", c.value, res.RetryAfter, c.min, c.max)
 			}
-			// To wait is the lane's part.
+			// The lane waits, not the sink.
 			if n := requests.Load(); n != 1 || time.Since(start) > slack {
 				t.Errorf("%d requests in %s, want one at once", n, time.Since(start))
 			}
@@ -149,7 +149,7 @@ func (h Harness) testRetryAfter(t *testing.T) {
 	}
 }
 
-// testDetail: what a receiver says becomes one clean line.
+// testDetail: the text of a response becomes one clean line.
 func (h Harness) testDetail(t *testing.T) {
 	body := "first\r\nsecond\x00\x1b[31m\xff \u202e" + h.Secret + strings.Repeat("é", 20000)
 	for _, code := range []int{200, 302, 400, 503} {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
-// testReuse: failing answers cost no connections.
+// testReuse: failures do not cost connections.
 func (h Harness) testReuse(t *testing.T) {
 	var n atomic.Int64
 	codes := []int{500, 503, 400, 404, 302, 429}
@@ -35,8 +35,7 @@ func (h Harness) testReuse(t *testing.T) {
 	}
 }
 
-// testFailureKeepsOthers: a connection that breaks does not take the idle ones
-// with it.
+// testFailureKeepsOthers: a broken connection does not close the idle ones.
 func (h Harness) testFailureKeepsOthers(t *testing.T) {
 	const senders = 8
 	var cut atomic.Bool
@@ -44,7 +43,7 @@ func (h Harness) testFailureKeepsOthers(t *testing.T) {
 	waiting, all := 0, make(chan struct{})
 	srv := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		if cut.Load() {
-			panic(http.ErrAbortHandler) // drops the connection
+			panic(http.ErrAbortHandler) // closes the connection
 		}
 		mu.Lock()
 		waiting++
@@ -78,7 +77,7 @@ func (h Harness) testFailureKeepsOthers(t *testing.T) {
 	}
 	cut.Store(false)
 	together()
-	// A pool may dial once more than it needs while a connection comes free.
+	// A pool may dial once more than it needs while a connection becomes idle.
 	if got := srv.accepted.Load(); got > senders+failures+1 {
 		t.Errorf("%d connections were made; %d senders lost %d", got, senders, failures)
 	}

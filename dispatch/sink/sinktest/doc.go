@@ -1,8 +1,10 @@
-// Package sinktest is what every sink over HTTP is tested with: [Run], one suite
-// over real sockets, and [Receiver], a receiver that logs what it takes and can
-// be told how to answer.
+// Package sinktest tests sinks that use HTTP. It has [Run], one suite over real
+// sockets, and [Receiver], a scriptable receiver that logs the items it gets.
 //
-// The suite asks what a relay relies on: each status has its class, no answer
-// is waited for or read without a bound, a request that may have arrived is not
-// repeated, and a failing receiver costs neither connections nor memory.
+// The suite checks the rules that the relay relies on:
+//
+//   - Each status has its class.
+//   - No response is awaited or read without a bound.
+//   - A request that may have arrived is not repeated.
+//   - A failing receiver costs neither connections nor memory.
 package sinktest

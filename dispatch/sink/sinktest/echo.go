@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// Escapes are forms in which a receiver may give back what it was sent, by their names.
+// Escapes returns the forms in which a receiver may echo a text, by name.
 func Escapes() map[string]func(string) string {
 	each := func(format string) func(string) string {
 		return func(s string) string {
@@ -60,8 +60,9 @@ func Escapes() map[string]func(string) string {
 	}
 }
 
-// LeakedSecret says in which form a text gives a secret away; "" if in none. It tries each
-// escape, twice over, in another way than the sinks do, and parts of a secret too.
+// LeakedSecret returns the form in which a text reveals a secret, "" if it does not.
+// It tries each escape once and twice, also on parts of the secret, and by another
+// method than the sinks'.
 func LeakedSecret(text, secret string) string {
 	const part = 10
 	for name, escape := range Escapes() {
@@ -70,9 +71,9 @@ func LeakedSecret(text, secret string) string {
 				piece := escaped[at : at+part]
 				found := strings.Contains(strings.ToLower(text), strings.ToLower(piece))
 				switch {
-				case strings.HasPrefix(name, "base64 of"): // it begins with what is no secret
+				case strings.HasPrefix(name, "base64 of"): // its beginning is not secret
 					found = false
-				case strings.HasPrefix(name, "base64"): // in another case nobody can read it
+				case strings.HasPrefix(name, "base64"): // not reversible in another case
 					found = strings.Contains(text, piece)
 				}
 				if found {
@@ -87,8 +88,7 @@ func LeakedSecret(text, secret string) string {
 	return ""
 }
 
-// testEcho: whatever a receiver makes of the credentials that it gives back, no detail
-// shows them.
+// testEcho: no detail shows the credentials that a receiver echoes, in whatever form.
 func (h Harness) testEcho(t *testing.T) {
 	if h.Secret == "" {
 		t.Skip("the harness has no secret")

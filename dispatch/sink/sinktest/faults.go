@@ -13,7 +13,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
-// within fails the test if deliver takes longer than the short time-out allows.
+// within fails the test if deliver took longer than shortTimeout and slack.
 func within(tb testing.TB, start time.Time) {
 	tb.Helper()
 	if took := time.Since(start); took > shortTimeout+slack {
@@ -58,7 +58,7 @@ func deliverCtx(ctx context.Context, s sink.Sink, msgs ...sink.Message) sink.Res
 	return s.Deliver(ctx, msgs)
 }
 
-// testSilence: a receiver that says nothing is given up.
+// testSilence: a request to a silent receiver times out.
 func (h Harness) testSilence(t *testing.T) {
 	srv := serveRaw(t, (*rawConn).hang)
 	s := h.New(t, srv.url, shortTimeout)
@@ -67,8 +67,8 @@ func (h Harness) testSilence(t *testing.T) {
 	within(t, start)
 }
 
-// testEndless: a body that never ends does not hold a sender. What a failure
-// means is known from its status all the same.
+// testEndless: a body that never ends does not hold a sender. The status alone
+// classifies a failure.
 func (h Harness) testEndless(t *testing.T) {
 	for _, c := range []struct {
 		status int
@@ -99,8 +99,8 @@ func (h Harness) testEndless(t *testing.T) {
 	}
 }
 
-// testHugeAnswer: an answer of 100 MB is neither read whole nor kept, whether it
-// says its length or has none.
+// testHugeAnswer: a body of 100 MB is neither read whole nor kept, with or without a
+// length.
 func (h Harness) testHugeAnswer(t *testing.T) {
 	const size = 100 << 20
 	for _, c := range []struct {
@@ -123,7 +123,7 @@ func (h Harness) testHugeAnswer(t *testing.T) {
 				if got := after.TotalAlloc - before.TotalAlloc; got > 16<<20 {
 					t.Errorf("an answer of %d MB cost %d MB of memory", size>>20, got>>20)
 				}
-				// What a socket buffers may be some MB.
+				// A socket may buffer some MB.
 				if got := wrote.Load(); got > size/2 {
 					t.Errorf("%d MB were read", got>>20)
 				}
@@ -132,7 +132,7 @@ func (h Harness) testHugeAnswer(t *testing.T) {
 	}
 }
 
-// testHugeHeader: an answer that never comes to its body is given up.
+// testHugeHeader: a response that never gets to its body fails.
 func (h Harness) testHugeHeader(t *testing.T) {
 	const size = 100 << 20
 	srv, wrote := flood(t, "HTTP/1.1 200 X\r\nX-Long: ", size)
@@ -144,8 +144,8 @@ func (h Harness) testHugeHeader(t *testing.T) {
 	}
 }
 
-// flood starts a server whose answer is head and then size bytes, and counts the
-// bytes that it got rid of.
+// flood starts a server that responds with head and then size bytes. It counts the
+// bytes that it wrote.
 func flood(tb testing.TB, head string, size int64) (*rawServer, *atomic.Int64) {
 	tb.Helper()
 	block := bytes.Repeat([]byte("x"), 64<<10)
@@ -166,7 +166,7 @@ func flood(tb testing.TB, head string, size int64) (*rawServer, *atomic.Int64) {
 	}), wrote
 }
 
-// testFlatMemory: nothing of an attempt is kept, whatever it ends with.
+// testFlatMemory: an attempt leaves nothing in memory, whatever its outcome.
 func (h Harness) testFlatMemory(t *testing.T) {
 	const attempts, size = 150, 1 << 20
 	var n atomic.Int64
@@ -177,7 +177,7 @@ func (h Harness) testFlatMemory(t *testing.T) {
 		w.Header().Set("Retry-After", "86400")
 		w.WriteHeader(codes[i%len(codes)])
 		if i%10 == 0 {
-			panic(http.ErrAbortHandler) // the connection is cut
+			panic(http.ErrAbortHandler) // closes the connection
 		}
 		_, _ = w.Write(page)
 	})
@@ -200,11 +200,11 @@ func (h Harness) testFlatMemory(t *testing.T) {
 	}
 }
 
-// testBrokenOff: without a whole answer nothing is known, and the row is sent
-// again by the lane, not by the sink.
+// testBrokenOff: an incomplete response leaves the outcome unknown. The lane sends
+// the row again, not the sink.
 func (h Harness) testBrokenOff(t *testing.T) {
 	ok := h.Success(1)
-	cut := h.onSuccess(sink.Unavailable) // behind the status line of a 2xx
+	cut := h.onSuccess(sink.Unavailable) // after the status line of a 2xx
 	for name, c := range map[string]struct {
 		class   sink.Class
 		respond func(*rawConn) bool
@@ -241,8 +241,8 @@ func (h Harness) testBrokenOff(t *testing.T) {
 	}
 }
 
-// testNoRepeat: a request that may have arrived is not repeated, on a kept
-// connection either, where an HTTP library may think it idempotent.
+// testNoRepeat: a request that may have arrived is not repeated, even on a reused
+// connection, where an HTTP library may consider it idempotent.
 func (h Harness) testNoRepeat(t *testing.T) {
 	for name, end := range map[string]func(*rawConn) bool{
 		"Reset":     (*rawConn).reset,

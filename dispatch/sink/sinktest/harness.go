@@ -15,36 +15,34 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Reply is an answer that a sink takes for a success.
+// Reply is a response that a sink accepts as a success.
 type Reply struct {
 	Status      int
 	ContentType string
 	Body        []byte
 }
 
-// Harness says how to test one sink. The suite needs no more than that it
-// speaks HTTP.
+// Harness describes the sink under test. The suite only requires that it uses HTTP.
 type Harness struct {
-	// New makes a sink that delivers to baseURL, gives an attempt up after
-	// timeout, and keeps at least 16 connections. It closes the sink with
-	// tb.Cleanup.
+	// New returns a sink that delivers to baseURL, times out an attempt after
+	// timeout, and keeps at least 16 connections. It closes the sink with tb.Cleanup.
 	New func(tb testing.TB, baseURL string, timeout time.Duration) sink.Sink
 	// Kind is the kind of the messages.
 	Kind string
-	// Success is the answer to n messages that were taken.
+	// Success returns the response to n accepted messages.
 	Success func(n int) Reply
-	// StatusOnly says that a 2xx is a delivery whatever its body, and whether the
-	// body arrives or not.
+	// StatusOnly is true if a 2xx is a delivery whatever its body, complete or not.
 	StatusOnly bool
-	// StatusOverrides lists the statuses that mean something else to the sink than they
-	// do by the table.
+	// StatusOverrides has the statuses that the sink classifies in another way than
+	// [sink.Classify].
 	StatusOverrides map[int]sink.Class
-	// Secret, if set, is a credential that New gives to the sink. No detail may
+	// Secret is a credential that New gives to the sink, if it is set. No detail may
 	// show it.
 	Secret string
 }
 
-// onSuccess returns what a 2xx means that is not the API's, or not whole.
+// onSuccess returns the expected class of a 2xx that is incomplete or does not come
+// from the API.
 func (h *Harness) onSuccess(class sink.Class) sink.Class {
 	if h.StatusOnly {
 		return sink.Delivered
@@ -52,8 +50,8 @@ func (h *Harness) onSuccess(class sink.Class) sink.Class {
 	return class
 }
 
-// Time-outs of the suite. An attempt that must end by itself gets shortTimeout
-// and has to end within slack after it; every other one gets longTimeout.
+// Timeouts of the suite. An attempt that must end by itself gets shortTimeout and has
+// to end within slack after it. Every other attempt gets longTimeout.
 const (
 	shortTimeout = 300 * time.Millisecond
 	longTimeout  = 20 * time.Second
@@ -90,7 +88,7 @@ func Run(t *testing.T, h Harness) {
 	t.Run("Ping", h.testPing)
 }
 
-// message is a well-formed message with a payload that names its id.
+// message returns a well-formed message with its id in the payload.
 func (h *Harness) message(id string) sink.Message {
 	return sink.Message{
 		ID: id, Kind: h.Kind, Group: store.GroupOf("g"), Attempt: 1,
@@ -106,10 +104,10 @@ func (h *Harness) messages(n int) []sink.Message {
 	return msgs
 }
 
-// several is the number of messages for tests of a request with more than one.
+// several returns the number of messages for a request of more than one.
 func (h *Harness) several(s sink.Sink) int { return min(s.Limits(h.Kind).MaxItems, 5) }
 
-// deliver delivers with a bound that only a sink without one of its own meets.
+// deliver calls Deliver with a deadline that only a sink without a timeout reaches.
 func deliver(tb testing.TB, s sink.Sink, msgs ...sink.Message) sink.Result {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), longTimeout+slack)
@@ -117,13 +115,13 @@ func deliver(tb testing.TB, s sink.Sink, msgs ...sink.Message) sink.Result {
 	res := s.Deliver(ctx, msgs)
 	if res.Items != nil && len(res.Items) != len(msgs) {
 		tb.Errorf("%d outcomes for %d messages", len(res.Items), len(msgs))
-		return sink.Result{} // a class that is none
+		return sink.Result{} // not a valid class
 	}
 	return res
 }
 
-// want fails the test unless all messages have the class, and a detail if they
-// were not delivered.
+// want fails the test unless all messages have the class, and a detail if they were
+// not delivered.
 func want(tb testing.TB, res sink.Result, n int, class sink.Class) {
 	tb.Helper()
 	for i := range n {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
-// testProbe: a probe goes the way of a delivery, delivers nothing, and says what
-// the answer proves.
+// testProbe: a probe takes the path of a delivery, delivers nothing, and reports the
+// facts that the response proves.
 func (h Harness) testProbe(t *testing.T) {
 	var status atomic.Int64
 	var echo atomic.Bool
@@ -36,8 +36,8 @@ func (h Harness) testProbe(t *testing.T) {
 		401: sink.Misconfigured, 403: sink.Misconfigured, 407: sink.Misconfigured, 302: sink.Misconfigured, 308: sink.Misconfigured,
 	}
 	_, pings := p.(sink.Pinger)
-	if pings { // by the method of a delivery, so that its answer says more
-		delete(classes, 204) // whether that is a success is the API's to say
+	if pings { // with the method of a delivery, so that its response proves more
+		delete(classes, 204) // the API decides whether that is a success
 		classes[404], classes[405], classes[400], classes[415] = sink.Misconfigured, sink.Misconfigured, sink.Refused, sink.Refused
 	}
 	for code, class := range classes {
@@ -77,7 +77,7 @@ func (h Harness) testProbe(t *testing.T) {
 	}
 }
 
-// prober makes a sink and takes it as a sink.Prober.
+// prober returns a new sink as a sink.Prober.
 func (h Harness) prober(t *testing.T, url string) sink.Prober {
 	t.Helper()
 	p, ok := h.New(t, url, longTimeout).(sink.Prober)
@@ -87,8 +87,8 @@ func (h Harness) prober(t *testing.T, url string) sink.Prober {
 	return p
 }
 
-// testPing: a ping is a request without rows, with the credentials, and its answer means
-// what it would mean for rows.
+// testPing: a ping is a request with the credentials and without rows. Its response
+// has the same class as one for rows.
 func (h Harness) testPing(t *testing.T) {
 	var status atomic.Int64
 	type request struct {

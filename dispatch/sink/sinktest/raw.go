@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// rawServer speaks HTTP by hand, for what no HTTP library would do.
+// rawServer writes HTTP by hand, for responses that no HTTP library produces.
 type rawServer struct {
 	url string
-	// requests counts the requests that were read whole.
+	// requests counts the requests that were read completely.
 	requests atomic.Int64
 }
 
@@ -27,8 +27,8 @@ type rawConn struct {
 	stop <-chan struct{}
 }
 
-// serveRaw starts a server that reads requests and leaves the answer to
-// respond. The connection is closed when respond returns false.
+// serveRaw starts a server that reads requests and calls respond for the response.
+// The connection is closed when respond returns false.
 func serveRaw(tb testing.TB, respond func(*rawConn) bool) *rawServer {
 	tb.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -83,7 +83,7 @@ func (s *rawServer) converse(c *rawConn, respond func(*rawConn) bool) {
 	}
 }
 
-// reply writes a whole answer.
+// reply writes a complete response.
 func (c *rawConn) reply(r Reply) bool {
 	_, err := fmt.Fprintf(c, "HTTP/1.1 %d X\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s",
 		r.Status, r.ContentType, len(r.Body), r.Body)
@@ -97,7 +97,7 @@ func (c *rawConn) reset() bool {
 	return false
 }
 
-// halfClose ends the sending direction and waits for the client to hang up.
+// halfClose closes the sending direction and waits for the client to hang up.
 func (c *rawConn) halfClose() bool {
 	_ = c.CloseWrite()
 	_, _ = io.Copy(io.Discard, c)
@@ -110,7 +110,7 @@ func (c *rawConn) hang() bool {
 	return false
 }
 
-// deadURL returns an address at which nobody listens.
+// deadURL returns an address without a listener.
 func deadURL(tb testing.TB) string {
 	tb.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -15,32 +15,33 @@ import (
 
 // Received is one item of a request that reached the receiver.
 type Received struct {
-	// ID is the payload's "id", empty if it has none; of a webhook its
+	// ID is the payload's "id", empty if it has none. For a webhook it is the
 	// webhook-id.
 	ID string
-	// Kind is the kind that the path stands for, empty for an unknown path; of a
-	// webhook what its headers say, if they do.
+	// Kind is the kind of the path, empty for an unknown path. For a webhook it is
+	// the kind in its headers, if any.
 	Kind string
-	// Payload is the item, byte for byte, without blanks around it.
+	// Payload is the item, byte for byte, without surrounding blanks.
 	Payload []byte
 	// At is when the request was read.
 	At time.Time
-	// Request is the number of the request, from 1, and Index the place in it.
+	// Request is the number of the request, from 1, and Index the item's position in
+	// it.
 	Request, Index int
 	// Key is the request's Idempotency-Key.
 	Key string
-	// Replay is the request's Sluicebox-Replay; "" for live rows.
+	// Replay is the request's Sluicebox-Replay, "" for live rows.
 	Replay string
-	// Status is what was answered, 0 if the connection was cut instead. It is
-	// set when the answer is settled, just before it is written.
+	// Status is the status of the response, 0 if the connection was closed instead.
+	// It is set just before the response is written.
 	Status int
-	// Accepted says that the receiver took the item: a 2xx, and for an answer per
-	// item the word SUCCESS or SKIPPED. Whether the client saw the answer is
-	// another matter: it may have given up before.
+	// Accepted reports whether the receiver accepted the item: a 2xx, and SUCCESS or
+	// SKIPPED if the response has a result for each item. The client may still have
+	// missed the response.
 	Accepted bool
 }
 
-// Request is what a Script sees.
+// Request is the argument of a Script.
 type Request struct {
 	N      int // from 1, in the order in which requests were read
 	Method string
@@ -60,37 +61,38 @@ func (r *Request) IDs() []string {
 	return ids
 }
 
-// Answer is what the receiver does with a request. The zero value takes all
-// items, with the status and body of the wire that the request came over.
+// Answer is the receiver's reaction to a request. The zero value accepts all items,
+// with the status and body of the request's wire.
 type Answer struct {
 	Status int // 0 stands for the wire's success
 	Header http.Header
-	// Body, if set, is sent as it is. Else a success lists results.
+	// Body is sent as it is, if set. Otherwise a success has a list of results.
 	Body []byte
-	// ItemStatuses are the results' words by position; missing ones are SUCCESS.
+	// ItemStatuses has the statuses of the results, by position. Missing ones are
+	// SUCCESS.
 	ItemStatuses []string
-	// Delay passes before the answer. It ends early when the client is gone.
+	// Delay is the time before the response. It ends early when the client is gone.
 	Delay time.Duration
-	// Release, if set, holds the answer back until it is closed.
+	// Release holds the response back until it is closed, if set.
 	Release <-chan struct{}
-	// Disconnect closes the connection in place of an answer. With a 2xx as Status the
-	// items are taken all the same: the acknowledgement is lost.
+	// Disconnect closes the connection instead of a response. With a 2xx as Status
+	// the items are accepted all the same, and only the acknowledgement is lost.
 	Disconnect bool
-	// Astray answers as whoever stands in the receiver's place, such as a proxy
-	// with a page: no item is taken, whatever Status says.
+	// Astray responds on behalf of something else in the receiver's place, for
+	// example a proxy with an error page. No item is accepted, whatever Status is.
 	Astray bool
-	// WriteRest, if set, goes on with the body behind Body. The context ends when the
-	// client has gone.
+	// WriteRest writes the rest of the body after Body, if set. The context ends when
+	// the client has gone.
 	WriteRest func(client context.Context, body io.Writer)
 }
 
-// Script decides how a request is answered. It is called from several
-// goroutines at once.
+// Script returns the response to a request. It is called from several goroutines at
+// once.
 type Script func(*Request) Answer
 
-// Receiver is a real HTTP receiver that speaks both wires of the FlowCatalyst
-// API and takes webhooks, which have a webhook-id, at any path. All methods are
-// safe for concurrent use.
+// Receiver is an HTTP receiver that speaks both wires of the FlowCatalyst API. It
+// also accepts webhooks, which have a webhook-id, at any path. All methods are safe
+// for concurrent use.
 type Receiver struct {
 	server *httptest.Server
 	closed chan struct{}
@@ -99,14 +101,13 @@ type Receiver struct {
 	script   Script
 	requests int
 	log      []Received
-	taken    map[itemKey]int // how often
-	changed  chan struct{}   // closed and replaced with each taken item
+	taken    map[itemKey]int // number of times
+	changed  chan struct{}   // closed and replaced with each accepted item
 }
 
 type itemKey struct{ kind, id string }
 
-// NewReceiver starts a receiver that takes everything. It stops when the test
-// ends.
+// NewReceiver starts a receiver that accepts everything. It stops when the test ends.
 func NewReceiver(tb testing.TB) *Receiver {
 	tb.Helper()
 	r := &Receiver{
@@ -123,39 +124,38 @@ func NewReceiver(tb testing.TB) *Receiver {
 	return r
 }
 
-// URL is the receiver's base address.
+// URL returns the receiver's base address.
 func (r *Receiver) URL() string { return r.server.URL }
 
-// Script sets how requests are answered from now on; nil takes everything.
+// Script sets the script for requests from now on; nil accepts everything.
 func (r *Receiver) Script(s Script) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.script = s
 }
 
-// Log returns everything that arrived, in the order in which requests were
-// read.
+// Log returns all items that arrived, in the order in which requests were read.
 func (r *Receiver) Log() []Received {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.log)
 }
 
-// Accepted returns the items that were taken, in the order in which their requests
-// were read.
+// Accepted returns the accepted items, in the order in which their requests were
+// read.
 func (r *Receiver) Accepted() []Received {
 	return slices.DeleteFunc(r.Log(), func(x Received) bool { return !x.Accepted })
 }
 
-// Counts is what arrived so far.
+// Counts are the totals of a Receiver.
 type Counts struct {
 	Requests   int
 	Items      int // items in all requests
-	Distinct   int // different (kind, id) that were taken
-	Duplicates int // taken items beyond the first of each
+	Distinct   int // different (kind, id) that were accepted
+	Duplicates int // accepted items beyond the first of each
 }
 
-// Counts returns what arrived so far.
+// Counts returns the totals so far.
 func (r *Receiver) Counts() Counts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -166,8 +166,8 @@ func (r *Receiver) Counts() Counts {
 	return c
 }
 
-// Wait returns when n different items have been taken, or with an error that
-// says how many when the context ends first.
+// Wait returns nil once n different items have been accepted. If the context ends
+// first, the error has the number of items.
 func (r *Receiver) Wait(ctx context.Context, n int) error {
 	for {
 		r.mu.Lock()
@@ -214,7 +214,7 @@ func (r *Receiver) serve(w http.ResponseWriter, req *http.Request) {
 	a.fill(kind, wireItems, len(items))
 	r.settle(first, len(items), &a)
 	if a.Disconnect {
-		panic(http.ErrAbortHandler) // the server's way to drop a connection
+		panic(http.ErrAbortHandler) // makes net/http close the connection
 	}
 	for k, v := range a.Header {
 		w.Header()[k] = v
@@ -227,8 +227,8 @@ func (r *Receiver) serve(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// note logs a request and returns the script for it and the place of its first
-// item in the log.
+// note logs a request. It returns the script for the request and the position of its
+// first item in the log.
 func (r *Receiver) note(req *Request) (Script, int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -244,7 +244,7 @@ func (r *Receiver) note(req *Request) (Script, int) {
 	return r.script, first
 }
 
-// hold waits as the answer says.
+// hold waits as the answer requires.
 func (r *Receiver) hold(client context.Context, a Answer) {
 	if a.Release != nil {
 		select {
@@ -264,7 +264,7 @@ func (r *Receiver) hold(client context.Context, a Answer) {
 	}
 }
 
-// settle writes into the log what the items are answered.
+// settle records the outcome of the items in the log.
 func (r *Receiver) settle(first, n int, a *Answer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -283,7 +283,7 @@ func (r *Receiver) settle(first, n int, a *Answer) {
 	r.changed = make(chan struct{})
 }
 
-// takes reports whether the answer takes item i.
+// takes reports whether the answer accepts item i.
 func (a *Answer) takes(i int) bool {
 	if a.Status < 200 || a.Status > 299 || a.Astray {
 		return false
@@ -291,7 +291,7 @@ func (a *Answer) takes(i int) bool {
 	return i >= len(a.ItemStatuses) || a.ItemStatuses[i] == "SUCCESS" || a.ItemStatuses[i] == "SKIPPED"
 }
 
-// fill completes an answer with what the API says by default.
+// fill sets the API's defaults.
 func (a *Answer) fill(kind string, wireItems bool, n int) {
 	if a.Status == 0 && !a.Disconnect {
 		a.Status = http.StatusCreated
@@ -309,8 +309,8 @@ func (a *Answer) fill(kind string, wireItems bool, n int) {
 	a.Body = Results(n, a.ItemStatuses...)
 }
 
-// Results is the answer of the API to n items: the given words by position,
-// SUCCESS for the others.
+// Results returns the API's response to n items: the given statuses by position,
+// SUCCESS for the rest.
 func Results(n int, words ...string) []byte {
 	type result struct {
 		ID     string `json:"id"`
@@ -329,7 +329,7 @@ func Results(n int, words ...string) []byte {
 	}
 	b, err := json.Marshal(map[string]any{"results": list})
 	if err != nil {
-		panic(err) // texts only: cannot fail
+		panic(err) // strings only: cannot fail
 	}
 	return b
 }

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// post sends a body and returns the status and the answer, 0 for none.
+// post sends a body and returns the status and the body of the response, 0 for none.
 func post(t *testing.T, url, key, body string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
@@ -122,7 +122,7 @@ func TestReceiverWebhook(t *testing.T) {
 	}
 }
 
-// TestReceiverScript: what is answered decides what was taken.
+// TestReceiverScript: the response determines the accepted items.
 func TestReceiverScript(t *testing.T) {
 	r := sinktest.NewReceiver(t)
 	answers := []sinktest.Answer{
@@ -182,7 +182,7 @@ func TestReceiverWait(t *testing.T) {
 		t.Errorf("waiting for nothing ends with %v", err)
 	}
 	var wg sync.WaitGroup
-	for _, id := range []string{"a", "b", "a"} { // the last is no new one
+	for _, id := range []string{"a", "b", "a"} { // the last one repeats an id
 		wg.Go(func() { post(t, r.URL()+"/api/events/batch", "", `[{"id":"`+id+`"}]`) })
 	}
 	waited := make(chan error, 1)
@@ -199,7 +199,7 @@ func TestReceiverWait(t *testing.T) {
 	}
 }
 
-// TestReceiverEndsHeld: a test that ends does not wait for what it holds back.
+// TestReceiverEndsHeld: the end of a test does not wait for held responses.
 func TestReceiverEndsHeld(t *testing.T) {
 	arrived := make(chan struct{})
 	var status int

@@ -58,7 +58,7 @@ func (h Harness) testPayload(t *testing.T) {
 	}
 }
 
-// testIdempotencyKey: one row has one key, whatever the attempt.
+// testIdempotencyKey: a row has the same key on every attempt.
 func (h Harness) testIdempotencyKey(t *testing.T) {
 	var mu sync.Mutex
 	var keys []string
@@ -90,8 +90,8 @@ func (h Harness) testIdempotencyKey(t *testing.T) {
 	}
 }
 
-// testReplay: a request with replayed rows names the replay, and no other does. The
-// rows are sent as they were, under the same key.
+// testReplay: a request with rows of a replay names the replay, and no other request
+// does. The rows and the key are the same as the first time.
 func (h Harness) testReplay(t *testing.T) {
 	type request struct {
 		replay []string
@@ -159,7 +159,7 @@ func (h Harness) testHeaderInjection(t *testing.T) {
 		m.ID = id
 		res := deliver(t, s, m)
 		if id == "" && res.At(0).Class == sink.Rejected {
-			continue // a sink whose receivers cannot do without an id
+			continue // a sink whose receivers require an id
 		}
 		want(t, res, 1, sink.Delivered)
 		got := <-headers

@@ -23,7 +23,7 @@ func kindOf(path string) string {
 	return ""
 }
 
-// parse takes a body of either wire apart.
+// parse splits a body of either wire into its items.
 func parse(body []byte) (items []Received, wireItems bool, err error) {
 	var list []json.RawMessage
 	if err := json.Unmarshal(body, &list); err != nil {
@@ -47,9 +47,9 @@ func parse(body []byte) (items []Received, wireItems bool, err error) {
 	return items, wireItems, nil
 }
 
-// webhook reads a request that carries one row: its id is webhook-id, its kind
-// Sluicebox-Kind or else ce-type, its payload the body. It reports false for a
-// request without a webhook-id.
+// webhook reads a request with one row. Its id is webhook-id, its kind Sluicebox-Kind
+// or else ce-type, its payload the body. ok is false for a request without a
+// webhook-id.
 func webhook(h http.Header, body []byte) (kind string, items []Received, ok bool) {
 	decoded := func(name string) string {
 		v, err := url.PathUnescape(h.Get(name))

@@ -13,10 +13,10 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 )
 
-// Format is what a request carries besides the payload.
+// Format is how a request describes its payload.
 type Format string
 
-// The formats.
+// Formats of a request.
 const (
 	// FormatRaw: the body is the payload, and no header describes it.
 	FormatRaw Format = "raw"
@@ -25,7 +25,7 @@ const (
 	FormatCloudEvents Format = "cloudevents"
 )
 
-// The words of MetadataHeaders, each with the header that it stands for.
+// Values of MetadataHeaders, each with its header.
 const (
 	MetadataKind    = "kind"    // Sluicebox-Kind
 	MetadataGroup   = "group"   // Sluicebox-Group
@@ -38,19 +38,19 @@ const (
 	defaultMaxConnections = 10
 	defaultUserAgent      = "sluicebox"
 
-	// maxPrefix leaves most of an id's header to the id.
+	// maxPrefix leaves most of the id header to the id.
 	maxPrefix = 64
 )
 
-// Secret is a text that no printing, logging or marshalling shows. A conversion
-// to string yields it.
+// Secret is a text that printing, logging and marshalling do not show. A conversion
+// to string yields the text.
 type Secret = httpsink.Secret
 
-// ErrorDetail says how much of an answer that fails the row's error column and the log
+// ErrorDetail is how much of a failed response the row's error column and the log
 // show.
 type ErrorDetail = httpsink.ErrorDetail
 
-// The words of ErrorDetail.
+// Values of ErrorDetail.
 const (
 	// ErrorDetailBody: the status and the beginning of the body.
 	ErrorDetailBody = httpsink.ErrorDetailBody
@@ -58,65 +58,66 @@ const (
 	ErrorDetailStatus = httpsink.ErrorDetailStatus
 )
 
-// Config is one endpoint. The zero value of every field but URL stands
-// for its default.
+// Config configures one endpoint. The zero value of each field except URL stands for
+// its default.
 type Config struct {
 	// URL is the endpoint, http or https. It may have a query. It is a Secret,
-	// since many endpoints are known by a key in their address.
+	// because the address of many endpoints contains a key.
 	URL Secret
 	// Method is POST, the default, or PUT.
 	Method string
-	// Secrets sign each request, as Standard Webhooks 1.0.0 lays down: whsec_ and
-	// the base64 form of 24 to 64 random bytes. Several of them all sign, so that
-	// a receiver may go from one to the next. None: requests are not signed.
+	// Secrets sign each request per Standard Webhooks 1.0.0. A secret is whsec_ and
+	// the base64 form of 24 to 64 random bytes. Several secrets all sign, so that a
+	// receiver can rotate from one to the next. Without secrets, requests are not
+	// signed.
 	Secrets []Secret
 	// Format is FormatRaw, the default, or FormatCloudEvents.
 	Format Format
-	// ContentType is that of the payloads; the default is application/json.
+	// ContentType is the media type of the payloads. The default is application/json.
 	ContentType string
-	// CloudEventsSource is the ce-source, a URI reference that names this outbox
-	// among all producers. FormatCloudEvents needs it.
+	// CloudEventsSource is the ce-source: a URI reference that identifies this outbox
+	// among all producers. FormatCloudEvents requires it.
 	CloudEventsSource string
-	// CloudEventsType is the ce-type; the default is the kind of the row.
+	// CloudEventsType is the ce-type. The default is the kind of the row.
 	CloudEventsType string
-	// Headers are sent with each request as they are. Names that would break the
-	// request or the signature are refused.
+	// Headers are sent unchanged with each request. Names that would break the
+	// request or the signature are rejected.
 	Headers map[string]Secret
-	// MetadataHeaders lists what the relay tells of a row, by the words above.
-	// The default is nothing: a group may be the name of a customer.
+	// MetadataHeaders lists the facts about a row that are sent: MetadataKind,
+	// MetadataGroup, MetadataAttempt. The default is none, because a group may be the
+	// name of a customer, for example.
 	MetadataHeaders []string
-	// IDPrefix is put in front of the row's id in webhook-id, Idempotency-Key and
-	// ce-id, for receivers that take rows of two outboxes and drop duplicates by
-	// the id alone.
+	// IDPrefix is prepended to the row's id in webhook-id, Idempotency-Key and ce-id.
+	// Set it for a receiver with rows of two outboxes that drops duplicates by the id
+	// alone.
 	IDPrefix string
-	// Treat409AsDelivered takes the answer 409 for "I have it already". By default it
-	// is a failure like any other 4xx: most receivers mean a conflict by it, such as a
+	// Treat409AsDelivered makes 409 a delivery. By default it is a failure like any
+	// other 4xx, because most receivers report a conflict with it, for example a
 	// stale version.
 	Treat409AsDelivered bool
-	// Token is sent as bearer token; empty sends none.
+	// Token is sent as bearer token. Empty sends none.
 	Token Secret
-	// CAFile names a PEM file with the authorities that are trusted in place of
-	// the system's.
+	// CAFile is a PEM file of authorities to trust instead of the system's.
 	CAFile string
 	// RequestTimeout bounds an attempt from the dial to the last byte of the
-	// answer; the default is 30 s.
+	// response. The default is 30 s.
 	RequestTimeout time.Duration
-	// MaxConnections is how many idle connections are kept. It should be no less
-	// than the number of senders, else some of them dial for each request; the
-	// default is 10.
+	// MaxConnections is the maximum number of idle connections. Set it to at least
+	// the number of senders, else some of them dial for each request. The default is
+	// 10.
 	MaxConnections int
-	// MaxRequestBytes is the largest payload that is sent; a larger one is
-	// rejected without a request. The default is no bound: the endpoint answers
-	// 413 for itself.
+	// MaxRequestBytes is the maximum size of a payload. A larger payload is rejected
+	// without a request. By default there is no bound, and the endpoint itself
+	// answers 413.
 	MaxRequestBytes int
-	// ErrorDetail is what a failure's detail shows; the default is ErrorDetailBody.
+	// ErrorDetail is how much of a failure the detail shows. The default is
+	// ErrorDetailBody.
 	ErrorDetail ErrorDetail
-	// UserAgent is sent with each request, such as "sluicebox/1.2.3".
+	// UserAgent is sent with each request, for example "sluicebox/1.2.3".
 	UserAgent string
 }
 
-// DefaultConfig returns the defaults that the README lists. URL is left to be
-// set.
+// DefaultConfig returns the defaults that the README lists. URL remains to be set.
 func DefaultConfig() Config {
 	return Config{
 		Method:         http.MethodPost,
@@ -151,8 +152,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate reports every value that is out of range, by its configuration key.
-// The texts hold no secret.
+// Validate reports every invalid value by its configuration key. The errors show no
+// secret.
 func (c *Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -177,7 +178,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// validateFormat checks what describes the payload.
+// validateFormat checks the fields that describe the payload.
 func (c *Config) validateFormat() []error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -190,7 +191,8 @@ func (c *Config) validateFormat() []error {
 	case err != nil || !isHeaderValue(c.ContentType):
 		bad("content-type is %q, which is no media type such as application/json", c.ContentType)
 	case c.Format == FormatCloudEvents && strings.HasPrefix(media, "application/cloudevents"):
-		// Receivers tell the modes apart by it (HTTP binding, section 3).
+		// Receivers distinguish the modes by the content type (HTTP binding, section
+		// 3).
 		bad("content-type is %q, which says that the payload holds the event's attributes; "+
 			"for such payloads set format to %s", c.ContentType, FormatRaw)
 	}
@@ -214,7 +216,7 @@ func (c *Config) validateFormat() []error {
 	return errs
 }
 
-// validateHeaders checks what else is sent with a request.
+// validateHeaders checks the fields for other headers.
 func (c *Config) validateHeaders() []error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -236,7 +238,7 @@ func (c *Config) validateHeaders() []error {
 	return errs
 }
 
-// parseURL never quotes the address, which may hold a key.
+// parseURL parses the address. Errors never quote it, because it may hold a key.
 func parseURL(raw string) (*url.URL, error) {
 	if raw == "" {
 		return nil, errors.New("url is not set; it is the address of the endpoint, such as https://hooks.example/orders")

@@ -31,7 +31,7 @@ func TestConfigValidate(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		change func(*config)
-		want   string // in the error; "" for none
+		want   string // part of the error; "" for none
 	}{
 		"defaults":           {func(*config) {}, ""},
 		"zero values":        {func(c *config) { *c = config{URL: c.URL} }, ""},
@@ -115,8 +115,8 @@ func TestConfigValidate(t *testing.T) {
 	}
 }
 
-// TestConfigReportsAll: one run of a check shows every fault, each line with its
-// key in front.
+// TestConfigReportsAll: one check reports every invalid key, each on a line that
+// starts with the key.
 func TestConfigReportsAll(t *testing.T) {
 	cfg := webhook.Config{
 		Method: "GET", Secrets: []webhook.Secret{""}, Format: "x", RequestTimeout: -1, MaxConnections: -1,
@@ -142,8 +142,8 @@ func TestConfigReportsAll(t *testing.T) {
 	}
 }
 
-// TestSecretsAreNotPrinted: no way of printing a configuration or a sink shows
-// one of its secrets.
+// TestSecretsAreNotPrinted: printing a configuration or a sink shows none of its
+// secrets.
 func TestSecretsAreNotPrinted(t *testing.T) {
 	cfg := webhook.DefaultConfig()
 	cfg.URL, cfg.Token = "https://hooks.example/"+canary+"?key="+canary, canary

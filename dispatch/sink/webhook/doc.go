@@ -1,63 +1,72 @@
-// Package webhook delivers to any HTTP endpoint, one row a request, signed as
-// Standard Webhooks 1.0.0 lays down and on demand as a CloudEvent.
+// Package webhook delivers to any HTTP endpoint, one row per request. Requests are
+// signed per Standard Webhooks 1.0.0 and can be CloudEvents.
 //
-// # What is sent
+// # The request
 //
-// The body is the payload, byte for byte, under content-type. These headers name
-// and sign it:
+// The body is the payload, byte for byte, with the content type of content-type.
+// These headers identify and sign it:
 //
 //	webhook-id         id-prefix and the row's id, the same on every attempt
-//	webhook-timestamp  the second of this attempt
-//	webhook-signature  v1,… for each of the secrets, by blanks apart; without secrets none
-//	Idempotency-Key    what webhook-id is
-//	Sluicebox-Replay   the id of the replay that sends the row again; for a live row none
+//	webhook-timestamp  the Unix time of this attempt in seconds
+//	webhook-signature  v1,… for each secret, separated by spaces; absent without secrets
+//	Idempotency-Key    the same id as webhook-id
+//	Sluicebox-Replay   the id of the replay that sends the row again; absent for a live row
 //
-// Characters that a header cannot carry, and %, are percent-encoded, in
-// webhook-id the full stop too: what is signed is "id.timestamp.body", which a
-// full stop in the id would make ambiguous. An id of more than 255 bytes is
-// replaced by "sha256-" and its digest. Receivers drop duplicates by webhook-id;
-// one that takes rows of two outboxes, whose ids may meet, tells them apart with
-// the help of id-prefix.
+// Characters that a header cannot carry, and %, are percent-encoded. webhook-id also
+// encodes the full stop, because the signed text "id.timestamp.body" would otherwise
+// be ambiguous. An id of more than 255 bytes is replaced by "sha256-" and its digest.
+// Receivers drop duplicates by webhook-id. A receiver with rows of two outboxes,
+// whose ids may collide, needs an id-prefix for each.
 //
-// With format cloudevents the request is a CloudEvent 1.0 in binary content mode
-// too: ce-specversion, ce-id (as webhook-id), ce-source, ce-type (the row's kind
-// by default), ce-subject and ce-partitionkey (the message group), and ce-time
-// (the commit of the row, where the relay saw it; a row that was read from the
-// table has none). Bytes of an id or a group that are no UTF-8 are encoded as
-// they are; a strict receiver refuses such an event.
+// With format cloudevents the request is also a CloudEvent 1.0 in binary content
+// mode. It then has these headers:
+//
+//   - ce-specversion, ce-id (as webhook-id) and ce-source
+//   - ce-type: the row's kind by default
+//   - ce-subject and ce-partitionkey: the message group
+//   - ce-time: the commit time of the row; absent for a row that was read from the
+//     table
+//
+// Invalid UTF-8 in an id or a group is encoded byte by byte, and a strict receiver
+// refuses such an event.
 //
 // # Headers
 //
-// Fixed headers come from the configuration alone, never from a row. Names that
-// belong to the connection, to the signature or to the relay are refused:
-// Host, Content-Length, Transfer-Encoding, Connection and their like,
-// Accept-Encoding, Content-Type and User-Agent (which have keys), Idempotency-Key,
-// and all that begin with webhook-, ce- or sluicebox-. Authorization is free
-// unless token makes it. All values are treated as secrets.
+// Fixed headers come from the configuration, never from a row. Names that belong to
+// the connection, to the signature or to the relay are rejected: Host,
+// Content-Length, Transfer-Encoding, Connection and the like, Accept-Encoding,
+// Content-Type and User-Agent (which have keys of their own), Idempotency-Key, and
+// all that start with webhook-, ce- or sluicebox-. Authorization is permitted unless
+// token sets it. All values are treated as secrets.
 //
-// Of what the relay knows of a row, only what metadata-headers lists is sent:
+// metadata-headers adds facts about a row:
 //
 //	kind     Sluicebox-Kind
-//	group    Sluicebox-Group; none for a row without a group
-//	attempt  Sluicebox-Attempt, the requests with this row so far, from 1; a new leader starts again
+//	group    Sluicebox-Group; absent for a row without a group
+//	attempt  Sluicebox-Attempt, the number of this attempt, from 1; a new leader starts at 1 again
 //
-// They are percent-encoded like the attributes of a CloudEvent. A group of more
-// than 2 KiB is left out of all headers, since few servers would take it.
+// They are percent-encoded like the attributes of a CloudEvent. A group of more than
+// 2 KiB is left out of all headers, because few servers accept one.
 //
-// # What an answer means
+// # Classes
 //
-// A 2xx is a delivery whatever its body, a page too: Standard Webhooks says so,
-// and an endpoint has no answer of its own by which it could be told from another.
-// A body that breaks off, or is long or slow, changes nothing. 409 is
-// a failure like any other 4xx; with treat-409-as-delivered it means "I have it
-// already". 410 says that the endpoint wants
-// no more: the sink is misconfigured, no row is to blame. Redirects are not
-// followed. All else is as [sink.Classify] has it.
+// A 2xx is a delivery whatever its body, even an HTML page. Standard Webhooks
+// requires that, and a generic endpoint has no response format to check. A body that
+// is long, slow or incomplete changes nothing. The other statuses are classified by
+// [sink.Classify], with two exceptions:
+//
+//   - 409 is a delivery if treat-409-as-delivered is set, else a failure like any
+//     other 4xx.
+//   - 410 means that the endpoint wants no more rows. It is Misconfigured, because no
+//     row is to blame.
+//
+// Redirects are not followed.
 //
 // # Secrets
 //
-// An endpoint's address is often its key. Details name scheme and host only, and
-// what a receiver echoes of path, query, token, fixed headers and signing keys is taken
-// out, in whatever form. Payloads are not: a receiver that quotes one puts it into the
-// row's error, unless error-detail is status.
+// The address of an endpoint is often its key, so details name its scheme and host
+// only. If a receiver echoes the path, the query, the token, a fixed header or a
+// signing key, the detail does not show it, in whatever encoding. Payloads are not
+// redacted: a receiver that quotes a payload puts it into the row's error, unless
+// error-detail is status.
 package webhook

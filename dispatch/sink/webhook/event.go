@@ -12,16 +12,17 @@ import (
 )
 
 const (
-	// maxID is the longest id that is sent as it is, in bytes, prefix included.
+	// maxID is the maximum length in bytes of an id that is sent unchanged, prefix
+	// included.
 	maxID = 255
-	// maxGroup is the longest header about a row that is sent, in bytes. Many
-	// servers take 8 KiB of headers in all.
+	// maxGroup is the maximum length in bytes of a header about a row. Many servers
+	// accept 8 KiB of headers in total.
 	maxGroup = 2 << 10
 )
 
-// messageID returns the id of a row as receivers see it, the same on every
-// attempt; "" if it is empty. One that is too long for a header is replaced by
-// its digest.
+// messageID returns the id of a row for receivers, the same on every attempt. It
+// returns "" for an empty id. An id that is too long for a header is replaced by its
+// digest.
 func messageID(prefix, id string) string {
 	if len(prefix)+len(id) <= maxID {
 		return prefix + id
@@ -30,12 +31,12 @@ func messageID(prefix, id string) string {
 	return prefix + "sha256-" + hex.EncodeToString(sum[:])
 }
 
-// attribute returns the value of a CloudEvents attribute as a header carries it
-// (HTTP binding 1.0.2, section 3.1.3.2).
+// attribute encodes the value of a CloudEvents attribute for a header (HTTP binding
+// 1.0.2, section 3.1.3.2).
 func attribute(s string) string { return httpsink.PercentEncode(s, `"`) }
 
-// setEventHeaders sets the context attributes of a row. If an attribute that must be
-// there has no value, why says so.
+// setEventHeaders sets the context attributes of a row. why is set if a required
+// attribute has no value.
 func (s *Sink) setEventHeaders(h http.Header, m *sink.Message, id string) (why string) {
 	kind := s.cfg.CloudEventsType
 	if kind == "" {

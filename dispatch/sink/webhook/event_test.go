@@ -26,7 +26,7 @@ func sinkAt(tb testing.TB, at time.Time, cfg Config) *Sink {
 	return s
 }
 
-// headers returns those of an attempt that a row decides on, as "name: value".
+// headers returns the headers of an attempt that depend on the row, as "name: value".
 func headers(tb testing.TB, s *Sink, m sink.Message) []string {
 	tb.Helper()
 	h, why := s.header(&m)
@@ -44,7 +44,7 @@ func headers(tb testing.TB, s *Sink, m sink.Message) []string {
 	return list
 }
 
-// TestHeaders: what is sent of a row, byte for byte.
+// TestHeaders: the headers about a row, byte for byte.
 func TestHeaders(t *testing.T) {
 	at := time.Unix(1614265330, 999_999_999)
 	ce := Config{Format: FormatCloudEvents, CloudEventsSource: "/shop/orders"}
@@ -126,8 +126,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestSameIDEachAttempt: the id stays, the time goes on, and the signature with
-// it.
+// TestSameIDEachAttempt: each attempt has the same id, and its own time and
+// signature.
 func TestSameIDEachAttempt(t *testing.T) {
 	s := sinkAt(t, time.Unix(100, 0), Config{Secrets: []Secret{secretA}})
 	m := sink.Message{ID: "7", Payload: []byte("{}"), Attempt: 1}
@@ -162,7 +162,7 @@ func FuzzAttribute(f *testing.F) {
 		if strings.ContainsFunc(got, func(r rune) bool { return r < '!' || r > '~' || r == '"' }) {
 			t.Fatalf("%q becomes %q", s, got)
 		}
-		// Nothing else is encoded: every other character stands for itself.
+		// All other characters stay as they are.
 		var want strings.Builder
 		for i := 0; i < len(s); {
 			r, n := utf8.DecodeRuneInString(s[i:])
@@ -182,7 +182,7 @@ func FuzzAttribute(f *testing.F) {
 	})
 }
 
-// FuzzMessageID: two rows never get one id, and no id is too long for a header.
+// FuzzMessageID: two rows never share an id, and no id is too long for a header.
 func FuzzMessageID(f *testing.F) {
 	f.Add("p", "7", "8")
 	f.Add("", strings.Repeat("x", 255), strings.Repeat("x", 256))
@@ -199,7 +199,7 @@ func FuzzMessageID(f *testing.F) {
 	})
 }
 
-// TestReserved: no fixed header can stand for one that the relay makes.
+// TestReserved: no fixed header replaces a header of the relay.
 func TestReserved(t *testing.T) {
 	s := sinkAt(t, time.Unix(1, 0), Config{
 		Secrets: []Secret{secretA}, Format: FormatCloudEvents, CloudEventsSource: "/s",

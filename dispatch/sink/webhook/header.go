@@ -11,8 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 )
 
-// metadataHeader returns the header that a word of MetadataHeaders stands for,
-// "" for none.
+// metadataHeader returns the header for a value of MetadataHeaders, "" for none.
 func metadataHeader(word string) string {
 	switch word {
 	case MetadataKind:
@@ -25,8 +24,8 @@ func metadataHeader(word string) string {
 	return ""
 }
 
-// checkHeaders reports the fixed headers that cannot be sent, by their keys and
-// without their values.
+// checkHeaders reports the fixed headers that cannot be sent. The errors have their
+// keys, but not their values.
 func checkHeaders(headers map[string]Secret, token bool) []error {
 	var errs []error
 	seen := map[string]string{}
@@ -72,9 +71,9 @@ func fixedHeaders(c *Config) http.Header {
 	return h
 }
 
-// secretTexts returns what a receiver may echo of a request, or knows of it, and nobody is
-// to see: the token, the values of fixed headers, the keys of signatures, and of the
-// address its path, the parts of it that may be a key, and its query.
+// secretTexts returns the texts that a receiver may echo and no detail may show: the
+// token, the values of fixed headers, the signing keys, and of the address its path,
+// the segments that may be a key, and its query.
 func secretTexts(c *Config, to *url.URL) []string {
 	texts := []string{string(c.Token)}
 	for _, value := range c.Headers {
@@ -87,8 +86,8 @@ func secretTexts(c *Config, to *url.URL) []string {
 	return append(texts, httpsink.QuerySecrets(to)...)
 }
 
-// reservedReason says why a header is not free to be set, "" if it is. The name is in
-// its canonical form.
+// reservedReason returns the reason why a header cannot be set, "" if it can. The
+// name is in canonical form.
 func reservedReason(name string) string {
 	for _, prefix := range []string{"Webhook-", "Ce-", "Sluicebox-"} {
 		if strings.HasPrefix(name, prefix) {
@@ -106,7 +105,8 @@ func reservedReason(name string) string {
 	case "User-Agent":
 		return "use the key user-agent"
 	case "Idempotency-Key", "X-Idempotency-Key":
-		// net/http repeats a POST with either of them by itself; see package httpsink.
+		// net/http repeats a POST with either of them on its own; see package
+		// httpsink.
 		return "the relay sends the row's id as Idempotency-Key"
 	}
 	return ""
@@ -124,5 +124,5 @@ func isHeaderName(s string) bool {
 	return s != ""
 }
 
-// isHeaderValue reports whether s consists of blanks and visible ASCII characters.
+// isHeaderValue reports whether s has spaces and visible ASCII characters only.
 func isHeaderValue(s string) bool { return httpsink.VisibleASCII(strings.ReplaceAll(s, " ", "")) }

@@ -8,8 +8,8 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 )
 
-// Probe implements sink.Prober: it asks the endpoint by HEAD, with the fixed headers
-// and without an id or a signature, which would make a message of it.
+// Probe implements sink.Prober. It sends HEAD with the fixed headers, but without an
+// id and a signature, because those would make it a message.
 func (s *Sink) Probe(ctx context.Context, _ string) sink.Outcome {
 	where := strings.TrimPrefix(s.name, s.cfg.Method+" ")
 	header := s.fixed().Clone()

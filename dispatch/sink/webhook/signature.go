@@ -11,14 +11,14 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 )
 
-// The form of a symmetric secret (Standard Webhooks 1.0.0, "Signature scheme").
+// Format of a symmetric secret (Standard Webhooks 1.0.0, "Signature scheme").
 const (
 	secretPrefix = "whsec_"
 	minSecret    = 24 // bytes
 	maxSecret    = 64
 )
 
-// parseSecret returns the key that a secret stands for. Errors do not show it.
+// parseSecret returns the key of a secret. Errors do not show it.
 func parseSecret(s string) ([]byte, error) {
 	text, ok := strings.CutPrefix(s, secretPrefix)
 	switch {
@@ -40,8 +40,7 @@ func parseSecret(s string) ([]byte, error) {
 	return key, nil
 }
 
-// sign returns the value of webhook-signature: one signature for each key, in
-// their order.
+// sign returns the value of webhook-signature: one signature per key, in their order.
 func sign(keys [][]byte, id, timestamp string, body []byte) string {
 	var b strings.Builder
 	for i, key := range keys {

@@ -24,8 +24,8 @@ func keysOf(tb testing.TB, secrets ...string) [][]byte {
 	return keys
 }
 
-// TestSign: the first is the test vector that the reference libraries of
-// Standard Webhooks share; the others were computed with Python's hmac.
+// TestSign: the first case is the test vector that the reference libraries of
+// Standard Webhooks share. The others were computed with Python's hmac.
 func TestSign(t *testing.T) {
 	const id, at, body = "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", `{"test": 2432232314}`
 	const a, b = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=", "v1,IBRd9YrBA9YJkDCP94xhGhbCRA3e6G0IYhP79JUQOc8="
@@ -50,7 +50,7 @@ func TestParseSecret(t *testing.T) {
 	encode := func(n int) string {
 		return secretPrefix + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", n)))
 	}
-	for secret, want := range map[string]string{ // in the error; "" for none
+	for secret, want := range map[string]string{ // part of the error; "" for none
 		secretA:                            "",
 		encode(24):                         "",
 		encode(64):                         "",
@@ -76,8 +76,8 @@ func TestParseSecret(t *testing.T) {
 	}
 }
 
-// FuzzParseSecret: what is taken is a key of the right length, and what is not
-// is not shown.
+// FuzzParseSecret: an accepted secret is a key of a valid length, and the error for
+// any other does not show it.
 func FuzzParseSecret(f *testing.F) {
 	for _, s := range []string{
 		secretA, secretB, "whsec_", "", "whsec_AAAA", "whsk_" + secretA[6:],
@@ -98,7 +98,7 @@ func FuzzParseSecret(f *testing.F) {
 		if len(key) < 24 || len(key) > 64 {
 			t.Fatalf("%q stands for %d bytes", s, len(key))
 		}
-		// A text that stands for the same key differs in unused bits at most.
+		// A text for the same key differs in unused bits at most.
 		text := secretPrefix + base64.StdEncoding.EncodeToString(key)
 		if len(text) != len(s) || text[:len(text)-4] != s[:len(s)-4] {
 			t.Fatalf("%q stands for the key of %q", s, text)

@@ -14,19 +14,20 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Sink delivers to one endpoint. It keeps connections between requests and runs
-// nothing else.
+// Sink delivers to one endpoint over a pool of connections. It runs no goroutine of
+// its own.
 type Sink struct {
-	cfg  Config // without what is not to be printed
-	name string // what details call a request
-	// What follows is in functions, so that no printing of a Sink shows it.
+	cfg  Config // without the secrets
+	name string // the request in details
+	// The fields below are functions, so that printing a Sink does not show the
+	// values.
 	url    func() string
 	keys   func() [][]byte
-	fixed  func() http.Header // the headers that every request has
+	fixed  func() http.Header // the headers of every request
 	now    func() time.Time
 	client *httpsink.Client
 
-	redactor *httpsink.Redactor // of what a receiver may echo and no detail shows
+	redactor *httpsink.Redactor // removes the texts that a receiver may echo and no detail may show
 }
 
 var (
@@ -34,8 +35,8 @@ var (
 	_ sink.Prober = (*Sink)(nil)
 )
 
-// New makes a sink. It connects to nothing. The error is one of Validate, or
-// says what is wrong with the CA file or the proxy in the environment.
+// New returns a Sink. It does not connect. It fails if the configuration is invalid,
+// the CA file is unusable, or the proxy in the environment is invalid.
 func New(cfg Config) (*Sink, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -74,13 +75,13 @@ func New(cfg Config) (*Sink, error) {
 	}, nil
 }
 
-// Close closes the idle connections. Call it when no Deliver runs any more.
+// Close closes the idle connections. Call it only when no Deliver is running.
 func (s *Sink) Close() { s.client.Close() }
 
-// Limits says that a request carries one message, whatever the kind.
+// Limits implements sink.Sink: a request has one message, for every kind.
 func (s *Sink) Limits(kind string) sink.Limits { return s.cfg.Limits(kind) }
 
-// Limits returns what the Limits of the sink of a valid configuration are.
+// Limits returns the Limits of a sink with this configuration, which must be valid.
 func (c Config) Limits(string) sink.Limits {
 	most := c.MaxRequestBytes
 	if most == 0 {
@@ -89,7 +90,7 @@ func (c Config) Limits(string) sink.Limits {
 	return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: most}
 }
 
-// Deliver sends the first message and leaves any other unsent.
+// Deliver sends the first message. All others are NotSent.
 func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	if len(msgs) == 0 {
 		return delivered()
@@ -106,7 +107,7 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	return sink.Result{Items: items, RetryAfter: res.RetryAfter}
 }
 
-// send makes one request and waits for its answer, RequestTimeout at most.
+// send makes one request and waits for the response, at most RequestTimeout.
 func (s *Sink) send(ctx context.Context, m *sink.Message) sink.Result {
 	header, why := s.header(m)
 	if most := s.cfg.MaxRequestBytes; why == "" && most > 0 && len(m.Payload) > most {
@@ -126,7 +127,7 @@ func (s *Sink) send(ctx context.Context, m *sink.Message) sink.Result {
 	return s.classifyAnswer(a)
 }
 
-// classifyAnswer says what an answer means. Of a success only the status counts.
+// classifyAnswer classifies a response by its status alone.
 func (s *Sink) classifyAnswer(a *httpsink.Answer) sink.Result {
 	class, reason := sink.Classify(a.Status)
 	switch a.Status {
@@ -135,7 +136,7 @@ func (s *Sink) classifyAnswer(a *httpsink.Answer) sink.Result {
 			return delivered()
 		}
 	case http.StatusGone:
-		// The endpoint wants no more of any row, so it is not about this one.
+		// The endpoint wants no more rows at all, so this row is not to blame.
 		class = sink.Misconfigured
 	}
 	if class == sink.Delivered {
@@ -151,8 +152,7 @@ func delivered() sink.Result {
 	return sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}
 }
 
-// header returns the headers of an attempt. If the row can never be sent, why
-// says what keeps it.
+// header returns the headers of an attempt. why is set if the row can never be sent.
 func (s *Sink) header(m *sink.Message) (h http.Header, why string) {
 	id := messageID(s.cfg.IDPrefix, m.ID)
 	if id == "" {
@@ -170,7 +170,7 @@ func (s *Sink) header(m *sink.Message) (h http.Header, why string) {
 			h.Set(metadataHeader(word), value)
 		}
 	}
-	// A full stop in the id would leave open where the id ends in what is signed.
+	// Encode the full stop, because the signed text would otherwise be ambiguous.
 	signedID, timestamp := httpsink.PercentEncode(id, "."), strconv.FormatInt(now.Unix(), 10)
 	h.Set("Webhook-Id", signedID)
 	h.Set("Webhook-Timestamp", timestamp)

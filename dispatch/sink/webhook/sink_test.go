@@ -19,7 +19,7 @@ func row(id, payload string) sink.Message {
 	return sink.Message{ID: id, Kind: "order.created", Group: store.GroupOf("customer 7"), Attempt: 1, Payload: []byte(payload)}
 }
 
-// TestRequest: all that an endpoint sees, byte for byte.
+// TestRequest: the whole request, byte for byte.
 func TestRequest(t *testing.T) {
 	var got sinktest.Request
 	r := sinktest.NewReceiver(t)
@@ -30,7 +30,7 @@ func TestRequest(t *testing.T) {
 	for name, c := range map[string]struct {
 		cfg    webhook.Config
 		method string
-		want   map[string]string // headers beside the webhook's own
+		want   map[string]string // headers besides the webhook's own
 	}{
 		"least": {webhook.Config{}, "POST", map[string]string{
 			"Content-Type": "application/json", "User-Agent": "sluicebox",
@@ -75,8 +75,7 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// TestEmptyPayload: a row without a payload is a request without a body, signed
-// all the same.
+// TestEmptyPayload: a row without a payload is a signed request without a body.
 func TestEmptyPayload(t *testing.T) {
 	for _, payload := range [][]byte{nil, {}} {
 		var length int64 = -2
@@ -94,7 +93,7 @@ func TestEmptyPayload(t *testing.T) {
 	}
 }
 
-// TestQuery: the query of the address is sent as it is.
+// TestQuery: the query of the address is sent unchanged.
 func TestQuery(t *testing.T) {
 	uri := ""
 	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { uri = r.RequestURI }))
@@ -105,7 +104,7 @@ func TestQuery(t *testing.T) {
 	}
 }
 
-// TestConflict: 409 is a delivery only where the configuration says so.
+// TestConflict: 409 is a delivery only if the configuration says so.
 func TestConflict(t *testing.T) {
 	r := sinktest.NewReceiver(t)
 	r.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Status: 409} })
@@ -115,12 +114,12 @@ func TestConflict(t *testing.T) {
 			t.Errorf("%t: %s", treat, res.Class)
 		}
 	}
-	if webhook.DefaultConfig().Treat409AsDelivered { // COMPLETED needs a positive answer
+	if webhook.DefaultConfig().Treat409AsDelivered { // COMPLETED needs a positive response
 		t.Error("it is the default")
 	}
 }
 
-// TestGone: an endpoint that wants no more is no fault of the row.
+// TestGone: 410 is not the fault of the row.
 func TestGone(t *testing.T) {
 	r := sinktest.NewReceiver(t)
 	r.Script(func(*sinktest.Request) sinktest.Answer {
@@ -137,7 +136,7 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestOneRow: a request carries one row, and what can never be sent is rejected
+// TestOneRow: a request carries one row. A row that can never be sent is rejected
 // without a request.
 func TestOneRow(t *testing.T) {
 	r := sinktest.NewReceiver(t)
@@ -166,7 +165,8 @@ func TestOneRow(t *testing.T) {
 	}
 }
 
-// TestDetailsHideSecrets: no failure shows what a receiver echoes of a request.
+// TestDetailsHideSecrets: no detail shows the parts of a request that a receiver
+// echoes.
 func TestDetailsHideSecrets(t *testing.T) {
 	parts := []func(*http.Request) string{
 		func(r *http.Request) string { return r.RequestURI },
@@ -180,7 +180,7 @@ func TestDetailsHideSecrets(t *testing.T) {
 		func(r *http.Request) string { return "nothing" },
 	}
 	statuses := []int{302, 400, 404, 503}
-	// The length of the payload says what to answer.
+	// The length of the payload selects the response.
 	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n := int(r.ContentLength)
 		if n%len(statuses) == 0 {
@@ -198,7 +198,8 @@ func TestDetailsHideSecrets(t *testing.T) {
 		s := newSink(t, webhook.Config{
 			URL: webhook.Secret(to + address), Secrets: []webhook.Secret{secretA},
 			Headers: map[string]webhook.Secret{
-				// A shorter secret that begins a longer one must not spoil its removal.
+				// A secret that is a prefix of a longer one must not prevent its
+				// removal.
 				"X-Short": canary, "X-Key": canary + tail, "X-Basic": "Basic " + basic,
 				"Authorization": "Bearer a-" + canary + tail,
 			},
@@ -226,7 +227,7 @@ func TestDetailsHideSecrets(t *testing.T) {
 	}
 }
 
-// TestErrorDetailStatus: with error-detail status nothing of an answer's body is shown,
+// TestErrorDetailStatus: with error-detail status a detail shows nothing of the body,
 // which may quote the payload.
 func TestErrorDetailStatus(t *testing.T) {
 	r := sinktest.NewReceiver(t)

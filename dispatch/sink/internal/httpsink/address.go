@@ -8,13 +8,14 @@ import (
 	"time"
 )
 
-// ParseAddress reads the http or https address that stands under a key of the
-// configuration. Errors begin with the key, never quote the address whole, which
-// may hold a password, and name tokenKey as the place for credentials.
+// ParseAddress parses the http or https address under a configuration key. Errors
+// start with the key. They never quote the whole address, because it may hold a
+// password, and they name tokenKey as the place for credentials.
 func ParseAddress(key, raw, tokenKey string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
-		// The error of url.Parse begins with the address and may quote more of it.
+		// The error of url.Parse starts with the address, and its cause may quote
+		// more of it.
 		inner := errors.Unwrap(err)
 		if inner == nil || strings.Contains(raw, "@") {
 			return nil, errors.New(key + " is not a URL")
@@ -32,8 +33,8 @@ func ParseAddress(key, raw, tokenKey string) (*url.URL, error) {
 	return u, nil
 }
 
-// VisibleASCII reports whether s consists of visible ASCII characters only, as a
-// token in a header must.
+// VisibleASCII reports whether s has visible ASCII characters only, as a token in a
+// header must.
 func VisibleASCII(s string) bool {
 	for i := range len(s) {
 		if s[i] <= ' ' || s[i] >= 0x7f {
@@ -43,8 +44,8 @@ func VisibleASCII(s string) bool {
 	return true
 }
 
-// CheckBounds reports every bound of a request that is negative, by its
-// configuration key; 0 stands for a default.
+// CheckBounds reports each negative bound of a request by its configuration key. Zero
+// stands for the default.
 func CheckBounds(requestTimeout time.Duration, maxConnections, maxRequestBytes int) error {
 	var errs []error
 	if requestTimeout < 0 {

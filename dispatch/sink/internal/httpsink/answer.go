@@ -12,31 +12,32 @@ import (
 )
 
 const (
-	// maxDrainBytes is how much of an answer is read whose status says it all, so that
-	// its connection can be used again, and maxKeptBytes how much of it is kept for
-	// the detail.
+	// maxDrainBytes bounds the body that is read although the status already decides
+	// the outcome. Draining it lets the connection be reused. The first maxKeptBytes
+	// of it are kept for the detail.
 	maxDrainBytes = 64 << 10
 	maxKeptBytes  = 8 << 10
 )
 
-// ErrTooLong says that the body of a 2xx exceeds MaxSuccess.
+// ErrTooLong reports that the body of a 2xx exceeds MaxSuccess.
 var ErrTooLong = errors.New("it is too long")
 
-// Answer is what came back.
+// Answer is the response to a [Request].
 type Answer struct {
 	Status      int
 	ContentType string
-	// Location is where a redirect points, without its query.
+	// Location is the target of a redirect, without its query.
 	Location string
-	// RetryAfter is what a failure asks for; 0 if it does not.
+	// RetryAfter is the pause that a failure asks for, 0 for none.
 	RetryAfter time.Duration
-	// Body is the body of a 2xx up to MaxSuccess, else its beginning.
+	// Body is the body of a 2xx up to MaxSuccess. For any other response it is the
+	// beginning of the body.
 	Body []byte
-	// Err says why the body is not whole.
+	// Err is the reason why Body is incomplete.
 	Err error
 }
 
-// newAnswer takes in what comes in front of the body.
+// newAnswer reads the status line and the headers.
 func newAnswer(resp *http.Response) *Answer {
 	a := &Answer{
 		Status:      resp.StatusCode,
@@ -49,7 +50,7 @@ func newAnswer(resp *http.Response) *Answer {
 	return a
 }
 
-// readFull takes in the answer of a success whose body counts.
+// readFull reads a success whose body counts.
 func readFull(resp *http.Response, most int) *Answer {
 	a := newAnswer(resp)
 	a.Body, a.Err = io.ReadAll(io.LimitReader(resp.Body, int64(most)+1))
@@ -59,8 +60,8 @@ func readFull(resp *http.Response, most int) *Answer {
 	return a
 }
 
-// readBounded takes in any other answer, up to a bound, and leaves the rest in the
-// connection, which is then dropped.
+// readBounded reads any other response up to a bound. The connection is dropped if
+// more of the body is left.
 func readBounded(resp *http.Response) *Answer {
 	a := newAnswer(resp)
 	if a.Status < 200 {
@@ -73,8 +74,8 @@ func readBounded(resp *http.Response) *Answer {
 	return a
 }
 
-// redirect returns where the answer sends its client. A query is left out, since
-// login pages get all sorts of secrets in theirs.
+// redirect returns the target of a redirect without its query, because login pages
+// put all sorts of secrets there.
 func redirect(resp *http.Response) string {
 	u, err := resp.Location()
 	if err != nil {
@@ -88,8 +89,8 @@ func isSuccess(status int) bool { return status >= 200 && status < 300 }
 // Success reports whether the status is a 2xx.
 func (a *Answer) Success() bool { return isSuccess(a.Status) }
 
-// Excerpt returns ": " and the beginning of the body, "" if it is blank or not to be
-// shown. Detail shortens it.
+// Excerpt returns ": " and the beginning of the body. It returns "" if the body is
+// blank or must not be shown. Detail shortens it.
 func (a *Answer) Excerpt(r *Redactor) string {
 	if len(bytes.TrimSpace(a.Body)) == 0 || r.HidesBody() {
 		return ""
@@ -97,8 +98,8 @@ func (a *Answer) Excerpt(r *Redactor) string {
 	return ": " + string(a.Body[:min(len(a.Body), maxKeptBytes)])
 }
 
-// Failure returns the detail of an answer that fails by its status: what the
-// receiver said, or where it redirects to.
+// Failure returns the detail of a response whose status is a failure: the target of a
+// redirect, or the beginning of the body.
 func (a *Answer) Failure(request string, r *Redactor) string {
 	if a.Location != "" {
 		return a.Detail(request, ", which redirects to "+a.Location, r)
@@ -106,8 +107,8 @@ func (a *Answer) Failure(request string, r *Redactor) string {
 	return a.Detail(request, a.Excerpt(r), r)
 }
 
-// Detail returns a detail that names the status and the request, such as
-// "POST /path", goes on with the text, and shows none of the secrets.
+// Detail returns a line of the status, the request (for example "POST /path") and the
+// text, without secrets.
 func (a *Answer) Detail(request, text string, r *Redactor) string {
 	return r.OneLine(fmt.Sprintf("%d %s from %s%s", a.Status, http.StatusText(a.Status), request, text))
 }

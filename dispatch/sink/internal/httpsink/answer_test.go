@@ -13,16 +13,16 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
-// TestBodyCounts: a success whose body counts is read whole or is none; of one
-// whose status counts the body is read for as long as it pays.
+// TestBodyCounts: a success whose body counts needs its whole body. If only the
+// status counts, the body is read up to a bound.
 func TestBodyCounts(t *testing.T) {
 	const most = 1000
 	for name, c := range map[string]struct {
 		status int
 		body   string
-		cut    bool // the connection ends in the body
+		cut    bool // close the connection within the body
 		whole  error
-		kept   int // bytes of the body when it counts
+		kept   int // bytes of the body if it counts
 	}{
 		"short":       {200, strings.Repeat("x", most-1), false, nil, most - 1},
 		"just":        {200, strings.Repeat("x", most), false, nil, most},
@@ -61,11 +61,11 @@ func TestBodyCounts(t *testing.T) {
 	}
 }
 
-// TestSlowSuccess: to wait for a body ends with the attempt, and means that
-// nothing is known only where the body counts.
+// TestSlowSuccess: waiting for a body ends with the attempt. Only where the body
+// counts is the outcome then unknown.
 func TestSlowSuccess(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // else the end of the client goes unnoticed
+		_, _ = io.Copy(io.Discard, r.Body) // else the server does not notice that the client has gone
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	}))
@@ -102,7 +102,7 @@ func TestFailureText(t *testing.T) {
 }
 
 func TestParseAddress(t *testing.T) {
-	for raw, want := range map[string]string{ // the error; "" for none
+	for raw, want := range map[string]string{ // expected error; "" for none
 		"https://h.example:8443/a?b=c": "",
 		"http://[::1]:80":              "",
 		"h.example":                    `key has the scheme "", must begin with http:// or https://`,

@@ -15,33 +15,31 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// bodyTimeout bounds how long the body of an answer is waited for whose status
-// says it all.
+// bodyTimeout bounds the wait for a body if the status already decides the outcome.
 const bodyTimeout = 2 * time.Second
 
-// Options are what all HTTP sinks have to be told. All fields but CAFile are
-// needed.
+// Options configure a Client. All fields but CAFile are required.
 type Options struct {
 	// RequestTimeout bounds an attempt from the dial to the last byte of the
-	// answer.
+	// response.
 	RequestTimeout time.Duration
-	// MaxConnections is how many idle connections are kept.
+	// MaxConnections is the maximum number of idle connections.
 	MaxConnections int
-	// CAFile names a PEM file with the authorities that are trusted in place of
-	// the system's; empty trusts those.
+	// CAFile is a PEM file of authorities to trust instead of the system's. Empty
+	// trusts the system's.
 	CAFile string
 }
 
-// Client makes requests of one attempt each. It keeps connections between them
-// and runs nothing else. It is safe for concurrent use.
+// Client makes requests of one attempt each over a pool of connections. It runs no
+// goroutine of its own and is safe for concurrent use.
 type Client struct {
 	timeout     time.Duration
 	retryClient *retryablehttp.Client
 	transport   *http.Transport
 }
 
-// NewClient makes a client for one receiver. It connects to nothing. The error
-// says what is wrong with the CA file or the proxy in the environment.
+// NewClient returns a client for one receiver. It does not connect. It fails if the
+// CA file is unusable or the proxy in the environment is invalid.
 func NewClient(o Options, to *url.URL) (*Client, error) {
 	transport, err := newTransport(o, to)
 	if err != nil {
@@ -50,27 +48,27 @@ func NewClient(o Options, to *url.URL) (*Client, error) {
 	return &Client{timeout: o.RequestTimeout, retryClient: newRetryClient(transport), transport: transport}, nil
 }
 
-// Close closes the idle connections. Call it when no Do runs any more.
+// Close closes the idle connections. Call it only when no Do is running.
 func (c *Client) Close() { c.transport.CloseIdleConnections() }
 
-// Request is what one attempt sends.
+// Request is the request of one attempt.
 type Request struct {
 	Method string
 	URL    string
 	Header http.Header
 	Body   []byte
-	// MaxSuccess is the longest body of a 2xx that makes sense. The body is read
-	// whole then, and it takes a whole one to be sure of the 2xx. 0 stands for a
-	// receiver whose 2xx says it all.
+	// MaxSuccess is the maximum length of the body of a 2xx. If it is set, Do reads
+	// the whole body, and a 2xx counts only with a whole body. Set 0 for a receiver
+	// whose status alone decides.
 	MaxSuccess int
 }
 
-// Do makes one attempt and waits for its answer, RequestTimeout at most. An
-// error is for Unanswered.
+// Do makes one attempt and waits for the response, at most RequestTimeout. Pass an
+// error to [NoAnswerResult].
 func (c *Client) Do(ctx context.Context, r *Request) (*Answer, error) {
 	attempt, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	var body any // nil for none: else net/http sends an empty chunked body
+	var body any // nil for an empty body: else net/http sends an empty chunked body
 	if len(r.Body) > 0 {
 		body = r.Body
 	}
@@ -96,7 +94,7 @@ func (c *Client) Do(ctx context.Context, r *Request) (*Answer, error) {
 	return a, nil
 }
 
-// noAnswerError says that an attempt brought no answer, or none that is whole.
+// noAnswerError reports that an attempt brought no response, or an incomplete one.
 type noAnswerError struct {
 	class sink.Class
 	text  string
@@ -114,8 +112,8 @@ func (c *Client) noAnswerErr(ctx, attempt context.Context, err error) error {
 	return &noAnswerError{classifyError(err), ErrorText(err)}
 }
 
-// NoAnswerResult is the result of an attempt for which Do returned an error. The
-// detail names the request, such as "POST /path", and shows none of the secrets.
+// NoAnswerResult returns the result of an attempt for which Do returned an error. The
+// detail names the request, for example "POST /path", and holds no secrets.
 func NoAnswerResult(request string, err error, r *Redactor) sink.Result {
 	class := sink.Unavailable
 	if e := (*noAnswerError)(nil); errors.As(err, &e) {
@@ -127,13 +125,13 @@ func NoAnswerResult(request string, err error, r *Redactor) sink.Result {
 	}}
 }
 
-// classifyError says what a request without an answer means.
+// classifyError classifies an attempt without a response.
 func classifyError(err error) sink.Class {
 	if proxy := (*proxyError)(nil); errors.As(err, &proxy) {
 		if class, _ := sink.Classify(proxy.status); class == sink.Unavailable {
 			return class
 		}
-		return sink.Misconfigured // whatever else a proxy says, it is not about a row
+		return sink.Misconfigured // any other answer of a proxy is not about a row
 	}
 	var cert *tls.CertificateVerificationError
 	var record tls.RecordHeaderError
@@ -143,8 +141,8 @@ func classifyError(err error) sink.Class {
 	return sink.Unavailable
 }
 
-// ErrorText is the text of an error without the method and address that net/http
-// puts in front.
+// ErrorText returns the text of an error without the method and address that net/http
+// adds.
 func ErrorText(err error) string {
 	var u *url.Error
 	if errors.As(err, &u) {

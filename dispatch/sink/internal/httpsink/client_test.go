@@ -40,8 +40,7 @@ func open(t *testing.T, to string, o Options) *Client {
 	return c
 }
 
-// send posts one row and says what became of it, like a sink whose receiver says
-// it all with its status.
+// send posts one row and classifies the response by its status alone.
 func send(t *testing.T, c *Client, to string) sink.Result {
 	t.Helper()
 	h := http.Header{}
@@ -58,12 +57,13 @@ func send(t *testing.T, c *Client, to string) sink.Result {
 	return res
 }
 
-// startTLS starts a TLS server and returns it with its certificate in a file.
+// startTLS starts a TLS server. It returns the server and a file with its
+// certificate.
 func startTLS(t *testing.T, h http.HandlerFunc) (*httptest.Server, string) {
 	t.Helper()
 	srv := httptest.NewUnstartedServer(h)
 	srv.EnableHTTP2 = true
-	// It would log the handshakes that fail on purpose.
+	// Do not log the handshakes that fail on purpose.
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
 	srv.StartTLS()
 	t.Cleanup(srv.Close)
@@ -95,8 +95,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestSchemeMismatch: the wrong scheme for the port is a fault of the
-// configuration.
+// TestSchemeMismatch: the wrong scheme for a port is a configuration error.
 func TestSchemeMismatch(t *testing.T) {
 	plainText := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(plainText.Close)
@@ -106,7 +105,8 @@ func TestSchemeMismatch(t *testing.T) {
 	}
 }
 
-// TestHTTP2NoRepeat: a stream that broke may have been handled.
+// TestHTTP2NoRepeat: a request whose stream broke is not repeated, because the
+// receiver may have handled it.
 func TestHTTP2NoRepeat(t *testing.T) {
 	var requests atomic.Int64
 	srv, ca := startTLS(t, func(w http.ResponseWriter, r *http.Request) {
@@ -155,15 +155,15 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// TestDialRetry: a dial that is refused is tried once more, and a receiver that
-// is back by then gets the request.
+// TestDialRetry: a refused dial is retried once. A receiver that is back by then gets
+// the request.
 func TestDialRetry(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	slow := &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(srv.Close)
 	for name, c := range map[string]struct {
-		errs  []error // of the first dials
+		errs  []error // errors of the first dials
 		class sink.Class
 		dials int64
 	}{
@@ -232,7 +232,7 @@ func TestCloseEndsConnections(t *testing.T) {
 		t.Fatalf("%s: %s", res.Class, res.Detail)
 	}
 	c.Close()
-	c.Close() // twice is harmless
+	c.Close() // a second Close is harmless
 	select {
 	case <-closed:
 	case <-time.After(5 * time.Second):
@@ -240,11 +240,11 @@ func TestCloseEndsConnections(t *testing.T) {
 	}
 }
 
-// TestBodyGrace: a failure whose body hangs is known from its status, long
-// before the request's time is up.
+// TestBodyGrace: the status decides a failure whose body hangs, long before the
+// request times out.
 func TestBodyGrace(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // else the end of the client goes unnoticed
+		_, _ = io.Copy(io.Discard, r.Body) // else the server does not notice that the client has gone
 		w.WriteHeader(http.StatusUnprocessableEntity)
 		_, _ = io.WriteString(w, "no such type")
 		if err := http.NewResponseController(w).Flush(); err != nil {

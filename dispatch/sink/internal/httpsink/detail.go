@@ -7,19 +7,19 @@ import (
 	"unicode/utf8"
 )
 
-// maxDetail is the length of a detail in characters.
+// maxDetail is the maximum length of a detail in characters.
 const maxDetail = 300
 
-// ErrorDetail says how much of an answer that fails a detail shows.
+// ErrorDetail is how much of a failed response a detail shows.
 type ErrorDetail string
 
-// The words of ErrorDetail; "" stands for the first.
+// Values of ErrorDetail. "" stands for ErrorDetailBody.
 const (
 	ErrorDetailBody   ErrorDetail = "body"
 	ErrorDetailStatus ErrorDetail = "status"
 )
 
-// Check reports a word that is none of them.
+// Check reports an invalid value.
 func (e ErrorDetail) Check() error {
 	if e == "" || e == ErrorDetailBody || e == ErrorDetailStatus {
 		return nil
@@ -27,11 +27,11 @@ func (e ErrorDetail) Check() error {
 	return fmt.Errorf("error-detail is %q, must be %s or %s", string(e), ErrorDetailBody, ErrorDetailStatus)
 }
 
-// OneLine makes one line of at most 300 printable characters out of s, and an
-// ellipsis if it was longer.
+// OneLine returns s as one line of at most 300 printable characters. A longer text
+// ends in an ellipsis.
 func OneLine(s string) string { return (*Redactor)(nil).OneLine(s) }
 
-// OneLine is Clean with the secrets taken out.
+// OneLine is the function [OneLine], and also removes the secrets.
 func (r *Redactor) OneLine(s string) string {
 	s = r.redact(printableLine(s))
 	end := 0 // of the first maxDetail characters
@@ -45,12 +45,12 @@ func (r *Redactor) OneLine(s string) string {
 	return strings.TrimSpace(s)
 }
 
-// printableLine makes one blank out of what is no printable character, and takes no more of a
-// text than redact looks at.
+// printableLine replaces each run of spaces and unprintable characters by one space.
+// It reads no more of s than redact scans.
 func printableLine(s string) string {
 	var b strings.Builder
 	blank := false
-	for _, c := range s { // a byte that is no UTF-8 is U+FFFD
+	for _, c := range s { // an invalid byte is U+FFFD
 		if unicode.IsSpace(c) || !unicode.IsPrint(c) {
 			blank = b.Len() > 0
 			continue

@@ -42,20 +42,19 @@ func FuzzIdempotencyKey(f *testing.F) {
 		if !VisibleASCII(key) || len(key) > maxKey {
 			t.Fatalf("%q becomes %q", id, key)
 		}
-		// That it can be read back says that no two ids share a key.
+		// The key is reversible, so no two ids share a key.
 		if back, err := url.PathUnescape(key); err != nil || back != id {
 			t.Fatalf("%q becomes %q, which reads as %q, %v", id, key, back, err)
 		}
 	})
 }
 
-// FuzzPercentEncode: what is encoded can be read back, and nothing is left that
-// should not be.
+// FuzzPercentEncode: the result is reversible and holds only permitted characters.
 func FuzzPercentEncode(f *testing.F) {
 	f.Add("a.b%2E\"é\x00", ".")
 	f.Add("\xff ~!", "")
 	f.Fuzz(func(t *testing.T, s, too string) {
-		// A % in front of hexadecimal digits is what encoding makes.
+		// Encoding itself produces % and hexadecimal digits.
 		too = strings.Map(func(r rune) rune {
 			if r == '%' || r >= '0' && r <= '9' || r >= 'A' && r <= 'F' {
 				return -1
@@ -72,7 +71,7 @@ func FuzzPercentEncode(f *testing.F) {
 	})
 }
 
-// TestCleanSecrets: of secrets that hold one another the longer one goes first.
+// TestCleanSecrets: if one secret contains another, the longer one is removed first.
 func TestCleanSecrets(t *testing.T) {
 	if got := NewRedactor(false, "/a/key", "/a/key?k=v", "").OneLine("sent /a/key?k=v to /a/key"); got != "sent [redacted] to [redacted]" {
 		t.Error(got)
@@ -96,8 +95,8 @@ func FuzzClean(f *testing.F) {
 				t.Fatalf("%q holds %U", got, r)
 			}
 		}
-		// Only tokens that Validate lets pass, and that are no part of what is
-		// put in their place.
+		// Only tokens that Validate accepts, and that are not part of the replacement
+		// text.
 		if len(token) > 3 && VisibleASCII(token) && !strings.Contains("…"+Redacted, token) && strings.Contains(got, token) {
 			t.Fatalf("%q shows %q", got, token)
 		}

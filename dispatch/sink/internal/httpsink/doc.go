@@ -1,21 +1,25 @@
-// Package httpsink is what sinks over HTTP share: a [Client] whose request is one
-// attempt, an [Answer] that is read up to a bound, and details without secrets.
+// Package httpsink has the common parts of HTTP sinks: a [Client] that makes one
+// attempt per request, an [Answer] that is read up to a bound, and details without
+// secrets.
 //
 // # One attempt is one request
 //
-// A request that may have reached the receiver is never repeated here: not every
-// receiver drops duplicates, and the lane must see and count each attempt. Two
-// layers would repeat it if they were left alone. go-retryablehttp is held to
-// failed dials, where nothing was sent. net/http repeats a request on a reused
-// connection that broke, even after the receiver had read all of it, when the
-// header map has the key "Idempotency-Key" or "X-Idempotency-Key";
-// [SetIdempotencyKey] says how it is kept from that. What net/http still repeats
-// is safe: a request of which no byte was written, and over HTTP/2 one that the
-// server said it did not process.
+// Package httpsink never repeats a request that may have reached the receiver. Not
+// every receiver drops duplicates, and the lane must see and count each attempt. Two
+// layers would repeat requests by default:
+//
+//   - go-retryablehttp. It is limited to failed dials, where nothing was sent.
+//   - net/http. It repeats a request on a reused connection that broke, even after
+//     the receiver had read all of it, if the header map has the key
+//     "Idempotency-Key" or "X-Idempotency-Key". [SetIdempotencyKey] prevents that.
+//
+// net/http still repeats a request of which no byte was written, and an HTTP/2
+// request that the server reported as not processed. Both are safe.
 //
 // # Bounds
 //
-// The body of a failure is read up to 64 KiB and for 2 s: its status says what it
-// means. So is that of a success whose status is all that counts. Only where the
-// body is the receipt is it waited for, as long as the request may last.
+// The body of a failure is read up to 64 KiB and for 2 s, because its status already
+// decides the outcome. The same bounds apply to a success whose status is all that
+// counts. Only a body that serves as the receipt is awaited as long as the request
+// may last.
 package httpsink

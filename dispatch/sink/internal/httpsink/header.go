@@ -5,39 +5,38 @@ import (
 	"strings"
 )
 
-// maxKey is the longest Idempotency-Key that is sent, in bytes. A longer one
-// could make the whole header too large for the receiver.
+// maxKey is the maximum length of an Idempotency-Key in bytes. A longer key could
+// make the whole header too large for the receiver.
 const maxKey = 255
 
-// SetIdempotencyKey names the one row of a request. A request of several rows
-// has no such header: their ids are in their payloads.
+// SetIdempotencyKey sets the Idempotency-Key of a request with one row. A request of
+// several rows has no such header: its payloads hold the ids.
 //
-// The map key is lower case on purpose. A header of this name tells net/http
-// that it may repeat the request on its own, out of sight of the lane; it looks
-// for the canonical spelling only. Names of header fields are compared without
-// regard to case (RFC 9110, section 5.1), so receivers see no difference.
+// The map key is lower case on purpose. net/http takes the canonical spelling as
+// permission to repeat the request on its own, and the lane would not see that
+// attempt. Receivers see no difference, because names of header fields are
+// case-insensitive (RFC 9110, section 5.1).
 func SetIdempotencyKey(h http.Header, id string) {
 	if key := idempotencyKey(id); key != "" {
 		h["idempotency-key"] = []string{key}
 	}
 }
 
-// ReplayHeader tells a receiver that it may have had the rows of a request before,
-// because somebody sends them again. Its value is the id of that replay.
+// ReplayHeader marks a request of a replay, so the receiver may have had its rows
+// before. Its value is the id of the replay.
 const ReplayHeader = "Sluicebox-Replay"
 
-// SetReplay names the replay that a request belongs to. One with live rows, whose
-// replay is "", has no such header.
+// SetReplay sets the replay of a request. A request with live rows, whose replay is
+// "", has no such header.
 func SetReplay(h http.Header, replay string) {
 	if replay != "" {
 		h.Set(ReplayHeader, PercentEncode(replay, ""))
 	}
 }
 
-// idempotencyKey returns the id as a header value: as it is where it consists
-// of visible ASCII without %, else with the other bytes percent-encoded, so that
-// different ids stay different. It returns "" for an id that is empty or too
-// long, and no header is sent.
+// idempotencyKey returns the id as a header value. It percent-encodes all bytes
+// except visible ASCII, and %, so different ids stay different. It returns "", and no
+// header is sent, for an id that is empty or too long.
 func idempotencyKey(id string) string {
 	if len(id) > maxKey {
 		return ""
@@ -49,9 +48,9 @@ func idempotencyKey(id string) string {
 	return key
 }
 
-// PercentEncode returns s with the bytes that are no visible ASCII, with % and
-// with the given characters percent-encoded (RFC 3986, section 2.1), in upper
-// case. To decode it gives s back, so different texts stay different.
+// PercentEncode percent-encodes % and every byte outside visible ASCII, in upper case
+// (RFC 3986, section 2.1). It also encodes the characters in too. Decoding restores
+// s, so different texts stay different.
 func PercentEncode(s, too string) string {
 	encode := func(c byte) bool {
 		return c <= ' ' || c >= 0x7f || c == '%' || strings.IndexByte(too, c) >= 0

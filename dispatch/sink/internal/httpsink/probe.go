@@ -8,16 +8,17 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
-// Probe is what a receiver answers to a request that delivers nothing.
+// Probe is the response of a receiver to a request that delivers nothing.
 type Probe struct {
-	// Method is the one that Answer is to.
+	// Method is the method of the answered request.
 	Method string
 	Answer *Answer
 }
 
-// Probe asks an address by HEAD and, where that is not found, by OPTIONS, which a
-// receiver may know for a path that it takes rows at. Both are safe: no receiver
-// does anything upon them (RFC 9110, section 9.2.1). An error is for Unanswered.
+// Probe sends HEAD to an address. If the response is 404 it sends OPTIONS, which a
+// receiver may support for a path that accepts POST only. Both methods are safe: no
+// receiver acts on them (RFC 9110, section 9.2.1). Pass an error to
+// [NoAnswerOutcome].
 func (c *Client) Probe(ctx context.Context, url string, header http.Header) (*Probe, error) {
 	var p Probe
 	for _, method := range []string{http.MethodHead, http.MethodOptions} {
@@ -33,7 +34,7 @@ func (c *Client) Probe(ctx context.Context, url string, header http.Header) (*Pr
 	return &p, nil
 }
 
-// Outcome says what the answer of an address proves; where names it in the detail.
+// Outcome classifies the response of a probed address. The detail names it as where.
 func (p *Probe) Outcome(where string, r *Redactor) sink.Outcome {
 	request := p.Method + " " + where
 	class, reason := sink.Classify(p.Answer.Status)
@@ -49,13 +50,14 @@ func (p *Probe) Outcome(where string, r *Redactor) sink.Outcome {
 		return sink.Outcome{Class: sink.Refused, Reason: reason, Detail: detail(reached + ", but is not well")}
 	}
 	text := reached + " and does not refuse the credentials; whether it takes rows, only a delivery proves"
-	if !p.Answer.Success() { // it may have answered before it looked at them
+	if !p.Answer.Success() { // the receiver may have answered before it checked the credentials
 		text = reached + "; whether it takes the credentials and rows, only a delivery proves"
 	}
 	return sink.Outcome{Class: sink.Delivered, Detail: detail(text)}
 }
 
-// NoAnswerOutcome is the outcome of a probe without an answer.
+// NoAnswerOutcome returns the outcome of a probe for which Client.Probe returned an
+// error.
 func NoAnswerOutcome(where string, err error, r *Redactor) sink.Outcome {
 	return NoAnswerResult(fmt.Sprintf("%s %s", http.MethodHead, where), err, r).Outcome
 }

@@ -15,19 +15,19 @@ import (
 	"unicode/utf8"
 )
 
-// Redactor makes details of what receivers say. It takes a sink's secrets out of them, which
-// a receiver may echo in whatever form: as they were sent, escaped as JSON, a URL or HTML
-// escapes, several times over, in base64 or hexadecimal, in another case, or broken by
-// blanks. A nil Redactor has no secrets.
+// Redactor removes the secrets of a sink from the text of a response. A receiver may
+// echo a secret in many forms: as sent, escaped for JSON, URLs or HTML, also several
+// times over, in base64 or hexadecimal, in another case, or with blanks inside. A nil
+// Redactor has no secrets.
 type Redactor struct {
-	// secrets is a function, so that no printing of a Redactor shows what it returns:
-	// in lower case, the longest first.
+	// secrets is a function, so that printing a Redactor does not show them. It
+	// returns them in lower case, the longest first.
 	secrets   func() [][]byte
 	hidesBody bool
 }
 
-// NewRedactor makes one that takes these secrets out. mute leaves out all that a receiver
-// says in a body, which may quote payloads.
+// NewRedactor returns a Redactor that removes these secrets. mute also hides the
+// bodies of responses, because they may quote payloads.
 func NewRedactor(mute bool, secrets ...string) *Redactor {
 	var all [][]byte
 	add := func(s string) {
@@ -37,32 +37,32 @@ func NewRedactor(mute bool, secrets ...string) *Redactor {
 	}
 	for _, s := range secrets {
 		add(s)
-		add(strings.ReplaceAll(s, " ", "+")) // as forms have it
-		add(strings.ReplaceAll(s, " ", ""))  // where blanks are not looked at
+		add(strings.ReplaceAll(s, " ", "+")) // as in forms
+		add(strings.ReplaceAll(s, " ", ""))  // for views without blanks
 	}
 	slices.SortFunc(all, func(a, b []byte) int { return cmp.Or(cmp.Compare(len(b), len(a)), bytes.Compare(a, b)) })
 	all = slices.CompactFunc(all, bytes.Equal)
 	return &Redactor{secrets: func() [][]byte { return all }, hidesBody: mute}
 }
 
-// HidesBody reports whether what a receiver says in a body is left out.
+// HidesBody reports whether details must not show the body of a response.
 func (r *Redactor) HidesBody() bool { return r != nil && r.hidesBody }
 
 const (
-	// maxShown is how much of a text may become a detail, and maxScanned how much of it is
-	// looked at, so that no secret is cut in two.
+	// maxShown is the maximum number of bytes of a text in a detail. maxScanned bytes
+	// are scanned, so that a secret is not cut in two.
 	maxShown   = 2 << 10
 	maxScanned = maxShown + 1<<10
-	// maxEscapes is how many times over a text may have been escaped, maxEncodings how
-	// many times over it may be base64 or hexadecimal.
+	// maxEscapes is the maximum depth of nested escapes, maxEncodings that of nested
+	// base64 and hexadecimal.
 	maxEscapes, maxEncodings = 5, 2
-	// minSecretBytes is the length from which on a secret is looked for where chance would
-	// find a shorter one: in an encoding, cut off at the end. minSpacedSecretBytes is that of one
-	// with blanks in between.
+	// minSecretBytes is the minimum length of a secret that is searched for in
+	// encodings and at a truncated end. A shorter one would be found by chance.
+	// minSpacedSecretBytes is the minimum for a secret with blanks inside.
 	minSecretBytes, minSpacedSecretBytes = 4, 8
 )
 
-// redact puts a stand-in in the place of each secret in s, and cuts it to maxShown.
+// redact replaces each secret in s by Redacted and truncates s to maxShown.
 func (r *Redactor) redact(s string) string {
 	s = s[:min(len(s), maxScanned)]
 	if r == nil || len(r.secrets()) == 0 {
@@ -86,8 +86,8 @@ func (r *Redactor) redact(s string) string {
 	return b.String()
 }
 
-// search calls found with each place of a text that gives a secret away. Encodings are
-// looked into up to depth times over.
+// search calls found for each range of a text that reveals a secret. It decodes up to
+// depth nested encodings.
 func (r *Redactor) search(text []byte, depth int, found func(from, to int)) {
 	t := &view{text: text}
 	for n := 0; t != nil && n < maxEscapes; n++ {
@@ -103,7 +103,7 @@ func (r *Redactor) search(text []byte, depth int, found func(from, to int)) {
 	}
 }
 
-// searchView is search for one view of the text.
+// searchView searches one view of the text.
 func (r *Redactor) searchView(t *view, depth int, found func(from, to int)) {
 	folded := lower(t.text)
 	least := 0
@@ -120,7 +120,7 @@ func (r *Redactor) searchView(t *view, depth int, found func(from, to int)) {
 			at += i
 			found(t.origin(at, at+len(secret)))
 		}
-		for n := min(len(secret)-1, len(folded)); n >= minSecretBytes; n-- { // cut off at the end
+		for n := min(len(secret)-1, len(folded)); n >= minSecretBytes; n-- { // truncated at the end
 			if bytes.HasSuffix(folded, secret[:n]) {
 				found(t.origin(len(folded)-n, len(folded)))
 				break
@@ -133,8 +133,8 @@ func (r *Redactor) searchView(t *view, depth int, found func(from, to int)) {
 	}
 }
 
-// searchEncoded finds the runs of an encoding's characters that hide a secret, or a text with
-// one. A shorter one than least cannot.
+// searchEncoded finds each run of an encoding's characters that decodes to a text
+// with a secret. A run shorter than least cannot.
 func (r *Redactor) searchEncoded(t *view, has func(byte) bool, decode func([]byte) [][]byte, least, depth int, found func(from, to int)) {
 	for i := 0; i < len(t.text); i++ {
 		end := i
@@ -154,7 +154,8 @@ func (r *Redactor) searchEncoded(t *view, has func(byte) bool, decode func([]byt
 	}
 }
 
-// fromBase64 returns what a run may encode: where in it the encoding begins is not known.
+// fromBase64 returns the possible decodings of a run, because the encoding may start
+// at any offset in it.
 func fromBase64(run []byte) (plain [][]byte) {
 	run = []byte(strings.NewReplacer("-", "+", "_", "/").Replace(string(run)))
 	for from := range min(4, len(run)) {
@@ -169,7 +170,7 @@ func fromBase64(run []byte) (plain [][]byte) {
 	return plain
 }
 
-// fromHex is fromBase64 for hexadecimal.
+// fromHex returns the possible decodings of a hexadecimal run.
 func fromHex(run []byte) (plain [][]byte) {
 	for from := range min(2, len(run)) {
 		part := run[from : len(run)-(len(run)-from)%2]
@@ -188,15 +189,15 @@ func hexChar(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
-// view is a text, or what it says without escapes. from and to are where each byte came
-// from in the original; nil for the original itself.
+// view is a text, or the text after removing escapes. from and to hold the range in
+// the original of each byte. They are nil for the original.
 type view struct {
 	text     []byte
 	from, to []int
-	noBlanks bool // it has no blanks
+	noBlanks bool // without blanks
 }
 
-// origin returns where bytes i to j came from.
+// origin returns the range in the original of bytes i to j.
 func (t *view) origin(i, j int) (from, to int) {
 	if t.from == nil || i == j {
 		return i, j
@@ -204,7 +205,7 @@ func (t *view) origin(i, j int) (from, to int) {
 	return t.from[i], t.to[j-1]
 }
 
-// add appends bytes that stand for those from i to j of another view.
+// add appends bytes that replace bytes i to j of another view.
 func (t *view) add(text []byte, of *view, i, j int) {
 	from, to := of.origin(i, j)
 	for _, c := range text {
@@ -212,7 +213,8 @@ func (t *view) add(text []byte, of *view, i, j int) {
 	}
 }
 
-// unescape returns what a view says without one layer of escapes, nil if it has none.
+// unescape returns the view without one layer of escapes, or nil if it has no
+// escapes.
 func (t *view) unescape() *view {
 	var next *view
 	out := &view{noBlanks: t.noBlanks}
@@ -229,7 +231,7 @@ func (t *view) unescape() *view {
 	return next
 }
 
-// removeBlanks leaves out blanks and what cannot be seen.
+// removeBlanks returns the view without blanks and invisible characters.
 func (t *view) removeBlanks() *view {
 	out := &view{noBlanks: true}
 	for i := 0; i < len(t.text); {
@@ -244,8 +246,8 @@ func (t *view) removeBlanks() *view {
 	return out
 }
 
-// unescape returns what an escape at the beginning of b stands for, and its length; 0 if
-// there is none.
+// unescape decodes an escape at the start of b and returns its length, 0 if there is
+// none.
 func unescape(b []byte) (plain []byte, n int) {
 	switch b[0] {
 	case '%':
@@ -277,7 +279,7 @@ func unescape(b []byte) (plain []byte, n int) {
 	return nil, 0
 }
 
-// hexByte reads two hexadecimal digits behind the first characters of an escape.
+// hexByte reads two hexadecimal digits after the prefix of an escape.
 func hexByte(b []byte, behind int) (plain []byte, n int) {
 	if len(b) < behind+2 {
 		return nil, 0
@@ -289,7 +291,7 @@ func hexByte(b []byte, behind int) (plain []byte, n int) {
 	return []byte{byte(v)}, behind + 2
 }
 
-// unicodeEscape reads \uXXXX, or two of them that are one character.
+// unicodeEscape reads \uXXXX, or a surrogate pair of two.
 func unicodeEscape(b []byte) (plain []byte, n int) {
 	unit := func(b []byte) (rune, bool) {
 		if len(b) < 6 || b[0] != '\\' || b[1]|0x20 != 'u' {
@@ -308,7 +310,7 @@ func unicodeEscape(b []byte) (plain []byte, n int) {
 	return utf8.AppendRune(nil, first), 6
 }
 
-// lower makes small letters of the capital ones of ASCII, byte for byte.
+// lower converts ASCII letters to lower case, byte for byte.
 func lower(b []byte) []byte {
 	b = bytes.Clone(b)
 	for i, c := range b {
@@ -319,13 +321,14 @@ func lower(b []byte) []byte {
 	return b
 }
 
-// dropShort leaves out what is too short for a secret: to take it out would spoil any text.
+// dropShort removes texts that are too short for a secret, because redacting them
+// would spoil any text.
 func dropShort(texts ...string) []string {
 	return slices.DeleteFunc(texts, func(s string) bool { return len(s) < minSecretBytes })
 }
 
-// HeaderSecrets returns what of a header's value is secret: all of it, the credentials behind
-// a scheme, and for Basic what they encode, of which the password also alone.
+// HeaderSecrets returns the secret parts of a header value: the whole value, the
+// credentials after a scheme, and for Basic the decoded credentials and the password.
 func HeaderSecrets(value string) []string {
 	scheme, credentials, ok := strings.Cut(value, " ")
 	if !ok {
@@ -339,8 +342,9 @@ func HeaderSecrets(value string) []string {
 	return dropShort(texts...)
 }
 
-// PathSecrets returns what of an address' path may be a key: the path as a whole, its last
-// part, and those that are no plain words.
+// PathSecrets returns the parts of a path that may be a key: the whole path, its last
+// segment, and each segment that is not a plain word. For example, T00A in
+// /services/T00A is one.
 func PathSecrets(u *url.URL) []string {
 	texts := []string{u.Path}
 	parts := strings.FieldsFunc(u.EscapedPath(), func(r rune) bool { return r == '/' })
@@ -355,8 +359,8 @@ func PathSecrets(u *url.URL) []string {
 	return dropShort(texts...)
 }
 
-// plainWord reports whether a part of a path reads like one of an API, such as "services",
-// and not like a key.
+// plainWord reports whether a path segment looks like a word of an API, for example
+// "services", and not like a key.
 func plainWord(s string) bool {
 	const most = 16
 	return len(s) < most && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz-_") == ""

@@ -13,8 +13,8 @@ import (
 
 const secret = "canary-7f3d/2a+91c4=Zq"
 
-// TestRedact: no form in which a receiver may give a secret back shows it, whatever stands
-// around it, and what it says besides is left.
+// TestRedact: the Redactor removes a secret in every form in which a receiver may
+// echo it, and keeps the rest of the text.
 func TestRedact(t *testing.T) {
 	r := NewRedactor(false, secret)
 	escapes := sinktest.Escapes()
@@ -23,7 +23,7 @@ func TestRedact(t *testing.T) {
 	for i, first := range names {
 		for j, second := range names {
 			if second == "upper case" && strings.HasPrefix(first, "base64") {
-				continue // nobody can read it back
+				continue // not reversible
 			}
 			text := fmt.Sprintf(forms[(i+j)%len(forms)], escapes[second](escapes[first](secret)))
 			got := r.OneLine("said: " + text)
@@ -45,7 +45,7 @@ func TestRedact(t *testing.T) {
 	}
 }
 
-// FuzzRedact: escapes of any depth hide nothing from it.
+// FuzzRedact: nested escapes do not hide a secret.
 func FuzzRedact(f *testing.F) {
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(sinktest.Escapes())), func(name string) bool {
 		return strings.HasPrefix(name, "base64") || strings.HasPrefix(strings.ToLower(name), "hexa")
@@ -70,7 +70,7 @@ func FuzzRedact(f *testing.F) {
 	})
 }
 
-// TestAddressSecrets: what of an address and of a header may be a key.
+// TestAddressSecrets: the parts of an address and of a header that may be a key.
 func TestAddressSecrets(t *testing.T) {
 	for address, want := range map[string][]string{
 		"https://h/services/T00A/B00000/xXxXxX": {"/services/T00A/B00000/xXxXxX", "T00A", "B00000", "xXxXxX"},

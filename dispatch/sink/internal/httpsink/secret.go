@@ -6,15 +6,14 @@ import (
 	"log/slog"
 )
 
-// Redacted stands where a secret would be.
+// Redacted replaces a secret.
 const Redacted = "[redacted]"
 
-// Secret is a text that is not to be seen, such as a bearer token. Printing,
-// logging or marshalling it shows that there is one, never which. A conversion
-// to string yields the text.
+// Secret is a text that must not be shown, such as a bearer token. Printing, logging
+// or marshalling it shows "[redacted]". A conversion to string yields the text.
 type Secret string
 
-// String returns a stand-in, or "" for no secret.
+// String returns Redacted, or "" for no secret.
 func (s Secret) String() string {
 	if s == "" {
 		return ""
@@ -22,15 +21,15 @@ func (s Secret) String() string {
 	return Redacted
 }
 
-// GoString returns what String returns.
+// GoString returns the same as String.
 func (s Secret) GoString() string { return s.String() }
 
-// Format prints the stand-in under every verb; %d and the like would show the
+// Format prints Redacted under every verb, because %d and the like would quote the
 // text in their complaint about the type.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
 
-// MarshalText returns the stand-in.
+// MarshalText returns Redacted.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// LogValue returns the stand-in.
+// LogValue returns Redacted.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }

@@ -20,27 +20,27 @@ import (
 const (
 	dialTimeout      = 5 * time.Second
 	handshakeTimeout = 5 * time.Second
-	// idleTimeout is below the keep-alive time of the usual proxies and load
-	// balancers (60 s and more): whoever closes first should be this side, else
-	// a request may run into the close.
+	// idleTimeout is below the keep-alive time of common proxies and load balancers
+	// (60 s and more). The relay should close an idle connection first, because a
+	// request may otherwise run into the close.
 	idleTimeout = 30 * time.Second
-	// pingAfter and pingTimeout find a dead HTTP/2 connection, which many
-	// requests share.
+	// pingAfter and pingTimeout detect a dead HTTP/2 connection, which many requests
+	// share.
 	pingAfter   = 10 * time.Second
 	pingTimeout = 5 * time.Second
 
 	maxAnswerHeader = 64 << 10
 	writeBuffer     = 32 << 10
 
-	// A refused dial is often a receiver that restarts. One more try spares the
-	// lane its back-off.
+	// A refused dial often means that the receiver restarts. One retry saves the lane
+	// a backoff.
 	dialRetries   = 1
 	dialRetryWait = 50 * time.Millisecond
 )
 
-// newTransport makes the connection pool. It starts nothing.
+// newTransport returns the connection pool. It does not connect.
 func newTransport(o Options, to *url.URL) (*http.Transport, error) {
-	// Checked here, because the error of a later request would quote the proxy's
+	// Check the proxy here, because the error of a later request would quote its
 	// address, password included.
 	if _, err := http.ProxyFromEnvironment(&http.Request{URL: to}); err != nil {
 		return nil, errors.New("the proxy in the environment (HTTP_PROXY or HTTPS_PROXY) is not a URL")
@@ -57,11 +57,11 @@ func newTransport(o Options, to *url.URL) (*http.Transport, error) {
 		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    min(handshakeTimeout, o.RequestTimeout),
 		MaxResponseHeaderBytes: maxAnswerHeader,
-		// The defaults keep two connections per host.
+		// The default keeps only two connections per host.
 		MaxIdleConns:        0,
 		MaxIdleConnsPerHost: o.MaxConnections,
 		IdleConnTimeout:     idleTimeout,
-		// Answers are small, and a cap on bytes should mean bytes.
+		// Responses are small, and a limit in bytes should mean bytes.
 		DisableCompression: true,
 		WriteBufferSize:    writeBuffer,
 		ForceAttemptHTTP2:  true,
@@ -69,7 +69,8 @@ func newTransport(o Options, to *url.URL) (*http.Transport, error) {
 	}, nil
 }
 
-// loadCAs reads the trusted authorities; nil stands for the system's.
+// loadCAs reads the trusted authorities. It returns nil, which stands for the
+// system's, if file is "".
 func loadCAs(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil
@@ -85,7 +86,7 @@ func loadCAs(file string) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// proxyError says that the proxy did not open the way to the receiver.
+// proxyError reports that the proxy refused to connect to the receiver.
 type proxyError struct{ status int }
 
 func (e *proxyError) Error() string {
@@ -99,9 +100,8 @@ func checkProxy(_ context.Context, _ *url.URL, _ *http.Request, resp *http.Respo
 	return nil
 }
 
-// keepConnections hides the pool's CloseIdleConnections from go-retryablehttp,
-// which calls it after each failure and would throw away everybody's
-// connections.
+// keepConnections hides the pool's CloseIdleConnections from go-retryablehttp, which
+// calls it after each failure. That would drop the idle connections of all senders.
 type keepConnections struct{ rt http.RoundTripper }
 
 func (k keepConnections) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -123,8 +123,8 @@ func newRetryClient(rt http.RoundTripper) *retryablehttp.Client {
 	}
 }
 
-// retryDial allows another try only where no connection came about, so that the
-// request cannot have reached anybody. A dial that timed out has waited enough.
+// retryDial allows a retry only if no connection was made, because then the request
+// cannot have reached the receiver. A dial that timed out has waited long enough.
 func retryDial(ctx context.Context, _ *http.Response, err error) (bool, error) {
 	var op *net.OpError
 	if ctx.Err() != nil || !errors.As(err, &op) {

@@ -10,14 +10,13 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Attempt makes a request with the current token. If it is answered with a 401
-// and a newer token is to be had, it makes the request once more with that: a
-// 401 took nothing, so no row arrives twice, and a platform that changes its keys
-// costs neither an alarm nor a back-off. The second answer stands, whatever it
-// is.
+// Attempt makes a request with the current token. After a 401 it renews the token and
+// makes the request once more, if there is a newer one. That sends no row twice,
+// because a request answered with 401 was not accepted. A platform that changes its
+// keys therefore causes neither an alarm nor a backoff. The second result is final.
 //
-// The name, such as "POST /path", is for the details. The context bounds all of
-// it.
+// The name, for example "POST /path", is for the details. The context bounds both
+// requests and the fetch.
 func (s *Source) Attempt(ctx context.Context, name string, request func(token string) sink.Result) sink.Result {
 	token, err := s.Token(ctx)
 	if err != nil {
@@ -37,7 +36,8 @@ func (s *Source) Attempt(ctx context.Context, name string, request func(token st
 	return request(fresh)
 }
 
-// noTokenResult is the result of a request that was not made for want of a token.
+// noTokenResult is the result of a request that was not sent because there is no
+// token.
 func noTokenResult(name string, err error) sink.Result {
 	failed := (*Error)(nil)
 	if !errors.As(err, &failed) {

@@ -13,7 +13,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// platform takes one token and answers 401 to all others.
+// platform accepts one token and answers 401 to all others.
 type platform struct {
 	mu   sync.Mutex
 	good string
@@ -36,8 +36,8 @@ func (p *platform) accept(token string) {
 	p.good = token
 }
 
-// TestAttempt: keys change under 50 senders. Each request is made again once,
-// with the one token that was fetched for all.
+// TestAttempt: the keys change under 50 senders. Each repeats its request once, and
+// all use the same new token.
 func TestAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{life: time.Hour}
@@ -67,8 +67,7 @@ func TestAttempt(t *testing.T) {
 	})
 }
 
-// TestAttemptRefused: the second 401 stands, and a fresh token is not tried
-// again.
+// TestAttemptRefused: the second 401 is final, and a fresh token is not renewed.
 func TestAttemptRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{life: time.Hour}
@@ -91,7 +90,7 @@ func TestAttemptRefused(t *testing.T) {
 	})
 }
 
-// TestAttemptOther: only a 401 has the request made again.
+// TestAttemptOther: only a 401 repeats the request.
 func TestAttemptOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{life: time.Hour}
@@ -148,8 +147,8 @@ func TestAttemptWithoutToken(t *testing.T) {
 	})
 }
 
-// TestAttemptRenewFails: the endpoint is down when the keys change. That passes,
-// so it is no alarm.
+// TestAttemptRenewFails: the endpoint is down when the keys change. The result is
+// Unavailable, because that is temporary.
 func TestAttemptRenewFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{life: time.Hour}

@@ -9,43 +9,43 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 )
 
-// ClientAuth says how the client proves who it is (RFC 6749, section 2.3.1).
+// ClientAuth is the method of client authentication (RFC 6749, section 2.3.1).
 type ClientAuth string
 
-// The ways.
+// Methods of client authentication.
 const (
-	// AuthAuto: by HTTP Basic, which every endpoint must take (RFC 6749, section
-	// 2.3.1), and in the body where the endpoint refuses that. The way that worked is
-	// kept.
+	// AuthAuto tries HTTP Basic, which every endpoint must support (RFC 6749, section
+	// 2.3.1). If the endpoint refuses that, it tries the body. The method that works
+	// is kept.
 	AuthAuto ClientAuth = "auto"
-	// AuthBasic: id and secret, each form-encoded, by HTTP Basic.
+	// AuthBasic sends id and secret, each form-encoded, by HTTP Basic.
 	AuthBasic ClientAuth = "basic"
-	// AuthBody: as client_id and client_secret in the body.
+	// AuthBody sends client_id and client_secret in the body.
 	AuthBody ClientAuth = "body"
 )
 
-// Config is one token endpoint and the client that asks it.
+// Config is a token endpoint and its client.
 type Config struct {
-	// TokenURL is the endpoint's address; what an empty one stands for is the
-	// sink's to say. It may have a query, which no error shows.
+	// TokenURL is the endpoint's address. The sink chooses the default. It may have a
+	// query, which no error shows.
 	TokenURL     string
 	ClientID     string
 	ClientSecret httpsink.Secret
-	// Scope is what the token is asked for: names with blanks between them. Empty
-	// asks for none, and the endpoint chooses.
+	// Scope lists the scopes to request, separated by spaces. If it is empty, the
+	// endpoint chooses.
 	Scope string
-	// Audience is sent as the parameter of that name, which some endpoints want;
-	// empty sends none.
+	// Audience is sent as the parameter of that name, which some endpoints require.
+	// Empty sends none.
 	Audience string
-	// ClientAuth is the way of the credentials; the default is AuthAuto.
+	// ClientAuth is the method of client authentication. The default is AuthAuto.
 	ClientAuth ClientAuth
 }
 
-// Enabled reports whether anything is set.
+// Enabled reports whether any field is set.
 func (c *Config) Enabled() bool { return *c != Config{} }
 
-// Validate reports every value that is out of range, by its configuration key.
-// The texts hold neither the secret nor a password.
+// Validate reports every invalid value by its configuration key. The errors do not
+// show the secret or a password.
 func (c *Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -82,7 +82,7 @@ func (c *Config) Validate() error {
 
 const strayCharText = "holds a line break or a character outside ASCII, or begins or ends with a blank; look for a stray newline at its end"
 
-// parseURL wants what RFC 6749, section 3.2, asks of the address: no fragment.
+// parseURL parses the address, which must have no fragment (RFC 6749, section 3.2).
 func parseURL(raw string) (*url.URL, error) {
 	const key = "oauth.token-url"
 	if u, err := url.Parse(raw); err == nil && u.User != nil {
@@ -98,8 +98,8 @@ func parseURL(raw string) (*url.URL, error) {
 	return u, nil
 }
 
-// printable reports whether s is made of the characters that RFC 6749,
-// appendix A, allows, with no blank at its ends.
+// printable reports whether s has only characters that RFC 6749, appendix A, permits,
+// and neither starts nor ends with a space.
 func printable(s string) bool {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] >= 0x7f {

@@ -9,7 +9,7 @@ import (
 func TestValidate(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Config)
-		want   string // what the error begins with; "" for none
+		want   string // prefix of the error; "" for none
 	}{
 		"good":             {func(*Config) {}, ""},
 		"default address":  {func(c *Config) { c.TokenURL = "" }, ""},
@@ -66,7 +66,7 @@ func TestEnabled(t *testing.T) {
 	}
 }
 
-// TestNotPrinted: neither a configuration nor a source in use shows a secret.
+// TestNotPrinted: printing a configuration or a source in use shows no secret.
 func TestNotPrinted(t *testing.T) {
 	d := &desk{}
 	s := newSource(t, config("https://login.example/token"))

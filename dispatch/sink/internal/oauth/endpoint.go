@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// assumedLifetime is the lifetime of a token that comes without one.
+	// assumedLifetime is the lifetime of a token without expires_in.
 	assumedLifetime = 5 * time.Minute
 	// maxLifetime keeps a lifetime in the range of a Duration.
 	maxLifetime = 10 * 365 * 24 * time.Hour
-	// maxResponse is the longest answer with a token. A token is a header value,
-	// and few servers take headers beyond 16 KiB.
+	// maxAnswer is the maximum length of a response with a token. A token is a header
+	// value, and few servers accept headers above 16 KiB.
 	maxAnswer = 64 << 10
 )
 
-// endpoint asks for tokens. Each field is a secret or holds one.
+// endpoint requests tokens. Each of its fields is a secret or holds one.
 type endpoint struct {
 	client       *httpsink.Client
-	authRequests []httpsink.Request // of the credentials, the first to try first
-	workingAuth  atomic.Int32       // which of them brought a token, from 1; 0: none yet
+	authRequests []httpsink.Request // one for each method of authentication, in the order to try
+	workingAuth  atomic.Int32       // the method that brought a token, from 1; 0 for none yet
 	name         string             // for errors: the method and the address without its query
 
 	redactor *httpsink.Redactor
@@ -49,7 +49,7 @@ func newEndpoint(cfg Config, userAgent string, client *httpsink.Client) *endpoin
 		"Accept":       {"application/json"},
 		"User-Agent":   {userAgent},
 	}
-	// RFC 6749, section 2.3.1: the form encoding comes first, then that of Basic.
+	// RFC 6749, section 2.3.1: encode as a form first, then for Basic.
 	id, secret := url.QueryEscape(cfg.ClientID), url.QueryEscape(string(cfg.ClientSecret))
 	basic := base64.StdEncoding.EncodeToString([]byte(id + ":" + secret))
 	way := func() httpsink.Request {
@@ -79,7 +79,7 @@ func newEndpoint(cfg Config, userAgent string, client *httpsink.Client) *endpoin
 	}
 }
 
-// queryValues returns what may be a key in an address.
+// queryValues returns the parts of an address that may be a key.
 func queryValues(address string) (values []string) {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -88,7 +88,7 @@ func queryValues(address string) (values []string) {
 	return httpsink.QuerySecrets(u)
 }
 
-// reply is what an endpoint says, in RFC 6749, sections 5.1 and 5.2.
+// reply is the response of an endpoint (RFC 6749, sections 5.1 and 5.2).
 type reply struct {
 	AccessToken string   `json:"access_token"`
 	TokenType   string   `json:"token_type"`
@@ -97,11 +97,11 @@ type reply struct {
 	Description string   `json:"error_description"`
 }
 
-// lifetime is a number of seconds; 0 for what is none, or not above 0.
+// lifetime is a number of seconds, 0 if it is unknown or not above 0.
 type lifetime time.Duration
 
-// UnmarshalJSON takes a number, or a text with one, which some endpoints send.
-// It never fails: what it cannot read is as good as missing.
+// UnmarshalJSON accepts a number or a string with a number, which some endpoints
+// send. It never fails: an unreadable value counts as missing.
 func (l *lifetime) UnmarshalJSON(b []byte) error {
 	var secs float64
 	if json.Unmarshal(bytes.Trim(b, `"`), &secs) == nil && secs > 0 {
@@ -110,8 +110,9 @@ func (l *lifetime) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// fetch asks and waits for the answer; once more where the endpoint does not know the
-// client by the first way of its credentials. A refusal took nothing.
+// fetch requests a token and waits for the response. If the endpoint does not know
+// the client by the first method of authentication, fetch tries the second, because a
+// refusal issued no token.
 func (e *endpoint) fetch(ctx context.Context) (*grant, *Error) {
 	if i := e.workingAuth.Load(); i > 0 {
 		return e.request(ctx, e.authRequests[i-1])
@@ -126,7 +127,7 @@ func (e *endpoint) fetch(ctx context.Context) (*grant, *Error) {
 		case !err.unknownClient:
 			return nil, err
 		case refusal == nil || refusal.code != invalidClient && err.code == invalidClient:
-			refusal = err // of the way that the endpoint reads
+			refusal = err // the error of the method that the endpoint reads
 		}
 	}
 	return nil, refusal
@@ -151,7 +152,7 @@ func (e *endpoint) request(ctx context.Context, request httpsink.Request) (*gran
 	case a.Err != nil:
 		return nil, e.failure(sink.Misconfigured, a, ": not a token (the answer is too long)")
 	case parsed != nil:
-		// Not shown: what it holds may be a token in a form of its own.
+		// Do not quote the body, because it may hold a token in an unknown format.
 		return nil, e.failure(sink.Misconfigured, a, fmt.Sprintf(": not a token (the answer is no JSON object of texts), content type %q", a.ContentType))
 	case said.AccessToken == "":
 		return nil, e.failure(sink.Misconfigured, a, ": no access_token in the answer")
@@ -163,7 +164,7 @@ func (e *endpoint) request(ctx context.Context, request httpsink.Request) (*gran
 	return newGrant(said.AccessToken, sent, time.Now(), time.Duration(said.ExpiresIn)), nil
 }
 
-// newGrant dates a token. A life of 0 stands for an unknown one.
+// newGrant sets the times of a token. A life of 0 is unknown.
 func newGrant(token string, sent, fetched time.Time, life time.Duration) *grant {
 	if life == 0 {
 		life = assumedLifetime
@@ -175,7 +176,7 @@ func newGrant(token string, sent, fetched time.Time, life time.Duration) *grant 
 	}
 }
 
-// refusal says what an answer that is no success, or names an error, means.
+// refusal classifies a response that is not a success or has an error code.
 func (e *endpoint) refusal(a *httpsink.Answer, said *reply) *Error {
 	class, _ := sink.Classify(a.Status)
 	text := ""
@@ -198,7 +199,7 @@ func (e *endpoint) refusal(a *httpsink.Answer, said *reply) *Error {
 	}
 	unknown := a.Status == http.StatusUnauthorized ||
 		a.Status == http.StatusBadRequest && (said.Error == "" || said.Error == invalidRequest) || said.Error == invalidClient
-	if unknown { // in front, where the bound on details does not cut it off
+	if unknown { // at the start, so that the bound on details does not cut it off
 		look := "; look at oauth.client-id, oauth.client-secret and oauth.client-auth"
 		if len(e.authRequests) > 1 {
 			look = "; look at oauth.client-id and oauth.client-secret (oauth.client-auth: auto tries basic and body)"
@@ -210,16 +211,16 @@ func (e *endpoint) refusal(a *httpsink.Answer, said *reply) *Error {
 	return err
 }
 
-// The codes of RFC 6749, section 5.2, by which an endpoint says that it does not know
-// the client, or that it has not found its credentials where it looks for them.
+// Error codes of RFC 6749, section 5.2, for an unknown client, or for credentials
+// that are not where the endpoint looks for them.
 const (
 	invalidClient  = "invalid_client"
 	invalidRequest = "invalid_request"
 )
 
-// isTransient reports whether an error code stands for a state that ends by itself:
-// those of RFC 6749, section 4.1.2.1, which some servers use here too, and that
-// of RFC 8628, section 3.5.
+// isTransient reports whether an error code names a temporary state. The codes are
+// from RFC 6749, section 4.1.2.1, which some servers use here too, and from RFC 8628,
+// section 3.5.
 func isTransient(code string) bool {
 	return code == "temporarily_unavailable" || code == "server_error" || code == "slow_down"
 }
@@ -232,7 +233,7 @@ func (e *endpoint) failure(class sink.Class, a *httpsink.Answer, text string) *E
 	return err
 }
 
-// newError is a failure of now.
+// newError returns a failure that is dated now.
 func newError(class sink.Class, text string) *Error {
 	return &Error{Class: class, text: "no token: " + text, at: time.Now()}
 }

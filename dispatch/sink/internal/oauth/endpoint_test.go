@@ -19,7 +19,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// The secret needs encoding in a form and in Basic.
+// The secret needs encoding in a form and for Basic.
 const (
 	clientID = "relay:1"
 	canary   = "canary-7f3d+2a/91 c4%"
@@ -49,7 +49,7 @@ func serve(tb testing.TB, h http.HandlerFunc) string {
 	return srv.URL
 }
 
-// TestForm: what is sent, byte for byte.
+// TestForm: the request byte for byte.
 func TestForm(t *testing.T) {
 	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("relay%3A1:canary-7f3d%2B2a%2F91+c4%25"))
 	const inBody = "client_id=relay%3A1&client_secret=canary-7f3d%2B2a%2F91+c4%25&grant_type=client_credentials"
@@ -101,8 +101,9 @@ func TestForm(t *testing.T) {
 	}
 }
 
-// An endpoint need not read both ways of a client's credentials: the one that it reads is
-// found with one request more, and kept. FlowCatalyst's reads the form alone.
+// TestClientAuth: an endpoint need not read both methods of authentication. One more
+// request finds the method that it reads, and the method is kept. For example,
+// FlowCatalyst's endpoint reads the form only.
 func TestClientAuth(t *testing.T) {
 	const (
 		noClient  = `{"error":"invalid_client","error_description":"unknown client"}`
@@ -169,7 +170,7 @@ func TestClientAuth(t *testing.T) {
 	}
 }
 
-// TestLifetime: what endpoints put into expires_in.
+// TestLifetime: the values of expires_in that endpoints send.
 func TestLifetime(t *testing.T) {
 	for member, want := range map[string]time.Duration{
 		"":                         assumedLifetime,
@@ -204,7 +205,8 @@ func TestLifetime(t *testing.T) {
 	}
 }
 
-// TestAnswers: each is of its class, says what is wrong, and shows no secret.
+// TestAnswers: each failed response has its class and names its cause without a
+// secret.
 func TestAnswers(t *testing.T) {
 	const u, m = sink.Unavailable, sink.Misconfigured
 	for name, c := range map[string]struct {
@@ -212,7 +214,7 @@ func TestAnswers(t *testing.T) {
 		head   string
 		body   string
 		class  sink.Class // 0 for a token
-		want   string     // in the text
+		want   string     // part of the text
 	}{
 		"other case":      {200, "", `{"access_token":"t1","token_type":"bearer"}`, 0, ""},
 		"created":         {201, "", `{"access_token":"t1","token_type":"BEARER","scope":"x"}`, 0, ""},
@@ -283,7 +285,7 @@ func wantHidden(t *testing.T, text string) {
 	}
 }
 
-// TestNoAnswer: an endpoint that cannot be reached, and one that is not the one.
+// TestNoAnswer: an endpoint that is unreachable or is not a token endpoint.
 func TestNoAnswer(t *testing.T) {
 	tls := httptest.NewTLSServer(http.NotFoundHandler())
 	tls.Config.ErrorLog = nil
@@ -318,7 +320,7 @@ func TestNoAnswer(t *testing.T) {
 	}
 }
 
-// TestSilentEndpoint: Close does not wait for an endpoint that says nothing.
+// TestSilentEndpoint: Close does not wait for a silent endpoint.
 func TestSilentEndpoint(t *testing.T) {
 	asked, release := make(chan struct{}), make(chan struct{})
 	address := serve(t, func(http.ResponseWriter, *http.Request) {
@@ -343,7 +345,7 @@ func TestSilentEndpoint(t *testing.T) {
 	}
 }
 
-// TestFetchIsBounded: the context of a fetch ends it, and its text says why.
+// TestFetchIsBounded: the context of a fetch ends it, and the error names the cause.
 func TestFetchIsBounded(t *testing.T) {
 	release := make(chan struct{})
 	address := serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -361,9 +363,9 @@ func TestFetchIsBounded(t *testing.T) {
 	}
 }
 
-// TestSenders: many senders over a real socket, against a platform whose tokens
-// end within a second and whose keys change meanwhile. No request fails, and
-// every token is fetched once.
+// TestSenders: many senders use a platform over a real socket. Its tokens expire
+// within a second, and its keys change meanwhile. No request fails, and every token
+// is fetched once.
 func TestSenders(t *testing.T) {
 	const life = time.Second
 	var mu sync.Mutex

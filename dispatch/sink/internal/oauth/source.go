@@ -14,14 +14,14 @@ import (
 const (
 	// fetchTimeout bounds a fetch from the dial to the last byte.
 	fetchTimeout = 10 * time.Second
-	// A token is fetched again when a part of its lifetime is left, maxRenewMargin at
-	// most.
+	// A token is renewed when 1/renewFraction of its lifetime is left, at most
+	// maxRenewMargin before it expires.
 	renewFraction  = 5
 	maxRenewMargin = time.Minute
-	// minAge is how old a token must be for a 401 to have it fetched again.
+	// minAge is the minimum age of a token for a 401 to renew it.
 	minAge = 5 * time.Second
-	// failurePause stands between a failed fetch and the next. An endpoint may
-	// ask for more, up to maxPause.
+	// failurePause is the pause after a failed fetch. An endpoint may ask for a
+	// longer one, up to maxPause.
 	failurePause = 2 * time.Second
 	maxPause     = time.Minute
 )
@@ -31,11 +31,11 @@ var (
 	errClosed = errors.New("the sink is closed")
 )
 
-// Source hands out the current token. It runs nothing but a fetch at a time. All
-// methods are safe for concurrent use.
+// Source provides the current token. It runs at most one fetch at a time. All methods
+// are safe for concurrent use.
 type Source struct {
-	// fetch and shut are functions, so that no printing of a Source shows the
-	// secret.
+	// fetch and closeClient are functions, so that printing a Source does not show
+	// the secret.
 	fetch       func(context.Context) (*grant, *Error)
 	closeClient func()
 
@@ -44,20 +44,20 @@ type Source struct {
 	mu      sync.Mutex
 	closed  bool
 	current *grant    // nil before the first; may have expired
-	flight  *flight   // nil while none is in the air
+	flight  *flight   // nil if there is no fetch in flight
 	failure *Error    // of the last fetch; nil if it brought a token
-	retryAt time.Time // no fetch before, if there is a failure
+	retryAt time.Time // earliest next fetch after a failure
 }
 
-// grant is a token as the endpoint gave it.
+// grant is a token and its times.
 type grant struct {
 	token   string
-	fetched time.Time // the answer was there
+	fetched time.Time // when the response arrived
 	renewAt time.Time
 	expires time.Time
 }
 
-// flight is one fetch. The results are set before done is closed.
+// flight is a fetch. Its results are set before done is closed.
 type flight struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{}
@@ -65,17 +65,17 @@ type flight struct {
 	err    *Error
 }
 
-// NewSource returns a source that has fetched nothing yet. The configuration
-// must be valid and have a TokenURL. The error says what is wrong with the CA
-// file, which may be empty for the system's authorities, or with the proxy in
-// the environment.
+// NewSource returns a Source. It does not connect. The configuration must be valid
+// and have a TokenURL; an empty caFile stands for the system's authorities. NewSource
+// fails if the CA file is unusable or the proxy in the environment is invalid.
 func NewSource(cfg Config, caFile, userAgent string) (*Source, error) {
 	address, err := parseURL(cfg.TokenURL)
 	if err != nil {
 		return nil, err
 	}
 	client, err := httpsink.NewClient(httpsink.Options{
-		// The context of a fetch ends first, and its text names no key.
+		// The context of a fetch ends first, and its error names no configuration
+		// key.
 		RequestTimeout: fetchTimeout + time.Second,
 		MaxConnections: 1,
 		CAFile:         caFile,
@@ -86,8 +86,8 @@ func NewSource(cfg Config, caFile, userAgent string) (*Source, error) {
 	return &Source{fetch: newEndpoint(cfg, userAgent, client).fetch, closeClient: client.Close}, nil
 }
 
-// Token returns the current token. It waits for a fetch only where there is no
-// valid one. The error is an *Error, or the context's if that ended first.
+// Token returns the current token. It waits for a fetch only if there is no valid
+// token. The error is an *Error, or the context's if that ended first.
 func (s *Source) Token(ctx context.Context) (string, error) {
 	s.mu.Lock()
 	now := time.Now()
@@ -101,15 +101,14 @@ func (s *Source) Token(ctx context.Context) (string, error) {
 	return s.await(ctx, now)
 }
 
-// Renew returns the token to use in place of one that was answered with a 401.
-// It is the refused token itself where no other is to be had: the endpoint gave
-// it just now, or gave it again. Sending it once more is no use then. The error
-// is an *Error, or the context's if that ended first.
+// Renew returns the token to use after a 401. It is the refused token if the endpoint
+// issued that less than 5 s ago or issued it again. Sending it a second time is then
+// useless. The error is an *Error, or the context's if that ended first.
 func (s *Source) Renew(ctx context.Context, refused string) (string, error) {
 	s.mu.Lock()
 	now := time.Now()
 	if s.valid(now) {
-		known := s.current.token != refused // somebody was first
+		known := s.current.token != refused // another sender renewed it
 		if known || s.flight == nil && now.Sub(s.current.fetched) < minAge {
 			defer s.mu.Unlock()
 			return s.current.token, nil
@@ -118,8 +117,8 @@ func (s *Source) Renew(ctx context.Context, refused string) (string, error) {
 	return s.await(ctx, now)
 }
 
-// Close breaks off a fetch in flight, waits for its end, and closes the idle
-// connection. Where a fetch is needed later there is an error in its place.
+// Close cancels a fetch in flight, waits for it, and closes the idle connection. A
+// later fetch fails.
 func (s *Source) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -135,14 +134,14 @@ func (s *Source) valid(now time.Time) bool {
 	return s.current != nil && now.Before(s.current.expires)
 }
 
-// paused reports whether a failed fetch is too fresh for the next.
+// paused reports whether the pause after a failed fetch is still running.
 func (s *Source) paused(now time.Time) bool {
 	return s.failure != nil && now.Before(s.retryAt)
 }
 
-// await waits for the fetch in flight, which it starts if there is none. What
-// that brings is used even if it has expired on the way: nothing newer can be
-// had. The lock is held at the call and not at the return.
+// await waits for the fetch in flight, and starts it if there is none. It returns the
+// token even if it has expired meanwhile, because no newer one exists. The caller
+// holds the lock; await releases it.
 func (s *Source) await(ctx context.Context, now time.Time) (string, error) {
 	switch {
 	case ctx.Err() != nil: // no fetch for a sender that has gone
@@ -168,13 +167,13 @@ func (s *Source) await(ctx context.Context, now time.Time) (string, error) {
 	return f.got.token, nil
 }
 
-// start returns the fetch in flight, a new one if there is none, nil after
-// Close. The lock is held.
+// start returns the fetch in flight, and starts it if there is none. It returns nil
+// after Close. The caller holds the lock.
 func (s *Source) start() *flight {
 	if s.flight != nil || s.closed {
 		return s.flight
 	}
-	// The fetch is for all senders: the end of one's request does not end it.
+	// The fetch is for all senders, so it does not use the context of one request.
 	ctx, cancel := context.WithCancelCause(context.Background())
 	f := &flight{cancel: cancel, done: make(chan struct{})}
 	s.flight = f
@@ -188,7 +187,7 @@ func (s *Source) start() *flight {
 	return f
 }
 
-// finishFetch keeps what a fetch brought. A failed one leaves the old token.
+// finishFetch records the result of a fetch. A failure keeps the old token.
 func (s *Source) finishFetch(f *flight, got *grant, err *Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,26 +201,25 @@ func (s *Source) finishFetch(f *flight, got *grant, err *Error) {
 	close(f.done)
 }
 
-// Error says why there is no token.
+// Error is the reason why there is no token.
 type Error struct {
-	// Class is [sink.Unavailable] where waiting helps, and [sink.Misconfigured]
-	// where the address, the credentials or the rights must be mended.
+	// Class is [sink.Unavailable] if waiting helps, and [sink.Misconfigured] if the
+	// operator must fix the address, the credentials or the client's rights.
 	Class sink.Class
-	// RetryAfter is how long the endpoint asks to be left alone; zero if it does
-	// not say.
+	// RetryAfter is the pause that the endpoint asks for, 0 for none.
 	RetryAfter time.Duration
 
 	text string
-	at   time.Time // when RetryAfter began
+	at   time.Time // start of RetryAfter
 
 	unknownClient bool   // the endpoint does not know the client
-	code          string // of the endpoint's error, if it has one
+	code          string // the endpoint's error code, if any
 }
 
 // Error returns one line without secrets.
 func (e *Error) Error() string { return e.text }
 
-// withRemaining is the error with what is left of its RetryAfter.
+// withRemaining returns the error with the remaining part of its RetryAfter.
 func (e *Error) withRemaining(now time.Time) *Error {
 	later := *e
 	if e.RetryAfter > 0 {

@@ -15,12 +15,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// desk is a token endpoint in a bubble of fake time. Token n is called "t<n>".
+// desk is a fake token endpoint for synctest. Its n-th token is "t<n>".
 type desk struct {
 	life  time.Duration
-	takes time.Duration // an answer
-	down  *Error        // in place of a token
-	same  bool          // the first token again and again
+	takes time.Duration // time for a response
+	down  *Error        // error to return instead of a token
+	same  bool          // always the first token
 
 	mu    sync.Mutex
 	asked int
@@ -68,8 +68,7 @@ func (d *desk) source(t *testing.T) *Source {
 	return s
 }
 
-// wantToken fails the test unless the source hands out the token, and does so
-// without waiting.
+// wantToken fails the test unless the source returns the token without waiting.
 func wantToken(t *testing.T, s *Source, want string) {
 	t.Helper()
 	began := time.Now()
@@ -90,7 +89,7 @@ func wantFetches(t *testing.T, d *desk, want int) {
 	}
 }
 
-// all calls f from n goroutines at once and returns what they got.
+// all calls f from n goroutines at once and returns the results.
 func all(n int, f func() (string, error)) ([]string, []error) {
 	got, errs := make([]string, n), make([]error, n)
 	var wg sync.WaitGroup
@@ -141,8 +140,8 @@ func TestMargin(t *testing.T) {
 	}
 }
 
-// TestRefresh: near its end a token is fetched again, once, behind the senders,
-// which go on with the old one.
+// TestRefresh: close to its expiry a token is renewed once in the background. The
+// senders use the old one meanwhile.
 func TestRefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{life: time.Hour}
@@ -166,7 +165,7 @@ func TestRefresh(t *testing.T) {
 	})
 }
 
-// TestRefreshSlow: a sender waits only when the old token has expired.
+// TestRefreshSlow: a sender waits only after the old token has expired.
 func TestRefreshSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{life: 20 * time.Second}
@@ -174,7 +173,7 @@ func TestRefreshSlow(t *testing.T) {
 		wantToken(t, s, "t1")
 		d.takes = 8 * time.Second
 		<-time.After(16 * time.Second)
-		wantToken(t, s, "t1") // a fetch begins
+		wantToken(t, s, "t1") // starts a fetch
 		<-time.After(4*time.Second - 1)
 		wantToken(t, s, "t1")
 		<-time.After(time.Nanosecond)
@@ -187,8 +186,8 @@ func TestRefreshSlow(t *testing.T) {
 	})
 }
 
-// TestRefreshFails: an endpoint that is down is asked every 2 s, and nobody
-// notices until the old token expires.
+// TestRefreshFails: an endpoint that is down gets a request every 2 s. Senders get no
+// error until the old token expires.
 func TestRefreshFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{life: 100 * time.Second}
@@ -196,7 +195,7 @@ func TestRefreshFails(t *testing.T) {
 		wantToken(t, s, "t1")
 		d.fail(newError(sink.Unavailable, "down"))
 		<-time.After(80 * time.Second)
-		for range 200 { // the 20 s that are left
+		for range 200 { // the remaining 20 s
 			wantToken(t, s, "t1")
 			synctest.Wait()
 			<-time.After(100 * time.Millisecond)
@@ -219,7 +218,7 @@ func TestRefreshFails(t *testing.T) {
 	})
 }
 
-// TestRetryAfter: the endpoint says when to come back, up to a minute.
+// TestRetryAfter: the endpoint's Retry-After is obeyed up to a minute.
 func TestRetryAfter(t *testing.T) {
 	for asked, pause := range map[time.Duration]time.Duration{
 		0: failurePause, time.Second: failurePause, 30 * time.Second: 30 * time.Second, time.Hour: maxPause,
@@ -250,8 +249,8 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// TestRenew: who carried the current token has it fetched, once for all; who
-// carried an older one gets the current.
+// TestRenew: a 401 to the current token renews it, once for all senders. A 401 to an
+// older token returns the current one.
 func TestRenew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{life: time.Hour}
@@ -276,8 +275,8 @@ func TestRenew(t *testing.T) {
 	})
 }
 
-// TestRenewDuringRefresh: a 401 joins the fetch that is in flight, however young
-// the token is.
+// TestRenewDuringRefresh: a 401 joins the fetch in flight, even for a token younger
+// than minAge.
 func TestRenewDuringRefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{life: 5 * time.Second}
@@ -293,7 +292,8 @@ func TestRenewDuringRefresh(t *testing.T) {
 	})
 }
 
-// TestRenewFresh: a platform that refuses a fresh token refuses the next one.
+// TestRenewFresh: a 401 to a token younger than minAge does not renew it, because the
+// platform refuses the next one too.
 func TestRenewFresh(t *testing.T) {
 	for name, same := range map[string]bool{"other tokens": false, "the same token": true} {
 		t.Run(name, func(t *testing.T) {
@@ -316,7 +316,8 @@ func TestRenewFresh(t *testing.T) {
 	}
 }
 
-// TestRenewFails: the old token is kept, since one 401 may be a fluke.
+// TestRenewFails: a failed renewal keeps the old token, because a single 401 may be a
+// glitch.
 func TestRenewFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{life: time.Hour}
@@ -334,7 +335,7 @@ func TestRenewFails(t *testing.T) {
 	})
 }
 
-// TestFetchTimeout: a silent endpoint is given up after 10 s.
+// TestFetchTimeout: a fetch from a silent endpoint times out after 10 s.
 func TestFetchTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{life: time.Hour, takes: time.Hour}
@@ -347,7 +348,7 @@ func TestFetchTimeout(t *testing.T) {
 	})
 }
 
-// TestContext: a sender that leaves takes nobody's fetch along.
+// TestContext: a sender whose context ends does not cancel the fetch of others.
 func TestContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{life: time.Hour, takes: 3 * time.Second}
@@ -373,7 +374,7 @@ func TestContext(t *testing.T) {
 	})
 }
 
-// TestClose: it ends the fetch in flight and waits for that.
+// TestClose: Close cancels the fetch in flight and waits for it.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{life: time.Hour, takes: time.Hour}
