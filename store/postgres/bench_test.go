@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// BenchmarkRows claims and completes rows, n to a call, beside completed ones.
+// BenchmarkRows claims and completes rows, n per call, in a table with completed rows.
 func BenchmarkRows(b *testing.B) {
 	const version, settled, pending = 15, 200_000, 300_000
 	url := servers.Database(b, version)

@@ -10,12 +10,12 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
-// minServerVersion is the oldest server that the relay works with: 14 brought binary
-// and message support to logical decoding and the session time-outs.
+// minServerVersion is the oldest supported server: 14 brought binary and message support
+// to logical decoding, and the session timeouts.
 const minServerVersion = 14
 
-// Check implements store.Installer. What it finds is one *store.SetupError: all
-// that Examine grades a store.Fault, but for what may pass by itself.
+// Check implements store.Installer. It returns one *store.SetupError with every finding
+// that Diagnose grades store.GradeFault, except faults that may resolve without a fix.
 func (s *Store) Check(ctx context.Context) error {
 	var c checker
 	err := s.control.do(ctx, func(ctx context.Context, sess *session) error {
@@ -43,8 +43,8 @@ func (c *checker) run(ctx context.Context, s *Store) error {
 	return nil
 }
 
-// server looks at the server and the role, and reports false where the server is
-// too old to be asked more.
+// server checks the server and the role. ok is false if the server is too old for the
+// other checks.
 func (c *checker) server(ctx context.Context) (ok bool, err error) {
 	var number int
 	var text, role string
@@ -74,14 +74,14 @@ SELECT current_setting('server_version_num')::int / 10000, current_setting('serv
 	return true, nil
 }
 
-// queryBool asks the server a yes-or-no question.
+// queryBool runs a query for one boolean; NULL is false.
 func (c *checker) queryBool(ctx context.Context, question string, args ...any) (bool, error) {
 	var yes bool
 	err := c.conn.QueryRow(ctx, "SELECT coalesce(("+question+"), false)", args...).Scan(&yes)
 	return yes, err
 }
 
-// checkOwnTables checks the relay's own tables.
+// checkOwnTables checks the relay's tables.
 func (c *checker) checkOwnTables(ctx context.Context) error {
 	const initialize = "run `sluicebox init`"
 	c.Subject = "own tables"
@@ -141,7 +141,7 @@ func (c *checker) version(ctx context.Context, initialize string) error {
 	return nil
 }
 
-// tableRights lists the rights that the role lacks on one of the own tables.
+// tableRights lists the rights that the role lacks on one of the relay's tables.
 func (c *checker) tableRights(ctx context.Context, name string, rights []string) (lacks []string, found bool, err error) {
 	var oid uint32
 	err = c.conn.QueryRow(ctx, `
@@ -162,7 +162,7 @@ SELECT coalesce((SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_name
 	return lacks, true, nil
 }
 
-// outbox checks a table of rows.
+// outbox checks an outbox table.
 func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	c.Subject = "outbox " + o.Name
 	before := c.CountFaults()
@@ -198,8 +198,8 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	return c.unsettledIndex(ctx, t)
 }
 
-// reportMissing says that the table is not there, or that it is where the role looks for
-// it and may not.
+// reportMissing reports that the table does not exist, or that it exists in a schema that
+// the role may not use.
 func (c *checker) reportMissing(ctx context.Context, o *store.Outbox, setup *store.SetupError) error {
 	var schema string
 	err := c.conn.QueryRow(ctx, `
@@ -217,12 +217,12 @@ WHERE $1 = '' AND c.relname = $2 AND c.relkind IN ('r', 'p') AND n.nspname IN ('
 	return nil
 }
 
-// reportNoUsage says that the role may not use a schema.
+// reportNoUsage reports that the role lacks USAGE on a schema.
 func (c *checker) reportNoUsage(schema string) {
 	c.AddFault(fmt.Sprintf("%s may not use the schema %s", c.role, Ident(schema)), fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", Ident(schema), c.role))
 }
 
-// rights checks what the role may do to the columns.
+// rights checks the role's privileges on the table.
 func (c *checker) rights(ctx context.Context, t *table) error {
 	var schema string
 	err := c.conn.QueryRow(ctx, `
@@ -248,7 +248,7 @@ WHERE c.oid = $1`, t.oid).Scan(&schema)
 	return err
 }
 
-// columnRights checks each column for what the layout does with it.
+// columnRights checks the privileges on each column that the layout uses.
 func (c *checker) columnRights(ctx context.Context, t *table) error {
 	lacks := map[string][]string{}
 	for _, u := range columns.UsedColumns(&t.Layout) {
@@ -274,10 +274,9 @@ func (c *checker) columnRights(ctx context.Context, t *table) error {
 	return nil
 }
 
-// index checks that a row can be found by its id, and only it: without an index
-// every claim reads the whole table, and of two rows of one id the outcome of the
-// one would be written into the other too. A partitioned table can only be
-// unique in its id together with what it is partitioned by.
+// index checks for a unique index on the id. Without an index every claim reads the whole
+// table. With two rows of one id, an outcome would be written to both. On a partitioned
+// table a unique index must include the partition key.
 func (c *checker) index(ctx context.Context, t *table) error {
 	id := t.mustColumn(t.Layout.Columns.ID)
 	ok, err := c.queryBool(ctx, `
@@ -297,8 +296,8 @@ WHERE i.indrelid = $1 AND i.indkey[0] = $2::int2 AND i.indisvalid AND i.indpred 
 	return nil
 }
 
-// policies checks that no row-level security hides rows: a hidden row would be
-// taken for one that was deleted.
+// policies checks that no row-level security hides rows, because a hidden row would look
+// like a deleted row.
 func (c *checker) policies(ctx context.Context, t *table) error {
 	hides, err := c.queryBool(ctx, "SELECT pg_catalog.row_security_active($1::oid)", t.oid)
 	if err == nil && hides {

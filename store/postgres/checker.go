@@ -12,9 +12,9 @@ import (
 type checker struct {
 	finding.List
 	conn *pgx.Conn
-	// thorough says that advice is wanted too, and what may pass by itself.
+	// thorough also reports advice, and faults that may resolve without a fix.
 	thorough bool
-	now      func() time.Time // of this machine; for a thorough one
-	relay    string           // its name; for a thorough one
+	now      func() time.Time // this machine's clock; set if thorough
+	relay    string           // the relay's name; set if thorough
 	role     string           // quoted
 }

@@ -13,20 +13,22 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// constraintTimeout bounds how long a constraint is tried: it may call any function.
+// constraintTimeout bounds the evaluation of a constraint, because it may call any
+// function.
 const constraintTimeout = "1s"
 
-// constraint is one that names the status column and no other.
+// constraint is a check constraint on the status column alone.
 type constraint struct{ Name, Expression string }
 
-// statusConstraints checks that constraints of the status column allow what the
-// relay writes into it. Those that name other columns too depend on the row.
+// statusConstraints checks that the constraints of the status column allow the values
+// that the relay writes. Constraints that include other columns are skipped, because they
+// depend on the row.
 func (c *checker) statusConstraints(ctx context.Context, t *table) error {
 	values := t.written()
 	if len(values) == 0 || c.typeFaults(t) {
 		return nil
 	}
-	// A constraint that is not enforced is there since version 18.
+	// NOT ENFORCED constraints exist since version 18.
 	rows, err := c.conn.Query(ctx, `
 SELECT k.conname::text, pg_catalog.pg_get_expr(k.conbin, k.conrelid) FROM pg_catalog.pg_constraint k
 WHERE k.conrelid = $1 AND k.contype = 'c' AND k.conkey = ARRAY[$2::int2]
@@ -50,7 +52,7 @@ WHERE k.conrelid = $1 AND k.contype = 'c' AND k.conkey = ARRAY[$2::int2]
 	return nil
 }
 
-// reportRefused says which values a constraint refuses.
+// reportRefused reports the values that a constraint refuses.
 func (c *checker) reportRefused(t *table, k *constraint, refused []string) {
 	l := &t.Layout
 	all := make([]string, len(refused))
@@ -62,7 +64,7 @@ func (c *checker) reportRefused(t *table, k *constraint, refused []string) {
 	}
 	list := strings.Join(all, ", ")
 	remedies := []string{"name the table's own values in layout " + l.Name + ", or let the constraint allow them"}
-	if !strings.Contains(k.Expression, "\n") { // else it is no line of a remedy
+	if !strings.Contains(k.Expression, "\n") { // a remedy is one line
 		remedies = []string{
 			fmt.Sprintf("-- or name the table's own values in layout %s; this locks the table while it is read", l.Name),
 			fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s, ADD CONSTRAINT %[2]s CHECK ((%s) OR %s IN (%s));",
@@ -73,8 +75,8 @@ func (c *checker) reportRefused(t *table, k *constraint, refused []string) {
 		k.Name, TableName(t.Outbox), list, l.Columns.Status, l.Name), remedies...)
 }
 
-// written lists what the relay writes into the status column; nothing where it
-// writes none.
+// written lists the values that the relay writes into the status column; none if the
+// layout has no status values.
 func (t *table) written() (list []string) {
 	l := &t.Layout
 	add := func(value string, written bool) {
@@ -98,8 +100,8 @@ func (t *table) written() (list []string) {
 	return list
 }
 
-// typeFaults reports whether the status column's type was found fault with: its
-// constraints cannot be tried then.
+// typeFaults reports whether the status column's type has a fault. Its constraints cannot
+// be evaluated then.
 func (c *checker) typeFaults(t *table) bool {
 	part := "column " + t.Layout.Columns.Status + " (columns.status) of "
 	return slices.ContainsFunc(c.Findings, func(f store.Finding) bool {
@@ -107,8 +109,8 @@ func (c *checker) typeFaults(t *table) bool {
 	})
 }
 
-// refusedValues lists the values for which an expression on the status column alone is
-// false. One that the server cannot try tells nothing.
+// refusedValues lists the values for which an expression on the status column is false.
+// An expression that the server cannot evaluate refuses nothing.
 func (c *checker) refusedValues(ctx context.Context, t *table, expression string, values []string) (list []string, err error) {
 	status := t.mustColumn(t.Layout.Columns.Status)
 	question := fmt.Sprintf("SELECT coalesce((%s), true) FROM (SELECT $1::%s AS %s) AS o", expression, status.typ, Ident(status.name))

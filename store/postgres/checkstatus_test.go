@@ -8,8 +8,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// TestStatusConstraints: a constraint of the status column alone that refuses what
-// the relay writes is named with it, and mended; what else it says stands.
+// TestStatusConstraints: a constraint on the status column alone that refuses a value of
+// the relay is reported with that value. The remedy allows the value and keeps the rest
+// of the constraint.
 func TestStatusConstraints(t *testing.T) {
 	numbered := store.FlowCatalyst()
 	numbered.State, numbered.Words = store.StateNumbers, nil
@@ -23,8 +24,8 @@ func TestStatusConstraints(t *testing.T) {
 		for name, c := range map[string]struct {
 			layout      store.Layout
 			typ, checks string
-			refused     string // "" is none
-			bad         string // still refused when it is mended
+			refused     string // "" for none
+			bad         string // still refused after the fix
 		}{
 			"all words":      {store.FlowCatalyst(), "text", "CHECK (status IN ('PENDING', 'PROCESSING', 'COMPLETED', 'FAILED'))", "", ""},
 			"a word lacks":   {store.FlowCatalyst(), "varchar(20)", "CHECK (status IN ('PENDING', 'it''s', 'COMPLETED', 'FAILED'))", "'PROCESSING'", "'GONE'"},

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// types checks that the columns hold what the relay writes.
+// types checks that the columns can hold the values that the relay writes.
 func (c *checker) types(t *table) {
 	l := &t.Layout
 	if len(l.GroupPath) > 0 && !t.mustColumn(l.Columns.Group).json() {
@@ -42,32 +42,32 @@ func (c *checker) types(t *table) {
 	}
 }
 
-// The categories of types, see the documentation of pg_type.typcategory.
+// Type categories, from the documentation of pg_type.typcategory.
 const (
 	categoryText = "S"
 	categoryEnum = "E"
 )
 
-// json reports whether the column may hold JSON that is read for a group.
+// json reports whether the column may hold JSON from which a group is read.
 func (c column) json() bool {
 	return c.category == categoryText || slices.Contains([]uint32{pgtype.JSONOID, pgtype.JSONBOID, pgtype.ByteaOID}, c.base)
 }
 
-// reportWrongType says that a column is of another type than the layout needs; typ is one
-// that will do.
+// reportWrongType reports a column whose type does not fit the layout; typ is a type that
+// does.
 func (c *checker) reportWrongType(t *table, name, what, typ string) {
 	c.AddFault(fmt.Sprintf("column %s (%s) of %s is of type %s, and layout %s needs %s",
 		name, t.Layout.ConfigKey(name), TableName(t.Outbox), t.mustColumn(name).full, t.Layout.Name, what),
 		fmt.Sprintf("-- or name another column in layout %s; this locks the table while it is written anew", t.Layout.Name), t.retypeStatement(name, typ))
 }
 
-// retypeStatement is the statement that gives a column another type.
+// retypeStatement returns the statement that changes a column's type.
 func (t *table) retypeStatement(name, typ string) string {
 	return fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %[2]s TYPE %[3]s USING %[2]s::%[3]s;", TableName(t.Outbox), Ident(name), typ)
 }
 
-// addStatements are the statements that add missing columns, as far as their types
-// are known: an id or a payload is the services' affair.
+// addStatements returns the statements that add missing columns of a known type. The
+// types of id and payload are up to the services.
 func (t *table) addStatements(missing []string) (statements []string) {
 	c := &t.Layout.Columns
 	types := map[string]string{
@@ -97,7 +97,8 @@ func (c *checker) numbers(t *table) {
 	}
 }
 
-// nullable checks that a row can be one that is not settled.
+// nullable checks that the columns of a timestamp layout allow NULL, because NULL marks
+// an unsettled row.
 func (c *checker) nullable(t *table) {
 	for _, name := range []string{t.Layout.Columns.Delivered, t.Layout.Columns.Failed} {
 		if t.mustColumn(name).notNull {

@@ -12,8 +12,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/byoutbox"
 )
 
-// Claim implements store.Claimer. All outboxes of a call are claimed in one
-// round trip and one transaction. The time at is cut to microseconds.
+// Claim implements store.Claimer. It claims the rows of all outboxes in one round trip
+// and one transaction. The time at is truncated to microseconds.
 func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows []store.ClaimRow) ([]store.ClaimAnswer, error) {
 	if len(rows) == 0 {
 		return nil, nil
@@ -58,7 +58,7 @@ type claim struct {
 	answers []store.ClaimAnswer
 }
 
-// claimSkippingLocked claims what is not locked.
+// claimSkippingLocked claims the rows that are not locked.
 func (c *claim) claimSkippingLocked(ctx context.Context, parts []*claimPart) error {
 	boxes := make([]*store.Outbox, len(parts))
 	for i, p := range parts {
@@ -79,8 +79,8 @@ func (c *claim) claimSkippingLocked(ctx context.Context, parts []*claimPart) err
 	})
 }
 
-// run sends the statements of a call. Those that skip locked rows are in a transaction
-// that past has begun.
+// run sends the statements of a call. With skip they run in the transaction that
+// skipLockedTx has begun.
 func (c *claim) run(ctx context.Context, parts []*claimPart, skip bool) error {
 	batch, variant := &pgx.Batch{}, 0
 	if skip {
@@ -109,10 +109,10 @@ func (c *claim) run(ctx context.Context, parts []*claimPart, skip bool) error {
 	return err
 }
 
-// claimPart is what a call claims of one outbox.
+// claimPart is the rows of one outbox in a call.
 type claimPart struct{ *byoutbox.Part }
 
-// claimParts sorts a call by outbox.
+// claimParts groups the rows of a call by outbox.
 func (s *Store) claimParts(rows []store.ClaimRow) ([]*claimPart, error) {
 	sorted, err := byoutbox.Split(s.outboxes, rows)
 	parts := make([]*claimPart, len(sorted))
@@ -136,7 +136,7 @@ func (p *claimPart) bind(values map[string]any, rows []store.ClaimRow) {
 			place[i] = k
 		}
 	}
-	for i, j := range p.Duplicates { // one asks for more than the other
+	for i, j := range p.Duplicates { // a duplicate may request more than the first
 		k := place[j]
 		wants[k] = wants[k] || rows[i].WantPayload
 		if !owns[k].Valid {
@@ -146,8 +146,8 @@ func (p *claimPart) bind(values map[string]any, rows []store.ClaimRow) {
 	values["ids"], values["txns"], values["wants"], values["owns"] = arrayLiteral(ids), txns, wants, owns
 }
 
-// readClaims reads the answers of a batch, one statement for each part. met reports
-// whether it has passed over a locked row.
+// readClaims reads the results of a batch, one statement per part. met reports whether a
+// locked row was skipped.
 func readClaims(results pgx.BatchResults, parts []*claimPart, answers []store.ClaimAnswer) (met bool, err error) {
 	defer readRest(results, &err)
 	for _, p := range parts {
@@ -171,8 +171,8 @@ func readClaims(results pgx.BatchResults, parts []*claimPart, answers []store.Cl
 	return met, nil
 }
 
-// read reads the answers for one outbox and counts them. met reports whether a row of
-// them was passed over.
+// read reads the results for one outbox and counts them. met reports whether a locked row
+// was skipped.
 func (p *claimPart) read(rows pgx.Rows, answers []store.ClaimAnswer) (n int, met bool, err error) {
 	defer rows.Close()
 	var (
@@ -194,15 +194,15 @@ func (p *claimPart) read(rows pgx.Rows, answers []store.ClaimAnswer) (n int, met
 		}
 		a := &answers[p.Indexes[ord-1]]
 		if a.Result == store.Claimed {
-			continue // a table without a unique id: one of its rows is claimed
+			continue // no unique id: one of the rows with this id is claimed
 		}
 		*a = store.ClaimAnswer{
 			Result: store.ClaimResult(result), RetryCount: int(retry), Payload: payload,
 			Unwritten: !p.Outbox.Layout.WritesClaims(),
 		}
 		if wait != nil && a.Result == store.Held {
-			// The server counted the time. Only the length of it means
-			// something to a clock that may differ from the server's.
+			// The server returns a duration, because this machine's clock may differ from
+			// the server's.
 			a.Until = now.Add(time.Duration(*wait * float64(time.Second)))
 		}
 	}

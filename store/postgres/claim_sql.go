@@ -8,15 +8,14 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
-// claimQuery makes the statement that claims rows of a table. It gives a row
-// for each id: its place in the call, a store.ClaimResult, how long a held row
-// stays so, the retry count and the payload. No row at all says that the epoch
-// has passed.
+// claimQuery returns the statement that claims rows of a table. It returns one row per
+// id: the row's index in the call, a store.ClaimResult, the seconds that a held row stays
+// held, the retry count and the payload. No row at all means that the epoch is stale.
 //
-// All parts of the statement share one snapshot, so what it says of a row that
-// it did not update is what was true when it looked for it.
+// All parts of the statement share one snapshot, so the result for a row that was not
+// updated was true when the statement looked it up.
 //
-// With skip, rows that somebody else has locked are passed over.
+// With skip, the statement skips rows locked by another session.
 func claimQuery(t *table, timeout, skip bool) *query {
 	b := &builder{}
 	if !t.Layout.WritesClaims() {
@@ -37,7 +36,7 @@ func claimQuery(t *table, timeout, skip bool) *query {
 	if skip {
 		locked = "locked AS MATERIALIZED (\n  SELECT w.ord FROM want w, " + TableName(t.Outbox) + " AS o WHERE o." + id +
 			" = w.id AND EXISTS (SELECT FROM leader) FOR NO KEY UPDATE OF o SKIP LOCKED\n),"
-		ours = " AND (w.ord IN (SELECT ord FROM locked)) IS TRUE" // hashed, too
+		ours = " AND (w.ord IN (SELECT ord FROM locked)) IS TRUE" // a hashed subplan too
 	}
 	return b.query(
 		"WITH "+leader+",", snapshotCTE+",", wanted+",", locked,
@@ -53,30 +52,29 @@ func claimQuery(t *table, timeout, skip bool) *query {
 		"SELECT w.ord, "+t.unclaimed(timeout, skip)+", o.wait, 0, NULL",
 		"FROM leader CROSS JOIN snap CROSS JOIN want w",
 		t.lookup(b, wait, "true"),
-		// A hashed subplan: it takes linear time, though hash joins are off.
+		// A hashed subplan: linear time, although hash joins are off.
 		"WHERE w.ord NOT IN (SELECT ord FROM claimed)",
 	)
 }
 
-// snapshotCTE is the statement's own snapshot, taken apart once.
+// snapshotCTE is the statement's own snapshot and its xmax, computed once.
 const snapshotCTE = `snap AS MATERIALIZED (
   SELECT s, pg_catalog.pg_snapshot_xmax(s)::text::bigint AS xmax FROM pg_catalog.pg_current_snapshot() AS s
 )`
 
-// fullXid is the number of the transaction of a wanted row. The log gives its
-// low 32 bits. It lies within 2^31 of the snapshot's xmax, on either side: the log
-// may be ahead of the snapshot, so reading it as the largest number below xmax
-// would put a new transaction 2^32 into the past, and its row would be taken for
-// gone.
+// fullXid is the 64-bit number of a wanted row's transaction. The log has its low 32
+// bits. The full number lies within 2^31 of the snapshot's xmax, on either side, because
+// the log may be ahead of the snapshot. Taking the largest number below xmax instead
+// would move a new transaction 2^32 into the past, and its row would count as gone.
 const fullXid = `greatest(0, snap.xmax + CASE
     WHEN (w.txn - snap.xmax) & 4294967295 < 2147483648 THEN (w.txn - snap.xmax) & 4294967295
     ELSE ((w.txn - snap.xmax) & 4294967295) - 4294967296 END)`
 
-// visible says whether the transaction of a wanted row is visible.
+// visible is true if the transaction of a wanted row is visible.
 const visible = `pg_catalog.pg_visible_in_snapshot(
   ` + fullXid + `::text::xid8, snap.s)`
 
-// wanted is the CTE of the rows to claim.
+// wanted returns the CTE of the rows to claim.
 func (b *builder) wanted(t *table, own bool) string {
 	typ := t.mustColumn(t.Layout.Columns.ID).typ
 	params := []string{b.arg("ids", typ+"[]"), b.arg("txns", "bigint[]"), b.arg("wants", "boolean[]")}
@@ -101,13 +99,13 @@ func (t *table) claimAssignments(b *builder) string {
 	return strings.Join(set, ", ")
 }
 
-// claimableCondition is the condition that nobody else's claim holds an open row o. A claim
-// without a time holds nothing: nobody could say until when.
+// claimableCondition is the condition that no other program's claim holds an unsettled
+// row o. A claim without a time holds nothing, because it would never expire.
 func (t *table) claimableCondition(b *builder) string {
 	c := &t.Layout.Columns
 	claimed := "o." + Ident(c.Claimed)
-	// The row's own time is rounded as the column rounded it. Instants are
-	// compared: on the clock of a zone an hour comes twice a year.
+	// The relay's own claim time is compared after the column's rounding. Times are
+	// compared as timestamptz: on a local clock one hour occurs twice a year.
 	cond := fmt.Sprintf("%s IS NULL OR %s::timestamptz <= statement_timestamp() - %s OR %s = w.own::%s",
 		claimed, claimed, b.arg("timeout", "interval"), claimed, t.mustColumn(c.Claimed).full)
 	if t.Layout.State != store.StateTimestamps {
@@ -116,8 +114,8 @@ func (t *table) claimableCondition(b *builder) string {
 	return "(" + cond + ") IS TRUE"
 }
 
-// remainingClaimSeconds is the seconds for which somebody else's claim still holds a row o, NULL
-// if none does.
+// remainingClaimSeconds is the number of seconds for which another program's claim still
+// holds a row o, NULL if none does.
 func (t *table) remainingClaimSeconds(b *builder) string {
 	claimed := "o." + Ident(t.Layout.Columns.Claimed)
 	return fmt.Sprintf("CASE WHEN NOT (%s) THEN extract(epoch FROM %s::timestamptz + %s - statement_timestamp())::float8 END",
@@ -131,8 +129,8 @@ func (t *table) retryCount() string {
 	return "coalesce(o." + Ident(t.Layout.Columns.RetryCount) + ", 0)::bigint"
 }
 
-// lookup joins what the snapshot shows of each wanted row. OFFSET 0 keeps it a
-// lookup by id for each of them: pulled up, it could become another join.
+// lookup joins each wanted row as the snapshot shows it. OFFSET 0 keeps it a lookup by id
+// per row: pulled up, it could become another kind of join.
 func (t *table) lookup(b *builder, wait, when string) string {
 	retry, payload := "NULL::bigint", "NULL"
 	if !t.Layout.WritesClaims() {
@@ -147,17 +145,17 @@ func (t *table) lookup(b *builder, wait, when string) string {
 		" OFFSET 0\n) o ON true"
 }
 
-// absentResult says what a row is that the snapshot does not show. The source saw a
-// row without a transaction in the table itself.
+// absentResult is the result for a row that the snapshot does not show. Txn 0 means that
+// the source read the row from the table itself.
 func absentResult() string {
 	return fmt.Sprintf("CASE WHEN w.txn = 0 THEN %d WHEN %s THEN %d ELSE %d END",
 		store.Gone, visible, store.Gone, store.NotYetVisible)
 }
 
-// skippedRow is what a statement with skip answers for a locked row.
+// skippedRow is the result of a statement with skip for a locked row.
 const skippedRow = 0
 
-// unclaimed says what a row is that the statement did not update.
+// unclaimed is the result for a row that the statement did not update.
 func (t *table) unclaimed(timeout, skip bool) string {
 	held, left := "", int(store.NotYetVisible)
 	if skip {
@@ -166,16 +164,18 @@ func (t *table) unclaimed(timeout, skip bool) string {
 	if timeout {
 		held = fmt.Sprintf(" WHEN o.wait IS NOT NULL THEN %d", store.Held)
 	}
-	// Open and free when the statement began, and yet not updated: somebody
-	// changed or deleted it meanwhile. A new statement will see.
+	// Open and free when the statement began, but not updated: another session changed or
+	// deleted it meanwhile. A new statement sees the change.
 	return fmt.Sprintf("CASE WHEN o.found IS NULL THEN %s WHEN NOT o.open THEN %d%s ELSE %d END",
 		absentResult(), store.AlreadySettled, held, left)
 }
 
-// needsRow is the condition that a claim without a write looks at the row.
-// Where the table keeps no state, what the stream brought is enough. Where claims
-// are not written it is so for what the log brought; a row that was read from the
-// table may have been settled between the reading and the claim.
+// needsRow is the condition under which a claim without a write reads the row:
+//
+//   - No state in the table: only if the payload is wanted.
+//   - Claims not written: also for a row read from the table, because it may have been
+//     settled since. A row from the log needs no read.
+//   - Otherwise always.
 func (t *table) needsRow() string {
 	switch {
 	case t.Layout.State == store.StateNone:
@@ -186,7 +186,7 @@ func (t *table) needsRow() string {
 	return "true"
 }
 
-// unwritten says what a row is where claims write nothing.
+// unwritten is the result for a row where claims write nothing.
 func (t *table) unwritten() string {
 	return fmt.Sprintf("CASE WHEN NOT (%s) THEN %d WHEN o.found IS NULL THEN %s WHEN NOT o.open THEN %d ELSE %d END",
 		t.needsRow(), store.Claimed, absentResult(), store.AlreadySettled, store.Claimed)

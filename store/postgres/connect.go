@@ -15,18 +15,23 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// How long a host is dialled. Of several, one that is lost must not keep the relay
-// from the next for long: each new session begins with the first.
+// Dial timeouts per host. With several hosts the timeout is shorter, because each new
+// session begins with the first host: if that one is down, it must not delay the next one
+// for long.
 const (
 	connectTimeout        = 5 * time.Second
 	connectTimeoutPerHost = 2 * time.Second
 )
 
-// ParseURL reads a postgres:// URL for the relay's own use: TLS is verify-full
-// unless the URL says otherwise, a dial is bounded, and the session names itself
-// to the server. Of several hosts (host1:5432,host2:5432) a connection goes to the
-// first that takes writes, unless target_session_attrs says otherwise. Errors are
-// *store.SetupError and hold no password.
+// ParseURL parses a postgres:// URL for a session of the relay:
+//
+//   - sslmode is verify-full unless the URL sets it.
+//   - The dial is bounded by a timeout.
+//   - application names the session on the server.
+//   - Of several hosts (host1:5432,host2:5432) a connection goes to the first that
+//     accepts writes, unless the URL sets target_session_attrs.
+//
+// Errors are *store.SetupError and contain no password.
 func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
 	plain, hosts := SplitHosts(raw)
 	u, err := url.Parse(plain)
@@ -61,9 +66,9 @@ func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
 	return cfg, nil
 }
 
-// SplitHosts takes a list of hosts out of a URL, in which net/url allows only some:
-// a port at the last host, and no IPv6; host stands in their place. "" if it names
-// one host.
+// SplitHosts replaces a host list in a URL by the name host and returns both. net/url
+// rejects most lists: it accepts a port only at the last host, and no IPv6. hosts is ""
+// if the URL names one host.
 func SplitHosts(raw string) (plain, hosts string) {
 	scheme, rest, _ := strings.Cut(raw, "://")
 	end := strings.IndexAny(rest, "/?#")
@@ -78,7 +83,7 @@ func SplitHosts(raw string) (plain, hosts string) {
 	return scheme + "://" + rest[:begin] + "host" + rest[end:], hosts
 }
 
-// redact keeps the password of u out of an error's text.
+// redact removes the password of u from an error's text.
 func redact(err error, u *url.URL) string {
 	text := err.Error()
 	if u.User != nil {
@@ -89,9 +94,8 @@ func redact(err error, u *url.URL) string {
 	return text
 }
 
-// Explain turns a connection or permission error that trying again does not
-// mend into a *store.SetupError with a way out. Other errors are returned as
-// they are.
+// Explain turns a connection or permission error that a retry cannot fix into a
+// *store.SetupError with a remedy. It returns other errors unchanged.
 func Explain(err error) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
@@ -129,8 +133,8 @@ func Explain(err error) error {
 	return err
 }
 
-// Unreachable reports whether an error means that no session could be had or
-// that it was lost, so that trying again may help.
+// Unreachable reports whether err means that no session could be opened or that it was
+// lost, so that a retry may help.
 func Unreachable(err error) bool {
 	var setup *store.SetupError
 	if err == nil || errors.As(Explain(err), &setup) || errors.Is(err, store.ErrNotLeader) || errors.Is(err, store.ErrInterrupted) {
@@ -138,20 +142,18 @@ func Unreachable(err error) bool {
 	}
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
-		// Class 57P: the server is starting or ending. 53: out of resources.
-		// 08: connection. 40: serialization and deadlock. 55P03: a lock was not
-		// to be had in time.
+		// Class 57P: server starting up or shutting down. 53: out of resources. 08:
+		// connection. 40: serialization failure or deadlock. 55P03: lock timeout.
 		return strings.HasPrefix(pg.Code, "57P") || strings.HasPrefix(pg.Code, "53") ||
 			strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "40") ||
-			pg.Code == "55P03" || pg.Code == "25006" // read-only: a standby that is about to be promoted
+			pg.Code == "55P03" || pg.Code == "25006" // read-only: a standby before its promotion
 	}
 	return !errors.Is(err, context.Canceled)
 }
 
-// asRefused turns what the database has against a row into a *store.RefusedError:
-// bad data (class 22), constraints (23, 44), errors raised by triggers (P0), a
-// row that stays locked (55P03), a statement that took too long (57014). Other
-// errors are returned as Explain returns them.
+// asRefused turns an error that concerns a row into a *store.RefusedError: bad data
+// (class 22), constraints (23, 44), errors raised by triggers (P0), a row that stays
+// locked (55P03), a statement timeout (57014). It passes other errors to Explain.
 func asRefused(err error) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
@@ -163,8 +165,8 @@ func asRefused(err error) error {
 	return Explain(err)
 }
 
-// asOwnRefused is refusal for rows of the own tables, which nobody else locks: there a
-// statement that was cancelled says nothing of its rows.
+// asOwnRefused is asRefused for rows of the relay's tables. No other program locks them,
+// so a cancelled statement does not mean that it was refused.
 func asOwnRefused(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && dataError(pg) {
@@ -173,8 +175,8 @@ func asOwnRefused(err error) error {
 	return explainOwn(err)
 }
 
-// dataError reports whether the server has something against a row: bad data, a
-// constraint, a limit of the program, a check option, a trigger's RAISE.
+// dataError reports whether the server rejects a row: bad data, a constraint, a program
+// limit, a check option, or RAISE in a trigger.
 func dataError(err *pgconn.PgError) bool {
 	return len(err.Code) == 5 && slices.Contains([]string{"22", "23", "44", "54", "P0"}, err.Code[:2])
 }
@@ -190,7 +192,7 @@ func TableName(o *store.Outbox) string {
 	return Ident(o.Schema, o.Table)
 }
 
-// connect opens a session and explains what keeps it from opening.
+// connect opens a session. The error says what to fix if a retry cannot help.
 func connect(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
@@ -199,7 +201,7 @@ func connect(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// ExplainConnect is Explain of what kept a session from opening.
+// ExplainConnect is Explain for the error of a failed connect.
 func ExplainConnect(cfg *pgx.ConnConfig, err error) error {
 	var pg *pgconn.PgError
 	if lacksRight(err) && errors.As(err, &pg) && strings.Contains(pg.Message, "for database") {

@@ -15,7 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// TestParseURLHosts: several hosts in one URL, in all forms that libpq takes.
+// TestParseURLHosts: several hosts in one URL, in every form that libpq accepts.
 func TestParseURLHosts(t *testing.T) {
 	for raw, want := range map[string]string{
 		"postgres://u@h1/db":                                                 "h1:5432 tls any",
@@ -51,8 +51,7 @@ func TestParseURLHosts(t *testing.T) {
 	}
 }
 
-// hostsOf lists where a configuration leads, and whether it looks at what is
-// there.
+// hostsOf lists the hosts of a configuration, and whether it validates the connection.
 func hostsOf(cfg *pgx.ConnConfig) string {
 	var all strings.Builder
 	add := func(host string, port uint16, tls bool) {
@@ -71,8 +70,8 @@ func hostsOf(cfg *pgx.ConnConfig) string {
 	return all.String() + "chosen"
 }
 
-// TestParseURLPicksHost: of several hosts the one that is there, and takes
-// writes, serves.
+// TestParseURLPicksHost: of several hosts, the relay uses the reachable one that accepts
+// writes.
 func TestParseURLPicksHost(t *testing.T) {
 	eachVersion(t, func(t *testing.T, raw string) {
 		at, err := url.Parse(raw)

@@ -27,11 +27,10 @@ func (s *Store) LoadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
 	return cp, nil
 }
 
-// SaveCheckpoint implements store.Checkpoints. The control session commits
-// synchronously: that flushes the server's log up to this commit, and with it
-// the claims and outcomes that were committed asynchronously before. Only the
-// session that took the lead will do: that it still lives proves that the server
-// has not crashed meanwhile, and lost some of them.
+// SaveCheckpoint implements store.Checkpoints. The control session commits synchronously,
+// which flushes the server's WAL up to this commit, and with it the claims and outcomes
+// committed asynchronously before. Only the session that raised the epoch may save: if it
+// is still alive, the server has not crashed since and lost none of them.
 func (s *Store) SaveCheckpoint(ctx context.Context, epoch store.Epoch, cp store.Checkpoint) error {
 	err := s.control.do(ctx, func(ctx context.Context, sess *session) error {
 		if s.leaderConn != nil && s.leaderConn != sess.conn {

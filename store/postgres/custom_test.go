@@ -8,7 +8,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// customBox is an outbox of a team's own making.
+// customBox is an outbox with a custom layout.
 func customBox(change func(*store.Layout)) store.Outbox {
 	l := store.Layout{
 		Name: "custom",
@@ -36,8 +36,8 @@ CREATE TABLE "The Shop"."Out Box" (
   tries int NOT NULL DEFAULT 0, taken timestamptz, ended timestamp, why text, made timestamptz NOT NULL DEFAULT now(),
   delivered timestamptz, gone timestamptz, required timestamptz NOT NULL DEFAULT now(), code smallint NOT NULL DEFAULT 0)`
 
-// TestGroupPathOfAPayload: the group is found in the payload, whatever its type,
-// and the log's form of the column has the same.
+// TestGroupPathOfAPayload: the group is found in the payload, whatever its type, and in
+// the log's form of the column.
 func TestGroupPathOfAPayload(t *testing.T) {
 	values := []string{
 		`{"customer":{"id":"c-1"}}`, `{"customer": {"id": 12345678901234567890}}`, `{"customer": {"id": 1.0}}`,
@@ -92,7 +92,7 @@ func TestGroupPathOfAPayload(t *testing.T) {
 	})
 }
 
-// TestMalformedGroups: what is no JSON keeps one lane.
+// TestMalformedGroups: rows whose payload is not JSON keep one lane.
 func TestMalformedGroups(t *testing.T) {
 	url := servers.Database(t, servers.Versions()[0])
 	r := newRig(t, url, strings.Replace(customTable, "BODY", "text", 1), 0, customBox(nil))
@@ -113,8 +113,8 @@ func TestMalformedGroups(t *testing.T) {
 	}
 }
 
-// TestCheckOfCustomLayouts: what does not fit the table is named with the table,
-// the column and the key.
+// TestCheckOfCustomLayouts: a mismatch between layout and table is reported with the
+// table, the column and the key.
 func TestCheckOfCustomLayouts(t *testing.T) {
 	times := func(l *store.Layout) {
 		l.State, l.Words, l.Columns.Status = store.StateTimestamps, nil, ""
@@ -131,7 +131,7 @@ func TestCheckOfCustomLayouts(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*store.Layout)
-		want   []string // none: nothing is wrong
+		want   []string // empty if nothing is wrong
 	}{
 		{"words", nil, nil},
 		{"times", times, nil},

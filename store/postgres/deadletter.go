@@ -11,11 +11,11 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/deadletter"
 )
 
-// letterPageSize is how many rows are read at a time where the program itself has to
-// look at each of them.
+// letterPageSize is the number of rows read at a time where the program itself filters
+// them.
 const letterPageSize = 1000
 
-// CountFailed implements store.OpenDeadLetters, on a session of its own.
+// CountFailed implements store.DeadLetters, on a session of its own.
 func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int, error) {
 	n := 0
 	err := s.readOnlyTx(ctx, f, func(ctx context.Context, conn *pgx.Conn, t *table) error {
@@ -32,7 +32,7 @@ func (s *Store) CountFailed(ctx context.Context, f store.DeadLetterFilter) (int,
 	return n, nil
 }
 
-// Failed implements store.OpenDeadLetters, on a session of its own.
+// Failed implements store.DeadLetters, on a session of its own.
 func (s *Store) Failed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
 	letters, err := s.readLetters(ctx, f, limit, payload)
 	if err != nil {
@@ -63,8 +63,8 @@ func (s *Store) readLetters(ctx context.Context, f store.DeadLetterFilter, limit
 	return letters, err
 }
 
-// readOnlyTx runs fn in a read-only transaction on a session of its own: reading a
-// large table must hold up neither the relay's checkpoints nor its outcomes.
+// readOnlyTx runs fn in a read-only transaction on a session of its own, because reading
+// a large table must not delay the relay's checkpoints or outcomes.
 func (s *Store) readOnlyTx(ctx context.Context, f store.DeadLetterFilter, fn func(context.Context, *pgx.Conn, *table) error) error {
 	o, err := s.outboxes.FindValid(f.Outbox, &f)
 	if err != nil {
@@ -86,7 +86,8 @@ func (s *Store) readOnlyTx(ctx context.Context, f store.DeadLetterFilter, fn fun
 	})
 }
 
-// eachLetter gives the chosen rows in order, at most limit unless that is 0.
+// eachLetter calls each for the matching rows in order, at most limit of them; 0 is no
+// limit.
 func eachLetter(ctx context.Context, conn *pgx.Conn, t *table, f *store.DeadLetterFilter, limit int, payload bool, each func(store.DeadLetter)) error {
 	read, values := lettersQuery(t, f, payload, limit > 0 && !deadletter.FiltersInProgram(t.Outbox, f)), t.filterValues(f)
 	values["limit"] = int64(limit)
@@ -149,7 +150,7 @@ func deref(text *string) string {
 	return *text
 }
 
-// lettersQuery makes the statement that reads FAILED rows in order.
+// lettersQuery returns the statement that reads FAILED rows in order.
 func lettersQuery(t *table, f *store.DeadLetterFilter, payload, limited bool) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
@@ -179,8 +180,8 @@ func lettersQuery(t *table, f *store.DeadLetterFilter, payload, limited bool) *q
 	return b.query(lines...)
 }
 
-// filterCondition is the WHERE of the rows o that a filter chooses, but for a group that
-// stands in JSON.
+// filterCondition returns the WHERE clause for the rows o that match a filter. It leaves
+// out a group that is read from JSON; the program compares that one.
 func (t *table) filterCondition(b *builder, f *store.DeadLetterFilter) string {
 	c := &t.Layout.Columns
 	where := "WHERE o." + Ident(c.ID) + " IS NOT NULL AND " + t.failed(b)
@@ -210,21 +211,21 @@ func (t *table) filterCondition(b *builder, f *store.DeadLetterFilter) string {
 	return where
 }
 
-// textEquals returns the condition that a column has the value of a parameter: as its
-// type compares, by which an index serves, and byte for byte, because a type or
-// collation may take two lanes for one. Without a column, otherwise tells.
+// textEquals returns the condition that a column equals a parameter. It compares twice:
+// in the column's type, so that an index applies, and byte for byte, because a type or
+// collation may treat two lanes as equal. Without a column the condition is otherwise.
 func (t *table) textEquals(b *builder, name, param string, otherwise bool) string {
 	if name == "" {
 		return fmt.Sprint(otherwise)
 	}
 	same := "(" + t.text(name) + `) COLLATE "C" = ` + b.arg(param+" text", "text")
-	if c := t.mustColumn(name); c.base != pgtype.JSONOID { // which knows no equality
+	if c := t.mustColumn(name); c.base != pgtype.JSONOID { // json has no equality operator
 		return "o." + Ident(name) + " = " + b.arg(param, c.typ) + " AND " + same
 	}
 	return same
 }
 
-// filterValues are the parameters that chosen may name.
+// filterValues returns the parameters that filterCondition may use.
 func (t *table) filterValues(f *store.DeadLetterFilter) map[string]any {
 	values := t.values("")
 	values["ids"], values["error"] = arrayLiteral(f.IDs), f.Error

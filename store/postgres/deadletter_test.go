@@ -14,7 +14,7 @@ import (
 
 var allLetters = store.DeadLetterFilter{Outbox: "events"}
 
-// fail inserts rows and lets them FAIL, each blocking a lane of its own.
+// fail inserts rows and settles them as FAILED, each blocking a lane of its own.
 func (r *rig) fail(t *testing.T, ids ...string) {
 	t.Helper()
 	r.insert(t, ids...)
@@ -39,8 +39,8 @@ func (r *rig) holds(t *testing.T) int {
 	return len(holds)
 }
 
-// TestMendLocked: a row that somebody keeps locked is waited for, and not for
-// long; nothing of the call is written then. Reading waits for nothing.
+// TestMendLocked: requeue and discard wait for a locked row, but not long, and then write
+// nothing of the call. Reading does not wait.
 func TestMendLocked(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
@@ -61,13 +61,13 @@ func TestMendLocked(t *testing.T) {
 		if n, err := r.store.CountFailed(ctx(t), allLetters); err != nil || n != 3 || r.holds(t) != 3 {
 			t.Errorf("%d rows are FAILED, %d holds, %v", n, r.holds(t), err)
 		}
-		// The others can be had without it.
+		// The others are available without it.
 		f := allLetters
 		f.IDs = []string{"1"}
 		if items, err := r.store.Requeue(ctx(t), r.epoch, f, 9); err != nil || len(items) != 1 {
 			t.Errorf("the first row alone: %v, %v", items, err)
 		}
-		// Somebody settles it under the call.
+		// Another session settles it during the call.
 		c := ctx(t)
 		rest := rigs.Async(func() ([]store.Item, error) { return r.store.Requeue(c, r.epoch, allLetters, 9) })
 		r.waitBlocked(t, 1)
@@ -84,8 +84,8 @@ func TestMendLocked(t *testing.T) {
 	})
 }
 
-// TestMendWaitsForLead: what an old leader does to holds and dead letters waits
-// for an open Lead, and is refused when it commits. Reading does not wait.
+// TestMendWaitsForLead: a former leader's writes to holds and dead letters wait for a
+// pending AcquireLeadership, and are refused when it commits. Reading does not wait.
 func TestMendWaitsForLead(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, patient(url), flowTable, 0, flowBox)
@@ -122,8 +122,8 @@ func TestMendWaitsForLead(t *testing.T) {
 	})
 }
 
-// TestRequeueColumns: a column that takes no NULL gets the nearest to it, and one
-// that keeps the time of a change keeps it.
+// TestRequeueColumns: a NOT NULL column gets the nearest value to NULL, and a column with
+// the time of a change keeps it.
 func TestRequeueColumns(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		for columns, want := range map[string]string{
@@ -148,8 +148,8 @@ func TestRequeueColumns(t *testing.T) {
 	})
 }
 
-// TestFilterCollations: a filter tells apart what the table's own types and
-// collations take for the same, and finds parts of texts in any collation.
+// TestFilterCollations: a filter distinguishes texts that the table's types and
+// collations treat as equal, and finds substrings in any collation.
 func TestFilterCollations(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		servers.Exec(t, url, `DO $$ BEGIN
@@ -181,8 +181,8 @@ EXCEPTION WHEN feature_not_supported THEN NULL; END $$`)
 	})
 }
 
-// TestMendRefused: a trigger or constraint that keeps the rows is named, and the
-// rows and holds stay.
+// TestMendRefused: a trigger or constraint that refuses the change is named, and the rows
+// and holds stay.
 func TestMendRefused(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
@@ -210,8 +210,8 @@ CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF old.id = ''
 	})
 }
 
-// TestBlockIsOneTransaction: a row is not FAILED without the hold that its outcome
-// asks for.
+// TestBlockIsOneTransaction: a row does not become FAILED without the hold of its
+// outcome.
 func TestBlockIsOneTransaction(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
@@ -231,7 +231,7 @@ func TestBlockIsOneTransaction(t *testing.T) {
 	})
 }
 
-// TestDiscardGrant: a role that may not delete is told what to grant.
+// TestDiscardGrant: the error for a role that may not delete names the grant.
 func TestDiscardGrant(t *testing.T) {
 	eachVersion(t, func(t *testing.T, admin string) {
 		r := newRig(t, admin, flowTable, 0, flowBox)
@@ -254,8 +254,8 @@ func TestDiscardGrant(t *testing.T) {
 	})
 }
 
-// TestHoldSurvivesCrash: what Hold, Release, Requeue and Settle with a hold have
-// answered survives a crash of the server.
+// TestHoldSurvivesCrash: successful writes by Hold, Release, Requeue and Settle with a
+// hold survive a crash of the server.
 func TestHoldSurvivesCrash(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers")

@@ -14,15 +14,16 @@ import (
 )
 
 const (
-	// minStatementTimeout is how long a statement must be allowed to take: a backlog of
-	// millions is parked by one.
+	// minStatementTimeout is the least statement_timeout that the relay needs: one
+	// statement spills a backlog of millions.
 	minStatementTimeout = time.Minute
-	// minTransactionTimeout is how long a view may be read.
+	// minTransactionTimeout is the least time for which a view must be readable.
 	minTransactionTimeout = 5 * time.Minute
 )
 
-// Diagnose implements store.Examiner, on a session of its own. A server that
-// refuses the session for good is a finding, one that cannot be reached an error.
+// Diagnose implements store.Diagnoser, on a session of its own. If the server refuses the
+// session permanently, that is a finding; if it is unreachable, Diagnose returns an
+// error.
 func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	if !s.lifetime.Begin() {
 		return nil, lifetime.ErrClosed
@@ -57,7 +58,7 @@ func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	return c.Findings, nil
 }
 
-// dialDirect opens a session that is the server's own, and no pooler's.
+// dialDirect opens a session and makes sure that no transaction pooler is in between.
 func (s *Store) dialDirect(ctx context.Context) (*pgx.Conn, error) {
 	cfg := s.control.cfg.Copy()
 	cfg.RuntimeParams["application_name"] = "sluicebox " + s.name + " doctor"
@@ -72,8 +73,8 @@ func (s *Store) dialDirect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// checkWritable looks for what keeps every write out. It may pass by itself, as when a
-// standby is promoted, so it is none of Check's.
+// checkWritable looks for settings that prevent every write. Check skips it, because the
+// condition may resolve by itself, for example when a standby is promoted.
 func (c *checker) checkWritable(ctx context.Context) error {
 	var standby, readOnly bool
 	var database string
@@ -87,16 +88,16 @@ SELECT pg_catalog.pg_is_in_recovery(), current_setting('default_transaction_read
 			"name the primary in source.url, or every host (postgres://user@host1,host2/database): the relay goes to the one that takes writes")
 	case readOnly:
 		c.AddFault("transactions are read-only (default_transaction_read_only = on)",
-			"SET default_transaction_read_only = off;", // for the session that runs what follows
+			"SET default_transaction_read_only = off;", // for the session that runs the next statement
 			fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET default_transaction_read_only = off;", c.role, Ident(database)))
 	}
 	return nil
 }
 
-// checkServerSettings looks at the server as a whole: nothing of it is a fault.
+// checkServerSettings checks the server as a whole. None of its findings is a fault.
 func (c *checker) checkServerSettings(ctx context.Context) error {
 	if c.role == "" {
-		return nil // the server is too old to be asked
+		return nil // the server is too old for these checks
 	}
 	for _, look := range []func(context.Context) error{c.clock, c.durability, c.connections, c.checkLimits, c.timeouts} {
 		if err := look(ctx); err != nil {
@@ -106,7 +107,7 @@ func (c *checker) checkServerSettings(ctx context.Context) error {
 	return nil
 }
 
-// clock compares this machine's clock with the server's: claims carry times.
+// clock compares this machine's clock with the server's, because claims carry times.
 func (c *checker) clock(ctx context.Context) error {
 	c.Subject = "clock"
 	before := c.now()
@@ -118,7 +119,7 @@ func (c *checker) clock(ctx context.Context) error {
 	return nil
 }
 
-// durability looks at what a crash of the server would take with it.
+// durability checks whether committed data survives a crash of the server.
 func (c *checker) durability(ctx context.Context) error {
 	c.Subject = "durability"
 	found := false
@@ -139,8 +140,8 @@ func (c *checker) durability(ctx context.Context) error {
 	return nil
 }
 
-// timeouts looks for time-outs that the role was given and that end the relay's
-// sessions or its longer statements.
+// timeouts looks for timeouts set for the role that would end the relay's sessions or its
+// longer statements.
 func (c *checker) timeouts(ctx context.Context) error {
 	c.Subject = "time-outs"
 	rows, err := c.conn.Query(ctx, `

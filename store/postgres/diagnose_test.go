@@ -18,8 +18,8 @@ func findingsOf(found []store.Finding, subject string) []store.Finding {
 	return slices.DeleteFunc(slices.Clone(found), func(f store.Finding) bool { return f.Subject != subject })
 }
 
-// mended examines, wants one finding of a grade and a subject that says a text, runs
-// its remedy, and wants the subject to be fine then.
+// mended runs a diagnosis, expects one finding of a grade and subject that contains text,
+// runs its remedy, and expects the subject to be fine afterwards.
 func mended(t *testing.T, url string, examine func() []store.Finding, subject string, grade store.Grade, text string) {
 	t.Helper()
 	wrong := findingsOf(examine(), subject)
@@ -39,8 +39,8 @@ func mended(t *testing.T, url string, examine func() []store.Finding, subject st
 	}
 }
 
-// TestIndexOfUnsettledRows: of each kind of state the advice names an index that
-// the planner then uses.
+// TestIndexOfUnsettledRows: for each kind of state the advice names an index that the
+// planner then uses.
 func TestIndexOfUnsettledRows(t *testing.T) {
 	const columns = `(id text PRIMARY KEY, message_group text, payload text, status %s NOT NULL, retry_count int NOT NULL DEFAULT 0,
 		created_at timestamptz NOT NULL, processed_at timestamptz, error_message text, sent timestamptz, gone timestamptz, updated_at timestamptz)%s`
@@ -56,7 +56,7 @@ func TestIndexOfUnsettledRows(t *testing.T) {
 		for name, c := range map[string]struct {
 			layout       store.Layout
 			status, tail string
-			first        string // an index that will do
+			first        string // an index that suffices
 		}{
 			"words":       {store.FlowCatalyst(), "varchar(20)", "", "CREATE INDEX ON box (status, message_group)"},
 			"odd words":   {odd, "text", "", "CREATE INDEX ON box (status)"},
@@ -86,7 +86,7 @@ func TestIndexOfUnsettledRows(t *testing.T) {
 	}
 }
 
-// examiner examines a database in which the own tables are made.
+// examiner diagnoses a database with the relay's tables installed.
 func examiner(t *testing.T, url string, boxes ...store.Outbox) func() []store.Finding {
 	t.Helper()
 	st, err := New(Config{URL: url, Name: "rig", Outboxes: boxes})
@@ -107,8 +107,8 @@ func examiner(t *testing.T, url string, boxes ...store.Outbox) func() []store.Fi
 	}
 }
 
-// TestLockedTable: a lock that keeps readers out is named with its holder, and not
-// waited for.
+// TestLockedTable: a lock that blocks readers is reported with its holder, and the
+// diagnosis does not wait for it.
 func TestLockedTable(t *testing.T) {
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
@@ -138,8 +138,8 @@ func TestLockedTable(t *testing.T) {
 	}
 }
 
-// TestTimeoutsOfTheRole: what the role was given is named and taken back; what is
-// long enough is let be.
+// TestTimeoutsOfTheRole: too short timeouts of the role are reported and reset; long
+// enough ones are left alone.
 func TestTimeoutsOfTheRole(t *testing.T) {
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestTimeoutsOfTheRole(t *testing.T) {
 	}
 }
 
-// TestClock: a difference beyond a second is told with its direction.
+// TestClock: a clock difference above a second is reported with its direction.
 func TestClock(t *testing.T) {
 	conn := servers.Connect(t, servers.Database(t, servers.Versions()[0]))
 	for shift, want := range map[time.Duration]string{

@@ -12,9 +12,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
-// unsettledIndex looks for an index that finds the rows that are not settled: a
-// table that keeps what was delivered is else read whole by each poll, each sweep
-// and each cut.
+// unsettledIndex looks for an index that finds the unsettled rows. Without one, each
+// poll, each sweep and each snapshot scans the whole table, delivered rows included.
 func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 	if t.Layout.State == store.StateNone {
 		return nil
@@ -42,7 +41,7 @@ func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 	return nil
 }
 
-// indexLeadsWithState reports whether a whole index begins with a column of the state.
+// indexLeadsWithState reports whether a full index begins with a state column.
 func (c *checker) indexLeadsWithState(ctx context.Context, t *table) (bool, error) {
 	l := &t.Layout
 	var numbers []int16
@@ -56,8 +55,8 @@ SELECT true FROM pg_catalog.pg_index i
 WHERE i.indrelid = $1 AND i.indisvalid AND i.indpred IS NULL AND i.indkey[0] = ANY ($2::int2[]) LIMIT 1`, t.oid, numbers)
 }
 
-// partialIndexUsable asks the planner whether it can use a partial index: it alone
-// knows which predicates follow from the condition.
+// partialIndexUsable asks the planner whether it can use a partial index, because only
+// the planner knows which predicates the condition implies.
 func (c *checker) partialIndexUsable(ctx context.Context, t *table) (serves bool, err error) {
 	b := &builder{}
 	read := b.query("EXPLAIN (FORMAT JSON) SELECT FROM " + TableName(t.Outbox) + " o WHERE " + t.unsettled(b))
@@ -94,13 +93,13 @@ WHERE x.relname = ANY ($1::text[]) AND i.indpred IS NOT NULL
   AND i.indrelid IN (SELECT $2::oid UNION ALL SELECT p.relid FROM pg_catalog.pg_partition_tree($2::oid::regclass) p) LIMIT 1`, names, t.oid)
 }
 
-// planNode is a node of a plan, as far as it matters here.
+// planNode is the part of a plan node that is read here.
 type planNode struct {
 	Index string     `json:"Index Name"`
 	Plans []planNode `json:"Plans"`
 }
 
-// indices adds the indices that a plan uses to a list.
+// indices appends the indexes that a plan uses to list.
 func (n *planNode) indices(list []string) []string {
 	if n.Index != "" {
 		list = append(list, n.Index)
@@ -111,9 +110,8 @@ func (n *planNode) indices(list []string) []string {
 	return list
 }
 
-// partialIndex is the statement that makes an index of the rows that are not
-// settled, in the order in which they are read. On a partitioned table it cannot
-// be made beside writers.
+// partialIndex returns the statement that creates an index of the unsettled rows, in the
+// order in which they are read. On a partitioned table CONCURRENTLY is not supported.
 func (t *table) partialIndex(partitioned bool) string {
 	l := &t.Layout
 	var names []string
@@ -136,8 +134,8 @@ func (t *table) partialIndex(partitioned bool) string {
 	return fmt.Sprintf("CREATE INDEX%s ON %s (%s) WHERE %s;", how, TableName(t.Outbox), strings.Join(names, ", "), where)
 }
 
-// literal quotes a text for a statement that an operator runs, where backslashes
-// mean nothing.
+// literal quotes a text for a statement that an operator runs. The E form keeps a
+// backslash literal whatever standard_conforming_strings is.
 func literal(text string) string {
 	if strings.Contains(text, `\`) {
 		return " E'" + strings.NewReplacer(`\`, `\\`, "'", "''").Replace(text) + "'"

@@ -11,25 +11,24 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// DiagnoseLockTimeout is how long an examination waits for a table that somebody has locked:
-// what it asks is answered at once otherwise.
+// DiagnoseLockTimeout bounds the wait for a locked table during a diagnosis. Without a
+// lock its queries return at once.
 const DiagnoseLockTimeout = "1s"
 
-// IsLockTimeout reports whether a lock was not to be had in time.
+// IsLockTimeout reports whether a lock was not acquired in time.
 func IsLockTimeout(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == "55P03" // lock_not_available
 }
 
-// LockersRemedy shows who keeps even readers from a table of the database, or waits
-// to.
+// LockersRemedy lists the sessions that hold a lock which blocks even readers of a table
+// of the database, or wait for one.
 const LockersRemedy = "-- shows who it is; wait for it, or end it with pg_terminate_backend\n" +
 	"SELECT l.relation::regclass, l.granted, a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query " +
 	"FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid WHERE l.mode = 'AccessExclusiveLock' AND l.locktype = 'relation' " +
 	"AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) ORDER BY l.granted DESC, a.xact_start;"
 
-// reportLocked says that somebody holds a lock on a table, and who, where it is the
-// table itself.
+// reportLocked reports a table lock, and its holder if the lock is on the table itself.
 func (c *checker) reportLocked(ctx context.Context, t *table) error {
 	const holder = `
 SELECT format(', pid %s, user "%s", application "%s"', l.pid, a.usename, a.application_name)

@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// sessionsNeeded is how many sessions a relay opens: seven of the store, one for
-	// a view and one to spare, two of the source beside its stream.
+	// sessionsNeeded is the number of sessions that a relay opens: eight of the store,
+	// one for a view, two of the source besides its stream.
 	sessionsNeeded = 11
-	// minSessions is without how many no relay works, even one that polls: those
-	// of the lock, of the claims, of the outcomes, of the checkpoint, and a view.
+	// minSessions is the number without which no relay works, not even in poll mode: one
+	// each for the lock, claims, outcomes, the checkpoint, and a view.
 	minSessions = 5
 )
 
-// connections looks whether the server has room for the relay's sessions.
+// connections checks whether the server has room for the relay's sessions.
 func (c *checker) connections(ctx context.Context) error {
 	c.Subject = "connections"
 	var used, most, reserved int
@@ -39,8 +39,8 @@ SELECT (SELECT count(*) FROM pg_catalog.pg_stat_activity a
 	return nil
 }
 
-// checkLimits looks at the limits that the role and the database have on their own. The
-// stream counts for them too. Superusers have none.
+// checkLimits checks the connection limits of the role and the database. The stream
+// counts against them too. Superusers have no limit.
 func (c *checker) checkLimits(ctx context.Context) error {
 	var super bool
 	var ofRole, ofDatabase, byRole, byDatabase int
@@ -60,8 +60,8 @@ FROM pg_catalog.pg_roles r, pg_catalog.pg_database d WHERE r.rolname = current_u
 	return nil
 }
 
-// checkLimit compares the limit of a role or a database with what a relay needs. Its own
-// sessions, if it runs, are not among those that are used.
+// checkLimit compares the limit of a role or a database with the number that a relay
+// needs. used excludes the sessions of this relay, in case it is running.
 func (c *checker) checkLimit(of string, most, used int) {
 	const need = sessionsNeeded + 1 // the stream
 	if most < 0 || most-used >= need {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// TestConnectionLimits: the limits of the role and of the database are told where
-// they leave too little, and a relay's own sessions do not count against it.
+// TestConnectionLimits: connection limits of the role and the database are reported if
+// they leave too few sessions, and a relay's own sessions do not count against them.
 func TestConnectionLimits(t *testing.T) {
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
@@ -27,7 +27,7 @@ func TestConnectionLimits(t *testing.T) {
 				quoted := strings.Replace(of, " ", ` "`, 1) + `"`
 				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT 11")
 				mended(t, admin, examine, "connections", store.GradeAdvice, quoted+" has CONNECTION LIMIT 11")
-				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT 12") // the rig's control session is one of them
+				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT 12") // the rig's control session counts as one
 				// The session that set it may not have ended yet.
 				for end := time.Now().Add(10 * time.Second); ; {
 					found := findingsOf(examine(), "connections")

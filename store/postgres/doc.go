@@ -2,93 +2,104 @@
 //
 // # Sessions
 //
-// A [Store] holds at most eight sessions: for claims, for outcomes, for control (epoch,
-// checkpoint, own tables), for parked rows, for what an operator asks (holds, changes
-// to dead letters, wishes), for the rows of replays, for the lock, and for waiting until
-// a table that another session keeps locked is free. Each serves one call at a time, and
-// no call waits for a call of another kind. They are opened by the first call that needs them; a call that
-// fails closes its session and the next one opens it again. A [store.View] has a
-// session of its own, and so has each count or reading of dead letters. Sessions
-// are direct: a transaction pooler refuses their settings.
+// A [Store] holds at most eight sessions, each for one kind of call:
 //
-// # One leader
+//   - claims
+//   - outcomes
+//   - control: epoch, checkpoint, the relay's tables
+//   - spilled rows
+//   - operator requests: holds, changes to dead letters, named checkpoints and replays
+//   - rows of replays
+//   - the leader lock
+//   - waiting until a table that another session has locked is free
 //
-// The lock is an advisory lock on a session of its own, which the server ends when
-// it has heard nothing for store.MinLockLease. A try never waits: a statement that does
-// would keep the server from removing old row versions. A ping is the one statement
-// that reads how many wishes there are.
+// Each session serves one call at a time, so a call never waits for a call of another
+// kind. A session is opened by the first call that needs it. A call that fails closes its
+// session, and the next call opens it again. Each [store.View], each count and each
+// listing of dead letters has a session of its own. Sessions are direct: a transaction
+// pooler refuses their settings, and the lock needs a server session of its own.
 //
-// Every write locks the leader row FOR SHARE and looks at its epoch and its holder,
-// so [Store.Lead] can only raise the epoch when no write of an earlier leader is
-// under way. One that does not end within 250 ms is ended with its session: the
-// server process of a frozen relay would wait for ever for the relay to read an
-// answer. That needs no more than the role that the relays share.
+// # Leadership
+//
+// The leader lock is an advisory lock on a session of its own. The server ends that
+// session after store.MinLockLease without a statement. An attempt to lock never blocks,
+// because a blocked statement would keep the server from removing old row versions. A
+// ping is the one statement that reads the number of requests.
+//
+// Every write locks the leader row FOR SHARE and compares its epoch and its holder. So
+// [Store.AcquireLeadership] can raise the epoch only when no write of an earlier leader
+// is in progress. A write that does not end within 250 ms is terminated together with its
+// session: the server process of a frozen relay would wait forever for the relay to read
+// a response. Terminating it needs no privilege beyond the role that the relays share.
 //
 // # Claims
 //
-// One statement for each outbox locks the leader row, updates the rows, and
-// tells from its own snapshot what became of those that it did not update. A row
-// that is there, unsettled and still not updated was changed by somebody else
-// under the statement; it is answered as not yet visible, never as settled.
+// One statement per outbox locks the leader row, updates the rows, and classifies the
+// rows that it did not update, all in one snapshot. A row that exists, is unsettled and
+// was still not updated was changed by another session while the statement ran. It is
+// reported as not yet visible, never as settled.
 //
-// Where claims are not written, the statement locks the leader row and looks at those
-// rows alone that did not come from the log. An outcome that finds no row is told by
-// the transaction's number whether the row is gone or not visible yet: the log is
-// ahead of what statements see, behind a synchronous standby by as long as that takes.
+// Where claims are not written, the statement locks the leader row and reads only the
+// rows that did not come from the log. If an outcome matches no row, the transaction
+// number decides whether the row is gone or not visible yet. The log is ahead of
+// statement snapshots; behind a synchronous standby it stays ahead until that standby
+// confirms the commit.
 //
-// A row whose status is none of the layout's pending and processing values
-// counts as settled: somebody took it out of the relay's hands.
+// A row whose status is neither the layout's pending nor its processing value counts as
+// settled: another program has taken it over.
 //
 // # Locks
 //
-// A lock that another session holds delays a claim or an outcome by 250 ms at most
-// (lock_timeout in the URL says otherwise). After that, and until 10 s after it last
-// met a lock, the session passes over locked rows (SKIP LOCKED), so that a forgotten
-// transaction stops no other row. Such a call is one transaction: it locks the leader row,
-// then asks for the lock on each table (EXPLAIN of a write takes it and fires no trigger),
-// for 500 ms at most, and then writes the rest. Rows of a table that it does not get
-// are answered as such.
+// A lock held by another session delays a claim or an outcome by at most 250 ms, unless
+// lock_timeout is set in the URL. From then on the session skips locked rows (SKIP
+// LOCKED), until 10 s after it last met a lock, so that a forgotten transaction stops no
+// other row. Such a call is one transaction:
 //
-// # Parked rows
+//   - It locks the leader row.
+//   - It requests the lock of each table, for at most 500 ms. EXPLAIN of a write takes
+//     the lock and fires no trigger.
+//   - It writes the rows of the tables that it could lock. Rows of the other tables get
+//     the result for a locked table.
 //
-// The table parked holds them, durably, with one index for each way to look for
-// them: by lane and seq, by id, and by seq. The whole number of a transaction that
-// was not visible yet is kept with its row, so that it can be told for ever. An
-// outcome looks whether its row is settled by what it and others have written, and
-// forgets the parked row in the same transaction if so.
+// # Spilled rows
 //
-// The ids, kinds and groups of the own tables are bytes, in UTF-8, so that a database
-// of any encoding takes all of them; convert_from(id, 'UTF8') shows them. An index has
-// the first 512 bytes of an id, since it takes none of more than about 2700.
+// The table sluicebox.parked holds spilled rows durably. It has one index per access
+// path: by lane and seq, by id, and by seq. A row of a transaction that is not visible
+// yet keeps the full 64-bit transaction number, so visibility can be decided at any later
+// time. Settling deletes the spilled row in the same transaction, if the row is settled
+// by this or another write.
 //
-// A view leaves out the ids that were parked when it was opened: up to 2000 by
-// a hash, more by a lookup for each row.
+// Ids, kinds and groups in the relay's tables are UTF-8 bytes, so a database of any
+// encoding stores them. convert_from(id, 'UTF8') shows them. The index has the first 512
+// bytes of an id, because an index entry cannot exceed about 2700 bytes.
+//
+// A view leaves out the ids that were spilled when it was opened: up to 2000 by a hash,
+// more by one lookup per row.
 //
 // # Dead letters
 //
-// Rows are chosen first, without a lock, because that may read a large table. A
-// second statement writes those that are still FAILED, looks at the leader row
-// and waits for a locked row as outcomes do: 1 s at most (lock_timeout in the
-// URL says otherwise).
+// Rows are selected first, without a lock, because that may read a large table. A second
+// statement writes the rows that are still FAILED. It checks the leader row and waits for
+// a locked row as outcomes do: at most 1 s, unless lock_timeout is set in the URL.
 //
 // # Replays
 //
-// Wishes are written without an epoch: each adds 1 to the relay's row of the table
-// wish first, which puts them in an order. All else is fenced as every write is. The
-// rows of a replay stand in replay_row with an index for each way to look for them:
-// by lane and n, and by n alone, which finds the lanes in the order of their first
-// rows. What is sent is deleted and counted in one statement, asynchronously: after a
-// crash of the server these rows are sent again.
+// Requests are written without an epoch. Each request first adds 1 to the relay's row of
+// the table sluicebox.wish, which orders them. All other writes are fenced. The table
+// sluicebox.replay_row has one index per access path: by lane and n, and by n alone,
+// which finds the lanes in the order of their first rows. One statement deletes and
+// counts the rows that were sent, and commits asynchronously: after a crash of the server
+// these rows are sent again.
 //
 // # Retention
 //
-// Delivered rows are deleted on the operator's session, a few blocks of the table
-// at a time, past rows that somebody has locked: see Prune.
+// Delivered rows are deleted on the operator session, a few blocks of the table at a
+// time. Rows locked by another session are skipped. See Prune.
 //
 // # Types
 //
-// The types of the outbox's columns are looked up once for each session. Values
-// are bound in the type of their column, so indexes on the column serve. Ids
-// travel as the type's own text. The payload may be of any type; bytea is given
-// as raw bytes, everything else as the type's text.
+// The types of the outbox columns are looked up once per session. Values are bound in the
+// type of their column, so indexes on the column apply. Ids travel in the type's own text
+// form. The payload may be of any type; bytea is returned as raw bytes, every other type
+// in its text form.
 package postgres

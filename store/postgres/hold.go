@@ -43,16 +43,16 @@ func (s *Store) LoadHolds(ctx context.Context) ([]store.Hold, error) {
 	return holds, nil
 }
 
-// holdsQuery makes the statement that reads the holds of an outbox. A lane is
-// blocked as long as the row is FAILED.
+// holdsQuery returns the statement that reads the holds of an outbox. A lane stays
+// blocked as long as its row is FAILED.
 func holdsQuery(t *table) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
 	return b.query(
 		"SELECT h.hold, h.kind, h.message_group, h.id, h.retry_count, h.reason, h.since",
 		"FROM sluicebox.hold h WHERE h.name = "+b.arg("name", "text")+" AND h.outbox = "+b.arg("outbox", "text"),
-		// The id of a pause is empty, and no id of every type. OFFSET 0 keeps it a
-		// lookup by id: hashed, it would read all FAILED rows.
+		// The id of a pause is empty, which not every type accepts. OFFSET 0 keeps the
+		// subquery a lookup by id: hashed, it would read all FAILED rows.
 		"AND CASE WHEN h.hold = "+b.arg("blocked", "text")+" THEN EXISTS (",
 		"  SELECT FROM "+TableName(t.Outbox)+" AS o WHERE o."+Ident(c.ID)+" = convert_from(h.id, 'UTF8')::"+t.mustColumn(c.ID).typ+" AND "+t.failed(b)+" IS TRUE OFFSET 0",
 		") ELSE true END",
@@ -72,8 +72,8 @@ func scanHold(row pgx.CollectableRow) (store.Hold, error) {
 	return h, err
 }
 
-// Hold implements store.Holds. The reason loses what an error text of Settle
-// loses, and the time is cut to microseconds.
+// Hold implements store.Holds. The reason is sanitized like an error text of Settle, and
+// the time is truncated to microseconds.
 func (s *Store) Hold(ctx context.Context, epoch store.Epoch, h store.Hold) error {
 	o, err := s.outboxes.FindValid(h.Lane.Outbox, &h)
 	if err != nil {
@@ -119,7 +119,7 @@ func (s *Store) writeHold(ctx context.Context, conn *pgx.Conn, epoch store.Epoch
 const replaceHold = `ON CONFLICT (name, outbox, lane, hold) DO UPDATE SET kind = excluded.kind, message_group = excluded.message_group,
   id = excluded.id, retry_count = excluded.retry_count, reason = excluded.reason, since = excluded.since`
 
-// groupBytes is a group in the own tables, NULL for none.
+// groupBytes returns a group as the relay's tables store it, NULL for none.
 func groupBytes(g store.Group) []byte {
 	if !g.Valid {
 		return nil
@@ -158,12 +158,12 @@ func (s *Store) Release(ctx context.Context, epoch store.Epoch, lane store.LaneK
 	return nil
 }
 
-// requestsBlock reports whether an outcome asks for a hold.
+// requestsBlock reports whether an outcome blocks its lane.
 func requestsBlock(o *store.Outcome) bool { return o.Block != nil }
 
-// queueBlock adds the statement that records the holds of the part's outcomes.
-// They are written whenever one of the call's outcomes is, so that the last one of
-// a lane stays also when an earlier one had to be tried again.
+// queueBlock adds the statement that records the holds of the part's outcomes. It runs
+// with every attempt of the call, so that the last hold of a lane wins even if an earlier
+// outcome had to be written again.
 func (p *outboxPart) queueBlock(batch *pgx.Batch, values map[string]any, outcomes []store.Outcome) {
 	t := p.table
 	if t.block == nil {
@@ -184,9 +184,9 @@ func (p *outboxPart) queueBlock(batch *pgx.Batch, values map[string]any, outcome
 	batch.Queue(t.block.sql, t.block.args(values)...)
 }
 
-// blockQuery makes the statement that records holds for those rows that are
-// FAILED. It follows the outcomes in their transaction and sees what they wrote.
-// It gives the epoch, NULL if it has passed.
+// blockQuery returns the statement that records holds for the rows that are FAILED. It
+// runs after the outcomes in their transaction and sees their writes. It returns the
+// epoch, NULL if it is stale.
 func blockQuery(t *table) *query {
 	b := &builder{}
 	id := t.mustColumn(t.Layout.Columns.ID)

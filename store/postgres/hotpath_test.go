@@ -9,7 +9,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 )
 
-// settleBoth completes two rows at one time.
+// settleBoth completes two rows at the same time.
 func settleBoth(t *testing.T, r *rig, first, second string) []store.SettleResult {
 	t.Helper()
 	outcomes := []store.Outcome{outcome(first, store.Completed), outcome(second, store.Completed)}
@@ -21,8 +21,8 @@ func settleBoth(t *testing.T, r *rig, first, second string) []store.SettleResult
 	return results
 }
 
-// TestCompletedWhereNoTimeIsKept settles rows of tables whose only column of state is
-// the status.
+// TestCompletedWhereNoTimeIsKept settles rows of tables whose only state column is the
+// status.
 func TestCompletedWhereNoTimeIsKept(t *testing.T) {
 	for name, layout := range map[string]store.Layout{
 		"words":   {State: store.StateWords, Words: store.FlowCatalyst().Words},
@@ -49,8 +49,8 @@ func TestCompletedWhereNoTimeIsKept(t *testing.T) {
 	}
 }
 
-// TestARowWithRetriesIsWrittenOnce claims it beside others: a table may refuse a row
-// that is claimed twice.
+// TestARowWithRetriesIsWrittenOnce claims it together with others: a table may refuse a
+// row that is claimed twice.
 func TestARowWithRetriesIsWrittenOnce(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable+`
@@ -74,8 +74,8 @@ CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO 
 	})
 }
 
-// TestAnInheritedIDIsNotUnique has an id in a table and in its child: a count of rows
-// would take the one for another.
+// TestAnInheritedIDIsNotUnique has an id in a table and in its child. Counting rows would
+// mistake one for the other.
 func TestAnInheritedIDIsNotUnique(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable+"CREATE TABLE child () INHERITS (outbox_events);", 0, flowBox)
@@ -92,8 +92,8 @@ func TestAnInheritedIDIsNotUnique(t *testing.T) {
 	})
 }
 
-// TestTheHotStatementsAreFenced lets claims and outcomes wait for a leader that raises
-// the epoch.
+// TestTheHotStatementsAreFenced lets claims and outcomes wait while a leader raises the
+// epoch.
 func TestTheHotStatementsAreFenced(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, patient(url), flowTable, 0, flowBox)

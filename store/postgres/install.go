@@ -13,25 +13,25 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// upgradeFiles are the upgrades of the own tables, in order: step n brings version n-1
-// to version n. A released step never changes.
+// upgradeFiles are the upgrades of the relay's tables, in order: step n brings version
+// n-1 to version n. A released step never changes.
 //
 //go:embed schema/*.sql
 var upgradeFiles embed.FS
 
-// version is the version of the own tables that this program works on.
+// version is the version of the relay's tables that this program requires.
 const version = 6
 
-// installLock keeps two installations apart. It is "sluicebx" in ASCII.
+// installLock is the advisory lock that serializes installations: "sluicebx" in ASCII.
 const installLock = 0x736c756963656278
 
-// Install implements store.Installer. All steps are one transaction; a second
-// relay that installs at the same time waits for it.
+// Install implements store.Installer. All steps are one transaction; a concurrent
+// installation waits for it.
 func (s *Store) Install(ctx context.Context) error {
 	err := s.control.do(ctx, func(ctx context.Context, sess *session) error {
 		have, err := installed(ctx, sess.conn)
 		if lacksRight(err) {
-			return nil // the tables are there, and Check says which right is missing
+			return nil // the tables exist, and Check reports the missing right
 		}
 		if err != nil || have == version {
 			return err
@@ -52,7 +52,7 @@ func install(ctx context.Context, conn *pgx.Conn) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_catalog.pg_advisory_xact_lock($1)", int64(installLock)); err != nil {
 			return err
 		}
-		have, err := installed(ctx, tx) // somebody may have been faster
+		have, err := installed(ctx, tx) // another relay may have installed them meanwhile
 		if err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ func install(ctx context.Context, conn *pgx.Conn) error {
 			if err != nil {
 				return err
 			}
-			// A script of several statements goes by the simple protocol.
+			// A script of several statements needs the simple protocol.
 			if _, err := conn.PgConn().Exec(ctx, text).ReadAll(); err != nil {
 				return fmt.Errorf("step %d: %w", n, err)
 			}
@@ -70,13 +70,13 @@ func install(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// querier is what both a connection and a transaction can do.
+// querier is implemented by connections and transactions.
 type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// installed returns the version of the own tables, 0 if there are none. One that
-// is newer than this program is a *store.SetupError.
+// installed returns the version of the relay's tables, 0 if there are none. A version
+// newer than this program's is a *store.SetupError.
 func installed(ctx context.Context, conn querier) (int, error) {
 	const find = `
 SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -98,7 +98,8 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n 
 	return have, nil
 }
 
-// lacksRight reports whether the server refuses something that the role may not.
+// lacksRight reports whether the server refused a statement because the role lacks a
+// privilege.
 func lacksRight(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == "42501" // insufficient_privilege
@@ -109,18 +110,18 @@ func readUpgrade(n int) (string, error) {
 	return string(text), err
 }
 
-// Script implements store.Installer. It is the text of the steps that Install
-// runs, as one transaction.
+// Script implements store.Installer. It returns the steps that Install runs, as one
+// transaction.
 func (s *Store) Script() string { return script(0) }
 
-// script is the text of the steps that follow a version.
+// script returns the steps that follow version have.
 func script(have int) string {
 	var sb strings.Builder
 	sb.WriteString("BEGIN;\n\n")
 	for n := have + 1; n <= version; n++ {
 		text, err := readUpgrade(n)
 		if err != nil {
-			panic(err) // the file is part of the program
+			panic(err) // the file is embedded
 		}
 		sb.WriteString(text)
 		sb.WriteByte('\n')
@@ -129,8 +130,7 @@ func script(have int) string {
 	return sb.String()
 }
 
-// explainInstall says who may make the own tables or bring them up to date, if
-// the role may not.
+// explainInstall names who may create or upgrade the relay's tables, if the role may not.
 func explainInstall(ctx context.Context, conn *pgx.Conn, have int, err error) error {
 	if !lacksRight(err) {
 		return err
@@ -157,7 +157,7 @@ func explainInstall(ctx context.Context, conn *pgx.Conn, have int, err error) er
 	}
 }
 
-// grantAll lists the grants on the own tables.
+// grantAll lists the grants on the relay's tables.
 func grantAll(role string) []string {
 	list := []string{"GRANT USAGE ON SCHEMA sluicebox TO " + role + ";"}
 	for _, t := range ownTables() {
@@ -166,7 +166,7 @@ func grantAll(role string) []string {
 	return list
 }
 
-// ownTable is one of the relay's own tables, with what it does to it.
+// ownTable is one of the relay's tables, with the rights that the relay needs on it.
 type ownTable struct {
 	name   string
 	rights []string
@@ -187,14 +187,14 @@ func ownTables() []ownTable {
 	}
 }
 
-// explainOwn explains the error of a statement on the own tables.
+// explainOwn explains the error of a statement on the relay's tables.
 func explainOwn(err error) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
 		return Explain(err)
 	}
-	// undefined_table, invalid_schema_name, undefined_column: the outbox's are
-	// named with their table
+	// undefined_table, invalid_schema_name, undefined_column. Messages about outbox
+	// columns name their table.
 	absent := (pg.Code == "42P01" || pg.Code == "3F000") && strings.Contains(pg.Message, "sluicebox")
 	if absent || pg.Code == "42703" && strings.HasPrefix(pg.Message, `column "holder"`) {
 		return &store.SetupError{Problem: "the relay's own tables are not there, or are of another version: " + pg.Message, Remedy: "run `sluicebox init`"}

@@ -9,8 +9,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// TestKeepalives: every session asks the server to notice a lost host, which it
-// does over TCP, and takes the settings over a socket too.
+// TestKeepalives: every session asks the server to detect a lost host over TCP, and
+// accepts the settings over a Unix socket too.
 func TestKeepalives(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers")
@@ -18,12 +18,12 @@ func TestKeepalives(t *testing.T) {
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()
-			dir, err := os.MkdirTemp("/tmp", "sb") // its path must be short
+			dir, err := os.MkdirTemp("/tmp", "sb") // a socket path must be short
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = os.RemoveAll(dir) })
-			if err := os.Chmod(dir, 0o777); err != nil { // the server may be another user
+			if err := os.Chmod(dir, 0o777); err != nil { // the server may run as another user
 				t.Fatal(err)
 			}
 			srv := servers.Start(t, version, map[string]string{"unix_socket_directories": dir})

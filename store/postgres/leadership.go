@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// raiseTimeout is how long Lead waits at a time for writes of an earlier leader:
-	// a claim of the largest batch takes a tenth of it.
+	// raiseTimeout bounds one wait for writes of an earlier leader. A claim of the
+	// largest batch takes a tenth of it.
 	raiseTimeout = "250ms"
-	// leadTimeout bounds the waiting of one Lead.
+	// leadTimeout bounds the total wait of AcquireLeadership.
 	leadTimeout = 5 * time.Second
 )
 
-// AcquireLeadership implements store.Leadership. A write of an earlier leader that has begun
-// may end first. One that does not end soon, because its relay is frozen in the
-// middle of it, say, is ended together with its session.
+// AcquireLeadership implements store.Leadership. A write that an earlier leader has begun
+// may finish. If it does not finish soon, for example because its relay is frozen, its
+// session is terminated.
 func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 	var epoch store.Epoch
 	err := s.control.do(ctx, func(ctx context.Context, sess *session) (err error) {
@@ -39,7 +39,7 @@ func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 	return epoch, nil
 }
 
-// raiseEpoch raises the epoch and ends whoever keeps it from that.
+// raiseEpoch raises the epoch and terminates the sessions that block it.
 func (s *Store) raiseEpoch(ctx context.Context, conn *pgx.Conn) (store.Epoch, error) {
 	for began := time.Now(); ; {
 		epoch, err := s.tryRaiseEpoch(ctx, conn)
@@ -57,9 +57,9 @@ func (s *Store) raiseEpoch(ctx context.Context, conn *pgx.Conn) (store.Epoch, er
 }
 
 func (s *Store) tryRaiseEpoch(ctx context.Context, conn *pgx.Conn) (epoch store.Epoch, err error) {
-	// A store that took the lock raises only while its session has it still: one
-	// that was frozen in between must not depose its successor. The lock's key is in
-	// two halves there.
+	// A store that holds the lock raises the epoch only while its session still has the
+	// lock: a store that was frozen in between must not depose its successor. pg_locks
+	// shows the key in two halves.
 	const raise = `
 INSERT INTO sluicebox.leader AS l (name, epoch, raised_at, holder)
 SELECT $1, 1, now(), $2
@@ -80,15 +80,14 @@ RETURNING epoch`
 	return epoch, err
 }
 
-// blocker is a server process that has the table leader locked for more than to
-// read it.
+// blocker is a server process that holds more than a read lock on the table leader.
 type blocker struct {
 	pid         uint32
 	application string
-	why         string // it could not be ended
+	why         string // why it could not be terminated
 }
 
-// blockersQuery chooses the keepers in this database.
+// blockersQuery selects the blockers in this database.
 const blockersQuery = `
 FROM pg_catalog.pg_stat_activity AS a
 WHERE a.datname = current_database() AND a.pid <> pg_catalog.pg_backend_pid()
@@ -96,8 +95,8 @@ WHERE a.datname = current_database() AND a.pid <> pg_catalog.pg_backend_pid()
     WHERE l.pid = a.pid AND l.granted AND l.locktype = 'relation' AND l.mode <> 'AccessShareLock'
       AND d.datname = current_database() AND l.relation = 'sluicebox.leader'::regclass)`
 
-// terminateBlockers ends those keepers that are sessions of another store of this relay,
-// and returns all that it found.
+// terminateBlockers terminates the blockers that are sessions of another store of this
+// relay, and returns all blockers.
 func (s *Store) terminateBlockers(ctx context.Context, conn *pgx.Conn) ([]blocker, error) {
 	rows, err := conn.Query(ctx, "SELECT a.pid, coalesce(a.application_name, '')"+blockersQuery)
 	if err != nil {
@@ -115,7 +114,7 @@ func (s *Store) terminateBlockers(ctx context.Context, conn *pgx.Conn) ([]blocke
 		if !slices.Contains(s.applicationNames, k.application) || slices.Contains(own, k.pid) {
 			continue
 		}
-		// Asked again: its number may be another's by now.
+		// The query runs again, because the pid may belong to another process by now.
 		_, err := conn.Exec(ctx, "SELECT pg_catalog.pg_terminate_backend(a.pid)"+blockersQuery+" AND a.pid = $1 AND a.application_name = $2", k.pid, k.application)
 		var pg *pgconn.PgError
 		if errors.As(err, &pg) && pg.Code == "42501" { // insufficient_privilege
@@ -127,7 +126,7 @@ func (s *Store) terminateBlockers(ctx context.Context, conn *pgx.Conn) ([]blocke
 	return list, nil
 }
 
-// writerPIDs are the server processes of the store's own sessions that write.
+// writerPIDs returns the server processes of the store's own writing sessions.
 func (s *Store) writerPIDs() []uint32 {
 	var list []uint32
 	for _, sess := range s.sessions() {
@@ -136,7 +135,7 @@ func (s *Store) writerPIDs() []uint32 {
 	return list
 }
 
-// blockedError says who keeps the store from leading, and what to run.
+// blockedError names the sessions that block the epoch, and the statement that ends them.
 func (s *Store) blockedError(keepers []blocker, err error) error {
 	if len(keepers) == 0 {
 		return fmt.Errorf("somebody keeps the row of relay %s in sluicebox.leader locked, perhaps a prepared transaction (see pg_locks): %w", s.name, err)

@@ -16,8 +16,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// proxy stands between a store and its server, and can stop handing over what the
-// server sends, as a frozen relay stops reading it.
+// proxy sits between a store and its server. It can stop forwarding the server's
+// messages, as if the relay were frozen and stopped reading.
 type proxy struct {
 	url    string
 	listen net.Listener
@@ -25,7 +25,7 @@ type proxy struct {
 	work   sync.WaitGroup
 
 	mu     sync.Mutex
-	passes chan struct{} // closed while answers pass
+	passes chan struct{} // closed while responses pass
 	conns  []net.Conn
 	ended  bool
 }
@@ -80,7 +80,7 @@ func (p *proxy) add(conns ...net.Conn) bool {
 	return !p.ended
 }
 
-// pipe copies until one of the two ends.
+// pipe copies until either side ends.
 func (p *proxy) pipe(to, from net.Conn, answers bool) {
 	defer func() { _, _ = to.Close(), from.Close() }()
 	buf := make([]byte, 8<<10)
@@ -129,7 +129,7 @@ func (p *proxy) end() {
 	p.work.Wait()
 }
 
-// await waits until a question is answered with true.
+// await waits until a query returns true.
 func (r *rig) await(t *testing.T, what, question string) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !ask[bool](t, r.conn, question); {
@@ -139,17 +139,16 @@ func (r *rig) await(t *testing.T, what, question string) {
 	}
 }
 
-// TestLeadEndsFrozenClaim: a relay that was frozen while the server sent it the
-// payloads of a claim does not keep the next one from leading, and its claim is
-// taken back.
+// TestLeadEndsFrozenClaim: a relay frozen while the server sends it the payloads of a
+// claim does not keep the next one from leading, and its claim is rolled back.
 func TestLeadEndsFrozenClaim(t *testing.T) {
-	const rows, size = 64, 1 << 20 // more than the buffers of two sockets and the proxy take
+	const rows, size = 64, 1 << 20 // more than the buffers of two sockets and the proxy hold
 	eachVersion(t, func(t *testing.T, url string) {
 		p := newProxy(t, url)
 		r := newRig(t, p.url, flowTable, 0, flowBox)
 		r.conn = servers.Connect(t, url)
 		r.insert(t, "first")
-		r.claim(t, row("first")) // the session is there
+		r.claim(t, row("first")) // opens the session
 		r.exec(t, `INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
 SELECT i, 'EVENT', 'g', repeat('x', $2), 'PENDING', now() FROM generate_series(1, $1) i`, rows, size)
 		var asked []store.ClaimRow
@@ -184,13 +183,13 @@ AND application_name = 'sluicebox rig claims' AND wait_event = 'ClientWrite')`)
 	})
 }
 
-// TestLeadEndsWaitingClaim: a claim of an earlier leader that waits for a row, and
-// would for ever, is ended; the store's own are not.
+// TestLeadEndsWaitingClaim: a claim of an earlier leader that waits for a row
+// indefinitely is terminated; the store's own sessions are not.
 func TestLeadEndsWaitingClaim(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, patient(url), flowTable, 0, flowBox)
 		r.insert(t, "1", "2")
-		// A row is kept locked only to be waited for: nothing is written.
+		// The row is locked only to make the claim wait; nothing is written.
 		holder := r.begin(t, "SELECT 1 FROM outbox_events WHERE id = '1' FOR UPDATE")
 		claim := r.claimLater(t, row("1"))
 		r.waitBlocked(t, 1)
@@ -227,8 +226,8 @@ func TestLeadEndsWaitingClaim(t *testing.T) {
 	})
 }
 
-// TestLeadKept: who is not of this relay is not ended, nor who may not be; the
-// error names the process and what to run.
+// TestLeadKept: sessions of other programs, and sessions that the role may not terminate,
+// stay. The error names the process and the statement to run.
 func TestLeadKept(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers and waits for seconds")
@@ -271,8 +270,8 @@ func TestLeadKept(t *testing.T) {
 	}
 }
 
-// A relay that was frozen between its Lock and its Lead wakes when another leads:
-// it does not depose that one.
+// TestLeadNeedsTheLockThatWasTaken: a relay frozen between Lock and AcquireLeadership
+// does not depose its successor when it resumes.
 func TestLeadNeedsTheLockThatWasTaken(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		newRig(t, url, flowTable, 0, flowBox)

@@ -18,10 +18,10 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/sessionlock"
 )
 
-// lockSettings are those of the session that holds the lock. The server ends it,
-// and with it the lock, when it has heard nothing for store.MinLockLease: a relay that
-// is frozen or cut off does not keep the others from leading. A ping does not wait for
-// a table that somebody keeps locked: that must not cost the lead.
+// lockSettings are the settings of the session that holds the lock. The server ends the
+// session, and with it the lock, after store.MinLockLease without a statement, so a
+// frozen or disconnected relay does not keep others from leading. lock_timeout keeps a
+// ping from waiting for a locked table, because that would cost the leadership.
 func lockSettings() map[string]string {
 	return map[string]string{
 		"idle_session_timeout": strconv.FormatInt(store.MinLockLease.Milliseconds(), 10) + "ms",
@@ -29,8 +29,8 @@ func lockSettings() map[string]string {
 	}
 }
 
-// lockKey is the key of a relay's advisory lock. An application that makes up keys
-// of its own will not meet it: it is a hash, and of a text that only relays hash.
+// lockKey returns the key of a relay's advisory lock. It is a hash of a text that only
+// relays hash, so an application's own keys do not collide with it.
 func lockKey(name string) int64 {
 	hash := sha256.Sum256([]byte("sluicebox leader\x00" + name))
 	return int64(binary.BigEndian.Uint64(hash[:8]))
@@ -38,13 +38,13 @@ func lockKey(name string) int64 {
 
 var errInRecovery = errors.New("the server is in recovery: a standby takes no writes before it is promoted")
 
-// Lock implements store.Locker, by an advisory lock of a session of its own. That
-// session stays open between tries, so that each costs a round trip or two; one
-// that the server has ended meanwhile is replaced at once. A server in recovery is
-// Unreachable: its locks are not those of the primary.
+// Lock implements store.Locker by an advisory lock on a session of its own. The session
+// stays open between attempts, so that each attempt costs one or two round trips. If the
+// server ended the session meanwhile, Lock opens a new one at once. A server in recovery
+// is Unreachable: its locks are not the primary's.
 func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 	var taken *lock
-	var ended bool // the connection was, between two tries
+	var ended bool // the server closed the connection between two attempts
 	try := func(ctx context.Context, sess *session) (err error) {
 		conn, kept := sess.conn, sess.conn == s.candidate
 		s.candidate = conn
@@ -62,7 +62,7 @@ func (s *Store) Lock(ctx context.Context) (store.Lock, error) {
 	return taken, nil
 }
 
-// tryLock takes the session's connection over if it gets the lock.
+// tryLock takes over the session's connection if it gets the lock.
 func (s *Store) tryLock(ctx context.Context, sess *session) (*lock, error) {
 	const try = `
 SELECT pg_catalog.pg_is_in_recovery(), CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_try_advisory_lock($1) ELSE false END`
@@ -88,8 +88,8 @@ SELECT pg_catalog.pg_is_in_recovery(), CASE WHEN NOT pg_catalog.pg_is_in_recover
 	return l, nil
 }
 
-// readHolder returns what the leader row says, "" if there is none, or none that
-// this program or role can read: that is found out and explained elsewhere.
+// readHolder returns the holder in the leader row. It returns "" if there is no row, or
+// if this program or role cannot read it; other calls report that.
 func (s *Store) readHolder(ctx context.Context, conn *pgx.Conn) (holder string, err error) {
 	err = conn.QueryRow(ctx, "SELECT holder FROM sluicebox.leader WHERE name = $1", s.name).Scan(&holder)
 	var pg *pgconn.PgError
@@ -99,27 +99,27 @@ func (s *Store) readHolder(ctx context.Context, conn *pgx.Conn) (holder string, 
 	return holder, err
 }
 
-// lock is an advisory lock, and the session that holds it.
+// lock is an advisory lock and the session that holds it.
 type lock struct {
 	*sessionlock.Lock
 	conn     *pgx.Conn
 	lifetime *lifetime.Lifetime
-	locker   *atomic.Uint32 // the store's
+	locker   *atomic.Uint32 // the store's lockPID
 
-	countQuery      string // the statement that reads how many wishes there are
+	countQuery      string // reads the number of requests
 	requests        int64
-	countUnreadable bool // there is no table of them that the role may read
+	countUnreadable bool // the table of requests is missing or unreadable
 }
 
 func newLock(conn *pgx.Conn, name string, life *lifetime.Lifetime, locker *atomic.Uint32) *lock {
 	l := &lock{conn: conn, lifetime: life, locker: locker}
-	// The simple protocol takes no parameters, and a relay's name needs no care.
+	// The simple protocol takes no parameters, and a relay's name needs no quoting.
 	l.countQuery = "SELECT (SELECT n FROM sluicebox.wish WHERE name = '" + name + "')"
 	l.Lock = sessionlock.New(l)
 	return l
 }
 
-// Ping implements store.Lock, by one round trip.
+// Ping implements store.Lock with one round trip.
 func (l *lock) Ping(ctx context.Context) error {
 	return l.Use(ctx, func(ctx context.Context) error {
 		if err := l.ping(ctx); err != nil {
@@ -129,13 +129,13 @@ func (l *lock) Ping(ctx context.Context) error {
 	})
 }
 
-// countReadableQuery asks whether the role may read the table of wishes, without the error that
-// the server's log would have each second if it was read all the same.
+// countReadableQuery checks whether the role may read the table of requests. Reading it
+// anyway would write an error to the server's log every second.
 const countReadableQuery = `SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_table_privilege(c.oid, 'SELECT')
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'sluicebox' AND c.relname = 'wish'`
 
-// ping reads how many wishes there are. Whatever the server says to that, it has
-// answered on the session that holds the lock.
+// ping reads the number of requests. Any response of the server proves that the session
+// that holds the lock is alive.
 func (l *lock) ping(ctx context.Context) error {
 	question := l.countQuery
 	if l.countUnreadable {
@@ -156,7 +156,7 @@ func (l *lock) ping(ctx context.Context) error {
 	return nil
 }
 
-// queryText runs a statement and returns the value of its answer, "" if there is none.
+// queryText runs a statement and returns its single value, "" if there is none.
 func (l *lock) queryText(ctx context.Context, statement string) (value string, err error) {
 	results, err := l.conn.PgConn().Exec(ctx, statement).ReadAll()
 	if err == nil && len(results) > 0 && len(results[0].Rows) > 0 {
@@ -168,13 +168,13 @@ func (l *lock) queryText(ctx context.Context, statement string) (value string, e
 // RequestCount implements store.Lock.
 func (l *lock) RequestCount() int64 { return l.requests }
 
-// Watch implements store.Lock: a server that ends a session says so.
+// Watch implements store.Lock. It relies on the server to announce the end of a session.
 func (l *lock) Watch(ctx context.Context) error {
 	return l.Use(ctx, func(ctx context.Context) error {
 		for {
 			_, err := l.conn.WaitForNotification(ctx)
 			switch {
-			case err == nil: // nobody listens, so it is not for us
+			case err == nil: // the relay listens on no channel
 			case ctx.Err() != nil && !l.conn.IsClosed():
 				return nil
 			default:
@@ -184,8 +184,8 @@ func (l *lock) Watch(ctx context.Context) error {
 	})
 }
 
-// Release implements store.Lock. It returns when the connection is closed too, unless
-// the server does not answer.
+// Release implements store.Lock. It returns when the connection is closed, or after
+// closeTimeout if the server does not respond.
 func (l *lock) Release() {
 	l.Lock.Release()
 	select {
@@ -195,7 +195,7 @@ func (l *lock) Release() {
 	l.lifetime.Remove(l)
 }
 
-// Close is Release, at the end of the store.
+// Close is Release, called when the store closes.
 func (l *lock) Close() { l.Release() }
 
 // Lost implements sessionlock.Session.
@@ -204,7 +204,7 @@ func (l *lock) Lost() bool { return l.conn.IsClosed() }
 // Unlock implements sessionlock.Session.
 func (l *lock) Unlock(ctx context.Context) {
 	l.locker.CompareAndSwap(l.conn.PgConn().PID(), 0)
-	_, _ = l.conn.PgConn().Exec(ctx, "SELECT pg_catalog.pg_advisory_unlock_all()").ReadAll() // the session is given up either way
+	_, _ = l.conn.PgConn().Exec(ctx, "SELECT pg_catalog.pg_advisory_unlock_all()").ReadAll() // the session is dropped either way
 }
 
 // Drop implements sessionlock.Session.

@@ -16,7 +16,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// locker opens a store of the relay "rig" that calls itself host.
+// locker opens a store of the relay "rig" with the holder host.
 func locker(t *testing.T, url, host string) *postgres.Store {
 	t.Helper()
 	st, err := postgres.New(postgres.Config{URL: url, Name: "rig", Holder: host, Outboxes: []store.Outbox{flowBox}})
@@ -37,7 +37,7 @@ func takeLock(t *testing.T, st *postgres.Store) store.Lock {
 	return lock
 }
 
-// awaitLock tries for the lock until it is had.
+// awaitLock tries until it gets the lock.
 func awaitLock(t *testing.T, st *postgres.Store) store.Lock {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -56,8 +56,8 @@ func awaitLock(t *testing.T, st *postgres.Store) store.Lock {
 
 const leaderSessions = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'sluicebox rig leader'"
 
-// TestLockSessionEnded: a lock whose session an administrator ends is lost at
-// once, and another store's.
+// TestLockSessionEnded: a lock whose session an administrator ends is lost at once, and
+// another store gets it.
 func TestLockSessionEnded(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
@@ -88,8 +88,8 @@ func TestLockSessionEnded(t *testing.T) {
 	})
 }
 
-// TestLockSilence: pings keep a lock, and without them the server gives it to
-// another store, not before store.MinLockLease has passed.
+// TestLockSilence: pings keep a lock. Without them the server gives it to another store,
+// but not before store.MinLockLease has passed.
 func TestLockSilence(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for seconds")
@@ -126,8 +126,8 @@ func TestLockSilence(t *testing.T) {
 	}
 }
 
-// TestLockCandidate: tries share a session, and one that was ended between two of
-// them is replaced without an error.
+// TestLockCandidate: attempts share a session, and a session that ended between two
+// attempts is replaced without an error.
 func TestLockCandidate(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
@@ -149,8 +149,8 @@ func TestLockCandidate(t *testing.T) {
 	})
 }
 
-// TestLockReleasedMeanwhile: a release ends the call that is under way, and when
-// it returns the lock is free.
+// TestLockReleasedMeanwhile: a release ends the call in progress, and when it returns the
+// lock is free.
 func TestLockReleasedMeanwhile(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		stores := []*postgres.Store{locker(t, url, "first"), locker(t, url, "second")}
@@ -177,7 +177,7 @@ func TestLockReleasedMeanwhile(t *testing.T) {
 				t.Errorf("round %d: %v, %v", i, err, c.Err())
 			}
 		}
-		// The end of the store ends it too.
+		// Closing the store ends it too.
 		held := takeLock(t, stores[0])
 		c := ctx(t)
 		ended := make(chan error, 1)
@@ -190,7 +190,7 @@ func TestLockReleasedMeanwhile(t *testing.T) {
 	})
 }
 
-// TestLockTLS: a watch that its context ends leaves an encrypted session whole.
+// TestLockTLS: a watch ended by its context leaves a TLS session usable.
 func TestLockTLS(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server")
@@ -214,7 +214,7 @@ func TestLockTLS(t *testing.T) {
 	}
 }
 
-// TestLockInRecovery: a standby gives no lock until it is promoted.
+// TestLockInRecovery: a standby grants no lock until it is promoted.
 func TestLockInRecovery(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers")

@@ -11,24 +11,25 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
-// A call waits for locks at first, for the lock_timeout of its session. When a lock has
-// held one up for so long, and until skipLockedPeriod after a lock was last met, calls of that
-// session pass over locked rows: somebody who keeps rows locked, in a forgotten
-// transaction say, must not stop the others.
+// A call first waits for locks, for the lock_timeout of its session. After a lock has
+// delayed a call that long, the session's calls skip locked rows until skipLockedPeriod
+// after a lock was last met. So a session that keeps rows locked, for example in a
+// forgotten transaction, does not stop the other rows.
 const (
 	skipLockedPeriod = 10 * time.Second
-	// Such a call waits for the lock of each table as long as this. It is more than
-	// the lock_timeout, so that a table which many sessions lock in turn is had.
+	// tableTimeout bounds the wait for each table's lock. It is longer than the
+	// lock_timeout, so that a table which many sessions lock in turn is still acquired.
 	tableTimeout = "500ms"
-	// It waits so long for the leader row, and for what the table's triggers lock.
+	// otherTimeout bounds the wait for the leader row, and for locks that the table's
+	// triggers need.
 	otherTimeout = "2s"
-	// awaitTimeout is how long AwaitTable waits.
+	// awaitTimeout bounds the wait of AwaitTable.
 	awaitTimeout = "1s"
 )
 
-// lockQuery is the statement that takes the lock on an outbox's table that its claims
-// and outcomes need, with the rights that those need: the plan of a write takes the
-// lock, and EXPLAIN fires no trigger. No plan leaves out a partition by this condition.
+// lockQuery returns the statement that acquires the table lock which claims and outcomes
+// need, with the same privileges: planning a write takes the lock, and EXPLAIN fires no
+// trigger. The condition is volatile, so that planning prunes no partition.
 func lockQuery(o *store.Outbox) string {
 	write := "SELECT FROM " + TableName(o)
 	switch set := columns.Outcome(&o.Layout, store.Completed); {
@@ -57,9 +58,9 @@ func (s *Store) AwaitTable(ctx context.Context, outbox string) error {
 	})
 }
 
-// skipLockedTx runs a call that passes over locks, in one transaction: it locks the leader row
-// and the tables, and write does the rest and commits. locked says which tables are not
-// to be had; write leaves them out.
+// skipLockedTx runs a call that skips locks in one transaction. It locks the leader row
+// and the tables; write does the rest and commits. locked names the outboxes whose table
+// was not acquired; write leaves them out.
 func (s *Store) skipLockedTx(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, durable bool, outboxes []*store.Outbox,
 	write func(locked map[string]bool) error,
 ) (err error) {
@@ -72,7 +73,7 @@ func (s *Store) skipLockedTx(ctx context.Context, conn *pgx.Conn, epoch store.Ep
 			err = errors.Join(err, simple("ROLLBACK"))
 		}
 	}()
-	if conn.PgConn().TxStatus() != 'I' { // of the try that a lock has held up
+	if conn.PgConn().TxStatus() != 'I' { // left by the attempt that a lock delayed
 		if err := simple("ROLLBACK"); err != nil {
 			return err
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// TestPingStatements: a ping is one statement, whether there are wishes, none, or no table
-// of them; and no error in the server's log but one.
+// TestPingStatements: a ping is one statement, whether there are requests, none, or no
+// table of them; and it causes at most one error in the server's log.
 func TestPingStatements(t *testing.T) {
 	url := servers.Database(t, servers.Versions()[0])
 	st, err := New(Config{URL: url, Name: "rig", Outboxes: []store.Outbox{rigs.EventsOutbox()}})

@@ -8,9 +8,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// MayInstall reports whether the own tables are not there or of an older version,
-// and Install would mend that: the role may make them, or owns those that are there.
-// It changes nothing.
+// MayInstall reports whether the relay's tables are missing or outdated and Install would
+// fix that: the role may create them, or owns the existing ones. It changes nothing.
 func (s *Store) MayInstall(ctx context.Context) (may bool, err error) {
 	const allowed = `
 SELECT coalesce(

@@ -12,9 +12,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// TestMayInstall: it is what Install then does, or cannot do.
+// TestMayInstall: MayInstall predicts whether Install succeeds.
 func TestMayInstall(t *testing.T) {
-	// As version 4 had them.
+	// As in version 4.
 	older := "UPDATE sluicebox.meta SET version = 4; DROP TABLE sluicebox.wish, sluicebox.named, sluicebox.replay, sluicebox.replay_row, sluicebox.replay_error"
 	for _, table := range []string{"parked", "hold"} {
 		older += "; DROP INDEX sluicebox." + table + "_id; ALTER TABLE sluicebox." + table + " ALTER id TYPE text USING '', ALTER kind TYPE text USING ''," +
@@ -87,7 +87,7 @@ func databaseOf(t *testing.T, raw string) string {
 	return cfg.Database
 }
 
-// dropRole clears a role away when the test's own context has ended.
+// dropRole drops a role after the test's own context has ended.
 func dropRole(t *testing.T, admin, role string) {
 	conn, err := pgx.Connect(context.Background(), admin)
 	if err == nil {

@@ -12,9 +12,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// TestLargeTablePlans: beside many settled rows and a large lane that is left out,
-// reading goes by the index that the table has, and what is deleted is found by
-// its place.
+// TestLargeTablePlans: with many settled rows and a large excluded lane, reads use the
+// table's index, and deletes find rows by their ctid.
 func TestLargeTablePlans(t *testing.T) {
 	const table = `
 CREATE TABLE outbox_events (
@@ -65,8 +64,8 @@ INSERT INTO outbox_events SELECT lpad(i::text, 13, '0'), 'EVENT', (i % 10)::text
 	}
 }
 
-// TestOrderedPlan: with many unsettled rows, a poll reads as many as it wants in the order of
-// an index, and sorts only those that are equal in order-by.
+// TestOrderedPlan: with many unsettled rows, a poll reads as many as it wants in the
+// order of an index, and sorts only rows that are equal in order-by.
 func TestOrderedPlan(t *testing.T) {
 	const table = `
 CREATE TABLE outbox_events (
@@ -89,7 +88,7 @@ INSERT INTO outbox_events SELECT md5(i::text), (i % 10)::text, '', 'PENDING', 0,
 	}
 }
 
-// newView returns the transaction of a view. Drop it before the store is closed.
+// newView returns the transaction of a view. Drop it before the store closes.
 func newView(t *testing.T, st *Store) *view {
 	t.Helper()
 	v, err := st.dialView(t.Context(), "")
@@ -134,8 +133,8 @@ func explain(t *testing.T, conn *pgx.Conn, sql string, args []any) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestHeldIsHashed: as many ids as the largest buffers hold are looked up one by
-// one in a hash, and not compared each with each.
+// TestHeldIsHashed: as many ids as the largest buffers hold are looked up in a hash, not
+// compared one by one.
 func TestHeldIsHashed(t *testing.T) {
 	box := store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
 	held := make([]string, 300_000)

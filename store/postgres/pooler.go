@@ -14,32 +14,33 @@ import (
 )
 
 const (
-	// secondConnTimeout bounds the use of the second connection: a pooler lets it
-	// wait where all its own are taken.
+	// secondConnTimeout bounds the use of the second connection, because a pooler makes
+	// it wait while all of its server sessions are in use.
 	secondConnTimeout = 5 * time.Second
-	// directRemedy is also the way out where a pooler refuses a connection.
+	// directRemedy is also the remedy if a pooler refuses a connection.
 	directRemedy = "give the URL of the database itself, which is another port or another host, " +
 		"such as port 5432 where the pooler listens on 6432"
 )
 
-// refusedByPooler returns what a pooler has against a session of the relay's; ""
-// if the error is none of a pooler's.
+// refusedByPooler returns a pooler's objection to one of the relay's sessions; "" if the
+// error does not come from a pooler.
 func refusedByPooler(pg *pgconn.PgError) string {
 	switch {
 	case pg.Code == "08P01" && strings.HasPrefix(pg.Message, "unsupported startup parameter"):
-		return pg.Message // pgbouncer; a server knows them all, and has another code for others
+		return pg.Message // pgbouncer; a server knows all of them and reports unknown ones with another code
 	case pg.Code == "42601" && strings.Contains(pg.Message, "IDENTIFY_SYSTEM"):
 		return "it passes over the parameter that asks for a replication session"
 	}
 	return ""
 }
 
-// checkDirect returns a *store.SetupError if a connection leads to a pooler that
-// hands its server sessions out by transaction or by statement. A proxy that
-// keeps one session for each connection is as good as none. The first test is one
-// round trip: a session that the server itself opened bears the number by which
-// it may be cancelled. The proof takes a second connection; where that cannot be
-// had, nothing is proven and nil returned.
+// checkDirect returns a *store.SetupError if a connection leads to a pooler that shares
+// server sessions by transaction or by statement. A proxy that keeps one server session
+// per connection is fine.
+//
+// The first test is one round trip: on a direct connection pg_backend_pid is the pid of
+// the connection's cancel key. The proof needs a second connection. If that cannot be
+// opened, nothing is proven and checkDirect returns nil.
 func (s *Store) checkDirect(ctx context.Context, conn *pgx.Conn) error {
 	pid, err := queryTextOn(ctx, conn.PgConn(), "SELECT pg_backend_pid()")
 	if err != nil {
@@ -66,13 +67,13 @@ func (s *Store) checkDirect(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// sharesServerSession reports whether two connections that are open at once were served by one
-// session, or one of them by two.
+// sharesServerSession reports whether one server session served two connections that are
+// open at once, or two served one connection.
 func (s *Store) sharesServerSession(ctx, second context.Context, conns [2]*pgconn.PgConn) (bool, error) {
-	// The number alone is not enough: two servers may each have one of it.
+	// The pid alone is not enough, because two servers may each have a process with it.
 	const session = "SELECT pg_backend_pid() || ' since ' || extract(epoch FROM pg_postmaster_start_time())"
-	// One is asked twice first, so that a pooler is seen that hands its sessions out
-	// in turn, and never long in the same order, so that one is that has two.
+	// The first connection is used twice at the start, to detect a pooler that assigns
+	// sessions in turn. Later the order varies, to detect one that has two sessions.
 	turns := []int{0, 0, 1, 0, 1, 1, 0, 0, 1, 0, 1, 1}
 	var served [2]string
 	for _, who := range turns {
@@ -94,7 +95,8 @@ func (s *Store) sharesServerSession(ctx, second context.Context, conns [2]*pgcon
 	return false, nil
 }
 
-// queryTextOn reads one value without a prepared statement, which a pooler may lose.
+// queryTextOn reads one value without a prepared statement, because a pooler may lose
+// that.
 func queryTextOn(ctx context.Context, conn *pgconn.PgConn, sql string) (string, error) {
 	results, err := conn.Exec(ctx, sql).ReadAll()
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// sent are the start-up parameters of the store's sessions that pgbouncer does
-// not know.
+// sent returns the startup parameters of the store's sessions that pgbouncer does not
+// know.
 func sent() []string {
 	var names []string
 	for _, set := range []map[string]string{commonSettings(), rowSettings(""), spillSettings(), viewSettings()} {
@@ -48,7 +48,7 @@ func poolerContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// pooled tells what checkDirect thinks of a connection of the store's own.
+// pooled returns the result of checkDirect for a connection of the store's own.
 func pooled(t *testing.T, raw string) error {
 	t.Helper()
 	s, ctx := poolerStore(t, raw), poolerContext(t)
@@ -88,8 +88,8 @@ func expectSetup(t *testing.T, err error, parts ...string) {
 	}
 }
 
-// A pooler by transaction is proven, whichever way it chooses among its own
-// sessions; one by session is as good as none.
+// TestPoolerIsDetected: a transaction pooler is detected, however it chooses among its
+// server sessions; a session pooler is accepted.
 func TestPoolerIsDetected(t *testing.T) {
 	eachServer(t, func(t *testing.T, raw string) {
 		for _, mode := range []string{"transaction", "statement"} {
@@ -136,7 +136,7 @@ func occupy(t *testing.T, raw string, n int) {
 	}
 }
 
-// What is no pooler is content, though a proxy stands between.
+// TestPoolerIsNone: connections without a pooler are accepted, even through a proxy.
 func TestPoolerIsNone(t *testing.T) {
 	eachServer(t, func(t *testing.T, raw string) {
 		if err := pooled(t, raw); err != nil {
@@ -148,7 +148,7 @@ func TestPoolerIsNone(t *testing.T) {
 	})
 }
 
-// throughTCP is the URL of a proxy that copies bytes.
+// throughTCP returns the URL of a proxy that copies bytes.
 func throughTCP(t *testing.T, raw string) string {
 	t.Helper()
 	at, err := url.Parse(raw)
@@ -188,7 +188,8 @@ func throughTCP(t *testing.T, raw string) string {
 	return at.String()
 }
 
-// A pooler that refuses our parameters is named, whatever its mode.
+// TestPoolerRefuses: a pooler that refuses the store's parameters is named, whatever its
+// mode.
 func TestPoolerRefuses(t *testing.T) {
 	eachServer(t, func(t *testing.T, raw string) {
 		for _, mode := range []string{"transaction", "session"} {

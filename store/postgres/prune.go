@@ -11,15 +11,16 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// pruneBlocks is how many blocks of a table one call looks at, 2 MiB where the
-// server was built as usual: some ms of reading.
+// pruneBlocks is the number of table blocks that one call scans: 2 MiB with the default
+// block size, a few ms of reading.
 const pruneBlocks = 256
 
-// Prune implements store.Pruner. It walks a table by its blocks, in which old rows
-// come first as long as nothing was deleted, and then takes the places of those:
-// tables have no index on the time of settlement as a rule, and one would cost
-// each claim and outcome more than this does. Of a partitioned table, all parts
-// are walked at once. The commit is asynchronous.
+// Prune implements store.Pruner. It scans a table block by block. Blocks are in insertion
+// order as long as nothing was deleted; later, new rows reuse the space of deleted ones.
+//
+// It does not use an index, because outbox tables rarely have one on the settlement time,
+// and maintaining it would cost each claim and outcome more than the scan. All partitions
+// of a partitioned table are scanned at once. The commit is asynchronous.
 func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneRequest) (store.PruneResult, error) {
 	o, err := s.outboxes.FindValid(p.Outbox, &p)
 	if err != nil {
@@ -65,7 +66,7 @@ func pruneFrom(text string) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}
-	block, err := strconv.ParseUint(text, 10, 32) // as PostgreSQL counts them
+	block, err := strconv.ParseUint(text, 10, 32) // PostgreSQL block numbers have 32 bits
 	if err != nil {
 		return 0, fmt.Errorf("%q is no place to go on", text)
 	}
@@ -108,22 +109,21 @@ func (s *Store) prune(ctx context.Context, conn *pgx.Conn, epoch store.Epoch, t 
 	return done, nil
 }
 
-// countBlocks gives the blocks of a table, or of its largest part.
+// countBlocks returns the number of blocks of a table, or of its largest partition.
 const countBlocks = `
 WITH RECURSIVE part AS (
   SELECT $1::oid AS oid
   UNION ALL SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN part ON i.inhparent = part.oid
 ) SELECT coalesce(max(pg_catalog.pg_relation_size(oid)), 0) / current_setting('block_size')::bigint FROM part`
 
-// blockTID is the first place of a block, as a tid. There is none behind the last
-// that a table can have.
+// blockTID returns the first tid of a block. No table has blocks past last.
 func blockTID(block int64) string {
 	const last = 1<<32 - 2
 	return fmt.Sprintf("(%d,0)", min(block, last))
 }
 
-// pruneQuery makes the statement that deletes delivered rows of some blocks. It
-// gives the epoch, NULL if it has passed, and how many rows it found and deleted.
+// pruneQuery returns the statement that deletes delivered rows of some blocks. It returns
+// the epoch, NULL if it is stale, and how many rows it found and deleted.
 func pruneQuery(t *table) *query {
 	b := &builder{}
 	name := TableName(t.Outbox)

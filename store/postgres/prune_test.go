@@ -13,20 +13,20 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// prune goes through the table to its end, n rows at a time, and returns how many
-// were deleted, and the errors that did not end it.
+// prune prunes the whole table, n rows at a time. It returns the number of rows deleted,
+// and the errors that did not stop it.
 func (r *rig) prune(t *testing.T, n int) (rows int, refused []error) {
 	t.Helper()
 	return rigs.Prune(t, r.store, r.epoch, time.Now(), n)
 }
 
-// fillFlow inserts so many delivered rows, of some 25 to a block.
+// fillFlow inserts that many delivered rows, about 25 to a block.
 const fillFlow = `
 INSERT INTO outbox_events (id, type, message_group, payload, status, created_at, processed_at)
 SELECT lpad(i::text, 6, '0'), 'EVENT', 'g', repeat('x', 200), 'COMPLETED', now(), '2024-01-01' FROM generate_series(1, $1::int) i`
 
-// TestPruneWalks: rows of every block are found, and places that new rows took
-// meanwhile; somebody's lock is not waited for.
+// TestPruneWalks: rows of every block are found, also where new rows reused space; a
+// locked row is not waited for.
 func TestPruneWalks(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
@@ -45,8 +45,7 @@ func TestPruneWalks(t *testing.T) {
 	})
 }
 
-// TestPruneTree: the parts of a partitioned table are walked, and so are tables
-// that inherit.
+// TestPruneTree: partitions and inherited tables are pruned too.
 func TestPruneTree(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		const columns = "id text, message_group text, payload text, status text, retry_count int, created_at int, processed_at timestamptz, error_message text"
@@ -75,7 +74,7 @@ SELECT 'row ' || i, repeat('x', 200), CASE WHEN i %% 2 = 0 THEN 'COMPLETED' ELSE
 	})
 }
 
-// TestPruneRefused: what keeps a row is named, and the walk goes on behind it.
+// TestPruneRefused: the cause that keeps a row is named, and pruning continues after it.
 func TestPruneRefused(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
@@ -103,8 +102,8 @@ CREATE TRIGGER keep BEFORE DELETE ON outbox_events FOR EACH ROW EXECUTE FUNCTION
 	})
 }
 
-// TestPruneGrant: a retention asks for the right to delete, and for a layout that
-// keeps what it needs.
+// TestPruneGrant: a retention needs the right to delete, and a layout with the columns it
+// needs.
 func TestPruneGrant(t *testing.T) {
 	eachVersion(t, func(t *testing.T, admin string) {
 		servers.Exec(t, admin, flowTable)
@@ -136,8 +135,8 @@ func TestPruneGrant(t *testing.T) {
 	})
 }
 
-// TestExceptCollations: lanes that the table's own types and collations take for
-// the same are left out one by one.
+// TestExceptCollations: lanes that the table's types and collations treat as equal are
+// excluded one by one.
 func TestExceptCollations(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		servers.Exec(t, url, `DO $$ BEGIN

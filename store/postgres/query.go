@@ -10,14 +10,13 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// query is a statement with the names of its parameters, in the order of their
-// numbers.
+// query is a statement with the names of its parameters, in the order of their numbers.
 type query struct {
 	sql    string
 	params []string
 }
 
-// args puts the values in the order of the parameters.
+// args returns the values in the order of the parameters.
 func (q *query) args(values map[string]any) []any {
 	out := make([]any, len(q.params))
 	for i, name := range q.params {
@@ -47,28 +46,29 @@ func (b *builder) query(lines ...string) *query {
 	return &query{sql: strings.Join(lines, "\n"), params: b.params}
 }
 
-// leader is the CTE that every write leans on: it locks the leader row until the
-// transaction ends and is empty unless the row still holds the writer's epoch and
-// the writer's own name. Lead ends whoever keeps the lock, and whoever waits for
-// Lead looks at the row again, so no write of an old epoch lands after a new one
-// was given out. The name tells two relays apart that two servers gave the same
-// epoch, because the one failed before its last epoch had reached the other.
+// leader returns the CTE that fences every write. It locks the leader row until the
+// transaction ends, and is empty unless the row has the writer's epoch and holder.
+//
+// No write of an old epoch lands after a new one was raised: AcquireLeadership terminates
+// sessions that keep the lock, and a write that waited for AcquireLeadership rereads the
+// row. The holder tells apart two relays that got the same epoch from two servers, for
+// example because one server failed before its last epoch had replicated to the other.
 func (b *builder) leader() string { return "leader AS MATERIALIZED (\n" + b.leaderRow() + "\n)" }
 
-// leaderRow is the query of leader.
+// leaderRow returns the query of leader.
 func (b *builder) leaderRow() string {
 	return `  SELECT epoch FROM sluicebox.leader
   WHERE name = ` + b.arg("name", "text") + ` AND epoch = ` + b.arg("epoch", "bigint") + ` AND holder = ` + b.arg("holder", "text") + `
   FOR SHARE`
 }
 
-// fenced adds the parameters of leader to those of a statement.
+// fenced adds the parameters of leader to the values of a statement.
 func (s *Store) fenced(epoch store.Epoch, values map[string]any) map[string]any {
 	values["name"], values["epoch"], values["holder"] = s.name, int64(epoch), s.holder
 	return values
 }
 
-// arrayLiteral is the text form of an array of any element type.
+// arrayLiteral returns the text form of an array of any element type.
 func arrayLiteral(elements []string) string {
 	size := 2
 	for _, e := range elements {
@@ -92,6 +92,6 @@ func arrayLiteral(elements []string) string {
 	return sb.String()
 }
 
-// releaseMessage lets go of the message in which a row came that was scanned: its session would
-// keep it until another row comes, and it may be as large as a payload.
+// releaseMessage drops the protocol message of a scanned row. Its session would keep the
+// message until the next row, and it may be as large as a payload.
 func releaseMessage(rows pgx.Rows) { clear(rows.RawValues()) }

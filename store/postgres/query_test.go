@@ -56,8 +56,8 @@ FROM (SELECT $1::text::pg_snapshot AS s) x) snap, (SELECT $2::bigint AS txn) w`
 	}
 }
 
-// TestPlans: a statement that was planned while the table was empty finds rows
-// by their id for ever, beside an index on the status that looks as good then.
+// TestPlans: a statement planned on an empty table finds rows by their id forever,
+// although an index on the status looks as good at that time.
 func TestPlans(t *testing.T) {
 	for _, version := range servers.Versions() {
 		url := servers.Database(t, version)

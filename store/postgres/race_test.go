@@ -16,18 +16,17 @@ import (
 
 const raiseEpoch = "UPDATE sluicebox.leader SET epoch = epoch + 1 WHERE name = 'rig'"
 
-// patient lets claims wait for locked rows for ever.
+// patient makes claims wait for locked rows without a limit.
 func patient(url string) string { return url + "&lock_timeout=0" }
 
-// TestLockedRow: a row that somebody keeps locked does not stop the others, and
-// is claimed when it is free.
+// TestLockedRow: a locked row does not stop the others, and is claimed when it is free.
 func TestLockedRow(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		r.insert(t, "1", "2", "3", "4")
 		tx := r.begin(t, "SELECT 1 FROM outbox_events WHERE id = '2' FOR UPDATE")
 		want := []store.ClaimResult{store.Claimed, store.NotYetVisible, store.Claimed, store.Gone}
-		for round := range 3 { // the first finds out, the others know
+		for round := range 3 { // the first round meets the lock, the others skip it
 			for i, a := range r.claim(t, row("1"), row("2"), row("3"), row("none")) {
 				if a.Result != want[i] {
 					t.Errorf("round %d: row %d is %s", round, i, a.Result)
@@ -52,8 +51,8 @@ func TestLockedRow(t *testing.T) {
 	})
 }
 
-// TestWritesWaitForLead: writes of the old epoch that meet an open Lead are
-// refused when it commits, and land when it does not.
+// TestWritesWaitForLead: writes of the old epoch that meet a pending AcquireLeadership
+// are refused when it commits, and succeed when it does not.
 func TestWritesWaitForLead(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, patient(url), flowTable, 0, flowBox)
@@ -97,8 +96,8 @@ func TestWritesWaitForLead(t *testing.T) {
 	})
 }
 
-// TestRowChangedUnderClaim: whatever somebody else does to a row while the claim
-// waits for it, the row is claimed or asked for again, and never dropped.
+// TestRowChangedUnderClaim: however another session changes a row while the claim waits
+// for it, the row is claimed or requested again, never dropped.
 func TestRowChangedUnderClaim(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, patient(url), flowTable, 0, flowBox)
@@ -139,8 +138,8 @@ func TestRowChangedUnderClaim(t *testing.T) {
 	})
 }
 
-// TestRowChangedUnderTakeover does the same with a takeover time-out: somebody
-// else's claim that lands under ours is respected.
+// TestRowChangedUnderTakeover is the same with a takeover timeout: another program's
+// claim that commits first is respected.
 func TestRowChangedUnderTakeover(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, patient(url), flowTable, time.Hour, flowBox)
@@ -158,8 +157,8 @@ func TestRowChangedUnderTakeover(t *testing.T) {
 	})
 }
 
-// TestRowChangedUnderSettle: an outcome whose row was settled or deleted under
-// it says so, and one whose row was only touched is written.
+// TestRowChangedUnderSettle: an outcome reports a row that was settled or deleted
+// meanwhile, and is written to a row that was only touched.
 func TestRowChangedUnderSettle(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, patient(url), flowTable, 0, flowBox)
@@ -187,8 +186,8 @@ func TestRowChangedUnderSettle(t *testing.T) {
 	})
 }
 
-// TestCommitBehindSnapshot: a row whose transaction commits after the claim took
-// its snapshot and before it looked is asked for again.
+// TestCommitBehindSnapshot: a row whose transaction commits after the claim took its
+// snapshot and before it looked is requested again.
 func TestCommitBehindSnapshot(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, patient(url), flowTable, 0, flowBox)
@@ -199,7 +198,7 @@ func TestCommitBehindSnapshot(t *testing.T) {
 		if got := r.claim(t, ask)[0].Result; got != store.NotYetVisible {
 			t.Fatalf("before the commit: %s", got)
 		}
-		lead := r.begin(t, raiseEpoch) // holds the claim up, its snapshot taken
+		lead := r.begin(t, raiseEpoch) // delays the claim after its snapshot
 		claim := r.claimLater(t, ask)
 		r.waitBlocked(t, 1)
 		end(t, insert, true)
@@ -215,7 +214,7 @@ func TestCommitBehindSnapshot(t *testing.T) {
 		if got := r.claim(t, ask)[0].Result; got != store.Gone {
 			t.Errorf("a row that its visible transaction does not have: %s", got)
 		}
-		// A transaction yet to come, as a log ahead of the snapshot names it.
+		// A future transaction, as reported by a log ahead of the snapshot.
 		ask.Txn = store.Txn(uint32(xid + 1_000_000))
 		if got := r.claim(t, ask)[0].Result; got != store.NotYetVisible {
 			t.Errorf("a row of a later transaction: %s", got)
@@ -223,8 +222,8 @@ func TestCommitBehindSnapshot(t *testing.T) {
 	})
 }
 
-// TestSubtransaction: the log names the top transaction of a row that was
-// inserted below a savepoint.
+// TestSubtransaction: the log reports the top-level transaction of a row inserted after a
+// savepoint.
 func TestSubtransaction(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, patient(url), flowTable, 0, flowBox)
@@ -244,9 +243,9 @@ func TestSubtransaction(t *testing.T) {
 	})
 }
 
-// TestAheadOfVisibility offers rows of many short transactions before they have
-// committed, as a log does that is ahead of what statements see. Every row is
-// claimed in the end and none is taken for gone.
+// TestAheadOfVisibility claims rows of many short transactions before they commit, as a
+// log that is ahead of statement snapshots does. Every row is claimed in the end, and
+// none counts as gone.
 func TestAheadOfVisibility(t *testing.T) {
 	const writers, each = 4, 250
 	eachVersion(t, func(t *testing.T, url string) {
@@ -294,7 +293,7 @@ func TestAheadOfVisibility(t *testing.T) {
 	})
 }
 
-// insertAhead inserts rows, a transaction each, and names each before its commit.
+// insertAhead inserts rows, one transaction each, and sends each before its commit.
 func insertAhead(ctx context.Context, conn *pgx.Conn, prefix string, n int, rows chan<- store.ClaimRow) error {
 	for i := range n {
 		tx, err := conn.Begin(ctx)

@@ -12,7 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/replays"
 )
 
-// Jobs implements store.Replays.
+// Jobs implements store.ReplayLister.
 func (s *Store) Jobs(ctx context.Context) ([]store.Job, error) {
 	const read = `
 SELECT job, wish, spec, state, why, source, until_origin, until_position, until_seq, until_at, cursor_position, cursor_skip,
@@ -41,7 +41,7 @@ func scanJob(row pgx.CollectableRow) (j store.Job, err error) {
 	return j, err
 }
 
-// JobErrors implements store.Replays.
+// JobErrors implements store.ReplayLister.
 func (s *Store) JobErrors(ctx context.Context, id string, limit int) ([]store.ReplayError, error) {
 	const read = `
 SELECT n, outbox, id, kind, message_group, reason, at FROM sluicebox.replay_error
@@ -71,7 +71,7 @@ func scanReplayError(row pgx.CollectableRow) (e store.ReplayError, err error) {
 	return e, err
 }
 
-// SaveJob implements store.ReplayWriter. The time of the end is cut to microseconds.
+// SaveJob implements store.ReplayWriter. The end time is truncated to microseconds.
 func (s *Store) SaveJob(ctx context.Context, epoch store.Epoch, j store.Job) error {
 	save := saveJobQuery()
 	saved, err := s.replayWrite(ctx, save, s.fenced(epoch, map[string]any{
@@ -85,7 +85,7 @@ func (s *Store) SaveJob(ctx context.Context, epoch store.Epoch, j store.Job) err
 	if err == nil && j.State.Ended() {
 		err = s.deleteOldJobs(ctx, epoch)
 		if errors.Is(err, store.ErrNotLeader) {
-			err = nil // the job is saved, and the next leader forgets the others
+			err = nil // the job is saved, and the next leader deletes the old ones
 		}
 	}
 	if err != nil {
@@ -109,7 +109,7 @@ func saveJobQuery() *query {
 	)
 }
 
-// deleteOldJobs deletes ended jobs that are too many or too old.
+// deleteOldJobs deletes ended jobs beyond the maximum number or age.
 func (s *Store) deleteOldJobs(ctx context.Context, epoch store.Epoch) error {
 	b := &builder{}
 	name := b.arg("name", "text")

@@ -1,12 +1,12 @@
 package postgres
 
-// The table replay_row has one index for each way to look for its rows, as parked has:
-// the primary key for statements that name the columns as they are, the one on n for
-// those that name them in expressions.
+// The table replay_row has one index per access path, as parked has. Statements that name
+// the columns directly use the primary key; statements that name them in expressions use
+// the index on n.
 
-// copyQuery makes the statement that adds rows to a job. It gives how many leader rows
-// hold the epoch, and how many jobs there are. Rows of a transaction that its snapshot
-// shows lose its number.
+// copyQuery returns the statement that adds rows to a job. It returns the number of
+// leader rows with the epoch, and the number of jobs. Rows of a transaction that the
+// snapshot shows lose its number.
 func copyQuery() *query {
 	b := &builder{}
 	name, job := b.arg("name", "text"), b.arg("job", "text")
@@ -30,8 +30,8 @@ func copyQuery() *query {
 	)
 }
 
-// clearQuery makes the statement that deletes rows of a job, the first ones first. It
-// gives how many leader rows hold the epoch, and how many rows are gone.
+// clearQuery returns the statement that deletes the first rows of a job. It returns the
+// number of leader rows with the epoch, and the number of rows deleted.
 func clearQuery() *query {
 	b := &builder{}
 	name, job := b.arg("name", "text"), b.arg("job", "text")
@@ -49,9 +49,9 @@ func clearQuery() *query {
 	)
 }
 
-// finishRowsQuery makes the statement that takes rows from a job. It gives how many leader
-// rows hold the epoch, and how many jobs there are. All of the key comes from w, as in
-// deleteWantedSpilled.
+// finishRowsQuery returns the statement that removes finished rows from a job. It returns
+// the number of leader rows with the epoch, and the number of jobs. The whole key comes
+// from w, as in deleteWantedSpilled.
 func finishRowsQuery() *query {
 	b := &builder{}
 	name, job := b.arg("name", "text"), b.arg("job", "text")
@@ -82,8 +82,8 @@ func finishRowsQuery() *query {
 	)
 }
 
-// replayLanesQuery makes the statement that finds the lanes of a job by their first rows: it
-// goes through the rows by n, and takes those that have none of their lane before them.
+// replayLanesQuery returns the statement that finds the lanes of a job by their first
+// rows. It scans the rows by n and keeps the rows without an earlier row in their lane.
 func replayLanesQuery() *query {
 	b := &builder{}
 	name, job := b.arg("name", "text"), b.arg("job", "text")
@@ -96,8 +96,8 @@ func replayLanesQuery() *query {
 	)
 }
 
-// replayRowsQuery makes the statement that reads lanes: the place of the lane in the
-// call, and the row. The number of a transaction that is visible by now is 0.
+// replayRowsQuery returns the statement that reads lanes: the lane's index in the call,
+// and the row. The number of a transaction that is visible by now is 0.
 func replayRowsQuery() *query {
 	b := &builder{}
 	return b.query(

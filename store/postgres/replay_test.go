@@ -22,7 +22,7 @@ func replayLane() store.LaneKey {
 	return store.LaneKey{Outbox: "events", Kind: "EVENT", Group: store.GroupOf("g")}
 }
 
-// job asks for a replay and copies rows for it.
+// job requests a replay and copies rows for it.
 func (r *rig) job(t *testing.T, id string, rows ...store.ReplayRow) {
 	t.Helper()
 	if err := r.store.RequestReplay(ctx(t), id, "{}"); err != nil {
@@ -46,8 +46,8 @@ func (r *rig) jobOf(t *testing.T, id string) store.Job {
 	return jobs[i]
 }
 
-// TestWishesCounted: each wish is counted for its relay, in the order in which it can be
-// seen.
+// TestWishesCounted: each request is counted for its relay, in the order in which it
+// becomes visible.
 func TestWishesCounted(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
@@ -67,8 +67,8 @@ func TestWishesCounted(t *testing.T) {
 	})
 }
 
-// TestReplayBesideChange: somebody changes the row of a replay under each statement that
-// counts in it; both changes are there afterwards.
+// TestReplayBesideChange: another session changes the replay's row under each statement
+// that updates its counts; both changes survive.
 func TestReplayBesideChange(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
@@ -127,7 +127,7 @@ func TestReplayBesideChange(t *testing.T) {
 	})
 }
 
-// TestOldReplays: the end of a replay forgets those that ended long ago.
+// TestOldReplays: the end of a replay deletes replays that ended long ago.
 func TestOldReplays(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
@@ -155,8 +155,8 @@ func TestOldReplays(t *testing.T) {
 	})
 }
 
-// TestUpgradeToReplays: the own tables of the version before are brought up to this one
-// with all that they hold. Until then replays say what is to be done.
+// TestUpgradeToReplays: the relay's tables of the previous version are upgraded with all
+// their rows. Before the upgrade, replays return an error with the remedy.
 func TestUpgradeToReplays(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		servers.Exec(t, url, flowTable)

@@ -11,15 +11,15 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// replayFill adds rows to a replay, in so many lanes.
+// replayFill adds rows to a replay, in that many lanes.
 func replayFill(job string, rows, lanes int) string {
 	return fmt.Sprintf(`
 INSERT INTO sluicebox.replay_row (name, job, outbox, lane, n, id, kind, xid, payload_size)
 SELECT 'plans', '%s', 'events', substr(sha256(int8send(i %% %d)), 1, 20), i, convert_to('row ' || i, 'UTF8'), 'EVENT', 0, 0 FROM generate_series(1, %d) i`, job, lanes, rows)
 }
 
-// TestReplayPlans: whatever the table held when its statistics were made and the plans
-// too, each statement goes by the index that is meant for it.
+// TestReplayPlans: whatever the table held when its statistics and the plans were made,
+// each statement uses the index meant for it.
 func TestReplayPlans(t *testing.T) {
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {

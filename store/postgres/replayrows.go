@@ -14,8 +14,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/replays"
 )
 
-// CopyRows implements store.ReplayWriter, by one statement. Commit times are cut to
-// microseconds.
+// CopyRows implements store.ReplayWriter with one statement. Commit times are truncated
+// to microseconds.
 func (s *Store) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows []store.ReplayRow, at store.ReplayCursor) error {
 	err := replays.CheckRows(s.outboxes, rows)
 	if err == nil {
@@ -32,7 +32,7 @@ func (s *Store) CopyRows(ctx context.Context, epoch store.Epoch, id string, rows
 	return nil
 }
 
-// copyValues are the parameters that differ from row to row.
+// copyValues returns the parameters that differ from row to row.
 func copyValues(rows []store.ReplayRow) map[string]any {
 	n := len(rows)
 	outboxes, lanes, ids, kinds, groups := make([]string, n), make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
@@ -84,7 +84,7 @@ func (s *Store) ClearRows(ctx context.Context, epoch store.Epoch, id string, lim
 	return cleared, nil
 }
 
-// FinishRows implements store.ReplayFinisher, by one statement that is committed
+// FinishRows implements store.ReplayFinisher with one statement that commits
 // asynchronously.
 func (s *Store) FinishRows(ctx context.Context, epoch store.Epoch, id string, done []store.FinishedRow) error {
 	if len(done) == 0 {
@@ -165,8 +165,8 @@ func (s *Store) ReplayLanes(ctx context.Context, id string, after int64, limit i
 	return lanes, nil
 }
 
-// ReplayRows implements store.ReplayReader. The transaction of a row is told anew, as
-// that of a parked one is.
+// ReplayRows implements store.ReplayReader. The visibility of a row's transaction is
+// decided at each read, as for a spilled row.
 func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayRange, each int) ([][]store.ReplayRow, error) {
 	err := replays.CheckLimit(each)
 	if len(from) == 0 && err == nil {
@@ -194,13 +194,13 @@ func (s *Store) ReplayRows(ctx context.Context, id string, from []store.ReplayRa
 	if err != nil {
 		return nil, fmt.Errorf("read the rows of replay %s: %w", id, explainOwn(err))
 	}
-	for _, list := range lists { // the join may give them in any order
+	for _, list := range lists { // the join returns them in any order
 		slices.SortFunc(list, func(a, b store.ReplayRow) int { return cmp.Compare(a.N, b.N) })
 	}
 	return lists, nil
 }
 
-// scanReplayRows sorts the rows of replayRowsQuery by their lane's place.
+// scanReplayRows groups the rows of replayRowsQuery by lane.
 func scanReplayRows(rows pgx.Rows, from []store.ReplayRange, lists [][]store.ReplayRow) error {
 	defer rows.Close()
 	for rows.Next() {

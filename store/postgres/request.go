@@ -12,7 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/replays"
 )
 
-// RequestSavepoint implements store.Wishes.
+// RequestSavepoint implements store.Requester.
 func (s *Store) RequestSavepoint(ctx context.Context, name string, keep bool) error {
 	err := store.ValidateSavepointName(name)
 	if err == nil {
@@ -34,7 +34,7 @@ func (s *Store) RequestSavepoint(ctx context.Context, name string, keep bool) er
 	return nil
 }
 
-// RequestSavepointDeletion implements store.Wishes.
+// RequestSavepointDeletion implements store.Requester.
 func (s *Store) RequestSavepointDeletion(ctx context.Context, name string) error {
 	b := &builder{}
 	put := b.query(
@@ -48,7 +48,7 @@ func (s *Store) RequestSavepointDeletion(ctx context.Context, name string) error
 	return nil
 }
 
-// RequestReplay implements store.Wishes.
+// RequestReplay implements store.Requester.
 func (s *Store) RequestReplay(ctx context.Context, id, spec string) error {
 	b := &builder{}
 	put := b.query(
@@ -67,7 +67,7 @@ func (s *Store) RequestReplay(ctx context.Context, id, spec string) error {
 	return nil
 }
 
-// RequestJobState implements store.Wishes.
+// RequestJobState implements store.Requester.
 func (s *Store) RequestJobState(ctx context.Context, id string, wish store.DesiredState) error {
 	err := wish.Validate()
 	if err == nil {
@@ -85,15 +85,15 @@ func (s *Store) RequestJobState(ctx context.Context, id string, wish store.Desir
 	return nil
 }
 
-// countRequest is the CTE that counts a wish. It locks the relay's row until the transaction
-// ends, so whoever reads the count finds the wishes up to it.
+// countRequest returns the CTE that counts a request. It locks the relay's row until the
+// transaction ends, so a reader of the count also sees the requests up to it.
 func (b *builder) countRequest() string {
 	return "told AS (\n  INSERT INTO sluicebox.wish AS w (name, n) VALUES (" + b.arg("name", "text") +
 		", 1) ON CONFLICT (name) DO UPDATE SET n = w.n + 1 RETURNING n\n)"
 }
 
-// writeRequest runs a statement that is to write one row. none is the error of one that wrote
-// nothing.
+// writeRequest runs a statement that must write one row. none is the error if it writes
+// none.
 func (s *Store) writeRequest(ctx context.Context, put *query, values map[string]any, none error) error {
 	values["name"] = s.name
 	var tag pgconn.CommandTag
@@ -107,8 +107,8 @@ func (s *Store) writeRequest(ctx context.Context, put *query, values map[string]
 	return explainOwn(err)
 }
 
-// replayWrite runs a statement that tells how many leader rows it found and how many rows it
-// wrote. The named texts are made fit for the own tables first.
+// replayWrite runs a statement that returns the number of leader rows and the number of
+// rows written. It sanitizes the named texts first.
 func (s *Store) replayWrite(ctx context.Context, write *query, values map[string]any, texts ...string) (n int, err error) {
 	err = s.replay.do(ctx, func(ctx context.Context, sess *session) error {
 		for _, name := range texts {
@@ -120,16 +120,16 @@ func (s *Store) replayWrite(ctx context.Context, write *query, values map[string
 	return n, explainOwn(err)
 }
 
-// ascii reports whether the database's encoding is not UTF-8, as the server says when a
-// session begins.
+// ascii reports whether the database's encoding is not UTF-8. The server reports the
+// encoding when a session begins.
 func ascii(conn *pgx.Conn) bool { return conn.PgConn().ParameterStatus("server_encoding") != "UTF8" }
 
-// countWritten ends a statement for wrote.
+// countWritten ends a statement for replayWrite.
 func countWritten(of string) string {
 	return "SELECT (SELECT count(*) FROM leader), (SELECT count(*) FROM " + of + ")"
 }
 
-// readWritten reads what countKept gives.
+// readWritten reads the result of countWritten.
 func readWritten(row pgx.Row) (n int, err error) {
 	var leads int
 	if err := row.Scan(&leads, &n); err != nil {

@@ -14,17 +14,17 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/deadletter"
 )
 
-// resolveAction is what may be done to FAILED rows.
+// resolveAction is an action on FAILED rows.
 type resolveAction struct {
-	// write is the part of a statement that does it to the rows w.id and gives
-	// w.ord and w.text of those that it was done to.
+	// write returns the part of a statement that applies the action to the rows w.id and
+	// returns w.ord and w.text of the rows it changed.
 	write func(t *table, b *builder) string
-	right string // what the role needs
+	right string // the privilege that it needs
 }
 
-// Requeue implements store.OpenDeadLetters. The times of claim and settlement are
-// emptied where they belong to the state, and may be NULL; else they stay, as at
-// a retry.
+// Requeue implements store.DeadLetters. It clears the claim and settlement times
+// where they are part of the state and may be NULL; otherwise they stay, as after a
+// retry.
 func (s *Store) Requeue(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Item, error) {
 	letters, err := s.resolveFailed(ctx, epoch, f, limit, resolveAction{requeueSQL, "UPDATE"})
 	if err != nil {
@@ -33,7 +33,7 @@ func (s *Store) Requeue(ctx context.Context, epoch store.Epoch, f store.DeadLett
 	return store.RequeuedItems(letters, time.Now()), nil
 }
 
-// Discard implements store.OpenDeadLetters.
+// Discard implements store.DeadLetters.
 func (s *Store) Discard(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Ref, error) {
 	letters, err := s.resolveFailed(ctx, epoch, f, limit, resolveAction{discardSQL, "DELETE"})
 	if err != nil {
@@ -50,7 +50,7 @@ func (s *Store) resolveFailed(ctx context.Context, epoch store.Epoch, f store.De
 		})
 }
 
-// resolveRows returns those of the rows that it wrote, in their order.
+// resolveRows returns the rows that it changed, in their order.
 func (s *Store) resolveRows(ctx context.Context, epoch store.Epoch, outbox string, letters []store.DeadLetter, m resolveAction) ([]store.DeadLetter, error) {
 	wrote := make([]bool, len(letters))
 	err := s.operator.do(ctx, func(ctx context.Context, sess *session) error {
@@ -89,8 +89,8 @@ func (s *Store) resolveRows(ctx context.Context, epoch store.Epoch, outbox strin
 	return done, nil
 }
 
-// explain names the grant that may be missing: a relay whose layout deletes
-// nothing can do without DELETE until somebody discards a row.
+// explain names the missing grant, because a relay whose layout deletes nothing runs
+// without DELETE until an operator discards a row.
 func (m resolveAction) explain(err error, o *store.Outbox) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == "42501" && strings.Contains(pg.Message, o.Table) { // insufficient_privilege
@@ -102,8 +102,8 @@ func (m resolveAction) explain(err error, o *store.Outbox) error {
 	return asRefused(explainOwn(err))
 }
 
-// resolveQuery makes the statement that does it. It gives one row: the epoch, NULL
-// if it has passed, and the places of the rows that were written.
+// resolveQuery returns the statement of an action. It returns one row: the epoch, NULL if
+// it is stale, and the indexes of the rows that were changed.
 func resolveQuery(t *table, m resolveAction) *query {
 	b := &builder{}
 	return b.query(
@@ -118,7 +118,7 @@ func resolveQuery(t *table, m resolveAction) *query {
 	)
 }
 
-// stillFailed is the condition on a row o that is to be written.
+// stillFailed is the condition that a row o is wanted and still FAILED.
 func (t *table) stillFailed(b *builder) string {
 	return "o." + Ident(t.Layout.Columns.ID) + " = w.id AND " + t.failed(b) + " IS TRUE AND EXISTS (SELECT FROM leader)"
 }
@@ -140,8 +140,9 @@ func requeueSQL(t *table, b *builder) string {
 		" FROM want w WHERE " + t.stillFailed(b) + " RETURNING w.ord, w.text"
 }
 
-// deleteDoneBlocks is the CTE that forgets what the rows of done have blocked: a row
-// that is set back, deleted or FAILED anew blocks nothing by what it was before.
+// deleteDoneBlocks returns the CTE that deletes the blocks caused by the rows of done. A
+// row that was requeued, deleted or FAILED again no longer blocks its lane by its earlier
+// failure.
 func deleteDoneBlocks(b *builder) string {
 	return `forgotten AS (
   DELETE FROM sluicebox.hold h USING done d

@@ -37,13 +37,13 @@ var flowBox = rigs.EventsOutbox()
 func eachVersion(t *testing.T, test func(t *testing.T, url string)) {
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
-			t.Parallel() // most of it is waiting
+			t.Parallel() // the tests mostly wait
 			test(t, servers.Database(t, version))
 		})
 	}
 }
 
-// rig is a leading store, and a connection to look and meddle with.
+// rig is a leading store, and a connection to inspect and change rows.
 type rig struct {
 	url   string
 	store *postgres.Store
@@ -93,7 +93,7 @@ func ask[T any](t *testing.T, conn *pgx.Conn, query string, args ...any) T {
 	return v
 }
 
-// begin opens a transaction of somebody else's and runs a statement in it.
+// begin opens a transaction of another session and runs a statement in it.
 func (r *rig) begin(t *testing.T, query string, args ...any) pgx.Tx {
 	t.Helper()
 	tx, err := servers.Connect(t, r.url).Begin(ctx(t))

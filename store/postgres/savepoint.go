@@ -12,7 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/replays"
 )
 
-// Savepoints implements store.Replays.
+// Savepoints implements store.ReplayLister.
 func (s *Store) Savepoints(ctx context.Context) ([]store.Savepoint, error) {
 	const read = `
 SELECT checkpoint, keep, wish, state, origin, position, seq, made_at, why, kept_bytes
@@ -40,7 +40,7 @@ func scanSavepoint(row pgx.CollectableRow) (n store.Savepoint, err error) {
 	return n, err
 }
 
-// timeOrZero is a time, zero for NULL.
+// timeOrZero returns a time, zero for NULL.
 func timeOrZero(at pgtype.Timestamptz) time.Time {
 	if !at.Valid {
 		return time.Time{}
@@ -48,12 +48,12 @@ func timeOrZero(at pgtype.Timestamptz) time.Time {
 	return at.Time.UTC()
 }
 
-// timeOrNull is a time as a column keeps it, NULL for zero.
+// timeOrNull returns a time as a column stores it, NULL for zero.
 func timeOrNull(at time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: at.Truncate(time.Microsecond), Valid: !at.IsZero()}
 }
 
-// SaveSavepoint implements store.ReplayWriter. The time is cut to microseconds.
+// SaveSavepoint implements store.SavepointWriter. The time is truncated to microseconds.
 func (s *Store) SaveSavepoint(ctx context.Context, epoch store.Epoch, n store.Savepoint) error {
 	b := &builder{}
 	save := b.query(
@@ -77,7 +77,7 @@ func (s *Store) SaveSavepoint(ctx context.Context, epoch store.Epoch, n store.Sa
 	return nil
 }
 
-// DeleteSavepoint implements store.ReplayWriter.
+// DeleteSavepoint implements store.SavepointWriter.
 func (s *Store) DeleteSavepoint(ctx context.Context, epoch store.Epoch, name string) error {
 	b := &builder{}
 	forget := b.query(

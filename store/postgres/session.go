@@ -13,15 +13,15 @@ import (
 	sessions "github.com/sluicebox/sluicebox/store/internal/session"
 )
 
-// closeTimeout bounds the farewell to a server that may be gone.
+// closeTimeout bounds the closing handshake, because the server may be unreachable.
 const closeTimeout = time.Second
 
-// discard closes a connection. One whose call was cut short goes on closing by
-// itself, since it also cancels its statement; Close waits for it.
+// discard closes a connection. If its call was cancelled, closing continues in the
+// background, because it also cancels the statement; Close waits for it.
 func discard(life *lifetime.Lifetime, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	_ = conn.Close(ctx) // it is given up either way
+	_ = conn.Close(ctx) // the connection is dropped either way
 	done := conn.PgConn().CleanupDone()
 	select {
 	case <-done:
@@ -36,13 +36,13 @@ type session struct {
 	cfg      *pgx.ConnConfig
 	lifetime *lifetime.Lifetime
 
-	check func(context.Context, *pgx.Conn) error // what to ask of a new connection; may be nil
+	check func(context.Context, *pgx.Conn) error // verifies a new connection; may be nil
 
 	conn   *pgx.Conn
-	pid    atomic.Uint32     // of conn's server process, 0 without one
-	tables map[string]*table // what conn knows of the outboxes, by name
+	pid    atomic.Uint32     // conn's server process, 0 without conn
+	tables map[string]*table // outbox tables as looked up on conn, by name
 
-	skipLocked time.Time // calls pass over locked rows until then
+	skipLocked time.Time // calls skip locked rows until then
 }
 
 func newSession(cfg *pgx.ConnConfig, life *lifetime.Lifetime) *session {
@@ -76,7 +76,7 @@ func (s *session) Ready(ctx context.Context) error {
 	return nil
 }
 
-// detach hands the session's connection over to the caller, who is to close it.
+// detach hands the session's connection over to the caller, who must close it.
 func (s *session) detach() *pgx.Conn {
 	conn := s.conn
 	s.conn, s.tables = nil, nil
@@ -88,7 +88,7 @@ func (s *session) detach() *pgx.Conn {
 func (s *session) Survives(err error) bool {
 	var refused *store.RefusedError
 	if errors.As(asRefused(err), &refused) {
-		// It has taken the statement back and waits for the next.
+		// The server has rolled the statement back and is ready for the next one.
 		return !s.conn.IsClosed() && s.conn.PgConn().TxStatus() == 'I'
 	}
 	var locked *store.LockedError
@@ -103,8 +103,7 @@ func (s *session) Drop() {
 	}
 }
 
-// table returns what is known of an outbox's table, looking it up at the first
-// use on this connection.
+// table returns an outbox's table. The first call on a connection looks it up.
 func (s *session) table(ctx context.Context, o *store.Outbox) (*table, error) {
 	if t, ok := s.tables[o.Name]; ok {
 		return t, nil
@@ -117,8 +116,8 @@ func (s *session) table(ctx context.Context, o *store.Outbox) (*table, error) {
 	return t, nil
 }
 
-// A batch is one transaction: the server commits at its end. One that changes a
-// setting for itself says so in words.
+// A batch is one transaction, which the server commits at the end of the batch. A batch
+// that changes a setting for itself needs an explicit BEGIN and COMMIT.
 
 func begin(batch *pgx.Batch, setting string) {
 	batch.Queue("BEGIN")
@@ -127,7 +126,7 @@ func begin(batch *pgx.Batch, setting string) {
 
 func commit(batch *pgx.Batch) { batch.Queue("COMMIT") }
 
-// readBegin reads the answers to begin.
+// readBegin reads the results of begin.
 func readBegin(results pgx.BatchResults) error {
 	for range 2 {
 		if _, err := results.Exec(); err != nil {
@@ -137,7 +136,7 @@ func readBegin(results pgx.BatchResults) error {
 	return nil
 }
 
-// readRest reads what is left of a batch, the commit too.
+// readRest reads the rest of a batch, the commit included.
 func readRest(results pgx.BatchResults, err *error) {
 	if closing := results.Close(); *err == nil {
 		*err = closing

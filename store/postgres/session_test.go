@@ -16,8 +16,8 @@ import (
 
 var origin = time.Date(2024, 2, 29, 12, 0, 0, 0, time.UTC)
 
-// TestLostSessions: after its sessions were ended the store serves again, at the
-// latest with the second call of each kind.
+// TestLostSessions: after its sessions were ended the store works again, at the latest
+// with the second call of each kind.
 func TestLostSessions(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
@@ -68,8 +68,8 @@ WHERE datname = current_database() AND application_name LIKE 'sluicebox rig %'`
 	})
 }
 
-// TestCancelledCall: a call that is cut short leaves no statement behind on the
-// server, and the store serves on.
+// TestCancelledCall: a cancelled call leaves no statement running on the server, and the
+// store keeps working.
 func TestCancelledCall(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, patient(url), flowTable, 0, flowBox)
@@ -80,14 +80,14 @@ func TestCancelledCall(t *testing.T) {
 			return r.store.Claim(short, r.epoch, time.Now(), []store.ClaimRow{row("1")})
 		})
 		r.waitBlocked(t, 1)
-		// A claim does not keep the other sessions waiting.
+		// A claim does not block the other sessions.
 		if _, err := r.store.Settle(ctx(t), r.epoch, []store.Outcome{outcome("none", store.Completed)}); err != nil {
 			t.Error(err)
 		}
 		if err := r.store.SaveCheckpoint(ctx(t), r.epoch, store.Checkpoint{}); err != nil {
 			t.Error(err)
 		}
-		// A second claim waits for its turn, and no longer than its context.
+		// A second claim waits its turn, at most as long as its context.
 		turn, giveUp := context.WithCancel(ctx(t))
 		giveUp()
 		if _, err := r.store.Claim(turn, r.epoch, time.Now(), []store.ClaimRow{row("1")}); !errors.Is(err, context.Canceled) {
@@ -128,8 +128,7 @@ func TestCloseEndsCalls(t *testing.T) {
 	})
 }
 
-// TestSnapshotByName: a view of an exported snapshot shows what the exporter
-// sees.
+// TestSnapshotByName: a view of an exported snapshot shows the exporter's rows.
 func TestSnapshotByName(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
@@ -160,7 +159,7 @@ func TestSnapshotByName(t *testing.T) {
 	})
 }
 
-// TestRefusedLogin: what trying again does not mend is said so.
+// TestRefusedLogin: errors that a retry cannot fix are reported as setup errors.
 func TestRefusedLogin(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		st := openStore(t, withDatabase(t, url, "no_such_database"), 0, flowBox)
@@ -172,8 +171,8 @@ func TestRefusedLogin(t *testing.T) {
 	})
 }
 
-// TestCrash: what must survive a crash of the server does, with a server that
-// flushes its log by itself as seldom as it can.
+// TestCrash: durable writes survive a crash of a server that flushes its WAL by itself as
+// rarely as possible.
 func TestCrash(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers")
@@ -199,8 +198,8 @@ func TestCrash(t *testing.T) {
 			if got := r.status(t, "failed"); got != "FAILED" {
 				t.Errorf("a failed row is %s after a crash", got)
 			}
-			// What was written before the crash may be lost, so no checkpoint is
-			// saved under that leadership.
+			// Writes before the crash may be lost, so that leadership saves no
+			// checkpoint.
 			r.retryClaim(t, row("claimed"))
 			if err := r.retrySave(t, store.Checkpoint{Position: "o"}); !errors.Is(err, store.ErrInterrupted) {
 				t.Fatalf("a save after a crash: %v", err)
@@ -209,12 +208,12 @@ func TestCrash(t *testing.T) {
 			if r.epoch, err = r.store.AcquireLeadership(ctx(t)); err != nil {
 				t.Fatal(err)
 			}
-			// The checkpoint, and all that was written before it.
+			// The checkpoint, and all writes before it.
 			r.claim(t, row("claimed"))
 			if err := r.store.SaveCheckpoint(ctx(t), r.epoch, store.Checkpoint{Position: "p"}); err != nil {
 				t.Fatal(err)
 			}
-			// A claim alone is asynchronous: a crash may take it back.
+			// A claim alone is asynchronous: a crash may undo it.
 			if _, err := r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("late")}); err != nil {
 				t.Fatal(err)
 			}
@@ -232,8 +231,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// retryClaim and retrySave call twice: the first call after a crash finds the
-// old session broken.
+// retryClaim and retrySave call twice, because the first call after a crash finds the old
+// session broken.
 func (r *rig) retryClaim(t *testing.T, rows ...store.ClaimRow) {
 	t.Helper()
 	if _, err := r.store.Claim(ctx(t), r.epoch, time.Now(), rows); err != nil {

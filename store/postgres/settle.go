@@ -15,13 +15,13 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/errortext"
 )
 
-// maxSettleTries bounds how often an outcome is written again because somebody
-// changed its row under the statement and left it unsettled.
+// maxSettleTries bounds how often an outcome is written again because another session
+// changed its row during the statement and left it unsettled.
 const maxSettleTries = 5
 
-// Settle implements store.Settler. It is one round trip and one transaction
-// unless an outcome hits no row. Error texts lose NUL bytes and invalid UTF-8
-// and are cut to 2000 characters, or to what the column holds. Times are cut to
+// Settle implements store.Settler. It takes one round trip and one transaction unless an
+// outcome matches no row. NUL bytes and invalid UTF-8 are removed from error texts, which
+// are cut to 2000 characters or to the column's limit. Times are truncated to
 // microseconds.
 func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.Outcome) ([]store.SettleResult, error) {
 	if len(outcomes) == 0 {
@@ -45,7 +45,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 			if IsLockTimeout(err) {
 				sess.skipLocked = time.Now().Add(skipLockedPeriod)
 				for _, i := range todo {
-					results[i] = 0 // it was taken back
+					results[i] = 0 // rolled back
 				}
 				return call.settleSkippingLocked(ctx, todo)
 			}
@@ -67,14 +67,14 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 type settlePart struct {
 	settleKey
 	table *table
-	at    []int // the places in the call
+	at    []int // indexes in the call
 }
 
 type settleKey struct {
-	round  int // an id's second outcome is written in the second turn, and so on
+	round  int // a second outcome of an id is written in the second round, and so on
 	outbox string
 	status store.Status
-	when   time.Time // of rows that are COMPLETED by settleManyQuery, else zero
+	when   time.Time // of rows COMPLETED by settleManyQuery, else zero
 }
 
 func (k *settleKey) usesSettleMany() bool { return !k.when.IsZero() }
@@ -88,8 +88,8 @@ type settling struct {
 	results  []store.SettleResult
 }
 
-// run writes the outcomes at todo and returns those whose row was there
-// and unsettled and was not written all the same.
+// run writes the outcomes at todo. It returns the ones whose row exists and is unsettled
+// but was not written.
 func (c *settling) run(ctx context.Context, todo []int) ([]int, error) {
 	batch := &pgx.Batch{}
 	durable := c.durable()
@@ -110,7 +110,7 @@ func (c *settling) run(ctx context.Context, todo []int) ([]int, error) {
 	return c.explainMissed(ctx, missed)
 }
 
-// settleSkippingLocked writes the outcomes at todo, but for those of rows and tables that are locked.
+// settleSkippingLocked writes the outcomes at todo, except on locked rows and tables.
 func (c *settling) settleSkippingLocked(ctx context.Context, todo []int) error {
 	var boxes []*store.Outbox
 	for _, i := range todo {
@@ -141,22 +141,23 @@ func (c *settling) settleSkippingLocked(ctx context.Context, todo []int) error {
 		return err
 	}
 	left, err := c.explainMissed(ctx, missed)
-	for _, i := range left { // there and unsettled
+	for _, i := range left { // the row exists and is unsettled
 		c.results[i] = store.WasLocked
 		c.sess.skipLocked = time.Now().Add(skipLockedPeriod)
 	}
 	return err
 }
 
-// durable reports whether the call is to be durable when it returns.
+// durable reports whether the call must be durable when it returns.
 func (c *settling) durable() bool {
 	return slices.ContainsFunc(c.outcomes, func(o store.Outcome) bool {
 		return o.Status == store.Failed || requestsBlock(&o) || deletesSpilled(&o)
 	})
 }
 
-// queue adds the statements that write the outcomes at todo to a batch, and what goes
-// with the call's outcomes, but for those whose table is locked.
+// queue adds the statements that write the outcomes at todo to a batch, and the holds and
+// spilled-row deletions of all outcomes of the call. It leaves out outboxes whose table
+// is locked.
 func (c *settling) queue(ctx context.Context, batch *pgx.Batch, todo []int, locked map[string]bool, skip bool) ([]*settlePart, error) {
 	parts, err := c.parts(ctx, todo, skip)
 	if err != nil {
@@ -182,8 +183,9 @@ func (c *settling) queue(ctx context.Context, batch *pgx.Batch, todo []int, lock
 	return parts, nil
 }
 
-// parts sorts a call. Turns keep the order of several outcomes of one id; parts come in
-// the order of their turns. Those of the hot path wait for locks.
+// parts groups a call. Rounds preserve the order of several outcomes of one id, and parts
+// are sorted by round. With skip there is no part for the hot path, because its
+// statements wait for locks.
 func (c *settling) parts(ctx context.Context, todo []int, skip bool) (parts []*settlePart, err error) {
 	byKey := map[settleKey]*settlePart{}
 	turns := make(map[store.Ref]int, len(todo))
@@ -201,7 +203,7 @@ func (c *settling) parts(ctx context.Context, todo []int, skip bool) (parts []*s
 		}
 		turns[o.Ref]++
 		last = max(last, key.round)
-		if part == nil || part.settleKey != key { // most are like the one before
+		if part == nil || part.settleKey != key { // most outcomes have the key of the previous one
 			part = byKey[key]
 		}
 		if part == nil {
@@ -261,7 +263,7 @@ func (p *settlePart) queue(batch *pgx.Batch, values map[string]any, outcomes []s
 	batch.Queue((*write).sql, (*write).args(values)...)
 }
 
-// maxRetry is the largest count that the column holds.
+// maxRetry is the largest retry count that the column holds.
 func (t *table) maxRetry() int64 {
 	if name := t.Layout.Columns.RetryCount; name != "" {
 		switch t.mustColumn(name).base {
@@ -281,8 +283,8 @@ func (t *table) errorLimit() int {
 	return 0
 }
 
-// read reads the answers of a batch, which may begin a transaction, and returns the
-// places of the outcomes that hit no row.
+// read reads the results of a batch, which may begin a transaction. It returns the
+// outcomes that matched no row.
 func (c *settling) read(batch pgx.BatchResults, parts []*settlePart, begins bool) (missed []outboxPart, err error) {
 	defer readRest(batch, &err)
 	if begins {
@@ -311,8 +313,8 @@ func (c *settling) read(batch pgx.BatchResults, parts []*settlePart, begins bool
 	return missed, nil
 }
 
-// readWritten reads the answer of settleQuery, and counts what was written. fenced
-// says that the epoch has passed.
+// readWritten reads the result of settleQuery and counts the rows written. fenced means
+// that the epoch is stale.
 func (p *settlePart) readWritten(row pgx.Row, _ []store.Outcome, results []store.SettleResult) (fenced bool, n int, err error) {
 	var epoch *int64
 	var written []int64
@@ -328,13 +330,13 @@ func (p *settlePart) readWritten(row pgx.Row, _ []store.Outcome, results []store
 	return epoch == nil, n, nil
 }
 
-// outboxPart is some outcomes for one outbox, in their order.
+// outboxPart is outcomes for one outbox, in their order.
 type outboxPart struct {
 	table *table
-	at    []int // the places in the call
+	at    []int // indexes in the call
 }
 
-// partsOf sorts those outcomes of a call by outbox that which chooses.
+// partsOf groups the outcomes selected by which by outbox.
 func (c *settling) partsOf(ctx context.Context, which func(*store.Outcome) bool) ([]*outboxPart, error) {
 	var parts []*outboxPart
 	byName := map[string]*outboxPart{}
@@ -356,7 +358,7 @@ func (c *settling) partsOf(ctx context.Context, which func(*store.Outcome) bool)
 	return parts, nil
 }
 
-// missed returns the part's outcomes that hit no row.
+// missed returns the part's outcomes that matched no row.
 func (p *settlePart) missed(results []store.SettleResult) outboxPart {
 	m := outboxPart{table: p.table}
 	for _, i := range p.at {
@@ -367,8 +369,8 @@ func (p *settlePart) missed(results []store.SettleResult) outboxPart {
 	return m
 }
 
-// explainMissed tells why outcomes hit no row, with a new snapshot, and returns the
-// places of those that have yet to be written.
+// explainMissed finds out, in a new snapshot, why outcomes matched no row. It returns the
+// indexes of the outcomes still to write.
 func (c *settling) explainMissed(ctx context.Context, missed []outboxPart) (again []int, err error) {
 	for _, m := range missed {
 		t := m.table

@@ -9,9 +9,9 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
-// settleQuery makes the statement that writes outcomes of one status. It gives
-// one row: the epoch, NULL if it has passed, and the places of the outcomes
-// that were written. With skip, rows that somebody else has locked are passed over.
+// settleQuery returns the statement that writes outcomes of one status. It returns one
+// row: the epoch, NULL if it is stale, and the indexes of the outcomes written. With
+// skip, it skips rows locked by another session.
 func settleQuery(t *table, to store.Status, skip bool) *query {
 	b := &builder{}
 	lines := []string{"WITH " + b.leader() + ",", b.outcomes(t, to) + ","}
@@ -31,16 +31,16 @@ func settleQuery(t *table, to store.Status, skip bool) *query {
 	return b.query(append(lines, "SELECT (SELECT epoch FROM leader), ARRAY(SELECT ord FROM done)")...)
 }
 
-// deletesBlock reports whether an outcome forgets what the row blocked when it was
-// FAILED before, and somebody set it back by other means than the relay's.
+// deletesBlock reports whether an outcome deletes the block of an earlier failure of its
+// row. A row may be FAILED again after another program has reset it.
 func deletesBlock(t *table, to store.Status) bool {
 	return to == store.Failed && t.Layout.State != store.StateNone
 }
 
-// writeOutcomes is the part that writes, and gives the places that it wrote.
+// writeOutcomes returns the part that writes, and returns the indexes that it wrote.
 func (t *table) writeOutcomes(b *builder, to store.Status, skip bool) string {
 	if t.Layout.State == store.StateNone {
-		// The fence is all there is to it: every outcome counts as written.
+		// Only the fence matters: every outcome counts as written.
 		return "SELECT ord FROM want"
 	}
 	name := TableName(t.Outbox)
@@ -62,8 +62,8 @@ func (t *table) writeOutcomes(b *builder, to store.Status, skip bool) string {
 	return "UPDATE " + name + " AS o SET " + strings.Join(set, ", ") + " FROM want w" + where + returning
 }
 
-// outcomes is the CTE of the outcomes to write, with the values that differ from
-// row to row.
+// outcomes returns the CTE of the outcomes to write, with the values that differ from row
+// to row.
 func (b *builder) outcomes(t *table, to store.Status) string {
 	c := &t.Layout.Columns
 	params := []string{b.arg("ids", t.mustColumn(c.ID).typ+"[]")}
@@ -91,9 +91,8 @@ func (b *builder) outcomes(t *table, to store.Status) string {
 		") WITH ORDINALITY AS u(" + strings.Join(names, ", ") + ", ord)\n)"
 }
 
-// outcomeAssignments says what an outcome changes in a row. at gives its time, and is
-// not called where the table keeps none: a parameter that a statement does not name has
-// no type.
+// outcomeAssignments returns the assignments of an outcome. It calls at for the time, and
+// only if the table keeps one: a parameter that no statement names has no type.
 func (t *table) outcomeAssignments(b *builder, to store.Status, at func() string) []string {
 	var set []string
 	for _, a := range columns.Outcome(&t.Layout, to) {
@@ -127,7 +126,7 @@ func (t *table) statusValue(b *builder, to store.Status) string {
 	return b.arg("pending", typ)
 }
 
-// errorValue keeps the row's text where an outcome brings none.
+// errorValue keeps the row's text if an outcome brings none.
 func (t *table) errorValue() string {
 	c := t.mustColumn(t.Layout.Columns.Error)
 	keep := "coalesce(nullif(w.error, ''), o." + Ident(c.name) + "::text)"
@@ -138,9 +137,9 @@ func (t *table) errorValue() string {
 	return keep
 }
 
-// rowStatesQuery makes the statement that tells which of some rows are there, and
-// whether they are unsettled: NULL if there is no such row, and then, whether its
-// transaction is not visible yet.
+// rowStatesQuery returns the statement that looks up rows. It returns whether a row is
+// unsettled, NULL if there is no such row, and then whether its transaction is not
+// visible yet.
 func rowStatesQuery(t *table) *query {
 	b := &builder{}
 	id := t.mustColumn(t.Layout.Columns.ID)

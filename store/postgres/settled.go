@@ -9,8 +9,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// ReadSettled implements store.Looker. Each outbox of a call is one statement, on the
-// operator's session.
+// ReadSettled implements store.StatusReader. It runs one statement per outbox, on the
+// operator session.
 func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
 	parts, err := s.claimParts(rows)
 	if err != nil {
@@ -38,8 +38,8 @@ func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool,
 	return settled, nil
 }
 
-// readSettled asks for the rows of one outbox. A row that came twice is asked for once:
-// of its second place nothing is said.
+// readSettled looks up the rows of one outbox. A duplicate row is looked up once, and its
+// second index stays false.
 func (p *claimPart) readSettled(ctx context.Context, conn *pgx.Conn, t *table, rows []store.ClaimRow, settled []bool) error {
 	values := t.values("")
 	p.bind(values, rows)
@@ -55,9 +55,8 @@ func (p *claimPart) readSettled(ctx context.Context, conn *pgx.Conn, t *table, r
 	return err
 }
 
-// settledQuery makes the statement that gives the places of wanted rows that are
-// settled, or gone as a claim would find them. A table without states tells
-// nothing.
+// settledQuery returns the statement that returns the indexes of the wanted rows that are
+// settled, or gone by the rule of a claim. On a table without states it returns none.
 func settledQuery(t *table) *query {
 	b := &builder{}
 	wanted := b.wanted(t, false)

@@ -26,7 +26,7 @@ func withDatabase(t *testing.T, raw, name string) string {
 	return u.String()
 }
 
-// asRole makes a role that may log in and nothing else, and returns a URL for it.
+// asRole creates a role that may only log in, and returns a URL for it.
 func asRole(t *testing.T, raw, role string) string {
 	t.Helper()
 	servers.Exec(t, raw, "DROP ROLE IF EXISTS "+role, "CREATE ROLE "+role+" LOGIN")
@@ -39,7 +39,7 @@ func asRole(t *testing.T, raw, role string) string {
 	return u.String()
 }
 
-// cleanUp runs statements when the test's own context has ended.
+// cleanUp runs statements after the test's own context has ended.
 func cleanUp(t *testing.T, raw string, statements ...string) {
 	c, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -72,8 +72,8 @@ func remedies(t *testing.T, err error) []string {
 	return list
 }
 
-// TestGrants starts with a role that may do nothing, runs what the errors say,
-// and ends with a relay that works. The table is one whose names need quotes.
+// TestGrants starts with a role without privileges, runs the statements from the errors,
+// and ends with a working relay. The table's names need quotes.
 func TestGrants(t *testing.T) {
 	eachVersion(t, func(t *testing.T, admin string) {
 		for _, box := range []store.Outbox{
@@ -95,7 +95,7 @@ func testGrants(t *testing.T, admin string, box store.Outbox) {
 	if !strings.Contains(err.Error(), "sluicebox init --print") || len(grants) != 11 {
 		t.Fatalf("install without rights: %v", err)
 	}
-	// The way out: the script as another role, then the grants.
+	// The remedy: the script as another role, then the grants.
 	servers.Exec(t, admin, relay.Script())
 	err = relay.Check(ctx(t))
 	for _, want := range []string{"sluicebox", `"Shop"`, "SELECT", "UPDATE", table} {
@@ -119,7 +119,7 @@ func testGrants(t *testing.T, admin string, box store.Outbox) {
 	work(t, admin, relay, box)
 }
 
-// work takes three rows through all that a relay does.
+// work takes three rows through every operation of a relay.
 func work(t *testing.T, admin string, relay *postgres.Store, box store.Outbox) {
 	t.Helper()
 	c := box.Layout.Columns
@@ -160,8 +160,8 @@ func work(t *testing.T, admin string, relay *postgres.Store, box store.Outbox) {
 	}
 }
 
-// firstVersion makes the own tables as the first release did, with a leader, a
-// checkpoint and a parked row.
+// firstVersion creates the relay's tables of the first release, with a leader, a
+// checkpoint and a spilled row.
 func firstVersion(t *testing.T, url string) {
 	t.Helper()
 	text, err := os.ReadFile("schema/0001.sql")
@@ -174,9 +174,8 @@ func firstVersion(t *testing.T, url string) {
 		"INSERT INTO sluicebox.parked VALUES ('rig', 'events', '\\x01', 5, '1', 'EVENT', NULL, 9, 'waiting')")
 }
 
-// TestUpgrade: own tables of the first version are brought up to this one with
-// the leader and the checkpoint, also by several relays at once. Parked rows were
-// never written by that version.
+// TestUpgrade: the relay's tables of the first version are upgraded with the leader and
+// the checkpoint, also by several relays at once. That version never spilled rows.
 func TestUpgrade(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		servers.Exec(t, url, flowTable)
@@ -235,8 +234,8 @@ func TestUpgrade(t *testing.T) {
 	})
 }
 
-// TestUpgradeByAnother: a role that works on the first version and may not change
-// it is told what to run and to grant, and works after that.
+// TestUpgradeByAnother: a role that works on the first version and may not upgrade it
+// gets the script and the grants in the error, and works after that.
 func TestUpgradeByAnother(t *testing.T) {
 	eachVersion(t, func(t *testing.T, admin string) {
 		servers.Exec(t, admin, flowTable)
@@ -276,7 +275,7 @@ func TestNewerVersion(t *testing.T) {
 	})
 }
 
-// TestScriptIsWhatInstallRuns compares the tables that both make.
+// TestScriptIsWhatInstallRuns compares the tables that both create.
 func TestScriptIsWhatInstallRuns(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)

@@ -14,8 +14,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/lanekinds"
 )
 
-// Spill implements store.Parking, by one statement on the session for parking.
-// Commit times are cut to microseconds.
+// Spill implements store.SpillStore with one statement on the session for spilled rows.
+// Commit times are truncated to microseconds.
 func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item) error {
 	if len(items) == 0 {
 		return nil
@@ -31,7 +31,7 @@ func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item
 	return nil
 }
 
-// validateSpill reports what keeps a row from being parked.
+// validateSpill returns an error if a row cannot be spilled.
 func (s *Store) validateSpill(it *store.Item) error {
 	if _, err := s.outbox(it.Outbox); err != nil {
 		return err
@@ -42,7 +42,7 @@ func (s *Store) validateSpill(it *store.Item) error {
 	return nil
 }
 
-// spillValues are the parameters that differ from row to row.
+// spillValues returns the parameters that differ from row to row.
 func (s *Store) spillValues(items []store.Item) map[string]any {
 	n := len(items)
 	outboxes, lanes, ids, kinds, groups := make([]string, n), make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
@@ -64,7 +64,7 @@ func (s *Store) spillValues(items []store.Item) map[string]any {
 	}
 }
 
-// DeleteSpilled implements store.Parking.
+// DeleteSpilled implements store.SpillStore.
 func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []store.SpilledRef) error {
 	if len(rows) == 0 {
 		return nil
@@ -86,7 +86,7 @@ func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []sto
 	return nil
 }
 
-// execSpill runs a statement that tells how many leader rows it found.
+// execSpill runs a statement that returns the number of leader rows.
 func (s *Store) execSpill(ctx context.Context, write *query, values map[string]any) error {
 	return asOwnRefused(s.spillSession.do(ctx, func(ctx context.Context, sess *session) error {
 		var leads int
@@ -98,8 +98,9 @@ func (s *Store) execSpill(ctx context.Context, write *query, values map[string]a
 	}))
 }
 
-// ReadSpilled implements store.Parking. The transaction of a row is told anew: its
-// whole number is kept, so it does not matter how long the row was parked.
+// ReadSpilled implements store.SpillStore. The visibility of a row's transaction is
+// decided at each read. The full 64-bit number is stored, so a row may stay spilled for
+// any time.
 func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each int) ([][]store.Item, error) {
 	if each <= 0 {
 		return nil, fmt.Errorf("read parked rows: the limit is %d, must be positive", each)
@@ -130,13 +131,13 @@ func (s *Store) ReadSpilled(ctx context.Context, from []store.SpilledRange, each
 	if err != nil {
 		return nil, fmt.Errorf("read parked rows: %w", explainOwn(err))
 	}
-	for _, list := range lists { // the join may give them in any order
+	for _, list := range lists { // the join returns them in any order
 		slices.SortFunc(list, func(a, b store.Item) int { return cmp.Compare(a.Seq, b.Seq) })
 	}
 	return lists, nil
 }
 
-// scanSpilled sorts the rows of readSpilledQuery by their lane's place.
+// scanSpilled groups the rows of readSpilledQuery by lane.
 func scanSpilled(rows pgx.Rows, from []store.SpilledRange, lists [][]store.Item) error {
 	defer rows.Close()
 	for rows.Next() {
@@ -156,8 +157,8 @@ func scanSpilled(rows pgx.Rows, from []store.SpilledRange, lists [][]store.Item)
 	return rows.Err()
 }
 
-// SpilledLanes implements store.Parking. It counts by the index, some million rows
-// a second.
+// SpilledLanes implements store.SpillStore. It counts through the index, at some million
+// rows a second.
 func (s *Store) SpilledLanes(ctx context.Context, take func(store.SpilledLane)) error {
 	oneMoment := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err := s.spillSession.do(ctx, func(ctx context.Context, sess *session) error {
@@ -210,12 +211,12 @@ func (s *Store) readSpilledLanes(ctx context.Context, tx pgx.Tx, outbox string, 
 	return rows.Err()
 }
 
-// maxDeleteRows is the most rows that one statement of DeleteSpilledAfter deletes, so that
+// maxDeleteRows bounds the rows that one statement of DeleteSpilledAfter deletes, so that
 // it does not lock the leader row for long.
 const maxDeleteRows = 20_000
 
-// DeleteSpilledAfter implements store.Parking, by transactions of a bounded size. After
-// an error some of the rows may be gone.
+// DeleteSpilledAfter implements store.SpillStore, in transactions of a bounded size.
+// After an error some of the rows may be deleted.
 func (s *Store) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after store.Seq) (int, error) {
 	forget, all := deleteSpilledAfterQuery(), 0
 	args := forget.args(s.fenced(epoch, map[string]any{
@@ -242,10 +243,10 @@ func (s *Store) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after
 	return all, nil
 }
 
-// deletesSpilled reports whether an outcome forgets a parked row.
+// deletesSpilled reports whether an outcome deletes a spilled row.
 func deletesSpilled(o *store.Outcome) bool { return o.SpilledSeq != 0 && o.Status.Settled() }
 
-// queueDeleteSpilled adds the statement that forgets the parked rows of the part's
+// queueDeleteSpilled adds the statement that deletes the spilled rows of the part's
 // outcomes.
 func (p *outboxPart) queueDeleteSpilled(batch *pgx.Batch, values map[string]any, outcomes []store.Outcome) {
 	t := p.table

@@ -2,13 +2,15 @@ package postgres
 
 import "github.com/sluicebox/sluicebox/store"
 
-// The table parked has one index for each way to look for its rows. Which one a
-// statement can use is settled by how it names the columns, see the third step of
-// the schema: as they are, the primary key; with the collation POSIX, the one on
-// the id, of which it has the beginning; in expressions, the one on the seq.
+// The table parked has one index per access path. The form in which a statement names the
+// columns decides which index it can use; see the third step of the schema:
+//
+//   - As they are: the primary key.
+//   - With the collation POSIX: the index on the beginning of the id.
+//   - In expressions: the index on seq.
 
-// spillQuery makes the statement that parks rows. It gives how many leader rows
-// hold the epoch. Rows of a transaction that its snapshot shows lose its number.
+// spillQuery returns the statement that spills rows. It returns the number of leader rows
+// with the epoch. Rows of a transaction that the snapshot shows lose its number.
 func spillQuery() *query {
 	b := &builder{}
 	return b.query(
@@ -28,8 +30,8 @@ func spillQuery() *query {
 	)
 }
 
-// readSpilledQuery makes the statement that reads lanes: the place of the lane in the
-// call, and the row. The number of a transaction that is visible by now is 0.
+// readSpilledQuery returns the statement that reads lanes: the lane's index in the call,
+// and the row. The number of a transaction that is visible by now is 0.
 func readSpilledQuery() *query {
 	b := &builder{}
 	return b.query(
@@ -46,8 +48,8 @@ func readSpilledQuery() *query {
 	)
 }
 
-// spilledLanesQuery makes the statement that counts the rows of each lane. It needs
-// nothing but the index.
+// spilledLanesQuery returns the statement that counts the rows of each lane. It is an
+// index-only scan.
 func spilledLanesQuery() *query {
 	b := &builder{}
 	return b.query(
@@ -56,7 +58,7 @@ func spilledLanesQuery() *query {
 	)
 }
 
-// spilledKindQuery makes the statement that finds the first lane behind a hash, and its
+// spilledKindQuery returns the statement that finds the first lane after a hash, and its
 // kind.
 func spilledKindQuery() *query {
 	b := &builder{}
@@ -67,8 +69,8 @@ func spilledKindQuery() *query {
 	)
 }
 
-// deleteSpilledAfterQuery makes the statement that deletes rows behind a seq, at most so
-// many. It gives the epoch, NULL if it has passed, and how many it deleted.
+// deleteSpilledAfterQuery returns the statement that deletes rows after a seq, up to a
+// limit. It returns the epoch, NULL if it is stale, and the number of rows deleted.
 func deleteSpilledAfterQuery() *query {
 	b := &builder{}
 	return b.query(
@@ -82,8 +84,8 @@ func deleteSpilledAfterQuery() *query {
 	)
 }
 
-// deleteSpilledQuery makes the statement that forgets rows. It gives how many leader rows
-// hold the epoch.
+// deleteSpilledQuery returns the statement that deletes spilled rows. It returns the
+// number of leader rows with the epoch.
 func deleteSpilledQuery() *query {
 	b := &builder{}
 	return b.query(
@@ -96,27 +98,29 @@ func deleteSpilledQuery() *query {
 	)
 }
 
-// deleteWantedSpilled deletes the parked rows that w names. All of the key comes from w:
-// with the name given beside it, the parked rows themselves could come to be what
-// is gone through.
+// deleteWantedSpilled deletes the spilled rows that w names. The whole key comes from w:
+// with the name as a separate parameter, the planner could scan the spilled rows instead.
 const deleteWantedSpilled = `
   DELETE FROM sluicebox.parked p USING want w
   WHERE p.name COLLATE "POSIX" = w.name AND p.outbox COLLATE "POSIX" = w.outbox AND substr(p.id, 1, 512) = substr(w.text, 1, 512)
     AND p.id = w.text AND p.seq = w.seq`
 
-// deleteSettledSpilledQuery makes the statement that forgets the parked rows of outcomes.
-// It follows the outcomes in their transaction and sees what they wrote: a row is
-// forgotten if it is settled or gone by now, whoever did it. One that is still
-// open was changed by somebody else under the outcome, which is written once
-// more; until then it stays parked, so that a crash loses nothing. If somebody
-// settles it just between this statement and the reading back, it stays parked
-// too: its next claim finds it settled. One whose transaction is not visible yet
-// is neither: its outcome was too early.
+// deleteSettledSpilledQuery returns the statement that deletes the spilled rows of
+// outcomes. It runs after the outcomes in their transaction and sees their writes:
+//
+//   - A row that is settled or gone by now is deleted, whoever settled it.
+//   - A row that is still unsettled was changed by another session during the outcome.
+//     The outcome is written again. The row stays spilled until then, so that a crash
+//     loses nothing.
+//   - A row that another session settles between this statement and explainMissed stays
+//     spilled. Its next claim finds it settled.
+//   - A row whose transaction is not visible yet stays spilled, because its outcome was
+//     too early.
 func deleteSettledSpilledQuery(t *table) *query {
 	b := &builder{}
 	id := t.mustColumn(t.Layout.Columns.ID)
 	open, seen := "", ""
-	if t.Layout.State != store.StateNone { // where every outcome counts as written
+	if t.Layout.State != store.StateNone { // without a state every outcome counts as written
 		seen = "  WHERE CASE WHEN w.txn = 0 THEN true ELSE " + visible + " END"
 		open = " AND NOT EXISTS (SELECT FROM " + TableName(t.Outbox) + " AS o WHERE o." + Ident(id.name) + " = w.id AND " + t.open(b) + " OFFSET 0)"
 	}

@@ -29,7 +29,7 @@ func (r *rig) park(t *testing.T, items ...store.Item) {
 	}
 }
 
-// parked returns the ids that are parked, in the order of their seq.
+// parked returns the spilled ids, in the order of their seq.
 func (r *rig) parked(t *testing.T) string {
 	t.Helper()
 	return ask[string](t, r.conn, "SELECT coalesce(string_agg(convert_from(id, 'UTF8'), ' ' ORDER BY seq), '') FROM sluicebox.parked WHERE name = 'rig'")
@@ -41,8 +41,8 @@ func done(id string, status store.Status, seq store.Seq) store.Outcome {
 	return o
 }
 
-// TestParkedOfAnotherName: two relays on one outbox do not see, read, forget or
-// leave out what the other has parked.
+// TestParkedOfAnotherName: two relays on one outbox do not read, delete or exclude each
+// other's spilled rows.
 func TestParkedOfAnotherName(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
@@ -83,8 +83,8 @@ func TestParkedOfAnotherName(t *testing.T) {
 	})
 }
 
-// TestParkedUnderSettle: the row of an outcome is changed by somebody else while
-// the outcome waits for it. The parked row goes with what the row says in the end.
+// TestParkedUnderSettle: another session changes the row of an outcome while the outcome
+// waits for it. The spilled row is kept or deleted by the row's final state.
 func TestParkedUnderSettle(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, patient(url), flowTable, 0, flowBox)
@@ -120,19 +120,18 @@ func TestParkedUnderSettle(t *testing.T) {
 	})
 }
 
-// replaceFlow puts another row of the same id in the place of one: an outcome that
-// waits for the old one hits no row, and the new one is open.
+// replaceFlow replaces a row by another with the same id: an outcome that waits for the
+// old one matches no row, and the new one is unsettled.
 const replaceFlow = `
 WITH old AS (DELETE FROM outbox_events WHERE id = $1 RETURNING *)
 INSERT INTO outbox_events SELECT * FROM old`
 
-// TestOpenRowStaysParked: as long as somebody keeps a row from being written, it
-// stays parked.
+// TestOpenRowStaysParked: as long as a row cannot be written, it stays spilled.
 func TestOpenRowStaysParked(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		r.insert(t, "1", "2")
-		// Writes of row 1 are dropped without a word.
+		// The trigger silently drops writes of row 1.
 		r.exec(t, `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`)
 		r.exec(t, `CREATE TRIGGER keep BEFORE UPDATE ON outbox_events FOR EACH ROW WHEN (old.id = '1') EXECUTE FUNCTION keep()`)
 		r.park(t, parkedRow("1", 1), parkedRow("2", 2))
@@ -154,8 +153,8 @@ func TestOpenRowStaysParked(t *testing.T) {
 	})
 }
 
-// TestParkWaitsForLead: what an old leader parks or forgets beside an open Lead is
-// refused when that commits.
+// TestParkWaitsForLead: a former leader's spills and deletions during a pending
+// AcquireLeadership are refused when that commits.
 func TestParkWaitsForLead(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, patient(url), flowTable, 0, flowBox)
@@ -182,8 +181,8 @@ func TestParkWaitsForLead(t *testing.T) {
 	})
 }
 
-// TestParkHoldsNothingUp: neither claims nor outcomes nor the checkpoint wait for
-// rows that are being parked.
+// TestParkHoldsNothingUp: claims, outcomes and the checkpoint do not wait for rows that
+// are being spilled.
 func TestParkHoldsNothingUp(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, patient(url), flowTable, 0, flowBox)
@@ -208,8 +207,8 @@ func TestParkHoldsNothingUp(t *testing.T) {
 	})
 }
 
-// TestParkedTxn: the whole number of an open transaction is kept, that of a
-// visible one is not, and one that is far behind 2^31 later ones is told rightly.
+// TestParkedTxn: the full number of an open transaction is stored, that of a visible one
+// is not, and visibility is right for a transaction more than 2^31 behind.
 func TestParkedTxn(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
@@ -225,7 +224,7 @@ func TestParkedTxn(t *testing.T) {
 		if got := ask[uint64](t, r.conn, "SELECT xid FROM sluicebox.parked WHERE id = '2'"); got != 0 {
 			t.Errorf("the visible transaction is kept as %d", got)
 		}
-		const later = 3 << 31 // as if the server had come so far when the row was parked
+		const later = 3 << 31 // as if the server had come that far when the row was spilled
 		r.exec(t, "UPDATE sluicebox.parked SET xid = xid + $1 WHERE id = '1'", int64(later))
 		lists, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{laneOf(open)}, 9)
 		if err != nil || len(lists[0]) != 2 || lists[0][0].Txn != store.Txn(uint32(xid+later)) || lists[0][1].Txn != 0 {
@@ -234,12 +233,12 @@ func TestParkedTxn(t *testing.T) {
 	})
 }
 
-// fillParked parks so many rows in lanes of so many each.
+// fillParked spills that many rows, in lanes of that many each.
 const fillParked = `
 INSERT INTO sluicebox.parked (name, outbox, lane, seq, id, kind, xid, retry_count, payload_size)
 SELECT 'rig', 'events', substr(sha256(int8send(i / $2::bigint)), 1, 20), i, convert_to('filler ' || i, 'UTF8'), 'EVENT', 0, 0, 0 FROM generate_series(100, 99 + $1::bigint) i`
 
-// TestForgetParkedMany: more rows than one statement deletes.
+// TestForgetParkedMany deletes more rows than one statement does.
 func TestForgetParkedMany(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
@@ -256,8 +255,8 @@ func TestForgetParkedMany(t *testing.T) {
 	})
 }
 
-// TestParkSurvivesCrash: what was parked, forgotten or settled from the table
-// stays so after a crash of the server.
+// TestParkSurvivesCrash: rows that were spilled, deleted or settled from the table stay
+// so after a crash of the server.
 func TestParkSurvivesCrash(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers")

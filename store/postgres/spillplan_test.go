@@ -13,15 +13,15 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// parkedFill parks rows of a relay in so many lanes.
+// parkedFill spills rows of a relay in that many lanes.
 func parkedFill(name string, rows, lanes int) string {
 	return fmt.Sprintf(`
 INSERT INTO sluicebox.parked (name, outbox, lane, seq, id, kind, xid, retry_count, payload_size)
 SELECT '%s', 'events', substr(sha256(int8send(i %% %d)), 1, 20), i, convert_to('row ' || i, 'UTF8'), 'EVENT', 0, 0, 0 FROM generate_series(1, %d) i`, name, lanes, rows)
 }
 
-// TestParkPlans: whatever the table held when its statistics were made and the
-// plans too, each statement goes by the one index that is meant for it.
+// TestParkPlans: whatever the table held when its statistics and the plans were made,
+// each statement uses the one index meant for it.
 func TestParkPlans(t *testing.T) {
 	const outbox = "CREATE TABLE outbox_events (id varchar(13) PRIMARY KEY, message_group text, payload text, status text, retry_count int, created_at timestamp, processed_at timestamp, error_message text)"
 	const still = "ALTER TABLE sluicebox.parked SET (autovacuum_enabled = off)"
@@ -56,8 +56,8 @@ func TestParkPlans(t *testing.T) {
 	}
 }
 
-// checkParkPlans checks the plans that sessions with the store's settings would
-// make now and keep.
+// checkParkPlans checks the plans that sessions with the store's settings would make now
+// and keep.
 func checkParkPlans(t *testing.T, st *Store, stage string) {
 	t.Helper()
 	check := func(what string, sess *session, make func(*table) *query, want ...string) {
@@ -97,7 +97,7 @@ func checkParkPlans(t *testing.T, st *Store, stage string) {
 	check("unparking what is settled", st.outcomes, deleteSettledSpilledQuery, "parked_id")
 }
 
-// genericPlan returns the plan that serves for all values.
+// genericPlan returns the plan that is used for all values.
 func genericPlan(t *testing.T, conn *pgx.Conn, q *query) string {
 	t.Helper()
 	if _, err := conn.Exec(t.Context(), "PREPARE planned AS "+q.sql, pgx.QueryExecModeSimpleProtocol); err != nil {
@@ -118,8 +118,8 @@ func genericPlan(t *testing.T, conn *pgx.Conn, q *query) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestParkedViewPlan: with many parked rows, a view looks each row up by the index
-// on the id, with statistics that know nothing of them.
+// TestParkedViewPlan: with many spilled rows, a view looks up each row in the index on
+// the id, with statistics that do not cover them.
 func TestParkedViewPlan(t *testing.T) {
 	const table = `
 CREATE TABLE outbox_events (id varchar(13) PRIMARY KEY, message_group text, payload text, status text, retry_count int, created_at timestamp, processed_at timestamp, error_message text);

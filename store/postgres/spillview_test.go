@@ -27,8 +27,8 @@ func unsettledIDs(t *testing.T, st *postgres.Store) []string {
 	return list
 }
 
-// TestParkedIDTypes: rows are left out of views whatever the type of their id, by
-// a hash and one by one, and beside ids that the type does not know.
+// TestParkedIDTypes: views exclude spilled rows whatever the type of their id, by a hash
+// and one by one, also next to ids that the type does not accept.
 func TestParkedIDTypes(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		for typ, ids := range map[string][]string{
@@ -51,8 +51,8 @@ func TestParkedIDTypes(t *testing.T) {
 	})
 }
 
-// TestViewBeforeInstall: a view needs none of the own tables, and the first version
-// of them will do.
+// TestViewBeforeInstall: a view needs none of the relay's tables, and works with their
+// first version.
 func TestViewBeforeInstall(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		servers.Exec(t, url, flowTable)

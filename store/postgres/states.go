@@ -9,7 +9,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// ReadStatuses implements store.ReplayReader. Each outbox of a call is one statement.
+// ReadStatuses implements store.ReplayReader. It runs one statement per outbox.
 func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
 	parts, err := s.claimParts(rows)
 	if err != nil {
@@ -41,7 +41,8 @@ func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]stor
 	return states, nil
 }
 
-// states asks for the rows of one outbox. Of several rows of one id an open one counts.
+// states looks up the rows of one outbox. Of several rows with one id, an unsettled one
+// counts.
 func (p *claimPart) states(ctx context.Context, conn *pgx.Conn, t *table, rows []store.ClaimRow, states []store.RowStatus) error {
 	values := t.values("")
 	p.bind(values, rows)
@@ -63,8 +64,8 @@ func (p *claimPart) states(ctx context.Context, conn *pgx.Conn, t *table, rows [
 	return err
 }
 
-// statesQuery makes the statement that gives the place of each wanted row, its state,
-// and the payload of a COMPLETED one that wants it.
+// statesQuery returns the statement that returns the index of each wanted row, its state,
+// and the payload if it is COMPLETED and wanted.
 func statesQuery(t *table) *query {
 	b := &builder{}
 	return b.query(

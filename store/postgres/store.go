@@ -14,22 +14,22 @@ import (
 
 var _ store.Store = (*Store)(nil)
 
-// Store keeps the state of outbox rows in their own tables, and the relay's own
-// in the schema sluicebox. All methods are safe for concurrent use.
+// Store keeps the state of outbox rows in the outbox tables, and the relay's own state in
+// the schema sluicebox. All methods are safe for concurrent use.
 type Store struct {
 	name             string
 	holder           string
 	takeover         time.Duration
 	outboxes         *outboxes.Set
-	applicationNames []string // what the sessions call themselves
+	applicationNames []string // application_name of each session
 
 	claims, outcomes, control, operator, spillSession, replay *session
-	tableWaitSession                                          *session      // waits for tables that somebody has locked
-	lockSession                                               *session      // asks for the lock; who gets it takes its connection
+	tableWaitSession                                          *session      // waits for tables locked by another session
+	lockSession                                               *session      // tries to get the leader lock; lock takes its connection over on success
 	lockPID                                                   atomic.Uint32 // server process of the session that holds, or has lost, the lock; 0 for none
-	candidate                                                 *pgx.Conn     // leader's connection at the last try; leader's turn guards it
+	candidate                                                 *pgx.Conn     // lockSession's connection at the last attempt; only lockSession.do accesses it
 	viewConfig                                                *pgx.ConnConfig
-	leaderConn                                                *pgx.Conn // control's connection at the last Lead; control's turn guards it
+	leaderConn                                                *pgx.Conn // control's connection when the epoch was last raised; only control.do accesses it
 
 	lifetime *lifetime.Lifetime
 	closed   sync.Once
@@ -72,8 +72,8 @@ func New(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Close ends all sessions, also those of open views, and the calls that use
-// them. It returns when nothing of the store is left. Calls after it fail.
+// Close ends all sessions, those of open views included, and cancels the calls on them.
+// It returns when nothing of the store is running. Later calls fail.
 func (s *Store) Close() {
 	s.closed.Do(func() {
 		s.lifetime.End()
@@ -88,14 +88,17 @@ func (s *Store) sessions() []*session {
 	return []*session{s.claims, s.outcomes, s.control, s.operator, s.spillSession, s.replay, s.tableWaitSession, s.lockSession}
 }
 
-// commonSettings are those of every session. The statements lean on READ
-// COMMITTED: each sees what was committed when it began and looks again at a row
-// that was changed under it. A session that its relay left in a transaction or
-// waiting for a lock, frozen or cut off, must not keep the leader row locked. Ids
-// and groups are written as the log writes them, whatever the role's settings
-// say. A row that a policy hides is an error: it would be taken for one that was
-// deleted. A host that is silent for 5 s is asked whether it is there, which is
-// later than a lock is lost by silence, and given up after 14 s.
+// commonSettings are the settings of every session:
+//
+//   - The statements rely on READ COMMITTED: each one sees rows committed before it
+//     began, and rereads a row that changed while it waited.
+//   - A frozen or disconnected relay must not keep the leader row locked, so a session
+//     that is idle in a transaction, or waits for a lock without a client, is ended.
+//   - Ids and groups must be written as the log writes them, whatever the role's settings
+//     are.
+//   - A row hidden by a policy is an error, because it would look like a deleted row.
+//   - Keepalives probe a silent host after 5 s, which is later than silence costs the
+//     lock. The connection is given up after 14 s.
 func commonSettings() map[string]string {
 	return map[string]string{
 		"bytea_output":                        "hex",
@@ -114,15 +117,14 @@ func commonSettings() map[string]string {
 	}
 }
 
-// rowSettings are those of the sessions for claims and outcomes. Their
-// statements look a few rows up by id in a table of any size. A statement is
-// planned once, perhaps while the table is empty and a scan looks cheaper than
-// the index; it then stays with its plan while the table grows. So the plans
-// that read a whole table are ruled out, and one generic plan serves from the
-// first call on.
+// rowSettings are the settings of the sessions for claims and outcomes. Their statements
+// look up a few rows by id in a table of any size. A prepared statement keeps its plan:
+// planned on an empty table, where a scan looks cheaper than the index, it would scan the
+// grown table too. So plans that read a whole table are disabled, and one generic plan
+// serves from the first call.
 //
-// They wait so long for what somebody else has locked: claims and outcomes then pass
-// over it. A lock_timeout in the URL goes before this one.
+// lockTimeout bounds the wait for a row locked by another session; claims and outcomes
+// then skip the row. A lock_timeout in the URL takes precedence.
 func rowSettings(lockTimeout string) map[string]string {
 	return map[string]string{
 		"lock_timeout":       lockTimeout,
@@ -138,8 +140,8 @@ func controlSettings() map[string]string {
 	return map[string]string{"synchronous_commit": "on"}
 }
 
-// operatorSettings are those of the session for holds and dead letters. It takes
-// rows by the thousand, and waits for a locked one as outcomes do.
+// operatorSettings are the settings of the session for holds and dead letters. Its
+// statements touch thousands of rows, and wait for a locked row as outcomes do.
 func operatorSettings() map[string]string {
 	return map[string]string{
 		"lock_timeout":       "1s",
@@ -148,9 +150,9 @@ func operatorSettings() map[string]string {
 	}
 }
 
-// spillSettings are those of the sessions for parked rows and for replays. Their
-// statements are planned once, too, perhaps while nothing is parked. A lane is read by its index,
-// in order, and as far as is asked for; a bitmap would take all of it.
+// spillSettings are the settings of the sessions for spilled rows and for replays. Their
+// statements too are planned once, perhaps while nothing is spilled. A lane is read
+// through its index, in order, up to the limit; a bitmap scan would read the whole lane.
 func spillSettings() map[string]string {
 	set := rowSettings("1s")
 	set["enable_bitmapscan"] = "off"
@@ -158,14 +160,14 @@ func spillSettings() map[string]string {
 	return set
 }
 
-// viewSettings give a view time: it is read in pages, and its reader may have to
-// place one before it takes the next.
+// viewSettings leave a view enough time, because it is read in pages and its reader may
+// have to place one page before it requests the next.
 func viewSettings() map[string]string {
 	return map[string]string{
 		"idle_in_transaction_session_timeout": "5min",
-		"hash_mem_multiplier":                 "16",                // room to hash a million ids to leave out
-		"max_parallel_workers_per_gather":     "0",                 // they are the services'
-		"plan_cache_mode":                     "force_custom_plan", // the ids to leave out are few or many
+		"hash_mem_multiplier":                 "16",                // room to hash a million excluded ids
+		"max_parallel_workers_per_gather":     "0",                 // leave the parallel workers to the services
+		"plan_cache_mode":                     "force_custom_plan", // the number of excluded ids varies widely
 	}
 }
 
@@ -185,5 +187,5 @@ func sessionConfig(cfg Config, purpose string, settings map[string]string) (*pgx
 	return conn, nil
 }
 
-// outbox finds a configured outbox.
+// outbox returns the configured outbox of that name.
 func (s *Store) outbox(name string) (*store.Outbox, error) { return s.outboxes.Find(name) }

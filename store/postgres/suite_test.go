@@ -39,9 +39,9 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// harness lets the suite work on one database, cleared by each Setup, and on one session
-// besides those of the stores: one costs the server 10 ms. It keeps no statement, for
-// tables change under it.
+// harness runs the suite on one database, cleared by each Setup, and on one session
+// besides those of the stores, because opening one costs the server 10 ms. It caches no
+// statement, because tables change under it.
 type harness struct {
 	url  string
 	conn *pgx.Conn
@@ -111,8 +111,8 @@ func (q querier) Row(ctx context.Context, query string, args []any, into ...any)
 	return q.on.QueryRow(ctx, query, args...).Scan(into...)
 }
 
-// opener opens each transaction on a connection of its own, or on that of one that has
-// ended. It is for one goroutine.
+// opener opens each transaction on a connection of its own, or on that of an ended
+// transaction. It is for one goroutine.
 type opener struct {
 	querier
 	connect func() *pgx.Conn
@@ -175,7 +175,7 @@ func (d *database) LockRows(t *testing.T, outbox string, ids ...string) func() {
 	return d.lock(t, "SELECT FROM "+postgres.TableName(o)+" WHERE "+postgres.Ident(o.Layout.Columns.ID)+" = ANY ($1) FOR UPDATE", ids)
 }
 
-// LockTable implements storetest.Locking, with the lock that CREATE INDEX takes.
+// LockTable implements storetest.Locking, with the lock of CREATE INDEX.
 func (d *database) LockTable(t *testing.T, outbox string) func() {
 	return d.lock(t, "LOCK TABLE "+postgres.TableName(d.Outbox(outbox))+" IN SHARE MODE")
 }

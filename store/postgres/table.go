@@ -13,22 +13,21 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/columns"
 )
 
-// table is an outbox's table as the database has it, with the statements made
-// for it.
+// table is an outbox's table as the database has it, with the statements for it.
 type table struct {
 	*store.Outbox
 	oid     uint32
-	columns []column // all of the table, in its order
+	columns []column // all columns, in the table's order
 	ascii   bool     // the database's encoding is not UTF-8
-	unique  bool     // there is one row of each id
-	serial  string   // a column that numbers the rows as they are inserted; "" if none
+	unique  bool     // ids are unique
+	serial  string   // column that numbers the rows as they are inserted; "" if none
 
-	claim [2]*query // the second passes over locked rows
-	// claimOne, claimMany and completeMany are those of the hot path.
+	claim [2]*query // the second skips locked rows
+	// claimOne, claimMany and completeMany are the hot path.
 	claimOne, claimMany, completeMany *query
 
 	rowStates *query
-	// write is by the status that is written; the second of each passes over locked rows.
+	// write is indexed by the status written; the second of each skips locked rows.
 	write         [store.Failed + 1][2]*query
 	block         *query
 	deleteSpilled *query
@@ -40,28 +39,28 @@ type table struct {
 type column struct {
 	name string
 	num  int16
-	// typ is the type without its modifier, in which values are bound: an id
-	// that is too long for varchar(13) must not be cut to one that fits.
+	// typ is the type without its modifier, in which values are bound. With the modifier,
+	// an id too long for varchar(13) would be cut to an id that exists.
 	typ string
-	// full is the type with its modifier, to which a time is rounded as it is
-	// stored.
+	// full is the type with its modifier. A time is rounded to it as the column stores
+	// it.
 	full string
-	// base is the OID of the type, or of the type that a domain stands on.
+	// base is the OID of the type; for a domain, of its base type.
 	base uint32
-	// limit is the most characters that the column holds, 0 for any number.
+	// limit is the maximum number of characters that the column holds, 0 if unlimited.
 	limit int
 	// labels are the values of an enumeration.
 	labels []string
-	// category is the type's pg_type.typcategory, of a domain its base type's.
+	// category is the type's pg_type.typcategory; for a domain, its base type's.
 	category string
 	notNull  bool
-	// collation is the one by which indexes of the column sort, quoted; "" if it
-	// takes different texts for one, or if the column has none.
+	// collation is the column's collation, quoted, if it is deterministic; "" if it
+	// treats different texts as equal, or if the column has none.
 	collation string
 }
 
-// kinds: tables and partitioned tables. A view cannot be in a publication and a
-// foreign table has no xid.
+// findTable looks up a table or partitioned table. Other kinds are rejected: a view
+// cannot be in a publication, and a foreign table has no xid.
 const findTable = `
 SELECT c.oid, current_setting('server_encoding') <> 'UTF8', c.relkind::text,
   NOT (c.relkind = 'r' AND c.relhassubclass) AND EXISTS (SELECT FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
@@ -146,19 +145,18 @@ func (c column) Name() string { return c.name }
 
 func sameName(a, b string) bool { return a == b }
 
-// mustColumn returns a column that is known to be there.
+// mustColumn returns a column that is known to exist.
 func (t *table) mustColumn(name string) column { return columns.MustFind(t.columns, sameName, name) }
 
-// missingColumns lists the columns that the layout names and the table has not.
+// missingColumns lists the columns that the layout names and the table lacks.
 func (t *table) missingColumns() []string { return columns.MissingFrom(&t.Layout, t.columns, sameName) }
 
 func (t *table) missingText(missing []string) string {
 	return columns.MissingFromText(t.Outbox, TableName(t.Outbox), missing, t.columns)
 }
 
-// text returns an expression for a column's value as the type's own text, the
-// form that the log has too. A cast would not do: it strips the blanks of a
-// char(n).
+// text returns an expression for a column's value in the type's own text form, which is
+// also the log's. A cast does not work, because it strips the blanks of a char(n).
 func (t *table) text(name string) string {
 	ref := "o." + Ident(name)
 	switch t.mustColumn(name).base {
@@ -171,7 +169,7 @@ func (t *table) text(name string) string {
 // payload returns an expression for the payload.
 func (t *table) payload() string { return t.content(t.Layout.Columns.Payload) }
 
-// group returns an expression for what the layout's Group reads.
+// group returns an expression for the value that Layout.Group reads.
 func (t *table) group() string {
 	name := t.Layout.Columns.Group
 	switch {
@@ -183,8 +181,8 @@ func (t *table) group() string {
 	return t.text(name)
 }
 
-// content returns an expression for what a column holds: the bytes of a bytea,
-// the text of everything else.
+// content returns an expression for a column's content: the bytes of a bytea, the text of
+// any other type.
 func (t *table) content(name string) string {
 	if t.mustColumn(name).base == pgtype.ByteaOID {
 		return "o." + Ident(name)
@@ -205,14 +203,13 @@ func (t *table) unsettled(b *builder) string {
 	return fmt.Sprintf("(o.%s IN (%s, %s))", Ident(c.Status), b.arg("pending", typ), b.arg("processing", typ))
 }
 
-// open is the same condition for a row that is looked up by its id. IS TRUE
-// keeps the planner from an index on the status: while the table is empty it
-// looks as good as the one on the id, and with a backlog it is a scan for each
-// row.
+// open is unsettled for a row that is looked up by its id. IS TRUE keeps the planner from
+// an index on the status. While the table is empty that index looks as good as the one on
+// the id, and with a backlog it is a scan per row.
 func (t *table) open(b *builder) string { return t.unsettled(b) + " IS TRUE" }
 
-// failed returns the condition that a row o is FAILED. A row that was delivered
-// as well is not.
+// failed returns the condition that a row o is FAILED. A row that was also delivered is
+// not.
 func (t *table) failed(b *builder) string {
 	c := &t.Layout.Columns
 	switch t.Layout.State {
@@ -226,9 +223,9 @@ func (t *table) failed(b *builder) string {
 	return fmt.Sprintf("(o.%s = %s)", Ident(c.Status), b.arg("failed", t.mustColumn(c.Status).typ))
 }
 
-// order is the layout's order-by for rows o, with a serial number if they have one, and the
-// id last. A row's place in the table (ctid) tells no order: new rows fill the space of rows
-// that are gone, and a claim moves a row.
+// order returns the layout's order-by for rows o, then a serial column if there is one,
+// then the id. The ctid gives no order, because new rows fill the space of deleted rows
+// and a claim moves a row.
 func (t *table) order() string {
 	var order []string
 	for _, name := range columns.Order(&t.Layout, sameName, t.serial) {
@@ -240,8 +237,8 @@ func (t *table) order() string {
 // status returns the text of a status in the status column.
 func status(l *store.Layout, s store.Status) string { return fmt.Sprint(columns.Stored(l, s)) }
 
-// values are the parameters that every statement on the table may name; those of
-// the fence come from the store.
+// values returns the parameters that every statement on the table may use. The store adds
+// the parameters of the fence.
 func (t *table) values(name string) map[string]any {
 	return map[string]any{
 		"name":       name,
@@ -255,7 +252,7 @@ func (t *table) values(name string) map[string]any {
 	}
 }
 
-// numberArray is the text form of an array of any type of integers.
+// numberArray returns the text form of an array of any integer type.
 func numberArray(list []int) string {
 	texts := make([]string, len(list))
 	for i, n := range list {

@@ -14,8 +14,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// asLog returns a column's values as the type prints them: COPY writes what
-// pgoutput sends.
+// asLog returns a column's values in the type's text form: COPY writes the same as
+// pgoutput.
 func asLog(t *testing.T, conn *pgx.Conn, query string) []string {
 	t.Helper()
 	var out bytes.Buffer
@@ -122,14 +122,14 @@ func checkIDs(t *testing.T, r *rig) {
 	}
 }
 
-// checkLetters lets each row FAIL and block its lane, finds it by its id and by
-// its group, and sets it back.
+// checkLetters settles each row as FAILED with a blocked lane, finds it by its id and by
+// its group, and requeues it.
 func checkLetters(t *testing.T, r *rig, items []store.Item) {
 	t.Helper()
 	for _, it := range items {
 		o := outcome(it.ID, store.Failed)
 		o.Block = &store.Hold{Lane: it.Lane(), Since: origin}
-		pause := store.Hold{Lane: it.Lane(), Kind: store.Paused} // whose id is of no type
+		pause := store.Hold{Lane: it.Lane(), Kind: store.Paused} // its id is empty, which not every type accepts
 		if err := r.store.Hold(ctx(t), r.epoch, pause); err != nil {
 			t.Fatal(err)
 		}
@@ -153,7 +153,7 @@ func checkLetters(t *testing.T, r *rig, items []store.Item) {
 	}
 }
 
-// TestLongID: an id that the column cannot hold is no other row's.
+// TestLongID: an id too long for the column matches no other row.
 func TestLongID(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
@@ -210,9 +210,8 @@ INSERT INTO outbox_events (id, payload) VALUES (1, `+c.value+`), (2, NULL)`, 0, 
 	})
 }
 
-// TestClaimTimeComesBack: the leader knows its own claim, however the column
-// rounds it and whatever zone the session has, also in the hour that the clocks
-// go through twice.
+// TestClaimTimeComesBack: the leader recognizes its own claim, however the column rounds
+// it and whatever zone the session has, also in the hour that occurs twice a year.
 func TestClaimTimeComesBack(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		url += "&timezone=America/New_York"
@@ -246,7 +245,7 @@ func TestClaimTimeComesBack(t *testing.T) {
 	})
 }
 
-// TestTimestampFollowsTheZone: a column without a zone gets what NOW() would
+// TestTimestampFollowsTheZone: a column without a zone gets the value that NOW() would
 // have written.
 func TestTimestampFollowsTheZone(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
@@ -261,7 +260,7 @@ func TestTimestampFollowsTheZone(t *testing.T) {
 	})
 }
 
-// TestNarrowColumns: what the relay writes fits the columns.
+// TestNarrowColumns: the relay's values fit the columns.
 func TestNarrowColumns(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, `
@@ -281,7 +280,7 @@ INSERT INTO outbox_events (id) VALUES (1)`, 0, flowBox)
 	})
 }
 
-// TestOtherEncoding: an error text never fails for the database's encoding.
+// TestOtherEncoding: an error text never fails because of the database's encoding.
 func TestOtherEncoding(t *testing.T) {
 	for _, version := range servers.Versions() {
 		admin := servers.Postgres(t, version)

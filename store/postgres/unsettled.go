@@ -12,12 +12,12 @@ import (
 	views "github.com/sluicebox/sluicebox/store/internal/view"
 )
 
-// fetchSize is how many rows are fetched at a time. Each is taken as it comes, so that
-// no more than one is in memory that may be as large as its group's JSON.
+// fetchSize is the number of rows fetched at a time. Each row is processed as it arrives,
+// so that at most one row with a large JSON group column is in memory.
 const fetchSize = 1000
 
-// maxHashedIDs is the most parked rows that are left out by a hash that is made for
-// the reading. More are looked up one by one, by their index.
+// maxHashedIDs is the maximum number of spilled rows excluded by a hash built for the
+// query. More are looked up one by one through their index.
 const maxHashedIDs = 2000
 
 // Read implements view.Snapshot, by a cursor.
@@ -42,7 +42,7 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 	})
 }
 
-// fetch reads the rows of a statement by a cursor, as long as add wants more.
+// fetch reads the rows of a statement through a cursor until add returns false.
 func (v *view) fetch(ctx context.Context, read string, args []any, scan pgx.RowToFunc[store.Item], add func(store.Item) bool) error {
 	if _, err := v.conn.Exec(ctx, "DECLARE outbox NO SCROLL CURSOR FOR "+read, args...); err != nil {
 		return err
@@ -63,7 +63,7 @@ func (v *view) fetch(ctx context.Context, read string, args []any, scan pgx.RowT
 			n++
 			more = add(it)
 		}
-		rows.Close() // reads past what is not wanted
+		rows.Close() // reads and drops the rest
 		if err := rows.Err(); err != nil {
 			return err
 		}
@@ -73,9 +73,9 @@ func (v *view) fetch(ctx context.Context, read string, args []any, scan pgx.RowT
 	return err
 }
 
-// unsettled makes the statement that reads unsettled rows. Where the group stands
-// in JSON only the program knows it: then left are the lanes that it has to leave
-// out, and the statement has no limit.
+// unsettled returns the statement that reads unsettled rows. If the group is read from
+// JSON, only the program knows it: left is then the lanes that the caller must exclude,
+// and the statement has no limit.
 func (v *view) unsettled(ctx context.Context, t *table, q store.UnsettledQuery) (read *query, args []any, left map[store.LaneKey]struct{}, err error) {
 	b, values := &builder{}, t.values(v.name)
 	values["limit"] = q.Limit
@@ -100,8 +100,8 @@ func (v *view) unsettled(ctx context.Context, t *table, q store.UnsettledQuery) 
 	return read, read.args(values), left, nil
 }
 
-// spilledIDs returns the ids of parked rows of the outbox, one more than maxHashedIDs at
-// most. Where the own tables are not made yet, nothing is parked.
+// spilledIDs returns the ids of the outbox's spilled rows, at most maxHashedIDs + 1.
+// Before the relay's tables are installed there are none.
 func (v *view) spilledIDs(ctx context.Context, t *table) ([][]byte, error) {
 	var there bool
 	err := v.conn.QueryRow(ctx, "SELECT pg_catalog.to_regclass('sluicebox.parked') IS NOT NULL").Scan(&there)
@@ -116,11 +116,10 @@ func (v *view) spilledIDs(ctx context.Context, t *table) ([][]byte, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[[]byte])
 }
 
-// notSpilled is the further condition that a row o is none of those parked. Texts are
-// compared, as they are sent: what was parked need not be of the type that the column
-// has by now, and the database need not be in UTF-8.
-// OFFSET 0 keeps it a lookup for each row: as a join it could be one with all that
-// is parked.
+// notSpilled is the additional condition that a row o is not spilled. Ids are compared as
+// bytes of their text, because the column's type may have changed since the row was
+// spilled, and the database may not be in UTF-8. OFFSET 0 keeps it a lookup per row:
+// pulled up, it could become a join with all spilled rows.
 func (t *table) notSpilled(b *builder, parked [][]byte) string {
 	id := "textsend(" + t.text(t.Layout.Columns.ID) + ")"
 	switch {
@@ -145,7 +144,7 @@ func (t *table) scanItem(row pgx.CollectableRow) (store.Item, error) {
 	return it, nil
 }
 
-// setLane gives an item the kind and the group that its row has.
+// setLane sets an item's kind and group from its row.
 func (t *table) setLane(it *store.Item, kind *string, group []byte) {
 	if t.Layout.Columns.Kind != "" {
 		it.Kind = deref(kind)
@@ -153,7 +152,7 @@ func (t *table) setLane(it *store.Item, kind *string, group []byte) {
 	it.Group = t.Layout.Group(group)
 }
 
-// kind returns an expression for what a row has as its kind.
+// kind returns an expression for a row's kind.
 func (t *table) kind() string {
 	if name := t.Layout.Columns.Kind; name != "" {
 		return t.text(name)
@@ -161,11 +160,11 @@ func (t *table) kind() string {
 	return "NULL::text"
 }
 
-// payloadSize is an expression for the length of the payload in bytes.
+// payloadSize returns an expression for the length of the payload in bytes.
 func (t *table) payloadSize() string { return "coalesce(octet_length(" + t.payload() + "), 0)" }
 
-// unsettledQuery makes the statement that reads unsettled rows in order, with a
-// further condition if there is one.
+// unsettledQuery returns the statement that reads unsettled rows in order, with an
+// optional additional condition.
 func unsettledQuery(t *table, b *builder, where string, limited bool) *query {
 	c := &t.Layout.Columns
 	id, size := t.mustColumn(c.ID), t.payloadSize()
@@ -174,7 +173,7 @@ func unsettledQuery(t *table, b *builder, where string, limited bool) *query {
 		"SELECT " + t.text(c.ID) + ", " + t.kind() + ", " + t.group() + ", " + payload + ", " + size + ", " + t.retryCount(),
 		"FROM " + TableName(t.Outbox) + " AS o",
 		"WHERE " + Ident(c.ID) + " IS NOT NULL AND " + t.unsettled(b) + where,
-		// A hashed subplan, however many ids are held.
+		// A hashed subplan for any number of held ids.
 		"  AND o." + Ident(id.name) + " NOT IN (SELECT h.id FROM unnest(" + b.arg("held", id.typ+"[]") + ") AS h(id))",
 		"ORDER BY " + t.order(),
 	}
@@ -184,14 +183,14 @@ func unsettledQuery(t *table, b *builder, where string, limited bool) *query {
 	return b.query(lines...)
 }
 
-// excludeLanes returns the condition that a row o is of none of the lanes left, and
-// sets what it binds. Where an index may serve it is made of ranges between the
-// groups: a group of a million rows then costs nothing. Otherwise every row is
-// looked at, and the lanes are hashed.
+// excludeLanes returns the condition that a row o is in none of the lanes left, and sets
+// its parameters. If an index may apply, the condition is ranges between the groups, so
+// that skipping a group of a million rows costs nothing. Otherwise every row is read, and
+// the lanes are hashed.
 func (v *view) excludeLanes(ctx context.Context, t *table, b *builder, left []store.LaneKey, values map[string]any) (string, error) {
 	if t.canExcludeByRange(left) {
-		// The statistics know nothing of rows that are both unsettled and of
-		// another group. Too many are expected, and the whole table would be read.
+		// The statistics do not know how unsettled and group correlate. The planner
+		// overestimates the rows and would scan the whole table.
 		if _, err := v.conn.Exec(ctx, "SET LOCAL enable_seqscan = off"); err != nil {
 			return "", err
 		}
@@ -215,11 +214,11 @@ func (v *view) excludeLanes(ctx context.Context, t *table, b *builder, left []st
 		kind, none, group, b.arg("left kinds", "text[]"), b.arg("left none", "boolean[]"), b.arg("left groups", "text[]")), nil
 }
 
-// maxRanges is the most groups that ranges are made of.
+// maxRanges is the maximum number of groups excluded by ranges.
 const maxRanges = 16
 
-// canExcludeByRange reports whether lanes can be left out by ranges of the group: they have
-// one kind, and the group's column sorts texts that differ as different.
+// canExcludeByRange reports whether lanes can be excluded by ranges of the group: they
+// have one kind, and the group column's collation distinguishes different texts.
 func (t *table) canExcludeByRange(left []store.LaneKey) bool {
 	c := &t.Layout.Columns
 	if c.Kind != "" || c.Group == "" || len(left) > maxRanges {
@@ -229,8 +228,8 @@ func (t *table) canExcludeByRange(left []store.LaneKey) bool {
 	return group.collation != "" && (group.base == pgtype.TextOID || group.base == pgtype.VarcharOID)
 }
 
-// excludeRanges returns the condition that the group of a row o lies between those of
-// the lanes left, in the order of its column.
+// excludeRanges returns the condition that the group of a row o lies between the excluded
+// groups, in the order of its column.
 func (v *view) excludeRanges(ctx context.Context, t *table, b *builder, left []store.LaneKey, values map[string]any) (string, error) {
 	group := t.mustColumn(t.Layout.Columns.Group)
 	var groups []string

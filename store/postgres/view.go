@@ -12,12 +12,13 @@ import (
 	views "github.com/sluicebox/sluicebox/store/internal/view"
 )
 
-// snapshotForm is what pg_export_snapshot and CREATE_REPLICATION_SLOT return.
-// SET TRANSACTION SNAPSHOT takes no parameter.
+// snapshotForm matches the names that pg_export_snapshot and CREATE_REPLICATION_SLOT
+// return. SET TRANSACTION SNAPSHOT takes no parameter, so the name is checked before it
+// becomes part of the statement.
 var snapshotForm = regexp.MustCompile(`^[0-9A-Fa-f]{1,16}(-[0-9A-Fa-f]{1,16})*$`)
 
 // View implements store.Viewer. A view is a session of its own in a read-only
-// transaction; a store may have several.
+// transaction. A store may have several.
 func (s *Store) View(ctx context.Context, snapshot string) (store.View, error) {
 	if snapshot != "" && !snapshotForm.MatchString(snapshot) {
 		return nil, fmt.Errorf("open a view: %q is no name of a snapshot", snapshot)
@@ -32,12 +33,12 @@ func (s *Store) dialView(ctx context.Context, snapshot string) (*view, error) {
 	return &view{name: s.name, lifetime: s.lifetime, conn: conn, snapshot: snapshot}, Explain(err)
 }
 
-// view is a read-only transaction that sees one snapshot.
+// view is a read-only transaction on one snapshot.
 type view struct {
-	name     string // of the relay
+	name     string // the relay's
 	lifetime *lifetime.Lifetime
 	conn     *pgx.Conn
-	// snapshot is the name of the one that it is to see, "" for one of now.
+	// snapshot is the name of the snapshot to import, "" for a new one.
 	snapshot string
 }
 
@@ -54,8 +55,8 @@ func (v *view) Begin(ctx context.Context) error {
 	return Explain(err)
 }
 
-// Position implements view.Snapshot: a slot's snapshot has its position from the
-// source, and a fresh one has none that matches.
+// Position implements view.Snapshot. The source knows the position of a slot's snapshot,
+// and a new snapshot has no matching position.
 func (v *view) Position() store.Position { return "" }
 
 // Drop implements view.Snapshot.

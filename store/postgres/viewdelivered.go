@@ -15,7 +15,7 @@ import (
 )
 
 // ReadDelivered implements view.Snapshot, by a cursor. A timestamp without time zone is
-// one in the session's zone, as everywhere; no infinite one is a time.
+// read in the session's zone, as everywhere. An infinite timestamp counts as none.
 func (v *view) ReadDelivered(ctx context.Context, o *store.Outbox, to *views.DeliveredRows) error {
 	return explainOwn(v.readDelivered(ctx, o, to))
 }
@@ -39,8 +39,8 @@ func (v *view) readDelivered(ctx context.Context, o *store.Outbox, to *views.Del
 	return err
 }
 
-// addDelivered adds rows with a time in bounds, or those without one. It reports whether
-// more are wanted.
+// addDelivered adds rows with a time in bounds, or rows without a time. It reports
+// whether more are wanted.
 func (v *view) addDelivered(ctx context.Context, t *table, to *views.DeliveredRows, timed bool) (more bool, err error) {
 	more = true
 	values := t.values(v.name)
@@ -68,9 +68,9 @@ func (t *table) scanDelivered(row pgx.CollectableRow) (store.Item, error) {
 	return it, nil
 }
 
-// deliveredQuery makes the statement that reads delivered rows in order, and sets what
-// it binds. Kinds and groups are compared as texts: the types and collations of the
-// columns may take two for one.
+// deliveredQuery returns the statement that reads delivered rows in order, and sets its
+// parameters. Kinds and groups are compared as texts, because the columns' types and
+// collations may treat two of them as equal.
 func deliveredQuery(t *table, q *views.DeliveredRows, timed bool, values map[string]any) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
@@ -81,7 +81,7 @@ func deliveredQuery(t *table, q *views.DeliveredRows, timed bool, values map[str
 		return b.arg(name, typ)
 	}
 	where := []string{"o." + Ident(c.ID) + " IS NOT NULL", t.delivered(b)}
-	if keyed { // as in open, no index on the status is to look as good
+	if keyed { // IS TRUE for the reason given at open
 		where = []string{"o." + Ident(c.ID) + " = ANY (" + bind("ids", t.mustColumn(c.ID).typ+"[]", arrayLiteral(keys)) + ")", "(" + t.delivered(b) + ") IS TRUE"}
 	}
 	if !timed {
@@ -111,7 +111,7 @@ func deliveredQuery(t *table, q *views.DeliveredRows, timed bool, values map[str
 	)
 }
 
-// groupNames returns the names of groups, and whether no group is one of them.
+// groupNames returns the names of groups, and whether they include rows without a group.
 func groupNames(groups []store.Group) (names []string, none bool) {
 	for _, g := range groups {
 		if g.Valid {
@@ -123,15 +123,15 @@ func groupNames(groups []store.Group) (names []string, none bool) {
 	return names, none
 }
 
-// uuidForm and numericForm are the forms in which the server writes these types.
+// uuidForm and numericForm match the forms in which the server writes these types.
 var (
 	uuidForm    = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 	numericForm = regexp.MustCompile(`^-?[0-9]{1,1000}(\.[0-9]{1,1000})?$`)
 )
 
-// idKeys returns the ids that values of the id's type may have. It is false if there are
-// no ids to choose by, or if nobody knows which the type takes: one that it does not
-// take would end the statement.
+// idKeys returns the ids that are valid values of the id column's type, because an
+// invalid one would fail the statement. can is false if there are no ids to filter by, or
+// if validity cannot be decided for the type.
 func (t *table) idKeys(ids []string) (keys []string, can bool) {
 	bits := 0
 	var takes func(id string) bool

@@ -17,8 +17,8 @@ INSERT INTO %[1]s (id, payload, created_at) VALUES %[4]s;
 INSERT INTO %[1]s (created_at) VALUES ('2024-02-29');
 UPDATE %[1]s SET status = 'COMPLETED'`
 
-// TestDeliveredTypes: a time may be of any type that is one, what is none is counted, and
-// ids that the column cannot have are none.
+// TestDeliveredTypes: a time may have any time type, rows without a time are counted, and
+// ids that the column cannot hold are ignored.
 func TestDeliveredTypes(t *testing.T) {
 	url := servers.Database(t, servers.Versions()[0]) + "&timezone=America/New_York"
 	box := func(table string) store.Outbox {
@@ -62,7 +62,7 @@ func TestDeliveredTypes(t *testing.T) {
 	rigs.WantSetup(t, "a text", err, "created_at", "words", "text", "order-by", "log")
 }
 
-// TestLockWishesUnread: a count that cannot be read keeps nobody from leading.
+// TestLockWishesUnread: an unreadable request count prevents no leadership.
 func TestLockWishesUnread(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
