@@ -12,14 +12,14 @@ func failedRow(outbox, id, text string, block *store.Hold) store.Outcome {
 	return store.Outcome{Ref: ref(outbox, id), Status: store.Failed, RetryCount: 3, Error: text, At: now(), Block: block}
 }
 
-// blocks is what an outcome asks of a lane, and the hold that comes of it.
+// blocks makes an outcome block a lane, and returns the expected hold.
 func blocks(o *store.Outcome, key store.LaneKey) store.Hold {
 	o.Block = &store.Hold{Lane: key, Since: now(), Reason: "the outcome's is taken", ID: "so is the id", RetryCount: 77}
 	return store.Hold{Lane: key, Kind: store.Blocked, ID: o.ID, RetryCount: o.RetryCount, Reason: o.Error, Since: o.Block.Since}
 }
 
-// testBlock blocks a lane of every odd name in one call, loses the answer, and
-// starts again.
+// testBlock blocks a lane of every odd name in one call, repeats the call as after a lost
+// answer, and restarts.
 func (s *suite) testBlock(t *testing.T) {
 	b := s.start(t, 0)
 	var outcomes []store.Outcome
@@ -37,7 +37,7 @@ func (s *suite) testBlock(t *testing.T) {
 	b.store = b.open(t, 0)
 	b.wantHolds(t, "after a restart", b.store, want...)
 	b.epoch = b.lead(t, b.store)
-	for i, r := range b.settle(t, outcomes...) { // the answer was lost
+	for i, r := range b.settle(t, outcomes...) { // as after a lost answer
 		if r != store.WasSettled {
 			t.Errorf("outcome %d, again: %d", i, r)
 		}
@@ -60,8 +60,8 @@ func (s *suite) testBlock(t *testing.T) {
 	}
 }
 
-// testBlockLostAnswer: the row was FAILED by a call that recorded no hold; the
-// one that does finds it settled.
+// testBlockLostAnswer: a row FAILED without a hold; a later outcome that blocks finds it
+// settled.
 func (s *suite) testBlockLostAnswer(t *testing.T) {
 	b := s.start(t, 0)
 	b.insert(t, "a", row("1"), row("2"), row("3"), row("4"))
@@ -88,8 +88,7 @@ func (s *suite) testBlockLostAnswer(t *testing.T) {
 	b.wantHolds(t, "after the call", b.store, want...)
 }
 
-// testBlockOneLane gives several outcomes of one lane in one call, and of one
-// row.
+// testBlockOneLane settles several outcomes of one lane, and of one row, in one call.
 func (s *suite) testBlockOneLane(t *testing.T) {
 	b := s.start(t, 0)
 	b.insert(t, "a", row("1"), row("2"), row("3"), row("4"))
@@ -120,8 +119,8 @@ func (s *suite) testBlockOneLane(t *testing.T) {
 	}
 }
 
-// testBlockEnds: a hold ends when its row is not FAILED any more, whoever did
-// it, and does not come back with the row's next failure.
+// testBlockEnds: a hold ends once its row is no longer FAILED, for any reason, and does not
+// return with the row's next failure.
 func (s *suite) testBlockEnds(t *testing.T) {
 	b := s.start(t, 0)
 	ids := []string{"set back", "deleted", "requeued", "discarded", "stays"}
@@ -150,14 +149,14 @@ func (s *suite) testBlockEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.wantHolds(t, "one discarded", b.store, want[4])
-	// They fail again, and their lanes go on now.
+	// They fail again without Block, so their lanes are not held.
 	b.take(t, "a", "set back", "requeued")
 	b.settle(t, failedRow("a", "set back", "again", nil), failedRow("a", "requeued", "again", nil))
 	b.insert(t, "a", row("deleted"), row("discarded"))
 	b.take(t, "a", "deleted", "discarded")
 	b.settle(t, failedRow("a", "deleted", "again", nil), failedRow("a", "discarded", "again", nil))
 	b.wantHolds(t, "all FAILED again", b.store, want[4])
-	// Another row takes the place in a lane.
+	// Another row takes over the hold of the lane.
 	b.insert(t, "a", row("next"))
 	o := failedRow("a", "next", "worse", nil)
 	want[4] = blocks(&o, want[4].Lane)
@@ -167,8 +166,7 @@ func (s *suite) testBlockEnds(t *testing.T) {
 	b.wantHolds(t, "not FAILED", b.store)
 }
 
-// testBlockRefused: what cannot block is refused, and nothing of its call is
-// written.
+// testBlockRefused: Settle rejects an invalid Block and writes nothing of the call.
 func (s *suite) testBlockRefused(t *testing.T) {
 	b := s.start(t, 0)
 	b.insert(t, "a", row("1"), row("2"))

@@ -14,8 +14,8 @@ func contextDone(t *testing.T) (context.Context, context.CancelFunc) {
 	return context.WithCancel(t.Context())
 }
 
-// testClaimAnswers asks for rows of every kind in one call, in an order that is
-// not theirs.
+// testClaimAnswers claims rows with every result in one call, in another order than in the
+// table.
 func (s *suite) testClaimAnswers(t *testing.T) {
 	b := s.start(t, 0)
 	txn := b.insert(t, "a", row("free"), row("with payload"), row("completed"), row("failed"), row("deleted"))
@@ -101,7 +101,7 @@ func (s *suite) testClaimOutboxes(t *testing.T) {
 	}
 }
 
-// testClaimOpenTxn asks for a row before its transaction has ended.
+// testClaimOpenTxn claims a row before its transaction commits.
 func (s *suite) testClaimOpenTxn(t *testing.T) {
 	b := s.start(t, 0)
 	txn, commit := b.db.Begin(t, "a", row("1"))
@@ -114,7 +114,7 @@ func (s *suite) testClaimOpenTxn(t *testing.T) {
 		t.Fatalf("the row of an open transaction is %s", a.Result)
 	}
 	if claim.WantPayload = false; !s.looks() {
-		// What the stream brought is enough.
+		// The captured row is enough.
 		if a := b.claim(t, claim)[0]; a.Result != store.Claimed {
 			t.Fatalf("without a need of the row: %s", a.Result)
 		}
@@ -129,7 +129,7 @@ func (s *suite) testClaimOpenTxn(t *testing.T) {
 func (s *suite) testClaimTwice(t *testing.T) {
 	b := s.start(t, 0)
 	b.insert(t, "a", row("1"))
-	// A repeated claim is the leader's own: an answer was lost, say.
+	// A repeated claim is the leader's own, for example after a lost answer.
 	for range 2 {
 		answers := b.claim(t,
 			store.ClaimRow{Ref: ref("a", "1")},
@@ -181,8 +181,8 @@ func (s *suite) testClaimMany(t *testing.T) {
 	t.Logf("%d rows settled in %s", n, time.Since(started))
 }
 
-// testClaimHeld: with a takeover time-out, a fresh claim of somebody else holds
-// the row, an expired one does not, and the leader knows its own.
+// testClaimHeld: with a takeover timeout, a recent claim of another processor holds the
+// row, an expired one does not, and the leader recognizes its own claim.
 func (s *suite) testClaimHeld(t *testing.T) {
 	const timeout = time.Hour
 	b := s.start(t, timeout)
@@ -191,7 +191,7 @@ func (s *suite) testClaimHeld(t *testing.T) {
 	b.db.Set(t, "a", "fresh", store.Processing, theirs)
 	b.db.Set(t, "a", "expired", store.Processing, theirs.Add(-timeout-time.Minute))
 
-	mine := time.Now().Add(-time.Minute) // with all the digits it has
+	mine := time.Now().Add(-time.Minute) // full resolution
 	first, err := b.store.Claim(b.ctx(t), b.epoch, mine, []store.ClaimRow{{Ref: ref("a", "mine")}})
 	if err != nil || first[0].Result != store.Claimed {
 		t.Fatalf("the first claim: %v, %v", first, err)
@@ -214,7 +214,7 @@ func (s *suite) testClaimHeld(t *testing.T) {
 	if got := b.read(t, "a", "fresh"); !near(got.Claimed, theirs) {
 		t.Errorf("somebody else's claim is now of %s", got.Claimed)
 	}
-	// Another leader does not know this one's claims.
+	// A new leader does not know the claims of this one.
 	b.epoch = b.lead(t, b.store)
 	if a := b.claim(t, store.ClaimRow{Ref: ref("a", "mine")})[0]; a.Result != store.Held {
 		t.Errorf("the old leader's row is %s", a.Result)
@@ -228,14 +228,14 @@ func (s *suite) testClaimAtOnce(t *testing.T) {
 	b.take(t, "a", "1")
 }
 
-// testClaimUnwritten: where claims are not written, the log's word is taken for its
-// rows, and the table's for those that were read from it.
+// testClaimUnwritten: without written claims, Claim trusts the log for captured rows and
+// reads the table for rows that came from it.
 func (s *suite) testClaimUnwritten(t *testing.T) {
 	b := s.start(t, 0)
 	txn := b.insert(t, "a", row("free"), row("cancelled"))
 	b.db.Set(t, "a", "cancelled", store.Failed, now())
 	before := b.read(t, "a", "free")
-	for range 2 { // the answer was lost
+	for range 2 { // as after a lost answer
 		answers := b.claim(t,
 			store.ClaimRow{Ref: ref("a", "free"), Txn: txn},
 			store.ClaimRow{Ref: ref("a", "free"), Txn: txn, WantPayload: true},

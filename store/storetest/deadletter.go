@@ -11,14 +11,14 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// letterRow is a row that FAILED, as the suite made it.
+// letterRow is a row that the suite makes FAILED.
 type letterRow struct {
 	Row
 	text string
 	at   time.Time
 }
 
-// fail inserts rows and lets each FAIL with its error, at its time.
+// fail inserts rows and makes each FAILED with its error, at its time.
 func (b *bench) fail(t *testing.T, outbox string, letters ...letterRow) {
 	t.Helper()
 	var rows []Row
@@ -26,7 +26,7 @@ func (b *bench) fail(t *testing.T, outbox string, letters ...letterRow) {
 	var outcomes []store.Outcome
 	for i, l := range letters {
 		rows, ids = append(rows, l.Row), append(ids, l.ID)
-		reason := store.Reason(i % int(store.ReasonInternal+1)) // of every code
+		reason := store.Reason(i % int(store.ReasonInternal+1)) // all codes in turn
 		outcomes = append(outcomes, store.Outcome{
 			Ref: ref(outbox, l.ID), Status: store.Failed, RetryCount: i % 7, Error: l.text, Reason: reason, At: l.at,
 		})
@@ -62,8 +62,8 @@ func letterIDs(letters []store.DeadLetter) []string {
 	return list
 }
 
-// oddLetters are FAILED rows whose groups and texts a careless filter would take
-// for each other. Their order is that of the list.
+// oddLetters returns FAILED rows whose groups and texts a careless filter would confuse.
+// They are in the layout's order-by.
 func oddLetters() []letterRow {
 	groups := []store.Group{
 		{}, store.GroupOf(""), store.GroupOf("a/b"), store.GroupOf("a"), store.GroupOf("A"), store.GroupOf("a "),
@@ -74,7 +74,7 @@ func oddLetters() []letterRow {
 	}
 	list := make([]letterRow, len(groups))
 	for i := range list {
-		r := row(fmt.Sprintf("id %c", 'z'-i)) // not in the order of the ids
+		r := row(fmt.Sprintf("id %c", 'z'-i)) // descending ids
 		r.Kind, r.Group, r.Created = "KIND-A", groups[i], origin().Add(time.Duration(i)*time.Minute)
 		if i%2 == 1 {
 			r.Kind = "kind-a"
@@ -84,13 +84,13 @@ func oddLetters() []letterRow {
 	return list
 }
 
-// letterFilter is a filter with the rows that it is to choose.
+// letterFilter is a filter and the rows that it must select.
 type letterFilter struct {
 	filter store.DeadLetterFilter
 	chosen func(letterRow) bool
 }
 
-// filters returns every kind of filter that the layout knows.
+// filters returns filters of every kind that the layout supports.
 func (s *suite) filters() []letterFilter {
 	c := &s.layout.Columns
 	list := []letterFilter{
@@ -137,7 +137,7 @@ func groupsOf(letters []letterRow) []store.Group {
 	return list
 }
 
-// testFailed reads and counts by every filter.
+// testFailed reads and counts with every filter.
 func (s *suite) testFailed(t *testing.T) {
 	b := s.start(t, 0)
 	letters := oddLetters()
@@ -174,7 +174,7 @@ func (s *suite) testFailed(t *testing.T) {
 	}
 }
 
-// failOthers makes rows that no filter is to choose, and one of another outbox.
+// failOthers makes rows that no filter selects, and one row of another outbox.
 func (b *bench) failOthers(t *testing.T) {
 	t.Helper()
 	b.insert(t, "a", row("pending"), row("taken"), row("completed"))
@@ -183,7 +183,7 @@ func (b *bench) failOthers(t *testing.T) {
 	b.fail(t, "b", letterRow{row("id z"), "100% sure", now()})
 }
 
-// checkLetters compares everything that the rows of oddLetters say.
+// checkLetters compares all fields of the rows of oddLetters.
 func (b *bench) checkLetters(t *testing.T, want []letterRow, got []store.DeadLetter, payload bool) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -214,8 +214,8 @@ func (b *bench) checkLetters(t *testing.T, want []letterRow, got []store.DeadLet
 	}
 }
 
-// testLettersRefused: filters that mean nothing are refused by name, and a table
-// without state has no dead letters.
+// testLettersRefused: invalid filters are rejected by name, and a table without state has
+// no dead letters.
 func (s *suite) testLettersRefused(t *testing.T) {
 	b := s.start(t, 0)
 	try := func(f store.DeadLetterFilter, limit int) map[string]error {
@@ -251,7 +251,7 @@ func (s *suite) testLettersRefused(t *testing.T) {
 	}
 }
 
-// testLettersClosed: a closed store refuses.
+// testLettersClosed: a closed store returns errors.
 func (s *suite) testLettersClosed(t *testing.T) {
 	b := s.start(t, 0)
 	b.store.Close()

@@ -19,14 +19,14 @@ func deliveredTests() []test {
 	}
 }
 
-// isFlow chooses one layout that keeps delivered rows, whatever form its times have.
+// isFlow selects one layout that keeps delivered rows; the time format does not matter.
 func isFlow(l *store.Layout) bool {
 	return keepsDelivered(l) && l.State == store.StateWords && !l.Unclaimed && l.Name != oddNames().Name
 }
 
 func keepsDelivered(l *store.Layout) bool { return keepsState(l) && !l.DeleteDelivered }
 
-// delivered reads delivered rows by pages, of which none may be empty or too large.
+// delivered reads delivered rows in pages and checks the page sizes.
 func (b *bench) delivered(t *testing.T, v store.View, q store.DeliveredQuery, page int) (items []store.Item) {
 	t.Helper()
 	undated, err := v.Delivered(b.ctx(t), q, page, func(some []store.Item) error {
@@ -42,11 +42,11 @@ func (b *bench) delivered(t *testing.T, v store.View, q store.DeliveredQuery, pa
 	return items
 }
 
-// after is a time in milliseconds after origin.
+// after returns the time ms milliseconds after origin.
 func after(ms int) time.Time { return origin().Add(time.Duration(ms) * time.Millisecond) }
 
-// testDelivered: COMPLETED rows come in order-by, whoever has parked or settled them, and
-// are chosen byte for byte.
+// testDelivered: COMPLETED rows come in order-by, including spilled rows and rows that
+// another program settled, and the query matches byte for byte.
 func (s *suite) testDelivered(t *testing.T) {
 	b := s.start(t, 0)
 	mk := func(id string, ms int, kind string, g store.Group) Row {
@@ -57,7 +57,7 @@ func (s *suite) testDelivered(t *testing.T) {
 		mk("same-b", 3, "B", store.GroupOf("g")), mk("G", 4, "B", store.GroupOf("G")), mk("parked", 5, "A", store.GroupOf("g ")),
 	}
 	open := []Row{mk("pending", 2, "A", store.GroupOf("g")), mk("taken", 2, "A", store.Group{}), mk("failed", 2, "A", store.GroupOf(""))}
-	for _, i := range []int{5, 4, 2, 3, 1, 0} { // of those that are equal, the first id first
+	for _, i := range []int{5, 4, 2, 3, 1, 0} { // for equal times, the lower id first
 		b.insert(t, "a", sent[i])
 	}
 	b.insert(t, "a", open...)
@@ -106,7 +106,7 @@ func (s *suite) testDelivered(t *testing.T) {
 	}
 }
 
-// chooses reports whether the lists of a query choose a row.
+// chooses reports whether the lists of a query match a row.
 func chooses(q *store.DeliveredQuery, it *store.Item) bool {
 	return (len(q.IDs) == 0 || slices.Contains(q.IDs, it.ID)) && (len(q.Kinds) == 0 || slices.Contains(q.Kinds, it.Kind)) &&
 		(len(q.Groups) == 0 || slices.Contains(q.Groups, it.Group))
@@ -119,8 +119,8 @@ func idsOf(rows []Row) (list []string) {
 	return list
 }
 
-// testDeliveredBounds: a row of the very time of Since is in, and of Until is not, to the
-// nanosecond whatever the column keeps.
+// testDeliveredBounds: Since is inclusive and Until exclusive, to the nanosecond, whatever
+// the column's resolution.
 func (s *suite) testDeliveredBounds(t *testing.T) {
 	b := s.start(t, 0)
 	var list []Row
@@ -166,8 +166,8 @@ func (s *suite) testDeliveredBounds(t *testing.T) {
 	}
 }
 
-// testDeliveredMany: pages hold all rows, of the moment of the view, and end where they
-// are told to.
+// testDeliveredMany: pages contain all rows of the view's snapshot and stop at the reader's
+// error.
 func (s *suite) testDeliveredMany(t *testing.T) {
 	b := s.start(t, 0)
 	const n = 1001
@@ -203,8 +203,8 @@ func (s *suite) testDeliveredMany(t *testing.T) {
 	}
 }
 
-// testDeliveredRefused: what a layout does not keep is refused with a way out, and the
-// view serves on.
+// testDeliveredRefused: layouts without delivered rows are rejected with a remedy, and the
+// view remains usable.
 func (s *suite) testDeliveredRefused(t *testing.T) {
 	b := s.start(t, 0)
 	none := func([]store.Item) error { t.Error("rows are read"); return nil }

@@ -9,8 +9,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// testExamine: an examination finds what Check does, says what is fine as well, and
-// changes nothing.
+// testExamine: Diagnose finds the faults of Check, reports healthy parts too, and changes
+// nothing.
 func (s *suite) testExamine(t *testing.T) {
 	box := s.outbox("a")
 	db := s.setup(t, box)
@@ -59,8 +59,7 @@ func (s *suite) testExamine(t *testing.T) {
 	}
 }
 
-// examined checks that an examination finds these faults and no other, and Check
-// the same.
+// examined checks that Diagnose and Check find exactly these faults.
 func (s *suite) examined(t *testing.T, st store.Store, faults ...string) {
 	t.Helper()
 	found, err := st.Diagnose(s.ctx(t))

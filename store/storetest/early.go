@@ -6,7 +6,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// testSettleUnclaimed writes outcomes into rows that no claim has touched.
+// testSettleUnclaimed settles rows that were not claimed.
 func (s *suite) testSettleUnclaimed(t *testing.T) {
 	b := s.start(t, 0)
 	txn := b.insert(t, "a", row("done"), row("dead"), row("retried"), row("deleted"))
@@ -22,7 +22,7 @@ func (s *suite) testSettleUnclaimed(t *testing.T) {
 	b.wantOutcomes(t)
 }
 
-// outcomesOf are an outcome of each status for rows that one transaction inserted.
+// outcomesOf returns an outcome of each status for rows inserted by one transaction.
 func outcomesOf(txn store.Txn, done, dead, retried string) []store.Outcome {
 	return []store.Outcome{
 		{Ref: ref("a", done), Txn: txn, Status: store.Completed, At: now()},
@@ -31,7 +31,7 @@ func outcomesOf(txn store.Txn, done, dead, retried string) []store.Outcome {
 	}
 }
 
-// wantOutcomes expects what outcomesOf writes.
+// wantOutcomes checks the writes of outcomesOf.
 func (b *bench) wantOutcomes(t *testing.T) {
 	t.Helper()
 	if !b.stateful() {
@@ -49,8 +49,8 @@ func (b *bench) wantOutcomes(t *testing.T) {
 	}
 }
 
-// testSettleOpenTxn writes outcomes before the transaction of their rows has ended,
-// beside one of a row that is there and one of a row that is gone.
+// testSettleOpenTxn settles rows before their transaction commits, together with a visible
+// row and a deleted row.
 func (s *suite) testSettleOpenTxn(t *testing.T) {
 	b := s.start(t, 0)
 	seen := b.insert(t, "a", row("seen"))
@@ -80,8 +80,8 @@ func (s *suite) testSettleOpenTxn(t *testing.T) {
 	b.wantOutcomes(t)
 }
 
-// testSettleOpenTxnParked: an outcome that is too early leaves its row parked, and
-// its lane as it is.
+// testSettleOpenTxnParked: an outcome that is too early leaves its row spilled and its lane
+// unchanged.
 func (s *suite) testSettleOpenTxnParked(t *testing.T) {
 	b := s.start(t, 0)
 	key := lane("a", "EVENT", store.GroupOf("g"))

@@ -8,8 +8,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// testViewExcept leaves lanes out whose groups a careless statement would take for
-// each other, one by one and many at once.
+// testViewExcept excludes lanes whose groups a careless statement would confuse, one at a
+// time and many at once.
 func (s *suite) testViewExcept(t *testing.T) {
 	b := s.start(t, 0)
 	var all []Row
@@ -42,7 +42,7 @@ func (s *suite) testViewExcept(t *testing.T) {
 		}
 	}
 	v := b.view(t)
-	check(v, lanes("b", all), 100) // another outbox's
+	check(v, lanes("b", all), 100) // of another outbox
 	strange := []Row{{Kind: "KIND-A", Group: store.GroupOf("none has it")}, {Kind: "no such kind", Group: store.GroupOf("a")}, {Kind: "kind-a", Group: store.GroupOf("NULL")}}
 	check(v, lanes("a", strange), 100)
 	for i := range all {
@@ -59,8 +59,8 @@ func (s *suite) testViewExcept(t *testing.T) {
 	check(v, nil, 100)
 }
 
-// testViewExceptLarge: a lane left out that is larger than what is read does not
-// keep the others from being read, in order.
+// testViewExceptLarge: an excluded lane larger than the limit does not prevent the other
+// rows from being read, in order.
 func (s *suite) testViewExceptLarge(t *testing.T) {
 	b := s.start(t, 0)
 	const n, others = 3000, 40

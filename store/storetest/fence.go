@@ -18,7 +18,7 @@ func (s *suite) testLead(t *testing.T) {
 	if e := b.lead(t, rival); e != 2 {
 		t.Fatalf("the second leader has epoch %d", e)
 	}
-	// The epoch outlives the stores.
+	// The epoch survives the stores.
 	b.store.Close()
 	rival.Close()
 	if e := b.lead(t, b.open(t, 0)); e != 3 {
@@ -61,14 +61,14 @@ func (s *suite) testOldEpoch(t *testing.T) {
 	if cp, err := b.store.LoadCheckpoint(b.ctx(t)); err != nil || cp.Position != "old" {
 		t.Errorf("the checkpoint is %+v, %v", cp, err)
 	}
-	// The session still serves.
+	// The session is still usable.
 	b.epoch = b.lead(t, b.store)
 	b.take(t, "a", "1")
 }
 
-// testLeadRace lets a claim and an outcome of the old leader run against the
-// next Lead. Whichever comes first, what the rows say when Lead has returned
-// stays.
+// testLeadRace runs a claim and an outcome of the old leader concurrently with
+// AcquireLeadership. Whichever commits first, the rows do not change after
+// AcquireLeadership has returned.
 func (s *suite) testLeadRace(t *testing.T) {
 	b := s.start(t, 0)
 	rival := b.open(t, 0)
@@ -101,9 +101,9 @@ func (s *suite) testLeadRace(t *testing.T) {
 			switch err := <-errs; {
 			case err == nil:
 				landed++
-			case errors.Is(err, store.ErrNotLeader), errors.As(err, new(*store.RefusedError)): // it waited too long
+			case errors.Is(err, store.ErrNotLeader), errors.As(err, new(*store.RefusedError)): // lock wait timeout
 				refused++
-			default: // it made the new leader wait too long
+			default: // the new leader ended it
 				t.Log(err)
 				ended++
 			}
@@ -141,8 +141,7 @@ func (s *suite) testCheckpoint(t *testing.T) {
 	}
 }
 
-// testEnds: a call that is cut short leaves a store that serves, and a closed
-// store refuses.
+// testEnds: a canceled call leaves the store usable, and a closed store returns errors.
 func (s *suite) testEnds(t *testing.T) {
 	b := s.start(t, 0)
 	b.insert(t, "a", row("1"))
@@ -182,7 +181,7 @@ func (s *suite) testEnds(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// near reports whether two times differ by less than a database may round.
+// near reports whether two times differ by at most the rounding of a database.
 func near(a, b time.Time) bool {
 	d := a.Sub(b)
 	return d.Abs() <= time.Second

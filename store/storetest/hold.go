@@ -14,7 +14,7 @@ func lane(outbox, kind string, g store.Group) store.LaneKey {
 	return store.LaneKey{Outbox: outbox, Kind: kind, Group: g}
 }
 
-// oddLanes are lanes that a careless key would take for each other.
+// oddLanes returns lanes that a careless key would confuse.
 func oddLanes(outbox string) []store.LaneKey {
 	long := strings.Repeat("gröup/", 1500)
 	var list []store.LaneKey
@@ -39,8 +39,7 @@ func (b *bench) loadHolds(t *testing.T, st store.Store) []store.Hold {
 	return holds
 }
 
-// wantHolds compares the holds that a store loads with those that are to be
-// there, in any order.
+// wantHolds compares the loaded holds with the expected ones, in any order.
 func (b *bench) wantHolds(t *testing.T, what string, st store.Store, want ...store.Hold) {
 	t.Helper()
 	type key struct {
@@ -77,8 +76,8 @@ func (b *bench) hold(t *testing.T, holds ...store.Hold) {
 	}
 }
 
-// testPauses records a pause of every odd lane of two outboxes, replaces and
-// releases them one by one, and looks from another store each time.
+// testPauses pauses every odd lane of two outboxes, replaces and releases the holds one by
+// one, and loads them from another store each time.
 func (s *suite) testPauses(t *testing.T) {
 	b := s.start(t, 0)
 	b.wantHolds(t, "at first", b.store)
@@ -125,8 +124,8 @@ func (s *suite) testPauses(t *testing.T) {
 	}
 }
 
-// testPauseOutlives: another relay on the same tables sees only its outboxes'
-// holds, and a hold outlives the store and the leader.
+// testPauseOutlives: another relay on the same tables sees only the holds of its outboxes,
+// and a hold survives the store and the leader.
 func (s *suite) testPauseOutlives(t *testing.T) {
 	b := s.start(t, 0)
 	inA := store.Hold{Lane: lane("a", "EVENT", store.GroupOf("g")), Kind: store.Paused, Since: now()}

@@ -53,7 +53,7 @@ func (s *suite) testInstall(t *testing.T) {
 	}
 }
 
-// testCheck: everything that is missing is named in one error with a way out.
+// testCheck: one error names everything that is missing, with a remedy.
 func (s *suite) testCheck(t *testing.T) {
 	box := s.outbox("a")
 	db := s.setup(t, box)
@@ -63,7 +63,7 @@ func (s *suite) testCheck(t *testing.T) {
 	bad.Layout.Columns.Payload = "no_such_payload"
 	lacks := []string{"no_such_payload", "no_such_table"}
 	_, schemaless := db.(Schemaless)
-	if !schemaless { // else rows without a group may lack it
+	if !schemaless { // schemaless rows without a group may lack the field
 		bad.Layout.Columns.Group = "no_such_group"
 		lacks = append(lacks, "no_such_group")
 	}
@@ -101,7 +101,7 @@ func (s *suite) testCheck(t *testing.T) {
 	s.callBroken(t, db.Store(t, Config{Outboxes: []store.Outbox{bad}}), schemaless)
 }
 
-// callBroken: a call on what is not there says so too.
+// callBroken: a call on a missing column returns a SetupError too.
 func (s *suite) callBroken(t *testing.T, broken store.Store, schemaless bool) {
 	t.Helper()
 	defer broken.Close()

@@ -24,7 +24,7 @@ func leadTests() []test {
 	}
 }
 
-// named opens a store of a relay of a name, which calls itself holder.
+// named opens a store of the named relay, with a holder name.
 func (b *bench) named(t *testing.T, name, holder string) store.Store {
 	t.Helper()
 	st := b.db.Store(t, Config{Outboxes: b.boxes, Name: name, Holder: holder})
@@ -42,7 +42,7 @@ func (b *bench) lock(t *testing.T, st store.Store) store.Lock {
 	return lock
 }
 
-// wantLocked checks that a store cannot have the lock, and is told who has it.
+// wantLocked checks that a store cannot acquire the lock and learns its holder.
 func (b *bench) wantLocked(t *testing.T, what string, st store.Store, holder string) {
 	t.Helper()
 	lock, err := st.Lock(b.ctx(t))
@@ -64,8 +64,8 @@ func (b *bench) leader(t *testing.T, st store.Store) store.Leader {
 	return l
 }
 
-// testLeader: the leader row tells who took the lead last, and only that store
-// writes, whatever epoch another one names.
+// testLeader: the leader row names the latest leader, and only its store writes, whatever
+// epoch another store names.
 func (s *suite) testLeader(t *testing.T) {
 	b := s.start(t, 0)
 	stranger := b.named(t, "other", "")
@@ -119,7 +119,7 @@ func paused() store.Hold {
 	return store.Hold{Lane: lane("a", "EVENT", store.GroupOf("g")), Kind: store.Paused, Since: origin()}
 }
 
-// everyWrite writes in every way that needs a leader.
+// everyWrite calls every method that needs a leader.
 func (b *bench) everyWrite(t *testing.T, st store.Store, epoch store.Epoch) map[string]error {
 	t.Helper()
 	ctx, one := b.ctx(t), ref("a", "1")
@@ -154,7 +154,7 @@ func (b *bench) everyWrite(t *testing.T, st store.Store, epoch store.Epoch) map[
 	return errs
 }
 
-// testLock: one relay of a name has the lock, and others learn who it is.
+// testLock: one relay of a name holds the lock, and others learn its holder.
 func (s *suite) testLock(t *testing.T) {
 	b := s.start(t, 0)
 	first, second := b.named(t, "", "host-1/41"), b.named(t, "", "host-2/42")
@@ -170,7 +170,7 @@ func (s *suite) testLock(t *testing.T) {
 	}
 	held.Release()
 	held.Release()
-	for range 2 { // it stays so
+	for range 2 { // repeatedly
 		if err := held.Ping(b.ctx(t)); err == nil {
 			t.Error("a lock that was released answers a ping")
 		}
@@ -188,8 +188,8 @@ func (s *suite) testLock(t *testing.T) {
 	}
 }
 
-// testLockWatch: a watch that ends with its context leaves the lock as it is, and
-// one whose lock is released says so.
+// testLockWatch: a watch that ends with its context keeps the lock, and a release ends a
+// watch with an error.
 func (s *suite) testLockWatch(t *testing.T) {
 	b := s.start(t, 0)
 	held := b.lock(t, b.store)
@@ -216,7 +216,7 @@ func (s *suite) testLockWatch(t *testing.T) {
 	b.lock(t, rival)
 }
 
-// testLockClosed: the end of a store is the end of its lock.
+// testLockClosed: closing a store releases its lock.
 func (s *suite) testLockClosed(t *testing.T) {
 	b := s.start(t, 0)
 	rival := b.open(t, 0)

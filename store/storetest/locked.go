@@ -11,22 +11,23 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Locking is a Database in which one session can keep what others write.
+// Locking is a Database in which a session can lock rows against other writers.
 type Locking interface {
 	Database
 	// LockRows locks rows of an outbox until unlock is called.
 	LockRows(t *testing.T, outbox string, ids ...string) (unlock func())
-	// LockTable locks the table of an outbox until unlock is called; unlock is nil where
-	// the database has no such lock.
+	// LockTable locks the table of an outbox until unlock is called. unlock is nil if the
+	// database has no table locks.
 	LockTable(t *testing.T, outbox string) (unlock func())
 }
 
 const (
-	// maxLockWait bounds the first call that meets a lock: a server may count whole
-	// seconds, and wait for the lock once more to tell what it is of.
+	// maxLockWait limits the first call that meets a lock. A server may round its lock
+	// timeout to whole seconds, and may need a second wait to distinguish row locks from
+	// table locks.
 	maxLockWait = 10 * time.Second
-	// maxTableWait bounds a later call for a locked table, maxRowWait one for locked rows,
-	// however many these are. On a machine that is not busy they take 1 s and 0.1 s.
+	// maxTableWait limits a later call for a locked table, and maxRowWait one for any
+	// number of locked rows. On an idle machine they take 1 s and 0.1 s.
 	maxTableWait, maxRowWait = 4 * time.Second, 3 * time.Second
 )
 
@@ -38,7 +39,7 @@ func lockTests() []test {
 	}
 }
 
-// locking skips tests of locks that a database does not have.
+// locking skips the test if the database has no such locks.
 func (b *bench) locking(t *testing.T) Locking {
 	db, ok := b.db.(Locking)
 	if !ok {
@@ -47,7 +48,7 @@ func (b *bench) locking(t *testing.T) Locking {
 	return db
 }
 
-// within fails the test unless a call ends in time.
+// within fails the test if a call exceeds its limit.
 func within(t *testing.T, what string, limit time.Duration, call func()) {
 	t.Helper()
 	began := time.Now()
@@ -57,8 +58,8 @@ func within(t *testing.T, what string, limit time.Duration, call func()) {
 	}
 }
 
-// testLockedTable: a table that somebody keeps locked holds up the rows of its outbox
-// alone, for claims and outcomes alike, and each call by no more than maxTableWait.
+// testLockedTable: a locked table delays only the rows of its outbox, for claims and
+// outcomes, and each call by at most maxTableWait.
 func (s *suite) testLockedTable(t *testing.T) {
 	b := s.start(t, 0)
 	db := b.locking(t)
@@ -118,7 +119,7 @@ func (s *suite) testLockedTable(t *testing.T) {
 	}
 }
 
-// wantTableLocked claims rows of a locked table a and of a free table b.
+// wantTableLocked claims rows of a locked table a and of an unlocked table b.
 func (b *bench) wantTableLocked(t *testing.T, claim []store.ClaimRow) {
 	t.Helper()
 	for i, a := range b.claim(t, claim...) {
@@ -132,7 +133,7 @@ func (b *bench) wantTableLocked(t *testing.T, claim []store.ClaimRow) {
 	}
 }
 
-// outcomesFor are outcomes of each status for rows.
+// outcomesFor returns outcomes of all statuses for rows.
 func outcomesFor(outbox string, rows []Row) (list []store.Outcome) {
 	for i := range rows {
 		o := store.Outcome{Ref: ref(outbox, rows[i].ID), Status: store.Completed, At: now()}
@@ -147,8 +148,8 @@ func outcomesFor(outbox string, rows []Row) (list []store.Outcome) {
 	return list
 }
 
-// wantAwaited expects that AwaitTable waits for outbox a and for no other, for some time
-// and not for long, and hears of the end of the lock.
+// wantAwaited checks that AwaitTable waits for outbox a only, for a bounded time, and
+// notices the end of the lock.
 func (b *bench) wantAwaited(t *testing.T, unlock func()) {
 	t.Helper()
 	within(t, "awaiting another table", maxRowWait, func() {
@@ -185,8 +186,8 @@ func (b *bench) wantAwaited(t *testing.T, unlock func()) {
 	})
 }
 
-// lockable inserts 120 rows into outbox a and claims them, and returns the ids of two of
-// three, which are to be locked.
+// lockable inserts 120 rows into outbox a and claims them. It returns the ids of two thirds
+// of them, which the test locks.
 func (b *bench) lockable(t *testing.T) (list []Row, locked []string) {
 	t.Helper()
 	var ids []string
@@ -203,8 +204,8 @@ func (b *bench) lockable(t *testing.T) (list []Row, locked []string) {
 	return list, locked
 }
 
-// testLockedOutcomes: rows that somebody keeps locked hold up the outcome of no other row
-// of a call, and after the first call that met them, none is waited for.
+// testLockedOutcomes: locked rows delay no other outcome of a call. After the first call
+// that met them, Settle does not wait for any.
 func (s *suite) testLockedOutcomes(t *testing.T) {
 	b := s.start(t, 0)
 	db := b.locking(t)
@@ -215,13 +216,13 @@ func (s *suite) testLockedOutcomes(t *testing.T) {
 	unlock := db.LockRows(t, "a", locked...)
 	defer unlock()
 	outcomes := outcomesFor("a", list)
-	outcomes[1].SpilledSeq = parked.Seq // it is FAILED, and locked
+	outcomes[1].SpilledSeq = parked.Seq // FAILED and locked
 	held := blocks(&outcomes[1], key)
 	for turn, limit := range []time.Duration{maxLockWait, maxRowWait, maxRowWait} {
 		within(t, fmt.Sprint("settle ", turn), limit, func() {
 			for i, got := range b.settle(t, outcomes...) {
 				switch settles := outcomes[i].Status.Settled(); {
-				case !settles && b.layout.Columns.RetryCount == "": // nothing of it is kept
+				case !settles && b.layout.Columns.RetryCount == "": // nothing of it is stored
 				case i%3 > 0 && got != store.WasLocked:
 					t.Errorf("settle %d: outcome %d of a locked row: %d", turn, i, got)
 				case i%3 == 0 && (turn == 0 || !settles) && got != store.Written:

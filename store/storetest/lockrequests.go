@@ -7,7 +7,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// pinged pings a lock and returns how many wishes it has seen.
+// pinged pings a lock and returns its request count.
 func (b *bench) pinged(t *testing.T, held store.Lock) int64 {
 	t.Helper()
 	if err := held.Ping(b.ctx(t)); err != nil {
@@ -16,8 +16,8 @@ func (b *bench) pinged(t *testing.T, held store.Lock) int64 {
 	return held.RequestCount()
 }
 
-// testLockWishes: a ping sees the wishes that others have written by then, each of them
-// and no other relay's, and no write of the leader is taken for one.
+// testLockWishes: a ping counts each earlier request of other stores, but no request to
+// another relay and no write of the leader.
 func (s *suite) testLockWishes(t *testing.T) {
 	b := s.start(t, 0)
 	held := b.lock(t, b.store)

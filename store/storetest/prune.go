@@ -10,8 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// prune goes through an outbox's table to its end and returns how many rows it
-// deleted.
+// prune scans an outbox's table to its end and returns the number of deleted rows.
 func (b *bench) prune(t *testing.T, outbox string, before time.Time, limit int) int {
 	t.Helper()
 	p, n := store.PruneRequest{Outbox: outbox, Before: before, Limit: limit}, 0
@@ -32,7 +31,7 @@ func (b *bench) prune(t *testing.T, outbox string, before time.Time, limit int) 
 	return 0
 }
 
-// testPrune deletes what was delivered before a time, and nothing else.
+// testPrune deletes only the rows delivered before a time.
 func (s *suite) testPrune(t *testing.T) {
 	b := s.start(t, 0)
 	old, young, border := origin(), origin().Add(2*time.Hour), origin().Add(time.Hour)
@@ -95,8 +94,8 @@ func (s *suite) testPrune(t *testing.T) {
 	}
 }
 
-// testClock asks for the database's time, which goes with this machine's, beside which the
-// tests' servers run.
+// testClock compares the database's time with this machine's, on which the test servers
+// run.
 func (s *suite) testClock(t *testing.T) {
 	b := s.start(t, 0)
 	before := time.Now()
@@ -110,7 +109,7 @@ func (s *suite) testClock(t *testing.T) {
 	}
 }
 
-// testPruneMany goes through a table of 5000 rows, by a few and by all at once.
+// testPruneMany prunes a table of 5000 rows, in small steps and in one.
 func (s *suite) testPruneMany(t *testing.T) {
 	b := s.start(t, 0)
 	const n = 5000
@@ -152,7 +151,7 @@ func (s *suite) testPruneFence(t *testing.T) {
 	}
 }
 
-// testPruneRefused: what cannot be asked for is refused by name.
+// testPruneRefused: invalid requests are rejected by name.
 func (s *suite) testPruneRefused(t *testing.T) {
 	b := s.start(t, 0)
 	want := func(p store.PruneRequest, part string) {

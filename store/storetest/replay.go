@@ -36,11 +36,11 @@ func replayTests() []test {
 	}
 }
 
-// isPlain picks one layout for what is the same with all of them: that which every server
-// has the suite with, and each once.
+// isPlain selects one layout for tests that do not depend on it. Every server runs the
+// suite with this layout, exactly once.
 func isPlain(l *store.Layout) bool { return l.Name == store.OutboxMessages().Name }
 
-// job asks for a replay, by a store that never led.
+// job requests a replay from a store that never led.
 func (b *bench) job(t *testing.T, id string) {
 	t.Helper()
 	if err := b.open(t, 0).RequestReplay(b.ctx(t), id, "{}"); err != nil {
@@ -48,7 +48,7 @@ func (b *bench) job(t *testing.T, id string) {
 	}
 }
 
-// jobOf returns a replay as a store has it.
+// jobOf returns a replay as listed by a store.
 func (b *bench) jobOf(t *testing.T, r store.Store, id string) store.Job {
 	t.Helper()
 	jobs, err := r.Jobs(b.ctx(t))
@@ -62,9 +62,9 @@ func (b *bench) jobOf(t *testing.T, r store.Store, id string) store.Job {
 	return jobs[i]
 }
 
-// replayRow is a row of a replay in a lane, of no transaction.
+// replayRow returns a row of a replay in a lane, without a transaction.
 func replayRow(key store.LaneKey, id string, n int64) store.ReplayRow {
-	return store.ReplayRow{N: n, Item: parkable(key, id, 3)} // whose seq and retries are not kept
+	return store.ReplayRow{N: n, Item: parkable(key, id, 3)} // Seq and RetryCount are not stored
 }
 
 func (b *bench) copyRows(t *testing.T, id string, at store.ReplayCursor, rows ...store.ReplayRow) {
@@ -90,7 +90,7 @@ func (b *bench) replayRows(t *testing.T, r store.Store, id string, each int, lan
 	return lists
 }
 
-// wantReplayRows compares the rows of a lane with those that are to be there.
+// wantReplayRows compares the rows of a lane with the expected ones.
 func (b *bench) wantReplayRows(t *testing.T, what, id string, key store.LaneKey, want ...store.ReplayRow) {
 	t.Helper()
 	got := b.replayRows(t, b.store, id, len(want)+1, from(key, 0))[0]
@@ -158,8 +158,8 @@ func (s *suite) testReplayFence(t *testing.T) {
 	}
 }
 
-// testReplayEnds: a call that is cut short leaves a store that serves, calls for
-// nothing do nothing, and a closed store refuses.
+// testReplayEnds: a canceled call leaves the store usable, empty calls do nothing, and a
+// closed store returns errors.
 func (s *suite) testReplayEnds(t *testing.T) {
 	b := s.start(t, 0)
 	r := b.store

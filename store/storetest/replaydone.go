@@ -19,7 +19,7 @@ func (b *bench) done(t *testing.T, id string, done ...store.FinishedRow) {
 	}
 }
 
-// wantCounts compares how many rows of a replay were copied, sent, skipped and refused.
+// wantCounts compares the copied, sent, skipped and refused counts of a replay.
 func (b *bench) wantCounts(t *testing.T, what, id string, want ...int64) {
 	t.Helper()
 	j := b.jobOf(t, b.store, id)
@@ -28,8 +28,8 @@ func (b *bench) wantCounts(t *testing.T, what, id string, want ...int64) {
 	}
 }
 
-// testDoneRows: what is done with is counted once, whatever is said of it again, and
-// refused rows leave their errors.
+// testDoneRows: a finished row is counted once, even if it is reported again, and refused
+// rows leave their errors.
 func (s *suite) testDoneRows(t *testing.T) {
 	b := s.start(t, 0)
 	r := b.store
@@ -52,7 +52,7 @@ func (s *suite) testDoneRows(t *testing.T) {
 		{N: 99, Lane: keys[0], ID: "never copied"}, {N: 9, Lane: keys[1], ID: "of another lane", Result: store.ReplayRefused},
 	}
 	var errs []store.ReplayError
-	for range 2 { // the answer was lost
+	for range 2 { // as after a lost answer
 		b.done(t, "job", call...)
 		b.wantCounts(t, "done", "job", 12, 2, 1, 3)
 		var err error
@@ -84,7 +84,7 @@ func (s *suite) testDoneRows(t *testing.T) {
 	b.wantCounts(t, "each twice", "job", 12, 3, 2, 3)
 }
 
-// testDoneBesideWishes: the counts stay exact while others change what is wanted.
+// testDoneBesideWishes: the counts stay exact during concurrent requests.
 func (s *suite) testDoneBesideWishes(t *testing.T) {
 	b := s.start(t, 0)
 	b.job(t, "job")
@@ -103,7 +103,7 @@ func (s *suite) testDoneBesideWishes(t *testing.T) {
 	defer stop()
 	const turns, each = 20, 5
 	for i := range turns {
-		rounds <- struct{}{} // at once with what follows
+		rounds <- struct{}{} // concurrent with the writes below
 		var rows []store.ReplayRow
 		var done []store.FinishedRow
 		for k := range each {
@@ -128,7 +128,7 @@ func (s *suite) testDoneBesideWishes(t *testing.T) {
 	}
 }
 
-// testErrorsKept: errors past store.MaxJobErrors are counted and not kept.
+// testErrorsKept: errors above store.MaxJobErrors are counted but not stored.
 func (s *suite) testErrorsKept(t *testing.T) {
 	b := s.start(t, 0)
 	b.job(t, "job")
@@ -153,7 +153,7 @@ func (s *suite) testErrorsKept(t *testing.T) {
 	}
 }
 
-// testClearRows: rows are cleared a few at a time, and are not counted any more.
+// testClearRows: rows are cleared in parts and subtracted from the total.
 func (s *suite) testClearRows(t *testing.T) {
 	b := s.start(t, 0)
 	r := b.store
@@ -195,15 +195,15 @@ func (s *suite) testClearRows(t *testing.T) {
 		t.Errorf("%d rows were cleared, %v", n, err)
 	}
 	b.copyRows(t, "job", store.ReplayCursor{}, rows...)
-	b.done(t, "job", refused) // an error of this n is there
+	b.done(t, "job", refused) // an error of this N already exists
 	b.wantCounts(t, "refused anew", "job", 13, 2, 0, 2)
 	if errs, err := r.JobErrors(b.ctx(t), "job", 9); err != nil || len(errs) != 1 {
 		t.Errorf("%d errors, %v", len(errs), err)
 	}
 }
 
-// testCountRows: the counts of a replay that copies nothing are what was said last, and
-// those of others stay.
+// testCountRows: the latest counts of a replay without copies are stored, and other replays
+// are unchanged.
 func (s *suite) testCountRows(t *testing.T) {
 	b := s.start(t, 0)
 	r, key := b.store, lane("a", "EVENT", store.GroupOf("g"))

@@ -18,7 +18,7 @@ func (b *bench) saveJob(t *testing.T, j store.Job) {
 	}
 }
 
-// wantJob compares a replay with what it is to be, but for its times.
+// wantJob compares a replay with the expected one and checks which of its times are set.
 func (b *bench) wantJob(t *testing.T, what string, r store.Store, want store.Job, began, finished bool) store.Job {
 	t.Helper()
 	got := b.jobOf(t, r, want.ID)
@@ -38,7 +38,7 @@ func (b *bench) wantJob(t *testing.T, what string, r store.Store, want store.Job
 	return got
 }
 
-// testJobs lets a store that never led ask for replays, and say what it wants of them.
+// testJobs requests replays and their desired states from a store that never led.
 func (s *suite) testJobs(t *testing.T) {
 	b := s.start(t, 0)
 	leader, other := b.store, b.open(t, 0)
@@ -78,8 +78,8 @@ func (s *suite) testJobs(t *testing.T) {
 	}
 }
 
-// testJobsMany asks for more replays than are kept once they have ended: none is out of
-// sight, as whoever runs them finds them in the list.
+// testJobsMany requests more replays than are kept after their end: all are listed, because
+// the leader finds them in the list.
 func (s *suite) testJobsMany(t *testing.T) {
 	b := s.start(t, 0)
 	r := b.store
@@ -107,7 +107,7 @@ func (s *suite) testJobsMany(t *testing.T) {
 	b.wantJob(t, "paused behind the others", r, first, false, false)
 }
 
-// testJobStates lets the leader say what becomes of a replay.
+// testJobStates saves the states of a replay as its leader.
 func (s *suite) testJobStates(t *testing.T) {
 	b := s.start(t, 0)
 	other := b.open(t, 0)
@@ -122,7 +122,7 @@ func (s *suite) testJobStates(t *testing.T) {
 	want.State, want.Reason, want.Source, want.UntilAt = store.JobCopying, "waits for 1 paused group ☃", "log", now()
 	want.Until = store.Checkpoint{Origin: "o ünï", Position: "p '\"\\", Seq: 1<<62 + 1}
 	saved := want
-	saved.Desired, saved.Spec, saved.Total, saved.Sent = store.DesiredCancel, "another", 7, 7 // which are not to be saved
+	saved.Desired, saved.Spec, saved.Total, saved.Sent = store.DesiredCancel, "another", 7, 7 // these fields must not be saved
 	b.saveJob(t, saved)
 	first := b.wantJob(t, "begun", other, want, true, false)
 	want.State, want.Reason, want.Until, want.UntilAt, want.Source = store.JobFailed, "", store.Checkpoint{}, time.Time{}, ""
@@ -144,9 +144,9 @@ func (s *suite) testJobStates(t *testing.T) {
 	}
 }
 
-// testJobsKept: the end of a replay forgets those that ended before the latest
-// store.MaxEndedJobs, with their errors, but none that has rows. When they were asked for
-// does not count.
+// testJobsKept: the end of a replay deletes earlier ended replays above store.MaxEndedJobs,
+// with their errors, unless they have rows. The order of the ends counts, not that of the
+// requests.
 func (s *suite) testJobsKept(t *testing.T) {
 	b := s.start(t, 0)
 	r, key := b.store, lane("a", "EVENT", store.GroupOf("g"))
@@ -196,7 +196,7 @@ func (s *suite) testJobsKept(t *testing.T) {
 	kept("its rows are cleared", open, late)
 }
 
-// wantKept looks which of some replays are still there, each with its error.
+// wantKept checks which replays still exist, each with its error.
 func (b *bench) wantKept(t *testing.T, what string, of, want []string) {
 	t.Helper()
 	for _, id := range of {

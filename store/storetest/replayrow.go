@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// testCopyRows copies rows of all odd lanes, twice, and reads them back by pages.
+// testCopyRows copies rows of all odd lanes, twice, and reads them back in pages.
 func (s *suite) testCopyRows(t *testing.T) {
 	b := s.start(t, 0)
 	r := b.store
@@ -22,7 +22,7 @@ func (s *suite) testCopyRows(t *testing.T) {
 	var all []store.ReplayRow
 	for turn, payload := range [][]byte{nil, {}, []byte("\x00\xff{}\xc3("), []byte("{}")} {
 		for i, key := range keys {
-			// The same ids are in both outboxes.
+			// Both outboxes have the same ids.
 			row := replayRow(key, fmt.Sprintf(`%d,"{}\' ☃ %d`, i%(len(keys)/2), turn), int64(1+turn*len(keys)+i))
 			row.Payload, row.PayloadSize = payload, len(payload)+turn
 			if turn == 1 {
@@ -63,7 +63,7 @@ func (s *suite) testCopyRows(t *testing.T) {
 	b.wantReplayRows(t, "of 5 MiB", "job", keys[1], append(lanes[1], large)...)
 }
 
-// pageReplay reads all lanes together, two rows of each at a time.
+// pageReplay reads all lanes together, two rows of each per page.
 func (b *bench) pageReplay(t *testing.T, keys []store.LaneKey, lanes [][]store.ReplayRow) {
 	t.Helper()
 	ask := []store.ReplayRange{from(lane("a", "of no", store.GroupOf("row")), 0)}
@@ -91,7 +91,7 @@ func (b *bench) pageReplay(t *testing.T, keys []store.LaneKey, lanes [][]store.R
 	}
 }
 
-// testCopyRefused: nothing is written of a call that cannot be done.
+// testCopyRefused: an invalid call writes nothing.
 func (s *suite) testCopyRefused(t *testing.T) {
 	b := s.start(t, 0)
 	r, key := b.store, lane("a", "EVENT", store.GroupOf("g"))
@@ -135,8 +135,8 @@ func (s *suite) testCopyRefused(t *testing.T) {
 	b.wantReplayRows(t, "after all", "job", key, good)
 }
 
-// testCopyAtOnce reads the cursor and the rows while they are written: each part of a
-// call is there or none.
+// testCopyAtOnce reads the cursor and the rows while they are written: each call is visible
+// as a whole or not at all.
 func (s *suite) testCopyAtOnce(t *testing.T) {
 	b := s.start(t, 0)
 	b.job(t, "job")
@@ -176,8 +176,8 @@ func (s *suite) testCopyAtOnce(t *testing.T) {
 	}
 }
 
-// testCopyOpenTxn copies a row before its transaction has ended: what is read back
-// names the transaction until it is visible.
+// testCopyOpenTxn copies a row before its transaction commits: the row keeps its Txn until
+// the transaction is visible.
 func (s *suite) testCopyOpenTxn(t *testing.T) {
 	b := s.start(t, 0)
 	key := lane("a", "EVENT", store.GroupOf("g"))
@@ -198,7 +198,7 @@ func (s *suite) testCopyOpenTxn(t *testing.T) {
 	b.wantReplayRows(t, "behind the commit", "job", key, early, visible)
 }
 
-// wantLanes compares the lanes of a replay behind an n with those that are to be there.
+// wantLanes compares the lanes of a replay after an N with the expected ones.
 func (b *bench) wantLanes(t *testing.T, what, id string, after int64, limit int, want ...store.ReplayLane) {
 	t.Helper()
 	got, err := b.store.ReplayLanes(b.ctx(t), id, after, limit)
@@ -210,8 +210,8 @@ func (b *bench) wantLanes(t *testing.T, what, id string, after int64, limit int,
 	}
 }
 
-// testReplayLanes: lanes come in the order of their first rows, which change as rows
-// are done with.
+// testReplayLanes: lanes are ordered by their first rows, which change as rows are
+// finished.
 func (s *suite) testReplayLanes(t *testing.T) {
 	b := s.start(t, 0)
 	b.job(t, "job")
@@ -225,13 +225,13 @@ func (s *suite) testReplayLanes(t *testing.T) {
 			rows = append(rows, replayRow(key, fmt.Sprint(n), n))
 		}
 	}
-	add(keys[0], 300) // what is read must not end in a long lane
+	add(keys[0], 300) // the read must not end inside a long lane
 	for _, key := range keys {
 		add(key, 2)
 	}
 	add(keys[3], 1)
 	b.copyRows(t, "job", store.ReplayCursor{}, rows...)
-	first := func(i int) int64 { // of lane i
+	first := func(i int) int64 { // N of lane i's first row
 		if i == 0 {
 			return 2
 		}
@@ -250,7 +250,7 @@ func (s *suite) testReplayLanes(t *testing.T) {
 	all[1].First += 2
 	all = slices.Delete(all, 2, 3)
 	b.wantLanes(t, "with rows done", "job", 0, 100, all...)
-	for i := range 3 { // the long lane, but for its last two rows
+	for i := range 3 { // the long lane, except its last two rows
 		var done []store.FinishedRow
 		for k := range int64(100) {
 			done = append(done, store.FinishedRow{N: int64(i)*200 + 2*k + 2, Lane: keys[0]})
@@ -262,8 +262,8 @@ func (s *suite) testReplayLanes(t *testing.T) {
 	b.wantLanes(t, "another replay", "another", 0, 5)
 }
 
-// testReplayApart: the rows of a replay are no parked ones, and a replay changes no row
-// of an outbox.
+// testReplayApart: replay rows and spilled rows are separate, and a replay changes no
+// outbox row.
 func (s *suite) testReplayApart(t *testing.T) {
 	b := s.start(t, 0)
 	r, key := b.store, lane("a", "EVENT", store.GroupOf("g"))

@@ -7,8 +7,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// testStates asks for the states of rows of both outboxes in one call; what a claim
-// would change stays as it is.
+// testStates reads the states of rows of both outboxes in one call, and checks that it
+// changes no row.
 func (s *suite) testStates(t *testing.T) {
 	b := s.start(t, 0)
 	r := b.store
@@ -35,7 +35,7 @@ func (s *suite) testStates(t *testing.T) {
 		"requeued": store.RowUnsettled, "deleted": store.RowAbsent, "last": store.RowUnsettled, "never there": store.RowAbsent,
 	}
 	var rows []store.ClaimRow
-	for i, id := range append(names, "never there", "completed", "deleted", "free") { // some of them twice
+	for i, id := range append(names, "never there", "completed", "deleted", "free") { // some ids twice
 		for k, outbox := range []string{"b", "a"} {
 			rows = append(rows, store.ClaimRow{Ref: ref(outbox, id), WantPayload: (i+k)%2 == 0, Txn: txns[outbox] * store.Txn((i+k)%3&1)})
 		}
@@ -74,7 +74,7 @@ func (b *bench) wantStates(t *testing.T, rows []store.ClaimRow, states []store.R
 			}
 		}
 		if j, again := twice[rows[i].Ref]; again && state == store.RowAbsent && b.stateful() && rows[i].Txn != rows[j].Txn {
-			state = store.RowUnsettled // it may yet come of the other transaction
+			state = store.RowUnsettled // the other transaction may still insert it
 		}
 		twice[rows[i].Ref] = i
 		if got.State != state {
@@ -90,8 +90,8 @@ func (b *bench) wantStates(t *testing.T, rows []store.ClaimRow, states []store.R
 	}
 }
 
-// wantedElsewhere reports whether the payload of a row is wanted at another place of
-// the call, which answers for both.
+// wantedElsewhere reports whether another occurrence of the row requests its payload,
+// because all occurrences get the same answer.
 func (b *bench) wantedElsewhere(rows []store.ClaimRow, i int) bool {
 	for j := range rows {
 		if rows[j].Ref == rows[i].Ref && rows[j].WantPayload {
@@ -101,8 +101,8 @@ func (b *bench) wantedElsewhere(rows []store.ClaimRow, i int) bool {
 	return false
 }
 
-// testStatesOpenTxn asks for a row before its transaction has ended: nobody may take it
-// for absent.
+// testStatesOpenTxn reads the state of a row before its transaction commits: it must not be
+// RowAbsent.
 func (s *suite) testStatesOpenTxn(t *testing.T) {
 	b := s.start(t, 0)
 	txn, commit := b.db.Begin(t, "a", row("1"))

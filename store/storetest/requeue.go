@@ -18,8 +18,8 @@ func (b *bench) requeue(t *testing.T, f store.DeadLetterFilter, limit int) []sto
 	return items
 }
 
-// testRequeue sets rows back by every filter, one after the other on the same
-// rows, and compares with what was counted.
+// testRequeue requeues the same rows with every filter in turn, and compares the result
+// with the count.
 func (s *suite) testRequeue(t *testing.T) {
 	b := s.start(t, 0)
 	letters := oddLetters()
@@ -85,19 +85,19 @@ func (b *bench) checkRequeued(t *testing.T, want []letterRow, items []store.Item
 	}
 }
 
-// refail lets requeued rows fail as they did.
+// refail makes requeued rows FAILED again with their original errors.
 func (b *bench) refail(t *testing.T, letters []letterRow, items []store.Item) {
 	t.Helper()
 	var outcomes []store.Outcome
 	for _, it := range items {
 		l := letters[slices.IndexFunc(letters, func(l letterRow) bool { return l.ID == it.ID })]
-		b.take(t, "a", l.ID) // free at once, whoever claimed it before
+		b.take(t, "a", l.ID) // an earlier claim must not hold the row
 		outcomes = append(outcomes, store.Outcome{Ref: it.Ref, Status: store.Failed, RetryCount: 2, Error: l.text, At: l.at})
 	}
 	b.settle(t, outcomes...)
 }
 
-// testRequeueTakeover: nobody's old claim holds a requeued row.
+// testRequeueTakeover: an old claim does not hold a requeued row.
 func (s *suite) testRequeueTakeover(t *testing.T) {
 	b := s.start(t, time.Hour)
 	b.fail(t, "a", letterRow{row("1"), "x", now()})
@@ -106,7 +106,7 @@ func (s *suite) testRequeueTakeover(t *testing.T) {
 	b.take(t, "a", "1")
 }
 
-// testDiscard deletes rows, and only those that are chosen.
+// testDiscard deletes only the selected rows.
 func (s *suite) testDiscard(t *testing.T) {
 	b := s.start(t, 0)
 	letters := oddLetters()
@@ -151,8 +151,7 @@ func (s *suite) testDiscard(t *testing.T) {
 	}
 }
 
-// testLettersMany takes 5000 rows back in batches, in order, with another store
-// looking on.
+// testLettersMany requeues 5000 rows in batches, in order, while another store counts.
 func (s *suite) testLettersMany(t *testing.T) {
 	b := s.start(t, 0)
 	const n, batch = 5000, 700
@@ -188,7 +187,7 @@ func (s *suite) testLettersMany(t *testing.T) {
 		t.Errorf("%d rows were requeued, in another order than the %d wanted", len(got), len(want))
 	}
 	f = store.DeadLetterFilter{Outbox: "a"}
-	f.IDs = want // which are not FAILED any more
+	f.IDs = want // no longer FAILED
 	if items := b.requeue(t, f, n); len(items) != 0 {
 		t.Errorf("%d rows were requeued twice", len(items))
 	}

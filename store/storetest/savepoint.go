@@ -10,8 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// wantNamed compares the checkpoints that a store shows with those that are to be
-// there.
+// wantNamed compares the listed named checkpoints with the expected ones.
 func (b *bench) wantNamed(t *testing.T, what string, r store.Store, want ...store.Savepoint) {
 	t.Helper()
 	got, err := r.Savepoints(b.ctx(t))
@@ -30,7 +29,7 @@ func (b *bench) saveNamed(t *testing.T, n store.Savepoint) {
 	}
 }
 
-// testNamed lets a store that never led ask for checkpoints, and the leader make them.
+// testNamed requests checkpoints from a store that never led, and saves them as the leader.
 func (s *suite) testNamed(t *testing.T) {
 	b := s.start(t, 0)
 	leader, other := b.store, b.open(t, 0)
@@ -52,7 +51,7 @@ func (s *suite) testNamed(t *testing.T) {
 	want[3].Checkpoint = store.Checkpoint{Origin: "server-1/3 ünï '\"\\", Position: "0/16B3748", Seq: store.NewSeq(b.epoch, 1<<39)}
 	want[3].At, want[3].State, want[3].Reason, want[3].RetainedBytes = now(), store.SavepointRetained, "since noon ☃", 1<<40
 	saved := want[3]
-	saved.RetainLog, saved.DeleteRequested = false, true // which is not the leader's
+	saved.RetainLog, saved.DeleteRequested = false, true // not the leader's fields
 	b.saveNamed(t, saved)
 	b.wantNamed(t, "made", other, want...)
 	for range 2 {
@@ -82,8 +81,8 @@ func (s *suite) testNamed(t *testing.T) {
 	b.wantNamed(t, "forgotten", other, want[:3]...)
 }
 
-// testNamedOddly asks for checkpoints of names that are none, and saves a reason that no
-// table takes.
+// testNamedOddly requests checkpoints with invalid names, and saves a reason that no table
+// accepts unchanged.
 func (s *suite) testNamedOddly(t *testing.T) {
 	b := s.start(t, 0)
 	for _, name := range []string{"", "A", "a-b", "ä", strings.Repeat("a", 19)} {
@@ -101,8 +100,8 @@ func (s *suite) testNamedOddly(t *testing.T) {
 	}
 }
 
-// testNamedApart: another relay on the same tables has checkpoints and replays of its
-// own, and they outlive the store.
+// testNamedApart: two relays on the same tables have separate checkpoints and replays,
+// which survive the store.
 func (s *suite) testNamedApart(t *testing.T) {
 	b := s.start(t, 0)
 	second := b.db.Store(t, Config{Outboxes: b.boxes, Name: "second"})

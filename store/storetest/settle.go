@@ -48,7 +48,7 @@ func (s *suite) testSettle(t *testing.T) {
 			t.Errorf("row %s was settled at %s, want %s", id, got.Settled, settled)
 		}
 	}
-	ended := at // where one column serves for both
+	ended := at // one column may hold both times
 	if c.Settled != "" {
 		ended = claimed
 	}
@@ -70,8 +70,8 @@ func (s *suite) testSettle(t *testing.T) {
 	}
 }
 
-// retriedStatus is what a retried row reads as. Under timestamps a claim's time
-// that is kept cannot be told from a claim.
+// retriedStatus returns the status read for a retried row. With timestamps, a retry keeps
+// the claim time, so the row still reads as claimed.
 func retriedStatus(l *store.Layout) store.Status {
 	if l.State == store.StateTimestamps && l.Columns.Claimed != "" {
 		return store.Processing
@@ -122,8 +122,7 @@ func (s *suite) testSettleConditional(t *testing.T) {
 	}
 }
 
-// testSettleTwice gives several outcomes of one row in one call: they are
-// written one after the other.
+// testSettleTwice settles one row several times in one call: the outcomes apply in order.
 func (s *suite) testSettleTwice(t *testing.T) {
 	b := s.start(t, 0)
 	b.insert(t, "a", row("1"), row("2"))

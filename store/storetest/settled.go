@@ -6,8 +6,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// testLook asks which rows need no delivery any more, of both outboxes in one
-// call; what a claim would change stays as it is.
+// testLook reads which rows of both outboxes need no delivery, in one call, and checks that
+// it changes no row.
 func (s *suite) testLook(t *testing.T) {
 	b := s.start(t, 0)
 	txn := b.insert(t, "a", row("free"), row("claimed"), row("completed"), row("failed"), row("deleted"))
@@ -54,8 +54,8 @@ func (s *suite) testLook(t *testing.T) {
 	}
 }
 
-// testLookOpenTxn asks for a row before its transaction has ended: nobody may
-// take it for gone.
+// testLookOpenTxn reads a row before its transaction commits: it must not be reported as
+// gone.
 func (s *suite) testLookOpenTxn(t *testing.T) {
 	b := s.start(t, 0)
 	txn, commit := b.db.Begin(t, "a", row("1"))

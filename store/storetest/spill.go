@@ -12,7 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// parkable is a row of a lane as a source brings it, of no transaction.
+// parkable returns a captured row of a lane, without a transaction.
 func parkable(key store.LaneKey, id string, seq store.Seq) store.Item {
 	payload := `{"of":"` + id + `"}`
 	return store.Item{
@@ -43,7 +43,7 @@ func (b *bench) forget(t *testing.T, after store.Seq, want int) {
 	}
 }
 
-// parkedOf reads lanes back.
+// parkedOf reads spilled rows of lanes.
 func (b *bench) parkedOf(t *testing.T, st store.Store, each int, from ...store.SpilledRange) [][]store.Item {
 	t.Helper()
 	lists, err := st.ReadSpilled(b.ctx(t), from, each)
@@ -62,7 +62,7 @@ func behind(key store.LaneKey, after store.Seq) store.SpilledRange {
 
 func parkedRef(it *store.Item) store.SpilledRef { return store.SpilledRef{Ref: it.Ref, Seq: it.Seq} }
 
-// wantParked compares rows read back with those that were parked.
+// wantParked compares reloaded rows with the spilled ones.
 func (b *bench) wantParked(t *testing.T, what string, got []store.Item, want ...store.Item) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -84,14 +84,14 @@ func (b *bench) wantParked(t *testing.T, what string, got []store.Item, want ...
 	}
 }
 
-// wantLane compares all that is parked of a lane.
+// wantLane compares all spilled rows of a lane.
 func (b *bench) wantLane(t *testing.T, what string, key store.LaneKey, want ...store.Item) {
 	t.Helper()
 	b.wantParked(t, what, b.parkedOf(t, b.store, 100, behind(key, 0))[0], want...)
 }
 
-// parkOdd parks three rows of every odd lane of two outboxes, in an order that is
-// not theirs, and returns the lanes with their rows.
+// parkOdd spills three rows of every odd lane of two outboxes, in reverse order, and
+// returns the lanes with their rows.
 func (b *bench) parkOdd(t *testing.T) (keys []store.LaneKey, lanes [][]store.Item) {
 	t.Helper()
 	keys = append(oddLanes("a"), oddLanes("b")...)
@@ -99,10 +99,10 @@ func (b *bench) parkOdd(t *testing.T) (keys []store.LaneKey, lanes [][]store.Ite
 	var all []store.Item
 	for turn := range 3 {
 		for i, key := range keys {
-			// The same ids are in both outboxes.
+			// Both outboxes have the same ids.
 			it := parkable(key, fmt.Sprintf(`%d,"{}\' ☃ %d`, i%(len(keys)/2), turn), store.NewSeq(b.epoch, int64(1+turn*len(keys)+i)))
 			if turn == 1 {
-				it.Committed, it.Payload = now().AddDate(-20, 0, 0), nil // as memory let it go
+				it.Committed, it.Payload = now().AddDate(-20, 0, 0), nil // dropped from memory
 			}
 			if turn == 2 {
 				it.Payload = []byte{}
@@ -117,7 +117,7 @@ func (b *bench) parkOdd(t *testing.T) (keys []store.LaneKey, lanes [][]store.Ite
 	return keys, lanes
 }
 
-// testPark reads back what was parked, from a store that did not park it.
+// testPark reloads spilled rows from another store.
 func (s *suite) testPark(t *testing.T) {
 	b := s.start(t, 0)
 	keys, lanes := b.parkOdd(t)
@@ -149,7 +149,7 @@ func (s *suite) testPark(t *testing.T) {
 	b.wantParked(t, "the same lane once more", mixed[3], lanes[4][0])
 }
 
-// testParkAgain: a row that is parked under its seq already is left as it is.
+// testParkAgain: a row that is already spilled under its Seq is unchanged.
 func (s *suite) testParkAgain(t *testing.T) {
 	b := s.start(t, 0)
 	key := lane("a", "EVENT", store.GroupOf("g"))
@@ -169,8 +169,8 @@ func (s *suite) testParkAgain(t *testing.T) {
 	b.wantLane(t, "forgotten under one of them", key, second, third, later)
 }
 
-// testParkRefused: what cannot be parked or read is an error, and none of the call
-// is parked.
+// testParkRefused: invalid rows and ranges are rejected, and nothing of the call is
+// written.
 func (s *suite) testParkRefused(t *testing.T) {
 	b := s.start(t, 0)
 	key, other := lane("a", "EVENT", store.GroupOf("g")), lane("c", "EVENT", store.GroupOf("g"))
@@ -214,7 +214,7 @@ func (s *suite) testParkRefused(t *testing.T) {
 	}
 }
 
-// testParkFence: an old leader parks and forgets nothing.
+// testParkFence: an old leader spills and deletes nothing.
 func (s *suite) testParkFence(t *testing.T) {
 	b := s.start(t, 0)
 	key := lane("a", "EVENT", store.GroupOf("g"))
@@ -251,7 +251,7 @@ func (s *suite) testParkFence(t *testing.T) {
 	b.wantLane(t, "under the new epoch", key, first, late)
 }
 
-// testUnpark forgets rows by their id and seq, in one outbox alone.
+// testUnpark deletes rows by id and Seq, in one outbox only.
 func (s *suite) testUnpark(t *testing.T) {
 	b := s.start(t, 0)
 	keys, lanes := b.parkOdd(t)
@@ -263,7 +263,7 @@ func (s *suite) testUnpark(t *testing.T) {
 		gone = append(gone, parkedRef(&lanes[i][0]), parkedRef(&lanes[i][2]), wrong)
 	}
 	gone = append(gone, store.SpilledRef{Ref: ref("a", "never there"), Seq: 5})
-	for range 2 { // the answer was lost
+	for range 2 { // as after a lost answer
 		b.unpark(t, gone...)
 		for i, key := range keys {
 			want := lanes[i]
@@ -275,8 +275,7 @@ func (s *suite) testUnpark(t *testing.T) {
 	}
 }
 
-// testForgetParked deletes what is parked behind a seq, of the store's outboxes
-// alone.
+// testForgetParked deletes rows above a Seq, in the store's outboxes only.
 func (s *suite) testForgetParked(t *testing.T) {
 	b := s.start(t, 0)
 	b.forget(t, 0, 0)
@@ -353,12 +352,12 @@ func (b *bench) parkedLanes(t *testing.T, st store.Store) (lanes []store.Spilled
 	return lanes
 }
 
-// testParkOddIDs: ids of any length and with any bytes are parked, told apart, read
-// back and forgotten.
+// testParkOddIDs: ids of any length and any bytes are spilled, distinguished, reloaded and
+// deleted.
 func (s *suite) testParkOddIDs(t *testing.T) {
 	b := s.start(t, 0)
 	key := lane("a", "EVENT", store.GroupOf("g"))
-	long := make([]byte, 5000) // nothing that compresses
+	long := make([]byte, 5000) // incompressible
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range long {
 		long[i] = byte(rng.IntN(256))
@@ -374,7 +373,7 @@ func (s *suite) testParkOddIDs(t *testing.T) {
 	var gone []store.SpilledRef
 	for i := range items {
 		wrong := parkedRef(&items[i])
-		wrong.Seq = store.Seq(1 + (i+1)%len(items)) // that of its neighbour
+		wrong.Seq = store.Seq(1 + (i+1)%len(items)) // the neighbor's Seq
 		gone = append(gone, wrong)
 	}
 	b.unpark(t, gone...)

@@ -9,8 +9,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// testParkSettle: an outcome that settles a row forgets the parked one, whatever
-// is answered for it.
+// testParkSettle: an outcome that settles a row deletes its spilled copy, whatever the
+// result.
 func (s *suite) testParkSettle(t *testing.T) {
 	b := s.start(t, 0)
 	key, other := lane("a", "EVENT", store.GroupOf("g")), lane("b", "EVENT", store.GroupOf("g"))
@@ -58,10 +58,10 @@ func (s *suite) testParkSettle(t *testing.T) {
 	for range 2 {
 		b.wantLane(t, "after the outcomes", key, items["retried"], items["other seq"], items["no seq"])
 		b.wantLane(t, "the other outbox", other, twin)
-		b.settle(t, call...) // the answer was lost
+		b.settle(t, call...) // as after a lost answer
 	}
 	otherSeq.SpilledSeq = items["other seq"].Seq
-	if s.stateful() { // of a row that is FAILED, with its lane
+	if s.stateful() { // of a FAILED row, with Block
 		wantHold := blocks(&otherSeq, key)
 		b.settle(t, otherSeq)
 		b.wantHolds(t, "with the row forgotten", b.store, wantHold)
@@ -71,8 +71,8 @@ func (s *suite) testParkSettle(t *testing.T) {
 	b.wantLane(t, "a lost answer's repeat", key, items["retried"], items["no seq"])
 }
 
-// testParkOpenTxn parks a row before its transaction has ended: a claim of what is
-// read back waits for it.
+// testParkOpenTxn spills a row before its transaction commits: a claim of the reloaded row
+// waits for the transaction.
 func (s *suite) testParkOpenTxn(t *testing.T) {
 	b := s.start(t, 0)
 	key := lane("a", "EVENT", store.GroupOf("g"))
@@ -119,8 +119,7 @@ func (s *suite) testParkOpenTxn(t *testing.T) {
 	}
 }
 
-// testParkMany parks 3000 rows in 100 lanes, reads them back in turns and
-// settles them.
+// testParkMany spills 3000 rows in 100 lanes, reloads them in turns and settles them.
 func (s *suite) testParkMany(t *testing.T) {
 	b := s.start(t, 0)
 	const n, lanes, each, call = 3000, 100, 9, 750
@@ -159,8 +158,7 @@ func (s *suite) testParkMany(t *testing.T) {
 	b.forget(t, 0, 0)
 }
 
-// drainParked reads lanes in turns, each row in the order of its seq, and settles
-// what it reads.
+// drainParked reloads lanes in turns, each row in Seq order, and settles the rows.
 func (b *bench) drainParked(t *testing.T, keys []store.LaneKey, each, want int) {
 	t.Helper()
 	from := make([]store.SpilledRange, len(keys))

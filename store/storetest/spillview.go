@@ -9,7 +9,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// testParkView: views leave out what this relay has parked when they are opened.
+// testParkView: a view excludes the rows that this relay had spilled when the view was
+// opened.
 func (s *suite) testParkView(t *testing.T) {
 	b := s.start(t, 0)
 	b.insert(t, "a", rows(20)...)
@@ -48,7 +49,7 @@ func (s *suite) testParkView(t *testing.T) {
 	check("with none parked", b.view(t), q, names...)
 }
 
-// testPages: pages hold what Unsettled gives, and end where they are told to.
+// testPages: pages contain the rows of Unsettled and stop at the limit.
 func (s *suite) testPages(t *testing.T) {
 	b := s.start(t, 0)
 	const n = 2500
@@ -112,8 +113,8 @@ func (b *bench) checkPages(t *testing.T, what string, v store.View, q store.Unse
 	}
 }
 
-// checkPageEnds: the first error of the reader ends the pages, and the view serves
-// on; what cannot be asked for is refused.
+// checkPageEnds: the reader's first error ends the pages, the view remains usable, and
+// invalid queries are rejected.
 func (b *bench) checkPageEnds(t *testing.T, v store.View) {
 	t.Helper()
 	enough, calls := errors.New("enough"), 0

@@ -1,6 +1,6 @@
-// Package storetest holds one suite that every implementation of store.Store
-// passes, once for each kind of state. It knows the contract only, and nothing
-// of a database: what it needs from one is in [Harness] and [Database].
+// Package storetest is the test suite that every implementation of store.Store passes, once
+// for each kind of state. It depends only on the contract; a database provides [Harness]
+// and [Database].
 package storetest
 
 import (
@@ -15,84 +15,86 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Harness makes databases for the suite.
+// Harness creates databases for the suite.
 type Harness interface {
-	// Setup makes empty tables for the outboxes, with the columns that their
-	// layouts name and an id of at least 26 characters, and takes away what an
-	// earlier Setup made, the relay's own tables included. Payload columns take
-	// any text, error columns hold 2000 characters or more, OrderBy columns
-	// times.
+	// Setup creates empty tables for the outboxes, with the columns of their layouts. It
+	// drops the tables of an earlier Setup and the relay's tables.
+	//
+	//   - An id column holds at least 26 characters.
+	//   - Payload columns accept any text.
+	//   - Error columns hold 2000 characters or more.
+	//   - OrderBy columns hold times.
 	Setup(t *testing.T, outboxes ...store.Outbox) Database
 }
 
-// Resetter is a Harness that is faster at emptying tables than at making them.
+// Resetter is a Harness that empties tables faster than it creates them.
 type Resetter interface {
 	Harness
-	// Empty is Setup for the outboxes of the last Setup, whose tables stand, the relay's
-	// own too. It takes their rows away, but not what Install knows them by.
+	// Empty is Setup for the outboxes of the last Setup. It deletes the rows of their
+	// tables and of the relay's tables, but not the version that Install checks.
 	Empty(t *testing.T, outboxes ...store.Outbox) Database
 }
 
-// Database is what Setup made. Its methods fail the test on an error.
+// Database is the result of Setup. Its methods fail the test on an error.
 type Database interface {
 	Changer
-	// Store opens a store of the relay "suite", or of another. It may be called several times:
-	// the stores are rivals on the same tables. The suite closes it.
+	// Store opens a store of the relay "suite", or of another. It may be called several
+	// times: the stores compete for the same tables. The suite closes them.
 	Store(t *testing.T, cfg Config) store.Store
-	// Begin inserts rows, pending, in one transaction and leaves it open. The
-	// transaction's name is as the source would give it, or 0 if the database
-	// never shows a source a row that a claim cannot see.
+	// Begin inserts pending rows in a transaction and leaves it open. txn is the Txn that
+	// the source would report, or 0 if the database never captures a row before a claim can
+	// see it.
 	Begin(t *testing.T, outbox string, rows ...Row) (txn store.Txn, commit func())
-	// Read reads a row as it is.
+	// Read returns the contents of a row.
 	Read(t *testing.T, outbox, id string) RowContent
 }
 
 // Changer changes rows as another program would.
 type Changer interface {
-	// Set writes a status into a row: at is the time of its claim or settlement.
+	// Set writes a status into a row, with the time of its claim or settlement.
 	Set(t *testing.T, outbox, id string, status store.Status, at time.Time)
 	// Delete deletes a row.
 	Delete(t *testing.T, outbox, id string)
-	// SetRefused sets how many rows were refused of a replay of the relay "suite".
+	// SetRefused sets the refused count of a replay of the relay "suite".
 	SetRefused(t *testing.T, job string, n int64)
 }
 
-// Schemaless is a Database whose tables have no columns: what a layout names is looked
-// for in their rows, and a row may lack any of it.
+// Schemaless is a Database whose tables have no columns: a layout names fields of rows, and
+// a row may lack any of them.
 type Schemaless interface {
 	Database
-	// Schemaless does nothing.
+	// Schemaless is a marker.
 	Schemaless()
 }
 
-// Numberer is a Database whose tables do not tell by themselves in what order rows were
-// inserted.
+// Numberer is a Database whose tables do not record the insertion order of rows by default.
 type Numberer interface {
 	Database
-	// Number gives an outbox's empty table a column that does, until the test ends.
+	// Number adds a column with the insertion order to an outbox's empty table, until the
+	// test ends.
 	Number(t *testing.T, outbox string)
 }
 
-// ColumnRenamer is a Harness whose database does not take all names of columns.
+// ColumnRenamer is a Harness whose database does not accept all column names.
 type ColumnRenamer interface {
 	Harness
-	// Rename returns the layout with names in their place that the database takes.
+	// Rename returns the layout with accepted names.
 	Rename(store.Layout) store.Layout
 }
 
-// Config is what a store of the suite differs in.
+// Config configures a store of the suite.
 type Config struct {
-	// Outboxes are the outboxes given to Setup, or others for tests of Check.
+	// Outboxes are the outboxes given to Setup, or others in tests of Check.
 	Outboxes []store.Outbox
-	// TakeoverTimeout is how long somebody else's claim holds a row.
+	// TakeoverTimeout is how long another processor's claim holds a row.
 	TakeoverTimeout time.Duration
-	// Name is the relay's name, if it is not "suite".
+	// Name is the relay's name; "" means "suite".
 	Name string
-	// Holder is what the relay calls itself.
+	// Holder is the relay's holder name.
 	Holder string
 }
 
-// Row is a row to insert. Columns that the layout lacks are left out.
+// Row is a row to insert. Fields without a column in the layout are ignored.
 type Row struct {
 	ID      string
 	Kind    string
@@ -102,8 +104,8 @@ type Row struct {
 	Created time.Time
 }
 
-// GroupText returns what the group column of a row in group g holds, NULL if it is
-// not valid. Where the group is inside of JSON, a row without one has JSON too.
+// GroupText returns the content of the group column for group g, NULL if g is not valid. If
+// the group is inside JSON, a row without a group has JSON too.
 func GroupText(l *store.Layout, g store.Group) sql.NullString {
 	if len(l.GroupPath) == 0 {
 		return sql.NullString{String: g.Name, Valid: g.Valid}
@@ -117,13 +119,12 @@ func GroupText(l *store.Layout, g store.Group) sql.NullString {
 	}
 	text, err := json.Marshal(value)
 	if err != nil {
-		panic(err) // texts and maps of texts
+		panic(err) // only strings and maps of strings
 	}
 	return sql.NullString{String: string(text), Valid: true}
 }
 
-// RowContent is what a row says. Status is Pending for a row of a table without
-// state.
+// RowContent is the content of a row. Status is Pending for a row of a table without state.
 type RowContent struct {
 	Exists     bool
 	Status     store.Status
@@ -131,19 +132,19 @@ type RowContent struct {
 	// Code is the number in the status column under store.StateNumbers.
 	Code  int
 	Error string // "" if NULL
-	// Claimed and Settled are the times in the columns of these names, zero if
-	// NULL or if the layout names no such column.
+	// Claimed and Settled are the times in the columns of these names, zero if NULL or
+	// without a column.
 	Claimed, Settled time.Time
 }
 
-// patience bounds every call of the suite: a call that hangs fails by name.
+// patience limits every call of the suite, so that a hanging call fails by name.
 const patience = 30 * time.Second
 
-// CoreLayouts are the layouts that show what servers of one kind do differently: the rest
-// of the suite's layouts differ in the statements alone.
+// CoreLayouts returns the layouts that cover the differences between servers of one kind.
+// The other layouts of the suite differ only in their statements.
 func CoreLayouts() []string { return []string{"words", "numbers"} }
 
-// Run runs the suite with the named layouts, with all of them if none is named.
+// Run runs the suite with the named layouts, or with all of them.
 func Run(t *testing.T, h Harness, layouts ...string) {
 	for _, kind := range []struct {
 		name   string
@@ -178,7 +179,7 @@ func Run(t *testing.T, h Harness, layouts ...string) {
 type test struct {
 	name string
 	run  func(*suite, *testing.T)
-	only func(*store.Layout) bool // the layouts that have what is tested; nil for all
+	only func(*store.Layout) bool // applicable layouts; nil for all
 }
 
 func tests() []test {
@@ -253,18 +254,18 @@ func parkTests() []test {
 	}
 }
 
-// many picks the layouts for the tests of thousands of rows: how statements are split and
-// pages are read is the same for every layout. Of these two one keeps delivered rows and
-// one deletes them.
+// many selects the layouts for tests with thousands of rows, because splitting statements
+// and reading pages is the same for every layout. One of the two keeps delivered rows, the
+// other deletes them.
 func many(l *store.Layout) bool {
 	return l.Name == store.FlowCatalyst().Name || l.Name == store.OutboxMessages().Name
 }
 
-// isWords picks one layout for what does not depend on it.
+// isWords selects one layout for tests that do not depend on it.
 func isWords(l *store.Layout) bool { return l.Name == store.FlowCatalyst().Name }
 
-// wordsOrNone picks two for what the relay keeps in tables of its own: payloads are kept
-// only where the outbox keeps no state.
+// wordsOrNone selects two layouts for tests of the relay's tables: payloads are stored
+// there only if the outbox keeps no state.
 func wordsOrNone(l *store.Layout) bool { return isWords(l) || !keepsState(l) }
 
 func keepsState(l *store.Layout) bool  { return l.State != store.StateNone }
@@ -273,7 +274,7 @@ func keepsErrors(l *store.Layout) bool { return l.Columns.Error != "" }
 func timesClaims(l *store.Layout) bool { return l.Columns.Claimed != "" && !l.Unclaimed }
 func skipsClaims(l *store.Layout) bool { return l.Unclaimed }
 
-// timestamps is a layout that tells the state by nullable times.
+// timestamps returns a layout whose state is in nullable times.
 func timestamps() store.Layout {
 	return store.Layout{
 		Name: "timestamps",
@@ -294,15 +295,14 @@ func withoutClaim(l store.Layout) store.Layout {
 	return l
 }
 
-// unclaimed is a layout whose claims write nothing.
+// unclaimed returns a layout whose claims write nothing.
 func unclaimed(l store.Layout) store.Layout {
 	l.Name += "-unclaimed"
 	l.Unclaimed = true
 	return l
 }
 
-// oddNames is a layout with names that need their quotes and with the group inside
-// of JSON.
+// oddNames returns a layout with names that must be quoted and with the group inside JSON.
 func oddNames() store.Layout {
 	return store.Layout{
 		Name: "odd-names",
@@ -319,7 +319,7 @@ func oddNames() store.Layout {
 	}
 }
 
-// stateless is a layout that keeps no state.
+// stateless returns a layout without state.
 func stateless() store.Layout {
 	return store.Layout{
 		Name:    "none",
@@ -331,7 +331,7 @@ func stateless() store.Layout {
 type suite struct {
 	harness Harness
 	layout  store.Layout
-	stand   bool // the tables of start, and the relay's own
+	stand   bool // the tables of start and the relay's tables exist
 }
 
 func (s *suite) outbox(name string) store.Outbox {
@@ -345,15 +345,15 @@ func (s *suite) outbox(name string) store.Outbox {
 // stateful reports whether the table keeps state.
 func (s *suite) stateful() bool { return keepsState(&s.layout) }
 
-// marks reports whether a claim leaves a trace in the row.
+// marks reports whether a claim writes to the row.
 func (s *suite) marks() bool {
 	return s.stateful() && !s.layout.Unclaimed && (s.layout.State != store.StateTimestamps || s.layout.Columns.Claimed != "")
 }
 
-// looks reports whether a claim looks at every row.
+// looks reports whether a claim reads every row.
 func (s *suite) looks() bool { return s.stateful() && !s.layout.Unclaimed }
 
-// bench is a database with a store that leads.
+// bench is a database with a leading store.
 type bench struct {
 	*suite
 	db    Database
@@ -362,7 +362,7 @@ type bench struct {
 	epoch store.Epoch
 }
 
-// start makes tables for outboxes named a and b and takes the lead on them.
+// start creates tables for the outboxes a and b, and acquires leadership.
 func (s *suite) start(t *testing.T, takeover time.Duration) *bench {
 	t.Helper()
 	b := &bench{suite: s, boxes: []store.Outbox{s.outbox("a"), s.outbox("b")}}
@@ -380,13 +380,13 @@ func (s *suite) start(t *testing.T, takeover time.Duration) *bench {
 	return b
 }
 
-// setup makes tables without the relay's own.
+// setup creates tables without the relay's tables.
 func (s *suite) setup(t *testing.T, boxes ...store.Outbox) Database {
 	s.stand = false
 	return s.harness.Setup(t, boxes...)
 }
 
-// open opens one more store on the same tables.
+// open opens another store on the same tables.
 func (b *bench) open(t *testing.T, takeover time.Duration) store.Store {
 	t.Helper()
 	st := b.db.Store(t, Config{Outboxes: b.boxes, TakeoverTimeout: takeover})
@@ -417,12 +417,12 @@ func (b *bench) insert(t *testing.T, outbox string, rows ...Row) store.Txn {
 	return txn
 }
 
-// row is a row of no special kind.
+// row returns a plain row.
 func row(id string) Row {
 	return Row{ID: id, Kind: "EVENT", Group: store.GroupOf("g"), Payload: `{"id":"` + id + `"}`, Created: origin()}
 }
 
-// rows are n rows with ids that do not sort in their order.
+// rows returns n rows whose ids are not in their order.
 func rows(n int) []Row {
 	list := make([]Row, n)
 	for i := range list {
@@ -432,15 +432,15 @@ func rows(n int) []Row {
 	return list
 }
 
-// origin is a time that any kind of column holds.
+// origin returns a time that any kind of column holds.
 func origin() time.Time { return time.Date(2024, 2, 29, 12, 0, 0, 0, time.UTC) }
 
-// now is the time in a form that every database keeps.
+// now returns the time in a resolution that every database stores.
 func now() time.Time { return time.Now().Truncate(time.Millisecond).UTC() }
 
 func ref(outbox, id string) store.Ref { return store.Ref{Outbox: outbox, ID: id} }
 
-// claim claims rows that must be answered for.
+// claim claims rows and requires an answer for each.
 func (b *bench) claim(t *testing.T, rows ...store.ClaimRow) []store.ClaimAnswer {
 	t.Helper()
 	answers, err := b.store.Claim(b.ctx(t), b.epoch, now(), rows)

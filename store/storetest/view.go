@@ -10,7 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// view opens a view that is closed when the test ends.
+// view opens a view and closes it at the end of the test.
 func (b *bench) view(t *testing.T) store.View {
 	t.Helper()
 	v, err := b.store.View(b.ctx(t), "")
@@ -93,9 +93,9 @@ func (s *suite) testViewOrder(t *testing.T) {
 	}
 }
 
-// testTies reads rows that are equal in order-by: they come as they were inserted, whatever
-// their ids, whether a few or all are asked for. Rows that were claimed, or given back since,
-// stay in front; their ids may order them, because a claim may have moved them.
+// testTies reads rows that are equal in order-by: they come in insertion order, whatever
+// their ids and the limit. Rows that were claimed, or given back since, stay in front; they
+// may be ordered by id, because a claim may move a row.
 func (s *suite) testTies(t *testing.T) {
 	b := s.start(t, 0)
 	if db, ok := b.db.(Numberer); ok {
@@ -108,7 +108,7 @@ func (s *suite) testTies(t *testing.T) {
 		list[i].Created = origin().Add(time.Duration(i/batch) * time.Second)
 		want[i] = list[i].ID
 	}
-	slices.Sort(want[:claimed]) // where a claim moves rows, their ids order them
+	slices.Sort(want[:claimed]) // in id order, in case a claim moves rows
 	for i := range claimed {
 		list[i].ID = want[i]
 	}
@@ -147,7 +147,7 @@ func (s *suite) testTies(t *testing.T) {
 	}
 }
 
-// checkItems checks the five rows that testViewOrder left unsettled.
+// checkItems checks the five unsettled rows of testViewOrder.
 func (b *bench) checkItems(t *testing.T, items []store.Item) {
 	t.Helper()
 	groups := []store.Group{{}, store.GroupOf("g"), store.GroupOf("g"), store.GroupOf(""), store.GroupOf("h")}
@@ -176,7 +176,7 @@ func (b *bench) checkItems(t *testing.T, items []store.Item) {
 	}
 }
 
-// testViewMoment: a view shows all tables as they were when it was opened.
+// testViewMoment: a view shows all tables as of its opening.
 func (s *suite) testViewMoment(t *testing.T) {
 	b := s.start(t, 0)
 	const n = 200
@@ -213,8 +213,8 @@ func (s *suite) testViewMoment(t *testing.T) {
 	}
 }
 
-// testViewBytes: a payload above the bound stays in its table, and its size and its
-// group are known all the same; rows that take too many bytes end a reading.
+// testViewBytes: a payload above the limit is not read, but its size and its group are.
+// Rows that reach MaxBytes end a read.
 func (s *suite) testViewBytes(t *testing.T) {
 	b := s.start(t, 0)
 	sizes := []int{0, 7, 8, 9, 3000, 5}

@@ -1,5 +1,4 @@
-// Package documents makes, fills and reads the collections that package storetest asks
-// for, in MongoDB.
+// Package documents creates, fills and reads the MongoDB collections of package storetest.
 package documents
 
 import (
@@ -17,17 +16,17 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest"
 )
 
-// callTimeout bounds every statement: one that hangs fails by name.
+// callTimeout limits every call, so that a hanging one fails by name.
 const callTimeout = 30 * time.Second
 
-// Database is all that a storetest.Database does with documents. Its methods fail the
+// Database implements the document operations of storetest.Database. Its methods fail the
 // test on an error.
 type Database struct {
 	db       *mongo.Database
 	outboxes map[string]*store.Outbox
 }
 
-// New makes the collections of some outboxes anew, and takes away the relay's own.
+// New recreates the collections of the outboxes and drops the relay's collections.
 func New(t *testing.T, db *mongo.Database, outboxes ...store.Outbox) *Database {
 	t.Helper()
 	d := open(db, outboxes)
@@ -47,9 +46,9 @@ func New(t *testing.T, db *mongo.Database, outboxes ...store.Outbox) *Database {
 	return d
 }
 
-// Reset takes the documents of some outboxes and of the relay's own collections away.
-// What Install knows those by stays. Collections that are dropped stay open files of the
-// server for minutes.
+// Reset deletes the documents of the outboxes and of the relay's collections, except the
+// version that Install checks. It does not drop collections, because the server keeps the
+// files of a dropped one open for minutes.
 func Reset(t *testing.T, db *mongo.Database, outboxes ...store.Outbox) *Database {
 	t.Helper()
 	d := open(db, outboxes)
@@ -76,7 +75,8 @@ func open(db *mongo.Database, outboxes []store.Outbox) *Database {
 	return d
 }
 
-// collections are those of the outboxes and the relay's own that are there.
+// collections returns the names of the outboxes' collections and of the existing relay
+// collections.
 func (d *Database) collections(ctx context.Context, t *testing.T) []string {
 	t.Helper()
 	names, err := d.db.ListCollectionNames(ctx, bson.D{{Key: "name", Value: bson.Regex{Pattern: "^sluicebox_"}}})
@@ -88,7 +88,7 @@ func (d *Database) collections(ctx context.Context, t *testing.T) []string {
 }
 
 func bound() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), callTimeout) // a test may be over
+	return context.WithTimeout(context.Background(), callTimeout) // the test may be over
 }
 
 func must(t *testing.T, err error) {
@@ -101,7 +101,7 @@ func must(t *testing.T, err error) {
 // Schemaless implements storetest.Schemaless.
 func (d *Database) Schemaless() {}
 
-// Begin implements storetest.Database. No source shows a document of an open
+// Begin implements storetest.Database. No source captures a document of an open
 // transaction.
 func (d *Database) Begin(t *testing.T, outbox string, rows ...storetest.Row) (store.Txn, func()) {
 	t.Helper()
@@ -131,7 +131,7 @@ func (d *Database) Begin(t *testing.T, outbox string, rows ...storetest.Row) (st
 	}
 }
 
-// Document is a row as a program inserts it, pending.
+// Document returns a pending row as a program would insert it.
 func Document(l *store.Layout, r storetest.Row) bson.D {
 	c := &l.Columns
 	var doc bson.D
@@ -155,15 +155,15 @@ func Document(l *store.Layout, r storetest.Row) bson.D {
 	return doc
 }
 
-// at is a time as the layout keeps it.
+// at returns a time in the layout's form.
 func at(l *store.Layout, t time.Time) any {
 	if l.TextTimes {
-		return t.UTC().Format("2006-01-02T15:04:05.000000Z07:00") // of one length, to be sorted
+		return t.UTC().Format("2006-01-02T15:04:05.000000Z07:00") // fixed length, for sorting
 	}
 	return t
 }
 
-// stored is the value of a status in the status field.
+// stored returns the value of a status in the status field.
 func stored(l *store.Layout, status store.Status) any {
 	if l.State == store.StateNumbers {
 		return l.Numbers[status]
@@ -235,5 +235,5 @@ func (d *Database) Read(t *testing.T, outbox, id string) storetest.RowContent {
 	return found(t, &o.Layout, doc)
 }
 
-// Outbox returns an outbox by its name.
+// Outbox returns the outbox with the given name.
 func (d *Database) Outbox(name string) *store.Outbox { return d.outboxes[name] }

@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest"
 )
 
-// found is what a document says.
+// found returns the content of a document.
 func found(t *testing.T, l *store.Layout, doc bson.Raw) storetest.RowContent {
 	t.Helper()
 	c := &l.Columns
@@ -59,7 +59,7 @@ func statusOf[V comparable](values map[store.Status]V, value V) store.Status {
 	return 0
 }
 
-// field is what a name leads to.
+// field returns the value of a dotted field name.
 func field(doc bson.Raw, name string) bson.RawValue {
 	v, err := doc.LookupErr(strings.Split(name, ".")...)
 	if name == "" || err != nil {
@@ -68,7 +68,7 @@ func field(doc bson.Raw, name string) bson.RawValue {
 	return v
 }
 
-// when is the time in a field, which must be in the layout's form.
+// when returns the time in a field, which must have the layout's form.
 func when(t *testing.T, l *store.Layout, doc bson.Raw, name string) time.Time {
 	t.Helper()
 	v := field(doc, name)

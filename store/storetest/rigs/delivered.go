@@ -9,8 +9,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Delivered reads delivered rows of a view of now, in pages of two: of each its id and
-// the time in order-by, and how many have none.
+// Delivered reads delivered rows in a fresh view, in pages of two. It returns "ID TIME" per
+// row, with the time in order-by, and the number of rows without a time.
 func Delivered(tb testing.TB, st store.Viewer, q store.DeliveredQuery) (rows []string, undated int, err error) {
 	tb.Helper()
 	view, err := st.View(Context(tb), "")
@@ -27,7 +27,7 @@ func Delivered(tb testing.TB, st store.Viewer, q store.DeliveredQuery) (rows []s
 	return rows, undated, err
 }
 
-// WantDelivered compares what Delivered reads with what it is to read, joined by commas.
+// WantDelivered compares the result of Delivered, joined by commas, with want.
 func WantDelivered(tb testing.TB, st store.Viewer, q store.DeliveredQuery, want string, undated int) {
 	tb.Helper()
 	rows, n, err := Delivered(tb, st, q)
@@ -36,7 +36,7 @@ func WantDelivered(tb testing.TB, st store.Viewer, q store.DeliveredQuery, want 
 	}
 }
 
-// WantRequestCount pings a lock and compares how many wishes it sees.
+// WantRequestCount pings a lock and compares its request count.
 func WantRequestCount(tb testing.TB, what string, held store.Lock, want int64) {
 	tb.Helper()
 	if err := held.Ping(Context(tb)); err != nil {

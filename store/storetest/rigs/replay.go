@@ -7,8 +7,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Replay takes a named checkpoint and a replay through all that is done to them, and
-// returns what each call said.
+// Replay makes every call for a named checkpoint and a replay, and returns the error of
+// each.
 func Replay(ctx context.Context, st store.Store, epoch store.Epoch, outbox string) map[string]error {
 	row := store.ReplayRow{N: 1, Item: store.Item{Ref: store.Ref{Outbox: outbox, ID: "1"}, Kind: "EVENT"}}
 	refused := store.FinishedRow{N: 1, Lane: row.Lane(), ID: "1", Result: store.ReplayRefused, Error: "no"}
@@ -50,8 +50,8 @@ func Replay(ctx context.Context, st store.Store, epoch store.Epoch, outbox strin
 
 func second[T any](_ T, err error) error { return err }
 
-// CheckRequestCounts asks for all that can be wished, as the third for the replay "job", and compares
-// how many wishes are counted after each.
+// CheckRequestCounts makes each kind of request once and compares the count after each. The
+// third requests the replay "job".
 func CheckRequestCounts(tb testing.TB, st store.Store, counted func() int) {
 	tb.Helper()
 	before := counted()
@@ -70,7 +70,7 @@ func CheckRequestCounts(tb testing.TB, st store.Store, counted func() int) {
 	}
 }
 
-// EndJob takes a replay of one row, which is refused, to a state.
+// EndJob runs a replay of one row, which is refused, to a final state.
 func EndJob(tb testing.TB, st store.Store, epoch store.Epoch, outbox, id string, state store.JobState) {
 	tb.Helper()
 	row := store.ReplayRow{N: 1, Item: store.Item{Ref: store.Ref{Outbox: outbox, ID: "1"}, Kind: "EVENT"}}

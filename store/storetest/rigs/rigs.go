@@ -1,6 +1,6 @@
-// Package rigs is what the tests of one database's store have in common beside the
-// suite: a store that leads, and calls on it that must succeed. Their table is that of
-// the first FlowCatalyst outbox.
+// Package rigs contains helpers for the store tests of a single database, in addition to
+// the suite: a leading store, and calls that must succeed. Their table is that of the first
+// FlowCatalyst outbox.
 package rigs
 
 import (
@@ -15,32 +15,32 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// CallTimeout bounds every call of a test: one that hangs fails by name.
+// CallTimeout limits every call of a test, so that a hanging one fails by name.
 const CallTimeout = 30 * time.Second
 
-// Context returns one that ends after Patience, and with the test.
+// Context returns a context that ends after CallTimeout, and with the test.
 func Context(tb testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), CallTimeout)
 	tb.Cleanup(cancel)
 	return ctx
 }
 
-// EventsOutbox is the outbox events, in the table outbox_events.
+// EventsOutbox returns the outbox events in the table outbox_events.
 func EventsOutbox() store.Outbox {
 	return store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
 }
 
-// Row asks for a row of EventsOutbox, with its payload.
+// Row returns a claim of a row of EventsOutbox, with its payload.
 func Row(id string) store.ClaimRow {
 	return store.ClaimRow{Ref: store.Ref{Outbox: "events", ID: id}, WantPayload: true}
 }
 
-// Outcome is one of a row of EventsOutbox, as of now.
+// Outcome returns an outcome of a row of EventsOutbox at the current time.
 func Outcome(id string, status store.Status) store.Outcome {
 	return store.Outcome{Ref: store.Ref{Outbox: "events", ID: id}, Status: status, At: time.Now()}
 }
 
-// InstallAndLead makes a store's own tables, checks all tables and takes the lead.
+// InstallAndLead installs the relay's tables, checks all tables and acquires leadership.
 func InstallAndLead(tb testing.TB, st store.Store) store.Epoch {
 	tb.Helper()
 	if err := st.Install(Context(tb)); err != nil {
@@ -76,8 +76,8 @@ func Settle(tb testing.TB, st store.Settler, epoch store.Epoch, outcomes []store
 	return results
 }
 
-// Prune goes through the table of EventsOutbox to its end, n rows at a time, and returns
-// how many were deleted, and the refusals that did not end it.
+// Prune scans the table of EventsOutbox to its end, n rows per call. It returns the number
+// of deleted rows, and the refusals, which do not stop it.
 func Prune(tb testing.TB, st store.Pruner, epoch store.Epoch, before time.Time, n int) (rows int, refused []error) {
 	tb.Helper()
 	p := store.PruneRequest{Outbox: "events", Before: before, Limit: n}
@@ -98,8 +98,8 @@ func Prune(tb testing.TB, st store.Pruner, epoch store.Epoch, before time.Time, 
 	return 0, nil
 }
 
-// Groups returns the groups of the unsettled rows of EventsOutbox, at most 9 of them,
-// without some lanes.
+// Groups returns the groups of up to 9 unsettled rows of EventsOutbox, without the lanes in
+// except.
 func Groups(tb testing.TB, st store.Viewer, except ...store.LaneKey) (groups []store.Group) {
 	tb.Helper()
 	view, err := st.View(Context(tb), "")
@@ -117,8 +117,8 @@ func Groups(tb testing.TB, st store.Viewer, except ...store.LaneKey) (groups []s
 	return groups
 }
 
-// CheckExcludeLanes leaves the lane of each of n unsettled rows out, which must take away that
-// row and no other. It returns the groups.
+// CheckExcludeLanes excludes the lane of each of n unsettled rows in turn, which must
+// remove only that row. It returns the groups.
 func CheckExcludeLanes(tb testing.TB, st store.Viewer, n int) []store.Group {
 	tb.Helper()
 	all := Groups(tb, st)
@@ -134,12 +134,12 @@ func CheckExcludeLanes(tb testing.TB, st store.Viewer, n int) []store.Group {
 	return all
 }
 
-// Lane is the lane of a group in EventsOutbox.
+// Lane returns the lane of a group in EventsOutbox.
 func Lane(g store.Group) store.LaneKey {
 	return store.LaneKey{Outbox: "events", Kind: "EVENT", Group: g}
 }
 
-// WantSetup checks that an error is a setup error that names a way out and some more.
+// WantSetup checks that err is a SetupError with a remedy and contains parts.
 func WantSetup(tb testing.TB, what string, err error, parts ...string) {
 	tb.Helper()
 	var setup *store.SetupError
@@ -154,13 +154,13 @@ func WantSetup(tb testing.TB, what string, err error, parts ...string) {
 	}
 }
 
-// Answer is what a call returned.
+// Answer is the result of a call.
 type Answer[T any] struct {
 	Value T
 	Err   error
 }
 
-// Async runs a call beside the test.
+// Async runs a call in the background.
 func Async[T any](call func() (T, error)) <-chan Answer[T] {
 	c := make(chan Answer[T], 1)
 	go func() {
@@ -178,7 +178,7 @@ func Exec(tb testing.TB, db *sql.DB, query string, args ...any) {
 	}
 }
 
-// QueryValue returns the one value that a statement gives.
+// QueryValue returns the single value of a query.
 func QueryValue[T any](tb testing.TB, db *sql.DB, query string, args ...any) T {
 	tb.Helper()
 	var v T

@@ -16,23 +16,23 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// mongoName is how MongoDB's servers are called in messages.
+// mongoName is the name of the MongoDB servers in messages.
 const mongoName = "MongoDB"
 
 func mongoVariable(what string) string { return "SLUICEBOX_TEST_MONGO_" + what }
 
-// SharedMongo returns the URL of the shared server of MongoDB 6,
-// mongodb://127.0.0.1:port/?replicaSet=rs0, a replica set of one member. It lets
-// everybody do everything. The test is skipped if there is no such server. Whoever
-// reads its log sees the transactions of all tests.
+// SharedMongo returns the URL of the shared MongoDB 6 server,
+// mongodb://127.0.0.1:port/?replicaSet=rs0. It is a replica set of one member without
+// access control, and its oplog contains the transactions of all tests. The test is skipped
+// if there is no such server.
 func SharedMongo(tb testing.TB) string {
 	tb.Helper()
 	return demand(tb, mongoVariable("URL"), mongoName)
 }
 
-// Mongo names a new database in the shared server and returns its URL. MongoDB makes
-// a database with its first collection. When the test ends, transactions that are
-// left in it are ended and then it is dropped.
+// Mongo returns the URL of a new database in the shared server. MongoDB creates a database
+// with its first collection. The end of the test aborts open transactions in the database
+// and drops it.
 func Mongo(tb testing.TB) string {
 	tb.Helper()
 	server := SharedMongo(tb)
@@ -45,7 +45,7 @@ func Mongo(tb testing.TB) string {
 	return at
 }
 
-// mongoDatabase returns the URL of a new database in a server, and its name.
+// mongoDatabase returns the URL and the name of a new database in a server.
 func mongoDatabase(tb testing.TB, server string) (at, name string) {
 	tb.Helper()
 	before, _, query := splitMongo(tb, server)
@@ -53,8 +53,8 @@ func mongoDatabase(tb testing.TB, server string) (at, name string) {
 	return before + "/" + name + query, name
 }
 
-// splitMongo takes a URL apart: what is before the database's name, the name, and what
-// is behind it. The standard library does not take a URL with several hosts.
+// splitMongo splits a URL into the part before the database name, the name, and the part
+// after it. It does not use net/url, which does not parse URLs with several hosts.
 func splitMongo(tb testing.TB, text string) (before, name, behind string) {
 	tb.Helper()
 	scheme, rest, found := strings.Cut(text, "://")
@@ -69,8 +69,8 @@ func splitMongo(tb testing.TB, text string) (before, name, behind string) {
 	return scheme + "://" + hosts, name, rest[end:]
 }
 
-// OpenMongo returns the database that a URL names, or admin, by way of a client that
-// is closed when the test ends.
+// OpenMongo returns the database in the URL, or admin. Its client is closed when the test
+// ends.
 func OpenMongo(tb testing.TB, text string) *mongo.Database {
 	tb.Helper()
 	_, name, _ := splitMongo(tb, text)
@@ -82,25 +82,26 @@ func OpenMongo(tb testing.TB, text string) *mongo.Database {
 	return client.Database(cmp.Or(name, "admin"))
 }
 
-// openMongo connects to nothing yet. Its driver asks the servers now and then whether
-// they are there: else a question is always open, on a goroutine that is another each
-// time, and tests look for goroutines that are left. It asks as often as it may, 10 s
-// being its default: what it asks of a primary that has lost its place to another fails
-// until then.
+// openMongo creates a client, which connects later.
+//
+// The driver polls the servers instead of streaming their state, because a streaming
+// monitor always has an open call, each time on a new goroutine, and tests check for leaked
+// goroutines. The interval is the shortest that the driver allows (default 10 s), because
+// calls to a primary that was replaced fail until the next poll.
 func openMongo(text string) (*mongo.Client, error) {
-	const often = 500 * time.Millisecond // https://www.mongodb.com/docs/manual/reference/connection-string-options/, heartbeatFrequencyMS
+	const often = 500 * time.Millisecond // minimum of heartbeatFrequencyMS, https://www.mongodb.com/docs/manual/reference/connection-string-options/
 	opts := options.Client().ApplyURI(text).SetServerSelectionTimeout(connectTimeout).SetHeartbeatInterval(often)
 	return mongo.Connect(opts.SetServerMonitoringMode(options.ServerMonitoringModePoll))
 }
 
-// closeMongo ends what the client has open at the server, if that still answers.
+// closeMongo closes the client's sessions on the server, if the server responds.
 func closeMongo(client *mongo.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = client.Disconnect(ctx) // the server may be gone
+	_ = client.Disconnect(ctx) // the server may be down
 }
 
-// PyMongo returns a command of Python, whose programs may import pymongo.
+// PyMongo returns a Python command that can import pymongo.
 func PyMongo(tb testing.TB, args ...string) *exec.Cmd {
 	tb.Helper()
 	cmd := exec.Command("python3", args...)
@@ -108,9 +109,9 @@ func PyMongo(tb testing.TB, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// DropMongo drops a database of the shared server, whose URL may name another one. A
-// transaction that a process left behind keeps it, and the server waits for a minute and
-// more before it ends that by itself.
+// DropMongo drops a database of the shared server; the URL may name another database. A
+// transaction of a dead process blocks the drop, and the server aborts it only after a
+// minute or more, so DropMongo ends such transactions.
 func DropMongo(server, name string) error {
 	const patience = 2 * time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
@@ -134,7 +135,7 @@ func DropMongo(server, name string) error {
 	return err
 }
 
-// lockedBy finds the session of a transaction in what the server says of a lock.
+// lockedBy matches the session of a transaction in lockInfo's debug text.
 var lockedBy = regexp.MustCompile(`lsid: \{ id: UUID\("([0-9a-f-]{36})"\)`)
 
 // endTransactions ends the transactions that lock a database.
@@ -167,7 +168,7 @@ func endTransactions(ctx context.Context, client *mongo.Client, name string) err
 		}
 	}
 	if len(sessions) == 0 {
-		return nil // for the server, none named is all there are
+		return nil // killSessions without ids ends all sessions
 	}
 	return admin.RunCommand(ctx, doc("killSessions", sessions)).Err()
 }

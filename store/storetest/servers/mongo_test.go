@@ -19,7 +19,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// tell runs a command and returns what it answers.
+// tell runs a command and returns the answer.
 func tell(t *testing.T, db *mongo.Database, command bson.D) bson.Raw {
 	t.Helper()
 	answer, err := db.RunCommand(t.Context(), command).Raw()
@@ -29,7 +29,7 @@ func tell(t *testing.T, db *mongo.Database, command bson.D) bson.Raw {
 	return answer
 }
 
-// note writes a document that a majority has, and its journals.
+// note writes a document with majority write concern and journaling.
 func note(t *testing.T, db *mongo.Database, n int) {
 	t.Helper()
 	if _, err := db.Collection("kept").InsertOne(t.Context(), bson.M{"_id": n}); err != nil {
@@ -37,9 +37,9 @@ func note(t *testing.T, db *mongo.Database, n int) {
 	}
 }
 
-// noteAfterAll is note where an old primary may be awake that does not know yet that
-// it was replaced: it takes the write and gives it up, and the driver tries once more
-// only.
+// noteAfterAll is note for a set that may still have an old primary which does not know of
+// its replacement. That primary accepts the write and rolls it back, and the driver retries
+// only once.
 func noteAfterAll(t *testing.T, db *mongo.Database, n int) {
 	t.Helper()
 	for t.Context().Err() == nil {
@@ -70,8 +70,7 @@ func TestMongoDatabaseIsDropped(t *testing.T) {
 	server := servers.OpenMongo(t, servers.SharedMongo(t)).Client()
 	var name string
 	t.Run("inner", func(t *testing.T) {
-		// A process that is gone: its transaction is not ended, and would keep the
-		// database.
+		// A dead process: nothing ends its transaction, which would block the drop.
 		left, err := mongo.Connect(options.Client().ApplyURI(servers.SharedMongo(t)))
 		if err != nil {
 			t.Fatal(err)
@@ -167,7 +166,7 @@ func TestMongoElections(t *testing.T) {
 	if third == next {
 		t.Error("a frozen member is primary")
 	}
-	next.Thaw() // else a majority takes no write for a minute: see AwaitMajority
+	next.Thaw() // otherwise a majority accepts no write for a minute: see AwaitMajority
 	noteAfterAll(t, db, 3)
 
 	began = time.Now()

@@ -17,28 +17,28 @@ import (
 	"time"
 )
 
-// MongoSet is a replica set of MongoDB that one test has to itself.
+// MongoSet is a private MongoDB replica set of one test.
 type MongoSet struct {
-	// URL leads to the set, and to no database in it. Its clients may do everything.
-	// It stays the same when members are started again.
+	// URL is the URL of the set, without a database. Its user has all privileges. It does
+	// not change when members restart.
 	URL string
-	// Members are the set's servers, in no order of rank.
+	// Members are the set's servers, in no order.
 	Members []*MongoMember
 
 	tb    testing.TB
-	user  *url.Userinfo // who its own sessions are; nil where nobody is asked
-	alone bool          // its server is no replica set
+	user  *url.Userinfo // of the set's own sessions; nil without access control
+	alone bool          // a standalone server, not a replica set
 }
 
 // MongoMember is one server of a set.
 type MongoMember struct {
-	// Address is host:port. It stays the same when the member is started again.
+	// Address is host:port. It does not change when the member restarts.
 	Address string
-	// Dir is the data folder.
+	// Dir is the data directory.
 	Dir string
 
 	private
-	// single is a member that is its set, once that is initiated: it elects itself.
+	// single is the only member of its set, and elects itself after the set's initiation.
 	single bool
 	frozen bool
 }
@@ -46,9 +46,9 @@ type MongoMember struct {
 // mongoSet is the name of each set.
 const mongoSet = "rs0"
 
-// mongoSettings are those of a user, so with a journal, and with an oplog, a cache and
-// files of the journal that are small. A server that is asked to end would let its
-// clients go on for 15 s before it does.
+// mongoSettings returns production settings, so with a journal, but with a small oplog,
+// cache and journal files. The shutdown timeout is short because a server otherwise lets
+// its clients continue for 15 s.
 func mongoSettings() map[string]string {
 	return map[string]string{
 		"bind_ip":                      "127.0.0.1",
@@ -63,14 +63,18 @@ func mongoSettings() map[string]string {
 	}
 }
 
-// parameter begins the names of settings that are parameters, and no options.
+// parameter is the prefix of settings that are server parameters instead of options.
 const parameter = "setParameter "
 
-// StartMongo makes a new replica set of so many members, starts it, and returns when
-// it has a primary and all others follow it. A primary that is silent for 1 s is
-// replaced. Settings are options of the server without their dashes, such as
-// oplogSize, in MB; a value of "" is an option without one; "setParameter NAME" is a
-// parameter. They replace the defaults of this package. The set ends with the test.
+// StartMongo creates and starts a replica set, and returns when it has a primary that all
+// other members follow. A primary that is silent for 1 s is replaced. The set ends with the
+// test.
+//
+// Settings replace the defaults of this package. Their keys are:
+//
+//   - a server option without dashes, for example oplogSize in MB; the value "" means an
+//     option without a value,
+//   - "setParameter NAME", a server parameter.
 func StartMongo(tb testing.TB, members int, settings map[string]string) *MongoSet {
 	tb.Helper()
 	s := &MongoSet{tb: tb}
@@ -83,8 +87,8 @@ func StartMongo(tb testing.TB, members int, settings map[string]string) *MongoSe
 	return s
 }
 
-// StandaloneMongo starts a server that is no replica set: it has no oplog, and so
-// neither change streams nor transactions. Found makes a set of it.
+// StandaloneMongo starts a server that is not a replica set: it has no oplog, and so
+// neither change streams nor transactions. ConvertToReplicaSet converts it.
 func StandaloneMongo(tb testing.TB, settings map[string]string) *MongoSet {
 	tb.Helper()
 	settings = maps.Clone(settings)
@@ -97,8 +101,8 @@ func StandaloneMongo(tb testing.TB, settings map[string]string) *MongoSet {
 	return s
 }
 
-// ConvertToReplicaSet restarts the server of a StandaloneMongo as a replica set of one member.
-// Clients of the URL that they have go on, and see a set.
+// ConvertToReplicaSet restarts the server of a StandaloneMongo as a replica set of one
+// member. Clients of the old URL continue to work, and see a set.
 func (s *MongoSet) ConvertToReplicaSet() {
 	s.tb.Helper()
 	m := s.Members[0]
@@ -108,7 +112,7 @@ func (s *MongoSet) ConvertToReplicaSet() {
 	s.awaitHealth()
 }
 
-// setURL names all members, and whom its sessions log in as.
+// setURL sets the URL from all members and the user.
 func (s *MongoSet) setURL() {
 	addresses := make([]string, len(s.Members))
 	for i, m := range s.Members {
@@ -145,7 +149,7 @@ func startMember(tb testing.TB, settings map[string]string) *MongoMember {
 	return m
 }
 
-// serve returns the program that serves by the settings.
+// serve returns the server command with the settings, and its ready message.
 func (m *MongoMember) serve() (cmd *exec.Cmd, ready string) {
 	args := []string{"--dbpath=" + m.Dir, "--port=" + strconv.Itoa(m.port)}
 	for _, name := range slices.Sorted(maps.Keys(m.settings)) {
@@ -167,12 +171,12 @@ func (m *MongoMember) serve() (cmd *exec.Cmd, ready string) {
 	return m.program("mongod", args...), ready
 }
 
-// Freeze stops the member where it is, as its host may be; Thaw lets it go on.
+// Freeze stops the member's process, like a frozen host, until Thaw.
 func (m *MongoMember) Freeze() {
 	m.tb.Helper()
 	m.frozen = true
 	m.Signal(syscall.SIGSTOP)
-	for range 1000 { // where nobody can tell, not at all
+	for range 1000 { // without /proc it does not wait
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.process.os.Pid))
 		if err != nil || strings.Contains(string(stat), ") T ") {
 			return
@@ -182,14 +186,14 @@ func (m *MongoMember) Freeze() {
 	m.tb.Error("the server does not stop")
 }
 
-// Thaw lets a member go on that Freeze stopped.
+// Thaw continues a member that Freeze stopped.
 func (m *MongoMember) Thaw() {
 	m.tb.Helper()
 	m.Signal(syscall.SIGCONT)
 	m.frozen = false
 }
 
-// Stop ends all members at once, as a server's Stop does, and tells how long that took.
+// Stop stops all members in parallel, see MySQLServer.Stop, and returns the duration.
 func (s *MongoSet) Stop(mode string) time.Duration {
 	began := time.Now()
 	var all sync.WaitGroup
@@ -200,8 +204,8 @@ func (s *MongoSet) Stop(mode string) time.Duration {
 	return time.Since(began)
 }
 
-// Restart starts all members, those that run after a fast stop, and returns when the
-// set has a primary and all others follow it. Settings are as for a server's Restart.
+// Restart restarts all members, after a fast stop if they run. It returns when the set has
+// a primary that all other members follow. Settings are as for a server's Restart.
 func (s *MongoSet) Restart(settings map[string]string) {
 	s.tb.Helper()
 	s.Stop("fast")
@@ -211,15 +215,15 @@ func (s *MongoSet) Restart(settings map[string]string) {
 	s.awaitHealth()
 }
 
-// Database names a new database in the set and returns its URL.
+// Database returns the URL of a new database in the set.
 func (s *MongoSet) Database() string {
 	s.tb.Helper()
 	at, _ := mongoDatabase(s.tb, s.URL)
 	return at
 }
 
-// TLS restarts the set so that it also takes sessions with TLS, and returns the file
-// of the authority that signed its certificates, for localhost and 127.0.0.1.
+// TLS restarts the set so that it also accepts TLS. It returns the file of the CA that
+// signed its certificate for localhost and 127.0.0.1.
 func (s *MongoSet) TLS() (caFile string) {
 	s.tb.Helper()
 	caFile, certFile, keyFile := s.Members[0].certify()
@@ -239,11 +243,11 @@ func (s *MongoSet) TLS() (caFile string) {
 	return caFile
 }
 
-// Auth restarts the set so that it asks who its clients are. URL is that of the user
-// root from then on, who may do everything; Run makes others.
+// Auth restarts the set with access control. URL then has the user root with all
+// privileges; Run can create other users.
 func (s *MongoSet) Auth() {
 	s.tb.Helper()
-	const secret = "onlyamongourselves" // of base64, by which the members know each other
+	const secret = "onlyamongourselves" // base64; shared by the members
 	s.Run("admin", doc("createUser", "root", "pwd", "root", "roles", []string{"root"}))
 	key := filepath.Join(s.Members[0].base, "key")
 	write(s.tb, key, secret)

@@ -13,10 +13,11 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// silent is for how long one member is asked before it counts as gone.
+// silent is the timeout of a call to one member.
 const silent = 2 * time.Second
 
-// doc makes a document of names and values by turns. Its first name is the command's.
+// doc returns a document of alternating names and values. The first name of a command is
+// its name.
 func doc(pairs ...any) bson.D {
 	var d bson.D
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -25,8 +26,7 @@ func doc(pairs ...any) bson.D {
 	return d
 }
 
-// Run runs a command in a database of the set, at its primary, and returns what it
-// answers.
+// Run runs a command in a database of the set, on its primary, and returns the answer.
 func (s *MongoSet) Run(database string, command bson.D) bson.Raw {
 	s.tb.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.tb.Context()), connectTimeout)
@@ -43,12 +43,12 @@ func (s *MongoSet) Run(database string, command bson.D) bson.Raw {
 	return answer
 }
 
-// runCommand runs a command at one member, whatever its state. One that is silent counts as gone.
+// runCommand runs a command on one member, in any state. After the silent timeout it fails.
 func (m *MongoMember) runCommand(ctx context.Context, user *url.Userinfo, command bson.D) (bson.Raw, error) {
 	return m.runCommandWithin(ctx, silent, user, command)
 }
 
-// runCommandWithin is ask with a limit of its own.
+// runCommandWithin is runCommand with another timeout.
 func (m *MongoMember) runCommandWithin(ctx context.Context, most time.Duration, user *url.Userinfo, command bson.D) (bson.Raw, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -64,7 +64,7 @@ func (m *MongoMember) runCommandWithin(ctx context.Context, most time.Duration, 
 	return client.Database("admin").RunCommand(ctx, command).Raw()
 }
 
-// initiate makes a set of the members.
+// initiate initiates a set of the members.
 func (s *MongoSet) initiate() {
 	s.tb.Helper()
 	var members []bson.D
@@ -79,8 +79,7 @@ func (s *MongoSet) initiate() {
 	}
 }
 
-// awaitHealth waits until the set has a primary, and all other members are its
-// secondaries.
+// awaitHealth waits until the set has a primary, and all other members are secondaries.
 func (s *MongoSet) awaitHealth() {
 	s.tb.Helper()
 	if s.alone {
@@ -114,7 +113,7 @@ func (s *MongoSet) awaitHealth() {
 	})
 }
 
-// await tries until it succeeds.
+// await calls try until it succeeds.
 func (s *MongoSet) await(what string, try func(ctx context.Context) error) {
 	s.tb.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.tb.Context()), waitTimeout)
@@ -134,8 +133,7 @@ func (s *MongoSet) await(what string, try func(ctx context.Context) error) {
 	}
 }
 
-// Primary waits until a member that runs and is not frozen takes writes, and returns
-// it.
+// Primary waits until a running, unfrozen member accepts writes, and returns it.
 func (s *MongoSet) Primary() (primary *MongoMember) {
 	s.tb.Helper()
 	s.await("have a primary", func(ctx context.Context) error {
@@ -145,7 +143,7 @@ func (s *MongoSet) Primary() (primary *MongoMember) {
 			}
 			answer, err := m.runCommand(ctx, s.user, doc("hello", 1))
 			if err != nil {
-				continue // it may be ending
+				continue // the member may be stopping
 			}
 			if writable, _ := answer.Lookup("isWritablePrimary").BooleanOK(); writable {
 				primary = m
@@ -157,8 +155,9 @@ func (s *MongoSet) Primary() (primary *MongoMember) {
 	return primary
 }
 
-// AwaitMajority waits until a majority of the set has taken a write. That may be long
-// after a new primary was elected: members that followed a frozen one wait for it.
+// AwaitMajority waits until a majority of the set has acknowledged a write. That can be
+// long after the election of a primary, because members that follow a frozen one wait for
+// it.
 func (s *MongoSet) AwaitMajority() {
 	s.tb.Helper()
 	s.await("take a write", func(ctx context.Context) error {
@@ -176,8 +175,8 @@ func (s *MongoSet) AwaitMajority() {
 	})
 }
 
-// StepDown has the primary give up its place, and returns it when another member has
-// taken it. Of a set of one member that is the same one, after a second.
+// StepDown makes the primary step down, and returns it once another member is primary. In a
+// set of one member the same member returns after a second.
 func (s *MongoSet) StepDown() (old *MongoMember) {
 	s.tb.Helper()
 	old = s.Primary()
@@ -185,7 +184,7 @@ func (s *MongoSet) StepDown() (old *MongoMember) {
 	if len(s.Members) == 1 {
 		command = doc("replSetStepDown", 1, "force", true)
 	}
-	s.await("let its primary step down", func(ctx context.Context) error { // another must have caught up
+	s.await("let its primary step down", func(ctx context.Context) error { // another member must have caught up
 		_, err := old.runCommand(ctx, s.user, command)
 		return err
 	})
@@ -193,14 +192,15 @@ func (s *MongoSet) StepDown() (old *MongoMember) {
 	return old
 }
 
-// SmallOplog are the settings of a set whose oplog is to be rolled: it is small, and
-// there is a checkpoint each second, up to which the server lets its oplog go.
+// SmallOplog returns the settings of a set whose oplog can be rolled quickly: the oplog is
+// small, and the server takes a checkpoint each second, because it truncates the oplog only
+// up to a checkpoint.
 func SmallOplog() map[string]string {
 	return map[string]string{"oplogSize": "16", "syncdelay": "1"}
 }
 
-// RollOplog writes into a database of its own until the set's oplog no longer holds
-// what had been written before. It takes long without SmallOplog.
+// RollOplog writes to a separate database until the set's oplog no longer contains earlier
+// entries. It takes long without SmallOplog.
 func (s *MongoSet) RollOplog() {
 	s.tb.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.tb.Context()), waitTimeout)
@@ -219,11 +219,11 @@ func (s *MongoSet) RollOplog() {
 	}
 }
 
-// fillOplog writes until the oldest entry of the oplog is younger than past.
+// fillOplog writes until the oldest oplog entry is newer than past.
 func fillOplog(ctx context.Context, client *mongo.Client, past bson.Timestamp) error {
 	const size, most = 1 << 20, 8 << 20
 	filler := client.Database("filler")
-	// A capped collection: only the oplog grows.
+	// The collection is capped, so that only the oplog grows.
 	err := filler.RunCommand(ctx, doc("create", "filler", "capped", true, "size", most)).Err()
 	const there = 48 // NamespaceExists
 	var command mongo.CommandError
@@ -247,7 +247,7 @@ func fillOplog(ctx context.Context, client *mongo.Client, past bson.Timestamp) e
 	}
 }
 
-// edgeOfOplog returns the time of the oldest entry, for 1, or the newest, for -1.
+// edgeOfOplog returns the time of the oldest (order 1) or the newest (-1) entry.
 func edgeOfOplog(ctx context.Context, client *mongo.Client, order int) (bson.Timestamp, error) {
 	var entry struct{ TS bson.Timestamp }
 	err := client.Database("local").Collection("oplog.rs").FindOne(ctx, bson.D{},

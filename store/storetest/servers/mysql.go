@@ -15,25 +15,24 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// Flavour is a kind of server that speaks MySQL's protocol, by its name.
+// Flavour is a server with MySQL's protocol. Its value is the server's name.
 type Flavour string
 
-// The flavours. Their servers' variables are SLUICEBOX_TEST_MYSQL_… and
+// Flavours. The environment variables of their servers are SLUICEBOX_TEST_MYSQL_… and
 // SLUICEBOX_TEST_MARIADB_….
 const (
 	MySQL   Flavour = "MySQL"
 	MariaDB Flavour = "MariaDB"
 )
 
-// Flavours returns the kinds of servers to test against: MySQL 9 and MariaDB
-// 10.11.
+// Flavours returns the servers to test against: MySQL 9 and MariaDB 10.11.
 func Flavours() []Flavour { return []Flavour{MySQL, MariaDB} }
 
 func (f Flavour) variable(what string) string {
 	return "SLUICEBOX_TEST_" + strings.ToUpper(string(f)) + "_" + what
 }
 
-// scheme is that of the servers' URLs.
+// scheme returns the scheme of the servers' URLs.
 func (f Flavour) scheme() string { return strings.ToLower(string(f)) }
 
 func (f Flavour) require(tb testing.TB, what string) string {
@@ -41,16 +40,16 @@ func (f Flavour) require(tb testing.TB, what string) string {
 	return demand(tb, f.variable(what), string(f))
 }
 
-// Shared returns the URL of the shared server, mysql://root@127.0.0.1:port/?tls=false
-// or mariadb://…. Its user may do everything. The test is skipped if there is no
-// such server. Whoever reads its log sees the transactions of all tests.
+// Shared returns the URL of the shared server, mysql://root@127.0.0.1:port/?tls=false or
+// mariadb://…. Its user has all privileges, and its binlog contains the transactions of all
+// tests. The test is skipped if there is no such server.
 func (f Flavour) Shared(tb testing.TB) string {
 	tb.Helper()
 	return f.require(tb, "URL")
 }
 
-// Database makes an empty database in the shared server and returns its URL. When
-// the test ends, its sessions are ended and then it is dropped.
+// Database creates an empty database in the shared server and returns its URL. The end of
+// the test ends the database's sessions and drops it.
 func (f Flavour) Database(tb testing.TB) string {
 	tb.Helper()
 	server := f.Shared(tb)
@@ -69,9 +68,9 @@ func (f Flavour) Database(tb testing.TB) string {
 	return at.String()
 }
 
-// ClientMySQL returns a command of the client mariadb, which runs the statements of
-// its standard input on a database of either flavour, ends at the first that fails,
-// and prints nothing else.
+// ClientMySQL returns a command of the mariadb client for a database of either flavour. It
+// runs the statements of its standard input, stops at the first failure, and prints only
+// results.
 func ClientMySQL(tb testing.TB, database string) *exec.Cmd {
 	tb.Helper()
 	at, err := url.Parse(database)
@@ -84,20 +83,19 @@ func ClientMySQL(tb testing.TB, database string) *exec.Cmd {
 	return cmd
 }
 
-// OpenMySQL opens a pool of sessions that is closed when the test ends. A
-// statement may be a script of several. The URL may have a parameter sql_mode for
-// the sessions.
+// OpenMySQL opens a session pool that is closed when the test ends. A statement may be a
+// script of several. The URL may set sql_mode for the sessions.
 func OpenMySQL(tb testing.TB, url string) *sql.DB {
 	tb.Helper()
 	db, err := openMySQL(url)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { _ = db.Close() }) // the server may be gone
+	tb.Cleanup(func() { _ = db.Close() }) // the server may be down
 	return db
 }
 
-// ExecMySQL runs statements, one after the other, on a session of its own.
+// ExecMySQL runs statements in order, in a separate session.
 func ExecMySQL(tb testing.TB, url string, statements ...string) {
 	tb.Helper()
 	db, err := openMySQL(url)
@@ -119,7 +117,7 @@ func ExecMySQL(tb testing.TB, url string, statements ...string) {
 	}
 }
 
-// openMySQL connects to nothing yet.
+// openMySQL creates a pool, which connects later.
 func openMySQL(text string) (*sql.DB, error) {
 	at, err := url.Parse(text)
 	if err != nil {
@@ -134,7 +132,7 @@ func openMySQL(text string) (*sql.DB, error) {
 	if mode := at.Query().Get("sql_mode"); mode != "" {
 		cfg.Params = map[string]string{"sql_mode": "'" + mode + "'"}
 	}
-	cfg.Logger = &mysql.NopLogger{} // what goes wrong is in the errors
+	cfg.Logger = &mysql.NopLogger{} // errors are returned
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {
 		return nil, err
@@ -150,7 +148,7 @@ func (f Flavour) dropDatabase(server, name string) error {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	// An open transaction would keep the tables.
+	// An open transaction would block the drop.
 	if err := f.endSessions(ctx, db, name); err != nil {
 		return err
 	}
@@ -158,11 +156,11 @@ func (f Flavour) dropDatabase(server, name string) error {
 	return err
 }
 
-// endSessions ends the sessions that use a database.
+// endSessions ends the sessions of a database.
 func (f Flavour) endSessions(ctx context.Context, db *sql.DB, name string) error {
 	list := "information_schema.processlist"
 	if f == MySQL {
-		list = "performance_schema.processlist" // the other is about to go
+		list = "performance_schema.processlist" // information_schema.processlist is deprecated
 	}
 	rows, err := db.QueryContext(ctx, "SELECT id FROM "+list+" WHERE db = ?", name)
 	if err != nil {
@@ -191,11 +189,11 @@ func (f Flavour) endSessions(ctx context.Context, db *sql.DB, name string) error
 	return nil
 }
 
-// environment is what the flavour's programs run in. A starting server deletes
-// what others have in a shared folder for temporary files, so tmp must be its own.
+// environment returns the environment of the flavour's programs. tmp must be private,
+// because a starting server deletes other servers' files in a shared temporary directory.
 func (f Flavour) environment(tmp string) []string {
 	return append(environment(f.variable("LIB")), "TMPDIR="+tmp, "TZ=UTC")
 }
 
-// template returns a data folder to copy, "" if there is none.
+// template returns a data directory to copy, "" if there is none.
 func (f Flavour) template() string { return os.Getenv(f.variable("DATA")) }

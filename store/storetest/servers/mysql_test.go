@@ -46,7 +46,7 @@ func TestMySQLDatabaseIsDropped(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// It is never ended, and would keep the table.
+			// Nothing ends this transaction, which would block the drop.
 			if _, err := tx.ExecContext(t.Context(), "INSERT INTO held VALUES (2)"); err != nil {
 				t.Fatal(err)
 			}

@@ -13,12 +13,12 @@ import (
 	"testing"
 )
 
-// MySQLServer is a server of MySQL or MariaDB that one test has to itself.
+// MySQLServer is a private MySQL or MariaDB server of one test.
 type MySQLServer struct {
-	// URL leads to the server, and to no database, as root, who may do everything.
-	// It stays the same when the server is started again.
+	// URL is the URL of the server, without a database, for root with all privileges. It
+	// does not change when the server restarts.
 	URL string
-	// Dir is the data folder.
+	// Dir is the data directory.
 	Dir string
 	// Flavour is the kind of server.
 	Flavour Flavour
@@ -26,7 +26,7 @@ type MySQLServer struct {
 	private
 }
 
-// programOf names the flavour's server, and what makes its data folder.
+// programOf returns the server program and the command that creates its data directory.
 func (f Flavour) programOf() (server string, initialize []string) {
 	if f == MariaDB {
 		return "mariadbd", []string{"mariadb-install-db", "--auth-root-authentication-method=normal",
@@ -35,11 +35,11 @@ func (f Flavour) programOf() (server string, initialize []string) {
 	return "mysqld", []string{"mysqld", "--initialize-insecure"}
 }
 
-// privateSettings are those of a user who wants to stream, so with fsync.
+// privateSettings returns production settings for streaming, so with fsync.
 func (f Flavour) privateSettings() map[string]string {
 	settings := map[string]string{
 		"bind-address":                   "127.0.0.1",
-		"socket":                         "s", // in the data folder: a path has a length limit
+		"socket":                         "s", // inside the data directory, because the path length is limited
 		"server-id":                      "1",
 		"log-bin":                        "binlog",
 		"binlog-row-image":               "FULL",
@@ -55,10 +55,10 @@ func (f Flavour) privateSettings() map[string]string {
 	return settings
 }
 
-// Start makes a new server and starts it. Settings are options of the server
-// without their dashes, such as binlog-row-metadata; a value of "" is an option
-// without one. They replace the defaults of this package, which are those of the
-// flavour but for what a stream needs. The server ends with the test.
+// Start creates and starts a server, which ends with the test. Settings replace the
+// defaults of this package, which are the flavour's plus the requirements of streaming. A
+// key is a server option without dashes, for example binlog-row-metadata; the value ""
+// means an option without a value.
 func (f Flavour) Start(tb testing.TB, settings map[string]string) *MySQLServer {
 	tb.Helper()
 	base := folder(tb)
@@ -75,7 +75,7 @@ func (f Flavour) Start(tb testing.TB, settings map[string]string) *MySQLServer {
 	return s
 }
 
-// Database makes an empty database in the server and returns its URL.
+// Database creates an empty database in the server and returns its URL.
 func (s *MySQLServer) Database() string {
 	s.tb.Helper()
 	name := databaseName(s.tb)
@@ -83,8 +83,8 @@ func (s *MySQLServer) Database() string {
 	return strings.Replace(s.URL, "/?", "/"+name+"?", 1)
 }
 
-// TLS restarts the server with a certificate for localhost and 127.0.0.1, and
-// returns the file of the authority that signed it.
+// TLS restarts the server with a certificate for localhost and 127.0.0.1, and returns the
+// file of the CA that signed it.
 func (s *MySQLServer) TLS() (caFile string) {
 	s.tb.Helper()
 	caFile, certFile, keyFile := s.certify()
@@ -92,12 +92,12 @@ func (s *MySQLServer) TLS() (caFile string) {
 	return caFile
 }
 
-// program is one of the server's programs, which reads no option file.
+// program returns a command of the server's installation that reads no option file.
 func (s *MySQLServer) program(name string, args ...string) *exec.Cmd {
 	return s.private.program(name, append([]string{"--no-defaults"}, args...)...)
 }
 
-// initialize makes the folders, that of the data of a copy where there is one.
+// initialize creates the directories, the data directory as a copy if there is a template.
 func (s *MySQLServer) initialize() {
 	s.tb.Helper()
 	tmp := filepath.Join(s.base, "tmp")
@@ -114,13 +114,13 @@ func (s *MySQLServer) initialize() {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		s.tb.Fatalf("making a data folder: %v\n%s", err, out)
 	}
-	// The server's UUID: each makes its own.
+	// Remove the server's UUID: each server generates its own.
 	if err := os.Remove(filepath.Join(s.Dir, "auto.cnf")); err != nil && !os.IsNotExist(err) {
 		s.tb.Fatal(err)
 	}
 }
 
-// serve returns the program that serves by the settings.
+// serve returns the server command with the settings, and its ready message.
 func (s *MySQLServer) serve() (cmd *exec.Cmd, ready string) {
 	args := []string{"--datadir=" + s.Dir, "--port=" + strconv.Itoa(s.port)}
 	for _, name := range slices.Sorted(maps.Keys(s.settings)) {
@@ -131,6 +131,6 @@ func (s *MySQLServer) serve() (cmd *exec.Cmd, ready string) {
 		args = append(args, option)
 	}
 	server, _ := s.Flavour.programOf()
-	// The spaces: what it says where the port is taken names it too.
+	// The spaces distinguish it from the error for a taken port, which names the port too.
 	return s.program(server, args...), fmt.Sprintf("  port: %d  ", s.port)
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// output keeps what a program prints and lets others wait for a text in it.
+// output stores the output of a program and lets callers wait for a text in it.
 type output struct {
 	mu    sync.Mutex
 	text  bytes.Buffer
@@ -31,15 +31,16 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// has tells whether the text is there, else what is closed when there is more.
+// has reports whether the output contains text, and returns a channel that is closed when
+// there is more output.
 func (o *output) has(text string) (bool, <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return bytes.Contains(o.text.Bytes(), []byte(text)), o.grown
 }
 
-// await waits for a text until the program has ended or the time is over, and
-// tells whether it came.
+// await waits until the output contains text, the program has ended or the limit is over.
+// It reports whether the text came.
 func (o *output) await(text string, ended <-chan struct{}, limit time.Duration) bool {
 	timeout := time.After(limit)
 	for {

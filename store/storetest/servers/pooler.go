@@ -10,11 +10,10 @@ import (
 	"testing"
 )
 
-// Pooler puts pgbouncer in front of a server and returns the URL that leads
-// through it. Mode is its pool_mode: session, transaction or statement. Ignore
-// are start-up parameters that it passes over; it refuses those that it does not
-// know. Everybody is let in, and becomes the user of the server's URL. It ends
-// with the test.
+// Pooler starts pgbouncer in front of a server and returns its URL. It ends with the test.
+// mode is its pool_mode: session, transaction or statement. ignore lists the start-up
+// parameters to ignore, because pgbouncer rejects unknown ones. It accepts every client as
+// the user of the server's URL.
 func Pooler(tb testing.TB, server, mode string, ignore ...string) string {
 	tb.Helper()
 	const program = "SLUICEBOX_TEST_PGBOUNCER_"
@@ -50,7 +49,7 @@ func Pooler(tb testing.TB, server, mode string, ignore ...string) string {
 	return at.String()
 }
 
-// poolerConfig is a pgbouncer.ini, which takes no URL.
+// poolerConfig returns a pgbouncer.ini, which cannot contain a URL.
 func poolerConfig(server *url.URL, port int, mode string, ignore []string) string {
 	return fmt.Sprintf(`[databases]
 * = host=%s port=%s user=%s

@@ -16,12 +16,12 @@ import (
 	"testing"
 )
 
-// Server is a PostgreSQL server that one test has to itself.
+// Server is a private PostgreSQL server of one test.
 type Server struct {
-	// URL leads to the database postgres as user postgres, who may do
-	// everything. It stays the same when the server is started again.
+	// URL is the URL of the database postgres for the user postgres, a superuser. It does
+	// not change when the server restarts.
 	URL string
-	// Dir is the data folder.
+	// Dir is the data directory.
 	Dir string
 
 	private
@@ -31,7 +31,7 @@ type Server struct {
 	primary *Server // of a standby; else nil
 }
 
-// newServer returns a server without a data folder.
+// newServer returns a server without a data directory.
 func newServer(tb testing.TB, version int, settings map[string]string) *Server {
 	tb.Helper()
 	s := &Server{version: version, private: private{
@@ -45,10 +45,9 @@ func newServer(tb testing.TB, version int, settings map[string]string) *Server {
 	return s
 }
 
-// Start makes a new server of a major version and starts it. Settings are those
-// of postgresql.conf. They replace the defaults of this package, which are those
-// of PostgreSQL but for wal_level=logical and more senders and slots. The server
-// ends with the test.
+// Start creates and starts a server of a major version. It ends with the test. Settings are
+// for postgresql.conf. They replace the defaults of this package, which are PostgreSQL's
+// with wal_level=logical and more senders and slots.
 func Start(tb testing.TB, version int, settings map[string]string) *Server {
 	tb.Helper()
 	s := newServer(tb, version, map[string]string{
@@ -57,7 +56,7 @@ func Start(tb testing.TB, version int, settings map[string]string) *Server {
 		"wal_level":               "logical",
 		"max_wal_senders":         "50",
 		"max_replication_slots":   "50",
-		"jit":                     "off", // its library may not be there
+		"jit":                     "off", // its library may be missing
 	})
 	maps.Copy(s.settings, settings)
 	s.initialize()
@@ -72,18 +71,18 @@ func (s *Server) start() {
 	s.URL = fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", s.port)
 }
 
-// HBA puts lines in front of pg_hba.conf and restarts the server. The lines that
-// follow trust everybody from 127.0.0.1.
+// HBA adds lines at the top of pg_hba.conf and restarts the server. The lines below them
+// trust every client from 127.0.0.1.
 func (s *Server) HBA(lines ...string) {
 	s.tb.Helper()
 	write(s.tb, filepath.Join(s.Dir, "pg_hba.conf"), strings.Join(lines, "\n")+"\n"+s.hba)
 	s.Restart(nil)
 }
 
-// initialize makes the data folder, a copy where there is one to copy.
+// initialize creates the data directory, as a copy if there is a template.
 func (s *Server) initialize() {
 	s.tb.Helper()
-	// Without a sync: the data is thrown away. The server itself does sync.
+	// No sync, because the data is thrown away. The server itself does sync.
 	cmd := s.program("initdb", "-D", s.Dir, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
 	from := os.Getenv(variable(s.version, "DATA"))
 	if from != "" {
@@ -100,10 +99,10 @@ func (s *Server) initialize() {
 	s.hba = s.read("pg_hba.conf")
 }
 
-// becomeAnother gives a copied data folder a system identifier of its own, as initdb
-// would. That is the first number of pg_control, with the seconds in its upper half, and
-// behind the last of them is a checksum of all before it. pg_resetwal begins a log of
-// that identifier.
+// becomeAnother gives a copied data directory a new system identifier, as initdb would. The
+// identifier is the first number of pg_control, with the seconds in its upper half. The
+// last field of pg_control is a checksum of the preceding bytes. pg_resetwal starts a WAL
+// with the new identifier.
 //
 // Source: src/include/catalog/pg_control.h of versions 15 and 18.
 func (s *Server) becomeAnother() {
@@ -119,7 +118,7 @@ func (s *Server) becomeAnother() {
 			s.tb.Fatalf("%s has no checksum", path)
 		}
 	}
-	if _, err := rand.Read(control[:4]); err != nil { // the lower half
+	if _, err := rand.Read(control[:4]); err != nil { // lower half
 		s.tb.Fatal(err)
 	}
 	binary.LittleEndian.PutUint32(control[end:], castagnoli(control[:end]))
@@ -133,15 +132,15 @@ func (s *Server) becomeAnother() {
 
 func castagnoli(data []byte) uint32 { return crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)) }
 
-// serve writes the settings, and returns the program that serves by them.
+// serve writes the settings, and returns the server command and its ready message.
 func (s *Server) serve() (cmd *exec.Cmd, ready string) {
 	s.tb.Helper()
 	s.writeConfig()
 	return s.program("postgres", "-D", s.Dir, "-p", strconv.Itoa(s.port)), " ready to accept "
 }
 
-// writeConfig writes the settings to a file, not on the command line, so that
-// ALTER SYSTEM and a reload can change them.
+// writeConfig writes the settings to a file instead of the command line, so that ALTER
+// SYSTEM and a reload can change them.
 func (s *Server) writeConfig() {
 	s.tb.Helper()
 	var conf strings.Builder

@@ -9,27 +9,26 @@ import (
 	"time"
 )
 
-const nobody = 65534 // who runs the programs if root would
+const nobody = 65534 // user of the programs if the test runs as root
 
-// private is what is the same of every server that one test has to itself. Its
-// methods fail the test on an error.
+// private is the common part of the private servers. Its methods fail the test on an error.
 type private struct {
 	tb       testing.TB
-	name     string // names the server in the test's log
-	base     string // holds the data folder and what must not be in it
-	bin      string // holds the programs
+	name     string // server name in the test's log
+	base     string // directory of the data directory and of other files
+	bin      string // directory of the programs
 	env      []string
-	signals  map[string]os.Signal // end it, by the way to stop
+	signals  map[string]os.Signal // by stop mode
 	settings map[string]string
-	// command is the program that serves on port, and what it says when it is ready.
+	// command returns the command that serves on port, and its ready message.
 	command func() (cmd *exec.Cmd, ready string)
 
 	port    int
 	process *process // nil before the first start
 }
 
-// launchAnywhere starts the server for the first time, on a port that is free. It ends
-// with the test.
+// launchAnywhere starts the server for the first time, on a free port. It ends with the
+// test.
 func (p *private) launchAnywhere() {
 	p.tb.Helper()
 	p.tb.Cleanup(p.end)
@@ -42,7 +41,7 @@ func (p *private) launchAnywhere() {
 	}
 }
 
-// launch starts the server and returns when it takes connections.
+// launch starts the server and returns when it accepts connections.
 func (p *private) launch() error {
 	p.tb.Helper()
 	process, err := run(p.command())
@@ -50,10 +49,12 @@ func (p *private) launch() error {
 	return err
 }
 
-// Stop ends the server: fast shuts it down in order and ends its sessions, immediate
-// is a crash, and smart, which only PostgreSQL has, waits for the sessions to end. It
-// returns when the server has ended, and tells how long that took. It may be called
-// from any goroutine.
+// Stop stops the server, waits for its end and returns the duration. It is safe for
+// concurrent use. Modes:
+//
+//   - fast: a regular shutdown that ends the sessions,
+//   - immediate: a crash,
+//   - smart (PostgreSQL only): waits until the sessions end.
 func (p *private) Stop(mode string) time.Duration {
 	signal, ok := p.signals[mode]
 	if !ok {
@@ -70,11 +71,11 @@ func (p *private) Stop(mode string) time.Duration {
 	return took
 }
 
-// removedSetting is the value of a setting that is not to be.
+// removedSetting is the value of a setting to remove.
 const removedSetting = "-"
 
-// Restart starts the server, after a fast stop if it runs. Settings are changed or
-// added, and taken away by the value "-"; nil keeps them.
+// Restart starts the server, after a fast stop if it runs. Settings are changed or added;
+// the value "-" removes one, and nil keeps all.
 func (p *private) Restart(settings map[string]string) {
 	p.tb.Helper()
 	p.Stop("fast")
@@ -88,7 +89,7 @@ func (p *private) Restart(settings map[string]string) {
 	}
 }
 
-// Signal sends the server a signal, such as SIGSTOP, and does not wait.
+// Signal sends the server a signal, for example SIGSTOP, without waiting.
 func (p *private) Signal(signal os.Signal) {
 	p.tb.Helper()
 	if err := p.process.os.Signal(signal); err != nil {
@@ -96,24 +97,24 @@ func (p *private) Signal(signal os.Signal) {
 	}
 }
 
-// Log returns what the server has logged since it was last started.
+// Log returns the server's output since its last start.
 func (p *private) Log() string { return p.process.output.String() }
 
-// program is one of the server's programs.
+// program returns a command of the server's installation.
 func (p *private) program(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(p.bin, name), args...)
-	cmd.Dir = p.base // the test's own may be closed to the server's user
+	cmd.Dir = p.base // the server's user may not be able to access the test's directory
 	cmd.Env = p.env
 	cmd.SysProcAttr = attributes()
 	return cmd
 }
 
-// certify makes a certificate for localhost and 127.0.0.1, and returns the files of
-// the authority that signed it, of the certificate and of its key.
+// certify creates a certificate for localhost and 127.0.0.1. It returns the files of its
+// CA, of the certificate and of the key.
 func (p *private) certify() (caFile, certFile, keyFile string) {
 	p.tb.Helper()
 	ca, cert, key := certificates(p.tb)
-	// Beside the data folder: a new standby copies only that.
+	// Outside the data directory, which is the only part that a new standby copies.
 	caFile, certFile, keyFile = filepath.Join(p.base, "ca.crt"), filepath.Join(p.base, "server.crt"), filepath.Join(p.base, "server.key")
 	write(p.tb, caFile, ca)
 	write(p.tb, certFile, cert)

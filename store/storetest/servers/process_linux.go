@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// attributes makes a server end at once when the test's process dies, also
-// where no cleanup runs, such as after a test's time-out. Root becomes nobody.
+// attributes makes a server end when the test's process dies, even without a cleanup, for
+// example after a test timeout. A server of root runs as nobody.
 func attributes() *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT}
 	if os.Geteuid() == 0 {

@@ -14,27 +14,26 @@ import (
 
 const (
 	startTimeout = time.Minute
-	// A fast shutdown waits for receivers of the log, at most for the default
-	// of wal_sender_timeout.
+	// A fast shutdown waits for WAL receivers, at most for the default wal_sender_timeout.
 	stopTimeout = 2 * time.Minute
 	portTries   = 10
-	// folderPrefix begins the names of folders.
+	// folderPrefix is the prefix of directory names.
 	folderPrefix = "sluicebox-pg"
 )
 
 var errPortTaken = errors.New("the port is taken")
 
-// process is a program that runs beside a test.
+// process is a program that runs during a test.
 type process struct {
 	os     *os.Process
 	output *output
-	ended  chan struct{} // closed when it has ended
+	ended  chan struct{} // closed when the program has ended
 }
 
-// run starts a program and returns once it prints the text ready. The process
-// is returned also where it did not, for what it printed; it has ended then.
+// run starts a program and returns once its output contains ready. If the program fails to
+// start, run returns the ended process too, because its output has the reason.
 func run(cmd *exec.Cmd, ready string) (*process, error) {
-	cmd.WaitDelay = startTimeout // children that outlive their parent hold the pipe
+	cmd.WaitDelay = startTimeout // children that outlive their parent keep the pipe open
 	p := &process{output: newOutput(), ended: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = p.output, p.output
 	if err := cmd.Start(); err != nil {
@@ -43,7 +42,7 @@ func run(cmd *exec.Cmd, ready string) (*process, error) {
 	}
 	p.os = cmd.Process
 	go func() {
-		_ = cmd.Wait() // how it ended is in its output
+		_ = cmd.Wait() // the reason is in the output
 		close(p.ended)
 	}()
 	if p.output.await(ready, p.ended, startTimeout) {
@@ -66,8 +65,7 @@ func (p *process) running() bool {
 	}
 }
 
-// end sends a signal, waits until the program has ended, and tells how long that
-// took.
+// end sends a signal, waits for the program's end and returns the duration.
 func (p *process) end(signal os.Signal) (time.Duration, error) {
 	began := time.Now()
 	err := p.os.Signal(signal)
@@ -84,8 +82,8 @@ func (p *process) end(signal os.Signal) (time.Duration, error) {
 	return time.Since(began), err
 }
 
-// onFreePort launches a server on ports until one is free. They are below those
-// that the system gives to outgoing connections, which could take ours while the
+// onFreePort launches a server on random ports until one is free. The ports are below the
+// range for outgoing connections, because such a connection could take the port while the
 // server is down.
 func onFreePort(launch func(port int) error) (err error) {
 	for range portTries {
@@ -98,13 +96,13 @@ func onFreePort(launch func(port int) error) (err error) {
 	return err
 }
 
-// folder makes a folder for a program's user, which for root is nobody. It goes
-// with the test.
+// folder creates a directory for the programs' user, which is nobody if the test runs as
+// root. It is deleted with the test.
 func folder(tb testing.TB) string {
 	tb.Helper()
 	under := os.Getenv("SLUICEBOX_TEST_TMP")
 	if under == "" {
-		under = "/var/tmp" // a disk, and open to all; $TMPDIR may be neither
+		under = "/var/tmp" // on a disk and accessible to all, which $TMPDIR may not be
 	}
 	dir, err := os.MkdirTemp(under, folderPrefix)
 	if err != nil {
@@ -119,7 +117,7 @@ func folder(tb testing.TB) string {
 	return dir
 }
 
-// write writes a file that only the program's user may read.
+// write writes a file that only the programs' user may read.
 func write(tb testing.TB, path, text string) {
 	tb.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

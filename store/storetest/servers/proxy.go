@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// Proxy is a network between a relay and its database. Cut, it carries nothing and
-// tells nobody: connections stay open, new ones are not answered, and what was
-// sent arrives once it is mended, as far as anybody still waits for it.
+// Proxy is a TCP proxy between a relay and its database. After Disconnect it transfers
+// nothing and reports nothing: connections stay open, and new ones get no response. After
+// Reconnect it delivers the pending data to the connections that still exist.
 type Proxy struct {
 	t        testing.TB
 	to       string
@@ -19,11 +19,11 @@ type Proxy struct {
 	end      chan struct{} // closed at the end of the test
 
 	mu        sync.Mutex
-	connected chan struct{} // closed while the wire is whole
+	connected chan struct{} // closed while connected
 	conns     []net.Conn
 }
 
-// NewProxy returns a wire to the server of a database's URL, until the test ends.
+// NewProxy starts a proxy to the server of a database URL. It ends with the test.
 func NewProxy(t testing.TB, database string) *Proxy {
 	t.Helper()
 	u, err := url.Parse(database)
@@ -41,7 +41,7 @@ func NewProxy(t testing.TB, database string) *Proxy {
 	return w
 }
 
-// URL is the database's URL through the wire.
+// URL returns the database URL through the proxy.
 func (w *Proxy) URL(database string) string {
 	u, err := url.Parse(database)
 	if err != nil {
@@ -51,14 +51,14 @@ func (w *Proxy) URL(database string) string {
 	return u.String()
 }
 
-// Disconnect ends what the wire carries.
+// Disconnect interrupts all transfers.
 func (w *Proxy) Disconnect() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.connected = make(chan struct{})
 }
 
-// Reconnect undoes Cut.
+// Reconnect undoes Disconnect.
 func (w *Proxy) Reconnect() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -69,7 +69,7 @@ func (w *Proxy) Reconnect() {
 	}
 }
 
-// carries waits until the wire is whole, and reports false once the test ends.
+// carries waits until the proxy is connected, and reports false once the test ends.
 func (w *Proxy) carries() bool {
 	w.mu.Lock()
 	whole := w.connected
@@ -93,7 +93,7 @@ func (w *Proxy) accept() {
 	}
 }
 
-// keep closes a connection at the end of the test at the latest.
+// keep registers a connection to be closed at the end of the test.
 func (w *Proxy) keep(c net.Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,7 +122,7 @@ func (w *Proxy) connect(in net.Conn) {
 	both.Wait()
 }
 
-// carry brings what one side says, and that it has hung up, to the other.
+// carry copies data, and the end of the connection, from one side to the other.
 func (w *Proxy) carry(to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {
@@ -134,7 +134,7 @@ func (w *Proxy) carry(to, from net.Conn) {
 			break
 		}
 	}
-	_ = to.Close() // whoever hung up has heard all that it wanted to
+	_ = to.Close() // the side that closed needs no more data
 	_, _ = io.Copy(io.Discard, from)
 	_ = from.Close()
 }

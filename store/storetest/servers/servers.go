@@ -1,26 +1,25 @@
-// Package servers gives tests real database servers.
+// Package servers provides real database servers to tests.
 //
-// The script servers.sh beside it fetches and starts them; make test runs it.
-// It hands their addresses and programs over in the environment:
+// The script servers.sh fetches and starts them; make test runs it. It passes their
+// addresses and programs in environment variables:
 //
-//	SLUICEBOX_TEST_PG15_URL  a running server, shared by all tests
-//	SLUICEBOX_TEST_PG15_BIN  the folder of its programs
-//	SLUICEBOX_TEST_PG15_LIB  what they need as LD_LIBRARY_PATH, if anything
-//	SLUICEBOX_TEST_TMP       where temporary folders go
-//	SLUICEBOX_TEST_VERSIONS  all: what one version is enough for runs on each;
-//	                         names, such as pg15,mysql: only beside these
+//	SLUICEBOX_TEST_PG15_URL  running server, shared by all tests
+//	SLUICEBOX_TEST_PG15_BIN  directory of its programs
+//	SLUICEBOX_TEST_PG15_LIB  LD_LIBRARY_PATH of the programs, if needed
+//	SLUICEBOX_TEST_TMP       directory of temporary files
+//	SLUICEBOX_TEST_VERSIONS  all: run each test on all versions, even if one suffices;
+//	                         names, for example pg15,mysql: only on these
 //
-// and the same for PG18, MYSQL, MARIADB and MONGO, and _BIN and _LIB for PGBOUNCER.
-// SLUICEBOX_TEST_PG15_DATA and so on, but for MONGO, are data folders that new servers
-// begin with, SLUICEBOX_TEST_PYMONGO_BIN is what Python finds pymongo by. Whoever has
-// servers of their own sets these variables instead. A test whose server is not there
-// is skipped by name; where CI=true it fails, so that nothing is left out unseen.
+// The other servers have the same variables with PG18, MYSQL, MARIADB or MONGO; PGBOUNCER
+// has _BIN and _LIB. SLUICEBOX_TEST_PG15_DATA and so on (except MONGO) are data directories
+// to copy for new servers. SLUICEBOX_TEST_PYMONGO_BIN is the PYTHONPATH of pymongo. To use
+// other servers, set these variables. A test without its server is skipped by name; with
+// CI=true it fails, so that no test is skipped unnoticed.
 //
-// Most tests take a Database of their own in a shared server. Tests that need
-// other settings, TLS, or a server that dies take a private one with Start, and
-// a standby of that with Standby. Pooler puts a connection pooler in front of any
-// of them. For MySQL and MariaDB the same functions are methods of a Flavour, and for
-// MongoDB they have its name.
+// Most tests use a Database in a shared server. Tests that need other settings, TLS, or a
+// server crash use a private server from Start, and a standby of it from Standby. Pooler
+// puts a connection pooler in front of any of them. For MySQL and MariaDB the same
+// functions are methods of a Flavour; for MongoDB they have Mongo in their name.
 package servers
 
 import (
@@ -47,12 +46,12 @@ const (
 	dropTries      = 10
 )
 
-// Versions returns the major versions of PostgreSQL to test against.
+// Versions returns the PostgreSQL major versions to test against.
 func Versions() []int { return []int{15, 18} }
 
-// Spread returns the one of several servers that a test runs beside where one is
-// enough: the test's name decides, so that a suite as a whole meets them all. With
-// SLUICEBOX_TEST_VERSIONS=all it is all of them, and with names those of the names.
+// Spread returns the server to use for a test that needs only one of several. It is chosen
+// by the test's name, so that a suite as a whole uses them all. With
+// SLUICEBOX_TEST_VERSIONS=all Spread returns all servers, and with names the named ones.
 func Spread[S any](tb testing.TB, all []S) []S {
 	tb.Helper()
 	if os.Getenv(versionsVariable) != "" {
@@ -66,9 +65,9 @@ func Spread[S any](tb testing.TB, all []S) []S {
 
 const versionsVariable = "SLUICEBOX_TEST_VERSIONS"
 
-// Chosen returns those of several servers that SLUICEBOX_TEST_VERSIONS names, as
-// fmt.Sprint writes them, pg18 or 18 being one: mysql,mariadb. Without it, or where
-// it is all, it returns them all.
+// Chosen returns the servers named in SLUICEBOX_TEST_VERSIONS, for example mysql,mariadb.
+// The names are as formatted by fmt.Sprint; pg18 and 18 are equal. It returns all servers
+// if the variable is empty or "all".
 func Chosen[S any](all []S) []S {
 	chosen := os.Getenv(versionsVariable)
 	if chosen == "" || chosen == "all" {
@@ -80,8 +79,8 @@ func Chosen[S any](all []S) []S {
 	})
 }
 
-// Crowd lets more tests run beside each other than there are processors, unless
-// -parallel says how many: tests beside servers mostly wait. TestMain calls it.
+// Crowd raises the number of parallel tests above the number of processors, unless
+// -parallel sets it, because tests with servers mostly wait. TestMain calls it.
 func Crowd() error {
 	const most = "6"
 	flag.Parse()
@@ -93,23 +92,23 @@ func Crowd() error {
 	return flag.Set("test.parallel", most)
 }
 
-// Postgres returns the URL of the shared server of a major version. Its user
-// may do everything. The test is skipped if there is no such server.
+// Postgres returns the URL of the shared server of a major version. Its user is a
+// superuser. The test is skipped if there is no such server.
 func Postgres(tb testing.TB, version int) string {
 	tb.Helper()
 	return require(tb, version, "URL")
 }
 
-// Pgbench returns the path of pgbench and the environment to run it in.
+// Pgbench returns the path of pgbench and its environment.
 func Pgbench(tb testing.TB) (path string, env []string) {
 	tb.Helper()
 	const version = 15
 	return filepath.Join(require(tb, version, "BIN"), "pgbench"), environment(variable(version, "LIB"))
 }
 
-// Database makes an empty database in the shared server of a major version and
-// returns its URL. options are further ones of CREATE DATABASE. When the test ends, its sessions are ended, its replication
-// slots are dropped, and then the database.
+// Database creates an empty database in the shared server of a major version and returns
+// its URL. options are appended to CREATE DATABASE. The end of the test ends the database's
+// sessions, drops its replication slots and drops it.
 func Database(tb testing.TB, version int, options ...string) string {
 	tb.Helper()
 	server := Postgres(tb, version)
@@ -119,8 +118,8 @@ func Database(tb testing.TB, version int, options ...string) string {
 	}
 	name := databaseName(tb)
 	at.Path = "/" + name
-	// template0: nobody is connected to it, so copies never wait. A copy of its files costs
-	// half as much as one by way of the log, which every relay beside would have to read.
+	// template0 has no sessions, so that copies never wait. file_copy costs half as much as
+	// a copy through the WAL, which every running relay would have to read.
 	Exec(tb, server, "CREATE DATABASE "+name+" TEMPLATE template0 STRATEGY file_copy "+strings.Join(options, " "))
 	tb.Cleanup(func() {
 		if err := dropDatabase(server, name); err != nil {
@@ -143,7 +142,7 @@ func Connect(tb testing.TB, url string) *pgx.Conn {
 	return conn
 }
 
-// Exec runs statements, one after the other, on a connection of its own.
+// Exec runs statements in order, on a separate connection.
 func Exec(tb testing.TB, url string, statements ...string) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), connectTimeout)
@@ -154,19 +153,19 @@ func Exec(tb testing.TB, url string, statements ...string) {
 	}
 	defer closeConn(conn)
 	for _, statement := range statements {
-		// The simple protocol takes scripts of several statements too.
+		// The simple protocol accepts scripts of several statements too.
 		if _, err := conn.Exec(context.WithoutCancel(ctx), statement, pgx.QueryExecModeSimpleProtocol); err != nil {
 			tb.Fatalf("%v, in: %s", err, statement)
 		}
 	}
 }
 
-// closeConn says goodbye for a second and then hangs up. The test's own context
-// has ended by the time of its cleanups.
+// closeConn closes a connection within a second. It does not use the test's context, which
+// has ended when cleanups run.
 func closeConn(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = conn.Close(ctx) // the server may be gone
+	_ = conn.Close(ctx) // the server may be down
 }
 
 func variable(version int, what string) string {
@@ -181,7 +180,8 @@ func require(tb testing.TB, version int, what string) string {
 	return demand(tb, variable(version, what), fmt.Sprintf("PostgreSQL %d", version))
 }
 
-// demand returns the value of a variable without which the test is skipped.
+// demand returns the value of an environment variable. It skips the test if the variable is
+// not set.
 func demand(tb testing.TB, name, whose string) string {
 	tb.Helper()
 	value := os.Getenv(name)
@@ -196,7 +196,8 @@ func demand(tb testing.TB, name, whose string) string {
 	return ""
 }
 
-// environment is what programs run in that need the libraries a variable names.
+// environment returns the environment of programs. libraries is the variable with their
+// LD_LIBRARY_PATH.
 func environment(libraries string) []string {
 	env := append(os.Environ(), "LC_ALL=C") // messages in English
 	if lib := os.Getenv(libraries); lib != "" {
@@ -205,10 +206,10 @@ func environment(libraries string) []string {
 	return env
 }
 
-// databaseName is unique, tells whose it is, and needs no quotes.
+// databaseName returns a unique name that contains the test's name and needs no quotes.
 func databaseName(tb testing.TB) string {
 	tb.Helper()
-	const most = 40 // PostgreSQL cuts names at 63 bytes
+	const most = 40 // PostgreSQL truncates names at 63 bytes
 	var suffix [6]byte
 	if _, err := rand.Read(suffix[:]); err != nil {
 		tb.Fatal(err)
@@ -222,8 +223,8 @@ func databaseName(tb testing.TB) string {
 	return "t_" + plain[:min(len(plain), most)] + "_" + hex.EncodeToString(suffix[:])
 }
 
-// dropDatabase tries more than once: a session that was just being let in may
-// take a slot after the others were ended.
+// dropDatabase retries, because a session that was just starting may acquire a slot after
+// the other sessions were ended.
 func dropDatabase(server, name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
 	defer cancel()
@@ -244,8 +245,8 @@ func dropDatabase(server, name string) error {
 }
 
 func dropOnce(ctx context.Context, conn *pgx.Conn, name string) error {
-	// With a time-out pg_terminate_backend returns when the session has ended,
-	// so its slot is free.
+	// With a timeout, pg_terminate_backend returns when the session has ended, so its slot
+	// is free.
 	const (
 		endSessions = `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = $1`
 		dropSlots   = `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = $1`

@@ -13,7 +13,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// each runs a test against every version.
+// each runs a test on every version.
 func each(t *testing.T, test func(t *testing.T, version int)) {
 	t.Parallel()
 	for _, version := range servers.Versions() {
@@ -59,7 +59,7 @@ func TestDatabaseIsDropped(t *testing.T) {
 	})
 }
 
-// stream reads from a slot and never hangs up.
+// stream reads from a slot and never closes the connection.
 func stream(t *testing.T, url, slot, publication string) {
 	t.Helper()
 	conn, err := pgconn.Connect(t.Context(), url+"&replication=database")
@@ -213,7 +213,7 @@ func TestPgbench(t *testing.T) {
 	}
 }
 
-// outcome is a test that notes how it would end.
+// outcome is a test that records how it would end.
 type outcome struct {
 	testing.TB
 	skipped, failed string

@@ -17,17 +17,17 @@ const (
 	waitPoll    = 50 * time.Millisecond
 )
 
-// Standby makes a streaming standby of a private server, which runs, and starts
-// it. When it returns the standby has replayed what the primary wrote before.
-// Settings go before those that the primary has by now. From version 17 on the
-// standby can have failover slots: see SyncSlot. It ends with the test.
+// Standby creates and starts a streaming standby of a running private server. When it
+// returns, the standby has replayed all earlier writes of the primary. Settings override
+// the primary's current settings. From version 17 on the standby can have failover slots,
+// see SyncSlot. It ends with the test.
 func Standby(tb testing.TB, primary *Server, settings map[string]string) *Server {
 	tb.Helper()
 	s := newServer(tb, primary.version, maps.Clone(primary.settings))
 	s.config, s.hba, s.primary = primary.config, primary.hba, primary
-	s.settings["hot_standby_feedback"] = "on" // failover slots need it
+	s.settings["hot_standby_feedback"] = "on" // required by failover slots
 	maps.Copy(s.settings, settings)
-	// The slot keeps what the standby has yet to get, also while it is down.
+	// The slot retains the WAL that the standby still needs, even while it is down.
 	slot := "standby_" + strings.ToLower(filepath.Base(s.base)[len(folderPrefix):])
 	cmd := s.program("pg_basebackup", "-D", s.Dir, "-d", primary.URL, "-R", "-C", "-S", slot, "--checkpoint=fast", "--no-sync")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -38,7 +38,7 @@ func Standby(tb testing.TB, primary *Server, settings map[string]string) *Server
 	return s
 }
 
-// BeginCatchUp waits until a standby has replayed what its primary has written by now.
+// CatchUp waits until a standby has replayed the current writes of its primary.
 func (s *Server) CatchUp() {
 	s.tb.Helper()
 	var end string
@@ -50,12 +50,12 @@ func (s *Server) CatchUp() {
 	s.await("replay what its primary wrote", "SELECT coalesce(pg_last_wal_replay_lsn() >= $1::text::pg_lsn, false)", end)
 }
 
-// SyncSlot waits until a standby of version 17 or later has a failover slot of
-// its primary, as it is there now. The server takes a slot over only from a place
-// whose log and transactions the standby knows: whoever reads the slot must have
-// acknowledged something written since the standby was made, and since
-// pg_log_standby_snapshot() on the primary. The server's own worker is off by
-// default, and must be: it would take 20 s and more where nothing is written.
+// SyncSlot waits until a standby of version 17 or later has the current state of a failover
+// slot of its primary. The server synchronizes a slot only at a position whose WAL and
+// transactions the standby has. So the slot's consumer must have acknowledged something
+// written after the standby was created, and after pg_log_standby_snapshot() on the
+// primary. The server's own worker is off by default and must stay off, because on an idle
+// server it takes 20 s or more.
 func (s *Server) SyncSlot(name string) {
 	s.tb.Helper()
 	var confirmed string
@@ -69,16 +69,16 @@ func (s *Server) SyncSlot(name string) {
 		WHERE slot_name = $1 AND synced AND NOT temporary AND confirmed_flush_lsn >= $2::text::pg_lsn)`, name, confirmed)
 }
 
-// Promote makes a standby a primary, and returns when it takes writes. Stop the
-// old primary before.
+// Promote promotes a standby, and returns when it accepts writes. Stop the old primary
+// first.
 func (s *Server) Promote() {
 	s.tb.Helper()
 	Exec(s.tb, s.URL, fmt.Sprintf("SELECT pg_promote(true, %d)", int(waitTimeout/time.Second)))
 	s.await("take writes", "SELECT NOT pg_is_in_recovery()")
 }
 
-// await asks until the answer is true. An error is tried again: a standby cancels
-// what stands in the way of its replay.
+// await repeats a query until it returns true. It retries errors, because a standby cancels
+// queries that conflict with replay.
 func (s *Server) await(what, sql string, args ...any) {
 	s.tb.Helper()
 	ctx, cancel := context.WithTimeout(s.tb.Context(), waitTimeout)

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// TLS restarts the server with TLS for localhost and 127.0.0.1, and returns the
-// file of the authority that signed its certificate. The test is skipped if the
-// server's programs are built without TLS, as those of version 18 are.
+// TLS restarts the server with TLS for localhost and 127.0.0.1, and returns the file of the
+// CA that signed its certificate. The test is skipped if the server is built without TLS,
+// as version 18 is.
 func (s *Server) TLS() (caFile string) {
 	s.tb.Helper()
 	var library string
@@ -32,7 +32,7 @@ func (s *Server) TLS() (caFile string) {
 	return caFile
 }
 
-// certificates makes an authority and a server's certificate and key, in PEM.
+// certificates returns a CA and a server's certificate and key, in PEM.
 func certificates(tb testing.TB) (ca, cert, key string) {
 	tb.Helper()
 	caKey, serverKey := newKey(tb), newKey(tb)

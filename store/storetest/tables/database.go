@@ -19,24 +19,24 @@ import (
 type Session interface {
 	// Exec runs one statement.
 	Exec(ctx context.Context, query string, args ...any) error
-	// Row reads the one row of a statement; sql.ErrNoRows says that there is none.
+	// Row scans the single row of a query. It returns sql.ErrNoRows if there is none.
 	Row(ctx context.Context, query string, args []any, into ...any) error
 }
 
-// Transaction is a transaction that is open.
+// Transaction is an open transaction.
 type Transaction interface {
 	Session
-	// Commit commits it, if nobody did before.
+	// Commit commits the transaction unless it is already committed.
 	Commit(ctx context.Context) error
 }
 
-// Opener is a session that opens transactions beside it.
+// Opener is a session that opens transactions in other sessions.
 type Opener interface {
 	Session
 	Begin(ctx context.Context) (Transaction, error)
 }
 
-// Database is all that a storetest.Database does with rows. Its methods fail the test
+// Database implements the row operations of storetest.Database. Its methods fail the test
 // on an error.
 type Database struct {
 	dialect  *Dialect
@@ -44,7 +44,7 @@ type Database struct {
 	outboxes map[string]*store.Outbox
 }
 
-// New returns the database in which a session finds the tables of some outboxes.
+// New returns a database whose session reaches the tables of the outboxes.
 func New(d *Dialect, session Opener, outboxes ...store.Outbox) *Database {
 	db := &Database{dialect: d, session: session, outboxes: map[string]*store.Outbox{}}
 	for _, o := range outboxes {
@@ -53,12 +53,12 @@ func New(d *Dialect, session Opener, outboxes ...store.Outbox) *Database {
 	return db
 }
 
-// insertRows is how many rows one statement inserts.
+// insertRows is the number of rows per INSERT.
 const insertRows = 500
 
 // Begin implements storetest.Database.
 func (db *Database) Begin(t *testing.T, outbox string, rows ...storetest.Row) (store.Txn, func()) {
-	ctx := context.Background() // it may be committed when the test is over
+	ctx := context.Background() // the commit may come after the test
 	tx, err := db.session.Begin(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func (db *Database) Begin(t *testing.T, outbox string, rows ...storetest.Row) (s
 	}
 }
 
-// insert is the statement that inserts rows, pending.
+// insert returns the statement that inserts pending rows.
 func (s *statement) insert(o *store.Outbox, rows []storetest.Row) string {
 	c := &o.Layout.Columns
 	var names, places []string
@@ -97,7 +97,7 @@ func (s *statement) insert(o *store.Outbox, rows []storetest.Row) string {
 	return "INSERT INTO " + s.Table(o) + " (" + strings.Join(names, ", ") + ") VALUES " + strings.Join(places, ", ")
 }
 
-// values binds those of a row, in the order of its columns.
+// values binds the values of a row, in column order.
 func (s *statement) values(l *store.Layout, r storetest.Row) []string {
 	places := []string{s.arg(r.ID), s.arg(r.Payload)}
 	if l.Columns.Kind != "" {
@@ -115,7 +115,7 @@ func (s *statement) values(l *store.Layout, r storetest.Row) []string {
 	return places
 }
 
-// stored is the value of a status in the status column.
+// stored returns the value of a status in the status column.
 func stored(l *store.Layout, status store.Status) any {
 	if l.State == store.StateNumbers {
 		return l.Numbers[status]
@@ -244,5 +244,5 @@ func statusOf(l *store.Layout, text string, claimed, delivered, failed bool) sto
 	return store.Pending
 }
 
-// Outbox returns an outbox by its name.
+// Outbox returns the outbox with the given name.
 func (db *Database) Outbox(name string) *store.Outbox { return db.outboxes[name] }

@@ -1,6 +1,6 @@
-// Package tables makes, fills and reads the outbox tables that package storetest asks
-// for, in a database that speaks SQL. It has the statements that all databases share;
-// what they say in their own ways is a [Dialect].
+// Package tables creates, fills and reads the outbox tables of package storetest in an SQL
+// database. It contains the statements that all databases share; a [Dialect] contains the
+// differences.
 package tables
 
 import (
@@ -11,45 +11,45 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Dialect is what one database says in its own way.
+// Dialect is the SQL dialect of one database.
 type Dialect struct {
-	// Ident quotes an identifier, and Table gives an outbox's table, quoted.
+	// Ident quotes an identifier, and Table returns the quoted table of an outbox.
 	Ident func(name string) string
 	Table func(o *store.Outbox) string
-	// Placeholder is the place of the nth parameter of a statement, counted from 1.
+	// Placeholder returns the placeholder of the nth parameter, counted from 1.
 	Placeholder func(n int) string
-	// Types are those of the columns, and Options what stands behind them.
+	// Types are the column types, and Options the table options after them.
 	Types   Types
 	Options string
-	// Plain, Text and Time are expressions for what a quoted column holds: as it is,
-	// as text, and as the text of a time in UTC. TimePlaceholder is the one for the place of
-	// a time. Each has one %s.
+	// Plain, Text and Time are formats of expressions for a quoted column: its value, its
+	// text, and the text of its time in UTC. TimePlaceholder is the format for the
+	// placeholder of a time. Each has one %s.
 	Plain, Text, Time, TimePlaceholder string
-	// Bind gives a time as it is bound, and Parse reads the text of one.
+	// Bind converts a time to a parameter, and Parse parses the text of a time.
 	Bind  func(at time.Time) any
 	Parse func(text string) (time.Time, error)
-	// Replay is the relay's own table of replays.
+	// Replay is the relay's table of replays.
 	Replay string
-	// Txn is the statement that names the open transaction as the source would; "" if
-	// it has no name.
+	// Txn is the query for the Txn of the open transaction, as a source would report it; ""
+	// if the database has none.
 	Txn string
 }
 
-// Types are the types of columns, with their constraints. The relay has to do with
-// other types too, but these are those that the layouts' own users have.
+// Types are column types with their constraints. The relay supports other types too; the
+// users of the layouts have these.
 type Types struct {
 	ID, Payload, Kind string
-	Group, JSON       string // the second is a group that stands in JSON
-	Word, Number      string // of a status
+	Group, JSON       string // JSON is for a group inside JSON
+	Word, Number      string // status columns
 	RetryCount, Error string
 
 	Claimed, Settled, Delivered, Failed, Order string // times
 }
 
-// QuestionMark is the place of a parameter in a statement that does not count them.
+// QuestionMark returns the placeholder of databases that do not number parameters.
 func QuestionMark(int) string { return "?" }
 
-// Create returns the statements that make an outbox's table anew.
+// Create returns the statements that recreate an outbox's table.
 func (d *Dialect) Create(o *store.Outbox) []string {
 	table := d.Table(o)
 	return []string{
@@ -89,7 +89,7 @@ func (d *Dialect) columns(l *store.Layout) (list []string) {
 	return list
 }
 
-// pick is an expression for a column, or what stands for one that the layout lacks.
+// pick returns an expression for a column, or none if the layout lacks it.
 func (d *Dialect) pick(name, form, none string) string {
 	if name == "" {
 		return none
@@ -97,19 +97,19 @@ func (d *Dialect) pick(name, form, none string) string {
 	return fmt.Sprintf(form, d.Ident(name))
 }
 
-// statement gathers what is bound in a statement.
+// statement collects the parameters of a statement.
 type statement struct {
 	*Dialect
 	args []any
 }
 
-// arg binds a value, and returns its place.
+// arg binds a value and returns its placeholder.
 func (s *statement) arg(v any) string {
 	s.args = append(s.args, v)
 	return s.Placeholder(len(s.args))
 }
 
-// at binds a time, or nil, and returns its place.
+// at binds a time, or nil, and returns its placeholder.
 func (s *statement) at(v any) string {
 	if at, ok := v.(time.Time); ok {
 		v = s.Bind(at)

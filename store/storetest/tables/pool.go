@@ -6,13 +6,13 @@ import (
 	"errors"
 )
 
-// Pool is a pool of sessions of database/sql.
+// Pool is an Opener for a database/sql pool.
 type Pool struct {
 	runner
 	db *sql.DB
 }
 
-// NewPool returns the pool. It stays the caller's.
+// NewPool returns a Pool for db. The caller closes db.
 func NewPool(db *sql.DB) *Pool { return &Pool{runner{db}, db} }
 
 // Begin implements Opener.
@@ -33,7 +33,7 @@ func (x transaction) Commit(context.Context) error {
 	return nil
 }
 
-// runner runs statements in the pool or in one transaction.
+// runner runs statements in a pool or a transaction.
 type runner struct {
 	on interface {
 		ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
