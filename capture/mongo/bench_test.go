@@ -10,7 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// BenchmarkStream reads documents that are in the oplog by now, from the socket to the
+// BenchmarkStream reads documents that are already in the oplog, from the socket to the
 // channel.
 func BenchmarkStream(b *testing.B) {
 	b.Run("single rows", func(b *testing.B) { benchmarkStream(b, false) })

@@ -12,15 +12,14 @@ import (
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 )
 
-// commandTimeout bounds every command that answers at once.
+// commandTimeout bounds every command that the server should answer at once.
 const commandTimeout = 10 * time.Second
 
-// minPoolSize is how many connections a client must be allowed: the stream waits on one of
-// them, and the others ask beside it.
+// minPoolSize is the smallest connection pool that works: the stream waits on one
+// connection, and other commands run on the rest.
 const minPoolSize = 4
 
-// lazyClient is a way into the database, as one user. Its client is made when it is needed
-// and kept.
+// lazyClient is a client for the database, logged in as one user. It connects on first use.
 type lazyClient struct {
 	url         string
 	application string
@@ -28,10 +27,10 @@ type lazyClient struct {
 	mu       sync.Mutex
 	client   *mongo.Client
 	database string
-	user     string // "" where nobody logs in
+	user     string // "" without a login
 }
 
-// newLazyClient checks a URL without asking a name server.
+// newLazyClient checks a URL without a DNS lookup.
 func newLazyClient(url, application string) (*lazyClient, error) {
 	d := &lazyClient{url: url, application: application}
 	if strings.HasPrefix(url, "mongodb+srv://") {
@@ -65,7 +64,7 @@ func (d *lazyClient) db() (*mongo.Database, error) {
 	return d.client.Database(d.database), nil
 }
 
-// close ends the client's connections. Nothing hangs on the goodbye.
+// close ends the client's connections. Nothing depends on whether the server answers.
 func (d *lazyClient) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -78,7 +77,7 @@ func (d *lazyClient) close() {
 	d.client = nil
 }
 
-// runCommand runs a command in a database of the server and returns the answer.
+// runCommand runs a command in a database and returns the answer.
 func runCommand(ctx context.Context, db *mongo.Database, command bson.D) (bson.Raw, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -90,7 +89,7 @@ func runAdminCommand(ctx context.Context, db *mongo.Database, command bson.D) (b
 	return runCommand(ctx, db.Client().Database("admin"), command)
 }
 
-// lookupString returns a string of an answer; "" if it is not there.
+// lookupString returns a string field of an answer; "" if it is missing.
 func lookupString(answer bson.Raw, path ...string) string {
 	s, _ := answer.Lookup(path...).StringValueOK()
 	return s

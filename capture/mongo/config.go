@@ -8,21 +8,20 @@ import (
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 )
 
-// Config says what to read and how.
+// Config configures a Source.
 type Config struct {
-	// URL is the database, mongodb://user@host:port/database. It serves all but the
-	// stream: the checks, markers.
+	// URL is the database, mongodb://user@host:port/database. It serves everything except
+	// the stream: checks and markers.
 	URL string
-	// StreamURL is the same database for a role of its own that may stream. "" is
-	// URL.
+	// StreamURL is the same database with a separate role for the stream. "" means URL.
 	StreamURL string
 	// Name is the relay's name, [a-z0-9_]{1,40}.
 	Name string
-	// Outboxes are the collections to read, all of them in the URL's database.
+	// Outboxes are the collections to read, all in the URL's database.
 	Outboxes []store.Outbox
-	// MaxBatchRows and MaxBatchBytes bound a batch; a single row may exceed the
-	// bytes, and the rows that several outboxes make of one document stay together.
-	// 0 is 500 rows and 4 MiB.
+	// MaxBatchRows and MaxBatchBytes bound a batch. A single row may exceed the bytes, and
+	// the rows that several outboxes make of one document stay together. 0 means 500 rows
+	// and 4 MiB.
 	MaxBatchRows  int
 	MaxBatchBytes int
 }
@@ -33,8 +32,8 @@ const (
 	defaultBatchBytes = 4 << 20
 )
 
-// Validate reports every value that is missing or out of range, in one error. It asks
-// no name server.
+// Validate reports every missing or invalid value, joined into one error. It makes no DNS
+// lookup.
 func (c *Config) Validate() error {
 	of := mongostore.Config{URL: c.URL, Name: c.Name, Outboxes: c.Outboxes}
 	errs := []error{of.Validate()}
@@ -60,13 +59,14 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// New checks a configuration and returns its source. It connects to nothing. Close
-// it when no call on it is open.
+// New checks a configuration and returns its source, without connecting. Call Close when no
+// other call is running.
 func New(cfg Config) (*Source, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, &store.SetupError{Problem: err.Error()}
 	}
 	cfg.setDefaults()
+
 	control, err := newLazyClient(cfg.URL, "sluicebox "+cfg.Name+" stream")
 	if err != nil {
 		return nil, err

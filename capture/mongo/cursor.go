@@ -13,56 +13,54 @@ import (
 )
 
 const (
-	// HeartbeatPeriod is how often something comes from an idle server, at the least.
+	// HeartbeatPeriod is the maximum interval between messages from an idle server.
 	HeartbeatPeriod = 2 * time.Second
-	// awaitTime is how long the server waits for an event before it answers without.
+	// awaitTime is how long the server waits for an event before it sends an empty answer.
 	awaitTime = time.Second
-	// silenceTimeout is how long a server may say nothing, longer than awaitTime, before it is
-	// asked whether it is still there. It may be reading its way through an oplog
-	// without an event.
+	// silenceTimeout is how long a server may stay silent, longer than awaitTime, before it
+	// is pinged. It may be scanning its oplog without finding an event.
 	silenceTimeout = 2500 * time.Millisecond
-	// pingTimeout is how long it may take to answer that.
+	// pingTimeout bounds that ping.
 	pingTimeout = 3 * time.Second
-	// closeTimeout bounds the end of a cursor.
+	// closeTimeout bounds closing a cursor.
 	closeTimeout = time.Second
 )
 
-// cursor is a change stream that is open on one server. The commands are the relay's
-// own: the driver's change stream would open itself anew when it was lost, without a
-// word, and hides the token that stands for the end of an empty answer. A cursor is
-// opened once; what ends it is told.
+// cursor is a change stream opened on one server. It runs the commands itself and never
+// reconnects; the caller gets every error. The driver's change stream is not used, for two
+// reasons: it silently reopens a lost stream, and it hides the token of an empty answer.
 type cursor struct {
 	db       *mongo.Database
-	session  *mongo.Session // the server lets only the session that opened it read on
+	session  *mongo.Session // the server lets only the opening session read on
 	server   string         // address
 	id       int64
 	maxAwait time.Duration // for an event
-	// onAlive is called, if set, whenever a server that has been silent for long is
-	// found to be there, from any goroutine.
+	// onAlive, if set, is called when a long silent server answers a ping. It may run on
+	// any goroutine.
 	onAlive func()
 
-	// While the answers are full the next one is asked for before it is wanted: the
-	// server works on it while the last one is read. id belongs to who asks.
-	prefetched   chan fetchResult // nil: nobody asks
+	// While the answers are full the next one is requested early, so that the server works
+	// while the last one is processed. The requesting goroutine owns id.
+	prefetched   chan fetchResult // nil: no request in flight
 	stopPrefetch context.CancelFunc
 }
 
-// fetchResult is what came of asking.
+// fetchResult is the result of one request.
 type fetchResult struct {
 	cursorBatch
 	err error
 }
 
-// cursorBatch is what the server had to say.
+// cursorBatch is one answer of the server.
 type cursorBatch struct {
 	events []bson.RawValue
-	// postBatchToken is the token of the last event, or, if that is later, of the time up to
-	// which there is none: the post-batch resume token.
+	// postBatchToken is the post-batch resume token: the token of the last event or, if
+	// later, of the time up to which there are no more events.
 	postBatchToken bson.Raw
 }
 
-// openCursor opens a stream. It answers at once; whether the oplog still
-// reaches back is told by the first answer.
+// openCursor opens a stream. It returns at once; only the first answer shows whether the
+// oplog still reaches back far enough.
 func openCursor(ctx context.Context, db *mongo.Database, sv *server, pipeline bson.A, relay string) (*cursor, error) {
 	session, err := db.Client().StartSession(options.Session().SetCausalConsistency(false))
 	if err != nil {
@@ -92,10 +90,10 @@ func (c *cursor) run(ctx context.Context, command bson.D) (bson.Raw, error) {
 	return c.db.RunCommand(mongo.NewSessionContext(ctx, c.session), command).Raw()
 }
 
-// errClosed says that the server has closed the stream by itself.
+// errClosed says that the server closed the stream by itself.
 var errClosed = errors.New("the server has closed the change stream")
 
-// next waits for events, at most rows of them, no longer than c.wait where there are
+// next waits for events, at most rows of them, and for at most c.maxAwait if there are
 // none.
 func (c *cursor) next(ctx context.Context, rows int) (cursorBatch, error) {
 	var f fetchResult
@@ -118,14 +116,13 @@ func (c *cursor) next(ctx context.Context, rows int) (cursorBatch, error) {
 	return f.cursorBatch, f.err
 }
 
-// fetch asks for events. A server that says nothing for long is asked whether it is
-// there; the context bounds nothing but the relay's own patience, since a server may
-// look for the next event for minutes.
+// fetch requests events and pings a server that stays silent. Canceling ctx only stops
+// waiting for the answer, because a server may search for the next event for minutes.
 func (c *cursor) fetch(ctx context.Context, rows int) (cursorBatch, error) {
 	if c.id == 0 {
 		return cursorBatch{}, errClosed
 	}
-	// Of a deadline the driver would make a second maxTimeMS.
+	// The driver would derive a second maxTimeMS from a deadline.
 	waits, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, func() { giveUp(ctx.Err()) })()
 	defer giveUp(nil)
@@ -149,8 +146,8 @@ func (c *cursor) fetch(ctx context.Context, rows int) (cursorBatch, error) {
 	return c.parseBatch(raw, "nextBatch")
 }
 
-// watch gives a server up that does not answer, or that is no longer the one that the
-// cursor is on. It ends with the context.
+// watch gives up on a server that does not answer a ping, or whose address another server
+// now has. It ends with the context.
 func (c *cursor) watch(ctx context.Context, giveUp context.CancelCauseFunc) {
 	tick := time.NewTimer(silenceTimeout)
 	defer tick.Stop()
@@ -180,7 +177,7 @@ func (c *cursor) watch(ctx context.Context, giveUp context.CancelCauseFunc) {
 	}
 }
 
-// parseBatch reads an answer.
+// parseBatch parses an answer.
 func (c *cursor) parseBatch(raw bson.Raw, batch string) (cursorBatch, error) {
 	said, ok := raw.Lookup("cursor").DocumentOK()
 	if !ok {
@@ -198,7 +195,7 @@ func (c *cursor) parseBatch(raw bson.Raw, batch string) (cursorBatch, error) {
 	return a, nil
 }
 
-// close ends the cursor at the server, also when the context has ended.
+// close closes the cursor on the server, even if the context has ended.
 func (c *cursor) close(ctx context.Context) {
 	if c.prefetched != nil {
 		c.stopPrefetch()

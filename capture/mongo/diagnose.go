@@ -13,24 +13,24 @@ import (
 )
 
 const (
-	// minOplogWindow is how far the oplog should reach back: a relay that is down over
-	// night should find what it missed.
+	// minOplogWindow is how far back the oplog should reach, so that a relay that is down
+	// overnight finds what it missed.
 	minOplogWindow = 24 * time.Hour
-	// maxMajorityLag is how far behind a majority may be before events are late.
+	// maxMajorityLag is how far the majority may lag before events count as late.
 	maxMajorityLag = 10 * time.Second
 )
 
-// Diagnose looks at everything that a stream needs and returns what it found, in the
-// order in which it is to be read and mended. What keeps the role from streaming is a
-// store.Fault. It changes nothing, reads the change stream for a moment, and leaves a
-// relay that runs alone. An error means that the rest could not be looked at. What the
-// store examines too, it leaves to it.
+// Diagnose checks everything that a stream needs and returns the findings, in the order in
+// which an operator should read and fix them. A store.Fault keeps the role from streaming.
+// Diagnose changes nothing, reads the change stream for a moment, and does not disturb a
+// running relay. It skips everything that the store diagnoses. An error means that the
+// remaining checks could not run.
 func (s *Source) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	e := diagnosis{source: s}
 	return e.Result(e.run(ctx))
 }
 
-// diagnosis gathers findings.
+// diagnosis collects findings.
 type diagnosis struct {
 	fault.Findings
 
@@ -72,7 +72,8 @@ func (e *diagnosis) run(ctx context.Context) error {
 	return e.checkOplogWindow(ctx)
 }
 
-// checkIdentity says whether the set can be told from another of its name.
+// checkIdentity reports whether the replica set can be distinguished from another with the
+// same name.
 func (e *diagnosis) checkIdentity(ctx context.Context) {
 	if e.server.id != "" {
 		return
@@ -81,7 +82,8 @@ func (e *diagnosis) checkIdentity(ctx context.Context) {
 		"-- in mongosh, as an administrator", grant(ctx, e.db, e.source.stream.user, "clusterMonitor", "admin"))
 }
 
-// checkMajorityLag says whether the majority keeps up: a stream sends what it has, and no more.
+// checkMajorityLag reports whether the majority keeps up, because a stream sends only
+// majority-committed events.
 func (e *diagnosis) checkMajorityLag() {
 	if late := e.server.writtenAt.Sub(e.server.majority); late > maxMajorityLag {
 		e.Add("majority", store.GradeAdvice, fmt.Sprintf("the majority of replica set %s is %s behind: events come as late as that", e.server.setName, late.Round(time.Second)),
@@ -89,7 +91,7 @@ func (e *diagnosis) checkMajorityLag() {
 	}
 }
 
-// checkOplogWindow says how far the oplog reaches back.
+// checkOplogWindow reports how far back the oplog reaches.
 func (e *diagnosis) checkOplogWindow(ctx context.Context) error {
 	const subject = "oplog"
 	first, last, err := e.oplogTimes(ctx)
@@ -107,7 +109,7 @@ func (e *diagnosis) checkOplogWindow(ctx context.Context) error {
 	}
 	reach := last.Sub(first)
 	said := fmt.Sprintf("it reaches back %s and has %d of at most %d MB", reach.Round(time.Second), size>>20, limit>>20)
-	if size < limit/10*9 || reach >= minOplogWindow { // one that is not full says nothing
+	if size < limit/10*9 || reach >= minOplogWindow { // an oplog that is not full proves nothing
 		e.Add(subject, store.GradeOK, said+"; a relay that is down for longer than it reaches reads the collections instead")
 		return nil
 	}
@@ -116,7 +118,7 @@ func (e *diagnosis) checkOplogWindow(ctx context.Context) error {
 	return nil
 }
 
-// oplogTimes returns the times of the oldest and of the newest entry of the oplog.
+// oplogTimes returns the times of the oldest and newest entries of the oplog.
 func (e *diagnosis) oplogTimes(ctx context.Context) (first, last time.Time, err error) {
 	for i, order := range []int{1, -1} {
 		raw, err := runCommand(ctx, e.db.Client().Database("local"), bson.D{

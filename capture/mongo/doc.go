@@ -1,84 +1,90 @@
-// Package mongo reads the documents of outboxes out of MongoDB's change stream.
+// Package mongo reads outbox documents from MongoDB's change stream.
 //
 // # Positions
 //
-// A position is a time in the oplog (seconds since 1970 and an increment), and behind
-// slashes a hash of the stream's filter and the resume token of an event:
-// 1795338000.5/9ae16a3b2f90404f/8267C867A2000000192B…. Without a token it stands just
-// before everything of its time: so a cut has it. Positions are compared by their times
-// and then by their tokens, which sort as their events do. The origin is the replica
-// set's name and id and the database; the id is left out where the role may not see it.
+// A position is an oplog time (seconds since 1970 and an increment), followed by a hash of
+// the stream's filter and the resume token of an event:
+// 1795338000.5/9ae16a3b2f90404f/8267C867A2000000192B…. Without a token it is just before
+// everything of its time; a snapshot yields such a position. Positions compare by time and
+// then by token, because tokens sort as their events do. The origin consists of the replica
+// set's name and id and the database. The id is left out if the role may not read it.
 //
 // # Open
 //
-// Open checks that the server is a member of a replica set, of version 5.0 or later,
-// that the outboxes are ordinary collections, and that the role of the stream may read
-// it, and names all that is wrong in one *capture.NoStreamError. Sharded clusters are
-// not read. Whether the log is intact is found out by opening the stream behind the
-// checkpoint and asking once. Nothing is made or kept on the server for the relay: the
-// oplog goes by its size.
+// Open checks that:
 //
-// The role of the stream needs find and changeStream on all collections of the database
-// (the role read has both), since one stream serves all outboxes. To read
-// local.oplog.rs, and replSetGetConfig, are good to have: by the one the relay knows how
-// much log is behind it, by the other it tells two sets of one name apart. The other
-// role writes the collection of the markers, one of the store's own.
+//   - the server is a member of a replica set, version 5.0 or later,
+//   - the outboxes are ordinary collections,
+//   - the stream's role may read the stream.
 //
-// # The cut
+// It reports all faults in one *capture.NoStreamError. Sharded clusters are not supported.
+// To check that the log is intact, Open opens the stream after the checkpoint and requests
+// one answer. The relay creates and retains nothing on the server: the oplog is truncated
+// by its size.
 //
-// The view of the collections is a snapshot read, which tells its time
-// (atClusterTime). Opening.From is that time plus one increment: what the view shows is
-// below, and what comes is above, exactly.
+// The stream's role needs find and changeStream on all collections of the database (the
+// role read has both), because one stream serves all outboxes. Two more privileges are
+// useful. Reading local.oplog.rs shows how much log follows the relay's position;
+// replSetGetConfig distinguishes two replica sets with the same name. The other role writes
+// the marker collection, which belongs to the store.
+//
+// # The snapshot
+//
+// The view of the collections is a snapshot read with a known time (atClusterTime).
+// OpenResult.From is that time plus one increment, so the view shows exactly the events
+// below it, and the stream brings the rest.
 //
 // # The stream
 //
-// A stream watches the database for inserts of the outboxes' collections. It asks for no
-// state of a document, which would make the server look up each one that the relay
-// updates, and lets a little more through than it needs (documents that are written
-// anew, markers of other relays), since a narrower filter costs the server more. The
-// cursor is the relay's own, opened and read by commands: the driver's
-// change stream opens itself anew where it likes, and what is lost is then found out
-// late or not at all. Events come once a majority has them.
+// The stream watches the database for inserts into the outbox collections. It requests no
+// current document state, because the server would have to look up each document that the
+// relay updates. It passes slightly more than needed (replaced documents, other relays'
+// markers), because a narrower filter costs the server more. The relay opens and reads the
+// cursor with commands of its own: the driver's change stream reopens itself, which hides a
+// lost log or reports it late. Events arrive once they are majority-committed.
 //
-// A resume token names the very event, also inside a transaction, and the stream goes
-// on right behind it. So every batch has a position, that of its last event, whether it
-// holds a part of a transaction or parts of several: nothing waits for the end of a
-// transaction, which a change stream does not announce. Item.Txn is 0: a document that
+// A resume token identifies a single event, even inside a transaction, and the stream
+// resumes right after it. So every batch has a position, that of its last event, whether it
+// holds a part of a transaction or parts of several. Nothing waits for the end of a
+// transaction, because a change stream does not announce it. Item.Txn is 0: a document that
 // the claim does not find is gone.
 //
-// The filter changes with the outboxes. The server finds a token only in the stream of
-// the filter that it came from (it answers ChangeStreamFatalError, 280): behind any
-// other the stream begins at the token's time, and what is not behind the token is left
-// out here.
+// The filter changes with the outboxes. The server finds a token only in a stream with the
+// filter that it came from (otherwise it answers ChangeStreamFatalError, 280). After a
+// filter change the stream therefore starts at the token's time, and the source drops the
+// events up to the token.
 //
-// An answer without events has a token too. Each 10 s it makes a position without rows,
-// which keeps the token of an idle outbox from growing older than the oplog.
+// An answer without events also has a token. Every 10 s it becomes a position without rows,
+// so that the position of an idle outbox does not become older than the oplog.
 //
-// # What takes the log away
+// # Losing the log
 //
-// A dropped or renamed collection, one that is put in the place of an outbox's, and a
-// dropped database end the run with a *capture.LostError: the cut reads what is there
-// now. So do an oplog that no longer reaches back (ChangeStreamHistoryLost, 286), a
-// server of another set, one that was restored to an earlier state, and a document
-// without an id that could be claimed.
+// These end the run with a *capture.LostError, and the next snapshot reads the current
+// collections:
 //
-// An event may be no larger than a document may be (BSONObjectTooLarge, 10334). Where
-// one is, the stream begins anew behind what was sent and leaves payloads of more than
-// 15 MiB out for an answer: Item.Payload is nil, and the claim reads it.
+//   - an outbox's collection is dropped or renamed, another collection takes its place,
+//     or the database is dropped
+//   - the oplog no longer reaches back far enough (ChangeStreamHistoryLost, 286)
+//   - the server belongs to another replica set, or was restored to an earlier state
+//   - a document has no id to claim it by
+//
+// An event is limited to the size of a document (BSONObjectTooLarge, 10334). If one is
+// larger, the stream reopens after the last sent event and leaves out payloads of more than
+// 15 MiB for one answer. Item.Payload is then nil, and the claim reads the payload.
 //
 // # Pausing and silence
 //
-// While a send waits for more than 10 s the cursor is closed, as the server forgets one
-// that is not used. When the batch is received, and all that was read with it, another
-// is opened behind them. Run does that inside: for Follow nothing was lost.
+// If a send waits for more than 10 s the cursor is closed, because the server discards an
+// idle one. Once the receiver has taken the batch and everything read with it, another
+// cursor is opened after them. Run does this internally, so Follow sees no loss.
 //
-// A server may read its oplog for minutes before it comes to an event. So a silence of
-// 2.5 s is no end: the server is then asked, on another connection, whether it is there
-// and still the primary.
+// A server may scan its oplog for minutes before it reaches an event. So after 2.5 s of
+// silence the relay asks on another connection whether the server is alive and still the
+// primary.
 //
 // # Acknowledge and Mark
 //
-// Acknowledge has nobody to tell: the checkpoint holds the position. Mark writes the
-// token into the relay's document in a collection of the store's, by majority; the
-// stream brings it back in commit order.
+// Acknowledge sends nothing to the server: the checkpoint holds the position. Mark writes
+// the token into the relay's document in one of the store's collections, with majority
+// write concern. The stream returns it in commit order.
 package mongo

@@ -14,7 +14,7 @@ import (
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 )
 
-// explain tells what the server says about a stream that went on at a place.
+// explain classifies a server error of a stream that resumed at a position.
 func (s *Source) explain(ctx context.Context, db *mongo.Database, from *oplogPosition, err error) error {
 	var said mongo.CommandError
 	if ctx.Err() != nil || !errors.As(err, &said) {
@@ -30,7 +30,7 @@ func (s *Source) explain(ctx context.Context, db *mongo.Database, from *oplogPos
 	case hasCode(err, errTooLarge):
 		return lostErrorf("what follows %s holds a document whose event is larger than the server sends, even without its payload: %s", from.describe(), said.Message)
 	case denied(err):
-		short, _, _ := strings.Cut(said.Message, " to execute command") // all of which follows
+		short, _, _ := strings.Cut(said.Message, " to execute command") // the rest repeats the command
 		return s.streamGrantFault(ctx, db, short).Err()
 	case hasCode(err, errAuthenticationFailed):
 		return s.loginFault(said.Message).Err()
@@ -39,18 +39,18 @@ func (s *Source) explain(ctx context.Context, db *mongo.Database, from *oplogPos
 	}
 	err = fmt.Errorf("read the change stream: %w", err)
 	if !mongostore.Unreachable(err) && !isCursorEnd(err) && !said.HasErrorLabel("ResumableChangeStreamError") {
-		return &fault.UnreadableLogError{Err: err} // it may say so at this place for ever
+		return &fault.UnreadableLogError{Err: err} // may repeat forever at this position
 	}
 	return err
 }
 
-// isCursorEnd reports whether the server has ended a cursor that another one takes up.
+// isCursorEnd reports whether the server ended the cursor, so that a new one can resume.
 func isCursorEnd(err error) bool {
 	const capped, planKilled, cursorKilled, interrupted = 136, 175, 237, 11601
 	return hasCode(err, errCursorNotFound, capped, planKilled, cursorKilled, interrupted)
 }
 
-// describe is the place's time, for people: a token is long.
+// describe returns the position's time for error texts, without the long token.
 func (p *oplogPosition) describe() string {
 	return fmt.Sprintf("%d.%d (%s)", p.at.T, p.at.I, time.Unix(int64(p.at.T), 0).UTC().Format(time.DateTime+" MST"))
 }
@@ -70,12 +70,12 @@ func (s *Source) loginFault(said string) *fault.Fault {
 	}
 }
 
-// grant is the statement that gives a user a role on a database.
+// grant returns the statement that grants a user a role on a database.
 func grant(ctx context.Context, db *mongo.Database, user, role, on string) string {
 	return fmt.Sprintf("db.getSiblingDB(%q).grantRolesToUser(%q, [{role: %q, db: %q}]);", userDatabase(ctx, db, user), user, role, on)
 }
 
-// userDatabase returns the database that keeps the user that is logged in.
+// userDatabase returns the database in which the current user is defined.
 func userDatabase(ctx context.Context, db *mongo.Database, user string) string {
 	answer, err := runAdminCommand(ctx, db, bson.D{{Key: "connectionStatus", Value: 1}})
 	if err == nil && lookupString(answer, "authInfo", "authenticatedUsers", "0", "user") == user {
@@ -86,7 +86,7 @@ func userDatabase(ctx context.Context, db *mongo.Database, user string) string {
 	return "admin"
 }
 
-// noReplicaSetFault is the fault of a server without a change stream.
+// noReplicaSetFault is the fault of a server without change streams.
 func noReplicaSetFault(problem string) *fault.Fault {
 	return &fault.Fault{
 		Subject: "server", Problem: problem, Statements: []string{"rs.initiate();"},
@@ -94,8 +94,8 @@ func noReplicaSetFault(problem string) *fault.Fault {
 	}
 }
 
-// streamFault returns what keeps the server from sending a change stream that the relay
-// reads; nil if nothing does.
+// streamFault returns the fault that keeps the relay from reading a change stream of this
+// server; nil if there is none.
 func (sv *server) streamFault() *fault.Fault {
 	switch {
 	case sv.router:

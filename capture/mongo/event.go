@@ -11,8 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
 
-// Kinds of events
-// (https://www.mongodb.com/docs/v6.0/reference/change-events/#operation-types).
+// Event types (https://www.mongodb.com/docs/v6.0/reference/change-events/#operation-types).
 const (
 	kindInsert       = "insert"
 	kindReplace      = "replace"
@@ -22,18 +21,18 @@ const (
 	kindInvalidate   = "invalidate"
 )
 
-// event is one of a change stream, as the pipeline leaves it.
+// event is a change stream event as projected by the pipeline.
 type event struct {
 	place      oplogPosition
 	kind       string
 	collection string
-	to         string // a rename's other name
+	to         string // new name of a rename
 	at         time.Time
 	document   bson.Raw
-	raw        bson.Raw // all of the event
+	raw        bson.Raw // the complete event
 }
 
-// eventOf reads an event in one pass. It shares its memory.
+// eventOf parses an event in one pass. The event shares raw's memory.
 func eventOf(raw bson.Raw, pipeline string) (event, error) {
 	elements, err := raw.Elements()
 	if err != nil {
@@ -73,7 +72,8 @@ func collectionOf(namespace bson.RawValue) string {
 	return name
 }
 
-// items appends what the event's document is in each outbox over its collection.
+// items appends the items that the event's document yields, one per outbox over its
+// collection.
 func (p *plan) items(list []store.Item, e *event, database string, now time.Time) ([]store.Item, error) {
 	for _, r := range p.readers[e.collection] {
 		it, err := r.Head(e.document)
@@ -90,15 +90,15 @@ func (p *plan) items(list []store.Item, e *event, database string, now time.Time
 				continue
 			}
 		}
-		it.Payload = document.Payload(value) // nil if there is none, which the claim refuses
+		it.Payload = document.Payload(value) // nil if missing, which the claim refuses
 		it.PayloadSize = len(it.Payload)
 		list = append(list, it)
 	}
 	return list, nil
 }
 
-// lossReason says what happened to a collection that is read, or to all of them; "" if
-// nothing did.
+// lossReason describes an event that removes or replaces a collection of an outbox; "" for
+// other events.
 func (e *event) lossReason(p *plan, database string) string {
 	ours := func(name string) bool { return len(p.readers[name]) > 0 }
 	switch {

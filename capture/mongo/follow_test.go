@@ -11,8 +11,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// opening opens a source, which is closed when the test ends, and closes the view that
-// the opening may have.
+// opening opens a source and closes the view that it may return. The test's end closes the
+// source.
 func (d *database) opening(t *testing.T, cfg mongo.Config, at store.Checkpoint) (*mongo.Source, capture.OpenResult) {
 	t.Helper()
 	src := newSource(t, cfg)
@@ -27,15 +27,15 @@ func (d *database) opening(t *testing.T, cfg mongo.Config, at store.Checkpoint) 
 	return src, o
 }
 
-// follow opens a source and follows it. It ends with the test.
+// follow opens a source and follows it until the test ends.
 func (d *database) follow(t *testing.T, cfg mongo.Config, at store.Checkpoint) (*capturetest.Follower, *mongo.Source, capture.OpenResult) {
 	t.Helper()
 	src, o := d.opening(t, cfg, at)
 	return capturetest.FollowFrom(t, src, o.From), src, o
 }
 
-// upToMark runs a source from a position until a marker that is written now comes back,
-// and returns the batches.
+// upToMark writes a marker, runs a source from a position until the marker comes back, and
+// returns the batches.
 func upToMark(t testing.TB, src *mongo.Source, from store.Position) (batches []capture.Batch) {
 	t.Helper()
 	if err := src.Mark(t.Context(), "end"); err != nil {
@@ -59,7 +59,7 @@ func upToMark(t testing.TB, src *mongo.Source, from store.Position) (batches []c
 	return batches
 }
 
-// drain waits for the end of a run that was cancelled.
+// drain waits for the end of a cancelled run.
 func drain(done <-chan error) {
 	err := <-done
 	_ = err

@@ -9,7 +9,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Whatever a position's text is, what is read of it is written as it was.
+// Any position that parses formats back to the same text.
 func FuzzPosition(f *testing.F) {
 	f.Add("1741186978.1")
 	f.Add("1741186978.1/9ae16a3b2f90404f/" + tokenFirst)
@@ -26,7 +26,7 @@ func FuzzPosition(f *testing.F) {
 	})
 }
 
-// No event ends the program, whatever it holds.
+// No event crashes the program.
 func FuzzEvent(f *testing.F) {
 	for _, doc := range []bson.D{
 		{{Key: "_id", Value: bson.D{{Key: "_data", Value: tokenFirst}}}, {Key: "operationType", Value: "insert"}, {Key: "ns", Value: bson.D{{Key: "coll", Value: "a"}}},
@@ -42,13 +42,13 @@ func FuzzEvent(f *testing.F) {
 	p := newPlan(boxes(func(*store.Layout) {}, "a"))
 	f.Fuzz(func(_ *testing.T, raw []byte) {
 		if bson.Raw(raw).Validate() != nil {
-			return // the driver reads none that is not whole
+			return // the driver reads only complete documents
 		}
 		e, err := eventOf(raw, p.hash)
 		if err != nil || e.lossReason(p, "shop") != "" {
 			return
 		}
 		_, err = p.items(nil, &e, "shop", time.Time{})
-		_ = err // any will do
+		_ = err // any error will do
 	})
 }

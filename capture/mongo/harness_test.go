@@ -31,8 +31,8 @@ func outboxes(name string) []store.Outbox {
 	return []store.Outbox{{Name: name, Table: events, Layout: mongostore.FlowCatalyst(), Kind: "EVENT"}}
 }
 
-// oddNames is an outbox with an id that is not _id, names that need care, paths through
-// subdocuments, times for its state and the group inside of JSON.
+// oddNames is an outbox with an id that is not _id, names that need quoting, paths through
+// subdocuments, a state kept as times, and the group inside JSON.
 func oddNames(name string) []store.Outbox {
 	box := capturetest.QuotedNames(name)
 	c := &box.Layout.Columns
@@ -40,10 +40,10 @@ func oddNames(name string) []store.Outbox {
 	return []store.Outbox{box}
 }
 
-// database is one database for a test.
+// database is a database for one test.
 type database struct {
 	url      string
-	stream   string // the URL of a role of its own that streams; "" is url
+	stream   string // URL of a separate role for the stream; "" is url
 	name     string // of the relay
 	db       *driver.Database
 	views    *mongostore.Store
@@ -54,8 +54,8 @@ func newDatabase(t testing.TB, url string) *database { return newDatabaseOf(t, u
 
 func newDatabaseOf(t testing.TB, url string, outboxes func(name string) []store.Outbox) *database {
 	t.Helper()
-	// The suite looks for goroutines that are left, and a client that is told of
-	// changes has new ones all the time. So these ask for them, now and then.
+	// The suite checks for leaked goroutines, and a client that streams server changes
+	// starts new ones all the time. So these clients poll.
 	quiet := url + "?"
 	if strings.Contains(url, "?") {
 		quiet = url + "&"
@@ -123,7 +123,7 @@ func (d *database) tables() *capturetest.Tables { return &capturetest.Tables{Vie
 
 func (d *database) Viewer(*testing.T) store.Viewer { return d.views }
 
-// transaction begins a transaction, whose operations take the context.
+// transaction begins a transaction; its operations take the context.
 func (d *database) transaction(t testing.TB) (ctx context.Context, end func(commit bool)) {
 	t.Helper()
 	session, err := d.db.Client().StartSession(options.Session().SetDefaultTransactionOptions(
@@ -178,7 +178,7 @@ func document(box *store.Outbox, r capturetest.Row) bson.D {
 	return doc
 }
 
-// set sets what a path leads to.
+// set sets the value at a path.
 func set(doc *bson.D, path string, value any) {
 	key, rest, deeper := strings.Cut(path, ".")
 	if !deeper {
@@ -190,7 +190,7 @@ func set(doc *bson.D, path string, value any) {
 	*doc = append(*doc, bson.E{Key: key, Value: inner})
 }
 
-// insert writes rows without a transaction, each by itself.
+// insert writes rows one by one, without a transaction.
 func (d *database) insert(t testing.TB, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
@@ -210,7 +210,7 @@ func (d *database) Unrelated(t *testing.T) {
 	d.put(t, "unrelated", bson.D{{Key: "n", Value: 1}})
 }
 
-// cursors returns those of the relay's sources, also one that is being read.
+// cursors returns the cursors of the relay's sources, including one that is being read.
 func (d *database) cursors(t *testing.T) (ids []int64) {
 	t.Helper()
 	answer, err := d.db.Client().Database("admin").RunCommand(context.Background(), bson.D{
@@ -247,7 +247,7 @@ func (d *database) Disconnect(t *testing.T) {
 	}
 }
 
-// logged is how many bytes of oplog rows make.
+// logged returns how many bytes of oplog some rows make.
 func logged(rows []capturetest.Row) (bytes int64) {
 	for _, r := range rows {
 		bytes += int64(2*len(r.ID) + len(r.Group.Name) + len(r.Payload) + 220)
@@ -255,7 +255,7 @@ func logged(rows []capturetest.Row) (bytes int64) {
 	return bytes
 }
 
-// TestSuiteAlone runs the part of the suite that looks for goroutines that are left.
+// TestSuiteAlone runs the part of the suite that checks for leaked goroutines.
 func TestSuiteAlone(t *testing.T) {
 	capturetest.RunIsolated(t, capturetest.Harness{
 		Setup: func(t *testing.T) capturetest.Database { return newDatabase(t, servers.Mongo(t)) },
@@ -263,7 +263,7 @@ func TestSuiteAlone(t *testing.T) {
 }
 
 func TestSuite(t *testing.T) {
-	t.Parallel() // most of it is waiting
+	t.Parallel() // mostly waiting
 	h := capturetest.Harness{
 		Log: true, RowPositions: true, Bounded: true,
 		Setup: func(t *testing.T) capturetest.Database { return newDatabase(t, servers.Mongo(t)) },

@@ -19,15 +19,16 @@ var (
 	_ capture.RetentionChecker = (*Source)(nil)
 )
 
-// CheckReachable implements capture.Past. It opens a change stream behind the place and asks it
-// once. A server keeps its oplog up to its size, whoever needs it.
+// CheckReachable implements capture.HistoryReader. It opens a change stream after the
+// position and requests one answer. The server truncates its oplog by size, regardless of
+// readers.
 func (s *Source) CheckReachable(ctx context.Context, at capture.StartPoint) error {
 	_, _, err := s.locateHistory(ctx, at)
 	return err
 }
 
-// ReadRange implements capture.Past. It reads a change stream of its own. A receiver may
-// pause for as long as the oplog reaches back.
+// ReadRange implements capture.HistoryReader. It reads a change stream of its own. A
+// receiver may pause for as long as the oplog reaches back.
 func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until store.Position, out chan<- capture.Batch) error {
 	sv, from, err := s.locateHistory(ctx, at)
 	if err != nil {
@@ -50,8 +51,8 @@ func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 	return s.classifyEnd(ctx, st, st.read(ctx))
 }
 
-// locateHistory makes sure that the oplog holds what follows a place, and that it is the one
-// that the place is of.
+// locateHistory checks that the oplog belongs to the position's log and holds everything
+// after the position.
 func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*server, oplogPosition, error) {
 	sv, err := s.ready(ctx)
 	if err != nil {
@@ -82,7 +83,7 @@ func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint) (*ser
 	return sv, from, err
 }
 
-// checkHistoryPosition makes sure that the server has got as far as a place.
+// checkHistoryPosition checks that the server has reached a position.
 func (s *Source) checkHistoryPosition(ctx context.Context, sv *server, at *oplogPosition) error {
 	db, err := s.stream.db()
 	if err != nil {
@@ -95,12 +96,12 @@ func (s *Source) checkHistoryPosition(ctx context.Context, sv *server, at *oplog
 	return err
 }
 
-// eventTimeSkew is by how much an event's time may be behind that of its place in the oplog.
+// eventTimeSkew is how far an event's time may be behind the time of its oplog entry.
 const eventTimeSkew = 10 * time.Second
 
-// positionAtTime is a place in front of all that was committed at a time or later. The
-// stream of a set that is not old begins at any time, so the oplog is looked at, by a
-// role that may.
+// positionAtTime returns a position before everything committed at or after since. A stream
+// on a young replica set opens at any time, so the start of the oplog is checked if the
+// role may read it.
 func positionAtTime(ctx context.Context, db *mongo.Database, since time.Time) (oplogPosition, error) {
 	first, err := oldestOplogTime(ctx, db)
 	if err != nil {
@@ -116,8 +117,8 @@ func positionAtTime(ctx context.Context, db *mongo.Database, since time.Time) (o
 	return oplogPosition{at: from}, nil
 }
 
-// oldestOplogTime returns the time of the oldest entry of the oplog, zero for a role that may
-// not look.
+// oldestOplogTime returns the time of the oldest oplog entry; zero if the role may not read
+// it.
 func oldestOplogTime(ctx context.Context, db *mongo.Database) (first bson.Timestamp, err error) {
 	raw, err := runCommand(ctx, db.Client().Database("local"), bson.D{{Key: "find", Value: "oplog.rs"}, {Key: "limit", Value: 1}})
 	if err != nil && !denied(err) {
@@ -131,8 +132,8 @@ func describeOplogStart(first bson.Timestamp) string {
 	return "the oplog begins at " + time.Unix(int64(first.T), 0).UTC().Format(time.DateTime) + " UTC"
 }
 
-// LostReasons implements capture.RetentionChecker. It reads the oldest entry of the oplog; of a role
-// that may not it says that all may be there.
+// LostReasons implements capture.RetentionChecker. It reads the oldest entry of the oplog.
+// If the role may not, it reports no loss.
 func (s *Source) LostReasons(ctx context.Context, of []store.Checkpoint) ([]string, error) {
 	db, err := s.stream.db()
 	if err != nil {

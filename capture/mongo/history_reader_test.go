@@ -43,7 +43,7 @@ func TestPast(t *testing.T) {
 	})
 }
 
-// lostPast is for a set of the test's own: it loses its log, and ends.
+// lostPast needs a replica set of its own, because it loses its log and ends.
 func lostPast(set *servers.MongoSet) capturetest.HistoryHarness {
 	same := func(change func(at *capture.StartPoint)) func(*testing.T, capturetest.Database, *capture.StartPoint) capturetest.Database {
 		return func(_ *testing.T, db capturetest.Database, at *capture.StartPoint) capturetest.Database {
@@ -81,14 +81,14 @@ func TestPastLost(t *testing.T) {
 	t.Parallel()
 	h := lostPast(smallOplog(t))
 	h.Shutdown = func(t *testing.T) (capturetest.Database, func() time.Duration) {
-		set := servers.StartMongo(t, 1, nil) // the log of the other has no place for what is then on the way
+		set := servers.StartMongo(t, 1, nil) // the oplog of the shared set has no room for the rows in transit
 		return newDatabase(t, set.Database()), func() time.Duration { return set.Stop("fast") }
 	}
 	capturetest.RunHistoryLost(t, h)
 }
 
-// wantLost looks whether the server still has the log behind a place, by itself and in
-// front of one of another log.
+// wantLost checks whether the server still has the log after a position, alone and before a
+// position of another log.
 func (d *database) wantLost(t *testing.T, at capture.StartPoint, why string) {
 	t.Helper()
 	other := store.Checkpoint{Origin: "mongodb/another", Position: at.Position}
@@ -100,7 +100,7 @@ func (d *database) wantLost(t *testing.T, at capture.StartPoint, why string) {
 	}
 }
 
-// A role that may not look into the oplog may read from a time on.
+// A role that may not read the oplog may read from a time on.
 func TestPastOfLeastRole(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, nil)
@@ -118,14 +118,14 @@ func TestPastOfLeastRole(t *testing.T) {
 	d.wantLost(t, capture.StartPoint{Checkpoint: store.Checkpoint{Origin: o.Origin, Position: "1.1"}}, "")
 }
 
-// again reads a part once more, and returns the rows.
+// again reads a range once more and returns the rows.
 func (d *database) again(t *testing.T, at capture.StartPoint, until store.Position) ([]string, error) {
 	t.Helper()
 	return capturetest.ReadRange(t, newSource(t, d.config()), at, until, nil)
 }
 
-// A collection that was dropped on the way ends the part there, as it ended the relay's
-// log, and not one that ends or begins beside it.
+// A collection dropped inside the range ends the read there, as it ended the relay's log. A
+// collection dropped before or after the range does not.
 func TestPastDropped(t *testing.T) {
 	t.Parallel()
 	for name, drop := range map[string]bson.D{

@@ -16,8 +16,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// Every way to insert is seen, and nothing else: what the relay itself does to the
-// documents brings none of them again.
+// Every kind of insert is seen, and nothing else: the relay's own updates of the documents
+// bring none of them again.
 func TestWaysToInsert(t *testing.T) {
 	d := newDatabase(t, servers.Mongo(t))
 	src, o := d.opening(t, d.config(), store.Checkpoint{})
@@ -67,8 +67,8 @@ func TestWaysToInsert(t *testing.T) {
 	}
 }
 
-// Values of all types come as the store shows them. A payload that is not there is nil:
-// the claim refuses it.
+// Values of all types arrive as the store shows them. A missing payload is nil, and the
+// claim refuses it.
 func TestTypes(t *testing.T) {
 	d := newDatabase(t, servers.Mongo(t))
 	src, o := d.opening(t, d.config(), store.Checkpoint{})
@@ -103,8 +103,8 @@ func TestTypes(t *testing.T) {
 	}
 }
 
-// What is let through and left out, documents that somebody writes anew and markers of
-// another relay, moves the position all the same.
+// Events that pass the filter but yield no rows, e.g. replaced documents and markers of
+// another relay, still advance the position.
 func TestLeftOutMovesOn(t *testing.T) {
 	d := newDatabase(t, servers.Mongo(t))
 	d.insert(t, "one")

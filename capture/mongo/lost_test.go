@@ -15,14 +15,14 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// smallOplog is a set whose oplog is soon rolled: the server cuts off what its last
-// checkpoint no longer needs.
+// smallOplog is a replica set whose oplog is truncated soon: the server discards the part
+// that its last checkpoint no longer needs.
 func smallOplog(t *testing.T) *servers.MongoSet {
 	t.Helper()
 	return servers.StartMongo(t, 1, map[string]string{"oplogSize": "4", "syncdelay": "1"})
 }
 
-// The oplog is rolled past a paused reader.
+// The oplog is truncated past a paused reader.
 func TestRolled(t *testing.T) {
 	t.Parallel()
 	set := smallOplog(t)
@@ -39,7 +39,7 @@ func TestRolled(t *testing.T) {
 	})
 }
 
-// A checkpoint that the oplog no longer holds is found at the opening.
+// Open detects a checkpoint that the oplog no longer holds.
 func TestCheckpointRolledAway(t *testing.T) {
 	t.Parallel()
 	set := smallOplog(t)
@@ -58,8 +58,8 @@ func TestCheckpointRolledAway(t *testing.T) {
 	}
 }
 
-// What takes the collection away ends the log, and the next one goes on with what is
-// there then.
+// Events that remove the collection end the log, and the next run continues with the
+// collections as they are then.
 func TestCollectionTakenAway(t *testing.T) {
 	rename := func(t *testing.T, d *database, from, to string, drop bool) {
 		t.Helper()
@@ -68,7 +68,7 @@ func TestCollectionTakenAway(t *testing.T) {
 	for name, c := range map[string]struct {
 		take   func(t *testing.T, d *database)
 		reason string
-		there  []string // documents that the cut finds
+		there  []string // documents that the snapshot finds
 	}{
 		"dropped": {func(t *testing.T, d *database) {
 			d.run(t, bson.D{{Key: "drop", Value: events}})
@@ -115,7 +115,7 @@ func TestCollectionTakenAway(t *testing.T) {
 			d.insert(t, "later")
 			again.Rows(1)
 			again.Expect("later")
-			// From the old checkpoint the log is lost again, and not passed over.
+			// From the old checkpoint the log is lost again, and not skipped.
 			old, _, opening := d.follow(t, d.config(), store.Checkpoint{Origin: o.Origin, Position: fo.Position})
 			if opening.View != nil {
 				return
@@ -127,7 +127,7 @@ func TestCollectionTakenAway(t *testing.T) {
 	}
 }
 
-// unsettled returns what a view shows.
+// unsettled returns the rows that a view shows.
 func (d *database) unsettled(t *testing.T) (ids []string) {
 	t.Helper()
 	view, err := d.views.View(t.Context(), "")
@@ -145,7 +145,7 @@ func (d *database) unsettled(t *testing.T) (ids []string) {
 	return ids
 }
 
-// What happens to other collections matters to nobody.
+// Events of other collections do not matter.
 func TestOthersTakenAway(t *testing.T) {
 	d := newDatabase(t, servers.Mongo(t))
 	fo, _, _ := d.follow(t, d.config(), store.Checkpoint{})
@@ -157,8 +157,8 @@ func TestOthersTakenAway(t *testing.T) {
 	fo.Expect("one")
 }
 
-// A checkpoint of another replica set of the same name is refused, and so is one of a
-// set that was restored to an earlier state.
+// A checkpoint of another replica set with the same name is refused, and so is a checkpoint
+// of a set that was restored to an earlier state.
 func TestAnotherSet(t *testing.T) {
 	t.Parallel()
 	one, other := servers.StartMongo(t, 1, nil), servers.StartMongo(t, 1, nil)
@@ -181,7 +181,7 @@ func TestAnotherSet(t *testing.T) {
 	}
 }
 
-// A checkpoint with a token that the server cannot read is not tried for ever.
+// A checkpoint with a token that the server cannot read is not retried forever.
 func TestUnreadableToken(t *testing.T) {
 	d := newDatabase(t, servers.Mongo(t))
 	fo, _, o := d.follow(t, d.config(), store.Checkpoint{})
@@ -198,8 +198,8 @@ func TestUnreadableToken(t *testing.T) {
 	}
 }
 
-// A server that reads no stream any more, not even one from now on, is no reason to
-// forget the checkpoint.
+// A server that reads no stream at all, not even from the current time, is no reason to
+// discard the checkpoint.
 func TestPassingAnswer(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, map[string]string{"setParameter enableTestCommands": "1"})
@@ -210,7 +210,7 @@ func TestPassingAnswer(t *testing.T) {
 	fo.End()
 	const keyNotFound = 211
 	set.Run("admin", bson.D{
-		{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "skip", Value: 1}}}, // the first try is from now on
+		{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "skip", Value: 1}}}, // the first try starts at the current time
 		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"aggregate"}}, {Key: "errorCode", Value: keyNotFound}}},
 	})
 	src := newSource(t, d.config())
@@ -225,8 +225,8 @@ func TestPassingAnswer(t *testing.T) {
 	}
 }
 
-// A document that has no id to claim it by ends the log by name; the view that comes
-// next is the store's.
+// A document without an id to claim it by ends the log, and the error names it; the next
+// view belongs to the store.
 func TestNoID(t *testing.T) {
 	d := newDatabaseOf(t, servers.Mongo(t), func(name string) []store.Outbox {
 		return []store.Outbox{{Name: name, Table: events, Layout: mongostore.OutboxMessagesText()}}

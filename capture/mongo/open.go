@@ -14,8 +14,8 @@ import (
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 )
 
-// Open checks the server and goes on from the checkpoint or makes a cut. One
-// *capture.NoStreamError names everything that is to be done by hand. Nothing is made
+// Open checks the server and resumes at the checkpoint or takes a snapshot. One
+// *capture.NoStreamError reports everything that an operator must fix. Open changes nothing
 // on the server.
 func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.OpenResult, error) {
 	sv, err := s.ready(ctx)
@@ -45,8 +45,8 @@ func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.T
 	return capture.OpenResult{Origin: sv.origin(), From: from.format(), View: view, SnapshotReason: why}, nil
 }
 
-// snapshotReason says in one line why the log cannot be taken up at the checkpoint; "" if it
-// can.
+// snapshotReason explains in one line why the log cannot be resumed at the checkpoint; ""
+// if it can.
 func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, sv *server) (string, error) {
 	if at.Position == "" {
 		return "there is no checkpoint yet", nil
@@ -77,15 +77,16 @@ func (s *Source) snapshotReason(ctx context.Context, at store.Checkpoint, sv *se
 }
 
 const (
-	// maxTries is how often a place is tried before it is to blame for what the server
-	// says, and tryInterval the pause in between: a server that has just started says much
-	// that passes.
+	// maxTries is how often a position is tried before it is blamed for a server error, and
+	// tryInterval the pause between tries. A server that has just started returns many
+	// transient errors.
 	maxTries    = 3
 	tryInterval = 500 * time.Millisecond
 )
 
-// tryPosition opens a stream at a place. An answer that no other error explains is the
-// place's fault only if it comes each time, and a stream from now on can be opened.
+// tryPosition opens a stream at a position. An error with no other explanation is blamed on
+// the position only if every try returns it and a stream from the current time can be
+// opened.
 func (s *Source) tryPosition(ctx context.Context, db *mongo.Database, sv *server, from *oplogPosition) error {
 	for try := 1; ; try++ {
 		err := s.tryStream(ctx, db, sv, from)
@@ -99,22 +100,22 @@ func (s *Source) tryPosition(ctx context.Context, db *mongo.Database, sv *server
 		}
 		switch _, now := s.ready(ctx); {
 		case errors.As(now, new(*fault.UnreadableLogError)):
-			return errors.New(now.Error()) // no place's fault
+			return errors.New(now.Error()) // not caused by the position
 		case now != nil:
 			return now
 		}
 	}
 }
 
-// takeSnapshot opens a view of the collections and returns the place just behind it: what the
-// view shows was written at its time or before, and the stream brings the rest.
+// takeSnapshot opens a view of the collections and returns the position right after it.
+// Everything in the view was written at or before its time, and the stream brings the rest.
 func takeSnapshot(ctx context.Context, tables capture.Tables) (store.View, oplogPosition, error) {
 	view, err := tables.View(ctx, "")
 	if err != nil {
 		return nil, oplogPosition{}, err
 	}
 	at, ok := mongostore.ParseSnapshotPosition(view.Position())
-	if !ok || at.IsZero() { // it read of no collection that there is
+	if !ok || at.IsZero() { // no collection to read from exists
 		view.Close()
 		return nil, oplogPosition{}, fmt.Errorf("the view does not tell its time: its position is %q", view.Position())
 	}

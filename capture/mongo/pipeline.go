@@ -15,20 +15,20 @@ import (
 )
 
 const (
-	// markCollection is one of the store's own. It holds a document for each relay,
-	// whose token its source finds in the stream.
+	// markCollection belongs to the store. It holds a document per relay, and the relay's
+	// source finds the marker's token in the stream.
 	markCollection = "sluicebox_marker"
-	// maxEventPayload is the size up to which an event holds its payload, in bytes, where one
-	// of them was too large for the server. It bounds an event as it bounds a document,
-	// to 16 MiB
+	// maxEventPayload is the largest payload, in bytes, that an event carries once the
+	// server has refused an event as too large. The server limits events like documents to
+	// 16 MiB
 	// (https://www.mongodb.com/docs/v6.0/administration/change-streams-production-recommendations/),
-	// and there are a resume token and other fields beside the payload. Larger ones are
-	// read at the claim.
+	// and a resume token and other fields need room beside the payload. The claim reads
+	// larger payloads.
 	maxEventPayload = 15 << 20
 )
 
-// Fields of an event as the pipeline leaves it; see
-// https://www.mongodb.com/docs/v6.0/reference/change-events/ for those of the server.
+// Fields of an event as projected by the pipeline; see
+// https://www.mongodb.com/docs/v6.0/reference/change-events/ for the server's fields.
 const (
 	fieldToken    = "_id"
 	fieldKind     = "operationType"
@@ -36,40 +36,40 @@ const (
 	fieldTo       = "to"
 	fieldTime     = "wallTime" // since version 6.0
 	fieldDocument = "fullDocument"
-	fieldPayload  = "payload" // and a number, for each column of payloads: a document of
-	fieldValue    = "value"   // the payload, or, if that is too large,
+	fieldPayload  = "payload" // with a number per payload column: a document with
+	fieldValue    = "value"   // the payload or, if that is too large,
 	fieldSize     = "size"    // its size
 	fieldMark     = "token"   // of a marker's document
 )
 
-// plan is what to ask a change stream for, and how to read what it answers.
+// plan is the change stream's filter and projections, and the readers of its events.
 type plan struct {
 	match bson.D
-	// fullProjection is the projection with the payloads in the document, and careful that without
-	// the payloads that are too large: to ask for the size of each costs the server a
-	// tenth of its speed or more.
+	// fullProjection keeps the payloads in the document. limitedProjection leaves out
+	// payloads that are too large; computing each size costs the server a tenth of its
+	// speed or more.
 	fullProjection, limitedProjection bson.D
-	// hash is that of match: the token of an event that another one let through need
-	// not be found.
+	// hash is the hash of match. The server may not find the token of an event that another
+	// filter passed.
 	hash string
-	// readers are those of the outboxes over each collection.
+	// readers are the outboxes over each collection.
 	readers map[string][]*reader
 }
 
-// reader makes items of the events of one outbox.
+// reader turns events into items of one outbox.
 type reader struct {
 	*document.Reader
 	outbox *store.Outbox
-	// payload is the field of the event that holds the payload of a careful stream. "" says
-	// that it is in the document, because another column is there too.
+	// payload is the event field that holds the payload under limitedProjection. "" means
+	// that it stays in the document, because another column lies in it.
 	payload string
 }
 
-// newPlan makes the plan of the configured outboxes.
+// newPlan returns the plan for the configured outboxes.
 func newPlan(cfg *Config) *plan {
 	p := &plan{readers: map[string][]*reader{}}
 	heads, columns := []string{"_id", fieldMark}, []string{} // of the markers
-	payloads := map[string]string{}                          // fields of the event by columns
+	payloads := map[string]string{}                          // event fields by payload column
 	for i := range cfg.Outboxes {
 		o := &cfg.Outboxes[i]
 		c := &o.Layout.Columns
@@ -93,17 +93,17 @@ func newPlan(cfg *Config) *plan {
 	return p
 }
 
-// within reports whether a path is another one or leads through it.
+// within reports whether a path equals another or leads through it.
 func within(path, other string) bool { return path == other || strings.HasPrefix(path, other+".") }
 
-// collections returns the names of the outboxes' collections, sorted.
+// collections returns the names of the outbox collections, sorted.
 func (p *plan) collections() []string { return slices.Sorted(maps.Keys(p.readers)) }
 
-// matchOf lets through the inserts of the outboxes, what takes one of them away or puts
-// another collection in its place, and the markers. It asks for nothing that is not in
-// the oplog: a state of the document would have the server look up each one that the
-// relay updates. It lets a little more through, since the server passes each event
-// through it: a filter of what is wanted and no more takes a quarter of the speed.
+// matchOf returns the stream's filter. It passes inserts into the outbox collections,
+// events that remove or replace such a collection, and markers. It uses only fields of the
+// oplog entry, because a document state would make the server look up each document that
+// the relay updates. It passes slightly more than needed: an exact filter, evaluated for
+// every event, costs a quarter of the speed.
 func matchOf(collections []string) bson.D {
 	in := func(field string, values ...string) bson.E {
 		return bson.E{Key: field, Value: bson.D{{Key: "$in", Value: values}}}
@@ -117,15 +117,15 @@ func matchOf(collections []string) bson.D {
 	}
 }
 
-// projectOf takes out of the events what the relay does not read. The columns of
-// payloads are in fields beside the document, or their sizes are.
+// projectOf returns the projection that drops everything the relay does not read. Payload
+// columns, or their sizes if too large, go into fields beside the document.
 func projectOf(fields []string, payloads map[string]string) bson.D {
 	d := bson.D{{Key: fieldKind, Value: 1}, {Key: fieldFrom + ".coll", Value: 1}, {Key: fieldTo + ".coll", Value: 1}, {Key: fieldTime, Value: 1}}
 	slices.Sort(fields)
 	fields = slices.Compact(fields)
 	for _, name := range fields {
 		inside := func(other string) bool { return name != other && within(name, other) }
-		if !slices.ContainsFunc(fields, inside) { // the server takes no path beside one that it leads through
+		if !slices.ContainsFunc(fields, inside) { // the server refuses a path together with one of its prefixes
 			d = append(d, bson.E{Key: fieldDocument + "." + name, Value: 1})
 		}
 	}
@@ -138,19 +138,19 @@ func projectOf(fields []string, payloads map[string]string) bson.D {
 	return d
 }
 
-// hashOf names a filter in 16 digits.
+// hashOf returns a hash of a filter, 16 hex digits.
 func hashOf(match bson.D) string {
 	h := fnv.New64a()
 	text, err := bson.MarshalExtJSON(match, true, false)
 	if err != nil {
-		text = fmt.Append(nil, match) // it is made of names and words
+		text = fmt.Append(nil, match) // not reached: only names and words
 	}
-	_, _ = h.Write(text) // it never fails
+	_, _ = h.Write(text) // never fails
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 
-// pipeline is the pipeline of a stream that goes on at a place. Behind the token of
-// another filter it begins with the token's time; see stream.event.
+// pipeline returns the pipeline of a stream that resumes at a position. For a token of
+// another filter it starts at the token's time; see stream.event.
 func (p *plan) pipeline(from *oplogPosition, careful bool) bson.A {
 	start := bson.E{Key: "startAtOperationTime", Value: from.at}
 	if from.canResume(p) {
@@ -167,5 +167,5 @@ func (p *plan) pipeline(from *oplogPosition, careful bool) bson.A {
 	}
 }
 
-// canResume reports whether the server goes on behind the place by itself.
+// canResume reports whether the server can resume at the position's token by itself.
 func (p *oplogPosition) canResume(of *plan) bool { return p.token != "" && p.pipeline == of.hash }

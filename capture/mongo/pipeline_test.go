@@ -24,7 +24,7 @@ func boxes(change func(l *store.Layout), tables ...string) *Config {
 	return cfg
 }
 
-// The hash is that of what the stream lets through, and not of what it shows of it.
+// The hash depends on the filter, not on the projection.
 func TestPipelineHash(t *testing.T) {
 	same := func(*store.Layout) {}
 	one := newPlan(boxes(same, "a", "b")).hash
@@ -39,7 +39,7 @@ func TestPipelineHash(t *testing.T) {
 	}
 }
 
-// The server takes no path beside one that it leads through.
+// The server refuses a path together with one of its prefixes.
 func TestPipelineFields(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(l *store.Layout)

@@ -16,19 +16,19 @@ import (
 )
 
 // oplogPosition is a point in a replica set's oplog: just before everything of a time, or
-// just behind what a resume token names.
+// just after the event of a resume token.
 type oplogPosition struct {
 	at bson.Timestamp
-	// token is the hexadecimal text of a resume token (_data). "" is the time alone.
+	// token is the hexadecimal text of a resume token (_data). "" means the time alone.
 	token string
-	// typeBits are what the token's text lacks to be exact (_typeBits), most often nothing.
+	// typeBits completes the token's text (_typeBits); usually empty.
 	typeBits string
-	// pipeline is the hash of the pipeline that the token came from.
+	// pipeline is the hash of the filter that the token came from.
 	pipeline string
 }
 
-// format is the place in text: the time, in seconds since 1970 and the increment,
-// the pipeline's hash, the token, and its type bits in hexadecimal where it has some:
+// format returns the position as text: the time (seconds since 1970 and increment), the
+// filter's hash, the token and, if present, its type bits in hexadecimal. For example
 // 1795338000.5/3f2a9c01/8267C867A2000000192B…
 func (p *oplogPosition) format() store.Position {
 	text := strconv.FormatUint(uint64(p.at.T), 10) + "." + strconv.FormatUint(uint64(p.at.I), 10)
@@ -42,10 +42,11 @@ func (p *oplogPosition) format() store.Position {
 	return store.Position(text)
 }
 
-// String is the place in text.
+// String returns the position as text.
 func (p *oplogPosition) String() string { return string(p.format()) }
 
-// previousTime is the time up to which everything is below the place, as far as times tell.
+// previousTime returns the last time that lies entirely below the position, as far as times
+// can say.
 func (p *oplogPosition) previousTime() bson.Timestamp {
 	switch {
 	case p.token != "" || p.at.T == 0:
@@ -56,7 +57,7 @@ func (p *oplogPosition) previousTime() bson.Timestamp {
 	return bson.Timestamp{T: p.at.T - 1, I: math.MaxUint32}
 }
 
-// positionAfter is the place just behind everything of a time.
+// positionAfter returns the position right after everything of a time.
 func positionAfter(at bson.Timestamp) oplogPosition {
 	if at.I == math.MaxUint32 {
 		return oplogPosition{at: bson.Timestamp{T: at.T + 1}}
@@ -64,7 +65,7 @@ func positionAfter(at bson.Timestamp) oplogPosition {
 	return oplogPosition{at: bson.Timestamp{T: at.T, I: at.I + 1}}
 }
 
-// parsePosition reads a position. "" is before everything.
+// parsePosition parses a position. "" is before everything.
 func parsePosition(p store.Position) (oplogPosition, error) {
 	if p == "" {
 		return oplogPosition{}, nil
@@ -91,7 +92,7 @@ func parsePosition(p store.Position) (oplogPosition, error) {
 	return read, nil
 }
 
-// parseTime reads seconds and an increment.
+// parseTime parses seconds and an increment.
 func parseTime(text string) (bson.Timestamp, error) {
 	seconds, increment, _ := strings.Cut(text, ".")
 	t, errT := strconv.ParseUint(seconds, 10, 32)
@@ -102,16 +103,16 @@ func parseTime(text string) (bson.Timestamp, error) {
 	return bson.Timestamp{T: uint32(t), I: uint32(i)}, nil
 }
 
-// compare orders two places: by their times, and those of one time by the texts of
-// their tokens. These are made so that they sort as their events do
+// compare orders two positions by time, and positions with the same time by their tokens'
+// texts. Tokens are designed to sort as their events do
 // (https://www.mongodb.com/docs/v4.2/changeStreams/#resume-tokens; DOCS-11616 and
-// SERVER-34314 in the server's tracker, the latter for events of one transaction). The
-// time alone is before all tokens of it.
+// SERVER-34314 in the server's tracker, the latter for events of one transaction). A
+// position without a token comes before all tokens of its time.
 func (p *oplogPosition) compare(q *oplogPosition) int {
 	return cmp.Or(p.at.Compare(q.at), strings.Compare(p.token, q.token))
 }
 
-// comparePositions orders two positions. One that cannot be read is not a source's:
+// comparePositions orders two positions. Unreadable positions do not come from a source, so
 // any fixed order will do.
 func comparePositions(a, b store.Position) int {
 	x, errX := parsePosition(a)
@@ -122,14 +123,14 @@ func comparePositions(a, b store.Position) int {
 	return x.compare(&y)
 }
 
-// The text of a token begins with the type of what follows, a timestamp, and then has
-// the time's seconds and increment, 8 digits each (CType::kTimestamp in key_string.cpp).
+// The text of a token begins with a type byte, that of a timestamp, followed by the seconds
+// and the increment, 8 digits each (CType::kTimestamp in key_string.cpp).
 const (
 	timestampType = "82"
 	timeDigits    = 8
 )
 
-// parseToken reads a resume token.
+// parseToken parses a resume token.
 func parseToken(token bson.Raw, pipeline string) (oplogPosition, error) {
 	data, ok := token.Lookup("_data").StringValueOK()
 	if !ok || len(data) < len(timestampType)+2*timeDigits || !strings.HasPrefix(data, timestampType) {
@@ -148,7 +149,7 @@ func parseToken(token bson.Raw, pipeline string) (oplogPosition, error) {
 	return p, nil
 }
 
-// resumeToken is the token as the server takes it.
+// resumeToken returns the token in the server's form.
 func (p *oplogPosition) resumeToken() bson.D {
 	token := bson.D{{Key: "_data", Value: p.token}}
 	if p.typeBits != "" {

@@ -8,7 +8,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Tokens of a server of version 6: of a time, and of three events of it.
+// Tokens of a version 6 server: of a time, and of three of its events.
 const (
 	tokenTime  = "8267C867A2000000012B0429296E1404"
 	tokenFirst = "8267C867A2000000012B042C0100296E5A1004D3284E04D8914467A2160201812E4C4C46645F6964006467C867A2FB1CBCD579F4E4DE0004"

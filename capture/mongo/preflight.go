@@ -12,7 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
 )
 
-// inspect looks at the server, without opening a stream.
+// inspect checks the server and the configured databases without opening a stream.
 func (s *Source) inspect(ctx context.Context) (sv *server, db *mongo.Database, wrong fault.List, err error) {
 	if db, err = s.stream.db(); err != nil {
 		return nil, nil, wrong, err
@@ -52,13 +52,13 @@ func (s *Source) inspect(ctx context.Context) (sv *server, db *mongo.Database, w
 	return sv, db, wrong, nil
 }
 
-// checkCollections finds out that what an outbox names is no ordinary collection, as
-// the store does before it, also of one that was made since. One that is not there yet
-// may come.
+// checkCollections reports outboxes that are not ordinary collections. The store checks
+// this first, but a collection may have been created since. A missing collection may still
+// be created.
 func (s *Source) checkCollections(ctx context.Context, db *mongo.Database, wrong *fault.List) error {
 	found, err := collectionsOf(ctx, db, s.plan.collections())
 	if denied(err) {
-		return nil // the stream itself says what is missing
+		return nil // the stream itself reports the missing privilege
 	}
 	if err != nil {
 		return fmt.Errorf("look at the collections: %w", err)
@@ -84,15 +84,15 @@ func (s *Source) checkCollections(ctx context.Context, db *mongo.Database, wrong
 	return nil
 }
 
-// collection is what a server says of one.
+// collection is an entry of listCollections.
 type collection struct {
 	Name    string
 	Type    string
 	Options struct{ Capped bool }
 }
 
-// collectionsOf lists those of some names that there are. To a role that may not list
-// all collections the server tells less.
+// collectionsOf lists the existing collections among some names. A role that may not list
+// all collections gets fewer details.
 func collectionsOf(ctx context.Context, db *mongo.Database, names []string) ([]collection, error) {
 	list := bson.D{{Key: "listCollections", Value: 1}, {Key: "filter", Value: bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: names}}}}}}
 	raw, err := runCommand(ctx, db, list)
@@ -108,13 +108,13 @@ func collectionsOf(ctx context.Context, db *mongo.Database, names []string) ([]c
 	if err := bson.Unmarshal(raw, &answer); err != nil {
 		return nil, err
 	}
-	// nameOnly knows no other filter than the type's.
+	// nameOnly supports no filter except on the type.
 	return slices.DeleteFunc(answer.Cursor.FirstBatch, func(c collection) bool { return !slices.Contains(names, c.Name) }), nil
 }
 
-// tryStream finds out by trying whether the role may read the stream behind a place,
-// and whether the oplog still has it. A server that does not answer soon reads on from
-// there, so it has.
+// tryStream opens a stream at a position to check that the role may read it and that the
+// oplog still reaches back. A server that does not answer in time is scanning from there,
+// so the oplog does.
 func (s *Source) tryStream(ctx context.Context, db *mongo.Database, sv *server, from *oplogPosition) error {
 	c, err := openCursor(ctx, db, sv, s.plan.pipeline(from, false), s.cfg.Name)
 	if err != nil {
@@ -125,10 +125,10 @@ func (s *Source) tryStream(ctx context.Context, db *mongo.Database, sv *server, 
 	trying, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
 	if _, err = c.next(trying, 1); trying.Err() != nil || hasCode(err, errTooLarge) {
-		return ctx.Err() // the oplog is there
+		return ctx.Err() // the oplog reaches back
 	}
 	return s.explain(ctx, db, from, err)
 }
 
-// endPosition is the place behind all that a server has written.
+// endPosition returns the position after everything that the server has written.
 func (sv *server) endPosition() oplogPosition { return positionAfter(sv.written) }

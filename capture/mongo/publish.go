@@ -2,8 +2,8 @@ package mongo
 
 import "context"
 
-// Publish does nothing: the oplog holds every collection, and that of the markers comes
-// with the first of them.
+// Publish does nothing: the oplog contains every collection, and the first marker creates
+// the marker collection.
 func (s *Source) Publish(context.Context) error { return nil }
 
 // Script returns no statements, for the same reason.

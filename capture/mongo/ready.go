@@ -8,14 +8,14 @@ import (
 const (
 	// readyTimeout bounds Ready.
 	readyTimeout = 3 * time.Second
-	// constraintTimeout bounds the wait for the first answer of a stream that is tried.
+	// tryTimeout bounds the wait for the first answer in tryStream.
 	tryTimeout = 2 * time.Second
 )
 
-// Ready tells whether Open could read the log now, for a relay that polls: nil, or
-// what Open would return, which is a *capture.NoStreamError. Other errors say nothing
-// about the stream. It changes nothing on the server, ends nobody's stream, answers
-// within 3 s, and may be called beside any call but Close.
+// Ready reports whether Open could read the log now, for a relay that polls. It returns nil
+// or the *capture.NoStreamError that Open would return; other errors say nothing about the
+// stream. It changes nothing on the server, disturbs no stream, and returns within 3 s. It
+// may run concurrently with any call except Close.
 func (s *Source) Ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -23,7 +23,7 @@ func (s *Source) Ready(ctx context.Context) error {
 	return err
 }
 
-// ready makes all checks of Open.
+// ready runs all checks of Open.
 func (s *Source) ready(ctx context.Context) (*server, error) {
 	sv, db, wrong, err := s.inspect(ctx)
 	if err != nil {

@@ -14,18 +14,18 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 )
 
-// maxUnmeasured is how long an acknowledgement may stay away before a relay reads on
-// that may not look into the oplog, and so does not know how much is behind it.
+// maxUnmeasured is how long the relay waits for an acknowledgement if its role may not read
+// the oplog, and so the retained size is unknown. After that it reads on.
 const maxUnmeasured = 10 * time.Minute
 
-// Retained measures the oplog behind the acknowledged position; before the first
-// acknowledgement since Open, behind where Open began. That is what the relay has yet
-// to get through, also where the server has cut a part of it off. Limit is the size up
-// to which the server lets its oplog grow.
+// Retained measures the oplog after the acknowledged position, or after the position of
+// Open before the first acknowledgement. That is the log the relay still has to read, even
+// if the server has truncated a part of it. Limit is the maximum size of the server's
+// oplog.
 //
-// The role of the stream must be allowed to read local.oplog.rs. Where it is not, all
-// is zero, and after 10 minutes without an acknowledgement the limit counts as reached,
-// so that the relay reads on and parks.
+// The stream's role must be allowed to read local.oplog.rs. Otherwise all values are zero,
+// and after 10 minutes without an acknowledgement the limit counts as reached, so that the
+// relay reads on and spills.
 func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 	acked := s.acks.Last()
 	if acked == nil {
@@ -49,37 +49,36 @@ func (s *Source) Retained(ctx context.Context) (capture.RetainedLog, error) {
 }
 
 const (
-	// maxScanned is how many entries of the oplog are looked at in one go, which takes
-	// some 50 ms.
+	// maxScanned is how many oplog entries one scan reads, which takes some 50 ms.
 	maxScanned = 20000
-	// maxSums is how many sums are kept.
+	// maxSums is the maximum number of stored sums.
 	maxSums = 1000
-	// limitTTL is how long the oplog's size is believed (replSetResizeOplog changes it).
+	// limitTTL is how long the oplog's maximum size is cached (replSetResizeOplog changes
+	// it).
 	limitTTL = time.Minute
 )
 
-// oplogMeter knows how much oplog there is behind a time. The server does not tell, so the
-// sizes of the entries are added up, each once.
+// oplogMeter measures the size of the oplog after a time. The server does not report it, so
+// the meter adds up the entry sizes, each once.
 type oplogMeter struct {
 	mu      sync.Mutex
-	sums    []cumulativeSize // ascending; the first is where it began
+	sums    []cumulativeSize // ascending; the first is the start
 	limit   int64
 	limitAt time.Time
-	// partial is what lies between a time that was asked for and the first sum behind it.
+	// partial is the size between a requested time and the first sum after it.
 	partial struct {
 		from  bson.Timestamp
 		bytes int64
 	}
 }
 
-// cumulativeSize is how many bytes there are from the ledger's beginning up to a time, the time
-// included.
+// cumulativeSize is the size in bytes from the meter's start up to a time, inclusive.
 type cumulativeSize struct {
 	at    bson.Timestamp
 	bytes int64
 }
 
-// reset forgets everything and begins behind a time.
+// reset discards all sums and starts at a time.
 func (l *oplogMeter) reset(at bson.Timestamp) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,7 +86,7 @@ func (l *oplogMeter) reset(at bson.Timestamp) {
 	l.partial.from, l.partial.bytes = at, 0
 }
 
-// measure tells how much there is behind a time.
+// measure returns the size of the oplog after a time.
 func (l *oplogMeter) measure(ctx context.Context, db *mongo.Database, from bson.Timestamp) (capture.RetainedLog, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,15 +97,18 @@ func (l *oplogMeter) measure(ctx context.Context, db *mongo.Database, from bson.
 		}
 		l.limit, l.limitAt = limit, time.Now()
 	}
+
 	oplog := db.Client().Database("local")
 	if err := l.catchUp(ctx, oplog); err != nil {
 		return capture.RetainedLog{}, err
 	}
+
 	l.thin()
 	last := l.sums[len(l.sums)-1]
 	for len(l.sums) > 1 && !l.sums[1].at.After(from) {
 		l.sums = l.sums[1:]
 	}
+
 	first := l.sums[0]
 	if len(l.sums) == 1 || !first.at.Before(from) {
 		return capture.RetainedLog{Bytes: last.bytes - first.bytes, Limit: l.limit}, nil
@@ -122,7 +124,8 @@ func (l *oplogMeter) measure(ctx context.Context, db *mongo.Database, from bson.
 	return capture.RetainedLog{Bytes: last.bytes - first.bytes + l.partial.bytes, Limit: l.limit}, nil
 }
 
-// thin forgets every other sum where there are many: nobody acknowledges.
+// thin drops every other sum if there are too many, which happens while nothing is
+// acknowledged.
 func (l *oplogMeter) thin() {
 	n := len(l.sums)
 	if n <= maxSums {
@@ -138,8 +141,8 @@ func (l *oplogMeter) thin() {
 	l.partial.from = bson.Timestamp{}
 }
 
-// catchUp adds up what the oplog has got since the last time. Where that is more than
-// it looks at in one go, what is told is too little until it has caught up.
+// catchUp adds the entries written since the last call. If there are more than it scans in
+// one call, results are too small until it has caught up.
 func (l *oplogMeter) catchUp(ctx context.Context, oplog *mongo.Database) error {
 	const mostScans = 5
 	for range mostScans {
@@ -158,8 +161,8 @@ func (l *oplogMeter) catchUp(ctx context.Context, oplog *mongo.Database) error {
 	return nil
 }
 
-// scanOplog adds up the sizes of the oplog's entries behind a time and up to another,
-// at most maxScanned of them, and reports whether these were all.
+// scanOplog adds up the sizes of the oplog entries after a time and up to another, at most
+// maxScanned of them, and reports whether these were all.
 func scanOplog(ctx context.Context, local *mongo.Database, after, upTo bson.Timestamp) (s cumulativeSize, all bool, err error) {
 	raw, err := runCommand(ctx, local, bson.D{
 		{Key: "aggregate", Value: "oplog.rs"},
@@ -190,7 +193,7 @@ func scanOplog(ctx context.Context, local *mongo.Database, after, upTo bson.Time
 	return s, entries < maxScanned, nil
 }
 
-// oplogSize is how long the oplog is and how long it may become, in bytes.
+// oplogSize returns the current and the maximum size of the oplog, in bytes.
 func oplogSize(ctx context.Context, db *mongo.Database) (size, limit int64, err error) {
 	raw, err := runCommand(ctx, db.Client().Database("local"), bson.D{{Key: "collStats", Value: "oplog.rs"}})
 	if err != nil {

@@ -7,15 +7,17 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 )
 
-// Run reads the change stream. A lost connection ends it with an ordinary error, an
-// election among them. A *capture.LostError: the oplog no longer reaches back, the
-// server is another one or was restored, an outbox's collection was dropped or renamed,
-// or the stream holds a document that cannot be relayed, or cannot be read at one place
-// at all. A *capture.NoStreamError: the role may not stream any more, or the server is
-// no longer a member of a replica set.
+// Run reads the change stream until the context or the span ends. Other ends:
 //
-// A receiver that pauses for more than 10 s costs the cursor; another is opened when
-// the receiver is back, and no error.
+//   - an ordinary error: the connection was lost, for example by an election
+//   - *capture.LostError: the oplog no longer reaches back, the server is another one
+//     or was restored, an outbox's collection was dropped or renamed, the stream holds
+//     a document that cannot be relayed, or it is unreadable at one position
+//   - *capture.NoStreamError: the role may no longer stream, or the server is no longer
+//     a member of a replica set
+//
+// If the receiver pauses for more than 10 s, Run closes the cursor and opens another once
+// the receiver continues; this is not an error.
 func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.Batch) error {
 	if s.server == nil {
 		return errors.New("a source runs only after Open")
@@ -36,7 +38,7 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 	return s.classifyEnd(ctx, st, st.read(ctx))
 }
 
-// classifyEnd says what becomes of a stream that ended with an error.
+// classifyEnd turns the error that ended a stream into Run's result.
 func (s *Source) classifyEnd(ctx context.Context, st *stream, err error) error {
 	switch {
 	case errors.Is(err, errSpanEnd):
@@ -47,7 +49,7 @@ func (s *Source) classifyEnd(ctx context.Context, st *stream, err error) error {
 	return s.failures.Classify(err, st.progress, s.resume.Last())
 }
 
-// read sends what the stream brings, and says what its end means.
+// read runs the stream and explains its error.
 func (st *stream) read(ctx context.Context) (err error) {
 	if st.db, err = st.src.stream.db(); err != nil {
 		return err

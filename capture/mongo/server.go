@@ -13,27 +13,27 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 )
 
-// minWireVersion is the wire version of MongoDB 5.0, the first that reads at a snapshot
-// outside of a transaction, as the cut does.
+// minWireVersion is the wire version of MongoDB 5.0, the first with snapshot reads outside
+// transactions, which the snapshot needs.
 const minWireVersion = 13
 
-// server is the replica set behind a URL, and its member that answers.
+// server is the replica set behind a URL, and its member that answered.
 type server struct {
 	database string
-	setName  string // the set's name; "" if it is none
-	id       string // the set's id in hexadecimal; "" if the role may not see it
-	router   bool   // it is a mongos
+	setName  string // "" outside a replica set
+	id       string // the replica set's id in hexadecimal; "" if the role may not read it
+	router   bool   // a mongos
 	wire     int64
 
 	address   string // of the member
-	primary   string // of the one that takes writes, as the member knows
+	primary   string // address of the primary, as the member knows it
 	writable  bool
 	written   bson.Timestamp // the last operation that the member has applied
-	majority  time.Time      // when the last operation that a majority has was written
-	writtenAt time.Time      // and the last one of all
+	majority  time.Time      // when the last majority-committed operation was written
+	writtenAt time.Time      // when the last operation was written
 }
 
-// identify asks who answers.
+// identify asks the server for its identity and state.
 func identify(ctx context.Context, db *mongo.Database) (*server, error) {
 	hello, err := runAdminCommand(ctx, db, bson.D{{Key: "hello", Value: 1}})
 	if err != nil {
@@ -55,12 +55,12 @@ func identify(ctx context.Context, db *mongo.Database) (*server, error) {
 	return sv, err
 }
 
-// replicaSetID returns the id that a replica set was given when it was initiated, "" if the
-// role may not see it.
+// replicaSetID returns the id that a replica set got when it was initiated; "" if the role
+// may not read it.
 func replicaSetID(ctx context.Context, db *mongo.Database) (string, error) {
 	answer, err := runAdminCommand(ctx, db, bson.D{{Key: "replSetGetConfig", Value: 1}})
 	if denied(err) {
-		// Who may read the oplog often may read this too.
+		// A role that may read the oplog can often read this too.
 		find := bson.D{{Key: "find", Value: "system.replset"}, {Key: "limit", Value: 1}}
 		if answer, err = runCommand(ctx, db.Client().Database("local"), find); denied(err) {
 			return "", nil
@@ -77,10 +77,10 @@ func replicaSetID(ctx context.Context, db *mongo.Database) (string, error) {
 	return "", nil
 }
 
-// unknownID stands in an origin for a set's id that the role may not see.
+// unknownID replaces the replica set's id in an origin if the role may not read it.
 const unknownID = "-"
 
-// origin names the log of a replica set, and of a database in it.
+// origin identifies the log of a replica set and a database in it.
 func (sv *server) origin() string {
 	id := sv.id
 	if id == "" {
@@ -89,8 +89,7 @@ func (sv *server) origin() string {
 	return strings.Join([]string{"mongodb", sv.setName, id, sv.database}, "/")
 }
 
-// hasOrigin reports whether an origin is the server's. An id that could not be seen
-// once is no other one.
+// hasOrigin reports whether an origin is this server's. An unknown id matches any id.
 func (sv *server) hasOrigin(origin string) bool {
 	a, b := strings.Split(origin, "/"), strings.Split(sv.origin(), "/")
 	if len(a) != len(b) {
@@ -104,7 +103,8 @@ func (sv *server) hasOrigin(origin string) bool {
 	return true
 }
 
-// checkSameServer makes sure that a server is the one that Open saw and has what was read.
+// checkSameServer checks that the server has the origin seen by Open, and has everything
+// that was read.
 func (sv *server) checkSameServer(ctx context.Context, db *mongo.Database, was *server, from *oplogPosition) error {
 	if !sv.hasOrigin(was.origin()) {
 		return lostErrorf("the server is %s, it was %s", sv.origin(), was.origin())
@@ -112,14 +112,15 @@ func (sv *server) checkSameServer(ctx context.Context, db *mongo.Database, was *
 	return sv.checkReached(ctx, db, from)
 }
 
-// checkReached makes sure that the server has got as far as what was read from it. What
-// a stream sends a majority has, and whoever is elected then has it too.
+// checkReached checks that the server has reached the position read from it. A stream sends
+// only majority-committed events, and a newly elected primary has all of them.
 func (sv *server) checkReached(ctx context.Context, db *mongo.Database, from *oplogPosition) error {
 	if !sv.isBehind(from) {
 		return nil
 	}
-	// A primary that was away may not know yet that another took its place. It can make
-	// no such read; see https://www.mongodb.com/docs/v6.0/reference/read-concern-linearizable/.
+	// A primary that was partitioned may not know that it was replaced. It cannot complete
+	// a linearizable read; see
+	// https://www.mongodb.com/docs/v6.0/reference/read-concern-linearizable/.
 	if _, err := runCommand(ctx, db, bson.D{
 		{Key: "find", Value: markCollection}, {Key: "filter", Value: bson.D{{Key: "_id", Value: 0}}}, {Key: "limit", Value: 1},
 		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "linearizable"}}},
@@ -136,12 +137,12 @@ func (sv *server) checkReached(ctx context.Context, db *mongo.Database, from *op
 	return nil
 }
 
-// isBehind reports whether a place is behind all that the server has.
+// isBehind reports whether the server has not reached a position.
 func (sv *server) isBehind(from *oplogPosition) bool {
 	return !sv.written.IsZero() && from.previousTime().After(sv.written)
 }
 
-// checkPrimary makes sure that the server takes writes: markers are some.
+// checkPrimary checks that the server accepts writes, which markers need.
 func (sv *server) checkPrimary() error {
 	if sv.writable {
 		return nil
@@ -163,13 +164,13 @@ const (
 	errFatal                = 280   // ChangeStreamFatalError
 	errHistoryLost          = 286   // ChangeStreamHistoryLost
 	errTooLarge             = 10334 // BSONObjectTooLarge
-	errOnlyReplicaSets      = 40573 // $changeStream anywhere else
+	errOnlyReplicaSets      = 40573 // $changeStream on any other server
 )
 
-// hasCode reports whether the server has answered with an error of one of some numbers.
+// hasCode reports whether an error is a server error with one of the given codes.
 func hasCode(err error, codes ...int) bool {
 	return slices.ContainsFunc(mongo.ErrorCodes(err), func(code int) bool { return slices.Contains(codes, code) })
 }
 
-// denied reports whether the server says that the role may not.
+// denied reports whether the server refused a command for lack of privileges.
 func denied(err error) bool { return hasCode(err, errUnauthorized) }

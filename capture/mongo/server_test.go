@@ -18,9 +18,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// writeOn inserts documents until stop is called, each as often as it takes until the
-// set has it by majority, and stop returns their ids in their order. count is how many
-// there are by now.
+// writeOn inserts documents until stop is called, retrying each until a majority has it.
+// stop returns their ids in order; count returns their current number.
 func (d *database) writeOn(t *testing.T) (count *atomic.Int64, stop func() []string) {
 	t.Helper()
 	var enough atomic.Bool
@@ -72,11 +71,11 @@ func (d *database) insistOn(t *testing.T, doc bson.D) bool {
 	}
 }
 
-// Elections cost a connection and nothing else.
+// An election costs a connection and nothing else.
 func TestElections(t *testing.T) {
-	t.Parallel() // most of it is waiting
+	t.Parallel() // mostly waiting
 	set := servers.StartMongo(t, 3, nil)
-	const within = 20 * time.Second // of a new primary; 1 s on a machine at rest
+	const within = 20 * time.Second // until there is a new primary; 1 s on an idle machine
 	for name, fall := range map[string]func(){
 		"step-down": func() { set.StepDown() },
 		"crash": func() {
@@ -101,7 +100,7 @@ func TestElections(t *testing.T) {
 				before, began := len(fo.Items), time.Now()
 				fall()
 				fallen := time.Now()
-				fo.Rows(before + 100) // those that waited, and new ones
+				fo.Rows(before + 100) // the waiting rows, and new ones
 				took := time.Since(fallen)
 				t.Logf("a new primary after %s, rows again after another %s", fallen.Sub(began).Round(time.Millisecond), took.Round(time.Millisecond))
 				if took > within {
@@ -117,9 +116,9 @@ func TestElections(t *testing.T) {
 	}
 }
 
-// A primary that is frozen is left for the one that takes its place, before it is back.
+// The source leaves a frozen primary for its successor before the primary is back.
 func TestFrozenPrimary(t *testing.T) {
-	t.Parallel() // most of it is waiting
+	t.Parallel() // mostly waiting
 	set := servers.StartMongo(t, 3, nil)
 	d := newDatabase(t, set.Database())
 	fo, _, _ := d.follow(t, d.config(), store.Checkpoint{})
@@ -147,10 +146,9 @@ func TestFrozenPrimary(t *testing.T) {
 	t.Logf("%d rows, connections lost: %v", len(want), fo.Disconnects())
 }
 
-// A pause that is longer than the cursor is kept loses nothing, and nothing was lost
-// for Follow.
+// A pause longer than the cursor's lifetime loses nothing, and Follow sees no loss.
 func TestLongPause(t *testing.T) {
-	t.Parallel() // most of it is waiting
+	t.Parallel() // mostly waiting
 	set := servers.StartMongo(t, 1, map[string]string{"setParameter cursorTimeoutMillis": "11000", "setParameter clientCursorMonitorFrequencySecs": "1"})
 	d := newDatabase(t, set.Database())
 	cfg := d.config()
@@ -177,7 +175,7 @@ func TestLongPause(t *testing.T) {
 	if lost := fo.Disconnects(); len(lost) > 0 {
 		t.Errorf("the pause cost the connection: %v", lost)
 	}
-	for end := time.Now().Add(30 * time.Second); d.openCursors(t) != 0; { // the server ends it with what it is doing
+	for end := time.Now().Add(30 * time.Second); d.openCursors(t) != 0; { // the server ends it together with its current operation
 		if time.Now().After(end) {
 			t.Fatalf("%d cursors are open at the end", d.openCursors(t))
 		}
@@ -192,9 +190,9 @@ func (d *database) openCursors(t *testing.T) int64 {
 	return open
 }
 
-// A server that says nothing any more is found lost.
+// A silent server is detected as lost.
 func TestSilentServer(t *testing.T) {
-	t.Parallel() // most of it is waiting
+	t.Parallel() // mostly waiting
 	set := servers.StartMongo(t, 1, nil)
 	d := newDatabase(t, set.Database())
 	src, o := d.opening(t, d.config(), store.Checkpoint{})
@@ -231,7 +229,7 @@ func TestSilentServer(t *testing.T) {
 	}
 }
 
-// A tap shows what commits from now on, beside a relay.
+// A tap shows rows that commit from now on, beside a relay.
 func TestTap(t *testing.T) {
 	d := newDatabase(t, servers.Mongo(t))
 	d.insert(t, "before")
@@ -268,7 +266,7 @@ func TestTap(t *testing.T) {
 	fo.Rows(2)
 }
 
-// Markers come at once, also from a server where nothing else happens.
+// Markers arrive at once, even from an otherwise idle server.
 func TestMarkIsSoon(t *testing.T) {
 	d := newDatabase(t, servers.StartMongo(t, 1, nil).Database())
 	fo, src, _ := d.follow(t, d.config(), store.Checkpoint{})

@@ -26,7 +26,7 @@ func (d *database) as(t *testing.T, user string) string {
 	return at.String()
 }
 
-// newRole makes a user with some roles and returns the database's URL for it.
+// newRole creates a user with some roles and returns the database's URL for it.
 func (d *database) newRole(t *testing.T, user string, roles ...bson.D) string {
 	t.Helper()
 	d.admin(t, bson.D{{Key: "createUser", Value: user}, {Key: "pwd", Value: "secret of " + user}, {Key: "roles", Value: roles}})
@@ -35,8 +35,8 @@ func (d *database) newRole(t *testing.T, user string, roles ...bson.D) string {
 
 func role(name, db string) bson.D { return bson.D{{Key: "role", Value: name}, {Key: "db", Value: db}} }
 
-// A role that loses its right to the stream is named, with the statement that gives it
-// back.
+// A role that loses its privilege for the stream is reported, with the statement that
+// restores it.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, nil)
@@ -64,7 +64,7 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// The least that a stream needs, and what is said of the rest.
+// The minimal privileges for a stream, and the findings about the others.
 func TestLeastRole(t *testing.T) {
 	t.Parallel()
 	set := servers.StartMongo(t, 1, nil)
@@ -93,7 +93,7 @@ func TestLeastRole(t *testing.T) {
 			t.Errorf("%s: %+v", subject, f)
 		}
 	}
-	// The same set, seen by who may see its id.
+	// The same replica set, seen by a role that may read its id.
 	fo.End()
 	d.stream = ""
 	_, again := d.opening(t, d.config(), store.Checkpoint{Origin: o.Origin, Position: fo.Position})
@@ -127,7 +127,7 @@ func noStream(t *testing.T, src *mongo.Source) *capture.NoStreamError {
 	return no
 }
 
-// A server without a replica set has no stream, and gets one while the relay polls.
+// A server outside a replica set has no stream; it gets one while the relay polls.
 func TestStandalone(t *testing.T) {
 	t.Parallel()
 	set := servers.StandaloneMongo(t, nil)
@@ -148,7 +148,7 @@ func TestStandalone(t *testing.T) {
 	}
 }
 
-// What is no ordinary collection is refused.
+// Anything but an ordinary collection is refused.
 func TestCollections(t *testing.T) {
 	for name, c := range map[string]struct {
 		create bson.D

@@ -15,7 +15,7 @@ import (
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 )
 
-// Source is the oplog of one replica set, by way of a change stream of one database.
+// Source reads the oplog of one replica set through a change stream of one database.
 type Source struct {
 	cfg      Config
 	plan     *plan
@@ -24,7 +24,7 @@ type Source struct {
 	resume   capture.Resume
 	failures fault.FailureCounter
 
-	server *server // what Open found; nil before
+	server *server // as seen by Open; nil before
 
 	acks  acked.Tracker[oplogPosition]
 	oplog oplogMeter
@@ -32,17 +32,17 @@ type Source struct {
 
 var _ capture.Resumer = (*Source)(nil)
 
-// Resume returns what has been sent so far.
+// Resume returns the state of what has been sent so far.
 func (s *Source) Resume() *capture.Resume { return &s.resume }
 
-// Acknowledge notes that the log up to a position is no longer needed, by which
-// Retained measures. Nobody is told: the server bounds its oplog by its size. A
-// position that was not sent since Open is ignored: it is of another log.
+// Acknowledge records that the log up to a position is no longer needed; Retained measures
+// from there. The server is not informed, because it truncates its oplog by size. Positions
+// not sent since Open are ignored: they belong to another log.
 func (s *Source) Acknowledge(p store.Position) {
 	s.acks.Acknowledge(p, parsePosition, comparePositions)
 }
 
-// resetState forgets what an earlier Open found.
+// resetState discards the state of an earlier Open.
 func (s *Source) resetState(sv *server, at oplogPosition) {
 	from := at.format()
 	s.server = sv
@@ -51,13 +51,12 @@ func (s *Source) resetState(sv *server, at oplogPosition) {
 	s.resume.Reset(from)
 }
 
-// Mark writes a marker: the relay's document of the markers is replaced by one with the
-// token, which the stream brings back. It comes as soon as a majority has it.
+// Mark writes a marker: it replaces the relay's document in the marker collection with one
+// that contains the token, and the stream returns it once it is majority-committed.
 //
-// To wait until the stream has passed the time of a majority read would write nothing,
-// but a stream without events tells how far it is once a second (measured: 60 to 960 ms,
-// against 1 to 50 ms), and what was committed without a majority could come behind the
-// marker.
+// Why not wait until the stream passes the time of a majority read, which needs no write? A
+// stream without events reports its progress only once a second (measured: 60 to 960 ms,
+// against 1 to 50 ms). And events committed without a majority could follow the marker.
 func (s *Source) Mark(ctx context.Context, token string) error {
 	db, err := s.control.db()
 	if err != nil {
@@ -66,7 +65,7 @@ func (s *Source) Mark(ctx context.Context, token string) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	marks := db.Collection(markCollection, options.Collection().SetWriteConcern(writeconcern.Majority()))
-	// A document that is replaced by the same leaves no trace in the oplog.
+	// Replacing a document with an identical one leaves no oplog entry.
 	mark := bson.D{{Key: "_id", Value: s.cfg.Name}, {Key: fieldMark, Value: token}, {Key: "mark", Value: bson.NewObjectID()}}
 	if _, err := marks.ReplaceOne(ctx, bson.D{{Key: "_id", Value: s.cfg.Name}}, mark, options.Replace().SetUpsert(true)); err != nil {
 		return fmt.Errorf("write a marker into collection %s: %w", markCollection, mongostore.Explain(err))
@@ -74,10 +73,10 @@ func (s *Source) Mark(ctx context.Context, token string) error {
 	return nil
 }
 
-// Compare orders two positions, by their times and then by their tokens.
+// Compare orders two positions by time and then by token.
 func (s *Source) Compare(a, b store.Position) int { return comparePositions(a, b) }
 
-// Close ends the connections. Call it when no other call is open.
+// Close ends the connections. Call it when no other call is running.
 func (s *Source) Close() {
 	s.control.close()
 	s.stream.close()

@@ -13,44 +13,46 @@ import (
 )
 
 const (
-	// pauseTimeout is how long a receiver may let a batch wait before the cursor is given
-	// up: the server forgets one that is not used for 10 minutes (cursorTimeoutMillis),
-	// and keeps memory for it.
+	// pauseTimeout is how long a batch may wait for its receiver before the cursor is
+	// closed. The server keeps memory for a cursor and discards an idle one after 10
+	// minutes (cursorTimeoutMillis).
 	pauseTimeout = 10 * time.Second
-	// batchesAtOnce is how many batches the server may send in one answer, of 16 MiB at
-	// most: each answer is waited for.
+	// batchesAtOnce is how many batches the server may send in one answer (16 MiB at most),
+	// because each answer costs a round trip.
 	batchesAtOnce = 4
-	// idleInterval is the shortest time between two positions without rows. The server
-	// writes into an idle oplog by itself each 10 s (periodicNoopIntervalSecs), and a
-	// checkpoint that is saved moves it too: sooner, each would bring the next.
+	// idleInterval is the minimum interval between two positions without rows. The server
+	// writes a no-op into an idle oplog every 10 s (periodicNoopIntervalSecs). Saving a
+	// checkpoint moves the oplog too, so with a shorter interval each position would cause
+	// the next.
 	idleInterval = 10 * time.Second
 )
 
 // errSpanEnd ends a stream at the end of the span.
 var errSpanEnd = errors.New("the span has ended")
 
-// stream hands on what a cursor brings. It belongs to the goroutine of Run.
+// stream forwards the events of a cursor. It belongs to the goroutine of Run.
 type stream struct {
 	src     *Source
 	db      *mongo.Database
 	out     chan<- capture.Batch
-	until   *oplogPosition // nil is for ever
-	onStart func()         // called once the server sends, if set
+	until   *oplogPosition // nil: no end
+	onStart func()         // if set, called with the first answer
 
 	at            oplogPosition // everything up to here was sent
 	cursor        *cursor
-	limitPayloads bool // an event was too large; the cursor leaves large payloads out
+	limitPayloads bool // an event was too large; the cursor leaves out large payloads
 	connected     bool
-	idle          *oplogPosition // a later place without rows, not yet sent
-	idleAt        time.Time      // when it may be
+	idle          *oplogPosition // a later position without rows, not yet sent
+	idleAt        time.Time      // earliest time to send idle
 	progress      bool           // something new was sent
 
-	batch capture.Batch // what is being made
+	batch capture.Batch // being assembled
 	last  oplogPosition // its end
 	bytes int
 }
 
-// run sends until the context ends, the span ends (errSpanEnd), or the cursor is lost.
+// run sends batches until the context ends, the span ends (errSpanEnd), or the cursor
+// fails.
 func (st *stream) run(ctx context.Context) error {
 	defer func() { st.closeCursor(ctx) }()
 	for {
@@ -75,14 +77,14 @@ func (st *stream) run(ctx context.Context) error {
 		if err := st.handleBatch(ctx, a); err != nil {
 			return err
 		}
-		if st.limitPayloads && len(a.events) > 0 { // the large event was among them, or is to come
+		if st.limitPayloads && len(a.events) > 0 { // the large event was among them, or comes later
 			st.limitPayloads = false
 			st.closeCursor(ctx)
 		}
 	}
 }
 
-// open opens a cursor behind what was sent, on the replica set that Open saw.
+// open opens a cursor after the last sent position, on the replica set that Open saw.
 func (st *stream) open(ctx context.Context) error {
 	now, err := identify(ctx, st.db)
 	if err != nil {
@@ -111,8 +113,7 @@ func (st *stream) closeCursor(ctx context.Context) {
 	}
 }
 
-// reportConnected says that the server sends. That the oplog reaches back is known with the
-// first answer.
+// reportConnected reports the first answer, which proves that the oplog reaches back.
 func (st *stream) reportConnected() {
 	if st.connected {
 		return
@@ -127,8 +128,8 @@ func (st *stream) reportConnected() {
 // reachedEnd reports whether everything up to the span's end was sent.
 func (st *stream) reachedEnd() bool { return st.until != nil && st.at.compare(st.until) >= 0 }
 
-// handleBatch sends what an answer holds. Of one with nothing to send its end is a place
-// without rows.
+// handleBatch sends the events of an answer. If there is nothing to send, the end of the
+// answer becomes a position without rows.
 func (st *stream) handleBatch(ctx context.Context, a cursorBatch) error {
 	now, before := time.Now(), st.at
 	for _, raw := range a.events {
@@ -149,9 +150,8 @@ func (st *stream) handleBatch(ctx context.Context, a cursorBatch) error {
 	return nil
 }
 
-// event adds an event to the batch, and sends the batch when it is full. An event of
-// before the place to go on from is left out: such come where the server was not asked
-// to resume by a token.
+// event adds an event to the batch and sends the batch when it is full. It drops events up
+// to the last sent position; they occur if the stream started at a time and not at a token.
 func (st *stream) event(ctx context.Context, raw bson.Raw, now time.Time) error {
 	p := st.src.plan
 	e, err := eventOf(raw, p.hash)
@@ -180,7 +180,7 @@ func (st *stream) event(ctx context.Context, raw bson.Raw, now time.Time) error 
 		}
 		token, _ := e.document.Lookup(fieldMark).StringValueOK()
 		st.batch.Marks, st.last = append(st.batch.Marks, token), e.place
-		return st.flush(ctx) // marks come behind the rows of a batch
+		return st.flush(ctx) // in a batch, marks follow the rows
 	case e.kind != kindInsert:
 		return nil
 	}
@@ -242,8 +242,8 @@ func (st *stream) sent(rows int, at oplogPosition) {
 	st.src.resume.Sent(rows, at.format())
 }
 
-// sendBlocking waits for the receiver. After a while the cursor is given up, and another
-// is opened once the receiver has taken all that this one brought.
+// sendBlocking waits for the receiver. After pauseTimeout it closes the cursor; another is
+// opened once the receiver has taken everything that this one brought.
 func (st *stream) sendBlocking(ctx context.Context, b capture.Batch) error {
 	late := time.NewTimer(pauseTimeout)
 	defer late.Stop()
@@ -259,13 +259,14 @@ func (st *stream) sendBlocking(ctx context.Context, b capture.Batch) error {
 	}
 }
 
-// handleIdle takes an answer without rows and markers: its token is a place without rows.
+// handleIdle handles an answer without rows and markers: its token becomes a position
+// without rows.
 func (st *stream) handleIdle(token bson.Raw, now time.Time) error {
 	p, err := parseToken(token, st.src.plan.hash)
 	if err != nil {
 		return &fault.UnreadableLogError{Err: err}
 	}
-	// A token of the same time as an event's means no more than the event's.
+	// A token with an event's time says no more than the event's own.
 	if last := st.newestPosition(); p.at.After(last.at) {
 		st.idle = &p
 	}
@@ -282,7 +283,7 @@ func (st *stream) handleIdle(token bson.Raw, now time.Time) error {
 	case st.out <- b:
 		st.idleAt = now.Add(idleInterval)
 		st.sent(0, *st.idle)
-	default: // a later one takes its place
+	default: // a later position replaces it
 		if st.isAtEnd(st.idle) {
 			st.at = *st.idle
 		}
@@ -290,7 +291,7 @@ func (st *stream) handleIdle(token bson.Raw, now time.Time) error {
 	return nil
 }
 
-// newestPosition is how far the stream was read.
+// newestPosition returns how far the stream was read.
 func (st *stream) newestPosition() *oplogPosition {
 	if st.idle != nil {
 		return st.idle
@@ -298,10 +299,10 @@ func (st *stream) newestPosition() *oplogPosition {
 	return &st.at
 }
 
-// isAtEnd reports whether the span ends at a place or before it.
+// isAtEnd reports whether the span ends at or before a position.
 func (st *stream) isAtEnd(p *oplogPosition) bool { return st.until != nil && p.compare(st.until) >= 0 }
 
-// sendAlive lets a receiver that is there know that the server is.
+// sendAlive sends an empty batch to a waiting receiver to show that the server is alive.
 func (st *stream) sendAlive() {
 	select {
 	case st.out <- capture.Batch{}:

@@ -6,14 +6,12 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 )
 
-// Tap sends the rows that commit from now on, beside a relay that runs and without
-// changing anything that it works with: it reads a change stream of its own. begun is
-// called once when it reads.
+// Tap sends the rows committed from now on. It reads a change stream of its own and changes
+// nothing that a running relay uses. It calls begun once the stream is open.
 //
-// It may be called once, in place of Open and Run, and there is nothing to
-// acknowledge. It returns when the context ends (its error), or with any error of
-// Open and Run; it does not connect again, since what is committed meanwhile would
-// be left out.
+// Call it once, in place of Open and Run; nothing is acknowledged. It returns ctx.Err()
+// when the context ends, or any error of Open and Run. It does not reconnect, because it
+// would miss rows committed in between.
 func (s *Source) Tap(ctx context.Context, out chan<- capture.Batch, begun func()) error {
 	sv, err := s.ready(ctx)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// twoOutboxes are two collections, one of which has two outboxes over it.
+// twoOutboxes are three outboxes over two collections, two of them over the same one.
 func twoOutboxes(name string) []store.Outbox {
 	return []store.Outbox{
 		{Name: name, Table: events, Layout: mongostore.FlowCatalyst(), Kind: "EVENT"},
@@ -24,8 +24,8 @@ func twoOutboxes(name string) []store.Outbox {
 	}
 }
 
-// A transaction that writes to several collections, the relay's and others, and does
-// more than insert, comes in the order in which it wrote.
+// A transaction over several collections, the relay's and others, with more than inserts,
+// arrives in the order of its writes.
 func TestSeveralCollections(t *testing.T) {
 	d := newDatabaseOf(t, servers.Mongo(t), func(name string) []store.Outbox {
 		boxes := twoOutboxes(name)
@@ -61,8 +61,8 @@ func TestSeveralCollections(t *testing.T) {
 	}
 }
 
-// A transaction of more than one entry of the oplog holds, and every place inside it is
-// one to go on from.
+// A transaction larger than one oplog entry: the stream can resume at every position inside
+// it.
 func TestHugeTransaction(t *testing.T) {
 	d := newDatabase(t, servers.Mongo(t))
 	cfg := d.config()
@@ -114,8 +114,9 @@ func expectItems(t *testing.T, items []store.Item, want []string) {
 	}
 }
 
-// Another set of outboxes is another filter, whose events have other places; every place
-// is one to go on from, also one of an event that the new filter does not let through.
+// A changed set of outboxes changes the filter, and its events have other positions. The
+// stream can resume at every position, including that of an event that the new filter does
+// not pass.
 func TestPipelineChanged(t *testing.T) {
 	d := newDatabaseOf(t, servers.Mongo(t), twoOutboxesOnce)
 	both, first, second := d.config(), d.config(), d.config()
@@ -153,8 +154,8 @@ func TestPipelineChanged(t *testing.T) {
 
 func twoOutboxesOnce(name string) []store.Outbox { return twoOutboxes(name)[:2] }
 
-// Documents that are nearly as large as they may be come, if need be without their
-// payload, which the claim reads: that of an event that is larger than the server sends.
+// Documents close to the size limit arrive. If the event would be larger than the server
+// sends, it arrives without its payload, which the claim reads.
 func TestLargeDocuments(t *testing.T) {
 	d := newDatabase(t, servers.Mongo(t))
 	src, o := d.opening(t, d.config(), store.Checkpoint{})
@@ -162,7 +163,7 @@ func TestLargeDocuments(t *testing.T) {
 	plain := func(id string, payload int) bson.D {
 		return document(&d.outboxes(outboxName)[0], capturetest.Row{ID: id, Group: store.GroupOf("g"), Payload: strings.Repeat("p", payload)})
 	}
-	longID := strings.Repeat("i", 20000) // it is in the resume token, in hexadecimal
+	longID := strings.Repeat("i", 20000) // part of the resume token, in hexadecimal
 	d.put(t, events, plain("small", 10))
 	d.put(t, events, plain("payload", most))
 	d.put(t, events, append(plain("other", 10), bson.E{Key: "other", Value: strings.Repeat("o", most)}))
@@ -187,7 +188,7 @@ func manyFields(n int) (doc bson.D) {
 	return doc
 }
 
-// Every kind of id is one to go on from: a token does not tell all of them apart.
+// The stream resumes after ids of every kind: a token does not distinguish all of them.
 func TestKindsOfIDs(t *testing.T) {
 	d := newDatabase(t, servers.Mongo(t))
 	cfg := d.config()
