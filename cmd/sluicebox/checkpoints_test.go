@@ -87,7 +87,7 @@ func TestCheckpointCreate(t *testing.T) {
 			"sluicebox: checkpoint a was refused: no slot is free\n  sluicebox checkpoint delete a takes it off the list, so that the name is free again\n"},
 		"dropped": {turning(is("wanted", ""), is("dropped", "too\nlarge")), 1, "", "sluicebox: checkpoint a is made, but its log is not kept any more: too large\n" +
 			"  a replay from it reads the table; sluicebox checkpoint delete a makes room for another\n"},
-		"no leader": {turning(is("wanted", ""), is("wanted", "")), 1, "", "sluicebox: checkpoint a: no relay that leads took it in 30s; it is done as soon as one does\n" +
+		"no leader": {turning(is("wanted", ""), is("wanted", "")), 1, "", "sluicebox: checkpoint a: no leader accepted the request within 30s; it stays queued\n" +
 			"  sluicebox status says whether the relay leads; sluicebox checkpoint delete a takes it back\n"},
 		"deleted": {turning(is("wanted", ""), nil), 1, "", "sluicebox: checkpoint a: somebody has deleted it\n"},
 	} {
@@ -151,7 +151,7 @@ func TestCheckpointDelete(t *testing.T) {
 		}
 		f.look = turning([]admin.Checkpoint{there}, []admin.Checkpoint{there})
 		got = try(t, checkpointing(f), nil, "checkpoint", "delete", "a", "-c", path)
-		if got.code != 1 || !strings.Contains(got.stderr, "no relay that leads took it in 30s") || !strings.Contains(got.stderr, "until then its log is kept\n") {
+		if got.code != 1 || !strings.Contains(got.stderr, "no leader accepted the request within 30s") || !strings.Contains(got.stderr, "until then its log is kept\n") {
 			t.Errorf("exit %d, %q", got.code, got.stderr)
 		}
 	})

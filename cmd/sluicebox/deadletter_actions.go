@@ -172,7 +172,7 @@ func (f *deadLetterActionFlags) confirm(ctx context.Context, p *program, m *dead
 		return nil
 	}
 	if !isTerminal(p.stdin) {
-		return usageError("nobody is there to be asked; nothing was changed", "write --yes to go on without a question, or --dry-run to count alone")
+		return usageError("stdin is not a terminal; nothing was changed", "write --yes to go on without a question, or --dry-run to count alone")
 	}
 	_, _ = io.WriteString(p.stderr, "Go on? [y/N] ")
 	answer, err := readLine(ctx, p.stdin)

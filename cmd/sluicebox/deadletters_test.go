@@ -308,7 +308,7 @@ func TestMend(t *testing.T) {
 		{"discard --outbox outbox_events --yes --json", 3, 0, []string{"discard outbox_events 3"},
 			"{\n  \"dry_run\": false,\n  \"outboxes\": [\n    {\n      \"outbox\": \"outbox_events\",\n      \"chosen\": 3,\n      \"done\": 3\n    }\n  ]\n}\n", nil, 0},
 		{"requeue --yes", 1, 1, nil, "", []string{"there are several outboxes: outbox_events, outbox_dispatch_jobs\n  name one with --outbox, or write --all-outboxes\n"}, 64},
-		{"requeue --outbox outbox_events", 1, 1, nil, "", []string{"nobody is there to be asked; nothing was changed\n  write --yes"}, 64},
+		{"requeue --outbox outbox_events", 1, 1, nil, "", []string{"stdin is not a terminal; nothing was changed\n  write --yes"}, 64},
 		{"requeue --outbox outbox_events id-0000 id-0009 --yes", 3, 0, []string{"requeue outbox_events 1"}, "outbox_events: 1 row requeued\n", nil, 0},
 		{"requeue --outbox outbox_events id-0009 --yes", 3, 0, nil, "", []string{"no FAILED row has such an id; nothing was changed\n"}, 1},
 	} {
@@ -349,7 +349,7 @@ func TestMendFails(t *testing.T) {
 		want string
 		code int
 	}{
-		"counting": {&mended{err: admin.ErrNotLeading}, "does not lead at the moment; ask the one that does, or try again when it does (/readyz?verbose says what it waits for); the rows stay FAILED\n", 1},
+		"counting": {&mended{err: admin.ErrNotLeading}, "is not the leader; ask the leader or retry (/readyz?verbose shows the reason); the rows stay FAILED\n", 1},
 		"first":    {&mended{err: errors.New("the disk is full"), failAt: 1}, "sluicebox: the disk is full; the rows stay FAILED\n", 1},
 		"second":   {&mended{err: errors.New("the disk is full"), failAt: 2}, "sluicebox: the disk is full; 1000 of 1500 were done, the others stay FAILED\n", 1},
 		"grant":    {&mended{err: &store.SetupError{Problem: "no DELETE", Remedy: "GRANT DELETE"}, failAt: 1}, "sluicebox: no DELETE; GRANT DELETE; the rows stay FAILED\n", 1},

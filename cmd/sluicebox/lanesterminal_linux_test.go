@@ -71,7 +71,7 @@ func TestConfirm(t *testing.T) {
 	defer func() { _ = null.Close() }()
 	m := &mended{rows: map[string][]string{"outbox_events": ids(3)}}
 	got := tryWith(t, program{stdin: null}, "deadletters", "discard", "--outbox=outbox_events", "-c", mendedBy(t, m))
-	if got.code != 64 || len(m.did) > 0 || !strings.Contains(got.stderr, "nobody is there to be asked") {
+	if got.code != 64 || len(m.did) > 0 || !strings.Contains(got.stderr, "stdin is not a terminal") {
 		t.Errorf("exit %d, did %q, %q", got.code, m.did, got.stderr)
 	}
 }

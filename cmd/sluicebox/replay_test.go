@@ -199,11 +199,11 @@ func TestReplayWithoutALeader(t *testing.T) {
 		least          time.Duration
 		stderr, behind string
 	}{
-		"nobody leads": {always(own), 1, 30 * time.Second, "sluicebox: replay " + jobID + ": no relay that leads took it in 30s; it is done as soon as one does\n" +
+		"nobody leads": {always(own), 1, 30 * time.Second, "sluicebox: replay " + jobID + ": no leader accepted the request within 30s; it stays queued\n" +
 			"  sluicebox status says whether the relay leads; sluicebox replay list shows it, sluicebox replay cancel " + jobID + " ends it\n", "waits for the relay that leads\n"},
 		"behind one that nobody begins": {func(time.Duration) ([]admin.Replay, error) {
 			return []admin.Replay{own, other("waiting"), {ID: "older", State: "done"}}, nil
-		}, 1, 30 * time.Second, "no relay that leads took it in 30s", "waits for replay other to end\n"},
+		}, 1, 30 * time.Second, "no leader accepted the request within 30s", "waits for replay other to end\n"},
 		"behind one that runs": {func(since time.Duration) ([]admin.Replay, error) {
 			if since < 10*time.Minute {
 				return []admin.Replay{own, other("playing")}, nil

@@ -32,9 +32,9 @@ func TestReplayActs(t *testing.T) {
 	}{
 		{"pause", "pause", "playing", "paused", 0, "replay " + jobID + ": paused; 1 500 rows sent, 500 left\n"},
 		{"pause", "pause", "playing", "done", 0, "replay " + jobID + ": done; 1 500 rows sent\n"},
-		{"pause", "pause", "playing", "playing", 1, "no relay that leads took it in 30s"},
+		{"pause", "pause", "playing", "playing", 1, "no leader accepted the request within 30s"},
 		{"resume", "run", "paused", "playing", 0, "replay " + jobID + ": playing; 1 500 rows sent, 500 left\n"},
-		{"resume", "run", "paused", "paused", 1, "no relay that leads took it in 30s"},
+		{"resume", "run", "paused", "paused", 1, "no leader accepted the request within 30s"},
 		{"cancel", "cancel", "paused", "cancelled", 0, "replay " + jobID + ": cancelled; 1 500 rows sent\n"},
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -98,7 +98,7 @@ type leaderFlags struct {
 const requestPollInterval, fastRequestPollInterval, fastRequestPollPeriod = time.Second, 200 * time.Millisecond, 2 * time.Second
 
 // errNoLeader says that no relay that leads took a wish in time.
-var errNoLeader = errors.New("no relay that leads has taken it")
+var errNoLeader = errors.New("no leader accepted the request")
 
 // await looks again and again until it is done. It ends with errNoLeader when for so long
 // no relay showed that it works on it, and with what keeps it from looking when that lasts
@@ -157,7 +157,7 @@ func (f *leaderFlags) unfinishedError(err error, what, goesOn, undo string) erro
 	problem := fmt.Sprintf("%s: interrupted; %s", what, goesOn)
 	switch {
 	case errors.Is(err, errNoLeader):
-		problem = fmt.Sprintf("%s: no relay that leads took it in %s; it is done as soon as one does", what, f.Wait)
+		problem = fmt.Sprintf("%s: no leader accepted the request within %s; it stays queued", what, f.Wait)
 		undo = "sluicebox status says whether the relay leads; " + undo
 	case !errors.Is(err, context.Canceled):
 		return fmt.Errorf("%s: it can no longer be looked at, and %s: %w", what, goesOn, err)

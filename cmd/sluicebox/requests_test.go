@@ -101,11 +101,11 @@ func (w *wishingRelay) lead(do func(ctx context.Context, st *sqlitestore.Store, 
 func TestCheckpointWishes(t *testing.T) {
 	w := newWishingRelay(t)
 	w.expect(0, "there is no named checkpoint\n", "checkpoint", "list")
-	w.expect(1, "checkpoint a: no relay that leads took it in 0s; it is done as soon as one does\n", "checkpoint", "create", "a", "--wait=0s")
+	w.expect(1, "checkpoint a: no leader accepted the request within 0s; it stays queued\n", "checkpoint", "create", "a", "--wait=0s")
 	w.expect(1, "there is a checkpoint of this name already\n  take another name", "checkpoint", "create", "a", "--wait=0s")
 	w.expect(64, "an SQLite outbox has no log that could be kept", "checkpoint", "create", "b", "--keep-log")
 	w.expect(1, "there is no checkpoint of this name\n  sluicebox checkpoint list shows them", "checkpoint", "delete", "b")
-	w.expect(64, "checkpoint a is not made yet", "replay", "--from=a")
+	w.expect(64, "checkpoint a is pending", "replay", "--from=a")
 	at := time.Date(2026, 1, 31, 15, 4, 5, 0, time.UTC)
 	w.lead(func(ctx context.Context, st *sqlitestore.Store, epoch store.Epoch) error {
 		return st.SaveSavepoint(ctx, epoch, store.Savepoint{Name: "a", Checkpoint: store.Checkpoint{Origin: "o", Position: "12", Seq: 34}, At: at, State: store.SavepointMade})
@@ -140,11 +140,11 @@ func TestReplayWishes(t *testing.T) {
 	w.expect(1, "replay from a: there is no checkpoint of this name\n  sluicebox checkpoint list shows them\n", "replay", "--from=a")
 	w.expect(64, `there is no outbox "outbox_message"; the outboxes are outbox_messages`, "replay", "--since=1h", "--outbox=outbox_message")
 	w.expect(64, `there is no sink "fra"; the sinks are far, near`, "replay", "--since=1h", "--to-sink=fra")
-	w.expect(64, "which is to come", "replay", "--since=1h", "--until=2099-01-01T00:00:00Z")
+	w.expect(64, "is in the future", "replay", "--since=1h", "--until=2099-01-01T00:00:00Z")
 	if jobs, err := w.store.Jobs(t.Context()); err != nil || len(jobs) > 0 {
 		t.Fatalf("asked for %+v, %v", jobs, err)
 	}
-	w.expect(1, "no relay that leads took it in 0s", "replay", "--since=1h", "--wait=0s")
+	w.expect(1, "no leader accepted the request within 0s", "replay", "--since=1h", "--wait=0s")
 	got := w.try("replay", "--since=2026-01-02T03:04:05Z", "--outbox=outbox_messages", "--group=g", "--to-sink=far", "--dry-run", "--detach")
 	id := strings.TrimSuffix(got.stdout, "\n")
 	if got.code != 0 || !regexp.MustCompile(`^[a-z2-7]{13}$`).MatchString(id) {
@@ -159,7 +159,7 @@ func TestReplayWishes(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(spec, asked) {
 		t.Errorf("asked for %+v, %v", spec, err)
 	}
-	w.expect(1, "no relay that leads took it in 0s", "replay", "pause", id, "--wait=0s")
+	w.expect(1, "no leader accepted the request within 0s", "replay", "pause", id, "--wait=0s")
 	w.expect(1, "replay nobody: there is no such replay", "replay", "pause", "nobody")
 	w.expect(0, id+"  waiting (dry run), to pause  2026-01-02T03:04:05Z", "replay", "list")
 	w.refuseOne(id)
@@ -228,7 +228,7 @@ func TestWishesOfARelay(t *testing.T) {
 		t.Errorf("asked for %q, %+v, %q", named.asked, jobs.started, jobs.wished)
 	}
 	named.err, jobs.err = admin.ErrNotLeading, &admin.RequestError{Problem: "there is no sink \"x\""}
-	if got := try(t, backend{}, nil, "checkpoint", "create", "b", at); got.code != 1 || !strings.Contains(got.stderr, "does not lead at the moment") {
+	if got := try(t, backend{}, nil, "checkpoint", "create", "b", at); got.code != 1 || !strings.Contains(got.stderr, "is not the leader") {
 		t.Errorf("exit %d, %q", got.code, got.stderr)
 	}
 	if got := try(t, backend{}, nil, "replay", "--from=a", at); got.code != 64 || got.stderr != "sluicebox: the relay refuses it: there is no sink \"x\"\n" {

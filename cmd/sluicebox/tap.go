@@ -37,7 +37,7 @@ func (c *tapCommand) Validate() error {
 }
 
 // errStopIteration ends a tap that has shown as much as was asked for.
-var errStopIteration = errors.New("enough was shown")
+var errStopIteration = errors.New("stop iteration")
 
 // Run prints rows until the limit or the context's end.
 func (c *tapCommand) Run(ctx context.Context, p *program) error {

@@ -12,7 +12,7 @@ import (
 const readerCheckInterval = time.Second
 
 // errOutputClosed ends a tap whose output nobody reads any more.
-var errOutputClosed = errors.New("nobody reads what is shown")
+var errOutputClosed = errors.New("output closed")
 
 // withOpenOutput returns a context that ends with errOutputClosed once nobody reads an output
 // any more: a tap would else notice at the next row, and the database keep its log

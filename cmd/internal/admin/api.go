@@ -23,7 +23,7 @@ const (
 )
 
 // ErrNotLeading says that this relay does not lead, or has not begun to.
-var ErrNotLeading = errors.New("this relay does not lead at the moment; ask the one that does, or try again when it does (/readyz?verbose says what it waits for)")
+var ErrNotLeading = errors.New("this relay is not the leader; ask the leader or retry (/readyz?verbose shows the reason)")
 
 // RequestError is a fault of the request.
 type RequestError struct {

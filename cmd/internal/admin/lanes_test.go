@@ -262,7 +262,7 @@ func TestAPIErrors(t *testing.T) {
 	}{
 		{dispatch.ErrNoLane, 404, "there is no such lane"},
 		{fmt.Errorf("%w: it is not paused", dispatch.ErrLaneState), 409, "it is not paused"},
-		{admin.ErrNotLeading, 503, "does not lead"},
+		{admin.ErrNotLeading, 503, "not the leader"},
 		{store.ErrNotLeader, 503, "leads no more"},
 		{&admin.RequestError{Problem: "there is no outbox"}, 400, "there is no outbox"},
 		{&store.SetupError{Problem: "no grant", Remedy: "GRANT DELETE"}, 500, "no grant; GRANT DELETE"},

@@ -206,7 +206,7 @@ func TestWishErrors(t *testing.T) {
 		{store.ErrSavepointExists, 409, "already"},
 		{fmt.Errorf("pause: %w", store.ErrNoJob), 404, "there is no such replay"},
 		{fmt.Errorf("%w: it is done", admin.ErrReplayEnded), 409, "it is done"},
-		{admin.ErrNotLeading, 503, "does not lead"},
+		{admin.ErrNotLeading, 503, "not the leader"},
 		{&admin.RequestError{Problem: "there is no sink"}, 400, "there is no sink"},
 		{&store.SetupError{Problem: "no grant", Remedy: "GRANT"}, 500, "no grant; GRANT"},
 	} {

@@ -126,7 +126,7 @@ func (d *doctor) checkDatabase(ctx context.Context) {
 	d.runChecks(ctx, PartLog, "log", src, func(f *store.Finding) {
 		if mode == "auto" && f.Grade == store.GradeFault {
 			f.Grade = store.GradeAdvice
-			f.Text += "; until that is mended the relay polls (source.mode: auto)"
+			f.Text += "; until fixed, the relay polls (source.mode: auto)"
 		}
 	})
 }

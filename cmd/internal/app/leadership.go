@@ -75,7 +75,7 @@ func (r *relay) runAsLeader(ctx context.Context, tenure *leader.Tenure) error {
 		end()
 		<-watched
 	}()
-	r.health.replaceAll(passedCheck("leader", "has the lock, and begins to lead"), passedCheck("database", "reached"), failedCheck("source", "not yet reading"))
+	r.health.replaceAll(passedCheck("leader", "lock acquired; starting"), passedCheck("database", "reached"), failedCheck("source", "not yet reading"))
 	r.otherLeader.Store(nil)
 	r.epoch.Store(0)
 	r.tenure.Store(tenure)

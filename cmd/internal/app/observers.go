@@ -41,7 +41,7 @@ type sinkObserver struct {
 // reset is the state of a sink that nothing was sent to yet.
 func (w *sinkObserver) reset() {
 	w.SinkMetrics.BreakersChanged(nil)
-	w.relay.health.ok("sink "+w.sink, "nothing says otherwise")
+	w.relay.health.ok("sink "+w.sink, "no request sent yet")
 }
 
 // Claimed implements dispatch.Observer. That a row is not visible is also what a
@@ -101,9 +101,9 @@ func (w *sinkObserver) BreakersChanged(all []dispatch.OpenBreaker) {
 	}
 	switch {
 	case len(what) > 0:
-		w.relay.health.fail("sink "+w.sink, "suspect, "+strings.Join(what, "; "))
+		w.relay.health.fail("sink "+w.sink, "circuit breaker open: "+strings.Join(what, "; "))
 	case len(idle) > 0:
-		w.relay.health.ok("sink "+w.sink, "no row waits; suspect is "+strings.Join(idle, ", "))
+		w.relay.health.ok("sink "+w.sink, "no rows waiting; circuit breaker open for "+strings.Join(idle, ", "))
 	default:
 		w.relay.health.ok("sink "+w.sink, "delivers")
 	}
@@ -181,8 +181,8 @@ func (w *sinkObserver) takeVanishedCount(outbox string) int {
 
 // RowUnspillable implements dispatch.Observer.
 func (w *sinkObserver) RowUnspillable(it *store.Item, err error) {
-	w.relay.health.fail("parking of "+w.sink, fmt.Sprintf("row %.40q of %s stays in memory: %v", it.ID, it.Outbox, err))
-	if w.shouldLog("unparkable") {
+	w.relay.health.fail("spill of "+w.sink, fmt.Sprintf("row %.40q of %s cannot be spilled: %v", it.ID, it.Outbox, err))
+	if w.shouldLog("unspillable") {
 		w.relay.log.Error("row cannot be spilled; kept in memory", "sink", w.sink, "outbox", it.Outbox, "id", it.ID, "group", it.Group.String(), "error", err,
 			"remedy", "it is delivered all the same; until then the database retains log, and sluicebox_unspillable_rows counts such rows")
 	}
@@ -190,7 +190,7 @@ func (w *sinkObserver) RowUnspillable(it *store.Item, err error) {
 
 // UnspillableCleared implements dispatch.Observer.
 func (w *sinkObserver) UnspillableCleared() {
-	w.relay.health.ok("parking of "+w.sink, "the database takes every row")
+	w.relay.health.ok("spill of "+w.sink, "no unspillable rows")
 }
 
 // StoreFailed implements dispatch.Observer.

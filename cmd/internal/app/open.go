@@ -21,7 +21,7 @@ func (r *relay) retryUnreachable(ctx context.Context, deadline time.Time, do fun
 			return err
 		}
 		if !deadline.IsZero() && time.Now().Add(wait).After(deadline) {
-			return fmt.Errorf("the database could not be reached or read for %s: %w", firstConnectTimeout, err)
+			return fmt.Errorf("database unreachable for %s: %w", firstConnectTimeout, err)
 		}
 		r.log.Warn("database unreachable; retrying", "error", err, "wait", wait)
 		r.health.fail("database", err.Error())

@@ -136,11 +136,11 @@ func (s *sessionStats) sourceCheck(now time.Time, detail string) admin.Check {
 	quiet, tooLong := s.silence(now)
 	switch {
 	case s.isPaused():
-		return passedCheck("source", detail+"; paused for want of room in the sinks' buffers")
+		return passedCheck("source", detail+"; paused: sink buffers full")
 	case tooLong && s.mode == "poll":
 		return failedCheck("source", fmt.Sprintf("the tables were last read %s ago", quiet.Round(time.Second)))
 	case tooLong:
-		return failedCheck("source", fmt.Sprintf("nothing has come from the log for %s, not even a heartbeat, of which there is one every %s",
+		return failedCheck("source", fmt.Sprintf("no message from the log for %s; heartbeats are due every %s",
 			quiet.Round(time.Second), s.expectedInterval))
 	}
 	return passedCheck("source", detail)
@@ -155,7 +155,7 @@ func (s *sessionStats) checkpointCheck(now time.Time) admin.Check {
 		return passedCheck("checkpoint", fmt.Sprintf("saved at %s", s.saved.Position))
 	}
 	failing := now.Sub(s.saveFailingSince)
-	c := failedCheck("checkpoint", fmt.Sprintf("not saved for %s, trying again: %s", failing.Round(time.Second), s.saveError))
+	c := failedCheck("checkpoint", fmt.Sprintf("checkpoint save failing for %s: %s", failing.Round(time.Second), s.saveError))
 	c.OK = failing < maxUnsaved
 	return c
 }

@@ -91,7 +91,7 @@ func (d replayController) validateSpec(spec *replay.Spec) error {
 		return &admin.RequestError{Problem: fmt.Sprintf("there is no sink %q; the sinks are %s", spec.Sink, strings.Join(sinks, ", "))}
 	}
 	if spec.Until.After(time.Now()) {
-		return &admin.RequestError{Problem: fmt.Sprintf("until is %s, which is to come: rows that commit from now on are sent anyway; leave it out", spec.Until.Format(time.RFC3339))}
+		return &admin.RequestError{Problem: fmt.Sprintf("until %s is in the future; omit it, new rows are sent anyway", spec.Until.Format(time.RFC3339))}
 	}
 	return nil
 }
@@ -108,7 +108,7 @@ func checkReplayStart(ctx context.Context, st requestStore, name string) error {
 	}
 	switch n := &named[at]; n.State {
 	case store.SavepointRequested:
-		return &admin.RequestError{Problem: fmt.Sprintf("checkpoint %s is not made yet: the relay that leads makes it", name)}
+		return &admin.RequestError{Problem: fmt.Sprintf("checkpoint %s is pending; the leader creates it", name)}
 	case store.SavepointRefused:
 		return &admin.RequestError{Problem: fmt.Sprintf("checkpoint %s was never made: %s", name, n.Reason)}
 	}

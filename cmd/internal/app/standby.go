@@ -45,7 +45,7 @@ func (r *relay) Leader() (leads bool, detail string) {
 		if t.IsLeader() {
 			return true, fmt.Sprintf("leading, epoch %d", epoch)
 		}
-		return false, "in doubt: the database does not answer"
+		return false, "leadership unconfirmed: no response from the database"
 	}
 	for _, c := range r.health.Checks() {
 		if c.Name == "leader" {

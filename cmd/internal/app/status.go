@@ -163,7 +163,7 @@ func (r *relay) countFailed(ctx context.Context) []admin.FailedRows {
 		case err == nil:
 			one.Rows = &n
 		case ctx.Err() != nil:
-			one.Error = "it takes longer than " + countTimeout.String() + "; an index on the status would help"
+			one.Error = "count FAILED rows: timeout after " + countTimeout.String() + "; index the status column"
 		default:
 			one.Error = err.Error()
 		}

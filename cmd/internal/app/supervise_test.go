@@ -21,7 +21,7 @@ func TestSummaryOfASilentStream(t *testing.T) {
 			t.Errorf("the line of one that is well is %q", line)
 		}
 		time.Sleep(2 * time.Minute)
-		if line := r.summary(); !strings.Contains(line, "; source: nothing has come from the log for 2m0s") {
+		if line := r.summary(); !strings.Contains(line, "; source: no message from the log for 2m0s") {
 			t.Errorf("the line of a silent stream is %q", line)
 		}
 	})

@@ -19,7 +19,7 @@ import (
 const tapTimeout = time.Minute
 
 // errTapTimeout says that nobody has looked for tapTimeout.
-var errTapTimeout = errors.New("nothing was taken for a minute; it ended, so that the database keeps no log for it")
+var errTapTimeout = errors.New("tap: no row read for " + tapTimeout.String() + "; stopped so that the server can discard its log")
 
 // Tap shows the rows of the outboxes that commit from now on, in commit order, as
 // their layouts read them. It needs no leadership, sends and claims nothing, and a

@@ -191,7 +191,7 @@ func TestDoctorOfAModeWithoutALog(t *testing.T) {
 		p.server.Restart(map[string]string{"wal_level": "replica"})
 		stream := p.config
 		p.config = strings.Replace(stream, "mode: stream", "mode: auto", 1)
-		p.expectIll(&illness{harmless: true, want: []string{"until that is mended the relay polls", "ALTER SYSTEM SET wal_level = logical;"}})
+		p.expectIll(&illness{harmless: true, want: []string{"until fixed, the relay polls", "ALTER SYSTEM SET wal_level = logical;"}})
 		p.config = strings.Replace(stream, "mode: stream", "mode: poll", 1)
 		p.expectWell()
 		p.config = stream

@@ -321,7 +321,7 @@ func (g *guest) withoutBinlog(t *testing.T) {
 	stream := g.config
 	g.expectIll(&illness{want: []string{"log_bin is off", "`log_bin=binlog`", "restart it"}})
 	g.config = strings.Replace(stream, "mode: stream", "mode: auto", 1)
-	g.expectIll(&illness{harmless: true, want: []string{"until that is mended the relay polls"}})
+	g.expectIll(&illness{harmless: true, want: []string{"until fixed, the relay polls"}})
 	g.config = strings.Replace(stream, "mode: stream", "mode: poll", 1)
 	g.expectWell()
 	g.config = stream

@@ -65,7 +65,7 @@ func TestAStandbySaysSo(t *testing.T) {
 		if _, body := second.get("/leader?verbose"); !strings.Contains(body, fmt.Sprintf("process %d", first.cmd.Process.Pid)) {
 			s.t.Errorf("the standby does not say which process leads: %s", body)
 		}
-		if status, body := second.get("/api/v1/lanes"); status != 503 || !strings.Contains(body, "does not lead") {
+		if status, body := second.get("/api/v1/lanes"); status != 503 || !strings.Contains(body, "not the leader") {
 			s.t.Errorf("the lanes of a standby: %d %s", status, body)
 		}
 		count(s.t, s.conn, `SELECT count(pg_terminate_backend(pid)) FROM pg_locks JOIN pg_stat_activity USING (pid)

@@ -73,7 +73,7 @@ func TestSuspectEndpointWithoutRows(t *testing.T) {
 		})
 		within(s.t, patience, func() string {
 			status, body := r.get("/readyz?verbose")
-			if line := sinkLine(body); status != http.StatusOK || !strings.Contains(line, "no row waits") {
+			if line := sinkLine(body); status != http.StatusOK || !strings.Contains(line, "no rows waiting") {
 				return body
 			}
 			if r.metric(suspect("refused")) != 0 {
